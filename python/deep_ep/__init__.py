@@ -14,16 +14,11 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
-_VERSIONS = {"1": "1.2.1", "2": "2.1.0", "2.5": "2.5.0"}
-_chosen = os.environ.get("DEEP_EP_VERSION")
-if _chosen is not None and _chosen not in _VERSIONS:
-    raise ImportError(f"DEEP_EP_VERSION: expected 1, 2 or 2.5, got {_chosen}")
-
 import xep
 
 from .buffer import Buffer as Buffer
 from .comm import destroy_all_managed_nccl_comm, get_logical_domain_size, get_physical_domain_size
-from .config import Config, topk_idx_t
+from .compat import Config, topk_idx_t
 from .elastic import ElasticBuffer
 from .ep_handle import EPHandle
 from .utils.event import EventHandle, EventOverlap
@@ -37,6 +32,10 @@ _OF_V25 = {
     "BucketBuffer": "bucket", "BucketSession": "bucket", "BufferAllocator": "base", "BufferBase": "base",
     "EPBuffer": "ep", "EngramBuffer": "ep", "PPBuffer": "ep",
 }  # fmt: skip
+_VERSIONS = {"1": "1.2.1", "2": "2.1.0", "2.5": "2.5.0"}
+_chosen = os.environ.get("DEEP_EP_VERSION")
+if _chosen is not None and _chosen not in _VERSIONS:
+    raise ImportError(f"DEEP_EP_VERSION: expected 1, 2 or 2.5, got {_chosen}")
 __version__ = f"{_VERSIONS[_chosen or '2']}+xep{xep.version()}"
 if _chosen in ("2", "2.5"):
     from .buffers.legacy import Buffer as Buffer  # type: ignore[assignment]  # noqa: F811

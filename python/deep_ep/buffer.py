@@ -1,22 +1,499 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""DeepEP's Buffer."""
+"""DeepEP's Buffer: layout, dispatch and combine of normal mode."""
 
 from __future__ import annotations
 
-from typing import Any, Optional
+import weakref
+from typing import Any, Callable, Optional, Sequence, Union
 
 import torch
 
 import xep
 
-from ._check import WrongType, WrongValue, calls_of, integer
-from .config import ALIGNMENT, Config, combine_config, dispatch_config, low_latency_size_hint
-from .core import Core
-from .low_latency import LowLatency
-from .low_latency_calls import LowLatencyCalls
-from .normal import NormalCalls
-from .passing import Passing
+from . import arguments
+from .arguments import (
+    COMBINED,
+    FLOAT,
+    INDEX,
+    KNOWN,
+    Rows,
+    WrongType,
+    WrongValue,
+    biases_of,
+    calls_of,
+    carried,
+    check_sum,
+    integer,
+    rows_of,
+)
+from .compat import ALIGNMENT, Config, check_config, combine_config, dispatch_config, low_latency_size_hint
+from .core import Core, done
+from .experts import layout_there
+from .handles import HandleTuple, NormalHandle, Seat, Sent, adopt, routing_of
+from .low_latency import LowLatency, LowLatencyCalls, version_of
+from .nodes import Passing, counted, counts_buffer, exchange_counts
+from .pool import Job
+from .streams import DeviceOrdering, HostOrdering
 from .utils.event import EventHandle, EventOverlap
+
+# ---- normal mode ----
+
+
+Ordering = Union[HostOrdering, DeviceOrdering]
+
+
+class NormalCalls(Core):
+    """Layout, dispatch and combine of a Buffer."""
+
+    num_sms: int = 20
+    _counts: dict[tuple[int, bool], xep.Buffer]  # by experts, and whether they are in host memory
+    _last_layout: Optional[list[tuple[Any, int]]] = None
+    _passing: Optional[Passing] = None  # on several nodes
+    group_size: int
+
+    def get_dispatch_layout(
+        self,
+        topk_idx: torch.Tensor,
+        num_experts: int,
+        previous_event: Optional[EventOverlap] = None,
+        async_finish: bool = False,
+        allocate_on_comm_stream: bool = False,
+    ) -> tuple[torch.Tensor, Optional[torch.Tensor], torch.Tensor, torch.Tensor, EventOverlap]:
+        """topk_idx: [T, K] int64 or int32: expert, or -1. Local. On a CUDA device nothing waits for it, and an index
+        that is not an expert is counted nowhere.
+
+        Returns num_tokens_per_rank [R] int32, num_tokens_per_rdma_rank [M] int32 (of each node; None on one node),
+        num_tokens_per_expert [E] int32, is_token_in_rank [T, R] bool, event.
+        """
+        self._usable()
+        arguments.streams(previous_event, async_finish, allocate_on_comm_stream)
+        arguments.tensor("topk_idx", topk_idx, INDEX, (None, None), on=None)
+        self._check_experts(num_experts)
+        if topk_idx.is_cuda:
+            with self._ordering(topk_idx.device, previous_event, async_finish, allocate_on_comm_stream) as ordering:
+                return self._layout_there(topk_idx, num_experts, ordering)
+        self._wait(previous_event)
+        nodes = self._nodes
+        found = xep.layout(topk_idx, num_experts, self.group_size, nodes.per_block)
+        in_rank = found.token_in_rank.view(torch.bool)
+        self._note_layout(found.tokens_per_rank, found.tokens_per_expert, in_rank, topk_idx)
+        per_node = found.tokens_per_node if nodes.count > 1 else None
+        if nodes.count > 1 and nodes.per_block == 0:
+            per_node = nodes.reached(in_rank).sum(dim=0, dtype=torch.int32)
+        return found.tokens_per_rank, per_node, found.tokens_per_expert, in_rank, done(async_finish)
+
+    def _layout_there(self, topk_idx: torch.Tensor, experts: int, ordering: Ordering) -> tuple:
+        """Without waiting for the device: by one kernel, once there is a buffer that has it."""
+        buffer = self._pool_on(topk_idx.device).buffer_of(experts)
+        if buffer is None:
+            per_rank, per_expert, in_rank = layout_there(topk_idx, experts, self.group_size)
+        else:
+            made = ordering.results(
+                ("per_rank", (self.group_size,), torch.int32),
+                ("per_expert", (experts,), torch.int32),
+                ("in_rank", (topk_idx.shape[0], self.group_size), torch.uint8),
+            )
+            per_rank, per_expert, in_rank = made["per_rank"], made["per_expert"], made["in_rank"].view(torch.bool)
+            buffer.layout(topk_idx.contiguous(), per_rank, per_expert, made["in_rank"])
+        self._note_layout(per_rank, per_expert, in_rank, topk_idx)
+        per_node = self._nodes.reached(in_rank).sum(dim=0, dtype=torch.int32) if self._nodes.count > 1 else None
+        event = ordering.end(None, topk_idx, per_rank, per_node, per_expert, in_rank)
+        return per_rank, per_node, per_expert, in_rank, event
+
+    def _note_layout(self, *made_and_given: torch.Tensor) -> None:
+        """What the next dispatch need not look at again, if it is given these as they are."""
+        noted = [(weakref.ref(one), version_of(one)) for one in made_and_given]
+        self._last_layout = noted if all(version >= 0 for _, version in noted) else None
+
+    def _is_noted(self, *given: Any) -> bool:
+        if self._last_layout is None:
+            return False
+        for one, (ref, version) in zip(given, self._last_layout):
+            if ref() is not one or one._version != version:
+                return False
+        return True
+
+    @counted("_last_normal")
+    def dispatch(
+        self,
+        x: Rows,
+        handle: Optional[tuple] = None,
+        num_tokens_per_rank: Optional[torch.Tensor] = None,
+        num_tokens_per_rdma_rank: Optional[torch.Tensor] = None,
+        is_token_in_rank: Optional[torch.Tensor] = None,
+        num_tokens_per_expert: Optional[torch.Tensor] = None,
+        topk_idx: Optional[torch.Tensor] = None,
+        topk_weights: Optional[torch.Tensor] = None,
+        expert_alignment: int = 1,
+        num_worst_tokens: int = 0,
+        config: Optional[Config] = None,
+        previous_event: Optional[EventOverlap] = None,
+        async_finish: bool = False,
+        allocate_on_comm_stream: bool = False,
+    ) -> tuple[
+        Rows, Optional[torch.Tensor], Optional[torch.Tensor], Optional[list[int]], Optional[tuple], EventOverlap
+    ]:
+        """Sends every token once to each rank that has one of its experts. Collective.
+
+        x: [T, H] rows of any element type, or (rows of 1 byte [T, H], scales [T, S] float32 or int32 of any strides).
+        handle: of an earlier dispatch, whose routing is used again: no other argument of routing then. A plain tuple
+            of its tensors will do, and costs a dispatch of nearly empty rows.
+        num_tokens_per_rank, num_tokens_per_rdma_rank, is_token_in_rank, num_tokens_per_expert: of get_dispatch_layout.
+        topk_idx [T, K], topk_weights [T, K] float32: both or neither. Without them no top-k is received.
+        num_worst_tokens: rows of the received tensors, at least what is received (R * T is enough); topk_idx of the
+            rows that were not received is -1. 0: exactly the rows received. On a CUDA device nothing waits for counts
+            then: so all ranks give the same, and have at most as many tokens; the first call with so many makes memory,
+            which all wait for. Too few are told by the next call (xep.XepError), and reset() mends that.
+        async_finish: returns when the received rows are counted on every rank (of CPU tensors with num_worst_tokens,
+            too, where DeepEP's call does not), with handle at once; the event is reached when they are here. Until then
+            x and what is received must not be touched. combine, and a dispatch with handle, wait for it themselves.
+        allocate_on_comm_stream: on a CUDA device copies of what was received are memory for the Buffer's stream.
+
+        Returns (recv_x or (recv_x, recv_scales), recv_topk_idx, recv_topk_weights, num_recv_tokens_per_expert_list,
+        handle, event); with handle (recv_x, None, None, None, None, event). Rows in the order of source rank, then
+        token.
+        """
+        if handle is None and previous_event is None and not (async_finish or num_worst_tokens):
+            layout = (num_tokens_per_rank, num_tokens_per_expert, is_token_in_rank)
+            common = self._dispatch_common(x, layout, topk_idx, topk_weights, expert_alignment, config)
+            if common is not None:
+                return common
+        self._usable()
+        arguments.streams(previous_event, async_finish, allocate_on_comm_stream)
+        check_config(config)
+        x, scales = rows_of(x, on=None)
+        ordering = self._ordering(x.device, previous_event, async_finish, allocate_on_comm_stream)
+        if handle is not None:
+            if topk_idx is not None or topk_weights is not None:
+                raise WrongValue("topk_idx, topk_weights: expected None with handle, which has the routing")
+            with ordering:
+                return self._dispatch_again(self._own(handle, 0, x.device), x, scales, ordering)
+        layout = (num_tokens_per_rank, is_token_in_rank, num_tokens_per_expert)
+        with ordering:
+            return self._dispatch_anew(
+                x, scales, layout, topk_idx, topk_weights, expert_alignment, num_worst_tokens, config, ordering
+            )
+
+    def _dispatch_common(
+        self, x: Any, layout: tuple, topk_idx: Any, topk_weights: Any, alignment: int, config: Optional[Config]
+    ) -> Optional[tuple]:
+        """What most programs do most of the time, of CPU tensors: there is room, and all is as get_dispatch_layout left
+        it. None: it is something else, or wrong."""
+        if (
+            self._destroyed
+            or type(x) is not torch.Tensor
+            or not (x.is_cpu and x.dtype in KNOWN and x.is_contiguous())
+            or type(topk_weights) is not torch.Tensor
+            or not (topk_weights.is_cpu and topk_weights.dtype is torch.float32 and topk_weights.is_contiguous())
+            or not self._is_noted(*layout, topk_idx)
+            or topk_weights.shape != topk_idx.shape
+            or x.dim() != 2
+            or x.shape[0] != topk_idx.shape[0]
+            or not topk_idx.is_contiguous()
+            or alignment != 1
+            or (config is not None and type(config) is not Config)
+            or self._passing is not None
+        ):
+            return None
+        pool, in_rank, num_sms = self._pool, layout[2], self.num_sms if config is None else config.num_sms
+        experts, hidden, topk = layout[1].numel(), x.shape[1], topk_idx.shape[1]
+        used = pool.used.get(experts)
+        if used is None or num_sms % 2:
+            return None
+        buffer, room = used
+        if topk > room.topk or x.shape[0] > room.tokens:
+            return None
+        if hidden * x.itemsize > room.elem_bytes * room.hidden:
+            return None
+        seats = pool.seats_of[experts]
+        seats.make_room()
+        pool.last = buffer
+        try:
+            sent = buffer.dispatch(x, topk_idx, topk_weights)
+        except xep.CapacityError:
+            given = ((layout[0], in_rank, layout[1]), topk_idx, topk_weights, 1, 0, config, HostOrdering(None, False))
+            return self._dispatch_anew(x, None, *given, needs_room=True)
+        received = sent.recv
+        made = NormalHandle(
+            self._xep, self._nodes, in_rank, max(1, num_sms // 2), experts, topk, received.rows, received.capacity
+        )
+        seat = made.seat = Seat(sent)
+        made.xep, seat.handle = sent, weakref.ref(made)
+        seats.taken.append(seat)
+        rows, indices, weights = received.x, received.topk_idx, received.topk_weights
+        if buffer.slots_held() > pool.views:
+            rows, indices, weights = rows.clone(), indices.clone(), weights.clone()
+        elif not rows.is_contiguous():
+            rows = rows.clone()
+        counts = received.list_expert_rows()
+        return rows, indices, weights, counts, HandleTuple.over(made), EventOverlap()
+
+    def _dispatch_anew(
+        self,
+        x: torch.Tensor,
+        scales: Optional[torch.Tensor],
+        layout: tuple,
+        topk_idx: Optional[torch.Tensor],
+        topk_weights: Optional[torch.Tensor],
+        expert_alignment: int,
+        num_worst_tokens: int,
+        config: Optional[Config],
+        ordering: Ordering,
+        needs_room: bool = False,
+    ) -> tuple:
+        """needs_room: there is less in the buffer in use, as all ranks know."""
+        per_rank, in_rank, per_expert = layout
+        per_expert, in_rank = self._layout_of(x, per_rank, in_rank, per_expert)
+        is_noted = self._is_noted(per_rank, per_expert, in_rank, topk_idx)
+        routed = self._route(in_rank, per_expert.numel(), topk_idx, topk_weights, is_noted)
+        num_worst_tokens = arguments.integer("num_worst_tokens", num_worst_tokens, 0)
+        if num_worst_tokens > 0 and topk_idx is None:
+            raise WrongValue(f"num_worst_tokens: expected 0, or more with topk_idx, got {num_worst_tokens}")
+        expert_alignment = arguments.integer("expert_alignment", expert_alignment, 1)
+        experts, with_topk = per_expert.numel(), topk_idx is not None
+        num_sms = self.num_sms if config is None else config.num_sms
+        pool = self._pool_on(x.device)
+        pool.threads = self._threads_here() if x.is_cpu else num_sms
+        most = pool.most_of(num_worst_tokens)
+        if 0 < most < x.shape[0]:
+            raise WrongValue(f"x: expected at most num_worst_tokens, {most}, tokens on a CUDA device, got {x.shape[0]}")
+        job = Job(
+            experts, carried(x), routed, topk_weights, scales, expert_alignment, num_worst_tokens, ordering.after, most
+        )
+        sent = pool.dispatch(job, needs_room, wait=ordering.wait and not (x.is_cpu and self._passing))
+        seat = pool.seat(experts, sent)
+        told = None
+        if self._passing is not None:
+            told = self._passing.exchange(in_rank, pool.tokens_of(experts))  # while rows travel
+            sent = seat.finish(sent) if ordering.wait else sent
+        slot = ordering.receives(sent.handle)
+        received = sent.handle.recv
+        made = NormalHandle(
+            self._xep, self._nodes, in_rank, max(1, num_sms // 2), experts, sent.handle.topk, received.rows,
+            received.capacity,
+        )  # fmt: skip
+        made.worst, made.most, made.told = num_worst_tokens, most, told
+        made.sit(sent, seat)
+        if slot is not None:
+            made.look_again = slot.look_again
+        counts = [] if num_worst_tokens else self._expert_counts(received, per_expert, expert_alignment, with_topk)
+        given = (x, scales, in_rank, topk_idx, topk_weights)
+        rows, indices, weights, event = self._give(sent, received, x.dtype, with_topk, given, ordering)
+        if event.event is not None and not x.is_cpu:
+            made.arrives(event.event)
+        return rows, indices, weights, counts, HandleTuple.over(made), event
+
+    def _dispatch_again(
+        self,
+        handle: NormalHandle,
+        x: torch.Tensor,
+        scales: Optional[torch.Tensor],
+        ordering: Ordering,
+    ) -> tuple:
+        if x.shape[0] != handle.num_tokens:
+            raise WrongValue(
+                f"x: expected the {handle.num_tokens} tokens of the dispatch that made handle, got {x.shape[0]}"
+            )
+        handle.arrived()
+        sent = self._pool_on(x.device).again(handle, carried(x), scales, ordering.after, wait=ordering.wait)
+        ordering.receives(sent.handle)
+        rows, _, _, event = self._give(sent, sent.handle.recv, x.dtype, False, (x, scales), ordering)
+        return rows, None, None, None, None, event
+
+    internode_dispatch = dispatch  # which path rows take to other nodes is the library's choice
+
+    @counted("_last_normal")
+    def combine(
+        self,
+        x: torch.Tensor,
+        handle: tuple,
+        topk_weights: Optional[torch.Tensor] = None,
+        bias: Union[torch.Tensor, Sequence[torch.Tensor], None] = None,
+        config: Optional[Config] = None,
+        previous_event: Optional[EventOverlap] = None,
+        async_finish: bool = False,
+        allocate_on_comm_stream: bool = False,
+    ) -> tuple[torch.Tensor, Optional[torch.Tensor], EventOverlap]:
+        """Sums one row of each rank a token was sent to, unweighted, in fp32 with one rounding: [T, H]. Collective.
+
+        x: [N, H] in the order received, bfloat16 (float16 and float32 too, where the dispatched rows are as wide).
+        topk_weights: [N, K] float32, summed to [T, K]. bias: one or two [T, H] of x's type, added first.
+        async_finish: the event is reached when the result is here; x, bias and the result must not be touched before.
+
+        Returns (combined_x [T, H], combined_topk_weights [T, K] or None, event).
+        """
+        if bias is None and previous_event is None and not async_finish:
+            common = self._combine_common(x, handle, topk_weights, config)
+            if common is not None:
+                return common
+        self._usable()
+        arguments.streams(previous_event, async_finish, allocate_on_comm_stream)
+        check_config(config)
+        on = arguments.tensor("x", x, None, (None, None), on=None).device
+        with self._ordering(on, previous_event, async_finish, allocate_on_comm_stream) as ordering:
+            found = self._own(handle, 0 if topk_weights is None else topk_weights.shape[-1], on)
+            options = self._combine_options(found, x, topk_weights, bias)
+            if ordering.after is not None:
+                options["after"] = ordering.after
+            results = [("out", (found.num_tokens, x.shape[1]), x.dtype)]
+            if topk_weights is not None:
+                results.append(("out_weights", (found.num_tokens, found.topk), torch.float32))
+            options.update(ordering.results(*results))
+            result, request = self._pool_on(on).combine(found, x, options, wait=ordering.wait)
+            combined, weights = result if isinstance(result, tuple) else (result, None)
+            event = ordering.end(request, x, topk_weights, *options.get("bias", ()), combined, weights)
+        return combined, weights, event
+
+    internode_combine = combine
+
+    def _combine_common(self, x: Any, handle: Any, topk_weights: Any, config: Any) -> Optional[tuple]:
+        """As _dispatch_common: of CPU tensors, by a handle that has its slot."""
+        made = handle.core if type(handle) is HandleTuple else None
+        if (
+            type(made) is not NormalHandle
+            or made.seat is None
+            or made.owner is not self._xep
+            or made._arrives is not None
+            or self._destroyed
+            or config is not None
+            or type(x) is not torch.Tensor
+            or not (x.is_cpu and x.dtype in COMBINED and x.is_contiguous() and made.in_rank.is_cpu)
+            or x.dim() != 2
+            or not made.rows <= x.shape[0] <= made.capacity
+        ):
+            return None
+        if topk_weights is not None and (
+            type(topk_weights) is not torch.Tensor
+            or not (topk_weights.is_cpu and topk_weights.dtype is torch.float32 and topk_weights.is_contiguous())
+            or topk_weights.shape != (x.shape[0], made.topk)
+        ):
+            return None
+        pool, buffer, seats = self._pool, made.xep.buffer, self._pool.seats_of[made.experts].taken
+        if x.shape[1] * x.itemsize > buffer.hidden * xep.dtypes.SIZES[buffer.combine_dtype]:
+            return None
+        if seats[-1] is not made.seat:
+            seats.remove(made.seat)
+            seats.append(made.seat)
+        if made.seat.request is not None:
+            made.seat.settle()
+        pool.last = buffer
+        if topk_weights is None:
+            return made.xep.combine(x), None, EventOverlap()
+        return (*made.xep.combine(x, topk_weights=topk_weights), EventOverlap())
+
+    def _combine_options(self, handle: NormalHandle, x: torch.Tensor, topk_weights: Any, bias: Any) -> dict[str, Any]:
+        check_sum(x, handle.rows, handle.capacity, handle.in_rank.device)
+        options: dict[str, Any] = {}
+        if topk_weights is not None:
+            shape = (x.shape[0], handle.topk)
+            options["topk_weights"] = arguments.tensor("topk_weights", topk_weights, FLOAT, shape, on=x.device)
+        biases = biases_of(handle, x, bias) if bias is not None else ()
+        if biases:
+            options["bias"] = biases
+        return options
+
+    # ---- arguments ----
+
+    def _own(self, handle: Any, topk: int, on: torch.device) -> NormalHandle:
+        """handle, if a dispatch of this Buffer made it, of tensors that are there. A plain tuple is routed anew, by
+        experts of a buffer in use and with topk columns, 0: as many as needed; both are the same on every rank."""
+        found = getattr(handle, "core", None)
+        if not isinstance(found, NormalHandle):
+            if handle is None:
+                raise WrongValue("handle: expected one of this Buffer, got None")
+            topk = topk or self.group_size
+            return adopt(handle, self._xep, self._nodes, self._pool_on(on).experts_for(topk), topk, on)
+        if found.owner is not self._xep:
+            raise WrongValue("handle: expected one of this Buffer, got one of another")
+        if found.is_gone:
+            raise WrongValue("handle: its dispatch ended when the Buffer was reset")
+        if found.in_rank.device != on:
+            raise WrongValue(f"x: expected a tensor of {found.in_rank.device}, as what was dispatched, got {on}")
+        return found
+
+    def _layout_of(
+        self, x: torch.Tensor, per_rank: Any, in_rank: Any, per_expert: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(num_tokens_per_expert, is_token_in_rank) of a layout that is whole."""
+        on = x.device
+        arguments.tensor("num_tokens_per_rank", per_rank, (torch.int32,), (self.group_size,), on=on)
+        arguments.tensor("is_token_in_rank", in_rank, (torch.bool,), (x.shape[0], self.group_size), on=on)
+        arguments.tensor("num_tokens_per_expert", per_expert, (torch.int32,), (None,), on=on)
+        self._check_experts(per_expert.numel())
+        return per_expert, in_rank
+
+    def _route(
+        self,
+        in_rank: torch.Tensor,
+        experts: int,
+        topk_idx: Optional[torch.Tensor],
+        topk_weights: Optional[torch.Tensor],
+        is_noted: bool,
+    ) -> torch.Tensor:
+        """What xep routes by: topk_idx, without the tokens that is_token_in_rank leaves out; or one column for each
+        rank."""
+        if (topk_idx is None) != (topk_weights is None):
+            raise WrongValue("topk_idx, topk_weights: expected both or neither")
+        if topk_idx is None:
+            return routing_of(in_rank, experts, self.group_size)
+        on = in_rank.device
+        topk_idx = arguments.tensor("topk_idx", topk_idx, INDEX, (in_rank.shape[0], None), on=on)
+        arguments.tensor("topk_weights", topk_weights, FLOAT, tuple(topk_idx.shape), on=on)
+        if is_noted:
+            return topk_idx
+        if topk_idx.is_cpu:
+            own = xep.layout(topk_idx, experts, self.group_size).token_in_rank.view(torch.bool)
+        else:
+            own = layout_there(topk_idx, experts, self.group_size).in_rank
+        if torch.equal(own, in_rank):
+            return topk_idx
+        if bool((in_rank & ~own).any()):
+            token, rank = (in_rank & ~own).nonzero()[0].tolist()
+            raise WrongValue(f"is_token_in_rank: token {token} goes to rank {rank}, of which topk_idx names no expert")
+        owners = topk_idx.clamp(min=0).to(torch.int64) // (experts // self.group_size)
+        return torch.where(in_rank.gather(1, owners), topk_idx, -1)
+
+    # ---- results ----
+
+    def _expert_counts(
+        self, received: xep.Received, per_expert: torch.Tensor, alignment: int, routed: bool
+    ) -> list[int]:
+        if routed:
+            return received.list_expert_rows()
+        experts = per_expert.numel()
+        key = (experts, per_expert.is_cpu)
+        if key not in self._counts:
+            self._counts[key] = counts_buffer(self._xep, experts, per_expert.device)
+        totals = exchange_counts(self._counts[key], per_expert).sum(0)
+        first, count = xep.expert_range(experts, self.group_size, self._xep.rank)
+        return [-(-total // alignment) * alignment for total in totals[first : first + count].tolist()]
+
+    def _give(
+        self, sent: Sent, received: xep.Received, dtype: torch.dtype, with_topk: bool, given: tuple, ordering: Ordering
+    ) -> tuple:
+        """Received tensors, and the event: views of the slot, or copies, made when the rows are here: where views that
+        are held would otherwise stop the next dispatch, and of rows that lie apart (those of other than a multiple of
+        64 bytes). given: what was dispatched: rows, scales, ..."""
+        rows: Any = received.x
+        copied = not self._pool_on(given[0].device).may_view(sent.handle.buffer)
+        apart = not rows.is_contiguous()
+        if sent.request is not None and (copied or apart):
+            sent.request.wait()
+        give: Callable = ordering.copy if copied else _view
+        rows = ordering.copy(rows) if apart else give(rows)
+        if rows.dtype != dtype:
+            rows = rows.view(dtype)
+        scales = give(received.scales) if given[1] is not None else None
+        idx, weights = (give(received.topk_idx), give(received.topk_weights)) if with_topk else (None, None)
+        event = ordering.end(sent.request, *given, rows, scales, idx, weights)
+        return rows if scales is None else (rows, scales), idx, weights, event
+
+
+def _view(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+# ---- the Buffer ----
 
 
 class Buffer(NormalCalls, LowLatencyCalls):
@@ -123,6 +600,13 @@ class Buffer(NormalCalls, LowLatencyCalls):
     @staticmethod
     def get_combine_config(num_ranks: int) -> Config:
         return combine_config(Buffer.num_sms, num_ranks)
+
+    @staticmethod
+    def _unpack_bias(bias: Any) -> tuple[Any, Any]:
+        """None, a tensor, or a tuple of two, as two."""
+        if isinstance(bias, tuple) and len(bias) != 2:
+            raise WrongValue(f"bias: expected two, got {len(bias)}")
+        return bias if isinstance(bias, tuple) else (bias, None)
 
     # ---- life ----
 

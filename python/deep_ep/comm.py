@@ -8,10 +8,11 @@ from typing import Any, Optional
 
 import xep
 
+from .compat import path_is_free
 from .nodes import Nodes
 from .utils.event import CommStream
 
-_sizes: weakref.WeakKeyDictionary[Any, tuple[int, int]] = weakref.WeakKeyDictionary()
+_known: weakref.WeakKeyDictionary[Any, Nodes] = weakref.WeakKeyDictionary()
 
 
 class NCCLCommHandle:
@@ -31,7 +32,7 @@ def get_nccl_comm_handle(group: Any, force_new_comm: bool = False) -> NCCLCommHa
 
 def destroy_all_managed_nccl_comm() -> None:
     """Forgets what was found out about groups."""
-    _sizes.clear()
+    _known.clear()
 
 
 def get_physical_domain_size(group_or_buffer: Any) -> tuple[int, int]:
@@ -39,23 +40,27 @@ def get_physical_domain_size(group_or_buffer: Any) -> tuple[int, int]:
     asked = getattr(group_or_buffer, "get_physical_domain_size", None)
     if asked is not None:
         return asked()
-    found = _sizes.get(group_or_buffer)
+    nodes = _nodes_of(group_or_buffer)
+    return nodes.count, nodes.width
+
+
+def _nodes_of(group: Any) -> Nodes:
+    found = _known.get(group)
     if found is None:
-        with xep.Group(group_or_buffer) as group:
-            nodes = Nodes(group)
-            found = nodes.count, nodes.width
-        _sizes[group_or_buffer] = found
+        with xep.Group(group) as joined:
+            found = _known[group] = Nodes(joined)
     return found
 
 
 def get_logical_domain_size(group_or_buffer: Any, allow_hybrid_mode: Optional[bool] = None) -> tuple[int, int]:
-    """(1, ranks): what ElasticBuffer and EPBuffer do with rows is the same on any nodes, whatever allow_hybrid_mode
-    says."""
+    """(nodes, ranks of one) where a buffer with allow_hybrid_mode (None: True) sends rows once to each node, else (1,
+    ranks); of a buffer by its own mode. Of a process group collective at the first call."""
     asked = getattr(group_or_buffer, "get_logical_domain_size", None)
     if asked is not None:
         return asked()
-    size = group_or_buffer.size
-    return 1, size() if callable(size) else size
+    nodes = _nodes_of(group_or_buffer)
+    hybrid = allow_hybrid_mode is not False and nodes.are_even() and path_is_free()
+    return (nodes.count, nodes.width) if hybrid else (1, len(nodes.node_of))
 
 
 def barrier(

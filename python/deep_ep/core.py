@@ -13,12 +13,11 @@ import torch
 
 import xep
 
-from ._check import HOST, WrongUse, WrongValue, integer
-from .nodes import Nodes
-from .ordering import DeviceOrdering, DeviceQueue, HostOrdering
-from .pace import Agreement
+from .arguments import HOST, WrongUse, WrongValue, integer
+from .compat import Runtime
+from .nodes import Agreement, Nodes
 from .pool import NormalPool
-from .runtime import Runtime
+from .streams import DeviceOrdering, DeviceQueue, HostOrdering
 from .utils.event import CommStream, EventHandle, EventOverlap, request_of
 
 _CLOSE_SECONDS = 5.0  # for which a destructor waits for the other ranks
@@ -90,7 +89,9 @@ class Core:
             return self._pool
         if self._device_pool is None:
             free_slots = self._queue_of(device).free_slots
-            self._device_pool = NormalPool(self._xep, self._agreement, self._num_slots, self._timeout, device, free_slots)
+            self._device_pool = NormalPool(
+                self._xep, self._agreement, self._num_slots, self._timeout, device, free_slots
+            )
             self._device_pool.ways = self._pool.ways
         return self._device_pool
 

@@ -7,7 +7,7 @@ from typing import Any, Callable, Optional
 
 import torch
 
-from ._check import WrongUse
+from .arguments import WrongUse
 
 _MADE = frozenset((
     "num_recv_tokens", "num_expanded_tokens", "num_recv_tokens_per_expert_list",

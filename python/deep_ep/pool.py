@@ -6,7 +6,7 @@ is made by agreement at the first dispatch, and replaced by a larger one when a 
 tells every rank so (CapacityError), having moved nothing. A rank whose own tokens do not fit says so by a
 dispatch that cannot be received: two tokens to itself, with room for one.
 
-Of the slots of a buffer the handles used last have two or more (seats.py), the other ones are for received
+Of the slots of a buffer the handles used last have two or more (handles.py), the other ones are for received
 tensors that are views; once those are taken, received tensors are copies. So there is always a slot for the next
 dispatch.
 
@@ -24,11 +24,10 @@ import torch
 
 import xep
 
-from ._check import HOST, WrongValue, memory_of
-from .dispatched import Dispatched
-from .layouts import tokens_per_rank
-from .pace import Agreement
-from .seats import Seat, Seats, Sent
+from .arguments import HOST, WrongValue, memory_of
+from .experts import tokens_per_rank
+from .handles import Dispatched, Seat, Seats, Sent
+from .nodes import Agreement
 
 _WIDEST = {1: (2, torch.bfloat16), 2: (2, torch.bfloat16), 4: (4, torch.float32), 8: (8, torch.float64)}
 _MARGIN = 5 / 4  # more room than was needed, so that growing ends soon
@@ -105,8 +104,8 @@ class NormalPool:
     """For each number of experts the buffer in use; and those that were replaced while handles of them were alive.
 
     on: where tensors are. Those of a CUDA device are used on the current stream, which is that of the Buffer's
-    operations; free_slots lets it wait for what reads slots that were given back. ways: how rows reach other nodes, and their sums come
-    back.
+    operations; free_slots lets it wait for what reads slots that were given back. ways: how rows reach other nodes, and
+    their sums come back.
     """
 
     def __init__(
@@ -180,8 +179,9 @@ class NormalPool:
         return next((n for n in self.used if n >= topk), -(-topk // self._group.nranks) * self._group.nranks)
 
     def dispatch(self, job: Job, needs_room: bool, wait: bool) -> Sent:
-        """needs_room: there is less in the buffer in use, as all ranks know. Collective; blocks until every rank has told how many rows it sends, with wait until the rows are here. Where
-        nobody waits for counts, for nothing, once there is memory."""
+        """needs_room: there is less in the buffer in use, as all ranks know. Collective; blocks until every rank has
+        told how many rows it sends, with wait until the rows are here. Where nobody waits for counts, for nothing, once
+        there is memory."""
         if self._captures():
             self._check_capture(job)
         self._make_room(job.experts)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A mixture-of-experts layer with gradients: the backward of dispatch is combine, that of combine a cached dispatch.
+"""A mixture-of-experts layer with gradients, by xep.nn: the backward of dispatch is combine, that of combine a cached
+dispatch.
 
     xep_run -n 4 python python/examples/moe_torch.py
     torchrun --nproc-per-node 4 python/examples/moe_torch.py
@@ -16,60 +17,10 @@ from typing import Any, Optional
 
 import torch
 
-import deep_ep
+import xep.nn
 
 TOKENS, HIDDEN, EXPERTS_OF_RANK, TOPK = 48, 64, 2, 2
 STEPS = 20
-
-
-class Dispatch(torch.autograd.Function):
-    """x [T, H], weights [T, K] -> their rows at the ranks of the experts."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, buffer: deep_ep.Buffer, x: torch.Tensor, topk_idx: torch.Tensor, weights: torch.Tensor
-    ) -> tuple:
-        experts = EXPERTS_OF_RANK * buffer.group_size
-        per_rank, per_node, per_expert, in_rank, _ = buffer.get_dispatch_layout(topk_idx, experts)
-        recv_x, recv_idx, recv_weights, _, handle, _ = buffer.dispatch(
-            x,
-            topk_idx=topk_idx,
-            topk_weights=weights,
-            num_tokens_per_rank=per_rank,
-            num_tokens_per_rdma_rank=per_node,
-            is_token_in_rank=in_rank,
-            num_tokens_per_expert=per_expert,
-        )
-        ctx.buffer, ctx.handle = buffer, handle
-        ctx.mark_non_differentiable(recv_idx)
-        ctx.set_materialize_grads(True)
-        return recv_x, recv_idx, recv_weights, Route(handle)
-
-    @staticmethod
-    def backward(ctx: Any, grad_x: torch.Tensor, _grad_idx: Any, grad_weights: torch.Tensor, _route: Any) -> tuple:
-        x, weights, _ = ctx.buffer.combine(grad_x.contiguous(), ctx.handle, topk_weights=grad_weights.contiguous())
-        return None, x, None, weights
-
-
-class Route:
-    """Carries the handle from dispatch to combine past autograd."""
-
-    def __init__(self, handle: Any) -> None:
-        self.handle = handle
-
-
-class Combine(torch.autograd.Function):
-    """Rows at the ranks of the experts -> their sums [T, H] where the tokens came from."""
-
-    @staticmethod
-    def forward(ctx: Any, buffer: deep_ep.Buffer, y: torch.Tensor, route: Route) -> torch.Tensor:
-        ctx.buffer, ctx.route = buffer, route
-        return buffer.combine(y.contiguous(), route.handle)[0]
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple:
-        rows = ctx.buffer.dispatch(grad.contiguous(), handle=ctx.route.handle)[0]
-        return None, rows, None
 
 
 def expert_sum(x: torch.Tensor, idx: torch.Tensor, weights: torch.Tensor, experts: torch.Tensor) -> torch.Tensor:
@@ -81,11 +32,15 @@ def expert_sum(x: torch.Tensor, idx: torch.Tensor, weights: torch.Tensor, expert
     return out
 
 
-def moe(
-    buffer: deep_ep.Buffer, x: torch.Tensor, topk_idx: torch.Tensor, weights: torch.Tensor, experts: torch.Tensor
-) -> torch.Tensor:
-    rows, idx, row_weights, route = Dispatch.apply(buffer, x, topk_idx, weights)
-    return Combine.apply(buffer, expert_sum(rows, idx, row_weights, experts), route)
+class Experts(torch.nn.Module):
+    """This rank's, [E', H, H]."""
+
+    def __init__(self, matrices: torch.Tensor) -> None:
+        super().__init__()
+        self.matrices = torch.nn.Parameter(matrices)
+
+    def forward(self, rows: torch.Tensor, idx: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        return expert_sum(rows, idx, weights, self.matrices)
 
 
 def inputs(rank: int, ranks: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -120,33 +75,33 @@ def alone(ranks: int) -> tuple[list, list, list, torch.Tensor]:
     return outs, grads_x, grads_weights, experts.grad
 
 
-def step(buffer: deep_ep.Buffer) -> tuple[torch.Tensor, ...]:
+def step(exchange: xep.nn.Exchange) -> tuple[torch.Tensor, ...]:
     """Forward and backward of this rank's tokens: the output, the gradients of x, weights and its experts."""
-    rank, ranks = buffer.rank, buffer.group_size
+    rank, ranks = exchange.rank, exchange.ranks
     mine = slice(rank * EXPERTS_OF_RANK, (rank + 1) * EXPERTS_OF_RANK)
     x, topk_idx, weights, grad = inputs(rank, ranks)
-    experts = all_experts(ranks)[mine].clone().requires_grad_()
+    experts = Experts(all_experts(ranks)[mine].clone())
     x.requires_grad_(), weights.requires_grad_()
-    out = moe(buffer, x, topk_idx, weights, experts)
+    out = xep.nn.ExpertParallel(experts, exchange, EXPERTS_OF_RANK * ranks)(x, topk_idx, weights)
     (out * grad).sum().backward()
-    return out, x.grad, weights.grad, experts.grad
+    return out, x.grad, weights.grad, experts.matrices.grad
 
 
-def difference(buffer: deep_ep.Buffer) -> float:
+def difference(exchange: xep.nn.Exchange) -> float:
     """Largest difference of anything from the one process."""
-    rank, ranks = buffer.rank, buffer.group_size
+    rank, ranks = exchange.rank, exchange.ranks
     mine = slice(rank * EXPERTS_OF_RANK, (rank + 1) * EXPERTS_OF_RANK)
     outs, grads_x, grads_weights, grads_experts = alone(ranks)
     alone_here = outs[rank], grads_x[rank], grads_weights[rank], grads_experts[mine]
-    return max(float((a - b).detach().abs().max()) for a, b in zip(step(buffer), alone_here))
+    return max(float((a - b).detach().abs().max()) for a, b in zip(step(exchange), alone_here))
 
 
-def milliseconds(buffer: deep_ep.Buffer) -> float:
+def milliseconds(exchange: xep.nn.Exchange) -> float:
     """The median step."""
     times = []
     for _ in range(STEPS):
         begin = time.perf_counter()
-        step(buffer)
+        step(exchange)
         times.append(1e3 * (time.perf_counter() - begin))
     return statistics.median(times)
 
@@ -161,16 +116,14 @@ def process_group() -> Optional[Any]:
 
 def main() -> None:
     group = process_group()
-    buffer = deep_ep.Buffer(group, explicitly_destroy=True)
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // buffer.group_size))  # the ranks share the processors
-    rank, worst = buffer.rank, difference(buffer)
+    exchange = xep.nn.Exchange(group)
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // exchange.ranks))  # the ranks share the processors
+    rank, worst = exchange.rank, difference(exchange)
     print(f"rank {rank}: largest difference from one process {worst:.2e}", flush=True)
-    median = milliseconds(buffer)
+    median = milliseconds(exchange)
     if rank == 0:
-        print(
-            f"a step forward and backward on {buffer.group_size} ranks: {median:.1f} ms, median of {STEPS}", flush=True
-        )
-    buffer.destroy()
+        print(f"a step forward and backward on {exchange.ranks} ranks: {median:.1f} ms, median of {STEPS}", flush=True)
+    exchange.close()
     if group is not None:
         torch.distributed.destroy_process_group()
     if worst > 1e-4:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""torch.compile around each call of deep_ep, and around a layer, on all ranks and on one: what comes of it is what comes
+"""torch.compile around each call of deep_ep, and around a layer, on all ranks and on one: it gives what there is
 without, bit for bit, and what is around the calls is compiled."""
 
 from __future__ import annotations

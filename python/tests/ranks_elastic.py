@@ -7,6 +7,7 @@ import gc
 import itertools
 import math
 import os
+import sys
 
 import pytest
 
@@ -260,6 +261,24 @@ def test_wrong_arguments(elastic):
     assert buffer.runtime is None
     with pytest.raises(RuntimeError, match="the Buffer was destroyed"):
         buffer.dispatch(**mine)
+
+
+@pytest.mark.parametrize("expand", [False, True])
+def test_calls_of_python(elastic, expand):
+    world, calls = make_world(elastic()), []
+    for count in (False,) * 6 + (True,):
+        sys.setprofile(
+            (lambda frame, event, _: calls.append(frame.f_code.co_name) if event == "call" else None) if count else None
+        )
+        try:
+            recv_x, _, _, handle, _ = world.buffer.dispatch(
+                world.x[world.rank], world.topk_idx[world.rank], num_experts=world.experts, do_expand=expand
+            )
+            world.buffer.combine(recv_x, handle)
+        finally:
+            sys.setprofile(None)
+        del recv_x, handle
+    assert len(calls) <= 20, calls
 
 
 def test_what_is_absent(elastic):

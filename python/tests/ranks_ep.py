@@ -59,14 +59,15 @@ def test_dispatch_and_combine(ep, routing, how):
 
     for turn, (expand, alignment) in enumerate(itertools.product((False, True), (1, 8))):
         sync, biased = turn % 3 != 1, (turn + len(how)) % 3
-        stats = torch.full((3,), 7, dtype=torch.int32)
+        stats = torch.full((3,), 7, dtype=torch.int32) if turn % 2 else None
         got = call(
             world.buffer.dispatch, **world.mine(), do_expand=expand, expert_alignment=alignment, do_cpu_sync=sync,
             cumulative_local_expert_recv_stats=stats, num_sms=5,
         )  # fmt: skip
         check_received(world, got, expand, alignment, world.x, sync)
         recv_x, _, recv_weights, handle, _ = got
-        assert (stats - 7).tolist() == world.expanded(1)[1] and handle.num_sms == 6, "rounded up to even"
+        assert stats is None or (stats - 7).tolist() == world.expanded(1)[1]
+        assert handle.num_sms == 6, "rounded up to even"
         assert handle.topk_idx is world.topk_idx[world.rank] and isinstance(handle, deep_ep.EPHandle)
         check_handle(world, handle, expand, alignment, sync)
         y = answers(world, recv_x, expand, alignment)
@@ -94,6 +95,9 @@ def check_handle(world, handle, expand, alignment, sync):
     ends = [sum(aligned[: i + 1]) for i in range(3)]
     per_rank = [sum(source[0] <= rank for source in sources) for rank in range(world.size)]
     assert handle.num_recv_tokens_per_expert_list == (aligned if sync else [])
+    width = world.buffer.get_logical_domain_size()[1]
+    if width < world.size:  # by place on the node
+        per_rank = [sum(source[0] % width <= place for source in sources) for place in range(width)]
     assert handle.psum_num_recv_tokens_per_scaleup_rank.tolist() == per_rank
     assert handle.num_unaligned_recv_tokens_per_expert.tolist() == counts
     wanted = [e - a + n for e, a, n in zip(ends, aligned, counts)] if expand else ends
@@ -219,6 +223,11 @@ def test_size_hints(ep):
     buffer.barrier(True, False, True, 0)
     assert deep_ep.get_physical_domain_size(buffer) == buffer.get_physical_domain_size()
     assert deep_ep.comm.get_logical_domain_size(buffer) == buffer.get_logical_domain_size()
+    group = conftest.communicator()
+    assert deep_ep.get_physical_domain_size(group) == buffer.get_physical_domain_size()
+    assert deep_ep.get_logical_domain_size(group) == buffer.get_logical_domain_size()
+    assert deep_ep.get_logical_domain_size(group, False) == (1, buffer.num_ranks)
+    deep_ep.destroy_all_managed_nccl_comm()
     assert buffer.lb_get_theoretical_num_sms() % 2 == 0
     buffer.destroy()
     buffer.destroy()

@@ -204,7 +204,7 @@ def test_another_call_than_a_first_dispatch(buffer_of):
         with pytest.warns(ResourceWarning, match="rank 0 is in dispatch, this rank in destroy"):
             world.buffer.destroy()
     else:
-        text = f"rank {odd} is in destroy, this rank in dispatch.*1 of those before it failed on rank {odd} alone .x: ex"
+        text = f"rank {odd} is in destroy, this rank in dispatch.*1 of those before it failed on rank {odd} alone .x: "
         with pytest.raises(xep.MismatchError, match=text):
             send(world, 1.0)
         world.buffer.explicitly_destroy = False

@@ -13,11 +13,11 @@ import textwrap
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-import deep_ep  # noqa: E402
 import programs  # noqa: E402
-from deep_ep.utils import envs, find_pkgs, gate, math, semantic, testing  # noqa: E402
 
+import deep_ep  # noqa: E402
 import xep  # noqa: E402
+from deep_ep.utils import envs, find_pkgs, gate, math, semantic, testing  # noqa: E402
 
 
 def test_names():
@@ -65,8 +65,9 @@ def test_version(chosen, imports, version, eighth):
 
 
 def test_unknown_version():
-    command = [sys.executable, "-c", "import deep_ep"]
-    done = subprocess.run(command, env=dict(os.environ, DEEP_EP_VERSION="3"), capture_output=True, text=True)
+    command = [os.environ.get("XEP_TEST_FORKS", sys.executable), "-c", "import deep_ep"]
+    environment = dict(os.environ, DEEP_EP_VERSION="3", PYTHONPATH=":".join(sys.path))
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert "ImportError: DEEP_EP_VERSION: expected 1, 2 or 2.5, got 3" in done.stderr
 
 
@@ -87,6 +88,15 @@ def test_legacy_order():
     del got
     made.destroy()
     assert "config" == list(inspect.signature(Buffer.internode_dispatch).parameters)[10]
+
+
+def test_bias():
+    one = torch.ones(2)
+    assert [deep_ep.Buffer._unpack_bias(bias) for bias in (None, one, (None, one))] == [
+        (None, None), (one, None), (None, one)
+    ]  # fmt: skip
+    with pytest.raises(AssertionError, match="bias: expected two, got 1"):
+        deep_ep.Buffer._unpack_bias((one,))
 
 
 def test_arithmetic():
@@ -132,7 +142,9 @@ def test_timing(tmp_path, capfd):
 
     options = dict(num_tests=3, suppress_kineto_output=True, flush_l2=False, barrier_comm_profiling=True)
     options.update(barrier=lambda: None)
-    matmul, whole = testing.bench_kineto(work, ("aten::mm", "dispatch_impl"), **options, trace_path=str(tmp_path / "trace"))
+    matmul, whole = testing.bench_kineto(
+        work, ("aten::mm", "dispatch_impl"), **options, trace_path=str(tmp_path / "trace")
+    )
     assert 0 < matmul < whole, "of a kernel that is not here it is the time of the call"
     one, two = testing.bench_kineto(lambda: (work(), work()), "aten::mm", **options, num_kernels_per_period=2)
     assert one > 0 and two > 0 and (tmp_path / "trace").stat().st_size > 0

@@ -11,9 +11,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 import deep_ep  # noqa: E402
+from deep_ep import arguments, low_latency  # noqa: E402
+from deep_ep import experts as by_expert  # noqa: E402
+from deep_ep.streams import DeviceQueue, HookOrdering  # noqa: E402
 from xep import _ext  # noqa: E402
-from deep_ep import _check, expand, layouts, low_latency_memory  # noqa: E402
-from deep_ep.ordering import DeviceQueue, HookOrdering  # noqa: E402
 
 DEVICE = torch.device("cuda", 0)
 
@@ -201,7 +202,7 @@ def test_cpu_tensors_after_an_event_of_a_device(monkeypatch):
 def test_layout(tokens, topk, experts, nranks, dtype):
     generator = torch.Generator().manual_seed(tokens)
     idx = torch.randint(-1, experts, (tokens, topk), generator=generator).to(dtype)
-    found = layouts.layout_there(idx, experts, nranks)
+    found = by_expert.layout_there(idx, experts, nranks)
     selections, in_rank = [0] * experts, [[False] * nranks for _ in range(tokens)]
     for token, row in enumerate(idx.tolist()):
         for expert in row:
@@ -215,7 +216,7 @@ def test_layout(tokens, topk, experts, nranks, dtype):
 
 
 def test_layout_of_what_is_no_expert():
-    found = layouts.layout_there(torch.tensor([[4, -7, 1], [1 << 40, 3, -1]]), 4, 2)
+    found = by_expert.layout_there(torch.tensor([[4, -7, 1], [1 << 40, 3, -1]]), 4, 2)
     assert found.per_expert.tolist() == [0, 1, 0, 1] and found.per_rank.tolist() == [1, 1]
 
 
@@ -227,7 +228,7 @@ def test_rows_by_expert(rows, topk, local, alignment):
     idx = torch.topk(torch.rand((rows, max(topk, local) + 2), generator=generator), topk, dim=1, sorted=False).indices
     idx[idx >= local] = -1
     counts = [int((idx == e).sum()) for e in range(local)]
-    ours, theirs = (make(idx, counts, alignment) for make in (expand.Places, expand.DevicePlaces))
+    ours, theirs = (make(idx, counts, alignment) for make in (by_expert.Places, by_expert.DevicePlaces))
     assert torch.equal(ours.slots, theirs.slots)
     total = sum(-(-n // alignment) * alignment for n in counts)
     x = torch.randn((rows, 6), generator=generator).bfloat16()
@@ -244,7 +245,12 @@ def test_rows_by_expert(rows, topk, local, alignment):
     assert torch.equal(*found) and torch.equal(ours.fold_selections(found[0]), theirs.fold_selections(found[0]))
     expanded = torch.randn((total, 5), generator=generator).bfloat16()
     expanded[::2, 1] = -0.0
-    for source, to in ((torch.bfloat16,) * 2, (torch.float16,) * 2, (torch.bfloat16, torch.float32), (torch.float32,) * 2):
+    for source, to in (
+        (torch.bfloat16,) * 2,
+        (torch.float16,) * 2,
+        (torch.bfloat16, torch.float32),
+        (torch.float32,) * 2,
+    ):
         here = [sums.fold((expanded * 3).to(source), to).view(torch.uint8) for sums in (ours, theirs)]
         assert torch.equal(*here)
 
@@ -264,7 +270,7 @@ def test_sums_of_halves():
 def test_selections_left_out_on_a_device():
     """Tensors that were not changed are not looked at: the host would have to wait."""
     idx, weights = torch.tensor([[0, 3], [2, -1]]), torch.full((2, 2), 0.5)
-    routing = low_latency_memory.DeviceRouting(idx)
+    routing = low_latency.DeviceRouting(idx)
     assert routing.weights(idx, weights) is weights
     assert routing.weights(idx.clone(), weights).tolist() == [[0.5, 0.5], [0.5, 0.0]]
     idx[0, 0] = -1
@@ -274,7 +280,7 @@ def test_selections_left_out_on_a_device():
 def test_what_is_refused():
     x = torch.zeros((2, 3))
     with pytest.raises(TypeError, match=r"x: expected a cuda:0 tensor float32 \[2, any\], got float32 .* on cpu"):
-        _check.tensor("x", x, (torch.float32,), (2, None), on=DEVICE)
+        arguments.tensor("x", x, (torch.float32,), (2, None), on=DEVICE)
     with pytest.raises(TypeError, match=r"x: expected a CPU or CUDA tensor \[any, any\], got float32 .* on meta"):
-        _check.tensor("x", x.to("meta"), None, (None, None), on=None)
-    assert _check.tensor("x", x, None, (2, 3), on=None) is x
+        arguments.tensor("x", x.to("meta"), None, (None, None), on=None)
+    assert arguments.tensor("x", x, None, (2, 3), on=None) is x

@@ -132,7 +132,7 @@ with xep.Group() as group, group.buffer(4, 2, 32, 6, dtype="float32", combine_dt
     send(torch.nn.Parameter(x.detach()))
     send(x)
 (text,) = caught
-assert text.startswith("x requires grad") and "xep.integrations.exchange" in text, text
+assert text.startswith("x requires grad") and "xep.nn has dispatch" in text, text
 """
 
 

@@ -75,9 +75,8 @@ def warn_of_gradients(name: str) -> bool:
     if not torch.is_grad_enabled():
         return False
     warnings.warn(
-        f"{name} requires grad, but no gradient passes through xep's calls: xep.integrations.exchange has dispatch and "
-        "combine with gradients, python/examples/moe_torch.py shows how they are made; else use torch.no_grad() or "
-        "detach() (said once)",
+        f"{name} requires grad, but no gradient passes through xep's calls: xep.nn has dispatch and combine with "
+        "gradients; else use torch.no_grad() or detach() (said once)",
         stacklevel=2,
     )
     return True

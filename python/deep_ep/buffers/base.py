@@ -7,7 +7,7 @@ from typing import Any, Sequence, Union
 
 import torch
 
-from .._check import WrongUse, WrongValue, integer
+from ..arguments import WrongUse, WrongValue, integer
 from ..utils.math import align
 
 ALLOCATION = 2 << 20  # bytes, of which sizes and offsets of tensors are multiples

@@ -16,7 +16,7 @@ import torch
 
 import xep
 
-from .._check import WrongType, WrongUse, WrongValue, memory_of
+from ..arguments import WrongType, WrongUse, WrongValue, memory_of
 from ..nodes import Nodes
 from ..utils.event import EventHandle, EventOverlap
 from ..utils.math import align

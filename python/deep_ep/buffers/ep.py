@@ -8,9 +8,8 @@ from typing import Any, Optional, Union
 
 import torch
 
-from .._check import WrongType, WrongUse, WrongValue, integer
-from ..arguments import Rows
-from ..config import nodes_of
+from ..arguments import Rows, WrongType, WrongUse, WrongValue, integer
+from ..compat import nodes_of
 from ..elastic import ElasticBuffer
 from ..ep_handle import EPHandle
 from ..utils.event import EventHandle, EventOverlap

@@ -8,7 +8,7 @@ from typing import Any, Optional
 import torch
 
 from ..buffer import Buffer as V1Buffer
-from ..config import Config
+from ..compat import Config
 from ..utils.event import EventOverlap
 
 

@@ -15,7 +15,7 @@ import torch
 
 import xep
 
-from .._check import WrongUse, WrongValue, memory_of, tensor
+from ..arguments import WrongUse, WrongValue, memory_of, tensor
 from ..nodes import Nodes
 from .base import ROW, as_bytes, lies_in
 

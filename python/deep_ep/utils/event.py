@@ -9,7 +9,7 @@ import torch
 
 import xep
 
-from .._check import calls_of
+from ..arguments import calls_of
 
 
 class EventHandle:

@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Dispatch and combine with gradients, over the ranks of a process group: each is the other's backward.
-
-Every rank makes the same calls in the same order, whatever it has: no tokens, no rows, experts that nobody chose. That
-holds for the backward pass because of the anchor, a zero that goes from dispatch to combine beside the rows: where a
-gradient is wanted at all, combine has an input that requires one on every rank, and so has a backward on every rank.
-"""
+"""xep.nn's dispatch and combine for frameworks: of float64, too, with counts, and one rank's error on every rank."""
 
 from __future__ import annotations
 
@@ -15,13 +10,12 @@ import weakref
 from typing import Any, Optional
 
 import torch
-from torch.autograd.function import once_differentiable
 
 import deep_ep
+import xep
 
+from .. import nn
 from .alarm import Alarm, RankError
-
-_SLOTS = 6  # for handles of the last layers; one without a slot costs its backward a dispatch that is not cached
 
 
 @dataclasses.dataclass
@@ -46,37 +40,16 @@ class Route:
     home: Optional[torch.Tensor]
 
 
-class Exchange:
-    """Ranks that trade rows. group: a process group of any backend. Collective to make, so that a rank that fails
-    before it has dispatched anything leaves nobody on the way into the group."""
+class Exchange(nn.Exchange):
+    """Ranks that trade rows, also of float64, with an alarm: what fails on one rank is an error on every rank. group: a
+    process group of any backend. Collective to make, so that a rank that fails before it has dispatched anything
+    leaves nobody on the way into the group."""
 
     def __init__(self, group: Any, name: str) -> None:
-        self.group, self.counts = group, Counts()
+        self.counts, self._pid = Counts(), os.getpid()
         self.alarm = Alarm(group, name, give_up=_weakly(self._give_up))
-        self.ranks = self.alarm.ranks
-        self._buffer: Optional[deep_ep.Buffer] = None
-        self._pid = os.getpid()
         with self.alarm:
-            self._open()
-
-    # ---- what layers call ----
-
-    def dispatch(
-        self, x: torch.Tensor, topk_idx: torch.Tensor, weights: torch.Tensor, experts: int, trained: bool = False
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, tuple[Route, torch.Tensor]]:
-        """x [T, H], topk_idx [T, K] (expert, or -1), weights [T, K] of float types -> rows [N, H], their local experts
-        or -1 [N, K], their weights [N, K], and what combine needs. Collective.
-
-        trained: the experts have a gradient of their own to find, even where x and weights need none.
-        """
-        wanted = torch.is_grad_enabled() and (trained or x.requires_grad or weights.requires_grad)
-        anchor = torch.zeros((), requires_grad=wanted)
-        rows, idx, row_weights, anchor, route = _Dispatch.apply(self, experts, anchor, x, topk_idx, weights)
-        return rows, idx, row_weights.masked_fill(idx < 0, 0.0), (route, anchor)
-
-    def combine(self, y: torch.Tensor, way: tuple[Route, torch.Tensor]) -> torch.Tensor:
-        """y [N, H'], a row for each row received -> the sums [T, H'] where the tokens came from. Collective."""
-        return _Combine.apply(self, y, way[1], way[0])
+            super().__init__(group)
 
     def close(self) -> None:
         """Frees the memory. Collective; after an error, local."""
@@ -84,49 +57,41 @@ class Exchange:
 
     # ---- operations ----
 
-    def send(self, x: torch.Tensor, topk_idx: torch.Tensor, weights: torch.Tensor, experts: int) -> tuple:
-        """(rows, idx, weights, route)"""
+    def _check(self, *tensors: torch.Tensor) -> None:
         with self.alarm:
-            buffer = self._open()
-            topk_idx, width = topk_idx.contiguous(), x.shape[1]
-            wide = torch.float64 in (x.dtype, weights.dtype)
-            sent = self._packed(x, weights) if wide else x.contiguous()
-            carried = torch.zeros(weights.shape) if wide else weights.to(torch.float32).contiguous()
-            layout = buffer.get_dispatch_layout(topk_idx, experts)
-            rows, idx, row_weights, _, handle, _ = buffer.dispatch(
-                sent,
-                topk_idx=topk_idx,
-                topk_weights=carried,
-                num_tokens_per_rank=layout[0],
-                num_tokens_per_rdma_rank=layout[1],
-                num_tokens_per_expert=layout[2],
-                is_token_in_rank=layout[3],
-            )
-        own = int(layout[0][self.alarm.rank])
-        route = Route(handle, experts, x.shape[0], int(layout[0].sum()) - own, len(rows) - own, None)
+            super()._check(*tensors)
+
+    def send(
+        self, x: torch.Tensor, topk_idx: torch.Tensor, weights: torch.Tensor, experts: int, capacity: int = 0
+    ) -> tuple:
+        width, wide = x.shape[1], torch.float64 in (x.dtype, weights.dtype)
+        with self.alarm:
+            sent = self._packed(x, weights) if wide else x
+            carried = torch.zeros(weights.shape) if wide else weights
+            rows, idx, row_weights, handle = super().send(sent, topk_idx, carried, experts, capacity)
+        per_rank = xep.layout(topk_idx.contiguous(), experts, self.ranks).tokens_per_rank.tolist()
+        own = per_rank[self.alarm.rank]
+        route = Route(handle, experts, x.shape[0], sum(per_rank) - own, len(rows) - own, None)
         self._count("dispatches", route.rows_out, sent, 12 * topk_idx.shape[1])
         if wide:
             route.home = rows[:, -2:].to(torch.int64)
-            row_weights = rows[:, width:-2]
+            row_weights = rows[:, width:-2].masked_fill(idx < 0, 0.0)
             rows = rows[:, :width].contiguous()
         return rows.to(x.dtype), idx, row_weights.to(weights.dtype), route
 
     def send_again(self, x: torch.Tensor, route: Route) -> torch.Tensor:
-        """Other rows [T, H'] along a route."""
         with self.alarm:
-            rows = self._open().dispatch(x.contiguous(), handle=route.handle)[0]
+            rows = super().send_again(x, route.handle)
         self._count("dispatches", route.rows_out, x)
         return rows
 
     def sum_at_home(self, rows: torch.Tensor, weights: Optional[torch.Tensor], route: Route) -> tuple:
-        """(sums [T, H'], sums of weights [T, K] or None)"""
         if torch.float64 in (rows.dtype, None if weights is None else weights.dtype):
             return self._sum_wide(rows, weights, route)
         with self.alarm:
-            carried = None if weights is None else weights.to(torch.float32).contiguous()
-            out, sums, _ = self._open().combine(rows.contiguous(), route.handle, topk_weights=carried)
+            found = super().sum_at_home(rows, weights, route.handle)
         self._count("combines", route.rows_in, rows, 0 if weights is None else 4 * weights.shape[1])
-        return out, None if sums is None or weights is None else sums.to(weights.dtype)
+        return found
 
     # ---- rows of float64, of which xep makes no sums: they travel back as they are, and are summed here ----
 
@@ -157,9 +122,7 @@ class Exchange:
     def _open(self) -> deep_ep.Buffer:
         if os.getpid() != self._pid:
             raise RuntimeError("this process was forked off the rank that made the model: it has no part in its ranks")
-        if self._buffer is None:
-            self._buffer = deep_ep.Buffer(self.group, num_slots=_SLOTS)
-        return self._buffer
+        return super()._open()
 
     def _give_up(self) -> None:
         if self._buffer is not None:
@@ -181,43 +144,6 @@ def _weakly(method: Any) -> Any:
             bound()
 
     return call
-
-
-class _Dispatch(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        exchange: Exchange,
-        experts: int,
-        anchor: torch.Tensor,
-        x: torch.Tensor,
-        topk_idx: torch.Tensor,
-        weights: torch.Tensor,
-    ) -> tuple:
-        rows, idx, row_weights, route = exchange.send(x, topk_idx, weights, experts)
-        ctx.exchange, ctx.route = exchange, route
-        ctx.mark_non_differentiable(idx)
-        return rows, idx, row_weights, torch.zeros_like(anchor), route
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, rows: torch.Tensor, _idx: Any, weights: torch.Tensor, _anchor: Any, _route: Any) -> tuple:
-        if not (ctx.needs_input_grad[3] or ctx.needs_input_grad[5]):
-            return (None,) * 6
-        x, weights = ctx.exchange.sum_at_home(rows, weights, ctx.route)
-        return None, None, None, x, None, weights
-
-
-class _Combine(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, exchange: Exchange, y: torch.Tensor, anchor: torch.Tensor, route: Route) -> torch.Tensor:
-        ctx.exchange, ctx.route = exchange, route
-        return exchange.sum_at_home(y, None, route)[0]
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple:
-        return None, ctx.exchange.send_again(grad, ctx.route), torch.zeros(()), None
 
 
 _shared: dict[str, Exchange] = {}

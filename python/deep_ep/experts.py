@@ -1,17 +1,62 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Rows by expert: a received row is copied to a place for each of its experts here, and their results are summed to
-one row again before they go back. So the wire carries a row once for each rank."""
+"""Who gets what, by operations of torch where tokens are on a device; and rows by expert: a received row is copied to a
+place for each of its experts here, and their results are summed to one row again before they go back. So the wire
+carries a row once for each rank.
+"""
 
 from __future__ import annotations
 
-from typing import Sequence
+import functools
+from typing import NamedTuple, Sequence
 
 import torch
 
+import xep
 from xep import _ext
 
-from ._check import HOST
+from .arguments import HOST
 from .utils.math import align
+
+# ---- layouts ----
+
+
+class Layout(NamedTuple):
+    """Tokens for each rank [R] int32, selections of each expert [E] int32, whether a token goes to a rank [T, R]."""
+
+    per_rank: torch.Tensor
+    per_expert: torch.Tensor
+    in_rank: torch.Tensor
+
+
+def layout_there(topk_idx: torch.Tensor, experts: int, nranks: int) -> Layout:
+    """By few operations of torch. An index that is neither an expert nor -1 counts for nobody: the dispatch refuses it,
+    as to raise here the host would have to wait for the device."""
+    device = topk_idx.device
+    one, owner_of = _constants(experts, nranks, device)
+    chosen = topk_idx.to(torch.int64).clamp(-1, experts) + 1  # 0, experts + 1: none
+    per_expert = torch.zeros(experts + 2, dtype=torch.int32, device=device)
+    per_expert.scatter_add_(0, chosen.flatten(), one.expand(chosen.numel()))
+    in_rank = torch.zeros((chosen.shape[0], nranks + 1), dtype=torch.bool, device=device)
+    in_rank = in_rank.scatter_(1, owner_of[chosen], True)[:, :nranks].contiguous()
+    return Layout(in_rank.sum(0, dtype=torch.int32), per_expert[1:-1], in_rank)
+
+
+@functools.lru_cache
+def _constants(experts: int, nranks: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """One; and of each expert, with what is none before and behind them, the rank, or nranks."""
+    owners = torch.full((experts + 2,), nranks)
+    owners[1:-1] = torch.arange(experts) // (experts // nranks)
+    return torch.ones((), dtype=torch.int32).to(device), owners.to(device)
+
+
+def tokens_per_rank(topk_idx: torch.Tensor, experts: int, nranks: int) -> list[int]:
+    if topk_idx.is_cpu:
+        return xep.layout(topk_idx, experts, nranks).tokens_per_rank.tolist()
+    return layout_there(topk_idx, experts, nranks).per_rank.tolist()
+
+
+# ---- rows by expert ----
+
 
 _DEVICE_ROWS = 4096  # that are summed at once on a device: what that takes besides is bounded
 
@@ -59,7 +104,9 @@ class DevicePlaces:
         on, total = topk_idx.device, sum(counts)
         chosen = topk_idx.reshape(-1).to(torch.int64)
         ordered, order = torch.where(chosen >= 0, chosen, len(counts)).sort(stable=True)
-        shift, gaps, begin, first = [], [], 0, 0
+        shift: list[int] = []
+        gaps: list[int] = []
+        begin, first = 0, 0
         for count in counts:
             shift.append(first - begin)
             end = first + align(count, alignment)

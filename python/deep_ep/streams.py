@@ -22,7 +22,39 @@ import torch
 
 import xep
 
+from .arguments import leave_to_python
 from .utils.event import EventHandle, EventOverlap, event_of
+
+# ---- what is left to do when an operation has ended ----
+
+
+class Ending:
+    """Done once: by a hook, an event, or the call itself."""
+
+    hooked = False  # by a hook
+    handle: Any = None  # that lasts until then
+    stream: Any = None  # of a CUDA device, on which it is done
+
+    def __init__(self, request: xep.Request) -> None:
+        self.request: Optional[xep.Request] = request
+
+    def wait(self) -> None:
+        if self.request is None:
+            return
+        self.request.wait()
+        self.request = None
+        with torch.cuda.stream(self.stream) if self.stream is not None else contextlib.nullcontext():
+            self.fill()
+        self.handle = None
+
+    def fill(self) -> None:
+        """Results that are not where the library put them."""
+
+
+leave_to_python(Ending.wait)  # a hook
+
+
+# ---- one operation each, and what it begins after ----
 
 
 class OnStream:
@@ -180,7 +212,7 @@ class DeviceOrdering:
         """Arrays of the slot may be had from now on."""
         return self._queue.watch(handle, self._compute)
 
-    def end(self, _request: None, *tensors: Optional[torch.Tensor]) -> EventOverlap:
+    def end(self, _request: Any, *tensors: Optional[torch.Tensor]) -> EventOverlap:
         """tensors: all that was given and is returned."""
         comm, compute = self._queue.comm, self._compute
         for tensor in tensors:
@@ -212,5 +244,5 @@ class HookOrdering(DeviceOrdering):
     def __exit__(self, *_exception: Any) -> None:
         self._current.__exit__()
 
-    def end(self, _request: None, *_tensors: Optional[torch.Tensor]) -> EventOverlap:
+    def end(self, _request: Any, *_tensors: Optional[torch.Tensor]) -> EventOverlap:
         return EventOverlap()

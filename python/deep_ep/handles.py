@@ -1,0 +1,730 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What dispatch returns to come back by, and which of it keeps a slot.
+
+A program may keep as many handles as it likes, slots are few. A handle that has given its slot back still knows its
+routing, and gets a slot again when it is used: by a dispatch, which is collective. So every rank must know of a handle
+whether it has one, and that is decided by nothing but the order of the calls, which is the same everywhere; not by what
+a rank has dropped.
+
+A dispatch that was captured into a CUDA graph writes into its slot whenever the graph is launched. So its handle, while
+the program has that, is not asked for the slot.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import itertools
+import weakref
+from typing import Any, Callable, Iterator, NamedTuple, Optional, Protocol, Union
+
+import torch
+from torch.utils import _pytree
+
+import xep
+
+from . import ep_handle
+from .arguments import HOST, WrongType, WrongValue, calls_of, tensor
+from .experts import DevicePlaces, Places, PlacesThere, aligned_counts
+from .nodes import Nodes, Told
+from .utils.math import align
+
+# ---- which handles have slots ----
+
+
+class Sent(NamedTuple):
+    """A dispatch whose rows are counted; they are here when request, where there is one, is done."""
+
+    handle: xep.Handle
+    request: Optional[xep.Request]
+
+
+class Sitter(Protocol):
+    """What holds a slot: a dispatch's handle."""
+
+    def park(self) -> None: ...
+
+    def drop(self) -> None: ...
+
+
+class Seat:
+    """A dispatch that may hold a slot: for its handle, while the program has that, and for what is in flight."""
+
+    request: Optional[xep.Request] = None  # the last one begun
+    handle: Callable[[], Optional[Sitter]] = staticmethod(lambda: None)
+
+    def __init__(self, made: xep.Handle) -> None:
+        self.made = weakref.ref(made)
+
+    def begun(self, request: xep.Request) -> None:
+        """After settle()."""
+        self.request = request
+
+    def finish(self, sent: Sent) -> Sent:
+        """Waits for the rows of what was just begun; raises its error."""
+        if sent.request is not None:
+            sent.request.wait()
+            self.request = None
+        return Sent(sent.handle, None)
+
+    def settle(self) -> None:
+        """Waits for what is in flight; an error of it is told by its own event."""
+        if self.request is not None:
+            with contextlib.suppress(xep.XepError):
+                self.request.wait()
+            self.request = None
+
+    def leave(self) -> None:
+        self.settle()
+        handle = self.handle()
+        if handle is not None:
+            handle.park()
+        made = self.made()  # an event that is kept has it too
+        if made is not None:
+            made.release()
+
+    def drop(self) -> None:
+        handle = self.handle()
+        if handle is not None:
+            handle.drop()
+
+
+class Seats:
+    """The last dispatches, that used last at the end."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.taken: list[Seat] = []
+        self._captured: weakref.WeakSet[Seat] = weakref.WeakSet()
+
+    def make_room(self) -> None:
+        """For one more."""
+        while len(self.taken) >= self.most:
+            seat = self.taken.pop(0)
+            if seat.request is not None or seat.handle() is not None or seat.made() is not None:
+                seat.leave()
+
+    def leave(self) -> None:
+        for seat in self._all():
+            seat.leave()
+
+    def drop(self) -> None:
+        """What was dispatched is gone: nothing is waited for."""
+        for seat in self._all():
+            seat.drop()
+
+    def add(self, sent: Sent, captured: bool) -> Seat:
+        seat = Seat(sent.handle)
+        seat.request = sent.request
+        if captured:
+            self._captured.add(seat)
+        else:
+            self.taken.append(seat)
+        return seat
+
+    def use(self, seat: Seat) -> None:
+        if seat not in self._captured:
+            self.taken.remove(seat)
+            self.taken.append(seat)
+
+    def remove(self, seat: Seat) -> None:
+        if seat in self._captured:
+            self._captured.remove(seat)
+        else:
+            self.taken.remove(seat)
+
+    def _all(self) -> list[Seat]:
+        """Of none of which is known any more that it holds a slot."""
+        every = self.taken + list(self._captured)
+        self.taken, self._captured = [], weakref.WeakSet()
+        return every
+
+
+# ---- a dispatch ----
+
+
+class Arrival(Protocol):
+    """A request, or an event of a stream, which lets the current one wait."""
+
+    def wait(self) -> Any: ...
+
+
+class Dispatched:
+    """owner: the group of the Buffer. rows: those received; capacity: those of the received arrays. worst: rows asked
+    for, or 0. most: as of a Job; where it is not 0 the counts are on the device, and rows is the capacity."""
+
+    experts = worst = most = 0
+    xep: Any = None  # the xep.Handle; None without a slot
+    seat: Optional[Seat] = None
+    is_gone = False
+    look_again: Callable[[], None] = staticmethod(lambda: None)  # on a CUDA device: the current stream reads the slot
+    _arrives: Optional[Arrival] = None
+
+    owner: xep.Group
+    num_tokens: int
+    topk: int
+    rows: int
+    capacity: int
+
+    def routing(self) -> torch.Tensor:
+        """[T, topk] by which the same rows go to the same ranks once more."""
+        raise NotImplementedError
+
+    def keep(self) -> None:
+        """Keeps of the slot what will be asked for without it."""
+
+    def arrives(self, event: Any) -> None:
+        """On a stream: what its rows are here with. In a CUDA graph the order of its nodes says so."""
+        if not torch.cuda.is_current_stream_capturing():
+            self._arrives = event
+
+    def sit(self, sent: Sent, seat: Seat) -> None:
+        self.xep = sent.handle
+        self._arrives = sent.request
+        self.seat = seat
+        seat.handle = weakref.ref(self)
+
+    def park(self) -> None:
+        """Gives the slot back."""
+        with contextlib.suppress(xep.XepError):  # a dispatch that failed has no rows: arrived() says so
+            self.keep()
+        self.xep = self.seat = None
+
+    def drop(self) -> None:
+        """Its rows are gone, and what is not known of it by now will never be."""
+        self.xep = self.seat = self._arrives = None
+        self.is_gone = True
+
+    def arrived(self) -> None:
+        """Waits until the rows are here, or lets the current stream wait for them; raises the dispatch's error."""
+        if self._arrives is not None:
+            self._arrives.wait()
+
+
+def routing_of(in_rank: torch.Tensor, experts: int, topk: int) -> torch.Tensor:
+    """[T, K] int64: of each rank that in_rank [T, R] names the first expert. No token goes to more than K ranks."""
+    nranks = in_rank.shape[1]
+    firsts = torch.where(in_rank, torch.arange(0, experts, experts // nranks, device=in_rank.device), -1)
+    if topk == nranks:
+        return firsts
+    first_k = firsts.sort(dim=1, descending=True).values[:, :topk]
+    return torch.nn.functional.pad(first_k, (0, topk - first_k.shape[1]), value=-1).contiguous()
+
+
+# ---- handles as tuples ----
+
+
+class Core(Protocol):
+    """What a tuple has its items from."""
+
+    def __len__(self) -> int: ...
+
+    def item(self, index: int) -> Any:
+        """The same object every time."""
+
+
+class HandleTuple(tuple):
+    """core: what combine and a cached dispatch work with. The tuple itself is empty: torch.compile guards the items
+    that are there, and these it passes on unseen.
+
+    What is made of this tuple (by +, a slice, pickle, deepcopy) is a plain one: its items are all that is known of it.
+    """
+
+    core: Any
+
+    @staticmethod
+    def over(core: Core) -> "HandleTuple":
+        made: HandleTuple = tuple.__new__(HandleTuple)
+        made.core = core
+        return made
+
+    def __new__(cls, items: Any = ()) -> Any:
+        """As of a tuple: what takes a tree apart builds it again by its type."""
+        return tuple(items)
+
+    def __len__(self) -> int:
+        return len(self.core)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self.core.item, range(len(self)))
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return tuple(self.core.item(i) for i in range(len(self))[index])
+        return self.core.item(range(len(self))[index])
+
+    def __add__(self, other: Any) -> tuple:
+        return tuple(self) + tuple(other) if isinstance(other, tuple) else NotImplemented
+
+    def __radd__(self, other: Any) -> tuple:
+        return other + tuple(self) if isinstance(other, tuple) else NotImplemented
+
+    def __mul__(self, times: Any) -> tuple:
+        return tuple(self) * times
+
+    __rmul__ = __mul__
+
+    def __eq__(self, other: Any) -> Any:
+        return self is other or tuple(self) == (tuple(other) if isinstance(other, tuple) else other)
+
+    def __ne__(self, other: Any) -> Any:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __contains__(self, item: Any) -> bool:
+        return item in tuple(self)
+
+    def index(self, *arguments: Any) -> int:
+        return tuple(self).index(*arguments)
+
+    def count(self, item: Any) -> int:
+        return tuple(self).count(item)
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+    def __reduce__(self) -> Any:
+        return tuple, (tuple(self),)
+
+    __reduce_ex__: Any = lambda self, _protocol: self.__reduce__()  # noqa: E731
+
+    def __copy__(self) -> "HandleTuple":
+        return self
+
+    def __deepcopy__(self, memo: Any) -> tuple:
+        return copy.deepcopy(tuple(self), memo)
+
+
+class _Whole:
+    """The tuple that a tree was taken apart of. Trees of handles are alike, whichever handles they are."""
+
+    def __init__(self, handle: HandleTuple) -> None:
+        self.handle = handle
+
+    def __eq__(self, other: Any) -> bool:
+        return isinstance(other, _Whole) and len(other.handle) == len(self.handle)
+
+    def __hash__(self) -> int:
+        return hash(len(self.handle))
+
+
+def _flatten(handle: HandleTuple) -> tuple[list[Any], _Whole]:
+    return list(handle), _Whole(handle)
+
+
+def _unflatten(items: Any, whole: _Whole) -> tuple:
+    """The same handle, if none of its items was replaced."""
+    items = tuple(items)
+    same = len(items) == len(whole.handle) and all(new is old for new, old in zip(items, whole.handle))
+    return whole.handle if same else items
+
+
+calls_of(HandleTuple)
+_pytree.register_pytree_node(HandleTuple, _flatten, _unflatten)
+
+
+# ---- Buffer's handles ----
+
+
+def channel_begins(tokens: int, channels: int, on: torch.device) -> torch.Tensor:
+    """[C + 1]: channel c has tokens begin[c] .. begin[c+1]-1."""
+    share = -(-tokens // channels) if tokens else 0
+    return torch.clamp(torch.arange(channels + 1, device=on) * share, max=tokens)
+
+
+def prefix_of(counted: torch.Tensor, begins: torch.Tensor) -> torch.Tensor:
+    """counted [T, N] bool -> [N, C] int32: how many of the tokens of channels 0 .. c."""
+    total = torch.zeros((counted.shape[0] + 1, counted.shape[1]), dtype=torch.int32, device=counted.device)
+    torch.cumsum(counted, dim=0, dtype=torch.int32, out=total[1:])
+    return total[begins[1:]].t().contiguous()
+
+
+def heads_of(counted: torch.Tensor, begins: torch.Tensor) -> torch.Tensor:
+    """counted [T, N] bool -> [T, N] int32: position among those of its channel, or -1."""
+    before = torch.cumsum(counted, dim=0, dtype=torch.int32) - counted.to(torch.int32)
+    channel = torch.bucketize(torch.arange(counted.shape[0], device=counted.device), begins[1:], right=True)
+    start = before[begins[:-1].clamp(max=max(counted.shape[0] - 1, 0))] if counted.shape[0] else before
+    return torch.where(counted, before - start[channel], -1).to(torch.int32) if counted.shape[0] else before
+
+
+class NormalHandle(Dispatched):
+    """Of a normal dispatch; R ranks, C channels (num_sms / 2), M nodes, P places on the largest of them.
+
+    On one node, 6 tensors: rank_prefix_matrix [R, R], channel_prefix_matrix [R, C], recv_channel_prefix_matrix [R,
+    C], recv_src_idx [N], is_token_in_rank [T, R], send_head [T, R].
+
+    On several, 10 tensors: is_token_in_rank [T, R], rdma_channel_prefix_matrix [M, C], gbl_channel_prefix_matrix [R,
+    C], recv_rdma_channel_prefix_matrix [M, C], recv_rdma_rank_prefix_sum [M], recv_gbl_channel_prefix_matrix [R, C],
+    recv_gbl_rank_prefix_sum [R], recv_src_meta [N, 8] bytes, send_rdma_head [T, M], send_nvl_head [passed tokens, P].
+
+    There are no channels and rings here: channel matrices say how tokens would be split, heads are positions in that
+    order. On one node recv_channel_prefix_matrix takes the sender to have as many tokens as this rank.
+
+    recv_rdma_*, recv_src_meta and send_nvl_head mean what they do in DeepEP, whichever path rows take: all ranks have
+    told one another which tokens go where (nodes.py). What passes a rank are the tokens that a rank of its node gets
+    from those with its place on their nodes, modulo the size of its own; and its own tokens for its node. Rows of
+    send_nvl_head are in the order source node, source rank, token.
+    """
+
+    told: Optional[Told] = None  # on several nodes, of a dispatch
+    _kept_rank_rows: Optional[torch.Tensor] = None
+
+    def __init__(
+        self,
+        owner: xep.Group,
+        nodes: Nodes,
+        is_token_in_rank: torch.Tensor,
+        channels: int,
+        experts: int,
+        topk: int,
+        rows: int,
+        capacity: int,
+    ) -> None:
+        self.owner, self.experts, self.topk, self.rows, self.capacity = owner, experts, topk, rows, capacity
+        self.in_rank, self.num_tokens = is_token_in_rank, is_token_in_rank.shape[0]
+        self._nodes, self._channels = nodes, channels
+        self._made: dict[str, torch.Tensor] = {}
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return INTRANODE if self._nodes.count == 1 else INTERNODE
+
+    @property
+    def _rank(self) -> int:
+        return self.owner.rank
+
+    def routing(self) -> torch.Tensor:
+        return routing_of(self.in_rank, self.experts, self.topk)
+
+    def keep(self) -> None:
+        self._rank_rows()
+        if "recv_src_idx" in self._names:
+            self._get("recv_src_idx")
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def item(self, index: int) -> torch.Tensor:
+        return self._get(self._names[index])
+
+    def _get(self, name: str) -> torch.Tensor:
+        made = self._made.get(name)
+        if made is None:
+            make: Callable[[NormalHandle], torch.Tensor] = _MAKERS[name]
+            made = self._made[name] = make(self).to(self.in_rank.device)
+        return made
+
+    # ---- of the sender ----
+
+    @functools.cached_property
+    def _begins(self) -> torch.Tensor:
+        return channel_begins(self.num_tokens, self._channels, self.in_rank.device)
+
+    # ---- of the receiver: counted in host memory, or on the device ----
+
+    def _rank_rows(self) -> torch.Tensor:
+        """[R, R]: rows that went from rank i to rank j."""
+        if self._kept_rank_rows is None and self.most:
+            self.arrived()
+            self._kept_rank_rows = self.xep.recv.rank_rows.clone()
+            self.look_again()
+        elif self._kept_rank_rows is None:
+            self._kept_rank_rows = self.xep.recv.rank_rows
+        return self._kept_rank_rows
+
+    def _src_idx(self) -> torch.Tensor:
+        self.arrived()
+        found = self.xep.recv.src_token.clone()
+        self.look_again()
+        if self.most:
+            return found.masked_fill_(torch.arange(self.rows, device=found.device) >= self._from().sum(), -1)
+        found[self.rows :] = -1
+        return found
+
+    def _from(self) -> torch.Tensor:
+        """[R]: rows that came from each rank."""
+        return self._rank_rows()[:, self._rank]
+
+    def _received_channels(self) -> torch.Tensor:
+        """[R, C]: first row of channel c of source r, counted from the first of r."""
+        src, firsts = self._get("recv_src_idx").cpu(), self._begins[:-1].cpu()
+        found = torch.empty((self.owner.nranks, self._channels), dtype=torch.int32)
+        begin = 0
+        for rank, count in enumerate(self._from().tolist()):
+            found[rank] = torch.searchsorted(src[begin : begin + count].to(torch.int64), firsts).to(torch.int32)
+            begin += count
+        return found
+
+    # ---- of the receiver, on several nodes ----
+
+    def _told_of(self, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """[T of that rank, P] places of this node that its tokens go to; [C + 1] begins of its channels."""
+        assert self.told is not None
+        return self.told.places(rank), channel_begins(self.told.tokens(rank), self._channels, HOST)
+
+    def _global_channels(self) -> torch.Tensor:
+        """[R, C]: first row of channel c of source r."""
+        place, begin, found = self._nodes.place_of[self._rank], 0, []
+        for rank, count in enumerate(self._from().tolist()):
+            places, begins = self._told_of(rank)
+            here = places[:, place : place + 1]
+            found.append(begin + torch.nn.functional.pad(prefix_of(here, begins)[0, :-1], (1, 0)))
+            begin += count
+        return torch.stack(found).to(torch.int32)
+
+    def _passed_channels(self) -> torch.Tensor:
+        """[M, C]: tokens of channels 0 .. c that passed this rank, of each source node."""
+        found = torch.zeros((self._nodes.count, self._channels), dtype=torch.int32)
+        for node, feeders in enumerate(self._nodes.feeders(self._rank)):
+            for rank in feeders:
+                places, begins = self._told_of(rank)
+                found[node] += prefix_of(places.any(dim=1, keepdim=True), begins)[0]
+        return found
+
+    def _source_meta(self) -> torch.Tensor:
+        """int32 source node, int32 bits of the places of this node that got the token; those from 32 on have none."""
+        meta = torch.full((self.capacity, 2), -1, dtype=torch.int32)
+        place, begin = self._nodes.place_of[self._rank], 0
+        for rank, count in enumerate(self._from().tolist()):
+            places, _ = self._told_of(rank)
+            bits = places[places[:, place], :32].to(torch.int64) << torch.arange(min(places.shape[1], 32))
+            meta[begin : begin + count, 0] = self._nodes.node_of[rank]
+            meta[begin : begin + count, 1] = bits.sum(dim=1).to(torch.int32)
+            begin += count
+        return meta.view(torch.uint8)
+
+    def _forward_heads(self) -> torch.Tensor:
+        """[tokens that passed this rank, P]: position among those of the same channel for the same place, or -1."""
+        passed, channels = [], []
+        for rank in itertools.chain(*self._nodes.feeders(self._rank)):
+            places, begins = self._told_of(rank)
+            of_node = places.any(dim=1).nonzero().flatten()
+            passed.append(torch.nn.functional.pad(places[of_node], (0, self._nodes.width - places.shape[1])))
+            channels.append(torch.bucketize(of_node, begins[1:], right=True))
+        places, channel = torch.cat(passed), torch.cat(channels)
+        heads = torch.full(places.shape, -1, dtype=torch.int32)
+        for c in range(self._channels):
+            here = places[channel == c]
+            heads[channel == c] = torch.where(here, torch.cumsum(here, dim=0, dtype=torch.int32) - 1, -1)
+        return heads
+
+
+def _prefix_sum(counts: torch.Tensor) -> torch.Tensor:
+    return torch.cumsum(counts, 0).to(torch.int32)
+
+
+INTRANODE = (
+    "rank_prefix_matrix", "channel_prefix_matrix", "recv_channel_prefix_matrix", "recv_src_idx", "is_token_in_rank",
+    "send_head",
+)  # fmt: skip
+INTERNODE = (
+    "is_token_in_rank", "rdma_channel_prefix_matrix", "channel_prefix_matrix", "recv_rdma_channel_prefix_matrix",
+    "recv_rdma_rank_prefix_sum", "recv_gbl_channel_prefix_matrix", "recv_gbl_rank_prefix_sum", "recv_src_meta",
+    "send_rdma_head", "send_nvl_head",
+)  # fmt: skip
+
+_MAKERS: dict[str, Callable[[NormalHandle], torch.Tensor]] = {
+    "rank_prefix_matrix": lambda h: _prefix_sum(h._rank_rows()),
+    "channel_prefix_matrix": lambda h: prefix_of(h.in_rank, h._begins),
+    "recv_channel_prefix_matrix": lambda h: h._received_channels(),
+    "recv_src_idx": lambda h: h._src_idx(),
+    "is_token_in_rank": lambda h: h.in_rank,
+    "send_head": lambda h: heads_of(h.in_rank, h._begins),
+    "rdma_channel_prefix_matrix": lambda h: prefix_of(h._nodes.reached(h.in_rank), h._begins),
+    "recv_rdma_channel_prefix_matrix": lambda h: h._passed_channels(),
+    "recv_rdma_rank_prefix_sum": lambda h: _prefix_sum(h._get("recv_rdma_channel_prefix_matrix")[:, -1]),
+    "recv_gbl_channel_prefix_matrix": lambda h: h._global_channels(),
+    "recv_gbl_rank_prefix_sum": lambda h: _prefix_sum(h._from()),
+    "recv_src_meta": lambda h: h._source_meta(),
+    "send_rdma_head": lambda h: heads_of(h._nodes.reached(h.in_rank), h._begins),
+    "send_nvl_head": lambda h: h._forward_heads(),
+}
+
+
+def adopt(handle: Any, owner: xep.Group, nodes: Nodes, experts: int, topk: int, on: torch.device) -> NormalHandle:
+    """A handle without a slot, of a plain tuple of the tensors of one. experts, topk: to route by."""
+    if not isinstance(handle, tuple) or isinstance(handle, HandleTuple):
+        got = type(getattr(handle, "core", handle)).__name__
+        raise WrongType(f"handle: expected what dispatch returned, got {got}")
+    names = INTRANODE if nodes.count == 1 else INTERNODE
+    if len(handle) != len(names):
+        raise WrongValue(f"handle: expected the {len(names)} tensors that dispatch returned, got {len(handle)} items")
+    items = dict(zip(names, handle))
+    in_rank = tensor("handle: is_token_in_rank", items["is_token_in_rank"], (torch.bool,), (None, owner.nranks), on=on)
+    rows, capacity = _rows_of(items, owner, on)
+    worst = capacity if capacity > rows else 0
+    made = NormalHandle(owner, nodes, in_rank, 1, experts, topk, rows, capacity)
+    made.worst = worst
+    return made
+
+
+def _rows_of(items: dict[str, Any], owner: xep.Group, on: torch.device) -> tuple[int, int]:
+    """Rows received, and rows of the received tensors, as a plain tuple tells them."""
+    if "rank_prefix_matrix" in items:
+        shape = (owner.nranks, owner.nranks)
+        found = tensor("handle: rank_prefix_matrix", items["rank_prefix_matrix"], (torch.int32,), shape, on=on)
+        until = found[:, owner.rank]
+        room = tensor("handle: recv_src_idx", items["recv_src_idx"], (torch.int32,), (None,), on=on)
+    else:
+        name = "recv_gbl_rank_prefix_sum"
+        until = tensor(f"handle: {name}", items[name], (torch.int32,), (owner.nranks,), on=on)
+        room = tensor("handle: recv_src_meta", items["recv_src_meta"], (torch.uint8,), (None, 8), on=on)
+    return int(until[-1]), room.shape[0]
+
+
+# ---- ElasticBuffer's handles ----
+
+
+class EPHandle(Dispatched, ep_handle.EPHandle):
+    """Of a dispatch; R ranks, L experts of this rank, N received rows (without CPU sync: as many as there is room for).
+
+    do_expand, num_experts, expert_alignment, num_max_tokens_per_rank, num_sms: as they were given. topk_idx [T, K].
+    num_recv_tokens, num_expanded_tokens: rows received, and rows of them by expert, gaps included.
+    num_recv_tokens_per_expert_list: aligned; empty without CPU sync.
+
+    These are made when they are looked at:
+    psum_num_recv_tokens_per_scaleup_rank [R]: rows of ranks 0 .. r; of several logical domains [ranks of one]: rows of
+    these places in all of them. psum_num_recv_tokens_per_expert [L]: where expert
+    e's rows end, after do_expand without its gap. num_unaligned_recv_tokens_per_expert [L].
+    recv_src_metadata [N, 2 + K] int32: source rank * num_max_tokens_per_rank + token; place among the rows from that
+    rank, times K, plus the first k with an expert here; of each k the expanded row, or -1.
+    dst_buffer_slot_idx [T, K]: place among the rows that go from here to that rank; -1: no expert, or one before it is
+    of the same rank.
+
+    token_metadata_at_forward, channel_linked_list: None: rows are not forwarded here.
+    """
+
+    token_metadata_at_forward: Optional[torch.Tensor] = None
+    channel_linked_list: Optional[torch.Tensor] = None
+    _scaleup_ranks = 0  # of several logical domains
+
+    def __init__(
+        self,
+        owner: xep.Group,
+        received: xep.Received,
+        topk_idx: torch.Tensor,
+        num_experts: int,
+        expert_alignment: int,
+        num_max_tokens_per_rank: int,
+        num_sms: int,
+        do_expand: bool,
+        worst: int,
+        most: int,
+    ) -> None:
+        tokens, topk = topk_idx.shape
+        self.owner, self.experts, self.worst, self.most = owner, num_experts, worst, most
+        self.num_tokens, self.topk, self.rows, self.capacity = tokens, topk, received.rows, received.capacity
+        self.do_expand, self.num_experts, self.expert_alignment = do_expand, num_experts, expert_alignment
+        self.num_max_tokens_per_rank, self.num_sms, self.topk_idx = num_max_tokens_per_rank, num_sms, topk_idx
+        self.on = topk_idx.device
+        self._counts = [] if most else received.list_expert_rows()
+        self._counts_there = received.expert_rows.clone() if most else None
+        aligned = self._counts if expert_alignment == 1 else [align(n, expert_alignment) for n in self._counts]
+        self.num_recv_tokens = received.capacity
+        self.num_recv_tokens_per_expert_list = [] if worst else aligned
+        self.num_expanded_tokens = sum(aligned)
+        if worst:
+            local = num_experts // owner.nranks
+            most = worst * min(topk_idx.shape[1], local) + (expert_alignment - 1) * local
+            self.num_expanded_tokens = align(most, expert_alignment)
+
+    # ---- what it goes back by ----
+
+    def routing(self) -> torch.Tensor:
+        return self.topk_idx
+
+    def keep(self) -> None:
+        self._rank_rows, self._sources, self.recv_topk_idx  # noqa: B018  they are made now
+
+    @functools.cached_property
+    def _rank_rows(self) -> torch.Tensor:
+        """[R]: rows that came from each rank. In host memory, or counted on the device."""
+        if self.most:
+            self.arrived()
+            self.look_again()
+        return self.xep.recv.rank_rows[:, self.owner.rank].to(torch.int64)
+
+    @functools.cached_property
+    def _sources(self) -> torch.Tensor:
+        """[N]: token of each row on its source rank."""
+        self.arrived()
+        self.look_again()
+        return self.xep.recv.src_token[: self.rows].clone()
+
+    @functools.cached_property
+    def recv_topk_idx(self) -> torch.Tensor:
+        """[N, K]: local expert, or -1. Nobody else's: the program gets copies."""
+        self.arrived()
+        self.look_again()
+        return self.xep.recv.topk_idx[: self.rows].clone()
+
+    @functools.cached_property
+    def places(self) -> Union[Places, DevicePlaces, PlacesThere]:
+        if self._counts_there is not None:
+            counts, alignment = self._counts_there, self.expert_alignment
+            return PlacesThere(self.recv_topk_idx, counts, alignment, self.num_expanded_tokens)
+        make = Places if self.recv_topk_idx.is_cpu else DevicePlaces
+        return make(self.recv_topk_idx, self._counts, self.expert_alignment)
+
+    def tensors(self) -> list[torch.Tensor]:
+        """Made on the stream of a call, and looked at on others."""
+        places = self.__dict__.get("places")
+        made = [*self.__dict__.values(), None if places is None else places.slots]
+        return [one for one in made if isinstance(one, torch.Tensor) and one.is_cuda]
+
+    # ---- what programs look at ----
+
+    @functools.cached_property
+    def psum_num_recv_tokens_per_scaleup_rank(self) -> torch.Tensor:
+        rows = self._rank_rows
+        if self._scaleup_ranks > 0:
+            rows = rows.view(-1, self._scaleup_ranks).sum(dim=0)
+        return rows.cumsum(0).to(self.on, torch.int32)
+
+    @functools.cached_property
+    def num_unaligned_recv_tokens_per_expert(self) -> torch.Tensor:
+        if self._counts_there is not None:
+            return self._counts_there.to(torch.int32)
+        return torch.tensor(self._counts, dtype=torch.int32, device=self.on)
+
+    @functools.cached_property
+    def psum_num_recv_tokens_per_expert(self) -> torch.Tensor:
+        counts = self.num_unaligned_recv_tokens_per_expert
+        aligned = aligned_counts(counts, self.expert_alignment)
+        ends = aligned.cumsum(0).to(torch.int32)
+        return ends - aligned + counts if self.do_expand else ends
+
+    @functools.cached_property
+    def recv_src_metadata(self) -> torch.Tensor:
+        meta = torch.full((self.capacity, 2 + self.topk), -1, dtype=torch.int32, device=self.on)
+        counts = self._rank_rows.to(self.on)
+        rows, ends = torch.arange(self.rows, device=self.on), counts.cumsum(0)
+        ranks = torch.bucketize(rows, ends, right=True).clamp_(max=self.owner.nranks - 1)
+        places = rows - (ends - counts)[ranks]
+        meta[: self.rows, 0] = (ranks * self.num_max_tokens_per_rank + self._sources).to(torch.int32)
+        if self.topk:
+            first = (self.recv_topk_idx >= 0).to(torch.int8).argmax(dim=1)
+            meta[: self.rows, 1] = (places * self.topk + first).to(torch.int32)
+        if self.do_expand:
+            meta[: self.rows, 2:] = self.places.slots
+        if self.most:  # some of the rows have not come
+            meta.masked_fill_((rows >= ends[-1]).unsqueeze(1), -1)
+        return meta
+
+    @functools.cached_property
+    def dst_buffer_slot_idx(self) -> torch.Tensor:
+        """-1 for what is masked."""
+        found = torch.full(self.topk_idx.shape, -1, dtype=torch.int32, device=self.on)
+        owners = torch.where(self.topk_idx >= 0, self.topk_idx // (self.num_experts // self.owner.nranks), -1)
+        for rank in range(self.owner.nranks):
+            there = owners == rank
+            first = there & (there.cumsum(dim=1) == 1)
+            tokens, k = first.nonzero(as_tuple=True)
+            found[tokens, k] = torch.arange(len(tokens), dtype=torch.int32, device=self.on)
+        return found
