@@ -340,8 +340,8 @@ static PyMethodDef functions[] = {
      "expert_slots(topk_idx, counts, alignment, slots): fills slots, [N, K] int64, for topk_idx, [N, K] local expert\n"
      "or -1, of which counts, a list, says how many rows each expert has."},
     {"expert_spread", expert_spread, METH_VARARGS,
-     "expert_spread(to, source, slots, counts, alignment, each): copies each row of source, [N, H], to its slots in to,\n"
-     "[M, H]; each: of source, [N, K], the k-th element to the k-th slot. alignment above 0: gaps become 0."},
+     "expert_spread(to, source, slots, counts, alignment, each): copies each row of source, [N, H], to its slots in\n"
+     "to, [M, H]; each: of source, [N, K], the k-th element to the k-th slot. alignment above 0: gaps become 0."},
     {"expert_sum", expert_sum, METH_VARARGS,
      "expert_sum(to, source, slots): to, [N, H], becomes the sum of the slots of each row in source, [M, H], k\n"
      "ascending, in fp32, rounded once to the type of to."},
