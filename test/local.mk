@@ -117,6 +117,7 @@ check_LTLIBRARIES += %D%/cuda/standin_cuda.la %D%/cuda/xep_normal_cuda.la %D%/cu
 %C%_cuda_standin_cuda_la_SOURCES = \
 	%D%/cuda/standin.h %D%/cuda/standin_driver.c %D%/cuda/standin_contexts.c %D%/cuda/standin_memory.c \
 	%D%/cuda/standin_streams.c %D%/cuda/standin_words.h %D%/cuda/standin_ll_heaps.h %D%/cuda/standin_kernels.c \
+	%D%/cuda/standin_layout.c \
 	%D%/cuda/standin_ll.c
 %C%_cuda_standin_cuda_la_CPPFLAGS = $(AM_CPPFLAGS) -I$(srcdir)/plugins/cuda -I$(srcdir)/plugins/normal \
 	-I$(srcdir)/plugins/ll

@@ -20,6 +20,7 @@ typedef struct xep_launch {
     uint32_t shared_bytes;
     void *stream;
     void *args;
+    uint32_t follows; /* 1: may begin before the kernel that was launched before it ends, and waits itself for that */
 } xep_launch_t;
 
 typedef struct xep_device xep_device_t;
@@ -58,6 +59,10 @@ typedef struct xep_device_ops {
     /** What is enqueued on stream from now on comes after all that was before the last mark. Errors: check_stream. */
     xep_status_t (*after_mark)(xep_device_t *device, void *stream);
     xep_status_t (*mark)(xep_device_t *device, void *stream);
+
+    /** A stream of the device's own, whose work comes after that of stream; after join that comes after its work. */
+    xep_status_t (*fork)(xep_device_t *device, void *stream, void **beside_p);
+    xep_status_t (*join)(xep_device_t *device, void *stream);
 
     /** XEP_OK, or XEP_ERR_INVALID: no stream, or the argument called name no memory, of this device. NULL is. */
     xep_status_t (*check_stream)(xep_device_t *device, void *stream);

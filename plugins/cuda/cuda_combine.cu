@@ -5,22 +5,95 @@
 #include "cuda_sum.cuh"
 #include "cuda_words.cuh"
 
-/* Biases first, then the ranks that got the token. */
-static __device__ __forceinline__ const char *contribution(const xep_cuda_combine_t &c, uint32_t token, uint32_t n,
+enum { KNOWN_RANKS = 64 }; /* of more, every row is waited for by its word */
+
+/* In shared memory: what a block has seen of the owners' words. */
+typedef struct seen {
+    uint32_t parts[KNOWN_RANKS];
+    uint32_t asking[KNOWN_RANKS]; /* 1: a lane looks at the word */
+    uint32_t all;                 /* 1: all parts of all owners */
+    uint32_t late;                /* 1: one did not come */
+    uint64_t own;                 /* first row of this rank in its own slot */
+} seen_t;
+
+/* A combine of an epoch, in a block. */
+typedef struct summing {
+    const xep_cuda_combine_t &c;
+    const xep_cuda_sum_t &sum;
+    seen_t *seen;
+    uint64_t epoch;
+} summing_t;
+
+static __device__ __forceinline__ const char *ready_at(const xep_cuda_combine_t &c, uint32_t rank)
+{
+    return c.peer[c.rank] + c.ready + rank * c.word_stride;
+}
+
+typedef enum { HERE, NOT_YET, OTHERS_ASK } look_t;
+
+/* Whether so many parts of an owner are there. One lane of a block asks the owner's word, the others what it found. */
+static __device__ __forceinline__ look_t look(const summing_t &s, uint32_t rank, uint32_t parts)
+{
+    const uint64_t none = s.epoch * XEP_CUDA_STEPS;
+    if (rank >= KNOWN_RANKS) return load_word(ready_at(s.c, rank)) >= none + parts ? HERE : NOT_YET;
+    volatile uint32_t *seen = &s.seen->parts[rank];
+    if (*seen >= parts) return HERE;
+    if (atomicExch(&s.seen->asking[rank], 1) != 0) return OTHERS_ASK;
+    const uint64_t there =
+        load_word(ready_at(s.c, rank)) - none; /* more in the owner's next operation: not before this ends */
+    *seen = (uint32_t)there;
+    atomicExch(&s.seen->asking[rank], 0);
+    return there >= parts ? HERE : NOT_YET;
+}
+
+/*
+ * One lane, before it pulls a row. What no bulk copy pulls waits for all parts: lines of 128 bytes may have rows of two
+ * parts, and the caches of ordinary loads keep lines. Lanes that all asked all the time would be in the way of what
+ * they wait for.
+ */
+static __device__ __forceinline__ void wait_row(const summing_t &s, xep_cuda_dest_t dest)
+{
+    const uint32_t rank = (uint32_t)dest.rank, rows = s.c.rank_rows[(uint64_t)s.c.rank * s.c.nranks + rank];
+    const uint32_t parts =
+        s.sum.stages == 0 ? XEP_CUDA_PARTS : (uint32_t)((XEP_CUDA_PARTS * (dest.row + UINT64_C(1)) + rows - 1) / rows);
+    const xep_cuda_deadline_t &deadline = s.c.deadline;
+    volatile uint32_t *late = &s.seen->late;
+    look_t found = look(s, rank, parts);
+    if (found == HERE) return;
+    const uint64_t begin = clock_ns();
+    for (uint32_t asked = 0; !*late && found != HERE; found = look(s, rank, parts)) {
+        __nanosleep(100);
+        /* the word that stops is in the host's memory: far away */
+        if (found == NOT_YET && ++asked % 64 == 0 && *(volatile const uint32_t *)deadline.stop != 0) *late = 1;
+        if (deadline.timeout_ns == 0 || clock_ns() - begin < deadline.timeout_ns) continue;
+        *(volatile uint32_t *)deadline.late = rank + 1;
+        *late = 1;
+    }
+}
+
+/* Biases first, then the ranks that got the token. Own rows are read where the user has them. */
+static __device__ __forceinline__ const char *contribution(const summing_t &s, uint32_t token, uint32_t n,
                                                            float *weight_p)
 {
+    const xep_cuda_combine_t &c = s.c;
     const char *bias = bias_of(c.sum, token, &n);
     (void)weight_p;
     if (bias != nullptr) return bias;
     const xep_cuda_dest_t dest = c.dest[(uint64_t)token * c.max_dests + n];
     if (dest.rank == XEP_CUDA_NOBODY) return nullptr;
+    if (c.input.x != nullptr && dest.rank == (int32_t)c.rank)
+        return c.input.x + (s.seen->own + dest.row) * c.input.x_stride;
+    if (!s.seen->all) {
+        wait_row(s, dest);
+        fence_for_bulk();
+    }
     return c.there[dest.rank].area[XEP_CUDA_INPUT] + dest.row * c.row_stride;
 }
 
 /* A warp a token, a lane a weight: ranks ascending, as on the host. */
 static __device__ void sum_weights(const xep_cuda_combine_t &c)
 {
-    const uint32_t warps = blockDim.x / 32, lane = blockIdx.x * warps + threadIdx.x / 32, lanes = gridDim.x * warps;
+    const uint32_t lane = blockIdx.x * c.sum.warps + threadIdx.x / 32, lanes = gridDim.x * c.sum.warps;
     for (uint32_t t = lane; t < c.sum.tokens; t += lanes) {
         const xep_cuda_dest_t *dest = c.dest + (uint64_t)t * c.max_dests;
         float *out = (float *)(c.out_weights + t * c.out_weights_stride);
@@ -35,11 +108,50 @@ static __device__ void sum_weights(const xep_cuda_combine_t &c)
     }
 }
 
+/* Which owners have all of their rows ready: where all do, no row is waited for. All threads of the block. */
+static __device__ __forceinline__ void look_at_owners(const summing_t &s)
+{
+    const xep_cuda_combine_t &c = s.c;
+    int all = 1;
+    for (uint32_t r = threadIdx.x; r < c.nranks; r += blockDim.x) {
+        const int here = load_word(ready_at(c, r)) >= s.epoch * XEP_CUDA_STEPS + XEP_CUDA_PARTS;
+        if (r < KNOWN_RANKS) s.seen->parts[r] = here ? XEP_CUDA_PARTS : 0, s.seen->asking[r] = 0;
+        all &= here;
+    }
+    all = __syncthreads_and(all);
+    if (threadIdx.x == 0) {
+        s.seen->all = (uint32_t)all;
+        s.seen->late = 0;
+        s.seen->own =
+            c.input.x == nullptr ? 0 : (uint64_t)(c.there[c.rank].area[XEP_CUDA_INPUT] - c.input.input) / c.row_stride;
+    }
+    __syncthreads();
+}
+
+/* The warp of a block that pulls nothing tells the readers of each part as soon as the driver has copied it. */
+static __device__ void forward_parts(const summing_t &s)
+{
+    const xep_cuda_combine_t &c = s.c;
+    const uint32_t lane = threadIdx.x % 32;
+    for (uint32_t parts = 1; parts <= XEP_CUDA_PARTS; parts *= 2) {
+        const int here = wait_word((const char *)&c.input.copied[parts - 1], c.rank, 1, c.deadline);
+        if (!here) s.seen->late = 1;
+        if (!__all_sync(UINT32_MAX, here)) return;
+        for (uint32_t i = lane; i < c.nranks; i += 32)
+            store_word(c.peer[(c.rank + 1 + i) % c.nranks] + c.ready + c.rank * c.word_stride,
+                       s.epoch * XEP_CUDA_STEPS + parts);
+    }
+    for (uint32_t i = lane; i < XEP_CUDA_PARTS; i += 32) c.input.copied[i] = 0;
+}
+
 /* Waits for the others, in every block by itself; then sums where they agree and the dispatch has moved rows. */
 template <typename E>
 static __device__ __forceinline__ void sum_all(const xep_cuda_combine_t &c, uint64_t epoch, char *shared)
 {
-    if (!wait_all(c.peer[c.rank], c.nranks, c.ready, c.word_stride, epoch, c.deadline)) {
+    __shared__ seen_t seen;
+    const summing_t s = {c, c.sum, &seen, epoch};
+    const uint32_t warp = threadIdx.x / 32;
+    if (!wait_all(c.peer[c.rank], c.nranks, c.ready, c.word_stride, epoch * XEP_CUDA_STEPS, c.deadline)) {
         lose_step(&c.now->lost, epoch);
         return;
     }
@@ -47,8 +159,27 @@ static __device__ __forceinline__ void sum_all(const xep_cuda_combine_t &c, uint
             c.nranks, [&](uint32_t r) { return c.peer[c.rank] + c.said + r * c.word_stride; }, c.differs) ||
         *c.verdict != XEP_CUDA_GO)
         return;
-    sum_tokens<E, false>(c, shared);
+    look_at_owners(s);
+    if (warp >= c.sum.warps) {
+        if (blockIdx.x == 0 && c.input.x != nullptr) forward_parts(s);
+        return;
+    }
+    sum_tokens<E, false>(s, shared);
     if (c.out_weights != nullptr) sum_weights(c);
+    if (seen.late) *(volatile uint64_t *)&c.now->lost = epoch; /* any thread's */
+}
+
+/* To each rank by another thread: its offer, then the word that says so. */
+static __device__ __forceinline__ void say_offer(const xep_cuda_combine_t &c, uint64_t epoch)
+{
+    const uint64_t ready = epoch * XEP_CUDA_STEPS + (c.input.x == nullptr ? XEP_CUDA_PARTS : 0);
+    for (uint32_t i = threadIdx.x; i < c.nranks; i += blockDim.x) {
+        char *line = c.peer[(c.rank + 1 + i) % c.nranks] + c.rank * c.word_stride;
+        uint64_t *said = (uint64_t *)(line + c.said);
+        said[0] = c.offer[0];
+        said[1] = c.offer[1];
+        store_word(line + c.ready, ready);
+    }
 }
 
 /*
@@ -62,10 +193,7 @@ template <typename E> static __device__ __forceinline__ void combine(const xep_c
     const int lost = has_lost_step(&c.now->lost, epoch); /* loaded beside the other word, not behind it */
     if (is_stale(c.life) || lost) return;                /* all blocks */
     /* one block tells; its word to this rank itself is among those that all blocks wait for */
-    if (blockIdx.x == 0) {
-        say_offer(c.peer, c.nranks, c.said + c.rank * c.word_stride, c.offer);
-        tell_all(c.peer, c.rank, c.nranks, c.ready, c.word_stride, epoch);
-    }
+    if (blockIdx.x == 0) say_offer(c, epoch);
     open_pulls(c.sum, shared);
     sum_all<E>(c, epoch, shared);
     if (!is_last_block(c.blocks_done)) return;

@@ -3,24 +3,29 @@
 /*
  * Rows to their final places: read once, from there to every rank that gets them. Bulk copies go through shared memory
  * and need no registers, so that 8 to 16 of a device's multiprocessors fill its links; the last warps of each block
- * move what belongs to the rows.
+ * move what belongs to the rows. The first rows are on their way to shared memory while counts are exchanged.
  */
 #include "cuda_bulk.cuh"
-#include "cuda_kernels.h"
-#include "cuda_words.cuh"
+#include "cuda_counts.cuh"
+#include "cuda_plan.cuh"
 
-enum { KNOWN_RANKS = 64 }; /* of more, places are looked up in global memory */
+/* What a block knows of a dispatch, once all ranks have told. */
+typedef struct moving {
+    const dispatch_t &d;
+    const xep_cuda_plan_t &plan; /* in shared memory, if this block has made it */
+    board_t board;
+} moving_t;
 
 /* ---- where a row goes ---- */
 
-static __device__ __forceinline__ char *row_at(const xep_cuda_dispatch_t &d, xep_cuda_dest_t dest)
+static __device__ __forceinline__ char *row_at(const moving_t &m, xep_cuda_dest_t dest)
 {
-    return d.there[dest.rank].area[XEP_CUDA_X] + dest.row * d.row_stride;
+    return m.board.ranks[dest.rank].at.area[XEP_CUDA_X] + dest.row * m.d.row_stride;
 }
 
-static __device__ __forceinline__ const xep_cuda_dest_t *dests_of(const xep_cuda_dispatch_t &d, uint32_t token)
+static __device__ __forceinline__ const xep_cuda_dest_t *dests_of(const moving_t &m, uint32_t token)
 {
-    return d.dest + (uint64_t)token * d.max_dests;
+    return m.plan.dest + (uint64_t)token * m.plan.max_dests;
 }
 
 /* ---- rows that bulk copies can move: one thread of a warp keeps some chunks on their way ---- */
@@ -33,13 +38,13 @@ typedef struct chunks {
     uint32_t lane, lanes, count;
 } chunks_t;
 
-static __device__ __forceinline__ uint32_t chunk_bytes(const xep_cuda_dispatch_t &d, uint32_t part)
+static __device__ __forceinline__ uint32_t chunk_bytes(const dispatch_t &d, uint32_t part)
 {
     uint64_t left = d.row_bytes - (uint64_t)part * XEP_CUDA_CHUNK;
     return left < XEP_CUDA_CHUNK ? (uint32_t)left : XEP_CUDA_CHUNK;
 }
 
-static __device__ __forceinline__ void load_chunk(const xep_cuda_dispatch_t &d, const chunks_t &c, uint32_t i,
+static __device__ __forceinline__ void load_chunk(const dispatch_t &d, const chunks_t &c, uint32_t i,
                                                   uint32_t stage_bytes)
 {
     uint32_t unit = c.lane + i * c.lanes, token = unit / c.of_row, part = unit % c.of_row, stage = i % d.stages;
@@ -49,36 +54,66 @@ static __device__ __forceinline__ void load_chunk(const xep_cuda_dispatch_t &d, 
 }
 
 /* To all ranks that get the row; a group of its own, so that the stage of the chunk before can be waited for. */
-static __device__ __forceinline__ void store_chunk(const xep_cuda_dispatch_t &d, const chunks_t &c, uint32_t i,
+static __device__ __forceinline__ void store_chunk(const moving_t &m, const chunks_t &c, uint32_t i,
                                                    uint32_t stage_bytes)
 {
+    const dispatch_t &d = m.d;
     uint32_t unit = c.lane + i * c.lanes, token = unit / c.of_row, part = unit % c.of_row;
-    const xep_cuda_dest_t *dest = dests_of(d, token);
-    for (uint32_t n = 0; n < d.max_dests && dest[n].rank != XEP_CUDA_NOBODY; n++)
-        begin_store(row_at(d, dest[n]) + (uint64_t)part * XEP_CUDA_CHUNK, c.stage + i % d.stages * stage_bytes,
+    const xep_cuda_dest_t *dest = dests_of(m, token);
+    for (uint32_t n = 0; n < m.plan.max_dests && dest[n].rank != XEP_CUDA_NOBODY; n++)
+        begin_store(row_at(m, dest[n]) + (uint64_t)part * XEP_CUDA_CHUNK, c.stage + i % d.stages * stage_bytes,
                     chunk_bytes(d, part));
     end_group();
 }
 
-/*
- * One thread. All stages but one are loaded ahead. Bit s of phases is the phase that stage s is waited for in. It ends
- * when all stores are done: only then may the block count itself among those whose rows are there.
- */
-static __device__ void move_chunks(const xep_cuda_dispatch_t &d, const chunks_t &c, uint32_t stage_bytes)
+/* One thread, before it is known whether rows may move: all stages but one. */
+static __device__ __forceinline__ void load_ahead(const dispatch_t &d, const chunks_t &c, uint32_t stage_bytes)
 {
-    uint32_t phases = 0;
     for (uint32_t i = 0; i + 1 < d.stages && i < c.count; i++) load_chunk(d, c, i, stage_bytes);
+}
+
+/* Where nothing moves: no copy outlives its block. */
+static __device__ __forceinline__ void drop_loads(const dispatch_t &d, const chunks_t &c)
+{
+    for (uint32_t i = 0; i + 1 < d.stages && i < c.count; i++) wait_load(&c.barrier[i], 0);
+}
+
+/*
+ * The same thread. Bit s of phases is the phase that stage s is waited for in. It ends when all stores are done: only
+ * then may the block count itself among those whose rows are there.
+ */
+static __device__ void move_chunks(const moving_t &m, const chunks_t &c, uint32_t stage_bytes)
+{
+    const dispatch_t &d = m.d;
+    uint32_t phases = 0;
     for (uint32_t i = 0; i < c.count; i++) {
         uint32_t stage = i % d.stages;
         wait_load(&c.barrier[stage], phases >> stage & 1);
         phases ^= 1u << stage;
-        store_chunk(d, c, i, stage_bytes);
+        store_chunk(m, c, i, stage_bytes);
         if (i + d.stages - 1 >= c.count) continue;
         /* the next load goes where the chunk before this one was: that has left when one group at most has not */
         wait_read_but_one();
         load_chunk(d, c, i + d.stages - 1, stage_bytes);
     }
     wait_stored();
+}
+
+/* What this warp moves; nothing, for those that move no rows, or not by bulk copies. */
+static __device__ __forceinline__ chunks_t share_chunks(const dispatch_t &d, char *shared, uint64_t *barriers,
+                                                        uint32_t stage_bytes)
+{
+    const uint32_t warp = threadIdx.x / 32;
+    const uint32_t of_row = (uint32_t)((d.row_bytes + XEP_CUDA_CHUNK - 1) / XEP_CUDA_CHUNK);
+    const uint32_t units = warp < d.copying && d.stages != 0 ? d.plan.tokens * of_row : 0;
+    chunks_t c = {shared + (uint64_t)warp * d.stages * stage_bytes,
+                  barriers + warp * d.stages,
+                  of_row,
+                  blockIdx.x * d.copying + warp,
+                  gridDim.x * d.copying,
+                  0};
+    if (c.lane < units) c.count = (units - c.lane + c.lanes - 1) / c.lanes;
+    return c;
 }
 
 /* ---- rows of any length and alignment: a warp a row ---- */
@@ -89,14 +124,15 @@ template <typename T> static __device__ __forceinline__ void copy_row(char *to, 
 }
 
 /* In the widest unit that addresses and lengths here allow; rows of a slot are multiples of 64 bytes apart. */
-static __device__ void move_rows(const xep_cuda_dispatch_t &d, uint32_t warp, uint32_t warps)
+static __device__ void move_rows(const moving_t &m, uint32_t warp, uint32_t warps)
 {
+    const dispatch_t &d = m.d;
     uint64_t odd = (uint64_t)d.x | d.x_stride | d.row_bytes;
-    for (uint32_t t = warp; t < d.tokens; t += warps) {
-        const xep_cuda_dest_t *dest = dests_of(d, t);
+    for (uint32_t t = warp; t < m.plan.tokens; t += warps) {
+        const xep_cuda_dest_t *dest = dests_of(m, t);
         const char *row = d.x + t * d.x_stride;
-        for (uint32_t n = 0; n < d.max_dests && dest[n].rank != XEP_CUDA_NOBODY; n++) {
-            char *to = row_at(d, dest[n]);
+        for (uint32_t n = 0; n < m.plan.max_dests && dest[n].rank != XEP_CUDA_NOBODY; n++) {
+            char *to = row_at(m, dest[n]);
             if (odd % 16 == 0) copy_row<int4>(to, row, d.row_bytes);
             else if (odd % 4 == 0) copy_row<uint32_t>(to, row, d.row_bytes);
             else copy_row<char>(to, row, d.row_bytes);
@@ -106,125 +142,189 @@ static __device__ void move_rows(const xep_cuda_dispatch_t &d, uint32_t warp, ui
 
 /* ---- what belongs to rows: a warp a token ---- */
 
-/* Where the rows of this rank begin at another, and what that one's experts are: at hand for each token. */
-typedef struct there {
-    xep_cuda_there_t at;
-    uint32_t first_expert, end_expert;
-} there_t;
-
-static __device__ __forceinline__ there_t find_rank(const xep_cuda_dispatch_t &d, int32_t rank)
-{
-    return {d.there[rank], d.first_expert[rank], d.first_expert[rank + 1]};
-}
-
 /* As the receiver sees it: its own experts are counted from 0, those of others are -1 and have the weight 0. */
-static __device__ __forceinline__ void store_selection(const xep_cuda_dispatch_t &d, const there_t &there, uint64_t row,
+static __device__ __forceinline__ void store_selection(const moving_t &m, const xep_cuda_rank_t &there, uint64_t row,
                                                        int32_t expert, float weight, uint32_t k)
 {
     const uint32_t local = (uint32_t)expert - there.first_expert; /* of -1 and of lower ranks: 2^31 and more */
     const int here = local < there.end_expert - there.first_expert;
-    uint64_t at = row * d.topk + k;
-    if (d.wide) ((int64_t *)there.at.area[XEP_CUDA_TOPK_IDX])[at] = here ? (int64_t)local : -1;
+    uint64_t at = row * m.plan.topk + k;
+    if (m.d.wide) ((int64_t *)there.at.area[XEP_CUDA_TOPK_IDX])[at] = here ? (int64_t)local : -1;
     else ((int32_t *)there.at.area[XEP_CUDA_TOPK_IDX])[at] = here ? (int32_t)local : -1;
-    if (d.weights != nullptr) ((float *)there.at.area[XEP_CUDA_WEIGHTS])[at] = here ? weight : 0.0f;
+    if (m.d.weights != nullptr) ((float *)there.at.area[XEP_CUDA_WEIGHTS])[at] = here ? weight : 0.0f;
 }
 
 /* The lanes share the (rank, selection) pairs. */
-static __device__ __forceinline__ void store_selections(const xep_cuda_dispatch_t &d, const there_t *ranks,
-                                                        uint32_t token, const xep_cuda_dest_t *dests)
+static __device__ __forceinline__ void store_selections(const moving_t &m, uint32_t token, const xep_cuda_dest_t *dests)
 {
-    const uint32_t pairs = d.max_dests * d.topk;
+    const uint32_t topk = m.plan.topk, pairs = m.plan.max_dests * topk;
     for (uint32_t i = threadIdx.x % 32; i < pairs; i += 32) {
-        const uint32_t k = i % d.topk;
-        const xep_cuda_dest_t dest = dests[i / d.topk];
-        const int32_t expert = d.chosen[(uint64_t)token * d.topk + k];
-        float weight = d.weights == nullptr ? 0 : ((const float *)(d.weights + token * d.weights_stride))[k];
+        const uint32_t k = i % topk;
+        const xep_cuda_dest_t dest = dests[i / topk];
+        const int32_t expert = m.plan.chosen[(uint64_t)token * topk + k];
+        float weight = m.d.weights == nullptr ? 0 : ((const float *)(m.d.weights + token * m.d.weights_stride))[k];
         if (dest.rank == XEP_CUDA_NOBODY) break;
-        const there_t there = ranks == nullptr ? find_rank(d, dest.rank) : ranks[dest.rank];
-        store_selection(d, there, dest.row, expert, weight, k);
+        const xep_cuda_rank_t &there = m.board.ranks[dest.rank];
+        store_selection(m, there, dest.row, expert, weight, k);
         if (k == 0) ((int32_t *)there.at.area[XEP_CUDA_SRC_TOKEN])[dest.row] = (int32_t)token;
     }
 }
 
 /* The lanes share the scales of the token, which all its ranks get. */
-static __device__ __forceinline__ void store_scales(const xep_cuda_dispatch_t &d, const there_t *ranks, uint32_t token,
-                                                    const xep_cuda_dest_t *dests)
+static __device__ __forceinline__ void store_scales(const moving_t &m, uint32_t token, const xep_cuda_dest_t *dests)
 {
+    const dispatch_t &d = m.d;
     const char *from = d.scales + (int64_t)token * d.scales_token_stride;
     for (uint32_t s = threadIdx.x % 32; s < d.nscales; s += 32) {
         const uint32_t scale = *(const uint32_t *)(from + (int64_t)s * d.scales_stride);
-        for (uint32_t n = 0; n < d.max_dests && dests[n].rank != XEP_CUDA_NOBODY; n++) {
-            const there_t there = ranks == nullptr ? find_rank(d, dests[n].rank) : ranks[dests[n].rank];
-            ((uint32_t *)there.at.area[XEP_CUDA_SCALES])[(uint64_t)dests[n].row * d.nscales + s] = scale;
+        for (uint32_t n = 0; n < m.plan.max_dests && dests[n].rank != XEP_CUDA_NOBODY; n++) {
+            char *scales = m.board.ranks[dests[n].rank].at.area[XEP_CUDA_SCALES];
+            ((uint32_t *)scales)[(uint64_t)dests[n].row * d.nscales + s] = scale;
         }
     }
 }
 
-static __device__ void move_metadata(const xep_cuda_dispatch_t &d, const there_t *ranks, uint32_t warp, uint32_t warps)
+/* Of a plan that blocks have made by themselves: what combines of it and cached dispatches will read. */
+static __device__ __forceinline__ void keep_token(const moving_t &m, uint32_t token, const xep_cuda_dest_t *dests)
 {
-    for (uint32_t t = warp; t < d.tokens; t += warps) {
-        const xep_cuda_dest_t *dests = dests_of(d, t);
-        store_selections(d, ranks, t, dests);
-        store_scales(d, ranks, t, dests);
+    const uint64_t first = (uint64_t)token * m.plan.topk;
+    for (uint32_t n = threadIdx.x % 32; n < m.plan.max_dests; n += 32)
+        m.d.plan.dest[(uint64_t)token * m.plan.max_dests + n] = dests[n];
+    for (uint32_t k = threadIdx.x % 32; k < m.plan.topk; k += 32) m.d.plan.chosen[first + k] = m.plan.chosen[first + k];
+}
+
+static __device__ void move_metadata(const moving_t &m, uint32_t warp, uint32_t warps)
+{
+    for (uint32_t t = warp; t < m.plan.tokens; t += warps) {
+        const xep_cuda_dest_t *dests = dests_of(m, t);
+        store_selections(m, t, dests);
+        store_scales(m, t, dests);
+        if (m.d.planning) keep_token(m, t, dests);
     }
 }
 
-/*
- * Shared memory: for each copying warp its stages, then its barriers. The first "copying" warps move rows, the
- * rest what belongs to them.
- */
-static __device__ void move(const xep_cuda_dispatch_t &d, char *shared)
+/* ---- a plan of few tokens, in every block ---- */
+
+/* The same arrays as those of the plan's kernel, in shared memory: xep_cuda_plan_bytes(). */
+static __device__ __forceinline__ void lay_plan(const dispatch_t &d, char *shared, xep_cuda_plan_t *plan)
 {
-    __shared__ there_t ranks[KNOWN_RANKS];
-    const uint32_t warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    const uint32_t stage_bytes = (uint32_t)(d.row_bytes < XEP_CUDA_CHUNK ? d.row_bytes : XEP_CUDA_CHUNK);
-    uint64_t *barriers = (uint64_t *)(shared + (uint64_t)d.copying * d.stages * stage_bytes);
-    for (uint32_t i = threadIdx.x; i < d.copying * d.stages; i += blockDim.x) open_barrier(&barriers[i]);
-    for (uint32_t r = threadIdx.x; r < d.nranks && d.nranks <= KNOWN_RANKS; r += blockDim.x)
-        ranks[r] = find_rank(d, (int32_t)r);
-    share_barriers();
-    if (warp >= d.copying) {
-        move_metadata(d, d.nranks <= KNOWN_RANKS ? ranks : nullptr, (warp - d.copying) * gridDim.x + blockIdx.x,
-                      (warps - d.copying) * gridDim.x);
-    } else if (d.stages == 0) {
-        move_rows(d, blockIdx.x * d.copying + warp, gridDim.x * d.copying);
-    } else if (threadIdx.x % 32 == 0) {
-        uint32_t of_row = (uint32_t)((d.row_bytes + XEP_CUDA_CHUNK - 1) / XEP_CUDA_CHUNK), units = d.tokens * of_row;
-        chunks_t c = {shared + (uint64_t)warp * d.stages * stage_bytes,
-                      barriers + warp * d.stages,
-                      of_row,
-                      blockIdx.x * d.copying + warp,
-                      gridDim.x * d.copying,
-                      0};
-        if (c.lane < units) c.count = (units - c.lane + c.lanes - 1) / c.lanes;
-        move_chunks(d, c, stage_bytes);
-    }
+    const uint32_t segments = (plan->tokens + 31) / 32;
+    plan->wrong = (uint64_t *)shared;
+    plan->dest = (xep_cuda_dest_t *)(plan->wrong + 1);
+    plan->chosen = (int32_t *)(plan->dest + plan->tokens * plan->max_dests);
+    plan->scratch = (uint32_t *)(plan->chosen + plan->tokens * plan->topk);
+    plan->rows = plan->scratch + 2 * segments * plan->nranks;
+    plan->selections = plan->rows + plan->nranks;
 }
+
+/* All threads of the block. Sums in the order of tokens, so that all blocks come to the same. */
+static __device__ void make_plan(const xep_cuda_plan_t &plan)
+{
+    const uint32_t segments = (plan.tokens + 31) / 32;
+    uint32_t *mask = plan.scratch, *before = mask + segments * plan.nranks;
+    for (uint32_t i = threadIdx.x; i < segments * plan.nranks; i += blockDim.x) mask[i] = 0;
+    for (uint32_t e = threadIdx.x; e < plan.experts; e += blockDim.x) plan.selections[e] = 0;
+    if (threadIdx.x == 0) *plan.wrong = UINT64_MAX;
+    __syncthreads();
+    for (uint32_t t = threadIdx.x; t < segments * 32; t += blockDim.x)
+        mark_segment(plan, t, plan.owner, mask + t / 32 * plan.nranks, plan.selections);
+    __syncthreads();
+    for (uint32_t r = threadIdx.x / 32; r < plan.nranks; r += blockDim.x / 32)
+        scan_rank(plan, r, segments, mask, before);
+    __syncthreads();
+    for (uint32_t t = threadIdx.x; t < plan.tokens; t += blockDim.x)
+        list_token(plan, t, mask + t / 32 * plan.nranks, before + t / 32 * plan.nranks);
+    __syncthreads();
+}
+
+/* ---- the kernel ---- */
 
 /* Rows that nobody sent select no expert; all of them where nothing moves. */
-static __device__ void mark_tail(const xep_cuda_dispatch_t &d, int verdict, uint64_t words)
+static __device__ void mark_tail(const moving_t &m, int go)
 {
-    const uint64_t begin = verdict == XEP_CUDA_GO ? d.src_begin[d.nranks] * words : 0;
+    const uint64_t words = (uint64_t)m.plan.topk * (m.d.wide ? 2 : 1);
+    const uint64_t begin = go ? rows_before(m.board, m.plan.nranks, m.d.rank) * words : 0;
     const uint64_t me = blockIdx.x * blockDim.x + threadIdx.x, all = (uint64_t)gridDim.x * blockDim.x;
-    for (uint64_t i = begin + me; i < d.tail_words; i += all) d.tail[i] = UINT32_MAX;
+    for (uint64_t i = begin + me; i < m.d.tail_words && m.d.tail != nullptr; i += all) m.d.tail[i] = UINT32_MAX;
+}
+
+/* One block, by its warps that move no rows: the last one tells the host while the others show the rest. */
+static __device__ __forceinline__ void publish(const moving_t &m, uint64_t epoch, int verdict)
+{
+    const dispatch_t &d = m.d;
+    const uint32_t me = threadIdx.x - d.copying * 32, all = blockDim.x - d.copying * 32 - 32;
+    const uint64_t wrong = is_cached(d) ? UINT64_MAX : *m.plan.wrong;
+    const int go = verdict == XEP_CUDA_GO;
+    if (me < all) show_counts(d, m.board, go, me, all);
+    else if (!d.counts.counts_there && verdict != XEP_CUDA_LOST) tell_host(d, m.board, epoch, wrong);
+    else if (verdict == XEP_CUDA_STAY) keep_refusal(d, m.board, epoch, wrong);
+    if (me == 0) *d.counts.verdict = verdict;
+}
+
+/* What all ranks have told; lost where some record did not come. All threads of the block. */
+static __device__ __forceinline__ int hear(const moving_t &m, uint64_t epoch)
+{
+    const dispatch_t &d = m.d;
+    if (!wait_all(d.peer[d.rank], m.plan.nranks, d.counts.word, d.word_stride, epoch, d.counts.deadline)) {
+        lose_step(&d.now->lost, epoch);
+        return XEP_CUDA_LOST;
+    }
+    return judge(d, m.board, epoch) ? XEP_CUDA_GO : XEP_CUDA_STAY;
+}
+
+/* The warps of a block share the work: the first "copying" ones move rows, the rest what belongs to them. */
+static __device__ __forceinline__ void move(const moving_t &m, const chunks_t &c, uint32_t stage_bytes)
+{
+    const dispatch_t &d = m.d;
+    const uint32_t warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    if (warp >= d.copying)
+        move_metadata(m, (warp - d.copying) * gridDim.x + blockIdx.x, (warps - d.copying) * gridDim.x);
+    else if (d.stages == 0) move_rows(m, blockIdx.x * d.copying + warp, gridDim.x * d.copying);
+    else if (threadIdx.x % 32 == 0) move_chunks(m, c, stage_bytes);
 }
 
 /*
- * Behind the kernel of the counts, which has left the verdict, the places and the epoch on the device. Where that has
- * lost step nobody is told anything, so ranks that go on wait for this one in vain, and name it.
+ * Shared memory: for each copying warp its stages; their barriers; the board; the plan, if blocks make it. Where a
+ * block has lost step nobody is told that rows are there, so ranks that go on wait for this one in vain, and name it.
  */
 extern "C" __global__ void __launch_bounds__(1024, 1)
     xep_cuda_dispatch(const __grid_constant__ xep_cuda_dispatch_t dispatch)
 {
     extern __shared__ __align__(128) char shared[];
-    const xep_cuda_dispatch_t &d = dispatch;
-    const int verdict = *d.verdict;
-    const uint64_t epoch = d.now->epoch;
-    if (is_stale(d.life)) return;
-    if (d.tail != nullptr) mark_tail(d, verdict, (uint64_t)d.topk * (d.wide ? 2 : 1));
-    if (verdict == XEP_CUDA_GO) move(d, shared);
-    if (!is_last_block(d.blocks_done) || verdict == XEP_CUDA_LOST) return;
+    __shared__ xep_cuda_plan_t plan;
+    const dispatch_t &d = dispatch;
+    const uint32_t warp = threadIdx.x / 32, stages = d.copying * d.stages;
+    const uint32_t stage_bytes = (uint32_t)(d.row_bytes < XEP_CUDA_CHUNK ? d.row_bytes : XEP_CUDA_CHUNK);
+    uint64_t *barriers = (uint64_t *)(shared + (uint64_t)stages * stage_bytes);
+    const moving_t m = {d, plan, lay_board(d.plan.nranks, (char *)(barriers + stages))};
+    const chunks_t chunks = share_chunks(d, shared, barriers, stage_bytes);
+    for (uint32_t i = threadIdx.x; i < stages; i += blockDim.x) open_barrier(&barriers[i]);
+    if (threadIdx.x == 0) {
+        plan = d.plan;
+        if (d.planning) lay_plan(d, (char *)(m.board.ranks + plan.nranks), &plan);
+    }
+    share_barriers();
+    wait_for_last();
+    const uint64_t epoch = d.now->epoch + 1;
+    const int lost = has_lost_step(&d.now->lost, epoch); /* loaded beside the other word, not behind it */
+    if (is_stale(d.plan.life)) return;                   /* all blocks */
+    int verdict = XEP_CUDA_LOST;
+    if (!lost) {
+        if (threadIdx.x % 32 == 0) load_ahead(d, chunks, stage_bytes);
+        if (d.planning) make_plan(plan);
+        if (blockIdx.x == 0) tell_records(d, plan, epoch);
+        verdict = hear(m, epoch);
+    }
+    if (blockIdx.x == 0 && warp >= d.copying) publish(m, epoch, verdict);
+    mark_tail(m, verdict == XEP_CUDA_GO);
+    if (lost) return;
+    if (verdict == XEP_CUDA_GO) move(m, chunks, stage_bytes);
+    else if (threadIdx.x % 32 == 0) drop_loads(d, chunks);
+    if (!is_last_block(d.blocks_done)) return;
+    if (threadIdx.x == 0) d.now->epoch = epoch;                    /* all blocks have read it */
+    if (*(const volatile uint64_t *)&d.now->lost == epoch) return; /* in any block */
     /* also where nothing moves: until all have said so, a rank still looks at the records of the others */
-    tell_all(d.peer, d.rank, d.nranks, d.word, d.word_stride, epoch);
-    if (!wait_all(d.peer[d.rank], d.nranks, d.word, d.word_stride, epoch, d.deadline)) lose_step(&d.now->lost, epoch);
+    tell_all(d.peer, d.rank, m.plan.nranks, d.done, d.word_stride, epoch);
+    if (!wait_all(d.peer[d.rank], m.plan.nranks, d.done, d.word_stride, epoch, d.deadline))
+        lose_step(&d.now->lost, epoch);
 }

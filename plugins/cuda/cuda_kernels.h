@@ -12,7 +12,9 @@ enum {
     XEP_CUDA_NOBODY = -1,   /* rank of a place in the list of a token that goes to fewer ranks */
     XEP_CUDA_CHUNK = 16384, /* most bytes of one bulk copy */
     XEP_CUDA_PLAN_BLOCKS = 8,
-    XEP_CUDA_PLAN_THREADS = 512
+    XEP_CUDA_PLAN_THREADS = 512,
+    XEP_CUDA_PARTS = 8, /* in which outputs that are copied become ready: after 1, 2, 4 and 8 of them it is told */
+    XEP_CUDA_STEPS = XEP_CUDA_PARTS + 1 /* of the word that says so in an operation: from no part to all */
 };
 
 /** How far a buffer has come: counted by its kernels, so that a replayed graph counts on. Device memory. */
@@ -27,7 +29,10 @@ typedef struct xep_cuda_dest {
     uint32_t row;
 } xep_cuda_dest_t;
 
-/** Who gets what: from topk_idx to the ranks of each token. XEP_CUDA_PLAN_BLOCKS of XEP_CUDA_PLAN_THREADS. */
+/**
+ * Who gets what: from topk_idx to the ranks of each token. A kernel of XEP_CUDA_PLAN_BLOCKS of XEP_CUDA_PLAN_THREADS;
+ * of few tokens every block of the dispatch makes it by itself.
+ */
 typedef struct xep_cuda_plan {
     xep_cuda_life_t life;
     const char *topk_idx; /* [tokens] rows of topk indices, topk_idx_stride bytes apart */
@@ -82,27 +87,19 @@ typedef struct xep_cuda_refusal {
     uint32_t reserved;
 } xep_cuda_refusal_t;
 
-/** Tells all ranks the record and learns theirs; then all know the matrix of rows and so every place. One block. */
+/** The record to all ranks, and what is made of theirs: then all know the matrix of rows and so every place. */
 typedef struct xep_cuda_counts {
-    xep_cuda_life_t life;
-    char *const *peer; /* [nranks] */
-    uint32_t rank, nranks;
-    xep_cuda_now_t *now;
     normal_record_t header;         /* of the own record, with the host's epoch; that and wrong are filled here */
     uint64_t records, record_bytes; /* offset of the [nranks] records in a heap */
-    uint64_t word, word_stride;     /* offset of the word that rank 0 writes; bytes to that of the next rank */
-    const uint64_t *wrong;          /* of the plan; the next four as well. Not read if the routing is cached */
-    const uint32_t *rows;
-    const uint32_t *selections;
-    const uint32_t *first_expert; /* [nranks + 1] */
-    uint32_t slots;               /* of every rank */
-    uint64_t recv_rows;           /* of a slot */
+    uint64_t word;                  /* offset of the word that rank 0 writes */
+    uint32_t slots;                 /* of every rank */
+    uint64_t recv_rows;             /* of a slot */
     xep_cuda_area_t area[XEP_CUDA_AREAS];
     uint32_t *rank_rows;     /* [nranks][nranks] rows from i to j: made, or that of the cached routing */
     xep_cuda_there_t *there; /* [nranks] made */
     int32_t *verdict;        /* made */
     char *mirror;            /* pinned: [nranks] the records as they came, with the host's epoch for this one's */
-    uint64_t *wrong_first;   /* pinned: *wrong */
+    uint64_t *wrong_first;   /* pinned: *wrong of the plan */
     uint64_t *counted;       /* pinned: the host's epoch, once all of this is there */
     uint32_t *local;         /* [experts of this rank] made: selections, or those of the cached routing */
     uint32_t counts_there;   /* 1: no host waits; the next two are made, and the pinned ones above are not */
@@ -114,38 +111,72 @@ typedef struct xep_cuda_counts {
     xep_cuda_deadline_t deadline;
 } xep_cuda_counts_t;
 
-/** Moves rows and what belongs to them to their final places, then tells every rank. */
+/**
+ * Exchanges counts, moves rows and what belongs to them to their final places, then tells every rank. Every block finds
+ * out by itself what all ranks have told, so that no kernel has to end before rows may move.
+ */
 typedef struct xep_cuda_dispatch {
-    xep_cuda_life_t life;
+    xep_cuda_plan_t plan;
+    xep_cuda_counts_t counts;
     char *const *peer; /* [nranks] */
-    uint32_t rank, nranks;
-    uint32_t tokens, topk, max_dests, nscales;
-    uint32_t wide;    /* 1: the received indices are int64_t, 0: int32_t */
-    uint32_t copying; /* warps of a block that move rows; the others move what belongs to them */
-    uint32_t stages;  /* of a chunk each, for each copying warp, in shared memory; 0: rows that no bulk copy can move */
-    xep_cuda_now_t *now; /* its epoch is that of the counts */
+    uint32_t rank, nscales;
+    uint32_t planning; /* 1: every block makes the plan; 0: it is there, by a kernel before or of a cached routing */
+    uint32_t wide;     /* 1: the received indices are int64_t, 0: int32_t */
+    uint32_t copying;  /* warps of a block that move rows; the others move what belongs to them */
+    uint32_t stages; /* of a chunk each, for each copying warp, in shared memory; 0: rows that no bulk copy can move */
+    xep_cuda_now_t *now;
     const char *x;
     uint64_t x_stride, row_bytes, row_stride;
-    const int32_t *chosen; /* [tokens][topk] or -1 */
-    const char *weights;   /* NULL: none are sent */
+    const char *weights; /* NULL: none are sent */
     uint64_t weights_stride;
     const char *scales;
     int64_t scales_token_stride, scales_stride;
-    const xep_cuda_dest_t *dest;
-    const xep_cuda_there_t *there; /* [nranks] */
-    const int32_t *verdict;
     const uint32_t *first_expert; /* [nranks + 1] */
     uint32_t *tail;               /* the received indices of this rank: -1 behind the rows; NULL: the host sees to it */
     uint64_t tail_words;          /* of all rows that there is room for */
-    const uint64_t *src_begin;    /* with tail: [nranks + 1] of xep_cuda_counts_t */
-    uint64_t word, word_stride;   /* as in xep_cuda_counts_t */
+    uint64_t done, word_stride;   /* offset of the word that rank 0 writes; bytes to that of the next rank */
     uint32_t *blocks_done;        /* 0 before and after */
     xep_cuda_deadline_t deadline;
 } xep_cuda_dispatch_t;
 
+/** Where the rows of this rank begin at another, and what that one's experts are: at hand for each token. */
+typedef struct xep_cuda_rank {
+    xep_cuda_there_t at;
+    uint32_t first_expert, end_expert;
+} xep_cuda_rank_t;
+
+/** Words of 4 bytes for a rank's header and rows in shared memory. */
+static inline uint64_t xep_cuda_board_words(uint32_t nranks)
+{
+    return (sizeof(normal_record_t) / 4 + nranks + 1) & ~UINT64_C(1);
+}
+
+/** Shared memory of a block, behind its stages, for what all ranks have told. */
+static inline uint64_t xep_cuda_board_bytes(uint32_t nranks)
+{
+    return nranks * (xep_cuda_board_words(nranks) * 4 + sizeof(xep_cuda_rank_t));
+}
+
+/** And behind that, for a plan that is made in every block. */
+static inline uint64_t xep_cuda_plan_bytes(const xep_cuda_plan_t *plan)
+{
+    return sizeof(uint64_t) +
+           plan->tokens * (plan->max_dests * sizeof(xep_cuda_dest_t) + plan->topk * sizeof(int32_t)) +
+           ((plan->tokens + UINT64_C(31)) / 32 * 2 * plan->nranks + plan->nranks + plan->experts) * sizeof(uint32_t);
+}
+
+/** Outputs that lie elsewhere, and come into the input while the kernel runs. */
+typedef struct xep_cuda_input {
+    const char *x; /* NULL: all are in the input; else those for this rank itself stay here */
+    uint64_t x_stride;
+    char *input;
+    uint64_t *copied; /* [XEP_CUDA_PARTS] not 0: so many parts are there, and one more; 0 before and after */
+} xep_cuda_input_t;
+
 /**
  * Pulls and sums what ranks contribute to each token, in fp32, ranks ascending, and tells owners; ends when all have
- * read what is here. A kernel a type.
+ * read what is here. A kernel a type. "Ready" is epoch * XEP_CUDA_STEPS and how many parts of the rows to its reader
+ * are there: of n rows the first n * parts / XEP_CUDA_PARTS.
  */
 typedef struct xep_cuda_combine {
     xep_cuda_life_t life;
@@ -158,6 +189,8 @@ typedef struct xep_cuda_combine {
     const xep_cuda_dest_t *dest;
     const xep_cuda_there_t *there; /* [nranks] */
     const int32_t *verdict;        /* of the dispatch: nothing is summed where it moved nothing */
+    const uint32_t *rank_rows;     /* [nranks][nranks] */
+    xep_cuda_input_t input;
     uint32_t topk;
     char *out_weights; /* [tokens][topk] float: sums of what was sent back; NULL: nothing was */
     uint64_t out_weights_stride;

@@ -80,13 +80,13 @@ static xep_status_t launch_sums(cuda_ll_t *mode, const xep_op_t *op)
         .at_the_end = cuda_deadline(&mode->cuda, op, CUDA_LL_READERS),
         .differs = &mode->cuda.late[CUDA_LL_DIFFERS],
     };
-    uint32_t bytes;
     find_weights(mode, op, &sums);
     const uint32_t blocks = cuda_multiprocessors(&mode->ll.kit);
     /* where the user has this rank's outputs decides, too, whether bulk copies can pull them */
-    const uint32_t warps = cuda_lay_sums(&mode->cuda, args, blocks, slot->topk, CHUNK,
-                                         (uintptr_t)sums.own | sums.own_stride, &sums.sum, &bytes);
-    return cuda_launch(&mode->cuda, op, (int)kernel, blocks, warps * WARP, bytes, &sums);
+    const uint32_t bytes =
+        cuda_lay_sums(args, blocks, slot->topk, CHUNK, CUDA_MOST_WARPS, cuda_shared_bytes(&mode->cuda),
+                      (uintptr_t)sums.own | sums.own_stride, &sums.sum);
+    return cuda_launch_after(&mode->cuda, op, (int)kernel, blocks, sums.sum.warps * WARP, bytes, &sums);
 }
 
 static xep_status_t sum(void *opaque, xep_op_t *op)

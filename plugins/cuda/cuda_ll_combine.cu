@@ -80,6 +80,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1) xep_cuda_ll_offer(const __
     if (is_left_out(o.at, epoch)) return;
     const int here = o.at.slot->verdict == XEP_CUDA_LL_HERE;
     if (here && o.x != nullptr) copy_rows(o, before);
+    begin_next();
     if (!is_last_block(o.at.blocks_done)) return;
     for (uint32_t i = threadIdx.x; here && i < o.at.nranks; i += blockDim.x) {
         char *line = line_at(o.at, (o.at.rank + 1 + i) % o.at.nranks, o.at.slot_number, o.at.rank);
@@ -132,11 +133,12 @@ template <typename E> static __device__ __forceinline__ void combine(const xep_c
 {
     extern __shared__ __align__(128) char shared[];
     const xep_cuda_ll_heaps_t &at = c.at;
+    open_pulls(c.sum, shared);
+    wait_for_last();
     const uint64_t epoch = at.slot->epoch;
     const auto line = [&](uint32_t r) { return (const char *)line_at(at, at.rank, at.there[r], r); };
     const int left_out = has_lost_step(&at.now->lost, epoch) | (at.slot->verdict != XEP_CUDA_LL_HERE);
     if (is_stale(at.life) || left_out) return; /* all blocks; one load behind the other would take a microsecond */
-    open_pulls(c.sum, shared);
     if (!wait_words(
             at.nranks, [&](uint32_t r) { return line(r) + at.line_ready; }, epoch, c.deadline))
         lose_step(&at.now->lost, epoch);

@@ -124,8 +124,8 @@ static xep_status_t launch_receive(cuda_ll_t *mode, const xep_op_t *op)
     uint32_t warps = RECEIVING, board = (uint32_t)board_bytes(shape);
     /* each warp has a piece and a barrier of its own; with many experts the board leaves room for fewer of them */
     while (warps > 1 && warps * (receive.chunk + sizeof(uint64_t)) + board > cuda_shared_bytes(&mode->cuda)) warps--;
-    return cuda_launch(&mode->cuda, op, CUDA_LL_RECEIVE, cuda_multiprocessors(&mode->ll.kit), warps * WARP,
-                       warps * (receive.chunk + (uint32_t)sizeof(uint64_t)) + board, &receive);
+    return cuda_launch_after(&mode->cuda, op, CUDA_LL_RECEIVE, cuda_multiprocessors(&mode->ll.kit), warps * WARP,
+                             warps * (receive.chunk + (uint32_t)sizeof(uint64_t)) + board, &receive);
 }
 
 /* How many rows come is counted on the device: the host shows the arrays, whose every row may be one. */

@@ -253,13 +253,14 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
     const uint32_t warps = blockDim.x / 32;
     uint64_t *barriers = (uint64_t *)(shared + (uint64_t)warps * r.chunk);
     const board_t b = lay_board(r, (char *)(barriers + warps));
-    const uint64_t epoch = r.at.slot->epoch, turn = r.at.slot->turn;
     const pieces_t pieces = lay_pieces(r, shared);
     int verdict = XEP_CUDA_LL_LOST, fetched = 0;
-    const int left_out = has_lost_step(&r.at.now->lost, epoch);
-    if (is_stale(r.at.life)) return; /* all blocks */
     if (threadIdx.x < warps) open_barrier(&barriers[threadIdx.x]);
     share_barriers();
+    wait_for_last();
+    const uint64_t epoch = r.at.slot->epoch, turn = r.at.slot->turn;
+    const int left_out = has_lost_step(&r.at.now->lost, epoch);
+    if (is_stale(r.at.life)) return; /* all blocks */
     if (!left_out &&
         wait_words(
             r.at.nranks, [&](uint32_t s) { return notice_at(r.at, r.at.rank, turn, s); }, epoch, r.deadline)) {

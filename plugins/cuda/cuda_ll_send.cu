@@ -288,5 +288,6 @@ extern "C" __global__ void __launch_bounds__(1024, 1) xep_cuda_ll_send(const __g
     for (uint32_t e = warps_before(); e < s.at.experts; e += all_warps()) number_expert(s, turn, e);
     tell_rest(s, turn);
     if (warps_before() >= busy) move_rows(s, items, warps_before() - busy, all_warps() - busy);
+    begin_next();
     if (is_last_block(s.at.blocks_done)) tell_notices(s, epoch, turn);
 }

@@ -124,7 +124,14 @@ uint32_t cuda_multiprocessors(const xep_kit_t *kit)
 xep_status_t cuda_launch(const cuda_mode_t *cuda, const xep_op_t *op, int kernel, uint32_t blocks, uint32_t threads,
                          uint32_t bytes, void *args)
 {
-    const xep_launch_t launch = {cuda->kernels[kernel], blocks, threads, bytes, cuda_stream(op), args};
+    const xep_launch_t launch = {cuda->kernels[kernel], blocks, threads, bytes, cuda_stream(op), args, 0};
+    return cuda->device->ops->launch(cuda->device, &launch);
+}
+
+xep_status_t cuda_launch_after(const cuda_mode_t *cuda, const xep_op_t *op, int kernel, uint32_t blocks,
+                               uint32_t threads, uint32_t bytes, void *args)
+{
+    const xep_launch_t launch = {cuda->kernels[kernel], blocks, threads, bytes, cuda_stream(op), args, 1};
     return cuda->device->ops->launch(cuda->device, &launch);
 }
 
@@ -149,12 +156,16 @@ enum {
     MOST_ROWS = 32, /* of a token, that a warp pulls at once: a lane each */
 };
 
+static uint32_t least(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
 /* Bulk copies take multiples of 16 bytes at multiples of 16. */
-uint32_t cuda_lay_sums(const cuda_mode_t *cuda, const xep_combine_args_t *args, uint32_t blocks, uint32_t contributions,
-                       uint32_t chunk, uintptr_t odd, xep_cuda_sum_t *sum, uint32_t *shared_bytes_p)
+uint32_t cuda_lay_sums(const xep_combine_args_t *args, uint32_t blocks, uint32_t contributions, uint32_t chunk,
+                       uint32_t most_warps, uint32_t room, uintptr_t odd, xep_cuda_sum_t *sum)
 {
     const uint32_t bytes = (uint32_t)xep_combine_row_bytes(args) & ~15u;
-    uint32_t warps = PULLING;
     sum->hidden = args->hidden;
     sum->out = args->out;
     sum->out_stride = args->out_stride;
@@ -167,14 +178,13 @@ uint32_t cuda_lay_sums(const cuda_mode_t *cuda, const xep_combine_args_t *args, 
         sum->rows++;
         odd |= (uintptr_t)args->bias[b] | args->bias_stride[b];
     }
-    sum->chunk = bytes < chunk ? bytes : chunk;
+    sum->chunk = least(bytes, chunk);
     sum->stages = odd % 16 == 0 && bytes != 0 && sum->rows <= MOST_ROWS;
-    if (!sum->stages) warps = PLAIN;
-    else sum->stages = xep_cuda_sum_stages(sum, warps, blocks, cuda_shared_bytes(cuda));
+    sum->warps = least(sum->stages ? PULLING : PLAIN, most_warps);
+    if (sum->stages) sum->stages = xep_cuda_sum_stages(sum, sum->warps, blocks, room);
     /* fewer warps where their stages have no room together; without stages they need none */
-    while (warps > 1 && warps * sum->stages * xep_cuda_stage_bytes(sum) > cuda_shared_bytes(cuda)) warps--;
-    *shared_bytes_p = warps * sum->stages * xep_cuda_stage_bytes(sum);
-    return warps;
+    while (sum->warps > 1 && sum->warps * sum->stages * xep_cuda_stage_bytes(sum) > room) sum->warps--;
+    return sum->warps * sum->stages * xep_cuda_stage_bytes(sum);
 }
 
 xep_status_t cuda_check_arrays(const cuda_mode_t *cuda, const cuda_array_t *arrays, size_t count)

@@ -12,7 +12,7 @@
 
 #include "cuda_args.h"
 
-enum { CUDA_MOST_IMAGES = 5, CUDA_MOST_KERNELS = 8 };
+enum { CUDA_MOST_IMAGES = 5, CUDA_MOST_KERNELS = 8, CUDA_MOST_WARPS = 32 /* of a block */ };
 
 /** A kernel: which image has it, and what it is called there. */
 typedef struct cuda_kernel_name {
@@ -100,17 +100,19 @@ uint32_t cuda_multiprocessors(const xep_kit_t *kit);
  */
 xep_status_t cuda_clear_words(const xep_kit_t *kit);
 
-/** Launches a kernel on the operation's stream. */
+/** Launches a kernel on the operation's stream; cuda_launch_after: one that waits itself for the kernel before it. */
+xep_status_t cuda_launch_after(const cuda_mode_t *cuda, const xep_op_t *op, int kernel, uint32_t blocks,
+                               uint32_t threads, uint32_t shared_bytes, void *args);
 xep_status_t cuda_launch(const cuda_mode_t *cuda, const xep_op_t *op, int kernel, uint32_t blocks, uint32_t threads,
                          uint32_t shared_bytes, void *args);
 
 /**
  * How a combine of so many blocks sums tokens that have so many contributions at most, besides biases: in chunks of so
- * many bytes of a row. odd: 0 where bulk copies can move all that args does not name. Returns the warps of a block, and
- * what shared memory they need.
+ * many bytes of a row, with at most so many warps of a block and bytes of its shared memory. odd: 0 where bulk copies
+ * can move all that args does not name. Returns what shared memory it takes.
  */
-uint32_t cuda_lay_sums(const cuda_mode_t *cuda, const xep_combine_args_t *args, uint32_t blocks, uint32_t contributions,
-                       uint32_t chunk, uintptr_t odd, xep_cuda_sum_t *sum, uint32_t *shared_bytes_p);
+uint32_t cuda_lay_sums(const xep_combine_args_t *args, uint32_t blocks, uint32_t contributions, uint32_t chunk,
+                       uint32_t most_warps, uint32_t room, uintptr_t odd, xep_cuda_sum_t *sum);
 
 /** Arguments of an operation that must be memory of the device; NULL is. */
 typedef struct cuda_array {

@@ -56,6 +56,7 @@ static void lay_device(void *opaque, xep_carve_t *memory)
     uint64_t ranks = shape->nranks, segments = (shape->tokens + 31) / 32;
     mode->now = xep_carve_array(memory, 1, sizeof *mode->now);
     mode->scratch = xep_carve_array(memory, 2 * segments * ranks, sizeof *mode->scratch);
+    mode->copied = xep_carve_array(memory, XEP_CUDA_PARTS, sizeof *mode->copied);
     mode->wrong = xep_carve_array(memory, 1, sizeof *mode->wrong);
     for (uint32_t s = 0; s < shape->slots; s++) {
         cuda_routing_t *routing = &mode->routings[s];
@@ -91,7 +92,6 @@ static void lay_pinned(void *opaque, xep_carve_t *memory)
 
 static const cuda_kernel_name_t kernel_names[CUDA_KERNELS] = {
     [CUDA_PLAN] = {CUDA_IMAGE_PLAN, "xep_cuda_plan"},
-    [CUDA_EXCHANGE] = {CUDA_IMAGE_COUNTS, "xep_cuda_counts"},
     [CUDA_MOVE] = {CUDA_IMAGE_DISPATCH, "xep_cuda_dispatch"},
     [CUDA_SUM_BF16] = {CUDA_IMAGE_COMBINE, "xep_cuda_combine_bf16"},
     [CUDA_SUM_FP16] = {CUDA_IMAGE_COMBINE, "xep_cuda_combine_fp16"},

@@ -6,16 +6,21 @@
  *
  * Everything of an operation is enqueued when it begins, behind the buffer's last one and on the caller's stream:
  *
- * dispatch: plan (who gets what, from topk_idx), counts (records to all, places from theirs), rows. The host waits for
- *     the counts, which show it all records in pinned memory; it checks and compares them by the code of the host mode,
- *     and finds the sentence for what is wrong. The device has come to the same verdict alone, and moves rows or none.
- * combine: rows into the slot's input (zero copy: they are there), then one kernel: ready to all, wait for theirs, pull
- *     and sum, read to all, wait for theirs.
+ * dispatch: plan (who gets what, from topk_idx), counts (records to all, places from theirs), rows. One kernel has all
+ *     of it: one block tells the records, every block waits for those of all ranks, judges them, and makes the plan of
+ *     few tokens by itself; that of many is a kernel before this one. The host waits for the counts, which show it all
+ *     records in pinned memory beside the rows; it checks and compares them by the code of the host mode, and finds the
+ *     sentence for what is wrong. The device has come to the same verdict alone, and moves rows or none.
+ * combine: one kernel: ready to all, wait for theirs, pull and sum, read to all, wait for theirs. Rows that are not in
+ *     the slot's input yet (zero copy: they are there) are copied by the driver: few before the kernel; many beside it,
+ *     on a stream of their own, in parts, those of each reader in the order in which it wants them. After each part the
+ *     driver sets a word of this device, a warp of the kernel tells the readers, and they wait for the part of the row
+ *     that they pull. All copies are enqueued before the kernel, so all parts come, whatever the readers do.
  *
- * Epochs are counted by the kernels, in device memory (xep_cuda_now_t): that of the counts, and that of a combine in
- * its last block, add one to that of the operation before. No launch has a number of its own, so a graph of operations
- * can be replayed: a replay is further operations, the same on all ranks. The host's epochs are for the host alone: a
- * kernel gives back the one that it was launched with (counted), and shows records with it.
+ * Epochs are counted by the kernels, in device memory (xep_cuda_now_t): each adds one, in its last block, to that of
+ * the operation before. No launch has a number of its own, so a graph of operations can be replayed: a replay is
+ * further operations, the same on all ranks. The host's epochs are for the host alone: a kernel gives back the one that
+ * it was launched with (counted), and shows records with it.
  *
  * Words. A rank has one line for each other rank in every heap. All operations of a buffer run one after the other on
  * a device, in the order of their epochs on every rank, so a line, with one record, serves all slots: a word at epoch n
@@ -24,7 +29,8 @@
  * operation n   writer r, in every heap       reader                  before that word
  * counts        line[r].counts = n            counts of a dispatch    the record of r
  * done          line[r].done = n              rows of a dispatch      all rows of r; r has looked at all records
- * ready         combine line[r].ready = n     combine                 the input of r, and its offer
+ * ready         line[r].ready = n * steps     combine                 the offer of r, and so many parts of its input
+ *               and parts that are there                              (XEP_CUDA_STEPS)
  * read          combine line[r].read = n      end of the combine      r has read what it sums, and all offers
  *
  * Why nothing is overwritten before it was read. Records and offers: their writer's next operation begins when it has
@@ -37,9 +43,9 @@
  * name it, before they take rows for its that are not. Nothing but a reset, which opens the mode anew, ends that. After
  * it, words and epochs begin at 0: every rank clears its own while no device does anything for the buffer.
  *
- * With XEP_DISPATCH_COUNTS_THERE the host waits for nothing: the kernel of the counts shows them in device memory, and
- * that of the rows marks those behind them. Where all ranks conclude that nothing moves, it keeps the records in pinned
- * memory, combines of the handle sum nothing, and the next call tells why.
+ * With XEP_DISPATCH_COUNTS_THERE the host waits for nothing: the kernel shows counts in device memory, and marks the
+ * rows behind those that came. Where all ranks conclude that nothing moves, it keeps the records in pinned memory,
+ * combines of the handle sum nothing, and the next call tells why.
  *
  * A graph can have what the host does not wait for: dispatches with XEP_DISPATCH_COUNTS_THERE, of cached handles too,
  * and combines. What a launch has is what does not change from replay to replay: addresses, the slot, its routing. One
@@ -62,7 +68,6 @@ typedef enum { CUDA_COUNTS, CUDA_ROWS, CUDA_OFFERS, CUDA_READERS, CUDA_DIFFERS, 
 
 typedef enum {
     CUDA_PLAN,
-    CUDA_EXCHANGE,
     CUDA_MOVE,
     CUDA_SUM_BF16,
     CUDA_SUM_FP16,
@@ -101,6 +106,7 @@ typedef struct cuda_normal {
     /* device memory: */
     xep_cuda_now_t *now;
     uint32_t *scratch; /* of the plan */
+    uint64_t *copied;  /* xep_cuda_input_t */
     uint64_t *wrong;
     /* pinned: */
     char *mirror;  /* ring of records, as the device has read them */

@@ -3,9 +3,64 @@
 /* Combine: copies into the input, and one kernel that does the rest. Nothing is waited for here. */
 #include "cuda_normal.h"
 
-enum { WARP = 32 };
+enum {
+    MANY_BYTES = 16 << 20, /* of rows that are copied: of fewer, the calls for parts would take longer than they save */
+    MOST_PULLING = CUDA_MOST_WARPS - 1, /* and one that tells how far copies are */
+    WARP = 32
+};
 
 /* ---- rows and weights into the slot ---- */
+
+/*
+ * Whether the input is copied beside the kernel: if the host knows whose rows are where, and what no capture has to
+ * keep together. Rows for this rank itself are pulled from where they are, so bulk copies must be able to.
+ */
+static int is_in_parts(const cuda_normal_t *mode, const xep_op_t *op)
+{
+    const xep_combine_args_t *args = op->combine;
+    /* where counts stay on the device, recv shows them there */
+    if (args->x == NULL || op->recv->src_begin == mode->slots[op->slot].src_begin) return 0;
+    const uint64_t *begin = op->recv->src_begin;
+    const uint32_t rank = mode->normal.kit.shape->rank;
+    const uint64_t rows = op->recv->rows - (begin[rank + 1] - begin[rank]), bytes = xep_combine_row_bytes(args);
+    return (bytes | args->x_stride | (uintptr_t)args->x) % 16 == 0 && rows * bytes >= MANY_BYTES &&
+           !mode->cuda.device->ops->is_captured(mode->cuda.device, args->stream);
+}
+
+/* From part begin to part end of the rows of all other ranks. */
+static xep_status_t copy_parts(const cuda_normal_t *mode, const xep_op_t *op, uint32_t begin, uint32_t end,
+                               void *stream)
+{
+    const xep_combine_args_t *args = op->combine;
+    const normal_t *normal = &mode->normal;
+    const xep_shape_t *shape = normal->kit.shape;
+    const size_t stride = normal->layout.common.combine_stride;
+    char *input = xep_kit_own_area(&normal->kit, normal->layout.common.input, op->slot);
+    xep_status_t status = XEP_OK;
+    for (uint32_t i = 1; i < shape->nranks && status == XEP_OK; i++) {
+        const uint64_t *source = &op->recv->src_begin[(shape->rank + i) % shape->nranks], rows = source[1] - source[0];
+        const uint64_t first = source[0] + rows * begin / XEP_CUDA_PARTS,
+                       last = source[0] + rows * end / XEP_CUDA_PARTS;
+        status = mode->cuda.device->ops->copy(mode->cuda.device, input + first * stride, stride,
+                                              (const char *)args->x + first * args->x_stride, args->x_stride,
+                                              xep_combine_row_bytes(args), last - first, stream);
+    }
+    return status;
+}
+
+/* Each part is as long as all before it: it is copied at twice the speed at least at which those are pulled. */
+static xep_status_t enqueue_parts(const cuda_normal_t *mode, const xep_op_t *op)
+{
+    const xep_device_ops_t *ops = mode->cuda.device->ops;
+    void *beside;
+    xep_status_t status = ops->fork(mode->cuda.device, op->combine->stream, &beside);
+    for (uint32_t begin = 0, end = 1; begin < XEP_CUDA_PARTS && status == XEP_OK; begin = end, end *= 2) {
+        status = copy_parts(mode, op, begin, end, beside);
+        if (status == XEP_OK)
+            status = ops->fill(mode->cuda.device, &mode->copied[end - 1], 1, sizeof *mode->copied, beside);
+    }
+    return status;
+}
 
 /*
  * Step 1 of the owner. NULL says that rows are in the input already (zero copy), or that there are no weights. The
@@ -18,7 +73,8 @@ static xep_status_t enqueue_input(const cuda_normal_t *mode, const xep_op_t *op)
     const xep_device_ops_t *ops = mode->cuda.device->ops;
     const size_t weights = normal_slot(normal, op->slot)->routing->topk * sizeof(float);
     xep_status_t status = XEP_OK;
-    if (args->x != NULL)
+    if (is_in_parts(mode, op)) status = enqueue_parts(mode, op);
+    else if (args->x != NULL)
         status = ops->copy(mode->cuda.device, xep_kit_own_area(&normal->kit, normal->layout.common.input, op->slot),
                            normal->layout.common.combine_stride, args->x, args->x_stride, xep_combine_row_bytes(args),
                            op->recv->rows, args->stream);
@@ -72,6 +128,7 @@ static xep_status_t launch_sums(cuda_normal_t *mode, const xep_op_t *op)
         .dest = mode->routings[normal_routing_index(normal, routing)].dest,
         .there = mode->slots[op->slot].there,
         .verdict = mode->slots[op->slot].verdict,
+        .rank_rows = mode->routings[normal_routing_index(normal, routing)].rank_rows,
         .topk = routing->topk,
         .out_weights = (char *)args->out_weights,
         .out_weights_stride = args->out_weights_stride,
@@ -85,11 +142,16 @@ static xep_status_t launch_sums(cuda_normal_t *mode, const xep_op_t *op)
         .differs = &mode->cuda.late[CUDA_DIFFERS],
     };
     fill_offer(mode, op, sum.offer);
-    uint32_t bytes;
+    if (is_in_parts(mode, op)) {
+        sum.sum.together = 1;
+        sum.input =
+            (xep_cuda_input_t){args->x, args->x_stride,
+                               xep_kit_own_area(&normal->kit, normal->layout.common.input, op->slot), mode->copied};
+    }
     const uint32_t blocks = cuda_multiprocessors(&normal->kit);
-    const uint32_t warps =
-        cuda_lay_sums(&mode->cuda, args, blocks, sum.max_dests, xep_cuda_sum_chunk(sum.max_dests), 0, &sum.sum, &bytes);
-    return cuda_launch(&mode->cuda, op, kernel, blocks, warps * WARP, bytes, &sum);
+    const uint32_t bytes = cuda_lay_sums(args, blocks, sum.max_dests, xep_cuda_sum_chunk(sum.max_dests), MOST_PULLING,
+                                         cuda_shared_bytes(&mode->cuda), 0, &sum.sum);
+    return cuda_launch(&mode->cuda, op, kernel, blocks, (sum.sum.warps + (sum.input.x != NULL)) * WARP, bytes, &sum);
 }
 
 /* ---- steps ---- */
@@ -101,6 +163,7 @@ static xep_status_t enqueue(void *opaque, xep_op_t *op)
     const xep_device_ops_t *ops = mode->cuda.device->ops;
     xep_status_t status = enqueue_input(mode, op);
     if (status == XEP_OK) status = launch_sums(mode, op);
+    if (status == XEP_OK && is_in_parts(mode, op)) status = ops->join(mode->cuda.device, cuda_stream(op));
     return status == XEP_OK ? ops->mark(mode->cuda.device, cuda_stream(op)) : status;
 }
 

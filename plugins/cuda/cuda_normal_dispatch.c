@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Dispatch: plan, counts and rows are enqueued, then the host waits for the counts. */
+/* Dispatch: plan and rows are enqueued, then the host waits for the counts. */
 #include "cuda_normal.h"
 
 #include <string.h>
@@ -9,9 +9,9 @@
 enum {
     COPYING = 4, /* warps that keep bulk copies on their way, a thread each, and what each has on its way */
     STAGES = 3,
-    PLAIN = 24,   /* warps that copy rows which no bulk copy can move */
-    METADATA = 8, /* warps that move what belongs to rows */
-    COUNTING = 256,
+    PLAIN = 24,       /* warps that copy rows which no bulk copy can move */
+    METADATA = 8,     /* warps that move what belongs to rows */
+    FEW_TOKENS = 512, /* so few that each block makes the plan sooner than a kernel of its own would end */
     WARP = 32
 };
 
@@ -26,16 +26,12 @@ static uint32_t routing_index(const normal_t *mode, const xep_op_t *op)
 
 /* ---- launches ---- */
 
-/*
- * Reads the caller's topk_idx, which may be overwritten as soon as the stream is past this kernel: all later ones use
- * its copy in the routing.
- */
-static xep_status_t launch_plan(cuda_normal_t *mode, const xep_op_t *op)
+static xep_cuda_plan_t plan_of(const cuda_normal_t *mode, const xep_op_t *op)
 {
     const xep_dispatch_args_t *args = op->dispatch;
     const xep_shape_t *shape = mode->normal.kit.shape;
     const cuda_routing_t *routing = &mode->routings[routing_index(&mode->normal, op)];
-    xep_cuda_plan_t plan = {
+    return (xep_cuda_plan_t){
         .life = cuda_life(&mode->cuda),
         .topk_idx = args->topk_idx,
         .topk_idx_stride = args->topk_idx_stride,
@@ -53,11 +49,19 @@ static xep_status_t launch_plan(cuda_normal_t *mode, const xep_op_t *op)
         .selections = routing->selections,
         .wrong = mode->wrong,
     };
-    return cuda_launch(&mode->cuda, op, CUDA_PLAN, XEP_CUDA_PLAN_BLOCKS, XEP_CUDA_PLAN_THREADS,
-                       2 * shape->experts * (uint32_t)sizeof(uint32_t), &plan);
 }
 
-/* Where arrays lie in a slot: the kernel of the counts makes addresses of it, once it knows the slots of the peers. */
+/*
+ * Reads the caller's topk_idx, which may be overwritten as soon as the stream is past the dispatch: all later ones use
+ * its copy in the routing.
+ */
+static xep_status_t launch_plan(cuda_normal_t *mode, const xep_op_t *op, xep_cuda_plan_t *plan)
+{
+    return cuda_launch(&mode->cuda, op, CUDA_PLAN, XEP_CUDA_PLAN_BLOCKS, XEP_CUDA_PLAN_THREADS,
+                       2 * plan->experts * (uint32_t)sizeof(uint32_t), plan);
+}
+
+/* Where arrays lie in a slot: the kernel makes addresses of it, once it knows the slots of the peers. */
 static void fill_areas(const normal_t *mode, const xep_op_t *op, xep_cuda_area_t areas[XEP_CUDA_AREAS])
 {
     const xep_dispatch_args_t *args = op->dispatch;
@@ -79,29 +83,17 @@ static void fill_areas(const normal_t *mode, const xep_op_t *op, xep_cuda_area_t
         areas[i] = (xep_cuda_area_t){rows[i].area.first, rows[i].area.stride, rows[i].bytes};
 }
 
-/* One block: it writes little and then waits for others, and while it waits the multiprocessors are free. */
-static xep_status_t launch_counts(cuda_normal_t *mode, const xep_op_t *op)
+static xep_cuda_counts_t counts_of(const cuda_normal_t *mode, const xep_op_t *op)
 {
     const normal_t *normal = &mode->normal;
-    const xep_shape_t *shape = normal->kit.shape;
     const cuda_routing_t *routing = &mode->routings[routing_index(normal, op)];
     const cuda_slot_t *slot = &mode->slots[op->slot];
     xep_cuda_counts_t counts = {
-        .life = cuda_life(&mode->cuda),
-        .peer = mode->cuda.peer,
-        .rank = shape->rank,
-        .nranks = shape->nranks,
-        .now = mode->now,
         .header = normal_slot(normal, op->slot)->record,
         .records = normal_record_offset(normal, 0, 0),
         .record_bytes = normal->layout.record_bytes,
         .word = normal->layout.line + offsetof(normal_line_t, counts),
-        .word_stride = sizeof(normal_line_t),
-        .wrong = mode->wrong,
-        .rows = routing->rows,
-        .selections = routing->selections,
-        .first_expert = mode->cuda.first_expert,
-        .slots = shape->slots,
+        .slots = normal->kit.shape->slots,
         .recv_rows = normal->layout.common.recv_rows,
         .rank_rows = routing->rank_rows,
         .there = slot->there,
@@ -119,7 +111,7 @@ static xep_status_t launch_counts(cuda_normal_t *mode, const xep_op_t *op)
         .deadline = cuda_deadline(&mode->cuda, op, CUDA_COUNTS),
     };
     fill_areas(normal, op, counts.area);
-    return cuda_launch(&mode->cuda, op, CUDA_EXCHANGE, 1, COUNTING, 0, &counts);
+    return counts;
 }
 
 /* Bulk copies take multiples of 16 bytes at multiples of 16. */
@@ -129,24 +121,19 @@ static int is_bulk(const xep_dispatch_args_t *args)
 }
 
 /*
- * Enqueued before anybody knows whether rows may move: the kernel reads the verdict that the one before it has left on
- * the device. So the host is never in the way of the rows.
+ * Enqueued before anybody knows whether rows may move: the kernel finds that out. So the host is never in the way of
+ * the rows.
  */
-static xep_status_t launch_rows(cuda_normal_t *mode, const xep_op_t *op)
+static xep_cuda_dispatch_t rows_of(cuda_normal_t *mode, const xep_op_t *op)
 {
     const xep_dispatch_args_t *args = op->dispatch;
     const normal_t *normal = &mode->normal;
-    const xep_shape_t *shape = normal->kit.shape;
     const uint64_t bytes = xep_dispatch_row_bytes(args);
-    const uint32_t stage = (uint32_t)(bytes < XEP_CUDA_CHUNK ? bytes : XEP_CUDA_CHUNK) + sizeof(uint64_t);
     xep_cuda_dispatch_t rows = {
-        .life = cuda_life(&mode->cuda),
+        .plan = plan_of(mode, op),
+        .counts = counts_of(mode, op),
         .peer = mode->cuda.peer,
-        .rank = shape->rank,
-        .nranks = shape->nranks,
-        .tokens = (uint32_t)args->tokens,
-        .topk = args->topk,
-        .max_dests = normal->layout.max_dests,
+        .rank = normal->kit.shape->rank,
         .nscales = args->nscales,
         .wide = args->topk_idx_dtype == XEP_INT64,
         .copying = is_bulk(args) ? COPYING : PLAIN,
@@ -156,43 +143,60 @@ static xep_status_t launch_rows(cuda_normal_t *mode, const xep_op_t *op)
         .x_stride = args->x_stride,
         .row_bytes = bytes,
         .row_stride = xep_row_stride(bytes),
-        .chosen = mode->routings[routing_index(normal, op)].chosen,
         .weights = (const char *)args->topk_weights,
         .weights_stride = args->topk_weights_stride,
         .scales = args->scales,
         .scales_token_stride = args->scales_token_stride,
         .scales_stride = args->scales_stride,
-        .dest = mode->routings[routing_index(normal, op)].dest,
-        .there = mode->slots[op->slot].there,
-        .verdict = mode->slots[op->slot].verdict,
         .first_expert = mode->cuda.first_expert,
-        .word = normal->layout.line + offsetof(normal_line_t, done),
+        .done = normal->layout.line + offsetof(normal_line_t, done),
         .word_stride = sizeof(normal_line_t),
         .blocks_done = mode->cuda.blocks_done,
         .deadline = cuda_deadline(&mode->cuda, op, CUDA_ROWS),
     };
-    if (cuda_counts_there(op)) {
-        rows.tail = (uint32_t *)(void *)xep_kit_own_area(&normal->kit, normal->layout.common.idx, op->slot);
-        rows.tail_words = args->capacity * args->topk * (rows.wide + UINT64_C(1));
-        rows.src_begin = mode->slots[op->slot].src_begin;
-    }
-    return cuda_launch(&mode->cuda, op, CUDA_MOVE, cuda_multiprocessors(&normal->kit), (rows.copying + METADATA) * WARP,
-                       rows.copying * rows.stages * stage, &rows);
+    if (!cuda_counts_there(op)) return rows;
+    rows.tail = (uint32_t *)(void *)xep_kit_own_area(&normal->kit, normal->layout.common.idx, op->slot);
+    rows.tail_words = args->capacity * args->topk * (rows.wide + UINT64_C(1));
+    return rows;
+}
+
+/* Shared memory of a block: with fewer copying warps where stages and the board have no room together. */
+static uint32_t lay_stages(const cuda_normal_t *mode, xep_cuda_dispatch_t *rows)
+{
+    const uint64_t stage = (rows->row_bytes < XEP_CUDA_CHUNK ? rows->row_bytes : XEP_CUDA_CHUNK) + sizeof(uint64_t);
+    const uint64_t board = xep_cuda_board_bytes(rows->plan.nranks), room = cuda_shared_bytes(&mode->cuda);
+    while (rows->copying > 1 && rows->copying * rows->stages * stage + board > room) rows->copying--;
+    return (uint32_t)(rows->copying * rows->stages * stage + board);
+}
+
+/*
+ * Few tokens are planned in the kernel that moves them, many by one before it: then the other begins meanwhile, and
+ * waits until that has ended.
+ */
+static xep_status_t launch_rows(cuda_normal_t *mode, const xep_op_t *op)
+{
+    xep_cuda_dispatch_t rows = rows_of(mode, op);
+    uint32_t bytes = lay_stages(mode, &rows);
+    const uint64_t plan = xep_cuda_plan_bytes(&rows.plan);
+    const int cached = op->cached_slot != XEP_NO_SLOT;
+    const uint32_t blocks = cuda_multiprocessors(&mode->normal.kit);
+    rows.planning = !cached && rows.plan.tokens <= FEW_TOKENS && bytes + plan <= cuda_shared_bytes(&mode->cuda);
+    if (rows.planning) bytes += (uint32_t)plan;
+    const uint32_t threads = (rows.copying + METADATA) * WARP;
+    if (cached || rows.planning) return cuda_launch(&mode->cuda, op, CUDA_MOVE, blocks, threads, bytes, &rows);
+    xep_status_t status = launch_plan(mode, op, &rows.plan);
+    if (status != XEP_OK) return status;
+    return cuda_launch_after(&mode->cuda, op, CUDA_MOVE, blocks, threads, bytes, &rows);
 }
 
 /* ---- steps ---- */
 
-/*
- * All three kernels at once. With a cached handle the plan of that dispatch is used again, and only the counts of it
- * are compared.
- */
+/* With a cached handle the plan of that dispatch is used again, and only the counts of it are compared. */
 static xep_status_t enqueue(void *opaque, xep_op_t *op)
 {
     cuda_normal_t *mode = opaque;
     const xep_device_ops_t *ops = mode->cuda.device->ops;
-    xep_status_t status = op->cached_slot == XEP_NO_SLOT ? launch_plan(mode, op) : XEP_OK;
-    if (status == XEP_OK) status = launch_counts(mode, op);
-    if (status == XEP_OK) status = launch_rows(mode, op);
+    xep_status_t status = launch_rows(mode, op);
     return status == XEP_OK ? ops->mark(mode->cuda.device, cuda_stream(op)) : status;
 }
 

@@ -3,13 +3,13 @@
 #include "cuda_images.h"
 
 CUDA_IMAGE(plan);
-CUDA_IMAGE(counts);
 CUDA_IMAGE(dispatch);
 CUDA_IMAGE(combine);
 CUDA_IMAGE(layout);
 
 const void *const cuda_images[CUDA_NORMAL_IMAGES] = {
-    [CUDA_IMAGE_PLAN] = cuda_image_plan,         [CUDA_IMAGE_COUNTS] = cuda_image_counts,
-    [CUDA_IMAGE_DISPATCH] = cuda_image_dispatch, [CUDA_IMAGE_COMBINE] = cuda_image_combine,
+    [CUDA_IMAGE_PLAN] = cuda_image_plan,
+    [CUDA_IMAGE_DISPATCH] = cuda_image_dispatch,
+    [CUDA_IMAGE_COMBINE] = cuda_image_combine,
     [CUDA_IMAGE_LAYOUT] = cuda_image_layout,
 };

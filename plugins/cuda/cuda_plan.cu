@@ -1,89 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Layout on the device: which rank gets which token as which row, in the order of tokens, whatever the threads do. */
-#include "cuda_kernels.h"
-#include "cuda_words.cuh"
-
-enum { AHEAD = 8 }; /* indices of a token that are loaded at once */
-
-static __device__ __forceinline__ int64_t load_index(const xep_cuda_plan_t &plan, uint32_t token, uint32_t k)
-{
-    const char *row = plan.topk_idx + token * plan.topk_idx_stride;
-    return plan.wide ? ((const int64_t *)row)[k] : ((const int32_t *)row)[k];
-}
-
-/* Counts a selection; returns the rank of its expert, or nobody. */
-static __device__ __forceinline__ int32_t count_selection(const xep_cuda_plan_t &plan, uint32_t token, uint32_t k,
-                                                          int64_t expert, const uint32_t *owner, uint32_t *selections)
-{
-    if (expert == -1) return XEP_CUDA_NOBODY;
-    if ((uint64_t)expert >= plan.experts) {
-        atomicMin((unsigned long long *)plan.wrong, (unsigned long long)token * plan.topk + k);
-        return XEP_CUDA_NOBODY;
-    }
-    atomicAdd(&selections[expert], 1);
-    return (int32_t)owner[expert];
-}
-
-/*
- * A warp marks the ranks of its segment of 32 tokens: a word for each rank, a bit for each token. Up to 64 ranks are
- * collected in a register and turned around by votes; atomics on so few words would take turns.
- */
-static __device__ __forceinline__ void mark_segment(const xep_cuda_plan_t &plan, uint32_t token, const uint32_t *owner,
-                                                    uint32_t *mask, uint32_t *selections)
-{
-    const int few = plan.nranks <= 64;
-    uint64_t ranks = 0;
-    for (uint32_t begin = 0; begin < plan.topk; begin += AHEAD) {
-        int64_t expert[AHEAD];
-#pragma unroll
-        for (uint32_t i = 0; i < AHEAD; i++)
-            expert[i] = token < plan.tokens && begin + i < plan.topk ? load_index(plan, token, begin + i) : -1;
-#pragma unroll
-        for (uint32_t i = 0; i < AHEAD; i++) {
-            if (token < plan.tokens && begin + i < plan.topk)
-                plan.chosen[(uint64_t)token * plan.topk + begin + i] = (int32_t)expert[i];
-            int32_t rank = count_selection(plan, token, begin + i, expert[i], owner, selections);
-            if (rank == XEP_CUDA_NOBODY) continue;
-            if (few) ranks |= UINT64_C(1) << rank;
-            else atomicOr(&mask[rank], 1u << token % 32);
-        }
-    }
-    for (uint32_t r = 0; few && r < plan.nranks; r++) {
-        uint32_t word = __ballot_sync(UINT32_MAX, ranks >> r & 1);
-        if (token % 32 == 0) mask[r] = word;
-    }
-}
-
-/* Rows of a rank before each segment: a warp a rank. */
-static __device__ __forceinline__ void scan_rank(const xep_cuda_plan_t &plan, uint32_t rank, uint32_t segments,
-                                                 const uint32_t *mask, uint32_t *before)
-{
-    const uint32_t lane = threadIdx.x % 32;
-    uint32_t rows = 0;
-    for (uint32_t begin = 0; begin < segments; begin += 32) {
-        const uint32_t s = begin + lane, here = s < segments ? __popc(mask[s * plan.nranks + rank]) : 0;
-        uint32_t sum = here;
-        for (uint32_t step = 1; step < 32; step *= 2) {
-            uint32_t left = __shfl_up_sync(UINT32_MAX, sum, step);
-            if (lane >= step) sum += left;
-        }
-        if (s < segments) before[s * plan.nranks + rank] = rows + sum - here;
-        rows += __shfl_sync(UINT32_MAX, sum, 31);
-    }
-    if (lane == 0) plan.rows[rank] = rows;
-}
-
-/* Ranks ascending, as sums need them. Its row at a rank: those of all tokens before it that go there, too. */
-static __device__ __forceinline__ void list_token(const xep_cuda_plan_t &plan, uint32_t token, const uint32_t *mask,
-                                                  const uint32_t *before)
-{
-    xep_cuda_dest_t *dest = plan.dest + (uint64_t)token * plan.max_dests;
-    uint32_t n = 0, bit = 1u << token % 32;
-    for (uint32_t r = 0; r < plan.nranks; r++)
-        if (mask[r] & bit) dest[n++] = {(int32_t)r, before[r] + __popc(mask[r] & (bit - 1))};
-    for (; n < plan.max_dests; n++) dest[n] = {XEP_CUDA_NOBODY, 0};
-}
+/* The plan of many tokens, as a kernel of its own. */
+#include "cuda_plan.cuh"
 
 /*
  * One cluster, whose blocks share the tokens: one block alone would be busy with loads for 40 us when there are 4,096.
@@ -97,6 +15,7 @@ extern "C" __global__ void __cluster_dims__(XEP_CUDA_PLAN_BLOCKS, 1, 1) __launch
     const uint32_t all = gridDim.x * blockDim.x;
     uint32_t *selections = shared, *owner = shared + plan.experts, *mask = plan.scratch;
     uint32_t *before = mask + segments * plan.nranks;
+    begin_next();
     if (is_stale(plan.life)) return; /* all blocks, here and in the other kernels */
     /* zeros, marks, rows before each segment, lists: each needs what all blocks have written in the one before */
     for (uint32_t i = me; i < segments * plan.nranks; i += all) mask[i] = 0;

@@ -43,22 +43,36 @@ static __device__ void sum_elements(const C &c, uint32_t token, uint32_t begin, 
 /* ---- chunks of rows, through shared memory: a warp keeps the contributions to some chunks on their way ---- */
 
 typedef struct pulls {
-    char *stage;       /* [stages][rows][chunk] */
-    uint64_t *barrier; /* [stages] */
-    uint32_t *found;   /* [stages] contributions */
-    float *weights;    /* [stages][rows] of a weighed sum */
-    uint32_t of_row;   /* chunks of a row */
-    uint32_t first, count;
+    char *stage;                         /* [stages][rows][chunk] */
+    uint64_t *barrier;                   /* [stages] */
+    uint32_t *found;                     /* [stages] contributions */
+    float *weights;                      /* [stages][rows] of a weighed sum */
+    uint32_t of_row;                     /* chunks of a row */
+    uint32_t lane, lanes, slice, slices; /* whole slices, of each warp; what is left over comes behind them */
+    uint32_t rest, count;                /* chunks left over, of all warps; chunks of this one */
 } pulls_t;
 
 /* A chunk of a warp, and its stage. Goes on without divisions, which take longer than the sum of a chunk's bytes. */
 typedef struct cursor {
     uint32_t token, part, stage, phase;
+    uint32_t slice, left; /* chunks of the slice */
 } cursor_t;
 
-static __device__ __forceinline__ void go_on(cursor_t *at, uint32_t of_row, uint32_t stages)
+/* To the first chunk of a slice; what is left over is one slice of which warps have about as much. */
+static __device__ __forceinline__ void enter_slice(const pulls_t &p, cursor_t *at, uint32_t slice)
 {
-    if (++at->part == of_row) {
+    const uint32_t chunk = slice < p.slices
+                               ? (slice * p.lanes + p.lane) * p.slice
+                               : p.slices * p.lanes * p.slice + (uint32_t)((uint64_t)p.rest * p.lane / p.lanes);
+    at->slice = slice;
+    at->left = slice < p.slices ? p.slice : UINT32_MAX;
+    at->token = chunk / p.of_row;
+    at->part = chunk % p.of_row;
+}
+
+static __device__ __forceinline__ void go_on(const pulls_t &p, cursor_t *at, uint32_t stages)
+{
+    if (++at->part == p.of_row) {
         at->part = 0;
         at->token++;
     }
@@ -66,6 +80,7 @@ static __device__ __forceinline__ void go_on(cursor_t *at, uint32_t of_row, uint
         at->stage = 0;
         at->phase ^= 1;
     }
+    if (--at->left == 0) enter_slice(p, at, at->slice + 1);
 }
 
 /* What a lane contributes to a token: asked for once, while the warp goes through the token's chunks. */
@@ -197,61 +212,69 @@ template <typename E, bool W, typename C>
 static __device__ void sum_chunks(const C &c, const pulls_t &p, uint32_t row_bytes)
 {
     found_t mine = {UINT32_MAX, nullptr, 0};
-    cursor_t end = {p.first / p.of_row, p.first % p.of_row, 0, 0}, begin = end;
+    cursor_t end = {}, begin;
+    enter_slice(p, &end, 0);
+    begin = end;
     for (uint32_t i = 0; i < c.sum.stages && i < p.count; i++) {
         begin_pull<W>(c, p, begin, row_bytes, &mine);
-        go_on(&begin, p.of_row, c.sum.stages);
+        go_on(p, &begin, c.sum.stages);
     }
     for (uint32_t i = 0; i < p.count; i++) {
         end_pull<E, W>(c.sum, p, end, row_bytes);
-        go_on(&end, p.of_row, c.sum.stages);
+        go_on(p, &end, c.sum.stages);
         if (i + c.sum.stages >= p.count) continue;
         begin_pull<W>(c, p, begin, row_bytes, &mine);
-        go_on(&begin, p.of_row, c.sum.stages);
+        go_on(p, &begin, c.sum.stages);
     }
 }
 
 /* Shared memory: for each warp its stages; then the barriers of all, their numbers of contributions, their weights. */
 static __device__ __forceinline__ pulls_t find_pulls(const xep_cuda_sum_t &s, char *shared)
 {
-    const uint32_t warps = blockDim.x / 32, warp = threadIdx.x / 32, all = warps * s.stages;
+    const uint32_t warp = threadIdx.x / 32, all = s.warps * s.stages;
     uint64_t *barriers = (uint64_t *)(shared + (uint64_t)all * s.rows * s.chunk);
     uint32_t *found = (uint32_t *)(barriers + all);
     float *weights = (float *)(found + all);
-    pulls_t p = {shared + (uint64_t)warp * s.stages * s.rows * s.chunk,
-                 barriers + warp * s.stages,
-                 found + warp * s.stages,
-                 weights + warp * s.stages * s.rows,
-                 0,
-                 0,
-                 0};
+    pulls_t p = {shared + (uint64_t)warp * s.stages * s.rows * s.chunk, barriers + warp * s.stages,
+                 found + warp * s.stages, weights + warp * s.stages * s.rows};
     return p;
 }
 
 /* All threads of the block, before the first sum. */
 static __device__ __forceinline__ void open_pulls(const xep_cuda_sum_t &s, char *shared)
 {
-    const uint32_t all = blockDim.x / 32 * s.stages;
+    const uint32_t all = s.warps * s.stages;
     uint64_t *barriers = (uint64_t *)(shared + (uint64_t)all * s.rows * s.chunk);
     for (uint32_t i = threadIdx.x; i < all; i += blockDim.x) open_barrier(&barriers[i]);
     share_barriers();
 }
 
+/* A warp's share of all chunks: without slices all of it in a row. */
+static __device__ __forceinline__ void share_chunks(const xep_cuda_sum_t &s, uint32_t lane, uint32_t lanes, pulls_t *p)
+{
+    const uint32_t units = s.tokens * p->of_row;
+    p->lane = lane;
+    p->lanes = lanes;
+    p->slice = p->of_row;
+    p->slices = s.together ? units / (lanes * p->slice) : 0;
+    p->rest = units - p->slices * lanes * p->slice;
+    p->count = p->slices * p->slice + (uint32_t)((uint64_t)p->rest * (lane + 1) / lanes) -
+               (uint32_t)((uint64_t)p->rest * lane / lanes);
+}
+
 /*
- * All tokens, by all warps of the grid. A warp takes chunks of a token one after the other, and looks for what
- * contributes to it once.
+ * All tokens, by the warps of the grid that pull. A warp takes chunks of a token one after the other, and looks for
+ * what contributes to it once.
  */
 template <typename E, bool W, typename C> static __device__ void sum_tokens(const C &c, char *shared)
 {
-    const uint32_t warps = blockDim.x / 32, lane = blockIdx.x * warps + threadIdx.x / 32, lanes = gridDim.x * warps;
+    const uint32_t lane = blockIdx.x * c.sum.warps + threadIdx.x / 32, lanes = gridDim.x * c.sum.warps;
     const uint32_t whole = c.sum.hidden * (uint32_t)sizeof(typename E::raw) & ~15u;
     uint32_t begin = 0;
     if (c.sum.stages != 0) {
         pulls_t p = find_pulls(c.sum, shared);
         p.of_row = (whole + c.sum.chunk - 1) / c.sum.chunk;
-        const uint32_t units = c.sum.tokens * p.of_row;
-        p.first = (uint32_t)((uint64_t)units * lane / lanes);
-        p.count = (uint32_t)((uint64_t)units * (lane + 1) / lanes) - p.first;
+        share_chunks(c.sum, lane, lanes, &p);
         fence_for_bulk();
         sum_chunks<E, W>(c, p, whole);
         begin = whole / sizeof(typename E::raw);

@@ -24,6 +24,20 @@ __device__ __forceinline__ void sync_cluster()
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
+/**
+ * A kernel that was launched to follow may begin when all blocks of the one before it have said so, or ended; it waits
+ * itself until that one has ended, and then sees all that it wrote.
+ */
+__device__ __forceinline__ void begin_next()
+{
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+__device__ __forceinline__ void wait_for_last()
+{
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
 __device__ __forceinline__ uint64_t clock_ns()
 {
     uint64_t now;
@@ -31,15 +45,33 @@ __device__ __forceinline__ uint64_t clock_ns()
     return now;
 }
 
-/** Tells every rank, each by another thread of the block: what this device wrote before is there when the word is. */
+/**
+ * Tells every rank, each by another thread of the block: what those threads saw written is there when the word is. A
+ * release waits for 2 us until all stores have come, so no fence is before it.
+ */
 __device__ __forceinline__ void tell_all(char *const *peer, uint32_t rank, uint32_t nranks, uint64_t word,
                                          uint64_t word_stride, uint64_t epoch)
 {
-    __threadfence_system();
     for (uint32_t i = threadIdx.x; i < nranks; i += blockDim.x) {
         uint32_t to = (rank + 1 + i) % nranks; /* no rank is everyone's first */
         store_word(peer[to] + word + rank * word_stride, epoch);
     }
+}
+
+/** One thread: waits until the word of a rank is at an epoch. 0: the deadline has passed. */
+__device__ __forceinline__ int wait_word(const char *address, uint32_t rank, uint64_t epoch,
+                                         const xep_cuda_deadline_t &deadline)
+{
+    if (load_word(address) >= epoch) return 1;
+    const uint64_t begin = clock_ns();
+    for (uint32_t looks = 1; load_word(address) < epoch; looks++) {
+        /* the word that stops is in the host's memory: far away */
+        if (looks % 256 == 0 && *(volatile const uint32_t *)deadline.stop != 0) return 0;
+        if (deadline.timeout_ns == 0 || clock_ns() - begin < deadline.timeout_ns) continue;
+        *(volatile uint32_t *)deadline.late = rank + 1;
+        return 0;
+    }
+    return 1;
 }
 
 /**
@@ -50,18 +82,7 @@ template <typename F>
 __device__ __forceinline__ int wait_words(uint32_t nranks, F at, uint64_t epoch, const xep_cuda_deadline_t &deadline)
 {
     int here = 1;
-    for (uint32_t r = threadIdx.x; r < nranks && here; r += blockDim.x) {
-        const char *address = at(r);
-        if (load_word(address) >= epoch) continue;
-        const uint64_t begin = clock_ns();
-        for (uint32_t looks = 1; load_word(address) < epoch && here; looks++) {
-            /* the word that stops is in the host's memory: far away */
-            if (looks % 256 == 0 && *(volatile const uint32_t *)deadline.stop != 0) here = 0;
-            if (deadline.timeout_ns == 0 || clock_ns() - begin < deadline.timeout_ns) continue;
-            *(volatile uint32_t *)deadline.late = r + 1;
-            here = 0;
-        }
-    }
+    for (uint32_t r = threadIdx.x; r < nranks && here; r += blockDim.x) here = wait_word(at(r), r, epoch, deadline);
     return __syncthreads_and(here);
 }
 
@@ -71,18 +92,6 @@ __device__ __forceinline__ int wait_all(const char *heap, uint32_t nranks, uint6
 {
     return wait_words(
         nranks, [=](uint32_t r) { return heap + word + r * word_stride; }, epoch, deadline);
-}
-
-/** What this rank offers to all in a combine, before the word that says so. All threads of the block. */
-__device__ __forceinline__ void say_offer(char *const *peer, uint32_t nranks, uint64_t at, const uint64_t offer[2])
-{
-    for (uint32_t r = threadIdx.x; r < nranks; r += blockDim.x) {
-        uint64_t *said = (uint64_t *)(peer[r] + at);
-        said[0] = offer[0];
-        said[1] = offer[1];
-    }
-    __threadfence_system();
-    __syncthreads();
 }
 
 /**
@@ -134,11 +143,14 @@ __device__ __forceinline__ int is_last_block(uint32_t *blocks_done)
 {
     __shared__ uint32_t before;
     __syncthreads();
+    if (gridDim.x == 1) return 1; /* words are releases of threads that have seen what their block wrote */
     if (threadIdx.x == 0) {
         __threadfence_system();
         before = atomicAdd(blocks_done, 1);
-        if (before == gridDim.x - 1) *blocks_done = 0;
-        __threadfence_system();
+        if (before == gridDim.x - 1) {
+            *blocks_done = 0;
+            __threadfence(); /* of this device: words are releases to all */
+        }
     }
     __syncthreads();
     return before == gridDim.x - 1;

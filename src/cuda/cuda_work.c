@@ -54,11 +54,19 @@ xep_status_t xep_cuda_work_launch(xep_device_t *device, const xep_launch_t *laun
 {
     xep_cuda_device_t *cuda = xep_cuda_of(device);
     void *args[] = {launch->args};
+    cuda_launch_attribute_t follows = {.id = CUDA_LAUNCH_FOLLOWS, .value.on = 1};
+    const cuda_launch_t how = {.grid_x = launch->blocks,
+                               .grid_y = 1,
+                               .grid_z = 1,
+                               .block_x = launch->threads,
+                               .block_y = 1,
+                               .block_z = 1,
+                               .shared_bytes = launch->shared_bytes,
+                               .stream = launch->stream,
+                               .attributes = &follows,
+                               .nattributes = launch->follows != 0};
     xep_cuda_enter(cuda);
-    return end(cuda,
-               cuda->driver.launch(launch->kernel, launch->blocks, 1, 1, launch->threads, 1, 1, launch->shared_bytes,
-                                   launch->stream, args, NULL),
-               "launch a kernel");
+    return end(cuda, cuda->driver.launch(&how, launch->kernel, args, NULL), "launch a kernel");
 }
 
 static cuda_result_t copy_strided(const xep_cuda_device_t *cuda, void *to, size_t to_stride, const void *from,
@@ -167,6 +175,40 @@ xep_status_t xep_cuda_work_mark(xep_device_t *device, void *stream)
     xep_cuda_enter(cuda);
     return end(cuda, is_captured(cuda, stream) ? CUDA_DONE : cuda->driver.event_record(cuda->marked, stream),
                "mark the stream");
+}
+
+/* Made when it is first used: most programs have their outputs in the input. */
+static cuda_result_t make_beside(xep_cuda_device_t *cuda)
+{
+    cuda_result_t result = CUDA_DONE;
+    if (cuda->forked == NULL) result = cuda->driver.event_create(&cuda->forked, CUDA_EVENT_NO_TIMING);
+    if (result == CUDA_DONE && cuda->beside == NULL)
+        result = cuda->driver.stream_create(&cuda->beside, CUDA_STREAM_NON_BLOCKING);
+    return result;
+}
+
+/* What one stream has been given comes before what the other one is given from now on. */
+static cuda_result_t order(const xep_cuda_device_t *cuda, cuda_handle_t first, cuda_handle_t second)
+{
+    cuda_result_t result = cuda->driver.event_record(cuda->forked, first);
+    return result == CUDA_DONE ? cuda->driver.stream_wait(second, cuda->forked, 0) : result;
+}
+
+xep_status_t xep_cuda_work_fork(xep_device_t *device, void *stream, void **beside_p)
+{
+    xep_cuda_device_t *cuda = xep_cuda_of(device);
+    xep_cuda_enter(cuda);
+    cuda_result_t result = make_beside(cuda);
+    if (result == CUDA_DONE) result = order(cuda, stream, cuda->beside);
+    *beside_p = cuda->beside;
+    return end(cuda, result, "use a second stream");
+}
+
+xep_status_t xep_cuda_work_join(xep_device_t *device, void *stream)
+{
+    xep_cuda_device_t *cuda = xep_cuda_of(device);
+    xep_cuda_enter(cuda);
+    return end(cuda, order(cuda, cuda->beside, stream), "wait for the second stream");
 }
 
 /* Other events than the mark: what they stand for is only that the host may go on. */

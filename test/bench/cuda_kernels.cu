@@ -87,9 +87,7 @@ int check(const shape &s)
     for (int turn = 0; turn < 2 && !failed; turn++) {
         w.each([&](rank_state &rank) {
             rank.epoch++;
-            w.plan(rank);
-            w.counts(rank);
-            w.dispatch(rank);
+            w.dispatch_all(rank);
         });
         w.wait();
         w.each([&](rank_state &rank) { failed |= check_rank(w, rank); });
@@ -139,7 +137,7 @@ void time_shape(const shape &s)
 {
     world w(s);
     int count = s.tokens > 1000 ? 10 : 50;
-    w.each([&](rank_state &rank) { rank.epoch = 1, w.plan(rank), w.counts(rank), w.dispatch(rank); });
+    w.each([&](rank_state &rank) { rank.epoch = 1, w.dispatch_all(rank); });
     w.wait();
     w.each([&](rank_state &rank) {
         CHECK(cudaMemset(rank.heap.data + w.at.input, 0, w.at.recv_rows * w.at.combine_stride));
@@ -154,12 +152,11 @@ void time_shape(const shape &s)
            (unsigned long long)s.tokens, s.hidden, (unsigned long long)(s.hidden * w.elem), (double)all / s.nranks,
            bytes / 1e6);
     double plan = time_us(w, count, [&](rank_state &rank) { w.plan(rank); });
-    double counts = time_us(w, count, [&](rank_state &rank) { w.counts(rank); });
-    printf("  layout %.1f us, counts %.1f us\n", plan, counts);
+    printf("  plan %.1f us\n", plan);
     for (uint32_t sms : {8, 16, 24, 48}) {
         w.sms = sms;
-        double cached = time_us(w, count, [&](rank_state &rank) { w.dispatch(rank); });
-        double whole = time_us(w, count, [&](rank_state &rank) { w.plan(rank), w.counts(rank), w.dispatch(rank); });
+        double cached = time_us(w, count, [&](rank_state &rank) { w.dispatch(rank, false); });
+        double whole = time_us(w, count, [&](rank_state &rank) { w.dispatch_all(rank); });
         double combine = time_us(w, count, [&](rank_state &rank) { w.combine(rank); });
         printf("  SMs %2u: dispatch cached %.1f us (%.0f GB/s), whole %.1f us; combine %.1f us (%.0f GB/s)\n", sms,
                cached, bytes / cached / 1e3, whole, combine, back / combine / 1e3);

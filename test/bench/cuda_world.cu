@@ -5,7 +5,6 @@
 #include <cstring>
 
 extern "C" __global__ void xep_cuda_plan(xep_cuda_plan_t plan);
-extern "C" __global__ void xep_cuda_counts(xep_cuda_counts_t counts);
 extern "C" __global__ void xep_cuda_dispatch(xep_cuda_dispatch_t dispatch);
 extern "C" __global__ void xep_cuda_combine_bf16(xep_cuda_combine_t combine);
 extern "C" __global__ void xep_cuda_combine_fp16(xep_cuda_combine_t combine);
@@ -154,7 +153,7 @@ world::world(const shape &shape) : s(shape)
     });
 }
 
-void world::plan(rank_state &rank)
+xep_cuda_plan_t world::plan_of(rank_state &rank)
 {
     xep_cuda_plan_t a{};
     a.life = life(rank);
@@ -173,32 +172,28 @@ void world::plan(rank_state &rank)
     a.rows = rank.rows.data;
     a.selections = rank.selections.data;
     a.wrong = rank.wrong.data;
+    return a;
+}
+
+void world::plan(rank_state &rank)
+{
+    const xep_cuda_plan_t a = plan_of(rank);
     xep_cuda_plan<<<XEP_CUDA_PLAN_BLOCKS, XEP_CUDA_PLAN_THREADS, 2 * s.experts * 4, rank.stream>>>(a);
 }
 
-void world::counts(rank_state &rank)
+xep_cuda_counts_t world::counts_of(rank_state &rank)
 {
     xep_cuda_counts_t a{};
-    a.life = life(rank);
     const uint64_t idx = s.idx_dtype == XEP_INT64 ? 8 : 4;
-    a.peer = rank.peer.data;
-    a.rank = rank.rank;
-    a.nranks = s.nranks;
     a.header.epoch = rank.epoch;
     a.header.routing = rank.epoch;
     a.header.tokens = rank.tokens;
     a.header.capacity = a.recv_rows = at.recv_rows;
     a.header.params[NORMAL_HIDDEN] = s.hidden;
-    a.now = now(rank, COUNTING, rank.epoch - 1);
     a.records = at.records;
     a.record_bytes = at.record_bytes;
     a.word = word(COUNTS);
-    a.word_stride = WORDS * 64;
-    a.wrong = rank.wrong.data;
-    a.rows = rank.rows.data;
-    a.selections = rank.selections.data;
     a.local = rank.local.data;
-    a.first_expert = rank.first_expert.data;
     a.slots = 1;
     a.area[XEP_CUDA_X] = {at.x, 0, at.row_stride};
     a.area[XEP_CUDA_SRC_TOKEN] = {at.src_token, 0, 4};
@@ -213,46 +208,50 @@ void world::counts(rank_state &rank)
     a.counted = rank.counted;
     a.wrong_first = rank.counted + 1;
     a.deadline = {TIMEOUT_NS, rank.late, rank.late + 1};
-    xep_cuda_counts<<<1, 256, 0, rank.stream>>>(a);
+    return a;
 }
 
-void world::dispatch(rank_state &rank)
+void world::dispatch(rank_state &rank, bool planning)
 {
     xep_cuda_dispatch_t a{};
-    a.life = life(rank);
     uint32_t copying = this->copying;
     uint64_t stage = std::min<uint64_t>(s.hidden * elem, XEP_CUDA_CHUNK);
+    a.plan = plan_of(rank);
+    a.counts = counts_of(rank);
+    a.planning = planning;
     a.peer = rank.peer.data;
     a.rank = rank.rank;
-    a.nranks = s.nranks;
-    a.tokens = (uint32_t)rank.tokens;
-    a.topk = s.topk;
-    a.max_dests = max_dests;
     a.nscales = s.nscales;
     a.wide = s.idx_dtype == XEP_INT64;
     a.stages = (s.hidden * elem) % 16 == 0 && x_stride % 16 == 0 ? stages : 0;
-    a.now = now(rank, MOVING, rank.epoch);
+    a.now = now(rank, MOVING, rank.epoch - 1);
     a.x = rank.x.data;
     a.x_stride = x_stride;
     a.row_bytes = s.hidden * elem;
     a.row_stride = at.row_stride;
-    a.chosen = rank.chosen.data;
     a.weights = s.weights ? (const char *)rank.weights.data : nullptr;
     a.weights_stride = s.topk * 4;
     a.scales = rank.scales.data;
     a.scales_token_stride = s.nscales * 4;
     a.scales_stride = 4;
-    a.dest = rank.dest.data;
-    a.there = rank.there.data;
-    a.verdict = rank.verdict.data;
     a.first_expert = rank.first_expert.data;
-    a.word = word(DONE);
+    a.done = word(DONE);
     a.word_stride = WORDS * 64;
     a.blocks_done = rank.blocks_done.data;
     a.deadline = {TIMEOUT_NS, rank.late, rank.late + 1};
     if (a.stages == 0) copying = 24;
     a.copying = copying;
-    xep_cuda_dispatch<<<sms, (copying + metadata) * 32, copying * a.stages *(stage + 8), rank.stream>>>(a);
+    const uint64_t bytes = copying * a.stages * (stage + 8) + xep_cuda_board_bytes(s.nranks) +
+                           (planning ? xep_cuda_plan_bytes(&a.plan) : 0);
+    xep_cuda_dispatch<<<sms, (copying + metadata) * 32, bytes, rank.stream>>>(a);
+}
+
+/* As a mode does it. */
+void world::dispatch_all(rank_state &rank)
+{
+    const bool planning = rank.tokens <= FEW_TOKENS;
+    if (!planning) plan(rank);
+    dispatch(rank, planning);
 }
 
 void world::combine(rank_state &rank)
@@ -270,6 +269,7 @@ void world::combine(rank_state &rank)
     a.dest = rank.dest.data;
     a.there = rank.there.data;
     a.verdict = rank.verdict.data;
+    a.rank_rows = rank.rank_rows.data;
     for (int b = 0; b < 2; b++) {
         a.sum.bias[b] = s.biases >> b & 1 ? rank.bias[b].data : nullptr;
         a.sum.bias_stride[b] = s.hidden * combine_elem;
@@ -291,8 +291,9 @@ void world::combine(rank_state &rank)
     a.sum.rows = max_dests + (s.biases & 1) + (s.biases >> 1);
     a.sum.chunk = std::min<uint32_t>(xep_cuda_sum_chunk(max_dests), (s.hidden * combine_elem) & ~15u);
     a.sum.stages = odd % 16 == 0 && a.sum.chunk != 0;
-    uint32_t warps = a.sum.stages == 0 ? 32 : pulling;
-    if (a.sum.stages != 0) a.sum.stages = xep_cuda_sum_stages(&a.sum, warps, sms, SHARED_BYTES);
-    while (warps > 1 && warps * a.sum.stages * xep_cuda_stage_bytes(&a.sum) > SHARED_BYTES) warps--;
-    kernel<<<sms, warps * 32, warps * a.sum.stages * xep_cuda_stage_bytes(&a.sum), rank.stream>>>(a);
+    a.sum.warps = a.sum.stages == 0 ? 32 : pulling;
+    if (a.sum.stages != 0) a.sum.stages = xep_cuda_sum_stages(&a.sum, a.sum.warps, sms, SHARED_BYTES);
+    while (a.sum.warps > 1 && a.sum.warps * a.sum.stages * xep_cuda_stage_bytes(&a.sum) > SHARED_BYTES) a.sum.warps--;
+    const uint32_t bytes = a.sum.warps * a.sum.stages * xep_cuda_stage_bytes(&a.sum);
+    kernel<<<sms, a.sum.warps * 32, bytes, rank.stream>>>(a);
 }

@@ -78,7 +78,7 @@ struct heap_layout {
 enum { COUNTS, DONE, READY, READ, WORDS };
 
 /* What kernels count from is given to each launch by itself, so that it may be one of any kernel, or of several. */
-enum { EPOCHS = 8192, LIFE = 41, COUNTING = 0, MOVING, SUMMING, LAUNCHES };
+enum { EPOCHS = 8192, LIFE = 41, MOVING = 0, SUMMING, LAUNCHES, FEW_TOKENS = 128 };
 
 struct rank_state {
     uint32_t rank;
@@ -123,9 +123,11 @@ struct world {
     }
     void lay_out();
     void open_rank(uint32_t r);
+    xep_cuda_plan_t plan_of(rank_state &rank);
+    xep_cuda_counts_t counts_of(rank_state &rank);
     void plan(rank_state &rank);
-    void counts(rank_state &rank);
-    void dispatch(rank_state &rank);
+    void dispatch(rank_state &rank, bool planning); /* planning: by every block; else plan() came before */
+    void dispatch_all(rank_state &rank);
     void combine(rank_state &rank);
     uint64_t word(int which) const
     {

@@ -21,6 +21,7 @@ typedef struct standin_kernel {
 } standin_kernel_t;
 
 extern const standin_kernel_t standin_normal_kernels[], standin_ll_kernels[];
+void standin_layout(const void *args); /* of both modes */
 extern const int standin_normal_count, standin_ll_count;
 
 /** A piece of work of a stream; run in its thread. */

@@ -29,6 +29,13 @@ API cuStreamCreate(void **stream_p, unsigned flags)
     return *stream_p == NULL ? NO_MEMORY : DONE;
 }
 
+/* Its thread goes on until the process ends, with nothing to do. */
+API cuStreamDestroy_v2(void *stream)
+{
+    standin_stream_wait(stream, standin_stream_given(stream));
+    return DONE;
+}
+
 API cuStreamGetCtx(void *stream, void **context_p)
 {
     *context_p = stream == NULL ? standin_context() : standin_stream_context(stream);
@@ -319,15 +326,31 @@ API cuFuncSetAttribute(void *function, int attribute, int value)
     return function != NULL && attribute == 8 && value <= 232448 ? DONE : INVALID;
 }
 
-API cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-                   unsigned block_y, unsigned block_z, unsigned shared_bytes, void *stream, void **args, void **extra)
+/* CUlaunchAttribute, CUlaunchConfig */
+typedef struct attribute {
+    unsigned id;
+    char pad[4];
+    int value[16];
+} attribute_t;
+
+typedef struct launch {
+    unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes;
+    void *stream;
+    const attribute_t *attributes;
+    unsigned nattributes;
+} launch_t;
+
+/* A kernel that may begin before the last one ends is run behind it all the same. */
+API cuLaunchKernelEx(const launch_t *how, void *function, void **args, void **extra)
 {
-    if (standin_fails("cuLaunchKernel")) return LOST;
+    enum { FOLLOWS = 6 };
+    if (standin_fails("cuLaunchKernelEx")) return LOST;
     const standin_kernel_t *kernel = function;
-    if (grid_x == 0 || grid_x > 24 || grid_y != 1 || grid_z != 1 || block_x == 0 || block_x > 1024 ||
-        block_x % 32 != 0 || block_y != 1 || block_z != 1 || shared_bytes > 232448 || extra != NULL ||
-        standin_context() == NULL)
+    if (how->grid_x == 0 || how->grid_x > 24 || how->grid_y != 1 || how->grid_z != 1 || how->block_x == 0 ||
+        how->block_x > 1024 || how->block_x % 32 != 0 || how->block_y != 1 || how->block_z != 1 ||
+        how->shared_bytes > 232448 || extra != NULL || standin_context() == NULL)
         return INVALID;
-    standin_stream_add(standin_stream(stream), kernel->run, args[0], kernel->bytes);
+    if (how->nattributes > 1 || (how->nattributes == 1 && how->attributes->id != FOLLOWS)) return INVALID;
+    standin_stream_add(standin_stream(how->stream), kernel->run, args[0], kernel->bytes);
     return DONE;
 }

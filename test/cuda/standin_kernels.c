@@ -57,194 +57,148 @@ static void run_plan(const void *args)
     }
 }
 
-/* ---- layout ---- */
-
-/* As in a plan: the index that a row of the same look has. */
-static int64_t index_in(const xep_cuda_layout_t *l, uint64_t token, uint32_t k)
-{
-    const xep_cuda_plan_t rows = {.topk_idx = l->topk_idx, .topk_idx_stride = l->topk_idx_stride, .wide = l->wide};
-    return index_of(&rows, token, k);
-}
-
-/* The first E % R ranks own one expert more than the others. */
-static int64_t first_of(const xep_cuda_layout_t *l, uint32_t rank)
-{
-    const uint32_t more = l->experts % l->nranks;
-    return (int64_t)rank * (l->experts / l->nranks) + (rank < more ? rank : more);
-}
-
-static int selects_one_of(const xep_cuda_layout_t *l, uint64_t token, uint32_t rank, uint32_t count)
-{
-    for (uint32_t k = 0; k < l->topk; k++)
-        for (uint32_t r = rank; r < rank + count && r < l->nranks; r++) {
-            int64_t expert = index_in(l, token, k);
-            if (expert >= first_of(l, r) && expert < first_of(l, r + 1)) return 1;
-        }
-    return 0;
-}
-
-static void count_groups(const xep_cuda_layout_t *l, uint32_t groups, uint32_t ranks, int32_t *counts)
-{
-    for (uint32_t g = 0; g < groups && counts != NULL; g++) {
-        counts[g] = 0;
-        for (uint64_t t = 0; t < l->tokens; t++) counts[g] += selects_one_of(l, t, g * ranks, ranks);
-    }
-}
-
-static void run_layout(const void *args)
-{
-    const xep_cuda_layout_t *l = args;
-    count_groups(l, l->nranks, 1, l->tokens_per_rank);
-    count_groups(l, l->nodes, l->ranks_per_node, l->tokens_per_node);
-    for (uint64_t i = 0; l->token_in_rank != NULL && i < l->tokens * l->nranks; i++)
-        l->token_in_rank[i] = (uint8_t)selects_one_of(l, i / l->nranks, (uint32_t)(i % l->nranks), 1);
-    if (l->tokens_per_expert == NULL) return;
-    memset(l->tokens_per_expert, 0, l->experts * sizeof *l->tokens_per_expert);
-    for (uint64_t i = 0; i < l->tokens * l->topk; i++) {
-        int64_t expert = index_in(l, i / l->topk, (uint32_t)(i % l->topk));
-        if (expert >= 0 && expert < l->experts) l->tokens_per_expert[expert]++;
-    }
-}
-
 /* ---- counts ---- */
 
-static const normal_record_t *record_from(const xep_cuda_counts_t *c, uint32_t rank)
+static const normal_record_t *record_from(const xep_cuda_dispatch_t *d, uint32_t rank)
 {
-    return (const normal_record_t *)(const void *)(c->peer[c->rank] + c->records + rank * c->record_bytes);
+    return (const normal_record_t *)(const void *)(d->peer[d->rank] + d->counts.records +
+                                                   rank * d->counts.record_bytes);
 }
 
-static void send_records(const xep_cuda_counts_t *c, uint64_t epoch)
+static void send_records(const xep_cuda_dispatch_t *d, uint64_t epoch)
 {
-    const int cached = c->header.params[NORMAL_CACHED] != 0;
-    for (uint32_t r = 0; r < c->nranks; r++) {
-        char *to = c->peer[r] + c->records + c->rank * c->record_bytes;
-        uint32_t first = c->first_expert[r], count = c->first_expert[r + 1] - first;
-        normal_record_t header = c->header;
+    const int cached = d->counts.header.params[NORMAL_CACHED] != 0;
+    for (uint32_t r = 0; r < d->plan.nranks; r++) {
+        char *to = d->peer[r] + d->counts.records + d->rank * d->counts.record_bytes;
+        uint32_t first = d->first_expert[r], count = d->first_expert[r + 1] - first;
+        normal_record_t header = d->counts.header;
         header.epoch = epoch;
-        header.wrong = !cached && *c->wrong != UINT64_MAX;
+        header.wrong = !cached && *d->plan.wrong != UINT64_MAX;
         memcpy(to, &header, sizeof header);
         if (cached) continue;
-        memcpy(to + sizeof header, c->rows, c->nranks * sizeof *c->rows);
-        memcpy(to + sizeof header + c->nranks * sizeof *c->rows, c->selections + first, count * sizeof *c->selections);
+        memcpy(to + sizeof header, d->plan.rows, d->plan.nranks * sizeof *d->plan.rows);
+        memcpy(to + sizeof header + d->plan.nranks * sizeof *d->plan.rows, d->plan.selections + first,
+               count * sizeof *d->plan.selections);
     }
 }
 
-static int all_agree(const xep_cuda_counts_t *c)
+static int all_agree(const xep_cuda_dispatch_t *d)
 {
-    for (uint32_t a = 0; a < c->nranks; a++)
+    for (uint32_t a = 0; a < d->plan.nranks; a++)
         for (uint32_t b = 0; b < a; b++)
             for (int p = 0; p < NORMAL_PARAMS; p++) {
-                uint32_t x = record_from(c, a)->params[p], y = record_from(c, b)->params[p];
+                uint32_t x = record_from(d, a)->params[p], y = record_from(d, b)->params[p];
                 if (x != y && x != UINT32_MAX && y != UINT32_MAX) return 0;
             }
     return 1;
 }
 
-static int judge_rank(const xep_cuda_counts_t *c, uint64_t epoch, uint32_t rank)
+static int judge_rank(const xep_cuda_dispatch_t *d, uint64_t epoch, uint32_t rank)
 {
-    const normal_record_t *record = record_from(c, rank);
-    const int cached = c->header.params[NORMAL_CACHED] != 0;
+    const normal_record_t *record = record_from(d, rank);
+    const int cached = d->counts.header.params[NORMAL_CACHED] != 0;
     uint64_t rows = 0, before = 0;
-    for (uint32_t s = 0; s < c->nranks; s++) {
-        uint32_t *count = &c->rank_rows[s * c->nranks + rank];
-        if (!cached) memcpy(count, (const char *)(record_from(c, s) + 1) + rank * sizeof *count, sizeof *count);
-        if (s < c->rank) before += *count;
+    for (uint32_t s = 0; s < d->plan.nranks; s++) {
+        uint32_t *count = &d->counts.rank_rows[s * d->plan.nranks + rank];
+        if (!cached) memcpy(count, (const char *)(record_from(d, s) + 1) + rank * sizeof *count, sizeof *count);
+        if (s < d->rank) before += *count;
         rows += *count;
     }
-    if (record->epoch != epoch || record->wrong || record->slot >= c->slots || rows > record->capacity ||
-        record->capacity > c->recv_rows || (cached && record->routing != c->header.routing))
+    if (record->epoch != epoch || record->wrong || record->slot >= d->counts.slots || rows > record->capacity ||
+        record->capacity > d->counts.recv_rows || (cached && record->routing != d->counts.header.routing))
         return 0;
     for (int i = 0; i < XEP_CUDA_AREAS; i++)
-        c->there[rank].area[i] =
-            c->peer[rank] + c->area[i].first + record->slot * c->area[i].stride + before * c->area[i].row_bytes;
+        d->counts.there[rank].area[i] = d->peer[rank] + d->counts.area[i].first +
+                                        record->slot * d->counts.area[i].stride + before * d->counts.area[i].row_bytes;
     return 1;
 }
 
 /* Counts that no host waits for. */
-static void show_counts(const xep_cuda_counts_t *c, int go)
+static void show_counts(const xep_cuda_dispatch_t *d, int go)
 {
-    c->src_begin[0] = 0;
-    for (uint32_t r = 0; r < c->nranks; r++)
-        c->src_begin[r + 1] = go ? c->src_begin[r] + c->rank_rows[r * c->nranks + c->rank] : 0;
-    for (uint32_t e = 0; e < c->first_expert[c->rank + 1] - c->first_expert[c->rank]; e++) {
-        const uint64_t rest = go ? c->local[e] % c->alignment : 0;
-        c->expert_rows[e] = go ? c->local[e] + (rest == 0 ? 0 : c->alignment - rest) : 0;
+    d->counts.src_begin[0] = 0;
+    for (uint32_t r = 0; r < d->plan.nranks; r++)
+        d->counts.src_begin[r + 1] =
+            go ? d->counts.src_begin[r] + d->counts.rank_rows[r * d->plan.nranks + d->rank] : 0;
+    for (uint32_t e = 0; e < d->first_expert[d->rank + 1] - d->first_expert[d->rank]; e++) {
+        const uint64_t rest = go ? d->counts.local[e] % d->counts.alignment : 0;
+        d->counts.expert_rows[e] = go ? d->counts.local[e] + (rest == 0 ? 0 : d->counts.alignment - rest) : 0;
     }
 }
 
-static void add_selections(const xep_cuda_counts_t *c)
+static void add_selections(const xep_cuda_dispatch_t *d)
 {
-    const uint32_t experts = c->first_expert[c->rank + 1] - c->first_expert[c->rank];
-    if (c->header.params[NORMAL_CACHED] != 0) return;
-    memset(c->local, 0, experts * sizeof *c->local);
-    for (uint32_t s = 0; s < c->nranks; s++)
+    const uint32_t experts = d->first_expert[d->rank + 1] - d->first_expert[d->rank];
+    if (d->counts.header.params[NORMAL_CACHED] != 0) return;
+    memset(d->counts.local, 0, experts * sizeof *d->counts.local);
+    for (uint32_t s = 0; s < d->plan.nranks; s++)
         for (uint32_t e = 0; e < experts; e++) {
             uint32_t count;
-            memcpy(&count, (const char *)(record_from(c, s) + 1) + (c->nranks + e) * sizeof count, sizeof count);
-            c->local[e] += count;
+            memcpy(&count, (const char *)(record_from(d, s) + 1) + (d->plan.nranks + e) * sizeof count, sizeof count);
+            d->counts.local[e] += count;
         }
 }
 
-static void keep_refusal(const xep_cuda_counts_t *c)
+static void keep_refusal(const xep_cuda_dispatch_t *d)
 {
-    xep_cuda_refusal_t *refusal = c->refusal;
+    xep_cuda_refusal_t *refusal = d->counts.refusal;
     if (refusal->refused != 0) return;
-    memcpy(c->refused, record_from(c, 0), c->nranks * c->record_bytes);
-    refusal->wrong = c->header.params[NORMAL_CACHED] ? UINT64_MAX : *c->wrong;
-    for (refusal->rank = 0; refusal->rank < c->nranks; refusal->rank++) {
+    memcpy(d->counts.refused, record_from(d, 0), d->plan.nranks * d->counts.record_bytes);
+    refusal->wrong = d->counts.header.params[NORMAL_CACHED] ? UINT64_MAX : *d->plan.wrong;
+    for (refusal->rank = 0; refusal->rank < d->plan.nranks; refusal->rank++) {
         refusal->rows = 0;
-        for (uint32_t s = 0; s < c->nranks; s++) refusal->rows += c->rank_rows[s * c->nranks + refusal->rank];
-        if (refusal->rows > record_from(c, refusal->rank)->capacity) break;
+        for (uint32_t s = 0; s < d->plan.nranks; s++)
+            refusal->rows += d->counts.rank_rows[s * d->plan.nranks + refusal->rank];
+        if (refusal->rows > record_from(d, refusal->rank)->capacity) break;
     }
     __atomic_store_n(&refusal->refused, 1, __ATOMIC_RELEASE);
 }
 
 /* By the numbers of the host. */
-static void show_host(const xep_cuda_counts_t *c, uint64_t epoch)
+static void show_host(const xep_cuda_dispatch_t *d, uint64_t epoch)
 {
-    for (uint32_t r = 0; r < c->nranks; r++) {
-        normal_record_t *shown = (normal_record_t *)(void *)(c->mirror + r * c->record_bytes);
-        memcpy(shown, record_from(c, r), c->record_bytes);
-        shown->epoch = shown->epoch - epoch + c->header.epoch;
+    for (uint32_t r = 0; r < d->plan.nranks; r++) {
+        normal_record_t *shown = (normal_record_t *)(void *)(d->counts.mirror + r * d->counts.record_bytes);
+        memcpy(shown, record_from(d, r), d->counts.record_bytes);
+        shown->epoch = shown->epoch - epoch + d->counts.header.epoch;
     }
-    *c->wrong_first = c->header.params[NORMAL_CACHED] ? UINT64_MAX : *c->wrong;
-    __atomic_store_n(c->counted, c->header.epoch, __ATOMIC_RELEASE);
+    *d->counts.wrong_first = d->counts.header.params[NORMAL_CACHED] ? UINT64_MAX : *d->plan.wrong;
+    __atomic_store_n(d->counts.counted, d->counts.header.epoch, __ATOMIC_RELEASE);
 }
 
-static void run_counts(const void *args)
+/* XEP_CUDA_LOST, and why, if some record does not come. */
+static int exchange(const xep_cuda_dispatch_t *d, uint64_t epoch)
 {
-    const xep_cuda_counts_t *c = args;
-    const uint64_t epoch = c->now->epoch + 1;
     int go = 1;
-    if (is_stale(&c->life)) return;
-    *c->verdict = XEP_CUDA_LOST;
-    if (c->counts_there) show_counts(c, 0);
-    if (c->now->lost != 0) return;
-    c->now->epoch = epoch;
-    send_records(c, epoch);
-    tell_all(c->peer, c->rank, c->nranks, c->word, c->word_stride, epoch);
-    if (!wait_all(c->peer[c->rank], c->nranks, c->word, c->word_stride, epoch, &c->deadline)) {
-        c->now->lost = epoch;
-        return;
+    *d->counts.verdict = XEP_CUDA_LOST;
+    if (d->counts.counts_there) show_counts(d, 0);
+    if (d->now->lost != 0) return XEP_CUDA_LOST;
+    d->now->epoch = epoch;
+    send_records(d, epoch);
+    tell_all(d->peer, d->rank, d->plan.nranks, d->counts.word, d->word_stride, epoch);
+    if (!wait_all(d->peer[d->rank], d->plan.nranks, d->counts.word, d->word_stride, epoch, &d->counts.deadline)) {
+        d->now->lost = epoch;
+        return XEP_CUDA_LOST;
     }
-    go = all_agree(c);
-    for (uint32_t r = 0; r < c->nranks; r++) go &= judge_rank(c, epoch, r);
-    add_selections(c);
-    *c->verdict = go ? XEP_CUDA_GO : XEP_CUDA_STAY;
-    if (c->counts_there && go) show_counts(c, 1);
-    else if (c->counts_there) keep_refusal(c);
-    if (!c->counts_there) show_host(c, epoch);
+    go = all_agree(d);
+    for (uint32_t r = 0; r < d->plan.nranks; r++) go &= judge_rank(d, epoch, r);
+    add_selections(d);
+    *d->counts.verdict = go ? XEP_CUDA_GO : XEP_CUDA_STAY;
+    if (d->counts.counts_there && go) show_counts(d, 1);
+    else if (d->counts.counts_there) keep_refusal(d);
+    if (!d->counts.counts_there) show_host(d, epoch);
+    return *d->counts.verdict;
 }
 
 /* ---- rows ---- */
 
 static void move_selections(const xep_cuda_dispatch_t *d, uint64_t token, xep_cuda_dest_t dest)
 {
-    char *const *to = d->there[dest.rank].area;
-    for (uint32_t k = 0; k < d->topk; k++) {
-        int64_t expert = d->chosen[token * d->topk + k], first = d->first_expert[dest.rank];
+    char *const *to = d->counts.there[dest.rank].area;
+    for (uint32_t k = 0; k < d->plan.topk; k++) {
+        int64_t expert = d->plan.chosen[token * d->plan.topk + k], first = d->first_expert[dest.rank];
         int here = expert >= first && expert < d->first_expert[dest.rank + 1];
-        uint64_t at = (uint64_t)dest.row * d->topk + k;
+        uint64_t at = (uint64_t)dest.row * d->plan.topk + k;
         float weight = 0;
         if (d->wide) ((int64_t *)(void *)to[XEP_CUDA_TOPK_IDX])[at] = here ? expert - first : -1;
         else ((int32_t *)(void *)to[XEP_CUDA_TOPK_IDX])[at] = here ? (int32_t)(expert - first) : -1;
@@ -256,7 +210,7 @@ static void move_selections(const xep_cuda_dispatch_t *d, uint64_t token, xep_cu
 
 static void move_token(const xep_cuda_dispatch_t *d, uint64_t token, xep_cuda_dest_t dest)
 {
-    char *const *to = d->there[dest.rank].area;
+    char *const *to = d->counts.there[dest.rank].area;
     memcpy(to[XEP_CUDA_X] + dest.row * d->row_stride, d->x + token * d->x_stride, d->row_bytes);
     ((int32_t *)(void *)to[XEP_CUDA_SRC_TOKEN])[dest.row] = (int32_t)token;
     move_selections(d, token, dest);
@@ -268,21 +222,64 @@ static void move_token(const xep_cuda_dispatch_t *d, uint64_t token, xep_cuda_de
 static void run_dispatch(const void *args)
 {
     const xep_cuda_dispatch_t *d = args;
-    if (is_stale(&d->life)) return;
+    if (is_stale(&d->plan.life)) return;
+    const uint64_t epoch = d->now->epoch + 1;
+    if (d->planning) run_plan(&d->plan);
+    const int verdict = exchange(d, epoch);
     if (d->tail != NULL) {
-        const uint64_t rows = *d->verdict == XEP_CUDA_GO ? d->src_begin[d->nranks] : 0;
-        for (uint64_t i = rows * d->topk * (d->wide ? 2 : 1); i < d->tail_words; i++) d->tail[i] = UINT32_MAX;
+        const uint64_t rows = verdict == XEP_CUDA_GO ? d->counts.src_begin[d->plan.nranks] : 0;
+        for (uint64_t i = rows * d->plan.topk * (d->wide ? 2 : 1); i < d->tail_words; i++) d->tail[i] = UINT32_MAX;
     }
-    if (*d->verdict == XEP_CUDA_LOST) return;
-    for (uint64_t t = 0; *d->verdict == XEP_CUDA_GO && t < d->tokens; t++)
-        for (uint32_t n = 0; n < d->max_dests && d->dest[t * d->max_dests + n].rank != XEP_CUDA_NOBODY; n++)
-            move_token(d, t, d->dest[t * d->max_dests + n]);
-    const uint64_t epoch = d->now->epoch;
-    tell_all(d->peer, d->rank, d->nranks, d->word, d->word_stride, epoch);
-    if (!wait_all(d->peer[d->rank], d->nranks, d->word, d->word_stride, epoch, &d->deadline)) d->now->lost = epoch;
+    if (verdict == XEP_CUDA_LOST) return;
+    for (uint64_t t = 0; verdict == XEP_CUDA_GO && t < d->plan.tokens; t++)
+        for (uint32_t n = 0; n < d->plan.max_dests && d->plan.dest[t * d->plan.max_dests + n].rank != XEP_CUDA_NOBODY;
+             n++)
+            move_token(d, t, d->plan.dest[t * d->plan.max_dests + n]);
+    tell_all(d->peer, d->rank, d->plan.nranks, d->done, d->word_stride, epoch);
+    if (!wait_all(d->peer[d->rank], d->plan.nranks, d->done, d->word_stride, epoch, &d->deadline)) d->now->lost = epoch;
 }
 
 /* ---- combine ---- */
+
+static uint64_t first_row_here(const xep_cuda_combine_t *c, uint32_t source)
+{
+    uint64_t row = 0;
+    for (uint32_t s = 0; s < source; s++) row += c->rank_rows[(uint64_t)s * c->nranks + c->rank];
+    return row;
+}
+
+/* Tells readers of each part that the driver has copied. 0: one did not come. */
+static int forward_parts(const xep_cuda_combine_t *c, uint64_t epoch)
+{
+    for (uint32_t parts = 1; c->input.x != NULL && parts <= XEP_CUDA_PARTS; parts *= 2) {
+        if (!wait_word((char *)&c->input.copied[parts - 1], 0, c->rank, 1, now_ns(), &c->deadline)) return 0;
+        tell_all(c->peer, c->rank, c->nranks, c->ready, c->word_stride, epoch * XEP_CUDA_STEPS + parts);
+        c->input.copied[parts - 1] = 0;
+    }
+    return 1;
+}
+
+static const char *row_of(const xep_cuda_combine_t *c, xep_cuda_dest_t dest)
+{
+    if (c->input.x != NULL && (uint32_t)dest.rank == c->rank)
+        return c->input.x + (first_row_here(c, c->rank) + dest.row) * c->input.x_stride;
+    return c->there[dest.rank].area[XEP_CUDA_INPUT] + dest.row * c->row_stride;
+}
+
+/* 0: some owner's part with a row of the token did not come. */
+static int wait_rows(const xep_cuda_combine_t *c, uint64_t token, uint64_t epoch)
+{
+    const xep_cuda_dest_t *dest = c->dest + token * c->max_dests;
+    for (uint32_t n = 0; n < c->max_dests && dest[n].rank != XEP_CUDA_NOBODY; n++) {
+        const uint64_t rows = c->rank_rows[(uint64_t)c->rank * c->nranks + (uint32_t)dest[n].rank];
+        uint32_t parts = 1;
+        while (rows * parts / XEP_CUDA_PARTS <= dest[n].row) parts++;
+        if (!wait_word(c->peer[c->rank], c->ready + (uint32_t)dest[n].rank * c->word_stride, (uint32_t)dest[n].rank,
+                       epoch * XEP_CUDA_STEPS + parts, now_ns(), &c->deadline))
+            return 0;
+    }
+    return 1;
+}
 
 static void sum_token(const xep_cuda_combine_t *c, xep_dtype_t dtype, uint64_t token, float *sum)
 {
@@ -292,8 +289,7 @@ static void sum_token(const xep_cuda_combine_t *c, xep_dtype_t dtype, uint64_t t
         if (c->sum.bias[b] != NULL)
             oracle_row_add(sum, c->sum.bias[b] + token * c->sum.bias_stride[b], dtype, c->sum.hidden);
     for (uint32_t n = 0; n < c->max_dests && dest[n].rank != XEP_CUDA_NOBODY; n++)
-        oracle_row_add(sum, c->there[dest[n].rank].area[XEP_CUDA_INPUT] + dest[n].row * c->row_stride, dtype,
-                       c->sum.hidden);
+        oracle_row_add(sum, row_of(c, dest[n]), dtype, c->sum.hidden);
     oracle_row_round(c->sum.out + token * c->sum.out_stride, sum, dtype, c->sum.hidden);
 }
 
@@ -330,12 +326,16 @@ static void combine(const xep_cuda_combine_t *c, xep_dtype_t dtype)
     if (is_stale(&c->life) || c->now->lost != 0) return;
     c->now->epoch = epoch;
     for (uint32_t r = 0; r < c->nranks; r++) memcpy(c->peer[r] + c->said + c->rank * c->word_stride, c->offer, 16);
-    tell_all(c->peer, c->rank, c->nranks, c->ready, c->word_stride, epoch);
-    int good = wait_all(c->peer[c->rank], c->nranks, c->ready, c->word_stride, epoch, &c->deadline);
+    tell_all(c->peer, c->rank, c->nranks, c->ready, c->word_stride,
+             epoch * XEP_CUDA_STEPS + (c->input.x == NULL ? XEP_CUDA_PARTS : 0));
+    int good = wait_all(c->peer[c->rank], c->nranks, c->ready, c->word_stride, epoch * XEP_CUDA_STEPS, &c->deadline);
     if (!good) c->now->lost = epoch;
     if (good) good = compare_offers(c) && *c->verdict == XEP_CUDA_GO;
+    if (good && !forward_parts(c, epoch)) good = 0, c->now->lost = epoch;
     float *sum = malloc(c->sum.hidden * sizeof *sum);
     for (uint64_t t = 0; good && sum != NULL && t < c->sum.tokens; t++) {
+        good = wait_rows(c, t, epoch);
+        if (!good) c->now->lost = epoch;
         sum_token(c, dtype, t, sum);
         if (c->out_weights != NULL) sum_weights(c, t);
     }
@@ -361,12 +361,11 @@ static void run_combine_fp32(const void *args)
 
 const standin_kernel_t standin_normal_kernels[] = {
     {"xep_cuda_plan", sizeof(xep_cuda_plan_t), run_plan},
-    {"xep_cuda_layout", sizeof(xep_cuda_layout_t), run_layout},
-    {"xep_cuda_counts", sizeof(xep_cuda_counts_t), run_counts},
+    {"xep_cuda_layout", sizeof(xep_cuda_layout_t), standin_layout},
     {"xep_cuda_dispatch", sizeof(xep_cuda_dispatch_t), run_dispatch},
     {"xep_cuda_combine_bf16", sizeof(xep_cuda_combine_t), run_combine_bf16},
     {"xep_cuda_combine_fp16", sizeof(xep_cuda_combine_t), run_combine_fp16},
     {"xep_cuda_combine_fp32", sizeof(xep_cuda_combine_t), run_combine_fp32},
 };
 const int standin_normal_count = sizeof standin_normal_kernels / sizeof standin_normal_kernels[0];
-_Static_assert(sizeof(xep_cuda_counts_t) <= STANDIN_ARGS_BYTES, "work holds a copy");
+_Static_assert(sizeof(xep_cuda_dispatch_t) <= STANDIN_ARGS_BYTES, "work holds a copy");

@@ -111,7 +111,7 @@ static int round_fails_at(xep_group_t *group, cuda_job_t *job, const char *funct
 
 static void faults_of_operations(xep_group_t *group, const char *mode, void *stream)
 {
-    static const char *const names[] = {"cuLaunchKernel", "cuEventRecord", "cuStreamWaitEvent", "cuMemcpyAsync"};
+    static const char *const names[] = {"cuLaunchKernelEx", "cuEventRecord", "cuStreamWaitEvent", "cuMemcpyAsync"};
     const mp_case_t c = {.name = "faults",
                          .mode = mode,
                          .experts = 8,

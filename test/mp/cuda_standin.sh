@@ -36,6 +36,7 @@ perf 1
 perf 3 --sms 8 --pressure 2
 perf 2 --dtype fp8 --slots 3
 perf 2 --cached --copy-in --mask 200
+perf 3 --copy-in --tokens 700 --hidden 7168 --iters 1 # so much that readers pull what is there while the rest is copied
 perf 3 --mode ll --sms 8
 perf 2 --mode ll --layout padded --quant none
 perf 2 --mode ll --slots 2 --copy-in --pressure 2
