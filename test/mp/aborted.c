@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* ranks: 2 4, limit: 120 */
+/* ranks: 2 4, brief: 4, limit: 120 */
 
 /*
  * One rank aborts its group, from its program or from a signal handler, while the others are in a call that waits for

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* ranks: 1 2 3 */
+/* ranks: 1 2 3, brief: 3 */
 
 /* Operations that begin when others are done, while what they were given is freed, released, destroyed or fails. Both
  * modes. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* ranks: 2 3 5, limit: 60 */
+/* ranks: 2 3 5, brief: 3, limit: 60 */
 
 /*
  * The group's own allgather: as often as one likes, of any size, next to operations of a buffer and barriers; sizes

@@ -52,7 +52,7 @@ static void rounds(xep_group_t *group, const char *mode, uint64_t tokens)
     mp_job_t job;
     mp_job_open(&job, &c, 1);
     mp_job_buffer(&job, group);
-    for (uint64_t payload = 1; payload <= 12; payload++) round_of(&job, payload);
+    for (uint64_t payload = 1; payload <= 6; payload++) round_of(&job, payload);
     mp_job_close(&job);
 }
 

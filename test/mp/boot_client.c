@@ -2,7 +2,7 @@
 
 /**
  * One rank that uses the bootstrap over PMIx alone. Without arguments: all that has to work under every
- * launcher; with them, the one case that a script (boot_*.sh) is about. ranks: 1 2 3 4 8
+ * launcher; with them, the one case that a script (boot_*.sh) is about. ranks: 1 2 3 4 8, brief: 2 8
  */
 #define _GNU_SOURCE
 #include <errno.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* ranks: 4 5 8, limit: 300 */
+/* ranks: 4 5 8, brief: 5, limit: 300 */
 
 /*
  * Rows that go once to each node: right in all shapes, with as little room for rows in passing as there can be, in

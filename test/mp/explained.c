@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* ranks: 2 4, limit: 120 */
+/* ranks: 2 4, brief: 4, limit: 120 */
 
 /*
  * With XEP_EXPLAIN a process that is asked by a signal says what it waits for: while the group is made, in a barrier,

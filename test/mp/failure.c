@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* ranks: 2 4, limit: 120, again: 2 */
+/* ranks: 2 4, brief: 4, limit: 120, again: 2 */
 
 /* Ranks that come late, stay away, give up: errors with names in time, recovery by reset, ends that do not hang. */
 
@@ -26,7 +26,7 @@ static void count_logged(void *arg, xep_log_level_t level, const char *message)
  * A warning comes from the first look behind half of the deadline. Whoever gets no processor from there to the deadline
  * makes none, and on a busy machine 150 ms are soon gone.
  */
-enum { SOON_MS = 300, WARNED_MS = 4000 };
+enum { SOON_MS = 300, WARNED_MS = 2000 };
 
 static void check_warning(const char *what, const char *whom)
 {

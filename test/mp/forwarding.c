@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* ranks: 4 5, limit: 300, again: 2 */
+/* ranks: 4 5, brief: 5, limit: 300, again: 2 */
 
 /*
  * The rank that others' rows pass: with the progress thread it passes them on while its program is not in the library,

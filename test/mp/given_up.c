@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* ranks: 2 4, limit: 120, again: 2 */
+/* ranks: 2 4, brief: 4, limit: 120, again: 2 */
 
 /*
  * A rank that comes to an operation when the others have given it up ends at once, though its own deadline is far away,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* ranks: 1 2 */
+/* ranks: 1 2, brief: 2 */
 
 /*
  * A rank forks while a dispatch is in flight. The child can use nothing that it has inherited, and may exit as any

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* ranks: 5 8, limit: 300, again: 2 */
+/* ranks: 5 8, brief: 5, limit: 300, again: 2 */
 
 /*
  * Dispatches of ll that go once to each node: right in all shapes and casts, to the bit what the flat path gives, in

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* ranks: 5 8, limit: 300, again: 2 */
+/* ranks: 5 8, brief: 5, limit: 300, again: 2 */
 
 /*
  * Mode ll on several nodes, with room for some of the rows that come at once: what arrives, and the bits of a combine,

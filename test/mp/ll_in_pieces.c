@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* ranks: 5 8, limit: 300 */
+/* ranks: 5 8, brief: 5, limit: 300 */
 
 /*
  * Mode ll on several nodes, in pieces: with room for all that comes to a rank at once, and for some of it; and the

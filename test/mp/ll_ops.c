@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* ranks: 1 2 4, limit: 180 */
+/* ranks: 1 2 4, brief: 1 4, limit: 180 */
 
 /*
  * Operations of ll in flight: what every mode must do; one program that every mode runs; weights that travel,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* ranks: 2 4 */
+/* ranks: 2 4, brief: 4 */
 
 /* Ranks that disagree: every rank gets the error, which names the parameter, the ranks and both values. */
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* ranks: 1 2 4, limit: 180 */
+/* ranks: 1 2 4, brief: 1 4, limit: 180 */
 
 /* Operations of normal in flight: what every mode must do, and what normal alone knows before its peers begin. */
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* ranks: 1 2 3 4 5 8, limit: 180 */
+/* ranks: 1 2 3 4 5 8, brief: 1 5, limit: 180 */
 
 /* Normal mode over many shapes: every byte of dispatch and combine against the oracle, several rounds each. */
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* ranks: 2 3, limit: 60 */
+/* ranks: 2 3, brief: 3, limit: 60 */
 
 /*
  * Ranks that have different versions of UCX do not understand one another: each says so, before UCX has to find out.

@@ -4,7 +4,7 @@
 # What make bench decides: by bounds that nothing meets and that everything meets, and what it says of a bad file.
 . "${srcdir:-.}/test/mp/run.bash"
 command -v python3 >/dev/null || { echo 'skipped: there is no python3'; exit 77; }
-ratios="python3 $srcdir/test/bench/ratios.py $builddir $tmp/bounds"
+ratios="python3 $srcdir/test/bench/ratios.py $builddir $tmp/bounds --iters 20"
 
 cat >"$tmp/bounds" <<'END'
 # mode ranks tokens hidden topk experts

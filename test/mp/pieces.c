@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* ranks: 1 2 3 5, limit: 180 */
+/* ranks: 1 2 3 5, brief: 1 3, limit: 180 */
 
 /*
  * Dispatches that come in pieces: all rows of all pieces, and the sums of their outputs, against the oracle, which

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* ranks: 2 3, limit: 120 */
+/* ranks: 2 3, brief: 3, limit: 120 */
 
 /* What can be asked wrongly of dispatches in pieces: every mistake has its sentence, and nothing is left half done. */
 

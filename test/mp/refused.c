@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* ranks: 2 4 */
+/* ranks: 2 4, brief: 4 */
 
 /*
  * Calls that one rank refuses: its next one is never taken for that which the others are in. All get an error that

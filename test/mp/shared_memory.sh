@@ -53,7 +53,9 @@ XEP_MAP=never whole 'neither, and none wanted' 3 3 1 "$inside" "$shm=1m none /de
 whole 'alone' 1 1 1 "$inside" "$shm=1g,ro none /dev/shm && $no_sysv" ./xep_run -n 1
 
 # from some version on UCX takes nothing of what little there is, and dies
-for i in 1 2 3 4 5 6; do whole 'little /dev/shm' 2 1 2 "$inside" "$shm=20m none /dev/shm" ./xep_run -n 2; done
+times=6
+[ -z "${XEP_TEST_BRIEF:-}" ] || times=3
+for i in $(seq $times); do whole 'little /dev/shm' 2 1 2 "$inside" "$shm=20m none /dev/shm" ./xep_run -n 2; done
 empty
 
 # small, and not zero: UCX gave up, or said of each buffer what it could not have

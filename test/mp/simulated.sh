@@ -111,16 +111,18 @@ again() {
     "$builddir/xep_perf" --simulate "$nodes" --hidden 64 --record "$tmp/routes" --json "$tmp/result" "$@" >"$tmp/out" &&
         python3 "$tmp/again.py" "$tmp/routes" "$sizes" 64 "$tmp/result" "$@" || wrong "$nodes $*: see above"
 }
-again 8,4 4+4 --tokens 50 --experts 32
-again 8,3 3+3+2 --tokens 20 --experts 21 --topk 5 --routing group:3,2
+if [ -z "${XEP_TEST_BRIEF:-}" ]; then
+    again 8,4 4+4 --tokens 50 --experts 32
+    again 8,3 3+3+2 --tokens 20 --experts 21 --topk 5 --routing group:3,2
+    again 4,3+1 3+1 --tokens 40 --experts 8 --topk 8 --routing zipf:1.2
+    again 6,1 1+1+1+1+1+1 --tokens 9 --experts 12 --topk 2
+    again 5,8 5 --tokens 9 --experts 40 --topk 4
+    again 8,3 3+3+2 --mode ll --tokens 20 --experts 21 --topk 5 --routing group:3,2
+    again 4,3+1 3+1 --mode ll --tokens 40 --experts 8 --topk 8 --routing zipf:1.2
+fi
 again 11,5+1 5+1+5 --tokens 13 --experts 30 --topk 3 --mask 300
-again 4,3+1 3+1 --tokens 40 --experts 8 --topk 8 --routing zipf:1.2
 again 6,3 3+3 --tokens 31 --experts 20 --topk 6 --rates sum=4
-again 6,1 1+1+1+1+1+1 --tokens 9 --experts 12 --topk 2
-again 5,8 5 --tokens 9 --experts 40 --topk 4
-again 8,3 3+3+2 --mode ll --tokens 20 --experts 21 --topk 5 --routing group:3,2
 again 11,5+1 5+1+5 --mode ll --tokens 13 --experts 30 --topk 3 --mask 300
-again 4,3+1 3+1 --mode ll --tokens 40 --experts 8 --topk 8 --routing zipf:1.2
 again 7,2 2+2+2+1 --tokens 30 --experts 5 --topk 2 --routing self
 
 # what was written down is the same job

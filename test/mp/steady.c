@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* ranks: 2 3 */
+/* ranks: 2 3, brief: 3 */
 
 /*
  * Steady state on mapped peers allocates nothing: every allocation function is counted here, by

@@ -4,97 +4,126 @@
 # Ranks die, stop and come back, one by one and three at once: the others go on, agree, and have the right sums; where
 # all map one another, over sockets, over shared memory of UCX, and on several nodes.
 set -u
-program=./test/mp/survivors
 failed=0
+ranks=8
+[ -z "${XEP_TEST_BRIEF:-}" ] || ranks=6
 
-# survive MODE RANKS SURVIVORS LEFT SCENARIO SEED [OPTION...]
-survive() {
-    mode=$1 n=$2 expected=$3 expected_left=$4 scenario=$5 seed=$6
-    shift 6
+# play MODE SCENARIO SEED [OPTION...]: counts who survived, and who lived and left
+play() {
+    mode=$1 scenario=$2 seed=$3 n=$ranks
+    shift 3
+    case $scenario in
+    anywhere) n=5 ;;
+    taking) n=4 ;;
+    esac
     out=$(XEP_TIMEOUT=20s timeout $((100 * ${XEP_TEST_SLOW:-1})) \
-        ./xep_run -k "$@" -n "$n" "$program" "$mode" "$scenario" "$seed" 2>&1)
+        ./xep_run -k "$@" -n "$n" ./test/mp/survivors "$mode" "$scenario" "$seed" 2>&1)
     survivors=$(printf '%s\n' "$out" | grep -c '^survived')
     left=$(printf '%s\n' "$out" | grep -c '^left')
-    [ "$survivors" -eq "$expected" ] && [ "$left" -eq "$expected_left" ] && return
-    echo "$mode $scenario $seed $*: $survivors of $expected survived, $left of $expected_left left:"
+}
+
+wrong() {
+    echo "$mode $scenario $seed $* of $n ranks: $survivors survived, $left left:"
     printf '%s\n' "$out"
     failed=1
+}
+
+# survive MODE SCENARIO SEED [OPTION...]
+survive() {
+    play "$@"
+    shift 3
+    case $scenario in
+    none) gone=0 leave=0 ;;
+    at-once | in-turns) gone=3 leave=0 ;;
+    anywhere) gone=2 leave=0 ;;
+    *) gone=1 leave=1 ;;
+    esac
+    [ "$survivors" -eq $((n - gone)) ] && [ "$left" -eq $leave ] || wrong "$@"
+}
+
+# pause_one MODE SEED: whether rank 3 comes back in time depends on the machine
+pause_one() {
+    play "$1" paused "$2"
+    [ $((survivors + left)) -eq "$n" ] && [ "$left" -le 1 ] || wrong
+}
+
+# anywhere MODE: of which other seeds may be asked for
+anywhere() {
+    for seed in ${XEP_TEST_SEEDS:-$seeds}; do survive "$1" anywhere "$seed"; done
 }
 
 # all_scenarios MODE OPTION...
 all_scenarios() {
     m=$1
     shift
-    survive "$m" 8 5 0 at-once 1 "$@"
-    if [ -z "${XEP_TEST_BRIEF:-}" ]; then
-        survive "$m" 8 8 0 none 0 "$@"
-        survive "$m" 8 5 0 in-turns 2 "$@"
-    fi
-    survive "$m" 8 7 1 stopped 3 "$@"
-    if [ -z "${XEP_TEST_BRIEF:-}" ] || [ -z "${elsewhere:-}" ]; then
-        survive "$m" 8 7 1 reading 8 "$@"
-        survive "$m" 8 7 1 asked 4 "$@"
-    fi
+    for each in 'none 0' 'at-once 1' 'in-turns 2' 'stopped 3' 'reading 8' 'asked 4'; do survive "$m" $each "$@"; done
 }
 
-seeds='11 22'
-[ -z "${XEP_TEST_BRIEF:-}" ] || seeds=11
-# anywhere MODE SEEDS: of which others may be asked for
-anywhere() {
-    for seed in ${XEP_TEST_SEEDS:-$2}; do survive "$1" 5 3 0 anywhere "$seed"; done
+# taking MODE: more than the network takes
+taking() {
+    XEP_INFLIGHT=64k UCX_TCP_SNDBUF=64k UCX_TCP_RCVBUF=64k survive "$1" taking 8
 }
 
-# pause_one MODE SEED: whether rank 3 comes back in time depends on the machine
-pause_one() {
-    out=$(XEP_TIMEOUT=20s timeout $((100 * ${XEP_TEST_SLOW:-1})) ./xep_run -k -n 8 "$program" "$1" paused "$2" 2>&1)
-    survivors=$(printf '%s\n' "$out" | grep -c '^survived')
-    left=$(printf '%s\n' "$out" | grep -c '^left')
-    [ $((survivors + left)) -eq 8 ] && [ "$left" -le 1 ] && return
-    echo "$1 paused $2: $survivors survived, $left left:"
-    printf '%s\n' "$out"
-    failed=1
+# Each scenario and each way once or twice: what is decided when does not depend on how bytes go.
+in_brief() {
+    seeds=11
+    for mode in ll normal; do
+        survive $mode at-once 1
+        anywhere $mode
+    done
+    survive ll stopped 3
+    survive normal reading 8
+    survive normal asked 4
+    survive normal stale 6
+    pause_one ll 5
+    survive ll stopped 3 -N 2
+    survive normal at-once 1 -N 3
+    export UCX_TLS=tcp,self
+    survive ll at-once 1
+    survive ll stale 7
+    taking normal
+    export XEP_MAP=never
+    unset UCX_TLS
+    survive ll in-turns 2
 }
 
-for each in ll normal; do
-    all_scenarios $each
-    pause_one $each 5
-    survive $each 8 7 1 stale 6
-    anywhere $each "$seeds"
-done
-# a thread that makes progress, teams, and a second UCX
-if [ -z "${XEP_TEST_BRIEF:-}" ]; then
-    survive normal 8 5 0 at-once 1 -x XEP_PROGRESS=thread
-    survive ll 8 7 1 stopped 3 -x XEP_PROGRESS=thread
-    survive ll 8 5 0 at-once 1 -x XEP_THREADS=2
+at_length() {
+    seeds='11 22'
+    for mode in ll normal; do
+        all_scenarios $mode
+        pause_one $mode 5
+        survive $mode stale 6
+        anywhere $mode
+    done
+    # a thread that makes progress, teams, and a second UCX
+    survive normal at-once 1 -x XEP_PROGRESS=thread
+    survive ll stopped 3 -x XEP_PROGRESS=thread
+    survive ll at-once 1 -x XEP_THREADS=2
     if [ -n "${XEP_TEST_UCX_LIB:-}" ]; then
         for tls in shm,self tcp,self; do
-            survive normal 8 5 0 at-once 1 -x UCX_TLS=$tls -x "LD_LIBRARY_PATH=$XEP_TEST_UCX_LIB:${LD_LIBRARY_PATH:-}"
-            survive ll 8 7 1 stopped 3 -x UCX_TLS=$tls -x "LD_LIBRARY_PATH=$XEP_TEST_UCX_LIB:${LD_LIBRARY_PATH:-}"
+            survive normal at-once 1 -x UCX_TLS=$tls -x "LD_LIBRARY_PATH=$XEP_TEST_UCX_LIB:${LD_LIBRARY_PATH:-}"
+            survive ll stopped 3 -x UCX_TLS=$tls -x "LD_LIBRARY_PATH=$XEP_TEST_UCX_LIB:${LD_LIBRARY_PATH:-}"
         done
     fi
-fi
-elsewhere=yes # bytes go another way now: in short, what is decided when is as before
-all_scenarios ll -N 2
-survive normal 8 5 0 at-once 1 -N 3
-if [ -z "${XEP_TEST_BRIEF:-}" ]; then
-    survive normal 8 5 0 in-turns 2 -N 2
-    survive normal 8 7 1 stopped 3 -N 3
-fi
-(
+    all_scenarios ll -N 2
+    survive normal at-once 1 -N 3
+    survive normal in-turns 2 -N 2
+    survive normal stopped 3 -N 3
     export UCX_TLS=tcp,self
     all_scenarios ll
-    anywhere ll "$seeds"
-    survive normal 8 7 1 stale 7
-    survive normal 8 5 0 at-once 1
-    [ -n "${XEP_TEST_BRIEF:-}" ] || survive normal 8 5 0 in-turns 2
-    for each in ll normal; do
-        XEP_INFLIGHT=64k UCX_TCP_SNDBUF=64k UCX_TCP_RCVBUF=64k survive $each 4 3 1 taking 8
-    done
-    anywhere normal "$seeds" # not where UCX has queues in shared memory: a rank killed writing there blocks them
-    exit $failed
-) || failed=1
-export XEP_MAP=never
-survive ll 8 5 0 in-turns 2
-[ -n "${XEP_TEST_BRIEF:-}" ] || survive ll 8 7 1 stopped 3
-survive normal 8 7 1 stopped 3
+    anywhere ll
+    survive normal stale 7
+    survive normal at-once 1
+    survive normal in-turns 2
+    taking ll
+    taking normal
+    anywhere normal # not where UCX has queues in shared memory: a rank killed writing there blocks them
+    export XEP_MAP=never
+    unset UCX_TLS
+    survive ll in-turns 2
+    survive ll stopped 3
+    survive normal stopped 3
+}
+
+if [ -n "${XEP_TEST_BRIEF:-}" ]; then in_brief; else at_length; fi
 exit $failed

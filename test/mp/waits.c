@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* ranks: 1 2 4, limit: 120, again: 2 */
+/* ranks: 1 2 4, brief: 1 4, limit: 120, again: 2 */
 
 /*
  * Who is waited for: in both modes the rank that is late is the one that is blamed, wherever it stands, and no other;

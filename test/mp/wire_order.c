@@ -406,8 +406,10 @@ static void leave_at_once(forked_rank_t *self)
 
 int main(int argc, char **argv)
 {
+    const char *brief = getenv("XEP_TEST_BRIEF");
     int times = argc > 2 ? atoi(argv[2]) : 20;
     if (argc > 1) trials = (unsigned)atoi(argv[1]);
+    else if (brief != NULL && *brief != '\0') trials = 40, times = 5;
     for (int i = 0; i < times; i++)
         if (forked_run(NRANKS, leave_at_once) != 0) return 1;
     return forked_run(NRANKS, run) != 0;
