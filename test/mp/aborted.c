@@ -11,8 +11,7 @@
 #include "mp_job.h"
 #include "mp_rig.h"
 
-static const mp_case_t base =
-    {.name = "aborted", .experts = 13, .topk = 3, .hidden = 136, .tokens = 24, .slots = 2, .timeout_ms = -1};
+static const mp_case_t base = {.name = "aborted", MP_SHAPE(13, 3, 136, 24), .slots = 2, .timeout_ms = -1};
 
 typedef struct scene {
     const char *name, *mode;

@@ -12,7 +12,7 @@
 /* A job and its buffer; recv_rows 0: whatever comes has room. */
 static void open_job(mp_job_t *job, xep_group_t *group, const char *mode, uint64_t recv_rows)
 {
-    static mp_case_t c = {.name = "after", .experts = 8, .topk = 2, .hidden = 32, .tokens = 6, .slots = 3};
+    static mp_case_t c = {.name = "after", MP_SHAPE(8, 2, 32, 6), .slots = 3};
     c.mode = mode;
     c.recv_rows = recv_rows;
     mp_job_open(job, &c, 1);

@@ -60,7 +60,7 @@ static void sizes_differ(xep_group_t *group, size_t common, size_t of_last)
 /* A rank in another call is named with that call, even where it gives as many bytes. */
 static void calls_differ(xep_group_t *group)
 {
-    static const mp_case_t c = {.name = "allgather", .experts = 12, .topk = 4, .hidden = 300, .tokens = 30};
+    static const mp_case_t c = {.name = "allgather", MP_SHAPE(12, 4, 300, 30)};
     const int is_last = mp_rank() == mp_nranks() - 1;
     uint64_t send[3] = {0}, *recv = calloc(mp_nranks(), sizeof send);
     char reason[128];
@@ -82,7 +82,7 @@ static void calls_differ(xep_group_t *group)
 
 static void beside_operations(xep_group_t *group)
 {
-    static const mp_case_t c = {.name = "allgather", .experts = 12, .topk = 4, .hidden = 300, .tokens = 30, .slots = 2};
+    static const mp_case_t c = {.name = "allgather", MP_SHAPE(12, 4, 300, 30), .slots = 2};
     mp_job_t job;
     mp_job_open(&job, &c, 3);
     mp_job_buffer(&job, group);

@@ -40,15 +40,8 @@ static void round_of(mp_job_t *job, uint64_t payload)
 
 static void rounds(xep_group_t *group, const char *mode, uint64_t tokens)
 {
-    mp_case_t c = {.name = "between",
-                   .mode = mode,
-                   .experts = 12,
-                   .topk = 3,
-                   .hidden = 640,
-                   .tokens = tokens,
-                   .ragged = 1,
-                   .weights = 1,
-                   .slots = 2};
+    mp_case_t c =
+        {.name = "between", .mode = mode, MP_SHAPE(12, 3, 640, tokens), .ragged = 1, .weights = 1, .slots = 2};
     mp_job_t job;
     mp_job_open(&job, &c, 1);
     mp_job_buffer(&job, group);

@@ -91,7 +91,7 @@ static void chain(xep_group_t *group, const char *first_mode, const char *second
 /* Of host memory, and of a stream that a graph is made of. */
 static void refuse(xep_group_t *group, void *streams[2])
 {
-    const mp_case_t host_case = {.name = "host", .experts = 8, .topk = 2, .hidden = 64, .tokens = 16};
+    const mp_case_t host_case = {.name = "host", MP_SHAPE(8, 2, 64, 16)};
     side_t side, other;
     mp_job_t host;
     xep_handle_t *handle, *none = NULL;

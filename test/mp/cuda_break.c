@@ -13,7 +13,7 @@
 /* The kernel begins when most of the host's time is over, and has all of its own: so it is the one that says who. */
 static void late_rank(xep_group_t *group, void *stream)
 {
-    const mp_case_t c = {.name = "late", .experts = 8, .topk = 2, .hidden = 64, .tokens = 16, CUDA};
+    const mp_case_t c = {.name = "late", MP_SHAPE(8, 2, 64, 16), CUDA};
     const uint32_t last = mp_nranks() - 1;
     cuda_job_t job;
     xep_handle_t *handle = NULL;
@@ -38,7 +38,7 @@ static void late_rank(xep_group_t *group, void *stream)
 
 static void other_combines(xep_group_t *group, void *stream)
 {
-    const mp_case_t c = {.name = "other combines", .experts = 8, .topk = 2, .hidden = 64, .tokens = 16, CUDA};
+    const mp_case_t c = {.name = "other combines", MP_SHAPE(8, 2, 64, 16), CUDA};
     cuda_job_t job;
     if (mp_nranks() == 1) return;
     cuda_job_open(&job, &c, 5, group, stream);
@@ -54,7 +54,7 @@ void cuda_break(xep_group_t *group, void *stream)
 
 void cuda_give_up(xep_group_t *group, void *stream)
 {
-    const mp_case_t c = {.name = "given up", .experts = 8, .topk = 2, .hidden = 64, .tokens = 16, CUDA};
+    const mp_case_t c = {.name = "given up", MP_SHAPE(8, 2, 64, 16), CUDA};
     cuda_job_t job;
     xep_handle_t *handle;
     xep_request_t *req;

@@ -60,10 +60,7 @@ int cuda_death(xep_group_t *group, const char *mode, void *stream)
 {
     const mp_case_t c = {.name = "death",
                          .mode = mode,
-                         .experts = 8,
-                         .topk = 2,
-                         .hidden = 64,
-                         .tokens = 16,
+                         MP_SHAPE(8, 2, 64, 16),
                          .fixed_capacity = strcmp(mode, "ll") != 0,
                          .memory = XEP_MEMORY_CUDA};
     cuda_job_t job;

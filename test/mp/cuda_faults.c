@@ -114,10 +114,7 @@ static void faults_of_operations(xep_group_t *group, const char *mode, void *str
     static const char *const names[] = {"cuLaunchKernel", "cuEventRecord", "cuStreamWaitEvent", "cuMemcpyAsync"};
     const mp_case_t c = {.name = "faults",
                          .mode = mode,
-                         .experts = 8,
-                         .topk = 2,
-                         .hidden = 64,
-                         .tokens = 16,
+                         MP_SHAPE(8, 2, 64, 16),
                          .copy_in = 1,
                          .memory = XEP_MEMORY_CUDA};
     cuda_job_t job;

@@ -73,10 +73,7 @@ static void every_byte(xep_group_t *group, const char *mode, void *stream)
 {
     const mp_case_t c = {.name = "graphs",
                          .mode = mode,
-                         .experts = 24,
-                         .topk = 6,
-                         .hidden = 200,
-                         .tokens = 40,
+                         MP_SHAPE(24, 6, 200, 40),
                          .ragged = 1,
                          .mask = 50,
                          .weights = 1,
@@ -212,10 +209,7 @@ static void other_numbers(xep_group_t *group, const char *mode, void *stream)
 {
     const mp_case_t c = {.name = "other numbers of replays",
                          .mode = mode,
-                         .experts = 8,
-                         .topk = 2,
-                         .hidden = 64,
-                         .tokens = 16,
+                         MP_SHAPE(8, 2, 64, 16),
                          .slots = 3,
                          .fixed_capacity = 1,
                          .memory = XEP_MEMORY_CUDA};
@@ -253,10 +247,7 @@ static void after_a_reset(xep_group_t *group, const char *mode, void *stream)
 {
     const mp_case_t c = {.name = "from before a reset",
                          .mode = mode,
-                         .experts = 8,
-                         .topk = 2,
-                         .hidden = 64,
-                         .tokens = 16,
+                         MP_SHAPE(8, 2, 64, 16),
                          .slots = 1,
                          .fixed_capacity = 1,
                          .memory = XEP_MEMORY_CUDA};
@@ -292,10 +283,7 @@ static void told_later(xep_group_t *group, const char *mode, void *stream)
 {
     const mp_case_t c = {.name = "wrong in a graph",
                          .mode = mode,
-                         .experts = 8,
-                         .topk = 2,
-                         .hidden = 64,
-                         .tokens = 16,
+                         MP_SHAPE(8, 2, 64, 16),
                          .fixed_capacity = 1,
                          .memory = XEP_MEMORY_CUDA};
     cuda_job_t job;
@@ -330,8 +318,7 @@ void cuda_graphs(xep_group_t *group, const char *mode, void *stream)
 
 void cuda_graphs_exact(xep_group_t *group, void *stream)
 {
-    const mp_case_t c =
-        {.name = "exact", .experts = 8, .topk = 2, .hidden = 64, .tokens = 16, .memory = XEP_MEMORY_CUDA};
+    const mp_case_t c = {.name = "exact", MP_SHAPE(8, 2, 64, 16), .memory = XEP_MEMORY_CUDA};
     cuda_job_t job;
     xep_handle_t *handle, *none = NULL;
     cuda_job_open(&job, &c, 5, group, stream);

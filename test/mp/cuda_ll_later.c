@@ -31,7 +31,7 @@ static void told_later(cuda_job_t *job, const xep_dispatch_args_t *a, const char
 
 static void refused_by_all(xep_group_t *group, void *stream)
 {
-    const mp_case_t c = {.name = "refused by all", .experts = 8, .topk = 2, .hidden = 64, .tokens = 16, LL};
+    const mp_case_t c = {.name = "refused by all", MP_SHAPE(8, 2, 64, 16), LL};
     cuda_job_t job;
     cuda_job_open(&job, &c, 5, group, stream);
     cuda_job_round(&job);
@@ -47,7 +47,7 @@ static void refused_by_all(xep_group_t *group, void *stream)
 
 static void late_rank(xep_group_t *group, void *stream)
 {
-    const mp_case_t c = {.name = "late", .experts = 8, .topk = 2, .hidden = 64, .tokens = 16, LL};
+    const mp_case_t c = {.name = "late", MP_SHAPE(8, 2, 64, 16), LL};
     cuda_job_t job;
     if (mp_nranks() == 1) return;
     cuda_job_open(&job, &c, 5, group, stream);
@@ -57,7 +57,7 @@ static void late_rank(xep_group_t *group, void *stream)
 
 static void other_combines(xep_group_t *group, void *stream)
 {
-    const mp_case_t c = {.name = "other combines", .experts = 8, .topk = 2, .hidden = 64, .tokens = 16, LL};
+    const mp_case_t c = {.name = "other combines", MP_SHAPE(8, 2, 64, 16), LL};
     cuda_job_t job;
     if (mp_nranks() == 1) return;
     cuda_job_open(&job, &c, 5, group, stream);

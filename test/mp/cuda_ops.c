@@ -27,22 +27,11 @@ static void *streams[STREAMS];
 
 #define CUDA .memory = XEP_MEMORY_CUDA
 static const mp_case_t cases[] = {
-    {.name = "plain", .experts = 32, .topk = 4, .hidden = 256, .tokens = 65, CUDA},
-    {.name = "ragged",
-     .experts = 24,
-     .topk = 6,
-     .hidden = 200,
-     .tokens = 40,
-     .ragged = 1,
-     .mask = 50,
-     .weights = 1,
-     CUDA},
-    {.name = "only rank 0", .experts = 9, .topk = 3, .hidden = 72, .tokens = 33, .ragged = 2, .weights = 1, CUDA},
+    {.name = "plain", MP_SHAPE(32, 4, 256, 65), CUDA},
+    {.name = "ragged", MP_SHAPE(24, 6, 200, 40), .ragged = 1, .mask = 50, .weights = 1, CUDA},
+    {.name = "only rank 0", MP_SHAPE(9, 3, 72, 33), .ragged = 2, .weights = 1, CUDA},
     {.name = "odd",
-     .experts = 61,
-     .topk = 5,
-     .hidden = 333,
-     .tokens = 70,
+     MP_SHAPE(61, 5, 333, 70),
      .nscales = 3,
      .dtype = XEP_E4M3,
      .combine_dtype = XEP_FP32,
@@ -52,10 +41,7 @@ static const mp_case_t cases[] = {
      .strided = 1,
      CUDA},
     {.name = "scales",
-     .experts = 16,
-     .topk = 2,
-     .hidden = 1024,
-     .tokens = 50,
+     MP_SHAPE(16, 2, 1024, 50),
      .nscales = 8,
      .scales_dtype = XEP_INT32,
      .dtype = XEP_E4M3,
@@ -64,32 +50,15 @@ static const mp_case_t cases[] = {
      .copy_in = 1,
      CUDA},
     {.name = "capacity",
-     .experts = 12,
-     .topk = 3,
-     .hidden = 128,
-     .tokens = 31,
+     MP_SHAPE(12, 3, 128, 31),
      .fixed_capacity = 1,
      .weights = 1,
      .copy_in = 1,
      .alignment = 8,
      CUDA},
-    {.name = "to one rank",
-     .routing = "one-rank",
-     .experts = 8,
-     .topk = 2,
-     .hidden = 64,
-     .tokens = 130,
-     .slots = 4,
-     CUDA},
-    {.name = "nothing", .experts = 8, .topk = 2, .hidden = 64, .tokens = 20, .mask = 1000, .biases = 2, CUDA},
-    {.name = "large rows",
-     .experts = 16,
-     .topk = 8,
-     .hidden = 9000,
-     .tokens = 12,
-     .dtype = XEP_FP32,
-     .combine_dtype = XEP_FP32,
-     CUDA},
+    {.name = "to one rank", .routing = "one-rank", MP_SHAPE(8, 2, 64, 130), .slots = 4, CUDA},
+    {.name = "nothing", MP_SHAPE(8, 2, 64, 20), .mask = 1000, .biases = 2, CUDA},
+    {.name = "large rows", MP_SHAPE(16, 8, 9000, 12), MP_FP32, CUDA},
 };
 
 /* ---- shapes: a dispatch, one with its routing, and combines of both, on two streams in turn ---- */
@@ -123,7 +92,7 @@ static void run_case(xep_group_t *group, const mp_case_t *c)
 
 static void requests(xep_group_t *group)
 {
-    const mp_case_t c = {.name = "requests", .experts = 12, .topk = 3, .hidden = 80, .tokens = 37, .weights = 1, CUDA};
+    const mp_case_t c = {.name = "requests", MP_SHAPE(12, 3, 80, 37), .weights = 1, CUDA};
     cuda_job_t job;
     xep_handle_t *first, *second;
     xep_request_t *reqs[2];
@@ -154,7 +123,7 @@ static void requests(xep_group_t *group)
  */
 static void other_streams(xep_group_t *group)
 {
-    const mp_case_t c = {.name = "other streams", .experts = 12, .topk = 3, .hidden = 80, .tokens = 37, CUDA};
+    const mp_case_t c = {.name = "other streams", MP_SHAPE(12, 3, 80, 37), CUDA};
     cuda_job_t job;
     xep_handle_t *handle;
     xep_request_t *req;
@@ -185,7 +154,7 @@ static void other_streams(xep_group_t *group)
 
 static void refusals(xep_group_t *group)
 {
-    const mp_case_t c = {.name = "refused", .experts = 8, .topk = 2, .hidden = 64, .tokens = 16, .nscales = 2, CUDA};
+    const mp_case_t c = {.name = "refused", MP_SHAPE(8, 2, 64, 16), .nscales = 2, CUDA};
     cuda_job_t job;
     xep_handle_t *handle = NULL;
     cuda_job_open(&job, &c, 5, group, streams[0]);

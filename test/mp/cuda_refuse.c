@@ -311,7 +311,7 @@ static void refuse_gather(const xep_handle_t *handle, void *there)
 
 void cuda_refuse_stream(xep_group_t *group, void *stream)
 {
-    const mp_case_t c = {.name = "host", .experts = 8, .topk = 2, .hidden = 64, .tokens = 16, .nscales = 2};
+    const mp_case_t c = {.name = "host", MP_SHAPE(8, 2, 64, 16), .nscales = 2};
     mp_job_t job;
     xep_handle_t *handle = NULL;
     mp_job_open(&job, &c, 5);

@@ -13,13 +13,9 @@ mp_case_t cuda_round_case(const char *name, const char *mode)
 {
     return (mp_case_t){.name = name,
                        .mode = mode,
-                       .experts = EXPERTS,
-                       .topk = TOPK,
-                       .hidden = HIDDEN,
-                       .tokens = TOKENS,
+                       MP_SHAPE(EXPERTS, TOPK, HIDDEN, TOKENS),
                        .mask = 100,
-                       .dtype = XEP_FP32,
-                       .combine_dtype = XEP_FP32,
+                       MP_FP32,
                        .memory = XEP_MEMORY_CUDA};
 }
 

@@ -16,13 +16,7 @@ enum { ROUNDS = 4 };
 
 static mp_case_t small_case(const char *mode)
 {
-    return (mp_case_t){.name = "staged",
-                       .mode = mode,
-                       .experts = 8,
-                       .topk = 2,
-                       .hidden = 64,
-                       .tokens = 16,
-                       .memory = XEP_MEMORY_CUDA};
+    return (mp_case_t){.name = "staged", .mode = mode, MP_SHAPE(8, 2, 64, 16), .memory = XEP_MEMORY_CUDA};
 }
 
 /*
@@ -262,12 +256,8 @@ static void in_parts(xep_group_t *group, const char *mode, void *stream)
     const char *slow = getenv("STANDIN_SLOW_COPIES");
     const mp_case_t c = {.name = "parts",
                          .mode = mode,
-                         .experts = 8,
-                         .topk = 2,
-                         .hidden = 1024,
-                         .tokens = 700,
-                         .dtype = XEP_FP32,
-                         .combine_dtype = XEP_FP32,
+                         MP_SHAPE(8, 2, 1024, 700),
+                         MP_FP32,
                          .biases = 2,
                          .slots = 1,
                          .memory = XEP_MEMORY_CUDA};

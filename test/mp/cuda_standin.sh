@@ -56,15 +56,17 @@ staged() {
         "$builddir/xep_run" -n "$ranks" "$builddir/test/mp/$program" ||
         { echo "FAIL: $program, staged, $ranks ranks: $*"; failed=1; }
 }
-for program in cuda_ops cuda_ll_ops; do
-    staged 2 $program XEP_MAP=never XEP_PROGRESS=thread STANDIN_PINS_NOTHING=yes XEP_LOG=error
-    [ -z "${XEP_TEST_BRIEF:-}" ] || continue
-    staged 3 $program XEP_MAP=never
-    staged 2 $program UCX_TLS=tcp,self
-    staged 4 $program XEP_NODE_RANKS=2 XEP_PATH=nodes XEP_THREADS=2
-done
+staged 2 cuda_ll_ops XEP_MAP=never XEP_PROGRESS=thread STANDIN_PINS_NOTHING=yes XEP_LOG=error
 staged 2 cuda_ops XEP_MAP=never STANDIN_SLOW_COPIES=100000 # counts are there before the rows
-[ -n "${XEP_TEST_BRIEF:-}" ] || staged 4 cuda_ops XEP_NODE_RANKS=2 XEP_PATH=flat
+if [ -z "${XEP_TEST_BRIEF:-}" ]; then
+    staged 2 cuda_ops XEP_MAP=never XEP_PROGRESS=thread STANDIN_PINS_NOTHING=yes XEP_LOG=error
+    for program in cuda_ops cuda_ll_ops; do
+        staged 3 $program XEP_MAP=never
+        staged 2 $program UCX_TLS=tcp,self
+        staged 4 $program XEP_NODE_RANKS=2 XEP_PATH=nodes XEP_THREADS=2
+    done
+    staged 4 cuda_ops XEP_NODE_RANKS=2 XEP_PATH=flat
+fi
 for mode in normal ll; do
     for of_node in 2 3; do # ranks of a node: staged, and mapped
         LD_LIBRARY_PATH=$tmp:$LD_LIBRARY_PATH XEP_NODE_RANKS=$of_node XEP_LOG=error \

@@ -39,10 +39,7 @@ void cuda_standing(xep_group_t *group, const char *mode, void *stream)
 {
     const mp_case_t c = {.name = "standing",
                          .mode = mode,
-                         .experts = 12,
-                         .topk = 3,
-                         .hidden = 80,
-                         .tokens = 37,
+                         MP_SHAPE(12, 3, 80, 37),
                          .slots = HANDLES,
                          .fixed_capacity = strcmp(mode, "ll") != 0,
                          .memory = XEP_MEMORY_CUDA};

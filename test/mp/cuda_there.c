@@ -11,32 +11,19 @@ enum { ROUNDS = 3 };
 
 #define FIXED .memory = XEP_MEMORY_CUDA, .fixed_capacity = 1
 static const mp_case_t cases[] = {
-    {.name = "plain there", .experts = 32, .topk = 4, .hidden = 256, .tokens = 65, FIXED},
+    {.name = "plain there", MP_SHAPE(32, 4, 256, 65), FIXED},
     {.name = "ragged there",
-     .experts = 24,
-     .topk = 6,
-     .hidden = 200,
-     .tokens = 40,
+     MP_SHAPE(24, 6, 200, 40),
      .ragged = 1,
      .mask = 50,
      .weights = 1,
      .alignment = 8,
      .copy_in = 1,
      FIXED},
-    {.name = "only rank 0 there",
-     .experts = 9,
-     .topk = 3,
-     .hidden = 72,
-     .tokens = 33,
-     .ragged = 2,
-     .weights = 1,
-     FIXED},
-    {.name = "no weights there", .experts = 9, .topk = 3, .hidden = 72, .tokens = 33, .ragged = 2, FIXED},
+    {.name = "only rank 0 there", MP_SHAPE(9, 3, 72, 33), .ragged = 2, .weights = 1, FIXED},
+    {.name = "no weights there", MP_SHAPE(9, 3, 72, 33), .ragged = 2, FIXED},
     {.name = "odd there",
-     .experts = 61,
-     .topk = 5,
-     .hidden = 333,
-     .tokens = 70,
+     MP_SHAPE(61, 5, 333, 70),
      .nscales = 3,
      .dtype = XEP_E4M3,
      .combine_dtype = XEP_FP32,
@@ -78,7 +65,7 @@ static void run_case(xep_group_t *group, const mp_case_t *c, void *streams[2])
 
 static void refused_at_once(xep_group_t *group, void *stream)
 {
-    const mp_case_t c = {.name = "at once", .experts = 8, .topk = 2, .hidden = 64, .tokens = 16, FIXED};
+    const mp_case_t c = {.name = "at once", MP_SHAPE(8, 2, 64, 16), FIXED};
     cuda_job_t job;
     xep_handle_t *handle, *none = NULL;
     uint64_t rows;
@@ -127,7 +114,7 @@ static void told_later(cuda_job_t *job, const xep_dispatch_args_t *a, const char
 
 static void refused_later(xep_group_t *group, void *stream)
 {
-    const mp_case_t c = {.name = "later", .experts = 8, .topk = 2, .hidden = 64, .tokens = 16, FIXED};
+    const mp_case_t c = {.name = "later", MP_SHAPE(8, 2, 64, 16), FIXED};
     cuda_job_t job;
     cuda_job_open(&job, &c, 5, group, stream);
     job.counts_there = 1;
@@ -144,7 +131,7 @@ static void refused_later(xep_group_t *group, void *stream)
 
 static void late_rank(xep_group_t *group, void *stream)
 {
-    const mp_case_t c = {.name = "late there", .experts = 8, .topk = 2, .hidden = 64, .tokens = 16, FIXED};
+    const mp_case_t c = {.name = "late there", MP_SHAPE(8, 2, 64, 16), FIXED};
     cuda_job_t job;
     if (mp_nranks() == 1) return;
     cuda_job_open(&job, &c, 5, group, stream);

@@ -19,8 +19,7 @@
 
 enum { ASK_US = 50 * 1000, HANG_S = 60 };
 
-static mp_case_t base =
-    {.name = "explained", .experts = 12, .topk = 4, .hidden = 300, .tokens = 30, .weights = 1, .slots = 2};
+static mp_case_t base = {.name = "explained", MP_SHAPE(12, 4, 300, 30), .weights = 1, .slots = 2};
 
 static atomic_int *said;  /* by how many ranks, over all calls */
 static atomic_int *begun; /* combines of the last rank */

@@ -10,8 +10,7 @@
 #include "mp_job.h"
 #include "mp_rig.h"
 
-static mp_case_t base =
-    {.name = "failure", .experts = 12, .topk = 4, .hidden = 300, .tokens = 30, .weights = 1, .slots = 2};
+static mp_case_t base = {.name = "failure", MP_SHAPE(12, 4, 300, 30), .weights = 1, .slots = 2};
 
 static char warning[512]; /* the last one that came before a deadline */
 

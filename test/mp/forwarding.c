@@ -19,8 +19,7 @@
 /* that passes on what the first rank of every other node sends to its own */
 enum { FORWARDER = 0 };
 
-static mp_case_t base =
-    {.name = "forwarding", .experts = 20, .topk = 6, .hidden = 700, .tokens = 90, .weights = 1, .path = XEP_PATH_NODES};
+static mp_case_t base = {.name = "forwarding", MP_SHAPE(20, 6, 700, 90), .weights = 1, .path = XEP_PATH_NODES};
 
 static void open_by_nodes(mp_job_t *job, xep_group_t *group, uint64_t seed)
 {

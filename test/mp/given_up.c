@@ -61,10 +61,7 @@ static void in_operations(xep_group_t *group, xep_group_t *second, const char *m
 {
     const mp_case_t c = {.name = "given up",
                          .mode = mode,
-                         .experts = 12,
-                         .topk = 4,
-                         .hidden = 300,
-                         .tokens = 30,
+                         MP_SHAPE(12, 4, 300, 30),
                          .weights = 1,
                          .slots = 2,
                          .timeout_ms = is_late() ? FAR_MS : DEADLINE_MS};
@@ -101,8 +98,7 @@ static void in_allgather(xep_group_t *group, xep_group_t *second, size_t bytes)
  */
 static void at_the_end(xep_group_t *group)
 {
-    const mp_case_t c =
-        {.name = "the end", .experts = 12, .topk = 4, .hidden = 300, .tokens = 30, .slots = 2, .timeout_ms = FAR_MS};
+    const mp_case_t c = {.name = "the end", MP_SHAPE(12, 4, 300, 30), .slots = 2, .timeout_ms = FAR_MS};
     mp_job_t job;
     xep_handle_t *handle;
     mp_job_open(&job, &c, 1);
@@ -120,15 +116,8 @@ static void at_the_end(xep_group_t *group)
 /* The others hear of it in their operation. */
 static void aborted(xep_group_t *group)
 {
-    const mp_case_t c = {.name = "aborted",
-                         .mode = "ll",
-                         .experts = 12,
-                         .topk = 4,
-                         .hidden = 300,
-                         .tokens = 30,
-                         .weights = 1,
-                         .slots = 2,
-                         .timeout_ms = FAR_MS};
+    const mp_case_t c =
+        {.name = "aborted", .mode = "ll", MP_SHAPE(12, 4, 300, 30), .weights = 1, .slots = 2, .timeout_ms = FAR_MS};
     mp_job_t job;
     mp_job_open(&job, &c, 1);
     mp_job_buffer(&job, group);

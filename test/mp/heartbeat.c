@@ -21,8 +21,7 @@
 
 enum { AWAY_US = 4 * 1000 * 1000 };
 
-static const mp_case_t base =
-    {.name = "heartbeat", .experts = 12, .topk = 4, .hidden = 300, .tokens = 30, .weights = 1, .slots = 2};
+static const mp_case_t base = {.name = "heartbeat", MP_SHAPE(12, 4, 300, 30), .weights = 1, .slots = 2};
 
 static xep_status_t dispatch(mp_job_t *job, int by_tests)
 {

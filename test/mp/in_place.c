@@ -14,33 +14,20 @@
 #include "mp_rig.h"
 
 static const mp_case_t shapes[] = {
-    {.name = "plain", .experts = 16, .topk = 4, .hidden = 256, .tokens = 96, .weights = 1, .in_place = 1},
+    {.name = "plain", MP_SHAPE(16, 4, 256, 96), .weights = 1, .in_place = 1},
     {.name = "odd",
-     .experts = 13,
-     .topk = 5,
-     .hidden = 77,
-     .tokens = 61,
+     MP_SHAPE(13, 5, 77, 61),
      .ragged = 1,
      .mask = 200,
      .nscales = 3,
      .weights = 1,
      .strided = 1,
      .in_place = 1},
-    {.name = "one rank sends", .experts = 9, .topk = 9, .hidden = 1, .tokens = 33, .ragged = 2, .in_place = 1},
-    {.name = "nobody receives", .experts = 8, .topk = 2, .hidden = 64, .tokens = 10, .mask = 1000, .in_place = 1},
-    {.name = "few experts",
-     .experts = 2,
-     .topk = 1,
-     .hidden = 130,
-     .tokens = 50,
-     .dtype = XEP_FP32,
-     .idx_dtype = XEP_INT32,
-     .in_place = 1},
+    {.name = "one rank sends", MP_SHAPE(9, 9, 1, 33), .ragged = 2, .in_place = 1},
+    {.name = "nobody receives", MP_SHAPE(8, 2, 64, 10), .mask = 1000, .in_place = 1},
+    {.name = "few experts", MP_SHAPE(2, 1, 130, 50), .dtype = XEP_FP32, .idx_dtype = XEP_INT32, .in_place = 1},
     {.name = "elsewhere",
-     .experts = 16,
-     .topk = 4,
-     .hidden = 200,
-     .tokens = 64,
+     MP_SHAPE(16, 4, 200, 64),
      .ragged = 1,
      .strided = 1,
      .weights = 1,
@@ -49,10 +36,7 @@ static const mp_case_t shapes[] = {
      .fixed_capacity = 1,
      .in_place = 2},
     {.name = "elsewhere, fp8",
-     .experts = 24,
-     .topk = 6,
-     .hidden = 1000,
-     .tokens = 70,
+     MP_SHAPE(24, 6, 1000, 70),
      .dtype = XEP_E4M3,
      .nscales = 8,
      .mask = 100,
@@ -64,14 +48,7 @@ static const mp_case_t shapes[] = {
 
 static mp_case_t held_in(const char *mode)
 {
-    return (mp_case_t){.name = "held",
-                       .mode = mode,
-                       .experts = 8,
-                       .topk = 8,
-                       .hidden = 64,
-                       .tokens = 20,
-                       .slots = 2,
-                       .in_place = 1};
+    return (mp_case_t){.name = "held", .mode = mode, MP_SHAPE(8, 8, 64, 20), .slots = 2, .in_place = 1};
 }
 
 /* Each of three ranks holds one of three handles: no memory is free on any rank, and rows are copied then. */

@@ -142,8 +142,7 @@ static void fork_child(int kind)
 
 static void fork_amid(const char *mode)
 {
-    const mp_case_t c =
-        {.name = "inherited", .mode = mode, .experts = 8, .topk = 2, .hidden = 32, .tokens = 6, .slots = 3};
+    const mp_case_t c = {.name = "inherited", .mode = mode, MP_SHAPE(8, 2, 32, 6), .slots = 3};
     mp_job_open(&job, &c, 1);
     mp_job_buffer(&job, group);
     xep_dispatch_args_t d = mp_job_dispatch(&job);

@@ -36,8 +36,7 @@ static const char *says_name;
 static FILE *says;
 static int is_victim;
 
-static mp_case_t base =
-    {.name = "killed", .experts = 21, .topk = 4, .hidden = 296, .tokens = 40, .weights = 1, .slots = 2};
+static mp_case_t base = {.name = "killed", MP_SHAPE(21, 4, 296, 40), .weights = 1, .slots = 2};
 
 /* ---- dying ---- */
 

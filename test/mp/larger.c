@@ -35,9 +35,9 @@ enum { ROUNDS = 4, JOBS = 2, SPREAD_US = 400 * 1000 };
 
 /* clang-format off */
 static const mp_case_t cases[JOBS] = {
-    {.name = "normal", .experts = 21, .topk = 4, .hidden = 264, .tokens = 40, .ragged = 1, .mask = 100, .nscales = 3,
+    {.name = "normal", MP_SHAPE(21, 4, 264, 40), .ragged = 1, .mask = 100, .nscales = 3,
      .weights = 1, .copy_in = 1},
-    {.name = "ll", .mode = "ll", .experts = 19, .topk = 3, .hidden = 136, .tokens = 24, .slots = 3, .weights = 1,
+    {.name = "ll", .mode = "ll", MP_SHAPE(19, 3, 136, 24), .slots = 3, .weights = 1,
      .copy_in = 1},
 };
 /* clang-format on */

@@ -17,7 +17,7 @@
 
 enum { LOST_MS = 500, OWN = 0x5a, HEAPS = 6, BACK = 1, DONE = 2 };
 
-static const mp_case_t large = {.name = "large", .experts = 8, .topk = 2, .hidden = 1024, .tokens = 256, .weights = 1};
+static const mp_case_t large = {.name = "large", MP_SHAPE(8, 2, 1024, 256), .weights = 1};
 
 typedef struct range {
     char *base;

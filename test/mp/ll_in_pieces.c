@@ -14,19 +14,10 @@
 #include "mp_rig.h"
 
 static const mp_case_t shapes[] = {
-    {.name = "plain", .experts = 32, .topk = 4, .hidden = 256, .tokens = 48, .weights = 1, .recv_rows = 100},
-    {.name = "everything to rank 0",
-     .routing = "one-rank",
-     .experts = 24,
-     .topk = 2,
-     .hidden = 65,
-     .tokens = 61,
-     .recv_rows = 90},
+    {.name = "plain", MP_SHAPE(32, 4, 256, 48), .weights = 1, .recv_rows = 100},
+    {.name = "everything to rank 0", .routing = "one-rank", MP_SHAPE(24, 2, 65, 61), .recv_rows = 90},
     {.name = "odd",
-     .experts = 29,
-     .topk = 7,
-     .hidden = 77,
-     .tokens = 31,
+     MP_SHAPE(29, 7, 77, 31),
      .ragged = 1,
      .mask = 200,
      .nscales = 3,
@@ -36,16 +27,13 @@ static const mp_case_t shapes[] = {
      .copy_in = 1,
      .recv_rows = 61},
     {.name = "e4m3, weights sent",
-     .experts = 24,
-     .topk = 6,
-     .hidden = 1000,
-     .tokens = 40,
+     MP_SHAPE(24, 6, 1000, 40),
      .ragged = 1,
      .weights = 1,
      .sent = 1,
      .quant = XEP_QUANT_E4M3,
      .slots = 3},
-    {.name = "one rank sends", .experts = 9, .topk = 9, .hidden = 1, .tokens = 40, .ragged = 2, .recv_rows = 17},
+    {.name = "one rank sends", MP_SHAPE(9, 9, 1, 40), .ragged = 2, .recv_rows = 17},
 };
 
 /* Every bit as with room for all: the rows of a routing that is not even, and their sums. */

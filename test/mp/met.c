@@ -18,8 +18,8 @@
 #include "mp_rig.h"
 
 static const mp_case_t cases[] = {
-    {.name = "met normal", .experts = 21, .topk = 4, .hidden = 264, .tokens = 40, .ragged = 1, .weights = 1},
-    {.name = "met ll", .mode = "ll", .experts = 19, .topk = 3, .hidden = 136, .tokens = 24, .weights = 1},
+    {.name = "met normal", MP_SHAPE(21, 4, 264, 40), .ragged = 1, .weights = 1},
+    {.name = "met ll", .mode = "ll", MP_SHAPE(19, 3, 136, 24), .weights = 1},
 };
 
 static const char *name = "pmix:met here";

@@ -10,8 +10,7 @@
 #include "mp_job.h"
 #include "mp_rig.h"
 
-static const mp_case_t base =
-    {.name = "mismatch", .experts = 12, .topk = 4, .hidden = 64, .tokens = 20, .weights = 1, .nscales = 2, .slots = 2};
+static const mp_case_t base = {.name = "mismatch", MP_SHAPE(12, 4, 64, 20), .weights = 1, .nscales = 2, .slots = 2};
 
 static int is_odd_one(void)
 {

@@ -13,8 +13,7 @@
 #include "mp_job.h"
 #include "mp_rig.h"
 
-static mp_case_t base =
-    {.name = "misused", .experts = 8, .topk = 2, .hidden = 64, .tokens = 20, .weights = 1, .slots = 2};
+static mp_case_t base = {.name = "misused", MP_SHAPE(8, 2, 64, 20), .weights = 1, .slots = 2};
 
 static xep_handle_t *dispatch(mp_job_t *job)
 {

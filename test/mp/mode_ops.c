@@ -14,10 +14,7 @@ mp_case_t mode_ops_case(const char *mode)
 {
     return (mp_case_t){.name = "ops",
                        .mode = mode,
-                       .experts = 24,
-                       .topk = 6,
-                       .hidden = 200,
-                       .tokens = 40,
+                       MP_SHAPE(24, 6, 200, 40),
                        .ragged = 1,
                        .mask = 50,
                        .weights = 1,

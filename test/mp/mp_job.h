@@ -41,6 +41,11 @@ typedef struct mp_case {
     xep_memory_t memory; /* of the buffer; the arrays of the job are the host's in any case */
 } mp_case_t;
 
+/** Fields of a case that all have. */
+#define MP_SHAPE(_experts, _topk, _hidden, _tokens) \
+    .experts = (_experts), .topk = (_topk), .hidden = (_hidden), .tokens = (_tokens)
+#define MP_FP32 .dtype = XEP_FP32, .combine_dtype = XEP_FP32
+
 typedef struct mp_job {
     const mp_case_t *c;
     oracle_routing_t *routing;

@@ -6,8 +6,7 @@
 #include "mp_job.h"
 #include "mp_rig.h"
 
-static mp_case_t base =
-    {.name = "over callback", .experts = 26, .topk = 5, .hidden = 320, .tokens = 70, .ragged = 1, .weights = 1};
+static mp_case_t base = {.name = "over callback", MP_SHAPE(26, 5, 320, 70), .ragged = 1, .weights = 1};
 
 static int gather(void *group, const void *send, void *recv, size_t bytes)
 {

@@ -25,8 +25,8 @@ enum { SHADOWED = 0 };
 #endif
 
 static const mp_case_t cases[] = {
-    {.name = "normal", .experts = 64, .topk = 2, .hidden = 2048, .tokens = 1024},
-    {.name = "ll", .mode = "ll", .experts = 64, .topk = 2, .hidden = 2048, .tokens = 256},
+    {.name = "normal", MP_SHAPE(64, 2, 2048, 1024)},
+    {.name = "ll", .mode = "ll", MP_SHAPE(64, 2, 2048, 256)},
 };
 
 /* Of mappings as large as a heap. */
@@ -151,8 +151,7 @@ static void second_slot(mp_job_t *job)
 /* Rows that are read where their source has them: each is a page of another rank's. */
 static void read_in_place(xep_group_t *group)
 {
-    static const mp_case_t c =
-        {.name = "in place", .experts = 64, .topk = 2, .hidden = 2048, .tokens = 1024, .in_place = 1};
+    static const mp_case_t c = {.name = "in place", MP_SHAPE(64, 2, 2048, 1024), .in_place = 1};
     mp_job_t job;
     xep_handle_t *handle;
     unsigned sum = 0;

@@ -9,10 +9,7 @@
 #include "mp_rig.h"
 
 static const mp_case_t base = {.name = "wrong",
-                               .experts = 12,
-                               .topk = 3,
-                               .hidden = 64,
-                               .tokens = 20,
+                               MP_SHAPE(12, 3, 64, 20),
                                .weights = 1,
                                .slots = 2,
                                .copy_in = 1,
@@ -22,10 +19,7 @@ static const mp_case_t base = {.name = "wrong",
 
 static const mp_case_t by_expert = {.name = "by expert, wrong",
                                     .mode = "ll",
-                                    .experts = 12,
-                                    .topk = 3,
-                                    .hidden = 64,
-                                    .tokens = 20,
+                                    MP_SHAPE(12, 3, 64, 20),
                                     .slots = 2,
                                     .copy_in = 1,
                                     .combine_dtype = XEP_FP32,

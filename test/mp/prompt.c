@@ -24,10 +24,7 @@ enum { VICTIM = 3, RANKS = 4, WARM_UP = 50, COUNT = 200, TIMEOUT_MS = 4000 };
 #define SLOWER 4    /* with processes of others on all cores, which were not there before */
 
 static const mp_case_t base = {.name = "prompt",
-                               .experts = 16,
-                               .topk = 4,
-                               .hidden = 512,
-                               .tokens = 64,
+                               MP_SHAPE(16, 4, 512, 64),
                                .weights = 1,
                                .slots = 2,
                                .timeout_ms = TIMEOUT_MS,

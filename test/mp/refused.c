@@ -13,8 +13,8 @@
 #include "mp_rig.h"
 
 static const mp_case_t cases[] = {
-    {.name = "normal", .experts = 12, .topk = 4, .hidden = 64, .tokens = 20, .weights = 1, .slots = 2},
-    {.name = "ll", .mode = "ll", .experts = 12, .topk = 4, .hidden = 64, .tokens = 20, .weights = 1, .slots = 2},
+    {.name = "normal", MP_SHAPE(12, 4, 64, 20), .weights = 1, .slots = 2},
+    {.name = "ll", .mode = "ll", MP_SHAPE(12, 4, 64, 20), .weights = 1, .slots = 2},
 };
 
 static int is_odd_one(void)

@@ -10,8 +10,8 @@
 #include "mp_rig.h"
 
 static const mp_case_t cases[] = {
-    {.name = "small", .experts = 16, .topk = 4, .hidden = 64, .tokens = 8, .weights = 1},
-    {.name = "large", .experts = 16, .topk = 8, .hidden = 7168, .tokens = 600, .weights = 1, .copy_in = 1},
+    {.name = "small", MP_SHAPE(16, 4, 64, 8), .weights = 1},
+    {.name = "large", MP_SHAPE(16, 8, 7168, 600), .weights = 1, .copy_in = 1},
 };
 
 static void away_or_done(atomic_int *done, int operations)

@@ -27,24 +27,8 @@
 enum { RANKS = 8, GROUPS = 16, ROUNDS = 6, SPREAD_US = 400 * 1000 };
 
 static const mp_case_t cases[] = {
-    {.name = "normal",
-     .experts = 21,
-     .topk = 4,
-     .hidden = 264,
-     .tokens = 40,
-     .ragged = 1,
-     .mask = 100,
-     .weights = 1,
-     .copy_in = 1},
-    {.name = "ll",
-     .mode = "ll",
-     .experts = 19,
-     .topk = 3,
-     .hidden = 136,
-     .tokens = 24,
-     .slots = 2,
-     .weights = 1,
-     .copy_in = 1},
+    {.name = "normal", MP_SHAPE(21, 4, 264, 40), .ragged = 1, .mask = 100, .weights = 1, .copy_in = 1},
+    {.name = "ll", .mode = "ll", MP_SHAPE(19, 3, 136, 24), .slots = 2, .weights = 1, .copy_in = 1},
 };
 
 /** Sets of ranks, by their first numbers. */

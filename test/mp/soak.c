@@ -22,8 +22,8 @@ enum { JOBS = 2, ROUNDS = 6, GROW_MS = 20 * 1000, LOST_MS = 15 * 1000 };
 
 /* Of the buffers that follow from group to group. */
 static const mp_case_t kept[JOBS] = {
-    {.name = "kept normal", .experts = 21, .topk = 4, .hidden = 264, .tokens = 40, .ragged = 1, .weights = 1},
-    {.name = "kept ll", .mode = "ll", .experts = 19, .topk = 3, .hidden = 136, .tokens = 24, .weights = 1},
+    {.name = "kept normal", MP_SHAPE(21, 4, 264, 40), .ragged = 1, .weights = 1},
+    {.name = "kept ll", .mode = "ll", MP_SHAPE(19, 3, 136, 24), .weights = 1},
 };
 
 static const char *address_path;
@@ -91,18 +91,16 @@ static xep_status_t play_round(mp_job_t *job, uint64_t payload)
 static mp_case_t draw(uint64_t number)
 {
     uint64_t h = oracle_hash_row(&number, sizeof number, 3);
-    return (mp_case_t){.name = "drawn",
-                       .mode = h & 1 ? "ll" : NULL,
-                       .experts = 1 + (uint32_t)(h >> 1 & 63),
-                       .topk = 1,
-                       .hidden = 8 * (1 + (uint32_t)(h >> 8 & 127)),
-                       .tokens = 1 + (h >> 16 & 127),
-                       .ragged = (int)(h >> 24 & 1),
-                       .mask = (uint32_t)(h >> 25 & 255),
-                       .strided = (int)(h >> 34 & 1),
-                       .copy_in = (int)(h >> 35 & 1),
-                       .weights = 1,
-                       .slots = 1 + (uint32_t)(h >> 36 & 3)};
+    return (
+        mp_case_t){.name = "drawn",
+                   .mode = h & 1 ? "ll" : NULL,
+                   MP_SHAPE(1 + (uint32_t)(h >> 1 & 63), 1, 8 * (1 + (uint32_t)(h >> 8 & 127)), 1 + (h >> 16 & 127)),
+                   .ragged = (int)(h >> 24 & 1),
+                   .mask = (uint32_t)(h >> 25 & 255),
+                   .strided = (int)(h >> 34 & 1),
+                   .copy_in = (int)(h >> 35 & 1),
+                   .weights = 1,
+                   .slots = 1 + (uint32_t)(h >> 36 & 3)};
 }
 
 static xep_status_t play_drawn(uint64_t number)

@@ -92,7 +92,7 @@ static void rounds(mp_job_t *job, int n)
 
 int main(int argc, char **argv)
 {
-    static const mp_case_t c = {.name = "steady", .experts = 16, .topk = 4, .hidden = 1024, .tokens = 64, .weights = 1};
+    static const mp_case_t c = {.name = "steady", MP_SHAPE(16, 4, 1024, 64), .weights = 1};
     xep_group_t *group = mp_group();
     xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
     mp_job_t job;

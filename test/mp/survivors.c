@@ -37,10 +37,7 @@
 enum { FIRST = 10, SECOND = 25, THIRD = 40, SPREAD_US = 300 * 1000, STALE_US = 60 * 1000 };
 
 static const mp_case_t base = {.name = "masks",
-                               .experts = 21,
-                               .topk = 4,
-                               .hidden = 296,
-                               .tokens = 40,
+                               MP_SHAPE(21, 4, 296, 40),
                                .ragged = 0,
                                .mask = 100,
                                .weights = 1,

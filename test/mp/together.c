@@ -18,8 +18,7 @@
 
 enum { ATTEMPTS = 4, FIRST_MS = 1000 };
 
-static mp_case_t base =
-    {.name = "together", .experts = 12, .topk = 4, .hidden = 300, .tokens = 30, .weights = 1, .slots = 2};
+static mp_case_t base = {.name = "together", MP_SHAPE(12, 4, 300, 30), .weights = 1, .slots = 2};
 
 static atomic_int *steps; /* all ranks are through so many */
 static atomic_int *right; /* attempts in which rank 0 said what it should */
@@ -87,8 +86,7 @@ static int stays_away(mp_job_t *job, mp_job_t *other, absence_t how, uint64_t ep
 
 static void in_operations(xep_group_t *group, absence_t how)
 {
-    static const mp_case_t else_where =
-        {.name = "elsewhere", .experts = 12, .topk = 4, .hidden = 300, .tokens = 30, .slots = 2};
+    static const mp_case_t else_where = {.name = "elsewhere", MP_SHAPE(12, 4, 300, 30), .slots = 2};
     mp_job_t job, other;
     uint64_t epoch = 1;
     mp_job_open(&job, &base, 1);

@@ -12,8 +12,7 @@
 #include "mp_job.h"
 #include "mp_rig.h"
 
-static const mp_case_t base =
-    {.name = "victim", .experts = 12, .topk = 4, .hidden = 300, .tokens = 30, .weights = 1, .slots = 2};
+static const mp_case_t base = {.name = "victim", MP_SHAPE(12, 4, 300, 30), .weights = 1, .slots = 2};
 
 static void maybe_die(const char *here, const char *phase)
 {
