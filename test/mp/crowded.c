@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* ranks: 2 4, brief: 4, limit: 120 */
+/* ranks: 2 4, brief: 4, limit: 120, again: 2 */
 
 /*
  * More ranks than processors, here all of them on one: while a rank computes, those who wait for it leave it the

@@ -8,12 +8,12 @@
 
 # large [VAR=VALUE...]
 large() {
-    on_ranks 2 "XEP_TIMEOUT=$((110 * ${XEP_TEST_SLOW:-1}))s" XEP_ROOM=rank "$@" ./test/mp/large
+    on_ranks 2 "XEP_TIMEOUT=$((110 * slow))s" XEP_ROOM=rank "$@" ./test/mp/large
     [ $status -ne 77 ] || { cat "$dir/out"; exit $((failed ? failed : 77)); }
     [ $status -eq 0 ] || wrong "large with $*"
 }
 
 large
-[ -z "${XEP_TEST_BRIEF:-}" ] || exit $failed
+! in_brief || exit $failed
 for put in rma pack am; do large XEP_MAP=never XEP_PUT=$put; done
 exit $failed

@@ -2,12 +2,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # limit: 300, again: 2
 # Groups that grow: processes that no launcher has started become ranks; however bytes travel.
-set -u
+. "${srcdir:-.}/test/mp/ranks.bash" || exit 99
 program=./test/mp/larger
-failed=0
-dir=$(mktemp -d) || exit 99
-trap 'rm -rf "$dir"' EXIT
-slow=${XEP_TEST_SLOW:-1}
 
 # larger ENDED RANKS SCENARIO NEWCOMER...: how many processes end well, of all; NEWCOMER is HOW or HOW:SEED
 larger() {
@@ -56,7 +52,7 @@ larger 3 3 wrong
 larger 1 0 none late
 timeout=$((3 * slow))s larger 4 3 absent file
 export XEP_MAP=never
-[ -n "${XEP_TEST_BRIEF:-}" ] || all # in brief, as over sockets
+in_brief || all # in brief, as over sockets
 export UCX_TLS=tcp,self
 all
 exit $failed

@@ -6,7 +6,7 @@
 
 small="--mode ll --tokens 21 --hidden 328 --experts 22 --topk 5 --mask 80"
 for dtype in fp16 fp32 fp8; do check 2 $small --dtype $dtype --check-only; done
-if [ -n "${XEP_TEST_BRIEF:-}" ]; then # each cast once, and each way of moving bytes
+if in_brief; then # each cast once, and each way of moving bytes
     check 2 $small --quant none --layout compact --check-only
     check 2 $small --quant e4m3 --layout padded --check-only
     check 2 XEP_MAP=never $small --quant e4m3-pow2 --layout padded --check-only

@@ -1,27 +1,21 @@
-#!/bin/sh
+#!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 # limit: 120, again: 2
 # Where the others go on without a rank that has died or stopped, the first operation ends in time and the next is as
 # fast as those before: where all map one another, and over sockets. On a busy machine times are what others leave.
-set -u
-failed=0
+. "${srcdir:-.}/test/mp/ranks.bash" || exit 99
 
 # prompt MODE killed|stopped
 prompt() {
-    out=$(timeout $((50 * ${XEP_TEST_SLOW:-1})) ./xep_run -k -n 4 ./test/mp/prompt "$@" 2>&1)
-    if [ "$(printf '%s\n' "$out" | grep -c '^survived')" -eq 3 ]; then
-        echo "$* ${UCX_TLS:-}:"
-        printf '%s\n' "$out" | grep before
-        return
-    fi
-    echo "$* ${UCX_TLS:-}: 3 of 4 did not survive, or not in time:"
-    printf '%s\n' "$out"
-    failed=1
+    on_ranks 4 -k ./test/mp/prompt "$@"
+    say survived 3 || wrong "$* ${UCX_TLS:-}: 3 of 4 did not survive, or not in time"
+    echo "$* ${UCX_TLS:-}:"
+    grep before "$dir/out"
 }
 
 prompt normal killed
 prompt ll stopped
-if [ -z "${XEP_TEST_BRIEF:-}" ]; then
+if ! in_brief; then
     prompt normal stopped
     prompt ll killed
     UCX_TLS=tcp,self prompt ll stopped

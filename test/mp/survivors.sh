@@ -1,50 +1,29 @@
-#!/bin/sh
+#!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 # limit: 400, again: 2
 # Ranks die, stop and come back, one by one and three at once: the others go on, agree, and have the right sums; where
 # all map one another, over sockets, over shared memory of UCX, and on several nodes.
-set -u
-failed=0
+. "${srcdir:-.}/test/mp/ranks.bash" || exit 99
 ranks=8
-[ -z "${XEP_TEST_BRIEF:-}" ] || ranks=6
+! in_brief || ranks=6
 
-# play MODE SCENARIO SEED [OPTION...]: counts who survived, and who lived and left
-play() {
-    mode=$1 scenario=$2 seed=$3 n=$ranks
-    shift 3
-    case $scenario in
-    anywhere) n=5 ;;
+# survive MODE SCENARIO SEED [OPTION...]: as many survive, or live and leave, as there have to
+survive() {
+    local n=$ranks gone=1 left=1
+    case $2 in
+    none) gone=0 left=0 ;;
+    at-once | in-turns) gone=3 left=0 ;;
+    anywhere) n=5 gone=2 left=0 ;;
     taking) n=4 ;;
     esac
-    out=$(XEP_TIMEOUT=20s timeout $((100 * ${XEP_TEST_SLOW:-1})) \
-        ./xep_run -k "$@" -n "$n" ./test/mp/survivors "$mode" "$scenario" "$seed" 2>&1)
-    survivors=$(printf '%s\n' "$out" | grep -c '^survived')
-    left=$(printf '%s\n' "$out" | grep -c '^left')
-}
-
-wrong() {
-    echo "$mode $scenario $seed $* of $n ranks: $survivors survived, $left left:"
-    printf '%s\n' "$out"
-    failed=1
-}
-
-# survive MODE SCENARIO SEED [OPTION...]
-survive() {
-    play "$@"
-    shift 3
-    case $scenario in
-    none) gone=0 leave=0 ;;
-    at-once | in-turns) gone=3 leave=0 ;;
-    anywhere) gone=2 leave=0 ;;
-    *) gone=1 leave=1 ;;
-    esac
-    [ "$survivors" -eq $((n - gone)) ] && [ "$left" -eq $leave ] || wrong "$@"
+    on_ranks $n XEP_TIMEOUT=20s -k "${@:4}" ./test/mp/survivors "${@:1:3}"
+    say survived $((n - gone)) && say left $left || wrong "$*: of $n ranks $((n - gone)) survive, $left leave"
 }
 
 # pause_one MODE SEED: whether rank 3 comes back in time depends on the machine
 pause_one() {
-    play "$1" paused "$2"
-    [ $((survivors + left)) -eq "$n" ] && [ "$left" -le 1 ] || wrong
+    on_ranks "$ranks" XEP_TIMEOUT=20s -k ./test/mp/survivors "$1" paused "$2"
+    say survived "$ranks" || { say survived $((ranks - 1)) && say left 1; } || wrong "$1 paused $2"
 }
 
 # anywhere MODE: of which other seeds may be asked for
@@ -54,9 +33,10 @@ anywhere() {
 
 # all_scenarios MODE OPTION...
 all_scenarios() {
-    m=$1
-    shift
-    for each in 'none 0' 'at-once 1' 'in-turns 2' 'stopped 3' 'reading 8' 'asked 4'; do survive "$m" $each "$@"; done
+    local each
+    for each in 'none 0' 'at-once 1' 'in-turns 2' 'stopped 3' 'reading 8' 'asked 4'; do
+        survive "$1" $each "${@:2}"
+    done
 }
 
 # taking MODE: more than the network takes
@@ -65,7 +45,7 @@ taking() {
 }
 
 # Each scenario and each way once or twice: what is decided when does not depend on how bytes go.
-in_brief() {
+some() {
     seeds=11
     for mode in ll normal; do
         survive $mode at-once 1
@@ -87,7 +67,7 @@ in_brief() {
     survive ll in-turns 2
 }
 
-at_length() {
+everything() {
     seeds='11 22'
     for mode in ll normal; do
         all_scenarios $mode
@@ -125,5 +105,5 @@ at_length() {
     survive normal stopped 3
 }
 
-if [ -n "${XEP_TEST_BRIEF:-}" ]; then in_brief; else at_length; fi
+if in_brief; then some; else everything; fi
 exit $failed

@@ -5,8 +5,8 @@
 # those that contrib/check.sh runs all of them under ("transports").
 . "${srcdir:-.}/test/mp/ranks.bash" || exit 99
 
-# not in brief: what simulators and kernels_*.t go through, or other tests, and what is one change away from another line
-at_length() { [ -n "${XEP_TEST_BRIEF:-}" ] || passes "$@"; }
+# Not in brief: what simulators, kernels_*.t or other tests go through, and what is one change away from another line.
+at_length() { in_brief || passes "$@"; }
 
 passes 3 normal_shapes XEP_THREADS=3
 for setting in XEP_SIMD=scalar XEP_SIMD=avx2 XEP_STREAM=0 XEP_STREAM=inf XEP_PREFAULT=0 XEP_NUMA=no; do
