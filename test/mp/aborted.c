@@ -63,7 +63,7 @@ static void in_combine(mp_job_t *job, xep_group_t *group)
     atomic_int *done = mp_counter(group);
     MP_OK(xep_dispatch(job->buffer, &d, &handle, NULL));
     ++*done;
-    if (mp_rank() == mp_nranks() - 1) {
+    if (mp_is_last()) {
         mp_await(done, (int)mp_nranks());
         return;
     }
@@ -123,7 +123,7 @@ static void play(const scene_t *scene, int by_signal)
     mp_job_round(&job);
     ++*here;
     mp_await(here, (int)mp_nranks()); /* an abort also ends the round of those that have not left it */
-    if (mp_rank() != mp_nranks() - 1) {
+    if (!mp_is_last()) {
         scene->wait(&job, group);
         check_reason(group);
     } else {

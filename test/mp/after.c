@@ -4,8 +4,6 @@
 /* Operations that begin when others are done, while what they were given is freed, released, destroyed or fails. Both
  * modes. */
 
-#include <string.h>
-
 #include "mp_job.h"
 #include "mp_rig.h"
 
@@ -41,19 +39,9 @@ static void freed_request(xep_group_t *group, const char *mode)
     mp_job_close(&job);
 }
 
-static int alone(void *ctx, const void *send, void *recv, size_t bytes)
-{
-    (void)ctx;
-    memcpy(recv, send, bytes);
-    return 0;
-}
-
 static void other_group(xep_group_t *group, const char *mode)
 {
-    xep_group_params_t params = XEP_GROUP_PARAMS_INIT;
-    xep_group_t *own;
-    params.allgather = alone, params.nranks = 1;
-    MP_OK(xep_group_create(&params, &own));
+    xep_group_t *own = mp_group_alone();
     mp_job_t job, other;
     open_job(&job, group, mode, 0);
     open_job(&other, own, mode, 0);

@@ -69,24 +69,19 @@ static void end_asking(void)
     MP_CHECK(pthread_join(asking.thread, NULL) == 0);
 }
 
-static int is_last(void)
-{
-    return mp_rank() == mp_nranks() - 1;
-}
-
 /* The last rank is late until all others have said that they wait for it. */
 static void begin(const char *what, const char *before)
 {
     static char whom[32];
     snprintf(whom, sizeof whom, "%srank %u", before, mp_nranks() - 1);
     calls++;
-    if (is_last()) mp_await(said, calls * ((int)mp_nranks() - 1));
+    if (mp_is_last()) mp_await(said, calls * ((int)mp_nranks() - 1));
     else begin_asking(what, whom);
 }
 
 static void end(void)
 {
-    if (!is_last()) end_asking();
+    if (!mp_is_last()) end_asking();
 }
 
 /* ---- what is waited in ---- */
@@ -132,14 +127,14 @@ static void in_input(mp_job_t *job)
     MP_OK(xep_dispatch(job->buffer, &d, &handle, NULL));
     xep_combine_args_t c = mp_job_combine(job, handle);
     rounds++;
-    if (!is_last()) mp_await(begun, rounds);
+    if (!mp_is_last()) mp_await(begun, rounds);
     MP_OK(xep_combine(handle, &c, &req));
-    if (is_last()) ++*begun;
+    if (mp_is_last()) ++*begun;
     snprintf(what, sizeof what, "the combine input of slot 0 of mode %s, whose last rows are still read: epoch 5",
              base.mode);
-    if (!is_last()) MP_OK(xep_request_wait(req));
+    if (!mp_is_last()) MP_OK(xep_request_wait(req));
     begin(what, "");
-    if (is_last()) MP_OK(xep_request_wait(req));
+    if (mp_is_last()) MP_OK(xep_request_wait(req));
     else MP_CHECK(xep_handle_combine_input(handle, NULL) != NULL);
     end();
     xep_request_free(req);

@@ -74,7 +74,7 @@ static void stays_away(xep_group_t *group, int warned)
         int logged = 0;
         mp_job_round(&job);
         xep_log_set(count_logged, &logged);
-        if (mp_rank() != mp_nranks() - 1) {
+        if (!mp_is_last()) {
             dispatch_in_vain(&job, round == 1, round == warned ? WARNED_MS : SOON_MS);
             MP_CHECK(logged > 0); /* said once, with the reason */
         }
@@ -127,22 +127,6 @@ static void comes_late(xep_group_t *group)
     mp_job_close(&job);
 }
 
-static int gather(void *group, const void *send, void *recv, size_t bytes)
-{
-    return xep_group_allgather(group, send, recv, bytes) == XEP_OK ? 0 : -1;
-}
-
-/* A barrier has its group's deadline. */
-static xep_group_t *second_group(xep_group_t *group)
-{
-    xep_group_params_t params = XEP_GROUP_PARAMS_INIT;
-    xep_group_t *second;
-    params.rank = mp_rank(), params.nranks = mp_nranks(), params.allgather = gather, params.allgather_ctx = group;
-    params.timeout_ms = WARNED_MS;
-    MP_OK(xep_group_create(&params, &second));
-    return second;
-}
-
 /* The last rank stays away from a barrier, and from the making of a buffer, until the others have given it up. */
 static void in_group_calls(xep_group_t *group)
 {
@@ -150,13 +134,13 @@ static void in_group_calls(xep_group_t *group)
     atomic_int *done = mp_counter(group);
     snprintf(missing, sizeof missing, "still missing: rank %u", mp_nranks() - 1);
     for (int i = 0; i < 2; i++) {
-        xep_group_t *second = second_group(group);
+        xep_group_t *second = mp_second_group(group, WARNED_MS); /* a barrier has its group's deadline */
         int logged = 0;
         mp_job_t job;
         mp_job_open(&job, &base, 5);
         warning[0] = '\0';
         xep_log_set(count_logged, &logged);
-        if (mp_rank() != mp_nranks() - 1) {
+        if (!mp_is_last()) {
             MP_FAILS(XEP_ERR_TIMEOUT, i == 0 ? xep_group_barrier(second) : mp_job_try_buffer(&job, second));
             check_warning(i == 0 ? "barrier: " : "xep_buffer_create: ", missing);
         }

@@ -15,29 +15,9 @@
 
 enum { DEADLINE_MS = 300, FAR_MS = 60000, CALLS = 200, SHARE = 4080 };
 
-static int is_late(void)
-{
-    return mp_rank() == mp_nranks() - 1;
-}
-
-static int gather(void *group, const void *send, void *recv, size_t bytes)
-{
-    return xep_group_allgather(group, send, recv, bytes) == XEP_OK ? 0 : -1;
-}
-
-static xep_group_t *second_group(xep_group_t *group)
-{
-    xep_group_params_t params = XEP_GROUP_PARAMS_INIT;
-    xep_group_t *second;
-    params.rank = mp_rank(), params.nranks = mp_nranks(), params.allgather = gather, params.allgather_ctx = group;
-    params.timeout_ms = is_late() ? FAR_MS : DEADLINE_MS;
-    MP_OK(xep_group_create(&params, &second));
-    return second;
-}
-
 static void come_late(uint32_t deadlines_x2)
 {
-    if (is_late()) mp_sleep_us(deadlines_x2 * DEADLINE_MS * 500);
+    if (mp_is_last()) mp_sleep_us(deadlines_x2 * DEADLINE_MS * 500);
 }
 
 /* Late by so many halves of a deadline: with 3 the others are in their first reset, with 6 in a later one. */
@@ -48,8 +28,8 @@ static void in_operation(xep_group_t *group, mp_job_t *job, uint32_t deadlines_x
     come_late(deadlines_x2);
     double begin = mp_now();
     MP_FAILS(XEP_ERR_TIMEOUT, mp_job_try_round(job, deadlines_x2));
-    if (is_late()) MP_REASON("given up by rank ");
-    if (is_late()) MP_REASON(" s ago (deadline passed)");
+    if (mp_is_last()) MP_REASON("given up by rank ");
+    if (mp_is_last()) MP_REASON(" s ago (deadline passed)");
     for (int i = 0; (status = xep_buffer_reset(job->buffer)) == XEP_ERR_TIMEOUT && i < CALLS; i++) continue;
     MP_OK(status);
     MP_CHECK(mp_now() - begin < FAR_MS / 2e3);
@@ -64,7 +44,7 @@ static void in_operations(xep_group_t *group, xep_group_t *second, const char *m
                          MP_SHAPE(12, 4, 300, 30),
                          .weights = 1,
                          .slots = 2,
-                         .timeout_ms = is_late() ? FAR_MS : DEADLINE_MS};
+                         .timeout_ms = mp_is_last() ? FAR_MS : DEADLINE_MS};
     mp_job_t job;
     mp_job_open(&job, &c, 1);
     mp_job_buffer(&job, second);
@@ -82,8 +62,8 @@ static void in_allgather(xep_group_t *group, xep_group_t *second, size_t bytes)
     MP_OK(xep_group_barrier(group));
     come_late(5);
     status = xep_group_allgather(second, send, recv, bytes);
-    MP_CHECK(status == (is_late() ? XEP_OK : XEP_ERR_TIMEOUT));
-    if (!is_late()) MP_FAILS(XEP_ERR_BOOT, xep_group_allgather(second, send, recv, bytes - 1));
+    MP_CHECK(status == (mp_is_last() ? XEP_OK : XEP_ERR_TIMEOUT));
+    if (!mp_is_last()) MP_FAILS(XEP_ERR_BOOT, xep_group_allgather(second, send, recv, bytes - 1));
     for (int i = 0; status == XEP_ERR_TIMEOUT && i < CALLS; i++)
         status = xep_group_allgather(second, send, recv, bytes);
     MP_OK(status);
@@ -106,11 +86,11 @@ static void at_the_end(xep_group_t *group)
     double begin = mp_now();
     xep_dispatch_args_t d = mp_job_dispatch(&job);
     d.timeout_ms = DEADLINE_MS;
-    if (is_late()) MP_FAILS(XEP_ERR_TIMEOUT, xep_dispatch(job.buffer, &d, &handle, NULL));
+    if (mp_is_last()) MP_FAILS(XEP_ERR_TIMEOUT, xep_dispatch(job.buffer, &d, &handle, NULL));
     else mp_job_close(&job);
     MP_CHECK(mp_now() - begin < FAR_MS / 2e3);
     MP_OK(xep_group_barrier(group));
-    if (is_late()) mp_job_close(&job);
+    if (mp_is_last()) mp_job_close(&job);
 }
 
 /* The others hear of it in their operation. */
@@ -123,9 +103,9 @@ static void aborted(xep_group_t *group)
     mp_job_buffer(&job, group);
     mp_job_round(&job);
     double begin = mp_now();
-    if (is_late()) xep_buffer_abort(job.buffer);
+    if (mp_is_last()) xep_buffer_abort(job.buffer);
     MP_FAILS(XEP_ERR_BROKEN, mp_job_try_round(&job, 2));
-    MP_REASON(is_late() ? "this rank called xep_buffer_abort()" : "given up by rank ");
+    MP_REASON(mp_is_last() ? "this rank called xep_buffer_abort()" : "given up by rank ");
     MP_OK(xep_buffer_reset(job.buffer));
     MP_CHECK(mp_now() - begin < FAR_MS / 2e3);
     mp_job_round(&job);
@@ -134,7 +114,7 @@ static void aborted(xep_group_t *group)
 
 int main(void)
 {
-    xep_group_t *group = mp_group(), *second = second_group(group);
+    xep_group_t *group = mp_group(), *second = mp_second_group(group, mp_is_last() ? FAR_MS : DEADLINE_MS);
     in_allgather(group, second, 8);
     in_allgather(group, second, 3 * SHARE + 5);
     in_operations(group, second, "normal");

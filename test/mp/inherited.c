@@ -99,19 +99,10 @@ static void take_apart(void)
     xep_group_destroy(group);
 }
 
-static int alone(void *ctx, const void *send, void *recv, size_t bytes)
-{
-    (void)ctx;
-    memcpy(recv, send, bytes);
-    return 0;
-}
-
 static void make_own(const mp_case_t *c)
 {
-    xep_group_params_t params = XEP_GROUP_PARAMS_INIT;
     mp_job_t own;
-    params.allgather = alone, params.nranks = 1;
-    MP_OK(xep_group_create(&params, &group));
+    group = mp_group_alone();
     mp_go_on(group);
     mp_job_open(&own, c, 2);
     mp_job_buffer(&own, group);

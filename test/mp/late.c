@@ -50,21 +50,10 @@ static xep_status_t dispatch_for(mp_job_t *job, int32_t timeout_ms)
 
 /* ---- the rank that goes on ---- */
 
-static int give_to_itself(void *ctx, const void *send, void *recv, size_t bytes)
-{
-    (void)ctx;
-    memcpy(recv, send, bytes);
-    return 0;
-}
-
 /* New heaps, of many sizes, are elsewhere, and what comes late is not in them either. */
 static void go_on_alone(range_t old, const atomic_int *turn)
 {
-    xep_group_params_t params = XEP_GROUP_PARAMS_INIT;
-    xep_group_t *alone;
-    params.nranks = 1;
-    params.allgather = give_to_itself;
-    MP_OK(xep_group_create(&params, &alone));
+    xep_group_t *alone = mp_group_alone();
     for (int i = 0; i < HEAPS || atomic_load(turn) < DONE; i++) {
         xep_buffer_params_t small = mp_small_params();
         xep_buffer_t *buffer;

@@ -12,17 +12,12 @@
 
 static const mp_case_t base = {.name = "mismatch", MP_SHAPE(12, 4, 64, 20), .weights = 1, .nscales = 2, .slots = 2};
 
-static int is_odd_one(void)
-{
-    return mp_rank() == mp_nranks() - 1;
-}
-
 /* the odd rank changes a field of good params; text is what every rank must be told */
 #define DISAGREE(_field, _value, _text)                                 \
     do {                                                                \
         xep_buffer_params_t p_ = mp_small_params();                     \
         xep_buffer_t *b_ = NULL;                                        \
-        if (is_odd_one()) p_._field = (_value);                         \
+        if (mp_is_last()) p_._field = (_value);                         \
         MP_FAILS(XEP_ERR_MISMATCH, xep_buffer_create(group, &p_, &b_)); \
         must_say(_text);                                                \
         MP_CHECK(b_ == NULL);                                           \
@@ -50,12 +45,12 @@ static void buffers(xep_group_t *group)
     DISAGREE(combine_dtype, XEP_FP32, "combine_dtype: fp32, bf16");
     /* wrong on one rank alone: that one says what, the others who */
     xep_buffer_params_t p = mp_small_params();
-    if (is_odd_one()) p.hidden = 0;
+    if (mp_is_last()) p.hidden = 0;
     MP_FAILS(XEP_ERR_INVALID, xep_buffer_create(group, &p, &buffer));
-    if (is_odd_one()) MP_REASON("invalid hidden: 0");
+    if (mp_is_last()) MP_REASON("invalid hidden: 0");
     else MP_REASON("cannot create its buffer");
     p = mp_small_params();
-    if (is_odd_one()) p.mode = "missing";
+    if (mp_is_last()) p.mode = "missing";
     MP_FAILS(XEP_ERR_PLUGIN, xep_buffer_create(group, &p, &buffer));
     p = mp_small_params();
     p.threads = 1 + mp_rank(); /* per rank: no disagreement */
@@ -68,7 +63,7 @@ static void buffers(xep_group_t *group)
     do {                                                                       \
         xep_dispatch_args_t a_ = mp_job_dispatch(job);                         \
         xep_handle_t *h_ = NULL;                                               \
-        if (is_odd_one()) {                                                    \
+        if (mp_is_last()) {                                                    \
             _change;                                                           \
         }                                                                      \
         MP_FAILS(XEP_ERR_MISMATCH, xep_dispatch(job->buffer, &a_, &h_, NULL)); \
@@ -102,17 +97,17 @@ static void cached(mp_job_t *job)
     a.cached = first;
     xep_dispatch_args_t fresh = mp_job_dispatch(job);
     fresh.topk_weights = NULL;
-    MP_FAILS(XEP_ERR_MISMATCH, xep_dispatch(job->buffer, is_odd_one() ? &fresh : &a, &none, NULL));
+    MP_FAILS(XEP_ERR_MISMATCH, xep_dispatch(job->buffer, mp_is_last() ? &fresh : &a, &none, NULL));
     MP_REASON("cached");
     MP_OK(xep_dispatch(job->buffer, &fresh, &second, NULL));
-    a.cached = is_odd_one() ? second : first;
+    a.cached = mp_is_last() ? second : first;
     xep_handle_release(NULL);
     /* both slots are taken: free one of them first, the other stays a wrong routing on one rank */
-    if (is_odd_one()) xep_handle_release(first);
+    if (mp_is_last()) xep_handle_release(first);
     else xep_handle_release(second);
     MP_FAILS(XEP_ERR_MISMATCH, xep_dispatch(job->buffer, &a, &none, NULL));
     MP_REASON("cached");
-    xep_handle_release(is_odd_one() ? second : first);
+    xep_handle_release(mp_is_last() ? second : first);
     mp_job_round(job);
 }
 
@@ -123,12 +118,12 @@ static void combines(mp_job_t *job)
     MP_OK(xep_dispatch(job->buffer, &d, &handle, NULL));
     xep_combine_args_t good = mp_job_combine(job, handle), bad = good;
     bad.dtype = XEP_FP16;
-    MP_FAILS(XEP_ERR_MISMATCH, xep_combine(handle, is_odd_one() ? &bad : &good, NULL));
+    MP_FAILS(XEP_ERR_MISMATCH, xep_combine(handle, mp_is_last() ? &bad : &good, NULL));
     MP_REASON("dtype");
     bad = good;
     bad.topk_weights = NULL;
     bad.out_weights = NULL;
-    MP_FAILS(XEP_ERR_MISMATCH, xep_combine(handle, is_odd_one() ? &bad : &good, NULL));
+    MP_FAILS(XEP_ERR_MISMATCH, xep_combine(handle, mp_is_last() ? &bad : &good, NULL));
     MP_REASON("weights");
     good = mp_job_combine(job, handle);
     MP_OK(xep_combine(handle, &good, NULL));

@@ -80,6 +80,42 @@ uint32_t mp_nranks(void)
     return the_info.nranks;
 }
 
+int mp_is_last(void)
+{
+    return mp_rank() == mp_nranks() - 1;
+}
+
+static int gather(void *group, const void *send, void *recv, size_t bytes)
+{
+    return xep_group_allgather(group, send, recv, bytes) == XEP_OK ? 0 : -1;
+}
+
+xep_group_t *mp_second_group(xep_group_t *group, int32_t timeout_ms)
+{
+    xep_group_params_t params = XEP_GROUP_PARAMS_INIT;
+    xep_group_t *second;
+    params.rank = mp_rank(), params.nranks = mp_nranks(), params.allgather = gather, params.allgather_ctx = group;
+    params.timeout_ms = timeout_ms;
+    MP_OK(xep_group_create(&params, &second));
+    return second;
+}
+
+static int give_to_itself(void *ctx, const void *send, void *recv, size_t bytes)
+{
+    (void)ctx;
+    memcpy(recv, send, bytes);
+    return 0;
+}
+
+xep_group_t *mp_group_alone(void)
+{
+    xep_group_params_t params = XEP_GROUP_PARAMS_INIT;
+    xep_group_t *alone;
+    params.allgather = give_to_itself, params.nranks = 1;
+    MP_OK(xep_group_create(&params, &alone));
+    return alone;
+}
+
 int mp_skip(const char *why)
 {
     if (the_info.rank == 0) printf("skipped: %s\n", why);

@@ -8,11 +8,6 @@
 
 static mp_case_t base = {.name = "over callback", MP_SHAPE(26, 5, 320, 70), .ragged = 1, .weights = 1};
 
-static int gather(void *group, const void *send, void *recv, size_t bytes)
-{
-    return xep_group_allgather(group, send, recv, bytes) == XEP_OK ? 0 : -1;
-}
-
 static void rounds(xep_group_t *group, const char *mode)
 {
     mp_job_t job;
@@ -28,10 +23,7 @@ static void rounds(xep_group_t *group, const char *mode)
 
 int main(void)
 {
-    xep_group_params_t params = XEP_GROUP_PARAMS_INIT;
-    xep_group_t *group = mp_group(), *own;
-    params.rank = mp_rank(), params.nranks = mp_nranks(), params.allgather = gather, params.allgather_ctx = group;
-    MP_OK(xep_group_create(&params, &own));
+    xep_group_t *group = mp_group(), *own = mp_second_group(group, 0);
     rounds(own, "normal");
     rounds(own, "ll");
     xep_group_destroy(own);

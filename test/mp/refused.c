@@ -17,11 +17,6 @@ static const mp_case_t cases[] = {
     {.name = "ll", .mode = "ll", MP_SHAPE(12, 4, 64, 20), .weights = 1, .slots = 2},
 };
 
-static int is_odd_one(void)
-{
-    return mp_rank() == mp_nranks() - 1;
-}
-
 /* This rank's own, and no other's business: nothing is sent. */
 static void refuse_dispatch(mp_job_t *job)
 {
@@ -70,9 +65,9 @@ static void refused_by_all(mp_job_t *job)
 /* So many calls of the odd rank; the others come to as many errors. */
 static void refused_by_one(mp_job_t *job, uint32_t calls)
 {
-    for (uint32_t i = 0; i < calls && is_odd_one(); i++) refuse_dispatch(job);
+    for (uint32_t i = 0; i < calls && mp_is_last(); i++) refuse_dispatch(job);
     mismatched_dispatch(job, calls);
-    for (uint32_t i = 0; i < calls && !is_odd_one(); i++) left_out(job, calls);
+    for (uint32_t i = 0; i < calls && !mp_is_last(); i++) left_out(job, calls);
     mp_job_round(job);
     mp_job_round(job);
 }
@@ -83,7 +78,7 @@ static void in_flight(mp_job_t *job)
     xep_handle_t *handles[2];
     xep_request_t *requests[2];
     xep_dispatch_args_t args = mp_job_dispatch(job);
-    if (is_odd_one()) refuse_dispatch(job);
+    if (mp_is_last()) refuse_dispatch(job);
     for (int i = 0; i < 2; i++) MP_OK(xep_dispatch(job->buffer, &args, &handles[i], &requests[i]));
     for (int i = 0; i < 2; i++) {
         MP_FAILS(XEP_ERR_MISMATCH, xep_request_wait(requests[i]));
@@ -91,7 +86,7 @@ static void in_flight(mp_job_t *job)
         xep_request_free(requests[i]);
         xep_handle_release(handles[i]);
     }
-    if (!is_odd_one()) left_out(job, 1);
+    if (!mp_is_last()) left_out(job, 1);
     mp_job_round(job);
 }
 
@@ -103,10 +98,10 @@ static void combines(mp_job_t *job)
     MP_OK(xep_dispatch(job->buffer, &d, &handle, NULL));
     xep_combine_args_t good = mp_job_combine(job, handle), bad = good;
     bad.out_stride = 3;
-    if (is_odd_one()) MP_FAILS(XEP_ERR_INVALID, xep_combine(handle, &bad, NULL));
+    if (mp_is_last()) MP_FAILS(XEP_ERR_INVALID, xep_combine(handle, &bad, NULL));
     MP_FAILS(XEP_ERR_MISMATCH, xep_combine(handle, &good, NULL));
     must_name(1);
-    if (!is_odd_one()) MP_FAILS(XEP_ERR_MISMATCH, xep_combine(handle, &good, NULL));
+    if (!mp_is_last()) MP_FAILS(XEP_ERR_MISMATCH, xep_combine(handle, &good, NULL));
     good = mp_job_combine(job, handle);
     MP_OK(xep_combine(handle, &good, NULL));
     mp_job_check_out(job);
@@ -116,10 +111,10 @@ static void combines(mp_job_t *job)
 /* All begin anew, whoever is behind. */
 static void reset(mp_job_t *job)
 {
-    if (is_odd_one()) refuse_dispatch(job);
+    if (mp_is_last()) refuse_dispatch(job);
     MP_OK(xep_buffer_reset(job->buffer));
     mp_job_round(job);
-    if (is_odd_one()) refuse_dispatch(job);
+    if (mp_is_last()) refuse_dispatch(job);
     mismatched_dispatch(job, 1);
     MP_OK(xep_buffer_reset(job->buffer));
     mp_job_round(job);

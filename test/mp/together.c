@@ -32,11 +32,6 @@ static void listen(void *arg, xep_log_level_t level, const char *message)
         snprintf(said, sizeof said, "%s", message + 20);
 }
 
-static int is_last(void)
-{
-    return mp_rank() == mp_nranks() - 1;
-}
-
 /* A meeting that is not xep's: a rank that is in no call of xep comes to it, too. */
 static void meet(void)
 {
@@ -79,7 +74,7 @@ static int stays_away(mp_job_t *job, mp_job_t *other, absence_t how, uint64_t ep
                              : "waits in dispatch 1 of mode normal of another buffer; ranks 0-2 wait for its ");
     said[0] = '\0';
     meet();
-    if (!is_last()) dispatch_in_vain(job, timeout_ms);
+    if (!mp_is_last()) dispatch_in_vain(job, timeout_ms);
     else if (how == WAITS_ELSEWHERE) dispatch_in_vain(other, 2 * timeout_ms);
     return is_right(before, "", attempt);
 }
@@ -105,31 +100,16 @@ static void in_operations(xep_group_t *group, absence_t how)
     mp_job_close(&job);
 }
 
-static int gather(void *group, const void *send, void *recv, size_t bytes)
-{
-    return xep_group_allgather(group, send, recv, bytes) == XEP_OK ? 0 : -1;
-}
-
-static xep_group_t *second_group(xep_group_t *group, int32_t timeout_ms)
-{
-    xep_group_params_t params = XEP_GROUP_PARAMS_INIT;
-    xep_group_t *second;
-    params.rank = mp_rank(), params.nranks = mp_nranks(), params.allgather = gather, params.allgather_ctx = group;
-    params.timeout_ms = timeout_ms;
-    MP_OK(xep_group_create(&params, &second));
-    return second;
-}
-
 /* A barrier has its group's deadline. */
 static void in_barrier(xep_group_t *group)
 {
     int32_t timeout_ms = FIRST_MS;
     for (int attempt = 0; attempt < ATTEMPTS; attempt++, timeout_ms *= 3) {
-        xep_group_t *second = second_group(group, timeout_ms);
+        xep_group_t *second = mp_second_group(group, timeout_ms);
         atomic_store(right, 0);
         said[0] = '\0';
         meet();
-        if (!is_last()) MP_FAILS(XEP_ERR_TIMEOUT, xep_group_barrier(second));
+        if (!mp_is_last()) MP_FAILS(XEP_ERR_TIMEOUT, xep_group_barrier(second));
         int done = is_right("rank 3 never came to barrier ", " and does not answer; ranks 0-2 wait for it", attempt);
         xep_group_abort(second);
         xep_group_destroy(second);
