@@ -54,8 +54,7 @@ libsim_la_SOURCES = \
 	%D%/sim/script_check.h %D%/sim/script_check.c %D%/sim/script_end.h %D%/sim/script_end.c \
 	%D%/sim/script_player.h %D%/sim/script_player.c \
 	%D%/sim/sim_mode.h %D%/sim/sim_cases.h %D%/sim/sim_cases.c \
-	%D%/sim/sim_failures.h %D%/sim/sim_failures.c %D%/sim/sim_nodes.h %D%/sim/sim_nodes.c \
-	%D%/sim/sim_pieces.h %D%/sim/sim_pieces.c %D%/sim/sim_inbox.h %D%/sim/sim_inbox.c
+	%D%/sim/sim_suites.h %D%/sim/sim_failures.c %D%/sim/sim_nodes.c %D%/sim/sim_pieces.c %D%/sim/sim_inbox.c
 sim_ldadd = libsim.la libxep_oracle.la $(CMOCKA_LIBS) -lm
 %C%_sim_sim_normal_t_SOURCES = %D%/sim/sim_normal.c %D%/sim/sim_main.c
 %C%_sim_sim_normal_t_CPPFLAGS = $(AM_CPPFLAGS) -DSIM_MODE=sim_normal
@@ -129,22 +128,15 @@ check_LTLIBRARIES += %D%/cuda/standin_cuda.la %D%/cuda/xep_normal_cuda.la %D%/cu
 %C%_cuda_xep_ll_cuda_la_CPPFLAGS = $(cuda_cppflags)
 %C%_cuda_xep_ll_cuda_la_LIBADD = libxep_kit_parts.la -lm
 %C%_cuda_xep_ll_cuda_la_LDFLAGS = -module -avoid-version -shared -rpath /nowhere
-%C%_mp_cuda_ops_SOURCES = \
-	%D%/mp/cuda_rig.h %D%/mp/cuda_rig.c %D%/mp/cuda_job.h %D%/mp/cuda_job.c \
-	%D%/mp/cuda_refuse.h %D%/mp/cuda_refuse.c %D%/mp/cuda_layouts.h %D%/mp/cuda_layouts.c \
-	%D%/mp/cuda_after.h %D%/mp/cuda_after.c %D%/mp/cuda_there.h %D%/mp/cuda_there.c \
-	%D%/mp/cuda_staged.h %D%/mp/cuda_staged.c %D%/mp/cuda_break.h %D%/mp/cuda_break.c \
-	%D%/mp/cuda_graphs.h %D%/mp/cuda_graphs.c %D%/mp/cuda_rounds.h %D%/mp/cuda_rounds.c \
-	%D%/mp/cuda_standing.h %D%/mp/cuda_standing.c %D%/mp/cuda_faults.h %D%/mp/cuda_faults.c \
-	%D%/mp/cuda_death.h %D%/mp/cuda_death.c %D%/mp/cuda_ops.c
+cuda_parts = \
+	%D%/mp/cuda_rig.h %D%/mp/cuda_rig.c %D%/mp/cuda_job.h %D%/mp/cuda_job.c %D%/mp/cuda_parts.h \
+	%D%/mp/cuda_refuse.c %D%/mp/cuda_layouts.c %D%/mp/cuda_staged.c %D%/mp/cuda_graphs.c \
+	%D%/mp/cuda_rounds.h %D%/mp/cuda_rounds.c %D%/mp/cuda_standing.c %D%/mp/cuda_faults.c
+%C%_mp_cuda_ops_SOURCES = $(cuda_parts) \
+	%D%/mp/cuda_after.c %D%/mp/cuda_there.c %D%/mp/cuda_break.c %D%/mp/cuda_death.c %D%/mp/cuda_ops.c
 %C%_mp_cuda_ops_LDADD = libmp_rig.la
-%C%_mp_cuda_ll_ops_SOURCES = \
-	%D%/mp/cuda_rig.h %D%/mp/cuda_rig.c %D%/mp/cuda_job.h %D%/mp/cuda_job.c \
-	%D%/mp/cuda_ll_later.h %D%/mp/cuda_ll_later.c %D%/mp/cuda_layouts.h %D%/mp/cuda_layouts.c \
-	%D%/mp/cuda_ll_patterns.h %D%/mp/cuda_ll_patterns.c %D%/mp/cuda_staged.h %D%/mp/cuda_staged.c \
-	%D%/mp/cuda_graphs.h %D%/mp/cuda_graphs.c %D%/mp/cuda_rounds.h %D%/mp/cuda_rounds.c \
-	%D%/mp/cuda_standing.h %D%/mp/cuda_standing.c %D%/mp/cuda_faults.h %D%/mp/cuda_faults.c \
-	%D%/mp/cuda_refuse.h %D%/mp/cuda_refuse.c %D%/mp/cuda_ll_ops.c
+%C%_mp_cuda_ll_ops_SOURCES = $(cuda_parts) \
+	%D%/mp/cuda_ll_later.c %D%/mp/cuda_ll_patterns.c %D%/mp/cuda_ll_ops.c
 %C%_mp_cuda_ll_ops_LDADD = libmp_rig.la
 %C%_bench_cuda_calls_SOURCES = \
 	%D%/mp/cuda_rig.h %D%/mp/cuda_rig.c %D%/mp/cuda_job.h %D%/mp/cuda_job.c %D%/bench/cuda_calls.c

@@ -4,7 +4,7 @@
  * Two buffers, each on its own stream, which the stand-in delays as it likes. The second one dispatches what the first
  * one's combine writes, and the first one writes there again once the second one has read it: only "after" says so.
  */
-#include "cuda_after.h"
+#include "cuda_parts.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-#include "cuda_death.h"
+#include "cuda_parts.h"
 
 #include <signal.h>
 #include <string.h>

@@ -5,7 +5,7 @@
  * fewer of them. Each time memory, events, modules and the current context are what they were, and the next buffer is
  * as any other. Then the same with operations, and a reset mends what they have broken.
  */
-#include "cuda_faults.h"
+#include "cuda_parts.h"
 
 #include <dlfcn.h>
 #include <string.h>

@@ -4,7 +4,7 @@
  * A graph has the addresses that its operations were captured with, and what lies there when it is replayed is what
  * they send: so rows and routings change from replay to replay here.
  */
-#include "cuda_graphs.h"
+#include "cuda_parts.h"
 
 #include <stdio.h>
 #include <string.h>

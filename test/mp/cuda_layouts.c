@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* The shapes are those of other groups than this one: a layout depends on its arguments alone. */
-#include "cuda_layouts.h"
+#include "cuda_parts.h"
 
 #include <oracle_layout.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* What shows while kernels run: a later operation tells it, and a reset makes the buffer good again. */
-#include "cuda_ll_later.h"
+#include "cuda_parts.h"
 
 #include "cuda_job.h"
 #include "cuda_rig.h"

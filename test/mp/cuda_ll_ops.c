@@ -6,17 +6,10 @@
  */
 #include <string.h>
 
-#include "cuda_faults.h"
-#include "cuda_graphs.h"
 #include "cuda_job.h"
-#include "cuda_layouts.h"
-#include "cuda_ll_later.h"
-#include "cuda_ll_patterns.h"
-#include "cuda_refuse.h"
+#include "cuda_parts.h"
 #include "cuda_rig.h"
 #include "cuda_rounds.h"
-#include "cuda_staged.h"
-#include "cuda_standing.h"
 #include "mp_rig.h"
 
 enum { ROUNDS = 3, STREAMS = 2 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* Every 16-bit pattern, Inf, NaN and the smallest ones too, is cast and summed on devices as it is on the host. */
-#include "cuda_ll_patterns.h"
+#include "cuda_parts.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* Where a buffer cannot be, or a stream has no meaning, the error says what there should be. */
-#include "cuda_refuse.h"
+#include "cuda_parts.h"
 
 #include <pthread.h>
 #include <stddef.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* Streams are held by the test, so that it decides when the device comes to an operation. */
-#include "cuda_staged.h"
+#include "cuda_parts.h"
 
 #include <pthread.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
  * The own stream goes on only when every rank has called all of its operations, and the last rank begins to call only
  * when the others are through: a call that waited for the device, or for a rank, would wait for ever.
  */
-#include "cuda_standing.h"
+#include "cuda_parts.h"
 
 #include <string.h>
 

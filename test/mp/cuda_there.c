@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* Every byte as with counts that are waited for, and no call that waits. */
-#include "cuda_there.h"
+#include "cuda_parts.h"
 
 #include "cuda_job.h"
 #include "cuda_rig.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-#include "sim_failures.h"
+#include "sim_suites.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,7 +9,6 @@
 
 #include <cmocka.h>
 
-#include "sim_pieces.h"
 #include "sim_wire.h"
 
 enum { RANKS = 3, MOST_CALLS = 20000 };
