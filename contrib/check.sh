@@ -146,8 +146,8 @@ check_distribution() {
         skip clang 'it is not installed (Debian: clang)'
     fi
     tests=$(cd "$top" && echo test/abi/*.sh test/rig/*.sh) || return
-    tests+=' test/mp/perf_check.sh test/mp/run_output.sh test/mp/launch_xep_run.sh test/mp/launch_prterun.sh'
-    tests+=' test/mp/nodes.mp test/unit/util_cpu.t'
+    tests+=' test/mp/perf/perf_check.sh test/mp/launch/run_output.sh test/mp/launch/launch_xep_run.sh'
+    tests+=' test/mp/launch/launch_prterun.sh test/mp/groups/group_query.mp test/unit/util_cpu.t'
     if bounded 1200 env XEP_TEST_BRIEF=yes make -C "$work/gcc" -j"$jobs" distcheck TESTS="$tests" \
         DISTCHECK_CONFIGURE_FLAGS="$flags" >"$log" 2>&1; then
         pass
