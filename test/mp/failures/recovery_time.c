@@ -5,7 +5,7 @@
  *
  * recovery_time MODE killed   rank 3 of 4 kills itself between two operations: the others find that out long before a
  *                             deadline
- * recovery_time MODE stopped  it stops there: they wait for timeout_ms, and a tenth of it at most until they have agreed
+ * recovery_time MODE stopped  it stops there: they wait for timeout_ms, and a tenth at most until they have agreed
  *
  * The operation after that one must be as fast as those before: what is compared is a dispatch with its combine. And
  * none waits for the rank any more, which the library itself counts.
