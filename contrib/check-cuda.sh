@@ -33,7 +33,7 @@ while [ $# -gt 0 ]; do
 done
 nvcc=${NVCC:-$(PATH=$PATH:/usr/local/cuda/bin command -v nvcc)} || { echo 'skipped: there is no nvcc'; exit 77; }
 mkdir -p "$work/include/xep"
-tests='test/mp/cuda_ops test/mp/cuda_ll_ops test/bench/cuda_calls'
+tests='test/mp/device/cuda_ops test/mp/device/cuda_ll_ops test/bench/cuda_calls'
 
 # ---- the library: built here, or carried ----
 

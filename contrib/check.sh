@@ -146,10 +146,10 @@ check_distribution() {
         skip clang 'it is not installed (Debian: clang)'
     fi
     tests=$(cd "$top" && echo test/abi/*.sh test/rig/*.sh) || return
-    tests+=' test/mp/perf_check.sh test/mp/run_output.sh test/mp/launch_xep_run.sh test/mp/launch_prterun.sh'
-    tests+=' test/mp/nodes.mp test/unit/util_cpu.t'
-    if bounded 1200 make -C "$work/gcc" -j"$jobs" distcheck TESTS="$tests" DISTCHECK_CONFIGURE_FLAGS="$flags" \
-        >"$log" 2>&1; then
+    tests+=' test/mp/perf/perf_check.sh test/mp/launch/run_output.sh test/mp/launch/launch_xep_run.sh'
+    tests+=' test/mp/launch/launch_prterun.sh test/mp/groups/group_query.mp test/unit/util_cpu.t'
+    if bounded 1200 env XEP_TEST_BRIEF=yes make -C "$work/gcc" -j"$jobs" distcheck TESTS="$tests" \
+        DISTCHECK_CONFIGURE_FLAGS="$flags" >"$log" 2>&1; then
         pass
     else
         fail 'make distcheck' "$log"
@@ -163,13 +163,14 @@ check_distribution() {
 }
 
 # each_transport NAME [VARIABLE=VALUE...]: ranks that map posix memory, as by default it is System V's (ALLOC_PRIO in
-# ucp_settings.c; messages over sysv are for wire_transports.sh); bytes that UCX moves, over shared memory and over TCP
+# ucp_settings.c; messages over sysv are for wire_transports.sh); bytes that UCX moves, over shared memory and over TCP.
+# In brief, as numbers of ranks and shapes have been gone through by then.
 each_transport() {
     local setting name=$1
     shift
-    suite 900 "${name}UCX_TLS=posix,self" "$work/gcc" check-mapped "$@" UCX_TLS=posix,self
+    suite 900 "${name}UCX_TLS=posix,self" "$work/gcc" check-mapped "$@" XEP_TEST_BRIEF=yes UCX_TLS=posix,self
     for setting in XEP_MAP=never UCX_TLS=tcp,self; do
-        suite 900 "$name$setting" "$work/gcc" check-transport "$@" $setting
+        suite 900 "$name$setting" "$work/gcc" check-transport "$@" XEP_TEST_BRIEF=yes $setting
     done
 }
 
@@ -179,8 +180,9 @@ check_second_ucx() {
     [ -n "${XEP_TEST_UCX_LIB:-}" ] || { skip 'second UCX' 'it could not be had'; return; }
     LD_LIBRARY_PATH=$XEP_TEST_UCX_LIB "$work/gcc/xep_info" | grep -q '^ucx *1\.22\.' ||
         { fail 'xep_info with the second UCX does not name it'; return; }
-    suite 900 'second UCX' "$work/gcc" check-mapped LD_LIBRARY_PATH="$XEP_TEST_UCX_LIB"
-    suite 300 'second UCX, deaths and little memory' "$work/gcc" check-memory LD_LIBRARY_PATH="$XEP_TEST_UCX_LIB"
+    suite 900 'second UCX' "$work/gcc" check-mapped LD_LIBRARY_PATH="$XEP_TEST_UCX_LIB" XEP_TEST_BRIEF=yes
+    suite 300 'second UCX, deaths and little memory' "$work/gcc" check-memory LD_LIBRARY_PATH="$XEP_TEST_UCX_LIB" \
+        XEP_TEST_BRIEF=yes
     each_transport 'second UCX, ' LD_LIBRARY_PATH="$XEP_TEST_UCX_LIB"
 }
 

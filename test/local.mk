@@ -7,7 +7,7 @@
 # limits stand in a comment of its source (%D%/rig/run-test). Exit status 77 skips. Tests run at the same time: each in
 # its own temporary folder.
 AM_CPPFLAGS += $(library_cppflags) -I$(srcdir)/src/ucp -I$(srcdir)/plugins/kit -I$(srcdir)/plugins/kernels \
-	-I$(srcdir)/oracle -I$(srcdir)/tools/perf -I$(srcdir)/test/unit $(CMOCKA_CFLAGS)
+	-I$(srcdir)/oracle -I$(srcdir)/tools/perf -I$(srcdir)/test/rig -I$(srcdir)/test/unit $(CMOCKA_CFLAGS)
 insides = libtest_parts.la libxep_kernels.la libxep_kit_parts.la libxep_cost.la libxep_all.la libxep_oracle.la -lm
 LDADD = libunit.la $(insides) $(CMOCKA_LIBS)
 
@@ -56,8 +56,7 @@ libsim_la_SOURCES = \
 	%D%/sim/script_check.h %D%/sim/script_check.c %D%/sim/script_end.h %D%/sim/script_end.c \
 	%D%/sim/script_player.h %D%/sim/script_player.c \
 	%D%/sim/sim_mode.h %D%/sim/sim_cases.h %D%/sim/sim_cases.c \
-	%D%/sim/sim_failures.h %D%/sim/sim_failures.c %D%/sim/sim_nodes.h %D%/sim/sim_nodes.c \
-	%D%/sim/sim_pieces.h %D%/sim/sim_pieces.c %D%/sim/sim_inbox.h %D%/sim/sim_inbox.c
+	%D%/sim/sim_suites.h %D%/sim/sim_failures.c %D%/sim/sim_nodes.c %D%/sim/sim_pieces.c %D%/sim/sim_inbox.c
 sim_ldadd = libsim.la libxep_oracle.la $(CMOCKA_LIBS) -lm
 %C%_sim_sim_normal_t_SOURCES = %D%/sim/sim_normal.c %D%/sim/sim_main.c
 %C%_sim_sim_normal_t_CPPFLAGS = $(AM_CPPFLAGS) -DSIM_MODE=sim_normal
@@ -76,40 +75,40 @@ sim_ldadd = libsim.la libxep_oracle.la $(CMOCKA_LIBS) -lm
 %C%_sim_sim_deaths_t_LDADD = libsim.la $(insides) $(CMOCKA_LIBS)
 
 # the transport alone, between processes that it forks itself
-%C%_mp_wire_order_mp_SOURCES = %D%/mp/forked.h %D%/mp/forked.c \
-	%D%/mp/wire_calls.h %D%/mp/wire_calls.c %D%/mp/wire_heap.h %D%/mp/wire_heap.c %D%/mp/wire_order.c
-%C%_mp_wire_death_mp_SOURCES = %D%/mp/forked.h %D%/mp/forked.c %D%/mp/wire_death.c
-%C%_mp_wire_late_mp_SOURCES = %D%/mp/forked.h %D%/mp/forked.c %D%/mp/wire_late.c
-%C%_mp_wire_keys_mp_SOURCES = %D%/mp/forked.h %D%/mp/forked.c %D%/mp/wire_keys.c
-%C%_mp_wire_rate_mp_SOURCES = %D%/mp/forked.h %D%/mp/forked.c %D%/mp/wire_rate.c
+%C%_mp_wire_wire_order_mp_SOURCES = %D%/rig/forked.h %D%/rig/forked.c %D%/mp/wire/wire_calls.h \
+	%D%/mp/wire/wire_calls.c %D%/mp/wire/wire_heap.h %D%/mp/wire/wire_heap.c %D%/mp/wire/wire_order.c
+%C%_mp_wire_wire_death_mp_SOURCES = %D%/rig/forked.h %D%/rig/forked.c %D%/mp/wire/wire_death.c
+%C%_mp_wire_wire_late_mp_SOURCES = %D%/rig/forked.h %D%/rig/forked.c %D%/mp/wire/wire_late.c
+%C%_mp_wire_wire_keys_mp_SOURCES = %D%/rig/forked.h %D%/rig/forked.c %D%/mp/wire/wire_keys.c
+%C%_mp_wire_wire_rate_mp_SOURCES = %D%/rig/forked.h %D%/rig/forked.c %D%/mp/wire/wire_rate.c
 
 %C%_unit_core_wait_t_SOURCES = %D%/unit/unit_mirror.h %D%/unit/unit_mirror.c %D%/unit/core_wait.c
 %C%_unit_pmix_exchange_faults_t_CPPFLAGS = $(AM_CPPFLAGS) $(PMIX_CFLAGS)
-%C%_mp_wire_order_mp_LDADD = $(insides)
-%C%_mp_wire_death_mp_LDADD = $(insides)
-%C%_mp_wire_keys_mp_LDADD = $(insides)
-%C%_mp_wire_rate_mp_LDADD = $(insides)
-%C%_mp_boot_client_mp_LDADD = $(insides)
-%C%_mp_setuid_mp_LDADD = $(insides)
+%C%_mp_wire_wire_order_mp_LDADD = $(insides)
+%C%_mp_wire_wire_death_mp_LDADD = $(insides)
+%C%_mp_wire_wire_keys_mp_LDADD = $(insides)
+%C%_mp_wire_wire_rate_mp_LDADD = $(insides)
+%C%_mp_launch_boot_client_mp_LDADD = $(insides)
+%C%_mp_launch_setuid_mp_LDADD = $(insides)
 %C%_bench_kernels_LDADD = $(insides)
 
 # programs on ranks are users of libxep.so; what they share is in mp_rig
 check_LTLIBRARIES += libmp_rig.la
 libmp_rig_la_SOURCES = \
-	%D%/mp/mp_job.c %D%/mp/mp_job.h %D%/mp/mp_masked.c %D%/mp/mp_masked.h \
-	%D%/mp/mp_nodes.c %D%/mp/mp_nodes.h %D%/mp/mp_placed.c %D%/mp/mp_placed.h \
-	%D%/mp/mp_pieces.c %D%/mp/mp_pieces.h %D%/mp/mp_rig.c %D%/mp/mp_rig.h \
-	%D%/mp/mode_ops.c %D%/mp/mode_ops.h
+	%D%/rig/mp_job.c %D%/rig/mp_job.h %D%/rig/mp_masked.c %D%/rig/mp_masked.h \
+	%D%/rig/mp_nodes.c %D%/rig/mp_nodes.h %D%/rig/mp_placed.c %D%/rig/mp_placed.h \
+	%D%/rig/mp_pieces.c %D%/rig/mp_pieces.h %D%/rig/mp_rig.c %D%/rig/mp_rig.h \
+	%D%/rig/mode_ops.c %D%/rig/mode_ops.h
 libmp_rig_la_LIBADD = libxep_oracle.la libxep.la
 
 # preloaded by perf_corrupt.sh; -rpath makes it a shared object although it is not installed
-check_LTLIBRARIES += %D%/mp/same_names.la
-%C%_mp_same_names_la_SOURCES = %D%/mp/same_names.c
-%C%_mp_same_names_la_LDFLAGS = -module -avoid-version -shared -rpath /nowhere
+check_LTLIBRARIES += %D%/mp/launch/snapshot_names.la
+%C%_mp_launch_snapshot_names_la_SOURCES = %D%/mp/launch/snapshot_names.c
+%C%_mp_launch_snapshot_names_la_LDFLAGS = -module -avoid-version -shared -rpath /nowhere
 
-check_LTLIBRARIES += %D%/mp/perf_corruptor.la
-%C%_mp_perf_corruptor_la_SOURCES = %D%/mp/perf_corruptor.c
-%C%_mp_perf_corruptor_la_LDFLAGS = -module -avoid-version -shared -rpath /nowhere
+check_LTLIBRARIES += %D%/mp/perf/perf_corruptor.la
+%C%_mp_perf_perf_corruptor_la_SOURCES = %D%/mp/perf/perf_corruptor.c
+%C%_mp_perf_perf_corruptor_la_LDFLAGS = -module -avoid-version -shared -rpath /nowhere
 
 # rows in device memory: a stand-in for the driver, which the script calls libcuda.so.1, and the mode as it is, with
 # nothing in place of its kernels
@@ -132,117 +131,115 @@ check_LTLIBRARIES += %D%/cuda/standin_cuda.la %D%/cuda/xep_normal_cuda.la %D%/cu
 %C%_cuda_xep_ll_cuda_la_CPPFLAGS = $(cuda_cppflags)
 %C%_cuda_xep_ll_cuda_la_LIBADD = libxep_kit_parts.la -lm
 %C%_cuda_xep_ll_cuda_la_LDFLAGS = -module -avoid-version -shared -rpath /nowhere
-%C%_mp_cuda_ops_SOURCES = \
-	%D%/mp/cuda_rig.h %D%/mp/cuda_rig.c %D%/mp/cuda_job.h %D%/mp/cuda_job.c \
-	%D%/mp/cuda_refuse.h %D%/mp/cuda_refuse.c %D%/mp/cuda_layouts.h %D%/mp/cuda_layouts.c \
-	%D%/mp/cuda_after.h %D%/mp/cuda_after.c %D%/mp/cuda_there.h %D%/mp/cuda_there.c \
-	%D%/mp/cuda_staged.h %D%/mp/cuda_staged.c %D%/mp/cuda_break.h %D%/mp/cuda_break.c \
-	%D%/mp/cuda_graphs.h %D%/mp/cuda_graphs.c %D%/mp/cuda_rounds.h %D%/mp/cuda_rounds.c \
-	%D%/mp/cuda_standing.h %D%/mp/cuda_standing.c %D%/mp/cuda_faults.h %D%/mp/cuda_faults.c \
-	%D%/mp/cuda_death.h %D%/mp/cuda_death.c %D%/mp/cuda_ops.c
-%C%_mp_cuda_ops_LDADD = libmp_rig.la
-%C%_mp_cuda_ll_ops_SOURCES = \
-	%D%/mp/cuda_rig.h %D%/mp/cuda_rig.c %D%/mp/cuda_job.h %D%/mp/cuda_job.c \
-	%D%/mp/cuda_ll_later.h %D%/mp/cuda_ll_later.c %D%/mp/cuda_layouts.h %D%/mp/cuda_layouts.c \
-	%D%/mp/cuda_ll_patterns.h %D%/mp/cuda_ll_patterns.c %D%/mp/cuda_staged.h %D%/mp/cuda_staged.c \
-	%D%/mp/cuda_graphs.h %D%/mp/cuda_graphs.c %D%/mp/cuda_rounds.h %D%/mp/cuda_rounds.c \
-	%D%/mp/cuda_standing.h %D%/mp/cuda_standing.c %D%/mp/cuda_faults.h %D%/mp/cuda_faults.c \
-	%D%/mp/cuda_refuse.h %D%/mp/cuda_refuse.c %D%/mp/cuda_ll_ops.c
-%C%_mp_cuda_ll_ops_LDADD = libmp_rig.la
+cuda_parts = \
+	%D%/mp/device/cuda_rig.h %D%/mp/device/cuda_rig.c %D%/mp/device/cuda_job.h %D%/mp/device/cuda_job.c \
+	%D%/mp/device/cuda_parts.h %D%/mp/device/cuda_refuse.c %D%/mp/device/cuda_layouts.c \
+	%D%/mp/device/cuda_staged.c %D%/mp/device/cuda_graphs.c %D%/mp/device/cuda_rounds.h \
+	%D%/mp/device/cuda_rounds.c %D%/mp/device/cuda_standing.c %D%/mp/device/cuda_faults.c
+%C%_mp_device_cuda_ops_SOURCES = $(cuda_parts) %D%/mp/device/cuda_after.c %D%/mp/device/cuda_there.c \
+	%D%/mp/device/cuda_break.c %D%/mp/device/cuda_death.c %D%/mp/device/cuda_ops.c
+%C%_mp_device_cuda_ops_LDADD = libmp_rig.la
+%C%_mp_device_cuda_ll_ops_SOURCES = $(cuda_parts) \
+	%D%/mp/device/cuda_ll_later.c %D%/mp/device/cuda_ll_patterns.c %D%/mp/device/cuda_ll_ops.c
+%C%_mp_device_cuda_ll_ops_LDADD = libmp_rig.la
 %C%_bench_cuda_calls_SOURCES = \
-	%D%/mp/cuda_rig.h %D%/mp/cuda_rig.c %D%/mp/cuda_job.h %D%/mp/cuda_job.c %D%/bench/cuda_calls.c
-%C%_bench_cuda_calls_CPPFLAGS = $(AM_CPPFLAGS) -I$(srcdir)/%D%/mp
+	%D%/mp/device/cuda_rig.h %D%/mp/device/cuda_rig.c %D%/mp/device/cuda_job.h %D%/mp/device/cuda_job.c \
+	%D%/bench/cuda_calls.c
+%C%_bench_cuda_calls_CPPFLAGS = $(AM_CPPFLAGS) -I$(srcdir)/%D%/mp/device
 %C%_bench_cuda_calls_LDADD = libmp_rig.la
-%C%_bench_mask_cost_CPPFLAGS = $(AM_CPPFLAGS) -I$(srcdir)/%D%/mp
 %C%_bench_mask_cost_LDADD = libmp_rig.la -lm
 
 transport_tests = \
-	%D%/mp/failure.mp %D%/mp/pieces.mp %D%/mp/pieces_wrong.mp \
-	%D%/mp/wire_death.mp %D%/mp/wire_keys.mp %D%/mp/wire_late.mp %D%/mp/late.mp %D%/mp/boot_reload.mp \
-	%D%/mp/normal_shapes.mp %D%/mp/in_place.mp %D%/mp/in_place_ll.mp %D%/mp/normal_ops.mp %D%/mp/ll_ops.mp \
-	%D%/mp/bad_input.mp \
-	%D%/mp/mismatch.mp %D%/mp/refused.mp %D%/mp/aborted.mp \
-	%D%/mp/after.mp %D%/mp/inherited.mp %D%/mp/unborn.mp %D%/mp/allgather.mp \
-	%D%/mp/steady.mp %D%/mp/pages.mp %D%/mp/nodes.mp %D%/mp/silent.mp %D%/mp/waits.mp \
-	%D%/mp/explained.mp %D%/mp/together.mp %D%/mp/between.mp %D%/mp/given_up.mp %D%/mp/misused.mp
+	%D%/mp/failures/deadlines.mp %D%/mp/ops/pieces.mp %D%/mp/ops/pieces_misuse.mp %D%/mp/wire/wire_death.mp \
+	%D%/mp/wire/wire_keys.mp %D%/mp/wire/wire_late.mp %D%/mp/failures/late_puts.mp %D%/mp/launch/boot_reload.mp \
+	%D%/mp/ops/normal_shapes.mp %D%/mp/ops/in_place.mp %D%/mp/ops/in_place_ll.mp %D%/mp/ops/normal_ops.mp \
+	%D%/mp/ops/ll_ops.mp %D%/mp/ops/bad_arguments.mp %D%/mp/ops/mismatch.mp %D%/mp/ops/refused_calls.mp \
+	%D%/mp/failures/aborted.mp %D%/mp/ops/dependencies.mp %D%/mp/groups/fork_in_flight.mp \
+	%D%/mp/ops/never_begun.mp %D%/mp/groups/allgather.mp %D%/mp/ops/no_allocations.mp \
+	%D%/mp/ops/prefaulted_pages.mp %D%/mp/groups/group_query.mp %D%/mp/ops/away_between_ops.mp %D%/mp/ops/waits.mp \
+	%D%/mp/failures/explain_on_signal.mp %D%/mp/failures/deadline_causes.mp %D%/mp/ops/barriers_between.mp \
+	%D%/mp/failures/given_up_ops.mp %D%/mp/ops/misuse.mp
 # those of them that look at memory and messages, for ranks that map one another: their rows then go the same way,
 # whichever memory it is, and whichever UCX has made it
 mapped_tests = \
-	%D%/mp/failure.mp %D%/mp/pieces.mp \
-	%D%/mp/wire_death.mp %D%/mp/wire_keys.mp %D%/mp/wire_late.mp %D%/mp/late.mp %D%/mp/boot_reload.mp \
-	%D%/mp/normal_shapes.mp %D%/mp/in_place.mp %D%/mp/in_place_ll.mp %D%/mp/normal_ops.mp %D%/mp/ll_ops.mp \
-	%D%/mp/aborted.mp %D%/mp/unborn.mp %D%/mp/pages.mp %D%/mp/nodes.mp %D%/mp/silent.mp
-rank_tests = $(transport_tests) \
-	%D%/mp/wire_order.mp %D%/mp/crowded.mp %D%/mp/boot_client.mp %D%/mp/setuid.mp %D%/mp/by_nodes.mp \
-	%D%/mp/ll_by_nodes.mp %D%/mp/ll_crowded.mp %D%/mp/ll_in_pieces.mp \
-	%D%/mp/forwarding.mp %D%/mp/node_map.mp %D%/mp/over_callback.mp %D%/mp/other_ucx.mp \
-	%D%/mp/locked.mp %D%/mp/untouched.mp
-%C%_mp_boot_reload_mp_LDADD =
-%C%_mp_normal_shapes_mp_LDADD = libmp_rig.la
-%C%_mp_by_nodes_mp_LDADD = libmp_rig.la
-%C%_mp_ll_by_nodes_mp_LDADD = libmp_rig.la
-%C%_mp_ll_crowded_mp_LDADD = libmp_rig.la
-%C%_mp_ll_in_pieces_mp_LDADD = libmp_rig.la
-%C%_mp_forwarding_mp_LDADD = libmp_rig.la
-%C%_mp_over_callback_mp_LDADD = libmp_rig.la
+	%D%/mp/failures/deadlines.mp %D%/mp/ops/pieces.mp %D%/mp/wire/wire_death.mp %D%/mp/wire/wire_keys.mp \
+	%D%/mp/wire/wire_late.mp %D%/mp/failures/late_puts.mp %D%/mp/launch/boot_reload.mp %D%/mp/ops/normal_shapes.mp \
+	%D%/mp/ops/in_place.mp %D%/mp/ops/in_place_ll.mp %D%/mp/ops/normal_ops.mp %D%/mp/ops/ll_ops.mp \
+	%D%/mp/failures/aborted.mp %D%/mp/ops/never_begun.mp %D%/mp/ops/prefaulted_pages.mp \
+	%D%/mp/groups/group_query.mp %D%/mp/ops/away_between_ops.mp
+rank_tests = $(transport_tests) %D%/mp/wire/wire_order.mp %D%/mp/ops/shared_processor.mp \
+	%D%/mp/launch/boot_client.mp %D%/mp/launch/setuid.mp %D%/mp/ops/normal_by_nodes.mp %D%/mp/ops/ll_by_nodes.mp \
+	%D%/mp/ops/ll_small_inboxes.mp %D%/mp/ops/ll_pieces_by_nodes.mp %D%/mp/ops/forwarding.mp \
+	%D%/mp/groups/nodes_disagree.mp %D%/mp/groups/own_allgather.mp %D%/mp/machine/ucx_disagree.mp \
+	%D%/mp/machine/locked_memory.mp %D%/mp/machine/process_settings.mp
+%C%_mp_launch_boot_reload_mp_LDADD =
+%C%_mp_ops_normal_shapes_mp_LDADD = libmp_rig.la
+%C%_mp_ops_normal_by_nodes_mp_LDADD = libmp_rig.la
+%C%_mp_ops_ll_by_nodes_mp_LDADD = libmp_rig.la
+%C%_mp_ops_ll_small_inboxes_mp_LDADD = libmp_rig.la
+%C%_mp_ops_ll_pieces_by_nodes_mp_LDADD = libmp_rig.la
+%C%_mp_ops_forwarding_mp_LDADD = libmp_rig.la
+%C%_mp_groups_own_allgather_mp_LDADD = libmp_rig.la
 %C%_unit_ucp_segments_t_LDFLAGS = -Wl,--wrap=shmget -Wl,--wrap=shmat -Wl,--wrap=shmctl
-%C%_mp_node_map_mp_SOURCES = %D%/mp/node_map.c %D%/mp/mp_rig.c %D%/mp/mp_rig.h
-%C%_mp_node_map_mp_CPPFLAGS = $(AM_CPPFLAGS)
-%C%_mp_node_map_mp_LDADD = $(insides)
-%C%_mp_node_map_mp_LDFLAGS = -Wl,--wrap=xep_group_exchange
-%C%_mp_in_place_mp_LDADD = libmp_rig.la
-%C%_mp_pieces_mp_LDADD = libmp_rig.la
-%C%_mp_pieces_wrong_mp_LDADD = libmp_rig.la
-%C%_mp_in_place_ll_mp_LDADD = libmp_rig.la
-%C%_mp_normal_ops_mp_LDADD = libmp_rig.la
-%C%_mp_between_mp_LDADD = libmp_rig.la
-%C%_mp_ll_ops_mp_LDADD = libmp_rig.la
-%C%_mp_bad_input_mp_LDADD = libmp_rig.la
-%C%_mp_mismatch_mp_LDADD = libmp_rig.la
-%C%_mp_refused_mp_LDADD = libmp_rig.la
-%C%_mp_failure_mp_LDADD = libmp_rig.la
-%C%_mp_aborted_mp_LDADD = libmp_rig.la
-%C%_mp_after_mp_LDADD = libmp_rig.la
-%C%_mp_inherited_mp_LDADD = libmp_rig.la
-%C%_mp_unborn_mp_LDADD = libmp_rig.la
-%C%_mp_allgather_mp_LDADD = libmp_rig.la
-%C%_mp_steady_mp_LDADD = libmp_rig.la
-%C%_mp_pages_mp_LDADD = libmp_rig.la
-%C%_mp_large_LDADD = libmp_rig.la
-%C%_mp_nodes_mp_LDADD = libmp_rig.la
-%C%_mp_locked_mp_LDADD = libmp_rig.la
-%C%_mp_locked_mp_LDFLAGS = -export-dynamic
-%C%_mp_other_ucx_mp_LDADD = libmp_rig.la
-%C%_mp_other_ucx_mp_LDFLAGS = -export-dynamic
-%C%_mp_untouched_mp_LDADD = libmp_rig.la -lnuma
-%C%_mp_untouched_mp_LDFLAGS = -export-dynamic
-%C%_mp_silent_mp_LDADD = libmp_rig.la
-%C%_mp_late_mp_LDADD = libmp_rig.la
-%C%_mp_waits_mp_SOURCES = %D%/mp/waits_books.h %D%/mp/waits_books.c %D%/mp/waits.c
-%C%_mp_waits_mp_LDADD = libmp_rig.la
-%C%_mp_crowded_mp_LDADD = libmp_rig.la
-%C%_mp_explained_mp_LDADD = libmp_rig.la
-%C%_mp_together_mp_LDADD = libmp_rig.la
-%C%_mp_given_up_mp_LDADD = libmp_rig.la
-%C%_mp_misused_mp_LDADD = libmp_rig.la
+%C%_mp_groups_nodes_disagree_mp_SOURCES = %D%/mp/groups/nodes_disagree.c %D%/rig/mp_rig.c %D%/rig/mp_rig.h
+%C%_mp_groups_nodes_disagree_mp_CPPFLAGS = $(AM_CPPFLAGS)
+%C%_mp_groups_nodes_disagree_mp_LDADD = $(insides)
+%C%_mp_groups_nodes_disagree_mp_LDFLAGS = -Wl,--wrap=xep_group_exchange
+%C%_mp_ops_in_place_mp_LDADD = libmp_rig.la
+%C%_mp_ops_pieces_mp_LDADD = libmp_rig.la
+%C%_mp_ops_pieces_misuse_mp_LDADD = libmp_rig.la
+%C%_mp_ops_in_place_ll_mp_LDADD = libmp_rig.la
+%C%_mp_ops_normal_ops_mp_LDADD = libmp_rig.la
+%C%_mp_ops_barriers_between_mp_LDADD = libmp_rig.la
+%C%_mp_ops_ll_ops_mp_LDADD = libmp_rig.la
+%C%_mp_ops_bad_arguments_mp_LDADD = libmp_rig.la
+%C%_mp_ops_mismatch_mp_LDADD = libmp_rig.la
+%C%_mp_ops_refused_calls_mp_LDADD = libmp_rig.la
+%C%_mp_failures_deadlines_mp_LDADD = libmp_rig.la
+%C%_mp_failures_aborted_mp_LDADD = libmp_rig.la
+%C%_mp_ops_dependencies_mp_LDADD = libmp_rig.la
+%C%_mp_groups_fork_in_flight_mp_LDADD = libmp_rig.la
+%C%_mp_ops_never_begun_mp_LDADD = libmp_rig.la
+%C%_mp_groups_allgather_mp_LDADD = libmp_rig.la
+%C%_mp_ops_no_allocations_mp_LDADD = libmp_rig.la
+%C%_mp_ops_prefaulted_pages_mp_LDADD = libmp_rig.la
+%C%_mp_ops_over_4_gib_LDADD = libmp_rig.la
+%C%_mp_groups_group_query_mp_LDADD = libmp_rig.la
+%C%_mp_machine_locked_memory_mp_LDADD = libmp_rig.la
+%C%_mp_machine_locked_memory_mp_LDFLAGS = -export-dynamic
+%C%_mp_machine_ucx_disagree_mp_LDADD = libmp_rig.la
+%C%_mp_machine_ucx_disagree_mp_LDFLAGS = -export-dynamic
+%C%_mp_machine_process_settings_mp_LDADD = libmp_rig.la -lnuma
+%C%_mp_machine_process_settings_mp_LDFLAGS = -export-dynamic
+%C%_mp_ops_away_between_ops_mp_LDADD = libmp_rig.la
+%C%_mp_failures_late_puts_mp_LDADD = libmp_rig.la
+%C%_mp_ops_waits_mp_SOURCES = %D%/mp/ops/waits_books.h %D%/mp/ops/waits_books.c %D%/mp/ops/waits.c
+%C%_mp_ops_waits_mp_LDADD = libmp_rig.la
+%C%_mp_ops_shared_processor_mp_LDADD = libmp_rig.la
+%C%_mp_failures_explain_on_signal_mp_LDADD = libmp_rig.la
+%C%_mp_failures_deadline_causes_mp_LDADD = libmp_rig.la
+%C%_mp_failures_given_up_ops_mp_LDADD = libmp_rig.la
+%C%_mp_ops_misuse_mp_LDADD = libmp_rig.la
 
 # What takes longest begins first, and what takes a second or two comes last: then no processor waits at the end for one
 # test. kills, heartbeat and failure mostly sleep, beside others that compute.
 long_scripts = \
-	%D%/mp/hosts.sh %D%/model/protocols.sh %D%/mp/survivors.sh %D%/mp/variants.sh %D%/mp/wire_transports.sh \
-	%D%/mp/kills.sh %D%/mp/cuda_standin.sh %D%/mp/large.sh %D%/mp/smaller.sh %D%/mp/heartbeat.sh \
-	%D%/mp/simulated_hosts.sh %D%/mp/perf_ratios.sh %D%/mp/larger.sh %D%/mp/ll_check.sh %D%/mp/soak.sh \
-	%D%/mp/prompt.sh %D%/mp/divided.sh
+	%D%/mp/launch/hosts.sh %D%/model/protocols.sh %D%/mp/failures/survivors.sh %D%/mp/ops/settings.sh \
+	%D%/mp/wire/wire_transports.sh %D%/mp/failures/kills.sh %D%/mp/device/cuda_standin.sh %D%/mp/ops/over_4_gib.sh \
+	%D%/mp/groups/shrink.sh %D%/mp/failures/heartbeat.sh %D%/mp/perf/simulated_hosts.sh %D%/mp/perf/perf_ratios.sh \
+	%D%/mp/groups/grow.sh %D%/mp/ops/ll_check.sh %D%/mp/groups/soak.sh %D%/mp/failures/recovery_time.sh \
+	%D%/mp/groups/grow_last_word.sh
 short_scripts = \
-	%D%/mp/trace_output.sh %D%/rig/layers.sh %D%/rig/documents.sh %D%/rig/tarball.sh %D%/rig/rig.sh \
-	%D%/mp/launch_prterun.sh %D%/mp/launch_slurm.sh %D%/mp/perf_output.sh %D%/mp/perf_check.sh %D%/mp/simulated.sh \
-	%D%/mp/run_status.sh %D%/mp/run_signals.sh %D%/mp/boot_hazards.sh %D%/mp/perf_corrupt.sh \
-	%D%/mp/launch_mpirun.sh %D%/mp/launch_hosts.sh %D%/mp/launch_xep_run.sh \
-	%D%/rig/symbols.sh %D%/mp/shared_memory.sh %D%/mp/missing.sh %D%/mp/ucx_settings.sh %D%/rig/format.sh \
-	%D%/mp/run_environ.sh %D%/mp/run_leftovers.sh %D%/mp/run_output.sh \
-	%D%/mp/limits.sh %D%/mp/networks.sh %D%/mp/ucx_versions.sh \
-	%D%/mp/recorded.sh %D%/rig/mutants.sh %D%/abi/readme.sh %D%/abi/outoftree.sh %D%/abi/headers.sh \
-	%D%/abi/loader.sh %D%/mp/listens.sh %D%/mp/steady_calls.sh %D%/mp/victim.sh
+	%D%/mp/perf/trace_output.sh %D%/rig/layers.sh %D%/rig/documents.sh %D%/rig/tarball.sh %D%/rig/rig.sh \
+	%D%/mp/launch/launch_prterun.sh %D%/mp/launch/launch_slurm.sh %D%/mp/perf/perf_output.sh \
+	%D%/mp/perf/perf_check.sh %D%/mp/perf/simulated.sh %D%/mp/launch/run_status.sh %D%/mp/launch/run_signals.sh \
+	%D%/mp/launch/boot_hazards.sh %D%/mp/perf/perf_corrupt.sh %D%/mp/launch/launch_mpirun.sh \
+	%D%/mp/launch/launch_hosts.sh %D%/mp/launch/launch_xep_run.sh %D%/rig/symbols.sh \
+	%D%/mp/machine/shared_memory.sh %D%/mp/machine/missing.sh %D%/mp/machine/ucx_settings.sh %D%/rig/format.sh \
+	%D%/mp/launch/run_environ.sh %D%/mp/launch/run_leftovers.sh %D%/mp/launch/run_output.sh \
+	%D%/mp/machine/limits.sh %D%/mp/launch/networks.sh %D%/mp/machine/ucx_versions.sh %D%/mp/perf/recorded.sh \
+	%D%/rig/mutants.sh %D%/abi/readme.sh %D%/abi/outoftree.sh %D%/abi/headers.sh %D%/abi/loader.sh \
+	%D%/mp/groups/listen_addresses.sh %D%/mp/ops/no_system_calls.sh %D%/mp/failures/death_in_phase.sh
 script_tests = $(long_scripts) $(short_scripts)
 
 # of protocols.sh; "make model" runs all sizes
@@ -256,42 +253,45 @@ model:
 .PHONY: model
 
 # what tests use and is no test itself
-test_helpers = %D%/mp/cuda_ops %D%/mp/cuda_ll_ops %D%/bench/cuda_calls \
-	%D%/abi/mode_load %D%/mp/half_made %D%/mp/heartbeat %D%/mp/killed %D%/mp/listening %D%/mp/met %D%/mp/no_room \
-	%D%/mp/no_sysv %D%/mp/two_users \
-	%D%/mp/room_in_pieces \
-	%D%/mp/traced %D%/mp/survivors %D%/mp/smaller %D%/mp/large %D%/mp/larger %D%/mp/divided %D%/mp/soak \
-	%D%/mp/victim %D%/mp/prompt %D%/mp/wire_rate.mp %D%/bench/kernels %D%/bench/mask_cost
+test_helpers = %D%/mp/device/cuda_ops %D%/mp/device/cuda_ll_ops %D%/bench/cuda_calls %D%/abi/mode_load \
+	%D%/mp/machine/killed_in_shm_open %D%/mp/failures/heartbeat %D%/mp/failures/killed %D%/mp/groups/listening \
+	%D%/mp/groups/meet_by_name %D%/mp/machine/no_room %D%/mp/machine/no_sysv %D%/mp/machine/two_users \
+	%D%/mp/machine/room_in_pieces %D%/mp/perf/traced %D%/mp/failures/survivors %D%/mp/groups/shrink \
+	%D%/mp/ops/over_4_gib %D%/mp/groups/grow %D%/mp/groups/grow_last_word %D%/mp/groups/soak \
+	%D%/mp/failures/death_in_phase %D%/mp/failures/recovery_time %D%/mp/wire/wire_rate.mp %D%/bench/kernels \
+	%D%/bench/mask_cost
 %C%_abi_mode_load_LDADD = libxep.la
 %C%_abi_dlopen_t_LDADD = libunit.la $(CMOCKA_LIBS)
-%C%_mp_half_made_LDADD = libmp_rig.la
-%C%_mp_half_made_LDFLAGS = $(AM_LDFLAGS) -Wl,--export-dynamic
-%C%_mp_listening_LDADD = libxep.la
-%C%_mp_no_room_LDADD = libmp_rig.la
-%C%_mp_no_sysv_LDADD =
-%C%_mp_two_users_LDADD = libmp_rig.la
-%C%_mp_room_in_pieces_LDADD = libmp_rig.la
-%C%_mp_traced_LDADD = libmp_rig.la
-%C%_mp_survivors_SOURCES = %D%/mp/survivors_said.h %D%/mp/survivors_said.c %D%/mp/survivors.c
-%C%_mp_survivors_LDADD = libmp_rig.la
-%C%_mp_prompt_LDADD = libmp_rig.la
-%C%_mp_smaller_LDADD = libmp_rig.la
-%C%_mp_larger_LDADD = libmp_rig.la
-%C%_mp_soak_LDADD = libmp_rig.la
-%C%_mp_divided_SOURCES = %D%/mp/divided.c %D%/mp/mp_rig.c %D%/mp/mp_rig.h
-%C%_mp_divided_CPPFLAGS = $(AM_CPPFLAGS)
-%C%_mp_divided_LDADD = $(insides)
-%C%_mp_divided_LDFLAGS = -Wl,--wrap=xep_group_signal_all
-%C%_mp_victim_LDADD = libmp_rig.la
-%C%_mp_heartbeat_LDADD = libmp_rig.la
-%C%_mp_killed_LDADD = libmp_rig.la
-%C%_mp_met_LDADD = libmp_rig.la
+%C%_mp_machine_killed_in_shm_open_LDADD = libmp_rig.la
+%C%_mp_machine_killed_in_shm_open_LDFLAGS = $(AM_LDFLAGS) -Wl,--export-dynamic
+%C%_mp_groups_listening_LDADD = libxep.la
+%C%_mp_machine_no_room_LDADD = libmp_rig.la
+%C%_mp_machine_no_sysv_LDADD =
+%C%_mp_machine_two_users_LDADD = libmp_rig.la
+%C%_mp_machine_room_in_pieces_LDADD = libmp_rig.la
+%C%_mp_perf_traced_LDADD = libmp_rig.la
+%C%_mp_failures_survivors_SOURCES = %D%/mp/failures/survivors_log.h %D%/mp/failures/survivors_log.c \
+	%D%/mp/failures/survivors.c
+%C%_mp_failures_survivors_LDADD = libmp_rig.la
+%C%_mp_failures_recovery_time_LDADD = libmp_rig.la
+%C%_mp_groups_shrink_LDADD = libmp_rig.la
+%C%_mp_groups_grow_LDADD = libmp_rig.la
+%C%_mp_groups_soak_LDADD = libmp_rig.la
+%C%_mp_groups_grow_last_word_SOURCES = %D%/mp/groups/grow_last_word.c %D%/rig/mp_rig.c %D%/rig/mp_rig.h
+%C%_mp_groups_grow_last_word_CPPFLAGS = $(AM_CPPFLAGS)
+%C%_mp_groups_grow_last_word_LDADD = $(insides)
+%C%_mp_groups_grow_last_word_LDFLAGS = -Wl,--wrap=xep_group_signal_all
+%C%_mp_failures_death_in_phase_LDADD = libmp_rig.la
+%C%_mp_failures_heartbeat_LDADD = libmp_rig.la
+%C%_mp_failures_killed_LDADD = libmp_rig.la
+%C%_mp_groups_meet_by_name_LDADD = libmp_rig.la
 EXTRA_DIST += %D%/mutants/run %D%/mutants/fuzz.mutants %D%/mutants/kit.mutants \
 	%D%/mutants/normal.mutants %D%/mutants/ll.mutants %D%/mutants/members.mutants
-EXTRA_DIST += %D%/mp/trace_check.py %D%/bench/ratios.py %D%/bench/bounds %D%/bench/paths.sh %D%/bench/sockets.py
+EXTRA_DIST += %D%/mp/perf/trace_check.py %D%/bench/ratios.py %D%/bench/bounds %D%/bench/paths.sh \
+	%D%/bench/sockets.py
 EXTRA_DIST += %D%/rig/run-test %D%/rig/installed.bash %D%/rig/hosts.bash %D%/rig/relay.py %D%/rig/exchange.py \
 	%D%/abi/extract-example \
-	%D%/mp/launch.bash %D%/mp/ranks.bash %D%/mp/run.bash %D%/mp/prterun.bash \
+	%D%/rig/launch.bash %D%/rig/ranks.bash %D%/rig/run.bash %D%/rig/prterun.bash \
 	%D%/abi/stub_mode.c %D%/abi/outoftree/xep_flood.c %D%/abi/outoftree/flood_client.c
 
 check_PROGRAMS = $(test_helpers) $(rank_tests)
@@ -330,15 +330,15 @@ check-transport:
 check-mapped:
 	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(mapped_tests)'
 # what happens around ranks that die and memory that is short is another UCX's business, too
-memory_tests = %D%/mp/shared_memory.sh %D%/mp/kills.sh
+memory_tests = %D%/mp/machine/shared_memory.sh %D%/mp/failures/kills.sh
 check-memory:
 	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(memory_tests)'
 check-units:
 	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(unit_tests)'
 # what runs programs that a sanitizer can learn from: but for tests that look at sources and objects, or compare times;
-# for launchers whose programs hosts.sh and launch_xep_run.sh run; and for large.sh, which is of sizes alone
-no_programs = %D%/rig/% %/headers.sh %/protocols.sh %/perf_ratios.sh %/simulated_hosts.sh %/prompt.sh %/crowded.mp \
-	%/large.sh %/launch_prterun.sh %/launch_mpirun.sh %/ucx_versions.sh %/networks.sh
+# for launchers whose programs hosts.sh and launch_xep_run.sh run; and for over_4_gib.sh, which is of sizes alone
+no_programs = %D%/rig/% %/headers.sh %/protocols.sh %/perf_ratios.sh %/simulated_hosts.sh %/recovery_time.sh \
+	%/shared_processor.mp %/over_4_gib.sh %/launch_prterun.sh %/launch_mpirun.sh %/ucx_versions.sh %/networks.sh
 check-run:
 	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(filter-out $(no_programs),$(TESTS))'
 # the units that have threads, or call what is meant for several: a thread sanitizer learns nothing from the others

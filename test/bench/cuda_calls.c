@@ -208,16 +208,13 @@ int main(void)
     if (!cuda_rig_open(mp_rank())) return mp_skip("there is no CUDA device");
     void *stream = cuda_rig_stream();
     const mp_case_t shapes[] = {
-        {.name = "bf16", .experts = 256, .topk = 8, .hidden = 7168, .tokens = 4096, .memory = XEP_MEMORY_CUDA},
+        {.name = "bf16", MP_SHAPE(256, 8, 7168, 4096), .memory = XEP_MEMORY_CUDA},
         {.name = "e4m3 + scales",
-         .experts = 256,
-         .topk = 8,
-         .hidden = 7168,
-         .tokens = 4096,
+         MP_SHAPE(256, 8, 7168, 4096),
          .nscales = 56,
          .dtype = XEP_E4M3,
          .memory = XEP_MEMORY_CUDA},
-        {.name = "bf16", .experts = 256, .topk = 8, .hidden = 7168, .tokens = 128, .memory = XEP_MEMORY_CUDA},
+        {.name = "bf16", MP_SHAPE(256, 8, 7168, 128), .memory = XEP_MEMORY_CUDA},
     };
     for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++)
         for (size_t i = 0; i < sizeof processors / sizeof processors[0]; i++) {
@@ -227,8 +224,8 @@ int main(void)
         }
     static const uint32_t more[] = {8, 16, 32, 64, 128};
     const mp_case_t ll[] = {
-        {.name = "ll e4m3", .experts = 288, .topk = 8, .hidden = 7168, .tokens = 128, .quant = XEP_QUANT_E4M3},
-        {.name = "ll bf16", .experts = 288, .topk = 8, .hidden = 7168, .tokens = 128},
+        {.name = "ll e4m3", MP_SHAPE(288, 8, 7168, 128), .quant = XEP_QUANT_E4M3},
+        {.name = "ll bf16", MP_SHAPE(288, 8, 7168, 128)},
     };
     for (size_t s = 0; s < sizeof ll / sizeof ll[0]; s++)
         for (size_t i = 0; i < sizeof more / sizeof more[0]; i++) {

@@ -17,8 +17,8 @@
 set -u
 export srcdir=${srcdir:-.}
 [ $# -eq 0 ] || export BENCH_ARGS="$*"
-. "$srcdir/test/mp/launch.bash" || exit 99
-. "$srcdir/test/mp/prterun.bash" || exit 99
+. "$srcdir/test/rig/launch.bash" || exit 99
+. "$srcdir/test/rig/prterun.bash" || exit 99
 . "$srcdir/test/rig/hosts.bash" || exit 99
 read -ra given <<<"${BENCH_ARGS:-1gbit}"
 rate=${given[0]} count=${given[1]:-2} each=${given[2]:-2} tokens=${given[3]:-512}

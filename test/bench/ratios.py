@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Is xep as fast as it was? Ratios to the machine's limit, and to a program written by hand, against bounds.
 
-    ratios.py BUILD BOUNDS [--launches N] [--busy] [WORD...]       (make bench)
+    ratios.py BUILD BOUNDS [--launches N] [--iters N] [--busy] [WORD...]       (make bench)
 
 BUILD has xep_run and xep_perf. A line of BOUNDS is a bound:
 
@@ -76,10 +76,10 @@ def others(work: Callable[[], dict]) -> tuple[float, dict]:
     return ((all_after - all_before) - (own_after - own_before)) / (time.monotonic() - begin), result
 
 
-def launch(build: pathlib.Path, bound: Bound, more: set[str]) -> dict[tuple[str, str], float]:
+def launch(build: pathlib.Path, bound: Bound, iters: int, more: set[str]) -> dict[tuple[str, str], float]:
     """One job -> the ratio of each operation to the limit and, by the options that are more, to all else."""
     options = [word for name in SHAPE[1:] for word in (f"--{name}", str(getattr(bound, name)))]
-    options += ["--mode", bound.mode, "--iters", str(iterations(bound)), "--warmup", "5", "--json", "-"]
+    options += ["--mode", bound.mode, "--iters", str(iters or iterations(bound)), "--warmup", "5", "--json", "-"]
     command = [build / "xep_run", "-r", "-n", str(bound.ranks), build / "xep_perf", *options, *sorted(more)]
     run = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, stdin=subprocess.DEVNULL)
     if run.returncode != 0:
@@ -106,6 +106,7 @@ def main() -> int:
     parser.add_argument("build", type=lambda text: pathlib.Path(text).resolve())
     parser.add_argument("bounds")
     parser.add_argument("--launches", type=int, default=7)
+    parser.add_argument("--iters", type=int, default=0, help="of a launch (0: as many as take a second or so)")
     parser.add_argument("--busy", action="store_true")
     parser.add_argument("words", nargs="*")
     chosen = parser.parse_intermixed_args()
@@ -120,7 +121,7 @@ def main() -> int:
     for number in range(chosen.launches):
         for shape, bound in shapes.items():
             progress(f"\rlaunch {number + 1} of {chosen.launches}")
-            cores, ratios = others(lambda: launch(chosen.build, bound, options[shape]))
+            cores, ratios = others(lambda: launch(chosen.build, bound, chosen.iters, options[shape]))
             for what, ratio in ratios.items() if chosen.busy or cores < QUIET else ():
                 found[shape, what].append(ratio)
     progress("\n")

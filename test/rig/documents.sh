@@ -11,6 +11,7 @@ absent=nothing_of_that_name
 ABSENT=NOTHING_OF_THAT_NAME
 
 bash "$check" "$srcdir" || { echo "the documents break the rules above"; exit 1; }
+[ -z "${XEP_TEST_BRIEF:-}" ] || exit 0
 
 mkdir "$tmp/tree"
 (cd "$srcdir" && tar cf - --exclude=.git --exclude='./build*' --exclude=autom4te.cache --exclude=.libs .) |

@@ -6,6 +6,7 @@ trap 'rm -rf "$tmp"' EXIT
 check=$srcdir/contrib/check-layers.sh
 
 bash "$check" "$srcdir" || { echo "the tree breaks the rules above"; exit 1; }
+[ -z "${XEP_TEST_BRIEF:-}" ] || exit 0
 
 mkdir "$tmp/tree"
 (cd "$srcdir" && find include src plugins tools oracle test contrib python \

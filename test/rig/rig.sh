@@ -17,8 +17,8 @@ program() {
 expect() {
     name=$1 status=$2 pattern=$3
     shift 3
-    (cd "$tmp/build" && env -u XEP_TEST_RANKS -u XEP_TEST_SLOW -u XEP_TEST_LAUNCH srcdir="$tmp/src" "$@" \
-        bash "$srcdir/test/rig/run-test" "./test/$name") >"$tmp/out" 2>&1
+    (cd "$tmp/build" && env -u XEP_TEST_RANKS -u XEP_TEST_SLOW -u XEP_TEST_BRIEF -u XEP_TEST_LAUNCH \
+        srcdir="$tmp/src" "$@" bash "$srcdir/test/rig/run-test" "./test/$name") >"$tmp/out" 2>&1
     got=$?
     if [ $got -ne "$status" ] || ! grep -q "$pattern" "$tmp/out"; then
         echo "$name: status $got, expected $status and \"$pattern\" in:"
@@ -45,8 +45,10 @@ expect two.mp 0 'deadline 30s'
 expect two.mp 0 'launched 5' XEP_TEST_RANKS=5
 expect two.mp 0 'launched 2' XEP_TEST_LAUNCH="$tmp/other"
 
-program many.mp 'ranks: 1 3' 'true'
-expect many.mp 0 'launched 3'
+program many.mp 'ranks: 1 3, brief: 4' true
+expect many.mp 0 'launched 3' XEP_TEST_BRIEF=
+expect many.mp 0 'launched 4' XEP_TEST_BRIEF=yes
+expect many.mp 0 'launched 5' XEP_TEST_BRIEF=yes XEP_TEST_RANKS=5
 
 program alone.mp 'ranks: none' 'echo by itself'
 expect alone.mp 0 '^by itself' XEP_TEST_RANKS=5

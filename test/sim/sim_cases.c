@@ -30,11 +30,10 @@ static uint64_t env_number(const char *name, uint64_t otherwise)
     return text != NULL ? strtoull(text, NULL, 0) : otherwise;
 }
 
-/* What goes wrong in an order that is rare is found where all are played, with other flags. */
-static uint64_t few_if_brief(uint64_t share)
+uint64_t sim_few_if_brief(uint64_t share)
 {
     const char *brief = getenv("XEP_TEST_BRIEF");
-    return brief != NULL && *brief != '\0' ? share / 4 : share;
+    return brief != NULL && *brief != '\0' ? (share + 3) / 4 : share;
 }
 
 void sim_each_seed(void **state, uint64_t share, void (*fn)(void **state, uint64_t seed))
@@ -139,7 +138,7 @@ static void random_world(void **state, uint64_t seed)
 
 void sim_random_worlds(void **state)
 {
-    sim_each_seed(state, few_if_brief(2000), random_world);
+    sim_each_seed(state, sim_few_if_brief(2000), random_world);
 }
 
 /* Ranks are stopped in the middle of everything, then begin anew on memory full of what was. */
@@ -164,7 +163,7 @@ static void reset_world(void **state, uint64_t seed)
 
 void sim_resets(void **state)
 {
-    sim_each_seed(state, few_if_brief(400), reset_world);
+    sim_each_seed(state, sim_few_if_brief(400), reset_world);
 }
 
 /* Bits of signals, counts and messages flip: any status will do, but no access may go astray. */
@@ -181,7 +180,7 @@ static void hostile_world(void **state, uint64_t seed)
 
 void sim_hostile_peers(void **state)
 {
-    sim_each_seed(state, 1000, hostile_world);
+    sim_each_seed(state, sim_few_if_brief(1000), hostile_world);
 }
 
 /* More ranks than bits of a word, experts that do not divide by them. */

@@ -219,7 +219,7 @@ static uint64_t points_wanted(const hosts_t *hosts)
 {
     const char *text = getenv("XEP_TEST_RUNS");
     if (text != NULL) return strtoull(text, NULL, 0);
-    return hosts == &mapped ? POINTS : POINTS_OF_WIRE;
+    return sim_few_if_brief(hosts == &mapped ? POINTS : POINTS_OF_WIRE);
 }
 
 static uint64_t first_seed(void)
@@ -337,7 +337,7 @@ static void deaths_by_nodes(void **state)
 {
     heard_through = 0;
     for (size_t s = 0; s < SCHEDULES; s++) play_all(state, schedules[s], by_nodes, 2, FAIL + 1);
-    assert_in_range(heard_through, 10, UINT64_MAX);
+    assert_in_range(heard_through, 5, UINT64_MAX);
 }
 
 /* Flat, and inboxes are crowded; likewise without masks: with them there is room for all. */

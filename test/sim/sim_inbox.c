@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-#include "sim_inbox.h"
+#include "sim_suites.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -12,9 +12,7 @@
 
 #include "../../plugins/ll/ll.h"
 #include "sim_cases.h"
-#include "sim_inbox.h"
-#include "sim_nodes.h"
-#include "sim_pieces.h"
+#include "sim_suites.h"
 
 /* ---- what it can do ---- */
 

@@ -15,7 +15,7 @@
 #include <cmocka.h>
 
 #include "sim_cases.h"
-#include "sim_failures.h"
+#include "sim_suites.h"
 
 enum { MOST_TESTS = 32 };
 

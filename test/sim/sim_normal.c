@@ -9,9 +9,8 @@
 
 #include "../../plugins/normal/normal_nodes.h"
 #include "sim_cases.h"
-#include "sim_nodes.h"
-#include "sim_pieces.h"
 #include "sim_shape.h"
+#include "sim_suites.h"
 #include "sim_wire.h"
 
 /* ---- what it can do ---- */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-#include "sim_pieces.h"
+#include "sim_suites.h"
 
 #include "script_truth.h"
 

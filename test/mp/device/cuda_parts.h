@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/** The parts of cuda_ops and cuda_ll_ops, each with a file of its own. */
+#ifndef TEST_CUDA_PARTS_H
+#define TEST_CUDA_PARTS_H
+
+#include "cuda_job.h"
+
+/* ---- cuda_refuse.c: buffers in device memory that cannot be, and streams without them */
+
+/** Where no device was chosen, in a mode that there is not, and without all ranks. */
+void cuda_refuse_no_device(xep_group_t *group);
+
+/** Host memory, and that of another device, for every array that a kernel touches. With recv_rows_p. */
+void cuda_refuse_memory(cuda_job_t *job);
+
+/** Streams of another device, and of another context of this one. */
+void cuda_refuse_streams(cuda_job_t *job);
+
+/** A device without memory enough, of which another rank's cannot be reached, and whose driver is too old. */
+void cuda_refuse_machine(xep_group_t *group);
+
+/** A stream, of whatever device, and arrays of a device, for a buffer in host memory. */
+void cuda_refuse_stream(xep_group_t *group, void *stream);
+
+/** By normal, of all ranks: of 8 experts and two selections of a token, rank 0 selects one that is none. */
+void cuda_refuse_index(cuda_job_t *job);
+
+/** As the script has made the machine: absent, there is no driver; old, one that lacks functions; none, no device. */
+int cuda_refuse(xep_group_t *group, const char *driver);
+
+/* ---- cuda_layouts.c: layouts that are counted on the device */
+
+/** Layouts of many shapes by a buffer of a mode, compared with the oracle; and what is refused. Collective. */
+void cuda_layouts(xep_group_t *group, const char *mode, void *stream);
+
+/* ---- cuda_after.c: operations that come after those of another buffer on the device */
+
+/** Sums of one buffer are the rows of another one, on streams that know nothing of each other; and what is refused. */
+void cuda_after(xep_group_t *group, void *streams[2]);
+
+/* ---- cuda_there.c: dispatches of normal whose counts stay on the device */
+
+/** Rows and counts compared with the oracle; that no call waits for a rank; what is refused, at once and later. */
+void cuda_there(xep_group_t *group, void *streams[2]);
+
+/* ---- cuda_staged.c: ranks that do not all map one another: what is the host's part of it */
+
+/** Nothing where all ranks map one another. */
+void cuda_staged(xep_group_t *group, const char *mode, void *streams[2]);
+
+/* ---- cuda_break.c: what breaks a buffer of normal in device memory */
+
+/** A rank that does not come, and ranks that combine different things: the buffer is broken until a reset. */
+void cuda_break(xep_group_t *group, void *stream);
+
+/** Without a deadline a kernel waits as long as it takes; giving up on the group ends that, and nothing hangs. */
+void cuda_give_up(xep_group_t *group, void *stream);
+
+/* ---- cuda_graphs.c: operations that are captured into CUDA graphs and replayed */
+
+/**
+ * Replays with other rows and other routings, of several operations, beside operations that are called, by ranks that
+ * have lost step, with what is wrong in them, and after a reset. mode: "normal" or "ll".
+ */
+void cuda_graphs(xep_group_t *group, const char *mode, void *stream);
+
+/** Mode normal: what the host waits for cannot be captured; a combine of it can. */
+void cuda_graphs_exact(xep_group_t *group, void *stream);
+
+/* ---- cuda_standing.c: calls while the stream stands: of ll, and of normal with the counts there, none waits */
+
+void cuda_standing(xep_group_t *group, const char *mode, void *stream);
+
+/* ---- cuda_faults.c: every call of the driver that a buffer is made with, or that moves its rows, fails once */
+
+/**
+ * Of a create, on rank 0, which says why; the others are told of it, and nothing is left. Of operations, on all ranks;
+ * a reset mends it. Nothing where there is no stand-in.
+ */
+void cuda_faults(xep_group_t *group, const char *mode, void *stream);
+
+/* ---- cuda_death.c: a rank dies while others use its memory, and one of them frees its own */
+
+/** The last of at least two ranks dies by SIGKILL; the others find it out, and their devices go on. */
+int cuda_death(xep_group_t *group, const char *mode, void *stream);
+
+/* ---- cuda_ll_later.c: errors of ll in device memory that show while kernels run */
+
+/** Dispatches that all refuse, a rank that does not come, ranks that combine different things. */
+void cuda_ll_told_later(xep_group_t *group, void *stream);
+
+/* ---- cuda_ll_patterns.c: casts and sums of ll in device memory, compared with those of ll in host memory */
+
+void cuda_ll_patterns(xep_group_t *group, void *stream);
+
+#endif

@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Streams are held by the test, so that it decides when the device comes to an operation. */
+#include "cuda_parts.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "cuda_job.h"
+#include "cuda_rig.h"
+#include "mp_rig.h"
+
+enum { ROUNDS = 4 };
+
+static mp_case_t small_case(const char *mode)
+{
+    return (mp_case_t){.name = "staged", .mode = mode, MP_SHAPE(8, 2, 64, 16), .memory = XEP_MEMORY_CUDA};
+}
+
+/*
+ * The last rank is in a call that waits for its stream, which goes on only when the others have ended what was begun
+ * before: for that they need this rank.
+ */
+static void goes_on_in_a_wait(xep_group_t *group, const char *mode, void *streams[2])
+{
+    const mp_case_t c = small_case(mode);
+    const int is_last = mp_rank() == mp_nranks() - 1, others = (int)mp_nranks() - 1;
+    cuda_job_t job;
+    xep_handle_t *first, *second;
+    xep_request_t *req;
+    cuda_job_open(&job, &c, 5, group, streams[0]);
+    for (int i = 0; i < ROUNDS; i++) {
+        atomic_int *ended = mp_counter(group);
+        xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
+        MP_OK(xep_dispatch(job.host.buffer, &a, &first, &req));
+        if (is_last) cuda_rig_hold(streams[1], ended, others);
+        else {
+            mp_finish(req);
+            ++*ended;
+        }
+        a.stream = streams[1];
+        cuda_rig_wait(streams[0]); /* its indices are there for the other stream, too */
+        MP_OK(xep_dispatch(job.host.buffer, &a, &second, NULL));
+        MP_CHECK(atomic_load(ended) == others);
+        if (is_last) mp_finish(req);
+        cuda_job_check_recv(&job, first);
+        job.stream = streams[1];
+        cuda_job_check_recv(&job, second);
+        cuda_job_combine(&job, second);
+        job.stream = streams[0];
+        cuda_job_combine(&job, first);
+        xep_handle_release(second);
+        xep_handle_release(first);
+    }
+    cuda_job_close(&job);
+}
+
+/* ---- a slot that is used again while its last sums are on their way to the device ---- */
+
+static void *let_go(void *counter)
+{
+    const struct timespec while_ago = {.tv_nsec = 200 * 1000 * 1000};
+    nanosleep(&while_ago, NULL);
+    atomic_store((atomic_int *)counter, 1);
+    return NULL;
+}
+
+/* Every row is that value. Returns when the host has done its part. */
+static void send_back(xep_handle_t *handle, const void *x, void *out, void *stream, const atomic_int *held)
+{
+    xep_combine_args_t a = XEP_COMBINE_ARGS_INIT;
+    xep_request_t *req;
+    a.x = x;
+    a.out = out;
+    a.stream = stream;
+    MP_OK(xep_combine(handle, &a, &req));
+    if (held != NULL) cuda_rig_hold(stream, held, 1);
+    mp_finish(req);
+}
+
+static void slot_again(xep_group_t *group, const char *mode, void *streams[2])
+{
+    enum { HIDDEN = 64, MOST_ROWS = 16 * 2 * 8, SUMS = 16 * HIDDEN };
+    static uint16_t rows[MOST_ROWS * HIDDEN], sums[2][SUMS];
+    static atomic_int held;
+    const mp_case_t c = small_case(mode);
+    void *x[2], *out[2];
+    xep_handle_t *handle;
+    pthread_t thread;
+    cuda_job_t job;
+    cuda_job_open(&job, &c, 5, group, streams[0]);
+    for (int i = 0; i < 2; i++) {
+        for (int n = 0; n < MOST_ROWS * HIDDEN; n++) rows[n] = (uint16_t)(i == 0 ? 0x3f80 : 0x4080); /* 1 and 4 */
+        x[i] = cuda_rig_alloc(rows, sizeof rows);
+        out[i] = cuda_rig_alloc(rows, sizeof sums[i]);
+    }
+    xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
+    MP_OK(xep_dispatch(job.host.buffer, &a, &handle, NULL));
+    MP_CHECK(xep_handle_recv(handle)->rows <= MOST_ROWS);
+    atomic_store(&held, 0);
+    send_back(handle, x[0], out[0], streams[0], &held);
+    MP_CHECK(pthread_create(&thread, NULL, let_go, &held) == 0);
+    send_back(handle, x[1], out[1], streams[1], NULL);
+    MP_CHECK(pthread_join(thread, NULL) == 0);
+    for (int i = 0; i < 2; i++) {
+        cuda_rig_get(sums[i], out[i], sizeof sums[i], streams[i]);
+        cuda_rig_free(x[i]);
+        cuda_rig_free(out[i]);
+    }
+    /* 1 or 2 rows of each token, of which the second time four times as much: the exponent is higher by 2 */
+    for (uint64_t n = 0; n < job.host.tokens * HIDDEN; n++)
+        MP_CHECK((sums[0][n] == 0x3f80 || sums[0][n] == 0x4000) && sums[1][n] == sums[0][n] + 0x100);
+    xep_handle_release(handle);
+    cuda_job_close(&job);
+}
+
+/* A stream that does not come in time: nobody has begun; after a reset all is as before. */
+static void stream_stands(xep_group_t *group, const char *mode, void *streams[2])
+{
+    const mp_case_t c = small_case(mode);
+    cuda_job_t job;
+    xep_handle_t *handle = NULL;
+    atomic_int *given_up = mp_counter(group);
+    cuda_job_open(&job, &c, 5, group, streams[0]);
+    cuda_job_round(&job);
+    cuda_rig_hold(streams[1], given_up, (int)mp_nranks());
+    xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
+    a.timeout_ms = 200;
+    a.stream = streams[1];
+    MP_FAILS(XEP_ERR_TIMEOUT, xep_dispatch(job.host.buffer, &a, &handle, NULL));
+    MP_REASON("which begins when its stream has come to it");
+    MP_FAILS(XEP_ERR_BROKEN, xep_dispatch(job.host.buffer, &a, &handle, NULL));
+    ++*given_up;
+    MP_OK(xep_buffer_reset(job.host.buffer));
+    cuda_job_round(&job);
+    cuda_job_close(&job);
+}
+
+/* What no stream can order, or what the host cannot tell: refused by all alike, and then they go on. */
+static void refusals(xep_group_t *group, const char *mode, void *streams[2])
+{
+    const mp_case_t c = small_case(mode);
+    cuda_job_t job;
+    xep_handle_t *handle, *none = NULL;
+    xep_combine_args_t b = XEP_COMBINE_ARGS_INIT;
+    size_t stride;
+    cuda_job_open(&job, &c, 5, group, streams[0]);
+    xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
+    a.flags = XEP_DISPATCH_COUNTS_THERE;
+    a.capacity = 8;
+    MP_FAILS(XEP_ERR_UNSUPPORTED, xep_dispatch(job.host.buffer, &a, &none, NULL));
+    MP_REASON("the host counts the rows");
+    a = cuda_job_dispatch(&job, NULL);
+    a.stream = streams[1];
+    cuda_rig_capture(streams[1]);
+    MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job.host.buffer, &a, &none, NULL));
+    MP_REASON("is being captured");
+    a.stream = streams[0];
+    MP_OK(xep_dispatch(job.host.buffer, &a, &handle, NULL));
+    b.x = xep_handle_combine_input(handle, &stride);
+    b.out = job.out;
+    b.stream = streams[1];
+    MP_FAILS(XEP_ERR_INVALID, xep_combine(handle, &b, NULL));
+    MP_REASON("is being captured");
+    cuda_rig_free_graph(cuda_rig_graph(streams[1]));
+    b.stream = streams[0];
+    b.out = job.host.out;
+    MP_FAILS(XEP_ERR_INVALID, xep_combine(handle, &b, NULL));
+    MP_REASON("invalid out: ");
+    cuda_job_refuse_missing(&job, handle);
+    cuda_job_check_recv(&job, handle);
+    cuda_job_combine(&job, handle);
+    xep_handle_release(handle);
+    cuda_job_close(&job);
+}
+
+/* What modes for device memory tell later is told at once, as in host memory. */
+static void told_at_once(xep_group_t *group, const char *mode, void *stream)
+{
+    const mp_case_t c = small_case(mode);
+    const uint32_t last = mp_nranks() - 1;
+    cuda_job_t job;
+    xep_handle_t *handle = NULL;
+    uint64_t rows = 1 << 20;
+    cuda_job_open(&job, &c, 5, group, stream);
+    void *there = cuda_rig_alloc(&rows, sizeof rows);
+    xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
+    a.capacity = 1;
+    a.recv_rows_p = there;
+    MP_FAILS(XEP_ERR_OVERFLOW, xep_dispatch(job.host.buffer, &a, &handle, NULL));
+    MP_REASON("room for 1");
+    cuda_rig_get(&rows, there, sizeof rows, stream);
+    MP_CHECK(rows <= mp_nranks() * 16 * 2);
+    a = cuda_job_dispatch(&job, NULL);
+    a.hidden = 32 + mp_rank() % 2;
+    MP_FAILS(XEP_ERR_MISMATCH, xep_dispatch(job.host.buffer, &a, &handle, NULL));
+    MP_REASON("rank 0 and rank 1 disagree on hidden: 32, 33");
+    cuda_job_wrong_index(&job);
+    a = cuda_job_dispatch(&job, NULL);
+    a.timeout_ms = 400;
+    if (mp_rank() != last) {
+        MP_FAILS(XEP_ERR_TIMEOUT, xep_dispatch(job.host.buffer, &a, &handle, NULL));
+        MP_FAILS(XEP_ERR_BROKEN, xep_dispatch(job.host.buffer, &a, &handle, NULL));
+    }
+    MP_OK(xep_buffer_reset(job.host.buffer));
+    cuda_job_round(&job);
+    cuda_rig_free(there);
+    cuda_job_close(&job);
+}
+
+/* Scales in any order: by column, backwards, and with gaps, of a larger array. */
+static void scales(xep_group_t *group, const char *mode, void *stream)
+{
+    enum { TOKENS = 16, SCALES = 3, WIDE = 7, WORDS = (TOKENS + 2) * WIDE };
+    static const ptrdiff_t strides[][3] = {/* first word, between tokens, between scales */
+                                           {0, SCALES, 1}, {2, WIDE, 1},
+                                           {0, 1, TOKENS}, {(TOKENS - 1) * WIDE, -WIDE, 2},
+                                           {6, WIDE, -3},  {0, 2, 2 * TOKENS}};
+    mp_case_t c = small_case(mode);
+    cuda_job_t job;
+    int32_t words[WORDS];
+    c.nscales = SCALES;
+    c.scales_dtype = XEP_INT32;
+    cuda_job_open(&job, &c, 5, group, stream);
+    void *there = cuda_rig_alloc(NULL, sizeof words);
+    for (size_t i = 0; i < sizeof strides / sizeof strides[0]; i++) {
+        const ptrdiff_t *s = strides[i];
+        xep_handle_t *handle;
+        memset(words, MP_POISON, sizeof words);
+        for (uint64_t t = 0; t < job.host.tokens; t++)
+            for (int n = 0; n < SCALES; n++)
+                memcpy(&words[s[0] + (ptrdiff_t)t * s[1] + n * s[2]],
+                       (char *)job.host.scales + (t * SCALES + (uint64_t)n) * 4, 4);
+        cuda_rig_put(there, words, sizeof words, stream);
+        cuda_rig_wait(stream);
+        xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
+        a.scales = (int32_t *)there + s[0];
+        a.scales_token_stride = s[1] * 4;
+        a.scales_stride = s[2] * 4;
+        MP_OK(xep_dispatch(job.host.buffer, &a, &handle, NULL));
+        cuda_job_check_recv(&job, handle);
+        xep_handle_release(handle);
+    }
+    cuda_rig_free(there);
+    cuda_job_close(&job);
+}
+
+/*
+ * Rows that come and go in parts: each time others, so that whatever is read before it is there has the bytes of the
+ * round before. Where copies of the stand-in are slow the counts are there before the rows.
+ */
+static void in_parts(xep_group_t *group, const char *mode, void *stream)
+{
+    const char *slow = getenv("STANDIN_SLOW_COPIES");
+    const mp_case_t c = {.name = "parts",
+                         .mode = mode,
+                         MP_SHAPE(8, 2, 1024, 700),
+                         MP_FP32,
+                         .biases = 2,
+                         .slots = 1,
+                         .memory = XEP_MEMORY_CUDA};
+    cuda_job_t job;
+    xep_handle_t *handle;
+    xep_request_t *req;
+    cuda_job_open(&job, &c, 5, group, stream);
+    for (uint64_t i = 0; i < (slow != NULL ? 1 : ROUNDS); i++) {
+        cuda_job_payload(&job, 100 + i);
+        const double begin = mp_now();
+        xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
+        MP_OK(xep_dispatch(job.host.buffer, &a, &handle, &req));
+        MP_OK(xep_request_wait_counts(req));
+        if (slow != NULL) MP_CHECK(mp_now() - begin < 4 * atof(slow) / 1e6); /* the rows take twice as long */
+        mp_finish(req);
+        cuda_job_check_recv(&job, handle);
+        cuda_job_combine(&job, handle);
+        xep_handle_release(handle);
+    }
+    cuda_job_close(&job);
+}
+
+/*
+ * Mode ll: rows that are cast while others are still coming, and outputs of padded rows, which come all at once. When
+ * the call returns the inputs are the caller's again, also for another stream.
+ */
+static void taken_in_the_call(xep_group_t *group, void *streams[2])
+{
+    static const mp_case_t cases[] = {{.name = "cast in parts", .quant = XEP_QUANT_E4M3, .dtype = XEP_FP32},
+                                      {.name = "padded in parts", .quant = XEP_QUANT_UE8M0}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        mp_case_t c = cases[i];
+        cuda_job_t job;
+        xep_handle_t *handle;
+        xep_request_t *req;
+        c.mode = "ll";
+        c.experts = 8;
+        c.topk = 2;
+        c.hidden = 1024;
+        c.tokens = 300;
+        c.memory = XEP_MEMORY_CUDA;
+        cuda_job_open(&job, &c, 5, group, streams[0]);
+        cuda_rig_wait(streams[0]); /* the inputs are there */
+        const size_t bytes = job.host.tokens * job.host.x_stride;
+        void *poison = malloc(bytes);
+        MP_CHECK(poison != NULL);
+        memset(poison, MP_POISON, bytes);
+        xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
+        job.host.shape.padded = i == 1;
+        job.host.shape.room = c.tokens;
+        if (i == 1) a.arrangement = XEP_ROWS_BY_EXPERT_PADDED;
+        MP_OK(xep_dispatch(job.host.buffer, &a, &handle, &req));
+        cuda_rig_put(job.x, poison, bytes, streams[1]);
+        cuda_rig_wait(streams[1]);
+        mp_finish(req);
+        cuda_job_check_recv(&job, handle);
+        cuda_job_combine(&job, handle);
+        xep_handle_release(handle);
+        free(poison);
+        cuda_job_close(&job);
+    }
+}
+
+void cuda_staged(xep_group_t *group, const char *mode, void *streams[2])
+{
+    if (!cuda_job_stages(group)) return;
+    in_parts(group, mode, streams[0]);
+    if (strcmp(mode, "ll") == 0) taken_in_the_call(group, streams);
+    goes_on_in_a_wait(group, mode, streams);
+    slot_again(group, mode, streams);
+    stream_stands(group, mode, streams);
+    refusals(group, mode, streams);
+    told_at_once(group, mode, streams[0]);
+    scales(group, mode, streams[0]);
+}

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# limit: 400
+#
+# Rows in device memory without a device: the programs of contrib/check-cuda.sh with a stand-in for the driver, whose
+# streams are delayed in other ways with each seed; and the errors where there is no driver.
+set -u
+tmp=$(mktemp -d) || exit 1
+trap 'rm -rf "$tmp"' EXIT
+ln -s "$builddir/test/cuda/.libs/standin_cuda.so" "$tmp/libcuda.so.1"
+export XEP_PLUGIN_PATH=$builddir/test/cuda/.libs:$builddir/.libs XEP_TIMEOUT=60s
+failed=0
+programs=$builddir/test/mp/device
+# ranks and seed; three ranks do what two do
+jobs='1:1 2:2 3:1 3:2'
+[ -z "${XEP_TEST_BRIEF:-}" ] || jobs=2:2
+
+for job in $jobs; do
+    ranks=${job%:*} seed=${job#*:}
+    for program in cuda_ops cuda_ll_ops; do
+        LD_LIBRARY_PATH=$tmp:$LD_LIBRARY_PATH STANDIN_SEED=$seed \
+            timeout $((100 * ${XEP_TEST_SLOW:-1})) "$builddir/xep_run" -n "$ranks" "$programs/$program" ||
+            { echo "FAIL: $program, $ranks ranks, seed $seed"; failed=1; }
+    done
+done
+
+# what xep_perf compares and prints: each mode, and each way of an operation
+perf() {
+    local ranks=$1
+    shift
+    LD_LIBRARY_PATH=$tmp:$LD_LIBRARY_PATH timeout $((100 * ${XEP_TEST_SLOW:-1})) "$builddir/xep_run" -n "$ranks" \
+        "$builddir/xep_perf" --memory cuda --tokens 40 --hidden 256 --experts 12 --topk 3 --iters 3 --check "$@" \
+        >"$tmp/perf" 2>&1 && grep -q '^check: every byte compared, ok$' "$tmp/perf" &&
+        grep -q '^dispatch on the device [0-9.]* us, [0-9]* SMs, ' "$tmp/perf" ||
+        { cat "$tmp/perf"; echo "FAIL: xep_perf --memory cuda, $ranks ranks: $*"; failed=1; }
+}
+perf 1
+perf 3 --sms 8 --pressure 2
+perf 2 --dtype fp8 --slots 3
+perf 2 --cached --copy-in --mask 200
+perf 3 --copy-in --tokens 700 --hidden 7168 --iters 1 # so much that readers pull what is there while the rest is copied
+perf 3 --mode ll --sms 8
+perf 2 --mode ll --layout padded --quant none
+perf 2 --mode ll --slots 2 --copy-in --pressure 2
+
+# for programs: memory, multiprocessors, and the time on the device
+LD_LIBRARY_PATH=$tmp:$LD_LIBRARY_PATH timeout $((100 * ${XEP_TEST_SLOW:-1})) "$builddir/xep_run" -n 2 \
+    "$builddir/xep_perf" --memory cuda --tokens 40 --hidden 256 --experts 12 --topk 3 --iters 3 --sms 8 --json - \
+    >"$tmp/json" 2>&1
+grep -q '^{.*"memory": "cuda", "sms": 8, .*"device_us": [0-9.]*, "limit_us": .*"device_us": .*}$' "$tmp/json" ||
+    { cat "$tmp/json"; echo 'FAIL: xep_perf --memory cuda --json'; failed=1; }
+
+# rows that are staged: no two ranks map one another, by TCP, on nodes and by nodes, with a thread that makes progress,
+# and with memory that the driver cannot pin
+staged() {
+    local ranks=$1 program=$2
+    shift 2
+    env LD_LIBRARY_PATH="$tmp:$LD_LIBRARY_PATH" STANDIN_SEED="$ranks" "$@" timeout $((100 * ${XEP_TEST_SLOW:-1})) \
+        "$builddir/xep_run" -n "$ranks" "$programs/$program" ||
+        { echo "FAIL: $program, staged, $ranks ranks: $*"; failed=1; }
+}
+staged 2 cuda_ll_ops XEP_MAP=never XEP_PROGRESS=thread STANDIN_PINS_NOTHING=yes XEP_LOG=error
+staged 2 cuda_ops XEP_MAP=never STANDIN_SLOW_COPIES=100000 # counts are there before the rows
+if [ -z "${XEP_TEST_BRIEF:-}" ]; then
+    staged 2 cuda_ops XEP_MAP=never XEP_PROGRESS=thread STANDIN_PINS_NOTHING=yes XEP_LOG=error
+    for program in cuda_ops cuda_ll_ops; do
+        staged 3 $program XEP_MAP=never
+        staged 2 $program UCX_TLS=tcp,self
+        staged 4 $program XEP_NODE_RANKS=2 XEP_PATH=nodes XEP_THREADS=2
+    done
+    staged 4 cuda_ops XEP_NODE_RANKS=2 XEP_PATH=flat
+fi
+for mode in normal ll; do
+    for of_node in 2 3; do # ranks of a node: staged, and mapped
+        LD_LIBRARY_PATH=$tmp:$LD_LIBRARY_PATH XEP_NODE_RANKS=$of_node XEP_LOG=error \
+            timeout $((60 * ${XEP_TEST_SLOW:-1})) "$builddir/xep_run" -k -n 3 "$programs/cuda_ops" $mode
+        [ $? -eq 137 ] || { echo "FAIL: a rank that dies, $of_node ranks on a node, $mode"; failed=1; }
+    done
+done
+
+# drivers that are none: a library without their functions, and one that finds no device
+driver() {
+    local what=$1
+    shift
+    env "$@" "$builddir/xep_run" -n 2 "$programs/cuda_ops" driver "$what" ||
+        { echo "FAIL: a driver that is $what"; failed=1; }
+}
+mkdir "$tmp/old"
+ln -s "$builddir/.libs/xep_normal.so" "$tmp/old/libcuda.so.1"
+driver old LD_LIBRARY_PATH="$tmp/old:$LD_LIBRARY_PATH"
+driver none LD_LIBRARY_PATH="$tmp:$LD_LIBRARY_PATH" STANDIN_FAILS=cuInit
+ldconfig -p | grep -q 'libcuda\.so\.1' || driver absent STANDIN_SEED=1
+exit $failed

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* ranks: 2 4, brief: 4, limit: 120, again: 2 */
+
+/*
+ * A rank that comes to an operation when the others have given it up ends at once, though its own deadline is far away,
+ * and says who has given up; and all are together again by a reset, however often that had to be called. The same of
+ * the group's allgather.
+ */
+
+#include <stdio.h>
+#include <string.h>
+
+#include "mp_job.h"
+#include "mp_rig.h"
+
+enum { DEADLINE_MS = 300, FAR_MS = 60000, CALLS = 200, SHARE = 4080 };
+
+static void come_late(uint32_t deadlines_x2)
+{
+    if (mp_is_last()) mp_sleep_us(deadlines_x2 * DEADLINE_MS * 500);
+}
+
+/* Late by so many halves of a deadline: with 3 the others are in their first reset, with 6 in a later one. */
+static void in_operation(xep_group_t *group, mp_job_t *job, uint32_t deadlines_x2)
+{
+    xep_status_t status;
+    MP_OK(xep_group_barrier(group));
+    come_late(deadlines_x2);
+    double begin = mp_now();
+    MP_FAILS(XEP_ERR_TIMEOUT, mp_job_try_round(job, deadlines_x2));
+    if (mp_is_last()) MP_REASON("given up by rank ");
+    if (mp_is_last()) MP_REASON(" s ago (deadline passed)");
+    for (int i = 0; (status = xep_buffer_reset(job->buffer)) == XEP_ERR_TIMEOUT && i < CALLS; i++) continue;
+    MP_OK(status);
+    MP_CHECK(mp_now() - begin < FAR_MS / 2e3);
+    mp_job_payload(job, deadlines_x2 + 1);
+    mp_job_round(job);
+}
+
+static void in_operations(xep_group_t *group, xep_group_t *second, const char *mode)
+{
+    const mp_case_t c = {.name = "given up",
+                         .mode = mode,
+                         MP_SHAPE(12, 4, 300, 30),
+                         .weights = 1,
+                         .slots = 2,
+                         .timeout_ms = mp_is_last() ? FAR_MS : DEADLINE_MS};
+    mp_job_t job;
+    mp_job_open(&job, &c, 1);
+    mp_job_buffer(&job, second);
+    in_operation(group, &job, 3);
+    in_operation(group, &job, 6);
+    mp_job_close(&job);
+}
+
+/* Other bytes are another call, and are refused until the one that was given up has been made. */
+static void in_allgather(xep_group_t *group, xep_group_t *second, size_t bytes)
+{
+    uint8_t *send = mp_alloc(bytes, 0), *recv = mp_alloc(mp_nranks() * bytes, 0);
+    xep_status_t status;
+    memset(send, (int)mp_rank() + 1, bytes);
+    MP_OK(xep_group_barrier(group));
+    come_late(5);
+    status = xep_group_allgather(second, send, recv, bytes);
+    MP_CHECK(status == (mp_is_last() ? XEP_OK : XEP_ERR_TIMEOUT));
+    if (!mp_is_last()) MP_FAILS(XEP_ERR_BOOT, xep_group_allgather(second, send, recv, bytes - 1));
+    for (int i = 0; status == XEP_ERR_TIMEOUT && i < CALLS; i++)
+        status = xep_group_allgather(second, send, recv, bytes);
+    MP_OK(status);
+    for (size_t i = 0; i < mp_nranks() * bytes; i++) MP_CHECK(recv[i] == i / bytes + 1);
+    mp_free(send, "send");
+    mp_free(recv, "recv");
+}
+
+/*
+ * A rank gives the buffer up, by an operation that fails on it alone, and does not come to its end, in which the others
+ * are by then: they wait 2 s for it, and not until their deadline.
+ */
+static void at_the_end(xep_group_t *group)
+{
+    const mp_case_t c = {.name = "the end", MP_SHAPE(12, 4, 300, 30), .slots = 2, .timeout_ms = FAR_MS};
+    mp_job_t job;
+    xep_handle_t *handle;
+    mp_job_open(&job, &c, 1);
+    mp_job_buffer(&job, group);
+    double begin = mp_now();
+    xep_dispatch_args_t d = mp_job_dispatch(&job);
+    d.timeout_ms = DEADLINE_MS;
+    if (mp_is_last()) MP_FAILS(XEP_ERR_TIMEOUT, xep_dispatch(job.buffer, &d, &handle, NULL));
+    else mp_job_close(&job);
+    MP_CHECK(mp_now() - begin < FAR_MS / 2e3);
+    MP_OK(xep_group_barrier(group));
+    if (mp_is_last()) mp_job_close(&job);
+}
+
+/* The others hear of it in their operation. */
+static void aborted(xep_group_t *group)
+{
+    const mp_case_t c =
+        {.name = "aborted", .mode = "ll", MP_SHAPE(12, 4, 300, 30), .weights = 1, .slots = 2, .timeout_ms = FAR_MS};
+    mp_job_t job;
+    mp_job_open(&job, &c, 1);
+    mp_job_buffer(&job, group);
+    mp_job_round(&job);
+    double begin = mp_now();
+    if (mp_is_last()) xep_buffer_abort(job.buffer);
+    MP_FAILS(XEP_ERR_BROKEN, mp_job_try_round(&job, 2));
+    MP_REASON(mp_is_last() ? "this rank called xep_buffer_abort()" : "given up by rank ");
+    MP_OK(xep_buffer_reset(job.buffer));
+    MP_CHECK(mp_now() - begin < FAR_MS / 2e3);
+    mp_job_round(&job);
+    mp_job_close(&job);
+}
+
+int main(void)
+{
+    xep_group_t *group = mp_group(), *second = mp_second_group(group, mp_is_last() ? FAR_MS : DEADLINE_MS);
+    in_allgather(group, second, 8);
+    in_allgather(group, second, 3 * SHARE + 5);
+    in_operations(group, second, "normal");
+    in_operations(group, second, "ll");
+    aborted(group);
+    at_the_end(group);
+    xep_group_destroy(second);
+    xep_group_destroy(group);
+    return 0;
+}

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* ranks: 2 4, brief: 4 */
+
+/* Ranks that disagree: every rank gets the error, which names the parameter, the ranks and both values. */
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "mp_job.h"
+#include "mp_rig.h"
+
+static const mp_case_t base = {.name = "mismatch", MP_SHAPE(12, 4, 64, 20), .weights = 1, .nscales = 2, .slots = 2};
+
+/* the odd rank changes a field of good params; text is what every rank must be told */
+#define DISAGREE(_field, _value, _text)                                 \
+    do {                                                                \
+        xep_buffer_params_t p_ = mp_small_params();                     \
+        xep_buffer_t *b_ = NULL;                                        \
+        if (mp_is_last()) p_._field = (_value);                         \
+        MP_FAILS(XEP_ERR_MISMATCH, xep_buffer_create(group, &p_, &b_)); \
+        must_say(_text);                                                \
+        MP_CHECK(b_ == NULL);                                           \
+    } while (0)
+
+static void must_say(const char *text)
+{
+    char ranks[64];
+    snprintf(ranks, sizeof ranks, "rank %u and rank 0 disagree on ", mp_nranks() - 1);
+    MP_REASON(ranks);
+    MP_REASON(text);
+}
+
+static void buffers(xep_group_t *group)
+{
+    xep_buffer_t *buffer = NULL;
+    DISAGREE(experts, 13, "experts: 13, 12");
+    DISAGREE(topk, 3, "topk: 3, 4");
+    DISAGREE(hidden, 65, "hidden: 65, 64");
+    DISAGREE(tokens, 21, "tokens: 21, 20");
+    DISAGREE(scales, 2, "scales: 2, 1");
+    DISAGREE(slots, 3, "slots: 3, 2");
+    DISAGREE(recv_rows, 7, "recv_rows: 7, 0");
+    DISAGREE(dtype, XEP_FP16, "dtype: fp16, bf16");
+    DISAGREE(combine_dtype, XEP_FP32, "combine_dtype: fp32, bf16");
+    /* wrong on one rank alone: that one says what, the others who */
+    xep_buffer_params_t p = mp_small_params();
+    if (mp_is_last()) p.hidden = 0;
+    MP_FAILS(XEP_ERR_INVALID, xep_buffer_create(group, &p, &buffer));
+    if (mp_is_last()) MP_REASON("invalid hidden: 0");
+    else MP_REASON("cannot create its buffer");
+    p = mp_small_params();
+    if (mp_is_last()) p.mode = "missing";
+    MP_FAILS(XEP_ERR_PLUGIN, xep_buffer_create(group, &p, &buffer));
+    p = mp_small_params();
+    p.threads = 1 + mp_rank(); /* per rank: no disagreement */
+    MP_OK(xep_buffer_create(group, &p, &buffer));
+    xep_buffer_destroy(buffer);
+}
+
+/* The buffer stays usable: after each, a whole round. */
+#define DISAGREE_DISPATCH(_change, _text)                                      \
+    do {                                                                       \
+        xep_dispatch_args_t a_ = mp_job_dispatch(job);                         \
+        xep_handle_t *h_ = NULL;                                               \
+        if (mp_is_last()) {                                                    \
+            _change;                                                           \
+        }                                                                      \
+        MP_FAILS(XEP_ERR_MISMATCH, xep_dispatch(job->buffer, &a_, &h_, NULL)); \
+        MP_REASON(_text);                                                      \
+        MP_REASON("rank");                                                     \
+        MP_CHECK(h_ == NULL);                                                  \
+        mp_job_round(job);                                                     \
+    } while (0)
+
+static void dispatches(mp_job_t *job)
+{
+    int32_t *idx32 = mp_alloc(20 * 4 * sizeof *idx32, 0);
+    for (int i = 0; i < 80; i++) idx32[i] = (int32_t)((int64_t *)job->idx)[i];
+    DISAGREE_DISPATCH(a_.hidden = 63, "hidden");
+    DISAGREE_DISPATCH(a_.dtype = XEP_FP16, "dtype");
+    DISAGREE_DISPATCH(a_.topk = 3, "topk");
+    DISAGREE_DISPATCH(a_.topk_weights = NULL, "weights");
+    DISAGREE_DISPATCH(a_.nscales = 1, "nscales");
+    DISAGREE_DISPATCH(a_.scales_dtype = XEP_INT32, "scales_dtype");
+    DISAGREE_DISPATCH((a_.topk_idx = idx32, a_.topk_idx_dtype = XEP_INT32), "topk_idx_dtype");
+    mp_free(idx32, "idx32");
+}
+
+static void cached(mp_job_t *job)
+{
+    xep_handle_t *first, *second, *none = NULL;
+    xep_dispatch_args_t a = mp_job_dispatch(job);
+    MP_OK(xep_dispatch(job->buffer, &a, &first, NULL));
+    a.topk_idx = NULL;
+    a.topk_weights = NULL;
+    a.cached = first;
+    xep_dispatch_args_t fresh = mp_job_dispatch(job);
+    fresh.topk_weights = NULL;
+    MP_FAILS(XEP_ERR_MISMATCH, xep_dispatch(job->buffer, mp_is_last() ? &fresh : &a, &none, NULL));
+    MP_REASON("cached");
+    MP_OK(xep_dispatch(job->buffer, &fresh, &second, NULL));
+    a.cached = mp_is_last() ? second : first;
+    xep_handle_release(NULL);
+    /* both slots are taken: free one of them first, the other stays a wrong routing on one rank */
+    if (mp_is_last()) xep_handle_release(first);
+    else xep_handle_release(second);
+    MP_FAILS(XEP_ERR_MISMATCH, xep_dispatch(job->buffer, &a, &none, NULL));
+    MP_REASON("cached");
+    xep_handle_release(mp_is_last() ? second : first);
+    mp_job_round(job);
+}
+
+static void combines(mp_job_t *job)
+{
+    xep_handle_t *handle;
+    xep_dispatch_args_t d = mp_job_dispatch(job);
+    MP_OK(xep_dispatch(job->buffer, &d, &handle, NULL));
+    xep_combine_args_t good = mp_job_combine(job, handle), bad = good;
+    bad.dtype = XEP_FP16;
+    MP_FAILS(XEP_ERR_MISMATCH, xep_combine(handle, mp_is_last() ? &bad : &good, NULL));
+    MP_REASON("dtype");
+    bad = good;
+    bad.topk_weights = NULL;
+    bad.out_weights = NULL;
+    MP_FAILS(XEP_ERR_MISMATCH, xep_combine(handle, mp_is_last() ? &bad : &good, NULL));
+    MP_REASON("weights");
+    good = mp_job_combine(job, handle);
+    MP_OK(xep_combine(handle, &good, NULL));
+    mp_job_check_out(job);
+    xep_handle_release(handle);
+}
+
+int main(void)
+{
+    xep_group_t *group = mp_group();
+    mp_job_t job;
+    buffers(group);
+    mp_job_open(&job, &base, 1);
+    mp_job_buffer(&job, group);
+    dispatches(&job);
+    cached(&job);
+    combines(&job);
+    mp_job_close(&job);
+    xep_group_destroy(group);
+    return 0;
+}

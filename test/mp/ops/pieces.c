@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* ranks: 1 2 3 5, brief: 1 3, limit: 180 */
+
+/*
+ * Dispatches that come in pieces: all rows of all pieces, and the sums of their outputs, against the oracle, which
+ * knows of no pieces.
+ */
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "mp_pieces.h"
+#include "mp_rig.h"
+
+/* ll has a row for each selection, and these follow the alignment of their rank. */
+static const mp_case_t by_expert[] = {
+    {.name = "ll", MP_SHAPE(16, 4, 128, 37), .weights = 1, .recv_rows = 16},
+    {.name = "ll by default", MP_SHAPE(16, 2, 64, 50), .routing = "zipf:1.2"},
+    {.name = "ll, a row at a time", MP_SHAPE(7, 3, 5, 4), .ragged = 1, .recv_rows = 1},
+    {.name = "ll, all to one rank, aligned",
+     .routing = "one-rank",
+     MP_SHAPE(24, 2, 96, 50),
+     .weights = 1,
+     .alignment = 8,
+     .recv_rows = 43,
+     .copy_in = 1},
+    {.name = "ll, odd, strided",
+     MP_SHAPE(13, 5, 127, 33),
+     .ragged = 1,
+     .mask = 300,
+     .idx_dtype = XEP_INT32,
+     .strided = 1,
+     .weights = 1,
+     .nscales = 3,
+     .biases = 3,
+     .alignment = 4,
+     .copy_in = 1,
+     .recv_rows = 21},
+    {.name = "ll, e4m3, weights sent",
+     MP_SHAPE(9, 9, 1000, 30),
+     .ragged = 2,
+     .weights = 1,
+     .sent = 1,
+     .quant = XEP_QUANT_E4M3,
+     .recv_rows = 37},
+    {.name = "ll, ue8m0, threads",
+     MP_SHAPE(16, 4, 520, 61),
+     MP_FP32,
+     .quant = XEP_QUANT_UE8M0,
+     .threads = 3,
+     .recv_rows = 50},
+    {.name = "ll, all -1", MP_SHAPE(16, 8, 64, 17), .mask = 1000, .recv_rows = 1},
+};
+
+static const mp_case_t cases[] = {
+    {.name = "even", MP_SHAPE(16, 4, 128, 37), .weights = 1, .recv_rows = 16},
+    {.name = "by default", MP_SHAPE(16, 2, 64, 50), .weights = 1, .routing = "zipf:1.2"},
+    {.name = "a row at a time", MP_SHAPE(7, 3, 5, 6), .ragged = 1, .weights = 1, .recv_rows = 1},
+    {.name = "all to one rank",
+     .routing = "one-rank",
+     MP_SHAPE(64, 2, 96, 50),
+     .weights = 1,
+     .recv_rows = 40,
+     .copy_in = 1},
+    {.name = "one rank sends", MP_SHAPE(9, 9, 33, 40), .ragged = 2, .nscales = 3, .weights = 1, .recv_rows = 7},
+    {.name = "odd, strided",
+     MP_SHAPE(13, 5, 127, 33),
+     .ragged = 1,
+     .mask = 300,
+     .idx_dtype = XEP_INT32,
+     .strided = 1,
+     .weights = 1,
+     .biases = 3,
+     .alignment = 4,
+     .copy_in = 1,
+     .recv_rows = 11},
+    {.name = "fp8 with scales",
+     MP_SHAPE(16, 4, 256, 30),
+     .dtype = XEP_E4M3,
+     .nscales = 2,
+     .copy_in = 1,
+     .recv_rows = 13},
+    {.name = "fp32, threads",
+     MP_SHAPE(16, 4, 100, 61),
+     MP_FP32,
+     .biases = 1,
+     .threads = 3,
+     .weights = 1,
+     .recv_rows = 50},
+    {.name = "streaming", MP_SHAPE(32, 8, 2048, 300), .weights = 1, .recv_rows = 170},
+    {.name = "all -1", MP_SHAPE(16, 8, 64, 17), .mask = 1000, .weights = 1, .recv_rows = 1},
+};
+
+/* As many as there are: rows in one go, with room for all but one row of the rank that gets most. */
+static uint64_t count_most(mp_job_t *job)
+{
+    uint64_t most = 0;
+    xep_handle_t *handle;
+    xep_dispatch_args_t args = mp_job_dispatch(job);
+    MP_OK(xep_dispatch(job->buffer, &args, &handle, NULL));
+    const xep_recv_t *recv = xep_handle_recv(handle);
+    for (uint32_t d = 0; d < mp_nranks(); d++) {
+        uint64_t rows = 0;
+        for (uint32_t r = 0; r < mp_nranks(); r++) rows += recv->rank_rows[(size_t)r * mp_nranks() + d];
+        if (rows > most) most = rows;
+    }
+    xep_handle_release(handle);
+    return most;
+}
+
+/* With exactly the room there is one piece, and what pieces cannot do goes on: several combines. With a row less, 2. */
+static void one_row_less(xep_group_t *group)
+{
+    mp_case_t c = {.name = "room", MP_SHAPE(8, 2, 64, 30), .weights = 1, .pieces = 2};
+    mp_job_t job;
+    c.recv_rows = (uint64_t)c.tokens * mp_nranks();
+    mp_job_open(&job, &c, 3);
+    mp_job_buffer(&job, group);
+    uint64_t most = count_most(&job);
+    mp_job_close(&job);
+    for (uint64_t less = 0; less < 2 && most > 1; less++) {
+        c.recv_rows = most - less;
+        c.pieces = 1;
+        mp_job_open(&job, &c, 3);
+        mp_job_buffer(&job, group);
+        xep_dispatch_args_t args = mp_job_dispatch(&job);
+        xep_handle_t *handle = mp_pieces_receive(&job, &args, 1);
+        MP_CHECK(xep_handle_recv(handle)->pieces == 1 + less);
+        for (uint64_t i = less; i < 2; i++) mp_pieces_combine(&job, handle);
+        xep_handle_release(handle);
+        mp_job_close(&job);
+    }
+}
+
+int main(void)
+{
+    xep_group_t *group = mp_group();
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        mp_case_t c = cases[i];
+        c.pieces = 1;
+        mp_pieces_run(group, &c);
+    }
+    for (size_t i = 0; i < sizeof by_expert / sizeof by_expert[0]; i++) {
+        mp_case_t c = by_expert[i];
+        c.mode = "ll";
+        c.pieces = 1;
+        mp_pieces_run(group, &c);
+    }
+    one_row_less(group);
+    xep_group_destroy(group);
+    return 0;
+}

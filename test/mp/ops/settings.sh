@@ -1,0 +1,58 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+# limit: 500
+# The tests of the group and of both modes under every setting that changes how bytes move or who moves them, but for
+# those that contrib/check.sh runs all of them under ("transports").
+. "${srcdir:-.}/test/rig/ranks.bash" || exit 99
+
+# Not in brief: what simulators, kernels_*.t or other tests go through, and what is one change away from another line.
+at_length() { in_brief || passes "$@"; }
+
+passes 3 ops/normal_shapes XEP_THREADS=3
+for setting in XEP_SIMD=scalar XEP_SIMD=avx2 XEP_STREAM=0 XEP_STREAM=inf XEP_PREFAULT=0 XEP_NUMA=no; do
+    at_length 3 ops/normal_shapes $setting
+done
+at_length 3 ops/normal_ops XEP_PROGRESS=thread
+passes 3 failures/deadlines XEP_PROGRESS=thread
+at_length 3 ops/waits XEP_PROGRESS=thread
+passes 2 ops/normal_ops XEP_PROGRESS=thread XEP_THREADS=2
+
+# nodes drawn by force: mapped inside, by the wire across, both in one operation
+at_length 4 ops/normal_shapes XEP_NODE_RANKS=2 XEP_PATH=flat
+passes 4 ops/normal_ops XEP_NODE_RANKS=2 XEP_PATH=flat
+passes 4 ops/normal_ops XEP_NODE_RANKS=2 XEP_PATH=nodes
+at_length 4 ops/normal_ops XEP_NODE_RANKS=3 XEP_PATH=nodes
+at_length 4 ops/normal_ops XEP_NODE_RANKS=2 XEP_PATH=nodes XEP_PROGRESS=thread
+at_length 4 ops/waits XEP_NODE_RANKS=3 XEP_PATH=nodes
+at_length 5 ops/normal_by_nodes UCX_TLS=tcp,sysv,self
+at_length 5 ops/normal_shapes XEP_NODE_RANKS=3 XEP_PATH=nodes XEP_NODE_SUMS=fp32 XEP_THREADS=2
+at_length 4 failures/deadlines XEP_NODE_RANKS=2 XEP_PATH=nodes
+at_length 4 ops/waits XEP_NODE_RANKS=2 XEP_PATH=nodes
+at_length 5 ops/normal_shapes XEP_NODE_RANKS=2 UCX_TLS=tcp,sysv,self
+passes 4 ops/pieces XEP_NODE_RANKS=2
+at_length 5 ops/pieces XEP_NODE_RANKS=2 UCX_TLS=tcp,sysv,self
+at_length 3 ops/normal_shapes XEP_NODE_RANKS=1
+passes 3 ops/normal_ops XEP_MAP=never XEP_INFLIGHT=64k
+at_length 4 ops/waits XEP_NODE_RANKS=2 XEP_PATH=flat
+at_length 4 groups/allgather XEP_NODE_RANKS=2 UCX_TLS=tcp,sysv,self
+passes 3 ops/normal_ops XEP_MAP=never XEP_PUT=rma UCX_TLS=tcp,self
+at_length 3 ops/normal_ops XEP_MAP=never XEP_PUT=pack UCX_TLS=tcp,self
+at_length 3 ops/normal_ops XEP_MAP=never XEP_PUT=am UCX_TLS=tcp,self
+for put in rma pack am; do at_length 3 ops/normal_shapes XEP_MAP=never XEP_PUT=$put; done
+# ranks that come to a barrier of their own between two calls: sockets, and what waits for the other side's progress
+passes 3 ops/barriers_between XEP_MAP=never UCX_TLS=tcp,self
+passes 3 ops/barriers_between XEP_NODE_RANKS=2 XEP_PATH=nodes
+if [ -n "${XEP_TEST_UCX_LIB:-}" ]; then
+    second="LD_LIBRARY_PATH=$XEP_TEST_UCX_LIB${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+    for tls in tcp,self posix,sysv,tcp,self; do
+        passes 3 ops/barriers_between "$second" XEP_MAP=never UCX_TLS=$tls XEP_PUT=rma
+    done
+fi
+at_length 3 ops/ll_ops XEP_THREADS=2
+at_length 3 ops/ll_ops XEP_PROGRESS=thread
+at_length 3 ops/ll_ops XEP_SIMD=scalar
+at_length 4 ops/ll_ops XEP_NODE_RANKS=2 XEP_PATH=flat
+at_length 4 ops/ll_ops XEP_NODE_RANKS=2 XEP_PATH=nodes
+passes 3 ops/ll_ops XEP_NODE_RANKS=2 XEP_PATH=nodes XEP_PROGRESS=thread XEP_THREADS=2
+passes 5 ops/ll_by_nodes UCX_TLS=tcp,sysv,self
+exit $failed

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* ranks: 2 4, brief: 4, limit: 120, again: 2 */
+
+/*
+ * More ranks than processors, here all of them on one: while a rank computes, those who wait for it leave it the
+ * processor. Times are of processors, which load does not change: what a rank has used inside a call that waited,
+ * beside what the last one has used to be late. Rows come out right meanwhile, and many operations follow one another.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+
+#include "mp_rig.h"
+
+enum { EXPERTS = 8, TOPK = 3, HIDDEN = 64, TOKENS = 5, MOST_RANKS = 16, ROUNDS = 9, TURNS = 101 };
+enum { LATE_NS = 40 * 1000 * 1000, SLEEP_NS = 4 * 1000 * 1000 };
+
+static float x[TOKENS][HIDDEN], out[TOKENS][HIDDEN];
+static int64_t idx[TOKENS][TOPK];
+static atomic_uint woken;
+
+static void share_one_processor(void)
+{
+    cpu_set_t set;
+    int cpu = 0;
+    MP_CHECK(sched_getaffinity(0, sizeof set, &set) == 0);
+    while (!CPU_ISSET(cpu, &set)) cpu++;
+    CPU_ZERO(&set);
+    CPU_SET(cpu, &set);
+    MP_CHECK(sched_setaffinity(0, sizeof set, &set) == 0);
+}
+
+static uint64_t used_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* The library's calls come here: a sleep that was ended by another rank returns 0. */
+__attribute__((visibility("default"))) long syscall(long number, ...);
+long syscall(long number, ...)
+{
+    static long (*next)(long, ...);
+    long arg[6];
+    va_list args;
+    if (next == NULL) *(void **)&next = dlsym(RTLD_NEXT, "syscall");
+    va_start(args, number);
+    for (int i = 0; i < 6; i++) arg[i] = va_arg(args, long);
+    va_end(args);
+    const long ret = next(number, arg[0], arg[1], arg[2], arg[3], arg[4], arg[5]);
+    if (number == SYS_futex && arg[1] == FUTEX_WAIT && ret == 0) atomic_fetch_add(&woken, 1);
+    return ret;
+}
+
+static int compare(const void *a, const void *b)
+{
+    const uint64_t *x1 = a, *x2 = b;
+    return (*x1 > *x2) - (*x1 < *x2);
+}
+
+static xep_buffer_t *open_buffer(xep_group_t *group, const char *mode)
+{
+    xep_buffer_t *buffer;
+    xep_buffer_params_t p = XEP_BUFFER_PARAMS_INIT;
+    p.mode = mode, p.experts = EXPERTS, p.topk = TOPK, p.hidden = HIDDEN, p.tokens = TOKENS;
+    p.dtype = p.combine_dtype = XEP_FP32;
+    MP_OK(xep_buffer_create(group, &p, &buffer));
+    return buffer;
+}
+
+/* Sums of small whole numbers are exact, in any order. */
+static void check_sums(const char *mode)
+{
+    for (int t = 0; t < TOKENS; t++) {
+        uint8_t seen[EXPERTS] = {0};
+        float rows = 0;
+        for (int k = 0; k < TOPK; k++) {
+            const int place = strcmp(mode, "ll") == 0 ? k : (int)(idx[t][k] / (EXPERTS / (int)mp_nranks()));
+            rows += !seen[place];
+            seen[place] = 1;
+        }
+        for (int h = 0; h < HIDDEN; h++) MP_CHECK(out[t][h] == rows * x[t][h]);
+    }
+}
+
+static xep_handle_t *dispatch(xep_buffer_t *buffer)
+{
+    xep_dispatch_args_t a = XEP_DISPATCH_ARGS_INIT;
+    xep_handle_t *handle;
+    a.tokens = TOKENS, a.x = x, a.topk_idx = idx;
+    MP_OK(xep_dispatch(buffer, &a, &handle, NULL));
+    return handle;
+}
+
+static void combine(xep_handle_t *handle)
+{
+    const xep_recv_t *recv = xep_handle_recv(handle);
+    xep_combine_args_t a = XEP_COMBINE_ARGS_INIT;
+    a.x = recv->x, a.x_stride = recv->x_stride, a.out = out;
+    MP_OK(xep_combine(handle, &a, NULL));
+    xep_handle_release(handle);
+}
+
+/* Where the last rank needs so much time of the processor before it begins. */
+static uint64_t be_late(xep_group_t *group, uint64_t ns)
+{
+    MP_OK(xep_group_barrier(group));
+    const uint64_t begin = used_ns();
+    if (mp_rank() == mp_nranks() - 1)
+        while (used_ns() - begin < ns) continue;
+    return used_ns();
+}
+
+/* Those who wait use little of what they wait for: all together a quarter of it, in the median. */
+static void leave_the_processor(xep_group_t *group, xep_buffer_t *buffer, const char *mode)
+{
+    uint64_t sums[ROUNDS], all[MOST_RANKS];
+    for (int i = 0; i < ROUNDS; i++) {
+        const uint64_t begin = be_late(group, LATE_NS);
+        xep_handle_t *handle = dispatch(buffer);
+        const uint64_t used = used_ns() - begin;
+        combine(handle);
+        check_sums(mode);
+        MP_OK(xep_group_allgather(group, &used, all, sizeof used));
+        sums[i] = 0;
+        for (uint32_t r = 0; r + 1 < mp_nranks(); r++) sums[i] += all[r];
+    }
+    qsort(sums, ROUNDS, sizeof *sums, compare);
+    if (sums[ROUNDS / 2] > LATE_NS / 4)
+        mp_fail(__FILE__, __LINE__, "mode %s: ranks that waited for %d ns of computing used %llu of the processor",
+                mode, LATE_NS, (unsigned long long)sums[ROUNDS / 2]);
+}
+
+/* Who sleeps is woken by what it waits for: most sleeps that the last rank ends would else have lasted longer. */
+static void are_woken(xep_group_t *group, xep_buffer_t *buffer, const char *mode)
+{
+    const unsigned before = atomic_load(&woken);
+    for (int i = 0; i < TURNS; i++) {
+        (void)be_late(group, SLEEP_NS);
+        combine(dispatch(buffer));
+        check_sums(mode);
+    }
+    if (mp_rank() != mp_nranks() - 1 && atomic_load(&woken) - before < TURNS / 4)
+        mp_fail(__FILE__, __LINE__, "mode %s: rank %u was woken %u times in %d turns", mode, mp_rank(),
+                atomic_load(&woken) - before, TURNS);
+}
+
+static void run(xep_group_t *group, const char *mode)
+{
+    xep_buffer_t *buffer = open_buffer(group, mode);
+    leave_the_processor(group, buffer, mode);
+    are_woken(group, buffer, mode);
+    xep_buffer_destroy(buffer);
+}
+
+int main(void)
+{
+    share_one_processor();
+    xep_group_t *group = mp_group();
+    if (mp_nranks() > MOST_RANKS) return mp_skip("more than 16 ranks");
+    for (int t = 0; t < TOKENS; t++) {
+        for (int h = 0; h < HIDDEN; h++) x[t][h] = (float)(1 + t + h % 7 + (int)mp_rank());
+        for (int k = 0; k < TOPK; k++) idx[t][k] = (t * 3 + k * 5 + (int)mp_rank()) % EXPERTS;
+    }
+    run(group, "normal");
+    run(group, "ll");
+    xep_group_destroy(group);
+    return 0;
+}

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/**
+ * What programs on ranks share: checks that end the process with a sentence (the launcher then ends the others), the
+ * group of all ranks, guarded memory, time.
+ */
+#ifndef TEST_MP_RIG_H
+#define TEST_MP_RIG_H
+
+#include <stdatomic.h>
+
+#include <xep/xep.h>
+
+/** Says what failed, where, on which rank, and exits with 1. */
+#define MP_CHECK(_condition)     mp_check((_condition), __FILE__, __LINE__, #_condition)
+#define MP_OK(_call)             mp_status((_call), XEP_OK, __FILE__, __LINE__, #_call)
+#define MP_FAILS(_status, _call) mp_status((_call), (_status), __FILE__, __LINE__, #_call)
+/** The reason of the last error must hold the text. */
+#define MP_REASON(_text) mp_reason((_text), __FILE__, __LINE__)
+
+void mp_check(int condition, const char *file, int line, const char *what);
+void mp_status(xep_status_t got, xep_status_t expected, const char *file, int line, const char *what);
+void mp_reason(const char *text, const char *file, int line);
+void mp_fail(const char *file, int line, const char *format, ...) __attribute__((noreturn, format(printf, 3, 4)));
+
+/** The group of all ranks; its rank is put before messages. */
+xep_group_t *mp_group(void);
+/** The same, where making it may fail. */
+xep_status_t mp_try_group(xep_group_t **group_p);
+/** From now on the group of all ranks is this one. */
+void mp_go_on(xep_group_t *group);
+uint32_t mp_rank(void);
+uint32_t mp_nranks(void);
+/** Of several ranks the one that is odd, late or away in many tests. */
+int mp_is_last(void);
+
+/** Another group of the same ranks, by a callback, which is this group's allgather; timeout_ms 0: the default. */
+xep_group_t *mp_second_group(xep_group_t *group, int32_t timeout_ms);
+/** A group of this process alone. */
+xep_group_t *mp_group_alone(void);
+
+/** Exit status for a test that cannot run here; says why once. */
+int mp_skip(const char *why);
+
+/** Params of a small buffer, for tests that make them wrong. */
+xep_buffer_params_t mp_small_params(void);
+
+/** Seconds of a monotonic clock. */
+double mp_now(void);
+
+void mp_sleep_us(unsigned us);
+
+/** The smallest number first. */
+void mp_sort(double *numbers, size_t count);
+
+/** Memory that all ranks of this machine share and that is not xep's; zeros at first, unmapped at exit. Collective. */
+void *mp_shared(xep_group_t *group, size_t bytes);
+/** A counter there. */
+atomic_int *mp_counter(xep_group_t *group);
+/** Waits, outside of xep, until it is at least that. */
+void mp_await(const atomic_int *counter, int value);
+
+/** Waits for a request, twice, as the second must say the same, and frees it. */
+void mp_finish(xep_request_t *req);
+
+/* ---- memory ------------------------------------------------------------------ */
+
+enum { MP_POISON = 0xA5 };
+
+/** bytes between canaries, filled with MP_POISON; begins misaligned by shift bytes from a 64-byte boundary. */
+void *mp_alloc(size_t bytes, size_t shift);
+/** Checks the canaries and frees; NULL is a no-op. */
+void mp_free(void *memory, const char *what);
+
+#endif
