@@ -18,9 +18,9 @@ typedef struct xep_launch {
     void *kernel;
     uint32_t blocks, threads; /* threads of a block */
     uint32_t shared_bytes;
+    uint32_t follows; /* 1: may begin before the kernel that was launched before it ends, and waits itself for that */
     void *stream;
     void *args;
-    uint32_t follows; /* 1: may begin before the kernel that was launched before it ends, and waits itself for that */
 } xep_launch_t;
 
 typedef struct xep_device xep_device_t;

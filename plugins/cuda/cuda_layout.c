@@ -48,9 +48,9 @@ xep_status_t cuda_mode_layout(void *mode, const xep_layout_args_t *args, const x
                                  XEP_CUDA_LAYOUT_BLOCKS,
                                  XEP_CUDA_LAYOUT_THREADS,
                                  (uint32_t)xep_cuda_layout_bytes(&layout),
+                                 0,
                                  args->stream,
-                                 &layout,
-                                 0};
+                                 &layout};
     xep_status_t status = check_memory(cuda, args, out);
     if (status != XEP_OK) return status;
     /* a block counts in shared memory and has nothing else to count in */

@@ -124,14 +124,14 @@ uint32_t cuda_multiprocessors(const xep_kit_t *kit)
 xep_status_t cuda_launch(const cuda_mode_t *cuda, const xep_op_t *op, int kernel, uint32_t blocks, uint32_t threads,
                          uint32_t bytes, void *args)
 {
-    const xep_launch_t launch = {cuda->kernels[kernel], blocks, threads, bytes, cuda_stream(op), args, 0};
+    const xep_launch_t launch = {cuda->kernels[kernel], blocks, threads, bytes, 0, cuda_stream(op), args};
     return cuda->device->ops->launch(cuda->device, &launch);
 }
 
 xep_status_t cuda_launch_after(const cuda_mode_t *cuda, const xep_op_t *op, int kernel, uint32_t blocks,
                                uint32_t threads, uint32_t bytes, void *args)
 {
-    const xep_launch_t launch = {cuda->kernels[kernel], blocks, threads, bytes, cuda_stream(op), args, 1};
+    const xep_launch_t launch = {cuda->kernels[kernel], blocks, threads, bytes, 1, cuda_stream(op), args};
     return cuda->device->ops->launch(cuda->device, &launch);
 }
 

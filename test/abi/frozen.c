@@ -11,6 +11,7 @@
 /* a field put into a hole would not change the size, which is how versions are told: so there are no holes */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic error "-Wpadded"
+#include <xep/launch.h>
 #include <xep/xep.h>
 #pragma GCC diagnostic pop
 
@@ -431,10 +432,11 @@ AT(xep_launch_t, kernel, 0);
 AT(xep_launch_t, blocks, 8);
 AT(xep_launch_t, threads, 12);
 AT(xep_launch_t, shared_bytes, 16);
+AT(xep_launch_t, follows, 20);
 AT(xep_launch_t, stream, 24);
 AT(xep_launch_t, args, 32);
 
-SIZE(xep_device_ops_t, 136);
+SIZE(xep_device_ops_t, 152);
 AT(xep_device_ops_t, size, 0);
 AT(xep_device_ops_t, map, 8);
 AT(xep_device_ops_t, allocate, 16);
@@ -447,11 +449,13 @@ AT(xep_device_ops_t, copy, 64);
 AT(xep_device_ops_t, fill, 72);
 AT(xep_device_ops_t, after_mark, 80);
 AT(xep_device_ops_t, mark, 88);
-AT(xep_device_ops_t, check_stream, 96);
-AT(xep_device_ops_t, check, 104);
-AT(xep_device_ops_t, is_captured, 112);
-AT(xep_device_ops_t, sync, 120);
-AT(xep_device_ops_t, check_host, 128);
+AT(xep_device_ops_t, fork, 96);
+AT(xep_device_ops_t, join, 104);
+AT(xep_device_ops_t, check_stream, 112);
+AT(xep_device_ops_t, check, 120);
+AT(xep_device_ops_t, is_captured, 128);
+AT(xep_device_ops_t, sync, 136);
+AT(xep_device_ops_t, check_host, 144);
 
 SIZE(xep_device_t, 24);
 AT(xep_device_t, ops, 0);
