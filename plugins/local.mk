@@ -45,7 +45,7 @@ xep_normal_la_SOURCES = $(normal_shared_sources) \
 	%D%/normal/normal_pieces.c %D%/normal/normal_next.c %D%/normal/normal_nodes.c %D%/normal/normal_relay.c \
 	%D%/normal/normal_pass.c %D%/normal/normal_forward.c %D%/normal/normal_return.c %D%/normal/normal_put.c \
 	%D%/normal/normal_dispatch.c %D%/normal/normal_masked.c %D%/normal/normal_combine.c %D%/normal/normal_fill.c \
-	%D%/normal/normal_by_nodes.c %D%/normal/normal_traffic.c
+	%D%/normal/normal_nodes_steps.c %D%/normal/normal_traffic.c
 xep_normal_la_CPPFLAGS = $(plugin_cppflags) -I$(srcdir)/%D%/kit -I$(srcdir)/%D%/kernels
 xep_normal_la_LDFLAGS = $(plugin_ldflags)
 xep_normal_la_LIBADD = libxep_kit_parts.la libxep_kernels.la -lm

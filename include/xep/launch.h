@@ -61,7 +61,7 @@ typedef struct xep_device_ops {
     xep_status_t (*mark)(xep_device_t *device, void *stream);
 
     /** A stream of the device's own, whose work comes after that of stream; after join that comes after its work. */
-    xep_status_t (*fork)(xep_device_t *device, void *stream, void **beside_p);
+    xep_status_t (*branch)(xep_device_t *device, void *stream, void **beside_p);
     xep_status_t (*join)(xep_device_t *device, void *stream);
 
     /** XEP_OK, or XEP_ERR_INVALID: no stream, or the argument called name no memory, of this device. NULL is. */

@@ -53,7 +53,7 @@ static xep_status_t enqueue_parts(const cuda_normal_t *mode, const xep_op_t *op)
 {
     const xep_device_ops_t *ops = mode->cuda.device->ops;
     void *beside;
-    xep_status_t status = ops->fork(mode->cuda.device, op->combine->stream, &beside);
+    xep_status_t status = ops->branch(mode->cuda.device, op->combine->stream, &beside);
     for (uint32_t begin = 0, end = 1; begin < XEP_CUDA_PARTS && status == XEP_OK; begin = end, end *= 2) {
         status = copy_parts(mode, op, begin, end, beside);
         if (status == XEP_OK)

@@ -213,7 +213,7 @@ xep_status_t normal_find_summed(const normal_t *mode, xep_op_t *op, uint64_t *to
 const _Atomic uint64_t *normal_mates_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p);
 xep_status_t normal_return_sums(void *mode, xep_op_t *op);
 
-/* ---- normal_by_nodes.c: steps, and what one of them sends ---- */
+/* ---- normal_nodes_steps.c: steps, and what one of them sends ---- */
 
 xep_status_t normal_find_places_of_mates(void *mode, xep_op_t *op);
 xep_status_t normal_move_by_nodes(void *mode, xep_op_t *op);

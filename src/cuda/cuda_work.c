@@ -194,7 +194,7 @@ static cuda_result_t order(const xep_cuda_device_t *cuda, cuda_handle_t first, c
     return result == CUDA_DONE ? cuda->driver.stream_wait(second, cuda->forked, 0) : result;
 }
 
-xep_status_t xep_cuda_work_fork(xep_device_t *device, void *stream, void **beside_p)
+xep_status_t xep_cuda_work_branch(xep_device_t *device, void *stream, void **beside_p)
 {
     xep_cuda_device_t *cuda = xep_cuda_of(device);
     xep_cuda_enter(cuda);

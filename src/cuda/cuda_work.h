@@ -20,7 +20,7 @@ xep_status_t xep_cuda_work_note(xep_heap_device_t *device, uint32_t number, void
 xep_status_t xep_cuda_work_reached(xep_heap_device_t *device, uint32_t number);
 xep_status_t xep_cuda_work_pin(xep_heap_device_t *device, void *base, uint64_t bytes);
 void xep_cuda_work_unpin(xep_heap_device_t *device, void *base);
-xep_status_t xep_cuda_work_fork(xep_device_t *device, void *stream, void **beside_p);
+xep_status_t xep_cuda_work_branch(xep_device_t *device, void *stream, void **beside_p);
 xep_status_t xep_cuda_work_join(xep_device_t *device, void *stream);
 xep_status_t xep_cuda_work_mark(xep_device_t *device, void *stream);
 xep_status_t xep_cuda_work_check_stream(xep_device_t *device, void *stream);

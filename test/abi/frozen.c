@@ -449,7 +449,7 @@ AT(xep_device_ops_t, copy, 64);
 AT(xep_device_ops_t, fill, 72);
 AT(xep_device_ops_t, after_mark, 80);
 AT(xep_device_ops_t, mark, 88);
-AT(xep_device_ops_t, fork, 96);
+AT(xep_device_ops_t, branch, 96);
 AT(xep_device_ops_t, join, 104);
 AT(xep_device_ops_t, check_stream, 112);
 AT(xep_device_ops_t, check, 120);

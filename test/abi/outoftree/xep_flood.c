@@ -20,7 +20,7 @@
 
 /** Written by a source, read by the heap's owner. */
 typedef struct notice {
-    _Atomic uint64_t epoch; /* the delivery is there */
+    _Atomic uint64_t word; /* epoch and rows: the delivery is there */
     uint32_t hidden, topk, dtype, slot, tokens;
     uint32_t reserved[9];
 } notice_t;
@@ -99,7 +99,7 @@ static int delivery_transfer(const void *opaque, const xep_op_t *op, uint32_t ra
                                      .rows = 1,
                                      .bytes = slot->notice.tokens * args->topk * sizeof(int64_t),
                                      .offset = xep_area_at(mode->layout.chosen, delivery)};
-    else xep_notices_transfer(&mode->kit, op, &slot->notice, transfer);
+    else xep_notices_transfer(&mode->kit, op, &slot->notice, slot->notice.tokens, transfer);
     return number <= 2;
 }
 

@@ -54,7 +54,7 @@ expect 3 'XEP_ERR_TIMEOUT: as rank 0 of xep_run.*has not answered PMIx_Init with
     'kill -STOP $PPID; XEP_TEST_TIMEOUT_MS=700 "$0" open; told=$?; kill -CONT $PPID; exit $told' "$client"
 
 # or is stopped later: libpmix would wait for it for ever in PMIx_Commit, also at the end of the process
-stopped='XEP_TEST_TIMEOUT_MS=700 timeout 20 "$0" stop $PPID $1
+stopped='XEP_TEST_TIMEOUT_MS=700 timeout $((20 * ${XEP_TEST_SLOW:-1})) "$0" stop $PPID $1
 told=$?; kill -CONT $PPID; echo "status $told"; exit $told'
 expect 0 'XEP_ERR_TIMEOUT: exchange 2 over PMIx: .* has not answered PMIx_Commit' \
     "$run" -n 1 sh -c "$stopped" "$client" 1
