@@ -12,10 +12,9 @@ TEST(every_type_has_a_size_and_a_name)
         xep_dtype_t dtype;
         size_t bytes;
         const char *name;
-    } expected[] = {{XEP_BF16, 2, "bf16"},   {XEP_FP16, 2, "fp16"},   {XEP_FP32, 4, "fp32"},
-                    {XEP_E4M3, 1, "e4m3"},   {XEP_E5M2, 1, "e5m2"},   {XEP_U8, 1, "u8"},
-                    {XEP_INT32, 4, "int32"}, {XEP_INT64, 8, "int64"}, {XEP_FP64, 8, "fp64"},
-                    {XEP_INT8, 1, "int8"},   {XEP_E2M1X2, 1, "e2m1x2"}};
+    } expected[] = {{XEP_BF16, 2, "bf16"}, {XEP_FP16, 2, "fp16"}, {XEP_FP32, 4, "fp32"},    {XEP_E4M3, 1, "e4m3"},
+                    {XEP_E5M2, 1, "e5m2"}, {XEP_U8, 1, "u8"},     {XEP_INT32, 4, "int32"},  {XEP_INT64, 8, "int64"},
+                    {XEP_FP64, 8, "fp64"}, {XEP_INT8, 1, "int8"}, {XEP_E2M1X2, 1, "e2m1x2"}};
     for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++) {
         assert_int_equal(xep_dtype_size(expected[i].dtype), expected[i].bytes);
         assert_string_equal(xep_dtype_name(expected[i].dtype), expected[i].name);
