@@ -185,7 +185,7 @@ xep_status_t xep_newcomers_take(xep_newcomers_t *newcomers, uint32_t number, voi
                                 const xep_patience_t *patience)
 {
     for (uint32_t i = 0; i < newcomers->count; i++) {
-        xep_message_t *message;
+        xep_message_t *message = NULL;
         xep_status_t status = hear(newcomers, i, XEP_FRAME_GIVE, patience, &message);
         if (status != XEP_OK) return status;
         if (message->frame.exchange != number || message->frame.bytes != bytes)
@@ -208,7 +208,7 @@ xep_status_t xep_newcomers_give(xep_newcomers_t *newcomers, uint32_t number, con
 xep_status_t xep_newcomers_settle(xep_newcomers_t *newcomers, const xep_patience_t *patience)
 {
     for (uint32_t i = 0; i < newcomers->count; i++) {
-        xep_message_t *message;
+        xep_message_t *message = NULL;
         xep_status_t status = hear(newcomers, i, XEP_FRAME_SETTLED, patience, &message);
         if (status != XEP_OK) return status;
         free(message);
