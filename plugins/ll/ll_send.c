@@ -6,7 +6,6 @@
 #include "ll_flow.h"
 #include "ll_in_place.h"
 
-
 /* ---- the routing ---- */
 
 /* The most of one expert lets a receiver with room enough skip counting all indices. */
@@ -166,8 +165,8 @@ void ll_fill_items(ll_t *mode, xep_op_t *op)
                    .is_there = state->is_there};
     if (here == state->packed) return;
     if (op->dispatch->quant != XEP_QUANT_NONE)
-        pack.cast = xep_cast_select(op->dispatch->quant, op->dispatch->dtype, mode->kit.env->simd,
-                                    op->dispatch->quant_scale);
+        pack.cast =
+            xep_cast_select(op->dispatch->quant, op->dispatch->dtype, mode->kit.env->simd, op->dispatch->quant_scale);
     mode->kit.env->parallel(mode->kit.env, pack_rows, &pack);
     state->packed = here;
     if (state->in_place.offset != 0 && op->coming == 0) ll_in_place_note(mode, op);
