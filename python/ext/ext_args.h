@@ -6,12 +6,14 @@
 
 #include "ext_arrays.h"
 
+enum { EXT_MOST_PARAMETERS = 24 };
+
 /** The parameters of a function; the first ones may come without their names. */
 typedef struct ext_signature {
     const char *function;
     int positional, count;
     const char *const *names;
-    PyObject *interned[20]; /* the names, made by the first call */
+    PyObject *interned[EXT_MOST_PARAMETERS]; /* the names, made by the first call */
 } ext_signature_t;
 
 /** The arguments of a call, by number; NULL: not given, or None. -1: TypeError. */

@@ -63,6 +63,7 @@ static const char *const names[COUNT] = {"x",           "out",     "topk_weights
                                          "out_weights", "dtype",   "logfmt",       "wait_ns", "missing",
                                          "after",       "timeout", "stream"};
 
+_Static_assert(COUNT <= EXT_MOST_PARAMETERS, "no room for a name");
 static ext_signature_t signature = {"combine", 1, COUNT, names, {NULL}};
 
 /* ---- the struct ---- */

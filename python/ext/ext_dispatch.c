@@ -100,6 +100,7 @@ static const char *const names[COUNT] = {"x",
                                          "stream",
                                          "pieces"};
 
+_Static_assert(COUNT <= EXT_MOST_PARAMETERS, "no room for a name");
 static ext_signature_t signature = {"dispatch", 3, COUNT, names, {NULL}};
 
 /*

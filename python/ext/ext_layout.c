@@ -82,6 +82,7 @@ static const char *const names[COUNT] = {"topk_idx",      "tokens_per_rank", "to
                                          "token_in_rank", "tokens_per_node", "ranks_per_node",
                                          "stream"};
 
+_Static_assert(COUNT <= EXT_MOST_PARAMETERS, "no room for a name");
 static ext_signature_t signature = {"layout", 4, COUNT, names, {NULL}};
 
 /*

@@ -39,6 +39,7 @@ static const char *const names[COUNT] = {"group",       "experts", "topk",      
                                          "slots",       "threads", "timeout",       "memory",    "on_failure",
                                          "send_memory", "path",    "pass_rows",     "node_sums", "pieces"};
 
+_Static_assert(COUNT <= EXT_MOST_PARAMETERS, "no room for a name");
 static ext_signature_t signature = {"Buffer", 5, COUNT, names, {NULL}};
 
 /*

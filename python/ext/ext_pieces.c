@@ -82,6 +82,7 @@ enum { X, TOPK_WEIGHTS, DTYPE, OUTPUTS, WAIT_NS, TIMEOUT, SENT, COUNT = SENT };
 
 static const char *const names[COUNT] = {"x", "topk_weights", "dtype", "outputs", "wait_ns", "timeout"};
 
+_Static_assert(COUNT <= EXT_MOST_PARAMETERS, "no room for a name");
 static ext_signature_t signature = {"next", 1, COUNT, names, {NULL}};
 
 /*

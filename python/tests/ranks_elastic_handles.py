@@ -103,7 +103,8 @@ def test_dispatch_handles_tell(elastic):
         assert handle.psum_num_recv_tokens_per_expert.tolist() == (
             [end - a + n for end, a, n in zip(ends, aligned, counts)] if expand else ends
         )
-        until = [sum(source <= rank for source, _ in sources) for rank in range(world.size)]
+        places = world.buffer.get_logical_domain_size()[1]  # of a node, in hybrid mode
+        until = [sum(source % places <= place for source, _ in sources) for place in range(places)]
         assert handle.psum_num_recv_tokens_per_scaleup_rank.tolist() == until
         meta = handle.recv_src_metadata
         assert meta.dtype == torch.int32 and meta.shape == (len(sources), 2 + TOPK)

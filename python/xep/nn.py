@@ -63,7 +63,7 @@ class Exchange:
 
         trained: the experts have a gradient of their own to find, even where x and weights need none.
         """
-        self._check(x, topk_idx, weights)
+        self._check(x=x, topk_idx=topk_idx, weights=weights)
         wanted = torch.is_grad_enabled() and (trained or x.requires_grad or weights.requires_grad)
         return Sent(
             *torch.ops.xep.dispatch(
@@ -76,7 +76,7 @@ class Exchange:
 
         sent: what dispatch returned, or its route. tokens: T, which the fake kernel is to know.
         """
-        self._check(y)
+        self._check(y=y)
         route = sent.route if isinstance(sent, Sent) else sent
         return torch.ops.xep.combine(y, route, self._number, _tokens_of(route) if tokens is None else tokens)
 
@@ -87,9 +87,10 @@ class Exchange:
             self._buffer.destroy()
         self._buffer = None
 
-    def _check(self, *tensors: Tensor) -> None:
-        if any([one.is_meta for one in tensors]):
-            raise TypeError("expected CPU or CUDA tensors, got one on meta")
+    def _check(self, **tensors: Tensor) -> None:
+        for name, tensor in tensors.items():
+            if tensor.is_meta:
+                raise TypeError(f"{name}: expected a CPU or CUDA tensor, got one on meta")
 
     # ---- operations, without gradients ----
 

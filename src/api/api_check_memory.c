@@ -80,14 +80,14 @@ xep_status_t xep_check_dispatch_memory(const xep_buffer_t *buffer, const xep_dis
 {
     const int is_near =
         xep_heap_is_near(a->recv_rows_p) | xep_heap_is_near(a->expert_stats) | xep_heap_is_near(a->wait_ns);
-    return is_near | (buffer->pointers != NULL) ? check_dispatch(buffer, a) : XEP_OK;
+    return is_near || buffer->pointers != NULL ? check_dispatch(buffer, a) : XEP_OK;
 }
 
 xep_status_t xep_check_combine_memory(const xep_handle_t *h, const xep_combine_args_t *a)
 {
     const int is_near = xep_heap_is_near(a->wait_ns) | xep_heap_is_near(a->out) | xep_heap_is_near(a->out_weights) |
                         xep_heap_is_near(a->missing);
-    return is_near | (h->buffer->pointers != NULL) ? check_combine(h, a) : XEP_OK;
+    return is_near || h->buffer->pointers != NULL ? check_combine(h, a) : XEP_OK;
 }
 
 xep_status_t xep_check_gather_memory(const xep_handle_t *h, const void *out)

@@ -52,8 +52,9 @@ extern atomic_uintptr_t xep_heap_lowest, xep_heap_highest;
 /** 0: the address is in no range. */
 static inline int xep_heap_is_near(const void *address)
 {
-    return ((uintptr_t)address >= atomic_load_explicit(&xep_heap_lowest, memory_order_relaxed)) &
-           ((uintptr_t)address < atomic_load_explicit(&xep_heap_highest, memory_order_relaxed));
+    int is_above = (uintptr_t)address >= atomic_load_explicit(&xep_heap_lowest, memory_order_relaxed),
+        is_below = (uintptr_t)address < atomic_load_explicit(&xep_heap_highest, memory_order_relaxed);
+    return is_above & is_below; /* one branch for all outputs of a call */
 }
 
 /** Whether the address is in a range, of whatever buffer of this process. From any thread. */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Where the heaps of this process lie. An entry is never freed, but used again, so that a look needs no lock. It may
- * meet an entry that is just changing, with the begin of one heap and the length of another: what it finds counts only
- * if a second look, with the lock, finds it too.
+ * Where the heaps of this process lie. An entry is not freed while the library is loaded, but used again, so that a look
+ * needs no lock. It may meet an entry that is just changing, with the begin of one heap and the length of another: what
+ * it finds counts only if a second look, with the lock, finds it too.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -83,4 +83,15 @@ int xep_heap_holds(const void *address)
     int held = look((uintptr_t)address);
     pthread_mutex_unlock(&lock);
     return held;
+}
+
+/* The library is unloaded, or the process ends: then threads that have a buffer may still look. */
+__attribute__((destructor)) static void free_ranges(void)
+{
+    range_t *range = xep_heap_highest == 0 ? ranges : NULL;
+    while (range != NULL) {
+        range_t *next = range->next;
+        free(range);
+        range = next;
+    }
 }

@@ -84,7 +84,7 @@ def test_an_exception_nobody_catches_is_every_ranks(guilty, where, tmp_path):
     assert done.stdout.count("status 1") == 2, done
     assert done.stdout.count("left:") == 0 or done.stdout.rstrip().endswith("left:"), done
     said = [(tmp_path / f"port.{rank}").read_text() for rank in (0, 1)]
-    reasons = {"attention": "OSError: the attention of this rank is elsewhere", "dispatch": "WrongType: topk_weights: "}
+    reasons = {"attention": "OSError: the attention of this rank is elsewhere", "dispatch": "TypeError: weights: "}
     reason = reasons[where]
     assert reason in said[guilty]
     assert f"RankError: rank {guilty} failed: {reason}" in said[1 - guilty]

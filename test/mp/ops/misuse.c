@@ -159,6 +159,7 @@ static void in_another_buffer(mp_job_t *job, xep_handle_t *handle, mp_job_t *oth
     char *heap, *input;
     size_t bytes;
     xep_handle_t *placed;
+    xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
     xep_dispatch_args_t d = mp_job_dispatch(other);
     MP_OK(xep_buffer_memory(other->buffer, (void **)&heap, &bytes));
     mp_job_place(other, &d);
@@ -168,8 +169,9 @@ static void in_another_buffer(mp_job_t *job, xep_handle_t *handle, mp_job_t *oth
     MP_CHECK((input = xep_handle_combine_input(placed, NULL)) != NULL);
     refuse_all(job, handle, input);
     void *row = find_row_of_peer(xep_handle_recv(placed), heap, bytes);
-    MP_CHECK(row != NULL);
-    refuse_all(job, handle, row);
+    MP_OK(xep_buffer_query(other->buffer, &info));
+    MP_CHECK((row != NULL) == (info.mapped_peers > 1));
+    if (row != NULL) refuse_all(job, handle, row);
     xep_handle_release(placed);
 }
 
