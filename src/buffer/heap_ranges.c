@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Where the heaps of this process lie. An entry is not freed while the library is loaded, but used again, so that a look
- * needs no lock. It may meet an entry that is just changing, with the begin of one heap and the length of another: what
- * it finds counts only if a second look, with the lock, finds it too.
+ * Where the heaps of this process lie. An entry is not freed while the library is loaded, but used again, so that a
+ * look needs no lock. It may meet an entry that is just changing, with the begin of one heap and the length of another:
+ * what it finds counts only if a second look, with the lock, finds it too.
  */
 #include <pthread.h>
 #include <stdlib.h>
