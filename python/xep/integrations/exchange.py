@@ -57,9 +57,9 @@ class Exchange(nn.Exchange):
 
     # ---- operations ----
 
-    def _check(self, *tensors: torch.Tensor) -> None:
+    def _check(self, **tensors: torch.Tensor) -> None:
         with self.alarm:
-            super()._check(*tensors)
+            super()._check(**tensors)
 
     def send(
         self, x: torch.Tensor, topk_idx: torch.Tensor, weights: torch.Tensor, experts: int, capacity: int = 0
