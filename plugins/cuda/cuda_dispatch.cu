@@ -184,7 +184,7 @@ static __device__ __forceinline__ void store_scales(const moving_t &m, uint32_t 
     }
 }
 
-/* Of a plan that blocks have made by themselves: what combines of it and cached dispatches will read. */
+/* Stores what combines and cached dispatches will read of a plan that each block has made in its own memory. */
 static __device__ __forceinline__ void keep_token(const moving_t &m, uint32_t token, const xep_cuda_dest_t *dests)
 {
     const uint64_t first = (uint64_t)token * m.plan.topk;

@@ -19,7 +19,7 @@ typedef struct xep_cast_format {
     uint64_t scale_words;
 } xep_cast_format_t;
 
-/** Of a row of hidden channels. 0: quant is no cast, or no value of xep_quant_t, as a peer may have written it. */
+/** Fills the format of a row of hidden channels. Returns 0 for XEP_QUANT_NONE, and for no value of xep_quant_t. */
 int xep_cast_format(unsigned quant, uint64_t hidden, xep_cast_format_t *format_p);
 
 /** A cast of rows of one type by the kernels of one machine. */
@@ -36,7 +36,7 @@ struct xep_cast {
     int pow2;
 };
 
-/** The cast of rows of XEP_BF16, XEP_FP16 or XEP_FP32, by a quant that is none of XEP_QUANT_NONE. */
+/** Selects the cast of rows of XEP_BF16, XEP_FP16 or XEP_FP32; quant is not XEP_QUANT_NONE. scale as in xep_cast_t. */
 xep_cast_t xep_cast_select(xep_quant_t quant, xep_dtype_t dtype, xep_simd_t simd, float scale);
 
 #endif

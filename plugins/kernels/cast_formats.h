@@ -118,7 +118,7 @@ static inline float xep_cast_scale_row(uint32_t amax, uint32_t *word)
     return XEP_NVFP4_GREATEST / most;
 }
 
-/** What a kernel does with a whole row; scale: the caller's, 0: there is none. */
+/** Casts a whole row. scale is the caller's quant_scale; 0: none was given. */
 typedef void (*xep_cast_row_fn)(uint8_t *q, uint8_t *scales, const void *x, size_t elems, float scale,
                                 const void *next);
 

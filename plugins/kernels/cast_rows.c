@@ -91,7 +91,7 @@ static void row_by_blocks(const xep_cast_t *cast, void *q, void *scales, const v
     ((xep_cast_row_fn)cast->kernel)(q, scales, x, elems, cast->scale, next);
 }
 
-/* Whoever asks has seen to it that dtype is one of these three. */
+/* The library has checked that dtype is one of these three. */
 xep_cast_t xep_cast_select(xep_quant_t quant, xep_dtype_t dtype, xep_simd_t simd, float scale)
 {
     int type = dtype == XEP_BF16 ? XEP_CAST_BF16 : dtype == XEP_FP16 ? XEP_CAST_FP16 : XEP_CAST_FP32;

@@ -20,7 +20,7 @@ static const xep_step_t *step_of(const xep_kit_t *kit, const xep_op_t *op)
     return &kit->steps[op->kind][xep_kit_state(op)->step];
 }
 
-/* By whom those are heard that the step waits for; NULL: directly. */
+/* The rank through which each rank's word arrives, where the words of this step are relayed; NULL: they are not. */
 static const uint32_t *through_of(const xep_kit_t *kit, const xep_step_t *step)
 {
     return step->relayed ? kit->through : NULL;

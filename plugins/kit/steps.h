@@ -38,8 +38,8 @@ typedef struct xep_step {
 } xep_step_t;
 
 /**
- * Of a list those steps that a buffer takes which has these features, a bit for each: into steps, at most as many as
- * the list has.
+ * Copies to steps those steps of a list that a buffer with these features takes: one bit for each feature. steps has
+ * room for the whole list.
  */
 void xep_steps_choose(const xep_step_t *list, unsigned features, xep_step_t *steps);
 
