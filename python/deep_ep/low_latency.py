@@ -20,7 +20,20 @@ import xep
 from xep import arrays
 
 from . import arguments
-from .arguments import FLOAT, HOST, INDEX, Rows, WrongType, WrongUse, WrongValue
+from .arguments import (
+    FLOAT,
+    HOST,
+    INDEX,
+    IS_BFLOAT16,
+    IS_FLOAT,
+    IS_INDEX,
+    Rows,
+    WrongType,
+    WrongUse,
+    WrongValue,
+    is_plain,
+    version_of,
+)
 from .core import Core
 from .handles import HandleTuple
 from .nodes import Agreement, counted
@@ -142,11 +155,6 @@ def bytes_of(tensor: torch.Tensor) -> bytes:
     return ctypes.string_at(tensor.data_ptr(), tensor.numel() * tensor.itemsize)
 
 
-def version_of(tensor: torch.Tensor) -> int:
-    """Counts changes in place; -1 where nobody counts."""
-    return -1 if tensor.is_inference() else tensor._version
-
-
 # ---- buffers ----
 
 
@@ -202,7 +210,7 @@ class LowLatencyHandle:
     made when they are looked at, and filled when the dispatch has ended.
     """
 
-    xep: Any  # None without a slot
+    xep: Any  # parked: without a slot
     dispatched: Optional[Ending] = None  # where that is left to a hook or an event
     combined: Optional[Ending] = None  # likewise, the last time
     was_combined = False
@@ -233,11 +241,17 @@ class LowLatencyHandle:
 
     def _look_at_src_info(self) -> torch.Tensor:
         if self._src_info is None:
-            there = _src_info(self.xep, self._made, self.shape)
+            there = self._src_info_there()
             self._src_info = there if self._viewed else torch.empty_like(there)
             if not self._viewed and self._rows_here():
                 self._src_info.copy_(there)
         return self._src_info
+
+    def _src_info_there(self) -> torch.Tensor:
+        parked = self.xep.parked
+        if parked is not None:
+            return parked.src_token.view(self.rows[:2])
+        return _src_info(self.xep, self._made, self.shape)
 
     def _look_at_layout_range(self) -> torch.Tensor:
         if self._layout_range is None:
@@ -248,9 +262,8 @@ class LowLatencyHandle:
         return self._layout_range
 
     def _fill_layout_range(self, to: torch.Tensor) -> None:
-        received = self.xep.recv
-        each = received.capacity // self._made.local
-        begin = torch.arange(self._made.local, device=self.on).unsqueeze(1) * each
+        received = self.xep.parked or self.xep.recv
+        begin = torch.arange(self._made.local, device=self.on).unsqueeze(1) * self.rows[1]
         to.copy_((received.pair_begin.to(torch.int64) - begin) << 32 | received.pair_count.to(torch.int64))
 
     def fill(self) -> None:
@@ -258,7 +271,7 @@ class LowLatencyHandle:
         if self._layout_range is not None:
             self._fill_layout_range(self._layout_range)
         if self._src_info is not None and not self._viewed:
-            self._src_info.copy_(_src_info(self.xep, self._made, self.shape))
+            self._src_info.copy_(self._src_info_there())
 
     def ended(self) -> bool:
         """Whether the program has ended all that it began with this handle, or left it to events, which are waited
@@ -272,7 +285,7 @@ class LowLatencyHandle:
 
     def ready(self) -> xep.Handle:
         """To combine by."""
-        if self.xep is None:
+        if self.xep.parked is not None:
             raise WrongValue(
                 "handle: its slot was given to a later dispatch; num_slots says how many of them there are"
             )
@@ -282,15 +295,10 @@ class LowLatencyHandle:
 
     def keep(self) -> None:
         """What it is made of, without the slot."""
-        if self.xep is not None and self._rows_here():
+        if self.xep.parked is None and self._rows_here():
             self._look_at_layout_range()
-            self._src_info = self._look_at_src_info().clone()
-
-    def retire(self) -> None:
-        """Gives the slot back, where no received tensor is looked at."""
-        self.keep()
-        self.xep.release()
-        self.xep = None
+            self._src_info = None
+            self.xep.park()
 
 
 class DispatchEnding(Ending):
@@ -343,7 +351,7 @@ class _Made(NamedTuple):
                 break
             handle = ref()
             if handle is not None and handle.ended() and (newer or handle.was_combined):
-                handle.retire()
+                handle.keep()
                 self.handles.remove(ref)
 
 
@@ -380,9 +388,9 @@ class LowLatency:
                     handle.keep()
 
     def reset(self) -> None:
-        self.forget()
-        for buffer in self.buffers():
-            buffer.reset()
+        for made in self._made.values():
+            made.begun.clear()
+            made.buffer.reset()
 
     def make(self, shape: Shape) -> _Made:
         """Collective."""
@@ -697,13 +705,8 @@ class LowLatencyCalls(Core):
         """What most programs do most of the time, of CPU tensors, in a buffer that is there. None: it is something
         else, or wrong."""
         if (
-            type(x) is not torch.Tensor
-            or type(topk_idx) is not torch.Tensor
-            or not (x.is_cpu and x.dtype is torch.bfloat16 and x.is_contiguous())
-            or not (topk_idx.is_cpu and topk_idx.dtype in INDEX and topk_idx.is_contiguous())
-            or x.dim() != 2
-            or topk_idx.dim() != 2
-            or x.shape[0] != topk_idx.shape[0]
+            not is_plain(x, IS_BFLOAT16, -1, -1)
+            or not is_plain(topk_idx, IS_INDEX, x.shape[0], -1)
             or stats != (None, None)
         ):
             return None
@@ -720,18 +723,15 @@ class LowLatencyCalls(Core):
         found = handle.core if type(handle) is HandleTuple else None
         if (
             type(found) is not LowLatencyHandle
-            or found.xep is None
+            or found.xep.parked is not None
             or found.owner is not self._xep
             or found.dispatched is not None
             or found.combined is not None
-            or type(x) is not torch.Tensor
-            or type(topk_weights) is not torch.Tensor
-            or not (x.is_cpu and x.dtype is torch.bfloat16 and x.is_contiguous() and x.shape == found.rows)
+            or not is_plain(x, IS_BFLOAT16, *found.rows)
             or type(found.routing) is not HostRouting
             or found.routing.sent() is not topk_idx
             or not -1 < found.routing.version == topk_idx._version
-            or not (topk_weights.is_cpu and topk_weights.dtype is torch.float32 and topk_weights.is_contiguous())
-            or topk_weights.shape != topk_idx.shape
+            or not is_plain(topk_weights, IS_FLOAT, *topk_idx.shape)
             or out is not None
         ):
             return None

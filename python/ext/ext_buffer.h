@@ -8,11 +8,19 @@
 #include "ext_group.h"
 #include "ext_slots.h"
 
+/** Dispatches that keep their slots, that used last at the end; see ext_park.h. */
+typedef struct ext_recent {
+    struct ext_handle **handles; /* not counted; NULL: its handle has ended */
+    Py_ssize_t count, most;      /* most: 0: all keep theirs */
+    int stays;                   /* 1: what is dispatched now is not among them */
+} ext_recent_t;
+
 typedef struct ext_buffer {
     PyObject_HEAD
     ext_group_t *group;
     xep_buffer_t *buffer; /* NULL: closed, or not made yet */
     ext_slots_t slots;
+    ext_recent_t recent;
     PyObject *pending; /* set of requests that are not done; it keeps them */
     PyObject *left;    /* list of the arrays of operations that failed; NULL: none */
     uint32_t experts, topk, hidden, scales, nslots, local_experts;

@@ -8,6 +8,7 @@
 
 #include "ext_args.h"
 #include "ext_failed.h"
+#include "ext_park.h"
 #include "ext_python.h"
 #include "ext_request.h"
 
@@ -235,6 +236,13 @@ static int fill_args(const ext_buffer_t *buffer, PyObject *const *values, xep_di
     return read_options(buffer, values, args);
 }
 
+/* Also of a dispatch that is refused: that of another rank, which fails by that, has made room, too. */
+static int make_room(ext_buffer_t *buffer, PyObject *const *values)
+{
+    if (values[CACHED] != NULL && ext_handle_check(values[CACHED])) ext_park_use((ext_handle_t *)values[CACHED]);
+    return values[X] != NULL ? ext_park_make_room(buffer) : 0;
+}
+
 /*
  * The Handle's memory gets the slot by handle_p in the moment in which the library gives it, so whatever goes wrong
  * behind it, the end of that memory releases the slot. The Handle and sent are made before the call: where there
@@ -254,7 +262,7 @@ static PyObject *dispatch_by(PyObject *self, PyObject *const *given, Py_ssize_t 
     ext_matrix_t x;
     xep_status_t status;
     if (ext_args_read(&signature, given, nargs, keywords, values) != 0) return ext_failed_refuse(buffer);
-    if (ext_request_begin(buffer) == NULL) return NULL;
+    if (make_room(buffer, values) != 0 || ext_request_begin(buffer) == NULL) return NULL;
     if (fill_args(buffer, values, &args, &x) != 0) return ext_failed_refuse(buffer);
     ext_handle_t *handle = ext_handle_new(buffer, &x.element, x.rows, (Py_ssize_t)args.topk, x.columns);
     if (handle == NULL) return ext_failed_refuse(buffer);
@@ -277,6 +285,7 @@ static PyObject *dispatch_by(PyObject *self, PyObject *const *given, Py_ssize_t 
         Py_DECREF(handle); /* which has no slot: handle_p is written on success only */
         return NULL;
     }
+    ext_park_add(handle);
     if (!begin_only) {
         ext_handle_came(handle);
         return (PyObject *)handle;

@@ -92,7 +92,7 @@ def check_received(here, here_x, there_x, options) -> None:
 
 def runs_of(handle, options) -> list:
     if not options.get("do_expand"):
-        return [(0, handle.rows)]
+        return [(0, handle.num_recv_tokens)]
     counts, alignment = handle.num_unaligned_recv_tokens_per_expert.tolist(), options.get("expert_alignment", 1)
     if options.get("do_zero_padding"):
         return [(0, sum(align(count, alignment) for count in counts))]
