@@ -269,7 +269,13 @@ class ElasticCalls(Core):
             _check_v25(do_handle_copy, handle, do_expand, cumulative_local_expert_recv_stats)
         do_handle_copy = not self._is_v25 if do_handle_copy is None else do_handle_copy
         events = previous_event is None and previous_event_before_epilogue is None and not async_with_compute_stream
-        if events and not defer_epilogue and handle is None and cumulative_local_expert_recv_stats is None and not num_qps:
+        if (
+            events
+            and not defer_epilogue
+            and handle is None
+            and cumulative_local_expert_recv_stats is None
+            and not num_qps
+        ):
             if (do_cpu_sync is None or do_cpu_sync is True) and (do_expand or not do_zero_padding):
                 how = (do_expand, do_zero_padding, use_tma_aligned_col_major_sf, do_handle_copy)
                 numbers = (num_experts, num_max_tokens_per_rank, expert_alignment, num_sms)

@@ -15,7 +15,6 @@ import xep
 from xep import _ext
 
 from .arguments import HOST
-from .utils.math import align
 
 # ---- layouts ----
 

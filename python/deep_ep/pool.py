@@ -7,8 +7,8 @@ tells every rank so (CapacityError), having moved nothing. A rank whose own toke
 dispatch that cannot be received: two tokens to itself, with room for one.
 
 Of the slots of a buffer the handles used last have two or more (xep.Buffer.limit_handles()), the other ones are for
-received tensors that are views; once those are taken, received tensors are copies. So there is always a slot for the next
-dispatch.
+received tensors that are views; once those are taken, received tensors are copies. So there is always a slot for the
+next dispatch.
 
 Where nobody waits for counts (on a CUDA device, with rows to receive that are known beforehand) nobody could be told of
 a rank that needs more room. So all ranks say of how many tokens none has more, alike, and there is room for as many:

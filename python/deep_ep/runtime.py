@@ -154,7 +154,8 @@ class Runtime:
 
     def low_latency_combine(
         self, x: Any, topk_idx: Any, topk_weights: Any, src_info: Any, layout_range: Any, wait_stats: Any, most: int,
-        num_experts: int, use_logfmt: bool, zero_copy: bool, async_finish: bool, return_recv_hook: bool, out: Any = None,
+        num_experts: int, use_logfmt: bool, zero_copy: bool, async_finish: bool, return_recv_hook: bool,
+        out: Any = None,
     ) -> tuple:  # fmt: skip
         """wait_stats: combine_wait_recv_cost_stats; most: num_max_dispatch_tokens_per_rank."""
         how = (use_logfmt, zero_copy, async_finish, return_recv_hook, out, wait_stats)

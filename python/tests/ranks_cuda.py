@@ -243,7 +243,8 @@ def test_order_of_streams(group, driver):
         lambda: _ext.Event(driver.device, streams[0]).wait(streams[1]),
         lambda: _ext.Event(driver.device, streams[0]).synchronize(),
     ), 1):  # fmt: skip
-        driver._call("cuMemsetD8Async", ctypes.c_uint64(address), value, ctypes.c_size_t(size), ctypes.c_void_p(streams[0]))
+        first = ctypes.c_void_p(streams[0])
+        driver._call("cuMemsetD8Async", ctypes.c_uint64(address), value, ctypes.c_size_t(size), first)
         wait()
         driver._call("cuMemcpyDtoHAsync_v2", ctypes.c_void_p(found.ctypes.data), last, ctypes.c_size_t(1),
                      ctypes.c_void_p(streams[1]))  # fmt: skip

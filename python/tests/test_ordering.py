@@ -81,9 +81,8 @@ def log(monkeypatch):
     found: list[str] = []
     monkeypatch.setattr(Stream, "made", [])
     now = [Stream("compute")]
-    monkeypatch.setattr(
-        torch.cuda, "Stream", lambda *_, stream_id=None, **__: Stream("comm") if stream_id is None else Stream.made[stream_id]
-    )
+    stream_of = lambda *_, stream_id=None, **__: Stream("comm") if stream_id is None else Stream.made[stream_id]  # noqa: E731
+    monkeypatch.setattr(torch.cuda, "Stream", stream_of)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     for name, value in {
         "getCurrentStream": lambda _device: now[-1].ids,

@@ -14,7 +14,6 @@ import numpy as np
 from . import _ext, dlpack
 from .dtypes import SIZES, Dtype, Quant, Rows, dtype_of, name_of, need_dtype
 
-
 # ---- types that the package ml_dtypes adds to numpy ----
 
 
