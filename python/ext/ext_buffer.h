@@ -6,14 +6,8 @@
 
 #include "ext_elements.h"
 #include "ext_group.h"
+#include "ext_recent.h"
 #include "ext_slots.h"
-
-/** Dispatches that keep their slots, that used last at the end; see ext_park.h. */
-typedef struct ext_recent {
-    struct ext_handle **handles; /* not counted; NULL: its handle has ended */
-    Py_ssize_t count, most;      /* most: 0: all keep theirs */
-    int stays;                   /* 1: what is dispatched now is not among them */
-} ext_recent_t;
 
 typedef struct ext_buffer {
     PyObject_HEAD

@@ -9,7 +9,6 @@
 #include "ext_args.h"
 #include "ext_arrays.h"
 #include "ext_failed.h"
-#include "ext_park.h"
 #include "ext_python.h"
 #include "ext_request.h"
 
@@ -286,7 +285,7 @@ static PyObject *bring_back(ext_handle_t *handle, PyObject *const *values, int b
         return ext_failed_refuse(handle->buffer);
     }
     PyObject *memory = (PyObject *)handle->memory;
-    ext_park_use(handle);
+    ext_recent_use(&handle->buffer->recent, handle);
     Py_INCREF(memory); /* another thread may release the handle */
     Py_BEGIN_ALLOW_THREADS
     status = lib.combine(own, &args, begin_only ? &request : NULL);

@@ -239,7 +239,8 @@ static int fill_args(const ext_buffer_t *buffer, PyObject *const *values, xep_di
 /* Also of a dispatch that is refused: that of another rank, which fails by that, has made room, too. */
 static int make_room(ext_buffer_t *buffer, PyObject *const *values)
 {
-    if (values[CACHED] != NULL && ext_handle_check(values[CACHED])) ext_park_use((ext_handle_t *)values[CACHED]);
+    if (values[CACHED] != NULL && ext_handle_check(values[CACHED]))
+        ext_recent_use(&buffer->recent, (ext_handle_t *)values[CACHED]);
     return values[X] != NULL ? ext_park_make_room(buffer) : 0;
 }
 
@@ -285,7 +286,7 @@ static PyObject *dispatch_by(PyObject *self, PyObject *const *given, Py_ssize_t 
         Py_DECREF(handle); /* which has no slot: handle_p is written on success only */
         return NULL;
     }
-    ext_park_add(handle);
+    ext_recent_add(&buffer->recent, handle);
     if (!begin_only) {
         ext_handle_came(handle);
         return (PyObject *)handle;

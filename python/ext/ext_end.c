@@ -2,7 +2,6 @@
 
 #include "ext_end.h"
 
-#include "ext_park.h"
 #include "ext_python.h"
 #include "ext_request.h"
 
@@ -33,7 +32,7 @@ static int end_all(ext_buffer_t *buffer, const char *reason)
     ext_slots_drain(&buffer->slots);
     if (end_handles(buffer) != 0) return -1;
     ext_slots_forget(&buffer->slots);
-    ext_park_forget_all(buffer);
+    buffer->recent.count = 0;
     return 0;
 }
 

@@ -7,7 +7,6 @@
 #include "ext_handle.h"
 
 #include "ext_failed.h"
-#include "ext_park.h"
 #include "ext_python.h"
 
 #include <stddef.h>
@@ -79,7 +78,7 @@ void ext_handle_forget(ext_handle_t *handle)
     Py_CLEAR(handle->sent);
     Py_CLEAR(handle->given);
     handle->memory = NULL;
-    ext_park_forget(handle);
+    ext_recent_forget(&handle->buffer->recent, handle);
     if (memory != NULL) memory->owner = NULL;
     Py_XDECREF(memory);
 }

@@ -9,8 +9,6 @@
 
 #include "ext_python.h"
 
-#include <string.h>
-
 /* An error of the library; an interrupt is told: -1. */
 static int pass_over_error(void)
 {
@@ -31,14 +29,16 @@ static int settle(const ext_handle_t *handle)
     return result != NULL ? 0 : pass_over_error();
 }
 
-/* A dispatch that has failed has nothing that could be kept. */
+/* A dispatch that has failed has nothing that could be kept. After an interrupt the slot stays the handle's. */
 static int park(ext_handle_t *handle)
 {
-    int ret = settle(handle);
-    if (ret != 0 || handle->memory == NULL) return ret;
-    handle->parked = ext_call_helper("parked", "(O)", handle);
+    if (settle(handle) != 0) return -1;
+    if (handle->memory == NULL) return 0;
+    PyObject *parked = ext_call_helper("parked", "(O)", handle);
+    if (parked == NULL && pass_over_error() != 0) return -1;
+    Py_XSETREF(handle->parked, parked);
     ext_handle_forget(handle);
-    return handle->parked != NULL ? 0 : pass_over_error();
+    return 0;
 }
 
 /* The caller's reference may be the last but that of a request, which ends here. */
@@ -50,30 +50,11 @@ static int park_counted(ext_handle_t *handle)
     return ret;
 }
 
-/* ---- those used last ---- */
-
-/* -1: not among them. */
-static Py_ssize_t place_of(const ext_handle_t *handle)
-{
-    const ext_recent_t *recent = &handle->buffer->recent;
-    for (Py_ssize_t i = recent->count; i-- > 0;)
-        if (recent->handles[i] == handle) return i;
-    return -1;
-}
-
-static void take_out(ext_recent_t *recent, Py_ssize_t place)
-{
-    recent->count--;
-    memmove(recent->handles + place, recent->handles + place + 1,
-            sizeof *recent->handles * (size_t)(recent->count - place));
-}
-
 /* As many at most are left. Parking runs Python, which may use others meanwhile. */
 static int park_beyond(ext_recent_t *recent, Py_ssize_t left)
 {
     while (recent->count > left) {
-        ext_handle_t *oldest = recent->handles[0];
-        take_out(recent, 0);
+        ext_handle_t *oldest = ext_recent_oldest(recent);
         if (oldest != NULL && park_counted(oldest) != 0) return -1;
     }
     return 0;
@@ -83,33 +64,6 @@ int ext_park_make_room(ext_buffer_t *buffer)
 {
     ext_recent_t *recent = &buffer->recent;
     return recent->most > 0 && !recent->stays ? park_beyond(recent, recent->most - 1) : 0;
-}
-
-void ext_park_add(ext_handle_t *handle)
-{
-    ext_recent_t *recent = &handle->buffer->recent;
-    if (recent->count < recent->most && !recent->stays) recent->handles[recent->count++] = handle;
-}
-
-void ext_park_use(const ext_handle_t *handle)
-{
-    ext_recent_t *recent = &handle->buffer->recent;
-    const Py_ssize_t place = place_of(handle);
-    if (place < 0 || place == recent->count - 1) return;
-    ext_handle_t *used = recent->handles[place];
-    take_out(recent, place);
-    recent->handles[recent->count++] = used;
-}
-
-void ext_park_forget(const ext_handle_t *handle)
-{
-    const Py_ssize_t place = place_of(handle);
-    if (place >= 0) handle->buffer->recent.handles[place] = NULL;
-}
-
-void ext_park_forget_all(ext_buffer_t *buffer)
-{
-    buffer->recent.count = 0;
 }
 
 /* ---- what Python asks for ---- */
@@ -142,10 +96,9 @@ static PyObject *park_all(PyObject *self, PyObject *Py_UNUSED(unused))
 
 static PyObject *park_one(PyObject *self, PyObject *Py_UNUSED(unused))
 {
-    const ext_handle_t *handle = (ext_handle_t *)self;
-    const Py_ssize_t place = place_of(handle);
-    if (place >= 0) take_out(&handle->buffer->recent, place);
-    if (park((ext_handle_t *)self) != 0) return NULL;
+    ext_handle_t *handle = (ext_handle_t *)self;
+    ext_recent_remove(&handle->buffer->recent, handle);
+    if (park(handle) != 0) return NULL;
     Py_RETURN_NONE;
 }
 

@@ -10,18 +10,6 @@
  *  exception is set. */
 int ext_park_make_room(ext_buffer_t *buffer);
 
-/** A dispatch has begun. Nothing, where no number was set. */
-void ext_park_add(ext_handle_t *handle);
-
-/** It was used. Nothing of one that is not among those. */
-void ext_park_use(const ext_handle_t *handle);
-
-/** It has no slot any more. Its place is still counted: what a rank has dropped is known to no other. */
-void ext_park_forget(const ext_handle_t *handle);
-
-/** All of them are gone. */
-void ext_park_forget_all(ext_buffer_t *buffer);
-
 /** -1: an exception is set. */
 int ext_park_ready(PyObject *module);
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+from typing import Any, Optional
 
 import pytest
 
@@ -81,7 +82,10 @@ def log(monkeypatch):
     found: list[str] = []
     monkeypatch.setattr(Stream, "made", [])
     now = [Stream("compute")]
-    stream_of = lambda *_, stream_id=None, **__: Stream("comm") if stream_id is None else Stream.made[stream_id]  # noqa: E731
+
+    def stream_of(*_: Any, stream_id: Optional[int] = None, **__: Any) -> Stream:
+        return Stream("comm") if stream_id is None else Stream.made[stream_id]
+
     monkeypatch.setattr(torch.cuda, "Stream", stream_of)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     for name, value in {
@@ -268,8 +272,8 @@ def test_rows_by_expert(rows, topk, local, alignment):
         assert torch.equal(found[0].view(torch.uint8), found[1].view(torch.uint8))
     weights = torch.rand((rows, topk), generator=generator)
     found = [torch.zeros(total) for _ in range(2)]
-    ours.spread_selections(found[0], weights)
-    theirs.spread_selections(found[1], weights)
+    ours.spread_selections(found[0], weights, True)
+    theirs.spread_selections(found[1], weights, True)
     assert torch.equal(*found) and torch.equal(ours.fold_selections(found[0]), theirs.fold_selections(found[0]))
     expanded = torch.randn((total, 5), generator=generator).bfloat16()
     expanded[::2, 1] = -0.0
