@@ -448,8 +448,9 @@ class LowLatency:
         if made.begun or len(made.handles) > 2 * made.buffer.slots or made.buffer.slots_held() >= made.buffer.slots:
             made.make_way()
         sent = made.buffer.dispatch(x, topk_idx, **casting.options, **stats)
-        received, counts, viewed = sent.recv, made.memory.counts(sent), may_view(made.buffer)
+        received = sent.recv
         rows: Any = (received.x, received.scales) if casting.words else received.x
+        counts, viewed = made.memory.counts(sent), may_view(made.buffer)  # which counts this one
         if not viewed:
             copies = [torch.empty_like(one) for one in _listed(rows)]
             for to, source in zip(copies, _listed(rows)):
