@@ -39,6 +39,24 @@ static void fill_random(uint64_t seed, uint32_t nranks, uint32_t experts, uint32
     for (uint32_t e = 0; e < experts; e++) owners[e] = (uint32_t)(oracle_next(&state) % nranks);
 }
 
+/* Of experts with the same load the lower one first, of such ranks the lower one. */
+static void fill_greedy(uint32_t nranks, uint32_t experts, const uint64_t *load, uint32_t *owners)
+{
+    uint64_t *of_rank = oracle_alloc(nranks * sizeof *of_rank);
+
+    for (uint32_t e = 0; e < experts; e++) owners[e] = nranks; /* none yet */
+    for (uint32_t i = 0; i < experts; i++) {
+        uint32_t most = experts, least = 0;
+        for (uint32_t e = 0; e < experts; e++)
+            if (owners[e] == nranks && (most == experts || load[e] > load[most])) most = e;
+        for (uint32_t rank = 1; rank < nranks; rank++)
+            if (of_rank[rank] < of_rank[least]) least = rank;
+        owners[most] = least;
+        of_rank[least] += load[most];
+    }
+    free(of_rank);
+}
+
 static int read_map(FILE *file, const char *path, uint32_t nranks, uint32_t experts, uint32_t *owners, char *why,
                     size_t why_bytes)
 {
@@ -58,7 +76,8 @@ static int read_file(const char *path, uint32_t nranks, uint32_t experts, uint32
     FILE *file = fopen(path, "r");
 
     if (file == NULL) {
-        snprintf(why, why_bytes, "\"%s\" (block, cyclic, random:SEED, split:M, or a file: %s)", path, strerror(errno));
+        snprintf(why, why_bytes, "\"%s\" (block, cyclic, greedy, random:SEED, split:M, or a file: %s)", path,
+                 strerror(errno));
         return -1;
     }
     const int ret = read_map(file, path, nranks, experts, owners, why, why_bytes);
@@ -66,7 +85,8 @@ static int read_file(const char *path, uint32_t nranks, uint32_t experts, uint32
     return ret;
 }
 
-static int fill(const char *how, uint32_t nranks, uint32_t experts, uint32_t *owners, char *why, size_t why_bytes)
+static int fill(const char *how, uint32_t nranks, uint32_t experts, const uint64_t *load, uint32_t *owners, char *why,
+                size_t why_bytes)
 {
     uint64_t number;
 
@@ -74,6 +94,8 @@ static int fill(const char *how, uint32_t nranks, uint32_t experts, uint32_t *ow
         fill_blocks(0, nranks, experts, owners);
     } else if (strcmp(how, "cyclic") == 0) {
         for (uint32_t e = 0; e < experts; e++) owners[e] = e % nranks;
+    } else if (strcmp(how, "greedy") == 0) {
+        fill_greedy(nranks, experts, load, owners);
     } else if (take_number(how, "random:", &number)) {
         fill_random(number, nranks, experts, owners);
     } else if (take_number(how, "split:", &number)) {
@@ -88,12 +110,12 @@ static int fill(const char *how, uint32_t nranks, uint32_t experts, uint32_t *ow
     return 0;
 }
 
-int oracle_owners_make(const char *how, uint32_t nranks, uint32_t experts, uint32_t **owners_p, char *why,
-                       size_t why_bytes)
+int oracle_owners_make(const char *how, uint32_t nranks, uint32_t experts, const uint64_t *load, uint32_t **owners_p,
+                       char *why, size_t why_bytes)
 {
     uint32_t *owners = oracle_alloc(experts * sizeof *owners);
 
-    if (fill(how, nranks, experts, owners, why, why_bytes)) {
+    if (fill(how, nranks, experts, load, owners, why, why_bytes)) {
         free(owners);
         return -1;
     }

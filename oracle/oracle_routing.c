@@ -236,6 +236,28 @@ static int read_file(oracle_routing_t *routing, char *why, size_t why_bytes)
     return oracle_route_file_read(params->spec.path, &limits, routing->tokens_of, &routing->file, why, why_bytes);
 }
 
+/* The load is that of blocks: what a token selects may follow from who owns what (one-rank, self). */
+static int make_owners(oracle_routing_t *routing, char *why, size_t why_bytes)
+{
+    const oracle_routing_params_t *params = &routing->params;
+    uint64_t *load = oracle_alloc(params->experts * sizeof *load);
+    int32_t *idx = oracle_alloc(params->topk * sizeof *idx);
+    float *weights = oracle_alloc(params->topk * sizeof *weights);
+
+    for (uint32_t rank = 0; rank < params->nranks; rank++)
+        for (uint64_t token = 0; token < routing->tokens_of[rank]; token++) {
+            oracle_route(routing, rank, token, idx, weights);
+            for (uint32_t k = 0; k < params->topk; k++)
+                if (idx[k] >= 0) load[idx[k]]++;
+        }
+    const int ret =
+        oracle_owners_make(params->owners, params->nranks, params->experts, load, &routing->owners, why, why_bytes);
+    free(load);
+    free(idx);
+    free(weights);
+    return ret;
+}
+
 int oracle_routing_create(const oracle_routing_params_t *params, oracle_routing_t **routing_p, char *why,
                           size_t why_bytes)
 {
@@ -246,15 +268,15 @@ int oracle_routing_create(const oracle_routing_params_t *params, oracle_routing_
     routing->params = *params;
     routing->tokens_of = oracle_alloc(params->nranks * sizeof *routing->tokens_of);
     if (params->spec.kind == ORACLE_ROUTE_ZIPF) make_popularity(routing);
-    if ((params->owners != NULL &&
-         oracle_owners_make(params->owners, params->nranks, params->experts, &routing->owners, why, why_bytes)) ||
-        (params->spec.kind == ORACLE_ROUTE_FILE && read_file(routing, why, why_bytes))) {
-        oracle_routing_destroy(routing);
-        return -1;
-    }
+    if (params->spec.kind == ORACLE_ROUTE_FILE && read_file(routing, why, why_bytes)) goto err_destroy;
     set_tokens(routing);
+    if (params->owners != NULL && make_owners(routing, why, why_bytes)) goto err_destroy;
     *routing_p = routing;
     return 0;
+
+err_destroy:
+    oracle_routing_destroy(routing);
+    return -1;
 }
 
 void oracle_routing_destroy(oracle_routing_t *routing)

@@ -28,6 +28,7 @@ const char perf_help_explanation[] =
     "Owners of the E experts, with an owner map:\n"
     "  block        blocks in rank order, as without a map\n"
     "  cyclic       expert e on rank e modulo the ranks\n"
+    "  greedy       experts by falling load, each to the rank that has least load so far\n"
     "  random:SEED  each expert on any rank\n"
     "  split:M      none on the first M ranks, blocks on the others\n"
     "  FILE         E ranks, between spaces or lines. Every rank reads it.\n"
