@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The compiled module, for type checkers; its own docstrings say what each is."""
 
-from typing import Any, Callable, Generic, Iterator, Optional, TypedDict, TypeVar
+from typing import Any, Callable, Generic, Iterator, Optional, Sequence, TypedDict, TypeVar
 
 import numpy as np
 from typing_extensions import Unpack
@@ -23,7 +23,9 @@ def use_ml_dtypes(bfloat16: np.dtype, float8_e4m3fn: np.dtype, float8_e5m2: np.d
 def use_torch(tensor: type, empty: Any, cpu: Any, natives: tuple, exchange: Any) -> None: ...
 def is_plain(tensor: Any, dtypes: int, *extents: int) -> bool: ...
 def expert_range(experts: int, nranks: int, rank: int) -> tuple[int, int]: ...
-def layout(topk_idx: Any, experts: int, nranks: int, ranks_per_node: int) -> tuple[Any, Any, Any, Any]: ...
+def layout(
+    topk_idx: Any, experts: int, nranks: int, ranks_per_node: int, owners: Optional[Sequence[int]]
+) -> tuple[Any, Any, Any, Any]: ...
 def expert_slots(topk_idx: Any, counts: list[int], alignment: int, slots: Any) -> None: ...
 def expert_spread(to: Any, source: Any, slots: Any, counts: list[int], alignment: int, each: bool) -> None: ...
 def expert_sum(to: Any, source: Any, slots: Any) -> None: ...
@@ -205,6 +207,7 @@ class Received:
     topk: int
     first_expert: int
     local_experts: int
+    experts: tuple[int, ...]
     arrangement: Rows
     dtype: Dtype
     quant: Quant
