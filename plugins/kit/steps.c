@@ -6,13 +6,25 @@
  */
 #include "steps.h"
 
+#include <assert.h>
+
 #include "kit.h"
 
-void xep_steps_choose(const xep_step_t *list, unsigned features, xep_step_t *steps)
+static void choose(const xep_step_t *list, unsigned features, xep_step_t *steps)
 {
-    for (; list->run != NULL; list++)
-        if ((features & list->with) == list->with && (features & list->without) == 0) *steps++ = *list;
-    *steps = (xep_step_t){0};
+    uint32_t count = 0;
+    for (; list != NULL && list->run != NULL; list++)
+        if ((features & list->with) == list->with && (features & list->without) == 0) steps[count++] = *list;
+    assert(count < XEP_STEPS_MOST);
+    steps[count] = (xep_step_t){0};
+}
+
+void xep_steps_choose(void *mode, unsigned features)
+{
+    xep_kit_t *kit = mode;
+    choose(xep_kit_mode.dispatch_steps, features, kit->steps[XEP_OP_DISPATCH]);
+    choose(xep_kit_mode.combine_steps, features, kit->steps[XEP_OP_COMBINE]);
+    choose(xep_kit_mode.next_steps, features | XEP_STEPS_OF_NEXT, kit->steps[XEP_OP_NEXT]);
 }
 
 static const xep_step_t *step_of(const xep_kit_t *kit, const xep_op_t *op)

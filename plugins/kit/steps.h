@@ -34,14 +34,16 @@ typedef struct xep_step {
     uint8_t rows_bits;         /* of its words, below the epoch: a count of rows; 0: they are epochs */
     int agreed;                /* left out where the verdict is an error */
     int receives;              /* begin goes no further than here: the receive phase, which may be postponed */
-    uint16_t with, without;    /* for xep_steps_choose(): what a buffer has that takes the step, and what it has not */
+    uint16_t with, without;    /* what a buffer has that takes the step, and what it has not: a bit for each feature */
 } xep_step_t;
 
-/**
- * Copies to steps those steps of a list that a buffer with these features takes: one bit for each feature. steps has
- * room for the whole list.
- */
-void xep_steps_choose(const xep_step_t *list, unsigned features, xep_step_t *steps);
+enum {
+    XEP_STEPS_MOST = 20,         /* of an operation, and one behind them */
+    XEP_STEPS_OF_NEXT = 1 << 15, /* the feature of next pieces, which may have a list with dispatches */
+};
+
+/** Chooses those steps of the mode's lists that a buffer with these features takes; xep_kit_open() has with none. */
+void xep_steps_choose(void *mode, unsigned features);
 
 /** Takes the steps of op that begin may take. Called when all that dispatch or combine refuse was refused: XEP_OK. */
 xep_status_t xep_steps_begin(void *mode, xep_op_t *op);
@@ -60,10 +62,7 @@ xep_status_t xep_step_send(void *mode, xep_op_t *op);
 xep_status_t xep_step_wait(void *mode, xep_op_t *op);
 xep_status_t xep_step_flush(void *mode, xep_op_t *op);
 
-/** An entry of a list of steps, as most lists end. */
-#define XEP_STEP_FLUSH                                                  \
-    {                                                                   \
-        .name = "rows to leave", .does = "flush", .run = xep_step_flush \
-    }
+/** Of an entry of a list of steps, as most lists end. */
+#define XEP_STEP_FLUSH .name = "rows to leave", .does = "flush", .run = xep_step_flush
 
 #endif

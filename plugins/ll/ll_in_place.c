@@ -69,7 +69,7 @@ static void find_source(const ll_t *mode, const ll_notice_t *notice, uint32_t so
 }
 
 /* Completes the parcels. */
-static xep_status_t find(void *opaque, xep_op_t *op)
+xep_status_t ll_in_place_find(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;
     const ll_slot_t *slot = ll_slot(mode, op->slot);
@@ -81,8 +81,6 @@ static xep_status_t find(void *opaque, xep_op_t *op)
     }
     return XEP_OK;
 }
-
-const xep_step_t ll_step_find_in_place = {.name = "agreement", .does = "find rows in place", .run = find};
 
 /* Rows that do not stay with their source were copied to x of the slot, and are pointed to there. */
 static void point_rows(const ll_t *mode, const xep_op_t *op)
@@ -105,15 +103,13 @@ static void point_rows(const ll_t *mode, const xep_op_t *op)
 }
 
 /* Where nothing was moved the user has its rows again: behind the flush, as the wire may read them until then. */
-static xep_status_t end(void *opaque, xep_op_t *op)
+xep_status_t ll_in_place_end(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;
     if (xep_kit_state(op)->verdict != XEP_OK) xep_in_place_return(&mode->in_place, &ll_state(op)->in_place);
     else if (op->dispatch->flags & XEP_DISPATCH_IN_PLACE) point_rows(mode, op);
     return XEP_OK;
 }
-
-const xep_step_t ll_step_show_in_place = {.name = "rows in place", .does = "point to rows", .run = end};
 
 /* ---- what the core calls ---- */
 

@@ -22,7 +22,8 @@ void ll_in_place_take(ll_t *mode, const xep_op_t *op);
 /** All items are there. */
 void ll_in_place_note(ll_t *mode, const xep_op_t *op);
 
-/** Finds the rows of others, behind their notices; shows where rows are, at the end. */
-extern const xep_step_t ll_step_find_in_place, ll_step_show_in_place;
+/** Steps: finds the rows of others, behind their notices; at the end shows where rows are. */
+xep_status_t ll_in_place_find(void *mode, xep_op_t *op);
+xep_status_t ll_in_place_end(void *mode, xep_op_t *op);
 
 #endif

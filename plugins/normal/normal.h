@@ -218,12 +218,9 @@ typedef struct normal_slot {
     int weighted;                   /* rows of the dispatch have weights */
 } normal_slot_t;
 
-enum { NORMAL_MOST_STEPS = 20 }; /* of an operation */
-
 typedef struct normal {
     xep_kit_t kit; /* first */
     normal_layout_t layout;
-    xep_step_t dispatch_steps[NORMAL_MOST_STEPS], combine_steps[NORMAL_MOST_STEPS];
     int grants;                 /* receivers may have to say where rows go (normal_grants.c) */
     const char *records;        /* the ring, as this rank reads it */
     uint64_t *marks;            /* [(R + 63) / 64] ranks of a token: scratch of the plan */

@@ -30,7 +30,7 @@ enum {
     .offset = offsetof(normal_line_t, digest) - offsetof(normal_line_t, done), .bytes = sizeof(normal_digest_t)
 
 /* Numbers are those of normal.h. */
-static const xep_step_t dispatch_steps[] = {
+const xep_step_t normal_dispatch_steps[] = {
     {.name = "memory", .does = "take memory", .run = normal_take_place, .with = IN_PLACE},
     {.name = "pieces", .does = "begin pieces", .run = normal_begin_pieces, .with = PIECES},
     {.name = "ranks that are out", .does = "count them", .run = normal_note_outs, .with = GRANTS},
@@ -80,13 +80,13 @@ static const xep_step_t dispatch_steps[] = {
     {.name = OUT, .does = "compare digests", .run = normal_compare_masked, .with = MASKS},
     {.name = "rows", .does = "show", .run = normal_show_piece, .agreed = 1, .with = PIECES},
     {.name = "rows", .does = "show", .run = normal_point_rows, .agreed = 1, .with = IN_PLACE},
-    XEP_STEP_FLUSH,
+    {XEP_STEP_FLUSH},
     {.name = "the end", .does = "end", .run = normal_tell_rows, .without = PIECES},
     {.name = "the end", .does = "end", .run = normal_tell_pieces, .with = PIECES},
     {0},
 };
 
-static const xep_step_t combine_steps[] = {
+const xep_step_t normal_combine_steps[] = {
     XEP_COMBINE_STEP_DRAIN,
     /* 2 */
     {.name = "input", .does = "copy in", .run = normal_fill, .without = NODES | PIECES},
@@ -122,7 +122,7 @@ static const xep_step_t combine_steps[] = {
      .rows_bits = XEP_FEED_ROWS_BITS,
      .with = NODES},
     /* 6 */
-    XEP_STEP_FLUSH,
+    {XEP_STEP_FLUSH},
     XEP_COMBINE_STEP_TELL_READ,
     {0},
 };
@@ -133,8 +133,5 @@ void normal_choose_steps(normal_t *mode)
     unsigned features = (mode->kit.env->out != NULL ? MASKS : 0) | (mode->grants ? GRANTS : 0) |
                         (shape->by_nodes ? NODES : 0) | (shape->in_pieces ? PIECES : 0) |
                         (shape->sends_in_place ? IN_PLACE : 0);
-    xep_steps_choose(dispatch_steps, features, mode->dispatch_steps);
-    xep_steps_choose(combine_steps, features, mode->combine_steps);
-    mode->kit.steps[XEP_OP_DISPATCH] = mode->dispatch_steps;
-    mode->kit.steps[XEP_OP_COMBINE] = mode->combine_steps;
+    xep_steps_choose(mode, features);
 }

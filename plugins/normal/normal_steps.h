@@ -9,7 +9,8 @@
 
 #include "normal_shared.h"
 
-/** Chooses the steps that operations of this buffer take. */
+/** The steps of all buffers, and the choice of those that operations of this one take. */
+extern const xep_step_t normal_dispatch_steps[], normal_combine_steps[];
 void normal_choose_steps(normal_t *mode);
 
 /* ---- normal_plan.c: who gets what ---- */
