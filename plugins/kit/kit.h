@@ -111,6 +111,12 @@ static inline xep_kit_state_t *xep_kit_state(const xep_op_t *op)
     return op->state;
 }
 
+/** The slot that rank chose for the dispatch whose handle is in ours. */
+static inline uint32_t *xep_combine_slot_there(const xep_kit_t *kit, uint32_t slot, uint32_t rank)
+{
+    return &kit->there[(size_t)slot * kit->shape->nranks + rank];
+}
+
 /** xep_plugin_t.heap_size, as the mode's lay_heap has it. */
 xep_status_t xep_kit_heap_size(const xep_shape_t *shape, xep_region_t regions[XEP_REGIONS], uint64_t *recv_rows_p);
 
@@ -191,8 +197,8 @@ static inline uint64_t xep_kit_phase(const xep_kit_t *kit)
 /** Ends a phase of op that began at a time of xep_kit_phase(); returns now, when the next one begins. */
 static inline uint64_t xep_kit_end_phase(const xep_kit_t *kit, const xep_op_t *op, const char *name, uint64_t begin_ns)
 {
-    uint64_t now = xep_kit_phase(kit);
-    if (now != 0) kit->env->span(kit->env, op, name, XEP_NO_RANK, begin_ns, now);
+    uint64_t now = kit->env->now_ns(kit->env);
+    kit->env->span(kit->env, op, name, XEP_NO_RANK, begin_ns, now);
     return now;
 }
 

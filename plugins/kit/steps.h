@@ -30,7 +30,7 @@ typedef struct xep_step {
     xep_store_fn store; /* what xep_step_send() sends: by stores to mapped ranks (NULL: as transfers to them, too), */
     xep_transfer_fn transfers; /* and as transfers to all others */
     xep_announced_t announced; /* by the word by which all that a rank brings is here (masks.h); of no other */
-    uint8_t relayed;           /* its words come through others, as kit->through says */
+    uint8_t relayed;           /* xep_step_wait_relayed(): its words come through others, as kit->through says */
     uint8_t rows_bits;         /* of its words, below the epoch: a count of rows; 0: they are epochs */
     int agreed;                /* left out where the verdict is an error */
     int receives;              /* begin goes no further than here: the receive phase, which may be postponed */
@@ -55,11 +55,13 @@ xep_status_t xep_steps_progress(void *mode, xep_op_t *op);
 void xep_steps_explain(void *mode, const xep_op_t *op, char *text, size_t bytes);
 
 /**
- * Steps: sends what the step says; waits until the words of the step have come from all ranks; until the wire has sent
- * what is ours.
+ * Steps: sends what the step says; likewise, where all ranks are mapped; waits until the words of the step have come
+ * from all ranks; likewise, through others; until the wire has sent what is ours.
  */
 xep_status_t xep_step_send(void *mode, xep_op_t *op);
+xep_status_t xep_step_store(void *mode, xep_op_t *op);
 xep_status_t xep_step_wait(void *mode, xep_op_t *op);
+xep_status_t xep_step_wait_relayed(void *mode, xep_op_t *op);
 xep_status_t xep_step_flush(void *mode, xep_op_t *op);
 
 /** Of an entry of a list of steps, as most lists end. */

@@ -35,19 +35,24 @@ static void space_items(const ll_t *mode, const ll_notice_t *notice, ll_parcel_t
     if (notice->quant == XEP_QUANT_NONE) parcel->stride = mode->layout.in_place.stride;
 }
 
-void ll_in_place_take(ll_t *mode, const xep_op_t *op)
+xep_status_t ll_in_place_take(void *opaque, xep_op_t *op)
 {
+    ll_t *mode = opaque;
     ll_state_t *state = ll_state(op);
+    if (state->in_place.offset == 0) return XEP_OK;
     xep_in_place_take(&mode->in_place, op, &state->in_place);
     state->is_there = state->in_place.fill == NULL;
     state->notice.rows_at = 1 + number_of(mode, state->in_place.offset);
     space_items(mode, &state->notice, &state->parcel);
+    return XEP_OK;
 }
 
-void ll_in_place_note(ll_t *mode, const xep_op_t *op)
+xep_status_t ll_in_place_note(void *opaque, xep_op_t *op)
 {
+    ll_t *mode = opaque;
     const ll_state_t *state = ll_state(op);
     xep_in_place_note(&mode->in_place, op, &state->in_place, state->parcel.row_bytes, state->parcel.stride, mode->goes);
+    return XEP_OK;
 }
 
 /* ---- as a receiver ---- */

@@ -58,7 +58,7 @@ static xep_status_t send_rest(void *mode, xep_op_t *op)
 /* Behind the look at the words: when all were there, all that this rank forwards are relayed. */
 static xep_status_t wait_and_relay(void *mode, xep_op_t *op)
 {
-    xep_status_t status = xep_step_wait(mode, op);
+    xep_status_t status = xep_step_wait_relayed(mode, op);
     ll_relay(mode, op);
     return status;
 }
@@ -100,7 +100,7 @@ enum {
 #define FIND_PLACES .name = "agreement", .does = "find places"
 #define TAKE_ROWS \
     .name = "rows", .does = "copy rows", .word = ll_rows_word, .relayed = 1, .rows_bits = XEP_FEED_ROWS_BITS
-#define OFFER .name = "room to send rows", .does = "offer", .run = xep_step_send, .store = xep_combine_store_offer
+#define OFFER .name = "room to send rows", .does = "offer", .store = xep_combine_store_offer
 
 /* Numbers are those of ll.h. A next piece is a dispatch behind the outputs of the piece before. */
 const xep_step_t ll_dispatch_steps[] = {
@@ -108,10 +108,12 @@ const xep_step_t ll_dispatch_steps[] = {
     {.name = "room to send outputs", .does = "put outputs", .run = ll_put_outputs, .with = NEXT},
     {.name = "outputs to leave", .does = "flush outputs", .run = ll_flush_outputs, .with = NEXT},
     /* 1 and 2 */
+    {.name = "memory", .does = "take memory", .run = ll_in_place_take, .with = IN_PLACE},
     {.name = "room to send rows", .does = "plan and send", .run = send, .without = WIRED},
     {.name = "room to send rows", .does = "plan", .run = ll_begin_flows, .with = WIRED},
     {.name = "room to send rows", .does = "plan and send", .run = send_parcels, .with = WIRED},
     {.name = "room to send rows", .does = "send rows", .run = send_rows, .with = WIRED},
+    {.name = "rows", .does = "note rows", .run = ll_in_place_note, .with = IN_PLACE},
     /* 3 */
     {WAIT_FOR_NOTICES, .run = xep_step_wait, .without = WIRED},
     {WAIT_FOR_NOTICES, .run = wait_and_relay, .relayed = 1, .with = WIRED},
@@ -145,8 +147,8 @@ const xep_step_t ll_combine_steps[] = {
     {.name = "copies", .does = "copy in", .run = ll_copy_outputs, .without = RETURNS},
     {.name = "copies", .does = "copy in", .run = ll_copy_or_return, .with = RETURNS},
     /* 3 */
-    {OFFER, .without = RETURNS},
-    {OFFER, .transfers = ll_returned_transfer, .with = RETURNS},
+    {OFFER, .run = xep_step_store, .without = WIRED},
+    {OFFER, .run = xep_step_send, .transfers = ll_returned_transfer, .with = WIRED},
     /* 4 */
     {.name = "expert outputs",
      .does = "wait for outputs",
