@@ -82,7 +82,7 @@ cuda_normal_sources = $(cuda_mode_sources) $(normal_shared_sources) \
 	%D%/cuda/cuda_kernels.h %D%/cuda/cuda_normal.h %D%/cuda/cuda_normal.c \
 	%D%/cuda/cuda_normal_dispatch.c %D%/cuda/cuda_normal_there.c %D%/cuda/cuda_normal_combine.c
 cuda_ll_sources = $(cuda_mode_sources) $(ll_shared_sources) \
-	%D%/cuda/cuda_ll_kernels.h %D%/cuda/cuda_ll.h %D%/cuda/cuda_ll.c \
+	%D%/cuda/cuda_ll_kernels.h %D%/cuda/cuda_ll.h %D%/cuda/cuda_ll.c %D%/cuda/cuda_ll_turns.c \
 	%D%/cuda/cuda_ll_dispatch.c %D%/cuda/cuda_ll_combine.c \
 	%D%/kernels/logfmt.h %D%/kernels/logfmt.c
 cuda_cppflags = $(plugin_cppflags) -I$(srcdir)/%D%/kit -I$(srcdir)/%D%/kernels -I$(srcdir)/%D%/normal \

@@ -273,7 +273,7 @@ static xep_status_t check_flags(const xep_buffer_t *buffer, const xep_dispatch_a
         return xep_fail(XEP_ERR_UNSUPPORTED, "invalid flags: XEP_DISPATCH_IN_PLACE (without XEP_BUFFER_SEND_MEMORY)");
     if ((a->flags & XEP_DISPATCH_COUNTS_THERE) != 0 && buffer->device == NULL)
         return xep_fail(XEP_ERR_UNSUPPORTED, "invalid flags: XEP_DISPATCH_COUNTS_THERE (without XEP_MEMORY_CUDA)");
-    return (a->flags & XEP_DISPATCH_PIECES) != 0 ? xep_check_pieces(buffer, a) : XEP_OK;
+    return XEP_OK;
 }
 
 /* whether the mode does it is the mode's to say; here only what nobody can mean */
