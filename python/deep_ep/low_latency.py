@@ -379,7 +379,7 @@ class LowLatency:
         free_slots: Callable[[], None] = lambda: None,
     ) -> None:
         self._group, self._slots, self._timeout, self._on_failure = group, slots, timeout, on_failure
-        self._agreement, self._memory, self.free_slots = agreement, memory, free_slots
+        self._agreement, self._memory, self._free_slots = agreement, memory, free_slots
         self._made: dict[Shape, _Made] = {}
         self.made_for: dict[tuple, _Made] = {}  # each shape that was dispatched
         self.last: Optional[xep.Buffer] = None  # of the last dispatch
@@ -447,6 +447,7 @@ class LowLatency:
         self.last = made.buffer
         if made.begun or len(made.handles) > 2 * made.buffer.slots or made.buffer.slots_held() >= made.buffer.slots:
             made.make_way()
+        self._free_slots()
         sent = made.buffer.dispatch(x, topk_idx, **casting.options, **stats)
         received = sent.recv
         rows: Any = (received.x, received.scales) if casting.words else received.x
@@ -466,6 +467,7 @@ class LowLatency:
         """Likewise, with an ending: of tensors that are filled by then."""
         self.last = made.buffer
         made.make_way()
+        self._free_slots()
         request = made.buffer.dispatch_async(x, topk_idx, **casting.options, **stats)
         rows: Any = _rows(request.result, made, Shape(*shape), casting)
         counts, viewed = torch.zeros(made.local, dtype=torch.int32, device=self._memory.on), may_view(made.buffer)
@@ -673,7 +675,6 @@ class LowLatencyCalls(Core):
         added_to = dict(expert_stats=cumulative_local_expert_recv_stats, wait_ns=dispatch_wait_recv_cost_stats)
         with self._phases(x.device, async_finish, return_recv_hook) as ordering:
             made = low_latency.of(shape)
-            low_latency.free_slots()
             dispatch = low_latency.dispatch_now if ordering.wait else low_latency.dispatch_begun
             rows, counts, handle = dispatch(x, topk_idx, made, shape, casting, **added_to)
             ordering.receives(handle.xep)

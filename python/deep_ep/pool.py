@@ -173,7 +173,6 @@ class NormalPool:
         there is memory."""
         if self._captures():
             self._check_capture(job)
-        self._free_slots()
         used = (None if needs_room else self.used.get(job.experts)) or self._replace(job)
         while True:
             buffer, room = used
@@ -200,7 +199,6 @@ class NormalPool:
         job = Job(handle.experts, x, _NO_ROUTING, None, scales, 1, handle.worst, after, handle.most)
         if not handle.has_slot() or not _sends(handle.xep.buffer, x.shape[1] * x.element_size(), job.nscales):
             return self._dispatch_anew(handle, job, wait)
-        self._free_slots()
         self.last = handle.xep.buffer
         return self._send(handle.xep.buffer, wait, x, None, None, dict(job.options(), cached=handle.xep))
 
@@ -244,6 +242,9 @@ class NormalPool:
         if stays:
             buffer._stay(True)
         try:
+            if self._on != HOST:  # what reads a slot that is given back now is waited for, too
+                buffer._make_room(options.get("cached"))
+                self._free_slots()
             if wait:
                 return Sent(buffer.dispatch(x, topk_idx, topk_weights, **options), None)
             request: xep.Request[xep.Handle] = buffer.dispatch_async(x, topk_idx, topk_weights, **options)

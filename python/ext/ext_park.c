@@ -80,6 +80,15 @@ static PyObject *limit_handles(PyObject *self, PyObject *most)
     Py_RETURN_NONE;
 }
 
+/* Ahead of the dispatch that would do so, for whoever has to know which slots are given back. */
+static PyObject *make_room(PyObject *self, PyObject *cached)
+{
+    ext_buffer_t *buffer = (ext_buffer_t *)self;
+    if (ext_handle_check(cached)) ext_recent_use(&buffer->recent, (ext_handle_t *)cached);
+    if (ext_park_make_room(buffer) != 0) return NULL;
+    Py_RETURN_NONE;
+}
+
 static PyObject *stay(PyObject *self, PyObject *stays)
 {
     const int is_true = PyObject_IsTrue(stays);
@@ -113,6 +122,7 @@ static PyMethodDef of_buffers[] = {
      "limit_handles($self, most)\n--\n\n"
      "From now on so many dispatches have slots at most, those used last (by combine, or as cached): a further one\n"
      "parks the one used longest ago, on every rank alike. Once for each Buffer."},
+    {"_make_room", make_room, METH_O, "_make_room($self, cached)\n--\n\nParks what the next dispatch would."},
     {"_stay", stay, METH_O,
      "_stay($self, stays)\n--\n\nWhether what is dispatched now is never parked, and parks nothing."},
     {"park", park_all, METH_NOARGS, "park($self)\n--\n\nParks all handles that may be parked."},

@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import deep_ep  # noqa: E402
 from deep_ep import arguments, low_latency, streams  # noqa: E402
 from deep_ep import experts as by_expert  # noqa: E402
+from deep_ep.pool import NormalPool  # noqa: E402
 from deep_ep.streams import DeviceQueue, HookOrdering  # noqa: E402
 from xep import _ext  # noqa: E402
 
@@ -170,6 +171,23 @@ def test_slots_that_go_back(log):
     assert sorted(log[1:]) == ["comm waits for event 1 of compute", "comm waits for event 1 of other"]
     queue.free_slots()
     assert len(log) == 3, "once"
+
+
+def test_slots_that_a_dispatch_takes(log):
+    """Are given back before the stream comes after what reads them."""
+    calls: list = []
+
+    class Buffer:
+        def _make_room(self, cached):
+            calls.append(f"parks, but not {cached}")
+
+        def dispatch(self, *_, **__):
+            calls.append("dispatches")
+
+    pool = NormalPool.__new__(NormalPool)
+    pool._on, pool._free_slots = DEVICE, lambda: calls.append("waits for readers")
+    pool._send(Buffer(), True, None, None, None, dict(cached="this"))
+    assert calls == ["parks, but not this", "waits for readers", "dispatches"]
 
 
 def test_slots_that_a_handle_keeps(log):
