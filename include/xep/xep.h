@@ -791,7 +791,8 @@ typedef enum {
     XEP_QUANT_NVFP4 = 7,
     XEP_QUANT_INT8 = 8,
     XEP_QUANT_INT8_ROW = 9,
-    XEP_QUANT_E4M3_STATIC = 10
+    XEP_QUANT_E4M3_STATIC = 10,
+    XEP_QUANT_LOGFMT = 11 /* of a combine alone: 10 bits a channel, sign and logarithm (docs/low-latency.md) */
 } xep_quant_t;
 
 /** Bits of xep_dispatch_args_t.flags. */
@@ -1031,14 +1032,18 @@ XEP_API xep_status_t xep_handle_next(xep_handle_t *handle, const xep_next_args_t
 
 /** Bits of xep_combine_args_t.flags. */
 enum {
-    /* ll, bf16, collective: rows to ranks that are not mapped go as LogFMT, 10 bits; lossy. Of a handle of several
-     * pieces they go as they are */
-    XEP_COMBINE_LOGFMT = 1
+    /* ll, host memory: a rank first sums what its own experts have for a token, so that it sends one row and not one
+     * for each selection. out then is +0 + bias[0] + bias[1] + the sum of each rank, ranks ascending, in fp32, rounded
+     * once to nearest even; and the sum of a rank +0 + y of each of its selections, k ascending, in fp32, rounded once:
+     * to dtype, or where it travels by quant, to that (by LogFMT to bf16, and then to that). The same bits whoever is
+     * mapped, but for quant. Not where the source has weights that the experts did not get (XEP_DISPATCH_SEND_WEIGHTS),
+     * nor for a handle of several pieces */
+    XEP_COMBINE_SUM_AT_OWNER = 1
 };
 
 /**
  * The inputs and outputs belong to the caller; with a request they must not be touched before it is done. Collective:
- * dtype, hidden, flags, and whether there are topk_weights. All else may differ from rank to rank.
+ * dtype, hidden, flags, quant, quant_scale, and whether there are topk_weights. All else may differ from rank to rank.
  */
 typedef struct xep_combine_args {
     size_t size;
@@ -1075,6 +1080,11 @@ typedef struct xep_combine_args {
      * XEP_MEMORY_CUDA */
     uint8_t *missing;
     size_t missing_stride; /* bytes between rows; 0: dense */
+    /* ll, of XEP_BF16: how rows travel to ranks that are not mapped; lossy. Each arrives as bf16(q * scale), of NVFP4
+     * bf16(q * (b * s)), products rounded in fp32. Rows of mapped ranks, and all of a handle of several pieces, stay as
+     * they are */
+    xep_quant_t quant;
+    float quant_scale; /* as in xep_dispatch_args_t */
 } xep_combine_args_t;
 
 #define XEP_COMBINE_ARGS_INIT XEP_INIT_(xep_combine_args_t)

@@ -16,14 +16,13 @@
 #include "steps.h"
 
 /** What a combine brings, in this order; compared between ranks (handshake.h). */
-enum { XEP_OFFER_DTYPE, XEP_OFFER_HIDDEN, XEP_OFFER_WEIGHTS, XEP_OFFER_FLAGS, XEP_OFFER_PARAMS };
+enum { XEP_OFFER_DTYPE, XEP_OFFER_HIDDEN, XEP_OFFER_WEIGHTS, XEP_OFFER_FLAGS, XEP_OFFER_QUANT, XEP_OFFER_PARAMS };
 
 /** Published by the word "ready" beside it. */
 typedef struct xep_offer {
     uint64_t epoch;
     uint32_t params[XEP_OFFER_PARAMS];
     uint32_t refused; /* calls, by the owner */
-    uint32_t reserved;
 } xep_offer_t;
 _Static_assert(sizeof(xep_offer_t) == 32, "wire-visible");
 

@@ -32,7 +32,8 @@ xep_status_t normal_check_dispatch(const normal_t *mode, xep_op_t *op)
 xep_status_t normal_check_combine(const normal_t *mode, xep_op_t *op)
 {
     const char *what = NULL;
-    if (op->combine->flags & XEP_COMBINE_LOGFMT) what = "send rows as LogFMT";
+    if (op->combine->quant != XEP_QUANT_NONE) what = "cast rows (quant)";
+    if (op->combine->flags & XEP_COMBINE_SUM_AT_OWNER) what = "have more than one row of a rank to sum at the owner";
     if (op->combine->weights != NULL) what = "apply weights in combine";
     return what != NULL ? refuse(mode, op, what) : XEP_OK;
 }

@@ -906,7 +906,7 @@ def _combine(
     else:
         options.update(ordering.results(("out", (handle.num_tokens, handle.shape.hidden), torch.bfloat16)))
     if logfmt:
-        options["logfmt"] = True
+        options["quant"] = xep.Quant.LOGFMT
     if cost_stats is not None:
         options["wait_ns"] = cost_stats
     handle.combined, handle.was_combined = None, True

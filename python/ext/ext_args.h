@@ -84,6 +84,7 @@ int ext_args_fits(PyObject *object, const ext_matrix_t *rows, Py_ssize_t hidden,
 
 /** How mode ll casts rows, or how rows are arranged: a number, or a word; object NULL: the number stays. */
 int ext_args_quant(PyObject *object, xep_quant_t *quant_p);
+int ext_args_quant_scale(PyObject *object, float *scale_p);
 int ext_args_arrangement(PyObject *object, xep_rows_t *arrangement_p);
 
 /** Bits of flags where the object is true. */

@@ -179,16 +179,6 @@ static int read_scales(ext_where_t where, PyObject *scales, xep_dispatch_args_t 
     return 0;
 }
 
-/* With a cast that has no use for it the library says so. */
-static int read_quant_scale(PyObject *object, float *scale_p)
-{
-    if (object == NULL) return 0;
-    double scale = PyFloat_AsDouble(object);
-    if (scale == -1 && PyErr_Occurred()) return -1;
-    *scale_p = (float)scale;
-    return 0;
-}
-
 /*
  * What most calls leave out: each function leaves its field alone for a value that was not given. expert_stats, [L]
  * int32, are where the rows are; wait_ns, [R] int64, is in host memory in any case, as the host writes it.
@@ -199,7 +189,7 @@ static int read_options(const ext_buffer_t *buffer, PyObject *const *values, xep
         ext_args_number("capacity", values[CAPACITY], INT64_MAX, &args->capacity) != 0 ||
         ext_args_number32(names[EXPERT_ALIGNMENT], values[EXPERT_ALIGNMENT], &args->expert_alignment) != 0 ||
         ext_args_quant(values[QUANT], &args->quant) != 0 ||
-        read_quant_scale(values[QUANT_SCALE], &args->quant_scale) != 0 ||
+        ext_args_quant_scale(values[QUANT_SCALE], &args->quant_scale) != 0 ||
         ext_args_arrangement(values[ARRANGEMENT], &args->arrangement) != 0 ||
         ext_args_flag(values[SCALES_BY_COLUMN], XEP_DISPATCH_SCALES_BY_COLUMN, &args->flags) != 0 ||
         ext_args_flag(values[SEND_WEIGHTS], XEP_DISPATCH_SEND_WEIGHTS, &args->flags) != 0 ||

@@ -61,7 +61,9 @@ class CombineOptions(TypedDict, total=False):
     bias: Any
     out_weights: Any
     dtype: Any
-    logfmt: bool
+    quant: Quant | str
+    quant_scale: float
+    sum_at_owner: bool
     wait_ns: Any
     missing: Any
     after: Optional[Request]

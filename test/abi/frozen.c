@@ -254,7 +254,7 @@ AT(xep_next_args_t, timeout_ms, 48);
 AT(xep_next_args_t, reserved, 52);
 AT(xep_next_args_t, wait_ns, 56);
 
-SIZE(xep_combine_args_t, 176);
+SIZE(xep_combine_args_t, 184);
 AT(xep_combine_args_t, size, 0);
 AT(xep_combine_args_t, x, 8);
 AT(xep_combine_args_t, x_stride, 16);
@@ -277,6 +277,8 @@ AT(xep_combine_args_t, wait_ns, 144);
 AT(xep_combine_args_t, stream, 152);
 AT(xep_combine_args_t, missing, 160);
 AT(xep_combine_args_t, missing_stride, 168);
+AT(xep_combine_args_t, quant, 176);
+AT(xep_combine_args_t, quant_scale, 180);
 
 SIZE(xep_shape_t, 152);
 AT(xep_shape_t, rank, 0);

@@ -299,7 +299,7 @@ static void unsupported(void **state)
     script_begin(&run->world, run->mode, &run->script, &shape);
     script_dispatch(&run->script, 0, SCRIPT_NO_HANDLE)->quant = XEP_QUANT_E4M3;
     script_call_t *combine = script_combine(&run->script, 0);
-    combine->logfmt = 1;
+    combine->quant = XEP_QUANT_LOGFMT;
     if (sim_run_open(run)) {
         sim_rank_t *rank = &run->world.ranks[0];
         const script_call_t *dispatch = &run->script.calls[0];
@@ -317,7 +317,7 @@ static void unsupported(void **state)
         script_flight_free(rank, flight);
         flight = script_flight_combine(rank, &run->script, combine, dispatch, 0, &recv, NULL, 0);
         check_refused(&run->world, &flight->op,
-                      "mode normal does not send rows as LogFMT: leave that out, or use mode ll");
+                      "mode normal does not cast rows (quant): leave that out, or use mode ll");
         script_flight_free(rank, flight);
     }
     sim_run_end(run);
