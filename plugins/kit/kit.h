@@ -96,7 +96,8 @@ typedef struct xep_cursor {
 } xep_cursor_t;
 
 typedef struct xep_kit_state {
-    uint32_t step;        /* in those of its kind */
+    const xep_step_t *steps; /* of its kind, unless the mode has begun it with others */
+    uint32_t step;           /* that is due */
     int told;             /* in this step mapped ranks have been sent theirs */
     int pauses;           /* before the step that receives: rows were coming at the begin */
     xep_status_t verdict; /* XEP_OK, or the error every rank gets */

@@ -15,9 +15,9 @@ void xep_steps_choose(const xep_step_t *list, unsigned features, xep_step_t *ste
     *steps = (xep_step_t){0};
 }
 
-static const xep_step_t *step_of(const xep_kit_t *kit, const xep_op_t *op)
+static const xep_step_t *step_of(const xep_op_t *op)
 {
-    return &kit->steps[op->kind][xep_kit_state(op)->step];
+    return &xep_kit_state(op)->steps[xep_kit_state(op)->step];
 }
 
 /* The rank through which each rank's word arrives, where the words of this step are relayed; NULL: they are not. */
@@ -41,7 +41,7 @@ static xep_status_t remember(const xep_kit_t *kit, xep_op_t *op, xep_status_t st
 static xep_status_t advance(xep_kit_t *kit, xep_op_t *op, int begins)
 {
     xep_kit_state_t *state = xep_kit_state(op);
-    const xep_step_t *step = step_of(kit, op);
+    const xep_step_t *step = step_of(op);
     while (step->run != NULL && !(begins && step->receives)) {
         if (step->receives && state->pauses) break;
         xep_status_t status = step->agreed && state->verdict != XEP_OK ? XEP_OK : step->run(kit, op);
@@ -51,7 +51,7 @@ static xep_status_t advance(xep_kit_t *kit, xep_op_t *op, int begins)
         state->step++;
         state->told = 0;
         state->cursor = (xep_cursor_t){0};
-        step = step_of(kit, op);
+        step = step_of(op);
     }
     if (step->receives && op->coming == 0) state->pauses = 0;
     return step->run == NULL ? state->verdict : XEP_INPROGRESS;
@@ -61,12 +61,19 @@ static xep_status_t advance(xep_kit_t *kit, xep_op_t *op, int begins)
  * What was met is told by the next progress: a step may have sent something, and then the peers count on this
  * operation.
  */
-xep_status_t xep_steps_begin(void *mode, xep_op_t *op)
+xep_status_t xep_steps_begin_with(void *mode, xep_op_t *op, const xep_step_t *steps)
 {
+    xep_kit_state(op)->steps = steps;
     xep_kit_state(op)->since_ns = xep_kit_phase(mode);
     xep_kit_state(op)->pauses = op->coming != 0;
     advance(mode, op, 1);
     return XEP_OK;
+}
+
+xep_status_t xep_steps_begin(void *mode, xep_op_t *op)
+{
+    const xep_kit_t *kit = mode;
+    return xep_steps_begin_with(mode, op, kit->steps[op->kind]);
 }
 
 /* Where all ranks are mapped there is no wire to drive, and a call that finds nothing new costs some loads. */
@@ -85,7 +92,7 @@ xep_status_t xep_steps_progress(void *mode, xep_op_t *op)
 void xep_steps_explain(void *mode, const xep_op_t *op, char *text, size_t bytes)
 {
     const xep_kit_t *kit = mode;
-    const xep_step_t *step = step_of(kit, op);
+    const xep_step_t *step = step_of(op);
     xep_words_wait_t wait = {.word = step->word,
                              .what = step->run != NULL ? step->name : "nothing",
                              .nranks = kit->shape->nranks,
@@ -97,22 +104,22 @@ void xep_steps_explain(void *mode, const xep_op_t *op, char *text, size_t bytes)
 
 xep_status_t xep_step_send(void *mode, xep_op_t *op)
 {
-    const xep_step_t *step = step_of(mode, op);
+    const xep_step_t *step = step_of(op);
     return xep_send(mode, op, step->store, step->transfers);
 }
 
 /* Whether no step before it waits for words. */
-static int is_first_wait(const xep_kit_t *kit, const xep_op_t *op)
+static int is_first_wait(const xep_op_t *op)
 {
-    const xep_step_t *step = kit->steps[op->kind];
+    const xep_step_t *step = xep_kit_state(op)->steps;
     while (step->word == NULL) step++;
-    return step == step_of(kit, op);
+    return step == step_of(op);
 }
 
 static xep_opens_t find_opens(const xep_kit_t *kit, const xep_op_t *op)
 {
-    if (!is_first_wait(kit, op)) return XEP_OPENS_NOT;
-    const uint32_t *through = through_of(kit, step_of(kit, op));
+    if (!is_first_wait(op)) return XEP_OPENS_NOT;
+    const uint32_t *through = through_of(kit, step_of(op));
     for (uint32_t i = 0; through != NULL && i < op->late.count; i++)
         if (xep_words_are_relayed(through, kit->shape->rank, op->late.ranks[i])) return XEP_OPENS_THROUGH;
     return XEP_OPENS_DIRECTLY;
@@ -121,7 +128,7 @@ static xep_opens_t find_opens(const xep_kit_t *kit, const xep_op_t *op)
 xep_status_t xep_step_wait(void *mode, xep_op_t *op)
 {
     const xep_kit_t *kit = mode;
-    const xep_step_t *step = step_of(kit, op);
+    const xep_step_t *step = step_of(op);
     const uint32_t *through = through_of(kit, step);
     int arrived = through != NULL ? xep_words_arrived_through(kit->env, step->word, through, mode, op)
                                   : xep_words_arrived(kit->env, step->word, mode, op);

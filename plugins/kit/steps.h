@@ -46,6 +46,9 @@ void xep_steps_choose(const xep_step_t *list, unsigned features, xep_step_t *ste
 /** Takes the steps of op that begin may take. Called when all that dispatch or combine refuse was refused: XEP_OK. */
 xep_status_t xep_steps_begin(void *mode, xep_op_t *op);
 
+/** The same with a list of steps that is not that of its kind. */
+xep_status_t xep_steps_begin_with(void *mode, xep_op_t *op, const xep_step_t *steps);
+
 /** xep_plugin_t.progress. */
 xep_status_t xep_steps_progress(void *mode, xep_op_t *op);
 

@@ -217,6 +217,12 @@ static xep_status_t take_routing(normal_t *mode, xep_op_t *op)
     return status;
 }
 
+xep_status_t normal_begin_dispatch(normal_t *mode, xep_op_t *op, const xep_step_t *steps)
+{
+    if (op->cached_slot != XEP_NO_SLOT) normal_show_cached(mode, op);
+    return xep_steps_begin_with(mode, op, steps);
+}
+
 xep_status_t normal_dispatch(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
@@ -228,6 +234,6 @@ xep_status_t normal_dispatch(void *opaque, xep_op_t *op)
     xep_kit_use_slot(&mode->kit, op);
     xep_kit_end_phase(&mode->kit, op, "plan", begin_ns);
     normal_make_record(mode, op);
-    if (op->cached_slot != XEP_NO_SLOT) normal_show_cached(mode, op);
-    return xep_steps_begin(mode, op);
+    if (op->dispatch->quant != XEP_QUANT_NONE) return normal_dispatch_cast(mode, op);
+    return normal_begin_dispatch(mode, op, mode->dispatch_steps);
 }

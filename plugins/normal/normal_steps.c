@@ -15,7 +15,8 @@ enum {
     GRANTS = 2,   /* and receivers may have to say where rows go: normal_grants.c */
     NODES = 4,    /* rows go once to each node: normal_nodes.h */
     PIECES = 8,   /* rows may come in pieces: normal_pieces.h */
-    IN_PLACE = 16 /* rows may be read in place: normal_in_place.h */
+    IN_PLACE = 16, /* rows may be read in place: normal_in_place.h */
+    CASTS = 32     /* of a dispatch: it casts its rows (normal_cast.c) */
 };
 
 /* What steps have in common that stand for one another. */
@@ -32,6 +33,7 @@ enum {
 /* Numbers are those of normal.h. */
 static const xep_step_t dispatch_steps[] = {
     {.name = "memory", .does = "take memory", .run = normal_take_place, .with = IN_PLACE},
+    {.name = "rows that are coming", .does = "cast", .run = normal_cast_rows, .with = CASTS},
     {.name = "pieces", .does = "begin pieces", .run = normal_begin_pieces, .with = PIECES},
     {.name = "ranks that are out", .does = "count them", .run = normal_note_outs, .with = GRANTS},
     {.name = "feeds", .does = "begin feeds", .run = normal_begin_traffic, .with = NODES},
@@ -134,6 +136,7 @@ void normal_choose_steps(normal_t *mode)
                         (shape->by_nodes ? NODES : 0) | (shape->in_pieces ? PIECES : 0) |
                         (shape->sends_in_place ? IN_PLACE : 0);
     xep_steps_choose(dispatch_steps, features, mode->dispatch_steps);
+    xep_steps_choose(dispatch_steps, features | CASTS, mode->cast_steps);
     xep_steps_choose(combine_steps, features, mode->combine_steps);
     mode->kit.steps[XEP_OP_DISPATCH] = mode->dispatch_steps;
     mode->kit.steps[XEP_OP_COMBINE] = mode->combine_steps;

@@ -32,6 +32,17 @@ enum { NORMAL_ROWS_TRANSFERS = 5 };
 void normal_rows_transfer(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
                           xep_transfer_t *transfer);
 
+/* ---- normal_cast.c ---- */
+
+/** Where cast rows lie, of all slots. */
+void normal_lay_casts(normal_t *mode);
+
+/** Begins a dispatch that casts, whose routing is known, as one of the rows that they become. An error refuses it. */
+xep_status_t normal_dispatch_cast(normal_t *mode, xep_op_t *op);
+
+/** Step: casts them. */
+xep_status_t normal_cast_rows(void *mode, xep_op_t *op);
+
 /* ---- normal_dispatch.c ---- */
 
 /** The words of steps 3 and 6; what step 4 stores last. */
@@ -49,6 +60,9 @@ xep_status_t normal_find_places(void *mode, xep_op_t *op);
 /** The slot of a mapped rank, from row 0 on; and from another row on. */
 normal_target_t normal_target_of(const normal_t *mode, const xep_op_t *op, uint32_t rank);
 void normal_aim(const xep_op_t *op, normal_target_t *target, uint64_t row);
+
+/** Takes the steps of a dispatch that begin may take: nothing refuses it any more. */
+xep_status_t normal_begin_dispatch(normal_t *mode, xep_op_t *op, const xep_step_t *steps);
 
 /** Step: all rows, and done. Rows alone, unless the verdict is an error; some of the tokens that are ready. */
 xep_status_t normal_move(void *mode, xep_op_t *op);

@@ -30,7 +30,7 @@ class Dtype(enum.IntEnum):
 
 
 class Quant(enum.IntEnum):
-    """``xep_quant_t``: how mode ll casts rows on their way."""
+    """``xep_quant_t``: how rows are cast on their way."""
 
     NONE = 0
     E4M3 = 1
