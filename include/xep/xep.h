@@ -579,7 +579,7 @@ typedef struct xep_buffer_params {
     uint32_t hidden;  /* most elements of a row, at least 1 */
     /* most 4-byte scales of a token, in mode normal those of a cast (quant) too; 0: none */
     uint32_t scales;
-    uint64_t tokens;  /* most tokens a rank dispatches at once, at least 1 */
+    uint64_t tokens; /* most tokens a rank dispatches at once, at least 1 */
     /* most rows a rank receives at once; 0: the worst case, so that any routing fits; with XEP_BUFFER_PIECES: what an
      * even load brings and a quarter more; in ll four times its square root beside that, for loads of few rows. Where
      * there is no memory for the worst case, a buffer that may have pieces gets that flag, and a warning is logged:

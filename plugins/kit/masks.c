@@ -10,9 +10,9 @@
 #include "kit.h"
 
 /* The word by which all that a rank brings is here, wherever op stands. */
-static const xep_step_t *last_word_step(const xep_op_t *op)
+static const xep_step_t *last_word_step(const xep_kit_t *kit, const xep_op_t *op)
 {
-    const xep_step_t *step = xep_kit_state(op)->steps;
+    const xep_step_t *step = kit->steps[op->kind + xep_kit_state(op)->casts];
     while (step->announced.bytes == 0) step++;
     return step;
 }
@@ -20,7 +20,7 @@ static const xep_step_t *last_word_step(const xep_op_t *op)
 static xep_holds_t holds(void *mode, const xep_op_t *op, uint32_t rank)
 {
     uint64_t value;
-    const _Atomic uint64_t *word = last_word_step(op)->word(mode, op, rank, &value);
+    const _Atomic uint64_t *word = last_word_step(mode, op)->word(mode, op, rank, &value);
     return atomic_load_explicit(word, memory_order_acquire) >= value ? XEP_HOLDS_ALL : XEP_HOLDS_NOTHING;
 }
 
@@ -32,7 +32,7 @@ static xep_holds_t holds(void *mode, const xep_op_t *op, uint32_t rank)
 static xep_status_t fetch(void *mode, xep_op_t *op, uint32_t rank)
 {
     const xep_kit_t *kit = mode;
-    const xep_step_t *step = last_word_step(op);
+    const xep_step_t *step = last_word_step(kit, op);
     uint64_t value;
     const _Atomic uint64_t *word = step->word(kit, op, rank, &value);
     if (atomic_load_explicit(word, memory_order_acquire) >= value) return XEP_OK;
@@ -52,9 +52,10 @@ static xep_status_t fetch(void *mode, xep_op_t *op, uint32_t rank)
 /* A step that waits for words is left when all are here, and what follows concludes from them in the same call. */
 static xep_status_t verdict(void *mode, const xep_op_t *op)
 {
+    const xep_kit_t *kit = mode;
     const xep_kit_state_t *state = xep_kit_state(op);
-    (void)mode;
-    return &state->steps[state->step] > last_word_step(op) ? state->verdict : XEP_INPROGRESS;
+    return &kit->steps[op->kind + state->casts][state->step] > last_word_step(kit, op) ? state->verdict
+                                                                                       : XEP_INPROGRESS;
 }
 
 static int reads(void *mode, uint32_t slot, uint32_t rank)

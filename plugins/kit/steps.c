@@ -6,18 +6,31 @@
  */
 #include "steps.h"
 
+#include <assert.h>
+
 #include "kit.h"
 
-void xep_steps_choose(const xep_step_t *list, unsigned features, xep_step_t *steps)
+static void choose(const xep_step_t *list, unsigned features, xep_step_t *steps)
 {
-    for (; list->run != NULL; list++)
-        if ((features & list->with) == list->with && (features & list->without) == 0) *steps++ = *list;
-    *steps = (xep_step_t){0};
+    uint32_t count = 0;
+    for (; list != NULL && list->run != NULL; list++)
+        if ((features & list->with) == list->with && (features & list->without) == 0) steps[count++] = *list;
+    assert(count < XEP_STEPS_MOST);
+    steps[count] = (xep_step_t){0};
 }
 
-static const xep_step_t *step_of(const xep_op_t *op)
+void xep_steps_choose(void *mode, unsigned features)
 {
-    return &xep_kit_state(op)->steps[xep_kit_state(op)->step];
+    xep_kit_t *kit = mode;
+    choose(xep_kit_mode.dispatch_steps, features, kit->steps[XEP_OP_DISPATCH]);
+    choose(xep_kit_mode.combine_steps, features, kit->steps[XEP_OP_COMBINE]);
+    choose(xep_kit_mode.next_steps, features | XEP_STEPS_OF_NEXT, kit->steps[XEP_OP_NEXT]);
+    choose(xep_kit_mode.dispatch_steps, features | XEP_STEPS_OF_CASTS, kit->steps[XEP_STEPS_CASTS]);
+}
+
+static const xep_step_t *step_of(const xep_kit_t *kit, const xep_op_t *op)
+{
+    return &kit->steps[op->kind + xep_kit_state(op)->casts][xep_kit_state(op)->step];
 }
 
 /* The rank through which each rank's word arrives, where the words of this step are relayed; NULL: they are not. */
@@ -33,6 +46,12 @@ static xep_status_t remember(const xep_kit_t *kit, xep_op_t *op, xep_status_t st
     return kit->env->fail(kit->env, op, status, NULL);
 }
 
+static void end_phase(const xep_kit_t *kit, const xep_op_t *op, const xep_step_t *step)
+{
+    const char *does = step->does != NULL ? step->does : step->name;
+    xep_kit_state(op)->since_ns = xep_kit_end_phase(kit, op, does, xep_kit_state(op)->since_ns);
+}
+
 /*
  * Steps until one has to wait. What a step used to come up again (told, cursor) is forgotten when it is done, so a step
  * always begins as if it were the first. Where rows were coming at the begin, the progress that finds all of them there
@@ -41,17 +60,17 @@ static xep_status_t remember(const xep_kit_t *kit, xep_op_t *op, xep_status_t st
 static xep_status_t advance(xep_kit_t *kit, xep_op_t *op, int begins)
 {
     xep_kit_state_t *state = xep_kit_state(op);
-    const xep_step_t *step = step_of(op);
+    const xep_step_t *step = step_of(kit, op);
     while (step->run != NULL && !(begins && step->receives)) {
         if (step->receives && state->pauses) break;
         xep_status_t status = step->agreed && state->verdict != XEP_OK ? XEP_OK : step->run(kit, op);
         if (status < 0) return remember(kit, op, status);
         if (status != XEP_OK) return status;
-        state->since_ns = xep_kit_end_phase(kit, op, step->does != NULL ? step->does : step->name, state->since_ns);
+        if (state->since_ns != 0) end_phase(kit, op, step);
         state->step++;
         state->told = 0;
         state->cursor = (xep_cursor_t){0};
-        step = step_of(op);
+        step = step_of(kit, op);
     }
     if (step->receives && op->coming == 0) state->pauses = 0;
     return step->run == NULL ? state->verdict : XEP_INPROGRESS;
@@ -61,19 +80,12 @@ static xep_status_t advance(xep_kit_t *kit, xep_op_t *op, int begins)
  * What was met is told by the next progress: a step may have sent something, and then the peers count on this
  * operation.
  */
-xep_status_t xep_steps_begin_with(void *mode, xep_op_t *op, const xep_step_t *steps)
+xep_status_t xep_steps_begin(void *mode, xep_op_t *op)
 {
-    xep_kit_state(op)->steps = steps;
     xep_kit_state(op)->since_ns = xep_kit_phase(mode);
     xep_kit_state(op)->pauses = op->coming != 0;
     advance(mode, op, 1);
     return XEP_OK;
-}
-
-xep_status_t xep_steps_begin(void *mode, xep_op_t *op)
-{
-    const xep_kit_t *kit = mode;
-    return xep_steps_begin_with(mode, op, kit->steps[op->kind]);
 }
 
 /* Where all ranks are mapped there is no wire to drive, and a call that finds nothing new costs some loads. */
@@ -92,7 +104,7 @@ xep_status_t xep_steps_progress(void *mode, xep_op_t *op)
 void xep_steps_explain(void *mode, const xep_op_t *op, char *text, size_t bytes)
 {
     const xep_kit_t *kit = mode;
-    const xep_step_t *step = step_of(op);
+    const xep_step_t *step = step_of(kit, op);
     xep_words_wait_t wait = {.word = step->word,
                              .what = step->run != NULL ? step->name : "nothing",
                              .nranks = kit->shape->nranks,
@@ -104,40 +116,55 @@ void xep_steps_explain(void *mode, const xep_op_t *op, char *text, size_t bytes)
 
 xep_status_t xep_step_send(void *mode, xep_op_t *op)
 {
-    const xep_step_t *step = step_of(op);
+    const xep_step_t *step = step_of(mode, op);
     return xep_send(mode, op, step->store, step->transfers);
 }
 
-/* Whether no step before it waits for words. */
-static int is_first_wait(const xep_op_t *op)
+xep_status_t xep_step_store(void *mode, xep_op_t *op)
 {
-    const xep_step_t *step = xep_kit_state(op)->steps;
+    xep_send_stores(mode, op, step_of(mode, op)->store);
+    return XEP_OK;
+}
+
+/* Whether no step before it waits for words. */
+static int is_first_wait(const xep_kit_t *kit, const xep_op_t *op)
+{
+    const xep_step_t *step = kit->steps[op->kind + xep_kit_state(op)->casts];
     while (step->word == NULL) step++;
-    return step == step_of(op);
+    return step == step_of(kit, op);
 }
 
 static xep_opens_t find_opens(const xep_kit_t *kit, const xep_op_t *op)
 {
-    if (!is_first_wait(op)) return XEP_OPENS_NOT;
-    const uint32_t *through = through_of(kit, step_of(op));
+    if (!is_first_wait(kit, op)) return XEP_OPENS_NOT;
+    const uint32_t *through = through_of(kit, step_of(kit, op));
     for (uint32_t i = 0; through != NULL && i < op->late.count; i++)
         if (xep_words_are_relayed(through, kit->shape->rank, op->late.ranks[i])) return XEP_OPENS_THROUGH;
     return XEP_OPENS_DIRECTLY;
 }
 
+/* What the wire holds back may be what the others wait for. */
+static xep_status_t go_on_waiting(xep_kit_t *kit, xep_op_t *op)
+{
+    op->late.what = step_of(kit, op)->name;
+    op->late.opens = find_opens(kit, op);
+    xep_status_t status = xep_kit_flush(kit);
+    return status < 0 ? status : XEP_INPROGRESS;
+}
+
 xep_status_t xep_step_wait(void *mode, xep_op_t *op)
 {
     const xep_kit_t *kit = mode;
-    const xep_step_t *step = step_of(op);
-    const uint32_t *through = through_of(kit, step);
-    int arrived = through != NULL ? xep_words_arrived_through(kit->env, step->word, through, mode, op)
-                                  : xep_words_arrived(kit->env, step->word, mode, op);
-    if (arrived) return XEP_OK;
-    op->late.what = step->name;
-    op->late.opens = find_opens(kit, op);
-    /* what the wire holds back may be what the others wait for */
-    xep_status_t status = xep_step_flush(mode, op);
-    return status < 0 ? status : XEP_INPROGRESS;
+    return xep_words_arrived(kit->env, step_of(kit, op)->word, mode, op) ? XEP_OK : go_on_waiting(mode, op);
+}
+
+xep_status_t xep_step_wait_relayed(void *mode, xep_op_t *op)
+{
+    const xep_kit_t *kit = mode;
+    if (kit->through == NULL) return xep_step_wait(mode, op);
+    return xep_words_arrived_through(kit->env, step_of(kit, op)->word, kit->through, mode, op)
+               ? XEP_OK
+               : go_on_waiting(mode, op);
 }
 
 xep_status_t xep_step_flush(void *mode, xep_op_t *op)

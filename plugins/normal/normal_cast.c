@@ -54,7 +54,7 @@ static void place_rows(const normal_t *mode, xep_op_t *op, xep_dispatch_args_t *
     in_place->fill = NULL;
 }
 
-xep_status_t normal_dispatch_cast(normal_t *mode, xep_op_t *op)
+xep_status_t normal_take_casts(normal_t *mode, xep_op_t *op)
 {
     const xep_shape_t *shape = mode->kit.shape;
     xep_dispatch_args_t *to = &normal_slot(mode, op->slot)->cast;
@@ -76,7 +76,8 @@ xep_status_t normal_dispatch_cast(normal_t *mode, xep_op_t *op)
     place_rows(mode, op, to);
     normal_state(op)->given = op->dispatch;
     op->dispatch = to;
-    return normal_begin_dispatch(mode, op, mode->cast_steps);
+    xep_kit_state(op)->casts = XEP_STEPS_CASTS;
+    return XEP_OK;
 }
 
 /* ---- the step ---- */

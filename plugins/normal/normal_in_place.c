@@ -9,8 +9,7 @@ xep_status_t normal_in_place_choose(normal_t *mode, xep_op_t *op)
 {
     /* until the pointers are there: a release after a failure must not give back rows of the dispatch before */
     normal_slot(mode, op->slot)->in_place = 0;
-    return xep_in_place_choose(&mode->in_place, op, op->dispatch->quant != XEP_QUANT_NONE,
-                               &normal_state(op)->in_place);
+    return xep_in_place_choose(&mode->in_place, op, op->dispatch->quant != XEP_QUANT_NONE, &normal_state(op)->in_place);
 }
 
 /* Whether any rank gets the token: of one that nobody gets, nobody looks at the row. */
@@ -24,6 +23,21 @@ xep_status_t normal_take_place(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
     xep_in_place_take(&mode->in_place, op, &normal_state(op)->in_place);
+    return XEP_OK;
+}
+
+/* Behind the records: memory is indexed by what they say. */
+xep_status_t normal_check_places(void *opaque, xep_op_t *op)
+{
+    const normal_t *mode = opaque;
+    for (uint32_t i = 0; i < op->heard.count; i++) {
+        const uint32_t r = op->heard.rank[i];
+        const normal_record_t *record = &normal_slot(mode, op->slot)->from[r];
+        if (record->x_offset != 0 && !xep_in_place_is_sane(&mode->in_place, record->x_offset, record->tokens))
+            return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
+                                       "invalid record from rank %u: rows in place at byte %llu (in its send memory)",
+                                       r, (unsigned long long)record->x_offset);
+    }
     return XEP_OK;
 }
 
