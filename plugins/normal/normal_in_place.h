@@ -15,8 +15,8 @@ extern const xep_place_ops_t normal_in_place;
 xep_status_t normal_in_place_choose(normal_t *mode, xep_op_t *op);
 
 /**
- * Steps: the dispatch begins; the records say where rows are in place; it moves nothing, stores no rows, has its rows in
- * place; row of the slot is filled.
+ * Steps: the dispatch begins; the records say where rows are in place; it moves nothing, stores no rows, has its rows
+ * in place; row of the slot is filled.
  */
 xep_status_t normal_take_place(void *mode, xep_op_t *op);
 xep_status_t normal_check_places(void *mode, xep_op_t *op);

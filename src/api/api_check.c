@@ -2,8 +2,8 @@
 
 /*
  * A check fills in defaults as it goes, so that behind api.c no field has to be looked at for 0 again. Strides become
- * bytes, never 0; what a size does not cover was set to 0 before (api_check_require.c). Numbers are compared in 64 bits:
- * sums and products of what a user passes may not fit in the type of the field.
+ * bytes, never 0; what a size does not cover was set to 0 before (api_check_require.c). Numbers are compared in 64
+ * bits: sums and products of what a user passes may not fit in the type of the field.
  */
 #include "api_check.h"
 

@@ -41,7 +41,6 @@ static xep_status_t check_kind(const xep_handle_t *h, const xep_combine_args_t *
 xep_status_t xep_check_combined_pieces(const xep_handle_t *h, const xep_combine_args_t *a)
 {
     const xep_recv_t *recv = &h->recv;
-    if (recv->pieces <= 1) return XEP_OK;
     if (recv->piece + 1 < recv->pieces)
         return xep_fail(XEP_ERR_INVALID, "invalid handle: it shows piece %llu of %llu (combine the last one)",
                         (unsigned long long)recv->piece + 1, (unsigned long long)recv->pieces);
