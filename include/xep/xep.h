@@ -755,7 +755,7 @@ typedef enum {
 } xep_rows_t;
 
 /**
- * Casts on the way (ll; normal in host memory; on devices the first three, ll): what a channel x becomes, and the scale of its group,
+ * Casts on the way (on devices in ll the first three): what a channel x becomes, and the scale of its group,
  * so that x is near q * scale. Groups are channels side by side, from the first on; the last one may be shorter. fp32
  * arithmetic, rounded to nearest, ties to even, saturating; amax is the largest |x| of the group.
  *

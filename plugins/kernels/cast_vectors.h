@@ -173,8 +173,8 @@ KERNEL void scale_groups(const xep_cast_rule_t *rule, const uint32_t *amax, size
 }
 
 /*
- * With a power of two, which changes the exponents of numbers alone: magnitudes of bf16 are rounded as they are. 0: some
- * are subnormal, or will be.
+ * As many bf16 as a vector holds, by a power of two, which changes exponents alone: magnitudes are rounded as they are.
+ * 0: some are subnormal, or will be.
  */
 KERNEL int codes_of_shifted(const xep_cast_rule_t *rule, uint8_t *q, const char *x, float factor)
 {

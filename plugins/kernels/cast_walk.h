@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /**
- * The walk of the casts of cast_formats.h over a row. Included by a file that has said KERNEL and TARGET,
- * amax_of(type, x, elems), the bits of the largest magnitude, scale_groups(rule, amax, groups, inverse, scales, factor),
- * the scales of so many groups and what their channels are multiplied by, codes_of(rule, type, q, x, elems, factor), and
- * codes_of_two(rule, type, q, x, factor), those of two groups, or 0: it does not do that. Groups are taken a dozen at a
- * time: one by one, each would wait for its own reduction and division.
+ * The walk of the casts of cast_formats.h over a row. Included by a file that has said KERNEL and TARGET, and has:
+ *  - amax_of(type, x, elems), the bits of the largest magnitude;
+ *  - scale_groups(rule, amax, groups, inverse, scales, factor), scales, and what the groups' channels are multiplied by;
+ *  - codes_of(rule, type, q, x, elems, factor);
+ *  - codes_of_two(rule, type, q, x, factor), the codes of two groups, or 0: it does not do that.
+ * Groups are taken AT_A_TIME: one by one, each would wait for its own reduction and division.
  */
 #ifndef XEP_CAST_WALK_H
 #define XEP_CAST_WALK_H
