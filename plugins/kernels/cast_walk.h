@@ -3,7 +3,7 @@
 /**
  * The walk of the casts of cast_formats.h over a row. Included by a file that has said KERNEL and TARGET, and has:
  *  - amax_of(type, x, elems), the bits of the largest magnitude;
- *  - scale_groups(rule, amax, groups, inverse, scales, factor), scales, and what the groups' channels are multiplied by;
+ *  - scale_groups(rule, amax, groups, inverse, scales, factor), scales, and what channels are multiplied by;
  *  - codes_of(rule, type, q, x, elems, factor);
  *  - codes_of_two(rule, type, q, x, factor), the codes of two groups, or 0: it does not do that.
  * Groups are taken AT_A_TIME: one by one, each would wait for its own reduction and division.
