@@ -28,7 +28,7 @@ static const char dispatch_doc[] =
     "capacity: rows the received arrays have, whatever comes (num_worst_tokens); 0: the rows received.\n"
     "expert_alignment: received counts of experts are rounded up to a multiple.\n"
     "dtype: what the bits of x are, where it is of uint8 or uint16: \"e4m3\", \"bfloat16\", ...; it casts nothing.\n"
-    "quant: mode ll: a Quant, or its name in small letters (\"mxfp8\"): x is cast on its way.\n"
+    "quant: a Quant, or its name in small letters (\"mxfp8\"): x is cast on its way.\n"
     "quant_scale: the scale of \"e4m3_static\"; of the whole tensor, with \"nvfp4\" (0: each row has its own).\n"
     "arrangement: \"rank\", \"compact\" or \"padded\" (by expert), or a member of Rows; None: the mode's own.\n"
     "scales_by_column, send_weights: mode ll: received scales by column; weights travel with the rows.\n"

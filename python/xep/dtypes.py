@@ -30,7 +30,7 @@ class Dtype(enum.IntEnum):
 
 
 class Quant(enum.IntEnum):
-    """``xep_quant_t``: how mode ll casts rows on their way, there or back."""
+    """``xep_quant_t``: how rows are cast on their way, there or, in mode ll, back."""
 
     NONE = 0
     E4M3 = 1

@@ -58,8 +58,9 @@ static const option_t option_table[] = {
      "or padded, one for each selection, by expert; default: rank, with --mode\n"
      "ll compact"},
     {"--quant", "HOW", OPTION_TEXT, AT(quant_name), 0, 0,
-     "by expert: cast on the way: none, e4m3 (default), e4m3-pow2, ue8m0,\n"
-     "mxfp8, mxfp8-e5m2, mxfp4, nvfp4, int8, int8-row, e4m3-static (of 1/64)"},
+     "cast on the way: none (default by rank), e4m3 (default by expert),\n"
+     "e4m3-pow2, ue8m0, mxfp8, mxfp8-e5m2, mxfp4, nvfp4, int8, int8-row,\n"
+     "e4m3-static (of 1/64)"},
     {"--combine", "HOW", OPTION_TEXT, AT(combine_quant_name), 0, 0,
      "by expert: how outputs travel to ranks that are not mapped: none\n"
      "(default), logfmt, or one of the casts"},

@@ -33,7 +33,8 @@ static void print_head(const perf_t *perf)
            perf->routing->tokens, options->hidden, options->dtype_name, options->topk, options->experts,
            options->routing, options->seed);
     if (options->mask) printf(", %" PRIu64 " of 1000 masked", options->mask);
-    if (options->by_expert) printf(", %s, quant %s", options->layout, options->quant_name);
+    if (options->by_expert) printf(", %s", options->layout);
+    if (options->by_expert || options->quant != XEP_QUANT_NONE) printf(", quant %s", options->quant_name);
     if (options->combine_quant != XEP_QUANT_NONE) printf(", combine %s", options->combine_quant_name);
     if (options->sum_at_owner) printf(", sums at owners");
     printf("%s%s", options->cached ? ", cached" : "", options->copy_in ? ", copied in" : "");

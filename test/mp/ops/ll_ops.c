@@ -148,9 +148,6 @@ static void refusals(xep_group_t *group)
     mp_job_buffer(&normal, group);
     mp_job_buffer(&ll, group);
     xep_dispatch_args_t a = mp_job_dispatch(&normal);
-    a.quant = XEP_QUANT_E4M3;
-    MP_FAILS(XEP_ERR_UNSUPPORTED, xep_dispatch(normal.buffer, &a, &handle, NULL));
-    a = mp_job_dispatch(&normal);
     a.arrangement = XEP_ROWS_BY_EXPERT_PADDED;
     MP_FAILS(XEP_ERR_UNSUPPORTED, xep_dispatch(normal.buffer, &a, &handle, NULL));
     a = mp_job_dispatch(&ll);
