@@ -31,16 +31,14 @@ libxep_all_la_SOURCES = \
  %D%/staging/staging_layout.c \
 	%D%/staging/staging_look.c %D%/staging/staging_show.c %D%/staging/staging_slots.h \
  %D%/staging/staging_take.c %D%/staging/staging_wait.c \
-	%D%/elastic/address.h %D%/elastic/address.c %D%/elastic/ballot.h %D%/elastic/ballot.c \
-	%D%/elastic/ballot_words.h %D%/elastic/ballot_words.c %D%/elastic/boot_grow.h %D%/elastic/boot_grow.c \
-	%D%/elastic/boot_join.h %D%/elastic/boot_join.c %D%/elastic/boot_mail.h %D%/elastic/boot_mail.c \
+	%D%/elastic/address.h %D%/elastic/address.c %D%/elastic/agreement.h %D%/elastic/agreement.c \
+	%D%/elastic/ballot.h %D%/elastic/ballot.c %D%/elastic/boot_grow.h %D%/elastic/boot_grow.c \
+	%D%/elastic/boot_join.h %D%/elastic/boot_join.c %D%/elastic/boot_mail.c \
 	%D%/elastic/frames.h %D%/elastic/frames.c \
 	%D%/elastic/group_grow.h %D%/elastic/group_grow.c %D%/elastic/group_join.h %D%/elastic/group_join.c \
 	%D%/elastic/group_shrink.h %D%/elastic/group_shrink.c %D%/elastic/meeting.h %D%/elastic/meeting.c \
-	%D%/elastic/members.h %D%/elastic/members.c %D%/elastic/members_area.h \
-	%D%/elastic/members_mapped.c %D%/elastic/members_wait.c \
-	%D%/elastic/members_wire.c %D%/elastic/newcomers.h %D%/elastic/newcomers.c %D%/elastic/shrink_state.h \
-	%D%/elastic/shrink_state.c \
+	%D%/elastic/members.h %D%/elastic/members.c %D%/elastic/members_mapped.c %D%/elastic/members_wait.c \
+	%D%/elastic/members_wire.c %D%/elastic/newcomers.h %D%/elastic/newcomers.c %D%/elastic/shrink_mail.c \
 	%D%/group/boot.h %D%/group/boot_callback.c \
 	%D%/group/boot_single.c %D%/group/device.h %D%/group/group.h %D%/group/group.c %D%/group/group_abort.h \
 	%D%/group/group_abort.c %D%/group/group_account.h %D%/group/group_account.c \

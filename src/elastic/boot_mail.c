@@ -5,7 +5,7 @@
  * attempt and to which allgather of it it belongs, as ranks that are ahead, or in an attempt that was given up, send
  * theirs when they like.
  */
-#include "boot_mail.h"
+#include "group_shrink.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -192,13 +192,13 @@ xep_status_t xep_boot_mail_open(xep_shrink_t *shrink, int32_t timeout_ms, xep_st
                                 void *arg, xep_boot_t **boot_p)
 {
     mail_boot_t *boot = calloc(1, sizeof *boot);
-    uint32_t nranks = shrink->nranks - xep_shrink_count(shrink), n = 0;
+    uint32_t nranks = shrink->nranks - xep_ballot_count(&shrink->agreement.mine), n = 0;
     if (boot == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the bootstrap");
     *boot = (mail_boot_t){.boot = {.ops = &mail_ops, .nranks = nranks, .timeout_ms = timeout_ms},
                           .shrink = shrink,
                           .patience = patience,
                           .arg = arg,
-                          .attempt = shrink->mine->tried,
+                          .attempt = shrink->tried,
                           .old = calloc(nranks, sizeof *boot->old),
                           .got = calloc(nranks, sizeof *boot->got)};
     if (boot->old == NULL || boot->got == NULL) {

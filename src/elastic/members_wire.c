@@ -14,10 +14,7 @@
  *     an operation ends alike on all.
  *  3. From the decision on nothing of the rank is stored (heap_sever): what is still on its way changes nothing.
  *
- * So a tally counts as missing all operations in flight that have not concluded; ballot.h does the rest. There each
- * rank reads what the others say now, here what they have said: that is enough, as ballots only grow. When a rank has
- * all ballots that are the same as its own, each of these ranks has said so at some time, and of a suspect's tally
- * they have learned all that any of them could.
+ * So a ballot counts as missing all operations in flight that have not concluded; agreement.h does the rest.
  *
  * Two parts of a group that cannot reach each other must not both go on. So a decision takes more than half of the
  * ranks that are not known to be dead; of two halves, the one with the lowest rank. Known is what the kernel says of a
@@ -34,14 +31,14 @@
 
 #include <stdlib.h>
 
-#include "ballot_words.h"
 #include "buffer.h"
 #include "error.h"
-#include "group_out.h"
-#include "log.h"
 #include "request.h"
 
-enum { LOOK_EVERY = 16 /* rounds to one look at the posts of all: a wait makes thousands in a second */ };
+enum {
+    MOST_SUSPECTS = 64, /* of a ballot: every rank has room for one of each other rank */
+    LOOK_EVERY = 16     /* rounds to one look at the posts of all: a wait makes thousands in a second */
+};
 
 /** What one rank tells another, in the heap of that one. */
 typedef struct post {
@@ -56,14 +53,12 @@ _Static_assert(sizeof(post_t) == 64, "a cache line before the ballot");
 
 struct xep_members_posts {
     post_t *first; /* [R], stride bytes apart, in the own heap */
-    uint64_t stride, capacity;
-    uint64_t *mine, *scratch; /* [capacity] the own ballot, as it was sent; one that is read */
-    uint64_t number, length;  /* of mine; 0: nothing was said */
+    uint64_t stride;
+    uint64_t number;          /* of the own ballot; 0: nothing was said */
     uint64_t *sent;           /* [R] number of the ballot that the rank was sent */
     uint64_t *read, *told;    /* [R] of its that was read here; of which it was told so */
     uint64_t question;        /* the last that was asked */
     uint64_t *answered;       /* [R] the last of its questions that was answered */
-    xep_rulings_t rulings;    /* of any rank */
     uint32_t rounds;
     uint64_t begun; /* as it is sent */
     int is_waiting; /* something has been told, and has to leave */
@@ -71,9 +66,14 @@ struct xep_members_posts {
 
 /* ---- memory ---- */
 
+static uint32_t suspects(uint32_t nranks)
+{
+    return nranks - 1 < MOST_SUSPECTS ? nranks - 1 : MOST_SUSPECTS;
+}
+
 static uint64_t post_bytes(uint32_t nranks, uint32_t most)
 {
-    return (sizeof(post_t) + xep_ballot_words(nranks, most) * sizeof(uint64_t) + 63) / 64 * 64;
+    return (sizeof(post_t) + xep_ballot_words(suspects(nranks), most) * sizeof(uint64_t) + 63) / 64 * 64;
 }
 
 static uint64_t bytes(uint32_t nranks, uint32_t most)
@@ -87,18 +87,12 @@ static xep_status_t open(xep_buffer_t *buffer)
     xep_members_posts_t *posts = buffer->members->posts = calloc(1, sizeof *posts);
     if (posts == NULL) return XEP_ERR_NO_MEMORY;
     posts->first = (post_t *)(void *)(buffer->members->own + 1);
-    posts->stride = post_bytes(nranks, buffer->members->mine.most);
-    posts->capacity = xep_ballot_words(nranks, buffer->members->mine.most);
-    posts->mine = calloc(posts->capacity, sizeof(uint64_t));
-    posts->scratch = calloc(posts->capacity, sizeof(uint64_t));
+    posts->stride = post_bytes(nranks, buffer->members->agreement.mine.most);
     posts->sent = calloc(nranks, sizeof *posts->sent);
     posts->read = calloc(nranks, sizeof *posts->read);
     posts->told = calloc(nranks, sizeof *posts->told);
     posts->answered = calloc(nranks, sizeof *posts->answered);
-    posts->rulings.most = buffer->nrequests;
-    posts->rulings.list = calloc(buffer->nrequests, sizeof *posts->rulings.list);
-    if (posts->mine == NULL || posts->scratch == NULL || posts->sent == NULL || posts->read == NULL ||
-        posts->told == NULL || posts->answered == NULL || posts->rulings.list == NULL)
+    if (posts->sent == NULL || posts->read == NULL || posts->told == NULL || posts->answered == NULL)
         return XEP_ERR_NO_MEMORY;
     buffer->group->control->spares = 1;
     return XEP_OK;
@@ -108,13 +102,10 @@ static void close(xep_members_t *members)
 {
     xep_members_posts_t *posts = members->posts;
     if (posts == NULL) return;
-    free(posts->rulings.list);
     free(posts->answered);
     free(posts->told);
     free(posts->read);
     free(posts->sent);
-    free(posts->scratch);
-    free(posts->mine);
     free(posts);
 }
 
@@ -149,17 +140,18 @@ static int tell(xep_buffer_t *buffer, uint32_t rank, size_t at, const void *src,
 
 static int is_asked(const xep_buffer_t *buffer, uint32_t rank)
 {
-    return rank != buffer->shape.rank && !xep_ballot_suspects(&buffer->members->mine, rank);
+    return rank != buffer->shape.rank && !xep_ballot_suspects(&buffer->members->agreement.mine, rank);
 }
 
 static void send_ballot(xep_buffer_t *buffer)
 {
     xep_members_posts_t *posts = buffer->members->posts;
+    const xep_agreement_t *agreement = &buffer->members->agreement;
     for (uint32_t r = 0; r < buffer->shape.nranks; r++)
         if (is_asked(buffer, r) && posts->sent[r] != posts->number &&
             load(&post_of(posts, r)->heard) == posts->sent[r] &&
-            tell(buffer, r, sizeof(post_t), posts->mine, posts->length * sizeof(uint64_t), offsetof(post_t, said),
-                 posts->number))
+            tell(buffer, r, sizeof(post_t), agreement->said, agreement->length * sizeof(uint64_t),
+                 offsetof(post_t, said), posts->number))
             posts->sent[r] = posts->number;
 }
 
@@ -197,11 +189,11 @@ static int look(xep_buffer_t *buffer)
 {
     xep_members_posts_t *posts = buffer->members->posts;
     int news = 0;
-    if (!buffer->members->open && !posts->is_waiting && ++posts->rounds % LOOK_EVERY != 0) return 0;
+    if (!buffer->members->agreement.open && !posts->is_waiting && ++posts->rounds % LOOK_EVERY != 0) return 0;
     tell_heard(buffer);
     send_ballot(buffer);
     answer(buffer);
-    if (buffer->members->open || posts->is_waiting) push_out(buffer);
+    if (buffer->members->agreement.open || posts->is_waiting) push_out(buffer);
     for (uint32_t r = 0; r < buffer->shape.nranks; r++)
         news |= is_asked(buffer, r) && load(&post_of(posts, r)->said) != posts->read[r];
     return news;
@@ -209,32 +201,20 @@ static int look(xep_buffer_t *buffer)
 
 /* ---- ballots ---- */
 
-/* More suspects than a ballot has room for: this rank cannot agree any more, and is the one that goes. */
-static void publish(xep_buffer_t *buffer)
+static void publish(void *arg)
 {
-    xep_members_t *members = buffer->members;
-    xep_members_posts_t *posts = members->posts;
-    posts->number++;
-    posts->length = xep_ballot_write_words(&members->mine, &posts->rulings, posts->mine);
-    if (posts->length != 0) {
-        send_ballot(buffer);
-        return;
-    }
-    xep_log(XEP_LOG_ERROR, "too many ranks are out (at most %d)", XEP_BALLOT_MOST_SUSPECTS);
-    atomic_store(&members->own->left_out, buffer->shape.nranks + UINT64_C(1));
+    xep_buffer_t *buffer = arg;
+    buffer->members->posts->number++;
+    send_ballot(buffer);
 }
 
-static int read(xep_buffer_t *buffer, uint32_t rank)
+static int read(void *arg, uint32_t rank)
 {
-    xep_members_t *members = buffer->members;
+    xep_members_t *members = ((xep_buffer_t *)arg)->members;
     xep_members_posts_t *posts = members->posts;
     const post_t *post = post_of(posts, rank);
-    const _Atomic uint64_t *words = (const _Atomic uint64_t *)(const void *)(post + 1);
     uint64_t said = load(&post->said);
-    if (said == 0) return 0;
-    for (uint64_t i = 0; i < posts->capacity; i++)
-        posts->scratch[i] = atomic_load_explicit(&words[i], memory_order_relaxed);
-    if (!xep_ballot_take_words(&members->theirs, &posts->rulings, posts->scratch, posts->capacity)) return 0;
+    if (said == 0 || !xep_members_read(members, post + 1)) return 0;
     posts->read[rank] = said;
     return 1;
 }
@@ -243,7 +223,7 @@ static int read(xep_buffer_t *buffer, uint32_t rank)
 void xep_members_note_ruling(xep_buffer_t *buffer, const xep_op_t *op, xep_status_t status)
 {
     if (buffer->members == NULL || buffer->members->posts == NULL || !xep_ruling_is_due(status)) return;
-    xep_rulings_add(&buffer->members->posts->rulings, (xep_ruling_t){op->epoch, status, op->refused});
+    xep_rulings_add(&buffer->members->agreement.mine.rulings, (xep_ruling_t){op->epoch, status, op->refused});
 }
 
 /* ---- decisions ---- */
@@ -254,11 +234,11 @@ void xep_members_note_ruling(xep_buffer_t *buffer, const xep_op_t *op, xep_statu
  */
 static int has_most(const xep_buffer_t *buffer)
 {
-    const xep_ballot_t *mine = &buffer->members->mine;
+    const xep_ballot_t *mine = &buffer->members->agreement.mine;
     uint32_t all = 0, with = 0, lowest = 0;
     for (uint32_t r = 0; r < buffer->shape.nranks; r++) {
         uint32_t here = !xep_ballot_suspects(mine, r);
-        if (!here && mine->tallies[r].gone) continue;
+        if (!here && mine->suspects[r].gone) continue;
         if (all++ == 0) lowest = here;
         with += here;
     }
@@ -268,11 +248,11 @@ static int has_most(const xep_buffer_t *buffer)
 /* Asking costs a system call for each rank of the same host, so only whoever has not most asks. */
 static int learn(xep_buffer_t *buffer)
 {
-    xep_ballot_t *mine = &buffer->members->mine;
+    xep_ballot_t *mine = &buffer->members->agreement.mine;
     int changed = 0;
     if (has_most(buffer)) return 0;
     for (uint32_t r = 0; r < buffer->shape.nranks; r++)
-        if (xep_ballot_suspects(mine, r) && !mine->tallies[r].gone && xep_group_has_ended(buffer->group, r))
+        if (xep_ballot_suspects(mine, r) && !mine->suspects[r].gone && xep_group_has_ended(buffer->group, r))
             changed |= xep_ballot_set_gone(mine, r);
     return changed;
 }
@@ -283,8 +263,9 @@ static int is_cut_off(const xep_buffer_t *buffer)
 }
 
 /* Others wait for this rank's ballot, and it may be in no call of the library for a while once it has decided. */
-static int may_decide(const xep_buffer_t *buffer)
+static int may_decide(const void *arg)
 {
+    const xep_buffer_t *buffer = arg;
     const xep_members_posts_t *posts = buffer->members->posts;
     for (uint32_t r = 0; r < buffer->shape.nranks; r++)
         if (is_asked(buffer, r) && posts->sent[r] != posts->number) return 0;
@@ -292,8 +273,9 @@ static int may_decide(const xep_buffer_t *buffer)
 }
 
 /* The message may wait where the rank does not take it; then it finds that nobody answers. */
-static void tell_out(xep_buffer_t *buffer, uint32_t rank)
+static void tell_out(void *arg, uint32_t rank)
 {
+    xep_buffer_t *buffer = arg;
     xep_wire_t *wire = &buffer->heap->wire;
     uint64_t word = buffer->members->offset + offsetof(xep_members_area_t, left_out);
     (void)wire->ops->put_signal(wire, rank, 0, NULL, 0, word, buffer->shape.rank + UINT64_C(1));
@@ -316,9 +298,9 @@ static xep_holds_t holds(xep_request_t *req, uint32_t rank)
 /* What others have concluded holds for all that have not, also where the word is here. */
 static xep_status_t rule(xep_request_t *req)
 {
-    const xep_members_posts_t *posts = req->buffer->members->posts;
-    const xep_ruling_t *ruling = xep_rulings_find(&posts->rulings, req->op.epoch);
-    if (ruling == NULL && req->op.epoch <= posts->rulings.forgotten)
+    const xep_rulings_t *rulings = &req->buffer->members->agreement.mine.rulings;
+    const xep_ruling_t *ruling = xep_rulings_find(rulings, req->op.epoch);
+    if (ruling == NULL && req->op.epoch <= rulings->forgotten)
         return xep_fail(XEP_ERR_PEER, "nobody knows any more how the others have ended operation %llu",
                         (unsigned long long)req->op.epoch);
     req->op.is_ruled = 1;
@@ -360,5 +342,22 @@ static int has_begun(const xep_buffer_t *buffer, uint32_t rank, uint64_t epoch)
 }
 
 const xep_members_ways_t xep_members_wire = {
-    XEP_MEMBERS_WAYS, .least_grace_ms = 200, /* for a question and its answer, on a machine that is busy */
+    .bytes = bytes,
+    .suspects = suspects,
+    .open = open,
+    .close = close,
+    .look = look,
+    .agreement = {.suspect = xep_members_suspect,
+                  .read = read,
+                  .publish = publish,
+                  .may_decide = may_decide,
+                  .tell_out = tell_out},
+    .learn = learn,
+    .is_cut_off = is_cut_off,
+    .holds = holds,
+    .settle = settle,
+    .ask = ask,
+    .makes_rounds = makes_rounds,
+    .has_begun = has_begun,
+    .least_grace_ms = 200, /* for a question and its answer, on a machine that is busy */
 };

@@ -9,7 +9,7 @@
 /** What a message is about; others read it, so values never change. */
 typedef enum xep_mail_kind {
     XEP_MAIL_END = 1,      /* a word of group_abort.c */
-    XEP_MAIL_STATE = 2,    /* of shrink_state.c */
+    XEP_MAIL_STATE = 2,    /* of shrink_mail.c */
     XEP_MAIL_FRAGMENT = 3, /* of boot_mail.c */
     XEP_MAIL_FIRST = 4     /* says nothing */
 } xep_mail_kind_t;

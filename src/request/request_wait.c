@@ -14,7 +14,6 @@
 #include "group_wait.h"
 #include "handle.h"
 #include "members.h"
-#include "members_area.h"
 #include "staging.h"
 
 /* A look calls the mode, which asks the wire by itself; the group's progress is for what is not of this buffer. */

@@ -12,7 +12,6 @@
 #include "buffer.h"
 #include "group_out.h"
 #include "members.h"
-#include "members_area.h"
 #include "request.h"
 #include "sim_death.h"
 #include "sim_wire.h"
@@ -37,13 +36,13 @@ static member_t *member_of(const sim_rank_t *rank)
 
 const uint8_t *sim_members_out(const sim_rank_t *rank)
 {
-    return member_of(rank)->buffer.members->out;
+    return member_of(rank)->buffer.members->agreement.out;
 }
 
 int sim_members_is_with(const sim_rank_t *rank, uint32_t other, uint64_t epoch)
 {
-    const xep_members_t *members = member_of(rank)->buffer.members;
-    return !members->out[other] || xep_ballot_is_with(&members->mine, other, 2 * epoch + 1); /* its last word */
+    const xep_agreement_t *agreement = &member_of(rank)->buffer.members->agreement;
+    return !agreement->out[other] || xep_ballot_is_with(&agreement->mine, other, 2 * epoch + 1); /* its last word */
 }
 
 /* ---- what a mode and the core call ---- */
@@ -180,7 +179,7 @@ static void open_all(sim_world_t *world)
         xep_env_t *env = &world->ranks[r].env;
         xep_buffer_t *buffer = &member_of(&world->ranks[r])->buffer;
         if (xep_members_open(buffer, env->heap_bytes - xep_members_bytes(&buffer->shape)) != XEP_OK) abort();
-        env->out = buffer->members->out;
+        env->out = buffer->members->agreement.out;
         env->is_told = env_is_told;
         env->has_ended = env_has_ended;
         env->leave_out = env_leave_out;
@@ -265,9 +264,9 @@ static xep_status_t end(sim_rank_t *rank, xep_op_t *op, xep_status_t status)
 /* With nothing in flight it waits to begin something, and looks who is alive. */
 static int waits_for(const member_t *member, uint32_t rank)
 {
-    const xep_members_t *members = member->buffer.members;
+    const xep_agreement_t *agreement = &member->buffer.members->agreement;
     uint32_t flights = 0;
-    if (members->open && members->asked_ns[rank] != 0) return 1;
+    if (agreement->open && agreement->asked_ns[rank] != 0) return 1;
     for (uint32_t i = 0; i < member->buffer.nrequests; i++) {
         const xep_op_t *op = member->ops[i];
         if (op != NULL && op->late.count == 0 && sim_wire_is_behind(member->rank, rank)) return 1;
@@ -302,7 +301,7 @@ static void give_up_others(member_t *member, const sim_death_t *death)
     for (uint32_t r = 0; r < world->options.nranks; r++)
         if (world->ranks[r].wire.severed[death->rank] && sim_chance(&member->rank->dice, 5))
             xep_group_put_out(&member->group, r, XEP_OUT_LATE);
-    if (buffer->members->open && buffer->members->ways->is_cut_off(buffer) && sim_chance(&member->rank->dice, 5))
+    if (buffer->members->agreement.open && buffer->members->ways->is_cut_off(buffer) && sim_chance(&member->rank->dice, 5))
         atomic_store(&buffer->members->own->left_out, world->options.nranks + UINT64_C(1));
 }
 

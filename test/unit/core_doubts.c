@@ -12,7 +12,6 @@
 #include "group_out.h"
 #include "host.h"
 #include "members.h"
-#include "members_area.h"
 #include "request.h"
 #include "unit.h"
 
@@ -154,10 +153,10 @@ static void let_time_pass(void)
 {
     uint64_t ns = (TIMEOUT_MS + UINT64_C(1)) * 1000000;
     for (uint32_t r = 0; r < nranks; r++) {
-        xep_members_t *members = all[r].buffer.members;
-        if (members->said_ns != 0) members->said_ns -= ns;
+        xep_agreement_t *agreement = &all[r].buffer.members->agreement;
+        if (agreement->said_ns != 0) agreement->said_ns -= ns;
         for (uint32_t other = 0; other < nranks; other++)
-            if (members->asked_ns[other] != 0) members->asked_ns[other] -= ns;
+            if (agreement->asked_ns[other] != 0) agreement->asked_ns[other] -= ns;
     }
 }
 
@@ -166,10 +165,10 @@ static void expect_in(uint32_t rank, const char *in)
 {
     char text[MOST_RANKS + 1] = "", *to = text;
     for (uint32_t r = 0; r < nranks; r++)
-        if (!all[rank].buffer.members->out[r]) *to++ = (char)('0' + r);
+        if (!all[rank].buffer.members->agreement.out[r]) *to++ = (char)('0' + r);
     *to = '\0';
     assert_string_equal(text, in);
-    assert_int_equal(all[rank].buffer.members->open, 0);
+    assert_int_equal(all[rank].buffer.members->agreement.open, 0);
     assert_int_equal(all[rank].buffer.members->own->left_out, 0);
 }
 
@@ -185,7 +184,7 @@ static void learn_in_the_last_moment(int is_mapped)
     open_world(4, is_mapped);
     give_up(0, 2);
     play("01");
-    assert_true(all[1].buffer.members->open);
+    assert_true(all[1].buffer.members->agreement.open);
     let_time_pass();
     assert_int_equal(xep_members_doubt(&all[1].buffer, &deadline), XEP_OK);
     assert_true(xep_group_is_out(&all[1].group, 3));
@@ -281,7 +280,7 @@ TEST(who_has_not_heard_a_decision_takes_it_over)
     for (uint32_t r = 0; r < 3; r++) give_up(r, 4);
     play("012");
     expect_in(0, "012");
-    assert_true(all[1].buffer.members->open);
+    assert_true(all[1].buffer.members->agreement.open);
     give_up(1, 2);
     play("01");
     expect_in(0, "01");
@@ -302,7 +301,7 @@ TEST(of_two_halves_one_goes_on)
     expect_in(0, "01");
     expect_in(1, "01");
     for (uint32_t r = 2; r < 4; r++) {
-        assert_true(all[r].buffer.members->open);
+        assert_true(all[r].buffer.members->agreement.open);
         assert_true(all[r].buffer.members->ways->is_cut_off(&all[r].buffer));
     }
     close_world();

@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* All that a rank says fits into one letter, so that nobody ever sees half of it. */
+#include "group_shrink.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "error.h"
+#include "log.h"
+
+/* So many suspects are in a letter with one attempt that can be missing of each. */
+enum { MOST_SUSPECTS = (XEP_MAIL_BYTES - sizeof(xep_state_t) - 64) / (5 * sizeof(uint64_t)) };
+
+/* ---- agreement ---- */
+
+/* What counts is whether a rank was ready for the last attempt that this one knows of: nobody returns an earlier one. */
+static void suspect(void *arg, uint32_t rank, xep_doubt_t doubt)
+{
+    xep_shrink_t *shrink = arg;
+    xep_ballot_suspect(&shrink->agreement.mine, rank, doubt, shrink->tried, &shrink->tried,
+                       !xep_shrink_is_ready(shrink, rank));
+}
+
+static const xep_state_t *state_of(const xep_shrink_t *shrink, uint32_t rank)
+{
+    return shrink->of[rank] == NULL ? NULL : (const xep_state_t *)(const void *)shrink->of[rank]->data;
+}
+
+static int read(void *arg, uint32_t rank)
+{
+    xep_shrink_t *shrink = arg;
+    const xep_state_t *state = state_of(shrink, rank);
+    return state != NULL && xep_ballot_read(&shrink->agreement.theirs, state->words,
+                                            (shrink->of[rank]->bytes - sizeof *state) / sizeof(uint64_t));
+}
+
+static void publish(void *arg)
+{
+    ((xep_shrink_t *)arg)->changed = 1;
+}
+
+static int may_decide(const void *arg)
+{
+    return !((const xep_shrink_t *)arg)->builds;
+}
+
+/* Not before this rank returns a group without it (xep_group_ring_out()). It reads the ballots of all. */
+static void tell_out(void *arg, uint32_t rank)
+{
+    (void)arg;
+    (void)rank;
+}
+
+static const xep_agreement_ops_t ops = {.suspect = suspect,
+                                        .read = read,
+                                        .publish = publish,
+                                        .may_decide = may_decide,
+                                        .tell_out = tell_out};
+
+/* ---- memory ---- */
+
+xep_status_t xep_shrink_open(xep_shrink_t *shrink, xep_group_t *group)
+{
+    xep_agreement_t *agreement = &shrink->agreement;
+    uint32_t nranks = group->nranks, suspects = nranks - 1 < MOST_SUSPECTS ? nranks - 1 : MOST_SUSPECTS;
+    *shrink = (xep_shrink_t){.group = group, .nranks = nranks, .agreement = {.ops = &ops, .arg = shrink}};
+    shrink->of = calloc(nranks, sizeof *shrink->of);
+    shrink->gone = calloc(nranks, sizeof *shrink->gone);
+    shrink->late = calloc(nranks, sizeof *shrink->late);
+    int opened = xep_agreement_open(agreement, group->rank, nranks, 1, suspects);
+    shrink->mine = calloc(1, sizeof *shrink->mine + agreement->capacity * sizeof(uint64_t));
+    if (shrink->of != NULL && shrink->gone != NULL && shrink->late != NULL && opened && shrink->mine != NULL) {
+        shrink->mine->phase = XEP_SHRINK_GOES_ON;
+        (void)xep_agreement_publish(agreement);
+        return XEP_OK;
+    }
+    xep_shrink_close(shrink);
+    return xep_fail(XEP_ERR_NO_MEMORY, "no memory to shrink a group of %u ranks", nranks);
+}
+
+void xep_shrink_close(xep_shrink_t *shrink)
+{
+    for (xep_letter_t *fragment = shrink->fragments, *next; fragment != NULL; fragment = next) {
+        next = fragment->next;
+        free(fragment);
+    }
+    for (uint32_t r = 0; shrink->of != NULL && r < shrink->nranks; r++) free(shrink->of[r]);
+    xep_agreement_close(&shrink->agreement);
+    free(shrink->mine);
+    free(shrink->late);
+    free(shrink->gone);
+    free(shrink->of);
+}
+
+/* ---- what this rank says ---- */
+
+void xep_shrink_suspect(xep_shrink_t *shrink, uint32_t rank, xep_doubt_t doubt)
+{
+    if (xep_shrink_suspects(shrink, rank)) return;
+    suspect(shrink, rank, doubt);
+    (void)xep_agreement_publish(&shrink->agreement);
+}
+
+/* Suspects hear it too where they may live, so that they know that they are out. */
+void xep_shrink_say(xep_shrink_t *shrink)
+{
+    xep_state_t *mine = shrink->mine;
+    size_t bytes = shrink->agreement.length * sizeof(uint64_t);
+    if (!shrink->changed) return;
+    shrink->changed = 0;
+    mine->sequence++;
+    mine->built = shrink->built;
+    memcpy(mine->words, shrink->agreement.said, bytes);
+    for (uint32_t r = 0; r < shrink->nranks; r++)
+        if (r != shrink->group->rank && !shrink->gone[r])
+            (void)xep_mail_send(shrink->group, r, XEP_MAIL_STATE, mine, sizeof *mine + bytes);
+}
+
+/* ---- what others say ---- */
+
+int xep_shrink_is_ready(const xep_shrink_t *shrink, uint32_t rank)
+{
+    const xep_state_t *state = state_of(shrink, rank);
+    return shrink->tried != 0 && state != NULL && state->built == shrink->tried;
+}
+
+/* What ends the waiting. A DONE counts only if this rank has made the same group. */
+static xep_status_t check_phase(const xep_shrink_t *shrink, uint32_t rank, const xep_state_t *theirs)
+{
+    if (theirs->phase == XEP_SHRINK_FAILED)
+        return xep_fail(theirs->status < 0 && theirs->status >= XEP_ERR_BROKEN ? (xep_status_t)theirs->status
+                                                                               : XEP_ERR_PEER,
+                        "rank %u has given up making a smaller group: %.*s", rank, XEP_SHRINK_TEXT - 1, theirs->text);
+    if (theirs->phase == XEP_SHRINK_DONE && shrink->built != 0 && theirs->built == shrink->built) return XEP_OK;
+    return XEP_INPROGRESS;
+}
+
+/*
+ * The transport may deliver in any order: each letter has all that its rank says, so an older one that comes later has
+ * nothing to add. What its ballot says is checked when it is read.
+ */
+static void take_state(xep_shrink_t *shrink, xep_letter_t *letter)
+{
+    xep_letter_t **of = &shrink->of[letter->from];
+    const xep_state_t *said = (const xep_state_t *)(const void *)letter->data;
+    if (letter->bytes < sizeof *said) {
+        xep_log(XEP_LOG_WARN, "invalid mail from rank %u was dropped: %zu bytes (at least %zu)", letter->from,
+                letter->bytes, sizeof *said);
+        free(letter);
+    } else if (*of != NULL && state_of(shrink, letter->from)->sequence >= said->sequence) {
+        free(letter);
+    } else {
+        free(*of);
+        *of = letter;
+    }
+}
+
+/* At the end: the fragments of an exchange are taken in the order in which they came. */
+static void keep_fragment(xep_shrink_t *shrink, xep_letter_t *letter)
+{
+    xep_letter_t **last = &shrink->fragments;
+    while (*last != NULL) last = &(*last)->next;
+    letter->next = NULL;
+    *last = letter;
+}
+
+static void take_letters(xep_shrink_t *shrink)
+{
+    for (xep_letter_t *letter = xep_mail_take(shrink->group), *next; letter != NULL; letter = next) {
+        next = letter->next;
+        if (letter->kind == XEP_MAIL_FRAGMENT) keep_fragment(shrink, letter);
+        else if (xep_shrink_suspects(shrink, letter->from)) free(letter);
+        else take_state(shrink, letter);
+    }
+}
+
+/* That this rank is out comes first: what else those say who go on without it does not concern it any more. */
+xep_status_t xep_shrink_hear(xep_shrink_t *shrink)
+{
+    xep_agreement_t *agreement = &shrink->agreement;
+    take_letters(shrink);
+    int changed = xep_agreement_listen(agreement);
+    if (agreement->out_by != 0) {
+        shrink->left_out = 1;
+        return xep_group_fail_out(agreement->out_by - 1);
+    }
+    if (changed) (void)xep_agreement_publish(agreement);
+    if (xep_ballot_count(&agreement->mine) > agreement->suspects)
+        return xep_fail(XEP_ERR_UNSUPPORTED, "too many ranks to leave out: %u (at most %u)",
+                        xep_ballot_count(&agreement->mine), agreement->suspects);
+    if (changed) return XEP_INPROGRESS; /* some have not been read */
+    xep_status_t status = XEP_INPROGRESS;
+    for (uint32_t r = 0; r < shrink->nranks && status == XEP_INPROGRESS; r++)
+        if (shrink->of[r] != NULL && !xep_shrink_suspects(shrink, r)) status = check_phase(shrink, r, state_of(shrink, r));
+    if (status == XEP_INPROGRESS) (void)xep_agreement_decide(agreement);
+    return status;
+}
