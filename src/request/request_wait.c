@@ -10,7 +10,7 @@
 
 #include "buffer_give_up.h"
 #include "cpu.h"
-#include "group_ask.h"
+#include "group_account.h"
 #include "group_wait.h"
 #include "handle.h"
 #include "members.h"

@@ -5,7 +5,7 @@
  * group are used by several threads.
  */
 #define _GNU_SOURCE
-#include "ucp_context.h"
+#include "ucp_objects.h"
 
 #include <dirent.h>
 #include <inttypes.h>
