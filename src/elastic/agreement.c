@@ -13,25 +13,21 @@ _Static_assert((int)XEP_DOUBT_DIED == (int)XEP_OUT_DIED && (int)XEP_DOUBT_LATE =
                    (int)XEP_DOUBT_ASKED == (int)XEP_OUT_ASKED,
                "a doubt is told to users as it is");
 
-int xep_agreement_open(xep_agreement_t *agreement, uint32_t rank, uint32_t nranks, uint32_t most, uint32_t suspects)
+int xep_agreement_open(xep_agreement_t *agreement, uint32_t rank, uint32_t nranks, uint32_t most, uint64_t capacity)
 {
     agreement->rank = rank;
-    agreement->capacity = xep_ballot_words(suspects, most);
-    agreement->suspects = suspects;
+    agreement->capacity = capacity;
     agreement->out = calloc(nranks, 1);
     agreement->asked_ns = calloc(nranks, sizeof *agreement->asked_ns);
     agreement->said = calloc(agreement->capacity, sizeof *agreement->said);
-    agreement->scratch = calloc(agreement->capacity, sizeof *agreement->scratch);
     return agreement->out != NULL && agreement->asked_ns != NULL && agreement->said != NULL &&
-           agreement->scratch != NULL && xep_ballot_open(&agreement->mine, nranks, most) &&
-           xep_ballot_open(&agreement->theirs, nranks, most);
+           xep_ballot_open(&agreement->mine, nranks, most) && xep_ballot_open(&agreement->theirs, nranks, most);
 }
 
 void xep_agreement_close(xep_agreement_t *agreement)
 {
     xep_ballot_close(&agreement->mine);
     xep_ballot_close(&agreement->theirs);
-    free(agreement->scratch);
     free(agreement->said);
     free(agreement->asked_ns);
     free(agreement->out);
@@ -74,19 +70,15 @@ int xep_agreement_listen(xep_agreement_t *agreement)
  * All are to say the same. A rank that had said all that it could before begins to owe that now, so whoever brought the
  * change itself, or has just been asked, is not taken for one that was silent all the time.
  */
-int xep_agreement_publish(xep_agreement_t *agreement)
+void xep_agreement_publish(xep_agreement_t *agreement)
 {
     agreement->open = 1;
     agreement->said_ns = xep_clock_ns();
     for (uint32_t r = 0; r < agreement->mine.nranks; r++)
         if (agreement->asked_ns[r] == 0) agreement->asked_ns[r] = agreement->said_ns;
-    if (xep_ballot_count(&agreement->mine) > agreement->suspects) {
-        xep_log(XEP_LOG_ERROR, "too many ranks are out (at most %u)", agreement->suspects);
-        return 0;
-    }
-    agreement->length = xep_ballot_write(&agreement->mine, agreement->said);
-    agreement->ops->publish(agreement->arg);
-    return 1;
+    agreement->length = xep_ballot_write(&agreement->mine, agreement->said, agreement->capacity);
+    agreement->is_full = agreement->length == 0;
+    if (!agreement->is_full) agreement->ops->publish(agreement->arg);
 }
 
 /* Whether every survivor says the same as this rank: then nobody can come to another decision. */

@@ -19,9 +19,9 @@
  * An operation is with a suspect if some survivor has its word, and without it if none has. Nobody leads, so nobody's
  * death is special: a rank that does not publish is suspected by the others, which then need not hear from it.
  *
- * Who writes what: a ballot its rank alone, whole, in memory that all map, in a message into the heap of each other
- * rank, or as mail. In messages each has a number, or a place in the order; what is late or torn is not looked at. So
- * what a rank reads is what the other one has said at some time, not what it says now.
+ * Who writes what: a ballot its rank alone, whole, in memory that all map or in letters to all others (group_mail.h).
+ * Letters have numbers, memory may be read while it is written: what is late or torn is not looked at. So what a rank
+ * reads is what the other one has said at some time, not what it says now.
  *
  * Why that is enough, and why all decide alike: ballots only grow. When a rank has found all ballots to be the same,
  * each of these ranks has said so, and none reads the ballot of a suspect any more: there is nothing left that could
@@ -68,9 +68,8 @@ typedef struct xep_agreement {
     uint32_t rank;
     xep_ballot_t mine, theirs;
     uint64_t *said, length; /* [capacity] the own ballot in words, as it was published last */
-    uint64_t *scratch;      /* [capacity] for one that is read */
     uint64_t capacity;
-    uint32_t suspects; /* of those that a ballot in words has room for */
+    int is_full;        /* more ranks are suspected than there is room for: this rank cannot agree any more */
     int open;           /* somebody is suspected, and that is not agreed on */
     uint8_t *out;       /* [R] it is decided that the rank is out */
     uint32_t out_by;    /* a rank that suspects this one, plus 1; 0: none has said so */
@@ -78,15 +77,15 @@ typedef struct xep_agreement {
     uint64_t said_ns;   /* when the own ballot changed last */
 } xep_agreement_t;
 
-/** most: of operations that can be missing; suspects: of those that there is room for. 0: no memory. */
-int xep_agreement_open(xep_agreement_t *agreement, uint32_t rank, uint32_t nranks, uint32_t most, uint32_t suspects);
+/** most: of operations that can be missing; capacity: words of a ballot. 0: no memory. */
+int xep_agreement_open(xep_agreement_t *agreement, uint32_t rank, uint32_t nranks, uint32_t most, uint64_t capacity);
 void xep_agreement_close(xep_agreement_t *agreement);
 
 /** Reads what others say, unless somebody suspects this rank. Whether the own ballot has changed. */
 int xep_agreement_listen(xep_agreement_t *agreement);
 
-/** The own ballot has changed: publishes it. 0: it has no room for so many suspects. */
-int xep_agreement_publish(xep_agreement_t *agreement);
+/** The own ballot has changed: publishes it. */
+void xep_agreement_publish(xep_agreement_t *agreement);
 
 /** Where the own ballot has not changed: decides if it can be. Whether it has. */
 int xep_agreement_decide(xep_agreement_t *agreement);

@@ -184,9 +184,17 @@ int xep_ballot_is_with(const xep_ballot_t *ballot, uint32_t rank, uint64_t epoch
 
 /* ---- words ---- */
 
-uint64_t xep_ballot_words(uint32_t suspects, uint32_t most)
+uint64_t xep_ballot_words(uint32_t nranks, uint32_t most)
 {
-    return HEAD_WORDS + (uint64_t)most * RULING_WORDS + suspects * (SUSPECT_WORDS + (uint64_t)most);
+    return HEAD_WORDS + (uint64_t)most * RULING_WORDS + (nranks - 1) * (SUSPECT_WORDS + (uint64_t)most);
+}
+
+static uint64_t length_of(const xep_ballot_t *ballot)
+{
+    uint64_t length = HEAD_WORDS + (uint64_t)ballot->rulings.count * RULING_WORDS;
+    for (uint32_t r = 0; r < ballot->nranks; r++)
+        if (xep_ballot_suspects(ballot, r)) length += SUSPECT_WORDS + ballot->suspects[r].count;
+    return length;
 }
 
 /*
@@ -210,10 +218,11 @@ static uint64_t *write_suspect(uint64_t *to, uint32_t rank, const xep_suspect_t 
     return to + suspect->count;
 }
 
-uint64_t xep_ballot_write(const xep_ballot_t *ballot, uint64_t *words)
+uint64_t xep_ballot_write(const xep_ballot_t *ballot, uint64_t *words, uint64_t capacity)
 {
     const xep_rulings_t *rulings = &ballot->rulings;
-    uint64_t *to = words + HEAD_WORDS;
+    uint64_t length = length_of(ballot), *to = words + HEAD_WORDS;
+    if (length > capacity) return 0;
     words[1] = xep_ballot_count(ballot);
     words[2] = rulings->count;
     words[3] = rulings->forgotten;
@@ -224,8 +233,8 @@ uint64_t xep_ballot_write(const xep_ballot_t *ballot, uint64_t *words)
     }
     for (uint32_t r = 0; r < ballot->nranks; r++)
         if (xep_ballot_suspects(ballot, r)) to = write_suspect(to, r, &ballot->suspects[r]);
-    words[0] = sum_of(words, (uint64_t)(to - words));
-    return (uint64_t)(to - words);
+    words[0] = sum_of(words, length);
+    return length;
 }
 
 /** What is left to read. */

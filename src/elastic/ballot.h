@@ -87,11 +87,11 @@ const xep_ruling_t *xep_rulings_find(const xep_rulings_t *rulings, uint64_t epoc
 /** Where the list is full the oldest one is forgotten. */
 void xep_rulings_add(xep_rulings_t *rulings, xep_ruling_t ruling);
 
-/** Most words, with so many suspects. */
-uint64_t xep_ballot_words(uint32_t suspects, uint32_t most);
+/** Most words. */
+uint64_t xep_ballot_words(uint32_t nranks, uint32_t most);
 
-/** As words. Returns how many. */
-uint64_t xep_ballot_write(const xep_ballot_t *ballot, uint64_t *words);
+/** As words. Returns how many; 0: there is no room for so many suspects. */
+uint64_t xep_ballot_write(const xep_ballot_t *ballot, uint64_t *words, uint64_t capacity);
 
 /** Words that another process wrote. 0: they are torn, or make no sense; then the ballot is not to be used. */
 int xep_ballot_read(xep_ballot_t *ballot, const uint64_t *words, uint64_t count);

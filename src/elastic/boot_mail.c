@@ -49,7 +49,7 @@ static xep_status_t send_all(mail_boot_t *boot, const char *data, size_t bytes)
         if (count != 0) memcpy(message.data, data + done, count);
         for (uint32_t r = 0; r < boot->boot.nranks; r++) {
             if (r == boot->boot.rank) continue;
-            xep_status_t status = xep_mail_send(boot->shrink->group, boot->old[r], XEP_MAIL_FRAGMENT, &message,
+            xep_status_t status = xep_mail_send(boot->shrink->group, boot->old[r], XEP_MAIL_FRAGMENT, 0, &message,
                                                 sizeof message.fragment + count);
             if (status != XEP_OK) return status;
         }
@@ -90,13 +90,16 @@ static xep_status_t take_fragment(mail_boot_t *boot, uint32_t rank, const xep_le
 }
 
 /*
- * All fragments of this allgather that are here. Those for the next one stay in the list, and so do those of another
+ * All fragments of this allgather that are here, in the order in which they came. Those for the next one stay in the list, and so do those of another
  * attempt, until xep_shrink_close(): its number alone does not say whether that attempt is over or still to come.
  */
 static xep_status_t take_fragments(mail_boot_t *boot, char *recv, size_t bytes)
 {
     xep_status_t status = XEP_OK;
-    for (xep_letter_t **link = &boot->shrink->fragments, *letter; status == XEP_OK && (letter = *link) != NULL;) {
+    xep_letter_t **link = &boot->shrink->fragments, *letter;
+    while (*link != NULL) link = &(*link)->next;
+    *link = xep_mail_take(boot->shrink->group, XEP_MAIL_FRAGMENT, 0);
+    for (link = &boot->shrink->fragments; status == XEP_OK && (letter = *link) != NULL;) {
         uint32_t rank = rank_of(boot, letter->from);
         fragment_t fragment = {0};
         if (letter->bytes >= sizeof fragment) memcpy(&fragment, letter->data, sizeof fragment);

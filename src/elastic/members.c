@@ -43,7 +43,8 @@ static int get_memory(xep_members_t *members, uint32_t rank, uint32_t nranks, ui
     members->ranks = calloc(nrequests, 2 * nranks * sizeof *members->ranks);
     members->missing = calloc(nrequests, WORDS * sizeof *members->missing);
     return members->without != NULL && members->ranks != NULL && members->missing != NULL &&
-           xep_agreement_open(&members->agreement, rank, nranks, WORDS * nrequests, members->ways->suspects(nranks));
+           xep_agreement_open(&members->agreement, rank, nranks, WORDS * nrequests,
+                              members->ways->words(nranks, WORDS * nrequests));
 }
 
 xep_status_t xep_members_open(xep_buffer_t *buffer, uint64_t offset)
@@ -184,24 +185,6 @@ static int suspect_out(xep_buffer_t *buffer)
     return changed;
 }
 
-/* Relaxed, between fences: the sum tells whether all words are of one ballot. */
-int xep_members_read(xep_members_t *members, const void *at)
-{
-    xep_agreement_t *agreement = &members->agreement;
-    const _Atomic uint64_t *words = at;
-    for (uint64_t i = 0; i < agreement->capacity; i++)
-        agreement->scratch[i] = atomic_load_explicit(&words[i], memory_order_relaxed);
-    atomic_thread_fence(memory_order_acquire);
-    return xep_ballot_read(&agreement->theirs, agreement->scratch, agreement->capacity);
-}
-
-/* Those who suspect this rank, or for whom its ballot has no room, go on without it. */
-static int is_alone(xep_buffer_t *buffer, uint64_t by)
-{
-    if (by != 0) atomic_store(&buffer->members->own->left_out, by);
-    return is_left_out(buffer);
-}
-
 /* Between what the others are told and the look at the own word decide() has a fence. */
 static int decide(xep_buffer_t *buffer)
 {
@@ -225,8 +208,13 @@ static int agree(xep_buffer_t *buffer)
     int changed = suspect_out(buffer);
     changed |= xep_agreement_listen(agreement);
     if (changed || agreement->open) changed |= members->ways->learn(buffer);
-    if (is_alone(buffer, agreement->out_by)) return 0;
-    if (changed && !xep_agreement_publish(agreement)) (void)is_alone(buffer, buffer->shape.nranks + UINT64_C(1));
+    if (agreement->out_by != 0) atomic_store(&members->own->left_out, agreement->out_by);
+    if (is_left_out(buffer)) return 0;
+    if (changed) xep_agreement_publish(agreement);
+    if (agreement->is_full) {
+        xep_log(XEP_LOG_ERROR, "too many ranks are out: %u, more than mail can name", xep_ballot_count(&agreement->mine));
+        atomic_store(&members->own->left_out, buffer->shape.nranks + UINT64_C(1));
+    }
     return !agreement->open || (!changed && decide(buffer));
 }
 

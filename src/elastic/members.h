@@ -30,7 +30,7 @@
 #include "group_wait.h"
 #include "request.h"
 
-/** One for each rank, in its heap; its ballot follows, or where the others post theirs. Zeros at first. */
+/** One for each rank, in its heap; where all ranks map one another its ballot follows. Zeros at first. */
 typedef struct xep_members_area {
     _Atomic uint64_t bell;     /* counted up by others; mapped ranks alone */
     _Atomic uint64_t left_out; /* by others: 0, or a rank that has gone on without this one, plus 1 */
@@ -41,11 +41,11 @@ typedef struct xep_members_area {
 } xep_members_area_t;
 _Static_assert(sizeof(xep_members_area_t) == 128, "a cache line for others, one for this rank");
 
-/** How the members tell one another: through memory that all map, or in messages. No NULL slots. */
+/** How the members tell one another: through memory that all map, or by mail. No NULL slots. */
 typedef struct xep_members_ways {
-    /** Of a rank's area, and for how many suspects a ballot there has room. */
+    /** Of a rank's area, of a ballot in words. */
     uint64_t (*bytes)(uint32_t nranks, uint32_t most);
-    uint32_t (*suspects)(uint32_t nranks);
+    uint64_t (*words)(uint32_t nranks, uint32_t most);
 
     /** Finds what the others write here, and allocates. The area is at members->offset. XEP_ERR_NO_MEMORY. */
     xep_status_t (*open)(xep_buffer_t *buffer);
@@ -75,7 +75,7 @@ typedef struct xep_members_ways {
     uint32_t least_grace_ms; /* between the two */
 } xep_members_ways_t;
 
-typedef struct xep_members_posts xep_members_posts_t; /* members_wire.c */
+typedef struct xep_members_mail xep_members_mail_t; /* members_wire.c */
 
 /** Of a buffer, in private memory. */
 struct xep_members {
@@ -93,9 +93,10 @@ struct xep_members {
     /* mapped: */
     xep_members_area_t **of; /* [R] */
     uint64_t seen_bell;
-    uint64_t *beats; /* [R] when time was over */
+    uint64_t *beats;   /* [R] when time was over */
+    uint64_t *scratch; /* a ballot that is read */
     /* over the wire: */
-    xep_members_posts_t *posts;
+    xep_members_mail_t *mail;
 };
 
 /** Bytes of a rank's area. */
@@ -125,9 +126,6 @@ void xep_members_tell_begun(const xep_buffer_t *buffer);
 
 /** Of agreement.ops, alike for all ways. */
 void xep_members_suspect(void *buffer, uint32_t rank, xep_doubt_t doubt);
-
-/** Loads the ballot in words from at, in memory that others write, and reads it into agreement.theirs. */
-int xep_members_read(xep_members_t *members, const void *at);
 
 /* ---- members_mapped.c ---- */
 

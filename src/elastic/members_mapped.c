@@ -11,14 +11,14 @@
 #include "buffer.h"
 #include "request.h"
 
-static uint32_t suspects(uint32_t nranks)
+static uint64_t words(uint32_t nranks, uint32_t most)
 {
-    return nranks - 1;
+    return xep_ballot_words(nranks, most);
 }
 
 static uint64_t bytes(uint32_t nranks, uint32_t most)
 {
-    return (sizeof(xep_members_area_t) + xep_ballot_words(suspects(nranks), most) * sizeof(uint64_t) + 63) / 64 * 64;
+    return (sizeof(xep_members_area_t) + words(nranks, most) * sizeof(uint64_t) + 63) / 64 * 64;
 }
 
 static xep_status_t open(xep_buffer_t *buffer)
@@ -28,7 +28,8 @@ static xep_status_t open(xep_buffer_t *buffer)
     uint32_t nranks = buffer->shape.nranks;
     members->of = calloc(nranks, sizeof *members->of);
     members->beats = calloc(nranks, sizeof *members->beats);
-    if (members->of == NULL || members->beats == NULL) return XEP_ERR_NO_MEMORY;
+    members->scratch = calloc(members->agreement.capacity, sizeof *members->scratch);
+    if (members->of == NULL || members->beats == NULL || members->scratch == NULL) return XEP_ERR_NO_MEMORY;
     for (uint32_t r = 0; r < nranks; r++)
         members->of[r] = (xep_members_area_t *)(void *)((char *)wire->ops->map(wire, r) + members->offset);
     return XEP_OK;
@@ -36,6 +37,7 @@ static xep_status_t open(xep_buffer_t *buffer)
 
 static void close(xep_members_t *members)
 {
+    free(members->scratch);
     free(members->beats);
     free(members->of);
 }
@@ -52,10 +54,16 @@ static int look(xep_buffer_t *buffer)
     return 1;
 }
 
+/* Relaxed, between fences: the sum tells whether all words are of one ballot. */
 static int read(void *arg, uint32_t rank)
 {
     xep_members_t *members = ((xep_buffer_t *)arg)->members;
-    return xep_members_read(members, members->of[rank] + 1);
+    xep_agreement_t *agreement = &members->agreement;
+    const _Atomic uint64_t *said = (const _Atomic uint64_t *)(const void *)(members->of[rank] + 1);
+    for (uint64_t i = 0; i < agreement->capacity; i++)
+        members->scratch[i] = atomic_load_explicit(&said[i], memory_order_relaxed);
+    atomic_thread_fence(memory_order_acquire);
+    return xep_ballot_read(&agreement->theirs, members->scratch, agreement->capacity);
 }
 
 /* Whom others know to be gone changes nothing: may_decide(). */
@@ -73,10 +81,10 @@ static void publish(void *arg)
 {
     const xep_buffer_t *buffer = arg;
     const xep_members_t *members = buffer->members;
-    _Atomic uint64_t *words = (_Atomic uint64_t *)(void *)(members->own + 1);
+    _Atomic uint64_t *said = (_Atomic uint64_t *)(void *)(members->own + 1);
     atomic_thread_fence(memory_order_release);
     for (uint64_t i = 0; i < members->agreement.length; i++)
-        atomic_store_explicit(&words[i], members->agreement.said[i], memory_order_relaxed);
+        atomic_store_explicit(&said[i], members->agreement.said[i], memory_order_relaxed);
     for (uint32_t r = 0; r < buffer->shape.nranks; r++)
         if (r != buffer->shape.rank && !xep_ballot_suspects(&members->agreement.mine, r))
             atomic_fetch_add_explicit(&members->of[r]->bell, 1, memory_order_release);
@@ -140,7 +148,7 @@ static int has_begun(const xep_buffer_t *buffer, uint32_t rank, uint64_t epoch)
 
 const xep_members_ways_t xep_members_mapped = {
     .bytes = bytes,
-    .suspects = suspects,
+    .words = words,
     .open = open,
     .close = close,
     .look = look,

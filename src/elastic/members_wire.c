@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Some ranks do not map one another: all is told in messages, by a post in the heap of whoever it is for. One way for
- * all ranks of the buffer, also for those that do map one another.
+ * Some ranks do not map one another: all is told by mail. One way for all ranks of the buffer, also for those that do map
+ * one another.
  *
  * What a rank that is gone has sent to one rank it may not have sent to another, and nobody else has it. So:
  *
@@ -23,76 +23,66 @@
  * without that one, too, takes less than it did. So ballots say who is gone in either way, and the rule goes by the
  * ballot alone: ranks that say the same decide alike.
  *
- * A post is written by its rank alone. Its ballot carries a number, which is the signal behind it, and the next one
- * comes when the other has said that it has read this one: messages may overtake one another. A sum shows what is torn
- * all the same, as by a rank that died in the middle of it.
+ * A letter has all that its rank says of the buffer to another one; letters may overtake one another, and the last one
+ * that was sent counts.
  */
 #include "members.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "buffer.h"
 #include "error.h"
+#include "group_mail.h"
 #include "request.h"
 
-enum {
-    MOST_SUSPECTS = 64, /* of a ballot: every rank has room for one of each other rank */
-    LOOK_EVERY = 16     /* rounds to one look at the posts of all: a wait makes thousands in a second */
-};
+enum { LOOK_EVERY = 16 /* rounds to one look at what all have said: a wait makes thousands in a second */ };
 
-/** What one rank tells another, in the heap of that one. */
-typedef struct post {
-    _Atomic uint64_t said;     /* the number of its ballot, which follows this struct */
-    _Atomic uint64_t question; /* it doubts the other: whoever sees a new number sends it back as answer */
-    _Atomic uint64_t answer;
-    _Atomic uint64_t begun; /* its operations, when it answered */
-    _Atomic uint64_t heard; /* the number of the other's ballot that it has read */
-    uint64_t reserved[3];
-} post_t;
-_Static_assert(sizeof(post_t) == 64, "a cache line before the ballot");
+/** What one rank tells another, in a letter; the receiver checks it. */
+typedef struct said {
+    uint64_t sequence; /* of the rank's letters about the buffer */
+    uint64_t question; /* it doubts the other: whoever sees a new number sends it back as answer */
+    uint64_t answer;
+    uint64_t begun;   /* its operations, when it was sent */
+    uint64_t words[]; /* its ballot; none: it has suspected nobody yet */
+} said_t;
+_Static_assert(sizeof(said_t) == 32, "wire format");
 
-struct xep_members_posts {
-    post_t *first; /* [R], stride bytes apart, in the own heap */
-    uint64_t stride;
-    uint64_t number;          /* of the own ballot; 0: nothing was said */
-    uint64_t *sent;           /* [R] number of the ballot that the rank was sent */
-    uint64_t *read, *told;    /* [R] of its that was read here; of which it was told so */
-    uint64_t question;        /* the last that was asked */
-    uint64_t *answered;       /* [R] the last of its questions that was answered */
+struct xep_members_mail {
+    said_t *mine;       /* the letter that is sent */
+    xep_letter_t **of;  /* [R] the last of each; NULL: none has come */
+    uint64_t number;    /* of the own ballot; 0: nothing was said */
+    uint64_t *sent;     /* [R] number of the ballot that the rank was sent */
+    uint64_t *answered; /* [R] the last of its questions that was answered */
     uint32_t rounds;
-    uint64_t begun; /* as it is sent */
     int is_waiting; /* something has been told, and has to leave */
 };
 
 /* ---- memory ---- */
 
-static uint32_t suspects(uint32_t nranks)
+static uint64_t words(uint32_t nranks, uint32_t most)
 {
-    return nranks - 1 < MOST_SUSPECTS ? nranks - 1 : MOST_SUSPECTS;
-}
-
-static uint64_t post_bytes(uint32_t nranks, uint32_t most)
-{
-    return (sizeof(post_t) + xep_ballot_words(suspects(nranks), most) * sizeof(uint64_t) + 63) / 64 * 64;
+    uint64_t words = xep_ballot_words(nranks, most), fit = (XEP_MAIL_BYTES - sizeof(said_t)) / sizeof(uint64_t);
+    return words < fit ? words : fit;
 }
 
 static uint64_t bytes(uint32_t nranks, uint32_t most)
 {
-    return sizeof(xep_members_area_t) + nranks * post_bytes(nranks, most);
+    (void)nranks;
+    (void)most;
+    return sizeof(xep_members_area_t);
 }
 
 static xep_status_t open(xep_buffer_t *buffer)
 {
     uint32_t nranks = buffer->shape.nranks;
-    xep_members_posts_t *posts = buffer->members->posts = calloc(1, sizeof *posts);
-    if (posts == NULL) return XEP_ERR_NO_MEMORY;
-    posts->first = (post_t *)(void *)(buffer->members->own + 1);
-    posts->stride = post_bytes(nranks, buffer->members->agreement.mine.most);
-    posts->sent = calloc(nranks, sizeof *posts->sent);
-    posts->read = calloc(nranks, sizeof *posts->read);
-    posts->told = calloc(nranks, sizeof *posts->told);
-    posts->answered = calloc(nranks, sizeof *posts->answered);
-    if (posts->sent == NULL || posts->read == NULL || posts->told == NULL || posts->answered == NULL)
+    xep_members_mail_t *mail = buffer->members->mail = calloc(1, sizeof *mail);
+    if (mail == NULL) return XEP_ERR_NO_MEMORY;
+    mail->mine = calloc(1, sizeof *mail->mine + buffer->members->agreement.capacity * sizeof(uint64_t));
+    mail->of = calloc(nranks, sizeof(xep_letter_t *));
+    mail->sent = calloc(nranks, sizeof *mail->sent);
+    mail->answered = calloc(nranks, sizeof *mail->answered);
+    if (mail->mine == NULL || mail->of == NULL || mail->sent == NULL || mail->answered == NULL)
         return XEP_ERR_NO_MEMORY;
     buffer->group->control->spares = 1;
     return XEP_OK;
@@ -100,42 +90,24 @@ static xep_status_t open(xep_buffer_t *buffer)
 
 static void close(xep_members_t *members)
 {
-    xep_members_posts_t *posts = members->posts;
-    if (posts == NULL) return;
-    free(posts->answered);
-    free(posts->told);
-    free(posts->read);
-    free(posts->sent);
-    free(posts);
+    xep_members_mail_t *mail = members->mail;
+    const xep_buffer_t *buffer = members->agreement.arg;
+    if (mail == NULL) return;
+    xep_mail_free(xep_mail_take(buffer->group, XEP_MAIL_BALLOT, buffer->number));
+    for (uint32_t r = 0; mail->of != NULL && r < members->agreement.mine.nranks; r++) free(mail->of[r]);
+    free(mail->answered);
+    free(mail->sent);
+    free(mail->of);
+    free(mail->mine);
+    free(mail);
 }
 
-/* ---- posts ---- */
+/* ---- letters ---- */
 
-static post_t *post_of(const xep_members_posts_t *posts, uint32_t rank)
+static const said_t *said_by(const xep_members_mail_t *mail, uint32_t rank)
 {
-    return (post_t *)(void *)((char *)posts->first + rank * posts->stride);
-}
-
-static uint64_t load(const _Atomic uint64_t *word)
-{
-    return atomic_load_explicit(word, memory_order_acquire);
-}
-
-/* Of the own post, in any heap. */
-static uint64_t offset_of(const xep_buffer_t *buffer, size_t within)
-{
-    return buffer->members->offset + sizeof(xep_members_area_t) + buffer->shape.rank * buffer->members->posts->stride +
-           within;
-}
-
-/* A wire that takes nothing now is asked again by the next round. */
-static int tell(xep_buffer_t *buffer, uint32_t rank, size_t at, const void *src, size_t length, size_t word,
-                uint64_t value)
-{
-    xep_wire_t *wire = &buffer->heap->wire;
-    buffer->members->posts->is_waiting = 1;
-    return wire->ops->put_signal(wire, rank, offset_of(buffer, at), src, length, offset_of(buffer, word), value) ==
-           XEP_OK;
+    static const said_t nothing = {0};
+    return mail->of[rank] == NULL ? &nothing : (const said_t *)(const void *)mail->of[rank]->data;
 }
 
 static int is_asked(const xep_buffer_t *buffer, uint32_t rank)
@@ -143,38 +115,57 @@ static int is_asked(const xep_buffer_t *buffer, uint32_t rank)
     return rank != buffer->shape.rank && !xep_ballot_suspects(&buffer->members->agreement.mine, rank);
 }
 
-static void send_ballot(xep_buffer_t *buffer)
+/* A rank that cannot be reached now is sent it again in the next round. */
+static void tell(xep_buffer_t *buffer, uint32_t rank)
 {
-    xep_members_posts_t *posts = buffer->members->posts;
+    xep_members_mail_t *mail = buffer->members->mail;
     const xep_agreement_t *agreement = &buffer->members->agreement;
-    for (uint32_t r = 0; r < buffer->shape.nranks; r++)
-        if (is_asked(buffer, r) && posts->sent[r] != posts->number &&
-            load(&post_of(posts, r)->heard) == posts->sent[r] &&
-            tell(buffer, r, sizeof(post_t), agreement->said, agreement->length * sizeof(uint64_t),
-                 offsetof(post_t, said), posts->number))
-            posts->sent[r] = posts->number;
+    size_t length = agreement->length * sizeof(uint64_t);
+    mail->is_waiting = 1;
+    mail->mine->sequence++;
+    mail->mine->answer = said_by(mail, rank)->question;
+    mail->mine->begun = buffer->epoch;
+    if (length != 0) memcpy(mail->mine->words, agreement->said, length);
+    if (xep_mail_send(buffer->group, rank, XEP_MAIL_BALLOT, buffer->number, mail->mine, sizeof *mail->mine + length) !=
+        XEP_OK)
+        return;
+    mail->sent[rank] = mail->number;
+    mail->answered[rank] = mail->mine->answer;
 }
 
-static void answer(xep_buffer_t *buffer)
+static void tell_who_lacks(xep_buffer_t *buffer)
 {
-    xep_members_posts_t *posts = buffer->members->posts;
-    posts->begun = buffer->epoch;
-    for (uint32_t r = 0; r < buffer->shape.nranks; r++) {
-        uint64_t question = load(&post_of(posts, r)->question);
-        if (question != posts->answered[r] && is_asked(buffer, r) &&
-            tell(buffer, r, offsetof(post_t, begun), &posts->begun, sizeof posts->begun, offsetof(post_t, answer),
-                 question))
-            posts->answered[r] = question;
+    const xep_members_mail_t *mail = buffer->members->mail;
+    for (uint32_t r = 0; r < buffer->shape.nranks; r++)
+        if (is_asked(buffer, r) &&
+            (mail->sent[r] != mail->number || mail->answered[r] != said_by(mail, r)->question))
+            tell(buffer, r);
+}
+
+/* Whether it says more than what came before. */
+static int take(xep_buffer_t *buffer, xep_letter_t *letter)
+{
+    xep_members_mail_t *mail = buffer->members->mail;
+    const said_t *said = (const said_t *)(const void *)letter->data;
+    if (letter->bytes < sizeof *said || !is_asked(buffer, letter->from) ||
+        said->sequence <= said_by(mail, letter->from)->sequence) {
+        free(letter);
+        return 0;
     }
+    free(mail->of[letter->from]);
+    mail->of[letter->from] = letter;
+    return 1;
 }
 
-static void tell_heard(xep_buffer_t *buffer)
+static int take_letters(xep_buffer_t *buffer)
 {
-    xep_members_posts_t *posts = buffer->members->posts;
-    for (uint32_t r = 0; r < buffer->shape.nranks; r++)
-        if (posts->told[r] != posts->read[r] && is_asked(buffer, r) &&
-            tell(buffer, r, 0, NULL, 0, offsetof(post_t, heard), posts->read[r]))
-            posts->told[r] = posts->read[r];
+    int news = 0;
+    xep_letter_t *letter = xep_mail_take(buffer->group, XEP_MAIL_BALLOT, buffer->number), *next;
+    for (; letter != NULL; letter = next) {
+        next = letter->next;
+        news |= take(buffer, letter);
+    }
+    return news;
 }
 
 /* Between operations nobody else asks the wire, and while the ranks agree no operation does. */
@@ -182,20 +173,17 @@ static void push_out(xep_buffer_t *buffer)
 {
     xep_wire_t *wire = &buffer->heap->wire;
     (void)wire->ops->progress(wire);
-    buffer->members->posts->is_waiting = wire->ops->flush(wire) == XEP_INPROGRESS;
+    buffer->members->mail->is_waiting = !buffer->group->transport->ops->mail_has_left(buffer->group->transport);
 }
 
 static int look(xep_buffer_t *buffer)
 {
-    xep_members_posts_t *posts = buffer->members->posts;
-    int news = 0;
-    if (!buffer->members->agreement.open && !posts->is_waiting && ++posts->rounds % LOOK_EVERY != 0) return 0;
-    tell_heard(buffer);
-    send_ballot(buffer);
-    answer(buffer);
-    if (buffer->members->agreement.open || posts->is_waiting) push_out(buffer);
-    for (uint32_t r = 0; r < buffer->shape.nranks; r++)
-        news |= is_asked(buffer, r) && load(&post_of(posts, r)->said) != posts->read[r];
+    xep_members_mail_t *mail = buffer->members->mail;
+    int open = buffer->members->agreement.open;
+    if (!open && !mail->is_waiting && ++mail->rounds % LOOK_EVERY != 0) return 0;
+    int news = take_letters(buffer);
+    tell_who_lacks(buffer);
+    if (open || mail->is_waiting) push_out(buffer);
     return news;
 }
 
@@ -204,25 +192,22 @@ static int look(xep_buffer_t *buffer)
 static void publish(void *arg)
 {
     xep_buffer_t *buffer = arg;
-    buffer->members->posts->number++;
-    send_ballot(buffer);
+    buffer->members->mail->number++;
+    tell_who_lacks(buffer);
 }
 
 static int read(void *arg, uint32_t rank)
 {
     xep_members_t *members = ((xep_buffer_t *)arg)->members;
-    xep_members_posts_t *posts = members->posts;
-    const post_t *post = post_of(posts, rank);
-    uint64_t said = load(&post->said);
-    if (said == 0 || !xep_members_read(members, post + 1)) return 0;
-    posts->read[rank] = said;
-    return 1;
+    const xep_letter_t *letter = members->mail->of[rank];
+    return letter != NULL && xep_ballot_read(&members->agreement.theirs, said_by(members->mail, rank)->words,
+                                             (letter->bytes - sizeof(said_t)) / sizeof(uint64_t));
 }
 
 /* Errors that all ranks get; after any other one the buffer takes no operation. */
 void xep_members_note_ruling(xep_buffer_t *buffer, const xep_op_t *op, xep_status_t status)
 {
-    if (buffer->members == NULL || buffer->members->posts == NULL || !xep_ruling_is_due(status)) return;
+    if (buffer->members == NULL || buffer->members->mail == NULL || !xep_ruling_is_due(status)) return;
     xep_rulings_add(&buffer->members->agreement.mine.rulings, (xep_ruling_t){op->epoch, status, op->refused});
 }
 
@@ -266,9 +251,9 @@ static int is_cut_off(const xep_buffer_t *buffer)
 static int may_decide(const void *arg)
 {
     const xep_buffer_t *buffer = arg;
-    const xep_members_posts_t *posts = buffer->members->posts;
+    const xep_members_mail_t *mail = buffer->members->mail;
     for (uint32_t r = 0; r < buffer->shape.nranks; r++)
-        if (is_asked(buffer, r) && posts->sent[r] != posts->number) return 0;
+        if (is_asked(buffer, r) && mail->sent[r] != mail->number) return 0;
     return has_most(buffer);
 }
 
@@ -321,29 +306,27 @@ static xep_status_t settle(xep_request_t *req, uint32_t rank, uint8_t *without_p
 
 static void ask(xep_buffer_t *buffer)
 {
-    xep_members_posts_t *posts = buffer->members->posts;
-    posts->question++;
+    buffer->members->mail->mine->question++;
     for (uint32_t r = 0; r < buffer->shape.nranks; r++)
-        if (is_asked(buffer, r)) (void)tell(buffer, r, 0, NULL, 0, offsetof(post_t, question), posts->question);
+        if (is_asked(buffer, r)) tell(buffer, r);
     push_out(buffer);
 }
 
 static int makes_rounds(const xep_buffer_t *buffer, uint32_t rank)
 {
-    const xep_members_posts_t *posts = buffer->members->posts;
-    return load(&post_of(posts, rank)->answer) == posts->question;
+    const xep_members_mail_t *mail = buffer->members->mail;
+    return said_by(mail, rank)->answer == mail->mine->question;
 }
 
-/* As it said when it was asked. */
+/* As it said with its answer, or behind it. */
 static int has_begun(const xep_buffer_t *buffer, uint32_t rank, uint64_t epoch)
 {
-    const post_t *post = post_of(buffer->members->posts, rank);
-    return makes_rounds(buffer, rank) && load(&post->begun) >= epoch;
+    return makes_rounds(buffer, rank) && said_by(buffer->members->mail, rank)->begun >= epoch;
 }
 
 const xep_members_ways_t xep_members_wire = {
     .bytes = bytes,
-    .suspects = suspects,
+    .words = words,
     .open = open,
     .close = close,
     .look = look,

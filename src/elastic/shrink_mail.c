@@ -9,8 +9,7 @@
 #include "error.h"
 #include "log.h"
 
-/* So many suspects are in a letter with one attempt that can be missing of each. */
-enum { MOST_SUSPECTS = (XEP_MAIL_BYTES - sizeof(xep_state_t) - 64) / (5 * sizeof(uint64_t)) };
+enum { MOST_WORDS = (XEP_MAIL_BYTES - sizeof(xep_state_t)) / sizeof(uint64_t) };
 
 /* ---- agreement ---- */
 
@@ -63,16 +62,17 @@ static const xep_agreement_ops_t ops = {.suspect = suspect,
 xep_status_t xep_shrink_open(xep_shrink_t *shrink, xep_group_t *group)
 {
     xep_agreement_t *agreement = &shrink->agreement;
-    uint32_t nranks = group->nranks, suspects = nranks - 1 < MOST_SUSPECTS ? nranks - 1 : MOST_SUSPECTS;
+    uint32_t nranks = group->nranks;
+    uint64_t words = xep_ballot_words(nranks, 1);
     *shrink = (xep_shrink_t){.group = group, .nranks = nranks, .agreement = {.ops = &ops, .arg = shrink}};
     shrink->of = calloc(nranks, sizeof *shrink->of);
     shrink->gone = calloc(nranks, sizeof *shrink->gone);
     shrink->late = calloc(nranks, sizeof *shrink->late);
-    int opened = xep_agreement_open(agreement, group->rank, nranks, 1, suspects);
+    int opened = xep_agreement_open(agreement, group->rank, nranks, 1, words < MOST_WORDS ? words : MOST_WORDS);
     shrink->mine = calloc(1, sizeof *shrink->mine + agreement->capacity * sizeof(uint64_t));
     if (shrink->of != NULL && shrink->gone != NULL && shrink->late != NULL && opened && shrink->mine != NULL) {
         shrink->mine->phase = XEP_SHRINK_GOES_ON;
-        (void)xep_agreement_publish(agreement);
+        xep_agreement_publish(agreement);
         return XEP_OK;
     }
     xep_shrink_close(shrink);
@@ -81,10 +81,7 @@ xep_status_t xep_shrink_open(xep_shrink_t *shrink, xep_group_t *group)
 
 void xep_shrink_close(xep_shrink_t *shrink)
 {
-    for (xep_letter_t *fragment = shrink->fragments, *next; fragment != NULL; fragment = next) {
-        next = fragment->next;
-        free(fragment);
-    }
+    xep_mail_free(shrink->fragments);
     for (uint32_t r = 0; shrink->of != NULL && r < shrink->nranks; r++) free(shrink->of[r]);
     xep_agreement_close(&shrink->agreement);
     free(shrink->mine);
@@ -99,7 +96,7 @@ void xep_shrink_suspect(xep_shrink_t *shrink, uint32_t rank, xep_doubt_t doubt)
 {
     if (xep_shrink_suspects(shrink, rank)) return;
     suspect(shrink, rank, doubt);
-    (void)xep_agreement_publish(&shrink->agreement);
+    xep_agreement_publish(&shrink->agreement);
 }
 
 /* Suspects hear it too where they may live, so that they know that they are out. */
@@ -114,7 +111,7 @@ void xep_shrink_say(xep_shrink_t *shrink)
     memcpy(mine->words, shrink->agreement.said, bytes);
     for (uint32_t r = 0; r < shrink->nranks; r++)
         if (r != shrink->group->rank && !shrink->gone[r])
-            (void)xep_mail_send(shrink->group, r, XEP_MAIL_STATE, mine, sizeof *mine + bytes);
+            (void)xep_mail_send(shrink->group, r, XEP_MAIL_STATE, 0, mine, sizeof *mine + bytes);
 }
 
 /* ---- what others say ---- */
@@ -156,21 +153,11 @@ static void take_state(xep_shrink_t *shrink, xep_letter_t *letter)
     }
 }
 
-/* At the end: the fragments of an exchange are taken in the order in which they came. */
-static void keep_fragment(xep_shrink_t *shrink, xep_letter_t *letter)
-{
-    xep_letter_t **last = &shrink->fragments;
-    while (*last != NULL) last = &(*last)->next;
-    letter->next = NULL;
-    *last = letter;
-}
-
 static void take_letters(xep_shrink_t *shrink)
 {
-    for (xep_letter_t *letter = xep_mail_take(shrink->group), *next; letter != NULL; letter = next) {
+    for (xep_letter_t *letter = xep_mail_take(shrink->group, XEP_MAIL_STATE, 0), *next; letter != NULL; letter = next) {
         next = letter->next;
-        if (letter->kind == XEP_MAIL_FRAGMENT) keep_fragment(shrink, letter);
-        else if (xep_shrink_suspects(shrink, letter->from)) free(letter);
+        if (xep_shrink_suspects(shrink, letter->from)) free(letter);
         else take_state(shrink, letter);
     }
 }
@@ -185,10 +172,10 @@ xep_status_t xep_shrink_hear(xep_shrink_t *shrink)
         shrink->left_out = 1;
         return xep_group_fail_out(agreement->out_by - 1);
     }
-    if (changed) (void)xep_agreement_publish(agreement);
-    if (xep_ballot_count(&agreement->mine) > agreement->suspects)
-        return xep_fail(XEP_ERR_UNSUPPORTED, "too many ranks to leave out: %u (at most %u)",
-                        xep_ballot_count(&agreement->mine), agreement->suspects);
+    if (changed) xep_agreement_publish(agreement);
+    if (agreement->is_full)
+        return xep_fail(XEP_ERR_UNSUPPORTED, "too many ranks are out: %u, more than mail can name",
+                        xep_ballot_count(&agreement->mine));
     if (changed) return XEP_INPROGRESS; /* some have not been read */
     xep_status_t status = XEP_INPROGRESS;
     for (uint32_t r = 0; r < shrink->nranks && status == XEP_INPROGRESS; r++)

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "buffer.h"
+#include "group_mail.h"
 #include "group_out.h"
 #include "members.h"
 #include "request.h"
@@ -90,7 +91,29 @@ static void heap_sever(xep_heap_wire_t *heap, uint32_t rank)
     if (heap->wire.ops == &heap_ops) sim_wire_sever(member_at(heap, offsetof(member_t, heap))->rank, rank);
 }
 
-static const xep_transport_ops_t transport_ops = {.name = "simulated", .heap_sever = heap_sever};
+static xep_status_t mail(xep_transport_t *transport, uint32_t rank, const void *data, size_t bytes)
+{
+    sim_wire_mail(member_at(transport, offsetof(member_t, transport))->rank, rank, data, bytes);
+    return XEP_OK;
+}
+
+/* Ranks of the simulator are in the library all the time. */
+static int mail_has_left(xep_transport_t *transport)
+{
+    (void)transport;
+    return 1;
+}
+
+static void mailed(sim_rank_t *rank, uint32_t from, const void *data, size_t bytes)
+{
+    const xep_transport_t *transport = &member_of(rank)->transport;
+    transport->mailed(transport->mailed_arg, from, data, bytes);
+}
+
+static const xep_transport_ops_t transport_ops = {.name = "simulated",
+                                                  .heap_sever = heap_sever,
+                                                  .mail = mail,
+                                                  .mail_has_left = mail_has_left};
 
 static uint32_t dead_rank(xep_boot_t *boot)
 {
@@ -151,6 +174,7 @@ static void make_group(member_t *member)
     group->boot = &member->boot;
     member->transport.ops = &transport_ops;
     member->boot.ops = &boot_ops;
+    if (xep_mail_open(group) != XEP_OK) abort();
 }
 
 static void make_member(sim_rank_t *rank)
@@ -191,6 +215,7 @@ static void close_all(sim_world_t *world)
     for (uint32_t r = 0; r < world->options.nranks; r++) {
         member_t *member = member_of(&world->ranks[r]);
         xep_members_close(&member->buffer);
+        xep_mail_close(&member->group);
         free(member->ops);
         free(member->buffer.requests);
         free(member->peers);
@@ -333,4 +358,5 @@ const sim_around_t sim_members = {
     .choose = choose,
     .settle = settle,
     .end = end,
+    .mailed = mailed,
 };

@@ -106,7 +106,7 @@ static void suspect(uint32_t self, uint32_t other)
         if (!(me->words[other] >> op & 1) && !(me->ended >> op & 1)) missing[count++] = op + 1;
     /* what has ended without it was decided before, and it is a suspect since then */
     xep_ballot_suspect(&me->ballot, other, XEP_DOUBT_DIED, me->begun, missing, count);
-    xep_ballot_write(&me->ballot, me->said);
+    xep_ballot_write(&me->ballot, me->said, WORDS);
     me->asked = 0;
 }
 
@@ -125,7 +125,7 @@ static void listen(uint32_t self, uint32_t other)
     for (uint32_t r = 0; r < nranks; r++)
         if (r != self && xep_ballot_suspects(&me->theirs, r) && !xep_ballot_suspects(&me->ballot, r)) suspect(self, r);
     if (xep_ballot_adopt(&me->ballot, &me->theirs)) {
-        xep_ballot_write(&me->ballot, me->said);
+        xep_ballot_write(&me->ballot, me->said, WORDS);
         me->asked = 0;
     }
     if (xep_ballot_is_same(&me->ballot, &me->theirs)) me->asked |= 1u << other;
@@ -164,7 +164,7 @@ static void set_up(uint32_t n)
         ranks[r].told = (1u << n) - 1;
         assert_true(xep_ballot_words(n, FLYING) <= WORDS);
         assert_true(xep_ballot_open(&ranks[r].ballot, n, FLYING) && xep_ballot_open(&ranks[r].theirs, n, FLYING));
-        xep_ballot_write(&ranks[r].ballot, ranks[r].said);
+        xep_ballot_write(&ranks[r].ballot, ranks[r].said, WORDS);
     }
 }
 

@@ -62,8 +62,9 @@ TEST(what_is_written_is_read)
     for (int round = 0; round < ROUNDS / 10; round++) {
         open_ballot(&other);
         fill(&one);
-        uint64_t length = xep_ballot_write(&one, words);
+        uint64_t length = xep_ballot_write(&one, words, WORDS);
         assert_true(length != 0 && length <= xep_ballot_words(RANKS, MOST));
+        assert_true(xep_ballot_write(&one, words, length) == length && xep_ballot_write(&one, words, length - 1) == 0);
         assert_true(xep_ballot_read(&other, words, WORDS));
         assert_true(xep_ballot_is_same(&one, &other));
         assert_int_equal(one.rulings.count, other.rulings.count);
@@ -110,7 +111,7 @@ TEST(what_is_spoiled_is_refused)
         open_ballot(&other);
         fill(&one);
         memcpy(before, words, sizeof before);
-        uint64_t length = xep_ballot_write(&one, words), count = length;
+        uint64_t length = xep_ballot_write(&one, words, WORDS), count = length;
         memcpy(whole, words, sizeof whole);
         for (uint64_t n = 1 + below(3); n > 0 && count > 0; n--) spoil(words, before, &count);
         int taken = take_copy(&other, words, count);
@@ -137,7 +138,7 @@ TEST(what_is_made_up_is_sane)
     for (int round = 0; round < ROUNDS; round++) {
         open_ballot(&other);
         fill(&one);
-        uint64_t length = xep_ballot_write(&one, words), same = length;
+        uint64_t length = xep_ballot_write(&one, words, WORDS), same = length;
         spoil(words, words, &same);
         make_whole(words, length);
         if (take_copy(&other, words, length)) {
