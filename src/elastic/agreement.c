@@ -9,10 +9,6 @@
 #include "group_out.h"
 #include "log.h"
 
-_Static_assert((int)XEP_DOUBT_DIED == (int)XEP_OUT_DIED && (int)XEP_DOUBT_LATE == (int)XEP_OUT_LATE &&
-                   (int)XEP_DOUBT_ASKED == (int)XEP_OUT_ASKED,
-               "a doubt is told to users as it is");
-
 int xep_agreement_open(xep_agreement_t *agreement, uint32_t rank, uint32_t nranks, uint32_t most, uint64_t capacity)
 {
     agreement->rank = rank;
@@ -44,7 +40,7 @@ static int adopt(xep_agreement_t *agreement, uint32_t from)
     }
     for (uint32_t r = 0; r < theirs->nranks; r++) {
         if (!xep_ballot_suspects(theirs, r) || xep_ballot_suspects(&agreement->mine, r)) continue;
-        agreement->ops->suspect(agreement->arg, r, (xep_doubt_t)theirs->suspects[r].doubt);
+        agreement->suspect(agreement->arg, r, (xep_out_reason_t)theirs->suspects[r].reason);
         changed = 1;
     }
     return xep_ballot_adopt(&agreement->mine, theirs) || changed;
@@ -100,7 +96,7 @@ int xep_agreement_decide(xep_agreement_t *agreement)
         agreement->out[r] = 1;
         (void)xep_ballot_set_gone(&agreement->mine, r);
         xep_log(XEP_LOG_WARN, "rank %u is out: %s", r,
-                xep_out_reason_text((xep_out_reason_t)agreement->mine.suspects[r].doubt));
+                xep_out_reason_text((xep_out_reason_t)agreement->mine.suspects[r].reason));
     }
     /* between their words and the look at the own ones: without it both of two could go on (members.h) */
     atomic_thread_fence(memory_order_seq_cst);

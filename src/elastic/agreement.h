@@ -44,11 +44,8 @@
 
 #include "ballot.h"
 
-/** Of whoever agrees; arg is the agreement's. No NULL slots. */
+/** How ranks tell one another; arg is the agreement's. No NULL slots. */
 typedef struct xep_agreement_ops {
-    /** Adds a suspect to agreement->mine, with what is here of its words. */
-    void (*suspect)(void *arg, uint32_t rank, xep_doubt_t doubt);
-
     /** Reads the ballot of rank into agreement->theirs; 0: there is none, it is being written, or it makes no sense. */
     int (*read)(void *arg, uint32_t rank);
 
@@ -64,6 +61,8 @@ typedef struct xep_agreement_ops {
 
 typedef struct xep_agreement {
     const xep_agreement_ops_t *ops;
+    /* adds a suspect to mine, with what is here of its words */
+    void (*suspect)(void *arg, uint32_t rank, xep_out_reason_t reason);
     void *arg;
     uint32_t rank;
     xep_ballot_t mine, theirs;

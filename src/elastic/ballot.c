@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { HEAD_WORDS = 4, RULING_WORDS = 3, SUSPECT_WORDS = 4, GONE_BIT = 256 /* beside the doubt */ };
+enum { HEAD_WORDS = 4, RULING_WORDS = 3, SUSPECT_WORDS = 4, GONE_BIT = 256 /* beside the reason */ };
 
 static const xep_status_t due[] = {XEP_ERR_MISMATCH, XEP_ERR_OVERFLOW, XEP_ERR_INVALID};
 enum { NDUE = sizeof due / sizeof due[0] };
@@ -109,12 +109,12 @@ static void add_missing(xep_suspect_t *suspect, uint32_t most, uint64_t epoch)
     suspect->missing[i] = epoch;
 }
 
-void xep_ballot_suspect(xep_ballot_t *ballot, uint32_t rank, xep_doubt_t doubt, uint64_t top, const uint64_t *missing,
-                        uint32_t count)
+void xep_ballot_suspect(xep_ballot_t *ballot, uint32_t rank, xep_out_reason_t reason, uint64_t top,
+                        const uint64_t *missing, uint32_t count)
 {
     xep_suspect_t *suspect = &ballot->suspects[rank];
-    assert(suspect->doubt == XEP_TRUSTED && doubt != XEP_TRUSTED);
-    suspect->doubt = doubt;
+    assert(suspect->reason == 0 && reason != 0);
+    suspect->reason = reason;
     suspect->gone = 0;
     suspect->top = top;
     suspect->count = 0;
@@ -124,7 +124,7 @@ void xep_ballot_suspect(xep_ballot_t *ballot, uint32_t rank, xep_doubt_t doubt, 
 int xep_ballot_set_gone(xep_ballot_t *ballot, uint32_t rank)
 {
     xep_suspect_t *suspect = &ballot->suspects[rank];
-    assert(suspect->doubt != XEP_TRUSTED);
+    assert(suspect->reason != 0);
     if (suspect->gone) return 0;
     suspect->gone = 1;
     return 1;
@@ -164,7 +164,7 @@ int xep_ballot_adopt(xep_ballot_t *ballot, const xep_ballot_t *theirs)
 
 static int is_same_suspect(const xep_suspect_t *a, const xep_suspect_t *b)
 {
-    if (a->doubt == XEP_TRUSTED || b->doubt == XEP_TRUSTED) return a->doubt == b->doubt;
+    if (a->reason == 0 || b->reason == 0) return a->reason == b->reason;
     return a->gone == b->gone && a->top == b->top && a->count == b->count &&
            memcmp(a->missing, b->missing, a->count * sizeof *a->missing) == 0;
 }
@@ -211,7 +211,7 @@ static uint64_t sum_of(const uint64_t *words, uint64_t count)
 static uint64_t *write_suspect(uint64_t *to, uint32_t rank, const xep_suspect_t *suspect)
 {
     *to++ = rank;
-    *to++ = suspect->doubt | (suspect->gone ? GONE_BIT : 0);
+    *to++ = suspect->reason | (suspect->gone ? GONE_BIT : 0);
     *to++ = suspect->top;
     *to++ = suspect->count;
     memcpy(to, suspect->missing, suspect->count * sizeof *to);
@@ -267,10 +267,10 @@ static int take_suspect(reader_t *reader, xep_ballot_t *ballot)
         !take(reader, head[3], &missing))
         return 0;
     xep_suspect_t *suspect = &ballot->suspects[head[0]];
-    if (suspect->doubt != XEP_TRUSTED) return 0; /* twice */
-    suspect->doubt = head[1] & ~(uint64_t)GONE_BIT;
+    if (suspect->reason != 0) return 0; /* twice */
+    suspect->reason = head[1] & ~(uint64_t)GONE_BIT;
     suspect->gone = (head[1] & GONE_BIT) != 0;
-    if (suspect->doubt == XEP_TRUSTED || suspect->doubt > XEP_DOUBT_ASKED) return 0;
+    if (suspect->reason == 0 || suspect->reason > XEP_OUT_ASKED) return 0;
     suspect->top = head[2];
     suspect->count = head[3];
     memcpy(suspect->missing, missing, suspect->count * sizeof *missing);
@@ -294,7 +294,7 @@ int xep_ballot_read(xep_ballot_t *ballot, const uint64_t *words, uint64_t count)
 {
     reader_t reader = {words, count};
     const uint64_t *head, *ruled;
-    for (uint32_t r = 0; r < ballot->nranks; r++) ballot->suspects[r].doubt = XEP_TRUSTED;
+    for (uint32_t r = 0; r < ballot->nranks; r++) ballot->suspects[r].reason = 0;
     ballot->rulings.count = 0;
     ballot->rulings.forgotten = 0;
     if (!take(&reader, HEAD_WORDS, &head) || head[1] > ballot->nranks || head[2] > ballot->rulings.most ||

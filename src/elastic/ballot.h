@@ -4,7 +4,7 @@
  * What a rank says of the ranks it suspects, and of operations that failed on all: agreement.h says what becomes of it.
  *
  * Where others read it, it is words: sum, suspects, rulings, forgotten; each ruling as epoch, status, refused; each
- * suspect as rank, doubt, top, count and the epochs. Its rank alone writes them, into memory or messages, and may be
+ * suspect as rank, reason, top, count and the epochs. Its rank alone writes them, into memory or messages, and may be
  * doing so while they are read: the sum tells words that are torn, and all else is checked.
  */
 #ifndef XEP_ELASTIC_BALLOT_H
@@ -12,14 +12,11 @@
 
 #include <stdint.h>
 
-#include <xep/status.h>
-
-/** Why a rank is suspected; 0: it is not. */
-typedef enum xep_doubt { XEP_TRUSTED = 0, XEP_DOUBT_DIED = 1, XEP_DOUBT_LATE = 2, XEP_DOUBT_ASKED = 3 } xep_doubt_t;
+#include <xep/xep.h>
 
 /** The operations for which the word of a suspect is somewhere: those up to top, but for some. */
 typedef struct xep_suspect {
-    uint64_t doubt;    /* xep_doubt_t */
+    uint64_t reason;   /* xep_out_reason_t; 0: it is not suspected */
     uint64_t gone;     /* 1: it is known to be dead, or some rank has decided that it is out; never 0 again */
     uint64_t top;      /* the word of no later operation counts */
     uint64_t count;    /* operations up to top whose word is missing */
@@ -53,15 +50,15 @@ void xep_ballot_close(xep_ballot_t *ballot);
 
 static inline int xep_ballot_suspects(const xep_ballot_t *ballot, uint32_t rank)
 {
-    return ballot->suspects[rank].doubt != XEP_TRUSTED;
+    return ballot->suspects[rank].reason != 0;
 }
 
 /** How many ranks it suspects. */
 uint32_t xep_ballot_count(const xep_ballot_t *ballot);
 
 /** Adds a suspect that was none: of the operations up to top its word is here but for those missing, in any order. */
-void xep_ballot_suspect(xep_ballot_t *ballot, uint32_t rank, xep_doubt_t doubt, uint64_t top, const uint64_t *missing,
-                        uint32_t count);
+void xep_ballot_suspect(xep_ballot_t *ballot, uint32_t rank, xep_out_reason_t reason, uint64_t top,
+                        const uint64_t *missing, uint32_t count);
 
 /** It is gone, too. Whether that is new. */
 int xep_ballot_set_gone(xep_ballot_t *ballot, uint32_t rank);

@@ -45,7 +45,7 @@ static void bury(work_t *work)
     for (uint32_t r = 0; r < shrink->nranks; r++) {
         if (r == work->old->rank || (shrink->gone[r] && xep_shrink_suspects(shrink, r))) continue;
         int gone = xep_group_has_died(work->old, r);
-        if (gone && (shrink->gone[r] || shrink->of[r] == NULL)) xep_shrink_suspect(shrink, r, XEP_DOUBT_DIED);
+        if (gone && (shrink->gone[r] || shrink->of[r] == NULL)) xep_shrink_suspect(shrink, r, XEP_OUT_DIED);
         shrink->gone[r] = (uint8_t)gone;
     }
 }
@@ -93,7 +93,7 @@ static void begin_step(work_t *work, step_t step)
     xep_watch_begin(&work->watch, explain, work, work->deadline_ns);
 }
 
-/* While the ranks agree each has its own time, from when it was asked: it may not have heard yet what this one knows. */
+/* While the ranks agree each has its own time, from when it was asked: it may not have heard what this one knows. */
 static int is_over(const work_t *work, uint32_t rank, uint64_t now)
 {
     uint64_t since = 0;
@@ -106,7 +106,7 @@ static int is_over(const work_t *work, uint32_t rank, uint64_t now)
 static void suspect_late(work_t *work, uint64_t now)
 {
     for (uint32_t r = 0; r < work->shrink.nranks; r++)
-        if (is_over(work, r, now)) xep_shrink_suspect(&work->shrink, r, XEP_DOUBT_LATE);
+        if (is_over(work, r, now)) xep_shrink_suspect(&work->shrink, r, XEP_OUT_LATE);
     begin_step(work, work->step);
 }
 
@@ -307,7 +307,7 @@ static xep_status_t run(work_t *work)
     xep_status_t status = XEP_INPROGRESS;
     for (uint32_t r = 0; r < work->shrink.nranks; r++)
         if (xep_group_is_out(work->old, r))
-            xep_shrink_suspect(&work->shrink, r, (xep_doubt_t)atomic_load(&work->old->out[r].reason));
+            xep_shrink_suspect(&work->shrink, r, (xep_out_reason_t)atomic_load(&work->old->out[r].reason));
     while (status == XEP_INPROGRESS) status = attempt(work);
     if (status == XEP_OK) {
         say_last(work, XEP_SHRINK_DONE, XEP_OK, "");

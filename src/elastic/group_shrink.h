@@ -7,8 +7,8 @@
  *     that dies is suspected, and one that has said nothing when its time is over.
  *  2. build: those that are left make a group (group_create.c), with mail as its bootstrap. This is an attempt; its
  *     number is that of the suspects, plus 1. Attempts are the operations that ranks agree on.
- *  3. ready: each says that it has made the group, which is its word for this attempt. A rank that has heard this of all
- *     of them says that it is done, and returns the group.
+ *  3. ready: each says that it has made the group, which is its word for this attempt. A rank that has heard this of
+ *     all of them says that it is done, and returns the group.
  *
  * When somebody dies, or suspects another one, the ranks agree once more. If all that are left have made the group of
  * the last attempt, and it is with all that are gone since, some rank may have returned already: so all return it, a
@@ -43,7 +43,7 @@ typedef enum xep_shrink_phase {
 
 /** Written by its rank, which sends all of it at each change; read by all, checked. The last one sent counts. */
 typedef struct xep_state {
-    uint64_t sequence; /* of what the rank has sent */
+    uint64_t sequence; /* xep_mail_keep_last() */
     uint64_t built;    /* the last attempt whose group it has made; 0: none, or it has begun another one */
     uint32_t phase;    /* xep_shrink_phase_t */
     int32_t status;
@@ -60,7 +60,7 @@ typedef struct xep_shrink {
     int builds;            /* it tries, or waits for the others to be ready: nothing is decided meanwhile */
     xep_state_t *mine;
     xep_letter_t **of;       /* [nranks] the last state of a rank that was not suspected then; NULL: none */
-    xep_letter_t *fragments; /* of boot_mail.c, not used yet */
+    xep_letter_t *fragments; /* of group_shrink_boot.c, not used yet */
     uint8_t *gone;           /* [nranks] it was gone at the last look */
     uint8_t *late;           /* [nranks] the bootstrap waits for it */
     int left_out;            /* the others go on without this rank */
@@ -71,7 +71,7 @@ typedef struct xep_shrink {
 xep_status_t xep_group_make_smaller(xep_group_t *group, const xep_shrink_args_t *args,
                                     xep_transport_open_fn open_transport, xep_group_t **group_p);
 
-/* ---- shrink_mail.c ---- */
+/* ---- group_shrink_mail.c ---- */
 
 /* What ranks say to one another. */
 
@@ -84,7 +84,7 @@ static inline int xep_shrink_suspects(const xep_shrink_t *shrink, uint32_t rank)
 }
 
 /** Adds a suspect. */
-void xep_shrink_suspect(xep_shrink_t *shrink, uint32_t rank, xep_doubt_t doubt);
+void xep_shrink_suspect(xep_shrink_t *shrink, uint32_t rank, xep_out_reason_t reason);
 
 /** Whether rank has made the group of the last attempt, as far as this rank has heard. */
 int xep_shrink_is_ready(const xep_shrink_t *shrink, uint32_t rank);
@@ -100,7 +100,7 @@ void xep_shrink_say(xep_shrink_t *shrink);
  */
 xep_status_t xep_shrink_hear(xep_shrink_t *shrink);
 
-/* ---- boot_mail.c ---- */
+/* ---- group_shrink_boot.c ---- */
 
 /* A bootstrap over the mail of another group, for a group of some of its ranks. */
 

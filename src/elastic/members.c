@@ -24,61 +24,6 @@ static uint64_t last_word(uint64_t epoch)
     return WORDS * epoch + 1;
 }
 
-/* ---- memory ---- */
-
-static const xep_members_ways_t *ways_of(const xep_shape_t *shape)
-{
-    return shape->nodes == 1 ? &xep_members_mapped : &xep_members_wire;
-}
-
-uint64_t xep_members_bytes(const xep_shape_t *shape)
-{
-    return ways_of(shape)->bytes(shape->nranks, WORDS * shape->slots * XEP_REQUESTS_PER_SLOT);
-}
-
-/* without: a row for each request, and one for each slot, whose handle keeps it (without_of). */
-static int get_memory(xep_members_t *members, uint32_t rank, uint32_t nranks, uint32_t slots, uint32_t nrequests)
-{
-    members->without = calloc((size_t)nrequests + slots, nranks);
-    members->ranks = calloc(nrequests, 2 * nranks * sizeof *members->ranks);
-    members->missing = calloc(nrequests, WORDS * sizeof *members->missing);
-    return members->without != NULL && members->ranks != NULL && members->missing != NULL &&
-           xep_agreement_open(&members->agreement, rank, nranks, WORDS * nrequests,
-                              members->ways->words(nranks, WORDS * nrequests));
-}
-
-xep_status_t xep_members_open(xep_buffer_t *buffer, uint64_t offset)
-{
-    uint32_t nranks = buffer->shape.nranks;
-    xep_members_t *members = buffer->members = calloc(1, sizeof *members);
-    if (members != NULL) {
-        members->ways = ways_of(&buffer->shape);
-        members->offset = offset;
-        members->own = (xep_members_area_t *)(void *)((char *)buffer->heap->base + offset);
-        members->agreement.ops = &members->ways->agreement;
-        members->agreement.arg = buffer;
-    }
-    if (members == NULL || !get_memory(members, buffer->shape.rank, nranks, buffer->shape.slots, buffer->nrequests) ||
-        members->ways->open(buffer) != XEP_OK)
-        return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the ballots of %u ranks", nranks);
-    buffer->env.out = members->agreement.out;
-    buffer->group->goes_on = 1;
-    return XEP_OK;
-}
-
-void xep_members_close(xep_buffer_t *buffer)
-{
-    xep_members_t *members = buffer->members;
-    if (members == NULL) return;
-    members->ways->close(members);
-    xep_agreement_close(&members->agreement);
-    free(members->missing);
-    free(members->ranks);
-    free(members->without);
-    free(members);
-    buffer->members = NULL;
-}
-
 /* ---- being left out ---- */
 
 /* Told once, to all operations in flight: nothing that they bring may be used, as others may be writing over it. */
@@ -155,7 +100,7 @@ static void choose(xep_request_t *req)
  * top is the last operation that this rank has called: of later ones the suspect's word counts for nobody, unless
  * another survivor, who was further ahead, has it.
  */
-void xep_members_suspect(void *arg, uint32_t rank, xep_doubt_t doubt)
+static void suspect(void *arg, uint32_t rank, xep_out_reason_t reason)
 {
     xep_buffer_t *buffer = arg;
     xep_members_t *members = buffer->members;
@@ -168,8 +113,8 @@ void xep_members_suspect(void *arg, uint32_t rank, xep_doubt_t doubt)
         if (held < XEP_HOLDS_FIRST) members->missing[count++] = first_word(req->op.epoch);
         if (held < XEP_HOLDS_ALL) members->missing[count++] = last_word(req->op.epoch);
     }
-    xep_ballot_suspect(&members->agreement.mine, rank, doubt, last_word(buffer->epoch), members->missing, count);
-    xep_group_put_out(buffer->group, rank, (xep_out_reason_t)doubt);
+    xep_ballot_suspect(&members->agreement.mine, rank, reason, last_word(buffer->epoch), members->missing, count);
+    xep_group_put_out(buffer->group, rank, reason);
 }
 
 /* Whom this process has given up, in whatever call. */
@@ -179,7 +124,7 @@ static int suspect_out(xep_buffer_t *buffer)
     buffer->members->seen_outs = atomic_load_explicit(&buffer->group->outs, memory_order_acquire);
     for (uint32_t r = 0; r < buffer->shape.nranks; r++) {
         if (!xep_group_is_out(buffer->group, r) || xep_ballot_suspects(&buffer->members->agreement.mine, r)) continue;
-        xep_members_suspect(buffer, r, (xep_doubt_t)atomic_load(&buffer->group->out[r].reason));
+        suspect(buffer, r, (xep_out_reason_t)atomic_load(&buffer->group->out[r].reason));
         changed = 1;
     }
     return changed;
@@ -212,7 +157,8 @@ static int agree(xep_buffer_t *buffer)
     if (is_left_out(buffer)) return 0;
     if (changed) xep_agreement_publish(agreement);
     if (agreement->is_full) {
-        xep_log(XEP_LOG_ERROR, "too many ranks are out: %u, more than mail can name", xep_ballot_count(&agreement->mine));
+        xep_log(XEP_LOG_ERROR, "too many ranks are out: %u, more than mail can name",
+                xep_ballot_count(&agreement->mine));
         atomic_store(&members->own->left_out, buffer->shape.nranks + UINT64_C(1));
     }
     return !agreement->open || (!changed && decide(buffer));
@@ -283,4 +229,60 @@ xep_status_t xep_members_settle(xep_request_t *req)
     if (req->op.out == NULL && has_any(without_of(req), buffer->shape.nranks)) req->op.out = without_of(req);
     list_all(req);
     return status;
+}
+
+/* ---- memory ---- */
+
+static const xep_members_ways_t *ways_of(const xep_shape_t *shape)
+{
+    return shape->nodes == 1 ? &xep_members_mapped : &xep_members_wire;
+}
+
+uint64_t xep_members_bytes(const xep_shape_t *shape)
+{
+    return ways_of(shape)->bytes(shape->nranks, WORDS * shape->slots * XEP_REQUESTS_PER_SLOT);
+}
+
+/* without: a row for each request, and one for each slot, whose handle keeps it (without_of). */
+static int get_memory(xep_members_t *members, uint32_t rank, uint32_t nranks, uint32_t slots, uint32_t nrequests)
+{
+    members->without = calloc((size_t)nrequests + slots, nranks);
+    members->ranks = calloc(nrequests, 2 * nranks * sizeof *members->ranks);
+    members->missing = calloc(nrequests, WORDS * sizeof *members->missing);
+    return members->without != NULL && members->ranks != NULL && members->missing != NULL &&
+           xep_agreement_open(&members->agreement, rank, nranks, WORDS * nrequests,
+                              members->ways->words(nranks, WORDS * nrequests));
+}
+
+xep_status_t xep_members_open(xep_buffer_t *buffer, uint64_t offset)
+{
+    uint32_t nranks = buffer->shape.nranks;
+    xep_members_t *members = buffer->members = calloc(1, sizeof *members);
+    if (members != NULL) {
+        members->ways = ways_of(&buffer->shape);
+        members->offset = offset;
+        members->own = (xep_members_area_t *)(void *)((char *)buffer->heap->base + offset);
+        members->agreement.ops = &members->ways->agreement;
+        members->agreement.suspect = suspect;
+        members->agreement.arg = buffer;
+    }
+    if (members == NULL || !get_memory(members, buffer->shape.rank, nranks, buffer->shape.slots, buffer->nrequests) ||
+        members->ways->open(buffer) != XEP_OK)
+        return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the ballots of %u ranks", nranks);
+    buffer->env.out = members->agreement.out;
+    buffer->group->goes_on = 1;
+    return XEP_OK;
+}
+
+void xep_members_close(xep_buffer_t *buffer)
+{
+    xep_members_t *members = buffer->members;
+    if (members == NULL) return;
+    members->ways->close(members);
+    xep_agreement_close(&members->agreement);
+    free(members->missing);
+    free(members->ranks);
+    free(members->without);
+    free(members);
+    buffer->members = NULL;
 }

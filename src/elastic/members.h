@@ -83,13 +83,13 @@ struct xep_members {
     uint64_t offset; /* of the area, in every heap */
     xep_members_area_t *own;
     xep_agreement_t agreement; /* whose out are out of operations that begin: a mode's env has it */
-    uint8_t *without;    /* [nrequests + slots][R] for the out of operations, and of handles */
-    uint32_t *ranks;     /* [nrequests][2][R] for the with and heard of operations */
-    uint64_t *missing;   /* [2 * nrequests] scratch: both words of each operation in flight */
-    unsigned seen_outs;  /* of the group */
-    uint64_t decided_ns; /* when ranks were left out last; 0: never */
-    uint64_t doubted_ns; /* when time was over; 0: nobody is doubted */
-    uint32_t input;      /* a slot whose combine input is waited for, plus 1; 0: none */
+    uint8_t *without;          /* [nrequests + slots][R] for the out of operations, and of handles */
+    uint32_t *ranks;           /* [nrequests][2][R] for the with and heard of operations */
+    uint64_t *missing;         /* [2 * nrequests] scratch: both words of each operation in flight */
+    unsigned seen_outs;        /* of the group */
+    uint64_t decided_ns;       /* when ranks were left out last; 0: never */
+    uint64_t doubted_ns;       /* when time was over; 0: nobody is doubted */
+    uint32_t input;            /* a slot whose combine input is waited for, plus 1; 0: none */
     /* mapped: */
     xep_members_area_t **of; /* [R] */
     uint64_t seen_bell;
@@ -123,9 +123,6 @@ xep_status_t xep_members_settle(xep_request_t *req);
 
 /** This rank has called so many operations. */
 void xep_members_tell_begun(const xep_buffer_t *buffer);
-
-/** Of agreement.ops, alike for all ways. */
-void xep_members_suspect(void *buffer, uint32_t rank, xep_doubt_t doubt);
 
 /* ---- members_mapped.c ---- */
 

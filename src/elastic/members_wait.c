@@ -90,7 +90,8 @@ static uint64_t answer_ns(const xep_buffer_t *buffer)
 /* Whether this rank waits for a ballot of rank, and since when. One that is out may not be in its own ballot yet. */
 static int owes_ballot(const xep_buffer_t *buffer, uint32_t rank, uint64_t *since_p)
 {
-    return xep_agreement_waits_for(&buffer->members->agreement, rank, since_p) && !xep_group_is_out(buffer->group, rank);
+    return xep_agreement_waits_for(&buffer->members->agreement, rank, since_p) &&
+           !xep_group_is_out(buffer->group, rank);
 }
 
 static uint32_t put_out_silent(xep_buffer_t *buffer, uint64_t now)
@@ -145,7 +146,8 @@ xep_status_t xep_members_doubt(xep_buffer_t *buffer, uint64_t *deadline_p)
 {
     xep_members_t *members = buffer->members;
     uint64_t now = xep_clock_ns();
-    if (members->agreement.open) return buffer->timeout_ms < 0 ? XEP_ERR_TIMEOUT : doubt_silent(buffer, now, deadline_p);
+    if (members->agreement.open)
+        return buffer->timeout_ms < 0 ? XEP_ERR_TIMEOUT : doubt_silent(buffer, now, deadline_p);
     *deadline_p = now + grace_ns(buffer);
     if (members->doubted_ns == 0) {
         /* with nobody to blame it may be this rank that was stopped, and has not looked since */

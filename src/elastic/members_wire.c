@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Some ranks do not map one another: all is told by mail. One way for all ranks of the buffer, also for those that do map
- * one another.
+ * Some ranks do not map one another: all is told by mail. One way for all ranks of the buffer, also for those that do
+ * map one another.
  *
  * What a rank that is gone has sent to one rank it may not have sent to another, and nobody else has it. So:
  *
@@ -40,7 +40,7 @@ enum { LOOK_EVERY = 16 /* rounds to one look at what all have said: a wait makes
 
 /** What one rank tells another, in a letter; the receiver checks it. */
 typedef struct said {
-    uint64_t sequence; /* of the rank's letters about the buffer */
+    uint64_t sequence; /* xep_mail_keep_last() */
     uint64_t question; /* it doubts the other: whoever sees a new number sends it back as answer */
     uint64_t answer;
     uint64_t begun;   /* its operations, when it was sent */
@@ -137,33 +137,19 @@ static void tell_who_lacks(xep_buffer_t *buffer)
 {
     const xep_members_mail_t *mail = buffer->members->mail;
     for (uint32_t r = 0; r < buffer->shape.nranks; r++)
-        if (is_asked(buffer, r) &&
-            (mail->sent[r] != mail->number || mail->answered[r] != said_by(mail, r)->question))
+        if (is_asked(buffer, r) && (mail->sent[r] != mail->number || mail->answered[r] != said_by(mail, r)->question))
             tell(buffer, r);
 }
 
-/* Whether it says more than what came before. */
-static int take(xep_buffer_t *buffer, xep_letter_t *letter)
-{
-    xep_members_mail_t *mail = buffer->members->mail;
-    const said_t *said = (const said_t *)(const void *)letter->data;
-    if (letter->bytes < sizeof *said || !is_asked(buffer, letter->from) ||
-        said->sequence <= said_by(mail, letter->from)->sequence) {
-        free(letter);
-        return 0;
-    }
-    free(mail->of[letter->from]);
-    mail->of[letter->from] = letter;
-    return 1;
-}
-
+/* Whether some rank says more than it did before. */
 static int take_letters(xep_buffer_t *buffer)
 {
     int news = 0;
     xep_letter_t *letter = xep_mail_take(buffer->group, XEP_MAIL_BALLOT, buffer->number), *next;
     for (; letter != NULL; letter = next) {
         next = letter->next;
-        news |= take(buffer, letter);
+        if (letter->bytes < sizeof(said_t) || !is_asked(buffer, letter->from)) free(letter);
+        else news |= xep_mail_keep_last(&buffer->members->mail->of[letter->from], letter);
     }
     return news;
 }
@@ -330,11 +316,7 @@ const xep_members_ways_t xep_members_wire = {
     .open = open,
     .close = close,
     .look = look,
-    .agreement = {.suspect = xep_members_suspect,
-                  .read = read,
-                  .publish = publish,
-                  .may_decide = may_decide,
-                  .tell_out = tell_out},
+    .agreement = {.read = read, .publish = publish, .may_decide = may_decide, .tell_out = tell_out},
     .learn = learn,
     .is_cut_off = is_cut_off,
     .holds = holds,

@@ -162,3 +162,18 @@ void xep_mail_free(xep_letter_t *first)
         free(letter);
     }
 }
+
+static uint64_t sequence_of(const xep_letter_t *letter)
+{
+    uint64_t sequence = 0;
+    if (letter != NULL) memcpy(&sequence, letter->data, sizeof sequence);
+    return sequence;
+}
+
+int xep_mail_keep_last(xep_letter_t **last, xep_letter_t *letter)
+{
+    int is_later = sequence_of(letter) > sequence_of(*last);
+    free(is_later ? *last : letter);
+    if (is_later) *last = letter;
+    return is_later;
+}

@@ -9,8 +9,8 @@
 /** What a message is about; others read it, so values never change. */
 typedef enum xep_mail_kind {
     XEP_MAIL_END = 1,      /* a word of group_abort.c */
-    XEP_MAIL_STATE = 2,    /* of shrink_mail.c */
-    XEP_MAIL_FRAGMENT = 3, /* of boot_mail.c */
+    XEP_MAIL_STATE = 2,    /* of group_shrink_mail.c */
+    XEP_MAIL_FRAGMENT = 3, /* of group_shrink_boot.c */
     XEP_MAIL_FIRST = 4,    /* says nothing */
     XEP_MAIL_BALLOT = 5    /* of members_wire.c, about a buffer */
 } xep_mail_kind_t;
@@ -48,5 +48,11 @@ void xep_mail_begin(xep_group_t *group);
 /** The letters of a kind that have come since the last time, in the order in which they came; the caller frees each. */
 xep_letter_t *xep_mail_take(xep_group_t *group, xep_mail_kind_t kind, uint64_t about);
 void xep_mail_free(xep_letter_t *first);
+
+/**
+ * Of letters that begin with their number among those of their rank, and have all that it says: the last one that was
+ * sent stays in *last, whatever order they come in. Whether this is it; the other one is freed.
+ */
+int xep_mail_keep_last(xep_letter_t **last, xep_letter_t *letter);
 
 #endif

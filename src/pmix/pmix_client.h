@@ -44,7 +44,7 @@ xep_status_t xep_pmix_client_open(int32_t timeout_ms, int for_group, xep_pmix_cl
  */
 xep_status_t xep_pmix_client_mark(const xep_pmix_client_t *client);
 
-/* ---- pmix_exchange.c ---- */
+/* ---- pmix_client_exchange.c ---- */
 
 /* An allgather over PMIx. */
 

@@ -5,7 +5,7 @@
  * group are used by several threads.
  */
 #define _GNU_SOURCE
-#include "ucp_objects.h"
+#include "ucp_context.h"
 
 #include <dirent.h>
 #include <inttypes.h>

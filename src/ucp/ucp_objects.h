@@ -233,12 +233,4 @@ static inline bool xep_ucp_link_is_spared(const xep_ucp_link_t *link)
     return link->heap->super.spares && (link->severed || xep_ucp_peer_of(link)->failed != UCS_OK);
 }
 
-/* ---- ucp_context.c ---- */
-
-/* The UCP context of a group and its worker. */
-
-/** Without the lock. Raises the soft limits of files and locked memory to what UCX needs, or says what is missing. */
-xep_status_t xep_ucp_context_open(const xep_ucp_shared_t *shared, const xep_whereabouts_t *where,
-                                  ucp_context_h *context_p, ucp_worker_h *worker_p);
-
 #endif

@@ -10,7 +10,7 @@
 
 #include "error.h"
 #include "rest.h"
-#include "ucp_objects.h"
+#include "ucp_context.h"
 #include "ucp_heap.h"
 #include "ucp_heartbeat.h"
 #include "ucp_link.h"

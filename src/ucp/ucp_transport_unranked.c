@@ -12,7 +12,7 @@
 
 #include "error.h"
 #include "rest.h"
-#include "ucp_objects.h"
+#include "ucp_context.h"
 #include "ucp_lock.h"
 #include "ucp_peer.h"
 #include "ucp_settings.h"

@@ -17,15 +17,7 @@ const fuzz_target_t fuzz_target = {.name = "ballot", .unit = "ballots", .runs = 
 enum { MOST_TURNS = 32, MOST_RANKS = 5, MOST_MISSING = 6, EPOCHS = 64 };
 
 /* As ballot.h lays them out. */
-enum {
-    SUM,
-    SUSPECTS,
-    RULINGS,
-    FORGOTTEN,
-    HEAD_WORDS,
-    RULING_WORDS = 3,
-    SUSPECT_WORDS = 4
-};
+enum { SUM, SUSPECTS, RULINGS, FORGOTTEN, HEAD_WORDS, RULING_WORDS = 3, SUSPECT_WORDS = 4 };
 
 /* A rank whose ballot is mine, and that reads theirs. */
 typedef struct reader {
@@ -69,7 +61,7 @@ static uint64_t make_count(fuzz_input_t *input, uint32_t most)
     return fuzz_below(input, 8) == 0 ? fuzz_number(input) : fuzz_below(input, most + UINT64_C(2));
 }
 
-static uint64_t make_doubt(fuzz_input_t *input)
+static uint64_t make_reason(fuzz_input_t *input)
 {
     return fuzz_below(input, 8) == 0 ? fuzz_number(input) : fuzz_below(input, 4) + 256 * fuzz_below(input, 2);
 }
@@ -98,7 +90,7 @@ static int tell_words(reader_t *reader, fuzz_input_t *input)
     for (uint64_t i = 0; i < words[SUSPECTS] && at + SUSPECT_WORDS <= capacity; i++) {
         uint64_t *suspect = words + at, count = make_count(input, most), kept = count <= most ? count : most + 1;
         suspect[0] = fuzz_below(input, nranks + UINT64_C(1));
-        suspect[1] = make_doubt(input);
+        suspect[1] = make_reason(input);
         suspect[2] = make_list(input, scratch, kept);
         suspect[3] = count;
         at += SUSPECT_WORDS;
@@ -118,7 +110,7 @@ static void check_sound(const xep_ballot_t *ballot)
     for (uint32_t r = 0; r < ballot->nranks; r++) {
         const xep_suspect_t *suspect = &ballot->suspects[r];
         if (!xep_ballot_suspects(ballot, r)) continue;
-        if (suspect->doubt > XEP_DOUBT_ASKED || suspect->gone > 1) fuzz_fail("rank %u: what nobody says", r);
+        if (suspect->reason > XEP_OUT_ASKED || suspect->gone > 1) fuzz_fail("rank %u: what nobody says", r);
         if (suspect->count > ballot->most) fuzz_fail("rank %u: %llu missing", r, (unsigned long long)suspect->count);
         for (uint64_t i = 0; i < suspect->count; i++)
             if (suspect->missing[i] > suspect->top || (i > 0 && suspect->missing[i] <= suspect->missing[i - 1]))
@@ -135,7 +127,7 @@ static void suspect_too(reader_t *reader, fuzz_input_t *input)
         uint32_t count = (uint32_t)fuzz_below(input, reader->mine.most + UINT64_C(1));
         uint64_t top = count + fuzz_below(input, EPOCHS / 2);
         for (uint32_t i = 0; i < count; i++) missing[i] = top - i;
-        xep_ballot_suspect(&reader->mine, r, (xep_doubt_t)reader->theirs.suspects[r].doubt, top, missing, count);
+        xep_ballot_suspect(&reader->mine, r, (xep_out_reason_t)reader->theirs.suspects[r].reason, top, missing, count);
     }
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * A group that shrinks (src/elastic/group_shrink.h): 3 ranks, all of which call it or die before, come to the same group
- * without the dead, wherever one dies, also a second one while they do.
+ * A group that shrinks (src/elastic/group_shrink.h): 3 ranks, all of which call it or die before, come to the same
+ * group without the dead, wherever one dies, also a second one while they do.
  *
  * One step of a rank is one letter of another that comes, one that is looked at, one suspicion, or one step of the
  * protocol. A letter has all that its writer says; one that has not come when the next is written is never seen, one
@@ -265,7 +265,8 @@ end:
 #define FINISHED(r) (GONE(r) || step[r] == RETURNED || (step[r] == LEFT_OUT && slow == (r)))
 #define HAS_GROUP(r) (!GONE(r) && step[r] == RETURNED)
 /* Two that have other groups do not belong to one another: what a rank has that was only slow, nobody answers in. */
-#define FIT(a, b) (!HAS_GROUP(a) || !HAS_GROUP(b) || (built[a] == built[b] && with[a] == with[b]) || slow == (a) || slow == (b))
+#define SAME_GROUP(a, b) (built[a] == built[b] && with[a] == with[b])
+#define FIT(a, b) (!HAS_GROUP(a) || !HAS_GROUP(b) || SAME_GROUP(a, b) || slow == (a) || slow == (b))
 #define OWN(r) (!HAS_GROUP(r) || HAS(with[r], r))
 
 active proctype monitor()

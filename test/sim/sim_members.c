@@ -326,7 +326,8 @@ static void give_up_others(member_t *member, const sim_death_t *death)
     for (uint32_t r = 0; r < world->options.nranks; r++)
         if (world->ranks[r].wire.severed[death->rank] && sim_chance(&member->rank->dice, 5))
             xep_group_put_out(&member->group, r, XEP_OUT_LATE);
-    if (buffer->members->agreement.open && buffer->members->ways->is_cut_off(buffer) && sim_chance(&member->rank->dice, 5))
+    if (buffer->members->agreement.open && buffer->members->ways->is_cut_off(buffer) &&
+        sim_chance(&member->rank->dice, 5))
         atomic_store(&buffer->members->own->left_out, world->options.nranks + UINT64_C(1));
 }
 

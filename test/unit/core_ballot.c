@@ -105,7 +105,7 @@ static void suspect(uint32_t self, uint32_t other)
     for (uint32_t op = me->begun; op-- > 0;)
         if (!(me->words[other] >> op & 1) && !(me->ended >> op & 1)) missing[count++] = op + 1;
     /* what has ended without it was decided before, and it is a suspect since then */
-    xep_ballot_suspect(&me->ballot, other, XEP_DOUBT_DIED, me->begun, missing, count);
+    xep_ballot_suspect(&me->ballot, other, XEP_OUT_DIED, me->begun, missing, count);
     xep_ballot_write(&me->ballot, me->said, WORDS);
     me->asked = 0;
 }
@@ -220,7 +220,7 @@ static xep_ballot_t make(uint64_t top, uint32_t count, uint64_t a, uint64_t b)
     xep_ballot_t ballot;
     uint64_t missing[] = {a, b};
     assert_true(xep_ballot_open(&ballot, 2, FLYING));
-    xep_ballot_suspect(&ballot, 1, XEP_DOUBT_LATE, top, missing, count);
+    xep_ballot_suspect(&ballot, 1, XEP_OUT_LATE, top, missing, count);
     return ballot;
 }
 
@@ -244,8 +244,8 @@ TEST(a_list_that_is_too_long_together)
     assert_true(xep_ballot_open(&a, 2, 2) && xep_ballot_open(&b, 2, 2));
     a.suspects[1].missing = a.epochs; /* of rank 1, so that what is behind it is seen */
     a.epochs[2] = UINT64_MAX;
-    xep_ballot_suspect(&a, 1, XEP_DOUBT_LATE, 3, mine, 2);
-    xep_ballot_suspect(&b, 1, XEP_DOUBT_LATE, 9, theirs, 2);
+    xep_ballot_suspect(&a, 1, XEP_OUT_LATE, 3, mine, 2);
+    xep_ballot_suspect(&b, 1, XEP_OUT_LATE, 9, theirs, 2);
     assert_true(xep_ballot_adopt(&a, &b));
     assert_int_equal(a.suspects[1].count, 2);
     assert_true(a.epochs[2] == UINT64_MAX);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Ballots as words: what is written is read as it was; words that are torn, cut or made up are refused, or say something
- * that a ballot can say; and what has become of operations is kept as long as there is room.
+ * Ballots as words: what is written is read as it was; words that are torn, cut or made up are refused, or say
+ * something that a ballot can say; and what has become of operations is kept as long as there is room.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -30,10 +30,10 @@ static void fill(xep_ballot_t *ballot)
     static const xep_status_t due[] = {XEP_ERR_MISMATCH, XEP_ERR_OVERFLOW, XEP_ERR_INVALID};
     for (uint32_t r = 0; r < RANKS; r++) {
         uint64_t missing[MOST], top = 20 + below(5), count = below(MOST + 1);
-        ballot->suspects[r].doubt = XEP_TRUSTED;
+        ballot->suspects[r].reason = 0;
         if (below(3) != 0 || r == RANKS - 1) continue;
         for (uint64_t i = 0; i < count; i++) missing[i] = top - 2 * i;
-        xep_ballot_suspect(ballot, r, (xep_doubt_t)(1 + below(3)), top, missing, (uint32_t)count);
+        xep_ballot_suspect(ballot, r, (xep_out_reason_t)(1 + below(3)), top, missing, (uint32_t)count);
         if (below(2)) assert_true(xep_ballot_set_gone(ballot, r));
     }
     ballot->rulings.count = 0;
@@ -46,11 +46,12 @@ static void assert_sane(const xep_ballot_t *ballot)
 {
     for (uint32_t r = 0; r < RANKS; r++) {
         const xep_suspect_t *suspect = &ballot->suspects[r];
-        assert_true(suspect->doubt <= XEP_DOUBT_ASKED);
-        if (suspect->doubt == XEP_TRUSTED) continue;
+        assert_true(suspect->reason <= XEP_OUT_ASKED);
+        if (suspect->reason == 0) continue;
         assert_true(suspect->count <= MOST);
         for (uint64_t i = 0; i < suspect->count; i++)
-            assert_true(suspect->missing[i] <= suspect->top && (i == 0 || suspect->missing[i] > suspect->missing[i - 1]));
+            assert_true(suspect->missing[i] <= suspect->top &&
+                        (i == 0 || suspect->missing[i] > suspect->missing[i - 1]));
     }
 }
 
@@ -71,7 +72,8 @@ TEST(what_is_written_is_read)
         assert_int_equal(one.rulings.forgotten, other.rulings.forgotten);
         for (uint32_t i = 0; i < one.rulings.count; i++) {
             const xep_ruling_t *same = xep_rulings_find(&other.rulings, one.rulings.list[i].epoch);
-            assert_true(same != NULL && same->status == one.rulings.list[i].status && same->refused == one.rulings.list[i].refused);
+            assert_true(same != NULL && same->status == one.rulings.list[i].status &&
+                        same->refused == one.rulings.list[i].refused);
         }
         xep_ballot_close(&other);
     }

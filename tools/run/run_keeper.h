@@ -9,7 +9,7 @@
 
 #include <sys/types.h>
 
-/* ---- run_folder.c ---- */
+/* ---- run_keeper_folder.c ---- */
 
 /* The folder of a job, which PMIx writes in: made, locked, marked as ours, and removed with all that is in it. */
 

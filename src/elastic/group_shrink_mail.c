@@ -7,17 +7,16 @@
 #include <string.h>
 
 #include "error.h"
-#include "log.h"
 
 enum { MOST_WORDS = (XEP_MAIL_BYTES - sizeof(xep_state_t)) / sizeof(uint64_t) };
 
 /* ---- agreement ---- */
 
-/* What counts is whether a rank was ready for the last attempt that this one knows of: nobody returns an earlier one. */
-static void suspect(void *arg, uint32_t rank, xep_doubt_t doubt)
+/* What counts is whether a rank was ready for the last attempt of this one: nobody returns an earlier one. */
+static void suspect(void *arg, uint32_t rank, xep_out_reason_t reason)
 {
     xep_shrink_t *shrink = arg;
-    xep_ballot_suspect(&shrink->agreement.mine, rank, doubt, shrink->tried, &shrink->tried,
+    xep_ballot_suspect(&shrink->agreement.mine, rank, reason, shrink->tried, &shrink->tried,
                        !xep_shrink_is_ready(shrink, rank));
 }
 
@@ -51,8 +50,7 @@ static void tell_out(void *arg, uint32_t rank)
     (void)rank;
 }
 
-static const xep_agreement_ops_t ops = {.suspect = suspect,
-                                        .read = read,
+static const xep_agreement_ops_t ops = {.read = read,
                                         .publish = publish,
                                         .may_decide = may_decide,
                                         .tell_out = tell_out};
@@ -64,7 +62,8 @@ xep_status_t xep_shrink_open(xep_shrink_t *shrink, xep_group_t *group)
     xep_agreement_t *agreement = &shrink->agreement;
     uint32_t nranks = group->nranks;
     uint64_t words = xep_ballot_words(nranks, 1);
-    *shrink = (xep_shrink_t){.group = group, .nranks = nranks, .agreement = {.ops = &ops, .arg = shrink}};
+    *shrink =
+        (xep_shrink_t){.group = group, .nranks = nranks, .agreement = {.ops = &ops, .suspect = suspect, .arg = shrink}};
     shrink->of = calloc(nranks, sizeof *shrink->of);
     shrink->gone = calloc(nranks, sizeof *shrink->gone);
     shrink->late = calloc(nranks, sizeof *shrink->late);
@@ -92,10 +91,10 @@ void xep_shrink_close(xep_shrink_t *shrink)
 
 /* ---- what this rank says ---- */
 
-void xep_shrink_suspect(xep_shrink_t *shrink, uint32_t rank, xep_doubt_t doubt)
+void xep_shrink_suspect(xep_shrink_t *shrink, uint32_t rank, xep_out_reason_t reason)
 {
     if (xep_shrink_suspects(shrink, rank)) return;
-    suspect(shrink, rank, doubt);
+    suspect(shrink, rank, reason);
     xep_agreement_publish(&shrink->agreement);
 }
 
@@ -133,32 +132,14 @@ static xep_status_t check_phase(const xep_shrink_t *shrink, uint32_t rank, const
     return XEP_INPROGRESS;
 }
 
-/*
- * The transport may deliver in any order: each letter has all that its rank says, so an older one that comes later has
- * nothing to add. What its ballot says is checked when it is read.
- */
-static void take_state(xep_shrink_t *shrink, xep_letter_t *letter)
-{
-    xep_letter_t **of = &shrink->of[letter->from];
-    const xep_state_t *said = (const xep_state_t *)(const void *)letter->data;
-    if (letter->bytes < sizeof *said) {
-        xep_log(XEP_LOG_WARN, "invalid mail from rank %u was dropped: %zu bytes (at least %zu)", letter->from,
-                letter->bytes, sizeof *said);
-        free(letter);
-    } else if (*of != NULL && state_of(shrink, letter->from)->sequence >= said->sequence) {
-        free(letter);
-    } else {
-        free(*of);
-        *of = letter;
-    }
-}
-
+/* What a ballot says is checked when it is read. */
 static void take_letters(xep_shrink_t *shrink)
 {
-    for (xep_letter_t *letter = xep_mail_take(shrink->group, XEP_MAIL_STATE, 0), *next; letter != NULL; letter = next) {
+    xep_letter_t *letter = xep_mail_take(shrink->group, XEP_MAIL_STATE, 0), *next;
+    for (; letter != NULL; letter = next) {
         next = letter->next;
-        if (xep_shrink_suspects(shrink, letter->from)) free(letter);
-        else take_state(shrink, letter);
+        if (letter->bytes < sizeof(xep_state_t) || xep_shrink_suspects(shrink, letter->from)) free(letter);
+        else (void)xep_mail_keep_last(&shrink->of[letter->from], letter);
     }
 }
 
@@ -179,7 +160,8 @@ xep_status_t xep_shrink_hear(xep_shrink_t *shrink)
     if (changed) return XEP_INPROGRESS; /* some have not been read */
     xep_status_t status = XEP_INPROGRESS;
     for (uint32_t r = 0; r < shrink->nranks && status == XEP_INPROGRESS; r++)
-        if (shrink->of[r] != NULL && !xep_shrink_suspects(shrink, r)) status = check_phase(shrink, r, state_of(shrink, r));
+        if (shrink->of[r] != NULL && !xep_shrink_suspects(shrink, r))
+            status = check_phase(shrink, r, state_of(shrink, r));
     if (status == XEP_INPROGRESS) (void)xep_agreement_decide(agreement);
     return status;
 }
