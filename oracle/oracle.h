@@ -38,7 +38,7 @@
 
 /* ---- oracle_layout.c ---- */
 
-/** What xep_layout() must say of a rank's tokens. Arrays that are NULL are left out. 0, or 1 and the first difference. */
+/** What xep_layout() must say of a rank's tokens. Arrays that are NULL are left out. 0, or 1 and what differs first. */
 int oracle_check_layout(const oracle_shape_t *shape, uint32_t rank, uint32_t ranks_per_node, const xep_layout_t *layout,
                         oracle_difference_t *difference_p);
 

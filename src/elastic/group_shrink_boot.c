@@ -91,8 +91,8 @@ static xep_status_t take_fragment(mail_boot_t *boot, uint32_t rank, const xep_le
 
 /*
  * All fragments of this allgather that are here, in the order in which they came. Those for the next one stay in the
- * list, and so do those of another attempt, until xep_shrink_close(): its number alone does not say whether that attempt
- * is over or still to come.
+ * list, and so do those of another attempt, until xep_shrink_close(): its number alone does not say whether that
+ * attempt is over or still to come.
  */
 static xep_status_t take_fragments(mail_boot_t *boot, char *recv, size_t bytes)
 {
