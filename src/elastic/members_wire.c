@@ -62,8 +62,8 @@ struct xep_members_mail {
 
 static uint64_t words(uint32_t nranks, uint32_t most)
 {
-    uint64_t words = xep_ballot_words(nranks, most), fit = (XEP_MAIL_BYTES - sizeof(said_t)) / sizeof(uint64_t);
-    return words < fit ? words : fit;
+    uint64_t all = xep_ballot_words(nranks, most), fit = (XEP_MAIL_BYTES - sizeof(said_t)) / sizeof(uint64_t);
+    return all < fit ? all : fit;
 }
 
 static uint64_t bytes(uint32_t nranks, uint32_t most)
