@@ -193,7 +193,7 @@ static int read(void *arg, uint32_t rank)
 /* Errors that all ranks get; after any other one the buffer takes no operation. */
 void xep_members_note_ruling(xep_buffer_t *buffer, const xep_op_t *op, xep_status_t status)
 {
-    if (buffer->members == NULL || buffer->members->mail == NULL || !xep_ruling_is_due(status)) return;
+    if (buffer->members->mail == NULL || !xep_ruling_is_due(status)) return;
     xep_rulings_add(&buffer->members->agreement.mine.rulings, (xep_ruling_t){op->epoch, status, op->refused});
 }
 
