@@ -11,7 +11,7 @@ libxep_oracle_la_SOURCES = \
 	%D%/oracle_data.c %D%/oracle_data.h \
 	%D%/oracle_differ.c %D%/oracle_differ.h \
 	%D%/oracle_hash.c %D%/oracle_hash.h \
-	%D%/oracle_layout.c %D%/oracle_layout.h \
+	%D%/oracle_layout.c \
 	%D%/oracle_cast_logfmt.c \
 	%D%/oracle_number.c %D%/oracle_number.h \
 	%D%/oracle_owners.c %D%/oracle_owners.h \

@@ -6,7 +6,7 @@
  * the tests on ranks compare with it, byte for byte.
  *
  * The truth is xep.h: which rows arrive where and in which order (oracle_recv.h), what the cast makes of them
- * (oracle_cast.h), what xep_layout() counts (oracle_layout.h). Sums are made in fp32 from +0: bias 0, bias 1, then by
+ * (oracle_cast.h), what xep_layout() counts (oracle_layout.c). Sums are made in fp32 from +0: bias 0, bias 1, then by
  * rank in ascending order, or by expert fma(weight, y, sum) with k ascending; rounded once, to nearest even
  * (oracle_combine.h). NaN is the type's positive quiet NaN without payload.
  *
@@ -30,11 +30,16 @@
 #include "oracle_data.h"
 #include "oracle_differ.h"
 #include "oracle_hash.h"
-#include "oracle_layout.h"
 #include "oracle_number.h"
 #include "oracle_pieces.h"
 #include "oracle_recv.h"
 #include "oracle_routing.h"
 #include "oracle_traffic.h"
+
+/* ---- oracle_layout.c ---- */
+
+/** What xep_layout() must say of a rank's tokens. Arrays that are NULL are left out. 0, or 1 and what differs first. */
+int oracle_check_layout(const oracle_shape_t *shape, uint32_t rank, uint32_t ranks_per_node, const xep_layout_t *layout,
+                        oracle_difference_t *difference_p);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* A token counts once for a rank and once for a node, and every selection counts for its expert. */
-#include "oracle_layout.h"
+#include "oracle.h"
 
 #include <stdlib.h>
 #include <string.h>

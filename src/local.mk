@@ -32,26 +32,24 @@ libxep_all_la_SOURCES = \
  %D%/staging/staging_layout.c \
 	%D%/staging/staging_look.c %D%/staging/staging_show.c %D%/staging/staging_slots.h \
  %D%/staging/staging_take.c %D%/staging/staging_wait.c \
-	%D%/elastic/address.h %D%/elastic/address.c %D%/elastic/ballot.h %D%/elastic/ballot.c \
-	%D%/elastic/ballot_words.h %D%/elastic/ballot_words.c %D%/elastic/boot_grow.h %D%/elastic/boot_grow.c \
-	%D%/elastic/boot_join.h %D%/elastic/boot_join.c %D%/elastic/boot_mail.h %D%/elastic/boot_mail.c \
+	%D%/elastic/address.h %D%/elastic/address.c %D%/elastic/agreement.h %D%/elastic/agreement.c \
+	%D%/elastic/ballot.h %D%/elastic/ballot.c %D%/elastic/boot_grow.h %D%/elastic/boot_grow.c \
+	%D%/elastic/boot_join.h %D%/elastic/boot_join.c %D%/elastic/group_shrink_boot.c \
 	%D%/elastic/frames.h %D%/elastic/frames.c \
-	%D%/elastic/group_grow.h %D%/elastic/group_grow.c %D%/elastic/group_join.h %D%/elastic/group_join.c \
+	%D%/elastic/group_grow.h %D%/elastic/group_grow.c %D%/elastic/group_grow_join.c \
 	%D%/elastic/group_shrink.h %D%/elastic/group_shrink.c %D%/elastic/meeting.h %D%/elastic/meeting.c \
-	%D%/elastic/members.h %D%/elastic/members.c %D%/elastic/members_area.h \
-	%D%/elastic/members_mapped.c %D%/elastic/members_wait.c \
-	%D%/elastic/members_wire.c %D%/elastic/newcomers.h %D%/elastic/newcomers.c %D%/elastic/shrink_state.h \
-	%D%/elastic/shrink_state.c \
+	%D%/elastic/members.h %D%/elastic/members.c %D%/elastic/members_mapped.c %D%/elastic/members_wait.c \
+	%D%/elastic/members_wire.c %D%/elastic/newcomers.h %D%/elastic/newcomers.c %D%/elastic/group_shrink_mail.c \
 	%D%/group/boot.h %D%/group/boot_callback.c \
 	%D%/group/boot_single.c %D%/group/device.h %D%/group/group.h %D%/group/group.c %D%/group/group_abort.h \
 	%D%/group/group_abort.c %D%/group/group_account.h %D%/group/group_account.c \
-	%D%/group/group_ask.h %D%/group/group_ask.c %D%/group/group_bell.h %D%/group/group_bell.c %D%/group/group_control.h \
+	%D%/group/group_account_ask.c %D%/group/group_bell.h %D%/group/group_bell.c %D%/group/group_control.h \
 	%D%/group/group_control.c %D%/group/group_create.c %D%/group/group_exchange.h \
 	%D%/group/group_exchange.c %D%/group/group_hello.c %D%/group/group_mail.h \
 	%D%/group/group_mail.c %D%/group/group_out.h %D%/group/group_out.c %D%/group/group_signal.h \
 	%D%/group/group_signal.c %D%/group/group_sleep.h %D%/group/group_sleep.c %D%/group/group_wait.h \
-	%D%/group/group_wait.c %D%/group/neighbours.h %D%/group/neighbours.c %D%/group/progress_thread.h \
-	%D%/group/progress_thread.c %D%/group/transport.h \
+	%D%/group/group_wait.c %D%/group/neighbours.h %D%/group/neighbours.c \
+	%D%/group/group_progress_thread.c %D%/group/transport.h \
 	%D%/report/account.h %D%/report/account.c %D%/report/recording.h %D%/report/recording.c \
 	%D%/report/wait_times.h %D%/report/wait_times.c \
 	%D%/ucp/ucp_peer_address.c \
@@ -69,8 +67,8 @@ libxep_all_la_SOURCES = \
 	%D%/ucp/ucp_transport.h %D%/ucp/ucp_transport.c %D%/ucp/ucp_transport_unranked.c \
 	%D%/ucp/ucp_heap_wire.c \
 	%D%/pmix/pmix_api.h %D%/pmix/pmix_api.c %D%/pmix/pmix_boot.h %D%/pmix/pmix_boot.c %D%/pmix/pmix_call.h \
-	%D%/pmix/pmix_call.c %D%/pmix/pmix_client.h %D%/pmix/pmix_client.c %D%/pmix/pmix_exchange.h \
-	%D%/pmix/pmix_exchange.c %D%/pmix/pmix_init.h %D%/pmix/pmix_init.c %D%/pmix/pmix_life.h %D%/pmix/pmix_life.c \
+	%D%/pmix/pmix_call.c %D%/pmix/pmix_client.h %D%/pmix/pmix_client.c \
+	%D%/pmix/pmix_client_exchange.c %D%/pmix/pmix_init.h %D%/pmix/pmix_init.c %D%/pmix/pmix_life.h %D%/pmix/pmix_life.c \
 	%D%/pmix/pmix_names.h %D%/pmix/pmix_names.c \
 	%D%/cuda/cuda_device.h %D%/cuda/cuda_device.c %D%/cuda/cuda_driver.h %D%/cuda/cuda_driver.c \
 	%D%/cuda/cuda_heap.h %D%/cuda/cuda_heap.c %D%/cuda/cuda_kept.h %D%/cuda/cuda_kept.c %D%/cuda/cuda_objects.h \

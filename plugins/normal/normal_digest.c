@@ -80,7 +80,7 @@ static int is_out(const normal_t *mode, uint32_t rank)
 
 /*
  * With grants, of a rank that is out since the dispatch began some may have the record, and others not: their verdict
- * is the same (ballot.h), their counts are not, and rows lie where receivers have granted it all the same.
+ * is the same (agreement.h), their counts are not, and rows lie where receivers have granted it all the same.
  */
 static int is_excused(const normal_t *mode, const xep_op_t *op, const normal_digest_t *theirs)
 {

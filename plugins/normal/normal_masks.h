@@ -3,7 +3,7 @@
 /**
  * Operations without ranks that are out (XEP_ON_FAILURE_MASK). normal.h has the steps that this speaks of.
  *
- * Without ranks that are out, where all are mapped (the core's ballots say who is, src/elastic/ballot.h). A rank that
+ * Without ranks that are out, where all are mapped (src/elastic/agreement.h says who is). A rank that
  * suspects another one says of each dispatch whether it has that rank's record and its done, and ends nothing until all
  * agree.
  *  - with it, if some survivor has its done: all its rows were stored before, everywhere. A rank that lacks the line,

@@ -6,7 +6,6 @@
 #include "api_check.h"
 #include "error.h"
 #include "group_grow.h"
-#include "group_join.h"
 #include "group_out.h"
 #include "group_shrink.h"
 #include "meeting.h"

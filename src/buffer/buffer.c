@@ -9,7 +9,7 @@
 #include <sched.h>
 
 #include "group_abort.h"
-#include "members_area.h"
+#include "members.h"
 
 xep_status_t xep_buffer_claim(xep_buffer_t *buffer)
 {

@@ -33,7 +33,6 @@
 #include "handle.h"
 #include "log.h"
 #include "members.h"
-#include "members_area.h"
 #include "request.h"
 
 enum { BROKEN_WAIT_MS = 2000 }; /* for ranks that may be gone */
@@ -111,7 +110,7 @@ static xep_status_t quiesce_members(xep_buffer_t *buffer, int32_t timeout_ms)
     while (status == XEP_ERR_PEER && xep_members_bury(buffer) == XEP_OK);
     xep_buffer_enter(buffer);
     for (uint32_t r = 0; status == XEP_OK && r < buffer->shape.nranks; r++)
-        if (buffer->members->out[r]) status = xep_fail(XEP_ERR_PEER, "rank %u is out", r);
+        if (buffer->members->agreement.out[r]) status = xep_fail(XEP_ERR_PEER, "rank %u is out", r);
     return status;
 }
 

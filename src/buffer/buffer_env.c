@@ -17,7 +17,6 @@
 #include "host.h"
 #include "log.h"
 #include "members.h"
-#include "members_area.h"
 #include "request.h"
 #include "staging.h"
 

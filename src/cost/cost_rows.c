@@ -23,6 +23,40 @@ void xep_cost_make_map(xep_cost_map_t *map, uint32_t nranks, uint32_t nnodes, co
     for (uint32_t rank = 0; rank < nranks; rank++) map->ranks[map->first[node[rank]] + map->place[rank]] = rank;
 }
 
+/* ---- rows ---- */
+
+/* Of a source, into the memory of a rank of its own node. */
+static void add_near(xep_cost_flow_t *flow, uint32_t source, uint32_t rank, double rows)
+{
+    if (rank == source) {
+        flow[source].own += rows;
+        return;
+    }
+    flow[source].stored += rows;
+    flow[rank].taken += rows;
+}
+
+/* The same at the other end: of rows that came to a forwarder. */
+static void add_passed(xep_cost_flow_t *flow, uint32_t forwarder, uint32_t rank, double rows)
+{
+    if (rank == forwarder) {
+        flow[forwarder].kept += rows;
+        return;
+    }
+    flow[forwarder].passed += rows;
+    flow[rank].taken += rows;
+}
+
+/* From source to another rank, over the network. */
+static void add_sent(xep_cost_flow_t *flow, uint32_t source, uint32_t to, double rows, double message_rows)
+{
+    const double messages = ceil(rows / message_rows);
+    flow[source].sent += rows;
+    flow[to].came += rows;
+    flow[source].sent_messages += messages;
+    flow[to].came_messages += messages;
+}
+
 /* ---- a routing ---- */
 
 /* A token has at most topk ranks, so looking back over them is cheaper than a set of ranks, or of nodes. */
@@ -40,41 +74,19 @@ static int is_first_of_node(const xep_cost_map_t *map, const uint32_t *ranks, ui
     return 1;
 }
 
-/* Of a token, into the memory of a rank of the source's own node. */
-static void count_near(const xep_cost_count_t *count, uint32_t source, uint32_t rank)
-{
-    if (rank == source) {
-        count->flow[source].own++;
-        return;
-    }
-    count->flow[source].stored++;
-    count->flow[rank].taken++;
-}
-
-/* The same at the other end: of a row that came to a forwarder. */
-static void count_passed(const xep_cost_count_t *count, uint32_t forwarder, uint32_t rank)
-{
-    if (rank == forwarder) {
-        count->flow[forwarder].kept++;
-        return;
-    }
-    count->flow[forwarder].passed++;
-    count->flow[rank].taken++;
-}
-
 /* Of the token that has these ranks, to the one at this place of them. */
 static void count_row(const xep_cost_count_t *count, uint32_t source, const uint32_t *ranks, uint32_t at)
 {
     const xep_cost_map_t *map = count->map;
     const uint32_t node = map->node[ranks[at]];
     if (node == map->node[source]) {
-        count_near(count, source, ranks[at]);
+        add_near(count->flow, source, ranks[at], 1);
     } else if (count->path == XEP_COST_FLAT) {
         count->to[ranks[at]]++;
     } else {
         const uint32_t forwarder = xep_cost_forwarder(map, source, node);
         count->to[forwarder] += (uint32_t)is_first_of_node(map, ranks, at);
-        count_passed(count, forwarder, ranks[at]);
+        add_passed(count->flow, forwarder, ranks[at], 1);
     }
 }
 
@@ -86,16 +98,6 @@ void xep_cost_count_token(const xep_cost_count_t *count, uint32_t source, const 
         if (count->by_selection) count_row(count, source, &owners[k], 0);
         else if (is_first(owners, k)) count_row(count, source, owners, k);
     }
-}
-
-/* Rows from source to another rank, over the network. */
-static void add_sent(xep_cost_flow_t *flow, uint32_t source, uint32_t to, double rows, double message_rows)
-{
-    const double messages = ceil(rows / message_rows);
-    flow[source].sent += rows;
-    flow[to].came += rows;
-    flow[source].sent_messages += messages;
-    flow[to].came_messages += messages;
 }
 
 /* Messages are counted here and not for each token: how many rows one carries is known when all are. */
@@ -136,40 +138,21 @@ static double rows_of_node(const expectation_t *expected, uint32_t node)
     return xep_even_tokens(expected->tokens, experts, expected->first_expert[map->nranks], expected->topk);
 }
 
-static void expect_near(const expectation_t *expected, uint32_t source)
-{
-    const xep_cost_map_t *map = expected->map;
-    const uint32_t node = map->node[source];
-    for (uint32_t i = map->first[node]; i < map->first[node + 1]; i++) {
-        const double rows = rows_of_rank(expected, map->ranks[i]);
-        if (map->ranks[i] == source) expected->flow[source].own += rows;
-        else {
-            expected->flow[source].stored += rows;
-            expected->flow[map->ranks[i]].taken += rows;
-        }
-    }
-}
-
-static void expect_flat(const expectation_t *expected, uint32_t source, uint32_t node)
-{
-    const xep_cost_map_t *map = expected->map;
-    for (uint32_t i = map->first[node]; i < map->first[node + 1]; i++)
-        add_sent(expected->flow, source, map->ranks[i], rows_of_rank(expected, map->ranks[i]), expected->message_rows);
-}
-
-static void expect_nodes(const expectation_t *expected, uint32_t source, uint32_t node)
+/* From source to the ranks of a node. */
+static void expect_node(const expectation_t *expected, xep_cost_path_t path, uint32_t source, uint32_t node)
 {
     const xep_cost_map_t *map = expected->map;
     const uint32_t forwarder = xep_cost_forwarder(map, source, node);
-    add_sent(expected->flow, source, forwarder, rows_of_node(expected, node), expected->message_rows);
+    const int is_own = node == map->node[source];
     for (uint32_t i = map->first[node]; i < map->first[node + 1]; i++) {
-        const double rows = rows_of_rank(expected, map->ranks[i]);
-        if (map->ranks[i] == forwarder) expected->flow[forwarder].kept += rows;
-        else {
-            expected->flow[forwarder].passed += rows;
-            expected->flow[map->ranks[i]].taken += rows;
-        }
+        const uint32_t rank = map->ranks[i];
+        const double rows = rows_of_rank(expected, rank);
+        if (is_own) add_near(expected->flow, source, rank, rows);
+        else if (path == XEP_COST_NODES) add_passed(expected->flow, forwarder, rank, rows);
+        else add_sent(expected->flow, source, rank, rows, expected->message_rows);
     }
+    if (path == XEP_COST_NODES && !is_own)
+        add_sent(expected->flow, source, forwarder, rows_of_node(expected, node), expected->message_rows);
 }
 
 void xep_cost_expect_rows(const xep_cost_map_t *map, xep_cost_path_t path, const uint32_t *first_expert, uint32_t topk,
@@ -180,10 +163,6 @@ void xep_cost_expect_rows(const xep_cost_map_t *map, xep_cost_path_t path, const
     for (uint32_t source = 0; source < map->nranks; source++) {
         flow[source].picked =
             tokens * topk * map->nranks * (first_expert[source + 1] - first_expert[source]) / first_expert[map->nranks];
-        for (uint32_t node = 0; node < map->nnodes; node++) {
-            if (node == map->node[source]) expect_near(&expected, source);
-            else if (path == XEP_COST_FLAT) expect_flat(&expected, source, node);
-            else expect_nodes(&expected, source, node);
-        }
+        for (uint32_t node = 0; node < map->nnodes; node++) expect_node(&expected, path, source, node);
     }
 }

@@ -1,152 +1,170 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * A tally is a set of operations: all up to top but those missing. The union of two of them misses what both miss, and
- * of the operations that only one has begun, what that one misses: never more than the longer list.
+ * What is known of a suspect is a set of operations: all up to top but those missing. The union of two of them misses
+ * what both miss, and of the operations that only one has begun, what that one misses: never more than the longer list.
  */
 #include "ballot.h"
 
 #include <assert.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
-/** Where others read it. The tallies follow, each as doubt, top, count and the epochs. */
-typedef struct shared_ballot {
-    _Atomic uint64_t version; /* odd while it is written */
-    uint64_t reserved[7];
-    _Atomic uint64_t words[];
-} shared_ballot_t;
-_Static_assert(sizeof(shared_ballot_t) == 64, "a cache line before the tallies");
+enum { HEAD_WORDS = 4, RULING_WORDS = 3, SUSPECT_WORDS = 4, GONE_BIT = 256 /* beside the reason */ };
 
-enum { HEAD_WORDS = 3 };
+static const xep_status_t due[] = {XEP_ERR_MISMATCH, XEP_ERR_OVERFLOW, XEP_ERR_INVALID};
+enum { NDUE = sizeof due / sizeof due[0] };
 
 /* One piece of memory for all lists, of the length that any of them can have: agreeing allocates nothing. */
 int xep_ballot_open(xep_ballot_t *ballot, uint32_t nranks, uint32_t most)
 {
     *ballot = (xep_ballot_t){.nranks = nranks,
                              .most = most,
-                             .tallies = calloc(nranks, sizeof *ballot->tallies),
-                             .epochs = calloc((size_t)nranks * most, sizeof *ballot->epochs)};
-    if (ballot->tallies == NULL || ballot->epochs == NULL) {
+                             .suspects = calloc(nranks, sizeof *ballot->suspects),
+                             .epochs = calloc((size_t)nranks * most, sizeof *ballot->epochs),
+                             .rulings = {.list = calloc(most, sizeof *ballot->rulings.list), .most = most}};
+    if (ballot->suspects == NULL || ballot->epochs == NULL || ballot->rulings.list == NULL) {
         xep_ballot_close(ballot);
         return 0;
     }
-    for (uint32_t r = 0; r < nranks; r++) ballot->tallies[r].missing = ballot->epochs + (size_t)r * most;
+    for (uint32_t r = 0; r < nranks; r++) ballot->suspects[r].missing = ballot->epochs + (size_t)r * most;
     return 1;
 }
 
 void xep_ballot_close(xep_ballot_t *ballot)
 {
-    free(ballot->tallies);
+    free(ballot->rulings.list);
+    free(ballot->suspects);
     free(ballot->epochs);
     *ballot = (xep_ballot_t){0};
 }
 
-static size_t tally_words(uint32_t most)
+uint32_t xep_ballot_count(const xep_ballot_t *ballot)
 {
-    return HEAD_WORDS + (size_t)most;
+    uint32_t count = 0;
+    for (uint32_t r = 0; r < ballot->nranks; r++) count += (uint32_t)xep_ballot_suspects(ballot, r);
+    return count;
 }
 
-uint64_t xep_ballot_bytes(uint32_t nranks, uint32_t most)
-{
-    uint64_t bytes = sizeof(shared_ballot_t) + nranks * tally_words(most) * sizeof(uint64_t);
-    return (bytes + 63) & ~(uint64_t)63;
-}
+/* ---- rulings ---- */
 
-/* ---- tallies ---- */
-
-/* Lists have as many entries as operations can be in flight, a handful: a loop is the fastest search. */
-static int misses(const xep_tally_t *tally, uint64_t epoch)
+int xep_ruling_is_due(xep_status_t status)
 {
-    for (uint64_t i = 0; i < tally->count; i++)
-        if (tally->missing[i] == epoch) return 1;
+    for (int i = 0; i < NDUE; i++)
+        if (due[i] == status) return 1;
     return 0;
 }
 
-static int has(const xep_tally_t *tally, uint64_t epoch)
+const xep_ruling_t *xep_rulings_find(const xep_rulings_t *rulings, uint64_t epoch)
 {
-    return epoch <= tally->top && !misses(tally, epoch);
+    for (uint32_t i = 0; i < rulings->count; i++)
+        if (rulings->list[i].epoch == epoch) return &rulings->list[i];
+    return NULL;
 }
 
-/* Ascending, so that two tallies of the same operations are the same words. */
-static void add_missing(xep_tally_t *tally, uint32_t most, uint64_t epoch)
+/*
+ * A rank that looks for a ruling that was forgotten has to know that it may have been there: so "forgotten" is the
+ * latest epoch that was dropped, and nothing at or before it is taken any more.
+ */
+void xep_rulings_add(xep_rulings_t *rulings, xep_ruling_t ruling)
 {
-    uint64_t i = tally->count++;
-    assert(tally->count <= most);
+    if (xep_rulings_find(rulings, ruling.epoch) != NULL || ruling.epoch <= rulings->forgotten) return;
+    if (rulings->count < rulings->most) {
+        rulings->list[rulings->count++] = ruling;
+        return;
+    }
+    xep_ruling_t *oldest = &rulings->list[0];
+    for (uint32_t i = 1; i < rulings->count; i++)
+        if (rulings->list[i].epoch < oldest->epoch) oldest = &rulings->list[i];
+    if (ruling.epoch < oldest->epoch) {
+        rulings->forgotten = ruling.epoch;
+        return;
+    }
+    rulings->forgotten = oldest->epoch;
+    *oldest = ruling;
+}
+
+/* ---- suspects ---- */
+
+/* Lists have as many entries as operations can be in flight, a handful: a loop is the fastest search. */
+static int misses(const xep_suspect_t *suspect, uint64_t epoch)
+{
+    for (uint64_t i = 0; i < suspect->count; i++)
+        if (suspect->missing[i] == epoch) return 1;
+    return 0;
+}
+
+static int has(const xep_suspect_t *suspect, uint64_t epoch)
+{
+    return epoch <= suspect->top && !misses(suspect, epoch);
+}
+
+/* Ascending, so that two lists of the same operations are the same words. */
+static void add_missing(xep_suspect_t *suspect, uint32_t most, uint64_t epoch)
+{
+    uint64_t i = suspect->count++;
+    assert(suspect->count <= most);
     (void)most;
-    for (; i > 0 && tally->missing[i - 1] > epoch; i--) tally->missing[i] = tally->missing[i - 1];
-    tally->missing[i] = epoch;
+    for (; i > 0 && suspect->missing[i - 1] > epoch; i--) suspect->missing[i] = suspect->missing[i - 1];
+    suspect->missing[i] = epoch;
 }
 
-void xep_ballot_suspect(xep_ballot_t *ballot, uint32_t rank, xep_doubt_t doubt, uint64_t top, const uint64_t *missing,
-                        uint32_t count)
+void xep_ballot_suspect(xep_ballot_t *ballot, uint32_t rank, xep_out_reason_t reason, uint64_t top,
+                        const uint64_t *missing, uint32_t count)
 {
-    xep_tally_t *tally = &ballot->tallies[rank];
-    assert(tally->doubt == XEP_TRUSTED && doubt != XEP_TRUSTED);
-    tally->doubt = doubt;
-    tally->gone = 0;
-    tally->top = top;
-    tally->count = 0;
-    for (uint32_t i = 0; i < count; i++) add_missing(tally, ballot->most, missing[i]);
+    xep_suspect_t *suspect = &ballot->suspects[rank];
+    assert(suspect->reason == 0 && reason != 0);
+    suspect->reason = reason;
+    suspect->gone = 0;
+    suspect->top = top;
+    suspect->count = 0;
+    for (uint32_t i = 0; i < count; i++) add_missing(suspect, ballot->most, missing[i]);
 }
 
 int xep_ballot_set_gone(xep_ballot_t *ballot, uint32_t rank)
 {
-    xep_tally_t *tally = &ballot->tallies[rank];
-    assert(tally->doubt != XEP_TRUSTED);
-    if (tally->gone) return 0;
-    tally->gone = 1;
+    xep_suspect_t *suspect = &ballot->suspects[rank];
+    assert(suspect->reason != 0);
+    if (suspect->gone) return 0;
+    suspect->gone = 1;
     return 1;
-}
-
-enum { GONE_BIT = 256 /* beside the doubt */ };
-
-uint64_t xep_tally_doubt_word(const xep_tally_t *tally)
-{
-    return tally->doubt | (tally->gone ? GONE_BIT : 0);
-}
-
-int xep_tally_take_doubt(xep_tally_t *tally, uint64_t word)
-{
-    tally->doubt = word & ~(uint64_t)GONE_BIT;
-    tally->gone = (word & GONE_BIT) != 0;
-    return tally->doubt <= XEP_DOUBT_ASKED && (tally->doubt != XEP_TRUSTED || !tally->gone);
 }
 
 /*
  * In place: what is missing on both sides stays; what only theirs has begun is missing as they say. There is room: if
  * anything is added, all that stays is on their list, too.
  */
-static int unite(xep_tally_t *tally, const xep_tally_t *theirs, uint32_t most)
+static int unite(xep_suspect_t *suspect, const xep_suspect_t *theirs, uint32_t most)
 {
-    uint64_t top = tally->top, count = tally->count, kept = 0;
+    uint64_t top = suspect->top, count = suspect->count, kept = 0;
     for (uint64_t i = 0; i < count; i++)
-        if (!has(theirs, tally->missing[i])) tally->missing[kept++] = tally->missing[i];
-    tally->count = kept;
+        if (!has(theirs, suspect->missing[i])) suspect->missing[kept++] = suspect->missing[i];
+    suspect->count = kept;
     if (theirs->top > top) {
-        tally->top = theirs->top;
+        suspect->top = theirs->top;
         for (uint64_t i = 0; i < theirs->count; i++)
-            if (theirs->missing[i] > top) add_missing(tally, most, theirs->missing[i]);
+            if (theirs->missing[i] > top) add_missing(suspect, most, theirs->missing[i]);
     }
-    return kept != count || tally->top != top;
+    return kept != count || suspect->top != top;
 }
 
-/* Suspects that only the other one has are the caller's business: it adds what it knows of them itself (members.c). */
+/* Suspects that only the other one has are the caller's business: it adds what it knows of them itself. */
 int xep_ballot_adopt(xep_ballot_t *ballot, const xep_ballot_t *theirs)
 {
     int changed = 0;
     for (uint32_t r = 0; r < ballot->nranks; r++)
         if (xep_ballot_suspects(ballot, r) && xep_ballot_suspects(theirs, r)) {
-            changed |= unite(&ballot->tallies[r], &theirs->tallies[r], ballot->most);
-            if (theirs->tallies[r].gone) changed |= xep_ballot_set_gone(ballot, r);
+            changed |= unite(&ballot->suspects[r], &theirs->suspects[r], ballot->most);
+            if (theirs->suspects[r].gone) changed |= xep_ballot_set_gone(ballot, r);
         }
+    for (uint32_t i = 0; i < theirs->rulings.count; i++) xep_rulings_add(&ballot->rulings, theirs->rulings.list[i]);
+    if (theirs->rulings.forgotten > ballot->rulings.forgotten) ballot->rulings.forgotten = theirs->rulings.forgotten;
     return changed;
 }
 
-static int is_same_tally(const xep_tally_t *a, const xep_tally_t *b)
+static int is_same_suspect(const xep_suspect_t *a, const xep_suspect_t *b)
 {
-    if (a->doubt == XEP_TRUSTED || b->doubt == XEP_TRUSTED) return a->doubt == b->doubt;
+    if (a->reason == 0 || b->reason == 0) return a->reason == b->reason;
     return a->gone == b->gone && a->top == b->top && a->count == b->count &&
            memcmp(a->missing, b->missing, a->count * sizeof *a->missing) == 0;
 }
@@ -155,71 +173,135 @@ static int is_same_tally(const xep_tally_t *a, const xep_tally_t *b)
 int xep_ballot_is_same(const xep_ballot_t *a, const xep_ballot_t *b)
 {
     for (uint32_t r = 0; r < a->nranks; r++)
-        if (!is_same_tally(&a->tallies[r], &b->tallies[r])) return 0;
+        if (!is_same_suspect(&a->suspects[r], &b->suspects[r])) return 0;
     return 1;
 }
 
 int xep_ballot_is_with(const xep_ballot_t *ballot, uint32_t rank, uint64_t epoch)
 {
-    return has(&ballot->tallies[rank], epoch);
+    return has(&ballot->suspects[rank], epoch);
 }
 
-/* ---- shared ---- */
+/* ---- words ---- */
 
-/* Relaxed atomics: a reader may look in the middle of it, which version then tells; no order is needed between them. */
-static void store(_Atomic uint64_t *to, uint64_t value)
+uint64_t xep_ballot_words(uint32_t nranks, uint32_t most)
 {
-    atomic_store_explicit(to, value, memory_order_relaxed);
+    return HEAD_WORDS + (uint64_t)most * RULING_WORDS + (nranks - 1) * (SUSPECT_WORDS + (uint64_t)most);
 }
 
-static uint64_t load(const _Atomic uint64_t *from)
+static uint64_t length_of(const xep_ballot_t *ballot)
 {
-    return atomic_load_explicit(from, memory_order_relaxed);
-}
-
-/* Odd before the first word, even after the last: a reader that has seen one of ours sees that the version moved. */
-void xep_ballot_publish(const xep_ballot_t *ballot, void *opaque)
-{
-    shared_ballot_t *shared = opaque;
-    uint64_t version = load(&shared->version);
-    store(&shared->version, version + 1);
-    atomic_thread_fence(memory_order_release);
-    for (uint32_t r = 0; r < ballot->nranks; r++) {
-        const xep_tally_t *tally = &ballot->tallies[r];
-        _Atomic uint64_t *words = shared->words + r * tally_words(ballot->most);
-        store(&words[0], xep_tally_doubt_word(tally));
-        store(&words[1], tally->top);
-        store(&words[2], tally->count);
-        for (uint64_t i = 0; i < tally->count; i++) store(&words[HEAD_WORDS + i], tally->missing[i]);
-    }
-    atomic_store_explicit(&shared->version, version + 2, memory_order_release);
-}
-
-/* Another process wrote it: a list that is too long, or not ascending, would be used as an index or loop for ever. */
-static int copy_tally(xep_tally_t *tally, const _Atomic uint64_t *words, uint32_t most)
-{
-    int sane = xep_tally_take_doubt(tally, load(&words[0]));
-    tally->top = load(&words[1]);
-    tally->count = load(&words[2]);
-    if (!sane || tally->count > most) return 0;
-    for (uint64_t i = 0; i < tally->count; i++) {
-        tally->missing[i] = load(&words[HEAD_WORDS + i]);
-        if (tally->missing[i] > tally->top || (i > 0 && tally->missing[i] <= tally->missing[i - 1])) return 0;
-    }
-    return 1;
+    uint64_t length = HEAD_WORDS + (uint64_t)ballot->rulings.count * RULING_WORDS;
+    for (uint32_t r = 0; r < ballot->nranks; r++)
+        if (xep_ballot_suspects(ballot, r)) length += SUSPECT_WORDS + ballot->suspects[r].count;
+    return length;
 }
 
 /*
- * The same version before and behind the words, and even: they are of one ballot. The acquire fence keeps the loads
- * of words from coming behind the second look at the version.
+ * Of all behind the first. It finds words that are torn, as the wire may be writing them while they are read; it is
+ * no protection against a rank that means ill.
  */
-int xep_ballot_read(xep_ballot_t *ballot, const void *opaque)
+static uint64_t sum_of(const uint64_t *words, uint64_t count)
 {
-    const shared_ballot_t *shared = opaque;
-    uint64_t version = atomic_load_explicit(&shared->version, memory_order_acquire);
-    int sane = version % 2 == 0;
-    for (uint32_t r = 0; r < ballot->nranks && sane; r++)
-        sane = copy_tally(&ballot->tallies[r], shared->words + r * tally_words(ballot->most), ballot->most);
-    atomic_thread_fence(memory_order_acquire);
-    return sane && load(&shared->version) == version;
+    uint64_t sum = count;
+    for (uint64_t i = 1; i < count; i++) sum = (sum ^ words[i]) * UINT64_C(0x100000001b3) + (sum >> 29);
+    return sum;
+}
+
+static uint64_t *write_suspect(uint64_t *to, uint32_t rank, const xep_suspect_t *suspect)
+{
+    *to++ = rank;
+    *to++ = suspect->reason | (suspect->gone ? GONE_BIT : 0);
+    *to++ = suspect->top;
+    *to++ = suspect->count;
+    memcpy(to, suspect->missing, suspect->count * sizeof *to);
+    return to + suspect->count;
+}
+
+uint64_t xep_ballot_write(const xep_ballot_t *ballot, uint64_t *words, uint64_t capacity)
+{
+    const xep_rulings_t *rulings = &ballot->rulings;
+    uint64_t length = length_of(ballot), *to = words + HEAD_WORDS;
+    if (length > capacity) return 0;
+    words[1] = xep_ballot_count(ballot);
+    words[2] = rulings->count;
+    words[3] = rulings->forgotten;
+    for (uint32_t i = 0; i < rulings->count; i++) {
+        *to++ = rulings->list[i].epoch;
+        *to++ = (uint64_t)-rulings->list[i].status;
+        *to++ = rulings->list[i].refused;
+    }
+    for (uint32_t r = 0; r < ballot->nranks; r++)
+        if (xep_ballot_suspects(ballot, r)) to = write_suspect(to, r, &ballot->suspects[r]);
+    words[0] = sum_of(words, length);
+    return length;
+}
+
+/** What is left to read. */
+typedef struct reader {
+    const uint64_t *at;
+    uint64_t left;
+} reader_t;
+
+static int take(reader_t *reader, uint64_t count, const uint64_t **words_p)
+{
+    if (count > reader->left) return 0;
+    *words_p = reader->at;
+    reader->at += count;
+    reader->left -= count;
+    return 1;
+}
+
+static int is_ascending(const xep_suspect_t *suspect)
+{
+    for (uint64_t i = 0; i < suspect->count; i++)
+        if (suspect->missing[i] > suspect->top || (i > 0 && suspect->missing[i] <= suspect->missing[i - 1])) return 0;
+    return 1;
+}
+
+static int take_suspect(reader_t *reader, xep_ballot_t *ballot)
+{
+    const uint64_t *head, *missing;
+    /* nothing is copied before it is certain that this ballot has room for it, and that the words are there */
+    if (!take(reader, SUSPECT_WORDS, &head) || head[0] >= ballot->nranks || head[3] > ballot->most ||
+        !take(reader, head[3], &missing))
+        return 0;
+    xep_suspect_t *suspect = &ballot->suspects[head[0]];
+    if (suspect->reason != 0) return 0; /* twice */
+    suspect->reason = head[1] & ~(uint64_t)GONE_BIT;
+    suspect->gone = (head[1] & GONE_BIT) != 0;
+    if (suspect->reason == 0 || suspect->reason > XEP_OUT_ASKED) return 0;
+    suspect->top = head[2];
+    suspect->count = head[3];
+    memcpy(suspect->missing, missing, suspect->count * sizeof *missing);
+    return is_ascending(suspect);
+}
+
+static void take_rulings(xep_rulings_t *rulings, const uint64_t *words, uint64_t count, uint64_t forgotten)
+{
+    for (; count > 0; count--, words += RULING_WORDS)
+        for (int i = 0; i < NDUE; i++)
+            if (words[1] == (uint64_t)-due[i])
+                xep_rulings_add(rulings, (xep_ruling_t){words[0], due[i], (uint32_t)words[2]});
+    rulings->forgotten = forgotten;
+}
+
+/*
+ * How many words the sum is of follows from the words themselves: so what they say is checked, and taken, before it is
+ * known whether they are whole.
+ */
+int xep_ballot_read(xep_ballot_t *ballot, const uint64_t *words, uint64_t count)
+{
+    reader_t reader = {words, count};
+    const uint64_t *head, *ruled;
+    for (uint32_t r = 0; r < ballot->nranks; r++) ballot->suspects[r].reason = 0;
+    ballot->rulings.count = 0;
+    ballot->rulings.forgotten = 0;
+    if (!take(&reader, HEAD_WORDS, &head) || head[1] > ballot->nranks || head[2] > ballot->rulings.most ||
+        !take(&reader, head[2] * RULING_WORDS, &ruled))
+        return 0;
+    for (uint64_t i = 0; i < head[1]; i++)
+        if (!take_suspect(&reader, ballot)) return 0;
+    take_rulings(&ballot->rulings, ruled, head[2], head[3]);
+    return sum_of(words, count - reader.left) == head[0];
 }

@@ -1,72 +1,72 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /**
- * Ballots: by what each rank says of the ranks it suspects, all survivors come to the same members of every operation.
+ * What a rank says of the ranks it suspects, and of operations that failed on all: agreement.h says what becomes of it.
  *
- * A rank that suspects another one says so in its ballot, with a tally: for which operations the word of the suspect is
- * here, at this rank. From then on, and until the ranks have agreed, it ends no operation and begins none, so that what
- * it has said stays true. Where a rank has two words in an operation, one after the other, they are counted as if they
- * were of two operations, 2 * epoch and 2 * epoch + 1: all that is said here holds for each.
- *
- *  1. suspect: the rank writes the tally of what it has, and publishes its ballot.
- *  2. adopt:   it reads the ballots of all that it does not suspect. Whom they suspect it suspects too; what they have
- *              counts as if it had it. If its ballot has changed it publishes it, and begins anew.
- *  3. decide:  when all these ballots say the same as its own.
- *
- * An operation is with a suspect if some survivor has its word: whoever lacks it takes it from there. It is without it
- * if none has. Nobody leads, so nobody's death is special: a rank that does not publish is suspected by the others,
- * which then need not hear from it.
- *
- * Why all decide alike: ballots only grow. When a rank has found all ballots to be the same, each of these ranks has
- * said so, and none reads the ballot of a suspect any more: there is nothing left that could add to these tallies. What
- * is decided later is decided with the same tallies for these suspects, and with more suspects at most. Who suspects
- * whom, in which order, and who reads whom first, does not matter. test/model/model_mask.pml tries all of it.
- *
- * Shared: the owner writes, all read. A version that is odd, or another one after the reading, means: read again.
+ * Where others read it, it is words: sum, suspects, rulings, forgotten; each ruling as epoch, status, refused; each
+ * suspect as rank, reason, top, count and the epochs. Its rank alone writes them, into memory or messages, and may be
+ * doing so while they are read: the sum tells words that are torn, and all else is checked.
  */
 #ifndef XEP_ELASTIC_BALLOT_H
 #define XEP_ELASTIC_BALLOT_H
 
 #include <stdint.h>
 
-/** Why a rank is suspected; 0: it is not. */
-typedef enum xep_doubt { XEP_TRUSTED = 0, XEP_DOUBT_DIED = 1, XEP_DOUBT_LATE = 2, XEP_DOUBT_ASKED = 3 } xep_doubt_t;
+#include <xep/xep.h>
 
-/** What is known of the words of a suspect. An array of these is private; shared, all is words of 64 bits. */
-typedef struct xep_tally {
-    uint64_t doubt;    /* xep_doubt_t */
+/** The operations for which the word of a suspect is somewhere: those up to top, but for some. */
+typedef struct xep_suspect {
+    uint64_t reason;   /* xep_out_reason_t; 0: it is not suspected */
     uint64_t gone;     /* 1: it is known to be dead, or some rank has decided that it is out; never 0 again */
     uint64_t top;      /* the word of no later operation counts */
     uint64_t count;    /* operations up to top whose word is missing */
     uint64_t *missing; /* [most] their epochs, ascending */
-} xep_tally_t;
+} xep_suspect_t;
+
+/** How an operation has ended that failed on all ranks: XEP_ERR_MISMATCH, XEP_ERR_OVERFLOW, XEP_ERR_INVALID. */
+typedef struct xep_ruling {
+    uint64_t epoch;
+    xep_status_t status;
+    uint32_t refused; /* as in xep_op_t */
+} xep_ruling_t;
+
+/** The last ones. */
+typedef struct xep_rulings {
+    xep_ruling_t *list; /* [most] in any order */
+    uint32_t count, most;
+    uint64_t forgotten; /* operations up to here may have had one that is not in the list */
+} xep_rulings_t;
 
 typedef struct xep_ballot {
-    uint32_t nranks, most; /* of tallies; of what each can miss */
-    xep_tally_t *tallies;  /* [nranks] */
-    uint64_t *epochs;      /* what they point to */
+    uint32_t nranks, most;   /* of all ranks; of what each can miss, and of rulings */
+    xep_suspect_t *suspects; /* [nranks] */
+    uint64_t *epochs;        /* what they point to */
+    xep_rulings_t rulings;
 } xep_ballot_t;
 
 /** 0: no memory. */
 int xep_ballot_open(xep_ballot_t *ballot, uint32_t nranks, uint32_t most);
 void xep_ballot_close(xep_ballot_t *ballot);
 
-/** Bytes of a ballot where others read it. */
-uint64_t xep_ballot_bytes(uint32_t nranks, uint32_t most);
-
 static inline int xep_ballot_suspects(const xep_ballot_t *ballot, uint32_t rank)
 {
-    return ballot->tallies[rank].doubt != XEP_TRUSTED;
+    return ballot->suspects[rank].reason != 0;
 }
 
+/** How many ranks it suspects. */
+uint32_t xep_ballot_count(const xep_ballot_t *ballot);
+
 /** Adds a suspect that was none: of the operations up to top its word is here but for those missing, in any order. */
-void xep_ballot_suspect(xep_ballot_t *ballot, uint32_t rank, xep_doubt_t doubt, uint64_t top, const uint64_t *missing,
-                        uint32_t count);
+void xep_ballot_suspect(xep_ballot_t *ballot, uint32_t rank, xep_out_reason_t reason, uint64_t top,
+                        const uint64_t *missing, uint32_t count);
 
 /** It is gone, too. Whether that is new. */
 int xep_ballot_set_gone(xep_ballot_t *ballot, uint32_t rank);
 
-/** The tallies of theirs count here too, for ranks that both suspect. Returns whether that has changed anything. */
+/**
+ * What theirs has of ranks that both suspect counts here, too, and its rulings. Whether that has changed what this one
+ * says of its suspects.
+ */
 int xep_ballot_adopt(xep_ballot_t *ballot, const xep_ballot_t *theirs);
 
 /** Whether both suspect the same ranks and have the same of them. */
@@ -75,12 +75,22 @@ int xep_ballot_is_same(const xep_ballot_t *a, const xep_ballot_t *b);
 /** Whether the operation is with the suspect. */
 int xep_ballot_is_with(const xep_ballot_t *ballot, uint32_t rank, uint64_t epoch);
 
-/** Doubt and gone as one word, as others read it; the other way round, 0: what another process wrote makes no sense. */
-uint64_t xep_tally_doubt_word(const xep_tally_t *tally);
-int xep_tally_take_doubt(xep_tally_t *tally, uint64_t word);
+/** Whether operations that end with status have a ruling. */
+int xep_ruling_is_due(xep_status_t status);
 
-/** Copies the own ballot to where others read it; copies one of theirs: 0 if it is being written, or makes no sense. */
-void xep_ballot_publish(const xep_ballot_t *ballot, void *shared);
-int xep_ballot_read(xep_ballot_t *ballot, const void *shared);
+/** NULL: there is none. */
+const xep_ruling_t *xep_rulings_find(const xep_rulings_t *rulings, uint64_t epoch);
+
+/** Where the list is full the oldest one is forgotten. */
+void xep_rulings_add(xep_rulings_t *rulings, xep_ruling_t ruling);
+
+/** Most words. */
+uint64_t xep_ballot_words(uint32_t nranks, uint32_t most);
+
+/** As words. Returns how many; 0: there is no room for so many suspects. */
+uint64_t xep_ballot_write(const xep_ballot_t *ballot, uint64_t *words, uint64_t capacity);
+
+/** Words that another process wrote. 0: they are torn, or make no sense; then the ballot is not to be used. */
+int xep_ballot_read(xep_ballot_t *ballot, const uint64_t *words, uint64_t count);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /**
- * A group of another one's ranks, its members, and of processes that are new: the members' side (group_join.h has that
- * of the newcomers).
+ * A group of another one's ranks, its members, and of processes that are new: the members' side; the newcomers' is
+ * in group_grow_join.c.
  *
  *  1. wait: rank 0 listens, makes known where (address.h), and tells the other members ten times a second whether all
  *     newcomers are here, over the old group's allgather. So all come to the same deadline.
@@ -32,5 +32,13 @@
  */
 xep_status_t xep_group_make_larger(xep_group_t *group, const xep_grow_args_t *args, const xep_meeting_t *meeting,
                                    xep_status_t status, xep_transport_open_fn open_transport, xep_group_t **group_p);
+
+/* ---- group_grow_join.c ---- */
+
+/* A process that is new in a group that grows: the newcomer's side of group_grow.h. */
+
+/** xep_group_join(), arguments checked; timeout_ms is never 0. */
+xep_status_t xep_group_come(const xep_config_t *config, const xep_join_params_t *params, const xep_meeting_t *meeting,
+                            int32_t timeout_ms, xep_transport_open_fn open_transport, xep_group_t **group_p);
 
 #endif

@@ -5,16 +5,12 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "boot_mail.h"
 #include "cpu.h"
 #include "error.h"
-#include "group.h"
 #include "group_abort.h"
 #include "group_bell.h"
-#include "group_mail.h"
 #include "group_out.h"
 #include "log.h"
-#include "shrink_state.h"
 #include "watch.h"
 
 enum {
@@ -49,22 +45,18 @@ static void bury(work_t *work)
     for (uint32_t r = 0; r < shrink->nranks; r++) {
         if (r == work->old->rank || (shrink->gone[r] && xep_shrink_suspects(shrink, r))) continue;
         int gone = xep_group_has_died(work->old, r);
-        if (gone && (shrink->gone[r] || shrink->of[r] == NULL)) xep_shrink_suspect(shrink, r);
+        if (gone && (shrink->gone[r] || shrink->of[r] == NULL)) xep_shrink_suspect(shrink, r, XEP_OUT_DIED);
         shrink->gone[r] = (uint8_t)gone;
     }
-}
-
-static int is_suspect(const work_t *work, uint32_t rank)
-{
-    return xep_shrink_suspects(&work->shrink, rank);
 }
 
 static int is_late(const work_t *work, uint32_t rank)
 {
     const xep_shrink_t *shrink = &work->shrink;
+    uint64_t since;
     if (rank == work->old->rank || xep_shrink_suspects(shrink, rank)) return 0;
     switch (work->step) {
-    case AGREE: return shrink->fresh[rank] == 0;
+    case AGREE: return xep_agreement_waits_for(&shrink->agreement, rank, &since);
     case BUILD: return shrink->late[rank];
     case READY: return !xep_shrink_is_ready(shrink, rank);
     }
@@ -72,12 +64,12 @@ static int is_late(const work_t *work, uint32_t rank)
 }
 
 /* "3 5 7" */
-static void list_ranks(const work_t *work, int (*is_one)(const work_t *work, uint32_t rank), char *text, size_t bytes)
+static void list_late(const work_t *work, char *text, size_t bytes)
 {
     size_t used = 0;
     text[0] = '\0';
     for (uint32_t r = 0; r < work->shrink.nranks && used + 16 < bytes; r++)
-        if (is_one(work, r)) used += (size_t)snprintf(text + used, bytes - used, "%s%u", used == 0 ? "" : " ", r);
+        if (is_late(work, r)) used += (size_t)snprintf(text + used, bytes - used, "%s%u", used == 0 ? "" : " ", r);
 }
 
 static void explain(void *arg, char *text, size_t bytes)
@@ -86,34 +78,35 @@ static void explain(void *arg, char *text, size_t bytes)
         [AGREE] = "agreeing on who is left", [BUILD] = "making the group of these", [READY] = "until all have made it"};
     const work_t *work = arg;
     char list[LIST_BYTES];
-    list_ranks(work, is_late, list, sizeof list);
+    list_late(work, list, sizeof list);
     snprintf(text, bytes, "xep_group_shrink, %s: %s%s", steps[work->step],
              list[0] == '\0' ? "all have been heard" : "still missing: rank ", list);
 }
 
+/* While the ranks agree nothing is tried, and nothing is decided while they try. */
 static void begin_step(work_t *work, step_t step)
 {
     xep_watch_end(&work->watch); /* of the step before */
     work->step = step;
+    work->shrink.builds = step != AGREE;
     work->deadline_ns = xep_deadline(work->timeout_ms);
     xep_watch_begin(&work->watch, explain, work, work->deadline_ns);
 }
 
-/*
- * Whoever is waited for is out, and the others get as long again. While they agree these are the ranks that have said
- * nothing in all that time: one that has may only not have heard yet what this rank knows.
- */
-static void suspect_late(work_t *work)
+/* While the ranks agree each has its own time, from when it was asked: it may not have heard what this one knows. */
+static int is_over(const work_t *work, uint32_t rank, uint64_t now)
 {
-    char list[LIST_BYTES];
-    uint32_t before = xep_shrink_count(&work->shrink);
+    uint64_t since = 0;
+    if (!is_late(work, rank)) return 0;
+    if (work->step == AGREE) (void)xep_agreement_waits_for(&work->shrink.agreement, rank, &since);
+    return now >= xep_deadline_from(since, work->timeout_ms);
+}
+
+/* Whoever is waited for is out, and the others get as long again. */
+static void suspect_late(work_t *work, uint64_t now)
+{
     for (uint32_t r = 0; r < work->shrink.nranks; r++)
-        if (is_late(work, r)) xep_shrink_suspect(&work->shrink, r);
-    memset(work->shrink.fresh, 0, work->shrink.nranks);
-    list_ranks(work, is_suspect, list, sizeof list);
-    if (xep_shrink_count(&work->shrink) != before)
-        xep_log(XEP_LOG_WARN, "no word from all ranks in %d ms: the group shrinks without rank %s", work->timeout_ms,
-                list);
+        if (is_over(work, r, now)) xep_shrink_suspect(&work->shrink, r, XEP_OUT_LATE);
     begin_step(work, work->step);
 }
 
@@ -141,8 +134,8 @@ static xep_status_t look(work_t *work)
         bury(work);
     }
     xep_watch_look(&work->watch, now);
-    if (now >= work->deadline_ns) suspect_late(work);
-    xep_shrink_publish(&work->shrink);
+    if (now >= work->deadline_ns) suspect_late(work, now);
+    xep_shrink_say(&work->shrink);
     return XEP_INPROGRESS;
 }
 
@@ -159,21 +152,22 @@ static xep_status_t wait_until(work_t *work, step_t step, int (*reached)(const w
 
 /* ---- 1: agree ---- */
 
-static int all_say_the_same(const work_t *work)
+static int is_agreed(const work_t *work)
 {
-    const xep_shrink_t *shrink = &work->shrink;
-    for (uint32_t r = 0; r < shrink->nranks; r++) {
-        if (r == work->old->rank || xep_shrink_suspects(shrink, r)) continue;
-        if (shrink->of[r] == NULL || !xep_shrink_is_same(shrink, shrink->of[r])) return 0;
-    }
-    return 1;
+    return !work->shrink.agreement.open;
 }
 
 /* ---- 2: build ---- */
 
+/* Of an attempt without those that are suspected now. */
+static uint64_t number_of(const work_t *work)
+{
+    return xep_ballot_count(&work->shrink.agreement.mine) + UINT64_C(1);
+}
+
 static int is_spoilt(const work_t *work)
 {
-    return work->shrink.mine->tried != xep_shrink_name(&work->shrink);
+    return work->shrink.tried != number_of(work);
 }
 
 /*
@@ -192,7 +186,8 @@ static xep_status_t patience(void *arg)
 static xep_status_t build(work_t *work)
 {
     xep_boot_t *boot;
-    xep_shrink_try(&work->shrink);
+    work->shrink.tried = number_of(work);
+    work->shrink.built = 0;
     begin_step(work, BUILD);
     xep_status_t status = xep_boot_mail_open(&work->shrink, work->timeout_ms, patience, work, &boot);
     if (status == XEP_OK)
@@ -227,15 +222,29 @@ static xep_status_t find_spoiler(work_t *work, xep_status_t failed)
 
 /* ---- 3: ready ---- */
 
-static int all_ready_or_spoilt(const work_t *work)
-{
-    return is_spoilt(work) || xep_shrink_all_ready(&work->shrink);
-}
-
-/* The group that this rank has made is the one that all were ready for. */
+/*
+ * All others are ready for the group that this rank has made: those that are left, and those that are gone since. Of
+ * whoever was gone before, nobody says anything of this attempt; and nobody has begun a later one.
+ */
 static int is_decided(const work_t *work)
 {
-    return work->made != NULL && work->shrink.built == work->shrink.mine->tried && xep_shrink_all_ready(&work->shrink);
+    const xep_shrink_t *shrink = &work->shrink;
+    if (work->made == NULL || shrink->built == 0) return 0;
+    for (uint32_t r = 0; r < shrink->nranks; r++) {
+        const xep_suspect_t *suspect = &shrink->agreement.mine.suspects[r];
+        if (r == work->old->rank) continue;
+        if (!xep_shrink_suspects(shrink, r)) {
+            if (!xep_shrink_is_ready(shrink, r)) return 0;
+        } else if (suspect->top > shrink->built || (suspect->top == shrink->built && suspect->count != 0)) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static int is_ready_or_spoilt(const work_t *work)
+{
+    return is_spoilt(work) || is_decided(work);
 }
 
 /* ---- all ---- */
@@ -248,13 +257,13 @@ static void say_last(work_t *work, xep_shrink_phase_t phase, xep_status_t status
     mine->status = status;
     snprintf(mine->text, sizeof mine->text, "%.*s", XEP_SHRINK_TEXT - 1, text);
     work->shrink.changed = 1;
-    xep_shrink_publish(&work->shrink);
+    xep_shrink_say(&work->shrink);
     xep_mail_leave(work->old, FLUSH_MS);
 }
 
 static xep_status_t check_least(const work_t *work)
 {
-    uint32_t left = work->shrink.nranks - xep_shrink_count(&work->shrink);
+    uint32_t left = work->shrink.nranks - xep_ballot_count(&work->shrink.agreement.mine);
     if (left >= work->args->least) return XEP_OK;
     return xep_fail(XEP_ERR_PEER, "%u of %u ranks are left (at least %u)", left, work->shrink.nranks,
                     work->args->least);
@@ -263,7 +272,7 @@ static xep_status_t check_least(const work_t *work)
 /* One time round. XEP_INPROGRESS: somebody has died, once more. */
 static xep_status_t attempt(work_t *work)
 {
-    xep_status_t status = wait_until(work, AGREE, all_say_the_same);
+    xep_status_t status = wait_until(work, AGREE, is_agreed);
     if (status != XEP_INPROGRESS) return status;
     if (is_decided(work)) return XEP_OK;
     drop(work);
@@ -273,10 +282,11 @@ static xep_status_t attempt(work_t *work)
         return status == XEP_OK ? XEP_INPROGRESS : status;
     }
     if (is_spoilt(work)) return XEP_INPROGRESS; /* too late to be ready */
-    xep_shrink_say_ready(&work->shrink);
-    status = wait_until(work, READY, all_ready_or_spoilt);
+    work->shrink.built = work->shrink.tried;
+    work->shrink.changed = 1;
+    status = wait_until(work, READY, is_ready_or_spoilt);
     /* spoilt: the next time round is without one rank more, so there are no more of them than ranks */
-    return status == XEP_INPROGRESS && is_decided(work) ? XEP_OK : status;
+    return status == XEP_INPROGRESS && !is_spoilt(work) ? XEP_OK : status;
 }
 
 /* The new group's ranks, by their numbers in the old one; and the old one knows who was left out. */
@@ -296,7 +306,8 @@ static xep_status_t run(work_t *work)
 {
     xep_status_t status = XEP_INPROGRESS;
     for (uint32_t r = 0; r < work->shrink.nranks; r++)
-        if (xep_group_is_out(work->old, r)) xep_shrink_suspect(&work->shrink, r);
+        if (xep_group_is_out(work->old, r))
+            xep_shrink_suspect(&work->shrink, r, (xep_out_reason_t)atomic_load(&work->old->out[r].reason));
     while (status == XEP_INPROGRESS) status = attempt(work);
     if (status == XEP_OK) {
         say_last(work, XEP_SHRINK_DONE, XEP_OK, "");

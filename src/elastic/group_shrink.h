@@ -3,24 +3,22 @@
 /**
  * A group of the ranks that are left of another one.
  *
- * Each survivor says to all others, by mail over the connections of the old group, whom it suspects, how far it is,
- * and who, as far as it has heard, is how far: shrink_state.h. Nobody leads, so nobody's death is special.
+ *  1. agree: the ranks agree on who is gone, as in agreement.h, by mail over the connections of the old group. A rank
+ *     that dies is suspected, and one that has said nothing when its time is over.
+ *  2. build: those that are left make a group (group_create.c), with mail as its bootstrap. This is an attempt; its
+ *     number is that of the suspects, plus 1. Attempts are the operations that ranks agree on.
+ *  3. ready: each says that it has made the group, which is its word for this attempt. A rank that has heard this of
+ *     all of them says that it is done, and returns the group.
  *
- *  1. agree: what others suspect it suspects too. A rank that dies is suspected, and one that has said nothing when the
- *     deadline has passed. Done when all that it does not suspect say the same as itself.
- *  2. build: they make a group (group_create.c), with mail as its bootstrap. Its name is the set of suspects: mail of
- *     another attempt is told from it.
- *  3. ready: each says that it has made it. A rank that has heard this of all of them says that it is done, and returns
- *     the group.
+ * When somebody dies, or suspects another one, the ranks agree once more. If all that are left have made the group of
+ * the last attempt, and it is with all that are gone since, some rank may have returned already: so all return it, a
+ * rank of which is dead. If not, nobody has returned, and they build again, with a higher number.
  *
- * When somebody dies, or suspects another one, the ranks agree once more, and this time on who was ready too: if all
- * were, some rank may have returned already, so all that are left return the same group, a rank of which is dead. If
- * one was not, nobody has returned, and they build again, without it.
- *
- * Why all come to the same: sets only grow. Once a rank has said that it suspects another one, it becomes ready for no
- * group with that one, and listens to none of its words; so when all have said the same, nothing is left that could
- * change what they have heard of who was ready. A rank that has returned said so before, and is done for all.
- * test/model/model_shrink.pml tries all of it.
+ * Why all come to the same: agreement.h. A rank says in one letter whom it suspects and which group it has made; once
+ * it suspects a rank it becomes ready for no group with that one. So when all have said the same, they have also said
+ * whether they were ready, and none becomes so any more. Two ranks that both begin attempt n leave the same ranks out:
+ * each had said what the other one decided on, ballots only grow, and both have n - 1 suspects. A rank that has
+ * returned says so, and is done for all. test/model/model_shrink.pml tries all of it.
  *
  * What cannot be helped: a rank that lives but is cut off, or stopped for longer than the deadline, is out. If it was
  * ready, and had heard so of all, it may return a group whose other ranks have gone on in another one. Nobody in it
@@ -31,10 +29,90 @@
 #ifndef XEP_ELASTIC_GROUP_SHRINK_H
 #define XEP_ELASTIC_GROUP_SHRINK_H
 
-#include "group.h"
+#include "agreement.h"
+#include "group_mail.h"
+
+enum { XEP_SHRINK_TEXT = 256 };
+
+/** How far a rank is; others read it, so values never change. */
+typedef enum xep_shrink_phase {
+    XEP_SHRINK_GOES_ON = 1, /* it agrees, or makes a group, or has made one */
+    XEP_SHRINK_DONE = 3,    /* it has seen that all have, and gone */
+    XEP_SHRINK_FAILED = 4   /* it has given up: status, text */
+} xep_shrink_phase_t;
+
+/** Written by its rank, which sends all of it at each change; read by all, checked. The last one sent counts. */
+typedef struct xep_state {
+    uint64_t sequence; /* xep_mail_keep_last() */
+    uint64_t built;    /* the last attempt whose group it has made; 0: none, or it has begun another one */
+    uint32_t phase;    /* xep_shrink_phase_t */
+    int32_t status;
+    char text[XEP_SHRINK_TEXT];
+    uint64_t words[]; /* its ballot */
+} xep_state_t;
+_Static_assert(sizeof(xep_state_t) == 24 + XEP_SHRINK_TEXT, "wire format");
+
+typedef struct xep_shrink {
+    xep_group_t *group;
+    uint32_t nranks;
+    xep_agreement_t agreement;
+    uint64_t tried, built; /* the last attempt; the last one whose group this rank has made. 0: none */
+    int builds;            /* it tries, or waits for the others to be ready: nothing is decided meanwhile */
+    xep_state_t *mine;
+    xep_letter_t **of;       /* [nranks] the last state of a rank that was not suspected then; NULL: none */
+    xep_letter_t *fragments; /* of group_shrink_boot.c, not used yet */
+    uint8_t *gone;           /* [nranks] it was gone at the last look */
+    uint8_t *late;           /* [nranks] the bootstrap waits for it */
+    int left_out;            /* the others go on without this rank */
+    int changed;             /* what this rank says, since it was sent */
+} xep_shrink_t;
 
 /** xep_group_shrink(), arguments checked. */
 xep_status_t xep_group_make_smaller(xep_group_t *group, const xep_shrink_args_t *args,
                                     xep_transport_open_fn open_transport, xep_group_t **group_p);
+
+/* ---- group_shrink_mail.c ---- */
+
+/* What ranks say to one another. */
+
+xep_status_t xep_shrink_open(xep_shrink_t *shrink, xep_group_t *group);
+void xep_shrink_close(xep_shrink_t *shrink);
+
+static inline int xep_shrink_suspects(const xep_shrink_t *shrink, uint32_t rank)
+{
+    return xep_ballot_suspects(&shrink->agreement.mine, rank);
+}
+
+/** Adds a suspect. */
+void xep_shrink_suspect(xep_shrink_t *shrink, uint32_t rank, xep_out_reason_t reason);
+
+/** Whether rank has made the group of the last attempt, as far as this rank has heard. */
+int xep_shrink_is_ready(const xep_shrink_t *shrink, uint32_t rank);
+
+/** Sends what this rank says to all others, if it has changed. */
+void xep_shrink_say(xep_shrink_t *shrink);
+
+/**
+ * Takes what has come, and agrees further. XEP_INPROGRESS: nothing ends it.
+ *   XEP_OK        a rank is done with the group that this rank has made too
+ *   XEP_ERR_PEER  the others go on without this rank
+ *   other         a rank has given up; the reason is its own
+ */
+xep_status_t xep_shrink_hear(xep_shrink_t *shrink);
+
+/* ---- group_shrink_boot.c ---- */
+
+/* A bootstrap over the mail of another group, for a group of some of its ranks. */
+
+/**
+ * The ranks that shrink does not suspect now, in order. shrink is used until the group is made; then comes
+ * xep_boot_mail_end(). patience: looked at while it waits; an error ends the wait.
+ */
+xep_status_t xep_boot_mail_open(xep_shrink_t *shrink, int32_t timeout_ms, xep_status_t (*patience)(void *arg),
+                                void *arg, xep_boot_t **boot_p);
+void xep_boot_mail_end(xep_boot_t *boot);
+
+/** The number in the group of the mail of a rank of the new one. */
+uint32_t xep_boot_mail_old(const xep_boot_t *boot, uint32_t rank);
 
 #endif

@@ -9,14 +9,8 @@
 #include "cpu.h"
 #include "group_out.h"
 #include "log.h"
-#include "members_area.h"
-#include "request.h"
 
-_Static_assert((int)XEP_DOUBT_DIED == (int)XEP_OUT_DIED && (int)XEP_DOUBT_LATE == (int)XEP_OUT_LATE &&
-                   (int)XEP_DOUBT_ASKED == (int)XEP_OUT_ASKED,
-               "a doubt is told to users as it is");
-
-/* ---- the two words of a rank in an operation, as ballots count them ---- */
+/* ---- the two words of a rank in an operation, as an agreement counts them ---- */
 
 enum { WORDS = 2 };
 
@@ -28,64 +22,6 @@ static uint64_t first_word(uint64_t epoch)
 static uint64_t last_word(uint64_t epoch)
 {
     return WORDS * epoch + 1;
-}
-
-/* ---- memory ---- */
-
-static const xep_members_ways_t *ways_of(const xep_shape_t *shape)
-{
-    return shape->nodes == 1 ? &xep_members_mapped : &xep_members_wire;
-}
-
-uint64_t xep_members_bytes(const xep_shape_t *shape)
-{
-    return ways_of(shape)->bytes(shape->nranks, WORDS * shape->slots * XEP_REQUESTS_PER_SLOT);
-}
-
-/* without: a row for each request, and one for each slot, whose handle keeps it (without_of). */
-static int get_memory(xep_members_t *members, uint32_t nranks, uint32_t slots, uint32_t nrequests)
-{
-    members->out = calloc(nranks, 1);
-    members->asked_ns = calloc(nranks, sizeof *members->asked_ns);
-    members->without = calloc((size_t)nrequests + slots, nranks);
-    members->ranks = calloc(nrequests, 2 * nranks * sizeof *members->ranks);
-    members->missing = calloc(nrequests, WORDS * sizeof *members->missing);
-    return members->out != NULL && members->asked_ns != NULL && members->without != NULL && members->ranks != NULL &&
-           members->missing != NULL && xep_ballot_open(&members->mine, nranks, WORDS * nrequests) &&
-           xep_ballot_open(&members->theirs, nranks, WORDS * nrequests);
-}
-
-xep_status_t xep_members_open(xep_buffer_t *buffer, uint64_t offset)
-{
-    uint32_t nranks = buffer->shape.nranks;
-    xep_members_t *members = buffer->members = calloc(1, sizeof *members);
-    if (members != NULL) {
-        members->ways = ways_of(&buffer->shape);
-        members->offset = offset;
-        members->own = (xep_members_area_t *)(void *)((char *)buffer->heap->base + offset);
-    }
-    if (members == NULL || !get_memory(members, nranks, buffer->shape.slots, buffer->nrequests) ||
-        members->ways->open(buffer) != XEP_OK)
-        return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the ballots of %u ranks", nranks);
-    buffer->env.out = members->out;
-    buffer->group->goes_on = 1;
-    return XEP_OK;
-}
-
-void xep_members_close(xep_buffer_t *buffer)
-{
-    xep_members_t *members = buffer->members;
-    if (members == NULL) return;
-    members->ways->close(members);
-    xep_ballot_close(&members->mine);
-    xep_ballot_close(&members->theirs);
-    free(members->missing);
-    free(members->ranks);
-    free(members->without);
-    free(members->asked_ns);
-    free(members->out);
-    free(members);
-    buffer->members = NULL;
 }
 
 /* ---- being left out ---- */
@@ -113,10 +49,10 @@ static uint8_t *without_of(const xep_request_t *req)
 }
 
 /* 0 or XEP_OUT_*. */
-static uint8_t out_of(const xep_members_t *members, uint64_t epoch, uint32_t rank)
+static uint8_t out_of(const xep_agreement_t *agreement, uint64_t epoch, uint32_t rank)
 {
-    if (!members->out[rank] || xep_ballot_is_with(&members->mine, rank, last_word(epoch))) return 0;
-    return xep_ballot_is_with(&members->mine, rank, first_word(epoch)) ? XEP_OUT_HEARD : XEP_OUT_SILENT;
+    if (!agreement->out[rank] || xep_ballot_is_with(&agreement->mine, rank, last_word(epoch))) return 0;
+    return xep_ballot_is_with(&agreement->mine, rank, first_word(epoch)) ? XEP_OUT_HEARD : XEP_OUT_SILENT;
 }
 
 /* Those that it is with, and those that it is without in this way. */
@@ -145,13 +81,13 @@ static void list_all(xep_request_t *req)
  */
 static void choose(xep_request_t *req)
 {
-    const xep_members_t *members = req->buffer->members;
+    const xep_agreement_t *agreement = &req->buffer->members->agreement;
     uint32_t nranks = req->buffer->shape.nranks, count = 0;
     uint8_t *without = without_of(req);
     for (uint32_t r = 0; r < nranks; r++) {
-        if (without[r] == 0) without[r] = out_of(members, req->op.epoch, r);
+        if (without[r] == 0) without[r] = out_of(agreement, req->op.epoch, r);
         count += without[r] != 0;
-        req->unsettled |= members->out[r] && without[r] == 0;
+        req->unsettled |= agreement->out[r] && without[r] == 0;
     }
     req->op.out = count != 0 ? without : NULL;
     list_all(req);
@@ -164,8 +100,9 @@ static void choose(xep_request_t *req)
  * top is the last operation that this rank has called: of later ones the suspect's word counts for nobody, unless
  * another survivor, who was further ahead, has it.
  */
-static void suspect(xep_buffer_t *buffer, uint32_t rank, xep_doubt_t doubt)
+static void suspect(void *arg, uint32_t rank, xep_out_reason_t reason)
 {
+    xep_buffer_t *buffer = arg;
     xep_members_t *members = buffer->members;
     uint32_t count = 0;
     for (uint32_t i = 0; i < buffer->nrequests; i++) {
@@ -176,8 +113,8 @@ static void suspect(xep_buffer_t *buffer, uint32_t rank, xep_doubt_t doubt)
         if (held < XEP_HOLDS_FIRST) members->missing[count++] = first_word(req->op.epoch);
         if (held < XEP_HOLDS_ALL) members->missing[count++] = last_word(req->op.epoch);
     }
-    xep_ballot_suspect(&members->mine, rank, doubt, last_word(buffer->epoch), members->missing, count);
-    xep_group_put_out(buffer->group, rank, (xep_out_reason_t)doubt);
+    xep_ballot_suspect(&members->agreement.mine, rank, reason, last_word(buffer->epoch), members->missing, count);
+    xep_group_put_out(buffer->group, rank, reason);
 }
 
 /* Whom this process has given up, in whatever call. */
@@ -186,73 +123,18 @@ static int suspect_out(xep_buffer_t *buffer)
     int changed = 0;
     buffer->members->seen_outs = atomic_load_explicit(&buffer->group->outs, memory_order_acquire);
     for (uint32_t r = 0; r < buffer->shape.nranks; r++) {
-        if (!xep_group_is_out(buffer->group, r) || xep_ballot_suspects(&buffer->members->mine, r)) continue;
-        suspect(buffer, r, (xep_doubt_t)atomic_load(&buffer->group->out[r].reason));
+        if (!xep_group_is_out(buffer->group, r) || xep_ballot_suspects(&buffer->members->agreement.mine, r)) continue;
+        suspect(buffer, r, (xep_out_reason_t)atomic_load(&buffer->group->out[r].reason));
         changed = 1;
     }
     return changed;
 }
 
-/* One of theirs is in members->theirs. A rank that reads there that it is suspected is out as surely as if told. */
-static int adopt(xep_buffer_t *buffer, uint32_t from)
-{
-    xep_members_t *members = buffer->members;
-    int changed = 0;
-    for (uint32_t r = 0; r < buffer->shape.nranks; r++) {
-        if (!xep_ballot_suspects(&members->theirs, r) || xep_ballot_suspects(&members->mine, r)) continue;
-        if (r == buffer->shape.rank) {
-            atomic_store(&members->own->left_out, from + UINT64_C(1));
-            return 0;
-        }
-        suspect(buffer, r, (xep_doubt_t)members->theirs.tallies[r].doubt);
-        changed = 1;
-    }
-    return xep_ballot_adopt(&members->mine, &members->theirs) || changed;
-}
-
-/*
- * Whether the own ballot has changed: then it has to be published before any other is compared with it, and those
- * behind are read in the next round. A ballot that is being written will be followed by the bell.
- */
-static int listen(xep_buffer_t *buffer)
-{
-    xep_members_t *members = buffer->members;
-    int changed = 0;
-    for (uint32_t r = 0; r < buffer->shape.nranks; r++) {
-        if (r == buffer->shape.rank || xep_ballot_suspects(&members->mine, r)) continue;
-        if (!changed && members->ways->read(buffer, r)) {
-            changed = adopt(buffer, r);
-            if (changed || xep_ballot_is_same(&members->mine, &members->theirs)) members->asked_ns[r] = 0;
-        }
-    }
-    return changed;
-}
-
-/* Whether every survivor says the same as this rank: then nobody can come to another decision. */
-static int all_heard(const xep_buffer_t *buffer)
-{
-    const xep_members_t *members = buffer->members;
-    for (uint32_t r = 0; r < buffer->shape.nranks; r++)
-        if (r != buffer->shape.rank && !xep_ballot_suspects(&members->mine, r) && members->asked_ns[r] != 0) return 0;
-    return 1;
-}
-
-/* The others first hear that they are out, then this rank looks whether it is, then it goes on. */
+/* Between what the others are told and the look at the own word decide() has a fence. */
 static int decide(xep_buffer_t *buffer)
 {
     xep_members_t *members = buffer->members;
-    for (uint32_t r = 0; r < buffer->shape.nranks; r++) {
-        if (!xep_ballot_suspects(&members->mine, r) || members->out[r]) continue;
-        members->ways->tell_out(buffer, r);
-        members->out[r] = 1;
-        (void)xep_ballot_set_gone(&members->mine, r);
-        xep_log(XEP_LOG_WARN, "rank %u is out: %s; operations after %llu are without it", r,
-                xep_out_reason_text((xep_out_reason_t)members->mine.tallies[r].doubt),
-                (unsigned long long)members->mine.tallies[r].top / WORDS);
-    }
-    /* between their left_out and the look at the own one: without it both of two could go on (members.h) */
-    atomic_thread_fence(memory_order_seq_cst);
-    members->open = 0;
+    if (!xep_agreement_decide(&members->agreement)) return 0;
     members->decided_ns = xep_clock_ns();
     members->doubted_ns = 0;
     if (is_left_out(buffer)) return 0;
@@ -263,33 +145,23 @@ static int decide(xep_buffer_t *buffer)
     return 1;
 }
 
-/*
- * The own ballot has changed: all are to say the same. A rank that had said all that it could before begins to owe that
- * now, so whoever brought the change itself, or has just been asked, is not taken for one that was silent all the time.
- */
-static void ask_all(xep_buffer_t *buffer)
-{
-    xep_members_t *members = buffer->members;
-    members->said_ns = xep_clock_ns();
-    for (uint32_t r = 0; r < buffer->shape.nranks; r++)
-        if (members->asked_ns[r] == 0) members->asked_ns[r] = members->said_ns;
-}
-
 /* Looking and deciding is for whoever has something new to look at, or waits for others to say the same. */
 static int agree(xep_buffer_t *buffer)
 {
     xep_members_t *members = buffer->members;
+    xep_agreement_t *agreement = &members->agreement;
     int changed = suspect_out(buffer);
-    changed |= listen(buffer);
-    if (changed || members->open) changed |= members->ways->learn(buffer);
+    changed |= xep_agreement_listen(agreement);
+    if (changed || agreement->open) changed |= members->ways->learn(buffer);
+    if (agreement->out_by != 0) atomic_store(&members->own->left_out, agreement->out_by);
     if (is_left_out(buffer)) return 0;
-    if (changed) {
-        members->open = 1;
-        ask_all(buffer);
-        members->ways->publish(buffer);
+    if (changed) xep_agreement_publish(agreement);
+    if (agreement->is_full) {
+        xep_log(XEP_LOG_ERROR, "too many ranks are out: %u, more than mail can name",
+                xep_ballot_count(&agreement->mine));
+        atomic_store(&members->own->left_out, buffer->shape.nranks + UINT64_C(1));
     }
-    if (!members->open) return 1;
-    return !changed && all_heard(buffer) && members->ways->may_decide(buffer) && decide(buffer);
+    return !agreement->open || (!changed && decide(buffer));
 }
 
 int xep_members_advance(xep_buffer_t *buffer)
@@ -297,7 +169,7 @@ int xep_members_advance(xep_buffer_t *buffer)
     xep_members_t *members = buffer->members;
     int news = members->ways->look(buffer);
     if (atomic_load_explicit(&members->own->left_out, memory_order_relaxed) != 0 && is_left_out(buffer)) return 0;
-    if (!members->open && !news &&
+    if (!members->agreement.open && !news &&
         members->seen_outs == atomic_load_explicit(&buffer->group->outs, memory_order_relaxed))
         return 1;
     return agree(buffer);
@@ -349,9 +221,65 @@ xep_status_t xep_members_settle(xep_request_t *req)
     const xep_members_t *members = buffer->members;
     xep_status_t status = XEP_OK;
     for (uint32_t r = 0; r < buffer->shape.nranks && status == XEP_OK; r++)
-        if (members->out[r] && !xep_op_is_without(&req->op, r))
+        if (members->agreement.out[r] && !xep_op_is_without(&req->op, r))
             status = members->ways->settle(req, r, &without_of(req)[r]);
     if (req->op.out == NULL && has_any(without_of(req), buffer->shape.nranks)) req->op.out = without_of(req);
     list_all(req);
     return status;
+}
+
+/* ---- memory ---- */
+
+static const xep_members_ways_t *ways_of(const xep_shape_t *shape)
+{
+    return shape->nodes == 1 ? &xep_members_mapped : &xep_members_wire;
+}
+
+uint64_t xep_members_bytes(const xep_shape_t *shape)
+{
+    return ways_of(shape)->bytes(shape->nranks, WORDS * shape->slots * XEP_REQUESTS_PER_SLOT);
+}
+
+/* without: a row for each request, and one for each slot, whose handle keeps it (without_of). */
+static int get_memory(xep_members_t *members, uint32_t rank, uint32_t nranks, uint32_t slots, uint32_t nrequests)
+{
+    members->without = calloc((size_t)nrequests + slots, nranks);
+    members->ranks = calloc(nrequests, 2 * nranks * sizeof *members->ranks);
+    members->missing = calloc(nrequests, WORDS * sizeof *members->missing);
+    return members->without != NULL && members->ranks != NULL && members->missing != NULL &&
+           xep_agreement_open(&members->agreement, rank, nranks, WORDS * nrequests,
+                              members->ways->words(nranks, WORDS * nrequests));
+}
+
+xep_status_t xep_members_open(xep_buffer_t *buffer, uint64_t offset)
+{
+    uint32_t nranks = buffer->shape.nranks;
+    xep_members_t *members = buffer->members = calloc(1, sizeof *members);
+    if (members != NULL) {
+        members->ways = ways_of(&buffer->shape);
+        members->offset = offset;
+        members->own = (xep_members_area_t *)(void *)((char *)buffer->heap->base + offset);
+        members->agreement.ops = &members->ways->agreement;
+        members->agreement.suspect = suspect;
+        members->agreement.arg = buffer;
+    }
+    if (members == NULL || !get_memory(members, buffer->shape.rank, nranks, buffer->shape.slots, buffer->nrequests) ||
+        members->ways->open(buffer) != XEP_OK)
+        return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the ballots of %u ranks", nranks);
+    buffer->env.out = members->agreement.out;
+    buffer->group->goes_on = 1;
+    return XEP_OK;
+}
+
+void xep_members_close(xep_buffer_t *buffer)
+{
+    xep_members_t *members = buffer->members;
+    if (members == NULL) return;
+    members->ways->close(members);
+    xep_agreement_close(&members->agreement);
+    free(members->missing);
+    free(members->ranks);
+    free(members->without);
+    free(members);
+    buffer->members = NULL;
 }

@@ -9,7 +9,7 @@
  *   left_out  anybody writes it when it has decided that this rank is out
  *   beat      this rank counts its rounds, so that others can tell whether it is in the library
  *   begun     this rank's last operation
- *   ballot    this rank's (ballot.h)
+ *   ballot    this rank's (agreement.h)
  *
  * A rank that has decided that another one is out says so in the other's left_out, and then looks at its own: of two
  * that leave each other out at least one sees it and ends nothing. A rank looks at left_out once more after it has read
@@ -23,10 +23,81 @@
 #ifndef XEP_ELASTIC_MEMBERS_H
 #define XEP_ELASTIC_MEMBERS_H
 
+#include <stdatomic.h>
+
+#include "agreement.h"
 #include "buffer.h"
 #include "group_wait.h"
-#include "members_area.h"
 #include "request.h"
+
+/** One for each rank, in its heap; where all ranks map one another its ballot follows. Zeros at first. */
+typedef struct xep_members_area {
+    _Atomic uint64_t bell;     /* counted up by others; mapped ranks alone */
+    _Atomic uint64_t left_out; /* by others: 0, or a rank that has gone on without this one, plus 1 */
+    uint64_t reserved[6];
+    _Atomic uint64_t beat;  /* by this rank; mapped ranks alone, as begun */
+    _Atomic uint64_t begun; /* by this rank */
+    uint64_t reserved_too[6];
+} xep_members_area_t;
+_Static_assert(sizeof(xep_members_area_t) == 128, "a cache line for others, one for this rank");
+
+/** How the members tell one another: through memory that all map, or by mail. No NULL slots. */
+typedef struct xep_members_ways {
+    /** Of a rank's area, of a ballot in words. */
+    uint64_t (*bytes)(uint32_t nranks, uint32_t most);
+    uint64_t (*words)(uint32_t nranks, uint32_t most);
+
+    /** Finds what the others write here, and allocates. The area is at members->offset. XEP_ERR_NO_MEMORY. */
+    xep_status_t (*open)(xep_buffer_t *buffer);
+    void (*close)(xep_members_t *members);
+
+    /** In every round: whether some rank has said something new. Answers those that ask whether this one is there. */
+    int (*look)(xep_buffer_t *buffer);
+
+    xep_agreement_ops_t agreement; /* with the buffer as arg */
+
+    /** While the ranks agree: adds to the own ballot who is known to be gone, where it matters. Whether that is new. */
+    int (*learn)(xep_buffer_t *buffer);
+
+    /** Whether nothing may be decided, as too few ranks are left that can be reached. */
+    int (*is_cut_off)(const xep_buffer_t *buffer);
+
+    /** Of an operation in flight: how far it counts as being with a suspect, as far as this rank can tell. */
+    xep_holds_t (*holds)(xep_request_t *req, uint32_t rank);
+
+    /** The operation is with a rank that is out, says the agreement: finds its word, or does without. */
+    xep_status_t (*settle)(xep_request_t *req, uint32_t rank, uint8_t *without_p);
+
+    /** Begins to doubt; then whether rank has made a round in the library since, and has begun an operation. */
+    void (*ask)(xep_buffer_t *buffer);
+    int (*makes_rounds)(const xep_buffer_t *buffer, uint32_t rank);
+    int (*has_begun)(const xep_buffer_t *buffer, uint32_t rank, uint64_t epoch);
+    uint32_t least_grace_ms; /* between the two */
+} xep_members_ways_t;
+
+typedef struct xep_members_mail xep_members_mail_t; /* members_wire.c */
+
+/** Of a buffer, in private memory. */
+struct xep_members {
+    const xep_members_ways_t *ways;
+    uint64_t offset; /* of the area, in every heap */
+    xep_members_area_t *own;
+    xep_agreement_t agreement; /* whose out are out of operations that begin: a mode's env has it */
+    uint8_t *without;          /* [nrequests + slots][R] for the out of operations, and of handles */
+    uint32_t *ranks;           /* [nrequests][2][R] for the with and heard of operations */
+    uint64_t *missing;         /* [2 * nrequests] scratch: both words of each operation in flight */
+    unsigned seen_outs;        /* of the group */
+    uint64_t decided_ns;       /* when ranks were left out last; 0: never */
+    uint64_t doubted_ns;       /* when time was over; 0: nobody is doubted */
+    uint32_t input;            /* a slot whose combine input is waited for, plus 1; 0: none */
+    /* mapped: */
+    xep_members_area_t **of; /* [R] */
+    uint64_t seen_bell;
+    uint64_t *beats;   /* [R] when time was over */
+    uint64_t *scratch; /* a ballot that is read */
+    /* over the wire: */
+    xep_members_mail_t *mail;
+};
 
 /** Bytes of a rank's area. */
 uint64_t xep_members_bytes(const xep_shape_t *shape);

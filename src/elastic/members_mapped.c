@@ -11,9 +11,14 @@
 #include "buffer.h"
 #include "request.h"
 
+static uint64_t words(uint32_t nranks, uint32_t most)
+{
+    return xep_ballot_words(nranks, most);
+}
+
 static uint64_t bytes(uint32_t nranks, uint32_t most)
 {
-    return sizeof(xep_members_area_t) + xep_ballot_bytes(nranks, most);
+    return (sizeof(xep_members_area_t) + words(nranks, most) * sizeof(uint64_t) + 63) / 64 * 64;
 }
 
 static xep_status_t open(xep_buffer_t *buffer)
@@ -23,7 +28,8 @@ static xep_status_t open(xep_buffer_t *buffer)
     uint32_t nranks = buffer->shape.nranks;
     members->of = calloc(nranks, sizeof *members->of);
     members->beats = calloc(nranks, sizeof *members->beats);
-    if (members->of == NULL || members->beats == NULL) return XEP_ERR_NO_MEMORY;
+    members->scratch = calloc(members->agreement.capacity, sizeof *members->scratch);
+    if (members->of == NULL || members->beats == NULL || members->scratch == NULL) return XEP_ERR_NO_MEMORY;
     for (uint32_t r = 0; r < nranks; r++)
         members->of[r] = (xep_members_area_t *)(void *)((char *)wire->ops->map(wire, r) + members->offset);
     return XEP_OK;
@@ -31,6 +37,7 @@ static xep_status_t open(xep_buffer_t *buffer)
 
 static void close(xep_members_t *members)
 {
+    free(members->scratch);
     free(members->beats);
     free(members->of);
 }
@@ -47,11 +54,16 @@ static int look(xep_buffer_t *buffer)
     return 1;
 }
 
-/* Torn reads are the ballot's business: it is written under a number that tells (ballot.h). */
-static int read(xep_buffer_t *buffer, uint32_t rank)
+/* Relaxed, between fences: the sum tells whether all words are of one ballot. */
+static int read(void *arg, uint32_t rank)
 {
-    xep_members_t *members = buffer->members;
-    return xep_ballot_read(&members->theirs, members->of[rank] + 1);
+    xep_members_t *members = ((xep_buffer_t *)arg)->members;
+    xep_agreement_t *agreement = &members->agreement;
+    const _Atomic uint64_t *said = (const _Atomic uint64_t *)(const void *)(members->of[rank] + 1);
+    for (uint64_t i = 0; i < agreement->capacity; i++)
+        members->scratch[i] = atomic_load_explicit(&said[i], memory_order_relaxed);
+    atomic_thread_fence(memory_order_acquire);
+    return xep_ballot_read(&agreement->theirs, members->scratch, agreement->capacity);
 }
 
 /* Whom others know to be gone changes nothing: may_decide(). */
@@ -61,20 +73,27 @@ static int learn(xep_buffer_t *buffer)
     return 0;
 }
 
-/* The ballot first, then the bells: whoever hears one finds what it was rung for. */
-static void publish(xep_buffer_t *buffer)
+/*
+ * Behind all that it has of the suspects, for whoever reads it and fetches that; and before the bells: whoever hears
+ * one finds what it was rung for.
+ */
+static void publish(void *arg)
 {
+    const xep_buffer_t *buffer = arg;
     const xep_members_t *members = buffer->members;
-    xep_ballot_publish(&members->mine, members->own + 1);
+    _Atomic uint64_t *said = (_Atomic uint64_t *)(void *)(members->own + 1);
+    atomic_thread_fence(memory_order_release);
+    for (uint64_t i = 0; i < members->agreement.length; i++)
+        atomic_store_explicit(&said[i], members->agreement.said[i], memory_order_relaxed);
     for (uint32_t r = 0; r < buffer->shape.nranks; r++)
-        if (r != buffer->shape.rank && !xep_ballot_suspects(&members->mine, r))
+        if (r != buffer->shape.rank && !xep_ballot_suspects(&members->agreement.mine, r))
             atomic_fetch_add_explicit(&members->of[r]->bell, 1, memory_order_release);
 }
 
 /* Each looks whether it is out itself after it has told the others: memory that both see makes at most one go on. */
-static int may_decide(const xep_buffer_t *buffer)
+static int may_decide(const void *arg)
 {
-    (void)buffer;
+    (void)arg;
     return 1;
 }
 
@@ -84,9 +103,10 @@ static int is_cut_off(const xep_buffer_t *buffer)
     return 0;
 }
 
-/* Relaxed, as decide() has a fence behind all of these stores. */
-static void tell_out(xep_buffer_t *buffer, uint32_t rank)
+/* Relaxed, as a decision has a fence behind all of these stores. */
+static void tell_out(void *arg, uint32_t rank)
 {
+    const xep_buffer_t *buffer = arg;
     atomic_store_explicit(&buffer->members->of[rank]->left_out, buffer->shape.rank + UINT64_C(1), memory_order_relaxed);
 }
 
@@ -127,6 +147,18 @@ static int has_begun(const xep_buffer_t *buffer, uint32_t rank, uint64_t epoch)
 }
 
 const xep_members_ways_t xep_members_mapped = {
-    XEP_MEMBERS_WAYS,
+    .bytes = bytes,
+    .words = words,
+    .open = open,
+    .close = close,
+    .look = look,
+    .agreement = {.read = read, .publish = publish, .may_decide = may_decide, .tell_out = tell_out},
+    .learn = learn,
+    .is_cut_off = is_cut_off,
+    .holds = holds,
+    .settle = settle,
+    .ask = ask,
+    .makes_rounds = makes_rounds,
+    .has_begun = has_begun,
     .least_grace_ms = 5,
 };

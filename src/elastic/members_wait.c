@@ -11,7 +11,6 @@
 #include "cpu.h"
 #include "error.h"
 #include "group_out.h"
-#include "members_area.h"
 #include "request.h"
 
 enum { MOST_GRACE_MS = 1000, GRACE_SHARE = 20 /* a twentieth of the deadline */ };
@@ -88,11 +87,11 @@ static uint64_t answer_ns(const xep_buffer_t *buffer)
     return (uint64_t)buffer->timeout_ms * 1000000u;
 }
 
-/* Whether this rank waits for a ballot of rank, and since when: not since it began to agree, it may know more now. */
+/* Whether this rank waits for a ballot of rank, and since when. One that is out may not be in its own ballot yet. */
 static int owes_ballot(const xep_buffer_t *buffer, uint32_t rank, uint64_t *since_p)
 {
-    *since_p = buffer->members->asked_ns[rank];
-    return rank != buffer->shape.rank && !xep_group_is_out(buffer->group, rank) && *since_p != 0;
+    return xep_agreement_waits_for(&buffer->members->agreement, rank, since_p) &&
+           !xep_group_is_out(buffer->group, rank);
 }
 
 static uint32_t put_out_silent(xep_buffer_t *buffer, uint64_t now)
@@ -125,7 +124,7 @@ static xep_status_t give_up(xep_buffer_t *buffer, uint64_t now, uint64_t *deadli
 
 static xep_status_t doubt_silent(xep_buffer_t *buffer, uint64_t now, uint64_t *deadline_p)
 {
-    uint64_t until = patience_until(buffer, buffer->members->said_ns);
+    uint64_t until = patience_until(buffer, buffer->members->agreement.said_ns);
     if (now >= until) {
         if (put_out_silent(buffer, now) == 0) return give_up(buffer, now, deadline_p);
         until = patience_until(buffer, now);
@@ -147,7 +146,8 @@ xep_status_t xep_members_doubt(xep_buffer_t *buffer, uint64_t *deadline_p)
 {
     xep_members_t *members = buffer->members;
     uint64_t now = xep_clock_ns();
-    if (members->open) return buffer->timeout_ms < 0 ? XEP_ERR_TIMEOUT : doubt_silent(buffer, now, deadline_p);
+    if (members->agreement.open)
+        return buffer->timeout_ms < 0 ? XEP_ERR_TIMEOUT : doubt_silent(buffer, now, deadline_p);
     *deadline_p = now + grace_ns(buffer);
     if (members->doubted_ns == 0) {
         /* with nobody to blame it may be this rank that was stopped, and has not looked since */

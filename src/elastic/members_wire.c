@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Some ranks do not map one another: all is told in messages, by a post in the heap of whoever it is for. One way for
- * all ranks of the buffer, also for those that do map one another.
+ * Some ranks do not map one another: all is told by mail. One way for all ranks of the buffer, also for those that do
+ * map one another.
  *
  * What a rank that is gone has sent to one rank it may not have sent to another, and nobody else has it. So:
  *
@@ -14,10 +14,7 @@
  *     an operation ends alike on all.
  *  3. From the decision on nothing of the rank is stored (heap_sever): what is still on its way changes nothing.
  *
- * So a tally counts as missing all operations in flight that have not concluded; ballot.h does the rest. There each
- * rank reads what the others say now, here what they have said: that is enough, as ballots only grow. When a rank has
- * all ballots that are the same as its own, each of these ranks has said so at some time, and of a suspect's tally
- * they have learned all that any of them could.
+ * So a ballot counts as missing all operations in flight that have not concluded; agreement.h does the rest.
  *
  * Two parts of a group that cannot reach each other must not both go on. So a decision takes more than half of the
  * ranks that are not known to be dead; of two halves, the one with the lowest rank. Known is what the kernel says of a
@@ -26,79 +23,66 @@
  * without that one, too, takes less than it did. So ballots say who is gone in either way, and the rule goes by the
  * ballot alone: ranks that say the same decide alike.
  *
- * A post is written by its rank alone. Its ballot carries a number, which is the signal behind it, and the next one
- * comes when the other has said that it has read this one: messages may overtake one another. A sum shows what is torn
- * all the same, as by a rank that died in the middle of it.
+ * A letter has all that its rank says of the buffer to another one; letters may overtake one another, and the last one
+ * that was sent counts.
  */
 #include "members.h"
 
 #include <stdlib.h>
+#include <string.h>
 
-#include "ballot_words.h"
 #include "buffer.h"
 #include "error.h"
-#include "group_out.h"
-#include "log.h"
+#include "group_mail.h"
 #include "request.h"
 
-enum { LOOK_EVERY = 16 /* rounds to one look at the posts of all: a wait makes thousands in a second */ };
+enum { LOOK_EVERY = 16 /* rounds to one look at what all have said: a wait makes thousands in a second */ };
 
-/** What one rank tells another, in the heap of that one. */
-typedef struct post {
-    _Atomic uint64_t said;     /* the number of its ballot, which follows this struct */
-    _Atomic uint64_t question; /* it doubts the other: whoever sees a new number sends it back as answer */
-    _Atomic uint64_t answer;
-    _Atomic uint64_t begun; /* its operations, when it answered */
-    _Atomic uint64_t heard; /* the number of the other's ballot that it has read */
-    uint64_t reserved[3];
-} post_t;
-_Static_assert(sizeof(post_t) == 64, "a cache line before the ballot");
+/** What one rank tells another, in a letter; the receiver checks it. */
+typedef struct said {
+    uint64_t sequence; /* xep_mail_keep_last() */
+    uint64_t question; /* it doubts the other: whoever sees a new number sends it back as answer */
+    uint64_t answer;
+    uint64_t begun;   /* its operations, when it was sent */
+    uint64_t words[]; /* its ballot; none: it has suspected nobody yet */
+} said_t;
+_Static_assert(sizeof(said_t) == 32, "wire format");
 
-struct xep_members_posts {
-    post_t *first; /* [R], stride bytes apart, in the own heap */
-    uint64_t stride, capacity;
-    uint64_t *mine, *scratch; /* [capacity] the own ballot, as it was sent; one that is read */
-    uint64_t number, length;  /* of mine; 0: nothing was said */
-    uint64_t *sent;           /* [R] number of the ballot that the rank was sent */
-    uint64_t *read, *told;    /* [R] of its that was read here; of which it was told so */
-    uint64_t question;        /* the last that was asked */
-    uint64_t *answered;       /* [R] the last of its questions that was answered */
-    xep_rulings_t rulings;    /* of any rank */
+struct xep_members_mail {
+    said_t *mine;       /* the letter that is sent */
+    xep_letter_t **of;  /* [R] the last of each; NULL: none has come */
+    uint64_t number;    /* of the own ballot; 0: nothing was said */
+    uint64_t *sent;     /* [R] number of the ballot that the rank was sent */
+    uint64_t *answered; /* [R] the last of its questions that was answered */
     uint32_t rounds;
-    uint64_t begun; /* as it is sent */
     int is_waiting; /* something has been told, and has to leave */
 };
 
 /* ---- memory ---- */
 
-static uint64_t post_bytes(uint32_t nranks, uint32_t most)
+static uint64_t words(uint32_t nranks, uint32_t most)
 {
-    return (sizeof(post_t) + xep_ballot_words(nranks, most) * sizeof(uint64_t) + 63) / 64 * 64;
+    uint64_t all = xep_ballot_words(nranks, most), fit = (XEP_MAIL_BYTES - sizeof(said_t)) / sizeof(uint64_t);
+    return all < fit ? all : fit;
 }
 
 static uint64_t bytes(uint32_t nranks, uint32_t most)
 {
-    return sizeof(xep_members_area_t) + nranks * post_bytes(nranks, most);
+    (void)nranks;
+    (void)most;
+    return sizeof(xep_members_area_t);
 }
 
 static xep_status_t open(xep_buffer_t *buffer)
 {
     uint32_t nranks = buffer->shape.nranks;
-    xep_members_posts_t *posts = buffer->members->posts = calloc(1, sizeof *posts);
-    if (posts == NULL) return XEP_ERR_NO_MEMORY;
-    posts->first = (post_t *)(void *)(buffer->members->own + 1);
-    posts->stride = post_bytes(nranks, buffer->members->mine.most);
-    posts->capacity = xep_ballot_words(nranks, buffer->members->mine.most);
-    posts->mine = calloc(posts->capacity, sizeof(uint64_t));
-    posts->scratch = calloc(posts->capacity, sizeof(uint64_t));
-    posts->sent = calloc(nranks, sizeof *posts->sent);
-    posts->read = calloc(nranks, sizeof *posts->read);
-    posts->told = calloc(nranks, sizeof *posts->told);
-    posts->answered = calloc(nranks, sizeof *posts->answered);
-    posts->rulings.most = buffer->nrequests;
-    posts->rulings.list = calloc(buffer->nrequests, sizeof *posts->rulings.list);
-    if (posts->mine == NULL || posts->scratch == NULL || posts->sent == NULL || posts->read == NULL ||
-        posts->told == NULL || posts->answered == NULL || posts->rulings.list == NULL)
+    xep_members_mail_t *mail = buffer->members->mail = calloc(1, sizeof *mail);
+    if (mail == NULL) return XEP_ERR_NO_MEMORY;
+    mail->mine = calloc(1, sizeof *mail->mine + buffer->members->agreement.capacity * sizeof(uint64_t));
+    mail->of = calloc(nranks, sizeof(xep_letter_t *));
+    mail->sent = calloc(nranks, sizeof *mail->sent);
+    mail->answered = calloc(nranks, sizeof *mail->answered);
+    if (mail->mine == NULL || mail->of == NULL || mail->sent == NULL || mail->answered == NULL)
         return XEP_ERR_NO_MEMORY;
     buffer->group->control->spares = 1;
     return XEP_OK;
@@ -106,83 +90,68 @@ static xep_status_t open(xep_buffer_t *buffer)
 
 static void close(xep_members_t *members)
 {
-    xep_members_posts_t *posts = members->posts;
-    if (posts == NULL) return;
-    free(posts->rulings.list);
-    free(posts->answered);
-    free(posts->told);
-    free(posts->read);
-    free(posts->sent);
-    free(posts->scratch);
-    free(posts->mine);
-    free(posts);
+    xep_members_mail_t *mail = members->mail;
+    const xep_buffer_t *buffer = members->agreement.arg;
+    if (mail == NULL) return;
+    xep_mail_free(xep_mail_take(buffer->group, XEP_MAIL_BALLOT, buffer->number));
+    for (uint32_t r = 0; mail->of != NULL && r < members->agreement.mine.nranks; r++) free(mail->of[r]);
+    free(mail->answered);
+    free(mail->sent);
+    free(mail->of);
+    free(mail->mine);
+    free(mail);
 }
 
-/* ---- posts ---- */
+/* ---- letters ---- */
 
-static post_t *post_of(const xep_members_posts_t *posts, uint32_t rank)
+static const said_t *said_by(const xep_members_mail_t *mail, uint32_t rank)
 {
-    return (post_t *)(void *)((char *)posts->first + rank * posts->stride);
-}
-
-static uint64_t load(const _Atomic uint64_t *word)
-{
-    return atomic_load_explicit(word, memory_order_acquire);
-}
-
-/* Of the own post, in any heap. */
-static uint64_t offset_of(const xep_buffer_t *buffer, size_t within)
-{
-    return buffer->members->offset + sizeof(xep_members_area_t) + buffer->shape.rank * buffer->members->posts->stride +
-           within;
-}
-
-/* A wire that takes nothing now is asked again by the next round. */
-static int tell(xep_buffer_t *buffer, uint32_t rank, size_t at, const void *src, size_t length, size_t word,
-                uint64_t value)
-{
-    xep_wire_t *wire = &buffer->heap->wire;
-    buffer->members->posts->is_waiting = 1;
-    return wire->ops->put_signal(wire, rank, offset_of(buffer, at), src, length, offset_of(buffer, word), value) ==
-           XEP_OK;
+    static const said_t nothing = {0};
+    return mail->of[rank] == NULL ? &nothing : (const said_t *)(const void *)mail->of[rank]->data;
 }
 
 static int is_asked(const xep_buffer_t *buffer, uint32_t rank)
 {
-    return rank != buffer->shape.rank && !xep_ballot_suspects(&buffer->members->mine, rank);
+    return rank != buffer->shape.rank && !xep_ballot_suspects(&buffer->members->agreement.mine, rank);
 }
 
-static void send_ballot(xep_buffer_t *buffer)
+/* A rank that cannot be reached now is sent it again in the next round. */
+static void tell(xep_buffer_t *buffer, uint32_t rank)
 {
-    xep_members_posts_t *posts = buffer->members->posts;
+    xep_members_mail_t *mail = buffer->members->mail;
+    const xep_agreement_t *agreement = &buffer->members->agreement;
+    size_t length = agreement->length * sizeof(uint64_t);
+    mail->is_waiting = 1;
+    mail->mine->sequence++;
+    mail->mine->answer = said_by(mail, rank)->question;
+    mail->mine->begun = buffer->epoch;
+    if (length != 0) memcpy(mail->mine->words, agreement->said, length);
+    if (xep_mail_send(buffer->group, rank, XEP_MAIL_BALLOT, buffer->number, mail->mine, sizeof *mail->mine + length) !=
+        XEP_OK)
+        return;
+    mail->sent[rank] = mail->number;
+    mail->answered[rank] = mail->mine->answer;
+}
+
+static void tell_who_lacks(xep_buffer_t *buffer)
+{
+    const xep_members_mail_t *mail = buffer->members->mail;
     for (uint32_t r = 0; r < buffer->shape.nranks; r++)
-        if (is_asked(buffer, r) && posts->sent[r] != posts->number &&
-            load(&post_of(posts, r)->heard) == posts->sent[r] &&
-            tell(buffer, r, sizeof(post_t), posts->mine, posts->length * sizeof(uint64_t), offsetof(post_t, said),
-                 posts->number))
-            posts->sent[r] = posts->number;
+        if (is_asked(buffer, r) && (mail->sent[r] != mail->number || mail->answered[r] != said_by(mail, r)->question))
+            tell(buffer, r);
 }
 
-static void answer(xep_buffer_t *buffer)
+/* Whether some rank says more than it did before. */
+static int take_letters(xep_buffer_t *buffer)
 {
-    xep_members_posts_t *posts = buffer->members->posts;
-    posts->begun = buffer->epoch;
-    for (uint32_t r = 0; r < buffer->shape.nranks; r++) {
-        uint64_t question = load(&post_of(posts, r)->question);
-        if (question != posts->answered[r] && is_asked(buffer, r) &&
-            tell(buffer, r, offsetof(post_t, begun), &posts->begun, sizeof posts->begun, offsetof(post_t, answer),
-                 question))
-            posts->answered[r] = question;
+    int news = 0;
+    xep_letter_t *letter = xep_mail_take(buffer->group, XEP_MAIL_BALLOT, buffer->number), *next;
+    for (; letter != NULL; letter = next) {
+        next = letter->next;
+        if (letter->bytes < sizeof(said_t) || !is_asked(buffer, letter->from)) free(letter);
+        else news |= xep_mail_keep_last(&buffer->members->mail->of[letter->from], letter);
     }
-}
-
-static void tell_heard(xep_buffer_t *buffer)
-{
-    xep_members_posts_t *posts = buffer->members->posts;
-    for (uint32_t r = 0; r < buffer->shape.nranks; r++)
-        if (posts->told[r] != posts->read[r] && is_asked(buffer, r) &&
-            tell(buffer, r, 0, NULL, 0, offsetof(post_t, heard), posts->read[r]))
-            posts->told[r] = posts->read[r];
+    return news;
 }
 
 /* Between operations nobody else asks the wire, and while the ranks agree no operation does. */
@@ -190,60 +159,42 @@ static void push_out(xep_buffer_t *buffer)
 {
     xep_wire_t *wire = &buffer->heap->wire;
     (void)wire->ops->progress(wire);
-    buffer->members->posts->is_waiting = wire->ops->flush(wire) == XEP_INPROGRESS;
+    buffer->members->mail->is_waiting = !buffer->group->transport->ops->mail_has_left(buffer->group->transport);
 }
 
 static int look(xep_buffer_t *buffer)
 {
-    xep_members_posts_t *posts = buffer->members->posts;
-    int news = 0;
-    if (!buffer->members->open && !posts->is_waiting && ++posts->rounds % LOOK_EVERY != 0) return 0;
-    tell_heard(buffer);
-    send_ballot(buffer);
-    answer(buffer);
-    if (buffer->members->open || posts->is_waiting) push_out(buffer);
-    for (uint32_t r = 0; r < buffer->shape.nranks; r++)
-        news |= is_asked(buffer, r) && load(&post_of(posts, r)->said) != posts->read[r];
+    xep_members_mail_t *mail = buffer->members->mail;
+    int open = buffer->members->agreement.open;
+    if (!open && !mail->is_waiting && ++mail->rounds % LOOK_EVERY != 0) return 0;
+    int news = take_letters(buffer);
+    tell_who_lacks(buffer);
+    if (open || mail->is_waiting) push_out(buffer);
     return news;
 }
 
 /* ---- ballots ---- */
 
-/* More suspects than a ballot has room for: this rank cannot agree any more, and is the one that goes. */
-static void publish(xep_buffer_t *buffer)
+static void publish(void *arg)
 {
-    xep_members_t *members = buffer->members;
-    xep_members_posts_t *posts = members->posts;
-    posts->number++;
-    posts->length = xep_ballot_write_words(&members->mine, &posts->rulings, posts->mine);
-    if (posts->length != 0) {
-        send_ballot(buffer);
-        return;
-    }
-    xep_log(XEP_LOG_ERROR, "too many ranks are out (at most %d)", XEP_BALLOT_MOST_SUSPECTS);
-    atomic_store(&members->own->left_out, buffer->shape.nranks + UINT64_C(1));
+    xep_buffer_t *buffer = arg;
+    buffer->members->mail->number++;
+    tell_who_lacks(buffer);
 }
 
-static int read(xep_buffer_t *buffer, uint32_t rank)
+static int read(void *arg, uint32_t rank)
 {
-    xep_members_t *members = buffer->members;
-    xep_members_posts_t *posts = members->posts;
-    const post_t *post = post_of(posts, rank);
-    const _Atomic uint64_t *words = (const _Atomic uint64_t *)(const void *)(post + 1);
-    uint64_t said = load(&post->said);
-    if (said == 0) return 0;
-    for (uint64_t i = 0; i < posts->capacity; i++)
-        posts->scratch[i] = atomic_load_explicit(&words[i], memory_order_relaxed);
-    if (!xep_ballot_take_words(&members->theirs, &posts->rulings, posts->scratch, posts->capacity)) return 0;
-    posts->read[rank] = said;
-    return 1;
+    xep_members_t *members = ((xep_buffer_t *)arg)->members;
+    const xep_letter_t *letter = members->mail->of[rank];
+    return letter != NULL && xep_ballot_read(&members->agreement.theirs, said_by(members->mail, rank)->words,
+                                             (letter->bytes - sizeof(said_t)) / sizeof(uint64_t));
 }
 
 /* Errors that all ranks get; after any other one the buffer takes no operation. */
 void xep_members_note_ruling(xep_buffer_t *buffer, const xep_op_t *op, xep_status_t status)
 {
-    if (buffer->members->posts == NULL || !xep_ruling_is_due(status)) return;
-    xep_rulings_add(&buffer->members->posts->rulings, (xep_ruling_t){op->epoch, status, op->refused});
+    if (buffer->members->mail == NULL || !xep_ruling_is_due(status)) return;
+    xep_rulings_add(&buffer->members->agreement.mine.rulings, (xep_ruling_t){op->epoch, status, op->refused});
 }
 
 /* ---- decisions ---- */
@@ -254,11 +205,11 @@ void xep_members_note_ruling(xep_buffer_t *buffer, const xep_op_t *op, xep_statu
  */
 static int has_most(const xep_buffer_t *buffer)
 {
-    const xep_ballot_t *mine = &buffer->members->mine;
+    const xep_ballot_t *mine = &buffer->members->agreement.mine;
     uint32_t all = 0, with = 0, lowest = 0;
     for (uint32_t r = 0; r < buffer->shape.nranks; r++) {
         uint32_t here = !xep_ballot_suspects(mine, r);
-        if (!here && mine->tallies[r].gone) continue;
+        if (!here && mine->suspects[r].gone) continue;
         if (all++ == 0) lowest = here;
         with += here;
     }
@@ -268,11 +219,11 @@ static int has_most(const xep_buffer_t *buffer)
 /* Asking costs a system call for each rank of the same host, so only whoever has not most asks. */
 static int learn(xep_buffer_t *buffer)
 {
-    xep_ballot_t *mine = &buffer->members->mine;
+    xep_ballot_t *mine = &buffer->members->agreement.mine;
     int changed = 0;
     if (has_most(buffer)) return 0;
     for (uint32_t r = 0; r < buffer->shape.nranks; r++)
-        if (xep_ballot_suspects(mine, r) && !mine->tallies[r].gone && xep_group_has_ended(buffer->group, r))
+        if (xep_ballot_suspects(mine, r) && !mine->suspects[r].gone && xep_group_has_ended(buffer->group, r))
             changed |= xep_ballot_set_gone(mine, r);
     return changed;
 }
@@ -283,17 +234,19 @@ static int is_cut_off(const xep_buffer_t *buffer)
 }
 
 /* Others wait for this rank's ballot, and it may be in no call of the library for a while once it has decided. */
-static int may_decide(const xep_buffer_t *buffer)
+static int may_decide(const void *arg)
 {
-    const xep_members_posts_t *posts = buffer->members->posts;
+    const xep_buffer_t *buffer = arg;
+    const xep_members_mail_t *mail = buffer->members->mail;
     for (uint32_t r = 0; r < buffer->shape.nranks; r++)
-        if (is_asked(buffer, r) && posts->sent[r] != posts->number) return 0;
+        if (is_asked(buffer, r) && mail->sent[r] != mail->number) return 0;
     return has_most(buffer);
 }
 
 /* The message may wait where the rank does not take it; then it finds that nobody answers. */
-static void tell_out(xep_buffer_t *buffer, uint32_t rank)
+static void tell_out(void *arg, uint32_t rank)
 {
+    xep_buffer_t *buffer = arg;
     xep_wire_t *wire = &buffer->heap->wire;
     uint64_t word = buffer->members->offset + offsetof(xep_members_area_t, left_out);
     (void)wire->ops->put_signal(wire, rank, 0, NULL, 0, word, buffer->shape.rank + UINT64_C(1));
@@ -316,9 +269,9 @@ static xep_holds_t holds(xep_request_t *req, uint32_t rank)
 /* What others have concluded holds for all that have not, also where the word is here. */
 static xep_status_t rule(xep_request_t *req)
 {
-    const xep_members_posts_t *posts = req->buffer->members->posts;
-    const xep_ruling_t *ruling = xep_rulings_find(&posts->rulings, req->op.epoch);
-    if (ruling == NULL && req->op.epoch <= posts->rulings.forgotten)
+    const xep_rulings_t *rulings = &req->buffer->members->agreement.mine.rulings;
+    const xep_ruling_t *ruling = xep_rulings_find(rulings, req->op.epoch);
+    if (ruling == NULL && req->op.epoch <= rulings->forgotten)
         return xep_fail(XEP_ERR_PEER, "nobody knows any more how the others have ended operation %llu",
                         (unsigned long long)req->op.epoch);
     req->op.is_ruled = 1;
@@ -339,26 +292,37 @@ static xep_status_t settle(xep_request_t *req, uint32_t rank, uint8_t *without_p
 
 static void ask(xep_buffer_t *buffer)
 {
-    xep_members_posts_t *posts = buffer->members->posts;
-    posts->question++;
+    buffer->members->mail->mine->question++;
     for (uint32_t r = 0; r < buffer->shape.nranks; r++)
-        if (is_asked(buffer, r)) (void)tell(buffer, r, 0, NULL, 0, offsetof(post_t, question), posts->question);
+        if (is_asked(buffer, r)) tell(buffer, r);
     push_out(buffer);
 }
 
 static int makes_rounds(const xep_buffer_t *buffer, uint32_t rank)
 {
-    const xep_members_posts_t *posts = buffer->members->posts;
-    return load(&post_of(posts, rank)->answer) == posts->question;
+    const xep_members_mail_t *mail = buffer->members->mail;
+    return said_by(mail, rank)->answer == mail->mine->question;
 }
 
-/* As it said when it was asked. */
+/* As it said with its answer, or behind it. */
 static int has_begun(const xep_buffer_t *buffer, uint32_t rank, uint64_t epoch)
 {
-    const post_t *post = post_of(buffer->members->posts, rank);
-    return makes_rounds(buffer, rank) && load(&post->begun) >= epoch;
+    return makes_rounds(buffer, rank) && said_by(buffer->members->mail, rank)->begun >= epoch;
 }
 
 const xep_members_ways_t xep_members_wire = {
-    XEP_MEMBERS_WAYS, .least_grace_ms = 200, /* for a question and its answer, on a machine that is busy */
+    .bytes = bytes,
+    .words = words,
+    .open = open,
+    .close = close,
+    .look = look,
+    .agreement = {.read = read, .publish = publish, .may_decide = may_decide, .tell_out = tell_out},
+    .learn = learn,
+    .is_cut_off = is_cut_off,
+    .holds = holds,
+    .settle = settle,
+    .ask = ask,
+    .makes_rounds = makes_rounds,
+    .has_begun = has_begun,
+    .least_grace_ms = 200, /* for a question and its answer, on a machine that is busy */
 };

@@ -16,7 +16,7 @@
 #include "rest.h"
 #include "transport.h"
 
-typedef struct xep_progress_thread xep_progress_thread_t; /* progress_thread.h */
+typedef struct xep_progress_thread xep_progress_thread_t; /* group_progress_thread.c */
 typedef struct xep_group_accounts xep_group_accounts_t;   /* group_account.h */
 
 typedef struct xep_inbox xep_inbox_t;         /* group_mail.c */
@@ -155,5 +155,12 @@ void xep_group_close(xep_group_t *group);
  * XEP_ERR_MISMATCH, with a sentence: ranks disagree on a setting or run different versions.
  */
 xep_status_t xep_group_hello(xep_group_t *group, xep_neighbours_t *neighbours, xep_whereabouts_t *where);
+
+/* ---- group_progress_thread.c ---- */
+
+/* A thread that makes progress of a group until it is stopped: XEP_PROGRESS=thread. */
+
+xep_status_t xep_progress_start(xep_group_t *group, xep_progress_thread_t **thread_p);
+void xep_progress_stop(xep_progress_thread_t *thread);
 
 #endif

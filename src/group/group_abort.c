@@ -86,7 +86,7 @@ void xep_group_tell_end(xep_group_t *group)
     uint64_t word = atomic_load(&group->ended);
     for (uint32_t r = 0; word != 0 && r < group->nranks; r++)
         if (!group->peers[r].mapped && !xep_group_is_out(group, r))
-            (void)xep_mail_send(group, r, XEP_MAIL_END, &word, sizeof word);
+            (void)xep_mail_send(group, r, XEP_MAIL_END, 0, &word, sizeof word);
 }
 
 xep_status_t xep_group_check_doubt(xep_group_t *group)

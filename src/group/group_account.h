@@ -49,7 +49,7 @@ void xep_group_answer(xep_group_t *group, xep_account_fn fill, void *arg);
 /** Tells all what this rank has waited for in vain; does not wait. */
 void xep_group_tell(xep_group_t *group, const xep_account_t *account);
 
-/* ---- for group_ask.c, with the lock held ---- */
+/* ---- for group_account_ask.c, with the lock held ---- */
 
 /** Whether it can be asked: another rank that is not out. */
 static inline int xep_group_account_is_asked(const xep_group_t *group, uint32_t rank)
@@ -62,5 +62,15 @@ void xep_group_account_put_all(xep_group_t *group, const xep_account_t *account)
 
 /** The last account of a rank, and its number; 0: there is none, or not now. */
 int xep_group_account_get(const xep_group_t *group, uint32_t rank, xep_account_t *account, uint64_t *number_p);
+
+/* ---- group_account_ask.c ---- */
+
+/* What a rank does whose wait has ended in vain: it asks the others, and says what all accounts come to. */
+
+/**
+ * Tells all, waits for their accounts for a twentieth of timeout_ms (20 ms to 1 s) at most, and logs what they come to.
+ * Returns status; the reason of this thread's last error stays as it is.
+ */
+xep_status_t xep_group_ask(xep_group_t *group, const xep_account_t *account, int32_t timeout_ms, xep_status_t status);
 
 #endif

@@ -21,7 +21,6 @@
 #include "group_sleep.h"
 #include "host.h"
 #include "log.h"
-#include "progress_thread.h"
 #include "recording.h"
 
 /*

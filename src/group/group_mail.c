@@ -17,32 +17,36 @@ enum { MOST_HELD = 1 << 20 /* bytes of one rank: a step of a group's creation ha
 
 /** In front of each message; written by the sender, checked by the receiver. */
 typedef struct head {
+    uint64_t about;
     uint32_t kind;  /* xep_mail_kind_t */
     uint32_t bytes; /* that follow */
 } head_t;
-_Static_assert(sizeof(head_t) == 8, "wire format");
+_Static_assert(sizeof(head_t) == 16, "wire format");
 
 struct xep_inbox {
     pthread_mutex_t lock; /* of all below */
     xep_letter_t *first, **last;
-    size_t *held; /* [nranks] bytes of each rank */
+    size_t *held;        /* [nranks] bytes of each rank */
+    atomic_uint letters; /* that wait: whoever looks often takes no lock for none */
 };
 
 /* From the transport's thread, while another one may take letters. A full box drops the newest: the oldest are what the
  * reader needs next. */
-static void keep(xep_inbox_t *inbox, uint32_t from, uint32_t kind, const void *data, size_t bytes)
+static void keep(xep_inbox_t *inbox, uint32_t from, const head_t *head, const void *data)
 {
+    size_t bytes = head->bytes;
     pthread_mutex_lock(&inbox->lock);
     xep_letter_t *letter = inbox->held[from] + bytes > MOST_HELD ? NULL : malloc(sizeof *letter + bytes);
     if (letter == NULL) {
         xep_log(XEP_LOG_WARN, "mail from rank %u was dropped: %zu bytes of it wait to be read (at most %d)", from,
                 inbox->held[from], MOST_HELD);
     } else {
-        *letter = (xep_letter_t){.from = from, .kind = kind, .bytes = bytes};
+        *letter = (xep_letter_t){.about = head->about, .from = from, .kind = head->kind, .bytes = bytes};
         memcpy(letter->data, data, bytes);
         *inbox->last = letter;
         inbox->last = &letter->next;
         inbox->held[from] += bytes;
+        atomic_fetch_add_explicit(&inbox->letters, 1, memory_order_relaxed);
     }
     pthread_mutex_unlock(&inbox->lock);
 }
@@ -60,8 +64,8 @@ static void arrived(void *arg, uint32_t from, const void *message, size_t bytes)
         memcpy(&word, data, sizeof word);
         atomic_store_explicit(&group->mailed_by, from, memory_order_relaxed);
         atomic_store_explicit(&group->mailed_end, word, memory_order_release);
-    } else if (head.kind == XEP_MAIL_STATE || head.kind == XEP_MAIL_FRAGMENT) {
-        keep(group->inbox, from, head.kind, data, head.bytes);
+    } else if (head.kind == XEP_MAIL_STATE || head.kind == XEP_MAIL_FRAGMENT || head.kind == XEP_MAIL_BALLOT) {
+        keep(group->inbox, from, &head, data);
     } else if (head.kind != XEP_MAIL_FIRST) {
         xep_log(XEP_LOG_WARN, "invalid mail from rank %u was dropped: kind %u, %zu bytes", from, head.kind, bytes);
     }
@@ -89,17 +93,15 @@ xep_status_t xep_mail_open(xep_group_t *group)
 void xep_mail_close(xep_group_t *group)
 {
     if (group->inbox == NULL) return;
-    for (xep_letter_t *letter = group->inbox->first, *next; letter != NULL; letter = next) {
-        next = letter->next;
-        free(letter);
-    }
+    xep_mail_free(group->inbox->first);
     pthread_mutex_destroy(&group->inbox->lock);
     free(group->inbox->held);
     free(group->inbox);
 }
 
 /* In one piece, from the stack: the transport has taken it when this returns. */
-xep_status_t xep_mail_send(xep_group_t *group, uint32_t rank, xep_mail_kind_t kind, const void *data, size_t bytes)
+xep_status_t xep_mail_send(xep_group_t *group, uint32_t rank, xep_mail_kind_t kind, uint64_t about, const void *data,
+                           size_t bytes)
 {
     struct {
         head_t head;
@@ -107,7 +109,7 @@ xep_status_t xep_mail_send(xep_group_t *group, uint32_t rank, xep_mail_kind_t ki
     } message;
     if (bytes > XEP_MAIL_BYTES)
         return xep_fail(XEP_ERR_INVALID, "mail too long: %zu bytes (at most %d)", bytes, XEP_MAIL_BYTES);
-    message.head = (head_t){.kind = kind, .bytes = (uint32_t)bytes};
+    message.head = (head_t){.about = about, .kind = kind, .bytes = (uint32_t)bytes};
     memcpy(message.data, data, bytes);
     return group->transport->ops->mail(group->transport, rank, &message, sizeof message.head + bytes);
 }
@@ -126,18 +128,52 @@ void xep_mail_leave(xep_group_t *group, int32_t most_ms)
 void xep_mail_begin(xep_group_t *group)
 {
     for (uint32_t r = 0; r < group->nranks; r++)
-        if (!group->peers[r].mapped) (void)xep_mail_send(group, r, XEP_MAIL_FIRST, "", 0);
+        if (!group->peers[r].mapped) (void)xep_mail_send(group, r, XEP_MAIL_FIRST, 0, "", 0);
 }
 
-/* All at once and under the lock for a moment only; the reader goes through them in peace. */
-xep_letter_t *xep_mail_take(xep_group_t *group)
+/* Others stay, in their order. Under the lock for a moment only; the reader goes through them in peace. */
+xep_letter_t *xep_mail_take(xep_group_t *group, xep_mail_kind_t kind, uint64_t about)
 {
     xep_inbox_t *inbox = group->inbox;
+    xep_letter_t *first = NULL, **last = &first, *letter;
+    if (atomic_load_explicit(&inbox->letters, memory_order_relaxed) == 0) return NULL;
     pthread_mutex_lock(&inbox->lock);
-    xep_letter_t *first = inbox->first;
-    inbox->first = NULL;
     inbox->last = &inbox->first;
-    memset(inbox->held, 0, group->nranks * sizeof *inbox->held);
+    while ((letter = *inbox->last) != NULL) {
+        if (letter->kind != (uint32_t)kind || letter->about != about) {
+            inbox->last = &letter->next;
+            continue;
+        }
+        *inbox->last = letter->next;
+        letter->next = NULL;
+        *last = letter;
+        last = &letter->next;
+        inbox->held[letter->from] -= letter->bytes;
+        atomic_fetch_sub_explicit(&inbox->letters, 1, memory_order_relaxed);
+    }
     pthread_mutex_unlock(&inbox->lock);
     return first;
+}
+
+void xep_mail_free(xep_letter_t *first)
+{
+    for (xep_letter_t *letter = first, *next; letter != NULL; letter = next) {
+        next = letter->next;
+        free(letter);
+    }
+}
+
+static uint64_t sequence_of(const xep_letter_t *letter)
+{
+    uint64_t sequence = 0;
+    if (letter != NULL) memcpy(&sequence, letter->data, sizeof sequence);
+    return sequence;
+}
+
+int xep_mail_keep_last(xep_letter_t **last, xep_letter_t *letter)
+{
+    int is_later = sequence_of(letter) > sequence_of(*last);
+    free(is_later ? *last : letter);
+    if (is_later) *last = letter;
+    return is_later;
 }

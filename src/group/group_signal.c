@@ -11,7 +11,7 @@
 
 #include "cpu.h"
 #include "error.h"
-#include "group_ask.h"
+#include "group_account.h"
 #include "group_out.h"
 #include "group_wait.h"
 

@@ -7,7 +7,6 @@
 #include "boot.h"
 #include "error.h"
 #include "pmix_client.h"
-#include "pmix_exchange.h"
 #include "pmix_life.h"
 
 typedef struct pmix_boot {

@@ -44,4 +44,12 @@ xep_status_t xep_pmix_client_open(int32_t timeout_ms, int for_group, xep_pmix_cl
  */
 xep_status_t xep_pmix_client_mark(const xep_pmix_client_t *client);
 
+/* ---- pmix_client_exchange.c ---- */
+
+/* An allgather over PMIx. */
+
+/** recv[nranks * bytes] from send[bytes] of every rank of the job; bytes may be 0. Collective, blocking, a barrier. */
+xep_status_t xep_pmix_exchange(xep_pmix_client_t *client, const xep_boot_t *boot, const void *send, void *recv,
+                               size_t bytes);
+
 #endif

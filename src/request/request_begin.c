@@ -10,7 +10,6 @@
 #include "handle.h"
 #include "layout.h"
 #include "members.h"
-#include "members_area.h"
 #include "staging.h"
 #include "trace.h"
 
@@ -22,7 +21,7 @@
  */
 static int begins_now(const xep_buffer_t *buffer, xep_op_kind_t kind, const xep_request_t *after)
 {
-    if (buffer->members != NULL && buffer->members->open) return 0;
+    if (buffer->members != NULL && buffer->members->agreement.open) return 0;
     if (kind == XEP_OP_NEXT && xep_request_in_turn(buffer) != NULL) return 0;
     return after == NULL && (kind == XEP_OP_COMBINE || buffer->deferred == 0);
 }

@@ -12,7 +12,6 @@
 #include "handle.h"
 #include "log.h"
 #include "members.h"
-#include "members_area.h"
 
 static void set_reason(xep_request_t *req, const char *reason)
 {
@@ -140,7 +139,7 @@ static void explain_wait(const xep_request_t *req, char *text, size_t bytes)
     const xep_buffer_t *buffer = req->buffer;
     const int follows = xep_request_after_status(req) == XEP_INPROGRESS;
     const xep_request_t *other = follows ? req->after : xep_request_held_by(req);
-    if (buffer->members != NULL && buffer->members->open)
+    if (buffer->members != NULL && buffer->members->agreement.open)
         snprintf(text, bytes, "waits until the ranks agree on who is out");
     else if (req->state == XEP_REQUEST_ACTIVE) buffer->plugin.plugin->explain(buffer->mode, &req->op, text, bytes);
     else if (other != NULL)

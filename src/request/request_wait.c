@@ -10,11 +10,10 @@
 
 #include "buffer_give_up.h"
 #include "cpu.h"
-#include "group_ask.h"
+#include "group_account.h"
 #include "group_wait.h"
 #include "handle.h"
 #include "members.h"
-#include "members_area.h"
 #include "staging.h"
 
 /* A look calls the mode, which asks the wire by itself; the group's progress is for what is not of this buffer. */

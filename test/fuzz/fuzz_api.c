@@ -20,7 +20,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "oracle_layout.h"
+#include "oracle.h"
 
 const fuzz_target_t fuzz_target = {.name = "api", .unit = "calls", .runs = 400};
 

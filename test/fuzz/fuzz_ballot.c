@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Ballots of a rank that lies, with the right sum: in messages, and in memory that all map. What the input says goes
+ * Ballots of a rank that lies, with the right sum. What the input says goes
  * into lists that are well made as often as not, since hardly any other comes past the first checks. Whatever is taken
  * leaves the own ballot sound: lists ascend and have room, no operation is with fewer ranks than before, and the same
  * ballot changes nothing when it comes again.
@@ -9,30 +9,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ballot_words.h"
+#include "ballot.h"
 #include "fuzz_target.h"
 
 const fuzz_target_t fuzz_target = {.name = "ballot", .unit = "ballots", .runs = 20000};
 
 enum { MOST_TURNS = 32, MOST_RANKS = 5, MOST_MISSING = 6, EPOCHS = 64 };
 
-/* As ballot_words.c and ballot.c lay them out. */
-enum {
-    SUM,
-    SUSPECTS,
-    RULINGS,
-    FORGOTTEN,
-    HEAD_WORDS,
-    RULING_WORDS = 3,
-    TALLY_WORDS = 4,
-    SHARED_HEAD = 8,
-    SHARED_TALLY = 3
-};
+/* As ballot.h lays them out. */
+enum { SUM, SUSPECTS, RULINGS, FORGOTTEN, HEAD_WORDS, RULING_WORDS = 3, SUSPECT_WORDS = 4 };
 
 /* A rank whose ballot is mine, and that reads theirs. */
 typedef struct reader {
     xep_ballot_t mine, theirs;
-    xep_rulings_t rulings;
 } reader_t;
 
 static void *allocate(size_t count, size_t bytes)
@@ -48,14 +37,12 @@ static void reader_open(reader_t *reader, fuzz_input_t *input)
     uint32_t most = 1 + (uint32_t)fuzz_below(input, MOST_MISSING);
     if (!xep_ballot_open(&reader->mine, nranks, most) || !xep_ballot_open(&reader->theirs, nranks, most))
         fuzz_fail("no memory");
-    reader->rulings = (xep_rulings_t){.most = most, .list = allocate(most, sizeof(xep_ruling_t))};
 }
 
 static void reader_close(reader_t *reader)
 {
     xep_ballot_close(&reader->mine);
     xep_ballot_close(&reader->theirs);
-    free(reader->rulings.list);
 }
 
 /* ---- what the other rank says ---- */
@@ -74,7 +61,7 @@ static uint64_t make_count(fuzz_input_t *input, uint32_t most)
     return fuzz_below(input, 8) == 0 ? fuzz_number(input) : fuzz_below(input, most + UINT64_C(2));
 }
 
-static uint64_t make_doubt(fuzz_input_t *input)
+static uint64_t make_reason(fuzz_input_t *input)
 {
     return fuzz_below(input, 8) == 0 ? fuzz_number(input) : fuzz_below(input, 4) + 256 * fuzz_below(input, 2);
 }
@@ -100,35 +87,18 @@ static int tell_words(reader_t *reader, fuzz_input_t *input)
         words[at + 2] = fuzz_number(input);
     }
     words[SUSPECTS] = make_count(input, nranks);
-    for (uint64_t i = 0; i < words[SUSPECTS] && at + TALLY_WORDS <= capacity; i++) {
-        uint64_t *tally = words + at, count = make_count(input, most), kept = count <= most ? count : most + 1;
-        tally[0] = fuzz_below(input, nranks + UINT64_C(1));
-        tally[1] = make_doubt(input);
-        tally[2] = make_list(input, scratch, kept);
-        tally[3] = count;
-        at += TALLY_WORDS;
+    for (uint64_t i = 0; i < words[SUSPECTS] && at + SUSPECT_WORDS <= capacity; i++) {
+        uint64_t *suspect = words + at, count = make_count(input, most), kept = count <= most ? count : most + 1;
+        suspect[0] = fuzz_below(input, nranks + UINT64_C(1));
+        suspect[1] = make_reason(input);
+        suspect[2] = make_list(input, scratch, kept);
+        suspect[3] = count;
+        at += SUSPECT_WORDS;
         for (uint64_t k = 0; k < kept && at < capacity; k++) words[at++] = scratch[k];
     }
     seal(words, at);
-    int taken = xep_ballot_take_words(&reader->theirs, &reader->rulings, words, capacity);
+    int taken = xep_ballot_read(&reader->theirs, words, capacity);
     free(words);
-    return taken;
-}
-
-/* In memory that all map: all tallies, and nothing that sums them. */
-static int tell_shared(reader_t *reader, fuzz_input_t *input)
-{
-    uint32_t nranks = reader->mine.nranks, most = reader->mine.most;
-    uint64_t *shared = allocate(xep_ballot_bytes(nranks, most), 1), *tally = shared + SHARED_HEAD;
-    shared[0] = fuzz_below(input, 8) == 0 ? fuzz_number(input) : 2;
-    for (uint32_t r = 0; r < nranks; r++, tally += SHARED_TALLY + most) {
-        uint64_t count = make_count(input, most);
-        tally[0] = make_doubt(input);
-        tally[1] = make_list(input, tally + SHARED_TALLY, count < most ? count : most);
-        tally[2] = count;
-    }
-    int taken = xep_ballot_read(&reader->theirs, shared);
-    free(shared);
     return taken;
 }
 
@@ -138,13 +108,13 @@ static int tell_shared(reader_t *reader, fuzz_input_t *input)
 static void check_sound(const xep_ballot_t *ballot)
 {
     for (uint32_t r = 0; r < ballot->nranks; r++) {
-        const xep_tally_t *tally = &ballot->tallies[r];
+        const xep_suspect_t *suspect = &ballot->suspects[r];
         if (!xep_ballot_suspects(ballot, r)) continue;
-        if (tally->doubt > XEP_DOUBT_ASKED || tally->gone > 1) fuzz_fail("rank %u: what nobody says", r);
-        if (tally->count > ballot->most) fuzz_fail("rank %u: %llu missing", r, (unsigned long long)tally->count);
-        for (uint64_t i = 0; i < tally->count; i++)
-            if (tally->missing[i] > tally->top || (i > 0 && tally->missing[i] <= tally->missing[i - 1]))
-                fuzz_fail("rank %u: epoch %llu is not in order", r, (unsigned long long)tally->missing[i]);
+        if (suspect->reason > XEP_OUT_ASKED || suspect->gone > 1) fuzz_fail("rank %u: what nobody says", r);
+        if (suspect->count > ballot->most) fuzz_fail("rank %u: %llu missing", r, (unsigned long long)suspect->count);
+        for (uint64_t i = 0; i < suspect->count; i++)
+            if (suspect->missing[i] > suspect->top || (i > 0 && suspect->missing[i] <= suspect->missing[i - 1]))
+                fuzz_fail("rank %u: epoch %llu is not in order", r, (unsigned long long)suspect->missing[i]);
     }
 }
 
@@ -157,7 +127,7 @@ static void suspect_too(reader_t *reader, fuzz_input_t *input)
         uint32_t count = (uint32_t)fuzz_below(input, reader->mine.most + UINT64_C(1));
         uint64_t top = count + fuzz_below(input, EPOCHS / 2);
         for (uint32_t i = 0; i < count; i++) missing[i] = top - i;
-        xep_ballot_suspect(&reader->mine, r, (xep_doubt_t)reader->theirs.tallies[r].doubt, top, missing, count);
+        xep_ballot_suspect(&reader->mine, r, (xep_out_reason_t)reader->theirs.suspects[r].reason, top, missing, count);
     }
 }
 
@@ -198,13 +168,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     reader_t reader;
     reader_open(&reader, &input);
     for (int i = 0; i < MOST_TURNS && input.at < input.end; i++) {
-        int taken = fuzz_below(&input, 2) == 0 ? tell_words(&reader, &input) : tell_shared(&reader, &input);
-        check_rulings(&reader.rulings);
-        if (taken) {
+        if (tell_words(&reader, &input)) {
             check_sound(&reader.theirs);
             suspect_too(&reader, &input);
             adopt(&reader);
             check_sound(&reader.mine);
+            check_rulings(&reader.mine.rulings);
         }
         fuzz_count(1);
     }

@@ -10,9 +10,9 @@
 #include <stdlib.h>
 
 #include "buffer.h"
+#include "group_mail.h"
 #include "group_out.h"
 #include "members.h"
-#include "members_area.h"
 #include "request.h"
 #include "sim_death.h"
 #include "sim_wire.h"
@@ -37,13 +37,13 @@ static member_t *member_of(const sim_rank_t *rank)
 
 const uint8_t *sim_members_out(const sim_rank_t *rank)
 {
-    return member_of(rank)->buffer.members->out;
+    return member_of(rank)->buffer.members->agreement.out;
 }
 
 int sim_members_is_with(const sim_rank_t *rank, uint32_t other, uint64_t epoch)
 {
-    const xep_members_t *members = member_of(rank)->buffer.members;
-    return !members->out[other] || xep_ballot_is_with(&members->mine, other, 2 * epoch + 1); /* its last word */
+    const xep_agreement_t *agreement = &member_of(rank)->buffer.members->agreement;
+    return !agreement->out[other] || xep_ballot_is_with(&agreement->mine, other, 2 * epoch + 1); /* its last word */
 }
 
 /* ---- what a mode and the core call ---- */
@@ -91,7 +91,29 @@ static void heap_sever(xep_heap_wire_t *heap, uint32_t rank)
     if (heap->wire.ops == &heap_ops) sim_wire_sever(member_at(heap, offsetof(member_t, heap))->rank, rank);
 }
 
-static const xep_transport_ops_t transport_ops = {.name = "simulated", .heap_sever = heap_sever};
+static xep_status_t mail(xep_transport_t *transport, uint32_t rank, const void *data, size_t bytes)
+{
+    sim_wire_mail(member_at(transport, offsetof(member_t, transport))->rank, rank, data, bytes);
+    return XEP_OK;
+}
+
+/* Ranks of the simulator are in the library all the time. */
+static int mail_has_left(xep_transport_t *transport)
+{
+    (void)transport;
+    return 1;
+}
+
+static void mailed(sim_rank_t *rank, uint32_t from, const void *data, size_t bytes)
+{
+    const xep_transport_t *transport = &member_of(rank)->transport;
+    transport->mailed(transport->mailed_arg, from, data, bytes);
+}
+
+static const xep_transport_ops_t transport_ops = {.name = "simulated",
+                                                  .heap_sever = heap_sever,
+                                                  .mail = mail,
+                                                  .mail_has_left = mail_has_left};
 
 static uint32_t dead_rank(xep_boot_t *boot)
 {
@@ -152,6 +174,7 @@ static void make_group(member_t *member)
     group->boot = &member->boot;
     member->transport.ops = &transport_ops;
     member->boot.ops = &boot_ops;
+    if (xep_mail_open(group) != XEP_OK) abort();
 }
 
 static void make_member(sim_rank_t *rank)
@@ -180,7 +203,7 @@ static void open_all(sim_world_t *world)
         xep_env_t *env = &world->ranks[r].env;
         xep_buffer_t *buffer = &member_of(&world->ranks[r])->buffer;
         if (xep_members_open(buffer, env->heap_bytes - xep_members_bytes(&buffer->shape)) != XEP_OK) abort();
-        env->out = buffer->members->out;
+        env->out = buffer->members->agreement.out;
         env->is_told = env_is_told;
         env->has_ended = env_has_ended;
         env->leave_out = env_leave_out;
@@ -192,6 +215,7 @@ static void close_all(sim_world_t *world)
     for (uint32_t r = 0; r < world->options.nranks; r++) {
         member_t *member = member_of(&world->ranks[r]);
         xep_members_close(&member->buffer);
+        xep_mail_close(&member->group);
         free(member->ops);
         free(member->buffer.requests);
         free(member->peers);
@@ -265,9 +289,9 @@ static xep_status_t end(sim_rank_t *rank, xep_op_t *op, xep_status_t status)
 /* With nothing in flight it waits to begin something, and looks who is alive. */
 static int waits_for(const member_t *member, uint32_t rank)
 {
-    const xep_members_t *members = member->buffer.members;
+    const xep_agreement_t *agreement = &member->buffer.members->agreement;
     uint32_t flights = 0;
-    if (members->open && members->asked_ns[rank] != 0) return 1;
+    if (agreement->open && agreement->asked_ns[rank] != 0) return 1;
     for (uint32_t i = 0; i < member->buffer.nrequests; i++) {
         const xep_op_t *op = member->ops[i];
         if (op != NULL && op->late.count == 0 && sim_wire_is_behind(member->rank, rank)) return 1;
@@ -302,7 +326,8 @@ static void give_up_others(member_t *member, const sim_death_t *death)
     for (uint32_t r = 0; r < world->options.nranks; r++)
         if (world->ranks[r].wire.severed[death->rank] && sim_chance(&member->rank->dice, 5))
             xep_group_put_out(&member->group, r, XEP_OUT_LATE);
-    if (buffer->members->open && buffer->members->ways->is_cut_off(buffer) && sim_chance(&member->rank->dice, 5))
+    if (buffer->members->agreement.open && buffer->members->ways->is_cut_off(buffer) &&
+        sim_chance(&member->rank->dice, 5))
         atomic_store(&buffer->members->own->left_out, world->options.nranks + UINT64_C(1));
 }
 
@@ -334,4 +359,5 @@ const sim_around_t sim_members = {
     .choose = choose,
     .settle = settle,
     .end = end,
+    .mailed = mailed,
 };

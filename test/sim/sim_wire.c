@@ -15,7 +15,7 @@ struct sim_message {
     sim_message_t *next;
     uint32_t from, to;
     stage_t stage;
-    int is_get, has_signal, is_later;
+    int is_get, has_signal, is_later, is_mail;
     uint64_t offset, signal_offset, value;
     const char *src;   /* of a put: unchanged while not TAKEN */
     char *dst;         /* of a get */
@@ -84,7 +84,7 @@ static int is_refused(sim_rank_t *self, uint32_t rank)
     const sim_options_t *options = &self->world->options;
     uint32_t inflight = 0, there = 0;
     for (const sim_message_t *m = self->world->messages; m != NULL; m = m->next) {
-        if (m->from != self->index || self->wire.severed[m->to]) continue;
+        if (m->from != self->index || self->wire.severed[m->to] || m->is_mail) continue;
         inflight++;
         there += m->to == rank;
     }
@@ -108,24 +108,30 @@ static void copy_source(sim_message_t *m)
     if (m->bytes) memcpy(m->copy, m->src, m->bytes);
 }
 
+static sim_message_t *append(sim_rank_t *self, const sim_message_t *message)
+{
+    sim_world_t *world = self->world;
+    sim_message_t **end = &world->messages, *copy = malloc(sizeof *copy);
+    *copy = *message;
+    copy->from = self->index;
+    while (*end != NULL) end = &(*end)->next;
+    *end = copy;
+    world->pending++;
+    return copy;
+}
+
 static xep_status_t post(sim_rank_t *self, const sim_message_t *message)
 {
     sim_world_t *world = self->world;
-    sim_message_t **end = &world->messages, *copy;
     if (self->wire.severed[message->to]) return XEP_OK;
     if (is_refused(self, message->to)) return XEP_INPROGRESS;
     if (heap_at(&world->ranks[message->to], message->offset, message->bytes) == NULL) return XEP_ERR_TRANSPORT;
-    copy = malloc(sizeof *copy);
-    *copy = *message;
-    copy->from = self->index;
+    sim_message_t *copy = append(self, message);
     copy->number = self->wire.posted;
     copy->stage = world->options.hold || copy->is_later ? HELD : POSTED;
     if (copy->stage == POSTED) post_held(self, copy->to);
     if (!copy->is_get) copy->checksum = checksum(copy->src, copy->bytes);
     if (world->around != NULL) copy_source(copy);
-    while (*end != NULL) end = &(*end)->next;
-    *end = copy;
-    world->pending++;
     self->wire.posted++;
     self->wire.posted_bytes += message->bytes;
     sim_interleave(self);
@@ -271,6 +277,11 @@ static void drop(sim_world_t *world, sim_message_t *message)
 static void deliver(sim_world_t *world, sim_message_t *message)
 {
     sim_rank_t *to = &world->ranks[message->to];
+    if (message->is_mail) {
+        world->around->mailed(to, message->from, message->copy, message->bytes);
+        drop(world, message);
+        return;
+    }
     char *there = heap_at(to, message->offset, message->bytes);
     if (to->wire.severed[message->from]) there = NULL; /* of a rank that is out nothing is stored */
     if (there != NULL && message->bytes)
@@ -293,6 +304,13 @@ void sim_wire_step(sim_world_t *world, sim_dice_t *dice)
     if (m->stage == HELD || takes_nothing(world, m->to)) return;
     if (m->stage == POSTED && !m->is_get) take(world, m);
     else if (may_deliver(world, m)) deliver(world, m);
+}
+
+void sim_wire_mail(sim_rank_t *self, uint32_t rank, const void *data, size_t bytes)
+{
+    if (self->wire.severed[rank]) return;
+    copy_source(append(self, &(sim_message_t){.to = rank, .src = data, .bytes = bytes, .stage = TAKEN, .is_mail = 1}));
+    sim_interleave(self);
 }
 
 uint64_t sim_wire_take(sim_world_t *world, uint32_t rank)

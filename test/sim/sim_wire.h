@@ -28,6 +28,9 @@ void sim_wire_bury(sim_world_t *world, uint32_t rank);
 void sim_wire_sever(sim_rank_t *self, uint32_t rank);
 int sim_wire_is_behind(const sim_rank_t *self, uint32_t rank);
 
+/** Mail to another rank, in no order with anything else; world->around gets it. */
+void sim_wire_mail(sim_rank_t *self, uint32_t rank, const void *data, size_t bytes);
+
 /** Forgets all messages. */
 void sim_wire_clear(sim_world_t *world);
 

@@ -89,6 +89,9 @@ typedef struct sim_around {
 
     /** The mode has ended it. Returns how it ends. */
     xep_status_t (*end)(sim_rank_t *rank, xep_op_t *op, xep_status_t status);
+
+    /** Mail has come: sim_wire_mail(). */
+    void (*mailed)(sim_rank_t *rank, uint32_t from, const void *data, size_t bytes);
 } sim_around_t;
 
 /** What kind of world: filled by the test, or by sim_options_random(). */

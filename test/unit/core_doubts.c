@@ -9,10 +9,10 @@
 #include <unistd.h>
 
 #include "buffer.h"
+#include "group_mail.h"
 #include "group_out.h"
 #include "host.h"
 #include "members.h"
-#include "members_area.h"
 #include "request.h"
 #include "unit.h"
 
@@ -70,7 +70,25 @@ static void heap_sever(xep_heap_wire_t *heap, uint32_t rank)
     (void)rank;
 }
 
-static const xep_transport_ops_t transport_ops = {.name = "at once", .heap_sever = heap_sever};
+static xep_status_t mail(xep_transport_t *transport, uint32_t rank, const void *data, size_t bytes)
+{
+    uint32_t from = 0;
+    while (&all[from].transport != transport) from++;
+    const xep_transport_t *to = &all[rank].transport;
+    if (!all[from].cut[rank]) to->mailed(to->mailed_arg, from, data, bytes);
+    return XEP_OK;
+}
+
+static int mail_has_left(xep_transport_t *transport)
+{
+    (void)transport;
+    return 1;
+}
+
+static const xep_transport_ops_t transport_ops = {.name = "at once",
+                                                  .heap_sever = heap_sever,
+                                                  .mail = mail,
+                                                  .mail_has_left = mail_has_left};
 
 static uint32_t dead_rank(xep_boot_t *boot)
 {
@@ -118,6 +136,7 @@ static void open_member(uint32_t r, int is_mapped)
     buffer->broken = 1; /* there is no operation to end */
     buffer->nrequests = REQUESTS;
     buffer->requests = member->requests;
+    assert_int_equal(xep_mail_open(&member->group), XEP_OK);
     assert_int_equal(xep_members_open(buffer, 0), XEP_OK);
 }
 
@@ -133,6 +152,7 @@ static void close_world(void)
 {
     for (uint32_t r = 0; r < nranks; r++) {
         xep_members_close(&all[r].buffer);
+        xep_mail_close(&all[r].group);
         free(all[r].heap.base);
     }
 }
@@ -154,10 +174,10 @@ static void let_time_pass(void)
 {
     uint64_t ns = (TIMEOUT_MS + UINT64_C(1)) * 1000000;
     for (uint32_t r = 0; r < nranks; r++) {
-        xep_members_t *members = all[r].buffer.members;
-        if (members->said_ns != 0) members->said_ns -= ns;
+        xep_agreement_t *agreement = &all[r].buffer.members->agreement;
+        if (agreement->said_ns != 0) agreement->said_ns -= ns;
         for (uint32_t other = 0; other < nranks; other++)
-            if (members->asked_ns[other] != 0) members->asked_ns[other] -= ns;
+            if (agreement->asked_ns[other] != 0) agreement->asked_ns[other] -= ns;
     }
 }
 
@@ -166,10 +186,10 @@ static void expect_in(uint32_t rank, const char *in)
 {
     char text[MOST_RANKS + 1] = "", *to = text;
     for (uint32_t r = 0; r < nranks; r++)
-        if (!all[rank].buffer.members->out[r]) *to++ = (char)('0' + r);
+        if (!all[rank].buffer.members->agreement.out[r]) *to++ = (char)('0' + r);
     *to = '\0';
     assert_string_equal(text, in);
-    assert_int_equal(all[rank].buffer.members->open, 0);
+    assert_int_equal(all[rank].buffer.members->agreement.open, 0);
     assert_int_equal(all[rank].buffer.members->own->left_out, 0);
 }
 
@@ -185,7 +205,7 @@ static void learn_in_the_last_moment(int is_mapped)
     open_world(4, is_mapped);
     give_up(0, 2);
     play("01");
-    assert_true(all[1].buffer.members->open);
+    assert_true(all[1].buffer.members->agreement.open);
     let_time_pass();
     assert_int_equal(xep_members_doubt(&all[1].buffer, &deadline), XEP_OK);
     assert_true(xep_group_is_out(&all[1].group, 3));
@@ -281,7 +301,7 @@ TEST(who_has_not_heard_a_decision_takes_it_over)
     for (uint32_t r = 0; r < 3; r++) give_up(r, 4);
     play("012");
     expect_in(0, "012");
-    assert_true(all[1].buffer.members->open);
+    assert_true(all[1].buffer.members->agreement.open);
     give_up(1, 2);
     play("01");
     expect_in(0, "01");
@@ -302,7 +322,7 @@ TEST(of_two_halves_one_goes_on)
     expect_in(0, "01");
     expect_in(1, "01");
     for (uint32_t r = 2; r < 4; r++) {
-        assert_true(all[r].buffer.members->open);
+        assert_true(all[r].buffer.members->agreement.open);
         assert_true(all[r].buffer.members->ways->is_cut_off(&all[r].buffer));
     }
     close_world();

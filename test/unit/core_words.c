@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Ballots as words in a message: what is written is read as it was; a message that is torn, cut or made up is refused,
- * or says something that a ballot can say; and what has become of operations is kept as long as there is room.
+ * Ballots as words: what is written is read as it was; words that are torn, cut or made up are refused, or say
+ * something that a ballot can say; and what has become of operations is kept as long as there is room.
  */
 #include <stdlib.h>
 #include <string.h>
 
-#include "ballot_words.h"
+#include "ballot.h"
 #include "unit.h"
 
 enum { RANKS = 7, MOST = 6, ROUNDS = 20000, WORDS = 256 };
@@ -19,79 +19,74 @@ static uint64_t below(uint64_t n)
     return unit_random(&dice) % n;
 }
 
-typedef struct side {
-    xep_ballot_t ballot;
-    xep_ruling_t list[MOST];
-    xep_rulings_t rulings;
-} side_t;
-
-static void open_side(side_t *side)
+static void open_ballot(xep_ballot_t *ballot)
 {
-    *side = (side_t){.rulings = {.most = MOST}};
-    side->rulings.list = side->list;
-    assert_true(xep_ballot_open(&side->ballot, RANKS, MOST));
+    assert_true(xep_ballot_open(ballot, RANKS, MOST));
 }
 
 /* Some suspects, each with some operations missing; some rulings. */
-static void fill(side_t *side)
+static void fill(xep_ballot_t *ballot)
 {
     static const xep_status_t due[] = {XEP_ERR_MISMATCH, XEP_ERR_OVERFLOW, XEP_ERR_INVALID};
     for (uint32_t r = 0; r < RANKS; r++) {
         uint64_t missing[MOST], top = 20 + below(5), count = below(MOST + 1);
-        side->ballot.tallies[r].doubt = XEP_TRUSTED;
+        ballot->suspects[r].reason = 0;
         if (below(3) != 0 || r == RANKS - 1) continue;
         for (uint64_t i = 0; i < count; i++) missing[i] = top - 2 * i;
-        xep_ballot_suspect(&side->ballot, r, (xep_doubt_t)(1 + below(3)), top, missing, (uint32_t)count);
-        if (below(2)) assert_true(xep_ballot_set_gone(&side->ballot, r));
+        xep_ballot_suspect(ballot, r, (xep_out_reason_t)(1 + below(3)), top, missing, (uint32_t)count);
+        if (below(2)) assert_true(xep_ballot_set_gone(ballot, r));
     }
-    side->rulings.count = 0;
-    side->rulings.forgotten = below(3);
+    ballot->rulings.count = 0;
+    ballot->rulings.forgotten = below(3);
     for (uint64_t i = below(MOST + 1); i > 0; i--)
-        xep_rulings_add(&side->rulings, (xep_ruling_t){10 + i, due[below(3)], (uint32_t)below(100)});
+        xep_rulings_add(&ballot->rulings, (xep_ruling_t){10 + i, due[below(3)], (uint32_t)below(100)});
 }
 
 static void assert_sane(const xep_ballot_t *ballot)
 {
     for (uint32_t r = 0; r < RANKS; r++) {
-        const xep_tally_t *tally = &ballot->tallies[r];
-        assert_true(tally->doubt <= XEP_DOUBT_ASKED);
-        if (tally->doubt == XEP_TRUSTED) continue;
-        assert_true(tally->count <= MOST);
-        for (uint64_t i = 0; i < tally->count; i++)
-            assert_true(tally->missing[i] <= tally->top && (i == 0 || tally->missing[i] > tally->missing[i - 1]));
+        const xep_suspect_t *suspect = &ballot->suspects[r];
+        assert_true(suspect->reason <= XEP_OUT_ASKED);
+        if (suspect->reason == 0) continue;
+        assert_true(suspect->count <= MOST);
+        for (uint64_t i = 0; i < suspect->count; i++)
+            assert_true(suspect->missing[i] <= suspect->top &&
+                        (i == 0 || suspect->missing[i] > suspect->missing[i - 1]));
     }
 }
 
 TEST(what_is_written_is_read)
 {
-    side_t one, other;
+    xep_ballot_t one, other;
     uint64_t words[WORDS] = {0};
-    open_side(&one);
+    open_ballot(&one);
     for (int round = 0; round < ROUNDS / 10; round++) {
-        open_side(&other);
+        open_ballot(&other);
         fill(&one);
-        uint64_t length = xep_ballot_write_words(&one.ballot, &one.rulings, words);
+        uint64_t length = xep_ballot_write(&one, words, WORDS);
         assert_true(length != 0 && length <= xep_ballot_words(RANKS, MOST));
-        assert_true(xep_ballot_take_words(&other.ballot, &other.rulings, words, WORDS));
-        assert_true(xep_ballot_is_same(&one.ballot, &other.ballot));
+        assert_true(xep_ballot_write(&one, words, length) == length && xep_ballot_write(&one, words, length - 1) == 0);
+        assert_true(xep_ballot_read(&other, words, WORDS));
+        assert_true(xep_ballot_is_same(&one, &other));
         assert_int_equal(one.rulings.count, other.rulings.count);
         assert_int_equal(one.rulings.forgotten, other.rulings.forgotten);
         for (uint32_t i = 0; i < one.rulings.count; i++) {
-            const xep_ruling_t *same = xep_rulings_find(&other.rulings, one.list[i].epoch);
-            assert_true(same != NULL && same->status == one.list[i].status && same->refused == one.list[i].refused);
+            const xep_ruling_t *same = xep_rulings_find(&other.rulings, one.rulings.list[i].epoch);
+            assert_true(same != NULL && same->status == one.rulings.list[i].status &&
+                        same->refused == one.rulings.list[i].refused);
         }
-        xep_ballot_close(&other.ballot);
+        xep_ballot_close(&other);
     }
-    xep_ballot_close(&one.ballot);
+    xep_ballot_close(&one);
 }
 
 /* The reader has exactly the words it may read, so that a sanitizer sees one too many. */
-static int take_copy(side_t *side, const uint64_t *words, uint64_t count)
+static int take_copy(xep_ballot_t *ballot, const uint64_t *words, uint64_t count)
 {
     uint64_t *copy = malloc((count + 1) * sizeof *copy);
     assert_non_null(copy);
     memcpy(copy, words, count * sizeof *copy);
-    int taken = xep_ballot_take_words(&side->ballot, &side->rulings, copy, count);
+    int taken = xep_ballot_read(ballot, copy, count);
     free(copy);
     return taken;
 }
@@ -110,24 +105,23 @@ static void spoil(uint64_t *words, const uint64_t *before, uint64_t *count_p)
 
 TEST(what_is_spoiled_is_refused)
 {
-    side_t one, other;
+    xep_ballot_t one, other;
     uint64_t words[WORDS] = {0}, before[WORDS] = {0};
-    open_side(&one);
+    open_ballot(&one);
     for (int round = 0; round < ROUNDS; round++) {
         uint64_t whole[WORDS];
-        open_side(&other);
+        open_ballot(&other);
         fill(&one);
         memcpy(before, words, sizeof before);
-        uint64_t length = xep_ballot_write_words(&one.ballot, &one.rulings, words), count = length;
+        uint64_t length = xep_ballot_write(&one, words, WORDS), count = length;
         memcpy(whole, words, sizeof whole);
         for (uint64_t n = 1 + below(3); n > 0 && count > 0; n--) spoil(words, before, &count);
         int taken = take_copy(&other, words, count);
         assert_int_equal(taken, count >= length && memcmp(words, whole, length * sizeof *words) == 0);
-        if (taken) assert_sane(&other.ballot);
-        else assert_int_equal(other.rulings.count, 0);
-        xep_ballot_close(&other.ballot);
+        if (taken) assert_sane(&other);
+        xep_ballot_close(&other);
     }
-    xep_ballot_close(&one.ballot);
+    xep_ballot_close(&one);
 }
 
 /* The first word, by which words are known to be whole, made right: as a peer would that means harm. */
@@ -140,31 +134,31 @@ static void make_whole(uint64_t *words, uint64_t count)
 
 TEST(what_is_made_up_is_sane)
 {
-    side_t one, other;
+    xep_ballot_t one, other;
     uint64_t words[WORDS] = {0}, taken = 0;
-    open_side(&one);
+    open_ballot(&one);
     for (int round = 0; round < ROUNDS; round++) {
-        open_side(&other);
+        open_ballot(&other);
         fill(&one);
-        uint64_t length = xep_ballot_write_words(&one.ballot, &one.rulings, words), same = length;
+        uint64_t length = xep_ballot_write(&one, words, WORDS), same = length;
         spoil(words, words, &same);
         make_whole(words, length);
         if (take_copy(&other, words, length)) {
             taken++;
-            assert_sane(&other.ballot);
+            assert_sane(&other);
             assert_true(other.rulings.count <= MOST);
         }
-        xep_ballot_close(&other.ballot);
+        xep_ballot_close(&other);
     }
     assert_true(taken > ROUNDS / 10 && taken < ROUNDS);
-    xep_ballot_close(&one.ballot);
+    xep_ballot_close(&one);
 }
 
 /* What may be missing is said, and never what is there. */
 TEST(the_oldest_is_forgotten)
 {
-    side_t side;
-    open_side(&side);
+    xep_ballot_t side;
+    open_ballot(&side);
     for (int round = 0; round < ROUNDS / 10; round++) {
         uint64_t given[64] = {0}, from = 0;
         side.rulings.count = 0;
@@ -181,5 +175,5 @@ TEST(the_oldest_is_forgotten)
         }
         assert_int_equal(from, MOST);
     }
-    xep_ballot_close(&side.ballot);
+    xep_ballot_close(&side);
 }

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "host.h"
-#include "pmix/pmix_exchange.h"
+#include "pmix/pmix_client.h"
 #include "unit.h"
 
 enum { RANKS = 4, SELF = 1, BYTES = 16 };

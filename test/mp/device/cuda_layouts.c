@@ -3,7 +3,7 @@
 /* The shapes are those of other groups than this one: a layout depends on its arguments alone. */
 #include "cuda_parts.h"
 
-#include <oracle_layout.h>
+#include <oracle.h>
 #include <stdlib.h>
 #include <string.h>
 

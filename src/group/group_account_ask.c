@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* Several threads may wait on one group, and fail at once: they ask one after the other. */
-#include "group_ask.h"
+#include "group_account.h"
 
 #include <stdio.h>
 #include <string.h>

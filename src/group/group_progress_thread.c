@@ -4,7 +4,7 @@
  * The thread rests like any waiting loop, so a process that computes shares its core with it only while something is in
  * flight. It begins to look sharply again when the number of operations changes.
  */
-#include "progress_thread.h"
+#include "group.h"
 
 #include <signal.h>
 #include <stdlib.h>

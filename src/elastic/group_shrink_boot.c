@@ -5,7 +5,7 @@
  * attempt and to which allgather of it it belongs, as ranks that are ahead, or in an attempt that was given up, send
  * theirs when they like.
  */
-#include "boot_mail.h"
+#include "group_shrink.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -49,7 +49,7 @@ static xep_status_t send_all(mail_boot_t *boot, const char *data, size_t bytes)
         if (count != 0) memcpy(message.data, data + done, count);
         for (uint32_t r = 0; r < boot->boot.nranks; r++) {
             if (r == boot->boot.rank) continue;
-            xep_status_t status = xep_mail_send(boot->shrink->group, boot->old[r], XEP_MAIL_FRAGMENT, &message,
+            xep_status_t status = xep_mail_send(boot->shrink->group, boot->old[r], XEP_MAIL_FRAGMENT, 0, &message,
                                                 sizeof message.fragment + count);
             if (status != XEP_OK) return status;
         }
@@ -90,13 +90,17 @@ static xep_status_t take_fragment(mail_boot_t *boot, uint32_t rank, const xep_le
 }
 
 /*
- * All fragments of this allgather that are here. Those for the next one stay in the list, and so do those of another
- * attempt, until xep_shrink_close(): its number alone does not say whether that attempt is over or still to come.
+ * All fragments of this allgather that are here, in the order in which they came. Those for the next one stay in the
+ * list, and so do those of another attempt, until xep_shrink_close(): its number alone does not say whether that
+ * attempt is over or still to come.
  */
 static xep_status_t take_fragments(mail_boot_t *boot, char *recv, size_t bytes)
 {
     xep_status_t status = XEP_OK;
-    for (xep_letter_t **link = &boot->shrink->fragments, *letter; status == XEP_OK && (letter = *link) != NULL;) {
+    xep_letter_t **link = &boot->shrink->fragments, *letter;
+    while (*link != NULL) link = &(*link)->next;
+    *link = xep_mail_take(boot->shrink->group, XEP_MAIL_FRAGMENT, 0);
+    for (link = &boot->shrink->fragments; status == XEP_OK && (letter = *link) != NULL;) {
         uint32_t rank = rank_of(boot, letter->from);
         fragment_t fragment = {0};
         if (letter->bytes >= sizeof fragment) memcpy(&fragment, letter->data, sizeof fragment);
@@ -192,13 +196,13 @@ xep_status_t xep_boot_mail_open(xep_shrink_t *shrink, int32_t timeout_ms, xep_st
                                 void *arg, xep_boot_t **boot_p)
 {
     mail_boot_t *boot = calloc(1, sizeof *boot);
-    uint32_t nranks = shrink->nranks - xep_shrink_count(shrink), n = 0;
+    uint32_t nranks = shrink->nranks - xep_ballot_count(&shrink->agreement.mine), n = 0;
     if (boot == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the bootstrap");
     *boot = (mail_boot_t){.boot = {.ops = &mail_ops, .nranks = nranks, .timeout_ms = timeout_ms},
                           .shrink = shrink,
                           .patience = patience,
                           .arg = arg,
-                          .attempt = shrink->mine->tried,
+                          .attempt = shrink->tried,
                           .old = calloc(nranks, sizeof *boot->old),
                           .got = calloc(nranks, sizeof *boot->got)};
     if (boot->old == NULL || boot->got == NULL) {

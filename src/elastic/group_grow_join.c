@@ -5,7 +5,7 @@
  * left its address, or may have had enough newcomers. An address that makes no sense, or that somebody else could have
  * written, is an error at once.
  */
-#include "group_join.h"
+#include "group_grow.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -7,7 +7,7 @@
  * is, also one whose xep_run was killed. What is removed is in a folder that others can write to, so nothing is removed
  * that is not proven to be ours.
  */
-#include "run_folder.h"
+#include "run_keeper.h"
 
 #include <dirent.h>
 #include <errno.h>

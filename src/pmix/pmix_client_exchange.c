@@ -12,7 +12,7 @@
  * again is no way out: servers of PMIx 5 then give clients of 4 the old value. An exchange of no bytes puts
  * nothing and stays at 0.06 ms. Hence for what must be told before there are connections, and little else.
  */
-#include "pmix_exchange.h"
+#include "pmix_client.h"
 
 #include <stdio.h>
 #include <stdlib.h>
