@@ -74,7 +74,7 @@ cuda_headers = \
 	%D%/cuda/cuda_args.h %D%/cuda/cuda_kernels.h %D%/cuda/cuda_ll_kernels.h %D%/cuda/cuda_layout.h \
 	%D%/cuda/cuda_words.cuh %D%/cuda/cuda_plan.cuh %D%/cuda/cuda_counts.cuh \
 	%D%/cuda/cuda_bulk.cuh %D%/cuda/cuda_elements.cuh %D%/cuda/cuda_sum.cuh %D%/cuda/cuda_ll_heaps.cuh \
-	%D%/cuda/cuda_ll_board.cuh
+	%D%/cuda/cuda_ll_board.cuh %D%/cuda/cuda_ll_cast.cuh
 cuda_mode_sources = \
 	%D%/cuda/cuda_args.h %D%/cuda/cuda_images.h %D%/cuda/cuda_mode.h %D%/cuda/cuda_mode.c \
 	%D%/cuda/cuda_layout.h %D%/cuda/cuda_layout.c
@@ -94,9 +94,9 @@ cuda_normal_images = cuda_plan.fatbin cuda_dispatch.fatbin cuda_combine.fatbin \
 cuda_ll_images = cuda_ll_send.fatbin cuda_ll_receive.fatbin cuda_ll_combine.fatbin cuda_layout.fatbin
 CLEANFILES += $(cuda_normal_images) $(cuda_ll_images)
 %.fatbin: $(srcdir)/%D%/cuda/%.cu $(addprefix $(srcdir)/,$(cuda_headers)) \
-		%D%/normal/normal_record.h %D%/ll/ll_notice.h
+		%D%/normal/normal_record.h %D%/ll/ll_notice.h %D%/kernels/floats.h %D%/kernels/cast_formats.h
 	$(AM_V_GEN)$(NVCC) -std=c++17 -O3 -gencode arch=compute_90,code=sm_90 -gencode arch=compute_90,code=compute_90 \
-		$(plugin_cppflags) -I$(srcdir)/%D%/normal -I$(srcdir)/%D%/ll -fatbin -o $@ $<
+		$(plugin_cppflags) -I$(srcdir)/%D%/normal -I$(srcdir)/%D%/ll -I$(srcdir)/%D%/kernels -fatbin -o $@ $<
 $(xep_normal_cuda_la_OBJECTS): $(cuda_normal_images)
 $(xep_ll_cuda_la_OBJECTS): $(cuda_ll_images)
 endif

@@ -748,9 +748,9 @@ typedef enum {
 } xep_rows_t;
 
 /**
- * Casts on the way (ll, host memory; on devices the first three): what a channel x becomes, and the scale of its group,
- * so that x is near q * scale. Groups are channels side by side, from the first on; the last one may be shorter. fp32
- * arithmetic, rounded to nearest, ties to even, saturating; amax is the largest |x| of the group.
+ * Casts on the way (ll): what a channel x becomes, and the scale of its group, so that x is near q * scale. Groups are
+ * channels side by side, from the first on; the last one may be shorter. fp32 arithmetic, rounded to nearest, ties to
+ * even, saturating; amax is the largest |x| of the group.
  *
  * Groups of 128, DeepEP's, with amax at least 1e-4. A NaN arrives as a NaN and does not count for amax. A group with an
  * Inf has the scale Inf (byte 255), and every channel of it is NaN, or becomes NaN when it is multiplied by the scale.
