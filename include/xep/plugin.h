@@ -29,7 +29,7 @@ extern "C" {
 #endif
 
 /** Goes up with every change of meaning here, in wire.h or launch.h; a change of layout also shows in the sizes. */
-#define XEP_PLUGIN_ABI 16u
+#define XEP_PLUGIN_ABI 17u
 
 /** By nodes modes count rows in so many bits of a word, below its epoch. */
 #define XEP_FEED_ROWS_BITS 24
@@ -423,6 +423,10 @@ typedef struct xep_plugin {
      * has no dispatches in pieces.
      */
     xep_status_t (*next)(void *mode, xep_op_t *op);
+
+    /* device memory: enqueue what args ask for, which are checked, on args->stream. NULL: XEP_ERR_UNSUPPORTED */
+    xep_status_t (*expand)(void *mode, const xep_recv_t *recv, const xep_expand_args_t *args);
+    xep_status_t (*reduce)(void *mode, const xep_recv_t *recv, const xep_reduce_args_t *args);
 } xep_plugin_t;
 
 /** The first members of a mode's table: what it was built against. */
