@@ -9,26 +9,18 @@
 enum { WARP = 32 };
 
 static xep_status_t launch(const cuda_mode_t *cuda, int kernel, uint32_t blocks, uint32_t threads, uint64_t bytes,
-                           void *stream, void *args)
+                           int after, void *stream, void *args)
 {
-    const xep_launch_t launch = {cuda->kernels[kernel], blocks, threads, (uint32_t)bytes, 0, stream, args};
+    const xep_launch_t launch = {cuda->kernels[kernel], blocks, threads, (uint32_t)bytes,
+                                 (uint32_t)after,       stream, args};
     return cuda->device->ops->launch(cuda->device, &launch);
 }
 
 /* ---- expand ---- */
 
-/* Of pieces of about the same length, the longest that a warp moves at once; 0: what no bulk copy can move. */
-static uint32_t choose_chunk(const xep_cuda_expand_t *expand)
-{
-    const uint64_t bytes = expand->row_bytes;
-    if (((uintptr_t)expand->to | expand->to_stride | bytes) % 16 != 0 || bytes == 0) return 0;
-    const uint64_t parts = (bytes + XEP_CUDA_EXPAND_CHUNK - 1) / XEP_CUDA_EXPAND_CHUNK;
-    return (uint32_t)((bytes + parts - 1) / parts + 15) & ~15u;
-}
-
 static xep_cuda_expand_t expand_of(const xep_recv_t *recv, const xep_expand_args_t *args)
 {
-    xep_cuda_expand_t expand = {
+    return (xep_cuda_expand_t){
         .topk_idx = recv->topk_idx,
         .wide = recv->topk_idx_dtype == XEP_INT64,
         .topk = recv->topk,
@@ -55,8 +47,6 @@ static xep_cuda_expand_t expand_of(const xep_recv_t *recv, const xep_expand_args
         .nscales = recv->nscales,
         .zero = (args->flags & XEP_EXPAND_ZERO) != 0,
     };
-    expand.chunk = choose_chunk(&expand);
-    return expand;
 }
 
 /* As many warps count as have room for a number of each expert. */
@@ -89,15 +79,14 @@ xep_status_t cuda_normal_expand(void *mode, const xep_recv_t *recv, const xep_ex
     const cuda_mode_t *cuda = cuda_mode_of(mode);
     xep_cuda_expand_t expand = expand_of(recv, args);
     const uint32_t slot_warps = count_warps(cuda, expand.experts);
-    const uint64_t stages = XEP_CUDA_EXPAND_WARPS * (expand.chunk + sizeof(uint64_t));
     xep_status_t status = check_expand(kit, cuda, args);
     if (status == XEP_OK) status = cuda->device->ops->check_stream(cuda->device, args->stream);
     if (status == XEP_OK)
         status = launch(cuda, CUDA_SLOTS, XEP_CUDA_SLOTS_BLOCKS, slot_warps * WARP,
-                        xep_cuda_slots_bytes(expand.experts, slot_warps), args->stream, &expand);
+                        xep_cuda_slots_bytes(expand.experts, slot_warps), 0, args->stream, &expand);
     if (status == XEP_OK)
-        status = launch(cuda, CUDA_EXPAND, cuda->device->multiprocessors, XEP_CUDA_EXPAND_WARPS * WARP, stages,
-                        args->stream, &expand);
+        status = launch(cuda, CUDA_EXPAND, cuda->device->multiprocessors, XEP_CUDA_EXPAND_THREADS, 0, 1, args->stream,
+                        &expand);
     return status;
 }
 
@@ -134,5 +123,6 @@ xep_status_t cuda_normal_reduce(void *mode, const xep_recv_t *recv, const xep_re
     xep_status_t status = check_reduce(cuda, recv, args);
     if (status == XEP_OK) status = cuda->device->ops->check_stream(cuda->device, args->stream);
     if (status != XEP_OK || recv->rows == 0) return status;
-    return launch(cuda, CUDA_REDUCE, cuda->device->multiprocessors, XEP_CUDA_REDUCE_THREADS, 0, args->stream, &reduce);
+    return launch(cuda, CUDA_REDUCE, cuda->device->multiprocessors, XEP_CUDA_REDUCE_THREADS, 0, 0, args->stream,
+                  &reduce);
 }

@@ -3,11 +3,11 @@
 /* A received row to a slot for each of its experts here, and what they made of it back to one row. */
 #include "cuda_experts.h"
 
-#include "cuda_bulk.cuh"
 #include "cuda_elements.cuh"
 #include "cuda_words.cuh"
 
-enum { NOWHERE = -1, AHEAD = 4 };
+/* AHEAD: loads of selections that a lane has on their way; FEW: those of rows. */
+enum { NOWHERE = -1, AHEAD = 8, FEW = 4 };
 
 typedef xep_cuda_expand_t expand_t;
 typedef xep_cuda_reduce_t reduce_t;
@@ -43,9 +43,22 @@ static __device__ __forceinline__ uint32_t load_expert(const expand_t &e, uint64
     return (uint64_t)index < e.experts ? (uint32_t)index : e.experts;
 }
 
-/* Goes through a warp's selections in their order; found(i, expert, how many of it the lanes before have). */
-template <typename F>
-static __device__ __forceinline__ void walk(const expand_t &e, const share_t &share, uint32_t *counts, const F &found)
+/* How many selections of each expert a warp has. */
+static __device__ __forceinline__ void count_share(const expand_t &e, const share_t &share, uint32_t *counts)
+{
+    for (uint64_t begin = share.begin; begin < share.end; begin += AHEAD * 32) {
+        uint32_t expert[AHEAD];
+#pragma unroll
+        for (uint32_t a = 0; a < AHEAD; a++) expert[a] = load_expert(e, begin + a * 32 + threadIdx.x % 32, share.end);
+#pragma unroll
+        for (uint32_t a = 0; a < AHEAD; a++)
+            if (expert[a] < e.experts) atomicAdd(&counts[expert[a]], 1);
+    }
+}
+
+/* Gives them slots, in their order. counts: by then of all selections before those of the warp. */
+static __device__ __forceinline__ void number_share(const expand_t &e, const share_t &share, const uint32_t *begins,
+                                                    uint32_t *counts)
 {
     const uint32_t lane = threadIdx.x % 32;
     for (uint64_t begin = share.begin; begin < share.end; begin += AHEAD * 32) {
@@ -56,7 +69,9 @@ static __device__ __forceinline__ void walk(const expand_t &e, const share_t &sh
         for (uint32_t a = 0; a < AHEAD; a++) {
             const uint32_t same = __match_any_sync(UINT32_MAX, expert[a]), before = __popc(same & ((1u << lane) - 1));
             const int here = expert[a] < e.experts;
-            found(begin + a * 32 + lane, expert[a], before);
+            const uint64_t i = begin + a * 32 + lane;
+            const uint64_t slot = here ? (uint64_t)begins[expert[a]] + counts[expert[a]] + before : UINT64_MAX;
+            if (i < share.end) e.slots[i] = slot < e.capacity ? (int32_t)slot : NOWHERE;
             __syncwarp();
             if (here && before == 0) counts[expert[a]] += __popc(same);
             __syncwarp();
@@ -137,7 +152,7 @@ extern "C" __global__ void __cluster_dims__(XEP_CUDA_SLOTS_BLOCKS, 1, 1) __launc
     uint32_t *mine = c.warp + threadIdx.x / 32 * n;
     for (uint32_t i = threadIdx.x; i < warps * n; i += blockDim.x) c.warp[i] = 0;
     __syncthreads();
-    walk(e, share, mine, [](uint64_t, uint32_t, uint32_t) {});
+    count_share(e, share, mine);
     __syncthreads();
     sum_warps(e, c);
     sync_cluster();
@@ -145,26 +160,11 @@ extern "C" __global__ void __cluster_dims__(XEP_CUDA_SLOTS_BLOCKS, 1, 1) __launc
     __syncthreads();
     if (threadIdx.x < 32) sum_experts(e, c);
     sync_cluster(); /* also: no block ends whose counts others read */
-    walk(e, share, mine, [&](uint64_t i, uint32_t expert, uint32_t before) {
-        if (i >= share.end) return;
-        const uint64_t slot = expert < n ? (uint64_t)c.begin[expert] + mine[expert] + before : UINT64_MAX;
-        e.slots[i] = slot < e.capacity ? (int32_t)slot : NOWHERE;
-    });
+    begin_next();
+    number_share(e, share, c.begin, mine);
 }
 
 /* ---- to the experts ---- */
-
-typedef struct mover {
-    uint32_t warp, warps;
-    char *stage;
-    uint64_t *barrier;
-    uint32_t phase;
-} mover_t;
-
-template <typename T> static __device__ __forceinline__ void copy_as(char *to, const char *from, uint64_t bytes)
-{
-    for (uint64_t i = threadIdx.x % 32; i < bytes / sizeof(T); i += 32) ((T *)to)[i] = ((const T *)from)[i];
-}
 
 template <typename T> static __device__ __forceinline__ void zero_as(char *to, uint64_t bytes)
 {
@@ -184,52 +184,51 @@ static __device__ __forceinline__ void store_scales(const expand_t &e, uint64_t 
         *(uint32_t *)(to + i * e.to_scales_stride) = *(const uint32_t *)(from + i * e.scales_stride);
 }
 
-/* To one slot; a bulk copy from the stage, where the part is by then. */
-static __device__ __forceinline__ void store_part(const expand_t &e, const mover_t &m, uint64_t row, int32_t slot,
-                                                  uint64_t first, uint32_t bytes)
+/* The slots of 32 selections of a row; NOWHERE behind the last. */
+static __device__ __forceinline__ int32_t load_slot(const int32_t *slots, uint64_t row, uint32_t begin, uint32_t topk)
 {
-    char *to = e.to + slot * e.to_stride + first;
-    const char *from = e.x + row * e.x_stride + first;
-    const uint64_t odd = odd_of(e);
-    if (e.chunk != 0 && threadIdx.x % 32 == 0) begin_store(to, m.stage, bytes);
-    if (e.chunk != 0) return;
-    if (odd % 4 == 0) copy_as<uint32_t>(to, from, e.row_bytes);
-    else copy_as<char>(to, from, e.row_bytes);
+    const uint32_t k = begin + threadIdx.x % 32;
+    return k < topk ? slots[row * topk + k] : NOWHERE;
 }
 
-/* A part of a row to the slots of all of its selections; with the first one what belongs to the row. A warp. */
-static __device__ __forceinline__ void move_part(const expand_t &e, mover_t *m, uint64_t row, uint32_t part)
+/* A part of a row, loaded once, to the slots of all of its selections; with the first one what belongs to the row. */
+template <typename T>
+static __device__ __forceinline__ void move_part(const expand_t &e, uint64_t row, uint32_t part, int32_t slot)
 {
-    const uint32_t lane = threadIdx.x % 32;
-    const uint64_t first = (uint64_t)part * e.chunk, left = e.row_bytes - first;
-    const uint32_t bytes = left < e.chunk ? (uint32_t)left : e.chunk;
-    int fetched = 0;
+    const uint32_t units = e.to == nullptr ? 0 : (uint32_t)(e.row_bytes / sizeof(T));
+    const uint32_t first = part * 32 * FEW + threadIdx.x % 32;
+    T x[FEW];
+    if (e.topk <= 32 && !__any_sync(UINT32_MAX, slot != NOWHERE)) return; /* a row that did not come */
+#pragma unroll
+    for (uint32_t i = 0; i < FEW; i++)
+        if (first + i * 32 < units) x[i] = __ldcs((const T *)(e.x + row * e.x_stride) + first + i * 32);
     for (uint32_t begin = 0; begin < e.topk; begin += 32) {
-        const uint32_t k = begin + lane;
-        const int32_t slot = k < e.topk ? e.slots[row * e.topk + k] : NOWHERE;
-        uint32_t here = __ballot_sync(UINT32_MAX, slot != NOWHERE);
-        if (here == 0) continue;
-        if (!fetched && e.to != nullptr && e.chunk != 0) {
-            if (lane == 0) {
-                expect_bytes(m->barrier, bytes);
-                begin_load(m->stage, e.x + row * e.x_stride + first, bytes, m->barrier);
-            }
-            fetched = 1;
-            wait_load(m->barrier, m->phase++ & 1);
-        }
-        if (part == 0 && e.to_weights != nullptr && slot != NOWHERE) e.to_weights[slot] = e.weights[row * e.topk + k];
-        for (; here != 0; here &= here - 1) {
-            const int32_t to = __shfl_sync(UINT32_MAX, slot, __ffs((int)here) - 1);
-            if (e.to != nullptr) store_part(e, *m, row, to, first, bytes);
-            if (part == 0 && e.to_scales != nullptr) store_scales(e, row, to);
+        if (begin != 0) slot = load_slot(e.slots, row, begin, e.topk);
+        if (part == 0 && e.to_weights != nullptr && slot != NOWHERE)
+            e.to_weights[slot] = e.weights[row * e.topk + begin + threadIdx.x % 32];
+        for (uint32_t here = __ballot_sync(UINT32_MAX, slot != NOWHERE); here != 0; here &= here - 1) {
+            const int32_t found = __shfl_sync(UINT32_MAX, slot, __ffs((int)here) - 1);
+            T *to = (T *)(e.to + found * e.to_stride);
+#pragma unroll
+            for (uint32_t i = 0; i < FEW; i++)
+                if (first + i * 32 < units) __stcs(to + first + i * 32, x[i]);
+            if (part == 0 && e.to_scales != nullptr) store_scales(e, row, found);
         }
     }
-    /* the stage may be used again when the stores have read it */
-    if (fetched && lane == 0) {
-        end_group();
-        wait_read();
+}
+
+/* In the widest unit that addresses and lengths allow. The slots of the next part are on their way meanwhile. */
+template <typename T> static __device__ void move_rows(const expand_t &e, uint32_t warp, uint32_t warps)
+{
+    const uint32_t in_parts = (uint32_t)((e.row_bytes / sizeof(T) + 32 * FEW - 1) / (32 * FEW));
+    const uint32_t parts = in_parts == 0 ? 1 : in_parts;
+    const uint64_t all = e.rows * parts;
+    int32_t next = warp < all ? load_slot(e.slots, warp / parts, 0, e.topk) : NOWHERE;
+    for (uint64_t u = warp; u < all; u += warps) {
+        const int32_t slot = next;
+        if (u + warps < all) next = load_slot(e.slots, (u + warps) / parts, 0, e.topk);
+        move_part<T>(e, u / parts, (uint32_t)(u % parts), slot);
     }
-    __syncwarp();
 }
 
 static __device__ __forceinline__ void zero_slot(const expand_t &e, uint64_t slot)
@@ -245,34 +244,28 @@ static __device__ __forceinline__ void zero_slot(const expand_t &e, uint64_t slo
 }
 
 /* Slots that alignment leaves unused, and those behind the last: warps take turns, whichever expert they are of. */
-static __device__ void zero_unused(const expand_t &e, const mover_t &m)
+static __device__ void zero_unused(const expand_t &e, uint32_t warp, uint32_t warps)
 {
     uint64_t seen = 0;
     for (uint32_t i = 0; i < e.experts; i++) {
         const uint64_t used = e.begin[i] + e.count[i], next = i + 1 < e.experts ? e.begin[i + 1] : e.capacity;
         const uint64_t end = next < e.capacity ? next : e.capacity;
-        for (uint64_t slot = used + (m.warp + m.warps - seen % m.warps) % m.warps; slot < end; slot += m.warps)
+        for (uint64_t slot = used + (warp + warps - seen % warps) % warps; slot < end; slot += warps)
             zero_slot(e, slot);
         if (end > used) seen += end - used;
     }
 }
 
-/* Shared memory: a stage for each warp, then their barriers. */
-extern "C" __global__ void __launch_bounds__(XEP_CUDA_EXPAND_WARPS * 32, 1)
+extern "C" __global__ void __launch_bounds__(XEP_CUDA_EXPAND_THREADS, 1)
     xep_cuda_expand(const __grid_constant__ xep_cuda_expand_t e)
 {
-    extern __shared__ __align__(128) char shared[];
-    const uint32_t warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    const uint32_t parts = e.chunk == 0 ? 1 : (uint32_t)((e.row_bytes + e.chunk - 1) / e.chunk);
-    uint64_t *barriers = (uint64_t *)(shared + (uint64_t)warps * e.chunk);
-    mover_t m = {warp * gridDim.x + blockIdx.x, warps * gridDim.x, shared + (uint64_t)warp * e.chunk, barriers + warp,
-                 0};
-    if (threadIdx.x < warps) open_barrier(&barriers[threadIdx.x]);
-    share_barriers();
+    const uint32_t warp = threadIdx.x / 32 * gridDim.x + blockIdx.x, warps = gridDim.x * (blockDim.x / 32);
+    const uint64_t odd = odd_of(e);
     wait_for_last();
-    for (uint64_t u = m.warp; u < e.rows * parts; u += m.warps) move_part(e, &m, u / parts, (uint32_t)(u % parts));
-    if (e.zero) zero_unused(e, m);
-    wait_stored();
+    if (odd % 16 == 0) move_rows<int4>(e, warp, warps);
+    else if (odd % 4 == 0) move_rows<uint32_t>(e, warp, warps);
+    else move_rows<uint8_t>(e, warp, warps);
+    if (e.zero) zero_unused(e, warp, warps);
 }
 
 /* ---- and back ---- */
@@ -296,30 +289,33 @@ template <typename O, uint32_t N> static __device__ __forceinline__ void store_s
             make_int4((int)words[4 * i], (int)words[4 * i + 1], (int)words[4 * i + 2], (int)words[4 * i + 3]);
 }
 
-/* A pack of a lane: k ascending, some loads on their way. All lanes; one behind the end loads nothing. */
-template <typename E>
-static __device__ __forceinline__ void sum_pack(const reduce_t &r, uint64_t row, uint32_t first, int loads, float *sum)
+/* PACKS packs of a lane, 32 apart: k ascending, the loads of some rows on their way. All lanes. */
+template <typename E, int PACKS>
+static __device__ __forceinline__ void sum_packs(const reduce_t &r, uint64_t row, uint32_t first, uint32_t packs,
+                                                 int32_t slot, float (*sum)[packed<E>::EACH])
 {
-    constexpr uint32_t EACH = packed<E>::EACH;
     for (uint32_t begin = 0; begin < r.topk; begin += 32) {
-        const uint32_t k = begin + threadIdx.x % 32;
-        const int32_t slot = k < r.topk ? r.slots[row * r.topk + k] : NOWHERE;
+        if (begin != 0) slot = load_slot(r.slots, row, begin, r.topk);
         for (uint32_t left = __ballot_sync(UINT32_MAX, slot != NOWHERE); left != 0;) {
-            packed<E> x[AHEAD];
+            packed<E> x[FEW][PACKS];
             uint32_t found = 0;
 #pragma unroll
-            for (uint32_t a = 0; a < AHEAD; a++, left &= left - 1) {
+            for (uint32_t a = 0; a < FEW; a++, left &= left - 1) {
                 const int32_t from = __shfl_sync(UINT32_MAX, slot, __ffs((int)left) - 1);
                 if (left == 0) continue;
                 found = a + 1;
-                if (loads)
-                    x[a].pack = __ldcs((const int4 *)(r.x + from * r.x_stride + first * sizeof(typename E::raw)));
+#pragma unroll
+                for (uint32_t i = 0; i < PACKS; i++)
+                    if (first + i * 32 < packs)
+                        x[a][i].pack = __ldcs((const int4 *)(r.x + from * r.x_stride) + first + i * 32);
             }
 #pragma unroll
-            for (uint32_t a = 0; a < AHEAD; a++)
+            for (uint32_t a = 0; a < FEW; a++)
 #pragma unroll
-                for (uint32_t i = 0; i < EACH; i++)
-                    if (a < found && loads) sum[i] = __fadd_rn(sum[i], E::load(x[a].raw[i]));
+                for (uint32_t i = 0; i < PACKS; i++)
+#pragma unroll
+                    for (uint32_t j = 0; j < packed<E>::EACH; j++)
+                        if (a < found) sum[i][j] = __fadd_rn(sum[i][j], E::load(x[a][i].raw[j]));
         }
     }
 }
@@ -340,24 +336,38 @@ static __device__ __forceinline__ void sum_elements(const reduce_t &r, uint64_t 
     }
 }
 
+static __device__ __forceinline__ void gather_weights(const reduce_t &r, uint64_t row)
+{
+    for (uint32_t k = threadIdx.x % 32; k < r.topk; k += 32) {
+        const int32_t slot = r.slots[row * r.topk + k];
+        r.out_weights[row * r.topk + k] = slot == NOWHERE ? 0.0f : r.weights[slot];
+    }
+}
+
+/* Parts of rows, as in move_rows(); with the first one what no packs are, and the weights. */
 template <typename E, typename O> static __device__ void reduce_rows(const reduce_t &r, uint32_t warp, uint32_t warps)
 {
+    enum { PACKS = 2 };
     constexpr uint32_t EACH = packed<E>::EACH;
     const uint64_t odd = (uint64_t)r.x | r.x_stride | (uint64_t)r.out | r.out_stride;
-    const uint32_t whole = odd % 16 == 0 ? r.hidden / EACH * EACH : 0;
-    for (uint64_t row = warp; row < r.rows; row += warps) {
-        char *out = r.out + row * r.out_stride;
-        for (uint32_t begin = 0; begin < whole; begin += 32 * EACH) {
-            const uint32_t first = begin + threadIdx.x % 32 * EACH;
-            float sum[EACH] = {};
-            sum_pack<E>(r, row, first, first < whole, sum);
-            if (first < whole) store_sum<O, EACH>(out + first * sizeof(typename O::raw), sum);
-        }
-        sum_elements<E, O>(r, row, whole);
-        for (uint32_t k = threadIdx.x % 32; k < r.topk && r.weights != nullptr; k += 32) {
-            const int32_t slot = r.slots[row * r.topk + k];
-            r.out_weights[row * r.topk + k] = slot == NOWHERE ? 0.0f : r.weights[slot];
-        }
+    const uint32_t packs = odd % 16 == 0 ? r.hidden / EACH : 0, in_parts = (packs + 32 * PACKS - 1) / (32 * PACKS);
+    const uint32_t parts = in_parts == 0 ? 1 : in_parts;
+    const uint64_t all = r.rows * parts;
+    int32_t next = warp < all ? load_slot(r.slots, warp / parts, 0, r.topk) : NOWHERE;
+    for (uint64_t u = warp; u < all; u += warps) {
+        const uint64_t row = u / parts;
+        const uint32_t part = (uint32_t)(u % parts), first = part * 32 * PACKS + threadIdx.x % 32;
+        const int32_t slot = next;
+        float sum[PACKS][EACH] = {};
+        if (u + warps < all) next = load_slot(r.slots, (u + warps) / parts, 0, r.topk);
+        sum_packs<E, PACKS>(r, row, first, packs, slot, sum);
+#pragma unroll
+        for (uint32_t i = 0; i < PACKS; i++)
+            if (first + i * 32 < packs)
+                store_sum<O, EACH>(r.out + row * r.out_stride + (first + i * 32) * EACH * sizeof(typename O::raw),
+                                   sum[i]);
+        if (part == 0) sum_elements<E, O>(r, row, packs * EACH);
+        if (part == 0 && r.weights != nullptr) gather_weights(r, row);
     }
 }
 

@@ -10,10 +10,9 @@
 
 enum {
     XEP_CUDA_SLOTS_BLOCKS = 8,
-    XEP_CUDA_SLOTS_WARPS = 32,  /* of a block, at most */
-    XEP_CUDA_EXPAND_WARPS = 24, /* with a stage each of at most so many bytes: what fills a multiprocessor's memory */
-    XEP_CUDA_EXPAND_CHUNK = 8192,
-    XEP_CUDA_REDUCE_THREADS = 1024
+    XEP_CUDA_SLOTS_WARPS = 32, /* of a block, at most */
+    XEP_CUDA_EXPAND_THREADS = 1024,
+    XEP_CUDA_REDUCE_THREADS = 768
 };
 
 /**
@@ -38,9 +37,7 @@ typedef struct xep_cuda_expand {
     char *to_scales; /* [capacity][nscales] */
     int64_t to_scales_token_stride, to_scales_stride;
     uint32_t nscales;
-    uint32_t chunk; /* bytes of a row that a warp moves at once: a multiple of 16; 0: what no bulk copy can move */
-    uint32_t zero;  /* 1: slots that no selection has become 0 */
-    uint32_t reserved;
+    uint32_t zero; /* 1: slots that no selection has become 0 */
 } xep_cuda_expand_t;
 
 /** Sums the slots of each row, k ascending, in fp32, and rounds the sum once. Any number of blocks. */
