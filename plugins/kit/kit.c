@@ -202,6 +202,7 @@ void xep_kit_fill_recv(const xep_kit_t *kit, const xep_op_t *op, uint64_t rows)
 {
     const xep_dispatch_args_t *args = op->dispatch;
     const xep_heap_layout_t *at = kit->layout;
+    const uint32_t *experts = kit->shape->expert + kit->first_expert[kit->shape->rank];
     *op->recv = (xep_recv_t){
         .size = sizeof *op->recv,
         .rows = rows,
@@ -214,9 +215,10 @@ void xep_kit_fill_recv(const xep_kit_t *kit, const xep_op_t *op, uint64_t rows)
         .topk_idx = xep_kit_own_area(kit, at->idx, op->slot),
         .topk_weights = (float *)(void *)xep_kit_own_area(kit, at->weights, op->slot),
         .src_token = (int32_t *)(void *)xep_kit_own_area(kit, at->tokens, op->slot),
-        .first_expert = kit->first_expert[kit->shape->rank],
+        .first_expert = experts[0],
         .local_experts = kit->shape->local_experts,
         .pieces = 1,
         .all_rows = rows,
+        .experts = experts,
     };
 }

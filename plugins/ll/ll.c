@@ -141,7 +141,7 @@ static void prefault_heap(const void *opaque, uint32_t rank)
     const ll_layout_t *at = &mode->layout;
     int delivered = (rank == mode->kit.shape->rank && !mode->kit.all_mapped) || mode->kit.shape->by_nodes;
     xep_kit_prefault(&mode->kit, rank, at->common.combine_line, at->delivered_heads.first);
-    xep_kit_prefault(&mode->kit, rank, at->items.first, at->delivered_items.first);
+    if (mode->kit.shape->sends[rank]) xep_kit_prefault(&mode->kit, rank, at->items.first, at->delivered_items.first);
     if (delivered) xep_kit_prefault(&mode->kit, rank, at->delivered_heads.first, at->common.tokens.first);
     if (delivered) xep_kit_prefault(&mode->kit, rank, at->delivered_items.first, at->common.x.first);
     xep_in_place_prefault_own(&mode->kit, &at->in_place, rank);

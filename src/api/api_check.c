@@ -11,6 +11,7 @@
 
 #include "error.h"
 #include "handle.h"
+#include "owners.h"
 #include "request.h"
 
 /* MULTIPROCESSORS: what threads are in device memory, where none are asked for. */
@@ -87,6 +88,9 @@ xep_status_t xep_check_layout(xep_layout_args_t *args)
         return xep_fail(XEP_ERR_INVALID, "invalid nranks: %u (1 to %d)", args->nranks, MAX_RANKS);
     if (args->experts == 0) return xep_fail(XEP_ERR_INVALID, "invalid experts: 0 (at least 1)");
     if (args->topk == 0) return xep_fail(XEP_ERR_INVALID, "invalid topk: 0 (at least 1)");
+    if (args->owners != NULL && args->buffer != NULL)
+        return xep_fail(XEP_ERR_UNSUPPORTED, "invalid owners: not NULL (NULL with a buffer in device memory)");
+    if ((status = xep_owners_check(args->owners, args->experts, args->nranks)) != XEP_OK) return status;
     if (args->tokens > MAX_TOKENS)
         return xep_fail(XEP_ERR_INVALID, "invalid tokens: %llu (at most %llu)", (unsigned long long)args->tokens,
                         (unsigned long long)MAX_TOKENS);
@@ -119,8 +123,8 @@ static xep_status_t check_buffer_shape(const xep_buffer_params_t *p, uint32_t nr
     if (p->topk == 0 || p->topk > p->experts)
         return xep_fail(XEP_ERR_INVALID, "invalid topk: %u (1 to %u, the experts)", p->topk, p->experts);
     if (p->hidden == 0) return xep_fail(XEP_ERR_INVALID, "invalid hidden: 0 (at least 1)");
-    if (p->tokens == 0 || p->tokens > MAX_TOKENS)
-        return xep_fail(XEP_ERR_INVALID, "invalid tokens: %llu (1 to %llu)", (unsigned long long)p->tokens,
+    if (p->tokens > MAX_TOKENS)
+        return xep_fail(XEP_ERR_INVALID, "invalid tokens: %llu (at most %llu)", (unsigned long long)p->tokens,
                         (unsigned long long)MAX_TOKENS);
     if (p->slots > MAX_SLOTS) return xep_fail(XEP_ERR_INVALID, "invalid slots: %u (at most %d)", p->slots, MAX_SLOTS);
     if (p->threads == 0 || p->threads > MAX_THREADS)
@@ -153,7 +157,8 @@ xep_status_t xep_check_buffer(const xep_config_t *config, uint32_t nranks, xep_b
     if (p->threads == 0) p->threads = config->threads;
     if (p->timeout_ms == 0) p->timeout_ms = config->timeout;
     xep_status_t status = check_buffer_types(p);
-    return status == XEP_OK ? check_buffer_shape(p, nranks) : status;
+    if (status == XEP_OK) status = check_buffer_shape(p, nranks);
+    return status == XEP_OK ? xep_owners_check(p->owners, p->experts, nranks) : status;
 }
 
 /* ---- dispatch ---- */
@@ -183,9 +188,9 @@ static xep_status_t check_rows(const xep_buffer_t *buffer, xep_dispatch_args_t *
     if (a->hidden == 0) a->hidden = shape->hidden;
     xep_status_t status = check_dtype("dtype", a->dtype);
     if (status != XEP_OK) return status;
-    if (a->tokens > shape->tokens)
+    if (a->tokens > buffer->most_tokens)
         return xep_fail(XEP_ERR_INVALID, "too many tokens: %llu (the buffer was made for %llu)",
-                        (unsigned long long)a->tokens, (unsigned long long)shape->tokens);
+                        (unsigned long long)a->tokens, (unsigned long long)buffer->most_tokens);
     size_t elem = xep_dtype_size(a->dtype);
     uint64_t row = (uint64_t)a->hidden * elem;
     if (row > (uint64_t)shape->hidden * shape->elem_bytes)

@@ -120,7 +120,7 @@ static xep_status_t begin_dispatch(xep_buffer_t *buffer, const xep_dispatch_args
     req->op.dispatch = &req->dispatch;
     req->op.recv = &handle->recv;
     handle->recv = (xep_recv_t){0}; /* that of the slot's last dispatch until now */
-    if (buffer->staging != NULL && (status = xep_staging_take(req)) != XEP_OK) return status;
+    if (buffer->take_dispatch != NULL && (status = buffer->take_dispatch(req)) != XEP_OK) return status;
     status = launch(req, args->after, args->cached, args->timeout_ms);
     if (status != XEP_OK) return status;
     note_dispatch(handle, req);
