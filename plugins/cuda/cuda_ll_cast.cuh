@@ -190,7 +190,7 @@ static __device__ __forceinline__ void cast_unit(const xep_cuda_ll_send_t &s, ui
     if (first % GROUP == 0) store_scale<QUANT>(item + s.item.scales, group, groups, scale, row);
 }
 
-/* Units begin, begin + step, .. before end, counted over all rows; a warp has the loads of some of them on their way. */
+/* Units begin, begin + step, .. before end, over all rows; a warp has the loads of some of them on their way. */
 template <int QUANT, typename E>
 static __device__ __forceinline__ void cast_units(const xep_cuda_ll_send_t &s, char *items, uint32_t begin,
                                                   uint32_t step, uint32_t end, const whole_row_t &row)
@@ -227,18 +227,25 @@ template <typename E> static __device__ __forceinline__ uint32_t row_amax(const 
     return __reduce_max_sync(UINT32_MAX, amax);
 }
 
-/* All rows, by so many warps, of which this is one: a row each where all of it is looked at first. */
+/*
+ * All rows, by so many warps, of which this is one. Where a row is looked at first, warps have as many of its units each
+ * as come out even: the more warps share few rows, the more often these are looked at, in the cache.
+ */
 template <int QUANT, typename E>
 static __device__ __noinline__ void cast_rows_as(const xep_cuda_ll_send_t &s, char *items, uint32_t warp,
                                                  uint32_t warps)
 {
-    const uint32_t of_row = (s.notice.hidden + UNIT - 1) / UNIT, tokens = s.notice.tokens;
+    const uint32_t of_row = (s.notice.hidden + UNIT - 1) / UNIT, units = s.notice.tokens * of_row;
     if (!needs_row<QUANT>(s.scale)) {
-        cast_units<QUANT, E>(s, items, warp, warps, tokens * of_row, row_of<QUANT>(s.scale, 0));
+        cast_units<QUANT, E>(s, items, warp, warps, units, row_of<QUANT>(s.scale, 0));
         return;
     }
-    for (uint32_t t = warp; t < tokens; t += warps)
-        cast_units<QUANT, E>(s, items, t * of_row, 1, (t + 1) * of_row, row_of<QUANT>(s.scale, row_amax<E>(s, t)));
+    const uint32_t share = min(of_row, (units + warps - 1) / warps), shares = (of_row + share - 1) / share;
+    for (uint32_t i = warp; i < s.notice.tokens * shares; i += warps) {
+        const uint32_t t = i / shares, begin = t * of_row + i % shares * share;
+        const whole_row_t row = row_of<QUANT>(s.scale, row_amax<E>(s, t));
+        cast_units<QUANT, E>(s, items, begin, 1, min(begin + share, (t + 1) * of_row), row);
+    }
 }
 
 #define CASE_(_quant, _name, _dtype, _element, _scale, _group) \
