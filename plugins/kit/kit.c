@@ -111,9 +111,7 @@ static xep_status_t set_up(xep_kit_t *kit, const xep_env_t *env)
     xep_region_t regions[XEP_REGIONS];
     kit->env = env;
     kit->shape = env->shape;
-    kit->steps[XEP_OP_DISPATCH] = xep_kit_mode.dispatch_steps;
-    kit->steps[XEP_OP_COMBINE] = xep_kit_mode.combine_steps;
-    kit->steps[XEP_OP_NEXT] = xep_kit_mode.next_steps;
+    xep_steps_choose(kit, 0);
     kit->layout = layout_of(kit);
     kit->first_expert = env->shape->first_expert;
     memcpy(regions, env->regions, sizeof regions);

@@ -114,7 +114,6 @@ void xep_in_place_note(xep_in_place_t *in_place, const xep_op_t *op, const xep_i
 {
     xep_in_place_area_t *area = &in_place->areas[rows->area];
     if (!in_place->kit->env->checks_rows || rows->offset == 0) return;
-    if (area->tokens != 0) return; /* once: the step may be taken again */
     area->tokens = op->dispatch->tokens;
     area->bytes = bytes;
     area->stride = stride;

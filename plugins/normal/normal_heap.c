@@ -95,6 +95,11 @@ uint64_t normal_line_offset(const normal_t *mode, uint32_t index, uint32_t rank)
     return mode->layout.line + ((uint64_t)index * mode->kit.shape->nranks + rank) * sizeof(normal_line_t);
 }
 
+uint64_t normal_line_there(const normal_t *mode, const xep_op_t *op)
+{
+    return normal_line_offset(mode, normal_index(mode, op), mode->kit.shape->rank);
+}
+
 normal_line_t *normal_line(const normal_t *mode, uint32_t index, uint32_t rank)
 {
     return xep_kit_own(&mode->kit, normal_line_offset(mode, index, rank));

@@ -2,8 +2,8 @@
 
 /*
  * A check fills in defaults as it goes, so that behind api.c no field has to be looked at for 0 again. Strides become
- * bytes, never 0; what a size does not cover was set to 0 before (api_check_struct.c). Numbers are compared in 64 bits:
- * sums and products of what a user passes may not fit in the type of the field.
+ * bytes, never 0; what a size does not cover was set to 0 before (api_check_require.c). Numbers are compared in 64
+ * bits: sums and products of what a user passes may not fit in the type of the field.
  */
 #include "api_check.h"
 
@@ -270,19 +270,24 @@ static int is_quant_scale_sane(const xep_dispatch_args_t *a)
            a->quant_scale <= 1e30f;
 }
 
-/* whether the mode does it is the mode's to say; here only what nobody can mean */
-static xep_status_t check_choices(const xep_buffer_t *buffer, const xep_dispatch_args_t *a)
+static xep_status_t check_flags(const xep_buffer_t *buffer, const xep_dispatch_args_t *a)
 {
-    if ((unsigned)a->quant > XEP_QUANT_E4M3_STATIC)
-        return xep_fail(XEP_ERR_INVALID, "invalid quant: %d (one of XEP_QUANT_*)", (int)a->quant);
-    if ((unsigned)a->arrangement > XEP_ROWS_BY_EXPERT_PADDED)
-        return xep_fail(XEP_ERR_INVALID, "invalid arrangement: %d (one of XEP_ROWS_*)", (int)a->arrangement);
     if (a->flags >= 2 * XEP_DISPATCH_PIECES) /* the highest bit */
         return xep_fail(XEP_ERR_INVALID, "invalid flags: %#x (bits of XEP_DISPATCH_*)", a->flags);
     if ((a->flags & XEP_DISPATCH_IN_PLACE) != 0 && !buffer->shape.sends_in_place)
         return xep_fail(XEP_ERR_UNSUPPORTED, "invalid flags: XEP_DISPATCH_IN_PLACE (without XEP_BUFFER_SEND_MEMORY)");
     if ((a->flags & XEP_DISPATCH_COUNTS_THERE) != 0 && buffer->device == NULL)
         return xep_fail(XEP_ERR_UNSUPPORTED, "invalid flags: XEP_DISPATCH_COUNTS_THERE (without XEP_MEMORY_CUDA)");
+    return XEP_OK;
+}
+
+/* whether the mode does it is the mode's to say; here only what nobody can mean */
+static xep_status_t check_choices(const xep_dispatch_args_t *a)
+{
+    if ((unsigned)a->quant > XEP_QUANT_E4M3_STATIC)
+        return xep_fail(XEP_ERR_INVALID, "invalid quant: %d (one of XEP_QUANT_*)", (int)a->quant);
+    if ((unsigned)a->arrangement > XEP_ROWS_BY_EXPERT_PADDED)
+        return xep_fail(XEP_ERR_INVALID, "invalid arrangement: %d (one of XEP_ROWS_*)", (int)a->arrangement);
     if (!is_quant_scale_sane(a))
         return xep_fail(XEP_ERR_INVALID,
                         "invalid quant_scale: %g (1e-30 to 1e30 with "
@@ -319,7 +324,8 @@ xep_status_t xep_check_dispatch(const xep_buffer_t *buffer, xep_dispatch_args_t 
     xep_status_t status = check_rows(buffer, a);
     if (status == XEP_OK) status = a->cached != NULL ? check_cached(buffer, a) : check_routing(buffer, a);
     if (status == XEP_OK) status = check_scales(buffer, a);
-    if (status == XEP_OK) status = check_choices(buffer, a);
+    if (status == XEP_OK && a->flags != 0) status = check_flags(buffer, a);
+    if (status == XEP_OK) status = check_choices(a);
     if (status == XEP_OK) status = check_order(buffer, &a->after, a->stream);
     if (status != XEP_OK) return status;
     a->expert_alignment += a->expert_alignment == 0; /* the default is 1 */
