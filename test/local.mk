@@ -137,7 +137,7 @@ cuda_parts = \
 	%D%/mp/device/cuda_staged.c %D%/mp/device/cuda_graphs.c %D%/mp/device/cuda_rounds.h \
 	%D%/mp/device/cuda_rounds.c %D%/mp/device/cuda_standing.c %D%/mp/device/cuda_faults.c
 %C%_mp_device_cuda_ops_SOURCES = $(cuda_parts) %D%/mp/device/cuda_after.c %D%/mp/device/cuda_there.c \
-	%D%/mp/device/cuda_experts.c \
+	%D%/mp/device/cuda_by_expert.c \
 	%D%/mp/device/cuda_break.c %D%/mp/device/cuda_death.c %D%/mp/device/cuda_ops.c
 %C%_mp_device_cuda_ops_LDADD = libmp_rig.la
 %C%_mp_device_cuda_ll_ops_SOURCES = $(cuda_parts) \

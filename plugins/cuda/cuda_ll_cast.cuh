@@ -228,8 +228,8 @@ template <typename E> static __device__ __forceinline__ uint32_t row_amax(const 
 }
 
 /*
- * All rows, by so many warps, of which this is one. Where a row is looked at first, warps have as many of its units each
- * as come out even: the more warps share few rows, the more often these are looked at, in the cache.
+ * All rows, by so many warps, of which this is one. Where a row is looked at first, warps have as many of its units
+ * each as come out even: the more warps share few rows, the more often these are looked at, in the cache.
  */
 template <int QUANT, typename E>
 static __device__ __noinline__ void cast_rows_as(const xep_cuda_ll_send_t &s, char *items, uint32_t warp,

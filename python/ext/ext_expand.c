@@ -91,7 +91,8 @@ static const char reduce_doc[] =
     "Sums the rows of x, [M, H], that expand() made of each received row, k ascending, in fp32, and rounds once:\n"
     "what combine() takes. Returns at once. Local.\n\n"
     "slots: of expand(). out: [rows, H] of x's type or float32, filled; may be combine_input(). topk_weights: [M]\n"
-    "float32, of which out_weights, [rows, K], is filled, 0 where a selection is another rank's. stream: as in dispatch.";
+    "float32, of which out_weights, [rows, K], is filled, 0 where a selection is another rank's. stream: as in\n"
+    "dispatch.";
 
 enum { SUM_X, SUM_SLOTS, OUT, SUM_WEIGHTS, OUT_WEIGHTS, SUM_STREAM, REDUCE_COUNT };
 

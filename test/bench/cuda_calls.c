@@ -237,8 +237,8 @@ static void run(xep_group_t *group, const mp_case_t *c, void *stream)
         printf(
             "%-14s T %4llu, SMs %2u: dispatch %7.1f us (%3.0f GB/s), cached %7.1f us (%3.0f GB/s), combine %7.1f us "
             "(%3.0f GB/s), of copied input %7.1f us, dispatch with counts there %7.1f us, layout %5.1f us; replayed: "
-            "dispatch with counts there %6.1f us, combine %6.1f us; by expert: dispatch %7.1f us (%6.1f of it to expand), "
-            "combine %7.1f us (%6.1f to reduce)\n",
+            "dispatch with counts there %6.1f us, combine %6.1f us; by expert: dispatch %7.1f us (%6.1f of it to "
+            "expand), combine %7.1f us (%6.1f to reduce)\n",
             c->name, (unsigned long long)c->tokens, c->threads, whole, bytes / whole / 1e3, cached,
             bytes / cached / 1e3, sum, back / sum / 1e3, copied, there, lay, there_again, sum_again, forward, expanding,
             backward, reducing);
