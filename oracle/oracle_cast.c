@@ -7,8 +7,10 @@
 #include "oracle_cast.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "oracle_alloc.h"
 #include "oracle_number.h"
 
 enum { GROUP = 128 };
@@ -33,6 +35,7 @@ static const struct cast {
     [XEP_QUANT_INT8] = {XEP_INT8, 8, 128, 4, 0, 0, 0, 127},
     [XEP_QUANT_INT8_ROW] = {XEP_INT8, 8, 0, 4, 0, 0, 0, 127},
     [XEP_QUANT_E4M3_STATIC] = {XEP_E4M3, 8, 0, 0, 0, 3, -6, 448},
+    [XEP_QUANT_LOGFMT] = {XEP_BF16, 0, 0, 0, 0, 0, 0, 0}, /* of a combine alone */
 };
 
 static uint32_t group_of(const oracle_shape_t *shape)
@@ -233,4 +236,64 @@ void oracle_cast_row(const oracle_shape_t *shape, const void *row, uint8_t *q, u
     memset(scales, 0, oracle_received_scales(shape) * sizeof *scales);
     if (shape->quant <= XEP_QUANT_UE8M0) cast_row_deepep(shape, row, q, scales);
     else cast_row(shape, row, q, scales);
+}
+
+/* ---- and back ---- */
+
+/* The number that a code counts to; above the greatest there is none. */
+static double number_of(const struct cast *cast, int code)
+{
+    const int magnitude = code & ((1 << (cast->bits - 1)) - 1), exponent = magnitude >> cast->places;
+    const int fraction = magnitude & ((1 << cast->places) - 1);
+    double number = ldexp(fraction, cast->least - cast->places);
+
+    if (cast->places == 0) return (int8_t)code;
+    if (exponent > 0) number = ldexp((1 << cast->places) + fraction, cast->least + exponent - 1 - cast->places);
+    if (number > cast->most) return NAN;
+    return code >> (cast->bits - 1) ? -number : number;
+}
+
+static float scale_back(const oracle_shape_t *shape, const uint32_t *scales, uint32_t g)
+{
+    const struct cast *cast = &casts[shape->quant];
+    const uint8_t byte = cast->scale_bytes == 1 ? ((const uint8_t *)scales)[g] : 0;
+    float scale;
+
+    if (cast->scale_bytes == 0) return shape->quant_scale;
+    memcpy(&scale, &scales[cast->row_words ? oracle_received_scales(shape) - 1 : g], sizeof scale);
+    if (cast->row_words) return (float)number_of(&casts[XEP_QUANT_E4M3], byte) * scale;
+    if (cast->scale_bytes == 4) return scale;
+    return byte == 255 ? NAN : ldexpf(1, byte - 127);
+}
+
+/* Products are rounded to fp32, and then to bf16. */
+void oracle_cast_journey(const oracle_shape_t *shape, const void *row, uint16_t *arrived)
+{
+    const struct cast *cast = &casts[shape->quant];
+    int code = 0;
+
+    if (shape->quant == XEP_QUANT_LOGFMT) {
+        oracle_logfmt_journey(row, shape->hidden, arrived, &code);
+        return;
+    }
+    uint8_t *q = oracle_alloc(oracle_received_bytes(shape));
+    uint32_t *scales = oracle_alloc((oracle_received_scales(shape) + UINT64_C(1)) * sizeof *scales);
+    oracle_cast_row(shape, row, q, scales);
+    for (uint32_t h = 0; h < shape->hidden; h++) {
+        code = cast->bits == 8 ? q[h] : q[h / 2] >> h % 2 * 4 & 15;
+        arrived[h] =
+            oracle_float_to_bf16((float)number_of(cast, code) * scale_back(shape, scales, h / group_of(shape)));
+    }
+    free(scales);
+    free(q);
+}
+
+size_t oracle_travel_bytes(const oracle_shape_t *shape)
+{
+    const oracle_shape_t travels = {.hidden = shape->hidden, .dtype = XEP_BF16, .quant = shape->combine_quant};
+
+    if (shape->combine_quant == XEP_QUANT_NONE) return shape->hidden * oracle_element_bytes(shape->combine_dtype);
+    if (shape->combine_quant == XEP_QUANT_LOGFMT)
+        return (shape->hidden + UINT64_C(15)) / 16 * 20 + (shape->hidden + UINT64_C(127)) / 128 * 4;
+    return (oracle_received_bytes(&travels) + 3) / 4 * 4 + oracle_received_scales(&travels) * 4;
 }

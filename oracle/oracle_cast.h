@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** What the cast of a dispatch makes of a row: xep_quant_t in plain loops. */
+/** What casts make of a row, and what is left of it when it is cast back: xep_quant_t in plain loops. */
 #ifndef ORACLE_CAST_H
 #define ORACLE_CAST_H
 
@@ -18,6 +18,15 @@ uint32_t oracle_received_scales(const oracle_shape_t *shape);
 
 /** By shape->quant: q [oracle_received_bytes()], scales [oracle_received_scales()]. */
 void oracle_cast_row(const oracle_shape_t *shape, const void *row, uint8_t *q, uint32_t *scales);
+
+/**
+ * What a row is after its journey in a combine: cast by shape->quant, or as LogFMT, and back to bf16; of shape->dtype,
+ * which is bf16 for LogFMT.
+ */
+void oracle_cast_journey(const oracle_shape_t *shape, const void *row, uint16_t *arrived);
+
+/** Bytes of a row on its way in a combine, by shape->combine_quant; of LogFMT where all of it can be coded. */
+size_t oracle_travel_bytes(const oracle_shape_t *shape);
 
 /* ---- oracle_cast_logfmt.c ---- */
 

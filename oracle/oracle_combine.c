@@ -24,7 +24,8 @@ typedef struct sum {
     uint32_t *ranks; /* [K] */
     float *total;    /* [H] */
     void *row;       /* a term, and then the sum rounded */
-    void *arrived;   /* a term that went as LogFMT */
+    float *partial;  /* [H] of a rank */
+    void *arrived;   /* a term that was encoded */
 } sum_t;
 
 /* Scratch of one row, used again for every token. */
@@ -37,6 +38,7 @@ static void sum_open(sum_t *s)
     s->ranks = oracle_alloc(topk * sizeof *s->ranks);
     s->total = oracle_alloc(s->shape->hidden * sizeof *s->total);
     s->row = oracle_alloc(s->shape->hidden * oracle_element_bytes(s->shape->combine_dtype));
+    s->partial = oracle_alloc(s->shape->hidden * sizeof *s->partial);
     s->arrived = oracle_alloc(s->shape->hidden * oracle_element_bytes(s->shape->combine_dtype));
 }
 
@@ -47,19 +49,57 @@ static void sum_close(sum_t *s)
     free(s->ranks);
     free(s->total);
     free(s->row);
+    free(s->partial);
     free(s->arrived);
+}
+
+static int is_encoded(const oracle_shape_t *shape, uint32_t owner)
+{
+    return shape->combine_quant != XEP_QUANT_NONE && shape->encoded_from != NULL && shape->encoded_from[owner];
+}
+
+/* A row of that type, encoded and decoded. */
+static const void *travel(sum_t *s, const void *row, xep_dtype_t dtype)
+{
+    const oracle_shape_t travels = {.hidden = s->shape->hidden,
+                                    .dtype = dtype,
+                                    .quant = s->shape->combine_quant,
+                                    .quant_scale = s->shape->combine_scale};
+    oracle_cast_journey(&travels, row, s->arrived);
+    return s->arrived;
 }
 
 /* The output of an expert for a token, as it comes here. */
 static const void *expert_row(sum_t *s, uint32_t expert, uint64_t token)
 {
-    const oracle_shape_t *shape = s->shape;
-    int code = 0;
+    oracle_fill_output(s->shape, expert, s->rank, token, s->row);
+    return is_encoded(s->shape, oracle_owner(s->shape->routing, expert)) ? travel(s, s->row, XEP_BF16) : s->row;
+}
 
-    oracle_fill_output(shape, expert, s->rank, token, s->row);
-    if (shape->logfmt_from == NULL || !shape->logfmt_from[oracle_owner(shape->routing, expert)]) return s->row;
-    oracle_logfmt_journey(s->row, shape->hidden, s->arrived, &code);
-    return s->arrived;
+/* The sum of what an owner's experts have, as it comes here: rounded once, but for LogFMT, which is made of bf16. */
+static const void *owner_row(sum_t *s, uint32_t owner, uint64_t token)
+{
+    const oracle_shape_t *shape = s->shape;
+
+    memset(s->partial, 0, shape->hidden * sizeof *s->partial);
+    for (uint32_t k = 0; k < shape->routing->params.topk; k++) {
+        if (s->idx[k] < 0 || oracle_owner(shape->routing, (uint32_t)s->idx[k]) != owner) continue;
+        oracle_fill_output(shape, (uint32_t)s->idx[k], s->rank, token, s->row);
+        oracle_row_add(s->partial, s->row, shape->combine_dtype, shape->hidden);
+    }
+    oracle_row_round(s->row, s->partial, shape->combine_dtype, shape->hidden);
+    if (!is_encoded(shape, owner)) return s->row;
+    if (shape->combine_quant == XEP_QUANT_LOGFMT) return travel(s, s->row, XEP_BF16);
+    return travel(s, s->partial, XEP_FP32);
+}
+
+/* By ascending ranks, and not by k. */
+static void add_owners(sum_t *s, uint64_t token)
+{
+    const uint32_t n = oracle_destinations(s->shape->routing, s->idx, s->ranks);
+
+    for (uint32_t i = 0; i < n; i++)
+        oracle_row_add(s->total, owner_row(s, s->ranks[i], token), s->shape->combine_dtype, s->shape->hidden);
 }
 
 /*
@@ -142,7 +182,8 @@ static void sum_token(sum_t *s, uint64_t token)
         oracle_fill_bias(shape, which, s->rank, token, s->row);
         oracle_row_add(s->total, s->row, shape->combine_dtype, shape->hidden);
     }
-    if (shape->by_expert) add_experts(s, token);
+    if (shape->by_expert && shape->sum_at_owner) add_owners(s, token);
+    else if (shape->by_expert) add_experts(s, token);
     else if (shape->node != NULL) add_nodes(s, token);
     else add_ranks(s, token);
     oracle_row_round(s->row, s->total, shape->combine_dtype, shape->hidden);

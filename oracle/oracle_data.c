@@ -77,13 +77,13 @@ static void generate_bias(const oracle_shape_t *shape, uint32_t which, uint32_t 
 static void generate_output(const oracle_shape_t *shape, uint32_t maker, uint32_t rank, uint64_t token, void *row)
 {
     /* LogFMT leaves what is not below 1 as it is */
+    const int is_logfmt = shape->combine_quant == XEP_QUANT_LOGFMT;
     static const lanes_t below_one = {0x81ff81ff81ff81ff, 0x3c003c003c003c00};
     const uint32_t stream = shape->by_expert ? shape->routing->params.nranks + maker : maker;
     const uint64_t seed = oracle_stream(shape->payload, ORACLE_KIND_PAYLOAD, stream, 0);
 
-    fill(oracle_stream(seed, ORACLE_KIND_EXPERT, rank, token),
-         shape->logfmt_from != NULL ? below_one : lanes_of(shape->combine_dtype), row,
-         shape->hidden * oracle_element_bytes(shape->combine_dtype));
+    fill(oracle_stream(seed, ORACLE_KIND_EXPERT, rank, token), is_logfmt ? below_one : lanes_of(shape->combine_dtype),
+         row, shape->hidden * oracle_element_bytes(shape->combine_dtype));
 }
 
 /* What was received is sent back: the weights of the maker's own experts. */

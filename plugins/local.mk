@@ -27,7 +27,12 @@ noinst_LTLIBRARIES += libxep_kernels.la
 libxep_kernels_la_SOURCES = \
 	%D%/kernels/copy.h %D%/kernels/copy.c \
 	%D%/kernels/floats.h %D%/kernels/weigh.h %D%/kernels/weigh.c %D%/kernels/weigh_kernels.h \
-	%D%/kernels/weigh_lines.h %D%/kernels/weigh_mixed.h %D%/kernels/weigh_avx2.c %D%/kernels/weigh_avx512.c
+	%D%/kernels/weigh_lines.h %D%/kernels/weigh_mixed.h %D%/kernels/weigh_avx2.c %D%/kernels/weigh_avx512.c \
+	%D%/kernels/cast.h %D%/kernels/cast.c %D%/kernels/cast_kernels.h %D%/kernels/cast_blocks.h \
+	%D%/kernels/cast_avx2.c %D%/kernels/cast_avx512.c %D%/kernels/cast_avx512.h %D%/kernels/cast_vbmi.c \
+	%D%/kernels/cast_table.c %D%/kernels/cast_table.h %D%/kernels/cast_formats.h %D%/kernels/cast_rows.c \
+	%D%/kernels/cast_walk.h %D%/kernels/cast_vectors.h %D%/kernels/cast_x86.h \
+	%D%/kernels/cast_rows_avx2.c %D%/kernels/cast_rows_avx512.c %D%/kernels/cast_formats.c
 libxep_kernels_la_CPPFLAGS = $(plugin_cppflags) -I$(srcdir)/%D%/kit -I$(srcdir)/%D%/kernels
 
 # What the modes for host memory and those for device memory have in common.
@@ -35,7 +40,7 @@ normal_shared_sources = \
 	%D%/normal/normal.h %D%/normal/normal_shared.h %D%/normal/normal_record.h %D%/normal/normal_shared.c \
 	%D%/normal/normal_heap.c %D%/normal/normal_records.c %D%/normal/normal_digest.c %D%/normal/normal_nodes.h \
 	%D%/normal/normal_pieces.h
-ll_shared_sources = %D%/ll/ll.h %D%/ll/ll_notice.h %D%/ll/ll_shared.c %D%/ll/ll_heap.c %D%/kernels/cast_formats.c
+ll_shared_sources = %D%/ll/ll.h %D%/ll/ll_notice.h %D%/ll/ll_shared.c %D%/ll/ll_heap.c
 
 pkglib_LTLIBRARIES = xep_normal.la xep_ll.la
 xep_normal_la_SOURCES = $(normal_shared_sources) \
@@ -45,7 +50,7 @@ xep_normal_la_SOURCES = $(normal_shared_sources) \
 	%D%/normal/normal_pieces.c %D%/normal/normal_next.c %D%/normal/normal_nodes.c %D%/normal/normal_relay.c \
 	%D%/normal/normal_pass.c %D%/normal/normal_forward.c %D%/normal/normal_return.c %D%/normal/normal_put.c \
 	%D%/normal/normal_dispatch.c %D%/normal/normal_masked.c %D%/normal/normal_combine.c %D%/normal/normal_fill.c \
-	%D%/normal/normal_nodes_steps.c %D%/normal/normal_traffic.c
+	%D%/normal/normal_nodes_steps.c %D%/normal/normal_traffic.c %D%/normal/normal_cast.c
 xep_normal_la_CPPFLAGS = $(plugin_cppflags) -I$(srcdir)/%D%/kit -I$(srcdir)/%D%/kernels
 xep_normal_la_LDFLAGS = $(plugin_ldflags)
 xep_normal_la_LIBADD = libxep_kit_parts.la libxep_kernels.la -lm
@@ -55,11 +60,9 @@ xep_ll_la_SOURCES = $(ll_shared_sources) %D%/ll/ll.c \
 	%D%/ll/ll_receive.c %D%/ll/ll_unpack.c \
 	%D%/ll/ll_flow.h %D%/ll/ll_pieces.h %D%/ll/ll_pieces.c \
 	%D%/ll/ll_in_place.h %D%/ll/ll_in_place.c %D%/ll/ll_offer.c %D%/ll/ll_sum.c %D%/ll/ll_traffic.c \
-	%D%/kernels/cast.h %D%/kernels/cast.c %D%/kernels/cast_kernels.h %D%/kernels/cast_blocks.h \
-	%D%/kernels/cast_avx2.c %D%/kernels/cast_avx512.c %D%/kernels/cast_avx512.h %D%/kernels/cast_vbmi.c \
-	%D%/kernels/cast_table.c %D%/kernels/cast_table.h %D%/kernels/cast_formats.h %D%/kernels/cast_rows.c \
-	%D%/kernels/cast_walk.h %D%/kernels/cast_vectors.h %D%/kernels/cast_x86.h \
-	%D%/kernels/cast_rows_avx2.c %D%/kernels/cast_rows_avx512.c \
+	%D%/ll/ll_coded.h %D%/ll/ll_coded.c \
+	%D%/kernels/codec.h %D%/kernels/codec.c %D%/kernels/decode.h %D%/kernels/decode.c \
+	%D%/kernels/decode_walk.h %D%/kernels/decode_avx2.c \
 	%D%/kernels/logfmt.h %D%/kernels/logfmt.c
 xep_ll_la_CPPFLAGS = $(plugin_cppflags) -I$(srcdir)/%D%/kit -I$(srcdir)/%D%/kernels
 xep_ll_la_LDFLAGS = $(plugin_ldflags)
@@ -83,7 +86,7 @@ cuda_normal_sources = $(cuda_mode_sources) $(normal_shared_sources) \
 	%D%/cuda/cuda_kernels.h %D%/cuda/cuda_normal.h %D%/cuda/cuda_normal.c \
 	%D%/cuda/cuda_normal_dispatch.c %D%/cuda/cuda_normal_there.c %D%/cuda/cuda_normal_combine.c \
 	%D%/cuda/cuda_experts.h %D%/cuda/cuda_experts.c
-cuda_ll_sources = $(cuda_mode_sources) $(ll_shared_sources) \
+cuda_ll_sources = $(cuda_mode_sources) $(ll_shared_sources) %D%/kernels/cast_formats.c \
 	%D%/cuda/cuda_ll_kernels.h %D%/cuda/cuda_ll.h %D%/cuda/cuda_ll.c %D%/cuda/cuda_ll_turns.c \
 	%D%/cuda/cuda_ll_dispatch.c %D%/cuda/cuda_ll_combine.c \
 	%D%/kernels/logfmt.h %D%/kernels/logfmt.c

@@ -17,6 +17,7 @@ libtest_parts_la_SOURCES = \
 	plugins/kernels/cast.c plugins/kernels/cast_avx2.c plugins/kernels/cast_avx512.c plugins/kernels/cast_table.c \
 	plugins/kernels/cast_vbmi.c plugins/kernels/cast_formats.c plugins/kernels/cast_rows.c \
 	plugins/kernels/cast_rows_avx2.c plugins/kernels/cast_rows_avx512.c plugins/kernels/logfmt.c \
+	plugins/kernels/codec.c plugins/kernels/decode.c plugins/kernels/decode_avx2.c \
 	tools/perf/perf_cluster.c tools/perf/perf_options_help.c tools/perf/perf_options.c tools/perf/perf_resolve.c
 
 # what defines main() and finds the tests that are TEST(name) in a source
@@ -38,7 +39,8 @@ unit_tests = \
 	%D%/unit/util_cache.t %D%/unit/util_config.t %D%/unit/util_cpu.t %D%/unit/util_dtype.t %D%/unit/util_error.t \
 	%D%/unit/util_loaded.t %D%/unit/util_log.t %D%/unit/util_mapping.t \
 	%D%/unit/kernels_sum.t \
-	%D%/unit/kernels_cast.t %D%/unit/kernels_formats.t %D%/unit/kernels_logfmt.t %D%/unit/kernels_weigh.t \
+	%D%/unit/kernels_cast.t %D%/unit/kernels_codec.t \
+	%D%/unit/kernels_formats.t %D%/unit/kernels_logfmt.t %D%/unit/kernels_weigh.t \
 	%D%/unit/kit_steps.t %D%/unit/kit_words.t \
 	%D%/unit/pmix_exchange_faults.t \
 	%D%/unit/oracle_numbers.t %D%/unit/oracle_routes.t %D%/unit/oracle_self.t \
@@ -91,6 +93,7 @@ sim_ldadd = libsim.la libxep_oracle.la $(CMOCKA_LIBS) -lm
 %C%_mp_launch_boot_client_mp_LDADD = $(insides)
 %C%_mp_launch_setuid_mp_LDADD = $(insides)
 %C%_bench_kernels_LDADD = $(insides)
+%C%_bench_accuracy_LDADD = $(insides)
 
 # programs on ranks are users of libxep.so; what they share is in mp_rig
 check_LTLIBRARIES += libmp_rig.la
@@ -263,7 +266,7 @@ test_helpers = %D%/mp/device/cuda_ops %D%/mp/device/cuda_ll_ops %D%/bench/cuda_c
 	%D%/mp/machine/room_in_pieces %D%/mp/perf/traced %D%/mp/failures/survivors %D%/mp/groups/shrink \
 	%D%/mp/ops/over_4_gib %D%/mp/groups/grow %D%/mp/groups/grow_last_word %D%/mp/groups/soak \
 	%D%/mp/failures/death_in_phase %D%/mp/failures/recovery_time %D%/mp/wire/wire_rate.mp %D%/bench/kernels \
-	%D%/bench/mask_cost
+	%D%/bench/accuracy %D%/bench/mask_cost
 %C%_abi_mode_load_LDADD = libxep.la
 %C%_abi_dlopen_t_LDADD = libunit.la $(CMOCKA_LIBS)
 %C%_mp_machine_killed_in_shm_open_LDADD = libmp_rig.la
@@ -292,7 +295,7 @@ test_helpers = %D%/mp/device/cuda_ops %D%/mp/device/cuda_ll_ops %D%/bench/cuda_c
 EXTRA_DIST += %D%/mutants/run %D%/mutants/fuzz.mutants %D%/mutants/kit.mutants \
 	%D%/mutants/normal.mutants %D%/mutants/ll.mutants %D%/mutants/members.mutants
 EXTRA_DIST += %D%/mp/perf/trace_check.py %D%/bench/ratios.py %D%/bench/bounds %D%/bench/paths.sh \
-	%D%/bench/sockets.py
+	%D%/bench/formats.sh %D%/bench/sockets.py
 EXTRA_DIST += %D%/rig/run-test %D%/rig/installed.bash %D%/rig/hosts.bash %D%/rig/relay.py %D%/rig/exchange.py \
 	%D%/abi/extract-example \
 	%D%/rig/launch.bash %D%/rig/ranks.bash %D%/rig/run.bash %D%/rig/prterun.bash \

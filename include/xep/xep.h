@@ -578,7 +578,8 @@ typedef struct xep_buffer_params {
     uint32_t experts; /* E, 1 .. 2^31 - 1 */
     uint32_t topk;    /* most selections of a token, 1 .. E */
     uint32_t hidden;  /* most elements of a row, at least 1 */
-    uint32_t scales;  /* most 4-byte scales of a token; 0: none */
+    /* most 4-byte scales of a token, in mode normal those of a cast (quant) too; 0: none */
+    uint32_t scales;
     /* most tokens a rank dispatches at once. A rank that never has any may say 0: the buffer is made for what the
      * others say, and takes no memory for rows of its own that are sent */
     uint64_t tokens;
@@ -754,9 +755,9 @@ typedef enum {
 } xep_rows_t;
 
 /**
- * Casts on the way (ll): what a channel x becomes, and the scale of its group, so that x is near q * scale. Groups are
- * channels side by side, from the first on; the last one may be shorter. fp32 arithmetic, rounded to nearest, ties to
- * even, saturating; amax is the largest |x| of the group.
+ * Casts on the way (on devices: ll): what a channel x becomes, and the scale of its group,
+ * so that x is near q * scale. Groups are channels side by side, from the first on; the last one may be shorter. fp32
+ * arithmetic, rounded to nearest, ties to even, saturating; amax is the largest |x| of the group.
  *
  * Groups of 128, DeepEP's, with amax at least 1e-4. A NaN arrives as a NaN and does not count for amax. A group with an
  * Inf has the scale Inf (byte 255), and every channel of it is NaN, or becomes NaN when it is multiplied by the scale.
@@ -778,7 +779,9 @@ typedef enum {
  *   E4M3_STATIC  q = e4m3(x * (1 / quant_scale)), which no scale travels with; a NaN stays one, an Inf saturates
  *
  * Scales that are bytes come four to an int32, the lowest byte first, filled up with zeros; the fp32 of a row of NVFP4
- * is the bits of the word behind them.
+ * is the bits of the word behind them. Mode normal needs room for them (params.scales): with a hidden of H, each
+ * rounded up, H / 128 with E4M3, E4M3_POW2, INT8; H / 512 with UE8M0; H / 128 with MXFP8, MXFP8_E5M2, MXFP4; H / 64 + 1
+ * with NVFP4; 1 with INT8_ROW; 0 with E4M3_STATIC.
  */
 typedef enum {
     XEP_QUANT_NONE = 0,
@@ -791,7 +794,8 @@ typedef enum {
     XEP_QUANT_NVFP4 = 7,
     XEP_QUANT_INT8 = 8,
     XEP_QUANT_INT8_ROW = 9,
-    XEP_QUANT_E4M3_STATIC = 10
+    XEP_QUANT_E4M3_STATIC = 10,
+    XEP_QUANT_LOGFMT = 11 /* of a combine alone: 10 bits a channel, sign and logarithm (docs/low-latency.md) */
 } xep_quant_t;
 
 /** Bits of xep_dispatch_args_t.flags. */
@@ -807,7 +811,7 @@ enum {
      * x is what xep_buffer_send_memory() has returned, or lies in it, and has its x_stride: its rows must not change
      * until every rank has released its handle of this dispatch, which is so when xep_buffer_send_memory() returns that
      * memory again. x may also be memory of the caller's: its rows are copied once, to where peers read them, or, while
-     * peers still read in all of that, to the peers. Rows that are cast (ll) are other rows than those of x: they go to
+     * peers still read in all of that, to the peers. Rows that are cast are other rows than those of x: they go to
      * send memory that the caller does not see, and x may change, or be used again, as without this flag */
     XEP_DISPATCH_IN_PLACE = 4,
     /* device memory, normal, with a capacity and without recv_rows_p: nothing is waited for. xep_recv_t.rows is the
@@ -869,7 +873,7 @@ typedef struct xep_dispatch_args {
     xep_request_t *after;
     /* NULL, or where the number of rows sent to this rank goes when the operation ends, after XEP_ERR_OVERFLOW too */
     uint64_t *recv_rows_p;
-    xep_quant_t quant;      /* cast of x on the way, from XEP_BF16, XEP_FP16 or XEP_FP32; ll */
+    xep_quant_t quant;      /* cast of x on the way, from XEP_BF16, XEP_FP16 or XEP_FP32 */
     xep_rows_t arrangement; /* of the received rows; 0: the mode's own */
     uint32_t flags;         /* XEP_DISPATCH_* */
     float quant_scale;      /* NVFP4: of the tensor, 0: each row has its own; E4M3_STATIC: at least 1e-30; else 0 */
@@ -1090,14 +1094,18 @@ XEP_API xep_status_t xep_handle_next(xep_handle_t *handle, const xep_next_args_t
 
 /** Bits of xep_combine_args_t.flags. */
 enum {
-    /* ll, bf16, collective: rows to ranks that are not mapped go as LogFMT, 10 bits; lossy. Of a handle of several
-     * pieces they go as they are */
-    XEP_COMBINE_LOGFMT = 1
+    /* ll, host memory: a rank first sums what its own experts have for a token, so that it sends one row and not one
+     * for each selection. out then is +0 + bias[0] + bias[1] + the sum of each rank, ranks ascending, in fp32, rounded
+     * once to nearest even; and the sum of a rank +0 + y of each of its selections, k ascending, in fp32, rounded once:
+     * to dtype, or where it travels by quant, to that (by LogFMT to bf16, and then to that). The same bits whoever is
+     * mapped, but for quant. Not where the source has weights that the experts did not get (XEP_DISPATCH_SEND_WEIGHTS),
+     * nor for a handle of several pieces */
+    XEP_COMBINE_SUM_AT_OWNER = 1
 };
 
 /**
  * The inputs and outputs belong to the caller; with a request they must not be touched before it is done. Collective:
- * dtype, hidden, flags, and whether there are topk_weights. All else may differ from rank to rank.
+ * dtype, hidden, flags, quant, quant_scale, and whether there are topk_weights. All else may differ from rank to rank.
  */
 typedef struct xep_combine_args {
     size_t size;
@@ -1134,6 +1142,11 @@ typedef struct xep_combine_args {
      * XEP_MEMORY_CUDA */
     uint8_t *missing;
     size_t missing_stride; /* bytes between rows; 0: dense */
+    /* ll, of XEP_BF16: how rows travel to ranks that are not mapped; lossy. Each arrives as bf16(q * scale), of NVFP4
+     * bf16(q * (b * s)), products rounded in fp32. Rows of mapped ranks, and all of a handle of several pieces, stay as
+     * they are */
+    xep_quant_t quant;
+    float quant_scale; /* as in xep_dispatch_args_t */
 } xep_combine_args_t;
 
 #define XEP_COMBINE_ARGS_INIT XEP_INIT_(xep_combine_args_t)

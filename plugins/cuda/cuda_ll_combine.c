@@ -34,7 +34,7 @@ static xep_status_t offer(void *opaque, xep_op_t *op)
         .pairs = shape->local_experts * shape->nranks,
         .pair_begin = slot->pair_begin,
         .pair_count = slot->pair_count,
-        .offer = {cuda_offer(op), args->flags},
+        .offer = {cuda_offer(op), (uint64_t)args->quant << 32 | args->flags},
     };
     const uint32_t blocks = args->x == NULL ? 1 : cuda_multiprocessors(&mode->ll.kit);
     xep_status_t status = cuda_launch(&mode->cuda, op, CUDA_LL_OFFER, blocks, COPYING * WARP,
@@ -122,5 +122,8 @@ xep_status_t cuda_ll_combine(void *opaque, xep_op_t *op)
     xep_status_t status = ll_check_combine(&mode->ll, op);
     if (status == XEP_OK) status = cuda_check_missing(&mode->ll.kit, op);
     if (status == XEP_OK) status = check_memory(mode, op);
+    if (status == XEP_OK && (op->combine->flags & XEP_COMBINE_SUM_AT_OWNER) != 0)
+        status = mode->ll.kit.env->fail(mode->ll.kit.env, op, XEP_ERR_UNSUPPORTED,
+                                        "invalid flags: XEP_COMBINE_SUM_AT_OWNER (not in device memory)");
     return status == XEP_OK ? cuda_ll_begin(mode, op) : status;
 }

@@ -12,6 +12,11 @@ static const xep_cast_rule_t rules[XEP_CAST_TABLE] =
      [XEP_QUANT_UE8M0] = {XEP_E4M3, XEP_ELEMENT_E4M3, XEP_SCALE_E8M0, XEP_CAST_GROUP},
      XEP_CAST_BLOCKS(RULE_)};
 
+const xep_cast_rule_t *xep_cast_rule(xep_quant_t quant)
+{
+    return &rules[quant];
+}
+
 /* Scales are words: bytes come four to an int32. */
 int xep_cast_format(unsigned quant, uint64_t hidden, xep_cast_format_t *format_p)
 {

@@ -38,6 +38,9 @@ typedef struct xep_cast_rule {
 
 #define XEP_CAST_WHOLE_ROW UINT32_MAX
 
+/** The rule of a cast, DeepEP's among them. */
+const xep_cast_rule_t *xep_cast_rule(xep_quant_t quant);
+
 #define XEP_ELEMENT_E4M3      \
     {                         \
         3, 121, 0x43e00000, 8 \

@@ -50,6 +50,18 @@ KERNEL void codes_of(const xep_cast_rule_t *rule, int type, uint8_t *q, const ch
     }
 }
 
+KERNEL void scale_groups(const xep_cast_rule_t *rule, const uint32_t *amax, size_t groups, float inverse,
+                         uint8_t *scales, float *factor)
+{
+    for (size_t g = 0; g < groups; g++) factor[g] = xep_cast_scale_group(rule, amax[g], inverse, scales, g);
+}
+
+KERNEL int codes_of_two(const xep_cast_rule_t *rule, int type, uint8_t *q, const char *x, const float *factor)
+{
+    (void)rule, (void)type, (void)q, (void)x, (void)factor;
+    return 0;
+}
+
 #include "cast_walk.h"
 
 static const xep_cast_row_fn scalar[XEP_CAST_TABLE][XEP_CAST_TYPES] = {XEP_CAST_BLOCKS(CAST_ENTRY_)};

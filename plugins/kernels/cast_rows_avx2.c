@@ -30,6 +30,12 @@ X86 uint32_t largest_word(words_t v)
     return (uint32_t)_mm_cvtsi128_si32(a);
 }
 
+X86 int is_any_below(singles_t v, uint16_t least)
+{
+    const __m256i most = _mm256_max_epu16((__m256i)v, _mm256_set1_epi16((short)least));
+    return _mm256_movemask_epi8(_mm256_cmpeq_epi16(most, (__m256i)v)) != -1;
+}
+
 X86 words_t load_fp16(const char *x)
 {
     return (words_t)_mm256_cvtph_ps(_mm_loadu_si128((const void *)x));

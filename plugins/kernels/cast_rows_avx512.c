@@ -27,6 +27,11 @@ X86 uint32_t largest_word(words_t v)
     return (uint32_t)_mm512_reduce_max_epi32((__m512i)v);
 }
 
+X86 int is_any_below(singles_t v, uint16_t least)
+{
+    return _mm512_cmplt_epu16_mask((__m512i)v, _mm512_set1_epi16((short)least)) != 0;
+}
+
 X86 words_t load_fp16(const char *x)
 {
     return (words_t)_mm512_cvtph_ps(_mm256_loadu_si256((const void *)x));

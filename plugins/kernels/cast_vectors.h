@@ -3,7 +3,8 @@
 /**
  * The casts of cast_formats.h by vectors of any width. Included by the file of an instruction set, which has said
  * TARGET, VECTOR (bytes), REGISTER, the constraint of one, and what C has no words for: max32(), min32() and max16() of
- * signed lanes, largest_word() and largest_half(), the largest lane, load_fp16(), and pack(), UNIT words as bytes.
+ * signed lanes, largest_word() and largest_half(), the largest lane, is_any_below() of halves, load_fp16(), and pack(),
+ * UNIT words as bytes.
  */
 #ifndef XEP_CAST_VECTORS_H
 #define XEP_CAST_VECTORS_H
@@ -21,7 +22,9 @@ enum { LANES = VECTOR / 4, VECTORS = UNIT / LANES };
 #define KERNEL __attribute__((always_inline)) TARGET static inline
 
 typedef float floats_t __attribute__((vector_size(VECTOR)));
+typedef uint8_t singles8_t __attribute__((vector_size(VECTOR / 2)));
 typedef uint16_t lanes16_t __attribute__((vector_size(VECTOR / 2)));
+typedef uint8_t lanes8_t __attribute__((vector_size(VECTOR / 4)));
 typedef uint16_t pairs_t __attribute__((vector_size(UNIT)));
 typedef uint8_t nibbles_t __attribute__((vector_size(UNIT / 2)));
 
@@ -85,7 +88,7 @@ KERNEL uint32_t amax_of(int type, const char *x, size_t elems)
  * where the number will be subnormal, the least one has not, rounds it to a place: the sum's last bits count places. An
  * int8 likewise, from 2^23 on, where the places are ones.
  */
-KERNEL words_t codes_of_lanes(const xep_cast_rule_t *rule, words_t bits, float factor)
+KERNEL words_t codes_of_lanes(const xep_cast_rule_t *rule, words_t bits, floats_t factor)
 {
     const xep_cast_element_t *element = &rule->element;
     const words_t zero = {0};
@@ -106,7 +109,7 @@ KERNEL words_t codes_of_lanes(const xep_cast_rule_t *rule, words_t bits, float f
 }
 
 /* With signs; a NaN, which only a cast without amax has not looked for, is the code 0x7f. */
-KERNEL words_t signed_codes(const xep_cast_rule_t *rule, words_t bits, float factor)
+KERNEL words_t signed_codes(const xep_cast_rule_t *rule, words_t bits, floats_t factor)
 {
     const xep_cast_element_t *element = &rule->element;
     words_t codes = codes_of_lanes(rule, bits, factor);
@@ -117,6 +120,105 @@ KERNEL words_t signed_codes(const xep_cast_rule_t *rule, words_t bits, float fac
     return (codes & ~is_nan) | (is_nan & 0x7fu);
 }
 
+/*
+ * Scales of UNIT groups, as xep_cast_scale_group() has them one by one. What it gives for a group that is no number is
+ * not used. e4m3: the sum's last bits count places, and what is left of the sum is the number that was rounded.
+ */
+KERNEL words_t scales_of_lanes(const xep_cast_rule_t *rule, words_t amax, float inverse, floats_t *factor_p)
+{
+    const words_t zero = {0};
+    if (rule->scale == XEP_SCALE_E8M0) {
+        const uint32_t fraction = rule->element.most & 0x7fffff, top = (rule->element.most >> 23) - 127;
+        words_t exponent = max32((amax + (0x7fffff - fraction)) >> 23, zero + top) - top;
+        *factor_p = (floats_t)((254 - exponent) << 23);
+        return exponent;
+    }
+    floats_t most = (floats_t)amax;
+    if (rule->scale == XEP_SCALE_E4M3) {
+        floats_t scale = most * (1.0f / 6.0f) * inverse;
+        __asm__("" : "+" REGISTER(scale));
+        words_t magnitude = min32((words_t)scale, zero + 0x43e00000u), power;
+        power = max32(magnitude & 0x7f800000u, zero + (121u << 23));
+        words_t large = power + (20u << 23), sum = (words_t)((floats_t)magnitude + (floats_t)large);
+        floats_t rounded = (floats_t)sum - (floats_t)large;
+        *factor_p = (floats_t)((words_t)(inverse / rounded) & (words_t)(rounded != 0));
+        return sum - large + (power >> 20) - (121u << 3);
+    }
+    most = (floats_t)max32((words_t)most, zero + xep_bits_of_float(XEP_INT8_LEAST));
+    *factor_p = 127.0f / most;
+    return (words_t)(most / 127.0f);
+}
+
+KERNEL void scale_groups(const xep_cast_rule_t *rule, const uint32_t *amax, size_t groups, float inverse,
+                         uint8_t *scales, float *factor)
+{
+    words_t lanes[VECTORS];
+    floats_t factors[VECTORS];
+    if (rule->scale == XEP_SCALE_GIVEN) {
+        for (size_t g = 0; g < groups; g++) factor[g] = inverse;
+        return;
+    }
+    UNROLL for (int v = 0; v < VECTORS; v++)
+    {
+        memcpy(&lanes[v], amax + v * LANES, sizeof lanes[v]);
+        lanes[v] = scales_of_lanes(rule, lanes[v], inverse, &factors[v]);
+    }
+    memcpy(factor, factors, sizeof factors);
+    if (rule->scale == XEP_SCALE_FP32) {
+        memcpy(scales, lanes, groups * sizeof(float));
+        return;
+    }
+    unit_t bytes = pack(lanes);
+    memcpy(scales, &bytes, groups);
+}
+
+/*
+ * As many bf16 as a vector holds, by a power of two, which changes exponents alone: magnitudes are rounded as they are.
+ * 0: some are subnormal, or will be.
+ */
+KERNEL int codes_of_shifted(const xep_cast_rule_t *rule, uint8_t *q, const char *x, float factor)
+{
+    const uint32_t least = rule->element.least + 127 - (xep_bits_of_float(factor) >> 23),
+                   off = 7 - rule->element.fraction;
+    singles_t v, magnitude, codes;
+    if (rule->scale != XEP_SCALE_E8M0 || rule->element.fraction < 2 || least - 1 > 253) return 0;
+    memcpy(&v, x, sizeof v);
+    magnitude = v & 0x7fff;
+    if (is_any_below(magnitude, (uint16_t)(least << 7))) return 0;
+    codes = (magnitude + ((magnitude >> off) & 1) + (uint16_t)((1u << (off - 1)) - 1)) >> off;
+    codes -= (uint16_t)((least - 1) << rule->element.fraction);
+    codes |= (v >> 8) & 0x80;
+    singles8_t bytes = __builtin_convertvector(codes, singles8_t);
+    memcpy(q, &bytes, sizeof bytes);
+    return 1;
+}
+
+/*
+ * As many bf16 as a vector holds: those that are the lower halves of its words, and the upper ones. Their codes meet in
+ * a word, in the order in which they are stored.
+ */
+KERNEL void codes_of_bf16(const xep_cast_rule_t *rule, uint8_t *q, const char *x, floats_t factor)
+{
+    words_t words;
+    memcpy(&words, x, sizeof words);
+    words_t codes = signed_codes(rule, words << 16, factor) | signed_codes(rule, words & 0xffff0000u, factor)
+                                                                  << rule->element.bits;
+    lanes16_t halves = __builtin_convertvector(codes, lanes16_t);
+    lanes8_t bytes = __builtin_convertvector(codes, lanes8_t);
+    if (rule->element.bits == 8) memcpy(q, &halves, sizeof halves);
+    else memcpy(q, &bytes, sizeof bytes);
+}
+
+/* Where two groups of bf16 fill a vector. */
+KERNEL int codes_of_two(const xep_cast_rule_t *rule, int type, uint8_t *q, const char *x, const float *factor)
+{
+    floats_t factors;
+    if (type != XEP_CAST_BF16 || rule->group != LANES) return 0;
+    for (int i = 0; i < LANES; i++) factors[i] = factor[i / (LANES / 2)];
+    codes_of_bf16(rule, q, x, factors);
+    return 1;
+}
+
 /* UNIT elements. Of two channels of four bits the first is in the lower half of the byte. */
 KERNEL void codes_of_unit(const xep_cast_rule_t *rule, int type, uint8_t *q, const char *x, float factor)
 {
@@ -124,7 +226,7 @@ KERNEL void codes_of_unit(const xep_cast_rule_t *rule, int type, uint8_t *q, con
     UNROLL for (int v = 0; v < VECTORS; v++)
     {
         words_t bits = load_lanes(type, x + v * LANES * xep_cast_type_bytes(type));
-        codes[v] = signed_codes(rule, bits, factor);
+        codes[v] = signed_codes(rule, bits, (floats_t){0} + factor);
     }
     unit_t unit = pack(codes);
     if (rule->element.bits == 8) {
@@ -142,6 +244,10 @@ KERNEL void codes_of(const xep_cast_rule_t *rule, int type, uint8_t *q, const ch
     char padded[UNIT * 4];
     uint8_t last[UNIT];
     size_t i = 0;
+    if (type == XEP_CAST_BF16)
+        UNROLL for (; i + 2 * LANES <= elems;
+                    i += 2 * LANES) if (!codes_of_shifted(rule, q + i * bits / 8, x + i * elem, factor))
+            codes_of_bf16(rule, q + i * bits / 8, x + i * elem, (floats_t){0} + factor);
     UNROLL for (; i + UNIT <= elems; i += UNIT) codes_of_unit(rule, type, q + i * bits / 8, x + i * elem, factor);
     if (i == elems) return;
     pad(type, padded, x + i * elem, elems - i);

@@ -1,27 +1,47 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /**
- * The walk of the casts of cast_formats.h over a row. Included by a file that has said KERNEL and TARGET,
- * amax_of(type, x, elems), the bits of the largest magnitude, and codes_of(rule, type, q, x, elems, factor).
+ * The walk of the casts of cast_formats.h over a row. Included by a file that has said KERNEL and TARGET, and has:
+ *  - amax_of(type, x, elems), the bits of the largest magnitude;
+ *  - scale_groups(rule, amax, groups, inverse, scales, factor), scales, and what channels are multiplied by;
+ *  - codes_of(rule, type, q, x, elems, factor);
+ *  - codes_of_two(rule, type, q, x, factor), the codes of two groups, or 0: it does not do that.
+ * Groups are taken AT_A_TIME: one by one, each would wait for its own reduction and division.
  */
 #ifndef XEP_CAST_WALK_H
 #define XEP_CAST_WALK_H
 
 #include "cast_formats.h"
 
-enum { LINE = 64 };
+enum { LINE = 64, AT_A_TIME = 16 };
 
-/* A group; the compiler knows what rule says, and mostly how many elements there are. */
-KERNEL void cast_group(const xep_cast_rule_t *rule, int type, uint8_t *q, uint8_t *scales, size_t g, const char *x,
-                       size_t elems, float inverse)
+/* Groups of so many elements each; the compiler knows what rule says, and mostly how many elements there are. */
+KERNEL void cast_groups(const xep_cast_rule_t *rule, int type, uint8_t *q, uint8_t *scales, const char *x,
+                        size_t groups, size_t elems, float inverse)
 {
-    uint32_t amax = rule->scale == XEP_SCALE_GIVEN ? 0 : amax_of(type, x, elems);
-    if (amax >= XEP_CAST_INFINITE) {
-        xep_cast_scale_no_number(rule, scales, g);
-        memset(q, 0, (elems * rule->element.bits + 7) / 8);
-        return;
+    const size_t bytes = (elems * rule->element.bits + 7) / 8, step = elems * xep_cast_type_bytes(type);
+    uint32_t amax[AT_A_TIME] = {0};
+    float factor[AT_A_TIME];
+    for (size_t g = 0; g < groups && rule->scale != XEP_SCALE_GIVEN; g++) amax[g] = amax_of(type, x + g * step, elems);
+    scale_groups(rule, amax, groups, inverse, scales, factor);
+    for (size_t g = 0; g < groups; g++) {
+        const int is_number = amax[g] < XEP_CAST_INFINITE;
+        if (is_number && g + 1 < groups && amax[g + 1] < XEP_CAST_INFINITE &&
+            codes_of_two(rule, type, q + g * bytes, x + g * step, factor + g)) {
+            g++;
+        } else if (is_number) {
+            codes_of(rule, type, q + g * bytes, x + g * step, elems, factor[g]);
+        } else {
+            xep_cast_scale_no_number(rule, scales, g);
+            memset(q + g * bytes, 0, bytes);
+        }
     }
-    codes_of(rule, type, q, x, elems, xep_cast_scale_group(rule, amax, inverse, scales, g));
+}
+
+/* Bytes from the scale of group 0 to that of group g. */
+KERNEL size_t scales_before(const xep_cast_rule_t *rule, size_t g)
+{
+    return rule->scale == XEP_SCALE_FP32 ? g * sizeof(float) : g;
 }
 
 /* Bytes of scales are words, the last one filled up with zeros; behind those of NVFP4 is the word of the row. */
@@ -48,10 +68,14 @@ KERNEL void cast_row(const xep_cast_rule_t *rule, int type, uint8_t *q, uint8_t 
     const char *from = x, *ahead = next;
     const float inverse = cast_row_scale(rule, type, scales, whole + (whole * rule->group != elems), x, elems, scale);
     for (size_t i = 0; i < elems * elem; i += LINE) __builtin_prefetch(ahead + i);
-    for (size_t g = 0; g < whole; g++, from += rule->group * elem, q += (size_t)rule->group * rule->element.bits / 8)
-        cast_group(rule, type, q, scales, g, from, rule->group, inverse);
+    for (size_t g = 0, n; g < whole; g += n) {
+        n = whole - g < AT_A_TIME ? whole - g : AT_A_TIME;
+        cast_groups(rule, type, q, scales + scales_before(rule, g), from, n, rule->group, inverse);
+        from += n * rule->group * elem;
+        q += n * rule->group * rule->element.bits / 8;
+    }
     if (whole * rule->group < elems)
-        cast_group(rule, type, q, scales, whole, from, elems - whole * rule->group, inverse);
+        cast_groups(rule, type, q, scales + scales_before(rule, whole), from, 1, elems - whole * rule->group, inverse);
 }
 
 #define CAST_ROW_(_name, _type, _TYPE, _rule)                                                                 \

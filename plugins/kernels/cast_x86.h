@@ -11,6 +11,7 @@ enum { UNIT = 16 };
 
 typedef uint32_t words_t __attribute__((vector_size(VECTOR)));
 typedef uint16_t halves_t __attribute__((vector_size(2 * UNIT)));
+typedef uint16_t singles_t __attribute__((vector_size(VECTOR)));
 typedef uint8_t unit_t __attribute__((vector_size(UNIT)));
 
 #define X86 __attribute__((always_inline)) TARGET static inline

@@ -99,7 +99,8 @@ xep_status_t xep_combine_begin(void *mode, xep_op_t *op, uint32_t weights)
                                              .params = {[XEP_OFFER_DTYPE] = args->dtype,
                                                         [XEP_OFFER_HIDDEN] = args->hidden,
                                                         [XEP_OFFER_WEIGHTS] = weights,
-                                                        [XEP_OFFER_FLAGS] = args->flags},
+                                                        [XEP_OFFER_FLAGS] = args->flags,
+                                                        [XEP_OFFER_QUANT] = args->quant},
                                              .refused = op->refused};
     return xep_steps_begin(mode, op);
 }
@@ -197,6 +198,7 @@ xep_status_t xep_combine_take_offers(void *mode, xep_op_t *op)
         XEP_AGREE_PARAM("hidden", XEP_AGREE_NUMBER, xep_offer_t, params[XEP_OFFER_HIDDEN]),
         XEP_AGREE_PARAM("whether there are topk_weights", XEP_AGREE_YES_NO, xep_offer_t, params[XEP_OFFER_WEIGHTS]),
         XEP_AGREE_PARAM("flags", XEP_AGREE_NUMBER, xep_offer_t, params[XEP_OFFER_FLAGS]),
+        XEP_AGREE_PARAM("quant", XEP_AGREE_NUMBER, xep_offer_t, params[XEP_OFFER_QUANT]),
     };
     return xep_offers_take(mode, op, combine_offer, params, XEP_OFFER_PARAMS);
 }

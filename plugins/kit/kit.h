@@ -16,14 +16,13 @@
 #include "steps.h"
 
 /** What a combine brings, in this order; compared between ranks (handshake.h). */
-enum { XEP_OFFER_DTYPE, XEP_OFFER_HIDDEN, XEP_OFFER_WEIGHTS, XEP_OFFER_FLAGS, XEP_OFFER_PARAMS };
+enum { XEP_OFFER_DTYPE, XEP_OFFER_HIDDEN, XEP_OFFER_WEIGHTS, XEP_OFFER_FLAGS, XEP_OFFER_QUANT, XEP_OFFER_PARAMS };
 
 /** Published by the word "ready" beside it. */
 typedef struct xep_offer {
     uint64_t epoch;
     uint32_t params[XEP_OFFER_PARAMS];
     uint32_t refused; /* calls, by the owner */
-    uint32_t reserved;
 } xep_offer_t;
 _Static_assert(sizeof(xep_offer_t) == 32, "wire-visible");
 
@@ -85,7 +84,7 @@ typedef struct xep_kit {
     uint32_t *there;     /* [slots][R] the slot each rank chose for the dispatch of ours: the mode knows and sets it */
     uint64_t *combined;  /* [slots] epoch of the last combine offered from a slot; 0: none */
     xep_offer_t *offers; /* [slots][R] as received */
-    xep_step_t steps[XEP_OP_NEXT + 1][XEP_STEPS_MOST]; /* of each kind of operation, as they were chosen */
+    xep_step_t steps[XEP_STEPS_CASTS + 1][XEP_STEPS_MOST]; /* of each kind of operation, as they were chosen */
 } xep_kit_t;
 
 /** How far a sequence of puts to one rank after the other has come. */
@@ -96,7 +95,8 @@ typedef struct xep_cursor {
 } xep_cursor_t;
 
 typedef struct xep_kit_state {
-    uint32_t step;        /* in those of its kind */
+    uint32_t casts;       /* XEP_STEPS_CASTS: its steps are those of a dispatch that casts; 0: of its kind */
+    uint32_t step;        /* in them */
     int told;             /* in this step mapped ranks have been sent theirs */
     int pauses;           /* before the step that receives: rows were coming at the begin */
     xep_status_t verdict; /* XEP_OK, or the error every rank gets */

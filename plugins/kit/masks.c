@@ -12,7 +12,7 @@
 /* The word by which all that a rank brings is here, wherever op stands. */
 static const xep_step_t *last_word_step(const xep_kit_t *kit, const xep_op_t *op)
 {
-    const xep_step_t *step = kit->steps[op->kind];
+    const xep_step_t *step = kit->steps[op->kind + xep_kit_state(op)->casts];
     while (step->announced.bytes == 0) step++;
     return step;
 }
@@ -54,7 +54,8 @@ static xep_status_t verdict(void *mode, const xep_op_t *op)
 {
     const xep_kit_t *kit = mode;
     const xep_kit_state_t *state = xep_kit_state(op);
-    return &kit->steps[op->kind][state->step] > last_word_step(kit, op) ? state->verdict : XEP_INPROGRESS;
+    return &kit->steps[op->kind + state->casts][state->step] > last_word_step(kit, op) ? state->verdict
+                                                                                       : XEP_INPROGRESS;
 }
 
 static int reads(void *mode, uint32_t slot, uint32_t rank)

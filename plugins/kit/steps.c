@@ -25,11 +25,12 @@ void xep_steps_choose(void *mode, unsigned features)
     choose(xep_kit_mode.dispatch_steps, features, kit->steps[XEP_OP_DISPATCH]);
     choose(xep_kit_mode.combine_steps, features, kit->steps[XEP_OP_COMBINE]);
     choose(xep_kit_mode.next_steps, features | XEP_STEPS_OF_NEXT, kit->steps[XEP_OP_NEXT]);
+    choose(xep_kit_mode.dispatch_steps, features | XEP_STEPS_OF_CASTS, kit->steps[XEP_STEPS_CASTS]);
 }
 
 static const xep_step_t *step_of(const xep_kit_t *kit, const xep_op_t *op)
 {
-    return &kit->steps[op->kind][xep_kit_state(op)->step];
+    return &kit->steps[op->kind + xep_kit_state(op)->casts][xep_kit_state(op)->step];
 }
 
 /* The rank through which each rank's word arrives, where the words of this step are relayed; NULL: they are not. */
@@ -128,7 +129,7 @@ xep_status_t xep_step_store(void *mode, xep_op_t *op)
 /* Whether no step before it waits for words. */
 static int is_first_wait(const xep_kit_t *kit, const xep_op_t *op)
 {
-    const xep_step_t *step = kit->steps[op->kind];
+    const xep_step_t *step = kit->steps[op->kind + xep_kit_state(op)->casts];
     while (step->word == NULL) step++;
     return step == step_of(kit, op);
 }

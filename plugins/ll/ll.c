@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* The plugin: its memory, its progress, its name. */
+#include "ll_coded.h"
 #include "ll_flow.h"
 #include "ll_in_place.h"
 #include "ll_pieces.h"
@@ -73,16 +74,16 @@ static void lay_arrays(void *opaque, xep_carve_t *carve)
     /* before the slots, which have arrays by feeder: their number is known from here on */
     if (shape->by_nodes) xep_forwarders_lay(shape, carve, &mode->nodes);
     xep_in_place_lay_arrays(&mode->in_place, &mode->kit, &mode->layout.in_place, carve);
-    if (!mode->kit.all_mapped) {
-        uint64_t rows = (uint64_t)mode->kit.env->threads * shape->topk;
-        mode->decoded = xep_carve_array(carve, rows, mode->layout.common.combine_stride);
-    }
+    const uint64_t threads = mode->kit.env->threads;
+    mode->decoded = xep_carve_array(carve, threads * (shape->topk + UINT64_C(2)), mode->layout.common.combine_stride);
+    mode->terms = xep_carve_array(carve, threads * shape->topk, sizeof *mode->terms);
+    mode->narrow = xep_carve_array(carve, shape->topk, sizeof *mode->narrow);
     for (uint32_t s = 0; s < shape->slots; s++) lay_slot(mode, carve, ll_slot(mode, s));
 }
 
 /*
- * Room for the worst case in LogFMT, not touched before it is used. Without it only LogFMT is refused: a machine that
- * promises no more memory than it has may still serve all else.
+ * Room for the worst case, not touched before it is used. Without it only what is of ll_coded.h is refused: a machine
+ * that promises no more memory than it has may still serve all else.
  */
 static void reserve_coded(ll_t *mode)
 {
@@ -163,6 +164,13 @@ const xep_kit_mode_t xep_kit_mode = {
     .prefault_slot = prefault_slot,
 };
 
+static xep_status_t ll_combine(void *mode, xep_op_t *op)
+{
+    xep_status_t status = ll_check_combine(mode, op);
+    if (status == XEP_OK && (op->combine->flags | op->combine->quant) != 0) status = ll_choose_coded(mode, op);
+    return status == XEP_OK ? xep_combine_begin(mode, op, XEP_AGREE_ANY) : status;
+}
+
 static void ll_close(void *opaque)
 {
     ll_t *mode = opaque;
@@ -180,6 +188,7 @@ static xep_status_t ll_open(const xep_env_t *env, void **mode_p)
     for (uint32_t r = 0; r < env->shape->nranks; r++)
         mode->pulls[r] = r != env->shape->rank && mode->kit.base[r] != NULL;
     ll_choose_steps(mode);
+    ll_add_coded_steps(mode);
     if (env->shape->by_nodes) mode->kit.through = mode->nodes.through;
     reserve_coded(mode);
     return XEP_OK;

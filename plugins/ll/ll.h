@@ -23,7 +23,7 @@
  *  1. owner: drain.
  *  2. owner: copies rows of the user's own memory into the slot's input, those of each reader together; writes
  *     where the rows of each (expert, reader) begin into the slot's table. To readers that are not mapped it puts
- *     each row into the area "returned" of the reader's slot, at [token][k]; in LogFMT if asked to.
+ *     each row into the area "returned" of the reader's slot, at [token][k]. In fewer bits, or summed: ll_coded.h.
  *  3. owner: offer. The send phase ends here.
  *  4. reader: ready.
  *  5. reader: sums each token's rows, k ascending: in d's input at the begin of (expert, self) plus the number of
@@ -67,6 +67,7 @@
 #include <stdint.h>
 
 #include <cast.h>
+#include <codec.h>
 #include <copy.h>
 #include <forwarders.h>
 #include <handshake.h>
@@ -161,12 +162,12 @@ typedef struct ll_slot {
     int32_t *experts;                                    /* [T][K] or -1 */
     float *weights;                                      /* [T][K] given to dispatch; 1 where none were */
     ll_notice_t *from;                                   /* [R] as received, checked */
-    ll_list_t list;                                      /* until all rows are here */
+    ll_list_t list;                                      /* until all rows are here, and for ll_coded.h */
     uint32_t *pair_begin;                                /* [L][R] */
     uint32_t *pair_count;                                /* [L][R] */
     uint64_t *expert_begin, *expert_count, *expert_rows; /* [L] */
     uint64_t *origin; /* [recv_rows] token * K + k of each row; only in pieces, and where some rank is not mapped */
-    char *coded;      /* [recv_rows] rows in LogFMT, return_stride apart, on their way to ranks that are not mapped */
+    char *coded;      /* [recv_rows] of return_stride: rows encoded, or summed, for ranks that are not mapped */
     /* where some rank is not mapped: */
     ll_flow_t *flows;       /* [R], or by nodes [nodes] */
     uint32_t *bound;        /* [tokens * K] tokens whose rows go there, flow by flow, ascending */
@@ -207,11 +208,14 @@ typedef struct ll {
     const void **rows;     /* [T * (K + 2)] rows to sum, by token */
     float *row_weights;    /* likewise */
     uint32_t *row_begin;   /* [T + 1] in both */
-    char *decoded;         /* [threads][K] rows of combine_stride */
+    char *decoded;         /* [threads][K + 2] rows of combine_stride; two of them have room for one of fp32 */
+    const void **terms;    /* [threads][K] */
+    uint8_t *narrow;       /* [K] 0: for xep_weigh_mixed_fn */
     char *coded;           /* those of the slots; NULL where all ranks are mapped, or there was no memory: */
     int lacks_coded;
     xep_in_place_t in_place;
     xep_in_place_read_fn goes; /* whether a token of this rank goes anywhere */
+    uint32_t coded_step;       /* of combine: where the steps of ll_coded.h begin, behind those of a plain one */
 } ll_t;
 
 static inline ll_slot_t *ll_slot(const ll_t *mode, uint32_t slot)
@@ -228,6 +232,7 @@ typedef struct ll_state {
     ll_notice_t notice;           /* dispatch: source of puts, unchanged until flushed */
     uint64_t packed;              /* dispatch: tokens, from the first on, whose items are in the parcel */
     uint64_t piece;               /* that the dispatch, or next, brings */
+    xep_codec_t codec;            /* combine (ll_coded.h): of rows to ranks that are not mapped; or none */
 } ll_state_t;
 
 static inline ll_state_t *ll_state(const xep_op_t *op)
@@ -336,9 +341,6 @@ void ll_unpack_here(ll_t *mode, const xep_op_t *op);
 
 /* ---- ll_offer.c: combine 2 and 3 ---- */
 
-/** The plugin's combine. */
-xep_status_t ll_combine(void *mode, xep_op_t *op);
-
 /** Steps: 2, where all readers pull; where some do not. What goes to these, with the offer. */
 xep_status_t ll_copy_outputs(void *mode, xep_op_t *op);
 xep_status_t ll_copy_or_return(void *mode, xep_op_t *op);
@@ -350,6 +352,23 @@ int ll_returned_transfer(const void *mode, const xep_op_t *op, uint32_t reader, 
 /** Steps: where all rows are pulled; where some may be in "returned". */
 xep_status_t ll_sum_pulled(void *mode, xep_op_t *op);
 xep_status_t ll_sum(void *mode, xep_op_t *op);
+
+/** Lists the rows of a token, biases first, from n on. Returns the end, or UINT32_MAX: a row that is nowhere. */
+typedef uint32_t (*ll_list_token_fn)(ll_t *mode, const xep_op_t *op, const ll_source_t *sources, uint64_t token,
+                                     uint32_t n);
+uint32_t ll_list_token(ll_t *mode, const xep_op_t *op, const ll_source_t *sources, uint64_t token, uint32_t n);
+
+/** Its biases alone; returns the end. */
+uint32_t ll_list_biases(ll_t *mode, const xep_op_t *op, uint64_t token, uint32_t n);
+
+/** Lists the rows of all tokens. */
+xep_status_t ll_list_outputs(ll_t *mode, xep_op_t *op, ll_list_token_fn list_token);
+
+/** Where the rows of all owners are, some of them in "returned". */
+void ll_find_outputs(ll_t *mode, const xep_op_t *op);
+
+/** The next of the rows that a source, or this rank itself, has of an expert for this rank; NULL: there is none. */
+const char *ll_next_output(ll_t *mode, const xep_op_t *op, const ll_source_t *source, uint32_t expert);
 
 /* ---- ll_steps.c ---- */
 

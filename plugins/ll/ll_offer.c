@@ -69,37 +69,12 @@ static void fill_input(ll_t *mode, xep_op_t *op, const uint32_t *begin)
     mode->kit.env->parallel(mode->kit.env, fill_share, &fill);
 }
 
-/* ---- rows in LogFMT ---- */
-
 /* Rows that go over the wire are sent from where they are, without a copy. */
 static const char *output_row(const ll_t *mode, const xep_op_t *op, uint64_t row)
 {
     size_t stride;
     const char *rows = xep_combine_outputs(&mode->kit, op, &stride);
     return rows + row * stride;
-}
-
-/* Not in pieces: the rows of the others have gone as they were. */
-static int is_logfmt(const ll_t *mode, const xep_op_t *op)
-{
-    return (op->combine->flags & XEP_COMBINE_LOGFMT) != 0 && ll_slot(mode, op->slot)->pieces == 1;
-}
-
-/* Coded by the whole team, before the first row is sent. */
-static void code_share(void *arg, uint32_t thread, uint32_t nthreads)
-{
-    const fill_t *fill = arg;
-    const ll_t *mode = fill->mode;
-    const ll_slot_t *slot = ll_slot(mode, fill->op->slot);
-    const uint32_t nranks = mode->kit.shape->nranks, pairs = mode->kit.shape->local_experts * nranks;
-    uint32_t end = (uint32_t)((uint64_t)pairs * (thread + 1) / nthreads);
-    for (uint32_t pair = (uint32_t)((uint64_t)pairs * thread / nthreads); pair < end; pair++) {
-        uint64_t row = slot->pair_begin[pair], last = row + slot->pair_count[pair];
-        for (; row < last && mode->kit.base[pair % nranks] == NULL; row++)
-            xep_logfmt_encode(slot->coded + row * mode->layout.return_stride,
-                              (const uint16_t *)(const void *)output_row(mode, fill->op, row),
-                              fill->op->combine->hidden);
-    }
 }
 
 /* ---- tables ---- */
@@ -112,10 +87,9 @@ static void fill_table(const ll_t *mode, const xep_op_t *op, const uint32_t *beg
         table[e] = begin[e * mode->kit.shape->nranks + reader];
 }
 
-/* Whether somebody pulls rows, which are copied for him, or rows are coded: both are done with all of them at once. */
-static int needs_all_rows(const ll_t *mode, const xep_op_t *op)
+/* Whether somebody pulls rows, which are copied for him: all of them at once. */
+static int is_pulled(const ll_t *mode)
 {
-    if (is_logfmt(mode, op)) return 1;
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++)
         if (mode->pulls[r]) return 1;
     return 0;
@@ -132,20 +106,12 @@ xep_status_t ll_copy_outputs(void *opaque, xep_op_t *op)
     return XEP_OK;
 }
 
-/* Where some ranks are not mapped. */
-static xep_status_t copy_and_code(void *opaque, xep_op_t *op)
-{
-    ll_t *mode = opaque;
-    if (op->coming != 0 && needs_all_rows(mode, op)) return XEP_INPROGRESS;
-    if (is_logfmt(mode, op)) mode->kit.env->parallel(mode->kit.env, code_share, &(fill_t){.mode = mode, .op = op});
-    return ll_copy_outputs(mode, op);
-}
-
 /* Of several pieces readers have all rows in their own "returned": they pull none, and need no table. */
 xep_status_t ll_copy_or_return(void *mode, xep_op_t *op)
 {
-    if (ll_slot(mode, op->slot)->pieces == 1) return copy_and_code(mode, op);
-    return op->coming != 0 ? XEP_INPROGRESS : ll_return_outputs(mode, op);
+    const int several = ll_slot(mode, op->slot)->pieces > 1;
+    if (op->coming != 0 && (several || is_pulled(mode))) return XEP_INPROGRESS;
+    return several ? ll_return_outputs(mode, op) : ll_copy_outputs(mode, op);
 }
 
 /* ---- readers that are not mapped ---- */
@@ -176,10 +142,6 @@ static int cut_row(const void *opaque, const xep_op_t *op, uint32_t reader, uint
                        .offset = returned + slot->origin[row] * mode->layout.return_stride,
                        .bytes = xep_combine_row_bytes(op->combine),
                        .rows = 1};
-    if (is_logfmt(mode, op)) {
-        put->src = slot->coded + row * mode->layout.return_stride;
-        put->bytes = xep_logfmt_bytes(put->src, op->combine->hidden);
-    }
     return 1;
 }
 
@@ -217,21 +179,4 @@ xep_status_t ll_put_outputs(void *mode, xep_op_t *op)
 xep_status_t ll_flush_outputs(void *mode, xep_op_t *op)
 {
     return op->combine == NULL ? XEP_OK : xep_step_flush(mode, op);
-}
-
-/* ---- begin ---- */
-
-/* Memory for coded rows may have been short at open; then only what needs it is refused. */
-static xep_status_t check_args(ll_t *mode, xep_op_t *op)
-{
-    const xep_env_t *env = mode->kit.env;
-    if (mode->lacks_coded && is_logfmt(mode, op))
-        return env->fail(env, op, XEP_ERR_NO_MEMORY, "there was no memory for rows in LogFMT when the buffer was made");
-    return ll_check_combine(mode, op);
-}
-
-xep_status_t ll_combine(void *mode, xep_op_t *op)
-{
-    xep_status_t status = check_args(mode, op);
-    return status == XEP_OK ? xep_combine_begin(mode, op, XEP_AGREE_ANY) : status;
 }

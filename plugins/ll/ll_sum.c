@@ -44,19 +44,31 @@ static void load_begins(const ll_t *mode, uint32_t owner, const ll_source_t *sou
  * Own outputs may be the caller's memory, which ends with the rows received; those of others are in their heaps, which
  * have room for recv_rows.
  */
-static int is_there(const ll_t *mode, const ll_slot_t *slot, uint32_t expert, uint64_t row)
+const char *ll_next_output(ll_t *mode, const xep_op_t *op, const ll_source_t *source, uint32_t expert)
 {
+    const ll_slot_t *slot = ll_slot(mode, op->slot);
     const uint32_t self = mode->kit.shape->rank;
-    if (mode->kit.owner[expert] != self) return row < mode->layout.common.recv_rows;
-    const size_t pair = (size_t)(expert - mode->kit.first_expert[self]) * mode->kit.shape->nranks + self;
-    return row - slot->pair_begin[pair] < slot->pair_count[pair];
+    const uint64_t row = mode->next_row[expert]++;
+    int is_there = row < mode->layout.common.recv_rows;
+    if (mode->kit.owner[expert] == self) {
+        const size_t pair = (size_t)(expert - mode->kit.first_expert[self]) * mode->kit.shape->nranks + self;
+        is_there = row - slot->pair_begin[pair] < slot->pair_count[pair];
+    }
+    return is_there ? source->rows + row * source->stride : NULL;
 }
 
-/*
- * The rows of a token, biases first, with their weights. Returns the end of the list, or UINT32_MAX: a row that is
- * nowhere.
- */
-static uint32_t list_token(ll_t *mode, const xep_op_t *op, const ll_source_t *sources, uint64_t token, uint32_t n)
+uint32_t ll_list_biases(ll_t *mode, const xep_op_t *op, uint64_t token, uint32_t n)
+{
+    const xep_combine_args_t *args = op->combine;
+    for (int b = 0; b < 2; b++) {
+        if (args->bias[b] == NULL) continue;
+        mode->rows[n] = (const char *)args->bias[b] + token * args->bias_stride[b];
+        mode->row_weights[n++] = 1.0f;
+    }
+    return n;
+}
+
+uint32_t ll_list_token(ll_t *mode, const xep_op_t *op, const ll_source_t *sources, uint64_t token, uint32_t n)
 {
     const ll_slot_t *slot = ll_slot(mode, op->slot);
     const xep_combine_args_t *args = op->combine;
@@ -65,11 +77,7 @@ static uint32_t list_token(ll_t *mode, const xep_op_t *op, const ll_source_t *so
     if (args->weights != NULL)
         weights = (const float *)(const void *)((const char *)args->weights + token * args->weights_stride);
     if (args->missing != NULL) memset(args->missing + token * args->missing_stride, 0, slot->topk);
-    for (int b = 0; b < 2; b++) {
-        if (args->bias[b] == NULL) continue;
-        mode->rows[n] = (const char *)args->bias[b] + token * args->bias_stride[b];
-        mode->row_weights[n++] = 1.0f;
-    }
+    n = ll_list_biases(mode, op, token, n);
     for (uint32_t k = 0; k < slot->topk; k++) {
         if (experts[k] < 0) continue;
         if (xep_op_is_without(op, mode->kit.owner[experts[k]])) {
@@ -77,17 +85,18 @@ static uint32_t list_token(ll_t *mode, const xep_op_t *op, const ll_source_t *so
             continue;
         }
         const ll_source_t *source = &sources[mode->kit.owner[experts[k]]];
-        uint64_t row = source->begins == NULL ? token * slot->topk + k : mode->next_row[experts[k]]++;
-        if (source->begins != NULL && !is_there(mode, slot, (uint32_t)experts[k], row)) return UINT32_MAX;
-        mode->rows[n] = source->rows + row * source->stride;
+        mode->rows[n] = source->begins == NULL ? source->rows + (token * slot->topk + k) * source->stride
+                                               : ll_next_output(mode, op, source, (uint32_t)experts[k]);
+        if (mode->rows[n] == NULL) return UINT32_MAX;
         mode->row_weights[n++] = slot->weights_sent && args->weights == NULL ? 1.0f : weights[k];
     }
     return n;
 }
 
 /* One pass over all selections before the team starts: the counting up in next_row is of one thread. */
-static xep_status_t list_rows(ll_t *mode, xep_op_t *op, const ll_source_t *sources)
+xep_status_t ll_list_outputs(ll_t *mode, xep_op_t *op, ll_list_token_fn list_token)
 {
+    const ll_source_t *sources = mode->sources;
     uint32_t n = 0;
     for (uint32_t i = 0; i < op->with.count; i++) load_begins(mode, op->with.rank[i], &sources[op->with.rank[i]]);
     for (uint64_t t = 0; t < ll_slot(mode, op->slot)->tokens; t++) {
@@ -107,26 +116,7 @@ typedef struct sum {
     ll_t *mode;
     const xep_op_t *op;
     xep_weigh_fn weigh;
-    int decodes; /* rows came in LogFMT */
 } sum_t;
-
-/*
- * Rows that came in LogFMT are made bf16 again in the thread's own memory: those in "returned" of the slot.
- * A token has at most K of them, for which a thread has room. All others are bf16 already, and stay where they are.
- */
-static void decode_token(ll_t *mode, const xep_op_t *op, uint64_t token, uint32_t thread)
-{
-    const char *begin = xep_kit_own_area(&mode->kit, mode->layout.returned, op->slot),
-               *end = begin + mode->kit.shape->tokens * mode->kit.shape->topk * mode->layout.return_stride;
-    char *to = mode->decoded + (uint64_t)thread * mode->kit.shape->topk * mode->layout.common.combine_stride;
-    for (uint32_t i = mode->row_begin[token]; i < mode->row_begin[token + 1]; i++) {
-        const char *row = mode->rows[i];
-        if ((uintptr_t)row < (uintptr_t)begin || (uintptr_t)row >= (uintptr_t)end) continue;
-        xep_logfmt_decode((uint16_t *)(void *)to, row, op->combine->hidden);
-        mode->rows[i] = to;
-        to += mode->layout.common.combine_stride;
-    }
-}
 
 /* Rows were listed by token, so that threads share nothing but what they read. */
 static void sum_share(void *arg, uint32_t thread, uint32_t nthreads)
@@ -138,7 +128,6 @@ static void sum_share(void *arg, uint32_t thread, uint32_t nthreads)
              end = tokens * (thread + 1) / nthreads;
     for (uint64_t t = begin; t < end; t++) {
         uint32_t from = mode->row_begin[t], behind = mode->row_begin[t + 1];
-        if (sum->decodes) decode_token(mode, sum->op, t, thread);
         sum->weigh((char *)args->out + t * args->out_stride, mode->rows + from, mode->row_weights + from, behind - from,
                    mode->row_begin[end] - behind, args->hidden);
     }
@@ -146,16 +135,16 @@ static void sum_share(void *arg, uint32_t thread, uint32_t nthreads)
 }
 
 /* Weights that were sent have been applied by the experts. */
-static xep_status_t sum_rows(ll_t *mode, xep_op_t *op, int decodes)
+static xep_status_t sum_rows(ll_t *mode, xep_op_t *op)
 {
     const xep_env_t *env = mode->kit.env;
     const xep_combine_args_t *args = op->combine;
     const uint64_t tokens = ll_slot(mode, op->slot)->tokens;
-    xep_status_t status = list_rows(mode, op, mode->sources);
+    xep_status_t status = ll_list_outputs(mode, op, ll_list_token);
     if (status != XEP_OK) return status;
     /* what is summed takes the room that the sums would have in the caches */
     uint64_t bytes = (mode->row_begin[tokens] + tokens) * args->hidden * xep_elem_bytes(args->dtype);
-    sum_t sum = {mode, op, xep_weigh_select(args->dtype, env->simd, bytes >= env->stream_bytes), decodes};
+    sum_t sum = {mode, op, xep_weigh_select(args->dtype, env->simd, bytes >= env->stream_bytes)};
     env->parallel(env, sum_share, &sum);
     return XEP_OK;
 }
@@ -164,15 +153,19 @@ xep_status_t ll_sum_pulled(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) mode->sources[r] = find_pulled(mode, op, r);
-    return sum_rows(mode, op, 0);
+    return sum_rows(mode, op);
+}
+
+void ll_find_outputs(ll_t *mode, const xep_op_t *op)
+{
+    for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) mode->sources[r] = find_rows(mode, op, r);
 }
 
 /* Own rows, and biases, may still be coming. */
 xep_status_t ll_sum(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;
-    const int decodes = (op->combine->flags & XEP_COMBINE_LOGFMT) != 0 && ll_slot(mode, op->slot)->pieces == 1;
     if (op->coming != 0) return XEP_INPROGRESS;
-    for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) mode->sources[r] = find_rows(mode, op, r);
-    return sum_rows(mode, op, decodes && !mode->kit.all_mapped);
+    ll_find_outputs(mode, op);
+    return sum_rows(mode, op);
 }

@@ -11,6 +11,7 @@
 #include "normal_steps.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 /* Whether rows and metadata are put to each rank that is not mapped. */
 static int goes_to_ranks(const normal_t *mode)
@@ -166,8 +167,16 @@ static xep_status_t normal_open(const xep_env_t *env, void **mode_p)
     mode->records = xep_kit_own(&mode->kit, mode->layout.records);
     normal_make_factors(mode->factors, env->shape->nranks);
     normal_choose_steps(mode);
+    normal_lay_casts(mode);
     if (env->shape->by_nodes) mode->kit.through = mode->nodes->who.through;
     return XEP_OK;
+}
+
+static void normal_close(void *opaque)
+{
+    normal_t *mode = opaque;
+    if (mode != NULL) free(mode->casts);
+    xep_kit_close(mode);
 }
 
 __attribute__((visibility("default"))) extern const xep_plugin_t xep_plugin;
@@ -179,7 +188,7 @@ const xep_plugin_t xep_plugin = {
     .name = "normal",
     .brief = "throughput: a row per token and rank, in source order; mapped ranks are written and read directly",
     .open = normal_open,
-    .close = xep_kit_close,
+    .close = normal_close,
     .masks = &normal_masks,
     .place = &normal_in_place,
     .traffic = normal_tell_traffic,

@@ -204,6 +204,7 @@ typedef struct normal_slot {
     uint64_t *told;    /* [R] epoch of the dispatch in which the rank was told its grant; with grants */
     uint64_t *granted; /* [R] first row of this rank there, as each rank has it; with grants, else not there */
     normal_ending_t *endings; /* [R] unchanged until flushed; with grants */
+    xep_dispatch_args_t cast; /* of a dispatch that casts: of the rows that the caller's have become */
     normal_target_t *targets; /* [R] of the dispatch */
     normal_place_t *sources;  /* [R] of the combine, where each rank has rows for this one; by nodes, of nodes behind */
     uint64_t *expert_rows;    /* [L] aligned: recv shows it */
@@ -230,6 +231,7 @@ typedef struct normal {
     normal_dest_t *terms;       /* [T][max_dests] what is summed without ranks that are out: scratch; with masks */
     uint64_t *term_first;       /* [T + 1] in terms */
     uint8_t *wide;              /* [threads][max_dests + 2] likewise: which of them are fp32, by nodes with wide_sums */
+    char *casts;                /* rows that were cast, and their scales, of all slots; NULL: there was no memory */
     struct normal_nodes *nodes; /* normal_nodes.h; NULL: rows go to each rank */
     xep_in_place_t in_place;    /* normal_in_place.h */
 } normal_t;
@@ -282,10 +284,12 @@ typedef struct normal_returning {
 typedef struct normal_state {
     xep_kit_state_t kit; /* first */
     uint64_t moved;      /* tokens copied to mapped ranks and staged for the others; of a combine, summed */
-    int concluded;       /* dispatch: the records are in */
-    int changed;         /* with grants: by then, of ranks that were in when it began, some were out */
-    int placed;          /* the slot's grants are of this dispatch */
-    uint32_t outs;       /* dispatch, with grants: ranks that were out when it began */
+    uint64_t cast;       /* dispatch that casts: tokens that are */
+    const xep_dispatch_args_t *given; /* likewise: the caller's */
+    int concluded;                    /* dispatch: the records are in */
+    int changed;                      /* with grants: by then, of ranks that were in when it began, some were out */
+    int placed;                       /* the slot's grants are of this dispatch */
+    uint32_t outs;                    /* dispatch, with grants: ranks that were out when it began */
     int weighted; /* rows have weights: known once the records are in; of a combine by nodes, those of mates do */
     xep_in_place_rows_t in_place; /* dispatch: where this rank's rows are read in place */
     int uncounted; /* dispatch: selections of the local experts are to be counted when the rows are here */

@@ -257,6 +257,7 @@ xep_status_t normal_dispatch(void *opaque, xep_op_t *op)
     xep_kit_use_slot(&mode->kit, op);
     if (begin_ns != 0) xep_kit_end_phase(&mode->kit, op, "plan", begin_ns);
     normal_make_record(mode, op);
+    if (op->dispatch->quant != XEP_QUANT_NONE && (status = normal_take_casts(mode, op)) != XEP_OK) return status;
     if (op->cached_slot != XEP_NO_SLOT) normal_show_cached(mode, op);
     return xep_steps_begin(mode, op);
 }

@@ -9,7 +9,7 @@ xep_status_t normal_in_place_choose(normal_t *mode, xep_op_t *op)
 {
     /* until the pointers are there: a release after a failure must not give back rows of the dispatch before */
     normal_slot(mode, op->slot)->in_place = 0;
-    return xep_in_place_choose(&mode->in_place, op, 0, &normal_state(op)->in_place);
+    return xep_in_place_choose(&mode->in_place, op, op->dispatch->quant != XEP_QUANT_NONE, &normal_state(op)->in_place);
 }
 
 /* Whether any rank gets the token: of one that nobody gets, nobody looks at the row. */

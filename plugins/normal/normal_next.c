@@ -215,6 +215,7 @@ static void make_offer(xep_op_t *op)
 xep_status_t normal_next(void *mode, xep_op_t *op)
 {
     const normal_slot_t *slot = normal_slot(mode, op->slot);
+    if (op->dispatch->quant != XEP_QUANT_NONE) op->dispatch = &slot->cast;
     normal_state(op)->piece = slot->piece + 1;
     /* what the records of the dispatch have said of all ranks: next asks nobody again */
     normal_state(op)->weighted = slot->weighted;

@@ -8,6 +8,7 @@
 
 /** Collective parameters, compared in this order. */
 enum {
+    NORMAL_QUANT,
     NORMAL_DTYPE,
     NORMAL_HIDDEN,
     NORMAL_HAS_WEIGHTS, /* 1, 0, or XEP_AGREE_ANY where there are no tokens to weigh */
@@ -35,7 +36,6 @@ typedef struct normal_record {
     uint32_t slot;     /* of the writer, for this dispatch and its combines */
     uint32_t wrong;    /* 1: the writer's topk_idx has what is no expert; where the device finds that out */
     uint32_t params[NORMAL_PARAMS];
-    uint32_t reserved;
     /* in the writer's heap, where its token 0 is, the others follow (kit_in_place.h); 0: its rows are copied */
     uint64_t x_offset;
 } normal_record_t;

@@ -7,6 +7,7 @@
 
 #define PARAM(_name, _kind, _index) XEP_AGREE_PARAM(_name, XEP_AGREE_##_kind, normal_record_t, params[_index])
 static const xep_agree_param_t params[] = {
+    PARAM("quant", NUMBER, NORMAL_QUANT),
     PARAM("dtype", DTYPE, NORMAL_DTYPE),
     PARAM("hidden", NUMBER, NORMAL_HIDDEN),
     PARAM("whether there are topk_weights", YES_NO, NORMAL_HAS_WEIGHTS),
@@ -45,6 +46,7 @@ void normal_make_record(normal_t *mode, const xep_op_t *op)
         .slot = op->slot,
         .params =
             {
+                [NORMAL_QUANT] = args->quant,
                 [NORMAL_DTYPE] = args->dtype,
                 [NORMAL_HIDDEN] = args->hidden,
                 [NORMAL_HAS_WEIGHTS] = dispatch_weights(args),

@@ -10,7 +10,7 @@
 
 /* ---- what is refused, whose routing is used ---- */
 
-static xep_status_t refuse(const normal_t *mode, xep_op_t *op, const char *what)
+xep_status_t normal_refuse(const normal_t *mode, xep_op_t *op, const char *what)
 {
     return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_UNSUPPORTED,
                                "mode normal does not %s: leave that out, or use mode ll", what);
@@ -21,20 +21,20 @@ xep_status_t normal_check_dispatch(const normal_t *mode, xep_op_t *op)
 {
     const xep_dispatch_args_t *args = op->dispatch;
     const char *what = NULL;
-    if (args->quant != XEP_QUANT_NONE) what = "cast rows (quant)";
     if (args->arrangement != XEP_ROWS_DEFAULT && args->arrangement != XEP_ROWS_BY_RANK)
         what = "arrange rows by expert (arrangement)";
     if (args->flags & XEP_DISPATCH_SCALES_BY_COLUMN) what = "arrange scales by column";
     if (args->expert_stats != NULL) what = "keep expert_stats";
-    return what != NULL ? refuse(mode, op, what) : XEP_OK;
+    return what != NULL ? normal_refuse(mode, op, what) : XEP_OK;
 }
 
 xep_status_t normal_check_combine(const normal_t *mode, xep_op_t *op)
 {
     const char *what = NULL;
-    if (op->combine->flags & XEP_COMBINE_LOGFMT) what = "send rows as LogFMT";
+    if (op->combine->quant != XEP_QUANT_NONE) what = "cast rows (quant)";
+    if (op->combine->flags & XEP_COMBINE_SUM_AT_OWNER) what = "have more than one row of a rank to sum at the owner";
     if (op->combine->weights != NULL) what = "apply weights in combine";
-    return what != NULL ? refuse(mode, op, what) : XEP_OK;
+    return what != NULL ? normal_refuse(mode, op, what) : XEP_OK;
 }
 
 static xep_status_t check_cached(normal_t *mode, xep_op_t *op)
@@ -137,6 +137,7 @@ void normal_fill_recv(const normal_t *mode, const xep_op_t *op, uint64_t rows)
     recv->scales_dtype = args->scales_dtype;
     recv->scales_token_stride = (ptrdiff_t)args->nscales * 4;
     recv->scales_stride = 4;
+    recv->quant = args->quant;
 }
 
 void normal_show_rows(normal_t *mode, const xep_op_t *op)

@@ -32,6 +32,8 @@ uint64_t normal_returned_begin(const normal_t *mode, const normal_slot_t *slot, 
 
 /* ---- normal_shared.c: what is refused, whose routing is used, what the user sees ---- */
 
+/** XEP_ERR_UNSUPPORTED: the mode does not do that. */
+xep_status_t normal_refuse(const normal_t *mode, xep_op_t *op, const char *what);
 xep_status_t normal_check_dispatch(const normal_t *mode, xep_op_t *op);
 xep_status_t normal_check_combine(const normal_t *mode, xep_op_t *op);
 

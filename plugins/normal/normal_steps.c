@@ -11,12 +11,13 @@
 
 /* What a buffer has. */
 enum {
-    MASKS = 1,     /* ranks may be left out: normal_masks.h */
-    GRANTS = 2,    /* and receivers may have to say where rows go: normal_grants.c */
-    NODES = 4,     /* rows go once to each node: normal_nodes.h */
-    PIECES = 8,    /* rows may come in pieces: normal_pieces.h */
-    IN_PLACE = 16, /* rows may be read in place: normal_in_place.h */
-    WIRED = 32     /* some rank is not mapped; with GRANTS and NODES one always is */
+    MASKS = 1,                 /* ranks may be left out: normal_masks.h */
+    GRANTS = 2,                /* and receivers may have to say where rows go: normal_grants.c */
+    NODES = 4,                 /* rows go once to each node: normal_nodes.h */
+    PIECES = 8,                /* rows may come in pieces: normal_pieces.h */
+    IN_PLACE = 16,             /* rows may be read in place: normal_in_place.h */
+    WIRED = 32,                /* some rank is not mapped; with GRANTS and NODES one always is */
+    CASTS = XEP_STEPS_OF_CASTS /* of a dispatch: normal_cast.c */
 };
 
 /* What steps have in common that stand for one another. */
@@ -33,6 +34,7 @@ enum {
 /* Numbers are those of normal.h. */
 const xep_step_t normal_dispatch_steps[] = {
     {.name = "memory", .does = "take memory", .run = normal_take_place, .with = IN_PLACE},
+    {.name = "rows that are coming", .does = "cast", .run = normal_cast_rows, .with = CASTS},
     {.name = "pieces", .does = "begin pieces", .run = normal_begin_pieces, .with = PIECES},
     {.name = "ranks that are out", .does = "count them", .run = normal_note_outs, .with = GRANTS},
     {.name = "feeds", .does = "begin feeds", .run = normal_begin_traffic, .with = NODES},

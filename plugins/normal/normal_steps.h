@@ -34,6 +34,17 @@ enum { NORMAL_ROWS_TRANSFERS = 5 };
 void normal_rows_transfer(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
                           xep_transfer_t *transfer);
 
+/* ---- normal_cast.c ---- */
+
+/** Where cast rows lie, of all slots. */
+void normal_lay_casts(normal_t *mode);
+
+/** Makes a dispatch that casts, whose routing is known, one of the rows that its own become. An error refuses it. */
+xep_status_t normal_take_casts(normal_t *mode, xep_op_t *op);
+
+/** Step: casts them. */
+xep_status_t normal_cast_rows(void *mode, xep_op_t *op);
+
 /* ---- normal_dispatch.c ---- */
 
 /** The words of steps 3 and 6; what step 4 stores last. */

@@ -20,7 +20,7 @@ from .buffer import Buffer as Buffer
 from .comm import destroy_all_managed_nccl_comm, get_logical_domain_size, get_physical_domain_size
 from .compat import Config, topk_idx_t
 from .elastic import ElasticBuffer
-from .ep_handle import EPHandle
+from .handles import EPHandle
 from .utils.event import EventHandle, EventOverlap
 
 if TYPE_CHECKING:

@@ -8,11 +8,16 @@ Programs catch either.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import operator
 import types
 from typing import Any, Optional, Sequence, Union
 
 import torch
+
+from xep._ext import is_plain as is_plain
+from xep.dtypes import need_dtype
 
 # ---- checks ----
 
@@ -118,6 +123,11 @@ def streams(previous_event: Any, async_finish: bool, allocate_on_comm_stream: bo
         raise WrongValue("allocate_on_comm_stream: expected previous_event and async_finish with it")
 
 
+def version_of(tensor: torch.Tensor) -> int:
+    """Counts changes in place; -1 where nobody counts."""
+    return -1 if tensor.is_inference() else tensor._version
+
+
 def calls_of(*classes: type) -> None:
     """What the interpreter says of a call's arguments names the call, and not the class that happens to have it; and
     torch.compile leaves a call out of its graphs, with all that it calls, as it does those of a pybind module."""
@@ -143,6 +153,27 @@ def leave_to_python(function: Any) -> None:
 _frames: Any = torch._C._dynamo.eval_frame
 
 
+def without(call: Any, name: str) -> Any:
+    """call of another version of DeepEP, which has no argument of that name: those behind it stand one place
+    earlier."""
+    parameters = inspect.signature(call).parameters
+    place, default = list(parameters).index(name), parameters[name].default
+
+    @functools.wraps(call)
+    def made(*given: Any, **options: Any) -> Any:
+        if name in options:
+            raise TypeError(f"{call.__name__}() got an unexpected keyword argument {name!r}")
+        if len(given) > place:
+            given = (*given[:place], default, *given[place:])
+        return call(*given, **options)
+
+    made.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [one for one in parameters.values() if one.name != name]
+    )
+    leave_to_python(made)
+    return made
+
+
 def one_of(name: str, value: bool, other: str, other_value: bool) -> None:
     if value and other_value:
         raise WrongValue(f"{name}, {other}: expected at most one of them")
@@ -159,6 +190,9 @@ KNOWN = frozenset((
     torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.float8_e4m3fn, torch.float8_e5m2, torch.uint8,
     torch.int32, torch.int64,
 ))  # fmt: skip
+IS_KNOWN, IS_INDEX, IS_FLOAT, IS_COMBINED, IS_BFLOAT16 = (
+    sum(1 << need_dtype("", dtype) for dtype in dtypes) for dtypes in (KNOWN, INDEX, FLOAT, COMBINED, COMBINED[:1])
+)  # for is_plain()
 _SENT_AS = {1: torch.uint8, 2: torch.bfloat16, 4: torch.int32, 8: torch.int64, 16: torch.float64}
 
 Rows = Union[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]

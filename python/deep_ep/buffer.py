@@ -12,10 +12,12 @@ import xep
 
 from . import arguments
 from .arguments import (
-    COMBINED,
     FLOAT,
     INDEX,
-    KNOWN,
+    IS_COMBINED,
+    IS_FLOAT,
+    IS_INDEX,
+    IS_KNOWN,
     Rows,
     WrongType,
     WrongValue,
@@ -24,15 +26,17 @@ from .arguments import (
     carried,
     check_sum,
     integer,
+    is_plain,
     rows_of,
+    version_of,
 )
 from .compat import ALIGNMENT, Config, check_config, combine_config, dispatch_config, low_latency_size_hint
 from .core import Core, done
 from .experts import layout_there
-from .handles import HandleTuple, NormalHandle, Seat, Sent, adopt, routing_of
-from .low_latency import LowLatency, LowLatencyCalls, version_of
+from .handles import HandleTuple, NormalHandle, Sent, adopt, finished, routing_of
+from .low_latency import LowLatency, LowLatencyCalls
 from .nodes import Passing, counted, counts_buffer, exchange_counts
-from .pool import Job
+from .pool import Job, combines
 from .streams import DeviceOrdering, HostOrdering
 from .utils.event import EventHandle, EventOverlap
 
@@ -109,7 +113,7 @@ class NormalCalls(Core):
         if self._last_layout is None:
             return False
         for one, (ref, version) in zip(given, self._last_layout):
-            if ref() is not one or one._version != version:
+            if one is None or ref() is not one or one._version != version:
                 return False
         return True
 
@@ -181,15 +185,10 @@ class NormalCalls(Core):
         it. None: it is something else, or wrong."""
         if (
             self._destroyed
-            or type(x) is not torch.Tensor
-            or not (x.is_cpu and x.dtype in KNOWN and x.is_contiguous())
-            or type(topk_weights) is not torch.Tensor
-            or not (topk_weights.is_cpu and topk_weights.dtype is torch.float32 and topk_weights.is_contiguous())
             or not self._is_noted(*layout, topk_idx)
-            or topk_weights.shape != topk_idx.shape
-            or x.dim() != 2
-            or x.shape[0] != topk_idx.shape[0]
-            or not topk_idx.is_contiguous()
+            or not is_plain(topk_idx, IS_INDEX, *topk_idx.shape)
+            or not is_plain(topk_weights, IS_FLOAT, *topk_idx.shape)
+            or not is_plain(x, IS_KNOWN, topk_idx.shape[0], -1)
             or alignment != 1
             or (config is not None and type(config) is not Config)
             or self._passing is not None
@@ -205,8 +204,6 @@ class NormalCalls(Core):
             return None
         if hidden * x.itemsize > room.elem_bytes * room.hidden:
             return None
-        seats = pool.seats_of[experts]
-        seats.make_room()
         pool.last = buffer
         try:
             sent = buffer.dispatch(x, topk_idx, topk_weights)
@@ -217,9 +214,7 @@ class NormalCalls(Core):
         made = NormalHandle(
             self._xep, self._nodes, in_rank, max(1, num_sms // 2), experts, topk, received.rows, received.capacity
         )
-        seat = made.seat = Seat(sent)
-        made.xep, seat.handle = sent, weakref.ref(made)
-        seats.taken.append(seat)
+        made.xep = sent
         rows, indices, weights = received.x, received.topk_idx, received.topk_weights
         if buffer.slots_held() > pool.views:
             rows, indices, weights = rows.clone(), indices.clone(), weights.clone()
@@ -261,11 +256,10 @@ class NormalCalls(Core):
             experts, carried(x), routed, topk_weights, scales, expert_alignment, num_worst_tokens, ordering.after, most
         )
         sent = pool.dispatch(job, needs_room, wait=ordering.wait and not (x.is_cpu and self._passing))
-        seat = pool.seat(experts, sent)
         told = None
         if self._passing is not None:
             told = self._passing.exchange(in_rank, pool.tokens_of(experts))  # while rows travel
-            sent = seat.finish(sent) if ordering.wait else sent
+            sent = finished(sent) if ordering.wait else sent
         slot = ordering.receives(sent.handle)
         received = sent.handle.recv
         made = NormalHandle(
@@ -273,9 +267,7 @@ class NormalCalls(Core):
             received.capacity,
         )  # fmt: skip
         made.worst, made.most, made.told = num_worst_tokens, most, told
-        made.sit(sent, seat)
-        if slot is not None:
-            made.look_again = slot.look_again
+        made.begun(sent, slot)
         counts = [] if num_worst_tokens else self._expert_counts(received, per_expert, expert_alignment, with_topk)
         given = (x, scales, in_rank, topk_idx, topk_weights)
         rows, indices, weights, event = self._give(sent, received, x.dtype, with_topk, given, ordering)
@@ -351,32 +343,21 @@ class NormalCalls(Core):
         made = handle.core if type(handle) is HandleTuple else None
         if (
             type(made) is not NormalHandle
-            or made.seat is None
+            or made.xep is None
+            or made.xep._memory is None
             or made.owner is not self._xep
             or made._arrives is not None
             or self._destroyed
             or config is not None
-            or type(x) is not torch.Tensor
-            or not (x.is_cpu and x.dtype in COMBINED and x.is_contiguous() and made.in_rank.is_cpu)
-            or x.dim() != 2
-            or not made.rows <= x.shape[0] <= made.capacity
+            or not is_plain(x, IS_COMBINED, -1, -1)
+            or not (made.in_rank.is_cpu and made.rows <= x.shape[0] <= made.capacity)
+            or (topk_weights is not None and not is_plain(topk_weights, IS_FLOAT, x.shape[0], made.topk))
         ):
             return None
-        if topk_weights is not None and (
-            type(topk_weights) is not torch.Tensor
-            or not (topk_weights.is_cpu and topk_weights.dtype is torch.float32 and topk_weights.is_contiguous())
-            or topk_weights.shape != (x.shape[0], made.topk)
-        ):
+        if not combines(made.xep.buffer, x.shape[1] * x.itemsize):
             return None
-        pool, buffer, seats = self._pool, made.xep.buffer, self._pool.seats_of[made.experts].taken
-        if x.shape[1] * x.itemsize > buffer.hidden * xep.dtypes.SIZES[buffer.combine_dtype]:
-            return None
-        if seats[-1] is not made.seat:
-            seats.remove(made.seat)
-            seats.append(made.seat)
-        if made.seat.request is not None:
-            made.seat.settle()
-        pool.last = buffer
+        made.xep.settle()
+        self._pool.last = made.xep.buffer
         if topk_weights is None:
             return made.xep.combine(x), None, EventOverlap()
         return (*made.xep.combine(x, topk_weights=topk_weights), EventOverlap())
@@ -405,8 +386,7 @@ class NormalCalls(Core):
             return adopt(handle, self._xep, self._nodes, self._pool_on(on).experts_for(topk), topk, on)
         if found.owner is not self._xep:
             raise WrongValue("handle: expected one of this Buffer, got one of another")
-        if found.is_gone:
-            raise WrongValue("handle: its dispatch ended when the Buffer was reset")
+        found.check_known()
         if found.in_rank.device != on:
             raise WrongValue(f"x: expected a tensor of {found.in_rank.device}, as what was dispatched, got {on}")
         return found

@@ -1,20 +1,15 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What DeepEP has beside its buffers: tuning values, size hints, the inner object `runtime`, and calls that
-have nothing to do here.
-"""
+"""What DeepEP has beside its buffers: tuning values, size hints, and calls that have nothing to do here."""
 
 from __future__ import annotations
 
-import weakref
-from typing import Any, NoReturn, Optional, Protocol
+from typing import Any, NoReturn
 
 import torch
 
 import xep
 
-from .arguments import WrongType, WrongUse, WrongValue
-from .nodes import Nodes
-from .streams import DeviceQueue
+from .arguments import WrongType, WrongValue
 from .utils.math import align
 
 # ---- tuning values and hints ----
@@ -165,74 +160,6 @@ def low_latency_size_hint(num_max_dispatch_tokens_per_rank: int, hidden: int, nu
     return (total + ALIGNMENT) // ALIGNMENT * ALIGNMENT
 
 
-# ---- buffer.runtime ----
-
-
-_AS_BUFFER = frozenset((
-    "barrier", "clean_low_latency_buffer", "destroy", "get_comm_stream", "get_local_buffer_tensor",
-    "get_logical_domain_size", "get_physical_domain_size", "get_next_low_latency_combine_buffer",
-    "low_latency_clean_mask_buffer", "low_latency_query_mask_buffer", "low_latency_update_mask_buffer",
-))  # fmt: skip
-
-
-class Owner(Protocol):
-    """What is asked of the Buffer."""
-
-    _destroyed: bool
-    _nodes: Nodes
-    _queue: Optional[DeviceQueue]
-    _xep: xep.Group
-
-
-class Runtime:
-    """Ranks of a node are what DeepEP calls NVLink ranks, nodes are its RDMA ranks. Calls that the Buffer has too, with
-    the same arguments, are the Buffer's."""
-
-    def __init__(self, buffer: Owner) -> None:
-        self._buffer = weakref.ref(buffer)
-
-    def is_available(self) -> bool:
-        buffer = self._buffer()
-        return buffer is not None and not buffer._destroyed
-
-    def is_internode_available(self) -> bool:
-        """Whether there are other nodes to be reached."""
-        return self.is_available() and self.get_num_rdma_ranks() > 1
-
-    def get_num_rdma_ranks(self) -> int:
-        """Nodes: the ranks of one map one another's memory."""
-        return self._alive()._nodes.count
-
-    def get_rdma_rank(self) -> int:
-        """This rank's node."""
-        buffer = self._alive()
-        return buffer._nodes.node_of[buffer._xep.rank]
-
-    def get_root_rdma_rank(self, global_root: bool) -> int:
-        """This rank's place on its node; 0 unless global."""
-        buffer = self._alive()
-        return buffer._nodes.place_of[buffer._xep.rank] if global_root else 0
-
-    def get_local_device_id(self) -> int:
-        """The CUDA device that the Buffer is on; else 0, the host."""
-        queue = self._alive()._queue
-        return 0 if queue is None else queue.device.index
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in _AS_BUFFER:
-            raise AttributeError(
-                f"buffer.runtime: there is no {name} on CPU "
-                "(there are calls that tell of ranks, and some of the Buffer's)"
-            )
-        return getattr(self._alive(), name)
-
-    def _alive(self) -> Owner:
-        buffer = self._buffer()
-        if buffer is None:
-            raise WrongUse("the Buffer is gone")
-        return buffer
-
-
 # ---- what is not here ----
 
 
@@ -245,24 +172,20 @@ def _absent(name: str, what: str) -> Any:
     return staticmethod(call)
 
 
-_ENGRAM, _PIPELINE, _GATHER = "the remote table of engram", "pipeline send and receive", "all-gather in sessions"
+_ABSENT = {
+    "the remote table of engram": ("engram_write", "engram_fetch", "get_engram_storage_size_hint"),
+    "pipeline send and receive": ("pp_set_config", "pp_send", "pp_recv", "get_pp_buffer_size_hint"),
+    "all-gather in sessions": (
+        "agrs_set_config", "agrs_get_inplace_tensor", "agrs_new_session", "create_agrs_session",
+        "destroy_agrs_session", "all_gather", "get_agrs_num_max_session_bytes", "get_agrs_buffer_size_hint",
+    ),
+}  # fmt: skip
 
 
 class Absent:
     """Each raises NotImplementedError."""
 
-    engram_write = _absent("engram_write", _ENGRAM)
-    engram_fetch = _absent("engram_fetch", _ENGRAM)
-    get_engram_storage_size_hint = _absent("get_engram_storage_size_hint", _ENGRAM)
-    pp_set_config = _absent("pp_set_config", _PIPELINE)
-    pp_send = _absent("pp_send", _PIPELINE)
-    pp_recv = _absent("pp_recv", _PIPELINE)
-    get_pp_buffer_size_hint = _absent("get_pp_buffer_size_hint", _PIPELINE)
-    agrs_set_config = _absent("agrs_set_config", _GATHER)
-    agrs_get_inplace_tensor = _absent("agrs_get_inplace_tensor", _GATHER)
-    agrs_new_session = _absent("agrs_new_session", _GATHER)
-    create_agrs_session = _absent("create_agrs_session", _GATHER)
-    destroy_agrs_session = _absent("destroy_agrs_session", _GATHER)
-    all_gather = _absent("all_gather", _GATHER)
-    get_agrs_num_max_session_bytes = _absent("get_agrs_num_max_session_bytes", _GATHER)
-    get_agrs_buffer_size_hint = _absent("get_agrs_buffer_size_hint", _GATHER)
+
+for _what, _names in _ABSENT.items():
+    for _name in _names:
+        setattr(Absent, _name, _absent(_name, _what))

@@ -14,9 +14,9 @@ import torch
 import xep
 
 from .arguments import HOST, WrongUse, WrongValue, integer
-from .compat import Runtime
 from .nodes import Agreement, Nodes
 from .pool import NormalPool
+from .runtime import Runtime
 from .streams import DeviceOrdering, DeviceQueue, HostOrdering
 from .utils.event import CommStream, EventHandle, EventOverlap, request_of
 

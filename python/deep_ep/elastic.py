@@ -4,40 +4,43 @@
 from __future__ import annotations
 
 import functools
-import weakref
 from typing import Any, Callable, NamedTuple, Optional, Sequence, Union
 
 import torch
 
 import xep
 
-from . import ep_handle
 from .arguments import (
-    COMBINED,
     FLOAT,
     HOST,
     INDEX,
-    KNOWN,
+    IS_COMBINED,
+    IS_FLOAT,
+    IS_INDEX,
+    IS_KNOWN,
     Rows,
     WrongType,
+    WrongUse,
     WrongValue,
     biases_of,
     calls_of,
     carried,
     check_sum,
     integer,
+    is_plain,
     rows_of,
     tensor,
+    version_of,
 )
 from .compat import Absent, nodes_of, path_is_free
 from .core import Core
 from .experts import Places
-from .handles import EPHandle, Seat, Sent
+from .handles import EPHandle, Routed, Sent
 from .nodes import counted
-from .pool import Job
+from .pool import Job, combines
 from .streams import DeviceOrdering, Ending, HostOrdering
 from .utils.event import EventHandle, EventOverlap, event_of
-from .utils.math import align
+from .utils.math import align, ceil_div
 
 # ---- what a call returns ----
 
@@ -78,7 +81,7 @@ class Delivery(Epilogue):
 
     def __init__(
         self,
-        handle: EPHandle,
+        handle: Routed,
         sent: Sent,
         dtype: torch.dtype,
         scales: Optional[torch.Tensor],
@@ -150,7 +153,7 @@ class Delivery(Epilogue):
         return to
 
 
-def _expand(handle: EPHandle, zero: bool, to: torch.Tensor, spread: str, source: torch.Tensor) -> None:
+def _expand(handle: Routed, zero: bool, to: torch.Tensor, spread: str, source: torch.Tensor) -> None:
     """No method: a step that has its Delivery is a cycle, and keeps the slot until somebody collects."""
     getattr(handle.places, spread)(to, source, zero)
 
@@ -184,9 +187,26 @@ MULTIPROCESSORS = 24  # of a CUDA device, where num_sms does not say how many
 Ordering = Union[HostOrdering, DeviceOrdering]
 
 
+class Given(NamedTuple):
+    """To a dispatch, besides its rows and how they are to come."""
+
+    handle: Any
+    topk_idx: Any
+    topk_weights: Any
+    stats: Any
+    experts: Any
+    most: Any
+    alignment: Any
+    sync: Any
+    sms: int
+    expand: bool
+    copy: bool
+
+
 class ElasticCalls(Core):
     """The calls that move tokens."""
 
+    _is_v25 = False
     _needs_room = False  # than the buffer in use has, as all ranks were told by the dispatch that is made again
     num_max_tokens_per_rank: int
     _scaleup_ranks: int  # of several logical domains; 0: there is one
@@ -210,12 +230,13 @@ class ElasticCalls(Core):
         async_with_compute_stream: bool = False,
         allocate_on_comm_stream: bool = False,
         handle: Optional[EPHandle] = None,
-        do_handle_copy: bool = True,
+        do_handle_copy: Optional[bool] = None,
         do_cpu_sync: Optional[bool] = None,
         do_expand: bool = False,
         do_zero_padding: bool = False,
         use_tma_aligned_col_major_sf: bool = False,
-    ) -> tuple[Rows, Optional[torch.Tensor], Optional[torch.Tensor], EPHandle, EventOverlap]:
+        defer_epilogue: bool = False,
+    ) -> Any:
         """Sends every token once to each rank that has one of its experts. Collective.
 
         x: [T, H] rows of any element type, or (rows of 1 byte [T, H], scales [T, S] float32 or int32 of any strides).
@@ -229,19 +250,32 @@ class ElasticCalls(Core):
         async_with_compute_stream: returns when the received rows are counted; the event is reached when they are here.
             Until then x and what is received must not be touched.
         handle: of an earlier dispatch, whose routing is used again, with other x and topk_weights.
-        do_handle_copy: the handle has a copy of topk_idx; else the program must not change it.
+        do_handle_copy: the handle has a copy of topk_idx; else topk_idx itself, and using it after that was written is
+            an AssertionError. None: True; in V2.5 False, which is all there is.
         do_cpu_sync: False: received tensors have the rows that could arrive at most; on a CUDA device nothing waits for
             counts then, once a call has made memory for so many. None: True without handle.
         do_expand: one row for each selection, by local expert, each at a multiple of expert_alignment, then in the
             order of source rank, then token; weights are [rows] then, and recv_topk_idx is None. Else one for each
             token, in the order of source rank, then token. do_zero_padding: the rows between experts are 0.
         use_tma_aligned_col_major_sf: received scales are stored by column, each column at a multiple of 16 bytes.
+        defer_epilogue: of V2.5, with async_with_compute_stream: returns the event alone, and its first wait returns
+            (recv_x, recv_topk_idx, recv_topk_weights, handle). The rows are counted before the call returns (DeepEP: in
+            the wait), and several may be waited for in any order.
 
         Returns (recv_x or (recv_x, recv_scales), recv_topk_idx [N, K] local expert or -1, recv_topk_weights, handle,
         event). Weights of selections of other ranks are 0 (DeepEP: undefined).
         """
+        if self._is_v25:
+            _check_v25(do_handle_copy, handle, do_expand, cumulative_local_expert_recv_stats)
+        do_handle_copy = not self._is_v25 if do_handle_copy is None else do_handle_copy
         events = previous_event is None and previous_event_before_epilogue is None and not async_with_compute_stream
-        if events and handle is None and cumulative_local_expert_recv_stats is None and not num_qps:
+        if (
+            events
+            and not defer_epilogue
+            and handle is None
+            and cumulative_local_expert_recv_stats is None
+            and not num_qps
+        ):
             if (do_cpu_sync is None or do_cpu_sync is True) and (do_expand or not do_zero_padding):
                 how = (do_expand, do_zero_padding, use_tma_aligned_col_major_sf, do_handle_copy)
                 numbers = (num_experts, num_max_tokens_per_rank, expert_alignment, num_sms)
@@ -250,19 +284,24 @@ class ElasticCalls(Core):
                     return common
         self._usable()
         self._check_ways(previous_event, allocate_on_comm_stream, num_qps, do_zero_padding and not do_expand)
+        _check_deferred(defer_epilogue, async_with_compute_stream)
         rows, scales = rows_of(x, on=None)
-        given = (handle, topk_idx, topk_weights, cumulative_local_expert_recv_stats, num_experts)
-        limits = (num_max_tokens_per_rank, expert_alignment, do_cpu_sync)
+        given = Given(
+            handle, topk_idx, topk_weights, cumulative_local_expert_recv_stats, num_experts, num_max_tokens_per_rank,
+            expert_alignment, do_cpu_sync, num_sms, do_expand, do_handle_copy,
+        )  # fmt: skip
         arrangement = Arrangement(do_expand, do_zero_padding, use_tma_aligned_col_major_sf)
         waits = (previous_event, async_with_compute_stream, allocate_on_comm_stream)
         with self._ordering(rows.device, *waits) as ordering:
-            made, sent = self._begin(rows, scales, *given, *limits, num_sms, do_expand, do_handle_copy, ordering)
+            begin = self._begin if handle is None else self._begin_again
+            made, sent = begin(rows, scales, given, ordering)
             delivery = Delivery(
                 made, sent, rows.dtype, scales, topk_weights is not None, handle is not None, arrangement,
                 self._pool_on(rows.device).may_view(sent.handle.buffer), previous_event_before_epilogue,
             )  # fmt: skip
             event = self._end(delivery, sent.request, ordering, made, rows, scales, *given[1:4], *delivery.tensors())
-        return delivery.rows, delivery.topk_idx, delivery.weights, made, event
+        results = (delivery.rows, delivery.topk_idx, delivery.weights, handle or EPHandle._of(made))
+        return _deferred(event, results) if defer_epilogue else (*results, event)
 
     def _dispatch_common(
         self, x: Any, topk_idx: Any, topk_weights: Any, numbers: tuple, how: tuple
@@ -273,22 +312,14 @@ class ElasticCalls(Core):
         most, alignment = self.num_max_tokens_per_rank if most is None else most, 1 if alignment is None else alignment
         if (
             self._destroyed
-            or type(x) is not torch.Tensor
-            or not (x.is_cpu and x.dtype in KNOWN and x.is_contiguous() and x.dim() == 2)
-            or type(topk_idx) is not torch.Tensor
-            or not (topk_idx.is_cpu and topk_idx.dtype in INDEX and topk_idx.is_contiguous() and topk_idx.dim() == 2)
-            or x.shape[0] != topk_idx.shape[0]
+            or not is_plain(x, IS_KNOWN, -1, -1)
+            or not is_plain(topk_idx, IS_INDEX, x.shape[0], -1)
+            or (topk_weights is not None and not is_plain(topk_weights, IS_FLOAT, *topk_idx.shape))
             or type(most) is not int
             or x.shape[0] > most
             or type(alignment) is not int
             or alignment < 1
             or how[2]
-        ):
-            return None
-        if topk_weights is not None and (
-            type(topk_weights) is not torch.Tensor
-            or not (topk_weights.is_cpu and topk_weights.dtype is torch.float32 and topk_weights.is_contiguous())
-            or topk_weights.shape != topk_idx.shape
         ):
             return None
         pool = self._pool
@@ -297,8 +328,6 @@ class ElasticCalls(Core):
             return None
         if x.shape[1] * x.itemsize > room.elem_bytes * room.hidden:
             return None
-        seats = pool.seats_of[experts]
-        seats.make_room()
         pool.last = buffer
         try:
             sent = buffer.dispatch(x, topk_idx, topk_weights)
@@ -307,58 +336,80 @@ class ElasticCalls(Core):
             return None
         received, sms = sent.recv, num_sms + num_sms % 2 or self._default_sms
         kept = topk_idx.clone() if how[3] else topk_idx
-        made = EPHandle(self._xep, received, kept, experts, alignment, most, sms, how[0], 0, 0)
-        seat = made.seat = Seat(sent)
-        made.xep, seat.handle, made._scaleup_ranks = sent, weakref.ref(made), self._scaleup_ranks
-        seats.taken.append(seat)
+        made = Routed(self._xep, received, kept, experts, alignment, most, sms, how[0], 0, 0)
+        made.xep, made._scaleup_ranks = sent, self._scaleup_ranks
+        handle = EPHandle._of(made)
         if how[0]:
-            return (*_expanded(made, received, x.dtype, topk_weights is not None, how[1]), made, EventOverlap())
+            return (*_expanded(made, received, x.dtype, topk_weights is not None, how[1]), handle, EventOverlap())
         rows, weights = received.x, received.topk_weights if topk_weights is not None else None
         viewed = buffer.slots_held() <= pool.views
         if not (viewed and rows.is_contiguous()):
             rows = rows.clone()
         if weights is not None and not viewed:
             weights = weights.clone()
-        return rows, received.topk_idx.clone(), weights, made, EventOverlap()
+        return rows, received.topk_idx.clone(), weights, handle, EventOverlap()
 
     def _begin(
-        self,
-        rows: torch.Tensor,
-        scales: Optional[torch.Tensor],
-        handle: Optional[EPHandle],
-        topk_idx: Any,
-        topk_weights: Any,
-        stats: Any,
-        num_experts: Any,
-        num_max_tokens_per_rank: Any,
-        expert_alignment: Any,
-        do_cpu_sync: Any,
-        num_sms: int,
-        do_expand: bool,
-        do_handle_copy: bool,
-        ordering: Ordering,
-    ) -> tuple[EPHandle, Sent]:
-        """A dispatch along the routing of handle, or with one of its own."""
-        if handle is None:
-            worst = 0
-            most = self._most_tokens(rows, num_max_tokens_per_rank)
-            if do_cpu_sync is not None and not do_cpu_sync:
-                worst = most * self._xep.nranks
-            job = self._job(rows, scales, topk_idx, topk_weights, num_experts, worst, most, ordering.after)
-            alignment = 1 if expert_alignment is None else integer("expert_alignment", expert_alignment, 1)
-            if stats is not None:
-                local = (job.experts // self._xep.nranks,)
-                tensor("cumulative_local_expert_recv_stats", stats, (torch.int32,), local, on=rows.device)
-            sent, made = self._send(job, ordering, alignment, most, num_sms, do_expand, do_handle_copy)
-            if stats is not None:
-                stats += made.num_unaligned_recv_tokens_per_expert
-        else:
-            made = self._own(handle, rows.device)
-            self._check_again(made, rows, topk_idx, num_experts, num_max_tokens_per_rank, expert_alignment, do_cpu_sync)
-            extra = _extra_words(made, scales, topk_weights)
-            made.arrived()
-            sent = self._pool_on(rows.device).again(made, carried(rows), extra, ordering.after, ordering.wait)
-            ordering.receives(sent.handle)
+        self, rows: torch.Tensor, scales: Optional[torch.Tensor], given: Given, ordering: Ordering
+    ) -> tuple[Routed, Sent]:
+        on, ranks = rows.device, self._xep.nranks
+        most = integer("num_max_tokens_per_rank", self.num_max_tokens_per_rank if given.most is None else given.most, 0)
+        if rows.shape[0] > most:
+            raise WrongValue(f"x: expected at most num_max_tokens_per_rank, {most}, tokens, got {rows.shape[0]}")
+        topk_idx = tensor("topk_idx", given.topk_idx, INDEX, (rows.shape[0], None), on=on)
+        self._check_experts(given.experts)
+        if given.topk_weights is not None:
+            tensor("topk_weights", given.topk_weights, FLOAT, tuple(topk_idx.shape), on=on)
+        alignment = 1 if given.alignment is None else integer("expert_alignment", given.alignment, 1)
+        if given.stats is not None:
+            local = (given.experts // ranks,)
+            tensor("cumulative_local_expert_recv_stats", given.stats, (torch.int32,), local, on=on)
+        pool = self._pool_on(on)
+        worst = most * ranks if given.sync is not None and not given.sync else 0
+        counted_there = pool.most_of(most) if worst else 0
+        weights, after = given.topk_weights, ordering.after
+        job = Job(given.experts, carried(rows), topk_idx, weights, scales, 1, worst, after, counted_there)
+        pool.threads = self._threads_here() if on == HOST else given.sms or MULTIPROCESSORS
+        kept = topk_idx.clone() if given.copy else topk_idx
+        needs_room, self._needs_room = self._needs_room, False
+        sent = pool.dispatch(job, needs_room, ordering.wait)
+        slot = ordering.receives(sent.handle)
+        sms = align(given.sms, 2) or (self._default_sms if on == HOST else MULTIPROCESSORS)
+        received = sent.handle.recv
+        made = Routed(
+            self._xep, received, kept, given.experts, alignment, most, sms, given.expand, worst, counted_there
+        )
+        made.begun(sent, slot)
+        made._scaleup_ranks = self._scaleup_ranks
+        if given.stats is not None:
+            given.stats.add_(made.num_unaligned_recv_tokens_per_expert)
+        return made, sent
+
+    def _begin_again(
+        self, rows: torch.Tensor, scales: Optional[torch.Tensor], given: Given, ordering: Ordering
+    ) -> tuple[Routed, Sent]:
+        """Along the routing of a handle."""
+        made = self._own(given.handle, rows.device)
+        if given.topk_idx is not None:
+            raise WrongValue("topk_idx: expected None with handle, which has the routing")
+        if given.sync:
+            raise WrongValue("do_cpu_sync: expected False or None with handle, which has the counts")
+        for name, value in (
+            ("num_experts", given.experts),
+            ("num_max_tokens_per_rank", given.most),
+            ("expert_alignment", given.alignment),
+        ):
+            known = getattr(made, name)
+            if value is not None and value != known:
+                raise WrongValue(f"{name}: expected {known} (or None), as of the handle, got {value!r}")
+        if rows.shape[0] != made.num_tokens:
+            raise WrongValue(
+                f"x: expected the {made.num_tokens} tokens of the dispatch that made handle, got {rows.shape[0]}"
+            )
+        extra = _extra_words(made, scales, given.topk_weights)
+        made.arrived()
+        sent = self._pool_on(rows.device).again(made, carried(rows), extra, ordering.after, ordering.wait)
+        ordering.receives(sent.handle)
         return made, sent
 
     @counted("_last_normal")
@@ -374,7 +425,8 @@ class ElasticCalls(Core):
         previous_event_before_epilogue: Any = None,
         async_with_compute_stream: bool = False,
         allocate_on_comm_stream: bool = False,
-    ) -> tuple[torch.Tensor, Optional[torch.Tensor], EventOverlap]:
+        defer_epilogue: bool = False,
+    ) -> Any:
         """Sums what the ranks of a token's experts have made of it, unweighted, in fp32: [T, H]. Collective.
 
         The order: the biases, then ranks ascending. Where the logical domain has several nodes, then nodes ascending:
@@ -385,17 +437,23 @@ class ElasticCalls(Core):
         x: rows as they were received, bfloat16 (float16 and float32 too). After do_expand the rows of a token are first
             summed on their rank, k ascending.
         topk_weights: [N, K], after do_expand [rows], float32; what the rank of each selection gives of it comes back.
-        bias: one or two [T, H] of x's type, added first.
+        bias: one or two [T, H] of x's type, added first. In V2.5 a tensor or a tuple, of which either may be None.
+        defer_epilogue: of V2.5, with async_with_compute_stream: returns the event alone, and its first wait returns
+            (combined_x, combined_topk_weights). bias is read from the call on (DeepEP: in the wait): written in
+            between, it is an error of the wait.
 
         Returns (combined_x [T, H], combined_topk_weights [T, K] or None, event).
         """
         events = previous_event is None and previous_event_before_epilogue is None and not async_with_compute_stream
-        if events and bias is None and not num_qps:
+        if events and bias is None and not (num_qps or defer_epilogue):
             common = self._combine_common(x, handle, topk_weights)
             if common is not None:
                 return common
         self._usable()
         self._check_ways(previous_event, allocate_on_comm_stream, num_qps, False)
+        _check_deferred(defer_epilogue, async_with_compute_stream)
+        if self._is_v25 and not (bias is None or isinstance(bias, (torch.Tensor, tuple))):
+            raise WrongType(f"bias: expected a tensor or a tuple of two, got {type(bias).__name__}")
         on = tensor("x", x, None, (None, None), on=None).device
         found = self._own(handle, on)
         rows = found.num_expanded_tokens if found.do_expand else found.rows
@@ -419,43 +477,36 @@ class ElasticCalls(Core):
             combined, weights = result if isinstance(result, tuple) else (result, None)
             ending = Sum(request, combined, result_type, previous_event_before_epilogue)
             event = self._end(ending, request, ordering, found, *given, ending.result, weights)
-        return ending.result, weights, event
+        if not defer_epilogue:
+            return ending.result, weights, event
+        return _deferred(event, (ending.result, weights), biases_of(found, given[0], bias))
 
     def _combine_common(
-        self, x: Any, made: Any, topk_weights: Any
+        self, x: Any, handle: Any, topk_weights: Any
     ) -> Optional[tuple[torch.Tensor, Optional[torch.Tensor], EventOverlap]]:
         """As _dispatch_common: of CPU tensors, by a handle that has its slot."""
+        made = handle._made if type(handle) is EPHandle else None
         if (
-            type(made) is not EPHandle
-            or made.seat is None
+            type(made) is not Routed
+            or made.xep._memory is None
+            or version_of(handle._topk_idx) != handle._version
             or made.owner is not self._xep
             or made._arrives is not None
             or made.worst
             or self._destroyed
-            or type(x) is not torch.Tensor
-            or not (x.is_cpu and x.dtype in COMBINED and x.is_contiguous() and x.dim() == 2 and made.on == HOST)
-            or x.shape[0] != (made.num_expanded_tokens if made.do_expand else made.rows)
+            or not made.on == HOST
+            or not is_plain(x, IS_COMBINED, made.num_expanded_tokens if made.do_expand else made.rows, -1)
+            or (topk_weights is not None and not (made.do_expand and is_plain(topk_weights, IS_FLOAT, x.shape[0])))
         ):
             return None
-        if topk_weights is not None and (
-            type(topk_weights) is not torch.Tensor
-            or not (topk_weights.is_cpu and topk_weights.dtype is torch.float32 and topk_weights.is_contiguous())
-            or not (made.do_expand and topk_weights.shape == x.shape[:1])
-        ):
-            return None
-        pool, buffer, dtype, wide = self._pool, made.xep.buffer, x.dtype, self.allow_multiple_reduction
+        dtype, wide = x.dtype, self.allow_multiple_reduction
         sent = dtype if wide or not made.do_expand else torch.float32
-        if x.shape[1] * sent.itemsize > buffer.hidden * xep.dtypes.SIZES[buffer.combine_dtype]:
+        if not combines(made.xep.buffer, x.shape[1] * sent.itemsize):
             return None
         if made.do_expand:
             x = made.places.fold(x, sent)
-        seats = pool.seats_of[made.experts].taken
-        if seats[-1] is not made.seat:
-            seats.remove(made.seat)
-            seats.append(made.seat)
-        if made.seat.request is not None:
-            made.seat.settle()
-        pool.last, weights = buffer, None
+        made.xep.settle()
+        self._pool.last, weights = made.xep.buffer, None
         if topk_weights is None:
             combined = made.xep.combine(x)
         else:
@@ -472,63 +523,26 @@ class ElasticCalls(Core):
         if gapless:
             raise WrongValue("do_zero_padding: expected do_expand with it, else there are no gaps")
 
-    def _most_tokens(self, x: torch.Tensor, most: Optional[int]) -> int:
-        most = integer("num_max_tokens_per_rank", self.num_max_tokens_per_rank if most is None else most, 0)
-        if x.shape[0] > most:
-            raise WrongValue(f"x: expected at most num_max_tokens_per_rank, {most}, tokens, got {x.shape[0]}")
-        return most
-
-    def _job(
-        self,
-        x: torch.Tensor,
-        scales: Any,
-        topk_idx: Any,
-        topk_weights: Any,
-        experts: Any,
-        worst: int,
-        most: int,
-        after: Any,
-    ) -> Job:
-        tensor("topk_idx", topk_idx, INDEX, (x.shape[0], None), on=x.device)
-        self._check_experts(experts)
-        if topk_weights is not None:
-            tensor("topk_weights", topk_weights, FLOAT, tuple(topk_idx.shape), on=x.device)
-        most = self._pool_on(x.device).most_of(most) if worst else 0
-        return Job(experts, carried(x), topk_idx, topk_weights, scales, 1, worst, after, most)
-
-    def _check_again(
-        self, handle: EPHandle, x: torch.Tensor, topk_idx: Any, experts: Any, most: Any, alignment: Any, sync: Any
-    ) -> None:
-        if topk_idx is not None:
-            raise WrongValue("topk_idx: expected None with handle, which has the routing")
-        if sync:
-            raise WrongValue("do_cpu_sync: expected False or None with handle, which has the counts")
-        for name, value, known in (
-            ("num_experts", experts, handle.num_experts),
-            ("num_max_tokens_per_rank", most, handle.num_max_tokens_per_rank),
-            ("expert_alignment", alignment, handle.expert_alignment),
-        ):
-            if value is not None and value != known:
-                raise WrongValue(f"{name}: expected {known} (or None), as of the handle, got {value!r}")
-        if x.shape[0] != handle.num_tokens:
-            raise WrongValue(
-                f"x: expected the {handle.num_tokens} tokens of the dispatch that made handle, got {x.shape[0]}"
-            )
-
-    def _own(self, handle: Any, on: torch.device) -> EPHandle:
-        if type(handle) is ep_handle.EPHandle:  # by a program
-            handle = handle._dispatched(functools.partial(ElasticCalls.dispatch, self))
+    def _own(self, handle: Any, on: torch.device) -> Routed:
+        """Of a handle that a dispatch of this Buffer made; or a program, which is collective the first time."""
         if not isinstance(handle, EPHandle):
             raise WrongType(f"handle: expected an EPHandle, got {type(handle).__name__}")
-        if handle.owner is not self._xep:
+        topk_idx = handle.topk_idx
+        if handle._made is None:
+            x = torch.zeros((topk_idx.shape[0], 1), dtype=torch.uint8, device=topk_idx.device)
+            options = dict(num_experts=handle.num_experts, num_max_tokens_per_rank=handle.num_max_tokens_per_rank)
+            options.update(expert_alignment=handle.expert_alignment, do_expand=handle.do_expand, do_handle_copy=False)
+            options.update(num_sms=handle.num_sms, do_cpu_sync=bool(handle.num_recv_tokens_per_expert_list))
+            handle._made = ElasticCalls.dispatch(self, x, topk_idx, **options)[3]._made
+        made = handle._made
+        if made.owner is not self._xep:
             raise WrongValue("handle: expected one of this Buffer, got one of another")
-        if handle.is_gone:
-            raise WrongValue("handle: its dispatch ended when the Buffer was reset")
-        if handle.on != on:
-            raise WrongValue(f"x: expected a tensor of {handle.on}, as what was dispatched, got {on}")
-        return handle
+        made.check_known()
+        if made.on != on:
+            raise WrongValue(f"x: expected a tensor of {made.on}, as what was dispatched, got {on}")
+        return made
 
-    def _weights_back(self, handle: EPHandle, x: torch.Tensor, weights: Any) -> Optional[torch.Tensor]:
+    def _weights_back(self, handle: Routed, x: torch.Tensor, weights: Any) -> Optional[torch.Tensor]:
         """[N, K], 0 where the selection is another rank's: sums are what that rank gave."""
         if weights is None:
             return None
@@ -545,31 +559,12 @@ class ElasticCalls(Core):
         """This rank's share of the machine's processors, as an even number from 4 on, as DeepEP has it."""
         return max(4, align(self._processors(), 2))
 
-    def _send(
-        self, job: Job, ordering: Ordering, alignment: int, most: int, num_sms: int, do_expand: bool, do_copy: bool
-    ) -> tuple[Sent, EPHandle]:
-        pool = self._pool_on(job.x.device)
-        pool.threads = self._threads_here() if job.x.is_cpu else num_sms or MULTIPROCESSORS
-        topk_idx = job.topk_idx.clone() if do_copy else job.topk_idx
-        needs_room, self._needs_room = self._needs_room, False
-        sent = pool.dispatch(job, needs_room, ordering.wait)
-        slot = ordering.receives(sent.handle)
-        used = align(num_sms, 2) or (self._default_sms if job.x.is_cpu else MULTIPROCESSORS)
-        made = EPHandle(
-            self._xep, sent.handle.recv, topk_idx, job.experts, alignment, most, used, do_expand, job.worst, job.most
-        )
-        made.sit(sent, pool.seat(job.experts, sent))
-        made._scaleup_ranks = self._scaleup_ranks
-        if slot is not None:
-            made.look_again = slot.look_again
-        return sent, made
-
     def _end(
         self,
         ending: Union[Delivery, Sum],
         request: Optional[xep.Request],
         ordering: Ordering,
-        handle: EPHandle,
+        handle: Routed,
         *tensors: Optional[torch.Tensor],
     ) -> EventOverlap:
         """tensors: all that was given and is returned."""
@@ -584,8 +579,35 @@ class ElasticCalls(Core):
         return event
 
 
+def _check_v25(do_handle_copy: Optional[bool], handle: Any, do_expand: bool, stats: Any) -> None:
+    """What DeepEP's V2.5 refuses, or does wrong without a word."""
+    if do_handle_copy:
+        raise WrongValue("do_handle_copy: expected False: the handle has topk_idx itself")
+    if isinstance(handle, EPHandle) and bool(do_expand) != handle.do_expand:
+        raise WrongValue(f"do_expand: expected {handle.do_expand}, as of the handle, got {bool(do_expand)}")
+    if handle is not None and stats is not None:
+        raise WrongValue("cumulative_local_expert_recv_stats: expected None with handle")
+
+
+def _check_deferred(deferred: bool, asynchronous: bool) -> None:
+    if deferred and not asynchronous:
+        raise WrongValue("defer_epilogue: expected async_with_compute_stream with it")
+
+
+def _deferred(event: EventOverlap, results: tuple, biases: Sequence[torch.Tensor] = ()) -> EventOverlap:
+    versions = [(one, version_of(one)) for one in biases]
+
+    def hand_over() -> tuple:
+        if any(version_of(one) != version for one, version in versions):
+            raise WrongUse("bias: it was written between combine and the wait for it, and is read by the call here")
+        return results
+
+    event.register_hook_after_wait(hand_over)
+    return event
+
+
 def _expanded(
-    made: EPHandle, received: xep.Received, dtype: torch.dtype, weighted: bool, zero: bool
+    made: Routed, received: xep.Received, dtype: torch.dtype, weighted: bool, zero: bool
 ) -> tuple[torch.Tensor, None, Optional[torch.Tensor]]:
     """Rows by expert, of rows that are here."""
     places = made.__dict__["places"] = Places(received.topk_idx, made._counts, made.expert_alignment)
@@ -598,7 +620,7 @@ def _expanded(
     return rows, None, weights
 
 
-def _extra_words(handle: EPHandle, scales: Optional[torch.Tensor], weights: Any) -> Optional[torch.Tensor]:
+def _extra_words(handle: Routed, scales: Optional[torch.Tensor], weights: Any) -> Optional[torch.Tensor]:
     """Scales and behind them weights: a cached dispatch has no weights of its own, and scales are moved untouched."""
     if weights is None:
         return scales
@@ -682,9 +704,8 @@ class ElasticBuffer(ElasticCalls, Absent):
         self.num_bytes = num_bytes
         if num_bytes is None:
             shape = (num_max_tokens_per_rank, hidden, num_topk, use_fp8_dispatch)
-            self.num_bytes = _size_hint(
-                self.num_ranks, self._nodes.count, *shape, allow_hybrid_mode, allow_multiple_reduction
-            )
+            ways = (allow_hybrid_mode, allow_multiple_reduction, self._is_v25)
+            self.num_bytes = size_hint(self._nodes.count, self.num_ranks, *shape, *ways)
 
     def destroy(self) -> None:
         """Frees all, if that was not done. Collective; only with explicitly_destroy. The memory of tensors that are
@@ -692,8 +713,9 @@ class ElasticBuffer(ElasticCalls, Absent):
         if self.runtime is not None or not self.explicitly_destroy:
             super().destroy()
 
-    @staticmethod
+    @classmethod
     def get_buffer_size_hint(
+        cls,
         group: Any,
         num_max_tokens_per_rank: int,
         hidden: int,
@@ -706,7 +728,7 @@ class ElasticBuffer(ElasticCalls, Absent):
         dispatched, whatever was hinted."""
         ranks = group.size() if callable(group.size) else group.size
         shape = (num_max_tokens_per_rank, hidden, num_topk, use_fp8_dispatch)
-        return _size_hint(ranks, nodes_of(ranks), *shape, allow_hybrid_mode, allow_multiple_reduction)
+        return size_hint(nodes_of(ranks), ranks, *shape, allow_hybrid_mode, allow_multiple_reduction, cls._is_v25)
 
     @staticmethod
     def capture() -> EventHandle:
@@ -752,22 +774,22 @@ class ElasticBuffer(ElasticCalls, Absent):
 calls_of(ElasticCalls, Absent)
 
 
-def _size_hint(
-    ranks: int, nodes: int, tokens: int, hidden: int, topk: int, fp8: bool, hybrid: bool, multiple: bool
+def size_hint(
+    nodes: int, ranks: int, tokens: int, hidden: int, topk: int, fp8: bool, hybrid: bool, multiple: bool, v25: bool
 ) -> int:
     """DeepEP's: the larger of what dispatch and combine need."""
     topk = topk or _MOST_TOPK
-    words = align(4 * -(-hidden // 128), _PART) if fp8 else 0
-    sent = align(hidden if fp8 else 2 * hidden, _PART) + words + align(8 * topk + 4 * (1 + topk), _PART)
-    back = align(2 * hidden, _PART) + align(8 * topk, _PART)
+    each, ways = ranks // nodes, 1 if multiple else topk
+    packs = 4 * ceil_div(hidden, 32 if v25 else 128) if fp8 else 0
+    parts = (hidden if fp8 else 2 * hidden, packs, 12 * topk + 4), (2 * hidden, 8 * topk)
+    sent, back = (align(sum(align(part, _PART) for part in of), 64 if v25 else _PART) for of in parts)
     if hybrid and nodes > 1:
-        each, ring = ranks // nodes, nodes * (tokens + _CHANNEL_TOKENS)
-        there = sent * (ranks * tokens + tokens + ring)
+        ring = nodes * (tokens + _CHANNEL_TOKENS)
         up, out = (min(each, topk), min(nodes, topk)) if multiple else (topk, topk)
-        home = back * (up * nodes * tokens + out * tokens + ring * (1 if multiple else topk))
+        there = sent * (ranks * tokens + tokens + ring)
+        home = back * (up * nodes * tokens + out * tokens + ways * ring)
     else:
         apart = nodes > 1
         there = sent * (ranks * tokens + (tokens if apart else 0))
-        home = back * (min(ranks, topk) if multiple else topk) * tokens
-        home += back * ranks * tokens * (1 if multiple else topk) if apart else 0
+        home = back * tokens * ((min(ranks, topk) if multiple else topk) + (ranks * ways if apart else 0))
     return align(max(there, home), _UNIT)

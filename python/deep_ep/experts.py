@@ -7,7 +7,7 @@ carries a row once for each rank.
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple, Sequence
+from typing import NamedTuple
 
 import torch
 
@@ -15,7 +15,6 @@ import xep
 from xep import _ext
 
 from .arguments import HOST
-from .utils.math import align
 
 # ---- layouts ----
 
@@ -97,55 +96,10 @@ class Places:
         return found
 
 
-class DevicePlaces:
-    """Places on a CUDA device: the same rows and sums, by operations of torch, for none of which the host waits."""
-
-    def __init__(self, topk_idx: torch.Tensor, counts: Sequence[int], alignment: int) -> None:
-        on, total = topk_idx.device, sum(counts)
-        chosen = topk_idx.reshape(-1).to(torch.int64)
-        ordered, order = torch.where(chosen >= 0, chosen, len(counts)).sort(stable=True)
-        shift: list[int] = []
-        gaps: list[int] = []
-        begin, first = 0, 0
-        for count in counts:
-            shift.append(first - begin)
-            end = first + align(count, alignment)
-            gaps.extend(range(first + count, end))
-            begin, first = begin + count, end
-        self._selections = order[:total]
-        self._tokens = self._selections // max(1, topk_idx.shape[1])
-        self._rows = torch.arange(total, device=on) + _sent(shift, on)[ordered[:total]]
-        self._gaps = _sent(gaps, on)
-        slots = torch.full(chosen.shape, -1, dtype=torch.int64, device=on)
-        self.slots = slots.scatter_(0, self._selections, self._rows).view(topk_idx.shape)  # [N, K], -1: none
-
-    def spread(self, to: torch.Tensor, source: torch.Tensor, zero: bool = False) -> None:
-        bits = _BITS[source.element_size()]
-        to.view(bits).index_copy_(0, self._rows, source.view(bits).index_select(0, self._tokens))
-        if zero:
-            to.view(bits).index_fill_(0, self._gaps, 0)
-
-    def spread_selections(self, to: torch.Tensor, source: torch.Tensor, zero: bool = False) -> None:
-        to.index_copy_(0, self._rows, source.reshape(-1).index_select(0, self._selections))
-        if zero:
-            to.index_fill_(0, self._gaps, 0)
-
-    def fold(self, expanded: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        folded = torch.zeros((self.slots.shape[0], expanded.shape[1]), dtype=dtype, device=expanded.device)
-        if expanded.shape[0] > 0:
-            for slots, to in zip(self.slots.split(_DEVICE_ROWS), folded.split(_DEVICE_ROWS)):
-                _sum_there(expanded, slots, to)
-        return folded
-
-    def fold_selections(self, expanded: torch.Tensor) -> torch.Tensor:
-        if expanded.shape[0] == 0:
-            return torch.zeros(self.slots.shape, dtype=expanded.dtype, device=expanded.device)
-        return torch.where(self.slots >= 0, expanded[self.slots.clamp(min=0)], 0)
-
-
-class PlacesThere(DevicePlaces):
-    """Places on a CUDA device where the counts are, too: of all rows that there is room for, and those that have not
-    come have no expert. So every expanded row is written, from row 0 where it is none.
+class PlacesThere:
+    """Places on a CUDA device, where the counts are, too: the same rows and sums, by operations of torch, for none of
+    which the host waits. Rows that have not come have no expert. Every expanded row is written, from row 0 where it is
+    none.
 
     counts: [L] int64. expanded: rows that there is room for.
     """
@@ -179,6 +133,18 @@ class PlacesThere(DevicePlaces):
         if zero:
             to.masked_fill_(self._none, 0)
 
+    def fold(self, expanded: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        folded = torch.zeros((self.slots.shape[0], expanded.shape[1]), dtype=dtype, device=expanded.device)
+        if expanded.shape[0] > 0:
+            for slots, to in zip(self.slots.split(_DEVICE_ROWS), folded.split(_DEVICE_ROWS)):
+                _sum_there(expanded, slots, to)
+        return folded
+
+    def fold_selections(self, expanded: torch.Tensor) -> torch.Tensor:
+        if expanded.shape[0] == 0:
+            return torch.zeros(self.slots.shape, dtype=expanded.dtype, device=expanded.device)
+        return torch.where(self.slots >= 0, expanded[self.slots.clamp(min=0)], 0)
+
 
 def aligned_counts(counts: torch.Tensor, alignment: int) -> torch.Tensor:
     return (counts + (alignment - 1)) // alignment * alignment
@@ -193,12 +159,6 @@ def _sum_there(expanded: torch.Tensor, slots: torch.Tensor, to: torch.Tensor) ->
         total = torch.where(there, torch.where(begun, total + row, row), total)
         begun = begun | there
     to.copy_(total)
-
-
-def _sent(numbers: list[int], on: torch.device) -> torch.Tensor:
-    """From pinned memory, or the host would wait for the stream."""
-    made = torch.tensor(numbers, dtype=torch.int64)
-    return made if on == HOST else made.pin_memory().to(on, non_blocking=True)
 
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

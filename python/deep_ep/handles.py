@@ -1,22 +1,15 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What dispatch returns to come back by, and which of it keeps a slot.
+"""What dispatch returns to come back by.
 
-A program may keep as many handles as it likes, slots are few. A handle that has given its slot back still knows its
-routing, and gets a slot again when it is used: by a dispatch, which is collective. So every rank must know of a handle
-whether it has one, and that is decided by nothing but the order of the calls, which is the same everywhere; not by what
-a rank has dropped.
-
-A dispatch that was captured into a CUDA graph writes into its slot whenever the graph is launched. So its handle, while
-the program has that, is not asked for the slot.
+Slots are few. A handle that has given its own back (xep.Handle.park()) still knows its routing, and gets one again when
+it is used: by a dispatch, which is collective.
 """
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import functools
 import itertools
-import weakref
 from typing import Any, Callable, Iterator, NamedTuple, Optional, Protocol, Union
 
 import torch
@@ -24,13 +17,13 @@ from torch.utils import _pytree
 
 import xep
 
-from . import ep_handle
-from .arguments import HOST, WrongType, WrongValue, calls_of, tensor
-from .experts import DevicePlaces, Places, PlacesThere, aligned_counts
+from .arguments import HOST, WrongType, WrongUse, WrongValue, calls_of, tensor, version_of
+from .experts import Places, PlacesThere, aligned_counts
 from .nodes import Nodes, Told
+from .streams import is_capturing
 from .utils.math import align
 
-# ---- which handles have slots ----
+# ---- a dispatch ----
 
 
 class Sent(NamedTuple):
@@ -40,108 +33,11 @@ class Sent(NamedTuple):
     request: Optional[xep.Request]
 
 
-class Sitter(Protocol):
-    """What holds a slot: a dispatch's handle."""
-
-    def park(self) -> None: ...
-
-    def drop(self) -> None: ...
-
-
-class Seat:
-    """A dispatch that may hold a slot: for its handle, while the program has that, and for what is in flight."""
-
-    request: Optional[xep.Request] = None  # the last one begun
-    handle: Callable[[], Optional[Sitter]] = staticmethod(lambda: None)
-
-    def __init__(self, made: xep.Handle) -> None:
-        self.made = weakref.ref(made)
-
-    def begun(self, request: xep.Request) -> None:
-        """After settle()."""
-        self.request = request
-
-    def finish(self, sent: Sent) -> Sent:
-        """Waits for the rows of what was just begun; raises its error."""
-        if sent.request is not None:
-            sent.request.wait()
-            self.request = None
-        return Sent(sent.handle, None)
-
-    def settle(self) -> None:
-        """Waits for what is in flight; an error of it is told by its own event."""
-        if self.request is not None:
-            with contextlib.suppress(xep.XepError):
-                self.request.wait()
-            self.request = None
-
-    def leave(self) -> None:
-        self.settle()
-        handle = self.handle()
-        if handle is not None:
-            handle.park()
-        made = self.made()  # an event that is kept has it too
-        if made is not None:
-            made.release()
-
-    def drop(self) -> None:
-        handle = self.handle()
-        if handle is not None:
-            handle.drop()
-
-
-class Seats:
-    """The last dispatches, that used last at the end."""
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.taken: list[Seat] = []
-        self._captured: weakref.WeakSet[Seat] = weakref.WeakSet()
-
-    def make_room(self) -> None:
-        """For one more."""
-        while len(self.taken) >= self.most:
-            seat = self.taken.pop(0)
-            if seat.request is not None or seat.handle() is not None or seat.made() is not None:
-                seat.leave()
-
-    def leave(self) -> None:
-        for seat in self._all():
-            seat.leave()
-
-    def drop(self) -> None:
-        """What was dispatched is gone: nothing is waited for."""
-        for seat in self._all():
-            seat.drop()
-
-    def add(self, sent: Sent, captured: bool) -> Seat:
-        seat = Seat(sent.handle)
-        seat.request = sent.request
-        if captured:
-            self._captured.add(seat)
-        else:
-            self.taken.append(seat)
-        return seat
-
-    def use(self, seat: Seat) -> None:
-        if seat not in self._captured:
-            self.taken.remove(seat)
-            self.taken.append(seat)
-
-    def remove(self, seat: Seat) -> None:
-        if seat in self._captured:
-            self._captured.remove(seat)
-        else:
-            self.taken.remove(seat)
-
-    def _all(self) -> list[Seat]:
-        """Of none of which is known any more that it holds a slot."""
-        every = self.taken + list(self._captured)
-        self.taken, self._captured = [], weakref.WeakSet()
-        return every
-
-
-# ---- a dispatch ----
+def finished(sent: Sent) -> Sent:
+    """Waits for the rows."""
+    if sent.request is not None:
+        sent.request.wait()
+    return Sent(sent.handle, None)
 
 
 class Arrival(Protocol):
@@ -151,13 +47,12 @@ class Arrival(Protocol):
 
 
 class Dispatched:
-    """owner: the group of the Buffer. rows: those received; capacity: those of the received arrays. worst: rows asked
-    for, or 0. most: as of a Job; where it is not 0 the counts are on the device, and rows is the capacity."""
+    """owner: the group of the Buffer. xep: its handle, which may be parked; None: of what a program has put together.
+    rows: those received; capacity: those of the received arrays. worst: rows asked for, or 0. most: as of a Job; where
+    it is not 0 the counts are on the device, and rows is the capacity."""
 
     experts = worst = most = 0
-    xep: Any = None  # the xep.Handle; None without a slot
-    seat: Optional[Seat] = None
-    is_gone = False
+    xep: Any = None
     look_again: Callable[[], None] = staticmethod(lambda: None)  # on a CUDA device: the current stream reads the slot
     _arrives: Optional[Arrival] = None
 
@@ -171,35 +66,35 @@ class Dispatched:
         """[T, topk] by which the same rows go to the same ranks once more."""
         raise NotImplementedError
 
-    def keep(self) -> None:
-        """Keeps of the slot what will be asked for without it."""
+    def begun(self, sent: Sent, slot: Any) -> None:
+        """slot: of a CUDA device, else None."""
+        self.xep, self._arrives = sent
+        if slot is not None:
+            self.look_again = slot.look_again
 
     def arrives(self, event: Any) -> None:
         """On a stream: what its rows are here with. In a CUDA graph the order of its nodes says so."""
-        if not torch.cuda.is_current_stream_capturing():
+        if not is_capturing():
             self._arrives = event
-
-    def sit(self, sent: Sent, seat: Seat) -> None:
-        self.xep = sent.handle
-        self._arrives = sent.request
-        self.seat = seat
-        seat.handle = weakref.ref(self)
-
-    def park(self) -> None:
-        """Gives the slot back."""
-        with contextlib.suppress(xep.XepError):  # a dispatch that failed has no rows: arrived() says so
-            self.keep()
-        self.xep = self.seat = None
-
-    def drop(self) -> None:
-        """Its rows are gone, and what is not known of it by now will never be."""
-        self.xep = self.seat = self._arrives = None
-        self.is_gone = True
 
     def arrived(self) -> None:
         """Waits until the rows are here, or lets the current stream wait for them; raises the dispatch's error."""
         if self._arrives is not None:
             self._arrives.wait()
+
+    def has_slot(self) -> bool:
+        return self.xep is not None and self.xep._memory is not None
+
+    def check_known(self) -> None:
+        """Its rows may be gone, and what is not known of it by then will never be."""
+        if self.xep is not None and not self.has_slot() and self.xep.parked is None:
+            self.arrived()  # which says so, if it failed
+            raise WrongValue("handle: its dispatch ended when the Buffer was reset")
+
+    def known(self) -> Any:
+        """What the library has counted: arrays as of xep.Received, views of the slot while there is one."""
+        self.look_again()
+        return self.xep.parked or self.xep.recv
 
 
 def routing_of(in_rank: torch.Tensor, experts: int, topk: int) -> torch.Tensor:
@@ -373,7 +268,6 @@ class NormalHandle(Dispatched):
     """
 
     told: Optional[Told] = None  # on several nodes, of a dispatch
-    _kept_rank_rows: Optional[torch.Tensor] = None
 
     def __init__(
         self,
@@ -402,11 +296,6 @@ class NormalHandle(Dispatched):
     def routing(self) -> torch.Tensor:
         return routing_of(self.in_rank, self.experts, self.topk)
 
-    def keep(self) -> None:
-        self._rank_rows()
-        if "recv_src_idx" in self._names:
-            self._get("recv_src_idx")
-
     def __len__(self) -> int:
         return len(self._names)
 
@@ -428,20 +317,16 @@ class NormalHandle(Dispatched):
 
     # ---- of the receiver: counted in host memory, or on the device ----
 
+    @functools.cached_property
     def _rank_rows(self) -> torch.Tensor:
         """[R, R]: rows that went from rank i to rank j."""
-        if self._kept_rank_rows is None and self.most:
+        if self.most:
             self.arrived()
-            self._kept_rank_rows = self.xep.recv.rank_rows.clone()
-            self.look_again()
-        elif self._kept_rank_rows is None:
-            self._kept_rank_rows = self.xep.recv.rank_rows
-        return self._kept_rank_rows
+        return self.known().rank_rows.clone()
 
     def _src_idx(self) -> torch.Tensor:
         self.arrived()
-        found = self.xep.recv.src_token.clone()
-        self.look_again()
+        found = self.known().src_token.clone()
         if self.most:
             return found.masked_fill_(torch.arange(self.rows, device=found.device) >= self._from().sum(), -1)
         found[self.rows :] = -1
@@ -449,7 +334,7 @@ class NormalHandle(Dispatched):
 
     def _from(self) -> torch.Tensor:
         """[R]: rows that came from each rank."""
-        return self._rank_rows()[:, self._rank]
+        return self._rank_rows[:, self._rank]
 
     def _received_channels(self) -> torch.Tensor:
         """[R, C]: first row of channel c of source r, counted from the first of r."""
@@ -530,7 +415,7 @@ INTERNODE = (
 )  # fmt: skip
 
 _MAKERS: dict[str, Callable[[NormalHandle], torch.Tensor]] = {
-    "rank_prefix_matrix": lambda h: _prefix_sum(h._rank_rows()),
+    "rank_prefix_matrix": lambda h: _prefix_sum(h._rank_rows),
     "channel_prefix_matrix": lambda h: prefix_of(h.in_rank, h._begins),
     "recv_channel_prefix_matrix": lambda h: h._received_channels(),
     "recv_src_idx": lambda h: h._src_idx(),
@@ -581,27 +466,90 @@ def _rows_of(items: dict[str, Any], owner: xep.Group, on: torch.device) -> tuple
 # ---- ElasticBuffer's handles ----
 
 
-class EPHandle(Dispatched, ep_handle.EPHandle):
-    """Of a dispatch; R ranks, L experts of this rank, N received rows (without CPU sync: as many as there is room for).
+class EPHandle:
+    """Of a dispatch; T tokens of this rank, N received rows, L experts of this rank, R ranks.
 
-    do_expand, num_experts, expert_alignment, num_max_tokens_per_rank, num_sms: as they were given. topk_idx [T, K].
-    num_recv_tokens, num_expanded_tokens: rows received, and rows of them by expert, gaps included.
-    num_recv_tokens_per_expert_list: aligned; empty without CPU sync.
+    do_expand, num_experts, expert_alignment, num_max_tokens_per_rank: as they were given. num_sms: those used.
+    topk_idx [T, K]: what was dispatched; AssertionError where it is the program's tensor, and was written since.
+    num_recv_tokens, num_expanded_tokens: rows received, and rows by expert, gaps included; without CPU sync as many as
+    there is room for. num_recv_tokens_per_expert_list: aligned; empty without CPU sync.
 
     These are made when they are looked at:
     psum_num_recv_tokens_per_scaleup_rank [R]: rows of ranks 0 .. r; of several logical domains [ranks of one]: rows of
-    these places in all of them. psum_num_recv_tokens_per_expert [L]: where expert
-    e's rows end, after do_expand without its gap. num_unaligned_recv_tokens_per_expert [L].
+    these places in all of them. psum_num_recv_tokens_per_expert [L]: where expert e's rows end, after do_expand without
+    its gap. num_unaligned_recv_tokens_per_expert [L].
     recv_src_metadata [N, 2 + K] int32: source rank * num_max_tokens_per_rank + token; place among the rows from that
     rank, times K, plus the first k with an expert here; of each k the expanded row, or -1.
     dst_buffer_slot_idx [T, K]: place among the rows that go from here to that rank; -1: no expert, or one before it is
-    of the same rank.
+    of the same rank. token_metadata_at_forward, channel_linked_list, cached_recv_src_metadata_before_sort: None.
 
-    token_metadata_at_forward, channel_linked_list: None: rows are not forwarded here.
+    A program may construct one, of the attributes of another: with topk_idx and what stands before it, its routing is
+    known, and the first use costs a dispatch of nearly empty rows. All ranks do so alike.
     """
 
+    _made: Any = None  # Routed, by a dispatch
+    _topk_idx: torch.Tensor
+    _version: int
+    cached_recv_src_metadata_before_sort: Optional[torch.Tensor] = None
     token_metadata_at_forward: Optional[torch.Tensor] = None
     channel_linked_list: Optional[torch.Tensor] = None
+
+    def __init__(
+        self,
+        do_expand: bool,
+        num_experts: int,
+        expert_alignment: int,
+        num_max_tokens_per_rank: int,
+        num_sms: int,
+        topk_idx: torch.Tensor,
+        num_recv_tokens: int,
+        num_expanded_tokens: int,
+        num_recv_tokens_per_expert_list: list[int],
+        psum_num_recv_tokens_per_scaleup_rank: torch.Tensor,
+        psum_num_recv_tokens_per_expert: torch.Tensor,
+        num_unaligned_recv_tokens_per_expert: torch.Tensor,
+        recv_src_metadata: torch.Tensor,
+        dst_buffer_slot_idx: torch.Tensor,
+        token_metadata_at_forward: Optional[torch.Tensor] = None,
+        channel_linked_list: Optional[torch.Tensor] = None,
+    ) -> None:
+        given = dict(locals())
+        del given["self"], given["topk_idx"]
+        self.__dict__.update(given, _topk_idx=topk_idx, _version=version_of(topk_idx))
+
+    @classmethod
+    def _of(cls, made: Routed) -> EPHandle:
+        handle = cls.__new__(cls)
+        handle.__dict__.update(_made=made, _topk_idx=made.topk_idx, _version=made.version)
+        return handle
+
+    @property
+    def topk_idx(self) -> torch.Tensor:
+        if version_of(self._topk_idx) != self._version:
+            raise WrongUse("topk_idx: it was written after the dispatch (the handle has the tensor itself, no copy)")
+        return self._topk_idx
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _SHOWN or self._made is None:
+            raise AttributeError(f"EPHandle: there is no {name}")
+        return getattr(self._made, name)
+
+    def __dir__(self) -> list[str]:
+        return sorted(_SHOWN)
+
+
+_SHOWN = frozenset((
+    "do_expand", "num_experts", "expert_alignment", "num_max_tokens_per_rank", "num_sms", "topk_idx",
+    "num_recv_tokens", "num_expanded_tokens", "num_recv_tokens_per_expert_list",
+    "psum_num_recv_tokens_per_scaleup_rank", "psum_num_recv_tokens_per_expert", "num_unaligned_recv_tokens_per_expert",
+    "recv_src_metadata", "dst_buffer_slot_idx", "token_metadata_at_forward", "channel_linked_list",
+    "cached_recv_src_metadata_before_sort",
+))  # fmt: skip
+
+
+class Routed(Dispatched):
+    """Of ElasticBuffer's: what its EPHandle shows, and rows by expert."""
+
     _scaleup_ranks = 0  # of several logical domains
 
     def __init__(
@@ -622,7 +570,7 @@ class EPHandle(Dispatched, ep_handle.EPHandle):
         self.num_tokens, self.topk, self.rows, self.capacity = tokens, topk, received.rows, received.capacity
         self.do_expand, self.num_experts, self.expert_alignment = do_expand, num_experts, expert_alignment
         self.num_max_tokens_per_rank, self.num_sms, self.topk_idx = num_max_tokens_per_rank, num_sms, topk_idx
-        self.on = topk_idx.device
+        self.on, self.version = topk_idx.device, -1 if topk_idx.is_inference() else topk_idx._version
         self._counts = [] if most else received.list_expert_rows()
         self._counts_there = received.expert_rows.clone() if most else None
         aligned = self._counts if expert_alignment == 1 else [align(n, expert_alignment) for n in self._counts]
@@ -639,38 +587,34 @@ class EPHandle(Dispatched, ep_handle.EPHandle):
     def routing(self) -> torch.Tensor:
         return self.topk_idx
 
-    def keep(self) -> None:
-        self._rank_rows, self._sources, self.recv_topk_idx  # noqa: B018  they are made now
-
     @functools.cached_property
     def _rank_rows(self) -> torch.Tensor:
         """[R]: rows that came from each rank. In host memory, or counted on the device."""
         if self.most:
             self.arrived()
-            self.look_again()
-        return self.xep.recv.rank_rows[:, self.owner.rank].to(torch.int64)
+        return self.known().rank_rows[:, self.owner.rank].to(torch.int64)
 
     @functools.cached_property
     def _sources(self) -> torch.Tensor:
         """[N]: token of each row on its source rank."""
         self.arrived()
-        self.look_again()
-        return self.xep.recv.src_token[: self.rows].clone()
+        return self.known().src_token[: self.rows].clone()
 
     @functools.cached_property
     def recv_topk_idx(self) -> torch.Tensor:
         """[N, K]: local expert, or -1. Nobody else's: the program gets copies."""
         self.arrived()
-        self.look_again()
-        return self.xep.recv.topk_idx[: self.rows].clone()
+        return self.known().topk_idx[: self.rows].clone()
 
     @functools.cached_property
-    def places(self) -> Union[Places, DevicePlaces, PlacesThere]:
-        if self._counts_there is not None:
-            counts, alignment = self._counts_there, self.expert_alignment
-            return PlacesThere(self.recv_topk_idx, counts, alignment, self.num_expanded_tokens)
-        make = Places if self.recv_topk_idx.is_cpu else DevicePlaces
-        return make(self.recv_topk_idx, self._counts, self.expert_alignment)
+    def places(self) -> Union[Places, PlacesThere]:
+        idx, alignment = self.recv_topk_idx, self.expert_alignment
+        if idx.is_cpu:
+            return Places(idx, self._counts, alignment)
+        counts = self._counts_there
+        if counts is None:  # from pinned memory, or the host would wait for the stream
+            counts = torch.tensor(self._counts, dtype=torch.int64).pin_memory().to(idx.device, non_blocking=True)
+        return PlacesThere(idx, counts, alignment, self.num_expanded_tokens)
 
     def tensors(self) -> list[torch.Tensor]:
         """Made on the stream of a call, and looked at on others."""

@@ -9,6 +9,7 @@ buffer is made.
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import functools
 import weakref
 from typing import Any, Callable, Literal, NamedTuple, NoReturn, Optional, Sequence, Union
@@ -20,7 +21,20 @@ import xep
 from xep import arrays
 
 from . import arguments
-from .arguments import FLOAT, HOST, INDEX, Rows, WrongType, WrongUse, WrongValue
+from .arguments import (
+    FLOAT,
+    HOST,
+    INDEX,
+    IS_BFLOAT16,
+    IS_FLOAT,
+    IS_INDEX,
+    Rows,
+    WrongType,
+    WrongUse,
+    WrongValue,
+    is_plain,
+    version_of,
+)
 from .core import Core
 from .handles import HandleTuple
 from .nodes import Agreement, counted
@@ -142,11 +156,6 @@ def bytes_of(tensor: torch.Tensor) -> bytes:
     return ctypes.string_at(tensor.data_ptr(), tensor.numel() * tensor.itemsize)
 
 
-def version_of(tensor: torch.Tensor) -> int:
-    """Counts changes in place; -1 where nobody counts."""
-    return -1 if tensor.is_inference() else tensor._version
-
-
 # ---- buffers ----
 
 
@@ -173,12 +182,21 @@ class Offsets(NamedTuple):
     src_token: int
 
 
-class Casting(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Casting:
     """How rows are sent, and what scales they have: words of dtype, or none."""
 
     quant: xep.Quant
     words: int
     dtype: torch.dtype
+
+    @functools.cached_property
+    def options(self) -> dict[str, Any]:
+        """Of xep.Buffer.dispatch()."""
+        found: dict[str, Any] = dict(arrangement=xep.Rows.BY_EXPERT_PADDED)
+        if self.quant != xep.Quant.NONE:
+            found.update(quant=self.quant, scales_by_column=True)
+        return found
 
     @staticmethod
     @functools.lru_cache
@@ -202,7 +220,7 @@ class LowLatencyHandle:
     made when they are looked at, and filled when the dispatch has ended.
     """
 
-    xep: Any  # None without a slot
+    xep: Any  # parked: without a slot
     dispatched: Optional[Ending] = None  # where that is left to a hook or an event
     combined: Optional[Ending] = None  # likewise, the last time
     was_combined = False
@@ -233,11 +251,17 @@ class LowLatencyHandle:
 
     def _look_at_src_info(self) -> torch.Tensor:
         if self._src_info is None:
-            there = _src_info(self.xep, self._made, self.shape)
+            there = self._src_info_there()
             self._src_info = there if self._viewed else torch.empty_like(there)
             if not self._viewed and self._rows_here():
                 self._src_info.copy_(there)
         return self._src_info
+
+    def _src_info_there(self) -> torch.Tensor:
+        parked = self.xep.parked
+        if parked is not None:
+            return parked.src_token.view(self.rows[:2])
+        return _src_info(self.xep, self._made, self.shape)
 
     def _look_at_layout_range(self) -> torch.Tensor:
         if self._layout_range is None:
@@ -248,9 +272,8 @@ class LowLatencyHandle:
         return self._layout_range
 
     def _fill_layout_range(self, to: torch.Tensor) -> None:
-        received = self.xep.recv
-        each = received.capacity // self._made.local
-        begin = torch.arange(self._made.local, device=self.on).unsqueeze(1) * each
+        received = self.xep.parked or self.xep.recv
+        begin = torch.arange(self._made.local, device=self.on).unsqueeze(1) * self.rows[1]
         to.copy_((received.pair_begin.to(torch.int64) - begin) << 32 | received.pair_count.to(torch.int64))
 
     def fill(self) -> None:
@@ -258,7 +281,7 @@ class LowLatencyHandle:
         if self._layout_range is not None:
             self._fill_layout_range(self._layout_range)
         if self._src_info is not None and not self._viewed:
-            self._src_info.copy_(_src_info(self.xep, self._made, self.shape))
+            self._src_info.copy_(self._src_info_there())
 
     def ended(self) -> bool:
         """Whether the program has ended all that it began with this handle, or left it to events, which are waited
@@ -272,7 +295,7 @@ class LowLatencyHandle:
 
     def ready(self) -> xep.Handle:
         """To combine by."""
-        if self.xep is None:
+        if self.xep.parked is not None:
             raise WrongValue(
                 "handle: its slot was given to a later dispatch; num_slots says how many of them there are"
             )
@@ -282,15 +305,10 @@ class LowLatencyHandle:
 
     def keep(self) -> None:
         """What it is made of, without the slot."""
-        if self.xep is not None and self._rows_here():
+        if self.xep.parked is None and self._rows_here():
             self._look_at_layout_range()
-            self._src_info = self._look_at_src_info().clone()
-
-    def retire(self) -> None:
-        """Gives the slot back, where no received tensor is looked at."""
-        self.keep()
-        self.xep.release()
-        self.xep = None
+            self._src_info = None
+            self.xep.park()
 
 
 class DispatchEnding(Ending):
@@ -343,7 +361,7 @@ class _Made(NamedTuple):
                 break
             handle = ref()
             if handle is not None and handle.ended() and (newer or handle.was_combined):
-                handle.retire()
+                handle.keep()
                 self.handles.remove(ref)
 
 
@@ -380,9 +398,9 @@ class LowLatency:
                     handle.keep()
 
     def reset(self) -> None:
-        self.forget()
-        for buffer in self.buffers():
-            buffer.reset()
+        for made in self._made.values():
+            made.begun.clear()
+            made.buffer.reset()
 
     def make(self, shape: Shape) -> _Made:
         """Collective."""
@@ -414,87 +432,57 @@ class LowLatency:
         with made.buffer.dispatch(*_nothing(made.buffer, self._memory)):
             pass
 
-    def _of(self, shape: Shape) -> _Made:
+    def of(self, shape: Shape) -> _Made:
+        """Collective, where there is none yet."""
         made = self.made_for.get(shape)
         if made is None and shape.topk <= HINTED_TOPK:
             made = self._made.get(shape._replace(topk=min(shape.experts, HINTED_TOPK)))
         made = self.made_for[shape] = made or self._made.get(shape) or self.make(shape)
         return made
 
-    def dispatch_common(
-        self, x: torch.Tensor, topk_idx: torch.Tensor, made: _Made, shape: tuple, casting: Casting
+    def dispatch_now(
+        self, x: torch.Tensor, topk_idx: torch.Tensor, made: _Made, shape: tuple, casting: Casting, **stats: Any
     ) -> tuple[Rows, torch.Tensor, LowLatencyHandle]:
-        """One that is waited for, of host memory, with views of its slot, and nothing else. (rows, counts, handle)"""
-        buffer, handles = made.buffer, made.handles
-        self.last = buffer
-        if made.begun or len(handles) > 2 * buffer.slots or buffer.slots_held() >= buffer.slots:
+        """One that is waited for. (rows, or rows and scales; counts [L]; handle)"""
+        self.last = made.buffer
+        if made.begun or len(made.handles) > 2 * made.buffer.slots or made.buffer.slots_held() >= made.buffer.slots:
             made.make_way()
-        if casting.quant == xep.Quant.NONE:
-            sent = buffer.dispatch(x, topk_idx, arrangement=xep.Rows.BY_EXPERT_PADDED)
-        else:
-            options: Any = dict(arrangement=xep.Rows.BY_EXPERT_PADDED, quant=casting.quant, scales_by_column=True)
-            sent = buffer.dispatch(x, topk_idx, **options)
+        self._free_slots()
+        sent = made.buffer.dispatch(x, topk_idx, **casting.options, **stats)
         received = sent.recv
-        rows, scales = received.x, received.scales if casting.words else None
-        counts = torch.from_numpy(sent.numpy().expert_count.astype(np.int32))
-        viewed = buffer.slots_viewed() <= buffer.slots - 2 if buffer.slots > 1 else may_view(buffer)
+        rows: Any = (received.x, received.scales) if casting.words else received.x
+        counts, viewed = made.memory.counts(sent), may_view(made.buffer)  # which counts this one
         if not viewed:
-            copies = [torch.empty_like(one) for one in (rows, scales) if one is not None]
-            for to, source in zip(copies, (rows, scales)):
+            copies = [torch.empty_like(one) for one in _listed(rows)]
+            for to, source in zip(copies, _listed(rows)):
                 made.memory.copy_rows(to, source, counts)
-            rows, scales = copies[0], copies[1] if scales is not None else None
+            rows = tuple(copies) if casting.words else copies[0]
         found = LowLatencyHandle(sent, made, shape, topk_idx, viewed)
-        handles.append(weakref.ref(found))
-        return rows if scales is None else (rows, scales), counts, found
+        made.handles.append(weakref.ref(found))
+        return rows, counts, found
 
-    def dispatch(
-        self,
-        x: torch.Tensor,
-        topk_idx: torch.Tensor,
-        shape: Shape,
-        casting: Casting,
-        expert_stats: Optional[torch.Tensor],
-        cost_stats: Optional[torch.Tensor],
-        ordering: Union[HostOrdering, DeviceOrdering],
-    ) -> tuple[torch.Tensor, Optional[torch.Tensor], torch.Tensor, LowLatencyHandle, Optional[Ending]]:
-        """(rows [L, R * Tmax, H], scales or None, counts [L], handle, ending unless waited for)"""
-        made = self._of(shape)
+    def dispatch_begun(
+        self, x: torch.Tensor, topk_idx: torch.Tensor, made: _Made, shape: tuple, casting: Casting, **stats: Any
+    ) -> tuple[Rows, torch.Tensor, LowLatencyHandle]:
+        """Likewise, with an ending: of tensors that are filled by then."""
         self.last = made.buffer
         made.make_way()
         self._free_slots()
-        options: dict[str, Any] = dict(arrangement=xep.Rows.BY_EXPERT_PADDED)
-        if casting.quant != xep.Quant.NONE:
-            options.update(quant=casting.quant, scales_by_column=True)
-        if expert_stats is not None:
-            options["expert_stats"] = expert_stats
-        if cost_stats is not None:
-            options["wait_ns"] = cost_stats
-        request: Optional[xep.Request] = None
-        if ordering.wait:
-            handle = made.buffer.dispatch(x, topk_idx, **options)
-            rows, scales = handle.recv.x, handle.recv.scales
-            counts = self._memory.counts(handle)
-        else:
-            request = made.buffer.dispatch_async(x, topk_idx, **options)
-            handle = request.result
-            rows, scales = _rows(handle, made, shape, casting)
-            counts = torch.zeros(made.local, dtype=torch.int32, device=self._memory.on)
-        ordering.receives(handle)
-        copies = []
-        viewed = may_view(made.buffer)
+        request = made.buffer.dispatch_async(x, topk_idx, **casting.options, **stats)
+        rows: Any = _rows(request.result, made, Shape(*shape), casting)
+        counts, viewed = torch.zeros(made.local, dtype=torch.int32, device=self._memory.on), may_view(made.buffer)
+        copies = [] if viewed else [(torch.empty_like(one), one) for one in _listed(rows)]
         if not viewed:
-            copies = [(torch.empty_like(one), one) for one in (rows, scales) if one is not None]
-            rows, scales = copies[0][0], copies[1][0] if scales is not None else None
-        found = LowLatencyHandle(handle, made, shape, topk_idx, viewed)
+            rows = tuple(to for to, _ in copies) if casting.words else copies[0][0]
+        found = LowLatencyHandle(request.result, made, shape, topk_idx, viewed)
         made.handles.append(weakref.ref(found))
-        if request is not None:
-            found.dispatched = DispatchEnding(request, found, counts, copies)
-            found.dispatched.stream = ordering.stream
-            made.begun.append(found.dispatched)
-        else:
-            for to, source in copies:
-                self._memory.copy_rows(to, source, counts)
-        return rows, scales, counts, found, found.dispatched
+        found.dispatched = DispatchEnding(request, found, counts, copies)
+        made.begun.append(found.dispatched)
+        return rows, counts, found
+
+
+def _listed(rows: Rows) -> tuple[torch.Tensor, ...]:
+    return rows if isinstance(rows, tuple) else (rows,)
 
 
 def _nothing(buffer: xep.Buffer, memory: Memory) -> tuple[torch.Tensor, torch.Tensor]:
@@ -520,9 +508,7 @@ def _learn(buffer: xep.Buffer, memory: Memory) -> dict[int, Offsets]:
     return offsets
 
 
-def _rows(
-    handle: xep.Handle, made: _Made, shape: Shape, casting: Casting
-) -> tuple[torch.Tensor, Optional[torch.Tensor]]:
+def _rows(handle: xep.Handle, made: _Made, shape: Shape, casting: Casting) -> Rows:
     """Where rows and scales will be."""
     offsets, rows = made.offsets[handle.slot], handle.nranks * shape.tokens
     cast = casting.quant != xep.Quant.NONE
@@ -531,7 +517,7 @@ def _rows(
     strides = (rows * width, width, dtype.itemsize)
     x = made.memory.view(handle, offsets.x, (made.local, rows, shape.hidden), strides, dtype)
     if not cast:
-        return x, None
+        return x
     strides = (casting.words * rows * 4, 4, rows * 4)
     return x, made.memory.view(handle, offsets.scales, (made.local, rows, casting.words), strides, casting.dtype)
 
@@ -686,24 +672,23 @@ class LowLatencyCalls(Core):
         self._check_stats(x, num_experts, cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats)
         casting = Casting.of(shape.hidden, use_fp8, round_scale, use_ue8m0)
         low_latency = self._low_latency_on(x.device)
+        added_to = dict(expert_stats=cumulative_local_expert_recv_stats, wait_ns=dispatch_wait_recv_cost_stats)
         with self._phases(x.device, async_finish, return_recv_hook) as ordering:
-            rows, scales, counts, handle, ending = low_latency.dispatch(
-                x, topk_idx, shape, casting, cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats, ordering
-            )
-            event, hook = _left_to(ordering, ending, return_recv_hook, x, topk_idx, rows, scales, counts)
-        return rows if scales is None else (rows, scales), counts, HandleTuple.over(handle), event, hook
+            made = low_latency.of(shape)
+            dispatch = low_latency.dispatch_now if ordering.wait else low_latency.dispatch_begun
+            rows, counts, handle = dispatch(x, topk_idx, made, shape, casting, **added_to)
+            ordering.receives(handle.xep)
+            if handle.dispatched is not None:
+                handle.dispatched.stream = ordering.stream
+            event, hook = _left_to(ordering, handle.dispatched, return_recv_hook, x, topk_idx, *_listed(rows), counts)
+        return rows, counts, HandleTuple.over(handle), event, hook
 
     def _low_latency_common(self, x: Any, topk_idx: Any, most: tuple, stats: tuple, cast: tuple) -> Optional[tuple]:
         """What most programs do most of the time, of CPU tensors, in a buffer that is there. None: it is something
         else, or wrong."""
         if (
-            type(x) is not torch.Tensor
-            or type(topk_idx) is not torch.Tensor
-            or not (x.is_cpu and x.dtype is torch.bfloat16 and x.is_contiguous())
-            or not (topk_idx.is_cpu and topk_idx.dtype in INDEX and topk_idx.is_contiguous())
-            or x.dim() != 2
-            or topk_idx.dim() != 2
-            or x.shape[0] != topk_idx.shape[0]
+            not is_plain(x, IS_BFLOAT16, -1, -1)
+            or not is_plain(topk_idx, IS_INDEX, x.shape[0], -1)
             or stats != (None, None)
         ):
             return None
@@ -712,7 +697,7 @@ class LowLatencyCalls(Core):
         if made is None or x.shape[0] > most[0]:
             return None
         casting = Casting.of(x.shape[1], *cast)
-        rows, counts, handle = self._low_latency.dispatch_common(x, topk_idx, made, shape, casting)
+        rows, counts, handle = self._low_latency.dispatch_now(x, topk_idx, made, shape, casting)
         return rows, counts, HandleTuple.over(handle), EventOverlap(), None
 
     def _low_latency_back(self, x: Any, topk_idx: Any, topk_weights: Any, handle: Any, out: Any) -> Optional[tuple]:
@@ -720,18 +705,15 @@ class LowLatencyCalls(Core):
         found = handle.core if type(handle) is HandleTuple else None
         if (
             type(found) is not LowLatencyHandle
-            or found.xep is None
+            or found.xep.parked is not None
             or found.owner is not self._xep
             or found.dispatched is not None
             or found.combined is not None
-            or type(x) is not torch.Tensor
-            or type(topk_weights) is not torch.Tensor
-            or not (x.is_cpu and x.dtype is torch.bfloat16 and x.is_contiguous() and x.shape == found.rows)
+            or not is_plain(x, IS_BFLOAT16, *found.rows)
             or type(found.routing) is not HostRouting
             or found.routing.sent() is not topk_idx
             or not -1 < found.routing.version == topk_idx._version
-            or not (topk_weights.is_cpu and topk_weights.dtype is torch.float32 and topk_weights.is_contiguous())
-            or topk_weights.shape != topk_idx.shape
+            or not is_plain(topk_weights, IS_FLOAT, *topk_idx.shape)
             or out is not None
         ):
             return None
@@ -924,7 +906,7 @@ def _combine(
     else:
         options.update(ordering.results(("out", (handle.num_tokens, handle.shape.hidden), torch.bfloat16)))
     if logfmt:
-        options["logfmt"] = True
+        options["quant"] = xep.Quant.LOGFMT
     if cost_stats is not None:
         options["wait_ns"] = cost_stats
     handle.combined, handle.was_combined = None, True

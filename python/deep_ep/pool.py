@@ -6,9 +6,9 @@ is made by agreement at the first dispatch, and replaced by a larger one when a 
 tells every rank so (CapacityError), having moved nothing. A rank whose own tokens do not fit says so by a
 dispatch that cannot be received: two tokens to itself, with room for one.
 
-Of the slots of a buffer the handles used last have two or more (handles.py), the other ones are for received
-tensors that are views; once those are taken, received tensors are copies. So there is always a slot for the next
-dispatch.
+Of the slots of a buffer the handles used last have two or more (xep.Buffer.limit_handles()), the other ones are for
+received tensors that are views; once those are taken, received tensors are copies. So there is always a slot for the
+next dispatch.
 
 Where nobody waits for counts (on a CUDA device, with rows to receive that are known beforehand) nobody could be told of
 a rank that needs more room. So all ranks say of how many tokens none has more, alike, and there is room for as many:
@@ -26,8 +26,9 @@ import xep
 
 from .arguments import HOST, WrongValue, memory_of
 from .experts import tokens_per_rank
-from .handles import Dispatched, Seat, Seats, Sent
+from .handles import Dispatched, Sent
 from .nodes import Agreement
+from .streams import is_capturing
 
 _WIDEST = {1: (2, torch.bfloat16), 2: (2, torch.bfloat16), 4: (4, torch.float32), 8: (8, torch.float64)}
 _MARGIN = 5 / 4  # more room than was needed, so that growing ends soon
@@ -101,7 +102,8 @@ class Room(NamedTuple):
 
 
 class NormalPool:
-    """For each number of experts the buffer in use; and those that were replaced while handles of them were alive.
+    """For each number of experts the buffer in use; and those that were replaced while what they have
+    received was looked at.
 
     on: where tensors are. Those of a CUDA device are used on the current stream, which is that of the Buffer's
     operations; free_slots lets it wait for what reads slots that were given back. ways: how rows reach other nodes, and
@@ -122,7 +124,6 @@ class NormalPool:
         self._agreement, self._slots = agreement, max(3, slots + 1)
         self._handles = max(2, slots - 2)  # that keep their slots
         self.views = self._slots - self._handles  # slots in use, with which what is received may be views
-        self.seats_of: dict[int, Seats] = {}
         self.used: dict[int, tuple[xep.Buffer, Room]] = {}
         self._replaced: list[xep.Buffer] = []
         self.last: Optional[xep.Buffer] = None  # of the last dispatch or combine
@@ -133,13 +134,11 @@ class NormalPool:
 
     def forget(self) -> None:
         """What is in flight is waited for; handles give up their slots, and keep what their tensors are made of."""
-        for seats in self.seats_of.values():
-            seats.leave()
+        for buffer in self.buffers():
+            buffer.park()
 
     def reset(self) -> None:
         """Collective."""
-        for seats in self.seats_of.values():
-            seats.drop()
         for buffer in self.buffers():
             buffer.reset()
 
@@ -147,19 +146,9 @@ class NormalPool:
         """Whether what the dispatch just begun receives may be given as views of its slot."""
         return buffer.slots_held() <= self.views
 
-    def seats(self, experts: int) -> Seats:
-        found = self.seats_of.get(experts)
-        if found is None:
-            found = self.seats_of[experts] = Seats(self._handles)
-        return found
-
-    def seat(self, experts: int, sent: Sent) -> Seat:
-        """For what was just dispatched."""
-        return self.seats(experts).add(sent, self._captures())
-
     def _captures(self) -> bool:
         """Whether calls are kept for a CUDA graph."""
-        return self._on != HOST and torch.cuda.is_current_stream_capturing()
+        return self._on != HOST and is_capturing()
 
     def buffer_of(self, experts: int) -> Optional[xep.Buffer]:
         """That in use for so many experts; None: nothing was dispatched yet."""
@@ -184,7 +173,6 @@ class NormalPool:
         there is memory."""
         if self._captures():
             self._check_capture(job)
-        self._make_room(job.experts)
         used = (None if needs_room else self.used.get(job.experts)) or self._replace(job)
         while True:
             buffer, room = used
@@ -195,7 +183,7 @@ class NormalPool:
                     continue
                 if not room.holds(job):
                     self._call_for_room(buffer, room.clip(job))
-                return _send(buffer, wait, job.x, job.topk_idx, job.topk_weights, job.options())
+                return self._send(buffer, wait, job.x, job.topk_idx, job.topk_weights, job.options())
             except xep.CapacityError:
                 used = self._replace(job)
 
@@ -209,57 +197,62 @@ class NormalPool:
     ) -> Sent:
         """A dispatch along the routing of handle. Collective."""
         job = Job(handle.experts, x, _NO_ROUTING, None, scales, 1, handle.worst, after, handle.most)
-        seats = self.seats(handle.experts)
-        if handle.seat is None or not _sends(handle.xep.buffer, x.shape[1] * x.element_size(), job.nscales):
-            return self._seat_again(handle, job, wait)
-        seats.use(handle.seat)
-        self._make_room(handle.experts)
+        if not handle.has_slot() or not _sends(handle.xep.buffer, x.shape[1] * x.element_size(), job.nscales):
+            return self._dispatch_anew(handle, job, wait)
         self.last = handle.xep.buffer
-        sent = _send(handle.xep.buffer, wait, x, None, None, dict(job.options(), cached=handle.xep))
-        self.seat(handle.experts, sent)
-        return sent
+        return self._send(handle.xep.buffer, wait, x, None, None, dict(job.options(), cached=handle.xep))
 
     def combine(
         self, handle: Dispatched, x: torch.Tensor, options: dict[str, Any], wait: bool
     ) -> tuple[Any, Optional[xep.Request]]:
         """(sums, or sums and weights; the request unless waited for). Collective."""
         handle.arrived()
-        back = self.seated(handle, x.shape[1], x.dtype)
+        row = x.shape[1] * x.dtype.itemsize
+        if not handle.has_slot() or not combines(handle.xep.buffer, row):
+            self._dispatch_nothing(handle, row)
+        back = handle.xep
         self.last = back.buffer
-        assert handle.seat is not None
-        handle.seat.settle()  # of one handle one combine is in flight
+        back.settle()  # of one handle one combine is in flight
         if wait:
             return back.combine(x, **options), None
         request: xep.Request = back.combine_async(x, **options)
-        handle.seat.begun(request)
         return request.result, request
 
-    def seated(self, handle: Dispatched, hidden: int, dtype: torch.dtype) -> xep.Handle:
-        """The handle to combine such rows by. Where it has no slot any more, or not room enough: collective,
-        blocking."""
-        row = hidden * dtype.itemsize
-        if handle.seat is not None and _combines(handle.xep.buffer, row):
-            self.seats(handle.experts).use(handle.seat)
-        else:
-            width = self._width_to_combine(handle.experts, row)
-            x = torch.zeros((handle.num_tokens, width), dtype=torch.uint8, device=self._on)
-            job = Job(handle.experts, x, _NO_ROUTING, None, None, 1, handle.worst, None, handle.most)
-            self._seat_again(handle, job, True)
-        return handle.xep
+    def _dispatch_nothing(self, handle: Dispatched, row: int) -> None:
+        """So that rows of so many bytes can be combined by handle. Collective, blocking."""
+        width = self._width_to_combine(handle.experts, row)
+        x = torch.zeros((handle.num_tokens, width), dtype=torch.uint8, device=self._on)
+        job = Job(handle.experts, x, _NO_ROUTING, None, None, 1, handle.worst, None, handle.most)
+        self._dispatch_anew(handle, job, True)
 
     def _width_to_combine(self, experts: int, row_bytes: int) -> int:
         """Bytes of rows such that in the buffer they are dispatched in rows of row_bytes can be combined."""
         used = self.used.get(experts)
-        if used is not None and _combines(used[0], row_bytes):
+        if used is not None and combines(used[0], row_bytes):
             return 1
         # what is combined has 4 bytes at most
         return row_bytes if used is None or used[1].elem_bytes <= 4 else 2 * row_bytes
 
-    def _make_room(self, experts: int) -> None:
-        """For one more slot. A handle that is asked for its own keeps what is in there, which a graph would do late."""
-        if not self._captures():
-            self.seats(experts).make_room()
-        self._free_slots()
+    def _send(
+        self, buffer: xep.Buffer, wait: bool, x: Any, topk_idx: Any, topk_weights: Any, options: dict[str, Any]
+    ) -> Sent:
+        """What is captured into a CUDA graph writes into its slot whenever that is launched: its handle is not asked
+        for it. Nor is another one's taken then, as what is kept of it would be copied late."""
+        stays = self._captures()
+        if stays:
+            buffer._stay(True)
+        try:
+            if self._on != HOST:  # what reads a slot that is given back now is waited for, too
+                buffer._make_room(options.get("cached"))
+                self._free_slots()
+            if wait:
+                return Sent(buffer.dispatch(x, topk_idx, topk_weights, **options), None)
+            request: xep.Request[xep.Handle] = buffer.dispatch_async(x, topk_idx, topk_weights, **options)
+            request.wait_counts()
+            return Sent(request.result, request)
+        finally:
+            if stays:
+                buffer._stay(False)
 
     def _check_capture(self, job: Job) -> None:
         if self._group.nnodes > 1:
@@ -270,15 +263,14 @@ class NormalPool:
         if used is None or not used[1].holds(job):
             raise WrongValue("x: expected what a dispatch before the CUDA graph has made memory for, got more")
 
-    def _seat_again(self, handle: Dispatched, job: Job, wait: bool) -> Sent:
+    def _dispatch_anew(self, handle: Dispatched, job: Job, wait: bool) -> Sent:
+        """For a slot with such room. Collective."""
         if self._captures():
             raise WrongValue("handle: expected one of the last dispatches in a CUDA graph, got one without a slot")
-        seats = self.seats(handle.experts)
-        if handle.seat is not None:
-            seats.remove(handle.seat)
-            handle.seat.leave()
+        if handle.xep is not None:
+            handle.xep.park()
         sent = self.dispatch(job._replace(topk_idx=handle.routing()), False, wait)
-        handle.sit(sent, self.seat(handle.experts, sent))
+        handle.xep, handle._arrives = sent
         return sent
 
     def _call_for_room(self, buffer: xep.Buffer, two: Job) -> None:
@@ -294,8 +286,10 @@ class NormalPool:
         """A buffer in which this dispatch fits on every rank. Collective: every rank comes here at the same
         dispatch."""
         old = self.used.get(job.experts)
+        if old:
+            old[0].park()
         room = self._agree(job, old[1] if old else None)
-        if job.experts in self.used:  # it was not closed: a handle of it is alive somewhere
+        if job.experts in self.used:  # it was not closed: what was received is looked at somewhere
             self._replaced.append(self.used.pop(job.experts)[0])
         widest = _WIDEST[room.elem_bytes][1]
         buffer = self._group.buffer(
@@ -314,6 +308,7 @@ class NormalPool:
             memory=memory_of(self._on),
             **self.ways,
         )
+        buffer.limit_handles(self._handles)
         self.used[job.experts] = (buffer, room)
         return buffer, room
 
@@ -386,18 +381,10 @@ def _check_alike(name: str, values: list[int]) -> None:
 _NO_ROUTING = torch.empty((0, 0), dtype=torch.int64)
 
 
-def _send(buffer: xep.Buffer, wait: bool, x: Any, topk_idx: Any, topk_weights: Any, options: dict[str, Any]) -> Sent:
-    if wait:
-        return Sent(buffer.dispatch(x, topk_idx, topk_weights, **options), None)
-    request: xep.Request[xep.Handle] = buffer.dispatch_async(x, topk_idx, topk_weights, **options)
-    request.wait_counts()
-    return Sent(request.result, request)
-
-
 def _sends(buffer: xep.Buffer, row_bytes: int, scales: int) -> bool:
     """Whether the buffer has room for such rows."""
     return row_bytes <= buffer.hidden * xep.dtypes.SIZES[buffer.dtype] and scales <= buffer.scales
 
 
-def _combines(buffer: xep.Buffer, row_bytes: int) -> bool:
+def combines(buffer: xep.Buffer, row_bytes: int) -> bool:
     return row_bytes <= buffer.hidden * xep.dtypes.SIZES[buffer.combine_dtype]

@@ -21,6 +21,7 @@ from typing import Any, Optional
 import torch
 
 import xep
+from xep import _ext
 
 from .arguments import leave_to_python
 from .utils.event import EventHandle, EventOverlap, event_of
@@ -54,25 +55,52 @@ class Ending:
 leave_to_python(Ending.wait)  # a hook
 
 
-# ---- one operation each, and what it begins after ----
+# ---- the current stream ----
+
+
+class Current:
+    """That of a CUDA device, as torch has it: by its C functions, and as an object only where it was another one the
+    last time."""
+
+    def __init__(self, device: int) -> None:
+        self._device = device
+        self._last: tuple[tuple, Any] = ((), None)
+
+    def stream(self) -> Any:
+        ids, (last_ids, stream) = torch._C._cuda_getCurrentStream(self._device), self._last
+        if ids != last_ids:
+            stream = torch.cuda.Stream(stream_id=ids[0], device_index=ids[1], device_type=ids[2])
+            self._last = ids, stream
+        return stream
+
+
+def is_capturing() -> bool:
+    """Whether calls on the current stream are kept for a CUDA graph."""
+    return torch._C._cuda_isCurrentStreamCapturing()
 
 
 class OnStream:
-    """Inside, this stream is current. As torch.cuda.stream(), which asks so often which device is current that it takes
-    longer than a launch."""
+    """Inside, this stream is current."""
 
     def __init__(self, stream: Any) -> None:
-        self._stream = stream
+        self._ids = (stream.stream_id, stream.device_index, stream.device_type)
 
     def __enter__(self) -> None:
-        self._device = torch.cuda.current_device()
-        self._before = torch.cuda.current_stream(self._stream.device_index)
-        torch.cuda.set_stream(self._stream)
+        self._device = torch._C._cuda_getDevice()
+        self._before = torch._C._cuda_getCurrentStream(self._ids[1])
+        _set_stream(self._ids)
 
     def __exit__(self, *_exception: Any) -> None:
-        torch.cuda.set_stream(self._before)  # its device is current then, too
-        if self._device != self._stream.device_index:
-            torch.cuda.set_device(self._device)
+        _set_stream(self._before)  # its device is current then, too
+        if self._device != self._ids[1]:
+            torch._C._cuda_setDevice(self._device)
+
+
+def _set_stream(ids: tuple) -> None:
+    torch._C._cuda_setStream(stream_id=ids[0], device_index=ids[1], device_type=ids[2])
+
+
+# ---- one operation each, and what it begins after ----
 
 
 class HostOrdering:
@@ -105,10 +133,10 @@ class HostOrdering:
 class Slot:
     """Received rows. Once no tensor of them is alive, there are events behind all that reads them."""
 
-    def __init__(self, handle: xep.Handle, stream: Any, index: int) -> None:
+    def __init__(self, handle: xep.Handle, stream: Any, current: Current) -> None:
         self._handle, self._memory = weakref.ref(handle), weakref.ref(handle._memory)
-        self._received_on, self._index = stream, index
-        self._readers: list[torch.cuda.Event] = []
+        self._received_on, self._current = stream, current
+        self._readers: list[_ext.Event] = []
 
     def is_viewed(self) -> bool:
         """A tensor of the slot refers to its memory, as the handle does, while it has the slot."""
@@ -124,11 +152,12 @@ class Slot:
         """After a tensor of it was had once more."""
         self._readers = []
 
-    def readers(self) -> list[torch.cuda.Event]:
+    def readers(self) -> list[_ext.Event]:
         return self._readers or self._mark()
 
-    def _mark(self) -> list[torch.cuda.Event]:
-        return [stream.record_event() for stream in {self._received_on, torch.cuda.current_stream(self._index)}]
+    def _mark(self) -> list[_ext.Event]:
+        streams = {self._received_on.cuda_stream, self._current.stream().cuda_stream}
+        return [_ext.Event(self._received_on.device_index, stream) for stream in streams]
 
 
 class DeviceQueue:
@@ -137,33 +166,38 @@ class DeviceQueue:
     def __init__(self, device: torch.device) -> None:
         self.device, self.index = device, device.index
         self.comm = torch.cuda.Stream(device, priority=-1)
+        self.current = Current(self.index)
         self._slots: set[Slot] = set()
-        self._freed: list[torch.cuda.Event] = []
+        self._freed: list[_ext.Event] = []
 
     def ordering(self, previous_event: Any, asynchronous: bool, on_comm: bool) -> "DeviceOrdering":
         return DeviceOrdering(self, previous_event, asynchronous, on_comm)
 
     def watch(self, handle: xep.Handle, stream: Any) -> Slot:
-        slot = Slot(handle, stream, self.index)
+        slot = Slot(handle, stream, self.current)
         self._slots.add(slot)
         weakref.finalize(handle._memory, self._free, slot).atexit = False
         return slot
 
     def _free(self, slot: Slot) -> None:
         self._slots.discard(slot)
-        if not torch.cuda.is_current_stream_capturing():  # a graph is ordered by whoever launches it
+        if not is_capturing():  # a graph is ordered by whoever launches it
             self._freed.extend(slot.readers())
 
     def look(self) -> None:
         """Marks what has read slots that nobody looks at any more, although a handle has them."""
-        if not torch.cuda.is_current_stream_capturing():
+        if self._slots and not is_capturing():
             for slot in list(self._slots):
                 slot.look()
 
     def free_slots(self) -> None:
         """The current stream comes after all that reads slots which were given back."""
-        while self._freed and not torch.cuda.is_current_stream_capturing():
-            torch.cuda.current_stream(self.index).wait_event(self._freed.pop())
+        while self._freed and not is_capturing():
+            self._freed.pop().wait(self.current.stream().cuda_stream)
+
+    def order(self, waiter: Any, other: Any) -> None:
+        """waiter comes after what is on the other stream by now."""
+        _ext.stream_wait(self.index, waiter.cuda_stream, other.cuda_stream)
 
 
 class DeviceOrdering:
@@ -182,23 +216,23 @@ class DeviceOrdering:
         self._queue, self._previous = queue, event_of(previous_event)
         self._asynchronous, self._on_comm = asynchronous, on_comm
         self._compute: Any = None
-        self._current = OnStream(queue.comm)
+        self._inside = OnStream(queue.comm)
 
     def __enter__(self) -> "DeviceOrdering":
         queue = self._queue
-        self._compute = torch.cuda.current_stream(queue.index)
+        self._compute = queue.current.stream()
         queue.look()
         if self._previous is None:
-            queue.comm.wait_stream(self._compute)
-        self._current.__enter__()
+            queue.order(queue.comm, self._compute)
+        self._inside.__enter__()
         if self._previous is not None:
             self._previous.current_stream_wait()
         return self
 
     def __exit__(self, kind: Any, *_error: Any) -> None:
-        self._current.__exit__()
+        self._inside.__exit__()
         if kind is not None:
-            self._compute.wait_stream(self._queue.comm)  # for what was enqueued until then
+            self._queue.order(self._compute, self._queue.comm)  # for what was enqueued until then
 
     def results(self, *shapes: tuple[str, tuple, torch.dtype]) -> dict[str, torch.Tensor]:
         """Of each name, shape and type a tensor to write to."""
@@ -222,7 +256,7 @@ class DeviceOrdering:
                     tensor.record_stream(comm)
         if self._asynchronous:
             return EventOverlap(EventHandle())  # of the current stream, which is comm
-        compute.wait_stream(comm)
+        self._queue.order(compute, comm)
         return EventOverlap()
 
 
@@ -235,14 +269,12 @@ class HookOrdering(DeviceOrdering):
         super().__init__(queue, None, False, False)
 
     def __enter__(self) -> "HookOrdering":
-        self._compute = self.stream = torch.cuda.current_stream(self._queue.index)
+        self._compute = self.stream = self._queue.current.stream()
         self._queue.look()
-        self._current = OnStream(self._compute)
-        self._current.__enter__()
         return self
 
     def __exit__(self, *_exception: Any) -> None:
-        self._current.__exit__()
+        pass
 
     def end(self, _request: Any, *_tensors: Optional[torch.Tensor]) -> EventOverlap:
         return EventOverlap()

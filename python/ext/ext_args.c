@@ -342,11 +342,22 @@ int ext_args_quant(PyObject *object, xep_quant_t *quant_p)
                                         [XEP_QUANT_NVFP4] = "nvfp4",
                                         [XEP_QUANT_INT8] = "int8",
                                         [XEP_QUANT_INT8_ROW] = "int8_row",
-                                        [XEP_QUANT_E4M3_STATIC] = "e4m3_static"};
+                                        [XEP_QUANT_E4M3_STATIC] = "e4m3_static",
+                                        [XEP_QUANT_LOGFMT] = "logfmt"};
     int number = (int)*quant_p;
     if (object == NULL || !PyUnicode_Check(object)) return ext_args_number32("quant", object, quant_p);
     if (find_word("quant", object, words, sizeof words / sizeof words[0], &number) != 0) return -1;
     *quant_p = (xep_quant_t)number;
+    return 0;
+}
+
+/* With a cast that has no use for it the library says so. */
+int ext_args_quant_scale(PyObject *object, float *scale_p)
+{
+    if (object == NULL) return 0;
+    double scale = PyFloat_AsDouble(object);
+    if (scale == -1 && PyErr_Occurred()) return -1;
+    *scale_p = (float)scale;
     return 0;
 }
 

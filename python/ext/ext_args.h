@@ -6,7 +6,7 @@
 
 #include "ext_arrays.h"
 
-enum { EXT_MOST_PARAMETERS = 24 };
+#define EXT_MOST_PARAMETERS 24 /* a number, as an enumerator of another enum is none to compare with */
 
 /** The parameters of a function; the first ones may come without their names. */
 typedef struct ext_signature {
@@ -82,8 +82,9 @@ int ext_args_said(PyObject *object, const ext_matrix_t *rows, xep_dtype_t as);
 int ext_args_fits(PyObject *object, const ext_matrix_t *rows, Py_ssize_t hidden, const char *argument,
                   xep_dtype_t widest);
 
-/** How mode ll casts rows, or how rows are arranged: a number, or a word; object NULL: the number stays. */
+/** How rows are cast, or arranged: a number, or a word; object NULL: the number stays. */
 int ext_args_quant(PyObject *object, xep_quant_t *quant_p);
+int ext_args_quant_scale(PyObject *object, float *scale_p);
 int ext_args_arrangement(PyObject *object, xep_rows_t *arrangement_p);
 
 /** Bits of flags where the object is true. */

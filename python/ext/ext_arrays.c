@@ -167,6 +167,47 @@ int ext_array_look(const char *name, PyObject *object, ext_where_t where, ext_ar
     return ext_tensor_check(name, object, array_p->element.dtype);
 }
 
+/* ---- asking, without an error ---- */
+
+/* As torch has it: the stride of an extent of 1 says nothing, and without elements there is none. */
+static int is_dense(const ext_array_t *look)
+{
+    Py_ssize_t stride = ext_dtype_size(look->element.dtype);
+    for (int i = look->ndim; i-- > 0; stride *= look->shape[i]) {
+        if (look->shape[i] == 0) return 1;
+        if (look->shape[i] != 1 && look->strides[i] != stride) return 0;
+    }
+    return 1;
+}
+
+/* extents: -1: any. -1: an exception is set. */
+static int fits(const ext_array_t *look, unsigned long dtypes, PyObject *const *extents, Py_ssize_t count)
+{
+    if (look->ndim != count || count > EXT_DIMS || (dtypes >> look->element.dtype & 1) == 0) return 0;
+    for (int i = 0; i < look->ndim; i++) {
+        const Py_ssize_t extent = PyLong_AsSsize_t(extents[i]);
+        if (extent == -1 && PyErr_Occurred()) return -1;
+        if (extent >= 0 && look->shape[i] != extent) return 0;
+    }
+    return is_dense(look);
+}
+
+static PyObject *is_plain(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    ext_array_t look;
+    const unsigned long dtypes = nargs > 2 ? PyLong_AsUnsignedLong(args[1]) : 0;
+    if (nargs <= 2) PyErr_SetString(PyExc_TypeError, "is_plain: expected a tensor, element types and extents");
+    if (PyErr_Occurred()) return NULL;
+    if (Py_TYPE(args[0]) != torch.tensor) Py_RETURN_FALSE;
+    if (look_torch("", args[0], EXT_HOST, &look) != 0) {
+        if (!PyErr_ExceptionMatches(PyExc_TypeError)) return NULL;
+        PyErr_Clear(); /* it is elsewhere */
+        Py_RETURN_FALSE;
+    }
+    const int is_so = fits(&look, dtypes, args + 2, nargs - 2);
+    return is_so < 0 ? NULL : PyBool_FromLong(is_so);
+}
+
 /* ---- making ---- */
 
 static PyArray_Descr *descr_of(const ext_element_t *element)
@@ -336,6 +377,10 @@ static PyObject *use_ml_dtypes(PyObject *Py_UNUSED(module), PyObject *args)
 }
 
 static PyMethodDef functions[] = {
+    {"is_plain", (PyCFunction)(void (*)(void))is_plain, METH_FASTCALL,
+     "is_plain($module, tensor, dtypes, *extents)\n--\n\n"
+     "Whether it is a torch.Tensor itself, contiguous in host memory, of one of the element types (a bit for each\n"
+     "Dtype) and of this shape, -1: any extent."},
     {"use_ml_dtypes", use_ml_dtypes, METH_VARARGS, "The numpy.dtype of bfloat16, float8_e4m3fn and float8_e5m2."},
     {"use_torch", use_torch, METH_VARARGS,
      "torch.Tensor, torch.empty, the device of host memory, the torch.dtype of each Dtype, the capsule of DLPack's\n"

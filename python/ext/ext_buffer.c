@@ -166,6 +166,7 @@ static int traverse(PyObject *self, visitproc visit, void *arg)
 /* Does not destroy: as with a Group, that is a collective call. */
 static void dealloc(PyObject *self)
 {
+    PyMem_Free(((ext_buffer_t *)self)->recent.handles);
     PyMem_Free(((ext_buffer_t *)self)->slots.ended); /* all memory that would note its end there has kept this */
     ext_dealloc(self, NULL, clear);
 }

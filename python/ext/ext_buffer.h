@@ -6,6 +6,7 @@
 
 #include "ext_elements.h"
 #include "ext_group.h"
+#include "ext_recent.h"
 #include "ext_slots.h"
 
 typedef struct ext_buffer {
@@ -13,6 +14,7 @@ typedef struct ext_buffer {
     ext_group_t *group;
     xep_buffer_t *buffer; /* NULL: closed, or not made yet */
     ext_slots_t slots;
+    ext_recent_t recent;
     PyObject *pending; /* set of requests that are not done; it keeps them */
     PyObject *left;    /* list of the arrays of operations that failed; NULL: none */
     uint32_t experts, topk, hidden, scales, nslots, local_experts;

@@ -14,7 +14,8 @@
 
 #define EXT_PARAMETERS                                                                                         \
     "($self, x=None, *, out=None, topk_weights=None, weights=None, bias=None, out_weights=None, dtype=None,\n" \
-    "logfmt=False, wait_ns=None, missing=None, after=None, timeout=None, stream=None)\n--\n\n"
+    "quant=0, quant_scale=0.0, sum_at_owner=False, wait_ns=None, missing=None, after=None, timeout=None,\n"    \
+    "stream=None)\n--\n\n"
 
 static const char combine_doc[] =
     "combine" EXT_PARAMETERS
@@ -28,7 +29,9 @@ static const char combine_doc[] =
     "out, out_weights: [T, H] of x's type and [T, K] float32 to write to; None: allocated.\n"
     "dtype: what the bits of x are, where it is of uint16; it casts nothing. Without x: of combine_input(); None: as\n"
     "    that was asked for.\n"
-    "logfmt: mode ll: 10-bit rows to ranks that are not mapped; lossy.\n"
+    "quant: mode ll: a Quant, or its name in small letters (\"logfmt\"): how rows of bfloat16 travel to ranks that\n"
+    "    are not mapped; lossy. quant_scale: as in dispatch().\n"
+    "sum_at_owner: mode ll: ranks sum their experts' rows of a token first; without weights, or with those sent.\n"
     "wait_ns: [R] int64: the nanoseconds that this rank waited for each rank are added, as Buffer.waits() counts\n"
     "    them. after: a request to begin after. timeout: seconds; None: the buffer's.\n"
     "stream: memory=\"cuda\", as in dispatch(): the call does not wait for it. Of arrays that are no tensors, out and\n"
@@ -50,7 +53,9 @@ enum {
     BIAS,
     OUT_WEIGHTS,
     DTYPE,
-    LOGFMT,
+    QUANT,
+    QUANT_SCALE,
+    SUM_AT_OWNER,
     WAIT_NS,
     MISSING,
     AFTER,
@@ -59,9 +64,9 @@ enum {
     COUNT
 };
 
-static const char *const names[COUNT] = {"x",           "out",     "topk_weights", "weights", "bias",
-                                         "out_weights", "dtype",   "logfmt",       "wait_ns", "missing",
-                                         "after",       "timeout", "stream"};
+static const char *const names[COUNT] = {"x",           "out",     "topk_weights", "weights",     "bias",
+                                         "out_weights", "dtype",   "quant",        "quant_scale", "sum_at_owner",
+                                         "wait_ns",     "missing", "after",        "timeout",     "stream"};
 
 _Static_assert(COUNT <= EXT_MOST_PARAMETERS, "no room for a name");
 static ext_signature_t signature = {"combine", 1, COUNT, names, {NULL}};
@@ -215,7 +220,9 @@ static int fill_args(const ext_handle_t *handle, PyObject *const *values, xep_co
         read_biases(handle, values[BIAS], args) != 0 || read_weights(handle, values, args) != 0 ||
         read_missing(handle, values[MISSING], args) != 0 ||
         ext_args_vector("wait_ns", values[WAIT_NS], EXT_HOST, handle->nranks, XEP_INT64, &args->wait_ns) != 0 ||
-        ext_args_flag(values[LOGFMT], XEP_COMBINE_LOGFMT, &args->flags) != 0 ||
+        ext_args_quant(values[QUANT], &args->quant) != 0 ||
+        ext_args_quant_scale(values[QUANT_SCALE], &args->quant_scale) != 0 ||
+        ext_args_flag(values[SUM_AT_OWNER], XEP_COMBINE_SUM_AT_OWNER, &args->flags) != 0 ||
         ext_request_read_after(values[AFTER], &args->after) != 0 ||
         ext_args_stream(values[STREAM], made, &args->stream) != 0)
         return -1;
@@ -285,6 +292,7 @@ static PyObject *bring_back(ext_handle_t *handle, PyObject *const *values, int b
         return ext_failed_refuse(handle->buffer);
     }
     PyObject *memory = (PyObject *)handle->memory;
+    ext_recent_use(&handle->buffer->recent, handle);
     Py_INCREF(memory); /* another thread may release the handle */
     Py_BEGIN_ALLOW_THREADS
     status = lib.combine(own, &args, begin_only ? &request : NULL);

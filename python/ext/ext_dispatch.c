@@ -8,6 +8,7 @@
 
 #include "ext_args.h"
 #include "ext_failed.h"
+#include "ext_park.h"
 #include "ext_python.h"
 #include "ext_request.h"
 
@@ -27,7 +28,7 @@ static const char dispatch_doc[] =
     "capacity: rows the received arrays have, whatever comes (num_worst_tokens); 0: the rows received.\n"
     "expert_alignment: received counts of experts are rounded up to a multiple.\n"
     "dtype: what the bits of x are, where it is of uint8 or uint16: \"e4m3\", \"bfloat16\", ...; it casts nothing.\n"
-    "quant: mode ll: a Quant, or its name in small letters (\"mxfp8\"): x is cast on its way.\n"
+    "quant: a Quant, or its name in small letters (\"mxfp8\"): x is cast on its way.\n"
     "quant_scale: the scale of \"e4m3_static\"; of the whole tensor, with \"nvfp4\" (0: each row has its own).\n"
     "arrangement: \"rank\", \"compact\" or \"padded\" (by expert), or a member of Rows; None: the mode's own.\n"
     "scales_by_column, send_weights: mode ll: received scales by column; weights travel with the rows.\n"
@@ -178,16 +179,6 @@ static int read_scales(ext_where_t where, PyObject *scales, xep_dispatch_args_t 
     return 0;
 }
 
-/* With a cast that has no use for it the library says so. */
-static int read_quant_scale(PyObject *object, float *scale_p)
-{
-    if (object == NULL) return 0;
-    double scale = PyFloat_AsDouble(object);
-    if (scale == -1 && PyErr_Occurred()) return -1;
-    *scale_p = (float)scale;
-    return 0;
-}
-
 /*
  * What most calls leave out: each function leaves its field alone for a value that was not given. expert_stats, [L]
  * int32, are where the rows are; wait_ns, [R] int64, is in host memory in any case, as the host writes it.
@@ -198,7 +189,7 @@ static int read_options(const ext_buffer_t *buffer, PyObject *const *values, xep
         ext_args_number("capacity", values[CAPACITY], INT64_MAX, &args->capacity) != 0 ||
         ext_args_number32(names[EXPERT_ALIGNMENT], values[EXPERT_ALIGNMENT], &args->expert_alignment) != 0 ||
         ext_args_quant(values[QUANT], &args->quant) != 0 ||
-        read_quant_scale(values[QUANT_SCALE], &args->quant_scale) != 0 ||
+        ext_args_quant_scale(values[QUANT_SCALE], &args->quant_scale) != 0 ||
         ext_args_arrangement(values[ARRANGEMENT], &args->arrangement) != 0 ||
         ext_args_flag(values[SCALES_BY_COLUMN], XEP_DISPATCH_SCALES_BY_COLUMN, &args->flags) != 0 ||
         ext_args_flag(values[SEND_WEIGHTS], XEP_DISPATCH_SEND_WEIGHTS, &args->flags) != 0 ||
@@ -235,6 +226,14 @@ static int fill_args(const ext_buffer_t *buffer, PyObject *const *values, xep_di
     return read_options(buffer, values, args);
 }
 
+/* Also of a dispatch that is refused: that of another rank, which fails by that, has made room, too. */
+static int make_room(ext_buffer_t *buffer, PyObject *const *values)
+{
+    if (values[CACHED] != NULL && ext_handle_check(values[CACHED]))
+        ext_recent_use(&buffer->recent, (ext_handle_t *)values[CACHED]);
+    return values[X] != NULL ? ext_park_make_room(buffer) : 0;
+}
+
 /*
  * The Handle's memory gets the slot by handle_p in the moment in which the library gives it, so whatever goes wrong
  * behind it, the end of that memory releases the slot. The Handle and sent are made before the call: where there
@@ -254,7 +253,7 @@ static PyObject *dispatch_by(PyObject *self, PyObject *const *given, Py_ssize_t 
     ext_matrix_t x;
     xep_status_t status;
     if (ext_args_read(&signature, given, nargs, keywords, values) != 0) return ext_failed_refuse(buffer);
-    if (ext_request_begin(buffer) == NULL) return NULL;
+    if (make_room(buffer, values) != 0 || ext_request_begin(buffer) == NULL) return NULL;
     if (fill_args(buffer, values, &args, &x) != 0) return ext_failed_refuse(buffer);
     ext_handle_t *handle = ext_handle_new(buffer, &x.element, x.rows, (Py_ssize_t)args.topk, x.columns);
     if (handle == NULL) return ext_failed_refuse(buffer);
@@ -277,6 +276,7 @@ static PyObject *dispatch_by(PyObject *self, PyObject *const *given, Py_ssize_t 
         Py_DECREF(handle); /* which has no slot: handle_p is written on success only */
         return NULL;
     }
+    ext_recent_add(&buffer->recent, handle);
     if (!begin_only) {
         ext_handle_came(handle);
         return (PyObject *)handle;

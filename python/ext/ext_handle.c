@@ -78,6 +78,7 @@ void ext_handle_forget(ext_handle_t *handle)
     Py_CLEAR(handle->sent);
     Py_CLEAR(handle->given);
     handle->memory = NULL;
+    ext_recent_forget(&handle->buffer->recent, handle);
     if (memory != NULL) memory->owner = NULL;
     Py_XDECREF(memory);
 }
@@ -108,6 +109,14 @@ static PyObject *get_rows(PyObject *self, void *Py_UNUSED(unused))
 static PyObject *represent(PyObject *self)
 {
     return ext_call_helper("show_handle", "(O)", self);
+}
+
+static PyObject *get_parked(PyObject *self, void *Py_UNUSED(unused))
+{
+    PyObject *parked = ((ext_handle_t *)self)->parked;
+    if (parked == NULL) Py_RETURN_NONE;
+    Py_INCREF(parked);
+    return parked;
 }
 
 static PyObject *get_memory(PyObject *self, void *Py_UNUSED(unused))
@@ -149,7 +158,8 @@ static PyObject *leave(PyObject *self, PyObject *const *Py_UNUSED(args), Py_ssiz
 static int clear(PyObject *self)
 {
     ext_handle_t *handle = (ext_handle_t *)self;
-    ext_handle_forget(handle);
+    if (handle->buffer != NULL) ext_handle_forget(handle);
+    Py_CLEAR(handle->parked);
     Py_CLEAR(handle->buffer);
     return 0;
 }
@@ -162,6 +172,7 @@ static int traverse(PyObject *self, visitproc visit, void *arg)
     Py_VISIT(((ext_handle_t *)self)->memory);
     Py_VISIT(((ext_handle_t *)self)->sent);
     Py_VISIT(((ext_handle_t *)self)->given);
+    Py_VISIT(((ext_handle_t *)self)->parked);
     return 0;
 }
 
@@ -183,6 +194,9 @@ static PyGetSetDef getset[] = {
     {"rows", get_rows, NULL, "Rows received.", NULL},
     {"slot", get_slot, NULL,
      "Names the slot: handles of a buffer that have the same have their rows at the same place, one after the other.",
+     NULL},
+    {"parked", get_parked, NULL,
+     "After park(): (topk_idx, src_token, rank_rows, pair_begin, pair_count), as of recv, but copies; else None.",
      NULL},
     {"_memory", get_memory, NULL, "What arrays of its rows are based on.", NULL},
     {NULL, NULL, NULL, NULL, NULL},

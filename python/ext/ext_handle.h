@@ -25,6 +25,8 @@ typedef struct ext_handle {
     uint64_t rows;                 /* what the library writes into recv_rows_p */
     PyObject *sent;                /* what a dispatch in pieces was given, until all have come; else NULL */
     PyObject *given;               /* (outputs, topk_weights, dtype) of give(), some of them NULL; else NULL */
+    PyObject *request;             /* the last one that was begun with it and is not done, not counted; else NULL */
+    PyObject *parked;              /* what is known of it without the slot (ext_park.h); NULL: it was not parked */
     PyObject *weak;
 } ext_handle_t;
 

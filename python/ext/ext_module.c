@@ -11,10 +11,12 @@
 #include "ext_grow.h"
 #include "ext_in_place.h"
 #include "ext_layout.h"
+#include "ext_park.h"
 #include "ext_pieces.h"
 #include "ext_received.h"
 #include "ext_request.h"
 #include "ext_show.h"
+#include "ext_stream.h"
 
 /*
  * Types come before what is added to them. Once in a process: numpy's functions, the library's and the types are found
@@ -27,7 +29,7 @@ static int fill(PyObject *module)
         ext_library_ready,  ext_arrays_ready,   ext_device_ready,  ext_group_ready,  ext_buffer_ready,
         ext_handle_ready,   ext_request_ready,  ext_end_ready,     ext_grow_ready,   ext_layout_ready,
         ext_received_ready, ext_dispatch_ready, ext_combine_ready, ext_pieces_ready, ext_in_place_ready,
-        ext_show_ready,     ext_experts_ready,  ext_expand_ready,
+        ext_show_ready,     ext_experts_ready,  ext_park_ready,    ext_stream_ready, ext_expand_ready,
     };
     if (is_filled) {
         PyErr_SetString(PyExc_ImportError, "xep._ext cannot be loaded twice in a process");

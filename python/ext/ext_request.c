@@ -15,6 +15,21 @@
 
 static PyTypeObject *request_type;
 
+/* The handle of a combine comes last among what is kept. NULL: none any more. */
+static ext_handle_t *handle_of(const ext_request_t *request)
+{
+    const Py_ssize_t last = request->kept != NULL ? PyTuple_GET_SIZE(request->kept) - 1 : -1;
+    PyObject *object = last >= 0 ? PyTuple_GET_ITEM(request->kept, last) : Py_None;
+    if (object == Py_None) object = request->result;
+    return object != NULL && ext_handle_check(object) ? (ext_handle_t *)object : NULL;
+}
+
+static void forget_use(const ext_request_t *request)
+{
+    ext_handle_t *handle = handle_of(request);
+    if (handle != NULL && handle->request == (const PyObject *)request) handle->request = NULL;
+}
+
 /* The operation runs already, so this must not fail for any reason but memory. */
 PyObject *ext_request_new(ext_buffer_t *buffer, xep_request_t *own, PyObject *result, PyObject *handle,
                           PyObject *const *values, int count)
@@ -29,6 +44,8 @@ PyObject *ext_request_new(ext_buffer_t *buffer, xep_request_t *own, PyObject *re
     request->request = own;
     request->result = result;
     request->kept = ext_args_keep(handle, values, count);
+    ext_handle_t *used = handle_of(request);
+    if (used != NULL) used->request = (PyObject *)request;
     if (request->kept == NULL || PySet_Add(buffer->pending, (PyObject *)request) != 0) Py_CLEAR(request);
     return (PyObject *)request;
 }
@@ -37,6 +54,7 @@ PyObject *ext_request_new(ext_buffer_t *buffer, xep_request_t *own, PyObject *re
 static int forget(ext_request_t *request, xep_status_t status)
 {
     PyObject *kept = request->kept;
+    forget_use(request);
     request->request = NULL;
     request->kept = NULL;
     Py_INCREF(request); /* the buffer may have the last reference */
@@ -193,6 +211,7 @@ int ext_request_read_after(PyObject *object, xep_request_t **after_p)
 static int clear(PyObject *self)
 {
     ext_request_t *request = (ext_request_t *)self;
+    forget_use(request);
     Py_CLEAR(request->result);
     Py_CLEAR(request->kept);
     Py_CLEAR(request->error);

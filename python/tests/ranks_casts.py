@@ -14,9 +14,10 @@ EXPERTS, TOPK, HIDDEN, TOKENS = 8, 2, 256, 37
 E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
 
 
-@pytest.fixture
-def buffer(group):
-    with group.buffer(EXPERTS, TOPK, HIDDEN, TOKENS, mode="ll") as made:
+@pytest.fixture(params=["ll", "normal"])
+def buffer(group, request):
+    scales = HIDDEN // 64 + 1 if request.param == "normal" else 0
+    with group.buffer(EXPERTS, TOPK, HIDDEN, TOKENS, mode=request.param, scales=scales) as made:
         yield made
 
 
@@ -26,17 +27,25 @@ def rows_of(rank: int) -> torch.Tensor:
     return (torch.randn(TOKENS, HIDDEN, generator=made) * sizes).to(torch.bfloat16)
 
 
+def sources(recv, nranks: int) -> np.ndarray:
+    """The rank that each row came from."""
+    if recv.pair_count is None:
+        return np.repeat(np.arange(nranks), np.diff(np.asarray(recv.src_begin).astype(np.int64)))
+    begin = recv.pair_begin.tolist()
+    source = np.empty(recv.rows, np.int64)
+    for expert, counts in enumerate(recv.pair_count.tolist()):
+        for rank, count in enumerate(counts):
+            source[begin[expert][rank] : begin[expert][rank] + count] = rank
+    return source
+
+
 def exchange(buffer, quant: str, **options):
     """Rows as they were, as they came, and their scales."""
     group = buffer.group
     idx = torch.from_numpy(np.random.default_rng(group.rank).permuted(np.tile(np.arange(EXPERTS), (TOKENS, 1)), axis=1))
     handle = buffer.dispatch(rows_of(group.rank), idx[:, :TOPK].contiguous(), quant=quant, **options)
     recv = handle.recv
-    begin = recv.pair_begin.tolist()
-    source = np.empty(recv.rows, np.int64)
-    for expert, counts in enumerate(recv.pair_count.tolist()):
-        for rank, count in enumerate(counts):
-            source[begin[expert][rank] : begin[expert][rank] + count] = rank
+    source = sources(recv, group.nranks)
     sent = torch.stack([rows_of(rank) for rank in range(group.nranks)])
     tokens = torch.as_tensor(recv.src_token).long()[: recv.rows]
     x, scales = recv.x[: recv.rows], recv.scales

@@ -4,6 +4,8 @@ is no device a stand-in for the driver serves (python/run-tests)."""
 
 from __future__ import annotations
 
+import ctypes
+
 import cuda_memory
 import numpy as np
 import oracle
@@ -11,6 +13,7 @@ import pytest
 from cuda_world import EXPERTS, FLOATS, HIDDEN, TOKENS, TOPK, inputs_of, ll_buffer, normal_buffer, put, tokens_of
 
 import xep
+from xep import _ext
 
 
 @pytest.fixture
@@ -262,6 +265,31 @@ def test_wrong_memory(group, driver, buffer, sent):
             xep.layout(idx, EXPERTS, group.nranks)
     with pytest.raises(ValueError, match='memory: expected "host" or "cuda", got \'gpu\''):
         group.buffer(EXPERTS, TOPK, HIDDEN, TOKENS, memory="gpu")
+
+
+def test_order_of_streams(group, driver):
+    """What one has to do is done when another, or the host, has waited for it."""
+    size, streams = 32 << 20, [driver.stream() for _ in range(2)]
+    address, found = driver.allocate(size), np.zeros(1, np.uint8)
+    last = ctypes.c_uint64(address + size - 1)
+    for value, wait in enumerate((
+        lambda: _ext.stream_wait(driver.device, streams[1], streams[0]),
+        lambda: _ext.Event(driver.device, streams[0]).wait(streams[1]),
+        lambda: _ext.Event(driver.device, streams[0]).synchronize(),
+    ), 1):  # fmt: skip
+        first = ctypes.c_void_p(streams[0])
+        driver._call("cuMemsetD8Async", ctypes.c_uint64(address), value, ctypes.c_size_t(size), first)
+        wait()
+        driver._call("cuMemcpyDtoHAsync_v2", ctypes.c_void_p(found.ctypes.data), last, ctypes.c_size_t(1),
+                     ctypes.c_void_p(streams[1]))  # fmt: skip
+        driver.wait(streams[1])
+        assert found[0] == value
+    driver.free(address)
+    _ext.stream_wait(driver.device, streams[0], streams[0])
+    with pytest.raises(RuntimeError, match="device: expected a CUDA device, got 64"):
+        _ext.Event(64, 0)
+    with pytest.raises(TypeError, match="Event: expected a device and a stream by position"):
+        _ext.Event(device=0, stream=0)
 
 
 def test_wrong_output(group, driver, buffer):

@@ -92,7 +92,7 @@ def check_received(here, here_x, there_x, options) -> None:
 
 def runs_of(handle, options) -> list:
     if not options.get("do_expand"):
-        return [(0, handle.rows)]
+        return [(0, int(handle.psum_num_recv_tokens_per_scaleup_rank[-1]))]
     counts, alignment = handle.num_unaligned_recv_tokens_per_expert.tolist(), options.get("expert_alignment", 1)
     if options.get("do_zero_padding"):
         return [(0, sum(align(count, alignment) for count in counts))]
@@ -111,7 +111,7 @@ def check_handles(there, here, options) -> None:
 
 def check_back(buffer, sent, here, there, asynchronous: bool) -> None:
     """Answers that differ from row to row, made late; weights; a bias."""
-    rows = here.num_expanded_tokens if here.do_expand else here.capacity
+    rows = here.num_expanded_tokens if here.do_expand else here.num_recv_tokens
     answers = torch.randn((rows, HIDDEN), generator=torch.Generator().manual_seed(9)).bfloat16()
     weights = torch.rand((rows,) if here.do_expand else (rows, TOPK), generator=torch.Generator().manual_seed(3))
     bias = torch.ones(sent[0].shape, dtype=torch.bfloat16)

@@ -193,10 +193,46 @@ def test_runtime(world):
     assert runtime.is_available() and runtime.is_internode_available() == (node_count(world.size) > 1)
     assert runtime.get_local_device_id() == 0
     assert type(runtime.get_comm_stream()) is type(world.buffer.get_comm_stream())
-    with pytest.raises(AttributeError, match="buffer.runtime: there is no get_local_ipc_handle on CPU"):
-        runtime.get_local_ipc_handle()
+    with pytest.raises(AttributeError, match="buffer.runtime: there is no nvlink_barrier"):
+        runtime.nvlink_barrier()
+    for call in (runtime.get_local_ipc_handle, runtime.get_local_nvshmem_unique_id, runtime.sync):
+        with pytest.raises(NotImplementedError, match=f"^{call.__name__}: [^.]*xep|^sync: [^.]*$"):
+            call()
     world.buffer.destroy()
     assert world.buffer.runtime is None and not runtime.is_available() and not runtime.is_internode_available()
+
+
+def test_runtime_moves_tokens(world):
+    """By tensors instead of handles, as DeepEP's own Python does it."""
+    runtime, across, late = world.buffer.runtime, node_count(world.size) > 1, (None, False, False)
+    idx, weights = world.topk_idx[world.rank], world.weights[world.rank]
+    x = rows_of("random", world.rank, len(idx))
+    *layout, event = runtime.get_dispatch_layout(idx, world.experts, *late)
+    assert event is None
+    want, _, _, _, handle, _ = world.buffer.dispatch(
+        x, None, *layout[:2], layout[3], layout[2], topk_idx=idx, topk_weights=weights
+    )
+    per_rank, per_node, per_expert, in_rank = layout
+    given = (per_rank, per_node, in_rank, per_expert) if across else (per_rank, in_rank, per_expert)
+    call = runtime.internode_dispatch if across else runtime.intranode_dispatch
+    nothing = (0, 0, None, None, None, None) if across else (0, None, None)
+    recv_x, scales, recv_idx, recv_weights, counts, *tensors, event = call(
+        x, None, idx, weights, *given, *nothing, 1, 0, deep_ep.Config(), *late
+    )
+    assert scales is None and event is None and torch.equal(recv_x, want) and len(counts) == world.experts // world.size
+    kept = handle[1:] if across else (*handle[:4], handle[5])
+    assert all(torch.equal(one, other) for one, other in zip(tensors, kept, strict=True))
+    if across:
+        known = (len(recv_x), 0, tensors[0], tensors[3], tensors[1], tensors[5])
+        back = (tensors[6], in_rank, tensors[2], tensors[3], tensors[4], tensors[7], tensors[8])
+    else:
+        known, back = (len(recv_x), tensors[0], tensors[1]), (tensors[3], tensors[0], tensors[2], tensors[4])
+    again, *rest = call(x + 1, None, None, None, None, *given[1:], *known, 1, 0, deep_ep.Config(), *late)
+    assert torch.equal(again, recv_x + 1) and rest[1:4] == [None] * 3 and rest[-1] is None
+    call = runtime.internode_combine if across else runtime.intranode_combine
+    combined, summed_weights, event = call(recv_x, recv_weights, x, None, *back, deep_ep.Config(), *late)
+    want, want_weights, _ = world.buffer.combine(recv_x, handle, recv_weights, bias=x)
+    assert event is None and torch.equal(combined, want) and torch.equal(summed_weights, want_weights)
 
 
 # ---- errors and events ----

@@ -33,7 +33,7 @@ def poison(world) -> None:
     x = torch.full_like(world.x[world.rank], float("nan"))
     for _ in range(8):
         _, _, _, handle, _ = world.buffer.dispatch(**dict(world.mine(), x=x))
-    world.buffer.combine(torch.full((handle.rows, x.shape[1]), float("nan"), dtype=torch.bfloat16), handle)
+    world.buffer.combine(torch.full((handle.num_recv_tokens, x.shape[1]), float("nan"), dtype=torch.bfloat16), handle)
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
@@ -163,7 +163,7 @@ def test_many_dispatches_in_flight(elastic):
 def test_results_that_are_dropped_keep_no_slot(elastic):
     """Nobody waits for the event, and no collector runs."""
     world = make_world(elastic(), "random")
-    rows = world.buffer.dispatch(**world.mine())[3].rows
+    rows = world.buffer.dispatch(**world.mine())[3].num_recv_tokens
     gc.collect()
     gc.disable()
     try:
@@ -261,6 +261,23 @@ def test_wrong_arguments(elastic):
     assert buffer.runtime is None
     with pytest.raises(RuntimeError, match="the Buffer was destroyed"):
         buffer.dispatch(**mine)
+
+
+def test_a_handle_shows_what_deepep_shows(elastic):
+    world = make_world(elastic())
+    handle = world.buffer.dispatch(**world.mine())[3]
+    shown = {name for name in dir(handle) if not name.startswith("_")}
+    assert shown == {
+        "do_expand", "num_experts", "expert_alignment", "num_max_tokens_per_rank", "num_sms", "topk_idx",
+        "num_recv_tokens", "num_expanded_tokens", "num_recv_tokens_per_expert_list",
+        "psum_num_recv_tokens_per_scaleup_rank", "psum_num_recv_tokens_per_expert",
+        "num_unaligned_recv_tokens_per_expert", "recv_src_metadata", "dst_buffer_slot_idx",
+        "token_metadata_at_forward", "channel_linked_list", "cached_recv_src_metadata_before_sort",
+    }  # fmt: skip
+    assert all(hasattr(handle, name) for name in shown)
+    for name in ("rows", "xep", "owner", "capacity"):
+        with pytest.raises(AttributeError, match=f"EPHandle: there is no {name}"):
+            getattr(handle, name)
 
 
 @pytest.mark.parametrize("expand", [False, True])

@@ -140,6 +140,24 @@ def test_handles_end_with_cleaning(world):
     check(world, "call", False, False, False)
 
 
+def test_runtime_moves_tokens(world):
+    """By tensors instead of a handle, as DeepEP's own Python does it."""
+    runtime = world.buffer.runtime
+    (rows, scales), counts, handle, _, _ = world.dispatch()
+    found = runtime.low_latency_dispatch(
+        world.x, world.idx, None, None, MOST, world.experts, True, False, False, False, False
+    )
+    assert torch.equal(found[2], counts) and found[5:] == (None, None)
+    for expert, count in enumerate(counts.tolist()):
+        for one, other in ((found[0], rows), (found[1], scales), (found[3], handle[0])):
+            assert torch.equal(one[expert, :count].float(), other[expert, :count].float())
+    answers = torch.randn(rows.shape).bfloat16()
+    want = world.combine(answers, handle)[0]
+    how = (None, MOST, world.experts, False, False, False, False)
+    combined, event, hook = runtime.low_latency_combine(answers, world.idx, world.weights, *found[3:5], *how)
+    assert event is None and hook is None and torch.equal(combined, want)
+
+
 def test_nothing_is_copied(world):
     """What is received, and where the answers go, lies in the buffer's own memory; what is combined, where it was."""
     recv_x, _, handle, _, _ = world.dispatch()
@@ -151,6 +169,8 @@ def test_nothing_is_copied(world):
     passed = {}
 
     class Spy:
+        parked = None
+
         def combine(self, x, **options):
             passed.update(options, x=x)
             return real.combine(x, **options)

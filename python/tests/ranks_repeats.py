@@ -130,6 +130,34 @@ def test_too_many_handles(buffer, kind):
     assert buffer.slots_held() == 0
 
 
+def test_more_handles_than_slots(buffer, kind):
+    """Those used last keep theirs, on every rank alike; of the others is known what was counted."""
+    buffer.limit_handles(2)
+    arrays, held = arrays_of(kind, 4), []
+    held.append(buffer.dispatch(*arrays))
+    known = [np.asarray(one).copy() for one in (held[0].recv.topk_idx, held[0].recv.src_token, held[0].recv.rank_rows)]
+    held.append(buffer.dispatch(*arrays))
+    held[0].combine(held[0].recv.x)
+    held.append(buffer.dispatch(*arrays))
+    assert [handle.parked is None for handle in held] == [True, False, True]
+    request = held[0].combine_async(held[0].recv.x)  # in flight until it is parked
+    held += [buffer.dispatch(held[2].recv.x[:0], arrays[1][:0]), buffer.dispatch(*arrays)]
+    assert [handle.parked is None for handle in held] == [False, False, False, True, True] and request.done()
+    assert all((np.asarray(one) == other).all() for one, other in zip(held[0].parked, known))
+    assert held[0].parked.pair_begin is None and buffer.slots_held() == 2
+    with pytest.raises(ValueError, match="the handle was released"):
+        held[0].combine(held[0].parked.src_token)
+    del held[3]  # counts as before: what a rank drops is known to no other
+    held.append(buffer.dispatch(*arrays))
+    assert held[3].parked is None and buffer.slots_held() == 2
+    held[3].park()
+    buffer.park()
+    assert buffer.slots_held() == 0 and held[4].parked is not None
+    for wrong in (0, 2):
+        with pytest.raises(ValueError, match="most: expected 1 or more, once for each Buffer"):
+            buffer.limit_handles(wrong)
+
+
 def test_rows_that_do_not_fit(group, kind):
     with group.buffer(EXPERTS, TOPK, HIDDEN, TOKENS, dtype="float32", recv_rows=4 * group.nranks) as buffer:
         few, many = arrays_of(kind, 4), arrays_of(kind, TOKENS)

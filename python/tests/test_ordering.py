@@ -6,13 +6,15 @@ from __future__ import annotations
 
 import contextlib
 import gc
+from typing import Any, Optional
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 import deep_ep  # noqa: E402
-from deep_ep import arguments, low_latency  # noqa: E402
+from deep_ep import arguments, low_latency, streams  # noqa: E402
 from deep_ep import experts as by_expert  # noqa: E402
+from deep_ep.pool import NormalPool  # noqa: E402
 from deep_ep.streams import DeviceQueue, HookOrdering  # noqa: E402
 from xep import _ext  # noqa: E402
 
@@ -20,22 +22,42 @@ DEVICE = torch.device("cuda", 0)
 
 
 class Stream:
-    """Enqueues nothing, and tells the log."""
+    """Enqueues nothing. Its address is its place among all that there are."""
 
-    device_index = 0
+    device_index, device_type = 0, 1
+    made: list[Stream] = []
 
-    def __init__(self, name: str, log: list) -> None:
-        self.name, self.log, self.marks = name, log, 0
+    def __init__(self, name: str) -> None:
+        self.name, self.marks, self.stream_id = name, 0, len(Stream.made)
+        self.cuda_stream = self.stream_id
+        self.ids = (self.stream_id, self.device_index, self.device_type)
+        Stream.made.append(self)
 
-    def wait_stream(self, other: Stream) -> None:
-        self.log.append(f"{self.name} waits for {other.name}")
+    @staticmethod
+    def called(name: str) -> Stream:
+        return next(stream for stream in Stream.made if stream.name == name)
 
-    def wait_event(self, event: str) -> None:
-        self.log.append(f"{self.name} waits for {event}")
 
-    def record_event(self) -> str:
-        self.marks += 1
-        return f"event {self.marks} of {self.name}"
+class Driver:
+    """What the compiled module has of it; tells the log."""
+
+    def __init__(self, log: list) -> None:
+        self.log = log
+
+    def stream_wait(self, device: int, waiter: int, other: int) -> None:
+        self.log.append(f"{Stream.made[waiter].name} waits for {Stream.made[other].name}")
+
+    def Event(self, device: int, stream: int) -> Event:
+        return Event(Stream.made[stream], self.log)
+
+
+class Event:
+    def __init__(self, stream: Stream, log: list) -> None:
+        stream.marks += 1
+        self.name, self.log = f"event {stream.marks} of {stream.name}", log
+
+    def wait(self, stream: int) -> None:
+        self.log.append(f"{Stream.made[stream].name} waits for {self.name}")
 
 
 class Tensor:
@@ -57,28 +79,38 @@ class Handle:
 
 @pytest.fixture
 def log(monkeypatch):
-    """torch.cuda with a stream "compute" that is current and one "comm" that a Buffer makes."""
+    """A device with a stream "compute" that is current, and one "comm" that a Buffer makes."""
     found: list[str] = []
-    now = [Stream("compute", found)]
+    monkeypatch.setattr(Stream, "made", [])
+    now = [Stream("compute")]
 
-    @contextlib.contextmanager
-    def stream(inner: Stream):
-        now.append(inner)
-        yield
-        now.pop()
+    def stream_of(*_: Any, stream_id: Optional[int] = None, **__: Any) -> Stream:
+        return Stream("comm") if stream_id is None else Stream.made[stream_id]
 
+    monkeypatch.setattr(torch.cuda, "Stream", stream_of)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     for name, value in {
-        "Stream": lambda _device, priority: Stream("comm", found),
-        "current_stream": lambda _device=None: now[-1],
-        "stream": stream,
-        "current_device": lambda: 0,
-        "set_stream": lambda inner: now.__setitem__(-1, inner),
-        "set_device": lambda device: found.append(f"device {device}"),
-        "is_initialized": lambda: True,
-        "is_current_stream_capturing": lambda: False,
+        "getCurrentStream": lambda _device: now[-1].ids,
+        "getCurrentRawStream": lambda _device: now[-1].cuda_stream,
+        "setStream": lambda stream_id, device_index, device_type: now.append(Stream.made[stream_id]),
+        "getDevice": lambda: 0,
+        "isCurrentStreamCapturing": lambda: False,
     }.items():
-        monkeypatch.setattr(torch.cuda, name, value)
+        monkeypatch.setattr(torch._C, f"_cuda_{name}", value, raising=False)
+    for module in (streams, deep_ep.utils.event):
+        monkeypatch.setattr(module, "_ext", Driver(found))
+    found_now[:] = [now]
     return found
+
+
+found_now: list[list[Stream]] = [[]]
+
+
+@contextlib.contextmanager
+def other_stream():
+    found_now[0].append(Stream("other"))
+    yield
+    found_now[0].append(Stream.called("compute"))
 
 
 def test_the_program_waits(log):
@@ -119,7 +151,7 @@ def test_an_error(log):
     with pytest.raises(ValueError, match="wrong"):
         with queue.ordering(deep_ep.Buffer.capture(), True, False):
             raise ValueError("wrong")
-    assert log[-1] == "compute waits for comm" and torch.cuda.current_stream().name == "compute"
+    assert log[-1] == "compute waits for comm" and found_now[0][-1].name == "compute"
 
 
 def test_slots_that_go_back(log):
@@ -130,7 +162,7 @@ def test_slots_that_go_back(log):
         ordering.end(None)
     queue.free_slots()
     del log[:]
-    with torch.cuda.stream(Stream("other", log)):
+    with other_stream():
         del handle
         gc.collect()
     with queue.ordering(deep_ep.Buffer.capture(), True, False):
@@ -139,6 +171,23 @@ def test_slots_that_go_back(log):
     assert sorted(log[1:]) == ["comm waits for event 1 of compute", "comm waits for event 1 of other"]
     queue.free_slots()
     assert len(log) == 3, "once"
+
+
+def test_slots_that_a_dispatch_takes(log):
+    """Are given back before the stream comes after what reads them."""
+    calls: list = []
+
+    class Buffer:
+        def _make_room(self, cached):
+            calls.append(f"parks, but not {cached}")
+
+        def dispatch(self, *_, **__):
+            calls.append("dispatches")
+
+    pool = NormalPool.__new__(NormalPool)
+    pool._on, pool._free_slots = DEVICE, lambda: calls.append("waits for readers")
+    pool._send(Buffer(), True, None, None, None, dict(cached="this"))
+    assert calls == ["parks, but not this", "waits for readers", "dispatches"]
 
 
 def test_slots_that_a_handle_keeps(log):
@@ -156,7 +205,7 @@ def test_slots_that_a_handle_keeps(log):
     for _ in range(2):
         with queue.ordering(None, True, False):
             pass
-    torch.cuda.current_stream().record_event()
+    deep_ep.EventHandle()
     del log[:], handle
     queue.free_slots()
     assert log == ["compute waits for event 1 of compute"]
@@ -228,9 +277,10 @@ def test_rows_by_expert(rows, topk, local, alignment):
     idx = torch.topk(torch.rand((rows, max(topk, local) + 2), generator=generator), topk, dim=1, sorted=False).indices
     idx[idx >= local] = -1
     counts = [int((idx == e).sum()) for e in range(local)]
-    ours, theirs = (make(idx, counts, alignment) for make in (by_expert.Places, by_expert.DevicePlaces))
-    assert torch.equal(ours.slots, theirs.slots)
     total = sum(-(-n // alignment) * alignment for n in counts)
+    ours = by_expert.Places(idx, counts, alignment)
+    theirs = by_expert.PlacesThere(idx, torch.tensor(counts), alignment, total)
+    assert torch.equal(ours.slots, theirs.slots)
     x = torch.randn((rows, 6), generator=generator).bfloat16()
     x[::3, 0], x[1::3, 1], x[2::3, 2] = -0.0, float("inf"), float("nan")
     for source in (x, x.view(torch.uint8), torch.arange(float(2 * rows)).view(rows, 2)):
@@ -240,8 +290,8 @@ def test_rows_by_expert(rows, topk, local, alignment):
         assert torch.equal(found[0].view(torch.uint8), found[1].view(torch.uint8))
     weights = torch.rand((rows, topk), generator=generator)
     found = [torch.zeros(total) for _ in range(2)]
-    ours.spread_selections(found[0], weights)
-    theirs.spread_selections(found[1], weights)
+    ours.spread_selections(found[0], weights, True)
+    theirs.spread_selections(found[1], weights, True)
     assert torch.equal(*found) and torch.equal(ours.fold_selections(found[0]), theirs.fold_selections(found[0]))
     expanded = torch.randn((total, 5), generator=generator).bfloat16()
     expanded[::2, 1] = -0.0

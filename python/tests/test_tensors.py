@@ -67,6 +67,23 @@ def test_a_sign_is_seen_where_another_tensor_was(send):
         send(negative)
 
 
+def test_plain_tensors(send):
+    """What deep_ep asks of each tensor, at once."""
+    from xep import Dtype
+    from xep._ext import is_plain
+
+    send(torch.ones((T, H)).bfloat16())  # torch is known from then on
+    x, any_type = torch.zeros((4, 6)), (1 << 12) - 2
+    assert is_plain(x, 1 << Dtype.FP32, 4, 6) and is_plain(x, any_type, -1, -1) and is_plain(x[:1, :5], any_type, 1, 5)
+    assert is_plain(x[:0], any_type, 0, 6) and is_plain(x[0], any_type, 6)
+    for no in (x.t(), x[:, :5], x[::2], x.to("meta"), x.numpy(), x.to_sparse(), None, torch.nn.Parameter(x)):
+        assert not is_plain(no, any_type, -1, -1)
+    assert not any((is_plain(x, 1 << Dtype.BF16, -1, -1), is_plain(x, any_type, 3, -1), is_plain(x, any_type, -1)))
+    for wrong in ((x,), (x, 1), (x, None, 1)):
+        with pytest.raises(TypeError):
+            is_plain(*wrong)
+
+
 def test_an_output_with_a_sign_is_refused():
     x = torch.ones((T, H))
     with xep.Group() as group, group.buffer(E, K, H, T, dtype="float32", combine_dtype="float32") as buffer:

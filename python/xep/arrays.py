@@ -7,13 +7,12 @@ from __future__ import annotations
 import operator
 import sys
 import warnings
-from typing import Any, NoReturn, Optional
+from typing import Any, NamedTuple, NoReturn, Optional
 
 import numpy as np
 
 from . import _ext, dlpack
 from .dtypes import SIZES, Dtype, Quant, Rows, dtype_of, name_of, need_dtype
-
 
 # ---- types that the package ml_dtypes adds to numpy ----
 
@@ -129,7 +128,7 @@ def stream_of(stream: Any, device: int) -> int:
     if stream is None:
         import torch
 
-        return torch.cuda.current_stream(device).cuda_stream
+        return torch._C._cuda_getCurrentRawStream(device)
     protocol = getattr(stream, "__cuda_stream__", None)
     found = protocol()[1] if callable(protocol) else stream
     for name in ("cuda_stream", "ptr"):
@@ -149,6 +148,25 @@ def view(memory: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, .
     steps = [stride // dtype.itemsize for stride in strides]
     count = 1 + sum((n - 1) * step for n, step in zip(shape, steps))
     return torch.frombuffer(memory, dtype=dtype, count=count, offset=offset).as_strided(shape, steps)
+
+
+# ---- handles without a slot ----
+
+
+class Parked(NamedTuple):
+    """Of a dispatch that has given its slot back: as of Received, but copies."""
+
+    topk_idx: Any
+    src_token: Any
+    rank_rows: Any
+    pair_begin: Any
+    pair_count: Any
+
+
+def parked(handle: _ext.Handle) -> Parked:
+    recv = handle.recv
+    arrays = (recv.topk_idx, recv.src_token, recv.rank_rows, recv.pair_begin, recv.pair_count)
+    return Parked(*(None if one is None else one.clone() if hasattr(one, "clone") else one.copy() for one in arrays))
 
 
 # ---- what objects say of themselves ----

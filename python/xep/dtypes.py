@@ -30,7 +30,7 @@ class Dtype(enum.IntEnum):
 
 
 class Quant(enum.IntEnum):
-    """``xep_quant_t``: how mode ll casts rows on their way."""
+    """``xep_quant_t``: how rows are cast on their way, there or, in mode ll, back."""
 
     NONE = 0
     E4M3 = 1
@@ -43,6 +43,7 @@ class Quant(enum.IntEnum):
     INT8 = 8
     INT8_ROW = 9
     E4M3_STATIC = 10
+    LOGFMT = 11  #: of a combine alone
 
 
 class Rows(enum.IntEnum):

@@ -236,7 +236,8 @@ class Buffer(_ext.Buffer):
 
     experts: E of the whole group. topk: most selections of a token. hidden: most elements of a row. tokens: most tokens
     a rank dispatches at once. mode: None: XEP_MODE, else "normal"; "ll": rows by expert. dtype: widest element
-    dispatched. combine_dtype: widest combined: bfloat16, float16, float32. scales: most 4-byte scales of a token.
+    dispatched. combine_dtype: widest combined: bfloat16, float16, float32. scales: most 4-byte scales of a token, in
+    mode normal those of a cast, too.
     recv_rows: most rows a rank receives at once, 0: the worst case, or with pieces, and where there is no memory for
     the worst case, what an even load brings and a quarter more. pieces: host memory: dispatches may come in pieces of
     so many rows (dispatch(pieces=True), Handle.pieces()). slots: handles that live at once. threads: that copy and

@@ -263,11 +263,23 @@ static xep_status_t check_scales(const xep_buffer_t *buffer, xep_dispatch_args_t
     return XEP_OK;
 }
 
-static int is_quant_scale_sane(const xep_dispatch_args_t *a)
+static int is_quant_scale_sane(xep_quant_t quant, float scale)
 {
-    if (a->quant_scale == 0) return a->quant != XEP_QUANT_E4M3_STATIC;
-    return (a->quant == XEP_QUANT_E4M3_STATIC || a->quant == XEP_QUANT_NVFP4) && a->quant_scale >= 1e-30f &&
-           a->quant_scale <= 1e30f;
+    if (scale == 0) return quant != XEP_QUANT_E4M3_STATIC;
+    return (quant == XEP_QUANT_E4M3_STATIC || quant == XEP_QUANT_NVFP4) && scale >= 1e-30f && scale <= 1e30f;
+}
+
+/* Of a dispatch, most is the last cast; of a combine there is LogFMT, too. */
+static xep_status_t check_quant(xep_quant_t quant, xep_quant_t most, float scale)
+{
+    if ((unsigned)quant > most)
+        return xep_fail(XEP_ERR_INVALID, "invalid quant: %d (one of XEP_QUANT_*%s)", (int)quant,
+                        quant == XEP_QUANT_LOGFMT ? "; XEP_QUANT_LOGFMT is for a combine" : "");
+    if (is_quant_scale_sane(quant, scale)) return XEP_OK;
+    return xep_fail(XEP_ERR_INVALID,
+                    "invalid quant_scale: %g (1e-30 to 1e30 with XEP_QUANT_E4M3_STATIC, which needs one, and "
+                    "XEP_QUANT_NVFP4; else 0)",
+                    (double)scale);
 }
 
 static xep_status_t check_flags(const xep_buffer_t *buffer, const xep_dispatch_args_t *a)
@@ -284,16 +296,10 @@ static xep_status_t check_flags(const xep_buffer_t *buffer, const xep_dispatch_a
 /* whether the mode does it is the mode's to say; here only what nobody can mean */
 static xep_status_t check_choices(const xep_dispatch_args_t *a)
 {
-    if ((unsigned)a->quant > XEP_QUANT_E4M3_STATIC)
-        return xep_fail(XEP_ERR_INVALID, "invalid quant: %d (one of XEP_QUANT_*)", (int)a->quant);
     if ((unsigned)a->arrangement > XEP_ROWS_BY_EXPERT_PADDED)
         return xep_fail(XEP_ERR_INVALID, "invalid arrangement: %d (one of XEP_ROWS_*)", (int)a->arrangement);
-    if (!is_quant_scale_sane(a))
-        return xep_fail(XEP_ERR_INVALID,
-                        "invalid quant_scale: %g (1e-30 to 1e30 with "
-                        "XEP_QUANT_E4M3_STATIC, which needs one, and XEP_QUANT_NVFP4; else 0)",
-                        (double)a->quant_scale);
-    if (a->quant == XEP_QUANT_NONE) return XEP_OK;
+    xep_status_t status = check_quant(a->quant, XEP_QUANT_E4M3_STATIC, a->quant_scale);
+    if (status != XEP_OK || a->quant == XEP_QUANT_NONE) return status;
     if (a->dtype != XEP_BF16 && a->dtype != XEP_FP16 && a->dtype != XEP_FP32)
         return xep_fail(XEP_ERR_INVALID, "invalid dtype: %s (with quant: bf16, fp16 or fp32)",
                         xep_dtype_name(a->dtype));
@@ -399,10 +405,12 @@ static xep_status_t check_combine_weights(const xep_handle_t *h, xep_combine_arg
 /* What ll weighs rows with, at the rank that the tokens belong to; that normal knows no such thing, it says itself. */
 static xep_status_t check_source_weights(const xep_handle_t *h, xep_combine_args_t *a)
 {
-    if ((a->flags & ~(uint32_t)XEP_COMBINE_LOGFMT) != 0)
+    if ((a->flags & ~(uint32_t)XEP_COMBINE_SUM_AT_OWNER) != 0)
         return xep_fail(XEP_ERR_INVALID, "invalid flags: %#x (bits of XEP_COMBINE_*)", a->flags);
-    if ((a->flags & XEP_COMBINE_LOGFMT) != 0 && a->dtype != XEP_BF16)
-        return xep_fail(XEP_ERR_INVALID, "invalid dtype: %s (with XEP_COMBINE_LOGFMT: bf16)", xep_dtype_name(a->dtype));
+    xep_status_t status = check_quant(a->quant, XEP_QUANT_LOGFMT, a->quant_scale);
+    if (status != XEP_OK) return status;
+    if (a->quant != XEP_QUANT_NONE && a->dtype != XEP_BF16)
+        return xep_fail(XEP_ERR_INVALID, "invalid dtype: %s (with quant: bf16)", xep_dtype_name(a->dtype));
     if (a->weights == NULL) return XEP_OK;
     return check_matrix("weights", "weights_stride", a->weights, &a->weights_stride, h->tokens,
                         (uint64_t)h->topk * sizeof(float), sizeof(float));

@@ -285,7 +285,7 @@ AT(xep_reduce_args_t, topk_weights, 64);
 AT(xep_reduce_args_t, out_weights, 72);
 AT(xep_reduce_args_t, stream, 80);
 
-SIZE(xep_combine_args_t, 176);
+SIZE(xep_combine_args_t, 184);
 AT(xep_combine_args_t, size, 0);
 AT(xep_combine_args_t, x, 8);
 AT(xep_combine_args_t, x_stride, 16);
@@ -308,6 +308,8 @@ AT(xep_combine_args_t, wait_ns, 144);
 AT(xep_combine_args_t, stream, 152);
 AT(xep_combine_args_t, missing, 160);
 AT(xep_combine_args_t, missing_stride, 168);
+AT(xep_combine_args_t, quant, 176);
+AT(xep_combine_args_t, quant_scale, 180);
 
 SIZE(xep_shape_t, 152);
 AT(xep_shape_t, rank, 0);

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "cast.h"
+#include "codec.h"
 #include "cpu.h"
 #include "logfmt.h"
 #include "weigh.h"
@@ -50,6 +51,15 @@ static void run_cast(const work_t *work)
         xep_cast_select(work->quant, work->dtype, work->simd, work->quant == XEP_QUANT_E4M3_STATIC ? 0.01f : 0);
     for (size_t r = 0; r < work->rows; r++)
         cast.row(&cast, work->out + r * work->stride, work->scales, in_row(work, r), work->hidden, in_row(work, r + 1));
+}
+
+/* back to bf16, of what lies there; scales are any bits */
+static void run_cast_back(const work_t *work)
+{
+    const xep_decode_fn decode = xep_decode_select(work->simd);
+    for (size_t r = 0; r < work->rows; r++)
+        decode(work->quant, (uint16_t *)(void *)in_row(work, r), work->out + r * work->stride, work->scales,
+               work->hidden, 0.01f);
 }
 
 /* all rows into one */
@@ -153,6 +163,10 @@ int main(int argc, char **argv)
         {"cast bf16, int8", run_cast, XEP_BF16, XEP_QUANT_INT8, 1},
         {"cast bf16, int8_row", run_cast, XEP_BF16, XEP_QUANT_INT8_ROW, 1},
         {"cast bf16, e4m3_static", run_cast, XEP_BF16, XEP_QUANT_E4M3_STATIC, 1},
+        {"back from e4m3", run_cast_back, XEP_BF16, XEP_QUANT_E4M3, 1},
+        {"back from mxfp8", run_cast_back, XEP_BF16, XEP_QUANT_MXFP8, 1},
+        {"back from nvfp4", run_cast_back, XEP_BF16, XEP_QUANT_NVFP4, 1},
+        {"back from int8", run_cast_back, XEP_BF16, XEP_QUANT_INT8, 1},
         {"weigh bf16", run_weigh, XEP_BF16, 0, 1},
         {"weigh fp16", run_weigh, XEP_FP16, 0, 1},
         {"weigh fp32", run_weigh, XEP_FP32, 0, 1},

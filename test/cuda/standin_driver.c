@@ -145,6 +145,13 @@ API cuEventQuery(void *handle)
     return event->stream == NULL || standin_stream_is_past(event->stream, event->given) ? DONE : NOT_READY;
 }
 
+API cuEventSynchronize(void *handle)
+{
+    const event_t *event = handle;
+    if (event->stream != NULL) standin_stream_wait(event->stream, event->given);
+    return DONE;
+}
+
 static void wait_event(const void *args)
 {
     const event_t *event = args;

@@ -118,7 +118,7 @@ static xep_buffer_params_t params_of(const mp_job_t *job)
     p.experts = c->experts;
     p.topk = c->topk;
     p.hidden = c->hidden;
-    p.scales = c->nscales;
+    p.scales = job->shape.by_expert ? c->nscales : oracle_received_scales(&job->shape); /* of a cast, too */
     p.tokens = c->tokens == 0 ? 1 : c->tokens;
     p.dtype = job->shape.dtype;
     p.combine_dtype = job->shape.combine_dtype;

@@ -49,9 +49,9 @@ static script_call_t *call_add(script_t *script, script_kind_t kind, uint32_t ha
     return call;
 }
 
-static script_call_t *maker(script_t *script, uint32_t handle)
+const script_call_t *script_maker(const script_t *script, uint32_t handle)
 {
-    script_call_t *call = script->calls;
+    const script_call_t *call = script->calls;
     while (call->kind != CALL_DISPATCH || call->handle != handle) call++;
     return call;
 }
@@ -60,8 +60,9 @@ script_call_t *script_dispatch(script_t *script, uint32_t handle, uint32_t cache
 {
     static const xep_dtype_t of_bytes[] = {[1] = XEP_U8, [2] = XEP_BF16, [4] = XEP_FP32, [8] = XEP_INT64};
     const xep_shape_t *shape = &script->shape;
-    script_call_t *call = call_add(script, CALL_DISPATCH, handle), *origin = call;
-    if (cached != SCRIPT_NO_HANDLE) origin = maker(script, cached);
+    script_call_t *call = call_add(script, CALL_DISPATCH, handle);
+    const script_call_t *origin = call;
+    if (cached != SCRIPT_NO_HANDLE) origin = script_maker(script, cached);
     call->cached = cached;
     call->turn = script->turn++;
     call->origin = origin == call ? call->number : origin->origin;
@@ -103,7 +104,7 @@ static void copy_final(const script_t *script, script_call_t *call)
 script_call_t *script_next(script_t *script, uint32_t handle)
 {
     script_call_t *call = call_add(script, CALL_NEXT, handle);
-    call->kept = maker(script, handle)->kept;
+    call->kept = script_maker(script, handle)->kept;
     call->turn = script->turn++;
     copy_final(script, call);
     return call;
@@ -245,7 +246,7 @@ static void dispatch_random(sim_dice_t *dice, script_t *script, script_call_t *c
 static void outputs_random(sim_dice_t *dice, script_t *script, script_call_t *call)
 {
     call->dtype = script_dtype(dice, script->shape.combine_elem_bytes, XEP_BF16, XEP_FP32);
-    if (script->integers) call->hidden = maker(script, call->handle)->hidden;
+    if (script->integers) call->hidden = script_maker(script, call->handle)->hidden;
     if (!script->integers && sim_chance(dice, 20)) call->hidden = 1 + (uint32_t)sim_below(dice, call->hidden);
     call->weights = sim_chance(dice, 40);
     call->special = sim_chance(dice, 20);
@@ -254,7 +255,7 @@ static void outputs_random(sim_dice_t *dice, script_t *script, script_call_t *ca
 
 static void combine_random(sim_dice_t *dice, script_t *script, script_call_t *call)
 {
-    if (maker(script, call->handle)->rest != 0) copy_final(script, call);
+    if (script_maker(script, call->handle)->rest != 0) copy_final(script, call);
     else outputs_random(dice, script, call);
     odd_random(dice, script, call);
 }
@@ -285,7 +286,7 @@ static void next_random(sim_dice_t *dice, script_t *script, living_t *living, ui
 /* One of several pieces: the next, as long as there are any; then a combine, if there are outputs, and one alone. */
 static int use_random(sim_dice_t *dice, script_t *script, living_t *living, uint32_t handle)
 {
-    const script_call_t *made = maker(script, handle);
+    const script_call_t *made = script_maker(script, handle);
     if (living->rest[handle] != 0) {
         next_random(dice, script, living, handle);
         return 1;

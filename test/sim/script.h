@@ -34,7 +34,7 @@ typedef enum {
     ODD_SENT,
     ODD_IDX_DTYPE,
     ODD_QUANT,
-    ODD_LOGFMT,
+    ODD_AT_OWNER,
     ODD_CACHED,
     ODD_IN_PLACE,
     ODD_PIECES,
@@ -57,7 +57,7 @@ typedef struct script_call {
     xep_dtype_t idx_dtype, scales_dtype;
     int weights;      /* dispatch: topk_weights; combine: by rank they are sent back, by expert it is given others */
     int sent;         /* dispatch: weights travel with the rows by expert */
-    int logfmt;       /* combine */
+    int at_owner;     /* combine: XEP_COMBINE_SUM_AT_OWNER */
     int in_place;     /* dispatch */
     int in_pieces;    /* dispatch: XEP_DISPATCH_PIECES */
     uint64_t rest;    /* dispatch: how many pieces it has beyond the first */
@@ -116,6 +116,9 @@ void script_expect(const script_t *script, script_call_t *call);
 xep_dtype_t script_dtype(sim_dice_t *dice, size_t most, xep_dtype_t first, xep_dtype_t last);
 
 /** What E4M3_STATIC divides by; the other casts need none. */
+/** The dispatch that made a handle. */
+const script_call_t *script_maker(const script_t *script, uint32_t handle);
+
 float script_quant_scale(const script_call_t *call);
 
 /** Whether a rank is the one that says something else. */

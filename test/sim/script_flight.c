@@ -306,7 +306,8 @@ static void spoil_combine(uint32_t rank, const script_call_t *call, xep_combine_
 {
     if (script_is_odd(call, rank, ODD_DTYPE)) args->dtype = call->dtype == XEP_BF16 ? XEP_FP16 : XEP_BF16;
     if (script_is_odd(call, rank, ODD_HIDDEN)) args->hidden--;
-    if (script_is_odd(call, rank, ODD_LOGFMT)) args->flags ^= XEP_COMBINE_LOGFMT;
+    if (script_is_odd(call, rank, ODD_AT_OWNER)) args->flags ^= XEP_COMBINE_SUM_AT_OWNER;
+    if (script_is_odd(call, rank, ODD_QUANT)) args->quant = XEP_QUANT_NONE;
 }
 
 script_flight_t *script_flight_combine(sim_rank_t *rank, const script_t *script, const script_call_t *call,
@@ -322,7 +323,9 @@ script_flight_t *script_flight_combine(sim_rank_t *rank, const script_t *script,
         .size = sizeof *args,
         .dtype = call->dtype,
         .hidden = call->hidden,
-        .flags = call->logfmt ? XEP_COMBINE_LOGFMT : 0u,
+        .flags = call->at_owner ? XEP_COMBINE_SUM_AT_OWNER : 0u,
+        .quant = call->quant,
+        .quant_scale = script_quant_scale(call),
     };
     flight->op.combine = args;
     make_outputs(rank, flight, &truth.shape, input, stride);

@@ -158,9 +158,11 @@ static void add_combine(script_truth_t *truth, uint32_t rank, const sim_options_
     truth->shape.hidden = combine->hidden;
     truth->shape.combine_dtype = combine->dtype;
     truth->shape.unweighted = is_unweighted(truth);
-    if (!combine->logfmt) return;
-    for (uint32_t r = 0; r < options->nranks; r++) truth->logfmt_from[r] = options->node[r] != options->node[rank];
-    truth->shape.logfmt_from = truth->logfmt_from;
+    truth->shape.sum_at_owner = combine->at_owner;
+    truth->shape.combine_quant = combine->quant;
+    truth->shape.combine_scale = script_quant_scale(combine);
+    for (uint32_t r = 0; r < options->nranks; r++) truth->encoded_from[r] = options->node[r] != options->node[rank];
+    truth->shape.encoded_from = truth->encoded_from;
 }
 
 void script_truth_make(script_truth_t *truth, const script_t *script, const script_call_t *dispatch,

@@ -13,7 +13,7 @@ typedef struct script_truth {
     const script_call_t *dispatch, *combine; /* combine: NULL where only the dispatch is asked for */
     oracle_routing_t routing;
     oracle_shape_t shape;
-    uint8_t logfmt_from[SIM_MAX_RANKS];
+    uint8_t encoded_from[SIM_MAX_RANKS];
     uint64_t tokens[SIM_MAX_RANKS]; /* of a dispatch that is without ranks */
     const uint8_t *lost;            /* [R] 1: what the experts of a rank have made is not in the combine; NULL: none */
 } script_truth_t;

@@ -37,17 +37,20 @@ static void make_dispatch(sim_dice_t *dice, const script_t *script, script_call_
 
 static void make_combine(sim_dice_t *dice, const script_t *script, script_call_t *call)
 {
-    (void)script;
-    call->logfmt = call->dtype == XEP_BF16 && sim_chance(dice, 30);
+    const script_call_t *dispatch = script_maker(script, call->handle);
+    const int weighs = call->weights || (script->calls[dispatch->origin].weights && !dispatch->sent);
+    if (call->dtype == XEP_BF16 && sim_chance(dice, 40))
+        call->quant = (xep_quant_t)(1 + sim_below(dice, XEP_QUANT_LOGFMT));
+    call->at_owner = !weighs && sim_chance(dice, 50);
 }
 
 static int notices(const script_t *script, const script_call_t *call)
 {
     (void)script;
     switch (call->odd) {
-    case ODD_QUANT: return call->kind == CALL_DISPATCH && call->quant != XEP_QUANT_NONE;
+    case ODD_QUANT: return call->quant != XEP_QUANT_NONE;
     case ODD_SENT: return call->kind == CALL_DISPATCH && call->weights;
-    case ODD_LOGFMT: return call->kind == CALL_COMBINE && call->logfmt;
+    case ODD_AT_OWNER: return call->kind == CALL_COMBINE && call->at_owner;
     default: return 0;
     }
 }
@@ -64,7 +67,7 @@ static void edit(script_call_t *call)
 {
     call->weights = 1;
     if (call->odd == ODD_QUANT) call->quant = XEP_QUANT_E4M3, call->nscales = 0;
-    if (call->odd == ODD_LOGFMT) call->logfmt = 1;
+    if (call->odd == ODD_AT_OWNER) call->at_owner = 1, call->weights = 0;
 }
 
 static void mismatch(void **state)
@@ -81,7 +84,8 @@ static void mismatch(void **state)
         {CALL_COMBINE, ODD_REFUSED, NOT_THE_SAME},
         {CALL_COMBINE, ODD_DTYPE, "rank 0 and rank 2 disagree on dtype: bf16, fp16"},
         {CALL_COMBINE, ODD_HIDDEN, "rank 0 and rank 2 disagree on hidden: 40, 39"},
-        {CALL_COMBINE, ODD_LOGFMT, "rank 0 and rank 2 disagree on flags: 1, 0"},
+        {CALL_COMBINE, ODD_QUANT, "rank 0 and rank 2 disagree on quant: 1, 0"},
+        {CALL_COMBINE, ODD_AT_OWNER, "rank 0 and rank 2 disagree on flags: 1, 0"},
     };
     sim_check_mismatches(state, mismatches, sizeof mismatches / sizeof mismatches[0], edit);
 }

@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "../../plugins/normal/normal_nodes.h"
+#include "oracle_cast.h"
 #include "sim_cases.h"
 #include "sim_shape.h"
 #include "sim_suites.h"
@@ -15,11 +16,29 @@
 
 /* ---- what it can do ---- */
 
-static void make_nothing(sim_dice_t *dice, const script_t *script, script_call_t *call)
+static void make_combine(sim_dice_t *dice, const script_t *script, script_call_t *call)
 {
     (void)dice;
     (void)script;
     (void)call;
+}
+
+/* For the scales of the longest row: how long one is comes later. */
+static int has_room(const script_t *script, xep_quant_t quant)
+{
+    const oracle_shape_t cast = {.hidden = script->shape.hidden * script->shape.elem_bytes / 2, .quant = quant};
+    return oracle_received_scales(&cast) <= script->shape.scales;
+}
+
+/* Casts whose scales a row has room for. */
+static void make_dispatch(sim_dice_t *dice, const script_t *script, script_call_t *call)
+{
+    const xep_quant_t quant = (xep_quant_t)(1 + sim_below(dice, XEP_QUANT_E4M3_STATIC));
+    if (script->shape.elem_bytes == 1 || script->integers || sim_chance(dice, 60)) return;
+    if (!has_room(script, quant)) return;
+    call->dtype = script_dtype(dice, script->shape.elem_bytes, XEP_BF16, XEP_FP32);
+    call->quant = quant;
+    call->nscales = 0;
 }
 
 /* A rank without tokens has no opinion on weights. */
@@ -34,6 +53,8 @@ static int notices(const script_t *script, const script_call_t *call)
 {
     switch (call->odd) {
     case ODD_WEIGHTS: return weights_show(script, call);
+    case ODD_QUANT:
+        return call->kind == CALL_DISPATCH && call->quant != XEP_QUANT_NONE && has_room(script, XEP_QUANT_E4M3);
     case ODD_IDX_DTYPE: return call->kind == CALL_DISPATCH;
     case ODD_CACHED: return call->kind == CALL_DISPATCH && call->cached != SCRIPT_NO_HANDLE;
     default: return 0;
@@ -47,9 +68,15 @@ static void overflow(void **state)
     sim_check_overflow(state, 18, "rank 1 gets 18 rows and has room for 17");
 }
 
+static void edit(script_call_t *call)
+{
+    if (call->odd == ODD_QUANT) call->quant = XEP_QUANT_E4M3, call->nscales = 0;
+}
+
 static void mismatch(void **state)
 {
     static const sim_mismatch_t mismatches[] = {
+        {CALL_DISPATCH, ODD_QUANT, "rank 0 and rank 2 disagree on quant: 1, 3"},
         {CALL_DISPATCH, ODD_DTYPE, "rank 0 and rank 2 disagree on dtype: bf16, fp16"},
         {CALL_DISPATCH, ODD_HIDDEN, "rank 0 and rank 2 disagree on hidden: 40, 39"},
         {CALL_DISPATCH, ODD_WEIGHTS, "rank 0 and rank 2 disagree on whether there are topk_weights: no, yes"},
@@ -65,7 +92,7 @@ static void mismatch(void **state)
         {CALL_COMBINE, ODD_HIDDEN, "rank 0 and rank 2 disagree on hidden: 40, 39"},
         {CALL_COMBINE, ODD_WEIGHTS, "rank 0 and rank 2 disagree on whether there are topk_weights: no, yes"},
     };
-    sim_check_mismatches(state, mismatches, sizeof mismatches / sizeof mismatches[0], NULL);
+    sim_check_mismatches(state, mismatches, sizeof mismatches / sizeof mismatches[0], edit);
 }
 
 /* ---- lies ---- */
@@ -297,17 +324,14 @@ static void unsupported(void **state)
     xep_shape_t shape = sim_small_shape;
     shape.nranks = 1;
     script_begin(&run->world, run->mode, &run->script, &shape);
-    script_dispatch(&run->script, 0, SCRIPT_NO_HANDLE)->quant = XEP_QUANT_E4M3;
+    script_dispatch(&run->script, 0, SCRIPT_NO_HANDLE);
     script_call_t *combine = script_combine(&run->script, 0);
-    combine->logfmt = 1;
+    combine->quant = XEP_QUANT_LOGFMT;
     if (sim_run_open(run)) {
         sim_rank_t *rank = &run->world.ranks[0];
         const script_call_t *dispatch = &run->script.calls[0];
         xep_recv_t recv = {0};
         script_flight_t *flight = script_flight_dispatch(rank, &run->script, dispatch, 0, XEP_NO_SLOT, &recv);
-        check_refused(&run->world, &flight->op,
-                      "mode normal does not cast rows (quant): leave that out, or use mode ll");
-        flight->dispatch_args.quant = XEP_QUANT_NONE;
         flight->dispatch_args.arrangement = XEP_ROWS_BY_EXPERT_COMPACT;
         check_refused(&run->world, &flight->op,
                       "mode normal does not arrange rows by expert (arrangement): leave that out, or use mode ll");
@@ -317,7 +341,7 @@ static void unsupported(void **state)
         script_flight_free(rank, flight);
         flight = script_flight_combine(rank, &run->script, combine, dispatch, 0, &recv, NULL, 0);
         check_refused(&run->world, &flight->op,
-                      "mode normal does not send rows as LogFMT: leave that out, or use mode ll");
+                      "mode normal does not cast rows (quant): leave that out, or use mode ll");
         script_flight_free(rank, flight);
     }
     sim_run_end(run);
@@ -371,8 +395,8 @@ static const sim_mode_test_t tests[] = {
 
 const sim_mode_t sim_normal = {
     .name = "normal",
-    .make_dispatch = make_nothing,
-    .make_combine = make_nothing,
+    .make_dispatch = make_dispatch,
+    .make_combine = make_combine,
     .notices = notices,
     .tests = tests,
     .ntests = sizeof tests / sizeof tests[0],

@@ -40,8 +40,8 @@ typedef struct perf {
     size_t placed_bytes, placed_scales; /* bytes of a row, and of its scales, as received */
     size_t sum_bytes;                   /* of a combined row */
     xep_buffer_t *buffer;
-    uint8_t *logfmt_from; /* [R] for the oracle; with --quant logfmt only */
-    uint32_t mapped;      /* ranks mapped, this one included; the fewest of any rank */
+    uint8_t *encoded_from; /* [R] for the oracle; with --combine only */
+    uint32_t mapped;       /* ranks mapped, this one included; the fewest of any rank */
     perf_memory_t memory;
     void *x;                    /* [T] rows */
     int64_t *idx;               /* [T][K] */

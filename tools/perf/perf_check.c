@@ -117,7 +117,7 @@ static xep_status_t combine_everything(perf_t *perf)
         args.x = perf_there(perf, perf->area);
     }
     if (perf->options.by_expert) {
-        args.weights = perf_there(perf, perf->weights);
+        if (!perf->options.sum_at_owner) args.weights = perf_there(perf, perf->weights);
     } else {
         args.topk_weights = recv->topk_weights;
         args.out_weights = perf_there(perf, perf->out_weights);
@@ -164,6 +164,7 @@ static void renew_inputs(perf_t *perf, uint64_t payload)
  * dispatch has a life of its own. */
 static int check_cached(perf_t *perf, uint64_t payload)
 {
+    const int weights = perf->shape.weights;
     xep_status_t status;
     int ret;
 
@@ -171,9 +172,9 @@ static int check_cached(perf_t *perf, uint64_t payload)
     status = perf_open_base(perf);
     if (status != XEP_OK) return perf_give_up(perf, status);
     renew_inputs(perf, payload);
-    perf->shape.weights = 0;
+    perf->shape.weights &= perf->options.by_expert; /* there they are sent again */
     ret = check_pair(perf, "cached dispatch", "combine of a cached dispatch");
-    perf->shape.weights = !perf->options.by_expert;
+    perf->shape.weights = weights;
     if (ret) return ret;
     perf_release(perf);
     xep_handle_release(perf->base);

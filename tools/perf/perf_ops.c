@@ -36,6 +36,7 @@ void perf_dispatch_args(const perf_t *perf, xep_dispatch_args_t *args_p)
         args.x_stride = perf->sends_stride;
     }
     if (perf->in_place) args.flags = XEP_DISPATCH_IN_PLACE;
+    if (perf->options.sum_at_owner) args.flags |= XEP_DISPATCH_SEND_WEIGHTS;
     if (perf->base != NULL && !perf->empty) {
         args.cached = perf->base;
         args.topk_idx = NULL;
@@ -53,7 +54,9 @@ void perf_combine_args(const perf_t *perf, uint32_t slot, xep_combine_args_t *ar
     args.out = perf_there(perf, perf->out + slot * perf->tokens * perf->sum_bytes);
     args.stream = perf_stream(perf);
     args.wait_ns = perf->wait_ns;
-    if (perf->options.logfmt) args.flags = XEP_COMBINE_LOGFMT;
+    args.quant = perf->options.combine_quant;
+    args.quant_scale = perf->shape.combine_scale;
+    if (perf->options.sum_at_owner) args.flags = XEP_COMBINE_SUM_AT_OWNER;
     *args_p = args;
 }
 

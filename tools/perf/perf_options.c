@@ -58,9 +58,15 @@ static const option_t option_table[] = {
      "or padded, one for each selection, by expert; default: rank, with --mode\n"
      "ll compact"},
     {"--quant", "HOW", OPTION_TEXT, AT(quant_name), 0, 0,
-     "by expert: cast on the way: none, e4m3 (default), e4m3-pow2, ue8m0,\n"
-     "mxfp8, mxfp8-e5m2, mxfp4, nvfp4, int8, int8-row, e4m3-static (of 1/64);\n"
-     "or logfmt: not cast, and combine sends LogFMT to ranks that are not mapped"},
+     "cast on the way: none (default by rank), e4m3 (default by expert),\n"
+     "e4m3-pow2, ue8m0, mxfp8, mxfp8-e5m2, mxfp4, nvfp4, int8, int8-row,\n"
+     "e4m3-static (of 1/64)"},
+    {"--combine", "HOW", OPTION_TEXT, AT(combine_quant_name), 0, 0,
+     "by expert: how outputs travel to ranks that are not mapped: none\n"
+     "(default), logfmt, or one of the casts"},
+    {"--sum-at-owner", NULL, OPTION_FLAG, AT(sum_at_owner), 0, 0,
+     "by expert: a rank sums its experts' outputs of a token first, which are\n"
+     "not weighted by the combine"},
     {"--split", NULL, OPTION_FLAG, AT(split), 0, 0, "also time the send and the receive phase separately"},
     {"--overlap", "US", OPTION_COUNT, AT(overlap), 1, 10000000,
      "also run both with US microseconds of computing between the phases, and\n"
@@ -297,6 +303,7 @@ int perf_options_parse(int argc, char **argv, perf_options_t *options_p, char *w
                               .hidden = 7168,
                               .topk = 8,
                               .dtype_name = "bf16",
+                              .combine_quant_name = "none",
                               .memory = "host",
                               .routing = "uniform",
                               .seed = 1,

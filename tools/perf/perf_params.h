@@ -40,11 +40,13 @@ typedef struct perf_options {
     const char *simulate, *rates;    /* NULL: none */
     const char *sweep_text;          /* NULL: none */
     const char *quant_name, *layout; /* NULL: as the mode has it */
-    const char *memory;              /* "host", "cuda" */
-    uint64_t sms;                    /* 0: the library's default */
-    uint64_t overlap;                /* us of computing between the phases */
-    uint64_t recv_rows;              /* 0: nothing in pieces */
-    uint64_t pass_rows;              /* 0: the default */
+    const char *combine_quant_name;
+    const char *memory; /* "host", "cuda" */
+    uint64_t sms;       /* 0: the library's default */
+    uint64_t overlap;   /* us of computing between the phases */
+    uint64_t recv_rows; /* 0: nothing in pieces */
+    uint64_t pass_rows; /* 0: the default */
+    int sum_at_owner;
     int cached, copy_in, split, fixed, waits, peer, in_place;
     int check, check_only;
     int list, help, version;
@@ -53,7 +55,7 @@ typedef struct perf_options {
     int ll;                    /* of mode, or XEP_MODE */
     int cuda;                  /* of memory */
     xep_quant_t quant;         /* of quant_name */
-    int logfmt;                /* likewise: combine sends LogFMT to ranks that are not mapped */
+    xep_quant_t combine_quant; /* of combine_quant_name */
     oracle_route_spec_t route; /* of routing */
     perf_sweep_t sweep;        /* of sweep_text */
     perf_cluster_t cluster;    /* of simulate and rates */

@@ -33,7 +33,10 @@ static void print_head(const perf_t *perf)
            perf->routing->tokens, options->hidden, options->dtype_name, options->topk, options->experts,
            options->routing, options->seed);
     if (options->mask) printf(", %" PRIu64 " of 1000 masked", options->mask);
-    if (options->by_expert) printf(", %s, quant %s", options->layout, options->quant_name);
+    if (options->by_expert) printf(", %s", options->layout);
+    if (options->by_expert || options->quant != XEP_QUANT_NONE) printf(", quant %s", options->quant_name);
+    if (options->combine_quant != XEP_QUANT_NONE) printf(", combine %s", options->combine_quant_name);
+    if (options->sum_at_owner) printf(", sums at owners");
     printf("%s%s", options->cached ? ", cached" : "", options->copy_in ? ", copied in" : "");
     if (perf->info.nnodes > 1) printf(", path %s", buffer.path == XEP_PATH_NODES ? "nodes" : "flat");
     if (buffer.node_sums == XEP_NODE_SUMS_FP32) printf(", sums of nodes fp32");
@@ -59,6 +62,18 @@ static void print_op(const perf_t *perf, perf_op_t op, const perf_time_t *time)
            perf_rows_of(perf), time->median, time->p10, time->p90, time->p99, time->cpu,
            bytes.logical / time->median / 1e3, bytes.dedup / time->median / 1e3, bytes.wire / time->median / 1e3,
            bytes.deepep / time->median / 1e3, time->limit, perf_time_ratio(time));
+}
+
+/* What a cast makes of a row, and what is lost. */
+static void print_quant(const perf_t *perf, perf_op_t op)
+{
+    const xep_quant_t quant = perf_quant_of(perf, op);
+    const size_t whole = op == PERF_DISPATCH ? perf->row_bytes : perf->sum_bytes;
+
+    if (quant == XEP_QUANT_NONE) return;
+    printf("%-8s by %s: %zu bytes a row, not %zu, relative error %.4f\n", op_names[op],
+           op == PERF_DISPATCH ? perf->options.quant_name : perf->options.combine_quant_name, perf_row_bytes(perf, op),
+           whole, perf_error_of(perf, op));
 }
 
 /*
@@ -172,6 +187,8 @@ static void print_table(const perf_t *perf, const perf_times_t *times)
     print_columns();
     for (perf_op_t op = PERF_DISPATCH; op < PERF_OPS; op++)
         if (times->op[op].timed) print_op(perf, op, &times->op[op]);
+    for (perf_op_t op = PERF_DISPATCH; op < PERF_OPS; op++)
+        if (times->op[op].timed) print_quant(perf, op);
     for (perf_op_t op = PERF_DISPATCH; op < PERF_OPS; op++)
         if (times->op[op].timed) print_phases(perf, op, &times->op[op]);
     for (perf_op_t op = PERF_DISPATCH; perf->options.cuda && op < PERF_OPS; op++)

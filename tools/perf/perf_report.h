@@ -31,6 +31,13 @@ typedef struct perf_bytes {
 void perf_bytes_of(const perf_t *perf, perf_op_t op, perf_bytes_t *bytes_p);
 
 /** Rows received by all ranks. */
+/** How rows of an operation are cast on their way, and the bytes that one has then, with its scales. */
+xep_quant_t perf_quant_of(const perf_t *perf, perf_op_t op);
+size_t perf_row_bytes(const perf_t *perf, perf_op_t op);
+
+/** What the cast loses: the root of the mean square by which channels are off, by that of the channels. 0: no cast. */
+double perf_error_of(const perf_t *perf, perf_op_t op);
+
 uint64_t perf_rows_of(const perf_t *perf);
 
 #endif

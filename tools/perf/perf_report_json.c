@@ -58,6 +58,7 @@ static void write_shape(FILE *file, const perf_t *perf)
     write_text(file, "dtype", options->dtype_name);
     write_text(file, "layout", options->layout);
     write_text(file, "quant", options->quant_name);
+    write_text(file, "combine_quant", options->combine_quant_name);
     write_text(file, "routing", options->routing);
     write_count(file, "mask", options->mask);
     write_count(file, "seed", options->seed);
@@ -65,8 +66,8 @@ static void write_shape(FILE *file, const perf_t *perf)
     write_count(file, "slots", options->slots);
     write_text(file, "memory", options->memory);
     write_count(file, options->cuda ? "sms" : "threads", buffer.threads);
-    fprintf(file, "\"cached\": %s, \"copy_in\": %s, ", options->cached ? "true" : "false",
-            options->copy_in ? "true" : "false");
+    fprintf(file, "\"cached\": %s, \"copy_in\": %s, \"sum_at_owner\": %s, ", options->cached ? "true" : "false",
+            options->copy_in ? "true" : "false", options->sum_at_owner ? "true" : "false");
     write_text(file, "ucx", library.ucx_version);
     write_count(file, "mapped", perf->mapped);
     write_text(file, "clock", perf->one_clock ? "first begin to last end" : "slowest rank");
@@ -109,6 +110,8 @@ static void write_op(FILE *file, const perf_t *perf, perf_op_t op, const perf_ti
             time->p10, time->median, time->p90, time->p99, time->cpu);
     fprintf(file, "\"gbps\": {\"logical\": %.4f, \"dedup\": %.4f, \"wire\": %.4f, \"deepep\": %.4f}, ",
             bytes.logical / us, bytes.dedup / us, bytes.wire / us, bytes.deepep / us);
+    if (perf_quant_of(perf, op) != XEP_QUANT_NONE)
+        fprintf(file, "\"row_bytes\": %zu, \"error\": %.6f, ", perf_row_bytes(perf, op), perf_error_of(perf, op));
     if (perf->options.split) fprintf(file, "\"send_us\": %.3f, \"receive_us\": %.3f, ", time->send, time->receive);
     if (perf->options.overlap)
         fprintf(file, "\"computed_us\": %.3f, \"overlapped_us\": %.3f, \"hidden_percent\": %.1f, ", time->computed,

@@ -48,22 +48,22 @@ static int resolve_layout(perf_options_t *options, char *why, size_t why_bytes)
     return 0;
 }
 
-/* What is cast must be wider, what goes as LogFMT must be bf16. */
+/* What is cast must be wider, outputs that are must be bf16. */
 static int refuse_pair(const perf_options_t *options, char *why, size_t why_bytes)
 {
-    const int cast = options->quant != XEP_QUANT_NONE && options->dtype == XEP_E4M3;
+    const char *option = NULL, *name = options->quant_name, *allowed = "bf16, fp16 or fp32";
 
-    if (!cast && !(options->logfmt && (options->dtype == XEP_FP16 || options->dtype == XEP_FP32))) return 0;
-    snprintf(why, why_bytes, "--quant %s cannot be used with this --dtype: %s (%s)", options->quant_name,
-             options->dtype_name, options->logfmt ? "bf16 or fp8" : "bf16, fp16 or fp32");
+    if (options->quant != XEP_QUANT_NONE && options->dtype == XEP_E4M3) option = "--quant";
+    if (options->combine_quant != XEP_QUANT_NONE && options->dtype != XEP_BF16 && options->dtype != XEP_E4M3)
+        option = "--combine", name = options->combine_quant_name, allowed = "bf16 or fp8";
+    if (option == NULL) return 0;
+    snprintf(why, why_bytes, "%s %s cannot be used with this --dtype: %s (%s)", option, name, options->dtype_name,
+             allowed);
     return -1;
 }
 
-/*
- * LogFMT is a property of the combine and none of the dispatch, but users ask for both by one option. Without it rows
- * by expert are cast to e4m3, unless they are fp8 already, and rows by rank are not.
- */
-static int resolve_quant(perf_options_t *options, char *why, size_t why_bytes)
+/* LogFMT is the last one, as it is for outputs alone. -1: no such cast. */
+static int find_quant(const char *wanted, int outputs, xep_quant_t *quant_p)
 {
     static const struct {
         const char *name;
@@ -79,21 +79,33 @@ static int resolve_quant(perf_options_t *options, char *why, size_t why_bytes)
                   {"int8", XEP_QUANT_INT8},
                   {"int8-row", XEP_QUANT_INT8_ROW},
                   {"e4m3-static", XEP_QUANT_E4M3_STATIC},
-                  {"logfmt", XEP_QUANT_NONE}};
+                  {"logfmt", XEP_QUANT_LOGFMT}};
+
+    for (size_t i = 0; i < sizeof quants / sizeof *quants - (outputs ? 0 : 1); i++)
+        if (!strcmp(wanted, quants[i].name)) {
+            *quant_p = quants[i].quant;
+            return 0;
+        }
+    return -1;
+}
+
+/* Without the option rows by expert are cast to e4m3, unless they are fp8 already, and rows by rank are not. */
+static int resolve_quant(perf_options_t *options, char *why, size_t why_bytes)
+{
+    static const char casts[] =
+        "none, e4m3, e4m3-pow2, ue8m0, mxfp8, mxfp8-e5m2, mxfp4, nvfp4, int8, int8-row, e4m3-static";
 
     if (options->quant_name == NULL)
         options->quant_name = options->by_expert && options->dtype != XEP_E4M3 ? "e4m3" : "none";
-    options->logfmt = !strcmp(options->quant_name, "logfmt");
-    for (size_t i = 0; i < sizeof quants / sizeof *quants; i++)
-        if (!strcmp(options->quant_name, quants[i].name)) {
-            options->quant = quants[i].quant;
-            return refuse_pair(options, why, why_bytes);
-        }
-    snprintf(why, why_bytes,
-             "invalid --quant: \"%s\" (none, e4m3, e4m3-pow2, ue8m0, mxfp8, mxfp8-e5m2, mxfp4, nvfp4, int8, "
-             "int8-row, e4m3-static or logfmt)",
-             options->quant_name);
-    return -1;
+    if (find_quant(options->quant_name, 0, &options->quant) != 0) {
+        snprintf(why, why_bytes, "invalid --quant: \"%s\" (%s)", options->quant_name, casts);
+        return -1;
+    }
+    if (find_quant(options->combine_quant_name, 1, &options->combine_quant) != 0) {
+        snprintf(why, why_bytes, "invalid --combine: \"%s\" (%s, logfmt)", options->combine_quant_name, casts);
+        return -1;
+    }
+    return refuse_pair(options, why, why_bytes);
 }
 
 int perf_resolve_rows(perf_options_t *options, char *why, size_t why_bytes)
@@ -119,7 +131,8 @@ static int refuse_host_options(const perf_options_t *options, char *why, size_t 
                    {"--waits", options->waits, "kernels wait, and the library does not see for whom"},
                    {"--in-place", options->in_place, "devices have no send memory"},
                    {"--recv-rows", options->recv_rows != 0, "rows of devices do not come in pieces"},
-                   {"--quant logfmt", options->logfmt, "LogFMT is for ranks that are not mapped"}};
+                   {"--sum-at-owner", options->sum_at_owner, "rows are summed where their tokens are"},
+                   {"--combine", options->combine_quant != XEP_QUANT_NONE, "it is for ranks that are not mapped"}};
 
     for (size_t i = 0; i < sizeof of_host / sizeof *of_host; i++)
         if (of_host[i].given) {
@@ -149,8 +162,8 @@ int perf_resolve_memory(perf_options_t *options, char *why, size_t why_bytes)
 }
 
 /* The peer has rows by rank and one operation, and plans each. Rows in place are written before each dispatch. Pieces
- * have the outputs of others between them, which is half a combine; they are not padded, and their outputs are not
- * LogFMT. */
+ * have the outputs of others between them, which is half a combine; they are not padded, and their outputs go as they
+ * are. */
 int perf_resolve_others(const perf_options_t *options, char *why, size_t why_bytes)
 {
     const char *complaint = NULL;
@@ -159,10 +172,11 @@ int perf_resolve_others(const perf_options_t *options, char *why, size_t why_byt
         complaint = "--peer cannot be used with rows by expert, --cached, --copy-in or --slots above 1";
     if (options->in_place && (options->slots != 1 || !perf_times_dispatch(options)))
         complaint = "--in-place cannot be used with --slots above 1 or --op combine";
-    if (options->recv_rows != 0 && (options->padded || options->logfmt || options->cached || options->slots != 1 ||
-                                    !perf_times_dispatch(options) || !perf_times_combine(options)))
-        complaint =
-            "--recv-rows cannot be used with --layout padded, --quant logfmt, --cached, --slots above 1, or --op";
+    if (options->recv_rows != 0 &&
+        (options->padded || options->combine_quant != XEP_QUANT_NONE || options->sum_at_owner || options->cached ||
+         options->slots != 1 || !perf_times_dispatch(options) || !perf_times_combine(options)))
+        complaint = "--recv-rows cannot be used with --layout padded, --combine, --sum-at-owner, --cached, "
+                    "--slots above 1, or --op";
     if (complaint == NULL) return 0;
     snprintf(why, why_bytes, "%s", complaint);
     return -1;
@@ -177,7 +191,6 @@ static int refuse_others(const perf_options_t *options, char *why, size_t why_by
     } others[] = {{"rows by expert", options->by_expert && !options->ll},
                   {"rows by rank", !options->by_expert && options->ll},
                   {"--layout padded", options->padded},
-                  {"--quant logfmt", options->logfmt},
                   {"--memory cuda", options->cuda},
                   {"--sweep", options->sweep.count != 0},
                   {"--check", options->check || options->check_only},

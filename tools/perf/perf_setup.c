@@ -119,11 +119,15 @@ static void set_types(perf_t *perf)
     perf->shape.combine_dtype = fp8 ? XEP_BF16 : options->dtype;
     perf->shape.idx_dtype = XEP_INT64;
     perf->shape.scales_dtype = XEP_FP32;
-    perf->shape.weights = !options->by_expert; /* there combine has them, and they need not travel */
+    /* there combine has them, and they need not travel, unless it does without */
+    perf->shape.weights = !options->by_expert || options->sum_at_owner;
+    perf->shape.sum_at_owner = perf->shape.unweighted = options->sum_at_owner;
     perf->shape.by_expert = options->by_expert;
     perf->shape.padded = options->padded;
     perf->shape.quant = options->quant;
     perf->shape.quant_scale = options->quant == XEP_QUANT_E4M3_STATIC ? 1.0f / 64 : 0;
+    perf->shape.combine_quant = options->combine_quant;
+    perf->shape.combine_scale = options->combine_quant == XEP_QUANT_E4M3_STATIC ? 1.0f / 64 : 0;
     perf->row_bytes = options->hidden * xep_dtype_size(perf->shape.dtype);
     perf->scale_bytes = perf->shape.nscales * sizeof *perf->scales;
     perf->sum_bytes = options->hidden * xep_dtype_size(perf->shape.combine_dtype);
@@ -187,7 +191,7 @@ static void set_buffer_params(const perf_t *perf, xep_buffer_params_t *params_p)
     params.owners = perf->routing->owners;
     params.topk = (uint32_t)perf->options.topk;
     params.hidden = perf->shape.hidden;
-    params.scales = perf->shape.nscales;
+    params.scales = oracle_received_scales(&perf->shape);
     params.tokens = perf->routing->tokens ? perf->routing->tokens : 1;
     params.recv_rows = perf->recv_rows ? perf->recv_rows : 1;
     if (perf->options.padded) params.recv_rows = 0; /* all of them: of what is padding, nothing is ever touched */
@@ -285,18 +289,18 @@ static int choose_shape(perf_t *perf)
 
 /* ---- all together -------------------------------------------------------------------- */
 
-/* Whose rows come as LogFMT: of those ranks that are not mapped. */
+/* Whose outputs are encoded: those of ranks that are not mapped. */
 static xep_status_t ask_peers(perf_t *perf)
 {
     xep_status_t status = XEP_OK;
 
-    perf->logfmt_from = oracle_alloc(perf->info.nranks);
+    perf->encoded_from = oracle_alloc(perf->info.nranks);
     for (uint32_t rank = 0; status == XEP_OK && rank < perf->info.nranks; rank++) {
         xep_peer_info_t peer = XEP_PEER_INFO_INIT;
         status = xep_group_peer(perf->group, rank, &peer);
-        perf->logfmt_from[rank] = !peer.mapped;
+        perf->encoded_from[rank] = !peer.mapped;
     }
-    perf->shape.logfmt_from = perf->logfmt_from;
+    perf->shape.encoded_from = perf->encoded_from;
     return status;
 }
 
@@ -331,7 +335,7 @@ static xep_status_t open_buffer(perf_t *perf)
         status = find_nodes(perf, info.node_sums == XEP_NODE_SUMS_FP32);
     if (status == XEP_OK) status = agree_least(perf, info.mapped_peers, &mapped);
     if (status == XEP_OK) perf->mapped = (uint32_t)mapped;
-    if (status == XEP_OK && perf->options.logfmt) status = ask_peers(perf);
+    if (status == XEP_OK && perf->options.combine_quant != XEP_QUANT_NONE) status = ask_peers(perf);
     return status;
 }
 
@@ -388,7 +392,7 @@ void perf_teardown(perf_t *perf)
     xep_buffer_destroy(perf->buffer);
     free(perf->handle);
     free(perf->request);
-    free(perf->logfmt_from);
+    free(perf->encoded_from);
     free(perf->nodes);
     perf_waits_close(perf);
     perf_peer_close(perf->peer);

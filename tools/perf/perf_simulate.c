@@ -76,12 +76,15 @@ static void find_loads(const perf_simulation_t *simulation, xep_cost_operation_t
                        &forecast->time);
 }
 
-/* As much room as this routing needs, as xep_perf asks for: the rows of the rank that gets most, on either path. */
+/*
+ * As much room as this routing needs, as xep_perf asks for: the rows of the rank that gets most, on either path; by
+ * expert one of each selection, however they come back.
+ */
 static void find_room(perf_simulation_t *simulation)
 {
     const xep_cost_flow_t *flow = perf_forecast(simulation, XEP_COST_FLAT, XEP_COST_COMBINE)->count.flow;
     for (uint32_t rank = 0; rank < simulation->map.nranks; rank++) {
-        const double rows = xep_cost_received(&flow[rank], XEP_COST_FLAT);
+        const double rows = simulation->options->ll ? flow[rank].picked : xep_cost_received(&flow[rank], XEP_COST_FLAT);
         simulation->mean_rows += rows / simulation->map.nranks;
         if (rows > simulation->most_rows) simulation->most_rows = rows;
     }
@@ -100,6 +103,17 @@ static void tell_of_cast(const perf_simulation_t *simulation, xep_shape_t shape,
     simulation->mode->traffic(&shape, dispatch, &combine);
 }
 
+/* Outputs go over the network as they are asked for. That ranks sum their own costs the network rows of ranks. */
+static void tell_of_combine(const perf_simulation_t *simulation, xep_traffic_t *combine)
+{
+    const oracle_shape_t cast = {.hidden = simulation->shape.hidden,
+                                 .combine_dtype =
+                                     simulation->options->dtype == XEP_E4M3 ? XEP_BF16 : simulation->options->dtype,
+                                 .combine_quant = simulation->options->combine_quant};
+    combine->sent_bytes = oracle_travel_bytes(&cast);
+    if (simulation->options->sum_at_owner) combine->by_selection = 0;
+}
+
 /* What the mode tells of a path; --rates may say how wide the sums of nodes are. */
 static void begin_path(perf_simulation_t *simulation, xep_cost_path_t path)
 {
@@ -110,6 +124,7 @@ static void begin_path(perf_simulation_t *simulation, xep_cost_path_t path)
 
     simulation->mode->traffic(&shape, &forecast[XEP_COST_DISPATCH].traffic, combine);
     if (options->ll) tell_of_cast(simulation, shape, &forecast[XEP_COST_DISPATCH].traffic);
+    if (options->ll) tell_of_combine(simulation, combine);
     if (combine->by_nodes && options->cluster.sum_elem > 0)
         combine->sent_bytes = (uint64_t)(shape.hidden * options->cluster.sum_elem);
     for (int operation = 0; operation < XEP_COST_OPERATIONS; operation++, forecast++)

@@ -2,6 +2,6 @@
 """V2's ElasticBuffer, by the name that it has there."""
 
 from ..elastic import ElasticBuffer
-from ..ep_handle import EPHandle
+from ..handles import EPHandle
 
 __all__ = ["EPHandle", "ElasticBuffer"]

@@ -8,6 +8,7 @@ from typing import Any, Callable, Optional, Sequence
 import torch
 
 import xep
+from xep import _ext
 
 from ..arguments import calls_of
 
@@ -22,10 +23,11 @@ class EventHandle:
     def __init__(self, request: Optional[xep.Request] = None, wait: Optional[Callable[[], Any]] = None) -> None:
         self.request = request
         self.has_more = wait is not None
-        self.of_stream: Optional[torch.cuda.Event] = None
+        self.of_stream: Optional[_ext.Event] = None
         self._wait = wait if wait is not None or request is None else request.wait
         if self._wait is None and torch.cuda.is_initialized():  # a program of CPU tensors alone never does that
-            self.of_stream = torch.cuda.current_stream().record_event()
+            device = torch._C._cuda_getDevice()
+            self.of_stream = _ext.Event(device, torch._C._cuda_getCurrentRawStream(device))
 
     def current_stream_wait(self) -> None:
         """Blocks until the operation is done; raises its error. On a device the current stream waits, and nobody
@@ -33,7 +35,7 @@ class EventHandle:
         if self._wait is not None:
             self._wait()
         elif self.of_stream is not None:
-            torch.cuda.current_stream().wait_event(self.of_stream)
+            self.of_stream.wait(torch._C._cuda_getCurrentRawStream(torch._C._cuda_getDevice()))
 
     wait = current_stream_wait
 

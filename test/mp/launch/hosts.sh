@@ -14,8 +14,8 @@ export XEP_PATH=auto
 in_turn=(--map-by node:OVERSUBSCRIBE)
 in_blocks=(--map-by slot:OVERSUBSCRIBE)
 
-quants='none e4m3 ue8m0 logfmt'
-[ -z "${XEP_TEST_BRIEF:-}" ] || quants='none logfmt' # the others are neither longer nor shorter than these
+quants='none e4m3 ue8m0'
+[ -z "${XEP_TEST_BRIEF:-}" ] || quants=none # the others are neither longer nor shorter than this
 
 # all that the mode normal can, and what ll does with each of its casts, compared with the oracle
 operations() {
@@ -24,6 +24,8 @@ operations() {
         passes "$1, ll, $quant" "${@:2}" ./xep_perf --mode ll --quant $quant --check-only --tokens 33 --hidden 1024 \
             --topk 3 --experts 12
     done
+    passes "$1, ll, sums at owners by logfmt" "${@:2}" ./xep_perf --mode ll --combine logfmt --sum-at-owner \
+        --check-only --tokens 33 --hidden 1024 --topk 3 --experts 12
 }
 
 hosts 4

@@ -24,6 +24,8 @@ static const mp_case_t shapes[] = {
      .strided = 1,
      .in_place = 1},
     {.name = "one rank sends", MP_SHAPE(9, 9, 1, 33), .ragged = 2, .in_place = 1},
+    {.name = "mxfp8", MP_SHAPE(13, 5, 77, 61), .weights = 1, .quant = XEP_QUANT_MXFP8, .in_place = 1},
+    {.name = "nvfp4, elsewhere", MP_SHAPE(16, 4, 200, 64), .strided = 1, .quant = XEP_QUANT_NVFP4, .in_place = 2},
     {.name = "nobody receives", MP_SHAPE(8, 2, 64, 10), .mask = 1000, .in_place = 1},
     {.name = "few experts", MP_SHAPE(2, 1, 130, 50), .dtype = XEP_FP32, .idx_dtype = XEP_INT32, .in_place = 1},
     {.name = "elsewhere",

@@ -11,9 +11,9 @@ if in_brief; then # each cast once, and each way of moving bytes
     check 2 $small --quant e4m3 --layout padded --check-only
     check 2 XEP_MAP=never $small --quant e4m3-pow2 --layout padded --check-only
     check 2 UCX_TLS=tcp,self $small --quant ue8m0 --slots 3 --check-only
-    check 4 XEP_NODE_RANKS=2 $small --quant logfmt --routing zipf:1.3 --check-only
+    check 4 XEP_NODE_RANKS=2 $small --combine logfmt --routing zipf:1.3 --check-only
 else
-    for quant in none e4m3 e4m3-pow2 ue8m0 logfmt; do
+    for quant in none e4m3 e4m3-pow2 ue8m0; do
         for layout in compact padded; do
             check 3 $small --quant $quant --layout $layout --check-only
             check 3 XEP_MAP=never $small --quant $quant --layout $layout --check-only
@@ -28,7 +28,11 @@ else
     for put in rma pack am; do check 3 XEP_MAP=never XEP_PUT=$put UCX_TLS=tcp,self $small --slots 2 --check-only; done
     for routing in group:2,1 zipf:1.3 one-rank self; do check 4 $small --routing $routing --check-only; done
 fi
-check 2 XEP_MAP=never --mode ll --tokens 5 --hidden 3072 --experts 6 --topk 3 --quant logfmt --check-only
+check 2 XEP_MAP=never --mode ll --tokens 5 --hidden 3072 --experts 6 --topk 3 --combine logfmt --check-only
+check 3 XEP_NODE_RANKS=2 $small --combine mxfp8 --iters 2 --check
+grep -Eq '^combine  by mxfp8: 340 bytes a row, not 656, relative error 0\.0[0-9]+$' "$dir/out" ||
+    wrong 'not the bytes and the error of the format'
+check 4 XEP_NODE_RANKS=2 XEP_PATH=nodes $small --sum-at-owner --combine e4m3 --check-only
 check 4 XEP_NODE_RANKS=2 XEP_PATH=nodes XEP_PART=0 $small --check-only
 check 4 --mode ll --tokens 9 --hidden 40 --experts 2 --topk 1 --check-only
 check 3 --mode ll --tokens 1 --hidden 1 --experts 7 --topk 7 --check-only

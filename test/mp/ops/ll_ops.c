@@ -148,9 +148,6 @@ static void refusals(xep_group_t *group)
     mp_job_buffer(&normal, group);
     mp_job_buffer(&ll, group);
     xep_dispatch_args_t a = mp_job_dispatch(&normal);
-    a.quant = XEP_QUANT_E4M3;
-    MP_FAILS(XEP_ERR_UNSUPPORTED, xep_dispatch(normal.buffer, &a, &handle, NULL));
-    a = mp_job_dispatch(&normal);
     a.arrangement = XEP_ROWS_BY_EXPERT_PADDED;
     MP_FAILS(XEP_ERR_UNSUPPORTED, xep_dispatch(normal.buffer, &a, &handle, NULL));
     a = mp_job_dispatch(&ll);
@@ -252,33 +249,71 @@ static void casts(xep_group_t *group)
     mp_job_close(&job);
 }
 
-/* ---- LogFMT: rows of mapped ranks stay as they are, to the bit, those of others are what the codec makes ---- */
+/*
+ * ---- fewer bits, and sums at owners: rows of mapped ranks stay as they are, to the bit, those of others are what the
+ * codec makes ----
+ */
 
-static void logfmt(xep_group_t *group)
+static void refuse_combine(xep_handle_t *handle, const xep_combine_args_t *args, xep_status_t status, const char *why)
+{
+    MP_FAILS(status, xep_combine(handle, args, NULL));
+    MP_REASON(why);
+}
+
+/* Weights that stayed here are known to nobody else. */
+static void refuse_combines(mp_job_t *job, xep_handle_t *handle)
+{
+    xep_combine_args_t a = mp_job_combine(job, handle);
+    a.quant = XEP_QUANT_LOGFMT + 1;
+    refuse_combine(handle, &a, XEP_ERR_INVALID, "invalid quant: 12 (one of XEP_QUANT_*)");
+    a.quant = XEP_QUANT_E4M3_STATIC;
+    refuse_combine(handle, &a, XEP_ERR_INVALID, "invalid quant_scale: 0");
+    a.quant = XEP_QUANT_NONE;
+    a.flags = 2;
+    refuse_combine(handle, &a, XEP_ERR_INVALID, "invalid flags: 0x2");
+    a.flags = XEP_COMBINE_SUM_AT_OWNER;
+    refuse_combine(handle, &a, XEP_ERR_UNSUPPORTED, "with weights that owners do not have");
+}
+
+static void combine_as(mp_job_t *job, xep_group_t *group, int at_owner)
+{
+    xep_handle_t *handle;
+    mp_job_buffer(job, group);
+    xep_dispatch_args_t d = mp_job_dispatch(job);
+    MP_OK(xep_dispatch(job->buffer, &d, &handle, NULL));
+    if (!at_owner) refuse_combines(job, handle);
+    for (xep_quant_t quant = XEP_QUANT_NONE; quant <= XEP_QUANT_LOGFMT; quant++) {
+        job->shape.combine_quant = quant;
+        job->shape.combine_scale = quant == XEP_QUANT_E4M3_STATIC ? 1.0f / 64 : 0;
+        job->shape.sum_at_owner = at_owner;
+        xep_combine_args_t a = mp_job_combine(job, handle);
+        a.quant = quant;
+        a.quant_scale = job->shape.combine_scale;
+        a.flags = at_owner ? XEP_COMBINE_SUM_AT_OWNER : 0;
+        MP_OK(xep_combine(handle, &a, NULL));
+        mp_job_check_out(job);
+    }
+    xep_handle_release(handle);
+}
+
+static void fewer_bits(xep_group_t *group)
 {
     mp_case_t c = mode_ops_case("ll");
     uint8_t *afar = calloc(mp_nranks(), 1);
     mp_job_t job;
-    xep_handle_t *handle;
     for (uint32_t r = 0; r < mp_nranks(); r++) {
         xep_peer_info_t peer = XEP_PEER_INFO_INIT;
         MP_OK(xep_group_peer(group, r, &peer));
         afar[r] = !peer.mapped;
     }
-    c.hidden = 96;
-    mp_job_open(&job, &c, 24);
-    mp_job_buffer(&job, group);
-    xep_dispatch_args_t d = mp_job_dispatch(&job);
-    MP_OK(xep_dispatch(job.buffer, &d, &handle, NULL));
-    for (int i = 0; i < 4; i++) {
-        job.shape.logfmt_from = i % 2 != 0 ? afar : NULL;
-        xep_combine_args_t a = mp_job_combine(&job, handle);
-        a.flags = i % 2 != 0 ? XEP_COMBINE_LOGFMT : 0;
-        MP_OK(xep_combine(handle, &a, NULL));
-        mp_job_check_out(&job);
+    c.hidden = 104;
+    for (int i = 0; i < 2; i++) {
+        c.sent = i;
+        mp_job_open(&job, &c, 24);
+        job.shape.encoded_from = afar;
+        combine_as(&job, group, i);
+        mp_job_close(&job);
     }
-    xep_handle_release(handle);
-    mp_job_close(&job);
     free(afar);
 }
 
@@ -293,7 +328,7 @@ int main(void)
     refusals(group);
     away(group);
     casts(group);
-    logfmt(group);
+    fewer_bits(group);
     mode_ops_two_threads(group, &ll, &normal);
     xep_group_destroy(group);
     return 0;

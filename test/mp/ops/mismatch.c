@@ -87,6 +87,27 @@ static void dispatches(mp_job_t *job)
     mp_free(idx32, "idx32");
 }
 
+/* Rows that are cast are agreed on as the caller has them; without room for the scales all are refused alike. */
+static void casts(xep_group_t *group)
+{
+    mp_case_t c = base;
+    mp_job_t one, *job = &one;
+    xep_handle_t *handle = NULL;
+    c.nscales = 0, c.quant = XEP_QUANT_MXFP8;
+    mp_job_open(job, &c, 5);
+    mp_job_buffer(job, group);
+    DISAGREE_DISPATCH(a_.quant = XEP_QUANT_NONE, "quant");
+    DISAGREE_DISPATCH(a_.quant = XEP_QUANT_E4M3, "quant");
+    DISAGREE_DISPATCH(a_.dtype = XEP_FP16, "dtype: bf16, fp16");
+    DISAGREE_DISPATCH(a_.hidden = 63, "hidden");
+    xep_dispatch_args_t a = mp_job_dispatch(job);
+    a.quant = XEP_QUANT_NVFP4;
+    MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job->buffer, &a, &handle, NULL));
+    MP_REASON("too few scales in a row for quant 7: 1 (params.scales: at least 2 for a hidden of 64)");
+    mp_job_round(job);
+    mp_job_close(job);
+}
+
 static void cached(mp_job_t *job)
 {
     xep_handle_t *first, *second, *none = NULL;
@@ -142,6 +163,7 @@ int main(void)
     cached(&job);
     combines(&job);
     mp_job_close(&job);
+    casts(group);
     xep_group_destroy(group);
     return 0;
 }

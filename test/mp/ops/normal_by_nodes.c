@@ -27,6 +27,8 @@ static const mp_case_t shapes[] = {
      .copy_in = 1},
     {.name = "owners", .owners = "split:1", MP_SHAPE(19, 5, 72, 40), .weights = 1, .mask = 100},
     {.name = "one rank sends", MP_SHAPE(9, 9, 1, 83), .ragged = 2},
+    {.name = "e4m3", MP_SHAPE(16, 4, 300, 70), .ragged = 1, .weights = 1, .quant = XEP_QUANT_E4M3},
+    {.name = "nvfp4", MP_SHAPE(29, 7, 77, 61), .strided = 1, .threads = 2, .quant = XEP_QUANT_NVFP4},
     {.name = "nobody receives", MP_SHAPE(8, 2, 64, 10), .mask = 1000},
     {.name = "fp32, threads",
      MP_SHAPE(16, 3, 520, 130),

@@ -32,6 +32,16 @@ static const mp_case_t cases[] = {
     {.name = "fp64 rows", MP_SHAPE(16, 4, 33, 30), .dtype = XEP_FP64, .combine_dtype = XEP_FP32, .copy_in = 1},
     {.name = "streaming", MP_SHAPE(32, 8, 2048, 300), .weights = 1},
     {.name = "three threads", MP_SHAPE(32, 8, 512, 200), .weights = 1, .threads = 3, .biases = 1},
+    {.name = "e4m3", MP_SHAPE(16, 8, 128, 37), .weights = 1, .quant = XEP_QUANT_E4M3},
+    {.name = "ue8m0, odd", MP_SHAPE(9, 4, 131, 33), .ragged = 1, .strided = 1, .weights = 1, .quant = XEP_QUANT_UE8M0},
+    {.name = "mxfp8, 2880", MP_SHAPE(32, 4, 2880, 24), MP_FP32, .mask = 300, .quant = XEP_QUANT_MXFP8},
+    {.name = "e5m2", MP_SHAPE(16, 4, 100, 30), .dtype = XEP_FP16, .copy_in = 1, .quant = XEP_QUANT_MXFP8_E5M2},
+    {.name = "mxfp4, odd", MP_SHAPE(7, 2, 33, 20), .ragged = 2, .idx_dtype = XEP_INT32, .quant = XEP_QUANT_MXFP4},
+    {.name = "nvfp4, threads", MP_SHAPE(32, 8, 1000, 200), .threads = 3, .weights = 1, .quant = XEP_QUANT_NVFP4},
+    {.name = "nvfp4, one element", MP_SHAPE(7, 1, 1, 5), .fixed_capacity = 1, .quant = XEP_QUANT_NVFP4},
+    {.name = "int8, streaming", MP_SHAPE(32, 8, 2048, 300), .weights = 1, .quant = XEP_QUANT_INT8},
+    {.name = "int8 by row", MP_SHAPE(16, 4, 77, 30), .mask = 1000, .quant = XEP_QUANT_INT8_ROW},
+    {.name = "static", MP_SHAPE(16, 4, 264, 30), .ragged = 1, .quant = XEP_QUANT_E4M3_STATIC, .quant_scale = 0.01f},
 };
 
 static void run(xep_group_t *group, const mp_case_t *c)

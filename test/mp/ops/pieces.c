@@ -90,6 +90,7 @@ static const mp_case_t cases[] = {
      .weights = 1,
      .recv_rows = 50},
     {.name = "streaming", MP_SHAPE(32, 8, 2048, 300), .weights = 1, .recv_rows = 170},
+    {.name = "nvfp4", MP_SHAPE(16, 4, 77, 37), .weights = 1, .quant = XEP_QUANT_NVFP4, .recv_rows = 13},
     {.name = "all -1", MP_SHAPE(16, 8, 64, 17), .mask = 1000, .weights = 1, .recv_rows = 1},
 };
 

@@ -18,6 +18,9 @@ at_length 3 $small --experts 7 --topk 7 --check-only
 at_length 4 $small --experts 2 --topk 1 --check-only
 check 2 $small --hidden 1 --check-only
 check 2 $small --mask 1000 --check-only
+check 3 $small --quant nvfp4 --mask 150 --iters 2 --check
+check 4 XEP_MAP=never $small --quant mxfp8 --slots 2 --check-only
+at_length 4 XEP_NODE_RANKS=2 XEP_PATH=nodes $small --quant e4m3 --cached --check-only
 check 3 $small --slots 3 --threads 2 --iters 3 --check
 check 3 $small --cached --copy-in --iters 3 --check
 check 2 $small --op combine --iters 3 --check

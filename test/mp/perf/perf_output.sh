@@ -69,15 +69,16 @@ expect 0 8 '^combine  by hand [0-9.]* us, ratio to it [0-9.]*$' $run $small --pe
 expect 0 9 '^in place, and one read  *[0-9.]* us, cpu  *[0-9.]*, ratio [0-9.]*$' $run $small --in-place
 expect 0 1 '"in_place": {"us": [0-9.]*, .*"read_us": [0-9.]*, .*"copied_read_us": [0-9.]*, .*}, "ops"' \
     $run $small --in-place --op dispatch --json -
-expect 0 9 '^in place, not read  *[0-9.]* us, cpu  *[0-9.]*, ratio [0-9.]*$' $run $small --in-place --mode ll
+expect 0 10 '^in place, not read  *[0-9.]* us, cpu  *[0-9.]*, ratio [0-9.]*$' $run $small --in-place --mode ll
 expect 0 7 '^room for 3 rows: [0-9]* pieces, rows [0-9.]* us, combine [0-9.]* us, ratio to room for all [0-9.]*$' \
     $run $small --recv-rows 3
 expect 0 7 '^room for 500 rows: 1 piece, rows ' $run $small --recv-rows 500
-expect 0 7 '^room for 7 rows: [0-9]* pieces, rows [0-9.]* us, combine ' $run $small --mode ll --recv-rows 7
+expect 0 8 '^room for 7 rows: [0-9]* pieces, rows [0-9.]* us, combine ' $run $small --mode ll --recv-rows 7
 expect 0 1 '"pieces": {"room": 3, "count": [0-9]*, "dispatch_us": [0-9.]*, "combine_us": [0-9.]*}, "ops"' \
     $run $small --recv-rows 3 --json -
-for with in '--mode ll --layout padded' '--mode ll --quant logfmt' '--cached' '--slots 2' '--op dispatch'; do
-    expect 2 1 '^xep_perf: --recv-rows cannot be used with --layout padded, --quant logfmt, --cached, --slots ' \
+for with in '--mode ll --layout padded' '--mode ll --combine logfmt' '--mode ll --sum-at-owner' '--cached' '--slots 2' \
+    '--op dispatch'; do
+    expect 2 1 '^xep_perf: --recv-rows cannot be used with --layout padded, --combine, --sum-at-owner, --cached, ' \
         $run $small --recv-rows 3 $with
 done
 expect 2 1 '^xep_perf: invalid --recv-rows: "0" (a whole number from 1 to' $run $small --recv-rows 0

@@ -12,6 +12,7 @@ import json, math, sys
 sizes, result = [int(size) for size in sys.argv[2].split("+")], json.load(open(sys.argv[4]))
 R, E, K, row = result["ranks"], result["experts"], result["topk"], 2 * int(sys.argv[3])
 sum_bytes = row * 2 if "sum=4" in sys.argv else row
+back_bytes = row // 2 + -(-(row // 2) // 128) * 4 if "mxfp8" in sys.argv else row  # four scales of 32 in a word
 ll = result["mode"] == "ll"  # with e4m3: a byte for each channel, a scale for 128 of them
 node = [n for n, size in enumerate(sizes) for _ in range(size)]
 members = [[r for r in range(R) if node[r] == n] for n in range(len(sizes))]
@@ -69,13 +70,13 @@ def check_ll(path):
     check("sent_rows", dispatch, sent)
     check("came_rows", dispatch, came)
     check("sent_bytes", dispatch, [sent[r] * item + far[r] * head for r in range(R)])
-    near, sent, came, taken = count("flat", selections)
+    near, sent, came, taken = count("flat", tokens if "--sum-at-owner" in sys.argv else selections)
     far = [R - len(members[node[r]]) for r in range(R)]
     check("near_rows", combine, near)
     check("sent_rows", combine, came)
     check("came_rows", combine, sent)
-    check("came_bytes", combine, [sent[r] * row + far[r] * 80 for r in range(R)])
-    total = sum(came[r] * row + far[r] * 80 for r in range(R))
+    check("came_bytes", combine, [sent[r] * back_bytes + far[r] * 80 for r in range(R)])
+    total = sum(came[r] * back_bytes + far[r] * 80 for r in range(R))
     assert math.isclose(combine["network_bytes"], total), (combine["network_bytes"], total)
 
 for path in result["paths"]:
@@ -123,6 +124,8 @@ fi
 again 11,5+1 5+1+5 --tokens 13 --experts 30 --topk 3 --mask 300
 again 6,3 3+3 --tokens 31 --experts 20 --topk 6 --rates sum=4
 again 11,5+1 5+1+5 --mode ll --tokens 13 --experts 30 --topk 3 --mask 300
+again 11,5+1 5+1+5 --mode ll --tokens 13 --experts 30 --topk 3 --combine mxfp8
+again 8,4 4+4 --mode ll --tokens 20 --experts 21 --topk 5 --combine mxfp8 --sum-at-owner
 again 7,2 2+2+2+1 --tokens 30 --experts 5 --topk 2 --routing self
 
 # what was written down is the same job
@@ -193,7 +196,8 @@ expect 2 '^xep_perf: --simulate cannot be used with mode mine: there is none, se
 expect 2 '^xep_perf: --simulate cannot be used with --layout padded$' $perf $job --mode ll --layout padded
 expect 2 '^xep_perf: --simulate cannot be used with rows by rank$' $perf $job --mode ll --layout rank
 expect 2 '^xep_perf: --simulate cannot be used with rows by expert$' $perf $job --layout compact
-expect 2 '^xep_perf: --simulate cannot be used with --quant logfmt$' $perf $job --mode ll --quant logfmt
+expect 0 ', mode ll, quant nvfp4, combine logfmt, sums at owners$' \
+    $perf $job --mode ll --quant nvfp4 --combine logfmt --sum-at-owner
 expect 2 '^xep_perf: --simulate cannot be used with --check$' $perf $job --check
 expect 2 '^xep_perf: --simulate cannot be used with --op$' $perf $job --op combine
 echo '7 0 1' >"$tmp/seven"

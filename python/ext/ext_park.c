@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * A program may keep as many handles as it likes, slots are few. A handle that is parked may be dispatched by again,
+ * which is collective: so every rank must know of a handle whether it has a slot, and that is decided by the order of
+ * the calls, which is the same everywhere, and by nothing that one rank does alone.
+ */
+#include "ext_park.h"
+
+#include "ext_python.h"
+
+/* An error of the library; an interrupt is told: -1. */
+static int pass_over_error(void)
+{
+    if (!PyErr_ExceptionMatches(PyExc_RuntimeError)) return -1;
+    PyErr_Clear();
+    return 0;
+}
+
+/* What went wrong is told by the request. */
+static int settle(const ext_handle_t *handle)
+{
+    PyObject *request = handle->request;
+    if (request == NULL) return 0;
+    Py_INCREF(request);
+    PyObject *result = PyObject_CallMethod(request, "wait", NULL);
+    Py_DECREF(request);
+    Py_XDECREF(result);
+    return result != NULL ? 0 : pass_over_error();
+}
+
+/* A dispatch that has failed has nothing that could be kept. After an interrupt the slot stays the handle's. */
+static int park(ext_handle_t *handle)
+{
+    if (settle(handle) != 0) return -1;
+    if (handle->memory == NULL) return 0;
+    PyObject *parked = ext_call_helper("parked", "(O)", handle);
+    if (parked == NULL && pass_over_error() != 0) return -1;
+    Py_XSETREF(handle->parked, parked);
+    ext_handle_forget(handle);
+    return 0;
+}
+
+/* The caller's reference may be the last but that of a request, which ends here. */
+static int park_counted(ext_handle_t *handle)
+{
+    Py_INCREF(handle);
+    const int ret = park(handle);
+    Py_DECREF(handle);
+    return ret;
+}
+
+/* As many at most are left. Parking runs Python, which may use others meanwhile. */
+static int park_beyond(ext_recent_t *recent, Py_ssize_t left)
+{
+    while (recent->count > left) {
+        ext_handle_t *oldest = ext_recent_oldest(recent);
+        if (oldest != NULL && park_counted(oldest) != 0) return -1;
+    }
+    return 0;
+}
+
+int ext_park_make_room(ext_buffer_t *buffer)
+{
+    ext_recent_t *recent = &buffer->recent;
+    return recent->most > 0 && !recent->stays ? park_beyond(recent, recent->most - 1) : 0;
+}
+
+/* ---- what Python asks for ---- */
+
+static PyObject *limit_handles(PyObject *self, PyObject *most)
+{
+    ext_recent_t *recent = &((ext_buffer_t *)self)->recent;
+    const Py_ssize_t count = PyNumber_AsSsize_t(most, PyExc_OverflowError);
+    if (count == -1 && PyErr_Occurred()) return NULL;
+    if (count < 1 || recent->handles != NULL)
+        return PyErr_Format(PyExc_ValueError, "most: expected 1 or more, once for each Buffer, got %zd", count);
+    if ((recent->handles = PyMem_Calloc((size_t)count, sizeof(ext_handle_t *))) == NULL) return PyErr_NoMemory();
+    recent->most = count;
+    Py_RETURN_NONE;
+}
+
+/* Ahead of the dispatch that would do so, for whoever has to know which slots are given back. */
+static PyObject *make_room(PyObject *self, PyObject *cached)
+{
+    ext_buffer_t *buffer = (ext_buffer_t *)self;
+    if (ext_handle_check(cached)) ext_recent_use(&buffer->recent, (ext_handle_t *)cached);
+    if (ext_park_make_room(buffer) != 0) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *stay(PyObject *self, PyObject *stays)
+{
+    const int is_true = PyObject_IsTrue(stays);
+    if (is_true < 0) return NULL;
+    ((ext_buffer_t *)self)->recent.stays = is_true;
+    Py_RETURN_NONE;
+}
+
+static PyObject *park_all(PyObject *self, PyObject *Py_UNUSED(unused))
+{
+    if (park_beyond(&((ext_buffer_t *)self)->recent, 0) != 0) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *park_one(PyObject *self, PyObject *Py_UNUSED(unused))
+{
+    ext_handle_t *handle = (ext_handle_t *)self;
+    ext_recent_remove(&handle->buffer->recent, handle);
+    if (park(handle) != 0) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *settle_one(PyObject *self, PyObject *Py_UNUSED(unused))
+{
+    if (settle((ext_handle_t *)self) != 0) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef of_buffers[] = {
+    {"limit_handles", limit_handles, METH_O,
+     "limit_handles($self, most)\n--\n\n"
+     "From now on so many dispatches have slots at most, those used last (by combine, or as cached): a further one\n"
+     "parks the one used longest ago, on every rank alike. Once for each Buffer."},
+    {"_make_room", make_room, METH_O, "_make_room($self, cached)\n--\n\nParks what the next dispatch would."},
+    {"_stay", stay, METH_O,
+     "_stay($self, stays)\n--\n\nWhether what is dispatched now is never parked, and parks nothing."},
+    {"park", park_all, METH_NOARGS, "park($self)\n--\n\nParks all handles that may be parked."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMethodDef of_handles[] = {
+    {"park", park_one, METH_NOARGS,
+     "park($self)\n--\n\n"
+     "Gives the slot back, as release(), and keeps what is known of the routing: ``parked`` has it. Waits for what is\n"
+     "in flight."},
+    {"settle", settle_one, METH_NOARGS,
+     "settle($self)\n--\n\nWaits for what was begun last with it; an error is its request's."},
+    {NULL, NULL, 0, NULL},
+};
+
+int ext_park_ready(PyObject *module)
+{
+    return ext_add_methods(module, "Buffer", of_buffers, NULL) == 0
+               ? ext_add_methods(module, "Handle", of_handles, NULL)
+               : -1;
+}
