@@ -86,7 +86,7 @@ fi
 
 sed 's/@[A-Z_]*@/0/' "$top/include/xep/version.h.in" >"$work/include/xep/version.h"
 flags=(-I"$top/include" -I"$work/include" -I"$top/oracle" -I"$top/plugins/cuda" -I"$top/plugins/normal"
-    -I"$top/plugins/ll")
+    -I"$top/plugins/ll" -I"$top/plugins/kernels")
 
 # the architecture there is most of today, and what newer ones compile for themselves
 compile_device() {

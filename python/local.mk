@@ -6,7 +6,8 @@ ext_sources = %D%/setup.py include/xep/xep.h \
 	%D%/ext/ext_args.c %D%/ext/ext_args.h %D%/ext/ext_arrays.c %D%/ext/ext_arrays.h %D%/ext/ext_buffer.c \
 	%D%/ext/ext_buffer.h %D%/ext/ext_combine.c %D%/ext/ext_combine.h %D%/ext/ext_device.c \
 	%D%/ext/ext_device.h %D%/ext/ext_dispatch.c %D%/ext/ext_dispatch.h %D%/ext/ext_dlpack.h \
-	%D%/ext/ext_elements.c %D%/ext/ext_elements.h %D%/ext/ext_end.c %D%/ext/ext_end.h %D%/ext/ext_experts.c \
+	%D%/ext/ext_elements.c %D%/ext/ext_elements.h %D%/ext/ext_end.c %D%/ext/ext_end.h \
+	%D%/ext/ext_expand.c %D%/ext/ext_expand.h %D%/ext/ext_experts.c \
 	%D%/ext/ext_experts.h %D%/ext/ext_failed.c \
 	%D%/ext/ext_failed.h %D%/ext/ext_group.c %D%/ext/ext_group.h %D%/ext/ext_grow.c %D%/ext/ext_grow.h \
 	%D%/ext/ext_handle.c %D%/ext/ext_handle.h %D%/ext/ext_in_place.c %D%/ext/ext_in_place.h \

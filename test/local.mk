@@ -119,7 +119,7 @@ check_LTLIBRARIES += %D%/cuda/standin_cuda.la %D%/cuda/xep_normal_cuda.la %D%/cu
 %C%_cuda_standin_cuda_la_SOURCES = \
 	%D%/cuda/standin.h %D%/cuda/standin_driver.c %D%/cuda/standin_contexts.c %D%/cuda/standin_memory.c \
 	%D%/cuda/standin_streams.c %D%/cuda/standin_words.h %D%/cuda/standin_ll_heaps.h %D%/cuda/standin_kernels.c \
-	%D%/cuda/standin_layout.c \
+	%D%/cuda/standin_layout.c %D%/cuda/standin_experts.c \
 	%D%/cuda/standin_ll.c
 %C%_cuda_standin_cuda_la_CPPFLAGS = $(AM_CPPFLAGS) -I$(srcdir)/plugins/cuda -I$(srcdir)/plugins/normal \
 	-I$(srcdir)/plugins/ll
@@ -140,6 +140,7 @@ cuda_parts = \
 	%D%/mp/device/cuda_staged.c %D%/mp/device/cuda_graphs.c %D%/mp/device/cuda_rounds.h \
 	%D%/mp/device/cuda_rounds.c %D%/mp/device/cuda_standing.c %D%/mp/device/cuda_faults.c
 %C%_mp_device_cuda_ops_SOURCES = $(cuda_parts) %D%/mp/device/cuda_after.c %D%/mp/device/cuda_there.c \
+	%D%/mp/device/cuda_by_expert.c \
 	%D%/mp/device/cuda_break.c %D%/mp/device/cuda_death.c %D%/mp/device/cuda_ops.c
 %C%_mp_device_cuda_ops_LDADD = libmp_rig.la
 %C%_mp_device_cuda_ll_ops_SOURCES = $(cuda_parts) \

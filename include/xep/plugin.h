@@ -428,6 +428,10 @@ typedef struct xep_plugin {
      * has no dispatches in pieces.
      */
     xep_status_t (*next)(void *mode, xep_op_t *op);
+
+    /* device memory: enqueue what args ask for, which are checked, on args->stream. NULL: XEP_ERR_UNSUPPORTED */
+    xep_status_t (*expand)(void *mode, const xep_recv_t *recv, const xep_expand_args_t *args);
+    xep_status_t (*reduce)(void *mode, const xep_recv_t *recv, const xep_reduce_args_t *args);
 } xep_plugin_t;
 
 /** The first members of a mode's table: what it was built against. */

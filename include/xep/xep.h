@@ -755,7 +755,7 @@ typedef enum {
 } xep_rows_t;
 
 /**
- * Casts on the way (on devices in ll the first three): what a channel x becomes, and the scale of its group,
+ * Casts on the way (on devices: ll): what a channel x becomes, and the scale of its group,
  * so that x is near q * scale. Groups are channels side by side, from the first on; the last one may be shorter. fp32
  * arithmetic, rounded to nearest, ties to even, saturating; amax is the largest |x| of the group.
  *
@@ -994,6 +994,65 @@ XEP_API xep_status_t xep_buffer_send_memory(xep_buffer_t *buffer, void **base_p,
  * memory).
  */
 XEP_API xep_status_t xep_handle_gather(const xep_handle_t *handle, void *out, size_t stride);
+
+/** Bits of xep_expand_args_t.flags. */
+enum {
+    XEP_EXPAND_ZERO = 1 /* rows of which no selection is, between experts and behind the last one, become 0 */
+};
+
+/**
+ * Rows by expert, in arrays of the caller's in the buffer's device memory: one for each selection of a received row,
+ * in the order of local expert, then received row, then k; each expert begins at a multiple of expert_alignment.
+ */
+typedef struct xep_expand_args {
+    size_t size;
+    uint64_t capacity;             /* rows that there is room for; selections beyond them get no row */
+    uint32_t expert_alignment;     /* 0: 1 */
+    uint32_t flags;                /* XEP_EXPAND_* */
+    int32_t *slots;                /* [recv.capacity][K] filled: the row of each selection, or -1 */
+    uint64_t *expert_begin;        /* [L] filled: first row of each local expert */
+    uint64_t *expert_count;        /* [L] filled: rows of each local expert, without those that alignment adds */
+    void *x;                       /* [capacity][H] filled; NULL: left out */
+    size_t x_stride;               /* bytes between rows; 0: dense */
+    float *topk_weights;           /* [capacity] filled: the weight of each row's selection; NULL: left out */
+    void *scales;                  /* [capacity][nscales] filled; NULL: left out */
+    ptrdiff_t scales_token_stride; /* bytes from a scale of a row to that of the next row; 0: dense rows */
+    ptrdiff_t scales_stride;       /* bytes from a scale of a row to its next one; 0: 4 */
+    void *stream;                  /* cudaStream_t that orders it; NULL: the device's default stream */
+} xep_expand_args_t;
+
+#define XEP_EXPAND_ARGS_INIT XEP_INIT_(xep_expand_args_t)
+
+/**
+ * Copies each received row to the rows of its selections, and what belongs to it. Device memory, mode normal, not
+ * staged: else XEP_ERR_UNSUPPORTED. Local; enqueued behind the dispatch on its stream, or on one that waits for it. The
+ * host waits for nothing, so it can be captured. Other errors: XEP_ERR_INVALID, XEP_ERR_BROKEN.
+ */
+XEP_API xep_status_t xep_handle_expand(const xep_handle_t *handle, const xep_expand_args_t *args);
+
+typedef struct xep_reduce_args {
+    size_t size;
+    const int32_t *slots;      /* [recv.capacity][K] as xep_handle_expand() has filled them */
+    const void *x;             /* rows by expert; may be NULL if no rows came */
+    size_t x_stride;           /* bytes between rows; 0: dense */
+    xep_dtype_t dtype;         /* XEP_BF16, XEP_FP16, XEP_FP32; 0: the buffer's combine_dtype */
+    uint32_t hidden;           /* H of this call; 0: the buffer's */
+    void *out;                 /* [recv.rows][H] filled: the caller's, or xep_handle_combine_input() */
+    size_t out_stride;         /* bytes between rows; 0: dense */
+    xep_dtype_t out_dtype;     /* dtype (also 0), or XEP_FP32 */
+    uint32_t reserved;         /* must be 0 */
+    const float *topk_weights; /* one for each row by expert; NULL: none */
+    float *out_weights;        /* [recv.rows][K] filled with them, 0 where a selection is another rank's; or NULL */
+    void *stream;              /* as in xep_expand_args_t */
+} xep_reduce_args_t;
+
+#define XEP_REDUCE_ARGS_INIT XEP_INIT_(xep_reduce_args_t)
+
+/**
+ * Sums the rows of each received row's selections to one again, which a combine takes: from +0, k ascending, in fp32,
+ * rounded once. As xep_handle_expand().
+ */
+XEP_API xep_status_t xep_handle_reduce(const xep_handle_t *handle, const xep_reduce_args_t *args);
 
 /**
  * What becomes of the piece that is shown when the next one comes: the first fields of xep_combine_args_t, with the

@@ -55,6 +55,7 @@ static xep_status_t send(void *opaque, xep_op_t *op)
         .scales_token_stride = args->scales_token_stride,
         .scales_stride = args->scales_stride,
         .elem_bytes = (uint32_t)xep_elem_bytes(args->dtype),
+        .scale = args->quant_scale,
         .wrong = mode->wrong,
     };
     find_routing(mode, op, &send);
@@ -179,16 +180,6 @@ static xep_status_t check_board(const cuda_ll_t *mode, xep_op_t *op)
                      env->shape->experts, bytes, most);
 }
 
-/* The casts that the kernels have. */
-static xep_status_t check_cast(const cuda_ll_t *mode, xep_op_t *op)
-{
-    const xep_env_t *env = mode->ll.kit.env;
-    if (op->dispatch->quant <= XEP_QUANT_UE8M0) return XEP_OK;
-    return env->fail(env, op, XEP_ERR_UNSUPPORTED,
-                     "invalid quant: %d (in device memory: XEP_QUANT_E4M3, XEP_QUANT_E4M3_POW2, XEP_QUANT_UE8M0)",
-                     (int)op->dispatch->quant);
-}
-
 /* What combines of this handle ask for. All else of the routing is kept on the device. */
 static void note_routing(cuda_ll_t *mode, const xep_op_t *op)
 {
@@ -207,7 +198,6 @@ xep_status_t cuda_ll_dispatch(void *opaque, xep_op_t *op)
     cuda_ll_t *mode = opaque;
     ll_state_t *state = op->state;
     xep_status_t status = ll_check_dispatch(&mode->ll, op);
-    if (status == XEP_OK) status = check_cast(mode, op);
     if (status == XEP_OK) status = check_board(mode, op);
     if (status == XEP_OK) status = check_memory(mode, op->dispatch);
     if (status != XEP_OK) return status;

@@ -95,6 +95,7 @@ typedef struct xep_cuda_ll_send {
     uint32_t wide; /* 1: indices are int64_t, 0: int32_t, of xep_cuda_pick_t 8 bytes apart */
     uint32_t idx_bytes;
     uint32_t elem_bytes;
+    float scale;     /* of the caller's for the cast; 0: none */
     uint64_t *wrong; /* UINT64_MAX before and after */
 } xep_cuda_ll_send_t;
 

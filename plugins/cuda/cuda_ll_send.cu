@@ -6,21 +6,13 @@
  */
 #include <xep/xep.h>
 
-#include "cuda_elements.cuh"
+#include "cuda_ll_cast.cuh"
 #include "cuda_ll_heaps.cuh"
 #include "cuda_words.cuh"
 
-/*
- * GROUP: channels that have a scale in common. AHEAD: pairs of groups whose loads a warp has on their way. PART: bytes
- * of a row that a warp copies at once.
- */
 enum {
-    GROUP = 128,
-    LANES = 16 /* of a group */,
-    EACH = 8 /* channels of a lane */,
-    AHEAD = 4,
     INDICES = 16, /* that a lane loads at once: a warp's lanes are as many at least */
-    PART = 2048
+    PART = 2048   /* bytes of a row that a warp copies at once */
 };
 
 typedef xep_cuda_ll_send_t send_t;
@@ -140,111 +132,6 @@ static __device__ void pack_rows(const send_t &s, char *items, uint32_t first, u
         uint32_t *to = (uint32_t *)(items + t * s.item.stride + s.item.scales);
         for (uint32_t i = threadIdx.x % 32; i < s.notice.nscales; i += 32)
             to[i] = *(const uint32_t *)(from + (int64_t)i * s.scales_stride);
-    }
-}
-
-/* ---- rows cast to e4m3 by the rules of plugins/kernels/cast.h: half a warp a group ---- */
-
-/* The channels of a lane; 0 behind the end of the row. */
-template <typename E> struct channels {
-    static constexpr int PACKS = EACH * sizeof(typename E::raw) / 16;
-    union {
-        int4 pack[PACKS];
-        typename E::raw raw[EACH];
-    };
-
-    __device__ __forceinline__ void load(const char *row, uint32_t first, uint32_t hidden, int aligned)
-    {
-        const typename E::raw *from = (const typename E::raw *)row + first;
-        if (aligned && first + EACH <= hidden) {
-#pragma unroll
-            for (int i = 0; i < PACKS; i++) pack[i] = ((const int4 *)from)[i];
-        } else {
-#pragma unroll
-            for (int i = 0; i < EACH; i++) raw[i] = first + i < hidden ? from[i] : 0;
-        }
-    }
-};
-
-/* From a group's amax its scale; returns what its elements are multiplied by. */
-static __device__ __forceinline__ float scale_of(float amax, int pow2, float *scale_p)
-{
-    const float scale = __fmul_rn(amax, 1.0f / 448.0f);
-    if (!pow2) {
-        *scale_p = scale;
-        return __fdiv_rn(448.0f, amax); /* 0 of Inf */
-    }
-    const uint32_t bits = __float_as_uint(scale), exponent = (bits >> 23) + ((bits & 0x7fffff) != 0);
-    *scale_p = __uint_as_float(exponent << 23);
-    return exponent == 255 ? 0.0f : __uint_as_float((254 - exponent) << 23);
-}
-
-static __device__ __forceinline__ uint32_t e4m3_pair(float low, float high)
-{
-    uint16_t pair;
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
-    return pair;
-}
-
-/* One lane of a group writes its scale; exponents are bytes, and the last group's lane fills up its word. */
-static __device__ __forceinline__ void store_scale(const send_t &s, char *item, uint32_t group, uint32_t groups,
-                                                   float scale)
-{
-    char *scales = item + s.item.scales;
-    if (s.notice.quant != XEP_QUANT_UE8M0) {
-        ((float *)scales)[group] = scale;
-        return;
-    }
-    scales[group] = (char)(__float_as_uint(scale) >> 23);
-    for (uint32_t i = group + 1; group + 1 == groups && i % 4 != 0; i++) scales[i] = 0;
-}
-
-template <typename E>
-static __device__ __forceinline__ void cast_group(const send_t &s, char *item, uint32_t first, const channels<E> &x)
-{
-    const uint32_t hidden = s.notice.hidden, group = first / GROUP, groups = (hidden + GROUP - 1) / GROUP;
-    float value[EACH], amax = 1e-4f, scale;
-#pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        value[i] = E::load(x.raw[i]);
-        amax = fmaxf(amax, fabsf(value[i])); /* a NaN does not count */
-    }
-#pragma unroll
-    for (int step = LANES / 2; step > 0; step /= 2) amax = fmaxf(amax, __shfl_xor_sync(UINT32_MAX, amax, step));
-    const float factor = scale_of(amax, s.notice.quant != XEP_QUANT_E4M3, &scale);
-    /* not before: lanes behind the end of the row are needed by the shuffles */
-    if (first >= hidden) return;
-    uint32_t out[EACH / 4];
-#pragma unroll
-    for (int i = 0; i < EACH / 4; i++) {
-        const float *v = value + 4 * i;
-        out[i] = e4m3_pair(__fmul_rn(v[0], factor), __fmul_rn(v[1], factor)) |
-                 e4m3_pair(__fmul_rn(v[2], factor), __fmul_rn(v[3], factor)) << 16;
-    }
-    if (first + EACH <= hidden) *(uint2 *)(item + first) = make_uint2(out[0], out[1]);
-    else
-        for (uint32_t i = 0; first + i < hidden; i++) item[first + i] = (char)(out[i / 4] >> 8 * (i % 4));
-    if (first % GROUP == 0) store_scale(s, item, group, groups, scale);
-}
-
-/* A warp casts two groups at once, and has the loads of some pairs of groups on their way. */
-template <typename E> static __device__ void cast_rows(const send_t &s, char *items, uint32_t first_unit, uint32_t all)
-{
-    const uint32_t hidden = s.notice.hidden, of_row = (hidden + 2 * GROUP - 1) / (2 * GROUP),
-                   units = s.notice.tokens * of_row;
-    const int aligned = ((uint64_t)s.x | s.x_stride) % 16 == 0;
-    for (uint32_t begin = first_unit; begin < units; begin += AHEAD * all) {
-        channels<E> x[AHEAD];
-#pragma unroll
-        for (uint32_t a = 0; a < AHEAD; a++) {
-            const uint32_t u = begin + a * all, first = u % of_row * 2 * GROUP + threadIdx.x % 32 * EACH;
-            if (u < units) x[a].load(s.x + u / of_row * s.x_stride, first, hidden, aligned);
-        }
-#pragma unroll
-        for (uint32_t a = 0; a < AHEAD; a++) {
-            const uint32_t u = begin + a * all, first = u % of_row * 2 * GROUP + threadIdx.x % 32 * EACH;
-            if (u < units) cast_group<E>(s, items + u / of_row * s.item.stride, first, x[a]);
-        }
     }
 }
 

@@ -12,7 +12,7 @@
 
 #include "cuda_args.h"
 
-enum { CUDA_MOST_IMAGES = 5, CUDA_MOST_KERNELS = 8, CUDA_MOST_WARPS = 32 /* of a block */ };
+enum { CUDA_MOST_IMAGES = 5, CUDA_MOST_KERNELS = 9, CUDA_MOST_WARPS = 32 /* of a block */ };
 
 /** A kernel: which image has it, and what it is called there. */
 typedef struct cuda_kernel_name {

@@ -97,6 +97,9 @@ static const cuda_kernel_name_t kernel_names[CUDA_KERNELS] = {
     [CUDA_SUM_FP16] = {CUDA_IMAGE_COMBINE, "xep_cuda_combine_fp16"},
     [CUDA_SUM_FP32] = {CUDA_IMAGE_COMBINE, "xep_cuda_combine_fp32"},
     [CUDA_LAYOUT] = {CUDA_IMAGE_LAYOUT, "xep_cuda_layout"},
+    [CUDA_SLOTS] = {CUDA_IMAGE_EXPERTS, "xep_cuda_slots"},
+    [CUDA_EXPAND] = {CUDA_IMAGE_EXPERTS, "xep_cuda_expand"},
+    [CUDA_REDUCE] = {CUDA_IMAGE_EXPERTS, "xep_cuda_reduce"},
 };
 
 static const char *const waited_for[CUDA_LATE_WORDS] = {
@@ -164,4 +167,6 @@ const xep_plugin_t xep_plugin = {
     .brief = "normal for device memory: kernels write and read the devices of all ranks directly",
     .dispatch = cuda_normal_dispatch,
     .combine = cuda_normal_combine,
+    .expand = cuda_normal_expand,
+    .reduce = cuda_normal_reduce,
 };

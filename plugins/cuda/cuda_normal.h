@@ -73,6 +73,9 @@ typedef enum {
     CUDA_SUM_FP16,
     CUDA_SUM_FP32,
     CUDA_LAYOUT,
+    CUDA_SLOTS,
+    CUDA_EXPAND,
+    CUDA_REDUCE,
     CUDA_KERNELS
 } cuda_kernel_t;
 
@@ -139,5 +142,10 @@ xep_status_t cuda_normal_check_refusal(void *mode, xep_op_t *op);
 
 xep_status_t cuda_normal_dispatch(void *mode, xep_op_t *op);
 xep_status_t cuda_normal_combine(void *mode, xep_op_t *op);
+
+/* ---- cuda_experts.c ---- */
+
+xep_status_t cuda_normal_expand(void *mode, const xep_recv_t *recv, const xep_expand_args_t *args);
+xep_status_t cuda_normal_reduce(void *mode, const xep_recv_t *recv, const xep_reduce_args_t *args);
 
 #endif

@@ -4,6 +4,7 @@
  * What each xep_quant_t but those of cast_blocks.h is made of: a type of elements, a kind of scales, how many channels
  * have one. A cast of such elements and scales is a line of XEP_CAST_BLOCKS() and a value of xep_quant_t: the walk over
  * a row is the same for all (cast_walk.h), scalar (cast_rows.c, the definition) and by vectors (cast_vectors.h).
+ * Devices have one kernel for all (cuda_ll_cast.cuh).
  */
 #ifndef XEP_CAST_FORMATS_H
 #define XEP_CAST_FORMATS_H
@@ -77,8 +78,8 @@ const xep_cast_rule_t *xep_cast_rule(xep_quant_t quant);
  * The scale of group g from the bits of its amax, into scales; returns what its channels are multiplied by. inverse: of
  * the scale that the row has, or the caller gave.
  */
-static inline float xep_cast_scale_group(const xep_cast_rule_t *rule, uint32_t amax, float inverse, uint8_t *scales,
-                                         size_t g)
+XEP_FLOATS_INLINE float xep_cast_scale_group(const xep_cast_rule_t *rule, uint32_t amax, float inverse, uint8_t *scales,
+                                             size_t g)
 {
     if (rule->scale == XEP_SCALE_GIVEN) return inverse;
     if (rule->scale == XEP_SCALE_E8M0) {
@@ -101,7 +102,7 @@ static inline float xep_cast_scale_group(const xep_cast_rule_t *rule, uint32_t a
 }
 
 /** The scale of a group with an Inf or a NaN, whose elements are 0: none that is a number. */
-static inline void xep_cast_scale_no_number(const xep_cast_rule_t *rule, uint8_t *scales, size_t g)
+XEP_FLOATS_INLINE void xep_cast_scale_no_number(const xep_cast_rule_t *rule, uint8_t *scales, size_t g)
 {
     const uint32_t nan = XEP_CAST_NAN;
     if (rule->scale == XEP_SCALE_FP32) memcpy(scales + g * sizeof nan, &nan, sizeof nan);
@@ -109,7 +110,7 @@ static inline void xep_cast_scale_no_number(const xep_cast_rule_t *rule, uint8_t
 }
 
 /** The word behind the scales of XEP_SCALE_E4M3 from the bits of the row's amax; returns the inverse of it. */
-static inline float xep_cast_scale_row(uint32_t amax, uint32_t *word)
+XEP_FLOATS_INLINE float xep_cast_scale_row(uint32_t amax, uint32_t *word)
 {
     float most = xep_float_of_bits(amax);
     if (amax >= XEP_CAST_INFINITE) {

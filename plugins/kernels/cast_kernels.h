@@ -38,7 +38,7 @@ static inline size_t xep_cast_type_bytes(int type)
 }
 
 /** From a group's amax, which is a number or Inf, its scale; returns what its elements are multiplied by. */
-static inline float xep_cast_scale(float amax, int pow2, float *scale_p)
+XEP_FLOATS_INLINE float xep_cast_scale(float amax, int pow2, float *scale_p)
 {
     float scale = amax * (1.0f / 448.0f);
     if (!pow2) {

@@ -7,34 +7,41 @@
 #include <stdint.h>
 #include <string.h>
 
-static inline float xep_float_of_bits(uint32_t bits)
+/* Kernels of devices have the same definitions. */
+#ifdef __CUDACC__
+#define XEP_FLOATS_INLINE static __host__ __device__ __forceinline__
+#else
+#define XEP_FLOATS_INLINE static inline
+#endif
+
+XEP_FLOATS_INLINE float xep_float_of_bits(uint32_t bits)
 {
     float value;
     memcpy(&value, &bits, sizeof value);
     return value;
 }
 
-static inline uint32_t xep_bits_of_float(float value)
+XEP_FLOATS_INLINE uint32_t xep_bits_of_float(float value)
 {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
     return bits;
 }
 
-static inline float xep_float_of_bf16(uint16_t half)
+XEP_FLOATS_INLINE float xep_float_of_bf16(uint16_t half)
 {
     return xep_float_of_bits((uint32_t)half << 16);
 }
 
 /** NaN: 0x7fc0. */
-static inline uint16_t xep_bf16_of_float(float value)
+XEP_FLOATS_INLINE uint16_t xep_bf16_of_float(float value)
 {
     uint32_t bits = xep_bits_of_float(value);
     if (value != value) return 0x7fc0;
     return (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
-static inline float xep_float_of_fp16(uint16_t half)
+XEP_FLOATS_INLINE float xep_float_of_fp16(uint16_t half)
 {
     uint32_t sign = (uint32_t)(half & 0x8000) << 16, magnitude = half & 0x7fff;
     if (magnitude >= 0x7c00) return xep_float_of_bits(sign | 0x7f800000 | (magnitude & 0x3ff) << 13);
@@ -43,7 +50,7 @@ static inline float xep_float_of_fp16(uint16_t half)
 }
 
 /** NaN: 0x7e00. */
-static inline uint16_t xep_fp16_of_float(float value)
+XEP_FLOATS_INLINE uint16_t xep_fp16_of_float(float value)
 {
     uint32_t bits = xep_bits_of_float(value), magnitude = bits & 0x7fffffff;
     uint16_t sign = (uint16_t)(bits >> 16 & 0x8000);
@@ -55,7 +62,7 @@ static inline uint16_t xep_fp16_of_float(float value)
 }
 
 /** Saturates at 448, Inf too. NaN: 0x7f. */
-static inline uint8_t xep_e4m3_of_float(float value)
+XEP_FLOATS_INLINE uint8_t xep_e4m3_of_float(float value)
 {
     uint32_t bits = xep_bits_of_float(value), magnitude = bits & 0x7fffffff;
     uint8_t sign = (uint8_t)(bits >> 24 & 0x80);
@@ -68,7 +75,7 @@ static inline uint8_t xep_e4m3_of_float(float value)
 }
 
 /** Saturates at 57344, Inf too. NaN: 0x7f. */
-static inline uint8_t xep_e5m2_of_float(float value)
+XEP_FLOATS_INLINE uint8_t xep_e5m2_of_float(float value)
 {
     uint32_t bits = xep_bits_of_float(value), magnitude = bits & 0x7fffffff;
     uint8_t sign = (uint8_t)(bits >> 24 & 0x80);
@@ -80,7 +87,7 @@ static inline uint8_t xep_e5m2_of_float(float value)
 }
 
 /** Saturates at 6, Inf too; four bits. Not for NaN, which e2m1 does not have. */
-static inline uint8_t xep_e2m1_of_float(float value)
+XEP_FLOATS_INLINE uint8_t xep_e2m1_of_float(float value)
 {
     uint32_t bits = xep_bits_of_float(value), magnitude = bits & 0x7fffffff;
     uint8_t sign = (uint8_t)(bits >> 28 & 8);
@@ -91,7 +98,7 @@ static inline uint8_t xep_e2m1_of_float(float value)
     return (uint8_t)(sign | ((magnitude - (126u << 23) + 0x1fffff + ((magnitude >> 22) & 1)) >> 22));
 }
 
-static inline float xep_float_of_e4m3(uint8_t code)
+XEP_FLOATS_INLINE float xep_float_of_e4m3(uint8_t code)
 {
     uint32_t magnitude = code & 0x7f;
     if (magnitude == 0x7f) return xep_float_of_bits(0x7fc00000);

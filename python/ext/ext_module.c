@@ -6,6 +6,7 @@
 #include "ext_device.h"
 #include "ext_dispatch.h"
 #include "ext_end.h"
+#include "ext_expand.h"
 #include "ext_experts.h"
 #include "ext_grow.h"
 #include "ext_in_place.h"
@@ -28,7 +29,7 @@ static int fill(PyObject *module)
         ext_library_ready,  ext_arrays_ready,   ext_device_ready,  ext_group_ready,  ext_buffer_ready,
         ext_handle_ready,   ext_request_ready,  ext_end_ready,     ext_grow_ready,   ext_layout_ready,
         ext_received_ready, ext_dispatch_ready, ext_combine_ready, ext_pieces_ready, ext_in_place_ready,
-        ext_show_ready,     ext_experts_ready,  ext_park_ready,    ext_stream_ready,
+        ext_show_ready,     ext_experts_ready,  ext_park_ready,    ext_stream_ready, ext_expand_ready,
     };
     if (is_filled) {
         PyErr_SetString(PyExc_ImportError, "xep._ext cannot be loaded twice in a process");

@@ -103,6 +103,40 @@ def test_zero_copy_cached_and_scales(group, driver, buffer, sent):
             del y
 
 
+def test_rows_by_expert(group, driver, buffer, sent):
+    """A row for each selection, and back: into the input of the combine, which copies nothing."""
+    mine, want, local = sent[group.rank], oracle.received(sent, group.rank, EXPERTS), EXPERTS // group.nranks
+    x, idx, weights = put(driver, mine.x, mine.topk_idx, mine.topk_weights)
+    if is_staged(buffer):
+        with buffer.dispatch(x, idx) as handle, pytest.raises(xep.UnsupportedError, match="all ranks map one another"):
+            handle.expand(*put(driver, np.zeros((handle.rows, TOPK), np.int32), *np.zeros((2, local), np.int64)))
+        return
+    slots, begin, room = np.full(want.topk_idx.shape, -1, np.int32), np.zeros(local, np.int64), 0
+    for expert in range(local):
+        begin[expert] = room
+        rows, ks = np.nonzero(want.topk_idx == expert)
+        slots[rows, ks] = room + np.arange(len(rows))
+        room += -(-len(rows) // 4) * 4
+    expanded, spread, here = np.zeros((room, HIDDEN), np.float32), np.zeros(room, np.float32), slots >= 0
+    expanded[slots[here]], spread[slots[here]] = want.x[np.nonzero(here)[0]], want.topk_weights[here]
+    out, back = put(driver, np.full_like(mine.x, np.nan), np.full(want.topk_weights.shape, np.nan, np.float32))
+    there = put(driver, slots * 0, begin * 0, begin * 0, expanded * np.nan, spread * np.nan)
+    with buffer.dispatch(x, idx, weights) as handle:
+        handle.expand(*there, expert_alignment=4, zero=True)
+        counts = [int((want.topk_idx == expert).sum()) for expert in range(local)]
+        for found, expected in zip(there, (slots, begin, np.array(counts), expanded, spread)):
+            np.testing.assert_array_equal(driver.get(found), expected)
+        y = handle.combine_input()
+        handle.reduce(there[3], there[0], y, there[4], back)
+        np.testing.assert_array_equal(driver.get(back), np.where(here, want.topk_weights, 0))
+        assert handle.combine(out=out) is out
+        chosen = (mine.topk_idx >= 0).sum(axis=1, dtype=np.float32)[:, None]
+        np.testing.assert_array_equal(driver.get(out), mine.x * chosen)
+        with pytest.raises(TypeError, match="slots"):
+            handle.expand(there[1], there[1], there[2])
+        del y
+
+
 def is_staged(buffer):
     """Some ranks are not mapped: the mode is that of host memory."""
     return not buffer.info().mode.endswith("cuda")

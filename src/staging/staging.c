@@ -12,7 +12,7 @@
 #include "log.h"
 #include "staging_slots.h"
 
-enum { LINE = 64, PAGE = 4096, ROWS_OF_A_GROUP = 256 };
+enum { LINE = 64, PAGE = 4096, ROWS_OF_A_WORD = 4 * 16 * 2 };
 
 /* ---- how much ---- */
 
@@ -64,10 +64,13 @@ static staged_inputs_t lay_inputs(const xep_shape_t *shape, uint64_t recv_rows)
     return at;
 }
 
-/* Rows that are cast on the way have a scale for every 128 elements, which are of 2 bytes at least. */
+/*
+ * Rows that are cast on the way have at most a byte of scales for every 16 elements, which are of 2 bytes at least, and
+ * a word (NVFP4).
+ */
 static staged_views_t lay_views(const xep_shape_t *shape, uint64_t recv_rows)
 {
-    const uint64_t cast = x_stride(shape) / ROWS_OF_A_GROUP + 1, experts = shape->most_experts;
+    const uint64_t cast = x_stride(shape) / ROWS_OF_A_WORD + 2, experts = shape->most_experts;
     const uint64_t scales = shape->scales > cast ? shape->scales : cast;
     uint64_t end = 0;
     staged_views_t at = {.x = carve(&end, recv_rows, x_stride(shape)),

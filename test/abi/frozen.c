@@ -254,6 +254,37 @@ AT(xep_next_args_t, timeout_ms, 48);
 AT(xep_next_args_t, reserved, 52);
 AT(xep_next_args_t, wait_ns, 56);
 
+SIZE(xep_expand_args_t, 104);
+AT(xep_expand_args_t, size, 0);
+AT(xep_expand_args_t, capacity, 8);
+AT(xep_expand_args_t, expert_alignment, 16);
+AT(xep_expand_args_t, flags, 20);
+AT(xep_expand_args_t, slots, 24);
+AT(xep_expand_args_t, expert_begin, 32);
+AT(xep_expand_args_t, expert_count, 40);
+AT(xep_expand_args_t, x, 48);
+AT(xep_expand_args_t, x_stride, 56);
+AT(xep_expand_args_t, topk_weights, 64);
+AT(xep_expand_args_t, scales, 72);
+AT(xep_expand_args_t, scales_token_stride, 80);
+AT(xep_expand_args_t, scales_stride, 88);
+AT(xep_expand_args_t, stream, 96);
+
+SIZE(xep_reduce_args_t, 88);
+AT(xep_reduce_args_t, size, 0);
+AT(xep_reduce_args_t, slots, 8);
+AT(xep_reduce_args_t, x, 16);
+AT(xep_reduce_args_t, x_stride, 24);
+AT(xep_reduce_args_t, dtype, 32);
+AT(xep_reduce_args_t, hidden, 36);
+AT(xep_reduce_args_t, out, 40);
+AT(xep_reduce_args_t, out_stride, 48);
+AT(xep_reduce_args_t, out_dtype, 56);
+AT(xep_reduce_args_t, reserved, 60);
+AT(xep_reduce_args_t, topk_weights, 64);
+AT(xep_reduce_args_t, out_weights, 72);
+AT(xep_reduce_args_t, stream, 80);
+
 SIZE(xep_combine_args_t, 184);
 AT(xep_combine_args_t, size, 0);
 AT(xep_combine_args_t, x, 8);
@@ -397,7 +428,7 @@ SIZE(xep_place_ops_t, 16);
 AT(xep_place_ops_t, memory, 0);
 AT(xep_place_ops_t, release, 8);
 
-SIZE(xep_plugin_t, 160);
+SIZE(xep_plugin_t, 176);
 AT(xep_plugin_t, abi, 0);
 AT(xep_plugin_t, size, 4);
 AT(xep_plugin_t, env_size, 8);
@@ -422,6 +453,8 @@ AT(xep_plugin_t, layout, 128);
 AT(xep_plugin_t, traffic, 136);
 AT(xep_plugin_t, begins_early, 144);
 AT(xep_plugin_t, next, 152);
+AT(xep_plugin_t, expand, 160);
+AT(xep_plugin_t, reduce, 168);
 
 SIZE(xep_wire_ops_t, 80);
 AT(xep_wire_ops_t, size, 0);

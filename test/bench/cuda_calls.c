@@ -22,6 +22,8 @@ typedef struct bench {
     uint64_t room;   /* rows of a slot */
     int32_t *counts; /* of a layout */
     void *outputs;   /* to be copied into the input; NULL: they are there */
+    xep_expand_args_t expand;
+    xep_reduce_args_t reduce;
 } bench_t;
 
 static void dispatch(bench_t *bench, xep_handle_t *cached)
@@ -81,6 +83,64 @@ static void combine(bench_t *bench)
     a.out_stride = bench->job.host.out_stride;
     a.stream = bench->job.stream;
     MP_OK(xep_combine(bench->handle, &a, NULL));
+}
+
+/* ---- rows by expert: what a grouped product reads and writes, each expert at a multiple of 128 rows ---- */
+
+static void open_experts(bench_t *bench)
+{
+    const xep_recv_t *recv = xep_handle_recv(bench->handle);
+    uint64_t rows = 0;
+    size_t stride;
+    for (uint32_t e = 0; e < recv->local_experts; e++) rows += (recv->expert_rows[e] + 127) / 128 * 128;
+    bench->expand = (xep_expand_args_t){.size = sizeof bench->expand,
+                                        .capacity = rows,
+                                        .expert_alignment = 128,
+                                        .slots = cuda_rig_alloc(NULL, bench->room * recv->topk * 4),
+                                        .expert_begin = cuda_rig_alloc(NULL, recv->local_experts * 8ul),
+                                        .expert_count = cuda_rig_alloc(NULL, recv->local_experts * 8ul),
+                                        .x = cuda_rig_alloc(NULL, rows * bench->job.host.c->hidden * 2),
+                                        .scales = cuda_rig_alloc(NULL, rows * recv->nscales * 4ul + 1),
+                                        .stream = bench->job.stream};
+    if (recv->scales == NULL) cuda_rig_free(bench->expand.scales), bench->expand.scales = NULL;
+    bench->reduce = (xep_reduce_args_t){.size = sizeof bench->reduce,
+                                        .slots = bench->expand.slots,
+                                        .x = bench->expand.x,
+                                        .out = xep_handle_combine_input(bench->handle, &stride),
+                                        .stream = bench->job.stream};
+    bench->reduce.out_stride = stride;
+}
+
+static void close_experts(bench_t *bench)
+{
+    void *arrays[] = {bench->expand.slots, bench->expand.expert_begin, bench->expand.expert_count, bench->expand.x,
+                      bench->expand.scales};
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) cuda_rig_free(arrays[i]);
+}
+
+static void expand(bench_t *bench)
+{
+    MP_OK(xep_handle_expand(bench->handle, &bench->expand));
+}
+
+static void reduce(bench_t *bench)
+{
+    MP_OK(xep_handle_reduce(bench->handle, &bench->reduce));
+}
+
+static void dispatch_expand(bench_t *bench)
+{
+    xep_dispatch_args_t a = cuda_job_dispatch(&bench->job, NULL);
+    xep_handle_t *handle;
+    MP_OK(xep_dispatch(bench->job.host.buffer, &a, &handle, NULL));
+    MP_OK(xep_handle_expand(handle, &bench->expand));
+    xep_handle_release(handle);
+}
+
+static void reduce_combine(bench_t *bench)
+{
+    reduce(bench);
+    combine(bench);
 }
 
 static int compare(const void *a, const void *b)
@@ -168,13 +228,20 @@ static void run(xep_group_t *group, const mp_case_t *c, void *stream)
     bench.outputs = cuda_rig_alloc(NULL, xep_handle_recv(bench.handle)->rows * c->hidden * 2);
     double copied = time_us(&bench, combine);
     cuda_rig_free(bench.outputs);
+    bench.outputs = NULL;
+    open_experts(&bench);
+    double expanding = time_us(&bench, expand), reducing = time_us(&bench, reduce);
+    double forward = time_us(&bench, dispatch_expand), backward = time_us(&bench, reduce_combine);
+    close_experts(&bench);
     if (mp_rank() == 0)
         printf(
             "%-14s T %4llu, SMs %2u: dispatch %7.1f us (%3.0f GB/s), cached %7.1f us (%3.0f GB/s), combine %7.1f us "
             "(%3.0f GB/s), of copied input %7.1f us, dispatch with counts there %7.1f us, layout %5.1f us; replayed: "
-            "dispatch with counts there %6.1f us, combine %6.1f us\n",
+            "dispatch with counts there %6.1f us, combine %6.1f us; by expert: dispatch %7.1f us (%6.1f of it to "
+            "expand), combine %7.1f us (%6.1f to reduce)\n",
             c->name, (unsigned long long)c->tokens, c->threads, whole, bytes / whole / 1e3, cached,
-            bytes / cached / 1e3, sum, back / sum / 1e3, copied, there, lay, there_again, sum_again);
+            bytes / cached / 1e3, sum, back / sum / 1e3, copied, there, lay, there_again, sum_again, forward, expanding,
+            backward, reducing);
     fflush(stdout);
     xep_handle_release(bench.handle);
     cuda_job_close(&bench.job);

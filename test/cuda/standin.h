@@ -21,8 +21,14 @@ typedef struct standin_kernel {
 } standin_kernel_t;
 
 extern const standin_kernel_t standin_normal_kernels[], standin_ll_kernels[];
-void standin_layout(const void *args); /* of both modes */
 extern const int standin_normal_count, standin_ll_count;
+void standin_layout(const void *args); /* of both modes */
+
+/* ---- standin_experts.c ---- */
+
+void standin_slots(const void *args);
+void standin_expand(const void *args);
+void standin_reduce(const void *args);
 
 /** A piece of work of a stream; run in its thread. */
 typedef struct standin_work {

@@ -10,6 +10,7 @@
 #include <oracle_number.h>
 #include <xep/xep.h>
 
+#include "cuda_experts.h"
 #include "cuda_kernels.h"
 #include "cuda_layout.h"
 #include "standin.h"
@@ -362,6 +363,9 @@ static void run_combine_fp32(const void *args)
 const standin_kernel_t standin_normal_kernels[] = {
     {"xep_cuda_plan", sizeof(xep_cuda_plan_t), run_plan},
     {"xep_cuda_layout", sizeof(xep_cuda_layout_t), standin_layout},
+    {"xep_cuda_slots", sizeof(xep_cuda_expand_t), standin_slots},
+    {"xep_cuda_expand", sizeof(xep_cuda_expand_t), standin_expand},
+    {"xep_cuda_reduce", sizeof(xep_cuda_reduce_t), standin_reduce},
     {"xep_cuda_dispatch", sizeof(xep_cuda_dispatch_t), run_dispatch},
     {"xep_cuda_combine_bf16", sizeof(xep_cuda_combine_t), run_combine_bf16},
     {"xep_cuda_combine_fp16", sizeof(xep_cuda_combine_t), run_combine_fp16},

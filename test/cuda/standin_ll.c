@@ -62,6 +62,7 @@ static void pack_token(const xep_cuda_ll_send_t *s, uint64_t token, char *item)
     if (s->notice.quant != XEP_QUANT_NONE) {
         const oracle_shape_t shape = {.dtype = (xep_dtype_t)s->notice.dtype,
                                       .quant = (xep_quant_t)s->notice.quant,
+                                      .quant_scale = s->scale,
                                       .hidden = s->notice.hidden};
         oracle_cast_row(&shape, x, (uint8_t *)item, (uint32_t *)(void *)scales);
         return;

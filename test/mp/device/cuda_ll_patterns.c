@@ -30,13 +30,16 @@ static xep_buffer_t *make_buffer(xep_group_t *group, xep_dtype_t dtype, xep_memo
 
 /* What a dispatch made of x, and a combine of that where it was not cast, in host memory. */
 typedef struct result {
-    uint64_t rows;
+    uint64_t rows, row_bytes, scale_bytes;
     char *x, *scales, out[BYTES];
 } result_t;
 
 static void take(result_t *result, const xep_recv_t *recv, uint64_t rows, void *stream)
 {
     result->rows = rows;
+    result->row_bytes = (uint64_t)recv->hidden * xep_dtype_size(recv->dtype);
+    result->scale_bytes = (uint64_t)recv->nscales * 4;
+    MP_CHECK(recv->x_stride == result->row_bytes);
     result->x = malloc(rows * recv->x_stride + 1);
     result->scales = malloc(rows * recv->nscales * 4 + 1);
     MP_CHECK(result->x != NULL && result->scales != NULL);
@@ -73,16 +76,25 @@ static void run(xep_buffer_t *buffer, xep_dispatch_args_t *a, float *weights, vo
 
 static void compare(const result_t *host, const result_t *device, xep_quant_t quant)
 {
-    const size_t row = quant == XEP_QUANT_NONE ? ROW : HIDDEN, scales = quant == XEP_QUANT_UE8M0 ? 8 : 32;
+    const size_t row = host->row_bytes, scales = host->scale_bytes;
+    MP_CHECK(device->row_bytes == row && device->scale_bytes == scales);
     for (uint64_t r = 0; r < host->rows; r++)
         for (size_t i = 0; i < row; i++)
             if (host->x[r * row + i] != device->x[r * row + i])
                 mp_fail(__FILE__, __LINE__, "quant %d: byte %zu of row %llu is %02x, on the host %02x", (int)quant, i,
                         (unsigned long long)r, (unsigned char)device->x[r * row + i],
                         (unsigned char)host->x[r * row + i]);
-    if (quant != XEP_QUANT_NONE) MP_CHECK(memcmp(host->scales, device->scales, host->rows * scales) == 0);
-    else MP_CHECK(memcmp(host->out, device->out, BYTES) == 0);
+    if (quant == XEP_QUANT_NONE) MP_CHECK(memcmp(host->out, device->out, BYTES) == 0);
+    else if (memcmp(host->scales, device->scales, host->rows * scales) != 0)
+        mp_fail(__FILE__, __LINE__, "quant %d: scales differ from those on the host", (int)quant);
 }
+
+static const struct {
+    xep_quant_t quant;
+    float scale;
+} casts[] = {{XEP_QUANT_NONE, 0},  {XEP_QUANT_E4M3, 0},       {XEP_QUANT_E4M3_POW2, 0}, {XEP_QUANT_UE8M0, 0},
+             {XEP_QUANT_MXFP8, 0}, {XEP_QUANT_MXFP8_E5M2, 0}, {XEP_QUANT_MXFP4, 0},     {XEP_QUANT_NVFP4, 0},
+             {XEP_QUANT_INT8, 0},  {XEP_QUANT_INT8_ROW, 0},   {XEP_QUANT_NVFP4, 0.01f}, {XEP_QUANT_E4M3_STATIC, 0.01f}};
 
 static void run_type(xep_group_t *group, xep_dtype_t dtype, void *stream)
 {
@@ -99,16 +111,17 @@ static void run_type(xep_group_t *group, xep_dtype_t dtype, void *stream)
     for (int mixed = 0; mixed < 2; mixed++) {
         fill(x, mixed);
         void *x_there = cuda_rig_alloc(x, sizeof x);
-        for (xep_quant_t quant = XEP_QUANT_NONE; quant <= XEP_QUANT_UE8M0; quant++) {
+        for (size_t i = 0; i < sizeof casts / sizeof *casts; i++) {
             xep_dispatch_args_t a = XEP_DISPATCH_ARGS_INIT, b = XEP_DISPATCH_ARGS_INIT;
             a.tokens = b.tokens = TOKENS;
-            a.quant = b.quant = quant;
+            a.quant = b.quant = casts[i].quant;
+            a.quant_scale = b.quant_scale = casts[i].scale;
             a.x = x, b.x = x_there;
             a.topk_idx = idx, b.topk_idx = idx_there;
             b.stream = stream;
             run(here, &a, weights, out, 0, &host);
             run(there, &b, weights_there, out_there, host.rows, &device);
-            compare(&host, &device, quant);
+            compare(&host, &device, casts[i].quant);
             free(host.x), free(host.scales), free(device.x), free(device.scales);
         }
         cuda_rig_free(x_there);

@@ -197,6 +197,7 @@ int main(int argc, char **argv)
     cuda_staged(group, "normal", streams);
     if (!cuda_job_stages(group)) {
         cuda_there(group, streams);
+        cuda_experts(group, streams[0]);
         cuda_standing(group, "normal", streams[0]);
         cuda_graphs(group, "normal", streams[0]);
         cuda_graphs_exact(group, streams[0]);

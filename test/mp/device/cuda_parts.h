@@ -44,6 +44,11 @@ void cuda_after(xep_group_t *group, void *streams[2]);
 /** Rows and counts compared with the oracle; that no call waits for a rank; what is refused, at once and later. */
 void cuda_there(xep_group_t *group, void *streams[2]);
 
+/* ---- cuda_by_expert.c: rows by expert */
+
+/** Of received rows, and back: compared with plain loops; what is refused. Where all ranks map one another. */
+void cuda_experts(xep_group_t *group, void *stream);
+
 /* ---- cuda_staged.c: ranks that do not all map one another: what is the host's part of it */
 
 /** Nothing where all ranks map one another. */

@@ -1,0 +1,340 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Rows by expert in device memory: compared, byte for byte, with what plain loops make of the rows received. */
+#include "cuda_parts.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include <oracle_number.h>
+
+#include "cuda_rig.h"
+#include "mp_rig.h"
+
+enum { POISON = 0x5a };
+
+/* One arrangement of what a handle has received; arrays of the device, and what they are to be. */
+typedef struct experts {
+    const xep_recv_t *recv;
+    uint64_t capacity, alignment;
+    size_t row, stride; /* bytes of a row, and between rows */
+    void *stream;
+    void *slots, *begin, *count, *x, *weights, *scales;
+    int32_t *slot; /* [recv.capacity][K] */
+    uint64_t *begins, *counts;
+    uint8_t *used; /* [capacity] */
+} experts_t;
+
+static void *get(const experts_t *e, const void *from, size_t bytes)
+{
+    void *to = malloc(bytes + 1);
+    MP_CHECK(to != NULL);
+    if (bytes != 0) cuda_rig_get(to, from, bytes, e->stream);
+    return to;
+}
+
+static void *poisoned(size_t bytes)
+{
+    void *from = malloc(bytes + 1), *there;
+    MP_CHECK(from != NULL);
+    memset(from, POISON, bytes + 1);
+    there = cuda_rig_alloc(from, bytes + 1);
+    free(from);
+    return there;
+}
+
+/* ---- where rows are to be ---- */
+
+static int64_t index_at(const xep_recv_t *recv, const void *idx, uint64_t i)
+{
+    return recv->topk_idx_dtype == XEP_INT64 ? ((const int64_t *)idx)[i] : ((const int32_t *)idx)[i];
+}
+
+static void expect(experts_t *e)
+{
+    const xep_recv_t *recv = e->recv;
+    const uint64_t all = recv->capacity * recv->topk;
+    void *idx = get(e, recv->topk_idx, all * xep_dtype_size(recv->topk_idx_dtype));
+    uint64_t next = 0;
+    e->slot = malloc(all * sizeof *e->slot + 1);
+    e->begins = calloc(recv->local_experts + 1, sizeof *e->begins);
+    e->counts = calloc(recv->local_experts + 1, sizeof *e->counts);
+    e->used = calloc(e->capacity + 1, 1);
+    MP_CHECK(e->slot != NULL && e->begins != NULL && e->counts != NULL && e->used != NULL);
+    for (uint64_t i = 0; i < all; i++) e->slot[i] = -1;
+    for (uint32_t x = 0; x < recv->local_experts; x++) {
+        e->begins[x] = next;
+        for (uint64_t i = 0; i < all; i++) {
+            if (index_at(recv, idx, i) != x) continue;
+            if (next < e->capacity) e->used[next] = 1, e->slot[i] = (int32_t)next;
+            next++, e->counts[x]++;
+        }
+        next = (next + e->alignment - 1) / e->alignment * e->alignment;
+    }
+    free(idx);
+}
+
+/* ---- expand ---- */
+
+static void compare(const experts_t *e, const char *what, const void *found, const void *expected, size_t bytes)
+{
+    if (memcmp(found, expected, bytes) != 0)
+        mp_fail(__FILE__, __LINE__, "%s by expert differ (%zu bytes, alignment %llu, capacity %llu)", what, bytes,
+                (unsigned long long)e->alignment, (unsigned long long)e->capacity);
+}
+
+static void check_places(const experts_t *e)
+{
+    const size_t slots = e->recv->capacity * e->recv->topk * sizeof *e->slot, experts = e->recv->local_experts * 8ul;
+    void *slot = get(e, e->slots, slots), *begin = get(e, e->begin, experts), *count = get(e, e->count, experts);
+    compare(e, "slots", slot, e->slot, slots);
+    compare(e, "begins", begin, e->begins, experts);
+    compare(e, "counts", count, e->counts, experts);
+    free(slot), free(begin), free(count);
+}
+
+/* bytes of an element of each slot, stride apart; element i of selection i is at from + i / each * from_stride. */
+static void check_array(const experts_t *e, const char *what, const void *there, size_t stride, size_t bytes,
+                        const void *from_there, size_t from_stride, uint32_t each, int zero)
+{
+    const uint64_t all = e->recv->capacity * e->recv->topk;
+    char *found = get(e, there, e->capacity * stride), *expected = malloc(e->capacity * stride + 1);
+    char *from = get(e, from_there, all / each * from_stride);
+    MP_CHECK(expected != NULL);
+    memset(expected, POISON, e->capacity * stride);
+    for (uint64_t s = 0; zero && s < e->capacity; s++)
+        if (!e->used[s]) memset(expected + s * stride, 0, bytes);
+    for (uint64_t i = 0; i < all; i++)
+        if (e->slot[i] >= 0) memcpy(expected + (uint64_t)e->slot[i] * stride, from + i / each * from_stride, bytes);
+    compare(e, what, found, expected, e->capacity * stride);
+    free(found), free(expected), free(from);
+}
+
+static void expand(const xep_handle_t *handle, experts_t *e, int zero)
+{
+    const xep_recv_t *recv = e->recv;
+    const size_t words = recv->nscales * 4ul;
+    xep_expand_args_t a = XEP_EXPAND_ARGS_INIT;
+    a.capacity = e->capacity;
+    a.expert_alignment = (uint32_t)e->alignment;
+    a.flags = zero ? XEP_EXPAND_ZERO : 0;
+    a.slots = e->slots, a.expert_begin = e->begin, a.expert_count = e->count;
+    a.x = e->x, a.x_stride = e->stride;
+    a.topk_weights = recv->topk_weights != NULL ? e->weights : NULL;
+    a.scales = recv->scales != NULL ? e->scales : NULL;
+    a.stream = e->stream;
+    MP_OK(xep_handle_expand(handle, &a));
+    check_places(e);
+    check_array(e, "rows", e->x, e->stride, e->row, recv->x, recv->x_stride, recv->topk, zero);
+    if (a.topk_weights != NULL) check_array(e, "weights", e->weights, 4, 4, recv->topk_weights, 4, 1, zero);
+    if (a.scales != NULL) check_array(e, "scales", e->scales, words, words, recv->scales, words, recv->topk, zero);
+}
+
+/* By column, as deep_ep's: the words of a slot lie a column apart. */
+static void expand_by_column(const xep_handle_t *handle, const experts_t *e)
+{
+    const xep_recv_t *recv = e->recv;
+    const size_t words = recv->nscales, bytes = e->capacity * words * 4;
+    if (words == 0 || recv->scales == NULL) return;
+    xep_expand_args_t a = XEP_EXPAND_ARGS_INIT;
+    a.capacity = e->capacity, a.expert_alignment = (uint32_t)e->alignment;
+    a.slots = e->slots, a.expert_begin = e->begin, a.expert_count = e->count;
+    a.scales = poisoned(bytes), a.scales_token_stride = 4, a.scales_stride = (ptrdiff_t)e->capacity * 4;
+    a.stream = e->stream;
+    MP_OK(xep_handle_expand(handle, &a));
+    uint32_t *columns = get(e, a.scales, bytes), *from = get(e, recv->scales, recv->capacity * words * 4);
+    for (uint64_t i = 0; i < recv->capacity * recv->topk; i++)
+        for (size_t w = 0; e->slot[i] >= 0 && w < words; w++)
+            MP_CHECK(columns[w * e->capacity + (uint64_t)e->slot[i]] == from[i / recv->topk * words + w]);
+    free(columns), free(from);
+    cuda_rig_free(a.scales);
+}
+
+/* ---- reduce ---- */
+
+/* Of rows of some type in the memory of x: bits that are numbers of all sorts. */
+static void reduce(const xep_handle_t *handle, const experts_t *e, xep_dtype_t dtype, xep_dtype_t out_dtype, size_t odd)
+{
+    const xep_recv_t *recv = e->recv;
+    const size_t element = xep_dtype_size(dtype), hidden = e->row / element, stride = e->stride / element * element;
+    const size_t out_bytes = hidden * xep_dtype_size(out_dtype) + odd, selections = recv->rows * recv->topk;
+    char *x = malloc(e->capacity * e->stride + 1), *expected = malloc(out_bytes + 1);
+    float *sum = malloc(hidden * sizeof *sum + 1);
+    MP_CHECK(x != NULL && expected != NULL && sum != NULL);
+    for (size_t i = 0; i < e->capacity * e->stride; i++) x[i] = (char)(i * 37 % 251 & (i % 2 ? 0xbf : 0xff));
+    void *there = cuda_rig_alloc(x, e->capacity * e->stride + 1), *out = poisoned(recv->rows * out_bytes);
+    void *weights = cuda_rig_alloc(x, e->capacity * 4 + 1), *out_weights = poisoned(selections * 4);
+    xep_reduce_args_t a = XEP_REDUCE_ARGS_INIT;
+    a.slots = e->slots, a.x = there, a.x_stride = stride, a.dtype = dtype, a.hidden = (uint32_t)hidden;
+    a.out = out, a.out_stride = out_bytes, a.out_dtype = out_dtype;
+    a.topk_weights = weights, a.out_weights = out_weights;
+    a.stream = e->stream;
+    MP_OK(xep_handle_reduce(handle, &a));
+    char *found = get(e, out, recv->rows * out_bytes);
+    float *found_weights = get(e, out_weights, selections * 4);
+    for (uint64_t row = 0; row < recv->rows; row++) {
+        memset(sum, 0, hidden * sizeof *sum);
+        memset(expected, POISON, out_bytes);
+        for (uint32_t k = 0; k < recv->topk; k++) {
+            const int32_t slot = e->slot[row * recv->topk + k];
+            float weight = 0;
+            if (slot >= 0) memcpy(&weight, x + slot * 4, sizeof weight);
+            MP_CHECK(memcmp(&found_weights[row * recv->topk + k], &weight, sizeof weight) == 0);
+            if (slot >= 0) oracle_row_add(sum, x + (size_t)slot * stride, dtype, (uint32_t)hidden);
+        }
+        oracle_row_round(expected, sum, out_dtype, (uint32_t)hidden);
+        compare(e, "sums of rows", found + row * out_bytes, expected, out_bytes);
+    }
+    free(x), free(expected), free(sum), free(found), free(found_weights);
+    void *arrays[] = {there, out, weights, out_weights};
+    for (int i = 0; i < 4; i++) cuda_rig_free(arrays[i]);
+}
+
+/* Sums in the input of the combine are what a combine of copies of them sends. */
+static void combine(xep_handle_t *handle, const experts_t *e, cuda_job_t *job)
+{
+    const size_t row =
+        job->host.c->hidden * xep_dtype_size(job->host.c->combine_dtype ? job->host.c->combine_dtype : XEP_BF16);
+    const size_t bytes = job->host.tokens * row;
+    void *x = cuda_rig_alloc(NULL, e->capacity * row + 1), *copied = cuda_rig_alloc(NULL, e->recv->rows * row + 1);
+    void *out[2] = {poisoned(bytes), poisoned(bytes)};
+    size_t stride;
+    xep_reduce_args_t a = XEP_REDUCE_ARGS_INIT;
+    a.slots = e->slots, a.x = x, a.out = copied, a.stream = e->stream;
+    if (row <= e->row) cuda_rig_copy(x, row, e->x, e->stride, row, e->capacity, e->stream);
+    MP_OK(xep_handle_reduce(handle, &a));
+    xep_combine_args_t c = XEP_COMBINE_ARGS_INIT;
+    c.x = copied, c.out = out[0], c.stream = e->stream;
+    MP_OK(xep_combine(handle, &c, NULL));
+    a.out = xep_handle_combine_input(handle, &stride), a.out_stride = stride;
+    MP_OK(xep_handle_reduce(handle, &a));
+    c.x = a.out, c.x_stride = stride, c.out = out[1];
+    MP_OK(xep_combine(handle, &c, NULL));
+    char *found[2] = {get(e, out[0], bytes), get(e, out[1], bytes)};
+    compare(e, "sums of copies, and of what was summed in place,", found[0], found[1], bytes);
+    free(found[0]), free(found[1]);
+    void *arrays[] = {x, copied, out[0], out[1]};
+    for (int i = 0; i < 4; i++) cuda_rig_free(arrays[i]);
+}
+
+/* ---- cases ---- */
+
+static void arrange(xep_handle_t *handle, cuda_job_t *job, uint64_t alignment, int spare, size_t apart)
+{
+    const xep_recv_t *recv = xep_handle_recv(handle);
+    experts_t e = {.recv = recv, .alignment = alignment, .stream = job->stream};
+    const size_t slots = recv->capacity * recv->topk * 4, experts = recv->local_experts * 8ul;
+    e.row = recv->hidden * xep_dtype_size(recv->dtype), e.stride = e.row + apart;
+    e.capacity = recv->capacity * recv->topk + recv->local_experts * alignment;
+    if (spare < 0) e.capacity = e.capacity / 3;
+    e.slots = poisoned(slots), e.begin = poisoned(experts), e.count = poisoned(experts);
+    expect(&e);
+    for (int zero = 0; zero < 2; zero++) {
+        e.x = poisoned(e.capacity * e.stride), e.weights = poisoned(e.capacity * 4);
+        e.scales = poisoned(e.capacity * recv->nscales * 4);
+        expand(handle, &e, zero);
+        if (zero) expand_by_column(handle, &e);
+        if (zero && spare >= 0) combine(handle, &e, job);
+        cuda_rig_free(e.x), cuda_rig_free(e.weights), cuda_rig_free(e.scales);
+    }
+    reduce(handle, &e, XEP_BF16, XEP_BF16, 0);
+    reduce(handle, &e, XEP_BF16, XEP_FP32, 4);
+    reduce(handle, &e, XEP_FP16, XEP_FP16, 2);
+    reduce(handle, &e, XEP_FP16, XEP_FP32, 0);
+    if (e.row % 4 == 0 && e.stride % 4 == 0) reduce(handle, &e, XEP_FP32, XEP_FP32, 0);
+    void *arrays[] = {e.slots, e.begin, e.count};
+    for (int i = 0; i < 3; i++) cuda_rig_free(arrays[i]);
+    free(e.slot), free(e.begins), free(e.counts), free(e.used);
+}
+
+static void run_case(xep_group_t *group, const mp_case_t *c, int there, void *stream)
+{
+    cuda_job_t job;
+    xep_handle_t *handle;
+    cuda_job_open(&job, c, 23, group, stream);
+    job.counts_there = there;
+    xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
+    MP_OK(xep_dispatch(job.host.buffer, &a, &handle, NULL));
+    arrange(handle, &job, 1, 0, 0);
+    arrange(handle, &job, 16, 0, c->strided ? 6 : 32);
+    arrange(handle, &job, 128, -1, 0);
+    xep_handle_release(handle);
+    cuda_job_close(&job);
+}
+
+#define WRONG(_field, _value, _status, _sentence)         \
+    do {                                                  \
+        a = good;                                         \
+        a._field = (_value);                              \
+        MP_FAILS(_status, xep_handle_expand(handle, &a)); \
+        MP_REASON(_sentence);                             \
+    } while (0)
+
+static void refuse(xep_group_t *group, void *stream)
+{
+    const mp_case_t c = {.name = "refused by expert", MP_SHAPE(8, 2, 64, 16), .memory = XEP_MEMORY_CUDA};
+    cuda_job_t job;
+    xep_handle_t *handle;
+    cuda_job_open(&job, &c, 5, group, stream);
+    xep_dispatch_args_t d = cuda_job_dispatch(&job, NULL);
+    MP_OK(xep_dispatch(job.host.buffer, &d, &handle, NULL));
+    void *there = cuda_rig_alloc(NULL, 1 << 16);
+    xep_expand_args_t a, good = XEP_EXPAND_ARGS_INIT;
+    good.slots = there, good.expert_begin = there, good.expert_count = there, good.stream = stream;
+    WRONG(slots, NULL, XEP_ERR_INVALID, "slots is NULL");
+    WRONG(slots, (int32_t *)((char *)there + 2), XEP_ERR_INVALID, "invalid slots: ");
+    WRONG(expert_count, NULL, XEP_ERR_INVALID, "expert_count is NULL");
+    WRONG(flags, 2, XEP_ERR_INVALID, "invalid flags: 0x2 (XEP_EXPAND_ZERO)");
+    WRONG(capacity, UINT64_C(1) << 31, XEP_ERR_INVALID, "invalid capacity: 2147483648");
+    WRONG(topk_weights, there, XEP_ERR_INVALID, "none were received");
+    WRONG(scales, there, XEP_ERR_INVALID, "none were received");
+    WRONG(x_stride, 2, XEP_ERR_INVALID, "invalid x_stride: 2 bytes (at least the 128 of a row)");
+    WRONG(slots, job.host.x, XEP_ERR_INVALID, "invalid slots: ");
+    xep_reduce_args_t r = XEP_REDUCE_ARGS_INIT;
+    r.dtype = XEP_BF16, r.out_dtype = XEP_FP16;
+    MP_FAILS(XEP_ERR_INVALID, xep_handle_reduce(handle, &r));
+    MP_REASON("invalid out_dtype: ");
+    MP_FAILS(XEP_ERR_INVALID, xep_handle_reduce(NULL, &r));
+    cuda_rig_free(there);
+    xep_handle_release(handle);
+    cuda_job_close(&job);
+}
+
+static void refuse_host(xep_group_t *group)
+{
+    const mp_case_t c = {.name = "by expert on the host", MP_SHAPE(8, 2, 64, 16)};
+    mp_job_t job;
+    xep_handle_t *handle;
+    xep_expand_args_t a = XEP_EXPAND_ARGS_INIT;
+    mp_job_open(&job, &c, 5);
+    mp_job_buffer(&job, group);
+    xep_dispatch_args_t d = mp_job_dispatch(&job);
+    MP_OK(xep_dispatch(job.buffer, &d, &handle, NULL));
+    MP_FAILS(XEP_ERR_UNSUPPORTED, xep_handle_expand(handle, &a));
+    MP_REASON("rows of host memory are not arranged by expert (mode normal in device memory");
+    xep_handle_release(handle);
+    mp_job_close(&job);
+}
+
+#define CUDA .memory = XEP_MEMORY_CUDA
+
+void cuda_experts(xep_group_t *group, void *stream)
+{
+    static const mp_case_t cases[] = {
+        {.name = "by expert", MP_SHAPE(32, 4, 256, 65), .weights = 1, .nscales = 3, CUDA},
+        {.name = "by expert, long rows", MP_SHAPE(96, 8, 7168, 20), .weights = 1, .idx_dtype = XEP_INT32, CUDA},
+        {.name = "by expert, odd", MP_SHAPE(61, 5, 333, 40), .strided = 1, .mask = 100, CUDA},
+        {.name = "by expert, many selections", MP_SHAPE(80, 40, 96, 9), .weights = 1, CUDA},
+        {.name = "by expert, nothing", MP_SHAPE(8, 2, 64, 20), .mask = 1000, CUDA},
+        {.name = "by expert, capacity",
+         MP_SHAPE(24, 6, 136, 31),
+         .weights = 1,
+         .fixed_capacity = 1,
+         .recv_rows = 400,
+         CUDA},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        run_case(group, &cases[i], cases[i].fixed_capacity, stream);
+    refuse(group, stream);
+    refuse_host(group);
+}
