@@ -89,8 +89,8 @@ static found_t find_life(xep_pmix_client_t *client, uint32_t rank, uint64_t dead
 }
 
 /*
- * A rank that is gone without a report has died. If there is none, but some have left with a report, the rank they name
- * has died, or never came. If they name none, the first of them is missing itself.
+ * A rank that is gone without a report has died. If there is none, but some have left with a report: the rank that a
+ * report names, else one that never came, else the first of those that have left.
  */
 static uint32_t find_dead(xep_pmix_client_t *client, uint64_t deadline_ns)
 {

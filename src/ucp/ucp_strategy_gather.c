@@ -24,9 +24,8 @@
 #include "ucp_op.h"
 
 enum {
-    LEAST_SPLIT = 1024, /* a run is split only if at least so many bytes of it fit the message */
-    FIRST_PUT =
-        128 * 1024 /* the first chunk is sent at this size, so bytes travel soon; each later one at twice */
+    LEAST_SPLIT = 1024,    /* a run is split only if at least so many bytes of it fit the message */
+    FIRST_PUT = 128 * 1024 /* bytes of the first chunk, so that some travel soon; each later one has twice as many */
 };
 
 static bool continues(const xep_ucp_chunk_t *chunk, uint64_t offset)
