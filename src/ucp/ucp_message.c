@@ -80,7 +80,7 @@ xep_status_t xep_ucp_message_push_out(xep_ucp_link_t *link)
 }
 
 /* the message's sender is a rank */
-static void account(xep_ucp_transport_t *transport, const xep_ucp_message_t *message, size_t bytes)
+static void note_message(xep_ucp_transport_t *transport, const xep_ucp_message_t *message, size_t bytes)
 {
     xep_ucp_peer_t *peer = &transport->peers[message->sender];
     peer->taken += weight(bytes);
@@ -108,7 +108,7 @@ static ucs_status_t arrived(void *arg, const void *header, size_t header_bytes, 
         return UCS_OK;
     }
     memcpy(&message, header, sizeof message);
-    if (message.sender < transport->nranks) account(transport, &message, bytes);
+    if (message.sender < transport->nranks) note_message(transport, &message, bytes);
     if (message.heap == XEP_UCP_NO_HEAP || message.heap == XEP_UCP_GOODBYE) return UCS_OK;
     if (message.heap == XEP_UCP_MAIL) {
         take_mail(transport, &message, payload, bytes);

@@ -52,7 +52,7 @@ enum {
 typedef struct xep_ucp_strategy {
     const char *name; /* as in XEP_PUT */
     const char *text; /* for describe */
-    bool by_messages; /* what it sends is told by messages' own accounts */
+    bool by_messages; /* messages themselves say how much of it was received */
 
     /** Whether a put of bytes and a signal can be taken now; false: something in flight will make room. */
     bool (*has_room)(xep_ucp_link_t *link, size_t bytes);
