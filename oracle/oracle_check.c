@@ -86,7 +86,7 @@ static uint64_t stride_of(const oracle_shape_t *shape, const xep_recv_t *recv)
     return recv->row != NULL ? 0 : (oracle_received_bytes(shape) + 63) / 64 * 64;
 }
 
-/* The fields that say how to read the arrays come first: rows compared in a wrong form would explain nothing. */
+/* First what says how the arrays are to be read: rows compared in a wrong form would explain nothing. */
 int oracle_check_form(const oracle_check_t *check, xep_rows_t arrangement, uint32_t topk)
 {
     const oracle_shape_t *shape = check->shape;

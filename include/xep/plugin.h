@@ -28,7 +28,7 @@
 extern "C" {
 #endif
 
-/** Goes up with every change of meaning here, in wire.h or launch.h; changes of layout also show in the sizes. */
+/** Goes up with every change of meaning here, in wire.h or launch.h; a change of layout also shows in the sizes. */
 #define XEP_PLUGIN_ABI 16u
 
 /** By nodes modes count rows in so many bits of a word, below its epoch. */
@@ -52,7 +52,7 @@ typedef struct xep_shape {
     uint32_t combine_elem_bytes;  /* most bytes of a combined element */
     uint32_t slots;
     uint64_t tokens; /* most tokens a rank dispatches */
-    /* most rows a rank receives; 0: the mode computes the worst case or, in pieces, an even load and a quarter more */
+    /* most rows a rank receives; 0: the mode works out the worst case; in pieces, an even load and a quarter more */
     uint64_t recv_rows;
     int sends_in_place; /* there is memory for rows that peers read in place */
     /* Rows for other nodes go once to each (XEP_PATH_NODES), to the rank there whose place is the sender's, modulo the

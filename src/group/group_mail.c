@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Letters wait until they are taken: a rank may call xep_group_shrink() long before this one does. If a faulty rank
- * sends too much, its letters are dropped.
+ * Letters wait for whoever asks for them: a rank may call xep_group_shrink() long before this one does. What a rank
+ * that runs wild sends is dropped when too much of it lies here.
  */
 #include "group_mail.h"
 
@@ -28,10 +28,8 @@ struct xep_inbox {
     size_t *held; /* [nranks] bytes of each rank */
 };
 
-/*
- * On the transport's thread, while another one may take letters. A full box drops the newest letter: the reader needs
- * the oldest next.
- */
+/* From the transport's thread, while another one may take letters. A full box drops the newest: the oldest are what the
+ * reader needs next. */
 static void keep(xep_inbox_t *inbox, uint32_t from, uint32_t kind, const void *data, size_t bytes)
 {
     pthread_mutex_lock(&inbox->lock);
@@ -100,7 +98,7 @@ void xep_mail_close(xep_group_t *group)
     free(group->inbox);
 }
 
-/* Sends header and data as one message from the stack: the transport has copied it when this returns. */
+/* In one piece, from the stack: the transport has taken it when this returns. */
 xep_status_t xep_mail_send(xep_group_t *group, uint32_t rank, xep_mail_kind_t kind, const void *data, size_t bytes)
 {
     struct {
@@ -123,14 +121,15 @@ void xep_mail_leave(xep_group_t *group, int32_t most_ms)
         (void)transport->ops->progress(transport);
 }
 
-/* Sends an empty letter, so that connections exist before they are needed quickly: after a death, or for an abort. */
+/* An empty letter, so that connections exist before they are needed in a hurry: when a rank has died, or an abort is to
+ * be told. */
 void xep_mail_begin(xep_group_t *group)
 {
     for (uint32_t r = 0; r < group->nranks; r++)
         if (!group->peers[r].mapped) (void)xep_mail_send(group, r, XEP_MAIL_FIRST, "", 0);
 }
 
-/* Takes the whole list, so that the lock is held only for a moment. */
+/* All at once and under the lock for a moment only; the reader goes through them in peace. */
 xep_letter_t *xep_mail_take(xep_group_t *group)
 {
     xep_inbox_t *inbox = group->inbox;
