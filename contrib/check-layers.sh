@@ -169,7 +169,8 @@ graph='
 
 # depends FOLDER PREFIX: lines "circle file:line a -> b", "header file:line name" and "below file:line name" of the
 # files there, whose functions and tables begin with the prefix. A .c file depends on those whose functions or tables it
-# names, a header on the headers that it includes. object.h declares what object.c and the object_*.c beside it define.
+# names, a header on the headers that it includes. object.h declares what object.c and the object_*.c beside it define;
+# a hidden table of it that another file defines, as a mode does its traits, is a hook: who names it depends on no mode.
 depends() {
     code "$1" | awk -v prefix="$2" "$graph"'
         function stem(path) { sub(/\.[ch]$/, "", path); return path }
@@ -177,6 +178,7 @@ depends() {
             header = stem(header); file = stem(file)
             return file == header || index(file, header "_") == 1
         }
+        function is_hook(name) { return (name in hidden) && !declares(hidden[name], owner[name]) }
         BEGIN { ours = prefix "_[a-z0-9_]+" }
         {
             file = $0; sub(/:.*/, "", file); rest = substr($0, length(file) + 2)
@@ -188,6 +190,10 @@ depends() {
             base = file; sub(/.*\//, "", base)
             folder[base] = file
             top_level = text ~ /^[A-Za-z_]/ && text !~ /^(static|typedef|struct|enum|extern "C")/
+            if (file ~ /\.h$/ && text ~ /visibility.*extern const/ && match(text, ours ";")) {
+                hidden[substr(text, RSTART, RLENGTH - 1)] = file
+                next
+            }
             if (!top_level || !match(text, ours "( = |\\()")) next
             name = substr(text, RSTART, RLENGTH); sub(/( = |\()$/, "", name)
             if (file ~ /\.c$/) owner[name] = file
@@ -205,6 +211,7 @@ depends() {
                 while (match(text, ours)) {
                     name = substr(text, RSTART, RLENGTH); text = substr(text, RSTART + RLENGTH)
                     if (!(name in owner) || from ~ /\.h$/) continue
+                    if (is_hook(name)) continue
                     top = owner[name] ~ /^src\/api\/api(_elastic|_gather|_layout|_operations|_requests)?\.c$/
                     if (!top || from == owner[name])
                         depend(from, owner[name], at[i])
@@ -240,7 +247,7 @@ imports() {
 }
 
 # Folders without circles, each with how the names of its functions begin, and packages of Python.
-without_circles='plugins/kernels:xep plugins/kit:xep plugins/normal:normal plugins/ll:ll'
+without_circles='plugins/kernels:xep plugins/kit:xep plugins/normal:normal plugins/ll:ll plugins/cuda:cuda'
 without_circles+=' python/ext:ext oracle:oracle tools/perf:perf tools/run:run tools/trace:trace'
 packages_without_circles='python/deep_ep python/xep'
 

@@ -30,8 +30,10 @@ void oracle_check_open(oracle_check_t *check, const oracle_shape_t *shape, uint3
         .sent = oracle_alloc(shape->hidden * oracle_element_bytes(shape->dtype)),
         .cast = oracle_alloc(oracle_received_bytes(shape)),
         .scales = oracle_alloc(oracle_received_scales(shape) * sizeof *check->scales),
+        .local = oracle_alloc(shape->routing->params.experts * sizeof *check->local),
     };
-    oracle_experts_of(shape->routing, rank, &check->first_expert, &check->experts);
+    for (uint32_t expert = 0; expert < shape->routing->params.experts; expert++)
+        check->local[expert] = oracle_owner(shape->routing, expert) == rank ? (int32_t)check->experts++ : -1;
 }
 
 void oracle_check_close(oracle_check_t *check)
@@ -41,6 +43,7 @@ void oracle_check_close(oracle_check_t *check)
     free(check->sent);
     free(check->cast);
     free(check->scales);
+    free(check->local);
 }
 
 /*
@@ -60,10 +63,9 @@ int oracle_check_each(oracle_check_t *check,
     return 0;
 }
 
-int oracle_check_is_mine(const oracle_check_t *check, int32_t expert)
+int32_t oracle_check_local(const oracle_check_t *check, int32_t expert)
 {
-    return expert >= 0 && (uint32_t)expert >= check->first_expert &&
-           (uint32_t)expert < check->first_expert + check->experts;
+    return expert >= 0 ? check->local[expert] : -1;
 }
 
 /* An alignment of 0 means none. */
@@ -86,6 +88,20 @@ static uint64_t stride_of(const oracle_shape_t *shape, const xep_recv_t *recv)
     return recv->row != NULL ? 0 : (oracle_received_bytes(shape) + 63) / 64 * 64;
 }
 
+/* Whose rows these are: the numbers of this rank's experts, ascending. */
+static int check_experts(const oracle_check_t *check)
+{
+    const xep_recv_t *recv = check->recv;
+
+    for (uint32_t expert = 0; expert < check->shape->routing->params.experts; expert++) {
+        const int32_t local = check->local[expert];
+        if (local == 0 && oracle_check_number(check, "first_expert", 0, 0, expert, recv->first_expert)) return 1;
+        if (local >= 0 && oracle_check_number(check, "experts", (uint64_t)local, 0, expert, recv->experts[local]))
+            return 1;
+    }
+    return 0;
+}
+
 /* First what says how the arrays are to be read: rows compared in a wrong form would explain nothing. */
 int oracle_check_form(const oracle_check_t *check, xep_rows_t arrangement, uint32_t topk)
 {
@@ -103,8 +119,8 @@ int oracle_check_form(const oracle_check_t *check, xep_rows_t arrangement, uint3
            oracle_check_number(check, "quant", 0, 0, shape->quant, recv->quant) ||
            oracle_check_number(check, "nscales", 0, 0, nscales, recv->scales != NULL ? recv->nscales : 0) ||
            (nscales != 0 && oracle_check_number(check, "scales_dtype", 0, 0, scales_dtype, recv->scales_dtype)) ||
-           oracle_check_number(check, "first_expert", 0, 0, check->first_expert, recv->first_expert) ||
-           oracle_check_number(check, "local_experts", 0, 0, check->experts, recv->local_experts);
+           oracle_check_number(check, "local_experts", 0, 0, check->experts, recv->local_experts) ||
+           check_experts(check);
 }
 
 const void *oracle_row_at(const xep_recv_t *recv, uint64_t row)

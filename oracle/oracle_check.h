@@ -10,8 +10,9 @@
 typedef struct oracle_check {
     const oracle_shape_t *shape;
     const xep_recv_t *recv;
-    uint32_t rank, nranks;          /* this rank, of so many */
-    uint32_t first_expert, experts; /* of this rank */
+    uint32_t rank, nranks; /* this rank, of so many */
+    uint32_t experts;      /* of this rank */
+    int32_t *local;        /* [E] number of each expert on this rank; -1: another rank's */
     oracle_difference_t *difference;
     int32_t *idx;     /* [K] of the token in hand */
     float *weights;   /* [K] of the token in hand */
@@ -28,8 +29,8 @@ void oracle_check_close(oracle_check_t *check);
 int oracle_check_each(oracle_check_t *check,
                       int (*visit)(oracle_check_t *check, void *arg, uint32_t src, uint64_t token), void *arg);
 
-/** Whether an expert is one of this rank's. */
-int oracle_check_is_mine(const oracle_check_t *check, int32_t expert);
+/** Number of a selected expert among this rank's, or -1. */
+int32_t oracle_check_local(const oracle_check_t *check, int32_t expert);
 
 /** So many selections, rounded up to the shape's alignment. */
 uint64_t oracle_check_align(const oracle_check_t *check, uint64_t rows);

@@ -22,8 +22,8 @@ static int count_token(oracle_check_t *check, void *arg, uint32_t src, uint64_t 
 
     (void)token;
     for (uint32_t k = 0; k < check->shape->routing->params.topk; k++)
-        if (oracle_check_is_mine(check, check->idx[k]))
-            expected->count[(size_t)((uint32_t)check->idx[k] - check->first_expert) * check->nranks + src]++;
+        if (oracle_check_local(check, check->idx[k]) >= 0)
+            expected->count[(size_t)oracle_check_local(check, check->idx[k]) * check->nranks + src]++;
     return 0;
 }
 
@@ -99,10 +99,10 @@ static int check_token(oracle_check_t *check, void *arg, uint32_t src, uint64_t 
 
     oracle_differ_source(check->difference, src, token);
     for (uint32_t k = 0; k < check->shape->routing->params.topk; k++) {
-        const uint32_t expert = (uint32_t)check->idx[k] - check->first_expert;
-        if (!oracle_check_is_mine(check, check->idx[k])) continue;
-        const uint64_t row = expected->next[(size_t)expert * check->nranks + src]++;
-        if (oracle_check_selection(check, row, 0, expert, check->shape->weights ? check->weights[k] : 1.0f) ||
+        const int32_t local = oracle_check_local(check, check->idx[k]);
+        if (local < 0) continue;
+        const uint64_t row = expected->next[(size_t)local * check->nranks + src]++;
+        if (oracle_check_selection(check, row, 0, local, check->shape->weights ? check->weights[k] : 1.0f) ||
             oracle_check_row(check, row, src, token))
             return 1;
     }

@@ -25,8 +25,8 @@ static int count_token(oracle_check_t *check, void *arg, uint32_t src, uint64_t 
     expected->tokens++;
     for (uint32_t i = 0; i < n; i++) expected->rank_rows[(size_t)src * check->nranks + expected->ranks[i]]++;
     for (uint32_t k = 0; k < check->shape->routing->params.topk; k++)
-        if (oracle_check_is_mine(check, check->idx[k]))
-            expected->expert_rows[(uint32_t)check->idx[k] - check->first_expert]++;
+        if (oracle_check_local(check, check->idx[k]) >= 0)
+            expected->expert_rows[oracle_check_local(check, check->idx[k])]++;
     return 0;
 }
 
@@ -71,9 +71,8 @@ static int check_weights_present(const oracle_check_t *check, const expected_t *
 static int check_selections(const oracle_check_t *check, uint64_t row)
 {
     for (uint32_t k = 0; k < check->recv->topk; k++) {
-        const int mine = oracle_check_is_mine(check, check->idx[k]);
-        const int64_t expert = mine ? check->idx[k] - (int64_t)check->first_expert : -1;
-        if (oracle_check_selection(check, row, k, expert, mine ? check->weights[k] : 0.0f)) return 1;
+        const int32_t local = oracle_check_local(check, check->idx[k]);
+        if (oracle_check_selection(check, row, k, local, local >= 0 ? check->weights[k] : 0.0f)) return 1;
     }
     return 0;
 }
@@ -84,7 +83,7 @@ static int check_token(oracle_check_t *check, void *arg, uint32_t src, uint64_t 
     expected_t *expected = arg;
     uint32_t k = 0;
 
-    while (k < check->recv->topk && !oracle_check_is_mine(check, check->idx[k])) k++;
+    while (k < check->recv->topk && oracle_check_local(check, check->idx[k]) < 0) k++;
     if (k == check->recv->topk) return 0;
     oracle_differ_source(check->difference, src, token);
     if (check_selections(check, expected->row) || oracle_check_row(check, expected->row, src, token)) return 1;

@@ -194,7 +194,7 @@ static void fill_outputs_by_expert(const oracle_shape_t *shape, const xep_recv_t
 
     for (uint32_t pair = 0; pair < recv->local_experts * nranks; pair++)
         for (uint64_t row = recv->pair_begin[pair], end = row + recv->pair_count[pair]; row < end; row++)
-            oracle_fill_output(shape, recv->first_expert + pair / nranks, pair % nranks, (uint64_t)recv->src_token[row],
+            oracle_fill_output(shape, recv->experts[pair / nranks], pair % nranks, (uint64_t)recv->src_token[row],
                                (char *)y + row * y_stride);
 }
 

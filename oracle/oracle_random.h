@@ -17,7 +17,8 @@ enum {
     ORACLE_KIND_BIAS = 4, /* and 5: the second bias */
     ORACLE_KIND_EXPERT = 6,
     ORACLE_KIND_POPULARITY = 7,
-    ORACLE_KIND_PAYLOAD = 8
+    ORACLE_KIND_PAYLOAD = 8,
+    ORACLE_KIND_OWNERS = 9
 };
 
 /** The mixing step: a bijection of 64 bits in which every input bit reaches every output bit. */

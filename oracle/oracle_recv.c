@@ -37,8 +37,9 @@ static int count_token(oracle_check_t *check, void *arg, uint32_t src, uint64_t 
     (void)src;
     (void)token;
     for (uint32_t k = 0; k < check->shape->routing->params.topk; k++) {
-        if (!oracle_check_is_mine(check, check->idx[k])) continue;
-        counts->experts[(uint32_t)check->idx[k] - check->first_expert]++;
+        const int32_t local = oracle_check_local(check, check->idx[k]);
+        if (local < 0) continue;
+        counts->experts[local]++;
         comes = 1;
     }
     counts->rows += (uint64_t)comes;

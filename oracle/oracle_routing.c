@@ -11,29 +11,40 @@
 #include <string.h>
 
 #include "oracle_alloc.h"
+#include "oracle_owners.h"
 #include "oracle_random.h"
 #include "oracle_route_file.h"
 
 /* ---- who owns what ---- */
 
 /* The same blocks as xep_expert_range() gives, written once more: the oracle shares no code with the library. */
-void oracle_experts_of(const oracle_routing_t *routing, uint32_t rank, uint32_t *first_p, uint32_t *count_p)
-{
-    const uint32_t share = routing->params.experts / routing->params.nranks;
-    const uint32_t more = routing->params.experts % routing->params.nranks;
-
-    *first_p = rank * share + (rank < more ? rank : more);
-    *count_p = share + (rank < more);
-}
-
-/* The inverse of oracle_experts_of(): the first "more" ranks have one expert more than the others. */
 uint32_t oracle_owner(const oracle_routing_t *routing, uint32_t expert)
 {
     const uint32_t share = routing->params.experts / routing->params.nranks;
     const uint32_t more = routing->params.experts % routing->params.nranks;
 
+    if (routing->owners != NULL) return routing->owners[expert];
     if (expert < more * (share + 1)) return expert / (share + 1);
     return more + (expert - more * (share + 1)) / share;
+}
+
+void oracle_experts_of(const oracle_routing_t *routing, uint32_t rank, uint32_t *first_p, uint32_t *count_p)
+{
+    *first_p = routing->params.experts;
+    *count_p = 0;
+    for (uint32_t expert = routing->params.experts; expert-- > 0;) {
+        if (oracle_owner(routing, expert) != rank) continue;
+        *first_p = expert;
+        ++*count_p;
+    }
+}
+
+uint32_t oracle_expert_of(const oracle_routing_t *routing, uint32_t rank, uint32_t local)
+{
+    uint32_t expert = 0;
+
+    while (oracle_owner(routing, expert) != rank || local-- > 0) expert++;
+    return expert;
 }
 
 /* Ranks ascending, each once: an insertion sort, as there are K at most. */
@@ -64,12 +75,12 @@ static int repeated(const int32_t *idx, uint32_t at)
     return 0;
 }
 
-/* The first n of idx: distinct experts of first .. first + count - 1. */
-static void draw_distinct(uint64_t *state, int32_t *idx, uint32_t n, uint32_t first, uint32_t count)
+/* The first n of idx: distinct ones of 0 .. count - 1. */
+static void draw_distinct(uint64_t *state, int32_t *idx, uint32_t n, uint32_t count)
 {
     for (uint32_t i = 0; i < n; i++) {
         do {
-            idx[i] = (int32_t)(first + oracle_next(state) % count);
+            idx[i] = (int32_t)(oracle_next(state) % count);
         } while (repeated(idx, i));
     }
 }
@@ -81,7 +92,7 @@ static void draw_groups(const oracle_routing_t *routing, uint64_t *state, int32_
     const uint32_t per = routing->params.experts / spec->groups;
     int32_t chosen[ORACLE_MAX_GROUPS] = {0};
 
-    if (spec->groups > 1) draw_distinct(state, chosen, spec->topk_groups, 0, spec->groups);
+    if (spec->groups > 1) draw_distinct(state, chosen, spec->topk_groups, spec->groups);
     for (uint32_t i = 0; i < routing->params.topk; i++) {
         do {
             const uint64_t u = oracle_next(state);
@@ -117,8 +128,10 @@ static void draw_from_rank(const oracle_routing_t *routing, uint32_t rank, uint6
     uint32_t first, owned;
 
     oracle_experts_of(routing, rank, &first, &owned);
-    draw_distinct(state, idx, owned < topk ? owned : topk, first, owned);
-    for (uint32_t i = owned; i < topk; i++) idx[i] = -1;
+    const uint32_t drawn = owned < topk ? owned : topk;
+    draw_distinct(state, idx, drawn, owned);
+    for (uint32_t i = 0; i < topk; i++)
+        idx[i] = i < drawn ? (int32_t)oracle_expert_of(routing, rank, (uint32_t)idx[i]) : -1;
 }
 
 static void draw(const oracle_routing_t *routing, uint32_t rank, uint64_t token, uint64_t *state, int32_t *idx)
@@ -126,7 +139,7 @@ static void draw(const oracle_routing_t *routing, uint32_t rank, uint64_t token,
     const oracle_routing_params_t *params = &routing->params;
 
     switch (params->spec.kind) {
-    case ORACLE_ROUTE_UNIFORM: draw_distinct(state, idx, params->topk, 0, params->experts); break;
+    case ORACLE_ROUTE_UNIFORM: draw_distinct(state, idx, params->topk, params->experts); break;
     case ORACLE_ROUTE_GROUP: draw_groups(routing, state, idx); break;
     case ORACLE_ROUTE_ZIPF: draw_popular(routing, state, idx); break;
     case ORACLE_ROUTE_ONE_RANK: draw_from_rank(routing, 0, state, idx); break;
@@ -223,6 +236,28 @@ static int read_file(oracle_routing_t *routing, char *why, size_t why_bytes)
     return oracle_route_file_read(params->spec.path, &limits, routing->tokens_of, &routing->file, why, why_bytes);
 }
 
+/* The load is that of blocks: what a token selects may follow from who owns what (one-rank, self). */
+static int make_owners(oracle_routing_t *routing, char *why, size_t why_bytes)
+{
+    const oracle_routing_params_t *params = &routing->params;
+    uint64_t *load = oracle_alloc(params->experts * sizeof *load);
+    int32_t *idx = oracle_alloc(params->topk * sizeof *idx);
+    float *weights = oracle_alloc(params->topk * sizeof *weights);
+
+    for (uint32_t rank = 0; rank < params->nranks; rank++)
+        for (uint64_t token = 0; token < routing->tokens_of[rank]; token++) {
+            oracle_route(routing, rank, token, idx, weights);
+            for (uint32_t k = 0; k < params->topk; k++)
+                if (idx[k] >= 0) load[idx[k]]++;
+        }
+    const int ret =
+        oracle_owners_make(params->owners, params->nranks, params->experts, load, &routing->owners, why, why_bytes);
+    free(load);
+    free(idx);
+    free(weights);
+    return ret;
+}
+
 int oracle_routing_create(const oracle_routing_params_t *params, oracle_routing_t **routing_p, char *why,
                           size_t why_bytes)
 {
@@ -233,19 +268,22 @@ int oracle_routing_create(const oracle_routing_params_t *params, oracle_routing_
     routing->params = *params;
     routing->tokens_of = oracle_alloc(params->nranks * sizeof *routing->tokens_of);
     if (params->spec.kind == ORACLE_ROUTE_ZIPF) make_popularity(routing);
-    if (params->spec.kind == ORACLE_ROUTE_FILE && read_file(routing, why, why_bytes) != 0) {
-        oracle_routing_destroy(routing);
-        return -1;
-    }
+    if (params->spec.kind == ORACLE_ROUTE_FILE && read_file(routing, why, why_bytes)) goto err_destroy;
     set_tokens(routing);
+    if (params->owners != NULL && make_owners(routing, why, why_bytes)) goto err_destroy;
     *routing_p = routing;
     return 0;
+
+err_destroy:
+    oracle_routing_destroy(routing);
+    return -1;
 }
 
 void oracle_routing_destroy(oracle_routing_t *routing)
 {
     if (routing == NULL) return;
     free(routing->tokens_of);
+    free(routing->owners);
     free(routing->popular);
     free(routing->popularity);
     oracle_route_file_free(routing->file);

@@ -35,6 +35,7 @@ typedef struct oracle_routing_params {
     uint32_t mask;             /* selections of 1000 that become -1 */
     uint64_t tokens;           /* of each rank; with file: the most a rank may have, 0: any number */
     const uint64_t *tokens_of; /* [nranks] or NULL: tokens of each rank, when they differ */
+    const char *owners;        /* as oracle_owners_make() takes it, or NULL: blocks without a map */
 } oracle_routing_params_t;
 
 /** A test that routes by itself (oracle_source_t) fills in nranks, experts, topk and tokens_of of params alone. */
@@ -46,6 +47,7 @@ typedef struct oracle_routing {
     uint64_t *popularity;           /* [experts] zipf: in that order */
     uint64_t popularity_sum;
     struct oracle_route_file *file; /* file */
+    uint32_t *owners;               /* [experts] rank of each, or NULL: blocks */
 } oracle_routing_t;
 
 /** 0, or -1 and a sentence in why. Reads the file, if any. */
@@ -59,8 +61,11 @@ int oracle_routing_write(const oracle_routing_t *routing, const char *path, char
 /** Selections [K] and weights [K] of a token. */
 void oracle_route(const oracle_routing_t *routing, uint32_t rank, uint64_t token, int32_t *idx, float *weights);
 
-/** First expert of a rank, and how many it owns: blocks, the first E % R ranks own one more. */
+/** Lowest expert of a rank, E where it owns none, and how many it owns. */
 void oracle_experts_of(const oracle_routing_t *routing, uint32_t rank, uint32_t *first_p, uint32_t *count_p);
+
+/** The expert of a rank that has so many lower ones there. */
+uint32_t oracle_expert_of(const oracle_routing_t *routing, uint32_t rank, uint32_t local);
 
 /** The rank that owns an expert. */
 uint32_t oracle_owner(const oracle_routing_t *routing, uint32_t expert);

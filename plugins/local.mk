@@ -41,7 +41,7 @@ pkglib_LTLIBRARIES = xep_normal.la xep_ll.la
 xep_normal_la_SOURCES = $(normal_shared_sources) \
 	%D%/normal/normal.c %D%/normal/normal_steps.h %D%/normal/normal_steps.c %D%/normal/normal_plan.c \
 	%D%/normal/normal_masks.h %D%/normal/normal_masks.c %D%/normal/normal_grants.h %D%/normal/normal_grants.c \
-	%D%/normal/normal_in_place.h %D%/normal/normal_in_place.c %D%/normal/normal_metadata.h \
+	%D%/normal/normal_in_place.h %D%/normal/normal_in_place.c \
 	%D%/normal/normal_pieces.c %D%/normal/normal_next.c %D%/normal/normal_nodes.c %D%/normal/normal_relay.c \
 	%D%/normal/normal_pass.c %D%/normal/normal_forward.c %D%/normal/normal_return.c %D%/normal/normal_put.c \
 	%D%/normal/normal_dispatch.c %D%/normal/normal_masked.c %D%/normal/normal_combine.c %D%/normal/normal_fill.c \
@@ -51,7 +51,7 @@ xep_normal_la_LDFLAGS = $(plugin_ldflags)
 xep_normal_la_LIBADD = libxep_kit_parts.la libxep_kernels.la -lm
 
 xep_ll_la_SOURCES = $(ll_shared_sources) %D%/ll/ll.c \
-	%D%/ll/ll_flow_send.c %D%/ll/ll_flow_receive.c %D%/ll/ll_send.c %D%/ll/ll_mapped.c %D%/ll/ll_wired.c \
+	%D%/ll/ll_flow_send.c %D%/ll/ll_flow_receive.c %D%/ll/ll_send.c %D%/ll/ll_steps.c \
 	%D%/ll/ll_receive.c %D%/ll/ll_unpack.c \
 	%D%/ll/ll_flow.h %D%/ll/ll_pieces.h %D%/ll/ll_pieces.c \
 	%D%/ll/ll_in_place.h %D%/ll/ll_in_place.c %D%/ll/ll_offer.c %D%/ll/ll_sum.c %D%/ll/ll_traffic.c \
@@ -82,7 +82,7 @@ cuda_normal_sources = $(cuda_mode_sources) $(normal_shared_sources) \
 	%D%/cuda/cuda_kernels.h %D%/cuda/cuda_normal.h %D%/cuda/cuda_normal.c \
 	%D%/cuda/cuda_normal_dispatch.c %D%/cuda/cuda_normal_there.c %D%/cuda/cuda_normal_combine.c
 cuda_ll_sources = $(cuda_mode_sources) $(ll_shared_sources) \
-	%D%/cuda/cuda_ll_kernels.h %D%/cuda/cuda_ll.h %D%/cuda/cuda_ll.c \
+	%D%/cuda/cuda_ll_kernels.h %D%/cuda/cuda_ll.h %D%/cuda/cuda_ll.c %D%/cuda/cuda_ll_turns.c \
 	%D%/cuda/cuda_ll_dispatch.c %D%/cuda/cuda_ll_combine.c \
 	%D%/kernels/logfmt.h %D%/kernels/logfmt.c
 cuda_cppflags = $(plugin_cppflags) -I$(srcdir)/%D%/kit -I$(srcdir)/%D%/kernels -I$(srcdir)/%D%/normal \

@@ -13,7 +13,7 @@ libxep_all_la_SOURCES = \
 	%D%/api/api.c %D%/api/api_boot.h %D%/api/api_boot.c %D%/api/api_check.h %D%/api/api_check.c \
  %D%/api/api_check_pieces.c %D%/api/api_elastic.c %D%/api/api_gather.c \
 	%D%/api/api_layout.c %D%/api/api_check_memory.c %D%/api/api_operations.c \
-	%D%/api/api_requests.c %D%/api/api_check_require.c %D%/api/api_check_struct.c \
+	%D%/api/api_requests.c %D%/api/api_check_require.c \
 	%D%/request/handle.h %D%/request/handle.c %D%/request/request.h %D%/request/request.c \
  %D%/request/request_advance.c \
 	%D%/request/request_begin.c %D%/request/request_end.c \
@@ -24,6 +24,7 @@ libxep_all_la_SOURCES = \
  %D%/buffer/buffer_env.c %D%/buffer/buffer_follow.c \
 	%D%/buffer/buffer_give_up.h %D%/buffer/buffer_give_up.c %D%/buffer/buffer_size.h %D%/buffer/buffer_size.c \
 	%D%/buffer/heap.h %D%/buffer/heap.c %D%/buffer/heap_ranges.c %D%/buffer/layout.h %D%/buffer/layout.c \
+	%D%/buffer/owners.h %D%/buffer/owners.c \
 	%D%/buffer/path.h %D%/buffer/path.c %D%/buffer/path_cost.c \
 	%D%/buffer/plugin_loader_file.c %D%/buffer/plugin_loader.h %D%/buffer/plugin_loader.c %D%/buffer/room_together.h \
 	%D%/buffer/room_together.c %D%/buffer/shape.h %D%/buffer/shape.c \

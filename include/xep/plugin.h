@@ -29,7 +29,7 @@ extern "C" {
 #endif
 
 /** Goes up with every change of meaning here, in wire.h or launch.h; a change of layout also shows in the sizes. */
-#define XEP_PLUGIN_ABI 16u
+#define XEP_PLUGIN_ABI 17u
 
 /** By nodes modes count rows in so many bits of a word, below its epoch. */
 #define XEP_FEED_ROWS_BITS 24
@@ -39,12 +39,16 @@ typedef struct xep_shape {
     uint32_t rank, nranks;
     /* Ranks of one node map each other's heaps, and ranks of different nodes do not: the core makes sure. */
     uint32_t nodes;
-    const uint32_t *node;         /* [R] node of each rank, 0 .. nodes - 1, in the order of their lowest ranks */
-    const uint32_t *place;        /* [R] place of each rank among the ranks of its node, from 0 */
-    const uint32_t *node_ranks;   /* [nodes] ranks of each node */
+    const uint32_t *node;       /* [R] node of each rank, 0 .. nodes - 1, in the order of their lowest ranks */
+    const uint32_t *place;      /* [R] place of each rank among the ranks of its node, from 0 */
+    const uint32_t *node_ranks; /* [nodes] ranks of each node */
+    /* Modes number experts by rank: those of rank r are first_expert[r] .. first_expert[r + 1] - 1. With an owner map
+     * these are other numbers than the caller's, and the core has put them into topk_idx. */
     uint32_t experts;             /* E */
-    const uint32_t *first_expert; /* [R + 1] first expert of each rank, then E; no rank has more than rank 0 */
+    const uint32_t *first_expert; /* [R + 1] first expert of each rank, then E */
+    const uint32_t *expert;       /* [E + 1] the caller's number of each, then E */
     uint32_t local_experts;       /* L: experts of this rank */
+    uint32_t most_experts;        /* of any rank */
     uint32_t topk;                /* most selections of a token */
     uint32_t hidden;              /* most elements of a row */
     uint32_t scales;              /* most 4-byte scales of a token */
@@ -52,6 +56,7 @@ typedef struct xep_shape {
     uint32_t combine_elem_bytes;  /* most bytes of a combined element */
     uint32_t slots;
     uint64_t tokens; /* most tokens a rank dispatches */
+    const uint32_t *sends; /* [R] 0: a rank that never has tokens; its memory for what it sends stays untouched */
     /* most rows a rank receives; 0: the mode works out the worst case; in pieces, an even load and a quarter more */
     uint64_t recv_rows;
     int sends_in_place; /* there is memory for rows that peers read in place */

@@ -451,7 +451,8 @@ typedef struct xep_layout_args {
     /* NULL: all arrays are in host memory; one in device memory is XEP_ERR_INVALID, where the process has loaded the
      * driver of CUDA devices. A buffer with XEP_MEMORY_CUDA, of whatever shape: they are on its device */
     xep_buffer_t *buffer;
-    void *stream; /* as in xep_dispatch_args_t; NULL without such a buffer */
+    void *stream;           /* as in xep_dispatch_args_t; NULL without such a buffer */
+    const uint32_t *owners; /* [E], as in xep_buffer_params_t; NULL: blocks. NULL with a buffer */
 } xep_layout_args_t;
 
 #define XEP_LAYOUT_ARGS_INIT XEP_INIT_(xep_layout_args_t)
@@ -578,7 +579,9 @@ typedef struct xep_buffer_params {
     uint32_t topk;    /* most selections of a token, 1 .. E */
     uint32_t hidden;  /* most elements of a row, at least 1 */
     uint32_t scales;  /* most 4-byte scales of a token; 0: none */
-    uint64_t tokens;  /* most tokens a rank dispatches at once, at least 1 */
+    /* most tokens a rank dispatches at once. A rank that never has any may say 0: the buffer is made for what the
+     * others say, and takes no memory for rows of its own that are sent */
+    uint64_t tokens;
     /* most rows a rank receives at once; 0: the worst case, so that any routing fits; with XEP_BUFFER_PIECES: what an
      * even load brings and a quarter more; in ll four times its square root beside that, for loads of few rows. Where
      * there is no memory for the worst case, a buffer that may have pieces gets that flag, and a warning is logged:
@@ -603,6 +606,9 @@ typedef struct xep_buffer_params {
      * come, if that is at most 512 MiB, else what an even load brings, with much head room. Ignored with
      * XEP_ON_FAILURE_MASK: there is room for all */
     uint64_t pass_rows;
+    /* [E] the rank that owns each expert; NULL: blocks (xep_expert_range()). A rank may own any number of experts, or
+     * none. Local experts are in the order of their global numbers: xep_recv_t.experts. Copied by the call */
+    const uint32_t *owners;
 } xep_buffer_params_t;
 
 #define XEP_BUFFER_PARAMS_INIT XEP_INIT_(xep_buffer_params_t)
@@ -695,8 +701,8 @@ typedef struct xep_buffer_info {
     xep_node_sums_t node_sums; /* normal, by nodes: as the param, with the default filled in; else ..._DEFAULT */
     /* by nodes: as the param, likewise; ll, flat: the same, 0 where there is room for all; else 0 */
     uint64_t pass_rows;
-    uint32_t flags;    /* as the param, and XEP_BUFFER_PIECES where there was no memory for the worst case */
-    uint32_t reserved; /* 0 */
+    uint32_t flags;         /* as the param, and XEP_BUFFER_PIECES where there was no memory for the worst case */
+    uint32_t local_experts; /* L: experts of this rank */
 } xep_buffer_info_t;
 
 #define XEP_BUFFER_INFO_INIT XEP_INIT_(xep_buffer_info_t)
@@ -909,7 +915,7 @@ typedef struct xep_recv {
     int32_t *src_token;          /* [capacity] index of the token on its source rank */
     const uint64_t *src_begin;   /* [R + 1] rows src_begin[r] .. src_begin[r+1]-1 came from rank r; NULL by expert */
     const uint32_t *rank_rows;   /* [R][R] rows that went from rank i to rank j; NULL by expert */
-    uint32_t first_expert;       /* number of local expert 0 among all experts */
+    uint32_t first_expert;       /* global number of local expert 0, where there is one */
     uint32_t local_experts;      /* L */
     const uint64_t *expert_rows; /* [L] selections of each local expert, rounded up to expert_alignment */
     /* bytes from a scale of a row to that of the next row (by column and padded: of the same expert) */
@@ -931,6 +937,7 @@ typedef struct xep_recv {
      * rank with the most rows needs, so that there may be none in the last ones; which of them this is, from 0; how
      * many rows this rank gets in all; and which of them the first row here is. Else 1, 0, rows, 0 */
     uint64_t pieces, piece, all_rows, first_row;
+    const uint32_t *experts; /* [L] global number of each local expert, ascending */
 } xep_recv_t;
 
 /**

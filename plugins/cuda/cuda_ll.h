@@ -90,7 +90,7 @@ typedef struct cuda_ll_state {
 
 extern const xep_step_t cuda_ll_dispatch_steps[], cuda_ll_combine_steps[];
 
-/* ---- cuda_ll.c ---- */
+/* ---- cuda_ll_turns.c ---- */
 
 /** Where things are for the kernels of an operation. */
 xep_cuda_ll_heaps_t cuda_ll_heaps(const cuda_ll_t *mode, const xep_op_t *op);

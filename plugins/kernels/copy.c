@@ -99,3 +99,8 @@ xep_copy_fn xep_copy_select(xep_simd_t simd, int streaming)
 #endif
     return copy_cached;
 }
+
+xep_copy_fn xep_copy_for(const xep_env_t *env, uint64_t bytes)
+{
+    return xep_copy_select(env->simd, bytes >= env->stream_bytes);
+}

@@ -20,10 +20,7 @@ typedef void (*xep_copy_fn)(void *dst, const void *src, size_t bytes, const void
 xep_copy_fn xep_copy_select(xep_simd_t simd, int streaming);
 
 /** The copy for an operation that writes so many bytes: past the caches where they would not stay there until read. */
-static inline xep_copy_fn xep_copy_for(const xep_env_t *env, uint64_t bytes)
-{
-    return xep_copy_select(env->simd, bytes >= env->stream_bytes);
-}
+xep_copy_fn xep_copy_for(const xep_env_t *env, uint64_t bytes);
 
 /** Orders this thread's streaming stores before its later stores. */
 void xep_stores_fence(void);

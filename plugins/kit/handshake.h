@@ -26,12 +26,6 @@
         .offset = offsetof(xep_combine_line_t, offer), .bytes = sizeof(xep_offer_t) \
     }
 
-/** The slot that rank chose for the dispatch whose handle is in ours. */
-static inline uint32_t *xep_combine_slot_there(const xep_kit_t *kit, uint32_t slot, uint32_t rank)
-{
-    return &kit->there[(size_t)slot * kit->shape->nranks + rank];
-}
-
 /** Whether rank still reads a slot's input; one that is out does not. */
 int xep_combine_is_read_by(const xep_kit_t *kit, uint32_t slot, uint32_t rank);
 

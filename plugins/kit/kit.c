@@ -111,9 +111,7 @@ static xep_status_t set_up(xep_kit_t *kit, const xep_env_t *env)
     xep_region_t regions[XEP_REGIONS];
     kit->env = env;
     kit->shape = env->shape;
-    kit->steps[XEP_OP_DISPATCH] = xep_kit_mode.dispatch_steps;
-    kit->steps[XEP_OP_COMBINE] = xep_kit_mode.combine_steps;
-    kit->steps[XEP_OP_NEXT] = xep_kit_mode.next_steps;
+    xep_steps_choose(kit, 0);
     kit->layout = layout_of(kit);
     kit->first_expert = env->shape->first_expert;
     memcpy(regions, env->regions, sizeof regions);
@@ -202,6 +200,7 @@ void xep_kit_fill_recv(const xep_kit_t *kit, const xep_op_t *op, uint64_t rows)
 {
     const xep_dispatch_args_t *args = op->dispatch;
     const xep_heap_layout_t *at = kit->layout;
+    const uint32_t *experts = kit->shape->expert + kit->first_expert[kit->shape->rank];
     *op->recv = (xep_recv_t){
         .size = sizeof *op->recv,
         .rows = rows,
@@ -214,9 +213,10 @@ void xep_kit_fill_recv(const xep_kit_t *kit, const xep_op_t *op, uint64_t rows)
         .topk_idx = xep_kit_own_area(kit, at->idx, op->slot),
         .topk_weights = (float *)(void *)xep_kit_own_area(kit, at->weights, op->slot),
         .src_token = (int32_t *)(void *)xep_kit_own_area(kit, at->tokens, op->slot),
-        .first_expert = kit->first_expert[kit->shape->rank],
+        .first_expert = experts[0],
         .local_experts = kit->shape->local_experts,
         .pieces = 1,
         .all_rows = rows,
+        .experts = experts,
     };
 }

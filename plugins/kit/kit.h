@@ -53,8 +53,8 @@ typedef struct xep_kit_mode {
     size_t mode_bytes; /* of its struct, which begins with xep_kit_t */
     size_t layout;     /* where in it its layout is, which begins with xep_heap_layout_t */
     size_t slot_bytes; /* of what it remembers of a dispatch */
-    const xep_step_t *dispatch_steps, *combine_steps;
-    const xep_step_t *next_steps; /* NULL: the mode has no dispatches in pieces */
+    const xep_step_t *dispatch_steps, *combine_steps; /* of all buffers */
+    const xep_step_t *next_steps;                     /* NULL: the mode has no dispatches in pieces */
     xep_kit_heap_fn lay_heap;
     xep_kit_arrays_fn lay_arrays;
     xep_memory_t memory; /* of all regions */
@@ -71,12 +71,11 @@ __attribute__((visibility("hidden"))) extern const xep_kit_mode_t xep_kit_mode;
 typedef struct xep_kit {
     const xep_env_t *env;
     const xep_shape_t *shape;
-    const xep_step_t *steps[XEP_OP_NEXT + 1]; /* of each kind of operation */
-    const xep_heap_layout_t *layout;          /* the mode's */
-    void *slots;                              /* [slots] what the mode remembers of a dispatch, zeroed at open */
-    void *arrays;                             /* the mode's, all in one block */
-    char *own;   /* heap of this rank, of the kind of memory that the mode's regions are of */
-    char **base; /* [R] heap of a rank; NULL: not mapped */
+    const xep_heap_layout_t *layout; /* the mode's */
+    void *slots;                     /* [slots] what the mode remembers of a dispatch, zeroed at open */
+    void *arrays;                    /* the mode's, all in one block */
+    char *own;                       /* heap of this rank, of the kind of memory that the mode's regions are of */
+    char **base;                     /* [R] heap of a rank; NULL: not mapped */
     int all_mapped;
     uint64_t *prefaulted;         /* [slots] tokens for which the pages of a slot were made present */
     uint32_t *owner;              /* [E] rank */
@@ -86,6 +85,7 @@ typedef struct xep_kit {
     uint32_t *there;     /* [slots][R] the slot each rank chose for the dispatch of ours: the mode knows and sets it */
     uint64_t *combined;  /* [slots] epoch of the last combine offered from a slot; 0: none */
     xep_offer_t *offers; /* [slots][R] as received */
+    xep_step_t steps[XEP_OP_NEXT + 1][XEP_STEPS_MOST]; /* of each kind of operation, as they were chosen */
 } xep_kit_t;
 
 /** How far a sequence of puts to one rank after the other has come. */
@@ -109,6 +109,12 @@ typedef struct xep_kit_state {
 static inline xep_kit_state_t *xep_kit_state(const xep_op_t *op)
 {
     return op->state;
+}
+
+/** The slot that rank chose for the dispatch whose handle is in ours. */
+static inline uint32_t *xep_combine_slot_there(const xep_kit_t *kit, uint32_t slot, uint32_t rank)
+{
+    return &kit->there[(size_t)slot * kit->shape->nranks + rank];
 }
 
 /** xep_plugin_t.heap_size, as the mode's lay_heap has it. */
@@ -191,8 +197,8 @@ static inline uint64_t xep_kit_phase(const xep_kit_t *kit)
 /** Ends a phase of op that began at a time of xep_kit_phase(); returns now, when the next one begins. */
 static inline uint64_t xep_kit_end_phase(const xep_kit_t *kit, const xep_op_t *op, const char *name, uint64_t begin_ns)
 {
-    uint64_t now = xep_kit_phase(kit);
-    if (now != 0) kit->env->span(kit->env, op, name, XEP_NO_RANK, begin_ns, now);
+    uint64_t now = kit->env->now_ns(kit->env);
+    kit->env->span(kit->env, op, name, XEP_NO_RANK, begin_ns, now);
     return now;
 }
 

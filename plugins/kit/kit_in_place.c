@@ -69,7 +69,8 @@ void xep_in_place_lay_arrays(xep_in_place_t *in_place, const xep_kit_t *kit, con
 
 void xep_in_place_prefault_own(const xep_kit_t *kit, const xep_in_place_layout_t *at, uint32_t rank)
 {
-    if (rank == kit->shape->rank) xep_kit_prefault(kit, rank, at->first, at->first + at->areas * at->bytes);
+    if (rank == kit->shape->rank && kit->shape->sends[rank])
+        xep_kit_prefault(kit, rank, at->first, at->first + at->areas * at->bytes);
 }
 
 /*
@@ -80,7 +81,7 @@ void xep_in_place_prefault_own(const xep_kit_t *kit, const xep_in_place_layout_t
 void xep_in_place_prefault_slot(const xep_kit_t *kit, const xep_in_place_layout_t *at, uint32_t rank, uint32_t slot,
                                 uint64_t tokens)
 {
-    if (rank == kit->shape->rank || at->areas == 0) return;
+    if (rank == kit->shape->rank || at->areas == 0 || !kit->shape->sends[rank]) return;
     for (uint64_t area = slot == 0 ? 0 : slot + UINT64_C(1); area <= slot + UINT64_C(1); area++) {
         uint64_t begin = at->first + area * at->bytes;
         xep_kit_prefault(kit, rank, begin, begin + tokens * at->stride);
@@ -113,7 +114,6 @@ void xep_in_place_note(xep_in_place_t *in_place, const xep_op_t *op, const xep_i
 {
     xep_in_place_area_t *area = &in_place->areas[rows->area];
     if (!in_place->kit->env->checks_rows || rows->offset == 0) return;
-    if (area->tokens != 0) return; /* once: the step may be taken again */
     area->tokens = op->dispatch->tokens;
     area->bytes = bytes;
     area->stride = stride;

@@ -6,13 +6,25 @@
  */
 #include "steps.h"
 
+#include <assert.h>
+
 #include "kit.h"
 
-void xep_steps_choose(const xep_step_t *list, unsigned features, xep_step_t *steps)
+static void choose(const xep_step_t *list, unsigned features, xep_step_t *steps)
 {
-    for (; list->run != NULL; list++)
-        if ((features & list->with) == list->with && (features & list->without) == 0) *steps++ = *list;
-    *steps = (xep_step_t){0};
+    uint32_t count = 0;
+    for (; list != NULL && list->run != NULL; list++)
+        if ((features & list->with) == list->with && (features & list->without) == 0) steps[count++] = *list;
+    assert(count < XEP_STEPS_MOST);
+    steps[count] = (xep_step_t){0};
+}
+
+void xep_steps_choose(void *mode, unsigned features)
+{
+    xep_kit_t *kit = mode;
+    choose(xep_kit_mode.dispatch_steps, features, kit->steps[XEP_OP_DISPATCH]);
+    choose(xep_kit_mode.combine_steps, features, kit->steps[XEP_OP_COMBINE]);
+    choose(xep_kit_mode.next_steps, features | XEP_STEPS_OF_NEXT, kit->steps[XEP_OP_NEXT]);
 }
 
 static const xep_step_t *step_of(const xep_kit_t *kit, const xep_op_t *op)
@@ -33,6 +45,12 @@ static xep_status_t remember(const xep_kit_t *kit, xep_op_t *op, xep_status_t st
     return kit->env->fail(kit->env, op, status, NULL);
 }
 
+static void end_phase(const xep_kit_t *kit, const xep_op_t *op, const xep_step_t *step)
+{
+    const char *does = step->does != NULL ? step->does : step->name;
+    xep_kit_state(op)->since_ns = xep_kit_end_phase(kit, op, does, xep_kit_state(op)->since_ns);
+}
+
 /*
  * Steps until one has to wait. What a step used to come up again (told, cursor) is forgotten when it is done, so a step
  * always begins as if it were the first. Where rows were coming at the begin, the progress that finds all of them there
@@ -47,7 +65,7 @@ static xep_status_t advance(xep_kit_t *kit, xep_op_t *op, int begins)
         xep_status_t status = step->agreed && state->verdict != XEP_OK ? XEP_OK : step->run(kit, op);
         if (status < 0) return remember(kit, op, status);
         if (status != XEP_OK) return status;
-        state->since_ns = xep_kit_end_phase(kit, op, step->does != NULL ? step->does : step->name, state->since_ns);
+        if (state->since_ns != 0) end_phase(kit, op, step);
         state->step++;
         state->told = 0;
         state->cursor = (xep_cursor_t){0};
@@ -101,6 +119,12 @@ xep_status_t xep_step_send(void *mode, xep_op_t *op)
     return xep_send(mode, op, step->store, step->transfers);
 }
 
+xep_status_t xep_step_store(void *mode, xep_op_t *op)
+{
+    xep_send_stores(mode, op, step_of(mode, op)->store);
+    return XEP_OK;
+}
+
 /* Whether no step before it waits for words. */
 static int is_first_wait(const xep_kit_t *kit, const xep_op_t *op)
 {
@@ -118,19 +142,28 @@ static xep_opens_t find_opens(const xep_kit_t *kit, const xep_op_t *op)
     return XEP_OPENS_DIRECTLY;
 }
 
+/* What the wire holds back may be what the others wait for. */
+static xep_status_t go_on_waiting(xep_kit_t *kit, xep_op_t *op)
+{
+    op->late.what = step_of(kit, op)->name;
+    op->late.opens = find_opens(kit, op);
+    xep_status_t status = xep_kit_flush(kit);
+    return status < 0 ? status : XEP_INPROGRESS;
+}
+
 xep_status_t xep_step_wait(void *mode, xep_op_t *op)
 {
     const xep_kit_t *kit = mode;
-    const xep_step_t *step = step_of(kit, op);
-    const uint32_t *through = through_of(kit, step);
-    int arrived = through != NULL ? xep_words_arrived_through(kit->env, step->word, through, mode, op)
-                                  : xep_words_arrived(kit->env, step->word, mode, op);
-    if (arrived) return XEP_OK;
-    op->late.what = step->name;
-    op->late.opens = find_opens(kit, op);
-    /* what the wire holds back may be what the others wait for */
-    xep_status_t status = xep_step_flush(mode, op);
-    return status < 0 ? status : XEP_INPROGRESS;
+    return xep_words_arrived(kit->env, step_of(kit, op)->word, mode, op) ? XEP_OK : go_on_waiting(mode, op);
+}
+
+xep_status_t xep_step_wait_relayed(void *mode, xep_op_t *op)
+{
+    const xep_kit_t *kit = mode;
+    if (kit->through == NULL) return xep_step_wait(mode, op);
+    return xep_words_arrived_through(kit->env, step_of(kit, op)->word, kit->through, mode, op)
+               ? XEP_OK
+               : go_on_waiting(mode, op);
 }
 
 xep_status_t xep_step_flush(void *mode, xep_op_t *op)

@@ -30,18 +30,20 @@ typedef struct xep_step {
     xep_store_fn store; /* what xep_step_send() sends: by stores to mapped ranks (NULL: as transfers to them, too), */
     xep_transfer_fn transfers; /* and as transfers to all others */
     xep_announced_t announced; /* by the word by which all that a rank brings is here (masks.h); of no other */
-    uint8_t relayed;           /* its words come through others, as kit->through says */
+    uint8_t relayed;           /* xep_step_wait_relayed(): its words come through others, as kit->through says */
     uint8_t rows_bits;         /* of its words, below the epoch: a count of rows; 0: they are epochs */
     int agreed;                /* left out where the verdict is an error */
     int receives;              /* begin goes no further than here: the receive phase, which may be postponed */
-    uint16_t with, without;    /* for xep_steps_choose(): what a buffer has that takes the step, and what it has not */
+    uint16_t with, without;    /* what a buffer has that takes the step, and what it has not: a bit for each feature */
 } xep_step_t;
 
-/**
- * Copies to steps those steps of a list that a buffer with these features takes: one bit for each feature. steps has
- * room for the whole list.
- */
-void xep_steps_choose(const xep_step_t *list, unsigned features, xep_step_t *steps);
+enum {
+    XEP_STEPS_MOST = 20,         /* of an operation, and one behind them */
+    XEP_STEPS_OF_NEXT = 1 << 15, /* the feature of next pieces, which may have a list with dispatches */
+};
+
+/** Chooses those steps of the mode's lists that a buffer with these features takes; xep_kit_open() has with none. */
+void xep_steps_choose(void *mode, unsigned features);
 
 /** Takes the steps of op that begin may take. Called when all that dispatch or combine refuse was refused: XEP_OK. */
 xep_status_t xep_steps_begin(void *mode, xep_op_t *op);
@@ -53,17 +55,16 @@ xep_status_t xep_steps_progress(void *mode, xep_op_t *op);
 void xep_steps_explain(void *mode, const xep_op_t *op, char *text, size_t bytes);
 
 /**
- * Steps: sends what the step says; waits until the words of the step have come from all ranks; until the wire has sent
- * what is ours.
+ * Steps: sends what the step says; likewise, where all ranks are mapped; waits until the words of the step have come
+ * from all ranks; likewise, through others; until the wire has sent what is ours.
  */
 xep_status_t xep_step_send(void *mode, xep_op_t *op);
+xep_status_t xep_step_store(void *mode, xep_op_t *op);
 xep_status_t xep_step_wait(void *mode, xep_op_t *op);
+xep_status_t xep_step_wait_relayed(void *mode, xep_op_t *op);
 xep_status_t xep_step_flush(void *mode, xep_op_t *op);
 
-/** An entry of a list of steps, as most lists end. */
-#define XEP_STEP_FLUSH                                                  \
-    {                                                                   \
-        .name = "rows to leave", .does = "flush", .run = xep_step_flush \
-    }
+/** Of an entry of a list of steps, as most lists end. */
+#define XEP_STEP_FLUSH .name = "rows to leave", .does = "flush", .run = xep_step_flush
 
 #endif

@@ -141,7 +141,7 @@ static void prefault_heap(const void *opaque, uint32_t rank)
     const ll_layout_t *at = &mode->layout;
     int delivered = (rank == mode->kit.shape->rank && !mode->kit.all_mapped) || mode->kit.shape->by_nodes;
     xep_kit_prefault(&mode->kit, rank, at->common.combine_line, at->delivered_heads.first);
-    xep_kit_prefault(&mode->kit, rank, at->items.first, at->delivered_items.first);
+    if (mode->kit.shape->sends[rank]) xep_kit_prefault(&mode->kit, rank, at->items.first, at->delivered_items.first);
     if (delivered) xep_kit_prefault(&mode->kit, rank, at->delivered_heads.first, at->common.tokens.first);
     if (delivered) xep_kit_prefault(&mode->kit, rank, at->delivered_items.first, at->common.x.first);
     xep_in_place_prefault_own(&mode->kit, &at->in_place, rank);
@@ -153,41 +153,15 @@ const xep_kit_mode_t xep_kit_mode = {
     .mode_bytes = sizeof(ll_t),
     .layout = offsetof(ll_t, layout),
     .slot_bytes = sizeof(ll_slot_t),
+    .dispatch_steps = ll_dispatch_steps,
+    .combine_steps = ll_combine_steps,
+    .next_steps = ll_dispatch_steps,
     .lay_heap = ll_lay_heap,
     .lay_arrays = lay_arrays,
     .lazily = 1,
     .prefault = prefault_heap,
     .prefault_slot = prefault_slot,
 };
-
-/* Adds the steps of a list; returns where the next ones go. */
-static xep_step_t *add(xep_step_t *to, const xep_step_t *steps)
-{
-    while (steps->run != NULL) *to++ = *steps++;
-    return to;
-}
-
-/* What a buffer needs is asked once: each feature has its steps. A next piece is a dispatch behind its outputs. */
-static void compose(ll_t *mode)
-{
-    const xep_shape_t *shape = mode->kit.shape;
-    const int mapped = mode->kit.all_mapped, crowded = mode->layout.inbox_bytes != 0,
-              masked = mode->kit.env->out != NULL;
-    xep_step_t *step = add(mode->dispatch, mapped ? ll_mapped_send : ll_wired_send);
-    *step++ = ll_step_notices;
-    if (shape->sends_in_place) *step++ = ll_step_find_in_place;
-    *step++ = shape->in_pieces ? ll_step_piece_places : masked ? ll_step_masked_places : ll_step_places;
-    if (crowded && !shape->in_pieces) *step++ = ll_step_items;
-    step = add(step, mapped ? ll_mapped_take : crowded ? ll_crowded_take : ll_wired_take);
-    add(add(mode->next, ll_outputs_steps), mode->dispatch);
-    *step++ = ll_step_stats;
-    if (shape->sends_in_place) *step++ = ll_step_show_in_place;
-    mode->goes = shape->in_pieces ? ll_goes_in_piece : ll_goes_anywhere;
-    for (uint32_t r = 0; r < shape->nranks; r++) mode->pulls[r] = r != shape->rank && mode->kit.base[r] != NULL;
-    mode->kit.steps[XEP_OP_DISPATCH] = mode->dispatch;
-    mode->kit.steps[XEP_OP_NEXT] = mode->next;
-    mode->kit.steps[XEP_OP_COMBINE] = mapped && !shape->in_pieces ? ll_mapped_combine : ll_wired_combine;
-}
 
 static void ll_close(void *opaque)
 {
@@ -202,7 +176,10 @@ static xep_status_t ll_open(const xep_env_t *env, void **mode_p)
     xep_status_t status = xep_kit_open(env, mode_p);
     if (status != XEP_OK) return status;
     ll_t *mode = *mode_p;
-    compose(mode);
+    mode->goes = env->shape->in_pieces ? ll_goes_in_piece : ll_goes_anywhere;
+    for (uint32_t r = 0; r < env->shape->nranks; r++)
+        mode->pulls[r] = r != env->shape->rank && mode->kit.base[r] != NULL;
+    ll_choose_steps(mode);
     if (env->shape->by_nodes) mode->kit.through = mode->nodes.through;
     reserve_coded(mode);
     return XEP_OK;

@@ -211,9 +211,7 @@ typedef struct ll {
     char *coded;           /* those of the slots; NULL where all ranks are mapped, or there was no memory: */
     int lacks_coded;
     xep_in_place_t in_place;
-    /* as they are composed when the buffer is opened: */
     xep_in_place_read_fn goes; /* whether a token of this rank goes anywhere */
-    xep_step_t dispatch[16], next[16];
 } ll_t;
 
 static inline ll_slot_t *ll_slot(const ll_t *mode, uint32_t slot)
@@ -299,6 +297,14 @@ void ll_store_notice(const void *mode, const xep_op_t *op, uint32_t rank);
 
 /* ---- ll_receive.c: dispatch 4 and 5 ---- */
 
+/** Steps: notices are checked, and parcels found; the verdict and the places; likewise, where ranks may be left out. */
+xep_status_t ll_take_notices(void *mode, xep_op_t *op);
+xep_status_t ll_receive(void *mode, xep_op_t *op);
+xep_status_t ll_receive_masked(void *mode, xep_op_t *op);
+
+/** Step, the last but where rows are read in place. */
+xep_status_t ll_count_stats(void *mode, xep_op_t *op);
+
 /** XEP_ERR_PROTOCOL for a notice that no correct rank has written. */
 xep_status_t ll_refuse_notice(const ll_t *mode, xep_op_t *op, uint32_t rank);
 
@@ -333,21 +339,22 @@ void ll_unpack_here(ll_t *mode, const xep_op_t *op);
 /** The plugin's combine. */
 xep_status_t ll_combine(void *mode, xep_op_t *op);
 
+/** Steps: 2, where all readers pull; where some do not. What goes to these, with the offer. */
+xep_status_t ll_copy_outputs(void *mode, xep_op_t *op);
+xep_status_t ll_copy_or_return(void *mode, xep_op_t *op);
+int ll_returned_transfer(const void *mode, const xep_op_t *op, uint32_t reader, uint32_t number,
+                         xep_transfer_t *transfer);
+
 /* ---- ll_sum.c: combine 5 ---- */
 
 /** Steps: where all rows are pulled; where some may be in "returned". */
 xep_status_t ll_sum_pulled(void *mode, xep_op_t *op);
 xep_status_t ll_sum(void *mode, xep_op_t *op);
 
-/* ---- steps, of which those of a buffer are composed (ll.c) ---- */
+/* ---- ll_steps.c ---- */
 
-/* the begin of a dispatch, until the notices are here, and its end; where inboxes may be crowded */
-extern const xep_step_t ll_mapped_send[], ll_wired_send[], ll_mapped_take[], ll_wired_take[], ll_crowded_take[];
-/* between them: notices are checked, and parcels found; the verdict and the places; where ranks may be left out; the
- * items, where inboxes may be crowded */
-extern const xep_step_t ll_step_notices, ll_step_places, ll_step_masked_places, ll_step_items;
-extern const xep_step_t ll_step_stats; /* after all */
-extern const xep_step_t ll_mapped_combine[], ll_wired_combine[];
-extern const xep_step_t ll_outputs_steps[]; /* the first ones of a next piece (ll_pieces.h, 0) */
+/** The steps of all buffers, and the choice of those that operations of this one take. */
+extern const xep_step_t ll_dispatch_steps[], ll_combine_steps[];
+void ll_choose_steps(ll_t *mode);
 
 #endif

@@ -99,7 +99,7 @@ static uint64_t return_room(const xep_shape_t *shape)
  */
 static double even_rows(const xep_shape_t *shape)
 {
-    double even = (double)shape->nranks * (double)shape->tokens * shape->topk * shape->first_expert[1] / shape->experts;
+    double even = (double)shape->nranks * (double)shape->tokens * shape->topk * shape->most_experts / shape->experts;
     return 1.25 * even + 4 * sqrt(even) + 1;
 }
 
@@ -107,7 +107,7 @@ static double even_rows(const xep_shape_t *shape)
  * padded */
 static int measure_rows(const xep_shape_t *shape, uint64_t *rows_p)
 {
-    double rows = (double)shape->nranks * shape->first_expert[1] * (double)shape->tokens;
+    double rows = (double)shape->nranks * shape->most_experts * (double)shape->tokens;
     if (shape->in_pieces && even_rows(shape) < rows) rows = even_rows(shape);
     if (shape->recv_rows != 0) rows = (double)shape->recv_rows;
     *rows_p = rows < UINT32_MAX ? (uint64_t)rows : UINT32_MAX;
@@ -121,7 +121,7 @@ xep_status_t ll_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *common, xe
     xep_carve_t *metadata = &region[XEP_REGION_METADATA];
     if (!measure_rows(shape, &common->recv_rows)) return XEP_ERR_NO_MEMORY;
     at->return_stride = xep_row_stride(return_room(shape));
-    at->table_bytes = xep_row_stride(shape->first_expert[1] * sizeof(uint32_t));
+    at->table_bytes = xep_row_stride(shape->most_experts * sizeof(uint32_t));
 
     common->notices = xep_notices_lay(shape, &region[XEP_REGION_CONTROL]);
     at->tables = xep_carve_offset(metadata, shape->slots * (uint64_t)shape->nranks, at->table_bytes);

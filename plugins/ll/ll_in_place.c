@@ -35,19 +35,24 @@ static void space_items(const ll_t *mode, const ll_notice_t *notice, ll_parcel_t
     if (notice->quant == XEP_QUANT_NONE) parcel->stride = mode->layout.in_place.stride;
 }
 
-void ll_in_place_take(ll_t *mode, const xep_op_t *op)
+xep_status_t ll_in_place_take(void *opaque, xep_op_t *op)
 {
+    ll_t *mode = opaque;
     ll_state_t *state = ll_state(op);
+    if (state->in_place.offset == 0) return XEP_OK;
     xep_in_place_take(&mode->in_place, op, &state->in_place);
     state->is_there = state->in_place.fill == NULL;
     state->notice.rows_at = 1 + number_of(mode, state->in_place.offset);
     space_items(mode, &state->notice, &state->parcel);
+    return XEP_OK;
 }
 
-void ll_in_place_note(ll_t *mode, const xep_op_t *op)
+xep_status_t ll_in_place_note(void *opaque, xep_op_t *op)
 {
+    ll_t *mode = opaque;
     const ll_state_t *state = ll_state(op);
     xep_in_place_note(&mode->in_place, op, &state->in_place, state->parcel.row_bytes, state->parcel.stride, mode->goes);
+    return XEP_OK;
 }
 
 /* ---- as a receiver ---- */
@@ -69,7 +74,7 @@ static void find_source(const ll_t *mode, const ll_notice_t *notice, uint32_t so
 }
 
 /* Completes the parcels. */
-static xep_status_t find(void *opaque, xep_op_t *op)
+xep_status_t ll_in_place_find(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;
     const ll_slot_t *slot = ll_slot(mode, op->slot);
@@ -81,8 +86,6 @@ static xep_status_t find(void *opaque, xep_op_t *op)
     }
     return XEP_OK;
 }
-
-const xep_step_t ll_step_find_in_place = {.name = "agreement", .does = "find rows in place", .run = find};
 
 /* Rows that do not stay with their source were copied to x of the slot, and are pointed to there. */
 static void point_rows(const ll_t *mode, const xep_op_t *op)
@@ -105,15 +108,13 @@ static void point_rows(const ll_t *mode, const xep_op_t *op)
 }
 
 /* Where nothing was moved the user has its rows again: behind the flush, as the wire may read them until then. */
-static xep_status_t end(void *opaque, xep_op_t *op)
+xep_status_t ll_in_place_end(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;
     if (xep_kit_state(op)->verdict != XEP_OK) xep_in_place_return(&mode->in_place, &ll_state(op)->in_place);
     else if (op->dispatch->flags & XEP_DISPATCH_IN_PLACE) point_rows(mode, op);
     return XEP_OK;
 }
-
-const xep_step_t ll_step_show_in_place = {.name = "rows in place", .does = "point to rows", .run = end};
 
 /* ---- what the core calls ---- */
 

@@ -16,13 +16,13 @@ extern const xep_place_ops_t ll_in_place;
 /** Decides where the rows of a dispatch will be. Nothing is changed yet, and an error refuses the dispatch. */
 xep_status_t ll_in_place_choose(ll_t *mode, xep_op_t *op);
 
-/** The dispatch begins, with rows in place: its notice and its parcel say where. */
-void ll_in_place_take(ll_t *mode, const xep_op_t *op);
-
-/** All items are there. */
-void ll_in_place_note(ll_t *mode, const xep_op_t *op);
-
-/** Finds the rows of others, behind their notices; shows where rows are, at the end. */
-extern const xep_step_t ll_step_find_in_place, ll_step_show_in_place;
+/**
+ * Steps: the dispatch begins, and its notice and its parcel say where rows are; all items are there; finds the rows of
+ * others, behind their notices; at the end shows where rows are.
+ */
+xep_status_t ll_in_place_take(void *mode, xep_op_t *op);
+xep_status_t ll_in_place_note(void *mode, xep_op_t *op);
+xep_status_t ll_in_place_find(void *mode, xep_op_t *op);
+xep_status_t ll_in_place_end(void *mode, xep_op_t *op);
 
 #endif

@@ -122,7 +122,7 @@ static int needs_all_rows(const ll_t *mode, const xep_op_t *op)
 }
 
 /* Step 2. Table and input of this slot are free to be written: drain has seen to it. */
-static xep_status_t copy_outputs(void *opaque, xep_op_t *op)
+xep_status_t ll_copy_outputs(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;
     const uint32_t *begin = lay_input(mode, op);
@@ -138,11 +138,11 @@ static xep_status_t copy_and_code(void *opaque, xep_op_t *op)
     ll_t *mode = opaque;
     if (op->coming != 0 && needs_all_rows(mode, op)) return XEP_INPROGRESS;
     if (is_logfmt(mode, op)) mode->kit.env->parallel(mode->kit.env, code_share, &(fill_t){.mode = mode, .op = op});
-    return copy_outputs(mode, op);
+    return ll_copy_outputs(mode, op);
 }
 
 /* Of several pieces readers have all rows in their own "returned": they pull none, and need no table. */
-static xep_status_t copy_or_return(void *mode, xep_op_t *op)
+xep_status_t ll_copy_or_return(void *mode, xep_op_t *op)
 {
     if (ll_slot(mode, op->slot)->pieces == 1) return copy_and_code(mode, op);
     return op->coming != 0 ? XEP_INPROGRESS : ll_return_outputs(mode, op);
@@ -196,8 +196,8 @@ static int outputs_transfer(const void *opaque, const xep_op_t *op, uint32_t rea
 }
 
 /* The rows of each expert, then the offer. */
-static int returned_transfer(const void *opaque, const xep_op_t *op, uint32_t reader, uint32_t number,
-                             xep_transfer_t *transfer)
+int ll_returned_transfer(const void *opaque, const xep_op_t *op, uint32_t reader, uint32_t number,
+                         xep_transfer_t *transfer)
 {
     const ll_t *mode = opaque;
     if (outputs_transfer(mode, op, reader, number, transfer)) return 1;
@@ -208,59 +208,18 @@ static int returned_transfer(const void *opaque, const xep_op_t *op, uint32_t re
 /* ---- outputs of a piece ---- */
 
 /* No combine: the piece that is shown has no outputs. */
-static xep_status_t put_outputs(void *mode, xep_op_t *op)
+xep_status_t ll_put_outputs(void *mode, xep_op_t *op)
 {
     return op->combine == NULL ? XEP_OK : xep_send_transfers(mode, op, outputs_transfer);
 }
 
 /* Outputs may lie in the slot, where rows of the next piece are written: the wire must have read them before. */
-static xep_status_t flush_outputs(void *mode, xep_op_t *op)
+xep_status_t ll_flush_outputs(void *mode, xep_op_t *op)
 {
     return op->combine == NULL ? XEP_OK : xep_step_flush(mode, op);
 }
 
-const xep_step_t ll_outputs_steps[] = {
-    {.name = "outputs", .does = "return outputs", .run = ll_return_outputs},
-    {.name = "room to send outputs", .does = "put outputs", .run = put_outputs},
-    {.name = "outputs to leave", .does = "flush outputs", .run = flush_outputs},
-    {0},
-};
-
 /* ---- begin ---- */
-
-/* "read" is said where offers differ, too, and only the sums are left out: the next drain of the owners waits. */
-#define STEP_OUTPUTS                                                                                                \
-    {                                                                                                               \
-        .name = "expert outputs", .does = "wait for outputs", .run = xep_step_wait, .word = xep_combine_ready_word, \
-        .announced = XEP_COMBINE_ANNOUNCED, .receives = 1                                                           \
-    }
-
-const xep_step_t ll_mapped_combine[] = {
-    XEP_COMBINE_STEP_DRAIN,
-    {.name = "copies", .does = "copy in", .run = copy_outputs},
-    {.name = "room to send rows", .does = "offer", .run = xep_step_send, .store = xep_combine_store_offer},
-    STEP_OUTPUTS,
-    XEP_COMBINE_STEP_AGREE,
-    {.name = "sums", .does = "sum", .run = ll_sum_pulled, .agreed = 1},
-    XEP_COMBINE_STEP_TELL_READ,
-    {0},
-};
-
-const xep_step_t ll_wired_combine[] = {
-    XEP_COMBINE_STEP_DRAIN,
-    {.name = "copies", .does = "copy in", .run = copy_or_return},
-    {.name = "room to send rows",
-     .does = "offer",
-     .run = xep_step_send,
-     .store = xep_combine_store_offer,
-     .transfers = returned_transfer},
-    STEP_OUTPUTS,
-    XEP_COMBINE_STEP_AGREE,
-    {.name = "sums", .does = "sum", .run = ll_sum, .agreed = 1},
-    XEP_STEP_FLUSH,
-    XEP_COMBINE_STEP_TELL_READ,
-    {0},
-};
 
 /* Memory for coded rows may have been short at open; then only what needs it is refused. */
 static xep_status_t check_args(ll_t *mode, xep_op_t *op)

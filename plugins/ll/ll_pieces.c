@@ -209,8 +209,8 @@ static void show_piece(const ll_t *mode, const xep_op_t *op)
     if (recv->first_row > recv->all_rows) recv->first_row = recv->all_rows;
 }
 
-/* As receive() in ll_receive.c. */
-static xep_status_t receive_piece(void *opaque, xep_op_t *op)
+/* As ll_receive() in ll_receive.c. */
+xep_status_t ll_receive_piece(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;
     ll_slot_t *slot = ll_slot(mode, op->slot);
@@ -229,8 +229,6 @@ static xep_status_t receive_piece(void *opaque, xep_op_t *op)
     show_piece(mode, op);
     return XEP_OK;
 }
-
-const xep_step_t ll_step_piece_places = {.name = "agreement", .does = "find places", .run = receive_piece};
 
 /* ---- as a source ---- */
 

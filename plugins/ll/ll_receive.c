@@ -60,7 +60,7 @@ xep_status_t ll_refuse_notice(const ll_t *mode, xep_op_t *op, uint32_t rank)
 }
 
 /* Copies the notices, so that what was checked is what is used, and finds the parcels. */
-static xep_status_t take_notices(void *opaque, xep_op_t *op)
+xep_status_t ll_take_notices(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;
     ll_slot_t *slot = ll_slot(mode, op->slot);
@@ -271,7 +271,7 @@ static xep_status_t list_and_place(ll_t *mode, xep_op_t *op, xep_status_t verdic
     return XEP_OK;
 }
 
-static xep_status_t receive(void *mode, xep_op_t *op)
+xep_status_t ll_receive(void *mode, xep_op_t *op)
 {
     return list_and_place(mode, op, conclude(mode, op));
 }
@@ -290,29 +290,21 @@ static void imagine_notices(const ll_t *mode, const xep_op_t *op)
 }
 
 /* Where a rank is left out whose word others had, what they have concluded holds here, too. */
-static xep_status_t receive_without(void *opaque, xep_op_t *op)
+xep_status_t ll_receive_masked(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;
     imagine_notices(mode, op);
     return list_and_place(mode, op, op->is_ruled ? xep_agree_ruling(mode->kit.env, op) : conclude(mode, op));
 }
 
-const xep_step_t ll_step_notices = {.name = "agreement", .does = "take notices", .run = take_notices};
-
-const xep_step_t ll_step_places = {.name = "agreement", .does = "find places", .run = receive};
-
-const xep_step_t ll_step_masked_places = {.name = "agreement", .does = "find places", .run = receive_without};
-
 /*
  * When the operation ends, so that one that fails has counted nothing. Of all pieces with the first one: the array of
  * the caller may be gone when others end.
  */
-static xep_status_t count_stats(void *mode, xep_op_t *op)
+xep_status_t ll_count_stats(void *mode, xep_op_t *op)
 {
     const ll_slot_t *slot = ll_slot(mode, op->slot);
     int32_t *stats = op->dispatch->expert_stats;
     for (uint32_t e = 0; stats != NULL && e < op->recv->local_experts; e++) stats[e] += (int32_t)slot->all_count[e];
     return XEP_OK;
 }
-
-const xep_step_t ll_step_stats = {.name = "statistics", .does = "count", .run = count_stats, .agreed = 1};

@@ -169,7 +169,6 @@ void ll_fill_items(ll_t *mode, xep_op_t *op)
             xep_cast_select(op->dispatch->quant, op->dispatch->dtype, mode->kit.env->simd, op->dispatch->quant_scale);
     mode->kit.env->parallel(mode->kit.env, pack_rows, &pack);
     state->packed = here;
-    if (state->in_place.offset != 0 && op->coming == 0) ll_in_place_note(mode, op);
 }
 
 /* Step 2, behind the parcel: a mapped rank reads that where it is. */
@@ -181,14 +180,13 @@ void ll_store_notice(const void *mode, const xep_op_t *op, uint32_t rank)
 /* ---- begin ---- */
 
 /*
- * The parcel follows from the notice, and ll_in_place_take() completes both. Rows are not packed here, but by the team
- * in the first step.
+ * The parcel follows from the notice, and ll_in_place_take() completes both, where rows are read in place. Rows are not
+ * packed here, but by the team in the first step.
  */
 static xep_status_t begin_sending(ll_t *mode, xep_op_t *op)
 {
     ll_state_t *state = ll_state(op);
     ll_make_parcel(&state->notice, &state->parcel);
-    if (state->in_place.offset != 0) ll_in_place_take(mode, op);
     fill_head(mode, op, ll_slot(mode, op->slot));
     return xep_steps_begin(mode, op);
 }
@@ -198,7 +196,7 @@ xep_status_t ll_dispatch(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;
     xep_status_t status = ll_check_dispatch(mode, op);
-    if (status == XEP_OK) status = ll_in_place_choose(mode, op);
+    if (status == XEP_OK && mode->kit.shape->sends_in_place) status = ll_in_place_choose(mode, op);
     if (status == XEP_OK) status = take_routing(mode, op, ll_slot(mode, op->slot));
     if (status != XEP_OK) return status;
     /* up to here an error has refused the dispatch, and no other rank has heard of it */

@@ -8,7 +8,7 @@
 /* Room for every token of every rank at each expert of the rank that has most: what padding promises. */
 static uint64_t padded_rows(const ll_t *mode)
 {
-    return (uint64_t)mode->kit.first_expert[1] * mode->kit.shape->nranks * mode->kit.shape->tokens;
+    return (uint64_t)mode->kit.shape->most_experts * mode->kit.shape->nranks * mode->kit.shape->tokens;
 }
 
 /*

@@ -9,7 +9,7 @@
 #define INBOX_BYTES (512.0 * 1024 * 1024)
 
 /* Experts of the node that has most. */
-static uint32_t most_experts(const xep_shape_t *shape)
+static uint32_t most_of_node(const xep_shape_t *shape)
 {
     uint32_t found = 0;
     for (uint32_t n = 0; n < shape->nodes; n++) {
@@ -41,9 +41,9 @@ static uint64_t inbox_rows(const xep_shape_t *shape, uint32_t experts, uint32_t 
  */
 static uint64_t pass_rows(const xep_shape_t *shape)
 {
-    const uint64_t flat = inbox_rows(shape, shape->first_expert[1], shape->nranks) * shape->nranks;
+    const uint64_t flat = inbox_rows(shape, shape->most_experts, shape->nranks) * shape->nranks;
     if (!shape->by_nodes) return flat;
-    const uint64_t rows = inbox_rows(shape, most_experts(shape), shape->feeders) * shape->feeders;
+    const uint64_t rows = inbox_rows(shape, most_of_node(shape), shape->feeders) * shape->feeders;
     return rows < flat ? rows : flat;
 }
 

@@ -126,7 +126,7 @@ static void prefault_slot(const void *opaque, uint32_t rank, uint32_t slot, uint
     xep_kit_prefault_area(&mode->kit, rank, at->input_weights, slot, begin, end);
     xep_in_place_prefault_slot(&mode->kit, &at->in_place, rank, slot, tokens);
     if (mode->kit.all_mapped || rank != shape->rank) return;
-    uint64_t returned = tokens * normal_returns(shape);
+    uint64_t returned = shape->sends[rank] ? tokens * normal_returns(shape) : 0;
     xep_kit_prefault_area(&mode->kit, rank, at->returned, slot, 0, returned);
     xep_kit_prefault_area(&mode->kit, rank, at->returned_weights, slot, 0, returned);
     uint64_t passing = shape->feeders * (shape->feed_rows < tokens ? shape->feed_rows : tokens);
@@ -148,6 +148,8 @@ const xep_kit_mode_t xep_kit_mode = {
     .mode_bytes = sizeof(normal_t),
     .layout = offsetof(normal_t, layout),
     .slot_bytes = sizeof(normal_slot_t),
+    .dispatch_steps = normal_dispatch_steps,
+    .combine_steps = normal_combine_steps,
     .next_steps = normal_next_steps,
     .lay_heap = normal_lay_heap,
     .lay_arrays = lay_arrays,

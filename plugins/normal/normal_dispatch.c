@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "normal_in_place.h"
-#include "normal_metadata.h"
 #include "normal_steps.h"
 
 /* Tokens moved between two looks at the wire, where there are unmapped ranks to feed: 3.5 MiB of 7168 bf16. */
@@ -76,22 +75,38 @@ void normal_aim(const xep_op_t *op, normal_target_t *target, uint64_t row)
     target->scales += row * args->nscales * 4;
 }
 
+static void aim_at_slot(const normal_t *mode, const xep_op_t *op, uint32_t rank)
+{
+    normal_target_t *target = &normal_slot(mode, op->slot)->targets[rank];
+    *target = normal_target_of(mode, op, rank);
+    normal_aim(op, target, normal_sends(mode, op, rank).at);
+}
+
+xep_status_t normal_find_mapped_places(void *opaque, xep_op_t *op)
+{
+    const normal_t *mode = opaque;
+    memset(normal_slot(mode, op->slot)->targets, 0, mode->kit.shape->nranks * sizeof(normal_target_t));
+    for (uint32_t i = 0; i < op->with.count; i++) aim_at_slot(mode, op, op->with.rank[i]);
+    return XEP_OK;
+}
+
 /* No x of what is staged: the wire takes rows from where the caller has them. */
 xep_status_t normal_find_places(void *opaque, xep_op_t *op)
 {
-    normal_t *mode = opaque;
-    normal_slot_t *slot = normal_slot(mode, op->slot);
-    const normal_target_t staging = {.tokens = slot->staged_tokens,
-                                     .idx = slot->staged_idx,
-                                     .weights = slot->staged_weights,
-                                     .scales = slot->staged_scales};
+    const normal_t *mode = opaque;
+    const normal_slot_t *slot = normal_slot(mode, op->slot);
     memset(slot->targets, 0, mode->kit.shape->nranks * sizeof *slot->targets);
     for (uint32_t i = 0; i < op->with.count; i++) {
         const uint32_t r = op->with.rank[i];
-        const int is_mapped = mode->kit.base[r] != NULL;
-        const normal_range_t range = normal_sends(mode, op, r);
-        slot->targets[r] = is_mapped ? normal_target_of(mode, op, r) : staging;
-        normal_aim(op, &slot->targets[r], is_mapped ? range.at : slot->routing->to_begin[r] + range.first);
+        if (mode->kit.base[r] != NULL) {
+            aim_at_slot(mode, op, r);
+            continue;
+        }
+        slot->targets[r] = (normal_target_t){.tokens = slot->staged_tokens,
+                                             .idx = slot->staged_idx,
+                                             .weights = slot->staged_weights,
+                                             .scales = slot->staged_scales};
+        normal_aim(op, &slot->targets[r], slot->routing->to_begin[r] + normal_sends(mode, op, r).first);
     }
     return XEP_OK;
 }
@@ -103,13 +118,12 @@ static uint64_t count_ready(const xep_op_t *op)
     return here > moved ? here - moved : 0;
 }
 
-void normal_move_slice(normal_t *mode, xep_op_t *op)
+static void move_until(normal_t *mode, xep_op_t *op, uint64_t end)
 {
     normal_state_t *state = normal_state(op);
     const normal_slot_t *slot = normal_slot(mode, op->slot);
     const normal_routing_t *routing = slot->routing;
     size_t bytes = xep_dispatch_row_bytes(op->dispatch);
-    uint64_t ready = count_ready(op);
     move_t move = {
         .mode = mode,
         .op = op,
@@ -120,10 +134,16 @@ void normal_move_slice(normal_t *mode, xep_op_t *op)
         .stride = xep_row_stride(bytes),
         .send = state->in_place.fill,
         .begin = state->moved,
-        .end = state->moved + (mode->kit.all_mapped || ready < SLICE ? ready : SLICE),
+        .end = end,
     };
     mode->kit.env->parallel(mode->kit.env, move_tokens, &move);
-    state->moved = move.end;
+    state->moved = end;
+}
+
+void normal_move_slice(normal_t *mode, xep_op_t *op)
+{
+    const uint64_t ready = count_ready(op);
+    move_until(mode, op, normal_state(op)->moved + (ready < SLICE ? ready : SLICE));
 }
 
 /* ---- steps ---- */
@@ -191,6 +211,15 @@ xep_status_t normal_move(void *mode, xep_op_t *op)
     return status == XEP_OK ? xep_step_send(mode, op) : status;
 }
 
+/* Rows that are coming are staged, which a buffer whose ranks are all mapped never is. */
+xep_status_t normal_move_mapped(void *opaque, xep_op_t *op)
+{
+    normal_t *mode = opaque;
+    const uint64_t tokens = normal_slot(mode, op->slot)->routing->tokens;
+    if (xep_kit_state(op)->verdict == XEP_OK && tokens != 0) move_until(mode, op, tokens);
+    return xep_step_store(mode, op);
+}
+
 /* The core may take the rows of a rank further while those of others are on their way. */
 xep_status_t normal_wait_rows(void *opaque, xep_op_t *op)
 {
@@ -222,11 +251,11 @@ xep_status_t normal_dispatch(void *opaque, xep_op_t *op)
     normal_t *mode = opaque;
     uint64_t begin_ns = xep_kit_phase(&mode->kit);
     xep_status_t status = normal_check_dispatch(mode, op);
-    if (status == XEP_OK) status = normal_in_place_choose(mode, op);
+    if (status == XEP_OK && mode->kit.shape->sends_in_place) status = normal_in_place_choose(mode, op);
     if (status == XEP_OK) status = take_routing(mode, op);
     if (status != XEP_OK) return status;
     xep_kit_use_slot(&mode->kit, op);
-    xep_kit_end_phase(&mode->kit, op, "plan", begin_ns);
+    if (begin_ns != 0) xep_kit_end_phase(&mode->kit, op, "plan", begin_ns);
     normal_make_record(mode, op);
     if (op->cached_slot != XEP_NO_SLOT) normal_show_cached(mode, op);
     return xep_steps_begin(mode, op);

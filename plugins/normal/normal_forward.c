@@ -6,7 +6,6 @@
  */
 #include <string.h>
 
-#include "normal_metadata.h"
 #include "normal_nodes.h"
 
 /** Rows of one feeder, whose places are found. */

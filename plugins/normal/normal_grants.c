@@ -37,6 +37,8 @@ static int has_asked(const normal_t *mode, const xep_op_t *op, uint32_t rank)
 
 xep_status_t normal_note_outs(void *mode, xep_op_t *op)
 {
+    normal_slot_t *slot = normal_slot(mode, op->slot);
+    slot->there = slot->granted;
     normal_state(op)->outs = normal_count_outs(mode);
     return XEP_OK;
 }

@@ -58,7 +58,7 @@ static uint64_t even_room(const xep_shape_t *shape)
 {
     uint64_t worst = shape->nranks * shape->tokens;
     if (!shape->in_pieces) return worst;
-    double rows = xep_even_tokens((double)worst, shape->first_expert[1], shape->experts, shape->topk) * 1.25 + 1;
+    double rows = xep_even_tokens((double)worst, shape->most_experts, shape->experts, shape->topk) * 1.25 + 1;
     return rows < (double)worst ? (uint64_t)rows : worst;
 }
 
@@ -75,7 +75,7 @@ xep_status_t normal_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *common
     at->returned_stride =
         shape->by_nodes && shape->wide_sums ? xep_row_stride(shape->hidden * sizeof(float)) : common->combine_stride;
     at->record_bytes =
-        xep_row_stride(sizeof(normal_record_t) + sizeof(uint32_t) * (shape->nranks + (uint64_t)shape->first_expert[1]));
+        xep_row_stride(sizeof(normal_record_t) + sizeof(uint32_t) * (shape->nranks + (uint64_t)shape->most_experts));
     common->recv_rows = shape->recv_rows != 0 ? shape->recv_rows : even_room(shape);
 
     at->line = xep_carve_offset(&region[XEP_REGION_CONTROL], lines, sizeof(normal_line_t));
@@ -93,6 +93,11 @@ xep_status_t normal_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *common
 uint64_t normal_line_offset(const normal_t *mode, uint32_t index, uint32_t rank)
 {
     return mode->layout.line + ((uint64_t)index * mode->kit.shape->nranks + rank) * sizeof(normal_line_t);
+}
+
+uint64_t normal_line_there(const normal_t *mode, const xep_op_t *op)
+{
+    return normal_line_offset(mode, normal_index(mode, op), mode->kit.shape->rank);
 }
 
 normal_line_t *normal_line(const normal_t *mode, uint32_t index, uint32_t rank)

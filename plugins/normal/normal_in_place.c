@@ -26,6 +26,21 @@ xep_status_t normal_take_place(void *opaque, xep_op_t *op)
     return XEP_OK;
 }
 
+/* Behind the records: memory is indexed by what they say. */
+xep_status_t normal_check_places(void *opaque, xep_op_t *op)
+{
+    const normal_t *mode = opaque;
+    for (uint32_t i = 0; i < op->heard.count; i++) {
+        const uint32_t r = op->heard.rank[i];
+        const normal_record_t *record = &normal_slot(mode, op->slot)->from[r];
+        if (record->x_offset != 0 && !xep_in_place_is_sane(&mode->in_place, record->x_offset, record->tokens))
+            return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
+                                       "invalid record from rank %u: rows in place at byte %llu (in its send memory)",
+                                       r, (unsigned long long)record->x_offset);
+    }
+    return XEP_OK;
+}
+
 xep_status_t normal_return_place(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;

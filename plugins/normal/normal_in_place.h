@@ -14,8 +14,12 @@ extern const xep_place_ops_t normal_in_place;
 /** Decides where the rows of a dispatch will be. Nothing is changed yet, and an error refuses the dispatch. */
 xep_status_t normal_in_place_choose(normal_t *mode, xep_op_t *op);
 
-/** Steps: the dispatch begins, moves nothing, stores no rows, has its rows in place; row of the slot is filled. */
+/**
+ * Steps: the dispatch begins; the records say where rows are in place; it moves nothing, stores no rows, has its rows
+ * in place; row of the slot is filled.
+ */
 xep_status_t normal_take_place(void *mode, xep_op_t *op);
+xep_status_t normal_check_places(void *mode, xep_op_t *op);
 xep_status_t normal_return_place(void *mode, xep_op_t *op);
 xep_status_t normal_leave_rows(void *mode, xep_op_t *op);
 xep_status_t normal_note_rows(void *mode, xep_op_t *op);

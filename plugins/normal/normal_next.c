@@ -190,7 +190,7 @@ const xep_step_t normal_next_steps[] = {
     {.name = "rows to go out", .does = "rows", .run = move, .store = store_arrived, .transfers = arrived_transfer},
     {.name = "rows of the piece", .does = "wait for rows", .run = xep_step_wait, .word = arrived_word},
     {.name = "the end of the piece", .does = "show", .run = show},
-    XEP_STEP_FLUSH,
+    {XEP_STEP_FLUSH},
     {0},
 };
 

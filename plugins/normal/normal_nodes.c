@@ -126,7 +126,7 @@ static uint64_t add_terms(const normal_t *mode, normal_routing_t *routing, uint6
 }
 
 /* Terms first, which number the rows of each node; then the tokens by node, as a counting sort. */
-void normal_plan_passing(const normal_t *mode, normal_routing_t *routing)
+static void plan_passing(const normal_t *mode, normal_routing_t *routing)
 {
     const uint32_t nranks = mode->kit.shape->nranks, nnodes = mode->kit.shape->nodes;
     normal_passing_t *passing = routing->passing;
@@ -152,6 +152,7 @@ xep_status_t normal_begin_traffic(void *opaque, xep_op_t *op)
     const normal_t *mode = opaque;
     const normal_nodes_t *nodes = mode->nodes;
     normal_traffic_t *traffic = normal_slot(mode, op->slot)->traffic;
+    if (op->cached_slot == XEP_NO_SLOT) plan_passing(mode, normal_slot(mode, op->slot)->routing);
     for (uint32_t f = 0; f < nodes->who.feeders; f++) traffic->feeds[f] = (normal_feed_t){.token = -1};
     memset(traffic->passes, 0, mode->kit.shape->nodes * sizeof *traffic->passes);
     memset(traffic->next, 0, (size_t)nodes->who.feeders * nodes->who.mates * sizeof *traffic->next);

@@ -150,10 +150,7 @@ void normal_lay_nodes(normal_t *mode, xep_carve_t *arena);
 normal_passing_t *normal_lay_passing(const normal_t *mode, xep_carve_t *arena);
 normal_traffic_t *normal_lay_traffic(const normal_t *mode, xep_carve_t *arena);
 
-/** The plan, by nodes: what passes, and the order of sums. */
-void normal_plan_passing(const normal_t *mode, normal_routing_t *routing);
-
-/** Step: a dispatch begins, and nothing has passed. */
+/** Step: a dispatch begins: which rows will pass, in which order they are summed; and none has passed. */
 xep_status_t normal_begin_traffic(void *mode, xep_op_t *op);
 
 /**

@@ -3,7 +3,6 @@
 /* Pieces of a dispatch: which rows they are, moving and showing them. The first one is the dispatch's. */
 #include "normal_pieces.h"
 
-#include "normal_metadata.h"
 #include "normal_steps.h"
 
 /* ---- the first piece ---- */

@@ -3,7 +3,6 @@
 /* The plan of a dispatch: from topk_idx to the ranks of each token. */
 #include <string.h>
 
-#include "normal_nodes.h"
 #include "normal_steps.h"
 
 /* Copies a token's selections, counts them and marks their ranks; returns k of one that is no expert, or K. */
@@ -105,7 +104,5 @@ xep_status_t normal_make_plan(normal_t *mode, xep_op_t *op, normal_routing_t *ro
         memset(mode->marks, 0, (mode->kit.shape->nranks + 63) / 64 * sizeof *mode->marks);
         return xep_kit_refuse_expert(&mode->kit, op, planned, k);
     }
-    if (mode->nodes != NULL) normal_plan_passing(mode, routing);
-    else if (!mode->kit.all_mapped) normal_list_tokens(mode, routing);
     return XEP_OK;
 }

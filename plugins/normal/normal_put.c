@@ -73,17 +73,20 @@ static void metadata_transfer(const normal_t *mode, const xep_op_t *op, uint32_t
     };
 }
 
+/* A routing that is used again has them already. */
+xep_status_t normal_list_puts(void *opaque, xep_op_t *op)
+{
+    normal_t *mode = opaque;
+    if (op->cached_slot == XEP_NO_SLOT) normal_list_tokens(mode, normal_slot(mode, op->slot)->routing);
+    return XEP_OK;
+}
+
 /* Part 0 is the rows, 1 to METADATA the arrays beside them. */
 void normal_rows_transfer(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
                           xep_transfer_t *transfer)
 {
     if (number == 0) rows_transfer(mode, op, rank, transfer);
     else metadata_transfer(mode, op, rank, number - 1, transfer);
-}
-
-uint64_t normal_line_there(const normal_t *mode, const xep_op_t *op)
-{
-    return normal_line_offset(mode, normal_index(mode, op), mode->kit.shape->rank);
 }
 
 /* The digest is what the signal brings along: the wire delivers it before the word. Begin follows it in the line. */

@@ -66,7 +66,7 @@ void normal_make_record(normal_t *mode, const xep_op_t *op)
 /* The word that says a record of this turn is there: the reader waits for it in its own heap. */
 static uint64_t counts_offset(const normal_t *mode, const xep_op_t *op)
 {
-    return normal_line_offset(mode, normal_index(mode, op), mode->kit.shape->rank) + offsetof(normal_line_t, counts);
+    return normal_line_there(mode, op) + offsetof(normal_line_t, counts);
 }
 
 /* Header and counts by plain stores, then the word with release. */
@@ -136,10 +136,6 @@ static xep_status_t check_header(normal_t *mode, xep_op_t *op, uint32_t rank, co
         return protocol_error(mode, op, rank, "tokens", record->tokens, 0, shape->tokens);
     if (record->capacity > mode->layout.common.recv_rows)
         return protocol_error(mode, op, rank, "capacity", record->capacity, 0, mode->layout.common.recv_rows);
-    if (record->x_offset != 0 && !xep_in_place_is_sane(&mode->in_place, record->x_offset, record->tokens))
-        return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
-                                   "invalid record from rank %u: rows in place at byte %llu (in its send memory)", rank,
-                                   (unsigned long long)record->x_offset);
     return XEP_OK;
 }
 
@@ -180,7 +176,7 @@ static xep_status_t compare_routings(normal_t *mode, xep_op_t *op)
 {
     const normal_record_t *from = normal_slot(mode, op->slot)->from;
     for (uint32_t r = 1; r < mode->kit.shape->nranks; r++)
-        if (op->cached_slot != XEP_NO_SLOT && from[r].routing != from[0].routing)
+        if (from[r].routing != from[0].routing)
             return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_MISMATCH,
                                        "rank 0 and rank %u disagree on the cached handle: of operation %llu, %llu", r,
                                        (unsigned long long)from[0].routing, (unsigned long long)from[r].routing);
@@ -298,7 +294,7 @@ static xep_status_t agree_on_params(normal_t *mode, xep_op_t *op)
     normal_state(op)->weighted = slot->weighted = have_weights(mode, op);
     if (op->is_ruled) return xep_agree_ruling(env, op);
     xep_status_t verdict = normal_compare_records(env, op, slot->from, sizeof *slot->from);
-    return verdict == XEP_OK ? compare_routings(mode, op) : verdict;
+    return verdict == XEP_OK && op->cached_slot != XEP_NO_SLOT ? compare_routings(mode, op) : verdict;
 }
 
 /*

@@ -134,7 +134,7 @@ xep_status_t normal_relay_records(void *opaque, xep_op_t *op)
         relay_record(mode, op, f);
         feeds[f].recorded = 1;
     }
-    return xep_step_wait(opaque, op);
+    return xep_step_wait_relayed(opaque, op);
 }
 
 /* All rows of feeders are stored since the step before, and by threads that have fenced them. */
@@ -147,7 +147,7 @@ xep_status_t normal_relay_dones(void *opaque, xep_op_t *op)
         relay_done(mode, op, f);
         feeds[f].ended = 1;
     }
-    return xep_step_wait(opaque, op);
+    return xep_step_wait_relayed(opaque, op);
 }
 
 /* ---- what will pass ---- */

@@ -63,12 +63,15 @@ static normal_routing_t *find_free(normal_t *mode)
 xep_status_t normal_choose_routing(normal_t *mode, xep_op_t *op, normal_routing_t **routing_p)
 {
     normal_slot_t *slot = normal_slot(mode, op->slot);
-    xep_status_t status = op->cached_slot == XEP_NO_SLOT ? XEP_OK : check_cached(mode, op);
-    if (status != XEP_OK) return status;
+    normal_routing_t *cached = NULL;
+    if (op->cached_slot != XEP_NO_SLOT) {
+        xep_status_t status = check_cached(mode, op);
+        if (status != XEP_OK) return status;
+        cached = normal_whole_routing(normal_slot(mode, op->cached_slot));
+    }
     if (slot->routing != NULL) normal_whole_routing(slot)->refs--;
     slot->routing = NULL;
-    *routing_p =
-        op->cached_slot == XEP_NO_SLOT ? find_free(mode) : normal_whole_routing(normal_slot(mode, op->cached_slot));
+    *routing_p = cached != NULL ? cached : find_free(mode);
     return XEP_OK;
 }
 
@@ -80,7 +83,7 @@ void normal_use_routing(normal_t *mode, const xep_op_t *op, normal_routing_t *ro
 {
     normal_slot_t *slot = normal_slot(mode, op->slot);
     slot->routing = routing;
-    slot->there = mode->grants ? slot->granted : routing->there;
+    slot->there = routing->there;
     routing->refs++;
 }
 

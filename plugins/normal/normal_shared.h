@@ -13,13 +13,9 @@ xep_status_t normal_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *layout
 /** Rows of a token that come back to its rank's memory, at most, where there is one piece. */
 uint32_t normal_returns(const xep_shape_t *shape);
 
-/** Offset of the lines that rank writes; index by turn. */
+/** Offset of the lines that rank writes; index by turn. Of those that this rank writes in an operation. */
 uint64_t normal_line_offset(const normal_t *mode, uint32_t index, uint32_t rank);
-
-static inline uint32_t normal_index(const normal_t *mode, const xep_op_t *op)
-{
-    return (uint32_t)(op->turn % mode->kit.shape->slots);
-}
+uint64_t normal_line_there(const normal_t *mode, const xep_op_t *op);
 
 /** The lines that came from rank. */
 normal_line_t *normal_line(const normal_t *mode, uint32_t index, uint32_t rank);

@@ -11,39 +11,43 @@
 
 /* What a buffer has. */
 enum {
-    MASKS = 1,    /* ranks may be left out: normal_masks.h */
-    GRANTS = 2,   /* and receivers may have to say where rows go: normal_grants.c */
-    NODES = 4,    /* rows go once to each node: normal_nodes.h */
-    PIECES = 8,   /* rows may come in pieces: normal_pieces.h */
-    IN_PLACE = 16 /* rows may be read in place: normal_in_place.h */
+    MASKS = 1,     /* ranks may be left out: normal_masks.h */
+    GRANTS = 2,    /* and receivers may have to say where rows go: normal_grants.c */
+    NODES = 4,     /* rows go once to each node: normal_nodes.h */
+    PIECES = 8,    /* rows may come in pieces: normal_pieces.h */
+    IN_PLACE = 16, /* rows may be read in place: normal_in_place.h */
+    WIRED = 32     /* some rank is not mapped; with GRANTS and NODES one always is */
 };
 
 /* What steps have in common that stand for one another. */
-#define SEND_RECORDS \
-    .name = "records to go out", .does = "send records", .run = xep_step_send, .store = normal_store_record
+#define SEND_RECORDS    .name = "records to go out", .does = "send records", .store = normal_store_record
 #define WAIT_FOR_COUNTS .name = "counts", .does = "wait for counts", .word = normal_counts_word
+#define FIND_PLACES     .name = "places", .does = "find places", .agreed = 1
 #define MOVE_ROWS       .name = "rows to go out", .does = "rows", .transfers = normal_dispatch_transfer
 #define WAIT_FOR_ROWS   .name = "rows", .does = "wait for rows", .word = normal_done_word
-#define OFFER           .name = "rows to go out", .does = "offer", .run = xep_step_send
+#define OFFER           .name = "rows to go out", .does = "offer", .store = xep_combine_store_offer
 #define OUT             "ranks that are out to store nothing any more"
 #define DONE_ANNOUNCED \
     .offset = offsetof(normal_line_t, digest) - offsetof(normal_line_t, done), .bytes = sizeof(normal_digest_t)
 
 /* Numbers are those of normal.h. */
-static const xep_step_t dispatch_steps[] = {
+const xep_step_t normal_dispatch_steps[] = {
     {.name = "memory", .does = "take memory", .run = normal_take_place, .with = IN_PLACE},
     {.name = "pieces", .does = "begin pieces", .run = normal_begin_pieces, .with = PIECES},
     {.name = "ranks that are out", .does = "count them", .run = normal_note_outs, .with = GRANTS},
     {.name = "feeds", .does = "begin feeds", .run = normal_begin_traffic, .with = NODES},
+    {.name = "rows to put", .does = "list them", .run = normal_list_puts, .with = WIRED, .without = NODES},
     /* 2 */
-    {SEND_RECORDS, .transfers = normal_record_transfer, .without = NODES},
-    {SEND_RECORDS, .transfers = normal_feed_record_transfer, .with = NODES},
+    {SEND_RECORDS, .run = xep_step_store, .without = WIRED},
+    {SEND_RECORDS, .run = xep_step_send, .transfers = normal_record_transfer, .with = WIRED, .without = NODES},
+    {SEND_RECORDS, .run = xep_step_send, .transfers = normal_feed_record_transfer, .with = NODES},
     /* 3 */
     {WAIT_FOR_COUNTS, .run = xep_step_wait, .without = NODES},
     {WAIT_FOR_COUNTS, .run = normal_relay_records, .relayed = 1, .with = NODES},
     {.name = "agreement", .does = "agree", .run = normal_agree, .without = MASKS | PIECES},
     {.name = "agreement", .does = "agree", .run = normal_agree_in_pieces, .with = PIECES},
     {.name = OUT, .does = "agree", .run = normal_agree_masked, .with = MASKS},
+    {.name = "agreement", .does = "check rows in place", .run = normal_check_places, .agreed = 1, .with = IN_PLACE},
     {.name = "memory", .does = "give memory back", .run = normal_return_place, .with = IN_PLACE},
     {.name = "questions for room to go out", .does = "ask for room", .run = normal_ask_for_grants, .with = GRANTS},
     {.name = "grants",
@@ -51,11 +55,13 @@ static const xep_step_t dispatch_steps[] = {
      .run = normal_await_grants,
      .word = normal_granted_word,
      .with = GRANTS},
-    {.name = "places", .does = "find places", .run = normal_find_places, .agreed = 1, .without = NODES},
-    {.name = "places", .does = "find places", .run = normal_find_places_of_mates, .agreed = 1, .with = NODES},
+    {FIND_PLACES, .run = normal_find_mapped_places, .without = WIRED},
+    {FIND_PLACES, .run = normal_find_places, .with = WIRED, .without = NODES},
+    {FIND_PLACES, .run = normal_find_places_of_mates, .with = NODES},
     {.name = "places", .does = "leave rows", .run = normal_leave_rows, .agreed = 1, .with = IN_PLACE},
     /* 4 and 5 */
-    {MOVE_ROWS, .run = normal_move, .store = normal_store_done, .without = MASKS | NODES | PIECES},
+    {MOVE_ROWS, .run = normal_move_mapped, .store = normal_store_done, .without = WIRED | MASKS | PIECES},
+    {MOVE_ROWS, .run = normal_move, .store = normal_store_done, .with = WIRED, .without = MASKS | NODES | PIECES},
     {MOVE_ROWS, .run = normal_move_piece, .store = normal_store_done, .with = PIECES},
     {MOVE_ROWS, .run = normal_move_masked, .store = normal_store_done_masked, .with = MASKS},
     {.name = "rows to pass",
@@ -73,30 +79,38 @@ static const xep_step_t dispatch_steps[] = {
      .with = NODES},
     {.name = "rows", .does = "note rows", .run = normal_note_rows, .agreed = 1, .with = IN_PLACE},
     /* 6 */
-    {WAIT_FOR_ROWS, .run = normal_wait_rows, .without = MASKS | NODES},
+    {WAIT_FOR_ROWS, .run = xep_step_wait, .without = WIRED | MASKS},
+    {WAIT_FOR_ROWS, .run = normal_wait_rows, .with = WIRED, .without = MASKS | NODES},
     {WAIT_FOR_ROWS, .run = normal_wait_rows_masked, .announced = {DONE_ANNOUNCED}, .with = MASKS},
     {WAIT_FOR_ROWS, .run = normal_relay_dones, .relayed = 1, .with = NODES},
     {.name = "digests", .does = "compare digests", .run = normal_compare_digests, .without = MASKS},
     {.name = OUT, .does = "compare digests", .run = normal_compare_masked, .with = MASKS},
     {.name = "rows", .does = "show", .run = normal_show_piece, .agreed = 1, .with = PIECES},
     {.name = "rows", .does = "show", .run = normal_point_rows, .agreed = 1, .with = IN_PLACE},
-    XEP_STEP_FLUSH,
+    {XEP_STEP_FLUSH, .with = WIRED},
     {.name = "the end", .does = "end", .run = normal_tell_rows, .without = PIECES},
     {.name = "the end", .does = "end", .run = normal_tell_pieces, .with = PIECES},
     {0},
 };
 
-static const xep_step_t combine_steps[] = {
+const xep_step_t normal_combine_steps[] = {
     XEP_COMBINE_STEP_DRAIN,
     /* 2 */
     {.name = "input", .does = "copy in", .run = normal_fill, .without = NODES | PIECES},
     {.name = "input", .does = "copy in", .run = normal_fill_for_nodes, .with = NODES},
     {.name = "input", .does = "copy in", .run = normal_fill_pieces, .with = PIECES},
     /* 3 */
-    {OFFER, .store = xep_combine_store_offer, .transfers = normal_combine_transfer, .without = GRANTS | NODES | PIECES},
-    {OFFER, .store = normal_store_offer_and_begin, .transfers = normal_combine_transfer, .with = GRANTS},
-    {OFFER, .store = xep_combine_store_offer, .transfers = normal_pieces_transfer, .with = PIECES},
-    {OFFER, .store = xep_combine_store_offer, .transfers = normal_node_offer_transfer, .with = NODES},
+    {OFFER, .run = xep_step_store, .without = WIRED},
+    {OFFER, .run = xep_step_send, .transfers = normal_combine_transfer, .with = WIRED,
+     .without = GRANTS | NODES | PIECES},
+    {.name = "rows to go out",
+     .does = "offer",
+     .run = xep_step_send,
+     .store = normal_store_offer_and_begin,
+     .transfers = normal_combine_transfer,
+     .with = GRANTS},
+    {OFFER, .run = xep_step_send, .transfers = normal_pieces_transfer, .with = WIRED | PIECES},
+    {OFFER, .run = xep_step_send, .transfers = normal_node_offer_transfer, .with = NODES},
     {.name = "outputs of the node",
      .does = "wait for the node",
      .run = xep_step_wait,
@@ -122,7 +136,7 @@ static const xep_step_t combine_steps[] = {
      .rows_bits = XEP_FEED_ROWS_BITS,
      .with = NODES},
     /* 6 */
-    XEP_STEP_FLUSH,
+    {XEP_STEP_FLUSH, .with = WIRED},
     XEP_COMBINE_STEP_TELL_READ,
     {0},
 };
@@ -132,9 +146,6 @@ void normal_choose_steps(normal_t *mode)
     const xep_shape_t *shape = mode->kit.shape;
     unsigned features = (mode->kit.env->out != NULL ? MASKS : 0) | (mode->grants ? GRANTS : 0) |
                         (shape->by_nodes ? NODES : 0) | (shape->in_pieces ? PIECES : 0) |
-                        (shape->sends_in_place ? IN_PLACE : 0);
-    xep_steps_choose(dispatch_steps, features, mode->dispatch_steps);
-    xep_steps_choose(combine_steps, features, mode->combine_steps);
-    mode->kit.steps[XEP_OP_DISPATCH] = mode->dispatch_steps;
-    mode->kit.steps[XEP_OP_COMBINE] = mode->combine_steps;
+                        (shape->sends_in_place ? IN_PLACE : 0) | (mode->kit.all_mapped ? 0 : WIRED);
+    xep_steps_choose(mode, features);
 }

@@ -9,7 +9,8 @@
 
 #include "normal_shared.h"
 
-/** Chooses the steps that operations of this buffer take. */
+/** The steps of all buffers, and the choice of those that operations of this one take. */
+extern const xep_step_t normal_dispatch_steps[], normal_combine_steps[];
 void normal_choose_steps(normal_t *mode);
 
 /* ---- normal_plan.c: who gets what ---- */
@@ -22,8 +23,9 @@ void normal_list_tokens(normal_t *mode, normal_routing_t *routing);
 
 /* ---- normal_put.c: what ranks get that are not mapped ---- */
 
-/** This rank's lines in every heap. */
-uint64_t normal_line_there(const normal_t *mode, const xep_op_t *op);
+/** Step: a dispatch begins. */
+xep_status_t normal_list_puts(void *mode, xep_op_t *op);
+
 int normal_dispatch_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
                              xep_transfer_t *transfer);
 
@@ -43,19 +45,27 @@ void normal_store_done(const void *mode, const xep_op_t *op, uint32_t rank);
 xep_status_t normal_agree(void *mode, xep_op_t *op);
 void normal_conclude(normal_t *mode, xep_op_t *op);
 
-/** Step: where the next row for each rank goes: in its slot behind those of lower ranks, or in this rank's staging. */
+/**
+ * Steps: where the next row for each rank goes: in its slot behind those of lower ranks, or in this rank's staging; in
+ * slots alone, where all ranks are mapped.
+ */
 xep_status_t normal_find_places(void *mode, xep_op_t *op);
+xep_status_t normal_find_mapped_places(void *mode, xep_op_t *op);
 
 /** The slot of a mapped rank, from row 0 on; and from another row on. */
 normal_target_t normal_target_of(const normal_t *mode, const xep_op_t *op, uint32_t rank);
 void normal_aim(const xep_op_t *op, normal_target_t *target, uint64_t row);
 
-/** Step: all rows, and done. Rows alone, unless the verdict is an error; some of the tokens that are ready. */
+/**
+ * Steps: all rows, and done; likewise, where all ranks are mapped. Rows alone, unless the verdict is an error; some of
+ * the tokens that are ready.
+ */
 xep_status_t normal_move(void *mode, xep_op_t *op);
+xep_status_t normal_move_mapped(void *mode, xep_op_t *op);
 xep_status_t normal_move_rows(normal_t *mode, xep_op_t *op);
 void normal_move_slice(normal_t *mode, xep_op_t *op);
 
-/** Step: waits for done. */
+/** Step: waits for done, where some ranks are not mapped. */
 xep_status_t normal_wait_rows(void *mode, xep_op_t *op);
 
 /* ---- normal_fill.c: outputs to where mapped readers will find them ---- */

@@ -12,7 +12,7 @@ static uint64_t metadata_bytes(const xep_shape_t *shape, size_t index_bytes)
 /* Flat, a rank tells every rank its rows to each, and the selections of its experts; to a forwarder, of all experts. */
 static uint64_t record_bytes(const xep_shape_t *shape)
 {
-    const uint64_t experts = shape->by_nodes ? shape->experts : shape->first_expert[1];
+    const uint64_t experts = shape->by_nodes ? shape->experts : shape->most_experts;
     return xep_row_stride(sizeof(normal_record_t) + sizeof(uint32_t) * (shape->nranks + experts) +
                           (shape->by_nodes ? sizeof(normal_feed_tail_t) : 0));
 }

@@ -52,6 +52,9 @@ int ext_args_rows(const char *name, PyObject *object, const ext_array_t *look, P
 int ext_args_output(const char *name, PyObject *object, ext_where_t where, Py_ssize_t rows, Py_ssize_t columns,
                     xep_dtype_t dtype, ext_matrix_t *matrix_p);
 
+/** As many ranks as count, of any sequence of integers, as uint32 in the bytes of a new reference. */
+int ext_args_ranks(const char *name, PyObject *object, uint32_t count, PyObject **bytes_p);
+
 /** A matrix of any strides. */
 int ext_args_strided(const char *name, PyObject *object, ext_where_t where, Py_ssize_t rows, unsigned dtypes,
                      ext_matrix_t *matrix_p);

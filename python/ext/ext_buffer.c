@@ -31,8 +31,8 @@ int ext_buffer_learn(ext_buffer_t *buffer)
         buffer->where != EXT_HOST && (strcmp(info.mode, "ll_cuda") == 0 || strcmp(info.mode, "ll") == 0);
     buffer->experts = info.experts, buffer->topk = info.topk, buffer->hidden = info.hidden;
     buffer->scales = info.scales, buffer->tokens = info.tokens, buffer->nslots = info.slots;
+    buffer->local_experts = info.local_experts;
     buffer->dtype = info.dtype, buffer->combine_dtype = info.combine_dtype;
-    lib.expert_range(buffer->experts, buffer->group->nranks, buffer->group->rank, NULL, &buffer->local_experts);
     return 0;
 }
 
@@ -44,16 +44,20 @@ static PyObject *create(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 {
     ext_buffer_t *buffer = (ext_buffer_t *)self;
     xep_buffer_params_t params = XEP_BUFFER_PARAMS_INIT;
-    PyObject *given;
+    PyObject *given, *owners;
     xep_status_t status;
-    if (ext_params_read(args, nargs, keywords, &given, &params) != 0) return NULL;
+    if (ext_params_read(args, nargs, keywords, &given, &owners, &params) != 0) return NULL;
     xep_group_t *group = ext_group_get(given);
-    if (group == NULL || (buffer->pending = PySet_New(NULL)) == NULL) return NULL;
+    if (group == NULL || (buffer->pending = PySet_New(NULL)) == NULL) {
+        Py_XDECREF(owners);
+        return NULL;
+    }
     Py_INCREF(given);
     buffer->group = (ext_group_t *)given;
     Py_BEGIN_ALLOW_THREADS
     status = lib.buffer_create(group, &params, &buffer->buffer);
     Py_END_ALLOW_THREADS
+    Py_XDECREF(owners);
     if (status < 0) return ext_raise(status);
     if (ext_buffer_learn(buffer) != 0) return NULL;
     Py_RETURN_NONE;

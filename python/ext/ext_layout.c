@@ -52,15 +52,18 @@ static PyObject *layout(PyObject *Py_UNUSED(module), PyObject *args)
     xep_layout_args_t in = XEP_LAYOUT_ARGS_INIT;
     xep_layout_t out = XEP_LAYOUT_INIT;
     ext_matrix_t topk_idx;
-    PyObject *array;
-    if (!PyArg_ParseTuple(args, "OIII", &array, &in.experts, &in.nranks, &in.ranks_per_node)) return NULL;
+    PyObject *array, *map = NULL, *owners;
+    if (!PyArg_ParseTuple(args, "OIIIO", &array, &in.experts, &in.nranks, &in.ranks_per_node, &map)) return NULL;
     if (ext_args_matrix("topk_idx", array, EXT_HOST, EXT_ANY, EXT_ANY, EXT_INDEX_DTYPES, 0, &topk_idx) != 0)
         return NULL;
     if (in.nranks == 0) return PyErr_Format(PyExc_ValueError, "nranks: expected 1 or more, got 0");
     in.tokens = (uint64_t)topk_idx.rows, in.topk = (uint32_t)topk_idx.columns;
     in.topk_idx = topk_idx.data, in.topk_idx_stride = (size_t)topk_idx.stride, in.topk_idx_dtype = topk_idx.dtype;
+    if (ext_args_ranks("owners", map == Py_None ? NULL : map, in.experts, &owners) != 0) return NULL;
+    if (owners != NULL) in.owners = (const uint32_t *)(const void *)PyBytes_AS_STRING(owners);
     PyObject *arrays = new_arrays(topk_idx.element.kind, &in, &out);
     const xep_status_t status = arrays != NULL ? lib.layout(&in, &out) : XEP_OK;
+    Py_XDECREF(owners);
     if (status >= 0) return arrays;
     Py_XDECREF(arrays);
     return ext_raise(status);

@@ -31,13 +31,15 @@ enum {
     PASS_ROWS,
     NODE_SUMS,
     PIECES,
+    OWNERS,
     COUNT
 };
 
 static const char *const names[COUNT] = {"group",       "experts", "topk",          "hidden",    "tokens",
                                          "mode",        "dtype",   "combine_dtype", "scales",    "recv_rows",
                                          "slots",       "threads", "timeout",       "memory",    "on_failure",
-                                         "send_memory", "path",    "pass_rows",     "node_sums", "pieces"};
+                                         "send_memory", "path",    "pass_rows",     "node_sums", "pieces",
+                                         "owners"};
 
 _Static_assert(COUNT <= EXT_MOST_PARAMETERS, "no room for a name");
 static ext_signature_t signature = {"Buffer", 5, COUNT, names, {NULL}};
@@ -47,7 +49,7 @@ static ext_signature_t signature = {"Buffer", 5, COUNT, names, {NULL}};
  * that, and buffer_size() leaves nranks 0, which the library refuses.
  */
 int ext_params_read(PyObject *const *args, Py_ssize_t nargs, PyObject *keywords, PyObject **group_p,
-                    xep_buffer_params_t *params)
+                    PyObject **owners_p, xep_buffer_params_t *params)
 {
     PyObject *values[COUNT];
     if (ext_args_read(&signature, args, nargs, keywords, values) != 0) return -1;
@@ -68,10 +70,13 @@ int ext_params_read(PyObject *const *args, Py_ssize_t nargs, PyObject *keywords,
         ext_args_flag(values[PIECES], XEP_BUFFER_PIECES, &params->flags) != 0 ||
         ext_args_path(values[PATH], &params->path) != 0 ||
         ext_args_number("pass_rows", values[PASS_ROWS], INT64_MAX, &params->pass_rows) != 0 ||
-        ext_args_node_sums(values[NODE_SUMS], &params->node_sums) != 0)
+        ext_args_node_sums(values[NODE_SUMS], &params->node_sums) != 0 ||
+        ext_args_timeout(values[TIMEOUT], &params->timeout_ms) != 0 ||
+        ext_args_ranks(names[OWNERS], values[OWNERS], params->experts, owners_p) != 0)
         return -1;
+    if (*owners_p != NULL) params->owners = (const uint32_t *)(const void *)PyBytes_AS_STRING(*owners_p);
     *group_p = values[GROUP];
-    return ext_args_timeout(values[TIMEOUT], &params->timeout_ms);
+    return 0;
 }
 
 const char ext_params_size_doc[] =
@@ -82,12 +87,13 @@ PyObject *ext_params_size(PyObject *Py_UNUSED(module), PyObject *const *args, Py
 {
     xep_buffer_params_t params = XEP_BUFFER_PARAMS_INIT;
     xep_buffer_size_t size = XEP_BUFFER_SIZE_INIT;
-    PyObject *count;
+    PyObject *count, *owners;
     uint64_t nranks = 0;
-    if (ext_params_read(args, nargs, keywords, &count, &params) != 0 ||
-        ext_args_number("nranks", count, UINT32_MAX, &nranks) != 0)
-        return NULL;
-    const xep_status_t status = lib.buffer_size(&params, (uint32_t)nranks, &size);
+    if (ext_params_read(args, nargs, keywords, &count, &owners, &params) != 0) return NULL;
+    const int is_number = ext_args_number("nranks", count, UINT32_MAX, &nranks) == 0;
+    const xep_status_t status = is_number ? lib.buffer_size(&params, (uint32_t)nranks, &size) : XEP_OK;
+    Py_XDECREF(owners);
+    if (!is_number) return NULL;
     return status < 0 ? ext_raise(status)
                       : Py_BuildValue("(KKKK)", size.bytes, size.recv_rows, size.node_bytes, size.device_bytes);
 }

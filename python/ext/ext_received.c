@@ -259,6 +259,16 @@ static PyObject *get_enum(PyObject *self, void *closure)
     return ext_call_helper(named->name, "(i)", value);
 }
 
+/* Which experts are whose never changes: this is there before a release and after it. */
+static PyObject *get_experts(PyObject *self, void *Py_UNUSED(closure))
+{
+    const xep_recv_t *recv = &((ext_received_t *)self)->recv;
+    PyObject *experts = PyTuple_New((Py_ssize_t)recv->local_experts);
+    for (uint32_t e = 0; experts != NULL && e < recv->local_experts; e++)
+        PyTuple_SET_ITEM(experts, (Py_ssize_t)e, PyLong_FromUnsignedLong(recv->experts[e]));
+    return experts;
+}
+
 static PyObject *list_expert_rows(PyObject *self, PyObject *Py_UNUSED(unused))
 {
     const ext_received_t *received = (ext_received_t *)self;
@@ -326,6 +336,7 @@ static PyGetSetDef getset[] = {
     EXT_ARRAY("pair_begin", EXT_VIEWS + 5, "[L, R] int32: first row of an expert that came from a rank; None by rank."),
     EXT_ARRAY("pair_count", EXT_VIEWS + 6, "[L, R] int32: how many rows of an expert came from a rank; None by rank."),
     EXT_ARRAY("out", OUT, "[R] uint8: 1 for a rank that this dispatch is without; None: it is with all."),
+    {"experts", get_experts, NULL, "Global numbers of the L local experts, ascending, a tuple.", NULL},
     {"arrangement", get_enum, NULL, "Rows: how they are arranged.", (void *)(uintptr_t)&enums[0]},
     {"dtype", get_enum, NULL, "Dtype: element type of x.", (void *)(uintptr_t)&enums[1]},
     {"quant", get_enum, NULL, "Quant: how they were cast on their way.", (void *)(uintptr_t)&enums[2]},
@@ -342,7 +353,7 @@ static PyMemberDef members[] = {
     {"capacity", T_ULONGLONG, EXT_RECV(capacity), READONLY, "N: rows of the arrays."},
     {"hidden", T_UINT, EXT_RECV(hidden), READONLY, "H."},
     {"topk", T_UINT, EXT_RECV(topk), READONLY, "K."},
-    {"first_expert", T_UINT, EXT_RECV(first_expert), READONLY, "Of the whole group: local expert 0."},
+    {"first_expert", T_UINT, EXT_RECV(first_expert), READONLY, "Global number of local expert 0."},
     {"local_experts", T_UINT, EXT_RECV(local_experts), READONLY, "L."},
     {"pieces", T_ULONGLONG, EXT_RECV(pieces), READONLY,
      "In how many pieces the rows come, on all ranks; 1: all at once."},

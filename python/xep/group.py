@@ -253,6 +253,8 @@ class Buffer(_ext.Buffer):
     library finds right.
     node_sums: likewise how the sum of another node's rows for a token travels: "dtype": rounded to the type of the
     rows, "fp32": as it is, "default": XEP_NODE_SUMS, else "dtype".
+    owners: the rank of each of the E experts, any number of them on each rank; None: blocks (expert_range()).
+    Received.experts has the numbers of this rank's.
 
     One thread at a time; the GIL is released while it waits.
     """

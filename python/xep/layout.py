@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional, Sequence
 
 from . import _ext
 
@@ -26,6 +26,8 @@ def expert_range(experts: int, nranks: int, rank: int) -> tuple[int, int]:
     return _ext.expert_range(experts, nranks, rank)
 
 
-def layout(topk_idx: Any, experts: int, nranks: int, ranks_per_node: int = 0) -> Layout:
-    """topk_idx: [T, K] int64 or int32: expert, or -1. ranks_per_node 0: one node."""
-    return Layout(*_ext.layout(topk_idx, experts, nranks, ranks_per_node))
+def layout(
+    topk_idx: Any, experts: int, nranks: int, ranks_per_node: int = 0, *, owners: Optional[Sequence[int]] = None
+) -> Layout:
+    """topk_idx: [T, K] int64 or int32: expert, or -1. ranks_per_node 0: one node. owners: as in Buffer."""
+    return Layout(*_ext.layout(topk_idx, experts, nranks, ranks_per_node, owners))

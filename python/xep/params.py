@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Optional, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Optional, Sequence, TypedDict
 
 from . import _ext
 
@@ -59,6 +59,7 @@ class BufferOptions(TypedDict, total=False):
     pass_rows: int
     node_sums: Literal["default", "dtype", "fp32"]
     pieces: bool
+    owners: Optional[Sequence[int]]
 
 
 def buffer_size(

@@ -201,13 +201,15 @@ xep_status_t xep_buffer_size(const xep_buffer_params_t *params, uint32_t nranks,
     xep_status_t status = xep_check_struct("params", params, &own, sizeof own);
     if (status == XEP_OK) status = xep_config_read(&config);
     if (status == XEP_OK) status = xep_check_buffer(&config, nranks, &own);
+    if (status == XEP_OK && own.tokens == 0)
+        status = xep_fail(XEP_ERR_INVALID, "invalid tokens: 0 (the most of any rank)");
     if (status == XEP_OK) status = xep_buffer_measure(&config, &own, nranks, &measured);
     return status == XEP_OK ? xep_fill_struct("size", size, &measured, sizeof measured) : status;
 }
 
 xep_status_t xep_buffer_create(xep_group_t *group, const xep_buffer_params_t *params, xep_buffer_t **buffer_p)
 {
-    xep_buffer_params_t own;
+    xep_buffer_params_t own = XEP_BUFFER_PARAMS_INIT;
     xep_heap_device_t *device = NULL;
     xep_status_t status;
     if ((status = xep_require_group(group)) != XEP_OK) return status;
@@ -289,7 +291,7 @@ xep_status_t xep_buffer_query(const xep_buffer_t *buffer, xep_buffer_info_t *inf
                              .topk = buffer->params.topk,
                              .hidden = buffer->params.hidden,
                              .scales = buffer->params.scales,
-                             .tokens = buffer->params.tokens,
+                             .tokens = buffer->most_tokens,
                              .dtype = buffer->params.dtype,
                              .combine_dtype = buffer->params.combine_dtype,
                              .on_failure = buffer->params.on_failure,
@@ -297,7 +299,8 @@ xep_status_t xep_buffer_query(const xep_buffer_t *buffer, xep_buffer_info_t *inf
                              .path = shape->by_nodes ? XEP_PATH_NODES : XEP_PATH_FLAT,
                              .pass_rows = shape->feed_rows * (shape->by_nodes ? shape->feeders : shape->nranks),
                              .node_sums = sums_by_nodes ? buffer->params.node_sums : XEP_NODE_SUMS_DEFAULT,
-                             .flags = buffer->params.flags};
+                             .flags = buffer->params.flags,
+                             .local_experts = shape->local_experts};
     for (uint32_t s = 0; s < own.slots; s++) own.free_slots += buffer->handles[s].state == XEP_HANDLE_FREE;
     for (uint32_t r = 0; r < buffer->group->nranks; r++) own.mapped_peers += (uint32_t)buffer->group->peers[r].mapped;
     return xep_fill_struct("info", info, &own, sizeof own);

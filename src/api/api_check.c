@@ -2,8 +2,8 @@
 
 /*
  * A check fills in defaults as it goes, so that behind api.c no field has to be looked at for 0 again. Strides become
- * bytes, never 0; what a size does not cover was set to 0 before (api_check_struct.c). Numbers are compared in 64 bits:
- * sums and products of what a user passes may not fit in the type of the field.
+ * bytes, never 0; what a size does not cover was set to 0 before (api_check_require.c). Numbers are compared in 64
+ * bits: sums and products of what a user passes may not fit in the type of the field.
  */
 #include "api_check.h"
 
@@ -11,6 +11,7 @@
 
 #include "error.h"
 #include "handle.h"
+#include "owners.h"
 #include "request.h"
 
 /* MULTIPROCESSORS: what threads are in device memory, where none are asked for. */
@@ -87,6 +88,9 @@ xep_status_t xep_check_layout(xep_layout_args_t *args)
         return xep_fail(XEP_ERR_INVALID, "invalid nranks: %u (1 to %d)", args->nranks, MAX_RANKS);
     if (args->experts == 0) return xep_fail(XEP_ERR_INVALID, "invalid experts: 0 (at least 1)");
     if (args->topk == 0) return xep_fail(XEP_ERR_INVALID, "invalid topk: 0 (at least 1)");
+    if (args->owners != NULL && args->buffer != NULL)
+        return xep_fail(XEP_ERR_UNSUPPORTED, "invalid owners: not NULL (NULL with a buffer in device memory)");
+    if ((status = xep_owners_check(args->owners, args->experts, args->nranks)) != XEP_OK) return status;
     if (args->tokens > MAX_TOKENS)
         return xep_fail(XEP_ERR_INVALID, "invalid tokens: %llu (at most %llu)", (unsigned long long)args->tokens,
                         (unsigned long long)MAX_TOKENS);
@@ -119,8 +123,8 @@ static xep_status_t check_buffer_shape(const xep_buffer_params_t *p, uint32_t nr
     if (p->topk == 0 || p->topk > p->experts)
         return xep_fail(XEP_ERR_INVALID, "invalid topk: %u (1 to %u, the experts)", p->topk, p->experts);
     if (p->hidden == 0) return xep_fail(XEP_ERR_INVALID, "invalid hidden: 0 (at least 1)");
-    if (p->tokens == 0 || p->tokens > MAX_TOKENS)
-        return xep_fail(XEP_ERR_INVALID, "invalid tokens: %llu (1 to %llu)", (unsigned long long)p->tokens,
+    if (p->tokens > MAX_TOKENS)
+        return xep_fail(XEP_ERR_INVALID, "invalid tokens: %llu (at most %llu)", (unsigned long long)p->tokens,
                         (unsigned long long)MAX_TOKENS);
     if (p->slots > MAX_SLOTS) return xep_fail(XEP_ERR_INVALID, "invalid slots: %u (at most %d)", p->slots, MAX_SLOTS);
     if (p->threads == 0 || p->threads > MAX_THREADS)
@@ -153,7 +157,8 @@ xep_status_t xep_check_buffer(const xep_config_t *config, uint32_t nranks, xep_b
     if (p->threads == 0) p->threads = config->threads;
     if (p->timeout_ms == 0) p->timeout_ms = config->timeout;
     xep_status_t status = check_buffer_types(p);
-    return status == XEP_OK ? check_buffer_shape(p, nranks) : status;
+    if (status == XEP_OK) status = check_buffer_shape(p, nranks);
+    return status == XEP_OK ? xep_owners_check(p->owners, p->experts, nranks) : status;
 }
 
 /* ---- dispatch ---- */
@@ -183,9 +188,9 @@ static xep_status_t check_rows(const xep_buffer_t *buffer, xep_dispatch_args_t *
     if (a->hidden == 0) a->hidden = shape->hidden;
     xep_status_t status = check_dtype("dtype", a->dtype);
     if (status != XEP_OK) return status;
-    if (a->tokens > shape->tokens)
+    if (a->tokens > buffer->most_tokens)
         return xep_fail(XEP_ERR_INVALID, "too many tokens: %llu (the buffer was made for %llu)",
-                        (unsigned long long)a->tokens, (unsigned long long)shape->tokens);
+                        (unsigned long long)a->tokens, (unsigned long long)buffer->most_tokens);
     size_t elem = xep_dtype_size(a->dtype);
     uint64_t row = (uint64_t)a->hidden * elem;
     if (row > (uint64_t)shape->hidden * shape->elem_bytes)
@@ -265,19 +270,24 @@ static int is_quant_scale_sane(const xep_dispatch_args_t *a)
            a->quant_scale <= 1e30f;
 }
 
-/* whether the mode does it is the mode's to say; here only what nobody can mean */
-static xep_status_t check_choices(const xep_buffer_t *buffer, const xep_dispatch_args_t *a)
+static xep_status_t check_flags(const xep_buffer_t *buffer, const xep_dispatch_args_t *a)
 {
-    if ((unsigned)a->quant > XEP_QUANT_E4M3_STATIC)
-        return xep_fail(XEP_ERR_INVALID, "invalid quant: %d (one of XEP_QUANT_*)", (int)a->quant);
-    if ((unsigned)a->arrangement > XEP_ROWS_BY_EXPERT_PADDED)
-        return xep_fail(XEP_ERR_INVALID, "invalid arrangement: %d (one of XEP_ROWS_*)", (int)a->arrangement);
     if (a->flags >= 2 * XEP_DISPATCH_PIECES) /* the highest bit */
         return xep_fail(XEP_ERR_INVALID, "invalid flags: %#x (bits of XEP_DISPATCH_*)", a->flags);
     if ((a->flags & XEP_DISPATCH_IN_PLACE) != 0 && !buffer->shape.sends_in_place)
         return xep_fail(XEP_ERR_UNSUPPORTED, "invalid flags: XEP_DISPATCH_IN_PLACE (without XEP_BUFFER_SEND_MEMORY)");
     if ((a->flags & XEP_DISPATCH_COUNTS_THERE) != 0 && buffer->device == NULL)
         return xep_fail(XEP_ERR_UNSUPPORTED, "invalid flags: XEP_DISPATCH_COUNTS_THERE (without XEP_MEMORY_CUDA)");
+    return XEP_OK;
+}
+
+/* whether the mode does it is the mode's to say; here only what nobody can mean */
+static xep_status_t check_choices(const xep_dispatch_args_t *a)
+{
+    if ((unsigned)a->quant > XEP_QUANT_E4M3_STATIC)
+        return xep_fail(XEP_ERR_INVALID, "invalid quant: %d (one of XEP_QUANT_*)", (int)a->quant);
+    if ((unsigned)a->arrangement > XEP_ROWS_BY_EXPERT_PADDED)
+        return xep_fail(XEP_ERR_INVALID, "invalid arrangement: %d (one of XEP_ROWS_*)", (int)a->arrangement);
     if (!is_quant_scale_sane(a))
         return xep_fail(XEP_ERR_INVALID,
                         "invalid quant_scale: %g (1e-30 to 1e30 with "
@@ -314,7 +324,8 @@ xep_status_t xep_check_dispatch(const xep_buffer_t *buffer, xep_dispatch_args_t 
     xep_status_t status = check_rows(buffer, a);
     if (status == XEP_OK) status = a->cached != NULL ? check_cached(buffer, a) : check_routing(buffer, a);
     if (status == XEP_OK) status = check_scales(buffer, a);
-    if (status == XEP_OK) status = check_choices(buffer, a);
+    if (status == XEP_OK && a->flags != 0) status = check_flags(buffer, a);
+    if (status == XEP_OK) status = check_choices(a);
     if (status == XEP_OK) status = check_order(buffer, &a->after, a->stream);
     if (status != XEP_OK) return status;
     a->expert_alignment += a->expert_alignment == 0; /* the default is 1 */

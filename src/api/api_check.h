@@ -20,10 +20,10 @@ xep_status_t xep_check_outputs(const xep_handle_t *handle, xep_combine_args_t *a
 
 /* Checks of dispatches in pieces. */
 
-/** What XEP_DISPATCH_PIECES needs, where it is set. */
+/** What XEP_DISPATCH_PIECES needs. */
 xep_status_t xep_check_pieces(const xep_buffer_t *buffer, const xep_dispatch_args_t *args);
 
-/** Whether a handle may be combined now, with args of the kind of its earlier pieces. */
+/** Whether a handle of several pieces may be combined now, with args of the kind of its earlier ones. */
 xep_status_t xep_check_combined_pieces(const xep_handle_t *handle, const xep_combine_args_t *args);
 
 /** args NULL: there are no outputs; else outputs are what the mode is given, defaults filled in. */
@@ -43,8 +43,6 @@ xep_status_t xep_require_request(const xep_request_t *req);
 
 /** The handle is not released and has nothing in flight; waits for an operation whose request was freed. */
 xep_status_t xep_require_idle(xep_handle_t *handle);
-
-/* ---- api_check_struct.c ---- */
 
 /* Structs of callers that were compiled with another version of them. */
 

@@ -9,7 +9,6 @@
 /* How many rows there may be is a question about a whole dispatch; rows in place are not received. */
 xep_status_t xep_check_pieces(const xep_buffer_t *buffer, const xep_dispatch_args_t *a)
 {
-    if ((a->flags & XEP_DISPATCH_PIECES) == 0) return XEP_OK;
     if (!buffer->shape.in_pieces)
         return xep_fail(XEP_ERR_UNSUPPORTED, "invalid flags: XEP_DISPATCH_PIECES (without XEP_BUFFER_PIECES)");
     if ((a->flags & XEP_DISPATCH_IN_PLACE) != 0)
@@ -42,7 +41,6 @@ static xep_status_t check_kind(const xep_handle_t *h, const xep_combine_args_t *
 xep_status_t xep_check_combined_pieces(const xep_handle_t *h, const xep_combine_args_t *a)
 {
     const xep_recv_t *recv = &h->recv;
-    if (recv->pieces <= 1) return XEP_OK;
     if (recv->piece + 1 < recv->pieces)
         return xep_fail(XEP_ERR_INVALID, "invalid handle: it shows piece %llu of %llu (combine the last one)",
                         (unsigned long long)recv->piece + 1, (unsigned long long)recv->pieces);

@@ -64,7 +64,7 @@ static xep_status_t begin_dispatch(xep_buffer_t *buffer, const xep_dispatch_args
     if (status == XEP_OK) status = xep_check_struct("args", args, &own, sizeof own);
     if (status == XEP_OK) status = xep_check_dispatch(buffer, &own);
     if (status == XEP_OK) status = xep_check_dispatch_memory(buffer, &own);
-    if (status == XEP_OK) status = xep_check_pieces(buffer, &own);
+    if (status == XEP_OK && (own.flags & XEP_DISPATCH_PIECES) != 0) status = xep_check_pieces(buffer, &own);
     if (status == XEP_OK) status = ordered;
     if (status == XEP_OK) status = xep_request_dispatch(buffer, &own, req_p);
     if (status != XEP_OK) return xep_request_count_refused(buffer, status);
@@ -120,7 +120,7 @@ static xep_status_t begin_combine(xep_handle_t *handle, const xep_combine_args_t
     if (status == XEP_OK) status = xep_check_struct("args", args, &own, sizeof own);
     if (status == XEP_OK) status = xep_check_combine(handle, &own);
     if (status == XEP_OK) status = xep_check_combine_memory(handle, &own);
-    if (status == XEP_OK) status = xep_check_combined_pieces(handle, &own);
+    if (status == XEP_OK && handle->recv.pieces > 1) status = xep_check_combined_pieces(handle, &own);
     if (status == XEP_OK) status = ordered;
     if (status == XEP_OK) status = xep_request_combine(handle, &own, req_p);
     return status == XEP_OK ? XEP_OK : xep_request_count_refused(handle->buffer, status);

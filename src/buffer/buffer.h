@@ -21,6 +21,7 @@ enum { XEP_REQUESTS_PER_SLOT = 4 };
 
 typedef struct xep_members xep_members_t; /* members.h */
 typedef struct xep_staging xep_staging_t; /* staging.h */
+typedef struct xep_owners xep_owners_t;   /* owners.h */
 
 struct xep_buffer {
     xep_group_t *group;
@@ -41,6 +42,7 @@ struct xep_buffer {
     uint64_t quiets; /* done so far */
     xep_team_t *team;
     xep_dtype_t dtype, combine_dtype;
+    uint64_t most_tokens; /* of a dispatch of this rank; 0: it never has any */
     int32_t timeout_ms;
     uint64_t epoch, turn; /* of the next operation; of the next one that is no combine */
     uint64_t reset_epoch; /* that operations have gone on from since the last reset */
@@ -62,6 +64,9 @@ struct xep_buffer {
     uint32_t trace_number;        /* in the trace */
     uint32_t number;              /* of the group's buffers, from 1 */
     xep_members_t *members;       /* NULL: an operation is with all ranks, or fails */
+    xep_owners_t *owners;         /* NULL: experts are owned by blocks */
+    /* makes what the mode gets of what the caller gave a dispatch that begins; NULL: they are the same */
+    xep_status_t (*take_dispatch)(xep_request_t *req);
 };
 
 /**

@@ -10,6 +10,7 @@
 
 #include "error.h"
 #include "group_exchange.h"
+#include "owners.h"
 
 /* VALUE_BYTES: a number of 64 bits in decimal has 20 digits. */
 enum { MODE_BYTES = 64, VALUE_BYTES = 24 };
@@ -18,7 +19,7 @@ enum { MODE_BYTES = 64, VALUE_BYTES = 24 };
 /* clang-format off */
 #define COLLECTIVE(X) \
     X(experts) X(topk) X(hidden) X(scales) X(tokens) X(recv_rows) X(dtype) X(combine_dtype) X(slots) X(memory) \
-    X(on_failure) X(flags) X(path) X(pass_rows) X(node_sums) X(by_nodes) \
+    X(on_failure) X(flags) X(path) X(pass_rows) X(node_sums) X(owners) X(by_nodes) \
     X(bytes)
 /* clang-format on */
 
@@ -32,7 +33,7 @@ typedef struct terms {
 #undef TERMS_FIELD
     xep_room_view_t room;
 } terms_t;
-_Static_assert(sizeof(terms_t) == 8 + MODE_BYTES + 17 * 8 + sizeof(xep_room_view_t),
+_Static_assert(sizeof(terms_t) == 8 + MODE_BYTES + 18 * 8 + sizeof(xep_room_view_t),
                "terms are exchanged as bytes: no padding");
 
 static const struct {
@@ -49,7 +50,7 @@ enum { NCOLLECTIVE = sizeof collective / sizeof collective[0] };
  * A rank whose own params are wrong takes part all the same: the others would wait for it until their deadline. What it
  * says behind its status, and whether less would do, are zeros, at which nobody looks.
  */
-static void fill_terms(const xep_proposal_t *proposal, terms_t *terms)
+static void fill_terms(const xep_proposal_t *proposal, uint32_t nranks, terms_t *terms)
 {
     const xep_buffer_params_t *params = proposal->params;
     memset(terms, 0, sizeof *terms);
@@ -72,6 +73,7 @@ static void fill_terms(const xep_proposal_t *proposal, terms_t *terms)
     terms->path = params->path;
     terms->pass_rows = params->pass_rows;
     terms->node_sums = params->node_sums;
+    terms->owners = xep_owners_digest(params, nranks);
     terms->by_nodes = proposal->by_nodes;
     terms->bytes = proposal->bytes;
     if (proposal->room != NULL) terms->room = *proposal->room;
@@ -107,30 +109,34 @@ static uint64_t read_value(const terms_t *terms, int i, char *text)
     return value;
 }
 
-/* The mode first: most other differences would follow from it. */
-static xep_status_t compare_terms(const terms_t *terms, uint32_t rank, const terms_t *first)
+/* The mode first: most other differences would follow from it. Of owners there is a digest: all look which they are. */
+static xep_status_t compare_terms(xep_group_t *group, const xep_buffer_params_t *params, const terms_t *all,
+                                  uint32_t rank)
 {
+    const terms_t *first = &all[0], *terms = &all[rank];
     if (strncmp(terms->mode, first->mode, MODE_BYTES) != 0)
         return xep_fail(XEP_ERR_MISMATCH, "rank %u and rank 0 disagree on mode: %.*s, %.*s", rank, MODE_BYTES - 1,
                         terms->mode, MODE_BYTES - 1, first->mode);
     for (int i = 0; i < NCOLLECTIVE; i++) {
         char theirs[VALUE_BYTES], others[VALUE_BYTES];
-        if (read_value(terms, i, theirs) != read_value(first, i, others))
-            return xep_fail(XEP_ERR_MISMATCH, "rank %u and rank 0 disagree on %s: %s, %s", rank, find_name(i), theirs,
-                            others);
+        if (read_value(terms, i, theirs) == read_value(first, i, others)) continue;
+        if (collective[i].offset == offsetof(terms_t, owners)) return xep_owners_refuse(group, params, rank);
+        return xep_fail(XEP_ERR_MISMATCH, "rank %u and rank 0 disagree on %s: %s, %s", rank, find_name(i), theirs,
+                        others);
     }
     return XEP_OK;
 }
 
 /* The sentence is the same on every rank but for the rank whose own check failed: that one knows more. */
-static xep_status_t check_terms(const terms_t *all, uint32_t nranks)
+static xep_status_t check_terms(xep_group_t *group, const xep_buffer_params_t *params, const terms_t *all)
 {
+    const uint32_t nranks = group->nranks;
     xep_status_t status = XEP_OK;
     for (uint32_t r = 0; r < nranks; r++)
         if (all[r].status != XEP_OK)
             return xep_fail((xep_status_t)all[r].status, "rank %u cannot create its buffer: %s", r,
                             xep_status_text((xep_status_t)all[r].status));
-    for (uint32_t r = 1; r < nranks && status == XEP_OK; r++) status = compare_terms(&all[r], r, &all[0]);
+    for (uint32_t r = 1; r < nranks && status == XEP_OK; r++) status = compare_terms(group, params, all, r);
     return status;
 }
 
@@ -161,11 +167,11 @@ xep_status_t xep_buffer_agree(xep_group_t *group, const xep_proposal_t *proposal
     terms_t mine, *all = calloc(group->nranks, sizeof *all);
     xep_status_t status;
     if (all == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the proposals of %u ranks", group->nranks);
-    fill_terms(proposal, &mine);
+    fill_terms(proposal, group->nranks, &mine);
     snprintf(own_reason, sizeof own_reason, "%s", xep_last_error());
     status = xep_group_exchange(group, &mine, all, sizeof mine);
     const int is_exchanged = status == XEP_OK;
-    if (status == XEP_OK) status = check_terms(all, group->nranks);
+    if (status == XEP_OK) status = check_terms(group, proposal->params, all);
     if (status == XEP_OK && proposal->room != NULL) status = check_room(all, group->nranks);
     *is_short_p = is_exchanged && is_short(all, group->nranks, status);
     if (status != XEP_OK && proposal->status != XEP_OK) status = xep_fail(proposal->status, "%s", own_reason);

@@ -13,6 +13,7 @@
 #include "heap.h"
 #include "log.h"
 #include "members.h"
+#include "owners.h"
 #include "path.h"
 #include "request.h"
 #include "room.h"
@@ -122,7 +123,8 @@ static xep_status_t open_team(xep_buffer_t *buffer, const xep_buffer_params_t *p
 }
 
 /* all that this rank can do alone before it knows what the others want */
-static xep_status_t prepare(xep_buffer_t *buffer, const xep_buffer_params_t *params, xep_buffer_size_t *size)
+static xep_status_t prepare(xep_buffer_t *buffer, const xep_buffer_params_t *params, const uint32_t *sends,
+                            xep_buffer_size_t *size)
 {
     xep_group_t *group = buffer->group;
     const xep_memory_t memory = xep_buffer_memory_of_mode(params, group->nnodes);
@@ -130,8 +132,11 @@ static xep_status_t prepare(xep_buffer_t *buffer, const xep_buffer_params_t *par
     if (status == XEP_OK) status = check_members(group, params, buffer->plugin.plugin);
     if (status == XEP_OK) status = check_place(params, buffer->plugin.plugin);
     if (status == XEP_OK) status = xep_buffer_check_pieces(params, buffer->plugin.plugin);
+    if (status == XEP_OK && params->owners != NULL && params->memory != XEP_MEMORY_HOST)
+        status = xep_fail(XEP_ERR_UNSUPPORTED, "invalid owners: not NULL (mode %s in device memory has blocks)",
+                          params->mode);
     if (status != XEP_OK) return status;
-    status = xep_shape_open(params, group, &buffer->shape);
+    status = xep_shape_open(params, group, sends, &buffer->shape);
     if (status == XEP_OK) status = xep_path_choose(&group->config, params, buffer->plugin.plugin, &buffer->shape);
     if (status != XEP_OK) return status;
     status = xep_buffer_measure_shape(buffer->plugin.plugin, &buffer->shape, params, buffer->env.regions,
@@ -140,12 +145,15 @@ static xep_status_t prepare(xep_buffer_t *buffer, const xep_buffer_params_t *par
     buffer->params = *params;
     /* the caller's string may be gone after the call; the plugin's is there as long as the buffer */
     buffer->params.mode = buffer->plugin.plugin->name;
+    buffer->params.owners = NULL; /* likewise */
     buffer->shape.recv_rows = size->recv_rows;
+    buffer->most_tokens = sends[group->rank] ? params->tokens : 0;
     buffer->dtype = params->dtype;
     buffer->combine_dtype = params->combine_dtype;
     buffer->timeout_ms = params->timeout_ms;
     buffer->prefault_left = group->config.prefault;
     status = allocate_pools(buffer);
+    if (status == XEP_OK && params->owners != NULL) status = xep_owners_open(buffer);
     if (status != XEP_OK) return status;
     return open_team(buffer, params);
 }
@@ -250,6 +258,7 @@ static void release(void *arg)
     xep_team_destroy(buffer->team);
     xep_wait_times_close(&buffer->waits);
     xep_members_close(buffer);
+    xep_owners_close(buffer->owners);
     free(buffer->peer_pages.ranges);
     free(buffer->states);
     free((uint32_t *)buffer->everybody.rank);
@@ -292,8 +301,9 @@ static xep_status_t propose(const xep_buffer_t *buffer, const xep_buffer_params_
 }
 
 /* What is made is kept in the buffer at once, so that free knows how far it came. */
-static xep_status_t open_buffer(xep_group_t *group, const xep_buffer_params_t *params, xep_heap_device_t *device,
-                                xep_status_t status, attempt_t *attempt, xep_buffer_t **buffer_p)
+static xep_status_t open_buffer(xep_group_t *group, const xep_buffer_params_t *params, const uint32_t *sends,
+                                xep_heap_device_t *device, xep_status_t status, attempt_t *attempt,
+                                xep_buffer_t **buffer_p)
 {
     xep_buffer_size_t size = XEP_BUFFER_SIZE_INIT;
     xep_status_t reached;
@@ -308,7 +318,7 @@ static xep_status_t open_buffer(xep_group_t *group, const xep_buffer_params_t *p
     buffer->device = device;
     buffer->task.run = xep_request_run_task;
     atomic_flag_clear(&buffer->entered);
-    if (status == XEP_OK) status = prepare(buffer, params, &size);
+    if (status == XEP_OK) status = prepare(buffer, params, sends, &size);
     attempt->is_prepared = status == XEP_OK;
     attempt->may_be_smaller = status == XEP_OK && xep_buffer_may_be_smaller(buffer, params, size.bytes);
     if ((status = propose(buffer, params, &size, status, attempt)) != XEP_OK) goto err_free;
@@ -332,12 +342,13 @@ err_free:
 }
 
 /* Where there is no room for any routing, and nobody has asked for so much: room for an even load, and pieces. */
-static xep_status_t open_smaller(xep_group_t *group, const xep_buffer_params_t *params, xep_buffer_t **buffer_p)
+static xep_status_t open_smaller(xep_group_t *group, const xep_buffer_params_t *params, const uint32_t *sends,
+                                 xep_buffer_t **buffer_p)
 {
     xep_buffer_params_t smaller = *params;
     attempt_t attempt;
     smaller.flags |= XEP_BUFFER_PIECES;
-    xep_status_t status = open_buffer(group, &smaller, NULL, XEP_OK, &attempt, buffer_p);
+    xep_status_t status = open_buffer(group, &smaller, sends, NULL, XEP_OK, &attempt, buffer_p);
     if (status == XEP_OK && group->rank == 0)
         xep_log(XEP_LOG_WARN,
                 "no memory for the rows of any routing: this buffer of mode %s has room for %llu rows a rank, and more "
@@ -354,15 +365,51 @@ static xep_status_t add_remedy(const xep_buffer_params_t *params)
                     whole && params->memory == XEP_MEMORY_HOST ? ", or rows in pieces (XEP_BUFFER_PIECES)" : "");
 }
 
+/*
+ * Who sends, and what a rank that never has tokens makes its buffer for: the most that any rank says. A rank that has
+ * come to an error says 0 here, and the error in the agreement; the exchange may set another reason in this thread.
+ */
+static xep_status_t learn_tokens(xep_group_t *group, xep_status_t own, uint64_t *tokens_p, uint32_t *sends)
+{
+    char reason[XEP_REASON_BYTES];
+    uint64_t mine = own == XEP_OK ? *tokens_p : 0, most = 0, *all = calloc(group->nranks, sizeof *all);
+    if (all == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the tokens of %u ranks", group->nranks);
+    snprintf(reason, sizeof reason, "%s", xep_last_error());
+    xep_status_t status = xep_group_exchange(group, &mine, all, sizeof mine);
+    for (uint32_t r = 0; status == XEP_OK && r < group->nranks; r++) {
+        sends[r] = all[r] != 0;
+        if (all[r] > most) most = all[r];
+    }
+    if (mine == 0) *tokens_p = most;
+    if (status == XEP_OK && own != XEP_OK) (void)xep_fail(own, "%s", reason);
+    free(all);
+    return status;
+}
+
+/* Less where all ranks lack memory for all; from then on the device is the buffer's. */
+static xep_status_t open_for(xep_group_t *group, const xep_buffer_params_t *params, const uint32_t *sends,
+                             xep_heap_device_t *device, xep_status_t status, xep_buffer_t **buffer_p)
+{
+    attempt_t attempt;
+    if (status == XEP_OK && params->tokens == 0)
+        status = xep_fail(XEP_ERR_INVALID, "invalid tokens: 0 on all ranks (at least 1 on one of them)");
+    status = open_buffer(group, params, sends, device, status, &attempt, buffer_p);
+    if (attempt.is_short) status = open_smaller(group, params, sends, buffer_p);
+    return status == XEP_ERR_NO_MEMORY && attempt.is_prepared ? add_remedy(params) : status;
+}
+
 xep_status_t xep_buffer_open(xep_group_t *group, const xep_buffer_params_t *params, xep_heap_device_t *device,
                              xep_status_t status, xep_buffer_t **buffer_p)
 {
     const char *before = group->gathers_for;
-    attempt_t attempt;
+    xep_buffer_params_t own = *params;
+    uint32_t *sends = calloc(group->nranks, sizeof *sends);
     if (before == NULL) group->gathers_for = "xep_buffer_create";
-    status = open_buffer(group, params, device, status, &attempt, buffer_p);
-    if (attempt.is_short) status = open_smaller(group, params, buffer_p);
-    if (status == XEP_ERR_NO_MEMORY && attempt.is_prepared) status = add_remedy(params);
+    xep_status_t learnt = sends != NULL ? learn_tokens(group, status, &own.tokens, sends)
+                                        : xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u ranks", group->nranks);
+    if (learnt == XEP_OK) learnt = open_for(group, &own, sends, device, status, buffer_p);
+    else if (device != NULL) device->ops->close(device);
     group->gathers_for = before;
-    return status;
+    free(sends);
+    return learnt;
 }

@@ -49,7 +49,8 @@ static void env_parallel(const xep_env_t *env, xep_parallel_fn fn, void *arg)
 {
     const xep_buffer_t *buffer = buffer_of(env);
     traced_work_t work = {buffer, fn, arg};
-    if (xep_trace_is_on() && env->threads > 1) xep_team_run(buffer->team, run_traced, &work);
+    if (env->threads == 1) fn(arg, 0, 1);
+    else if (xep_trace_is_on()) xep_team_run(buffer->team, run_traced, &work);
     else xep_team_run(buffer->team, fn, arg);
 }
 

@@ -14,7 +14,8 @@ typedef struct likeness {
     uint32_t experts, topk, hidden, scales, slots;
     uint32_t threads;
     int32_t timeout_ms;
-    uint32_t dtype, combine_dtype, memory, on_failure, flags, path, node_sums, reserved;
+    uint32_t dtype, combine_dtype, memory, on_failure, flags, path, node_sums;
+    uint32_t has_owners; /* which are of its old ranks */
     uint64_t tokens, recv_rows, pass_rows;
     char mode[XEP_FOLLOWED_MODE];
 } likeness_t;
@@ -42,7 +43,8 @@ static likeness_t draw(const xep_buffer_t *old)
                            .flags = params->flags,
                            .path = params->path,
                            .pass_rows = params->pass_rows,
-                           .node_sums = params->node_sums};
+                           .node_sums = params->node_sums,
+                           .has_owners = old->owners != NULL};
     snprintf(likeness.mode, sizeof likeness.mode, "%s", params->mode);
     return likeness;
 }
@@ -89,6 +91,12 @@ xep_status_t xep_buffer_find_params(const xep_buffer_t *old, xep_group_t *group,
     while (status == XEP_OK && r < group->nranks && all[r].is_here == 0) r++;
     if (status == XEP_OK && r == group->nranks)
         status = xep_fail(XEP_ERR_INVALID, "old is NULL on all %u ranks: there is no buffer to follow", r);
+    for (uint32_t i = 0; status == XEP_OK && i < group->nranks; i++)
+        if (all[i].has_owners != 0)
+            status = xep_fail(XEP_ERR_INVALID,
+                              "the buffer of rank %u has an owner map, of the old ranks "
+                              "(xep_buffer_create() with a new one)",
+                              i);
     if (status == XEP_OK) fill_followed(old != NULL ? &mine : &all[r], followed);
     free(all);
     return status;

@@ -100,7 +100,7 @@ int xep_buffer_may_be_smaller(const xep_buffer_t *buffer, const xep_buffer_param
     if (params->recv_rows != 0 || (params->flags & XEP_BUFFER_PIECES) != 0) return 0;
     smaller.flags |= XEP_BUFFER_PIECES;
     if (plugin->next == NULL || params->memory != XEP_MEMORY_HOST || params->on_failure != XEP_ON_FAILURE_FAIL ||
-        xep_shape_open(&smaller, group, &shape) != XEP_OK)
+        xep_shape_open(&smaller, group, buffer->shape.sends, &shape) != XEP_OK)
         return 0;
     if (group->nnodes != 1) xep_path_imagine(&smaller, plugin, &shape);
     xep_status_t status = xep_buffer_measure_shape(plugin, &shape, &smaller, regions, &lines_offset, &size);

@@ -9,6 +9,7 @@
 
 #include "error.h"
 #include "layout.h"
+#include "owners.h"
 
 enum { STACK_RANKS = 4096 };
 
@@ -28,6 +29,12 @@ uint32_t xep_expert_owner(uint32_t experts, uint32_t nranks, uint32_t expert)
     return expert < in_large ? expert / (base + 1) : more + (expert - in_large) / base;
 }
 
+xep_status_t xep_layout_refuse(uint64_t token, uint32_t k, int64_t expert, uint32_t experts)
+{
+    return xep_fail(XEP_ERR_INVALID, "invalid topk_idx[%llu][%u]: %lld (-1, or one of %u experts)",
+                    (unsigned long long)token, k, (long long)expert, experts);
+}
+
 static int64_t expert_at(const xep_layout_args_t *args, uint64_t token, uint32_t k)
 {
     const char *row = (const char *)args->topk_idx + token * args->topk_idx_stride;
@@ -41,10 +48,8 @@ static xep_status_t count_token(const xep_layout_args_t *args, const xep_layout_
     for (uint32_t k = 0; k < args->topk; k++) {
         int64_t expert = expert_at(args, token, k);
         if (expert == -1) continue;
-        if (expert < 0 || expert >= (int64_t)args->experts)
-            return xep_fail(XEP_ERR_INVALID, "invalid topk_idx[%llu][%u]: %lld (-1, or one of %u experts)",
-                            (unsigned long long)token, k, (long long)expert, args->experts);
-        uint32_t rank = xep_expert_owner(args->experts, args->nranks, (uint32_t)expert);
+        if (expert < 0 || expert >= (int64_t)args->experts) return xep_layout_refuse(token, k, expert, args->experts);
+        uint32_t rank = xep_owner_of(args->owners, args->experts, args->nranks, (uint32_t)expert);
         uint32_t node = rank / args->ranks_per_node;
         if (out->tokens_per_expert != NULL) out->tokens_per_expert[expert]++;
         if (seen_rank[rank] != token + 1) {

@@ -6,7 +6,10 @@
 
 #include <xep/xep.h>
 
-/** Owner of an expert; expert < experts, nranks > 0. */
+/** XEP_ERR_INVALID: topk_idx has an index that is neither -1 nor an expert. */
+xep_status_t xep_layout_refuse(uint64_t token, uint32_t k, int64_t expert, uint32_t experts);
+
+/** Owner of an expert, by blocks; expert < experts, nranks > 0. */
 uint32_t xep_expert_owner(uint32_t experts, uint32_t nranks, uint32_t expert);
 
 /** xep_layout() with checked arguments and defaults filled in. */

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "error.h"
+#include "owners.h"
 
 enum { LEAST_ALIGNMENT = 64, MOST_ALIGNMENT = 4096 };
 
@@ -22,20 +23,31 @@ static void place_ranks(const xep_group_t *group, const xep_shape_t *shape, uint
     }
 }
 
-/* Blocks in rank order: this is the one place that says so to modes. */
-static void place_experts(const xep_shape_t *shape, uint32_t *first)
+/* A counting sort by owner: experts of a rank stay in the order of the caller's numbers. */
+static void place_experts(const uint32_t *owners, xep_shape_t *shape, uint32_t *first, uint32_t *expert)
 {
-    for (uint32_t r = 0; r <= shape->nranks; r++) xep_expert_range(shape->experts, shape->nranks, r, &first[r], NULL);
+    for (uint32_t e = 0; e < shape->experts; e++) first[xep_owner_of(owners, shape->experts, shape->nranks, e) + 1]++;
+    for (uint32_t r = 0; r < shape->nranks; r++) {
+        if (first[r + 1] > shape->most_experts) shape->most_experts = first[r + 1];
+        first[r + 1] += first[r];
+    }
+    shape->local_experts = first[shape->rank + 1] - first[shape->rank];
+    for (uint32_t e = 0; e < shape->experts; e++)
+        expert[first[xep_owner_of(owners, shape->experts, shape->nranks, e)]++] = e;
+    for (uint32_t r = shape->nranks; r > 0; r--) first[r] = first[r - 1]; /* each has become the next one's */
+    first[0] = 0;
+    expert[shape->experts] = shape->experts;
 }
 
 /* All arrays in one allocation, which begins with the first experts: close frees by that address. */
 static xep_status_t open_shape(const xep_buffer_params_t *params, const xep_group_t *group, uint32_t rank,
-                               uint32_t nranks, uint32_t nodes, xep_shape_t *shape)
+                               uint32_t nranks, uint32_t nodes, const uint32_t *who, xep_shape_t *shape)
 {
     size_t ranks = nranks;
-    uint32_t *arrays = calloc(3 * ranks + 1 + nodes, sizeof *arrays);
+    uint32_t *arrays = calloc(4 * ranks + 1 + nodes + params->experts + 1, sizeof *arrays);
     if (arrays == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u ranks", nranks);
     uint32_t *first = arrays, *node = first + ranks + 1, *place = node + ranks, *node_ranks = place + ranks;
+    uint32_t *sends = node_ranks + nodes, *expert = sends + ranks;
     *shape = (xep_shape_t){.rank = rank,
                            .nranks = nranks,
                            .nodes = nodes,
@@ -44,6 +56,7 @@ static xep_status_t open_shape(const xep_buffer_params_t *params, const xep_grou
                            .node_ranks = node_ranks,
                            .experts = params->experts,
                            .first_expert = first,
+                           .expert = expert,
                            .topk = params->topk,
                            .hidden = params->hidden,
                            .scales = params->scales,
@@ -51,24 +64,26 @@ static xep_status_t open_shape(const xep_buffer_params_t *params, const xep_grou
                            .combine_elem_bytes = (uint32_t)xep_dtype_size(params->combine_dtype),
                            .slots = params->slots,
                            .tokens = params->tokens,
+                           .sends = sends,
                            .recv_rows = params->recv_rows,
                            .wide_sums = params->node_sums == XEP_NODE_SUMS_FP32,
                            .sends_in_place = (params->flags & XEP_BUFFER_SEND_MEMORY) != 0,
                            .in_pieces = (params->flags & XEP_BUFFER_PIECES) != 0};
+    for (uint32_t r = 0; r < nranks; r++) sends[r] = who == NULL || who[r];
     place_ranks(group, shape, node, place, node_ranks);
-    place_experts(shape, first);
-    shape->local_experts = first[rank + 1] - first[rank];
+    place_experts(params->owners, shape, first, expert);
     return XEP_OK;
 }
 
-xep_status_t xep_shape_open(const xep_buffer_params_t *params, const xep_group_t *group, xep_shape_t *shape)
+xep_status_t xep_shape_open(const xep_buffer_params_t *params, const xep_group_t *group, const uint32_t *sends,
+                            xep_shape_t *shape)
 {
-    return open_shape(params, group, group->rank, group->nranks, group->nnodes, shape);
+    return open_shape(params, group, group->rank, group->nranks, group->nnodes, sends, shape);
 }
 
 xep_status_t xep_shape_imagine(const xep_buffer_params_t *params, uint32_t nranks, uint32_t nodes, xep_shape_t *shape)
 {
-    return open_shape(params, NULL, 0, nranks, nodes, shape);
+    return open_shape(params, NULL, 0, nranks, nodes, NULL, shape);
 }
 
 void xep_shape_close(xep_shape_t *shape)

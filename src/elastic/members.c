@@ -295,7 +295,6 @@ static int agree(xep_buffer_t *buffer)
 int xep_members_advance(xep_buffer_t *buffer)
 {
     xep_members_t *members = buffer->members;
-    if (members == NULL) return 1;
     int news = members->ways->look(buffer);
     if (atomic_load_explicit(&members->own->left_out, memory_order_relaxed) != 0 && is_left_out(buffer)) return 0;
     if (!members->open && !news &&
@@ -308,8 +307,7 @@ int xep_members_advance(xep_buffer_t *buffer)
 
 void xep_members_tell_begun(const xep_buffer_t *buffer)
 {
-    if (buffer->members != NULL)
-        atomic_store_explicit(&buffer->members->own->begun, buffer->epoch, memory_order_relaxed);
+    atomic_store_explicit(&buffer->members->own->begun, buffer->epoch, memory_order_relaxed);
 }
 
 /*
@@ -318,7 +316,7 @@ void xep_members_tell_begun(const xep_buffer_t *buffer)
  */
 void xep_members_choose(xep_request_t *req)
 {
-    if (req->buffer->members == NULL || req->buffer->members->decided_ns == 0) return;
+    if (req->buffer->members->decided_ns == 0) return;
     memset(without_of(req), 0, req->buffer->shape.nranks);
     choose(req);
 }
@@ -334,7 +332,6 @@ void xep_members_leave_out(xep_request_t *req, uint32_t rank)
 /* XEP_OUT_SILENT and XEP_OUT_HEARD matter inside alone: users see 1. */
 void xep_members_show(const xep_request_t *req)
 {
-    if (req->op.out == NULL) return;
     uint8_t *without = without_of(req);
     for (uint32_t r = 0; r < req->buffer->shape.nranks; r++) without[r] = without[r] != 0;
 }

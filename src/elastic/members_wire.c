@@ -242,7 +242,7 @@ static int read(xep_buffer_t *buffer, uint32_t rank)
 /* Errors that all ranks get; after any other one the buffer takes no operation. */
 void xep_members_note_ruling(xep_buffer_t *buffer, const xep_op_t *op, xep_status_t status)
 {
-    if (buffer->members == NULL || buffer->members->posts == NULL || !xep_ruling_is_due(status)) return;
+    if (buffer->members->posts == NULL || !xep_ruling_is_due(status)) return;
     xep_rulings_add(&buffer->members->posts->rulings, (xep_ruling_t){op->epoch, status, op->refused});
 }
 

@@ -4,6 +4,11 @@
 
 #include "buffer.h"
 
+void xep_handle_set_state(xep_handle_t *handle, xep_handle_state_t state)
+{
+    atomic_store_explicit(&handle->state, state, memory_order_release);
+}
+
 /* A scan: a buffer has a few. */
 xep_handle_t *xep_handle_take(xep_buffer_t *buffer)
 {

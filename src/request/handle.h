@@ -45,10 +45,7 @@ struct xep_handle {
 };
 
 /** Behind all that the state says is there: the user may see it at once. */
-static inline void xep_handle_set_state(xep_handle_t *handle, xep_handle_state_t state)
-{
-    atomic_store_explicit(&handle->state, state, memory_order_release);
-}
+void xep_handle_set_state(xep_handle_t *handle, xep_handle_state_t state);
 
 /** A free slot, the one that was begun in last (its memory is in the caches); NULL: none. */
 xep_handle_t *xep_handle_take(xep_buffer_t *buffer);

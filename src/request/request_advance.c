@@ -23,7 +23,7 @@ xep_status_t xep_request_call_mode(xep_request_t *req)
 {
     xep_buffer_t *buffer = req->buffer;
     const xep_plugin_t *plugin = buffer->plugin.plugin;
-    xep_members_choose(req);
+    if (buffer->members != NULL) xep_members_choose(req);
     if (req->op.kind == XEP_OP_COMBINE) return plugin->combine(buffer->mode, &req->op);
     const int next = req->op.kind == XEP_OP_NEXT;
     req->op.turn = buffer->turn;
@@ -68,7 +68,7 @@ static void advance(xep_request_t *req)
     if (status == XEP_INPROGRESS) return;
     /* what was read of peers, and so an error in it, is right only if they have not left this rank out meanwhile */
     if (xep_buffer_check_in(req->buffer) != XEP_OK) return;
-    if (status == XEP_OK) xep_members_show(req);
+    if (status == XEP_OK && req->op.out != NULL) xep_members_show(req);
     if (req->buffer->staging != NULL) status = xep_staging_show(req, status);
     xep_request_end(req, status);
 }
@@ -76,7 +76,7 @@ static void advance(xep_request_t *req)
 /* An abort is seen by the next call of any thread, as there is no other that could end what is in flight. */
 void xep_request_advance_all(xep_buffer_t *buffer)
 {
-    int stands = xep_members_advance(buffer);
+    int stands = buffer->members == NULL || xep_members_advance(buffer);
     if (buffer->active == 0) return;
     if (xep_group_usable(buffer->group) != XEP_OK) {
         xep_request_end_all(buffer, XEP_ERR_ABORTED, xep_last_error());

@@ -56,7 +56,7 @@ static xep_status_t launch(xep_request_t *req, xep_request_t *after, xep_handle_
         }
     }
     buffer->epoch++;
-    xep_members_tell_begun(buffer);
+    if (buffer->members != NULL) xep_members_tell_begun(buffer);
     buffer->active++;
     atomic_fetch_add_explicit(&buffer->group->active, 1, memory_order_relaxed);
     return XEP_OK;
@@ -120,11 +120,11 @@ static xep_status_t begin_dispatch(xep_buffer_t *buffer, const xep_dispatch_args
     req->op.dispatch = &req->dispatch;
     req->op.recv = &handle->recv;
     handle->recv = (xep_recv_t){0}; /* that of the slot's last dispatch until now */
-    if (buffer->staging != NULL && (status = xep_staging_take(req)) != XEP_OK) return status;
+    if (buffer->take_dispatch != NULL && (status = buffer->take_dispatch(req)) != XEP_OK) return status;
     status = launch(req, args->after, args->cached, args->timeout_ms);
     if (status != XEP_OK) return status;
     note_dispatch(handle, req);
-    xep_staging_stay(req);
+    if (req->op.coming != 0) xep_staging_stay(req);
     *req_p = req;
     return XEP_OK;
 }
@@ -147,7 +147,7 @@ static xep_status_t begin_combine(xep_handle_t *handle, const xep_combine_args_t
     if (status != XEP_OK) return status;
     handle->has_input = args->x == NULL;
     handle->in_flight = req;
-    xep_staging_stay(req);
+    if (req->op.coming != 0) xep_staging_stay(req);
     *req_p = req;
     return XEP_OK;
 }

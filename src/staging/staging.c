@@ -51,7 +51,7 @@ static staged_inputs_t lay_inputs(const xep_shape_t *shape, uint64_t recv_rows)
                           .idx = carve(&dispatch, selections, sizeof(int64_t)),
                           .weights = carve(&dispatch, selections, sizeof(float)),
                           .scales = carve(&dispatch, shape->tokens, (uint64_t)shape->scales * 4),
-                          .stats = carve(&dispatch, shape->first_expert[1], sizeof(int32_t)),
+                          .stats = carve(&dispatch, shape->most_experts, sizeof(int32_t)),
                           .rows = carve(&dispatch, 1, sizeof(uint64_t)),
                           .y = carve(&combine, recv_rows, y_stride(shape)),
                           .y_weights = carve(&combine, recv_rows, shape->topk * sizeof(float)),
@@ -67,7 +67,7 @@ static staged_inputs_t lay_inputs(const xep_shape_t *shape, uint64_t recv_rows)
 /* Rows that are cast on the way have a scale for every 128 elements, which are of 2 bytes at least. */
 static staged_views_t lay_views(const xep_shape_t *shape, uint64_t recv_rows)
 {
-    const uint64_t cast = x_stride(shape) / ROWS_OF_A_GROUP + 1, experts = shape->first_expert[1];
+    const uint64_t cast = x_stride(shape) / ROWS_OF_A_GROUP + 1, experts = shape->most_experts;
     const uint64_t scales = shape->scales > cast ? shape->scales : cast;
     uint64_t end = 0;
     staged_views_t at = {.x = carve(&end, recv_rows, x_stride(shape)),
@@ -122,6 +122,7 @@ xep_status_t xep_staging_open(xep_buffer_t *buffer)
     void *there = NULL;
     if (staging == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u slots", shape->slots);
     buffer->staging = staging;
+    buffer->take_dispatch = xep_staging_take;
     staging->came = calloc(shape->slots, shape->nranks);
     if (staging->came == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u slots", shape->slots);
     for (uint32_t s = 0; s < shape->slots; s++) staging->slots[s].came = staging->came + (size_t)s * shape->nranks;

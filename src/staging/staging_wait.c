@@ -80,9 +80,7 @@ void xep_staging_stay(xep_request_t *req)
                        .deadline_ns = xep_deadline(req->timeout_ms),
                        .explain = explain_stream};
     char what[200], text[XEP_REASON_BYTES];
-    if (buffer->plugin.plugin->begins_early != XEP_BEGINS_IN_CALL || req->op.coming == 0 ||
-        req->state != XEP_REQUEST_ACTIVE)
-        return;
+    if (buffer->plugin.plugin->begins_early != XEP_BEGINS_IN_CALL || req->state != XEP_REQUEST_ACTIVE) return;
     xep_status_t status = xep_group_wait(buffer->group, &wait);
     if (status == XEP_OK || status == XEP_ERR_ABORTED || req->state != XEP_REQUEST_ACTIVE) return;
     explain_stream(&look, what, sizeof what);

@@ -88,7 +88,7 @@ AT(xep_peer_info_t, node, 8);
 AT(xep_peer_info_t, mapped, 12);
 AT(xep_peer_info_t, transport, 16);
 
-SIZE(xep_layout_args_t, 72);
+SIZE(xep_layout_args_t, 80);
 AT(xep_layout_args_t, size, 0);
 AT(xep_layout_args_t, tokens, 8);
 AT(xep_layout_args_t, topk, 16);
@@ -101,6 +101,7 @@ AT(xep_layout_args_t, topk_idx_dtype, 48);
 AT(xep_layout_args_t, reserved, 52);
 AT(xep_layout_args_t, buffer, 56);
 AT(xep_layout_args_t, stream, 64);
+AT(xep_layout_args_t, owners, 72);
 
 SIZE(xep_layout_t, 40);
 AT(xep_layout_t, size, 0);
@@ -109,7 +110,7 @@ AT(xep_layout_t, tokens_per_node, 16);
 AT(xep_layout_t, tokens_per_expert, 24);
 AT(xep_layout_t, token_in_rank, 32);
 
-SIZE(xep_buffer_params_t, 96);
+SIZE(xep_buffer_params_t, 104);
 AT(xep_buffer_params_t, size, 0);
 AT(xep_buffer_params_t, mode, 8);
 AT(xep_buffer_params_t, experts, 16);
@@ -129,6 +130,7 @@ AT(xep_buffer_params_t, flags, 76);
 AT(xep_buffer_params_t, path, 80);
 AT(xep_buffer_params_t, node_sums, 84);
 AT(xep_buffer_params_t, pass_rows, 88);
+AT(xep_buffer_params_t, owners, 96);
 
 SIZE(xep_buffer_size_t, 40);
 AT(xep_buffer_size_t, size, 0);
@@ -162,7 +164,7 @@ AT(xep_buffer_info_t, path, 104);
 AT(xep_buffer_info_t, node_sums, 108);
 AT(xep_buffer_info_t, pass_rows, 112);
 AT(xep_buffer_info_t, flags, 120);
-AT(xep_buffer_info_t, reserved, 124);
+AT(xep_buffer_info_t, local_experts, 124);
 
 SIZE(xep_waits_t, 40);
 AT(xep_waits_t, size, 0);
@@ -203,7 +205,7 @@ AT(xep_dispatch_args_t, expert_stats, 168);
 AT(xep_dispatch_args_t, wait_ns, 176);
 AT(xep_dispatch_args_t, stream, 184);
 
-SIZE(xep_recv_t, 232);
+SIZE(xep_recv_t, 240);
 AT(xep_recv_t, size, 0);
 AT(xep_recv_t, arrangement, 8);
 AT(xep_recv_t, quant, 12);
@@ -238,6 +240,7 @@ AT(xep_recv_t, pieces, 200);
 AT(xep_recv_t, piece, 208);
 AT(xep_recv_t, all_rows, 216);
 AT(xep_recv_t, first_row, 224);
+AT(xep_recv_t, experts, 232);
 
 SIZE(xep_next_args_t, 64);
 AT(xep_next_args_t, size, 0);
@@ -275,7 +278,7 @@ AT(xep_combine_args_t, stream, 152);
 AT(xep_combine_args_t, missing, 160);
 AT(xep_combine_args_t, missing_stride, 168);
 
-SIZE(xep_shape_t, 136);
+SIZE(xep_shape_t, 152);
 AT(xep_shape_t, rank, 0);
 AT(xep_shape_t, nranks, 4);
 AT(xep_shape_t, nodes, 8);
@@ -284,21 +287,24 @@ AT(xep_shape_t, place, 24);
 AT(xep_shape_t, node_ranks, 32);
 AT(xep_shape_t, experts, 40);
 AT(xep_shape_t, first_expert, 48);
-AT(xep_shape_t, local_experts, 56);
-AT(xep_shape_t, topk, 60);
-AT(xep_shape_t, hidden, 64);
-AT(xep_shape_t, scales, 68);
-AT(xep_shape_t, elem_bytes, 72);
-AT(xep_shape_t, combine_elem_bytes, 76);
-AT(xep_shape_t, slots, 80);
-AT(xep_shape_t, tokens, 88);
-AT(xep_shape_t, recv_rows, 96);
-AT(xep_shape_t, sends_in_place, 104);
-AT(xep_shape_t, by_nodes, 108);
-AT(xep_shape_t, feeders, 112);
-AT(xep_shape_t, feed_rows, 120);
-AT(xep_shape_t, wide_sums, 128);
-AT(xep_shape_t, in_pieces, 132);
+AT(xep_shape_t, expert, 56);
+AT(xep_shape_t, local_experts, 64);
+AT(xep_shape_t, most_experts, 68);
+AT(xep_shape_t, topk, 72);
+AT(xep_shape_t, hidden, 76);
+AT(xep_shape_t, scales, 80);
+AT(xep_shape_t, elem_bytes, 84);
+AT(xep_shape_t, combine_elem_bytes, 88);
+AT(xep_shape_t, slots, 92);
+AT(xep_shape_t, tokens, 96);
+AT(xep_shape_t, sends, 104);
+AT(xep_shape_t, recv_rows, 112);
+AT(xep_shape_t, sends_in_place, 120);
+AT(xep_shape_t, by_nodes, 124);
+AT(xep_shape_t, feeders, 128);
+AT(xep_shape_t, feed_rows, 136);
+AT(xep_shape_t, wide_sums, 144);
+AT(xep_shape_t, in_pieces, 148);
 
 SIZE(xep_traffic_t, 56);
 AT(xep_traffic_t, by_nodes, 0);
@@ -471,7 +477,7 @@ SIZE(xep_dtype_t, 4);
 
 #endif
 
-_Static_assert(XEP_PLUGIN_ABI == 16, "XEP_PLUGIN_ABI changed: so did something above");
+_Static_assert(XEP_PLUGIN_ABI == 17, "XEP_PLUGIN_ABI changed: so did something above");
 _Static_assert(XEP_BF16 == 1 && XEP_FP16 == 2 && XEP_FP32 == 3 && XEP_E4M3 == 4 && XEP_E5M2 == 5 && XEP_U8 == 6 &&
                    XEP_INT32 == 7 && XEP_INT64 == 8 && XEP_FP64 == 9,
                "a dtype has another value");

@@ -5,8 +5,8 @@
 set -u
 . "$srcdir/test/rig/installed.bash" || exit 99
 
-# example NAME LINE: compiled, and run alone and on 1, 2 and 4 ranks; every rank prints what one alone prints, and that
-# has the LINE
+# example NAME LINE [DIVISOR]: compiled, and run alone and on 1, 2 and 4 ranks; every rank prints what one alone prints,
+# or one of so many of them, and that has the LINE
 example() {
     name=$1
     "$srcdir/test/abi/extract-example" "$name.c" >"$tmp/$name.c" || exit 1
@@ -15,7 +15,7 @@ example() {
     grep -qx "$2" "$tmp/alone" || { echo "$name alone:"; cat "$tmp/alone"; exit 1; }
     for ranks in 1 2 4; do
         "$builddir/xep_run" -n $ranks "$tmp/$name" >"$tmp/out" || { cat "$tmp/out"; exit 1; }
-        lines=$((ranks * $(wc -l <"$tmp/alone")))
+        lines=$(((ranks + ${3:-1} - 1) / ${3:-1} * $(wc -l <"$tmp/alone")))
         [ "$(sort -u "$tmp/out")" = "$(cat "$tmp/alone")" ] && [ "$(wc -l <"$tmp/out")" -eq $lines ] ||
             { echo "$name on $ranks ranks:"; cat "$tmp/out"; echo "alone:"; cat "$tmp/alone"; exit 1; }
     done
@@ -34,13 +34,14 @@ for program in $("$srcdir/test/abi/extract-example" | sed -n 's/\.c$//p'); do
     # on 1, 2 and 4 ranks each rank gets 4 rows, as many as it sends
     hello) example hello '4 rows for my experts; my token 3 came back as 7' ;;
     moe) example moe 'token 1: 3.5 times its value' && in_mode_ll ;;
+    attention) example attention 'batch 1, token 1: from 353 to 236.482' 2 ;;
     overlap) example overlap 'batch 1, token 1: 3.5 times its value' ;;
     *) echo "README.md or docs/ has the example $program.c, and this test does not say what it must print"; exit 1 ;;
     esac
     tested="$tested $program"
 done
-[ "$tested" = ' hello overlap moe' ] ||
-    { echo "examples in README.md and docs/:$tested; expected: hello overlap moe"; exit 1; }
+[ "$tested" = ' hello overlap moe attention' ] ||
+    { echo "examples in README.md and docs/:$tested; expected: hello overlap moe attention"; exit 1; }
 
 # hook FOLDER: what make install does once the library is there
 hook() {

@@ -81,6 +81,8 @@ closes tools/run/run_names.c 'static int stop(void) { return run_server_open(0, 
     'run_names_publish,'
 closes plugins/kit/send.c 'static int again(void *m) { return xep_step_flush(m, NULL); }' plugins/kit/steps.c \
     'xep_send('
+closes plugins/cuda/cuda_mode.c 'static int again(void *m) { return cuda_mode_layout(m, 0, 0); }' \
+    plugins/cuda/cuda_layout.c 'cuda_check_arrays('
 closes python/ext/ext_view.c 'static int is(PyObject *o) { return ext_device_check(o); }' python/ext/ext_device.c \
     'ext_view_new('
 closes python/xep/params.py '    from .group import Group' python/xep/group.py 'from .params import BufferInfo'

@@ -24,7 +24,8 @@ static void open_routing(mp_job_t *job, const mp_case_t *c, uint64_t seed)
                                  .topk = c->topk,
                                  .mask = c->mask,
                                  .tokens = c->tokens,
-                                 .tokens_of = tokens};
+                                 .tokens_of = tokens,
+                                 .owners = c->owners};
     MP_CHECK(tokens != NULL);
     for (uint32_t r = 0; r < mp_nranks(); r++) tokens[r] = tokens_of(c, r);
     if (oracle_route_parse(c->routing == NULL ? "uniform" : c->routing, &p.spec, why, sizeof why) != 0 ||
@@ -122,6 +123,7 @@ static xep_buffer_params_t params_of(const mp_job_t *job)
     p.dtype = job->shape.dtype;
     p.combine_dtype = job->shape.combine_dtype;
     p.recv_rows = c->recv_rows;
+    p.owners = job->routing->owners;
     p.slots = c->slots;
     p.threads = c->threads;
     p.memory = c->memory;
@@ -173,6 +175,7 @@ void mp_job_buffer(mp_job_t *job, xep_group_t *group)
     size_t bytes;
     MP_OK(xep_group_query(group, &ranks));
     MP_OK(xep_buffer_size(&p, ranks.nranks, &size));
+    if (job->c->says_none && job->tokens == 0) p.tokens = 0;
     MP_OK(xep_buffer_create(group, &p, &job->buffer));
     MP_OK(xep_buffer_memory(job->buffer, &base, &bytes));
     MP_OK(xep_buffer_query(job->buffer, &info));

@@ -15,9 +15,11 @@ typedef struct mp_case {
     const char *name;
     const char *mode;    /* NULL: normal */
     const char *routing; /* of oracle_route_parse(); NULL: uniform */
+    const char *owners;  /* of oracle_owners_make(); NULL: blocks, without a map */
     uint32_t experts, topk, hidden;
     uint64_t tokens; /* most of a rank */
     int ragged;      /* 1: ranks have different numbers of tokens, some 0; 2: rank 0 alone has any */
+    int says_none;   /* a rank without tokens says so when the buffer is made */
     uint32_t mask;   /* selections of 1000 that are -1; 1000: all */
     uint32_t nscales;
     xep_dtype_t dtype, combine_dtype, idx_dtype, scales_dtype; /* 0: bf16, bf16, int64, fp32 */

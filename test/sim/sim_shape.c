@@ -23,8 +23,9 @@ static void fill_feeders(xep_shape_t *shape)
 void sim_shape_fill(xep_shape_t *shape, uint32_t rank, const uint32_t *node)
 {
     uint32_t nranks = shape->nranks, each = shape->experts / nranks, more = shape->experts % nranks;
-    uint32_t *arrays = calloc(4 * (size_t)nranks + 1, sizeof *arrays);
+    uint32_t *arrays = calloc(5 * (size_t)nranks + 1 + shape->experts + 1, sizeof *arrays);
     uint32_t *first = arrays, *nodes = first + nranks + 1, *place = nodes + nranks, *node_ranks = place + nranks;
+    uint32_t *sends = node_ranks + nranks, *expert = sends + nranks; /* no map: the caller's numbers are the mode's */
     shape->rank = rank;
     shape->nodes = 1;
     for (uint32_t r = 0; r < nranks; r++) {
@@ -32,11 +33,16 @@ void sim_shape_fill(xep_shape_t *shape, uint32_t rank, const uint32_t *node)
         if (nodes[r] >= shape->nodes) shape->nodes = nodes[r] + 1;
         place[r] = node_ranks[nodes[r]]++;
         first[r + 1] = first[r] + each + (r < more);
+        sends[r] = 1;
     }
     shape->node = nodes;
+    shape->sends = sends;
     shape->place = place;
     shape->node_ranks = node_ranks;
     shape->first_expert = first;
+    for (uint32_t e = 0; e <= shape->experts; e++) expert[e] = e;
+    shape->expert = expert;
+    shape->most_experts = first[1];
     shape->local_experts = first[rank + 1] - first[rank];
     fill_feeders(shape);
 }

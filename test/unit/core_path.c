@@ -46,6 +46,7 @@ static xep_status_t choose(const xep_plugin_t *plugin, xep_path_t path, uint64_t
                            .node_ranks = node_ranks,
                            .experts = 12,
                            .first_expert = first_expert,
+                           .most_experts = 2,
                            .topk = 4,
                            .tokens = 100};
     return xep_path_choose(&config, &params, plugin, shape);

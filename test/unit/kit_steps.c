@@ -78,13 +78,32 @@ static const xep_step_t steps[] = {
     {0},
 };
 
+static const xep_step_t list[] = {
+    {.name = "all", .run = first},
+    {.name = "first", .run = first, .with = 1},
+    {.name = "second", .run = first, .with = 2},
+    {.name = "both", .run = first, .with = 3},
+    {.name = "not first", .run = first, .without = 1},
+    {.name = "neither", .run = first, .without = 3},
+    {0},
+};
+
+static const xep_step_t list_of_next[] = {
+    {.name = "next", .run = first, .with = XEP_STEPS_OF_NEXT},
+    {.name = "no next", .run = first, .without = XEP_STEPS_OF_NEXT},
+    {0},
+};
+
+const xep_kit_mode_t xep_kit_mode = {.combine_steps = list, .next_steps = list_of_next};
+
 static void set_up(xep_status_t a, xep_status_t b, xep_status_t c)
 {
     static const xep_wire_ops_t ops = {.size = sizeof ops, .progress = wire_progress};
     desk = (desk_t){.wants = {a, b, c}, .told = "the cable is cut"};
     desk.wire.ops = &ops;
     desk.env = (xep_env_t){.shape = &desk.shape, .wire = &desk.wire, .fail = env_fail};
-    desk.kit = (xep_kit_t){.env = &desk.env, .shape = &desk.shape, .steps = {[XEP_OP_DISPATCH] = steps}};
+    desk.kit = (xep_kit_t){.env = &desk.env, .shape = &desk.shape};
+    memcpy(desk.kit.steps[XEP_OP_DISPATCH], steps, sizeof steps);
     desk.op = (xep_op_t){.kind = XEP_OP_DISPATCH, .state = &desk.state};
     assert_int_equal(xep_steps_begin(&desk.kit, &desk.op), XEP_OK);
 }
@@ -146,22 +165,16 @@ TEST(a_verdict)
     assert_int_equal(desk.runs[2], 1);
 }
 
-/* Of a list those for a buffer with the second of two features alone, in their order. */
+/* Of the lists those for a buffer with the second of two features alone, in their order. */
 TEST(steps_are_chosen)
 {
-    static const xep_step_t list[] = {
-        {.name = "all", .run = first},
-        {.name = "first", .run = first, .with = 1},
-        {.name = "second", .run = first, .with = 2},
-        {.name = "both", .run = first, .with = 3},
-        {.name = "not first", .run = first, .without = 1},
-        {.name = "neither", .run = first, .without = 3},
-        {0},
-    };
-    xep_step_t chosen[7];
-    xep_steps_choose(list, 2, chosen);
+    xep_steps_choose(&desk.kit, 2);
+    const xep_step_t *chosen = desk.kit.steps[XEP_OP_COMBINE], *of_next = desk.kit.steps[XEP_OP_NEXT];
     assert_string_equal(chosen[0].name, "all");
     assert_string_equal(chosen[1].name, "second");
     assert_string_equal(chosen[2].name, "not first");
     assert_null(chosen[3].run);
+    assert_string_equal(of_next[0].name, "next");
+    assert_null(of_next[1].run);
+    assert_null(desk.kit.steps[XEP_OP_DISPATCH][0].run);
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "oracle_owners.h"
 #include "oracle_routing.h"
 #include "oracle_traffic.h"
 #include "unit.h"
@@ -197,6 +198,33 @@ TEST(owners_are_blocks)
     oracle_experts_of(routing, 3, &first, &count);
     assert_int_equal(count, 0);
     oracle_routing_destroy(routing);
+}
+
+/* Eight experts, of these loads, on three ranks. */
+TEST(owner_maps)
+{
+    static const uint64_t load[] = {1, 9, 2, 2, 7, 0, 3, 3};
+    static const struct {
+        const char *how;
+        uint32_t owners[8];
+    } maps[] = {{"block", {0, 0, 0, 1, 1, 1, 2, 2}},
+                {"cyclic", {0, 1, 2, 0, 1, 2, 0, 1}},
+                {"split:1", {1, 1, 1, 1, 2, 2, 2, 2}},
+                {"greedy", {2, 0, 2, 1, 1, 0, 2, 2}}}; /* 9 each */
+    static const char *const wrong[] = {"split:3", "split:", "random:", "random:1x", "cyclik", "/dev/null", "/"};
+    uint32_t *owners;
+    char why[256];
+
+    for (size_t i = 0; i < sizeof maps / sizeof *maps; i++) {
+        assert_int_equal(oracle_owners_make(maps[i].how, 3, 8, load, &owners, why, sizeof why), 0);
+        assert_memory_equal(owners, maps[i].owners, sizeof maps[i].owners);
+        free(owners);
+    }
+    assert_int_equal(oracle_owners_make("random:7", 3, 8, load, &owners, why, sizeof why), 0);
+    for (int e = 0; e < 8; e++) assert_in_range(owners[e], 0, 2);
+    free(owners);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        assert_int_equal(oracle_owners_make(wrong[i], 3, 8, load, &owners, why, sizeof why), -1);
 }
 
 TEST(destinations_are_distinct_and_ascend)

@@ -32,6 +32,7 @@ typedef struct world {
     uint64_t src_begin[RANKS + 1];
     uint32_t rank_rows[RANKS][RANKS];
     uint64_t expert_rows[EXPERTS];
+    uint32_t experts[2];
     uint8_t out[TOKENS][ROOM];
     float out_weights[TOKENS][TOPK];
 } world_t;
@@ -122,6 +123,8 @@ static world_t *world_open(xep_dtype_t dtype, xep_dtype_t combine_dtype)
                                 .capacity = MAX_ROWS + 4};
     for (int i = 0; i < MAX_ROWS + 4; i++)
         for (int k = 0; k < TOPK; k++) w->idx[i][k] = -1;
+    w->experts[0] = 3;
+    w->experts[1] = 4;
     w->recv = (xep_recv_t){.arrangement = XEP_ROWS_BY_RANK,
                            .capacity = MAX_ROWS + 4,
                            .x = w->x,
@@ -142,6 +145,7 @@ static world_t *world_open(xep_dtype_t dtype, xep_dtype_t combine_dtype)
                            .rank_rows = w->rank_rows[0],
                            .first_expert = 3,
                            .local_experts = 2,
+                           .experts = w->experts,
                            .expert_rows = w->expert_rows};
     fill_world(w);
     assert_in_range(w->recv.rows, 4, MAX_ROWS); /* or there is nothing to corrupt */
@@ -225,6 +229,7 @@ TEST(flipped_counts_are_found)
     expect_found(w, &w->recv.hidden, "hidden", 0, 0);
     expect_found(w, &w->recv.first_expert, "first_expert", 0, 0);
     expect_found(w, &w->recv.local_experts, "local_experts", 0, 0);
+    expect_found(w, &w->experts[1], "experts", 1, 0);
     expect_found(w, &w->expert_rows[0], "expert_rows", 0, 0);
     expect_found(w, &w->expert_rows[1], "expert_rows", 0, 1);
     w->shape.alignment = 8;

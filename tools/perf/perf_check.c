@@ -32,6 +32,7 @@ static int check_layout(perf_t *perf)
     args.experts = (uint32_t)perf->options.experts;
     args.nranks = nranks;
     args.ranks_per_node = 2;
+    args.owners = perf->routing->owners;
     args.topk_idx = perf->idx;
     layout.tokens_per_rank = oracle_alloc(nranks * sizeof *layout.tokens_per_rank);
     layout.tokens_per_node = oracle_alloc((nranks + 1) / 2 * sizeof *layout.tokens_per_node);

@@ -38,6 +38,7 @@ static const option_t option_table[] = {
      "element type of a row: bf16 (default), fp16, fp32, or fp8: with a\n"
      "4-byte scale for each 128 elements, combined as bf16"},
     {"--routing", "HOW", OPTION_TEXT, AT(routing), 0, 0, "which experts tokens select, see below; default uniform"},
+    {"--owners", "HOW", OPTION_TEXT, AT(owners), 0, 0, "which rank owns which experts, see below; default blocks"},
     {"--record", "FILE", OPTION_TEXT, AT(record), 0, 0, "write the routing of all ranks, for --routing file:FILE"},
     {"--simulate", "R,N", OPTION_TEXT, AT(simulate), 0, 0, "run nothing, say what R ranks need, N a node: see below"},
     {"--rates", "LIST", OPTION_TEXT, AT(rates), 0, 0, "what the machines of --simulate can do, see below"},

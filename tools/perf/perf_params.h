@@ -30,6 +30,7 @@ typedef struct perf_options {
     uint64_t hidden, topk, experts;
     const char *dtype_name;
     const char *routing;
+    const char *owners; /* NULL: blocks, without a map */
     uint64_t mask, seed;
     uint64_t iters, warmup;
     uint64_t slots, threads;

@@ -46,6 +46,7 @@ struct perf_peer {
     xep_recv_t recv;
     const void **terms; /* [width] */
     uint32_t *of_rank;  /* [experts] number of an expert on its rank */
+    uint32_t *experts;  /* [experts] those of this rank, ascending */
 };
 
 /* ---- memory ---- */
@@ -125,8 +126,11 @@ static void open_recv(perf_peer_t *peer)
     recv->rank_rows = peer->rank_rows;
     recv->expert_rows = peer->expert_rows;
     oracle_experts_of(perf->routing, perf->info.rank, &recv->first_expert, &recv->local_experts);
-    for (uint32_t e = 1; e < experts; e++)
-        peer->of_rank[e] = peer->plan.owner[e] == peer->plan.owner[e - 1] ? peer->of_rank[e - 1] + 1 : 0;
+    for (uint32_t e = 0; e < experts; e++) {
+        for (uint32_t i = 0; i < e; i++) peer->of_rank[e] += peer->plan.owner[i] == peer->plan.owner[e];
+        if (peer->plan.owner[e] == perf->info.rank) peer->experts[peer->of_rank[e]] = e;
+    }
+    recv->experts = peer->experts;
 }
 
 /* Everything is allocated and mapped here, so that what is timed later is a plan, counts, rows and flags alone. */
@@ -152,9 +156,9 @@ int perf_peer_open(perf_t *perf, perf_peer_t **peer_p)
     peer->src_begin = oracle_alloc((nranks + 1) * sizeof *peer->src_begin);
     peer->rank_rows = oracle_alloc((size_t)nranks * nranks * sizeof *peer->rank_rows);
     peer->expert_rows = oracle_alloc(perf->options.experts * sizeof *peer->expert_rows);
+    peer->experts = oracle_alloc(perf->options.experts * sizeof *peer->experts);
     peer->of_rank = oracle_alloc(perf->options.experts * sizeof *peer->of_rank);
     peer->terms = oracle_alloc(peer->plan.width * sizeof *peer->terms);
-    peer->of_rank[0] = 0;
     open_recv(peer);
     touch_all(peer);
     *peer_p = peer;
@@ -172,6 +176,7 @@ void perf_peer_close(perf_peer_t *peer)
     free(peer->rank_rows);
     free(peer->expert_rows);
     free(peer->of_rank);
+    free(peer->experts);
     free(peer->terms);
     free(peer);
 }

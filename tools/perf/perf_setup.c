@@ -141,6 +141,7 @@ static int make_routing(perf_t *perf, uint64_t seed, uint64_t tokens, char *why,
                                             .experts = (uint32_t)options->experts,
                                             .topk = (uint32_t)options->topk,
                                             .mask = (uint32_t)options->mask,
+                                            .owners = options->owners,
                                             .tokens = tokens};
 
     oracle_routing_destroy(perf->routing);
@@ -183,6 +184,7 @@ static void set_buffer_params(const perf_t *perf, xep_buffer_params_t *params_p)
 
     params.mode = perf->options.mode;
     params.experts = (uint32_t)perf->options.experts;
+    params.owners = perf->routing->owners;
     params.topk = (uint32_t)perf->options.topk;
     params.hidden = perf->shape.hidden;
     params.scales = perf->shape.nscales;

@@ -152,11 +152,13 @@ static void set_shape(perf_simulation_t *simulation, uint32_t *first_expert, uin
     const perf_options_t *options = simulation->options;
     const int fp8 = options->dtype == XEP_E4M3;
     const xep_cost_map_t *map = &simulation->map;
-    uint32_t count;
+    uint32_t first, count, most = 0;
 
-    for (uint32_t rank = 0; rank < map->nranks; rank++)
-        oracle_experts_of(simulation->routing, rank, &first_expert[rank], &count);
-    first_expert[map->nranks] = (uint32_t)options->experts;
+    for (uint32_t rank = 0; rank < map->nranks; rank++) {
+        oracle_experts_of(simulation->routing, rank, &first, &count);
+        first_expert[rank + 1] = first_expert[rank] + count;
+        if (count > most) most = count;
+    }
     for (uint32_t n = 0; n < map->nnodes; n++) node_ranks[n] = xep_cost_node_ranks(map, n);
     simulation->shape = (xep_shape_t){.nranks = map->nranks,
                                       .nodes = map->nnodes,
@@ -166,6 +168,7 @@ static void set_shape(perf_simulation_t *simulation, uint32_t *first_expert, uin
                                       .experts = (uint32_t)options->experts,
                                       .first_expert = first_expert,
                                       .local_experts = first_expert[1],
+                                      .most_experts = most,
                                       .topk = (uint32_t)options->topk,
                                       .hidden = (uint32_t)options->hidden,
                                       .scales = fp8 ? (uint32_t)(options->hidden + FP8_BLOCK - 1) / FP8_BLOCK : 0,
@@ -262,6 +265,7 @@ int perf_simulate(const perf_options_t *options, perf_simulated_fn report)
                                             .experts = (uint32_t)options->experts,
                                             .topk = (uint32_t)options->topk,
                                             .mask = (uint32_t)options->mask,
+                                            .owners = options->owners,
                                             .tokens = tokens};
     const xep_plugin_t *mode = find_mode(options->mode);
     oracle_routing_t *routing;

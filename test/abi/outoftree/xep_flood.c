@@ -248,7 +248,7 @@ static const xep_step_t dispatch_steps[] = {
     {.name = "room to send rows", .run = xep_step_send, .transfers = delivery_transfer},
     {.name = "notices", .run = xep_step_wait, .word = xep_notices_word},
     {.name = "copies", .run = receive},
-    XEP_STEP_FLUSH,
+    {XEP_STEP_FLUSH},
     {0},
 };
 
@@ -259,7 +259,7 @@ static const xep_step_t combine_steps[] = {
     XEP_COMBINE_STEP_AGREE,
     {.name = "sums", .run = sum, .agreed = 1},
     XEP_COMBINE_STEP_TELL_READ,
-    XEP_STEP_FLUSH,
+    {XEP_STEP_FLUSH},
     {0},
 };
 

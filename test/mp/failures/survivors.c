@@ -293,6 +293,7 @@ static mp_case_t make_case(const char *mode, const char *scenario, uint64_t seed
     c.nscales = seed >> 2 & 1 ? 3 : 0;
     c.strided = seed >> 3 & 1;
     c.idx_dtype = seed >> 4 & 1 ? XEP_INT32 : XEP_INT64;
+    c.owners = seed >> 5 & 1 ? "cyclic" : NULL;
     return c;
 }
 

@@ -224,7 +224,7 @@ static void buffers(xep_group_t *group)
     BAD_PARAM(topk, 0, "invalid topk: 0");
     BAD_PARAM(topk, 13, "invalid topk: 13 (1 to 12");
     BAD_PARAM(hidden, 0, "invalid hidden: 0");
-    BAD_PARAM(tokens, 0, "invalid tokens: 0");
+    BAD_PARAM(tokens, 0, "invalid tokens: 0 on all ranks");
     BAD_PARAM(tokens, 1ull << 40, "invalid tokens: 1099511627776");
     BAD_PARAM(dtype, (xep_dtype_t)99, "invalid dtype: 99");
     BAD_PARAM(combine_dtype, XEP_E4M3, "combine_dtype");

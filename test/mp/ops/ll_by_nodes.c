@@ -28,6 +28,7 @@ static const mp_case_t shapes[] = {
      .biases = 3,
      .alignment = 8,
      .copy_in = 1},
+    {.name = "owners", .mode = "ll", .owners = "split:1", MP_SHAPE(19, 5, 72, 40), .weights = 1, .mask = 100},
     {.name = "one rank sends", .mode = "ll", MP_SHAPE(9, 9, 1, 83), .ragged = 2},
     {.name = "nobody receives", .mode = "ll", MP_SHAPE(8, 2, 64, 10), .mask = 1000},
     {.name = "e4m3, weights sent",

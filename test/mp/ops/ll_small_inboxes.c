@@ -46,6 +46,7 @@ static const mp_case_t shapes[] = {
      .quant = XEP_QUANT_UE8M0,
      .threads = 3,
      .fixed_capacity = 1},
+    {.name = "owners", .mode = "ll", .owners = "random:3", MP_SHAPE(19, 5, 72, 80), .weights = 1, .mask = 100},
 };
 
 static xep_buffer_info_t query(const mp_job_t *job)

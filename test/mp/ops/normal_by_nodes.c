@@ -25,6 +25,7 @@ static const mp_case_t shapes[] = {
      .strided = 1,
      .biases = 3,
      .copy_in = 1},
+    {.name = "owners", .owners = "split:1", MP_SHAPE(19, 5, 72, 40), .weights = 1, .mask = 100},
     {.name = "one rank sends", MP_SHAPE(9, 9, 1, 83), .ragged = 2},
     {.name = "nobody receives", MP_SHAPE(8, 2, 64, 10), .mask = 1000},
     {.name = "fp32, threads",

@@ -15,6 +15,7 @@
 /* ll has a row for each selection, and these follow the alignment of their rank. */
 static const mp_case_t by_expert[] = {
     {.name = "ll", MP_SHAPE(16, 4, 128, 37), .weights = 1, .recv_rows = 16},
+    {.name = "ll, owners", .owners = "random:2", MP_SHAPE(16, 6, 40, 50), .weights = 1, .recv_rows = 19},
     {.name = "ll by default", MP_SHAPE(16, 2, 64, 50), .routing = "zipf:1.2"},
     {.name = "ll, a row at a time", MP_SHAPE(7, 3, 5, 4), .ragged = 1, .recv_rows = 1},
     {.name = "ll, all to one rank, aligned",
@@ -54,6 +55,7 @@ static const mp_case_t by_expert[] = {
 
 static const mp_case_t cases[] = {
     {.name = "even", MP_SHAPE(16, 4, 128, 37), .weights = 1, .recv_rows = 16},
+    {.name = "owners", .owners = "random:2", MP_SHAPE(16, 6, 40, 50), .weights = 1, .recv_rows = 19},
     {.name = "by default", MP_SHAPE(16, 2, 64, 50), .weights = 1, .routing = "zipf:1.2"},
     {.name = "a row at a time", MP_SHAPE(7, 3, 5, 6), .ragged = 1, .weights = 1, .recv_rows = 1},
     {.name = "all to one rank",

@@ -84,7 +84,7 @@ def check_phases(trace):
     for span in trace.of(cat="operation"):
         names = inside[span["pid"], span["args"]["buffer"], span["args"]["epoch"]]
         wanted = {"dispatch": {"wait for rows"}, "combine": {"sum", "wait for outputs"}}[span["name"]]
-        of_mode = [{"plan", "wait for counts", "rows", "flush"}, {"find places", "copy rows"}]
+        of_mode = [{"plan", "wait for counts", "rows"}, {"find places", "copy rows"}]
         if span["name"] == "dispatch":
             wanted |= of_mode[span["args"]["buffer"]]
         assert wanted <= names, f"{span}: {names}"

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Owner maps from Python: a layer against the sum made by hand, whoever owns which expert; what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import xep
+
+EXPERTS, TOPK, HIDDEN, TOKENS = 13, 4, 24, 17
+
+
+def maps_of(nranks: int):
+    random = np.random.default_rng(3).integers(0, nranks, EXPERTS)
+    return {
+        "dealt out": [e % nranks for e in range(EXPERTS)],
+        "any": random,
+        "all on the last": (nranks - 1,) * EXPERTS,
+        "none on rank 0": [min(1 + e % max(nranks - 1, 1), nranks - 1) for e in range(EXPERTS)],
+    }
+
+
+def routing_of(rank: int):
+    """Selections, some of them -1, and weights with which sums of whole numbers are exact."""
+    random = np.random.default_rng(rank)
+    idx = np.array([random.permutation(EXPERTS)[:TOPK] for _ in range(TOKENS)])
+    idx[random.random(idx.shape) < 0.1] = -1
+    return idx, 2.0 ** random.integers(-2, 3, idx.shape).astype(np.float32)
+
+
+def layer(buffer, x, idx, weights):
+    """Expert e multiplies by e + 1; mode ll gives the weights in combine, normal here."""
+    handle = buffer.dispatch(x, idx, weights)
+    received = handle.recv
+    rows = np.asarray(received.x).reshape(-1, HIDDEN)[: received.rows]
+    local = np.asarray(received.topk_idx)[: received.rows]
+    scale = np.array([*received.experts, -1], dtype=np.float32)[local] + 1
+    if received.topk_weights is not None:
+        scale = scale * np.asarray(received.topk_weights)[: received.rows]
+    combined = handle.combine(rows * (scale * (local >= 0)).sum(axis=1, keepdims=True).astype(np.float32))
+    handle.release()
+    return combined
+
+
+@pytest.mark.parametrize("mode", ["normal", "ll"])
+@pytest.mark.parametrize("which", list(maps_of(1)))
+def test_a_layer_is_right_whoever_owns_what(group, mode, which):
+    owners = maps_of(group.nranks)[which]
+    idx, weights = routing_of(group.rank)
+    x = np.random.default_rng(50 + group.rank).integers(-8, 9, (TOKENS, HIDDEN)).astype(np.float32)
+    with group.buffer(
+        EXPERTS, TOPK, HIDDEN, TOKENS, mode=mode, dtype="float32", combine_dtype="float32", owners=owners
+    ) as buffer:
+        mine = [e for e in range(EXPERTS) if owners[e] == group.rank]
+        assert buffer.local_experts == len(mine)
+        handle = buffer.dispatch(x, idx, weights)
+        assert list(handle.recv.experts) == mine
+        assert not mine or handle.recv.first_expert == mine[0]
+        handle.release()
+        expected = (weights * (idx + 1) * (idx >= 0)).sum(axis=1, keepdims=True) * x
+        assert np.array_equal(layer(buffer, x, idx, weights), expected)
+
+
+def test_layout_counts_by_the_map(group):
+    owners = maps_of(group.nranks)["any"]
+    idx, _ = routing_of(group.rank)
+    counted = xep.layout(idx, EXPERTS, group.nranks, owners=owners)
+    for rank in range(group.nranks):
+        there = ((idx >= 0) & (np.append(owners, -1)[idx] == rank)).any(axis=1)
+        assert np.array_equal(counted.token_in_rank[:, rank], there)
+        assert counted.tokens_per_rank[rank] == there.sum()
+
+
+def test_what_is_refused():
+    for owners, message in [
+        ([0] * (EXPERTS - 1), "owners: expected 13 ranks, one for each expert, got 12"),
+        ([0] * 4 + [-1] * 9, r"owners\[4\]: expected a rank, got -1"),
+        ([0] * 5 + [2] * 8, r"invalid owners\[5\]: 2 \(one of 2 ranks\)"),
+        ([0] * 12 + ["1"], r"owners\[12\]: expected a rank, got '1'"),
+        (7, "owners: expected a sequence of ranks"),
+    ]:
+        with pytest.raises((ValueError, TypeError), match=message):
+            xep.buffer_size(2, EXPERTS, TOPK, HIDDEN, TOKENS, owners=owners)

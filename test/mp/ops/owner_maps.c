@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* ranks: 1 4 8, limit: 240, brief: 4 */
+
+/*
+ * Buffers with an owner map: any rank has any number of experts, or none. All splits of the ranks into some without
+ * experts and some with; maps that are wrong, or that ranks have differently.
+ */
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "mp_job.h"
+#include "mp_placed.h"
+#include "mp_rig.h"
+
+static const mp_case_t cases[] = {
+    {.name = "normal, cyclic", .owners = "cyclic", MP_SHAPE(21, 5, 72, 40), .ragged = 1, .mask = 150, .weights = 1},
+    {.name = "normal, random",
+     .owners = "random:11",
+     MP_SHAPE(13, 4, 65, 33),
+     MP_FP32,
+     .idx_dtype = XEP_INT32,
+     .nscales = 3,
+     .strided = 1,
+     .alignment = 4,
+     .biases = 3,
+     .slots = 3},
+    {.name = "normal, all on one", .owners = "split:0", .routing = "one-rank", MP_SHAPE(9, 9, 24, 17), .ragged = 2},
+    {.name = "normal, in place", .owners = "cyclic", MP_SHAPE(10, 3, 128, 30), .in_place = 1, .mask = 100},
+    {.name = "ll, cyclic",
+     .mode = "ll",
+     .owners = "cyclic",
+     MP_SHAPE(21, 5, 256, 40),
+     .ragged = 1,
+     .mask = 150,
+     .weights = 1,
+     .sent = 1},
+    {.name = "ll, random",
+     .mode = "ll",
+     .owners = "random:11",
+     MP_SHAPE(13, 4, 264, 33),
+     .idx_dtype = XEP_INT32,
+     .quant = XEP_QUANT_E4M3,
+     .strided = 1,
+     .alignment = 4,
+     .biases = 3,
+     .slots = 3},
+    {.name = "ll, in place", .mode = "ll", .owners = "cyclic", MP_SHAPE(10, 3, 128, 30), .in_place = 1},
+};
+
+static void run(xep_group_t *group, const mp_case_t *c)
+{
+    mp_job_t job;
+    mp_job_open(&job, c, 5);
+    mp_job_buffer(&job, group);
+    for (uint64_t round = 0; round < 3; round++) {
+        mp_job_payload(&job, round);
+        mp_job_round(&job);
+    }
+    mp_job_close(&job);
+}
+
+/* The ranks below M have no expert: the shape of attention on some ranks and experts on others. */
+static void splits(xep_group_t *group, const char *mode)
+{
+    char owners[32];
+    mp_case_t c = {.name = "split", .mode = mode, .owners = owners, MP_SHAPE(11, 4, 48, 12), .weights = 1};
+    for (uint32_t without = 0; without < mp_nranks(); without++) {
+        snprintf(owners, sizeof owners, "split:%u", without);
+        run(group, &c);
+    }
+}
+
+/* Bytes of this rank's heap that have been touched, by whomever. */
+static size_t resident(const xep_buffer_t *buffer)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    unsigned char *pages;
+    size_t bytes, found = 0;
+    void *base;
+    MP_OK(xep_buffer_memory((xep_buffer_t *)(uintptr_t)buffer, &base, &bytes));
+    const size_t count = (bytes + page - 1) / page;
+    pages = mp_alloc(count, 0);
+    MP_CHECK(mincore(base, bytes, pages) == 0);
+    for (size_t i = 0; i < count; i++) found += (pages[i] & 1) * page;
+    mp_free(pages, "pages");
+    return found;
+}
+
+/* Three rounds of rank 0 with tokens and no expert, and others with experts and no tokens; what they have touched. */
+static size_t touched(xep_group_t *group, const char *mode, int says_none)
+{
+    const mp_case_t split = {.name = "attention and experts",
+                             .mode = mode,
+                             .owners = "split:1",
+                             .ragged = 2,
+                             .says_none = says_none,
+                             MP_SHAPE(8, 4, 1024, 256),
+                             .weights = 1};
+    xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
+    mp_job_t job;
+    mp_job_open(&job, &split, 7);
+    mp_job_buffer(&job, group);
+    for (uint64_t round = 0; round < 3; round++) {
+        mp_job_payload(&job, round);
+        mp_job_round(&job);
+    }
+    size_t bytes = resident(job.buffer);
+    MP_OK(xep_buffer_query(job.buffer, &info));
+    MP_CHECK(info.tokens == (says_none ? job.tokens : split.tokens));
+    xep_dispatch_args_t args = mp_job_dispatch(&job);
+    if (says_none && job.tokens == 0) {
+        xep_handle_t *none = NULL;
+        int64_t idx[4] = {0, 1, 2, 3};
+        char x[2048] = {0};
+        args.tokens = 1, args.x = x, args.topk_idx = idx, args.topk_weights = NULL;
+        MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job.buffer, &args, &none, NULL));
+        MP_REASON("too many tokens: 1 (the buffer was made for 0)");
+    }
+    mp_job_close(&job);
+    return bytes;
+}
+
+/* 256 rows of 2 KiB are 512 KiB. Who has no experts touches no received ones; who has no tokens, none that are sent. */
+static void memory(xep_group_t *group)
+{
+    const size_t rows = 512 << 10, normal = touched(group, "normal", 1), ll = touched(group, "ll", 1),
+                 whole = touched(group, "ll", 0);
+    if (mp_rank() == 0) MP_CHECK(normal < rows && ll < 5 * rows); /* four areas of cast rows */
+    else MP_CHECK(normal > 2 * rows && ll > 5 * rows && ll + 2 * rows < whole);
+}
+
+/* A dispatch that begins when another one is done, another with its routing, and one of an index that is no expert. */
+static void later(xep_group_t *group, const char *mode)
+{
+    const mp_case_t c = {.name = "later", .mode = mode, .owners = "cyclic", MP_SHAPE(8, 3, 40, 9), .slots = 3};
+    xep_handle_t *first, *second, *third;
+    xep_request_t *begun, *behind;
+    mp_job_t job;
+    mp_job_open(&job, &c, 3);
+    mp_job_buffer(&job, group);
+    xep_dispatch_args_t args = mp_job_dispatch(&job);
+    MP_OK(xep_dispatch(job.buffer, &args, &first, &begun));
+    args.after = begun;
+    MP_OK(xep_dispatch(job.buffer, &args, &second, &behind));
+    mp_finish(behind);
+    mp_finish(begun);
+    mp_job_check_recv(&job, second);
+    xep_dispatch_args_t cached = mp_job_cached(&job, second);
+    xep_handle_release(first);
+    MP_OK(xep_dispatch(job.buffer, &cached, &third, NULL));
+    mp_job_check_recv(&job, third);
+    xep_handle_release(second);
+    xep_handle_release(third);
+    args = mp_job_dispatch(&job);
+    if (job.tokens > 2) {
+        int64_t *wrong = mp_alloc(job.tokens * c.topk * sizeof *wrong, 0);
+        memset(wrong, 0xff, job.tokens * c.topk * sizeof *wrong);
+        wrong[2 * c.topk + 1] = 8;
+        args.topk_idx = wrong, args.topk_idx_stride = 0;
+        MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job.buffer, &args, &third, NULL));
+        MP_REASON("invalid topk_idx[2][1]: 8 (-1, or one of 8 experts)");
+        mp_free(wrong, "wrong");
+    }
+    mp_job_round(&job);
+    mp_job_close(&job);
+}
+
+/* Every rank learns which expert, and what both say; the group goes on. */
+static void different(xep_group_t *group)
+{
+    uint32_t owners[300];
+    char text[96];
+    xep_buffer_params_t p = mp_small_params();
+    xep_buffer_t *buffer = NULL;
+    p.experts = 300, p.owners = owners;
+    for (uint32_t at = 0; at < 300; at += at < 3 ? 1 : 97) {
+        for (uint32_t e = 0; e < 300; e++) owners[e] = e % mp_nranks();
+        if (mp_is_last()) owners[at] = (at + 1) % mp_nranks();
+        if (mp_is_last()) owners[299] = (299 + 1) % mp_nranks();
+        MP_FAILS(XEP_ERR_MISMATCH, xep_buffer_create(group, &p, &buffer));
+        snprintf(text, sizeof text, "rank %u and rank 0 disagree on owners[%u]: %u, %u", mp_nranks() - 1, at,
+                 (at + 1) % mp_nranks(), at % mp_nranks());
+        MP_REASON(text);
+    }
+    p = mp_small_params();
+    for (uint32_t e = 0; e < p.experts; e++) owners[e] = mp_nranks() - 1;
+    if (mp_is_last()) p.owners = owners; /* all others: blocks */
+    MP_FAILS(XEP_ERR_MISMATCH, xep_buffer_create(group, &p, &buffer));
+    MP_REASON("disagree on owners[0]");
+    MP_CHECK(buffer == NULL);
+}
+
+static void wrong(xep_group_t *group)
+{
+    uint32_t owners[64] = {0};
+    xep_buffer_params_t p = mp_small_params();
+    xep_buffer_size_t size = XEP_BUFFER_SIZE_INIT;
+    xep_layout_args_t args = XEP_LAYOUT_ARGS_INIT;
+    xep_layout_t layout = XEP_LAYOUT_INIT;
+    xep_buffer_t *buffer = NULL, *followed = NULL;
+    p.owners = owners;
+    owners[5] = mp_nranks();
+    MP_FAILS(XEP_ERR_INVALID, xep_buffer_size(&p, mp_nranks(), &size));
+    MP_REASON("invalid owners[5]: ");
+    MP_FAILS(XEP_ERR_INVALID, xep_buffer_create(group, &p, &buffer));
+    MP_REASON("invalid owners[5]: ");
+    args.experts = p.experts, args.nranks = mp_nranks(), args.topk = 1, args.owners = owners;
+    MP_FAILS(XEP_ERR_INVALID, xep_layout(&args, &layout));
+    MP_REASON("invalid owners[5]: ");
+    owners[5] = 0;
+    MP_OK(xep_buffer_create(group, &p, &buffer));
+    memset(owners, 0xff, sizeof owners); /* the buffer has a map of its own */
+    MP_FAILS(XEP_ERR_INVALID, xep_buffer_follow(buffer, group, &followed));
+    MP_REASON("has an owner map");
+    xep_buffer_destroy(buffer);
+}
+
+int main(void)
+{
+    xep_group_t *group = mp_group();
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        if (cases[i].in_place) mp_placed_shape(group, &cases[i]);
+        else run(group, &cases[i]);
+    splits(group, "normal");
+    splits(group, "ll");
+    if (mp_nranks() > 1) memory(group);
+    later(group, "normal");
+    later(group, "ll");
+    wrong(group);
+    if (mp_nranks() > 1) different(group);
+    xep_group_destroy(group);
+    return 0;
+}
