@@ -40,7 +40,7 @@ static int is_first_of_node(const xep_cost_map_t *map, const uint32_t *ranks, ui
     return 1;
 }
 
-/* Counts a row of a token for a rank of the source's own node. */
+/* Of a token, into the memory of a rank of the source's own node. */
 static void count_near(const xep_cost_count_t *count, uint32_t source, uint32_t rank)
 {
     if (rank == source) {
@@ -51,7 +51,7 @@ static void count_near(const xep_cost_count_t *count, uint32_t source, uint32_t 
     count->flow[rank].taken++;
 }
 
-/* Likewise for a row that a forwarder passes on. */
+/* The same at the other end: of a row that came to a forwarder. */
 static void count_passed(const xep_cost_count_t *count, uint32_t forwarder, uint32_t rank)
 {
     if (rank == forwarder) {
@@ -62,7 +62,7 @@ static void count_passed(const xep_cost_count_t *count, uint32_t forwarder, uint
     count->flow[rank].taken++;
 }
 
-/* Counts the row of a token that goes to ranks[at]. */
+/* Of the token that has these ranks, to the one at this place of them. */
 static void count_row(const xep_cost_count_t *count, uint32_t source, const uint32_t *ranks, uint32_t at)
 {
     const xep_cost_map_t *map = count->map;
@@ -98,7 +98,7 @@ static void add_sent(xep_cost_flow_t *flow, uint32_t source, uint32_t to, double
     flow[to].came_messages += messages;
 }
 
-/* Messages are counted here and not for each token: only now is it known how many rows there are to share one. */
+/* Messages are counted here and not for each token: how many rows one carries is known when all are. */
 void xep_cost_count_end(const xep_cost_count_t *count, uint32_t source)
 {
     for (uint32_t rank = 0; rank < count->map->nranks; rank++) {
