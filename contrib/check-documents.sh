@@ -100,7 +100,7 @@ check_variables() {
     done <"$tmp/variables" | report 'a variable that is not described'
     # all others of the library are in the table; these belong to the packages of Python, xep_run and the tests
     grep -noE '`XEP_[A-Z_]*[A-Z]`' $page | tr -d '`' |
-        grep -vE ':XEP_(LIBRARY|UNTESTED|VLLM|RUN_[A-Z_]*|TEST_[A-Z_]*)$' |
+        grep -vE ':XEP_(LIBRARY|SGLANG|UNTESTED|VLLM|RUN_[A-Z_]*|TEST_[A-Z_]*)$' |
         while IFS=: read -r line name; do
             grep -q "^$name " "$tmp/variables" || echo "$page:$line:$name"
         done | report 'no such variable'

@@ -228,7 +228,7 @@ static const char *value_of(const variable_t *variable)
 }
 
 /* no settings of the library: what the language bindings read */
-static const char *const of_bindings[] = {"XEP_LIBRARY", "XEP_UNTESTED", "XEP_VLLM"};
+static const char *const of_bindings[] = {"XEP_LIBRARY", "XEP_SGLANG", "XEP_UNTESTED", "XEP_VLLM"};
 
 enum { NBINDINGS = sizeof of_bindings / sizeof of_bindings[0] };
 

@@ -14,19 +14,21 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import socket
 import subprocess
 import sys
 from typing import Any, Optional
 
+import entry_points
 import forks
 import pytest
 
 import xep
 
-tomllib = pytest.importorskip("tomllib", reason="needs Python 3.11")
-
 HERE = pathlib.Path(__file__).resolve().parent
+GROUP = "vllm.general_plugins"
+UPSTREAM = HERE.parents[2] / "contrib" / "upstream"
 EXAMPLE = HERE.parent.parent / "examples" / "moe_vllm.py"
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed")
 IN_TIME = 200 * int(os.environ.get("XEP_TEST_SLOW", "1"))  # seconds for an engine to start, answer and end
@@ -34,21 +36,10 @@ NEW = 8  # tokens for each prompt
 PROMPTS = [[1, 2, 3, 4, 5], [7, 8, 9], list(range(20, 90)), [11]]
 
 
-def make_entry_points(folder: pathlib.Path, more: str = "") -> pathlib.Path:
-    """What vLLM finds of an installed xep."""
-    project = tomllib.loads((HERE.parent.parent / "pyproject.toml").read_text())["project"]
-    entry = project["entry-points"]["vllm.general_plugins"]["xep"]
-    info = folder / "xep_in_tests-0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: xep_in_tests\n")
-    (info / "entry_points.txt").write_text(f"[vllm.general_plugins]\nxep = {entry}\n{more}")
-    return folder
-
-
 @pytest.fixture(scope="module")
 def plugins(tmp_path_factory):
     """With that of what tests do to it."""
-    return [make_entry_points(tmp_path_factory.mktemp("plugins"), "zz_tests = vllm_rank:register\n")]
+    return [entry_points.install(tmp_path_factory.mktemp("plugins"), GROUP, "zz_tests = vllm_rank:register\n")]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -74,11 +65,16 @@ def alone_in_a_process(folder: pathlib.Path, function: str, *arguments: Any) -> 
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    """Seven experts."""
-    path = tmp_path_factory.mktemp("model")
-    alone_in_a_process(tmp_path_factory.mktemp("making"), "vllm_rank:make_model", str(path), 7)
+def models(tmp_path_factory):
+    """Of seven experts: folders, by kind."""
+    path = tmp_path_factory.mktemp("models")
+    alone_in_a_process(tmp_path_factory.mktemp("making"), "vllm_rank:make_models", str(path), 7)
     return path
+
+
+@pytest.fixture(scope="module")
+def model(models):
+    return models / "qwen3_moe"
 
 
 def free_port() -> int:
@@ -111,11 +107,14 @@ def read(file: pathlib.Path) -> Optional[list]:
     return json.loads(file.read_text()) if file.exists() else None
 
 
-def generate(folder: pathlib.Path, model, plugins: list, rounds: list, compiled=False, **environment) -> Outcome:
-    file, ranks = folder / "job.json", len(rounds[0].prompts)
+def generate(
+    folder: pathlib.Path, model, plugins: list, rounds: list, compiled=False, tensor=1, options=None, **environment
+) -> Outcome:
+    """tensor: ranks of a tensor-parallel group; prompts are for each group. options: of vLLM."""
+    file, ranks = folder / "job.json", len(rounds[0].prompts) * tensor
     file.write_text(json.dumps(dict(
-        ranks=ranks, rounds=[dataclasses.asdict(each) for each in rounds], model=str(model), compiled=compiled, new=NEW,
-        port=free_port(), in_time=IN_TIME,
+        ranks=ranks, tensor=tensor, options=options or {}, rounds=[dataclasses.asdict(each) for each in rounds],
+        model=str(model), compiled=compiled, new=NEW, port=free_port(), in_time=IN_TIME,
     )))  # fmt: skip
     started = forks.Forks(folder, plugins, dict(environment, XEP_TEST_TROUBLE=str(file)))
     for rank in range(ranks):
@@ -178,14 +177,71 @@ def test_compiled(tmp_path, model, plugins, alone):
     assert one + three == alone
 
 
+def test_beside_tensor_parallelism(tmp_path, model, plugins, alone):
+    """Two engines of two ranks each, which cut their tokens into two parts; with the control."""
+    halves = [PROMPTS[:1], PROMPTS[1:]]
+    rounds = [Round(halves, ("",) * 4), Round(halves, ("roll",) * 4)]
+    outcome = generate(tmp_path, model, plugins, rounds, tensor=2)
+    one, peer, three, other_peer = outcome.of(0)
+    assert one + three == alone and [peer, other_peer] == [one, three]
+    assert all(found != expected for found, expected in zip(outcome.of(1)[2], alone[1:]))
+
+
+def test_beside_tensor_parallelism_without_parts(tmp_path_factory, models, plugins):
+    """A model of which vLLM does not cut the tokens: the ranks of an engine dispatch the same ones."""
+    alone, together = (tmp_path_factory.mktemp(name) for name in ("mixtral_alone", "mixtral_together"))
+    expected = generate(alone, models / "mixtral", plugins, [Round([PROMPTS])]).of(0)[0]
+    rounds = [Round([PROMPTS[:1], PROMPTS[1:]], ("",) * 4)]
+    one, _, three, _ = generate(together, models / "mixtral", plugins, rounds, tensor=2).of(0)
+    assert one + three == expected
+
+
+def test_balanced_experts(tmp_path, model, plugins, alone):
+    """Seven experts and a copy of one; they move every four steps. With the control: experts that do not move."""
+    balance = dict(num_redundant_experts=1, window_size=4, step_interval=4, use_async=False, communicator="torch_gloo")
+    halves = [PROMPTS[:1], PROMPTS[1:]]
+    rounds = [Round(halves), Round(halves), Round(halves, ("stay", "stay"))]
+    options = dict(enable_eplb=True, eplb_config=balance)
+    outcome = generate(tmp_path, model, plugins, rounds, options=options)
+    for number in (0, 1):
+        one, three = outcome.of(number)
+        assert one + three == alone
+    moves = re.findall(r"^experts: (.*) -> (.*)$", outcome.written[0], re.M)
+    assert sum(old != new for old, new in moves) >= 2, outcome.written[0][-4000:]
+    assert outcome.of(2) != outcome.of(1)
+
+
 def test_without_the_plugin(tmp_path, model, plugins):
     outcome = generate(tmp_path, model, plugins, [Round([PROMPTS[:1], PROMPTS[1:]])], XEP_VLLM="0")
     assert outcome.tokens == [[None, None]]
     assert all("NotImplementedError" in text for text in outcome.written), outcome.written[0][-4000:]
 
 
+def test_the_change_for_upstream(tmp_path, model, plugins, alone):
+    """contrib/upstream: vLLM without us, with the patch. The control is the test before this one."""
+    if shutil.which("patch") is None:
+        pytest.skip("there is no program patch")
+    patch = UPSTREAM / "vllm-0.32-cpu-gatherv.patch"
+    for name in re.findall(r"^\+\+\+ b/(\S+)", patch.read_text(), re.M):
+        file = tmp_path / name
+        file.parent.mkdir(parents=True)
+        installed = pathlib.Path(importlib.util.find_spec("vllm").origin).parent.parent / name
+        file.write_text(installed.read_text())
+    subprocess.run(["patch", "-s", "-p1", "-i", str(patch)], cwd=tmp_path, check=True)
+    variables = dict(XEP_VLLM="0", XEP_TEST_UPSTREAM=str(tmp_path))
+    one, three = generate(tmp_path, model, plugins, [Round([PROMPTS[:1], PROMPTS[1:]])], **variables).of(0)
+    assert one + three == alone
+
+
 def test_what_is_refused(tmp_path):
     alone_in_a_process(tmp_path, "vllm_checks:what_is_refused")
+
+
+def test_uneven_collectives(tmp_path):
+    started = forks.Forks(tmp_path, [], {})
+    for rank in range(3):
+        started.start("vllm_checks:uneven_collectives", str(tmp_path), rank, 3)
+    assert started.end(IN_TIME) == [0] * 3, started.written
 
 
 def test_versions_and_the_switch(tmp_path):
@@ -195,7 +251,7 @@ def test_versions_and_the_switch(tmp_path):
 def test_example(tmp_path):
     """Small, with engines in processes of their own; of an odd number of prompts one engine gets more."""
     command = [sys.executable, str(EXAMPLE), *"--prompts 5 --length 40 --new 6 --hidden 64 --layers 2".split()]
-    variables = dict(os.environ, PYTHONPATH=":".join([str(make_entry_points(tmp_path)), *sys.path]))
+    variables = dict(os.environ, PYTHONPATH=":".join([str(entry_points.install(tmp_path, GROUP)), *sys.path]))
     del variables["VLLM_ENABLE_V1_MULTIPROCESSING"]
     done = subprocess.run(
         [*command, "--limit", str(2 * IN_TIME)], env=variables, capture_output=True, text=True, timeout=3 * IN_TIME

@@ -18,18 +18,54 @@ def what_is_refused() -> None:
     from xep.integrations.vllm_all2all import _refusal
 
     def refusal(lora=None, **changed):
-        parallel = dict(tensor_parallel_size=1, pipeline_parallel_size=1, enable_eplb=False, enable_dbo=False,
+        parallel = dict(data_parallel_size=2, pipeline_parallel_size=1, enable_eplb=False, enable_dbo=False,
                         expert_placement_strategy="linear")  # fmt: skip
         parallel.update(changed)
-        return _refusal(types.SimpleNamespace(parallel_config=types.SimpleNamespace(**parallel), lora_config=lora))
+        return _refusal(
+            types.SimpleNamespace(
+                parallel_config=types.SimpleNamespace(**parallel), lora_config=lora, use_v2_model_runner=False
+            )
+        )
 
     assert refusal() is None
     for name, value in (
-        ("tensor_parallel_size", 2), ("pipeline_parallel_size", 2), ("enable_eplb", True), ("enable_dbo", True),
+        ("pipeline_parallel_size", 2), ("enable_dbo", True),
         ("expert_placement_strategy", "round_robin"),
     ):  # fmt: skip
         assert name in refusal(**{name: value}) and str(value) in refusal(**{name: value})
     assert "enable_lora" in refusal(lora=object())
+    eplb = dict(enable_eplb=True, eplb_config=types.SimpleNamespace(use_async=True))
+    assert "eplb_config.use_async: expected False, got True" in refusal(**eplb)
+    eplb["eplb_config"].use_async = False
+    assert refusal(**eplb) is None
+    assert "data_parallel_size: expected 2 or more beside EPLB, got 1" in refusal(**eplb, data_parallel_size=1)
+
+
+def uneven_collectives(folder: str, rank: int, ranks: int) -> None:
+    """Rank r has r + 1 rows; the control is vLLM's own communicator."""
+    import torch
+    import torch.distributed as dist
+    from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
+
+    from xep.integrations.vllm_all2all import XepCommunicator
+
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=ranks)
+    own, ours = (kind(dist.group.WORLD, device_group=dist.group.WORLD) for kind in (CpuCommunicator, XepCommunicator))
+    sizes = [each + 1 for each in range(ranks)]
+    parts = [torch.arange(size * 4, dtype=torch.float32).reshape(size, 4) + 100 * r for r, size in enumerate(sizes)]
+    ids = [part[:, :1].to(torch.int32) for part in parts]
+    with pytest.raises(NotImplementedError):
+        own.all_gatherv(parts[rank], 0, sizes)
+    found = ours.all_gatherv([parts[rank], ids[rank]], 0, sizes)
+    assert torch.equal(found[0], torch.cat(parts)) and torch.equal(found[1], torch.cat(ids))
+    with pytest.raises(NotImplementedError):
+        own.reduce_scatterv(found[0], 0, sizes)
+    everything = torch.cat(parts)
+    assert torch.equal(ours.reduce_scatterv(everything, 0, sizes), parts[rank] * ranks)
+    assert torch.equal(everything, torch.cat(parts))
+    same = ours.reduce_scatterv(torch.full((2 * ranks, 3), rank + 1.0), 0)
+    assert torch.equal(same, torch.full((2, 3), float(sum(sizes))))
+    dist.barrier()
 
 
 def versions_and_the_switch() -> None:

@@ -4,6 +4,7 @@ asked for, round after round, all ranks together."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import pathlib
@@ -17,20 +18,46 @@ MODEL = dict(
 )  # fmt: skip
 
 
-def make_model(path: str, experts: int) -> None:
+def make_models(folder: str, experts: int) -> None:
+    """One of each kind, in a folder of its name."""
     import torch
-    from transformers import AutoModelForCausalLM, Qwen3MoeConfig
+    from transformers import AutoConfig, AutoModelForCausalLM
 
-    torch.manual_seed(5)
-    AutoModelForCausalLM.from_config(Qwen3MoeConfig(**MODEL, num_experts=experts)).save_pretrained(path)
+    for kind, name in (("qwen3_moe", "num_experts"), ("mixtral", "num_local_experts")):
+        torch.manual_seed(5)
+        config = AutoConfig.for_model(kind, **MODEL, **{name: experts})
+        AutoModelForCausalLM.from_config(config).save_pretrained(f"{folder}/{kind}")
 
 
 def register() -> None:
-    """A plugin of vLLM, loaded after that of xep: see vllm_trouble.py."""
+    """A plugin of vLLM, loaded after that of xep: see vllm_trouble.py. Where XEP_TEST_UPSTREAM names a folder, vLLM is
+    as if its files there had been installed. Tensor parallelism goes by gloo: shared memory of vLLM's would stay when a
+    rank ends, under the name that the next run's has."""
+    from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
     from vllm.platforms import current_platform
 
+    CpuCommunicator._all_group_ranks_share_shm_group_name = lambda self: False
+    upstream = os.environ.get("XEP_TEST_UPSTREAM")
+    if upstream:
+        use_upstream(pathlib.Path(upstream))
     if "xep" in current_platform.get_device_communicator_cls():
         type(current_platform).get_device_communicator_cls = classmethod(lambda cls: "vllm_trouble.Communicator")
+
+
+UPSTREAM = (
+    ("vllm.distributed.device_communicators.cpu_communicator", "CpuCommunicator", ("all_gatherv", "reduce_scatterv")),
+    ("vllm.model_executor.layers.fused_moe.experts.cpu_moe", "CPUUnquantizedExperts", ("apply",)),
+)
+
+
+def use_upstream(folder: pathlib.Path) -> None:
+    """What others have imported already gets the new methods."""
+    for name, kind, methods in UPSTREAM:
+        module, file = importlib.import_module(name), folder / f"{name.replace('.', '/')}.py"
+        changed = dict(vars(module))
+        exec(compile(file.read_text(), str(file), "exec"), changed)
+        for method in methods:
+            setattr(getattr(module, kind), method, vars(changed[kind])[method])
 
 
 def write(file: pathlib.Path, text: str) -> None:
@@ -62,11 +89,27 @@ def generate(llm: Any, prompts: list, new: int) -> list:
     return [list(answer.outputs[0].token_ids) for answer in done]
 
 
+def place(rank: int, ranks: int, tensor: int, port: int) -> dict:
+    """Sets environment variables, as a launcher does, and returns vLLM's options. Each rank of a tensor-parallel group
+    has an engine of its own, too, as under torchrun."""
+    if tensor == 1:
+        os.environ.update(VLLM_DP_RANK=str(rank), VLLM_DP_SIZE=str(ranks), VLLM_DP_MASTER_PORT=str(port))
+        return dict(distributed_executor_backend="uni")
+    os.environ.update(
+        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
+    )
+    return dict(
+        distributed_executor_backend="external_launcher",
+        tensor_parallel_size=tensor,
+        data_parallel_size=ranks // tensor,
+    )
+
+
 def be_rank(file: pathlib.Path, rank: int) -> None:
     """file: JSON, as test_vllm.py writes it; answers to round 2 go to FILE.2.RANK."""
     job = json.loads(file.read_text())
-    ranks = job["ranks"]
-    os.environ.update(VLLM_DP_RANK=str(rank), VLLM_DP_SIZE=str(ranks), VLLM_DP_MASTER_PORT=str(job["port"]))
+    ranks, tensor = job["ranks"], job["tensor"]
+    options = {**place(rank, ranks, tensor, job["port"]), **job["options"]}
     from vllm import LLM
 
     llm = LLM(
@@ -79,11 +122,11 @@ def be_rank(file: pathlib.Path, rank: int) -> None:
         max_num_seqs=8,
         enable_expert_parallel=ranks > 1,
         enable_prefix_caching=False,
-        distributed_executor_backend="uni",
+        **options,
     )
     for number, round in enumerate(job["rounds"]):
         write(file.with_suffix(f".trouble.{rank}"), round["trouble"][rank])
-        answers = generate(llm, round["prompts"][rank], job["new"])
+        answers = generate(llm, round["prompts"][rank // tensor], job["new"])
         write(file.with_suffix(f".{number}.{rank}"), json.dumps(answers))
     wait_for_all(file, number, ranks, job["in_time"])
     llm.llm_engine.engine_core.shutdown()

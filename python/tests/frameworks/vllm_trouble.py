@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What the tests do to vLLM's experts, a rank at a time: the file of a rank has the word, as vllm_rank.py writes it.
 
-roll: each token gets the sum of the one before it. raise: this rank has an exception in its experts.
+roll: each token gets the sum of the one before it. raise: this rank has an exception in its experts. stay: experts that
+are to move to other ranks stay where they are.
 """
 
 from __future__ import annotations
@@ -10,16 +11,21 @@ import os
 import pathlib
 
 import torch
+from vllm.distributed.eplb import eplb_state
 
 from xep.integrations.vllm_all2all import XepAll2All, XepCommunicator
 
 REASON = "these experts are out of order"
 
 
+def word_of(rank: int) -> str:
+    file = pathlib.Path(os.environ["XEP_TEST_TROUBLE"]).with_suffix(f".trouble.{rank}")
+    return file.read_text() if file.exists() else ""
+
+
 class Troubled(XepAll2All):
     def combine(self, hidden_states: torch.Tensor, is_sequence_parallel: bool = False) -> torch.Tensor:
-        file = pathlib.Path(os.environ["XEP_TEST_TROUBLE"]).with_suffix(f".trouble.{self.rank}")
-        word = file.read_text() if file.exists() else ""
+        word = word_of(self.rank)
         if word == "raise":
             raise OSError(REASON)
         sums = super().combine(hidden_states, is_sequence_parallel)
@@ -31,3 +37,16 @@ class Communicator(XepCommunicator):
         super().__init__(*arguments, **options)
         if isinstance(self.all2all_manager, XepAll2All):
             self.all2all_manager.__class__ = Troubled
+            watch_experts(self.rank)
+
+
+def watch_experts(rank: int) -> None:
+    """Writes each move: the expert in each place of each layer, before and after it."""
+    move = eplb_state.rearrange_expert_weights_inplace
+
+    def moving(old: torch.Tensor, new: torch.Tensor, *arguments, **options) -> None:
+        if word_of(rank) != "stay":
+            print("experts:", old.tolist(), "->", new.tolist(), flush=True)
+            move(old, new, *arguments, **options)
+
+    eplb_state.rearrange_expert_weights_inplace = moving

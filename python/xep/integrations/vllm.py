@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import os
 
+from . import vllm_eplb
 from .versions import require
 
 _COMMUNICATOR = "xep.integrations.vllm_all2all.XepCommunicator"
@@ -37,4 +38,5 @@ def register() -> None:
             raise
         logging.getLogger("vllm.plugins.xep").warning("xep: off: %s", error)
         return
+    vllm_eplb.allow_option()
     type(current_platform).get_device_communicator_cls = classmethod(lambda cls: _COMMUNICATOR)

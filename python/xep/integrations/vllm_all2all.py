@@ -6,6 +6,10 @@ of it for each of its experts, and sums what they make of it. With few tokens ev
 row for each selection, in the order of experts, weighed where the token came from; the experts write their outputs to
 where the other ranks read them. In both the kernel sees each row with one expert of this rank, and so multiplies none
 in vain. All ranks know how many tokens each of them has, and choose alike.
+
+Beside tensor parallelism the ranks of a tensor-parallel group hold the same tokens. Models that vLLM runs with sequence
+parallelism cut them into as many parts, and dispatch one each. In others each rank dispatches all of them, but to the
+experts of the ranks in its own place of their groups only: vLLM sums what comes back over the group.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ import itertools
 from typing import Any, NamedTuple, Optional
 
 import torch
-from vllm.config import get_current_vllm_config
+from vllm.config import get_current_vllm_config_or_none
 from vllm.distributed.device_communicators.base_device_communicator import All2AllManagerBase
 from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
 from vllm.forward_context import get_forward_context
@@ -24,6 +28,7 @@ from vllm.utils.import_utils import resolve_obj_by_qualname
 
 import xep
 
+from . import vllm_eplb
 from .alarm import Alarm, tell_all
 
 _FEW = 32  # tokens of a rank up to which a step goes by mode ll
@@ -37,10 +42,11 @@ def _refusal(config: Any) -> Optional[str]:
     """What of a configuration does not work over xep, in one sentence."""
     parallel = config.parallel_config
     found = [
-        (parallel.tensor_parallel_size > 1, "tensor_parallel_size", parallel.tensor_parallel_size, "1"),
         (parallel.pipeline_parallel_size > 1, "pipeline_parallel_size", parallel.pipeline_parallel_size, "1"),
-        (parallel.enable_eplb, "enable_eplb", True, "False"),
+        (parallel.enable_eplb and parallel.data_parallel_size == 1, "data_parallel_size", 1, "2 or more beside EPLB"),
+        (parallel.enable_eplb and parallel.eplb_config.use_async, "eplb_config.use_async", True, "False"),
         (parallel.enable_dbo, "enable_dbo", True, "False"),
+        (parallel.enable_eplb and config.use_v2_model_runner, "VLLM_USE_V2_MODEL_RUNNER", 1, "0 beside EPLB"),
         (config.lora_config is not None, "enable_lora", True, "False"),
         (
             parallel.expert_placement_strategy != "linear",
@@ -60,15 +66,41 @@ class XepCommunicator(CpuCommunicator):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        if not self.use_all2all:
+        config = get_current_vllm_config_or_none()
+        if not self.is_ep_communicator or config is None:
             return
-        config = get_current_vllm_config()
+        if not self.use_all2all and not config.parallel_config.enable_eplb:
+            return
         refused = _refusal(config)
         if refused is not None:
             raise ValueError(refused)
         _keep_experts_opaque()
+        if config.parallel_config.enable_eplb:
+            vllm_eplb.prepare()
         _tell_of_errors(resolve_obj_by_qualname(config.parallel_config.worker_cls))
         self.all2all_manager = XepAll2All(self.cpu_group, config)
+
+    def all_gatherv(self, input_: Any, dim: int = 0, sizes: Optional[list[int]] = None) -> Any:
+        """Rows of all ranks, of which rank r has sizes[r]; of each tensor of a list."""
+        if isinstance(input_, list):
+            return [self.all_gatherv(tensor, dim, sizes) for tensor in input_]
+        if dim != 0:
+            raise NotImplementedError(f"all_gatherv: expected dim 0, got {dim}")
+        if sizes is None:
+            return self.all_gather(input_, 0)
+        most = max(sizes)
+        padded = input_.new_zeros((most, *input_.shape[1:]))
+        padded[: input_.shape[0]] = input_
+        parts = self.all_gather(padded, 0).split(most)
+        return torch.cat([part[:size] for part, size in zip(parts, sizes)])
+
+    def reduce_scatterv(self, input_: torch.Tensor, dim: int = -1, sizes: Optional[list[int]] = None) -> torch.Tensor:
+        """This rank's rows of the sum over ranks: sizes[rank] of them, or as many as every other rank."""
+        if dim not in (0, -input_.dim()):
+            raise NotImplementedError(f"reduce_scatterv: expected dim 0, got {dim}")
+        sizes = sizes or [input_.shape[0] // self.world_size] * self.world_size
+        sums = self.all_reduce(input_.clone(memory_format=torch.contiguous_format))
+        return sums.split(sizes)[self.rank_in_group]
 
     def allocate_combine_input(
         self, shape: tuple, dtype: torch.dtype, device: torch.device, is_sequence_parallel: bool = False
@@ -105,7 +137,9 @@ class XepAll2All(All2AllManagerBase):
             self._group = xep.Group(cpu_group)
         self._buffers: dict[tuple, xep.Buffer] = {}
         self._way: Optional[_Way] = None
-        self._experts = config.model_config.get_num_experts()
+        redundant = config.parallel_config.eplb_config.num_redundant_experts
+        self._experts = config.model_config.get_num_experts() + redundant
+        self._elsewhere = self._experts_of_other_places()
 
     # ---- what vLLM calls ----
 
@@ -119,8 +153,10 @@ class XepAll2All(All2AllManagerBase):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """[T, H], [T, K], [T, K] -> rows [N, H], their weights [N, 1], their local experts [N, 1]."""
         with self._alarm:
-            self._check(hidden_states, is_sequence_parallel, extra_tensors)
+            self._check(hidden_states, extra_tensors)
             x, idx = hidden_states.contiguous(), topk_ids.to(torch.int64).contiguous()
+            if self._elsewhere is not None and not is_sequence_parallel:
+                idx = idx.masked_fill(self._elsewhere[idx], -1)
             weights = topk_weights.to(torch.float32).contiguous()
             few = _most_tokens() <= _FEW
             buffer = self._buffer_of(x, idx.shape[1], few)
@@ -185,10 +221,21 @@ class XepAll2All(All2AllManagerBase):
 
     # ---- of its life ----
 
-    def _check(self, x: torch.Tensor, is_sequence_parallel: bool, extra_tensors: Optional[list]) -> None:
-        if is_sequence_parallel or extra_tensors is not None:
-            what = "sequence parallelism" if is_sequence_parallel else "tokens with scales or LoRA"
-            raise NotImplementedError(f"expert parallelism by xep: {what} are not supported")
+    def _experts_of_other_places(self) -> Optional[torch.Tensor]:
+        """Of each expert, whether its rank has another place in its tensor-parallel group than this one; None where
+        such a group is one rank."""
+        size, place = self.tp_group.world_size, self.tp_group.rank_in_group
+        if size == 1:
+            return None
+        found = torch.ones(self._experts, dtype=torch.bool)
+        for rank in range(place, self.world_size, size):
+            first, count = xep.expert_range(self._experts, self.world_size, rank)
+            found[first : first + count] = False
+        return found
+
+    def _check(self, x: torch.Tensor, extra_tensors: Optional[list]) -> None:
+        if extra_tensors is not None:
+            raise NotImplementedError("expert parallelism by xep: tokens with scales or LoRA are not supported")
         if x.dtype not in _TYPES:
             raise NotImplementedError(f"expert parallelism by xep: tokens of {x.dtype} are not supported")
 
@@ -214,9 +261,9 @@ class XepAll2All(All2AllManagerBase):
 
 
 def _most_tokens() -> int:
-    """Of any rank, in this step."""
+    """That any rank dispatches in this step."""
     metadata = get_forward_context().dp_metadata
-    return _FEW + 1 if metadata is None else int(metadata.num_tokens_across_dp_cpu.max())
+    return _FEW + 1 if metadata is None else max(metadata.get_chunk_sizes_across_dp_rank())
 
 
 def _sums(y: torch.Tensor, row: torch.Tensor, rows: int) -> torch.Tensor:
