@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /**
- * The oracle: what every dispatch and combine must give, worked out from scratch by plain loops, one row at a time. It
- * shares no code with the library, so that the two are not wrong in the same way. xep_perf --check, the simulator and
- * the tests on ranks compare with it, byte for byte.
+ * The oracle: what every dispatch and combine must give, computed by plain loops, one row at a time. It shares no code
+ * with the library, so that the two do not share mistakes. xep_perf --check, the simulator and the tests on ranks
+ * compare with it, byte for byte.
  *
  * The truth is xep.h: which rows arrive where and in which order (oracle_recv.h), what the cast makes of them
  * (oracle_cast.h), what xep_layout() counts (oracle_layout.c). Sums are made in fp32 from +0: bias 0, bias 1, then by

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * In fp32 arithmetic, one element after the other: the order of operations is part of the definition in xep.h, as q
- * depends on how the factor was rounded.
+ * Casts in fp32 arithmetic, one element after the other: the order of operations is part of the definition in xep.h, as
+ * q depends on how the factor was rounded.
  */
 #include "oracle_cast.h"
 
@@ -44,13 +44,13 @@ static uint32_t group_of(const oracle_shape_t *shape)
     return group == 0 ? shape->hidden : group;
 }
 
-/* The last group may be short; it has a scale all the same. */
+/* The last group may be short, but has a scale, too. */
 static uint32_t groups_of(const oracle_shape_t *shape)
 {
     return (shape->hidden + group_of(shape) - 1) / group_of(shape);
 }
 
-/* The type that arrives, which is not the one that was sent where rows are cast on their way. */
+/* The type that arrives: another one than was sent if rows are cast on their way. */
 xep_dtype_t oracle_received_dtype(const oracle_shape_t *shape)
 {
     return shape->quant == XEP_QUANT_NONE ? shape->dtype : casts[shape->quant].dtype;
@@ -82,8 +82,8 @@ uint32_t oracle_received_scales(const oracle_shape_t *shape)
 /* ---- DeepEP's: e4m3, groups of 128 ---- */
 
 /*
- * The scale of a group, and in *factor_p what its elements are multiplied by. A power of two is found by doubling, and
- * not by its bits as the library does; below 2^-30 it never falls, as amax is 1e-4 at least.
+ * The scale of a group, and in *factor_p the factor of its elements. A power of two is found by doubling, not by its
+ * bits as in the library; it is never below 2^-30, as amax is at least 1e-4.
  */
 static float scale_of(const oracle_shape_t *shape, float amax, float *factor_p)
 {
@@ -105,7 +105,7 @@ static float cast_group(const oracle_shape_t *shape, const void *row, uint32_t f
 
     for (uint32_t h = from; h < end; h++) {
         const float magnitude = fabsf(oracle_element(row, shape->dtype, h));
-        if (magnitude > amax) amax = magnitude; /* not fmaxf(), which gives way to a signalling NaN */
+        if (magnitude > amax) amax = magnitude; /* not fmaxf(), which ignores a NaN */
     }
     scale = scale_of(shape, amax, &factor);
     for (uint32_t h = from; h < end; h++) q[h] = oracle_float_to_e4m3(oracle_element(row, shape->dtype, h) * factor);
@@ -126,7 +126,10 @@ static void cast_row_deepep(const oracle_shape_t *shape, const void *row, uint8_
 
 /* ---- all others ---- */
 
-/* The nearest number of the type by its definition, in double: multiples of a place, whose size the exponent tells. */
+/*
+ * The nearest number of the type by its definition, in double: a multiple of the last place, which the exponent
+ * determines.
+ */
 static double nearest(const struct cast *cast, double value)
 {
     int exponent = 0;
@@ -171,14 +174,14 @@ static float amax_of(const oracle_shape_t *shape, const void *row, uint32_t from
     return amax;
 }
 
-/* The one NaN, whatever arithmetic made of it. */
+/* Stores the canonical NaN for any NaN. */
 static void set_scale(uint32_t *word, float scale)
 {
     memcpy(word, &scale, sizeof scale);
     if (isnan(scale)) *word = 0x7fc00000;
 }
 
-/* The scale of a group, stored; returns what its elements are multiplied by. */
+/* Stores the scale of a group; returns the factor of its elements. */
 static float scale_group(const oracle_shape_t *shape, float amax, float inverse, uint32_t g, uint32_t *scales)
 {
     const struct cast *cast = &casts[shape->quant];
@@ -230,7 +233,7 @@ static void cast_row(const oracle_shape_t *shape, const void *row, uint8_t *q, u
     }
 }
 
-/* Bytes of scales are four in a word, the first in the lowest byte; bytes that are left over are 0. */
+/* A word has four scales of a byte, the first in the lowest byte; unused bytes are 0. */
 void oracle_cast_row(const oracle_shape_t *shape, const void *row, uint8_t *q, uint32_t *scales)
 {
     memset(scales, 0, oracle_received_scales(shape) * sizeof *scales);

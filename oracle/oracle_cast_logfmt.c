@@ -14,7 +14,7 @@ static size_t least(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* A NaN is as unfit as an Inf. */
+/* A NaN cannot be coded, nor can an Inf. */
 static void span_of(const uint16_t *row, size_t from, size_t to, double *largest, double *smallest)
 {
     *largest = 0, *smallest = INFINITY;
@@ -27,7 +27,7 @@ static void span_of(const uint16_t *row, size_t from, size_t to, double *largest
 }
 
 /*
- * low and high are logarithms of magnitudes. A group of one magnitude has no span: it cannot be coded, and so its chunk
+ * low and high are logarithms of magnitudes. A group of one magnitude has no span and cannot be coded: its chunk
  * travels as it is.
  */
 static int group_can(const uint16_t *row, size_t from, size_t to, double *low, double *high)
@@ -41,7 +41,7 @@ static int group_can(const uint16_t *row, size_t from, size_t to, double *low, d
     return *low < *high;
 }
 
-/* There and back at once: the code is computed and, as the receiver has it, turned into a number. */
+/* Computes the code of a number, and the number that the receiver makes of it. */
 static uint16_t journey(uint16_t bits, double low, double high, int *most_code)
 {
     double step = (high - low) / 510, magnitude = fabs((double)oracle_bf16_to_float(bits));
@@ -62,7 +62,7 @@ static int chunk_can(const uint16_t *row, size_t from, size_t end, size_t coded)
     return can;
 }
 
-/* The bytes are counted as the format has them: two numbers for each group, then each chunk coded or as it was. */
+/* Counts the bytes of the format: two numbers for each group, then each chunk, coded or as it was. */
 size_t oracle_logfmt_journey(const uint16_t *row, size_t channels, uint16_t *arrived, int *most_code_p)
 {
     size_t chunk = channels % 1024 == 0 ? 1024 : 512, bytes = (channels + GROUP - 1) / GROUP * 4;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Counts are compared before rows: a wrong count would show as rows that are wrong in a way that explains nothing. */
+/* Counts are compared before rows: after a wrong count the differences between rows explain nothing. */
 #include "oracle_check.h"
 
 #include <stdlib.h>
@@ -10,8 +10,8 @@
 #include "oracle_number.h"
 
 /*
- * The scratch of one row, for every row that is compared. difference is the caller's; it is empty from here on, and
- * names this rank. recv may be NULL where tokens are only counted.
+ * Allocates scratch memory for one row. difference is the caller's; it is emptied and names this rank. recv may be NULL
+ * if tokens are only counted.
  */
 void oracle_check_open(oracle_check_t *check, const oracle_shape_t *shape, uint32_t rank, const xep_recv_t *recv,
                        oracle_difference_t *difference)
@@ -47,8 +47,8 @@ void oracle_check_close(oracle_check_t *check)
 }
 
 /*
- * All tokens of all ranks in the order in which rows arrive, so that who visits need only count. Returns at the first
- * that differs.
+ * Visits all tokens of all ranks in the order in which rows arrive, so that visitors need only count. Returns at the
+ * first difference.
  */
 int oracle_check_each(oracle_check_t *check,
                       int (*visit)(oracle_check_t *check, void *arg, uint32_t src, uint64_t token), void *arg)
@@ -68,7 +68,7 @@ int32_t oracle_check_local(const oracle_check_t *check, int32_t expert)
     return expert >= 0 ? check->local[expert] : -1;
 }
 
-/* An alignment of 0 is none. */
+/* An alignment of 0 means none. */
 uint64_t oracle_check_align(const oracle_check_t *check, uint64_t rows)
 {
     const uint64_t alignment = check->shape->alignment != 0 ? check->shape->alignment : 1;
@@ -82,7 +82,7 @@ int oracle_check_number(const oracle_check_t *check, const char *array, uint64_t
     return oracle_differ_number(check->difference, array, row, column, (int64_t)expected, (int64_t)got);
 }
 
-/* A row is dense where it is a multiple of 64 bytes; one that is read in place is where it is. */
+/* Rows are dense if they are multiples of 64 bytes; a row that is read in place has its own address. */
 static uint64_t stride_of(const oracle_shape_t *shape, const xep_recv_t *recv)
 {
     return recv->row != NULL ? 0 : (oracle_received_bytes(shape) + 63) / 64 * 64;
@@ -136,7 +136,7 @@ static int64_t idx_of(const xep_recv_t *recv, uint64_t row, uint32_t k)
                                              : ((const int64_t *)recv->topk_idx)[at];
 }
 
-/* A weight is looked at as a row of one element, so its column is told afterwards. */
+/* A weight is compared as a row of one element, so its column is set afterwards. */
 int oracle_check_selection(const oracle_check_t *check, uint64_t row, uint32_t k, int64_t expert, float weight)
 {
     const xep_recv_t *recv = check->recv;
@@ -150,8 +150,8 @@ int oracle_check_selection(const oracle_check_t *check, uint64_t row, uint32_t k
 }
 
 /*
- * One by one: the scales of a row need not be side by side. Padded and by column each expert has a block of its own, as
- * long as R * room rows need; else the strides say everything.
+ * Compares scales one by one, as those of a row need not be adjacent. Padded and by column, each expert has its own
+ * block for R * room rows; else the strides say everything.
  */
 static int check_scales(const oracle_check_t *check, uint64_t row)
 {
@@ -171,8 +171,8 @@ static int check_scales(const oracle_check_t *check, uint64_t row)
 }
 
 /*
- * Source first: a row of another token would differ in x as well, and say less. The row is made again from (rank,
- * token), and cast where it was cast on its way, for each comparison: nothing of what was sent is kept.
+ * Compares the source first: a row of another token would differ in x, too, and say less. Each row is made again from
+ * (rank, token), and cast if it was cast on its way: nothing that was sent is kept.
  */
 int oracle_check_row(oracle_check_t *check, uint64_t row, uint32_t src, uint64_t token)
 {
@@ -188,7 +188,7 @@ int oracle_check_row(oracle_check_t *check, uint64_t row, uint32_t src, uint64_t
            check_scales(check, row);
 }
 
-/* Only their experts are looked at, which must be -1: what else is in such rows is not promised. */
+/* Checks only their experts, which must be -1: nothing else is promised of such rows. */
 int oracle_check_unused(const oracle_check_t *check, uint64_t first, uint64_t end)
 {
     for (uint64_t row = first; row < end; row++)

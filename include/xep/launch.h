@@ -18,7 +18,7 @@ typedef struct xep_launch {
     void *kernel;
     uint32_t blocks, threads; /* threads of a block */
     uint32_t shared_bytes;
-    uint32_t follows; /* 1: may begin before the kernel that was launched before it ends, and waits itself for that */
+    uint32_t follows; /* 1: may begin before the previous kernel ends, and waits for that itself */
     void *stream;
     void *args;
 } xep_launch_t;
@@ -26,8 +26,8 @@ typedef struct xep_launch {
 typedef struct xep_device xep_device_t;
 
 /**
- * What a mode sees of the device that its regions lie on. Nothing here waits for the device but sync. An error has set
- * its sentence in this thread.
+ * What a mode sees of the device that its regions lie on. Only sync waits for the device. A function that fails has set
+ * the reason in this thread.
  */
 typedef struct xep_device_ops {
     size_t size; /* of this struct; must be equal in mode and library */
@@ -49,32 +49,37 @@ typedef struct xep_device_ops {
 
     xep_status_t (*launch)(xep_device_t *device, const xep_launch_t *launch);
 
-    /** Enqueues a copy, to or from the device, of rows of so many bytes, from_stride and to_stride bytes apart. */
+    /** Enqueues a copy of rows to or from the device: bytes of each row, from_stride and to_stride apart. */
     xep_status_t (*copy)(xep_device_t *device, void *to, size_t to_stride, const void *from, size_t from_stride,
                          size_t bytes, size_t rows, void *stream);
 
     /** Enqueues setting bytes of device memory to a value. */
     xep_status_t (*fill)(xep_device_t *device, void *to, uint8_t value, size_t bytes, void *stream);
 
-    /** What is enqueued on stream from now on comes after all that was before the last mark. Errors: check_stream. */
+    /** Orders later work on stream after all work before the last mark. Errors: as check_stream. */
     xep_status_t (*after_mark)(xep_device_t *device, void *stream);
     xep_status_t (*mark)(xep_device_t *device, void *stream);
 
-    /** A stream of the device's own, whose work comes after that of stream; after join that comes after its work. */
+    /**
+     * Gives a stream of the device, whose work comes after stream's work so far; join orders later work of stream after
+     * it.
+     */
     xep_status_t (*branch)(xep_device_t *device, void *stream, void **beside_p);
     xep_status_t (*join)(xep_device_t *device, void *stream);
 
-    /** XEP_OK, or XEP_ERR_INVALID: no stream, or the argument called name no memory, of this device. NULL is. */
+    /**
+     * XEP_ERR_INVALID: the stream, or the memory of the argument called name, is not of this device. NULL is accepted.
+     */
     xep_status_t (*check_stream)(xep_device_t *device, void *stream);
     xep_status_t (*check)(xep_device_t *device, const char *name, const void *address);
 
-    /** Whether what is enqueued on stream is kept for a graph, and not done now. */
+    /** Whether stream is being captured into a graph. */
     int (*is_captured)(xep_device_t *device, void *stream);
 
-    /** Waits until the device has done all that was enqueued. */
+    /** Waits until the device has done all enqueued work. */
     xep_status_t (*sync)(xep_device_t *device);
 
-    /** XEP_OK, or XEP_ERR_INVALID: the argument called name is memory of a device, this one or another. NULL is not. */
+    /** XEP_ERR_INVALID: the argument called name is memory of a device, this one or another. NULL is accepted. */
     xep_status_t (*check_host)(xep_device_t *device, const char *name, const void *address);
 } xep_device_ops_t;
 
@@ -82,7 +87,7 @@ struct xep_device {
     const xep_device_ops_t *ops;
     uint32_t multiprocessors;
     uint32_t shared_bytes; /* most dynamic shared memory of a block */
-    const uint32_t *stop;  /* pinned: once it is not 0, kernels wait for nobody any more */
+    const uint32_t *stop;  /* pinned: once it is not 0, kernels stop waiting */
 };
 
 #ifdef __cplusplus

@@ -37,7 +37,7 @@ extern "C" {
 /** The shape of a buffer: the params with every default filled in, and the place of every rank. */
 typedef struct xep_shape {
     uint32_t rank, nranks;
-    /* Ranks of one node map each other's heaps, and ranks of different nodes do not. The core has seen to it. */
+    /* Ranks of one node map each other's heaps, and ranks of different nodes do not: the core makes sure. */
     uint32_t nodes;
     const uint32_t *node;       /* [R] node of each rank, 0 .. nodes - 1, in the order of their lowest ranks */
     const uint32_t *place;      /* [R] place of each rank among the ranks of its node, from 0 */
@@ -72,18 +72,20 @@ typedef struct xep_shape {
     int in_pieces; /* dispatches may come in pieces (XEP_BUFFER_PIECES); never by nodes */
 } xep_shape_t;
 
-/** Of so many tokens, each with topk different experts, those that select some of these, where all are as likely. */
+/**
+ * Expects how many of tokens, each with topk different experts, select at least one of these; all are equally likely.
+ */
 static inline double xep_even_tokens(double tokens, double these, double all, uint32_t topk)
 {
-    /* drawn without putting any back: the k-th misses these with the chance that is left when k others are gone */
+    /* drawing without replacement: the chance that the k-th draw misses these, too, after k misses */
     double missed = 1;
     for (uint32_t k = 0; k < topk && missed > 0; k++) missed *= all - these - k > 0 ? (all - these - k) / (all - k) : 0;
     return tokens * (1 - missed);
 }
 
 /**
- * What a dispatch, or a combine, costs on the path of a shape: its rows, and the messages besides, which are counts,
- * heads and words. Sizes are those of the largest rows of the shape.
+ * What a dispatch or a combine costs on the path of a shape: its rows, and other messages (counts, heads and words).
+ * Sizes are those of the largest rows of the shape.
  */
 typedef struct xep_traffic {
     int by_nodes;     /* rows go once to each node, by a forwarder; in a combine it sums them. 0: once to each rank */
@@ -126,19 +128,21 @@ typedef enum { XEP_SIMD_SCALAR, XEP_SIMD_AVX2, XEP_SIMD_AVX512, XEP_SIMD_AVX512V
 #define XEP_NO_SLOT UINT32_MAX
 #define XEP_NO_RANK UINT32_MAX
 
-/** Whether what an operation waits for is the first that a rank sends in it; others read it, so values never change. */
+/**
+ * Whether an operation waits for the first thing that a rank sends in it. Other ranks read it, so values never change.
+ */
 typedef enum xep_opens {
     XEP_OPENS_NOT = 0,      /* it comes later: a rank that is late has begun the operation */
     XEP_OPENS_DIRECTLY = 1, /* it is: one that is late may not have */
-    XEP_OPENS_THROUGH = 2   /* it is, and comes through another rank for some of those who are late */
+    XEP_OPENS_THROUGH = 2   /* it is, and for some late ranks comes through another rank */
 } xep_opens_t;
 
 /**
- * For which ranks an operation waits, and how long it has waited for each. A mode that leaves it alone works, and its
- * waits count for nobody (xep_buffer_waits()).
+ * For which ranks an operation waits, and how long it has waited for each. If a mode does not use it,
+ * xep_buffer_waits() shows no waits.
  */
 typedef struct xep_late {
-    uint32_t count;  /* set by the mode: how many ranks' words it did not find when it looked last */
+    uint32_t count;  /* set by the mode: how many ranks' words were missing at its last look */
     uint32_t *ranks; /* [R] set by the mode: which ranks these are */
     /* set by the core: when a caller began to wait for them, 0 if no caller waits; the mode sets it to 0 when count
      * becomes 0 */
@@ -155,7 +159,10 @@ typedef struct xep_ranks {
     const uint32_t *rank; /* [count] */
 } xep_ranks_t;
 
-/** How an operation is without a rank. Nothing is sent to the rank, waited for from it, or read of its rows. */
+/**
+ * How an operation goes on without a rank: it sends nothing to it, waits for nothing from it and reads none of its
+ * rows.
+ */
 enum {
     XEP_OUT_SILENT = 1, /* nothing that it said counts */
     XEP_OUT_HEARD = 2   /* its first word counts, as some rank may have acted on it; its last one does not */
@@ -166,8 +173,10 @@ typedef struct xep_op {
     xep_op_kind_t kind;
     uint32_t slot;        /* slot of this rank, 0 .. slots-1; peers may use other ones for the same operation */
     uint32_t cached_slot; /* dispatch: slot of the handle whose routing is used again, or XEP_NO_SLOT */
-    /* calls of this buffer that this rank has refused so far. Where ranks differ it is not the same call everywhere:
-     * the mode ends the operation with XEP_ERR_MISMATCH on all ranks, and leaves the most of any rank here */
+    /*
+     * calls of this buffer that this rank has refused so far. If ranks differ, this is not the same call everywhere:
+     * the mode ends the operation with XEP_ERR_MISMATCH on all ranks, and sets this to the highest number of any rank
+     */
     uint32_t refused;
     uint64_t epoch; /* 1, 2, ... over the operations of the buffer; the same on every rank */
     /* 0, 1, ... over the dispatches and next pieces of the buffer; the core begins turn n only after turn n - slots is
@@ -179,26 +188,32 @@ typedef struct xep_op {
      * without out; NULL: it has none */
     const xep_combine_args_t *combine;
     int32_t timeout_ms; /* its deadline; < 0: none */
-    /* of the slot: zeroed before a dispatch, which fills all of it in one go, size included, as soon as it knows the
-     * rows and their places; read by combine; written anew by next */
+    /*
+     * of the slot: zeroed before a dispatch, which fills all of it at once, size included, as soon as it knows the rows
+     * and their places; read by combine; filled again by next
+     */
     xep_recv_t *recv;
     void *state; /* [state_bytes] of the mode, zeroed before dispatch or combine */
     xep_late_t late;
-    /* the ranks that this operation is with: all, but for those that are out; and those whose first word counts, which
-     * are XEP_OUT_HEARD besides. Set before it begins; a rank may leave them between two calls of progress */
+    /*
+     * with: the ranks that take part in this operation, all but those that are out. heard: these and the ranks with
+     * XEP_OUT_HEARD, whose first word counts. Set before it begins; a rank may leave between two calls of progress
+     */
     xep_ranks_t with, heard;
-    /* of the others: [R] XEP_OUT_* for a rank that it is without, 0 for those that it is with; NULL: it is with all */
+    /* [R] XEP_OUT_* of each rank, 0 for those that take part; NULL: all do */
     const uint8_t *out;
     /* set by the core together with out, where a rank is added whose word others had: what they have concluded is the
      * verdict here, too, whatever the words say that are here; refused is as they have it */
     int is_ruled;
     xep_status_t ruling;
-    /* rows at the end of x that are not there yet, with all else from the biases on; the core lowers it between two
-     * calls of progress. Always 0 where the mode does not say begins_early */
+    /*
+     * rows at the end of x that are not there yet, nor are the biases and what follows them; the core lowers it between
+     * two calls of progress. Always 0 if begins_early is not set
+     */
     uint64_t coming;
 } xep_op_t;
 
-/** For one rank; with has them all. */
+/** Asks for one rank; loops use with. */
 static inline int xep_op_is_without(const xep_op_t *op, uint32_t rank)
 {
     return op->out != NULL && op->out[rank] != 0;
@@ -211,8 +226,10 @@ typedef void (*xep_parallel_fn)(void *arg, uint32_t thread, uint32_t nthreads);
 struct xep_env {
     size_t size; /* of this struct */
     const xep_shape_t *shape;
-    /* this rank's heap. When a buffer is created it is all zeros, with its pages not yet touched if the system allows
-     * (see prefault). After a reset it is as it was before, and epochs go on */
+    /*
+     * this rank's heap. When a buffer is created it is all zeros, with untouched pages if the system allows (see
+     * prefault). A reset leaves it as it was, and epochs go on
+     */
     void *heap;
     uint64_t heap_bytes;
     xep_region_t regions[XEP_REGIONS]; /* the parts of the heap that heap_size asked for */
@@ -220,17 +237,19 @@ struct xep_env {
     xep_device_t *device; /* NULL: all regions are host memory */
     uint32_t threads;     /* of the team; with a device: multiprocessors to use */
     xep_simd_t simd;      /* widest kernels to use */
-    /* a dispatch that writes at least so many bytes, or a combine that loads and writes as many, stores them past the
-     * caches; UINT64_MAX: none does */
+    /*
+     * a dispatch that writes at least so many bytes, or a combine that loads and writes as many, bypasses the caches;
+     * UINT64_MAX: none does
+     */
     uint64_t stream_bytes;
 
     /** Runs fn(arg, 0 .. threads-1, threads) on the team and returns when all have finished. Must not be nested. */
     void (*parallel)(const xep_env_t *env, xep_parallel_fn fn, void *arg);
 
     /**
-     * Makes the pages present, in this process, of bytes that it will touch in its own heap or in that of a mapped
-     * peer: those of peers not before all have opened their modes. It stops at the limit of XEP_PREFAULT. Slow: for
-     * open, and for what is first used.
+     * Makes pages present in this process that it will touch, in its own heap or in that of a mapped peer; in a peer's
+     * only after all ranks have opened their modes. It stops at the limit of XEP_PREFAULT. Slow: for open, and for
+     * memory at its first use.
      */
     void (*prefault)(const xep_env_t *env, void *base, uint64_t bytes);
 
@@ -240,7 +259,7 @@ struct xep_env {
     /**
      * Sets the sentence that xep_last_error() returns for an error of op, or of this call if op is NULL; returns
      * status. With format NULL op keeps the sentence it has, or else takes the one that the wire has just set in this
-     * thread: for an error of the wire that the mode returns later than it met it.
+     * thread: for an error of the wire that the mode returns only later.
      */
     xep_status_t (*fail)(const xep_env_t *env, xep_op_t *op, xep_status_t status, const char *format, ...)
         __attribute__((format(printf, 4, 5)));
@@ -249,8 +268,10 @@ struct xep_env {
     void (*log)(const xep_env_t *env, xep_log_level_t level, const char *format, ...)
         __attribute__((format(printf, 3, 4)));
 
-    /* whether a trace is written (XEP_TRACE): without one a mode reads no clock for it and does not call span. The
-     * same from open to close */
+    /*
+     * whether a trace is written (XEP_TRACE); without one a mode neither reads the clock for it nor calls span. The
+     * same from open to close
+     */
     int tracing;
 
     /**
@@ -263,8 +284,10 @@ struct xep_env {
 
     int checks_rows; /* XEP_CHECK_ROWS: rows that peers read in place are looked at again when they may change */
 
-    /* NULL: operations are with all ranks, or fail. Else [R] 1 for a rank that is out of all operations that begin: it
-     * reads nothing any more. Only with it: */
+    /*
+     * NULL: all ranks take part in all operations. Else [R] 1 for a rank that is out of all operations that begin: it
+     * reads nothing any more. Only if it is not NULL, the functions up to leave_out:
+     */
     const uint8_t *out;
 
     /** Whether others have told this rank that it is out. */
@@ -274,53 +297,53 @@ struct xep_env {
     int (*has_ended)(const xep_env_t *env, uint32_t rank);
 
     /**
-     * Op is without rank, whose last word is here, but what it brings is of no use to the others. Rank is out of all
-     * operations that begin, and all survivors come to the same. As XEP_OUT_HEARD, from now on.
+     * Excludes rank, which is out of all operations that begin, from op, too: its last word is here, but its rows are
+     * of no use to the others. From now on it is XEP_OUT_HEARD. All survivors decide the same.
      */
     void (*leave_out)(const xep_env_t *env, xep_op_t *op, uint32_t rank);
 
     /**
-     * NULL: no rank sleeps. Else to be called after a word was stored for a mapped rank, which may sleep until then:
-     * on hosts with more ranks than processors those who wait leave these to the others. It would wake up by itself,
-     * but late.
+     * NULL: no rank sleeps. Else to be called after storing a word for a mapped rank, which may sleep until then: on
+     * hosts with more ranks than processors, waiting ranks leave these to the others. It would wake up by itself, but
+     * late.
      */
     void (*rouse)(const xep_env_t *env, uint32_t rank);
 
     /**
-     * NULL: nobody asks. Else: all rows that rank sends in the dispatch op are where op->recv has them, by rank, with
-     * their scales, and stay as they are. Does not wait; again: a no-op.
+     * NULL: not needed. Else the mode says: all rows that rank sends in the dispatch op are where op->recv shows them,
+     * by rank, with their scales, and will not change. Does not wait; a second call is a no-op.
      */
     void (*rows_came)(const xep_env_t *env, const xep_op_t *op, uint32_t rank);
 
-    /* rows that receivers can use one by one are told of each time so many bytes are on their way */
+    /* rows that receivers can use one by one are announced each time so many bytes are on their way */
     uint64_t part_bytes;
 };
 
-/** How much of what a rank says in an operation is here. */
+/** Which words of a rank in an operation are here. */
 typedef enum {
     XEP_HOLDS_NOTHING,
     XEP_HOLDS_FIRST, /* its first word, where there are two: what the others compute with */
-    XEP_HOLDS_ALL    /* its last word, or only one: all that it brings is there */
+    XEP_HOLDS_ALL    /* its last or only word: all its rows are there */
 } xep_holds_t;
 
 /**
- * What a mode does so that a buffer can go on without ranks (XEP_ON_FAILURE_MASK). In an operation there is one word of
- * each rank by which all that it brings is known to be there, and there may be another one before.
+ * What a mode does so that a buffer can go on without ranks (XEP_ON_FAILURE_MASK). In an operation each rank has a last
+ * word, which says that all its rows are there, and may have a first word before it.
  */
 typedef struct xep_mask_ops {
     /** Which of rank's words for op are here. */
     xep_holds_t (*holds)(void *mode, const xep_op_t *op, uint32_t rank);
 
     /**
-     * The last word of rank, which is dead or out, is at some rank: takes it from there, if it is not here. What it
-     * announces is used as always. XEP_ERR_PROTOCOL: nobody has it.
+     * Some rank has the last word of rank, which is dead or out: fetches it from there, if it is not here. What it
+     * announces is used as always. XEP_ERR_PROTOCOL: no rank has it.
      */
     xep_status_t (*fetch)(void *mode, xep_op_t *op, uint32_t rank);
 
     /**
-     * What op has concluded from the words of all that it is with, and will end with unless it fails: XEP_OK, or an
-     * error that all ranks get. XEP_INPROGRESS: it waits for words, or has not come so far. NULL: the mode goes on
-     * without ranks only where all map one another.
+     * The verdict of op, made from the words of all ranks that take part, with which it will end unless it fails:
+     * XEP_OK, or an error that all ranks get. XEP_INPROGRESS: words are missing, or it has not looked yet. NULL: the
+     * mode goes on without ranks only if all map one another.
      */
     xep_status_t (*verdict)(void *mode, const xep_op_t *op);
 
@@ -331,21 +354,21 @@ typedef struct xep_mask_ops {
 /** What a mode does so that peers may read rows in place (XEP_BUFFER_SEND_MEMORY). */
 typedef struct xep_place_ops {
     /**
-     * Tells where rows of the next dispatch may be written, and the bytes between them; the same until a dispatch has
-     * taken it. XEP_INPROGRESS: peers have not yet released rows that are there; call again. XEP_ERR_BUSY: all of it
-     * has rows that this rank has not released. An error has set its sentence.
+     * Returns where rows of the next dispatch may be written, and the bytes between them; the same until a dispatch has
+     * used it. XEP_INPROGRESS: peers have not yet released rows there; call again. XEP_ERR_BUSY: all of it has rows
+     * that this rank has not released. After an error the reason is set.
      */
     xep_status_t (*memory)(void *mode, void **base_p, size_t *stride_p);
 
-    /** A slot's handle ends: this rank reads no rows of its dispatch any more. */
+    /** The handle of a slot ends: this rank no longer reads rows of its dispatch. */
     void (*release)(void *mode, uint32_t slot);
 } xep_place_ops_t;
 
-/** How much of an operation's rows a mode wants there when it begins. */
+/** Which rows of an operation must be there when it begins. */
 typedef enum xep_begins {
     XEP_BEGINS_WITH_ALL = 0,
     XEP_BEGINS_EARLY = 1,  /* none; the call returns when it has begun */
-    XEP_BEGINS_IN_CALL = 2 /* none; the call takes it further until all are there, so that it has sent what it can */
+    XEP_BEGINS_IN_CALL = 2 /* none; the call advances it until all are there, so that it has sent what it can */
 } xep_begins_t;
 
 typedef struct xep_plugin {
@@ -361,11 +384,11 @@ typedef struct xep_plugin {
     const char *brief;        /* one line that describes the mode, for xep_info */
 
     /**
-     * Tells the bytes and the alignment of the regions that this shape needs (all zero before the call; 0 bytes: the
+     * Returns the bytes and the alignment of the regions that this shape needs (all zero before the call; 0 bytes: the
      * region is not needed), and how many rows a slot can hold. The same on every rank, as all heaps have one layout:
      * it may depend on the nodes, but not on rank and local_experts. xep_buffer_size() knows no nodes, and asks twice:
-     * for rank 0 of a single node, and of as many nodes as ranks; the latter by nodes, if the mode knows that, and with
-     * the most feeders that there can be.
+     * for rank 0 of a single node, and of as many nodes as ranks; the latter by nodes, if the mode supports that, and
+     * with as many feeders as possible.
      */
     xep_status_t (*heap_size)(const xep_shape_t *shape, xep_region_t regions[XEP_REGIONS], uint64_t *recv_rows_p);
 
@@ -389,43 +412,44 @@ typedef struct xep_plugin {
     xep_status_t (*combine)(void *mode, xep_op_t *op);
 
     /**
-     * Takes the operation as far as it goes without waiting. XEP_INPROGRESS: not done, call again. XEP_OK: done.
+     * Advances the operation as far as it goes without waiting. XEP_INPROGRESS: not done, call again. XEP_OK: done.
      * XEP_ERR_OVERFLOW, XEP_ERR_MISMATCH, XEP_ERR_INVALID: done, nothing was moved, and every rank gets the same. Any
      * other error: the operation cannot be finished, and the core breaks the buffer. Operations of different slots are
-     * taken further in any order.
+     * advanced in any order.
      */
     xep_status_t (*progress)(void *mode, xep_op_t *op);
 
     /**
-     * Tells where the slot's combine input is, and the bytes between its rows. XEP_INPROGRESS: a peer has not yet read
-     * what an earlier combine left there; call again.
+     * Returns where the slot's combine input is, and the bytes between its rows. XEP_INPROGRESS: a peer has not yet
+     * read the input of an earlier combine; call again.
      */
     xep_status_t (*input)(void *mode, uint32_t slot, void **base_p, size_t *stride_p);
 
     /**
-     * Writes, for the sentence of a timeout, what op waits for into text: the phase, the ranks, the values expected and
-     * seen; at most bytes, with the final 0. An op without a state has a slot alone: what its input waits for.
+     * Writes into text, for the sentence of a timeout, what op waits for: the phase, the ranks, the values expected and
+     * seen; at most bytes, with the final 0. For an op without a state, which has only a slot: what its input waits
+     * for.
      */
     void (*explain)(void *mode, const xep_op_t *op, char *text, size_t bytes);
 
     const xep_mask_ops_t *masks;  /* NULL: the mode needs all ranks */
     const xep_place_ops_t *place; /* NULL: every row is copied */
-    /* device memory: enqueues what fills out on args->stream; args are checked. NULL: XEP_ERR_UNSUPPORTED */
+    /* device memory: enqueues the work that fills out on args->stream; args are checked. NULL: XEP_ERR_UNSUPPORTED */
     xep_status_t (*layout)(void *mode, const xep_layout_args_t *args, const xep_layout_t *out);
 
     /**
-     * Tells what a dispatch and a combine cost: by it the core chooses the path and the room for rows in passing, and
-     * xep_perf --simulate says what a job would need. The same on every rank. Asked with by_nodes 0 and 1: a mode that
-     * does not know the latter says by_nodes 0 of both, and is never opened so. NULL: it does not, and rows never wait
-     * for room.
+     * Returns what a dispatch and a combine cost: the core chooses the path and the room for rows in passing by it, and
+     * xep_perf --simulate says what a job would need. The same on every rank. Called with by_nodes 0 and 1: a mode that
+     * does not support the latter answers by_nodes 0 to both, and is never opened by nodes. NULL: it does not say, and
+     * rows never wait for room.
      */
     void (*traffic)(const xep_shape_t *shape, xep_traffic_t *dispatch, xep_traffic_t *combine);
-    xep_begins_t begins_early; /* otherwise than with all rows there: it looks at xep_op_t.coming */
+    xep_begins_t begins_early; /* if it may begin before all rows are there: then it looks at xep_op_t.coming */
 
     /**
-     * Begins to take the outputs of the piece that the slot shows to the ranks of its tokens, and to bring the next
-     * one; as dispatch and combine. There is a next one, and the outputs of all pieces are of one kind. NULL: the mode
-     * has no dispatches in pieces.
+     * Begins to send the outputs of the slot's current piece to the ranks of its tokens, and to bring the next piece;
+     * as dispatch and combine. There is a next piece, and the outputs of all pieces are of one kind. NULL: the mode has
+     * no dispatches in pieces.
      */
     xep_status_t (*next)(void *mode, xep_op_t *op);
 
@@ -434,7 +458,7 @@ typedef struct xep_plugin {
     xep_status_t (*reduce)(void *mode, const xep_recv_t *recv, const xep_reduce_args_t *args);
 } xep_plugin_t;
 
-/** The first members of a mode's table: what it was built against. */
+/** The first members of a mode's table: what it was compiled with. */
 #define XEP_PLUGIN_SIZES                                                                                            \
     .abi = XEP_PLUGIN_ABI, .size = sizeof(xep_plugin_t), .env_size = sizeof(xep_env_t),                             \
     .shape_size = sizeof(xep_shape_t), .op_struct_size = sizeof(xep_op_t), .wire_ops_size = sizeof(xep_wire_ops_t), \

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /**
- * What a mode sees of the transport: a heap on each rank, laid out the same everywhere, so that an offset names the
+ * What a mode sees of the transport: a heap on each rank, laid out the same everywhere, so that an offset means the
  * same thing on every rank; and ways to move bytes into the heaps of the peers.
  *
  * Nothing here blocks. All calls are made by the thread that runs the mode's operation (thread 0 of the team); memory
  * that map() returned may be used by any thread.
  *
- * Ordering. Puts and gets complete in any order. A signal is an 8-byte word, 8-byte aligned, with one writer. Whoever
- * loads it with acquire and sees the value, also sees the put that came with it, and every earlier put and signal of
- * this wire to that rank. Nothing else is promised.
+ * Ordering. Puts and gets complete in any order. A signal is an 8-byte word, 8-byte aligned, with one writer. A thread
+ * that loads it with acquire and sees the value also sees the put that came with it, and every earlier put and signal
+ * of this wire to that rank. Nothing else is promised.
  *
  * Errors. Every call but map returns XEP_ERR_TRANSPORT or XEP_ERR_PEER once the wire has failed, and has then set the
  * reason in this thread; a mode returns such an error as it is.
@@ -50,8 +50,8 @@ typedef struct xep_wire_ops {
                                uint64_t signal_offset, uint64_t value);
 
     /**
-     * A signal alone, ordered as above, that nobody waits for yet: it may stay here until the next put or signal to the
-     * rank takes it along, or flush is called. Returns as put does.
+     * A signal alone, ordered as above, that no rank waits for yet: it may stay here until the next put or signal to
+     * the rank takes it along, or flush is called. Returns as put does.
      */
     xep_status_t (*signal_later)(xep_wire_t *wire, uint32_t rank, uint64_t signal_offset, uint64_t value);
 
@@ -59,16 +59,16 @@ typedef struct xep_wire_ops {
     xep_status_t (*get)(xep_wire_t *wire, uint32_t rank, uint64_t offset, void *dst, size_t bytes);
 
     /**
-     * Sends what the wire has held back to make larger messages, and tells how things stand. XEP_OK: the sources of all
+     * Sends what the wire has held back to make larger messages, and returns the state. XEP_OK: the sources of all
      * earlier puts and signals may change again, and the targets of all gets are complete. XEP_INPROGRESS: not yet;
-     * make progress and call again. It tells nothing about what the peers have seen.
+     * make progress and call again. It says nothing about what the peers have seen.
      */
     xep_status_t (*flush)(xep_wire_t *wire);
 
     /** Names all puts, signals and gets so far, for flush_to. It only grows; 0: there was none. */
     uint64_t (*mark)(xep_wire_t *wire);
 
-    /** As flush, but of what a mark names alone: what came behind it may still be on its way, and be held back. */
+    /** As flush, but only for what a mark names: later ones may still be on their way, or held back. */
     xep_status_t (*flush_to)(xep_wire_t *wire, uint64_t mark);
 
     /** Moves what can be moved now. XEP_OK, or the error of a wire that has failed. */

@@ -16,21 +16,21 @@
  *  - A function that can fail returns XEP_OK (0) or a negative status, and xep_last_error()
  *    then has a sentence: which argument, which rank, which values. Outputs (names that end in
  *    _p, and structs to be filled) are written on success only, unless their comment says more.
- *  - Arrays and structs that a call fills are no memory of a buffer, of whatever group of this process, its own or a
- *    peer's that is mapped here: that is XEP_ERR_INVALID, as peers read and write there.
+ *  - Arrays and structs that a call fills must not lie in the memory of any buffer of this process, its own or a peer's
+ *    that is mapped here (XEP_ERR_INVALID): peers read and write there.
  *  - NULL for a group, buffer, handle, request or output that is needed, and values out of
  *    range, are XEP_ERR_INVALID; this is not repeated below. Nothing was done then.
  *  - Nothing aborts the process. The library prints only warnings and errors, to stderr,
  *    unless XEP_LOG or xep_log_set() says otherwise.
  *  - A collective call is made by every rank of the group, in the same order on all of them.
  *    A local call involves no other rank.
- *  - One thread at a time uses a buffer, its handles and its requests; different buffers of one
- *    group may be used by different threads at once: where another thread is in a call on the
- *    buffer, a call is XEP_ERR_INVALID at once. Calls on a group itself are made by one
- *    thread at a time. Functions without a group or buffer may be called by any thread.
- *  - Objects belong to the process that made them. After fork(), a call on one in the child is XEP_ERR_INVALID, and
- *    to destroy, release, free or abort it does nothing there, so that the child may exit as it likes. It may create
- *    a group of its own.
+ *  - One thread at a time uses a buffer, its handles and its requests; different buffers of one group may be used by
+ *    different threads at once. A call on a buffer while another thread is in one returns XEP_ERR_INVALID at once.
+ *    Calls on a group itself are made by one thread at a time. Functions without a group or buffer may be called by any
+ *    thread.
+ *  - Objects belong to the process that made them. After fork(), a call on one in the child returns XEP_ERR_INVALID,
+ *    and destroy, release, free and abort do nothing there, so that the child may exit as it likes. It may create a
+ *    group of its own.
  *  - A blocking call waits for other ranks, never longer than its deadline. Every other call
  *    returns without waiting.
  */
@@ -277,10 +277,10 @@ typedef struct xep_mask {
 XEP_API xep_status_t xep_group_mask_set(xep_group_t *group, uint32_t rank);
 
 /**
- * Tells which ranks are out, as far as this rank knows by now, ascending; a barrier makes all know it. The first
+ * Returns which ranks are out, as far as this rank knows by now, ascending; after a barrier all ranks know. The first
  * capacity of them go to masks, which may be NULL if capacity is 0, and how many there are to *count_p. Local. Only
- * buffers with XEP_ON_FAILURE_MASK and xep_group_shrink() put ranks out: without them nobody is, whoever has died, and
- * the sentence of the error names the rank.
+ * buffers with XEP_ON_FAILURE_MASK and xep_group_shrink() put ranks out: without them no rank is out, even if it has
+ * died, and the sentence of the error names the rank.
  */
 XEP_API xep_status_t xep_group_mask_query(const xep_group_t *group, xep_mask_t *masks, uint32_t capacity,
                                           uint32_t *count_p);
@@ -300,15 +300,15 @@ typedef struct xep_shrink_args {
  * blocking; args may be NULL. No launcher, bootstrap or callback is asked: it goes over the group's own connections,
  * also when some of them have failed, the group was aborted, or the launcher has lost ranks.
  *
- * All ranks that are left come to the same new group, or to an error. Ranks that have died are left out, those that are
- * out already (xep_group_mask_query()), and those that do not call this within the timeout. They are listed by
+ * All ranks that are left get the same new group, or an error. It leaves out ranks that have died, ranks that are out
+ * already (xep_group_mask_query()), and ranks that do not call this within the timeout. They are listed by
  * xep_group_mask_query() of this group afterwards. A rank that was left out for being late gets XEP_ERR_PEER; where the
  * others have left and no memory or connection tells it so, it finds itself alone, which args.least can refuse. Ranks
  * may die meanwhile, too.
  *
- * Whoever calls it aborts this group, so that ranks that still wait in an operation come back and call it as well. What
- * they have received stays readable until they destroy their buffers and this group, before or after the call; nobody
- * is waited for then. New buffers are made on the new group. A group can be shrunk once; the new one can be, too.
+ * The call aborts this group, so that ranks that still wait in an operation return and call it as well. What they have
+ * received stays readable until they destroy their buffers and this group, before or after the call; that waits for no
+ * rank. New buffers are made on the new group. A group can be shrunk once; the new one can be, too.
  *
  * Errors: XEP_ERR_PEER (this rank is out, or fewer than args.least are left), XEP_ERR_ABORTED (params.interrupted),
  * XEP_ERR_TRANSPORT, XEP_ERR_NO_MEMORY, XEP_ERR_INVALID (also: called before). They leave this group aborted.
@@ -319,15 +319,15 @@ XEP_API xep_status_t xep_group_shrink(xep_group_t *group, const xep_shrink_args_
 enum { XEP_ADDRESS_BYTES = 2048 };
 
 /**
- * Makes the address of a group known to processes that look for it, as MPI_Publish_name() does: bytes of it, valid
- * during the call. bytes 0: it is not valid any more. Called inside xep_group_grow(), on rank 0. Returns 0, or anything
- * else on failure. Whoever has the address can become a rank: keep it for the same user alone.
+ * Publishes the address of a group, as MPI_Publish_name() does: bytes of it, valid during the call; bytes 0: withdraws
+ * it. Called inside xep_group_grow(), on rank 0. Returns 0, or anything else on failure. A process that has the address
+ * can become a rank: show it to the same user alone.
  */
 typedef int (*xep_publish_fn)(void *ctx, const void *address, size_t bytes);
 
 /**
- * Finds what xep_publish_fn made known: writes at most capacity bytes to address, and how many to *bytes_p; 0: it is
- * not there, and is asked for again until the deadline. Called inside xep_group_join(). Returns 0, or anything else on
+ * Finds what xep_publish_fn has published: writes at most capacity bytes to address, and how many to *bytes_p; 0: not
+ * there yet, and xep asks again until the deadline. Called inside xep_group_join(). Returns 0, or anything else on
  * failure.
  */
 typedef int (*xep_lookup_fn)(void *ctx, void *address, size_t capacity, size_t *bytes_p);
@@ -339,7 +339,7 @@ enum {
     XEP_GROW_ANYWHERE = 1
 };
 
-/** Those of rank 0 count; of the other ranks only size is looked at. */
+/** Those of rank 0 count; of other ranks only size is used. */
 typedef struct xep_grow_args {
     size_t size;
     uint32_t newcomers; /* processes to wait for, at most 1024; 0: 1 */
@@ -370,12 +370,12 @@ typedef struct xep_grow_args {
  *
  * When a rank of this group dies or does not call this within the group's timeout, the errors are those of
  * xep_group_allgather(), XEP_ERR_PEER and XEP_ERR_TIMEOUT, and name it; then xep_group_shrink() makes a group that can
- * grow. So it is where ranks are out (XEP_ERR_PEER).
+ * grow. The same applies while ranks are out (XEP_ERR_PEER).
  *
- * Both groups can be used then. Where a rank of this group died in the last moment, others may have come to an error;
- * then every call on the new group, xep_group_shrink() too, ends with XEP_ERR_ABORTED, and this one is what all go on
- * with: keep it until a call on the new one has succeeded. Buffers do not move: xep_buffer_follow() makes one of the
- * same shape on the new group, and this group and its buffers are destroyed as always, by its ranks.
+ * Both groups can be used then. If a rank of this group died at the last moment, others may have got an error; then
+ * every call on the new group, xep_group_shrink() too, ends with XEP_ERR_ABORTED, and all go on with this one: keep it
+ * until a call on the new one has succeeded. Buffers do not move: xep_buffer_follow() makes one of the same shape on
+ * the new group, and this group and its buffers are destroyed as always, by its ranks.
  */
 XEP_API xep_status_t xep_group_grow(xep_group_t *group, const xep_grow_args_t *args, xep_group_t **group_p);
 
@@ -400,11 +400,11 @@ typedef struct xep_join_params {
  * launcher find (xep_run, mpirun, prterun; Slurm's PMIx keeps no names). It needs the same user and the same settings
  * (XEP_MAP and so on). The address file is read only if it belongs to this user and nobody else can use it.
  *
- * It waits while there is no address file, or nobody listens where an old one says. Errors, after which nothing is left
- * to free: XEP_ERR_TIMEOUT (the sentence says what was missing last), XEP_ERR_PROTOCOL (the file has no valid address),
- * XEP_ERR_BOOT (the file belongs to somebody else), XEP_ERR_MISMATCH (another version of xep, other settings),
- * XEP_ERR_PEER (a rank died in the middle), XEP_ERR_ABORTED (params.interrupted), XEP_ERR_INVALID, XEP_ERR_UNSUPPORTED
- * (no launcher that keeps names), XEP_ERR_TRANSPORT, XEP_ERR_NO_MEMORY. It may be called again.
+ * It waits while there is no address file, or no group answers at the address in an old one. Errors, after which
+ * nothing is left to free: XEP_ERR_TIMEOUT (the sentence says what was missing last), XEP_ERR_PROTOCOL (the file has no
+ * valid address), XEP_ERR_BOOT (the file belongs to somebody else), XEP_ERR_MISMATCH (another version of xep, other
+ * settings), XEP_ERR_PEER (a rank died in the middle), XEP_ERR_ABORTED (params.interrupted), XEP_ERR_INVALID,
+ * XEP_ERR_UNSUPPORTED (no launcher that keeps names), XEP_ERR_TRANSPORT, XEP_ERR_NO_MEMORY. It may be called again.
  */
 XEP_API xep_status_t xep_group_join(const xep_join_params_t *params, xep_group_t **group_p);
 
@@ -508,9 +508,9 @@ XEP_API xep_status_t xep_layout(const xep_layout_args_t *args, xep_layout_t *out
  * what then lies at the addresses that the calls were given; all ranks launch theirs in the same order among the
  * buffer's operations. The stream of the graph orders it, the buffer does not. The handles of its dispatches are kept
  * as long as it is launched. A reset releases them: launched after it, the graph sends, brings and sums nothing, which
- * is XEP_ERR_PROTOCOL of a later call. Once the buffer is destroyed it must not be launched. Its kernels wait as long
- * as the captured call said; where one has waited in vain, what its rank launches later does nothing, and others miss
- * it.
+ * is XEP_ERR_PROTOCOL of a later call. Once the buffer is destroyed it must not be launched. Its kernels have the
+ * deadline of the captured call; after a timeout later launches of that rank do nothing, and other ranks time out
+ * waiting for it.
  *
  * An error that shows only while the work runs (XEP_ERR_TIMEOUT: a rank did not come; XEP_ERR_PROTOCOL: ranks disagree
  * on a combine, or, where no counts are waited for, on a dispatch, whose rows may not fit, or whose topk_idx has an
@@ -620,15 +620,16 @@ typedef struct xep_buffer_size {
      * also what its operations are staged in, on several nodes */
     uint64_t bytes;
     uint64_t recv_rows;    /* rows that a slot can hold */
-    uint64_t node_bytes;   /* memory that each rank shares where all are on one node: rows return to nobody's memory */
+    uint64_t node_bytes;   /* memory that each rank shares if all are on one node: no rows return to a rank's memory */
     uint64_t device_bytes; /* memory of its device, at most; 0 with XEP_MEMORY_HOST */
 } xep_buffer_size_t;
 
 #define XEP_BUFFER_SIZE_INIT XEP_INIT_(xep_buffer_size_t)
 
 /**
- * Tells how much memory a buffer of this shape would take on each of nranks ranks. Local; loads the mode, and allocates
- * nothing else. Errors: XEP_ERR_INVALID, XEP_ERR_PLUGIN, XEP_ERR_NO_MEMORY (the size does not fit in 64 bits).
+ * Returns how much memory a buffer of this shape would take on each of nranks ranks. Local; loads the mode, and
+ * allocates nothing else. Errors: XEP_ERR_INVALID, XEP_ERR_PLUGIN, XEP_ERR_NO_MEMORY (the size does not fit in 64
+ * bits).
  */
 XEP_API xep_status_t xep_buffer_size(const xep_buffer_params_t *params, uint32_t nranks, xep_buffer_size_t *size);
 
@@ -644,12 +645,12 @@ XEP_API xep_status_t xep_buffer_size(const xep_buffer_params_t *params, uint32_t
 XEP_API xep_status_t xep_buffer_create(xep_group_t *group, const xep_buffer_params_t *params, xep_buffer_t **buffer_p);
 
 /**
- * Makes a buffer on a group that came of another one by xep_group_shrink() or xep_group_grow(), with the params of a
- * buffer of that one: xep_buffer_create() with what the lowest rank with a buffer has. old is this rank's buffer, or
- * NULL on ranks that have none, which are newcomers; it stays as it is. The new group has other ranks, so ranks have
- * other experts (xep_expert_range()), and recv_rows 0 is another worst case; threads and timeout_ms of a rank with a
- * buffer are those of that buffer. Collective, blocking. Errors: as of xep_buffer_create(); XEP_ERR_INVALID also if no
- * rank has a buffer.
+ * Makes a buffer on a group that xep_group_shrink() or xep_group_grow() has made of another one, as xep_buffer_create()
+ * with the params of an old buffer: those of the lowest rank that has one. old is this rank's buffer, or NULL on ranks
+ * that have none, which are newcomers; it stays as it is. The new group has other ranks, so ranks have other experts
+ * (xep_expert_range()), and recv_rows 0 is another worst case; threads and timeout_ms of a rank with a buffer are those
+ * of that buffer. Collective, blocking. Errors: as of xep_buffer_create(); XEP_ERR_INVALID also if no rank has a
+ * buffer.
  */
 XEP_API xep_status_t xep_buffer_follow(const xep_buffer_t *old, xep_group_t *group, xep_buffer_t **buffer_p);
 
@@ -664,8 +665,8 @@ XEP_API void xep_buffer_destroy(xep_buffer_t *buffer);
  * Gives the buffer up on this rank: what is in flight ends with XEP_ERR_BROKEN, as every later call does until a reset.
  * Other ranks need not wait for this one until a deadline: their operations of the buffer end within milliseconds, with
  * a sentence that names this rank, and xep_buffer_destroy() there waits for it for two seconds at most. For a rank that
- * has met an error of its own and will not come to the next operation. Local. NULL is a no-op; so is the word to the
- * others with XEP_ON_FAILURE_MASK, where they find out and go on.
+ * has met an error of its own and will not call the next operation. Local. NULL is a no-op. With XEP_ON_FAILURE_MASK
+ * the others are not told: they find out and go on.
  */
 XEP_API void xep_buffer_abort(xep_buffer_t *buffer);
 
@@ -691,7 +692,7 @@ typedef struct xep_buffer_info {
     uint64_t operations;   /* dispatches and combines begun so far */
     xep_memory_t memory;
     int32_t device; /* number of the CUDA device that has the rows; -1 with XEP_MEMORY_HOST */
-    /* the params of it, which a rank that got it by xep_buffer_follow() has not chosen itself */
+    /* its params, which a rank that called xep_buffer_follow() has not chosen itself */
     uint32_t experts, topk, hidden, scales;
     uint64_t tokens;
     xep_dtype_t dtype, combine_dtype;
@@ -726,10 +727,10 @@ typedef struct xep_waits {
  * rank that holds the others up is the one they all wait for. Local, does not block. Any thread may call it at any time
  * until the buffer is destroyed; while an operation ends in another thread, some numbers may include it and others not.
  *
- * The wait for a rank begins when a blocking call looks for what that rank sends and does not find it; it ends when a
- * look finds it, or with the call. What is looked for are, in a dispatch, the rank's rows (in mode normal first its
- * counts), and in a combine the outputs of its experts, after its word that it has read what the last combine left for
- * it. What is there at the first look costs nothing, not even a look at the clock.
+ * The wait for a rank begins when a blocking call does not find what that rank sends; it ends when it is found, or with
+ * the call. In a dispatch that is the rank's rows (in mode normal first its counts), and in a combine the outputs of
+ * its experts, after its word that it has read what the last combine left for it. What is there at the first look costs
+ * nothing, not even a look at the clock.
  *
  * These do not count: computing between the begin of an operation and the wait for it; the time in tests and between
  * them; waiting for the request that another one comes after; waiting for room on the wire, or for the memory of

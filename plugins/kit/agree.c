@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * The first parameter, and the lowest two ranks, that differ decide, so that every rank says the same. A rank that has
- * no answer (no tokens, so no weights) agrees with all.
+ * Reports the first parameter that differs, and the lowest two ranks, so that every rank says the same. A rank without
+ * an answer (no tokens, so no weights) agrees with all.
  */
 #include "agree.h"
 
@@ -17,8 +17,8 @@ typedef struct opinion {
 } opinion_t;
 
 /*
- * A parameter of one byte is a small enum or a flag; all others have four. Read by bytes: what a rank said lies in an
- * array of any stride.
+ * A parameter of one byte is a small enum or a flag; all others have four. Read by memcpy(): the array may have any
+ * stride.
  */
 static uint32_t value_of(const xep_agree_param_t *param, const char *said)
 {
@@ -28,7 +28,7 @@ static uint32_t value_of(const xep_agree_param_t *param, const char *said)
     return value;
 }
 
-/* What a peer wrote may be no type at all: then its number is told. */
+/* A peer may have written an invalid type: then its number is shown. */
 static void write_value(xep_agree_kind_t kind, uint32_t value, char *text, size_t bytes)
 {
     const char *name = kind == XEP_AGREE_DTYPE ? xep_elem_name((xep_dtype_t)value) : NULL;
@@ -78,7 +78,7 @@ static opinion_t refused_by(const void *refused, size_t stride, uint32_t rank)
     return one;
 }
 
-/* The count wraps, and so differences are compared, to that of the first rank: all ranks name the same two. */
+/* The count wraps, so its difference to that of the first rank is compared: all ranks name the same two. */
 xep_status_t xep_agree_calls(const xep_env_t *env, xep_op_t *op, const void *refused, size_t stride)
 {
     opinion_t first = refused_by(refused, stride, op->heard.rank[0]), least = first, most = first;

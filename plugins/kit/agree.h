@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** Comparing what ranks said of a collective operation: the same sentence for all parameters, modes and ranks. */
+/**
+ * Compares the parameters that ranks gave to a collective operation: the same sentence for all parameters, modes and
+ * ranks.
+ */
 #ifndef XEP_AGREE_H
 #define XEP_AGREE_H
 
@@ -28,8 +31,8 @@ typedef struct xep_agree_param {
 
 /**
  * Compares what all ranks said, which lies stride bytes apart. XEP_OK, or XEP_ERR_MISMATCH: "rank 0 and rank 3 disagree
- * on dtype: bf16, fp16". The first parameter on which a rank differs from the first rank that has an opinion decides,
- * so that every rank comes to the same sentence.
+ * on dtype: bf16, fp16". The sentence is about the first parameter on which a rank differs from the first rank with an
+ * answer, so every rank gets the same one.
  */
 xep_status_t xep_agree(const xep_env_t *env, xep_op_t *op, const xep_agree_param_t *params, uint32_t count,
                        const void *said, size_t stride);
@@ -38,8 +41,8 @@ xep_status_t xep_agree(const xep_env_t *env, xep_op_t *op, const xep_agree_param
 xep_status_t xep_agree_ruling(const xep_env_t *env, xep_op_t *op);
 
 /**
- * Compares the calls that ranks have refused, which each has said at refused, stride bytes apart: where these differ,
- * ranks are in different calls of the same epoch. XEP_OK, or XEP_ERR_MISMATCH, with the most in op->refused.
+ * Compares how many calls each rank has refused, at refused, stride bytes apart: where these differ, ranks are in
+ * different calls of the same epoch. XEP_OK, or XEP_ERR_MISMATCH, with the most in op->refused.
  */
 xep_status_t xep_agree_calls(const xep_env_t *env, xep_op_t *op, const void *refused, size_t stride);
 

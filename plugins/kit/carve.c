@@ -17,7 +17,7 @@ void xep_carve_received(const xep_shape_t *shape, xep_heap_layout_t *layout, uin
     layout->x = xep_carve_area(&slot[XEP_REGION_ROWS], rows, xep_row_stride((size_t)shape->hidden * shape->elem_bytes));
 }
 
-/* First from 0, to learn how long a slot is, then from where slot 0 begins; all others follow at this stride. */
+/* Lays a slot first from 0, to measure it, then from where slot 0 begins; the others follow at this stride. */
 void xep_carve_slots(const xep_shape_t *shape, xep_heap_layout_t *layout, xep_carve_t region[XEP_REGIONS],
                      xep_carve_slot_fn lay)
 {

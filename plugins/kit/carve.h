@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /**
- * Where things lie: areas one behind the other, each on a cache line of its own, in a heap or in private memory. A
- * carve remembers whether 64 bits were too few, so that it is asked only once, at the end.
+ * Lays out arrays one behind the other, each from a cache line on, in a heap or in private memory. A carve remembers an
+ * overflow of 64 bits, so that it is checked only once, at the end.
  */
 #ifndef XEP_CARVE_H
 #define XEP_CARVE_H
@@ -44,7 +44,7 @@ static inline void xep_carve_page(xep_carve_t *carve)
     xep_carve_align(carve, 4096);
 }
 
-/** An area that every slot has: where that of slot 0 is, in any rank's heap, how far it is to the next slot's. */
+/** An array that every slot has: its offset for slot 0 in any rank's heap, and the distance to the next slot's. */
 typedef struct xep_area {
     uint64_t first, stride;
     uint64_t bytes; /* of one of the count elements it was laid for */
@@ -61,8 +61,8 @@ static inline uint64_t xep_area_at(xep_area_t area, uint64_t slot)
 }
 
 /**
- * Where things are in every rank's heap, as far as all modes have them: a mode's own layout begins with this. K is the
- * topk of the shape, or 1 in a mode that has a row for each selection.
+ * The part of a heap's layout that all modes have: a mode's own layout begins with it. K is the topk of the shape, or 1
+ * in a mode that has a row for each selection.
  */
 typedef struct xep_heap_layout {
     uint64_t recv_rows;      /* rows of a slot */
@@ -84,7 +84,7 @@ typedef struct xep_heap_layout {
 void xep_carve_received(const xep_shape_t *shape, xep_heap_layout_t *layout, uint32_t topk, uint64_t scales,
                         xep_carve_t slot[XEP_REGIONS]);
 
-/** Lays the areas of a slot, each in the region it belongs to: called once to measure, once where they are. */
+/** Lays the areas of a slot, each in its region: called once to measure and once to place them. */
 typedef void (*xep_carve_slot_fn)(const xep_shape_t *shape, xep_heap_layout_t *layout, xep_carve_t slot[XEP_REGIONS]);
 
 /** Lays those of all slots behind what the regions have. */

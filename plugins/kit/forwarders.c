@@ -10,13 +10,13 @@ static uint32_t rank_at(const xep_shape_t *shape, uint32_t node, uint32_t place)
     return rank;
 }
 
-/* Of rank at a node that is not its own. */
+/* The forwarder of rank on another node. */
 static uint32_t forwarder_of(const xep_shape_t *shape, uint32_t rank, uint32_t node)
 {
     return rank_at(shape, node, shape->place[rank] % shape->node_ranks[node]);
 }
 
-/* forwarder_of() the other way round, so that who counts feeders need not go through all nodes. */
+/* The inverse of forwarder_of(), so that counting feeders need not go through all nodes. */
 static int is_feeder(const xep_shape_t *shape, uint32_t rank, uint32_t forwarder)
 {
     uint32_t node = shape->node[forwarder];
@@ -43,7 +43,7 @@ static void find_ranks(const xep_shape_t *shape, xep_forwarders_t *nodes)
     }
 }
 
-/* Without a base only the room is counted: then there is nothing to write to. */
+/* Without a base only measures: there is nothing to write to. */
 void xep_forwarders_lay(const xep_shape_t *shape, xep_carve_t *arena, xep_forwarders_t *nodes)
 {
     nodes->node = shape->node[shape->rank];

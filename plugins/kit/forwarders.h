@@ -24,10 +24,10 @@ typedef struct xep_forwarders {
     uint32_t *fed;        /* [R] which of that one's feeders it is */
 } xep_forwarders_t;
 
-/** Lays the arrays and, where there is memory, fills them; the numbers are known while it is only measured. */
+/** Lays the arrays and, if there is memory, fills them; sets the numbers even if it only measures. */
 void xep_forwarders_lay(const xep_shape_t *shape, xep_carve_t *arena, xep_forwarders_t *nodes);
 
-/** Ranks that a forwarder has as feeders, of those below a rank. */
+/** How many of the ranks below a rank are feeders of a forwarder. */
 uint32_t xep_forwarders_count(const xep_shape_t *shape, uint32_t forwarder, uint32_t below);
 
 #endif

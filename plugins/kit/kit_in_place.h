@@ -4,15 +4,14 @@
  * Rows that are read in place (XEP_DISPATCH_IN_PLACE): the memory of a rank in which mapped peers read the rows of its
  * dispatches.
  *
- * There are areas for the rows of one dispatch each. A source has its rows in one of them: the user wrote them there,
- * or it copies or casts them once. What it tells its peers of a dispatch says where, and receivers read them there. A
- * slot of the receiver whose handle ends stores the epoch of its dispatch into released[area][self] of each source. An
- * area takes new rows when released[area][r] is at the epoch of the dispatch that used it last, for all mapped r, and
- * who waits for that is the user alone: a dispatch that finds no such area copies its rows to the receivers instead, as
- * it then says. So no operation waits for a release, which may itself wait for an operation. There is one area more
- * than slots: this rank has released all of one. An area has one dispatch at a time, so each word of released only
- * grows. Unmapped receivers get rows from the source's memory, which is not used again before the source's own handle
- * has ended, and with it the operation.
+ * Each area has the rows of one dispatch. A source has its rows in one of them: the user wrote them there, or it copies
+ * or casts them once. Its record or notice says where, and receivers read them there. When a receiver's handle ends, it
+ * stores the epoch of the dispatch into released[area][self] of each source. An area takes new rows when
+ * released[area][r] has the epoch of its last dispatch for all mapped r. Only the user waits for that: a dispatch that
+ * finds no free area copies its rows to the receivers instead, and says so. So no operation waits for a release, which
+ * may itself wait for an operation. There is one more area than slots, so this rank has released at least one. An area
+ * has one dispatch at a time, so each word of released only grows. Unmapped receivers get rows from the source's
+ * memory, which is not used again before the source's own handle has ended, and with it the operation.
  */
 #ifndef XEP_KIT_IN_PLACE_H
 #define XEP_KIT_IN_PLACE_H
@@ -59,7 +58,7 @@ typedef struct xep_in_place_rows {
 void xep_in_place_lay(const xep_shape_t *shape, xep_in_place_layout_t *at, uint64_t stride,
                       xep_carve_t region[XEP_REGIONS]);
 
-/** Among the arrays of a mode; sets what is not carved, too. */
+/** Lays its arrays among those of the mode; also sets the fields that are not arrays. */
 void xep_in_place_lay_arrays(xep_in_place_t *in_place, const xep_kit_t *kit, const xep_in_place_layout_t *at,
                              xep_carve_t *arena);
 
@@ -69,8 +68,8 @@ void xep_in_place_prefault_slot(const xep_kit_t *kit, const xep_in_place_layout_
                                 uint64_t tokens);
 
 /**
- * Decides where the rows of a dispatch will be. casts: they are not those that the user has, so the user's own stay the
- * user's. Nothing is changed yet, and an error refuses the dispatch.
+ * Decides where the rows of a dispatch will be. casts: the rows are cast, so the user keeps the originals. Changes
+ * nothing yet; an error refuses the dispatch.
  */
 xep_status_t xep_in_place_choose(xep_in_place_t *in_place, xep_op_t *op, int casts, xep_in_place_rows_t *rows);
 
@@ -83,14 +82,14 @@ void xep_in_place_return(xep_in_place_t *in_place, const xep_in_place_rows_t *ro
 /** Whether any rank reads a token's row. */
 typedef int (*xep_in_place_read_fn)(const void *mode, const xep_op_t *op, uint64_t token);
 
-/** What the rows are, of bytes each and stride apart, where that is checked: they are all in place now. */
+/** Notes the checksums of the rows (bytes each, stride apart) if they are checked: all rows are in place now. */
 void xep_in_place_note(xep_in_place_t *in_place, const xep_op_t *op, const xep_in_place_rows_t *rows, size_t bytes,
                        size_t stride, xep_in_place_read_fn is_read);
 
-/** Whether offset is that of a row that the user could have written, and tokens rows from there on are in its area. */
+/** Whether offset is that of a row that the user can write, with tokens rows from there on in its area. */
 int xep_in_place_is_sane(const xep_in_place_t *in_place, uint64_t offset, uint64_t tokens);
 
-/** This rank reads no more of the rows of a dispatch that rank, which is mapped, has at offset. */
+/** Releases the rows of a dispatch that rank, which is mapped, has at offset: this rank no longer reads them. */
 void xep_in_place_release(const xep_in_place_t *in_place, uint32_t rank, uint64_t offset, uint64_t epoch);
 
 /** xep_place_ops_t.memory. */

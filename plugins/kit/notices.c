@@ -41,9 +41,7 @@ void xep_notices_relay(const xep_kit_t *kit, const xep_op_t *op, uint32_t source
     xep_kit_signal(kit, rank, offset, word);
 }
 
-/*
- * The same over the wire: the word is a signal, and so comes after every put before it, those of the rows included.
- */
+/* The same over the wire: the word is a signal, and so comes after all earlier puts, those of the rows included. */
 void xep_notices_more(const xep_kit_t *kit, const xep_op_t *op, uint64_t rows, xep_transfer_t *transfer)
 {
     *transfer = (xep_transfer_t){.signal = 1,
@@ -61,8 +59,8 @@ void xep_notices_transfer(const xep_kit_t *kit, const xep_op_t *op, const void *
 }
 
 /*
- * A rank does not read its own line in the heap, where a peer that went wrong could have written. The word of another
- * one may grow meanwhile.
+ * A rank does not read its own line in the heap, where a faulty peer could have written. The word of another rank may
+ * grow meanwhile.
  */
 void xep_notices_take(const xep_kit_t *kit, const xep_op_t *op, uint32_t source, const void *own, void *notice)
 {

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /**
- * Notices: what every rank tells every other in one line when it has sent what a dispatch brings. The line is the
- * mode's, but for its first word, which holds the epoch once all the rest is there, and how many rows are: of those
- * that come later the word alone is set again.
+ * Notices: one line that every rank writes for every other one in a dispatch. The mode defines the line, except its
+ * first word: that has the epoch, once all the rest of the line is there, and how many rows are there. When more rows
+ * come, only the word is set again.
  *
  * Lines lie in a ring of 2 * slots turns, of dispatches and next pieces, and so may what they announce. Why nothing
  * there is overwritten before it was read: entry i is written again in turn q + 2 * slots. The core begins that turn at
  * a rank after turn q + slots is complete there, which took the notices of all ranks for q + slots; a rank sends those
- * after its own turn q is complete, and so after it has read entry i of everybody. The same turns everywhere, the same
- * entry everywhere: nothing about slots needs to be known, nothing is given back.
+ * after its own turn q is complete, and so after it has read entry i of all ranks. All ranks have the same turns and so
+ * the same entries: no rank needs to know another's slots, and nothing is given back.
  */
 #ifndef XEP_NOTICES_H
 #define XEP_NOTICES_H
@@ -49,23 +49,26 @@ static inline uint64_t xep_notices_entry_of(const xep_kit_t *kit, uint64_t turn,
 /** The word, and its value when the notice is here, with whatever rows. */
 const _Atomic uint64_t *xep_notices_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p);
 
-/** Tells a mapped rank, to which all rows are there; notice: with its word. */
+/** Stores the notice, with its word, at a mapped rank, for which all rows are there. */
 void xep_notices_store(const xep_kit_t *kit, const xep_op_t *op, uint32_t rank, const void *notice);
 
-/** Tells any other, behind what was put to it, that so many rows are there. notice: unchanged until it is flushed. */
+/**
+ * Sends the notice to any other rank, after all puts to it: so many rows are there. notice: unchanged until it is
+ * flushed.
+ */
 void xep_notices_transfer(const xep_kit_t *kit, const xep_op_t *op, const void *notice, uint64_t rows,
                           xep_transfer_t *transfer);
 
-/** That now so many are. */
+/** Sends the word again: now so many rows are there. */
 void xep_notices_more(const xep_kit_t *kit, const xep_op_t *op, uint64_t rows, xep_transfer_t *transfer);
 
-/** Tells a mapped rank what a source has told this one, as if it had done so itself: the word, and the rest before. */
+/** Stores a source's notice at a mapped rank, as if the source had done so itself: the word, and the rest before it. */
 void xep_notices_relay(const xep_kit_t *kit, const xep_op_t *op, uint32_t source, uint32_t rank, uint64_t word,
                        int with_rest);
 
 /**
- * Copies that of a source, so that what is checked is what is used; own is this rank's, which is not read where peers
- * can write.
+ * Copies the notice of a source, so that what is checked is what is used; own is this rank's, which is not read where
+ * peers can write.
  */
 void xep_notices_take(const xep_kit_t *kit, const xep_op_t *op, uint32_t source, const void *own, void *notice);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** Elements, rows and indices of the user's: how long they are, and how they are read. */
+/** Elements, rows and indices of the user: their sizes, and how they are read. */
 #ifndef XEP_ROWS_H
 #define XEP_ROWS_H
 

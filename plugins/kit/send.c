@@ -17,8 +17,8 @@ void xep_send_stores(xep_kit_t *kit, const xep_op_t *op, xep_store_fn store)
 }
 
 /*
- * A run is as long as source rows and places follow one another on both sides, and no longer than a put: between two
- * puts the wire makes progress. Indices that happen to be neighbours count too, as after a dispatch of dense batches.
+ * A run goes on while rows are consecutive on both sides, up to the size of a put: between two puts the wire makes
+ * progress. Indices that happen to be consecutive count, too, as after a dispatch of dense batches.
  */
 static uint64_t find_run(const xep_transfer_t *transfer, uint64_t row)
 {
@@ -30,7 +30,7 @@ static uint64_t find_run(const xep_transfer_t *transfer, uint64_t row)
     return run;
 }
 
-/* bytes 0: there is nothing to send, whatever the number of rows is, as of weights that were not given. */
+/* bytes 0: there is nothing to send, however many rows there are, as for weights that were not given. */
 static int cut_run(const xep_transfer_t *transfer, uint64_t row, xep_put_t *put)
 {
     if (transfer->bytes == 0 || row >= transfer->rows) return 0;
@@ -41,7 +41,7 @@ static int cut_run(const xep_transfer_t *transfer, uint64_t row, xep_put_t *put)
     return 1;
 }
 
-/* All of a transfer that is left, from op's cursor on, and is there. */
+/* Puts the rows of a transfer that are there, from op's cursor on. */
 static xep_status_t put_rows(const xep_kit_t *kit, const xep_op_t *op, uint32_t rank, const xep_transfer_t *transfer)
 {
     xep_cursor_t *cursor = &xep_kit_state(op)->cursor;
@@ -71,8 +71,8 @@ static xep_status_t put_transfer(const xep_kit_t *kit, const xep_op_t *op, uint3
 }
 
 /*
- * Rank by rank, beginning behind the own one, so that not all ranks feed the same one at the same time. The cursor
- * moves only after a put was taken: what the wire refuses is asked for again, and nothing is sent twice.
+ * Sends rank by rank, beginning after this one, so that not all ranks send to the same one at a time. The cursor moves
+ * only after a put was taken: refused puts are tried again, and nothing is sent twice.
  */
 static xep_status_t put_all(xep_kit_t *kit, xep_op_t *op, xep_transfer_fn transfers, int to_mapped)
 {
@@ -94,7 +94,7 @@ xep_status_t xep_send_transfers(xep_kit_t *kit, xep_op_t *op, xep_transfer_fn tr
     return kit->all_mapped ? XEP_OK : put_all(kit, op, transfers, 0);
 }
 
-/* From the cursor on until a transfer is blocked, or refused by the wire. */
+/* Sends from the cursor on until a transfer is blocked, or the wire refuses it. */
 static xep_status_t put_open(const xep_kit_t *kit, const xep_op_t *op, uint32_t rank, xep_transfer_fn transfers,
                              int *blocked_p)
 {
@@ -109,7 +109,7 @@ static xep_status_t put_open(const xep_kit_t *kit, const xep_op_t *op, uint32_t 
     return XEP_OK;
 }
 
-/* One that is blocked keeps no other rank's from going out; what the wire refuses does. */
+/* A blocked transfer does not hold up those to other ranks; a refusal by the wire does. */
 xep_status_t xep_send_each(xep_kit_t *kit, xep_op_t *op, xep_transfer_fn transfers, xep_cursor_t *at)
 {
     const uint32_t nranks = kit->shape->nranks;

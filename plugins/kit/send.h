@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** Sending to every rank: by stores where it is mapped, else in puts that are taken up again where the wire stopped. */
+/** Sending to every rank: by stores if it is mapped, else by puts that resume where the wire stopped. */
 #ifndef XEP_SEND_H
 #define XEP_SEND_H
 
@@ -24,7 +24,7 @@ typedef int (*xep_cut_fn)(const void *mode, const xep_op_t *op, uint32_t rank, u
 /** Rows of one array to put to a rank; or the signal that follows them, which may bring bytes itself. */
 typedef struct xep_transfer {
     int signal;  /* value goes to the word at signal_offset, after bytes of src to offset; no rows */
-    int later;   /* of a signal without bytes: nobody waits for it yet */
+    int later;   /* of a signal without bytes: no rank waits for it yet */
     int blocked; /* cannot be sent yet */
     const char *src;
     size_t src_stride;
@@ -62,8 +62,8 @@ void xep_send_stores(xep_kit_t *kit, const xep_op_t *op, xep_store_fn store);
 xep_status_t xep_send_transfers(xep_kit_t *kit, xep_op_t *op, xep_transfer_fn transfers);
 
 /**
- * Transfers alone, to each rank as far as none is blocked. at: [R], zero at first: how far each is. XEP_INPROGRESS:
- * some are.
+ * Transfers alone, to each rank up to the first that is blocked. at: [R], zero at first: how far each is.
+ * XEP_INPROGRESS: some are blocked.
  */
 xep_status_t xep_send_each(xep_kit_t *kit, xep_op_t *op, xep_transfer_fn transfers, xep_cursor_t *at);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * In the common case all words are there at the first look, and nothing is written down. Only ranks that were late are
- * looked at again.
+ * In the common case all words are there at the first look, and nothing is noted. Later looks check only the late
+ * ranks.
  */
 #include "words.h"
 
@@ -28,10 +28,7 @@ static int is_listed(const xep_late_t *late, uint32_t rank)
     return i < late->count;
 }
 
-/*
- * Only the late ranks are asked again, in whatever order they come. The clock is read once for all that came in this
- * look.
- */
+/* Checks only the late ranks again. The clock is read once for all words that came in this look. */
 static void look_again(const xep_env_t *env, xep_word_fn word, const void *mode, xep_op_t *op)
 {
     xep_late_t *late = &op->late;
@@ -53,7 +50,7 @@ static void look_again(const xep_env_t *env, xep_word_fn word, const void *mode,
     if (left == 0) late->since_ns = 0;
 }
 
-/* Where all are there, as they mostly are, no clock is read, and no list made. */
+/* If all words are there, as is usual, neither reads the clock nor makes a list. */
 int xep_words_arrived(const xep_env_t *env, xep_word_fn word, const void *mode, xep_op_t *op)
 {
     xep_late_t *late = &op->late;
@@ -67,9 +64,9 @@ int xep_words_arrived(const xep_env_t *env, xep_word_fn word, const void *mode, 
 }
 
 /*
- * Those who speak themselves come first, and who is heard through one of them is left out only if that one is in the
- * list: its word may come at any moment, and a second look at it could see what the first one did not. Those behind a
- * rank that was late are looked at when it has come.
+ * Checks first the ranks that are heard directly. A rank heard through one of these is skipped only if that one is in
+ * the list: its word may come at any moment, and a second look might differ from the first. Ranks heard through a late
+ * rank are checked when its word has come.
  */
 int xep_words_arrived_through(const xep_env_t *env, xep_word_fn word, const uint32_t *through, const void *mode,
                               xep_op_t *op)
@@ -87,7 +84,7 @@ int xep_words_arrived_through(const xep_env_t *env, xep_word_fn word, const uint
     return late->count == 0;
 }
 
-/* "at 5 of 7", or where rows are waited for "at row 12 of 40": of an older epoch no row is there. */
+/* Writes "at 5 of 7" or, for words that count rows, "at row 12 of 40"; a word of an older epoch has no rows. */
 static int tell_word(const xep_words_wait_t *wait, uint64_t seen, uint64_t value, char *text, size_t bytes)
 {
     uint64_t mask = (UINT64_C(1) << wait->rows_bits) - 1;
@@ -105,7 +102,7 @@ static int tell_through(const xep_words_wait_t *wait, uint32_t rank, char *text,
     return snprintf(text, bytes, " (through rank %u)", wait->through[rank]);
 }
 
-/* For the sentence of a deadline, which the user reads: it must fit, and may be cut. */
+/* For the sentence of a timeout: it must fit, and may be cut. */
 void xep_words_explain(const xep_words_wait_t *wait, const void *mode, const xep_op_t *op, char *text, size_t bytes)
 {
     const char *before = ":";

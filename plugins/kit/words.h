@@ -10,7 +10,7 @@
 
 #include <xep/plugin.h>
 
-/** Words that count rows of an operation: they only grow. More rows than can be counted are as many as can be. */
+/** Words that count rows of an operation: they only grow. The count saturates. */
 static inline uint64_t xep_rows_word(uint64_t epoch, uint64_t rows)
 {
     const uint64_t most = (UINT64_C(1) << XEP_FEED_ROWS_BITS) - 1;
@@ -32,15 +32,15 @@ static inline uint64_t xep_rows_of(uint64_t word, uint64_t epoch)
 typedef const _Atomic uint64_t *(*xep_word_fn)(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p);
 
 /**
- * Whether the words of all ranks have arrived. Those that have not are op's late ranks from then on, and each is
- * booked the time it kept a caller waiting when its word comes, in whatever order they do. The same word until all
- * have arrived.
+ * Whether the words of all ranks have arrived. Ranks whose words are missing are op's late ranks from then on; when a
+ * word comes, the time that it kept a caller waiting is booked for its rank. word must be the same until all have
+ * arrived.
  */
 int xep_words_arrived(const xep_env_t *env, xep_word_fn word, const void *mode, xep_op_t *op);
 
 /**
- * The same where some are heard through others. through: [R] the rank by which another one is heard; XEP_NO_RANK, or
- * that rank itself: directly. Where that one is late, nobody knows of those behind it, and they are not.
+ * The same if some ranks are heard through others. through: [R] the rank through which one is heard; XEP_NO_RANK, or
+ * the rank itself: directly. If that one is late, the ranks heard through it do not count as late.
  */
 int xep_words_arrived_through(const xep_env_t *env, xep_word_fn word, const uint32_t *through, const void *mode,
                               xep_op_t *op);

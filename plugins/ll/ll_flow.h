@@ -2,38 +2,36 @@
 
 /**
  * Rows that travel over the wire: a flow goes to each rank that is not mapped or, by nodes, to each other node. It has
- * the rows that somebody there needs, in the order of tokens.
+ * the rows that any rank there needs, in the order of tokens.
  *
- * The head of a flow is the word of its notice: (epoch n, tokens), all tokens whose rows are there, from the first on.
- * Where there are few rows they go before the notice, whose word then has all tokens. Else the notice goes first, with
- * none, and the rows follow in parts (xep_env_t.part_bytes, or half an inbox), each with the word behind it. Receivers
- * copy rows meanwhile.
+ * The head of a flow is the word of its notice: (epoch n, tokens), how many tokens' rows are there, from the first on.
+ * Few rows go before the notice, whose word then has all tokens. Else the notice goes first, with none, and the rows
+ * follow in parts (xep_env_t.part_bytes, or half an inbox), each with the word behind it. Receivers copy rows
+ * meanwhile.
  *
  * by nodes (xep_shape_t.by_nodes) what a dispatch says to another node goes once to each, to this rank's forwarder f
  * there (forwarders.h): the parcel, with the rows that any rank of that node needs, into what was delivered to f
  * [i][line], as one of its feeders, and f's notice [i][self]. f stores the notice of each of its feeders at all its
  * mates, in [i][feeder], and the word again whenever it has grown. It does so while it sends and while it waits, and
  * its waits end when all are stored. Mates read the parcel where it was delivered: in the memory of f, which they map.
- * So rows in passing are moved by nobody: they need the room of a parcel of each feeder, and no more. A parcel is
- * complete for who reads it: f has loaded the word behind it with acquire, and stores its own with release. It is not
- * overwritten before all mates have read it for the reason that holds for all parcels: the source begins turn q + ring
- * when it has the notices of turn q + slots of all ranks, which they send when they have ended turn q. And f stores
- * the last word of a turn before it ends that turn itself, with an error, too: nothing of a turn is on its way when the
- * next one is sent, and a line never goes back.
+ * So no rank moves rows in passing: they need room for a parcel of each feeder, and no more. A parcel is complete for
+ * its reader: f has loaded the word behind it with acquire, and stores its own with release. It is not overwritten
+ * before all mates have read it for the reason that holds for all parcels: the source begins turn q + ring when it has
+ * the notices of turn q + slots of all ranks, which they send when they have ended turn q. And f stores the last word
+ * of a turn before it ends that turn itself, with an error, too: nothing of a turn is on its way when the next one is
+ * sent, and a line never goes back.
  *
- * An inbox, what is delivered of one source, may have not room for all its items (inbox_bytes). Then it is a ring: item
- * j of those that come lies at j % room, where room is as many as fit, as source and readers know alike from the
- * notice. The reader counts them in the head of the parcel. A source that has no more than room does all as above. One
- * that has more crowds the inbox: it sends the parts that have room, and the others when rows were taken.
- * The tail of the flow is that word: when the receiver has copied what is there, for all tokens before t, it sets
- * taken[i][receiver] = (n, t)  at the source. By nodes each mate says so to f, in mates_taken, and f, when all have, to
- * the source. That sends a part that ends before row e when  taken  has the token of row e - room - 1; its dispatch
- * ends when all parts have gone. After a verdict that is an error nothing more is taken, and only words are sent, for
- * which readers wait.
- * Nobody waits for ever: what readers take depends on notices, which all send first, and on nothing that they send or
- * have taken of others; a part that has no room keeps none to other ranks back. Words of a turn are read before the
- * ring comes round, as parcels are: all that a source needs have come when it ends the turn.
- * test/model/model_inbox.pml.
+ * An inbox, which has the items of one source, may not have room for all of them (inbox_bytes). Then it is a ring: item
+ * j of those that come lies at j % room, where room is how many fit, which source and readers know from the notice. The
+ * reader counts them in the head of the parcel. A source with at most room items does all as above. One with more
+ * crowds the inbox: it sends the parts that have room, and the others when rows were taken. The tail of the flow is
+ * that word: when the receiver has copied what is there, for all tokens before t, it sets taken[i][receiver] = (n, t)
+ * at the source. By nodes each mate says so to f, in mates_taken, and f, when all have, to the source. That sends a
+ * part that ends before row e when taken has the token of row e - room - 1; its dispatch ends when all parts have gone.
+ * After a verdict that is an error nothing more is taken, and only words are sent, for which readers wait. No rank
+ * waits for ever: what readers take depends only on notices, which all send first, not on what they send or have taken
+ * of others; a part without room does not hold up parts to other ranks. Words of a turn are read before the ring comes
+ * round, as parcels are: a source ends the turn when all words that it needs have come. test/model/model_inbox.pml.
  */
 #ifndef XEP_LL_FLOW_H
 #define XEP_LL_FLOW_H
@@ -61,7 +59,7 @@ int ll_parcel_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint
 xep_status_t ll_send_parts(ll_t *mode, xep_op_t *op);
 xep_status_t ll_send_all_parts(ll_t *mode, xep_op_t *op);
 
-/** The word by which rank says that it has taken what keeps the last part for it out. */
+/** The word of rank that makes room for the last part to it: it has taken the rows before. */
 const _Atomic uint64_t *ll_room_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p);
 
 /* ---- ll_flow_receive.c: as a receiver, or as a forwarder ---- */
@@ -69,10 +67,10 @@ const _Atomic uint64_t *ll_room_word(const void *mode, const xep_op_t *op, uint3
 /** The parcel of a source that is not mapped: the heap that has it, and the entry in both delivered areas. */
 const char *ll_delivered(const ll_t *mode, const xep_op_t *op, uint32_t source, uint64_t *entry_p);
 
-/** Where that of this rank lies at one that is sent it. */
+/** The entry of this rank's parcel at a rank to which it is sent. */
 uint64_t ll_delivery_entry(const ll_t *mode, const xep_op_t *op, uint32_t rank);
 
-/** By nodes: tells the mates what has come for them and was not told. */
+/** By nodes: passes new words of feeders on to the mates. */
 void ll_relay(const ll_t *mode, const xep_op_t *op);
 
 /** The word that says that all rows of a source are here; its notice is taken. */

@@ -5,7 +5,7 @@
 
 /* ---- where parcels are ---- */
 
-/* Which of those delivered in a turn: flat, by source; by nodes, by feeder of the rank that has it. */
+/* The entry of a parcel delivered in a turn: flat, by source; by nodes, by feeder of the rank that has it. */
 static uint64_t delivered_entry(const ll_t *mode, const xep_op_t *op, uint32_t line)
 {
     const xep_shape_t *shape = mode->kit.shape;
@@ -42,8 +42,8 @@ uint64_t ll_tokens_here(const ll_t *mode, const xep_op_t *op, uint32_t source)
 
 /*
  * The word is loaded with acquire and stored with release, so that a mate that sees it sees the rows, too. Mates may
- * miss values between two looks: the last one says all that the others said. Nothing of a notice is looked at here:
- * whoever takes it does.
+ * miss values between two looks: the last one includes the others. Notices are not checked here, but by the ranks that
+ * take them.
  */
 void ll_relay(const ll_t *mode, const xep_op_t *op)
 {
@@ -97,7 +97,9 @@ static uint64_t place_own(const ll_t *mode, const ll_list_t *list, uint32_t sour
     return items;
 }
 
-/* The last of more items than there is room for come when this rank has taken the first, which it has not yet. */
+/*
+ * If there are more items than room, the last ones come only when this rank has taken the first, which it has not yet.
+ */
 xep_status_t ll_note_items(const ll_t *mode, xep_op_t *op, uint32_t source, uint64_t items)
 {
     const ll_slot_t *slot = ll_slot(mode, op->slot);
@@ -145,7 +147,7 @@ static uint64_t mate_offset(const ll_t *mode, const xep_op_t *op, uint32_t feed,
     return mode->layout.mates_taken + (line * mode->layout.most_mates + place) * sizeof(uint64_t);
 }
 
-/* By nodes, of a feeder: what all mates have of what this rank has. */
+/* By nodes: how many of a feeder's tokens all mates have taken. */
 static uint64_t taken_by_all(const ll_t *mode, const xep_op_t *op, uint32_t source, uint64_t tokens)
 {
     /* acquire: the source may write over what mates have read. A word of an older operation counts as no tokens. */
@@ -157,7 +159,7 @@ static uint64_t taken_by_all(const ll_t *mode, const xep_op_t *op, uint32_t sour
     return tokens;
 }
 
-/* The source itself, or by nodes the forwarder, which is mapped. The last tokens keep nobody out. */
+/* Tells the source itself, or by nodes the forwarder, which is mapped. No part waits for the last tokens. */
 static xep_status_t tell(const ll_t *mode, const xep_op_t *op, uint32_t source, ll_inbox_t *inbox)
 {
     const uint32_t self = mode->kit.shape->rank,
@@ -176,7 +178,7 @@ static xep_status_t tell(const ll_t *mode, const xep_op_t *op, uint32_t source, 
     return status;
 }
 
-/* What a busy wire does not take is said at the next look. */
+/* If the wire is busy, tries again at the next look. */
 xep_status_t ll_tell_taken(ll_t *mode, const xep_op_t *op)
 {
     for (uint32_t s = 0; s < mode->kit.shape->nranks; s++) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Flows as a source: what goes to whom, in which parts, and when there is room for it. Rows are listed by where they go
- * once, when a dispatch begins: to look at all tokens for each of many ranks took longer than to send to them.
+ * Flows as a source: what goes to which rank, in which parts, and when there is room for it. Rows are listed by
+ * destination once, when a dispatch begins: going through all tokens for each of many ranks took longer than sending.
  */
 #include "ll_flow.h"
 
@@ -19,7 +19,7 @@ static ll_flow_t *flow_to(const ll_t *mode, const xep_op_t *op, uint32_t rank)
     return &ll_slot(mode, op->slot)->flows[shape->by_nodes ? shape->node[rank] : rank];
 }
 
-/* By nodes one rank of each node is sent what all of them need. */
+/* By nodes one rank of each node gets what all of them need. */
 static int is_sent(const ll_t *mode, uint32_t rank)
 {
     const xep_shape_t *shape = mode->kit.shape;
@@ -51,8 +51,8 @@ static uint64_t least(uint64_t a, uint64_t b)
 }
 
 /*
- * By nodes there are parts where there are more bytes than one has: a few rows come with their notice. Parts of more
- * than an inbox holds are halves of it, so that one travels while the other is taken.
+ * By nodes rows come in parts if there are more bytes than a part has; few rows come with their notice. If an inbox is
+ * smaller than that, parts are halves of it, so that one travels while the other is taken.
  */
 static uint64_t choose_part(const ll_t *mode, const ll_parcel_t *parcel, uint64_t rows)
 {
@@ -61,7 +61,7 @@ static uint64_t choose_part(const ll_t *mode, const ll_parcel_t *parcel, uint64_
     return room != 0 && rows > room ? least(part, (room + 1) / 2) : part;
 }
 
-/* Counted first and listed then, so that the lists of all flows lie one behind the other in one array. */
+/* Counts first and lists then, so that the lists of all flows lie one behind the other in one array. */
 xep_status_t ll_begin_flows(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;
@@ -87,13 +87,16 @@ static int is_whole(const ll_flow_t *flow)
     return flow->part >= flow->rows;
 }
 
-/* Of transfers in parts every other one is of rows; behind each, the word. Where the rows end, of flow's. */
+/*
+ * The last row of a transfer in parts, of those of the flow: every other transfer has rows, and the one after it the
+ * word.
+ */
 static uint64_t part_end(const ll_flow_t *flow, uint32_t number)
 {
     return least((number / 2 + UINT64_C(1)) * flow->part, flow->rows);
 }
 
-/* Tokens whose rows are there when so many rows have come: those without one count with the row before them. */
+/* How many tokens are complete when so many rows have come: tokens without a row count with the row before them. */
 static uint64_t tokens_of_rows(const ll_slot_t *slot, const ll_flow_t *flow, uint64_t rows)
 {
     if (rows == flow->rows) return slot->tokens;
@@ -118,8 +121,8 @@ static int has_room(const ll_t *mode, const xep_op_t *op, uint32_t rank, uint64_
 /* ---- what is sent ---- */
 
 /*
- * Those whose items are in the parcel: while rows are still coming (xep_op_t.coming), of tokens before the first that
- * is not.
+ * Rows whose items are in the parcel: while rows are still coming (xep_op_t.coming), those of tokens before the first
+ * missing one.
  */
 static uint64_t packed_rows(const ll_slot_t *slot, const xep_op_t *op, const ll_flow_t *flow)
 {
@@ -135,8 +138,8 @@ static uint64_t packed_rows(const ll_slot_t *slot, const xep_op_t *op, const ll_
 }
 
 /*
- * Items of a part from one on: tokens in a row are one put. In an inbox that may be crowded they lie one behind the
- * other, and over again.
+ * Cuts a put from the items of a part: consecutive tokens are one put. In an inbox that may be crowded they lie one
+ * behind the other, around the ring.
  */
 static int cut_items(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, uint64_t *row_p,
                      xep_put_t *put)
@@ -151,7 +154,7 @@ static int cut_items(const void *opaque, const xep_op_t *op, uint32_t rank, uint
     if (row >= end) return 0;
     const uint32_t *bound = slot->bound + flow->begin + row;
     uint64_t item = room == 0 ? bound[0] : row % room;
-    /* one put must not go beyond the end of the inbox, where items begin at its first place again */
+    /* a put must not cross the end of the inbox, where the ring begins again */
     if (room != 0) most = least(most, room - item);
     while (run < most && row + run < end && bound[run] == bound[0] + run) run++;
     *put = (xep_put_t){.src = ll_items(mode, op) + bound[0] * stride,
@@ -202,7 +205,7 @@ int ll_parcel_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, ui
     }
 }
 
-/* Even numbers are rows, odd ones the word behind them. Where nothing is moved, receivers still wait for the words. */
+/* Even numbers are rows, odd ones the word behind them. Even if nothing is moved, receivers wait for the words. */
 static int part_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number,
                          xep_transfer_t *transfer)
 {
@@ -217,7 +220,7 @@ static int part_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, 
     return 1;
 }
 
-/* The first part for which the receiver has to make room ends the list: all later ones need that, too. */
+/* The list ends at the first part for which the receiver must make room: all later ones need that, too. */
 static int open_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number, xep_transfer_t *transfer)
 {
     return part_transfer(mode, op, rank, number, transfer) && !transfer->blocked;

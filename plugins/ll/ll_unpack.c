@@ -10,8 +10,8 @@ enum { LINE = 64 };
 /* ---- the list ---- */
 
 /*
- * Adds the selections of a source that are here, by token, then selection. Without a branch it takes half the time
- * where every other selection is. 0: more than a slot has rows.
+ * Adds a source's selections of this rank's experts, by token, then selection. Without a branch it takes half the time
+ * if every other selection is one. 0: more than a slot has rows.
  */
 static int list_source(const ll_t *mode, const ll_list_t *list, uint32_t source, const ll_notice_t *notice,
                        uint64_t *n_p)
@@ -102,7 +102,7 @@ static const ll_pick_t *next_token(const ll_pick_t *pick, const ll_pick_t *end)
     return pick;
 }
 
-/* The little that is copied of a row that stays where it is. */
+/* Copies only the scales of a row that stays in place. */
 static void fetch_scales(const ll_parcel_t *at, const char *item)
 {
     for (size_t i = 0; i < at->scale_words * 4; i += LINE) __builtin_prefetch(item + at->scales + i);
@@ -189,7 +189,7 @@ static uint64_t find_here(const ll_list_t *list, uint32_t source, uint64_t token
     return low;
 }
 
-/* What was copied stays so, should a source go back on what it said. */
+/* Copied rows stay counted even if a faulty source lowers its word. */
 static uint64_t count_here(ll_t *mode, const xep_op_t *op)
 {
     const ll_slot_t *slot = ll_slot(mode, op->slot);
@@ -204,7 +204,7 @@ static uint64_t count_here(ll_t *mode, const xep_op_t *op)
     return rows;
 }
 
-/* What was copied is known only when the team has finished: each thread finds its share from what was before. */
+/* What was copied counts only when the team has finished: each thread computes its share from the state before. */
 void ll_unpack_here(ll_t *mode, const xep_op_t *op)
 {
     uint64_t *copied = ll_slot(mode, op->slot)->list.copied, rows = count_here(mode, op);

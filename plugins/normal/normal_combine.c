@@ -26,8 +26,8 @@ void normal_returned_transfer(const normal_t *mode, const xep_op_t *op, uint32_t
         .src_stride = src_stride,
         .rows = src != NULL ? range.rows : 0,
         /*
-         * rows of outputs come in order, and so those that are missing are at the end of all: of this range what is
-         * behind "here"; weights are here from the beginning
+         * rows of outputs come in order, so the missing ones are the last: of this range those behind "here"; weights
+         * are here from the beginning
          */
         .coming = src == NULL || weights || here >= end ? 0
                   : here < range.at                     ? range.rows
@@ -54,8 +54,8 @@ int normal_combine_transfer(const void *opaque, const xep_op_t *op, uint32_t ran
 /* ---- step 5: where rows are ---- */
 
 /*
- * From mapped owners the rows are read where those have them; from all others in the own slot, where they have put
- * them. Own outputs are read where the user has them, and were never copied.
+ * Rows of mapped owners are read in their memory; those of all others in this rank's slot, where they were put. Own
+ * outputs are read where the user has them, and are never copied.
  */
 void normal_find_source(const normal_t *mode, const xep_op_t *op, uint32_t owner)
 {
@@ -134,7 +134,7 @@ static void sum_mixed(const sum_t *sum, uint64_t token, void *out, const void **
     sum->mixed(out, rows, wide, n, sum->op->combine->hidden);
 }
 
-/* A thread has tokens that lie together, and rows of its own to list their sources in. */
+/* Each thread has consecutive tokens, and its own list for their rows. */
 static void sum_tokens(void *arg, uint32_t thread, uint32_t nthreads)
 {
     const sum_t *sum = arg;
@@ -153,7 +153,7 @@ static void sum_tokens(void *arg, uint32_t thread, uint32_t nthreads)
     xep_stores_fence();
 }
 
-/* What is summed takes the room that the sums would have in the caches. */
+/* The rows that are summed take the room in the caches that the sums would need. */
 static int is_streaming(const normal_t *mode, const xep_op_t *op)
 {
     const normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
@@ -191,7 +191,7 @@ void normal_sum_tokens(normal_t *mode, xep_op_t *op, const normal_terms_t *terms
     if (args->missing != NULL && end == normal_slot(mode, op->slot)->routing->tokens) tell_missing(mode, op);
 }
 
-/* Own outputs are among the sources, where the user has them: so all of them have to be here, as the biases have. */
+/* Own outputs are read where the user has them: so all of them must be here, and the biases, too. */
 xep_status_t normal_sum(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;

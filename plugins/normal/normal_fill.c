@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Combine, step 2: what others will read is copied to where they do. */
+/* Combine, step 2: copies outputs to where others read them. */
 #include <string.h>
 
 #include "normal_steps.h"
@@ -22,8 +22,8 @@ static void fill_weights(const fill_t *fill, const normal_place_t *to, uint64_t 
 }
 
 /*
- * Without x of the user they are in the input already. While a row is copied the next one is fetched: strides of the
- * user's memory need not be those of ours.
+ * Without x of the user they are in the input already. While a row is copied the next one is fetched, as the user's
+ * rows may have any stride.
  */
 static void fill_rows(const fill_t *fill, const normal_place_t *to, uint64_t begin, uint64_t end)
 {
@@ -34,7 +34,7 @@ static void fill_rows(const fill_t *fill, const normal_place_t *to, uint64_t beg
         fill->copy(to->x + i * to->x_stride, from, bytes, begin + i + 1 < end ? from + stride : from);
 }
 
-/* A thread's share of the rows received, without those nobody pulls. */
+/* Copies a thread's share of the received rows, without those that no rank pulls. */
 static void fill_input(void *arg, uint32_t thread, uint32_t nthreads)
 {
     const fill_t *fill = arg;

@@ -8,9 +8,9 @@
 /* ---- dispatch ---- */
 
 /*
- * Step 3, not before a rank that is out stores nothing any more: it may count records that no survivor has, and so use
- * other places. What is ruled is not compared again. Who knows more than this rank may have put rows behind those that
- * it shows already: then the tail waits for the last of them.
+ * Step 3, only once ranks that are out no longer store: they may count records that no survivor has, and so use other
+ * places. A verdict that was taken over is not compared again. A rank that knows more than this one may have put rows
+ * behind those that it shows already: then the tail waits for the last of them.
  */
 xep_status_t normal_agree_masked(void *opaque, xep_op_t *op)
 {
@@ -34,7 +34,7 @@ void normal_store_done_masked(const void *opaque, const xep_op_t *op, uint32_t r
     normal_store_done(mode, op, rank);
 }
 
-/* "storing" is up from before the first row until behind the last one, over all turns, and down before any done. */
+/* "storing" is set from before the first row until after the last one, over all turns, and cleared before any done. */
 xep_status_t normal_move_masked(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
@@ -47,7 +47,7 @@ xep_status_t normal_move_masked(void *opaque, xep_op_t *op)
     return xep_step_send(mode, op);
 }
 
-/* Who asks may be one of those whose rows this rank waits for, and sends none before it was granted room. */
+/* A rank that asks may be one whose rows this rank waits for: it sends none before it was granted room. */
 xep_status_t normal_wait_rows_masked(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
@@ -57,7 +57,7 @@ xep_status_t normal_wait_rows_masked(void *opaque, xep_op_t *op)
     return served != XEP_OK ? served : status;
 }
 
-/* Step 6. The gaps that ranks have left that are out are closed only when no late store of theirs can come. */
+/* Step 6. Closes the gaps of excluded ranks only once no late store of theirs can arrive. */
 xep_status_t normal_compare_masked(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
@@ -72,7 +72,7 @@ xep_status_t normal_compare_masked(void *opaque, xep_op_t *op)
 
 /* ---- combine ---- */
 
-/* Those of a token without the rows of ranks that are out. */
+/* The terms of a token without the rows of ranks that are out. */
 static normal_terms_t list_terms(const normal_t *mode, const xep_op_t *op)
 {
     const normal_routing_t *routing = normal_slot(mode, op->slot)->routing;

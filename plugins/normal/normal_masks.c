@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * What a dispatch does about ranks that are out: normal_masks.h says why. All of it is rare, but for the two stores and
+ * How a dispatch deals with ranks that are out: normal_masks.h says why. All of it is rare, except the two stores and
  * the fence around the rows.
  */
 #include <string.h>
@@ -15,7 +15,7 @@ static uint64_t counts_offset(const normal_t *mode, const xep_op_t *op, uint32_t
     return normal_line_offset(mode, normal_index(mode, op), rank) + offsetof(normal_line_t, counts);
 }
 
-/* The record of rank that came to another one, or to this one. */
+/* The record of rank, as another rank or this one has it. */
 static uint64_t counts_at(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t receiver)
 {
     const char *word = mode->kit.base[receiver] + counts_offset(mode, op, rank);
@@ -36,7 +36,7 @@ static xep_status_t fetch(void *mode, xep_op_t *op, uint32_t rank)
     return xep_kit_masks.fetch(mode, op, rank);
 }
 
-/* Of a dispatch from its records: what follows from them is here before any row comes. */
+/* A dispatch has its verdict from the records, before any row comes. */
 static xep_status_t verdict(void *mode, const xep_op_t *op)
 {
     if (op->kind != XEP_OP_DISPATCH) return xep_kit_masks_anywhere.verdict(mode, op);
@@ -51,10 +51,10 @@ static int reads(void *mode, uint32_t slot, uint32_t rank)
 const xep_mask_ops_t normal_masks = {.holds = holds, .fetch = fetch, .verdict = verdict, .reads = reads};
 
 /*
- * Whoever has a rank's last word has its record. Of one without it the record may be at any other rank: in its header
- * and its rows all these copies are the same, and its own has no rows. No entry is written again before this rank has
- * ended op. Where some ranks are not mapped, no other rank can give this one a record that it lacks, and the rank is
- * silent: nobody looks for its record.
+ * A rank that has another's last word also has its record. Else that record may be at any other rank: header and rows
+ * are the same in all these copies, and the writer's own copy has no rows. No entry is written again before this rank
+ * has ended op. If some ranks are not mapped, this rank cannot fetch a record that it lacks: then the other one is
+ * silent, and its record is not looked for.
  */
 const char *normal_find_left_record(const normal_t *mode, const xep_op_t *op, uint32_t rank)
 {
@@ -68,8 +68,8 @@ const char *normal_find_left_record(const normal_t *mode, const xep_op_t *op, ui
 /* ---- a rank that stores, and may be out ---- */
 
 /*
- * Here the word comes before the look; at the others, which look at this word after they have told it, the other way
- * round. So either this rank sees that it is out, or they see that it stores.
+ * This rank sets its word and then checks whether it is out; the others tell it first and then check this word. So
+ * either this rank sees that it is out, or they see that it stores.
  */
 int normal_begin_storing(const normal_t *mode, const xep_op_t *op)
 {
@@ -88,8 +88,8 @@ void normal_end_storing(const normal_t *mode)
 }
 
 /*
- * One that has not begun to store will look first. One that is stopped in the middle may go on at any time. What comes
- * in messages of a rank that is out nobody stores.
+ * A rank that has not begun to store checks first whether it is out. One that was stopped in the middle may go on at
+ * any time. Rows in messages of a rank that is out are not stored.
  */
 int normal_is_quiet(const normal_t *mode, const xep_op_t *op)
 {
@@ -138,7 +138,7 @@ static void forget_rows(const normal_t *mode, normal_routing_t *routing, uint32_
     memset(routing->rank_rows + rank * nranks, 0, nranks * sizeof *routing->rank_rows);
 }
 
-/* The rows of a cached routing, without those of ranks that say nothing in this dispatch. */
+/* The rows of a cached routing without those of ranks that are silent in this dispatch. */
 static void narrow_cached(normal_t *mode, xep_op_t *op)
 {
     normal_routing_t *routing = narrow_routing(mode, normal_slot(mode, op->slot));
@@ -150,7 +150,7 @@ static void narrow_cached(normal_t *mode, xep_op_t *op)
     normal_find_begins(mode, routing);
 }
 
-/* A rank that says nothing has no tokens, takes no rows, and is of one mind with this one. */
+/* A silent rank has no tokens, takes no rows, and agrees with this rank's parameters. */
 void normal_imagine_records(normal_t *mode, xep_op_t *op)
 {
     normal_slot_t *slot = normal_slot(mode, op->slot);
@@ -181,8 +181,8 @@ static void move_rows(const received_t *array, uint64_t to, uint64_t from, uint6
 }
 
 /*
- * In rank order, to where the rows before end: what is moved later has not been written over. Those of rank r lie from
- * lie[r] on, where this rank has granted room; rank r + 1 has its own behind them.
+ * Moves rows in rank order to where the rows before them end, so none is overwritten before it is moved. Those of rank
+ * r lie from lie[r] on, where this rank has granted room; those of rank r + 1 follow.
  */
 static void move_sources(const xep_op_t *op, const uint64_t *begin, const uint64_t *lie)
 {
@@ -213,7 +213,7 @@ static int brings_rows(const normal_t *mode, const normal_routing_t *routing, ui
     return 0;
 }
 
-/* Combines find rows by the places that come out of this, at their owners and at their readers. */
+/* Combines find rows by the new places, at their owners and at their readers. */
 void normal_close_gaps(normal_t *mode, xep_op_t *op)
 {
     normal_slot_t *slot = normal_slot(mode, op->slot);

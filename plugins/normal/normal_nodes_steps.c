@@ -34,9 +34,9 @@ static xep_status_t tell_forwarders(normal_t *mode, xep_op_t *op)
 }
 
 /*
- * Own rows to other nodes, own rows to mates a slice at a time, and what feeders have passed meanwhile: each as far as
- * it goes, until nothing is left of any. The ranks that are waited for are looked at before all that, so that the work
- * here counts as nobody's delay.
+ * Moves own rows to other nodes, own rows to mates a slice at a time, and rows that feeders have passed: each as far as
+ * it goes, until none are left. Looks at the words of late ranks before that, so that the time spent here is not booked
+ * as waiting for a rank.
  */
 xep_status_t normal_move_by_nodes(void *opaque, xep_op_t *op)
 {
@@ -66,7 +66,7 @@ xep_status_t normal_move_by_nodes(void *opaque, xep_op_t *op)
 
 /* ---- combine ---- */
 
-/* For readers of other nodes, too: those of this node sum what is theirs, where this rank does not. */
+/* Also for readers of other nodes: ranks of this node sum for those that this rank does not forward for. */
 static int find_input(const normal_t *mode, const xep_op_t *op, uint32_t reader, const normal_range_t *range,
                       normal_place_t *place)
 {
@@ -84,7 +84,7 @@ xep_status_t normal_fill_for_nodes(void *opaque, xep_op_t *op)
     return XEP_OK;
 }
 
-/* By nodes: rows come from those who sum them. */
+/* By nodes: rows come from the ranks that sum them. */
 int normal_node_offer_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number,
                                xep_transfer_t *transfer)
 {
@@ -105,9 +105,9 @@ static void find_sources(const normal_t *mode, const xep_op_t *op)
 }
 
 /*
- * By nodes: tokens whose rows have all come, while those of others travel; a slice at a time, so that the wire goes on.
- * Where the ranks disagree nothing is summed, but sums of others still come. As in a dispatch, the ranks that are
- * waited for are looked at before the work, which so counts as nobody's delay.
+ * By nodes: sums tokens whose rows have all come, while others travel; a slice at a time, so that the wire goes on. If
+ * ranks disagree nothing is summed, but sums of others still come. As in a dispatch, looks at the words of late ranks
+ * before the work, so that the time is not booked as waiting for a rank.
  */
 xep_status_t normal_sum_by_nodes(void *opaque, xep_op_t *op)
 {

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Rows of this rank on their way to other nodes: each once to the forwarder there, as far as its ring has room. All
- * nodes in turn, a batch each, so that no forwarder waits while another one is fed.
+ * Rows of this rank on their way to other nodes: each once to the forwarder there, as far as its ring has room. A batch
+ * to each node in turn, so that no forwarder is idle while others get rows.
  */
 #include <string.h>
 
 #include "normal_nodes.h"
 
-/* What a forwarder has taken of what this rank has passed to it: never more than that. */
+/* How many of this rank's rows a forwarder has taken; at most those that were passed. */
 static uint64_t rows_taken(const normal_t *mode, const xep_op_t *op, uint32_t node)
 {
     const _Atomic uint64_t *word = xep_kit_own(&mode->kit, normal_taken_offset(mode, normal_index(mode, op), node));
@@ -58,7 +58,7 @@ static char *stage_metadata(const normal_t *mode, const xep_op_t *op, uint32_t n
     return to;
 }
 
-/* Of the rows that are under way: it comes with the word, which comes behind the rows. One batch in the ring. */
+/* Sends the metadata of the rows under way with the word, which comes after the rows. One batch in the ring. */
 static xep_status_t tell_passed(const normal_t *mode, const xep_op_t *op, uint32_t node)
 {
     normal_pass_t *pass = &normal_slot(mode, op->slot)->traffic->passes[node];
@@ -140,8 +140,8 @@ static int has_come(const _Atomic uint64_t *word, uint64_t value)
 }
 
 /*
- * Of a feeder its last row; of a forwarder, where its ring is too small for all, room for the last one. A rank may be
- * both, and then what has not come is what counts.
+ * For a feeder: its last row; for a forwarder whose ring is too small for all rows: room for the last one. If a rank is
+ * both, the word that has not come counts.
  */
 const _Atomic uint64_t *normal_passing_word(const void *opaque, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Combine by nodes: what the ranks of this node have for the tokens of a feeder goes back as one row. Sums are made in
- * "sums", a batch for each feeder in turn, so that all cables are in use. Each quarter is used again when the wire
- * has sent what was there: with one that was used again as a whole, the wire had nothing to do meanwhile, and 4 hosts
- * took 1.45 times as long as their bytes.
+ * Combine by nodes: the outputs that the ranks of this node have for a token of a feeder go back as one row. Sums are
+ * made in "sums", a batch for each feeder in turn, so that all cables are in use. Each quarter is used again when the
+ * wire has sent it: when all of "sums" was used again at once, the wire idled meanwhile, and 4 hosts took 1.45 times as
+ * long as their bytes.
  */
 #include <string.h>
 
@@ -74,7 +74,7 @@ xep_status_t normal_find_summed(const normal_t *mode, xep_op_t *op, uint64_t *to
     return XEP_OK;
 }
 
-/* Of this rank where its user has them; of others in the input of the slot that they chose. */
+/* Outputs of this rank are where its user has them; those of others in the input of the slot that they chose. */
 static void fill_mates(const normal_t *mode, const xep_op_t *op)
 {
     const normal_nodes_t *nodes = mode->nodes;
@@ -181,7 +181,7 @@ static size_t sum_bytes(const normal_t *mode, const xep_op_t *op)
     return normal_sums_are_wide(mode, op) ? op->combine->hidden * sizeof(float) : xep_combine_row_bytes(op->combine);
 }
 
-/* Of the sums that are put. The wire delivers it behind them. */
+/* Tells the feeder how many sums were put. The wire delivers the word after them. */
 static xep_status_t tell_summed(const normal_t *mode, const xep_op_t *op, uint32_t feed)
 {
     const normal_slot_t *slot = normal_slot(mode, op->slot);
@@ -215,7 +215,9 @@ static xep_status_t find_room(const normal_t *mode, const xep_op_t *op, uint64_t
 
 /* ---- batches ---- */
 
-/* Each array from where the wire has refused it; then nothing of the batch is left, and it is the next one's turn. */
+/*
+ * Puts each array from where the wire has refused it; when nothing of the batch is left, the next feeder has its turn.
+ */
 static xep_status_t put_batch(const normal_t *mode, const xep_op_t *op)
 {
     const normal_layout_t *at = &mode->layout;
@@ -283,8 +285,8 @@ static int find_feed(const normal_t *mode, const xep_op_t *op)
 }
 
 /*
- * A rank without rows has no weights to give; whether there are any its mates say. Each node begins with the feeder
- * behind itself, so that not all send to the same node.
+ * A rank without rows has no weights; its mates say whether there are any. Each node begins with the feeder after its
+ * own node, so that not all send to the same node.
  */
 static void begin_sums(const normal_t *mode, const xep_op_t *op)
 {

@@ -10,9 +10,9 @@
 #include "pmix/pmix_names.h"
 
 /*
- * PMIx where a launcher serves it, else a group of one. XEP_ERR_UNSUPPORTED alone means that no launcher does: any
- * other failure of PMIx must not turn R ranks into R groups of one that compute something else without a word. For the
- * same reason the environment is asked whether it looks like that of a job.
+ * PMIx if a launcher serves it, else a group of one. Only XEP_ERR_UNSUPPORTED means that no launcher does: any other
+ * failure of PMIx must not silently turn R ranks into R groups of one. For the same reason the environment is checked
+ * for signs of a job.
  */
 static xep_status_t open_auto(int32_t timeout_ms, xep_boot_t **boot_p)
 {

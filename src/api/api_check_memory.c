@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Where the process had loaded the driver of CUDA devices when it made a buffer in host memory, arguments are looked up
- * there. Else buffer->pointers is NULL, and what remains is that no output lies in a heap. Of an operation all outputs
- * together are one branch, and a look at the list of heaps is taken only where one is near them.
+ * If the process had loaded the CUDA driver when it made a buffer in host memory, the driver is asked about arguments.
+ * Else buffer->pointers is NULL, and the only check is that no output lies in a heap. That is one branch for all
+ * outputs of an operation; the list of heaps is searched only if one is near them.
  */
 #include "api_check.h"
 
@@ -49,7 +49,7 @@ static xep_status_t check_outputs(const array_t *arrays, size_t count)
     return status;
 }
 
-/* What is asked only where it has to be: as functions of their own, operations do not fill their tables otherwise. */
+/* Functions of their own, so that operations fill these tables only if needed. */
 
 /* Arrays without elements may be anything. The first three, the outputs, have their elements without tokens, too. */
 static __attribute__((noinline)) xep_status_t check_dispatch(const xep_buffer_t *buffer, const xep_dispatch_args_t *a)
@@ -62,7 +62,7 @@ static __attribute__((noinline)) xep_status_t check_dispatch(const xep_buffer_t 
     return check_arrays(buffer, arrays, a->tokens == 0 ? 3 : sizeof arrays / sizeof arrays[0]);
 }
 
-/* Arrays of its own tokens, and those of the rows that it received: of either there may be none, but for the first. */
+/* Arrays of this rank's tokens, and of its received rows: either may have no elements, except the first. */
 static __attribute__((noinline)) xep_status_t check_combine(const xep_handle_t *h, const xep_combine_args_t *a)
 {
     const array_t mine[] = {{"wait_ns", a->wait_ns}, {"out", a->out},      {"out_weights", a->out_weights},
@@ -107,8 +107,8 @@ xep_status_t xep_check_waits_memory(const xep_waits_t *out)
 }
 
 /*
- * Without tokens topk_idx and token_in_rank have no elements. A layout without a buffer has nobody who keeps the
- * driver's functions, so they are had for this call alone.
+ * Without tokens topk_idx and token_in_rank have no elements. A layout without a buffer looks the driver's functions up
+ * for this call alone.
  */
 xep_status_t xep_check_layout_memory(const xep_layout_args_t *a, const xep_layout_t *out)
 {

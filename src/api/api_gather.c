@@ -28,7 +28,7 @@ static void gather_rows(void *arg, uint32_t thread, uint32_t nthreads)
     }
 }
 
-/* Counts are not enough: the rows must be there. Padded ones have a place for each row of the capacity. */
+/* Counts are not enough: the rows must be there. Padded rows have a place for each row of the capacity. */
 static xep_status_t gather_all(const xep_handle_t *handle, void *out, size_t stride)
 {
     const xep_recv_t *recv = &handle->recv;
@@ -53,7 +53,7 @@ static xep_status_t gather_all(const xep_handle_t *handle, void *out, size_t str
     return XEP_OK;
 }
 
-/* Entered for the sake of the team, which has one caller at a time. */
+/* Enters the buffer, as its team has one caller at a time. */
 xep_status_t xep_handle_gather(const xep_handle_t *handle, void *out, size_t stride)
 {
     xep_status_t status = xep_require_handle(handle);

@@ -36,7 +36,7 @@ xep_status_t xep_layout(const xep_layout_args_t *args, xep_layout_t *out)
     if (status == XEP_OK && own.reserved != 0)
         status = xep_fail(XEP_ERR_INVALID, "invalid reserved: %u (0)", own.reserved);
     if (status == XEP_OK) status = xep_check_layout(&own);
-    /* without a buffer nothing runs on a device: a stream would be passed over in silence, so it is refused */
+    /* without a buffer nothing runs on a device: a stream would be silently ignored, so it is refused */
     if (status == XEP_OK && own.buffer == NULL && own.stream != NULL)
         status = xep_fail(XEP_ERR_INVALID, "invalid stream: %p (NULL without a buffer in device memory)", own.stream);
     if (status == XEP_OK) status = xep_check_layout_memory(&own, &arrays);

@@ -8,7 +8,7 @@
 #include "request.h"
 #include "trace.h"
 
-/* Its memory is the buffer's, so a request that was freed can still be told. */
+/* Requests are memory of the buffer, so a freed one can be recognised. */
 static xep_status_t check_kept(const xep_request_t *req)
 {
     xep_status_t status = xep_require_request(req);
@@ -16,7 +16,7 @@ static xep_status_t check_kept(const xep_request_t *req)
     return req->kept ? XEP_OK : xep_fail(XEP_ERR_INVALID, "req was freed");
 }
 
-/* Enters the buffer around a question, since requests are looked at and advanced under it. */
+/* Runs ask() with the buffer held, under which requests are looked at and advanced. */
 static xep_status_t ask_request(xep_request_t *req, xep_status_t (*ask)(xep_request_t *req))
 {
     xep_status_t status = check_kept(req);
@@ -27,7 +27,7 @@ static xep_status_t ask_request(xep_request_t *req, xep_status_t (*ask)(xep_requ
     return status;
 }
 
-/* What may take long is a call in the trace; a test is not, or a loop of tests would fill it. */
+/* Calls that may take long are in the trace; tests are not, as a loop of tests would fill it. */
 static xep_status_t wait_request(xep_request_t *req, xep_status_t (*ask)(xep_request_t *req))
 {
     uint64_t begin_ns = xep_trace_now();
@@ -51,7 +51,7 @@ xep_status_t xep_request_wait_counts(xep_request_t *req)
     return wait_request(req, xep_request_finish_counts);
 }
 
-/* Marked by the operation itself when all of it was enqueued, which the wait has seen to. */
+/* The operation has set the mark when all of it was enqueued, and the wait has made sure of that. */
 xep_status_t xep_request_stream_wait(xep_request_t *req, void *stream)
 {
     xep_status_t status = check_kept(req);

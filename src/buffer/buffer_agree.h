@@ -12,16 +12,15 @@ typedef struct xep_proposal {
     const xep_buffer_params_t *params; /* looked at only where status is XEP_OK */
     int by_nodes;                      /* the path it has chosen */
     uint64_t bytes;                    /* of its heap */
-    const xep_room_view_t *room;       /* what there is for all heaps, before they are opened; NULL: it was asked */
-    int may_be_smaller;                /* nobody has said how many rows there are to be, and fewer are less memory */
-    xep_status_t status;               /* what the rank has come to by itself; its reason is the thread's last */
+    const xep_room_view_t *room;       /* what there is for all heaps, before they are opened; NULL: checked before */
+    int may_be_smaller;                /* recv_rows was not given, and fewer rows would take less memory */
+    xep_status_t status;               /* the rank's own status; its reason is the thread's last */
 } xep_proposal_t;
 
 /**
- * Every rank learns whether every rank may go on, and, with room, whether all heaps of a host fit.
- * XEP_ERR_MISMATCH names the parameter, the ranks and both values; a rank with an error of its own keeps it.
- * is_short_p, written in any case, is the same on all ranks: memory is all that they lack, and all may do with less.
- * Collective.
+ * Every rank learns whether all ranks may go on and, with room, whether all heaps of a host fit. XEP_ERR_MISMATCH names
+ * the parameter, the ranks and both values; a rank with an error of its own keeps it. *is_short_p, always written and
+ * the same on all ranks: they lack only memory, and all may do with less. Collective.
  */
 xep_status_t xep_buffer_agree(xep_group_t *group, const xep_proposal_t *proposal, int *is_short_p);
 

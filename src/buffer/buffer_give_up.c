@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The sentence names the rank that was the first to give up, as others did because of it. */
+/* The sentence names the first rank that gave up: the others did because of it. */
 #include "buffer_give_up.h"
 
 #include <stdio.h>
@@ -23,7 +23,7 @@ static xep_buffer_line_t *line_of(const xep_buffer_t *buffer, uint32_t rank)
     return (xep_buffer_line_t *)(void *)((char *)buffer->heap->base + line_offset(buffer, rank));
 }
 
-/* An epoch that was not begun is used up, so that a reset goes on behind it. */
+/* Uses up an epoch that was not begun, so that a reset continues after it. */
 void xep_buffer_give_up(xep_buffer_t *buffer, uint64_t epoch, xep_status_t why)
 {
     const uint32_t rank = buffer->shape.rank;
@@ -41,13 +41,13 @@ void xep_buffer_give_up(xep_buffer_t *buffer, uint64_t epoch, xep_status_t why)
                                         at + offsetof(xep_buffer_line_t, given_up), epoch);
 }
 
-/* acquire: when and why are here with it */
+/* acquire: when_ms and why were written before it */
 static uint64_t given_up_by(const xep_buffer_t *buffer, uint32_t rank)
 {
     return atomic_load_explicit((const _Atomic uint64_t *)&line_of(buffer, rank)->given_up, memory_order_acquire);
 }
 
-/* What a peer wrote is believed where it makes sense; clocks of hosts may differ. */
+/* Uses what a peer wrote as far as it makes sense; clocks of hosts may differ. */
 static xep_status_t tell(const xep_buffer_line_t *line, uint32_t rank)
 {
     const uint64_t now = wall_ms();
@@ -57,7 +57,7 @@ static xep_status_t tell(const xep_buffer_line_t *line, uint32_t rank)
     return xep_fail(why, "given up by rank %u %.1f s ago (%s)", rank, ago_s, xep_status_text(why));
 }
 
-/* That a rank has died counts more: others give up because of that. */
+/* A death counts more: others give up because of it. */
 xep_status_t xep_buffer_check_given_up(const xep_buffer_t *buffer, uint64_t epoch)
 {
     uint32_t first = buffer->shape.nranks;

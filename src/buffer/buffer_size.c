@@ -16,7 +16,7 @@ uint64_t xep_buffer_members_offset(uint64_t lines_offset, uint32_t nranks)
     return (lines_offset + nranks * sizeof(xep_buffer_line_t) + 63) / 64 * 64;
 }
 
-/* A rank that dies between two pieces leaves holes that nobody knows of. */
+/* Refuses pieces with masks: a rank that dies between two pieces leaves holes that no rank knows of. */
 xep_status_t xep_buffer_check_pieces(const xep_buffer_params_t *params, const xep_plugin_t *plugin)
 {
     if ((params->flags & XEP_BUFFER_PIECES) == 0) return XEP_OK;
@@ -76,7 +76,7 @@ xep_status_t xep_buffer_measure(const xep_config_t *config, const xep_buffer_par
                                 xep_buffer_size_t *size)
 {
     xep_buffer_size_t node = XEP_BUFFER_SIZE_INIT;
-    /* how ranks will lie on nodes is not known here: asked for each on a node of its own, then for all on one */
+    /* the nodes are not known here: asks for one node for each rank, then for one of all ranks */
     xep_status_t status = measure_nodes(config, params, nranks, nranks, size);
     if (status == XEP_OK) status = measure_nodes(config, params, nranks, 1, &node);
     size->node_bytes = node.bytes;
@@ -85,8 +85,8 @@ xep_status_t xep_buffer_measure(const xep_config_t *config, const xep_buffer_par
 }
 
 /*
- * Whether less memory would do: nobody has said how many rows a slot is to have room for, and with pieces an even load
- * is enough, which is less where not all ranks get all rows. What cannot be measured cannot be made.
+ * Whether less memory would do: recv_rows was not given, and with pieces room for an even load is enough, which is less
+ * unless all ranks get all rows. A shape that cannot be measured cannot be made.
  */
 int xep_buffer_may_be_smaller(const xep_buffer_t *buffer, const xep_buffer_params_t *params, uint64_t bytes)
 {

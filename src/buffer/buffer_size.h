@@ -10,7 +10,7 @@
 xep_status_t xep_buffer_measure(const xep_config_t *config, const xep_buffer_params_t *params, uint32_t nranks,
                                 xep_buffer_size_t *size);
 
-/** Of a shape that is known: also where the mode's regions lie in the heap, and the lines of all ranks behind them. */
+/** For a known shape: also where the mode's regions lie in the heap, and the lines of all ranks behind them. */
 xep_status_t xep_buffer_measure_shape(const xep_plugin_t *plugin, const xep_shape_t *shape,
                                       const xep_buffer_params_t *params, xep_region_t regions[XEP_REGIONS],
                                       uint64_t *lines_offset_p, xep_buffer_size_t *size);
@@ -18,7 +18,7 @@ xep_status_t xep_buffer_measure_shape(const xep_plugin_t *plugin, const xep_shap
 /** Whether the mode may have pieces, where params ask for them. */
 xep_status_t xep_buffer_check_pieces(const xep_buffer_params_t *params, const xep_plugin_t *plugin);
 
-/** Whether a buffer of the same params, of so many bytes, would take less with pieces that nobody has asked for. */
+/** Whether a buffer of these params, of so many bytes, would take less with pieces, which the params do not ask for. */
 int xep_buffer_may_be_smaller(const xep_buffer_t *buffer, const xep_buffer_params_t *params, uint64_t bytes);
 
 /** The memory of the rows as the mode sees it. */

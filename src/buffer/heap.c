@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Pages are placed before anybody touches them, and touched when the buffer is created, never by a timed operation: an
+ * Pages are placed before their first touch, and touched when the buffer is created, not by a timed operation: an
  * untouched worst case costs dozens of slow operations.
  */
 #define _GNU_SOURCE
@@ -70,7 +70,7 @@ xep_status_t xep_heap_open(const xep_config_t *config, xep_transport_t *transpor
     status = transport->ops->heap_open(transport, bytes, heap_p);
     restore(&before);
     if (node >= 0 && status == XEP_OK) numa_tonode_memory((*heap_p)->base, (*heap_p)->bytes, node);
-    /* refused where shared memory has no huge pages: nothing lost */
+    /* refused if shared memory has no huge pages: no harm */
     if (status == XEP_OK) madvise((*heap_p)->base, (*heap_p)->bytes, MADV_HUGEPAGE);
     return status;
 }
@@ -87,9 +87,9 @@ static void look_at(const char *begin, const char *end, size_t page)
 }
 
 /*
- * A page of a peer is there already. A fault that reads maps it for writing, too, where memory is shared, and is the
- * cheaper one: 0.87 us in place of 1.1 of a System V segment, where each page takes one; of a POSIX one, where the
- * kernel maps 16 at once, 0.4 in place of 1.2.
+ * A page of a peer is there already. In shared memory a read fault maps it for writing, too, and is cheaper: 0.87 us in
+ * place of 1.1 in a System V segment, where each page takes one; 0.4 in place of 1.2 in a POSIX segment, where the
+ * kernel maps 16 at once.
  */
 void xep_heap_prefault(void *base, uint64_t bytes, xep_pages_t whose, uint64_t *budget_p)
 {

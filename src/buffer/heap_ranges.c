@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Where the heaps of this process lie. An entry is not freed while the library is loaded, but used again, so that a
- * look needs no lock. It may meet an entry that is just changing, with the begin of one heap and the length of another:
- * what it finds counts only if a second look, with the lock, finds it too.
+ * Where the heaps of this process lie. Entries are used again but not freed while the library is loaded, so that a
+ * search needs no lock. It may meet an entry that is just changing, with the begin of one heap and the length of
+ * another: so a hit counts only if a second search, with the lock, finds it, too.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -85,7 +85,7 @@ int xep_heap_holds(const void *address)
     return held;
 }
 
-/* The library is unloaded, or the process ends: then threads that have a buffer may still look. */
+/* The library is unloaded, or the process ends: threads with a buffer may still search then. */
 __attribute__((destructor)) static void free_ranges(void)
 {
     range_t *range = xep_heap_highest == 0 ? ranges : NULL;

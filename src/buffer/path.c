@@ -10,7 +10,7 @@
 
 /* ---- the choice ---- */
 
-/* What the mode tells where rows go once to each node; has neither by_nodes: it does not know that. */
+/* The mode's traffic by nodes; if neither has by_nodes, the mode does not support it. */
 static void ask_by_nodes(const xep_plugin_t *plugin, const xep_shape_t *shape, xep_traffic_t traffic[])
 {
     const xep_shape_t other = xep_cost_shape_on(shape, XEP_COST_NODES);
@@ -32,7 +32,7 @@ int xep_path_sums_by_nodes(const xep_plugin_t *plugin, const xep_shape_t *shape)
     return traffic[XEP_COST_COMBINE].by_nodes;
 }
 
-/* What a buffer asks for that the other path has not, or NULL. */
+/* What the params ask for that the path by nodes does not have, or NULL. */
 static const char *find_refusal(const xep_buffer_params_t *params)
 {
     if (params->on_failure == XEP_ON_FAILURE_MASK) return "ranks may be left out";
@@ -58,8 +58,8 @@ static const char *find_objection(const xep_buffer_params_t *params, const xep_p
 /* ---- room ---- */
 
 /*
- * Whether a rank may have room for less than all that others send: not where ranks may be left out, as rows that wait
- * for room would die with them, and not where words cannot count the tokens. By nodes neither is so.
+ * Whether a rank may have room for less than all that others send: not if ranks may be left out, as rows that wait for
+ * room would be lost with them, and not if words cannot count the tokens. By nodes neither is the case.
  */
 static int may_be_crowded(const xep_buffer_params_t *params, const xep_shape_t *shape)
 {
@@ -85,7 +85,7 @@ static uint64_t count_rows(const xep_buffer_params_t *params, const xep_plugin_t
     return dispatch.pass_rows < count_sources(shape) ? count_sources(shape) : dispatch.pass_rows;
 }
 
-/* Of each source. Room for all is 0, flat: then rows need not wait for any. */
+/* Sets the room for each source. Flat, 0 is room for all: then rows never wait. */
 static void set_room(xep_shape_t *shape, uint64_t rows)
 {
     shape->feed_rows = rows;
@@ -108,8 +108,8 @@ static xep_status_t choose_room(const xep_buffer_params_t *params, const xep_plu
 /* ---- paths ---- */
 
 /*
- * An even load at the rates of the configuration, which all ranks have: so they come to the same. Only where somebody
- * wants to know: a pass over all ranks is not part of making a buffer whose path is given.
+ * Costs of an even load at the configured rates, the same on all ranks. Only if they are needed: making a buffer whose
+ * path is given should not pass over all ranks.
  */
 static xep_status_t find_costs(const xep_config_t *config, const xep_buffer_params_t *params,
                                const xep_plugin_t *plugin, const xep_shape_t *shape,
@@ -142,8 +142,8 @@ xep_status_t xep_path_choose(const xep_config_t *config, const xep_buffer_params
 }
 
 /*
- * By nodes a rank alone on its node is the forwarder of all others. Where dispatches alone go by nodes, the flat path
- * has more room: for rows of all ranks. Rounded up: with fewer sources less is lost by rounding.
+ * By nodes a rank that is alone on its node forwards for all others. If only dispatches go by nodes, the flat path
+ * needs more room: for rows of all ranks. Rounded up, as with fewer sources rounding loses less.
  */
 void xep_path_imagine(const xep_buffer_params_t *params, const xep_plugin_t *plugin, xep_shape_t *shape)
 {

@@ -16,7 +16,7 @@
 xep_status_t xep_path_choose(const xep_config_t *config, const xep_buffer_params_t *params, const xep_plugin_t *plugin,
                              xep_shape_t *shape);
 
-/** Of a group that does not exist: the most room that this shape may need for rows in passing, whatever its nodes. */
+/** For xep_buffer_size(): the most room that this shape may need for rows in passing, on any nodes. */
 void xep_path_imagine(const xep_buffer_params_t *params, const xep_plugin_t *plugin, xep_shape_t *shape);
 
 /** Whether combines, too, go once to each node, where dispatches do: a node sums what its ranks have. */
@@ -31,7 +31,7 @@ typedef struct xep_path_cost {
     double copies;  /* of a dispatched row that leave its node, on an average over all ranks */
 } xep_path_cost_t;
 
-/** cost: of each path, as the mode tells its traffic. The same on all ranks, if their rates are. XEP_ERR_NO_MEMORY. */
+/** cost: of each path, by the mode's traffic. The same on all ranks, if their rates are. XEP_ERR_NO_MEMORY. */
 xep_status_t xep_path_find_costs(const xep_shape_t *shape, const xep_plugin_t *plugin, const xep_cost_rates_t *rates,
                                  xep_path_cost_t cost[XEP_COST_PATHS]);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Every file that was looked at and refused is told with its reason: "mode not found" without the places is the most
- * frequent question about plugins. Nothing is ever loaded in place of what was asked for.
+ * Errors name every refused file with its reason: "mode not found" without the places is the most frequent question
+ * about plugins. No other mode is ever loaded in place of the one asked for.
  */
 #define _GNU_SOURCE
 #include "plugin_loader.h"
@@ -31,7 +31,7 @@ typedef struct folders {
     int count;
 } folders_t;
 
-/* A folder that is named twice is looked into once: xep_info would show its modes twice. */
+/* Adds a folder only once: xep_info would show its modes twice. */
 static void add_folder(folders_t *folders, const char *path, size_t length)
 {
     if (length == 0 || length >= PATH_MAX || folders->count == MAX_FOLDERS) return;
@@ -68,7 +68,7 @@ static void find_folders(const xep_config_t *config, folders_t *folders)
     add_folder(folders, XEP_PLUGIN_DIR, strlen(XEP_PLUGIN_DIR));
 }
 
-/* masks, place and the like may be NULL: a mode may do without, and says so where it is asked for them. */
+/* masks, place and the like may be NULL: a mode need not have them. */
 static xep_status_t check_ops(const xep_plugin_t *p)
 {
     if (p->heap_size == NULL || p->open == NULL || p->close == NULL || p->dispatch == NULL || p->combine == NULL ||
@@ -98,7 +98,7 @@ static xep_status_t check_plugin(const xep_plugin_t *p, const char *name)
     return check_ops(p);
 }
 
-/* RTLD_LOCAL: modes import nothing of ours and of one another, and two may have functions of one name. */
+/* RTLD_LOCAL: modes import nothing of this library or of one another, and two may have functions of one name. */
 static xep_status_t load_file(const char *path, const char *name, xep_plugin_ref_t *ref_p)
 {
     xep_plugin_ref_t ref;
@@ -132,7 +132,7 @@ static xep_status_t check_name(const char *name)
     return XEP_OK;
 }
 
-/* The first file of that name decides: one that is there but refused is not passed over for another. */
+/* The first file of that name decides: a refused one is not skipped for another. */
 static xep_status_t load_from(const folders_t *folders, const char *name, xep_plugin_ref_t *ref_p)
 {
     char path[PATH_MAX + NAME_BYTES + 16], looked[XEP_REASON_BYTES / 2] = "";
@@ -182,7 +182,7 @@ static int is_plugin_file(const struct dirent *entry)
     return n > 7 && strncmp(entry->d_name, "xep_", 4) == 0 && strcmp(entry->d_name + n - 3, ".so") == 0;
 }
 
-/* Of a file that is refused the user is told why, and what it is called follows from its name. */
+/* For a refused file reports why, with the mode's name from the file name. */
 static int visit(const char *folder, const char *file, xep_mode_fn fn, void *arg)
 {
     char path[PATH_MAX + 256 + 2], name[256];
@@ -208,7 +208,7 @@ static int visit_folder(const char *folder, xep_mode_fn fn, void *arg)
     return stop;
 }
 
-/* Loads each file and lets it go again, so that a list tells what would really happen. */
+/* Loads each file and unloads it again, so that the list shows what would really happen. */
 void xep_plugin_each(const xep_config_t *config, xep_mode_fn fn, void *arg)
 {
     folders_t *folders = malloc(sizeof *folders);

@@ -27,7 +27,7 @@ void xep_plugin_each(const xep_config_t *config, xep_mode_fn fn, void *arg);
 
 /* ---- plugin_loader_file.c ---- */
 
-/** XEP_ERR_PLUGIN for what is no file (a pipe would be waited for), and for a shared object that ends too early. */
+/** XEP_ERR_PLUGIN if it is not a file (opening a pipe would block), or a shared object that ends too early. */
 xep_status_t xep_plugin_file_check(const char *path);
 
 #endif

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * A copy that was interrupted, or for which the disk had no room, has good headers and ends before what they name.
- * dlopen() maps it all the same, and the process dies of SIGBUS, in the call or when a function is used for the first
- * time. Everything else that is wrong with a file dlopen() finds, or nobody can: it is code.
+ * An interrupted copy has good headers but ends too early. dlopen() maps it nevertheless, and the process dies of
+ * SIGBUS, in the call or when a function is first used. dlopen() finds all other defects that can be found.
  */
 #define _GNU_SOURCE
 #include "plugin_loader.h"
@@ -21,7 +20,7 @@
 
 enum { MOST_SEGMENTS = 64 }; /* linkers make a dozen */
 
-/* Whether these are headers of this machine's kind; dlopen() has a sentence for all others. */
+/* Whether these are headers for this machine; dlopen() has a message for all others. */
 static int is_ours(const ElfW(Ehdr) * header)
 {
     return memcmp(header->e_ident, ELFMAG, SELFMAG) == 0 &&
@@ -36,7 +35,7 @@ static xep_status_t ends_early(uint64_t bytes, uint64_t wanted)
                     bytes, wanted);
 }
 
-/* The last byte of a file that is mapped; what lies behind it, debuggers alone read. */
+/* Checks the last byte of the file that is mapped; only debuggers read what lies behind it. */
 static xep_status_t check_segments(int fd, const ElfW(Ehdr) * header, uint64_t bytes)
 {
     ElfW(Phdr) segments[MOST_SEGMENTS];

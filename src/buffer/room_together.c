@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Each rank of a host can find room for its heap and all of them none: segments are granted before they are touched,
- * and /dev/shm is looked at by all before one of them writes. So every rank says, in the first exchange of a buffer,
- * what it would draw from and how much is free there. All see the same numbers, and no heap is there yet.
+ * Each rank of a host may find room for its heap although there is none for all: segments are granted before they are
+ * touched, and all check /dev/shm before one of them writes. So in the first exchange of a buffer, before there is any
+ * heap, every rank says what it would draw from and how much is free there, and all see the same numbers.
  */
 #include "room_together.h"
 
@@ -31,7 +31,7 @@ typedef struct draw {
     uint32_t rank, source;
 } draw_t;
 
-/* what is one source together, by rank; what a machine has is another thing than what it would promise */
+/* groups draws from the same source, by rank; a machine's memory and what it may promise are different sources */
 static int compare_draws(const void *a, const void *b)
 {
     const draw_t *x = a, *y = b;
@@ -60,7 +60,7 @@ static const char *name_source(uint32_t source)
     return source == XEP_ROOM_PROMISE ? "that the machine would promise" : "of the control group";
 }
 
-/* Ranks look at slightly different times: the least that one has seen. */
+/* Ranks look at slightly different times: takes the least that one has seen. */
 static xep_status_t check_source(const draw_t *draws, size_t count, uint64_t bytes)
 {
     uint64_t least = UINT64_MAX;

@@ -7,7 +7,7 @@
 #include "room.h"
 #include "transport.h"
 
-/** What a rank sees before anybody has opened a heap; written by each, read by all. Zeros: it is not looked at. */
+/** What a rank sees before any heap is opened; written by each, read by all. Zeros: not checked. */
 typedef struct xep_room_view {
     xep_room_t room;
     xep_shared_room_t shared[XEP_SHARED_KINDS];
@@ -20,8 +20,8 @@ _Static_assert(sizeof(xep_room_view_t) == XEP_ROOM_SOURCES * 16 + XEP_SHARED_KIN
 void xep_room_view(xep_transport_t *transport, uint64_t bytes, uint32_t here, xep_room_view_t *view);
 
 /**
- * XEP_ERR_NO_MEMORY where heaps of so many bytes fit one by one and not together, with who, how much and what kind of
- * memory. That one alone does not fit its rank says, which knows more of it.
+ * XEP_ERR_NO_MEMORY if heaps of so many bytes fit one by one but not together, with ranks, bytes and kind of memory. If
+ * one alone does not fit, its own rank says so, which knows more.
  */
 xep_status_t xep_room_check_together(const xep_room_view_t *views, uint32_t nranks, uint64_t bytes);
 

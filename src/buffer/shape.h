@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** The shape that a mode is told of, and where in the heap the regions lie that it asks for. */
+/** The shape that a mode gets, and where the regions that it asks for lie in the heap. */
 #ifndef XEP_BUFFER_SHAPE_H
 #define XEP_BUFFER_SHAPE_H
 

@@ -46,7 +46,7 @@ double xep_cost_message_rows(const xep_traffic_t *traffic, double message_bytes)
     return most(1, floor(message_bytes / (double)traffic->sent_bytes));
 }
 
-/* By selection every selection is as a token of its own with one expert. */
+/* By selection each selection counts as a token with one expert. */
 void xep_cost_expect_flow(const xep_cost_map_t *map, const xep_shape_t *shape, const xep_traffic_t *traffic,
                           double message_bytes, xep_cost_flow_t *flow)
 {
@@ -58,7 +58,7 @@ void xep_cost_expect_flow(const xep_cost_map_t *map, const xep_shape_t *shape, c
 
 /* ---- bytes and messages ---- */
 
-/* In a combine sums come to those who have sent rows. */
+/* In a combine sums go back to the ranks that have sent rows. */
 static void turn_back(xep_cost_flow_t *flow)
 {
     const xep_cost_flow_t there = *flow;
@@ -87,7 +87,7 @@ void xep_cost_find_load(const xep_cost_map_t *map, xep_cost_operation_t operatio
                             .came_bytes = way.came * sent + bytes,
                             .came_messages = way.came_messages + peers * traffic->messages};
     load.near_bytes = load.near_rows * row;
-    /* who pulls copies from its mates' memory or its own: nobody stores any for it */
+    /* a rank that pulls copies from its mates' memory or its own: nobody stores any for it */
     if (traffic->pulled) load.copied = way.picked * row;
     else {
         const double passed = way.kept + way.passed;

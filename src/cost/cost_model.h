@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /**
- * What rows and messages cost, in bytes and time: of the flat path and of the path by nodes, by what a mode tells of
- * its traffic (xep_traffic_t) and a few constants of the machine. Pure functions on what cost_rows.h counts or expects.
+ * What rows and messages cost in bytes and time, on the flat path and on the path by nodes. Pure functions of the rows
+ * that cost_rows.h counts or expects, of what a mode says of its traffic (xep_traffic_t), and of a few constants of the
+ * machine.
  *
  * A path takes as long as the rank, or the node, that takes longest: its bytes over the network in the direction that
  * has more of them, at the rate it has there, and the messages that its processor handles; its bytes in memory, at the
@@ -35,7 +36,7 @@ double xep_cost_message_rows(const xep_traffic_t *traffic, double message_bytes)
 void xep_cost_expect_flow(const xep_cost_map_t *map, const xep_shape_t *shape, const xep_traffic_t *traffic,
                           double message_bytes, xep_cost_flow_t *flow);
 
-/** Constants of the machine; 0 of a rate: no bound, of a time: none. */
+/** Constants of the machine. A rate of 0: no bound; a time of 0: none. */
 typedef struct xep_cost_rates {
     double node_network; /* bytes/s of a node over the network, in each direction; without headers of packets */
     double rank_network; /* bytes/s of one rank, likewise */

@@ -111,7 +111,7 @@ void xep_cost_count_end(const xep_cost_count_t *count, uint32_t source)
 
 /* ---- what is to be expected ---- */
 
-/* What all functions below need; none of them changes it, but for the flow that it points to. */
+/* What all functions below need. They change nothing of it but the flow that it points to. */
 typedef struct expectation {
     const xep_cost_map_t *map;
     const uint32_t *first_expert;

@@ -48,15 +48,15 @@ static inline uint32_t xep_cost_node_ranks(const xep_cost_map_t *map, uint32_t n
     return map->first[node + 1] - map->first[node];
 }
 
-/** The rank of a node that passes on what source sends there; of its own node that is source itself. */
+/** The rank of a node that passes on what source sends there; on source's own node: source itself. */
 static inline uint32_t xep_cost_forwarder(const xep_cost_map_t *map, uint32_t source, uint32_t node)
 {
     return map->ranks[map->first[node] + map->place[source] % xep_cost_node_ranks(map, node)];
 }
 
 /**
- * Rows of one rank in a dispatch: whole numbers where a routing was counted, means where one was expected. In a combine
- * they go the other way: what was sent comes back, what was stored is loaded and summed.
+ * Rows of one rank in a dispatch: whole numbers if a routing was counted, means if it was expected. In a combine they
+ * go the other way: what was sent comes back, what was stored is loaded and summed.
  */
 typedef struct xep_cost_flow {
     double own;    /* of its own tokens, to itself */
@@ -76,14 +76,14 @@ static inline double xep_cost_received(const xep_cost_flow_t *flow, xep_cost_pat
     return flow->own + flow->taken + (path == XEP_COST_FLAT ? flow->came : flow->kept);
 }
 
-/** Counts a routing: source by source, of each all tokens, then its end. */
+/** Counts a routing: for each source all of its tokens, then xep_cost_count_end(). */
 typedef struct xep_cost_count {
     const xep_cost_map_t *map;
     xep_cost_path_t path;
     int by_selection;      /* a row for each selection; 0: one for each rank */
     double message_rows;   /* most rows of a message over the network */
     xep_cost_flow_t *flow; /* [R] zero at first */
-    uint32_t *to; /* [R] zero at first, and behind each source's end: its rows to each rank, over the network */
+    uint32_t *to; /* [R] rows of the current source to each rank, over the network; zero before and after each source */
 } xep_cost_count_t;
 
 /** owners: of the experts that a token of source selects. */
@@ -91,8 +91,8 @@ void xep_cost_count_token(const xep_cost_count_t *count, uint32_t source, const 
 void xep_cost_count_end(const xep_cost_count_t *count, uint32_t source);
 
 /**
- * The means where every rank has so many tokens, each with topk different ones of all experts, all of them equally
- * likely. first_expert: [R + 1], as in xep_shape_t. Sets flow [R].
+ * The means if every rank has so many tokens, each of which selects topk different experts, all equally likely.
+ * first_expert: [R + 1], as in xep_shape_t. Sets flow [R].
  */
 void xep_cost_expect_rows(const xep_cost_map_t *map, xep_cost_path_t path, const uint32_t *first_expert, uint32_t topk,
                           double tokens, double message_rows, xep_cost_flow_t *flow);

@@ -2,8 +2,8 @@
 
 /*
  * The device of one buffer. It works in the context that was current when the buffer was created: that belongs to the
- * program, which must keep it as long as the buffer. Here lie the two tables by which the core uses it (a heap and its
- * end) and the mode (memory, kernels, streams).
+ * program, which must keep it as long as the buffer. Here are its two tables: for the core (a heap and its end) and for
+ * the mode (memory, kernels, streams).
  */
 #include "cuda_device.h"
 
@@ -15,8 +15,8 @@
 #include "error.h"
 
 /*
- * A store into pinned memory, no call of the driver: kernels that wait look at this word now and then, and the driver
- * may be busy, or out of order after an error.
+ * A store into pinned memory, no call of the driver, which may be busy or, after an error, unusable: waiting kernels
+ * look at this word now and then.
  */
 static void set_stop(xep_heap_device_t *device, int stopped)
 {
@@ -24,8 +24,8 @@ static void set_stop(xep_heap_device_t *device, int stopped)
 }
 
 /*
- * Also ends what was opened half: everything is NULL until it is there, and without a context nothing can have been
- * made in one. The driver goes last, since all the rest is freed by its functions.
+ * Also closes a device that was opened only in part: everything is NULL until it is made, and without a context nothing
+ * was. The driver is closed last, since its functions free all the rest.
  */
 static void close_device(xep_heap_device_t *device)
 {
@@ -81,7 +81,7 @@ static const xep_heap_device_ops_t heap_ops = {
     .close = close_device,
 };
 
-/* A rank that forgot to choose would get device 0, as all the others: so none is chosen here. */
+/* Chooses no device: all ranks that forgot to choose would share device 0. */
 static xep_status_t find_context(xep_cuda_device_t *cuda)
 {
     const xep_cuda_driver_t *driver = &cuda->driver;
@@ -93,8 +93,8 @@ static xep_status_t find_context(xep_cuda_device_t *cuda)
 }
 
 /*
- * What is known of the device, and what a buffer needs once: the event that marks the end of its last operation, and
- * the word of stop. find_context() has just seen its context current, so none is pushed.
+ * Asks for the device's properties, and makes what a buffer needs once: the event that marks the end of its last
+ * operation, and the stop word. The context is current, as find_context() has just checked.
  */
 static xep_status_t ask_device(xep_cuda_device_t *cuda)
 {

@@ -23,8 +23,8 @@ static const struct {
 };
 
 /*
- * One that is missing is told at once, by name: a call that fails in the middle of an operation would be worse. ISO C
- * knows no cast from an object's address to a function, so the address is copied.
+ * A missing function is reported at once, by name, and not in the middle of an operation. ISO C has no cast from an
+ * object pointer to a function pointer, so the address is copied.
  */
 static xep_status_t find_functions(xep_cuda_driver_t *driver)
 {
@@ -39,8 +39,8 @@ static xep_status_t find_functions(xep_cuda_driver_t *driver)
 }
 
 /*
- * A driver without a device (a login node, or CUDA_VISIBLE_DEVICES set to nothing) fails in cuInit() and is as good as
- * none. May be called any number of times in a process.
+ * A driver without a device (a login node, or an empty CUDA_VISIBLE_DEVICES) fails in cuInit() and counts as no driver.
+ * May be called any number of times in a process.
  */
 xep_status_t xep_cuda_driver_open(xep_cuda_driver_t *driver)
 {
@@ -61,8 +61,8 @@ void xep_cuda_driver_close(xep_cuda_driver_t *driver)
 }
 
 /*
- * The driver's errors stick: after a kernel has crashed every call returns the same error, whatever it was about. So
- * the sentence has the driver's own words and number, and what we tried only in front of them.
+ * The driver's errors stick: after a kernel has crashed, every call returns the same error. So the sentence says what
+ * was tried, and then the driver's own text and number.
  */
 xep_status_t xep_cuda_check(const xep_cuda_driver_t *driver, cuda_result_t result, const char *what)
 {

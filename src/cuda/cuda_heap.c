@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * By handles of the driver (CUDA IPC), which every UCX can be used with: ucp_rkey_ptr() would do the same, with a UCX
- * that was built with CUDA. The driver keeps memory that a peer has opened until that one closes it, so the end of a
- * process takes nothing away from the others.
+ * Uses handles of the driver (CUDA IPC), which work with every UCX; ucp_rkey_ptr() would do the same only with a UCX
+ * built with CUDA. The driver keeps memory that a peer has opened until the peer closes it, so a process that ends
+ * takes nothing away from the others.
  */
 #include "cuda_heap.h"
 
@@ -12,11 +12,11 @@
 
 #include "error.h"
 
-/* Smaller allocations share a block of the driver, and a handle is one of a block. */
+/* Smaller allocations share a block of the driver, and handles are of whole blocks. */
 static const uint64_t BLOCK_BYTES = 2 << 20;
 
 /*
- * Memory that is zeroed and has a handle for other processes. On failure *address_p may be set all the same: the caller
+ * Allocates zeroed memory with a handle for other processes. *address_p may be set even after a failure: the caller
  * keeps it, and close frees it.
  */
 static xep_status_t allocate(xep_cuda_device_t *cuda, uint64_t bytes, cuda_address_t *address_p)
@@ -53,9 +53,9 @@ xep_status_t xep_cuda_heap_open(xep_heap_device_t *device, uint64_t bytes)
 }
 
 /*
- * The address at which this device reaches the heap of a rank. Of a rank of this process the address will do, and the
- * driver opens no handle of its own. To open one of another process also switches on access from device to device;
- * where there is no way between the two, that fails here and not in a kernel.
+ * The address at which this device reaches the heap of a rank. For a rank of this process that is the heap's own
+ * address, as the driver does not open its own handles. Opening another process's handle also enables access from
+ * device to device; if there is none between the two, that fails here and not in a kernel.
  */
 static xep_status_t reach(xep_cuda_device_t *cuda, uint32_t rank, const xep_cuda_key_t *key)
 {
@@ -104,7 +104,7 @@ void *xep_cuda_heap_map(xep_device_t *device, uint32_t rank)
     return xep_cuda_of(device)->mapped[rank];
 }
 
-/* opened[] and not mapped[] says what to close: of ranks of this process mapped[] has an address that is theirs. */
+/* opened[], not mapped[], says what to close: for ranks of this process mapped[] has their own address. */
 void xep_cuda_heap_close(xep_cuda_device_t *cuda)
 {
     for (uint32_t r = 0; r < cuda->nranks; r++)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * A mode that is opened anew asks for memory of the same sizes, and gets what the one before it had. So there is never
- * more than one block of a kind that nobody uses: one of another size is freed when a new one is asked for.
+ * A mode that is opened again asks for memory of the same sizes, and gets the memory it had before. So each kind has at
+ * most one unused block: one of another size is freed when a new one is needed.
  */
 #include "cuda_kept.h"
 
@@ -41,7 +41,7 @@ static void free_block(const xep_cuda_device_t *cuda, xep_cuda_block_t **link)
     free(block);
 }
 
-/* A block of this size that nobody uses, or NULL; others of its kind will not be used again. */
+/* An unused block of this size, or NULL; frees other unused blocks of its kind. */
 static xep_cuda_block_t *find_unused(xep_cuda_device_t *cuda, xep_memory_t memory, uint64_t bytes)
 {
     xep_cuda_block_t **link = &cuda->blocks;
@@ -125,7 +125,7 @@ static xep_status_t load(xep_cuda_device_t *cuda, const void *image, void **modu
         cuda->heap.number, xep_last_error());
 }
 
-/* Kernels are for one architecture, and as a text that the driver compiles for later ones: if it is as new as that. */
+/* The image has kernels for one architecture, and a text that a new enough driver compiles for later ones. */
 xep_status_t xep_cuda_kept_load(xep_device_t *device, const void *image, void **module_p)
 {
     xep_cuda_device_t *cuda = xep_cuda_of(device);

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /**
- * Memory and kernels of modes. A graph names them as long as it can be launched, and so also when a reset has closed
- * the mode that it was captured with: what a mode gives back is kept until the buffer ends, for the one that is opened
- * next.
+ * Memory and kernels of modes. A graph refers to them as long as it can be launched, even after a reset has closed the
+ * mode that it was captured with. So what a mode gives back is kept until the buffer ends, for the next mode.
  */
 #ifndef XEP_CUDA_KEPT_H
 #define XEP_CUDA_KEPT_H

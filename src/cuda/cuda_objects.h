@@ -7,7 +7,7 @@
 #include "cuda_driver.h"
 #include "device.h"
 
-/** What a rank tells of its heap. A process maps those of others, and has its own. */
+/** The key of a rank's heap, by which other processes map it. */
 typedef struct xep_cuda_key {
     cuda_ipc_t handle;
     uint64_t pid, address;

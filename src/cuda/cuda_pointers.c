@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * For buffers in host memory: the host would crash where it reads what only a device can. The driver is asked where the
- * program has loaded it, and never loaded for this.
+ * For buffers in host memory: the host would crash if it read memory that only a device can read. Asks the driver if
+ * the program has loaded it, and never loads it for this.
  */
 #define _GNU_SOURCE /* dl_iterate_phdr */
 #include "cuda_pointers.h"
@@ -26,7 +26,7 @@ static unsigned ask(const cuda_pointers_t *cuda, int attribute, const void *addr
     return cuda->attribute(&value, attribute, (cuda_address_t)address) == CUDA_DONE ? value : 0;
 }
 
-/* What the driver does not know is the host's, and managed memory is both's. */
+/* Memory that the driver does not know is the host's; managed memory is both's. */
 static int32_t device_of(const xep_pointers_t *pointers, const void *address)
 {
     const cuda_pointers_t *cuda = (const void *)pointers;
@@ -48,7 +48,7 @@ static int is_driver(struct dl_phdr_info *loaded, size_t bytes, void *unused)
     return strncmp(slash == NULL ? loaded->dlpi_name : slash + 1, "libcuda.so", 10) == 0;
 }
 
-/* Where the driver is not loaded, dlopen() would look for its file, each time that a layout is counted. */
+/* Checks first whether the driver is loaded: else dlopen() would search for its file each time a layout is counted. */
 xep_pointers_t *xep_cuda_pointers_open(void)
 {
     if (dl_iterate_phdr(is_driver, NULL) == 0) return NULL;

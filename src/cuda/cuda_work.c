@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * What a mode makes its device do. Every call is made in the context of the buffer, whatever is current in the thread,
- * and leaves the thread with the context it came with. All that takes a stream enqueues and returns; the caller must
- * keep the memory until the stream is past it.
+ * What a mode makes its device do. Every call is made in the context of the buffer, and leaves the thread with the
+ * context it came with. Functions with a stream enqueue and return; the caller must keep the memory until the stream is
+ * past it.
  */
 #include "cuda_work.h"
 
@@ -18,7 +18,7 @@ static xep_status_t end(xep_cuda_device_t *cuda, cuda_result_t result, const cha
     return xep_cuda_check(&cuda->driver, result, what);
 }
 
-/* Memory that is not pinned would be copied by the driver with the host waiting in the call. */
+/* From memory that is not pinned the driver would copy with the host waiting in the call. */
 xep_status_t xep_cuda_work_pin(xep_heap_device_t *device, void *base, uint64_t bytes)
 {
     xep_cuda_device_t *cuda = xep_cuda_of(&device->device);
@@ -35,8 +35,8 @@ void xep_cuda_work_unpin(xep_heap_device_t *device, void *base)
 }
 
 /*
- * A kernel gets 48 KiB of dynamic shared memory at most, unless it is told before its first launch that it may have
- * more: so that is asked for here, and a launch needs no check.
+ * A kernel gets at most 48 KiB of dynamic shared memory, unless more is allowed before its first launch: that is done
+ * here, so launches need no check.
  */
 xep_status_t xep_cuda_work_find(xep_device_t *device, void *module, const char *name, uint32_t shared_bytes,
                                 void **kernel_p)
@@ -108,14 +108,14 @@ xep_status_t xep_cuda_work_fill(xep_device_t *device, void *to, uint8_t value, s
     return end(cuda, cuda->driver.memory_fill((cuda_address_t)to, value, bytes, stream), "fill memory");
 }
 
-/* What is captured into a graph runs when the graph does: it is the program's to order that behind the rest. */
+/* Captured work runs when the graph does: the program must order the graph after earlier operations. */
 static int is_captured(const xep_cuda_device_t *cuda, void *stream)
 {
     int status = 0;
     return stream != NULL && cuda->driver.stream_capturing(stream, &status) == CUDA_DONE && status != 0;
 }
 
-/* NULL is the default stream of the context that is pushed for every call, and is right by definition. */
+/* NULL is the default stream of the buffer's context, and always valid. */
 xep_status_t xep_cuda_work_check_stream(xep_device_t *device, void *stream)
 {
     xep_cuda_device_t *cuda = xep_cuda_of(device);
@@ -131,10 +131,9 @@ xep_status_t xep_cuda_work_check_stream(xep_device_t *device, void *stream)
 }
 
 /*
- * The order between operations of a buffer that are on different streams. An event that nobody has recorded is waited
- * for by nobody, so the first operation needs no special case. The driver lets a stream of another device wait for it,
- * too, and would refuse that stream only at the launch, when other ranks already count on this one: so it is asked
- * whose it is.
+ * Orders operations of a buffer on different streams. Waiting for an event that was never recorded is a no-op, so the
+ * first operation needs no special case. The driver would let a stream of another device wait, too, and refuse it only
+ * at the launch, when other ranks already count on this one: so the stream's device is checked here.
  */
 xep_status_t xep_cuda_work_after_mark(xep_device_t *device, void *stream)
 {
@@ -157,8 +156,8 @@ int xep_cuda_work_is_captured(xep_device_t *device, void *stream)
 }
 
 /*
- * For a stream of the program's, which must not go on as if it had been ordered: so one that is captured, which cannot
- * wait for an event of outside its graph, is refused.
+ * For a stream of the program. One that is being captured is refused: it cannot wait for an event outside its graph,
+ * and must not go on unordered.
  */
 xep_status_t xep_cuda_work_follow(xep_heap_device_t *device, void *stream)
 {
@@ -168,7 +167,7 @@ xep_status_t xep_cuda_work_follow(xep_heap_device_t *device, void *stream)
     return xep_cuda_work_after_mark(&device->device, stream);
 }
 
-/* One event, recorded again by each operation: a wait that was enqueued before is for what the event was then. */
+/* Each operation records the same event again: a wait that was enqueued before is for the earlier record. */
 xep_status_t xep_cuda_work_mark(xep_device_t *device, void *stream)
 {
     xep_cuda_device_t *cuda = xep_cuda_of(device);
@@ -187,7 +186,7 @@ static cuda_result_t make_beside(xep_cuda_device_t *cuda)
     return result;
 }
 
-/* What one stream has been given comes before what the other one is given from now on. */
+/* Orders all work on one stream before later work on the other. */
 static cuda_result_t order(const xep_cuda_device_t *cuda, cuda_handle_t first, cuda_handle_t second)
 {
     cuda_result_t result = cuda->driver.event_record(cuda->forked, first);
@@ -211,7 +210,7 @@ xep_status_t xep_cuda_work_join(xep_device_t *device, void *stream)
     return end(cuda, order(cuda, cuda->beside, stream), "wait for the second stream");
 }
 
-/* Other events than the mark: what they stand for is only that the host may go on. */
+/* Notes are events beside the mark, only for the host to wait for. */
 xep_status_t xep_cuda_work_make_notes(xep_heap_device_t *device, uint32_t count)
 {
     xep_cuda_device_t *cuda = xep_cuda_of(&device->device);
@@ -243,7 +242,7 @@ xep_status_t xep_cuda_work_reached(xep_heap_device_t *device, uint32_t number)
     return XEP_INPROGRESS;
 }
 
-/* Of the device with this number; -1: what the driver does not know at all is ordinary memory of the host, too. */
+/* The number of the memory's device; -1: host memory, which includes addresses that the driver does not know. */
 static int device_of(xep_cuda_device_t *cuda, const void *address)
 {
     unsigned kind = 0;
@@ -256,7 +255,7 @@ static int device_of(xep_cuda_device_t *cuda, const void *address)
     return result == CUDA_DONE ? number : -1;
 }
 
-/* An address that the kernel cannot read would break the context, with all that the program has in it. */
+/* An address that a kernel cannot read would break the context, with everything the program has in it. */
 xep_status_t xep_cuda_work_check(xep_device_t *device, const char *name, const void *address)
 {
     xep_cuda_device_t *cuda = xep_cuda_of(device);
@@ -279,7 +278,7 @@ xep_status_t xep_cuda_work_check_host(xep_device_t *device, const char *name, co
 }
 
 /*
- * Waits for all streams of the context, also those of the program: for a buffer that is made, reset or ended, never for
+ * Waits for all streams of the context, including the program's: only when a buffer is made, reset or ended, never for
  * an operation.
  */
 xep_status_t xep_cuda_work_sync(xep_device_t *device)

@@ -19,7 +19,7 @@ enum { FORMAT = 2, PATH_BYTES = 4096 };
 
 static const uint8_t magic[8] = {'x', 'e', 'p', '-', 'g', 'r', 'o', 'w'};
 
-/* FNV-1a: against files that were cut or damaged, not against somebody who means to. */
+/* FNV-1a: against truncated or damaged files, not against attacks. */
 static uint64_t sum_of(const xep_address_t *address)
 {
     const uint8_t *bytes = (const uint8_t *)address;
@@ -35,7 +35,7 @@ static uint32_t own_version(void)
     return XEP_VERSION_MAJOR << 16 | XEP_VERSION_MINOR << 8 | XEP_VERSION_PATCH;
 }
 
-/* The key is all that keeps strangers out of a group that grows: from the system's generator, never from rand(). */
+/* Only the key keeps strangers out of a group that grows: so it comes from the system's generator, not from rand(). */
 xep_status_t xep_address_open(xep_address_t *address)
 {
     *address = (xep_address_t){.format = FORMAT, .version = own_version()};
@@ -95,7 +95,7 @@ xep_status_t xep_address_write(const char *path, const xep_address_t *address)
     int file = mkostemp(beside, O_CLOEXEC); /* for this user alone, whatever the umask */
     if (file < 0) return fail_file("write", path);
     ssize_t done = write(file, address, sizeof *address);
-    /* close() first: on a network file system it is what tells of a full disk */
+    /* close() first: on a network file system it reports a full disk */
     if (close(file) == 0 && done == (ssize_t)sizeof *address && rename(beside, path) == 0) return XEP_OK;
     xep_status_t status = fail_file("write", path);
     (void)unlink(beside);
@@ -108,8 +108,10 @@ static int open_file(const char *path)
     return open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 }
 
-/* The file holds the key: one that others could read or have written is refused as ssh refuses such a key. O_NOFOLLOW
- * and a look at the open file: what was checked is what is read. */
+/*
+ * The file holds the key: one that other users could read or write is refused, as ssh does. O_NOFOLLOW and fstat() of
+ * the open file: what was checked is what is read.
+ */
 static xep_status_t check_owner(int file, const char *path)
 {
     struct stat is;
@@ -124,7 +126,7 @@ static xep_status_t check_owner(int file, const char *path)
     return XEP_OK;
 }
 
-/* One byte more than there may be tells a file that is too long. */
+/* Reads one byte more than allowed, to find files that are too long. */
 static xep_status_t read_file(int file, const char *path, xep_address_t *address)
 {
     char data[sizeof *address + 1], where[400];

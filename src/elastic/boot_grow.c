@@ -7,7 +7,7 @@
  *  3. an allgather of the members' bytes, and one of the newcomers', which rank 0 alone has.
  *  4. rank 0 gives all of it to the newcomers.
  *
- * A member that has failed, anywhere, says so instead of 2, so that the others hear of it where they would wait for it.
+ * A member that has failed says so in place of 2, where the others wait for it.
  */
 #include "boot_grow.h"
 
@@ -45,7 +45,7 @@ static xep_status_t end(xep_grow_t *grow, xep_status_t status, const char *text)
     return status == XEP_OK ? XEP_OK : xep_fail(status, "%s", grow->text);
 }
 
-/* With the last error: the members cannot be heard any more, and find it out likewise. */
+/* Ends with the last error: the members cannot be heard any more, and notice that, too. */
 static xep_status_t end_here(xep_grow_t *grow, xep_status_t status)
 {
     char text[XEP_GROW_TEXT];
@@ -53,7 +53,7 @@ static xep_status_t end_here(xep_grow_t *grow, xep_status_t status)
     return end(grow, status, text);
 }
 
-/* The lowest rank's error counts; a rank that hears of another's says whose it is, but for what rank 0 found out. */
+/* The lowest rank's error counts; other ranks name that rank, except for what rank 0 found out. */
 static xep_status_t judge(xep_grow_t *grow, const word_t *words, const word_t *mine)
 {
     for (uint32_t r = 0; r < grow->group->nranks; r++) {
@@ -170,7 +170,7 @@ static const xep_boot_ops_t grow_ops = {.name = "grow",
                                         .dead_rank = grow_dead_rank,
                                         .close = grow_close};
 
-/* Of the waits over the new group's own connections, which nobody hears of on those to newcomers. */
+/* Interrupts waits over the new group's own connections, during which rank 0 does not listen to newcomers. */
 static int interrupted(void *ctx)
 {
     const xep_grow_t *grow = ((const grow_boot_t *)ctx)->grow;

@@ -22,17 +22,16 @@ typedef struct xep_grow {
     xep_newcomers_t *newcomers;   /* rank 0 alone */
     uint32_t count;               /* of newcomers */
     int32_t patience_ms;          /* for what a newcomer is to say */
-    /* somebody has failed, or all have settled: nobody says anything more. The same on all members, but where one of
-     * them has died */
+    /* a member has failed, or all have settled: no more words. The same on all members, unless one of them has died */
     int over;
-    int in_doubt;        /* this rank has made the group, and does not know whether the others have heard so of all */
+    int in_doubt;        /* this rank has made the group, and does not know whether all others know that all have */
     xep_status_t status; /* then */
     char text[XEP_GROW_TEXT];
 } xep_grow_t;
 
 /**
- * Says how far this member is and hears the others. number: bytes, or the count. XEP_INPROGRESS: rank 0 says so. An
- * error of one is the result of all, and over.
+ * Tells the others how far this member is, and hears them. number: bytes, or the count. XEP_INPROGRESS: rank 0 says so.
+ * An error of one member is the result of all, and over is set.
  */
 xep_status_t xep_grow_say(xep_grow_t *grow, xep_grow_step_t step, xep_status_t status, uint64_t number);
 

@@ -31,8 +31,10 @@ xep_patience_t xep_join_patience(xep_join_t *join, uint64_t deadline_ns)
     return (xep_patience_t){.deadline_ns = deadline_ns, .look = look, .arg = join};
 }
 
-/* Instead of what is to come, rank 0 may say that there will be no group, and why; that reason becomes this process's.
- * A status from outside the known ones is not passed on as it is. */
+/*
+ * Rank 0 may say instead that there will be no group, and why; that reason becomes this process's. An unknown status is
+ * not passed on as it is.
+ */
 static xep_status_t judge(const xep_frame_t *frame, xep_frame_kind_t kind)
 {
     if (frame->status < 0)
@@ -86,7 +88,7 @@ static const xep_boot_ops_t join_ops = {.name = "grow",
                                         .dead_rank = join_dead_rank,
                                         .close = join_close};
 
-/* Of the waits over the new group's own connections: rank 0 says nothing then, unless it is that it has failed. */
+/* Interrupts waits over the new group's own connections: rank 0 sends nothing then, unless it has failed. */
 static int interrupted(void *ctx)
 {
     const xep_join_t *join = ((const join_boot_t *)ctx)->join;

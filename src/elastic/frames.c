@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Anybody who reaches this process may send to its transport, so what has not the key is dropped as it arrives, and
- * nothing is kept of it.
+ * Any process that reaches this one may send to its transport, so messages without the key are dropped as they arrive.
  */
 #include "frames.h"
 
@@ -17,7 +16,7 @@
 #include "log.h"
 #include "rest.h"
 
-enum { MOST_HELD = 4096 /* messages: none of ours are behind so many */ };
+enum { MOST_HELD = 4096 /* messages: xep never needs so many */ };
 
 /* Who is at the other side. */
 typedef struct other {
@@ -151,7 +150,7 @@ static xep_status_t admit(xep_frames_t *frames, uint64_t newcomer, const uint8_t
     return frames->transport->ops->admit(frames->transport, frames->count++, other->address, bytes);
 }
 
-/* An address of this host's that the other one has, too, in another network, is of a bridge: it leads nowhere. */
+/* An address of this host that the other host, in another network, has, too, belongs to a bridge: it leads nowhere. */
 static xep_whereabouts_t find_way(const xep_address_t *address)
 {
     xep_whereabouts_t where = {.nranks = 2, .local = address->local != 0};
@@ -229,7 +228,7 @@ const xep_message_t *xep_frames_peek(xep_frames_t *frames, uint32_t from)
     return *find(frames, from);
 }
 
-/* What one that is gone has sent before may have come after the first look. */
+/* Messages of a side that is gone may have arrived after the first look. */
 xep_status_t xep_frames_recv(xep_frames_t *frames, uint32_t from, const xep_patience_t *patience,
                              xep_message_t **message_p)
 {

@@ -21,7 +21,7 @@ typedef enum xep_frame_kind {
 
 enum { XEP_FRAME_TEXT = 224 };
 
-/** In front of everything that is sent; checked when it arrives. Whoever sends two at a time sends short ones. */
+/** The header of every message; checked when it arrives. A side that sends two at a time sends short ones. */
 typedef struct xep_frame {
     uint8_t key[XEP_ADDRESS_HALF]; /* of the sender's side: nothing else is looked at before */
     uint64_t newcomer;             /* the number that the newcomer, which sends or is sent to, has drawn */
@@ -42,14 +42,14 @@ typedef struct xep_message {
     _Alignas(8) uint8_t data[];
 } xep_message_t;
 
-/** How long to wait, and what is looked at meanwhile: other than XEP_OK ends the wait. */
+/** How long to wait, and a check meanwhile: any status but XEP_OK ends the wait. */
 typedef struct xep_patience {
     uint64_t deadline_ns;
     xep_status_t (*look)(void *arg);
     void *arg;
 } xep_patience_t;
 
-/** One side, and those on the other one to which it sends, by number: rank 0 is the only one of a newcomer, 0. */
+/** One side, and the processes on the other side to which it sends, by number: for a newcomer only rank 0, as 0. */
 typedef struct xep_frames xep_frames_t;
 
 /** Of rank 0: also makes the address by which it is met. most: how many newcomers are admitted at most. */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * The waits are laid into one another. With T the old group's timeout, members wait T for one another's words; so what
- * keeps one of them from saying its word takes less: T/2 all waits of the new group until it is made, T/4 what rank 0
- * waits for from a newcomer.
+ * The waits are nested. With T the old group's timeout, members wait T for one another's words; so what a member does
+ * before its word takes less: T/2 for all waits of the new group until it is made, T/4 for rank 0's waits for a
+ * newcomer.
  */
 #include "group_grow.h"
 
@@ -35,9 +35,9 @@ static xep_status_t fail_late(const xep_grow_t *grow, const xep_grow_args_t *arg
 }
 
 /*
- * Of rank 0: looks for a while. XEP_INPROGRESS: not all are here. What it waits for is not a word of the group's, and
- * that it has not come is no error yet: so this is no xep_group_wait(). An abort and a death are seen by xep_grow_say()
- * behind it, which is never more than LOOK_MS away.
+ * On rank 0: looks for newcomers for a while. XEP_INPROGRESS: not all are here. It does not wait for a word of the
+ * group, and that newcomers are missing is no error yet: so this is not xep_group_wait(). The next xep_grow_say(), at
+ * most LOOK_MS later, notices an abort or a death.
  */
 static xep_status_t look_out(xep_grow_t *grow, const xep_grow_args_t *args, int32_t timeout_ms, uint64_t deadline_ns)
 {
@@ -117,7 +117,7 @@ static xep_status_t build(xep_grow_t *grow, xep_transport_open_fn open_transport
 
 /* ---- 3: settle ---- */
 
-/* Of rank 0. What newcomers say goes before what it has come to itself: it may have failed because of them. */
+/* On rank 0. Errors of newcomers count before its own: it may have failed because of them. */
 static xep_status_t hear_newcomers(xep_grow_t *grow, xep_status_t built)
 {
     char reason[XEP_REASON_BYTES];
@@ -138,7 +138,7 @@ static xep_status_t settle(xep_grow_t *grow, xep_status_t status)
     return status;
 }
 
-/* A word that ends the wait may be an error of the arguments of one member. */
+/* The wait may end with an error in the arguments of one member. */
 xep_status_t xep_group_make_larger(xep_group_t *group, const xep_grow_args_t *args, const xep_meeting_t *meeting,
                                    xep_status_t status, xep_transport_open_fn open_transport, xep_group_t **group_p)
 {

@@ -38,15 +38,17 @@ static xep_status_t publish_by_call(const xep_meeting_t *meeting, const xep_addr
     return ret == 0 ? XEP_OK : xep_fail(XEP_ERR_BOOT, "args.publish returned %d", ret);
 }
 
-/* NULL tells the caller that the address is void. Its answer changes nothing: whoever comes now finds a closed door. */
+/* NULL tells the caller that the address is void. Its result does not matter: late newcomers are not let in. */
 static void unpublish_by_call(const xep_meeting_t *meeting, const xep_address_t *address)
 {
     (void)address;
     (void)meeting->publish(meeting->ctx, NULL, 0);
 }
 
-/* No bytes mean "not yet", and the wait asks again. What is there went through the caller's hands and perhaps over a
- * network: it is checked like a file's. */
+/*
+ * No bytes mean "not yet", and the wait asks again. An address has passed through the caller's hands, and perhaps over
+ * a network: it is checked like that of a file.
+ */
 static xep_status_t look_up_by_call(const xep_meeting_t *meeting, xep_address_t *address)
 {
     char data[XEP_ADDRESS_BYTES] = {0};

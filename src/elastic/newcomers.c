@@ -43,7 +43,7 @@ static void unpublish(xep_newcomers_t *newcomers)
     newcomers->meeting.ops->unpublish(&newcomers->meeting, &newcomers->address);
 }
 
-/* A group of one host lets in who is on it, unless args say otherwise. */
+/* A group of one host lets in only processes of that host, unless args say otherwise. */
 static int is_everywhere(const xep_group_t *group, const xep_grow_args_t *args)
 {
     int apart = (args->flags & XEP_GROW_ANYWHERE) != 0;
@@ -68,8 +68,10 @@ xep_status_t xep_newcomers_open(const xep_group_t *group, const xep_grow_args_t 
     return status;
 }
 
-/* A connection that closes with something unread drops what it has not sent: so after the verdict, the last word there
- * is, rank 0 waits until the others have closed theirs. */
+/*
+ * A connection that closes with unread bytes drops what it has not sent: so after the verdict, its last word, rank 0
+ * waits until the others have closed theirs.
+ */
 static void part(xep_newcomers_t *newcomers)
 {
     xep_rest_t rest;
@@ -92,7 +94,7 @@ void xep_newcomers_close(xep_newcomers_t *newcomers)
 
 /* ---- who ---- */
 
-/* One whose address is of no use is as good as not there. */
+/* A newcomer with a useless address is ignored. */
 static void seat(xep_newcomers_t *newcomers, const xep_message_t *hello)
 {
     seat_t *next = &newcomers->seats[newcomers->count];
@@ -107,7 +109,7 @@ static void seat(xep_newcomers_t *newcomers, const xep_message_t *hello)
     newcomers->count++;
 }
 
-/* They say nothing until they are welcome: news are that one has given up or is gone. */
+/* They say nothing until they are welcome: any message means that one has given up. */
 static void drop_gone(xep_newcomers_t *newcomers)
 {
     uint32_t kept = 0;
@@ -147,7 +149,7 @@ static xep_status_t say(xep_newcomers_t *newcomers, uint32_t i, xep_frame_t fram
     return status == XEP_OK ? XEP_OK : blame(newcomers, i, status, xep_last_error());
 }
 
-/* Whoever comes later finds nobody instead of a group that is full. */
+/* Later newcomers find no address in place of a full group. */
 xep_status_t xep_newcomers_welcome(xep_newcomers_t *newcomers)
 {
     xep_status_t status = XEP_OK;

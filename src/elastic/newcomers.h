@@ -10,11 +10,11 @@
 
 typedef struct xep_newcomers xep_newcomers_t;
 
-/** Makes known how rank 0 is met, by the meeting, whose name and functions are the caller's until close. */
+/** Publishes the address of rank 0 by the meeting, whose name and functions stay the caller's until close. */
 xep_status_t xep_newcomers_open(const xep_group_t *group, const xep_grow_args_t *args, const xep_meeting_t *meeting,
                                 xep_transport_open_fn open_transport, xep_newcomers_t **newcomers_p);
 
-/** Looks who has come and who has gone again; never blocks. How many are here: at most those wanted. */
+/** Finds out who has come and who has left again; never blocks. Returns how many are here, at most those wanted. */
 uint32_t xep_newcomers_look(xep_newcomers_t *newcomers);
 
 /** Nobody else is let in, and those who are here are told their ranks. */

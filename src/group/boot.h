@@ -24,7 +24,7 @@ struct xep_boot {
     const xep_boot_ops_t *ops;
     uint32_t rank, nranks;
     int32_t timeout_ms;            /* of one allgather; < 0: none */
-    int (*interrupted)(void *ctx); /* the caller's, or NULL: whether it wants to wait no longer */
+    int (*interrupted)(void *ctx); /* the caller's, or NULL: whether to stop waiting */
     void *interrupted_ctx;
     int ignores_processes; /* XEP_LIVENESS=heartbeat: the kernel is not asked who has died */
 };
@@ -36,7 +36,7 @@ static inline int xep_boot_interrupted(const xep_boot_t *boot)
 
 /* ---- boot_callback.c ---- */
 
-/* Bootstrap over the caller's own allgather, which is not believed to be right until it was seen to be. */
+/* Bootstrap over the caller's own allgather, which is tested before it is relied on. */
 
 /** params->allgather is not NULL. Collective. */
 xep_status_t xep_boot_callback_open(const xep_group_params_t *params, int32_t timeout_ms, xep_boot_t **boot_p);

@@ -24,8 +24,8 @@ _Static_assert(sizeof(card_t) == 16, "no padding");
 #define CARD_MAGIC UINT64_C(0x7865702d63617264)
 
 /*
- * Room behind the first exchange: an allgather over more ranks than the params say writes there, and is found
- * out, before it writes over anything else.
+ * Room behind the first exchange: an allgather over more ranks than the params say writes there, which shows, and not
+ * over anything else.
  */
 enum { SPARE_CARDS = 4096 };
 
@@ -49,7 +49,7 @@ static xep_status_t call(const callback_t *callback, const void *send, void *rec
 }
 
 /*
- * The group calls this until it is connected; the caller's function is looked at each time, as an exception may come
+ * The group calls this until it is connected; each result of the caller's function is checked, as an exception may come
  * later.
  */
 static xep_status_t callback_allgather(xep_boot_t *boot, const void *send, void *recv, size_t bytes)
@@ -82,7 +82,9 @@ static const xep_boot_ops_t callback_ops = {.name = "callback",
                                             .dead_rank = callback_dead_rank,
                                             .close = callback_close};
 
-/* In the order in which a user would look for the mistake: nothing came, another number of ranks, another order. */
+/*
+ * Checks in the order in which a user would look for the mistake: nothing came, another number of ranks, another order.
+ */
 static xep_status_t check_cards(const card_t *cards, uint32_t rank, uint32_t nranks)
 {
     for (uint32_t i = 0; i < nranks; i++) {

@@ -40,8 +40,8 @@ xep_status_t xep_boot_single_open(int32_t timeout_ms, xep_boot_t **boot_p)
 }
 
 /*
- * Where launchers say how many processes they started. SLURM_NTASKS is not among them: it is the size of the
- * allocation, set also for a program that a batch script starts without srun, and that one is alone.
+ * Variables in which launchers say how many processes they started. Not SLURM_NTASKS: it is the size of the allocation,
+ * also set for a program that a batch script starts without srun, which is alone.
  */
 #define OTHER_LAUNCHER                                                                                               \
     "start it with a launcher that serves PMIx (prterun, mpirun of Open MPI, srun --mpi=pmix, xep_run), or pass an " \
@@ -72,10 +72,7 @@ static unsigned long number_of(const char *text)
     return value == 0 || *end != '\0' ? 0 : value;
 }
 
-/*
- * A program that a launcher started on many ranks, each of which would be alone, is refused: it would run, and be
- * wrong.
- */
+/* Refuses a program that a launcher started on many ranks, each of which would be alone: it would run, and be wrong. */
 xep_status_t xep_boot_single_allowed(void)
 {
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {

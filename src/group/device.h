@@ -16,7 +16,7 @@ typedef struct xep_heap_device_ops {
     xep_status_t (*heap_connect)(xep_heap_device_t *device, uint32_t rank, uint32_t nranks, const void *const *keys,
                                  const size_t *bytes);
 
-    /** What is enqueued on stream from now on comes after the last mark. XEP_ERR_INVALID: it cannot. */
+    /** Orders later work on stream after the last mark. XEP_ERR_INVALID: it cannot. */
     xep_status_t (*follow)(xep_heap_device_t *device, void *stream);
 
     /** Makes so many notes, once; freed by close. */
@@ -26,11 +26,11 @@ typedef struct xep_heap_device_ops {
     xep_status_t (*note)(xep_heap_device_t *device, uint32_t number, void *stream);
     xep_status_t (*reached)(xep_heap_device_t *device, uint32_t number);
 
-    /** Pins memory of the host, which it must be for copies to run on their own; unpin before it is freed. */
+    /** Pins host memory, without which copies are not asynchronous; unpin before it is freed. */
     xep_status_t (*pin)(xep_heap_device_t *device, void *base, uint64_t bytes);
     void (*unpin)(xep_heap_device_t *device, void *base);
 
-    /** Lets kernels wait for nobody any more (0: they may again). */
+    /** Makes kernels stop waiting (0: they may wait again). */
     void (*stop)(xep_heap_device_t *device, int stopped);
 
     /** Frees everything. Peers must be done with the heap. */

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Who is alive: ranks of this host are looked up by process number and start time, as the number may be used again;
- * ranks elsewhere are known to be dead only when the launcher or the transport says so, of which the latter has a
- * heartbeat.
+ * Who is alive: ranks of this host are looked up by process number and start time, as numbers are reused; ranks
+ * elsewhere count as dead only when the launcher or the transport, with its heartbeat, says so.
  */
 #include "group.h"
 
@@ -38,7 +37,7 @@ xep_status_t xep_group_check_ended(xep_group_t *group, int spares)
     return XEP_OK;
 }
 
-/* Connections last: a rank that leaves because another has died closes its own. */
+/* Connections are checked last: a rank that leaves because another has died closes its own. */
 xep_status_t xep_group_check_peers(xep_group_t *group, int spares)
 {
     char why[160];
@@ -65,7 +64,7 @@ int xep_group_has_died(const xep_group_t *group, uint32_t rank)
     return group->transport->ops->is_gone(group->transport, rank, why, sizeof why) || xep_group_has_ended(group, rank);
 }
 
-/* Under the lock, which progress only tries to take: it never waits for a buffer that is made. */
+/* Under the lock, which progress only tries to take: so it never waits while a buffer is made. */
 void xep_group_add_task(xep_group_t *group, xep_group_task_t *task)
 {
     pthread_mutex_lock(&group->tasks_lock);
@@ -74,7 +73,7 @@ void xep_group_add_task(xep_group_t *group, xep_group_task_t *task)
     pthread_mutex_unlock(&group->tasks_lock);
 }
 
-/* After this no thread runs the task any more: whoever ran it held the lock. */
+/* After this no thread runs the task any more: a thread that runs it holds the lock. */
 void xep_group_remove_task(xep_group_t *group, xep_group_task_t *task)
 {
     pthread_mutex_lock(&group->tasks_lock);
@@ -86,8 +85,10 @@ void xep_group_remove_task(xep_group_t *group, xep_group_task_t *task)
     pthread_mutex_unlock(&group->tasks_lock);
 }
 
-/* By one thread at a time: the others have their own buffers to look after, and would only wait for this one. Without
- * an operation in flight there is nothing but the transport to ask, and no lock to take. */
+/*
+ * One thread at a time makes progress: the others need not wait for it. Without an operation in flight only the
+ * transport is asked, without the lock.
+ */
 void xep_group_progress(xep_group_t *group)
 {
     group->transport->ops->progress(group->transport);

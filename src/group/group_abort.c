@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/*
- * The first word counts: whatever else is said later, all calls of this rank give the same reason.
- */
+/* The first word counts: all later calls of this rank give the same reason. */
 #include "group_abort.h"
 
 #include "error.h"
@@ -25,9 +23,9 @@ static uint32_t who(uint64_t word)
 }
 
 /*
- * The word is there before the flag by which others know that there is one. Whoever is not first sets the flag, too:
- * the first one may not have come to that yet. Atomics and stores alone, as a signal handler may be here on top of a
- * call that is. Whether it is the first.
+ * Sets the word, then the flag that announces it; returns whether this call was the first. Later ones set the flag,
+ * too, as the first may not have done so yet. Uses only atomics and stores: a signal handler may interrupt a call that
+ * is in here.
  */
 static int end_by(xep_group_t *group, uint64_t word)
 {
@@ -52,7 +50,7 @@ void xep_group_end_in_doubt(xep_group_t *group)
     xep_mail_leave(group, LAST_WORD_MS);
 }
 
-/* A word that makes no sense is blamed on whoever has said it. */
+/* An invalid word counts as an abort by the rank that sent it. */
 static void take_end(xep_group_t *group, uint32_t from, uint64_t word)
 {
     if (from >= group->nranks || xep_group_is_out(group, from)) return;

@@ -3,16 +3,15 @@
 /**
  * The end of a group before its time: one rank gives up, and all others hear of it at once.
  *
- *  1. The rank remembers that it has (group->aborted, and who and why in group->ended), and writes the same into its
- *     line of the control heap of every rank that it maps, then rings there. No more than stores: a signal handler may
- *     be what does it.
- *  2. Ranks that it does not map it tells by mail, when it is in the library the next time: in the call that the abort
+ *  1. The rank remembers that (group->aborted, and who and why in group->ended), writes the same into its line in the
+ *     control heap of every mapped rank, and then rings there. Only stores, as a signal handler may do this.
+ *  2. It tells ranks that are not mapped by mail, when it is in the library the next time: in the call that the abort
  *     ends, in its progress thread, in the destroy calls.
- *  3. A rank that hears of it does the same, once, with the same word: so all hear of it also when the first one dies
- *     in the middle of telling.
+ *  3. A rank that hears of it does the same, once, with the same word: so all hear of it even if the first one dies in
+ *     the middle of this.
  *
- * Whoever waits looks at its bell each time round. What a rank that is out says counts for nothing: the others have
- * gone on without it.
+ * A waiting rank checks its bell in every round. Words of a rank that is out do not count: the others have gone on
+ * without it.
  */
 #ifndef XEP_GROUP_ABORT_H
 #define XEP_GROUP_ABORT_H
@@ -32,8 +31,8 @@ typedef enum xep_end_why {
 void xep_group_end(xep_group_t *group, xep_end_why_t why);
 
 /**
- * Ends a group that this rank has made and will not return, as it does not know whether others do (group_grow.h). It
- * waits until they are told, for half a second at most.
+ * Ends a group that this rank has made but will not return, as it does not know whether others do (group_grow.h). Waits
+ * until they are told, for half a second at most.
  */
 void xep_group_end_in_doubt(xep_group_t *group);
 

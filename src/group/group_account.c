@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Several threads may wait on one group, and fail at once: one at a time asks, answers or tells. */
+/* Several threads may wait on one group and fail at once: one at a time asks, answers or reports. */
 #include "group_account.h"
 
 #include <stdlib.h>
@@ -43,7 +43,7 @@ no_memory:
     return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the accounts of %u ranks", n);
 }
 
-/* Also of one that was opened halfway: what was not had is NULL. */
+/* Also closes accounts that were opened in part: what is missing is NULL. */
 void xep_group_accounts_close(xep_group_t *group)
 {
     xep_group_accounts_t *accounts = group->accounts;
@@ -70,8 +70,8 @@ static sheet_t *sheet_of(const xep_group_t *group, uint32_t rank)
 }
 
 /*
- * What cannot be sent now is not sent: nobody waits for it. The own sheet is where it is sent from; one that is written
- * over before it has left comes as another account of this rank.
+ * An account that cannot be sent now is not sent: no rank waits for it. It is sent from this rank's own sheet; if it is
+ * overwritten before it has left, a newer account of this rank arrives.
  */
 static void put(xep_group_t *group, uint32_t rank, const xep_account_t *account)
 {
@@ -85,8 +85,8 @@ static void put(xep_group_t *group, uint32_t rank, const xep_account_t *account)
 }
 
 /*
- * Whether there was one, whole and in order, and its number. While it is copied its writer may write the next one, in
- * the other entry, which harms nothing, and then another one here: so the number is read again behind the copy.
+ * Returns whether there was one, whole and valid, and its number. While it is copied, its writer may write the next one
+ * into the other entry, which does no harm, and then another one here: so the number is read again after the copy.
  */
 int xep_group_account_get(const xep_group_t *group, uint32_t rank, xep_account_t *account, uint64_t *number_p)
 {
@@ -103,8 +103,8 @@ int xep_group_account_get(const xep_group_t *group, uint32_t rank, xep_account_t
 /* ---- answering ---- */
 
 /*
- * Looked at every few milliseconds of every wait, and by tests: so it is one load for each rank, and all else is
- * behind it.
+ * Every wait, and every test, checks this every few milliseconds: so it is one load for each rank, and all else comes
+ * after it.
  */
 static int has_news(const xep_group_t *group, uint32_t rank)
 {
@@ -112,7 +112,7 @@ static int has_news(const xep_group_t *group, uint32_t rank)
     return xep_group_account_is_asked(group, rank) && number != group->accounts->heard[rank];
 }
 
-/* An answer is not answered. A rank that is in no call has nothing to say, and being silent tells the same. */
+/* Answers are not answered. A rank that is in no call does not answer, which says the same. */
 static void answer(xep_group_t *group, uint32_t rank, xep_account_fn fill, void *arg)
 {
     xep_account_t question, mine = {.kind = XEP_WAITS_NOWHERE};
@@ -125,7 +125,7 @@ static void answer(xep_group_t *group, uint32_t rank, xep_account_fn fill, void 
     if (mine.kind != XEP_WAITS_NOWHERE) put(group, rank, &mine);
 }
 
-/* trylock: another thread of this rank that is at it does all that there is to do. */
+/* trylock: another thread of this rank that holds it does all the work. */
 void xep_group_answer(xep_group_t *group, xep_account_fn fill, void *arg)
 {
     if (group->accounts == NULL || pthread_mutex_trylock(&group->accounts->lock) != 0) return;

@@ -55,7 +55,7 @@ void xep_group_ring(const xep_group_t *group, uint64_t word)
     }
 }
 
-/* Lines are looked at only when it has rung, and once: a rank that is out may ring for ever. */
+/* Reads the lines only after a ring, and once for each: a rank that is out may ring for ever. */
 uint64_t xep_group_listen(xep_group_t *group, uint32_t *from_p)
 {
     if (group->control_of == NULL) return 0;

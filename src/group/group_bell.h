@@ -19,8 +19,8 @@ void xep_group_ring(const xep_group_t *group, uint64_t word);
 uint64_t xep_group_listen(xep_group_t *group, uint32_t *from_p);
 
 /**
- * Tells a rank, if it is mapped, that this one has made a smaller group without it; whether this rank was told so. Such
- * a rank may have slept through all mail, and find nobody any more who would send it.
+ * Tells a rank, if it is mapped, that this one has made a smaller group without it; and whether this rank was told so.
+ * Such a rank may have slept through all mail, and no other rank is left to send it.
  */
 void xep_group_ring_out(const xep_group_t *group, uint32_t rank);
 int xep_group_is_rung_out(const xep_group_t *group);

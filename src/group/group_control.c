@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * What the ranks of a connected group tell one another: the barrier and the allgather, over the control heap.
+ * The barrier and the allgather of a connected group, over the control heap.
  *
  * The heap has the bells (group_bell.h), then a line for each rank, which that rank alone writes, and behind them two
- * areas with a share of each. Then come the accounts (group_account.h).
- * Every word only grows, so nothing is ever cleared and a rank that is late still finds what it looks for.
+ * areas with a share of each. Then come the accounts (group_account.h). Every word only grows, so nothing is ever
+ * cleared, and a late rank still finds what it looks for.
  *
  * barrier n: line[self].barriers = n at every rank; done when own line[r].barriers >= n for all r.
  *
@@ -97,8 +97,8 @@ xep_status_t xep_group_open_control(xep_group_t *group)
 }
 
 /*
- * The word of this rank to all, theirs here. Then its last signals should be on their way before it stops making
- * progress; a peer that has them all may be gone by now, so an error of that says nothing about what was told.
+ * Sends this rank's word to all and waits for theirs. Its last signals should be on their way before it stops making
+ * progress; a peer that has them all may be gone by now, so an error of that is ignored.
  */
 static xep_status_t signal_and_wait(xep_group_t *group, const xep_group_signal_t *signal)
 {
@@ -115,7 +115,7 @@ static xep_status_t signal_and_wait(xep_group_t *group, const xep_group_signal_t
     return status;
 }
 
-/* Whoever is not in the barrier is out of the group: dead, or later than the deadline. */
+/* Puts out the ranks that are missing in the barrier: dead, or later than the deadline. */
 static int put_out_missing(xep_group_t *group, xep_status_t status, uint64_t barrier)
 {
     uint32_t found = 0;
@@ -129,12 +129,12 @@ static int put_out_missing(xep_group_t *group, xep_status_t status, uint64_t bar
     return found != 0;
 }
 
-/* The number goes up first: a barrier that is given up is not entered a second time by this rank. */
+/* The number goes up first: this rank does not enter a barrier again that it has given up. */
 xep_status_t xep_group_run_barrier(xep_group_t *group)
 {
     xep_status_t status = xep_group_usable(group);
     if (status != XEP_OK) return status;
-    /* one that has given all others up, as it is cut off, would wait for nobody */
+    /* a rank without a quorum has given all others up, and would wait for none */
     if (group->left_out) return xep_group_fail_out(XEP_OUT_BY_OTHERS);
     xep_group_signal_t signal = {.word = word_offset(group, group->rank, offsetof(line_t, barriers)),
                                  .value = ++group->barriers,
@@ -157,7 +157,7 @@ xep_status_t xep_group_sync_clocks(xep_group_t *group)
     return status;
 }
 
-/* A rank that is elsewhere in its program is told from one that gives another number of bytes. */
+/* Distinguishes a rank that is in another call from one that gives another number of bytes. */
 static xep_status_t check_share(const xep_group_t *group, uint32_t rank, const share_t *share, size_t bytes)
 {
     if (share->call != group->gathers)
@@ -173,7 +173,7 @@ static xep_status_t check_share(const xep_group_t *group, uint32_t rank, const s
     return XEP_OK;
 }
 
-/* Each share is there with its word; it stays until the next round but one. */
+/* Each share is there if its word is; it stays until the round after the next. */
 static xep_status_t take_shares(const xep_group_t *group, uint8_t *recv, size_t bytes, size_t done, size_t count)
 {
     for (uint32_t r = 0; r < group->nranks; r++) {
@@ -195,7 +195,7 @@ static void fill_share(xep_group_t *group, const uint8_t *send, size_t bytes, si
     memcpy(mine->data, send, count);
 }
 
-/* again: it was given up before, and others may have read its share. */
+/* again: this round was given up before, and others may have read this rank's share. */
 static xep_status_t gather_round(xep_group_t *group, const uint8_t *send, uint8_t *recv, size_t bytes, size_t done,
                                  int again)
 {
@@ -211,13 +211,13 @@ static xep_status_t gather_round(xep_group_t *group, const uint8_t *send, uint8_
     return status == XEP_OK ? take_shares(group, recv, bytes, done, count) : status;
 }
 
-/* Whether this may be the call in which this rank gave up: what its first rounds brought is where it was. */
+/* Whether this may be the call that this rank gave up: then the results of its first rounds are in recv. */
 static int is_same(const xep_group_t *group, const void *recv, size_t bytes)
 {
     return group->gave_up == bytes && (group->gave_up_done == 0 || group->gave_up_recv == recv);
 }
 
-/* All rounds count, whatever becomes of an allgather, so that the next one finds all ranks at the same number. */
+/* All rounds count even if an allgather fails, so that all ranks are at the same number in the next one. */
 xep_status_t xep_group_gather(xep_group_t *group, const void *send, void *recv, size_t bytes)
 {
     size_t done = group->gave_up_done;
@@ -234,7 +234,7 @@ xep_status_t xep_group_gather(xep_group_t *group, const void *send, void *recv, 
         status = gather_round(group, send, recv, bytes, done, again);
         if (status != XEP_OK) break;
     }
-    /* that sizes differ, all ranks see in the first round */
+    /* all ranks see in the first round that sizes differ */
     const int gives_up = status != XEP_OK && status != XEP_ERR_MISMATCH;
     group->gave_up = gives_up ? bytes : 0;
     group->gave_up_done = gives_up ? done : 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** The control heap: what the ranks of a connected group tell one another without the bootstrap. */
+/** The control heap, by which the ranks of a connected group communicate without the bootstrap. */
 #ifndef XEP_GROUP_CONTROL_H
 #define XEP_GROUP_CONTROL_H
 
@@ -12,7 +12,7 @@ xep_status_t xep_group_open_control(xep_group_t *group);
 /** xep_group_barrier(). */
 xep_status_t xep_group_run_barrier(xep_group_t *group);
 
-/** A barrier; where some rank writes a trace several, so that the clocks can be aligned by the quickest of them. */
+/** A barrier; several if some rank writes a trace, so that the clocks can be aligned by the quickest of them. */
 xep_status_t xep_group_sync_clocks(xep_group_t *group);
 
 /** Allgather of a group that is connected. */

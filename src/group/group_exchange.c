@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * A bootstrap moves as many bytes from each rank; addresses and keys differ in length. So lengths go first, then
- * everything padded to the longest.
+ * A bootstrap moves equally many bytes from each rank, but addresses and keys differ in length. So lengths go first,
+ * then everything, padded to the longest.
  */
 #include "group_exchange.h"
 
@@ -35,8 +35,10 @@ static xep_status_t allocate(xep_blobs_t *blobs, uint32_t nranks, size_t longest
     return xep_fail(XEP_ERR_NO_MEMORY, "no memory to exchange %zu bytes with %u ranks", longest, nranks);
 }
 
-/* An error here on one rank alone would leave the others in the second allgather: all ranks
- * decide on the same lengths, and running out of memory is all that is left. */
+/*
+ * An error on one rank alone would leave the others in the second allgather. But all ranks decide by the same lengths:
+ * only a lack of memory can do that.
+ */
 xep_status_t xep_group_exchange_blobs(xep_group_t *group, const void *send, size_t bytes, xep_blobs_t *blobs_p)
 {
     xep_blobs_t blobs = {NULL, NULL, NULL};

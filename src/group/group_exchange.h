@@ -7,8 +7,8 @@
 #include "group.h"
 
 /**
- * Allgather: over the control heap of a connected group, before by the bootstrap. The former keeps the transport and
- * the operations of all buffers going: a rank that waits here must not stop those that still wait for its bytes.
+ * Allgather: over the control heap of a connected group, before that by the bootstrap. The former makes progress for
+ * the transport and the operations of all buffers: a rank that waits here must not stop ranks that wait for its bytes.
  */
 xep_status_t xep_group_exchange(xep_group_t *group, const void *send, void *recv, size_t bytes);
 

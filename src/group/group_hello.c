@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * The first exchange of a group: what ranks must agree on, and where each is. That a rank is on this host is believed
- * when its word is seen here (host.h).
+ * The first exchange of a group: what ranks must agree on, and where each is. A rank counts as on this host only if its
+ * word is seen here (host.h).
  */
 #include "group.h"
 
@@ -19,7 +19,7 @@
 
 enum { HELLO_MAGIC = 0x78657031 };
 
-/* What a rank says of itself first; everything a group needs to agree on. */
+/* What a rank says of itself first; all that a group must agree on. */
 typedef struct hello {
     uint32_t magic;
     uint32_t version; /* of the library: ranks with different ones do not mix */
@@ -45,7 +45,7 @@ static uint32_t library_version(void)
     return XEP_VERSION_MAJOR << 16 | XEP_VERSION_MINOR << 8 | XEP_VERSION_PATCH;
 }
 
-/* What of this process tells a rank of the same host whether it is alive, and whether to try to map it. */
+/* Describes this process, so that ranks of the same host can see whether it is alive, and try to map it. */
 static hello_t hello_of(const xep_group_t *group)
 {
     hello_t hello = {.magic = HELLO_MAGIC,
@@ -74,7 +74,7 @@ static xep_status_t disagree(const xep_group_t *group, const char *what, uint32_
     return xep_fail(XEP_ERR_MISMATCH, "rank %u and rank 0 disagree on %s: %lld, %lld", rank, what, theirs, first);
 }
 
-/* Against rank 0, so that all ranks say the same of the same difference. */
+/* Compares with rank 0, so that all ranks report the same difference. */
 static xep_status_t check_hellos(const xep_group_t *group, const hello_t *hellos)
 {
     for (uint32_t r = 0; r < group->nranks; r++) {
@@ -103,8 +103,10 @@ static void open_trace(xep_group_t *group, const hello_t *hellos)
                                         xep_host_clock());
 }
 
-/* A rank with the names of this host that does not show its word here is on another one, resumed from the same snapshot
- * perhaps: nothing of it can be mapped, and its process number means another process here. */
+/*
+ * A rank with the names of this host whose word is not seen here is on another host, perhaps resumed from the same
+ * snapshot: it cannot be mapped, and its process number means another process here.
+ */
 static xep_peer_t peer_of(const xep_group_t *group, uint32_t rank, const hello_t *theirs, const hello_t *mine)
 {
     int named = theirs->host == mine->host;
@@ -124,7 +126,7 @@ static int is_local(const xep_group_t *group, const hello_t *theirs, const hello
            xep_host_sees(&group->word, XEP_HOST_SHOWS_NETWORK, theirs->word);
 }
 
-/* Bridges of containers have the same address on every host: what is sent there does not leave this one. */
+/* Bridges of containers have the same address on every host: messages to it do not leave this host. */
 static void find_twins(const xep_group_t *group, const hello_t *mine, const hello_t *hellos, xep_whereabouts_t *where)
 {
     for (int i = 0; i < XEP_INTERFACES && mine->addresses[i] != 0; i++)

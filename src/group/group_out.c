@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Buffers of one group may be used by several threads, and each of them may find a rank dead: the first one counts. */
+/* Several threads may use buffers of one group, and each may find a rank dead: the first one counts. */
 #include "group_out.h"
 
 #include "cpu.h"
 #include "error.h"
 
-/* The time is there before the reason, by which others know that there is one. */
+/* The time is written before the reason, which tells others that the rank is out. */
 int xep_group_put_out(xep_group_t *group, uint32_t rank, xep_out_reason_t reason)
 {
     xep_group_out_t *out = &group->out[rank];
@@ -47,7 +47,7 @@ xep_status_t xep_group_set_mask(xep_group_t *group, uint32_t rank)
     return XEP_OK;
 }
 
-/* All are counted, also those that the caller's array has no room for: it can ask again with a larger one. */
+/* Counts all, even those that the caller's array has no room for: it can ask again with a larger one. */
 void xep_group_list_masks(const xep_group_t *group, xep_mask_t *masks, uint32_t capacity, uint32_t *count_p)
 {
     uint32_t count = 0;

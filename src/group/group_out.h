@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /**
- * The ranks that are out of a group: this rank neither waits for them any more nor sends to them. Once out, a rank
- * stays out. From which operation on, the ranks agree for each buffer: members.h.
+ * The ranks that are out of a group: this rank neither waits for them any more nor sends to them. A rank that is out
+ * stays out. For each buffer the ranks agree from which operation on: members.h.
  */
 #ifndef XEP_GROUP_OUT_H
 #define XEP_GROUP_OUT_H
 
 #include "group.h"
 
-/** Whether it was not before. Any thread. */
+/** Puts the rank out; returns whether it was in before. Any thread. */
 int xep_group_put_out(xep_group_t *group, uint32_t rank, xep_out_reason_t reason);
 
-/** Puts the ranks out that are known to have died; how many of them were not before. */
+/** Puts out the ranks that are known to have died; returns how many of them were in before. */
 uint32_t xep_group_put_out_dead(xep_group_t *group);
 
 /** "it died" and so on. */

@@ -7,7 +7,7 @@
 #include "account.h"
 #include "group.h"
 
-/** A word with one writer, this rank, at every rank; whoever sees it sees the bytes too. */
+/** A word at every rank that this rank alone writes; a rank that sees it sees the bytes, too. */
 typedef struct xep_group_signal {
     uint64_t word;    /* its offset */
     uint64_t value;   /* no smaller than any before */
@@ -32,7 +32,7 @@ typedef struct xep_group_words {
     const char *what; /* for the reason */
     xep_waits_kind_t kind;
     uint32_t buffer; /* whose they are; 0: the group's */
-    /* asked every few ms: XEP_INPROGRESS, or why they will not come; NULL: it is not */
+    /* called every few ms: XEP_INPROGRESS, or why they will not come; NULL: not called */
     xep_status_t (*hope)(void *arg);
     void *hope_arg;
 } xep_group_words_t;

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * One word in the control heap of each rank: 0, or 1 + the rank that it waits for. It is written by its owner, and set
- * to 0 by who wakes it. The owner writes it, then looks at what it waits for, then sleeps if the word is still the
- * same; the other one stores what there is to tell, then looks at the word. Each of the two has a fence between its
- * store and its look, so one of them sees the other. A peer that writes nonsense there can make a rank sleep through a
- * call, or not at all: sleeps are short.
+ * Each rank has one word in its control heap: 0, or 1 + the rank that it waits for. Its owner writes it, and the waker
+ * sets it to 0. The owner writes the word, then checks what it waits for, then sleeps if the word is unchanged; the
+ * waker stores its message, then checks the word. Both have a fence between store and check, so one of them sees the
+ * other. A peer that writes nonsense there can delay a rank, or keep it awake, but only briefly: sleeps are short.
  */
 #include "group_sleep.h"
 
@@ -33,8 +32,8 @@ int xep_group_lie_down(xep_group_t *group, uint32_t rank)
 }
 
 /*
- * The kernel compares the word again, and so does not let it sleep where somebody was faster. The futex is not a
- * private one, here and in wake(): the one that wakes is another process, which has the word at another address.
+ * The kernel compares the word again, so the rank does not sleep if the waker was faster. The futex is not private,
+ * here and in wake(): the waker is another process, which has the word at another address.
  */
 int xep_group_sleep(xep_group_t *group, uint32_t rank, uint64_t ns)
 {
@@ -44,7 +43,7 @@ int xep_group_sleep(xep_group_t *group, uint32_t rank, uint64_t ns)
     return atomic_load_explicit(asleep, memory_order_relaxed) != rank + 1;
 }
 
-/* Relaxed: the word publishes nothing. A rank that has just read it wakes nobody, which costs it a system call. */
+/* Relaxed: the word publishes nothing. A waker that has just read it makes a system call for nothing. */
 void xep_group_get_up(xep_group_t *group)
 {
     atomic_store_explicit(xep_group_asleep(group, group->rank), 0, memory_order_relaxed);
@@ -56,8 +55,8 @@ static void wake(_Atomic uint32_t *asleep)
 }
 
 /*
- * It may have got up meanwhile, or lie down again for somebody else: the word is taken only as it was seen. It is
- * read first, as nearly always there is nobody to wake, and an exchange would take the line from its owner each time.
+ * The rank may be awake by now, or sleep again for another one: so the word is exchanged only if it is still as seen.
+ * It is read first, as nearly always there is no sleeper, and an exchange would take the line from its owner each time.
  */
 void xep_group_rouse(const xep_group_t *group, uint32_t rank)
 {
@@ -78,10 +77,10 @@ void xep_group_rouse_all(const xep_group_t *group)
 }
 
 /*
- * Who sleeps early leaves more to other programs, and is woken more often. 32 ranks on two cores with nothing else
- * there, T=128, H=2048, a dispatch: 4.1 ms if they sleep after some rounds, 4.9 after 0.5 ms, 5.4 after 2, 3.7 after 4,
- * and 2.9 to 4.1 if they yield alone; 16 ranks 1.7 to 2.5, 2.4, 2.0 after 2 ms, and 1.6 to 1.9. Beside four programs
- * that compute 16 ranks take 9.1 ms, 10.8, 11.8, and 14 to 19, of processor time 4.4, 8.9, 12 and 15 to 22.
+ * A rank that sleeps early leaves more to other programs, and is woken more often. 32 ranks on two cores with nothing
+ * else there, T=128, H=2048, a dispatch: 4.1 ms if they sleep after some rounds, 4.9 after 0.5 ms, 5.4 after 2, 3.7
+ * after 4, and 2.9 to 4.1 if they yield alone; 16 ranks 1.7 to 2.5, 2.4, 2.0 after 2 ms, and 1.6 to 1.9. Beside four
+ * programs that compute 16 ranks take 9.1 ms, 10.8, 11.8, and 14 to 19, of processor time 4.4, 8.9, 12 and 15 to 22.
  */
 static uint64_t awake_ns(uint32_t ranks_a_processor)
 {

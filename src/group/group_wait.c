@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * A rank that died may have sent everything before: so a death ends the wait only when a second look, a slow round
- * later, finds that what was waited for is still not there.
+ * A rank may have sent everything before it died: so a death ends the wait only if the words are still missing at a
+ * second look, a slow round later.
  */
 #include "group_wait.h"
 
@@ -12,15 +12,15 @@
 #include "group_sleep.h"
 
 /*
- * Questions are answered every 5 ms. A first sleep takes 250 us at most, and one behind three in vain 2 ms: for so
- * long a rank may not hear of a death or of the deadline.
+ * Questions are answered every 5 ms. A first sleep takes at most 250 us, and after three without news 2 ms: for so long
+ * a rank may not notice a death or the deadline.
  */
 enum { ANSWER_NS = 5 * 1000 * 1000, YIELDS = 12, SLEEP_NS = 250 * 1000, SLEEP_DOUBLES = 3 };
 
 /*
- * XEP_INPROGRESS, or why there is no point in waiting longer. An abort counts first: whoever called it does not want to
- * hear of a deadline. Deaths last, as that costs a system call for each rank of the host; and what a rank has written
- * is seen even after its death, so it is believed dead only when a whole interval has brought nothing more.
+ * XEP_INPROGRESS, or why there is no point in waiting longer. An abort counts first: its caller does not want to hear
+ * of a deadline. Deaths come last, as they cost a system call for each rank of the host; and words of a rank can be
+ * seen after its death, so it counts as dead only if a whole interval has brought nothing more.
  */
 static xep_status_t check_hope(xep_group_t *group, xep_rest_t *rest, int spares, int in_time, int *dead_p)
 {
@@ -39,7 +39,10 @@ static xep_status_t check_hope(xep_group_t *group, xep_rest_t *rest, int spares,
     return *dead_p && dead_before ? status : XEP_INPROGRESS;
 }
 
-/* In time: a wait of a sleeping loop, which looks at the clock at every round; or a question, which may come at any. */
+/*
+ * Explains the wait when half of its time has passed (once it sleeps, the clock is read in every round), or when the
+ * process is asked.
+ */
 static void watch_round(xep_watch_t *watch, const xep_rest_t *rest)
 {
     if (xep_watch_is_asked(watch)) xep_watch_look(watch, xep_clock_ns());
@@ -47,8 +50,8 @@ static void watch_round(xep_watch_t *watch, const xep_rest_t *rest)
 }
 
 /*
- * Others may have waited in vain: they are answered while this wait looks at the clock at every round, and before it
- * ends because of them.
+ * Answers ranks whose waits have timed out, while this wait reads the clock in every round, and before it ends because
+ * of them.
  */
 static xep_status_t answer_round(xep_group_t *group, const xep_wait_t *wait, const xep_rest_t *rest, uint64_t *last_p)
 {
@@ -67,8 +70,8 @@ typedef struct rested {
 } rested_t;
 
 /*
- * The rank that it is to sleep for; XEP_NO_RANK: it does not. Not before so many rounds and so much time: a round that
- * yields may be over at once, or when another rank has used up its time slice.
+ * The rank to sleep for; XEP_NO_RANK: no sleep yet. It takes a number of rounds and a time: a yield may return at once,
+ * or when another rank has used up its time slice.
  */
 static uint32_t sleeps_for(const xep_group_t *group, const xep_wait_t *wait, const xep_rest_t *rest, rested_t *rested)
 {
@@ -79,9 +82,9 @@ static uint32_t sleeps_for(const xep_group_t *group, const xep_wait_t *wait, con
 }
 
 /*
- * How this round rests. Where ranks sleep, it yields at first, as others may need but a moment; then sleeps until the
- * late rank tells. What it waits for may also come from elsewhere, as news of a death: so sleeps are short, and each in
- * which nobody told anything is followed by a longer one. A look that has seen the end sees it again.
+ * Backs off for one round. If ranks sleep, it yields at first, as others may need but a moment; then it sleeps until
+ * the late rank wakes it. News may also come from elsewhere, such as a death: so sleeps are short, and each one without
+ * news is followed by a longer one.
  */
 static int rest_or_sleep(xep_group_t *group, const xep_wait_t *wait, xep_rest_t *rest, rested_t *rested)
 {
@@ -95,7 +98,7 @@ static int rest_or_sleep(xep_group_t *group, const xep_wait_t *wait, xep_rest_t 
     return xep_rest_slept(rest);
 }
 
-/* One that found nothing at its first look. */
+/* A wait that has found nothing at its first look. */
 static xep_status_t keep_looking(xep_group_t *group, const xep_wait_t *wait, xep_watch_t *watch)
 {
     uint32_t every = wait->progress_every == 0 ? 1 : wait->progress_every;
@@ -119,7 +122,7 @@ static xep_status_t keep_looking(xep_group_t *group, const xep_wait_t *wait, xep
     return status;
 }
 
-/* The look comes first and last: what is there already is found before the clock, a death or the deadline is asked. */
+/* Looks first and last: what is there already is found before the clock, a death or the deadline is checked. */
 xep_status_t xep_group_wait(xep_group_t *group, const xep_wait_t *wait)
 {
     xep_watch_t watch;

@@ -14,21 +14,20 @@ typedef struct xep_wait {
     uint64_t deadline_ns;
     uint32_t progress_every;     /* rounds to one progress of the group; 0: each round. For a look that makes its own */
     uint32_t (*late)(void *arg); /* a rank that it waits for, XEP_NO_RANK: unknown; NULL: no rank tells this one when */
-    int spares;                  /* a rank that is out is waited for by nobody: that it has died is no news */
+    int spares;                  /* ranks that are out are not waited for: their death does not matter */
     int local;              /* for threads of this process: neither an abort nor a death can keep them from coming */
-    xep_account_fn account; /* the same for the others, if they ask; NULL: it answers nobody */
-    /* asked behind that, every few ms: XEP_INPROGRESS, or why there is no point in waiting longer; NULL: it is not */
+    xep_account_fn account; /* the account for ranks that ask; NULL: does not answer */
+    /* called after look, every few ms: XEP_INPROGRESS, or why there is no point in waiting longer; NULL: not called */
     xep_status_t (*hope)(void *arg);
-    xep_watch_fn explain; /* what it still waits for: told at half of its time, and when the process is asked */
+    xep_watch_fn explain; /* says what it still waits for, at half of its time and when the process is asked */
 } xep_wait_t;
 
 /**
- * Looks until it sees something else than XEP_INPROGRESS. Between looks the group makes progress, and this thread
- * rests. What else ends it, each seen after one more look:
- *   XEP_ERR_ABORTED   xep_group_abort(), by whatever thread; or the caller's params.interrupted, which aborts the group
- *   XEP_ERR_TIMEOUT   the deadline
- *   XEP_ERR_PEER      a rank has died, and 100 ms later what it wrote last has not ended the wait either
- * The reason says that and nothing of what was waited for: the caller does.
+ * Calls look until it returns something other than XEP_INPROGRESS. In between the group makes progress, and this thread
+ * backs off. Other ends, each after one more look:
+ *   XEP_ERR_ABORTED xep_group_abort(), by whatever thread; or the caller's params.interrupted, which aborts the group
+ *   XEP_ERR_TIMEOUT the deadline XEP_ERR_PEER a rank has died, and its last words have not ended the wait within 100 ms
+ * The reason says only that; the caller adds what was waited for.
  */
 xep_status_t xep_group_wait(xep_group_t *group, const xep_wait_t *wait);
 

@@ -2,9 +2,9 @@
 
 /*
  * Ranks agree on the kinds of shared memory before one of them opens any: a kind that one rank cannot have would be
- * mapped in one direction only. All ranks of a host compute with the same numbers. The number of a user is not
- * exchanged, as it names another user in another namespace: each rank looks at the processes of the others. Where there
- * are two users, every rank finds one that is not its own.
+ * mapped in one direction only. All ranks of a host compute with the same numbers. User ids are not exchanged, as they
+ * differ between namespaces: each rank looks at the processes of the others. With two users, every rank finds one that
+ * is not its own.
  */
 #include "neighbours.h"
 

@@ -19,16 +19,22 @@ struct xep_heap_wire {
     xep_wire_t wire; /* first, so that the mode's pointer is ours */
     void *base;      /* this rank's region, zeroed */
     uint64_t bytes;
-    int exposed; /* set by the core before the end: peers that are gone may come back and write by address */
-    /* set by the core: what becomes of one rank is no error of the heap. Set before heap_connect, bytes come in
-     * messages alone, which heap_sever can refuse, and are copied before they leave; and a rank that has taken all that
-     * was sent to it can be sent more, however much others have not taken */
+    int exposed; /* set by the core before closing: peers that are gone may come back and write by address */
+    /*
+     * set by the core: the loss of a rank is no error of the heap. If set before heap_connect, bytes come only in
+     * messages, which heap_sever can refuse, and are copied before they leave; and a rank that has taken all its bytes
+     * can be sent more, however much others have not taken
+     */
     atomic_int spares;
-    /* set by the core before heap_connect, or as heap_open has it: what comes in messages bypasses the caches where all
-     * ranks together send so many bytes at once */
+    /*
+     * set by the core before heap_connect, or by heap_open: bytes of messages bypass the caches if all ranks together
+     * send so many at once
+     */
     uint64_t stream_bytes;
-    /* set by the core before heap_close, or NULL: called once no operation of the heap reads what it was given to send
-     * any more, before the memory goes; at the latest when the transport is closed */
+    /*
+     * set by the core before heap_close, or NULL: called once no operation of the heap reads its source any more,
+     * before the memory is freed; at the latest when the transport is closed
+     */
     void (*release)(void *arg);
     void *release_arg;
     const void *key;  /* what peers need to reach it; exchanged by the core */
@@ -45,17 +51,17 @@ enum { XEP_SHARED_SYSV, XEP_SHARED_POSIX, XEP_SHARED_KINDS };
 
 /** What is known of a peer before it is connected. */
 enum {
-    XEP_PEER_MAY_MAP = 1, /* without it map() is NULL, and nothing is tried */
+    XEP_PEER_MAY_MAP = 1, /* without it map() is NULL, and mapping is not tried */
     XEP_PEER_VISIBLE = 2  /* its process can be looked up here by its number */
 };
 
-/** One kind of shared memory, as the ranks of a host see it together. */
+/** One kind of shared memory, as all ranks of a host see it. */
 typedef struct xep_shared_least {
     uint64_t ranks;   /* the least that a rank has room for */
     uint32_t seen_by; /* that rank */
 } xep_shared_least_t;
 
-/** The ranks of this rank's host, this one included. All of them come to the same. */
+/** The ranks of this rank's host, this one included. The same on all of them. */
 typedef struct xep_neighbours {
     uint32_t count;
     xep_shared_least_t shared[XEP_SHARED_KINDS];
@@ -65,13 +71,13 @@ typedef struct xep_neighbours {
     uint32_t stranger; /* the first that this rank sees */
 } xep_neighbours_t;
 
-/** An IPv4 address that a rank in another network has as well as this one, so that it cannot lead there. */
+/** An IPv4 address that this rank and a rank in another network both have, so that it cannot lead there. */
 typedef struct xep_twin {
     uint32_t address; /* in network order */
     uint32_t rank;
 } xep_twin_t;
 
-/** Where the ranks of a group are, as they have told one another. */
+/** Where the ranks of a group are, as they have said. */
 typedef struct xep_whereabouts {
     uint32_t nranks;
     uint32_t elsewhere; /* of these, on other hosts than this rank's, or in containers that look like some */
@@ -83,10 +89,10 @@ typedef struct xep_whereabouts {
 typedef struct xep_transport_ops {
     const char *name;
 
-    /** How many ranks each kind of shared memory has room for, with all that one takes to begin. Local. */
+    /** How many ranks each kind of shared memory has room for, with all that a rank needs to begin. Local. */
     void (*shared_look)(xep_transport_t *transport, uint64_t ranks[XEP_SHARED_KINDS]);
 
-    /** Begins, once it is known with whom. Local; connects to nobody. */
+    /** Begins, once the ranks are known. Local; makes no connections. */
     xep_status_t (*start)(xep_transport_t *transport, const xep_neighbours_t *neighbours,
                           const xep_whereabouts_t *where);
 
@@ -101,9 +107,9 @@ typedef struct xep_transport_ops {
                             const size_t *bytes, const uint8_t *peers);
 
     /**
-     * In place of start and connect: a transport without ranks, to which whoever has its address can send. From then on
-     * it has address, admit, progress, mail, is_gone and close alone, and mailed() a from that means nothing. most: how
-     * many processes are admitted at most. Local.
+     * In place of start and connect: a transport without ranks, to which any process with its address can send. From
+     * then on it has address, admit, progress, mail, is_gone and close alone, and mailed() a from that means nothing.
+     * most: how many processes are admitted at most. Local.
      */
     xep_status_t (*meet)(xep_transport_t *transport, const xep_whereabouts_t *where, uint32_t most);
 
@@ -113,7 +119,7 @@ typedef struct xep_transport_ops {
      */
     xep_status_t (*admit)(xep_transport_t *transport, uint32_t index, const void *address, size_t bytes);
 
-    /** What heaps of so many bytes could come from, all ids 0 where they need no shared memory. Local. */
+    /** What heaps of so many bytes could come from; all ids are 0 if they need no shared memory. Local. */
     void (*shared_room)(xep_transport_t *transport, uint64_t bytes, xep_shared_room_t rooms[XEP_SHARED_KINDS]);
 
     /** Allocates bytes (the first touch is the caller's where the kind of memory allows it). Local. */
@@ -126,12 +132,12 @@ typedef struct xep_transport_ops {
     void (*heap_close)(xep_heap_wire_t *heap);
 
     /**
-     * Of a heap that spares ranks: this one is out. Nothing that comes from it is stored any more, nothing goes to it,
-     * and no flush waits for what it has not taken. Any thread.
+     * For a heap that spares ranks: this rank is out. Nothing from it is stored any more, nothing is sent to it, and no
+     * flush waits for what it has not taken. Any thread.
      */
     void (*heap_sever)(xep_heap_wire_t *heap, uint32_t rank);
 
-    /** Of a heap that spares ranks, likewise: whether this one, which is in, has not taken all that was sent to it. */
+    /** Likewise: whether this rank, which is in, has not taken all that was sent to it. */
     int (*heap_is_behind)(xep_heap_wire_t *heap, uint32_t rank);
 
     /** Progress of all heaps. Any thread; returns at once when another thread is at it. */
@@ -146,7 +152,10 @@ typedef struct xep_transport_ops {
     /** How rank is reached ("tcp, packed messages"): connects when nothing did. Valid as long as the transport. */
     const char *(*describe)(xep_transport_t *transport, uint32_t rank);
 
-    /** ranks[r] 1: it is noticed when that rank, reached before, falls silent for a few intervals. Once, at most. */
+    /**
+     * ranks[r] 1: from now on this transport notices if that rank, reached before, is silent for a few intervals. Once,
+     * at most.
+     */
     xep_status_t (*watch)(xep_transport_t *transport, const uint8_t *ranks, int32_t interval_ms);
 
     /** Whether the rank cannot be reached any more though it has not left, and the sentence for that. Any thread. */
@@ -157,7 +166,7 @@ typedef struct xep_transport_ops {
 
 struct xep_transport {
     const xep_transport_ops_t *ops;
-    atomic_uint moves; /* rounds of progress that have moved something: whoever waits does not sleep meanwhile */
+    atomic_uint moves; /* rounds of progress that have moved something: a waiting loop does not sleep then */
     /* The core's, set before connect: mail of a rank, not checked. Called inside progress; it calls nothing here */
     void (*mailed)(void *arg, uint32_t from, const void *data, size_t bytes);
     void *mailed_arg;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Symbols are looked up by name, so that the library loads where there is no PMIx, and so that it uses the libpmix that
- * the program has loaded already (MPI): two of them in a process do not know each other.
+ * Symbols are looked up by name, so that the library loads without PMIx, and so that it uses the libpmix that the
+ * program has loaded already (MPI): two of them in one process do not know each other.
  */
 #include "pmix_api.h"
 
@@ -16,7 +16,7 @@
 
 #include "process.h"
 
-/* the same from PMIx 4 to 6; where a program has loaded one already (MPI), this is that one */
+/* the same from PMIx 4 to 6; if the program has loaded one already (MPI), this is that one */
 #define SONAME "libpmix.so.2"
 
 static const struct {
@@ -39,17 +39,17 @@ static const struct {
     {offsetof(xep_pmix_api_t, get_version), "PMIx_Get_version"},
 };
 
-/* loaded once a process, then read alone */
+/* loaded once in a process, then only read */
 static struct {
     pthread_once_t once;
     int loaded;
     xep_pmix_api_t api;
     const char *version;
     char path[1024];       /* or why there is none */
-    char prefix[PATH_MAX]; /* "": PMIx knows better */
+    char prefix[PATH_MAX]; /* "": left to PMIx */
 } library = {.once = PTHREAD_ONCE_INIT, .version = ""};
 
-/* A failure leaves in library.path what is missing; the caller closes the handle. */
+/* After a failure library.path says what is missing; the caller closes the handle. */
 static int resolve(void *handle)
 {
     for (size_t i = 0; i < sizeof symbols / sizeof symbols[0]; i++) {
@@ -69,7 +69,7 @@ static void find_path(void)
     snprintf(library.path, sizeof library.path, "%s", file[0] != '\0' ? file : SONAME);
 }
 
-/* the folder of a file, links resolved; NULL: it cannot be had */
+/* the folder of a file, links resolved; NULL: not found */
 static const char *folder_of(const char *file, char path[PATH_MAX])
 {
     char *slash = realpath(file, path) != NULL ? strrchr(path, '/') : NULL;
@@ -78,8 +78,10 @@ static const char *folder_of(const char *file, char path[PATH_MAX])
     return path;
 }
 
-/* Folders that are compiled into a libpmix that was moved are not there. One that lies beside us in a folder lib was
- * installed, or moved, together with us. */
+/*
+ * If libpmix was moved, the folders compiled into it do not exist. One that lies beside this library in a folder lib
+ * was installed, or moved, together with it.
+ */
 static void find_prefix(void)
 {
     char own[PATH_MAX], folder[PATH_MAX];
@@ -89,7 +91,7 @@ static void find_prefix(void)
     if (length > 4 && strcmp(folder + length - 4, "/lib") == 0) memcpy(library.prefix, folder, length - 4);
 }
 
-/* By whoever asks first. The handle stays open: the functions are called until the process ends. */
+/* At first use. The handle stays open: the functions are called until the process ends. */
 static void load(void)
 {
     void *handle = dlopen(SONAME, RTLD_NOW | RTLD_LOCAL);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** libpmix, loaded when it is first needed: the library loads where there is none. */
+/** libpmix, loaded at first use: the library also loads without it. */
 #ifndef XEP_PMIX_API_H
 #define XEP_PMIX_API_H
 
@@ -29,10 +29,7 @@ const xep_pmix_api_t *xep_pmix_api(void);
 /** "4.2.2"; "" when it cannot be loaded. Static storage. */
 const char *xep_pmix_api_version(void);
 
-/**
- * The folder that PMIx has its parts in where libpmix came with this library, in one folder lib; NULL: it knows better
- * itself.
- */
+/** The folder with PMIx's components, if libpmix came with this library in one folder lib; NULL: left to PMIx. */
 const char *xep_pmix_api_prefix(void);
 
 /** The file, or why it cannot be loaded. Static storage. */

@@ -24,7 +24,7 @@ static uint32_t pmix_dead_rank(xep_boot_t *boot)
     return atomic_load_explicit(&((pmix_boot_t *)boot)->client->dead_rank, memory_order_relaxed);
 }
 
-/* The client stays: there is one in a process, and it is finalized when that exits. */
+/* The client stays: a process has one, finalized when the process exits. */
 static void pmix_close(xep_boot_t *boot)
 {
     free(boot);
@@ -35,7 +35,7 @@ static const xep_boot_ops_t pmix_ops = {.name = "pmix",
                                         .dead_rank = pmix_dead_rank,
                                         .close = pmix_close};
 
-/* Before PMIx_Finalize: handlers run in reverse order. A fork has none to say it for. */
+/* Runs before PMIx_Finalize: handlers run in reverse order. A fork leaves no report. */
 static void say_farewell(void)
 {
     xep_pmix_client_t *client;
@@ -69,7 +69,7 @@ xep_status_t xep_pmix_boot_open(int32_t timeout_ms, xep_boot_t **boot_p)
     status = check_torch(client->self.rank, client->nranks);
     if (status == XEP_OK && client->nranks == 1) status = xep_boot_single_allowed();
     if (status != XEP_OK) return status;
-    /* behind the client's own handler, which finalizes PMIx: so this one runs first */
+    /* registered after the client's own handler, which finalizes PMIx: so this one runs first */
     if (!client->will_leave) client->will_leave = atexit(say_farewell) == 0;
     pmix_boot_t *boot = malloc(sizeof *boot);
     if (boot == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the bootstrap");

@@ -7,9 +7,8 @@
 #include "boot.h"
 
 /**
- * XEP_ERR_UNSUPPORTED: no launcher that serves PMIx has started this process; the caller may go on as a
- * singleton if xep_boot_single_allowed() says so. XEP_ERR_BOOT: there is one, but it cannot be used; the
- * reason has the remedy.
+ * XEP_ERR_UNSUPPORTED: no launcher with PMIx has started this process; the caller may go on as a singleton if
+ * xep_boot_single_allowed() says so. XEP_ERR_BOOT: there is one, but it cannot be used; the reason has the remedy.
  *
  * PMIx is initialised by the first call and finalised when the process exits, not by the last close:
  * launchers over several nodes hang at the end of a job whose ranks have initialised it twice. Every
@@ -17,7 +16,7 @@
  */
 xep_status_t xep_pmix_boot_open(int32_t timeout_ms, xep_boot_t **boot_p);
 
-/** What libpmix is in use: "" and the reason in place of the path when it cannot be loaded. Static storage. */
+/** The libpmix in use; if it cannot be loaded: "", and the reason in place of the path. Static storage. */
 const char *xep_pmix_version(void);
 const char *xep_pmix_path(void);
 

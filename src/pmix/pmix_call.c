@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * The record of a call is shared by the caller and a thread of libpmix, and may be given up by the caller: whoever of
- * the two is the last frees it. All that libpmix is given lies in it, as that reads it when the call has returned.
+ * The caller and a thread of libpmix share the record of a call, and the caller may give the call up: the last of the
+ * two frees the record. It holds all that libpmix is given, since libpmix may still read that after the call has
+ * returned.
  */
 #include "pmix_call.h"
 
@@ -13,11 +14,11 @@
 #include "cpu.h"
 
 enum {
-    WAKE_NS = 20000000, /* how often a wait looks whether the launcher has told of dead ranks */
-    FIND_NS = 500000000 /* and asks whether there are some that it does not tell of; the most that this may take */
+    WAKE_NS = 20000000, /* how often a wait checks whether the launcher has reported dead ranks */
+    FIND_NS = 500000000 /* how often it looks for unreported ones itself; also the most time for that */
 };
 
-/* Shared by the caller and a thread of the library: one that is given up is freed when the library calls at last. */
+/* Shared by the caller and a thread of the library: if given up, it is freed by the library's callback. */
 typedef struct call {
     xep_pmix_client_t *client;
     pmix_proc_t proc;
@@ -27,14 +28,14 @@ typedef struct call {
     pthread_mutex_t lock;
     pthread_cond_t cond; /* of the monotonic clock */
     int given_up;
-    void *recv; /* the caller's: not to be touched once it is given up */
+    void *recv; /* the caller's: not used once the call is given up */
     size_t bytes;
     xep_pmix_result_t result;
     char *keys[2]; /* key, NULL */
     char sent[];   /* what is published */
 } call_t;
 
-/* info: a flag that the call has, or NULL; room for so many bytes that are sent */
+/* info: a flag for the call, or NULL; bytes: room for what is sent */
 static call_t *call_new_with(xep_pmix_client_t *client, const char *info, size_t room)
 {
     pthread_condattr_t attr;
@@ -46,7 +47,7 @@ static call_t *call_new_with(xep_pmix_client_t *client, const char *info, size_t
     pthread_condattr_destroy(&attr);
     pthread_mutex_init(&call->lock, NULL);
     call->client = client;
-    /* assigned as a whole: gcc 12 with -O3 takes what points at its key for no longer than the key */
+    /* assigned as a whole: gcc 12 with -O3 takes a pointer to its key for one to no more than the key */
     pmix_info_t directive = {.value = {.type = PMIX_BOOL, .data.flag = true}};
     if (info != NULL) snprintf(directive.key, sizeof directive.key, "%s", info);
     call->info = directive;
@@ -93,7 +94,7 @@ static void end_fence(pmix_status_t ret, void *arg)
     end_get(ret, NULL, arg);
 }
 
-/* Of a commit: a thread of ours, which the caller may leave behind. */
+/* Runs a commit in a thread of its own, which the caller may leave behind. */
 static void *run_commit(void *arg)
 {
     call_t *call = arg;
@@ -110,7 +111,7 @@ static void sleep_on(call_t *call)
     pthread_cond_timedwait(&call->cond, &call->lock, &until);
 }
 
-/* The caller is asked without the lock: it may wait for a thread that is in a callback of ours. */
+/* Asks the caller without the lock: its function may wait for a thread that is in one of our callbacks. */
 static int is_interrupted(xep_pmix_client_t *client, call_t *call)
 {
     pthread_mutex_unlock(&call->lock);
@@ -119,7 +120,7 @@ static int is_interrupted(xep_pmix_client_t *client, call_t *call)
     return client->interrupted;
 }
 
-/* Without the lock, too: who is missing is found out by calls of PMIx. */
+/* Without the lock, too: PMIx is called to find out who is missing. */
 static void look_at_watch(call_t *call, xep_watch_t *watch)
 {
     if (watch->explain == NULL) return;
@@ -128,7 +129,7 @@ static void look_at_watch(call_t *call, xep_watch_t *watch)
     pthread_mutex_lock(&call->lock);
 }
 
-/* Likewise. What is found ends the wait. */
+/* Likewise. A dead rank ends the wait. */
 static void look_for_dead(xep_pmix_client_t *client, call_t *call, const xep_pmix_wait_t *wait, uint64_t *next_ns_p)
 {
     uint64_t now = xep_clock_ns();
@@ -144,7 +145,7 @@ static int is_ended_by_death(const xep_pmix_client_t *client, const xep_pmix_wai
     return !wait->goes_on && atomic_load(&client->dead_rank) != UINT32_MAX;
 }
 
-/* The result of a call that returned begun, which is PMIX_SUCCESS when a callback follows. The call is gone then. */
+/* Waits for a call that returned begun: a callback follows if that is PMIX_SUCCESS. call is gone afterwards. */
 static xep_pmix_result_t wait_for(call_t *call, pmix_status_t begun, const xep_pmix_wait_t *wait)
 {
     xep_pmix_client_t *client = call->client;
@@ -164,7 +165,7 @@ static xep_pmix_result_t wait_for(call_t *call, pmix_status_t begun, const xep_p
         if (!call->result.done) look_for_dead(client, call, wait, &find_ns);
     }
     xep_pmix_result_t result = call->result;
-    /* under the lock: from then on end_get() frees the call, and does not write to the caller's memory any more */
+    /* under the lock: from now on end_get() frees the call, and no longer writes to the caller's memory */
     call->given_up = !result.done;
     pthread_mutex_unlock(&call->lock);
     xep_watch_end(&watch);
@@ -176,7 +177,7 @@ static const xep_pmix_result_t no_memory = {.done = 1, .ret = PMIX_ERR_NOMEM, .b
 
 xep_pmix_result_t xep_pmix_call_fence(xep_pmix_client_t *client, const xep_pmix_wait_t *wait)
 {
-    /* without the data collected it is no barrier across nodes on Slurm, even when there are none */
+    /* on Slurm a fence is a barrier across nodes only if it collects data, even if there are none */
     call_t *call = call_new(client, PMIX_COLLECT_DATA);
     if (call == NULL) return no_memory;
     return wait_for(call, client->api->fence_nb(NULL, 0, &call->info, 1, end_fence, call), wait);
@@ -206,7 +207,7 @@ static xep_pmix_result_t get(call_t *call, uint32_t rank, const char *key, void 
     call->is_get = 1;
     call->recv = recv;
     call->bytes = bytes;
-    /* before the call: its callback, which subtracts, runs on another thread and may come first */
+    /* before the call: the callback, which subtracts, may run first, on another thread */
     atomic_fetch_add(&call->client->gets, 1);
     return wait_for(call, call->client->api->get_nb(&call->proc, call->key, &call->info, infos, end_get, call), wait);
 }
@@ -227,7 +228,7 @@ xep_pmix_result_t xep_pmix_call_ask(xep_pmix_client_t *client, uint32_t rank, co
 
 /* ---- names ---- */
 
-/* The list of keys ends with a NULL, which is there already: a new call is all zeros. */
+/* The list of keys ends with NULL: a new call is all zeros. */
 static void name_call(call_t *call, const char *key)
 {
     snprintf(call->key, sizeof call->key, "%s", key);
@@ -255,7 +256,7 @@ xep_pmix_result_t xep_pmix_call_unpublish(xep_pmix_client_t *client, const char 
     return wait_for(call, client->api->unpublish_nb(call->keys, NULL, 0, end_fence, call), wait);
 }
 
-/* Called by libpmix; a name that is not there may come as one without a value. */
+/* Called by libpmix; an unknown name may come without a value. */
 static void end_lookup(pmix_status_t ret, pmix_pdata_t data[], size_t ndata, void *arg)
 {
     int is_there = ndata > 0 && data[0].value.type != PMIX_UNDEF;

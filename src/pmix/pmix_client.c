@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /**
- * This process as a PMIx client: how it becomes one, and what it learns of dead ranks.
+ * This process as a PMIx client: how it becomes one, and how it hears of dead ranks.
  *
  * What can go wrong:
- *  - A second PMIx_Init in a process makes launchers over several nodes hang at the end; so the client stays
- *    open until the process exits. Slurm ends the step when a process exits without PMIx_Finalize.
+ *  - After a second PMIx_Init in a process, launchers over several nodes hang at the end; so the client stays open
+ *    until the process exits. Slurm ends the step when a process exits without PMIx_Finalize.
  *  - With its server gone, PMIx_Init leaves a state in which PMIx_Finalize crashes: it is not called then.
  *  - Two processes with one PMIX_RANK both get PMIX_SUCCESS, and then wrong answers.
- *  - MPI that finds no launcher of its own replaces PMIX_NAMESPACE by that of a job of one.
+ *  - If MPI finds no launcher of its own, it replaces PMIX_NAMESPACE by that of a singleton job.
  */
 #define _GNU_SOURCE
 #include "pmix_client.h"
@@ -30,10 +30,10 @@
 #include "pmix_init.h"
 #include "process.h"
 
-/* PMIx is one per process, whoever uses it there; so is this */
+/* a process has one PMIx, whoever uses it, and so one of these */
 static struct {
     pthread_mutex_t lock; /* of opening */
-    int opened;           /* tried: status and reason are what that came to */
+    int opened;           /* tried: status and reason are the result */
     xep_status_t status;
     char reason[XEP_REASON_BYTES];
     xep_pmix_client_t client;
@@ -41,7 +41,7 @@ static struct {
 
 /* ---- events ------------------------------------------------------------------------- */
 
-/* The first one is kept: later ones have mostly died of it. */
+/* Keeps the first dead rank: later ones mostly died because of it. */
 static void note_dead(xep_pmix_client_t *client, const pmix_proc_t *proc)
 {
     uint32_t none = UINT32_MAX;
@@ -51,7 +51,7 @@ static void note_dead(xep_pmix_client_t *client, const pmix_proc_t *proc)
         xep_log(XEP_LOG_INFO, "the launcher reports rank %u dead", proc->rank);
 }
 
-/* on a thread of the library; whom it is about is among the infos, and where it is not, it is the source */
+/* runs on a thread of the library; the rank is among the infos, or else it is the source */
 static void on_event(size_t id, pmix_status_t code, const pmix_proc_t *source, pmix_info_t infos[], size_t ninfos,
                      pmix_info_t *results, size_t nresults, pmix_event_notification_cbfunc_fn_t done, void *arg)
 {
@@ -64,7 +64,7 @@ static void on_event(size_t id, pmix_status_t code, const pmix_proc_t *source, p
     if (done != NULL) done(PMIX_EVENT_ACTION_COMPLETE, NULL, 0, NULL, NULL, arg);
 }
 
-/* Slurm refuses, mpirun accepts and never tells: there the deadline of a wait is what finds a dead rank */
+/* Slurm refuses; mpirun accepts but never reports: then a dead rank shows only at the deadline of a wait */
 static void on_registered(pmix_status_t ret, size_t id, void *arg)
 {
     (void)id, (void)arg;
@@ -72,7 +72,7 @@ static void on_registered(pmix_status_t ret, size_t id, void *arg)
         xep_log(XEP_LOG_DEBUG, "the launcher does not report dead ranks: %s", process.client.api->error_string(ret));
 }
 
-/* The answer is not waited for: it comes to on_registered(), and that a launcher refuses is no error. */
+/* Does not wait for the answer, which comes to on_registered(): a refusal is no error. */
 static void watch_for_deaths(const xep_pmix_client_t *client)
 {
     static pmix_status_t codes[] = {PMIX_ERR_PROC_ABORTED_BY_SIG,  PMIX_ERR_EXIT_NONZERO_TERM,
@@ -83,7 +83,7 @@ static void watch_for_deaths(const xep_pmix_client_t *client)
 
 /* ---- opening ------------------------------------------------------------------------ */
 
-/* FNV-1a: a name space may be longer than the name of a socket. */
+/* FNV-1a: a namespace may be longer than the name of a socket. */
 static uint64_t hash(const char *text)
 {
     uint64_t value = UINT64_C(0xcbf29ce484222325);
@@ -91,7 +91,10 @@ static uint64_t hash(const char *text)
     return value;
 }
 
-/* Whether the socket of a name is of this user: anybody can take a name, and must not keep us from starting by that. */
+/*
+ * Whether the socket of that name belongs to this user: another user who takes the name must not keep xep from
+ * starting.
+ */
 static int is_taken_by_us(const struct sockaddr_un *address, socklen_t bytes)
 {
     struct ucred owner = {.uid = (uid_t)-1};
@@ -105,8 +108,8 @@ static int is_taken_by_us(const struct sockaddr_un *address, socklen_t bytes)
 }
 
 /*
- * Takes the place of one rank: a socket name that only one process of a host can have, and that goes with it.
- * The clones of a rank (workers of torchrun, say, that a rank has started) are on one host.
+ * Claims a rank: a socket name that only one process of a host can have, until it ends. Processes that share a rank
+ * (say, workers of torchrun that a rank has started) are on one host.
  */
 static xep_status_t claim_rank(const char *nspace, const char *rank)
 {
@@ -114,7 +117,7 @@ static xep_status_t claim_rank(const char *nspace, const char *rank)
     int length = snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "xep.pmix.%lu.%016lx.%.16s",
                           (unsigned long)getuid(), (unsigned long)hash(nspace), rank);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0) return XEP_OK; /* an aid: where there are no sockets there is no PMIx either */
+    if (fd < 0) return XEP_OK; /* only a safeguard: without sockets there is no PMIx either */
     socklen_t bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
     /* listens, so that others can ask whose it is; open until the process ends */
     if (bind(fd, (const struct sockaddr *)&address, bytes) == 0 && listen(fd, SOMAXCONN) == 0) return XEP_OK;
@@ -128,9 +131,9 @@ static xep_status_t claim_rank(const char *nspace, const char *rank)
 }
 
 /*
- * The name of the file that says that a program of this task has made a group; 0: the server has told of no folder. It
- * has the server's port, since a server that was killed leaves its folder, and a later one may have that folder and
- * the namespace again.
+ * The name of the file that says that a program of this task has made a group; 0: the server has named no folder. The
+ * name includes the server's port, since a killed server leaves its folder, and a later server may have the same folder
+ * and namespace.
  */
 static int make_mark_path(const char *nspace, const char *rank, char *path, size_t bytes)
 {
@@ -141,7 +144,7 @@ static int make_mark_path(const char *nspace, const char *rank, char *path, size
     return length > 0 && (size_t)length < bytes;
 }
 
-/* A strange file, or that of another user, says nothing. */
+/* Files of another user or kind are ignored. */
 static xep_status_t check_mark(const char *nspace, const char *rank)
 {
     char path[PATH_MAX];
@@ -162,7 +165,7 @@ static const char *find_setting(void)
     return NULL;
 }
 
-/* libpmix says no more than that the server cannot be reached; the folder of a server that lives is there. */
+/* libpmix says only that the server cannot be reached; a living server has a folder. */
 static xep_status_t tell_unreachable(const char *nspace)
 {
     const char *folder = getenv("PMIX_SERVER_TMPDIR"), *setting = find_setting();
@@ -200,7 +203,7 @@ static xep_status_t check_init(const xep_pmix_client_t *client, pmix_status_t re
     return XEP_OK;
 }
 
-/* What the server says is checked, as every index of a rank depends on it. */
+/* Checks the server's answer, as every rank index depends on it. */
 static xep_status_t check_size(const xep_pmix_client_t *client, pmix_status_t ret)
 {
     if (ret != PMIX_SUCCESS)
@@ -213,7 +216,7 @@ static xep_status_t check_size(const xep_pmix_client_t *client, pmix_status_t re
 static xep_status_t start(xep_pmix_client_t *client, int32_t timeout_ms, const char *nspace, const char *rank)
 {
     xep_pmix_start_t start;
-    /* asked before PMIx_Init, which makes it true */
+    /* before PMIx_Init, which makes it true */
     int used_before = client->api->initialized();
     xep_status_t status = xep_pmix_init(client->api, timeout_ms, &start);
     if (status == XEP_ERR_TIMEOUT)
@@ -226,8 +229,8 @@ static xep_status_t start(xep_pmix_client_t *client, int32_t timeout_ms, const c
 }
 
 /*
- * The claim comes before PMIx_Init, which would accept a second process under the same rank. So does the look at the
- * mark: servers of 4.2.2 do not always answer it in the second program of a task (8 of 195 jobs).
+ * The rank is claimed before PMIx_Init, which would accept a second process of the same rank. The mark is checked
+ * before it, too: servers of 4.2.2 do not always answer PMIx_Init in the second program of a task (8 of 195 jobs).
  */
 static xep_status_t open_as(xep_pmix_client_t *client, int32_t timeout_ms, int for_group, const char *nspace,
                             const char *rank)
@@ -245,16 +248,18 @@ static xep_status_t open_as(xep_pmix_client_t *client, int32_t timeout_ms, int f
 }
 
 /*
- * A forked child runs the exit handlers too. libpmix itself waits 2 s at most here; where a commit was given up, its
- * thread is in libpmix still.
+ * A forked child runs the exit handlers, too. libpmix waits at most 2 s here; if a commit was given up, its thread is
+ * still in libpmix.
  */
 static void finalize(void)
 {
     if (process.client.pid == getpid() && process.client.commits == 0) process.client.api->finalize(NULL, 0);
 }
 
-/* PMIx may call on_event() until the process ends, a thread may be in PMIx_Init, and a program may dlclose() us before:
- * then we stay loaded */
+/*
+ * Keeps this library loaded if the program calls dlclose(): PMIx may call on_event() until the process ends, and a
+ * thread may be in PMIx_Init.
+ */
 static void stay_loaded(void)
 {
     dlopen(xep_loaded_from(&process), RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
@@ -267,17 +272,17 @@ static xep_status_t open_once(xep_pmix_client_t *client, int32_t timeout_ms, int
         return xep_fail(XEP_ERR_UNSUPPORTED, "no launcher that serves PMIx has started this process: PMIX_NAMESPACE "
                                              "and PMIX_RANK are not set");
     stay_loaded();
-    xep_status_t status = xep_secure_check("PMIX_"); /* libpmix loads components from where they say */
+    xep_status_t status = xep_secure_check("PMIX_"); /* libpmix loads components from the folders they name */
     if (status == XEP_OK) status = open_as(client, timeout_ms, for_group, nspace, rank);
     if (status != XEP_OK) return status;
-    /* only now: after a PMIx_Init that has failed PMIx_Finalize is not called, as the head of this file says */
+    /* only now: after a failed PMIx_Init, PMIx_Finalize is not called, as the head of this file says */
     client->pid = getpid();
     atexit(finalize);
     watch_for_deaths(client);
     return XEP_OK;
 }
 
-/* What the first try came to holds for all later ones: PMIx cannot be initialised twice. */
+/* All later calls return the result of the first: PMIx cannot be initialised twice. */
 xep_status_t xep_pmix_client_open(int32_t timeout_ms, int for_group, xep_pmix_client_t **client_p)
 {
     xep_pmix_client_t *client = &process.client;
@@ -285,7 +290,7 @@ xep_status_t xep_pmix_client_open(int32_t timeout_ms, int for_group, xep_pmix_cl
     if (!process.opened) {
         process.status = open_once(client, timeout_ms, for_group);
         snprintf(process.reason, sizeof process.reason, "%s", process.status == XEP_OK ? "" : xep_last_error());
-        /* a process without a launcher may be given the environment of one yet */
+        /* a process without a launcher may still get the environment of one */
         process.opened = process.status != XEP_ERR_UNSUPPORTED;
     }
     xep_status_t status = process.status;
@@ -298,7 +303,7 @@ xep_status_t xep_pmix_client_open(int32_t timeout_ms, int for_group, xep_pmix_cl
     return XEP_OK;
 }
 
-/* Where there can be no mark, all goes on without. */
+/* If there can be no mark, goes on without. */
 xep_status_t xep_pmix_client_mark(const xep_pmix_client_t *client)
 {
     const char *nspace = client->self.nspace;

@@ -18,29 +18,29 @@ typedef struct xep_pmix_client {
     const xep_pmix_api_t *api;
     pmix_proc_t self;
     uint32_t nranks;
-    pid_t pid;                  /* that has opened it: a fork of it cannot use the connection */
-    pthread_mutex_t lock;       /* of one exchange: two fences at once over the same ranks are one to PMIx */
+    pid_t pid;                  /* of the process that opened it: its forks cannot use the connection */
+    pthread_mutex_t lock;       /* of an exchange: PMIx takes two fences over the same ranks for one */
     uint64_t exchanges;         /* so far: the same number on all ranks */
-    _Atomic int broken;         /* an exchange was given up; its fence is still under way, or is that of others */
-    const xep_boot_t *boot;     /* of the exchange under way: whose caller may interrupt it */
+    _Atomic int broken;         /* an exchange was given up, whose fence may still be under way */
+    const xep_boot_t *boot;     /* of the exchange under way, which the caller may interrupt */
     int interrupted;            /* it has */
     _Atomic uint32_t dead_rank; /* UINT32_MAX: none that we know of */
-    int found_dead;             /* it was found by us; the launcher has not told */
-    int will_leave;             /* at the end of the process it says farewell (pmix_life.h) */
+    int found_dead;             /* found by this library, not reported by the launcher */
+    int will_leave;             /* it leaves its exit report at the end of the process (pmix_life.h) */
     int said_farewell;
-    _Atomic uint32_t gets, commits; /* under way, those that were given up too */
+    _Atomic uint32_t gets, commits; /* under way, including those given up */
 } xep_pmix_client_t;
 
 /**
- * Connects to the launcher's server the first time; that attempt's result every time.
- * XEP_ERR_UNSUPPORTED: no launcher with a server has started this process. XEP_ERR_TIMEOUT: that server has not
- * answered in timeout_ms. for_group: XEP_ERR_BOOT where an earlier program of the task has made one.
+ * Connects to the launcher's server at the first call; later calls return the same result. XEP_ERR_UNSUPPORTED: no
+ * launcher with a server has started this process. XEP_ERR_TIMEOUT: that server has not answered in timeout_ms.
+ * for_group: XEP_ERR_BOOT where an earlier program of the task has made one.
  */
 xep_status_t xep_pmix_client_open(int32_t timeout_ms, int for_group, xep_pmix_client_t **client_p);
 
 /**
- * Before the first exchange: leaves word in the server's folder that this task has run a program that made a group.
- * XEP_ERR_BOOT: it has run another one before, whose values the server keeps and would give for those of this one.
+ * Before the first exchange: marks in the server's folder that a program of this task has made a group. XEP_ERR_BOOT:
+ * an earlier program has, whose values the server still keeps and would return in place of this one's.
  */
 xep_status_t xep_pmix_client_mark(const xep_pmix_client_t *client);
 

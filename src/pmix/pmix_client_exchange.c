@@ -3,14 +3,14 @@
 /*
  * An allgather over PMIx: put under fresh keys, commit, fence, get, fence.
  *
- * The second fence keeps a rank from ending while others still want its data: over several nodes some servers
- * (PRRTE 3.0.14) fetch them when asked, whatever the first fence has collected, and a get from a rank that has
- * left never returns.
+ * The second fence keeps a rank from ending while others still need its data: over several nodes some servers (PRRTE
+ * 3.0.14) fetch data only when asked, whatever the first fence has collected, and a get from a rank that has left never
+ * returns.
  *
- * Every commit sends all that the rank has ever put, so an exchange costs more the more were made before it: 8
- * bytes of 2 ranks took 0.3 ms at first, 4 ms after 256 exchanges, 45 ms after 1024 (OpenPMIx 4.2.2). To use a key
- * again is no way out: servers of PMIx 5 then give clients of 4 the old value. An exchange of no bytes puts
- * nothing and stays at 0.06 ms. Hence for what must be told before there are connections, and little else.
+ * Every commit sends all that the rank has ever put, so each exchange costs more than the one before: 8 bytes of 2
+ * ranks took 0.3 ms at first, 4 ms after 256 exchanges, 45 ms after 1024 (OpenPMIx 4.2.2). Keys cannot be reused:
+ * servers of PMIx 5 then give clients of 4 the old value. An exchange of no bytes puts nothing and stays at 0.06 ms. So
+ * this is for what ranks must know before there are connections, and little else.
  */
 #include "pmix_client.h"
 
@@ -28,7 +28,7 @@ enum {
     KEY_BYTES = 64,
     VALUE_BYTES = 1048576, /* of one value: one of 8 MB crashes a server of 4.2.2, whose segments have 4 */
     NAME_BYTES = 32,       /* of a rank in a sentence */
-    PAUSE_NS = 20000000,   /* between two questions for that, or for the lock */
+    PAUSE_NS = 20000000,   /* between two such questions, or attempts to lock */
     ASK_NS = 500000000     /* most time for finding out which rank is missing */
 };
 
@@ -37,7 +37,7 @@ static xep_status_t no_memory(void)
     return xep_fail(XEP_ERR_NO_MEMORY, "no memory for an exchange over PMIx");
 }
 
-/* XEP_OK, or that a rank is known to be dead or the caller waits no longer: the reason of whatever has failed */
+/* XEP_OK, or the error to report if a rank is known to be dead or the caller waits no longer */
 static xep_status_t check_end(const xep_pmix_client_t *client)
 {
     if (client->interrupted) return xep_fail(XEP_ERR_ABORTED, "the exchange over PMIx was interrupted");
@@ -46,7 +46,7 @@ static xep_status_t check_end(const xep_pmix_client_t *client)
     return xep_fail(XEP_ERR_PEER, "rank %u has died (the launcher or the kernel says so)", dead);
 }
 
-/* of one value of the exchange under way; never the same twice: a value put again may come or may not */
+/* the key of a value of this exchange, never used twice: a get may return either of two values put under one key */
 static void make_key(const xep_pmix_client_t *client, size_t number, char *key)
 {
     snprintf(key, KEY_BYTES, "xep.%llu.%zu", (unsigned long long)client->exchanges, number);
@@ -58,11 +58,11 @@ static int has_come(xep_pmix_client_t *client, uint32_t rank, uint64_t deadline_
     char key[KEY_BYTES];
     make_key(client, 0, key);
     xep_pmix_result_t result = xep_pmix_call_ask(client, rank, key, NULL, 0, deadline_ns);
-    /* what is not found out counts as come, so that no rank is named without reason */
+    /* without an answer it counts as there, so that no rank is named without reason */
     return !result.done || result.ret == PMIX_SUCCESS || result.ret == PMIX_ERR_NOMEM;
 }
 
-/* ": rank 3 has not, rank 5 has not", as far as they are known and there is room; in a while of its own */
+/* ": rank 3 has not, rank 5 has not", as far as known and as there is room; has a time limit of its own */
 static void name_missing(xep_pmix_client_t *client, char *text, size_t bytes)
 {
     uint64_t deadline_ns = xep_clock_ns() + ASK_NS;
@@ -77,8 +77,8 @@ static void name_missing(xep_pmix_client_t *client, char *text, size_t bytes)
 }
 
 /*
- * PMIx says that something went wrong: mostly a rank has died. The launcher tells which, but a little later, and some
- * never; then the kernel may know its process. XEP_OK: nobody is known to be dead.
+ * PMIx reports an error: mostly because a rank has died. The launcher says which one, but a little later, and some
+ * launchers never; then the kernel may know its process. XEP_OK: no rank is known to be dead.
  */
 static xep_status_t find_reason(xep_pmix_client_t *client)
 {
@@ -91,7 +91,7 @@ static xep_status_t find_reason(xep_pmix_client_t *client)
     return check_end(client);
 }
 
-/* A rank has left a fence. If it had not come so far, it is not among those that have put something. */
+/* A rank has left the fence. If it never came to it, it is one of those that have put nothing. */
 static xep_status_t tell_who_left(xep_pmix_client_t *client, size_t bytes)
 {
     xep_status_t status = find_reason(client);
@@ -125,8 +125,10 @@ static xep_status_t tell_missing(fenced_t *fenced)
     return xep_fail(XEP_ERR_TIMEOUT, "%s", text);
 }
 
-/* bytes: that each rank has put before.
- * A fence that did not end in time is still under way at the others: from then on no exchange can be right. */
+/*
+ * bytes: that each rank has put before. If a fence does not end in time, it is still under way on other ranks: no later
+ * exchange can be right.
+ */
 static xep_status_t fence(xep_pmix_client_t *client, size_t bytes, uint64_t deadline_ns)
 {
     fenced_t fenced = {.client = client, .bytes = bytes};
@@ -159,7 +161,7 @@ static void explain_commit(void *arg, char *text, size_t bytes)
              (unsigned long long)client->exchanges);
 }
 
-/* XEP_OK with *ret_p, or it was given up: the others are on their way into a fence that this rank does not come to. */
+/* XEP_OK with *ret_p. Else the commit was given up, and the others enter a fence to which this rank does not come. */
 static xep_status_t commit(xep_pmix_client_t *client, uint64_t deadline_ns, pmix_status_t *ret_p)
 {
     char text[400];
@@ -186,7 +188,7 @@ static xep_status_t put(xep_pmix_client_t *client, const void *send, size_t byte
         value.data.bo.size = value_bytes(bytes, done);
         ret = client->api->put(PMIX_GLOBAL, key, &value);
     }
-    /* in the first one, so that ranks can look for one another's processes from then on */
+    /* in the first exchange, so that ranks can look for one another's processes from then on */
     if (ret == PMIX_SUCCESS && client->exchanges == 1) ret = xep_pmix_life_put(client);
     xep_status_t status = ret == PMIX_SUCCESS ? commit(client, deadline_ns, &ret) : XEP_OK;
     if (status != XEP_OK || ret == PMIX_SUCCESS) return status;
@@ -206,7 +208,7 @@ static void explain_value(void *arg, char *text, size_t bytes)
              (unsigned long long)fetched->client->exchanges, fetched->rank);
 }
 
-/* A death counts more than what PMIx says of the value, which is then not there for that reason. */
+/* A death is reported before what PMIx says of the value, which is missing because of it. */
 static xep_status_t get_value(xep_pmix_client_t *client, uint32_t rank, size_t number, void *recv, size_t bytes,
                               uint64_t deadline_ns)
 {
@@ -224,7 +226,7 @@ static xep_status_t get_value(xep_pmix_client_t *client, uint32_t rank, size_t n
                         (unsigned long long)client->exchanges, rank);
     if (result.ret == PMIX_SUCCESS && result.bytes != SIZE_MAX)
         return xep_fail(XEP_ERR_MISMATCH, "rank %u gave %zu bytes to an exchange of %zu", rank, result.bytes, bytes);
-    status = find_reason(client); /* the server may give up a rank that lives when another one has died */
+    status = find_reason(client); /* the server may give up a living rank when another one has died */
     if (status != XEP_OK) return status;
     return xep_fail(XEP_ERR_BOOT, "exchange %llu over PMIx: nothing from rank %u: %s",
                     (unsigned long long)client->exchanges, rank, client->api->error_string(result.ret));
@@ -238,7 +240,7 @@ static xep_status_t get(xep_pmix_client_t *client, uint32_t rank, char *recv, si
     return status;
 }
 
-/* The own bytes need no server. */
+/* This rank's own bytes need no server. */
 static xep_status_t get_all(xep_pmix_client_t *client, const void *send, void *recv, size_t bytes, uint64_t deadline_ns)
 {
     xep_status_t status = XEP_OK;
@@ -273,12 +275,12 @@ static xep_status_t exchange(xep_pmix_client_t *client, const void *send, void *
         return xep_fail(XEP_ERR_BOOT, "an earlier exchange over PMIx was given up, and with it all others");
     if (client->exchanges == 0) status = xep_pmix_client_mark(client);
     if (status != XEP_OK) return status;
-    /* before anything is sent: the number is in the keys, and the same on all ranks */
+    /* before anything is sent: the number is part of the keys, and the same on all ranks */
     client->exchanges++;
     return bytes > 0 ? exchange_bytes(client, send, recv, bytes, deadline_ns) : fence(client, 0, deadline_ns);
 }
 
-/* For so long. */
+/* Tries for PAUSE_NS. */
 static int try_lock(pthread_mutex_t *lock)
 {
     struct timespec until;
@@ -288,7 +290,10 @@ static int try_lock(pthread_mutex_t *lock)
     return pthread_mutex_timedlock(lock, &until) == 0;
 }
 
-/* The exchange of another group may have more time than this one. Without this rank the others' is given up, too. */
+/*
+ * Another group's exchange may have a later deadline than this one. If this rank gives up, the others' exchange fails,
+ * too.
+ */
 static xep_status_t take_turn(xep_pmix_client_t *client, const xep_boot_t *boot, uint64_t deadline_ns)
 {
     while (!try_lock(&client->lock)) {
@@ -302,11 +307,11 @@ static xep_status_t take_turn(xep_pmix_client_t *client, const xep_boot_t *boot,
     return XEP_OK;
 }
 
-/* PMIx is one per process: exchanges of several groups take turns. */
+/* A process has one PMIx: exchanges of several groups take turns. */
 xep_status_t xep_pmix_exchange(xep_pmix_client_t *client, const xep_boot_t *boot, const void *send, void *recv,
                                size_t bytes)
 {
-    /* the time counts from here, also while another group's exchange has the lock */
+    /* the deadline counts from here, even while another group's exchange has the lock */
     uint64_t deadline_ns = boot->timeout_ms < 0 ? UINT64_MAX : xep_clock_ns() + (uint64_t)boot->timeout_ms * 1000000;
     xep_status_t status = take_turn(client, boot, deadline_ns);
     if (status != XEP_OK) return status;

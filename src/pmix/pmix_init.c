@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Neither call can be given a deadline: libpmix waits for a server that is stopped, or hangs, for as long as that is.
- * So they are made by a thread, which is left behind when the caller gives up: its record is the process's.
+ * Neither call takes a deadline: libpmix waits for ever for a server that is stopped or hangs. So a thread makes them,
+ * which is left behind when the caller gives up; its record belongs to the process.
  */
 #include "pmix_init.h"
 
@@ -36,9 +36,7 @@ static pmix_status_t init(pmix_proc_t *self)
     return begun.api->init(self, &info, 1);
 }
 
-/*
- * The first question to the server, which may hang in it as well as in PMIx_Init: a wildcard rank asks about the job.
- */
+/* Asks the server for the first time, which may hang like PMIx_Init: a wildcard rank asks about the job. */
 static pmix_status_t ask_size(const pmix_proc_t *self, uint32_t *nranks_p)
 {
     pmix_proc_t job = *self;
@@ -51,10 +49,7 @@ static pmix_status_t ask_size(const pmix_proc_t *self, uint32_t *nranks_p)
     return ret;
 }
 
-/*
- * The result is made on this thread's own stack and handed over whole, so a caller that has given up never sees half of
- * it.
- */
+/* The result is made on this thread's stack and handed over whole, so that a caller never sees half of it. */
 static void *run(void *arg)
 {
     xep_pmix_start_t start = {0};
@@ -70,8 +65,8 @@ static void *run(void *arg)
 }
 
 /*
- * Detached: whoever gives up must not wait for it, and nobody else is there to. The condition is of the monotonic
- * clock, as deadlines are everywhere.
+ * Detached: a caller that gives up must not wait for it, and nobody else would. The condition uses the monotonic clock,
+ * like all deadlines.
  */
 static xep_status_t start_thread(void)
 {
@@ -89,7 +84,7 @@ static xep_status_t start_thread(void)
     return error == 0 ? XEP_OK : xep_fail(XEP_ERR_NO_MEMORY, "no thread for PMIx_Init: %s", strerror(error));
 }
 
-/* One deadline for both questions. After it the thread may still write to begun, which nobody reads any more. */
+/* One deadline for both questions. After it the thread may still write to begun, which is no longer read. */
 xep_status_t xep_pmix_init(const xep_pmix_api_t *api, int32_t timeout_ms, xep_pmix_start_t *start_p)
 {
     struct timespec end = xep_clock_at(xep_clock_ns() + (timeout_ms < 0 ? 0 : (uint64_t)timeout_ms * 1000000));

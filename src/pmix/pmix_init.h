@@ -12,8 +12,8 @@
 
 typedef struct xep_pmix_start {
     pmix_status_t init;
-    pmix_proc_t self;   /* set by PMIx_Init, also where it fails */
-    pmix_status_t size; /* of asking for the number of ranks; where init is PMIX_SUCCESS */
+    pmix_proc_t self;   /* set by PMIx_Init, even if it fails */
+    pmix_status_t size; /* of the question for the number of ranks; only if init is PMIX_SUCCESS */
     uint32_t nranks;    /* 0: the answer is of another type */
 } xep_pmix_start_t;
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Asked for only when an exchange has failed. A rank that has died before it put anything is found by that.
+ * Used only when an exchange has failed: finds a rank that has died before it put anything.
  *
- * Whoever leaves because another rank has died looks as dead as that one to those that look a little later. So each
- * says whom it has found before it leaves, and what it has said counts for those that find it gone.
+ * A rank that leaves because another one has died looks dead itself a little later. So before it leaves, it says whom
+ * it has found, and ranks that find it gone go by that.
  */
 #include "pmix_life.h"
 
@@ -23,7 +23,7 @@ enum {
     FAREWELL_NS = 2000000000 /* the most that the server may take, as of PMIx_Finalize */
 };
 
-/** A rank's process; written by the rank, read by all. */
+/** The process of a rank; written by the rank, read by all. */
 typedef struct life {
     uint64_t processes, start; /* xep_host_processes() */
     int32_t pid;
@@ -31,7 +31,7 @@ typedef struct life {
 } life_t;
 _Static_assert(sizeof(life_t) == 24, "exchanged as bytes");
 
-/** What a rank says before it leaves after an error; written by the rank, read by those that find it gone. */
+/** What a rank leaves behind when it ends after an error; read by ranks that find it gone. */
 typedef struct farewell {
     uint32_t dead; /* rank; UINT32_MAX: it knows of none */
     uint32_t reserved;
@@ -67,7 +67,7 @@ pmix_status_t xep_pmix_life_put(const xep_pmix_client_t *client)
     return put(client, life_key, &life, sizeof life);
 }
 
-/* PMIX_ERR_NOT_FOUND: the server has none, as the rank has put none so far. */
+/* PMIX_ERR_NOT_FOUND: the rank has put none so far. */
 static pmix_status_t ask(xep_pmix_client_t *client, uint32_t rank, const char *key, void *data, size_t bytes,
                          uint64_t deadline_ns)
 {
@@ -78,7 +78,7 @@ static pmix_status_t ask(xep_pmix_client_t *client, uint32_t rank, const char *k
 
 typedef enum found { UNKNOWN, ABSENT, ALIVE, GONE } found_t;
 
-/* UNKNOWN: the server does not say it, or the process is not one that the kernel here can look up. */
+/* UNKNOWN: the server does not answer, or the kernel here cannot look the process up. */
 static found_t find_life(xep_pmix_client_t *client, uint32_t rank, uint64_t deadline_ns)
 {
     life_t life;
@@ -89,8 +89,8 @@ static found_t find_life(xep_pmix_client_t *client, uint32_t rank, uint64_t dead
 }
 
 /*
- * Who has gone without a word has died. If nobody has but some have left, they had a reason: whom they have found, or
- * one that never came. Else the first of them is missing itself.
+ * A rank that is gone without a report has died. If there is none, but some have left with a report: the rank that a
+ * report names, else one that never came, else the first of those that have left.
  */
 static uint32_t find_dead(xep_pmix_client_t *client, uint64_t deadline_ns)
 {
@@ -109,7 +109,7 @@ static uint32_t find_dead(xep_pmix_client_t *client, uint64_t deadline_ns)
     return absent != UINT32_MAX ? absent : left;
 }
 
-/* One that is known already stays: on_event() may have noted it meanwhile, on a thread of libpmix. */
+/* Keeps a dead rank that is known already: on_event() may have noted one meanwhile, on a thread of libpmix. */
 void xep_pmix_life_find_dead(xep_pmix_client_t *client, uint64_t deadline_ns)
 {
     if (client->boot != NULL && client->boot->ignores_processes) return;
@@ -117,7 +117,7 @@ void xep_pmix_life_find_dead(xep_pmix_client_t *client, uint64_t deadline_ns)
     if (dead != none && atomic_compare_exchange_strong(&client->dead_rank, &none, dead)) client->found_dead = 1;
 }
 
-/* Where an earlier commit has no answer, this one gets none. */
+/* If an earlier commit has no answer, this one gets none either. */
 void xep_pmix_life_leave(xep_pmix_client_t *client)
 {
     struct timespec time = {0, LINGER_NS};
@@ -126,6 +126,6 @@ void xep_pmix_life_leave(xep_pmix_client_t *client)
     if (client->said_farewell || client->commits != 0) return;
     client->said_farewell = 1;
     if (put(client, farewell_key, &farewell, sizeof farewell) == PMIX_SUCCESS) xep_pmix_call_commit(client, &wait);
-    /* where the launcher has told of the dead rank, it tells the others, too */
+    /* if the launcher has reported the dead rank, it reports it to the others, too */
     if (client->found_dead) nanosleep(&time, NULL);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Not every launcher keeps names: mpirun, prterun and xep_run do, Slurm's PMIx (22.05) does not. Values that ranks
- * put for their own job would be found there, too, but only by ranks of that job, and cannot be taken back.
+ * Not every launcher keeps names: mpirun, prterun and xep_run do, Slurm's PMIx (22.05) does not. Values that ranks put
+ * are no substitute: only ranks of their job find them, and they cannot be withdrawn.
  */
 #include "pmix_names.h"
 
@@ -17,7 +17,7 @@ enum { MOST_MS = 10000 /* of an answer: the server asks at most one other */ };
 
 static const char instead[] = "an address file, or callbacks, serve as well";
 
-/* Bounded also where the group waits for ever: a newcomer's lookup is one of many. */
+/* Bounded even if the group waits for ever: a newcomer's lookup is one of many. */
 static uint64_t deadline_of(const xep_meeting_t *meeting)
 {
     int32_t ms = meeting->timeout_ms;
@@ -34,7 +34,7 @@ static int is_refused(pmix_status_t ret)
     return ret == PMIX_ERR_NOT_SUPPORTED || ret == PMIX_ERR_NOT_IMPLEMENTED;
 }
 
-/* What a call has come to: XEP_OK, or why there is no meeting under that name. */
+/* The status of a call: XEP_OK, or why there is no meeting under that name. */
 static xep_status_t judge(const xep_meeting_t *meeting, const xep_pmix_client_t *client, const char *call,
                           const xep_pmix_result_t *result)
 {

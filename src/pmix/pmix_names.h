@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /**
- * A name that the launcher's PMIx server keeps (PMIx_Publish): what a group that grows makes known under it is found by
- * processes that the same launcher has started, of any of its jobs.
+ * A name that the launcher's PMIx server keeps (PMIx_Publish): processes of any job of the same launcher can find what
+ * a growing group publishes under it.
  */
 #ifndef XEP_PMIX_NAMES_H
 #define XEP_PMIX_NAMES_H
 
 #include "meeting.h"
 
-/** What a path begins with that is such a name. */
+/** A path with this prefix is such a name. */
 #define XEP_PMIX_NAME_PREFIX  "pmix:"
-#define XEP_PMIX_DEFAULT_NAME "pmix:xep" /* where a program gives neither a path nor a function */
+#define XEP_PMIX_DEFAULT_NAME "pmix:xep" /* if a program gives neither a path nor a function */
 
 enum { XEP_PMIX_NAME_BYTES = 128 /* with its 0, and without the prefix */ };
 

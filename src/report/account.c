@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * To blame is who is waited for and does not wait itself in the same call. A rank that waits for one of those, and is
- * waited for, too, is behind for that reason alone.
+ * A rank is to blame if others wait for it and it does not wait in the same call itself. A rank that is waited for, but
+ * waits for such a one, is late for that reason alone.
  */
 #include "account.h"
 
@@ -19,7 +19,7 @@ void xep_account_add_late(xep_account_t *account, uint32_t rank)
     account->late++;
 }
 
-/* It goes into a log: nothing but letters, digits and what stands between words. */
+/* The name goes into a log: keeps letters, digits and some punctuation only. */
 static void clean(char *name)
 {
     name[XEP_ACCOUNT_NAME - 1] = '\0';
@@ -64,10 +64,10 @@ __attribute__((format(printf, 2, 3))) static void add(writer_t *to, const char *
     if (n > 0) to->used += (size_t)n;
 }
 
-/* Whether those who are late have begun the call: what those who wait for them know of that. */
+/* What the ranks that wait know of the late ones: whether these have begun the call. */
 typedef enum {
     NOT_SEEN, /* what they wait for comes through other ranks, which may hold it back */
-    NEVER,    /* it is the first that a rank sends in the call */
+    NEVER,    /* it is the first thing that a rank sends in the call */
     BEGUN     /* it comes later */
 } begun_t;
 
@@ -80,7 +80,7 @@ typedef struct teller {
 
 typedef enum { WAITING, DEAD, SILENT, ELSEWHERE, UNHEARD } role_t;
 
-/* What a rank that is waited for has to do with it. */
+/* The role of a rank that others wait for. */
 static role_t blame(const xep_accounts_t *accounts, uint32_t rank)
 {
     if (accounts->died[rank]) return DEAD;
@@ -94,8 +94,8 @@ static begun_t begun_for(const xep_account_t *account)
 }
 
 /*
- * First those that wait in this call, then those they wait for. Two passes: a rank that a lower one waits for may
- * itself wait here, and is then not to blame. Whoever is neither is not heard of.
+ * First the ranks that wait in this call, then those they wait for. Two passes: a rank that a lower one waits for may
+ * wait here itself, and is then not to blame. All others are not mentioned.
  */
 static void assign_roles(teller_t *teller)
 {
@@ -151,7 +151,7 @@ static void add_call(writer_t *to, const xep_account_t *account)
     if (account->mode[0] != '\0') add(to, " of mode %s", account->mode);
 }
 
-/* Of so many ranks, which stand before it. */
+/* The verb for count ranks, whose names are written already. */
 static void add_began(writer_t *to, const teller_t *teller, uint32_t count)
 {
     const uint32_t kind = teller->own->kind;
@@ -213,7 +213,7 @@ static int waits_as(const teller_t *teller, uint32_t rank, const void *arg)
     return role_of(teller, rank) == WAITING && strcmp(of[rank].what, like->what) == 0;
 }
 
-/* Each kind of thing that is waited for once, with all that wait for it. */
+/* Names each thing that is waited for once, with all ranks that wait for it. */
 static void add_waiting(writer_t *to, const teller_t *teller)
 {
     for (uint32_t r = 0; r < teller->accounts->nranks; r++) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /**
- * Accounts: what ranks say of the waits they are in, and the one sentence that all of these come to. Knows neither how
- * accounts travel nor what an operation is.
+ * Accounts: what each rank says of the wait it is in, and the one sentence that is made of all of them. Nothing here
+ * knows how accounts travel or what an operation is.
  */
 #ifndef XEP_REPORT_ACCOUNT_H
 #define XEP_REPORT_ACCOUNT_H
@@ -27,13 +27,13 @@ typedef enum {
 /** Written by the rank that waits, read by others: every field is checked before it is used. */
 typedef struct xep_account {
     uint64_t number;  /* epoch of the operation, number of the barrier */
-    uint64_t answers; /* the question that this answers; 0: this is one, of a rank that has waited in vain */
+    uint64_t answers; /* the question that this answers; 0: this is a question itself, after a timeout */
     uint32_t kind;    /* xep_waits_kind_t */
-    uint32_t buffer;  /* the how manieth of the group; 0: of none */
-    uint32_t opens;   /* xep_opens_t; what is neither of the first two is the third */
-    uint32_t late;    /* ranks that are late; the first of them are in ranks */
+    uint32_t buffer;  /* its ordinal among the group's buffers, from 1; 0: none */
+    uint32_t opens;   /* xep_opens_t; any other value counts as the third */
+    uint32_t late;    /* how many ranks are late; ranks has the first of them */
     uint32_t ranks[XEP_ACCOUNT_RANKS];
-    char what[XEP_ACCOUNT_NAME]; /* that is waited for: "counts"; "": for the ranks themselves */
+    char what[XEP_ACCOUNT_NAME]; /* what is waited for: "counts"; "": the ranks themselves */
     char mode[XEP_ACCOUNT_NAME]; /* of the buffer */
 } xep_account_t;
 static_assert(sizeof(xep_account_t) == 128, "wire format");
@@ -41,7 +41,7 @@ static_assert(sizeof(xep_account_t) == 128, "wire format");
 /** Says that one more rank is late. */
 void xep_account_add_late(xep_account_t *account, uint32_t rank);
 
-/** Makes harmless what a peer wrote; returns whether it makes sense. */
+/** Makes an account that a peer wrote safe to print; returns whether it makes sense. */
 int xep_account_check(xep_account_t *account, uint32_t nranks);
 
 /** Whether both wait in the same call. */
@@ -52,7 +52,7 @@ typedef struct xep_accounts {
     uint32_t nranks, rank;
     const xep_account_t *of; /* [nranks]; kind XEP_WAITS_NOWHERE: the rank has not answered */
     const uint8_t *died;     /* [nranks] */
-    uint8_t *roles;          /* [nranks] for notes while they are told */
+    uint8_t *roles;          /* [nranks] scratch memory of xep_accounts_tell() */
 } xep_accounts_t;
 
 /**

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * A file for each rank: ranks may be on several hosts, and one that is behind must not hold up the others. All lines
- * name their rank, so that the files of all, one behind the other, are the routing of all.
+ * Each rank writes a file of its own: ranks may be on several hosts, and a slow one must not hold up the others. Every
+ * line names its rank, so the files of all ranks, concatenated, are the routing of the group.
  */
 #define _GNU_SOURCE
 #include "recording.h"
@@ -35,7 +35,7 @@ xep_status_t xep_recording_open(const xep_config_t *config, uint32_t rank, uint3
     return XEP_OK;
 }
 
-/* A program that ends before the dispatch that was asked for is told, as nobody would look for a missing file. */
+/* Warns where the group ends before the dispatch to record: nobody would notice that the file is missing. */
 void xep_recording_close(xep_recording_t *recording)
 {
     if (recording == NULL) return;
@@ -47,7 +47,7 @@ void xep_recording_close(xep_recording_t *recording)
     free(recording);
 }
 
-/* A new file, so that one that is there is never followed to somewhere else. NULL with errno. */
+/* Makes a new file, so that a link of that name is never followed. NULL with errno. */
 static FILE *make_file(const char *path)
 {
     if (unlink(path) != 0 && errno != ENOENT) return NULL;
@@ -82,8 +82,10 @@ static int write_file(const xep_recording_t *recording, const xep_dispatch_args_
     return fclose(file) != 0 || failed ? -1 : 0;
 }
 
-/* Once in the life of a group; all other dispatches cost one addition. A file that cannot be written never fails the
- * dispatch. */
+/*
+ * Writes once in the life of a group; all other dispatches cost one addition. A file that cannot be written never fails
+ * the dispatch.
+ */
 void xep_recording_count(xep_recording_t *recording, const xep_dispatch_args_t *args, uint32_t experts)
 {
     uint64_t number = 1 + atomic_fetch_add_explicit(&recording->dispatches, 1, memory_order_relaxed);

@@ -23,8 +23,8 @@ xep_status_t xep_recording_open(const xep_config_t *config, uint32_t rank, uint3
 void xep_recording_close(xep_recording_t *recording);
 
 /**
- * A dispatch has begun that routes by topk_idx, in host memory: writes it if it is the one. args were checked. A file
- * that cannot be written is a warning.
+ * Counts a dispatch that has begun, with topk_idx in host memory, and writes its routing if it is the one to record.
+ * args were checked. A file that cannot be written is a warning.
  */
 void xep_recording_count(xep_recording_t *recording, const xep_dispatch_args_t *args, uint32_t experts);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * One thread at a time adds (it is in the buffer), any thread reads: plain stores of whole words are enough, without a
- * lock on the data path.
+ * One thread at a time adds: the one that holds the buffer. Any thread reads. So plain stores of whole words are
+ * enough, and the data path needs no lock.
  */
 #include "wait_times.h"
 
@@ -33,15 +33,17 @@ void xep_wait_times_close(xep_wait_times_t *table)
     free(table->wait_ns);
 }
 
-/* A request has its rows for as long as the buffer lives: waiting allocates nothing. */
+/* The rows of a request live as long as the buffer: waiting allocates nothing. */
 xep_late_t xep_wait_times_late(const xep_wait_times_t *table, uint32_t request)
 {
     size_t first = (size_t)request * table->nranks;
     return (xep_late_t){.ranks = table->ranks + first, .wait_ns = table->wait_ns + first};
 }
 
-/* The time since the last look goes to all who are still late: they are waited for at the same time, so the sums of
- * several ranks may be more than what passed. */
+/*
+ * Adds the time since the last look to every rank that is still late. They are waited for at the same time, so the sums
+ * of several ranks may exceed the time that passed.
+ */
 void xep_wait_times_pause(xep_op_t *op)
 {
     xep_late_t *late = &op->late;
@@ -65,7 +67,7 @@ static void add_wait(xep_rank_waits_t *sums, uint64_t ns)
         atomic_store_explicit(&sums->max_ns, ns, memory_order_relaxed);
 }
 
-/* Only ranks that were waited for are visited again: what was not waited for must not cost a store. */
+/* Visits only ranks that were waited for: the others must not cost a store. */
 void xep_wait_times_add(xep_wait_times_t *table, xep_op_t *op, uint64_t *to)
 {
     uint64_t *wait_ns = op->late.wait_ns;

@@ -3,8 +3,8 @@
 /**
  * Waits: for which ranks the operations of a buffer have waited, and how long.
  *
- * A mode says in op->late which ranks' words it did not find when it looked last; the time counts from when a caller
- * waits for the operation. Only the thread that is in the buffer writes; any thread may read the sums.
+ * A mode says in op->late which ranks' words were missing at its last look; time counts from when a caller waits for
+ * the operation. Only the thread that holds the buffer writes; any thread may read the sums.
  */
 #ifndef XEP_REPORT_WAIT_TIMES_H
 #define XEP_REPORT_WAIT_TIMES_H
@@ -27,14 +27,14 @@ typedef struct xep_wait_times {
     _Atomic uint64_t operations[XEP_OP_KINDS]; /* that have ended */
 } xep_wait_times_t;
 
-/** XEP_ERR_NO_MEMORY; what there is, is freed by close. */
+/** After XEP_ERR_NO_MEMORY close frees what was allocated. */
 xep_status_t xep_wait_times_open(xep_wait_times_t *table, uint32_t nrequests, uint32_t nranks);
 void xep_wait_times_close(xep_wait_times_t *table);
 
-/** For the operation of a request that begins. */
+/** The op->late of a request's operation that begins. */
 xep_late_t xep_wait_times_late(const xep_wait_times_t *table, uint32_t request);
 
-/** Whether op's mode found ranks late when it looked last, and no time counts for them yet. */
+/** Whether op's mode found ranks late at its last look, for whom no time counts yet. */
 static inline int xep_wait_times_is_new(const xep_op_t *op)
 {
     return op->late.count != 0 && op->late.since_ns == 0;
@@ -46,10 +46,10 @@ static inline void xep_wait_times_begin(xep_op_t *op, uint64_t now_ns)
     if (xep_wait_times_is_new(op)) op->late.since_ns = now_ns;
 }
 
-/** No caller waits any more: those that are late have their time until now. */
+/** No caller waits any more: adds the time until now to the ranks that are late. */
 void xep_wait_times_pause(xep_op_t *op);
 
-/** Adds the waits of an operation that ends to the table, and to the caller's [R]; NULL: it wants none. */
+/** Adds the waits of an operation that ends to the table, and to the caller's array [R] unless that is NULL. */
 void xep_wait_times_add(xep_wait_times_t *table, xep_op_t *op, uint64_t *wait_ns);
 
 /** xep_buffer_waits(), from any thread. */

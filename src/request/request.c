@@ -2,7 +2,7 @@
 
 /*
  * Requests live in a pool of the buffer: nothing is allocated while operations run. A request that the user has freed
- * stays until its operation is done; one that others come after stays until they have seen how it ended.
+ * stays until its operation is done; one with followers stays until they have seen how it ended.
  */
 #include "request.h"
 
@@ -11,7 +11,7 @@
 #include "buffer.h"
 #include "handle.h"
 
-/* A scan: a buffer has four times its slots. */
+/* Scans the pool: a buffer has four requests for each slot. */
 xep_request_t *xep_request_take(xep_buffer_t *buffer)
 {
     for (uint32_t i = 0; i < buffer->nrequests; i++) {
@@ -52,7 +52,7 @@ void xep_request_drop(xep_request_t *req)
 void xep_request_follow(xep_request_t *req, xep_request_t *after, xep_handle_t *cached)
 {
     req->after = after;
-    /* relaxed: the follower is made visible by nothing but its own buffer; what orders is the release in unfollow */
+    /* relaxed: only the follower's own buffer sees it; the release in unfollow orders */
     if (after != NULL) atomic_fetch_add_explicit(&after->followers, 1, memory_order_relaxed);
     req->cached = cached;
     if (cached != NULL) cached->awaited++;

@@ -3,9 +3,9 @@
 /**
  * Requests: the operations of a buffer, in a pool. Called between xep_buffer_enter() and leave.
  *
- * FREE -> DEFERRED -> ACTIVE -> DONE -> FREE. DEFERRED is left out by an operation that comes after no other, DONE by
- * one whose user has freed the request already. The memory is the buffer's and stays, so that a request that was freed
- * can still be told, and so that one of another buffer may look up how the request that it comes after has ended.
+ * FREE -> DEFERRED -> ACTIVE -> DONE -> FREE. An operation that comes after no other skips DEFERRED; one whose user has
+ * freed the request already skips DONE. The memory belongs to the buffer and stays, so that a freed request can be
+ * recognised, and so that a follower in another buffer can look up how its request has ended.
  */
 #ifndef XEP_REQUEST_H
 #define XEP_REQUEST_H
@@ -40,7 +40,7 @@ struct xep_request {
     uint64_t test_deadline_ns; /* 0: not tested yet */
     xep_watch_t test_watch;    /* since the first test */
     uint64_t test_peers_ns;    /* when a test looks next whether a peer has died */
-    int unsettled;             /* it is with ranks that are out, whose words have to be fetched */
+    int unsettled;             /* ranks that are out take part in it, whose words have to be fetched */
     int peer_gone;             /* it had when a test looked last */
     uint64_t begin_ns;         /* when it was called, for the trace; 0: there is none */
     xep_op_t op;
@@ -56,26 +56,26 @@ xep_request_t *xep_request_take(xep_buffer_t *buffer);
 void xep_request_drop(xep_request_t *req);
 
 /**
- * Makes it come after another, which may be of another buffer, or NULL: it is deferred for other reasons. The routing
- * of cached is looked at only when it begins.
+ * Makes it come after another request, which may be of another buffer; NULL: it is deferred for other reasons. The
+ * routing of cached is not used before it begins.
  */
 void xep_request_follow(xep_request_t *req, xep_request_t *after, xep_handle_t *cached);
 
 /** Forgets what it came after, which may be used again then. */
 void xep_request_unfollow(xep_request_t *req);
 
-/** XEP_INPROGRESS, or how the request it comes after ended, which may have been freed meanwhile; XEP_OK: after none. */
+/** XEP_INPROGRESS, or how the request it comes after has ended, even if that was freed; XEP_OK: after none. */
 xep_status_t xep_request_after_status(const xep_request_t *req);
 
 /**
- * The dispatch, or next piece, that the next one must wait for, or NULL. A mode counts on it that turn n begins only
- * after turn n - slots is complete here: what it keeps for a turn is used again then, and the peers know that it is.
+ * The dispatch, or next piece, that the next one must wait for, or NULL. Modes rely on it that turn n begins only after
+ * turn n - slots is complete here: then its memory is used again, and the peers know that.
  */
 const xep_request_t *xep_request_in_turn(const xep_buffer_t *buffer);
 
 /**
- * The dispatch that a deferred one waits for though what it comes after is done, so that dispatches begin in the order
- * of their calls; NULL: none.
+ * The dispatch that a deferred one waits for although its own predecessor is done, as dispatches begin in the order of
+ * their calls; NULL: none.
  */
 const xep_request_t *xep_request_held_by(const xep_request_t *req);
 
@@ -121,9 +121,9 @@ xep_status_t xep_request_next(xep_handle_t *handle, const xep_combine_args_t *ou
 /* The order of operations of several buffers on a device. */
 
 /**
- * What is enqueued on stream, of the device of req's buffer, from now on comes behind req's operation and all of its
- * buffer that were enqueued before; what is left of them is enqueued, which with staging waits for its end. Enters that
- * buffer: the caller is in none.
+ * Orders later work on stream, of the device of req's buffer, after req's operation and all operations of its buffer
+ * before it; enqueues what is left of these, which with staging waits for their end. Enters that buffer: the caller
+ * holds none.
  */
 xep_status_t xep_request_order_stream(xep_request_t *req, void *stream);
 
@@ -146,12 +146,12 @@ void xep_request_trace_end(const xep_request_t *req);
 /* How requests end: each alone, or all of a buffer with one that cannot be ended properly. */
 
 /**
- * Ends a request with what its mode said: XEP_OK, an error that every rank gets and after which nothing is half done,
- * or any other, which breaks the buffer.
+ * Ends a request with its mode's status: XEP_OK, an error that every rank gets and that leaves nothing half done, or
+ * any other, which breaks the buffer.
  */
 void xep_request_end(xep_request_t *req, xep_status_t status);
 
-/** Ends it without the mode's consent: what the peers have of the buffer is not known any more, so all others end. */
+/** Ends it without asking the mode: the state of the peers is unknown then, so all other requests end, too. */
 void xep_request_break(xep_request_t *req, xep_status_t status, const char *reason);
 
 /** "dispatch 17 of mode normal", then before and what it waits for. */
@@ -160,10 +160,10 @@ void xep_request_explain(const xep_request_t *req, const char *before, char *tex
 /** The same for the others, if they ask. */
 void xep_request_account(const xep_request_t *req, xep_account_t *account);
 
-/** Breaks one that was waited for in vain, with what it waits for as reason, behind why. */
+/** Breaks a request after a timeout; the reason is why, and then what it waits for. */
 void xep_request_expire(xep_request_t *req, xep_status_t status, const char *why);
 
-/** Ends all that is in flight, breaks the buffer, and leaves word of that (buffer_give_up.h). */
+/** Ends all that is in flight, breaks the buffer, and tells the others (buffer_give_up.h). */
 void xep_request_give_up_all(xep_buffer_t *buffer, const char *reason);
 
 /** Ends all that is in flight with status and reason; marks the buffer broken unless status is XEP_ERR_ABORTED. */

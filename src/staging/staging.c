@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * The memory of copies. That of the host is a part of the heap: the transport knows it, so rows leave from it without
- * another copy, and it stays where an end without all ranks leaves the heap, since the transport may still read it.
+ * The memory of copies. Host memory is part of the heap: the transport knows it, so rows leave from it without another
+ * copy; and if a buffer ends without all ranks, it stays as long as the heap, since the transport may still read it.
  */
 #include "staging.h"
 
@@ -21,7 +21,7 @@ static uint64_t lines(uint64_t bytes)
     return (bytes + LINE - 1) / LINE * LINE;
 }
 
-/* From UINT64_MAX / 2 on it does not fit. All begins at lines. */
+/* Every array begins at a cache line. An end from UINT64_MAX / 2 on means that it does not fit. */
 static uint64_t carve(uint64_t *end_p, uint64_t count, uint64_t bytes)
 {
     uint64_t begin = *end_p;
@@ -42,7 +42,7 @@ static uint64_t y_stride(const xep_shape_t *shape)
     return lines((uint64_t)shape->hidden * shape->combine_elem_bytes);
 }
 
-/* No rank has more experts than rank 0: so that all have the same places. */
+/* Sized for the experts of rank 0, which has the most, so that all ranks have the same layout. */
 static staged_inputs_t lay_inputs(const xep_shape_t *shape, uint64_t recv_rows)
 {
     const uint64_t selections = shape->tokens * shape->topk; /* of less than 2^31 each */
@@ -108,7 +108,7 @@ xep_status_t xep_staging_measure(const xep_shape_t *shape, uint64_t recv_rows, u
 
 /* ---- open and close ---- */
 
-/* Without pinned pages copies are as right, but the calls that enqueue them wait for the device. */
+/* Without pinned pages copies work as well, but the calls that enqueue them wait for the device. */
 static void pin_heap(xep_buffer_t *buffer)
 {
     xep_heap_device_t *device = buffer->device;
@@ -134,8 +134,7 @@ xep_status_t xep_staging_open(xep_buffer_t *buffer)
     staging->x_stride = x_stride(shape);
     staging->y_stride = y_stride(shape);
     /*
-     * where xep_staging_measure() had the heap end: behind the lines of all ranks, as masks are for rows in host memory
-     * alone
+     * where xep_staging_measure() let the heap end: behind the lines of all ranks, since masks need rows in host memory
      */
     staging->here = (char *)buffer->heap->base +
                     begin_of_inputs(buffer->lines_offset + (uint64_t)shape->nranks * sizeof(xep_buffer_line_t));

@@ -25,17 +25,17 @@
 #include "account.h"
 #include "buffer.h"
 
-/** Whether a buffer in such memory is made so, by a group on so many nodes. */
+/** Whether a buffer in such memory is staged, on a group of so many nodes. */
 static inline int xep_staging_is_needed(xep_memory_t memory, uint32_t nodes)
 {
     return memory != XEP_MEMORY_HOST && nodes != 1;
 }
 
-/** Adds what it takes to the bytes of a heap, and sets those of the device. The same on every rank. */
+/** Adds the host's bytes to those of a heap, and sets the device's. The same on every rank. */
 xep_status_t xep_staging_measure(const xep_shape_t *shape, uint64_t recv_rows, uint64_t *bytes_p,
                                  uint64_t *device_bytes_p);
 
-/** For a buffer whose heap is open. Local. close: does nothing where it was not opened; nothing is enqueued. */
+/** For a buffer whose heap is open. Local. close: nothing may be enqueued any more; a no-op if it was never opened. */
 xep_status_t xep_staging_open(xep_buffer_t *buffer);
 void xep_staging_close(xep_buffer_t *buffer);
 
@@ -50,7 +50,7 @@ xep_status_t xep_staging_layout(xep_buffer_t *buffer, const xep_layout_args_t *a
 
 /* Rows in device memory on their way to the host while their operation goes on. */
 
-/** Before a request's mode takes it further: which of the rows that were on their way are there now. */
+/** Finds out which of the rows on their way have arrived; before each step of the request's mode. */
 xep_status_t xep_staging_look(xep_request_t *req);
 
 /* ---- staging_take.c ---- */
@@ -58,8 +58,8 @@ xep_status_t xep_staging_look(xep_request_t *req);
 /* What an operation in device memory is given, on its way to the host. */
 
 /**
- * The arguments of req, which are checked, become those of the mode. An error: the operation cannot begin, and where it
- * was waited for the stream in vain the buffer is broken.
+ * Replaces the arguments of req, which are checked, by those of the mode. After an error the operation cannot begin,
+ * and after a timeout of the stream the buffer is broken.
  */
 xep_status_t xep_staging_take(xep_request_t *req);
 
@@ -67,7 +67,7 @@ xep_status_t xep_staging_take(xep_request_t *req);
 
 /* Copies between the device and the host. */
 
-/** A matrix and its copy, and what the caller calls it. Rows are so many bytes long. */
+/** A matrix, its copy, and its name for the caller. bytes: of a row. */
 typedef struct staged_matrix {
     const char *name;
     void *to;
@@ -90,10 +90,10 @@ xep_status_t xep_staging_check_stream(const xep_buffer_t *buffer, void *stream);
 
 /* What an operation in device memory has brought, on its way to the device. */
 
-/** Of an operation that the mode has ended so: the same, or an error of the device. */
+/** The mode has ended the operation with status: returns that, or an error of the device. */
 xep_status_t xep_staging_show(xep_request_t *req, xep_status_t status);
 
-/** Makes what is known of the rows that come, with the places that they will have on the device. */
+/** Fills in what is known of the rows to come, with the places that they will have on the device. */
 void xep_staging_show_counts(const xep_request_t *req);
 
 /** xep_env_t.rows_came. */
@@ -105,17 +105,17 @@ void *xep_staging_input(const xep_handle_t *handle, size_t *stride_p);
 
 /* ---- staging_wait.c ---- */
 
-/* Waiting for a stream of the caller's. */
+/* Waiting for a stream of the caller. */
 
 /** Notes what was enqueued on the stream last, for xep_staging_wait(). */
 xep_status_t xep_staging_note(xep_buffer_t *buffer, void *stream);
 
-/** Waits until the stream has come to what was noted; breaks the buffer if it does not. Makes progress. */
+/** Waits until the stream has reached the note, and makes progress meanwhile. A timeout breaks the buffer. */
 xep_status_t xep_staging_wait(xep_buffer_t *buffer, xep_waits_kind_t kind, int32_t timeout_ms);
 
 /**
- * Of a request that has begun while its rows were coming, in a mode that sends within the call: waits until they are
- * there, and the operation goes on with each part. If they do not come, the request ends with that.
+ * For a request that has begun before its rows were there, in a mode that sends within the call: waits for the rows,
+ * and lets the operation go on with each part. If they do not come, the request ends with that error.
  */
 void xep_staging_stay(xep_request_t *req);
 

@@ -12,14 +12,14 @@ xep_status_t xep_staging_copy(const xep_buffer_t *buffer, const staged_matrix_t 
     return status;
 }
 
-/* Without rows nobody looks at the address, and many a caller has none to give then. */
+/* Without rows the address is not used, and many callers have none to give then. */
 xep_status_t xep_staging_check(const xep_buffer_t *buffer, const char *name, const void *address, uint64_t rows)
 {
     xep_device_t *device = &buffer->device->device;
     return rows == 0 ? XEP_OK : device->ops->check(device, name, address);
 }
 
-/* A graph would replay the copies, and nothing of what the host does between them. */
+/* A graph would replay the copies, but not what the host does between them. */
 xep_status_t xep_staging_check_stream(const xep_buffer_t *buffer, void *stream)
 {
     xep_device_t *device = &buffer->device->device;

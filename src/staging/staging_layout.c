@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Layouts of indices in device memory, counted by the host. They are of no slot, and of whatever shape. */
+/* Layouts of indices in device memory, counted by the host. They belong to no slot and may have any shape. */
 #include "layout.h"
 #include "staging.h"
 #include "staging_slots.h"
@@ -28,8 +28,8 @@ static layout_copies_t lay_copies(const xep_layout_args_t *args, const xep_layou
 }
 
 /*
- * As large as the largest layout so far: a program asks for one in each step. After a failure there is none, and the
- * next layout tries again.
+ * Kept as large as the largest layout so far, as programs ask for one in each step. After a failure there is no memory,
+ * and the next layout tries again.
  */
 static xep_status_t get_memory(xep_buffer_t *buffer, uint64_t bytes)
 {
@@ -42,7 +42,7 @@ static xep_status_t get_memory(xep_buffer_t *buffer, uint64_t bytes)
     return device->ops->allocate(device, XEP_MEMORY_HOST, bytes, &staging->layout);
 }
 
-/* In device memory an index that is not an expert counts for nobody: the dispatch refuses it. */
+/* Masks indices that are not experts: layouts in device memory ignore them, and the dispatch refuses them. */
 static void mask_wrong(const xep_layout_args_t *args, void *idx)
 {
     const uint64_t selections = args->tokens * args->topk;
@@ -84,8 +84,8 @@ static xep_status_t send_counts(xep_buffer_t *buffer, const layout_copies_t *c, 
 }
 
 /*
- * The stream is waited for twice: before the indices are counted, and until the counts have left (send_counts). While
- * it waits the operations of the buffer go on, but the layout is none of them: it takes no slot and no epoch.
+ * Waits for the stream twice: before it counts the indices, and until the counts have left (send_counts). Operations of
+ * the buffer go on meanwhile. A layout is not an operation: it takes no slot and no epoch.
  */
 xep_status_t xep_staging_layout(xep_buffer_t *buffer, const xep_layout_args_t *args, const xep_layout_t *out)
 {

@@ -6,8 +6,8 @@
 #include "staging_slots.h"
 
 /*
- * All notes of an operation are on one stream, so they are reached in their order: the first that is not yet ends the
- * look. So a round asks the device once, and not at all when the last part is here.
+ * All notes of an operation are on one stream and so are reached in order: the first one not reached ends the search.
+ * So each call asks the device once, and not at all after the last part.
  */
 xep_status_t xep_staging_look(xep_request_t *req)
 {

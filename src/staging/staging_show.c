@@ -12,8 +12,8 @@
 /* ---- rows that came ---- */
 
 /*
- * As the mode has it, with the places of the device. By expert, counts and places are there, too, as in modes for
- * device memory, and rows are all that the arrays have.
+ * What the mode shows, with the addresses of the device. By expert, counts and places are on the device, too, as in
+ * modes for device memory, and rows says how many the arrays hold.
  */
 static void fill_shown(const xep_buffer_t *buffer, const xep_handle_t *handle)
 {
@@ -52,7 +52,9 @@ void *xep_staging_input(const xep_handle_t *handle, size_t *stride_p)
     return staged_there(buffer, handle->slot, buffer->staging->views.input);
 }
 
-/* Rows from one on: their elements, and their scales, of which those of an expert or of all rows lie together. */
+/*
+ * Copies count rows from begin on: their elements, and their scales, which lie together for an expert or for all rows.
+ */
 static xep_status_t show_range(const xep_request_t *req, uint64_t begin, uint64_t rows)
 {
     const xep_recv_t *recv = &req->handle->recv, *shown = xep_staging_recv(req->handle);
@@ -81,8 +83,8 @@ static xep_status_t show_range(const xep_request_t *req, uint64_t begin, uint64_
 }
 
 /*
- * Those that are not on their way already. Ranks lie one behind the other, so those between two that came are one
- * copy.
+ * Copies the rows that are not on their way already. Ranks lie one behind the other, so all between two such ranks are
+ * one copy.
  */
 static xep_status_t show_by_rank(const xep_request_t *req)
 {
@@ -107,7 +109,10 @@ static xep_status_t show_rows(const xep_request_t *req)
     return status;
 }
 
-/* What cannot be enqueued now is tried again at the end. Few rows go with the others: a copy has its price. */
+/*
+ * A copy that cannot be enqueued now is tried again at the end. Few rows are left for that copy, too: each copy has its
+ * price.
+ */
 void xep_staging_rows_came(const xep_env_t *env, const xep_op_t *op, uint32_t rank)
 {
     const xep_request_t *req = (const void *)((const char *)op - offsetof(xep_request_t, op));
@@ -126,7 +131,7 @@ static staged_matrix_t dense(const void *to, const void *from, uint64_t bytes)
     return (staged_matrix_t){NULL, (void *)(uintptr_t)to, bytes, from, bytes, bytes, 1};
 }
 
-/* Indices to the end of the arrays, where they say that there is no row. */
+/* Indices are copied to the end of the arrays: those behind the rows say that there is none. */
 static xep_status_t show_metadata(const xep_request_t *req)
 {
     const xep_recv_t *recv = &req->handle->recv, *shown = xep_staging_recv(req->handle);
@@ -154,7 +159,7 @@ static xep_status_t show_places(const xep_request_t *req)
     return xep_staging_copy(req->buffer, arrays, sizeof arrays / sizeof arrays[0], req->dispatch.stream);
 }
 
-/* The number of rows also where there was too little room for them. */
+/* Writes the number of rows even if there was too little room for them. */
 static xep_status_t show_told(const xep_request_t *req, int moved)
 {
     const xep_buffer_t *buffer = req->buffer;
@@ -191,7 +196,7 @@ static xep_status_t show_combine(const xep_request_t *req)
 }
 
 /*
- * The mark is last: behind it the slot's memory is nobody's. The stream is checked again, as its user may have begun
+ * The mark is last: after it the slot's memory is free again. The stream is checked again, as the caller may have begun
  * to capture it since the call.
  */
 xep_status_t xep_staging_show(xep_request_t *req, xep_status_t status)

@@ -6,7 +6,7 @@
 
 #include "buffer.h"
 
-/** Offsets in a slot's memory of the host. A dispatch and a combine of a slot are never there together. */
+/** Offsets in a slot's host memory, which its dispatch and its combine use one after the other. */
 typedef struct staged_inputs {
     uint64_t x, idx, weights, scales;                   /* of a dispatch: [T]... */
     uint64_t stats, rows;                               /* [L] int32_t, uint64_t: what it adds to, and tells */
@@ -24,7 +24,7 @@ typedef struct staged_views {
     uint64_t bytes;
 } staged_views_t;
 
-/** Where the caller wants what an operation tells at its end; NULL: nowhere, or the mode writes there itself. */
+/** Where the caller wants the results of an operation; NULL: nowhere, or the mode writes them itself. */
 typedef struct staged_slot {
     xep_recv_t shown;
     void *out;
@@ -38,17 +38,18 @@ typedef struct staged_slot {
 } staged_slot_t;
 
 /**
- * What an operation is given comes in so many parts at most, of so many bytes at least: less is not worth another copy.
+ * The rows of an operation come in at most so many parts, each of at least so many bytes: less is not worth another
+ * copy.
  */
 enum { STAGED_PARTS = 8, STAGED_PART_BYTES = 256 * 1024 };
 
-/** Of a part of a slot's; note 0 is that of xep_staging_wait(). */
+/** The note of a part of a slot; note 0 belongs to xep_staging_wait(). */
 static inline uint32_t staged_note(uint32_t slot, uint32_t part)
 {
     return 1 + slot * STAGED_PARTS + part;
 }
 
-/** The first row of a part; of the one behind the last: all rows. */
+/** The first row of a part; for the part behind the last one: the number of rows. */
 static inline uint64_t staged_part_begin(const staged_slot_t *slot, uint32_t part)
 {
     return slot->parts == 0 ? slot->coming

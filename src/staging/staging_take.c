@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* What an operation is given, on its way to the host. What is refused is refused before anything is enqueued. */
+/* The input of an operation on its way to the host. Arguments are refused before anything is enqueued. */
 #include "staging.h"
 
 #include <string.h>
@@ -19,7 +19,9 @@ static xep_status_t check_matrices(const xep_buffer_t *buffer, const staged_matr
     return status;
 }
 
-/* Behind all that the buffer has ended, whatever its streams: from then on a slot's memory is nobody's. */
+/*
+ * Puts the stream behind all operations that have ended, on whatever streams: from then on the slot's memory is free.
+ */
 static xep_status_t begin_on(const xep_buffer_t *buffer, void *stream)
 {
     xep_device_t *device = &buffer->device->device;
@@ -28,7 +30,7 @@ static xep_status_t begin_on(const xep_buffer_t *buffer, void *stream)
 }
 
 /*
- * No more than there are rows, and one wherever there are any: the note of the last part is what says that all is
+ * At most as many as there are rows, and at least one if there are any: the note of the last part says that all is
  * here.
  */
 static uint32_t count_parts(const staged_matrix_t *rows)
@@ -49,8 +51,8 @@ static xep_status_t copy_part(const xep_buffer_t *buffer, const staged_matrix_t 
 }
 
 /*
- * The rows of an operation, and what is wanted as late as the last of them, in parts that the mode does not wait for.
- * The mark is behind them: whatever becomes of the operation, the slot is used again when they are there.
+ * Copies the rows of an operation, and what is needed only with the last of them, in parts that the mode does not wait
+ * for. The mark comes after them: however the operation ends, the slot is not used again before they are there.
  */
 static xep_status_t take_in_parts(xep_request_t *req, const staged_matrix_t *rows, const staged_matrix_t *behind,
                                   size_t count, void *stream)
@@ -64,7 +66,7 @@ static xep_status_t take_in_parts(xep_request_t *req, const staged_matrix_t *row
     slot->parts_here = 0;
     req->op.coming = rows->rows;
     if (slot->parts == 0) status = xep_staging_copy(buffer, behind, count, stream);
-    /* in front of the rows: the call waits for what was enqueued up to here and not for these */
+    /* before the rows: the call waits for what was enqueued up to here, not for the rows */
     if (status == XEP_OK) status = xep_staging_note(buffer, stream);
     for (uint32_t i = 0; i < slot->parts && status == XEP_OK; i++) {
         status = copy_part(buffer, rows, staged_part_begin(slot, i), staged_part_begin(slot, i + 1), stream);
@@ -74,7 +76,7 @@ static xep_status_t take_in_parts(xep_request_t *req, const staged_matrix_t *row
     return status == XEP_OK ? device->device.ops->mark(&device->device, stream) : status;
 }
 
-/* Padded, most rows of an input are none. */
+/* Of a padded input most rows are empty. */
 static xep_status_t take_whole(const xep_request_t *req, const staged_matrix_t *rows, void *stream)
 {
     const xep_recv_t *recv = &req->handle->recv;
@@ -87,7 +89,7 @@ static xep_status_t take_whole(const xep_request_t *req, const staged_matrix_t *
     return status;
 }
 
-/* The last of what an operation is given: behind is wanted only when all rows are there. */
+/* Takes the rows last. behind is needed only when all rows are there. */
 static xep_status_t take_rows(xep_request_t *req, const staged_matrix_t *rows, const staged_matrix_t *behind,
                               size_t count, void *stream)
 {
@@ -101,8 +103,8 @@ static xep_status_t take_rows(xep_request_t *req, const staged_matrix_t *rows, c
 /* ---- dispatch ---- */
 
 /*
- * Scales may lie in any order. Here they are dense, by token or, where tokens are neighbours there, by scale; strides
- * that run backwards are copied from their other end.
+ * The caller's scales may have any strides. The copies are dense, by token or, if tokens are neighbours at the
+ * caller's, by scale; for negative strides the copy begins at the other end.
  */
 static xep_status_t fetch_scales(const xep_buffer_t *buffer, xep_dispatch_args_t *a, char *to)
 {
@@ -137,8 +139,8 @@ static xep_status_t fetch_scales(const xep_buffer_t *buffer, xep_dispatch_args_t
 }
 
 /*
- * What a dispatch tells besides rows. The number of rows may be wanted on the host, where the mode writes it, or, as
- * modes for device memory have it, there.
+ * What a dispatch returns besides rows. The caller may want the number of rows on the host, where the mode writes it,
+ * or on the device, as from modes for device memory.
  */
 static xep_status_t check_told(const xep_buffer_t *buffer, const xep_dispatch_args_t *a, staged_slot_t *slot)
 {
@@ -195,7 +197,7 @@ static xep_status_t take_dispatch(xep_request_t *req)
 
 /* ---- combine ---- */
 
-/* Where the outputs are: the caller's, or in the slot's memory of the device. */
+/* Where the outputs are: in the caller's memory, or in the slot's device memory. */
 static staged_matrix_t find_outputs(const xep_request_t *req)
 {
     const xep_buffer_t *buffer = req->buffer;
@@ -223,7 +225,7 @@ static xep_status_t check_outs(const xep_request_t *req)
     return status == XEP_OK ? xep_staging_check(buffer, "out_weights", a->out_weights, tokens) : status;
 }
 
-/* The sums go to the slot's memory of the host; show() knows where the caller wants them. */
+/* The sums go to the slot's host memory; show() knows where the caller wants them. */
 static void direct_outs(xep_request_t *req)
 {
     const xep_buffer_t *buffer = req->buffer;
@@ -279,7 +281,7 @@ static xep_status_t take_combine(xep_request_t *req)
     return XEP_OK;
 }
 
-/* Refused by the mode, it has copied for nothing. */
+/* If the mode refuses the operation, the copies were for nothing. */
 xep_status_t xep_staging_take(xep_request_t *req)
 {
     const int is_dispatch = req->op.kind == XEP_OP_DISPATCH;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Meanwhile the buffer's operations go on: peers may need this rank for what it began before. */
+/* Waits for a stream. The buffer's operations go on meanwhile: peers may need this rank for earlier ones. */
 #include "staging.h"
 
 #include <stdio.h>
@@ -34,11 +34,11 @@ static void explain_stream(void *arg, char *text, size_t bytes)
              look->buffer->plugin.plugin->name, look->req == NULL ? "begins" : "sends its rows");
 }
 
-/* For others that ask: it has not begun, and waits for none of them. */
+/* The account for ranks that ask: the operation has not begun, and waits for no rank. */
 static void account_for_stream(void *arg, xep_account_t *account)
 {
     const stream_look_t *look = arg;
-    /* it gets its epoch when it begins, and that will be the next one */
+    /* it gets its epoch when it begins: the next one */
     *account = (xep_account_t){.kind = look->kind, .number = look->buffer->epoch + 1, .buffer = look->buffer->number};
     snprintf(account->mode, sizeof account->mode, "%s", look->buffer->plugin.plugin->name);
     snprintf(account->what, sizeof account->what, "stream");
@@ -49,7 +49,7 @@ xep_status_t xep_staging_note(xep_buffer_t *buffer, void *stream)
     return buffer->device->ops->note(buffer->device, 0, stream);
 }
 
-/* After an error the stream may still come to the copies, which write into the slot: so it takes a reset. */
+/* After an error the stream may still run the copies, which write into the slot: so the buffer needs a reset. */
 xep_status_t xep_staging_wait(xep_buffer_t *buffer, xep_waits_kind_t kind, int32_t timeout_ms)
 {
     stream_look_t look = {.buffer = buffer, .kind = kind};
@@ -68,7 +68,7 @@ xep_status_t xep_staging_wait(xep_buffer_t *buffer, xep_waits_kind_t kind, int32
     return xep_fail(status, "%s", text);
 }
 
-/* The call has begun, and so what it waits for in vain is told by its request. */
+/* The call has begun, so its request reports what it waited for in vain. */
 void xep_staging_stay(xep_request_t *req)
 {
     xep_buffer_t *buffer = req->buffer;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * The worker is made for one thread at a time (SERIALIZED): the transport has a lock of its own, and the heaps of a
- * group are used by several threads.
+ * The worker is for one thread at a time (SERIALIZED): several threads use the heaps of a group, under the transport's
+ * lock.
  */
 #define _GNU_SOURCE
 #include "ucp_context.h"
@@ -25,17 +25,17 @@
 /* ---- limits of this process, below which UCX does not fail, but aborts or waits for ever ---- */
 
 /*
- * Files. 64 ranks that connect at once over TCP have 181 to 194 each (1.13, 1.20, 1.22, 1.23): three times the ranks at
- * most, and some of their own; later it is about one for each rank. Each interface takes two more with 1.13, four with
- * 1.22. Where one cannot be had, libucp aborts.
+ * Files. 64 ranks that connect at once over TCP have 181 to 194 each (1.13, 1.20, 1.22, 1.23): at most three for each
+ * rank, and some of their own; later about one for each rank. Each interface takes two more with 1.13, four with 1.22.
+ * If one cannot be had, libucp aborts.
  *
- * Locked memory. An interface of UD posts receives until 4096 are there, in a loop that does not end when memory for
- * them cannot be registered (ud_verbs.c, in every version so far); RC has as many. Each is of 8 KB at most.
+ * Locked memory. An interface of UD posts 4096 receives, in a loop that never ends if memory for them cannot be
+ * registered (ud_verbs.c, in every version so far); RC posts as many. Each has at most 8 KB.
  */
 
 enum { OWN_FILES = 24, INTERFACE_FILES = 4, RANK_FILES = 3, LOCKED_BYTES = 64 << 20, CAP_IPC_LOCK_BIT = 14 };
 
-/* What the process may have once the soft limit is raised to what is needed, or as far as it can be. */
+/* Raises the soft limit to what is needed, or as far as possible; returns what the process may have now. */
 static uint64_t raise_limit(int resource, uint64_t needed)
 {
     struct rlimit limit;
@@ -90,7 +90,7 @@ static bool is_rdma(const char *line)
     return false;
 }
 
-/* The first such resource into device, or "". There is no other way to ask. */
+/* Writes the first such resource into device, or "". There is no other way to ask. */
 static void find_rdma(ucp_context_h context, char *device, size_t bytes)
 {
     char *text = NULL, *rest = NULL;
@@ -106,7 +106,7 @@ static void find_rdma(ucp_context_h context, char *device, size_t bytes)
     free(text);
 }
 
-/* The right must be the machine's: the root of a user namespace may not lock memory. */
+/* Only root of the machine has the right: root of a user namespace may not lock memory. */
 static bool may_lock_any(void)
 {
     char line[128];

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Where all ranks are on one machine TCP needs the loopback interface alone, and on any other it would take whoever
- * connects. An interface whose address another rank's network has, too, is a bridge of containers or the like: UCX may
- * choose it, and then talks to its own host. UCX_NET_DEVICES is for RDMA devices as well: those that are to stay are
- * named with the interfaces, as UCX can name none to leave out before 1.17.
+ * If all ranks are on one machine, TCP needs only the loopback interface; on any other it would accept connections from
+ * outside. An interface whose address also exists on another rank's network is a bridge of containers or the like: UCX
+ * may choose it, and then talks to its own host. UCX_NET_DEVICES also covers RDMA devices: those to keep are named with
+ * the interfaces, since UCX before 1.17 has no way to exclude a device.
  */
 #define _GNU_SOURCE
 #include "ucp_devices.h"
@@ -25,7 +25,7 @@
 #define NET_DEVICES "UCX_NET_DEVICES"
 #define RDMA_FOLDER "/sys/class/infiniband"
 
-/* libucp to which a rank is out of reach over the loopback interface: it looks for a route to what is no address */
+/* libucp that cannot reach a rank over the loopback interface: it looks for a route to an invalid address */
 enum { LOSES_LOOPBACK = 120 };
 
 /* Whether one of these devices, as UCX_NET_DEVICES has them, is a network interface. */
@@ -61,7 +61,7 @@ static bool has_loopback(void)
     return up;
 }
 
-/* TCP over the loopback interface alone: where no rank is elsewhere, and the user has named no devices. */
+/* Whether TCP uses the loopback interface alone: no rank is elsewhere, and the user has named no devices. */
 static bool stays_here(const xep_whereabouts_t *where)
 {
     return where->local && xep_ucp_devices_have_tcp() && has_loopback() && getenv(NET_DEVICES) == NULL &&
@@ -70,7 +70,7 @@ static bool stays_here(const xep_whereabouts_t *where)
 
 /* ---- RDMA ---- */
 
-/* Whether one of the words of UCX_TLS is a transport over RDMA, or brings all there are. */
+/* Whether one of the words of UCX_TLS is a transport over RDMA, or means all transports. */
 static bool names_rdma(const char *transports)
 {
     static const char *const names[] = {"all", "rc", "ud", "dc", "ib", "gga", "srd", "mlx5"};
@@ -83,15 +83,17 @@ static bool names_rdma(const char *transports)
     return false;
 }
 
-/* Among ranks of one machine that all share memory it is for nothing, unless UCX_TLS names it: nothing is expected then
- * of shared memory. */
+/*
+ * Ranks of one machine that all share memory do not need RDMA, unless UCX_TLS names it: then shared memory is not
+ * expected.
+ */
 static bool keeps_rdma(const xep_whereabouts_t *where, const xep_ucp_shared_t *shared)
 {
     if (!names_rdma(getenv("UCX_TLS"))) return false;
     return !stays_here(where) || (where->nranks > 1 && (!shared->expected || where->elsewhere > 0));
 }
 
-/* Calls add for each entry of the folder until one returns true, and then does, too. */
+/* Calls add for each entry of the folder until one returns true; returns whether one did. */
 static bool find_entry(const char *folder, bool (*add)(const char *name, void *arg), void *arg)
 {
     const struct dirent *entry;
@@ -118,7 +120,7 @@ bool xep_ucp_devices_have_rdma(const xep_whereabouts_t *where, const xep_ucp_sha
 
 /* ---- the list ---- */
 
-/* One that does not fit is left out. */
+/* A device that does not fit is left out. */
 static void add_device(char *list, const char *name)
 {
     const size_t used = strlen(list);
@@ -166,7 +168,10 @@ static const xep_twin_t *find_twin(const xep_whereabouts_t *where, uint32_t addr
     return NULL;
 }
 
-/* All interfaces but those with a twin; "" where that is all of them or none, or there are more than were looked at. */
+/*
+ * All interfaces but those whose address another network has, too; "" if that is all of them or none, or if not all
+ * were found.
+ */
 static void add_interfaces(const xep_whereabouts_t *where, char *list)
 {
     xep_interface_t found[XEP_INTERFACES];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** Which devices UCX is to open: of its own choice, those that lead to no rank are left out. */
+/** Which devices UCX opens: its own choice, without those that lead to no rank. */
 #ifndef XEP_UCP_DEVICES_H
 #define XEP_UCP_DEVICES_H
 
@@ -12,17 +12,17 @@
 
 enum { XEP_UCP_DEVICES_BYTES = 2048, XEP_UCP_INTERFACES_BYTES = 160 };
 
-/** Whether UCX is going to open TCP: it warns of settings for what it does not open. */
+/** Whether UCX will open TCP: it warns of settings for transports that it does not open. */
 bool xep_ucp_devices_have_tcp(void);
 
-/** Whether it is going to open an RDMA device. */
+/** Whether UCX will open an RDMA device. */
 bool xep_ucp_devices_have_rdma(const xep_whereabouts_t *where, const xep_ucp_shared_t *shared);
 
 /** What to set UCX_NET_DEVICES to; "": nothing. Says what is left out, and why. */
 void xep_ucp_devices_choose(const xep_whereabouts_t *where, const xep_ucp_shared_t *shared,
                             char list[XEP_UCP_DEVICES_BYTES]);
 
-/** What to set it to where newcomers are met, which always is over TCP. */
+/** What to set it to for meeting newcomers, which always goes over TCP. */
 void xep_ucp_devices_choose_to_meet(const xep_whereabouts_t *where, char list[XEP_UCP_DEVICES_BYTES]);
 
 /** How many network interfaces UCX may open. */

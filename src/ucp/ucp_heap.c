@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Everything in a key is checked before it is used: it comes from another process. A heap that UCX still has operations
- * of when it is closed is abandoned, not freed, until the worker is gone.
+ * Everything in a key is checked before it is used: it comes from another process. If UCX still has operations of a
+ * heap that is closed, the heap is not freed before the worker is gone.
  */
 #include "ucp_heap.h"
 
@@ -40,7 +40,7 @@ static xep_ucp_heap_t *heap_of(xep_heap_wire_t *heap)
     return (xep_ucp_heap_t *)heap;
 }
 
-/* Where the memory has a name that the peer sees as well, it can make sure that it maps this very segment. */
+/* If the memory has a name that the peer sees, too, the peer can make sure that it maps this very segment. */
 static void name_segment(const xep_ucp_heap_t *heap, heap_key_t *key)
 {
     xep_mapping_t mapping;
@@ -50,7 +50,7 @@ static void name_segment(const xep_ucp_heap_t *heap, heap_key_t *key)
     key->owner.is_sysv = strncmp(mapping.path, "/SYSV", 5) == 0;
 }
 
-/* Everything a peer needs in one piece: the bootstrap knows nothing of its parts. */
+/* The key is one block of bytes: the bootstrap knows nothing of its parts. */
 static xep_status_t make_key(xep_ucp_heap_t *heap)
 {
     void *rkey;
@@ -76,7 +76,7 @@ static xep_status_t make_key(xep_ucp_heap_t *heap)
     return XEP_OK;
 }
 
-/* Without ranks this is the probe, by which addresses are made: it takes no messages. */
+/* Without ranks this is the probe, which is part of the address: it takes no messages. */
 static xep_status_t open_locked(xep_ucp_heap_t *heap, uint64_t bytes)
 {
     xep_status_t status = xep_ucp_memory_open(heap, bytes);
@@ -104,7 +104,7 @@ xep_status_t xep_ucp_heap_open(xep_transport_t *base, uint64_t bytes, xep_heap_w
     return status;
 }
 
-/* The key came from another process, which may run something else: nothing of it is used before it was checked. */
+/* The key came from another process, which may run another program: nothing of it is used before it was checked. */
 static xep_status_t check_key(const xep_ucp_heap_t *heap, uint32_t rank, const heap_key_t *key, size_t bytes)
 {
     if (bytes < sizeof *key || key->magic != KEY_MAGIC || key->rkey_bytes != bytes - sizeof *key ||
@@ -118,7 +118,7 @@ static xep_status_t check_key(const xep_ucp_heap_t *heap, uint32_t rank, const h
     return XEP_OK;
 }
 
-/* A copy of the key: its bytes may lie at any address, and belong to the caller. */
+/* Copies the key: its bytes may be unaligned, and belong to the caller. */
 static xep_status_t set_link(xep_ucp_heap_t *heap, uint32_t rank, const uint8_t *copy, size_t bytes)
 {
     xep_ucp_link_t *link = &heap->links[rank];
@@ -181,15 +181,16 @@ xep_status_t xep_ucp_heap_connect(xep_heap_wire_t *base, const void *const *keys
 
 /*
  * The end of a heap:
- *  1. messages for it find nothing from now on.
- *  2. what is owed to peers leaves.
- *  3. UCX is asked to end what it has, for half a second: a dead peer over shared memory never answers.
- *  4. the memory goes, behind what the core has lent for these operations (release); or, where UCX still has some of
- *     them, both stay until the worker is gone.
+ *  1. messages for it no longer find a heap.
+ *  2. what peers still wait for is sent.
+ *  3. UCX gets half a second to end its operations: a dead peer over shared memory never answers.
+ *  4. the memory is freed, after the memory that the core has lent for these operations (release); if UCX still has
+ *     some of them, both stay until the worker is gone.
  */
 
 /*
- * what is owed to peers leaves: a rank that has seen the end of an operation may close while its last signals are here
+ * sends what peers still wait for: a rank may close as soon as an operation has ended for it, with its last signals
+ * still here
  */
 static void drain(xep_ucp_heap_t *heap)
 {
@@ -201,7 +202,7 @@ static void drain(xep_ucp_heap_t *heap)
     }
 }
 
-/* UCX may still read or write what its operations name: until they end, or else until the worker does */
+/* UCX may access the memory of its operations until they end, or until the worker does */
 static bool wait_for_ops(xep_ucp_heap_t *heap)
 {
     enum { PATIENCE_MS = 500 };
@@ -223,7 +224,7 @@ void xep_ucp_heap_unlink(xep_ucp_heap_t *heap)
         xep_ucp_link_close(&heap->links[rank]);
 }
 
-/* Keys of peers before the memory, and the memory before the list of links. */
+/* In this order: the keys of peers, the memory, the list of links. */
 void xep_ucp_heap_free(xep_ucp_heap_t *heap)
 {
     xep_ucp_registry_leave(heap);

@@ -13,10 +13,10 @@ void xep_ucp_heap_close(xep_heap_wire_t *heap);
 void xep_ucp_heap_sever(xep_heap_wire_t *heap, uint32_t rank);
 int xep_ucp_heap_is_behind(xep_heap_wire_t *heap, uint32_t rank);
 
-/** Gives the peers' keys back: while there is a worker. */
+/** Releases the peers' keys; needs the worker. */
 void xep_ucp_heap_unlink(xep_ucp_heap_t *heap);
 
-/** Frees it: UCX has nothing of it any more. */
+/** Frees the heap, of which UCX has no operation any more. */
 void xep_ucp_heap_free(xep_ucp_heap_t *heap);
 
 /* ---- ucp_heap_wire.c ---- */

@@ -22,7 +22,7 @@ static xep_ucp_heap_t *heap_of(xep_wire_t *wire)
     return (xep_ucp_heap_t *)wire;
 }
 
-/* offset and bytes come from what peers wrote, by way of the mode: a wild one must not leave this process */
+/* the mode computes offset and bytes from what peers wrote: a wild value must not leave this process */
 static xep_status_t check_range(const xep_ucp_heap_t *heap, uint32_t rank, uint64_t offset, uint64_t bytes)
 {
     if (bytes <= heap->super.bytes && offset <= heap->super.bytes - bytes && rank < heap->transport->nranks)
@@ -50,15 +50,15 @@ static void *wire_map(xep_wire_t *wire, uint32_t rank)
 }
 
 /*
- * Release, so that whoever sees the signal sees the stores before it. A put would do this with a system call on newer
- * UCX.
+ * A store with release: a rank that sees the signal sees the stores before it. A put of newer UCX would make a system
+ * call.
  */
 static void store_signal(xep_ucp_link_t *link, uint64_t offset, uint64_t value)
 {
     atomic_store_explicit((_Atomic uint64_t *)(void *)(link->base + offset), value, memory_order_release);
 }
 
-/* XEP_OK when the strategy may be asked */
+/* XEP_OK if the link may be used */
 static xep_status_t check_remote(xep_ucp_link_t *link)
 {
     const xep_ucp_peer_t *peer = &link->heap->transport->peers[link->rank];
@@ -68,7 +68,7 @@ static xep_status_t check_remote(xep_ucp_link_t *link)
     return XEP_OK;
 }
 
-/* XEP_INPROGRESS is all or nothing: whoever calls again calls with the same bytes. */
+/* XEP_INPROGRESS means that nothing was taken: the caller calls again with the same bytes. */
 static xep_status_t remote_put(xep_ucp_link_t *link, uint64_t offset, const void *src, size_t bytes)
 {
     if (xep_ucp_link_is_spared(link)) return XEP_OK;
@@ -94,7 +94,7 @@ static xep_status_t wire_put(xep_wire_t *wire, uint32_t rank, uint64_t offset, c
     return status;
 }
 
-/* room for both is asked for first, as a put that went without its signal could not be taken back */
+/* asks for room for both first, as a put that was sent without its signal could not be taken back */
 static xep_status_t remote_put_signal(xep_ucp_link_t *link, uint64_t offset, const void *src, size_t bytes,
                                       uint64_t signal_offset, uint64_t value)
 {
@@ -175,7 +175,7 @@ static xep_status_t wire_get(xep_wire_t *wire, uint32_t rank, uint64_t offset, v
     return status;
 }
 
-/* The heap that fails during the call is told at once: the caller would else wait for bytes that were lost. */
+/* If the heap fails during the call, the call says so: else the caller would wait for bytes that are lost. */
 static xep_status_t wire_flush(xep_wire_t *wire)
 {
     xep_ucp_heap_t *heap = heap_of(wire);
@@ -188,7 +188,7 @@ static xep_status_t wire_flush(xep_wire_t *wire)
     return atomic_load_explicit(&heap->status, memory_order_relaxed) != XEP_OK ? xep_ucp_heap_status(heap) : status;
 }
 
-/* What is gathered in a chunk has left its source: it need not be sent for a mark. */
+/* A mark need not send what is gathered in a chunk: those bytes have left their source. */
 static uint64_t wire_mark(xep_wire_t *wire)
 {
     xep_ucp_heap_t *heap = heap_of(wire);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * The thread is in UCX for some microseconds of an interval, under the lock that every other user of the worker takes,
- * too. What it takes in meanwhile goes where it always goes.
+ * The thread is in UCX for some microseconds of each interval, under the lock of the worker. Messages that arrive
+ * meanwhile are handled as always.
  */
 #include "ucp_heartbeat.h"
 
@@ -19,7 +19,7 @@
 #include "ucp_message.h"
 #include "ucp_peer.h"
 
-enum { MOST_ROUNDS = 256 }; /* of progress in a beat: what peers have sent meanwhile is mostly a few messages */
+enum { MOST_ROUNDS = 256 }; /* of progress in a beat: mostly a few messages have come */
 
 struct xep_ucp_heartbeat {
     xep_ucp_transport_t *transport;
@@ -42,7 +42,7 @@ static void take_in(xep_ucp_transport_t *transport)
     } while (before != atomic_load_explicit(&transport->super.moves, memory_order_relaxed) && ++rounds < MOST_ROUNDS);
 }
 
-/* Nobody is connected to for this: a rank that was never reached has nothing of ours. */
+/* Makes no connection: a rank that was never reached has nothing of this one. */
 static void look_at_peer(const xep_ucp_heartbeat_t *heartbeat, xep_ucp_peer_t *peer)
 {
     if (!peer->watched || peer->endpoint == NULL || peer->failed != UCS_OK || peer->left) return;
@@ -69,7 +69,7 @@ static void beat(const xep_ucp_heartbeat_t *heartbeat)
 
 /* ---- the thread ---- */
 
-/* From the end of a beat: one that was late is not made up for, as the others' may be as late. */
+/* The interval counts from the end of a beat: a late beat is not made up for, as the others' may be late, too. */
 static void *beat_until_stopped(void *arg)
 {
     xep_ucp_heartbeat_t *heartbeat = arg;
@@ -86,7 +86,7 @@ static void *beat_until_stopped(void *arg)
     return NULL;
 }
 
-/* Handlers of signals belong to the program's threads. */
+/* The thread blocks signals: handlers belong to the program's threads. */
 static int start_thread(xep_ucp_heartbeat_t *heartbeat)
 {
     sigset_t all, before;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * What arrives is stored at once, whatever its order; only signals wait for the messages before them. So a message that
- * comes early needs a few words of memory here, and no copy of its bytes.
+ * Bytes are stored as they arrive, in any order; only signals wait for the messages before them. So an early message
+ * needs a few words of memory here, and no copy of its bytes.
  */
 #include "ucp_intake.h"
 
@@ -14,7 +14,7 @@
 #include "cache.h"
 #include "error.h"
 
-/* a sender that is this far ahead of itself is not one of ours: UCX reorders by a few fragments */
+/* a sender this far out of order is not xep: UCX reorders by a few fragments */
 enum { MAX_EARLY = 65536 };
 
 /* a message whose bytes are stored while one before it is still missing */
@@ -84,7 +84,7 @@ static int in_heap(const xep_ucp_intake_t *intake, uint64_t offset, uint64_t byt
     return bytes <= intake->bytes && offset <= intake->bytes - bytes;
 }
 
-/* the runs may lie at any address: read by memcpy */
+/* runs may be unaligned: read by memcpy */
 static xep_ucp_run_t run_at(const uint8_t *runs, uint32_t i)
 {
     xep_ucp_run_t run;
@@ -93,8 +93,8 @@ static xep_ucp_run_t run_at(const uint8_t *runs, uint32_t i)
 }
 
 /*
- * All runs are looked at before the first is stored, and must use up the payload exactly: a message is stored whole or
- * not at all.
+ * Checks all runs before the first is stored; they must use up the payload exactly. So a message is stored whole or not
+ * at all.
  */
 static int runs_fit(const xep_ucp_intake_t *intake, const xep_ucp_message_t *message, const uint8_t *payload,
                     size_t bytes)
@@ -117,8 +117,9 @@ static int signal_fits(const xep_ucp_intake_t *intake, uint64_t offset)
 }
 
 /*
- * Whether more comes than the caches hold: it is read when all is here, not piece by piece. Over TCP loopback, 4
- * ranks on 2 cores that sent 40 MB each took 74 to 78 ms in place of 77 to 83; 2 ranks and 0.2 MB took 3 % longer so.
+ * Whether more comes than the caches hold, to be read when all is here: then streaming stores are faster. Over TCP
+ * loopback, 4 ranks on 2 cores that sent 40 MB each took 74 to 78 ms in place of 77 to 83; 2 ranks and 0.2 MB took 3 %
+ * longer.
  */
 static int is_large(const xep_ucp_intake_t *intake, sender_t *sender, const xep_ucp_message_t *message, size_t bytes)
 {
@@ -189,7 +190,7 @@ static void keep_early(sender_t *sender, early_t **position, early_t *early, con
     sender->nearly++;
 }
 
-/* Memory is asked for before anything is stored, so that a failure leaves the message as if it had not come. */
+/* Allocates before anything is stored, so that after a failure it is as if the message had not come. */
 static xep_status_t deliver_early(xep_ucp_intake_t *intake, const xep_ucp_message_t *message, const void *payload,
                                   size_t bytes)
 {
@@ -207,7 +208,7 @@ static xep_status_t deliver_early(xep_ucp_intake_t *intake, const xep_ucp_messag
     return XEP_OK;
 }
 
-/* Nothing in a message is used before it was compared with what this heap is. */
+/* Every field of a message is checked against this heap before it is used. */
 xep_status_t xep_ucp_intake_deliver(xep_ucp_intake_t *intake, const xep_ucp_message_t *message, const void *payload,
                                     size_t bytes)
 {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /**
- * What arrives in messages for one heap: bytes are stored as they come, signals in the sender's order.
+ * Messages that arrive for one heap: their bytes are stored as they come, their signals in the sender's order.
  *
  * A sender numbers its messages to a heap 0, 1, 2, ... A message has at most one signal that was held for it, runs of
- * bytes, then at most one signal; signals are stored when every message with a smaller number was. UCX delivers in any
- * order it likes (several lanes, messages of several fragments): what comes early waits here, without its bytes.
+ * bytes, then at most one signal; signals are stored when every message with a smaller number was. UCX may deliver in
+ * any order (several lanes, messages of several fragments): early messages wait here, without their bytes.
  *
  * Knows nothing of UCX. Every number a message holds is checked before it is used.
  */
@@ -24,7 +24,8 @@
 #define XEP_UCP_MAIL      (UINT64_MAX - 2)
 
 /**
- * Header of a message; the sender writes it, the receiver reads it. Native byte order: the keys' magic shows another.
+ * Header of a message; the sender writes it, the receiver reads it. Native byte order: the magic of keys shows a
+ * foreign one.
  */
 typedef struct xep_ucp_message {
     /* as the receiver named it in its key; XEP_UCP_NO_HEAP: nothing to store, XEP_UCP_GOODBYE: the sender leaves,
@@ -51,17 +52,17 @@ static_assert(sizeof(xep_ucp_run_t) == 16, "wire format");
 typedef struct xep_ucp_intake xep_ucp_intake_t;
 
 /**
- * stream_bytes: when all ranks send as much as one did since its last signal, and it is this many, bytes are stored
- * by streaming copies.
+ * stream_bytes: once a sender has sent stream_bytes / nranks bytes since its last signal, they are stored by streaming
+ * copies.
  */
 xep_status_t xep_ucp_intake_open(void *base, uint64_t bytes, uint32_t nranks, uint64_t stream_bytes,
                                  xep_ucp_intake_t **intake_p);
 void xep_ucp_intake_close(xep_ucp_intake_t *intake);
 
-/** Another stream_bytes from now on. */
+/** Changes stream_bytes. */
 void xep_ucp_intake_stream(xep_ucp_intake_t *intake, uint64_t stream_bytes);
 
-/** From now on nothing of this sender is stored: its messages are taken, and forgotten. */
+/** From now on nothing of this sender is stored: its messages are dropped. */
 void xep_ucp_intake_refuse(xep_ucp_intake_t *intake, uint32_t sender);
 
 /**

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * How a rank is reached is found out by the first that wants to reach it: a job of many ranks has far fewer pairs that
- * talk than pairs. Mapping is tried first, then a strategy is chosen for what the endpoint turned out to be.
+ * How a rank is reached is found out at first use: in a large job most pairs of ranks never talk. Mapping is tried
+ * first; else a strategy is chosen that fits the endpoint.
  */
 #include "ucp_link.h"
 
@@ -27,7 +27,7 @@
 
 enum { HELD = 4096 }; /* bytes of a segment, while UCX attaches it */
 
-/* The memory of a process that ends is gone a moment before the process is. */
+/* The memory of a process that ends disappears a moment before the process does. */
 static bool has_ended(const xep_ucp_link_t *link)
 {
     const struct timespec moment = {0, 1000 * 1000};
@@ -38,7 +38,7 @@ static bool has_ended(const xep_ucp_link_t *link)
     return false;
 }
 
-/* A rank that has ended is lost to all heaps, so that those which spare ranks go on without it. */
+/* Reports an ended rank to all heaps, so that those that spare ranks go on without it. */
 static xep_status_t say_gone(xep_ucp_link_t *link)
 {
     xep_ucp_peer_t *peer = xep_ucp_peer_of(link);
@@ -58,8 +58,7 @@ static xep_status_t say_refused(const xep_ucp_link_t *link, int error)
 }
 
 /*
- * What is attached to hold a segment is unmapped but for its first page: while UCX attaches it again, address space for
- * one is enough.
+ * Holds a segment by its first page alone, so that address space for one segment is enough while UCX attaches it again.
  */
 static xep_status_t hold_segment(xep_ucp_link_t *link, void **held_p)
 {
@@ -72,7 +71,7 @@ static xep_status_t hold_segment(xep_ucp_link_t *link, void **held_p)
     return XEP_OK;
 }
 
-/* POSIX memory is not named by what the peer says: there is room for as much, or not. */
+/* The peer's key does not name POSIX memory: only checks that there is address space for as much. */
 static xep_status_t try_room(xep_ucp_link_t *link)
 {
     size_t bytes = (size_t)link->heap->super.bytes;
@@ -83,10 +82,9 @@ static xep_status_t try_room(xep_ucp_link_t *link)
 }
 
 /*
- * libucp 1.13 dies of SIGSEGV when it finds that it cannot map memory: of a rank that has ended, of another user, or
- * for lack of address space. So that is tried first. A segment that is attached here stays, whatever becomes of the
- * rank; for POSIX memory there is nothing like that: a rank that ends in the microseconds until UCX opens it does harm
- * still.
+ * libucp 1.13 dies of SIGSEGV if it cannot map memory: because a rank has ended, belongs to another user, or address
+ * space is short. So mapping is tried here first. A segment that is attached here stays, even if the rank ends. POSIX
+ * memory cannot be held like that: a rank that ends in the microseconds until UCX opens it still does harm.
  */
 static xep_status_t hold(xep_ucp_link_t *link, void **held_p)
 {
@@ -96,7 +94,7 @@ static xep_status_t hold(xep_ucp_link_t *link, void **held_p)
     return xep_host_process_gone(link->owner.pid, link->owner.start) ? say_gone(link) : try_room(link);
 }
 
-/* Where the memory cannot be had, nor can what UCX would attach to connect. */
+/* If this fails, UCX could not attach the memory either. */
 static xep_status_t unpack(xep_ucp_link_t *link)
 {
     void *held;
@@ -109,7 +107,7 @@ static xep_status_t unpack(xep_ucp_link_t *link)
     return xep_fail(XEP_ERR_TRANSPORT, "the key of rank %u cannot be used: %s", link->rank, ucs_status_string(ret));
 }
 
-/* whether what lies there is the segment that the peer has named in its key */
+/* whether the segment at address is the one that the peer has named in its key */
 static bool is_peers(const xep_ucp_link_t *link, const void *address)
 {
     xep_mapping_t mapping;
@@ -119,8 +117,8 @@ static bool is_peers(const xep_ucp_link_t *link, const void *address)
 }
 
 /*
- * XEP_OK: base is set where the rank's region can be reached here. UCX computes the address from the one in the key and
- * does not look where that leads: a wrong one would make every store to the rank a wild one.
+ * XEP_OK: base is set if the rank's region can be mapped here. UCX computes the address from the one in the key without
+ * a check: a wrong one would make every store to the rank a wild one.
  */
 static xep_status_t map(xep_ucp_link_t *link)
 {
@@ -136,7 +134,7 @@ static xep_status_t map(xep_ucp_link_t *link)
     return XEP_OK;
 }
 
-/* staging memory, once a heap: all its links that need some have the same strategy or chunks of the same size do */
+/* staging memory, once for each heap: all links that need some have the same strategy, or chunks of the same size */
 static xep_status_t open_pool(xep_ucp_heap_t *heap, const xep_ucp_strategy_t *strategy)
 {
     xep_ucp_transport_t *transport = heap->transport;
@@ -145,13 +143,13 @@ static xep_status_t open_pool(xep_ucp_heap_t *heap, const xep_ucp_strategy_t *st
     size_t nchunks;
     if (chunk_bytes == 0 || heap->pool.chunk_bytes != 0) return XEP_OK;
     nchunks = (size_t)(most / chunk_bytes);
-    /* a chunk may lie open for every rank: then some must be left that are in flight and come back */
+    /* every rank may have an open chunk: some more are needed that are in flight and come back */
     if (nchunks < (size_t)transport->nranks + 2) nchunks = (size_t)transport->nranks + 2;
     heap->pool.chunk_bytes = chunk_bytes;
     return xep_ucp_pool_grow(&heap->pool, nchunks);
 }
 
-/* From here on UCX has bytes of this rank to move: progress no longer takes every sixteenth round only. */
+/* From here on UCX moves bytes for this rank: progress is made in every round, no longer in every sixteenth only. */
 static xep_status_t open_remote(xep_ucp_link_t *link)
 {
     const xep_ucp_strategy_t *strategy =
@@ -184,7 +182,7 @@ static xep_status_t reach(xep_ucp_link_t *link, xep_ucp_link_state_t *state_p)
     return open_remote(link);
 }
 
-/* for xep_group_peer(): the first of the peer's links that is opened, the probe's as a rule, tells how it is reached */
+/* for xep_group_peer(): the first of the peer's links to be opened, mostly the probe's, tells how it is reached */
 static void note_reach(xep_ucp_peer_t *peer, xep_ucp_link_state_t reach)
 {
     if (peer->reach != XEP_UCP_LINK_NEW || peer->rank == peer->transport->rank) return;
@@ -195,7 +193,7 @@ static void note_reach(xep_ucp_peer_t *peer, xep_ucp_link_state_t reach)
     xep_log(XEP_LOG_INFO, "rank %u: %s", peer->rank, peer->text);
 }
 
-/* A link that could not be opened stays broken: each later call says so, and none tries again. */
+/* A link that could not be opened stays broken: later calls return that error and do not try again. */
 xep_status_t xep_ucp_link_open(xep_ucp_link_t *link)
 {
     xep_ucp_link_state_t state;
@@ -216,8 +214,8 @@ void xep_ucp_link_close(xep_ucp_link_t *link)
 }
 
 /*
- * What UCX has for the rank may stay there until the worker ends: it is counted apart, and the chunks it holds are made
- * good when others need some. The intake first: from here on nothing of the rank is stored.
+ * Operations that UCX has for the rank may stay until the worker ends: they are counted apart, and other chunks are
+ * made when the ones they hold are missing. The intake is told first: from here on nothing of the rank is stored.
  */
 void xep_ucp_link_sever(xep_ucp_link_t *link)
 {
@@ -234,7 +232,7 @@ void xep_ucp_link_sever(xep_ucp_link_t *link)
     heap->left_over += link->outstanding;
 }
 
-/* A list of the links that hold something back, as there may be thousands that do not. */
+/* Walks a list of the links that hold something back, as thousands may not. */
 xep_status_t xep_ucp_links_push(xep_ucp_heap_t *heap)
 {
     xep_status_t status = XEP_OK;
@@ -244,7 +242,7 @@ xep_status_t xep_ucp_links_push(xep_ucp_heap_t *heap)
             status = link->strategy->push(link);
             if (status == XEP_OK) status = xep_ucp_message_push_out(link);
         }
-        heap->touched = link->next_touched; /* after push, which touches */
+        heap->touched = link->next_touched; /* after push, which may add links to the list */
         link->touched = false;
     }
     return status;

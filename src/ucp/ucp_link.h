@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** A heap on a rank: how it is reached, found out when the first wants to. */
+/** A heap on a rank: how it is reached, which is found out at first use. */
 #ifndef XEP_UCP_LINK_H
 #define XEP_UCP_LINK_H
 
@@ -10,7 +10,7 @@
 xep_status_t xep_ucp_link_open(xep_ucp_link_t *link);
 void xep_ucp_link_close(xep_ucp_link_t *link);
 
-/** Of a heap that spares ranks: parts it from one. */
+/** A heap that spares ranks goes on without this one. */
 void xep_ucp_link_sever(xep_ucp_link_t *link);
 
 /** Sends what the links of a heap hold back. */
@@ -26,13 +26,13 @@ xep_status_t xep_ucp_links_push(xep_ucp_heap_t *heap);
 /** Queues a signal and sends what may be sent. */
 xep_status_t xep_ucp_signals_queue(xep_ucp_link_t *link, uint64_t offset, uint64_t value);
 
-/** Sends the queued signals whose turn it is; flushes for the next one. */
+/** Sends the queued signals whose puts are flushed; flushes for the next one. */
 xep_status_t xep_ucp_signals_advance(xep_ucp_link_t *link);
 
-/** Forgets the queued signals, which nobody will see: the heap is broken, or the rank is gone. */
+/** Drops the queued signals, as the heap is broken or the rank gone. */
 void xep_ucp_signals_drop(xep_ucp_link_t *link);
 
-/** Flushes what was put so far. XEP_OK: link->flushed has it already, XEP_INPROGRESS: it will. */
+/** Flushes all puts so far. XEP_OK: link->flushed covers them already; XEP_INPROGRESS: it will. */
 xep_status_t xep_ucp_link_flush(xep_ucp_link_t *link);
 
 /** Notes that something was sent or held back. */
@@ -40,7 +40,7 @@ void xep_ucp_link_touch(xep_ucp_link_t *link);
 
 /* ---- a round of the worker ---- */
 
-/** Progress of everything; then what became possible by it. */
+/** Makes progress, then advances the links for which something has become possible. */
 void xep_ucp_advance(xep_ucp_transport_t *transport);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * One flush of an endpoint is in flight at most: it covers all puts before it, so signals that come meanwhile wait for
- * the next one together.
+ * At most one flush of an endpoint is in flight: it covers all puts before it, and later signals wait together for the
+ * next one.
  */
 #include "ucp_link.h"
 
@@ -10,7 +10,7 @@
 #include "ucp_op.h"
 #include "ucp_registry.h"
 
-/* On the list once, however often: the next push takes it off. */
+/* A link is on the list once, until the next push. */
 void xep_ucp_link_touch(xep_ucp_link_t *link)
 {
     if (link->touched) return;
@@ -58,7 +58,7 @@ xep_status_t xep_ucp_link_flush(xep_ucp_link_t *link)
     return xep_ucp_op_posted(op, request);
 }
 
-/* Strictly first in, first out: a signal promises all signals before it too. */
+/* Strictly first in, first out: a signal also promises that all signals before it are there. */
 static xep_ucp_op_t *take_queued(xep_ucp_link_t *link)
 {
     xep_ucp_op_t *op = link->queued;
@@ -72,10 +72,7 @@ void xep_ucp_signals_drop(xep_ucp_link_t *link)
     while (link->queued != NULL) xep_ucp_op_done(take_queued(link), UCS_OK);
 }
 
-/*
- * A signal may leave when a flush has covered every put before it. One flush at a time: it covers all puts made until
- * then, so a second one would gain nothing.
- */
+/* A signal may leave when a flush has covered every put before it. */
 xep_status_t xep_ucp_signals_advance(xep_ucp_link_t *link)
 {
     xep_status_t status = XEP_OK;
@@ -92,7 +89,7 @@ xep_status_t xep_ucp_signals_advance(xep_ucp_link_t *link)
     return status == XEP_INPROGRESS ? XEP_OK : status;
 }
 
-/* The mark says which puts it must come after: all that were made so far. */
+/* The mark says after which puts the signal must go: all so far. */
 xep_status_t xep_ucp_signals_queue(xep_ucp_link_t *link, uint64_t offset, uint64_t value)
 {
     xep_ucp_op_t *op = xep_ucp_op_get(link, 0);
@@ -109,8 +106,8 @@ xep_status_t xep_ucp_signals_queue(xep_ucp_link_t *link, uint64_t offset, uint64
 /* ---- a round of the worker ---- */
 
 /*
- * What an end makes possible (a signal whose puts were flushed) is done after the round and not in the callbacks: UCX
- * does not expect calls from there.
+ * What a completion makes possible (a signal whose puts were flushed) is done after the round and not in the callback,
+ * from which UCX does not expect calls.
  */
 
 void xep_ucp_advance(xep_ucp_transport_t *transport)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * UCX allocates, because it is the only way by which ucp_rkey_ptr can map the memory in another process, on posix and
- * sysv alike. Which kind is taken is left to the user (UCX_TLS).
+ * UCX allocates the memory: only then can ucp_rkey_ptr() map it in another process, on posix and sysv alike. The user
+ * may choose the kind (UCX_TLS).
  */
 #define _GNU_SOURCE
 #include "ucp_memory.h"
@@ -20,7 +20,7 @@
 #include "ucp_shared.h"
 
 enum {
-    PAGE = 4096, /* heaps begin on one on every rank, whatever memory UCX found */
+    PAGE = 4096, /* heaps begin on a page on every rank, whatever memory UCX found */
     HUGE_PAGE = 2 << 20
 };
 
@@ -44,9 +44,9 @@ static xep_status_t allocate(xep_ucp_heap_t *heap, uint64_t bytes)
 }
 
 /*
- * UCX makes System V segments that the user's group may attach, and marks them to go with their last user at once.
- * Their id is the inode of the mapping. Ranks that share memory have one user, so nobody else need attach them. What
- * was attached before is the program's or another library's.
+ * UCX makes System V segments that the user's group may attach, and marks them at once to go with the last process.
+ * Their id is the inode of the mapping. Ranks that share memory have the same user, so nobody else needs them. Segments
+ * that were attached before belong to the program or another library.
  */
 static int list_segment(const xep_mapping_t *mapping, void *arg)
 {
@@ -96,7 +96,7 @@ static uintptr_t misalignment(const xep_ucp_heap_t *heap)
     return (uintptr_t)heap->super.base % PAGE;
 }
 
-/* Mapping is mutual: whom this rank has not mapped may put into its heap. */
+/* Mapping is mutual: a rank that this one has not mapped may put into its heap. */
 static bool is_put_to(const xep_ucp_heap_t *heap)
 {
     for (uint32_t r = 0; heap->links != NULL && r < heap->transport->nranks; r++)
@@ -110,10 +110,10 @@ static void *take(uintptr_t begin, size_t bytes, int access)
 }
 
 /*
- * A peer that was stopped, and is given up, may be continued, and UCX then puts by address into whatever is there: the
- * peer itself (CMA), or, over TCP, this process when its worker makes progress, which a fault would end. So the
- * addresses stay taken, for ever, by pages that anybody may write and nobody reads; where memory is strictly counted
- * and there is none, by pages that nobody can write. They cost memory only where something came late.
+ * A peer that was stopped and given up may be continued, and then UCX puts by address into whatever is there: the peer
+ * itself by CMA; over TCP, this process in its worker's progress, which a fault would kill. So the addresses stay
+ * reserved for ever, by writable pages that nobody reads or, without overcommit and free memory, by pages without
+ * access. They cost memory only if something comes late.
  */
 static void fence_off(const xep_ucp_heap_t *heap)
 {
@@ -132,7 +132,7 @@ void xep_ucp_memory_close(xep_ucp_heap_t *heap)
     if (heap->super.exposed && is_put_to(heap)) fence_off(heap);
 }
 
-/* only a kind of memory that the user asked for is not on a page */
+/* only memory of a kind that the user asked for may not begin on a page */
 static xep_status_t allocate_aligned(xep_ucp_heap_t *heap, uint64_t bytes)
 {
     xep_status_t status = allocate(heap, bytes);
@@ -144,7 +144,7 @@ static xep_status_t allocate_aligned(xep_ucp_heap_t *heap, uint64_t bytes)
     return status;
 }
 
-/* UCX complains of each kind of memory that it cannot have, also where the next one serves. */
+/* UCX complains of each kind of memory that it cannot have, even if the next kind works. */
 static xep_status_t allocate_quietly(xep_ucp_heap_t *heap, uint64_t bytes)
 {
     xep_ucp_quiet_begin();
@@ -154,8 +154,8 @@ static xep_status_t allocate_quietly(xep_ucp_heap_t *heap, uint64_t bytes)
 }
 
 /*
- * What there is not is refused before UCX tries: it writes every page of a POSIX segment, until the file system or the
- * machine is full. Where others were quicker, it gives memory that no peer can map: refused as well.
+ * Memory that is not there is refused before UCX tries: it writes every page of a POSIX segment, until the file system
+ * or the machine is full. If others were quicker, UCX returns memory that no peer can map: refused as well.
  */
 static xep_status_t allocate_shared(xep_ucp_heap_t *heap, uint64_t bytes)
 {
@@ -168,7 +168,7 @@ static xep_status_t allocate_shared(xep_ucp_heap_t *heap, uint64_t bytes)
     return xep_ucp_shared_refuse(shared, bytes);
 }
 
-/* what the user names is the user's: UCX says itself what it cannot have */
+/* if the user names the kind, UCX itself says what it cannot have */
 static xep_status_t allocate_any(xep_ucp_heap_t *heap, uint64_t bytes)
 {
     if (xep_ucp_settings_name_memory()) return allocate_aligned(heap, bytes);
@@ -190,7 +190,7 @@ xep_status_t xep_ucp_memory_open(xep_ucp_heap_t *heap, uint64_t bytes)
 
 /* ---- chunks in which puts to one rank are put together ---- */
 
-/* Slabs, cut into chunks; the chunk given back last is taken first, so that few pages are touched. */
+/* Slabs are cut into chunks; the chunk returned last is taken first, so that few pages are touched. */
 
 xep_status_t xep_ucp_pool_grow(xep_ucp_pool_t *pool, size_t nchunks)
 {

@@ -12,7 +12,7 @@
 
 enum {
     MESSAGE_WEIGHT =
-        1024, /* of an empty message: what a small piece takes of a socket's buffer, bookkeeping included */
+        1024, /* of an empty message: what a small write takes of a socket's buffer, bookkeeping included */
     SURE_WEIGHT = 32 * 1024 /* a new connection takes twice as much of 1 KB messages at an MTU of 1500 bytes, though
                                nobody reads (Linux; loopback: 4 MB) */
 };
@@ -22,7 +22,7 @@ static uint64_t weight(size_t payload)
     return MESSAGE_WEIGHT + payload;
 }
 
-/* Eager only: a message must leave without an answer of the receiver, which may be in no call of ours. */
+/* Eager only: a message must leave without an answer of the receiver, which may be in no call of xep. */
 static xep_status_t post(xep_ucp_op_t *op, const void *payload, size_t bytes)
 {
     xep_ucp_peer_t *peer = xep_ucp_peer_of(op->link);
@@ -36,7 +36,7 @@ static xep_status_t post(xep_ucp_op_t *op, const void *payload, size_t bytes)
                                                  payload, bytes, &param));
 }
 
-/* Numbers count messages to this heap, in the order of these calls; the receiver puts signals back into it. */
+/* Messages to a heap are numbered in the order of these calls; the receiver stores signals in this order. */
 xep_status_t xep_ucp_message_send(xep_ucp_op_t *op, const void *payload, size_t bytes)
 {
     op->message.heap = op->link->remote_heap;
@@ -63,10 +63,10 @@ xep_status_t xep_ucp_message_send_mail(xep_ucp_op_t *op, const void *payload, si
 }
 
 /*
- * A small message is done for UCX once it is in UCX' own buffer, though a full socket took a part of it only. A rank
- * whose operation is complete would then keep what others wait for until its next call, and for ever if that call is
- * the barrier of another library. But UCX takes no next message before that rest is written: so an empty one is sent
- * behind. Only where the socket may be full: messages tell how much of the other direction has been taken.
+ * For UCX a small message is done once it is in UCX's own buffer, even if a full socket took only part of it. Then a
+ * rank whose operation is complete would keep bytes that others wait for until its next call, and for ever if that call
+ * is the barrier of another library. But UCX takes no other message before the rest is written, so an empty one is sent
+ * after it. This is needed only if the socket may be full: the peer's messages say how much it has received.
  *
  * Measured on TCP loopback, exchange of 8 bytes and a signal: 6.3 us without, 11.1 us with the empty message.
  * ucp_ep_flush instead: 33 us, and it waits for an answer of the peer, which may be in that barrier already.
@@ -80,7 +80,7 @@ xep_status_t xep_ucp_message_push_out(xep_ucp_link_t *link)
 }
 
 /* the message's sender is a rank */
-static void account(xep_ucp_transport_t *transport, const xep_ucp_message_t *message, size_t bytes)
+static void note_message(xep_ucp_transport_t *transport, const xep_ucp_message_t *message, size_t bytes)
 {
     xep_ucp_peer_t *peer = &transport->peers[message->sender];
     peer->taken += weight(bytes);
@@ -89,7 +89,7 @@ static void account(xep_ucp_transport_t *transport, const xep_ucp_message_t *mes
     if (message->taken > peer->acknowledged && message->taken <= peer->sent) peer->acknowledged = message->taken;
 }
 
-/* Before all is connected nobody has anything to say; the sender is a rank. */
+/* Ignored before the transport is connected; the sender is a rank. */
 static void take_mail(xep_ucp_transport_t *transport, const xep_ucp_message_t *message, const void *data, size_t bytes)
 {
     if (message->sender >= transport->nranks || transport->super.mailed == NULL) return;
@@ -108,7 +108,7 @@ static ucs_status_t arrived(void *arg, const void *header, size_t header_bytes, 
         return UCS_OK;
     }
     memcpy(&message, header, sizeof message);
-    if (message.sender < transport->nranks) account(transport, &message, bytes);
+    if (message.sender < transport->nranks) note_message(transport, &message, bytes);
     if (message.heap == XEP_UCP_NO_HEAP || message.heap == XEP_UCP_GOODBYE) return UCS_OK;
     if (message.heap == XEP_UCP_MAIL) {
         take_mail(transport, &message, payload, bytes);
@@ -124,7 +124,7 @@ static ucs_status_t arrived(void *arg, const void *header, size_t header_bytes, 
     return UCS_OK;
 }
 
-/* Whole messages only, so that the handler never has to remember a part. */
+/* The handler gets whole messages only. */
 xep_status_t xep_ucp_message_listen(xep_ucp_transport_t *transport)
 {
     ucp_am_handler_param_t param = {

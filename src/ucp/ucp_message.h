@@ -9,7 +9,7 @@
 /** Sends a message to the link's heap: payload stays until op is done. */
 xep_status_t xep_ucp_message_send(xep_ucp_op_t *op, const void *payload, size_t bytes);
 
-/** Sees to it that all that was sent to the link's rank leaves UCX, before this heap's ops are done. */
+/** Makes sure that all messages to the link's rank leave UCX before this heap's ops are done. */
 xep_status_t xep_ucp_message_push_out(xep_ucp_link_t *link);
 
 /** Sends an empty message: heap is XEP_UCP_NO_HEAP or XEP_UCP_GOODBYE. */
@@ -25,7 +25,7 @@ xep_status_t xep_ucp_message_listen(xep_ucp_transport_t *transport);
 
 /* Messages from rank to rank that belong to no heap. */
 
-/** Of the transport's table; they take the lock themselves. */
+/** Operations of the transport; they take the lock themselves. */
 xep_status_t xep_ucp_mail(xep_transport_t *base, uint32_t rank, const void *data, size_t bytes);
 int xep_ucp_mail_has_left(xep_transport_t *base);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Nobody is connected for it: a rank that was never reached is as good as gone, and to make an endpoint to one that is
- * leaving has made libucp 1.13 abort.
+ * Mail makes no connections: a rank that was never reached counts as gone, and libucp 1.13 has aborted when it made an
+ * endpoint to a rank that was leaving.
  */
 #include "ucp_message.h"
 
@@ -27,7 +27,7 @@ static xep_status_t send_locked(xep_ucp_transport_t *transport, xep_ucp_peer_t *
         return xep_fail(XEP_ERR_NO_MEMORY, "no memory for mail of %zu bytes", bytes);
     }
     memcpy(op->mail, data, bytes);
-    /* what comes back is for this rank to fetch, also where it has mapped all others */
+    /* this rank must fetch the answers, even if it has mapped all others */
     atomic_store_explicit(&transport->urgent, true, memory_order_relaxed);
     xep_status_t status = xep_ucp_message_send_mail(op, op->mail, bytes);
     xep_ucp_advance(transport); /* on its way before the caller is out of the library */

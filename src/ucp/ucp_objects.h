@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /**
- * The objects of the UCP transport, and how they hang together. Each header beside declares what can be done with one.
+ * The objects of the UCP transport, and how they belong together. Each has a header with its functions.
  *
  *   transport   one context and one worker of a group        ucp_transport.c, ucp_context.c
  *   peer        a rank: its endpoint                         ucp_peer.c
@@ -52,12 +52,12 @@ enum {
 typedef struct xep_ucp_strategy {
     const char *name; /* as in XEP_PUT */
     const char *text; /* for describe */
-    bool by_messages; /* what it sends is told by messages' own accounts */
+    bool by_messages; /* messages themselves say how much of it was received */
 
-    /** Whether put of bytes and a signal can be taken now; false: something in flight will make room. */
+    /** Whether a put of bytes and a signal can be taken now; false: something in flight will make room. */
     bool (*has_room)(xep_ucp_link_t *link, size_t bytes);
 
-    /** Takes a put that there is room for; bytes > 0. */
+    /** Takes a put, for which there is room; bytes > 0. */
     xep_status_t (*put)(xep_ucp_link_t *link, uint64_t offset, const void *src, size_t bytes);
 
     /** Takes a signal: ordered after every put and signal taken before. */
@@ -79,7 +79,7 @@ struct xep_ucp_op {
     uint64_t number;             /* of the heap's, in the order in which they were taken */
     xep_ucp_op_t *older, *newer; /* of the heap's that are outstanding */
     xep_ucp_link_t *link;
-    xep_ucp_chunk_t *chunk;    /* given back with the op; NULL: none */
+    xep_ucp_chunk_t *chunk;    /* returned with the op; NULL: none */
     void *mail;                /* freed with the op; NULL: none */
     size_t bytes;              /* counted in heap->inflight */
     bool needed;               /* an error counts even when the rank has left */
@@ -99,7 +99,10 @@ struct xep_ucp_chunk {
 
 typedef enum { XEP_UCP_LINK_NEW, XEP_UCP_LINK_MAPPED, XEP_UCP_LINK_REMOTE, XEP_UCP_LINK_BROKEN } xep_ucp_link_state_t;
 
-/** Who has made a heap, in its key: the process that has its memory as long as nobody else has attached it. */
+/**
+ * The process that has made a heap, in the heap's key: the memory lives as long as this process, or as long as others
+ * have it attached.
+ */
 typedef struct xep_ucp_owner {
     uint64_t start;
     int32_t pid;
@@ -124,7 +127,7 @@ struct xep_ucp_link {
     xep_ucp_chunk_t *chunk;             /* being filled, or NULL */
     uint64_t held_offset, held_value;   /* a signal for the next message to take along; XEP_UCP_NO_SIGNAL: none */
     bool touched;                       /* in heap->touched: something was sent or held back since the last flush */
-    bool socket;                        /* UCX writes to one: it may keep a rest that it says was sent */
+    bool socket;                        /* UCX writes to a socket: it may keep part of what it calls sent */
     bool severed;                       /* the heap goes on without the rank */
     uint64_t inflight, outstanding;     /* its share of the heap's; once severed, of what UCX still has of it */
     xep_ucp_link_t *next_touched;
@@ -180,10 +183,10 @@ struct xep_ucp_peer {
     ucp_ep_h endpoint;                  /* NULL: not connected */
     uint64_t sent, acknowledged, taken; /* weights of messages: to it, of these known to be there, from it */
     bool left;                          /* it has said goodbye */
-    bool watched, heard;                /* by the heartbeat; something has come from it since the last beat */
+    bool watched, heard;                /* by the heartbeat; something has come since the last beat */
     unsigned silent;                    /* beats since then */
     ucs_status_t failed;                /* UCS_OK, or why it cannot be used any more */
-    char gone[128];                     /* where it has failed of itself: the sentence for it */
+    char gone[128];                     /* the reason, if the peer itself has failed */
     char lanes[64];                     /* what UCX chose: "sysv, posix, cma"; "": not looked at yet */
     xep_ucp_link_state_t reach;         /* of the first of its links that was opened; NEW: none yet */
     char text[96];                      /* describe: once reach is known */
@@ -193,7 +196,7 @@ struct xep_ucp_transport {
     xep_transport_t super;
     _Atomic unsigned lock;
     _Atomic unsigned calls; /* of progress, while it is not urgent */
-    atomic_bool urgent;     /* UCX moves bytes for some peer of ours */
+    atomic_bool urgent;     /* UCX moves bytes for some peer */
     ucp_context_h context;
     ucp_worker_h worker;
     unsigned version;    /* of libucp: major * 100 + minor */
@@ -227,7 +230,7 @@ static inline xep_ucp_peer_t *xep_ucp_peer_of(const xep_ucp_link_t *link)
     return &link->heap->transport->peers[link->rank];
 }
 
-/** Whether the rank is gone, and the heap goes on: what is sent to it is dropped. */
+/** Whether the rank is gone but the heap goes on: bytes to it are dropped. */
 static inline bool xep_ucp_link_is_spared(const xep_ucp_link_t *link)
 {
     return link->heap->super.spares && (link->severed || xep_ucp_peer_of(link)->failed != UCS_OK);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Records come in blocks that are kept until the transport is closed: UCX has pointers to them, and the steady state
- * allocates nothing.
+ * Records are allocated in blocks that stay until the transport is closed: UCX has pointers to them, and the steady
+ * state allocates nothing.
  */
 #include "ucp_op.h"
 
@@ -16,7 +16,7 @@
 
 enum { BLOCK_OPS = 64 };
 
-/* A group has as many as it ever had in flight at once. */
+/* Adds a block: there are as many records as were ever in flight at once. */
 static xep_status_t grow(xep_ucp_transport_t *transport)
 {
     void **blocks = realloc(transport->op_blocks, (transport->nop_blocks + 1) * sizeof *blocks);
@@ -36,7 +36,7 @@ fail:
     return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %d more operations", BLOCK_OPS);
 }
 
-/* In the order of their numbers, so that the first one tells up to where all is done. */
+/* In the order of their numbers: the first one tells up to which number all are done. */
 static void list(xep_ucp_heap_t *heap, xep_ucp_op_t *op)
 {
     op->number = heap->numbered++;
@@ -54,7 +54,9 @@ static void unlist(xep_ucp_heap_t *heap, const xep_ucp_op_t *op)
     else heap->newest = op->older;
 }
 
-/* Counted from here to its end, whatever becomes of it: a heap is freed only when nothing of it is outstanding. */
+/*
+ * An op counts as outstanding until it ends, in whatever way: a heap is freed only when nothing of it is outstanding.
+ */
 xep_ucp_op_t *xep_ucp_op_get(xep_ucp_link_t *link, size_t bytes)
 {
     xep_ucp_transport_t *transport = link->heap->transport;
@@ -72,8 +74,7 @@ xep_ucp_op_t *xep_ucp_op_get(xep_ucp_link_t *link, size_t bytes)
 }
 
 /*
- * UCX tells a lost connection by many codes. Whatever is an error of the operation means that the peer cannot be
- * reached any more.
+ * UCX has many codes for a lost connection. Any error of an operation means that the peer cannot be reached any more.
  */
 static xep_status_t status_of(ucs_status_t status)
 {
@@ -89,7 +90,7 @@ static void fault(xep_ucp_link_t *link, ucs_status_t status)
     xep_ucp_heap_fault(link->heap, status_of(status), reason);
 }
 
-/* Where a heap spares ranks, the rank is lost, and nothing else. Memory is short whoever it was for. */
+/* If the heap spares ranks, only the rank is lost. But lack of memory concerns every rank. */
 static int is_spared(const xep_ucp_link_t *link, ucs_status_t status)
 {
     return link->heap->super.spares && status != UCS_ERR_NO_MEMORY;
@@ -100,7 +101,7 @@ static void failed(xep_ucp_op_t *op, ucs_status_t status)
     xep_ucp_peer_t *peer = xep_ucp_peer_of(op->link);
     if (is_spared(op->link, status)) {
         if (peer->failed == UCS_OK) xep_ucp_peer_lose(peer, status, ucs_status_string(status));
-    } else if (op->needed || !peer->left) { /* one that has left does not miss it: it had all it waited for */
+    } else if (op->needed || !peer->left) { /* a rank that has left does not need it: it had all it waited for */
         fault(op->link, status);
     }
 }
@@ -150,7 +151,7 @@ ucp_request_param_t xep_ucp_op_param(xep_ucp_op_t *op)
                                  .user_data = op};
 }
 
-/* UCX calls back only for what it keeps: what was done, or has failed, at once is completed here. */
+/* UCX calls back only for operations that it keeps: those that ended or failed at once are completed here. */
 xep_status_t xep_ucp_op_posted(xep_ucp_op_t *op, ucs_status_ptr_t request)
 {
     const xep_ucp_link_t *link = op->link;

@@ -15,7 +15,7 @@ void xep_ucp_op_done(xep_ucp_op_t *op, ucs_status_t status);
 /** For op's UCX call: completion comes to op. */
 ucp_request_param_t xep_ucp_op_param(xep_ucp_op_t *op);
 
-/** What the UCX call for op returned, as a status; op is not to be touched after it. */
+/** Turns the result of the UCX call for op into a status; op must not be used afterwards. */
 xep_status_t xep_ucp_op_posted(xep_ucp_op_t *op, ucs_status_ptr_t request);
 
 /** Takes those of a link that the heap severs off the list of those outstanding. Before it counts as severed. */

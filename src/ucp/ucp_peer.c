@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * What UCX chose for an endpoint is read from what it prints, the only way there is before 1.14. It decides how bytes
- * go to the rank, and is told to users.
+ * The transports that UCX chose for an endpoint are read from what it prints, the only way before 1.14. They decide how
+ * bytes go to the rank, and are shown to users.
  */
 #define _GNU_SOURCE
 #include "ucp_peer.h"
@@ -16,7 +16,7 @@
 #include "ucp_devices.h"
 #include "ucp_registry.h"
 
-/* What is told first is kept: later reasons follow from it. */
+/* Keeps the first reason: later ones follow from it. */
 void xep_ucp_peer_lose(xep_ucp_peer_t *peer, ucs_status_t status, const char *why)
 {
     peer->failed = status;
@@ -25,7 +25,7 @@ void xep_ucp_peer_lose(xep_ucp_peer_t *peer, ucs_status_t status, const char *wh
     if (!peer->left) xep_ucp_heaps_lost(peer->transport, peer->rank, peer->gone);
 }
 
-/* An interface may have been chosen that does not lead there, which is found out only by trying. */
+/* UCX may have chosen an interface that does not lead there, which shows only when it is used. */
 static xep_status_t fail_unreachable(const xep_ucp_peer_t *peer, ucs_status_t status)
 {
     char own[XEP_UCP_INTERFACES_BYTES];
@@ -35,7 +35,7 @@ static xep_status_t fail_unreachable(const xep_ucp_peer_t *peer, ucs_status_t st
                     peer->rank, ucs_status_string(status), XEP_UCP_INTERFACES_BYTES - 1, peer->interfaces, own);
 }
 
-/* UCX has seen the rank go: at once on TCP, never on shared memory. Or it has never been there. */
+/* UCX reports that the rank is gone (at once over TCP, never over shared memory) or was never there. */
 static void lost(void *arg, ucp_ep_h endpoint, ucs_status_t status)
 {
     const xep_ucp_peer_t *peer = arg;
@@ -52,7 +52,7 @@ xep_status_t xep_ucp_peer_fail(const xep_ucp_peer_t *peer)
     return xep_fail(XEP_ERR_PEER, "rank %u cannot be reached: %s", peer->rank, ucs_status_string(peer->failed));
 }
 
-/* On first use: a job of many ranks has far fewer pairs that talk than pairs. */
+/* At first use: in a large job most pairs of ranks never talk. */
 xep_status_t xep_ucp_peer_connect(xep_ucp_peer_t *peer)
 {
     ucp_ep_params_t params = {
@@ -91,8 +91,10 @@ static void add_lane(xep_ucp_peer_t *peer, const char *name, int length)
     snprintf(peer->lanes + used, sizeof peer->lanes - used, "%s%s", used == 0 ? "" : ", ", word);
 }
 
-/* The same text since 1.13. ucp_ep_query() of 1.13 knows names and sockets alone, and a library built with that runs
- * with all later ones: asking where it can be asked would be a second way, and not spare the first. */
+/*
+ * The text is the same since 1.13. ucp_ep_query() of 1.13 knows only names and sockets, and a library built with 1.13
+ * must run with all later versions: using the query there would be a second way that does not replace this one.
+ */
 static void look_at_lanes(xep_ucp_peer_t *peer)
 {
     char *text = NULL;

@@ -9,10 +9,13 @@
 /** Makes the endpoint when there is none. XEP_ERR_PEER: the rank is gone or cannot be reached. */
 xep_status_t xep_ucp_peer_connect(xep_ucp_peer_t *peer);
 
-/** It is gone: nothing is sent to it any more, and heaps that reach it by UCX fail, unless it has said goodbye. */
+/**
+ * Marks the rank as gone: nothing is sent to it any more, and heaps that reach it by UCX fail, unless it has said
+ * goodbye.
+ */
 void xep_ucp_peer_lose(xep_ucp_peer_t *peer, ucs_status_t status, const char *why);
 
-/** Says why peer->failed. */
+/** Returns peer->failed as a status, with the reason. */
 xep_status_t xep_ucp_peer_fail(const xep_ucp_peer_t *peer);
 
 /** The transports that UCX chose: "sysv, posix, cma". Connected. */
@@ -31,7 +34,10 @@ bool xep_ucp_peer_has(xep_ucp_peer_t *peer, const char *transport);
 /** Of this process, into transport->address. */
 xep_status_t xep_ucp_address_make(xep_ucp_transport_t *transport);
 
-/** Checks another one's, and makes a peer of it, which is not connected yet; copy is kept, and the key a part of it. */
+/**
+ * Checks the address of another process, and makes a peer of it, not connected yet. Keeps copy, of which the key is a
+ * part.
+ */
 xep_status_t xep_ucp_address_take(xep_ucp_transport_t *transport, uint32_t rank, const uint8_t *copy, size_t bytes,
                                   uint8_t flags, const void **key_p, size_t *key_bytes_p);
 

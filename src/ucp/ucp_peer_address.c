@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Others read it, which may run other versions: its head is looked at before UCX is given the rest. */
+/* Peers that read the address may run other versions: the head is checked before UCX gets the rest. */
 #include "ucp_peer.h"
 
 #include <stdlib.h>
@@ -46,7 +46,7 @@ xep_status_t xep_ucp_address_make(xep_ucp_transport_t *transport)
                                       : xep_fail(XEP_ERR_NO_MEMORY, "no memory for an address of %zu bytes", bytes);
 }
 
-/* As a key: from another process, which may run anything. */
+/* Like a key it comes from another process, which may run anything. */
 static xep_status_t check(const xep_ucp_transport_t *transport, uint32_t rank, const rank_address_t *head, size_t bytes)
 {
     if (bytes < sizeof *head || head->magic != ADDRESS_MAGIC || head->worker_bytes == 0 ||

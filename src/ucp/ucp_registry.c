@@ -42,8 +42,8 @@ void xep_ucp_registry_leave(xep_ucp_heap_t *heap)
 /* ---- faults: a heap once faulted says so from every flush and progress ---- */
 
 /*
- * UCX tells of a lost connection in callbacks, which cannot return an error to anybody: it is kept with the heap, and
- * its next flush or progress returns it.
+ * UCX reports a lost connection in callbacks, which cannot return an error: the heap keeps it, and its next flush or
+ * progress returns it.
  */
 
 void xep_ucp_heap_fault(xep_ucp_heap_t *heap, xep_status_t status, const char *reason)

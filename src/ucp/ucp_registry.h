@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /**
- * The open heaps of a transport, by the id that messages name them by: an index, and a number that is not used again,
- * so that late messages find nothing.
+ * The open heaps of a transport, by their id in messages: an index, and a number that is never used again, so that late
+ * messages find nothing.
  */
 #ifndef XEP_UCP_REGISTRY_H
 #define XEP_UCP_REGISTRY_H
@@ -20,13 +20,13 @@ xep_ucp_heap_t *xep_ucp_registry_find(const xep_ucp_transport_t *transport, uint
 
 /* ---- faults: a heap once faulted says so from every flush and progress ---- */
 
-/** Sets what flush and progress return from now on, unless they have an error already. */
+/** Sets the error that flush and progress return from now on, unless there is one already. */
 void xep_ucp_heap_fault(xep_ucp_heap_t *heap, xep_status_t status, const char *reason);
 
 /** XEP_OK, or that error, with its reason as this thread's. No lock needed. */
 xep_status_t xep_ucp_heap_status(xep_ucp_heap_t *heap);
 
-/** Faults every heap that has UCX move bytes to or from rank. */
+/** Faults every heap for which UCX moves bytes to or from rank. */
 void xep_ucp_heaps_lost(xep_ucp_transport_t *transport, uint32_t rank, const char *reason);
 
 #endif

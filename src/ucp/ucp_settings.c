@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * A setting of the user is never overridden, and one that this version of UCX does not know is left out with a message:
- * versions differ in names, and the library runs with others than it was built with.
+ * The user's settings are never overridden, and settings that this version of UCX does not know are left out with a
+ * message: names differ between versions, and the library may run with another one than it was built with.
  */
 #define _GNU_SOURCE
 #include "ucp_settings.h"
@@ -33,16 +33,16 @@ static void set_default(ucp_config_t *config, const char *name, const char *valu
     if (ucp_config_modify(config, name, value) != UCS_OK) xep_log(XEP_LOG_INFO, "this ucx does not know %s", variable);
 }
 
-/* The setting is for all transports, so where there is RDMA, UCX's own estimate stays. */
+/* The setting is for all transports, so with RDMA UCX's own estimate stays. */
 static bool sets_copies(const xep_whereabouts_t *where, const xep_ucp_shared_t *shared)
 {
     return xep_ucp_version_number() >= XEP_UCP_SECOND_PROTOCOLS && !xep_ucp_devices_have_rdma(where, shared);
 }
 
 /*
- * From 1.16 on UCX takes its own estimate of when a copy is dearer than a call of the system. On TCP it cuts messages
- * into copies of 8 KB: 60 KB messages moved at 0.9 GB/s in place of 2.1 (both ways at once). On shared memory it copies
- * by CMA what is longer than a kilobyte or two: see ucp_strategy.c.
+ * From 1.16 on UCX estimates itself when a copy costs more than a system call. On TCP it then cuts messages into copies
+ * of 8 KB: 60 KB messages moved at 0.9 GB/s in place of 2.1 (both ways at once). On shared memory it uses CMA for all
+ * but a kilobyte or two: see ucp_strategy.c.
  */
 static void set_copies(ucp_config_t *config)
 {
@@ -70,8 +70,8 @@ static void set_tcp(ucp_config_t *config, const char *name, const char *value)
  * with 256, 50 with 512. Where UCX copies messages, each is sent as one, and not as fifteen: 4.7 GB/s in place of 1.8,
  * both ways at once (1.22, 2 ranks of a Xeon; 5.0 without the copy).
  *
- * Connections are made without waiting for them: else a rank is in connect() for two minutes where a firewall drops
- * what it sends, and looks at no deadline.
+ * Connections are made without blocking: else a rank would be in connect() for two minutes if a firewall drops packets,
+ * past any deadline.
  */
 static void set_tcp_defaults(ucp_config_t *config, bool copied)
 {
@@ -81,7 +81,10 @@ static void set_tcp_defaults(ucp_config_t *config, bool copied)
     if (copied && xep_ucp_version_number() >= XEP_UCP_SECOND_PROTOCOLS) set_tcp(config, "TCP_TX_SEG_SIZE", "128k");
 }
 
-/* The default from 1.16 on. Before, users may ask for them, and libucp then aborts without a lane for rendezvous. */
+/*
+ * The second protocols are the default from 1.16 on. Before, users may ask for them, and libucp then aborts without a
+ * lane for rendezvous.
+ */
 bool xep_ucp_settings_has_second_protocols(void)
 {
     const char *asked = getenv("UCX_PROTO_ENABLE");
@@ -100,8 +103,8 @@ static void leave_out(ucp_config_t *config, const char *transports)
 }
 
 /*
- * TCP alone, whatever UCX_TLS names for the ranks' bytes: it tells at once of a process that is gone, and nothing that
- * a stranger says has UCX map memory. No rendezvous, in which the other side, which may be dying, would have to answer.
+ * TCP alone, whatever UCX_TLS says: it reports at once that a process is gone, and no message of a stranger makes UCX
+ * map memory. No rendezvous protocol, in which the other side, which may be dying, would have to answer.
  */
 static void set_to_meet(ucp_config_t *config, const xep_whereabouts_t *where)
 {
@@ -124,15 +127,15 @@ xep_status_t xep_ucp_settings_read(const xep_ucp_shared_t *shared, const xep_whe
         return XEP_OK;
     }
     /*
-     * A heap is shared memory where that exists. The rest of UCX's own list ends in malloc, whose memory may have been
-     * used before: a heap must be zero, and clearing it here would be its first touch.
+     * Heaps are shared memory if there is any. UCX's own list ends in malloc, whose memory may have been used before;
+     * but a heap must be zero, and clearing it here would be its first touch.
      */
     set_default(*config_p, ALLOC_PRIO, "md:sysv,md:posix,mmap");
     /*
-     * No rendezvous is ever made, but lanes for it would be sockets to each rank, which are connected when something
-     * else happens to: a second one beside TCP, and one beside shared memory without CMA. When a rank left or died
-     * before that one was connected, libucp 1.13 gave up, or aborted, the others (pending wireup, ucp_request.c). From
-     * 1.16 on puts need one of them.
+     * xep uses no rendezvous protocol, but lanes for it would be sockets to each rank, connected at the next occasion:
+     * a second one beside TCP, and one beside shared memory without CMA. When a rank left or died before that one was
+     * connected, libucp 1.13 gave up, or aborted, the others (pending wireup, ucp_request.c). From 1.16 on puts need
+     * one of them.
      */
     set_default(*config_p, "MAX_RNDV_LANES", xep_ucp_settings_has_second_protocols() ? "1" : "0");
     const bool copied = !sets_copies(where, shared);
@@ -178,7 +181,7 @@ void xep_ucp_settings_explain(ucs_status_t ret, char hint[XEP_UCP_HINT_BYTES])
 
 /* ---- what UCX prints ---- */
 
-/* UCX asks its handlers of messages, the last one first, and prints what none of them stops. */
+/* UCX offers each message to its log handlers, the last one first, and prints those that none stops. */
 
 static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER; /* the list of handlers has no lock */
 static _Thread_local bool is_quiet;

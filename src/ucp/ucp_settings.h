@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** The settings of UCX that differ from its own defaults, each unless the user has set it. */
+/** The settings of UCX that differ from its defaults, unless the user has set them. */
 #ifndef XEP_UCP_SETTINGS_H
 #define XEP_UCP_SETTINGS_H
 
@@ -21,7 +21,7 @@ xep_status_t xep_ucp_settings_read(const xep_ucp_shared_t *shared, const xep_whe
 /** Whether UCX uses its second generation of protocols. */
 bool xep_ucp_settings_has_second_protocols(void);
 
-/** Bytes from which on UCX asks the system to move a put, where it could copy it into shared memory; 0: not known. */
+/** Bytes from which on UCX uses system calls for puts that it could copy into shared memory; 0: not known. */
 size_t xep_ucp_settings_copied_below(const xep_whereabouts_t *where, const xep_ucp_shared_t *shared);
 
 /** Whether the user says which kinds of shared memory UCX opens or allocates. */
@@ -30,10 +30,10 @@ bool xep_ucp_settings_name_memory(void);
 /** Whether the user says which kinds of memory UCX allocates. */
 bool xep_ucp_settings_has_memory(void);
 
-/** Whether the user says which kinds of shared memory UCX opens or allocates, and there is one among them. */
+/** Whether the user says which kinds of shared memory UCX opens or allocates, and names at least one. */
 bool xep_ucp_settings_keep_shared(void);
 
-/** Which of the user's variables ask for devices that are not there, for the sentence of an error; "": none. */
+/** For an error: which of the user's variables ask for devices that do not exist; "": none. */
 void xep_ucp_settings_explain(ucs_status_t ret, char hint[XEP_UCP_HINT_BYTES]);
 
 /* ---- what UCX prints ---- */

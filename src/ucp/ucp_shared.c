@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * UCX opens System V and POSIX shared memory side by side, with some megabytes of each for messages, and cannot do
- * without one that it has found: where /dev/shm is read-only, or System V segments are denied, it gives up; where
- * /dev/shm is full (a container has 64 MB, 16 ranks want 70), libucp 1.19 and 1.22 die of SIGSEGV. So each is looked
- * at here first, and what cannot be had is not asked for.
+ * UCX opens both System V and POSIX shared memory, with some megabytes of each for messages, and fails if one that it
+ * has found does not work: if /dev/shm is read-only, or System V segments are denied, it gives up; if /dev/shm is full
+ * (a container has 64 MB, 16 ranks want 70), libucp 1.19 and 1.22 die of SIGSEGV. So both are tried here first, and UCX
+ * is told to leave out what does not work.
  *
- * All ranks of a host look before one of them begins, and tell one another: only what all of them can have is opened.
- * A POSIX segment has no name, and is found by its maker's descriptor in /proc, which the kernel shows in the same user
- * namespace alone: where ranks are in several (apptainer, rootless containers), System V segments serve. With names in
- * place of that (UCX_POSIX_USE_PROC_LINK=n) libucp 1.13 and 1.22 do not reach such ranks either.
+ * All ranks of a host try before one of them begins, and tell one another: only kinds that all of them can have are
+ * opened. A POSIX segment has no name, and is found by its maker's descriptor in /proc, which the kernel shows in the
+ * same user namespace alone: where ranks are in several (apptainer, rootless containers), System V segments serve. With
+ * names in place of that (UCX_POSIX_USE_PROC_LINK=n) libucp 1.13 and 1.22 do not reach such ranks either.
  */
 #define _GNU_SOURCE
 #include "ucp_shared.h"
@@ -43,8 +43,9 @@ enum {
 };
 
 /*
- * 0, or the errno with which the system calls are denied, as a container may do. No segment is made: a process that is
- * killed before it has marked one leaves it behind for good. What makes no sense is told so only where it is allowed.
+ * 0, or the errno with which the system calls are denied, as a container may do. Makes no segment, which a process
+ * killed before marking it would leave behind for good: a call with senseless arguments is told so only if it is
+ * allowed.
  */
 static int denies_calls(void)
 {
@@ -53,8 +54,7 @@ static int denies_calls(void)
     return shmctl(-1, IPC_RMID, NULL) == 0 || errno == EINVAL || errno == EIDRM ? 0 : errno;
 }
 
-/* 0, or the errno with which it is not known what this namespace allows. That there is memory is looked at before
- * (room.c). */
+/* 0, or the errno with which the limits of this namespace cannot be read. Free memory is checked before (room.c). */
 static int look_at_sysv(struct shminfo *limits, struct shm_info *used)
 {
     int error = denies_calls();
@@ -69,8 +69,8 @@ static uint64_t smaller(uint64_t a, uint64_t b)
 }
 
 /*
- * 0, or the errno with which a segment would be refused now; room: what this namespace has left for such. 0 bytes: for
- * ranks that begin.
+ * 0, or the errno with which a segment would be refused now; room: what this namespace has left for segments. 0 bytes:
+ * asks for ranks that begin.
  */
 static int try_sysv(uint64_t bytes, xep_shared_room_t *room)
 {
@@ -97,7 +97,7 @@ const char *xep_ucp_shared_folder(void)
     return asked == NULL || asked[0] == '\0' ? "/dev/shm" : asked;
 }
 
-/* From some version on libucp takes nothing of the last LEFT_BYTES. */
+/* Newer libucp does not use the last LEFT_BYTES. */
 static uint64_t count_posix_ranks(uint64_t bytes, uint64_t files)
 {
     uint64_t ranks = smaller(bytes / RANK_BYTES, files / RANK_SEGMENTS);
@@ -106,8 +106,8 @@ static uint64_t count_posix_ranks(uint64_t bytes, uint64_t files)
 }
 
 /*
- * 0, or the errno with which a file is refused there; room: what is left. Every heap takes whole pages, and all of them
- * at once. A file system without a bound of files says that it has 0.
+ * 0, or the errno with which a file is refused there; room: what is left. Every heap takes whole pages, all at once. A
+ * file system without a limit of files reports 0 files.
  */
 static int try_posix(uint64_t bytes, xep_shared_room_t *room)
 {
@@ -148,7 +148,7 @@ static bool has_room(const xep_neighbours_t *neighbours, int kind)
     return !neighbours->has_stranger && neighbours->shared[kind].ranks >= neighbours->count;
 }
 
-/* what keeps the ranks of this host from a kind that this rank may have */
+/* why the ranks of this host cannot have a kind that this rank could */
 static void explain_least(const xep_neighbours_t *neighbours, char *text)
 {
     const int kind = has_room(neighbours, XEP_SHARED_SYSV) ? XEP_SHARED_POSIX : XEP_SHARED_SYSV;
@@ -229,22 +229,24 @@ void xep_ucp_shared_look(uint64_t ranks[XEP_SHARED_KINDS])
 /* ---- of processes that were killed while UCX made it ---- */
 
 /*
- * UCX writes all pages of a POSIX segment, and takes its name away then: peers find it by its maker's descriptor. A
- * rank that is killed in between leaves the file behind, with gigabytes perhaps, and nothing in its name says whose it
- * was. But whoever uses such a file has it open for writing or mapped so, its maker from its first moment on. That
- * nobody does is told by the kernel, of processes in other namespaces as well: it gives a lease for reading only then.
+ * UCX writes all pages of a POSIX segment and then unlinks it: peers find it by its maker's descriptor. A rank that is
+ * killed in between leaves the file behind, perhaps with gigabytes, and its name does not tell whose it was. But every
+ * process that uses such a file has it open for writing, or mapped for writing, the maker from the first moment on. The
+ * kernel knows if nobody does, even in other namespaces: only then does it grant a read lease.
  */
 
 #define PREFIX "ucx_shm_posix_"
 
-/* Where a lease is broken the kernel sends SIGIO, which ends a process: SIGURG does not. Nobody who knows this name
- * lives, so nobody breaks it. */
+/*
+ * If a lease is broken, the kernel sends SIGIO, which ends a process; SIGURG does not. No living process knows this
+ * name, so none breaks the lease.
+ */
 static int is_unused(int fd)
 {
     return fcntl(fd, F_SETSIG, SIGURG) == 0 && fcntl(fd, F_SETLEASE, F_RDLCK) == 0;
 }
 
-/* O_NONBLOCK: the lease of another rank, that looks as well, is not waited for. */
+/* O_NONBLOCK: does not wait for the lease of another rank that looks, too. */
 static void remove_if_unused(int folder, const char *name)
 {
     struct stat file;

@@ -11,8 +11,8 @@
  *   1.22  shared memory, with CMA    89    27      22    12      14    11
  *   1.22  the same, puts not cut     10   6.8
  *
- * On shared memory a put is a copy by the sender, but from 1.16 on a call of the system where there is CMA, unless it
- * is short: so long ones are cut. RDMA could not be measured.
+ * On shared memory a put is a copy by the sender; but from 1.16 on, with CMA, long puts are system calls: so they are
+ * cut. RDMA could not be measured.
  */
 
 #include "ucp_strategy.h"
@@ -24,8 +24,9 @@
 enum { PACK_BYTES = 512 * 1024, LINE_BYTES = 64 };
 
 /*
- * Or the hardware moves them. Beside shared memory, what UCX has from 1.16 on for long puts may be CMA, or TCP, whose
- * flush waits for the peer to be in a call of ours; then they are cut, or the signals that follow one are messages.
+ * Whether the sender copies puts, or hardware moves them. From 1.16 on UCX may use CMA beside shared memory for long
+ * puts, or TCP, whose flush waits for the peer to be in a call of xep; then puts are cut, or the signals after them are
+ * messages.
  */
 static bool puts_copy(xep_ucp_peer_t *peer)
 {
@@ -54,7 +55,7 @@ size_t xep_ucp_strategy_cut(xep_ucp_peer_t *peer)
 
 size_t xep_ucp_strategy_chunk(const xep_ucp_transport_t *transport, const xep_ucp_strategy_t *strategy)
 {
-    uint64_t share = transport->inflight / 4; /* so that several are on their way at once */
+    uint64_t share = transport->inflight / 4; /* so that several are in flight at once */
     if (strategy == &xep_ucp_rma) return 0;
     if (strategy == &xep_ucp_am || share < XEP_UCP_MESSAGE_BYTES) return XEP_UCP_MESSAGE_BYTES;
     return share < PACK_BYTES ? (size_t)share : PACK_BYTES;

@@ -4,13 +4,13 @@
  * am    messages of up to 120 KB.
  * pack  up to 120 KB, anywhere in the heap: a message; more that is contiguous there: one UCX put of a chunk.
  *
- * A put is appended to the open chunk of its link: to its last run where it continues that, else as a new run. The
- * chunk goes when it is full, when a signal follows, or at a flush; a message then carries the signal too. A put that
+ * A put is appended to the open chunk of its link: to its last run if it continues that, else as a new run. The chunk
+ * is sent when it is full, when a signal follows, or at a flush; a message then carries the signal, too. A put that
  * fills a chunk alone is not copied. The receiver stores each run where it belongs: see ucp_intake.h.
  *
- * Signals travel in messages, numbered per sender, and are stored in that order: see ucp_intake.h. Messages
- * and puts are not ordered by UCX: after a put, the signal is queued for a flush. One that nobody waits for yet is held
- * for the next message.
+ * Signals travel in messages, numbered per sender, and are stored in that order: see ucp_intake.h. UCX does not order
+ * messages and puts: after a put, the signal is queued for a flush. A signal that nobody waits for yet is held for the
+ * next message.
  */
 
 #include "ucp_strategy.h"
@@ -24,8 +24,8 @@
 #include "ucp_op.h"
 
 enum {
-    LEAST_SPLIT = 1024,    /* a run of less is not begun at the end of a message that has no room for the rest */
-    FIRST_PUT = 128 * 1024 /* the first chunk put is sent at this size, so that bytes travel soon; then twice as much */
+    LEAST_SPLIT = 1024,    /* a run is split only if at least so many bytes of it fit the message */
+    FIRST_PUT = 128 * 1024 /* bytes of the first chunk, so that some travel soon; each later one has twice as many */
 };
 
 static bool continues(const xep_ucp_chunk_t *chunk, uint64_t offset)
@@ -35,7 +35,9 @@ static bool continues(const xep_ucp_chunk_t *chunk, uint64_t offset)
     return last->offset + last->bytes == offset;
 }
 
-/* size at which a chunk of one run goes: 1.8 MB on TCP took 12 % less time than in chunks of 512 KB from the start */
+/*
+ * size at which a chunk of one run is sent: 1.8 MB on TCP took 12 % less time than in chunks of 512 KB from the start
+ */
 static size_t full_size(const xep_ucp_link_t *link)
 {
     size_t most = link->heap->pool.chunk_bytes;
@@ -62,7 +64,7 @@ static size_t room_at(const xep_ucp_link_t *link, uint64_t offset, size_t wanted
     return room >= wanted || room >= LEAST_SPLIT ? room : 0;
 }
 
-/* A put that continues the last run makes that longer: rows that follow one another cost no header of their own. */
+/* A put that continues the last run extends it: consecutive rows need no headers of their own. */
 static void append(xep_ucp_chunk_t *chunk, uint64_t offset, const void *src, size_t bytes)
 {
     if (continues(chunk, offset)) chunk->runs[chunk->nruns - 1].bytes += bytes;
@@ -103,7 +105,7 @@ static xep_status_t send_with_signal(xep_ucp_link_t *link, uint64_t offset, uint
     return send_message(link, op);
 }
 
-/* What fits a message goes as one, since its signal needs no flush then; a signal that is held goes with any. */
+/* What fits a message is sent as one, since its signal needs no flush then; a held signal goes with any message. */
 static xep_status_t push(xep_ucp_link_t *link)
 {
     xep_ucp_chunk_t *chunk = link->chunk;
@@ -116,8 +118,8 @@ static xep_status_t push(xep_ucp_link_t *link)
 }
 
 /*
- * has_room saw to it that there is one; but a heap that spares ranks copies all it sends, and may have left chunks with
- * ranks that are gone. What is in flight bounds how many more it makes.
+ * has_room() has made sure that there is one; but a heap that spares ranks copies all it sends, and may have lost
+ * chunks to ranks that are gone. Then more are made; the bytes in flight bound how many.
  */
 static xep_ucp_chunk_t *take_chunk(xep_ucp_heap_t *heap)
 {
@@ -177,9 +179,9 @@ static xep_status_t send_fragments(xep_ucp_link_t *link, uint64_t offset, const 
 }
 
 /*
- * What fills a chunk alone need not be copied, unless what goes to a rank that stops may stay with UCX when the
- * operation has ended without it, and the caller has the memory back. After a message, what came in is taken: ranks
- * that send to one another else fill the sockets first, then read (exchange of 58 MB: 23 ms in place of 29).
+ * A put that fills a chunk alone is not copied, unless the heap spares ranks: UCX may then still have the put when the
+ * operation has ended without its rank, and the caller has its memory back. After a message, arrived messages are taken
+ * in: else ranks that send to each other fill the sockets first, then read (exchange of 58 MB: 23 ms in place of 29).
  */
 static xep_status_t am_put(xep_ucp_link_t *link, uint64_t offset, const void *src, size_t bytes)
 {
@@ -204,7 +206,7 @@ static xep_status_t post_signal(xep_ucp_op_t *op)
     return xep_ucp_message_send(op, NULL, 0);
 }
 
-/* A put of UCX that is still under way, or a signal that waits for one, must come first: then this one waits too. */
+/* A UCX put that is still under way, or a signal that waits for one, must come first: then this signal waits, too. */
 static xep_status_t signal_after_puts(xep_ucp_link_t *link, uint64_t offset, uint64_t value)
 {
     xep_status_t status;
@@ -215,8 +217,8 @@ static xep_status_t signal_after_puts(xep_ucp_link_t *link, uint64_t offset, uin
 }
 
 /*
- * One at most is held, and nothing that was sent before it waits for a flush: so it may go with any message. That saves
- * a call of the system for each rank: on TCP loopback, the smallest combine took 7 us in place of 11.
+ * At most one signal is held, and nothing sent before it waits for a flush: so it may go with any message. That saves a
+ * system call for each rank: on TCP loopback, the smallest combine took 7 us in place of 11.
  */
 static xep_status_t hold_signal(xep_ucp_link_t *link, uint64_t offset, uint64_t value)
 {

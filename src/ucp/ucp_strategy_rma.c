@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * A signal is an 8-byte put into a word with one writer, after what was put before it. UCX orders nothing by
- * itself: of 5,000 unfenced 14 KB puts followed by their signal over shared memory, UCX 1.22 showed stale bytes
- * in 4,995. Before 1.14 ucp_worker_fence orders without waiting, but not with the second generation of protocols,
- * which can be asked for there: 64 KB of a busy sender were stale. Since then it may be a flush that blocks, which a
- * wire must not. In both cases the signal is queued for a flush that does not.
+ * A signal is an 8-byte put into a word with one writer, after the puts before it. UCX orders nothing by itself: of
+ * 5,000 unfenced 14 KB puts followed by their signal over shared memory, UCX 1.22 showed stale bytes in 4,995. Before
+ * 1.14 ucp_worker_fence() orders without waiting, but not with the second protocols, which users can ask for: 64 KB of
+ * a busy sender were stale. Since 1.14 it may be a blocking flush, which a wire must not do. In both cases the signal
+ * is queued for a non-blocking flush.
  */
 
 #include "ucp_strategy.h"
@@ -17,8 +17,10 @@
 bool xep_ucp_rma_has_room(xep_ucp_link_t *link, size_t bytes)
 {
     const xep_ucp_heap_t *heap = link->heap;
-    /* what alone is more than the cap may go when nothing else does; and what one rank does not take that has stopped
-     * must not keep back what the others say of it */
+    /*
+     * a put beyond the limit may go when nothing else is in flight; and bytes that a stopped rank does not take must
+     * not keep back what the other ranks say of it
+     */
     return heap->inflight == 0 || (heap->super.spares && link->inflight == 0) ||
            (bytes <= heap->transport->inflight && heap->inflight <= heap->transport->inflight - bytes);
 }
@@ -38,7 +40,7 @@ xep_status_t xep_ucp_rma_put(xep_ucp_link_t *link, uint64_t offset, const void *
                                              link->rkey, &param));
 }
 
-/* needed: a get that fails is missed even if the peer has said goodbye. */
+/* needed: a failed get is an error even if the peer has said goodbye. */
 xep_status_t xep_ucp_rma_get(xep_ucp_link_t *link, uint64_t offset, void *dst, size_t bytes)
 {
     xep_ucp_op_t *op = xep_ucp_op_get(link, bytes);

@@ -35,7 +35,7 @@ static void transport_address(xep_transport_t *base, const void **address_p, siz
     *bytes_p = transport_of(base)->address_bytes;
 }
 
-/* The probe is a small heap that every rank has from the start: how a peer is reached is found out with it. */
+/* The probe is a small heap that every rank has from the start, to find out how peers are reached. */
 static xep_status_t connect_probe(xep_ucp_transport_t *transport, const size_t *bytes, const uint8_t *peers)
 {
     uint8_t *copy = transport->addresses;
@@ -70,7 +70,7 @@ static xep_status_t copy_addresses(xep_ucp_transport_t *transport, const void *c
     return XEP_OK;
 }
 
-/* Endpoints are made later, one by one, when somebody wants to reach a rank. */
+/* Endpoints are made later, when a rank is first reached. */
 static xep_status_t transport_connect(xep_transport_t *base, uint32_t rank, uint32_t nranks,
                                       const void *const *addresses, const size_t *bytes, const uint8_t *peers)
 {
@@ -86,8 +86,8 @@ static xep_status_t transport_connect(xep_transport_t *base, uint32_t rank, uint
 }
 
 /*
- * As long as loads and stores reach everyone, UCX has nothing for this rank, but a peer may see it
- * otherwise: so it is asked now and then. It costs 10 ns where only shared memory is open, 300-450 ns with TCP.
+ * As long as loads and stores reach all peers, UCX has nothing to do for this rank. But a peer may not have mapped this
+ * rank, so UCX makes progress now and then. That costs 10 ns if only shared memory is open, 300-450 ns with TCP.
  */
 static bool is_idle(xep_ucp_transport_t *transport)
 {
@@ -128,7 +128,7 @@ static xep_status_t transport_watch(xep_transport_t *base, const uint8_t *ranks,
     return xep_ucp_heartbeat_start(transport_of(base), ranks, interval_ms);
 }
 
-/* One that has said goodbye is not gone: its connections are. */
+/* A rank that has said goodbye is not gone; its connections are. */
 static int transport_is_gone(xep_transport_t *base, uint32_t rank, char *why, size_t bytes)
 {
     xep_ucp_transport_t *transport = transport_of(base);
@@ -154,9 +154,9 @@ static bool all_have_left(xep_ucp_transport_t *transport)
 }
 
 /*
- * A socket that closes with something unread drops what it has not sent, and UCX tells the peer of a failure. So
- * ranks that share one part when both have said goodbye, or after a while. Nobody is contacted for this: to make an
- * endpoint to a rank that is leaving has made libucp 1.13 abort.
+ * A socket that is closed with unread bytes drops what it has not sent, and UCX reports a failure to the peer. So two
+ * ranks with a socket between them close it when both have said goodbye, or after a while. This makes no connections:
+ * libucp 1.13 has aborted when it made an endpoint to a rank that was leaving.
  */
 static void say_goodbye(xep_ucp_transport_t *transport)
 {
@@ -173,8 +173,8 @@ static void say_goodbye(xep_ucp_transport_t *transport)
 }
 
 /*
- * Endpoints go with the worker, without a flush of their own: the heaps had theirs, and nobody waits for anything
- * more. Ranks that leave later would see an error in such a flush when this rank is gone, and UCX would print it.
+ * Endpoints end with the worker, without a flush of their own: the heaps were flushed, and nobody waits for more. Ranks
+ * that leave later would see an error in such a flush when this rank is gone, and UCX would print it.
  */
 static void transport_close(xep_transport_t *base)
 {
@@ -222,7 +222,7 @@ static xep_status_t open_probe(xep_ucp_transport_t *transport)
     return status;
 }
 
-/* The handler of messages comes before the address: whoever has that may send. */
+/* The handler of messages is set before the address is published: a peer may send from then on. */
 static xep_status_t transport_start(xep_transport_t *base, const xep_neighbours_t *neighbours,
                                     const xep_whereabouts_t *where)
 {

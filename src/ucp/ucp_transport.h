@@ -15,7 +15,7 @@ xep_status_t xep_ucp_transport_open(const xep_config_t *config, xep_transport_t 
 
 /* ---- ucp_transport_library.c ---- */
 
-/* Which libucp this process is bound to at run time: it may be another than the headers'. */
+/* The libucp that this process runs with, which may be another version than the headers'. */
 
 /** "1.13.1"; static storage. */
 const char *xep_ucp_version(void);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Mail goes as tagged messages, not as active ones: with the first active message UCX asks the receiver for an answer,
- * which connects to the sender, and where that one dies meanwhile, libucp 1.13 aborts the receiver.
+ * Mail goes as tagged messages, not as active ones: for the first active message UCX makes the receiver connect to the
+ * sender, and if that one dies meanwhile, libucp 1.13 aborts the receiver.
  */
 #include "ucp_transport.h"
 
@@ -17,7 +17,7 @@
 #include "ucp_peer.h"
 #include "ucp_settings.h"
 
-enum { LETTER_BYTES = 256 << 20 /* at most: one that says more is not one of ours */, LEAVE_MS = 500 };
+enum { LETTER_BYTES = 256 << 20 /* at most: a longer one is not from xep */, LEAVE_MS = 500 };
 
 /** Mail that UCX sends or receives. */
 struct xep_ucp_letter {
@@ -54,7 +54,7 @@ static void free_letter(xep_ucp_letter_t *letter)
 
 /* ---- sending ---- */
 
-/* That the other side is gone is told by its endpoint. */
+/* The endpoint reports that the other side is gone. */
 static void left(void *request, ucs_status_t status, void *letter)
 {
     (void)status;
@@ -102,7 +102,7 @@ static void came(void *request, ucs_status_t status, const ucp_tag_recv_info_t *
     ucp_request_free(request);
 }
 
-/* What is too long is received into nothing, which is an error, and so dropped. */
+/* A message that is too long is received into no memory, which is an error, and so dropped. */
 static void receive(xep_ucp_transport_t *transport, ucp_tag_message_h message, size_t bytes)
 {
     xep_ucp_letter_t *letter = bytes > LETTER_BYTES ? NULL : open_letter(transport, false, bytes);
@@ -115,7 +115,7 @@ static void receive(xep_ucp_transport_t *transport, ucp_tag_message_h message, s
     if (!UCS_PTR_IS_PTR(request)) deliver(letter, UCS_PTR_STATUS(request));
 }
 
-/* An address that is out of date is no news, and UCX would print that nobody is there. */
+/* Stale addresses are normal here, and UCX would print an error for each. */
 static xep_status_t unranked_progress(xep_transport_t *base)
 {
     xep_ucp_transport_t *transport = transport_of(base);
@@ -133,7 +133,7 @@ static xep_status_t unranked_progress(xep_transport_t *base)
 
 /* ---- who is there ---- */
 
-/* left: nobody is told of the end of one that is not a rank. */
+/* left: no heap hears of the end of a process that is not a rank. */
 static xep_status_t unranked_admit(xep_transport_t *base, uint32_t index, const void *address, size_t bytes)
 {
     const void *key;
@@ -165,7 +165,7 @@ static void unranked_address(xep_transport_t *base, const void **address_p, size
 
 /* ---- begin and end ---- */
 
-/* What was sent may leave, for a while. */
+/* Waits a while for messages to leave. */
 static void leave(xep_ucp_transport_t *transport)
 {
     xep_rest_t rest;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* What Linux lists in /sys: the C library knows one cache at most, and none on some processors. */
+/* Reads /sys: the C library knows one cache at most, and none on some processors. */
 #include "cache.h"
 
 #include <stdint.h>
@@ -9,8 +9,8 @@
 #include <string.h>
 
 /*
- * What a cache counts for, at most, for each processor that shares it: servers have 2 to 5 MiB for each core. A virtual
- * machine is shown all of its host's cache, of which its neighbours use the most.
+ * The most that is counted of a cache for each processor that shares it: servers have 2 to 5 MiB for each core. A
+ * virtual machine is shown the whole cache of its host, most of which its neighbours use.
  *
  * Two such machines (Intel, L2 2 MiB for each processor), one with 2 processors that are shown 260 MiB, one with 16 and
  * 300 MiB. A dispatch, and it and one read of all rows received, streamed and cached, in us; the MB of a rank are all
@@ -20,12 +20,12 @@
  *   16 processors, 2 ranks, 29 MB 1,540, 4,180 and 1,730, 2,840;  59 MB  3,250, 8,600 and 4,690, 8,140
  *                  8 ranks, 10 MB   510, 1,540 and   480,   870;  19 MB  995, 3,070 and 1,460, 2,780
  *                           39 MB 2,100, 6,300 and 4,500, 8,100;  16 ranks, 12 MB  1,010, 2,510 and 1,230, 2,250
- * There the rows of the dispatch before were still in the cache. Where a rank has read 128 MB meanwhile, as a layer of
- * a model does, the same with 2 processors and ranks: 4 MB 220, 600 and 350, 525; 15 MB 1,060, 2,800 and 1,730, 2,600;
- * in mode ll 15 MB 1,000, 2,600 and 1,970, 3,300. So what all ranks store together may gain by the cache up to about
- * 12 MB of 2 processors and 100 of 16. A combine, with the rows that it sums, on 16 processors: 2 ranks, 44 MB, 1,390,
- * 2,900 and 1,770, 2,360; 8 ranks, 11 MB, 376, 577 and 404, 472; 23 MB, 880, 1,260 and 1,190, 1,470.
- * Two cores of an AMD that are shown 32 MiB, 2 ranks: 4 MB 123, 257 and 60, 208; 7 MB (ll) 439, 907 and 419, 928; 11 MB
+ * In these runs the rows of the last dispatch were still in the cache. Where a rank has read 128 MB meanwhile, as a
+ * layer of a model does, the same with 2 processors and ranks: 4 MB 220, 600 and 350, 525; 15 MB 1,060, 2,800 and
+ * 1,730, 2,600; in mode ll 15 MB 1,000, 2,600 and 1,970, 3,300. So what all ranks store together may gain by the cache
+ * up to about 12 MB of 2 processors and 100 of 16. A combine, with the rows that it sums, on 16 processors: 2 ranks, 44
+ * MB, 1,390, 2,900 and 1,770, 2,360; 8 ranks, 11 MB, 376, 577 and 404, 472; 23 MB, 880, 1,260 and 1,190, 1,470. Two
+ * cores of an AMD that are shown 32 MiB, 2 ranks: 4 MB 123, 257 and 60, 208; 7 MB (ll) 439, 907 and 419, 928; 11 MB
  * 573, 824 and 626, 877; 4 ranks, 3 MB 289, 632 and 307, 669.
  */
 enum { PROCESSOR_BYTES = 6 << 20 };
@@ -83,10 +83,10 @@ uint64_t xep_cache_bytes(const char *root)
     return online > sharers ? bytes * (online / sharers) : bytes;
 }
 
-/* ---- streaming copies: they bypass the caches, so that what is not read soon does not drive out what is ---- */
+/* ---- streaming copies: they bypass the caches, so that rows that are not read soon evict nothing ---- */
 
 /*
- * Head and tail that are no whole cache lines go through the caches: a streaming store of part of a line costs more
+ * Head and tail, which are not whole cache lines, go through the caches: a streaming store of part of a line costs more
  * than it saves.
  */
 

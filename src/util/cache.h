@@ -8,17 +8,17 @@
 #include <stdint.h>
 
 /**
- * Bytes of all last-level caches together that programs may count on, each as large as the first processor's; 0 where
- * the system does not say. root is put before the paths of the files that are read: "" but in tests.
+ * Bytes of all last-level caches together that programs may count on, each as large as the first processor's; 0 if the
+ * system does not say. root is put before the paths of the files that are read: "" but in tests.
  */
 uint64_t xep_cache_bytes(const char *root);
 
-/* ---- streaming copies: they bypass the caches, so that what is not read soon does not drive out what is ---- */
+/* ---- streaming copies: they bypass the caches, so that rows that are not read soon evict nothing ---- */
 
-/** memcpy; where the machine can, the lines written are not read first, and do not stay. */
+/** memcpy() that, where the machine can, neither reads the lines first nor leaves them in the cache. */
 void xep_streaming_copy(void *dst, const void *src, size_t bytes);
 
-/** Orders what this thread copied so before its later stores. */
+/** Orders the streaming copies of this thread before its later stores. */
 void xep_streaming_fence(void);
 
 #endif

@@ -33,7 +33,7 @@ typedef struct variable {
     size_t offset; /* in xep_config_t */
     int (*parse)(const char *text, const choice_t *choices, void *value_p);
     const choice_t *choices; /* NULL: it is none of these */
-    const char *allowed;     /* values that are no choices, as errors tell them */
+    const char *allowed;     /* values that are not names, for errors */
 } variable_t;
 
 static const choice_t boot_choices[] = {{"auto", XEP_BOOT_AUTO},
@@ -89,7 +89,7 @@ static int parse_text(const char *text, const choice_t *choices, void *value_p)
     return 0;
 }
 
-/* a file or folders: whether the environment may name them is seen when it is read */
+/* a file or folders; value_of() decides whether the environment may name them */
 static int parse_path(const char *text, const choice_t *choices, void *value_p)
 {
     return parse_text(text, choices, value_p);
@@ -105,7 +105,7 @@ static int is_folder(const char *path, size_t length)
     return stat(folder, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
-/* Each is there: one that is misspelt would be passed over, and modes of another folder loaded. */
+/* Each folder must exist: a misspelt one would be skipped, and modes of another folder loaded. */
 static int parse_folders(const char *text, const choice_t *choices, void *value_p)
 {
     for (const char *p = text; *p != '\0';) {
@@ -182,7 +182,7 @@ static uint64_t millis_of(const char *unit)
     return strcasecmp(unit, "m") == 0 ? 60000 : 0;
 }
 
-/* 0 is refused: whether it means at once or never, people disagree. "inf" is -1 inside. */
+/* 0 is refused: people disagree whether it means at once or never. "inf" becomes -1. */
 static int parse_millis(const char *text, const choice_t *choices, void *value_p)
 {
     uint64_t value = 0, scale = 1;
@@ -217,8 +217,8 @@ static const variable_t variables[] = {
 enum { NVARIABLES = sizeof variables / sizeof variables[0] };
 
 /*
- * The value in force: what is set and not empty, else the default. A program with more rights than who starts it
- * (setuid) must not write files, and not load code, that the environment names.
+ * The value in force: the variable if set and not empty, else the default. A program with more rights than the user who
+ * starts it (setuid) must neither write files nor load code that the environment names.
  */
 static const char *value_of(const variable_t *variable)
 {
@@ -241,11 +241,11 @@ static int is_known(const char *name)
 {
     for (size_t i = 0; i < NVARIABLES + NBINDINGS; i++)
         if (strcmp(name_of(i), name) == 0) return 1;
-    /* what xep_run tells its ranks, what the test suite is told */
+    /* set by xep_run for its ranks, or for the test suite */
     return strncmp(name, "XEP_RUN_", strlen("XEP_RUN_")) == 0 || strncmp(name, "XEP_TEST_", strlen("XEP_TEST_")) == 0;
 }
 
-/* Without a hint where no name is close. */
+/* Gives no hint if no name is close. */
 static void warn_of(const char *name)
 {
     const char *meant = NULL;
@@ -260,7 +260,7 @@ static void warn_of(const char *name)
             meant == NULL ? "" : ": did you mean ", meant == NULL ? "" : meant, meant == NULL ? "" : "?");
 }
 
-/* Once in a process: a variable that is misspelt has no effect, and nothing else would tell. */
+/* Once in a process: a misspelt variable has no effect, and nothing else would say so. */
 static void warn_unknown(void)
 {
     static atomic_flag warned = ATOMIC_FLAG_INIT;

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * A level of kernels stands for several instruction sets that processors have together: AVX2 with FMA and F16C, AVX-512
- * with its F, BW, VL and DQ parts, and those with VBMI (Ice Lake, Zen 4). A processor with some of them only gets the
- * level below.
+ * A level of kernels stands for several instruction sets that processors have together: AVX2 with FMA and F16C; AVX-512
+ * F, BW, VL and DQ; and these with VBMI (Ice Lake, Zen 4). A processor that lacks one of them gets the level below.
  */
 #define _GNU_SOURCE
 #include "cpu.h"
@@ -45,7 +44,10 @@ const char *xep_cpu_simd_name(xep_simd_t simd)
     return names[simd];
 }
 
-/* As launchers or containers have set. Where the system does not say, as of a machine too large for a mask: all. */
+/*
+ * Counts what launchers or containers allow; all processors if the system does not say, for instance if the mask is too
+ * small for the machine.
+ */
 unsigned xep_cpu_count(const int32_t *pids, uint32_t count)
 {
     cpu_set_t all, set;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** What the processor can do, how waiting loops rest, and the clock. */
+/** What the processor can do, how many there are, and the clock. */
 #ifndef XEP_UTIL_CPU_H
 #define XEP_UTIL_CPU_H
 
@@ -15,7 +15,10 @@ xep_simd_t xep_cpu_simd(void);
 /** "scalar", "avx2", "avx512". */
 const char *xep_cpu_simd_name(xep_simd_t simd);
 
-/** CPUs on which any of these processes of this host may run; 0 is this one. Those that have ended do not count. */
+/**
+ * The number of CPUs on which any of these processes of this host may run; pid 0 is this process. Ended ones do not
+ * count.
+ */
 unsigned xep_cpu_count(const int32_t *pids, uint32_t count);
 
 /** Nanoseconds of a monotonic clock. */

@@ -6,13 +6,13 @@
 
 #define DTYPE_ROW(_name, _value, _bytes, _text) [_value] = {_bytes, _text},
 
-/* value 0 is no type: what a struct's zero means is filled in before */
+/* value 0 is no type: callers have replaced a struct's zero by the default */
 static const struct {
     size_t bytes;
     const char *text;
 } types[] = {[XEP_DTYPE_DEFAULT] = {0, "unknown"}, XEP_DTYPE_LIST(DTYPE_ROW)};
 
-/* Any number may come from a caller: what is no type has the row of "unknown". */
+/* Callers may pass any number: one that is not a type has the row of "unknown". */
 static unsigned row_of(xep_dtype_t dtype)
 {
     return (unsigned)dtype < sizeof types / sizeof types[0] ? (unsigned)dtype : 0;

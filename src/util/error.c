@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/*
- * One buffer for each thread, so that the sentence survives until the caller asks for it and no other thread can change
- * it.
- */
+/* Each thread has a buffer of its own, so that the sentence stays until the caller asks for it. */
 #include "error.h"
 
 #include <stdio.h>
@@ -18,7 +15,7 @@ enum { NSTATUSES = sizeof statuses / sizeof statuses[0] };
 
 static _Thread_local char reason[XEP_REASON_BYTES];
 
-/* Any number may be asked for: a program may print what it got from elsewhere. */
+/* Callers may pass any number: a program may print what it got from elsewhere. */
 const char *xep_status_name(xep_status_t status)
 {
     for (size_t i = 0; i < NSTATUSES; i++)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Ranks share memory if they share the kernel (boot id), the IPC namespace and the process namespace; host names say
- * nothing of that, as containers show. A process is known by its number and the time it began. All these are names: to
- * be sure, a process locks a random byte of its namespace's file, whose locks are those of one kernel.
+ * Ranks share memory if they share the kernel (boot id), the IPC namespace and the process namespace; host names do not
+ * tell, as containers show. A process is identified by its number and its start time. All these are only names. To be
+ * sure, a process locks a random byte of its namespace's file, and other processes of the same kernel see the lock.
  */
 #define _GNU_SOURCE
 #include "host.h"
@@ -87,7 +87,7 @@ uint64_t xep_host_network(void)
     return network == kernel ? 0 : network; /* no /proc: it is not known */
 }
 
-/* Without time namespaces, which are younger than the rest, it is that of the kernel. */
+/* Older kernels have no time namespaces: then it is the kernel's clock. */
 uint32_t xep_host_clock(void)
 {
     const uint64_t kernel = xep_host_kernel(), clock = hash_inode(kernel, "/proc/self/ns/time");
@@ -103,7 +103,7 @@ static struct flock lock_of(uint64_t word, short type)
     return (struct flock){.l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)word, .l_len = 1};
 }
 
-/* with the rank in it: machines resumed from one snapshot may draw the same numbers, but have other ranks */
+/* includes the rank: machines resumed from one snapshot may draw the same numbers, but have different ranks */
 static uint64_t draw_word(uint32_t rank)
 {
     enum { RANK_BITS = 24 };
@@ -112,7 +112,9 @@ static uint64_t draw_word(uint32_t rank)
     return (drawn << RANK_BITS | (rank + 1)) & INT64_MAX;
 }
 
-/* A read lock, for which the file need not be writable, of the open file, so that nobody's close() ends it. */
+/*
+ * A read lock, so that the file need not be writable, and one of the open file, so that no other close() releases it.
+ */
 void xep_host_show(uint32_t rank, xep_host_word_t *own)
 {
     int shown = 1;

@@ -15,7 +15,7 @@ uint64_t xep_host_processes(void);
 /** Equal for processes that share a kernel boot and a user namespace. */
 uint64_t xep_host_users(void);
 
-/** Equal for processes that share the network's interfaces, so that the loopback interface reaches; 0: not known. */
+/** Equal for processes that share network interfaces, and so reach each other by loopback; 0: not known. */
 uint64_t xep_host_network(void);
 
 /** Equal for processes that read the same monotonic clock; 0: not known. */
@@ -27,25 +27,25 @@ int xep_host_is_own_user(int32_t pid);
 /** Equal for processes of one kernel, in whatever containers; 0: not known. */
 uint64_t xep_host_kernel(void);
 
-/** Equal for processes of one kernel to which a path leads to the same file, by whatever name; 0: not known. */
+/** Equal for processes of one kernel for which the path leads to the same file; 0: not known. */
 uint64_t xep_host_file(const char *path);
 
 /**
- * All of the above are names, which machines that were resumed from one snapshot share. What a process shows under its
- * word is seen by those of the same kernel and namespace alone, of whatever user.
+ * All of the above are names, which machines resumed from one snapshot share. What a process shows under its word is
+ * seen only by processes of the same kernel and namespace, whoever their user is.
  */
 typedef enum { XEP_HOST_SHOWS_PROCESSES, XEP_HOST_SHOWS_NETWORK, XEP_HOST_SHOWN } xep_host_shown_t;
 
 typedef struct xep_host_word {
-    uint64_t word; /* 0: nothing is shown, since this kernel cannot */
+    uint64_t word; /* 0: nothing is shown, as the kernel cannot */
     int files[XEP_HOST_SHOWN];
 } xep_host_word_t;
 
-/** Draws a word that no other rank has, and shows it until xep_host_hide(), which may be called again. */
+/** Draws a word that no other rank has, and shows it until xep_host_hide(), which may be called twice. */
 void xep_host_show(uint32_t rank, xep_host_word_t *own);
 void xep_host_hide(xep_host_word_t *own);
 
-/** Whether somebody in this process' namespace shows the word. 1 where one of the two cannot show any. */
+/** Whether some process in this namespace shows the word; 1 if one of the two cannot show any. */
 int xep_host_sees(const xep_host_word_t *own, xep_host_shown_t what, uint64_t word);
 
 /** Whether the process of this host has ended. start is what xep_host_start() said in it. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Messages of the process: to the program's function, or to stderr, one line each. Callable by any thread, also before
- * there is a configuration and after it could not be read.
+ * Messages of the process: to the program's function, or to stderr, one line each. Any thread may call these, even
+ * before the configuration is read or after reading it failed.
  */
 #include "log.h"
 
@@ -20,7 +20,7 @@ static void *sink_arg;
 static atomic_int level_enabled = -1; /* not read yet */
 static atomic_int log_rank = -1;
 
-/* Both at once, so that no message reaches a function with the argument of another. */
+/* Sets both under the lock, so that no function gets the argument of another. */
 void xep_log_set(xep_log_fn fn, void *arg)
 {
     pthread_mutex_lock(&sink_lock);
@@ -34,7 +34,7 @@ void xep_log_rank(int rank)
     atomic_store(&log_rank, rank);
 }
 
-/* Read here, not with the rest of the configuration: a message about that must already know its level. */
+/* Read here, not with the rest of the configuration: messages about the configuration need the level already. */
 xep_log_level_t xep_log_level_asked(void)
 {
     static const struct {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * /proc/self/maps, read anew for each question: mappings come and go, and what is asked here is asked when a heap is
+ * Reads /proc/self/maps anew for each question: mappings come and go, and these questions are asked when a heap is
  * made, not on the data path.
  */
 #include "mapping.h"
@@ -111,7 +111,7 @@ static int extend_cover(const xep_mapping_t *mapping, void *arg)
     return cover->at < cover->end;
 }
 
-/* Where the list cannot be read nothing speaks against it. */
+/* If the list cannot be read, the answer is yes. */
 int xep_mapping_is_shared(const void *address, uint64_t bytes)
 {
     cover_t cover = {.at = (uintptr_t)address, .end = (uintptr_t)address + bytes, .first = 1};

@@ -23,7 +23,7 @@ const char *xep_loaded_from(const void *address)
 
 extern char **environ;
 
-/* Setuid, setgid, or with capabilities of its file. */
+/* Setuid, setgid, or a program file with capabilities. */
 static int is_privileged(void)
 {
     return getauxval(AT_SECURE) != 0;

@@ -7,25 +7,25 @@
 #include <xep/status.h>
 
 /**
- * The file that the code or data at address was loaded from, as the loader was given its name; "": from none. Valid
- * while that file is loaded: not to be freed, to be copied by whoever keeps it longer.
+ * The file that the code or data at address was loaded from, by the name that the loader got; "": none. Valid while
+ * that file is loaded; not to be freed.
  */
 const char *xep_loaded_from(const void *address);
 
 /* ---- programs that have more rights than who starts them ---- */
 
 /**
- * XEP_ERR_INVALID, in such a program alone: a variable of that prefix is set, and the library that reads those would
- * write files or load code as they say.
+ * XEP_ERR_INVALID only in such a program, if a variable of that prefix is set: the library that reads it could be made
+ * to write files or load code.
  */
 xep_status_t xep_secure_check(const char *prefix);
 
 /* ---- forks ---- */
 
-/** Larger by one in a fork than in its parent. Written there before it has a second thread. */
+/** One more in a fork than in its parent. Written in the fork before it has a second thread. */
 extern unsigned xep_forks;
 
-/** Counts from here on; again: a no-op. 0, or -1 without memory. */
+/** Starts counting; a no-op the second time. Returns 0, or -1 without memory. */
 int xep_forks_begin(void);
 
 #endif

@@ -7,17 +7,19 @@
 
 #include "cpu.h"
 
-/* A peer that is computing is gone for milliseconds: from then on a sleep costs at most one part in 400 of the
- * wait, and a core that has other ranks to run is theirs. Sleeping earlier loses more than that: waking took 35 to
- * 70 us where flags took 0.1 us (2 cores, virtual machine). Where ranks share cores the one that is waited for may need
- * this one, and what is lost by sleeping is less than what the others gain by it.
+/*
+ * A peer that computes is away for milliseconds: from then on a sleep costs at most one part in 400 of the wait, and
+ * leaves the core to other ranks. Sleeping earlier costs more than that: waking took 35 to 70 us where flags took 0.1
+ * us (2 cores, virtual machine). If ranks share cores, the rank that is waited for may need this one, and sleeping
+ * costs less than the others gain by it.
  *
- * There it yields at once, too: 20 looks first took a quarter of the processor time of a dispatch of one token. 8 ranks
- * on two cores, rows of 2,048 elements, in us, with 20 looks and with one: 1 token, dispatch 37, 30, combine 26, 22; 16
- * tokens, 54, 48 and 45, 39. Beside four programs that compute it made no difference.
+ * In that case the loop also yields at once: 20 looks first took a quarter of the processor time of a dispatch of one
+ * token. 8 ranks on two cores, rows of 2,048 elements, in us, with 20 looks and with one: 1 token, dispatch 37, 30,
+ * combine 26, 22; 16 tokens, 54, 48 and 45, 39. Beside four programs that compute it made no difference.
  *
- * A transport that is moving bytes hands out some 64 KB in a round: with a sleep after each, 58 MB over TCP
- * loopback each way took 100 to 270 ms, without it 70. */
+ * While the transport moves bytes, the loop does not sleep: a round moves some 64 KB, and with a sleep after each, 58
+ * MB over TCP loopback each way took 100 to 270 ms, without it 70.
+ */
 enum {
     SLEEP_NS = 50 * 1000,
     LONG_SLEEP_NS = 1000 * 1000,
@@ -57,8 +59,10 @@ static void nap(uint64_t waited)
     nanosleep(&t, NULL);
 }
 
-/* The deadline is looked at only together with the clock, so up to CLOCK_EVERY rounds late: microseconds while the loop
- * yields, and at every round once it sleeps. */
+/*
+ * The deadline is checked only together with the clock, so up to CLOCK_EVERY rounds late: microseconds while the loop
+ * yields, and every round once it sleeps.
+ */
 static int look_at_clock(xep_rest_t *rest)
 {
     rest->now_ns = xep_clock_ns();
@@ -66,7 +70,7 @@ static int look_at_clock(xep_rest_t *rest)
     return rest->now_ns < rest->deadline_ns;
 }
 
-/* Cheap rounds first. The clock is read once a while until the loop sleeps, and from then on at every round. */
+/* Cheap rounds first: the clock is read now and then until the loop sleeps, and every round from then on. */
 int xep_rest_round(xep_rest_t *rest, uint32_t moves)
 {
     uint32_t round = rest->rounds++;
@@ -98,7 +102,7 @@ int xep_rest_slept(xep_rest_t *rest)
 int xep_rest_is_slow(xep_rest_t *rest)
 {
     if (rest->now_ns - rest->slow_ns < SLOW_NS || rest->begin_ns == 0) return 0;
-    int first = rest->slow_ns == 0; /* nothing has been waited for yet */
+    int first = rest->slow_ns == 0; /* the first slow check is not due yet */
     rest->slow_ns = rest->now_ns;
     return !first;
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Shared memory that the machine does not have is not refused: System V segments of less than all memory are granted
- * and grow as they are touched, and /dev/shm is as large as half the memory or more, whatever is free of it. What then
- * ends is a process that the kernel chooses. So what cannot be there is refused before anything is allocated.
+ * Linux does not refuse shared memory that the machine does not have: it grants System V segments of less than all
+ * memory, whose pages come as they are touched, and /dev/shm has half the memory or more, whatever is free. Later the
+ * kernel kills a process of its choice. So memory that cannot be there is refused before anything is allocated.
  */
 #include "room.h"
 
@@ -28,7 +28,7 @@ static FILE *open_file(const char *root, const char *path)
     return fopen(whole, "re");
 }
 
-/* the number behind a name at the beginning of a line, 0 when there is none */
+/* the number after a name at the beginning of a line; 0: no such line */
 static uint64_t read_named(const char *root, const char *path, const char *name)
 {
     char line[256];
@@ -40,7 +40,7 @@ static uint64_t read_named(const char *root, const char *path, const char *name)
     return value;
 }
 
-/* a file of one number; "max", and what cannot be read, is UINT64_MAX */
+/* reads a file of one number; UINT64_MAX for "max" or if it cannot be read */
 static uint64_t read_number(const char *root, const char *folder, const char *name)
 {
     char path[PATH_BYTES];
@@ -79,7 +79,7 @@ static void find_group(const char *root, const cgroup_files_t *files, char *fold
     if (file != NULL) fclose(file);
 }
 
-/* the cache of files counts as used, but goes when somebody wants the memory */
+/* the page cache counts as used, but the kernel frees it when memory is needed */
 static uint64_t free_of_group(const char *root, const cgroup_files_t *files, const char *folder)
 {
     char stat[PATH_BYTES];
@@ -98,12 +98,12 @@ static void add_group(const char *root, const cgroup_files_t *files, const char 
     uint64_t bytes = free_of_group(root, files, folder);
     for (int i = XEP_ROOM_GROUPS; i < XEP_ROOM_SOURCES; i++)
         if (room->source[i].bytes > place->bytes) place = &room->source[i];
-    if (bytes >= place->bytes) return; /* no limit, or there are others that matter more */
+    if (bytes >= place->bytes) return; /* no limit, or the others are tighter */
     snprintf(path, sizeof path, "%s%s", root, folder);
     *place = (xep_room_source_t){.id = xep_host_file(path), .bytes = bytes};
 }
 
-/* Of the group and of all that it is in: each has a limit of its own, and all that is used inside counts there. */
+/* Adds the group and all groups around it: each has a limit of its own, against which everything inside counts. */
 static void add_groups(const char *root, const cgroup_files_t *files, xep_room_t *room)
 {
     char folder[GROUP_BYTES];
@@ -115,7 +115,7 @@ static void add_groups(const char *root, const cgroup_files_t *files, xep_room_t
     }
 }
 
-/* Where memory is promised to nobody twice, what is promised counts, used or not. */
+/* Without overcommit all promised memory counts, used or not. */
 static uint64_t free_to_promise(const char *root)
 {
     if (read_number(root, "/proc/sys/vm", "overcommit_memory") != 2) return UINT64_MAX;
@@ -174,15 +174,12 @@ xep_status_t xep_room_check(uint64_t bytes)
 
 /* ---- /dev/shm, for the sentence of an error that it is likely to have caused ---- */
 
-/*
- * A container has 64 MiB of /dev/shm unless told otherwise, and UCX then fails with words that do not say so: the
- * sentence of our error does.
- */
+/* A container has 64 MiB of /dev/shm by default, and UCX then fails with a message that does not say so: ours does. */
 
 #define FOLDER "/dev/shm"
 #define REMEDY "or keep UCX away from it: UCX_TLS=^posix"
 
-/* Only said where the room is short now: a guess at another cause would be worse than none. */
+/* Only if room is short right now: a wrong guess would be worse than none. */
 void xep_shm_hint(uint64_t bytes, char text[XEP_SHM_HINT_BYTES])
 {
     struct statvfs room;

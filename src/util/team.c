@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* A round is started and ended by one word each; the words lie on lines of their own, as members spin on them. */
+/* One word starts a round and another one ends it; each has a cache line of its own, as threads spin on them. */
 #define _GNU_SOURCE
 #include "team.h"
 
@@ -15,9 +15,10 @@
 #include "cpu.h"
 #include "error.h"
 
-/* Spinning bridges the gap between the phases of one operation; a team that has nothing to do
- * for longer sleeps on the word and burns no core. Where threads share cores, spinning keeps those from running that
- * are waited for. */
+/*
+ * Spinning bridges the gap between the phases of one operation; a team that is idle for longer sleeps on the word and
+ * burns no core. If threads share cores, spinning keeps the awaited ones from running.
+ */
 enum { SPINS_ALONE = 20000, SPINS_CROWDED = 200 };
 
 typedef struct member {
@@ -27,10 +28,10 @@ typedef struct member {
 } member_t;
 
 /*
- * job: written by the caller (round + 1), read by members, orders fn and arg before the round.
- * busy: members count down, the caller waits for 0. Each on a line of its own, with the number of
- * threads asleep on it: whoever changes the word wakes only when there are any. Both sides are
- * sequentially consistent, so that either the sleeper sees the new word or the waker sees the sleeper.
+ * job: written by the caller (round + 1), read by the other threads; orders fn and arg before the round. busy: the
+ * threads count it down, the caller waits for 0. Each has its own cache line, with the number of threads that sleep on
+ * it: a thread that changes the word wakes them only if there are any. Both sides are sequentially consistent, so that
+ * either the sleeper sees the new word or the waker sees the sleeper.
  */
 typedef struct word {
     _Alignas(64) atomic_uint value;
@@ -87,7 +88,7 @@ static void *member_main(void *arg)
     }
 }
 
-/* busy is set before the job word goes up: a member may be done before this returns. */
+/* busy is set before the job word goes up: a thread may be done before this returns. */
 static void start_round(xep_team_t *team)
 {
     atomic_store(&team->busy.value, team->threads - 1);
@@ -95,7 +96,7 @@ static void start_round(xep_team_t *team)
     wake(&team->job);
 }
 
-/* One thread needs no words: most buffers have that. */
+/* A team of one thread, as most buffers have, needs no words. */
 void xep_team_run(xep_team_t *team, xep_parallel_fn fn, void *arg)
 {
     if (team->threads == 1) {
@@ -109,7 +110,7 @@ void xep_team_run(xep_team_t *team, xep_parallel_fn fn, void *arg)
     for (unsigned left; (left = atomic_load(&team->busy.value)) != 0;) wait_change(&team->busy, left, team->spins);
 }
 
-/* members take no signals: handlers belong to the application's threads */
+/* these threads block signals: handlers belong to the application's threads */
 static int start_member(member_t *member)
 {
     sigset_t all, old;

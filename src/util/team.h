@@ -8,7 +8,7 @@
 
 typedef struct xep_team xep_team_t;
 
-/** crowded: the threads of all teams of this host are more than its processors, so that waiting ones soon sleep. */
+/** crowded: this host has more threads in teams than processors, so waiting ones soon sleep. */
 xep_status_t xep_team_create(uint32_t threads, int crowded, xep_team_t **team_p);
 void xep_team_destroy(xep_team_t *team);
 

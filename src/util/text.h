@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** What sentences are made of: sizes as people read them, and the word that was meant. */
+/** Parts of sentences: readable sizes, and the closest known word for a misspelt one. */
 #ifndef XEP_UTIL_TEXT_H
 #define XEP_UTIL_TEXT_H
 
@@ -16,8 +16,8 @@ const char *xep_units_of(uint64_t bytes, char text[XEP_UNITS_BYTES]);
 #define XEP_SPELLING_FAR 1000u
 
 /**
- * Letters to add, drop or change, whatever their case, where these are at most a third of the word; 2 where one begins
- * or ends with the other, as LOG_LEVEL and LOG; else XEP_SPELLING_FAR.
+ * The edit distance, ignoring case, if it is at most a third of the word; 2 if one begins or ends with the other, like
+ * LOG_LEVEL and LOG; else XEP_SPELLING_FAR.
  */
 unsigned xep_spelling_distance(const char *word, const char *known);
 

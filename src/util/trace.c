@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * The rings are mapped pieces of a file: the kernel keeps what was written when the process is killed. Their blocks are
- * reserved and their pages present before the first event goes in, so that a full disk is noticed here and not by a
- * signal in the middle of an operation.
+ * The rings are mapped parts of a file: what was written stays if the process is killed. Their blocks are reserved and
+ * their pages present before the first event goes in, so that a full disk is noticed here and not by a signal in the
+ * middle of an operation.
  *
  * Threads come and go, rings stay: a new thread takes the ring of one that has ended, else a new one.
  */
@@ -60,8 +60,8 @@ static int map_piece(uint64_t offset, uint64_t bytes, void **memory_p)
 }
 
 /*
- * Threads do not tell when they end. Signal 0 asks the kernel, and only when a new thread looks for a ring; a number
- * that the kernel gave to another thread meanwhile keeps the ring taken, which costs no more than that.
+ * Threads do not say when they end. Signal 0 asks the kernel, and only when a new thread looks for a ring; if the
+ * kernel has reused the number, the ring stays taken, which does no other harm.
  */
 static int is_gone(pid_t thread)
 {
@@ -90,7 +90,7 @@ static seat_t *find_seat(void)
     return &trace.seats[taken];
 }
 
-/* Once in the life of a thread: from then on own is set, also to the seat without a ring. */
+/* Once in the life of a thread: from then on own is set, even to a seat without a ring. */
 static seat_t *take_seat(void)
 {
     pthread_mutex_lock(&trace.lock);
@@ -102,8 +102,8 @@ static seat_t *take_seat(void)
 }
 
 /*
- * The one writer of its ring, so there is no lock and no exchange; the release pairs with a reader that looks at the
- * file while this process runs.
+ * Each ring has one writer, so there is no lock and no atomic exchange; the release pairs with a reader that looks at
+ * the file while this process runs.
  */
 void xep_trace_write(const xep_trace_event_t *event)
 {
@@ -120,7 +120,7 @@ void xep_trace_write(const xep_trace_event_t *event)
     atomic_store_explicit(&ring->written, written + 1, memory_order_release);
 }
 
-/* Filled up with zeros: what an older event left behind would be in the file. */
+/* Fills the rest with zeros: the file must not show parts of an older event. */
 void xep_trace_copy_name(char to[XEP_TRACE_NAME], const char *name)
 {
     size_t bytes = strnlen(name, XEP_TRACE_NAME - 1);
@@ -138,7 +138,7 @@ void xep_trace_write_call(xep_trace_kind_t kind, const char *name, uint64_t epoc
 
 /* ---- the header ---- */
 
-/* A buffer too many has a number and no description: its events say the number. */
+/* Buffers beyond the table have a number and no description: their events say the number. */
 uint32_t xep_trace_add_buffer(const xep_trace_buffer_t *buffer)
 {
     pthread_mutex_lock(&trace.lock);
@@ -179,8 +179,8 @@ static int make_file(const char *path, uint32_t rank)
 }
 
 /*
- * The magic is written last and the switch is turned on after it: a file that was cut short is no trace, and nobody
- * writes into one that is not whole.
+ * The magic is written last, and tracing is turned on after it: a truncated file is not a trace, and no thread writes
+ * into an incomplete one.
  */
 int xep_trace_open(const char *path, uint64_t ring_bytes, uint32_t rank, uint32_t nranks, uint64_t job, uint32_t clock)
 {

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /**
- * The trace of this process (XEP_TRACE): what its operations did and when, for trace viewers. Like the log it is one
- * for the process. Off it costs one branch where something could be written. On, an event is a store into a ring of
- * the thread; a thread's first event maps its ring, all later ones make no system call, take no lock and allocate
- * nothing.
+ * The trace of this process (XEP_TRACE): what its operations did and when, for trace viewers. A process has one trace,
+ * like one log. If off, it costs one branch for each possible event. If on, an event is a store into a ring of the
+ * thread; a thread's first event maps its ring, all later ones make no system call, take no lock and allocate nothing.
  */
 #ifndef XEP_UTIL_TRACE_H
 #define XEP_UTIL_TRACE_H
@@ -40,13 +39,13 @@ int xep_trace_open(const char *path, uint64_t ring_bytes, uint32_t rank, uint32_
 /** The number of a new buffer. */
 uint32_t xep_trace_add_buffer(const xep_trace_buffer_t *buffer);
 
-/** Writes an event of this thread; of a call or span, where is filled in. Only while the trace is on. */
+/** Writes an event of this thread; fills in where for calls and spans. Only while the trace is on. */
 void xep_trace_write(const xep_trace_event_t *event);
 
 /** A call or a span of this thread, from begin_ns, which is not 0, until now. */
 void xep_trace_write_call(xep_trace_kind_t kind, const char *name, uint64_t epoch, uint64_t begin_ns);
 
-/** A barrier that this rank has left just now: clocks are aligned by it. */
+/** Notes a barrier that this rank has just left: clocks are aligned by it. */
 void xep_trace_sync(uint64_t number, uint64_t begin_ns);
 
 /** Copies a name, cut to what an event holds. */

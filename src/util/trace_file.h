@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /**
- * The file into which one rank writes its trace: FILE.RANK of XEP_TRACE. The library maps and writes it, xep_trace
- * reads it; so what a rank wrote before it was killed is there.
+ * The file into which one rank writes its trace: FILE.RANK of XEP_TRACE. The library maps it, so what a rank wrote
+ * before it was killed is there; xep_trace reads it.
  *
  * [ header | ring 0 | ring 1 | ... ], all of ring_bytes but the header. A ring has one writer at a time, a thread of
  * the rank: it writes event[written % capacity], then "written" with release. A reader that does not know whether the
@@ -60,7 +60,7 @@ typedef struct xep_trace_ring {
 } xep_trace_ring_t;
 _Static_assert(sizeof(xep_trace_ring_t) == 64, "events begin on a cache line");
 
-/** When this rank was in a barrier: no rank leaves one before all have entered it. */
+/** When this rank was in a barrier, which no rank leaves before all have entered. */
 typedef struct xep_trace_sync {
     uint64_t number; /* the same on all ranks; 0: not written */
     uint64_t begin_ns, end_ns;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * A signal handler may do next to nothing, so it counts, and the thread that waits looks at the count. Where no thread
- * waits the handler says that, with one write() of bytes that were put together before.
+ * A signal handler may do next to nothing, so it counts, and the thread that waits looks at the count. If no thread
+ * waits, the handler says so with one write() of a prepared text.
  */
 #include "watch.h"
 
@@ -28,7 +28,7 @@ static void say(const char *text)
     (void)written; /* there is nobody to tell */
 }
 
-/* The rank is in no line of the handler's: to find it needs a lock, and who asks knows the process. */
+/* The handler's line does not name the rank: that would need a lock, and the user who asks knows the process. */
 static void count_question(int number)
 {
     int before = errno;
@@ -40,7 +40,7 @@ static void count_question(int number)
     errno = before;
 }
 
-/* Rests are cut short by it, which is all right; calls of the program go on. */
+/* The signal cuts sleeps of waits short, which is all right; system calls of the program are restarted. */
 xep_status_t xep_watch_listen(int signal)
 {
     struct sigaction present, ours = {.sa_handler = count_question, .sa_flags = SA_RESTART | SA_ONSTACK};
@@ -67,7 +67,7 @@ __attribute__((destructor)) static void stop_listening(void)
         signal(number, SIG_IGN);
 }
 
-/* Questions first: one that comes in between is answered twice, and never not at all. */
+/* Reads the count of questions first: a question in between may be answered twice, but is never lost. */
 void xep_watch_begin(xep_watch_t *watch, xep_watch_fn explain, void *arg, uint64_t deadline_ns)
 {
     *watch = (xep_watch_t){.explain = explain,

@@ -2,7 +2,7 @@
 
 /**
  * Waits that explain themselves: each says what it waits for when half of its time has passed, and whenever the process
- * is asked by the signal of XEP_EXPLAIN.
+ * gets the signal of XEP_EXPLAIN.
  */
 #ifndef XEP_UTIL_WATCH_H
 #define XEP_UTIL_WATCH_H
@@ -27,25 +27,27 @@ typedef struct xep_watch {
 
 extern atomic_uint xep_watch_questions; /* signals so far; a handler counts them */
 
-/** What signal asks (SIGUSR1, SIGUSR2); 0: none does. XEP_ERR_INVALID: the program has a handler for it. */
+/** Sets the signal that asks (SIGUSR1, SIGUSR2); 0: none. XEP_ERR_INVALID: the program has a handler for it. */
 xep_status_t xep_watch_listen(int signal);
 
-/** A wait begins that has found nothing at its first look. end gives back what begin took. */
+/** Begins to watch a wait that has found nothing at its first look. end gives back what begin took. */
 void xep_watch_begin(xep_watch_t *watch, xep_watch_fn explain, void *arg, uint64_t deadline_ns);
 void xep_watch_end(const xep_watch_t *watch);
 
 /** At a time of xep_clock_ns(): says what is due. */
 void xep_watch_look(xep_watch_t *watch, uint64_t now_ns);
 
-/** Whether the process was asked since the wait began, or was last told. Costs a load: for each turn of a loop. */
+/**
+ * Whether a question came since the wait began or last answered. Costs a load: may be called in every round of a loop.
+ */
 static inline int xep_watch_is_asked(const xep_watch_t *watch)
 {
     return atomic_load_explicit(&xep_watch_questions, memory_order_relaxed) != watch->answered;
 }
 
 /**
- * From here on, and until it is called with NULL, this process is in a call that is not the library's, as text says
- * ("is in PMIx_Init"): the handler itself tells it. text stays.
+ * Until it is called with NULL, this process is in a call of another library, as text says ("is in PMIx_Init"), and the
+ * handler itself says so. text must stay valid.
  */
 void xep_watch_outside(const char *text);
 

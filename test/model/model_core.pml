@@ -4,9 +4,9 @@
  * What the models of all modes share: ranks, the script of operations that all of them run, slots and turns as the core
  * gives them (src/request/request.c, handle.c), the wire (include/xep/wire.h), death and the deadline.
  *
- * One step (d_step) of a rank stands for everything that it does from what it waited for up to one word that it sets in
- * another rank's memory: loads of words with acquire, then plain reads and writes, then one release store, or one
- * put_signal. docs/protocol-models.md says why nothing is lost by that, nor by what is left out.
+ * One step (d_step) of a rank stands for everything between a wait and one word that it sets in another rank's memory:
+ * loads of words with acquire, then plain reads and writes, then one release store, or one put_signal.
+ * docs/protocol-models.md says why that, and what is left out, loses no behaviour.
  *
  * A process is an operation of a rank. All that it says to others goes through place() and tell().
  *

@@ -2,13 +2,13 @@
 
 /*
  * Dispatches of normal where ranks may be left out and do not map one another (plugins/normal/normal_grants.c):
- * records, rows and done of each rank, in messages, and the agreement of model_mask.pml as it is over the wire. An
- * operation counts as with a rank that is gone if some rank has concluded from the records; whoever lacks its done does
- * without it, and whoever has not concluded takes over what the others have.
+ * records, rows and done of each rank, in messages, and the agreement of model_mask.pml as it is over the wire. A rank
+ * that is gone takes part in an operation if some rank has a verdict from its records; a rank that lacks its done does
+ * without it, and a rank without a verdict takes over that of the others.
  *
- * A rank that concludes with all that were in when its operation began knows where its rows go; any other one asks
- * all ranks for room, and sends when all have granted it. That those that know have the same records is asserted: so
- * nobody's rows lie on those of others, whenever they come.
+ * A rank that has the records of all ranks that were in when its operation began knows where its rows go; any other one
+ * asks all ranks for room, and sends when all have granted it. Asserted: ranks that know have the same records, so rows
+ * never overlap, whenever they come.
  *
  * One step of a rank is one of its phases, for all ranks; the messages of it arrive in order, as late as they like,
  * also from the dead; what has not arrived when the receiver has decided that the sender is out never does. One more

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * The end of xep_group_grow() (src/elastic/group_grow.h): members say one another that they have made the group, in a
- * word to each, one after the other; rank 0 then gives the newcomer its verdict. Who has all words returns the new
- * group.
- * Who lacks one when somebody has died returns an error, and ends the group in doubt, by a word to each, too; who hears
- * that passes it on. A newcomer that gets no verdict, or that there is no group, ends it in the same way.
+ * The end of xep_group_grow() (src/elastic/group_grow.h): members tell one another that they have made the group, by a
+ * word to each, one after the other; rank 0 then gives the newcomer its verdict. A member with all words returns the
+ * new group. A member that lacks one when another has died returns an error, and ends the group in doubt, by a word to
+ * each, too; a rank that hears that passes it on. A newcomer that gets no verdict, or the verdict that there is no
+ * group, ends it in the same way.
  *
- * What must not be: of two that are left one has a group that it has not been told to leave, and the other has not.
+ * What must not be: of two survivors one has a group that it has not been told to leave, and the other has none.
  *
  * Sizes, by -D: MEMBERS, and a newcomer behind them; DEATHS (at most so many die, at any step).
  * Choices:

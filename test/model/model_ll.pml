@@ -12,7 +12,7 @@
 #define RING (2 * SLOTS)
 #endif
 
-/* words: a notice has one entry for each of the ring, mail one for each slot */
+/* words: a notice has an entry for each of the ring, the others one for each slot */
 #define NOTICED 0 /* the dispatch of this epoch may be read */
 #define READY 1   /* combine of this epoch may be read in the writer's slot */
 #define READ 2    /* combine of this epoch was read from the heap owner's slot */

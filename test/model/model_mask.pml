@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * The agreement on who is out (src/elastic/ballot.h, docs/failures.md): which ranks each operation is with, the same at
- * all survivors, whoever dies or is slow while they agree. One word stands for all that a rank brings to another in an
- * operation; what is in it, and when it may be overwritten, is in the models of the modes.
+ * The agreement on who is out (src/elastic/ballot.h, docs/failures.md): which ranks take part in each operation, the
+ * same at all survivors, whichever rank dies or is slow while they agree. One word stands for all that a rank sends to
+ * another in an operation; what is in it, and when it may be overwritten, is in the models of the modes.
  *
  * One step of a rank is one word to one other rank, one ballot read, or one operation ended. A ballot is written and
  * read whole, as its version sees to it. A decision looks at the ballots one after the other, while they change.

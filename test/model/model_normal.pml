@@ -7,7 +7,7 @@
  * slot has one area for each source), metadata (goes with the rows), selections.
  */
 
-/* words: the mail, whose lines have one entry for each slot */
+/* words, in lines of a rank, with one entry for each slot */
 #define COUNTS 0 /* record of this epoch is in ring entry [index] */
 #define DONE 1   /* all rows of this epoch for the heap owner's slot [index] are there */
 #define READY 2  /* combine of this epoch may be read in the writer's slot [index] */

@@ -77,8 +77,8 @@ ended() {
     [ "$(grep -c "^$word" "$tmp/out")" -eq "$count" ] || wrong "not $count processes say \"$word\""
 }
 
-# goes_on NAME LAUNCHER...: where that lets the others live, ranks that are left make a smaller group, and a process
-# that it has not started takes the place of one that died; all compare every operation with the oracle
+# goes_on NAME LAUNCHER...: a launcher that lets the others live: the ranks left make a smaller group, and a process
+# that it has not started replaces a dead one; all compare every operation with the oracle
 goes_on() {
     local scenario
     [ -x test/mp/groups/shrink ] && [ -x test/mp/groups/grow ] || return

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** The truth of operations that some ranks are out of: selections of their experts count for nothing. */
+/** The expected results of operations without some ranks: selections of their experts do not count. */
 #ifndef MP_MASKED_H
 #define MP_MASKED_H
 

@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** What tests of paths by nodes begin and end with, in any mode. */
+/** The begin and the end of tests of paths by nodes, in any mode. */
 #ifndef TEST_MP_NODES_H
 #define TEST_MP_NODES_H
 
 #include <xep/xep.h>
 
-/** All ranks, on nodes of two where they are five, else of three, drawn by force. NULL: no two map one another. */
+/**
+ * A group of all ranks, on nodes of two if there are five ranks, else of three (XEP_NODE_RANKS). NULL: no two ranks map
+ * one another.
+ */
 xep_group_t *mp_nodes_group(void);
 
-/** Where ranks may be left out it is flat, whatever was asked for. */
+/** Checks that a buffer with masks is flat, whatever was asked for. */
 void mp_nodes_check_masks(xep_group_t *group, const char *mode);
 
 #endif

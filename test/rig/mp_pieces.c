@@ -33,7 +33,7 @@ xep_handle_t *mp_pieces_begin(mp_pieces_t *pieces, mp_job_t *job, const xep_disp
     return handle;
 }
 
-/* mp_job_combine() has poisoned and filled what it needs: of that the part that is the next piece's. */
+/* The part of mp_job_combine()'s args that concerns the next piece; outputs are poisoned and filled there. */
 xep_next_args_t mp_pieces_outputs(mp_job_t *job, xep_handle_t *handle)
 {
     xep_combine_args_t combine = mp_job_combine(job, handle);
@@ -82,8 +82,8 @@ xep_handle_t *mp_pieces_receive(mp_job_t *job, const xep_dispatch_args_t *args, 
 }
 
 /*
- * The routing is used again while the first handle shows its first piece; then both go on in turn, and a third one,
- * between two pieces of the first one, has the turn that the first one had.
+ * Uses the routing again while the first handle shows its first piece; then both go on in turn. A third handle, between
+ * two pieces of the first one, gets the turn that the first one had.
  */
 static void interleave(mp_job_t *job)
 {
@@ -101,7 +101,7 @@ static void interleave(mp_job_t *job)
     b = mp_pieces_receive(job, &args, 1);
     mp_pieces_combine(job, b);
     xep_handle_release(b);
-    mp_job_payload(job, 76); /* the caller must not have changed it: here it is what it was */
+    mp_job_payload(job, 76); /* x must not have changed since: restores it */
     args = mp_job_dispatch(job);
     mp_pieces_rest(&first, job, a, 1);
     mp_pieces_combine(job, a);

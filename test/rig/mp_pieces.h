@@ -11,13 +11,13 @@ typedef struct mp_pieces {
     uint64_t room, pieces; /* rows of a slot; in how many the dispatch comes */
 } mp_pieces_t;
 
-/** A dispatch with these; its first piece is compared, and all that its recv says of the others. */
+/** Begins a dispatch with these args; compares its first piece, and what its recv says of the others. */
 xep_handle_t *mp_pieces_begin(mp_pieces_t *pieces, mp_job_t *job, const xep_dispatch_args_t *args);
 
-/** The next one, with outputs or without; asynchronous: by a request. The last one ends it. */
+/** Takes the next piece, with outputs or without; asynchronous: by a request. The last one ends it. */
 void mp_pieces_next(mp_pieces_t *pieces, mp_job_t *job, xep_handle_t *handle, int outputs, int asynchronous);
 
-/** All that are left. */
+/** Takes all pieces that are left. */
 void mp_pieces_rest(mp_pieces_t *pieces, mp_job_t *job, xep_handle_t *handle, int outputs);
 
 /** A dispatch and all its pieces. */
@@ -26,7 +26,7 @@ xep_handle_t *mp_pieces_receive(mp_job_t *job, const xep_dispatch_args_t *args, 
 /** A combine of the last piece, compared. */
 void mp_pieces_combine(mp_job_t *job, xep_handle_t *handle);
 
-/** All of that, in rounds, and of two handles in turn whose routing is the same. */
+/** All of the above, in rounds, and with two handles of the same routing in turn. */
 void mp_pieces_run(xep_group_t *group, const mp_case_t *c);
 
 /** Args of outputs of the piece that the handle shows. */

@@ -14,7 +14,7 @@ typedef struct placed {
     uint8_t *seen; /* [capacity] rows that came from some rank */
 } placed_t;
 
-/* Of a mapped source nothing is in this rank's memory; of any other all is. */
+/* Rows of a mapped source are not in this rank's memory; all others are. */
 static void check_source(const placed_t *placed, int stays, uint64_t begin, uint64_t end)
 {
     for (uint64_t i = begin; i < end; i++) {
@@ -45,7 +45,7 @@ void mp_placed_check(xep_group_t *group, const mp_job_t *job, const xep_recv_t *
     free(placed.seen);
 }
 
-/* Rows that are none stay as they were in the array. */
+/* Unused rows of the array stay as they were. */
 void mp_placed_check_gather(const mp_job_t *job, const xep_handle_t *handle)
 {
     const xep_recv_t *recv = xep_handle_recv(handle);
@@ -88,7 +88,7 @@ void mp_placed_combine(mp_job_t *job, xep_handle_t *handle)
     mp_job_check_out(job);
 }
 
-/* The rows of a handle stay as they are while the next dispatch, cached or not, has come and gone. */
+/* The rows of a handle do not change while another dispatch, cached or not, comes and goes. */
 static void overlap(xep_group_t *group, mp_job_t *job, uint64_t payload)
 {
     xep_handle_t *first = mp_placed_dispatch(group, job, payload), *second;

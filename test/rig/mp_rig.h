@@ -31,7 +31,7 @@ xep_status_t mp_try_group(xep_group_t **group_p);
 void mp_go_on(xep_group_t *group);
 uint32_t mp_rank(void);
 uint32_t mp_nranks(void);
-/** Of several ranks the one that is odd, late or away in many tests. */
+/** Whether this is the last of several ranks: the one that is odd, late or away in many tests. */
 int mp_is_last(void);
 
 /** Another group of the same ranks, by a callback, which is this group's allgather; timeout_ms 0: the default. */

@@ -73,7 +73,7 @@ static int print_mode(void *arg, const char *name, const char *path, const char 
     return 0;
 }
 
-/* Loads every plugin that it finds, which is why this is not done without being asked for. */
+/* Loads every plugin that it finds: so only if asked for. */
 static void print_modes(void)
 {
     int found = 0;
@@ -92,8 +92,8 @@ static int refuse(const char *what, const char *value)
 }
 
 /*
- * What the library says of itself comes first, whatever was asked for: it is what a report of a defect needs. A full
- * disk or a closed pipe shows in the last flush alone.
+ * What the library says of itself comes first, whatever was asked for: a defect report needs it. A full disk or a
+ * closed pipe shows only in the last flush.
  */
 int main(int argc, char **argv)
 {

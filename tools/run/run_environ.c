@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Variables of other launchers are left out by name. With one of them left, a rank would take itself for a rank of the
- * job in which xep_run was started, and wait for it.
+ * Variables of other launchers are left out by name. With one of them, a rank would think that it belongs to the job in
+ * which xep_run was started, and wait for it.
  */
 #define _GNU_SOURCE
 
@@ -45,7 +45,7 @@ static const char *const foreign_names[] = {"SLURM_PROCID",
 /* settings of the library, not of a job */
 static const char *const kept_prefixes[] = {"PMIX_MCA_", "PMIX_PREFIX=", NULL};
 
-/* PMIX_MCA_ and PMIX_PREFIX begin with a foreign prefix, too, so what is kept is asked for first. */
+/* PMIX_MCA_ and PMIX_PREFIX begin with a foreign prefix, too, so kept ones are checked first. */
 static int begins(const char *entry, const char *const *prefixes)
 {
     for (; *prefixes != NULL; prefixes++)
@@ -101,8 +101,8 @@ static int put_own(char **env, const run_options_t *options)
 }
 
 /*
- * Anew for each rank, since PMIx adds its own to it. Room for all there is, the two of put_own() and every -x; those
- * come last, so that they win.
+ * Made for each rank, since PMIx adds to it. Has room for all variables, the two of put_own() and every -x, which come
+ * last and so win.
  */
 char **run_environ_make(const run_options_t *options)
 {

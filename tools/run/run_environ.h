@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** The environment of a rank: ours, without what speaks of another job. */
+/** The environment of a rank: ours, without the variables of another job. */
 #ifndef RUN_ENVIRON_H
 #define RUN_ENVIRON_H
 

@@ -3,8 +3,8 @@
 #define _GNU_SOURCE
 
 /*
- * A process that outlives xep_run for a moment: it holds the end of a pipe whose other end xep_run alone has, so it
- * notices any death, also by SIGKILL. Then it kills what runs and removes the folder.
+ * A process that outlives xep_run for a moment: it reads a pipe whose other end only xep_run has, so it notices the
+ * death of xep_run, even by SIGKILL. Then it kills what still runs and removes the folder.
  */
 #include "run_keeper.h"
 
@@ -26,7 +26,7 @@ typedef struct groups {
     size_t count;
 } groups_t;
 
-/* A pid is of a group that begins; its negative of one that has ended and whose number may be used again. */
+/* A pid is a group that begins; its negative is one that has ended, whose number may be used again. */
 static void groups_note(groups_t *groups, pid_t news)
 {
     size_t i = 0;
@@ -38,7 +38,7 @@ static void groups_note(groups_t *groups, pid_t news)
     if (i < groups->count) groups->pids[i] = groups->pids[--groups->count];
 }
 
-/* Until xep_run is gone, or has closed its end: then no group is left that was not told to be gone. */
+/* Reads until xep_run is gone or has closed its end; in the latter case all groups were reported gone. */
 static void stand_by(int news_fd, run_folder_t *folder)
 {
     groups_t groups = {.count = 0};
@@ -52,7 +52,7 @@ static void stand_by(int news_fd, run_folder_t *folder)
     run_folder_remove(folder);
 }
 
-/* holds nothing open that anybody waits for the end of, and is in nobody's way when a terminal sends signals */
+/* closes what other processes wait to see closed, and leaves the terminal's process group */
 static void detach(void)
 {
     int null = open("/dev/null", O_RDWR);

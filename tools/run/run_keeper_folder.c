@@ -3,9 +3,9 @@
 #define _GNU_SOURCE
 
 /*
- * The folder in which PMIx keeps its files. Nobody else must be able to write there, and it must be gone when the job
- * is, also one whose xep_run was killed. What is removed is in a folder that others can write to, so nothing is removed
- * that is not proven to be ours.
+ * The folder in which PMIx keeps its files. No other user may be able to write there, and it must go with the job, even
+ * if xep_run is killed. It lies in a folder that others can write to, so nothing is removed that is not proven to be
+ * ours.
  */
 #include "run_keeper.h"
 
@@ -23,7 +23,7 @@
 #define FOLDER_PREFIX "xep_run."
 #define MARKER        ".made_by_xep_run"
 
-/* PMIx makes one level; more than this is no doing of ours */
+/* PMIx makes one level; a deeper folder is not ours */
 enum { DEPTH_MOST = 16, MARK_BYTES = 64 };
 
 /* ---- removing: by descriptors, so that no link and no folder moved meanwhile leads elsewhere ---- */
@@ -31,8 +31,8 @@ enum { DEPTH_MOST = 16, MARK_BYTES = 64 };
 static void empty_folder(int fd, unsigned depth);
 
 /*
- * The name is opened without following a link and looked at before anything below it goes: another file system that is
- * mounted there is left alone. What cannot be removed stays; there is nobody to tell.
+ * Opens the name without following a link, and checks it before removing anything below: a file system mounted there is
+ * left alone. What cannot be removed stays; there is no one to tell.
  */
 static void remove_entry(int fd, const char *name, unsigned depth)
 {
@@ -82,7 +82,7 @@ static int mark(int fd)
     return close(file) != 0 || failed ? -1 : 0;
 }
 
-/* Of this kind, owned by us and closed to all others: what others may write to proves nothing. */
+/* Of this kind, owned by this user and closed to all others: what others may write to proves nothing. */
 static int is_private(const struct stat *info, mode_t kind)
 {
     return (info->st_mode & S_IFMT) == kind && info->st_uid == geteuid() && (info->st_mode & 077) == 0;
@@ -117,7 +117,7 @@ static void remove_if_left(const char *path)
     close(fd);
 }
 
-/* At the start of a later job, as nobody is left to do it at the end of the one that was killed. */
+/* At the start of a later job, since no process is left to do it for a killed one. */
 static void remove_left(const char *root)
 {
     DIR *dir = opendir(root);
@@ -148,7 +148,7 @@ int run_folder_make(run_folder_t *folder)
     }
     if (mkdtemp(folder->path) == NULL) return -1;
     folder->fd = open(folder->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    /* marked when it is locked: one that is marked and not locked has lost its owner */
+    /* marked once it is locked: a folder that is marked but not locked has lost its owner */
     if (folder->fd >= 0 && flock(folder->fd, LOCK_EX | LOCK_NB) == 0 && mark(folder->fd) == 0) return 0;
     run_folder_remove(folder);
     return -1;

@@ -48,7 +48,7 @@ static int is_directive(const pmix_info_t *info)
     return strncmp(info->key, "pmix.", 5) == 0;
 }
 
-/* A name is given once: whoever publishes it again gets an error, its owner too, and the first value stays. */
+/* A name is published once: publishing it again is an error, even for its owner, and the first value stays. */
 static pmix_status_t keep(const pmix_proc_t *proc, const pmix_info_t *info)
 {
     const pmix_byte_object_t *bytes = &info->value.data.bo;
@@ -81,7 +81,7 @@ pmix_status_t run_names_publish(const pmix_proc_t *proc, const pmix_info_t info[
     return answer(status);
 }
 
-/* keys NULL: all names of the rank. A rank takes back no name of another one; one that is not there is no error. */
+/* keys NULL: all names of the rank. A rank cannot unpublish another rank's names; an unknown name is no error. */
 pmix_status_t run_names_unpublish(const pmix_proc_t *proc, char **keys, const pmix_info_t info[], size_t ninfo,
                                   pmix_op_cbfunc_t done, void *arg)
 {
@@ -120,7 +120,7 @@ pmix_status_t run_names_lookup(const pmix_proc_t *proc, char **keys, const pmix_
     return PMIX_SUCCESS;
 }
 
-/* By the main thread when a rank has ended, and by libpmix' thread when a rank takes back all of its names. */
+/* Called by the main thread when a rank has ended, and by libpmix's thread when a rank unpublishes all of its names. */
 void run_names_forget(uint32_t rank)
 {
     pthread_mutex_lock(&kept.lock);

@@ -17,7 +17,7 @@ pmix_status_t run_names_unpublish(const pmix_proc_t *proc, char **keys, const pm
 pmix_status_t run_names_lookup(const pmix_proc_t *proc, char **keys, const pmix_info_t info[], size_t ninfo,
                                pmix_lookup_cbfunc_t done, void *arg);
 
-/** What a rank has made known goes with it. */
+/** Forgets the names of a rank that has ended. */
 void run_names_forget(uint32_t rank);
 
 #endif

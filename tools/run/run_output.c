@@ -125,7 +125,7 @@ static void *pump(void *arg)
     return write(output->done_fd, &one, sizeof one) < 0 ? output : NULL;
 }
 
-/* A terminal where ours is one, or ranks would keep their lines, and lose them when they are killed. */
+/* Opens a terminal if ours is one: else ranks would buffer their lines, and lose them when they are killed. */
 static int open_terminal(int out_fd, int ends[2])
 {
     struct termios raw;
@@ -135,7 +135,7 @@ static int open_terminal(int out_fd, int ends[2])
     if (ends[0] < 0 || unlockpt(ends[0]) != 0 || ptsname_r(ends[0], path, sizeof path) != 0) return -1;
     ends[1] = open(path, O_RDWR | O_NOCTTY | O_CLOEXEC);
     if (ends[1] < 0 || tcgetattr(ends[1], &raw) != 0) return -1;
-    cfmakeraw(&raw); /* what is made of a line's end our own terminal does */
+    cfmakeraw(&raw); /* our own terminal converts ends of lines */
     if (ioctl(out_fd, TIOCGWINSZ, &size) == 0) (void)ioctl(ends[1], TIOCSWINSZ, &size);
     return tcsetattr(ends[1], TCSANOW, &raw);
 }
@@ -154,7 +154,10 @@ static int stream_open(stream_t *stream, uint32_t rank, int out_fd)
     return 0;
 }
 
-/* Two ends for each of two streams, and what else is open. Ranks get the limit back: some use select(). */
+/*
+ * Raises the limit to two ends for each of two streams, and other open files. Ranks get the old limit: some use
+ * select().
+ */
 static void raise_limit(run_output_t *output)
 {
     enum { OTHERS = 64 };
@@ -166,7 +169,7 @@ static void raise_limit(run_output_t *output)
     (void)setrlimit(RLIMIT_NOFILE, &files);
 }
 
-/* What is opened and not freed on failure ends with the process, a few lines later. */
+/* After a failure the process ends soon, and with it what was opened. */
 int run_output_open(uint32_t nranks, run_output_t **output_p)
 {
     run_output_t *output = calloc(1, sizeof *output);

@@ -41,9 +41,11 @@ struct run_server {
 
 /* ---- what the library asks of its host; on a thread of the library, which must not block -------------- */
 
-/* There is nothing to check here: a rank comes over TCP, and libpmix (4.2.2) tells its host neither the socket nor a
- * credential (ninfo is 0); it has compared the user id that the rank says it has. What proves a rank is that it knows
- * the name of the job. */
+/*
+ * There is nothing to check here: a rank connects over TCP, and libpmix (4.2.2) gives its host neither the socket nor a
+ * credential (ninfo is 0); it has compared the user id that the rank claims. A rank proves itself by knowing the name
+ * of the job.
+ */
 static pmix_status_t on_connected(const pmix_proc_t *proc, void *object, pmix_info_t info[], size_t ninfo,
                                   pmix_op_cbfunc_t done, void *arg)
 {
@@ -93,7 +95,7 @@ static pmix_status_t on_direct_modex(const pmix_proc_t *proc, const pmix_info_t 
     return PMIX_ERR_NOT_FOUND;
 }
 
-/* Events come from us and go to all, so there is nothing to do for one that somebody waits for. */
+/* Events come from this server and go to all ranks, so registering for one needs no work. */
 static pmix_status_t on_register_events(pmix_status_t *codes, size_t ncodes, const pmix_info_t info[], size_t ninfo,
                                         pmix_op_cbfunc_t done, void *arg)
 {
@@ -147,8 +149,8 @@ typedef struct waiter {
     }
 
 /*
- * On a thread of libpmix. Signalled with the lock held: the waiter lies on the stack of who waits, and may be gone as
- * soon as the lock is.
+ * On a thread of libpmix. Signals with the lock held: the waiter is on the stack of the waiting thread, and may be gone
+ * as soon as the lock is free.
  */
 static void waiter_wake(pmix_status_t status, void *arg)
 {
@@ -306,8 +308,10 @@ static run_server_t *allocate(uint32_t nranks)
     return NULL;
 }
 
-/* Whoever knows the name of a job and the server's port can say that it is a rank: nobody can guess this one, and it is
- * in no listing that other users can see. */
+/*
+ * A process that knows the name of a job and the server's port can claim to be a rank: so the name cannot be guessed,
+ * and is in no listing that other users can see.
+ */
 static int name_job(char *nspace)
 {
     uint64_t secret[2];
@@ -382,7 +386,7 @@ static void notify(const run_server_t *server, uint32_t rank, pmix_status_t code
     run_pmix_infos_clear(pmix, infos, 2);
 }
 
-/* What a rank's end means to the others: by a signal, with a status, or well but without PMIx_Finalize. */
+/* Reports how a rank has ended to the others: by a signal, with a status, or well but without PMIx_Finalize. */
 void run_server_rank_ended(run_server_t *server, uint32_t rank, int wait_status)
 {
     run_names_forget(rank);

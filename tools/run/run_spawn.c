@@ -105,8 +105,8 @@ static pid_t parent_of(const char *pid)
 
 /* number of children that got it; 0 is a signal that only counts them */
 /*
- * From /proc, since what ranks have left behind is in no list of ours. A process that ends while this looks gives its
- * children to us, and is found the next time round.
+ * From /proc, since xep_run has no list of what ranks have left behind. A process that ends meanwhile leaves its
+ * children to xep_run, which finds them in the next round.
  */
 static unsigned signal_children(pid_t spare, int number)
 {
@@ -133,7 +133,7 @@ static void drain_children(pid_t spare, int number, int64_t until)
     }
 }
 
-/* The children of a process that ends become ours (PR_SET_CHILD_SUBREAPER), so this comes to all. */
+/* The children of a process that ends become ours (PR_SET_CHILD_SUBREAPER), so this reaches all. */
 void run_spawn_sweep(pid_t spare, int64_t grace_until)
 {
     drain_children(spare, 0, grace_until);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** How a rank is born, and how all that came of it is ended. */
+/** Starts a rank, and ends all processes that came of it. */
 #ifndef RUN_SPAWN_H
 #define RUN_SPAWN_H
 

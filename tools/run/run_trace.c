@@ -17,7 +17,7 @@ static const char *trace_file(const run_options_t *options)
     return file == NULL || *file == '\0' ? NULL : file;
 }
 
-/* What an earlier job has left would be taken for ranks of this one. */
+/* Files of an earlier job would be taken for those of this one. */
 void run_trace_begin(const run_options_t *options)
 {
     const char *file = trace_file(options);

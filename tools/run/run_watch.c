@@ -19,8 +19,8 @@
 enum { GRACE_MS = 2000 };
 
 /*
- * What our parent has us ignore stays ignored, as after nohup. SIGCHLD is blocked as well and read like all others: no
- * handler runs, so nothing here has to be safe against one.
+ * Signals that our parent ignores stay ignored, as after nohup. SIGCHLD is blocked and read like all others: there are
+ * no handlers.
  */
 void run_watch_signals(sigset_t *signals)
 {
@@ -28,12 +28,12 @@ void run_watch_signals(sigset_t *signals)
     struct sigaction action;
     sigemptyset(signals);
     sigaddset(signals, SIGCHLD);
-    signal(SIGCHLD, SIG_DFL); /* ignored, as some parents leave it, it would take the ranks' statuses with it */
+    signal(SIGCHLD, SIG_DFL); /* if ignored, as some parents leave it, the ranks' statuses would be lost */
     for (size_t i = 0; i < sizeof watched / sizeof watched[0]; i++)
         if (sigaction(watched[i], NULL, &action) == 0 && action.sa_handler != SIG_IGN) sigaddset(signals, watched[i]);
 }
 
-/* to the groups: what a rank that is a script has started is meant too */
+/* to the groups: also to what a rank that is a script has started */
 static void signal_ranks(const run_job_t *job, int number)
 {
     for (uint32_t i = 0; i < job->options->nranks; i++)
@@ -53,7 +53,7 @@ void run_watch_stop(run_job_t *job, int signal_number)
     signal_ranks(job, SIGCONT); /* a stopped rank gets no other signal */
 }
 
-/* The first failure counts: what follows from it, such as ranks that we have ended, is no news. */
+/* The first failure counts: later ones, such as ranks that xep_run has ended, follow from it. */
 static void set_verdict(run_job_t *job, int status)
 {
     if (job->verdict == 0) job->verdict = status;
@@ -89,7 +89,7 @@ static void rank_ended(run_job_t *job, uint32_t rank, int wait_status)
     if (!job->options->keep_going) run_watch_stop(job, SIGTERM);
 }
 
-/* Also orphans of ranks, which are ours as their subreaper: they are in no list, and that is all right. */
+/* Reaps also orphans of ranks, whose subreaper this is; they are in no list. */
 static void reap(run_job_t *job)
 {
     int wait_status;
@@ -198,7 +198,7 @@ void run_watch_ranks(run_job_t *job)
     }
 }
 
-/* The ranks are gone, so a signal has nobody to go to: it ends the waiting for what they have left. */
+/* The ranks are gone, so a signal ends the wait for what they have left. */
 static int asks_for_the_end(int signal_fd)
 {
     struct signalfd_siginfo info;
@@ -207,8 +207,8 @@ static int asks_for_the_end(int signal_fd)
 }
 
 /*
- * After the ranks have ended something they started may still write: until that ends, or the time is over, or somebody
- * has had enough.
+ * After the ranks have ended, processes that they started may still write: waits until these end, the time is over, or
+ * a signal comes.
  */
 void run_watch_output(run_job_t *job)
 {

@@ -59,8 +59,8 @@ static bounds_t find_bounds(const xep_trace_header_t *reference, const xep_trace
 }
 
 /*
- * The first barriers give one point and the last ones another; a point without barriers in common is left out. 0 is
- * taken where it lies within the bounds, as ranks of one machine read the same clock; else the middle of the bounds.
+ * The first barriers give one point and the last ones another; a point without barriers in common is left out. Takes 0
+ * if it lies within the bounds, as ranks of one machine read the same clock; else the middle of the bounds.
  */
 trace_clock_t trace_clock_compare(const xep_trace_header_t *reference, const xep_trace_header_t *header)
 {

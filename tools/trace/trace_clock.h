@@ -21,7 +21,10 @@ typedef struct trace_clock {
     int64_t bound_ns; /* most that ahead_ns may be wrong by at these points */
 } trace_clock_t;
 
-/** Zero lies within the bounds where all ranks read one clock, and is taken then; it is exact where they say so. */
+/**
+ * If zero lies within the bounds, as for ranks that read one clock, it is taken; it is exact if the files say that the
+ * clock is the same.
+ */
 trace_clock_t trace_clock_compare(const xep_trace_header_t *reference, const xep_trace_header_t *header);
 
 /** A time of this clock as the reference would have told it. */

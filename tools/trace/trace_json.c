@@ -156,7 +156,7 @@ static int64_t find_zero(const trace_rank_t *ranks, uint32_t nranks)
     return zero;
 }
 
-/* For who reads the file with a program: what is missing or cut, which a picture does not show. */
+/* For programs that read the file: what is missing or cut, which a picture does not show. */
 static void put_summary(FILE *to, const trace_rank_t *rank, uint32_t number)
 {
     const trace_journal_t *journal = rank->journal;

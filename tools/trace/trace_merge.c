@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/*
- * FILE is written under another name first: who looks meanwhile sees the old one or the new one whole.
- */
+/* FILE is written under another name first: readers see either the old or the new one, and always a whole one. */
 #define _GNU_SOURCE
 #include "trace_merge.h"
 
