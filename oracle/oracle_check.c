@@ -102,7 +102,7 @@ static int check_experts(const oracle_check_t *check)
     return 0;
 }
 
-/* First what says how the arrays are to be read: rows compared in a wrong form would explain nothing. */
+/* The fields that say how to read the arrays come first: rows compared in a wrong form would explain nothing. */
 int oracle_check_form(const oracle_check_t *check, xep_rows_t arrangement, uint32_t topk)
 {
     const oracle_shape_t *shape = check->shape;

@@ -30,23 +30,23 @@ libxep_all_la_SOURCES = \
 	%D%/buffer/room_together.c %D%/buffer/shape.h %D%/buffer/shape.c \
 	%D%/staging/staging.h %D%/staging/staging.c %D%/staging/staging_copy.c \
  %D%/staging/staging_layout.c \
-	%D%/staging/staging_look.c %D%/staging/staging_show.c %D%/staging/staging_slots.h \
+	%D%/staging/staging_poll.c %D%/staging/staging_show.c %D%/staging/staging_slots.h \
  %D%/staging/staging_take.c %D%/staging/staging_wait.c \
 	%D%/elastic/address.h %D%/elastic/address.c %D%/elastic/agreement.h %D%/elastic/agreement.c \
 	%D%/elastic/ballot.h %D%/elastic/ballot.c %D%/elastic/boot_grow.h %D%/elastic/boot_grow.c \
 	%D%/elastic/boot_join.h %D%/elastic/boot_join.c %D%/elastic/group_shrink_boot.c \
 	%D%/elastic/frames.h %D%/elastic/frames.c \
 	%D%/elastic/group_grow.h %D%/elastic/group_grow.c %D%/elastic/group_grow_join.c \
-	%D%/elastic/group_shrink.h %D%/elastic/group_shrink.c %D%/elastic/meeting.h %D%/elastic/meeting.c \
+	%D%/elastic/group_shrink.h %D%/elastic/group_shrink.c %D%/elastic/rendezvous.h %D%/elastic/rendezvous.c \
 	%D%/elastic/members.h %D%/elastic/members.c %D%/elastic/members_mapped.c %D%/elastic/members_wait.c \
-	%D%/elastic/members_wire.c %D%/elastic/newcomers.h %D%/elastic/newcomers.c %D%/elastic/group_shrink_mail.c \
+	%D%/elastic/members_wire.c %D%/elastic/joiners.h %D%/elastic/joiners.c %D%/elastic/group_shrink_ctl.c \
 	%D%/group/boot.h %D%/group/boot_callback.c \
 	%D%/group/boot_single.c %D%/group/device.h %D%/group/group.h %D%/group/group.c %D%/group/group_abort.h \
 	%D%/group/group_abort.c %D%/group/group_account.h %D%/group/group_account.c \
-	%D%/group/group_account_ask.c %D%/group/group_bell.h %D%/group/group_bell.c %D%/group/group_control.h \
+	%D%/group/group_account_ask.c %D%/group/group_doorbell.h %D%/group/group_doorbell.c %D%/group/group_control.h \
 	%D%/group/group_control.c %D%/group/group_create.c %D%/group/group_exchange.h \
-	%D%/group/group_exchange.c %D%/group/group_hello.c %D%/group/group_mail.h \
-	%D%/group/group_mail.c %D%/group/group_out.h %D%/group/group_out.c %D%/group/group_signal.h \
+	%D%/group/group_exchange.c %D%/group/group_hello.c %D%/group/group_ctl.h \
+	%D%/group/group_ctl.c %D%/group/group_out.h %D%/group/group_out.c %D%/group/group_signal.h \
 	%D%/group/group_signal.c %D%/group/group_sleep.h %D%/group/group_sleep.c %D%/group/group_wait.h \
 	%D%/group/group_wait.c %D%/group/neighbours.h %D%/group/neighbours.c \
 	%D%/group/group_progress_thread.c %D%/group/transport.h \
@@ -54,16 +54,16 @@ libxep_all_la_SOURCES = \
 	%D%/report/wait_times.h %D%/report/wait_times.c \
 	%D%/ucp/ucp_peer_address.c \
 	%D%/ucp/ucp_context.h %D%/ucp/ucp_context.c %D%/ucp/ucp_devices.h %D%/ucp/ucp_devices.c \
-	%D%/ucp/ucp_strategy_gather.c %D%/ucp/ucp_heap.h %D%/ucp/ucp_heap.c \
+	%D%/ucp/ucp_protocol_gather.c %D%/ucp/ucp_heap.h %D%/ucp/ucp_heap.c \
 	%D%/ucp/ucp_heartbeat.h %D%/ucp/ucp_heartbeat.c %D%/ucp/ucp_intake.h %D%/ucp/ucp_intake.c \
 	%D%/ucp/ucp_transport_library.c \
 	%D%/ucp/ucp_link.h %D%/ucp/ucp_link.c %D%/ucp/ucp_lock.h \
-	%D%/ucp/ucp_message_mail.c %D%/ucp/ucp_memory.h %D%/ucp/ucp_memory.c %D%/ucp/ucp_message.h \
+	%D%/ucp/ucp_message_ctl.c %D%/ucp/ucp_memory.h %D%/ucp/ucp_memory.c %D%/ucp/ucp_message.h \
 	%D%/ucp/ucp_message.c %D%/ucp/ucp_objects.h %D%/ucp/ucp_op.h %D%/ucp/ucp_op.c %D%/ucp/ucp_peer.h \
 	%D%/ucp/ucp_peer.c \
 	%D%/ucp/ucp_registry.h %D%/ucp/ucp_registry.c \
-	%D%/ucp/ucp_strategy_rma.c %D%/ucp/ucp_settings.h %D%/ucp/ucp_settings.c %D%/ucp/ucp_shared.h %D%/ucp/ucp_shared.c \
-	%D%/ucp/ucp_link_signals.c %D%/ucp/ucp_strategy.h %D%/ucp/ucp_strategy.c \
+	%D%/ucp/ucp_protocol_rma.c %D%/ucp/ucp_settings.h %D%/ucp/ucp_settings.c %D%/ucp/ucp_shared.h %D%/ucp/ucp_shared.c \
+	%D%/ucp/ucp_link_signals.c %D%/ucp/ucp_protocol.h %D%/ucp/ucp_protocol.c \
 	%D%/ucp/ucp_transport.h %D%/ucp/ucp_transport.c %D%/ucp/ucp_transport_unranked.c \
 	%D%/ucp/ucp_heap_wire.c \
 	%D%/pmix/pmix_api.h %D%/pmix/pmix_api.c %D%/pmix/pmix_boot.h %D%/pmix/pmix_boot.c %D%/pmix/pmix_call.h \
@@ -76,8 +76,8 @@ libxep_all_la_SOURCES = \
 	%D%/util/cache.h %D%/util/cache.c %D%/util/config.h %D%/util/config.c %D%/util/config_defs.h %D%/util/cpu.h \
 	%D%/util/cpu.c %D%/util/dtype.c %D%/util/error.h %D%/util/error.c \
 	%D%/util/host.h %D%/util/host.c %D%/util/interfaces.h %D%/util/interfaces.c %D%/util/process.h \
-	%D%/util/process.c %D%/util/log.h %D%/util/log.c %D%/util/mapping.h %D%/util/mapping.c %D%/util/rest.h \
-	%D%/util/rest.c %D%/util/room.h %D%/util/room.c \
+	%D%/util/process.c %D%/util/log.h %D%/util/log.c %D%/util/mapping.h %D%/util/mapping.c %D%/util/backoff.h \
+	%D%/util/backoff.c %D%/util/room.h %D%/util/room.c \
 	%D%/util/team.h %D%/util/team.c %D%/util/trace.h %D%/util/trace.c %D%/util/trace_file.h %D%/util/text.h \
 	%D%/util/text.c %D%/util/watch.h %D%/util/watch.c
 libxep_all_la_CPPFLAGS = $(library_cppflags) $(UCX_CFLAGS) $(PMIX_CFLAGS) -DXEP_PLUGIN_DIR='"$(pkglibdir)"'

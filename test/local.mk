@@ -30,9 +30,9 @@ unit_tests = \
 	%D%/unit/core_account.t %D%/unit/core_ballot.t %D%/unit/core_cost_rows.t \
 	%D%/unit/core_cost_model.t %D%/unit/core_doubts.t \
 	%D%/unit/core_exchange.t %D%/unit/core_heap_ranges.t %D%/unit/core_host.t %D%/unit/core_layout.t \
-	%D%/unit/core_newcomers.t %D%/unit/core_path.t \
+	%D%/unit/core_joiners.t %D%/unit/core_path.t \
 	%D%/unit/core_polled.t %D%/unit/core_recording.t \
-	%D%/unit/core_rest.t %D%/unit/core_room.t %D%/unit/core_room_together.t %D%/unit/core_sleep.t \
+	%D%/unit/core_backoff.t %D%/unit/core_room.t %D%/unit/core_room_together.t %D%/unit/core_sleep.t \
 	%D%/unit/core_wait.t %D%/unit/core_words.t \
 	%D%/unit/ucp_segments.t \
 	%D%/unit/intake_order.t \
@@ -58,7 +58,7 @@ libsim_la_SOURCES = \
 	%D%/sim/script_check.h %D%/sim/script_check.c %D%/sim/script_end.h %D%/sim/script_end.c \
 	%D%/sim/script_player.h %D%/sim/script_player.c \
 	%D%/sim/sim_mode.h %D%/sim/sim_cases.h %D%/sim/sim_cases.c \
-	%D%/sim/sim_suites.h %D%/sim/sim_failures.c %D%/sim/sim_nodes.c %D%/sim/sim_pieces.c %D%/sim/sim_inbox.c
+	%D%/sim/sim_suites.h %D%/sim/sim_failures.c %D%/sim/sim_nodes.c %D%/sim/sim_pieces.c %D%/sim/sim_recv_ring.c
 sim_ldadd = libsim.la libxep_oracle.la $(CMOCKA_LIBS) -lm
 %C%_sim_sim_normal_t_SOURCES = %D%/sim/sim_normal.c %D%/sim/sim_main.c
 %C%_sim_sim_normal_t_CPPFLAGS = $(AM_CPPFLAGS) -DSIM_MODE=sim_normal
@@ -175,14 +175,14 @@ mapped_tests = \
 	%D%/mp/groups/group_query.mp %D%/mp/ops/away_between_ops.mp
 rank_tests = $(transport_tests) %D%/mp/wire/wire_order.mp %D%/mp/ops/shared_processor.mp \
 	%D%/mp/launch/boot_client.mp %D%/mp/launch/setuid.mp %D%/mp/ops/normal_by_nodes.mp %D%/mp/ops/ll_by_nodes.mp \
-	%D%/mp/ops/ll_small_inboxes.mp %D%/mp/ops/ll_pieces_by_nodes.mp %D%/mp/ops/forwarding.mp \
+	%D%/mp/ops/ll_small_recv_rings.mp %D%/mp/ops/ll_pieces_by_nodes.mp %D%/mp/ops/forwarding.mp \
 	%D%/mp/groups/nodes_disagree.mp %D%/mp/groups/own_allgather.mp %D%/mp/machine/ucx_disagree.mp \
 	%D%/mp/machine/locked_memory.mp %D%/mp/machine/process_settings.mp
 %C%_mp_launch_boot_reload_mp_LDADD =
 %C%_mp_ops_normal_shapes_mp_LDADD = libmp_rig.la
 %C%_mp_ops_normal_by_nodes_mp_LDADD = libmp_rig.la
 %C%_mp_ops_ll_by_nodes_mp_LDADD = libmp_rig.la
-%C%_mp_ops_ll_small_inboxes_mp_LDADD = libmp_rig.la
+%C%_mp_ops_ll_small_recv_rings_mp_LDADD = libmp_rig.la
 %C%_mp_ops_ll_pieces_by_nodes_mp_LDADD = libmp_rig.la
 %C%_mp_ops_forwarding_mp_LDADD = libmp_rig.la
 %C%_mp_groups_own_allgather_mp_LDADD = libmp_rig.la
@@ -253,7 +253,7 @@ script_tests = $(long_scripts) $(short_scripts)
 EXTRA_DIST += %D%/model/model_core.pml %D%/model/model_combine.pml %D%/model/model_run.pml \
 	%D%/model/model_normal.pml %D%/model/model_ll.pml %D%/model/model_mask.pml \
 	%D%/model/model_rows.pml %D%/model/model_grants.pml %D%/model/model_nodes.pml \
-	%D%/model/model_pieces.pml %D%/model/model_inbox.pml %D%/model/model_shrink.pml \
+	%D%/model/model_pieces.pml %D%/model/model_recv_ring.pml %D%/model/model_shrink.pml \
 	%D%/model/model_grow.pml
 model:
 	srcdir='$(abs_top_srcdir)' CC='$(CC)' bash $(srcdir)/%D%/model/protocols.sh full
@@ -350,7 +350,7 @@ check-run:
 	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(filter-out $(no_programs),$(TESTS))'
 # the units that have threads, or call what is meant for several: a thread sanitizer learns nothing from the others
 threads_tests = %D%/sim/sim_threads.t %D%/abi/dlopen.t %D%/unit/boot_over_callback.t %D%/unit/core_host.t \
-	%D%/unit/core_exchange.t %D%/unit/core_heap_ranges.t %D%/unit/core_newcomers.t %D%/unit/core_polled.t \
+	%D%/unit/core_exchange.t %D%/unit/core_heap_ranges.t %D%/unit/core_joiners.t %D%/unit/core_polled.t \
 	%D%/unit/core_recording.t %D%/unit/core_sleep.t %D%/unit/core_wait.t %D%/unit/core_words.t %D%/unit/intake_order.t \
 	%D%/unit/pmix_exchange_faults.t \
 	%D%/unit/util_cache.t %D%/unit/util_config.t %D%/unit/util_error.t %D%/unit/util_loaded.t %D%/unit/util_log.t

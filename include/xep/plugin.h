@@ -28,7 +28,7 @@
 extern "C" {
 #endif
 
-/** Goes up with every change of meaning here, in wire.h or launch.h; a change of layout also shows in the sizes. */
+/** Goes up with every change of meaning here, in wire.h or launch.h; changes of layout also show in the sizes. */
 #define XEP_PLUGIN_ABI 17u
 
 /** By nodes modes count rows in so many bits of a word, below its epoch. */
@@ -55,18 +55,18 @@ typedef struct xep_shape {
     uint32_t elem_bytes;          /* most bytes of a dispatched element */
     uint32_t combine_elem_bytes;  /* most bytes of a combined element */
     uint32_t slots;
-    uint64_t tokens; /* most tokens a rank dispatches */
+    uint64_t tokens;       /* most tokens a rank dispatches */
     const uint32_t *sends; /* [R] 0: a rank that never has tokens; its memory for what it sends stays untouched */
-    /* most rows a rank receives; 0: the mode works out the worst case; in pieces, an even load and a quarter more */
+    /* most rows a rank receives; 0: the mode computes the worst case or, in pieces, an even load and a quarter more */
     uint64_t recv_rows;
     int sends_in_place; /* there is memory for rows that peers read in place */
     /* Rows for other nodes go once to each (XEP_PATH_NODES), to the rank there whose place is the sender's, modulo the
-     * ranks of that node: it forwards them, and the sender is one of its feeders. tokens is less than 2 to the power of
-     * XEP_FEED_ROWS_BITS then. 0: they go to each rank */
+     * ranks of that node: it forwards them, and the sender is one of its upstream ranks. tokens is less than 2 to the
+     * power of XEP_FEED_ROWS_BITS then. 0: they go to each rank */
     int by_nodes;
-    uint32_t feeders; /* most that a rank has; 0 where it is not by nodes */
-    /* By nodes: rows that a rank has room for while they pass through it, for each feeder. Flat, where the mode tells
-     * pass_rows: for each rank, 0: for all that can come */
+    uint32_t upstreams; /* most that a rank has; 0 where it is not by nodes */
+    /* By nodes: rows that a rank has room for while they pass through it, for each upstream rank. Flat, where the mode
+     * tells pass_rows: for each rank, 0: for all that can come */
     uint64_t feed_rows;
     int wide_sums; /* by nodes: what a node sends of a token is fp32 (XEP_NODE_SUMS_FP32) */
     int in_pieces; /* dispatches may come in pieces (XEP_BUFFER_PIECES); never by nodes */
@@ -98,7 +98,7 @@ typedef struct xep_traffic {
     uint64_t row_bytes;     /* of a row in memory, with its metadata */
     uint64_t sent_bytes;    /* of a row on its way to another node */
     /* of a dispatch: rows in passing that a rank has room for, of all sources together, if the caller leaves it to the
-     * mode; sources are feeders, or flat all ranks. 0: rows never wait for room */
+     * mode; sources are upstream ranks, or flat all ranks. 0: rows never wait for room */
     uint64_t pass_rows;
 } xep_traffic_t;
 
@@ -205,7 +205,7 @@ typedef struct xep_op {
     /* set by the core together with out, where a rank is added whose word others had: what they have concluded is the
      * verdict here, too, whatever the words say that are here; refused is as they have it */
     int is_ruled;
-    xep_status_t ruling;
+    xep_status_t decision;
     /*
      * rows at the end of x that are not there yet, nor are the biases and what follows them; the core lowers it between
      * two calls of progress. Always 0 if begins_early is not set
@@ -307,7 +307,7 @@ struct xep_env {
      * hosts with more ranks than processors, waiting ranks leave these to the others. It would wake up by itself, but
      * late.
      */
-    void (*rouse)(const xep_env_t *env, uint32_t rank);
+    void (*wake)(const xep_env_t *env, uint32_t rank);
 
     /**
      * NULL: not needed. Else the mode says: all rows that rank sends in the dispatch op are where op->recv shows them,
@@ -388,7 +388,7 @@ typedef struct xep_plugin {
      * region is not needed), and how many rows a slot can hold. The same on every rank, as all heaps have one layout:
      * it may depend on the nodes, but not on rank and local_experts. xep_buffer_size() knows no nodes, and asks twice:
      * for rank 0 of a single node, and of as many nodes as ranks; the latter by nodes, if the mode supports that, and
-     * with as many feeders as possible.
+     * with as many upstream ranks as possible.
      */
     xep_status_t (*heap_size)(const xep_shape_t *shape, xep_region_t regions[XEP_REGIONS], uint64_t *recv_rows_p);
 

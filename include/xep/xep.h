@@ -334,7 +334,7 @@ typedef int (*xep_lookup_fn)(void *ctx, void *address, size_t capacity, size_t *
 
 /** Bits of xep_grow_args_t.flags. */
 enum {
-    /* newcomers may be on any host that reaches this one: without it, a group of one host is met over the loopback
+    /* joiners may be on any host that reaches this one: without it, a group of one host is met over the loopback
      * interface alone. A group of several hosts is met over all interfaces */
     XEP_GROW_ANYWHERE = 1
 };
@@ -342,7 +342,7 @@ enum {
 /** Those of rank 0 count; of other ranks only size is used. */
 typedef struct xep_grow_args {
     size_t size;
-    uint32_t newcomers; /* processes to wait for, at most 1024; 0: 1 */
+    uint32_t joiners;   /* processes to wait for, at most 1024; 0: 1 */
     int32_t timeout_ms; /* most time until they are here; 0: the group's timeout; < 0: none */
     /* of the address file, which rank 0 makes and removes; or "pmix:" and a name of 1 to 127 bytes, which the launcher
      * keeps meanwhile; NULL without publish: "pmix:xep" */
@@ -360,12 +360,12 @@ typedef struct xep_grow_args {
  * xep_group_join(): these are the ranks behind them, in the order in which they came. Collective, blocking, and an
  * operation boundary: all have called it before any of them returns. No launcher takes part, unless path is a name.
  *
- * Rank 0 waits for the newcomers; all ranks come to the same new group or to the same error, after which this group and
- * its buffers are as before, so the call can be made again: XEP_ERR_TIMEOUT (fewer newcomers than asked for have come,
- * which none of them is told: they go on looking for a group), XEP_ERR_PEER (a newcomer has died in the middle),
- * XEP_ERR_MISMATCH (a newcomer has other settings), XEP_ERR_INVALID, XEP_ERR_BOOT (the address file cannot be written,
+ * Rank 0 waits for the joiners; all ranks come to the same new group or to the same error, after which this group and
+ * its buffers are as before, so the call can be made again: XEP_ERR_TIMEOUT (fewer joiners than asked for have come,
+ * which none of them is told: they go on looking for a group), XEP_ERR_PEER (a joiner has died in the middle),
+ * XEP_ERR_MISMATCH (a joiner has other settings), XEP_ERR_INVALID, XEP_ERR_BOOT (the address file cannot be written,
  * publish failed, or the name is taken), XEP_ERR_UNSUPPORTED (the launcher keeps no names), XEP_ERR_ABORTED
- * (params.interrupted), XEP_ERR_TRANSPORT, XEP_ERR_NO_MEMORY. A newcomer of another version of xep is told so and not
+ * (params.interrupted), XEP_ERR_TRANSPORT, XEP_ERR_NO_MEMORY. A joiner of another version of xep is told so and not
  * let in, and the others go on waiting.
  *
  * When a rank of this group dies or does not call this within the group's timeout, the errors are those of
@@ -647,7 +647,7 @@ XEP_API xep_status_t xep_buffer_create(xep_group_t *group, const xep_buffer_para
 /**
  * Makes a buffer on a group that xep_group_shrink() or xep_group_grow() has made of another one, as xep_buffer_create()
  * with the params of an old buffer: those of the lowest rank that has one. old is this rank's buffer, or NULL on ranks
- * that have none, which are newcomers; it stays as it is. The new group has other ranks, so ranks have other experts
+ * that have none, which are joiners; it stays as it is. The new group has other ranks, so ranks have other experts
  * (xep_expert_range()), and recv_rows 0 is another worst case; threads and timeout_ms of a rank with a buffer are those
  * of that buffer. Collective, blocking. Errors: as of xep_buffer_create(); XEP_ERR_INVALID also if no rank has a
  * buffer.

@@ -2,7 +2,7 @@
 
 /**
  * The mode "ll" for rows in device memory: the same rows, places and sums as plugins/ll, with which it shares its
- * layout, notices, parcels and what users see. Everything is enqueued on the caller's stream, and the host waits for
+ * layout, notices, packets and what users see. Everything is enqueued on the caller's stream, and the host waits for
  * nothing: what a dispatch brought is counted in device memory. Each phase is one launch, so that nothing of an
  * operation runs between them.
  *
@@ -59,7 +59,7 @@ typedef enum {
 /** Where things are in a heap, beside what the host mode has. */
 typedef struct cuda_ll_layout {
     ll_layout_t ll; /* first */
-    /* XEP_REGION_METADATA: [ring][R] heads of parcels, delivered to every rank; offsets in a head */
+    /* XEP_REGION_METADATA: [ring][R] heads of packets, delivered to every rank; offsets in a head */
     uint64_t heads, head_bytes, head_weights, head_counts;
 } cuda_ll_layout_t;
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** Where in the heaps parcels, tables and words of ll are. */
+/** Where in the heaps packets, tables and words of ll are. */
 #ifndef XEP_CUDA_LL_HEAPS_CUH
 #define XEP_CUDA_LL_HEAPS_CUH
 

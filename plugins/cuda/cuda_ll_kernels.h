@@ -8,7 +8,7 @@
 
 #include "cuda_args.h"
 
-/** A selection as the head of a parcel has it: an expert, or -1, and which one of this source's for this expert. */
+/** A selection as the head of a packet has it: an expert, or -1, and which one of this source's for this expert. */
 typedef struct xep_cuda_pick {
     int32_t expert;
     uint32_t ordinal;
@@ -55,7 +55,7 @@ typedef struct xep_cuda_ll_heaps {
     uint64_t notices; /* [ring][nranks] ll_notice_t */
     uint64_t heads;   /* [ring][nranks] of head_bytes: picks [tokens][topk], then weights, then counts [experts] */
     uint64_t head_bytes, head_weights, head_counts;
-    uint64_t items, items_bytes;  /* [ring] of a rank's own parcels */
+    uint64_t items, items_bytes;  /* [ring] of a rank's own packets */
     uint64_t tables, table_bytes; /* [slots][nranks]: uint32_t first row of each expert of that rank */
     uint64_t line, line_bytes;    /* [slots][nranks]: words of combines */
     uint64_t line_ready, line_read, line_said;
@@ -73,12 +73,12 @@ typedef struct xep_cuda_ll_kept {
     float *weights;         /* [tokens][topk] */
 } xep_cuda_ll_kept_t;
 
-/** A row and its scales, of a parcel. */
+/** A row and its scales, of a packet. */
 typedef struct xep_cuda_ll_item {
     uint64_t row_bytes, scales, scale_words, stride;
 } xep_cuda_ll_item_t;
 
-/** Casts rows into the parcel, numbers the selections, tells all ranks. Any number of blocks. */
+/** Casts rows into the packet, numbers the selections, tells all ranks. Any number of blocks. */
 typedef struct xep_cuda_ll_send {
     xep_cuda_ll_heaps_t at;
     xep_cuda_ll_kept_t kept;
@@ -99,7 +99,7 @@ typedef struct xep_cuda_ll_send {
     uint64_t *wrong; /* UINT64_MAX before and after */
 } xep_cuda_ll_send_t;
 
-/** Waits for the parcels of all ranks, and copies their rows to where they belong. Any number of blocks. */
+/** Waits for the packets of all ranks, and copies their rows to where they belong. Any number of blocks. */
 typedef struct xep_cuda_ll_receive {
     xep_cuda_ll_heaps_t at;
     xep_cuda_ll_item_t item;

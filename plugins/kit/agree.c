@@ -64,10 +64,10 @@ xep_status_t xep_agree(const xep_env_t *env, xep_op_t *op, const xep_agree_param
     return XEP_OK;
 }
 
-xep_status_t xep_agree_ruling(const xep_env_t *env, xep_op_t *op)
+xep_status_t xep_agree_decision(const xep_env_t *env, xep_op_t *op)
 {
-    if (op->ruling == XEP_OK) return XEP_OK;
-    return env->fail(env, op, op->ruling,
+    if (op->decision == XEP_OK) return XEP_OK;
+    return env->fail(env, op, op->decision,
                      "the others have ended this operation: a rank that is out has told them why, and not this one");
 }
 

@@ -38,7 +38,7 @@ xep_status_t xep_agree(const xep_env_t *env, xep_op_t *op, const xep_agree_param
                        const void *said, size_t stride);
 
 /** The verdict of an operation that is ruled (xep_op_t.is_ruled): nothing is compared. */
-xep_status_t xep_agree_ruling(const xep_env_t *env, xep_op_t *op);
+xep_status_t xep_agree_decision(const xep_env_t *env, xep_op_t *op);
 
 /**
  * Compares how many calls each rank has refused, at refused, stride bytes apart: where these differ, ranks are in

@@ -16,8 +16,8 @@ static uint32_t forwarder_of(const xep_shape_t *shape, uint32_t rank, uint32_t n
     return rank_at(shape, node, shape->place[rank] % shape->node_ranks[node]);
 }
 
-/* The inverse of forwarder_of(), so that counting feeders need not go through all nodes. */
-static int is_feeder(const xep_shape_t *shape, uint32_t rank, uint32_t forwarder)
+/* The inverse of forwarder_of(), so that counting upstream ranks need not go through all nodes. */
+static int is_upstream(const xep_shape_t *shape, uint32_t rank, uint32_t forwarder)
 {
     uint32_t node = shape->node[forwarder];
     return shape->node[rank] != node && shape->place[rank] % shape->node_ranks[node] == shape->place[forwarder];
@@ -25,17 +25,17 @@ static int is_feeder(const xep_shape_t *shape, uint32_t rank, uint32_t forwarder
 
 uint32_t xep_forwarders_count(const xep_shape_t *shape, uint32_t forwarder, uint32_t below)
 {
-    uint32_t feeders = 0;
-    for (uint32_t r = 0; r < below; r++) feeders += (uint32_t)is_feeder(shape, r, forwarder);
-    return feeders;
+    uint32_t upstreams = 0;
+    for (uint32_t r = 0; r < below; r++) upstreams += (uint32_t)is_upstream(shape, r, forwarder);
+    return upstreams;
 }
 
 static void find_ranks(const xep_shape_t *shape, xep_forwarders_t *nodes)
 {
-    uint32_t feeders = 0;
+    uint32_t upstreams = 0;
     for (uint32_t r = 0; r < shape->nranks; r++) {
-        nodes->feed_of[r] = is_feeder(shape, r, shape->rank) ? feeders : UINT32_MAX;
-        if (nodes->feed_of[r] != UINT32_MAX) nodes->feeder[feeders++] = r;
+        nodes->feed_of[r] = is_upstream(shape, r, shape->rank) ? upstreams : UINT32_MAX;
+        if (nodes->feed_of[r] != UINT32_MAX) nodes->upstream[upstreams++] = r;
         nodes->through[r] = XEP_NO_RANK;
         if (shape->node[r] == nodes->node) continue;
         nodes->through[r] = forwarder_of(shape, r, nodes->node);
@@ -48,17 +48,17 @@ void xep_forwarders_lay(const xep_shape_t *shape, xep_carve_t *arena, xep_forwar
 {
     nodes->node = shape->node[shape->rank];
     nodes->place = shape->place[shape->rank];
-    nodes->mates = shape->node_ranks[nodes->node];
-    nodes->feeders = xep_forwarders_count(shape, shape->rank, shape->nranks);
-    nodes->mate = xep_carve_array(arena, nodes->mates, sizeof *nodes->mate);
-    nodes->feeder = xep_carve_array(arena, nodes->feeders, sizeof *nodes->feeder);
+    nodes->locals = shape->node_ranks[nodes->node];
+    nodes->upstreams = xep_forwarders_count(shape, shape->rank, shape->nranks);
+    nodes->local = xep_carve_array(arena, nodes->locals, sizeof *nodes->local);
+    nodes->upstream = xep_carve_array(arena, nodes->upstreams, sizeof *nodes->upstream);
     nodes->feed_of = xep_carve_array(arena, shape->nranks, sizeof *nodes->feed_of);
     nodes->forwarder = xep_carve_array(arena, shape->nodes, sizeof *nodes->forwarder);
     nodes->line = xep_carve_array(arena, shape->nodes, sizeof *nodes->line);
     nodes->through = xep_carve_array(arena, shape->nranks, sizeof *nodes->through);
     nodes->fed = xep_carve_array(arena, shape->nranks, sizeof *nodes->fed);
     if (arena->base == NULL) return;
-    for (uint32_t p = 0; p < nodes->mates; p++) nodes->mate[p] = rank_at(shape, nodes->node, p);
+    for (uint32_t p = 0; p < nodes->locals; p++) nodes->local[p] = rank_at(shape, nodes->node, p);
     for (uint32_t n = 0; n < shape->nodes; n++) {
         nodes->forwarder[n] = n == nodes->node ? XEP_NO_RANK : forwarder_of(shape, shape->rank, n);
         if (n != nodes->node) nodes->line[n] = xep_forwarders_count(shape, nodes->forwarder[n], shape->rank);

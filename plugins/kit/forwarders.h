@@ -2,7 +2,8 @@
 
 /**
  * Who forwards for whom where rows go once to each node (xep_shape_t.by_nodes): each rank has on every other node one
- * forwarder, the rank there whose place is its own, modulo the ranks of that node. It is one of that rank's feeders.
+ * forwarder, the rank there whose place is its own, modulo the ranks of that node. It is one of that rank's upstream
+ * ranks.
  */
 #ifndef XEP_FORWARDERS_H
 #define XEP_FORWARDERS_H
@@ -13,21 +14,21 @@
 
 typedef struct xep_forwarders {
     uint32_t node, place; /* this rank's */
-    uint32_t mates;       /* ranks of this node, this one included */
-    uint32_t feeders;     /* of this rank */
-    uint32_t *mate;       /* [mates] rank, by place */
-    uint32_t *feeder;     /* [feeders] rank, ascending */
-    uint32_t *feed_of;    /* [R] which feeder a rank is, or UINT32_MAX */
+    uint32_t locals;      /* ranks of this node, this one included */
+    uint32_t upstreams;   /* of this rank */
+    uint32_t *local;      /* [locals] rank, by place */
+    uint32_t *upstream;   /* [upstreams] rank, ascending */
+    uint32_t *feed_of;    /* [R] which upstream rank a rank is, or UINT32_MAX */
     uint32_t *forwarder;  /* [nodes] rank, or XEP_NO_RANK for the own one */
-    uint32_t *line;       /* [nodes] which feeder this rank is there */
+    uint32_t *line;       /* [nodes] which upstream rank this rank is there */
     uint32_t *through;    /* [R] the rank of this node through which one of another node is heard, or XEP_NO_RANK */
-    uint32_t *fed;        /* [R] which of that one's feeders it is */
+    uint32_t *fed;        /* [R] which of that one's upstream ranks it is */
 } xep_forwarders_t;
 
 /** Lays the arrays and, if there is memory, fills them; sets the numbers even if it only measures. */
 void xep_forwarders_lay(const xep_shape_t *shape, xep_carve_t *arena, xep_forwarders_t *nodes);
 
-/** How many of the ranks below a rank are feeders of a forwarder. */
+/** How many of the ranks below a rank are upstream ranks of a forwarder. */
 uint32_t xep_forwarders_count(const xep_shape_t *shape, uint32_t forwarder, uint32_t below);
 
 #endif

@@ -8,7 +8,7 @@ static uint64_t line_offset(const xep_kit_t *kit, uint32_t slot, uint32_t rank)
     return kit->layout->combine_line + ((uint64_t)slot * kit->shape->nranks + rank) * sizeof(xep_combine_line_t);
 }
 
-/* Of the line in which this rank tells rank that it has read what that one offered. */
+/* The offset of the line in which this rank tells rank that it has read its offer and its rows. */
 static uint64_t read_offset(const xep_kit_t *kit, const xep_op_t *op, uint32_t rank)
 {
     uint32_t there = *xep_combine_slot_there(kit, op->slot, rank);
@@ -23,7 +23,9 @@ static const xep_combine_line_t *line_from(const xep_kit_t *kit, uint32_t slot, 
 
 /* ---- drain ---- */
 
-/* Who is out may still be with an operation in flight, but it reads no more, or finds that it was told so. */
+/*
+ * A rank that is out may still take part in an operation in flight, but it reads no more, or finds that it was told so.
+ */
 static int reads_nothing(const xep_kit_t *kit, uint32_t rank)
 {
     return kit->env->out != NULL && kit->env->out[rank] != 0;
@@ -78,7 +80,7 @@ void xep_combine_explain(void *mode, const xep_op_t *op, char *text, size_t byte
 }
 
 /*
- * Nothing was ever offered from a slot whose epoch is 0, so there is nobody to wait for. From here on op is the last
+ * Nothing was ever offered from a slot whose epoch is 0, so there is no rank to wait for. From here on op is the last
  * combine of the slot: the next one waits for the readers of this one.
  */
 xep_status_t xep_combine_drain(void *mode, xep_op_t *op)
@@ -177,7 +179,7 @@ xep_status_t xep_offers_take(xep_kit_t *kit, xep_op_t *op, xep_offer_fn from, co
     }
     xep_kit_state_t *state = xep_kit_state(op);
     if (op->is_ruled) {
-        state->verdict = xep_agree_ruling(kit->env, op);
+        state->verdict = xep_agree_decision(kit->env, op);
         return XEP_OK;
     }
     state->verdict = xep_agree_calls(kit->env, op, &offers->refused, sizeof *offers);

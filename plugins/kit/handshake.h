@@ -5,10 +5,9 @@
  * have for its tokens. "Slot of r" is the one that r chose for the dispatch; kit->there knows them.
  *
  *  drain: the owner waits until own line [slot][r].read is at the epoch of the last combine from that slot, for all r:
- *         nobody reads its input, or its offers, any more.
- *  offer: to each r, when its rows are where r finds them: the offer, then the word  r.line [own slot][self].ready.
- *  ready: the reader waits for  line [slot of d][d].ready  of all d, and compares the offers.
- *  read:  to each d, when the sums are made:  d.line [slot of d][self].read.
+ *  no rank reads its input, or its offers, any more. offer: to each r, when its rows are where r finds them: the offer,
+ *  then the word r.line [own slot][self].ready. ready: the reader waits for line [slot of d][d].ready of all d, and
+ *  compares the offers. read: to each d, when the sums are made: d.line [slot of d][self].read.
  *
  * Words hold epochs, only grow, and each line has one writer. A line is never written before it was read: an owner
  * offers the next combine after it has drained the last, and a slot has a new handle only after all combines of the old

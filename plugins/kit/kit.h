@@ -168,7 +168,7 @@ static inline uint32_t xep_kit_experts(const xep_kit_t *kit, uint32_t rank)
 static inline void xep_kit_signal(const xep_kit_t *kit, uint32_t rank, uint64_t offset, uint64_t value)
 {
     atomic_store_explicit((_Atomic uint64_t *)(void *)(kit->base[rank] + offset), value, memory_order_release);
-    if (kit->env->rouse != NULL) kit->env->rouse(kit->env, rank);
+    if (kit->env->wake != NULL) kit->env->wake(kit->env, rank);
 }
 
 /** Sends what the wire holds back; to mapped ranks nothing is. */

@@ -90,7 +90,7 @@ void xep_in_place_prefault_slot(const xep_kit_t *kit, const xep_in_place_layout_
 
 /* ---- sums of rows ---- */
 
-/* What a mistake changes shows in it: odd factors lose no bit of any word. */
+/* Every changed bit shows in the sum: odd factors lose no bit of any word. */
 static uint64_t sum_row(const char *row, size_t bytes)
 {
     uint64_t sum = bytes, word = 0;

@@ -9,7 +9,7 @@
 #include "handshake.h"
 #include "kit.h"
 
-/* The word by which all that a rank brings is here, wherever op stands. */
+/* The word that says that all rows of a rank are here, at whatever step op is. */
 static const xep_step_t *last_word_step(const xep_kit_t *kit, const xep_op_t *op)
 {
     const xep_step_t *step = kit->steps[op->kind + xep_kit_state(op)->casts];

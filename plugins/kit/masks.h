@@ -14,7 +14,7 @@
 /**
  * For xep_plugin_t.masks: works by the word of the step that says what it announces; there is no other word.
  * xep_kit_masks_anywhere: for modes that decide in the next step, whose rows arrive before the word, and that use op's
- * ruling first; their peers may also be unmapped.
+ * adopted decision first; their peers may also be unmapped.
  */
 __attribute__((visibility("hidden"))) extern const xep_mask_ops_t xep_kit_masks, xep_kit_masks_anywhere;
 

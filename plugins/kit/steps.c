@@ -88,7 +88,7 @@ xep_status_t xep_steps_begin(void *mode, xep_op_t *op)
     return XEP_OK;
 }
 
-/* Where all ranks are mapped there is no wire to drive, and a call that finds nothing new costs some loads. */
+/* If all ranks are mapped there is no wire to drive, and a call that finds nothing new costs some loads. */
 xep_status_t xep_steps_progress(void *mode, xep_op_t *op)
 {
     xep_kit_t *kit = mode;
@@ -143,7 +143,7 @@ static xep_opens_t find_opens(const xep_kit_t *kit, const xep_op_t *op)
     return XEP_OPENS_DIRECTLY;
 }
 
-/* What the wire holds back may be what the others wait for. */
+/* The wire may hold back words that the others wait for. */
 static xep_status_t go_on_waiting(xep_kit_t *kit, xep_op_t *op)
 {
     op->late.what = step_of(kit, op)->name;

@@ -29,7 +29,7 @@ typedef struct xep_step {
     xep_word_fn word;   /* what the step waits for from each rank; NULL: not for words */
     xep_store_fn store; /* what xep_step_send() sends: by stores to mapped ranks (NULL: as transfers to them, too), */
     xep_transfer_fn transfers; /* and as transfers to all others */
-    xep_announced_t announced; /* by the word by which all that a rank brings is here (masks.h); of no other */
+    xep_announced_t announced; /* only on the step whose word is a rank's last one (masks.h) */
     uint8_t relayed;           /* xep_step_wait_relayed(): its words come through others, as kit->through says */
     uint8_t rows_bits;         /* of its words, below the epoch: a count of rows; 0: they are epochs */
     int agreed;                /* left out where the verdict is an error */

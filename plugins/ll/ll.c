@@ -17,18 +17,18 @@ static void lay_flows(const ll_t *mode, xep_carve_t *carve, ll_slot_t *slot)
     slot->flows = xep_carve_array(carve, ll_count_flows(mode), sizeof *slot->flows);
     slot->bound = xep_carve_array(carve, shape->tokens * shape->topk, sizeof *slot->bound);
     slot->sent = xep_carve_array(carve, shape->nranks, sizeof *slot->sent);
-    slot->inboxes = xep_carve_array(carve, shape->nranks, sizeof *slot->inboxes);
-    slot->relayed = xep_carve_array(carve, mode->nodes.feeders, sizeof *slot->relayed);
+    slot->recv_rings = xep_carve_array(carve, shape->nranks, sizeof *slot->recv_rings);
+    slot->relayed = xep_carve_array(carve, mode->nodes.upstreams, sizeof *slot->relayed);
 }
 
 /* Picks are the longest and come last, so that their unused pages follow all that is used. */
 static void lay_list(const ll_t *mode, xep_carve_t *carve, ll_list_t *list)
 {
     const uint64_t ranks = mode->kit.shape->nranks, most = mode->layout.common.recv_rows + mode->kit.shape->topk + 1;
-    list->parcels = xep_carve_array(carve, ranks, sizeof *list->parcels);
+    list->packets = xep_carve_array(carve, ranks, sizeof *list->packets);
     list->begin = xep_carve_array(carve, ranks + 1, sizeof *list->begin);
     list->copied = xep_carve_array(carve, ranks, sizeof *list->copied);
-    if (mode->layout.inbox_bytes != 0) list->item = xep_carve_array(carve, most, sizeof *list->item);
+    if (mode->layout.recv_ring_bytes != 0) list->item = xep_carve_array(carve, most, sizeof *list->item);
     list->picks = xep_carve_array(carve, most, sizeof *list->picks);
 }
 
@@ -71,7 +71,7 @@ static void lay_arrays(void *opaque, xep_carve_t *carve)
     mode->rows = xep_carve_array(carve, listed, sizeof *mode->rows);
     mode->row_weights = xep_carve_array(carve, listed, sizeof *mode->row_weights);
     mode->row_begin = xep_carve_array(carve, shape->tokens + 1, sizeof *mode->row_begin);
-    /* before the slots, which have arrays by feeder: their number is known from here on */
+    /* before the slots, which have arrays by upstream rank: their number is known from here on */
     if (shape->by_nodes) xep_forwarders_lay(shape, carve, &mode->nodes);
     xep_in_place_lay_arrays(&mode->in_place, &mode->kit, &mode->layout.in_place, carve);
     const uint64_t threads = mode->kit.env->threads;

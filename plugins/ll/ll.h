@@ -5,8 +5,8 @@
  * and sums them. The receiver pulls in both operations, so that a sender never waits for anyone.
  *
  * dispatch, epoch n, turn q; i = q % ring, ring = 2 * slots. Every rank, as a source, to each rank d:
- *  1. writes its parcel once, into entry i of its own ring: topk_idx, weights if they are sent, the rows, cast,
- *     with their scales. Where d is not mapped: puts the same parcel, with only the rows d needs, into what was
+ *  1. writes its packet once, into entry i of its own ring: topk_idx, weights if they are sent, the rows, cast,
+ *     with their scales. Where d is not mapped: puts the same packet, with only the rows d needs, into what was
  *     delivered to d [i][self].
  *  2. fills d's notice [i][self] and then its word:  (n, tokens whose rows are there).     The send phase ends here.
  * and as a receiver:
@@ -14,8 +14,8 @@
  *  4. compares them, and the most rows they announce, or where those do not fit the indices of all, with the room
  *     every rank said it has: all ranks read the same, so all come to the same verdict without another word. If it is
  *     not XEP_OK, nothing is moved and this is the end.
- *  5. counts the indices that are its own experts, so knows where the rows of each (expert, source) begin, and
- *     copies each row that is there from the parcel to its places. Rows, indices, tokens are in memory nobody else
+ *  5. counts the indices that are its own experts, so knows where the rows of each (expert, source) begin, and copies
+ *     each row that is there from the packet to its places. Rows, indices and tokens are in memory that no other rank
  *     writes.
  *
  * combine, epoch n, of a handle: the handshake of the kit (handshake.h). Every rank is an owner (of the rows it
@@ -30,17 +30,17 @@
  *     earlier selections of that expert, or in its own "returned".
  *  6. reader: read. As in normal.h, it may stay with the wire until the next operation.
  *
- * Why a parcel, delivered or not, or a notice is not overwritten before it was read: notices.h says it.
+ * Why a packet, delivered or not, or a notice is not overwritten before it was read: notices.h says it.
  *
  * Why an input, a table or an offer is not overwritten before it was read: step 1, and input() waits for the same.
  * Why "returned" is not: the owner writes it again for the same handle after it has seen "read" of the last combine,
  * and for a new handle in the reader's slot after the notice of its dispatch, which the reader sends when nothing of
  * the old handle is in flight there.
  *
- * Rows over the wire, in parts, by nodes, or for an inbox that has not room for all: ll_flow.h.
+ * Rows over the wire, in parts, by nodes, or for a receive ring that has not room for all: ll_flow.h.
  *
- * Rows that are still coming when an operation begins (xep_op_t.coming): those that are there are packed and sent to
- * ranks that are not mapped, and behind the last one mapped ranks are told, which read the whole parcel. In a combine
+ * Rows that are still coming when an operation begins (xep_op_t.coming): rows that are there are packed and sent to
+ * ranks that are not mapped; mapped ranks, which read the whole packet, are told after the last one. In a combine
  * likewise, where no mapped rank pulls rows and none are coded; the sums, which take own rows too, come when all are
  * there.
  *
@@ -87,7 +87,7 @@
  * What a source says to all in one dispatch: a head of indices and weights, and an item for each token: its row and the
  * row's scales. The offsets follow from its notice.
  */
-typedef struct ll_parcel {
+typedef struct ll_packet {
     const char *head;  /* topk_idx [T][K] int32_t, and the weights */
     const char *items; /* [T] */
     uint64_t weights;  /* in the head: [T][K] float, where they are sent */
@@ -97,7 +97,7 @@ typedef struct ll_parcel {
     size_t scale_words;
     size_t stride; /* of items */
     int stays;     /* this rank reads the rows where they are (ll_in_place.h) */
-} ll_parcel_t;
+} ll_packet_t;
 
 /** Where things are in a heap, beside what all modes have. */
 typedef struct ll_layout {
@@ -107,17 +107,17 @@ typedef struct ll_layout {
     uint64_t table_bytes;
     /* XEP_REGION_METADATA */
     /* words (epoch, tokens), in XEP_REGION_CONTROL: */
-    uint64_t taken;       /* [ring][R] where inboxes may be crowded */
-    uint64_t mates_taken; /* [ring][feeders][most_mates] likewise, by nodes */
-    uint64_t most_mates;
-    uint64_t inbox_bytes; /* for the items of a source; 0: each token has its place */
-    uint64_t tables;      /* [slots][R] of table_bytes: uint32_t first row of each expert */
-    xep_area_t heads;     /* [ring] of parcels */
-    /* [ring][R] likewise, of ranks that are not mapped, else untouched; by nodes [ring][feeders] */
+    uint64_t taken;        /* [ring][R] where receive rings may be crowded */
+    uint64_t locals_taken; /* [ring][upstreams][most_locals] likewise, by nodes */
+    uint64_t most_locals;
+    uint64_t recv_ring_bytes; /* for the items of a source; 0: each token has its place */
+    uint64_t tables;          /* [slots][R] of table_bytes: uint32_t first row of each expert */
+    xep_area_t heads;         /* [ring] of packets */
+    /* [ring][R] likewise, of ranks that are not mapped, else untouched; by nodes [ring][upstreams] */
     xep_area_t delivered_heads;
     /* XEP_REGION_ROWS */
-    xep_area_t items;           /* [ring] of parcels */
-    xep_area_t delivered_items; /* [ring][R] or [ring][feeders], likewise */
+    xep_area_t items;           /* [ring] of packets */
+    xep_area_t delivered_items; /* [ring][R] or [ring][upstreams], likewise */
     xep_area_t returned;        /* [slots][tokens][K] rows: put by owners that are not mapped, or in pieces by all */
     xep_in_place_layout_t in_place;
 } ll_layout_t;
@@ -132,26 +132,26 @@ typedef struct ll_pick {
 
 /** The rows that this rank gets in a dispatch, or in a piece of it. */
 typedef struct ll_list {
-    ll_parcel_t *parcels; /* [R] */
+    ll_packet_t *packets; /* [R] */
     ll_pick_t *picks;     /* [recv_rows + K + 1] by source rank, token, selection */
     uint64_t *begin;      /* [R + 1] picks of each source */
     uint32_t *item;       /* [recv_rows + K + 1] item of each pick; NULL where that is its token */
     uint64_t *copied;     /* [R] where some rank is not mapped: the end of the picks whose rows are at their places */
 } ll_list_t;
 
-/** What goes over the wire to a rank that is not mapped, or by nodes to a node (ll_flow.h). */
+/** The rows that go over the wire to a rank that is not mapped, or by nodes to a node (ll_flow.h). */
 typedef struct ll_flow {
     uint64_t begin, rows; /* of slot->bound */
     uint64_t part;        /* rows of a part */
     uint64_t seen;        /* while they are listed: 1 + the last token */
 } ll_flow_t;
 
-/** What comes from a source that is not mapped, where inboxes may be crowded. */
-typedef struct ll_inbox {
-    int crowded;    /* it has more items for its inbox than that holds */
+/** What comes from a source that is not mapped, where receive rings may be crowded. */
+typedef struct ll_recv_ring {
+    int crowded;    /* it has more items for its receive ring than that holds */
     uint64_t taken; /* tokens whose rows were copied out of it */
     uint64_t told;  /* the same, as was said of it */
-} ll_inbox_t;
+} ll_recv_ring_t;
 
 /** What a handle needs to know for its combines, and shows in recv. */
 typedef struct ll_slot {
@@ -169,14 +169,14 @@ typedef struct ll_slot {
     uint64_t *origin; /* [recv_rows] token * K + k of each row; only in pieces, and where some rank is not mapped */
     char *coded;      /* [recv_rows] of return_stride: rows encoded, or summed, for ranks that are not mapped */
     /* where some rank is not mapped: */
-    ll_flow_t *flows;       /* [R], or by nodes [nodes] */
-    uint32_t *bound;        /* [tokens * K] tokens whose rows go there, flow by flow, ascending */
-    xep_cursor_t *sent;     /* [R] how far parts have been sent */
-    ll_inbox_t *inboxes;    /* [R] of sources */
-    uint64_t *relayed;      /* [feeders] by nodes: the word of each that all mates have */
-    const void **row;       /* [recv_rows] where received rows are, if they may be in place; NULL where none is */
-    int in_place;           /* row was shown, and this rank has not said that it reads no more */
-    uint64_t pieces, piece; /* of the dispatch; which is shown. 1 and 0 where all is in one */
+    ll_flow_t *flows;           /* [R], or by nodes [nodes] */
+    uint32_t *bound;            /* [tokens * K] tokens whose rows go there, flow by flow, ascending */
+    xep_cursor_t *sent;         /* [R] how far parts have been sent */
+    ll_recv_ring_t *recv_rings; /* [R] of sources */
+    uint64_t *relayed;          /* [upstreams] by nodes: the word of each that all local ranks have */
+    const void **row;           /* [recv_rows] where received rows are, if they may be in place; NULL where none is */
+    int in_place;               /* row was shown, and this rank has not said that it reads no more */
+    uint64_t pieces, piece;     /* of the dispatch; which is shown. 1 and 0 where all is in one */
     /* in pieces: */
     uint64_t *piece_of;  /* [T][K] in which piece of its owner each selection is; where there are several */
     uint64_t *all_count; /* [L] rows of each expert in all pieces */
@@ -226,11 +226,11 @@ static inline ll_slot_t *ll_slot(const ll_t *mode, uint32_t slot)
 /** Private state of an operation. */
 typedef struct ll_state {
     xep_kit_state_t kit;          /* first */
-    ll_parcel_t parcel;           /* dispatch: of this rank */
+    ll_packet_t packet;           /* dispatch: of this rank */
     xep_in_place_rows_t in_place; /* dispatch: where its items are, if not in the ring */
     int is_there;                 /* the user wrote the rows where these are */
     ll_notice_t notice;           /* dispatch: source of puts, unchanged until flushed */
-    uint64_t packed;              /* dispatch: tokens, from the first on, whose items are in the parcel */
+    uint64_t packed;              /* dispatch: tokens, from the first on, whose items are in the packet */
     uint64_t piece;               /* that the dispatch, or next, brings */
     xep_codec_t codec;            /* combine (ll_coded.h): of rows to ranks that are not mapped; or none */
 } ll_state_t;
@@ -264,10 +264,10 @@ void ll_tell_traffic(const xep_shape_t *shape, xep_traffic_t *dispatch, xep_traf
 
 xep_status_t ll_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *layout, xep_carve_t region[XEP_REGIONS]);
 
-/** Of the parcel a notice announces, all but where it is. */
-void ll_make_parcel(const ll_notice_t *notice, ll_parcel_t *parcel);
+/** Of the packet a notice announces, all but where it is. */
+void ll_make_packet(const ll_notice_t *notice, ll_packet_t *packet);
 
-/** The items of op's parcel of this rank: in the ring, or where peers read them in place. */
+/** The items of op's packet of this rank: in the ring, or where peers read them in place. */
 char *ll_items(const ll_t *mode, const xep_op_t *op);
 
 /** Offset of the table for rank. */
@@ -284,7 +284,7 @@ void ll_fill_notice(const ll_t *mode, const xep_op_t *op, ll_notice_t *notice);
 /** Whether ranks agree. from: [R], checked. */
 xep_status_t ll_compare_notices(const ll_t *mode, xep_op_t *op, const ll_notice_t *from);
 
-/** Views into the slot; the parcel of this rank is known. */
+/** Views into the slot; the packet of this rank is known. */
 void ll_fill_recv(ll_t *mode, const xep_op_t *op, uint64_t rows);
 
 /* ---- ll_send.c: dispatch 1 and 2 ---- */
@@ -302,7 +302,7 @@ void ll_store_notice(const void *mode, const xep_op_t *op, uint32_t rank);
 
 /* ---- ll_receive.c: dispatch 4 and 5 ---- */
 
-/** Steps: notices are checked, and parcels found; the verdict and the places; likewise, where ranks may be left out. */
+/** Steps: notices are checked, and packets found; the verdict and the places; likewise, where ranks may be left out. */
 xep_status_t ll_take_notices(void *mode, xep_op_t *op);
 xep_status_t ll_receive(void *mode, xep_op_t *op);
 xep_status_t ll_receive_masked(void *mode, xep_op_t *op);

@@ -6,42 +6,45 @@
  *
  * The head of a flow is the word of its notice: (epoch n, tokens), how many tokens' rows are there, from the first on.
  * Few rows go before the notice, whose word then has all tokens. Else the notice goes first, with none, and the rows
- * follow in parts (xep_env_t.part_bytes, or half an inbox), each with the word behind it. Receivers copy rows
+ * follow in parts (xep_env_t.part_bytes, or half a receive ring), each with the word behind it. Receivers copy rows
  * meanwhile.
  *
  * by nodes (xep_shape_t.by_nodes) what a dispatch says to another node goes once to each, to this rank's forwarder f
- * there (forwarders.h): the parcel, with the rows that any rank of that node needs, into what was delivered to f
- * [i][line], as one of its feeders, and f's notice [i][self]. f stores the notice of each of its feeders at all its
- * mates, in [i][feeder], and the word again whenever it has grown. It does so while it sends and while it waits, and
- * its waits end when all are stored. Mates read the parcel where it was delivered: in the memory of f, which they map.
- * So no rank moves rows in passing: they need room for a parcel of each feeder, and no more. A parcel is complete for
- * its reader: f has loaded the word behind it with acquire, and stores its own with release. It is not overwritten
- * before all mates have read it for the reason that holds for all parcels: the source begins turn q + ring when it has
- * the notices of turn q + slots of all ranks, which they send when they have ended turn q. And f stores the last word
- * of a turn before it ends that turn itself, with an error, too: nothing of a turn is on its way when the next one is
- * sent, and a line never goes back.
+ * there (forwarders.h): the packet, with the rows that any rank of that node needs, into what was delivered to f
+ * [i][line], as one of its upstream ranks, and f's notice [i][self]. f stores the notice of each of its upstream ranks
+ * at all its local ranks, in [i][upstream], and the word again whenever it has grown. It does so while it sends and
+ * while it waits, and its waits end when all are stored. Local ranks read the packet where it was delivered: in the
+ * memory of f, which they map. So no rank moves rows in passing: they need room for a packet of each upstream rank, and
+ * no more. A packet is complete for its reader: f has loaded the word behind it with acquire, and stores its own with
+ * release. It is not overwritten before all local ranks have read it for the reason that holds for all packets: the
+ * source begins turn q + ring when it has the notices of turn q + slots of all ranks, which they send when they have
+ * ended turn q. And f stores the last word of a turn before it ends that turn itself, with an error, too: nothing of a
+ * turn is on its way when the next one is sent, and a line never goes back.
  *
- * An inbox, which has the items of one source, may not have room for all of them (inbox_bytes). Then it is a ring: item
- * j of those that come lies at j % room, where room is how many fit, which source and readers know from the notice. The
- * reader counts them in the head of the parcel. A source with at most room items does all as above. One with more
- * crowds the inbox: it sends the parts that have room, and the others when rows were taken. The tail of the flow is
- * that word: when the receiver has copied what is there, for all tokens before t, it sets taken[i][receiver] = (n, t)
- * at the source. By nodes each mate says so to f, in mates_taken, and f, when all have, to the source. That sends a
- * part that ends before row e when taken has the token of row e - room - 1; its dispatch ends when all parts have gone.
- * After a verdict that is an error nothing more is taken, and only words are sent, for which readers wait. No rank
- * waits for ever: what readers take depends only on notices, which all send first, not on what they send or have taken
- * of others; a part without room does not hold up parts to other ranks. Words of a turn are read before the ring comes
- * round, as parcels are: a source ends the turn when all words that it needs have come. test/model/model_inbox.pml.
+ * A receive ring, which has the items of one source, may not have room for all of them (recv_ring_bytes). Then it is a
+ * ring: item j of those that come lies at j % room, where room is how many fit, which source and readers know from the
+ * notice. The reader counts them in the head of the packet. A source with at most room items does all as above. One
+ * with more crowds the receive ring: it sends the parts that have room, and the others when rows were taken. The tail
+ * of the flow is that word: when the receiver has copied what is there, for all tokens before t, it sets
+ * taken[i][receiver] = (n, t) at the source. By nodes each local rank says so to f, in locals_taken, and f, when all
+ * have, to the source. That sends a part that ends before row e when taken has the token of row e - room - 1; its
+ * dispatch ends when all parts have gone. After a verdict that is an error nothing more is taken, and only words are
+ * sent, for which readers wait. No rank waits for ever: what readers take depends only on notices, which all send
+ * first, not on what they send or have taken of others; a part without room does not hold up parts to other ranks.
+ * Words of a turn are read before the ring comes round, as packets are: a source ends the turn when all words that it
+ * needs have come. test/model/model_recv_ring.pml.
  */
 #ifndef XEP_LL_FLOW_H
 #define XEP_LL_FLOW_H
 
 #include "ll.h"
 
-/** Items of a parcel that an inbox holds, where those that come lie one behind the other; 0: they lie by token. */
-static inline uint64_t ll_inbox_room(const ll_t *mode, const ll_parcel_t *parcel)
+/**
+ * Items of a packet that a receive ring holds, where those that come lie one behind the other; 0: they lie by token.
+ */
+static inline uint64_t ll_recv_ring_room(const ll_t *mode, const ll_packet_t *packet)
 {
-    return mode->layout.inbox_bytes / parcel->stride;
+    return mode->layout.recv_ring_bytes / packet->stride;
 }
 
 /* ---- ll_flow_send.c: as a source ---- */
@@ -53,7 +56,7 @@ uint32_t ll_count_flows(const ll_t *mode);
 xep_status_t ll_begin_flows(void *mode, xep_op_t *op);
 
 /** xep_transfer_fn: head, items unless they are in parts, notice. */
-int ll_parcel_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number, xep_transfer_t *transfer);
+int ll_packet_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number, xep_transfer_t *transfer);
 
 /** Sends parts as far as there is room, and all of them: XEP_INPROGRESS until all have gone. */
 xep_status_t ll_send_parts(ll_t *mode, xep_op_t *op);
@@ -64,13 +67,13 @@ const _Atomic uint64_t *ll_room_word(const void *mode, const xep_op_t *op, uint3
 
 /* ---- ll_flow_receive.c: as a receiver, or as a forwarder ---- */
 
-/** The parcel of a source that is not mapped: the heap that has it, and the entry in both delivered areas. */
+/** The packet of a source that is not mapped: the heap that has it, and the entry in both delivered areas. */
 const char *ll_delivered(const ll_t *mode, const xep_op_t *op, uint32_t source, uint64_t *entry_p);
 
-/** The entry of this rank's parcel at a rank to which it is sent. */
+/** The entry of this rank's packet at a rank to which it is sent. */
 uint64_t ll_delivery_entry(const ll_t *mode, const xep_op_t *op, uint32_t rank);
 
-/** By nodes: passes new words of feeders on to the mates. */
+/** By nodes: passes new words of upstream ranks on to the local ranks. */
 void ll_relay(const ll_t *mode, const xep_op_t *op);
 
 /** The word that says that all rows of a source are here; its notice is taken. */
@@ -82,13 +85,15 @@ uint64_t ll_tokens_here(const ll_t *mode, const xep_op_t *op, uint32_t source);
 /** Notes how many items of a source come here. XEP_ERR_PROTOCOL: they cannot all be here already. */
 xep_status_t ll_note_items(const ll_t *mode, xep_op_t *op, uint32_t source, uint64_t items);
 
-/** Step, where inboxes may be crowded: finds in which item of its parcel each pick is. XEP_ERR_PROTOCOL: as above. */
+/**
+ * Step, where receive rings may be crowded: finds in which item of its packet each pick is. XEP_ERR_PROTOCOL: as above.
+ */
 xep_status_t ll_find_items(void *mode, xep_op_t *op);
 
 /** Offset of the word in which rank says, in all heaps, what it has taken. */
 uint64_t ll_taken_offset(const ll_t *mode, const xep_op_t *op, uint32_t rank);
 
-/** Tells the sources of crowded inboxes whose rows were copied. */
+/** Tells the sources of crowded receive rings whose rows were copied. */
 xep_status_t ll_tell_taken(ll_t *mode, const xep_op_t *op);
 
 #endif

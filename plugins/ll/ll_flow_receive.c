@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Flows as a receiver, and as the forwarder of a node: where parcels are, whose an item is, what was taken. */
+/* Flows as a receiver, and as the forwarder of a node: where packets are, whose an item is, what was taken. */
 #include "ll_flow.h"
 
-/* ---- where parcels are ---- */
+/* ---- where packets are ---- */
 
-/* The entry of a parcel delivered in a turn: flat, by source; by nodes, by feeder of the rank that has it. */
+/* The entry of a packet delivered in a turn: flat, by source; by nodes, by upstream rank of the rank that has it. */
 static uint64_t delivered_entry(const ll_t *mode, const xep_op_t *op, uint32_t line)
 {
     const xep_shape_t *shape = mode->kit.shape;
-    return xep_notices_entry(&mode->kit, op->turn) * (shape->by_nodes ? shape->feeders : shape->nranks) + line;
+    return xep_notices_entry(&mode->kit, op->turn) * (shape->by_nodes ? shape->upstreams : shape->nranks) + line;
 }
 
 uint64_t ll_delivery_entry(const ll_t *mode, const xep_op_t *op, uint32_t rank)
@@ -41,21 +41,21 @@ uint64_t ll_tokens_here(const ll_t *mode, const xep_op_t *op, uint32_t source)
 }
 
 /*
- * The word is loaded with acquire and stored with release, so that a mate that sees it sees the rows, too. Mates may
- * miss values between two looks: the last one includes the others. Notices are not checked here, but by the ranks that
- * take them.
+ * The word is loaded with acquire and stored with release, so that a local rank that sees it sees the rows, too. Local
+ * ranks may miss values between two looks: the last one includes the others. Notices are not checked here, but by the
+ * ranks that take them.
  */
 void ll_relay(const ll_t *mode, const xep_op_t *op)
 {
     const xep_forwarders_t *nodes = &mode->nodes;
     uint64_t *relayed = ll_slot(mode, op->slot)->relayed, begun;
-    for (uint32_t f = 0; f < nodes->feeders; f++) {
-        const _Atomic uint64_t *own = xep_notices_word(mode, op, nodes->feeder[f], &begun);
+    for (uint32_t f = 0; f < nodes->upstreams; f++) {
+        const _Atomic uint64_t *own = xep_notices_word(mode, op, nodes->upstream[f], &begun);
         uint64_t word = atomic_load_explicit(own, memory_order_acquire);
         if (word < begun || word == relayed[f]) continue;
-        for (uint32_t p = 0; p < nodes->mates; p++)
+        for (uint32_t p = 0; p < nodes->locals; p++)
             if (p != nodes->place)
-                xep_notices_relay(&mode->kit, op, nodes->feeder[f], nodes->mate[p], word, relayed[f] < begun);
+                xep_notices_relay(&mode->kit, op, nodes->upstream[f], nodes->local[p], word, relayed[f] < begun);
         relayed[f] = word;
     }
 }
@@ -75,8 +75,8 @@ static int comes_here(const ll_t *mode, const int32_t *idx, uint32_t topk)
 static uint64_t place_of_node(const ll_t *mode, const ll_list_t *list, uint32_t source, const ll_notice_t *notice,
                               uint64_t i, uint64_t end)
 {
-    const int32_t *idx = (const int32_t *)(const void *)list->parcels[source].head;
-    const uint64_t room = ll_inbox_room(mode, &list->parcels[source]);
+    const int32_t *idx = (const int32_t *)(const void *)list->packets[source].head;
+    const uint64_t room = ll_recv_ring_room(mode, &list->packets[source]);
     uint64_t items = 0;
     for (uint32_t t = 0; t < notice->tokens; t++, idx += notice->topk) {
         for (; i < end && list->picks[i].token == t; i++) list->item[i] = (uint32_t)(items % room);
@@ -88,7 +88,7 @@ static uint64_t place_of_node(const ll_t *mode, const ll_list_t *list, uint32_t 
 /* Items of tokens that this rank needs. */
 static uint64_t place_own(const ll_t *mode, const ll_list_t *list, uint32_t source, uint64_t begin, uint64_t end)
 {
-    const uint64_t room = ll_inbox_room(mode, &list->parcels[source]);
+    const uint64_t room = ll_recv_ring_room(mode, &list->packets[source]);
     uint64_t items = 0;
     for (uint64_t i = begin; i < end; i++) {
         items += i == begin || list->picks[i].token != list->picks[i - 1].token;
@@ -103,16 +103,16 @@ static uint64_t place_own(const ll_t *mode, const ll_list_t *list, uint32_t sour
 xep_status_t ll_note_items(const ll_t *mode, xep_op_t *op, uint32_t source, uint64_t items)
 {
     const ll_slot_t *slot = ll_slot(mode, op->slot);
-    const uint64_t room = ll_inbox_room(mode, &slot->list.parcels[source]);
+    const uint64_t room = ll_recv_ring_room(mode, &slot->list.packets[source]);
     const int crowds = mode->kit.base[source] == NULL && items > room;
-    slot->inboxes[source] = (ll_inbox_t){.crowded = crowds};
+    slot->recv_rings[source] = (ll_recv_ring_t){.crowded = crowds};
     if (!crowds || ll_tokens_here(mode, op, source) < slot->from[source].tokens) return XEP_OK;
     return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
                                "rank %u sends %llu rows at once (there is room for %llu)", source,
                                (unsigned long long)items, (unsigned long long)room);
 }
 
-/* A mapped source has an item for each token, in its own memory: it never crowds an inbox, and items stays 0. */
+/* A mapped source has an item for each token, in its own memory: it never crowds a receive ring, and items stays 0. */
 static xep_status_t place_source(const ll_t *mode, xep_op_t *op, uint32_t source)
 {
     const ll_slot_t *slot = ll_slot(mode, op->slot);
@@ -141,18 +141,20 @@ uint64_t ll_taken_offset(const ll_t *mode, const xep_op_t *op, uint32_t rank)
     return mode->layout.taken + xep_notices_entry_of(&mode->kit, op->turn, rank) * sizeof(uint64_t);
 }
 
-static uint64_t mate_offset(const ll_t *mode, const xep_op_t *op, uint32_t feed, uint32_t place)
+static uint64_t local_offset(const ll_t *mode, const xep_op_t *op, uint32_t feed, uint32_t place)
 {
-    uint64_t line = xep_notices_entry(&mode->kit, op->turn) * mode->kit.shape->feeders + feed;
-    return mode->layout.mates_taken + (line * mode->layout.most_mates + place) * sizeof(uint64_t);
+    uint64_t line = xep_notices_entry(&mode->kit, op->turn) * mode->kit.shape->upstreams + feed;
+    return mode->layout.locals_taken + (line * mode->layout.most_locals + place) * sizeof(uint64_t);
 }
 
-/* By nodes: how many of a feeder's tokens all mates have taken. */
+/* By nodes: how many of an upstream rank's tokens all local ranks have taken. */
 static uint64_t taken_by_all(const ll_t *mode, const xep_op_t *op, uint32_t source, uint64_t tokens)
 {
-    /* acquire: the source may write over what mates have read. A word of an older operation counts as no tokens. */
-    for (uint32_t p = 0; p < mode->nodes.mates; p++) {
-        const _Atomic uint64_t *word = xep_kit_own(&mode->kit, mate_offset(mode, op, mode->nodes.fed[source], p));
+    /*
+     * acquire: the source may write over what local ranks have read. A word of an older operation counts as no tokens.
+     */
+    for (uint32_t p = 0; p < mode->nodes.locals; p++) {
+        const _Atomic uint64_t *word = xep_kit_own(&mode->kit, local_offset(mode, op, mode->nodes.fed[source], p));
         uint64_t theirs = xep_rows_of(atomic_load_explicit(word, memory_order_acquire), op->epoch);
         if (p != mode->nodes.place && theirs < tokens) tokens = theirs;
     }
@@ -160,21 +162,21 @@ static uint64_t taken_by_all(const ll_t *mode, const xep_op_t *op, uint32_t sour
 }
 
 /* Tells the source itself, or by nodes the forwarder, which is mapped. No part waits for the last tokens. */
-static xep_status_t tell(const ll_t *mode, const xep_op_t *op, uint32_t source, ll_inbox_t *inbox)
+static xep_status_t tell(const ll_t *mode, const xep_op_t *op, uint32_t source, ll_recv_ring_t *recv_ring)
 {
     const uint32_t self = mode->kit.shape->rank,
                    through = mode->kit.shape->by_nodes ? mode->nodes.through[source] : self;
-    uint64_t tokens = inbox->taken;
+    uint64_t tokens = recv_ring->taken;
     xep_status_t status = XEP_OK;
     if (through == self && mode->kit.shape->by_nodes) tokens = taken_by_all(mode, op, source, tokens);
-    if (tokens == inbox->told || tokens >= ll_slot(mode, op->slot)->from[source].tokens) return XEP_OK;
+    if (tokens == recv_ring->told || tokens >= ll_slot(mode, op->slot)->from[source].tokens) return XEP_OK;
     uint64_t word = xep_rows_word(op->epoch, tokens);
     if (through != self)
-        xep_kit_signal(&mode->kit, through, mate_offset(mode, op, mode->nodes.fed[source], mode->nodes.place), word);
+        xep_kit_signal(&mode->kit, through, local_offset(mode, op, mode->nodes.fed[source], mode->nodes.place), word);
     else
         status = mode->kit.env->wire->ops->put_signal(mode->kit.env->wire, source, 0, NULL, 0,
                                                       ll_taken_offset(mode, op, self), word);
-    if (status == XEP_OK) inbox->told = tokens;
+    if (status == XEP_OK) recv_ring->told = tokens;
     return status;
 }
 
@@ -182,8 +184,8 @@ static xep_status_t tell(const ll_t *mode, const xep_op_t *op, uint32_t source, 
 xep_status_t ll_tell_taken(ll_t *mode, const xep_op_t *op)
 {
     for (uint32_t s = 0; s < mode->kit.shape->nranks; s++) {
-        ll_inbox_t *inbox = &ll_slot(mode, op->slot)->inboxes[s];
-        xep_status_t status = inbox->crowded ? tell(mode, op, s, inbox) : XEP_OK;
+        ll_recv_ring_t *recv_ring = &ll_slot(mode, op->slot)->recv_rings[s];
+        xep_status_t status = recv_ring->crowded ? tell(mode, op, s, recv_ring) : XEP_OK;
         if (status < 0) return status;
     }
     return XEP_OK;

@@ -51,13 +51,13 @@ static uint64_t least(uint64_t a, uint64_t b)
 }
 
 /*
- * By nodes rows come in parts if there are more bytes than a part has; few rows come with their notice. If an inbox is
- * smaller than that, parts are halves of it, so that one travels while the other is taken.
+ * By nodes rows come in parts if there are more bytes than a part has; few rows come with their notice. If a receive
+ * ring is smaller than that, parts are halves of it, so that one travels while the other is taken.
  */
-static uint64_t choose_part(const ll_t *mode, const ll_parcel_t *parcel, uint64_t rows)
+static uint64_t choose_part(const ll_t *mode, const ll_packet_t *packet, uint64_t rows)
 {
-    uint64_t parts = mode->kit.shape->by_nodes ? rows * parcel->stride / mode->kit.env->part_bytes + 1 : 1,
-             part = (rows + parts - 1) / parts, room = ll_inbox_room(mode, parcel);
+    uint64_t parts = mode->kit.shape->by_nodes ? rows * packet->stride / mode->kit.env->part_bytes + 1 : 1,
+             part = (rows + parts - 1) / parts, room = ll_recv_ring_room(mode, packet);
     return room != 0 && rows > room ? least(part, (room + 1) / 2) : part;
 }
 
@@ -70,7 +70,7 @@ xep_status_t ll_begin_flows(void *opaque, xep_op_t *op)
     list_tokens(mode, op, NULL);
     for (uint32_t f = 0; f < ll_count_flows(mode); f++) {
         ll_flow_t *flow = &slot->flows[f];
-        flow->part = choose_part(mode, &ll_state(op)->parcel, flow->rows);
+        flow->part = choose_part(mode, &ll_state(op)->packet, flow->rows);
         flow->begin = begin;
         begin += flow->rows;
     }
@@ -106,7 +106,7 @@ static uint64_t tokens_of_rows(const ll_slot_t *slot, const ll_flow_t *flow, uin
 /* Tokens that must have been taken before a part that ends with this row has room; 0: it always has. */
 static uint64_t tokens_before(const ll_t *mode, const xep_op_t *op, const ll_flow_t *flow, uint64_t end)
 {
-    uint64_t room = ll_inbox_room(mode, &ll_state(op)->parcel);
+    uint64_t room = ll_recv_ring_room(mode, &ll_state(op)->packet);
     return room == 0 || end <= room ? 0 : tokens_of_rows(ll_slot(mode, op->slot), flow, end - room);
 }
 
@@ -121,7 +121,7 @@ static int has_room(const ll_t *mode, const xep_op_t *op, uint32_t rank, uint64_
 /* ---- what is sent ---- */
 
 /*
- * Rows whose items are in the parcel: while rows are still coming (xep_op_t.coming), those of tokens before the first
+ * Rows whose items are in the packet: while rows are still coming (xep_op_t.coming), those of tokens before the first
  * missing one.
  */
 static uint64_t packed_rows(const ll_slot_t *slot, const xep_op_t *op, const ll_flow_t *flow)
@@ -138,8 +138,8 @@ static uint64_t packed_rows(const ll_slot_t *slot, const xep_op_t *op, const ll_
 }
 
 /*
- * Cuts a put from the items of a part: consecutive tokens are one put. In an inbox that may be crowded they lie one
- * behind the other, around the ring.
+ * Cuts a put from the items of a part: consecutive tokens are one put. In a receive ring that may be crowded they lie
+ * one behind the other, around the ring.
  */
 static int cut_items(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, uint64_t *row_p,
                      xep_put_t *put)
@@ -147,14 +147,14 @@ static int cut_items(const void *opaque, const xep_op_t *op, uint32_t rank, uint
     const ll_t *mode = opaque;
     const ll_slot_t *slot = ll_slot(mode, op->slot);
     const ll_flow_t *flow = flow_to(mode, op, rank);
-    const size_t stride = ll_state(op)->parcel.stride;
-    const uint64_t room = ll_inbox_room(mode, &ll_state(op)->parcel);
+    const size_t stride = ll_state(op)->packet.stride;
+    const uint64_t room = ll_recv_ring_room(mode, &ll_state(op)->packet);
     uint64_t row = number / 2 * flow->part + *row_p, end = least(part_end(flow, number), packed_rows(slot, op, flow)),
              most = XEP_PUT_BYTES / stride + 1, run = 1;
     if (row >= end) return 0;
     const uint32_t *bound = slot->bound + flow->begin + row;
     uint64_t item = room == 0 ? bound[0] : row % room;
-    /* a put must not cross the end of the inbox, where the ring begins again */
+    /* a put must not cross the end of the receive ring, where the ring begins again */
     if (room != 0) most = least(most, room - item);
     while (run < most && row + run < end && bound[run] == bound[0] + run) run++;
     *put = (xep_put_t){.src = ll_items(mode, op) + bound[0] * stride,
@@ -179,7 +179,7 @@ static void make_items(const ll_t *mode, const xep_op_t *op, uint32_t rank, uint
  * The head, the items that rank needs, the notice; or, where there are parts, the items later. The head whole, since
  * the receiver looks for its experts in it itself.
  */
-int ll_parcel_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, xep_transfer_t *transfer)
+int ll_packet_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number, xep_transfer_t *transfer)
 {
     const ll_t *mode = opaque;
     const ll_state_t *state = ll_state(op);
@@ -191,7 +191,7 @@ int ll_parcel_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, ui
             (xep_transfer_t){.src = xep_kit_own_area(&mode->kit, mode->layout.heads,
                                                      xep_notices_entry(&mode->kit, op->turn)),
                              .rows = 1,
-                             .bytes = state->parcel.head_bytes,
+                             .bytes = state->packet.head_bytes,
                              .offset = xep_area_at(mode->layout.delivered_heads, ll_delivery_entry(mode, op, rank))};
         return 1;
     case 1:

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Where things are in a heap, and in a parcel. */
+/* Where things are in a heap, and in a packet. */
 #include "ll.h"
 
 #include <math.h>
@@ -31,21 +31,21 @@ static uint64_t measure_items(const xep_shape_t *shape, ll_layout_t *layout)
 }
 
 /*
- * Parcels of this rank, and those that others put here: heads are metadata, items rows. Room for the largest parcel
+ * Packets of this rank, and those that others put here: heads are metadata, items rows. Room for the largest packet
  * that this shape allows: whether there are weights, and which cast, each dispatch decides. Of the items of others only
  * as many as the shape has room for.
  */
-static void lay_parcels(const xep_shape_t *shape, ll_layout_t *at, xep_carve_t *metadata, xep_carve_t *rows)
+static void lay_packets(const xep_shape_t *shape, ll_layout_t *at, xep_carve_t *metadata, xep_carve_t *rows)
 {
-    xep_carve_t head = {0}, items = {0}, inbox = {0};
+    xep_carve_t head = {0}, items = {0}, recv_ring = {0};
     uint64_t selections = shape->tokens * shape->topk; /* of less than 2^31 each */
     uint64_t ring = xep_notices_ring(shape), senders = shape->nodes > 1 ? shape->nranks : 0;
     uint64_t room = shape->feed_rows != 0 && shape->feed_rows < shape->tokens ? shape->feed_rows : shape->tokens;
-    if (shape->by_nodes) senders = shape->feeders;
+    if (shape->by_nodes) senders = shape->upstreams;
     xep_carve_offset(&head, selections, sizeof(int32_t));
     xep_carve_offset(&head, selections, sizeof(float));
     xep_carve_offset(&items, shape->tokens, measure_items(shape, at));
-    xep_carve_offset(&inbox, room, measure_items(shape, at));
+    xep_carve_offset(&recv_ring, room, measure_items(shape, at));
     metadata->overflow |= head.overflow;
     rows->overflow |= items.overflow;
     metadata->stride = head.end;
@@ -53,20 +53,21 @@ static void lay_parcels(const xep_shape_t *shape, ll_layout_t *at, xep_carve_t *
     at->heads = xep_carve_area(metadata, ring, head.end);
     at->delivered_heads = xep_carve_area(metadata, ring * senders, head.end);
     at->items = xep_carve_area(rows, ring, items.end);
-    rows->stride = inbox.end;
-    at->delivered_items = xep_carve_area(rows, ring * senders, inbox.end);
-    at->inbox_bytes = senders != 0 && room < shape->tokens ? inbox.end : 0;
+    rows->stride = recv_ring.end;
+    at->delivered_items = xep_carve_area(rows, ring * senders, recv_ring.end);
+    at->recv_ring_bytes = senders != 0 && room < shape->tokens ? recv_ring.end : 0;
     xep_carve_page(rows);
 }
 
 /* The words that say how far rows were taken. */
 static void lay_words(const xep_shape_t *shape, ll_layout_t *at, xep_carve_t *control)
 {
-    uint64_t lines = xep_notices_ring(shape) * shape->nranks, crowd = at->inbox_bytes != 0;
-    for (uint32_t n = 0; n < shape->nodes; n++) at->most_mates = larger(at->most_mates, shape->node_ranks[n]);
+    uint64_t lines = xep_notices_ring(shape) * shape->nranks, crowd = at->recv_ring_bytes != 0;
+    for (uint32_t n = 0; n < shape->nodes; n++) at->most_locals = larger(at->most_locals, shape->node_ranks[n]);
     at->taken = xep_carve_offset(control, crowd ? lines : 0, sizeof(uint64_t));
-    at->mates_taken = xep_carve_offset(control, crowd ? xep_notices_ring(shape) * shape->feeders * at->most_mates : 0,
-                                       sizeof(uint64_t));
+    at->locals_taken =
+        xep_carve_offset(control, crowd ? xep_notices_ring(shape) * shape->upstreams * at->most_locals : 0,
+                         sizeof(uint64_t));
 }
 
 /*
@@ -132,8 +133,8 @@ xep_status_t ll_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *common, xe
 
     common->notices = xep_notices_lay(shape, &region[XEP_REGION_CONTROL]);
     at->tables = xep_carve_offset(metadata, shape->slots * (uint64_t)shape->nranks, at->table_bytes);
-    lay_parcels(shape, at, metadata, &region[XEP_REGION_ROWS]);
-    /* behind the parcels, whose inbox_bytes it looks at; the slots, too, need what was measured there */
+    lay_packets(shape, at, metadata, &region[XEP_REGION_ROWS]);
+    /* behind the packets, whose recv_ring_bytes it looks at; the slots, too, need what was measured there */
     lay_words(shape, at, &region[XEP_REGION_CONTROL]);
     xep_carve_slots(shape, common, region, lay_slot);
     xep_in_place_lay(shape, &at->in_place, measure_items(shape, at), region);
@@ -141,22 +142,22 @@ xep_status_t ll_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *common, xe
 }
 
 /* Source and receiver compute the same offsets from the same notice: nothing else is said of them. */
-void ll_make_parcel(const ll_notice_t *notice, ll_parcel_t *parcel)
+void ll_make_packet(const ll_notice_t *notice, ll_packet_t *packet)
 {
     uint64_t selections = (uint64_t)notice->tokens * notice->topk;
     xep_cast_format_t format;
     xep_carve_t carve = {0};
     xep_carve_offset(&carve, selections, sizeof(int32_t));
-    parcel->weights = xep_carve_offset(&carve, notice->sends_weights ? selections : 0, sizeof(float));
-    parcel->head_bytes = carve.end;
-    parcel->row_bytes = notice->hidden * xep_elem_bytes((xep_dtype_t)notice->dtype);
-    parcel->scale_words = notice->nscales;
+    packet->weights = xep_carve_offset(&carve, notice->sends_weights ? selections : 0, sizeof(float));
+    packet->head_bytes = carve.end;
+    packet->row_bytes = notice->hidden * xep_elem_bytes((xep_dtype_t)notice->dtype);
+    packet->scale_words = notice->nscales;
     if (xep_cast_format(notice->quant, notice->hidden, &format)) {
-        parcel->row_bytes = format.row_bytes;
-        parcel->scale_words = format.scale_words;
+        packet->row_bytes = format.row_bytes;
+        packet->scale_words = format.scale_words;
     }
-    parcel->scales = (parcel->row_bytes + 3) / 4 * 4;
-    parcel->stride = item_stride(parcel->row_bytes, parcel->scale_words);
+    packet->scales = (packet->row_bytes + 3) / 4 * 4;
+    packet->stride = item_stride(packet->row_bytes, packet->scale_words);
 }
 
 uint64_t ll_table_offset(const ll_t *mode, uint32_t slot, uint32_t rank)

@@ -29,10 +29,10 @@ static uint64_t offset_of(const ll_t *mode, uint32_t number)
     return at->first + number / mode->kit.shape->tokens * at->bytes + number % mode->kit.shape->tokens * at->stride;
 }
 
-/* Those that the user may have written are as far apart as it was told; others lie close together. */
-static void space_items(const ll_t *mode, const ll_notice_t *notice, ll_parcel_t *parcel)
+/* Rows that the user may have written have the stride that it was told; others are dense. */
+static void space_items(const ll_t *mode, const ll_notice_t *notice, ll_packet_t *packet)
 {
-    if (notice->quant == XEP_QUANT_NONE) parcel->stride = mode->layout.in_place.stride;
+    if (notice->quant == XEP_QUANT_NONE) packet->stride = mode->layout.in_place.stride;
 }
 
 xep_status_t ll_in_place_take(void *opaque, xep_op_t *op)
@@ -43,7 +43,7 @@ xep_status_t ll_in_place_take(void *opaque, xep_op_t *op)
     xep_in_place_take(&mode->in_place, op, &state->in_place);
     state->is_there = state->in_place.fill == NULL;
     state->notice.rows_at = 1 + number_of(mode, state->in_place.offset);
-    space_items(mode, &state->notice, &state->parcel);
+    space_items(mode, &state->notice, &state->packet);
     return XEP_OK;
 }
 
@@ -51,7 +51,7 @@ xep_status_t ll_in_place_note(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;
     const ll_state_t *state = ll_state(op);
-    xep_in_place_note(&mode->in_place, op, &state->in_place, state->parcel.row_bytes, state->parcel.stride, mode->goes);
+    xep_in_place_note(&mode->in_place, op, &state->in_place, state->packet.row_bytes, state->packet.stride, mode->goes);
     return XEP_OK;
 }
 
@@ -65,24 +65,24 @@ static int is_sane(const ll_t *mode, const ll_notice_t *notice)
 }
 
 /* Not for ranks that are not mapped: they have put their items here as ever, but as far apart as they are there. */
-static void find_source(const ll_t *mode, const ll_notice_t *notice, uint32_t source, ll_parcel_t *parcel)
+static void find_source(const ll_t *mode, const ll_notice_t *notice, uint32_t source, ll_packet_t *packet)
 {
     const char *heap = mode->kit.base[source];
-    space_items(mode, notice, parcel);
-    parcel->stays = heap != NULL;
-    if (parcel->stays) parcel->items = heap + offset_of(mode, notice->rows_at - 1);
+    space_items(mode, notice, packet);
+    packet->stays = heap != NULL;
+    if (packet->stays) packet->items = heap + offset_of(mode, notice->rows_at - 1);
 }
 
-/* Completes the parcels. */
+/* Completes the packets. */
 xep_status_t ll_in_place_find(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;
     const ll_slot_t *slot = ll_slot(mode, op->slot);
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) {
-        slot->list.parcels[r].stays = 0;
+        slot->list.packets[r].stays = 0;
         if (slot->from[r].rows_at == 0) continue;
         if (!is_sane(mode, &slot->from[r])) return ll_refuse_notice(mode, op, r);
-        find_source(mode, &slot->from[r], r, &slot->list.parcels[r]);
+        find_source(mode, &slot->from[r], r, &slot->list.packets[r]);
     }
     return XEP_OK;
 }
@@ -93,21 +93,21 @@ static void point_rows(const ll_t *mode, const xep_op_t *op)
     ll_slot_t *slot = ll_slot(mode, op->slot);
     const char *x = xep_kit_own_area(&mode->kit, mode->layout.common.x, op->slot);
     const ll_list_t *list = &slot->list;
-    const size_t stride = xep_row_stride(ll_state(op)->parcel.row_bytes);
+    const size_t stride = xep_row_stride(ll_state(op)->packet.row_bytes);
     slot->in_place = 1;
     op->recv->x = NULL;
     op->recv->x_stride = 0;
     op->recv->row = slot->row;
     for (uint32_t s = 0; s < mode->kit.shape->nranks; s++) {
-        const ll_parcel_t *parcel = &list->parcels[s];
+        const ll_packet_t *packet = &list->packets[s];
         const ll_pick_t *pick = list->picks + list->begin[s], *end = list->picks + list->begin[s + 1];
         for (; pick < end; pick++)
             slot->row[pick->row] =
-                parcel->stays ? parcel->items + pick->token * parcel->stride : x + pick->row * stride;
+                packet->stays ? packet->items + pick->token * packet->stride : x + pick->row * stride;
     }
 }
 
-/* Where nothing was moved the user has its rows again: behind the flush, as the wire may read them until then. */
+/* If nothing was moved the user gets its rows back, after the flush, as the wire may read them until then. */
 xep_status_t ll_in_place_end(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;
@@ -123,7 +123,7 @@ static xep_status_t find_memory(void *mode, void **base_p, size_t *stride_p)
     return xep_in_place_memory(&((ll_t *)mode)->in_place, base_p, stride_p);
 }
 
-/* Rows that nobody sent have NULL. To clear those that somebody did costs less than all that there is room for. */
+/* Rows that no rank sent are NULL. Clears only the entries of received rows, not all that there is room for. */
 static void forget_rows(const ll_t *mode, ll_slot_t *slot)
 {
     for (uint32_t e = 0; e < mode->kit.shape->local_experts; e++)

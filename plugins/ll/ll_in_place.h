@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /**
- * Rows that are read in place (kit_in_place.h): with XEP_DISPATCH_IN_PLACE a source has the items of its parcel in an
+ * Rows that are read in place (kit_in_place.h): with XEP_DISPATCH_IN_PLACE a source has the items of its packet in an
  * area of its own, in place of the ring, and its notice says where. They are the user's rows where it wrote them there,
  * with their scales in the gap behind each, and send memory's stride between them; or what this rank has copied or
  * cast, once. In step 5 mapped receivers copy scales and weights alone, and point to the rows.
@@ -17,7 +17,7 @@ extern const xep_place_ops_t ll_in_place;
 xep_status_t ll_in_place_choose(ll_t *mode, xep_op_t *op);
 
 /**
- * Steps: the dispatch begins, and its notice and its parcel say where rows are; all items are there; finds the rows of
+ * Steps: the dispatch begins, and its notice and its packet say where rows are; all items are there; finds the rows of
  * others, behind their notices; at the end shows where rows are.
  */
 xep_status_t ll_in_place_take(void *mode, xep_op_t *op);

@@ -47,7 +47,7 @@ static void fill_pair(const fill_t *fill, uint32_t pair, char *input)
     }
 }
 
-/* A thread's share of the (expert, source) pairs, without those nobody pulls. */
+/* Copies a thread's share of the (expert, source) pairs, without those that no rank pulls. */
 static void fill_share(void *arg, uint32_t thread, uint32_t nthreads)
 {
     const fill_t *fill = arg;
@@ -106,7 +106,7 @@ xep_status_t ll_copy_outputs(void *opaque, xep_op_t *op)
     return XEP_OK;
 }
 
-/* Of several pieces readers have all rows in their own "returned": they pull none, and need no table. */
+/* With several pieces readers have all rows in their own "returned": they pull none, and need no table. */
 xep_status_t ll_copy_or_return(void *mode, xep_op_t *op)
 {
     const int several = ll_slot(mode, op->slot)->pieces > 1;

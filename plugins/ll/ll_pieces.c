@@ -85,11 +85,11 @@ static int list_source(ll_t *mode, const xep_op_t *op, uint32_t source, uint64_t
 {
     const ll_list_t *list = &ll_slot(mode, op->slot)->list;
     const ll_notice_t *notices = ll_slot(mode, op->slot)->from, *notice = &notices[source];
-    const int32_t *idx = (const int32_t *)(const void *)list->parcels[source].head;
+    const int32_t *idx = (const int32_t *)(const void *)list->packets[source].head;
     const uint32_t self = mode->kit.shape->rank, first = mode->kit.first_expert[self],
                    count = mode->kit.shape->local_experts;
     const uint64_t piece = ll_state(op)->piece, rows = piece_rows(mode, notices[self].alignment),
-                   room = ll_inbox_room(mode, &list->parcels[source]);
+                   room = ll_recv_ring_room(mode, &list->packets[source]);
     uint64_t n = *n_p, items = 0;
     for (uint32_t t = 0; t < notice->tokens; t++, idx += notice->topk) {
         int comes = 0;
@@ -277,8 +277,8 @@ static void store_share(void *arg, uint32_t thread, uint32_t nthreads)
 }
 
 /*
- * For mapped readers, this rank among them, which keep them until they are summed: when all pieces have come, so nobody
- * needs them in a cache now.
+ * Stores outputs for mapped readers, this rank among them. They are summed when all pieces have come, so they are not
+ * needed in a cache now.
  */
 static void store_outputs(ll_t *mode, const xep_op_t *op)
 {

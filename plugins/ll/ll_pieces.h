@@ -12,7 +12,7 @@
  *
  *  0. The outputs of the piece that is shown go into "returned" of the slot of their reader, at [token][k]: stored,
  *     where the reader is mapped. Then it waits until no put reads them any more: they may be what the slot shows.
- *  1. The parcel has the items of those tokens that have a selection in the piece, for some rank; to a rank that is not
+ *  1. The packet has the items of those tokens that have a selection in the piece, for some rank; to a rank that is not
  *     mapped go those that it has in the piece.
  *  2. The notice says which piece, and the slot of the writer's handle: ranks that bring different ones all see it.
  *     And what the outputs are, in place of counts, which all know.
@@ -21,7 +21,7 @@
  * The combine after piece P - 1 does 0 with its outputs before its offer; then all that a reader sums lies in its own
  * "returned", and is what it would have been in one piece.
  *
- * Why a parcel or a notice is not overwritten before it was read: as for those of dispatches; a next piece has a turn.
+ * Why a packet or a notice is not overwritten before it was read: as for those of dispatches; a next piece has a turn.
  * Why "returned" is not: as in ll.h, for owners that are not mapped. Nobody waits for ever: 0 waits for no other rank.
  */
 #ifndef XEP_LL_PIECES_H

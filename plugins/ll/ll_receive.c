@@ -10,7 +10,7 @@ enum { LINE = 64, FETCHED_BYTES = 4096 /* of a source's indices: for more of the
 /* ---- what was said ---- */
 
 /*
- * Everything that is computed from a notice stays in bounds: counts, the lengths of its parcel, the slot that words go
+ * Everything that is computed from a notice stays in bounds: counts, the lengths of its packet, the slot that words go
  * to. Whether ranks agree is asked later.
  */
 static int is_notice_sane(const ll_t *mode, const xep_op_t *op, const ll_notice_t *n)
@@ -32,25 +32,25 @@ static void fetch(const char *from, uint64_t bytes)
 }
 
 /* Lines that a source has just written are in its cache: asked for together they come in the time of one. */
-static void fetch_parcel(const ll_parcel_t *parcel)
+static void fetch_packet(const ll_packet_t *packet)
 {
-    fetch(parcel->head, parcel->weights < FETCHED_BYTES ? parcel->weights : FETCHED_BYTES);
+    fetch(packet->head, packet->weights < FETCHED_BYTES ? packet->weights : FETCHED_BYTES);
 }
 
-/* Mapped: in the source's heap, where all receivers read the same parcel. Else in what was delivered. */
-static void find_parcel(const ll_t *mode, const xep_op_t *op, uint32_t source)
+/* Mapped: in the source's heap, where all receivers read the same packet. Else in what was delivered. */
+static void find_packet(const ll_t *mode, const xep_op_t *op, uint32_t source)
 {
     const ll_slot_t *slot = ll_slot(mode, op->slot);
-    ll_parcel_t *parcel = &slot->list.parcels[source];
+    ll_packet_t *packet = &slot->list.packets[source];
     const ll_layout_t *at = &mode->layout;
     const char *heap = mode->kit.base[source];
     int mapped = heap != NULL;
     uint64_t entry = xep_notices_entry(&mode->kit, op->turn);
     if (!mapped) heap = ll_delivered(mode, op, source, &entry);
-    ll_make_parcel(&slot->from[source], parcel);
-    parcel->head = heap + xep_area_at(mapped ? at->heads : at->delivered_heads, entry);
-    parcel->items = heap + xep_area_at(mapped ? at->items : at->delivered_items, entry);
-    fetch_parcel(parcel);
+    ll_make_packet(&slot->from[source], packet);
+    packet->head = heap + xep_area_at(mapped ? at->heads : at->delivered_heads, entry);
+    packet->items = heap + xep_area_at(mapped ? at->items : at->delivered_items, entry);
+    fetch_packet(packet);
 }
 
 xep_status_t ll_refuse_notice(const ll_t *mode, xep_op_t *op, uint32_t rank)
@@ -59,7 +59,7 @@ xep_status_t ll_refuse_notice(const ll_t *mode, xep_op_t *op, uint32_t rank)
                                "invalid notice from rank %u: it does not fit this buffer or this operation", rank);
 }
 
-/* Copies the notices, so that what was checked is what is used, and finds the parcels. */
+/* Copies the notices, so that what was checked is what is used, and finds the packets. */
 xep_status_t ll_take_notices(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;
@@ -68,7 +68,7 @@ xep_status_t ll_take_notices(void *opaque, xep_op_t *op)
         const uint32_t r = op->with.rank[i];
         xep_notices_take(&mode->kit, op, r, &ll_state(op)->notice, &slot->from[r]);
         if (!is_notice_sane(mode, op, &slot->from[r])) return ll_refuse_notice(mode, op, r);
-        find_parcel(mode, op, r);
+        find_packet(mode, op, r);
     }
     return XEP_OK;
 }
@@ -90,11 +90,11 @@ static uint64_t rows_at_most(const ll_t *mode, const ll_notice_t *from, uint32_t
     return from[rank].padded ? rows : rows + experts * (from[rank].alignment - 1);
 }
 
-/* Indices lie in memory that other ranks write: one that is no expert is counted where nobody looks. */
+/* Other ranks write the memory of the indices: an invalid index is counted in an unused place. */
 void ll_count_source(const ll_t *mode, const xep_op_t *op, uint32_t source)
 {
     const ll_slot_t *slot = ll_slot(mode, op->slot);
-    const int32_t *idx = (const int32_t *)(const void *)slot->list.parcels[source].head;
+    const int32_t *idx = (const int32_t *)(const void *)slot->list.packets[source].head;
     const uint64_t selections = (uint64_t)slot->from[source].tokens * slot->from[source].topk;
     const uint32_t experts = mode->kit.shape->experts;
     for (uint64_t i = 0; i < selections; i++) mode->counts[(uint32_t)idx[i] < experts ? (uint32_t)idx[i] : experts]++;
@@ -284,22 +284,22 @@ static void imagine_notices(const ll_t *mode, const xep_op_t *op)
         if (op->out[r] == 0) continue;
         slot->from[r] = ll_state(op)->notice;
         slot->from[r].tokens = slot->from[r].most = 0;
-        slot->list.parcels[r] = ll_state(op)->parcel;
-        slot->list.parcels[r].head = slot->list.parcels[r].items = mode->kit.own; /* nothing of it is read */
+        slot->list.packets[r] = ll_state(op)->packet;
+        slot->list.packets[r].head = slot->list.packets[r].items = mode->kit.own; /* nothing of it is read */
     }
 }
 
-/* Where a rank is left out whose word others had, what they have concluded holds here, too. */
+/* If a rank is left out whose word others had, their verdict holds here, too. */
 xep_status_t ll_receive_masked(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;
     imagine_notices(mode, op);
-    return list_and_place(mode, op, op->is_ruled ? xep_agree_ruling(mode->kit.env, op) : conclude(mode, op));
+    return list_and_place(mode, op, op->is_ruled ? xep_agree_decision(mode->kit.env, op) : conclude(mode, op));
 }
 
 /*
- * When the operation ends, so that one that fails has counted nothing. Of all pieces with the first one: the array of
- * the caller may be gone when others end.
+ * Counts when the operation ends, so that a failed one counts nothing. The first piece counts for all: the caller's
+ * array may be gone when later ones end.
  */
 xep_status_t ll_count_stats(void *mode, xep_op_t *op)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Dispatch, as a source: the parcel and the notice (steps 1 and 2 of the protocol in ll.h). */
+/* Dispatch, as a source: the packet and the notice (steps 1 and 2 of the protocol in ll.h). */
 #include <string.h>
 
 #include "ll_flow.h"
@@ -83,14 +83,14 @@ static xep_status_t take_routing(ll_t *mode, xep_op_t *op, ll_slot_t *slot)
     return XEP_OK;
 }
 
-/* ---- the parcel ---- */
+/* ---- the packet ---- */
 
-/** Rows on their way into the parcel. */
+/** Rows on their way into the packet. */
 typedef struct pack {
     const ll_t *mode;
     const xep_op_t *op;
     const ll_slot_t *slot;
-    const ll_parcel_t *at;
+    const ll_packet_t *at;
     char *items;
     uint64_t begin, end; /* tokens */
     int is_there;        /* the user wrote the rows where their items are */
@@ -146,7 +146,7 @@ static void fill_head(const ll_t *mode, const xep_op_t *op, const ll_slot_t *slo
     char *head = xep_kit_own_area(&mode->kit, mode->layout.heads, xep_notices_entry(&mode->kit, op->turn));
     memcpy(head, slot->experts, selections * sizeof *slot->experts);
     if (slot->weights_sent)
-        memcpy(head + ll_state(op)->parcel.weights, slot->weights, selections * sizeof *slot->weights);
+        memcpy(head + ll_state(op)->packet.weights, slot->weights, selections * sizeof *slot->weights);
 }
 
 /* Step 1, by the team: rows that are there and were not when it came here before. */
@@ -158,7 +158,7 @@ void ll_fill_items(ll_t *mode, xep_op_t *op)
     pack_t pack = {.mode = mode,
                    .op = op,
                    .slot = slot,
-                   .at = &state->parcel,
+                   .at = &state->packet,
                    .items = ll_items(mode, op),
                    .begin = state->packed,
                    .end = here,
@@ -171,7 +171,7 @@ void ll_fill_items(ll_t *mode, xep_op_t *op)
     state->packed = here;
 }
 
-/* Step 2, behind the parcel: a mapped rank reads that where it is. */
+/* Step 2, behind the packet: a mapped rank reads that where it is. */
 void ll_store_notice(const void *mode, const xep_op_t *op, uint32_t rank)
 {
     xep_notices_store(mode, op, rank, &ll_state(op)->notice);
@@ -180,13 +180,13 @@ void ll_store_notice(const void *mode, const xep_op_t *op, uint32_t rank)
 /* ---- begin ---- */
 
 /*
- * The parcel follows from the notice, and ll_in_place_take() completes both, where rows are read in place. Rows are not
+ * The packet follows from the notice, and ll_in_place_take() completes both, where rows are read in place. Rows are not
  * packed here, but by the team in the first step.
  */
 static xep_status_t begin_sending(ll_t *mode, xep_op_t *op)
 {
     ll_state_t *state = ll_state(op);
-    ll_make_parcel(&state->notice, &state->parcel);
+    ll_make_packet(&state->notice, &state->packet);
     fill_head(mode, op, ll_slot(mode, op->slot));
     return xep_steps_begin(mode, op);
 }
@@ -205,7 +205,7 @@ xep_status_t ll_dispatch(void *opaque, xep_op_t *op)
     return begin_sending(mode, op);
 }
 
-/* What its notice would count, all ranks know. */
+/* All ranks know the counts of the notice already. */
 xep_status_t ll_next(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;

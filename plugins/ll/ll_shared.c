@@ -113,7 +113,7 @@ void ll_fill_recv(ll_t *mode, const xep_op_t *op, uint64_t rows)
 {
     const ll_slot_t *slot = ll_slot(mode, op->slot);
     const xep_dispatch_args_t *args = op->dispatch;
-    const ll_parcel_t *parcel = &ll_state(op)->parcel;
+    const ll_packet_t *packet = &ll_state(op)->packet;
     const int padded = args->arrangement == XEP_ROWS_BY_EXPERT_PADDED,
               by_column = (args->flags & XEP_DISPATCH_SCALES_BY_COLUMN) != 0;
     const uint64_t of_expert = mode->kit.shape->nranks * mode->kit.shape->tokens;
@@ -122,7 +122,7 @@ void ll_fill_recv(ll_t *mode, const xep_op_t *op, uint64_t rows)
     xep_kit_fill_recv(&mode->kit, op, rows);
     recv->arrangement = padded ? XEP_ROWS_BY_EXPERT_PADDED : XEP_ROWS_BY_EXPERT_COMPACT;
     if (padded) recv->capacity = mode->kit.shape->local_experts * of_expert;
-    recv->x_stride = xep_row_stride(parcel->row_bytes);
+    recv->x_stride = xep_row_stride(packet->row_bytes);
     recv->topk = 1; /* a row for each selection */
     recv->scales_dtype = args->scales_dtype;
     if (xep_cast_format(args->quant, args->hidden, &format)) {
@@ -131,9 +131,9 @@ void ll_fill_recv(ll_t *mode, const xep_op_t *op, uint64_t rows)
         recv->scales_dtype = format.scales_dtype;
     }
     recv->quant = args->quant;
-    recv->nscales = (uint32_t)parcel->scale_words;
+    recv->nscales = (uint32_t)packet->scale_words;
     if (recv->nscales != 0) recv->scales = xep_kit_own_area(&mode->kit, mode->layout.common.scales, op->slot);
-    recv->scales_token_stride = by_column ? 4 : (ptrdiff_t)parcel->scale_words * 4;
+    recv->scales_token_stride = by_column ? 4 : (ptrdiff_t)packet->scale_words * 4;
     recv->scales_stride = by_column ? (ptrdiff_t)(padded ? of_expert : recv->capacity) * 4 : 4;
     recv->expert_rows = slot->expert_rows;
     recv->expert_begin = slot->expert_begin;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * The steps of all buffers: each says who takes it. A plain buffer takes those that are "with" nothing: there a parcel
+ * The steps of all buffers: each says who takes it. A plain buffer takes those that are "with" nothing: there a packet
  * is read where its source has it, and a notice says that all of it is there. Nor are rows still coming when a dispatch
  * begins (xep_op_t.coming): those are staged, which a buffer on one node never is.
  */
@@ -27,16 +27,16 @@ static xep_status_t copy_rows(void *mode, xep_op_t *op)
 /* ---- where some are not: rows come as the wire brings them (ll_flow.h) ---- */
 
 /* A wire that is busy brings the step here again, and so do rows that are coming. */
-static xep_status_t send_parcels(void *opaque, xep_op_t *op)
+static xep_status_t send_packets(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;
     ll_fill_items(mode, op);
-    xep_status_t status = xep_send_transfers(&mode->kit, op, ll_parcel_transfer);
+    xep_status_t status = xep_send_transfers(&mode->kit, op, ll_packet_transfer);
     if (status == XEP_INPROGRESS) ll_relay(mode, op);
     return status;
 }
 
-/* Mapped ranks, which read the whole parcel, are told when all of it is there. */
+/* Mapped ranks, which read the whole packet, are told when all of it is there. */
 static xep_status_t send_rows(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;
@@ -48,7 +48,7 @@ static xep_status_t send_rows(void *opaque, xep_op_t *op)
     return status;
 }
 
-/* Where an inbox was crowded: the parts that had no room, as it gets some. */
+/* Where a receive ring was crowded: the parts that had no room, as it gets some. */
 static xep_status_t send_rest(void *mode, xep_op_t *op)
 {
     xep_status_t status = xep_step_wait(mode, op), sent = status < 0 ? status : ll_send_all_parts(mode, op);
@@ -71,7 +71,7 @@ static xep_status_t take_rows(void *mode, xep_op_t *op)
     return status;
 }
 
-/* Also whoever is kept out by them may go on, and so does this rank where it is kept out. */
+/* Sources that wait for room may go on then, and so may this rank's own parts. */
 static xep_status_t take_rows_and_send(void *mode, xep_op_t *op)
 {
     xep_status_t status = take_rows(mode, op), others = XEP_OK;
@@ -111,7 +111,7 @@ const xep_step_t ll_dispatch_steps[] = {
     {.name = "memory", .does = "take memory", .run = ll_in_place_take, .with = IN_PLACE},
     {.name = "room to send rows", .does = "plan and send", .run = send, .without = WIRED},
     {.name = "room to send rows", .does = "plan", .run = ll_begin_flows, .with = WIRED},
-    {.name = "room to send rows", .does = "plan and send", .run = send_parcels, .with = WIRED},
+    {.name = "room to send rows", .does = "plan and send", .run = send_packets, .with = WIRED},
     {.name = "room to send rows", .does = "send rows", .run = send_rows, .with = WIRED},
     {.name = "rows", .does = "note rows", .run = ll_in_place_note, .with = IN_PLACE},
     /* 3 */
@@ -170,6 +170,6 @@ void ll_choose_steps(ll_t *mode)
     const xep_shape_t *shape = mode->kit.shape;
     const int wired = !mode->kit.all_mapped;
     xep_steps_choose(mode, (mode->kit.env->out != NULL ? MASKS : 0) | (wired ? WIRED : 0) |
-                               (mode->layout.inbox_bytes != 0 ? CROWDED : 0) | (shape->in_pieces ? PIECES : 0) |
+                               (mode->layout.recv_ring_bytes != 0 ? CROWDED : 0) | (shape->in_pieces ? PIECES : 0) |
                                (shape->sends_in_place ? IN_PLACE : 0) | (wired || shape->in_pieces ? RETURNS : 0));
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* What the mode tells of its traffic, so that a path can be chosen and inboxes have their size. */
+/* What the mode tells of its traffic, so that a path can be chosen and receive rings have their size. */
 #include <math.h>
 
 #include "ll.h"
 
-/* All rows have room where the inboxes take no more. */
-#define INBOX_BYTES (512.0 * 1024 * 1024)
+/* All rows have room where the receive rings take no more. */
+#define RECV_RING_BYTES (512.0 * 1024 * 1024)
 
 /* Experts of the node that has most. */
 static uint32_t most_of_node(const xep_shape_t *shape)
@@ -25,11 +25,11 @@ static uint32_t most_of_node(const xep_shape_t *shape)
  * Rows of one source: all, or else what an even load brings to so many experts, and six standard deviations more, so
  * that in a hundred thousand dispatches of 1,024 ranks one is crowded.
  */
-static uint64_t inbox_rows(const xep_shape_t *shape, uint32_t experts, uint32_t sources)
+static uint64_t recv_ring_rows(const xep_shape_t *shape, uint32_t experts, uint32_t sources)
 {
     const double bytes = (double)shape->hidden * shape->elem_bytes + 4.0 * shape->scales;
     const double even = xep_even_tokens((double)shape->tokens, experts, shape->experts, shape->topk);
-    const double held = floor(INBOX_BYTES / (bytes * 2.0 * shape->slots * sources));
+    const double held = floor(RECV_RING_BYTES / (bytes * 2.0 * shape->slots * sources));
     double rows = ceil(even + 6 * sqrt(even) + 6);
     if (held > rows) rows = held;
     return rows < (double)shape->tokens ? (uint64_t)rows : shape->tokens;
@@ -37,13 +37,13 @@ static uint64_t inbox_rows(const xep_shape_t *shape, uint32_t experts, uint32_t 
 
 /*
  * By nodes there is never more room than flat, which the size hint is of: nodes that differ in size would have it,
- * where the one with most experts is not the one whose ranks have most feeders.
+ * where the one with most experts is not the one whose ranks have most upstream ranks.
  */
 static uint64_t pass_rows(const xep_shape_t *shape)
 {
-    const uint64_t flat = inbox_rows(shape, shape->most_experts, shape->nranks) * shape->nranks;
+    const uint64_t flat = recv_ring_rows(shape, shape->most_experts, shape->nranks) * shape->nranks;
     if (!shape->by_nodes) return flat;
-    const uint64_t rows = inbox_rows(shape, most_of_node(shape), shape->feeders) * shape->feeders;
+    const uint64_t rows = recv_ring_rows(shape, most_of_node(shape), shape->upstreams) * shape->upstreams;
     return rows < flat ? rows : flat;
 }
 

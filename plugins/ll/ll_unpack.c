@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Rows out of parcels into expert order (step 5 of dispatch in ll.h). */
+/* Rows out of packets into expert order (step 5 of dispatch in ll.h). */
 #include <string.h>
 
 #include "ll_flow.h"
@@ -16,7 +16,7 @@ enum { LINE = 64 };
 static int list_source(const ll_t *mode, const ll_list_t *list, uint32_t source, const ll_notice_t *notice,
                        uint64_t *n_p)
 {
-    const int32_t *idx = (const int32_t *)(const void *)list->parcels[source].head;
+    const int32_t *idx = (const int32_t *)(const void *)list->packets[source].head;
     const uint32_t first = mode->kit.first_expert[mode->kit.shape->rank], count = mode->kit.shape->local_experts,
                    topk = notice->topk;
     const uint64_t room = mode->layout.common.recv_rows;
@@ -91,7 +91,7 @@ static void unpack_metadata(const unpack_t *unpack, uint32_t source, const ll_pi
     if (unpack->slot->origin != NULL) unpack->slot->origin[pick->row] = selection;
     if (notice->sends_weights)
         memcpy(&recv->topk_weights[pick->row],
-               unpack->slot->list.parcels[source].head + unpack->slot->list.parcels[source].weights + selection * 4, 4);
+               unpack->slot->list.packets[source].head + unpack->slot->list.packets[source].weights + selection * 4, 4);
 }
 
 /* The first pick of the list that is of another token than pick, or pick. */
@@ -103,12 +103,12 @@ static const ll_pick_t *next_token(const ll_pick_t *pick, const ll_pick_t *end)
 }
 
 /* Copies only the scales of a row that stays in place. */
-static void fetch_scales(const ll_parcel_t *at, const char *item)
+static void fetch_scales(const ll_packet_t *at, const char *item)
 {
     for (size_t i = 0; i < at->scale_words * 4; i += LINE) __builtin_prefetch(item + at->scales + i);
 }
 
-static const char *item_of(const unpack_t *unpack, const ll_parcel_t *at, const ll_pick_t *pick)
+static const char *item_of(const unpack_t *unpack, const ll_packet_t *at, const ll_pick_t *pick)
 {
     const ll_list_t *list = &unpack->slot->list;
     return at->items + (list->item == NULL ? pick->token : list->item[pick - list->picks]) * at->stride;
@@ -117,7 +117,7 @@ static const char *item_of(const unpack_t *unpack, const ll_parcel_t *at, const 
 /* Rows of a token are neighbours in the list: while they are copied out of the cache, the next token comes into it. */
 static void unpack_source(const unpack_t *unpack, uint32_t source, uint64_t begin, uint64_t end)
 {
-    const ll_parcel_t *at = &unpack->slot->list.parcels[source];
+    const ll_packet_t *at = &unpack->slot->list.packets[source];
     const xep_recv_t *recv = unpack->op->recv;
     const ll_pick_t *pick = unpack->slot->list.picks + begin, *last = unpack->slot->list.picks + end, *next = pick;
     for (; pick < last; pick++) {
@@ -153,7 +153,7 @@ static void unpack_share(void *arg, uint32_t thread, uint32_t nthreads)
 static void copy_rows(const ll_t *mode, const xep_op_t *op, const uint64_t *from, const uint64_t *to, uint64_t rows)
 {
     const ll_slot_t *slot = ll_slot(mode, op->slot);
-    const ll_parcel_t *own = &ll_state(op)->parcel;
+    const ll_packet_t *own = &ll_state(op)->packet;
     /* of all rows of the operation, and not only those that are here, so that all of them go the same way */
     uint64_t bytes = slot->list.begin[mode->kit.shape->nranks] * own->row_bytes;
     unpack_t unpack = {.mode = mode,
@@ -196,8 +196,8 @@ static uint64_t count_here(ll_t *mode, const xep_op_t *op)
     uint64_t rows = 0;
     for (uint32_t s = 0; s < mode->kit.shape->nranks; s++) {
         const uint64_t copied = slot->list.copied[s];
-        slot->inboxes[s].taken = ll_tokens_here(mode, op, s);
-        mode->here[s] = find_here(&slot->list, s, slot->inboxes[s].taken);
+        slot->recv_rings[s].taken = ll_tokens_here(mode, op, s);
+        mode->here[s] = find_here(&slot->list, s, slot->recv_rings[s].taken);
         if (mode->here[s] < copied) mode->here[s] = copied;
         rows += mode->here[s] - copied;
     }

@@ -107,8 +107,8 @@ static uint64_t even_rows(double tokens, double fraction, double deviations)
  * Untouched pages would be met one by one for dozens of operations; but to map all pages of all peers takes longer than
  * those: 16 of 19 seconds of 8 ranks with 1,024 tokens each. So what an even load needs is mapped: all rows of this
  * rank and an eighth more; and where its own rows will lie at the others, behind those of the ranks before it. An
- * eighth more and less of that was half of all pages there were to map. What nobody touches where all ranks are mapped
- * is left out.
+ * eighth more and less of that was half of all pages there were to map. Pages that are not touched if all ranks are
+ * mapped are left out.
  */
 static void prefault_slot(const void *opaque, uint32_t rank, uint32_t slot, uint64_t tokens)
 {
@@ -130,7 +130,7 @@ static void prefault_slot(const void *opaque, uint32_t rank, uint32_t slot, uint
     uint64_t returned = shape->sends[rank] ? tokens * normal_returns(shape) : 0;
     xep_kit_prefault_area(&mode->kit, rank, at->returned, slot, 0, returned);
     xep_kit_prefault_area(&mode->kit, rank, at->returned_weights, slot, 0, returned);
-    uint64_t passing = shape->feeders * (shape->feed_rows < tokens ? shape->feed_rows : tokens);
+    uint64_t passing = shape->upstreams * (shape->feed_rows < tokens ? shape->feed_rows : tokens);
     xep_kit_prefault_area(&mode->kit, rank, at->feed_rows, slot, 0, passing);
     xep_kit_prefault_area(&mode->kit, rank, at->sums, slot, 0, passing);
 }

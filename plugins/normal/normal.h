@@ -4,9 +4,9 @@
  * The mode "normal": every token once to each rank that owns one of its experts, rows in
  * (source rank, source token) order; combine sums one row per rank.
  *
- * Protocol. A lines lies in every heap for every (index, rank); that rank is its only
- * writer. Its words hold epochs of operations, only grow, are compared with >= and are never
- * cleared. "Slot of r" is the one r chose for the operation; others may have chosen other ones.
+ * Protocol. Every heap has one line for each (index, rank); that rank is its only writer. Its words hold epochs of
+ * operations, only grow, are compared with >= and are never cleared. "Slot of r" is the one r chose for the operation;
+ * others may have chosen other ones.
  *
  * dispatch, epoch n, turn q; i = q % slots; every rank does:
  *  1. plan: which tokens go where, from topk_idx alone.
@@ -123,7 +123,7 @@ typedef struct normal_layout {
     xep_area_t returned_weights; /* [returned_rows][K] float: put by owners */
     xep_area_t returned;         /* XEP_REGION_ROWS: [returned_rows] rows, put by owners */
     xep_in_place_layout_t in_place;
-    /* by nodes (normal_nodes.h), [slots][feeders] of: */
+    /* by nodes (normal_nodes.h), [slots][upstreams] of: */
     uint64_t feed_line;    /* XEP_REGION_CONTROL: normal_feed_line_t */
     uint64_t taken;        /* likewise, [slots][nodes] (epoch, rows) that forwarders have taken from this rank */
     uint64_t summed;       /* likewise, [slots][nodes] (epoch, rows) of combines, by forwarders */
@@ -270,7 +270,7 @@ static inline uint32_t normal_count_outs(const normal_t *mode)
 /** Quarters of "sums": each is used again when the wire has sent what is in it, while those of the others travel. */
 enum { NORMAL_SUM_QUARTERS = 4 };
 
-/** Combine by nodes: sums of this node on their way to feeders. */
+/** Combine by nodes: sums of this node on their way to upstream ranks. */
 typedef struct normal_returning {
     int begun;
     uint32_t feed;                       /* whose sums are in the batch; before there is one, whose come next */
@@ -290,7 +290,7 @@ typedef struct normal_state {
     int changed;                      /* with grants: by then, of ranks that were in when it began, some were out */
     int placed;                       /* the slot's grants are of this dispatch */
     uint32_t outs;                    /* dispatch, with grants: ranks that were out when it began */
-    int weighted; /* rows have weights: known once the records are in; of a combine by nodes, those of mates do */
+    int weighted; /* rows have weights: known once the records are in; of a combine by nodes, those of local ranks do */
     xep_in_place_rows_t in_place; /* dispatch: where this rank's rows are read in place */
     int uncounted; /* dispatch: selections of the local experts are to be counted when the rows are here */
     normal_returning_t returning;

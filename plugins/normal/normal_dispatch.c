@@ -17,7 +17,7 @@ typedef struct move {
     const normal_target_t *targets;
     xep_copy_fn copy;
     size_t bytes, stride; /* of a row, as received */
-    char *send;           /* where this rank's rows go to be read in place; NULL: they are there, or nobody does */
+    char *send;           /* where this rank's rows go to be read in place; NULL: they are there, or none are */
     uint64_t begin, end;
 } move_t;
 

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Rows of feeders on their way to the ranks of this node: each is read once, in the ring, and stored wherever it
+ * Rows of upstream ranks on their way to the ranks of this node: each is read once, in the ring, and stored wherever it
  * belongs. Metadata is copied before it is checked, as its writer may still write it; of a row nothing is looked at.
  */
 #include <string.h>
 
 #include "normal_nodes.h"
 
-/** Rows of one feeder, whose places are found. */
+/** Rows of one upstream rank, whose places are found. */
 typedef struct forward {
     const normal_t *mode;
     const xep_op_t *op;
@@ -23,29 +23,30 @@ static xep_status_t protocol_error(const normal_t *mode, xep_op_t *op, uint32_t 
                                    uint64_t least, uint64_t most)
 {
     return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
-                               "invalid row passed by rank %u: %s: %lld (%llu to %llu)", mode->nodes->who.feeder[feed],
-                               what, (long long)value, (unsigned long long)least, (unsigned long long)most);
+                               "invalid row passed by rank %u: %s: %lld (%llu to %llu)",
+                               mode->nodes->who.upstream[feed], what, (long long)value, (unsigned long long)least,
+                               (unsigned long long)most);
 }
 
-/* p: of a mate, which gets rows of a feeder */
+/* p: of a local rank, which gets rows of an upstream rank */
 static xep_status_t count_error(const normal_t *mode, xep_op_t *op, uint32_t feed, uint32_t p, uint32_t rows,
                                 uint32_t announced)
 {
     return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
                                "wrong number of rows from rank %u for rank %u: %u (%u, as announced)",
-                               mode->nodes->who.feeder[feed], mode->nodes->who.mate[p], rows, announced);
+                               mode->nodes->who.upstream[feed], mode->nodes->who.local[p], rows, announced);
 }
 
 /* ---- places ---- */
 
 /*
- * Tokens come in ascending order, as their rows are counted. None comes twice, so a feeder cannot have more rows here
- * than tokens; and none is below 0, as -1 is what it begins with.
+ * Tokens come in ascending order, as their rows are counted. None comes twice, so an upstream rank cannot have more
+ * rows here than tokens; and none is below 0, as -1 is what it begins with.
  */
 static xep_status_t check_token(const normal_t *mode, xep_op_t *op, uint32_t feed, int32_t token)
 {
     const normal_slot_t *slot = normal_slot(mode, op->slot);
-    uint32_t source = mode->nodes->who.feeder[feed];
+    uint32_t source = mode->nodes->who.upstream[feed];
     if (token <= slot->traffic->feeds[feed].token || (uint64_t)token >= slot->from[source].tokens)
         return protocol_error(mode, op, feed, "token", token, (uint64_t)(slot->traffic->feeds[feed].token + 1),
                               slot->from[source].tokens - 1);
@@ -53,8 +54,9 @@ static xep_status_t check_token(const normal_t *mode, xep_op_t *op, uint32_t fee
     return XEP_OK;
 }
 
-/* The mates that have one of its experts. */
-static xep_status_t find_mates(const normal_t *mode, xep_op_t *op, uint32_t feed, const char *experts, uint64_t *places)
+/* The local ranks that have one of its experts. */
+static xep_status_t find_locals(const normal_t *mode, xep_op_t *op, uint32_t feed, const char *experts,
+                                uint64_t *places)
 {
     const xep_shape_t *shape = mode->kit.shape;
     uint64_t any = 0;
@@ -81,27 +83,27 @@ static xep_status_t take_places(const normal_t *mode, xep_op_t *op, uint32_t fee
     int32_t token;
     memcpy(&token, metadata, sizeof token);
     xep_status_t status = check_token(mode, op, feed, token);
-    if (status == XEP_OK) status = find_mates(mode, op, feed, metadata + sizeof token, nodes->found);
+    if (status == XEP_OK) status = find_locals(mode, op, feed, metadata + sizeof token, nodes->found);
     if (status != XEP_OK) return status;
     if (op->cached_slot == XEP_NO_SLOT) memcpy(places, nodes->found, bytes);
     else if (memcmp(nodes->found, places, bytes) != 0)
         return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
                                    "invalid row passed by rank %u: token %d goes to other ranks (as in the cached "
                                    "dispatch)",
-                                   nodes->who.feeder[feed], token);
+                                   nodes->who.upstream[feed], token);
     return XEP_OK;
 }
 
-/* Nothing is stored yet: a place that the feeder has not announced is found before. */
+/* Nothing is stored yet: places that the upstream rank has not announced are found first. */
 static xep_status_t check_places(const normal_t *mode, xep_op_t *op, uint32_t feed)
 {
     const normal_nodes_t *nodes = mode->nodes;
     const normal_slot_t *slot = normal_slot(mode, op->slot);
-    const uint32_t *rows = slot->routing->rank_rows + (size_t)nodes->who.feeder[feed] * mode->kit.shape->nranks;
-    const uint32_t *next = slot->traffic->next + (size_t)feed * nodes->who.mates;
-    for (uint32_t p = 0; p < nodes->who.mates; p++)
-        if (next[p] > rows[nodes->who.mate[p]])
-            return count_error(mode, op, feed, p, next[p], rows[nodes->who.mate[p]]);
+    const uint32_t *rows = slot->routing->rank_rows + (size_t)nodes->who.upstream[feed] * mode->kit.shape->nranks;
+    const uint32_t *next = slot->traffic->next + (size_t)feed * nodes->who.locals;
+    for (uint32_t p = 0; p < nodes->who.locals; p++)
+        if (next[p] > rows[nodes->who.local[p]])
+            return count_error(mode, op, feed, p, next[p], rows[nodes->who.local[p]]);
     return XEP_OK;
 }
 
@@ -124,11 +126,11 @@ static xep_status_t check_end(const normal_t *mode, xep_op_t *op, uint32_t feed)
 {
     const normal_nodes_t *nodes = mode->nodes;
     const normal_slot_t *slot = normal_slot(mode, op->slot);
-    const uint32_t *rows = slot->routing->rank_rows + (size_t)nodes->who.feeder[feed] * mode->kit.shape->nranks;
-    const uint32_t *next = slot->traffic->next + (size_t)feed * nodes->who.mates;
-    for (uint32_t p = 0; p < nodes->who.mates; p++)
-        if (next[p] != rows[nodes->who.mate[p]])
-            return count_error(mode, op, feed, p, next[p], rows[nodes->who.mate[p]]);
+    const uint32_t *rows = slot->routing->rank_rows + (size_t)nodes->who.upstream[feed] * mode->kit.shape->nranks;
+    const uint32_t *next = slot->traffic->next + (size_t)feed * nodes->who.locals;
+    for (uint32_t p = 0; p < nodes->who.locals; p++)
+        if (next[p] != rows[nodes->who.local[p]])
+            return count_error(mode, op, feed, p, next[p], rows[nodes->who.local[p]]);
     return XEP_OK;
 }
 
@@ -155,7 +157,7 @@ static void store_rows(void *arg, uint32_t thread, uint32_t nthreads)
             normal_dest_t dest = nodes->batch.dests[d];
             const normal_target_t *target = &forward->traffic->targets[dest.rank];
             forward->copy(target->x + dest.row * forward->stride, row, forward->bytes, next);
-            normal_store_metadata(forward->mode, args, &from, nodes->who.mate[dest.rank], target, dest.row);
+            normal_store_metadata(forward->mode, args, &from, nodes->who.local[dest.rank], target, dest.row);
         }
     }
     xep_stores_fence();
@@ -195,7 +197,7 @@ static xep_status_t store_batch(normal_t *mode, xep_op_t *op, uint32_t feed, uin
     return XEP_OK;
 }
 
-/* ---- a feeder ---- */
+/* ---- an upstream rank ---- */
 
 /*
  * Where its ring is too small for all its rows, it waits to hear what was taken: of a quarter of the ring at a time,
@@ -210,13 +212,13 @@ static xep_status_t tell_taken(const normal_t *mode, xep_op_t *op, uint32_t feed
     if (rows <= room || state->taken >= rows - room || state->stored == state->taken) return XEP_OK;
     if (state->stored - state->taken < (room + 3) / 4 && state->stored < rows - room) return XEP_OK;
     uint64_t word = normal_taken_offset(mode, normal_index(mode, op), mode->nodes->who.node);
-    xep_status_t status = wire->ops->put_signal(wire, mode->nodes->who.feeder[feed], 0, NULL, 0, word,
+    xep_status_t status = wire->ops->put_signal(wire, mode->nodes->who.upstream[feed], 0, NULL, 0, word,
                                                 xep_rows_word(op->epoch, state->stored));
     if (status == XEP_OK) state->taken = state->stored;
     return status;
 }
 
-/* XEP_OK: nothing more of this feeder is here. */
+/* XEP_OK: nothing more of this upstream rank is here. */
 static xep_status_t forward_feed(normal_t *mode, xep_op_t *op, uint32_t feed)
 {
     const normal_slot_t *slot = normal_slot(mode, op->slot);
@@ -229,7 +231,8 @@ static xep_status_t forward_feed(normal_t *mode, xep_op_t *op, uint32_t feed)
     if (passed > most)
         return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
                                    "rank %u has passed too many rows: %llu (at most %llu)",
-                                   mode->nodes->who.feeder[feed], (unsigned long long)passed, (unsigned long long)most);
+                                   mode->nodes->who.upstream[feed], (unsigned long long)passed,
+                                   (unsigned long long)most);
     xep_status_t status = XEP_OK;
     int begun = state->stored < passed;
     while (status == XEP_OK && state->stored < passed) {
@@ -241,8 +244,8 @@ static xep_status_t forward_feed(normal_t *mode, xep_op_t *op, uint32_t feed)
 }
 
 /*
- * Stored, and the feeder has heard of as many as it needs to pass the last one: an operation that ended before would
- * leave it waiting for room.
+ * Stored, and the upstream rank has heard of as many as it needs to pass the last one: an operation that ended before
+ * would leave it waiting for room.
  */
 static int is_all_stored(const normal_t *mode, const xep_op_t *op, uint32_t feed)
 {
@@ -255,7 +258,7 @@ static int is_all_stored(const normal_t *mode, const xep_op_t *op, uint32_t feed
 xep_status_t normal_forward_rows(normal_t *mode, xep_op_t *op)
 {
     int left = 0;
-    for (uint32_t f = 0; f < mode->nodes->who.feeders; f++) {
+    for (uint32_t f = 0; f < mode->nodes->who.upstreams; f++) {
         if (is_all_stored(mode, op, f)) continue;
         xep_status_t status = forward_feed(mode, op, f);
         if (status < 0) return status;

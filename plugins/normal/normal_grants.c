@@ -12,7 +12,7 @@
  *     until each rank has either told it where its rows are (done) or asks. Those that ask come between the others, in
  *     the order of ranks: there is room, as those that know have left some for them. And nobody waits in a circle, as
  *     those that know wait for none of this.
- *  4. Whoever has asked sends its rows when all have granted it room.
+ *  4. A rank that has asked sends its rows when all have granted it room.
  */
 #include <stddef.h>
 
@@ -156,8 +156,8 @@ static xep_status_t fit_in(normal_t *mode, xep_op_t *op)
 }
 
 /*
- * Once for a dispatch: all who ask are answered from the same places, also who asks after one more rank has gone out.
- * After an error nobody asks, unless ranks were told different things: then the digests say so.
+ * Once for each dispatch: all ranks that ask get answers from the same places, even after one more rank has gone out.
+ * After an error no rank asks, unless ranks were told different things: then the digests say so.
  */
 static xep_status_t find_room(normal_t *mode, xep_op_t *op)
 {
@@ -191,7 +191,7 @@ static xep_status_t tell_grant(normal_t *mode, const xep_op_t *op, uint32_t rank
     return status < 0 ? status : XEP_OK;
 }
 
-/* Whoever asks has decided with this rank that some rank is out: this one knows that, too, when it goes on. */
+/* A rank that asks has decided with this one that some rank is out: this one knows that, too, when it goes on. */
 xep_status_t normal_serve_grants(normal_t *mode, xep_op_t *op)
 {
     const normal_slot_t *slot = normal_slot(mode, op->slot);

@@ -26,7 +26,7 @@ static void lay_slot(const xep_shape_t *shape, xep_heap_layout_t *common, xep_ca
     common->input = xep_carve_area(rows, common->recv_rows, common->combine_stride);
     at->returned = xep_carve_area(rows, at->returned_rows, at->returned_stride);
     if (!shape->by_nodes) return;
-    uint64_t passing = shape->feeders * shape->feed_rows;
+    uint64_t passing = shape->upstreams * shape->feed_rows;
     uint64_t words = 1 + 2 * (uint64_t)shape->topk + shape->scales; /* of the metadata of a row */
     at->feed_metadata = xep_carve_area(metadata, passing, words * sizeof(int32_t));
     at->sum_weights = xep_carve_area(metadata, passing, weights);
@@ -34,10 +34,10 @@ static void lay_slot(const xep_shape_t *shape, xep_heap_layout_t *common, xep_ca
     at->sums = xep_carve_area(rows, passing, at->returned_stride);
 }
 
-/* What a feeder says to this rank alone: a line, and a record for all ranks of the node. */
+/* What an upstream rank says to this rank alone: a line, and a record for all ranks of the node. */
 static void lay_feeds(const xep_shape_t *shape, normal_layout_t *at, xep_carve_t region[XEP_REGIONS])
 {
-    uint64_t lines = (uint64_t)shape->slots * shape->feeders, ranks = shape->nranks, experts = shape->experts;
+    uint64_t lines = (uint64_t)shape->slots * shape->upstreams, ranks = shape->nranks, experts = shape->experts;
     if (!shape->by_nodes) return;
     at->feed_record_bytes = xep_row_stride(sizeof(normal_record_t) + sizeof(uint32_t) * (ranks + experts) +
                                            sizeof(normal_feed_tail_t) + sizeof(uint32_t));

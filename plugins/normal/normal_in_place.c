@@ -12,7 +12,7 @@ xep_status_t normal_in_place_choose(normal_t *mode, xep_op_t *op)
     return xep_in_place_choose(&mode->in_place, op, op->dispatch->quant != XEP_QUANT_NONE, &normal_state(op)->in_place);
 }
 
-/* Whether any rank gets the token: of one that nobody gets, nobody looks at the row. */
+/* Whether any rank gets the token, and so reads its row. */
 static int is_read(const void *mode, const xep_op_t *op, uint64_t token)
 {
     const normal_routing_t *routing = normal_slot(mode, op->slot)->routing;

@@ -15,7 +15,7 @@
 xep_status_t normal_agree_masked(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
-    if (!normal_is_quiet(mode, op)) return XEP_INPROGRESS;
+    if (!normal_is_quiesced(mode, op)) return XEP_INPROGRESS;
     normal_imagine_records(mode, op);
     xep_status_t status = normal_take_records(mode, op, normal_find_left_record);
     if (status != XEP_OK) return status;
@@ -61,7 +61,7 @@ xep_status_t normal_wait_rows_masked(void *opaque, xep_op_t *op)
 xep_status_t normal_compare_masked(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
-    if (!normal_is_quiet(mode, op)) return XEP_INPROGRESS;
+    if (!normal_is_quiesced(mode, op)) return XEP_INPROGRESS;
     xep_status_t status = normal_compare_digests(mode, op);
     if (status != XEP_OK || xep_kit_state(op)->verdict != XEP_OK) return status;
     if (normal_state(op)->placed) status = normal_check_begins(mode, op);

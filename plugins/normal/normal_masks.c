@@ -91,7 +91,7 @@ void normal_end_storing(const normal_t *mode)
  * A rank that has not begun to store checks first whether it is out. One that was stopped in the middle may go on at
  * any time. Rows in messages of a rank that is out are not stored.
  */
-int normal_is_quiet(const normal_t *mode, const xep_op_t *op)
+int normal_is_quiesced(const normal_t *mode, const xep_op_t *op)
 {
     const xep_env_t *env = mode->kit.env;
     for (uint32_t r = 0; op->out != NULL && r < mode->kit.shape->nranks; r++)

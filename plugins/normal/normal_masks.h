@@ -76,7 +76,7 @@ int normal_begin_storing(const normal_t *mode, const xep_op_t *op);
 void normal_end_storing(const normal_t *mode);
 
 /** Whether no rank that op is without can store rows of it any more. */
-int normal_is_quiet(const normal_t *mode, const xep_op_t *op);
+int normal_is_quiesced(const normal_t *mode, const xep_op_t *op);
 
 /** Steps, and what one of them stores: normal_masked.c. */
 xep_status_t normal_agree_masked(void *mode, xep_op_t *op);

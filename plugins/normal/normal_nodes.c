@@ -20,7 +20,7 @@ static size_t most_metadata(const xep_shape_t *shape)
 
 static void lay_batch(const normal_nodes_t *nodes, const xep_shape_t *shape, xep_carve_t *arena, normal_batch_t *batch)
 {
-    uint64_t dests = (uint64_t)NORMAL_BATCH_ROWS * least(shape->topk, nodes->who.mates);
+    uint64_t dests = (uint64_t)NORMAL_BATCH_ROWS * least(shape->topk, nodes->who.locals);
     batch->metadata = xep_carve_array(arena, NORMAL_BATCH_ROWS, most_metadata(shape));
     batch->first = xep_carve_array(arena, NORMAL_BATCH_ROWS + 1, sizeof *batch->first);
     batch->dests = xep_carve_array(arena, dests, sizeof *batch->dests);
@@ -29,10 +29,10 @@ static void lay_batch(const normal_nodes_t *nodes, const xep_shape_t *shape, xep
 /* The same in both passes, and the first knows no nodes yet. */
 static normal_nodes_t count_nodes(const xep_shape_t *shape)
 {
-    uint32_t mates = shape->node_ranks[shape->node[shape->rank]];
-    return (normal_nodes_t){.who.mates = mates,
-                            .who.feeders = xep_forwarders_count(shape, shape->rank, shape->nranks),
-                            .words = (mates + 63) / 64,
+    uint32_t locals = shape->node_ranks[shape->node[shape->rank]];
+    return (normal_nodes_t){.who.locals = locals,
+                            .who.upstreams = xep_forwarders_count(shape, shape->rank, shape->nranks),
+                            .words = (locals + 63) / 64,
                             .most_nodes = least(shape->topk, shape->nodes - 1)};
 }
 
@@ -46,7 +46,7 @@ void normal_lay_nodes(normal_t *mode, xep_carve_t *arena)
     nodes->seen = xep_carve_array(arena, shape->nodes, sizeof *nodes->seen);
     nodes->list = xep_carve_array(arena, nodes->most_nodes + UINT64_C(1), sizeof *nodes->list);
     nodes->found = xep_carve_array(arena, nodes->words, sizeof *nodes->found);
-    nodes->mate_sources = xep_carve_array(arena, nodes->who.mates, sizeof *nodes->mate_sources);
+    nodes->local_sources = xep_carve_array(arena, nodes->who.locals, sizeof *nodes->local_sources);
     lay_batch(nodes, shape, arena, &nodes->batch);
     mode->nodes = arena->base == NULL ? NULL : nodes;
 }
@@ -63,9 +63,9 @@ normal_passing_t *normal_lay_passing(const normal_t *mode, xep_carve_t *arena)
     passing->begin = xep_carve_array(arena, shape->nodes + UINT64_C(1), sizeof *passing->begin);
     passing->term_first = xep_carve_array(arena, tokens + 1, sizeof *passing->term_first);
     passing->terms = xep_carve_array(arena, terms, sizeof *passing->terms);
-    passing->feeds = xep_carve_array(arena, nodes.who.feeders, sizeof *passing->feeds);
-    passing->begins = xep_carve_array(arena, (uint64_t)nodes.who.feeders * nodes.who.mates, sizeof *passing->begins);
-    passing->places = xep_carve_array(arena, nodes.who.feeders * tokens * nodes.words, sizeof *passing->places);
+    passing->feeds = xep_carve_array(arena, nodes.who.upstreams, sizeof *passing->feeds);
+    passing->begins = xep_carve_array(arena, (uint64_t)nodes.who.upstreams * nodes.who.locals, sizeof *passing->begins);
+    passing->places = xep_carve_array(arena, nodes.who.upstreams * tokens * nodes.words, sizeof *passing->places);
     return laid;
 }
 
@@ -75,10 +75,10 @@ normal_traffic_t *normal_lay_traffic(const normal_t *mode, xep_carve_t *arena)
     const normal_nodes_t nodes = count_nodes(shape);
     normal_traffic_t measured, *laid = xep_carve_array(arena, 1, sizeof *laid),
                                *traffic = laid != NULL ? laid : &measured;
-    traffic->feeds = xep_carve_array(arena, nodes.who.feeders, sizeof *traffic->feeds);
+    traffic->feeds = xep_carve_array(arena, nodes.who.upstreams, sizeof *traffic->feeds);
     traffic->passes = xep_carve_array(arena, shape->nodes, sizeof *traffic->passes);
-    traffic->next = xep_carve_array(arena, (uint64_t)nodes.who.feeders * nodes.who.mates, sizeof *traffic->next);
-    traffic->targets = xep_carve_array(arena, nodes.who.mates, sizeof *traffic->targets);
+    traffic->next = xep_carve_array(arena, (uint64_t)nodes.who.upstreams * nodes.who.locals, sizeof *traffic->next);
+    traffic->targets = xep_carve_array(arena, nodes.who.locals, sizeof *traffic->targets);
     traffic->tails = xep_carve_array(arena, shape->nodes, sizeof *traffic->tails);
     traffic->staged = xep_carve_array(arena, shape->tokens * nodes.most_nodes, most_metadata(shape));
     return laid;
@@ -153,22 +153,22 @@ xep_status_t normal_begin_traffic(void *opaque, xep_op_t *op)
     const normal_nodes_t *nodes = mode->nodes;
     normal_traffic_t *traffic = normal_slot(mode, op->slot)->traffic;
     if (op->cached_slot == XEP_NO_SLOT) plan_passing(mode, normal_slot(mode, op->slot)->routing);
-    for (uint32_t f = 0; f < nodes->who.feeders; f++) traffic->feeds[f] = (normal_feed_t){.token = -1};
+    for (uint32_t f = 0; f < nodes->who.upstreams; f++) traffic->feeds[f] = (normal_feed_t){.token = -1};
     memset(traffic->passes, 0, mode->kit.shape->nodes * sizeof *traffic->passes);
-    memset(traffic->next, 0, (size_t)nodes->who.feeders * nodes->who.mates * sizeof *traffic->next);
+    memset(traffic->next, 0, (size_t)nodes->who.upstreams * nodes->who.locals * sizeof *traffic->next);
     return XEP_OK;
 }
 
 /*
- * Each row is the next one that the feeder has at each mate that gets it. next moves along with it: so rows are
- * listed once in an operation and in the order in which they passed, whatever the batches.
+ * Each row is the next one that the upstream rank has at each local rank that gets it. next moves along with it: so
+ * rows are listed once in an operation and in the order in which they passed, whatever the batches.
  */
 void normal_list_rows(const normal_t *mode, const normal_slot_t *slot, uint32_t feed, uint64_t first, uint64_t rows)
 {
     const normal_nodes_t *nodes = mode->nodes;
     const normal_passing_t *passing = slot->routing->passing;
-    const uint64_t *begins = passing->begins + (size_t)feed * nodes->who.mates;
-    uint32_t *next = slot->traffic->next + (size_t)feed * nodes->who.mates, end = 0;
+    const uint64_t *begins = passing->begins + (size_t)feed * nodes->who.locals;
+    uint32_t *next = slot->traffic->next + (size_t)feed * nodes->who.locals, end = 0;
     for (uint64_t i = 0; i < rows; i++) {
         const uint64_t *places = passing->places + (feed * mode->kit.shape->tokens + first + i) * nodes->words;
         nodes->batch.first[i] = end;
@@ -185,7 +185,7 @@ void normal_list_rows(const normal_t *mode, const normal_slot_t *slot, uint32_t 
 
 static uint64_t line_of(const normal_t *mode, uint32_t index, uint32_t line)
 {
-    return (uint64_t)index * mode->kit.shape->feeders + line;
+    return (uint64_t)index * mode->kit.shape->upstreams + line;
 }
 
 uint64_t normal_feed_line_offset(const normal_t *mode, uint32_t index, uint32_t line)

@@ -4,31 +4,34 @@
  * Rows that go once to each node (xep_shape_t.by_nodes), where normal.h has them go once to each rank.
  *
  * Each rank s has on every other node one forwarder: the rank there whose place is that of s, modulo the ranks of the
- * node. s is one of its feeders, and has a line in its heap for each index of a turn. What s has to say to that node it
- * says to its forwarder alone, by the wire; that one says it to the ranks of its node, its mates, by stores. So a rank
- * sends a message to its mates and one to each other node, and to nobody else.
+ * node. s is one of its upstream ranks, and has a line in its heap for each index of a turn. What s has to say to that
+ * node it says to its forwarder alone, by the wire; that one says it to the ranks of its node, its local ranks, by
+ * stores. So a rank sends a message to its local ranks and one to each other node, and to nobody else.
  *
  * dispatch, epoch n, index i:
- *  2. to mates as in normal.h. To each forwarder f: the record with the selections of all experts, how many rows will
- *     pass by f, and where in own "returned" their sums belong; then  f.feed[i][line].recorded = n.
- *  3. whoever waits for the counts of all stores the records of its feeders in the heaps of its mates, its own among
- *     them, as if their writers had: record, then  line[i][s].counts = n.
- *  4. rows and metadata for mates as in normal.h. For f: rows into the ring of that line, row p at entry p % feed_rows,
- *     their metadata (token, all experts, weights, scales) beside; then  f.feed[i][line].passed = (n, p + 1).
- *     Meanwhile what feeders pass: the place of a row follows from the records and from its number among the rows that
- *     its source has for the same rank, as in normal.h. It is stored to all mates that get it, with metadata. Where the
- *     ring is smaller than what passes, then  s.taken[i][node of f] = (n, p + 1): s writes an entry again only then.
+ *  2. to local ranks as in normal.h. To each forwarder f: the record with the selections of all experts, how many rows
+ *     will pass by f, and where in own "returned" their sums belong; then f.feed[i][line].recorded = n.
+ *  3. whoever waits for the counts of all stores the records of its upstream ranks in the heaps of its local ranks, its
+ *     own among them, as if their writers had: record, then line[i][s].counts = n.
+ *  4. rows and metadata for local ranks as in normal.h. For f: rows into the ring of that line, row p at entry p %
+ *     feed_rows, their metadata (token, all experts, weights, scales) beside; then f.feed[i][line].passed = (n, p + 1).
+ *     Meanwhile what upstream ranks pass: the place of a row follows from the records and from its number among the
+ *     rows that its source has for the same rank, as in normal.h. It is stored to all local ranks that get it, with
+ *     metadata. Where the ring is smaller than what passes, then s.taken[i][node of f] = (n, p + 1): s writes an entry
+ *     again only then.
  *  5. when all own rows to other nodes are sent: done to the forwarders, as  f.feed[i][line].done = n  behind the
- *     digest there; and when all to mates are stored, too, and all that feeders pass: done to mates.
- *  6. whoever waits for done of all stores that of its feeders at its mates, as in 3, once all their rows are stored.
+ *     digest there; and when all to local ranks are stored, too, and all that upstream ranks pass: done to local ranks.
+ *  6. whoever waits for done of all stores that of its upstream ranks at its local ranks, as in 3, once all their rows
+ *     are stored.
  * A word (n, rows) is n * 2^24 + rows: it only grows, as others do.
  *
  * Why nothing in a line is overwritten before it was read: s writes into its line of index i again in turn q + slots,
  * which begins at s after all ranks' done of turn q was there, that of f among them. f has sent it behind 3, when it
  * had read all records of turn q. Its rows, digest and done of q are read later; but s writes them again behind 3 of
- * turn q + slots, for which f has sent its record, and so has ended turn q. The same holds for the lines of mates: f
- * stores the record of turn q + slots there after it has ended turn q, for which that mate has sent done; and the
- * digest after the mate's record of q + slots was counted by s. test/model/model_nodes.pml tries it.
+ * turn q + slots, for which f has sent its record, and so has ended turn q. The same holds for the lines of local
+ * ranks: f stores the record of turn q + slots there after it has ended turn q, for which that local rank has sent
+ * done; and the digest after the local rank's record of q + slots was counted by s. test/model/model_nodes.pml tries
+ * it.
  *
  * Why nobody waits in a circle: a row that waits for room in a ring waits for its forwarder to store what came before,
  * which needs memory of mapped ranks alone. Every rank forwards inside its own operation, in all steps that wait.
@@ -36,18 +39,18 @@
  * combine, epoch n, of a handle:
  *  1. drain as in normal.h; "read" of all ranks.
  *  2. input as in normal.h, for readers of other nodes, too.
- *  3. offer to all ranks; and wait for those of mates. Then, for each feeder and each of its tokens that has passed:
- *     the sum of what the mates have for it, into "sums", and from there into "returned" of the feeder; behind each
- *     batch  feeder.summed[slot there][node] = (n, p + 1).
+ *  3. offer to all ranks; and wait for those of local ranks. Then, for each upstream rank and each of its tokens that
+ *     has passed: the sum of what the local ranks have for it, into "sums", and from there into "returned" of the
+ *     upstream rank; behind each batch upstream.summed[slot there][node] = (n, p + 1).
  *  4. wait for the offers of all, as in normal.h.
  *  5. tokens in their order, each as soon as summed of every node that it has passed to counts its row there:
  *     out[t] = sum over nodes ascending: the ranks of the own node one by one, ascending; of each other node the row in
  *     "returned", which was rounded to the type of the rows, or is fp32 (xep_shape_t.wide_sums).
  *  6. as in normal.h, when summed of all nodes has all rows, also where the verdict is an error.
  * "returned" is not overwritten early for the same reason as in normal.h: its writer, the forwarder, waits for the
- * reader's read of the last combine. "sums" is a ring of NORMAL_SUM_QUARTERS quarters, in which batches of all feeders
- * follow one another: a quarter is used again when the wire has sent what was put from it last, while it sends the
- * others.
+ * reader's read of the last combine. "sums" is a ring of NORMAL_SUM_QUARTERS quarters, in which batches of all upstream
+ * ranks follow one another: a quarter is used again when the wire has sent what was put from it last, while it sends
+ * the others.
  */
 #ifndef XEP_NORMAL_NODES_H
 #define XEP_NORMAL_NODES_H
@@ -58,21 +61,21 @@
 
 /* ---- in the heap ---- */
 
-/** One line per (index, feeder); written by the feeder over the wire, read by the heap's owner. */
+/** One line per (index, upstream rank); written by the upstream rank over the wire, read by the heap's owner. */
 typedef struct normal_feed_line {
     _Atomic uint64_t recorded; /* the record of this epoch is here */
     _Atomic uint64_t passed;   /* (epoch, rows) are in the ring */
-    _Atomic uint64_t done;     /* the feeder has done with this epoch, and the digest is here */
+    _Atomic uint64_t done;     /* the upstream rank has done with this epoch, and the digest is here */
     normal_digest_t digest;
     uint64_t reserved[2];
 } normal_feed_line_t;
 _Static_assert(sizeof(normal_feed_line_t) == 64, "a cache line");
 
-/** Behind the record of a feeder, its rows to all ranks and the selections of all experts. */
+/** Behind the record of an upstream rank, its rows to all ranks and the selections of all experts. */
 typedef struct normal_feed_tail {
     uint32_t rows;     /* that will pass; of a cached dispatch as many as before */
     uint32_t reserved; /* 0 */
-    uint64_t returned; /* row of the feeder's "returned" where the sum of the first one belongs */
+    uint64_t returned; /* row of the upstream rank's "returned" where the sum of the first one belongs */
 } normal_feed_tail_t;
 
 /** Whether sums of a combine go to other nodes in fp32, and its rows are of a narrower type. */
@@ -91,13 +94,14 @@ typedef struct normal_passing {
     uint64_t *term_first; /* [T + 1] in terms */
     /* of a token's sum, in its order: a rank of the own node and its row there, or R + a node and its row in tokens */
     normal_dest_t *terms;
-    /* those of feeders: */
-    normal_feed_tail_t *feeds; /* [feeders] */
-    uint64_t *begins;          /* [feeders][mates] row of a mate's slot where those of the feeder begin */
-    uint64_t *places;          /* [feeders][T][words] bits: the mates that get a row */
+    /* those of upstream ranks: */
+    normal_feed_tail_t *feeds; /* [upstreams] */
+    /* [upstreams][locals] row of a local rank's slot where those of the upstream rank begin */
+    uint64_t *begins;
+    uint64_t *places; /* [upstreams][T][words] bits: the local ranks that get a row */
 } normal_passing_t;
 
-/** How far the rows of a feeder have come, in the operation of a slot. */
+/** How far the rows of an upstream rank have come, in the operation of a slot. */
 typedef struct normal_feed {
     uint64_t stored; /* rows at their places */
     uint64_t taken;  /* that it was told of */
@@ -113,10 +117,10 @@ typedef struct normal_pass {
 
 /** What passes in the operation of a slot. */
 typedef struct normal_traffic {
-    normal_feed_t *feeds;      /* [feeders] */
+    normal_feed_t *feeds;      /* [upstreams] */
     normal_pass_t *passes;     /* [nodes] */
-    uint32_t *next;            /* [feeders][mates] rows that the mate has of the feeder, so far */
-    normal_target_t *targets;  /* [mates] their slots, from row 0 on */
+    uint32_t *next;            /* [upstreams][locals] rows that the local rank has of the upstream rank, so far */
+    normal_target_t *targets;  /* [locals] their slots, from row 0 on */
     normal_feed_tail_t *tails; /* [nodes] sent to forwarders: unchanged until flushed */
     char *staged;              /* metadata of own rows that pass, by (node, row): likewise */
 } normal_traffic_t;
@@ -125,7 +129,7 @@ typedef struct normal_traffic {
 typedef struct normal_batch {
     char *metadata;       /* of its rows, copied before it is checked */
     uint32_t *first;      /* [rows + 1] in dests */
-    normal_dest_t *dests; /* place of a mate, and the row of its slot */
+    normal_dest_t *dests; /* place of a local rank, and the row of its slot */
 } normal_batch_t;
 
 enum { NORMAL_BATCH_ROWS = 64 };
@@ -136,10 +140,10 @@ typedef struct normal_nodes {
     uint32_t words;      /* of a row's places */
     uint32_t most_nodes; /* that a token goes to, without the own one */
     /* scratch: */
-    uint64_t *seen;               /* [nodes] the plan's: token + 1 that was seen to go there last */
-    uint32_t *list;               /* [most_nodes + 1] likewise: nodes of a token */
-    uint64_t *found;              /* [words] mates that get a row */
-    normal_place_t *mate_sources; /* [mates] combine's: where their outputs are */
+    uint64_t *seen;                /* [nodes] the plan's: token + 1 that was seen to go there last */
+    uint32_t *list;                /* [most_nodes + 1] likewise: nodes of a token */
+    uint64_t *found;               /* [words] local ranks that get a row */
+    normal_place_t *local_sources; /* [locals] combine's: where their outputs are */
     normal_batch_t batch;
 } normal_nodes_t;
 
@@ -154,8 +158,8 @@ normal_traffic_t *normal_lay_traffic(const normal_t *mode, xep_carve_t *arena);
 xep_status_t normal_begin_traffic(void *mode, xep_op_t *op);
 
 /**
- * Fills first and dests of the batch: where rows of a feeder that passed, from first on, are at the mates, by the
- * places of the routing. In the order in which they passed, as it counts them.
+ * Fills first and dests of the batch: where rows of an upstream rank that passed, from first on, are at the local
+ * ranks, by the places of the routing. In the order in which they passed, as it counts them.
  */
 void normal_list_rows(const normal_t *mode, const normal_slot_t *slot, uint32_t feed, uint64_t first, uint64_t rows);
 
@@ -169,13 +173,13 @@ uint64_t normal_ring_offset(const normal_t *mode, xep_area_t area, uint32_t inde
                             size_t stride);
 uint64_t normal_taken_offset(const normal_t *mode, uint32_t index, uint32_t node);
 
-/** The line of a feeder, in this rank's heap. */
+/** The line of an upstream rank, in this rank's heap. */
 normal_feed_line_t *normal_feed_line(const normal_t *mode, const xep_op_t *op, uint32_t feed);
 
 /** Bytes of the metadata of a row that passes: token, experts, weights if there are any, scales. */
 size_t normal_passing_bytes(const xep_op_t *op, int weighted);
 
-/* ---- normal_relay.c: what feeders say to this node ---- */
+/* ---- normal_relay.c: what upstream ranks say to this node ---- */
 
 int normal_feed_record_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
                                 xep_transfer_t *transfer);
@@ -186,7 +190,7 @@ int normal_feed_done_transfer(const void *mode, const xep_op_t *op, uint32_t ran
 xep_status_t normal_relay_records(void *mode, xep_op_t *op);
 xep_status_t normal_relay_dones(void *mode, xep_op_t *op);
 
-/** The records are in: what will pass here. XEP_ERR_PROTOCOL: a feeder says what cannot be. */
+/** The records are in: what will pass here. XEP_ERR_PROTOCOL: an upstream rank says what cannot be. */
 xep_status_t normal_take_feeds(normal_t *mode, xep_op_t *op);
 
 /* ---- normal_pass.c, normal_forward.c ---- */
@@ -194,7 +198,10 @@ xep_status_t normal_take_feeds(normal_t *mode, xep_op_t *op);
 /** Passes own rows as far as there is room. XEP_OK: all are passed. */
 xep_status_t normal_pass_rows(normal_t *mode, xep_op_t *op);
 
-/** Stores what has come from feeders. XEP_OK: all is. XEP_ERR_PROTOCOL: a feeder passes what it has not announced. */
+/**
+ * Stores what has come from upstream ranks. XEP_OK: all is. XEP_ERR_PROTOCOL: an upstream rank passes what it has not
+ * announced.
+ */
 xep_status_t normal_forward_rows(normal_t *mode, xep_op_t *op);
 
 /** Own and passing rows that are to come or to be taken: the word of the step. */
@@ -206,13 +213,13 @@ const _Atomic uint64_t *normal_passing_word(const void *mode, const xep_op_t *op
 const _Atomic uint64_t *normal_summed_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p);
 xep_status_t normal_find_summed(const normal_t *mode, xep_op_t *op, uint64_t *tokens_p);
 
-/** Steps: waits for the outputs of mates; sums them for feeders, and puts the sums there. */
-const _Atomic uint64_t *normal_mates_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p);
+/** Steps: waits for the outputs of local ranks; sums them for upstream ranks, and puts the sums there. */
+const _Atomic uint64_t *normal_locals_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p);
 xep_status_t normal_return_sums(void *mode, xep_op_t *op);
 
 /* ---- normal_nodes_steps.c: steps, and what one of them sends ---- */
 
-xep_status_t normal_find_places_of_mates(void *mode, xep_op_t *op);
+xep_status_t normal_find_places_of_locals(void *mode, xep_op_t *op);
 xep_status_t normal_move_by_nodes(void *mode, xep_op_t *op);
 xep_status_t normal_fill_for_nodes(void *mode, xep_op_t *op);
 int normal_node_offer_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,

@@ -8,23 +8,23 @@
 
 /* ---- dispatch ---- */
 
-/* Where rows of feeders go: the slots of all mates, whatever of this rank's own rows stays in place. */
-xep_status_t normal_find_places_of_mates(void *opaque, xep_op_t *op)
+/* Where rows of upstream ranks go: the slots of all local ranks, whatever of this rank's own rows stays in place. */
+xep_status_t normal_find_places_of_locals(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
     const normal_slot_t *slot = normal_slot(mode, op->slot);
     xep_status_t status = normal_take_feeds(mode, op);
     if (status != XEP_OK) return status;
     memset(slot->targets, 0, mode->kit.shape->nranks * sizeof *slot->targets);
-    for (uint32_t p = 0; p < mode->nodes->who.mates; p++) {
-        const uint32_t mate = mode->nodes->who.mate[p];
-        slot->traffic->targets[p] = slot->targets[mate] = normal_target_of(mode, op, mate);
-        normal_aim(op, &slot->targets[mate], slot->there[mate]);
+    for (uint32_t p = 0; p < mode->nodes->who.locals; p++) {
+        const uint32_t local = mode->nodes->who.local[p];
+        slot->traffic->targets[p] = slot->targets[local] = normal_target_of(mode, op, local);
+        normal_aim(op, &slot->targets[local], slot->there[local]);
     }
     return XEP_OK;
 }
 
-/* As early as it can be: behind the last own row, whatever feeders still have to pass. */
+/* As early as it can be: behind the last own row, whatever upstream ranks still have to pass. */
 static xep_status_t tell_forwarders(normal_t *mode, xep_op_t *op)
 {
     xep_status_t status =
@@ -34,9 +34,9 @@ static xep_status_t tell_forwarders(normal_t *mode, xep_op_t *op)
 }
 
 /*
- * Moves own rows to other nodes, own rows to mates a slice at a time, and rows that feeders have passed: each as far as
- * it goes, until none are left. Looks at the words of late ranks before that, so that the time spent here is not booked
- * as waiting for a rank.
+ * Moves own rows to other nodes, own rows to local ranks a slice at a time, and rows that upstream ranks have passed:
+ * each as far as it goes, until none are left. Looks at the words of late ranks before that, so that the time spent
+ * here is not booked as waiting for a rank.
  */
 xep_status_t normal_move_by_nodes(void *opaque, xep_op_t *op)
 {
@@ -94,11 +94,11 @@ int normal_node_offer_transfer(const void *opaque, const xep_op_t *op, uint32_t 
     return number == 0;
 }
 
-/* Mates have their rows; other nodes have returned one for each token that has passed there. */
+/* Local ranks have their rows; other nodes have returned one for each token that has passed there. */
 static void find_sources(const normal_t *mode, const xep_op_t *op)
 {
     normal_slot_t *slot = normal_slot(mode, op->slot);
-    for (uint32_t p = 0; p < mode->nodes->who.mates; p++) normal_find_source(mode, op, mode->nodes->who.mate[p]);
+    for (uint32_t p = 0; p < mode->nodes->who.locals; p++) normal_find_source(mode, op, mode->nodes->who.local[p]);
     for (uint32_t n = 0; n < mode->kit.shape->nodes; n++)
         slot->sources[mode->kit.shape->nranks + n] =
             normal_returned_place(mode, mode->kit.own, op->slot, slot->routing->topk, slot->routing->passing->begin[n]);

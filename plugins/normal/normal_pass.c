@@ -140,8 +140,8 @@ static int has_come(const _Atomic uint64_t *word, uint64_t value)
 }
 
 /*
- * For a feeder: its last row; for a forwarder whose ring is too small for all rows: room for the last one. If a rank is
- * both, the word that has not come counts.
+ * For an upstream rank: its last row; for a forwarder whose ring is too small for all rows: room for the last one. If a
+ * rank is both, the word that has not come counts.
  */
 const _Atomic uint64_t *normal_passing_word(const void *opaque, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
 {

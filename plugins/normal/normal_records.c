@@ -294,7 +294,7 @@ static xep_status_t agree_on_params(normal_t *mode, xep_op_t *op)
     normal_slot_t *slot = normal_slot(mode, op->slot);
     const xep_env_t *env = mode->kit.env;
     normal_state(op)->weighted = slot->weighted = have_weights(mode, op);
-    if (op->is_ruled) return xep_agree_ruling(env, op);
+    if (op->is_ruled) return xep_agree_decision(env, op);
     xep_status_t verdict = normal_compare_records(env, op, slot->from, sizeof *slot->from);
     return verdict == XEP_OK && op->cached_slot != XEP_NO_SLOT ? compare_routings(mode, op) : verdict;
 }

@@ -8,7 +8,7 @@
 
 #include "normal_nodes.h"
 
-/* ---- a feeder: what goes to its forwarders ---- */
+/* ---- an upstream rank: what goes to its forwarders ---- */
 
 static int is_forwarder(const normal_t *mode, uint32_t rank)
 {
@@ -88,35 +88,41 @@ static const char *feed_record(const normal_t *mode, const xep_op_t *op, uint32_
     return xep_kit_own(&mode->kit, normal_feed_record_offset(mode, normal_index(mode, op), feed));
 }
 
-/* As normal_store_record() would at the feeder. Whether it may be used is looked at by who reads it. */
+/* As normal_store_record() would at the upstream rank. Whether it may be used is looked at by who reads it. */
 static void relay_record(const normal_t *mode, const xep_op_t *op, uint32_t feed)
 {
     const normal_nodes_t *nodes = mode->nodes;
     const char *from = feed_record(mode, op, feed);
     size_t rows = op->cached_slot == XEP_NO_SLOT ? mode->kit.shape->nranks * sizeof(uint32_t) : 0;
-    uint32_t source = nodes->who.feeder[feed], index = normal_index(mode, op);
+    uint32_t source = nodes->who.upstream[feed], index = normal_index(mode, op);
     uint64_t counts = normal_line_offset(mode, index, source) + offsetof(normal_line_t, counts);
-    for (uint32_t p = 0; p < nodes->who.mates; p++) {
-        uint32_t mate = nodes->who.mate[p];
-        char *to = mode->kit.base[mate] + normal_record_offset(mode, op->turn, source);
-        /* the feeder has sent the selections of all experts; a mate gets those of its own, as from any other rank */
-        size_t header = sizeof(normal_record_t) + rows, skipped = mode->kit.first_expert[mate] * sizeof(uint32_t);
+    for (uint32_t p = 0; p < nodes->who.locals; p++) {
+        uint32_t local = nodes->who.local[p];
+        char *to = mode->kit.base[local] + normal_record_offset(mode, op->turn, source);
+        /*
+         * the upstream rank has sent the selections of all experts; a local rank gets those of its own, as from any
+         * other rank
+         */
+        size_t header = sizeof(normal_record_t) + rows, skipped = mode->kit.first_expert[local] * sizeof(uint32_t);
         memcpy(to, from, header);
         if (rows != 0)
-            memcpy(to + header, from + header + skipped, xep_kit_experts(&mode->kit, mate) * sizeof(uint32_t));
-        xep_kit_signal(&mode->kit, mate, counts, op->epoch);
+            memcpy(to + header, from + header + skipped, xep_kit_experts(&mode->kit, local) * sizeof(uint32_t));
+        xep_kit_signal(&mode->kit, local, counts, op->epoch);
     }
 }
 
-/* One copy for all: were the feeder to write again meanwhile, mates would otherwise compare different digests. */
+/*
+ * One copy for all: were the upstream rank to write again meanwhile, local ranks would otherwise compare different
+ * digests.
+ */
 static void relay_done(const normal_t *mode, const xep_op_t *op, uint32_t feed)
 {
     const normal_nodes_t *nodes = mode->nodes;
     normal_digest_t digest = normal_feed_line(mode, op, feed)->digest;
-    uint64_t line = normal_line_offset(mode, normal_index(mode, op), nodes->who.feeder[feed]);
-    for (uint32_t p = 0; p < nodes->who.mates; p++) {
-        memcpy(mode->kit.base[nodes->who.mate[p]] + line + offsetof(normal_line_t, digest), &digest, sizeof digest);
-        xep_kit_signal(&mode->kit, nodes->who.mate[p], line + offsetof(normal_line_t, done), op->epoch);
+    uint64_t line = normal_line_offset(mode, normal_index(mode, op), nodes->who.upstream[feed]);
+    for (uint32_t p = 0; p < nodes->who.locals; p++) {
+        memcpy(mode->kit.base[nodes->who.local[p]] + line + offsetof(normal_line_t, digest), &digest, sizeof digest);
+        xep_kit_signal(&mode->kit, nodes->who.local[p], line + offsetof(normal_line_t, done), op->epoch);
     }
 }
 
@@ -129,7 +135,7 @@ xep_status_t normal_relay_records(void *opaque, xep_op_t *op)
 {
     const normal_t *mode = opaque;
     normal_feed_t *feeds = normal_slot(mode, op->slot)->traffic->feeds;
-    for (uint32_t f = 0; f < mode->nodes->who.feeders; f++) {
+    for (uint32_t f = 0; f < mode->nodes->who.upstreams; f++) {
         if (feeds[f].recorded || !is_here(&normal_feed_line(mode, op, f)->recorded, op)) continue;
         relay_record(mode, op, f);
         feeds[f].recorded = 1;
@@ -137,12 +143,12 @@ xep_status_t normal_relay_records(void *opaque, xep_op_t *op)
     return xep_step_wait_relayed(opaque, op);
 }
 
-/* All rows of feeders are stored since the step before, and by threads that have fenced them. */
+/* All rows of upstream ranks are stored since the step before, and by threads that have fenced them. */
 xep_status_t normal_relay_dones(void *opaque, xep_op_t *op)
 {
     const normal_t *mode = opaque;
     normal_feed_t *feeds = normal_slot(mode, op->slot)->traffic->feeds;
-    for (uint32_t f = 0; f < mode->nodes->who.feeders; f++) {
+    for (uint32_t f = 0; f < mode->nodes->who.upstreams; f++) {
         if (feeds[f].ended || !is_here(&normal_feed_line(mode, op, f)->done, op)) continue;
         relay_done(mode, op, f);
         feeds[f].ended = 1;
@@ -158,11 +164,11 @@ static xep_status_t check_tail(const normal_t *mode, xep_op_t *op, uint32_t feed
     const normal_nodes_t *nodes = mode->nodes;
     const xep_shape_t *shape = mode->kit.shape;
     const uint32_t *rows =
-        normal_slot(mode, op->slot)->routing->rank_rows + (size_t)nodes->who.feeder[feed] * shape->nranks;
+        normal_slot(mode, op->slot)->routing->rank_rows + (size_t)nodes->who.upstream[feed] * shape->nranks;
     uint64_t most = 0, sum = 0, room = mode->layout.returned_rows;
-    for (uint32_t p = 0; p < nodes->who.mates; p++) {
-        if (rows[nodes->who.mate[p]] > most) most = rows[nodes->who.mate[p]];
-        sum += rows[nodes->who.mate[p]];
+    for (uint32_t p = 0; p < nodes->who.locals; p++) {
+        if (rows[nodes->who.local[p]] > most) most = rows[nodes->who.local[p]];
+        sum += rows[nodes->who.local[p]];
     }
     if (tail->rows >= most && tail->rows <= sum && tail->rows <= shape->tokens && tail->returned <= room &&
         tail->rows <= room - tail->returned)
@@ -170,21 +176,21 @@ static xep_status_t check_tail(const normal_t *mode, xep_op_t *op, uint32_t feed
     return mode->kit.env
         ->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
                "invalid tail from rank %u: %u rows, with sums from row %llu on (%llu to %llu rows, of %llu)",
-               nodes->who.feeder[feed], tail->rows, (unsigned long long)tail->returned, (unsigned long long)most,
+               nodes->who.upstream[feed], tail->rows, (unsigned long long)tail->returned, (unsigned long long)most,
                (unsigned long long)sum, (unsigned long long)room);
 }
 
-/* Where rows of feeders begin at the mates follows from what lower ranks send there, as all know it. */
+/* Where rows of upstream ranks begin at the local ranks follows from what lower ranks send there, as all know it. */
 static void find_begins(const normal_t *mode, const normal_routing_t *routing)
 {
     const normal_nodes_t *nodes = mode->nodes;
     const uint32_t nranks = mode->kit.shape->nranks;
-    for (uint32_t p = 0; p < nodes->who.mates; p++) {
+    for (uint32_t p = 0; p < nodes->who.locals; p++) {
         uint64_t begin = 0;
         for (uint32_t r = 0; r < nranks; r++) {
             if (nodes->who.feed_of[r] != UINT32_MAX)
-                routing->passing->begins[(size_t)nodes->who.feed_of[r] * nodes->who.mates + p] = begin;
-            begin += routing->rank_rows[(size_t)r * nranks + nodes->who.mate[p]];
+                routing->passing->begins[(size_t)nodes->who.feed_of[r] * nodes->who.locals + p] = begin;
+            begin += routing->rank_rows[(size_t)r * nranks + nodes->who.local[p]];
         }
     }
 }
@@ -197,7 +203,7 @@ xep_status_t normal_take_feeds(normal_t *mode, xep_op_t *op)
     /* behind the header, the rows to all ranks and the selections of all experts */
     size_t at = sizeof(normal_record_t) + (shape->nranks + (size_t)shape->experts) * sizeof(uint32_t);
     if (op->cached_slot != XEP_NO_SLOT) return XEP_OK;
-    for (uint32_t f = 0; f < mode->nodes->who.feeders; f++) {
+    for (uint32_t f = 0; f < mode->nodes->who.upstreams; f++) {
         normal_feed_tail_t *tail = &routing->passing->feeds[f];
         memcpy(tail, feed_record(mode, op, f) + at, sizeof *tail);
         xep_status_t status = check_tail(mode, op, f, tail);

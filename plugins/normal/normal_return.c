@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Combine by nodes: the outputs that the ranks of this node have for a token of a feeder go back as one row. Sums are
- * made in "sums", a batch for each feeder in turn, so that all cables are in use. Each quarter is used again when the
- * wire has sent it: when all of "sums" was used again at once, the wire idled meanwhile, and 4 hosts took 1.45 times as
- * long as their bytes.
+ * Combine by nodes: the outputs that the ranks of this node have for a token of an upstream rank go back as one row.
+ * Sums are made in "sums", a batch for each upstream rank in turn, so that all cables are in use. Each quarter is used
+ * again when the wire has sent it: when all of "sums" was used again at once, the wire idled meanwhile, and 4 hosts
+ * took 1.45 times as long as their bytes.
  */
 #include <string.h>
 
@@ -20,9 +20,9 @@ typedef struct summing {
     uint64_t rows, entry;     /* so many, from this entry of "sums" on */
 } summing_t;
 
-/* ---- outputs of mates ---- */
+/* ---- outputs of local ranks ---- */
 
-const _Atomic uint64_t *normal_mates_word(const void *opaque, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
+const _Atomic uint64_t *normal_locals_word(const void *opaque, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
 {
     const normal_t *mode = opaque;
     const _Atomic uint64_t *word = xep_combine_ready_word(opaque, op, rank, value_p);
@@ -75,15 +75,15 @@ xep_status_t normal_find_summed(const normal_t *mode, xep_op_t *op, uint64_t *to
 }
 
 /* Outputs of this rank are where its user has them; those of others in the input of the slot that they chose. */
-static void fill_mates(const normal_t *mode, const xep_op_t *op)
+static void fill_locals(const normal_t *mode, const xep_op_t *op)
 {
     const normal_nodes_t *nodes = mode->nodes;
     const uint32_t topk = normal_slot(mode, op->slot)->routing->topk;
     const xep_combine_args_t *args = op->combine;
-    for (uint32_t p = 0; p < nodes->who.mates; p++) {
-        const uint32_t mate = nodes->who.mate[p], there = *xep_combine_slot_there(&mode->kit, op->slot, mate);
-        normal_place_t *source = &nodes->mate_sources[p];
-        *source = normal_input_place(mode, mode->kit.base[mate], there, topk, 0);
+    for (uint32_t p = 0; p < nodes->who.locals; p++) {
+        const uint32_t local = nodes->who.local[p], there = *xep_combine_slot_there(&mode->kit, op->slot, local);
+        normal_place_t *source = &nodes->local_sources[p];
+        *source = normal_input_place(mode, mode->kit.base[local], there, topk, 0);
         if (p != nodes->who.place) continue;
         source->x = (char *)xep_combine_outputs(&mode->kit, op, &source->x_stride);
         if (args->topk_weights == NULL) continue;
@@ -100,7 +100,7 @@ static void sum_row(const summing_t *summing, uint64_t row, const void **rows, c
     const normal_nodes_t *nodes = mode->nodes;
     size_t n = 0;
     for (uint32_t d = nodes->batch.first[row]; d < nodes->batch.first[row + 1]; d++) {
-        const normal_place_t *source = &nodes->mate_sources[nodes->batch.dests[d].rank];
+        const normal_place_t *source = &nodes->local_sources[nodes->batch.dests[d].rank];
         rows[n++] = source->x + nodes->batch.dests[d].row * source->x_stride;
     }
     char *sums = xep_kit_own_area(&mode->kit, mode->layout.sums, summing->op->slot);
@@ -109,7 +109,7 @@ static void sum_row(const summing_t *summing, uint64_t row, const void **rows, c
     else summing->weigh(out, rows, NULL, n, 0, summing->op->combine->hidden);
 }
 
-/* Each selection by itself, mates ascending; not rounded. */
+/* Each selection by itself, local ranks ascending; not rounded. */
 static void sum_weights(const summing_t *summing, uint64_t row)
 {
     const normal_t *mode = summing->mode;
@@ -120,7 +120,7 @@ static void sum_weights(const summing_t *summing, uint64_t row)
     for (uint32_t k = 0; k < topk; k++) {
         out[k] = 0;
         for (uint32_t d = nodes->batch.first[row]; d < nodes->batch.first[row + 1]; d++) {
-            const normal_place_t *source = &nodes->mate_sources[nodes->batch.dests[d].rank];
+            const normal_place_t *source = &nodes->local_sources[nodes->batch.dests[d].rank];
             float weight;
             memcpy(&weight, source->weights + nodes->batch.dests[d].row * source->weights_stride + k * sizeof weight,
                    sizeof weight);
@@ -144,7 +144,7 @@ static void sum_rows(void *arg, uint32_t thread, uint32_t nthreads)
 
 /* ---- puts ---- */
 
-/** An array of sums, and where it goes in the heap of the feeder. */
+/** An array of sums, and where it goes in the heap of the upstream rank. */
 typedef struct returned {
     xep_area_t from, to;
     size_t bytes, stride;
@@ -158,7 +158,7 @@ static xep_status_t put_array(const normal_t *mode, const xep_op_t *op, const re
 {
     const normal_slot_t *slot = normal_slot(mode, op->slot);
     const normal_returning_t *batch = &normal_state(op)->returning;
-    uint32_t rank = mode->nodes->who.feeder[batch->feed], there = slot->from[rank].slot;
+    uint32_t rank = mode->nodes->who.upstream[batch->feed], there = slot->from[rank].slot;
     uint64_t first = slot->routing->passing->feeds[batch->feed].returned + slot->traffic->feeds[batch->feed].summed;
     const char *from = xep_kit_own_area(&mode->kit, array->from, op->slot);
     xep_wire_t *wire = mode->kit.env->wire;
@@ -181,12 +181,12 @@ static size_t sum_bytes(const normal_t *mode, const xep_op_t *op)
     return normal_sums_are_wide(mode, op) ? op->combine->hidden * sizeof(float) : xep_combine_row_bytes(op->combine);
 }
 
-/* Tells the feeder how many sums were put. The wire delivers the word after them. */
+/* Tells the upstream rank how many sums were put. The wire delivers the word after them. */
 static xep_status_t tell_summed(const normal_t *mode, const xep_op_t *op, uint32_t feed)
 {
     const normal_slot_t *slot = normal_slot(mode, op->slot);
     xep_wire_t *wire = mode->kit.env->wire;
-    uint32_t rank = mode->nodes->who.feeder[feed], there = slot->from[rank].slot;
+    uint32_t rank = mode->nodes->who.upstream[feed], there = slot->from[rank].slot;
     return wire->ops->put_signal(wire, rank, 0, NULL, 0, summed_offset(mode, there, mode->nodes->who.node),
                                  xep_rows_word(op->epoch, slot->traffic->feeds[feed].summed));
 }
@@ -195,7 +195,7 @@ static xep_status_t tell_summed(const normal_t *mode, const xep_op_t *op, uint32
 
 static uint64_t entries(const normal_t *mode)
 {
-    return mode->kit.shape->feeders * mode->kit.shape->feed_rows;
+    return mode->kit.shape->upstreams * mode->kit.shape->feed_rows;
 }
 
 static uint64_t entries_of_quarter(const normal_t *mode)
@@ -216,7 +216,8 @@ static xep_status_t find_room(const normal_t *mode, const xep_op_t *op, uint64_t
 /* ---- batches ---- */
 
 /*
- * Puts each array from where the wire has refused it; when nothing of the batch is left, the next feeder has its turn.
+ * Puts each array from where the wire has refused it; when nothing of the batch is left, the next upstream rank has its
+ * turn.
  */
 static xep_status_t put_batch(const normal_t *mode, const xep_op_t *op)
 {
@@ -234,7 +235,7 @@ static xep_status_t put_batch(const normal_t *mode, const xep_op_t *op)
     batch->marks[batch->entry / entries_of_quarter(mode)] = wire->ops->mark(wire);
     batch->next = (batch->entry + batch->rows) % entries(mode);
     batch->rows = batch->put = batch->weights_put = 0;
-    batch->feed = (batch->feed + 1) % mode->nodes->who.feeders;
+    batch->feed = (batch->feed + 1) % mode->nodes->who.upstreams;
     return XEP_OK;
 }
 
@@ -269,14 +270,14 @@ static xep_status_t sum_batch(normal_t *mode, xep_op_t *op)
     return XEP_OK;
 }
 
-/* The feeder whose turn it is, or one behind it, that has rows whose sums are not made. 0: none has. */
+/* The upstream rank whose turn it is, or one behind it, that has rows whose sums are not made. 0: none has. */
 static int find_feed(const normal_t *mode, const xep_op_t *op)
 {
-    const uint32_t feeders = mode->nodes->who.feeders;
+    const uint32_t upstreams = mode->nodes->who.upstreams;
     const normal_slot_t *slot = normal_slot(mode, op->slot);
     normal_returning_t *batch = &normal_state(op)->returning;
-    for (uint32_t i = 0; i < feeders; i++) {
-        uint32_t feed = (batch->feed + i) % feeders;
+    for (uint32_t i = 0; i < upstreams; i++) {
+        uint32_t feed = (batch->feed + i) % upstreams;
         if (slot->traffic->feeds[feed].summed == slot->routing->passing->feeds[feed].rows) continue;
         batch->feed = feed;
         return 1;
@@ -285,21 +286,21 @@ static int find_feed(const normal_t *mode, const xep_op_t *op)
 }
 
 /*
- * A rank without rows has no weights; its mates say whether there are any. Each node begins with the feeder after its
- * own node, so that not all send to the same node.
+ * A rank without rows has no weights; its local ranks say whether there are any. Each node begins with the upstream
+ * rank after its own node, so that not all send to the same node.
  */
 static void begin_sums(const normal_t *mode, const xep_op_t *op)
 {
     const normal_nodes_t *nodes = mode->nodes;
     const normal_slot_t *slot = normal_slot(mode, op->slot);
     normal_returning_t *returning = &normal_state(op)->returning;
-    memset(slot->traffic->next, 0, (size_t)nodes->who.feeders * nodes->who.mates * sizeof *slot->traffic->next);
-    for (uint32_t f = 0; f < nodes->who.feeders; f++) slot->traffic->feeds[f].summed = 0;
-    while (returning->feed < nodes->who.feeders &&
-           mode->kit.shape->node[nodes->who.feeder[returning->feed]] < nodes->who.node)
+    memset(slot->traffic->next, 0, (size_t)nodes->who.upstreams * nodes->who.locals * sizeof *slot->traffic->next);
+    for (uint32_t f = 0; f < nodes->who.upstreams; f++) slot->traffic->feeds[f].summed = 0;
+    while (returning->feed < nodes->who.upstreams &&
+           mode->kit.shape->node[nodes->who.upstream[returning->feed]] < nodes->who.node)
         returning->feed++;
-    for (uint32_t p = 0; p < nodes->who.mates; p++)
-        if (xep_combine_offered(&mode->kit, op, nodes->who.mate[p], XEP_OFFER_WEIGHTS) == 1)
+    for (uint32_t p = 0; p < nodes->who.locals; p++)
+        if (xep_combine_offered(&mode->kit, op, nodes->who.local[p], XEP_OFFER_WEIGHTS) == 1)
             normal_state(op)->weighted = 1;
     returning->begun = 1;
 }
@@ -309,8 +310,8 @@ xep_status_t normal_return_sums(void *opaque, xep_op_t *op)
     normal_t *mode = opaque;
     const normal_returning_t *batch = &normal_state(op)->returning;
     xep_status_t status = XEP_OK;
-    /* in every turn: mate_sources is one for all operations, and another may have been here since the last one */
-    fill_mates(mode, op);
+    /* in every turn: local_sources is one for all operations, and another may have been here since the last one */
+    fill_locals(mode, op);
     if (!batch->begun) begin_sums(mode, op);
     while (status == XEP_OK && (batch->rows != 0 || find_feed(mode, op))) {
         if (batch->rows == 0) status = sum_batch(mode, op);

@@ -59,7 +59,7 @@ const xep_step_t normal_dispatch_steps[] = {
      .with = GRANTS},
     {FIND_PLACES, .run = normal_find_mapped_places, .without = WIRED},
     {FIND_PLACES, .run = normal_find_places, .with = WIRED, .without = NODES},
-    {FIND_PLACES, .run = normal_find_places_of_mates, .with = NODES},
+    {FIND_PLACES, .run = normal_find_places_of_locals, .with = NODES},
     {.name = "places", .does = "leave rows", .run = normal_leave_rows, .agreed = 1, .with = IN_PLACE},
     /* 4 and 5 */
     {MOVE_ROWS, .run = normal_move_mapped, .store = normal_store_done, .without = WIRED | MASKS | PIECES},
@@ -116,7 +116,7 @@ const xep_step_t normal_combine_steps[] = {
     {.name = "outputs of the node",
      .does = "wait for the node",
      .run = xep_step_wait,
-     .word = normal_mates_word,
+     .word = normal_locals_word,
      .with = NODES},
     {.name = "sums of the node to go out", .does = "sum for others", .run = normal_return_sums, .with = NODES},
     /* 4 */

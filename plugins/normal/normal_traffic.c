@@ -17,7 +17,9 @@ static uint64_t record_bytes(const xep_shape_t *shape)
                           (shape->by_nodes ? sizeof(normal_feed_tail_t) : 0));
 }
 
-/* Forwarders tell their mates what came, so that a dispatch has messages with them alone; a combine has with all. */
+/*
+ * Forwarders tell their local ranks what came, so that a dispatch has messages with them alone; a combine has with all.
+ */
 void normal_tell_traffic(const xep_shape_t *shape, xep_traffic_t *dispatch, xep_traffic_t *combine)
 {
     const uint64_t row = (uint64_t)shape->hidden * shape->elem_bytes;

@@ -366,8 +366,8 @@ class NormalHandle(Dispatched):
     def _passed_channels(self) -> torch.Tensor:
         """[M, C]: tokens of channels 0 .. c that passed this rank, of each source node."""
         found = torch.zeros((self._nodes.count, self._channels), dtype=torch.int32)
-        for node, feeders in enumerate(self._nodes.feeders(self._rank)):
-            for rank in feeders:
+        for node, upstreams in enumerate(self._nodes.upstreams(self._rank)):
+            for rank in upstreams:
                 places, begins = self._told_of(rank)
                 found[node] += prefix_of(places.any(dim=1, keepdim=True), begins)[0]
         return found
@@ -387,7 +387,7 @@ class NormalHandle(Dispatched):
     def _forward_heads(self) -> torch.Tensor:
         """[tokens that passed this rank, P]: position among those of the same channel for the same place, or -1."""
         passed, channels = [], []
-        for rank in itertools.chain(*self._nodes.feeders(self._rank)):
+        for rank in itertools.chain(*self._nodes.upstreams(self._rank)):
             places, begins = self._told_of(rank)
             of_node = places.any(dim=1).nonzero().flatten()
             passed.append(torch.nn.functional.pad(places[of_node], (0, self._nodes.width - places.shape[1])))

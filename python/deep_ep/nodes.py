@@ -46,7 +46,7 @@ class Nodes:
         """in_rank [T, R] bool -> [T, M] bool: whether a token goes to a rank of the node."""
         return torch.stack([in_rank[:, members].any(dim=1) for members in self.members], dim=1)
 
-    def feeders(self, rank: int) -> list[list[int]]:
+    def upstreams(self, rank: int) -> list[list[int]]:
         """Of each node the ranks whose tokens for the node of this one pass it: those with its place, modulo the size
         of its node. Of its own node it is itself."""
         own, place = self.node_of[rank], self.place_of[rank]

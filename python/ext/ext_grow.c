@@ -88,23 +88,23 @@ static int read_path(PyObject *path, PyObject **bytes_p)
 }
 
 /*
- * _grow(group, path, publish, newcomers, timeout, anywhere) of a Group: group is made by the caller, empty, so that a
+ * _grow(group, path, publish, joiners, timeout, anywhere) of a Group: group is made by the caller, empty, so that a
  * class derived from Group grows into its own kind.
  */
 static PyObject *grow(PyObject *self, PyObject *args)
 {
     xep_group_t *old = ext_group_get(self);
     xep_grow_args_t how = XEP_GROW_ARGS_INIT;
-    PyObject *group, *path, *function, *newcomers, *timeout, *bytes;
+    PyObject *group, *path, *function, *joiners, *timeout, *bytes;
     uint64_t number = 0;
     int anywhere;
     xep_status_t status;
-    if (old == NULL || !PyArg_ParseTuple(args, "OOOOOp", &group, &path, &function, &newcomers, &timeout, &anywhere) ||
-        ext_args_timeout(timeout, &how.timeout_ms) != 0 ||
-        ext_args_number("newcomers", newcomers, 1024, &number) != 0 || read_path(path, &bytes) != 0)
+    if (old == NULL || !PyArg_ParseTuple(args, "OOOOOp", &group, &path, &function, &joiners, &timeout, &anywhere) ||
+        ext_args_timeout(timeout, &how.timeout_ms) != 0 || ext_args_number("joiners", joiners, 1024, &number) != 0 ||
+        read_path(path, &bytes) != 0)
         return NULL;
     caller_t caller = {.function = function};
-    how.newcomers = (uint32_t)number;
+    how.joiners = (uint32_t)number;
     how.flags = anywhere ? XEP_GROW_ANYWHERE : 0;
     how.path = bytes == NULL ? NULL : PyBytes_AS_STRING(bytes);
     if (function != Py_None) how.publish = publish, how.publish_ctx = &caller;

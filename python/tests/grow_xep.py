@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A process of test_grow.py: a member of a group that grows, or a newcomer. Prints "I grew" at its end."""
+"""A process of test_grow.py: a member of a group that grows, or a joiner. Prints "I grew" at its end."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def go_wrong(group: xep.Group) -> None:
     def fail(_address: bytes | None) -> None:
         raise ZeroDivisionError("no store")
 
-    refuse(TimeoutError, "0 of 2 newcomers came in 200 ms", group.grow, PATH + ".nobody", newcomers=2, timeout=0.2)
+    refuse(TimeoutError, "0 of 2 joiners came in 200 ms", group.grow, PATH + ".nobody", joiners=2, timeout=0.2)
     refuse(ZeroDivisionError if group.rank == 0 else xep.BootError, "", group.grow, publish=fail)
     refuse(xep.XepError, "args.path and args.publish are both given", group.grow, PATH, publish=fail)
-    refuse(ValueError, "newcomers: expected an integer from 0 to 1024, got -1", group.grow, PATH, newcomers=-1)
+    refuse(ValueError, "joiners: expected an integer from 0 to 1024, got -1", group.grow, PATH, joiners=-1)
     refuse(TypeError, "buffer: expected a Buffer or None, got 7", group.follow, 7)
 
 
@@ -71,7 +71,7 @@ def be_member(called: bool) -> None:
     wider.close()
 
 
-def be_newcomer(called: bool) -> None:
+def be_joiner(called: bool) -> None:
     refuse(TimeoutError, "there is no address of a group", xep.Group.join, PATH + ".none", timeout=0.2)
     group = xep.Group.join(lookup=lookup) if called else xep.Group.join(PATH)
     assert group.rank == group.nranks - 1 and group.origins is None
@@ -81,5 +81,5 @@ def be_newcomer(called: bool) -> None:
     group.close()
 
 
-{"member": be_member, "newcomer": be_newcomer}[sys.argv[1]](sys.argv[3] == "called")
+{"member": be_member, "joiner": be_joiner}[sys.argv[1]](sys.argv[3] == "called")
 print("I grew", flush=True)

@@ -91,7 +91,7 @@ def test_nodes():
     assert nodes.members == [[0, 2, 3], [1, 4]] and nodes.place_of == [0, 0, 1, 2, 1]
     assert (nodes.width, nodes.per_block) == (3, 0) and nodes.everyone.tolist() == [[0, 2, 3], [1, 4, -1]]
     fed = [[0], [1]], [[0, 3], [1]], [[2], [4]], [[3], []], [[2], [4]]  # ranks 0 and 3 pass by rank 1
-    assert tuple(nodes.feeders(rank) for rank in range(5)) == fed
+    assert tuple(nodes.upstreams(rank) for rank in range(5)) == fed
     in_rank = torch.tensor([[False, True, False, False, False], [True, False, False, True, False]])
     assert nodes.reached(in_rank).tolist() == [[False, True], [True, False]]
     Group.allgather = lambda self, data: [struct.pack("<I", node) for node in (0, 0, 0, 1, 1)]

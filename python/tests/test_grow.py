@@ -16,7 +16,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 
 @pytest.mark.parametrize("how", ["file", "called"])
-def test_a_newcomer(how, tmp_path):
+def test_a_joiner(how, tmp_path):
     variables = {"PYTHONPATH": ":".join(sys.path), "XEP_LIBRARY": xep.library_info().library_path}
     program = [sys.executable, str(HERE / "grow_xep.py")]
     limit = 120 * int(os.environ.get("XEP_TEST_SLOW", "1"))
@@ -28,11 +28,11 @@ def test_a_newcomer(how, tmp_path):
         "text": True,
     }
     with subprocess.Popen(["xep_run", "-n", "2", *program, "member", path, how], **options) as members:
-        with subprocess.Popen([*program, "newcomer", path, how], **options) as newcomer:
+        with subprocess.Popen([*program, "joiner", path, how], **options) as joiner:
             try:
-                said = members.communicate(timeout=limit)[0] + newcomer.communicate(timeout=limit)[0]
+                said = members.communicate(timeout=limit)[0] + joiner.communicate(timeout=limit)[0]
             finally:
                 members.kill()
-                newcomer.kill()
+                joiner.kill()
     assert said.count("I grew") == 3, said
     assert not os.path.exists(path)

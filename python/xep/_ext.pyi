@@ -117,7 +117,7 @@ class Group:
     def _mask_query(self) -> list[tuple[int, int, int]]: ...
     def _shrink(self, group: Group, timeout: Optional[float], least: int) -> list[int]: ...
     def _grow(
-        self, group: Group, path: Any, publish: Optional[Callable[[Optional[bytes]], Any]], newcomers: int,
+        self, group: Group, path: Any, publish: Optional[Callable[[Optional[bytes]], Any]], joiners: int,
         timeout: Optional[float], anywhere: bool,
     ) -> None: ...  # fmt: skip
     def _join(

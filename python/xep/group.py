@@ -128,7 +128,7 @@ class Group(_ext.Group):
         self,
         path: Optional[str | os.PathLike[str]] = None,
         *,
-        newcomers: int = 1,
+        joiners: int = 1,
         publish: Optional[Callable[[Optional[bytes]], Any]] = None,
         timeout: Optional[float] = None,
         anywhere: bool = False,
@@ -136,18 +136,18 @@ class Group(_ext.Group):
         """A group of all ranks of this one, which keep their numbers, and of so many processes that call
         ``Group.join()``, behind them. Collective, blocking. Rank 0's arguments count.
 
-        path: of the address file, by which newcomers find rank 0; it is made for this user alone and removed again.
+        path: of the address file, by which joiners find rank 0; it is made for this user alone and removed again.
             Or "pmix:NAME": a name that the launcher keeps meanwhile (xep_run, mpirun, prterun); None: "pmix:xep".
         publish: instead of path: a function that makes the bytes of an address known; called with None when they are
             not valid any more.
-        timeout: seconds until the newcomers are here; None: as the group's. anywhere: they may be on other hosts also
+        timeout: seconds until the joiners are here; None: as the group's. anywhere: they may be on other hosts also
             where all ranks are on one.
 
         After an error all ranks have this group as it was, and may call it again: TimeoutError, where fewer have come;
         PeerError, where one has died. Else both groups can be used, and follow() makes buffers on the new one.
         """
         group = self._new()
-        self._grow(group, path, publish, newcomers, timeout, anywhere)
+        self._grow(group, path, publish, joiners, timeout, anywhere)
         return group
 
     @classmethod

@@ -53,7 +53,7 @@ xep_status_t xep_library_query(xep_library_info_t *info)
     return xep_fill_struct("info", info, &own, sizeof own);
 }
 
-/* A configuration that cannot be read has nowhere to be told here: the next create tells it. */
+/* A configuration that cannot be read is no error here: the next create reports it. */
 void xep_mode_each(xep_mode_fn fn, void *arg)
 {
     xep_config_t config;
@@ -66,8 +66,8 @@ uint64_t xep_trace_begin(void)
 }
 
 /*
- * A begin of 0 is from before the trace was on; one in the future was returned by no begin, and a viewer would show
- * such a span across everything.
+ * A begin of 0 is from before the trace was on; one in the future is invalid, and a viewer would show such a span
+ * across everything.
  */
 void xep_trace_end(const char *name, uint64_t begin)
 {
@@ -77,10 +77,7 @@ void xep_trace_end(const char *name, uint64_t begin)
 
 /* ---- group ---- */
 
-/*
- * A rank without an allgather is most likely a program that forgot it: a group of one would then run wrong without a
- * word.
- */
+/* A rank without an allgather is most likely a mistake: a group of one would silently compute something else. */
 static xep_status_t check_group(const xep_group_params_t *params)
 {
     if (params->reserved != 0) return xep_fail(XEP_ERR_INVALID, "invalid reserved: %u (0)", params->reserved);
@@ -132,7 +129,7 @@ void xep_group_destroy(xep_group_t *group)
     xep_group_close(group);
 }
 
-/* Stores and no more, since a signal handler may be what calls it. Whoever waits looks at them each time round. */
+/* Only stores, as a signal handler may call it. Waits check them in every round. */
 void xep_group_abort(xep_group_t *group)
 {
     if (group != NULL && !xep_group_is_inherited(group)) xep_group_end(group, XEP_END_ASKED);
@@ -190,8 +187,8 @@ xep_status_t xep_group_peer(xep_group_t *group, uint32_t rank, xep_peer_info_t *
 /* ---- buffer ---- */
 
 /*
- * Without a group, since a program asks this before it starts its ranks. The mode is loaded as for a buffer: only it
- * knows its layout.
+ * Needs no group, as programs call this before they start their ranks. Loads the mode as for a buffer: only it knows
+ * its layout.
  */
 xep_status_t xep_buffer_size(const xep_buffer_params_t *params, uint32_t nranks, xep_buffer_size_t *size)
 {
@@ -228,7 +225,7 @@ xep_status_t xep_buffer_create(xep_group_t *group, const xep_buffer_params_t *pa
     return status;
 }
 
-/* What others say of their buffers is checked as what a user passes is. */
+/* Params from other ranks are checked like those of a user. */
 xep_status_t xep_buffer_follow(const xep_buffer_t *old, xep_group_t *group, xep_buffer_t **buffer_p)
 {
     xep_followed_t followed;
@@ -272,7 +269,7 @@ xep_status_t xep_buffer_memory(xep_buffer_t *buffer, void **base_p, size_t *byte
     return XEP_OK;
 }
 
-/* Numbers of this moment: with a progress thread the next look may differ. */
+/* A snapshot: with a progress thread the next call may differ. */
 xep_status_t xep_buffer_query(const xep_buffer_t *buffer, xep_buffer_info_t *info)
 {
     xep_status_t status = xep_require_buffer(buffer);
@@ -297,7 +294,7 @@ xep_status_t xep_buffer_query(const xep_buffer_t *buffer, xep_buffer_info_t *inf
                              .on_failure = buffer->params.on_failure,
                              .timeout_ms = buffer->params.timeout_ms,
                              .path = shape->by_nodes ? XEP_PATH_NODES : XEP_PATH_FLAT,
-                             .pass_rows = shape->feed_rows * (shape->by_nodes ? shape->feeders : shape->nranks),
+                             .pass_rows = shape->feed_rows * (shape->by_nodes ? shape->upstreams : shape->nranks),
                              .node_sums = sums_by_nodes ? buffer->params.node_sums : XEP_NODE_SUMS_DEFAULT,
                              .flags = buffer->params.flags,
                              .local_experts = shape->local_experts};
@@ -307,7 +304,8 @@ xep_status_t xep_buffer_query(const xep_buffer_t *buffer, xep_buffer_info_t *inf
 }
 
 /*
- * Not entered, because a thread that looks for a rank that hangs must get an answer while another one waits in a call.
+ * Does not enter the buffer: a thread that looks for a hanging rank must get an answer while another one waits in a
+ * call.
  */
 xep_status_t xep_buffer_waits(const xep_buffer_t *buffer, xep_op_kind_t kind, xep_waits_t *waits)
 {

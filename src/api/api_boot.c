@@ -51,12 +51,12 @@ xep_status_t xep_api_open_boot(const xep_config_t *config, const xep_group_param
     return status;
 }
 
-/* A file is not opened here: rank 0 makes it later, and newcomers wait for it. */
-xep_status_t xep_api_meet(const char *path, int32_t timeout_ms, xep_meeting_t *meeting_p)
+/* A file is not opened here: rank 0 makes it later, and joiners wait for it. */
+xep_status_t xep_api_meet(const char *path, int32_t timeout_ms, xep_rendezvous_t *rendezvous_p)
 {
     if (path == NULL) path = XEP_PMIX_DEFAULT_NAME;
     if (strncmp(path, XEP_PMIX_NAME_PREFIX, strlen(XEP_PMIX_NAME_PREFIX)) == 0)
-        return xep_pmix_meeting(path, timeout_ms, meeting_p);
-    *meeting_p = xep_meeting_by_file(path);
+        return xep_pmix_rendezvous(path, timeout_ms, rendezvous_p);
+    *rendezvous_p = xep_rendezvous_by_file(path);
     return XEP_OK;
 }

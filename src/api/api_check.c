@@ -79,7 +79,7 @@ static xep_status_t check_index_type(const char *name, xep_dtype_t *dtype)
 
 /* ---- layout ---- */
 
-/* Of indices themselves nothing is checked here: they are, one by one, where they are read. */
+/* The indices themselves are checked one by one where they are read. */
 xep_status_t xep_check_layout(xep_layout_args_t *args)
 {
     xep_status_t status = check_index_type("topk_idx_dtype", &args->topk_idx_dtype);
@@ -113,7 +113,7 @@ static xep_status_t check_buffer_types(xep_buffer_params_t *p)
     return check_dtype("dtype", p->dtype);
 }
 
-/* Each field alone. Whether sizes that come of them fit in 64 bits is found where a heap is laid out. */
+/* Checks each field alone. Whether the resulting sizes fit in 64 bits shows when a heap is laid out. */
 static xep_status_t check_buffer_shape(const xep_buffer_params_t *p, uint32_t nranks)
 {
     if (nranks == 0 || nranks > MAX_RANKS)
@@ -180,7 +180,7 @@ static xep_status_t refuse_row(uint32_t given, xep_dtype_t dtype, uint32_t hidde
                     (unsigned long long)hidden * xep_dtype_size(made), hidden, xep_dtype_name(made), remedy);
 }
 
-/* What must fit is the bytes of a row: a buffer that was made for bf16 takes rows of fp8 of twice the elements. */
+/* The bytes of a row must fit: a buffer made for bf16 takes fp8 rows of twice the elements. */
 static xep_status_t check_rows(const xep_buffer_t *buffer, xep_dispatch_args_t *a)
 {
     const xep_shape_t *shape = &buffer->shape;
@@ -217,7 +217,7 @@ static xep_status_t check_routing(const xep_buffer_t *buffer, xep_dispatch_args_
                         a->topk_weights == NULL ? 0 : a->tokens, (uint64_t)a->topk * sizeof(float), sizeof(float));
 }
 
-/* Arguments that the handle knows may be left out, and must be right where they are given. */
+/* Arguments that the handle knows may be left out, but must be right if given. */
 static xep_status_t check_cached(const xep_buffer_t *buffer, xep_dispatch_args_t *a)
 {
     xep_handle_t *h = a->cached;
@@ -293,7 +293,7 @@ static xep_status_t check_flags(const xep_buffer_t *buffer, const xep_dispatch_a
     return XEP_OK;
 }
 
-/* whether the mode does it is the mode's to say; here only what nobody can mean */
+/* checks only for values that have no meaning; the mode says what it supports */
 static xep_status_t check_choices(const xep_dispatch_args_t *a)
 {
     if ((unsigned)a->arrangement > XEP_ROWS_BY_EXPERT_PADDED)
@@ -318,7 +318,7 @@ static xep_status_t check_order(const xep_buffer_t *buffer, xep_request_t **afte
     if (after == NULL) return XEP_OK;
     if (!after->kept) return xep_fail(XEP_ERR_INVALID, "invalid after: it was freed");
     if (buffer->device != NULL) *after_p = NULL;
-    /* nobody would take the other group's operation any further while this one is waited for */
+    /* a wait on this group would not advance the other group's operation */
     if (after->buffer->group != buffer->group)
         return xep_fail(XEP_ERR_INVALID, "invalid after: a request of another group");
     return XEP_OK;
@@ -389,7 +389,7 @@ static xep_status_t check_combine_rows(const xep_handle_t *h, xep_combine_args_t
     return status;
 }
 
-/* Weights go back with rows: a rank without rows has none to send, one without tokens nowhere to put them. */
+/* Weights go back with rows: a rank without rows has none to send, one without tokens has no place for them. */
 static xep_status_t check_combine_weights(const xep_handle_t *h, xep_combine_args_t *a)
 {
     uint64_t row = (uint64_t)h->topk * sizeof(float);
@@ -402,7 +402,7 @@ static xep_status_t check_combine_weights(const xep_handle_t *h, xep_combine_arg
                         sizeof(float));
 }
 
-/* What ll weighs rows with, at the rank that the tokens belong to; that normal knows no such thing, it says itself. */
+/* The weights that ll applies at the rank of the tokens; normal refuses them itself. */
 static xep_status_t check_source_weights(const xep_handle_t *h, xep_combine_args_t *a)
 {
     if ((a->flags & ~(uint32_t)XEP_COMBINE_SUM_AT_OWNER) != 0)

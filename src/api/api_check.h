@@ -32,8 +32,7 @@ xep_status_t xep_check_next(xep_handle_t *handle, const xep_next_args_t *args, x
 /* ---- api_check_require.c ---- */
 
 /*
- * What every call asks of the object it is given: XEP_OK, or XEP_ERR_INVALID, as it is NULL or was made by the process
- * that this one was forked from.
+ * Checks the object of a call: XEP_ERR_INVALID if it is NULL or was made by the process that this one was forked from.
  */
 
 xep_status_t xep_require_group(const xep_group_t *group);
@@ -57,7 +56,7 @@ xep_status_t xep_fill_struct(const char *name, void *user, const void *own, size
 
 /* ---- api_check_memory.c ---- */
 
-/* Arrays which the host reads and writes are its memory, and outputs no memory of a buffer. */
+/* Arrays that the host reads and writes must be its memory, and outputs must not lie in the memory of a buffer. */
 
 /** XEP_ERR_INVALID: one is a device's. Of a buffer in device memory the mode says what it can use. */
 xep_status_t xep_check_dispatch_memory(const xep_buffer_t *buffer, const xep_dispatch_args_t *args);

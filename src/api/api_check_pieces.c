@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* What can be wrong with dispatches in pieces; the rest is as with any other operation. */
+/* Checks for dispatches in pieces, beside those of all operations. */
 #include "api_check.h"
 
 #include "error.h"
 #include "handle.h"
 
-/* How many rows there may be is a question about a whole dispatch; rows in place are not received. */
+/* A capacity concerns a whole dispatch; rows in place are not received. */
 xep_status_t xep_check_pieces(const xep_buffer_t *buffer, const xep_dispatch_args_t *a)
 {
     if (!buffer->shape.in_pieces)

@@ -8,7 +8,7 @@
 #include "group_grow.h"
 #include "group_out.h"
 #include "group_shrink.h"
-#include "meeting.h"
+#include "rendezvous.h"
 #include "ucp/ucp_transport.h"
 #include "watch.h"
 
@@ -49,34 +49,34 @@ xep_status_t xep_group_shrink(xep_group_t *group, const xep_shrink_args_t *args,
     return status == XEP_OK ? xep_group_make_smaller(group, &own, xep_ucp_transport_open, group_p) : status;
 }
 
-/* ---- newcomers ---- */
+/* ---- joiners ---- */
 
-/* Rank 0's are what counts, so all wait for its word of them. */
+/* Rank 0's args count, so all wait for its word on them. */
 static xep_status_t check_grow(const xep_group_t *group, const xep_grow_args_t *args, xep_grow_args_t *own,
-                               xep_meeting_t *meeting)
+                               xep_rendezvous_t *rendezvous)
 {
     xep_status_t status = args == NULL ? XEP_OK : xep_check_struct("args", args, own, sizeof *own);
     if (status != XEP_OK || group->rank != 0) return status;
-    if (own->newcomers == 0) own->newcomers = 1;
-    if (own->newcomers > 1024) return xep_fail(XEP_ERR_INVALID, "invalid newcomers: %u (at most 1024)", own->newcomers);
+    if (own->joiners == 0) own->joiners = 1;
+    if (own->joiners > 1024) return xep_fail(XEP_ERR_INVALID, "invalid joiners: %u (at most 1024)", own->joiners);
     if (own->path != NULL && own->publish != NULL)
         return xep_fail(XEP_ERR_INVALID, "args.path and args.publish are both given (one of them, or none)");
     if ((own->flags & ~(uint32_t)XEP_GROW_ANYWHERE) != 0)
         return xep_fail(XEP_ERR_INVALID, "invalid flags: %#x (XEP_GROW_*)", own->flags);
     if (own->reserved != 0) return xep_fail(XEP_ERR_INVALID, "invalid reserved: %u (0)", own->reserved);
-    *meeting = xep_meeting_by_call(own->publish, NULL, own->publish_ctx);
-    return own->publish != NULL ? XEP_OK : xep_api_meet(own->path, group->timeout_ms, meeting);
+    *rendezvous = xep_rendezvous_by_call(own->publish, NULL, own->publish_ctx);
+    return own->publish != NULL ? XEP_OK : xep_api_meet(own->path, group->timeout_ms, rendezvous);
 }
 
 xep_status_t xep_group_grow(xep_group_t *group, const xep_grow_args_t *args, xep_group_t **group_p)
 {
     xep_grow_args_t own = XEP_GROW_ARGS_INIT;
-    xep_meeting_t meeting = {0};
+    xep_rendezvous_t rendezvous = {0};
     xep_status_t status = xep_require_group(group);
     if (status != XEP_OK) return status;
-    status = check_grow(group, args, &own, &meeting);
+    status = check_grow(group, args, &own, &rendezvous);
     if (group_p == NULL) status = xep_fail(XEP_ERR_INVALID, "group_p is NULL");
-    return xep_group_make_larger(group, &own, &meeting, status, xep_ucp_transport_open, group_p);
+    return xep_group_make_larger(group, &own, &rendezvous, status, xep_ucp_transport_open, group_p);
 }
 
 xep_status_t xep_group_join(const xep_join_params_t *params, xep_group_t **group_p)
@@ -93,8 +93,8 @@ xep_status_t xep_group_join(const xep_join_params_t *params, xep_group_t **group
     if (status == XEP_OK) status = xep_watch_listen(config.explain);
     if (status != XEP_OK) return status;
     int32_t timeout_ms = own.timeout_ms == 0 ? config.timeout : own.timeout_ms;
-    xep_meeting_t meeting = xep_meeting_by_call(NULL, own.lookup, own.lookup_ctx);
-    if (own.lookup == NULL) status = xep_api_meet(own.path, timeout_ms, &meeting);
+    xep_rendezvous_t rendezvous = xep_rendezvous_by_call(NULL, own.lookup, own.lookup_ctx);
+    if (own.lookup == NULL) status = xep_api_meet(own.path, timeout_ms, &rendezvous);
     if (status != XEP_OK) return status;
-    return xep_group_come(&config, &own, &meeting, timeout_ms, xep_ucp_transport_open, group_p);
+    return xep_group_come(&config, &own, &rendezvous, timeout_ms, xep_ucp_transport_open, group_p);
 }

@@ -11,7 +11,7 @@
 
 /* ---- dispatch and combine ---- */
 
-/* Hands the request out, or waits for it and drops it: a call without req_p is a call with one and a wait behind it. */
+/* Returns the request, or waits for it and drops it: a call without req_p is a call with one, followed by a wait. */
 static xep_status_t deliver(xep_request_t *req, xep_request_t **req_p)
 {
     xep_status_t status;
@@ -25,8 +25,8 @@ static xep_status_t deliver(xep_request_t *req, xep_request_t **req_p)
 }
 
 /*
- * On a device. Before the buffer is entered, as the other one is: a thread is in one at a time. One that was freed is
- * refused by the check of all arguments.
+ * For devices. Enters the other request's buffer, so it runs before this one is entered: a thread holds one at a time.
+ * A freed request is refused later, with the other arguments.
  */
 static xep_status_t order_behind(const xep_buffer_t *buffer, xep_request_t *after, void *stream)
 {
@@ -41,7 +41,7 @@ static xep_status_t order_behind(const xep_buffer_t *buffer, xep_request_t *afte
     return xep_request_order_stream(after, stream);
 }
 
-/* Where a routing is used again, nothing new is said; one in device memory is not known here. */
+/* A cached dispatch has no new routing; a routing in device memory cannot be read here. */
 static void count_for_recording(const xep_buffer_t *buffer, const xep_dispatch_args_t *args)
 {
     xep_recording_t *recording = buffer->group->recording;
@@ -50,8 +50,8 @@ static void count_for_recording(const xep_buffer_t *buffer, const xep_dispatch_a
 }
 
 /*
- * Of a buffer that is entered. ordered: of order_behind(). What is wrong is found before a slot is taken or a word is
- * sent; a refusal is counted all the same, so that the other ranks learn of it (request_refuse.h).
+ * The caller holds the buffer. ordered is what order_behind() returned. Errors are found before a slot is taken or a
+ * word is sent; refusals are counted, so that the other ranks learn of them (request_refuse.h).
  */
 static xep_status_t begin_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_t *args, xep_status_t ordered,
                                    xep_handle_t **handle_p, xep_request_t **req_p)
@@ -72,7 +72,7 @@ static xep_status_t begin_dispatch(xep_buffer_t *buffer, const xep_dispatch_args
     return XEP_OK;
 }
 
-/* The args are not checked yet: what is wrong with them is said by begin_dispatch(). */
+/* The args are not checked yet: begin_dispatch() does that. */
 static xep_status_t order_dispatch(const xep_buffer_t *buffer, const xep_dispatch_args_t *args)
 {
     xep_dispatch_args_t own;
@@ -107,8 +107,8 @@ xep_status_t xep_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_t *args,
 }
 
 /*
- * As begin_dispatch(): of a buffer that is entered, all checks before anything is sent, and a refusal counted. The
- * handle stays as it was when the call is refused.
+ * As begin_dispatch(): the caller holds the buffer, all checks come before anything is sent, and refusals are counted.
+ * A refused call leaves the handle as it was.
  */
 static xep_status_t begin_combine(xep_handle_t *handle, const xep_combine_args_t *args, xep_status_t ordered,
                                   xep_request_t **req_p)
@@ -167,7 +167,7 @@ static xep_status_t begin_next(xep_handle_t *handle, const xep_next_args_t *args
     return xep_request_count_refused(handle->buffer, status);
 }
 
-/* Nothing is ordered behind a stream or another request here: the args of a next piece have neither. */
+/* The args of a next piece have neither a stream nor a request to come after. */
 xep_status_t xep_handle_next(xep_handle_t *handle, const xep_next_args_t *args, xep_request_t **req_p)
 {
     xep_request_t *req;
@@ -185,7 +185,7 @@ xep_status_t xep_handle_next(xep_handle_t *handle, const xep_next_args_t *args, 
     return status;
 }
 
-/* Nobody can test or wait for a request that was freed, so that this is asked goes on with it. */
+/* The user cannot test or wait for a freed request, so this call advances it. */
 static void go_on_abandoned(const xep_handle_t *handle)
 {
     if (xep_buffer_claim(handle->buffer) != XEP_OK) return;
@@ -201,8 +201,8 @@ static int has_rows(const xep_handle_t *handle)
 }
 
 /*
- * There to be seen from the counts on, before the rows are here, and until the release. Not entered: whoever asks again
- * and again would hold up the thread that makes progress.
+ * Visible from the counts on, before the rows are here, until the release. Does not enter the buffer: a program that
+ * polls this would hold up the thread that makes progress.
  */
 const xep_recv_t *xep_handle_recv(const xep_handle_t *handle)
 {
@@ -215,7 +215,7 @@ const xep_recv_t *xep_handle_recv(const xep_handle_t *handle)
     return handle->buffer->staging != NULL ? xep_staging_recv(handle) : &handle->recv;
 }
 
-/* Peers may still read what an earlier combine has left there: that is waited for. */
+/* Waits until peers have read what an earlier combine has left there. */
 static xep_status_t combine_input(xep_handle_t *handle, void **base_p, size_t *stride_p)
 {
     xep_status_t status = xep_buffer_usable(handle->buffer);
@@ -226,7 +226,7 @@ static xep_status_t combine_input(xep_handle_t *handle, void **base_p, size_t *s
     return XEP_OK;
 }
 
-/* What is returned is remembered: a combine that is given it as x has nothing to copy. */
+/* Notes that the input was given out: a combine with it as x has nothing to copy. */
 void *xep_handle_combine_input(xep_handle_t *handle, size_t *stride_p)
 {
     void *base = NULL;
@@ -245,7 +245,7 @@ void *xep_handle_combine_input(xep_handle_t *handle, size_t *stride_p)
     return base;
 }
 
-/* Of a buffer that is entered. May block: peers may still have handles with rows that lie there. */
+/* The caller holds the buffer. May block: peers may still have handles with rows there. */
 static xep_status_t send_memory(xep_buffer_t *buffer, void **base_p, size_t *stride_p)
 {
     xep_status_t status = xep_buffer_usable(buffer);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * What all calls on a buffer share: one thread at a time is in it, and a broken buffer says why it takes no more
+ * Shared by all calls on a buffer: one thread at a time holds it, and a broken buffer says why it takes no more
  * operations.
  */
 #include "buffer.h"
@@ -41,10 +41,10 @@ xep_status_t xep_buffer_check_in(const xep_buffer_t *buffer)
     atomic_thread_fence(memory_order_acquire);
     uint64_t by = atomic_load_explicit(&buffer->members->own->left_out, memory_order_relaxed);
     if (by == 0) return XEP_OK;
-    return xep_group_fail_out(by > buffer->shape.nranks ? XEP_OUT_CUT_OFF : (uint32_t)by - 1);
+    return xep_group_fail_out(by > buffer->shape.nranks ? XEP_OUT_NO_QUORUM : (uint32_t)by - 1);
 }
 
-/* An abort counts more than a break: there is nothing that a reset could do. */
+/* An abort counts more than a broken buffer, as a reset cannot help. */
 xep_status_t xep_buffer_usable(const xep_buffer_t *buffer)
 {
     xep_status_t status = xep_group_usable(buffer->group);

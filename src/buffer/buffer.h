@@ -39,7 +39,7 @@ struct xep_buffer {
     xep_staging_t *staging;    /* NULL: the mode works where the rows are */
     xep_pointers_t *pointers;  /* of host memory, in a process that has devices; else NULL */
     uint64_t lines_offset;
-    uint64_t quiets; /* done so far */
+    uint64_t quiesces; /* done so far */
     xep_team_t *team;
     xep_dtype_t dtype, combine_dtype;
     uint64_t most_tokens; /* of a dispatch of this rank; 0: it never has any */
@@ -70,8 +70,8 @@ struct xep_buffer {
 };
 
 /**
- * Claims the buffer for a call of this thread; leave gives it back. Not recursive. Where another thread is in a call,
- * claim is XEP_ERR_INVALID at once, as the other ranks may wait for either of the two, and enter, for calls that cannot
+ * Claims the buffer for a call of this thread, until leave. Not recursive. If another thread is in a call, claim
+ * returns XEP_ERR_INVALID at once, as the other ranks may wait for either of the two; enter, for calls that cannot
  * fail, waits for its end.
  */
 xep_status_t xep_buffer_claim(xep_buffer_t *buffer);
@@ -86,11 +86,11 @@ xep_status_t xep_buffer_usable(const xep_buffer_t *buffer);
 
 /* ---- buffer_create.c ---- */
 
-/* How a buffer comes to be: all ranks agree on it, map its memory and open its mode. Arguments are checked. */
+/* Creates a buffer: all ranks agree on it, map its memory and open its mode. Arguments are checked. */
 
 /**
- * xep_buffer_create(). status: what this rank has come to so far; params is looked at only when XEP_OK. device is the
- * buffer's from then on, also after an error; NULL: host memory.
+ * xep_buffer_create(). status: of this rank so far; params is used only if it is XEP_OK. device belongs to the buffer
+ * from then on, even after an error; NULL: host memory.
  */
 xep_status_t xep_buffer_open(xep_group_t *group, const xep_buffer_params_t *params, xep_heap_device_t *device,
                              xep_status_t status, xep_buffer_t **buffer_p);
@@ -110,9 +110,9 @@ xep_status_t xep_buffer_restart(xep_buffer_t *buffer);
 
 /* ---- buffer_env.c ---- */
 
-/* What a mode may call and know: its xep_env_t. */
+/* What a mode may call and read: its xep_env_t. */
 
-/** Operations that move so many bytes bypass the caches (XEP_STREAM). The heaps are open. */
+/** Operations that move so many bytes bypass the caches (XEP_STREAMING). The heaps are open. */
 uint64_t xep_buffer_stream_bytes(const xep_buffer_t *buffer);
 
 /** All but the threads and the regions, which are known before there is a heap. */
@@ -120,7 +120,7 @@ void xep_buffer_fill_env(xep_buffer_t *buffer);
 
 /* ---- buffer_follow.c ---- */
 
-/* The params of a buffer, told to ranks that have none like it. */
+/* The params of a buffer, for ranks that do not have one. */
 
 enum { XEP_FOLLOWED_MODE = 64 };
 
@@ -129,7 +129,7 @@ typedef struct xep_followed {
     char mode[XEP_FOLLOWED_MODE]; /* as they came from another rank: not checked */
 } xep_followed_t;
 
-/** Those of the lowest rank with an old buffer, but for what is each rank's own. Collective over group. */
+/** The params of the lowest rank with an old buffer, except those of each rank. Collective over group. */
 xep_status_t xep_buffer_find_params(const xep_buffer_t *old, xep_group_t *group, xep_followed_t *followed);
 
 #endif

@@ -91,7 +91,7 @@ static const char *find_word(const char *name, uint64_t value)
     return NULL;
 }
 
-/* What follows from several has no name that users know. */
+/* A parameter that follows from several others has no name that users know. */
 static const char *find_name(int i)
 {
     if (strcmp(collective[i].name, "by_nodes") != 0) return collective[i].name;
@@ -140,7 +140,7 @@ static xep_status_t check_terms(xep_group_t *group, const xep_buffer_params_t *p
     return status;
 }
 
-/* Who asked for no room has zeros there, which take part in nothing. */
+/* Ranks that asked for no room have zeros there, which do not count. */
 static xep_status_t check_room(const terms_t *all, uint32_t nranks)
 {
     xep_room_view_t *views = calloc(nranks, sizeof *views);
@@ -151,7 +151,7 @@ static xep_status_t check_room(const terms_t *all, uint32_t nranks)
     return status;
 }
 
-/* From what all have said, and from what follows of that on all alike. */
+/* Computed from what all ranks have said, and so the same on all. */
 static int is_short(const terms_t *all, uint32_t nranks, xep_status_t verdict)
 {
     for (uint32_t r = 0; r < nranks; r++)
@@ -159,7 +159,7 @@ static int is_short(const terms_t *all, uint32_t nranks, xep_status_t verdict)
     return verdict == XEP_ERR_NO_MEMORY;
 }
 
-/* The own reason is kept before the exchange, which may set another one in this thread. */
+/* Keeps this rank's reason before the exchange, which may set another one in this thread. */
 xep_status_t xep_buffer_agree(xep_group_t *group, const xep_proposal_t *proposal, int *is_short_p)
 {
     *is_short_p = 0;

@@ -36,7 +36,7 @@
  * memory is short, and less would do, all begin anew with less.
  */
 
-/* Whom operations are with. */
+/* Lists the ranks that take part in operations. */
 static xep_status_t list_ranks(xep_buffer_t *buffer)
 {
     const xep_shape_t *shape = &buffer->shape;
@@ -79,7 +79,7 @@ static uint32_t add_to_trace(const xep_buffer_t *buffer)
     return xep_trace_add_buffer(&traced);
 }
 
-/* What a buffer needs of its ranks to go on without some; and that all are there who make it. */
+/* Checks what a buffer needs to go on without ranks, and that all ranks are in when it is made. */
 static xep_status_t check_members(const xep_group_t *group, const xep_buffer_params_t *params,
                                   const xep_plugin_t *plugin)
 {
@@ -97,7 +97,7 @@ static xep_status_t check_members(const xep_group_t *group, const xep_buffer_par
     return XEP_OK;
 }
 
-/* With ranks out, nobody would say that they have released what they read. */
+/* Refuses masks: a rank that is out would never release the rows that it reads. */
 static xep_status_t check_place(const xep_buffer_params_t *params, const xep_plugin_t *plugin)
 {
     if ((params->flags & XEP_BUFFER_SEND_MEMORY) == 0) return XEP_OK;
@@ -194,7 +194,7 @@ static xep_status_t open_heaps(xep_buffer_t *buffer, const xep_buffer_params_t *
     return status == XEP_OK ? xep_group_connect_heap(group, buffer->heap) : status;
 }
 
-/* What a rank cannot reach it says when it opens its mode: all agree on that. */
+/* A rank reports devices that it cannot reach when it opens its mode, on which all agree. */
 static xep_status_t connect_device(xep_buffer_t *buffer, xep_status_t *reached_p)
 {
     xep_group_t *group = buffer->group;
@@ -209,7 +209,10 @@ static xep_status_t connect_device(xep_buffer_t *buffer, xep_status_t *reached_p
     return XEP_OK;
 }
 
-/* What the control heap could map, every heap must, and nothing else: modes count on it that a node maps its ranks. */
+/*
+ * Every heap must be mapped for the same ranks as the control heap: modes rely on the ranks of a node mapping one
+ * another.
+ */
 static xep_status_t check_mapped(xep_buffer_t *buffer)
 {
     xep_group_t *group = buffer->group;
@@ -300,7 +303,7 @@ static xep_status_t propose(const xep_buffer_t *buffer, const xep_buffer_params_
     return xep_buffer_agree(group, &mine, &attempt->is_short);
 }
 
-/* What is made is kept in the buffer at once, so that free knows how far it came. */
+/* Everything is kept in the buffer as soon as it is made, so that free knows how far this came. */
 static xep_status_t open_buffer(xep_group_t *group, const xep_buffer_params_t *params, const uint32_t *sends,
                                 xep_heap_device_t *device, xep_status_t status, attempt_t *attempt,
                                 xep_buffer_t **buffer_p)
@@ -341,7 +344,7 @@ err_free:
     return status;
 }
 
-/* Where there is no room for any routing, and nobody has asked for so much: room for an even load, and pieces. */
+/* If there is no room for every routing, and the params do not ask for it: makes room for an even load, and pieces. */
 static xep_status_t open_smaller(xep_group_t *group, const xep_buffer_params_t *params, const uint32_t *sends,
                                  xep_buffer_t **buffer_p)
 {

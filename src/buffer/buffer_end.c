@@ -4,18 +4,18 @@
  * The end of a buffer, and its new beginning after an error. Both wait until no peer's bytes can arrive any more: a
  * mapped peer stores into this rank's memory, and UCX puts into it by address, whatever is there by then.
  *
- * Leaving together: what is in flight ends here; then all ranks quiesce; then each frees what it has. A rank that does
- * not come, or is dead, or an abort, ends the wait, and the memory goes all the same: whoever writes into it later is
- * not one of the ranks that go on. A buffer that is broken, here or on another rank, waits 2 s at most, as some rank is
+ * Leaving together: what is in flight ends here; then all ranks quiesce; then each frees what it has. A rank that is
+ * late or dead, or an abort, ends the wait, and the memory is freed nevertheless: a rank that writes into it later is
+ * not one of those that go on. A buffer that is broken, here or on another rank, waits 2 s at most, as some rank is
  * probably the reason.
  *
  * A reset:
- *  1. epochs, turns and quiets go on from the highest of all ranks, as some may have begun more operations.
+ *  1. epochs, turns and quiesces go on from the highest of all ranks, as some may have begun more operations.
  *  2. all quiesce, so that nothing of the old operations is under way.
  *  3. each closes and opens its mode, on the memory as it is: epochs only grow, so what is left there ends no wait.
- *  4. all quiesce again: nobody may write into a heap whose mode is not open yet.
- * One that has failed is called again: it goes on with an allgather that was given up, or begins anew. Who is through
- * then hears in its first operation that others are not.
+ *  4. all quiesce again: no rank may write into a heap whose mode is not open yet.
+ * A reset that has failed is called again: it continues an allgather that was given up, or starts over. A rank whose
+ * reset succeeded hears in its first operation that others have failed.
  */
 
 #include "buffer.h"
@@ -39,7 +39,7 @@ enum { BROKEN_WAIT_MS = 2000 }; /* for ranks that may be gone */
 
 typedef struct leaving {
     const xep_buffer_t *buffer;
-    uint64_t until_ns; /* for those who have given it up; 0: nobody has */
+    uint64_t until_ns; /* for ranks that have given it up; 0: none has */
 } leaving_t;
 
 /* A rank that has given the buffer up may still come here, or never. */
@@ -53,8 +53,8 @@ static xep_status_t hope_for_all(void *arg)
 }
 
 /*
- * Tells every peer that nothing of ours will arrive any more, and waits until all have said so: the signal comes after
- * every put of this wire to that rank. Until then nobody may take away, or begin anew in, what others write into.
+ * Tells every peer that nothing of this rank will arrive any more, and waits until all have said so: the signal comes
+ * after every put of this wire to that rank. Until then no rank may free or reuse memory that others write into.
  */
 static xep_status_t quiesce_number(xep_buffer_t *buffer, uint64_t number, int32_t timeout_ms, leaving_t *leaving)
 {
@@ -79,14 +79,14 @@ static xep_status_t quiesce_number(xep_buffer_t *buffer, uint64_t number, int32_
 
 static xep_status_t quiesce(xep_buffer_t *buffer)
 {
-    return quiesce_number(buffer, ++buffer->quiets, buffer->timeout_ms, NULL);
+    return quiesce_number(buffer, ++buffer->quiesces, buffer->timeout_ms, NULL);
 }
 
 /*
  * What kernels of this rank still do must have ended before it may say that nothing of its will arrive any more. Those
  * of a buffer that goes on end by themselves; others may wait for ranks that are gone.
  */
-static void quiet_device(xep_buffer_t *buffer, int goes_on)
+static void quiesce_device(xep_buffer_t *buffer, int goes_on)
 {
     xep_heap_device_t *device = buffer->device;
     if (device == NULL) return;
@@ -97,12 +97,12 @@ static void quiet_device(xep_buffer_t *buffer, int goes_on)
 }
 
 /*
- * Ranks that are out are not waited for, and one that dies now is. Others may still have to agree on who is out of
- * their last operations, so this rank goes on answering: the buffer's task runs until all are here.
+ * Does not wait for ranks that are out, or that die now. Others may still have to agree on who is out of their last
+ * operations, so this rank goes on answering: the buffer's task runs until all are here.
  */
 static xep_status_t quiesce_members(xep_buffer_t *buffer, int32_t timeout_ms)
 {
-    uint64_t number = ++buffer->quiets;
+    uint64_t number = ++buffer->quiesces;
     xep_status_t status;
     if (buffer->group->left_out) return XEP_ERR_PEER;
     xep_buffer_leave(buffer);
@@ -119,12 +119,12 @@ static int take_leave(xep_buffer_t *buffer, int32_t timeout_ms)
 {
     leaving_t leaving = {.buffer = buffer};
     xep_status_t status = buffer->members != NULL ? quiesce_members(buffer, timeout_ms)
-                                                  : quiesce_number(buffer, ++buffer->quiets, timeout_ms, &leaving);
+                                                  : quiesce_number(buffer, ++buffer->quiesces, timeout_ms, &leaving);
     xep_group_remove_task(buffer->group, &buffer->task);
     return status == XEP_OK;
 }
 
-/* Of a broken buffer, as its peers may be gone: long enough for one that only is late. */
+/* For a broken buffer, whose peers may be gone: long enough for one that is only late. */
 static int32_t end_timeout(const xep_buffer_t *buffer)
 {
     int32_t t = buffer->timeout_ms;
@@ -165,7 +165,7 @@ void xep_buffer_close(xep_buffer_t *buffer)
     xep_request_end_all(buffer, XEP_ERR_ABORTED, "the buffer was destroyed");
     int alone = part_from_followers(buffer);
     int aborted = xep_group_usable(group) != XEP_OK;
-    quiet_device(buffer, !buffer->broken && !aborted);
+    quiesce_device(buffer, !buffer->broken && !aborted);
     if (aborted) xep_group_remove_task(group, &buffer->task);
     buffer->heap->exposed = aborted || !take_leave(buffer, end_timeout(buffer));
     if (buffer->heap->exposed && !atomic_load(&group->aborted))
@@ -176,12 +176,12 @@ void xep_buffer_close(xep_buffer_t *buffer)
                 "xep_buffer_destroy: a thread in another buffer still comes after this one; its memory is left");
 }
 
-/* the largest epoch, turn and number of quiets any rank has reached: all go on from there */
+/* the largest epoch, turn and number of quiesces any rank has reached: all go on from there */
 static xep_status_t agree_epoch(xep_buffer_t *buffer)
 {
     xep_group_t *group = buffer->group;
-    uint64_t *own[] = {&buffer->epoch, &buffer->turn, &buffer->quiets};
-    uint64_t mine[] = {buffer->epoch, buffer->turn, buffer->quiets};
+    uint64_t *own[] = {&buffer->epoch, &buffer->turn, &buffer->quiesces};
+    uint64_t mine[] = {buffer->epoch, buffer->turn, buffer->quiesces};
     uint64_t *all = calloc(group->nranks, sizeof mine);
     xep_status_t status;
     if (all == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u ranks", group->nranks);
@@ -204,7 +204,7 @@ static xep_status_t reopen(xep_buffer_t *buffer)
     buffer->mode = NULL;
     status = buffer->plugin.plugin->open(&buffer->env, &buffer->mode);
     if (status != XEP_OK) return status;
-    /* nobody may write into a region whose mode is not open again */
+    /* no rank may write into a region whose mode is not open again */
     status = quiesce(buffer);
     xep_heap_prefault_all(&buffer->peer_pages, &buffer->prefault_left);
     return status;
@@ -228,7 +228,7 @@ xep_status_t xep_buffer_restart(xep_buffer_t *buffer)
     xep_request_end_all(buffer, XEP_ERR_ABORTED, "the buffer was reset");
     for (uint32_t s = 0; s < buffer->shape.slots; s++) xep_handle_give_back(&buffer->handles[s]);
     xep_request_forget_refused(buffer);
-    quiet_device(buffer, 0);
+    quiesce_device(buffer, 0);
     status = agree_epoch(buffer);
     if (status == XEP_OK && (status = reopen(buffer)) != XEP_OK)
         xep_buffer_give_up(buffer, buffer->epoch + 1, status); /* others may be through */

@@ -129,12 +129,12 @@ static void env_leave_out(const xep_env_t *env, xep_op_t *op, uint32_t rank)
     xep_members_leave_out((xep_request_t *)(void *)((char *)op - offsetof(xep_request_t, op)), rank);
 }
 
-static void env_rouse(const xep_env_t *env, uint32_t rank)
+static void env_wake(const xep_env_t *env, uint32_t rank)
 {
-    xep_group_rouse(buffer_of(env)->group, rank);
+    xep_group_wake(buffer_of(env)->group, rank);
 }
 
-/* All kernels have the same bits: what this CPU has not costs time only, and the user is told. */
+/* All kernels have the same bits: a missing instruction set only costs time, and the user is told. */
 static xep_simd_t simd_of(const xep_config_t *config)
 {
     static const xep_simd_t asked[] = {[XEP_SIMD_CHOICE_AUTO] = XEP_SIMD_AVX512VBMI,
@@ -153,7 +153,7 @@ static xep_simd_t simd_of(const xep_config_t *config)
  * Rows stay in a cache until they are loaded if what all ranks of the host move together has room there: each rank has
  * its share, which src/util/cache.c has figures of. Staged rows are loaded by the copy engine of a device, which gains
  * nothing by a cache. Two ranks of one H100, XEP_MAP=never, mode ll, 128 tokens, five runs in turn: a combine took
- * 2,619 us with the limit for host memory, 2,510 with the least (xep_perf --memory cuda --mode ll, XEP_STREAM=768k).
+ * 2,619 us with the limit for host memory, 2,510 with the least (xep_perf --memory cuda --mode ll, XEP_STREAMING=768k).
  */
 uint64_t xep_buffer_stream_bytes(const xep_buffer_t *buffer)
 {
@@ -193,6 +193,6 @@ void xep_buffer_fill_env(xep_buffer_t *buffer)
     env->is_told = env_is_told;
     env->has_ended = env_has_ended;
     env->leave_out = env_leave_out;
-    env->rouse = xep_group_sleeps(buffer->group) ? env_rouse : NULL;
+    env->wake = xep_group_sleeps(buffer->group) ? env_wake : NULL;
     env->rows_came = buffer->staging == NULL ? NULL : xep_staging_rows_came;
 }

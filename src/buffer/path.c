@@ -47,7 +47,7 @@ static const char *find_objection(const xep_buffer_params_t *params, const xep_p
     if (shape->nodes == 1) return "all ranks are on one node";
     if (!knows_nodes(plugin, shape)) return "the mode has no other";
     if (params->path == XEP_PATH_FLAT) return "it was asked for";
-    if (!xep_cost_has_mates(shape)) return "no node has two ranks";
+    if (!xep_cost_has_locals(shape)) return "no node has two ranks";
     const char *refusal = find_refusal(params);
     if (refusal != NULL) return refusal;
     if (params->path == XEP_PATH_AUTO && cost[XEP_COST_NODES].seconds >= cost[XEP_COST_FLAT].seconds)
@@ -68,7 +68,7 @@ static int may_be_crowded(const xep_buffer_params_t *params, const xep_shape_t *
 
 static uint32_t count_sources(const xep_shape_t *shape)
 {
-    return shape->by_nodes ? shape->feeders : shape->nranks;
+    return shape->by_nodes ? shape->upstreams : shape->nranks;
 }
 
 /*
@@ -92,7 +92,7 @@ static void set_room(xep_shape_t *shape, uint64_t rows)
     if (rows == 0 || rows >= shape->tokens) shape->feed_rows = shape->by_nodes ? shape->tokens : 0;
 }
 
-/* Shared out to the sources, by nodes to the feeders of the rank that has most: all heaps are laid alike. */
+/* Shared out to the sources, by nodes to the upstream ranks of the rank that has most: all heaps are laid alike. */
 static xep_status_t choose_room(const xep_buffer_params_t *params, const xep_plugin_t *plugin, xep_shape_t *shape)
 {
     const uint32_t sources = count_sources(shape);
@@ -150,7 +150,7 @@ void xep_path_imagine(const xep_buffer_params_t *params, const xep_plugin_t *plu
     if (shape->nranks >= 3 && params->path != XEP_PATH_FLAT && find_refusal(params) == NULL &&
         xep_path_sums_by_nodes(plugin, shape)) {
         shape->by_nodes = 1;
-        shape->feeders = shape->nranks - 1;
+        shape->upstreams = shape->nranks - 1;
     }
     const uint32_t sources = count_sources(shape);
     set_room(shape, (count_rows(params, plugin, shape) + sources - 1) / sources);

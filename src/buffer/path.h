@@ -10,8 +10,9 @@
 #include "cost_model.h"
 
 /**
- * Sets by_nodes, feeders and feed_rows of a shape whose nodes are known, and logs which path and why. The same on all
- * ranks, if they have the same params and configuration. XEP_ERR_INVALID: pass_rows are too few. XEP_ERR_NO_MEMORY.
+ * Sets by_nodes, upstream ranks and feed_rows of a shape whose nodes are known, and logs which path and why. The same
+ * on all ranks, if they have the same params and configuration. XEP_ERR_INVALID: pass_rows are too few.
+ * XEP_ERR_NO_MEMORY.
  */
 xep_status_t xep_path_choose(const xep_config_t *config, const xep_buffer_params_t *params, const xep_plugin_t *plugin,
                              xep_shape_t *shape);

@@ -11,7 +11,7 @@ static double most(double a, double b)
 
 /* ---- paths ---- */
 
-int xep_cost_has_mates(const xep_shape_t *shape)
+int xep_cost_has_locals(const xep_shape_t *shape)
 {
     uint32_t n = 0;
     while (n < shape->nodes && shape->node_ranks[n] == 1) n++;
@@ -19,23 +19,23 @@ int xep_cost_has_mates(const xep_shape_t *shape)
 }
 
 /*
- * A rank has the feeders of other nodes whose place is its own, modulo the ranks of its node: place 0 of the smallest
- * node has most.
+ * A rank has the upstream ranks of other nodes whose place is its own, modulo the ranks of its node: place 0 of the
+ * smallest node has most.
  */
-static uint32_t count_feeders(const xep_shape_t *shape)
+static uint32_t count_upstreams(const xep_shape_t *shape)
 {
-    uint32_t least = shape->nranks, feeders = 0;
+    uint32_t least = shape->nranks, upstreams = 0;
     for (uint32_t n = 0; n < shape->nodes; n++)
         if (shape->node_ranks[n] < least) least = shape->node_ranks[n];
-    for (uint32_t n = 0; n < shape->nodes; n++) feeders += (shape->node_ranks[n] + least - 1) / least;
-    return feeders - 1; /* its own node counts as one */
+    for (uint32_t n = 0; n < shape->nodes; n++) upstreams += (shape->node_ranks[n] + least - 1) / least;
+    return upstreams - 1; /* its own node counts as one */
 }
 
 xep_shape_t xep_cost_shape_on(const xep_shape_t *shape, xep_cost_path_t path)
 {
     xep_shape_t other = *shape;
     other.by_nodes = path == XEP_COST_NODES && shape->nodes > 1;
-    other.feeders = other.by_nodes ? count_feeders(shape) : 0;
+    other.upstreams = other.by_nodes ? count_upstreams(shape) : 0;
     return other;
 }
 
@@ -87,7 +87,7 @@ void xep_cost_find_load(const xep_cost_map_t *map, xep_cost_operation_t operatio
                             .came_bytes = way.came * sent + bytes,
                             .came_messages = way.came_messages + peers * traffic->messages};
     load.near_bytes = load.near_rows * row;
-    /* a rank that pulls copies from its mates' memory or its own: nobody stores any for it */
+    /* a rank that pulls copies from its local ranks' memory or its own: nobody stores any for it */
     if (traffic->pulled) load.copied = way.picked * row;
     else {
         const double passed = way.kept + way.passed;

@@ -24,7 +24,7 @@ static inline xep_cost_path_t xep_cost_way(const xep_traffic_t *traffic)
 }
 
 /** Whether some node has two ranks: else nobody forwards for anybody. */
-int xep_cost_has_mates(const xep_shape_t *shape);
+int xep_cost_has_locals(const xep_shape_t *shape);
 
 /** The same shape on another path; that by nodes is the flat one where there is one node. */
 xep_shape_t xep_cost_shape_on(const xep_shape_t *shape, xep_cost_path_t path);

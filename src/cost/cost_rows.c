@@ -74,7 +74,7 @@ static int is_first_of_node(const xep_cost_map_t *map, const uint32_t *ranks, ui
     return 1;
 }
 
-/* Of the token that has these ranks, to the one at this place of them. */
+/* Counts the row of a token that goes to ranks[at]. */
 static void count_row(const xep_cost_count_t *count, uint32_t source, const uint32_t *ranks, uint32_t at)
 {
     const xep_cost_map_t *map = count->map;
@@ -100,7 +100,7 @@ void xep_cost_count_token(const xep_cost_count_t *count, uint32_t source, const 
     }
 }
 
-/* Messages are counted here and not for each token: how many rows one carries is known when all are. */
+/* Messages are counted here and not for each token: only now is it known how many rows there are to share one. */
 void xep_cost_count_end(const xep_cost_count_t *count, uint32_t source)
 {
     for (uint32_t rank = 0; rank < count->map->nranks; rank++) {

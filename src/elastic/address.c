@@ -40,7 +40,7 @@ xep_status_t xep_address_open(xep_address_t *address)
 {
     *address = (xep_address_t){.format = FORMAT, .version = own_version()};
     memcpy(address->magic, magic, sizeof magic);
-    if (getrandom(address->newcomers_key, XEP_ADDRESS_HALF, 0) == XEP_ADDRESS_HALF &&
+    if (getrandom(address->joiners_key, XEP_ADDRESS_HALF, 0) == XEP_ADDRESS_HALF &&
         getrandom(address->own_key, XEP_ADDRESS_HALF, 0) == XEP_ADDRESS_HALF)
         return XEP_OK;
     return xep_fail(XEP_ERR_BOOT, "no random numbers for the key of an address: %s", strerror(errno));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** Where a group that grows is met, as newcomers read it: in a file, or in bytes that the caller brings them. */
+/** Where a group that grows is met, as joiners read it: in a file, or in bytes that the caller brings them. */
 #ifndef XEP_ELASTIC_ADDRESS_H
 #define XEP_ELASTIC_ADDRESS_H
 
@@ -13,7 +13,7 @@
 
 enum { XEP_ADDRESS_HALF = 16 };
 
-/** Written by rank 0 of the group, read by newcomers, which believe that it came from their user, and check it. */
+/** Written by rank 0 of the group, read by joiners, which believe that it came from their user, and check it. */
 typedef struct xep_address {
     uint8_t magic[8];
     uint32_t format;
@@ -21,9 +21,9 @@ typedef struct xep_address {
     uint64_t sum;     /* of all that follows */
     uint32_t bytes;   /* of the transport's address; zeros follow */
     uint32_t local;   /* all who come share the network's interfaces, and need none but loopback */
-    uint8_t newcomers_key[XEP_ADDRESS_HALF], own_key[XEP_ADDRESS_HALF]; /* what each side shows the other */
-    uint64_t network;                                                   /* xep_host_network() */
-    uint32_t interfaces[XEP_INTERFACES];                                /* as xep_interfaces_list() has them */
+    uint8_t joiners_key[XEP_ADDRESS_HALF], own_key[XEP_ADDRESS_HALF]; /* what each side shows the other */
+    uint64_t network;                                                 /* xep_host_network() */
+    uint32_t interfaces[XEP_INTERFACES];                              /* as xep_interfaces_list() has them */
     uint8_t transport[XEP_ADDRESS_BYTES - 200];
 } xep_address_t;
 _Static_assert(sizeof(xep_address_t) == XEP_ADDRESS_BYTES, "written as bytes: no padding");

@@ -29,7 +29,7 @@ void xep_agreement_close(xep_agreement_t *agreement)
     free(agreement->out);
 }
 
-/* One of theirs is in agreement->theirs. A rank that reads there that it is suspected is out as surely as if told. */
+/* agreement->theirs has the ballot of from. A rank that finds itself suspected there treats that as exclusion. */
 static int adopt(xep_agreement_t *agreement, uint32_t from)
 {
     const xep_ballot_t *theirs = &agreement->theirs;
@@ -47,8 +47,8 @@ static int adopt(xep_agreement_t *agreement, uint32_t from)
 }
 
 /*
- * Whether the own ballot has changed: then it has to be published before any other is compared with it, and those
- * behind are read in the next round.
+ * Whether this rank's ballot has changed: then it must be published before any other is compared with it, and the
+ * remaining ones are read in the next round.
  */
 int xep_agreement_listen(xep_agreement_t *agreement)
 {
@@ -63,8 +63,8 @@ int xep_agreement_listen(xep_agreement_t *agreement)
 }
 
 /*
- * All are to say the same. A rank that had said all that it could before begins to owe that now, so whoever brought the
- * change itself, or has just been asked, is not taken for one that was silent all the time.
+ * All ranks must now say the same. For a rank that had answered before, the time counts from now, so that the rank that
+ * brought the change, or has just been asked, does not count as silent all the time.
  */
 void xep_agreement_publish(xep_agreement_t *agreement)
 {
@@ -77,7 +77,7 @@ void xep_agreement_publish(xep_agreement_t *agreement)
     if (!agreement->is_full) agreement->ops->publish(agreement->arg);
 }
 
-/* Whether every survivor says the same as this rank: then nobody can come to another decision. */
+/* Whether every survivor says the same as this rank: then no other decision is possible. */
 static int all_heard(const xep_agreement_t *agreement)
 {
     uint64_t since;
@@ -98,7 +98,7 @@ int xep_agreement_decide(xep_agreement_t *agreement)
         xep_log(XEP_LOG_WARN, "rank %u is out: %s", r,
                 xep_out_reason_text((xep_out_reason_t)agreement->mine.suspects[r].reason));
     }
-    /* between their words and the look at the own ones: without it both of two could go on (members.h) */
+    /* between the words to others and the check of one's own: without it two ranks could both go on (members.h) */
     atomic_thread_fence(memory_order_seq_cst);
     agreement->open = 0;
     return 1;

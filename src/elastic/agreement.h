@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /**
- * How ranks agree on who is gone, and on what counts of what these have said. Two things need it: a buffer, for each of
- * its operations (members.h), and a group that shrinks, for each group that its ranks try to make (group_shrink.h). An
- * operation stands for either here. Who uses it says what it has of a suspect, and how words get to the others.
+ * How ranks agree on who is gone, and on which words of these ranks count. Two things need it: a buffer, for each of
+ * its operations (members.h), and a group that shrinks, for each group that its ranks try to make (group_shrink.h).
+ * Here "operation" stands for either. The user says which words of a suspect it has, and how words get to the others.
  *
  * A rank that suspects another one says so in its ballot, with the operations for which the word of the suspect is
  * here, at this rank. From then on, and until the ranks have agreed, it ends no operation and begins none, so that what
@@ -11,31 +11,30 @@
  * were of two operations, 2 * epoch and 2 * epoch + 1: all that is said here holds for each.
  *
  *  1. suspect: the rank writes what it has of the suspect, and publishes its ballot.
- *  2. adopt:   it reads the ballots of all that it does not suspect. Whom they suspect it suspects too; what they have
- *              counts as if it had it. If its ballot has changed it publishes it, and begins anew.
- *  3. decide:  when all these ballots say the same as its own. Suspects are told that they are out, and nobody looks at
- *              what they say any more.
+ *  2. adopt: it reads the ballots of all ranks that it does not suspect. It suspects whom they suspect, and words that
+ *     they have count as its own. If its ballot has changed, it publishes it and starts over.
+ *  3. decide: when all these ballots say the same as its own. Suspects are told that they are out, and their words are
+ *     ignored from then on.
  *
- * An operation is with a suspect if some survivor has its word, and without it if none has. Nobody leads, so nobody's
- * death is special: a rank that does not publish is suspected by the others, which then need not hear from it.
+ * A suspect takes part in an operation if some survivor has its word, else it does not. No rank leads, so no death is
+ * special: the others suspect a rank that does not publish, and then need not hear from it.
  *
- * Who writes what: a ballot its rank alone, whole, in memory that all map or in letters to all others (group_mail.h).
- * Letters have numbers, memory may be read while it is written: what is late or torn is not looked at. So what a rank
- * reads is what the other one has said at some time, not what it says now.
+ * Who writes what: a ballot its rank alone, whole, in memory that all map or in control messages to all others
+ * (group_ctl.h). Control messages have numbers, memory may be read while it is written: what is late or torn is not
+ * looked at. So what a rank reads is what the other one has said at some time, not what it says now.
  *
  * Why that is enough, and why all decide alike: ballots only grow. When a rank has found all ballots to be the same,
- * each of these ranks has said so, and none reads the ballot of a suspect any more: there is nothing left that could
- * add to what is said of these suspects. What is decided later is decided with the same of them, and with more suspects
- * at most. Who suspects whom, in which order, and who reads whom first, does not matter.
+ * each of these ranks has said so, and none reads the ballot of a suspect any more: nothing can be added for these
+ * suspects any more. Later decisions say the same of them, and at most have more suspects. The order of suspicions and
+ * of reading does not matter.
  *
  * A rank may die, stop, or be delayed
- *   before it publishes          others learn from the rest, or by themselves, and do not wait for its words: whatever
- *                                it had is as if it had never come
- *   while it publishes           some have its ballot, some have not; those that have it publish what it said in their
+ *   before it publishes the others do not wait for its words: whatever it had counts as never received while it
+ *   publishes some have its ballot, some have not; those that have it publish what it said in their
  *                                own, unless they suspect the rank before they read it
  *   between its words and step 3 the others have all it knew; it is one more suspect
  *   behind step 3                it may have acted on the decision: the others come to the same, with one more suspect
- * and one that was only slow reads in a ballot, or is told, that it is out, and ends nothing.
+ * and a rank that was only slow reads in a ballot, or is told, that it is out, and ends no operation.
  *
  * test/model/model_mask.pml tries all of it for the operations of a buffer, model_shrink.pml for groups.
  */
@@ -52,7 +51,7 @@ typedef struct xep_agreement_ops {
     /** Makes agreement->said, the own ballot, known to all that it does not suspect. */
     void (*publish)(void *arg);
 
-    /** Whether what all have said alike may be decided: of two that leave each other out at most one goes on. */
+    /** Whether this rank may decide what all have said: of two ranks that leave each other out at most one goes on. */
     int (*may_decide)(const void *arg);
 
     /** It is decided that rank is out: tells it; from then on nothing that it sends changes anything here. */
@@ -68,7 +67,7 @@ typedef struct xep_agreement {
     xep_ballot_t mine, theirs;
     uint64_t *said, length; /* [capacity] the own ballot in words, as it was published last */
     uint64_t capacity;
-    int is_full;        /* more ranks are suspected than there is room for: this rank cannot agree any more */
+    int is_full;        /* more suspects than there is room for: this rank cannot agree any more */
     int open;           /* somebody is suspected, and that is not agreed on */
     uint8_t *out;       /* [R] it is decided that the rank is out */
     uint32_t out_by;    /* a rank that suspects this one, plus 1; 0: none has said so */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * What is known of a suspect is a set of operations: all up to top but those missing. The union of two of them misses
- * what both miss, and of the operations that only one has begun, what that one misses: never more than the longer list.
+ * A suspect has a set of operations: all up to top but those missing. The union of two sets misses what both miss and,
+ * of the operations that only one has begun, what that one misses: never more than the longer list.
  */
 #include "ballot.h"
 
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { HEAD_WORDS = 4, RULING_WORDS = 3, SUSPECT_WORDS = 4, GONE_BIT = 256 /* beside the reason */ };
+enum { HEAD_WORDS = 4, DECISION_WORDS = 3, SUSPECT_WORDS = 4, GONE_BIT = 256 /* beside the reason */ };
 
 static const xep_status_t due[] = {XEP_ERR_MISMATCH, XEP_ERR_OVERFLOW, XEP_ERR_INVALID};
 enum { NDUE = sizeof due / sizeof due[0] };
@@ -22,8 +22,8 @@ int xep_ballot_open(xep_ballot_t *ballot, uint32_t nranks, uint32_t most)
                              .most = most,
                              .suspects = calloc(nranks, sizeof *ballot->suspects),
                              .epochs = calloc((size_t)nranks * most, sizeof *ballot->epochs),
-                             .rulings = {.list = calloc(most, sizeof *ballot->rulings.list), .most = most}};
-    if (ballot->suspects == NULL || ballot->epochs == NULL || ballot->rulings.list == NULL) {
+                             .decisions = {.list = calloc(most, sizeof *ballot->decisions.list), .most = most}};
+    if (ballot->suspects == NULL || ballot->epochs == NULL || ballot->decisions.list == NULL) {
         xep_ballot_close(ballot);
         return 0;
     }
@@ -33,7 +33,7 @@ int xep_ballot_open(xep_ballot_t *ballot, uint32_t nranks, uint32_t most)
 
 void xep_ballot_close(xep_ballot_t *ballot)
 {
-    free(ballot->rulings.list);
+    free(ballot->decisions.list);
     free(ballot->suspects);
     free(ballot->epochs);
     *ballot = (xep_ballot_t){0};
@@ -46,42 +46,42 @@ uint32_t xep_ballot_count(const xep_ballot_t *ballot)
     return count;
 }
 
-/* ---- rulings ---- */
+/* ---- adopted decisions ---- */
 
-int xep_ruling_is_due(xep_status_t status)
+int xep_decision_is_due(xep_status_t status)
 {
     for (int i = 0; i < NDUE; i++)
         if (due[i] == status) return 1;
     return 0;
 }
 
-const xep_ruling_t *xep_rulings_find(const xep_rulings_t *rulings, uint64_t epoch)
+const xep_decision_t *xep_decisions_find(const xep_decisions_t *decisions, uint64_t epoch)
 {
-    for (uint32_t i = 0; i < rulings->count; i++)
-        if (rulings->list[i].epoch == epoch) return &rulings->list[i];
+    for (uint32_t i = 0; i < decisions->count; i++)
+        if (decisions->list[i].epoch == epoch) return &decisions->list[i];
     return NULL;
 }
 
 /*
- * A rank that looks for a ruling that was forgotten has to know that it may have been there: so "forgotten" is the
- * latest epoch that was dropped, and nothing at or before it is taken any more.
+ * A rank that looks for an adopted decision that was forgotten has to know that it may have been there: so "forgotten"
+ * is the latest epoch that was dropped, and nothing at or before it is taken any more.
  */
-void xep_rulings_add(xep_rulings_t *rulings, xep_ruling_t ruling)
+void xep_decisions_add(xep_decisions_t *decisions, xep_decision_t decision)
 {
-    if (xep_rulings_find(rulings, ruling.epoch) != NULL || ruling.epoch <= rulings->forgotten) return;
-    if (rulings->count < rulings->most) {
-        rulings->list[rulings->count++] = ruling;
+    if (xep_decisions_find(decisions, decision.epoch) != NULL || decision.epoch <= decisions->forgotten) return;
+    if (decisions->count < decisions->most) {
+        decisions->list[decisions->count++] = decision;
         return;
     }
-    xep_ruling_t *oldest = &rulings->list[0];
-    for (uint32_t i = 1; i < rulings->count; i++)
-        if (rulings->list[i].epoch < oldest->epoch) oldest = &rulings->list[i];
-    if (ruling.epoch < oldest->epoch) {
-        rulings->forgotten = ruling.epoch;
+    xep_decision_t *oldest = &decisions->list[0];
+    for (uint32_t i = 1; i < decisions->count; i++)
+        if (decisions->list[i].epoch < oldest->epoch) oldest = &decisions->list[i];
+    if (decision.epoch < oldest->epoch) {
+        decisions->forgotten = decision.epoch;
         return;
     }
-    rulings->forgotten = oldest->epoch;
-    *oldest = ruling;
+    decisions->forgotten = oldest->epoch;
+    *oldest = decision;
 }
 
 /* ---- suspects ---- */
@@ -148,7 +148,7 @@ static int unite(xep_suspect_t *suspect, const xep_suspect_t *theirs, uint32_t m
     return kept != count || suspect->top != top;
 }
 
-/* Suspects that only the other one has are the caller's business: it adds what it knows of them itself. */
+/* The caller adds suspects that only the other ballot has, with what it knows of them itself. */
 int xep_ballot_adopt(xep_ballot_t *ballot, const xep_ballot_t *theirs)
 {
     int changed = 0;
@@ -157,8 +157,10 @@ int xep_ballot_adopt(xep_ballot_t *ballot, const xep_ballot_t *theirs)
             changed |= unite(&ballot->suspects[r], &theirs->suspects[r], ballot->most);
             if (theirs->suspects[r].gone) changed |= xep_ballot_set_gone(ballot, r);
         }
-    for (uint32_t i = 0; i < theirs->rulings.count; i++) xep_rulings_add(&ballot->rulings, theirs->rulings.list[i]);
-    if (theirs->rulings.forgotten > ballot->rulings.forgotten) ballot->rulings.forgotten = theirs->rulings.forgotten;
+    for (uint32_t i = 0; i < theirs->decisions.count; i++)
+        xep_decisions_add(&ballot->decisions, theirs->decisions.list[i]);
+    if (theirs->decisions.forgotten > ballot->decisions.forgotten)
+        ballot->decisions.forgotten = theirs->decisions.forgotten;
     return changed;
 }
 
@@ -186,20 +188,20 @@ int xep_ballot_is_with(const xep_ballot_t *ballot, uint32_t rank, uint64_t epoch
 
 uint64_t xep_ballot_words(uint32_t nranks, uint32_t most)
 {
-    return HEAD_WORDS + (uint64_t)most * RULING_WORDS + (nranks - 1) * (SUSPECT_WORDS + (uint64_t)most);
+    return HEAD_WORDS + (uint64_t)most * DECISION_WORDS + (nranks - 1) * (SUSPECT_WORDS + (uint64_t)most);
 }
 
 static uint64_t length_of(const xep_ballot_t *ballot)
 {
-    uint64_t length = HEAD_WORDS + (uint64_t)ballot->rulings.count * RULING_WORDS;
+    uint64_t length = HEAD_WORDS + (uint64_t)ballot->decisions.count * DECISION_WORDS;
     for (uint32_t r = 0; r < ballot->nranks; r++)
         if (xep_ballot_suspects(ballot, r)) length += SUSPECT_WORDS + ballot->suspects[r].count;
     return length;
 }
 
 /*
- * Of all behind the first. It finds words that are torn, as the wire may be writing them while they are read; it is
- * no protection against a rank that means ill.
+ * The sum of all words but the first. It finds torn words, which the wire writes while they are read; it does not
+ * protect against attacks.
  */
 static uint64_t sum_of(const uint64_t *words, uint64_t count)
 {
@@ -220,16 +222,16 @@ static uint64_t *write_suspect(uint64_t *to, uint32_t rank, const xep_suspect_t 
 
 uint64_t xep_ballot_write(const xep_ballot_t *ballot, uint64_t *words, uint64_t capacity)
 {
-    const xep_rulings_t *rulings = &ballot->rulings;
+    const xep_decisions_t *decisions = &ballot->decisions;
     uint64_t length = length_of(ballot), *to = words + HEAD_WORDS;
     if (length > capacity) return 0;
     words[1] = xep_ballot_count(ballot);
-    words[2] = rulings->count;
-    words[3] = rulings->forgotten;
-    for (uint32_t i = 0; i < rulings->count; i++) {
-        *to++ = rulings->list[i].epoch;
-        *to++ = (uint64_t)-rulings->list[i].status;
-        *to++ = rulings->list[i].refused;
+    words[2] = decisions->count;
+    words[3] = decisions->forgotten;
+    for (uint32_t i = 0; i < decisions->count; i++) {
+        *to++ = decisions->list[i].epoch;
+        *to++ = (uint64_t)-decisions->list[i].status;
+        *to++ = decisions->list[i].refused;
     }
     for (uint32_t r = 0; r < ballot->nranks; r++)
         if (xep_ballot_suspects(ballot, r)) to = write_suspect(to, r, &ballot->suspects[r]);
@@ -277,31 +279,31 @@ static int take_suspect(reader_t *reader, xep_ballot_t *ballot)
     return is_ascending(suspect);
 }
 
-static void take_rulings(xep_rulings_t *rulings, const uint64_t *words, uint64_t count, uint64_t forgotten)
+static void take_decisions(xep_decisions_t *decisions, const uint64_t *words, uint64_t count, uint64_t forgotten)
 {
-    for (; count > 0; count--, words += RULING_WORDS)
+    for (; count > 0; count--, words += DECISION_WORDS)
         for (int i = 0; i < NDUE; i++)
             if (words[1] == (uint64_t)-due[i])
-                xep_rulings_add(rulings, (xep_ruling_t){words[0], due[i], (uint32_t)words[2]});
-    rulings->forgotten = forgotten;
+                xep_decisions_add(decisions, (xep_decision_t){words[0], due[i], (uint32_t)words[2]});
+    decisions->forgotten = forgotten;
 }
 
 /*
- * How many words the sum is of follows from the words themselves: so what they say is checked, and taken, before it is
- * known whether they are whole.
+ * The number of words in the sum follows from the words themselves: so they are checked and taken before it is known
+ * whether they are whole.
  */
 int xep_ballot_read(xep_ballot_t *ballot, const uint64_t *words, uint64_t count)
 {
     reader_t reader = {words, count};
     const uint64_t *head, *ruled;
     for (uint32_t r = 0; r < ballot->nranks; r++) ballot->suspects[r].reason = 0;
-    ballot->rulings.count = 0;
-    ballot->rulings.forgotten = 0;
-    if (!take(&reader, HEAD_WORDS, &head) || head[1] > ballot->nranks || head[2] > ballot->rulings.most ||
-        !take(&reader, head[2] * RULING_WORDS, &ruled))
+    ballot->decisions.count = 0;
+    ballot->decisions.forgotten = 0;
+    if (!take(&reader, HEAD_WORDS, &head) || head[1] > ballot->nranks || head[2] > ballot->decisions.most ||
+        !take(&reader, head[2] * DECISION_WORDS, &ruled))
         return 0;
     for (uint64_t i = 0; i < head[1]; i++)
         if (!take_suspect(&reader, ballot)) return 0;
-    take_rulings(&ballot->rulings, ruled, head[2], head[3]);
+    take_decisions(&ballot->decisions, ruled, head[2], head[3]);
     return sum_of(words, count - reader.left) == head[0];
 }

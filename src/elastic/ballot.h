@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /**
- * What a rank says of the ranks it suspects, and of operations that failed on all: agreement.h says what becomes of it.
+ * A rank's ballot: what it has of the ranks it suspects, and of operations that failed on all. agreement.h says how it
+ * is used.
  *
- * Where others read it, it is words: sum, suspects, rulings, forgotten; each ruling as epoch, status, refused; each
- * suspect as rank, reason, top, count and the epochs. Its rank alone writes them, into memory or messages, and may be
- * doing so while they are read: the sum tells words that are torn, and all else is checked.
+ * Where others read it, it is words: sum, suspects, adopted decisions, forgotten; each adopted decision as epoch,
+ * status, refused; each suspect as rank, reason, top, count and the epochs. Its rank alone writes them, into memory or
+ * messages, and may be doing so while they are read: the sum tells words that are torn, and all else is checked.
  */
 #ifndef XEP_ELASTIC_BALLOT_H
 #define XEP_ELASTIC_BALLOT_H
@@ -24,24 +25,24 @@ typedef struct xep_suspect {
 } xep_suspect_t;
 
 /** How an operation has ended that failed on all ranks: XEP_ERR_MISMATCH, XEP_ERR_OVERFLOW, XEP_ERR_INVALID. */
-typedef struct xep_ruling {
+typedef struct xep_decision {
     uint64_t epoch;
     xep_status_t status;
     uint32_t refused; /* as in xep_op_t */
-} xep_ruling_t;
+} xep_decision_t;
 
 /** The last ones. */
-typedef struct xep_rulings {
-    xep_ruling_t *list; /* [most] in any order */
+typedef struct xep_decisions {
+    xep_decision_t *list; /* [most] in any order */
     uint32_t count, most;
     uint64_t forgotten; /* operations up to here may have had one that is not in the list */
-} xep_rulings_t;
+} xep_decisions_t;
 
 typedef struct xep_ballot {
-    uint32_t nranks, most;   /* of all ranks; of what each can miss, and of rulings */
+    uint32_t nranks, most;   /* of all ranks; of what each can miss, and of adopted decisions */
     xep_suspect_t *suspects; /* [nranks] */
     uint64_t *epochs;        /* what they point to */
-    xep_rulings_t rulings;
+    xep_decisions_t decisions;
 } xep_ballot_t;
 
 /** 0: no memory. */
@@ -56,33 +57,33 @@ static inline int xep_ballot_suspects(const xep_ballot_t *ballot, uint32_t rank)
 /** How many ranks it suspects. */
 uint32_t xep_ballot_count(const xep_ballot_t *ballot);
 
-/** Adds a suspect that was none: of the operations up to top its word is here but for those missing, in any order. */
+/** Adds a new suspect: its word is here for all operations up to top, except those missing, in any order. */
 void xep_ballot_suspect(xep_ballot_t *ballot, uint32_t rank, xep_out_reason_t reason, uint64_t top,
                         const uint64_t *missing, uint32_t count);
 
-/** It is gone, too. Whether that is new. */
+/** Marks a suspect as gone; returns whether that is new. */
 int xep_ballot_set_gone(xep_ballot_t *ballot, uint32_t rank);
 
 /**
- * What theirs has of ranks that both suspect counts here, too, and its rulings. Whether that has changed what this one
- * says of its suspects.
+ * What theirs has of ranks that both suspect counts here, too, and its adopted decisions. Whether that has changed what
+ * this one says of its suspects.
  */
 int xep_ballot_adopt(xep_ballot_t *ballot, const xep_ballot_t *theirs);
 
 /** Whether both suspect the same ranks and have the same of them. */
 int xep_ballot_is_same(const xep_ballot_t *a, const xep_ballot_t *b);
 
-/** Whether the operation is with the suspect. */
+/** Whether the suspect takes part in the operation. */
 int xep_ballot_is_with(const xep_ballot_t *ballot, uint32_t rank, uint64_t epoch);
 
-/** Whether operations that end with status have a ruling. */
-int xep_ruling_is_due(xep_status_t status);
+/** Whether operations that end with status have an adopted decision. */
+int xep_decision_is_due(xep_status_t status);
 
 /** NULL: there is none. */
-const xep_ruling_t *xep_rulings_find(const xep_rulings_t *rulings, uint64_t epoch);
+const xep_decision_t *xep_decisions_find(const xep_decisions_t *decisions, uint64_t epoch);
 
 /** Where the list is full the oldest one is forgotten. */
-void xep_rulings_add(xep_rulings_t *rulings, xep_ruling_t ruling);
+void xep_decisions_add(xep_decisions_t *decisions, xep_decision_t decision);
 
 /** Most words. */
 uint64_t xep_ballot_words(uint32_t nranks, uint32_t most);

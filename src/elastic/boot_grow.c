@@ -2,10 +2,10 @@
 
 /*
  * An allgather of the new group, by the members:
- *  1. rank 0 takes what the newcomers give.
+ *  1. rank 0 takes what the joiners give.
  *  2. all say that they are here, how many bytes they give, and whether all is well.
- *  3. an allgather of the members' bytes, and one of the newcomers', which rank 0 alone has.
- *  4. rank 0 gives all of it to the newcomers.
+ *  3. an allgather of the members' bytes, and one of the joiners', which rank 0 alone has.
+ *  4. rank 0 gives all of it to the joiners.
  *
  * A member that has failed says so in place of 2, where the others wait for it.
  */
@@ -16,9 +16,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backoff.h"
 #include "error.h"
 #include "group_control.h"
-#include "rest.h"
 
 /** What a member says. Written by each, read by all. */
 typedef struct word {
@@ -73,7 +73,7 @@ static xep_status_t judge(xep_grow_t *grow, const word_t *words, const word_t *m
                      words[r].step, words[r].number, mine->step, mine->number);
             return end(grow, XEP_ERR_PROTOCOL, text);
         }
-    /* all are well and at the same step: rank 0 alone sees the newcomers, and so says how far these are */
+    /* all are well and at the same step: rank 0 alone sees the joiners, and so says how far these are */
     return (xep_status_t)words[0].status;
 }
 
@@ -103,13 +103,13 @@ xep_status_t xep_grow_say(xep_grow_t *grow, xep_grow_step_t step, xep_status_t s
 
 /* ---- allgathers ---- */
 
-/* Between looks at what newcomers say. */
+/* Between looks at what joiners say. */
 static xep_status_t look(void *arg)
 {
     xep_grow_t *grow = arg;
     xep_group_progress(grow->group);
     if (xep_boot_interrupted(grow->group->boot))
-        return xep_fail(XEP_ERR_ABORTED, "the caller would wait no longer for newcomers");
+        return xep_fail(XEP_ERR_ABORTED, "the caller would wait no longer for joiners");
     return XEP_OK;
 }
 
@@ -118,7 +118,7 @@ xep_patience_t xep_grow_patience(xep_grow_t *grow, int32_t timeout_ms)
     return (xep_patience_t){.deadline_ns = xep_deadline(timeout_ms), .look = look, .arg = grow};
 }
 
-/* recv has the members' bytes in front, where they belong; what rank 0 has of newcomers goes behind them. */
+/* recv has the members' bytes in front, where they belong; what rank 0 has of joiners goes behind them. */
 static xep_status_t share(const grow_boot_t *boot, const void *send, char *recv, const char *given, size_t bytes)
 {
     xep_group_t *group = boot->grow->group;
@@ -140,18 +140,18 @@ static xep_status_t grow_allgather(xep_boot_t *base, const void *send, void *rec
     xep_status_t status = XEP_OK;
     boot->number++;
     char *given = calloc(grow->count, bytes);
-    if (given == NULL) status = xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u newcomers", grow->count);
+    if (given == NULL) status = xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u joiners", grow->count);
     xep_patience_t patience = xep_grow_patience(grow, grow->patience_ms);
-    if (status == XEP_OK && grow->newcomers != NULL)
-        status = xep_newcomers_take(grow->newcomers, boot->number, given, bytes, &patience);
+    if (status == XEP_OK && grow->joiners != NULL)
+        status = xep_joiners_take(grow->joiners, boot->number, given, bytes, &patience);
     status = xep_grow_say(grow, XEP_GROW_EXCHANGE, status, bytes);
     if (status == XEP_OK) {
         status = share(boot, send, recv, given, bytes);
         if (status != XEP_OK) status = end_here(grow, status);
     }
     free(given);
-    if (status != XEP_OK || grow->newcomers == NULL) return status;
-    return xep_newcomers_give(grow->newcomers, boot->number, recv, base->nranks * bytes);
+    if (status != XEP_OK || grow->joiners == NULL) return status;
+    return xep_joiners_give(grow->joiners, boot->number, recv, base->nranks * bytes);
 }
 
 static uint32_t grow_dead_rank(xep_boot_t *boot)
@@ -170,12 +170,11 @@ static const xep_boot_ops_t grow_ops = {.name = "grow",
                                         .dead_rank = grow_dead_rank,
                                         .close = grow_close};
 
-/* Interrupts waits over the new group's own connections, during which rank 0 does not listen to newcomers. */
+/* Interrupts waits over the new group's own connections, during which rank 0 does not listen to joiners. */
 static int interrupted(void *ctx)
 {
     const xep_grow_t *grow = ((const grow_boot_t *)ctx)->grow;
-    return (grow->newcomers != NULL && xep_newcomers_have_failed(grow->newcomers)) ||
-           xep_boot_interrupted(grow->group->boot);
+    return (grow->joiners != NULL && xep_joiners_have_failed(grow->joiners)) || xep_boot_interrupted(grow->group->boot);
 }
 
 xep_status_t xep_boot_grow_open(xep_grow_t *grow, int32_t timeout_ms, xep_boot_t **boot_p)

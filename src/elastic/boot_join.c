@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backoff.h"
 #include "error.h"
-#include "rest.h"
 
 typedef struct join_boot {
     xep_boot_t boot; /* first: the core's pointer is ours */
@@ -52,7 +52,7 @@ xep_status_t xep_join_hear(xep_join_t *join, xep_frame_kind_t kind, const xep_pa
     return status == XEP_OK ? judge(&(*message_p)->frame, kind) : status;
 }
 
-/* Rank 0 has both ends: a newcomer gives its bytes, and gets those of all, itself and the group's ranks among them. The
+/* Rank 0 has both ends: a joiner gives its bytes, and gets those of all, itself and the group's ranks among them. The
  * number keeps an answer of an exchange that was given up from being taken for this one's. */
 static xep_status_t join_allgather(xep_boot_t *base, const void *send, void *recv, size_t bytes)
 {
@@ -71,7 +71,7 @@ static xep_status_t join_allgather(xep_boot_t *base, const void *send, void *rec
     return status;
 }
 
-/* A newcomer knows rank 0 alone, of whose death its frames tell; it cannot tell of the others. */
+/* A joiner knows rank 0 alone, of whose death its frames tell; it cannot tell of the others. */
 static uint32_t join_dead_rank(xep_boot_t *boot)
 {
     (void)boot;

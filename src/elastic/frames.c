@@ -11,16 +11,16 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "backoff.h"
 #include "error.h"
 #include "host.h"
 #include "log.h"
-#include "rest.h"
 
 enum { MOST_HELD = 4096 /* messages: xep never needs so many */ };
 
 /* Who is at the other side. */
 typedef struct other {
-    uint64_t newcomer;
+    uint64_t joiner;
     uint8_t *address; /* of its transport, which reads it */
 } other_t;
 
@@ -78,7 +78,7 @@ static xep_message_t **find(xep_frames_t *frames, uint32_t from)
 {
     xep_message_t **link = &frames->held;
     look(frames);
-    while (*link != NULL && (*link)->frame.newcomer != frames->others[from].newcomer) link = &(*link)->next;
+    while (*link != NULL && (*link)->frame.joiner != frames->others[from].joiner) link = &(*link)->next;
     return link;
 }
 
@@ -90,7 +90,7 @@ static xep_status_t open_frames(const xep_config_t *config, xep_transport_open_f
                                 xep_frames_t **frames_p)
 {
     xep_frames_t *frames = calloc(1, sizeof *frames + most * sizeof frames->others[0]);
-    if (frames == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u newcomers", most);
+    if (frames == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u joiners", most);
     xep_status_t status = open_transport(config, &frames->transport);
     if (status != XEP_OK) {
         free(frames);
@@ -99,8 +99,8 @@ static xep_status_t open_frames(const xep_config_t *config, xep_transport_open_f
     memcpy(frames->shows, keys[0], XEP_ADDRESS_HALF);
     memcpy(frames->expects, keys[1], XEP_ADDRESS_HALF);
     frames->most = most;
-    frames->transport->mailed = arrived;
-    frames->transport->mailed_arg = frames;
+    frames->transport->on_ctl = arrived;
+    frames->transport->on_ctl_arg = frames;
     status = frames->transport->ops->meet(frames->transport, where, most);
     if (status == XEP_OK) *frames_p = frames;
     else xep_frames_close(frames);
@@ -124,7 +124,7 @@ xep_status_t xep_frames_open(const xep_config_t *config, xep_transport_open_fn o
     xep_frames_t *frames = NULL;
     xep_whereabouts_t where = {.nranks = 1, .local = !everywhere};
     xep_status_t status = xep_address_open(address);
-    const uint8_t *const keys[] = {address->own_key, address->newcomers_key};
+    const uint8_t *const keys[] = {address->own_key, address->joiners_key};
     if (status == XEP_OK) status = open_frames(config, open_transport, &where, keys, most, &frames);
     if (status != XEP_OK) return status;
     address->local = (uint32_t)where.local;
@@ -139,12 +139,12 @@ xep_status_t xep_frames_open(const xep_config_t *config, xep_transport_open_fn o
 
 /* ---- the other side ---- */
 
-static xep_status_t admit(xep_frames_t *frames, uint64_t newcomer, const uint8_t *address, size_t bytes)
+static xep_status_t admit(xep_frames_t *frames, uint64_t joiner, const uint8_t *address, size_t bytes)
 {
     if (frames->count == frames->most)
-        return xep_fail(XEP_ERR_PEER, "%u newcomers have come, and too many of them have gone", frames->most);
+        return xep_fail(XEP_ERR_PEER, "%u joiners have come, and too many of them have gone", frames->most);
     other_t *other = &frames->others[frames->count];
-    *other = (other_t){.newcomer = newcomer, .address = malloc(bytes)};
+    *other = (other_t){.joiner = joiner, .address = malloc(bytes)};
     if (other->address == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for an address of %zu bytes", bytes);
     memcpy(other->address, address, bytes);
     return frames->transport->ops->admit(frames->transport, frames->count++, other->address, bytes);
@@ -167,17 +167,17 @@ xep_status_t xep_frames_call(const xep_config_t *config, xep_transport_open_fn o
 {
     xep_frames_t *frames = NULL;
     const void *own;
-    uint64_t newcomer;
+    uint64_t joiner;
     size_t bytes;
     xep_whereabouts_t where = find_way(address);
-    if (getrandom(&newcomer, sizeof newcomer, 0) != sizeof newcomer)
-        return xep_fail(XEP_ERR_BOOT, "no random numbers for a newcomer");
-    const uint8_t *const keys[] = {address->newcomers_key, address->own_key};
+    if (getrandom(&joiner, sizeof joiner, 0) != sizeof joiner)
+        return xep_fail(XEP_ERR_BOOT, "no random numbers for a joiner");
+    const uint8_t *const keys[] = {address->joiners_key, address->own_key};
     xep_status_t status = open_frames(config, open_transport, &where, keys, 1, &frames);
     if (status != XEP_OK) return status;
     frames->transport->ops->address(frames->transport, &own, &bytes);
     xep_frame_t hello = {.kind = XEP_FRAME_HELLO, .pid = (int32_t)getpid(), .bytes = bytes};
-    status = admit(frames, newcomer, address->transport, address->bytes);
+    status = admit(frames, joiner, address->transport, address->bytes);
     if (status == XEP_OK) status = xep_frames_send(frames, 0, hello, NULL, own);
     if (status == XEP_OK) *frames_p = frames;
     else xep_frames_close(frames);
@@ -194,7 +194,7 @@ xep_message_t *xep_frames_hello(xep_frames_t *frames)
 
 xep_status_t xep_frames_admit(xep_frames_t *frames, const xep_message_t *hello, uint32_t *to_p)
 {
-    xep_status_t status = admit(frames, hello->frame.newcomer, hello->data, hello->frame.bytes);
+    xep_status_t status = admit(frames, hello->frame.joiner, hello->data, hello->frame.bytes);
     if (status == XEP_OK) *to_p = frames->count - 1;
     return status;
 }
@@ -214,11 +214,11 @@ xep_status_t xep_frames_send(xep_frames_t *frames, uint32_t to, xep_frame_t fram
     char *message = malloc(sizeof frame + frame.bytes);
     if (message == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for a frame of %zu bytes", (size_t)frame.bytes);
     memcpy(frame.key, frames->shows, sizeof frame.key);
-    frame.newcomer = frames->others[to].newcomer;
+    frame.joiner = frames->others[to].joiner;
     snprintf(frame.text, sizeof frame.text, "%.*s", XEP_FRAME_TEXT - 1, text == NULL ? "" : text);
     memcpy(message, &frame, sizeof frame);
     if (frame.bytes != 0) memcpy(message + sizeof frame, data, frame.bytes);
-    xep_status_t status = frames->transport->ops->mail(frames->transport, to, message, sizeof frame + frame.bytes);
+    xep_status_t status = frames->transport->ops->ctl(frames->transport, to, message, sizeof frame + frame.bytes);
     free(message);
     return status;
 }
@@ -232,13 +232,13 @@ const xep_message_t *xep_frames_peek(xep_frames_t *frames, uint32_t from)
 xep_status_t xep_frames_recv(xep_frames_t *frames, uint32_t from, const xep_patience_t *patience,
                              xep_message_t **message_p)
 {
-    xep_rest_t rest;
-    xep_rest_begin(&rest, XEP_REST_RARE, patience->deadline_ns);
+    xep_backoff_t backoff;
+    xep_backoff_begin(&backoff, XEP_BACKOFF_RARE, patience->deadline_ns);
     while (xep_frames_peek(frames, from) == NULL) {
         if (xep_frames_is_gone(frames, from) && xep_frames_peek(frames, from) == NULL) return XEP_ERR_PEER;
         xep_status_t status = patience->look(patience->arg);
         if (status != XEP_OK) return status;
-        if (!xep_rest_round(&rest, atomic_load(&frames->transport->moves)))
+        if (!xep_backoff_wait(&backoff, atomic_load(&frames->transport->moves)))
             return xep_fail(XEP_ERR_TIMEOUT, "deadline passed");
     }
     *message_p = take(find(frames, from));

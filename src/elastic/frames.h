@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** Frames between rank 0 of a group that grows and its newcomers: mail of a transport without ranks. */
+/** Frames between rank 0 of a group that grows and its joiners: control messages of a transport without ranks. */
 #ifndef XEP_ELASTIC_FRAMES_H
 #define XEP_ELASTIC_FRAMES_H
 
@@ -10,12 +10,12 @@
 
 /** What a frame is; others read it, so values never change. */
 typedef enum xep_frame_kind {
-    XEP_FRAME_HELLO = 1,   /* newcomer: pid; the address of its transport follows */
+    XEP_FRAME_HELLO = 1,   /* joiner: pid; the address of its transport follows */
     XEP_FRAME_HEARD = 2,   /* rank 0: it may wait */
     XEP_FRAME_WELCOME = 3, /* rank 0: all are here; rank, nranks */
-    XEP_FRAME_GIVE = 4,    /* newcomer: its bytes of an allgather */
+    XEP_FRAME_GIVE = 4,    /* joiner: its bytes of an allgather */
     XEP_FRAME_ALL = 5,     /* rank 0: those of all */
-    XEP_FRAME_SETTLED = 6, /* newcomer: how far it came; status, text */
+    XEP_FRAME_SETTLED = 6, /* joiner: how far it came; status, text */
     XEP_FRAME_VERDICT = 7  /* rank 0: what becomes of the group; status, text */
 } xep_frame_kind_t;
 
@@ -24,7 +24,7 @@ enum { XEP_FRAME_TEXT = 224 };
 /** The header of every message; checked when it arrives. A side that sends two at a time sends short ones. */
 typedef struct xep_frame {
     uint8_t key[XEP_ADDRESS_HALF]; /* of the sender's side: nothing else is looked at before */
-    uint64_t newcomer;             /* the number that the newcomer, which sends or is sent to, has drawn */
+    uint64_t joiner;               /* the number that the joiner, which sends or is sent to, has drawn */
     uint32_t kind;
     int32_t status;
     uint32_t exchange; /* number of an allgather */
@@ -49,14 +49,14 @@ typedef struct xep_patience {
     void *arg;
 } xep_patience_t;
 
-/** One side, and the processes on the other side to which it sends, by number: for a newcomer only rank 0, as 0. */
+/** One side, and the processes on the other side to which it sends, by number: for a joiner only rank 0, as 0. */
 typedef struct xep_frames xep_frames_t;
 
-/** Of rank 0: also makes the address by which it is met. most: how many newcomers are admitted at most. */
+/** Of rank 0: also makes the address by which it is met. most: how many joiners are admitted at most. */
 xep_status_t xep_frames_open(const xep_config_t *config, xep_transport_open_fn open_transport, int everywhere,
                              uint32_t most, xep_address_t *address, xep_frames_t **frames_p);
 
-/** Of a newcomer: says hello. XEP_ERR_MISMATCH: the address is of another version of UCX. */
+/** Of a joiner: says hello. XEP_ERR_MISMATCH: the address is of another version of UCX. */
 xep_status_t xep_frames_call(const xep_config_t *config, xep_transport_open_fn open_transport,
                              const xep_address_t *address, xep_frames_t **frames_p);
 
@@ -67,7 +67,7 @@ void xep_frames_close(xep_frames_t *frames);
 xep_message_t *xep_frames_hello(xep_frames_t *frames);
 xep_status_t xep_frames_admit(xep_frames_t *frames, const xep_message_t *hello, uint32_t *to_p);
 
-/** key and newcomer are filled in. text may be NULL. Never blocks. */
+/** key and joiner are filled in. text may be NULL. Never blocks. */
 xep_status_t xep_frames_send(xep_frames_t *frames, uint32_t to, xep_frame_t frame, const char *text, const void *data);
 
 /** The next one, which stays; NULL: it is not here yet. */

@@ -3,7 +3,7 @@
 /*
  * The waits are nested. With T the old group's timeout, members wait T for one another's words; so what a member does
  * before its word takes less: T/2 for all waits of the new group until it is made, T/4 for rank 0's waits for a
- * newcomer.
+ * joiner.
  */
 #include "group_grow.h"
 
@@ -29,31 +29,31 @@ static int32_t fraction_of(int32_t timeout_ms, int32_t parts)
 
 static xep_status_t fail_late(const xep_grow_t *grow, const xep_grow_args_t *args, uint32_t count, int32_t timeout_ms)
 {
-    const char *name = grow->meeting->name;
-    return xep_fail(XEP_ERR_TIMEOUT, "%u of %u newcomers came in %d ms%s%.100s", count, args->newcomers, timeout_ms,
+    const char *name = grow->rendezvous->name;
+    return xep_fail(XEP_ERR_TIMEOUT, "%u of %u joiners came in %d ms%s%.100s", count, args->joiners, timeout_ms,
                     name[0] == '\0' ? "" : " to ", name);
 }
 
 /*
- * On rank 0: looks for newcomers for a while. XEP_INPROGRESS: not all are here. It does not wait for a word of the
- * group, and that newcomers are missing is no error yet: so this is not xep_group_wait(). The next xep_grow_say(), at
+ * On rank 0: looks for joiners for a while. XEP_INPROGRESS: not all are here. It does not wait for a word of the
+ * group, and that joiners are missing is no error yet: so this is not xep_group_wait(). The next xep_grow_say(), at
  * most LOOK_MS later, notices an abort or a death.
  */
 static xep_status_t look_out(xep_grow_t *grow, const xep_grow_args_t *args, int32_t timeout_ms, uint64_t deadline_ns)
 {
-    xep_rest_t rest;
+    xep_backoff_t backoff;
     int32_t look_ms = fraction_of(grow->group->timeout_ms, 4);
     uint64_t until_ns = xep_deadline(look_ms > LOOK_MS || look_ms < 0 ? LOOK_MS : look_ms);
     if (deadline_ns < until_ns) until_ns = deadline_ns;
-    xep_rest_begin(&rest, XEP_REST_RARE, until_ns);
+    xep_backoff_begin(&backoff, XEP_BACKOFF_RARE, until_ns);
     do {
         xep_group_progress(grow->group);
-        if (xep_newcomers_look(grow->newcomers) == args->newcomers) return XEP_OK;
-        if (xep_rest_is_slow(&rest) && xep_boot_interrupted(grow->group->boot))
-            return xep_fail(XEP_ERR_ABORTED, "the caller would wait no longer for newcomers");
-    } while (xep_rest_round(&rest, 0));
+        if (xep_joiners_poll(grow->joiners) == args->joiners) return XEP_OK;
+        if (xep_backoff_is_slow(&backoff) && xep_boot_interrupted(grow->group->boot))
+            return xep_fail(XEP_ERR_ABORTED, "the caller would wait no longer for joiners");
+    } while (xep_backoff_wait(&backoff, 0));
     if (xep_clock_ns() < deadline_ns) return XEP_INPROGRESS;
-    return fail_late(grow, args, xep_newcomers_look(grow->newcomers), timeout_ms);
+    return fail_late(grow, args, xep_joiners_poll(grow->joiners), timeout_ms);
 }
 
 /*
@@ -64,8 +64,8 @@ static void dismiss(xep_grow_t *grow)
 {
     char reason[XEP_REASON_BYTES];
     snprintf(reason, sizeof reason, "%s", xep_last_error());
-    xep_newcomers_close(grow->newcomers);
-    grow->newcomers = NULL;
+    xep_joiners_close(grow->joiners);
+    grow->joiners = NULL;
     (void)xep_fail(XEP_ERR_PEER, "%s", reason);
 }
 
@@ -77,8 +77,8 @@ typedef struct outlook {
 static void explain(void *arg, char *text, size_t bytes)
 {
     const outlook_t *outlook = arg;
-    snprintf(text, bytes, "xep_group_grow: %u of %u newcomers came", xep_newcomers_look(outlook->grow->newcomers),
-             outlook->args->newcomers);
+    snprintf(text, bytes, "xep_group_grow: %u of %u joiners came", xep_joiners_poll(outlook->grow->joiners),
+             outlook->args->joiners);
 }
 
 static xep_status_t await(xep_grow_t *grow, const xep_grow_args_t *args, xep_transport_open_fn open_transport,
@@ -90,14 +90,14 @@ static xep_status_t await(xep_grow_t *grow, const xep_grow_args_t *args, xep_tra
     outlook_t outlook = {grow, args};
     xep_watch_t watch;
     if (status == XEP_OK && leads)
-        status = xep_newcomers_open(grow->group, args, grow->meeting, open_transport, &grow->newcomers);
+        status = xep_joiners_open(grow->group, args, grow->rendezvous, open_transport, &grow->joiners);
     xep_status_t said;
     xep_watch_begin(&watch, explain, &outlook, deadline_ns);
     do {
         if (status >= 0 && leads) status = look_out(grow, args, timeout_ms, deadline_ns);
-        if (status == XEP_INPROGRESS) xep_watch_look(&watch, xep_clock_ns());
+        if (status == XEP_INPROGRESS) xep_watch_poll(&watch, xep_clock_ns());
         if (status < 0) dismiss(grow); /* the address is gone before anybody returns */
-        said = xep_grow_say(grow, XEP_GROW_WAIT, status, args->newcomers);
+        said = xep_grow_say(grow, XEP_GROW_WAIT, status, args->joiners);
     } while (said == XEP_INPROGRESS);
     xep_watch_end(&watch);
     return said;
@@ -109,7 +109,7 @@ static xep_status_t build(xep_grow_t *grow, xep_transport_open_fn open_transport
 {
     xep_boot_t *boot;
     int32_t timeout_ms = fraction_of(grow->group->timeout_ms, 2);
-    xep_status_t status = grow->newcomers == NULL ? XEP_OK : xep_newcomers_welcome(grow->newcomers);
+    xep_status_t status = grow->joiners == NULL ? XEP_OK : xep_joiners_welcome(grow->joiners);
     if (status == XEP_OK) status = xep_boot_grow_open(grow, timeout_ms, &boot);
     if (status == XEP_OK) status = xep_group_open(&grow->group->config, timeout_ms, boot, open_transport, made_p);
     return status;
@@ -117,14 +117,14 @@ static xep_status_t build(xep_grow_t *grow, xep_transport_open_fn open_transport
 
 /* ---- 3: settle ---- */
 
-/* On rank 0. Errors of newcomers count before its own: it may have failed because of them. */
-static xep_status_t hear_newcomers(xep_grow_t *grow, xep_status_t built)
+/* On rank 0. Errors of joiners count before its own: it may have failed because of them. */
+static xep_status_t hear_joiners(xep_grow_t *grow, xep_status_t built)
 {
     char reason[XEP_REASON_BYTES];
     xep_patience_t patience = xep_grow_patience(grow, grow->patience_ms);
     snprintf(reason, sizeof reason, "%s", xep_last_error());
-    if (built == XEP_OK || xep_newcomers_have_failed(grow->newcomers)) {
-        xep_status_t status = xep_newcomers_settle(grow->newcomers, &patience);
+    if (built == XEP_OK || xep_joiners_have_failed(grow->joiners)) {
+        xep_status_t status = xep_joiners_settle(grow->joiners, &patience);
         if (status != XEP_OK) return status;
     }
     return built == XEP_OK ? XEP_OK : xep_fail(built, "%s", reason);
@@ -132,21 +132,21 @@ static xep_status_t hear_newcomers(xep_grow_t *grow, xep_status_t built)
 
 static xep_status_t settle(xep_grow_t *grow, xep_status_t status)
 {
-    if (!grow->over && grow->newcomers != NULL) status = hear_newcomers(grow, status);
+    if (!grow->over && grow->joiners != NULL) status = hear_joiners(grow, status);
     status = xep_grow_say(grow, XEP_GROW_SETTLE, status, 0);
-    if (grow->newcomers != NULL) xep_newcomers_tell(grow->newcomers, status, grow->text);
+    if (grow->joiners != NULL) xep_joiners_tell(grow->joiners, status, grow->text);
     return status;
 }
 
 /* The wait may end with an error in the arguments of one member. */
-xep_status_t xep_group_make_larger(xep_group_t *group, const xep_grow_args_t *args, const xep_meeting_t *meeting,
+xep_status_t xep_group_make_larger(xep_group_t *group, const xep_grow_args_t *args, const xep_rendezvous_t *rendezvous,
                                    xep_status_t status, xep_transport_open_fn open_transport, xep_group_t **group_p)
 {
-    xep_grow_t grow = {.group = group, .meeting = meeting, .patience_ms = fraction_of(group->timeout_ms, 4)};
+    xep_grow_t grow = {.group = group, .rendezvous = rendezvous, .patience_ms = fraction_of(group->timeout_ms, 4)};
     xep_group_t *made = NULL;
     for (uint32_t r = 0; r < group->nranks; r++)
         if (xep_group_is_out(group, r))
-            return xep_fail(XEP_ERR_PEER, "rank %u is out, and all ranks of a group let newcomers in (a smaller group)",
+            return xep_fail(XEP_ERR_PEER, "rank %u is out, and all ranks of a group let joiners in (a smaller group)",
                             r);
     group->gathers_for = "xep_group_grow";
     status = await(&grow, args, open_transport, status);
@@ -164,6 +164,6 @@ xep_status_t xep_group_make_larger(xep_group_t *group, const xep_grow_args_t *ar
         xep_group_drop(made);
         xep_log_rank((int)group->rank);
     }
-    xep_newcomers_close(grow.newcomers);
+    xep_joiners_close(grow.joiners);
     return status == XEP_OK ? XEP_OK : xep_fail(status, "%s", grow.text);
 }

@@ -1,44 +1,46 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /**
- * A group of another one's ranks, its members, and of processes that are new: the members' side; the newcomers' is
+ * A group of another one's ranks, its members, and of processes that are new: the members' side; the joiners' is
  * in group_grow_join.c.
  *
  *  1. wait: rank 0 listens, makes known where (address.h), and tells the other members ten times a second whether all
- *     newcomers are here, over the old group's allgather. So all come to the same deadline.
+ *     joiners are here, over the old group's allgather. So all come to the same deadline.
  *  2. build: all make a group (group_create.c). Its bootstrap is, among members, the old group's allgather; rank 0
- *     speaks for the newcomers, which it has connections to (boot_grow.c, boot_join.c).
- *  3. settle: newcomers tell rank 0, and members all others, whether they have made it. If all have, all return it;
+ *     speaks for the joiners, which it has connections to (boot_grow.c, boot_join.c).
+ *  3. settle: joiners tell rank 0, and members all others, whether they have made it. If all have, all return it;
  *     else nobody does, and the old group goes on.
  *
- * A newcomer that dies is an error for all, at whichever step. A member that dies in the middle is one, too, and then
+ * A joiner that dies is an error for all, at whichever step. A member that dies in the middle is one, too, and then
  * the old group needs a smaller one anyway.
  *
  * A member that dies while it sends its last word of step 3 may have reached some and not others. Those that have it
  * return the new group, the others an error: but they have made the group, too, and end it in doubt (group_abort.h)
- * before they return. So does a newcomer that has made it and hears no verdict, as rank 0 died behind step 3, or that
+ * before they return. So does a joiner that has made it and hears no verdict, as rank 0 died behind step 3, or that
  * there is none, as rank 0 may die before it has told the members. Whoever has got the group hears it at once, by every
- * call on it, and nobody can shrink it: all members have the old group, and go on with that. If those in doubt die as
- * well before they have told anybody, nobody is left that lacks the group. test/model/model_grow.pml tries all orders.
+ * call on it, and nobody can shrink it: all members have the old group, and go on with that. If those in doubt die,
+ * too, before they have told any rank, no rank is left that lacks the group. test/model/model_grow.pml tries all
+ * orders.
  */
 #ifndef XEP_ELASTIC_GROUP_GROW_H
 #define XEP_ELASTIC_GROUP_GROW_H
 
 #include "group.h"
-#include "meeting.h"
+#include "rendezvous.h"
 
 /**
- * xep_group_grow(). meeting: of rank 0. status: what this rank's arguments have come to, which all members hear of.
+ * xep_group_grow(). rendezvous: of rank 0. status: what this rank's arguments have come to, which all members hear of.
  */
-xep_status_t xep_group_make_larger(xep_group_t *group, const xep_grow_args_t *args, const xep_meeting_t *meeting,
+xep_status_t xep_group_make_larger(xep_group_t *group, const xep_grow_args_t *args, const xep_rendezvous_t *rendezvous,
                                    xep_status_t status, xep_transport_open_fn open_transport, xep_group_t **group_p);
 
 /* ---- group_grow_join.c ---- */
 
-/* A process that is new in a group that grows: the newcomer's side of group_grow.h. */
+/* A process that is new in a group that grows: the joiner's side of group_grow.h. */
 
 /** xep_group_join(), arguments checked; timeout_ms is never 0. */
-xep_status_t xep_group_come(const xep_config_t *config, const xep_join_params_t *params, const xep_meeting_t *meeting,
-                            int32_t timeout_ms, xep_transport_open_fn open_transport, xep_group_t **group_p);
+xep_status_t xep_group_come(const xep_config_t *config, const xep_join_params_t *params,
+                            const xep_rendezvous_t *rendezvous, int32_t timeout_ms,
+                            xep_transport_open_fn open_transport, xep_group_t **group_p);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Until rank 0 has heard its hello a newcomer tries again and again: the group may not be there yet, may have ended and
- * left its address, or may have had enough newcomers. An address that makes no sense, or that somebody else could have
+ * Until rank 0 has heard its hello a joiner tries again and again: the group may not be there yet, may have ended and
+ * left its address, or may have had enough joiners. An address that makes no sense, or that somebody else could have
  * written, is an error at once.
  */
 #include "group_grow.h"
@@ -11,13 +11,13 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "backoff.h"
 #include "boot_join.h"
 #include "cpu.h"
 #include "error.h"
 #include "group.h"
 #include "group_abort.h"
 #include "log.h"
-#include "rest.h"
 
 enum { AGAIN_NS = 50 * 1000 * 1000, HEARD_MS = 2000, MOST_RANKS = 1 << 20 };
 
@@ -58,7 +58,7 @@ static void hang_up(xep_join_t *join)
 static xep_status_t try_once(xep_join_t *join, uint64_t deadline_ns, char *why, size_t bytes)
 {
     xep_address_t address;
-    xep_status_t status = join->meeting->ops->lookup(join->meeting, &address);
+    xep_status_t status = join->rendezvous->ops->lookup(join->rendezvous, &address);
     if (status == XEP_INPROGRESS) {
         snprintf(why, bytes, "there is no address of a group");
         return status;
@@ -85,8 +85,8 @@ static xep_status_t knock(xep_join_t *join)
             return xep_fail(XEP_ERR_ABORTED, "the caller would wait no longer for a group");
         if (xep_clock_ns() >= deadline_ns)
             return xep_fail(XEP_ERR_TIMEOUT, "no group has taken this process in for %d ms, by the %s%s%.300s: %s",
-                            join->timeout_ms, join->meeting->kind, join->meeting->name[0] == '\0' ? "" : " ",
-                            join->meeting->name, why);
+                            join->timeout_ms, join->rendezvous->kind, join->rendezvous->name[0] == '\0' ? "" : " ",
+                            join->rendezvous->name, why);
         nanosleep(&again, NULL);
     }
 }
@@ -140,12 +140,13 @@ static xep_status_t become(xep_join_t *join, xep_group_t **group_p)
     return XEP_OK;
 }
 
-xep_status_t xep_group_come(const xep_config_t *config, const xep_join_params_t *params, const xep_meeting_t *meeting,
-                            int32_t timeout_ms, xep_transport_open_fn open_transport, xep_group_t **group_p)
+xep_status_t xep_group_come(const xep_config_t *config, const xep_join_params_t *params,
+                            const xep_rendezvous_t *rendezvous, int32_t timeout_ms,
+                            xep_transport_open_fn open_transport, xep_group_t **group_p)
 {
     xep_join_t join = {.config = config,
                        .params = params,
-                       .meeting = meeting,
+                       .rendezvous = rendezvous,
                        .open_transport = open_transport,
                        .timeout_ms = timeout_ms};
     xep_status_t status = knock(&join);

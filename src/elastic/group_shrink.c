@@ -8,7 +8,7 @@
 #include "cpu.h"
 #include "error.h"
 #include "group_abort.h"
-#include "group_bell.h"
+#include "group_doorbell.h"
 #include "group_out.h"
 #include "log.h"
 #include "watch.h"
@@ -133,7 +133,7 @@ static xep_status_t look(work_t *work)
             return xep_fail(XEP_ERR_ABORTED, "the caller would wait no longer for a smaller group");
         bury(work);
     }
-    xep_watch_look(&work->watch, now);
+    xep_watch_poll(&work->watch, now);
     if (now >= work->deadline_ns) suspect_late(work, now);
     xep_shrink_say(&work->shrink);
     return XEP_INPROGRESS;
@@ -141,12 +141,12 @@ static xep_status_t look(work_t *work)
 
 static xep_status_t wait_until(work_t *work, step_t step, int (*reached)(const work_t *work))
 {
-    xep_rest_t rest;
+    xep_backoff_t backoff;
     xep_status_t status = XEP_INPROGRESS;
     begin_step(work, step);
-    xep_rest_begin(&rest, XEP_REST_RARE, UINT64_MAX);
+    xep_backoff_begin(&backoff, XEP_BACKOFF_RARE, UINT64_MAX);
     while ((status = look(work)) == XEP_INPROGRESS && !reached(work))
-        (void)xep_rest_round(&rest, atomic_load(&work->old->transport->moves));
+        (void)xep_backoff_wait(&backoff, atomic_load(&work->old->transport->moves));
     return status;
 }
 
@@ -189,10 +189,10 @@ static xep_status_t build(work_t *work)
     work->shrink.tried = number_of(work);
     work->shrink.built = 0;
     begin_step(work, BUILD);
-    xep_status_t status = xep_boot_mail_open(&work->shrink, work->timeout_ms, patience, work, &boot);
+    xep_status_t status = xep_boot_ctl_open(&work->shrink, work->timeout_ms, patience, work, &boot);
     if (status == XEP_OK)
         status = xep_group_open(&work->old->config, work->timeout_ms, boot, work->open_transport, &work->made);
-    if (status == XEP_OK) xep_boot_mail_end(boot);
+    if (status == XEP_OK) xep_boot_ctl_end(boot);
     return status;
 }
 
@@ -208,14 +208,14 @@ static void drop(work_t *work)
  */
 static xep_status_t find_spoiler(work_t *work, xep_status_t failed)
 {
-    xep_rest_t rest;
+    xep_backoff_t backoff;
     char reason[XEP_SHRINK_TEXT];
     uint64_t until = xep_clock_ns() + REASON_NS;
     xep_status_t status = XEP_INPROGRESS;
     snprintf(reason, sizeof reason, "%.*s", XEP_SHRINK_TEXT - 1, xep_last_error());
-    xep_rest_begin(&rest, XEP_REST_RARE, UINT64_MAX);
+    xep_backoff_begin(&backoff, XEP_BACKOFF_RARE, UINT64_MAX);
     while (xep_clock_ns() < until && !is_spoilt(work) && (status = look(work)) == XEP_INPROGRESS)
-        (void)xep_rest_round(&rest, atomic_load(&work->old->transport->moves));
+        (void)xep_backoff_wait(&backoff, atomic_load(&work->old->transport->moves));
     if (is_spoilt(work)) return XEP_OK;
     return status == XEP_INPROGRESS || status == XEP_OK ? xep_fail(failed, "%s", reason) : status;
 }
@@ -258,7 +258,7 @@ static void say_last(work_t *work, xep_shrink_phase_t phase, xep_status_t status
     snprintf(mine->text, sizeof mine->text, "%.*s", XEP_SHRINK_TEXT - 1, text);
     work->shrink.changed = 1;
     xep_shrink_say(&work->shrink);
-    xep_mail_leave(work->old, FLUSH_MS);
+    xep_ctl_leave(work->old, FLUSH_MS);
 }
 
 static xep_status_t check_least(const work_t *work)
@@ -299,7 +299,7 @@ static void tell_origins(const work_t *work)
             xep_group_ring_out(work->old, r);
         }
     for (uint32_t r = 0; work->args->origins != NULL && r < boot->nranks; r++)
-        work->args->origins[r] = xep_boot_mail_old(boot, r);
+        work->args->origins[r] = xep_boot_ctl_old(boot, r);
 }
 
 static xep_status_t run(work_t *work)

@@ -3,10 +3,10 @@
 /**
  * A group of the ranks that are left of another one.
  *
- *  1. agree: the ranks agree on who is gone, as in agreement.h, by mail over the connections of the old group. A rank
- *     that dies is suspected, and one that has said nothing when its time is over.
- *  2. build: those that are left make a group (group_create.c), with mail as its bootstrap. This is an attempt; its
- *     number is that of the suspects, plus 1. Attempts are the operations that ranks agree on.
+ *  1. agree: the ranks agree on who is gone, as in agreement.h, by control message over the connections of the old
+ *     group. A rank that dies is suspected, and one that has said nothing when its time is over.
+ *  2. build: those that are left make a group (group_create.c), with control messages as its bootstrap. This is an
+ *     attempt; its number is that of the suspects, plus 1. Attempts are the operations that ranks agree on.
  *  3. ready: each says that it has made the group, which is its word for this attempt. A rank that has heard this of
  *     all of them says that it is done, and returns the group.
  *
@@ -14,11 +14,11 @@
  * the last attempt, and it is with all that are gone since, some rank may have returned already: so all return it, a
  * rank of which is dead. If not, nobody has returned, and they build again, with a higher number.
  *
- * Why all come to the same: agreement.h. A rank says in one letter whom it suspects and which group it has made; once
- * it suspects a rank it becomes ready for no group with that one. So when all have said the same, they have also said
- * whether they were ready, and none becomes so any more. Two ranks that both begin attempt n leave the same ranks out:
- * each had said what the other one decided on, ballots only grow, and both have n - 1 suspects. A rank that has
- * returned says so, and is done for all. test/model/model_shrink.pml tries all of it.
+ * Why all come to the same: agreement.h. A rank says in one control message whom it suspects and which group it has
+ * made; once it suspects a rank it becomes ready for no group with that one. So when all have said the same, they have
+ * also said whether they were ready, and none becomes so any more. Two ranks that both begin attempt n leave the same
+ * ranks out: each had said what the other one decided on, ballots only grow, and both have n - 1 suspects. A rank that
+ * has returned says so, and is done for all. test/model/model_shrink.pml tries all of it.
  *
  * What cannot be helped: a rank that lives but is cut off, or stopped for longer than the deadline, is out. If it was
  * ready, and had heard so of all, it may return a group whose other ranks have gone on in another one. Nobody in it
@@ -30,7 +30,7 @@
 #define XEP_ELASTIC_GROUP_SHRINK_H
 
 #include "agreement.h"
-#include "group_mail.h"
+#include "group_ctl.h"
 
 enum { XEP_SHRINK_TEXT = 256 };
 
@@ -43,7 +43,7 @@ typedef enum xep_shrink_phase {
 
 /** Written by its rank, which sends all of it at each change; read by all, checked. The last one sent counts. */
 typedef struct xep_state {
-    uint64_t sequence; /* xep_mail_keep_last() */
+    uint64_t sequence; /* xep_ctl_keep_last() */
     uint64_t built;    /* the last attempt whose group it has made; 0: none, or it has begun another one */
     uint32_t phase;    /* xep_shrink_phase_t */
     int32_t status;
@@ -59,19 +59,19 @@ typedef struct xep_shrink {
     uint64_t tried, built; /* the last attempt; the last one whose group this rank has made. 0: none */
     int builds;            /* it tries, or waits for the others to be ready: nothing is decided meanwhile */
     xep_state_t *mine;
-    xep_letter_t **of;       /* [nranks] the last state of a rank that was not suspected then; NULL: none */
-    xep_letter_t *fragments; /* of group_shrink_boot.c, not used yet */
-    uint8_t *gone;           /* [nranks] it was gone at the last look */
-    uint8_t *late;           /* [nranks] the bootstrap waits for it */
-    int left_out;            /* the others go on without this rank */
-    int changed;             /* what this rank says, since it was sent */
+    xep_msg_t **of;       /* [nranks] the last state of a rank that was not suspected then; NULL: none */
+    xep_msg_t *fragments; /* of group_shrink_boot.c, not used yet */
+    uint8_t *gone;        /* [nranks] it was gone at the last look */
+    uint8_t *late;        /* [nranks] the bootstrap waits for it */
+    int left_out;         /* the others go on without this rank */
+    int changed;          /* what this rank says, since it was sent */
 } xep_shrink_t;
 
 /** xep_group_shrink(), arguments checked. */
 xep_status_t xep_group_make_smaller(xep_group_t *group, const xep_shrink_args_t *args,
                                     xep_transport_open_fn open_transport, xep_group_t **group_p);
 
-/* ---- group_shrink_mail.c ---- */
+/* ---- group_shrink_ctl.c ---- */
 
 /* What ranks say to one another. */
 
@@ -102,17 +102,17 @@ xep_status_t xep_shrink_hear(xep_shrink_t *shrink);
 
 /* ---- group_shrink_boot.c ---- */
 
-/* A bootstrap over the mail of another group, for a group of some of its ranks. */
+/* A bootstrap over the control messages of another group, for a group of some of its ranks. */
 
 /**
  * The ranks that shrink does not suspect now, in order. shrink is used until the group is made; then comes
- * xep_boot_mail_end(). patience: looked at while it waits; an error ends the wait.
+ * xep_boot_ctl_end(). patience: looked at while it waits; an error ends the wait.
  */
-xep_status_t xep_boot_mail_open(xep_shrink_t *shrink, int32_t timeout_ms, xep_status_t (*patience)(void *arg),
-                                void *arg, xep_boot_t **boot_p);
-void xep_boot_mail_end(xep_boot_t *boot);
+xep_status_t xep_boot_ctl_open(xep_shrink_t *shrink, int32_t timeout_ms, xep_status_t (*patience)(void *arg), void *arg,
+                               xep_boot_t **boot_p);
+void xep_boot_ctl_end(xep_boot_t *boot);
 
-/** The number in the group of the mail of a rank of the new one. */
-uint32_t xep_boot_mail_old(const xep_boot_t *boot, uint32_t rank);
+/** The number in the group that carries the control messages of a rank of the new one. */
+uint32_t xep_boot_ctl_old(const xep_boot_t *boot, uint32_t rank);
 
 #endif

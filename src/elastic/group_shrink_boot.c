@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backoff.h"
 #include "error.h"
-#include "rest.h"
 
 /** In front of the bytes of a fragment; the sender writes it, the receiver checks it. */
 typedef struct fragment {
@@ -23,19 +23,19 @@ typedef struct fragment {
 } fragment_t;
 _Static_assert(sizeof(fragment_t) == 40, "wire format");
 
-enum { FRAGMENT_BYTES = XEP_MAIL_BYTES - sizeof(fragment_t) };
+enum { FRAGMENT_BYTES = XEP_CTL_BYTES - sizeof(fragment_t) };
 
-typedef struct mail_boot {
+typedef struct ctl_boot {
     xep_boot_t boot; /* first: the core's pointer is ours */
     xep_shrink_t *shrink;
     xep_status_t (*patience)(void *arg);
     void *arg;
     uint64_t attempt, number;
-    uint32_t *old; /* [nranks] the rank in the group of the mail */
+    uint32_t *old; /* [nranks] the rank in the group that carries the control messages */
     size_t *got;   /* [nranks] bytes that are here, plus 1 once there was a fragment */
-} mail_boot_t;
+} ctl_boot_t;
 
-static xep_status_t send_all(mail_boot_t *boot, const char *data, size_t bytes)
+static xep_status_t send_all(ctl_boot_t *boot, const char *data, size_t bytes)
 {
     struct {
         fragment_t fragment;
@@ -49,8 +49,8 @@ static xep_status_t send_all(mail_boot_t *boot, const char *data, size_t bytes)
         if (count != 0) memcpy(message.data, data + done, count);
         for (uint32_t r = 0; r < boot->boot.nranks; r++) {
             if (r == boot->boot.rank) continue;
-            xep_status_t status = xep_mail_send(boot->shrink->group, boot->old[r], XEP_MAIL_FRAGMENT, 0, &message,
-                                                sizeof message.fragment + count);
+            xep_status_t status = xep_ctl_send(boot->shrink->group, boot->old[r], XEP_CTL_FRAGMENT, 0, &message,
+                                               sizeof message.fragment + count);
             if (status != XEP_OK) return status;
         }
         done += count;
@@ -62,29 +62,27 @@ static xep_status_t send_all(mail_boot_t *boot, const char *data, size_t bytes)
  * The new rank of one in the old group; nranks: it is not in the new one, and what it sent belongs to another
  * attempt.
  */
-static uint32_t rank_of(const mail_boot_t *boot, uint32_t old)
+static uint32_t rank_of(const ctl_boot_t *boot, uint32_t old)
 {
     uint32_t r = 0;
     while (r < boot->boot.nranks && boot->old[r] != old) r++;
     return r;
 }
 
-static xep_status_t take_fragment(mail_boot_t *boot, uint32_t rank, const xep_letter_t *letter, char *recv,
-                                  size_t bytes)
+static xep_status_t take_fragment(ctl_boot_t *boot, uint32_t rank, const xep_msg_t *msg, char *recv, size_t bytes)
 {
     fragment_t fragment;
-    memcpy(&fragment, letter->data, sizeof fragment);
+    memcpy(&fragment, msg->data, sizeof fragment);
     if (fragment.bytes != bytes)
         return xep_fail(XEP_ERR_MISMATCH, "rank %u gave %" PRIu64 " bytes to an allgather of %zu", rank, fragment.bytes,
                         bytes);
     if (fragment.count > bytes || fragment.offset > bytes - fragment.count ||
-        fragment.count != letter->bytes - sizeof fragment)
+        fragment.count != msg->bytes - sizeof fragment)
         return xep_fail(XEP_ERR_PROTOCOL,
                         "invalid fragment of an allgather from rank %u: %" PRIu64 " bytes at %" PRIu64
-                        " (of %zu), in mail of %zu",
-                        rank, fragment.count, fragment.offset, bytes, letter->bytes);
-    if (fragment.count != 0)
-        memcpy(recv + rank * bytes + fragment.offset, letter->data + sizeof fragment, fragment.count);
+                        " (of %zu), in control messages of %zu",
+                        rank, fragment.count, fragment.offset, bytes, msg->bytes);
+    if (fragment.count != 0) memcpy(recv + rank * bytes + fragment.offset, msg->data + sizeof fragment, fragment.count);
     boot->got[rank] += fragment.count + (boot->got[rank] == 0);
     return XEP_OK;
 }
@@ -94,28 +92,28 @@ static xep_status_t take_fragment(mail_boot_t *boot, uint32_t rank, const xep_le
  * list, and so do those of another attempt, until xep_shrink_close(): its number alone does not say whether that
  * attempt is over or still to come.
  */
-static xep_status_t take_fragments(mail_boot_t *boot, char *recv, size_t bytes)
+static xep_status_t take_fragments(ctl_boot_t *boot, char *recv, size_t bytes)
 {
     xep_status_t status = XEP_OK;
-    xep_letter_t **link = &boot->shrink->fragments, *letter;
+    xep_msg_t **link = &boot->shrink->fragments, *msg;
     while (*link != NULL) link = &(*link)->next;
-    *link = xep_mail_take(boot->shrink->group, XEP_MAIL_FRAGMENT, 0);
-    for (link = &boot->shrink->fragments; status == XEP_OK && (letter = *link) != NULL;) {
-        uint32_t rank = rank_of(boot, letter->from);
+    *link = xep_ctl_take(boot->shrink->group, XEP_CTL_FRAGMENT, 0);
+    for (link = &boot->shrink->fragments; status == XEP_OK && (msg = *link) != NULL;) {
+        uint32_t rank = rank_of(boot, msg->from);
         fragment_t fragment = {0};
-        if (letter->bytes >= sizeof fragment) memcpy(&fragment, letter->data, sizeof fragment);
+        if (msg->bytes >= sizeof fragment) memcpy(&fragment, msg->data, sizeof fragment);
         if (fragment.attempt != boot->attempt || fragment.number != boot->number || rank == boot->boot.nranks) {
-            link = &letter->next;
+            link = &msg->next;
             continue;
         }
-        status = take_fragment(boot, rank, letter, recv, bytes);
-        *link = letter->next;
-        free(letter);
+        status = take_fragment(boot, rank, msg, recv, bytes);
+        *link = msg->next;
+        free(msg);
     }
     return status;
 }
 
-static uint32_t find_missing(const mail_boot_t *boot, size_t bytes)
+static uint32_t find_missing(const ctl_boot_t *boot, size_t bytes)
 {
     uint32_t r = 0;
     while (r < boot->boot.nranks && (r == boot->boot.rank || boot->got[r] == bytes + 1)) r++;
@@ -123,7 +121,7 @@ static uint32_t find_missing(const mail_boot_t *boot, size_t bytes)
 }
 
 /* For the patience, should the deadline pass: whose bytes are not here. */
-static void note_late(mail_boot_t *boot, size_t bytes)
+static void note_late(ctl_boot_t *boot, size_t bytes)
 {
     for (uint32_t r = 0; r < boot->boot.nranks; r++)
         boot->shrink->late[boot->old[r]] = r != boot->boot.rank && boot->got[r] != bytes + 1;
@@ -131,82 +129,82 @@ static void note_late(mail_boot_t *boot, size_t bytes)
 
 /*
  * A deadline is the patience's business, as all else that ends the wait: it knows whom to suspect. So this is no
- * xep_group_wait(): the group whose mail it is has ended, and its dead are left out.
+ * xep_group_wait(): the group that carries the control messages has ended, and its dead are left out.
  */
-static xep_status_t mail_allgather(xep_boot_t *base, const void *send, void *recv, size_t bytes)
+static xep_status_t ctl_allgather(xep_boot_t *base, const void *send, void *recv, size_t bytes)
 {
-    mail_boot_t *boot = (mail_boot_t *)base;
-    xep_rest_t rest;
+    ctl_boot_t *boot = (ctl_boot_t *)base;
+    xep_backoff_t backoff;
     boot->number++;
     memset(boot->got, 0, base->nranks * sizeof *boot->got);
     if (bytes != 0) memmove((char *)recv + base->rank * bytes, send, bytes);
     xep_status_t status = send_all(boot, send, bytes);
-    xep_rest_begin(&rest, XEP_REST_RARE, UINT64_MAX);
+    xep_backoff_begin(&backoff, XEP_BACKOFF_RARE, UINT64_MAX);
     while (status == XEP_OK) {
         status = take_fragments(boot, recv, bytes);
         if (status != XEP_OK || find_missing(boot, bytes) == base->nranks) break;
         note_late(boot, bytes);
         status = boot->patience(boot->arg);
-        (void)xep_rest_round(&rest, atomic_load(&boot->shrink->group->transport->moves));
+        (void)xep_backoff_wait(&backoff, atomic_load(&boot->shrink->group->transport->moves));
     }
     memset(boot->shrink->late, 0, boot->shrink->nranks);
     return status;
 }
 
 /* Ranks of this host are looked up by the group; of others it hears by its transport. */
-static uint32_t mail_dead_rank(xep_boot_t *boot)
+static uint32_t ctl_dead_rank(xep_boot_t *boot)
 {
     (void)boot;
     return UINT32_MAX;
 }
 
-static void mail_close(xep_boot_t *base)
+static void ctl_close(xep_boot_t *base)
 {
-    mail_boot_t *boot = (mail_boot_t *)base;
+    ctl_boot_t *boot = (ctl_boot_t *)base;
     free(boot->old);
     free(boot->got);
     free(boot);
 }
 
-static const xep_boot_ops_t mail_ops = {.name = "shrink",
-                                        .allgather = mail_allgather,
-                                        .dead_rank = mail_dead_rank,
-                                        .close = mail_close};
+static const xep_boot_ops_t ctl_ops = {.name = "shrink",
+                                       .allgather = ctl_allgather,
+                                       .dead_rank = ctl_dead_rank,
+                                       .close = ctl_close};
 
 static int interrupted(void *ctx)
 {
-    mail_boot_t *boot = ctx;
+    ctl_boot_t *boot = ctx;
     return boot->patience(boot->arg) != XEP_OK;
 }
 
-void xep_boot_mail_end(xep_boot_t *base)
+void xep_boot_ctl_end(xep_boot_t *base)
 {
-    mail_boot_t *boot = (mail_boot_t *)base;
+    ctl_boot_t *boot = (ctl_boot_t *)base;
     base->interrupted = boot->shrink->group->boot->interrupted;
     base->interrupted_ctx = boot->shrink->group->boot->interrupted_ctx;
     boot->shrink = NULL;
 }
 
-uint32_t xep_boot_mail_old(const xep_boot_t *boot, uint32_t rank)
+uint32_t xep_boot_ctl_old(const xep_boot_t *boot, uint32_t rank)
 {
-    return ((const mail_boot_t *)boot)->old[rank];
+    return ((const ctl_boot_t *)boot)->old[rank];
 }
 
-xep_status_t xep_boot_mail_open(xep_shrink_t *shrink, int32_t timeout_ms, xep_status_t (*patience)(void *arg),
-                                void *arg, xep_boot_t **boot_p)
+xep_status_t xep_boot_ctl_open(xep_shrink_t *shrink, int32_t timeout_ms, xep_status_t (*patience)(void *arg), void *arg,
+                               xep_boot_t **boot_p)
 {
-    mail_boot_t *boot = calloc(1, sizeof *boot);
+    ctl_boot_t *boot = calloc(1, sizeof *boot);
     uint32_t nranks = shrink->nranks - xep_ballot_count(&shrink->agreement.mine), n = 0;
     if (boot == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the bootstrap");
-    *boot = (mail_boot_t){.boot = {.ops = &mail_ops, .nranks = nranks, .timeout_ms = timeout_ms},
-                          .shrink = shrink,
-                          .patience = patience,
-                          .arg = arg,
-                          .attempt = shrink->tried,
-                          .old = calloc(nranks, sizeof *boot->old),
-                          .got = calloc(nranks, sizeof *boot->got)};
+    *boot = (ctl_boot_t){.boot = {.ops = &ctl_ops, .nranks = nranks, .timeout_ms = timeout_ms},
+                         .shrink = shrink,
+                         .patience = patience,
+                         .arg = arg,
+                         .attempt = shrink->tried,
+                         .old = calloc(nranks, sizeof *boot->old),
+                         .got = calloc(nranks, sizeof *boot->got)};
     if (boot->old == NULL || boot->got == NULL) {
-        mail_close(&boot->boot);
+        ctl_close(&boot->boot);
         return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the bootstrap");
     }
     for (uint32_t r = 0; r < shrink->nranks; r++) {

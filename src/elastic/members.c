@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* A round without news costs a load of the bell, one of left_out and a store of the beat, all in own memory. */
+/* A round without news costs a load of the doorbell, one of left_out and a store of the beat, all in own memory. */
 #include "members.h"
 
 #include <stdlib.h>
@@ -157,7 +157,7 @@ static int agree(xep_buffer_t *buffer)
     if (is_left_out(buffer)) return 0;
     if (changed) xep_agreement_publish(agreement);
     if (agreement->is_full) {
-        xep_log(XEP_LOG_ERROR, "too many ranks are out: %u, more than mail can name",
+        xep_log(XEP_LOG_ERROR, "too many ranks are out: %u, more than control messages can name",
                 xep_ballot_count(&agreement->mine));
         atomic_store(&members->own->left_out, buffer->shape.nranks + UINT64_C(1));
     }

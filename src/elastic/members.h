@@ -5,11 +5,9 @@
  * happens inside xep_buffer_enter() and leave.
  *
  * Every rank has an area in the buffer's heap, and every other rank loads and stores there:
- *   bell      anybody counts it up after publishing a ballot: for news of the others a rank looks at this word alone
- *   left_out  anybody writes it when it has decided that this rank is out
- *   beat      this rank counts its rounds, so that others can tell whether it is in the library
- *   begun     this rank's last operation
- *   ballot    this rank's (agreement.h)
+ *   doorbell anybody counts it up after publishing a ballot: for news of the others a rank looks at this word alone
+ *   left_out anybody writes it when it has decided that this rank is out beat this rank counts its rounds, so that
+ *   others can tell whether it is in the library begun this rank's last operation ballot this rank's (agreement.h)
  *
  * A rank that has decided that another one is out says so in the other's left_out, and then looks at its own: of two
  * that leave each other out at least one sees it and ends nothing. A rank looks at left_out once more after it has read
@@ -32,7 +30,7 @@
 
 /** One for each rank, in its heap; where all ranks map one another its ballot follows. Zeros at first. */
 typedef struct xep_members_area {
-    _Atomic uint64_t bell;     /* counted up by others; mapped ranks alone */
+    _Atomic uint64_t doorbell; /* counted up by others; mapped ranks alone */
     _Atomic uint64_t left_out; /* by others: 0, or a rank that has gone on without this one, plus 1 */
     uint64_t reserved[6];
     _Atomic uint64_t beat;  /* by this rank; mapped ranks alone, as begun */
@@ -41,7 +39,7 @@ typedef struct xep_members_area {
 } xep_members_area_t;
 _Static_assert(sizeof(xep_members_area_t) == 128, "a cache line for others, one for this rank");
 
-/** How the members tell one another: through memory that all map, or by mail. No NULL slots. */
+/** How the members tell one another: through memory that all map, or by control message. No NULL slots. */
 typedef struct xep_members_ways {
     /** Of a rank's area, of a ballot in words. */
     uint64_t (*bytes)(uint32_t nranks, uint32_t most);
@@ -60,7 +58,7 @@ typedef struct xep_members_ways {
     int (*learn)(xep_buffer_t *buffer);
 
     /** Whether nothing may be decided, as too few ranks are left that can be reached. */
-    int (*is_cut_off)(const xep_buffer_t *buffer);
+    int (*has_lost_quorum)(const xep_buffer_t *buffer);
 
     /** Of an operation in flight: how far it counts as being with a suspect, as far as this rank can tell. */
     xep_holds_t (*holds)(xep_request_t *req, uint32_t rank);
@@ -75,7 +73,7 @@ typedef struct xep_members_ways {
     uint32_t least_grace_ms; /* between the two */
 } xep_members_ways_t;
 
-typedef struct xep_members_mail xep_members_mail_t; /* members_wire.c */
+typedef struct xep_members_ctl xep_members_ctl_t; /* members_wire.c */
 
 /** Of a buffer, in private memory. */
 struct xep_members {
@@ -92,11 +90,11 @@ struct xep_members {
     uint32_t input;            /* a slot whose combine input is waited for, plus 1; 0: none */
     /* mapped: */
     xep_members_area_t **of; /* [R] */
-    uint64_t seen_bell;
+    uint64_t seen_doorbell;
     uint64_t *beats;   /* [R] when time was over */
     uint64_t *scratch; /* a ballot that is read */
     /* over the wire: */
-    xep_members_mail_t *mail;
+    xep_members_ctl_t *ctl;
 };
 
 /** Bytes of a rank's area. */
@@ -137,7 +135,7 @@ extern const xep_members_ways_t xep_members_mapped;
 extern const xep_members_ways_t xep_members_wire;
 
 /** An operation ends with status: the others may have to be told. Nothing where all map one another. */
-void xep_members_note_ruling(xep_buffer_t *buffer, const xep_op_t *op, xep_status_t status);
+void xep_members_note_decision(xep_buffer_t *buffer, const xep_op_t *op, xep_status_t status);
 
 /* ---- members_wait.c ---- */
 

@@ -48,9 +48,9 @@ static int look(xep_buffer_t *buffer)
     xep_members_t *members = buffer->members;
     xep_members_area_t *own = members->own;
     atomic_store_explicit(&own->beat, atomic_load_explicit(&own->beat, memory_order_relaxed) + 1, memory_order_relaxed);
-    uint64_t bell = atomic_load_explicit(&own->bell, memory_order_acquire);
-    if (bell == members->seen_bell) return 0;
-    members->seen_bell = bell;
+    uint64_t doorbell = atomic_load_explicit(&own->doorbell, memory_order_acquire);
+    if (doorbell == members->seen_doorbell) return 0;
+    members->seen_doorbell = doorbell;
     return 1;
 }
 
@@ -74,8 +74,8 @@ static int learn(xep_buffer_t *buffer)
 }
 
 /*
- * Behind all that it has of the suspects, for whoever reads it and fetches that; and before the bells: whoever hears
- * one finds what it was rung for.
+ * Behind all that it has of the suspects, for whoever reads it and fetches that; and before the doorbells: whoever
+ * hears one finds what it was rung for.
  */
 static void publish(void *arg)
 {
@@ -87,7 +87,7 @@ static void publish(void *arg)
         atomic_store_explicit(&said[i], members->agreement.said[i], memory_order_relaxed);
     for (uint32_t r = 0; r < buffer->shape.nranks; r++)
         if (r != buffer->shape.rank && !xep_ballot_suspects(&members->agreement.mine, r))
-            atomic_fetch_add_explicit(&members->of[r]->bell, 1, memory_order_release);
+            atomic_fetch_add_explicit(&members->of[r]->doorbell, 1, memory_order_release);
 }
 
 /* Each looks whether it is out itself after it has told the others: memory that both see makes at most one go on. */
@@ -97,7 +97,7 @@ static int may_decide(const void *arg)
     return 1;
 }
 
-static int is_cut_off(const xep_buffer_t *buffer)
+static int has_lost_quorum(const xep_buffer_t *buffer)
 {
     (void)buffer;
     return 0;
@@ -154,7 +154,7 @@ const xep_members_ways_t xep_members_mapped = {
     .look = look,
     .agreement = {.read = read, .publish = publish, .may_decide = may_decide, .tell_out = tell_out},
     .learn = learn,
-    .is_cut_off = is_cut_off,
+    .has_lost_quorum = has_lost_quorum,
     .holds = holds,
     .settle = settle,
     .ask = ask,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Some ranks do not map one another: all is told by mail. One way for all ranks of the buffer, also for those that do
- * map one another.
+ * Some ranks do not map one another: all is told by control message. One way for all ranks of the buffer, also for
+ * those that do map one another.
  *
  * What a rank that is gone has sent to one rank it may not have sent to another, and nobody else has it. So:
  *
@@ -10,21 +10,21 @@
  *     told its caller. Else it is without that rank for all, whoever has its word.
  *  2. In an operation that is with it, a survivor that has the word has its rows, too: messages are taken in the order
  *     they were sent. One that lacks it does without these rows, and says so: its sums are its own, and depend on
- *     nothing that others have. What the others have concluded it takes over with their ballots (the ruling), so that
- *     an operation ends alike on all.
- *  3. From the decision on nothing of the rank is stored (heap_sever): what is still on its way changes nothing.
+ *     nothing that others have. What the others have concluded it takes over with their ballots (the adopted decision),
+ *     so that an operation ends alike on all.
+ *  3. From the decision on nothing of the rank is stored (heap_fence_off): what is still on its way changes nothing.
  *
  * So a ballot counts as missing all operations in flight that have not concluded; agreement.h does the rest.
  *
  * Two parts of a group that cannot reach each other must not both go on. So a decision takes more than half of the
- * ranks that are not known to be dead; of two halves, the one with the lowest rank. Known is what the kernel says of a
- * process of the same host, or the launcher of any. That a connection is lost is no proof. One rank may know, and the
- * others not; or it has decided, with the word of a rank that dies before the others hear it, and then a decision
- * without that one, too, takes less than it did. So ballots say who is gone in either way, and the rule goes by the
- * ballot alone: ranks that say the same decide alike.
+ * ranks that are not known to be dead; on a tie the half with the lowest rank wins. A death counts when the kernel
+ * reports it for a process of the same host, or the launcher for any. A lost connection is no proof. One rank may know,
+ * and the others not; or it has decided, with the word of a rank that dies before the others hear it, and then a
+ * decision without that one, too, takes less than it did. So ballots say who is gone in either way, and the rule goes
+ * by the ballot alone: ranks that say the same decide alike.
  *
- * A letter has all that its rank says of the buffer to another one; letters may overtake one another, and the last one
- * that was sent counts.
+ * A control message has all that its rank says of the buffer to another one; control messages may overtake one another,
+ * and the last one that was sent counts.
  */
 #include "members.h"
 
@@ -33,14 +33,14 @@
 
 #include "buffer.h"
 #include "error.h"
-#include "group_mail.h"
+#include "group_ctl.h"
 #include "request.h"
 
 enum { LOOK_EVERY = 16 /* rounds to one look at what all have said: a wait makes thousands in a second */ };
 
-/** What one rank tells another, in a letter; the receiver checks it. */
+/** What one rank tells another, in a control message; the receiver checks it. */
 typedef struct said {
-    uint64_t sequence; /* xep_mail_keep_last() */
+    uint64_t sequence; /* xep_ctl_keep_last() */
     uint64_t question; /* it doubts the other: whoever sees a new number sends it back as answer */
     uint64_t answer;
     uint64_t begun;   /* its operations, when it was sent */
@@ -48,9 +48,9 @@ typedef struct said {
 } said_t;
 _Static_assert(sizeof(said_t) == 32, "wire format");
 
-struct xep_members_mail {
-    said_t *mine;       /* the letter that is sent */
-    xep_letter_t **of;  /* [R] the last of each; NULL: none has come */
+struct xep_members_ctl {
+    said_t *mine;       /* the control message that is sent */
+    xep_msg_t **of;     /* [R] the last of each; NULL: none has come */
     uint64_t number;    /* of the own ballot; 0: nothing was said */
     uint64_t *sent;     /* [R] number of the ballot that the rank was sent */
     uint64_t *answered; /* [R] the last of its questions that was answered */
@@ -62,7 +62,7 @@ struct xep_members_mail {
 
 static uint64_t words(uint32_t nranks, uint32_t most)
 {
-    uint64_t all = xep_ballot_words(nranks, most), fit = (XEP_MAIL_BYTES - sizeof(said_t)) / sizeof(uint64_t);
+    uint64_t all = xep_ballot_words(nranks, most), fit = (XEP_CTL_BYTES - sizeof(said_t)) / sizeof(uint64_t);
     return all < fit ? all : fit;
 }
 
@@ -76,38 +76,37 @@ static uint64_t bytes(uint32_t nranks, uint32_t most)
 static xep_status_t open(xep_buffer_t *buffer)
 {
     uint32_t nranks = buffer->shape.nranks;
-    xep_members_mail_t *mail = buffer->members->mail = calloc(1, sizeof *mail);
-    if (mail == NULL) return XEP_ERR_NO_MEMORY;
-    mail->mine = calloc(1, sizeof *mail->mine + buffer->members->agreement.capacity * sizeof(uint64_t));
-    mail->of = calloc(nranks, sizeof(xep_letter_t *));
-    mail->sent = calloc(nranks, sizeof *mail->sent);
-    mail->answered = calloc(nranks, sizeof *mail->answered);
-    if (mail->mine == NULL || mail->of == NULL || mail->sent == NULL || mail->answered == NULL)
-        return XEP_ERR_NO_MEMORY;
+    xep_members_ctl_t *ctl = buffer->members->ctl = calloc(1, sizeof *ctl);
+    if (ctl == NULL) return XEP_ERR_NO_MEMORY;
+    ctl->mine = calloc(1, sizeof *ctl->mine + buffer->members->agreement.capacity * sizeof(uint64_t));
+    ctl->of = calloc(nranks, sizeof(xep_msg_t *));
+    ctl->sent = calloc(nranks, sizeof *ctl->sent);
+    ctl->answered = calloc(nranks, sizeof *ctl->answered);
+    if (ctl->mine == NULL || ctl->of == NULL || ctl->sent == NULL || ctl->answered == NULL) return XEP_ERR_NO_MEMORY;
     buffer->group->control->spares = 1;
     return XEP_OK;
 }
 
 static void close(xep_members_t *members)
 {
-    xep_members_mail_t *mail = members->mail;
+    xep_members_ctl_t *ctl = members->ctl;
     const xep_buffer_t *buffer = members->agreement.arg;
-    if (mail == NULL) return;
-    xep_mail_free(xep_mail_take(buffer->group, XEP_MAIL_BALLOT, buffer->number));
-    for (uint32_t r = 0; mail->of != NULL && r < members->agreement.mine.nranks; r++) free(mail->of[r]);
-    free(mail->answered);
-    free(mail->sent);
-    free(mail->of);
-    free(mail->mine);
-    free(mail);
+    if (ctl == NULL) return;
+    xep_ctl_free(xep_ctl_take(buffer->group, XEP_CTL_BALLOT, buffer->number));
+    for (uint32_t r = 0; ctl->of != NULL && r < members->agreement.mine.nranks; r++) free(ctl->of[r]);
+    free(ctl->answered);
+    free(ctl->sent);
+    free(ctl->of);
+    free(ctl->mine);
+    free(ctl);
 }
 
-/* ---- letters ---- */
+/* ---- control messages ---- */
 
-static const said_t *said_by(const xep_members_mail_t *mail, uint32_t rank)
+static const said_t *said_by(const xep_members_ctl_t *ctl, uint32_t rank)
 {
     static const said_t nothing = {0};
-    return mail->of[rank] == NULL ? &nothing : (const said_t *)(const void *)mail->of[rank]->data;
+    return ctl->of[rank] == NULL ? &nothing : (const said_t *)(const void *)ctl->of[rank]->data;
 }
 
 static int is_asked(const xep_buffer_t *buffer, uint32_t rank)
@@ -118,38 +117,38 @@ static int is_asked(const xep_buffer_t *buffer, uint32_t rank)
 /* A rank that cannot be reached now is sent it again in the next round. */
 static void tell(xep_buffer_t *buffer, uint32_t rank)
 {
-    xep_members_mail_t *mail = buffer->members->mail;
+    xep_members_ctl_t *ctl = buffer->members->ctl;
     const xep_agreement_t *agreement = &buffer->members->agreement;
     size_t length = agreement->length * sizeof(uint64_t);
-    mail->is_waiting = 1;
-    mail->mine->sequence++;
-    mail->mine->answer = said_by(mail, rank)->question;
-    mail->mine->begun = buffer->epoch;
-    if (length != 0) memcpy(mail->mine->words, agreement->said, length);
-    if (xep_mail_send(buffer->group, rank, XEP_MAIL_BALLOT, buffer->number, mail->mine, sizeof *mail->mine + length) !=
+    ctl->is_waiting = 1;
+    ctl->mine->sequence++;
+    ctl->mine->answer = said_by(ctl, rank)->question;
+    ctl->mine->begun = buffer->epoch;
+    if (length != 0) memcpy(ctl->mine->words, agreement->said, length);
+    if (xep_ctl_send(buffer->group, rank, XEP_CTL_BALLOT, buffer->number, ctl->mine, sizeof *ctl->mine + length) !=
         XEP_OK)
         return;
-    mail->sent[rank] = mail->number;
-    mail->answered[rank] = mail->mine->answer;
+    ctl->sent[rank] = ctl->number;
+    ctl->answered[rank] = ctl->mine->answer;
 }
 
 static void tell_who_lacks(xep_buffer_t *buffer)
 {
-    const xep_members_mail_t *mail = buffer->members->mail;
+    const xep_members_ctl_t *ctl = buffer->members->ctl;
     for (uint32_t r = 0; r < buffer->shape.nranks; r++)
-        if (is_asked(buffer, r) && (mail->sent[r] != mail->number || mail->answered[r] != said_by(mail, r)->question))
+        if (is_asked(buffer, r) && (ctl->sent[r] != ctl->number || ctl->answered[r] != said_by(ctl, r)->question))
             tell(buffer, r);
 }
 
 /* Whether some rank says more than it did before. */
-static int take_letters(xep_buffer_t *buffer)
+static int take_msgs(xep_buffer_t *buffer)
 {
     int news = 0;
-    xep_letter_t *letter = xep_mail_take(buffer->group, XEP_MAIL_BALLOT, buffer->number), *next;
-    for (; letter != NULL; letter = next) {
-        next = letter->next;
-        if (letter->bytes < sizeof(said_t) || !is_asked(buffer, letter->from)) free(letter);
-        else news |= xep_mail_keep_last(&buffer->members->mail->of[letter->from], letter);
+    xep_msg_t *msg = xep_ctl_take(buffer->group, XEP_CTL_BALLOT, buffer->number), *next;
+    for (; msg != NULL; msg = next) {
+        next = msg->next;
+        if (msg->bytes < sizeof(said_t) || !is_asked(buffer, msg->from)) free(msg);
+        else news |= xep_ctl_keep_last(&buffer->members->ctl->of[msg->from], msg);
     }
     return news;
 }
@@ -159,17 +158,17 @@ static void push_out(xep_buffer_t *buffer)
 {
     xep_wire_t *wire = &buffer->heap->wire;
     (void)wire->ops->progress(wire);
-    buffer->members->mail->is_waiting = !buffer->group->transport->ops->mail_has_left(buffer->group->transport);
+    buffer->members->ctl->is_waiting = !buffer->group->transport->ops->ctl_has_left(buffer->group->transport);
 }
 
 static int look(xep_buffer_t *buffer)
 {
-    xep_members_mail_t *mail = buffer->members->mail;
+    xep_members_ctl_t *ctl = buffer->members->ctl;
     int open = buffer->members->agreement.open;
-    if (!open && !mail->is_waiting && ++mail->rounds % LOOK_EVERY != 0) return 0;
-    int news = take_letters(buffer);
+    if (!open && !ctl->is_waiting && ++ctl->rounds % LOOK_EVERY != 0) return 0;
+    int news = take_msgs(buffer);
     tell_who_lacks(buffer);
-    if (open || mail->is_waiting) push_out(buffer);
+    if (open || ctl->is_waiting) push_out(buffer);
     return news;
 }
 
@@ -178,23 +177,23 @@ static int look(xep_buffer_t *buffer)
 static void publish(void *arg)
 {
     xep_buffer_t *buffer = arg;
-    buffer->members->mail->number++;
+    buffer->members->ctl->number++;
     tell_who_lacks(buffer);
 }
 
 static int read(void *arg, uint32_t rank)
 {
     xep_members_t *members = ((xep_buffer_t *)arg)->members;
-    const xep_letter_t *letter = members->mail->of[rank];
-    return letter != NULL && xep_ballot_read(&members->agreement.theirs, said_by(members->mail, rank)->words,
-                                             (letter->bytes - sizeof(said_t)) / sizeof(uint64_t));
+    const xep_msg_t *msg = members->ctl->of[rank];
+    return msg != NULL && xep_ballot_read(&members->agreement.theirs, said_by(members->ctl, rank)->words,
+                                          (msg->bytes - sizeof(said_t)) / sizeof(uint64_t));
 }
 
 /* Errors that all ranks get; after any other one the buffer takes no operation. */
-void xep_members_note_ruling(xep_buffer_t *buffer, const xep_op_t *op, xep_status_t status)
+void xep_members_note_decision(xep_buffer_t *buffer, const xep_op_t *op, xep_status_t status)
 {
-    if (buffer->members->mail == NULL || !xep_ruling_is_due(status)) return;
-    xep_rulings_add(&buffer->members->agreement.mine.rulings, (xep_ruling_t){op->epoch, status, op->refused});
+    if (buffer->members->ctl == NULL || !xep_decision_is_due(status)) return;
+    xep_decisions_add(&buffer->members->agreement.mine.decisions, (xep_decision_t){op->epoch, status, op->refused});
 }
 
 /* ---- decisions ---- */
@@ -228,7 +227,7 @@ static int learn(xep_buffer_t *buffer)
     return changed;
 }
 
-static int is_cut_off(const xep_buffer_t *buffer)
+static int has_lost_quorum(const xep_buffer_t *buffer)
 {
     return !has_most(buffer);
 }
@@ -237,9 +236,9 @@ static int is_cut_off(const xep_buffer_t *buffer)
 static int may_decide(const void *arg)
 {
     const xep_buffer_t *buffer = arg;
-    const xep_members_mail_t *mail = buffer->members->mail;
+    const xep_members_ctl_t *ctl = buffer->members->ctl;
     for (uint32_t r = 0; r < buffer->shape.nranks; r++)
-        if (is_asked(buffer, r) && mail->sent[r] != mail->number) return 0;
+        if (is_asked(buffer, r) && ctl->sent[r] != ctl->number) return 0;
     return has_most(buffer);
 }
 
@@ -251,7 +250,7 @@ static void tell_out(void *arg, uint32_t rank)
     uint64_t word = buffer->members->offset + offsetof(xep_members_area_t, left_out);
     (void)wire->ops->put_signal(wire, rank, 0, NULL, 0, word, buffer->shape.rank + UINT64_C(1));
     (void)wire->ops->flush(wire);
-    buffer->group->transport->ops->heap_sever(buffer->heap, rank);
+    buffer->group->transport->ops->heap_fence_off(buffer->heap, rank);
 }
 
 /* ---- operations ---- */
@@ -262,21 +261,21 @@ static xep_holds_t holds(xep_request_t *req, uint32_t rank)
     xep_status_t verdict = buffer->plugin.plugin->masks->verdict(buffer->mode, &req->op);
     (void)rank;
     if (verdict == XEP_INPROGRESS) return XEP_HOLDS_NOTHING;
-    xep_members_note_ruling(buffer, &req->op, verdict);
+    xep_members_note_decision(buffer, &req->op, verdict);
     return XEP_HOLDS_ALL;
 }
 
 /* What others have concluded holds for all that have not, also where the word is here. */
 static xep_status_t rule(xep_request_t *req)
 {
-    const xep_rulings_t *rulings = &req->buffer->members->agreement.mine.rulings;
-    const xep_ruling_t *ruling = xep_rulings_find(rulings, req->op.epoch);
-    if (ruling == NULL && req->op.epoch <= rulings->forgotten)
+    const xep_decisions_t *decisions = &req->buffer->members->agreement.mine.decisions;
+    const xep_decision_t *decision = xep_decisions_find(decisions, req->op.epoch);
+    if (decision == NULL && req->op.epoch <= decisions->forgotten)
         return xep_fail(XEP_ERR_PEER, "nobody knows any more how the others have ended operation %llu",
                         (unsigned long long)req->op.epoch);
     req->op.is_ruled = 1;
-    req->op.ruling = ruling == NULL ? XEP_OK : ruling->status;
-    if (ruling != NULL) req->op.refused = ruling->refused;
+    req->op.decision = decision == NULL ? XEP_OK : decision->status;
+    if (decision != NULL) req->op.refused = decision->refused;
     return XEP_OK;
 }
 
@@ -292,7 +291,7 @@ static xep_status_t settle(xep_request_t *req, uint32_t rank, uint8_t *without_p
 
 static void ask(xep_buffer_t *buffer)
 {
-    buffer->members->mail->mine->question++;
+    buffer->members->ctl->mine->question++;
     for (uint32_t r = 0; r < buffer->shape.nranks; r++)
         if (is_asked(buffer, r)) tell(buffer, r);
     push_out(buffer);
@@ -300,14 +299,14 @@ static void ask(xep_buffer_t *buffer)
 
 static int makes_rounds(const xep_buffer_t *buffer, uint32_t rank)
 {
-    const xep_members_mail_t *mail = buffer->members->mail;
-    return said_by(mail, rank)->answer == mail->mine->question;
+    const xep_members_ctl_t *ctl = buffer->members->ctl;
+    return said_by(ctl, rank)->answer == ctl->mine->question;
 }
 
 /* As it said with its answer, or behind it. */
 static int has_begun(const xep_buffer_t *buffer, uint32_t rank, uint64_t epoch)
 {
-    return makes_rounds(buffer, rank) && said_by(buffer->members->mail, rank)->begun >= epoch;
+    return makes_rounds(buffer, rank) && said_by(buffer->members->ctl, rank)->begun >= epoch;
 }
 
 const xep_members_ways_t xep_members_wire = {
@@ -318,7 +317,7 @@ const xep_members_ways_t xep_members_wire = {
     .look = look,
     .agreement = {.read = read, .publish = publish, .may_decide = may_decide, .tell_out = tell_out},
     .learn = learn,
-    .is_cut_off = is_cut_off,
+    .has_lost_quorum = has_lost_quorum,
     .holds = holds,
     .settle = settle,
     .ask = ask,

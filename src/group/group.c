@@ -10,7 +10,7 @@
 
 xep_status_t xep_group_fail_out(uint32_t by)
 {
-    if (by == XEP_OUT_CUT_OFF)
+    if (by == XEP_OUT_NO_QUORUM)
         return xep_fail(XEP_ERR_PEER, "this rank is out of the group: it is cut off from most of the others");
     if (by == XEP_OUT_BY_OTHERS)
         return xep_fail(XEP_ERR_PEER, "this rank is out of the group: the others have gone on without it");

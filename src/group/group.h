@@ -9,17 +9,17 @@
 
 #include <xep/xep.h>
 
+#include "backoff.h"
 #include "boot.h"
 #include "config.h"
 #include "host.h"
 #include "process.h"
-#include "rest.h"
 #include "transport.h"
 
 typedef struct xep_progress_thread xep_progress_thread_t; /* group_progress_thread.c */
 typedef struct xep_group_accounts xep_group_accounts_t;   /* group_account.h */
 
-typedef struct xep_inbox xep_inbox_t;         /* group_mail.c */
+typedef struct xep_inbox xep_inbox_t;         /* group_ctl.c */
 typedef struct xep_recording xep_recording_t; /* recording.h */
 
 /** What a group keeps going besides its transport: the operations of a buffer. Its owner embeds it. */
@@ -49,9 +49,9 @@ struct xep_group {
     xep_transport_t *transport; /* owned */
     uint32_t rank, nranks;
     uint32_t nnodes;
-    uint32_t here, processors; /* ranks of this host, this one too; what they may run on, all together */
-    xep_rest_kind_t rests;     /* a waiting loop of it; where that is crowded: */
-    uint64_t awake_ns;         /* what a wait lasts, at least, before its first sleep */
+    uint32_t here, processors;  /* ranks of this host, this one too; what they may run on, all together */
+    xep_backoff_kind_t backoff; /* a waiting loop of it; where that is oversubscribed: */
+    uint64_t awake_ns;          /* what a wait lasts, at least, before its first sleep */
     int32_t timeout_ms;
     unsigned forks;                 /* xep_forks of the process that made it */
     xep_peer_t *peers;              /* [nranks] */
@@ -74,16 +74,16 @@ struct xep_group {
     xep_recording_t *recording;     /* NULL: none is asked for (XEP_RECORD) */
     char **control_of; /* [nranks] the control heap of ranks that are mapped; NULL: others, and this rank */
     atomic_int aborted;
-    _Atomic uint64_t ended;      /* who has aborted it, and why: group_abort.c; 0: nobody */
-    _Atomic uint64_t heard;      /* of the own bell: when it was looked at last */
-    _Atomic uint64_t doubted;    /* likewise, of one who does not know whether all ranks have it; 0: nobody */
-    _Atomic uint64_t mailed_end; /* what the last rank has said by mail that has aborted it; 0: none has */
-    _Atomic uint32_t mailed_by;  /* that rank */
-    xep_inbox_t *inbox;          /* group_mail.c */
-    atomic_int shrunk;           /* xep_group_shrink() was called */
-    atomic_int told_end;         /* the ranks that are not mapped have been told */
-    atomic_uint active;          /* operations in flight on all buffers */
-    pthread_mutex_t tasks_lock;  /* guards the list; taken to change it, and tried by progress */
+    _Atomic uint64_t ended;     /* who has aborted it, and why: group_abort.c; 0: nobody */
+    _Atomic uint64_t heard;     /* of the own doorbell: when it was looked at last */
+    _Atomic uint64_t doubted;   /* likewise, of one who does not know whether all ranks have it; 0: nobody */
+    _Atomic uint64_t ctl_end;   /* what the last rank has said by control message that has aborted it; 0: none has */
+    _Atomic uint32_t ctl_by;    /* that rank */
+    xep_inbox_t *inbox;         /* group_ctl.c */
+    atomic_int shrunk;          /* xep_group_shrink() was called */
+    atomic_int told_end;        /* the ranks that are not mapped have been told */
+    atomic_uint active;         /* operations in flight on all buffers */
+    pthread_mutex_t tasks_lock; /* guards the list; taken to change it, and tried by progress */
     xep_group_task_t *tasks;
     xep_progress_thread_t *progress_thread; /* NULL: progress is made inside calls */
 };
@@ -102,7 +102,7 @@ static inline int xep_group_is_out(const xep_group_t *group, uint32_t rank)
 
 /** XEP_ERR_PEER, in the words of every call of a rank that is out; by: a rank that has gone on without it, or these. */
 #define XEP_OUT_BY_OTHERS UINT32_MAX
-#define XEP_OUT_CUT_OFF   (UINT32_MAX - 1)
+#define XEP_OUT_NO_QUORUM (UINT32_MAX - 1)
 xep_status_t xep_group_fail_out(uint32_t by);
 
 /**
@@ -126,10 +126,10 @@ void xep_group_remove_task(xep_group_t *group, xep_group_task_t *task);
 /** Moves what the transport can move, and runs the tasks unless another thread is at it. */
 void xep_group_progress(xep_group_t *group);
 
-/** xep_rest_round(), which does not rest while the transport moves bytes. */
-static inline int xep_group_rest(const xep_group_t *group, xep_rest_t *rest)
+/** xep_backoff_wait(), which does not rest while the transport moves bytes. */
+static inline int xep_group_backoff(const xep_group_t *group, xep_backoff_t *backoff)
 {
-    return xep_rest_round(rest, atomic_load_explicit(&group->transport->moves, memory_order_relaxed));
+    return xep_backoff_wait(backoff, atomic_load_explicit(&group->transport->moves, memory_order_relaxed));
 }
 
 /* ---- group_create.c ---- */

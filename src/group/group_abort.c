@@ -4,8 +4,8 @@
 #include "group_abort.h"
 
 #include "error.h"
-#include "group_bell.h"
-#include "group_mail.h"
+#include "group_ctl.h"
+#include "group_doorbell.h"
 #include "group_sleep.h"
 #include "log.h"
 
@@ -34,7 +34,7 @@ static int end_by(xep_group_t *group, uint64_t word)
     atomic_store_explicit(&group->aborted, 1, memory_order_release);
     if (!first) return 0;
     xep_group_ring(group, word);
-    xep_group_rouse_all(group);
+    xep_group_wake_all(group);
     return 1;
 }
 
@@ -47,7 +47,7 @@ void xep_group_end_in_doubt(xep_group_t *group)
 {
     xep_group_end(group, XEP_END_DOUBT);
     xep_group_tell_end(group);
-    xep_mail_leave(group, LAST_WORD_MS);
+    xep_ctl_leave(group, LAST_WORD_MS);
 }
 
 /* An invalid word counts as an abort by the rank that sent it. */
@@ -62,19 +62,19 @@ static void take_end(xep_group_t *group, uint32_t from, uint64_t word)
 }
 
 /*
- * Looks whether another rank has ended the group, and then ends it here. By the bells of ranks that are mapped, and by
- * the mail of others, whose word stays: after the end only a doubt is news. Who sent it is there before the word is
- * (group_mail.c).
+ * Looks whether another rank has ended the group, and then ends it here. By the doorbells of ranks that are mapped, and
+ * by the control messages of others, whose word stays: after the end only a doubt is news. Who sent it is there before
+ * the word is (group_ctl.c).
  */
 static void hear(xep_group_t *group)
 {
     uint32_t from;
     uint64_t word = xep_group_listen(group, &from);
     if (word != 0) take_end(group, from, word);
-    word = atomic_load_explicit(&group->mailed_end, memory_order_acquire);
+    word = atomic_load_explicit(&group->ctl_end, memory_order_acquire);
     int known = atomic_load_explicit(&group->aborted, memory_order_relaxed) != 0;
     if (word == 0 || (known && word >> 32 != XEP_END_DOUBT)) return;
-    take_end(group, atomic_load_explicit(&group->mailed_by, memory_order_relaxed), word);
+    take_end(group, atomic_load_explicit(&group->ctl_by, memory_order_relaxed), word);
 }
 
 /* Best effort: a rank that cannot be reached is gone, or hears it from another rank. */
@@ -84,7 +84,7 @@ void xep_group_tell_end(xep_group_t *group)
     uint64_t word = atomic_load(&group->ended);
     for (uint32_t r = 0; word != 0 && r < group->nranks; r++)
         if (!group->peers[r].mapped && !xep_group_is_out(group, r))
-            (void)xep_mail_send(group, r, XEP_MAIL_END, 0, &word, sizeof word);
+            (void)xep_ctl_send(group, r, XEP_CTL_END, 0, &word, sizeof word);
 }
 
 xep_status_t xep_group_check_doubt(xep_group_t *group)

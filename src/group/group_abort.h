@@ -5,12 +5,12 @@
  *
  *  1. The rank remembers that (group->aborted, and who and why in group->ended), writes the same into its line in the
  *     control heap of every mapped rank, and then rings there. Only stores, as a signal handler may do this.
- *  2. It tells ranks that are not mapped by mail, when it is in the library the next time: in the call that the abort
- *     ends, in its progress thread, in the destroy calls.
+ *  2. It tells ranks that are not mapped by control message, when it is in the library the next time: in the call that
+ *     the abort ends, in its progress thread, in the destroy calls.
  *  3. A rank that hears of it does the same, once, with the same word: so all hear of it even if the first one dies in
  *     the middle of this.
  *
- * A waiting rank checks its bell in every round. Words of a rank that is out do not count: the others have gone on
+ * A waiting rank checks its doorbell in every round. Words of a rank that is out do not count: the others have gone on
  * without it.
  */
 #ifndef XEP_GROUP_ABORT_H

@@ -3,9 +3,9 @@
 /*
  * The barrier and the allgather of a connected group, over the control heap.
  *
- * The heap has the bells (group_bell.h), then a line for each rank, which that rank alone writes, and behind them two
- * areas with a share of each. Then come the accounts (group_account.h). Every word only grows, so nothing is ever
- * cleared, and a late rank still finds what it looks for.
+ * The heap has the doorbells (group_doorbell.h), then a line for each rank, which that rank alone writes, and behind
+ * them two areas with a share of each. Then come the accounts (group_account.h). Every word only grows, so nothing is
+ * ever cleared, and a late rank still finds what it looks for.
  *
  * barrier n: line[self].barriers = n at every rank; done when own line[r].barriers >= n for all r.
  *
@@ -31,7 +31,7 @@
 #include "error.h"
 #include "group_abort.h"
 #include "group_account.h"
-#include "group_bell.h"
+#include "group_doorbell.h"
 #include "group_out.h"
 #include "group_signal.h"
 #include "trace.h"
@@ -69,7 +69,7 @@ static uint64_t find_call(const xep_group_t *group)
 /* The same in every rank's heap: a word of the line that rank writes. */
 static uint64_t word_offset(const xep_group_t *group, uint32_t rank, size_t word)
 {
-    return xep_group_bells_bytes(group->nranks) + rank * sizeof(line_t) + word;
+    return xep_group_doorbells_bytes(group->nranks) + rank * sizeof(line_t) + word;
 }
 
 /* Two areas, used in turn. */

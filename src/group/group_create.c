@@ -13,10 +13,10 @@
 #include "error.h"
 #include "group_abort.h"
 #include "group_account.h"
-#include "group_bell.h"
 #include "group_control.h"
+#include "group_ctl.h"
+#include "group_doorbell.h"
 #include "group_exchange.h"
-#include "group_mail.h"
 #include "group_out.h"
 #include "group_sleep.h"
 #include "host.h"
@@ -177,18 +177,18 @@ xep_status_t xep_group_open(const xep_config_t *config, int32_t timeout_ms, xep_
     if ((status = xep_group_hello(group, &neighbours, &where)) != XEP_OK) goto err_close;
     if ((status = xep_recording_open(config, group->rank, group->nranks, &group->recording)) != XEP_OK) goto err_close;
     if ((status = group->transport->ops->start(group->transport, &neighbours, &where)) != XEP_OK) goto err_close;
-    if ((status = xep_mail_open(group)) != XEP_OK) goto err_close;
-    if ((status = xep_group_find_crowd(group)) != XEP_OK) goto err_close;
+    if ((status = xep_ctl_open(group)) != XEP_OK) goto err_close;
+    if ((status = xep_group_find_oversubscription(group)) != XEP_OK) goto err_close;
     if ((status = connect_transport(group)) != XEP_OK) goto err_close;
     if ((status = xep_group_open_control(group)) != XEP_OK) goto err_close;
     if ((status = xep_group_connect_heap(group, group->control)) != XEP_OK) goto err_close;
     if ((status = find_nodes(group)) != XEP_OK) goto err_close;
-    if ((status = xep_group_find_bells(group)) != XEP_OK) goto err_close;
+    if ((status = xep_group_find_doorbells(group)) != XEP_OK) goto err_close;
     /* Reaches every rank once: what cannot be reached is told now, and UCX 1.13 crashes where it unpacks
      * the key of a shared segment for the first time after its owner has died. */
     if ((status = xep_group_sync_clocks(group)) != XEP_OK) goto err_close;
-    /* mail likewise; the barrier gives UCX the rounds in which it answers */
-    xep_mail_begin(group);
+    /* control messages likewise; the barrier gives UCX the rounds in which it answers */
+    xep_ctl_begin(group);
     if (group->nnodes != 1 && (status = xep_group_run_barrier(group)) != XEP_OK) goto err_close;
     if ((status = watch_others(group)) != XEP_OK) goto err_close;
     group->connected = 1;
@@ -239,7 +239,7 @@ void xep_group_close(xep_group_t *group)
     }
     xep_group_accounts_close(group);
     if (group->transport != NULL) group->transport->ops->close(group->transport);
-    xep_mail_close(group);
+    xep_ctl_close(group);
     xep_host_hide(&group->word);
     group->boot->ops->close(group->boot);
     pthread_mutex_destroy(&group->tasks_lock);

@@ -14,7 +14,7 @@ int xep_group_put_out(xep_group_t *group, uint32_t rank, xep_out_reason_t reason
     if (!atomic_compare_exchange_strong(&out->since_ns, &never, xep_clock_ns())) return 0;
     atomic_store_explicit(&out->reason, (int)reason, memory_order_release);
     atomic_fetch_add_explicit(&group->outs, 1, memory_order_release);
-    if (group->control->spares) group->transport->ops->heap_sever(group->control, rank);
+    if (group->control->spares) group->transport->ops->heap_fence_off(group->control, rank);
     return 1;
 }
 

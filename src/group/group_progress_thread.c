@@ -24,15 +24,15 @@ struct xep_progress_thread {
 static void *progress_main(void *arg)
 {
     xep_progress_thread_t *self = arg;
-    xep_rest_t rest;
+    xep_backoff_t backoff;
     uint32_t active_before = 0;
-    xep_rest_begin(&rest, self->group->rests, UINT64_MAX);
+    xep_backoff_begin(&backoff, self->group->backoff, UINT64_MAX);
     while (!atomic_load_explicit(&self->stop, memory_order_acquire)) {
         uint32_t active = atomic_load_explicit(&self->group->active, memory_order_relaxed);
         xep_group_progress(self->group);
-        if (active != active_before) xep_rest_begin(&rest, self->group->rests, UINT64_MAX);
+        if (active != active_before) xep_backoff_begin(&backoff, self->group->backoff, UINT64_MAX);
         active_before = active;
-        (void)xep_group_rest(self->group, &rest);
+        (void)xep_group_backoff(self->group, &backoff);
     }
     return NULL;
 }

@@ -16,14 +16,14 @@
 
 #include "cpu.h"
 #include "error.h"
-#include "group_bell.h"
+#include "group_doorbell.h"
 
 int xep_group_sleeps(const xep_group_t *group)
 {
-    return group->rests == XEP_REST_CROWDED && group->nnodes == 1 && group->progress_thread == NULL;
+    return group->backoff == XEP_BACKOFF_OVERSUBSCRIBED && group->nnodes == 1 && group->progress_thread == NULL;
 }
 
-int xep_group_lie_down(xep_group_t *group, uint32_t rank)
+int xep_group_prepare_wait(xep_group_t *group, uint32_t rank)
 {
     uint32_t awake = 0;
     if (!atomic_compare_exchange_strong(xep_group_asleep(group, group->rank), &awake, rank + 1)) return 0;
@@ -44,7 +44,7 @@ int xep_group_sleep(xep_group_t *group, uint32_t rank, uint64_t ns)
 }
 
 /* Relaxed: the word publishes nothing. A waker that has just read it makes a system call for nothing. */
-void xep_group_get_up(xep_group_t *group)
+void xep_group_finish_wait(xep_group_t *group)
 {
     atomic_store_explicit(xep_group_asleep(group, group->rank), 0, memory_order_relaxed);
 }
@@ -58,7 +58,7 @@ static void wake(_Atomic uint32_t *asleep)
  * The rank may be awake by now, or sleep again for another one: so the word is exchanged only if it is still as seen.
  * It is read first, as nearly always there is no sleeper, and an exchange would take the line from its owner each time.
  */
-void xep_group_rouse(const xep_group_t *group, uint32_t rank)
+void xep_group_wake(const xep_group_t *group, uint32_t rank)
 {
     _Atomic uint32_t *asleep = xep_group_asleep(group, rank);
     uint32_t for_me = group->rank + 1;
@@ -68,7 +68,7 @@ void xep_group_rouse(const xep_group_t *group, uint32_t rank)
     if (atomic_compare_exchange_strong(asleep, &for_me, 0)) wake(asleep);
 }
 
-void xep_group_rouse_all(const xep_group_t *group)
+void xep_group_wake_all(const xep_group_t *group)
 {
     for (uint32_t r = 0; r < group->nranks && group->control_of != NULL; r++) {
         _Atomic uint32_t *asleep = xep_group_asleep(group, r);
@@ -89,14 +89,14 @@ static uint64_t awake_ns(uint32_t ranks_a_processor)
 }
 
 /* Launchers may have bound ranks to processors of their own: only those of all together count. */
-xep_status_t xep_group_find_crowd(xep_group_t *group)
+xep_status_t xep_group_find_oversubscription(xep_group_t *group)
 {
     int32_t *pids = calloc(group->nranks, sizeof *pids);
     if (pids == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u ranks", group->nranks);
     for (uint32_t r = 0; r < group->nranks; r++)
         if (group->peers[r].host == group->peers[group->rank].host) pids[group->here++] = group->peers[r].pid;
     group->processors = xep_cpu_count(pids, group->here);
-    group->rests = group->here > group->processors ? XEP_REST_CROWDED : XEP_REST_ALONE;
+    group->backoff = group->here > group->processors ? XEP_BACKOFF_OVERSUBSCRIBED : XEP_BACKOFF_ALONE;
     group->awake_ns = awake_ns((group->here + group->processors - 1) / group->processors);
     free(pids);
     return XEP_OK;

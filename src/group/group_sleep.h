@@ -10,7 +10,7 @@
 #include "group.h"
 
 /** When the group is created: counts ranks and processors of this host, and so chooses how waits back off. */
-xep_status_t xep_group_find_crowd(xep_group_t *group);
+xep_status_t xep_group_find_oversubscription(xep_group_t *group);
 
 /** Whether ranks of this group sleep. The same on all ranks of a host; from the begin of the group to its end. */
 int xep_group_sleeps(const xep_group_t *group);
@@ -19,21 +19,21 @@ int xep_group_sleeps(const xep_group_t *group);
  * Announces that this rank is about to sleep until rank wakes it; rank sees that whenever it stores a word for this one
  * after the caller's next look. 0: another thread of this process sleeps already.
  */
-int xep_group_lie_down(xep_group_t *group, uint32_t rank);
+int xep_group_prepare_wait(xep_group_t *group, uint32_t rank);
 
 /**
- * Sleeps until that rank rouses it, for at most ns, less than a second; not at all if it has done so since
- * xep_group_lie_down(). Returns whether it was roused.
+ * Sleeps until that rank wakes it, for at most ns, less than a second; not at all if it has done so since
+ * xep_group_prepare_wait(). Returns whether it was woken.
  */
 int xep_group_sleep(xep_group_t *group, uint32_t rank, uint64_t ns);
 
-/** This rank is awake again; after each xep_group_lie_down() that returned 1. */
-void xep_group_get_up(xep_group_t *group);
+/** This rank is awake again; after each xep_group_prepare_wait() that returned 1. */
+void xep_group_finish_wait(xep_group_t *group);
 
 /** Wakes rank if it sleeps for this one; after storing the word for it. Any thread. */
-void xep_group_rouse(const xep_group_t *group, uint32_t rank);
+void xep_group_wake(const xep_group_t *group, uint32_t rank);
 
 /** Wakes all mapped ranks, whatever they wait for. Any thread, and a signal handler. */
-void xep_group_rouse_all(const xep_group_t *group);
+void xep_group_wake_all(const xep_group_t *group);
 
 #endif

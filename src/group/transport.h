@@ -22,8 +22,8 @@ struct xep_heap_wire {
     int exposed; /* set by the core before closing: peers that are gone may come back and write by address */
     /*
      * set by the core: the loss of a rank is no error of the heap. If set before heap_connect, bytes come only in
-     * messages, which heap_sever can refuse, and are copied before they leave; and a rank that has taken all its bytes
-     * can be sent more, however much others have not taken
+     * messages, which heap_fence_off can refuse, and are copied before they leave; and a rank that has taken all its
+     * bytes can be sent more, however much others have not taken
      */
     atomic_int spares;
     /*
@@ -108,14 +108,15 @@ typedef struct xep_transport_ops {
 
     /**
      * In place of start and connect: a transport without ranks, to which any process with its address can send. From
-     * then on it has address, admit, progress, mail, is_gone and close alone, and mailed() a from that means nothing.
+     * then on it has address, admit, progress, ctl, is_gone and close alone, and the from of on_ctl() means nothing.
      * most: how many processes are admitted at most. Local.
      */
     xep_status_t (*meet)(xep_transport_t *transport, const xep_whereabouts_t *where, uint32_t most);
 
     /**
-     * Of such a transport: mail to this index, below most and new, goes to the process of this address, which stays the
-     * caller's until close. Connects. Whose address it is, and of which version, is checked; the rest UCX believes.
+     * Of such a transport: a control message to this index, below most and new, goes to the process of this address,
+     * which stays the caller's until close. Connects. Whose address it is, and of which version, is checked; the rest
+     * UCX believes.
      */
     xep_status_t (*admit)(xep_transport_t *transport, uint32_t index, const void *address, size_t bytes);
 
@@ -135,7 +136,7 @@ typedef struct xep_transport_ops {
      * For a heap that spares ranks: this rank is out. Nothing from it is stored any more, nothing is sent to it, and no
      * flush waits for what it has not taken. Any thread.
      */
-    void (*heap_sever)(xep_heap_wire_t *heap, uint32_t rank);
+    void (*heap_fence_off)(xep_heap_wire_t *heap, uint32_t rank);
 
     /** Likewise: whether this rank, which is in, has not taken all that was sent to it. */
     int (*heap_is_behind)(xep_heap_wire_t *heap, uint32_t rank);
@@ -143,11 +144,11 @@ typedef struct xep_transport_ops {
     /** Progress of all heaps. Any thread; returns at once when another thread is at it. */
     xep_status_t (*progress)(xep_transport_t *transport);
 
-    /** Copies bytes and sends them to another rank's mailed(). Any thread. An error: it cannot be reached. */
-    xep_status_t (*mail)(xep_transport_t *transport, uint32_t rank, const void *data, size_t bytes);
+    /** Copies bytes and sends them to another rank's on_ctl(). Any thread. An error: it cannot be reached. */
+    xep_status_t (*ctl)(xep_transport_t *transport, uint32_t rank, const void *data, size_t bytes);
 
-    /** Whether all mail is on its way, so that this rank may stop making progress. */
-    int (*mail_has_left)(xep_transport_t *transport);
+    /** Whether all control messages are on their way, so that this rank may stop making progress. */
+    int (*ctl_has_left)(xep_transport_t *transport);
 
     /** How rank is reached ("tcp, packed messages"): connects when nothing did. Valid as long as the transport. */
     const char *(*describe)(xep_transport_t *transport, uint32_t rank);
@@ -167,9 +168,12 @@ typedef struct xep_transport_ops {
 struct xep_transport {
     const xep_transport_ops_t *ops;
     atomic_uint moves; /* rounds of progress that have moved something: a waiting loop does not sleep then */
-    /* The core's, set before connect: mail of a rank, not checked. Called inside progress; it calls nothing here */
-    void (*mailed)(void *arg, uint32_t from, const void *data, size_t bytes);
-    void *mailed_arg;
+    /*
+     * The core's, set before connect: control messages of a rank, not checked. Called inside progress; it calls nothing
+     * here
+     */
+    void (*on_ctl)(void *arg, uint32_t from, const void *data, size_t bytes);
+    void *on_ctl_arg;
 };
 
 /** Local. config is read here only. */

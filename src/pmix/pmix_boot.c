@@ -36,7 +36,7 @@ static const xep_boot_ops_t pmix_ops = {.name = "pmix",
                                         .close = pmix_close};
 
 /* Runs before PMIx_Finalize: handlers run in reverse order. A fork leaves no report. */
-static void say_farewell(void)
+static void say_exit_report(void)
 {
     xep_pmix_client_t *client;
     if (xep_pmix_client_open(0, 0, &client) == XEP_OK && client->exchanges > 0) xep_pmix_life_leave(client);
@@ -70,7 +70,7 @@ xep_status_t xep_pmix_boot_open(int32_t timeout_ms, xep_boot_t **boot_p)
     if (status == XEP_OK && client->nranks == 1) status = xep_boot_single_allowed();
     if (status != XEP_OK) return status;
     /* registered after the client's own handler, which finalizes PMIx: so this one runs first */
-    if (!client->will_leave) client->will_leave = atexit(say_farewell) == 0;
+    if (!client->will_leave) client->will_leave = atexit(say_exit_report) == 0;
     pmix_boot_t *boot = malloc(sizeof *boot);
     if (boot == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the bootstrap");
     boot->boot =

@@ -125,7 +125,7 @@ static void look_at_watch(call_t *call, xep_watch_t *watch)
 {
     if (watch->explain == NULL) return;
     pthread_mutex_unlock(&call->lock);
-    xep_watch_look(watch, xep_clock_ns());
+    xep_watch_poll(watch, xep_clock_ns());
     pthread_mutex_lock(&call->lock);
 }
 

@@ -27,7 +27,7 @@ typedef struct xep_pmix_client {
     _Atomic uint32_t dead_rank; /* UINT32_MAX: none that we know of */
     int found_dead;             /* found by this library, not reported by the launcher */
     int will_leave;             /* it leaves its exit report at the end of the process (pmix_life.h) */
-    int said_farewell;
+    int said_exit_report;
     _Atomic uint32_t gets, commits; /* under way, including those given up */
 } xep_pmix_client_t;
 

@@ -19,8 +19,8 @@
 #include "pmix_call.h"
 
 enum {
-    LINGER_NS = 700000000,   /* the others look every half second (pmix_call.c) */
-    FAREWELL_NS = 2000000000 /* the most that the server may take, as of PMIx_Finalize */
+    LINGER_NS = 700000000,      /* the others look every half second (pmix_call.c) */
+    EXIT_REPORT_NS = 2000000000 /* the most that the server may take, as of PMIx_Finalize */
 };
 
 /** The process of a rank; written by the rank, read by all. */
@@ -32,13 +32,13 @@ typedef struct life {
 _Static_assert(sizeof(life_t) == 24, "exchanged as bytes");
 
 /** What a rank leaves behind when it ends after an error; read by ranks that find it gone. */
-typedef struct farewell {
+typedef struct exit_report {
     uint32_t dead; /* rank; UINT32_MAX: it knows of none */
     uint32_t reserved;
-} farewell_t;
-_Static_assert(sizeof(farewell_t) == 8, "exchanged as bytes");
+} exit_report_t;
+_Static_assert(sizeof(exit_report_t) == 8, "exchanged as bytes");
 
-static const char *const life_key = "xep.life", *const farewell_key = "xep.farewell";
+static const char *const life_key = "xep.life", *const exit_report_key = "xep.exit_report";
 
 /* Ranks of one host have one server. Machines resumed from one snapshot have equal names for all else. */
 static uint32_t of_server(void)
@@ -96,14 +96,14 @@ static uint32_t find_dead(xep_pmix_client_t *client, uint64_t deadline_ns)
 {
     uint32_t found = UINT32_MAX, absent = UINT32_MAX, left = UINT32_MAX;
     for (uint32_t r = 0; r < client->nranks && xep_clock_ns() < deadline_ns; r++) {
-        farewell_t farewell;
+        exit_report_t exit_report;
         if (r == client->self.rank) continue;
         found_t life = find_life(client, r, deadline_ns);
         if (life == ABSENT && absent == UINT32_MAX) absent = r;
         if (life != GONE) continue;
-        if (ask(client, r, farewell_key, &farewell, sizeof farewell, deadline_ns) != PMIX_SUCCESS) return r;
+        if (ask(client, r, exit_report_key, &exit_report, sizeof exit_report, deadline_ns) != PMIX_SUCCESS) return r;
         if (left == UINT32_MAX) left = r;
-        if (farewell.dead < client->nranks && farewell.dead != client->self.rank) found = farewell.dead;
+        if (exit_report.dead < client->nranks && exit_report.dead != client->self.rank) found = exit_report.dead;
     }
     if (left == UINT32_MAX || found != UINT32_MAX) return found;
     return absent != UINT32_MAX ? absent : left;
@@ -121,11 +121,12 @@ void xep_pmix_life_find_dead(xep_pmix_client_t *client, uint64_t deadline_ns)
 void xep_pmix_life_leave(xep_pmix_client_t *client)
 {
     struct timespec time = {0, LINGER_NS};
-    farewell_t farewell = {.dead = atomic_load(&client->dead_rank)};
-    xep_pmix_wait_t wait = {.deadline_ns = xep_clock_ns() + FAREWELL_NS, .goes_on = 1};
-    if (client->said_farewell || client->commits != 0) return;
-    client->said_farewell = 1;
-    if (put(client, farewell_key, &farewell, sizeof farewell) == PMIX_SUCCESS) xep_pmix_call_commit(client, &wait);
+    exit_report_t exit_report = {.dead = atomic_load(&client->dead_rank)};
+    xep_pmix_wait_t wait = {.deadline_ns = xep_clock_ns() + EXIT_REPORT_NS, .goes_on = 1};
+    if (client->said_exit_report || client->commits != 0) return;
+    client->said_exit_report = 1;
+    if (put(client, exit_report_key, &exit_report, sizeof exit_report) == PMIX_SUCCESS)
+        xep_pmix_call_commit(client, &wait);
     /* if the launcher has reported the dead rank, it reports it to the others, too */
     if (client->found_dead) nanosleep(&time, NULL);
 }

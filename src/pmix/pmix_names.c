@@ -17,16 +17,16 @@ enum { MOST_MS = 10000 /* of an answer: the server asks at most one other */ };
 
 static const char instead[] = "an address file, or callbacks, serve as well";
 
-/* Bounded even if the group waits for ever: a newcomer's lookup is one of many. */
-static uint64_t deadline_of(const xep_meeting_t *meeting)
+/* Bounded even if the group waits for ever: a joiner's lookup is one of many. */
+static uint64_t deadline_of(const xep_rendezvous_t *rendezvous)
 {
-    int32_t ms = meeting->timeout_ms;
+    int32_t ms = rendezvous->timeout_ms;
     return xep_clock_ns() + (uint64_t)(ms < 0 || ms > MOST_MS ? MOST_MS : ms) * 1000000;
 }
 
-static void make_key(const xep_meeting_t *meeting, char *key, size_t bytes)
+static void make_key(const xep_rendezvous_t *rendezvous, char *key, size_t bytes)
 {
-    snprintf(key, bytes, "xep.grow.%s", meeting->name);
+    snprintf(key, bytes, "xep.grow.%s", rendezvous->name);
 }
 
 static int is_refused(pmix_status_t ret)
@@ -34,81 +34,81 @@ static int is_refused(pmix_status_t ret)
     return ret == PMIX_ERR_NOT_SUPPORTED || ret == PMIX_ERR_NOT_IMPLEMENTED;
 }
 
-/* The status of a call: XEP_OK, or why there is no meeting under that name. */
-static xep_status_t judge(const xep_meeting_t *meeting, const xep_pmix_client_t *client, const char *call,
+/* The status of a call: XEP_OK, or why there is no rendezvous under that name. */
+static xep_status_t judge(const xep_rendezvous_t *rendezvous, const xep_pmix_client_t *client, const char *call,
                           const xep_pmix_result_t *result)
 {
     if (!result->done)
         return xep_fail(XEP_ERR_TIMEOUT, "the launcher's PMIx server has not answered %s of \"%s\" in time", call,
-                        meeting->name);
+                        rendezvous->name);
     if (result->ret == PMIX_SUCCESS) return XEP_OK;
     if (is_refused(result->ret))
         return xep_fail(XEP_ERR_UNSUPPORTED, "this launcher keeps no names: %s of \"%s\" is not supported (%s)", call,
-                        meeting->name, instead);
+                        rendezvous->name, instead);
     if (result->ret == PMIX_ERR_DUPLICATE_KEY || result->ret == PMIX_EXISTS)
         return xep_fail(XEP_ERR_BOOT, "the PMIx name \"%s\" is taken: by another group, or by one that has ended",
-                        meeting->name);
-    return xep_fail(XEP_ERR_BOOT, "%s of \"%s\": %s (%s)", call, meeting->name, client->api->error_string(result->ret),
-                    instead);
+                        rendezvous->name);
+    return xep_fail(XEP_ERR_BOOT, "%s of \"%s\": %s (%s)", call, rendezvous->name,
+                    client->api->error_string(result->ret), instead);
 }
 
-static xep_status_t open_client(const xep_meeting_t *meeting, xep_pmix_client_t **client_p)
+static xep_status_t open_client(const xep_rendezvous_t *rendezvous, xep_pmix_client_t **client_p)
 {
-    xep_status_t status = xep_pmix_client_open(meeting->timeout_ms, 0, client_p);
+    xep_status_t status = xep_pmix_client_open(rendezvous->timeout_ms, 0, client_p);
     if (status == XEP_OK) return XEP_OK;
     char why[400];
     snprintf(why, sizeof why, "%s", xep_last_error());
-    return xep_fail(status, "the PMIx name \"%s\" cannot be used: %s (%s)", meeting->name, why, instead);
+    return xep_fail(status, "the PMIx name \"%s\" cannot be used: %s (%s)", rendezvous->name, why, instead);
 }
 
-static xep_status_t publish(const xep_meeting_t *meeting, const xep_address_t *address)
+static xep_status_t publish(const xep_rendezvous_t *rendezvous, const xep_address_t *address)
 {
     char key[sizeof(pmix_key_t)];
     xep_pmix_client_t *client;
-    xep_status_t status = open_client(meeting, &client);
+    xep_status_t status = open_client(rendezvous, &client);
     if (status != XEP_OK) return status;
-    make_key(meeting, key, sizeof key);
-    xep_pmix_wait_t wait = {.deadline_ns = deadline_of(meeting)};
+    make_key(rendezvous, key, sizeof key);
+    xep_pmix_wait_t wait = {.deadline_ns = deadline_of(rendezvous)};
     xep_pmix_result_t result = xep_pmix_call_publish(client, key, address, sizeof *address, &wait);
-    return judge(meeting, client, "PMIx_Publish", &result);
+    return judge(rendezvous, client, "PMIx_Publish", &result);
 }
 
-static void unpublish(const xep_meeting_t *meeting, const xep_address_t *address)
+static void unpublish(const xep_rendezvous_t *rendezvous, const xep_address_t *address)
 {
     char key[sizeof(pmix_key_t)];
     xep_pmix_client_t *client;
     (void)address;
-    if (open_client(meeting, &client) != XEP_OK) return;
-    make_key(meeting, key, sizeof key);
-    xep_pmix_wait_t wait = {.deadline_ns = deadline_of(meeting)};
+    if (open_client(rendezvous, &client) != XEP_OK) return;
+    make_key(rendezvous, key, sizeof key);
+    xep_pmix_wait_t wait = {.deadline_ns = deadline_of(rendezvous)};
     (void)xep_pmix_call_unpublish(client, key, &wait);
 }
 
-/* XEP_INPROGRESS: nothing is published under the name so far, and the newcomer asks again later. */
-static xep_status_t lookup(const xep_meeting_t *meeting, xep_address_t *address)
+/* XEP_INPROGRESS: nothing is published under the name so far, and the joiner asks again later. */
+static xep_status_t lookup(const xep_rendezvous_t *rendezvous, xep_address_t *address)
 {
     char key[sizeof(pmix_key_t)], where[XEP_PMIX_NAME_BYTES + 32];
     xep_address_t data;
     xep_pmix_client_t *client;
-    xep_status_t status = open_client(meeting, &client);
+    xep_status_t status = open_client(rendezvous, &client);
     if (status != XEP_OK) return status;
-    make_key(meeting, key, sizeof key);
-    xep_pmix_wait_t wait = {.deadline_ns = deadline_of(meeting)};
+    make_key(rendezvous, key, sizeof key);
+    xep_pmix_wait_t wait = {.deadline_ns = deadline_of(rendezvous)};
     xep_pmix_result_t result = xep_pmix_call_lookup(client, key, &data, sizeof data, &wait);
     if (result.done && (result.ret == PMIX_ERR_NOT_FOUND || result.ret == PMIX_ERR_PARTIAL_SUCCESS))
         return XEP_INPROGRESS;
-    status = judge(meeting, client, "PMIx_Lookup", &result);
+    status = judge(rendezvous, client, "PMIx_Lookup", &result);
     if (status != XEP_OK) return status;
     if (result.bytes != sizeof data)
         return xep_fail(XEP_ERR_PROTOCOL, "under the PMIx name \"%s\" there is no address: %zd bytes (%zu)",
-                        meeting->name, (ssize_t)result.bytes, sizeof data);
-    snprintf(where, sizeof where, "the value of the PMIx name \"%s\"", meeting->name);
+                        rendezvous->name, (ssize_t)result.bytes, sizeof data);
+    snprintf(where, sizeof where, "the value of the PMIx name \"%s\"", rendezvous->name);
     return xep_address_check(&data, sizeof data, where, address);
 }
 
-static const xep_meeting_ops_t ops = {.publish = publish, .unpublish = unpublish, .lookup = lookup};
+static const xep_rendezvous_ops_t ops = {.publish = publish, .unpublish = unpublish, .lookup = lookup};
 
-xep_status_t xep_pmix_meeting(const char *path, int32_t timeout_ms, xep_meeting_t *meeting_p)
+xep_status_t xep_pmix_rendezvous(const char *path, int32_t timeout_ms, xep_rendezvous_t *rendezvous_p)
 {
     const char *name = path + strlen(XEP_PMIX_NAME_PREFIX);
     size_t length = strlen(name);
@@ -116,6 +116,6 @@ xep_status_t xep_pmix_meeting(const char *path, int32_t timeout_ms, xep_meeting_
         return xep_fail(XEP_ERR_INVALID,
                         "invalid path: a PMIx name of %zu bytes behind \"" XEP_PMIX_NAME_PREFIX "\" (1 to %d)", length,
                         XEP_PMIX_NAME_BYTES - 1);
-    *meeting_p = (xep_meeting_t){.ops = &ops, .kind = "PMIx name", .name = name, .timeout_ms = timeout_ms};
+    *rendezvous_p = (xep_rendezvous_t){.ops = &ops, .kind = "PMIx name", .name = name, .timeout_ms = timeout_ms};
     return XEP_OK;
 }

@@ -7,7 +7,7 @@
 #ifndef XEP_PMIX_NAMES_H
 #define XEP_PMIX_NAMES_H
 
-#include "meeting.h"
+#include "rendezvous.h"
 
 /** A path with this prefix is such a name. */
 #define XEP_PMIX_NAME_PREFIX  "pmix:"
@@ -16,6 +16,6 @@
 enum { XEP_PMIX_NAME_BYTES = 128 /* with its 0, and without the prefix */ };
 
 /** path: begins with the prefix. XEP_ERR_INVALID: what follows is too long, or nothing. */
-xep_status_t xep_pmix_meeting(const char *path, int32_t timeout_ms, xep_meeting_t *meeting_p);
+xep_status_t xep_pmix_rendezvous(const char *path, int32_t timeout_ms, xep_rendezvous_t *rendezvous_p);
 
 #endif

@@ -19,7 +19,7 @@ void xep_account_add_late(xep_account_t *account, uint32_t rank)
     account->late++;
 }
 
-/* The name goes into a log: keeps letters, digits and some punctuation only. */
+/* The name goes into a log: keeps control messages, digits and some punctuation only. */
 static void clean(char *name)
 {
     name[XEP_ACCOUNT_NAME - 1] = '\0';

@@ -20,7 +20,7 @@ xep_handle_t *xep_handle_take(xep_buffer_t *buffer)
     return best;
 }
 
-/* Who has rows at all has some in the first piece: so the first outputs say whether there are weights. */
+/* A rank with any rows has some in the first piece: so the first outputs say whether there are weights. */
 void xep_handle_note_outputs(xep_handle_t *handle, const xep_combine_args_t *outputs)
 {
     xep_outputs_t *kind = &handle->outputs;

@@ -63,7 +63,7 @@ static void advance(xep_request_t *req)
     if (req->state == XEP_REQUEST_DEFERRED) begin_deferred(req);
     if (req->state != XEP_REQUEST_ACTIVE) return;
     status = req->unsettled ? xep_members_settle(req) : XEP_OK;
-    if (status == XEP_OK && req->op.coming != 0) status = xep_staging_look(req);
+    if (status == XEP_OK && req->op.coming != 0) status = xep_staging_poll(req);
     if (status == XEP_OK) status = req->buffer->plugin.plugin->progress(req->buffer->mode, &req->op);
     if (status == XEP_INPROGRESS) return;
     /* what was read of peers, and so an error in it, is right only if they have not left this rank out meanwhile */

@@ -173,7 +173,7 @@ static xep_status_t begin_next(xep_handle_t *handle, const xep_combine_args_t *o
     return XEP_OK;
 }
 
-/* A caller that is refused tries again; in a loop of refusals what it waits for must go on, so it does here. */
+/* The caller will retry; makes progress here so that retrying can succeed. */
 static xep_status_t give_way(xep_buffer_t *buffer)
 {
     xep_group_progress(buffer->group);

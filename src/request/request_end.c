@@ -128,7 +128,7 @@ void xep_request_end(xep_request_t *req, xep_status_t status)
 {
     if (status != XEP_OK) xep_request_keep_reason(req);
     if (status == XEP_ERR_MISMATCH) xep_request_note_pace(req);
-    if (req->buffer->members != NULL) xep_members_note_ruling(req->buffer, &req->op, status);
+    if (req->buffer->members != NULL) xep_members_note_decision(req->buffer, &req->op, status);
     if (is_agreed(status)) finish(req, status);
     else xep_request_break(req, status, req->reason);
 }

@@ -179,7 +179,7 @@ static void explain_tested(void *arg, char *text, size_t bytes)
 static void check_test(xep_request_t *req)
 {
     uint64_t now = xep_clock_ns();
-    if (req->test_deadline_ns != 0) xep_watch_look(&req->test_watch, now);
+    if (req->test_deadline_ns != 0) xep_watch_poll(&req->test_watch, now);
     if (req->test_deadline_ns == 0) {
         req->test_deadline_ns = deadline_of(req, now);
         req->test_peers_ns = now + TEST_PEERS_NS;

@@ -46,12 +46,12 @@ void xep_staging_close(xep_buffer_t *buffer);
 /** args are checked. Waits for the stream. */
 xep_status_t xep_staging_layout(xep_buffer_t *buffer, const xep_layout_args_t *args, const xep_layout_t *out);
 
-/* ---- staging_look.c ---- */
+/* ---- staging_poll.c ---- */
 
 /* Rows in device memory on their way to the host while their operation goes on. */
 
 /** Finds out which of the rows on their way have arrived; before each step of the request's mode. */
-xep_status_t xep_staging_look(xep_request_t *req);
+xep_status_t xep_staging_poll(xep_request_t *req);
 
 /* ---- staging_take.c ---- */
 

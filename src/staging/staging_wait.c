@@ -5,9 +5,9 @@
 
 #include <stdio.h>
 
+#include "backoff.h"
 #include "group_wait.h"
 #include "request.h"
-#include "rest.h"
 
 typedef struct stream_look {
     xep_buffer_t *buffer;

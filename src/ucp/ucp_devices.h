@@ -22,7 +22,7 @@ bool xep_ucp_devices_have_rdma(const xep_whereabouts_t *where, const xep_ucp_sha
 void xep_ucp_devices_choose(const xep_whereabouts_t *where, const xep_ucp_shared_t *shared,
                             char list[XEP_UCP_DEVICES_BYTES]);
 
-/** What to set it to for meeting newcomers, which always goes over TCP. */
+/** What to set it to for rendezvous joiners, which always goes over TCP. */
 void xep_ucp_devices_choose_to_meet(const xep_whereabouts_t *where, char list[XEP_UCP_DEVICES_BYTES]);
 
 /** How many network interfaces UCX may open. */

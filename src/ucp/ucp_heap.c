@@ -11,10 +11,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "backoff.h"
 #include "error.h"
 #include "host.h"
 #include "mapping.h"
-#include "rest.h"
 #include "ucp_intake.h"
 #include "ucp_link.h"
 #include "ucp_lock.h"
@@ -197,7 +197,7 @@ static void drain(xep_ucp_heap_t *heap)
     (void)xep_ucp_links_push(heap);
     for (uint32_t rank = 0; heap->links != NULL && rank < heap->transport->nranks; rank++) {
         xep_ucp_link_t *link = &heap->links[rank];
-        if (link->severed || xep_ucp_peer_of(link)->failed != UCS_OK) continue;
+        if (link->fenced_off || xep_ucp_peer_of(link)->failed != UCS_OK) continue;
         if (link->puts != link->flushed) (void)xep_ucp_link_flush(link);
     }
 }
@@ -206,13 +206,13 @@ static void drain(xep_ucp_heap_t *heap)
 static bool wait_for_ops(xep_ucp_heap_t *heap)
 {
     enum { PATIENCE_MS = 500 };
-    xep_rest_t rest;
+    xep_backoff_t backoff;
     int is_time = 1;
-    xep_rest_begin(&rest, XEP_REST_RARE, xep_deadline(PATIENCE_MS));
+    xep_backoff_begin(&backoff, XEP_BACKOFF_RARE, xep_deadline(PATIENCE_MS));
     while (heap->outstanding != 0 && is_time) {
         xep_ucp_advance(heap->transport);
         xep_ucp_unlock(heap->transport); /* the other heaps go on */
-        is_time = xep_rest_round(&rest, atomic_load(&heap->transport->super.moves));
+        is_time = xep_backoff_wait(&backoff, atomic_load(&heap->transport->super.moves));
         xep_ucp_lock(heap->transport);
     }
     return heap->outstanding == 0 && heap->left_over == 0;
@@ -239,11 +239,11 @@ void xep_ucp_heap_free(xep_ucp_heap_t *heap)
     free(heap);
 }
 
-void xep_ucp_heap_sever(xep_heap_wire_t *base, uint32_t rank)
+void xep_ucp_heap_fence_off(xep_heap_wire_t *base, uint32_t rank)
 {
     xep_ucp_heap_t *heap = heap_of(base);
     xep_ucp_lock(heap->transport);
-    if (rank != heap->transport->rank) xep_ucp_link_sever(&heap->links[rank]);
+    if (rank != heap->transport->rank) xep_ucp_link_fence_off(&heap->links[rank]);
     xep_ucp_unlock(heap->transport);
 }
 
@@ -252,7 +252,7 @@ int xep_ucp_heap_is_behind(xep_heap_wire_t *base, uint32_t rank)
     xep_ucp_heap_t *heap = heap_of(base);
     const xep_ucp_link_t *link = &heap->links[rank];
     xep_ucp_lock(heap->transport);
-    int is_behind = link->outstanding != 0 && !link->severed;
+    int is_behind = link->outstanding != 0 && !link->fenced_off;
     xep_ucp_unlock(heap->transport);
     return is_behind;
 }

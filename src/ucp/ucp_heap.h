@@ -10,7 +10,7 @@
 xep_status_t xep_ucp_heap_open(xep_transport_t *transport, uint64_t bytes, xep_heap_wire_t **heap_p);
 xep_status_t xep_ucp_heap_connect(xep_heap_wire_t *heap, const void *const *keys, const size_t *bytes);
 void xep_ucp_heap_close(xep_heap_wire_t *heap);
-void xep_ucp_heap_sever(xep_heap_wire_t *heap, uint32_t rank);
+void xep_ucp_heap_fence_off(xep_heap_wire_t *heap, uint32_t rank);
 int xep_ucp_heap_is_behind(xep_heap_wire_t *heap, uint32_t rank);
 
 /** Releases the peers' keys; needs the worker. */
@@ -21,7 +21,7 @@ void xep_ucp_heap_free(xep_ucp_heap_t *heap);
 
 /* ---- ucp_heap_wire.c ---- */
 
-/* Mapped peers by loads and stores, the others by the link's strategy. */
+/* Mapped peers by loads and stores, the others by the link's protocol. */
 
 /** Its functions take the lock where they need it. */
 extern const xep_wire_ops_t xep_ucp_wire_ops;

@@ -14,8 +14,8 @@
 #include "ucp_link.h"
 #include "ucp_lock.h"
 #include "ucp_peer.h"
+#include "ucp_protocol.h"
 #include "ucp_registry.h"
-#include "ucp_strategy.h"
 
 static xep_ucp_heap_t *heap_of(xep_wire_t *wire)
 {
@@ -74,8 +74,8 @@ static xep_status_t remote_put(xep_ucp_link_t *link, uint64_t offset, const void
     if (xep_ucp_link_is_spared(link)) return XEP_OK;
     xep_status_t status = check_remote(link);
     if (status != XEP_OK || bytes == 0) return status;
-    if (!link->strategy->has_room(link, bytes)) return XEP_INPROGRESS;
-    return link->strategy->put(link, offset, src, bytes);
+    if (!link->protocol->has_room(link, bytes)) return XEP_INPROGRESS;
+    return link->protocol->put(link, offset, src, bytes);
 }
 
 static xep_status_t wire_put(xep_wire_t *wire, uint32_t rank, uint64_t offset, const void *src, size_t bytes)
@@ -101,9 +101,9 @@ static xep_status_t remote_put_signal(xep_ucp_link_t *link, uint64_t offset, con
     if (xep_ucp_link_is_spared(link)) return XEP_OK;
     xep_status_t status = check_remote(link);
     if (status != XEP_OK) return status;
-    if (!link->strategy->has_room(link, bytes)) return XEP_INPROGRESS;
-    if (bytes != 0) status = link->strategy->put(link, offset, src, bytes);
-    return status == XEP_OK ? link->strategy->signal(link, signal_offset, value) : status;
+    if (!link->protocol->has_room(link, bytes)) return XEP_INPROGRESS;
+    if (bytes != 0) status = link->protocol->put(link, offset, src, bytes);
+    return status == XEP_OK ? link->protocol->signal(link, signal_offset, value) : status;
 }
 
 static xep_status_t wire_put_signal(xep_wire_t *wire, uint32_t rank, uint64_t offset, const void *src, size_t bytes,
@@ -131,7 +131,7 @@ static xep_status_t remote_signal_later(xep_ucp_link_t *link, uint64_t offset, u
     if (xep_ucp_link_is_spared(link)) return XEP_OK;
     xep_status_t status = check_remote(link);
     if (status != XEP_OK) return status;
-    return link->strategy->has_room(link, 0) ? link->strategy->signal_later(link, offset, value) : XEP_INPROGRESS;
+    return link->protocol->has_room(link, 0) ? link->protocol->signal_later(link, offset, value) : XEP_INPROGRESS;
 }
 
 static xep_status_t wire_signal_later(xep_wire_t *wire, uint32_t rank, uint64_t offset, uint64_t value)
@@ -188,7 +188,7 @@ static xep_status_t wire_flush(xep_wire_t *wire)
     return atomic_load_explicit(&heap->status, memory_order_relaxed) != XEP_OK ? xep_ucp_heap_status(heap) : status;
 }
 
-/* A mark need not send what is gathered in a chunk: those bytes have left their source. */
+/* A mark need not send what is gathered in a bounce buffer: those bytes have left their source. */
 static uint64_t wire_mark(xep_wire_t *wire)
 {
     xep_ucp_heap_t *heap = heap_of(wire);

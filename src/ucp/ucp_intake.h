@@ -21,7 +21,7 @@
 #define XEP_UCP_NO_SIGNAL UINT64_MAX
 #define XEP_UCP_NO_HEAP   UINT64_MAX
 #define XEP_UCP_GOODBYE   (UINT64_MAX - 1)
-#define XEP_UCP_MAIL      (UINT64_MAX - 2)
+#define XEP_UCP_CTL       (UINT64_MAX - 2)
 
 /**
  * Header of a message; the sender writes it, the receiver reads it. Native byte order: the magic of keys shows a
@@ -29,7 +29,7 @@
  */
 typedef struct xep_ucp_message {
     /* as the receiver named it in its key; XEP_UCP_NO_HEAP: nothing to store, XEP_UCP_GOODBYE: the sender leaves,
-     * and does not wait for anything of the receiver; XEP_UCP_MAIL: for the core */
+     * and does not wait for anything of the receiver; XEP_UCP_CTL: for the core */
     uint64_t heap;
     uint64_t sequence;    /* of this sender's messages to this heap */
     uint64_t offset;      /* nruns 0: the payload is one run that goes here */

@@ -2,7 +2,7 @@
 
 /*
  * How a rank is reached is found out at first use: in a large job most pairs of ranks never talk. Mapping is tried
- * first; else a strategy is chosen that fits the endpoint.
+ * first; else a protocol is chosen that fits the endpoint.
  */
 #include "ucp_link.h"
 
@@ -23,7 +23,7 @@
 #include "ucp_message.h"
 #include "ucp_op.h"
 #include "ucp_peer.h"
-#include "ucp_strategy.h"
+#include "ucp_protocol.h"
 
 enum { HELD = 4096 }; /* bytes of a segment, while UCX attaches it */
 
@@ -134,30 +134,33 @@ static xep_status_t map(xep_ucp_link_t *link)
     return XEP_OK;
 }
 
-/* staging memory, once for each heap: all links that need some have the same strategy, or chunks of the same size */
-static xep_status_t open_pool(xep_ucp_heap_t *heap, const xep_ucp_strategy_t *strategy)
+/*
+ * staging memory, once for each heap: all links that need some have the same protocol, or bounce buffers of the same
+ * size
+ */
+static xep_status_t open_pool(xep_ucp_heap_t *heap, const xep_ucp_protocol_t *protocol)
 {
     xep_ucp_transport_t *transport = heap->transport;
-    size_t chunk_bytes = xep_ucp_strategy_chunk(transport, strategy);
+    size_t bounce_bytes = xep_ucp_protocol_bounce(transport, protocol);
     uint64_t most = transport->inflight < XEP_UCP_STAGING ? transport->inflight : XEP_UCP_STAGING;
     size_t nchunks;
-    if (chunk_bytes == 0 || heap->pool.chunk_bytes != 0) return XEP_OK;
-    nchunks = (size_t)(most / chunk_bytes);
-    /* every rank may have an open chunk: some more are needed that are in flight and come back */
+    if (bounce_bytes == 0 || heap->pool.bounce_bytes != 0) return XEP_OK;
+    nchunks = (size_t)(most / bounce_bytes);
+    /* every rank may have an open bounce buffer: some more are needed that are in flight and come back */
     if (nchunks < (size_t)transport->nranks + 2) nchunks = (size_t)transport->nranks + 2;
-    heap->pool.chunk_bytes = chunk_bytes;
+    heap->pool.bounce_bytes = bounce_bytes;
     return xep_ucp_pool_grow(&heap->pool, nchunks);
 }
 
 /* From here on UCX moves bytes for this rank: progress is made in every round, no longer in every sixteenth only. */
 static xep_status_t open_remote(xep_ucp_link_t *link)
 {
-    const xep_ucp_strategy_t *strategy =
-        link->heap->super.spares ? &xep_ucp_am : xep_ucp_strategy(xep_ucp_peer_of(link));
-    xep_status_t status = open_pool(link->heap, strategy);
+    const xep_ucp_protocol_t *protocol =
+        link->heap->super.spares ? &xep_ucp_am : xep_ucp_protocol(xep_ucp_peer_of(link));
+    xep_status_t status = open_pool(link->heap, protocol);
     if (status != XEP_OK) return status;
-    link->strategy = strategy;
-    link->cut = xep_ucp_strategy_cut(xep_ucp_peer_of(link));
+    link->protocol = protocol;
+    link->cut = xep_ucp_protocol_cut(xep_ucp_peer_of(link));
     link->queued_tail = &link->queued;
     link->held_offset = XEP_UCP_NO_SIGNAL;
     link->socket = xep_ucp_peer_is_tcp(xep_ucp_peer_of(link));
@@ -166,7 +169,7 @@ static xep_status_t open_remote(xep_ucp_link_t *link)
     return XEP_OK;
 }
 
-/* Mapped ranks need no strategy, and no memory to put bytes together in. */
+/* Mapped ranks need no protocol, and no memory to put bytes together in. */
 static xep_status_t reach(xep_ucp_link_t *link, xep_ucp_link_state_t *state_p)
 {
     xep_status_t status;
@@ -189,7 +192,7 @@ static void note_reach(xep_ucp_peer_t *peer, xep_ucp_link_state_t reach)
     peer->reach = reach;
     if (reach == XEP_UCP_LINK_MAPPED) snprintf(peer->text, sizeof peer->text, "mapped");
     else if (reach == XEP_UCP_LINK_BROKEN) snprintf(peer->text, sizeof peer->text, "not reachable");
-    else snprintf(peer->text, sizeof peer->text, "%s, %s", xep_ucp_peer_lanes(peer), xep_ucp_strategy(peer)->text);
+    else snprintf(peer->text, sizeof peer->text, "%s, %s", xep_ucp_peer_lanes(peer), xep_ucp_protocol(peer)->text);
     xep_log(XEP_LOG_INFO, "rank %u: %s", peer->rank, peer->text);
 }
 
@@ -214,19 +217,19 @@ void xep_ucp_link_close(xep_ucp_link_t *link)
 }
 
 /*
- * Operations that UCX has for the rank may stay until the worker ends: they are counted apart, and other chunks are
- * made when the ones they hold are missing. The intake is told first: from here on nothing of the rank is stored.
+ * Operations that UCX has for the rank may stay until the worker ends: they are counted apart, and other bounce buffers
+ * are made when the ones they hold are missing. The intake is told first: from here on nothing of the rank is stored.
  */
-void xep_ucp_link_sever(xep_ucp_link_t *link)
+void xep_ucp_link_fence_off(xep_ucp_link_t *link)
 {
     xep_ucp_heap_t *heap = link->heap;
-    if (link->severed) return;
+    if (link->fenced_off) return;
     if (heap->intake != NULL) xep_ucp_intake_refuse(heap->intake, link->rank);
     if (link->state == XEP_UCP_LINK_REMOTE) xep_ucp_signals_drop(link);
-    if (link->chunk != NULL) xep_ucp_pool_put(&heap->pool, link->chunk);
-    link->chunk = NULL;
-    xep_ucp_ops_sever(link);
-    link->severed = true;
+    if (link->bounce != NULL) xep_ucp_pool_put(&heap->pool, link->bounce);
+    link->bounce = NULL;
+    xep_ucp_ops_fence_off(link);
+    link->fenced_off = true;
     heap->inflight -= link->inflight;
     heap->outstanding -= link->outstanding;
     heap->left_over += link->outstanding;
@@ -239,7 +242,7 @@ xep_status_t xep_ucp_links_push(xep_ucp_heap_t *heap)
     while (status == XEP_OK && heap->touched != NULL) {
         xep_ucp_link_t *link = heap->touched;
         if (!xep_ucp_link_is_spared(link)) {
-            status = link->strategy->push(link);
+            status = link->protocol->push(link);
             if (status == XEP_OK) status = xep_ucp_message_push_out(link);
         }
         heap->touched = link->next_touched; /* after push, which may add links to the list */

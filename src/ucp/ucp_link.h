@@ -11,7 +11,7 @@ xep_status_t xep_ucp_link_open(xep_ucp_link_t *link);
 void xep_ucp_link_close(xep_ucp_link_t *link);
 
 /** A heap that spares ranks goes on without this one. */
-void xep_ucp_link_sever(xep_ucp_link_t *link);
+void xep_ucp_link_fence_off(xep_ucp_link_t *link);
 
 /** Sends what the links of a heap hold back. */
 xep_status_t xep_ucp_links_push(xep_ucp_heap_t *heap);
@@ -20,7 +20,7 @@ xep_status_t xep_ucp_links_push(xep_ucp_heap_t *heap);
 
 /*
  * The signals of a link that wait for the puts before them. UCX orders nothing: a signal that follows puts is queued
- * until a flush of the endpoint says that they are in the peer's memory, and then sent by the link's strategy.
+ * until a flush of the endpoint says that they are in the peer's memory, and then sent by the link's protocol.
  */
 
 /** Queues a signal and sends what may be sent. */

@@ -82,7 +82,7 @@ xep_status_t xep_ucp_signals_advance(xep_ucp_link_t *link)
             xep_ucp_signals_drop(link);
             break;
         }
-        if (link->queued->mark <= link->flushed) status = link->strategy->post_signal(take_queued(link));
+        if (link->queued->mark <= link->flushed) status = link->protocol->post_signal(take_queued(link));
         else if (link->flushing) break;
         else status = xep_ucp_link_flush(link);
     }

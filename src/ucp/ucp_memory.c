@@ -188,15 +188,15 @@ xep_status_t xep_ucp_memory_open(xep_ucp_heap_t *heap, uint64_t bytes)
     return XEP_OK;
 }
 
-/* ---- chunks in which puts to one rank are put together ---- */
+/* ---- bounce buffers in which puts to one rank are put together ---- */
 
-/* Slabs are cut into chunks; the chunk returned last is taken first, so that few pages are touched. */
+/* Slabs are cut into bounce buffers; the bounce buffer returned last is taken first, so that few pages are touched. */
 
 xep_status_t xep_ucp_pool_grow(xep_ucp_pool_t *pool, size_t nchunks)
 {
-    /* reserved, not touched: chunks that are never in use at once cost nothing */
-    size_t stride = XEP_UCP_HEADROOM + pool->chunk_bytes, bytes = stride * nchunks;
-    xep_ucp_slab_t *slab = calloc(1, sizeof *slab + nchunks * sizeof slab->chunks[0]);
+    /* reserved, not touched: bounce buffers that are never in use at once cost nothing */
+    size_t stride = XEP_UCP_HEADROOM + pool->bounce_bytes, bytes = stride * nchunks;
+    xep_ucp_slab_t *slab = calloc(1, sizeof *slab + nchunks * sizeof slab->bounces[0]);
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (slab == NULL || memory == MAP_FAILED) goto fail;
     slab->next = pool->slabs;
@@ -204,16 +204,16 @@ xep_status_t xep_ucp_pool_grow(xep_ucp_pool_t *pool, size_t nchunks)
     slab->bytes = bytes;
     pool->slabs = slab;
     for (size_t i = nchunks; i-- > 0;) {
-        slab->chunks[i].data = (uint8_t *)memory + i * stride + XEP_UCP_HEADROOM;
-        xep_ucp_pool_put(pool, &slab->chunks[i]);
+        slab->bounces[i].data = (uint8_t *)memory + i * stride + XEP_UCP_HEADROOM;
+        xep_ucp_pool_put(pool, &slab->bounces[i]);
     }
     return XEP_OK;
 
 fail:
     if (memory != MAP_FAILED) munmap(memory, bytes);
     free(slab);
-    return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %zu chunks of %zu bytes to put rows together in", nchunks,
-                    pool->chunk_bytes);
+    return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %zu bounce buffers of %zu bytes to put rows together in", nchunks,
+                    pool->bounce_bytes);
 }
 
 void xep_ucp_pool_close(xep_ucp_pool_t *pool)
@@ -225,18 +225,18 @@ void xep_ucp_pool_close(xep_ucp_pool_t *pool)
     }
 }
 
-xep_ucp_chunk_t *xep_ucp_pool_get(xep_ucp_pool_t *pool)
+xep_ucp_bounce_t *xep_ucp_pool_get(xep_ucp_pool_t *pool)
 {
-    xep_ucp_chunk_t *chunk = pool->free;
-    if (chunk == NULL) return NULL;
-    pool->free = chunk->next;
-    chunk->bytes = 0;
-    chunk->nruns = 0;
-    return chunk;
+    xep_ucp_bounce_t *bounce = pool->free;
+    if (bounce == NULL) return NULL;
+    pool->free = bounce->next;
+    bounce->bytes = 0;
+    bounce->nruns = 0;
+    return bounce;
 }
 
-void xep_ucp_pool_put(xep_ucp_pool_t *pool, xep_ucp_chunk_t *chunk)
+void xep_ucp_pool_put(xep_ucp_pool_t *pool, xep_ucp_bounce_t *bounce)
 {
-    chunk->next = pool->free;
-    pool->free = chunk;
+    bounce->next = pool->free;
+    pool->free = bounce;
 }

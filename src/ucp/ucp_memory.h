@@ -26,16 +26,16 @@ void xep_ucp_memory_list_segments(xep_ucp_segments_t *before);
 /** Gives the segments made since then to this user alone. Frees the list. */
 void xep_ucp_memory_keep_to_user(xep_ucp_segments_t *before);
 
-/* ---- chunks in which puts to one rank are put together ---- */
+/* ---- bounce buffers in which puts to one rank are put together ---- */
 
-/** Adds so many chunks of chunk_bytes, which is set. */
+/** Adds so many bounce buffers of bounce_bytes, which is set. */
 xep_status_t xep_ucp_pool_grow(xep_ucp_pool_t *pool, size_t nchunks);
 
 /** Without the lock. */
 void xep_ucp_pool_close(xep_ucp_pool_t *pool);
 
-/** An empty chunk; NULL: all are in use. Takes the one returned last, so that few pages are touched. */
-xep_ucp_chunk_t *xep_ucp_pool_get(xep_ucp_pool_t *pool);
-void xep_ucp_pool_put(xep_ucp_pool_t *pool, xep_ucp_chunk_t *chunk);
+/** An empty bounce buffer; NULL: all are in use. Takes the one returned last, so that few pages are touched. */
+xep_ucp_bounce_t *xep_ucp_pool_get(xep_ucp_pool_t *pool);
+void xep_ucp_pool_put(xep_ucp_pool_t *pool, xep_ucp_bounce_t *bounce);
 
 #endif

@@ -56,9 +56,9 @@ xep_status_t xep_ucp_message_send_empty(xep_ucp_link_t *link, uint64_t heap)
     return post(op, NULL, 0);
 }
 
-xep_status_t xep_ucp_message_send_mail(xep_ucp_op_t *op, const void *payload, size_t bytes)
+xep_status_t xep_ucp_message_send_ctl(xep_ucp_op_t *op, const void *payload, size_t bytes)
 {
-    op->message.heap = XEP_UCP_MAIL;
+    op->message.heap = XEP_UCP_CTL;
     return post(op, payload, bytes);
 }
 
@@ -75,7 +75,7 @@ xep_status_t xep_ucp_message_push_out(xep_ucp_link_t *link)
 {
     const xep_ucp_peer_t *peer = xep_ucp_peer_of(link);
     if (!link->socket) return XEP_OK;
-    if (link->strategy->by_messages && peer->sent - peer->acknowledged <= SURE_WEIGHT) return XEP_OK;
+    if (link->protocol->by_messages && peer->sent - peer->acknowledged <= SURE_WEIGHT) return XEP_OK;
     return xep_ucp_message_send_empty(link, XEP_UCP_NO_HEAP);
 }
 
@@ -90,10 +90,10 @@ static void note_message(xep_ucp_transport_t *transport, const xep_ucp_message_t
 }
 
 /* Ignored before the transport is connected; the sender is a rank. */
-static void take_mail(xep_ucp_transport_t *transport, const xep_ucp_message_t *message, const void *data, size_t bytes)
+static void take_ctl(xep_ucp_transport_t *transport, const xep_ucp_message_t *message, const void *data, size_t bytes)
 {
-    if (message->sender >= transport->nranks || transport->super.mailed == NULL) return;
-    transport->super.mailed(transport->super.mailed_arg, message->sender, data, bytes);
+    if (message->sender >= transport->nranks || transport->super.on_ctl == NULL) return;
+    transport->super.on_ctl(transport->super.on_ctl_arg, message->sender, data, bytes);
 }
 
 /* runs in the thread that makes progress, with the lock held */
@@ -110,8 +110,8 @@ static ucs_status_t arrived(void *arg, const void *header, size_t header_bytes, 
     memcpy(&message, header, sizeof message);
     if (message.sender < transport->nranks) note_message(transport, &message, bytes);
     if (message.heap == XEP_UCP_NO_HEAP || message.heap == XEP_UCP_GOODBYE) return UCS_OK;
-    if (message.heap == XEP_UCP_MAIL) {
-        take_mail(transport, &message, payload, bytes);
+    if (message.heap == XEP_UCP_CTL) {
+        take_ctl(transport, &message, payload, bytes);
         return UCS_OK;
     }
     heap = xep_ucp_registry_find(transport, message.heap);

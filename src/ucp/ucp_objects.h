@@ -6,13 +6,13 @@
  *   transport   one context and one worker of a group        ucp_transport.c, ucp_context.c
  *   peer        a rank: its endpoint                         ucp_peer.c
  *   heap        memory of a buffer, a wire                   ucp_heap.c, ucp_heap_wire.c, ucp_memory.c
- *   link        a heap on a peer: mapped, or a strategy      ucp_link.c, ucp_link_signals.c
- *   strategy    how bytes go to a link that is not mapped    ucp_strategy.c and those of its name
- *   chunk       staging memory, of a heap's pool             ucp_memory.c
+ *   link        a heap on a peer: mapped, or a protocol      ucp_link.c, ucp_link_signals.c
+ *   protocol    how bytes go to a link that is not mapped    ucp_protocol.c and those of its name
+ *   bounce buffer       staging memory, of a heap's pool             ucp_memory.c
  *   op          one UCX operation in flight                  ucp_op.c
  *   message     an eager active message                      ucp_message.c; taken in by ucp_intake.c
  *   heartbeat   a thread that looks for ranks that are gone  ucp_heartbeat.c
- *   mail        a message that belongs to no heap            ucp_message_mail.c; without ranks ucp_transport_unranked.c
+ *   ctl         a message that belongs to no heap            ucp_message_ctl.c; without ranks ucp_transport_unranked.c
  *
  * Locking. The worker is SERIALIZED, and buffers of one group are used from several threads: every call into UCX, and
  * everything the callbacks touch, is under transport->lock (ucp_lock.h). Mapped peers need neither. Functions are
@@ -35,8 +35,8 @@ typedef struct xep_ucp_peer xep_ucp_peer_t;
 typedef struct xep_ucp_heap xep_ucp_heap_t;
 typedef struct xep_ucp_link xep_ucp_link_t;
 typedef struct xep_ucp_op xep_ucp_op_t;
-typedef struct xep_ucp_chunk xep_ucp_chunk_t;
-typedef struct xep_ucp_letter xep_ucp_letter_t;       /* ucp_transport_unranked.c */
+typedef struct xep_ucp_bounce xep_ucp_bounce_t;
+typedef struct xep_ucp_msg xep_ucp_msg_t;             /* ucp_transport_unranked.c */
 typedef struct xep_ucp_heartbeat xep_ucp_heartbeat_t; /* ucp_heartbeat.c */
 
 enum {
@@ -49,7 +49,7 @@ enum {
 };
 
 /** How bytes go to a peer that is not mapped. Called with the lock held. No NULL slots. */
-typedef struct xep_ucp_strategy {
+typedef struct xep_ucp_protocol {
     const char *name; /* as in XEP_PUT */
     const char *text; /* for describe */
     bool by_messages; /* messages themselves say how much of it was received */
@@ -71,7 +71,7 @@ typedef struct xep_ucp_strategy {
 
     /** Sends what put held back. */
     xep_status_t (*push)(xep_ucp_link_t *link);
-} xep_ucp_strategy_t;
+} xep_ucp_protocol_t;
 
 /** An operation UCX has, or a signal that is queued. Lives until its completion. */
 struct xep_ucp_op {
@@ -79,8 +79,8 @@ struct xep_ucp_op {
     uint64_t number;             /* of the heap's, in the order in which they were taken */
     xep_ucp_op_t *older, *newer; /* of the heap's that are outstanding */
     xep_ucp_link_t *link;
-    xep_ucp_chunk_t *chunk;    /* returned with the op; NULL: none */
-    void *mail;                /* freed with the op; NULL: none */
+    xep_ucp_bounce_t *bounce;  /* returned with the op; NULL: none */
+    void *ctl;                 /* freed with the op; NULL: none */
     size_t bytes;              /* counted in heap->inflight */
     bool needed;               /* an error counts even when the rank has left */
     uint64_t offset, value;    /* of a signal */
@@ -89,8 +89,8 @@ struct xep_ucp_op {
 };
 
 /** Staging memory in which puts to one rank are gathered. */
-struct xep_ucp_chunk {
-    xep_ucp_chunk_t *next;
+struct xep_ucp_bounce {
+    xep_ucp_bounce_t *next;
     uint8_t *data; /* XEP_UCP_HEADROOM bytes before it are ours too */
     size_t bytes;
     uint32_t nruns;
@@ -121,15 +121,15 @@ struct xep_ucp_link {
     uint64_t remote_base, remote_heap;
     uint64_t segment, segment_offset; /* where the rank has its region; segment 0: not known */
     xep_ucp_owner_t owner;
-    const xep_ucp_strategy_t *strategy; /* REMOTE */
+    const xep_ucp_protocol_t *protocol; /* REMOTE */
     size_t cut;                         /* of a put: most bytes that go as one of UCX */
     uint64_t sequence;                  /* of the next message */
-    xep_ucp_chunk_t *chunk;             /* being filled, or NULL */
+    xep_ucp_bounce_t *bounce;           /* being filled, or NULL */
     uint64_t held_offset, held_value;   /* a signal for the next message to take along; XEP_UCP_NO_SIGNAL: none */
     bool touched;                       /* in heap->touched: something was sent or held back since the last flush */
     bool socket;                        /* UCX writes to a socket: it may keep part of what it calls sent */
-    bool severed;                       /* the heap goes on without the rank */
-    uint64_t inflight, outstanding;     /* its share of the heap's; once severed, of what UCX still has of it */
+    bool fenced_off;                    /* the heap goes on without the rank */
+    uint64_t inflight, outstanding;     /* its share of the heap's; once fenced off, of what UCX still has of it */
     xep_ucp_link_t *next_touched;
     uint64_t puts, flushed; /* RMA operations posted; of these, known to be in the peer's memory */
     bool flushing;
@@ -138,19 +138,19 @@ struct xep_ucp_link {
     xep_ucp_link_t *next_ready;
 };
 
-/** Chunks that were made together. */
+/** Bounce buffers that were made together. */
 typedef struct xep_ucp_slab {
     struct xep_ucp_slab *next;
     void *memory;
     size_t bytes;
-    xep_ucp_chunk_t chunks[];
+    xep_ucp_bounce_t bounces[];
 } xep_ucp_slab_t;
 
 /** The staging memory of a heap. */
 typedef struct xep_ucp_pool {
     xep_ucp_slab_t *slabs;
-    xep_ucp_chunk_t *free;
-    size_t chunk_bytes; /* data of a chunk; 0: there is no pool */
+    xep_ucp_bounce_t *free;
+    size_t bounce_bytes; /* data of a bounce buffer; 0: there is no pool */
 } xep_ucp_pool_t;
 
 struct xep_ucp_heap {
@@ -166,7 +166,7 @@ struct xep_ucp_heap {
     uint64_t outstanding;          /* ops UCX has, and queued signals */
     uint64_t numbered;             /* ops there have been */
     xep_ucp_op_t *oldest, *newest; /* those outstanding */
-    uint64_t left_over;            /* ops UCX has for ranks that it has severed: nobody waits for them */
+    uint64_t left_over;            /* ops UCX has for ranks that it has fenced off: nobody waits for them */
     xep_ucp_link_t *touched;
     bool used;            /* some link is REMOTE; the heap's thread only */
     _Atomic int status;   /* XEP_OK, or what flush and progress return from now on */
@@ -200,18 +200,18 @@ struct xep_ucp_transport {
     ucp_context_h context;
     ucp_worker_h worker;
     unsigned version;    /* of libucp: major * 100 + minor */
-    bool fence_orders;   /* ucp_worker_fence does, and does not wait: see ucp_strategy_rma.c */
+    bool fence_orders;   /* ucp_worker_fence does, and does not wait: see ucp_protocol_rma.c */
     int map, put;        /* XEP_MAP_, XEP_PUT_ */
     size_t copied_below; /* a put of so many bytes is not copied into shared memory by UCX; 0: not known */
     xep_ucp_shared_t shared;
     bool shares_memory;    /* heaps are shared memory, or cannot be had */
     uint64_t inflight;     /* most bytes a heap may have on their way */
-    uint64_t stream_bytes; /* XEP_STREAM */
+    uint64_t stream_bytes; /* XEP_STREAMING */
     uint8_t *address;
     size_t address_bytes;
-    uint32_t rank, nranks;     /* 0, 0 before connect */
-    xep_ucp_letter_t *letters; /* without ranks: mail that UCX has, either way */
-    uint32_t leaving;          /* of these, what it sends */
+    uint32_t rank, nranks; /* 0, 0 before connect */
+    xep_ucp_msg_t *msgs;   /* without ranks: control messages that UCX has, either way */
+    uint32_t leaving;      /* of these, what it sends */
     xep_ucp_peer_t *peers;
     uint8_t *addresses;
     xep_ucp_heap_t *probe;  /* a page of its own: can this peer's memory be mapped? */
@@ -233,7 +233,7 @@ static inline xep_ucp_peer_t *xep_ucp_peer_of(const xep_ucp_link_t *link)
 /** Whether the rank is gone but the heap goes on: bytes to it are dropped. */
 static inline bool xep_ucp_link_is_spared(const xep_ucp_link_t *link)
 {
-    return link->heap->super.spares && (link->severed || xep_ucp_peer_of(link)->failed != UCS_OK);
+    return link->heap->super.spares && (link->fenced_off || xep_ucp_peer_of(link)->failed != UCS_OK);
 }
 
 #endif

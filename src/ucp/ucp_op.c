@@ -112,7 +112,7 @@ static void uncount(const xep_ucp_op_t *op)
     xep_ucp_heap_t *heap = link->heap;
     link->inflight -= op->bytes;
     link->outstanding--;
-    if (link->severed) {
+    if (link->fenced_off) {
         heap->left_over--;
     } else {
         heap->inflight -= op->bytes;
@@ -121,7 +121,7 @@ static void uncount(const xep_ucp_op_t *op)
     }
 }
 
-void xep_ucp_ops_sever(xep_ucp_link_t *link)
+void xep_ucp_ops_fence_off(xep_ucp_link_t *link)
 {
     for (xep_ucp_op_t *op = link->heap->oldest; op != NULL; op = op->newer)
         if (op->link == link) unlist(link->heap, op);
@@ -132,8 +132,8 @@ void xep_ucp_op_done(xep_ucp_op_t *op, ucs_status_t status)
     xep_ucp_heap_t *heap = op->link->heap;
     if (status != UCS_OK) failed(op, status);
     uncount(op);
-    if (op->chunk != NULL) xep_ucp_pool_put(&heap->pool, op->chunk);
-    free(op->mail);
+    if (op->bounce != NULL) xep_ucp_pool_put(&heap->pool, op->bounce);
+    free(op->ctl);
     op->next = heap->transport->free_ops;
     heap->transport->free_ops = op;
 }

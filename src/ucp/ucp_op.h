@@ -18,8 +18,10 @@ ucp_request_param_t xep_ucp_op_param(xep_ucp_op_t *op);
 /** Turns the result of the UCX call for op into a status; op must not be used afterwards. */
 xep_status_t xep_ucp_op_posted(xep_ucp_op_t *op, ucs_status_ptr_t request);
 
-/** Takes those of a link that the heap severs off the list of those outstanding. Before it counts as severed. */
-void xep_ucp_ops_sever(xep_ucp_link_t *link);
+/**
+ * Takes those of a link that the heap fences off from the list of those outstanding. Before it counts as fenced off.
+ */
+void xep_ucp_ops_fence_off(xep_ucp_link_t *link);
 
 void xep_ucp_ops_close(xep_ucp_transport_t *transport);
 

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backoff.h"
 #include "error.h"
-#include "rest.h"
 #include "ucp_context.h"
 #include "ucp_heap.h"
 #include "ucp_heartbeat.h"
@@ -161,13 +161,13 @@ static bool all_have_left(xep_ucp_transport_t *transport)
 static void say_goodbye(xep_ucp_transport_t *transport)
 {
     enum { PATIENCE_MS = 500 };
-    xep_rest_t rest;
-    xep_rest_begin(&rest, XEP_REST_RARE, xep_deadline(PATIENCE_MS));
+    xep_backoff_t backoff;
+    xep_backoff_begin(&backoff, XEP_BACKOFF_RARE, xep_deadline(PATIENCE_MS));
     xep_ucp_lock(transport);
     for (uint32_t rank = 0; rank < transport->nranks; rank++)
         if (has_socket(&transport->peers[rank]))
             (void)xep_ucp_message_send_empty(&transport->probe->links[rank], XEP_UCP_GOODBYE);
-    while (!all_have_left(transport) && xep_rest_round(&rest, atomic_load(&transport->super.moves)))
+    while (!all_have_left(transport) && xep_backoff_wait(&backoff, atomic_load(&transport->super.moves)))
         xep_ucp_advance(transport);
     xep_ucp_unlock(transport);
 }
@@ -250,11 +250,11 @@ static const xep_transport_ops_t transport_ops = {
     .heap_open = xep_ucp_heap_open,
     .heap_connect = xep_ucp_heap_connect,
     .heap_close = xep_ucp_heap_close,
-    .heap_sever = xep_ucp_heap_sever,
+    .heap_fence_off = xep_ucp_heap_fence_off,
     .heap_is_behind = xep_ucp_heap_is_behind,
     .progress = transport_progress,
-    .mail = xep_ucp_mail,
-    .mail_has_left = xep_ucp_mail_has_left,
+    .ctl = xep_ucp_ctl,
+    .ctl_has_left = xep_ucp_ctl_has_left,
     .describe = transport_describe,
     .watch = transport_watch,
     .is_gone = transport_is_gone,

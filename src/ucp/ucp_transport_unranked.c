@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Mail goes as tagged messages, not as active ones: for the first active message UCX makes the receiver connect to the
- * sender, and if that one dies meanwhile, libucp 1.13 aborts the receiver.
+ * Control messages go as tagged messages, not as active ones: for the first active message UCX makes the receiver
+ * connect to the sender, and if that one dies meanwhile, libucp 1.13 aborts the receiver.
  */
 #include "ucp_transport.h"
 
@@ -10,18 +10,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backoff.h"
 #include "error.h"
-#include "rest.h"
 #include "ucp_context.h"
 #include "ucp_lock.h"
 #include "ucp_peer.h"
 #include "ucp_settings.h"
 
-enum { LETTER_BYTES = 256 << 20 /* at most: a longer one is not from xep */, LEAVE_MS = 500 };
+enum { MSG_BYTES = 256 << 20 /* at most: a longer one is not from xep */, LEAVE_MS = 500 };
 
-/** Mail that UCX sends or receives. */
-struct xep_ucp_letter {
-    xep_ucp_letter_t **link, *next; /* of its transport's letters */
+/** Control messages that UCX sends or receives. */
+struct xep_ucp_msg {
+    xep_ucp_msg_t **link, *next; /* of its transport's control messages */
     xep_ucp_transport_t *transport;
     bool leaves; /* this process */
     size_t bytes;
@@ -33,86 +33,86 @@ static xep_ucp_transport_t *transport_of(xep_transport_t *transport)
     return (xep_ucp_transport_t *)transport;
 }
 
-static xep_ucp_letter_t *open_letter(xep_ucp_transport_t *transport, bool leaves, size_t bytes)
+static xep_ucp_msg_t *open_msg(xep_ucp_transport_t *transport, bool leaves, size_t bytes)
 {
-    xep_ucp_letter_t *letter = malloc(sizeof *letter + bytes);
-    if (letter == NULL) return NULL;
-    *letter = (xep_ucp_letter_t){&transport->letters, transport->letters, transport, leaves, bytes};
-    if (letter->next != NULL) letter->next->link = &letter->next;
-    transport->letters = letter;
+    xep_ucp_msg_t *msg = malloc(sizeof *msg + bytes);
+    if (msg == NULL) return NULL;
+    *msg = (xep_ucp_msg_t){&transport->msgs, transport->msgs, transport, leaves, bytes};
+    if (msg->next != NULL) msg->next->link = &msg->next;
+    transport->msgs = msg;
     transport->leaving += leaves;
-    return letter;
+    return msg;
 }
 
-static void free_letter(xep_ucp_letter_t *letter)
+static void free_msg(xep_ucp_msg_t *msg)
 {
-    *letter->link = letter->next;
-    if (letter->next != NULL) letter->next->link = letter->link;
-    letter->transport->leaving -= letter->leaves;
-    free(letter);
+    *msg->link = msg->next;
+    if (msg->next != NULL) msg->next->link = msg->link;
+    msg->transport->leaving -= msg->leaves;
+    free(msg);
 }
 
 /* ---- sending ---- */
 
 /* The endpoint reports that the other side is gone. */
-static void left(void *request, ucs_status_t status, void *letter)
+static void left(void *request, ucs_status_t status, void *msg)
 {
     (void)status;
-    free_letter(letter);
+    free_msg(msg);
     ucp_request_free(request);
 }
 
-static xep_status_t send_letter(xep_ucp_peer_t *peer, const void *data, size_t bytes)
+static xep_status_t send_msg(xep_ucp_peer_t *peer, const void *data, size_t bytes)
 {
     if (peer->failed != UCS_OK) return xep_ucp_peer_fail(peer);
-    xep_ucp_letter_t *letter = open_letter(peer->transport, true, bytes);
-    if (letter == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for mail of %zu bytes", bytes);
-    memcpy(letter->data, data, bytes);
+    xep_ucp_msg_t *msg = open_msg(peer->transport, true, bytes);
+    if (msg == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for a control message of %zu bytes", bytes);
+    memcpy(msg->data, data, bytes);
     const ucp_request_param_t param = {.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
                                        .cb.send = left,
-                                       .user_data = letter};
-    ucs_status_ptr_t request = ucp_tag_send_nbx(peer->endpoint, letter->data, bytes, 0, &param);
+                                       .user_data = msg};
+    ucs_status_ptr_t request = ucp_tag_send_nbx(peer->endpoint, msg->data, bytes, 0, &param);
     if (UCS_PTR_IS_PTR(request)) return XEP_OK;
-    free_letter(letter);
+    free_msg(msg);
     if (request == NULL) return XEP_OK;
     return xep_fail(XEP_ERR_PEER, "ucx cannot send: %s", ucs_status_string(UCS_PTR_STATUS(request)));
 }
 
-static xep_status_t unranked_mail(xep_transport_t *base, uint32_t index, const void *data, size_t bytes)
+static xep_status_t unranked_ctl(xep_transport_t *base, uint32_t index, const void *data, size_t bytes)
 {
     xep_ucp_lock(transport_of(base));
-    xep_status_t status = send_letter(&transport_of(base)->peers[index], data, bytes);
+    xep_status_t status = send_msg(&transport_of(base)->peers[index], data, bytes);
     xep_ucp_unlock(transport_of(base));
     return status;
 }
 
 /* ---- receiving ---- */
 
-static void deliver(xep_ucp_letter_t *letter, ucs_status_t status)
+static void deliver(xep_ucp_msg_t *msg, ucs_status_t status)
 {
-    xep_transport_t *transport = &letter->transport->super;
-    if (status == UCS_OK) transport->mailed(transport->mailed_arg, 0, letter->data, letter->bytes);
-    free_letter(letter);
+    xep_transport_t *transport = &msg->transport->super;
+    if (status == UCS_OK) transport->on_ctl(transport->on_ctl_arg, 0, msg->data, msg->bytes);
+    free_msg(msg);
 }
 
-static void came(void *request, ucs_status_t status, const ucp_tag_recv_info_t *info, void *letter)
+static void came(void *request, ucs_status_t status, const ucp_tag_recv_info_t *info, void *msg)
 {
     (void)info; /* it is as long as the probe has said */
-    deliver(letter, status);
+    deliver(msg, status);
     ucp_request_free(request);
 }
 
 /* A message that is too long is received into no memory, which is an error, and so dropped. */
 static void receive(xep_ucp_transport_t *transport, ucp_tag_message_h message, size_t bytes)
 {
-    xep_ucp_letter_t *letter = bytes > LETTER_BYTES ? NULL : open_letter(transport, false, bytes);
-    if (letter == NULL) letter = open_letter(transport, false, 0);
-    if (letter == NULL) return;
+    xep_ucp_msg_t *msg = bytes > MSG_BYTES ? NULL : open_msg(transport, false, bytes);
+    if (msg == NULL) msg = open_msg(transport, false, 0);
+    if (msg == NULL) return;
     const ucp_request_param_t param = {.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
                                        .cb.recv = came,
-                                       .user_data = letter};
-    ucs_status_ptr_t request = ucp_tag_msg_recv_nbx(transport->worker, letter->data, letter->bytes, message, &param);
-    if (!UCS_PTR_IS_PTR(request)) deliver(letter, UCS_PTR_STATUS(request));
+                                       .user_data = msg};
+    ucs_status_ptr_t request = ucp_tag_msg_recv_nbx(transport->worker, msg->data, msg->bytes, message, &param);
+    if (!UCS_PTR_IS_PTR(request)) deliver(msg, UCS_PTR_STATUS(request));
 }
 
 /* Stale addresses are normal here, and UCX would print an error for each. */
@@ -168,9 +168,9 @@ static void unranked_address(xep_transport_t *base, const void **address_p, size
 /* Waits a while for messages to leave. */
 static void leave(xep_ucp_transport_t *transport)
 {
-    xep_rest_t rest;
-    xep_rest_begin(&rest, XEP_REST_RARE, xep_deadline(LEAVE_MS));
-    while (transport->leaving != 0 && xep_rest_round(&rest, atomic_load(&transport->super.moves)))
+    xep_backoff_t backoff;
+    xep_backoff_begin(&backoff, XEP_BACKOFF_RARE, xep_deadline(LEAVE_MS));
+    while (transport->leaving != 0 && xep_backoff_wait(&backoff, atomic_load(&transport->super.moves)))
         (void)unranked_progress(&transport->super);
     xep_ucp_quiet_begin();
     ucp_worker_destroy(transport->worker);
@@ -182,7 +182,7 @@ static void unranked_close(xep_transport_t *base)
 {
     xep_ucp_transport_t *transport = transport_of(base);
     if (transport->worker != NULL) leave(transport);
-    while (transport->letters != NULL) free_letter(transport->letters);
+    while (transport->msgs != NULL) free_msg(transport->msgs);
     free(transport->peers);
     free(transport->address);
     free(transport);
@@ -192,7 +192,7 @@ static const xep_transport_ops_t unranked_ops = {.name = "ucp, without ranks",
                                                  .address = unranked_address,
                                                  .admit = unranked_admit,
                                                  .progress = unranked_progress,
-                                                 .mail = unranked_mail,
+                                                 .ctl = unranked_ctl,
                                                  .is_gone = unranked_is_gone,
                                                  .close = unranked_close};
 

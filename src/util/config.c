@@ -227,7 +227,7 @@ static const char *value_of(const variable_t *variable)
     return text == NULL || text[0] == '\0' ? variable->def : text;
 }
 
-/* no settings of the library: what the language bindings read */
+/* not settings of the library: the language bindings read these */
 static const char *const of_bindings[] = {"XEP_LIBRARY", "XEP_SGLANG", "XEP_UNTESTED", "XEP_VLLM"};
 
 enum { NBINDINGS = sizeof of_bindings / sizeof of_bindings[0] };

@@ -40,7 +40,7 @@ typedef struct xep_config {
 #undef VALUE
 } xep_config_t;
 
-/** XEP_STREAM; if the library chooses, the least it takes, however small the caches are. */
+/** XEP_STREAMING; if the library chooses, the least it takes, however small the caches are. */
 static inline uint64_t xep_config_stream(const xep_config_t *config)
 {
     return config->stream == XEP_CONFIG_AUTO ? UINT64_C(768) << 10 : config->stream;

@@ -42,7 +42,7 @@ CHOICE(progress, "PROGRESS", "call", "call: progress is made inside calls; threa
 CHOICE(simd, "SIMD", "auto",
        "kernels: auto (the widest the CPU has), avx512vbmi, avx512, avx2, scalar; one it does not have gives a "
        "warning and the widest it has")
-VALUE(stream, "STREAM", chosen, "auto",
+VALUE(stream, "STREAMING", chosen, "auto",
       "a dispatch that writes at least this many bytes, or a combine that loads and writes as many, uses streaming "
       "stores; 0: every operation; inf: none; auto: this rank's share of the last cache, at least 768k")
 VALUE(prefault, "PREFAULT", bytes, "16g",

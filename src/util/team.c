@@ -19,7 +19,7 @@
  * Spinning bridges the gap between the phases of one operation; a team that is idle for longer sleeps on the word and
  * burns no core. If threads share cores, spinning keeps the awaited ones from running.
  */
-enum { SPINS_ALONE = 20000, SPINS_CROWDED = 200 };
+enum { SPINS_ALONE = 20000, SPINS_OVERSUBSCRIBED = 200 };
 
 typedef struct member {
     xep_team_t *team;
@@ -122,11 +122,11 @@ static int start_member(member_t *member)
     return ret;
 }
 
-xep_status_t xep_team_create(uint32_t threads, int crowded, xep_team_t **team_p)
+xep_status_t xep_team_create(uint32_t threads, int oversubscribed, xep_team_t **team_p)
 {
     xep_team_t *team = aligned_alloc(64, sizeof *team);
     if (team == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for a team of threads");
-    *team = (xep_team_t){.threads = 1, .spins = crowded ? SPINS_CROWDED : SPINS_ALONE};
+    *team = (xep_team_t){.threads = 1, .spins = oversubscribed ? SPINS_OVERSUBSCRIBED : SPINS_ALONE};
     team->members = calloc(threads, sizeof *team->members);
     if (team->members == NULL) {
         free(team);

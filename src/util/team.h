@@ -8,8 +8,8 @@
 
 typedef struct xep_team xep_team_t;
 
-/** crowded: this host has more threads in teams than processors, so waiting ones soon sleep. */
-xep_status_t xep_team_create(uint32_t threads, int crowded, xep_team_t **team_p);
+/** oversubscribed: this host has more threads in teams than processors, so waiting ones soon sleep. */
+xep_status_t xep_team_create(uint32_t threads, int oversubscribed, xep_team_t **team_p);
 void xep_team_destroy(xep_team_t *team);
 
 /** Runs fn(arg, 0 .. threads-1, threads); returns when all are done. One caller at a time. */

@@ -91,7 +91,7 @@ static void tell(xep_watch_t *watch, const char *why, uint64_t now_ns)
     xep_log(XEP_LOG_WARN, "%s, after %.1f s: %s", why, (double)(now_ns - watch->begin_ns) / 1e9, text);
 }
 
-void xep_watch_look(xep_watch_t *watch, uint64_t now_ns)
+void xep_watch_poll(xep_watch_t *watch, uint64_t now_ns)
 {
     if (watch->begin_ns == 0) watch->begin_ns = now_ns;
     if (xep_watch_is_asked(watch)) {

@@ -35,7 +35,7 @@ void xep_watch_begin(xep_watch_t *watch, xep_watch_fn explain, void *arg, uint64
 void xep_watch_end(const xep_watch_t *watch);
 
 /** At a time of xep_clock_ns(): says what is due. */
-void xep_watch_look(xep_watch_t *watch, uint64_t now_ns);
+void xep_watch_poll(xep_watch_t *watch, uint64_t now_ns);
 
 /**
  * Whether a question came since the wait began or last answered. Costs a load: may be called in every round of a loop.

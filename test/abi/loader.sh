@@ -38,7 +38,7 @@ simulate() {
     failed=1
 }
 
-# its own path and memory, by what it tells: room for 6 rows of each of 8 ranks, or by nodes for 12 of one feeder
+# its own path and memory, by what it tells: room for 6 rows of each of 8 ranks, or by nodes for 12 of one upstream rank
 simulate solo 0 '"mode": "solo", .*"chosen": "nodes", .*"memory_bytes": 24576, .*"memory_bytes": 49152, '
 simulate solo 0 '"path": "nodes", .*"network_bytes": [1-9][0-9]*0, "us": .*"rounds_us": 30.000, .*"rounds_us": 10.000, '
 build a/xep_mute.so "$solo" '/\.traffic = /d; s/"solo"/"mute"/'

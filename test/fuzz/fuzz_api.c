@@ -373,9 +373,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static api_run_t run;
     fuzz_input_t input = {data, data + size};
     run = (api_run_t){.options = {.timeout_ms = 10000, .run = live, .arg = &run}};
-    uint64_t ranks = fuzz_take(&input, 1); /* with one of 128 and more there is a newcomer, where there is room */
+    uint64_t ranks = fuzz_take(&input, 1); /* with one of 128 and more there is a joiner, where there is room */
     run.options.nranks = run.alive = 1 + (uint32_t)ranks % FUZZ_MOST_RANKS;
-    run.options.newcomers = ranks >= 128 && run.options.nranks < FUZZ_MOST_RANKS;
+    run.options.joiners = ranks >= 128 && run.options.nranks < FUZZ_MOST_RANKS;
     uint64_t nodes = fuzz_take(&input, 1);
     run.options.seed = fuzz_take(&input, 2);
     for (uint32_t r = 0; r < FUZZ_MOST_RANKS; r++) run.options.node[r] = (uint32_t)(nodes >> 2 * r & 3);

@@ -43,8 +43,8 @@ typedef struct api_run {
     int dirty;
     void *blocks[API_BLOCKS]; /* memory of all callers: transports may read it until the groups are gone */
     uint32_t nblocks;
-    uint32_t alive; /* ranks that go on with calls, a newcomer too once it has joined */
-    /* the newcomer: it may begin to look for the group, it has joined, at which call; and what it finds there */
+    uint32_t alive; /* ranks that go on with calls, a joiner too once it has joined */
+    /* the joiner: it may begin to look for the group, it has joined, at which call; and what it finds there */
     int may_join, has_joined;
     ptrdiff_t joined_at;
     char address[XEP_ADDRESS_BYTES];
@@ -112,7 +112,7 @@ void api_shrink(api_rank_t *rank, api_call_t *call);
 void api_grow(api_rank_t *rank, api_call_t *call);
 void api_misuse_groups(const api_rank_t *rank, const api_call_t *call);
 
-/** Of a newcomer. Whether it has become a rank. */
+/** Of a joiner. Whether it has become a rank. */
 int api_join(api_rank_t *rank);
 
 /* ---- operations: fuzz_operations.c ---- */

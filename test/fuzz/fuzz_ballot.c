@@ -17,7 +17,7 @@ const fuzz_target_t fuzz_target = {.name = "ballot", .unit = "ballots", .runs = 
 enum { MOST_TURNS = 32, MOST_RANKS = 5, MOST_MISSING = 6, EPOCHS = 64 };
 
 /* As ballot.h lays them out. */
-enum { SUM, SUSPECTS, RULINGS, FORGOTTEN, HEAD_WORDS, RULING_WORDS = 3, SUSPECT_WORDS = 4 };
+enum { SUM, SUSPECTS, DECISIONS, FORGOTTEN, HEAD_WORDS, DECISION_WORDS = 3, SUSPECT_WORDS = 4 };
 
 /* A rank whose ballot is mine, and that reads theirs. */
 typedef struct reader {
@@ -80,8 +80,8 @@ static int tell_words(reader_t *reader, fuzz_input_t *input)
     uint64_t capacity = xep_ballot_words(nranks, most), at = HEAD_WORDS, scratch[MOST_MISSING + 1];
     uint64_t *words = allocate(capacity, sizeof *words);
     words[FORGOTTEN] = fuzz_below(input, 16) == 0 ? fuzz_number(input) : fuzz_below(input, 4);
-    words[RULINGS] = make_count(input, most);
-    for (uint64_t i = 0; i < words[RULINGS] && at + RULING_WORDS <= capacity; i++, at += RULING_WORDS) {
+    words[DECISIONS] = make_count(input, most);
+    for (uint64_t i = 0; i < words[DECISIONS] && at + DECISION_WORDS <= capacity; i++, at += DECISION_WORDS) {
         words[at] = fuzz_below(input, EPOCHS);
         words[at + 1] = fuzz_below(input, 16); /* the number of an error, as a rank gets it or not */
         words[at + 2] = fuzz_number(input);
@@ -155,11 +155,12 @@ static void adopt(reader_t *reader)
     if (xep_ballot_adopt(&reader->mine, &reader->theirs)) fuzz_fail("the same ballot changes it once more");
 }
 
-static void check_rulings(const xep_rulings_t *rulings)
+static void check_decisions(const xep_decisions_t *decisions)
 {
-    if (rulings->count > rulings->most) fuzz_fail("%u rulings", rulings->count);
-    for (uint32_t i = 0; i < rulings->count; i++)
-        if (!xep_ruling_is_due(rulings->list[i].status)) fuzz_fail("ruling %d", rulings->list[i].status);
+    if (decisions->count > decisions->most) fuzz_fail("%u adopted decisions", decisions->count);
+    for (uint32_t i = 0; i < decisions->count; i++)
+        if (!xep_decision_is_due(decisions->list[i].status))
+            fuzz_fail("adopted decision %d", decisions->list[i].status);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -173,7 +174,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             suspect_too(&reader, &input);
             adopt(&reader);
             check_sound(&reader.mine);
-            check_rulings(&reader.mine.rulings);
+            check_decisions(&reader.mine.decisions);
         }
         fuzz_count(1);
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Groups that come of others: shrunk, whether or not somebody is gone, and grown, by a newcomer or in vain. Buffers
+ * Groups that come of others: shrunk, whether or not somebody is gone, and grown, by a joiner or in vain. Buffers
  * follow, and where nothing was wrong before, nothing is after it.
  */
 #include <stdio.h>
@@ -85,7 +85,7 @@ void api_shrink(api_rank_t *rank, api_call_t *call)
 /* ---- more ---- */
 
 static const fuzz_field_t grow_fields[] = {
-    FUZZ_FIELD(xep_grow_args_t, size, FUZZ_SIZE),          FUZZ_FIELD(xep_grow_args_t, newcomers, FUZZ_NUMBER),
+    FUZZ_FIELD(xep_grow_args_t, size, FUZZ_SIZE),          FUZZ_FIELD(xep_grow_args_t, joiners, FUZZ_NUMBER),
     FUZZ_FIELD(xep_grow_args_t, timeout_ms, FUZZ_TIMEOUT), FUZZ_FIELD(xep_grow_args_t, flags, FUZZ_NUMBER),
     FUZZ_FIELD(xep_grow_args_t, reserved, FUZZ_NUMBER),
 };
@@ -128,7 +128,7 @@ static const char *address_file(void)
     return path;
 }
 
-/* Never the file of a group that grows: a newcomer that finds that one is let in, and the group hears that it left. */
+/* Never the file of a group that grows: a joiner that finds that one is let in, and the group hears that it left. */
 static const char *nonsense_file(const api_call_t *call)
 {
     static char path[512];
@@ -140,14 +140,14 @@ static const char *nonsense_file(const api_call_t *call)
     return path;
 }
 
-/* With a newcomer it is made, and what comes then it does, too; without one all ranks hear that nobody came. */
+/* With a joiner it is made, and what comes then it does, too; without one all ranks hear that nobody came. */
 void api_grow(api_rank_t *rank, api_call_t *call)
 {
     api_run_t *run = rank->run;
     const fuzz_patch_t *patch = api_patch(rank, call);
     xep_grow_args_t args = XEP_GROW_ARGS_INIT;
     xep_group_t *made = NULL;
-    int in_vain = run->options.newcomers == 0 || (run->has_joined && run->joined_at != call - run->calls);
+    int in_vain = run->options.joiners == 0 || (run->has_joined && run->joined_at != call - run->calls);
     if (in_vain) args.timeout_ms = VAIN_MS;
     if (api_number(call, 102, 4) == 0 && in_vain) args.path = address_file();
     else args.publish = publish, args.publish_ctx = run;
@@ -167,7 +167,7 @@ void api_grow(api_rank_t *rank, api_call_t *call)
     fuzz_count(1);
 }
 
-/* Once ranks call for a newcomer, this process comes. They may have come to an error all the same: it tries again. */
+/* Once ranks call for a joiner, this process comes. They may have come to an error all the same: it tries again. */
 int api_join(api_rank_t *rank)
 {
     api_run_t *run = rank->run;
@@ -182,7 +182,7 @@ int api_join(api_rank_t *rank)
         if (run->alive == 0) return 0;
         xep_status_t status = xep_group_join(&params, &rank->group);
         api_check_status("xep_group_join", status);
-        if ((status == XEP_OK) != (rank->group != NULL)) fuzz_fail("a newcomer got %d", status);
+        if ((status == XEP_OK) != (rank->group != NULL)) fuzz_fail("a joiner got %d", status);
     }
     run->has_joined = 1;
     run->alive++;
@@ -212,7 +212,7 @@ static int at_once(void *ctx)
     return 1;
 }
 
-/* A newcomer that finds nonsense, or nothing; and groups that are asked for what is never right. */
+/* A joiner that finds nonsense, or nothing; and groups that are asked for what is never right. */
 void api_misuse_groups(const api_rank_t *rank, const api_call_t *call)
 {
     xep_join_params_t params = XEP_JOIN_PARAMS_INIT;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * What a newcomer is told by others: the address of a group, in memory and in a file, and what comes from its rank 0;
+ * What a joiner is told by others: the address of a group, in memory and in a file, and what comes from its rank 0;
  * and what comes to rank 0 from whoever sends. Of an address that is taken every number lies within its limits; what is
  * refused is refused with a sentence, and nothing is written. Of what comes nothing is read beyond its end.
  */
@@ -100,7 +100,7 @@ static xep_status_t progress(xep_transport_t *transport)
     return XEP_OK;
 }
 
-static xep_status_t mail(xep_transport_t *transport, uint32_t index, const void *data, size_t bytes)
+static xep_status_t ctl(xep_transport_t *transport, uint32_t index, const void *data, size_t bytes)
 {
     (void)transport, (void)index;
     if (bytes >= sizeof said) memcpy(&said, data, sizeof said);
@@ -123,7 +123,7 @@ static const xep_transport_ops_t ops = {.name = "told",
                                         .address = address_of,
                                         .admit = admit,
                                         .progress = progress,
-                                        .mail = mail,
+                                        .ctl = ctl,
                                         .is_gone = is_gone,
                                         .close = close_transport};
 static xep_transport_t told = {.ops = &ops};
@@ -136,7 +136,7 @@ static xep_status_t open_told(const xep_config_t *config, xep_transport_t **tran
 }
 
 /* Flags say what of it is as it has to be; the rest is any. In memory of its own size, so that ASan sees its end. */
-static void say(fuzz_input_t *input, const uint8_t *key, const uint64_t *newcomer)
+static void say(fuzz_input_t *input, const uint8_t *key, const uint64_t *joiner)
 {
     enum { KEY = 1, SENDER = 2, BYTES = 8, KIND = 16, WHOLE = 32 };
     xep_frame_t frame;
@@ -148,12 +148,12 @@ static void say(fuzz_input_t *input, const uint8_t *key, const uint64_t *newcome
     if (bytes >= sizeof frame) {
         memcpy(&frame, message, sizeof frame);
         if (flags & KEY) memcpy(frame.key, key, sizeof frame.key);
-        if (flags & SENDER) frame.newcomer = newcomer == NULL ? flags >> 6 : *newcomer;
+        if (flags & SENDER) frame.joiner = joiner == NULL ? flags >> 6 : *joiner;
         if (flags & BYTES) frame.bytes = bytes - sizeof frame;
         if (flags & KIND) frame.kind = XEP_FRAME_HELLO + frame.kind % XEP_FRAME_VERDICT;
         memcpy(message, &frame, sizeof frame);
     }
-    told.mailed(told.mailed_arg, (uint32_t)flags, message, bytes);
+    told.on_ctl(told.on_ctl_arg, (uint32_t)flags, message, bytes);
     free(message);
 }
 
@@ -177,7 +177,7 @@ static void check_door(fuzz_input_t *input)
     const xep_patience_t now = {0};
     if (xep_frames_open(&config, open_told, 0, 4, &address, &frames) != XEP_OK) fuzz_fail("%s", xep_last_error());
     for (uint32_t i = 0; i < MOST_FRAMES; i++) {
-        say(input, address.newcomers_key, NULL);
+        say(input, address.joiners_key, NULL);
         while ((message = xep_frames_hello(frames)) != NULL) {
             check_message(message);
             if (xep_frames_admit(frames, message, &to) == XEP_OK) admitted = to + 1;
@@ -193,8 +193,8 @@ static void check_door(fuzz_input_t *input)
     xep_frames_close(frames);
 }
 
-/* To a newcomer, with the number that it has drawn. */
-static void check_newcomer(fuzz_input_t *input)
+/* To a joiner, with the number that it has drawn. */
+static void check_joiner(fuzz_input_t *input)
 {
     static const xep_config_t config;
     xep_address_t address;
@@ -203,11 +203,11 @@ static void check_newcomer(fuzz_input_t *input)
     if (xep_address_open(&address) != XEP_OK || xep_address_seal(&address, "there", 5) != XEP_OK ||
         xep_frames_call(&config, open_told, &address, &join.frames) != XEP_OK)
         fuzz_fail("%s", xep_last_error());
-    const uint64_t newcomer = said.newcomer;
+    const uint64_t joiner = said.joiner;
     for (uint32_t i = 0; i < MOST_FRAMES; i++) {
         xep_message_t *message;
         xep_patience_t patience = xep_join_patience(&join, 0);
-        say(input, address.own_key, &newcomer);
+        say(input, address.own_key, &joiner);
         xep_status_t status = xep_join_hear(&join, (xep_frame_kind_t)(1 + i % XEP_FRAME_VERDICT), &patience, &message);
         if (status > 0 || status < XEP_ERR_BROKEN) fuzz_fail("status %d", status);
         if (status == XEP_ERR_PEER && strlen(xep_last_error()) == 0) fuzz_fail("no reason");
@@ -227,7 +227,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     else if (what == 1) check_sealed(input.at, rest);
     else if (what == 2) check_file(input.at, rest);
     else if (what == 3) check_door(&input);
-    else check_newcomer(&input);
+    else check_joiner(&input);
     fuzz_count(1);
     return 0;
 }

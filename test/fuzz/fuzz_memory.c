@@ -16,13 +16,13 @@
 #include "fuzz_turns.h"
 #include "fuzz_wire.h"
 
-/* mail, with the transport that sent it */
-typedef struct fuzz_letter {
-    struct fuzz_letter *next;
+/* control messages, with the transport that sent it */
+typedef struct fuzz_msg {
+    struct fuzz_msg *next;
     struct fuzz_transport *from;
     size_t bytes;
     char data[];
-} letter_t;
+} msg_t;
 
 /* ---- transport ---- */
 
@@ -88,42 +88,42 @@ static xep_status_t meet(xep_transport_t *transport, const xep_whereabouts_t *wh
 static xep_status_t admit(xep_transport_t *transport, uint32_t index, const void *bytes_of, size_t bytes)
 {
     fuzz_transport_t *t = (fuzz_transport_t *)transport, *other = find_transport(t->memory, bytes_of, bytes);
-    if (other == NULL) return xep_fail(XEP_ERR_PROTOCOL, "invalid address of a newcomer");
+    if (other == NULL) return xep_fail(XEP_ERR_PROTOCOL, "invalid address of a joiner");
     t->of[index % FUZZ_MOST_RANKS] = other;
     return XEP_OK;
 }
 
-/* ---- mail ---- */
+/* ---- control messages ---- */
 
-static xep_status_t mail(xep_transport_t *transport, uint32_t rank, const void *data, size_t bytes)
+static xep_status_t ctl(xep_transport_t *transport, uint32_t rank, const void *data, size_t bytes)
 {
     fuzz_transport_t *t = (fuzz_transport_t *)transport, *to = t->of[rank % FUZZ_MOST_RANKS];
-    letter_t *letter = malloc(sizeof *letter + bytes);
-    if (letter == NULL) fuzz_fail("no memory");
-    *letter = (letter_t){.from = t, .bytes = bytes};
-    memcpy(letter->data, data, bytes);
-    *to->end = letter;
-    to->end = &letter->next;
+    msg_t *msg = malloc(sizeof *msg + bytes);
+    if (msg == NULL) fuzz_fail("no memory");
+    *msg = (msg_t){.from = t, .bytes = bytes};
+    memcpy(msg->data, data, bytes);
+    *to->end = msg;
+    to->end = &msg->next;
     return XEP_OK;
 }
 
-static int mail_has_left(xep_transport_t *transport)
+static int ctl_has_left(xep_transport_t *transport)
 {
     (void)transport;
     return 1;
 }
 
-static void take_letter(fuzz_transport_t *t)
+static void take_msg(fuzz_transport_t *t)
 {
-    letter_t *letter = t->letters;
+    msg_t *msg = t->msgs;
     uint32_t from = 0;
-    t->letters = letter->next;
-    if (letter->next == NULL) t->end = &t->letters;
-    while (from < t->nranks && t->of[from] != letter->from) from++;
-    if ((from < t->nranks || t->admits) && t->super.mailed != NULL)
-        t->super.mailed(t->super.mailed_arg, from, letter->data, letter->bytes);
+    t->msgs = msg->next;
+    if (msg->next == NULL) t->end = &t->msgs;
+    while (from < t->nranks && t->of[from] != msg->from) from++;
+    if ((from < t->nranks || t->admits) && t->super.on_ctl != NULL)
+        t->super.on_ctl(t->super.on_ctl_arg, from, msg->data, msg->bytes);
     atomic_fetch_add(&t->super.moves, 1);
-    free(letter);
+    free(msg);
 }
 
 static xep_status_t progress(xep_transport_t *transport)
@@ -131,7 +131,7 @@ static xep_status_t progress(xep_transport_t *transport)
     fuzz_transport_t *t = (fuzz_transport_t *)transport;
     for (fuzz_heap_t *h = t->memory->heaps; h != NULL; h = h->next)
         if (h->transport == t) fuzz_wire_move(h);
-    for (uint64_t n = fuzz_dice(4); n > 0 && t->letters != NULL && (t->nranks > 0 || t->admits); n--) take_letter(t);
+    for (uint64_t n = fuzz_dice(4); n > 0 && t->msgs != NULL && (t->nranks > 0 || t->admits); n--) take_msg(t);
     fuzz_turn(1000);
     return XEP_OK;
 }
@@ -152,7 +152,7 @@ static int is_gone(xep_transport_t *transport, uint32_t rank, char *why, size_t 
 {
     const fuzz_transport_t *t = (fuzz_transport_t *)transport, *other = t->of[rank % FUZZ_MOST_RANKS];
     if (other == NULL) return 0;
-    int closed = t->admits && other->is_closed && t->letters == NULL;
+    int closed = t->admits && other->is_closed && t->msgs == NULL;
     if (!closed && !t->memory->dead[other->place]) return 0;
     snprintf(why, bytes, "its connection is gone");
     return 1;
@@ -174,11 +174,11 @@ static const xep_transport_ops_t transport_ops = {.name = "fuzz",
                                                   .heap_open = fuzz_wire_open,
                                                   .heap_connect = fuzz_wire_connect,
                                                   .heap_close = fuzz_wire_close,
-                                                  .heap_sever = fuzz_wire_sever,
+                                                  .heap_fence_off = fuzz_wire_fence_off,
                                                   .heap_is_behind = fuzz_wire_is_behind,
                                                   .progress = progress,
-                                                  .mail = mail,
-                                                  .mail_has_left = mail_has_left,
+                                                  .ctl = ctl,
+                                                  .ctl_has_left = ctl_has_left,
                                                   .describe = describe,
                                                   .watch = watch,
                                                   .is_gone = is_gone,
@@ -192,7 +192,7 @@ xep_transport_t *fuzz_memory_transport(fuzz_memory_t *memory, uint32_t rank)
     t->memory = memory;
     t->number = memory->ntransports++;
     t->place = rank;
-    t->end = &t->letters;
+    t->end = &t->msgs;
     t->next = memory->transports;
     memory->transports = t;
     return &t->super;
@@ -219,10 +219,10 @@ static void free_transports(fuzz_memory_t *memory)
         fuzz_transport_t *t = memory->transports;
         if (!t->is_closed) fuzz_fail("a transport of rank %u was never closed", t->place);
         memory->transports = t->next;
-        while (t->letters != NULL) {
-            letter_t *letter = t->letters;
-            t->letters = letter->next;
-            free(letter);
+        while (t->msgs != NULL) {
+            msg_t *msg = t->msgs;
+            t->msgs = msg->next;
+            free(msg);
         }
         free(t);
     }

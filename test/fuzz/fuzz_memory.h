@@ -8,7 +8,7 @@
 
 typedef struct fuzz_memory fuzz_memory_t;
 
-/** Newcomers to a group that grows count as ranks. */
+/** Joiners to a group that grows count as ranks. */
 fuzz_memory_t *fuzz_memory_make(uint32_t nranks, const uint32_t *node);
 
 /** From now on a rank takes no messages, and, if it is dead, is said to be gone; or it is as before. */

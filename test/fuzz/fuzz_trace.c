@@ -20,7 +20,7 @@
 
 const fuzz_target_t fuzz_target = {.name = "trace", .unit = "traces merged", .runs = 1500};
 
-enum { HOST = 'H', MODE = 'M', FIRST = 'a' }; /* letters of texts; events have FIRST and the next ones */
+enum { HOST = 'H', MODE = 'M', FIRST = 'a' }; /* control messages of texts; events have FIRST and the next ones */
 enum { UNDESCRIBED = 8 };                     /* the event of a buffer too many */
 enum { MOST_RANKS = 3, EVENTS = 12, MOST_PATCHES = 64, MOST_SAID = 50, MOST_CLAIMED = 1024 };
 
@@ -49,9 +49,9 @@ typedef struct rank_file {
 _Static_assert(sizeof(rank_file_t) == 2 * XEP_TRACE_UNIT, "header and one ring");
 
 /* As long as it may be: one byte over its end, and it has none. */
-static void fill_text(char *text, size_t bytes, char letter)
+static void fill_text(char *text, size_t bytes, char msg)
 {
-    memset(text, letter, bytes - 1);
+    memset(text, msg, bytes - 1);
     text[bytes - 1] = '\0';
 }
 
@@ -118,12 +118,12 @@ static void skip_spaces(const char **at)
 static int skip_value(const char **at, int depth);
 
 /* Bytes that a text had before it was written as JSON. */
-static size_t letters_of(const char *from, const char *to)
+static size_t msgs_of(const char *from, const char *to)
 {
-    size_t letters = 0;
-    for (; from < to; from++, letters++)
+    size_t msgs = 0;
+    for (; from < to; from++, msgs++)
         if (*from == '\\') from += from[1] == 'u' ? 5 : 1;
-    return letters;
+    return msgs;
 }
 
 /* Texts of a file are as long as they may be. One that was read beyond its end is longer: fill_text() made it. */
@@ -133,12 +133,12 @@ static int has_its_end(const char *text, const char *end)
     if (strncmp(text, track, strlen(track)) == 0) {
         char *mode;
         unsigned long number = strtoul(text + strlen(track), &mode, 10);
-        size_t letters = *mode == ' ' ? letters_of(mode + 1, mode + strcspn(mode, ",\"")) : 0;
-        return letters < (number < XEP_TRACE_BUFFERS ? sizeof((xep_trace_buffer_t *)0)->mode : 1);
+        size_t msgs = *mode == ' ' ? msgs_of(mode + 1, mode + strcspn(mode, ",\"")) : 0;
+        return msgs < (number < XEP_TRACE_BUFFERS ? sizeof((xep_trace_buffer_t *)0)->mode : 1);
     }
     if (text[0] != text[1]) return 1;
-    if (text[0] == HOST) return letters_of(text, text + strcspn(text, ",\"")) < sizeof((xep_trace_header_t *)0)->host;
-    return text[0] < FIRST || text[0] > FIRST + EVENTS || letters_of(text, end) < XEP_TRACE_NAME;
+    if (text[0] == HOST) return msgs_of(text, text + strcspn(text, ",\"")) < sizeof((xep_trace_header_t *)0)->host;
+    return text[0] < FIRST || text[0] > FIRST + EVENTS || msgs_of(text, end) < XEP_TRACE_NAME;
 }
 
 static int skip_text(const char **at)

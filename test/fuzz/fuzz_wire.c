@@ -47,7 +47,7 @@ static void *wire_map(xep_wire_t *wire, uint32_t rank)
 static void store(fuzz_heap_t *heap, const fuzz_message_t *m)
 {
     char *there = place(heap, m->to, m->offset, m->bytes);
-    if (heap->severed[m->to] || heap->of[m->to]->severed[heap->transport->rank]) return;
+    if (heap->fenced_off[m->to] || heap->of[m->to]->fenced_off[heap->transport->rank]) return;
     if (m->bytes > 0) memcpy(m->dst != NULL ? m->dst : there, m->dst != NULL ? there : m->src, m->bytes);
     if (m->has_signal) store_word(heap, m->to, m->signal_offset, m->value);
 }
@@ -120,7 +120,7 @@ static xep_status_t wire_flush(xep_wire_t *wire)
 {
     const fuzz_heap_t *heap = (fuzz_heap_t *)wire;
     uint32_t pending = 0;
-    for (uint32_t r = 0; r < FUZZ_MOST_RANKS; r++) pending += heap->severed[r] ? 0 : heap->pending_to[r];
+    for (uint32_t r = 0; r < FUZZ_MOST_RANKS; r++) pending += heap->fenced_off[r] ? 0 : heap->pending_to[r];
     return pending == 0 ? XEP_OK : XEP_INPROGRESS;
 }
 
@@ -132,7 +132,7 @@ static uint64_t wire_mark(xep_wire_t *wire)
 static xep_status_t wire_flush_to(xep_wire_t *wire, uint64_t mark)
 {
     for (const fuzz_message_t *m = ((fuzz_heap_t *)wire)->messages; m != NULL; m = m->next)
-        if (m->number < mark && !((fuzz_heap_t *)wire)->severed[m->to]) return XEP_INPROGRESS;
+        if (m->number < mark && !((fuzz_heap_t *)wire)->fenced_off[m->to]) return XEP_INPROGRESS;
     return XEP_OK;
 }
 
@@ -141,7 +141,7 @@ void fuzz_wire_move(fuzz_heap_t *heap)
     fuzz_message_t **at = &heap->messages;
     for (uint64_t n = fuzz_dice(4); n > 0 && *at != NULL;) {
         uint32_t to = (*at)->to;
-        if (heap->transport->memory->stopped[heap->transport->of[to]->place] && !heap->severed[to]) {
+        if (heap->transport->memory->stopped[heap->transport->of[to]->place] && !heap->fenced_off[to]) {
             at = &(*at)->next;
             continue;
         }
@@ -220,9 +220,9 @@ void fuzz_wire_close(xep_heap_wire_t *super)
     heap->transport = NULL;
 }
 
-void fuzz_wire_sever(xep_heap_wire_t *super, uint32_t rank)
+void fuzz_wire_fence_off(xep_heap_wire_t *super, uint32_t rank)
 {
-    ((fuzz_heap_t *)super)->severed[rank] = 1;
+    ((fuzz_heap_t *)super)->fenced_off[rank] = 1;
 }
 
 int fuzz_wire_is_behind(xep_heap_wire_t *super, uint32_t rank)

@@ -31,7 +31,7 @@ typedef struct fuzz_heap {
     struct fuzz_heap *of[FUZZ_MOST_RANKS];
     fuzz_message_t *messages, **end;
     uint32_t number, pending, pending_to[FUZZ_MOST_RANKS];
-    uint8_t severed[FUZZ_MOST_RANKS];
+    uint8_t fenced_off[FUZZ_MOST_RANKS];
     uint64_t posted;
     fuzz_key_t key;
 } fuzz_heap_t;
@@ -51,7 +51,7 @@ typedef struct fuzz_transport {
     uint32_t rank, nranks;  /* in the group; nranks 0: not connected */
     int admits;             /* without a group: whoever has its address may send */
     struct fuzz_transport *of[FUZZ_MOST_RANKS];
-    struct fuzz_letter *letters, **end;
+    struct fuzz_msg *msgs, **end;
     int is_closed;
     uint8_t may_map[FUZZ_MOST_RANKS];
     uint8_t address[FUZZ_MOST_RANKS + 8]; /* the length differs from rank to rank */
@@ -60,7 +60,7 @@ typedef struct fuzz_transport {
 xep_status_t fuzz_wire_open(xep_transport_t *transport, uint64_t bytes, xep_heap_wire_t **heap_p);
 xep_status_t fuzz_wire_connect(xep_heap_wire_t *super, const void *const *keys, const size_t *bytes);
 void fuzz_wire_close(xep_heap_wire_t *super);
-void fuzz_wire_sever(xep_heap_wire_t *super, uint32_t rank);
+void fuzz_wire_fence_off(xep_heap_wire_t *super, uint32_t rank);
 int fuzz_wire_is_behind(xep_heap_wire_t *super, uint32_t rank);
 
 /** Some messages, or none, arrive: in order, but for those to ranks that are stopped, behind which others go on. */

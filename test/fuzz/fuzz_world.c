@@ -21,7 +21,7 @@
 #include "fuzz_target.h"
 #include "fuzz_turns.h"
 #include "group.h"
-#include "group_bell.h"
+#include "group_doorbell.h"
 #include "group_sleep.h"
 #include "ucp_transport.h"
 
@@ -263,7 +263,7 @@ static void make_fiber(fuzz_world_t *world, uint32_t rank)
 void fuzz_world_run(const fuzz_options_t *options)
 {
     static fuzz_world_t world;
-    uint32_t all = options->nranks + options->newcomers, left = all;
+    uint32_t all = options->nranks + options->joiners, left = all;
     world = (fuzz_world_t){.options = options, .now_ns = 1000000000, .dice = options->seed};
     world.memory = fuzz_memory_make(all, options->node);
     for (uint32_t r = 0; r < all; r++) make_fiber(&world, r);

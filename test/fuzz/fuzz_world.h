@@ -17,13 +17,13 @@ typedef struct fuzz_world fuzz_world_t;
 
 typedef struct fuzz_options {
     uint32_t nranks;
-    uint32_t newcomers; /* processes besides, which may join: numbers nranks and on; all together FUZZ_MOST_RANKS */
+    uint32_t joiners; /* processes besides, which may join: numbers nranks and on; all together FUZZ_MOST_RANKS */
     uint32_t node[FUZZ_MOST_RANKS]; /* of each rank */
     uint64_t seed;
     int32_t timeout_ms; /* of the group */
     /** What a rank is told of another in exchange "number" of the bootstrap; may be changed. NULL: as it is. */
     void (*tell)(void *arg, uint32_t number, uint32_t to, uint32_t from, void *data, size_t bytes);
-    /** A rank's program; it gets no group where none could be made: then status says why. A newcomer gets none. */
+    /** A rank's program; it gets no group where none could be made: then status says why. A joiner gets none. */
     void (*run)(void *arg, uint32_t rank, xep_group_t *group, xep_status_t status);
     void *arg; /* of both */
 } fuzz_options_t;

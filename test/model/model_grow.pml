@@ -2,14 +2,14 @@
 
 /*
  * The end of xep_group_grow() (src/elastic/group_grow.h): members tell one another that they have made the group, by a
- * word to each, one after the other; rank 0 then gives the newcomer its verdict. A member with all words returns the
+ * word to each, one after the other; rank 0 then gives the joiner its verdict. A member with all words returns the
  * new group. A member that lacks one when another has died returns an error, and ends the group in doubt, by a word to
- * each, too; a rank that hears that passes it on. A newcomer that gets no verdict, or the verdict that there is no
+ * each, too; a rank that hears that passes it on. A joiner that gets no verdict, or the verdict that there is no
  * group, ends it in the same way.
  *
  * What must not be: of two survivors one has a group that it has not been told to leave, and the other has none.
  *
- * Sizes, by -D: MEMBERS, and a newcomer behind them; DEATHS (at most so many die, at any step).
+ * Sizes, by -D: MEMBERS, and a joiner behind them; DEATHS (at most so many die, at any step).
  * Choices:
  *   SLOW     members may give up though nobody has died: a deadline
  *   DEFECT_* a deliberate defect: protocols.sh has the list
@@ -22,7 +22,7 @@
 #endif
 
 #define ALL (MEMBERS + 1)
-#define NEWCOMER MEMBERS
+#define JOINER MEMBERS
 #define BIT(i) (1 << (i))
 #define HAS(set, i) (((set) >> (i)) & 1)
 
@@ -32,7 +32,7 @@
 
 byte words[MEMBERS]; /* from whom the last word is here, a bit each */
 byte state[ALL];     /* what the call has returned, or is about to */
-byte verdict;        /* of the newcomer */
+byte verdict;        /* of the joiner */
 byte doubt;          /* who was told, or knows, that the group is none */
 byte dead;
 
@@ -114,24 +114,24 @@ end:
     skip
 }
 
-proctype newcomer()
+proctype joiner()
 {
     byte to;
     atomic {
         if
-        :: IS_DEAD(NEWCOMER) -> goto end
-        :: verdict != NOTHING -> state[NEWCOMER] = verdict
-        :: verdict == NOTHING && IS_DEAD(0) -> state[NEWCOMER] = ERROR
+        :: IS_DEAD(JOINER) -> goto end
+        :: verdict != NOTHING -> state[JOINER] = verdict
+        :: verdict == NOTHING && IS_DEAD(0) -> state[JOINER] = ERROR
         fi
     }
     if
 #ifdef DEFECT_VERDICT /* that there is no group needs no doubt */
-    :: state[NEWCOMER] == ERROR && verdict == NOTHING -> tell_doubt(NEWCOMER)
-    :: state[NEWCOMER] == ERROR && verdict != NOTHING -> skip
+    :: state[JOINER] == ERROR && verdict == NOTHING -> tell_doubt(JOINER)
+    :: state[JOINER] == ERROR && verdict != NOTHING -> skip
 #else
-    :: state[NEWCOMER] == ERROR -> tell_doubt(NEWCOMER)
+    :: state[JOINER] == ERROR -> tell_doubt(JOINER)
 #endif
-    :: state[NEWCOMER] == NEW -> live_on(NEWCOMER)
+    :: state[JOINER] == NEW -> live_on(JOINER)
     fi;
 end:
     skip
@@ -172,7 +172,7 @@ init {
         :: r < MEMBERS -> run member(r); r++
         :: else -> break
         od;
-        run newcomer();
+        run joiner();
         run death()
     }
 }

@@ -20,7 +20,7 @@
 
 /* areas */
 #define NOTICE 0
-#define INBOX 1 /* parcels put by ranks that are not mapped */
+#define RECV_RING 1 /* packets put by ranks that are not mapped */
 #define OFFER 2
 #define RETURNED 3
 #define AREAS 4
@@ -30,17 +30,17 @@
 #include "model_core.pml"
 #include "model_combine.pml"
 
-byte parcel[RANKS * ENTRIES]; /* of a rank, for all that map it */
+byte packet[RANKS * ENTRIES]; /* of a rank, for all that map it */
 byte rows[RANKS * SLOTS];     /* of a slot: nobody else writes there */
 
 #define ENTRY(o) (turn_of[o] % RING)
 
-/* 1: parcel of rank "me" for peer, where that does not map it */
-inline put_parcel(me, peer, op)
+/* 1: packet of rank "me" for peer, where that does not map it */
+inline put_packet(me, peer, op)
 {
     if
     :: MAPS(me, peer) -> skip
-    :: else -> place(INBOX, me, peer, ENTRY(op), EPOCH(op))
+    :: else -> place(RECV_RING, me, peer, ENTRY(op), EPOCH(op))
     fi
 }
 
@@ -52,11 +52,11 @@ inline notify(me, peer, op)
 }
 
 /* 5 */
-inline read_parcel(me, peer, op)
+inline read_packet(me, peer, op)
 {
     if
-    :: MAPS(me, peer) -> assert(parcel[peer * ENTRIES + ENTRY(op)] == EPOCH(op))
-    :: else -> assert(AREA(INBOX, me, ENTRY(op), peer) == EPOCH(op))
+    :: MAPS(me, peer) -> assert(packet[peer * ENTRIES + ENTRY(op)] == EPOCH(op))
+    :: else -> assert(AREA(RECV_RING, me, ENTRY(op), peer) == EPOCH(op))
     fi
 }
 
@@ -98,14 +98,14 @@ proctype dispatch(byte r; byte o)
     fi;
     d_step {
         HERE(r) ->
-        parcel[r * ENTRIES + ENTRY(o)] = EPOCH(o); /* 1 */
-        put_parcel(r, first[r], o);
-        put_parcel(r, second[r], o)
+        packet[r * ENTRIES + ENTRY(o)] = EPOCH(o); /* 1 */
+        put_packet(r, first[r], o);
+        put_packet(r, second[r], o)
     };
 #else
-        parcel[r * ENTRIES + ENTRY(o)] = EPOCH(o); /* 1 */
-        put_parcel(r, first[r], o);
-        put_parcel(r, second[r], o);
+        packet[r * ENTRIES + ENTRY(o)] = EPOCH(o); /* 1 */
+        put_packet(r, first[r], o);
+        put_packet(r, second[r], o);
         notify(r, first[r], o) /* 2 */
     }
     fi;
@@ -114,7 +114,7 @@ proctype dispatch(byte r; byte o)
     d_step { /* 3, 4, 5 */
         HERE(r) && ARE_NOTICED(r, o) ->
         settle(NOTICE, r, ENTRY(o), EPOCH(o));
-        settle(INBOX, r, ENTRY(o), EPOCH(o));
+        settle(RECV_RING, r, ENTRY(o), EPOCH(o));
         assert(HAVE(NOTICE, r, ENTRY(o), EPOCH(o)));
 #ifdef DEFECT_VERDICT
         is_bad = (bad == o && r == 2);
@@ -124,9 +124,9 @@ proctype dispatch(byte r; byte o)
         if
         :: is_bad -> skip
         :: else ->
-            read_parcel(r, 0, o);
-            read_parcel(r, 1, o);
-            read_parcel(r, 2, o);
+            read_packet(r, 0, o);
+            read_packet(r, 1, o);
+            read_packet(r, 2, o);
             rows[r * SLOTS + SLOT(r, o)] = EPOCH(o)
         fi;
         flush(r, o);

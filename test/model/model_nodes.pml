@@ -35,18 +35,18 @@
 #define INDEX(o) ((o) % SLOTS)
 
 #define FORWARDER(r) (2 - 2 * ((r) / 2)) /* of 0 and 1: 2; of 2: 0 */
-#define IS_MATE(a, b) ((a) / 2 == (b) / 2)
+#define IS_LOCAL(a, b) ((a) / 2 == (b) / 2)
 
-/* a line is that of the feeder, which has one forwarder, and lies there */
+/* a line is that of the upstream rank, which has one forwarder, and lies there */
 #define LINE(s, o) [(s) * SLOTS + INDEX(o)]
 #define AT(r, s, o) [((r) * RANKS + (s)) * SLOTS + INDEX(o)]
 
-/* at the forwarder, written by the feeder over the wire */
+/* at the forwarder, written by the upstream rank over the wire */
 byte recorded[RANKS * SLOTS], passed[RANKS * SLOTS], passed_rows[RANKS * SLOTS], sent_done[RANKS * SLOTS];
 byte record[RANKS * SLOTS], digest[RANKS * SLOTS];
 byte ring[RANKS * SLOTS * RING];
 #define ENTRY(s, o, p) [((s) * SLOTS + INDEX(o)) * RING + (p) % RING]
-/* at the feeder, written by the forwarder over the wire */
+/* at the upstream rank, written by the forwarder over the wire */
 byte taken[RANKS * SLOTS], taken_rows[RANKS * SLOTS];
 /* in the heap of r, written by s or by the forwarder of s, which are mapped */
 byte counts[RANKS * RANKS * SLOTS], done[RANKS * RANKS * SLOTS];
@@ -55,7 +55,7 @@ byte rows_of[RANKS * RANKS * SLOTS]; /* how many are at their places */
 
 /* private */
 byte begun[RANKS], ended[RANKS]; /* operations; ended is a set */
-byte stored[RANKS * OPS];        /* rows of a feeder, at its forwarder */
+byte stored[RANKS * OPS];        /* rows of an upstream rank, at its forwarder */
 #define STORED(s, o) stored[(s) * OPS + (o)]
 #define HAS_ENDED(r, o) ((ended[r] >> (o)) & 1)
 #ifdef DEFECT_TURN /* a dispatch begins while the one before it in the same lines is in flight */
@@ -74,7 +74,7 @@ byte stored[RANKS * OPS];        /* rows of a feeder, at its forwarder */
 
 chan wire[4] = [FEW] of { byte, byte, byte }; /* what, operation, rows: 0 to 2, 1 to 2, 2 to 0, 2 to 1 */
 #define TO_FORWARDER(s) wire[s]
-#define TO_FEEDER(s) wire[((s) < 2 -> 2 + (s) : 0)]
+#define TO_UPSTREAM(s) wire[((s) < 2 -> 2 + (s) : 0)]
 #define HAS_ROOM(s) nfull(TO_FORWARDER(s))
 
 proctype deliver(byte which)
@@ -82,7 +82,7 @@ proctype deliver(byte which)
     byte what, o, p, s;
     do
     :: d_step {
-        nempty(wire[which]) -> /* of what a line has got, s is the feeder */
+        nempty(wire[which]) -> /* of what a line has got, s is the upstream rank */
         wire[which] ? what, o, p;
         s = (what == TAKEN -> (which == 0 -> 2 : which - 2) : which);
         if
@@ -102,13 +102,13 @@ proctype deliver(byte which)
 /* ---- a rank's dispatch ---- */
 
 #ifdef ALONE
-#define HAS_MATE(r) false
+#define HAS_LOCAL(r) false
 #define IS_HERE(r) ((r) != 1)
 #else
-#define HAS_MATE(r) ((r) < 2)
+#define HAS_LOCAL(r) ((r) < 2)
 #define IS_HERE(r) true
 #endif
-#define MATE(r) (1 - (r)) /* of 0 and 1 */
+#define LOCAL(r) (1 - (r)) /* of 0 and 1 */
 
 #define IS_SET(words, r, s, o, value) (!IS_HERE(s) || words AT(r, s, o) == (value))
 #define ALL_SET(words, r, o, value) \
@@ -122,7 +122,7 @@ inline say_record(r_, s_, o_)
     record_of AT(r_, s_, o_) = EPOCH(o_);
     counts AT(r_, s_, o_) = EPOCH(o_);
     if
-    :: HAS_MATE(r_) -> record_of AT(MATE(r_), s_, o_) = EPOCH(o_); counts AT(MATE(r_), s_, o_) = EPOCH(o_)
+    :: HAS_LOCAL(r_) -> record_of AT(LOCAL(r_), s_, o_) = EPOCH(o_); counts AT(LOCAL(r_), s_, o_) = EPOCH(o_)
     :: else -> skip
     fi
 }
@@ -132,7 +132,7 @@ inline say_done(r_, s_, o_)
     digest_of AT(r_, s_, o_) = EPOCH(o_);
     done AT(r_, s_, o_) = EPOCH(o_);
     if
-    :: HAS_MATE(r_) -> digest_of AT(MATE(r_), s_, o_) = EPOCH(o_); done AT(MATE(r_), s_, o_) = EPOCH(o_)
+    :: HAS_LOCAL(r_) -> digest_of AT(LOCAL(r_), s_, o_) = EPOCH(o_); done AT(LOCAL(r_), s_, o_) = EPOCH(o_)
     :: else -> skip
     fi
 }
@@ -143,7 +143,7 @@ inline put_row(r_, s_, o_, p_)
     assert(FLIES(r_, o_));
     rows_of AT(r_, s_, o_) = ROW(o_, p_);
     if
-    :: HAS_MATE(r_) -> assert(FLIES(MATE(r_), o_)); rows_of AT(MATE(r_), s_, o_) = ROW(o_, p_)
+    :: HAS_LOCAL(r_) -> assert(FLIES(LOCAL(r_), o_)); rows_of AT(LOCAL(r_), s_, o_) = ROW(o_, p_)
     :: else -> skip
     fi
 }
@@ -161,11 +161,11 @@ inline put_row(r_, s_, o_, p_)
 #define PASSED_ROWS(s, o) (passed LINE(s, o) == EPOCH(o) -> passed_rows LINE(s, o) : 0)
 #define MAY_PASS(r, o) (put < ROWS && put < TAKEN_ROWS(r, o) + ROOM && HAS_ROOM(r))
 
-/* A feeder hears of what is stored as long as it needs room for more. */
+/* An upstream rank hears of what is stored as long as it needs room for more. */
 #define NEEDS(told) (ROWS > RING && told < ROWS - RING)
 
-/* Rank 1 has no feeders, rank 0 has one, rank 2 two. */
-#define FEEDS(s, r) (IS_HERE(s) && !IS_MATE(s, r) && FORWARDER(s) == r)
+/* Rank 1 has no upstream ranks, rank 0 has one, rank 2 two. */
+#define FEEDS(s, r) (IS_HERE(s) && !IS_LOCAL(s, r) && FORWARDER(s) == r)
 #define IS_STORED(s, r, o, told) (!FEEDS(s, r) || (STORED(s, o) == ROWS && !NEEDS(told)))
 #define ALL_STORED(r, o) (IS_STORED(0, r, o, told0) && IS_STORED(1, r, o, told1) && IS_STORED(2, r, o, told2))
 
@@ -193,9 +193,9 @@ inline put_row(r_, s_, o_, p_)
         assert(ring ENTRY(s, o, STORED(s, o)) == ROW(o, STORED(s, o))); \
         put_row(r, s, o, STORED(s, o)); \
         STORED(s, o)++ } \
-    :: d_step { FEEDS(s, r) && IS_MOVING && NEEDS(told) && told < TAKES(s, o) && nfull(TO_FEEDER(s)) -> \
+    :: d_step { FEEDS(s, r) && IS_MOVING && NEEDS(told) && told < TAKES(s, o) && nfull(TO_UPSTREAM(s)) -> \
         told = TAKES(s, o); \
-        TO_FEEDER(s) ! TAKEN, o, told }
+        TO_UPSTREAM(s) ! TAKEN, o, told }
 
 /* 6 */
 #define RELAY_DONE(s, flag) \
@@ -204,11 +204,14 @@ inline put_row(r_, s_, o_, p_)
         say_done(r, s, o); \
         flag = 2 }
 
-/* A rank that has sent its own rows says so to its forwarder; to its mates once it has stored those of its feeders. */
-#ifdef DEFECT_DONE /* to its mates, too */
-#define MAY_TELL_MATES (at == 3)
+/*
+ * A rank that has sent its own rows says so to its forwarder; to its local ranks once it has stored those of its
+ * upstream ranks.
+ */
+#ifdef DEFECT_DONE /* to its local ranks, too */
+#define MAY_TELL_LOCALS (at == 3)
 #else
-#define MAY_TELL_MATES (at == 3 && ALL_STORED(r, o))
+#define MAY_TELL_LOCALS (at == 3 && ALL_STORED(r, o))
 #endif
 
 proctype dispatch(byte r; byte o)
@@ -231,7 +234,7 @@ proctype dispatch(byte r; byte o)
     RELAY_DONE(2, flag2)
     :: d_step { at == 1 && ALL(counts, r, o) -> /* 3 */
         assert(ALL(record_of, r, o));
-        put_row(r, r, o, ROWS - 1); /* 4: to mates, and its own */
+        put_row(r, r, o, ROWS - 1); /* 4: to local ranks, and its own */
         at = 2 }
     :: d_step { at == 2 && MAY_PASS(r, o) -> /* 4: a row, and the word behind it */
         ring ENTRY(r, o, put) = ROW(o, put) + ARRIVING;
@@ -244,7 +247,7 @@ proctype dispatch(byte r; byte o)
         digest LINE(r, o) = EPOCH(o) + ARRIVING;
         TO_FORWARDER(r) ! DONE, o, 0;
         at = 3 }
-    :: d_step { MAY_TELL_MATES -> /* 5 */
+    :: d_step { MAY_TELL_LOCALS -> /* 5 */
         say_done(r, r, o);
         at = 4 }
     :: d_step { at == 4 && ALL(done, r, o) && empty(TO_FORWARDER(r)) -> /* 6, and the wire is flushed */

@@ -4,10 +4,11 @@
  * A group that shrinks (src/elastic/group_shrink.h): 3 ranks, all of which call it or die before, come to the same
  * group without the dead, wherever one dies, also a second one while they do.
  *
- * One step of a rank is one letter of another that comes, one that is looked at, one suspicion, or one step of the
- * protocol. A letter has all that its writer says; one that has not come when the next is written is never seen, one
- * that has come is looked at later. What was written before a death may come after it, or never, as nobody listens to
- * whom it suspects. The bootstrap of an attempt is one step: it ends at any time after all of the attempt have begun.
+ * One step of a rank is one control message of another that comes, one that is looked at, one suspicion, or one step of
+ * the protocol. A control message has all that its writer says; one that has not come when the next is written is never
+ * seen, one that has come is looked at later. What was written before a death may come after it, or never, as nobody
+ * listens to whom it suspects. The bootstrap of an attempt is one step: it ends at any time after all of the attempt
+ * have begun.
  *
  * Choices, by -D:
  *   DEATHS   so many ranks die (1)
@@ -135,7 +136,7 @@ inline leave(r_)
     forget_all(r_)
 }
 
-/* ---- letters ---- */
+/* ---- control messages ---- */
 
 #define IS_NEW(r, q) (wrote_phase[q] != seen_phase[AT(r, q)] || wrote_suspects[q] != seen_suspects[AT(r, q)] || \
     wrote_built[q] != seen_built[AT(r, q)] || wrote_tally[q] != seen_tally[AT(r, q)])

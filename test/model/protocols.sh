@@ -170,7 +170,7 @@ shrink() {
 grow() {
     proved grow
     found grow -DDEFECT_DOUBT              # who lacks a word only returns an error
-    found grow -DDEATHS=2 -DDEFECT_VERDICT # a newcomer believes rank 0 that there is no group
+    found grow -DDEATHS=2 -DDEFECT_VERDICT # a joiner believes rank 0 that there is no group
     found grow -DDEATHS=2 -DDEFECT_RELAY   # who hears that the group is none does not pass it on
 }
 
@@ -185,7 +185,7 @@ nodes() {
     found nodes -DALONE -DOPS=1 -DDEFECT_TAKEN # a row counts as taken when it has come, and is not yet stored
     found nodes -DALONE -DOPS=2 -DSLOTS=1 -DDEFECT_EPOCH # what was taken in an earlier dispatch counts
     found nodes -DOPS=1 -DDEFECT_CYCLE         # a rank stores what passes when its own rows are sent
-    found nodes -DOPS=2 -DSLOTS=1 -DDEFECT_DONE # mates hear that all is done before all is stored
+    found nodes -DOPS=2 -DSLOTS=1 -DDEFECT_DONE # local ranks hear that all is done before all is stored
     found nodes -DOPS=2 -DSLOTS=1 -DDEFECT_TURN # a dispatch begins while one of SLOTS turns before is in flight
 }
 
@@ -202,18 +202,18 @@ pieces() {
     many found pieces -DPUTS -DDEFECT_LEAVE # a slot is opened while the wire still takes outputs from it
 }
 
-# Dispatches of ll whose inboxes hold less than what comes.
-inboxes() {
-    proved inbox
-    proved inbox -DALONE
-    proved inbox -DBAD=1
-    proved inbox -DROWS=3 -DROOM=1
-    found inbox -DDEFECT_RING  # inboxes of a ring of 1 * SLOTS
-    found inbox -DDEFECT_ROOM  # one row more than there is room for
-    found inbox -DDEFECT_EPOCH # what was taken in an earlier dispatch counts
-    found inbox -DDEFECT_MATE  # a row counts as taken when the forwarder has it, and not its mate
-    found inbox -DDEFECT_TAKEN # a row counts as taken when it has come, and is not yet at its place
-    found inbox -DBAD=1 -DDEFECT_VERDICT # where nothing is moved, nobody says that nothing more comes
+# Dispatches of ll whose receive rings hold less than what comes.
+recv_rings() {
+    proved recv_ring
+    proved recv_ring -DALONE
+    proved recv_ring -DBAD=1
+    proved recv_ring -DROWS=3 -DROOM=1
+    found recv_ring -DDEFECT_RING  # receive rings of a ring of 1 * SLOTS
+    found recv_ring -DDEFECT_ROOM  # one row more than there is room for
+    found recv_ring -DDEFECT_EPOCH # what was taken in an earlier dispatch counts
+    found recv_ring -DDEFECT_LOCAL  # a row counts as taken when the forwarder has it, and not its local rank
+    found recv_ring -DDEFECT_TAKEN # a row counts as taken when it has come, and is not yet at its place
+    found recv_ring -DBAD=1 -DDEFECT_VERDICT # where nothing is moved, nobody says that nothing more comes
 }
 
 small() {
@@ -225,7 +225,7 @@ small() {
     grow
     nodes
     pieces
-    inboxes
+    recv_rings
     for mode in normal ll; do
         proved $mode -DMAPPED=1 -DOPS=2 -DDEATH
         proved $mode -DMAPPED=1 -DPAIRS -DBAD
@@ -245,7 +245,7 @@ full() {
     grow
     nodes
     pieces
-    inboxes
+    recv_rings
     proved pieces -DPUTS -DPIECES=3
     proved grow -DDEATHS=2
     proved grow -DSLOW # members give up though nobody has died

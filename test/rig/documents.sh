@@ -55,8 +55,8 @@ bad docs/measuring.md '    xep_run -n 2 xep_perf --nothing     # --check' 'an op
 : >"$tmp/tree/docs/orphan.md"
 expect docs/orphan.md:1 'a page nobody finds'
 change docs/configuration.md '/^\* `XEP_MAP` (/d' 'a variable that is not described' docs/configuration.md:1
-change docs/configuration.md 's/^\(\* `XEP_STREAM` (\)`[0-9a-z]*`/\1`1k`/' 'a variable that is not described' \
-    "$(line docs/configuration.md XEP_STREAM)"
+change docs/configuration.md 's/^\(\* `XEP_STREAMING` (\)`[0-9a-z]*`/\1`1k`/' 'a variable that is not described' \
+    "$(line docs/configuration.md XEP_STREAMING)"
 bad docs/configuration.md '* `XEP_DTYPE_LIST`: a name, but not of a variable' 'no such variable'
 change include/xep/xep.h '/^XEP_API.* xep_group_barrier(/i\\' 'a public function' \
     "include/xep/xep.h:$(($(grep -n '^XEP_API.* xep_group_barrier(' "$tmp/tree/include/xep/xep.h" | cut -d: -f1) + 1))"

@@ -60,20 +60,20 @@ refuses() {
         wrong "expected a failure with \"$pattern\""
 }
 
-# meets NAME RANKS LAUNCHER...: a group finds its newcomers by a name that the launcher keeps, also where none is given
+# meets NAME RANKS LAUNCHER...: a group finds its joiners by a name that the launcher keeps, also where none is given
 meets() {
     [ ! -x test/mp/groups/meet_by_name ] || passes "$1, a name" "${@:3}" test/mp/groups/meet_by_name "$2"
     [ ! -x test/mp/groups/meet_by_name ] || passes "$1, no name" "${@:3}" test/mp/groups/meet_by_name "$2" unnamed
 }
 
-# ended WORD COUNT NAME COMMAND...: so many processes, of it and of the newcomer that $tmp/newcomer has heard, say that
+# ended WORD COUNT NAME COMMAND...: so many processes, of it and of the joiner that $tmp/joiner has heard, say that
 # they have come to their end
 ended() {
     local word=$1 count=$2
     shift 2
     run "$@"
     wait
-    cat "$tmp/newcomer" >>"$tmp/out"
+    cat "$tmp/joiner" >>"$tmp/out"
     [ "$(grep -c "^$word" "$tmp/out")" -eq "$count" ] || wrong "not $count processes say \"$word\""
 }
 
@@ -82,13 +82,13 @@ ended() {
 goes_on() {
     local scenario
     [ -x test/mp/groups/shrink ] && [ -x test/mp/groups/grow ] || return
-    : >"$tmp/newcomer"
+    : >"$tmp/joiner"
     ended survived 2 "$1, two of four die" "${@:2}" -n 4 test/mp/groups/shrink killed 1 2
     ended survived 3 "$1, one dies while another computes" "${@:2}" -n 4 test/mp/groups/shrink early 0
     for scenario in one:4 replaced:3; do
         rm -f "$tmp/address"
-        timeout $((100 * ${XEP_TEST_SLOW:-1})) test/mp/groups/grow newcomer file "$tmp/address" >"$tmp/newcomer" 2>&1 &
-        ended grown ${scenario#*:} "$1, a newcomer: ${scenario%:*}" "${@:2}" -n 3 \
+        timeout $((100 * ${XEP_TEST_SLOW:-1})) test/mp/groups/grow joiner file "$tmp/address" >"$tmp/joiner" 2>&1 &
+        ended grown ${scenario#*:} "$1, a joiner: ${scenario%:*}" "${@:2}" -n 3 \
             test/mp/groups/grow members ${scenario%:*} "$tmp/address"
     done
 }

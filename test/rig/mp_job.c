@@ -183,7 +183,7 @@ void mp_job_buffer(mp_job_t *job, xep_group_t *group)
     if (ranks.nnodes == 1) MP_CHECK(bytes == size.node_bytes);
     else if (job->c->pieces && !job->shape.by_expert) /* outputs return in any case */
         MP_CHECK(bytes == size.node_bytes && bytes == size.bytes);
-    else /* of a tiny shape in pieces, inboxes are lost in the rounding to pages */
+    else /* of a tiny shape in pieces, receive rings are lost in the rounding to pages */
         MP_CHECK(bytes + (job->c->pieces != 0) > size.node_bytes && bytes <= size.bytes);
     find_nodes(job, group);
     if (job->c->fixed_capacity) job->shape.capacity = size.recv_rows;

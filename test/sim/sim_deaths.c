@@ -340,7 +340,7 @@ static void deaths_by_nodes(void **state)
     assert_in_range(heard_through, 5, UINT64_MAX);
 }
 
-/* Flat, and inboxes are crowded; likewise without masks: with them there is room for all. */
+/* Flat, and receive rings are crowded; likewise without masks: with them there is room for all. */
 static void deaths_in_crowds(void **state)
 {
     for (size_t s = 0; s < SCHEDULES; s++) play_all(state, schedules[s], little_room, 2, FAIL + 1);

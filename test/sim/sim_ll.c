@@ -230,9 +230,9 @@ static void more_than_announced(void **state)
         sim_run_t *run = open_two(state, of_slot ? 2 : 8, of_slot ? 0 : 2);
         sim_rank_t *ranks = run->world.ranks;
         script_flight_t *liar = begin_by_hand(run, 1, &recv[1], announced);
-        void *parcel = memmem(ranks[1].env.heap, ranks[1].env.heap_bytes, announced, sizeof announced);
-        assert_non_null(parcel);
-        memcpy(parcel, sent, sizeof sent);
+        void *packet = memmem(ranks[1].env.heap, ranks[1].env.heap_bytes, announced, sizeof announced);
+        assert_non_null(packet);
+        memcpy(packet, sent, sizeof sent);
         script_flight_t *flight = begin_by_hand(run, 0, &recv[0], NULL);
         assert_int_equal(run->world.plugin->progress(ranks[0].mode, &flight->op), XEP_ERR_PROTOCOL);
         assert_non_null(strstr(sim_reason(&ranks[0], &flight->op), "announced"));
@@ -360,10 +360,10 @@ static const sim_mode_test_t tests[] = {
     {"own_notice_spoiled", own_notice_spoiled},
     {"places_that_are_none", places_that_are_none},
     {"messages", messages},
-    {"inbox_messages", sim_inbox_messages},
-    {"inbox_latencies", sim_inbox_latencies},
-    {"inbox_explains", sim_inbox_explains},
-    {"inbox_lies", sim_inbox_lies},
+    {"recv_ring_messages", sim_recv_ring_messages},
+    {"recv_ring_latencies", sim_recv_ring_latencies},
+    {"recv_ring_explains", sim_recv_ring_explains},
+    {"recv_ring_lies", sim_recv_ring_lies},
     {"copies_begin_early", sim_nodes_copies_begin_early},
     {"pieces", sim_pieces},
 };

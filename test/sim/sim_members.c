@@ -10,7 +10,7 @@
 #include <stdlib.h>
 
 #include "buffer.h"
-#include "group_mail.h"
+#include "group_ctl.h"
 #include "group_out.h"
 #include "members.h"
 #include "request.h"
@@ -86,34 +86,34 @@ static const xep_wire_ops_t heap_ops = {.size = sizeof(xep_wire_ops_t),
                                         .flush = heap_flush,
                                         .progress = heap_progress};
 
-static void heap_sever(xep_heap_wire_t *heap, uint32_t rank)
+static void heap_fence_off(xep_heap_wire_t *heap, uint32_t rank)
 {
-    if (heap->wire.ops == &heap_ops) sim_wire_sever(member_at(heap, offsetof(member_t, heap))->rank, rank);
+    if (heap->wire.ops == &heap_ops) sim_wire_fence_off(member_at(heap, offsetof(member_t, heap))->rank, rank);
 }
 
-static xep_status_t mail(xep_transport_t *transport, uint32_t rank, const void *data, size_t bytes)
+static xep_status_t ctl(xep_transport_t *transport, uint32_t rank, const void *data, size_t bytes)
 {
-    sim_wire_mail(member_at(transport, offsetof(member_t, transport))->rank, rank, data, bytes);
+    sim_wire_ctl(member_at(transport, offsetof(member_t, transport))->rank, rank, data, bytes);
     return XEP_OK;
 }
 
 /* Ranks of the simulator are in the library all the time. */
-static int mail_has_left(xep_transport_t *transport)
+static int ctl_has_left(xep_transport_t *transport)
 {
     (void)transport;
     return 1;
 }
 
-static void mailed(sim_rank_t *rank, uint32_t from, const void *data, size_t bytes)
+static void on_ctl(sim_rank_t *rank, uint32_t from, const void *data, size_t bytes)
 {
     const xep_transport_t *transport = &member_of(rank)->transport;
-    transport->mailed(transport->mailed_arg, from, data, bytes);
+    transport->on_ctl(transport->on_ctl_arg, from, data, bytes);
 }
 
 static const xep_transport_ops_t transport_ops = {.name = "simulated",
-                                                  .heap_sever = heap_sever,
-                                                  .mail = mail,
-                                                  .mail_has_left = mail_has_left};
+                                                  .heap_fence_off = heap_fence_off,
+                                                  .ctl = ctl,
+                                                  .ctl_has_left = ctl_has_left};
 
 static uint32_t dead_rank(xep_boot_t *boot)
 {
@@ -174,7 +174,7 @@ static void make_group(member_t *member)
     group->boot = &member->boot;
     member->transport.ops = &transport_ops;
     member->boot.ops = &boot_ops;
-    if (xep_mail_open(group) != XEP_OK) abort();
+    if (xep_ctl_open(group) != XEP_OK) abort();
 }
 
 static void make_member(sim_rank_t *rank)
@@ -215,7 +215,7 @@ static void close_all(sim_world_t *world)
     for (uint32_t r = 0; r < world->options.nranks; r++) {
         member_t *member = member_of(&world->ranks[r]);
         xep_members_close(&member->buffer);
-        xep_mail_close(&member->group);
+        xep_ctl_close(&member->group);
         free(member->ops);
         free(member->buffer.requests);
         free(member->peers);
@@ -243,7 +243,7 @@ static void copy_out(const member_t *member)
         if (op == NULL) continue;
         copy_ranks(op, &member->buffer.requests[i].op);
         op->is_ruled = member->buffer.requests[i].op.is_ruled;
-        op->ruling = member->buffer.requests[i].op.ruling;
+        op->decision = member->buffer.requests[i].op.decision;
     }
 }
 
@@ -276,7 +276,7 @@ static xep_status_t end(sim_rank_t *rank, xep_op_t *op, xep_status_t status)
 {
     member_t *member = member_of(rank);
     copy_in(member);
-    xep_members_note_ruling(&member->buffer, op, status);
+    xep_members_note_decision(&member->buffer, op, status);
     member->ops[op->slot] = NULL;
     if (status != XEP_OK) return status;
     status = xep_buffer_check_in(&member->buffer);
@@ -324,9 +324,9 @@ static void give_up_others(member_t *member, const sim_death_t *death)
     xep_buffer_t *buffer = &member->buffer;
     if (!death->is_over || !death->is_given_up || death->rank != member->rank->index) return;
     for (uint32_t r = 0; r < world->options.nranks; r++)
-        if (world->ranks[r].wire.severed[death->rank] && sim_chance(&member->rank->dice, 5))
+        if (world->ranks[r].wire.fenced_off[death->rank] && sim_chance(&member->rank->dice, 5))
             xep_group_put_out(&member->group, r, XEP_OUT_LATE);
-    if (buffer->members->agreement.open && buffer->members->ways->is_cut_off(buffer) &&
+    if (buffer->members->agreement.open && buffer->members->ways->has_lost_quorum(buffer) &&
         sim_chance(&member->rank->dice, 5))
         atomic_store(&buffer->members->own->left_out, world->options.nranks + UINT64_C(1));
 }
@@ -359,5 +359,5 @@ const sim_around_t sim_members = {
     .choose = choose,
     .settle = settle,
     .end = end,
-    .mailed = mailed,
+    .on_ctl = on_ctl,
 };

@@ -86,7 +86,7 @@ void sim_nodes_latencies(void **state)
 
 enum { ROOM = 8, PART = ROOM / 4, WORD = 1, ROWS = 3 * ROOM, ELEMENTS = 8 };
 
-/* Rank 2 is alone on its node, and so has two feeders: each rank has room for as many. Its rows go to rank 1. */
+/* Rank 2 is alone on its node, and so has two upstream ranks: each rank has room for as many. Its rows go to rank 1. */
 static sim_run_t *begin_returns(void **state)
 {
     static const uint32_t node[] = {0, 0, 1};

@@ -168,7 +168,10 @@ typedef struct passed_lie {
     const char *reason;
 } passed_lie_t;
 
-/* With room for two rows of each feeder: in the tail of the record, in the line, in the metadata of the first row. */
+/*
+ * With room for two rows of each upstream rank: in the tail of the record, in the line, in the metadata of the first
+ * row.
+ */
 static char *find_passed(const sim_world_t *world, passed_word_t word)
 {
     char *heap = world->ranks[0].env.heap;
@@ -179,7 +182,7 @@ static char *find_passed(const sim_world_t *world, passed_word_t word)
            (sim_small_shape.nranks + (size_t)sim_small_shape.experts) * sizeof(uint32_t);
 }
 
-/* The first line of a rank: of the first index and of its first feeder. */
+/* The first line of a rank: of the first index and of its first upstream rank. */
 static const normal_feed_line_t *line_at(const sim_world_t *world, uint32_t rank)
 {
     const normal_t *mode = world->ranks[rank].mode;

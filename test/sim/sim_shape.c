@@ -4,20 +4,22 @@
 
 #include <stdlib.h>
 
-/* By nodes, where that is asked for and there are such: the most feeders that any rank has, counted one by one. */
-static void fill_feeders(xep_shape_t *shape)
+/*
+ * By nodes, where that is asked for and there are such: the most upstream ranks that any rank has, counted one by one.
+ */
+static void fill_upstreams(xep_shape_t *shape)
 {
     int shared = 0;
-    shape->feeders = 0;
+    shape->upstreams = 0;
     for (uint32_t f = 0; f < shape->nranks; f++) {
-        uint32_t node = shape->node[f], feeders = 0;
+        uint32_t node = shape->node[f], upstreams = 0;
         shared |= shape->node_ranks[node] > 1;
         for (uint32_t r = 0; r < shape->nranks; r++)
-            feeders += shape->node[r] != node && shape->place[r] % shape->node_ranks[node] == shape->place[f];
-        if (feeders > shape->feeders) shape->feeders = feeders;
+            upstreams += shape->node[r] != node && shape->place[r] % shape->node_ranks[node] == shape->place[f];
+        if (upstreams > shape->upstreams) shape->upstreams = upstreams;
     }
     shape->by_nodes = shape->by_nodes && shared && shape->nodes > 1;
-    if (!shape->by_nodes) shape->feeders = 0;
+    if (!shape->by_nodes) shape->upstreams = 0;
 }
 
 void sim_shape_fill(xep_shape_t *shape, uint32_t rank, const uint32_t *node)
@@ -44,7 +46,7 @@ void sim_shape_fill(xep_shape_t *shape, uint32_t rank, const uint32_t *node)
     shape->expert = expert;
     shape->most_experts = first[1];
     shape->local_experts = first[rank + 1] - first[rank];
-    fill_feeders(shape);
+    fill_upstreams(shape);
 }
 
 void sim_shape_free(xep_shape_t *shape)

@@ -11,12 +11,15 @@
 /** A test of all modes. */
 void sim_wire_failures(void **state);
 
-/* ---- sim_inbox.c: inboxes of ll that have no room for all rows: what it costs, what a sender says, what is a lie */
+/*
+ * ---- sim_recv_ring.c: receive rings of ll that have no room for all rows: what it costs, what a sender says, what is
+ * a lie
+ */
 
-void sim_inbox_messages(void **state);
-void sim_inbox_latencies(void **state);
-void sim_inbox_explains(void **state);
-void sim_inbox_lies(void **state);
+void sim_recv_ring_messages(void **state);
+void sim_recv_ring_latencies(void **state);
+void sim_recv_ring_explains(void **state);
+void sim_recv_ring_lies(void **state);
 
 /* ---- sim_pieces.c: dispatches in pieces over a wire that takes its time */
 

@@ -15,7 +15,7 @@ struct sim_message {
     sim_message_t *next;
     uint32_t from, to;
     stage_t stage;
-    int is_get, has_signal, is_later, is_mail;
+    int is_get, has_signal, is_later, is_ctl;
     uint64_t offset, signal_offset, value;
     const char *src;   /* of a put: unchanged while not TAKEN */
     char *dst;         /* of a get */
@@ -84,7 +84,7 @@ static int is_refused(sim_rank_t *self, uint32_t rank)
     const sim_options_t *options = &self->world->options;
     uint32_t inflight = 0, there = 0;
     for (const sim_message_t *m = self->world->messages; m != NULL; m = m->next) {
-        if (m->from != self->index || self->wire.severed[m->to] || m->is_mail) continue;
+        if (m->from != self->index || self->wire.fenced_off[m->to] || m->is_ctl) continue;
         inflight++;
         there += m->to == rank;
     }
@@ -123,7 +123,7 @@ static sim_message_t *append(sim_rank_t *self, const sim_message_t *message)
 static xep_status_t post(sim_rank_t *self, const sim_message_t *message)
 {
     sim_world_t *world = self->world;
-    if (self->wire.severed[message->to]) return XEP_OK;
+    if (self->wire.fenced_off[message->to]) return XEP_OK;
     if (is_refused(self, message->to)) return XEP_INPROGRESS;
     if (heap_at(&world->ranks[message->to], message->offset, message->bytes) == NULL) return XEP_ERR_TRANSPORT;
     sim_message_t *copy = append(self, message);
@@ -195,7 +195,7 @@ static xep_status_t flush_to(sim_rank_t *self, uint64_t mark)
 {
     xep_status_t status = XEP_OK;
     for (sim_message_t *m = self->world->messages; m != NULL; m = m->next) {
-        if (m->from != self->index || m->number >= mark || self->wire.severed[m->to]) continue;
+        if (m->from != self->index || m->number >= mark || self->wire.fenced_off[m->to]) continue;
         if (m->stage == HELD) m->stage = POSTED;
         if (m->stage == POSTED || m->is_get) status = XEP_INPROGRESS;
     }
@@ -277,13 +277,13 @@ static void drop(sim_world_t *world, sim_message_t *message)
 static void deliver(sim_world_t *world, sim_message_t *message)
 {
     sim_rank_t *to = &world->ranks[message->to];
-    if (message->is_mail) {
-        world->around->mailed(to, message->from, message->copy, message->bytes);
+    if (message->is_ctl) {
+        world->around->on_ctl(to, message->from, message->copy, message->bytes);
         drop(world, message);
         return;
     }
     char *there = heap_at(to, message->offset, message->bytes);
-    if (to->wire.severed[message->from]) there = NULL; /* of a rank that is out nothing is stored */
+    if (to->wire.fenced_off[message->from]) there = NULL; /* of a rank that is out nothing is stored */
     if (there != NULL && message->bytes)
         memcpy(message->is_get ? message->dst : there, message->is_get ? there : message->copy, message->bytes);
     if (there != NULL && message->has_signal) word_store(to, message->signal_offset, message->value);
@@ -306,10 +306,10 @@ void sim_wire_step(sim_world_t *world, sim_dice_t *dice)
     else if (may_deliver(world, m)) deliver(world, m);
 }
 
-void sim_wire_mail(sim_rank_t *self, uint32_t rank, const void *data, size_t bytes)
+void sim_wire_ctl(sim_rank_t *self, uint32_t rank, const void *data, size_t bytes)
 {
-    if (self->wire.severed[rank]) return;
-    copy_source(append(self, &(sim_message_t){.to = rank, .src = data, .bytes = bytes, .stage = TAKEN, .is_mail = 1}));
+    if (self->wire.fenced_off[rank]) return;
+    copy_source(append(self, &(sim_message_t){.to = rank, .src = data, .bytes = bytes, .stage = TAKEN, .is_ctl = 1}));
     sim_interleave(self);
 }
 
@@ -353,18 +353,18 @@ void sim_wire_bury(sim_world_t *world, uint32_t rank)
 }
 
 /* What is held of its own never leaves; the rest the other may still take, if it lives. */
-void sim_wire_sever(sim_rank_t *self, uint32_t rank)
+void sim_wire_fence_off(sim_rank_t *self, uint32_t rank)
 {
-    if (self->wire.severed[rank]) return;
+    if (self->wire.fenced_off[rank]) return;
     drop_between(self->world, rank, self->index, 0);
     drop_between(self->world, self->index, rank, self->world->ranks[rank].dead ? 0 : UINT64_MAX);
-    self->wire.severed[rank] = 1;
+    self->wire.fenced_off[rank] = 1;
 }
 
 int sim_wire_is_behind(const sim_rank_t *self, uint32_t rank)
 {
     const sim_message_t *m = self->world->messages;
-    if (self->wire.severed[rank]) return 0;
+    if (self->wire.fenced_off[rank]) return 0;
     while (m != NULL && (m->from != self->index || m->to != rank || m->stage == TAKEN)) m = m->next;
     return m != NULL;
 }

@@ -24,12 +24,12 @@ uint64_t sim_wire_posted(const sim_world_t *world, uint32_t rank);
 /** A rank has died: of what it has sent to each of the others, a part from the begin on is still to come. */
 void sim_wire_bury(sim_world_t *world, uint32_t rank);
 
-/** As heap_sever and heap_is_behind of a transport: another rank is out for this one; has not taken all it sent. */
-void sim_wire_sever(sim_rank_t *self, uint32_t rank);
+/** As heap_fence_off and heap_is_behind of a transport: another rank is out for this one; has not taken all it sent. */
+void sim_wire_fence_off(sim_rank_t *self, uint32_t rank);
 int sim_wire_is_behind(const sim_rank_t *self, uint32_t rank);
 
-/** Mail to another rank, in no order with anything else; world->around gets it. */
-void sim_wire_mail(sim_rank_t *self, uint32_t rank, const void *data, size_t bytes);
+/** Control messages to another rank, in no order with anything else; world->around gets it. */
+void sim_wire_ctl(sim_rank_t *self, uint32_t rank, const void *data, size_t bytes);
 
 /** Forgets all messages. */
 void sim_wire_clear(sim_world_t *world);

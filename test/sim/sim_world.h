@@ -32,11 +32,12 @@ enum { SIM_REASONS = 16, SIM_SENTENCE_BYTES = 256 };
 typedef struct sim_wire {
     xep_wire_t wire;
     struct sim_rank *rank;
-    uint64_t calls;                    /* of the mode, all but map */
-    uint64_t posted;                   /* messages to ranks that are not mapped */
-    uint64_t posted_bytes;             /* of these */
-    uint64_t held_up;                  /* calls of flush_to that were told to wait */
-    uint8_t severed[SIM_MAX_RANKS];    /* ranks of which nothing is stored here any more, and to which nothing goes */
+    uint64_t calls;        /* of the mode, all but map */
+    uint64_t posted;       /* messages to ranks that are not mapped */
+    uint64_t posted_bytes; /* of these */
+    uint64_t held_up;      /* calls of flush_to that were told to wait */
+    /* ranks of which nothing is stored here any more, and to which nothing goes */
+    uint8_t fenced_off[SIM_MAX_RANKS];
     char sentence[SIM_SENTENCE_BYTES]; /* why it failed first; "": it has not */
 } sim_wire_t;
 
@@ -90,8 +91,8 @@ typedef struct sim_around {
     /** The mode has ended it. Returns how it ends. */
     xep_status_t (*end)(sim_rank_t *rank, xep_op_t *op, xep_status_t status);
 
-    /** Mail has come: sim_wire_mail(). */
-    void (*mailed)(sim_rank_t *rank, uint32_t from, const void *data, size_t bytes);
+    /** A control message has come: sim_wire_ctl(). */
+    void (*on_ctl)(sim_rank_t *rank, uint32_t from, const void *data, size_t bytes);
 } sim_around_t;
 
 /** What kind of world: filled by the test, or by sim_options_random(). */
@@ -109,7 +110,7 @@ typedef struct sim_options {
     uint64_t corrupt_bytes; /* of the start of each heap */
     uint64_t part_bytes;    /* rows are told of in parts of so many; 0: all at once */
     int wide_sums;          /* and sums of a node travel in fp32 */
-    uint64_t feed_rows;     /* rows go once to each node, with room for so many of a feeder; 0: to each rank */
+    uint64_t feed_rows;     /* rows go once to each node, with room for so many of an upstream rank; 0: to each rank */
     int flat;               /* they go to each rank all the same; in ll with room for so many of each other one */
     uint32_t masks;         /* 1: ranks may be left out, though none is */
     uint32_t spoiled;       /* 1: the test spoils heaps itself, so that sources of puts may change */

@@ -202,7 +202,7 @@ TEST(by_selection)
 }
 
 /* Room for all, as long as it is little; for what 512 MiB hold; for an even load and six deviations. */
-static uint64_t inbox(uint64_t tokens, uint32_t nranks, uint32_t topk, uint32_t experts)
+static uint64_t recv_ring(uint64_t tokens, uint32_t nranks, uint32_t topk, uint32_t experts)
 {
     static uint32_t first_expert[8193], node[8192], ones[8192];
     const xep_shape_t shape = {.nranks = nranks,
@@ -222,13 +222,13 @@ static uint64_t inbox(uint64_t tokens, uint32_t nranks, uint32_t topk, uint32_t 
     return ask("ll", &shape, XEP_COST_FLAT).of[XEP_COST_DISPATCH].pass_rows / nranks;
 }
 
-TEST(inboxes)
+TEST(recv_rings)
 {
-    assert_int_equal(inbox(128, 64, 1, 128 * 64), 128);
-    assert_int_equal(inbox(128, 256, 1, 256), 36);
-    assert_int_equal(inbox(128, 256, 98, 256), 49 + 42 + 6);
-    assert_int_equal(inbox(128, 1024, 800, 1024), 128);
-    assert_int_equal(inbox(128, 4096, 128, 4096), 4 + 12 + 6);
+    assert_int_equal(recv_ring(128, 64, 1, 128 * 64), 128);
+    assert_int_equal(recv_ring(128, 256, 1, 256), 36);
+    assert_int_equal(recv_ring(128, 256, 98, 256), 49 + 42 + 6);
+    assert_int_equal(recv_ring(128, 1024, 800, 1024), 128);
+    assert_int_equal(recv_ring(128, 4096, 128, 4096), 4 + 12 + 6);
 }
 
 /* A rank of 1,024 that decode, with slots for an even load and a quarter more. */

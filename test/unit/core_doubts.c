@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "buffer.h"
-#include "group_mail.h"
+#include "group_ctl.h"
 #include "group_out.h"
 #include "host.h"
 #include "members.h"
@@ -64,31 +64,31 @@ static const xep_wire_ops_t wire_ops = {.size = sizeof(xep_wire_ops_t),
                                         .flush = wire_flush,
                                         .progress = wire_flush};
 
-static void heap_sever(xep_heap_wire_t *heap, uint32_t rank)
+static void heap_fence_off(xep_heap_wire_t *heap, uint32_t rank)
 {
     (void)heap;
     (void)rank;
 }
 
-static xep_status_t mail(xep_transport_t *transport, uint32_t rank, const void *data, size_t bytes)
+static xep_status_t ctl(xep_transport_t *transport, uint32_t rank, const void *data, size_t bytes)
 {
     uint32_t from = 0;
     while (&all[from].transport != transport) from++;
     const xep_transport_t *to = &all[rank].transport;
-    if (!all[from].cut[rank]) to->mailed(to->mailed_arg, from, data, bytes);
+    if (!all[from].cut[rank]) to->on_ctl(to->on_ctl_arg, from, data, bytes);
     return XEP_OK;
 }
 
-static int mail_has_left(xep_transport_t *transport)
+static int ctl_has_left(xep_transport_t *transport)
 {
     (void)transport;
     return 1;
 }
 
 static const xep_transport_ops_t transport_ops = {.name = "at once",
-                                                  .heap_sever = heap_sever,
-                                                  .mail = mail,
-                                                  .mail_has_left = mail_has_left};
+                                                  .heap_fence_off = heap_fence_off,
+                                                  .ctl = ctl,
+                                                  .ctl_has_left = ctl_has_left};
 
 static uint32_t dead_rank(xep_boot_t *boot)
 {
@@ -136,7 +136,7 @@ static void open_member(uint32_t r, int is_mapped)
     buffer->broken = 1; /* there is no operation to end */
     buffer->nrequests = REQUESTS;
     buffer->requests = member->requests;
-    assert_int_equal(xep_mail_open(&member->group), XEP_OK);
+    assert_int_equal(xep_ctl_open(&member->group), XEP_OK);
     assert_int_equal(xep_members_open(buffer, 0), XEP_OK);
 }
 
@@ -152,7 +152,7 @@ static void close_world(void)
 {
     for (uint32_t r = 0; r < nranks; r++) {
         xep_members_close(&all[r].buffer);
-        xep_mail_close(&all[r].group);
+        xep_ctl_close(&all[r].group);
         free(all[r].heap.base);
     }
 }
@@ -277,7 +277,7 @@ TEST(who_cannot_know_of_a_death_is_told)
     open_world(4, 0);
     for (uint32_t r = 0; r < 2; r++) give_up(3, r);
     play("23");
-    for (uint32_t r = 2; r < 4; r++) assert_true(all[r].buffer.members->ways->is_cut_off(&all[r].buffer));
+    for (uint32_t r = 2; r < 4; r++) assert_true(all[r].buffer.members->ways->has_lost_quorum(&all[r].buffer));
     for (uint32_t r = 0; r < 2; r++) {
         all[2].peers[r].visible = 1;
         all[2].peers[r].pid = getpid(); /* its number belongs to another process by now */
@@ -323,7 +323,7 @@ TEST(of_two_halves_one_goes_on)
     expect_in(1, "01");
     for (uint32_t r = 2; r < 4; r++) {
         assert_true(all[r].buffer.members->agreement.open);
-        assert_true(all[r].buffer.members->ways->is_cut_off(&all[r].buffer));
+        assert_true(all[r].buffer.members->ways->has_lost_quorum(&all[r].buffer));
     }
     close_world();
 }

@@ -7,7 +7,7 @@
 #include "path.h"
 #include "unit.h"
 
-/* Nodes of 4 and 2 ranks: a rank of the smaller one has two feeders. */
+/* Nodes of 4 and 2 ranks: a rank of the smaller one has two upstream ranks. */
 static const uint32_t node[] = {0, 0, 0, 0, 1, 1}, place[] = {0, 1, 2, 3, 0, 1}, node_ranks[] = {4, 2},
                       first_expert[] = {0, 2, 4, 6, 8, 10, 12};
 
@@ -59,11 +59,11 @@ TEST(path_is_chosen_by_what_is_told)
 
     assert_int_equal(choose(&mode, XEP_PATH_AUTO, 0, &shape), XEP_OK);
     assert_int_equal(shape.by_nodes, 1);
-    assert_int_equal(shape.feeders, 2);
+    assert_int_equal(shape.upstreams, 2);
     dispatch_by_nodes.sent_bytes = 5000;
     assert_int_equal(choose(&mode, XEP_PATH_AUTO, 0, &shape), XEP_OK);
     assert_int_equal(shape.by_nodes, 0);
-    assert_int_equal(shape.feeders, 0);
+    assert_int_equal(shape.upstreams, 0);
     assert_int_equal(choose(&mode, XEP_PATH_NODES, 0, &shape), XEP_OK);
     assert_int_equal(shape.by_nodes, 1);
     dispatch_by_nodes.sent_bytes = 1000;
@@ -88,7 +88,7 @@ TEST(a_mode_that_knows_no_nodes_has_one_path)
     assert_int_equal(shape.feed_rows, 0);
 }
 
-/* Of all sources together: two feeders, or flat six ranks. Room for all is the tokens, flat 0. */
+/* Of all sources together: two upstream ranks, or flat six ranks. Room for all is the tokens, flat 0. */
 TEST(room_is_what_is_told)
 {
     const struct {
@@ -111,7 +111,7 @@ TEST(room_is_what_is_told)
     assert_int_equal(choose(&mode, XEP_PATH_NODES, 1, &shape), XEP_ERR_INVALID);
 }
 
-/* Without a group: by nodes where combines go so, too, and all others are feeders; else flat, for all ranks. */
+/* Without a group: by nodes where combines go so, too, and all others are upstream ranks; else flat, for all ranks. */
 TEST(most_room_is_imagined)
 {
     xep_buffer_params_t params = XEP_BUFFER_PARAMS_INIT;
@@ -128,6 +128,6 @@ TEST(most_room_is_imagined)
     assert_int_equal(xep_path_sums_by_nodes(&mode, &shape), 1);
     xep_path_imagine(&params, &mode, &shape);
     assert_int_equal(shape.by_nodes, 1);
-    assert_int_equal(shape.feeders, 5);
+    assert_int_equal(shape.upstreams, 5);
     assert_int_equal(shape.feed_rows, 15);
 }

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "cpu.h"
-#include "group_bell.h"
+#include "group_doorbell.h"
 #include "group_sleep.h"
 #include "transport.h"
 #include "unit.h"
@@ -30,14 +30,14 @@ void unit_before_each(void)
 {
     for (uint32_t r = 0; r < RANKS; r++) {
         free(house.control[r].base);
-        house.control[r].base = aligned_alloc(64, xep_group_bells_bytes(RANKS));
+        house.control[r].base = aligned_alloc(64, xep_group_doorbells_bytes(RANKS));
         assert_non_null(house.control[r].base);
-        memset(house.control[r].base, 0, xep_group_bells_bytes(RANKS));
+        memset(house.control[r].base, 0, xep_group_doorbells_bytes(RANKS));
         for (uint32_t p = 0; p < RANKS; p++) house.control_of[p][r] = p == r ? NULL : house.control[r].base;
         house.group[r] = (xep_group_t){.rank = r,
                                        .nranks = RANKS,
                                        .nnodes = 1,
-                                       .rests = XEP_REST_CROWDED,
+                                       .backoff = XEP_BACKOFF_OVERSUBSCRIBED,
                                        .control = &house.control[r],
                                        .control_of = house.control_of[r]};
     }
@@ -47,9 +47,9 @@ TEST(who_sleeps_and_who_does_not)
 {
     xep_group_t *group = &house.group[SELF];
     assert_true(xep_group_sleeps(group));
-    group->rests = XEP_REST_ALONE;
+    group->backoff = XEP_BACKOFF_ALONE;
     assert_false(xep_group_sleeps(group));
-    group->rests = XEP_REST_CROWDED;
+    group->backoff = XEP_BACKOFF_OVERSUBSCRIBED;
     group->nnodes = 2;
     assert_false(xep_group_sleeps(group));
 }
@@ -59,46 +59,46 @@ TEST(told_before_it_sleeps)
 {
     xep_group_t *group = &house.group[SELF];
     const uint64_t begin = xep_clock_ns();
-    assert_true(xep_group_lie_down(group, PEER));
-    xep_group_rouse(&house.group[PEER], SELF);
+    assert_true(xep_group_prepare_wait(group, PEER));
+    xep_group_wake(&house.group[PEER], SELF);
     assert_true(xep_group_sleep(group, PEER, LONG_NS));
-    xep_group_get_up(group);
+    xep_group_finish_wait(group);
     assert_true(xep_clock_ns() - begin < LONG_NS);
 }
 
 TEST(what_others_tell_wakes_nobody)
 {
     xep_group_t *group = &house.group[SELF];
-    assert_true(xep_group_lie_down(group, PEER));
-    xep_group_rouse(&house.group[OTHER], SELF);
-    xep_group_rouse(group, SELF);
+    assert_true(xep_group_prepare_wait(group, PEER));
+    xep_group_wake(&house.group[OTHER], SELF);
+    xep_group_wake(group, SELF);
     assert_false(xep_group_sleep(group, PEER, 1000));
-    xep_group_get_up(group);
+    xep_group_finish_wait(group);
 }
 
 TEST(an_abort_wakes_whoever_sleeps)
 {
     xep_group_t *group = &house.group[SELF];
-    assert_true(xep_group_lie_down(group, PEER));
-    xep_group_rouse_all(&house.group[OTHER]);
+    assert_true(xep_group_prepare_wait(group, PEER));
+    xep_group_wake_all(&house.group[OTHER]);
     assert_true(xep_group_sleep(group, PEER, LONG_NS));
-    xep_group_get_up(group);
+    xep_group_finish_wait(group);
 }
 
 TEST(one_thread_sleeps_at_a_time)
 {
     xep_group_t *group = &house.group[SELF];
-    assert_true(xep_group_lie_down(group, PEER));
-    assert_false(xep_group_lie_down(group, OTHER));
-    xep_group_get_up(group);
-    assert_true(xep_group_lie_down(group, OTHER));
+    assert_true(xep_group_prepare_wait(group, PEER));
+    assert_false(xep_group_prepare_wait(group, OTHER));
+    xep_group_finish_wait(group);
+    assert_true(xep_group_prepare_wait(group, OTHER));
 }
 
 TEST(a_rank_that_is_not_mapped_is_left_alone)
 {
     house.control_of[PEER][SELF] = NULL;
-    xep_group_rouse(&house.group[PEER], SELF);
-    xep_group_rouse_all(&house.group[PEER]);
+    xep_group_wake(&house.group[PEER], SELF);
+    xep_group_wake_all(&house.group[PEER]);
 }
 
 /* ---- one after the other, as often as it takes to meet in every place ---- */
@@ -109,17 +109,17 @@ static unsigned slept_out[RANKS];
 static void hear(uint32_t self, uint32_t from, uint64_t turn)
 {
     while (atomic_load_explicit(&said[from], memory_order_acquire) < turn) {
-        assert_true(xep_group_lie_down(&house.group[self], from));
+        assert_true(xep_group_prepare_wait(&house.group[self], from));
         if (atomic_load_explicit(&said[from], memory_order_acquire) < turn)
             slept_out[self] += !xep_group_sleep(&house.group[self], from, LONG_NS);
-        xep_group_get_up(&house.group[self]);
+        xep_group_finish_wait(&house.group[self]);
     }
 }
 
 static void tell(uint32_t self, uint32_t to, uint64_t turn)
 {
     atomic_store_explicit(&said[self], turn, memory_order_release);
-    xep_group_rouse(&house.group[self], to);
+    xep_group_wake(&house.group[self], to);
 }
 
 static void *play_peer(void *arg)

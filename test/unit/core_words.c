@@ -24,7 +24,7 @@ static void open_ballot(xep_ballot_t *ballot)
     assert_true(xep_ballot_open(ballot, RANKS, MOST));
 }
 
-/* Some suspects, each with some operations missing; some rulings. */
+/* Some suspects, each with some operations missing; some adopted decisions. */
 static void fill(xep_ballot_t *ballot)
 {
     static const xep_status_t due[] = {XEP_ERR_MISMATCH, XEP_ERR_OVERFLOW, XEP_ERR_INVALID};
@@ -36,10 +36,10 @@ static void fill(xep_ballot_t *ballot)
         xep_ballot_suspect(ballot, r, (xep_out_reason_t)(1 + below(3)), top, missing, (uint32_t)count);
         if (below(2)) assert_true(xep_ballot_set_gone(ballot, r));
     }
-    ballot->rulings.count = 0;
-    ballot->rulings.forgotten = below(3);
+    ballot->decisions.count = 0;
+    ballot->decisions.forgotten = below(3);
     for (uint64_t i = below(MOST + 1); i > 0; i--)
-        xep_rulings_add(&ballot->rulings, (xep_ruling_t){10 + i, due[below(3)], (uint32_t)below(100)});
+        xep_decisions_add(&ballot->decisions, (xep_decision_t){10 + i, due[below(3)], (uint32_t)below(100)});
 }
 
 static void assert_sane(const xep_ballot_t *ballot)
@@ -68,12 +68,12 @@ TEST(what_is_written_is_read)
         assert_true(xep_ballot_write(&one, words, length) == length && xep_ballot_write(&one, words, length - 1) == 0);
         assert_true(xep_ballot_read(&other, words, WORDS));
         assert_true(xep_ballot_is_same(&one, &other));
-        assert_int_equal(one.rulings.count, other.rulings.count);
-        assert_int_equal(one.rulings.forgotten, other.rulings.forgotten);
-        for (uint32_t i = 0; i < one.rulings.count; i++) {
-            const xep_ruling_t *same = xep_rulings_find(&other.rulings, one.rulings.list[i].epoch);
-            assert_true(same != NULL && same->status == one.rulings.list[i].status &&
-                        same->refused == one.rulings.list[i].refused);
+        assert_int_equal(one.decisions.count, other.decisions.count);
+        assert_int_equal(one.decisions.forgotten, other.decisions.forgotten);
+        for (uint32_t i = 0; i < one.decisions.count; i++) {
+            const xep_decision_t *same = xep_decisions_find(&other.decisions, one.decisions.list[i].epoch);
+            assert_true(same != NULL && same->status == one.decisions.list[i].status &&
+                        same->refused == one.decisions.list[i].refused);
         }
         xep_ballot_close(&other);
     }
@@ -146,7 +146,7 @@ TEST(what_is_made_up_is_sane)
         if (take_copy(&other, words, length)) {
             taken++;
             assert_sane(&other);
-            assert_true(other.rulings.count <= MOST);
+            assert_true(other.decisions.count <= MOST);
         }
         xep_ballot_close(&other);
     }
@@ -161,16 +161,16 @@ TEST(the_oldest_is_forgotten)
     open_ballot(&side);
     for (int round = 0; round < ROUNDS / 10; round++) {
         uint64_t given[64] = {0}, from = 0;
-        side.rulings.count = 0;
-        side.rulings.forgotten = 0;
+        side.decisions.count = 0;
+        side.decisions.forgotten = 0;
         for (int i = 0; i < 20; i++) {
             uint64_t epoch = 1 + (uint64_t)i + below(5);
-            xep_rulings_add(&side.rulings, (xep_ruling_t){epoch, XEP_ERR_MISMATCH, (uint32_t)epoch});
+            xep_decisions_add(&side.decisions, (xep_decision_t){epoch, XEP_ERR_MISMATCH, (uint32_t)epoch});
             given[epoch] = 1;
         }
         for (uint64_t epoch = 1; epoch < 64; epoch++) {
-            const xep_ruling_t *found = xep_rulings_find(&side.rulings, epoch);
-            if (epoch > side.rulings.forgotten) assert_int_equal(found != NULL, given[epoch]);
+            const xep_decision_t *found = xep_decisions_find(&side.decisions, epoch);
+            if (epoch > side.decisions.forgotten) assert_int_equal(found != NULL, given[epoch]);
             from += found != NULL;
         }
         assert_int_equal(from, MOST);

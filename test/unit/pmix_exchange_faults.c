@@ -24,9 +24,9 @@ typedef struct life {
     uint32_t reserved;
 } life_t;
 
-typedef struct farewell {
+typedef struct exit_report {
     uint32_t dead, reserved;
-} farewell_t;
+} exit_report_t;
 
 /* What the server does and knows. */
 static struct {
@@ -36,9 +36,9 @@ static struct {
     pthread_mutex_t silent;   /* locked: commits have no answer */
     pid_t pids[RANKS];        /* 0: it has put nothing yet */
     uint64_t start[RANKS];
-    int said[RANKS]; /* its farewell */
-    farewell_t farewells[RANKS];
-    farewell_t ours; /* what this rank has said */
+    int said[RANKS]; /* its exit report */
+    exit_report_t exit_reports[RANKS];
+    exit_report_t ours; /* what this rank has said */
     int ours_count;
     /* what it has not answered: it does so when nobody waits any more */
     pmix_op_cbfunc_t fenced;
@@ -51,7 +51,7 @@ static xep_pmix_client_t client;
 static pmix_status_t put(pmix_scope_t scope, const char *key, pmix_value_t *value)
 {
     (void)scope;
-    if (strcmp(key, "xep.farewell") != 0) return PMIX_SUCCESS;
+    if (strcmp(key, "xep.exit_report") != 0) return PMIX_SUCCESS;
     assert_int_equal(value->data.bo.size, sizeof server.ours);
     memcpy(&server.ours, value->data.bo.bytes, sizeof server.ours);
     server.ours_count++;
@@ -94,9 +94,9 @@ static pmix_status_t get(const pmix_proc_t *proc, const char key[], const pmix_i
     uint32_t rank = proc->rank;
     (void)info, (void)ninfo;
     if (strcmp(key, "xep.life") == 0) give_life(rank, done, arg);
-    else if (strcmp(key, "xep.farewell") == 0 && server.said[rank])
-        give(done, arg, &server.farewells[rank], sizeof server.farewells[rank]);
-    else if (strcmp(key, "xep.farewell") == 0) done(PMIX_ERR_NOT_FOUND, NULL, arg);
+    else if (strcmp(key, "xep.exit_report") == 0 && server.said[rank])
+        give(done, arg, &server.exit_reports[rank], sizeof server.exit_reports[rank]);
+    else if (strcmp(key, "xep.exit_report") == 0) done(PMIX_ERR_NOT_FOUND, NULL, arg);
     else if (rank == server.fails) done(server.get, NULL, arg);
     else if (rank != server.never) give(done, arg, bytes, server.bytes);
     else server.got = done, server.got_arg = arg;
@@ -144,7 +144,7 @@ static void leave_rank(uint32_t rank, uint32_t dead)
 {
     kill_rank(rank);
     server.said[rank] = 1;
-    server.farewells[rank].dead = dead;
+    server.exit_reports[rank].dead = dead;
 }
 
 static void exchange(xep_status_t status, const char *reason)
@@ -271,8 +271,8 @@ TEST(who_left_for_no_reason_is_named)
     exchange(XEP_ERR_PEER, "rank 0 has died");
 }
 
-/* A farewell is another process's word: ranks that there are not, and this one itself, count for nothing. */
-TEST(a_farewell_that_makes_no_sense_counts_for_nothing)
+/* An exit report is another process's word: ranks that there are not, and this one itself, count for nothing. */
+TEST(a_exit_report_that_makes_no_sense_counts_for_nothing)
 {
     server.fence = PMIX_ERR_PARTIAL_SUCCESS;
     leave_rank(0, SELF);

@@ -147,13 +147,13 @@ static xep_status_t fake_progress(xep_transport_t *transport)
     return XEP_OK;
 }
 
-static xep_status_t fake_mail(xep_transport_t *transport, uint32_t rank, const void *data, size_t bytes)
+static xep_status_t fake_ctl(xep_transport_t *transport, uint32_t rank, const void *data, size_t bytes)
 {
     (void)transport, (void)rank, (void)data, (void)bytes;
     return XEP_OK;
 }
 
-static int fake_mail_has_left(xep_transport_t *transport)
+static int fake_ctl_has_left(xep_transport_t *transport)
 {
     (void)transport;
     return 1;
@@ -181,8 +181,8 @@ static const xep_transport_ops_t transport_ops = {.name = "fake",
                                                   .heap_close = fake_heap_close,
                                                   .progress = fake_progress,
                                                   .is_gone = fake_is_gone,
-                                                  .mail = fake_mail,
-                                                  .mail_has_left = fake_mail_has_left,
+                                                  .ctl = fake_ctl,
+                                                  .ctl_has_left = fake_ctl_has_left,
                                                   .close = fake_close};
 
 /* ---- bootstrap ---- */

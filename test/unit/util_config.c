@@ -129,16 +129,16 @@ TEST(bytes)
 TEST(bytes_or_auto)
 {
     xep_config_t config;
-    assert_int_equal(setenv("XEP_STREAM", "Auto", 1), 0);
+    assert_int_equal(setenv("XEP_STREAMING", "Auto", 1), 0);
     assert_int_equal(xep_config_read(&config), XEP_OK);
     assert_true(config.stream == XEP_CONFIG_AUTO);
     assert_int_equal(xep_config_stream(&config), 768 << 10);
-    assert_int_equal(setenv("XEP_STREAM", "3m", 1), 0);
+    assert_int_equal(setenv("XEP_STREAMING", "3m", 1), 0);
     assert_int_equal(xep_config_read(&config), XEP_OK);
     assert_int_equal(xep_config_stream(&config), 3 << 20);
-    assert_int_equal(setenv("XEP_STREAM", "automatic", 1), 0);
+    assert_int_equal(setenv("XEP_STREAMING", "automatic", 1), 0);
     assert_int_equal(xep_config_read(&config), XEP_ERR_INVALID);
-    assert_int_equal(unsetenv("XEP_STREAM"), 0);
+    assert_int_equal(unsetenv("XEP_STREAMING"), 0);
 }
 
 TEST(millis)
@@ -182,7 +182,7 @@ TEST(allowed)
     static const char *const wrong[][3] = {
         {"XEP_TIMEOUT", "5x", "a whole number of seconds, or of units ms, s or m, from 1 ms to 24 days; or inf"},
         {"XEP_INFLIGHT", "8x", "a whole number of bytes, or of units k, m, g or t; or inf"},
-        {"XEP_STREAM", "some", "a whole number of bytes, or of units k, m, g or t; or inf or auto"},
+        {"XEP_STREAMING", "some", "a whole number of bytes, or of units k, m, g or t; or inf or auto"},
         {"XEP_THREADS", "0", "a whole number, at least 1"},
         {"XEP_NODE_RANKS", "-1", "a whole number"},
         {"XEP_PLUGIN_PATH", "/tmp:/nowhere", "folders that exist, colon-separated"},

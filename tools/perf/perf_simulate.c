@@ -141,7 +141,7 @@ static void begin_path(perf_simulation_t *simulation, xep_cost_path_t path)
 static int measure_heap(perf_simulation_t *simulation, xep_cost_path_t path)
 {
     xep_shape_t shape = xep_cost_shape_on(&simulation->shape, path);
-    const uint64_t sources = shape.by_nodes ? shape.feeders : shape.nranks;
+    const uint64_t sources = shape.by_nodes ? shape.upstreams : shape.nranks;
     xep_region_t regions[XEP_REGIONS] = {0};
     uint64_t rows, bytes = 0, room = perf_forecast(simulation, path, XEP_COST_DISPATCH)->traffic.pass_rows;
 
@@ -208,7 +208,7 @@ static int work_out(perf_simulation_t *simulation, perf_simulated_fn report)
         }
         if (measure_heap(simulation, path)) return PERF_EXIT_FAILED;
     }
-    if (xep_cost_has_mates(&simulation->shape) &&
+    if (xep_cost_has_locals(&simulation->shape) &&
         simulation->seconds[XEP_COST_NODES] < simulation->seconds[XEP_COST_FLAT])
         simulation->chosen = XEP_COST_NODES;
     return report(simulation);

@@ -5,16 +5,16 @@
  * and after is compared with the oracle.
  *
  * grow members SCENARIO ADDRESS
- *   one       one newcomer
+ *   one       one joiner
  *   two       two at once
- *   turns     two newcomers, of which each call takes one
+ *   turns     two joiners, of which each call takes one
  *   called    one; the address goes through callbacks
- *   replaced  rank 1 dies in mid-operation, the others shrink, and a newcomer comes
+ *   replaced  rank 1 dies in mid-operation, the others shrink, and a joiner comes
  *   nobody    nobody comes, and the group goes on
  *   absent    rank 1 does not call it in time; the group shrinks to what it was, and grows
  *   wrong     rank 0's arguments are wrong, or the file cannot be written
- *   dying     newcomers that die at any instruction, until one comes that does not
- * grow newcomer HOW ADDRESS [SEED]
+ *   dying     joiners that die at any instruction, until one comes that does not
+ * grow joiner HOW ADDRESS [SEED]
  *   file, called  by which the address comes
  *   dying         dies by a timer
  *   late          nobody lets it in
@@ -91,7 +91,7 @@ static xep_status_t make_followers(xep_group_t *next, xep_buffer_t *fresh[JOBS])
     return status;
 }
 
-/* Buffers as before on another group, by those that have one; then the old group goes. Newcomers may die. */
+/* Buffers as before on another group, by those that have one; then the old group goes. Joiners may die. */
 static void follow(xep_group_t *next)
 {
     xep_buffer_t *fresh[JOBS];
@@ -141,37 +141,37 @@ static int lookup(void *ctx, void *address, size_t capacity, size_t *bytes_p)
     return 0;
 }
 
-static xep_grow_args_t args_of(int called, uint32_t newcomers)
+static xep_grow_args_t args_of(int called, uint32_t joiners)
 {
     xep_grow_args_t args = XEP_GROW_ARGS_INIT;
-    args.newcomers = newcomers;
+    args.joiners = joiners;
     if (mp_rank() != 0) return args; /* its arguments alone count */
     if (called) args.publish = publish, args.publish_ctx = (void *)(uintptr_t)address_path;
     else args.path = address_path;
     return args;
 }
 
-/* Ranks keep their numbers; the newcomers are behind them. */
-static void check_grown(const xep_group_t *next, uint32_t before, uint32_t newcomers)
+/* Ranks keep their numbers; the joiners are behind them. */
+static void check_grown(const xep_group_t *next, uint32_t before, uint32_t joiners)
 {
     xep_group_info_t info = XEP_GROUP_INFO_INIT;
     MP_OK(xep_group_query(next, &info));
-    MP_CHECK(info.nranks == before + newcomers && strcmp(info.boot, "grow") == 0);
+    MP_CHECK(info.nranks == before + joiners && strcmp(info.boot, "grow") == 0);
     MP_CHECK(info.rank == mp_rank());
 }
 
-static void grow(int called, uint32_t newcomers)
+static void grow(int called, uint32_t joiners)
 {
     xep_group_t *next = NULL;
-    xep_grow_args_t args = args_of(called, newcomers);
+    xep_grow_args_t args = args_of(called, joiners);
     MP_OK(xep_group_grow(group, &args, &next));
-    check_grown(next, mp_nranks(), newcomers);
+    check_grown(next, mp_nranks(), joiners);
     MP_CHECK(access(address_path, F_OK) != 0);
     MP_OK(play(ROUNDS)); /* the old one still works */
     follow(next);
 }
 
-/* What rank 0 says: whether the group grows once more, which newcomers cannot know. */
+/* What rank 0 says: whether the group grows once more, which joiners cannot know. */
 static uint32_t ask_first(uint32_t mine)
 {
     uint32_t *all = calloc(mp_nranks(), sizeof *all), first;
@@ -190,7 +190,7 @@ static void finish(void)
     printf("grown\n");
 }
 
-/* turns: so many more times, each with one newcomer; the newcomers of before take part. */
+/* turns: so many more times, each with one joiner; the joiners of before take part. */
 static void grow_on(uint32_t times)
 {
     for (times = ask_first(times); times > 0; times = ask_first(times - 1)) {
@@ -216,7 +216,7 @@ static void replaced(void)
 static void hear_warning(void *arg, xep_log_level_t level, const char *message)
 {
     if (level == XEP_LOG_WARN && strstr(message, "half of the deadline has passed, after ") != NULL &&
-        strstr(message, "xep_group_grow: 0 of 2 newcomers came") != NULL)
+        strstr(message, "xep_group_grow: 0 of 2 joiners came") != NULL)
         ++*(int *)arg;
 }
 
@@ -232,7 +232,7 @@ static void nobody(void)
         MP_FAILS(XEP_ERR_TIMEOUT, xep_group_grow(group, &args, &next));
         xep_log_set(NULL, NULL);
         MP_CHECK(warned == (i == 1 && mp_rank() == 0));
-        MP_REASON(i == 0 ? "0 of 2 newcomers came in 300 ms to " : "0 of 2 newcomers came in 4000 ms to ");
+        MP_REASON(i == 0 ? "0 of 2 joiners came in 300 ms to " : "0 of 2 joiners came in 4000 ms to ");
         MP_CHECK(next == NULL && access(address_path, F_OK) != 0);
         MP_OK(play(ROUNDS));
     }
@@ -276,7 +276,7 @@ static void wrong(void)
 }
 
 /* Whoever comes plays until it is dead, or says that it stays. */
-static int try_newcomer(void)
+static int try_joiner(void)
 {
     xep_group_t *next = NULL;
     uint32_t before = mp_nranks(), dies = 0, *all = calloc(before + 1, sizeof *all);
@@ -307,7 +307,7 @@ static int try_newcomer(void)
 
 static void dying(void)
 {
-    while (!try_newcomer()) {}
+    while (!try_joiner()) {}
 }
 
 static void be_member(const char *scenario)
@@ -331,7 +331,7 @@ static void be_member(const char *scenario)
     finish();
 }
 
-/* ---- newcomers ---- */
+/* ---- joiners ---- */
 
 static void set_timer(uint64_t seed)
 {
@@ -358,7 +358,7 @@ static void play_to_death(xep_group_t *next)
     pause();
 }
 
-static void be_newcomer(const char *how, uint64_t seed)
+static void be_joiner(const char *how, uint64_t seed)
 {
     xep_join_params_t params = XEP_JOIN_PARAMS_INIT;
     xep_group_t *next = NULL;
@@ -390,7 +390,7 @@ int main(int argc, char **argv)
     uint64_t seed = argc > 4 ? strtoull(argv[4], NULL, 0) : 0;
     address_path = argc > 3 ? argv[3] : "";
     if (strcmp(part, "members") == 0) be_member(argv[2]);
-    else if (strcmp(part, "newcomer") == 0) be_newcomer(argv[2], seed);
-    else mp_fail(__FILE__, __LINE__, "grow members SCENARIO ADDRESS, or newcomer HOW ADDRESS");
+    else if (strcmp(part, "joiner") == 0) be_joiner(argv[2], seed);
+    else mp_fail(__FILE__, __LINE__, "grow members SCENARIO ADDRESS, or joiner HOW ADDRESS");
     return 0;
 }

@@ -5,32 +5,32 @@
 . "${srcdir:-.}/test/rig/ranks.bash" || exit 99
 program=./test/mp/groups/grow
 
-# larger ENDED RANKS SCENARIO NEWCOMER...: how many processes end well, of all; NEWCOMER is HOW or HOW:SEED
+# larger ENDED RANKS SCENARIO JOINER...: how many processes end well, of all; JOINER is HOW or HOW:SEED
 larger() {
-    local ended=$1 ranks=$2 scenario=$3 newcomer pids=() count
+    local ended=$1 ranks=$2 scenario=$3 joiner pids=() count
     shift 3
     : >"$dir/members"
-    : >"$dir/newcomers"
+    : >"$dir/joiners"
     if [ "$ranks" -gt 0 ]; then
         XEP_TIMEOUT=${timeout:-$((30 * slow))s} timeout $((100 * slow)) \
             ./xep_run -k -n "$ranks" "$program" members "$scenario" "$dir/address" >"$dir/members" 2>&1 &
         pids+=($!)
     fi
-    for newcomer; do
+    for joiner; do
         (
             exec 2>/dev/null # of those that die
             XEP_TIMEOUT=$((30 * slow))s timeout $((100 * slow)) \
-                "$program" newcomer "${newcomer%:*}" "$dir/address" "${newcomer#*:}" >>"$dir/newcomers" 2>&1
+                "$program" joiner "${joiner%:*}" "$dir/address" "${joiner#*:}" >>"$dir/joiners" 2>&1
             :
         ) &
         pids+=($!)
-        case $newcomer in dying:*) sleep 0.5 ;; esac
+        case $joiner in dying:*) sleep 0.5 ;; esac
     done
     wait "${pids[@]}"
-    count=$(cat "$dir/members" "$dir/newcomers" | grep -c '^grown')
+    count=$(cat "$dir/members" "$dir/joiners" | grep -c '^grown')
     [ "$count" -eq "$ended" ] && [ ! -e "$dir/address" ] && return
     echo "$scenario on $ranks ranks, ${XEP_MAP:-mapped}, ${UCX_TLS:-all transports}: $count of $ended ended well:"
-    cat "$dir/members" "$dir/newcomers"
+    cat "$dir/members" "$dir/joiners"
     failed=1
     rm -f "$dir/address"
 }

@@ -2,7 +2,7 @@
 
 /*
  * A member dies in the middle of its last word of xep_group_grow(), so that some have heard it and others have not, or
- * rank 0 before its verdict to the newcomer. Whoever has got the new group is told at once that it is none, by every
+ * rank 0 before its verdict to the joiner. Whoever has got the new group is told at once that it is none, by every
  * call, and the members go on with the group that they had: nobody is left with a group of its own.
  *
  * Three ranks of four begin as a group, of which rank 0 was alone; the fourth comes last. In the first run rank 1 dies
@@ -56,11 +56,11 @@ xep_status_t __wrap_xep_group_signal_all(xep_group_t *group, xep_heap_wire_t *he
     return XEP_OK;
 }
 
-static xep_group_t *grow(xep_group_t *group, uint32_t newcomers)
+static xep_group_t *grow(xep_group_t *group, uint32_t joiners)
 {
     xep_group_t *next = NULL;
     xep_grow_args_t args = XEP_GROW_ARGS_INIT;
-    args.newcomers = newcomers;
+    args.joiners = joiners;
     args.path = "pmix:divided";
     xep_status_t status = xep_group_grow(group, &args, &next);
     if (status == XEP_OK) return next;
@@ -107,7 +107,7 @@ static void check_left(xep_group_t *group)
     printf("left %u\n", own);
 }
 
-/* The first member is alone, then there are two, then three: newcomers get their numbers in the order they come. */
+/* The first member is alone, then there are two, then three: joiners get their numbers in the order they come. */
 static xep_group_t *begin(void)
 {
     xep_group_t *group = NULL, *next;

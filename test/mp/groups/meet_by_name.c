@@ -43,10 +43,10 @@ static void play(xep_group_t *group)
     }
 }
 
-static xep_grow_args_t args_of(uint32_t newcomers, const char *path)
+static xep_grow_args_t args_of(uint32_t joiners, const char *path)
 {
     xep_grow_args_t args = XEP_GROW_ARGS_INIT;
-    args.newcomers = newcomers;
+    args.joiners = joiners;
     args.path = path;
     args.flags = XEP_GROW_ANYWHERE;
     return args;
@@ -60,7 +60,7 @@ static void check_free(xep_group_t *group)
         xep_grow_args_t args = args_of(1, name);
         args.timeout_ms = 100;
         MP_FAILS(XEP_ERR_TIMEOUT, xep_group_grow(group, &args, &next));
-        MP_REASON(name == NULL ? "0 of 1 newcomers came in 100 ms to xep" : "came in 100 ms to met here");
+        MP_REASON(name == NULL ? "0 of 1 joiners came in 100 ms to xep" : "came in 100 ms to met here");
     }
 }
 

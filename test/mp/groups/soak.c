@@ -6,7 +6,7 @@
  * again; between these, operations of both modes and many shapes are compared with the oracle.
  *
  * soak first ADDRESS RANKS SECONDS    rank 0; says what it has used, again and again
- * soak newcomer ADDRESS RANKS
+ * soak joiner ADDRESS RANKS
  */
 #include <dirent.h>
 #include <malloc.h>
@@ -165,7 +165,7 @@ static void follow(xep_group_t *next)
     }
 }
 
-/* An error that is the newcomer's leaves the group as it was; whether it is one of a member shows in the next call. */
+/* An error that is the joiner's leaves the group as it was; whether it is one of a member shows in the next call. */
 static void grow(void)
 {
     xep_grow_args_t args = XEP_GROW_ARGS_INIT;
@@ -198,7 +198,7 @@ static void go_round(double begin, double seconds)
     for (turn_t turn = {.number = 1};; turn.number++) {
         turn.stops = mp_now() - begin > seconds;
         xep_status_t status = agree(&turn);
-        if (status == XEP_OK && mp_nranks() < wanted) { /* also at the end: a newcomer may be on its way */
+        if (status == XEP_OK && mp_nranks() < wanted) { /* also at the end: a joiner may be on its way */
             grow();
             continue;
         }
@@ -217,8 +217,8 @@ int main(int argc, char **argv)
 {
     int is_first = argc == 5 && strcmp(argv[1], "first") == 0;
     double begin = mp_now();
-    if (!is_first && (argc != 4 || strcmp(argv[1], "newcomer") != 0))
-        mp_fail(__FILE__, __LINE__, "soak first ADDRESS RANKS SECONDS, or soak newcomer ADDRESS RANKS");
+    if (!is_first && (argc != 4 || strcmp(argv[1], "joiner") != 0))
+        mp_fail(__FILE__, __LINE__, "soak first ADDRESS RANKS SECONDS, or soak joiner ADDRESS RANKS");
     address_path = argv[2];
     wanted = (uint32_t)strtoul(argv[3], NULL, 0);
     if (is_first) {

@@ -114,10 +114,10 @@ static void grows(xep_group_t *group)
     MP_FAILS(XEP_ERR_INVALID, xep_group_grow(NULL, &args, &next));
     MP_FAILS(XEP_ERR_INVALID, xep_group_grow(group, &args, NULL));
     args.path = "address";
-    args.newcomers = 1025;
+    args.joiners = 1025;
     MP_FAILS(XEP_ERR_INVALID, xep_group_grow(group, &args, &next));
-    MP_REASON("invalid newcomers: 1025");
-    args.newcomers = 1;
+    MP_REASON("invalid joiners: 1025");
+    args.joiners = 1;
     args.flags = 2;
     MP_FAILS(XEP_ERR_INVALID, xep_group_grow(group, &args, &next));
     MP_REASON("invalid flags: 0x2");

@@ -96,7 +96,7 @@ static unsigned count_passing(const mp_job_t *job, xep_group_t *group, uint32_t 
 }
 
 /* Whether this rank is the first of another node than the forwarder's. */
-static int is_feeder(xep_group_t *group)
+static int is_upstream(xep_group_t *group)
 {
     xep_peer_info_t own = XEP_PEER_INFO_INIT, before = XEP_PEER_INFO_INIT;
     if (mp_rank() == 0) return 0;
@@ -106,8 +106,9 @@ static int is_feeder(xep_group_t *group)
 }
 
 /*
- * All are told who is missing. The first ranks of other nodes, of which it is also a feeder, hear how many of its own
- * rows it has passed to them; or how many of theirs it has taken, and must have taken before the last ones have room.
+ * All are told who is missing. The first ranks of other nodes, of which it is also an upstream rank, hear how many of
+ * its own rows it has passed to them; or how many of theirs it has taken, and must have taken before the last ones have
+ * room.
  */
 static void check_reason(const mp_job_t *job, xep_group_t *group)
 {
@@ -115,7 +116,7 @@ static void check_reason(const mp_job_t *job, xep_group_t *group)
     xep_group_info_t info = XEP_GROUP_INFO_INIT;
     const char *said = strstr(xep_last_error(), "rank 0");
     MP_CHECK(said != NULL);
-    if (!is_feeder(group)) return;
+    if (!is_upstream(group)) return;
     MP_OK(xep_group_query(group, &info));
     const unsigned to = count_passing(job, group, mp_rank(), 0), from = count_passing(job, group, 0, info.node);
     if (sscanf(said, "rank 0 at row %u of %u", &row, &rows) != 2 || row >= rows ||

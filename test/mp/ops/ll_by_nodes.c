@@ -97,7 +97,7 @@ static void size(xep_group_t *group)
 /* ---- a forwarder that is away ---- */
 
 /* The rank through which rank 1 hears the first rank of the second node, and that one. */
-static uint32_t find_feeder(xep_group_t *group)
+static uint32_t find_upstream(xep_group_t *group)
 {
     uint32_t rank = 0;
     xep_peer_info_t own = XEP_PEER_INFO_INIT, peer = XEP_PEER_INFO_INIT;
@@ -127,7 +127,7 @@ static void away(xep_group_t *group)
     MP_OK(xep_dispatch(job.buffer, &a, &handle, &req));
     if (mp_rank() == 1) {
         MP_FAILS(XEP_ERR_TIMEOUT, xep_request_wait(req));
-        snprintf(missing, sizeof missing, "rank %u at 0 of 3 (through rank 0)", find_feeder(group));
+        snprintf(missing, sizeof missing, "rank %u at 0 of 3 (through rank 0)", find_upstream(group));
         MP_REASON(missing);
         MP_CHECK(strstr(xep_last_error(), "rank 0 at") == NULL);
         ++*over;

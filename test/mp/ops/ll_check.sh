@@ -21,7 +21,7 @@ else
         check 3 UCX_TLS=tcp,self $small --quant $quant --slots 3 --check-only
         check 4 XEP_NODE_RANKS=2 $small --quant $quant --check-only
     done
-    for setting in XEP_SIMD=scalar XEP_SIMD=avx2 XEP_STREAM=0 XEP_STREAM=inf XEP_THREADS=3 XEP_PREFAULT=0 \
+    for setting in XEP_SIMD=scalar XEP_SIMD=avx2 XEP_STREAMING=0 XEP_STREAMING=inf XEP_THREADS=3 XEP_PREFAULT=0 \
         XEP_PROGRESS=thread; do
         check 3 $setting $small --check-only
     done

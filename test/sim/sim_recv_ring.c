@@ -42,9 +42,10 @@ static sim_run_t *begin_all_to_all(void **state, uint64_t room, int flat, xep_qu
 
 /*
  * With room for what comes it is a head, rows in one piece and a notice, as with room for all. With less rows come one
- * by one or in halves of the inbox, each with its word, and receivers say what they have taken, at most once a part.
+ * by one or in halves of the receive ring, each with its word, and receivers say what they have taken, at most once a
+ * part.
  */
-void sim_inbox_messages(void **state)
+void sim_recv_ring_messages(void **state)
 {
     enum { WHOLE = 3 };
     static const struct {
@@ -79,7 +80,7 @@ static uint64_t count_latencies(void **state, uint64_t room, int flat)
 }
 
 /* Two rows at once, then twice until there is room for two more, and these. */
-void sim_inbox_latencies(void **state)
+void sim_recv_ring_latencies(void **state)
 {
     for (int flat = 0; flat < 2; flat++) {
         assert_int_equal(count_latencies(state, MOST_TOKENS, flat), 1);
@@ -140,7 +141,7 @@ static void end_two(two_t *two)
 }
 
 /* A sender names who has not taken its rows, and how far it has; a receiver, whose rows are not here. */
-void sim_inbox_explains(void **state)
+void sim_recv_ring_explains(void **state)
 {
     two_t two;
     char text[200];
@@ -161,7 +162,7 @@ void sim_inbox_explains(void **state)
 }
 
 /* More rows than there is room for, all at once. */
-void sim_inbox_lies(void **state)
+void sim_recv_ring_lies(void **state)
 {
     two_t two;
     begin_two(state, &two);

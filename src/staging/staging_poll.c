@@ -9,7 +9,7 @@
  * All notes of an operation are on one stream and so are reached in order: the first one not reached ends the search.
  * So each call asks the device once, and not at all after the last part.
  */
-xep_status_t xep_staging_look(xep_request_t *req)
+xep_status_t xep_staging_poll(xep_request_t *req)
 {
     xep_heap_device_t *device = req->buffer->device;
     staged_slot_t *slot = &req->buffer->staging->slots[req->op.slot];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* All that a rank says fits into one letter, so that nobody ever sees half of it. */
+/* All that a rank says fits into one control message, so that nobody ever sees half of it. */
 #include "group_shrink.h"
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 
 #include "error.h"
 
-enum { MOST_WORDS = (XEP_MAIL_BYTES - sizeof(xep_state_t)) / sizeof(uint64_t) };
+enum { MOST_WORDS = (XEP_CTL_BYTES - sizeof(xep_state_t)) / sizeof(uint64_t) };
 
 /* ---- agreement ---- */
 
@@ -80,7 +80,7 @@ xep_status_t xep_shrink_open(xep_shrink_t *shrink, xep_group_t *group)
 
 void xep_shrink_close(xep_shrink_t *shrink)
 {
-    xep_mail_free(shrink->fragments);
+    xep_ctl_free(shrink->fragments);
     for (uint32_t r = 0; shrink->of != NULL && r < shrink->nranks; r++) free(shrink->of[r]);
     xep_agreement_close(&shrink->agreement);
     free(shrink->mine);
@@ -110,7 +110,7 @@ void xep_shrink_say(xep_shrink_t *shrink)
     memcpy(mine->words, shrink->agreement.said, bytes);
     for (uint32_t r = 0; r < shrink->nranks; r++)
         if (r != shrink->group->rank && !shrink->gone[r])
-            (void)xep_mail_send(shrink->group, r, XEP_MAIL_STATE, 0, mine, sizeof *mine + bytes);
+            (void)xep_ctl_send(shrink->group, r, XEP_CTL_STATE, 0, mine, sizeof *mine + bytes);
 }
 
 /* ---- what others say ---- */
@@ -133,13 +133,13 @@ static xep_status_t check_phase(const xep_shrink_t *shrink, uint32_t rank, const
 }
 
 /* What a ballot says is checked when it is read. */
-static void take_letters(xep_shrink_t *shrink)
+static void take_msgs(xep_shrink_t *shrink)
 {
-    xep_letter_t *letter = xep_mail_take(shrink->group, XEP_MAIL_STATE, 0), *next;
-    for (; letter != NULL; letter = next) {
-        next = letter->next;
-        if (letter->bytes < sizeof(xep_state_t) || xep_shrink_suspects(shrink, letter->from)) free(letter);
-        else (void)xep_mail_keep_last(&shrink->of[letter->from], letter);
+    xep_msg_t *msg = xep_ctl_take(shrink->group, XEP_CTL_STATE, 0), *next;
+    for (; msg != NULL; msg = next) {
+        next = msg->next;
+        if (msg->bytes < sizeof(xep_state_t) || xep_shrink_suspects(shrink, msg->from)) free(msg);
+        else (void)xep_ctl_keep_last(&shrink->of[msg->from], msg);
     }
 }
 
@@ -147,7 +147,7 @@ static void take_letters(xep_shrink_t *shrink)
 xep_status_t xep_shrink_hear(xep_shrink_t *shrink)
 {
     xep_agreement_t *agreement = &shrink->agreement;
-    take_letters(shrink);
+    take_msgs(shrink);
     int changed = xep_agreement_listen(agreement);
     if (agreement->out_by != 0) {
         shrink->left_out = 1;
@@ -155,7 +155,7 @@ xep_status_t xep_shrink_hear(xep_shrink_t *shrink)
     }
     if (changed) xep_agreement_publish(agreement);
     if (agreement->is_full)
-        return xep_fail(XEP_ERR_UNSUPPORTED, "too many ranks are out: %u, more than mail can name",
+        return xep_fail(XEP_ERR_UNSUPPORTED, "too many ranks are out: %u, more than control messages can name",
                         xep_ballot_count(&agreement->mine));
     if (changed) return XEP_INPROGRESS; /* some have not been read */
     xep_status_t status = XEP_INPROGRESS;

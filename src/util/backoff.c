@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-#include "rest.h"
+#include "backoff.h"
 
 #include <sched.h>
 #include <time.h>
@@ -32,9 +32,9 @@ static const struct {
     uint32_t spins;    /* rounds to spin before the first yield */
     uint32_t yield_ns; /* to yield before the first sleep */
 } kinds[] = {
-    [XEP_REST_ALONE] = {2000, 20 * 1000 * 1000},
-    [XEP_REST_CROWDED] = {0, 2 * 1000 * 1000},
-    [XEP_REST_RARE] = {0, 2 * 1000 * 1000},
+    [XEP_BACKOFF_ALONE] = {2000, 20 * 1000 * 1000},
+    [XEP_BACKOFF_OVERSUBSCRIBED] = {0, 2 * 1000 * 1000},
+    [XEP_BACKOFF_RARE] = {0, 2 * 1000 * 1000},
 };
 
 uint64_t xep_deadline_from(uint64_t now_ns, int32_t timeout_ms)
@@ -47,9 +47,9 @@ uint64_t xep_deadline(int32_t timeout_ms)
     return timeout_ms < 0 ? UINT64_MAX : xep_deadline_from(xep_clock_ns(), timeout_ms);
 }
 
-void xep_rest_begin(xep_rest_t *rest, xep_rest_kind_t kind, uint64_t deadline_ns)
+void xep_backoff_begin(xep_backoff_t *backoff, xep_backoff_kind_t kind, uint64_t deadline_ns)
 {
-    *rest = (xep_rest_t){.deadline_ns = deadline_ns, .kind = kind};
+    *backoff = (xep_backoff_t){.deadline_ns = deadline_ns, .kind = kind};
 }
 
 static void nap(uint64_t waited)
@@ -63,46 +63,46 @@ static void nap(uint64_t waited)
  * The deadline is checked only together with the clock, so up to CLOCK_EVERY rounds late: microseconds while the loop
  * yields, and every round once it sleeps.
  */
-static int look_at_clock(xep_rest_t *rest)
+static int look_at_clock(xep_backoff_t *backoff)
 {
-    rest->now_ns = xep_clock_ns();
-    if (rest->begin_ns == 0) rest->begin_ns = rest->now_ns;
-    return rest->now_ns < rest->deadline_ns;
+    backoff->now_ns = xep_clock_ns();
+    if (backoff->begin_ns == 0) backoff->begin_ns = backoff->now_ns;
+    return backoff->now_ns < backoff->deadline_ns;
 }
 
 /* Cheap rounds first: the clock is read now and then until the loop sleeps, and every round from then on. */
-int xep_rest_round(xep_rest_t *rest, uint32_t moves)
+int xep_backoff_wait(xep_backoff_t *backoff, uint32_t moves)
 {
-    uint32_t round = rest->rounds++;
-    if (moves != rest->moves) {
-        rest->moves = moves;
-        rest->begin_ns = 0;
-        return round % CLOCK_EVERY != 0 || look_at_clock(rest);
+    uint32_t round = backoff->rounds++;
+    if (moves != backoff->moves) {
+        backoff->moves = moves;
+        backoff->begin_ns = 0;
+        return round % CLOCK_EVERY != 0 || look_at_clock(backoff);
     }
-    if (round < kinds[rest->kind].spins) {
+    if (round < kinds[backoff->kind].spins) {
         xep_cpu_relax();
         return 1;
     }
-    uint64_t waited = rest->begin_ns == 0 ? 0 : rest->now_ns - rest->begin_ns;
-    if (waited < kinds[rest->kind].yield_ns) {
+    uint64_t waited = backoff->begin_ns == 0 ? 0 : backoff->now_ns - backoff->begin_ns;
+    if (waited < kinds[backoff->kind].yield_ns) {
         sched_yield();
-        if (round % CLOCK_EVERY != 0 && rest->begin_ns != 0) return 1;
+        if (round % CLOCK_EVERY != 0 && backoff->begin_ns != 0) return 1;
     } else {
         nap(waited);
     }
-    return look_at_clock(rest);
+    return look_at_clock(backoff);
 }
 
-int xep_rest_slept(xep_rest_t *rest)
+int xep_backoff_slept(xep_backoff_t *backoff)
 {
-    rest->rounds++;
-    return look_at_clock(rest);
+    backoff->rounds++;
+    return look_at_clock(backoff);
 }
 
-int xep_rest_is_slow(xep_rest_t *rest)
+int xep_backoff_is_slow(xep_backoff_t *backoff)
 {
-    if (rest->now_ns - rest->slow_ns < SLOW_NS || rest->begin_ns == 0) return 0;
-    int first = rest->slow_ns == 0; /* the first slow check is not due yet */
-    rest->slow_ns = rest->now_ns;
+    if (backoff->now_ns - backoff->slow_ns < SLOW_NS || backoff->begin_ns == 0) return 0;
+    int first = backoff->slow_ns == 0; /* the first slow check is not due yet */
+    backoff->slow_ns = backoff->now_ns;
     return !first;
 }

@@ -2,18 +2,19 @@
 
 /*
  * am    messages of up to 120 KB.
- * pack  up to 120 KB, anywhere in the heap: a message; more that is contiguous there: one UCX put of a chunk.
+ * pack  up to 120 KB, anywhere in the heap: a message; more that is contiguous there: one UCX put of a bounce buffer.
  *
- * A put is appended to the open chunk of its link: to its last run if it continues that, else as a new run. The chunk
- * is sent when it is full, when a signal follows, or at a flush; a message then carries the signal, too. A put that
- * fills a chunk alone is not copied. The receiver stores each run where it belongs: see ucp_intake.h.
+ * A put is appended to the open bounce buffer of its link: to its last run if it continues that, else as a new run. The
+ * bounce buffer is sent when it is full, when a signal follows, or at a flush; a message then carries the signal, too.
+ * A put that fills a bounce buffer alone is not copied. The receiver stores each run where it belongs: see
+ * ucp_intake.h.
  *
  * Signals travel in messages, numbered per sender, and are stored in that order: see ucp_intake.h. UCX does not order
  * messages and puts: after a put, the signal is queued for a flush. A signal that nobody waits for yet is held for the
  * next message.
  */
 
-#include "ucp_strategy.h"
+#include "ucp_protocol.h"
 
 #include <string.h>
 
@@ -24,81 +25,86 @@
 #include "ucp_op.h"
 
 enum {
-    LEAST_SPLIT = 1024,    /* a run is split only if at least so many bytes of it fit the message */
-    FIRST_PUT = 128 * 1024 /* bytes of the first chunk, so that some travel soon; each later one has twice as many */
+    LEAST_SPLIT = 1024, /* a run is split only if at least so many bytes of it fit the message */
+    /* bytes of the first bounce buffer, so that some travel soon; each later one has twice as many */
+    FIRST_PUT = 128 * 1024
 };
 
-static bool continues(const xep_ucp_chunk_t *chunk, uint64_t offset)
+static bool continues(const xep_ucp_bounce_t *bounce, uint64_t offset)
 {
-    if (chunk->nruns == 0) return false;
-    const xep_ucp_run_t *last = &chunk->runs[chunk->nruns - 1];
+    if (bounce->nruns == 0) return false;
+    const xep_ucp_run_t *last = &bounce->runs[bounce->nruns - 1];
     return last->offset + last->bytes == offset;
 }
 
 /*
- * size at which a chunk of one run is sent: 1.8 MB on TCP took 12 % less time than in chunks of 512 KB from the start
+ * size at which a bounce buffer of one run is sent: 1.8 MB on TCP took 12 % less time than in bounce buffers of 512 KB
+ * from the start
  */
 static size_t full_size(const xep_ucp_link_t *link)
 {
-    size_t most = link->heap->pool.chunk_bytes;
+    size_t most = link->heap->pool.bounce_bytes;
     uint64_t sent = link->puts - link->flushed;
     size_t size = sent < 8 ? (size_t)FIRST_PUT << sent : most;
     return size < most ? size : most;
 }
 
-/* bytes that can be added at offset. One run may fill the chunk; several go as a message only */
+/* bytes that can be added at offset. One run may fill the bounce buffer; several go as a message only */
 static size_t room_at(const xep_ucp_link_t *link, uint64_t offset, size_t wanted)
 {
-    const xep_ucp_chunk_t *chunk = link->chunk;
-    bool same_run = continues(chunk, offset);
+    const xep_ucp_bounce_t *bounce = link->bounce;
+    bool same_run = continues(bounce, offset);
     size_t used, room;
-    /* an empty chunk takes any put that is gathered: so a put needs one chunk more than the open one, never two */
-    if (chunk->nruns == 0) return link->heap->pool.chunk_bytes;
-    if (chunk->nruns == 1 && same_run) {
+    /*
+     * an empty bounce buffer takes any put that is gathered: so a put needs one bounce buffer more than the open one,
+     * never two
+     */
+    if (bounce->nruns == 0) return link->heap->pool.bounce_bytes;
+    if (bounce->nruns == 1 && same_run) {
         size_t full = full_size(link);
-        return full > chunk->bytes ? full - chunk->bytes : 0;
+        return full > bounce->bytes ? full - bounce->bytes : 0;
     }
-    if (chunk->nruns == XEP_UCP_MESSAGE_RUNS && !same_run) return 0;
-    used = chunk->bytes + (chunk->nruns + !same_run) * sizeof(xep_ucp_run_t);
+    if (bounce->nruns == XEP_UCP_MESSAGE_RUNS && !same_run) return 0;
+    used = bounce->bytes + (bounce->nruns + !same_run) * sizeof(xep_ucp_run_t);
     room = used < XEP_UCP_MESSAGE_BYTES ? XEP_UCP_MESSAGE_BYTES - used : 0;
     return room >= wanted || room >= LEAST_SPLIT ? room : 0;
 }
 
 /* A put that continues the last run extends it: consecutive rows need no headers of their own. */
-static void append(xep_ucp_chunk_t *chunk, uint64_t offset, const void *src, size_t bytes)
+static void append(xep_ucp_bounce_t *bounce, uint64_t offset, const void *src, size_t bytes)
 {
-    if (continues(chunk, offset)) chunk->runs[chunk->nruns - 1].bytes += bytes;
-    else chunk->runs[chunk->nruns++] = (xep_ucp_run_t){offset, bytes};
-    memcpy(chunk->data + chunk->bytes, src, bytes);
-    chunk->bytes += bytes;
+    if (continues(bounce, offset)) bounce->runs[bounce->nruns - 1].bytes += bytes;
+    else bounce->runs[bounce->nruns++] = (xep_ucp_run_t){offset, bytes};
+    memcpy(bounce->data + bounce->bytes, src, bytes);
+    bounce->bytes += bytes;
 }
 
-/* the link's chunk as a message; there may be none when op is a signal */
+/* the link's bounce buffer as a message; there may be none when op is a signal */
 static xep_status_t send_message(xep_ucp_link_t *link, xep_ucp_op_t *op)
 {
-    xep_ucp_chunk_t *chunk = link->chunk;
+    xep_ucp_bounce_t *bounce = link->bounce;
     size_t head = 0;
-    link->chunk = NULL;
-    if (chunk == NULL) return xep_ucp_message_send(op, NULL, 0);
-    op->chunk = chunk;
-    op->message.offset = chunk->runs[0].offset;
-    if (chunk->nruns > 1) {
-        op->message.nruns = chunk->nruns;
-        head = chunk->nruns * sizeof(xep_ucp_run_t);
-        memcpy(chunk->data - head, chunk->runs, head);
+    link->bounce = NULL;
+    if (bounce == NULL) return xep_ucp_message_send(op, NULL, 0);
+    op->bounce = bounce;
+    op->message.offset = bounce->runs[0].offset;
+    if (bounce->nruns > 1) {
+        op->message.nruns = bounce->nruns;
+        head = bounce->nruns * sizeof(xep_ucp_run_t);
+        memcpy(bounce->data - head, bounce->runs, head);
     }
-    return xep_ucp_message_send(op, chunk->data - head, head + chunk->bytes);
+    return xep_ucp_message_send(op, bounce->data - head, head + bounce->bytes);
 }
 
-static bool fits_message(const xep_ucp_chunk_t *chunk)
+static bool fits_message(const xep_ucp_bounce_t *bounce)
 {
-    return chunk == NULL || chunk->bytes <= XEP_UCP_MESSAGE_BYTES;
+    return bounce == NULL || bounce->bytes <= XEP_UCP_MESSAGE_BYTES;
 }
 
 /* one message with the bytes and the signal, when nothing has to arrive before it that is not a message */
 static xep_status_t send_with_signal(xep_ucp_link_t *link, uint64_t offset, uint64_t value)
 {
-    xep_ucp_op_t *op = xep_ucp_op_get(link, link->chunk == NULL ? 0 : link->chunk->bytes);
+    xep_ucp_op_t *op = xep_ucp_op_get(link, link->bounce == NULL ? 0 : link->bounce->bytes);
     if (op == NULL) return XEP_ERR_NO_MEMORY;
     op->message.signal_offset = offset;
     op->message.signal_value = value;
@@ -108,39 +114,39 @@ static xep_status_t send_with_signal(xep_ucp_link_t *link, uint64_t offset, uint
 /* What fits a message is sent as one, since its signal needs no flush then; a held signal goes with any message. */
 static xep_status_t push(xep_ucp_link_t *link)
 {
-    xep_ucp_chunk_t *chunk = link->chunk;
-    if (chunk == NULL && link->held_offset == XEP_UCP_NO_SIGNAL) return XEP_OK;
-    if (!fits_message(chunk)) {
-        link->chunk = NULL;
-        return xep_ucp_rma_put(link, chunk->runs[0].offset, chunk->data, chunk->bytes, chunk);
+    xep_ucp_bounce_t *bounce = link->bounce;
+    if (bounce == NULL && link->held_offset == XEP_UCP_NO_SIGNAL) return XEP_OK;
+    if (!fits_message(bounce)) {
+        link->bounce = NULL;
+        return xep_ucp_rma_put(link, bounce->runs[0].offset, bounce->data, bounce->bytes, bounce);
     }
     return send_with_signal(link, XEP_UCP_NO_SIGNAL, 0);
 }
 
 /*
  * has_room() has made sure that there is one; but a heap that spares ranks copies all it sends, and may have lost
- * chunks to ranks that are gone. Then more are made; the bytes in flight bound how many.
+ * bounce buffers to ranks that are gone. Then more are made; the bytes in flight bound how many.
  */
-static xep_ucp_chunk_t *take_chunk(xep_ucp_heap_t *heap)
+static xep_ucp_bounce_t *take_bounce(xep_ucp_heap_t *heap)
 {
-    enum { GROW_CHUNKS = 16 };
-    if (heap->pool.free == NULL && heap->super.spares && xep_ucp_pool_grow(&heap->pool, GROW_CHUNKS) != XEP_OK)
+    enum { GROW_BOUNCES = 16 };
+    if (heap->pool.free == NULL && heap->super.spares && xep_ucp_pool_grow(&heap->pool, GROW_BOUNCES) != XEP_OK)
         return NULL;
     return xep_ucp_pool_get(&heap->pool);
 }
 
-/* adds to the chunk, sending it and taking another when it is full */
+/* adds to the bounce buffer, sending it and taking another when it is full */
 static xep_status_t gather(xep_ucp_link_t *link, uint64_t offset, const uint8_t *src, size_t bytes)
 {
     while (bytes != 0) {
         size_t room, n;
         xep_status_t status;
-        if (link->chunk == NULL) link->chunk = take_chunk(link->heap);
-        if (link->chunk == NULL)
-            return xep_fail(XEP_ERR_NO_MEMORY, "no chunk left to put %zu bytes together in", bytes);
+        if (link->bounce == NULL) link->bounce = take_bounce(link->heap);
+        if (link->bounce == NULL)
+            return xep_fail(XEP_ERR_NO_MEMORY, "no bounce buffer left to put %zu bytes together in", bytes);
         room = room_at(link, offset, bytes);
         n = room < bytes ? room : bytes;
-        if (n != 0) append(link->chunk, offset, src, n);
+        if (n != 0) append(link->bounce, offset, src, n);
         offset += n;
         src += n;
         bytes -= n;
@@ -156,7 +162,7 @@ static bool has_room(xep_ucp_link_t *link, size_t bytes)
 {
     const xep_ucp_pool_t *pool = &link->heap->pool;
     if (!xep_ucp_rma_has_room(link, bytes)) return false;
-    return bytes == 0 || bytes >= pool->chunk_bytes || pool->free != NULL || link->heap->super.spares;
+    return bytes == 0 || bytes >= pool->bounce_bytes || pool->free != NULL || link->heap->super.spares;
 }
 
 /* fragments of the caller's memory, each a message */
@@ -179,15 +185,16 @@ static xep_status_t send_fragments(xep_ucp_link_t *link, uint64_t offset, const 
 }
 
 /*
- * A put that fills a chunk alone is not copied, unless the heap spares ranks: UCX may then still have the put when the
- * operation has ended without its rank, and the caller has its memory back. After a message, arrived messages are taken
- * in: else ranks that send to each other fill the sockets first, then read (exchange of 58 MB: 23 ms in place of 29).
+ * A put that fills a bounce buffer alone is not copied, unless the heap spares ranks: UCX may then still have the put
+ * when the operation has ended without its rank, and the caller has its memory back. After a message, arrived messages
+ * are taken in: else ranks that send to each other fill the sockets first, then read (exchange of 58 MB: 23 ms in place
+ * of 29).
  */
 static xep_status_t am_put(xep_ucp_link_t *link, uint64_t offset, const void *src, size_t bytes)
 {
     uint64_t sequence = link->sequence;
     xep_status_t status;
-    if (bytes < link->heap->pool.chunk_bytes || link->heap->super.spares) status = gather(link, offset, src, bytes);
+    if (bytes < link->heap->pool.bounce_bytes || link->heap->super.spares) status = gather(link, offset, src, bytes);
     else status = send_fragments(link, offset, src, bytes);
     if (sequence != link->sequence) xep_ucp_advance(link->heap->transport);
     return status;
@@ -195,7 +202,7 @@ static xep_status_t am_put(xep_ucp_link_t *link, uint64_t offset, const void *sr
 
 static xep_status_t pack_put(xep_ucp_link_t *link, uint64_t offset, const void *src, size_t bytes)
 {
-    if (bytes < link->heap->pool.chunk_bytes) return gather(link, offset, src, bytes);
+    if (bytes < link->heap->pool.bounce_bytes) return gather(link, offset, src, bytes);
     return xep_ucp_rma_put(link, offset, src, bytes, NULL);
 }
 
@@ -210,7 +217,7 @@ static xep_status_t post_signal(xep_ucp_op_t *op)
 static xep_status_t signal_after_puts(xep_ucp_link_t *link, uint64_t offset, uint64_t value)
 {
     xep_status_t status;
-    if (fits_message(link->chunk) && link->puts == link->flushed && link->queued == NULL)
+    if (fits_message(link->bounce) && link->puts == link->flushed && link->queued == NULL)
         return send_with_signal(link, offset, value);
     status = push(link);
     return status == XEP_OK ? xep_ucp_signals_queue(link, offset, value) : status;
@@ -222,7 +229,7 @@ static xep_status_t signal_after_puts(xep_ucp_link_t *link, uint64_t offset, uin
  */
 static xep_status_t hold_signal(xep_ucp_link_t *link, uint64_t offset, uint64_t value)
 {
-    const bool takes_turns = link->chunk != NULL || link->puts != link->flushed || link->queued != NULL;
+    const bool takes_turns = link->bounce != NULL || link->puts != link->flushed || link->queued != NULL;
     if (takes_turns || link->held_offset != XEP_UCP_NO_SIGNAL) return signal_after_puts(link, offset, value);
     link->held_offset = offset;
     link->held_value = value;
@@ -230,7 +237,7 @@ static xep_status_t hold_signal(xep_ucp_link_t *link, uint64_t offset, uint64_t 
     return XEP_OK;
 }
 
-const xep_ucp_strategy_t xep_ucp_am = {
+const xep_ucp_protocol_t xep_ucp_am = {
     .name = "am",
     .text = "packed messages",
     .by_messages = true,
@@ -242,7 +249,7 @@ const xep_ucp_strategy_t xep_ucp_am = {
     .push = push,
 };
 
-const xep_ucp_strategy_t xep_ucp_pack = {
+const xep_ucp_protocol_t xep_ucp_pack = {
     .name = "pack",
     .text = "packed puts",
     .by_messages = true,

@@ -13,10 +13,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "backoff.h"
 #include "boot_join.h"
 #include "cpu.h"
-#include "newcomers.h"
-#include "rest.h"
+#include "joiners.h"
 #include "ucp_transport.h"
 #include "unit.h"
 
@@ -88,7 +88,7 @@ TEST(the_file_of_another_group_is_not_removed)
 {
     xep_address_t mine = some_address(), other = some_address();
     assert_memory_not_equal(mine.own_key, other.own_key, sizeof mine.own_key);
-    assert_memory_not_equal(mine.own_key, mine.newcomers_key, sizeof mine.own_key);
+    assert_memory_not_equal(mine.own_key, mine.joiners_key, sizeof mine.own_key);
     assert_int_equal(xep_address_write(path, &mine), XEP_OK);
     assert_int_equal(xep_address_write(path, &other), XEP_OK);
     xep_address_remove(path, &mine);
@@ -166,7 +166,7 @@ typedef struct door {
     xep_peer_t peer;
     xep_group_t group;
     xep_grow_args_t args;
-    xep_newcomers_t *newcomers;
+    xep_joiners_t *joiners;
     xep_address_t address;
 } door_t;
 
@@ -177,16 +177,16 @@ static void open_door(door_t *door, uint32_t wanted)
     door->group.config = config;
     door->group.nranks = 1;
     door->group.peers = &door->peer;
-    door->args.newcomers = wanted;
-    xep_meeting_t meeting = xep_meeting_by_file(path);
-    assert_int_equal(xep_newcomers_open(&door->group, &door->args, &meeting, xep_ucp_transport_open, &door->newcomers),
+    door->args.joiners = wanted;
+    xep_rendezvous_t rendezvous = xep_rendezvous_by_file(path);
+    assert_int_equal(xep_joiners_open(&door->group, &door->args, &rendezvous, xep_ucp_transport_open, &door->joiners),
                      XEP_OK);
     assert_int_equal(xep_address_read(path, &door->address), XEP_OK);
 }
 
 static void close_door(door_t *door)
 {
-    xep_newcomers_close(door->newcomers);
+    xep_joiners_close(door->joiners);
     assert_true(access(path, F_OK) != 0);
     clean();
 }
@@ -205,14 +205,14 @@ static uint32_t look(door_t *door, xep_frames_t *frames, uint32_t count, int32_t
     do {
         if (frames != NULL) (void)xep_frames_peek(frames, 0);
         usleep(1000);
-    } while (xep_newcomers_look(door->newcomers) != count && xep_clock_ns() < until);
-    return xep_newcomers_look(door->newcomers);
+    } while (xep_joiners_poll(door->joiners) != count && xep_clock_ns() < until);
+    return xep_joiners_poll(door->joiners);
 }
 
 /* Whoever waits has the other side's progress made: both are in this thread. */
 static xep_status_t both(void *arg)
 {
-    (void)xep_newcomers_look(((door_t *)arg)->newcomers);
+    (void)xep_joiners_poll(((door_t *)arg)->joiners);
     return XEP_OK;
 }
 
@@ -238,7 +238,7 @@ static void hear(door_t *door, xep_frames_t *frames, xep_frame_kind_t kind, uint
     free(message);
 }
 
-TEST(newcomers_are_let_in_and_welcome)
+TEST(joiners_are_let_in_and_welcome)
 {
     door_t door;
     open_door(&door, 2);
@@ -248,7 +248,7 @@ TEST(newcomers_are_let_in_and_welcome)
     assert_int_equal(look(&door, second, 2, 10000), 2);
     xep_frames_t *third = knock(&door);
     assert_int_equal(look(&door, third, 3, 200), 2);
-    assert_int_equal(xep_newcomers_welcome(door.newcomers), XEP_OK);
+    assert_int_equal(xep_joiners_welcome(door.joiners), XEP_OK);
     assert_true(access(path, F_OK) != 0); /* nobody else is let in */
     hear(&door, first, XEP_FRAME_HEARD, 0, 0);
     hear(&door, first, XEP_FRAME_WELCOME, 1, 3);
@@ -277,7 +277,7 @@ TEST(bytes_of_all_sizes_are_exchanged)
         xep_frame_t give = {.kind = XEP_FRAME_GIVE, .exchange = i, .bytes = sizes[i]};
         xep_patience_t patience = {.deadline_ns = xep_deadline(10000), .look = only_frames, .arg = frames};
         assert_int_equal(xep_frames_send(frames, 0, give, NULL, given), XEP_OK);
-        assert_int_equal(xep_newcomers_take(door.newcomers, i, taken, sizes[i], &patience), XEP_OK);
+        assert_int_equal(xep_joiners_take(door.joiners, i, taken, sizes[i], &patience), XEP_OK);
         assert_memory_equal(given, taken, sizes[i]);
         free(taken);
         free(given);
@@ -332,7 +332,7 @@ static stranger_t open_stranger(const door_t *door)
 {
     const xep_whereabouts_t where = {.nranks = 2, .local = 1};
     stranger_t one = {.frame = {.kind = XEP_FRAME_HELLO}};
-    memcpy(one.frame.key, door->address.newcomers_key, sizeof one.frame.key);
+    memcpy(one.frame.key, door->address.joiners_key, sizeof one.frame.key);
     assert_int_equal(xep_ucp_transport_open(&config, &one.transport), XEP_OK);
     assert_int_equal(one.transport->ops->meet(one.transport, &where, 1), XEP_OK);
     assert_int_equal(one.transport->ops->admit(one.transport, 0, door->address.transport, door->address.bytes), XEP_OK);
@@ -341,10 +341,10 @@ static stranger_t open_stranger(const door_t *door)
 
 static void say(door_t *door, const stranger_t *one, const void *data, size_t bytes)
 {
-    assert_int_equal(one->transport->ops->mail(one->transport, 0, data, bytes), XEP_OK);
+    assert_int_equal(one->transport->ops->ctl(one->transport, 0, data, bytes), XEP_OK);
     for (int i = 0; i < 10; i++) {
         (void)one->transport->ops->progress(one->transport);
-        assert_int_equal(xep_newcomers_look(door->newcomers), 0);
+        assert_int_equal(xep_joiners_poll(door->joiners), 0);
     }
 }
 
@@ -362,7 +362,7 @@ TEST(strangers_are_not_let_in_and_hold_nobody_up)
     for (int i = 0; i < FLOOD; i++) say(&door, &stranger, &stranger.frame, sizeof stranger.frame);
     xep_address_t wrong = door.address;
     xep_frames_t *without = NULL;
-    wrong.newcomers_key[XEP_ADDRESS_HALF - 1] ^= 128;
+    wrong.joiners_key[XEP_ADDRESS_HALF - 1] ^= 128;
     assert_int_equal(xep_frames_call(&config, xep_ucp_transport_open, &wrong, &without), XEP_OK);
     assert_int_equal(look(&door, without, 1, 300), 0);
     xep_frames_t *good = knock(&door);
@@ -389,7 +389,7 @@ TEST(greetings_that_are_no_good_are_refused)
     stranger_t stranger = open_stranger(&door);
     for (size_t bytes = 0; bytes <= sizeof hello - sizeof hello.frame; bytes = bytes * 2 + 1) {
         hello.frame = stranger.frame;
-        hello.frame.newcomer = bytes;
+        hello.frame.joiner = bytes;
         hello.frame.bytes = bytes;
         say(&door, &stranger, &hello, sizeof hello.frame + bytes);
         hello.frame.bytes = bytes + 1;
@@ -432,7 +432,7 @@ TEST(one_that_is_gone_before_all_are_here_leaves_its_place)
 }
 
 /* What it gives must be what all give; that it has died or given up is its fault by name. */
-TEST(newcomers_are_blamed_by_name)
+TEST(joiners_are_blamed_by_name)
 {
     static const struct {
         xep_frame_t frame;
@@ -453,11 +453,11 @@ TEST(newcomers_are_blamed_by_name)
         open_door(&door, 1);
         xep_frames_t *frames = knock(&door);
         assert_int_equal(look(&door, frames, 1, 10000), 1);
-        assert_int_equal(xep_newcomers_welcome(door.newcomers), XEP_OK);
+        assert_int_equal(xep_joiners_welcome(door.joiners), XEP_OK);
         if (cases[i].frame.kind == 0) xep_frames_close(frames), frames = NULL;
         else assert_int_equal(xep_frames_send(frames, 0, cases[i].frame, "no room here", NULL), XEP_OK);
         xep_patience_t patience = {.deadline_ns = xep_deadline(10000), .look = only_frames, .arg = frames};
-        assert_int_equal(xep_newcomers_take(door.newcomers, 1, bytes, sizeof bytes, &patience), cases[i].status);
+        assert_int_equal(xep_joiners_take(door.joiners, 1, bytes, sizeof bytes, &patience), cases[i].status);
         snprintf(name, sizeof name, "process %d, which was to be rank 1: ", (int)getpid());
         assert_non_null(strstr(xep_last_error(), name));
         assert_non_null(strstr(xep_last_error(), cases[i].reason));

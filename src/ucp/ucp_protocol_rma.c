@@ -8,7 +8,7 @@
  * is queued for a non-blocking flush.
  */
 
-#include "ucp_strategy.h"
+#include "ucp_protocol.h"
 
 #include "error.h"
 #include "ucp_link.h"
@@ -27,12 +27,12 @@ bool xep_ucp_rma_has_room(xep_ucp_link_t *link, size_t bytes)
 
 /* puts counts what a flush has to cover before a signal may go. */
 xep_status_t xep_ucp_rma_put(xep_ucp_link_t *link, uint64_t offset, const void *src, size_t bytes,
-                             xep_ucp_chunk_t *chunk)
+                             xep_ucp_bounce_t *bounce)
 {
     xep_ucp_op_t *op = xep_ucp_op_get(link, bytes);
     ucp_request_param_t param;
     if (op == NULL) return XEP_ERR_NO_MEMORY;
-    op->chunk = chunk;
+    op->bounce = bounce;
     param = xep_ucp_op_param(op);
     link->puts++;
     xep_ucp_link_touch(link);
@@ -102,7 +102,7 @@ static xep_status_t push(xep_ucp_link_t *link)
     return XEP_OK;
 }
 
-const xep_ucp_strategy_t xep_ucp_rma = {
+const xep_ucp_protocol_t xep_ucp_rma = {
     .name = "rma",
     .text = "put",
     .has_room = xep_ucp_rma_has_room,

@@ -15,7 +15,7 @@
  * cut. RDMA could not be measured.
  */
 
-#include "ucp_strategy.h"
+#include "ucp_protocol.h"
 
 #include "config.h"
 #include "ucp_peer.h"
@@ -31,10 +31,10 @@ enum { PACK_BYTES = 512 * 1024, LINE_BYTES = 64 };
 static bool puts_copy(xep_ucp_peer_t *peer)
 {
     if (peer->transport->version < XEP_UCP_SECOND_PROTOCOLS) return true;
-    return xep_ucp_strategy_cut(peer) != SIZE_MAX || !(xep_ucp_peer_has(peer, "cma") || xep_ucp_peer_has(peer, "tcp"));
+    return xep_ucp_protocol_cut(peer) != SIZE_MAX || !(xep_ucp_peer_has(peer, "cma") || xep_ucp_peer_has(peer, "tcp"));
 }
 
-const xep_ucp_strategy_t *xep_ucp_strategy(xep_ucp_peer_t *peer)
+const xep_ucp_protocol_t *xep_ucp_protocol(xep_ucp_peer_t *peer)
 {
     switch (peer->transport->put) {
     case XEP_PUT_RMA: return &xep_ucp_rma;
@@ -46,17 +46,17 @@ const xep_ucp_strategy_t *xep_ucp_strategy(xep_ucp_peer_t *peer)
     return puts_copy(peer) ? &xep_ucp_rma : &xep_ucp_pack;
 }
 
-size_t xep_ucp_strategy_cut(xep_ucp_peer_t *peer)
+size_t xep_ucp_protocol_cut(xep_ucp_peer_t *peer)
 {
     size_t least = peer->transport->copied_below;
     const bool shares = xep_ucp_peer_has(peer, "sysv") || xep_ucp_peer_has(peer, "posix");
     return least != 0 && shares ? least - LINE_BYTES : SIZE_MAX;
 }
 
-size_t xep_ucp_strategy_chunk(const xep_ucp_transport_t *transport, const xep_ucp_strategy_t *strategy)
+size_t xep_ucp_protocol_bounce(const xep_ucp_transport_t *transport, const xep_ucp_protocol_t *protocol)
 {
     uint64_t share = transport->inflight / 4; /* so that several are in flight at once */
-    if (strategy == &xep_ucp_rma) return 0;
-    if (strategy == &xep_ucp_am || share < XEP_UCP_MESSAGE_BYTES) return XEP_UCP_MESSAGE_BYTES;
+    if (protocol == &xep_ucp_rma) return 0;
+    if (protocol == &xep_ucp_am || share < XEP_UCP_MESSAGE_BYTES) return XEP_UCP_MESSAGE_BYTES;
     return share < PACK_BYTES ? (size_t)share : PACK_BYTES;
 }

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Dispatches of ll whose inboxes hold less than what comes (plugins/ll/ll_flow.h): a source, a forwarder on
- * another node, and that one's mate, which reads what the forwarder has got. The ring of 2 * SLOTS turns, with one
- * slot.
+ * Dispatches of ll whose receive rings hold less than what comes (plugins/ll/ll_flow.h): a source, a forwarder on
+ * another node, and that one's local rank, which reads what the forwarder has got. The ring of 2 * SLOTS turns, with
+ * one slot.
  *
- * One step of a rank is what it does up to one word that others see. A row is in the inbox when it is sent, as early as
- * that can be; words over the wire arrive in order, at any time, and the wire takes no more than FEW.
+ * One step of a rank is what it does up to one word that others see. A row is in the receive ring when it is sent, as
+ * early as that can be; words over the wire arrive in order, at any time, and the wire takes no more than FEW.
  *
- * Sizes, by -D: OPS dispatches, ROWS of each, of which an inbox holds ROOM.
- * Choices: ALONE, without the mate: the flat path; BAD, a dispatch whose verdict is an error; DEFECT_*, a deliberate
- * defect: protocols.sh has the list.
+ * Sizes, by -D: OPS dispatches, ROWS of each, of which a receive ring holds ROOM.
+ * Choices: ALONE, without the local rank: the flat path; BAD, a dispatch whose verdict is an error; DEFECT_*, a
+ * deliberate defect: protocols.sh has the list.
  */
 #ifndef OPS
 #define OPS 4
@@ -44,17 +44,18 @@
 #endif
 #define SOURCE 0
 #define FORWARDER 1
-#define MATE 2
+#define LOCAL 2
 
 chan to_forwarder = [FEW] of { byte, byte }; /* operation; word of its notice */
 chan to_source = [FEW] of { byte, byte, byte };    /* 0: a notice of the forwarder, 1: taken */
-chan of_mate = [FEW] of { byte };                  /* its notices, to the source */
+chan of_local_rank = [FEW] of { byte };                  /* its notices, to the source */
 
-byte inbox[RING * ROOM];                               /* at the forwarder */
-byte came[2 * RING]; /* the word of the source at the forwarder, and at its mate */
-byte theirs[2 * RING];                                 /* notices at the source, of the forwarder and of the mate */
+byte recv_ring[RING * ROOM];                               /* at the forwarder */
+byte came[2 * RING]; /* the word of the source at the forwarder, and at its local rank */
+/* notices at the source, of the forwarder and of the local rank */
+byte theirs[2 * RING];
 byte taken[RING];                                      /* at the source */
-byte mates_taken[RING];                                /* at the forwarder */
+byte locals_taken[RING];                                /* at the forwarder */
 byte ended[RANKS];
 #define AT(r, o) [((r) - 1) * RING + ENTRY(o)]
 
@@ -70,14 +71,14 @@ active proctype wire()
         :: kind == 0 -> theirs AT(FORWARDER, o) = word
         :: else -> taken[ENTRY(o)] = word
         fi; kind = 0; o = 0; word = 0 }
-    :: atomic { of_mate?o -> theirs AT(MATE, o) = EPOCH(o); o = 0 }
+    :: atomic { of_local_rank?o -> theirs AT(LOCAL, o) = EPOCH(o); o = 0 }
     od
 }
 
 #ifdef ALONE
 #define ALL_TOLD(o) (theirs AT(FORWARDER, o) >= EPOCH(o))
 #else
-#define ALL_TOLD(o) (theirs AT(FORWARDER, o) >= EPOCH(o) && theirs AT(MATE, o) >= EPOCH(o))
+#define ALL_TOLD(o) (theirs AT(FORWARDER, o) >= EPOCH(o) && theirs AT(LOCAL, o) >= EPOCH(o))
 #endif
 #ifdef DEFECT_ROOM
 #define HAS_ROOM(o, p) ((p) < ROOM + 1 || ROWS_OF(taken[ENTRY(o)], o) + ROOM + 1 > (p))
@@ -101,7 +102,7 @@ active proctype source()
         :: atomic {
             p < ROWS && !(p >= ROOM && o == BAD) && HAS_ROOM(o, p) && (p < ROOM || ALL_TOLD(o)) &&
             nfull(to_forwarder) ->
-            inbox ITEM(o, p) = ROW(o, p);
+            recv_ring ITEM(o, p) = ROW(o, p);
             p++;
             to_forwarder!o, WORD(o, p) }
         od;
@@ -119,16 +120,16 @@ active proctype source()
 /* A row from its item to its place. */
 inline copy(o, p)
 {
-    assert(inbox ITEM(o, p) == ROW(o, p));
+    assert(recv_ring ITEM(o, p) == ROW(o, p));
     p++
 }
 
 #ifdef ALONE
 #define TAKEN(o, p) (p)
-#elif defined(DEFECT_MATE)
+#elif defined(DEFECT_LOCAL)
 #define TAKEN(o, p) (p)
 #else
-#define TAKEN(o, p) (ROWS_OF(mates_taken[ENTRY(o)], o) < (p) -> ROWS_OF(mates_taken[ENTRY(o)], o) : (p))
+#define TAKEN(o, p) (ROWS_OF(locals_taken[ENTRY(o)], o) < (p) -> ROWS_OF(locals_taken[ENTRY(o)], o) : (p))
 #endif
 #ifdef DEFECT_TAKEN
 #define SAYS(o, p) (ROWS_OF(came AT(FORWARDER, o), o) < ROWS -> ROWS_OF(came AT(FORWARDER, o), o) : TAKEN(o, p))
@@ -140,7 +141,7 @@ inline copy(o, p)
 #ifdef ALONE
 #define IS_RELAYED(o) true
 #else
-#define IS_RELAYED(o) (ROWS_OF(came AT(MATE, o), o) == ROWS)
+#define IS_RELAYED(o) (ROWS_OF(came AT(LOCAL, o), o) == ROWS)
 #endif
 
 active proctype forwarder()
@@ -154,8 +155,8 @@ active proctype forwarder()
         :: atomic { o != BAD && p < ROWS_OF(came AT(FORWARDER, o), o) -> copy(o, p) }
 #ifndef ALONE
         :: atomic {
-            came AT(FORWARDER, o) > came AT(MATE, o) ->
-            came AT(MATE, o) = came AT(FORWARDER, o) }
+            came AT(FORWARDER, o) > came AT(LOCAL, o) ->
+            came AT(LOCAL, o) = came AT(FORWARDER, o) }
 #endif
         :: atomic {
             o != BAD && SAYS(o, p) > told && SAYS(o, p) < ROWS && nfull(to_source) ->
@@ -169,19 +170,19 @@ active proctype forwarder()
 }
 
 #ifndef ALONE
-active proctype mate()
+active proctype local_rank()
 {
     byte o, p;
     do
     :: o < OPS ->
-        of_mate!o;
-        came AT(MATE, o) >= WORD(o, 0);
+        of_local_rank!o;
+        came AT(LOCAL, o) >= WORD(o, 0);
         do
-        :: atomic { o != BAD && p < ROWS_OF(came AT(MATE, o), o) -> copy(o, p) }
-        :: atomic { o != BAD && p > ROWS_OF(mates_taken[ENTRY(o)], o) -> mates_taken[ENTRY(o)] = WORD(o, p) }
-        :: atomic { ROWS_OF(came AT(MATE, o), o) == ROWS && (p == ROWS || o == BAD) -> break }
+        :: atomic { o != BAD && p < ROWS_OF(came AT(LOCAL, o), o) -> copy(o, p) }
+        :: atomic { o != BAD && p > ROWS_OF(locals_taken[ENTRY(o)], o) -> locals_taken[ENTRY(o)] = WORD(o, p) }
+        :: atomic { ROWS_OF(came AT(LOCAL, o), o) == ROWS && (p == ROWS || o == BAD) -> break }
         od;
-        atomic { o++; p = 0; ended[MATE] = o }
+        atomic { o++; p = 0; ended[LOCAL] = o }
     :: else -> break
     od
 }

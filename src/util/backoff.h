@@ -1,43 +1,43 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /** The backoff of waiting loops: spin, then yield, then sleep, until a deadline. */
-#ifndef XEP_UTIL_REST_H
-#define XEP_UTIL_REST_H
+#ifndef XEP_UTIL_BACKOFF_H
+#define XEP_UTIL_BACKOFF_H
 
 #include <stdint.h>
 
-typedef enum xep_rest_kind {
-    XEP_REST_ALONE,   /* every rank of this host has a processor */
-    XEP_REST_CROWDED, /* the host has more ranks than processors */
-    XEP_REST_RARE,    /* a wait that is not urgent */
-} xep_rest_kind_t;
+typedef enum xep_backoff_kind {
+    XEP_BACKOFF_ALONE,          /* every rank of this host has a processor */
+    XEP_BACKOFF_OVERSUBSCRIBED, /* the host has more ranks than processors */
+    XEP_BACKOFF_RARE,           /* a wait that is not urgent */
+} xep_backoff_kind_t;
 
-typedef struct xep_rest {
+typedef struct xep_backoff {
     uint64_t begin_ns;    /* when the wait began, or something last moved; 0: the clock was not read since */
     uint64_t deadline_ns; /* UINT64_MAX: none */
     uint64_t now_ns;      /* when the clock was last read */
-    uint64_t slow_ns;     /* when xep_rest_is_slow() last said yes; 0: never */
+    uint64_t slow_ns;     /* when xep_backoff_is_slow() last said yes; 0: never */
     uint32_t rounds;
     uint32_t moves; /* of the last round */
-    xep_rest_kind_t kind;
-} xep_rest_t;
+    xep_backoff_kind_t kind;
+} xep_backoff_t;
 
 /** The deadline of a wait of timeout_ms (< 0: none) that begins now, or at a time of xep_clock_ns(). */
 uint64_t xep_deadline(int32_t timeout_ms);
 uint64_t xep_deadline_from(uint64_t now_ns, int32_t timeout_ms);
 
-void xep_rest_begin(xep_rest_t *rest, xep_rest_kind_t kind, uint64_t deadline_ns);
+void xep_backoff_begin(xep_backoff_t *backoff, xep_backoff_kind_t kind, uint64_t deadline_ns);
 
 /**
  * Waits a little. If moves, any count of events, differs from the last call's, it does not wait at all, and the backoff
  * starts over, but not the deadline. Returns 0 once the deadline has passed, else 1.
  */
-int xep_rest_round(xep_rest_t *rest, uint32_t moves);
+int xep_backoff_wait(xep_backoff_t *backoff, uint32_t moves);
 
 /** The same for a round in which the caller has slept itself. */
-int xep_rest_slept(xep_rest_t *rest);
+int xep_backoff_slept(xep_backoff_t *backoff);
 
 /** Whether slow checks are due: about once in a hundred milliseconds. */
-int xep_rest_is_slow(xep_rest_t *rest);
+int xep_backoff_is_slow(xep_backoff_t *backoff);
 
 #endif
