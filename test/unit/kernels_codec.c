@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /**
- * Unit test of plugins/kernels/codec.c: rows encoded and decoded are what the oracle says, of every cast, of bf16 and of
+ * Unit test of plugins/kernels/codec.c: rows encoded and decoded are what the oracle says, of every cast, of bf16 and
  * fp32, and of every length; and every code with every scale decodes alike with all kernels.
  */
 #include <stdlib.h>

@@ -63,8 +63,8 @@ double perf_error_of(const perf_t *perf, perf_op_t op)
 
 /*
  * Four ways to count, as they are used by others: logical is every selection as if it travelled alone; dedup is a row
- * once for each rank; wire leaves out what stays on its rank, and is in the bytes that rows have on their way; deepep is
- * what DeepEP's benchmarks print, so that figures can be laid beside theirs.
+ * once for each rank; wire leaves out what stays on its rank, and is in the bytes that rows have on their way; deepep
+ * is what DeepEP's benchmarks print, so that figures can be laid beside theirs.
  */
 void perf_bytes_of(const perf_t *perf, perf_op_t op, perf_bytes_t *bytes_p)
 {
