@@ -94,17 +94,21 @@ class Delivery(Epilogue):
         super().__init__(sent.request, before, handle.on)
         self._handle, self._how, self._may_view = handle, how, may_view
         self._steps: list[Callable[[], Any]] = []
+        self._expanded: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
         received, width = sent.handle.recv, 0 if scales is None else scales.shape[1]
         words = received.scales
         x = received.x if received.x.dtype == dtype else received.x.view(dtype)
-        self.rows: Any = self._take(x)
+        self.rows: Any = self._take(x, "x")
         if scales is not None:
-            self.rows = (self.rows, self._take(words[:, :width].view(scales.dtype), how.by_column))
+            self.rows = (self.rows, self._take(words[:, :width].view(scales.dtype), "scales", how.by_column))
         self.topk_idx = None if how.expand else self._take_topk_idx()
         self.weights: Optional[torch.Tensor] = None
         if weighted:
             behind = words[:, width:].view(torch.float32) if cached else received.topk_weights
             self.weights = self._take_weights(behind, cached)
+        if how.expand:
+            whole = not (cached and weighted)  # what the library has beside a row is what was sent
+            self._steps.append(functools.partial(_expand, handle, how.zero, whole, self._expanded))
 
     def tensors(self) -> tuple[Optional[torch.Tensor], ...]:
         """All that is received."""
@@ -117,15 +121,15 @@ class Delivery(Epilogue):
         for step in steps:
             step()
 
-    def _take(self, source: torch.Tensor, by_column: bool = False) -> torch.Tensor:
-        """source [N, ..]."""
+    def _take(self, source: torch.Tensor, name: str, by_column: bool = False) -> torch.Tensor:
+        """source [N, ..]; name: of an argument of xep.Handle.expand()."""
         if not self._how.expand and not by_column and self._may_view and source.is_contiguous():
             return source
         count = self._handle.num_expanded_tokens if self._how.expand else source.shape[0]
         to = _empty(count, source, by_column)
         here = source[: self._handle.rows]
         if self._how.expand:
-            self._steps.append(functools.partial(_expand, self._handle, self._how.zero, to, "spread", here))
+            self._expanded[name] = (to, here)
         else:
             self._steps.append(lambda: to[: here.shape[0]].copy_(here))
         return to
@@ -143,19 +147,26 @@ class Delivery(Epilogue):
         here = source[: handle.rows]
         if self._how.expand:
             to = torch.empty(handle.num_expanded_tokens, dtype=torch.float32, device=self.on)
-            self._steps.append(functools.partial(_expand, handle, self._how.zero, to, "spread_selections", here))
+            self._expanded["topk_weights"] = (to, here)
         elif raw:
             to = torch.empty((handle.capacity, handle.topk), dtype=torch.float32, device=self.on)
             out = to[: handle.rows]
             self._steps.append(lambda: out.copy_(torch.where(handle.recv_topk_idx >= 0, here, 0.0)))
         else:
-            to = self._take(source)
+            to = self._take(source, "topk_weights")
         return to
 
 
-def _expand(handle: Routed, zero: bool, to: torch.Tensor, spread: str, source: torch.Tensor) -> None:
-    """No method: a step that has its Delivery is a cycle, and keeps the slot until somebody collects."""
-    getattr(handle.places, spread)(to, source, zero)
+def _expand(
+    handle: Routed, zero: bool, whole: bool, arrays: dict[str, tuple[torch.Tensor, torch.Tensor]]
+) -> None:
+    """arrays: what is filled, and of what. No method: a step that has its Delivery is a cycle, and keeps the slot until
+    somebody collects."""
+    if whole and handle.expand({name: to for name, (to, _) in arrays.items()}, zero):
+        return
+    places = handle.places
+    for name, (to, source) in arrays.items():
+        (places.spread_selections if name == "topk_weights" else places.spread)(to, source, zero)
 
 
 class Sum(Epilogue):

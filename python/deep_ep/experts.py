@@ -7,7 +7,8 @@ carries a row once for each rank.
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+import weakref
+from typing import Any, NamedTuple
 
 import torch
 
@@ -144,6 +145,26 @@ class PlacesThere:
         if expanded.shape[0] == 0:
             return torch.zeros(self.slots.shape, dtype=expanded.dtype, device=expanded.device)
         return torch.where(self.slots >= 0, expanded[self.slots.clamp(min=0)], 0)
+
+
+class PlacesOfLibrary(PlacesThere):
+    """Places that a kernel of the library has found. While their handle has its slot, it sums rows, too.
+
+    slots: [capacity of the received arrays, K] int32.
+    """
+
+    def __init__(self, made: Any, slots: torch.Tensor) -> None:
+        self._made, self._all = weakref.ref(made), slots
+        self.slots = slots[: made.rows]
+
+    def fold(self, expanded: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        made = self._made()
+        if made is None or not made.has_slot() or expanded.shape[0] == 0:
+            return super().fold(expanded, dtype)
+        made.look_again()
+        folded = torch.empty((self.slots.shape[0], expanded.shape[1]), dtype=dtype, device=expanded.device)
+        made.xep.reduce(expanded, self._all, folded)
+        return folded
 
 
 def aligned_counts(counts: torch.Tensor, alignment: int) -> torch.Tensor:

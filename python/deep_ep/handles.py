@@ -18,7 +18,7 @@ from torch.utils import _pytree
 import xep
 
 from .arguments import HOST, WrongType, WrongUse, WrongValue, calls_of, tensor, version_of
-from .experts import Places, PlacesThere, aligned_counts
+from .experts import Places, PlacesOfLibrary, PlacesThere, aligned_counts
 from .nodes import Nodes, Told
 from .streams import is_capturing
 from .utils.math import align
@@ -605,6 +605,25 @@ class Routed(Dispatched):
         """[N, K]: local expert, or -1. Nobody else's: the program gets copies."""
         self.arrived()
         return self.known().topk_idx[: self.rows].clone()
+
+    def expand(self, arrays: dict[str, torch.Tensor], zero: bool) -> bool:
+        """Fills arrays, named as those of xep.Handle.expand(), by its kernels; False: the library has none for these
+        rows, which are on the host or were staged there, or for such scales."""
+        scales, local = arrays.get("scales"), self.num_experts // self.owner.nranks
+        if self.on.type != "cuda" or self.num_expanded_tokens == 0 or self.capacity == 0:
+            return False
+        if scales is not None and scales.dtype not in (torch.float32, torch.int32):
+            return False
+        self.arrived()
+        self.look_again()
+        slots = torch.empty((self.capacity, self.topk), dtype=torch.int32, device=self.on)
+        begin, count = torch.empty((2, local), dtype=torch.int64, device=self.on)
+        try:
+            self.xep.expand(slots, begin, count, expert_alignment=self.expert_alignment, zero=zero, **arrays)
+        except xep.UnsupportedError:
+            return False
+        self.__dict__["places"] = PlacesOfLibrary(self, slots)
+        return True
 
     @functools.cached_property
     def places(self) -> Union[Places, PlacesThere]:
