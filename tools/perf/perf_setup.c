@@ -191,7 +191,8 @@ static void set_buffer_params(const perf_t *perf, xep_buffer_params_t *params_p)
     params.owners = perf->routing->owners;
     params.topk = (uint32_t)perf->options.topk;
     params.hidden = perf->shape.hidden;
-    params.scales = oracle_received_scales(&perf->shape);
+    /* mode ll has room for what casts add */
+    params.scales = perf->shape.by_expert ? perf->shape.nscales : oracle_received_scales(&perf->shape);
     params.tokens = perf->routing->tokens ? perf->routing->tokens : 1;
     params.recv_rows = perf->recv_rows ? perf->recv_rows : 1;
     if (perf->options.padded) params.recv_rows = 0; /* all of them: of what is padding, nothing is ever touched */

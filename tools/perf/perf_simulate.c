@@ -166,6 +166,9 @@ static void set_shape(perf_simulation_t *simulation, uint32_t *first_expert, uin
 {
     const perf_options_t *options = simulation->options;
     const int fp8 = options->dtype == XEP_E4M3;
+    const oracle_shape_t rows = {.hidden = options->hidden,
+                                 .quant = options->by_expert ? XEP_QUANT_NONE : options->quant,
+                                 .nscales = fp8 ? (uint32_t)(options->hidden + FP8_BLOCK - 1) / FP8_BLOCK : 0};
     const xep_cost_map_t *map = &simulation->map;
     uint32_t first, count, most = 0;
 
@@ -186,7 +189,7 @@ static void set_shape(perf_simulation_t *simulation, uint32_t *first_expert, uin
                                       .most_experts = most,
                                       .topk = (uint32_t)options->topk,
                                       .hidden = (uint32_t)options->hidden,
-                                      .scales = fp8 ? (uint32_t)(options->hidden + FP8_BLOCK - 1) / FP8_BLOCK : 0,
+                                      .scales = oracle_received_scales(&rows),
                                       .elem_bytes = (uint32_t)xep_dtype_size(options->dtype),
                                       .combine_elem_bytes = (uint32_t)xep_dtype_size(fp8 ? XEP_BF16 : options->dtype),
                                       .slots = (uint32_t)options->slots + 1, /* as many as xep_perf has */

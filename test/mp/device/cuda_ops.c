@@ -141,6 +141,12 @@ static void other_streams(xep_group_t *group)
     cuda_job_close(&job);
 }
 
+/* The mode of host memory casts what is staged. */
+static const mp_case_t staged_casts[] = {
+    {.name = "staged, e4m3", MP_SHAPE(12, 3, 264, 37), .quant = XEP_QUANT_E4M3, .weights = 1, CUDA},
+    {.name = "staged, nvfp4", MP_SHAPE(12, 3, 264, 37), .quant = XEP_QUANT_NVFP4, .ragged = 1, CUDA},
+};
+
 /* ---- errors that all ranks have, and that change nothing ---- */
 
 static void refusals(xep_group_t *group)
@@ -158,7 +164,7 @@ static void refusals(xep_group_t *group)
     a.quant = XEP_QUANT_E4M3;
     a.scales = NULL;
     a.nscales = 0;
-    MP_FAILS(XEP_ERR_UNSUPPORTED, xep_dispatch(job.host.buffer, &a, &handle, NULL));
+    if (!job.staged) MP_FAILS(XEP_ERR_UNSUPPORTED, xep_dispatch(job.host.buffer, &a, &handle, NULL));
     a = cuda_job_dispatch(&job, NULL);
     a.hidden = 32 + mp_rank() % 2; /* ranks disagree */
     MP_FAILS(mp_nranks() == 1 ? XEP_OK : XEP_ERR_MISMATCH, xep_dispatch(job.host.buffer, &a, &handle, NULL));
@@ -195,6 +201,8 @@ int main(int argc, char **argv)
     other_streams(group);
     refusals(group);
     cuda_staged(group, "normal", streams);
+    for (size_t i = 0; cuda_job_stages(group) && i < sizeof staged_casts / sizeof staged_casts[0]; i++)
+        run_case(group, &staged_casts[i]);
     if (!cuda_job_stages(group)) {
         cuda_there(group, streams);
         cuda_experts(group, streams[0]);
