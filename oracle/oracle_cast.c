@@ -263,10 +263,9 @@ static float scale_back(const oracle_shape_t *shape, const uint32_t *scales, uin
     float scale;
 
     if (cast->scale_bytes == 0) return shape->quant_scale;
+    if (cast->scale_bytes == 1 && cast->row_words == 0) return byte == 255 ? NAN : ldexpf(1, byte - 127);
     memcpy(&scale, &scales[cast->row_words ? oracle_received_scales(shape) - 1 : g], sizeof scale);
-    if (cast->row_words) return (float)number_of(&casts[XEP_QUANT_E4M3], byte) * scale;
-    if (cast->scale_bytes == 4) return scale;
-    return byte == 255 ? NAN : ldexpf(1, byte - 127);
+    return cast->row_words ? (float)number_of(&casts[XEP_QUANT_E4M3], byte) * scale : scale;
 }
 
 /* Products are rounded to fp32, and then to bf16. */
