@@ -61,6 +61,27 @@ def normal(group: xep.Group, buffer: deep_ep.Buffer, args: argparse.Namespace) -
     measure(group, "combine", lambda: buffer.combine(rows, handle) and None)
 
 
+def by_expert(group: xep.Group, args: argparse.Namespace) -> None:
+    """With do_expand: a row for each selection, which combine sums first."""
+    x, idx, weights, experts = inputs(group, args.tokens, args)
+    buffer = deep_ep.ElasticBuffer(
+        num_max_tokens_per_rank=args.tokens, hidden=args.hidden, num_topk=args.topk, explicitly_destroy=True
+    )
+
+    def dispatch(**how):
+        return buffer.dispatch(x, idx, weights, num_experts=experts, do_expand=True, num_sms=args.sms, **how)
+
+    recv_x, _, _, handle, _ = dispatch()
+    rows = recv_x.clone()
+    del recv_x
+    measure(group, "by expert, dispatch", lambda: dispatch() and None)
+    measure(group, "by expert, no CPU sync", lambda: dispatch(do_cpu_sync=False) and None)
+    measure(group, "by expert, combine", lambda: buffer.combine(rows, handle) and None)
+    torch.cuda.synchronize()
+    group.barrier()
+    buffer.destroy()
+
+
 def low_latency(group: xep.Group, buffer: deep_ep.Buffer, args: argparse.Namespace) -> None:
     x, idx, weights, experts = inputs(group, args.decode_tokens, args)
     (rows, _), _, handle, _, _ = buffer.low_latency_dispatch(x, idx, args.decode_tokens, experts)
@@ -107,6 +128,7 @@ def main() -> None:
             print(f"{group.nranks} ranks, {torch.cuda.get_device_name()}\n{'us':28}{'device':>10}{'host':>10}")
         normal(group, buffer, args)
         low_latency(group, buffer, args)
+        by_expert(group, args)
         buffer.destroy()
 
 

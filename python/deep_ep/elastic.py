@@ -108,7 +108,8 @@ class Delivery(Epilogue):
             self.weights = self._take_weights(behind, cached)
         if how.expand:
             whole = not (cached and weighted)  # what the library has beside a row is what was sent
-            self._steps.append(functools.partial(_expand, handle, how.zero, whole, self._expanded))
+            rows_of = sent.handle if whole else None
+            self._steps.append(functools.partial(_expand, handle, rows_of, how.zero, self._expanded))
 
     def tensors(self) -> tuple[Optional[torch.Tensor], ...]:
         """All that is received."""
@@ -158,11 +159,11 @@ class Delivery(Epilogue):
 
 
 def _expand(
-    handle: Routed, zero: bool, whole: bool, arrays: dict[str, tuple[torch.Tensor, torch.Tensor]]
+    handle: Routed, sent: Optional[xep.Handle], zero: bool, arrays: dict[str, tuple[torch.Tensor, torch.Tensor]]
 ) -> None:
-    """arrays: what is filled, and of what. No method: a step that has its Delivery is a cycle, and keeps the slot until
-    somebody collects."""
-    if whole and handle.expand({name: to for name, (to, _) in arrays.items()}, zero):
+    """sent: of which the library may expand all. arrays: what is filled, and of what. No method: a step that has its
+    Delivery is a cycle, and keeps the slot until somebody collects."""
+    if sent is not None and handle.expand(sent, {name: to for name, (to, _) in arrays.items()}, zero):
         return
     places = handle.places
     for name, (to, source) in arrays.items():

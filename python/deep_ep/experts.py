@@ -157,6 +157,19 @@ class PlacesOfLibrary(PlacesThere):
         self._made, self._all = weakref.ref(made), slots
         self.slots = slots[: made.rows]
 
+    def spread(self, to: torch.Tensor, source: torch.Tensor, zero: bool = False) -> None:
+        self._find_selections()
+        super().spread(to, source, zero)
+
+    def spread_selections(self, to: torch.Tensor, source: torch.Tensor, zero: bool = False) -> None:
+        self._find_selections()
+        super().spread_selections(to, source, zero)
+
+    def _find_selections(self) -> None:
+        """Which a cached dispatch with weights needs, and the kernel does not tell."""
+        if not hasattr(self, "_selections"):
+            super().__init__(*self._made().placed_by())
+
     def fold(self, expanded: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         made = self._made()
         if made is None or not made.has_slot() or expanded.shape[0] == 0:

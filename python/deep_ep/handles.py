@@ -606,9 +606,9 @@ class Routed(Dispatched):
         self.arrived()
         return self.known().topk_idx[: self.rows].clone()
 
-    def expand(self, arrays: dict[str, torch.Tensor], zero: bool) -> bool:
-        """Fills arrays, named as those of xep.Handle.expand(), by its kernels; False: the library has none for these
-        rows, which are on the host or were staged there, or for such scales."""
+    def expand(self, sent: xep.Handle, arrays: dict[str, torch.Tensor], zero: bool) -> bool:
+        """Fills arrays, named as those of xep.Handle.expand(), by its kernels, of a dispatch with this routing; False:
+        the library has none for these rows, which are on the host or were staged there, or for such scales."""
         scales, local = arrays.get("scales"), self.num_experts // self.owner.nranks
         if self.on.type != "cuda" or self.num_expanded_tokens == 0 or self.capacity == 0:
             return False
@@ -619,7 +619,7 @@ class Routed(Dispatched):
         slots = torch.empty((self.capacity, self.topk), dtype=torch.int32, device=self.on)
         begin, count = torch.empty((2, local), dtype=torch.int64, device=self.on)
         try:
-            self.xep.expand(slots, begin, count, expert_alignment=self.expert_alignment, zero=zero, **arrays)
+            sent.expand(slots, begin, count, expert_alignment=self.expert_alignment, zero=zero, **arrays)
         except xep.UnsupportedError:
             return False
         self.__dict__["places"] = PlacesOfLibrary(self, slots)
@@ -630,10 +630,14 @@ class Routed(Dispatched):
         idx, alignment = self.recv_topk_idx, self.expert_alignment
         if idx.is_cpu:
             return Places(idx, self._counts, alignment)
-        counts = self._counts_there
+        return PlacesThere(*self.placed_by())
+
+    def placed_by(self) -> tuple[torch.Tensor, torch.Tensor, int, int]:
+        """What PlacesThere is made of."""
+        idx, counts = self.recv_topk_idx, self._counts_there
         if counts is None:  # from pinned memory, or the host would wait for the stream
             counts = torch.tensor(self._counts, dtype=torch.int64).pin_memory().to(idx.device, non_blocking=True)
-        return PlacesThere(idx, counts, alignment, self.num_expanded_tokens)
+        return idx, counts, self.expert_alignment, self.num_expanded_tokens
 
     def tensors(self) -> list[torch.Tensor]:
         """Made on the stream of a call, and looked at on others."""
