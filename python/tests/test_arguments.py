@@ -83,10 +83,10 @@ WRONG = {
     "unknown type": ("dtype", "float7", TypeError, "dtype: 'float7' is no element type; there are BF16"),
     "a cast": ("dtype", "bfloat16", TypeError, "dtype: expected None or FP32, which x is, got BF16 .*nothing is cast"),
     "a cast of that width": ("dtype", "int32", TypeError, "dtype: expected None or FP32, which x is, got INT32"),
-    "unknown quant": ("quant", "e4m4", ValueError, 'quant: expected "none", "e4m3", .* or "e4m3_static", got .e4m4'),
+    "unknown quant": ("quant", "e4m4", ValueError, 'quant: expected "none", "e4m3", .* or "logfmt", got .e4m4'),
     "unknown arrangement": ("arrangement", "by expert", ValueError,
         'arrangement: expected "default", "rank", "compact" or "padded", got .by expert'),
-    "quant of mode ll": ("quant", "e4m3", xep.UnsupportedError, "mode normal does not cast rows"),
+    "quant of a combine": ("quant", "logfmt", ValueError, "invalid quant: "),
     "arrangement of mode ll": ("arrangement", "padded", xep.UnsupportedError, "mode normal does not arrange rows by"),
     "no handle": ("cached", 3, ValueError, "topk_idx, topk_weights: expected None with cached"),
     "negative timeout": ("timeout", -1.0, ValueError, "timeout: expected seconds above 0"),
@@ -232,7 +232,7 @@ def test_no_tokens_but_weights(buffer, good):
 
 def test_unsupported_is_said(buffer, good):
     with pytest.raises(xep.UnsupportedError) as caught:
-        buffer.dispatch(**good, quant=xep.Quant.E4M3)
+        buffer.dispatch(**good, arrangement=xep.Rows.BY_EXPERT_COMPACT)
     assert caught.value.status == xep.Status.ERR_UNSUPPORTED and isinstance(caught.value, NotImplementedError)
 
 
