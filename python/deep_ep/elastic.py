@@ -108,8 +108,9 @@ class Delivery(Epilogue):
             self.weights = self._take_weights(behind, cached)
         if how.expand:
             whole = not (cached and weighted)  # what the library has beside a row is what was sent
-            rows_of = sent.handle if whole else None
-            self._steps.append(functools.partial(_expand, handle, rows_of, how.zero, self._expanded))
+            rows_of, arrays = sent.handle if whole else None, self._expanded
+            self._expanded = {}  # views of the slot go with the step
+            self._steps.append(functools.partial(_expand, handle, rows_of, how.zero, arrays))
 
     def tensors(self) -> tuple[Optional[torch.Tensor], ...]:
         """All that is received."""

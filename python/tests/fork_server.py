@@ -112,7 +112,7 @@ class Server:
         """Returns in each child, with what it was asked for."""
         while True:
             for key, _ in self._selector.select():
-                if key.fileobj in self._selector.get_map():  # not ended by what came before
+                if self._selector.get_map().get(key.fd) is key:  # not ended by what came before
                     asked = key.data(key.fileobj)
                     if asked is not None:
                         return asked
