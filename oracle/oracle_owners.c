@@ -39,22 +39,37 @@ static void fill_random(uint64_t seed, uint32_t nranks, uint32_t experts, uint32
     for (uint32_t e = 0; e < experts; e++) owners[e] = (uint32_t)(oracle_next(&state) % nranks);
 }
 
-/* Of experts with the same load the lower one first, of such ranks the lower one. */
+typedef struct loaded {
+    uint64_t load;
+    uint32_t expert;
+} loaded_t;
+
+/* By falling load; of experts with the same one the lower first. */
+static int compare_loads(const void *a, const void *b)
+{
+    const loaded_t *x = a, *y = b;
+
+    if (x->load != y->load) return x->load > y->load ? -1 : 1;
+    return x->expert > y->expert ? 1 : -1;
+}
+
+/* Of ranks with the same load the lower one. */
 static void fill_greedy(uint32_t nranks, uint32_t experts, const uint64_t *load, uint32_t *owners)
 {
+    loaded_t *sorted = oracle_alloc(experts * sizeof *sorted);
     uint64_t *of_rank = oracle_alloc(nranks * sizeof *of_rank);
 
-    for (uint32_t e = 0; e < experts; e++) owners[e] = nranks; /* none yet */
+    for (uint32_t e = 0; e < experts; e++) sorted[e] = (loaded_t){load[e], e};
+    qsort(sorted, experts, sizeof *sorted, compare_loads);
     for (uint32_t i = 0; i < experts; i++) {
-        uint32_t most = experts, least = 0;
-        for (uint32_t e = 0; e < experts; e++)
-            if (owners[e] == nranks && (most == experts || load[e] > load[most])) most = e;
+        uint32_t least = 0;
         for (uint32_t rank = 1; rank < nranks; rank++)
             if (of_rank[rank] < of_rank[least]) least = rank;
-        owners[most] = least;
-        of_rank[least] += load[most];
+        owners[sorted[i].expert] = least;
+        of_rank[least] += sorted[i].load;
     }
     free(of_rank);
+    free(sorted);
 }
 
 static int read_map(FILE *file, const char *path, uint32_t nranks, uint32_t experts, uint32_t *owners, char *why,

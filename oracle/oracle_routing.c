@@ -28,12 +28,19 @@ uint32_t oracle_owner(const oracle_routing_t *routing, uint32_t expert)
     return more + (expert - more * (share + 1)) / share;
 }
 
+/* Blocks are computed: what is drawn for each token asks for them. */
 void oracle_experts_of(const oracle_routing_t *routing, uint32_t rank, uint32_t *first_p, uint32_t *count_p)
 {
+    const uint32_t share = routing->params.experts / routing->params.nranks;
+    const uint32_t more = routing->params.experts % routing->params.nranks;
+
+    *first_p = rank * share + (rank < more ? rank : more);
+    *count_p = share + (rank < more);
+    if (routing->owners == NULL) return;
     *first_p = routing->params.experts;
     *count_p = 0;
     for (uint32_t expert = routing->params.experts; expert-- > 0;) {
-        if (oracle_owner(routing, expert) != rank) continue;
+        if (routing->owners[expert] != rank) continue;
         *first_p = expert;
         ++*count_p;
     }
@@ -41,9 +48,11 @@ void oracle_experts_of(const oracle_routing_t *routing, uint32_t rank, uint32_t 
 
 uint32_t oracle_expert_of(const oracle_routing_t *routing, uint32_t rank, uint32_t local)
 {
-    uint32_t expert = 0;
+    uint32_t expert, count;
 
-    while (oracle_owner(routing, expert) != rank || local-- > 0) expert++;
+    oracle_experts_of(routing, rank, &expert, &count);
+    if (routing->owners == NULL) return expert + local;
+    while (local > 0) local -= routing->owners[++expert] == rank;
     return expert;
 }
 

@@ -35,18 +35,12 @@ xep_status_t xep_layout_refuse(uint64_t token, uint32_t k, int64_t expert, uint3
                     (unsigned long long)token, k, (long long)expert, experts);
 }
 
-static int64_t expert_at(const xep_layout_args_t *args, uint64_t token, uint32_t k)
-{
-    const char *row = (const char *)args->topk_idx + token * args->topk_idx_stride;
-    return args->topk_idx_dtype == XEP_INT32 ? ((const int32_t *)row)[k] : ((const int64_t *)row)[k];
-}
-
 /* seen[rank or node] is the last token counted there, plus one: cleared once and not for each token */
 static xep_status_t count_token(const xep_layout_args_t *args, const xep_layout_t *out, uint64_t token,
                                 uint64_t *seen_rank, uint64_t *seen_node)
 {
     for (uint32_t k = 0; k < args->topk; k++) {
-        int64_t expert = expert_at(args, token, k);
+        int64_t expert = xep_layout_expert(args->topk_idx, args->topk_idx_stride, args->topk_idx_dtype, token, k);
         if (expert == -1) continue;
         if (expert < 0 || expert >= (int64_t)args->experts) return xep_layout_refuse(token, k, expert, args->experts);
         uint32_t rank = xep_owner_of(args->owners, args->experts, args->nranks, (uint32_t)expert);

@@ -6,6 +6,14 @@
 
 #include <xep/xep.h>
 
+/** Selection k of a token, int32 or int64, rows stride bytes apart. */
+static inline int64_t xep_layout_expert(const void *topk_idx, size_t stride, xep_dtype_t dtype, uint64_t token,
+                                        uint32_t k)
+{
+    const void *row = (const char *)topk_idx + token * stride;
+    return dtype == XEP_INT32 ? ((const int32_t *)row)[k] : ((const int64_t *)row)[k];
+}
+
 /** XEP_ERR_INVALID: topk_idx has an index that is neither -1 nor an expert. */
 xep_status_t xep_layout_refuse(uint64_t token, uint32_t k, int64_t expert, uint32_t experts);
 

@@ -99,14 +99,12 @@ xep_status_t xep_owners_take(xep_request_t *req)
     const uint32_t experts = req->buffer->shape.experts;
     xep_dispatch_args_t *args = &req->dispatch;
     const int wide = args->topk_idx_dtype == XEP_INT64;
-    const char *row = args->topk_idx;
     int64_t *wide_to = owners->topk_idx + req->op.slot * owners->slot_size;
     int32_t *to = (int32_t *)(void *)wide_to;
     if (args->cached != NULL) return XEP_OK; /* has no indices: its routing is by the mode's numbers already */
-    for (uint64_t t = 0, i = 0; t < args->tokens; t++, row += args->topk_idx_stride)
+    for (uint64_t t = 0, i = 0; t < args->tokens; t++)
         for (uint32_t k = 0; k < args->topk; k++, i++) {
-            const int64_t expert =
-                wide ? ((const int64_t *)(const void *)row)[k] : ((const int32_t *)(const void *)row)[k];
+            const int64_t expert = xep_layout_expert(args->topk_idx, args->topk_idx_stride, args->topk_idx_dtype, t, k);
             if (expert < -1 || expert >= (int64_t)experts) return xep_layout_refuse(t, k, expert, experts);
             const int64_t number = expert == -1 ? -1 : (int64_t)owners->number[expert];
             if (wide) wide_to[i] = number;

@@ -126,10 +126,12 @@ static void open_recv(perf_peer_t *peer)
     recv->rank_rows = peer->rank_rows;
     recv->expert_rows = peer->expert_rows;
     oracle_experts_of(perf->routing, perf->info.rank, &recv->first_expert, &recv->local_experts);
+    uint32_t *owned = oracle_alloc(peer->plan.ndest * sizeof *owned);
     for (uint32_t e = 0; e < experts; e++) {
-        for (uint32_t i = 0; i < e; i++) peer->of_rank[e] += peer->plan.owner[i] == peer->plan.owner[e];
+        peer->of_rank[e] = owned[peer->plan.owner[e]]++;
         if (peer->plan.owner[e] == perf->info.rank) peer->experts[peer->of_rank[e]] = e;
     }
+    free(owned);
     recv->experts = peer->experts;
 }
 
