@@ -243,7 +243,7 @@ void oracle_cast_row(const oracle_shape_t *shape, const void *row, uint8_t *q, u
 
 /* ---- and back ---- */
 
-/* The number that a code counts to; above the greatest there is none. */
+/* The value of a code; NaN for codes above that of the largest finite value. */
 static double number_of(const struct cast *cast, int code)
 {
     const int magnitude = code & ((1 << (cast->bits - 1)) - 1), exponent = magnitude >> cast->places;

@@ -22,7 +22,7 @@ typedef struct xep_forwarders {
     uint32_t *forwarder;  /* [nodes] rank, or XEP_NO_RANK for the own one */
     uint32_t *line;       /* [nodes] which upstream rank this rank is there */
     uint32_t *through;    /* [R] the rank of this node through which one of another node is heard, or XEP_NO_RANK */
-    uint32_t *fed;        /* [R] which of that one's upstream ranks it is */
+    uint32_t *fed;        /* [R] its number among the upstream ranks of through[r] */
 } xep_forwarders_t;
 
 /** Lays the arrays and, if there is memory, fills them; sets the numbers even if it only measures. */
