@@ -27,6 +27,24 @@ in_mode_ll() {
         { echo "$name with XEP_MODE=ll:"; cat "$tmp/out"; exit 1; }
 }
 
+# rank 1 of 4 is killed, and xep_run says so by its status
+ranks_left() {
+    name=failure
+    compile "$tmp/$name" "$srcdir/examples/$name.c" $(pkg-config --libs xep)
+    "$builddir/xep_run" -k -n 4 "$tmp/$name" >"$tmp/out" 2>"$tmp/errors"
+    [ $? -eq 137 ] && [ "$(sort "$tmp/out" | uniq -c | tr -s ' ')" = ' 3 3 ranks are left; my token 3 came back as 3' ] ||
+        { cat "$tmp/out" "$tmp/errors"; echo 'failure: three ranks must go on'; exit 1; }
+}
+
+two_nodes() {
+    name=nodes
+    compile "$tmp/$name" "$srcdir/examples/$name.c" $(pkg-config --libs xep)
+    "$builddir/xep_run" -n 4 -N 2 "$tmp/$name" >"$tmp/out" || { cat "$tmp/out"; exit 1; }
+    grep -qx 'rank 3 of 4 is on node 1 of 2; rows take the path nodes' "$tmp/out" &&
+        grep -qx 'rank 3 reaches rank 2: mapped' "$tmp/out" && ! grep -q 'rank 3 reaches rank 0: mapped' "$tmp/out" ||
+        { cat "$tmp/out"; echo 'nodes: not two nodes'; exit 1; }
+}
+
 for program in "$srcdir"/examples/*.c; do
     case $(basename "$program" .c) in
     # on 1, 2 and 4 ranks each rank gets 4 rows, as many as it sends
@@ -34,6 +52,8 @@ for program in "$srcdir"/examples/*.c; do
     moe) example moe 'token 1: 3.5 times its value' && in_mode_ll ;;
     attention) example attention 'batch 1, token 1: from 353 to 236.482' 2 ;;
     overlap) example overlap 'batch 1, token 1: 3.5 times its value' ;;
+    failure) ranks_left ;;
+    nodes) two_nodes ;;
     *) echo "this test does not say what $program must print"; exit 1 ;;
     esac
 done
