@@ -73,7 +73,8 @@ function brief(text) {
 function begin_page(name, of,    page) {
     page = out "/" name ".3"
     print ".\\\" made from " header[of] " by contrib/man3.awk" >page
-    print ".Dd November 27, 2026\n.Dt " toupper(name) " 3\n.Os\n.Sh NAME\n.Nm " name "\n.Nd " plain(brief(text[of])) >page
+    print ".Dd November 27, 2026\n.Dt " toupper(name) " 3\n.Os" >page
+    print ".Sh NAME\n.Nm " name "\n.Nd " plain(brief(text[of])) >page
     print ".Sh SYNOPSIS\n.In " header[of] >page
     return page
 }
@@ -172,7 +173,11 @@ state == "" && /^\/\*\*/ {
     else state = "comment"
     next
 }
-state == "" && /^#ifndef XEP_[A-Z]*_?H$/ { if (overview == "" && at == "xep/xep.h") overview = comment; comment = ""; next }
+state == "" && /^#ifndef XEP_[A-Z]*_?H$/ {
+    if (overview == "" && at == "xep/xep.h") overview = comment
+    comment = ""
+    next
+}
 
 state == "" && /^#define XEP_[A-Z]+_LIST\(X\)/ { state = "list"; body = $0; of = $2; sub(/\(.*/, "", of) }
 state == "list" {
