@@ -113,7 +113,7 @@ def check_late(trace, nranks):
 
 
 def check_arrows(trace):
-    """Each leads from an operation to a wait for its rank in the operation of that epoch; only short waits have none."""
+    """Each leads from an operation to a wait for its rank in the operation of that epoch; few waits have none."""
 
     def at(end):
         ns = round(end["ts"] * 1000)
