@@ -111,7 +111,7 @@ check_functions() {
     awk '
         /^$/ { commented = 0 }
         /^( \*|\/\*).*\/$/ && /\*\/$/ { commented = 1 }
-        /^XEP_API / { match($0, /xep_[a-z0-9_]*\(/); 
+        /^XEP_API / { match($0, /xep_[a-z0-9_]*\(/);
                       print substr($0, RSTART, RLENGTH - 1), FILENAME ":" FNR, commented }
     ' include/xep/*.h >"$tmp/declared"
     grep -oE '\<xep_[a-z0-9_]+\>;' src/xep.map | tr -d ';' | while read -r name; do
