@@ -91,7 +91,7 @@ typedef enum {
     XEP_QUANT_INT8 = 8,
     XEP_QUANT_INT8_ROW = 9,
     XEP_QUANT_E4M3_STATIC = 10,
-    XEP_QUANT_LOGFMT = 11, /* of a combine alone: 10 bits a channel, sign and logarithm (docs/low-latency.md) */
+    XEP_QUANT_LOGFMT = 11, /* of a combine alone: 10 bits a channel, sign and logarithm */
     XEP_ENUM_IS_INT(XEP_QUANT)
 } xep_quant_t;
 
