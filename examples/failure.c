@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <xep/elastic.h>
 #include <xep/xep.h>
 
 enum { T = 8, H = 64, E = 8, STEPS = 4 };
@@ -35,7 +36,8 @@ static xep_status_t run_layer(xep_buffer_t *buffer)
     send.tokens = T, send.x = x, send.topk_idx = topk;
     xep_status_t status = xep_dispatch(buffer, &send, &handle, NULL);
     if (status != XEP_OK) return status;
-    const xep_recv_t *recv = xep_handle_recv(handle);
+    const xep_recv_t *recv;
+    check(xep_handle_recv(handle, &recv));
     back.x = recv->x, back.x_stride = recv->x_stride, back.out = out;
     status = xep_combine(handle, &back, NULL);
     xep_handle_release(handle);
