@@ -338,9 +338,8 @@ def source_of(results: list[Result]) -> str:
     lines = []
     for result in results:
         shape = result.points[0].shape
-        version, ucx = (shape.get(name, "?") for name in ("version", "ucx"))
-        said = [f"xep {version}, UCX {ucx}", *(str(shape[name]) for name in ("machine", "command") if shape.get(name))]
-        lines.append("; ".join(said))
+        names = (("xep ", "version"), ("UCX ", "ucx"), ("", "machine"), ("", "command"))
+        lines.append("; ".join(f"{what}{shape[name]}" for what, name in names if name in shape))
     return "\n".join(dict.fromkeys(lines))
 
 
