@@ -2,6 +2,7 @@
 /* How rows reach each rank: "xep_run -n 4 -N 2 ./nodes" makes two nodes of this machine. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <xep/inspect.h>
 #include <xep/xep.h>
 
 static void check(xep_status_t status)
