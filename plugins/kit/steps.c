@@ -24,7 +24,7 @@ void xep_steps_choose(void *mode, unsigned features)
     xep_kit_t *kit = mode;
     choose(xep_kit_mode.dispatch_steps, features, kit->steps[XEP_OP_DISPATCH]);
     choose(xep_kit_mode.combine_steps, features, kit->steps[XEP_OP_COMBINE]);
-    choose(xep_kit_mode.next_steps, features | XEP_STEPS_OF_NEXT, kit->steps[XEP_OP_NEXT]);
+    choose(xep_kit_mode.dispatch_steps, features | XEP_STEPS_OF_NEXT, kit->steps[XEP_OP_NEXT]);
     choose(xep_kit_mode.dispatch_steps, features | XEP_STEPS_OF_CASTS, kit->steps[XEP_STEPS_CASTS]);
 }
 

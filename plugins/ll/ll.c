@@ -156,7 +156,6 @@ const xep_kit_mode_t xep_kit_mode = {
     .slot_bytes = sizeof(ll_slot_t),
     .dispatch_steps = ll_dispatch_steps,
     .combine_steps = ll_combine_steps,
-    .next_steps = ll_dispatch_steps,
     .lay_heap = ll_lay_heap,
     .lay_arrays = lay_arrays,
     .lazily = 1,
