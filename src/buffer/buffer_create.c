@@ -79,36 +79,6 @@ static uint32_t add_to_trace(const xep_buffer_t *buffer)
     return xep_trace_add_buffer(&traced);
 }
 
-/* Checks what a buffer needs to go on without ranks, and that all ranks are in when it is made. */
-static xep_status_t check_members(const xep_group_t *group, const xep_buffer_params_t *params,
-                                  const xep_plugin_t *plugin)
-{
-    for (uint32_t r = 0; r < group->nranks; r++)
-        if (xep_group_is_out(group, r))
-            return xep_fail(XEP_ERR_PEER, "rank %u is out, and all ranks of a group make its buffers (a new group)", r);
-    if (params->on_failure == XEP_ON_FAILURE_FAIL) return XEP_OK;
-    if (plugin->masks == NULL || params->memory != XEP_MEMORY_HOST)
-        return xep_fail(XEP_ERR_UNSUPPORTED, "invalid on_failure: XEP_ON_FAILURE_MASK (mode %s%s needs all ranks)",
-                        plugin->name, params->memory == XEP_MEMORY_HOST ? "" : " in device memory");
-    if (group->nnodes != 1 && plugin->masks->verdict == NULL)
-        return xep_fail(XEP_ERR_UNSUPPORTED,
-                        "invalid on_failure: XEP_ON_FAILURE_MASK of mode %s on %u nodes (1: all ranks map one another)",
-                        plugin->name, group->nnodes);
-    return XEP_OK;
-}
-
-/* Refuses masks: a rank that is out would never release the rows that it reads. */
-static xep_status_t check_place(const xep_buffer_params_t *params, const xep_plugin_t *plugin)
-{
-    if ((params->flags & XEP_BUFFER_SEND_MEMORY) == 0) return XEP_OK;
-    if (plugin->place == NULL || params->memory != XEP_MEMORY_HOST)
-        return xep_fail(XEP_ERR_UNSUPPORTED, "invalid flags: XEP_BUFFER_SEND_MEMORY (mode %s%s copies every row)",
-                        plugin->name, params->memory == XEP_MEMORY_HOST ? "" : " in device memory");
-    if (params->on_failure == XEP_ON_FAILURE_MASK)
-        return xep_fail(XEP_ERR_UNSUPPORTED, "invalid flags: XEP_BUFFER_SEND_MEMORY with XEP_ON_FAILURE_MASK");
-    return XEP_OK;
-}
-
 /* Of the host: where rows are in device memory, params has multiprocessors, which only kernels use. */
 static xep_status_t open_team(xep_buffer_t *buffer, const xep_buffer_params_t *params)
 {
@@ -129,9 +99,8 @@ static xep_status_t prepare(xep_buffer_t *buffer, const xep_buffer_params_t *par
     xep_group_t *group = buffer->group;
     const xep_memory_t memory = xep_buffer_memory_of_mode(params, group->nnodes);
     xep_status_t status = xep_plugin_load(&group->config, params->mode, memory, &buffer->plugin);
-    if (status == XEP_OK) status = check_members(group, params, buffer->plugin.plugin);
-    if (status == XEP_OK) status = check_place(params, buffer->plugin.plugin);
-    if (status == XEP_OK) status = xep_buffer_check_pieces(params, buffer->plugin.plugin);
+    if (status == XEP_OK) status = xep_members_check(group, params, buffer->plugin.plugin);
+    if (status == XEP_OK) status = xep_buffer_check_flags(params, buffer->plugin.plugin);
     if (status == XEP_OK && params->owners != NULL && params->memory != XEP_MEMORY_HOST)
         status = xep_fail(XEP_ERR_UNSUPPORTED, "invalid owners: not NULL (mode %s in device memory has blocks)",
                           params->mode);

@@ -97,6 +97,9 @@ struct xep_members {
     xep_members_ctl_t *ctl;
 };
 
+/** Whether a buffer of these params can go on without ranks, where they ask for that; and all ranks are in now. */
+xep_status_t xep_members_check(const xep_group_t *group, const xep_buffer_params_t *params, const xep_plugin_t *plugin);
+
 /** Bytes of a rank's area. */
 uint64_t xep_members_bytes(const xep_shape_t *shape);
 
