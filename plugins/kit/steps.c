@@ -126,6 +126,11 @@ xep_status_t xep_step_store(void *mode, xep_op_t *op)
     return XEP_OK;
 }
 
+xep_status_t xep_step_put(void *mode, xep_op_t *op)
+{
+    return xep_send_transfers(mode, op, step_of(mode, op)->transfers);
+}
+
 /* Whether no step before it waits for words. */
 static int is_first_wait(const xep_kit_t *kit, const xep_op_t *op)
 {

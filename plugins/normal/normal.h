@@ -84,7 +84,7 @@
  * what a defect does, not what somebody computes who may write into the heap anyway.
  */
 typedef struct normal_digest {
-    uint64_t verdict;     /* 2 * that of the dispatch, as 32 bits; + whether rows have weights, where they are counted */
+    uint64_t verdict; /* 2 * that of the dispatch, as 32 bits; + whether rows have weights, where they are counted */
     uint64_t sum, places; /* 0, 0 where the ranks disagree, and rows were not counted */
 } normal_digest_t;
 
@@ -295,8 +295,8 @@ typedef struct normal_state {
     xep_in_place_rows_t in_place; /* dispatch: where this rank's rows are read in place */
     int uncounted; /* dispatch: selections of the local experts are to be counted when the rows are here */
     normal_returning_t returning;
-    int forwarders_told;      /* dispatch by nodes: they have done */
-    uint64_t piece;           /* dispatch, next: whose rows it brings */
+    int forwarders_told; /* dispatch by nodes: they have done */
+    uint64_t piece;      /* dispatch, next: whose rows it brings */
 } normal_state_t;
 
 static inline normal_state_t *normal_state(const xep_op_t *op)

@@ -75,8 +75,7 @@ static void make_record(normal_t *mode, xep_op_t *op)
     params[NORMAL_HAS_OUTPUTS] = outputs != NULL;
     params[NORMAL_DTYPE] = outputs != NULL ? outputs->dtype : XEP_AGREE_ANY;
     params[NORMAL_HIDDEN] = outputs != NULL ? outputs->hidden : XEP_AGREE_ANY;
-    params[NORMAL_HAS_WEIGHTS] =
-        outputs != NULL && op->recv->rows != 0 ? outputs->topk_weights != NULL : XEP_AGREE_ANY;
+    params[NORMAL_HAS_WEIGHTS] = outputs != NULL && op->recv->rows != 0 ? outputs->topk_weights != NULL : XEP_AGREE_ANY;
 }
 
 /* What the records of the dispatch have said of all ranks, and what its rows are, is asked of nobody again. */
@@ -210,8 +209,8 @@ int normal_pieces_transfer(const void *opaque, const xep_op_t *op, uint32_t rank
 }
 
 /* Rows, then weights. */
-static int output_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
-                           xep_transfer_t *transfer)
+int normal_outputs_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
+                            xep_transfer_t *transfer)
 {
     if (number < NORMAL_RETURNED_TRANSFERS) kept_transfer(mode, op, rank, number, transfer);
     return number < NORMAL_RETURNED_TRANSFERS;
@@ -220,17 +219,6 @@ static int output_transfer(const void *mode, const xep_op_t *op, uint32_t rank, 
 xep_status_t normal_return_outputs(void *mode, xep_op_t *op)
 {
     return op->combine == NULL ? XEP_OK : normal_fill_pieces(mode, op);
-}
-
-xep_status_t normal_put_outputs(void *mode, xep_op_t *op)
-{
-    return op->combine == NULL ? XEP_OK : xep_send_transfers(mode, op, output_transfer);
-}
-
-/* What is put may be what the slot shows, as the weights are as a rule: nobody may write there until it has left. */
-xep_status_t normal_flush_outputs(void *mode, xep_op_t *op)
-{
-    return op->combine == NULL ? XEP_OK : xep_step_flush(mode, op);
 }
 
 /* All rows are in the own slot, own ones, too: what the user gave for the earlier pieces may be gone by now. */

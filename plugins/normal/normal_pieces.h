@@ -40,10 +40,10 @@ xep_status_t normal_agree_on_next(void *mode, xep_op_t *op);
 xep_status_t normal_show_piece(void *mode, xep_op_t *op);
 xep_status_t normal_tell_pieces(void *mode, xep_op_t *op);
 
-/** Steps of a next piece, before those of a dispatch: outputs for mapped readers, for others; until they have left. */
+/** Of a next piece, before the steps of a dispatch: outputs for mapped readers, and for others. */
 xep_status_t normal_return_outputs(void *mode, xep_op_t *op);
-xep_status_t normal_put_outputs(void *mode, xep_op_t *op);
-xep_status_t normal_flush_outputs(void *mode, xep_op_t *op);
+int normal_outputs_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
+                            xep_transfer_t *transfer);
 
 /** Steps of a combine: outputs go where readers will find them; what is sent; sums. */
 xep_status_t normal_fill_pieces(void *mode, xep_op_t *op);

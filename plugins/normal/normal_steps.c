@@ -11,12 +11,12 @@
 
 /* What a buffer has. */
 enum {
-    MASKS = 1,                 /* ranks may be left out: normal_masks.h */
-    GRANTS = 2,                /* and receivers may have to say where rows go: normal_grants.c */
-    NODES = 4,                 /* rows go once to each node: normal_nodes.h */
-    PIECES = 8,                /* rows may come in pieces: normal_pieces.h */
-    IN_PLACE = 16,             /* rows may be read in place: normal_in_place.h */
-    WIRED = 32,                /* some rank is not mapped; with GRANTS and NODES one always is */
+    MASKS = 1,                  /* ranks may be left out: normal_masks.h */
+    GRANTS = 2,                 /* and receivers may have to say where rows go: normal_grants.c */
+    NODES = 4,                  /* rows go once to each node: normal_nodes.h */
+    PIECES = 8,                 /* rows may come in pieces: normal_pieces.h */
+    IN_PLACE = 16,              /* rows may be read in place: normal_in_place.h */
+    WIRED = 32,                 /* some rank is not mapped; with GRANTS and NODES one always is */
     CASTS = XEP_STEPS_OF_CASTS, /* of a dispatch: normal_cast.c */
     NEXT = XEP_STEPS_OF_NEXT
 };
@@ -35,8 +35,8 @@ enum {
 /* Numbers are those of normal.h. A next piece is a dispatch behind the outputs of the piece before. */
 const xep_step_t normal_dispatch_steps[] = {
     {.name = "outputs", .does = "return outputs", .run = normal_return_outputs, .with = NEXT | PIECES},
-    {.name = "outputs to go out", .does = "put outputs", .run = normal_put_outputs, .with = NEXT | PIECES},
-    {.name = "outputs that leave", .does = "flush outputs", .run = normal_flush_outputs, .with = NEXT | PIECES},
+    {XEP_STEP_PUT_OUTPUTS, .transfers = normal_outputs_transfer, .with = NEXT | PIECES},
+    {XEP_STEP_FLUSH_OUTPUTS, .with = NEXT | PIECES},
     {.name = "memory", .does = "take memory", .run = normal_take_place, .with = IN_PLACE},
     {.name = "rows that are coming", .does = "cast", .run = normal_cast_rows, .with = CASTS},
     {.name = "pieces", .does = "begin pieces", .run = normal_begin_pieces, .with = PIECES, .without = NEXT},
