@@ -5,6 +5,7 @@
 #include "buffer_give_up.h"
 #include "error.h"
 #include "members.h"
+#include "mode.h"
 #include "path.h"
 #include "plugin_loader.h"
 #include "shape.h"
@@ -14,38 +15,6 @@
 uint64_t xep_buffer_members_offset(uint64_t lines_offset, uint32_t nranks)
 {
     return (lines_offset + nranks * sizeof(xep_buffer_line_t) + 63) / 64 * 64;
-}
-
-/* What a flag asks for, which a mode has or not: a sentence of how its rows are then. */
-typedef struct flag {
-    uint32_t bit;
-    const char *name;
-    int has;
-    const char *without;
-} flag_t;
-
-/*
- * Refuses masks: a rank that dies between two pieces leaves holes that no rank knows of, and one that is out would
- * never release the rows that it reads.
- */
-static xep_status_t check_flag(const xep_buffer_params_t *params, const xep_plugin_t *plugin, const flag_t *flag)
-{
-    const int is_host = params->memory == XEP_MEMORY_HOST;
-    if ((params->flags & flag->bit) == 0) return XEP_OK;
-    if (!flag->has || !is_host)
-        return xep_fail(XEP_ERR_UNSUPPORTED, "invalid flags: %s (mode %s%s %s)", flag->name, plugin->name,
-                        is_host ? "" : " in device memory", flag->without);
-    if (params->on_failure == XEP_ON_FAILURE_MASK)
-        return xep_fail(XEP_ERR_UNSUPPORTED, "invalid flags: %s with XEP_ON_FAILURE_MASK", flag->name);
-    return XEP_OK;
-}
-
-xep_status_t xep_buffer_check_flags(const xep_buffer_params_t *params, const xep_plugin_t *plugin)
-{
-    const flag_t place = {XEP_BUFFER_SEND_MEMORY, "XEP_BUFFER_SEND_MEMORY", plugin->place != NULL, "copies every row"};
-    const flag_t pieces = {XEP_BUFFER_PIECES, "XEP_BUFFER_PIECES", plugin->next != NULL, "has rows in one piece"};
-    xep_status_t status = check_flag(params, plugin, &place);
-    return status == XEP_OK ? check_flag(params, plugin, &pieces) : status;
 }
 
 /* The memory of the rows as the mode sees it. */
@@ -81,7 +50,7 @@ static xep_status_t measure_nodes(const xep_config_t *config, const xep_buffer_p
     uint64_t lines_offset;
     xep_status_t status = xep_plugin_load(config, params->mode, xep_buffer_memory_of_mode(params, nodes), &ref);
     if (status != XEP_OK) return status;
-    status = xep_buffer_check_flags(params, ref.plugin);
+    status = xep_mode_check_buffer(ref.plugin, params);
     if (status == XEP_OK) status = xep_shape_imagine(params, nranks, nodes, &shape);
     if (status == XEP_OK) {
         if (nodes != 1) xep_path_imagine(params, ref.plugin, &shape);
@@ -119,7 +88,7 @@ int xep_buffer_may_be_smaller(const xep_buffer_t *buffer, const xep_buffer_param
     uint64_t lines_offset;
     if (params->recv_rows != 0 || (params->flags & XEP_BUFFER_PIECES) != 0) return 0;
     smaller.flags |= XEP_BUFFER_PIECES;
-    if (xep_buffer_check_flags(&smaller, plugin) != XEP_OK ||
+    if (xep_mode_check_buffer(plugin, &smaller) != XEP_OK ||
         xep_shape_open(&smaller, group, buffer->shape.sends, &shape) != XEP_OK)
         return 0;
     if (group->nnodes != 1) xep_path_imagine(&smaller, plugin, &shape);

@@ -236,11 +236,7 @@ xep_status_t xep_members_check(const xep_group_t *group, const xep_buffer_params
     for (uint32_t r = 0; r < group->nranks; r++)
         if (xep_group_is_out(group, r))
             return xep_fail(XEP_ERR_PEER, "rank %u is out, and all ranks of a group make its buffers (a new group)", r);
-    if (params->on_failure == XEP_ON_FAILURE_FAIL) return XEP_OK;
-    if (plugin->masks == NULL || params->memory != XEP_MEMORY_HOST)
-        return xep_fail(XEP_ERR_UNSUPPORTED, "invalid on_failure: XEP_ON_FAILURE_MASK (mode %s%s needs all ranks)",
-                        plugin->name, params->memory == XEP_MEMORY_HOST ? "" : " in device memory");
-    if (group->nnodes != 1 && plugin->masks->verdict == NULL)
+    if (params->on_failure == XEP_ON_FAILURE_MASK && group->nnodes != 1 && plugin->masks->verdict == NULL)
         return xep_fail(XEP_ERR_UNSUPPORTED,
                         "invalid on_failure: XEP_ON_FAILURE_MASK of mode %s on %u nodes (1: all ranks map one another)",
                         plugin->name, group->nnodes);

@@ -97,7 +97,7 @@ struct xep_members {
     xep_members_ctl_t *ctl;
 };
 
-/** Whether a buffer of these params can go on without ranks, where they ask for that; and all ranks are in now. */
+/** Whether all ranks are in now, and the group lets a buffer of these params go on without some, if they ask for it. */
 xep_status_t xep_members_check(const xep_group_t *group, const xep_buffer_params_t *params, const xep_plugin_t *plugin);
 
 /** Bytes of a rank's area. */
