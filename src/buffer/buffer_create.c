@@ -8,7 +8,6 @@
 #include "buffer_agree.h"
 #include "buffer_size.h"
 #include "group_exchange.h"
-#include "group_out.h"
 #include "handle.h"
 #include "heap.h"
 #include "log.h"

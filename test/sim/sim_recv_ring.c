@@ -43,9 +43,9 @@ static sim_run_t *begin_all_to_all(void **state, uint64_t room, int flat, xep_qu
 
 /*
  * To each rank of other nodes, or by nodes to one of each other node. With room for what comes it is a head, rows in
- * one piece and a notice; by nodes, where rows have more bytes than a part, rows in several pieces with a word behind each.
- * With less room rows come one by one or in halves of the receive ring, each with its word, and receivers say what they
- * have taken, at most once a part.
+ * one piece and a notice; by nodes, where rows have more bytes than a part, rows in several pieces with a word behind
+ * each. With less room rows come one by one or in halves of the receive ring, each with its word, and receivers say
+ * what they have taken, at most once a part.
  */
 void sim_ll_messages(void **state)
 {
