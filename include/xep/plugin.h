@@ -29,7 +29,7 @@ extern "C" {
 #endif
 
 /** Goes up with every change of meaning here, in wire.h or launch.h; changes of layout also show in the sizes. */
-#define XEP_PLUGIN_ABI 17u
+#define XEP_PLUGIN_ABI 18u
 
 /** By nodes modes count rows in so many bits of a word, below its epoch. */
 #define XEP_FEED_ROWS_BITS 24
@@ -456,6 +456,7 @@ typedef struct xep_plugin {
     /* device memory: enqueue what args ask for, which are checked, on args->stream. NULL: XEP_ERR_UNSUPPORTED */
     xep_status_t (*expand)(void *mode, const xep_recv_t *recv, const xep_expand_args_t *args);
     xep_status_t (*reduce)(void *mode, const xep_recv_t *recv, const xep_reduce_args_t *args);
+    uint32_t leaves_out; /* 1: device memory: its kernels go on without ranks (xep_device_t.gone), and masks is NULL */
 } xep_plugin_t;
 
 /** The first members of a mode's table: what it was compiled with. */

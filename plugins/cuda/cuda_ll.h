@@ -61,6 +61,7 @@ typedef struct cuda_ll_layout {
     ll_layout_t ll; /* first */
     /* XEP_REGION_METADATA: [ring][R] heads of packets, delivered to every rank; offsets in a head */
     uint64_t heads, head_bytes, head_weights, head_counts;
+    uint64_t words; /* XEP_REGION_CONTROL: xep_cuda_own_words_t */
 } cuda_ll_layout_t;
 
 /** Beside an ll_slot_t, whose arrays are device memory, in device memory too. */
@@ -68,6 +69,7 @@ typedef struct cuda_ll_slot {
     xep_cuda_ll_slot_t *state;
     xep_cuda_ll_kept_t kept;
     uint32_t *there; /* [R] */
+    uint8_t *out;    /* [R] xep_recv_t.out */
 } cuda_ll_slot_t;
 
 typedef struct cuda_ll {

@@ -74,6 +74,8 @@ static xep_status_t launch_sums(cuda_ll_t *mode, const xep_op_t *op)
         .input = at->input.first,
         .input_bytes = at->input.stride,
         .row_stride = at->combine_stride,
+        .missing = args->missing,
+        .missing_stride = args->missing_stride,
         .own = args->x != NULL ? args->x : input_of(mode, op),
         .own_stride = args->x != NULL ? args->x_stride : at->combine_stride,
         .deadline = cuda_deadline(&mode->cuda, op, CUDA_LL_OFFERS),
@@ -112,6 +114,7 @@ static xep_status_t check_memory(const cuda_ll_t *mode, const xep_op_t *op)
                                    {"weights", tokens ? args->weights : NULL},
                                    {"bias", tokens ? args->bias[0] : NULL},
                                    {"bias", tokens ? args->bias[1] : NULL},
+                                   {"missing", tokens ? args->missing : NULL},
                                    {"out", tokens ? args->out : NULL}};
     return cuda_check_arrays(&mode->cuda, arrays, sizeof arrays / sizeof arrays[0]);
 }

@@ -2,6 +2,7 @@
 
 /* Combine: outputs into the input, and the word; then the rows of each token are pulled, weighed and summed. */
 #include "cuda_ll_heaps.cuh"
+#include "cuda_outs.cuh"
 #include "cuda_sum.cuh"
 #include "cuda_words.cuh"
 
@@ -107,6 +108,7 @@ static __device__ __forceinline__ const char *contribution(const xep_cuda_ll_sum
     const xep_cuda_pick_t pick = c.kept.picks[(uint64_t)token * c.topk + n];
     if (pick.expert < 0) return nullptr;
     const uint32_t owner = c.at.owner[pick.expert], there = c.at.there[owner];
+    if (leaves_out(c.at.outs) && how_with(c.at.outs, owner) != XEP_CUDA_WITH) return nullptr;
     const uint32_t *table = table_at(c.at, c.at.rank, c.at.slot_number, owner);
     const uint64_t row = (uint64_t)table[(uint32_t)pick.expert - c.at.first_expert[owner]] + pick.ordinal;
     if (c.weights != nullptr) *weight_p = ((const float *)(c.weights + token * c.weights_stride))[n];
@@ -124,6 +126,37 @@ static __device__ __forceinline__ void tell_read(const xep_cuda_ll_heaps_t &at, 
     }
 }
 
+/* Which selections are in no sum. All blocks. */
+static __device__ void tell_missing(const xep_cuda_ll_sums_t &c)
+{
+    const uint32_t all = c.sum.tokens * c.topk;
+    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < all; i += gridDim.x * blockDim.x) {
+        const int32_t expert = c.kept.picks[i].expert;
+        c.missing[i / c.topk * c.missing_stride + i % c.topk] =
+            expert >= 0 && how_with(c.at.outs, c.at.owner[expert]) != XEP_CUDA_WITH;
+    }
+}
+
+/* Whether the outputs of all ranks are ready that are not out. All blocks. */
+template <typename F>
+static __device__ __forceinline__ int await_owners(const xep_cuda_ll_sums_t &c, F line, uint64_t epoch)
+{
+    const auto at = [&](uint32_t r) { return line(r) + c.at.line_ready; };
+    if (!leaves_out(c.at.outs)) return wait_words(c.at.nranks, at, epoch, c.deadline);
+    const waiter_t w = {c.at.outs, c.at.peer, c.at.rank, c.at.nranks};
+    return decide(w, 1, at, epoch, epoch, c.deadline, [](uint32_t, uint32_t) {});
+}
+
+/* The last block: whether all have read what is here. */
+static __device__ __forceinline__ int await_readers(const xep_cuda_ll_sums_t &c, uint64_t epoch)
+{
+    const char *own = line_at(c.at, c.at.rank, c.at.slot_number, 0) + c.at.line_read;
+    const auto at = [&](uint32_t r) { return own + r * c.at.line_bytes; };
+    if (!leaves_out(c.at.outs)) return wait_words(c.at.nranks, at, epoch, c.at_the_end);
+    const waiter_t w = {c.at.outs, c.at.peer, c.at.rank, c.at.nranks};
+    return await_all(w, at, epoch, epoch, c.at_the_end, [](uint32_t, uint32_t) {});
+}
+
 /*
  * The epoch is the one that the send phase has left in the slot: those of other operations may have come in between.
  * Lines go by the number of the owner's slot, on both sides: "ready" is looked for under there[r], "read" under this
@@ -139,18 +172,20 @@ template <typename E> static __device__ __forceinline__ void combine(const xep_c
     const auto line = [&](uint32_t r) { return (const char *)line_at(at, at.rank, at.there[r], r); };
     const int left_out = has_lost_step(&at.now->lost, epoch) | (at.slot->verdict != XEP_CUDA_LL_HERE);
     if (is_stale(at.life) || left_out) return; /* all blocks; one load behind the other would take a microsecond */
-    if (!wait_words(
-            at.nranks, [&](uint32_t r) { return line(r) + at.line_ready; }, epoch, c.deadline))
+    /* a rank that is out agrees with this one */
+    const auto said = [&](uint32_t r) {
+        const int with = !leaves_out(at.outs) || how_with(at.outs, r) == XEP_CUDA_WITH;
+        return line(with ? r : at.rank) + at.line_said;
+    };
+    if (!await_owners(c, line, epoch)) {
         lose_step(&at.now->lost, epoch);
-    else if (compare_offers(
-                 at.nranks, [&](uint32_t r) { return line(r) + at.line_said; }, c.differs))
+    } else if (compare_offers(at.nranks, said, c.differs)) {
         sum_tokens<E, true>(c, shared);
+        if (c.missing != nullptr) tell_missing(c);
+    }
     if (!is_last_block(at.blocks_done)) return;
     tell_read(at, epoch);
-    const char *own = line_at(at, at.rank, at.slot_number, 0) + at.line_read;
-    if (!wait_words(
-            at.nranks, [&](uint32_t r) { return own + r * at.line_bytes; }, epoch, c.at_the_end))
-        lose_step(&at.now->lost, epoch);
+    if (!await_readers(c, epoch)) lose_step(&at.now->lost, epoch);
 }
 
 extern "C" __global__ void __launch_bounds__(1024, 1) xep_cuda_ll_sum_bf16(const __grid_constant__ xep_cuda_ll_sums_t c)

@@ -28,6 +28,9 @@ static void lay_device(xep_kit_t *kit, xep_carve_t *memory)
     cuda->first_expert = xep_carve_array(memory, shape->nranks + UINT64_C(1), sizeof *cuda->first_expert);
     cuda->blocks_done = xep_carve_array(memory, 1, sizeof *cuda->blocks_done);
     cuda->life = xep_carve_array(memory, 1, sizeof *cuda->life);
+    cuda->out = xep_carve_array(memory, shape->nranks, sizeof *cuda->out);
+    cuda->decided = xep_carve_array(memory, 1, sizeof *cuda->decided);
+    cuda->with = xep_carve_array(memory, shape->nranks, sizeof *cuda->with);
     cuda_mode_traits.lay_device(kit, memory);
 }
 
@@ -147,6 +150,19 @@ xep_cuda_life_t cuda_life(const cuda_mode_t *cuda)
     return (xep_cuda_life_t){cuda->life, cuda->number, cuda->stale};
 }
 
+xep_cuda_outs_t cuda_outs(const cuda_mode_t *cuda)
+{
+    if (cuda->device->gone == NULL) return (xep_cuda_outs_t){0};
+    return (xep_cuda_outs_t){
+        .gone = cuda->device->gone,
+        .left = cuda->device->left,
+        .out = cuda->out,
+        .with = cuda->with,
+        .decided = cuda->decided,
+        .words = cuda->words,
+    };
+}
+
 /* ---- operations ---- */
 
 /* Of the measured choices, those that fill the links with the fewest multiprocessors (contrib/check-cuda.sh). */
@@ -195,12 +211,12 @@ xep_status_t cuda_check_arrays(const cuda_mode_t *cuda, const cuda_array_t *arra
     return status;
 }
 
-/* No rank is ever left out here. Kernels do not write the array, so it would stay what it was. */
+/* Where no rank is ever left out kernels do not write the array, so it would stay what it was. */
 xep_status_t cuda_check_missing(const xep_kit_t *kit, xep_op_t *op)
 {
-    if (op->combine->missing == NULL) return XEP_OK;
+    if (op->combine->missing == NULL || kit->env->device->gone != NULL) return XEP_OK;
     return kit->env->fail(kit->env, op, XEP_ERR_UNSUPPORTED,
-                          "invalid missing: not NULL (NULL in device memory, where all ranks are in every sum)");
+                          "invalid missing: not NULL (NULL in device memory without XEP_ON_FAILURE_MASK)");
 }
 
 /*

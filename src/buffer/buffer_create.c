@@ -87,9 +87,11 @@ static xep_status_t check_members(const xep_group_t *group, const xep_buffer_par
         if (xep_group_is_out(group, r))
             return xep_fail(XEP_ERR_PEER, "rank %u is out, and all ranks of a group make its buffers (a new group)", r);
     if (params->on_failure == XEP_ON_FAILURE_FAIL) return XEP_OK;
+    if (params->memory != XEP_MEMORY_HOST && plugin->leaves_out) return XEP_OK;
     if (plugin->masks == NULL || params->memory != XEP_MEMORY_HOST)
         return xep_fail(XEP_ERR_UNSUPPORTED, "invalid on_failure: XEP_ON_FAILURE_MASK (mode %s%s needs all ranks)",
-                        plugin->name, params->memory == XEP_MEMORY_HOST ? "" : " in device memory");
+                        plugin->name,
+                        params->memory == XEP_MEMORY_HOST ? "" : " with rows of a device that the host copies");
     if (group->nnodes != 1 && plugin->masks->verdict == NULL)
         return xep_fail(XEP_ERR_UNSUPPORTED,
                         "invalid on_failure: XEP_ON_FAILURE_MASK of mode %s on %u nodes (1: all ranks map one another)",
@@ -240,7 +242,9 @@ static xep_status_t open_mode(xep_buffer_t *buffer, const xep_buffer_params_t *p
     int is_short; /* not here: the memory is there */
     if (status == XEP_OK) status = check_mapped(buffer);
     xep_buffer_fill_env(buffer);
-    if (status == XEP_OK && params->on_failure == XEP_ON_FAILURE_MASK)
+    if (status == XEP_OK && params->on_failure == XEP_ON_FAILURE_MASK && buffer->device != NULL)
+        status = xep_members_open_device(buffer);
+    else if (status == XEP_OK && params->on_failure == XEP_ON_FAILURE_MASK)
         status = xep_members_open(buffer, xep_buffer_members_offset(buffer->lines_offset, buffer->shape.nranks));
     if (status == XEP_OK) status = buffer->plugin.plugin->open(&buffer->env, &buffer->mode);
     xep_proposal_t mine = {.params = params,

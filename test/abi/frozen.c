@@ -512,7 +512,7 @@ SIZE(xep_dtype_t, 4);
 
 #endif
 
-_Static_assert(XEP_PLUGIN_ABI == 17, "XEP_PLUGIN_ABI changed: so did something above");
+_Static_assert(XEP_PLUGIN_ABI == 18, "XEP_PLUGIN_ABI changed: so did something above");
 _Static_assert(XEP_BF16 == 1 && XEP_FP16 == 2 && XEP_FP32 == 3 && XEP_E4M3 == 4 && XEP_E5M2 == 5 && XEP_U8 == 6 &&
                    XEP_INT32 == 7 && XEP_INT64 == 8 && XEP_FP64 == 9,
                "a dtype has another value");
