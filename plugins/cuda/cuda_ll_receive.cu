@@ -285,6 +285,9 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
         if (blockIdx.x == 0) publish(r, b, end);
         move_rows(r, b, turn, pieces, fetched);
         fill_unused(r, b, end);
+        /* who has left this rank out may have written over what it has read, but only after telling it */
+        if (leaves_out(r.at.outs) && threadIdx.x == 0)
+            is_left_by_others(waiter_t{r.at.outs, r.at.peer, r.at.rank, r.at.nranks});
     }
     if (verdict == XEP_CUDA_LL_LOST && !left_out) lose_step(&r.at.now->lost, epoch);
     /* combines of the handle look at it: they sum nothing unless the rows are here */

@@ -144,6 +144,13 @@ void xep_members_note_decision(xep_buffer_t *buffer, const xep_op_t *op, xep_sta
 /** Before the mode is opened. */
 xep_status_t xep_members_open_device(xep_buffer_t *buffer);
 
+/** Whether kernels have found that others have left this rank out. */
+static inline int xep_members_is_left_on_device(const xep_buffer_t *buffer)
+{
+    return buffer->device != NULL && buffer->device->device.left != NULL &&
+           __atomic_load_n(&buffer->device->device.left[buffer->shape.rank], __ATOMIC_ACQUIRE) != 0;
+}
+
 /** Tells the kernels whom the group has left out, and the group whom they have. Nothing for other buffers. */
 void xep_members_look_at_device(xep_buffer_t *buffer);
 

@@ -428,7 +428,7 @@ SIZE(xep_place_ops_t, 16);
 AT(xep_place_ops_t, memory, 0);
 AT(xep_place_ops_t, release, 8);
 
-SIZE(xep_plugin_t, 176);
+SIZE(xep_plugin_t, 184);
 AT(xep_plugin_t, abi, 0);
 AT(xep_plugin_t, size, 4);
 AT(xep_plugin_t, env_size, 8);
@@ -455,6 +455,7 @@ AT(xep_plugin_t, begins_early, 144);
 AT(xep_plugin_t, next, 152);
 AT(xep_plugin_t, expand, 160);
 AT(xep_plugin_t, reduce, 168);
+AT(xep_plugin_t, leaves_out, 176);
 
 SIZE(xep_wire_ops_t, 80);
 AT(xep_wire_ops_t, size, 0);
@@ -498,11 +499,13 @@ AT(xep_device_ops_t, is_captured, 128);
 AT(xep_device_ops_t, sync, 136);
 AT(xep_device_ops_t, check_host, 144);
 
-SIZE(xep_device_t, 24);
+SIZE(xep_device_t, 40);
 AT(xep_device_t, ops, 0);
 AT(xep_device_t, multiprocessors, 8);
 AT(xep_device_t, shared_bytes, 12);
 AT(xep_device_t, stop, 16);
+AT(xep_device_t, gone, 24);
+AT(xep_device_t, left, 32);
 
 SIZE(xep_wire_t, 8);
 AT(xep_wire_t, ops, 0);
