@@ -71,6 +71,7 @@ static void lay_device(void *opaque, xep_carve_t *memory)
         slot->verdict = xep_carve_array(memory, 1, sizeof *slot->verdict);
         slot->src_begin = xep_carve_array(memory, ranks + 1, sizeof *slot->src_begin);
         slot->expert_rows = xep_carve_array(memory, shape->local_experts, sizeof *slot->expert_rows);
+        slot->out = xep_carve_array(memory, ranks, sizeof *slot->out);
     }
 }
 
@@ -123,6 +124,7 @@ static xep_status_t set_up(void *opaque)
         return env->fail(env, NULL, XEP_ERR_UNSUPPORTED, "too many experts: %u (%u with this device)", shape->experts,
                          cuda_shared_bytes(&mode->cuda) / 8);
     mode->normal.records = mode->mirror;
+    mode->cuda.words = mode->normal.layout.storing;
     normal_make_factors(mode->normal.factors, shape->nranks);
     return cuda_clear_words(&mode->normal.kit);
 }
@@ -169,4 +171,7 @@ const xep_plugin_t xep_plugin = {
     .combine = cuda_normal_combine,
     .expand = cuda_normal_expand,
     .reduce = cuda_normal_reduce,
+    .leaves_out = 1,
 };
+
+_Static_assert(sizeof(xep_cuda_own_words_t) == sizeof(normal_line_t), "lies where the host mode has a line");

@@ -96,6 +96,7 @@ typedef struct cuda_slot {
     xep_cuda_there_t *there;           /* [R] */
     int32_t *verdict;                  /* [1] */
     uint64_t *src_begin, *expert_rows; /* [R + 1], [L] of a dispatch whose counts stay there */
+    uint8_t *out;                      /* [R] xep_recv_t.out */
     /* pinned: */
     uint64_t *counted; /* epoch of the last counts */
     uint64_t *wrong_first;
