@@ -188,6 +188,7 @@ typedef struct xep_op {
      * without out; NULL: it has none */
     const xep_combine_args_t *combine;
     int32_t timeout_ms; /* its deadline; < 0: none */
+    uint32_t waits;     /* 1: the call returns at its end, so nothing of this rank comes between its phases */
     /*
      * of the slot: zeroed before a dispatch, which fills all of it at once, size included, as soon as it knows the rows
      * and their places; read by combine; filled again by next

@@ -73,6 +73,26 @@ static __device__ void copy_rows(const offer_t &o, uint32_t *before)
     }
 }
 
+/* By all threads of a block: to each rank, in the line of this rank's slot, what it offers and that it is ready. */
+static __device__ __forceinline__ void tell_offer(const xep_cuda_ll_heaps_t &at, const uint64_t *offer, uint64_t epoch)
+{
+    for (uint32_t i = threadIdx.x; i < at.nranks; i += blockDim.x) {
+        char *line = line_at(at, (at.rank + 1 + i) % at.nranks, at.slot_number, at.rank);
+        uint64_t *said = (uint64_t *)(line + at.line_said);
+        said[0] = offer[0];
+        said[1] = offer[1];
+        /* a release by the thread that wrote the offer: whoever sees the word sees that, too */
+        store_word(line + at.line_ready, epoch);
+    }
+}
+
+/* By one thread, when all blocks have read the epoch of the operation before. */
+static __device__ __forceinline__ void count_operation(const xep_cuda_ll_heaps_t &at, uint64_t epoch)
+{
+    at.slot->epoch = epoch;
+    at.now->epoch = epoch;
+}
+
 /* Of a dispatch that all refused, all leave out the combine too; where a rank lost it, the others wait in vain. */
 extern "C" __global__ void __launch_bounds__(1024, 1) xep_cuda_ll_offer(const __grid_constant__ xep_cuda_ll_offer_t o)
 {
@@ -83,18 +103,9 @@ extern "C" __global__ void __launch_bounds__(1024, 1) xep_cuda_ll_offer(const __
     if (here && o.x != nullptr) copy_rows(o, before);
     begin_next();
     if (!is_last_block(o.at.blocks_done)) return;
-    for (uint32_t i = threadIdx.x; here && i < o.at.nranks; i += blockDim.x) {
-        char *line = line_at(o.at, (o.at.rank + 1 + i) % o.at.nranks, o.at.slot_number, o.at.rank);
-        uint64_t *said = (uint64_t *)(line + o.at.line_said);
-        said[0] = o.offer[0];
-        said[1] = o.offer[1];
-        /* a release by the thread that wrote the offer: whoever sees the word sees that, too */
-        store_word(line + o.at.line_ready, epoch);
-    }
-    if (threadIdx.x != 0) return;
+    if (here) tell_offer(o.at, o.offer, epoch);
     /* counted also where the dispatch was refused: it was on all ranks, so their epochs stay the same */
-    o.at.slot->epoch = epoch;
-    o.at.now->epoch = epoch;
+    if (threadIdx.x == 0) count_operation(o.at, epoch);
 }
 
 /* ---- the receive phase ---- */
@@ -158,7 +169,8 @@ static __device__ __forceinline__ int await_readers(const xep_cuda_ll_sums_t &c,
 }
 
 /*
- * The epoch is the one that the send phase has left in the slot: those of other operations may have come in between.
+ * Where nothing comes between the phases, and nothing is to be copied, this kernel makes the offer: outputs were there
+ * when it began. Else the epoch is the one that the send phase has left in the slot: those of other operations may have come in between.
  * Lines go by the number of the owner's slot, on both sides: "ready" is looked for under there[r], "read" under this
  * rank's own slot. The last block tells that all is read also where nothing was summed, as owners wait for it.
  */
@@ -168,10 +180,15 @@ template <typename E> static __device__ __forceinline__ void combine(const xep_c
     const xep_cuda_ll_heaps_t &at = c.at;
     open_pulls(c.sum, shared);
     wait_for_last();
-    const uint64_t epoch = at.slot->epoch;
+    const uint64_t epoch = c.offers ? at.now->epoch + 1 : at.slot->epoch;
     const auto line = [&](uint32_t r) { return (const char *)line_at(at, at.rank, at.there[r], r); };
-    const int left_out = has_lost_step(&at.now->lost, epoch) | (at.slot->verdict != XEP_CUDA_LL_HERE);
-    if (is_stale(at.life) || left_out) return; /* all blocks; one load behind the other would take a microsecond */
+    const int lost = has_lost_step(&at.now->lost, epoch), here = at.slot->verdict == XEP_CUDA_LL_HERE;
+    if (is_stale(at.life) || lost) return; /* all blocks; one load behind the other would take a microsecond */
+    if (!here) {
+        if (c.offers && is_last_block(at.blocks_done) && threadIdx.x == 0) count_operation(at, epoch);
+        return;
+    }
+    if (c.offers && blockIdx.x == 0) tell_offer(at, c.offer, epoch);
     /* a rank that is out agrees with this one */
     const auto said = [&](uint32_t r) {
         const int with = !leaves_out(at.outs) || how_with(at.outs, r) == XEP_CUDA_WITH;
@@ -184,6 +201,7 @@ template <typename E> static __device__ __forceinline__ void combine(const xep_c
         if (c.missing != nullptr) tell_missing(c);
     }
     if (!is_last_block(at.blocks_done)) return;
+    if (c.offers && threadIdx.x == 0) count_operation(at, epoch);
     tell_read(at, epoch);
     if (!await_readers(c, epoch)) lose_step(&at.now->lost, epoch);
 }

@@ -151,7 +151,9 @@ typedef struct xep_cuda_ll_sums {
     uint64_t row_stride;
     const char *own; /* outputs of this rank */
     uint64_t own_stride;
-    uint8_t *missing; /* [tokens] rows of topk, 1: not in the sum; NULL: nobody asks */
+    uint32_t offers;   /* 1: no send phase was before: this kernel makes the offer, too */
+    uint64_t offer[2]; /* xep_cuda_ll_offer_t */
+    uint8_t *missing;  /* [tokens] rows of topk, 1: not in the sum; NULL: nobody asks */
     uint64_t missing_stride;
     xep_cuda_deadline_t deadline, at_the_end; /* of ready, of read */
     uint32_t *differs;                        /* rank whose offer is another, plus 1. Pinned */

@@ -381,6 +381,7 @@ AT(xep_op_t, turn, 24);
 AT(xep_op_t, dispatch, 32);
 AT(xep_op_t, combine, 40);
 AT(xep_op_t, timeout_ms, 48);
+AT(xep_op_t, waits, 52);
 AT(xep_op_t, recv, 56);
 AT(xep_op_t, state, 64);
 AT(xep_op_t, late, 72);

@@ -277,6 +277,15 @@ static void run_receive(const void *args)
 
 /* ---- combine ---- */
 
+static void tell_offer(const heaps_t *at, const uint64_t *offer, uint64_t epoch)
+{
+    for (uint32_t r = 0; r < at->nranks; r++) {
+        char *line = at->peer[r] + line_offset(at, at->slot_number, at->rank);
+        memcpy(line + at->line_said, offer, 2 * sizeof *offer);
+        atomic_store_explicit(word(line, at->line_ready), epoch, memory_order_release);
+    }
+}
+
 static void run_offer(const void *args)
 {
     const xep_cuda_ll_offer_t *o = args;
@@ -288,11 +297,7 @@ static void run_offer(const void *args)
         for (uint64_t i = 0, row = o->pair_begin[pair]; pair % o->at.nranks != o->at.rank && i < o->pair_count[pair];
              i++, row++)
             memcpy(o->input + row * o->row_stride, o->x + row * o->x_stride, o->row_bytes);
-    for (uint32_t r = 0; r < o->at.nranks; r++) {
-        char *line = o->at.peer[r] + line_offset(&o->at, o->at.slot_number, o->at.rank);
-        memcpy(line + o->at.line_said, o->offer, sizeof o->offer);
-        atomic_store_explicit(word(line, o->at.line_ready), epoch, memory_order_release);
-    }
+    tell_offer(&o->at, o->offer, epoch);
 }
 
 static const char *row_of(const xep_cuda_ll_sums_t *c, xep_cuda_pick_t pick)
@@ -368,9 +373,14 @@ static void tell_missing(const xep_cuda_ll_sums_t *c)
 static void combine(const xep_cuda_ll_sums_t *c, xep_dtype_t dtype)
 {
     const heaps_t *at = &c->at;
+    const int here = at->slot->verdict == XEP_CUDA_LL_HERE;
+    if (c->offers && !is_stale(&at->life) && at->now->lost == 0) {
+        at->slot->epoch = ++at->now->epoch;
+        if (here) tell_offer(at, c->offer, at->now->epoch);
+    }
     const uint64_t epoch = at->slot->epoch;
     float *sum = malloc(c->sum.hidden * sizeof *sum);
-    if (!is_stale(&at->life) && at->now->lost == 0 && at->slot->verdict == XEP_CUDA_LL_HERE && sum != NULL) {
+    if (!is_stale(&at->life) && at->now->lost == 0 && here && sum != NULL) {
         int good = take_offers(c, epoch);
         for (uint64_t t = 0; good && t < c->sum.tokens; t++) sum_token(c, dtype, t, sum);
         if (good) tell_missing(c);
