@@ -88,10 +88,12 @@ static xep_status_t check_members(const xep_group_t *group, const xep_buffer_par
             return xep_fail(XEP_ERR_PEER, "rank %u is out, and all ranks of a group make its buffers (a new group)", r);
     if (params->on_failure == XEP_ON_FAILURE_FAIL) return XEP_OK;
     if (params->memory != XEP_MEMORY_HOST && plugin->leaves_out) return XEP_OK;
-    if (plugin->masks == NULL || params->memory != XEP_MEMORY_HOST)
-        return xep_fail(XEP_ERR_UNSUPPORTED, "invalid on_failure: XEP_ON_FAILURE_MASK (mode %s%s needs all ranks)",
-                        plugin->name,
-                        params->memory == XEP_MEMORY_HOST ? "" : " with rows of a device that the host copies");
+    if (params->memory != XEP_MEMORY_HOST)
+        return xep_fail(XEP_ERR_UNSUPPORTED, "invalid on_failure: XEP_ON_FAILURE_MASK (in device memory only where all "
+                                             "ranks map one another, in modes whose kernels go on without ranks)");
+    if (plugin->masks == NULL)
+        return xep_fail(XEP_ERR_UNSUPPORTED, "invalid on_failure: XEP_ON_FAILURE_MASK (mode %s needs all ranks)",
+                        plugin->name);
     if (group->nnodes != 1 && plugin->masks->verdict == NULL)
         return xep_fail(XEP_ERR_UNSUPPORTED,
                         "invalid on_failure: XEP_ON_FAILURE_MASK of mode %s on %u nodes (1: all ranks map one another)",
