@@ -52,6 +52,7 @@ typedef struct xep_cuda_outs {
     uint32_t *with;       /* [nranks] XEP_CUDA_WITH.. of the operation that was decided last */
     uint64_t *decided;    /* 2 * its epoch, plus 1 if it goes on */
     uint64_t words;       /* offset of the xep_cuda_own_words_t in every heap */
+    uint32_t some_gone;   /* 1: when the operation was called the host had left some rank out */
 } xep_cuda_outs_t;
 
 /** How tokens are summed: what all combines have. Shared memory of a stage: xep_cuda_stage_bytes(). */

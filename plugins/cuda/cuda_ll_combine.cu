@@ -110,6 +110,12 @@ extern "C" __global__ void __launch_bounds__(1024, 1) xep_cuda_ll_offer(const __
 
 /* ---- the receive phase ---- */
 
+/* Whether the outputs of a rank are in the sums. */
+static __device__ __forceinline__ int is_with(const xep_cuda_ll_heaps_t &at, uint32_t rank)
+{
+    return !leaves_out(at.outs) || how_with(at.outs, rank) == XEP_CUDA_WITH;
+}
+
 /* Biases first, whose weight is 1, then the rows of the selections. */
 static __device__ __forceinline__ const char *contribution(const xep_cuda_ll_sums_t &c, uint32_t token, uint32_t n,
                                                            float *weight_p)
@@ -119,7 +125,7 @@ static __device__ __forceinline__ const char *contribution(const xep_cuda_ll_sum
     const xep_cuda_pick_t pick = c.kept.picks[(uint64_t)token * c.topk + n];
     if (pick.expert < 0) return nullptr;
     const uint32_t owner = c.at.owner[pick.expert], there = c.at.there[owner];
-    if (leaves_out(c.at.outs) && how_with(c.at.outs, owner) != XEP_CUDA_WITH) return nullptr;
+    if (!is_with(c.at, owner)) return nullptr;
     const uint32_t *table = table_at(c.at, c.at.rank, c.at.slot_number, owner);
     const uint64_t row = (uint64_t)table[(uint32_t)pick.expert - c.at.first_expert[owner]] + pick.ordinal;
     if (c.weights != nullptr) *weight_p = ((const float *)(c.weights + token * c.weights_stride))[n];
@@ -144,7 +150,7 @@ static __device__ void tell_missing(const xep_cuda_ll_sums_t &c)
     for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < all; i += gridDim.x * blockDim.x) {
         const int32_t expert = c.kept.picks[i].expert;
         c.missing[i / c.topk * c.missing_stride + i % c.topk] =
-            expert >= 0 && how_with(c.at.outs, c.at.owner[expert]) != XEP_CUDA_WITH;
+            expert >= 0 && !is_with(c.at, c.at.owner[expert]);
     }
 }
 
@@ -190,10 +196,7 @@ template <typename E> static __device__ __forceinline__ void combine(const xep_c
     }
     if (c.offers && blockIdx.x == 0) tell_offer(at, c.offer, epoch);
     /* a rank that is out agrees with this one */
-    const auto said = [&](uint32_t r) {
-        const int with = !leaves_out(at.outs) || how_with(at.outs, r) == XEP_CUDA_WITH;
-        return line(with ? r : at.rank) + at.line_said;
-    };
+    const auto said = [&](uint32_t r) { return line(is_with(at, r) ? r : at.rank) + at.line_said; };
     if (!await_owners(c, line, epoch)) {
         lose_step(&at.now->lost, epoch);
     } else if (compare_offers(at.nranks, said, c.differs)) {

@@ -120,7 +120,7 @@ uint32_t cuda_shared_bytes(const cuda_mode_t *cuda)
  */
 uint32_t cuda_multiprocessors(const xep_kit_t *kit)
 {
-    uint32_t most = kit->env->threads, there = kit->env->device->multiprocessors;
+    uint32_t most = kit->env->multiprocessors, there = kit->env->device->multiprocessors;
     return most < there ? most : there;
 }
 
@@ -150,7 +150,15 @@ xep_cuda_life_t cuda_life(const cuda_mode_t *cuda)
     return (xep_cuda_life_t){cuda->life, cuda->number, cuda->stale};
 }
 
-xep_cuda_outs_t cuda_outs(const cuda_mode_t *cuda)
+/* A word in the host's memory is far away: kernels look there first only if there is something to see. */
+static uint32_t is_some_gone(const cuda_mode_t *cuda, uint32_t nranks)
+{
+    for (uint32_t r = 0; r < nranks; r++)
+        if (__atomic_load_n(&cuda->device->gone[r], __ATOMIC_ACQUIRE) != 0) return 1;
+    return 0;
+}
+
+xep_cuda_outs_t cuda_outs(const cuda_mode_t *cuda, uint32_t nranks)
 {
     if (cuda->device->gone == NULL) return (xep_cuda_outs_t){0};
     return (xep_cuda_outs_t){
@@ -160,6 +168,7 @@ xep_cuda_outs_t cuda_outs(const cuda_mode_t *cuda)
         .with = cuda->with,
         .decided = cuda->decided,
         .words = cuda->words,
+        .some_gone = is_some_gone(cuda, nranks),
     };
 }
 
@@ -209,14 +218,6 @@ xep_status_t cuda_check_arrays(const cuda_mode_t *cuda, const cuda_array_t *arra
     for (size_t i = 0; i < count && status == XEP_OK; i++)
         status = cuda->device->ops->check(cuda->device, arrays[i].name, arrays[i].address);
     return status;
-}
-
-/* Where no rank is ever left out kernels do not write the array, so it would stay what it was. */
-xep_status_t cuda_check_missing(const xep_kit_t *kit, xep_op_t *op)
-{
-    if (op->combine->missing == NULL || kit->env->device->gone != NULL) return XEP_OK;
-    return kit->env->fail(kit->env, op, XEP_ERR_UNSUPPORTED,
-                          "invalid missing: not NULL (NULL in device memory without XEP_ON_FAILURE_MASK)");
 }
 
 /*

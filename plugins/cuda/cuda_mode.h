@@ -95,7 +95,7 @@ xep_cuda_deadline_t cuda_deadline(const cuda_mode_t *cuda, const xep_op_t *op, u
 xep_cuda_life_t cuda_life(const cuda_mode_t *cuda);
 
 /** Who is out; all NULL where an operation is with all ranks. */
-xep_cuda_outs_t cuda_outs(const cuda_mode_t *cuda);
+xep_cuda_outs_t cuda_outs(const cuda_mode_t *cuda, uint32_t nranks);
 
 /** Multiprocessors that a buffer may use. */
 uint32_t cuda_multiprocessors(const xep_kit_t *kit);
@@ -127,9 +127,6 @@ typedef struct cuda_array {
 } cuda_array_t;
 
 xep_status_t cuda_check_arrays(const cuda_mode_t *cuda, const cuda_array_t *arrays, size_t count);
-
-/** Of a combine: XEP_ERR_UNSUPPORTED if it is to tell what is missing where no rank is ever left out. */
-xep_status_t cuda_check_missing(const xep_kit_t *kit, xep_op_t *op);
 
 /** Step, the first one: XEP_ERR_TIMEOUT or XEP_ERR_PROTOCOL where a kernel of an earlier operation has failed. */
 xep_status_t cuda_check_earlier(void *mode, xep_op_t *op);

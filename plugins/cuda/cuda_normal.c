@@ -167,11 +167,12 @@ const xep_plugin_t xep_plugin = {
     .state_bytes = sizeof(normal_state_t),
     .name = "normal_cuda",
     .brief = "normal for device memory: kernels write and read the devices of all ranks directly",
+    .can = XEP_CAN_MASK | XEP_CAN_CAPTURE | XEP_CAN_RETURN_WEIGHTS,
+    .arrangements = 1u << XEP_ROWS_BY_RANK,
     .dispatch = cuda_normal_dispatch,
     .combine = cuda_normal_combine,
     .expand = cuda_normal_expand,
     .reduce = cuda_normal_reduce,
-    .leaves_out = 1,
 };
 
 _Static_assert(sizeof(xep_cuda_own_words_t) == sizeof(normal_line_t), "lies where the host mode has a line");

@@ -153,7 +153,7 @@ static xep_cuda_dispatch_t rows_of(cuda_normal_t *mode, const xep_op_t *op)
         .word_stride = sizeof(normal_line_t),
         .blocks_done = mode->cuda.blocks_done,
         .deadline = cuda_deadline(&mode->cuda, op, CUDA_ROWS),
-        .outs = cuda_outs(&mode->cuda),
+        .outs = cuda_outs(&mode->cuda, normal->kit.shape->nranks),
         .out = mode->slots[op->slot].out,
     };
     if (!cuda_counts_there(op)) return rows;
@@ -334,10 +334,7 @@ xep_status_t cuda_normal_dispatch(void *opaque, xep_op_t *op)
     cuda_normal_t *mode = opaque;
     normal_t *normal = &mode->normal;
     normal_routing_t *routing;
-    xep_status_t status = normal_check_dispatch(normal, op);
-    if (status == XEP_OK && op->dispatch->quant != XEP_QUANT_NONE)
-        status = normal_refuse(normal, op, "cast rows in device memory (quant)");
-    if (status == XEP_OK) status = cuda_normal_check_there(mode, op);
+    xep_status_t status = cuda_normal_check_there(mode, op);
     if (status == XEP_OK) status = check_memory(mode, op);
     if (status == XEP_OK) status = check_captured(mode, op);
     if (status == XEP_OK) status = mode->cuda.device->ops->after_mark(mode->cuda.device, cuda_stream(op));

@@ -104,13 +104,14 @@ static __device__ int await_rank(const waiter_t &w, const char *address, uint32_
 {
     const volatile uint64_t *out = &w.outs.out[rank];
     if (*out != 0 && epoch >= *out) return XEP_CUDA_WITHOUT;
+    if (*out == 0 && w.outs.some_gone && is_gone(w, rank)) leave_out(w, rank);
     if (*out == 0) {
         const int over = wait_until_given_up(w, address, rank, value, deadline);
         if (over == LATE) return LATE;
         if (over) leave_out(w, rank);
     }
-    if (load_word(address) >= value) return XEP_CUDA_WITH;
-    return epoch >= *out ? XEP_CUDA_WITHOUT : XEP_CUDA_HEARD;
+    if (*out != 0 && epoch >= *out) return XEP_CUDA_WITHOUT;
+    return load_word(address) >= value ? XEP_CUDA_WITH : XEP_CUDA_HEARD;
 }
 
 /* All threads of the block: waits for all ranks, whose words are at(rank). heard(rank, how) takes it; 0: step is lost. */

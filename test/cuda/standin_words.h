@@ -127,6 +127,10 @@ static inline int await_rank(const standin_waiter_t *w, uint64_t at, uint32_t ra
 {
     uint64_t *out = &w->outs->out[rank];
     if (*out != 0 && epoch >= *out) return XEP_CUDA_WITHOUT;
+    if (*out == 0 && w->outs->some_gone && __atomic_load_n(&w->outs->gone[rank], __ATOMIC_ACQUIRE) != 0) {
+        *out = __atomic_fetch_or(&words_of(w, rank)->claim, 1, __ATOMIC_SEQ_CST) / 2 + 1;
+        __atomic_store_n(&w->outs->left[rank], 1, __ATOMIC_RELEASE);
+    }
     if (*out == 0) {
         const int over = wait_until_given_up(w, at, rank, value, deadline);
         if (over == STANDIN_LATE) return over;
@@ -135,8 +139,9 @@ static inline int await_rank(const standin_waiter_t *w, uint64_t at, uint32_t ra
             __atomic_store_n(&w->outs->left[rank], 1, __ATOMIC_RELEASE);
         }
     }
-    if (atomic_load_explicit(word(w->peer[w->rank], at), memory_order_acquire) >= value) return XEP_CUDA_WITH;
-    return epoch >= *out ? XEP_CUDA_WITHOUT : XEP_CUDA_HEARD;
+    if (*out != 0 && epoch >= *out) return XEP_CUDA_WITHOUT;
+    return atomic_load_explicit(word(w->peer[w->rank], at), memory_order_acquire) >= value ? XEP_CUDA_WITH
+                                                                                           : XEP_CUDA_HEARD;
 }
 
 static inline int how_with(const xep_cuda_outs_t *outs, uint32_t rank)

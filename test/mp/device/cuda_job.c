@@ -213,8 +213,8 @@ void cuda_job_check_recv(cuda_job_t *job, const xep_handle_t *handle)
 {
     oracle_difference_t d;
     char text[256];
-    MP_CHECK(xep_handle_recv(handle) != NULL);
-    xep_recv_t host = fetch_recv(job, xep_handle_recv(handle));
+    MP_CHECK(mp_recv(handle) != NULL);
+    xep_recv_t host = fetch_recv(job, mp_recv(handle));
     if (has_copies(job, &host) && host.out != NULL) {
         uint8_t *out = fetch(job, host.out, mp_nranks());
         close_gaps(out, &host);
@@ -235,10 +235,10 @@ void cuda_job_check_recv(cuda_job_t *job, const xep_handle_t *handle)
 static void *make_outputs(cuda_job_t *job, xep_handle_t *handle, size_t *stride_p)
 {
     const mp_job_t *h = &job->host;
-    xep_recv_t host = fetch_recv(job, xep_handle_recv(handle));
-    void *y = xep_handle_combine_input(handle, stride_p);
+    xep_recv_t host = fetch_recv(job, mp_recv(handle));
+    void *y = mp_input(handle, stride_p);
     MP_CHECK(y != NULL);
-    const uint64_t rows = xep_handle_recv(handle)->rows;
+    const uint64_t rows = mp_recv(handle)->rows;
     void *outputs = malloc(rows * *stride_p + 1);
     MP_CHECK(outputs != NULL);
     memset(outputs, MP_POISON, rows * *stride_p);
@@ -257,7 +257,7 @@ static void *make_outputs(cuda_job_t *job, xep_handle_t *handle, size_t *stride_
 xep_combine_args_t cuda_job_outputs(cuda_job_t *job, xep_handle_t *handle)
 {
     mp_job_t *h = &job->host;
-    const xep_recv_t *recv = xep_handle_recv(handle);
+    const xep_recv_t *recv = mp_recv(handle);
     xep_combine_args_t a = XEP_COMBINE_ARGS_INIT;
     size_t stride;
     a.x = make_outputs(job, handle, &stride);
@@ -295,12 +295,20 @@ void cuda_job_combine(cuda_job_t *job, xep_handle_t *handle)
     cuda_job_check_sums(job, &a);
 }
 
-void cuda_job_refuse_missing(cuda_job_t *job, xep_handle_t *handle)
+void cuda_job_nothing_missing(cuda_job_t *job, xep_handle_t *handle)
 {
     xep_combine_args_t a = cuda_job_outputs(job, handle);
-    a.missing = job->out_weights; /* any array of the device */
-    MP_FAILS(XEP_ERR_UNSUPPORTED, xep_combine(handle, &a, NULL));
-    MP_REASON("invalid missing: not NULL");
+    const size_t selections = job->host.tokens * job->host.c->topk;
+    uint8_t missing[512];
+    a.missing = job->weights; /* any array of the device */
+    MP_FAILS(job->staged ? XEP_ERR_UNSUPPORTED : XEP_OK, xep_combine(handle, &a, NULL));
+    if (job->staged) {
+        MP_REASON("does not support missing");
+        return;
+    }
+    MP_CHECK(selections <= sizeof missing);
+    cuda_rig_get(missing, a.missing, selections, job->stream);
+    for (size_t i = 0; i < selections; i++) MP_CHECK(missing[i] == 0);
 }
 
 void cuda_job_round(cuda_job_t *job)
@@ -370,7 +378,7 @@ void cuda_job_other_combines(cuda_job_t *job)
     xep_handle_t *handle = NULL;
     xep_dispatch_args_t a = cuda_job_dispatch(job, NULL);
     MP_OK(xep_dispatch(job->host.buffer, &a, &handle, NULL));
-    MP_CHECK(xep_handle_combine_input(handle, NULL) != NULL);
+    MP_CHECK(mp_input(handle, NULL) != NULL);
     xep_combine_args_t b = XEP_COMBINE_ARGS_INIT;
     b.out = job->out;
     b.hidden = mp_rank() == 1 ? 32 : 64;

@@ -69,7 +69,7 @@ static int is_left(cuda_job_t *job, xep_handle_t *handle)
 {
     size_t stride;
     cuda_rig_wait(job->stream);
-    return xep_handle_combine_input(handle, &stride) == NULL;
+    return mp_input(handle, &stride) == NULL;
 }
 
 /* ---- an operation ---- */
@@ -79,8 +79,8 @@ static void check_dispatch(cuda_job_t *job, xep_handle_t *handle)
     oracle_routing_t *routing = job->host.routing, without = *routing;
     uint64_t tokens[RANKS];
     uint8_t out[RANKS];
-    MP_CHECK(xep_handle_recv(handle)->out != NULL);
-    cuda_rig_get(out, xep_handle_recv(handle)->out, mp_nranks(), job->stream);
+    MP_CHECK(mp_recv(handle)->out != NULL);
+    cuda_rig_get(out, mp_recv(handle)->out, mp_nranks(), job->stream);
     for (uint32_t r = 0; r < mp_nranks(); r++) tokens[r] = out[r] ? 0 : routing->tokens_of[r];
     without.tokens_of = tokens;
     without.params.tokens_of = tokens;
