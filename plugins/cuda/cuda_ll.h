@@ -16,6 +16,10 @@
  *  2. receive: waits for all words, compares the offers, sums each token's rows where they are, tells all that it has
  *     read, and ends when all have read what is here.
  *
+ * Where the call waits for the end of a combine whose outputs are in the input, one launch makes both phases.
+ *
+ * Where ranks may be left out (cuda_outs.cuh), one that is out counts as a source without tokens.
+ *
  * Epochs and turns are counted by the kernels, in device memory, and a slot remembers those of its operation. So a
  * graph of operations can be replayed: a replay is further operations, the same on all ranks. One from before a reset
  * does nothing, as in normal_cuda.
