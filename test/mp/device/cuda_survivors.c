@@ -177,7 +177,7 @@ static uint32_t count_out(xep_group_t *group)
 {
     xep_mask_t masks[RANKS];
     uint32_t count;
-    MP_OK(xep_group_mask_query(group, masks, RANKS, &count));
+    MP_OK(xep_group_mask_query(group, masks, sizeof masks[0], RANKS, &count));
     return count;
 }
 
