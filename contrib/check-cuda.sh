@@ -33,7 +33,7 @@ while [ $# -gt 0 ]; do
 done
 nvcc=${NVCC:-$(PATH=$PATH:/usr/local/cuda/bin command -v nvcc)} || { echo 'skipped: there is no nvcc'; exit 77; }
 mkdir -p "$work/include/xep"
-tests='test/mp/device/cuda_ops test/mp/device/cuda_ll_ops test/bench/cuda_calls'
+tests='test/mp/device/cuda_ops test/mp/device/cuda_ll_ops test/mp/device/cuda_survivors test/bench/cuda_calls'
 
 # ---- the library: built here, or carried ----
 
@@ -197,6 +197,24 @@ for mode in normal ll; do
     # shellcheck disable=SC2016
     step "a rank that dies, mode $mode, 3 ranks" \
         bash -c 'dies "$@"' - "$bin/xep_run" -k -n 3 "$cuda_ops" $mode
+done
+
+# survive RANKS MODE SCENARIO SEED SURVIVE: so many ranks are left, all of whose bits are the oracle's
+survive() {
+    [ "$("$bin/xep_run" -k -n "$1" "$cuda_survivors" "$2" "$3" "$4" 1000 2>&1 | tee /dev/stderr |
+        grep -c '^survived$')" -eq "$5" ]
+}
+export -f survive
+export bin cuda_survivors
+for mode in normal ll; do
+    for seed in 1 2; do
+        # shellcheck disable=SC2016
+        step "ranks that die anywhere, mode $mode, seed $seed" bash -c 'survive "$@"' - 6 $mode anywhere $seed 2
+    done
+    # shellcheck disable=SC2016
+    step "a rank that dies between replays, mode $mode" bash -c 'survive "$@"' - 3 $mode graph 1 2
+    # shellcheck disable=SC2016
+    step "a group that shrinks, mode $mode" bash -c 'survive "$@"' - 3 $mode shrink 1 2
 done
 
 # tensors: xep and deep_ep; Python's own tests of them skip what is not on a device

@@ -205,7 +205,9 @@ static xep_status_t open_mode(xep_buffer_t *buffer, const xep_buffer_params_t *p
     int is_short; /* not here: the memory is there */
     if (status == XEP_OK) status = check_mapped(buffer);
     xep_buffer_fill_env(buffer);
-    if (status == XEP_OK && params->on_failure == XEP_ON_FAILURE_MASK)
+    if (status == XEP_OK && params->on_failure == XEP_ON_FAILURE_MASK && buffer->device != NULL)
+        status = xep_members_open_device(buffer);
+    else if (status == XEP_OK && params->on_failure == XEP_ON_FAILURE_MASK)
         status = xep_members_open(buffer, xep_buffer_members_offset(buffer->lines_offset, buffer->shape.nranks));
     if (status == XEP_OK) status = buffer->plugin.plugin->open(&buffer->env, &buffer->mode);
     xep_proposal_t mine = {.params = params,
