@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pathlib
 import subprocess
+from types import ModuleType
 
 _PACKAGE = pathlib.Path(__file__).resolve().parent
 
@@ -38,3 +39,13 @@ def get_deep_ep() -> str:
     """The folder with xep's package ``deep_ep``, for PYTHONPATH where another DeepEP is installed, too."""
     places = (_PACKAGE.parent / "xep_deep_ep", _PACKAGE.parent)
     return _found("package deep_ep", *(place for place in places if (place / "deep_ep").is_dir()))
+
+
+def own_deep_ep() -> ModuleType:
+    """The module deep_ep, for what is built on it: ImportError where the one that is found is not xep's."""
+    import deep_ep
+
+    folder, place = get_deep_ep(), str(deep_ep.__file__)
+    if pathlib.Path(place).resolve().parent != pathlib.Path(folder, "deep_ep").resolve():
+        raise ImportError(f"xep: deep_ep is another package here: {place} (for xep's, set PYTHONPATH={folder})")
+    return deep_ep
