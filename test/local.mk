@@ -250,7 +250,7 @@ short_scripts = \
 	%D%/mp/launch/run_environ.sh %D%/mp/launch/run_leftovers.sh %D%/mp/launch/run_output.sh \
 	%D%/mp/machine/limits.sh %D%/mp/launch/networks.sh %D%/mp/machine/ucx_versions.sh %D%/mp/perf/recorded.sh \
 	%D%/mp/perf/documented.sh \
-	%D%/rig/mutants.sh %D%/abi/examples.sh %D%/abi/outoftree.sh %D%/abi/headers.sh %D%/abi/loader.sh \
+	%D%/rig/mutants.sh %D%/abi/examples.sh %D%/abi/outoftree.sh %D%/abi/headers.sh %D%/abi/cmake.sh %D%/abi/loader.sh \
 	%D%/mp/groups/listen_addresses.sh %D%/mp/ops/no_system_calls.sh %D%/mp/failures/death_in_phase.sh
 script_tests = $(long_scripts) $(short_scripts)
 
