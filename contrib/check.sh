@@ -203,7 +203,7 @@ check_wheel() {
     rm -rf "$work/dist"
     bounded 900 "$top/contrib/build-wheel" --python "$XEP_TEST_PYTHON" --output "$work/dist" >"$log" 2>&1 ||
         { fail 'contrib/build-wheel' "$log"; return; }
-    bounded 900 "$top/contrib/check-wheel" "$work"/dist/xep-*.whl >"$log" 2>&1
+    bounded 900 "$top/contrib/check-wheel" "$work"/dist/xep_moe-*.whl >"$log" 2>&1
     grep '^SKIP: ' "$log"
     count_line contrib/check-wheel "$log"
 }

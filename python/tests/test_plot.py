@@ -121,4 +121,4 @@ def test_what_cannot_be_drawn(measured, tmp_path, capsys, make, more, sentence):
 def test_without_matplotlib(measured):
     program = f"import sys; sys.modules['matplotlib'] = None; from xep import plot; plot.main(['{measured}/run.json'])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    assert done.stderr == "xep_plot: matplotlib is missing: pip install 'xep[plot]', or pip install matplotlib\n"
+    assert done.stderr == "xep_plot: matplotlib is missing: pip install 'xep-moe[plot]', or pip install matplotlib\n"

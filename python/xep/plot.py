@@ -7,7 +7,7 @@
     xep_run -n 4 xep_perf --waits --json run.json
     xep_plot run.json -o run.svg           # who waits for whom; load of experts and ranks
 
-Several files are drawn into one picture. Needs matplotlib: ``pip install 'xep[plot]'``.
+Several files are drawn into one picture. Needs matplotlib: ``pip install 'xep-moe[plot]'``.
 """
 
 from __future__ import annotations
@@ -369,7 +369,7 @@ def draw(results: list[Result], others: list[Other], wanted: Optional[list[str]]
     try:
         import matplotlib
     except ImportError:
-        raise PlotError("matplotlib is missing: pip install 'xep[plot]', or pip install matplotlib") from None
+        raise PlotError("matplotlib is missing: pip install 'xep-moe[plot]', or pip install matplotlib") from None
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
