@@ -18,6 +18,7 @@ EXTRA_DIST += %D%/conf.py %D%/index.md %D%/images/load.png %D%/images/sweep.svg 
 api_headers = include/xep/xep.h include/xep/elastic.h include/xep/cuda.h include/xep/pieces.h include/xep/inspect.h \
 	include/xep/dtype.h include/xep/status.h
 man3_script = contrib/man3.awk
+man3dir = $(mandir)/man3
 EXTRA_DIST += $(man3_script)
 %D%/man3.stamp: $(api_headers) $(man3_script)
 	$(AM_V_at)rm -rf %D%/man3 && $(MKDIR_P) %D%/man3

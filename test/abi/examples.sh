@@ -65,6 +65,9 @@ for program in "$srcdir"/examples/*.c; do
     esac
 done
 
+find "$tmp/root" -path '*/man/man3/xep_dispatch.3' | grep -q . ||
+    { echo 'make install has not installed man3/xep_dispatch.3'; exit 1; }
+
 # hook FOLDER: what make install does once the library is there
 hook() {
     env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL "${MAKE:-make}" -s -C "$builddir" install-exec-hook DESTDIR= \
