@@ -22,6 +22,7 @@ enum { XEP_REQUESTS_PER_SLOT = 4 };
 typedef struct xep_members xep_members_t; /* members.h */
 typedef struct xep_staging xep_staging_t; /* staging.h */
 typedef struct xep_owners xep_owners_t;   /* owners.h */
+typedef struct xep_announce xep_announce_t; /* announce.h */
 
 struct xep_buffer {
     xep_group_t *group;
@@ -67,6 +68,9 @@ struct xep_buffer {
     xep_owners_t *owners;         /* NULL: experts are owned by blocks */
     /* makes what the mode gets of what the caller gave a dispatch that begins; NULL: they are the same */
     xep_status_t (*take_dispatch)(xep_request_t *req);
+    xep_announce_t *announce; /* NULL: no rank serves */
+    /* an operation has used its epoch; NULL: nobody is told */
+    void (*tell_begun)(const xep_request_t *req);
 };
 
 /**

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "announce.h"
 #include "buffer_agree.h"
 #include "buffer_size.h"
 #include "group_exchange.h"
@@ -242,6 +243,8 @@ static xep_status_t open_mode(xep_buffer_t *buffer, const xep_buffer_params_t *p
     xep_buffer_fill_env(buffer);
     if (status == XEP_OK && params->on_failure == XEP_ON_FAILURE_MASK)
         status = xep_members_open(buffer, xep_buffer_members_offset(buffer->lines_offset, buffer->shape.nranks));
+    if (status == XEP_OK && (params->flags & XEP_BUFFER_SERVED) != 0)
+        status = xep_announce_open(buffer, buffer->heap->bytes - xep_announce_bytes(&buffer->shape));
     if (status == XEP_OK) status = buffer->plugin.plugin->open(&buffer->env, &buffer->mode);
     xep_proposal_t mine = {.params = params,
                            .by_nodes = buffer->shape.by_nodes,
@@ -261,6 +264,7 @@ static void release(void *arg)
     xep_team_destroy(buffer->team);
     xep_wait_times_close(&buffer->waits);
     xep_members_close(buffer);
+    xep_announce_close(buffer->announce);
     xep_owners_close(buffer->owners);
     free(buffer->peer_pages.ranges);
     free(buffer->states);

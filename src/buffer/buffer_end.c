@@ -23,6 +23,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "announce.h"
 #include "buffer_give_up.h"
 #include "cpu.h"
 #include "group_abort.h"
@@ -204,6 +205,7 @@ static xep_status_t reopen(xep_buffer_t *buffer)
     buffer->mode = NULL;
     status = buffer->plugin.plugin->open(&buffer->env, &buffer->mode);
     if (status != XEP_OK) return status;
+    if (buffer->announce != NULL) xep_announce_reset(buffer);
     /* no rank may write into a region whose mode is not open again */
     status = quiesce(buffer);
     xep_heap_prefault_all(&buffer->peer_pages, &buffer->prefault_left);

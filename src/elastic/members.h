@@ -119,8 +119,8 @@ void xep_members_show(const xep_request_t *req);
 /** Once the mode has begun one that is unsettled, and before it is taken further: fetches the words of who is out. */
 xep_status_t xep_members_settle(xep_request_t *req);
 
-/** This rank has called so many operations. */
-void xep_members_tell_begun(const xep_buffer_t *buffer);
+/** buffer->tell_begun: this rank has called so many operations. */
+void xep_members_tell_begun(const xep_request_t *req);
 
 /* ---- members_mapped.c ---- */
 
