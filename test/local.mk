@@ -152,6 +152,7 @@ cuda_parts = \
 %C%_bench_cuda_calls_CPPFLAGS = $(AM_CPPFLAGS) -I$(srcdir)/%D%/mp/device
 %C%_bench_cuda_calls_LDADD = libmp_rig.la
 %C%_bench_mask_cost_LDADD = libmp_rig.la -lm
+%C%_bench_serve_cost_LDADD = libmp_rig.la
 
 transport_tests = \
 	%D%/mp/failures/deadlines.mp %D%/mp/ops/pieces.mp %D%/mp/ops/pieces_misuse.mp %D%/mp/wire/wire_death.mp \
@@ -267,7 +268,7 @@ test_helpers = %D%/mp/device/cuda_ops %D%/mp/device/cuda_ll_ops %D%/bench/cuda_c
 	%D%/mp/machine/room_in_pieces %D%/mp/perf/traced %D%/mp/failures/survivors %D%/mp/groups/shrink \
 	%D%/mp/ops/over_4_gib %D%/mp/groups/grow %D%/mp/groups/grow_last_word %D%/mp/groups/soak \
 	%D%/mp/failures/death_in_phase %D%/mp/failures/recovery_time %D%/mp/wire/wire_rate.mp %D%/bench/kernels \
-	%D%/bench/accuracy %D%/bench/mask_cost
+	%D%/bench/accuracy %D%/bench/mask_cost %D%/bench/serve_cost
 %C%_abi_mode_load_LDADD = libxep.la
 %C%_abi_dlopen_t_LDADD = libunit.la $(CMOCKA_LIBS)
 %C%_mp_machine_killed_in_shm_open_LDADD = libmp_rig.la

@@ -9,6 +9,7 @@
 #include "group_out.h"
 #include "group_sleep.h"
 #include "handle.h"
+#include "layout.h"
 #include "members.h"
 #include "request.h"
 
@@ -53,6 +54,19 @@ static _Atomic uint64_t *word_of(const xep_buffer_t *buffer, uint32_t rank)
     return (_Atomic uint64_t *)(void *)buffer->announce->row[rank];
 }
 
+/* With an owner map this has been done by then. */
+static xep_status_t check_indices(xep_request_t *req)
+{
+    const xep_dispatch_args_t *args = &req->dispatch;
+    const uint32_t experts = req->buffer->shape.experts;
+    for (uint64_t t = 0; args->cached == NULL && t < args->tokens; t++)
+        for (uint32_t k = 0; k < args->topk; k++) {
+            const int64_t expert = xep_layout_expert(args->topk_idx, args->topk_idx_stride, args->topk_idx_dtype, t, k);
+            if (expert < -1 || expert >= (int64_t)experts) return xep_layout_refuse(t, k, expert, experts);
+        }
+    return XEP_OK;
+}
+
 xep_status_t xep_announce_open(xep_buffer_t *buffer, uint64_t offset)
 {
     const xep_shape_t *shape = &buffer->shape;
@@ -68,7 +82,8 @@ xep_status_t xep_announce_open(xep_buffer_t *buffer, uint64_t offset)
     }
     announce->offset = offset;
     announce->entry_bytes = entry_bytes(shape);
-    buffer->tell_begun = xep_announce_begun;
+    buffer->before_mode = xep_announce_begin;
+    if (buffer->take_dispatch == NULL) buffer->take_dispatch = check_indices;
     return XEP_OK;
 }
 
@@ -81,32 +96,61 @@ void xep_announce_close(xep_announce_t *announce)
 
 /* ---- telling ---- */
 
-/*
- * Bytes of the own row that begin behind a word, and then the word. A wire that takes no more does so again when it has
- * moved bytes; where it does not, the operation behind this ends by its deadline.
- */
-static void put(xep_buffer_t *buffer, uint32_t rank, uint64_t at, uint64_t bytes, uint64_t word)
+/* A wire that takes no more does so again when it has moved bytes; else the operation ends by its deadline. */
+static int moves(xep_wire_t *wire, xep_status_t status, uint64_t deadline_ns)
+{
+    return status == XEP_INPROGRESS && wire->ops->progress(wire) == XEP_OK && xep_clock_ns() < deadline_ns;
+}
+
+/* An entry without its epoch, which is a signal. Goes along with what the mode sends first, in one message. */
+static void put_entry(xep_buffer_t *buffer, uint32_t rank, const xep_announced_t *entry, uint64_t epoch)
 {
     const xep_announce_t *announce = buffer->announce;
     xep_wire_t *wire = &buffer->heap->wire;
-    const uint64_t row = announce->offset + buffer->shape.rank * row_bytes(&buffer->shape) + at;
-    const char *from = announce->row[buffer->shape.rank] + at + sizeof word;
-    const uint64_t deadline_ns = xep_deadline(buffer->timeout_ms);
-    while (wire->ops->put_signal(wire, rank, row + sizeof word, from, bytes, row, word) == XEP_INPROGRESS) {
-        if (wire->ops->progress(wire) != XEP_OK || xep_clock_ns() > deadline_ns) return;
-    }
+    const uint64_t at = announce->offset + buffer->shape.rank * row_bytes(&buffer->shape) + entry_at(buffer, epoch),
+                   behind = sizeof entry->epoch, deadline_ns = xep_deadline(buffer->timeout_ms);
+    xep_status_t status;
+    do status = wire->ops->put(wire, rank, at + behind, (const char *)entry + behind, announce->entry_bytes - behind);
+    while (moves(wire, status, deadline_ns));
+    do status = wire->ops->signal_later(wire, rank, at, epoch);
+    while (moves(wire, status, deadline_ns));
 }
 
-/* Ranks that map this one read it here; those of them that sleep for anybody are woken. */
-static void tell(xep_buffer_t *buffer, uint64_t at, uint64_t bytes, uint64_t word)
+static void put_word(xep_buffer_t *buffer, uint32_t rank)
+{
+    const xep_announce_t *announce = buffer->announce;
+    xep_wire_t *wire = &buffer->heap->wire;
+    const uint64_t at = announce->offset + buffer->shape.rank * row_bytes(&buffer->shape),
+                   deadline_ns = xep_deadline(buffer->timeout_ms);
+    xep_status_t status;
+    do status = wire->ops->put_signal(wire, rank, at, NULL, 0, at, announce->word);
+    while (moves(wire, status, deadline_ns));
+}
+
+static int is_put_to(const xep_buffer_t *buffer, uint32_t rank)
+{
+    return !buffer->group->peers[rank].mapped && rank != buffer->shape.rank && !xep_group_is_out(buffer->group, rank);
+}
+
+/*
+ * Ranks that map this one read it here. What a rank that serves begins others have announced, so it need not travel:
+ * but where they may die and leave the others to go on, it may be the only one that some rank hears of it from.
+ */
+static void tell_entry(xep_buffer_t *buffer, xep_announced_t *entry, uint64_t epoch)
 {
     const xep_group_t *group = buffer->group;
-    char *row = buffer->announce->row[buffer->shape.rank];
-    atomic_store_explicit((_Atomic uint64_t *)(void *)(row + at), word, memory_order_release);
-    for (uint32_t r = 0; group->nnodes != 1 && r < buffer->shape.nranks; r++)
-        if (!group->peers[r].mapped && r != buffer->shape.rank && !xep_group_is_out(group, r))
-            put(buffer, r, at, bytes, word);
+    const int travels = group->nnodes != 1 && (!(buffer->announce->word & SERVING) || buffer->members != NULL);
+    atomic_store_explicit(&entry->epoch, epoch, memory_order_release);
+    for (uint32_t r = 0; travels && r < group->nranks; r++)
+        if (is_put_to(buffer, r)) put_entry(buffer, r, entry, epoch);
+    if (travels && buffer->shape.by_nodes) xep_announce_push(buffer); /* what is sent first goes to forwarders alone */
     if (xep_group_sleeps(group)) xep_group_wake_idle(group);
+}
+
+void xep_announce_push(xep_buffer_t *buffer)
+{
+    xep_wire_t *wire = &buffer->heap->wire;
+    (void)wire->ops->flush(wire);
 }
 
 /* One that waits until the ranks agree on who is out has no turn yet: its slot has that of an older dispatch. */
@@ -152,7 +196,7 @@ static void fill_combine(const xep_request_t *req, xep_announced_t *entry)
     entry->quant_scale = args->quant_scale;
 }
 
-void xep_announce_begun(const xep_request_t *req)
+void xep_announce_begin(xep_request_t *req)
 {
     xep_buffer_t *buffer = req->buffer;
     xep_announce_t *announce = buffer->announce;
@@ -163,14 +207,18 @@ void xep_announce_begun(const xep_request_t *req)
     else fill_combine(req, entry);
     announce->boundary = (announce->step + 1) & STEP_MASK;
     announce->dispatches += req->op.kind == XEP_OP_DISPATCH;
-    tell(buffer, entry_at(buffer, req->op.epoch), announce->entry_bytes - sizeof(uint64_t), req->op.epoch);
-    if (buffer->members != NULL) xep_members_tell_begun(req);
+    tell_entry(buffer, entry, req->op.epoch);
+    if (buffer->members != NULL) xep_members_choose(req);
 }
 
 static void tell_word(xep_buffer_t *buffer, uint64_t word)
 {
+    const xep_group_t *group = buffer->group;
     buffer->announce->word = word;
-    tell(buffer, 0, 0, word);
+    atomic_store_explicit(word_of(buffer, group->rank), word, memory_order_release);
+    for (uint32_t r = 0; group->nnodes != 1 && r < group->nranks; r++)
+        if (is_put_to(buffer, r)) put_word(buffer, r);
+    if (xep_group_sleeps(group)) xep_group_wake_idle(group);
 }
 
 /* This rank is where the step with the number before this one has ended. */

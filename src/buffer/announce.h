@@ -83,8 +83,11 @@ void xep_announce_close(xep_announce_t *announce);
 /** All ranks begin anew, at step 0, with the epoch of a reset. */
 void xep_announce_reset(xep_buffer_t *buffer);
 
-/** buffer->tell_begun: the operation has begun, or is certain to. */
-void xep_announce_begun(const xep_request_t *req);
+/** buffer->before_mode: the operation begins, unless the mode refuses it. */
+void xep_announce_begin(xep_request_t *req);
+
+/** Sends what the wire has held back: an announcement that nothing has taken along, or what was read. */
+void xep_announce_push(xep_buffer_t *buffer);
 
 /** The operation of an epoch, if some rank that is in has announced it, else NULL. A load for each rank. */
 const xep_announced_t *xep_announce_find(const xep_buffer_t *buffer, uint64_t epoch);

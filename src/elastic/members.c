@@ -177,9 +177,9 @@ int xep_members_advance(xep_buffer_t *buffer)
 
 /* ---- operations ---- */
 
-void xep_members_tell_begun(const xep_request_t *req)
+void xep_members_tell_begun(const xep_buffer_t *buffer)
 {
-    atomic_store_explicit(&req->buffer->members->own->begun, req->buffer->epoch, memory_order_relaxed);
+    atomic_store_explicit(&buffer->members->own->begun, buffer->epoch, memory_order_relaxed);
 }
 
 /*
@@ -262,7 +262,7 @@ xep_status_t xep_members_open(xep_buffer_t *buffer, uint64_t offset)
         members->agreement.ops = &members->ways->agreement;
         members->agreement.suspect = suspect;
         members->agreement.arg = buffer;
-        buffer->tell_begun = xep_members_tell_begun;
+        buffer->before_mode = xep_members_choose;
     }
     if (members == NULL || !get_memory(members, buffer->shape.rank, nranks, buffer->shape.slots, buffer->nrequests) ||
         members->ways->open(buffer) != XEP_OK)

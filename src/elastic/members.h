@@ -107,7 +107,7 @@ void xep_members_close(xep_buffer_t *buffer);
 /** Takes the agreement further. Whether operations may be taken further, too. */
 int xep_members_advance(xep_buffer_t *buffer);
 
-/** Before the mode begins an operation: whom it is without. */
+/** buffer->before_mode: whom an operation is without. */
 void xep_members_choose(xep_request_t *req);
 
 /** The mode leaves a rank that is out of this operation, too. */
@@ -119,8 +119,8 @@ void xep_members_show(const xep_request_t *req);
 /** Once the mode has begun one that is unsettled, and before it is taken further: fetches the words of who is out. */
 xep_status_t xep_members_settle(xep_request_t *req);
 
-/** buffer->tell_begun: this rank has called so many operations. */
-void xep_members_tell_begun(const xep_request_t *req);
+/** This rank has called so many operations. */
+void xep_members_tell_begun(const xep_buffer_t *buffer);
 
 /* ---- members_mapped.c ---- */
 

@@ -55,7 +55,7 @@ static xep_status_t launch(xep_request_t *req, xep_request_t *after, xep_handle_
         }
     }
     buffer->epoch++;
-    if (buffer->tell_begun != NULL) buffer->tell_begun(req);
+    if (buffer->members != NULL) xep_members_tell_begun(buffer);
     buffer->active++;
     atomic_fetch_add_explicit(&buffer->group->active, 1, memory_order_relaxed);
     return XEP_OK;

@@ -174,9 +174,8 @@ static xep_status_t end_operation(xep_served_t *served)
 /* A rank that goes on takes along with its next operation what it has read: this one may not have a next one. */
 static void send_held_back(xep_serve_place_t *place)
 {
-    xep_wire_t *wire = &place->buffer->heap->wire;
     if (!place->holds_back || xep_buffer_claim(place->buffer) != XEP_OK) return;
-    (void)wire->ops->flush(wire);
+    xep_announce_push(place->buffer);
     place->holds_back = 0;
     xep_buffer_leave(place->buffer);
 }

@@ -258,7 +258,7 @@ static void choose(sim_rank_t *rank, xep_op_t *op)
     copy_ranks(op, &req->op);
     member->ops[op->slot] = op;
     member->buffer.epoch = op->epoch;
-    xep_members_tell_begun(req);
+    xep_members_tell_begun(&member->buffer);
 }
 
 static xep_status_t settle(sim_rank_t *rank, xep_op_t *op)
