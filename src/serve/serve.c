@@ -65,6 +65,8 @@ static xep_status_t hope(void *arg)
         xep_status_t status = xep_buffer_check_given_up(buffer, buffer->epoch + 1);
         if (status != XEP_INPROGRESS) return status;
     }
+    xep_status_t status = xep_server_check_ends(server);
+    if (status != XEP_OK) return server->failure = status;
     if (server->stop_ns == 0 && xep_server_is_dismissed(server)) {
         stop(server);
         return XEP_OK;

@@ -76,7 +76,10 @@ int xep_server_is_idle(const xep_server_t *server);
 /** The first step with which this rank has begun nothing, in no buffer. */
 uint32_t xep_server_boundary(const xep_server_t *server);
 
-/** Ends the call if this rank is between two steps. XEP_INPROGRESS: it is not; XEP_ERR_MISMATCH. */
+/** XEP_OK, or XEP_ERR_MISMATCH: ranks have ended a step behind different operations. */
+xep_status_t xep_server_check_ends(const xep_server_t *server);
+
+/** Ends the call if this rank is between two steps. XEP_INPROGRESS: it is not. */
 xep_status_t xep_server_try_to_end(xep_server_t *server);
 
 /** XEP_INPROGRESS, or XEP_ERR_PEER: the step has no rank any more that could end it. */

@@ -49,28 +49,35 @@ static int find_end(const xep_server_t *server, uint32_t *rank_p)
     return 0;
 }
 
-/* Ranks that work end the same step behind the same operation. */
-static xep_status_t check_end(const xep_server_t *server, uint32_t rank)
+/* All ranks end the same step behind the same operation. A rank at another step is compared when it comes there. */
+static xep_status_t check_buffer(const xep_buffer_t *buffer)
 {
-    for (uint32_t b = 0; b < server->args.count; b++) {
-        const xep_announced_end_t end = xep_announce_end_of(server->places[b].buffer, rank);
-        for (uint32_t r = 0; r < server->group->nranks; r++) {
-            const xep_announced_end_t other = xep_announce_end_of(server->places[b].buffer, r);
-            if (other.step != end.step || other.epoch == end.epoch || xep_group_is_out(server->group, r)) continue;
-            return xep_fail(XEP_ERR_MISMATCH,
-                            "rank %u and rank %u disagree on the end of step %u: operation %llu, %llu", r, rank,
-                            end.step, (unsigned long long)other.epoch, (unsigned long long)end.epoch);
-        }
+    uint32_t first = 0;
+    while (xep_group_is_out(buffer->group, first)) first++;
+    const xep_announced_end_t end = xep_announce_end_of(buffer, first);
+    for (uint32_t r = first + 1; r < buffer->shape.nranks; r++) {
+        const xep_announced_end_t other = xep_announce_end_of(buffer, r);
+        if (other.step != end.step || other.epoch == end.epoch || xep_group_is_out(buffer->group, r)) continue;
+        return xep_fail(XEP_ERR_MISMATCH, "rank %u and rank %u disagree on the end of step %u: operation %llu, %llu", r,
+                        first, end.step - 1, (unsigned long long)other.epoch, (unsigned long long)end.epoch);
     }
     return XEP_OK;
+}
+
+xep_status_t xep_server_check_ends(const xep_server_t *server)
+{
+    xep_status_t status = XEP_OK;
+    for (uint32_t b = 0; status == XEP_OK && b < server->args.count; b++)
+        status = check_buffer(server->places[b].buffer);
+    return status;
 }
 
 xep_status_t xep_server_try_to_end(xep_server_t *server)
 {
     uint32_t rank;
     if (!xep_server_is_idle(server) || !find_end(server, &rank)) return XEP_INPROGRESS;
-    xep_status_t status = check_end(server, rank);
-    if (status != XEP_OK) return status;
+    xep_status_t status = xep_server_check_ends(server);
+    if (status != XEP_OK) return server->failure = status;
     for (uint32_t b = 0; b < server->args.count; b++) {
         xep_buffer_t *buffer = server->places[b].buffer;
         xep_announce_stand(buffer, xep_announce_end_of(buffer, rank).step);
