@@ -254,12 +254,14 @@ void xep_announce_serving(xep_buffer_t *buffer, int serving)
 /* ---- hearing ---- */
 
 /* acquire: the rest of the entry was written before its epoch */
-const xep_announced_t *xep_announce_find(const xep_buffer_t *buffer, uint64_t epoch)
+const xep_announced_t *xep_announce_find(const xep_buffer_t *buffer, uint64_t epoch, uint32_t from, uint32_t *rank_p)
 {
-    for (uint32_t r = 0; r < buffer->shape.nranks; r++) {
+    for (uint32_t r = from; r < buffer->shape.nranks; r++) {
         const xep_announced_t *entry = entry_of(buffer, r, epoch);
         if (atomic_load_explicit(&entry->epoch, memory_order_acquire) != epoch) continue;
-        if (!xep_group_is_out(buffer->group, r)) return entry;
+        if (xep_group_is_out(buffer->group, r)) continue;
+        *rank_p = r;
+        return entry;
     }
     return NULL;
 }

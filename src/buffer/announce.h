@@ -14,21 +14,23 @@
  *  2. A rank that serves looks for the epoch behind its last one in all rows, and takes part in what it finds. So all
  *     begin the same operations of a buffer in the order of their epochs, whatever the order of kinds and handles is.
  *  3. xep_step_end(): the rank writes its word. What it announces from then on has the number of the next step.
- *  4. A rank that serves and is told to stop begins nothing of a step that it has not begun. It returns when the word
- *     of some rank, the same step in all buffers that it serves, has the last epoch that it has begun in each of them.
- *     Then it is where that rank was between two steps, and its first operation is the first one of the next step.
+ *  4. A rank that serves and is told to stop begins nothing of a step that it has not begun. It returns where some rank
+ *     stands behind what it has begun, in all buffers that are served: at its next operation there, if that is of a
+ *     later step, or else at its word, if that has the last epoch that this one has begun. So its first operation is the
+ *     first one of that step.
  *
  * Why an entry may be written over: no operation ends anywhere before all ranks have begun it, and a buffer has no more
  * requests in flight than the ring has entries. A rank that is out may read nonsense; it can do nothing with it.
  *
  * Why the word of one rank is enough: ranks that work end a step behind the same operation, as they call the same
- * operations in the same order. Two words with the same step and different epochs are XEP_ERR_MISMATCH.
+ * operations in the same order. Words with the same step and different epochs, and operations that ranks say are of
+ * different steps, are XEP_ERR_MISMATCH.
  *
- * What can go wrong. A rank dies or stops at the boundary: whoever hears its word returns, whoever does not takes the
- * word of another one. Nobody's word comes: the call ends with XEP_ERR_TIMEOUT, or XEP_ERR_PEER if all ranks that
- * worked in the step are out; then this rank is still in the step. A rank runs ahead: the word of an earlier step is
- * written over, but none of its operations ends before all others have begun it, so it stops at some step that all can
- * reach. A word that is late in another buffer: nothing of the next step begins meanwhile, in any buffer.
+ * What can go wrong. A rank dies or stops at the boundary: whoever hears its word returns, whoever does not takes that
+ * of another one. Nobody's word comes: the call ends with XEP_ERR_TIMEOUT, or XEP_ERR_PEER if all ranks that worked in
+ * the step are out; then this rank is still in the step. A rank does not wait for its operations and ends the next
+ * step: its word is another one then, but there is an operation of that step. A word that is late in another buffer:
+ * nothing of the next step begins meanwhile, in any buffer. test/model/model_serve.pml has all orders.
  */
 #ifndef XEP_BUFFER_ANNOUNCE_H
 #define XEP_BUFFER_ANNOUNCE_H
@@ -89,8 +91,11 @@ void xep_announce_begin(xep_request_t *req);
 /** Sends what the wire has held back: an announcement that nothing has taken along, or what was read. */
 void xep_announce_push(xep_buffer_t *buffer);
 
-/** The operation of an epoch, if some rank that is in has announced it, else NULL. A load for each rank. */
-const xep_announced_t *xep_announce_find(const xep_buffer_t *buffer, uint64_t epoch);
+/**
+ * The operation of an epoch, and the first rank that is in and has announced it, of those from a rank on; NULL: none
+ * has. A load for each rank.
+ */
+const xep_announced_t *xep_announce_find(const xep_buffer_t *buffer, uint64_t epoch, uint32_t from, uint32_t *rank_p);
 
 /** This rank's step ends here; last: ranks that serve need not wait for more. */
 void xep_announce_step(xep_buffer_t *buffer, int last);

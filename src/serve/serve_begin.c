@@ -137,10 +137,13 @@ static xep_status_t begin_with_outputs(const xep_serve_place_t *place, const xep
 static xep_status_t begin_announced(const xep_server_t *server, const xep_serve_place_t *place)
 {
     xep_announce_t *announce = place->buffer->announce;
-    const xep_announced_t *entry = xep_announce_find(place->buffer, place->buffer->epoch + 1);
+    uint32_t rank;
+    const xep_announced_t *entry = xep_announce_find(place->buffer, place->buffer->epoch + 1, 0, &rank);
     xep_status_t status;
     if (entry == NULL) return XEP_INPROGRESS;
-    if (server->stop_ns != 0 && !xep_step_is_before(entry->step, xep_server_boundary(server))) return XEP_INPROGRESS;
+    /* asked for each: ranks that work may be in the next step as soon as this one has begun their last operation */
+    const int begins_step = !xep_step_is_before(entry->step, xep_server_boundary(server));
+    if (begins_step && (server->stop_ns != 0 || xep_server_is_told(server))) return XEP_INPROGRESS;
     if (entry->step != announce->step) announce->dispatches = 0;
     announce->step = entry->step;
     switch (entry->kind) {
