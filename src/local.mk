@@ -19,7 +19,7 @@ libxep_all_la_SOURCES = \
 	%D%/request/request_begin.c %D%/request/request_end.c \
 	%D%/request/request_order.c %D%/request/request_refuse.c \
  %D%/request/request_trace.c %D%/request/request_wait.c \
-	%D%/serve/serve.h %D%/serve/serve.c %D%/serve/serve_begin.c %D%/serve/serve_end.c \
+	%D%/serve/server.h %D%/serve/serve.c %D%/serve/serve_begin.c %D%/serve/serve_end.c \
 	%D%/buffer/announce.h %D%/buffer/announce.c \
 	%D%/buffer/buffer.h %D%/buffer/buffer.c %D%/buffer/buffer_agree.h %D%/buffer/buffer_agree.c \
  %D%/buffer/buffer_create.c %D%/buffer/buffer_end.c \
@@ -27,7 +27,7 @@ libxep_all_la_SOURCES = \
 	%D%/buffer/buffer_give_up.h %D%/buffer/buffer_give_up.c %D%/buffer/buffer_size.h %D%/buffer/buffer_size.c \
 	%D%/buffer/heap.h %D%/buffer/heap.c %D%/buffer/heap_ranges.c %D%/buffer/layout.h %D%/buffer/layout.c \
 	%D%/buffer/owners.h %D%/buffer/owners.c \
-	%D%/buffer/path.h %D%/buffer/path.c %D%/buffer/path_cost.c \
+	%D%/buffer/mode.h %D%/buffer/mode.c %D%/buffer/path.h %D%/buffer/path.c %D%/buffer/path_cost.c \
 	%D%/buffer/plugin_loader_file.c %D%/buffer/plugin_loader.h %D%/buffer/plugin_loader.c %D%/buffer/room_together.h \
 	%D%/buffer/room_together.c %D%/buffer/shape.h %D%/buffer/shape.c \
 	%D%/staging/staging.h %D%/staging/staging.c %D%/staging/staging_copy.c \

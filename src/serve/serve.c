@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-#include "serve.h"
+#include "server.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -123,8 +123,8 @@ static xep_status_t run_function(xep_server_t *server)
     call->topk_weights = NULL;
     call->topk_weights_stride = 0;
     if (call->recv->rows != 0) {
-        call->out = xep_handle_combine_input(served->handle, &call->out_stride);
-        if (call->out == NULL) return server->failure = XEP_ERR_BROKEN;
+        xep_status_t status = xep_handle_combine_input(served->handle, &call->out, &call->out_stride);
+        if (status != XEP_OK) return server->failure = status;
     }
     served->has_outputs = 1;
     xep_status_t status = server->args.fn(server->args.arg, call);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-#include "serve.h"
+#include "server.h"
 
 #include "cpu.h"
 #include "error.h"

@@ -10,8 +10,11 @@
  * Outputs are written as soon as the rows are here, before a combine is announced, where they need no copy. A combine
  * begins when it was announced, as nobody knows before what comes next.
  */
-#ifndef XEP_SERVE_H
-#define XEP_SERVE_H
+#ifndef XEP_SERVER_H
+#define XEP_SERVER_H
+
+#include <xep/pieces.h>
+#include <xep/serve.h>
 
 #include "announce.h"
 #include "request.h"
