@@ -19,7 +19,7 @@ libxep_all_la_SOURCES = \
 	%D%/request/request_begin.c %D%/request/request_end.c \
 	%D%/request/request_order.c %D%/request/request_refuse.c \
  %D%/request/request_trace.c %D%/request/request_wait.c \
-	%D%/serve/server.h %D%/serve/serve.c %D%/serve/serve_begin.c %D%/serve/serve_end.c \
+	%D%/serve/server.h %D%/serve/server.c %D%/serve/server_begin.c %D%/serve/server_end.c \
 	%D%/buffer/announce.h %D%/buffer/announce.c \
 	%D%/buffer/buffer.h %D%/buffer/buffer.c %D%/buffer/buffer_agree.h %D%/buffer/buffer_agree.c \
  %D%/buffer/buffer_create.c %D%/buffer/buffer_end.c \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /**
- * Announcements: what every rank of a buffer with XEP_BUFFER_SERVED tells the ranks that serve (src/serve/serve.c).
+ * Announcements: what every rank of a buffer with XEP_BUFFER_SERVED tells the ranks that serve (src/serve/server.h).
  *
  * In every heap each rank has a row, which it alone writes:
  *   entries  a ring; the entry of an operation is at its epoch. It says how to take part in it: its kind, what ranks

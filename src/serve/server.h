@@ -52,7 +52,7 @@ static inline uint32_t xep_server_slots(const xep_serve_place_t *place)
     return place->buffer->shape.slots;
 }
 
-/* ---- serve_begin.c ---- */
+/* ---- server_begin.c ---- */
 
 /* The operations of a buffer that is served. */
 
@@ -65,7 +65,7 @@ void xep_server_poll(xep_server_t *server);
 /** Releases a handle, whatever is in flight on it. */
 void xep_served_drop(xep_served_t *served);
 
-/* ---- serve_end.c ---- */
+/* ---- server_end.c ---- */
 
 /* The end of a step. */
 

@@ -16,6 +16,7 @@
 #include <xep/inspect.h>
 #include <xep/launch.h>
 #include <xep/pieces.h>
+#include <xep/serve.h>
 #include <xep/xep.h>
 #pragma GCC diagnostic pop
 
@@ -520,6 +521,28 @@ AT(xep_device_ops_t, check, 120);
 AT(xep_device_ops_t, is_captured, 128);
 AT(xep_device_ops_t, sync, 136);
 AT(xep_device_ops_t, check_host, 144);
+
+SIZE(xep_serve_call_t, 88);
+AT(xep_serve_call_t, size, 0);
+AT(xep_serve_call_t, buffer, 8);
+AT(xep_serve_call_t, handle, 16);
+AT(xep_serve_call_t, recv, 24);
+AT(xep_serve_call_t, step, 32);
+AT(xep_serve_call_t, dispatch, 40);
+AT(xep_serve_call_t, out, 48);
+AT(xep_serve_call_t, out_stride, 56);
+AT(xep_serve_call_t, dtype, 64);
+AT(xep_serve_call_t, reserved, 68);
+AT(xep_serve_call_t, topk_weights, 72);
+AT(xep_serve_call_t, topk_weights_stride, 80);
+
+SIZE(xep_serve_args_t, 40);
+AT(xep_serve_args_t, size, 0);
+AT(xep_serve_args_t, buffers, 8);
+AT(xep_serve_args_t, count, 16);
+AT(xep_serve_args_t, timeout_ms, 20);
+AT(xep_serve_args_t, fn, 24);
+AT(xep_serve_args_t, arg, 32);
 
 SIZE(xep_device_t, 24);
 AT(xep_device_t, ops, 0);

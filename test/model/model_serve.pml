@@ -70,11 +70,7 @@ bool dead;
 #else
 #define STANDS(r, w) (LEAST(r, w) < NONE -> LEAST(r, w) : WORD(r, w, 0))
 #endif
-#ifdef DEFECT_EPOCH
-#define IS_HERE(r, w, b) (WORD(r, w, b) >= STANDS(r, w))
-#else
 #define IS_HERE(r, w, b) (ENTRY(r, w, b) < NONE || (WORD(r, w, b) >= STANDS(r, w) && SEEN(r, w, b).word_epoch == B(r, b)))
-#endif
 #ifdef DEFECT_ONE
 #define BOTH(r, w) IS_HERE(r, w, 0)
 #else
