@@ -256,7 +256,7 @@ script_tests = $(long_scripts) $(short_scripts)
 EXTRA_DIST += %D%/model/model_core.pml %D%/model/model_combine.pml %D%/model/model_run.pml \
 	%D%/model/model_normal.pml %D%/model/model_ll.pml %D%/model/model_mask.pml \
 	%D%/model/model_rows.pml %D%/model/model_grants.pml %D%/model/model_nodes.pml \
-	%D%/model/model_pieces.pml %D%/model/model_recv_ring.pml %D%/model/model_shrink.pml \
+	%D%/model/model_pieces.pml %D%/model/model_recv_ring.pml %D%/model/model_serve.pml %D%/model/model_shrink.pml \
 	%D%/model/model_grow.pml
 model:
 	srcdir='$(abs_top_srcdir)' CC='$(CC)' bash $(srcdir)/%D%/model/protocols.sh full

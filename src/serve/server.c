@@ -83,6 +83,14 @@ static void explain(void *arg, char *text, size_t bytes)
                                          : "no rank has ended the step");
 }
 
+/* The time to stop in is over, and it is no operation that has failed by its own deadline. */
+static int is_late(const xep_server_t *server)
+{
+    for (uint32_t b = 0; b < server->args.count; b++)
+        if (server->places[b].buffer->broken) return 0;
+    return server->stop_ns != 0;
+}
+
 /* A group goes on without ranks if all its buffers here do. */
 static int goes_on(const xep_server_t *server)
 {
@@ -105,7 +113,7 @@ static xep_status_t wait_for_work(xep_server_t *server)
     do status = xep_group_wait(server->group, &wait);
     while (status == XEP_ERR_PEER && wait.spares && server->failure == XEP_OK &&
            xep_members_bury(server->places[0].buffer) == XEP_OK);
-    return status == XEP_ERR_TIMEOUT && server->failure == XEP_OK ? xep_server_fail_late(server) : status;
+    return status == XEP_ERR_TIMEOUT && is_late(server) ? xep_server_fail_late(server) : status;
 }
 
 /* ---- the function ---- */

@@ -222,8 +222,8 @@ serving() {
     proved serve -DFROZEN
     found serve -DDEFECT_HOLD # who is told to stop begins an operation of the next step
     found serve -DDEFECT_MAX  # an operation is held that is of the step under way in another buffer
-    many found serve -DDEFECT_ONE  # one buffer alone counts
-    many found serve -DDEFECT_NEXT # words alone count, and those of a rank that is ahead are of a later step
+    found serve -DFROZEN -DDEFECT_ONE  # one buffer alone counts
+    found serve -DFROZEN -DDEFECT_NEXT # words alone count, and those of a rank that is ahead are of a later step
 }
 
 small() {
