@@ -16,8 +16,8 @@
  *  3. xep_step_end(): the rank writes its word. What it announces from then on has the number of the next step.
  *  4. A rank that serves and is told to stop begins nothing of a step that it has not begun. It returns where some rank
  *     stands behind what it has begun, in all buffers that are served: at its next operation there, if that is of a
- *     later step, or else at its word, if that has the last epoch that this one has begun. So its first operation is the
- *     first one of that step.
+ *     later step, or else at its word, if that has the last epoch that this one has begun. So its first operation is
+ *     the first one of that step.
  *
  * Why an entry may be written over: no operation ends anywhere before all ranks have begun it, and a buffer has no more
  * requests in flight than the ring has entries. A rank that is out may read nonsense; it can do nothing with it.

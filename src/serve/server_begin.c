@@ -51,7 +51,7 @@ static xep_served_t *find_free(const xep_serve_place_t *place)
     return NULL;
 }
 
-/* XEP_INPROGRESS: not yet. Where arrays only have to be there or not, as this rank has no tokens, one stands for them. */
+/* XEP_INPROGRESS: not yet. This rank has no tokens, so arrays only have to be there or not. */
 static xep_status_t begin_dispatch(const xep_serve_place_t *place, const xep_announced_t *entry)
 {
     static const float some;

@@ -70,11 +70,13 @@ bool dead;
 #else
 #define STANDS(r, w) (LEAST(r, w) < NONE -> LEAST(r, w) : WORD(r, w, 0))
 #endif
-#define IS_HERE(r, w, b) (ENTRY(r, w, b) < NONE || (WORD(r, w, b) >= STANDS(r, w) && SEEN(r, w, b).word_epoch == B(r, b)))
+#define IS_AT(r, w, b) (WORD(r, w, b) >= STANDS(r, w) && SEEN(r, w, b).word_epoch == B(r, b))
+#define IS_HERE(r, w, b) (ENTRY(r, w, b) < NONE || IS_AT(r, w, b))
 #ifdef DEFECT_ONE
 #define BOTH(r, w) IS_HERE(r, w, 0)
 #else
-#define BOTH(r, w) (IS_HERE(r, w, 0) && IS_HERE(r, w, 1) && (LEAST(r, w) < NONE || WORD(r, w, 0) == WORD(r, w, 1)))
+#define SAME_WORDS(r, w) (LEAST(r, w) < NONE || WORD(r, w, 0) == WORD(r, w, 1))
+#define BOTH(r, w) (IS_HERE(r, w, 0) && IS_HERE(r, w, 1) && SAME_WORDS(r, w))
 #endif
 #define IS_WHERE(r, w) (IN(w) && STANDS(r, w) >= LAST(r) && BOTH(r, w))
 #define IDLE(r) (ENDED(0, B(r, 0)) && ENDED(1, B(r, 1)))
@@ -87,8 +89,8 @@ inline look(me_, other_, b_)
     SEEN(me_, other_, b_).word_epoch = row_of[other_].buffer[b_].word_epoch
 }
 
-#define IS_NEWS(r, w, b) \
-    (IN(w) && (SEEN(r, w, b).told != row_of[w].buffer[b].told || SEEN(r, w, b).word_step != row_of[w].buffer[b].word_step))
+#define IS_BEHIND(seen_, row_) (seen_.told != row_.told || seen_.word_step != row_.word_step)
+#define IS_NEWS(r, w, b) (IN(w) && IS_BEHIND(SEEN(r, w, b), row_of[w].buffer[b]))
 
 inline begin(r_, b_)
 {

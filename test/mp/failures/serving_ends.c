@@ -88,7 +88,7 @@ static double processor_s(void)
     return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
 }
 
-/* Asleep while nobody calls; the other ranks are outside of xep. A hundredth is what it takes; on a busy machine more. */
+/* Asleep while nobody calls; the other ranks are outside of xep. */
 static void idle(void)
 {
     if (serves()) {
