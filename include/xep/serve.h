@@ -60,13 +60,14 @@ typedef struct xep_serve_args {
  * was its last step (xep_step_end()). Then this rank may work: its first operations are the first ones of the next
  * step. With no step under way it returns at once.
  *
- * Errors: XEP_ERR_TIMEOUT (no step has ended in time since xep_serve_stop(): call this again, as this rank is still
- * in the step), XEP_ERR_MISMATCH (ranks end a step behind different operations), XEP_ERR_PEER (a rank has died; with
- * XEP_ON_FAILURE_MASK only if all that worked in the step are out), XEP_ERR_BUSY (a handle of this rank lives),
- * XEP_ERR_UNSUPPORTED (a buffer without XEP_BUFFER_SERVED), what fn returned, and the errors of operations that leave a
- * buffer broken. Where fn or a begin has failed, this rank gives the buffers up, as xep_buffer_abort() does: operations
- * of other ranks end with XEP_ERR_FUNCTION, and name this rank. An error that all ranks get for an operation and that
- * leaves the buffer usable (XEP_ERR_OVERFLOW, XEP_ERR_MISMATCH) ends that operation alone.
+ * Errors: XEP_ERR_TIMEOUT (no step has ended in time since xep_serve_stop(): call this again, as this rank is still in
+ * the step), XEP_ERR_MISMATCH (ranks were seen to end a step behind different operations), XEP_ERR_PEER (a rank has
+ * died; with XEP_ON_FAILURE_MASK only if all that worked in the step are out), XEP_ERR_BUSY (a handle of this rank
+ * lives), XEP_ERR_UNSUPPORTED (a buffer without XEP_BUFFER_SERVED), XEP_ERR_FUNCTION (fn has failed: the sentence has
+ * what it returned), and the errors of operations that leave a buffer broken. Where fn or a begin has failed, this rank
+ * gives the buffers up, as xep_buffer_abort() does: operations of other ranks end with the same error, and name this
+ * rank. An error that all ranks get for an operation and that leaves the buffer usable (XEP_ERR_OVERFLOW,
+ * XEP_ERR_MISMATCH) ends that operation alone.
  */
 XEP_API xep_status_t xep_serve(const xep_serve_args_t *args);
 

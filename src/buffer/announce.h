@@ -24,7 +24,7 @@
  *
  * Why the word of one rank is enough: ranks that work end a step behind the same operation, as they call the same
  * operations in the same order. Words with the same step and different epochs, and operations that ranks say are of
- * different steps, are XEP_ERR_MISMATCH.
+ * different steps, are XEP_ERR_MISMATCH as soon as a rank that serves sees both.
  *
  * What can go wrong. A rank dies or stops at the boundary: whoever hears its word returns, whoever does not takes that
  * of another one. Nobody's word comes: the call ends with XEP_ERR_TIMEOUT, or XEP_ERR_PEER if all ranks that worked in

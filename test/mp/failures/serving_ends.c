@@ -247,7 +247,6 @@ static void disagree(void)
     const xep_status_t status = serves() ? XEP_OK : try_round(&job);
     MP_CHECK(status == XEP_OK || status == XEP_ERR_MISMATCH); /* the last rank may find it meanwhile */
     if (mp_rank() == 1 && status == XEP_OK) end_step(0);
-    stop_at = 1;
     if (!serves()) return;
     MP_FAILS(XEP_ERR_MISMATCH, serve(0));
     MP_REASON("rank 1 and rank 0 disagree on the ");
