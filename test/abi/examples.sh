@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The C and C++ programs in examples/, which the documents show, compile with the command that is in them and print what they
-# should, alone and on ranks. (Those in Python are run by python/run-tests, as they need the package.) And they run
-# after "make install" without more ado, or it says what they need.
+# The programs in C and C++ in examples/, which the documents show, compile with the command that is in them and print
+# what they should, alone and on ranks. (Those in Python are run by python/run-tests, as they need the package.) And
+# they run after "make install" without more ado, or it says what they need; and bash completes the tools' options.
 set -u
 . "$srcdir/test/rig/installed.bash" || exit 99
 
@@ -11,8 +11,8 @@ example() {
     name=$1
     case $program in
     *.cpp)
-        ${CXX:-c++} ${CXXFLAGS:-} -std=c++17 -pedantic -Wall -Wextra -Werror $(pkg-config --cflags xep) -o "$tmp/$name" \
-            "$program" $(pkg-config --libs xep) || exit 1 ;;
+        ${CXX:-c++} ${CXXFLAGS:-} -std=c++17 -pedantic -Wall -Wextra -Werror $(pkg-config --cflags xep) \
+            -o "$tmp/$name" "$program" $(pkg-config --libs xep) || exit 1 ;;
     *) compile "$tmp/$name" "$program" $(pkg-config --libs xep) ;;
     esac
     (cd "$tmp" && XEP_BOOT=single "./$name") >"$tmp/alone" || exit 1
