@@ -39,7 +39,7 @@
  *
  * Of this interface a program needs this header alone. Beside it are: xep/elastic.h (ranks that are lost and gained),
  * xep/cuda.h (rows in device memory), xep/pieces.h (rows in place and in pieces), xep/inspect.h (modes, configuration,
- * layouts, waits, traces); for authors of modes xep/plugin.h, xep/wire.h, xep/launch.h.
+ * layouts, waits, traces), and for C++ xep/xep.hpp; for authors of modes xep/plugin.h, xep/wire.h, xep/launch.h.
  */
 #ifndef XEP_H
 #define XEP_H
@@ -85,6 +85,15 @@ typedef enum { XEP_OP_DISPATCH = 0, XEP_OP_COMBINE = 1, XEP_OP_NEXT = 2, XEP_ENU
 
 /** Version of the library that runs, as "1.2.3". Static storage, never NULL. */
 XEP_API const char *xep_version_string(void);
+
+/** The same as numbers. A NULL output is left out. */
+XEP_API void xep_version(uint32_t *major_p, uint32_t *minor_p, uint32_t *patch_p);
+
+/**
+ * Does what the _INIT macros do, for languages that load the library and have no macros: any params, args or info
+ * struct of the caller's, of so many bytes, is 0 but for its size then.
+ */
+XEP_API void xep_struct_init(void *params, size_t size);
 
 /** Name ("XEP_ERR_BUSY") and meaning ("no free slot") of a status. Static storage, never NULL. */
 XEP_API const char *xep_status_name(xep_status_t status);
@@ -661,6 +670,13 @@ XEP_API xep_status_t xep_request_test(xep_request_t *req);
  * Blocks until the operation is done or its deadline has passed. Returns its status; a second call returns it again.
  */
 XEP_API xep_status_t xep_request_wait(xep_request_t *req);
+
+/**
+ * Blocks until one of count requests of one group is done, whichever comes first; NULL among them are passed over.
+ * *index_p says which one, and its status is returned, an error too, each time until it is freed. Deadlines and deaths
+ * are those of each request. XEP_ERR_INVALID also if all are NULL, and then *index_p stays as it is.
+ */
+XEP_API xep_status_t xep_request_wait_any(xep_request_t *const *reqs, uint32_t count, uint32_t *index_p);
 
 /**
  * Blocks until it is known how many rows of a dispatch this rank receives, and where; in mode normal a cached dispatch

@@ -9,6 +9,7 @@ import xml.etree.ElementTree
 
 import pytest
 
+import xep
 from xep import plot
 
 
@@ -116,6 +117,12 @@ def test_what_cannot_be_drawn(measured, tmp_path, capsys, make, more, sentence):
     printed = capsys.readouterr()
     assert printed.out == "" and printed.err.startswith("xep_plot: ") and printed.err.count("\n") == 1
     assert sentence in printed.err
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        plot.parse(["--version"])
+    assert capsys.readouterr().out == f"xep_plot {xep.version()}\n"
 
 
 def test_without_matplotlib(measured):

@@ -42,7 +42,9 @@ from .errors import (
 )
 from .group import Buffer, Group, Mask, OutReason, Peer
 from .layout import Layout, expert_range, layout
-from .library import LibraryInfo, Mode, ModeInfo, Variable, config, library_info, mode_query, modes, set_log, version
+from .library import (
+    LibraryInfo, Mode, ModeInfo, Variable, config, library_info, mode_query, modes, set_log, use_logging, version,
+)  # fmt: skip
 from .params import BufferInfo, BufferSize, buffer_size
 from .paths import get_deep_ep, get_include, get_pkgconfig
 from .trace import span
@@ -54,5 +56,5 @@ __all__ = [
     "MismatchError", "Mode", "ModeInfo", "NoMemoryError", "OutReason", "Peer", "PeerError", "Quant", "RankWaits",
     "Received", "Request", "Rows", "Status", "UnsupportedError", "Variable", "Waits", "XepError", "buffer_size",
     "config", "expert_range", "from_bfloat16", "get_deep_ep", "get_include", "get_pkgconfig", "layout", "library_info",
-    "mode_query", "modes", "set_log", "span", "to_bfloat16", "version",
+    "mode_query", "modes", "set_log", "span", "to_bfloat16", "use_logging", "version",
 ]  # fmt: skip

@@ -19,6 +19,7 @@ import statistics
 import sys
 from typing import Any, NamedTuple, Optional
 
+from ._ext import version
 from .layout import expert_range
 
 PANELS = ("curves", "waits", "load")
@@ -395,6 +396,7 @@ def draw(results: list[Result], others: list[Other], wanted: Optional[list[str]]
 
 def parse(arguments: Optional[list[str]]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="xep_plot", description="Draws what xep_perf --json wrote.")
+    parser.add_argument("-V", "--version", action="version", version=f"xep_plot {version()}")
     parser.add_argument("files", nargs="+", type=pathlib.Path, metavar="FILE", help="results of xep_perf --json")
     parser.add_argument("-o", "--output", type=pathlib.Path, metavar="PICTURE",
                         help="a .png, .svg or .pdf; default: the first FILE, as .png")

@@ -38,6 +38,21 @@ const char *xep_version_string(void)
     return XEP_VERSION;
 }
 
+void xep_version(uint32_t *major_p, uint32_t *minor_p, uint32_t *patch_p)
+{
+    if (major_p != NULL) *major_p = XEP_VERSION_MAJOR;
+    if (minor_p != NULL) *minor_p = XEP_VERSION_MINOR;
+    if (patch_p != NULL) *patch_p = XEP_VERSION_PATCH;
+}
+
+/* The caller's struct may be of another version: only its own size is known to be its own. */
+void xep_struct_init(void *params, size_t size)
+{
+    if (params == NULL || size < sizeof size) return;
+    memset(params, 0, size);
+    memcpy(params, &size, sizeof size);
+}
+
 /*
  * The texts are of the libraries in use and stay as long as these are loaded. Asking for PMIx loads it, which a program
  * that asks what it runs on wants to know.
