@@ -571,6 +571,41 @@ typedef enum { XEP_PATH_AUTO = 0, XEP_PATH_FLAT = 1, XEP_PATH_NODES = 2 } xep_pa
  */
 typedef enum { XEP_NODE_SUMS_DEFAULT = 0, XEP_NODE_SUMS_DTYPE = 1, XEP_NODE_SUMS_FP32 = 2 } xep_node_sums_t;
 
+/** Another instance of an expert: a rank that serves it besides its owner. */
+typedef struct xep_replica {
+    uint32_t expert, rank;
+} xep_replica_t;
+
+/**
+ * Which instance of an expert a selection goes to, in a dispatch with XEP_DISPATCH_BALANCE. The ranks exchange how many
+ * selections they have of each expert, and all compute the same plan. Of the rows that an instance serves, the first
+ * are those of its own rank.
+ *
+ * LEAST_LOADED: the owner or a replica. The rows of an expert fill up those of its ranks that have least so far.
+ * EVEN: any rank serves any expert (it reads the weights where they are, see xep_weights_of()), so that no rank gets
+ * more than its share of all selections, rounded up; what the owners have below that stays with them. Each rank has E
+ * local experts then. PLAN: params.plan says it.
+ */
+typedef enum {
+    XEP_BALANCE_NONE = 0,
+    XEP_BALANCE_LEAST_LOADED = 1,
+    XEP_BALANCE_EVEN = 2,
+    XEP_BALANCE_PLAN = 3
+} xep_balance_t;
+
+/** A plan of the caller's: how many selections of each expert each of its instances serves. */
+typedef struct xep_plan {
+    size_t size;
+    uint32_t experts, nranks;
+    const uint32_t *counts; /* [R][E] selections that each rank has of each expert */
+    const uint32_t *begin;  /* [E + 1] first instance of each expert in the arrays below */
+    const uint32_t *rank;   /* [instances] rank of each: the owner, then replicas by rank */
+    uint64_t *rows;         /* [instances] zeros, to be filled: those of an expert add up to its selections */
+} xep_plan_t;
+
+/** Called inside xep_dispatch(), with the same numbers on all ranks; must not call xep. 0, or anything else: failed. */
+typedef int (*xep_plan_fn)(void *ctx, const xep_plan_t *plan);
+
 /** All fields but those marked "per rank" are collective: every rank passes the same values. */
 typedef struct xep_buffer_params {
     size_t size;
@@ -610,6 +645,15 @@ typedef struct xep_buffer_params {
     /* [E] the rank that owns each expert; NULL: blocks (xep_expert_range()). A rank may own any number of experts, or
      * none. Local experts are in the order of their global numbers: xep_recv_t.experts. Copied by the call */
     const uint32_t *owners;
+    /* [nreplicas] ranks that serve an expert besides its owner, each of them once; copied by the call. They have it
+     * among their local experts. A selection goes to the instance of this rank, else to one of this node, else to any:
+     * of several to that whose rank gets least of this rank's dispatch so far, then to the next rank behind this one.
+     * Modes of host memory, and not with XEP_ON_FAILURE_MASK; the same for balance */
+    const xep_replica_t *replicas;
+    uint32_t nreplicas;
+    xep_balance_t balance; /* of dispatches with XEP_DISPATCH_BALANCE. EVEN: no replicas; others go to the owners */
+    xep_plan_fn plan;      /* per rank: with XEP_BALANCE_PLAN; NULL without */
+    void *plan_ctx;        /* per rank: passed to plan */
 } xep_buffer_params_t;
 
 #define XEP_BUFFER_PARAMS_INIT XEP_INIT_(xep_buffer_params_t)
@@ -710,6 +754,20 @@ typedef struct xep_buffer_info {
 
 /** Fills info. Local. Errors: XEP_ERR_INVALID. */
 XEP_API xep_status_t xep_buffer_query(const xep_buffer_t *buffer, xep_buffer_info_t *info);
+
+/** Of all dispatches with XEP_DISPATCH_BALANCE that have begun since the buffer was created, sums. */
+typedef struct xep_loads {
+    size_t size;
+    uint64_t dispatches;
+    uint64_t selections;  /* of all ranks */
+    uint64_t most_before; /* those of the rank with the most, if each went to its owner */
+    uint64_t most_after;  /* as they were sent. Times R, by selections: the imbalance, max / mean */
+} xep_loads_t;
+
+#define XEP_LOADS_INIT XEP_INIT_(xep_loads_t)
+
+/** Fills loads, the same on all ranks. Local. Errors: XEP_ERR_INVALID. */
+XEP_API xep_status_t xep_buffer_loads(const xep_buffer_t *buffer, xep_loads_t *loads);
 
 /** Arrays of the caller, which xep_buffer_waits() fills; a NULL array is left out. */
 typedef struct xep_waits {
@@ -828,7 +886,11 @@ enum {
      * must not change. Not with a capacity, XEP_DISPATCH_IN_PLACE or padded rows. ll: a piece has as many rows as a
      * slot, rounded down to expert_alignment, which is XEP_ERR_OVERFLOW where it is more than a slot has; expert_stats
      * count all pieces when the first one is here. If all rows fit, it is a dispatch like any other */
-    XEP_DISPATCH_PIECES = 16
+    XEP_DISPATCH_PIECES = 16,
+    /* collective: selections go to instances by params.balance. The call waits for the other ranks' calls, also where
+     * there is a request; XEP_ERR_MISMATCH on all ranks: plans of the caller's differ or do not add up. Without effect
+     * on a cached dispatch, whose routing stays as it was */
+    XEP_DISPATCH_BALANCE = 32
 };
 
 /**
@@ -941,7 +1003,7 @@ typedef struct xep_recv {
      * rank with the most rows needs, so that there may be none in the last ones; which of them this is, from 0; how
      * many rows this rank gets in all; and which of them the first row here is. Else 1, 0, rows, 0 */
     uint64_t pieces, piece, all_rows, first_row;
-    const uint32_t *experts; /* [L] global number of each local expert, ascending */
+    const uint32_t *experts; /* [L] global number of each local expert, ascending; of a replica that of its expert */
 } xep_recv_t;
 
 /**
@@ -1215,6 +1277,84 @@ XEP_API xep_status_t xep_request_stream_wait(xep_request_t *req, void *stream);
  * Local, does not block. NULL is a no-op.
  */
 XEP_API void xep_request_free(xep_request_t *req);
+
+/* ---- weights ---------------------------------------------------------------- */
+
+typedef struct xep_weights xep_weights_t; /* the weights of all experts, each in the memory of its owner */
+
+/** All fields but those marked "per rank" are collective. */
+typedef struct xep_weights_params {
+    size_t size;
+    uint32_t experts;       /* E */
+    uint32_t copies;        /* per rank: of experts of ranks that are not mapped, how many it keeps; 0: 2 */
+    uint64_t bytes;         /* of an expert */
+    const uint32_t *owners; /* [E], as in xep_buffer_params_t; copied by the call */
+    uint64_t elements;      /* fp32 numbers of the gradients of an expert; 0: none */
+    uint32_t gradients;     /* most experts that a rank has gradients for in one xep_weights_reduce(); 0: none */
+    int32_t timeout_ms;     /* per rank: deadline of each wait; 0: the group's; < 0: none */
+} xep_weights_params_t;
+
+#define XEP_WEIGHTS_PARAMS_INIT XEP_INIT_(xep_weights_params_t)
+
+/**
+ * Makes memory for the weights of each rank's experts, which all ranks can read: shared, in huge pages where there are
+ * some. Collective, blocking; like calls on a group, calls on weights are made by one thread at a time. The caller
+ * ends them with xep_weights_destroy(), before the group. An error on one rank is an error on all: XEP_ERR_INVALID,
+ * XEP_ERR_MISMATCH, XEP_ERR_NO_MEMORY, XEP_ERR_TIMEOUT, XEP_ERR_PEER, XEP_ERR_TRANSPORT, XEP_ERR_ABORTED.
+ */
+XEP_API xep_status_t xep_weights_create(xep_group_t *group, const xep_weights_params_t *params,
+                                        xep_weights_t **weights_p);
+
+/** Frees them. Collective, blocking: waits for the other ranks, at most for the group's timeout. NULL is a no-op. */
+XEP_API void xep_weights_destroy(xep_weights_t *weights);
+
+/**
+ * Memory of an expert of this rank, [bytes], zero at first, to be written until xep_weights_publish(). Ranks that keep
+ * copies read none of it meanwhile, and wait; ranks that map it read it where it is, so a program that changes weights
+ * again lets all ranks finish first, by a barrier. Local. Errors: XEP_ERR_INVALID (also: another rank has it).
+ */
+XEP_API xep_status_t xep_weights_change(xep_weights_t *weights, uint32_t expert, void **base_p);
+
+/** Ends that: the expert is filled, and copies of what it was before are not shown any more. Local. */
+XEP_API xep_status_t xep_weights_publish(xep_weights_t *weights, uint32_t expert);
+
+/**
+ * The weights of any expert, [bytes], to be read only. Of this rank and of ranks that it maps: where they are, valid
+ * until xep_weights_destroy(). Of others: a copy, which is fetched, or whose version is compared with the owner's (one
+ * message there and back), valid until params.copies other such experts were asked for. The owner must make progress
+ * meanwhile: be in a call of xep that waits, or have XEP_PROGRESS=thread. Blocking.
+ *
+ * Errors: XEP_ERR_INVALID (also: the owner has not filled them yet), XEP_ERR_TIMEOUT (also: they are being changed),
+ * XEP_ERR_PEER (the owner has died; what is mapped stays), XEP_ERR_TRANSPORT, XEP_ERR_ABORTED. The sentence names rank
+ * and expert.
+ */
+XEP_API xep_status_t xep_weights_of(xep_weights_t *weights, uint32_t expert, const void **base_p);
+
+/**
+ * Begins to fetch weights that xep_weights_of() will be asked for; does nothing where they are mapped. Calls that wait
+ * on the group, and the progress thread, go on with it. Local, does not block. Errors: XEP_ERR_INVALID, XEP_ERR_BUSY
+ * (all copies are being fetched). That weights are not filled is an error of xep_weights_of().
+ */
+XEP_API xep_status_t xep_weights_prefetch(xep_weights_t *weights, uint32_t expert);
+
+/** All of it is of this rank alone. */
+typedef struct xep_weights_reduce_args {
+    size_t size;
+    uint32_t count;          /* experts that this rank has gradients for, at most params.gradients */
+    uint32_t reserved;       /* must be 0 */
+    const uint32_t *experts; /* [count] which, ascending, of whatever rank */
+    const float *const *x;   /* [count] their gradients, each [elements] */
+    float *out; /* [L][elements] of this rank's experts, ascending: the gradients of all ranks are added, one by one */
+} xep_weights_reduce_args_t;
+
+#define XEP_WEIGHTS_REDUCE_ARGS_INIT XEP_INIT_(xep_weights_reduce_args_t)
+
+/**
+ * Adds the gradients that ranks have for an expert to those of its owner, in fp32, ranks ascending. Collective,
+ * blocking. An error of the arguments on one rank is an error on all, and out stays as it was: XEP_ERR_INVALID. Others:
+ * XEP_ERR_TIMEOUT, XEP_ERR_PEER, XEP_ERR_TRANSPORT, XEP_ERR_MISMATCH, XEP_ERR_ABORTED.
+ */
+XEP_API xep_status_t xep_weights_reduce(xep_weights_t *weights, const xep_weights_reduce_args_t *args);
 
 /* ---- trace ------------------------------------------------------------------ */
 

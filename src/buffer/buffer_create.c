@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "balance.h"
 #include "buffer_agree.h"
 #include "buffer_size.h"
 #include "group_exchange.h"
@@ -122,6 +123,23 @@ static xep_status_t open_team(xep_buffer_t *buffer, const xep_buffer_params_t *p
     return xep_team_create(threads, group->here * threads > group->processors, &buffer->team);
 }
 
+/* Whether experts have other ranks than by blocks, or several. */
+static int has_instances(const xep_buffer_params_t *params)
+{
+    return params->owners != NULL || params->nreplicas != 0 || params->balance != XEP_BALANCE_NONE;
+}
+
+static xep_status_t check_instances(const xep_buffer_params_t *params)
+{
+    if (params->memory != XEP_MEMORY_HOST)
+        return xep_fail(XEP_ERR_UNSUPPORTED, "invalid owners: not NULL (mode %s in device memory has blocks)",
+                        params->mode);
+    if (params->balance != XEP_BALANCE_NONE && params->on_failure != XEP_ON_FAILURE_FAIL)
+        return xep_fail(XEP_ERR_UNSUPPORTED, "invalid balance: %d (none with XEP_ON_FAILURE_MASK)",
+                        (int)params->balance);
+    return XEP_OK;
+}
+
 /* all that this rank can do alone before it knows what the others want */
 static xep_status_t prepare(xep_buffer_t *buffer, const xep_buffer_params_t *params, const uint32_t *sends,
                             xep_buffer_size_t *size)
@@ -132,9 +150,7 @@ static xep_status_t prepare(xep_buffer_t *buffer, const xep_buffer_params_t *par
     if (status == XEP_OK) status = check_members(group, params, buffer->plugin.plugin);
     if (status == XEP_OK) status = check_place(params, buffer->plugin.plugin);
     if (status == XEP_OK) status = xep_buffer_check_pieces(params, buffer->plugin.plugin);
-    if (status == XEP_OK && params->owners != NULL && params->memory != XEP_MEMORY_HOST)
-        status = xep_fail(XEP_ERR_UNSUPPORTED, "invalid owners: not NULL (mode %s in device memory has blocks)",
-                          params->mode);
+    if (status == XEP_OK && has_instances(params)) status = check_instances(params);
     if (status != XEP_OK) return status;
     status = xep_shape_open(params, group, sends, &buffer->shape);
     if (status == XEP_OK) status = xep_path_choose(&group->config, params, buffer->plugin.plugin, &buffer->shape);
@@ -146,6 +162,7 @@ static xep_status_t prepare(xep_buffer_t *buffer, const xep_buffer_params_t *par
     /* the caller's string may be gone after the call; the plugin's is there as long as the buffer */
     buffer->params.mode = buffer->plugin.plugin->name;
     buffer->params.owners = NULL; /* likewise */
+    buffer->params.replicas = NULL;
     buffer->shape.recv_rows = size->recv_rows;
     buffer->most_tokens = sends[group->rank] ? params->tokens : 0;
     buffer->dtype = params->dtype;
@@ -153,7 +170,9 @@ static xep_status_t prepare(xep_buffer_t *buffer, const xep_buffer_params_t *par
     buffer->timeout_ms = params->timeout_ms;
     buffer->prefault_left = group->config.prefault;
     status = allocate_pools(buffer);
-    if (status == XEP_OK && params->owners != NULL) status = xep_owners_open(buffer);
+    if (status == XEP_OK && has_instances(params)) status = xep_owners_open(buffer, params);
+    if (status == XEP_OK && params->balance != XEP_BALANCE_NONE)
+        status = xep_balance_open(buffer, params, xep_buffer_members_offset(buffer->lines_offset, group->nranks));
     if (status != XEP_OK) return status;
     return open_team(buffer, params);
 }
@@ -261,6 +280,7 @@ static void release(void *arg)
     xep_team_destroy(buffer->team);
     xep_wait_times_close(&buffer->waits);
     xep_members_close(buffer);
+    xep_balance_close(buffer->balancer);
     xep_owners_close(buffer->owners);
     free(buffer->peer_pages.ranges);
     free(buffer->states);
