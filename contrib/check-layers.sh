@@ -113,7 +113,7 @@ check_includes() {
         case $folder in
         tools/run/) also='|tools/trace' ;;
         tools/trace/) also='|src/util' ;;
-        tools/perf/) also='|src/cost|plugins/kernels' ;;
+        tools/perf/) also='|src/cost|src/balance|plugins/kernels' ;;
         *) also= ;;
         esac
         may "${folder%/}" "${folder%/}|oracle|include/xep$also"

@@ -4,7 +4,8 @@
 # What paths to other nodes cost, also of jobs that do not exist: for xep_perf --simulate
 noinst_LTLIBRARIES += libxep_cost.la
 libxep_cost_la_SOURCES = \
-	%D%/cost/cost_rows.h %D%/cost/cost_rows.c %D%/cost/cost_model.h %D%/cost/cost_model.c
+	%D%/cost/cost_rows.h %D%/cost/cost_rows.c %D%/cost/cost_model.h %D%/cost/cost_model.c \
+	%D%/balance/plan.h %D%/balance/plan.c
 libxep_cost_la_LIBADD = -lm
 
 # libxep_all.la is what libxep.so is made of and what unit tests link, so that these reach what is not exported
@@ -25,7 +26,7 @@ libxep_all_la_SOURCES = \
 	%D%/buffer/buffer_give_up.h %D%/buffer/buffer_give_up.c %D%/buffer/buffer_size.h %D%/buffer/buffer_size.c \
 	%D%/buffer/heap.h %D%/buffer/heap.c %D%/buffer/heap_ranges.c %D%/buffer/layout.h %D%/buffer/layout.c \
 	%D%/buffer/owners.h %D%/buffer/owners.c %D%/buffer/instances.h %D%/buffer/instances.c \
-	%D%/balance/balance.h %D%/balance/balance.c %D%/balance/balance_round.c %D%/balance/plan.h %D%/balance/plan.c \
+	%D%/balance/balance.h %D%/balance/balance.c %D%/balance/balance_round.c \
 	%D%/buffer/path.h %D%/buffer/path.c %D%/buffer/path_cost.c \
 	%D%/buffer/plugin_loader_file.c %D%/buffer/plugin_loader.h %D%/buffer/plugin_loader.c %D%/buffer/room_together.h \
 	%D%/buffer/room_together.c %D%/buffer/shape.h %D%/buffer/shape.c \

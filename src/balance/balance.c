@@ -28,8 +28,9 @@ xep_status_t xep_balance_open(xep_buffer_t *buffer, const xep_buffer_params_t *p
     xep_balancer_t *balancer = calloc(1, sizeof *balancer);
     buffer->balancer = balancer;
     if (balancer == NULL) goto err_memory;
-    xep_status_t status = xep_planner_open(params, &buffer->owners->instances, nranks, &balancer->planner);
-    if (status != XEP_OK) return status;
+    if (xep_planner_open(&buffer->owners->instances, experts, nranks, params->balance == XEP_BALANCE_EVEN,
+                         &balancer->planner) != XEP_OK)
+        goto err_memory;
     balancer->plan = params->plan;
     balancer->plan_ctx = params->plan_ctx;
     balancer->offset = offset;
@@ -99,7 +100,10 @@ static xep_status_t ask_caller(xep_buffer_t *buffer)
                              .rows = planner->rows};
     const int ret = balancer->plan(balancer->plan_ctx, &plan);
     if (ret != 0) return xep_fail(XEP_ERR_INVALID, "params.plan returned %d", ret);
-    return xep_plan_take(planner);
+    const uint32_t e = xep_plan_take(planner);
+    if (e == experts) return XEP_OK;
+    return xep_fail(XEP_ERR_INVALID, "invalid plan: the rows of expert %u are not its %llu selections", e,
+                    (unsigned long long)planner->total[e]);
 }
 
 /* FNV-1a, over words, of what the instances of an expert serve. */
@@ -140,9 +144,12 @@ static void share_out(xep_buffer_t *buffer)
 {
     xep_balancer_t *balancer = buffer->balancer;
     const xep_planner_t *planner = &balancer->planner;
+    const uint32_t rank = buffer->shape.rank;
     for (uint32_t e = 0; e < planner->experts; e++) {
         balancer->at[e] = planner->first[e];
-        xep_plan_share(planner, balancer->counts, e, buffer->shape.rank, balancer->quotas + planner->first[e]);
+        if (balancer->counts[rank][e] == 0) continue;
+        xep_plan_share(planner, balancer->counts, e, rank, xep_plan_before(planner, balancer->counts, e, rank),
+                       balancer->quotas + planner->first[e]);
     }
 }
 

@@ -5,13 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "error.h"
-
-xep_status_t xep_planner_open(const xep_buffer_params_t *params, const xep_instances_t *instances, uint32_t nranks,
+xep_status_t xep_planner_open(const xep_instances_t *instances, uint32_t experts, uint32_t nranks, int is_even,
                               xep_planner_t *planner)
 {
-    const uint32_t experts = params->experts;
-    const uint32_t room = params->balance == XEP_BALANCE_EVEN ? 2 * experts + nranks : instances->count;
+    const uint32_t room = is_even ? 2 * experts + nranks : instances->count; /* parts: give_away() */
     *planner = (xep_planner_t){.instances = instances, .experts = experts, .nranks = nranks, .room = room};
     planner->total = calloc(experts, sizeof *planner->total);
     planner->load = calloc(nranks, sizeof *planner->load);
@@ -23,7 +20,7 @@ xep_status_t xep_planner_open(const xep_buffer_params_t *params, const xep_insta
     planner->rows = calloc(instances->count, sizeof *planner->rows);
     if (planner->total == NULL || planner->load == NULL || planner->first == NULL || planner->count == NULL ||
         planner->parts == NULL || planner->of_rank == NULL || planner->rank_begin == NULL || planner->rows == NULL)
-        return xep_fail(XEP_ERR_NO_MEMORY, "no memory for plans of %u experts", experts);
+        return XEP_ERR_NO_MEMORY;
     for (uint32_t e = 0; e < experts; e++) planner->rank_begin[instances->rank[instances->begin[e]] + 1]++;
     for (uint32_t r = 0; r < nranks; r++) planner->rank_begin[r + 1] += planner->rank_begin[r];
     for (uint32_t e = 0; e < experts; e++)
@@ -46,6 +43,11 @@ void xep_planner_close(xep_planner_t *planner)
 }
 
 /* ---- counts ---- */
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
 
 static uint64_t most(const uint64_t *load, uint32_t nranks)
 {
@@ -102,21 +104,38 @@ static void leave_to_owner(xep_planner_t *planner, uint32_t expert)
     add_part(planner, expert, planner->instances->begin[expert], planner->total[expert]);
 }
 
-void xep_plan_owners(xep_planner_t *planner)
+/* ---- by rows of instances ---- */
+
+uint32_t xep_plan_take(xep_planner_t *planner)
 {
-    for (uint32_t e = 0; e < planner->experts; e++) leave_to_owner(planner, e);
+    const xep_instances_t *instances = planner->instances;
+    memset(planner->load, 0, planner->nranks * sizeof *planner->load);
+    for (uint32_t e = 0; e < planner->experts; e++) {
+        uint64_t left = planner->total[e];
+        begin_parts(planner, e);
+        for (uint32_t i = instances->begin[e]; i < instances->begin[e + 1]; i++) {
+            if (planner->rows[i] > left) return e;
+            add_part(planner, e, i, planner->rows[i]);
+            planner->load[instances->rank[i]] += planner->rows[i];
+            left -= planner->rows[i];
+        }
+        if (left != 0) return e;
+    }
+    planner->most_after = most(planner->load, planner->nranks);
+    return planner->experts;
 }
 
 /* ---- least loaded ---- */
 
-/* How high rows fill up the ranks with least load: the level that the lowest n of them reach. */
+enum { PASSES = 3 };
+
+/* How high the rows of an expert fill up its ranks, if those with least load come first. */
 static uint64_t find_level(const xep_planner_t *planner, uint32_t expert)
 {
     const xep_instances_t *instances = planner->instances;
     const uint32_t begin = instances->begin[expert], end = instances->begin[expert + 1];
     uint64_t low = UINT64_MAX, high;
-    for (uint32_t i = begin; i < end; i++)
-        if (planner->load[instances->rank[i]] < low) low = planner->load[instances->rank[i]];
+    for (uint32_t i = begin; i < end; i++) low = least(low, planner->load[instances->rank[i]]);
     high = low + planner->total[expert];
     while (low < high) {
         const uint64_t level = low + (high - low) / 2;
@@ -131,35 +150,32 @@ static uint64_t find_level(const xep_planner_t *planner, uint32_t expert)
     return low;
 }
 
+/* Places the rows of an expert anew, among what all others have: no rank gets more than the most of them had. */
 static void fill_up(xep_planner_t *planner, uint32_t expert)
 {
     const xep_instances_t *instances = planner->instances;
-    const uint64_t level = find_level(planner, expert);
+    const uint32_t begin = instances->begin[expert], end = instances->begin[expert + 1];
     uint64_t left = planner->total[expert];
-    begin_parts(planner, expert);
-    for (uint32_t i = instances->begin[expert]; i < instances->begin[expert + 1]; i++) {
+    for (uint32_t i = begin; i < end; i++) planner->load[instances->rank[i]] -= planner->rows[i];
+    const uint64_t level = find_level(planner, expert);
+    for (uint32_t i = begin; i < end; i++) {
         uint64_t *load = &planner->load[instances->rank[i]];
-        uint64_t rows = *load < level ? level - *load : 0;
-        if (rows > left) rows = left;
-        add_part(planner, expert, i, rows);
-        *load += rows;
-        left -= rows;
+        planner->rows[i] = *load < level ? least(level - *load, left) : 0;
+        *load += planner->rows[i];
+        left -= planner->rows[i];
     }
 }
 
-/* Experts that only their owners have come first: nothing else can be done with these. */
+/* From what the owners have: each expert in turn, a few times, as those behind it have moved since. */
 void xep_plan_least_loaded(xep_planner_t *planner)
 {
     const uint32_t *begin = planner->instances->begin;
-    memset(planner->load, 0, planner->nranks * sizeof *planner->load);
-    for (uint32_t e = 0; e < planner->experts; e++) {
-        if (begin[e + 1] - begin[e] != 1) continue;
-        leave_to_owner(planner, e);
-        planner->load[owner_of(planner, e)] += planner->total[e];
-    }
-    for (uint32_t e = 0; e < planner->experts; e++)
-        if (begin[e + 1] - begin[e] != 1) fill_up(planner, e);
-    planner->most_after = most(planner->load, planner->nranks);
+    memset(planner->rows, 0, planner->instances->count * sizeof *planner->rows);
+    for (uint32_t e = 0; e < planner->experts; e++) planner->rows[begin[e]] = planner->total[e];
+    for (int pass = 0; pass < PASSES; pass++)
+        for (uint32_t e = 0; e < planner->experts; e++)
+            if (begin[e + 1] - begin[e] != 1 && planner->total[e] != 0) fill_up(planner, e);
+    (void)xep_plan_take(planner); /* they add up */
 }
 
 /* ---- even ---- */
@@ -227,67 +243,41 @@ void xep_plan_even(xep_planner_t *planner)
     planner->most_after = most(planner->load, planner->nranks);
 }
 
-/* ---- the caller's ---- */
-
-xep_status_t xep_plan_take(xep_planner_t *planner)
-{
-    const xep_instances_t *instances = planner->instances;
-    memset(planner->load, 0, planner->nranks * sizeof *planner->load);
-    for (uint32_t e = 0; e < planner->experts; e++) {
-        uint64_t left = planner->total[e];
-        begin_parts(planner, e);
-        for (uint32_t i = instances->begin[e]; i < instances->begin[e + 1]; i++) {
-            if (planner->rows[i] > left)
-                return xep_fail(XEP_ERR_INVALID, "invalid plan: more rows of expert %u than the %llu selections", e,
-                                (unsigned long long)planner->total[e]);
-            add_part(planner, e, i, planner->rows[i]);
-            planner->load[instances->rank[i]] += planner->rows[i];
-            left -= planner->rows[i];
-        }
-        if (left != 0)
-            return xep_fail(XEP_ERR_INVALID, "invalid plan: expert %u lacks %llu of %llu selections", e,
-                            (unsigned long long)left, (unsigned long long)planner->total[e]);
-    }
-    planner->most_after = most(planner->load, planner->nranks);
-    return XEP_OK;
-}
-
 /* ---- a rank's share ---- */
 
-static uint64_t least(uint64_t a, uint64_t b)
+/* Of a rank with a part. */
+static uint64_t staying(const xep_part_t *part, const uint32_t *const *counts, uint32_t expert)
 {
-    return a < b ? a : b;
+    return least(part->rows, counts[part->rank][expert]);
 }
 
-/* The part of an expert on a rank, or NULL. */
-static const xep_part_t *part_on(const xep_planner_t *planner, uint32_t expert, uint32_t rank)
+uint64_t xep_plan_before(const xep_planner_t *planner, const uint32_t *const *counts, uint32_t expert, uint32_t rank)
 {
-    const xep_part_t *part = planner->parts + planner->first[expert], *end = part + planner->count[expert];
-    while (part < end && part->rank != rank) part++;
-    return part < end ? part : NULL;
+    const xep_part_t *parts = planner->parts + planner->first[expert];
+    uint64_t before = 0;
+    if (planner->count[expert] < 2) return 0; /* one part gets all: nobody asks */
+    for (uint32_t r = 0; r < rank; r++) before += counts[r][expert];
+    for (uint32_t i = 0; i < planner->count[expert]; i++)
+        if (parts[i].rank < rank) before -= staying(&parts[i], counts, expert);
+    return before;
 }
 
-/* What stays on its rank first; then selections from begin to end, of all that are left, in what parts have left. */
-void xep_plan_share(const xep_planner_t *planner, const uint32_t *const *counts, uint32_t expert, uint32_t rank,
-                    uint64_t *rows)
+uint64_t xep_plan_share(const xep_planner_t *planner, const uint32_t *const *counts, uint32_t expert, uint32_t rank,
+                        uint64_t before, uint64_t *rows)
 {
     const xep_part_t *parts = planner->parts + planner->first[expert];
     const uint32_t count = planner->count[expert];
-    uint64_t begin = 0, end, at = 0;
-    for (uint32_t i = 0; i < count; i++) rows[i] = 0;
-    if (count == 1) rows[0] = counts[rank][expert];
-    if (count < 2 || counts[rank][expert] == 0) return;
-    for (uint32_t r = 0; r < rank; r++) begin += counts[r][expert];
-    for (uint32_t i = 0; i < count; i++)
-        if (parts[i].rank < rank) begin -= least(parts[i].rows, counts[parts[i].rank][expert]);
-    const xep_part_t *own = part_on(planner, expert, rank);
-    const uint64_t stays = own != NULL ? least(own->rows, counts[rank][expert]) : 0;
-    end = begin + counts[rank][expert] - stays;
-    if (own != NULL) rows[own - parts] = stays;
-    for (uint32_t i = 0; i < count && at < end; i++) {
-        const uint64_t left = parts[i].rows - least(parts[i].rows, counts[parts[i].rank][expert]);
-        const uint64_t from = at > begin ? at : begin, to = least(at + left, end);
+    uint64_t rest = counts[rank][expert], at = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        rows[i] = count == 1 ? rest : parts[i].rank == rank ? staying(&parts[i], counts, expert) : 0;
+        rest -= rows[i];
+    }
+    const uint64_t end = before + rest;
+    for (uint32_t i = 0; i < count && at < end && rest != 0; i++) {
+        const uint64_t left = parts[i].rows - staying(&parts[i], counts, expert);
+        const uint64_t from = at > before ? at : before, to = least(at + left, end);
         if (from < to) rows[i] += to - from;
         at += left;
     }
+    return rest;
 }

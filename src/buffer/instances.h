@@ -4,13 +4,7 @@
 #ifndef XEP_BUFFER_INSTANCES_H
 #define XEP_BUFFER_INSTANCES_H
 
-#include <xep/xep.h>
-
-typedef struct xep_instances {
-    uint32_t count;
-    uint32_t *begin; /* [E + 1] first instance of each expert; the arrays are one allocation */
-    uint32_t *rank;  /* [count] of an expert: its owner, then the others ascending */
-} xep_instances_t;
+#include "plan.h"
 
 /** XEP_ERR_INVALID: replicas or a rule that cannot be. owners are checked. */
 xep_status_t xep_instances_check(const xep_buffer_params_t *params, uint32_t nranks);

@@ -24,7 +24,9 @@ static void open_world(world_t *world, const xep_buffer_params_t *params, uint32
 {
     assert_int_equal(xep_instances_check(params, nranks), XEP_OK);
     assert_int_equal(xep_instances_open(params, nranks, &world->instances), XEP_OK);
-    assert_int_equal(xep_planner_open(params, &world->instances, nranks, &world->planner), XEP_OK);
+    assert_int_equal(xep_planner_open(&world->instances, params->experts, nranks, params->balance == XEP_BALANCE_EVEN,
+                                      &world->planner),
+                     XEP_OK);
     world->counts = calloc((size_t)nranks * params->experts, sizeof *world->counts);
     assert_non_null(world->counts);
     for (uint32_t r = 0; r < nranks; r++) world->rows[r] = world->counts + (size_t)r * params->experts;
@@ -60,7 +62,7 @@ static void check(world_t *world)
     uint64_t served[MOST_RANKS] = {0}, most = 0, share[2 * MOST_RANKS];
     for (uint32_t e = 0; e < planner->experts; e++) {
         const xep_part_t *parts = planner->parts + planner->first[e];
-        uint64_t total = 0, left[2 * MOST_RANKS];
+        uint64_t total = 0, before = 0, left[2 * MOST_RANKS];
         for (uint32_t i = 0; i < planner->count[e]; i++) {
             assert_true(parts[i].instance >= world->instances.begin[e]);
             assert_true(parts[i].instance < world->instances.begin[e + 1]);
@@ -72,7 +74,8 @@ static void check(world_t *world)
         assert_int_equal(total, planner->total[e]);
         for (uint32_t r = 0; r < planner->nranks; r++) {
             uint64_t sum = 0;
-            xep_plan_share(planner, world->rows, e, r, share);
+            assert_true(planner->count[e] < 2 || xep_plan_before(planner, world->rows, e, r) == before);
+            before += xep_plan_share(planner, world->rows, e, r, before, share);
             for (uint32_t i = 0; i < planner->count[e]; i++) {
                 assert_true(share[i] <= left[i]);
                 left[i] -= share[i];

@@ -278,7 +278,7 @@ static void refused_params(xep_group_t *group)
 /* Other plans, plans that do not add up, and none: on one rank, and all are told. */
 static void wrong_plans(xep_group_t *group)
 {
-    static const char *const own[] = {"have different plans for expert 5", "invalid plan: expert 9",
+    static const char *const own[] = {"have different plans for expert 5", "invalid plan: the rows of expert 9",
                                       "params.plan returned -5"};
     float out[TOKENS][HIDDEN];
     xep_replica_t replicas[COPIES];
