@@ -20,6 +20,6 @@ def test_enumerations():
     repeated.update({f"ROWS_{member.name}": int(member) for member in xep.Rows})
     repeated.update({f"OUT_{member.name}": int(member) for member in xep.OutReason})
     others = "BUFFER_|DISPATCH_|COMBINE_|EXPAND_|OP_|DTYPE_DEFAULT|MEMORY_|ON_FAILURE_|PATH_|NODE_SUMS_|GROW_"
-    others += "|ADDRESS_BYTES"
+    others += "|ADDRESS_BYTES|BALANCE_"
     absent = {name for name in declared if re.match(others, name)}
     assert repeated == {name: value for name, value in declared.items() if name not in absent}

@@ -55,8 +55,10 @@ static int write_json(const perf_options_t *options, const placed_t *placed)
     if (file != NULL) {
         fprintf(file,
                 "{\"version\": \"%s\", \"ranks\": %" PRIu32 ", \"topk\": %" PRIu64 ", \"experts\": %" PRIu64
-                ", \"seed\": %" PRIu64 ", \"placements\": [",
-                xep_version_string(), options->cluster.nranks, options->topk, options->experts, options->seed);
+                ", \"tokens\": %" PRIu64 ", \"hidden\": %" PRIu64 ", \"mode\": \"%s\", \"seed\": %" PRIu64
+                ", \"placements\": [",
+                xep_version_string(), options->cluster.nranks, options->topk, options->experts, options->tokens,
+                options->hidden, options->mode, options->seed);
         for (int i = 0; i < PERF_PLACEMENTS; i++)
             fprintf(file,
                     "%s{\"name\": \"%s\", \"imbalance\": %.17g, \"rows\": {\"mean\": %.17g, \"most\": %.0f}, "

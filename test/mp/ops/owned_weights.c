@@ -6,6 +6,7 @@
  * that change while others read, gradients in the order of ranks, and what is wrong.
  */
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -199,12 +200,40 @@ static void all(xep_group_t *group, atomic_int *ended, int mapped)
     xep_weights_destroy(weights);
 }
 
-int main(void)
+/* For death_in_phase.sh: an owner dies. What is mapped stays; what is not is an error that names rank and expert. */
+static int dead_owner(xep_group_t *group)
+{
+    const void *base = NULL;
+    xep_weights_t *weights;
+    xep_group_info_t info = XEP_GROUP_INFO_INIT;
+    xep_weights_params_t p = params();
+    char text[64];
+    MP_OK(xep_group_query(group, &info));
+    MP_OK(xep_weights_create(group, &p, &weights));
+    fill(weights, 3);
+    MP_OK(xep_group_barrier(group));
+    if (mp_is_last()) raise(SIGKILL);
+    mp_sleep_us(300000);
+    const xep_status_t status = xep_weights_of(weights, EXPERTS - 1, &base);
+    snprintf(text, sizeof text, "the weights of expert 6 of rank %u: ", mp_nranks() - 1);
+    if (info.nnodes == 1) MP_CHECK(status == XEP_OK && ((const uint8_t *)base)[1] == (uint8_t)(7 + 6 * 31 + 3));
+    else MP_CHECK(status == XEP_ERR_PEER || status == XEP_ERR_TRANSPORT);
+    if (info.nnodes != 1) MP_REASON(text);
+    MP_OK(xep_weights_of(weights, 0, &base)); /* the others go on */
+    xep_group_abort(group);
+    xep_weights_destroy(weights);
+    xep_group_destroy(group);
+    printf("survived\n");
+    return 0;
+}
+
+int main(int argc, char **argv)
 {
     xep_group_t *group = mp_group(), *unmapped;
     atomic_int *ended = mp_counter(group);
     xep_group_info_t info = XEP_GROUP_INFO_INIT;
     deal();
+    if (argc > 1 && strcmp(argv[1], "dead") == 0) return dead_owner(group);
     MP_OK(xep_group_query(group, &info));
     all(group, ended, info.nnodes != info.nranks || info.nranks == 1);
     if (mp_nranks() > 1 && info.nnodes == 1) {
