@@ -47,9 +47,9 @@ xep_status_t xep_instances_check(const xep_buffer_params_t *params, uint32_t nra
     if (status == XEP_OK && params->replicas == NULL && params->nreplicas != 0)
         status = xep_fail(XEP_ERR_INVALID, "replicas is NULL, with %u nreplicas", params->nreplicas);
     for (uint32_t i = 0; i < params->nreplicas && status == XEP_OK; i++) status = check_replica(params, nranks, i);
-    if (status != XEP_OK || params->nreplicas == 0) return status;
+    if (status != XEP_OK || (params->nreplicas == 0 && params->balance == XEP_BALANCE_NONE)) return status;
     if (params->on_failure != XEP_ON_FAILURE_FAIL)
-        return xep_fail(XEP_ERR_UNSUPPORTED, "invalid nreplicas: %u (0 with XEP_ON_FAILURE_MASK)", params->nreplicas);
+        return xep_fail(XEP_ERR_UNSUPPORTED, "invalid on_failure: XEP_ON_FAILURE_MASK (with replicas or balance)");
     xep_instances_t instances;
     status = xep_instances_open(params, nranks, &instances);
     if (status != XEP_OK) return status;

@@ -11,6 +11,8 @@
 #include <string.h>
 #include <time.h>
 
+#include <xep/weights.h>
+
 #include "oracle_alloc.h"
 #include "perf_say.h"
 
@@ -117,12 +119,13 @@ static void make_room(layer_t *layer, uint64_t rows)
 /* Experts one after the other; to look for the rows of each is little beside a matrix. */
 static xep_status_t run_experts(layer_t *layer, xep_handle_t *handle)
 {
-    const xep_recv_t *recv = xep_handle_recv(handle);
+    const xep_recv_t *recv;
     size_t stride;
-    char *out = xep_handle_combine_input(handle, &stride);
-    xep_status_t status = XEP_OK;
+    void *out;
+    xep_status_t status = xep_handle_recv(handle, &recv);
 
-    if (recv == NULL || out == NULL) return XEP_ERR_INVALID;
+    if (status == XEP_OK) status = xep_handle_combine_input(handle, &out, &stride);
+    if (status != XEP_OK) return status;
     make_room(layer, recv->rows * recv->topk);
     uint64_t *which = oracle_alloc(recv->rows * recv->topk * sizeof *which);
     for (uint32_t local = 0; local < recv->local_experts && status == XEP_OK; local++)

@@ -62,10 +62,10 @@ static void compute(const xep_recv_t *recv, uint64_t row, float *out)
 /* Returns the selections that this rank served. */
 static uint64_t finish(xep_handle_t *handle, float out[TOKENS][HIDDEN])
 {
-    const xep_recv_t *recv = xep_handle_recv(handle);
+    const xep_recv_t *recv;
     xep_combine_args_t args = XEP_COMBINE_ARGS_INIT;
     uint64_t served = 0;
-    MP_CHECK(recv != NULL);
+    MP_OK(xep_handle_recv(handle, &recv));
     float *y = mp_alloc((recv->rows + 1) * HIDDEN * sizeof *y, 0);
     for (uint64_t row = 0; row < recv->rows; row++) compute(recv, row, y + row * HIDDEN);
     for (uint32_t e = 0; e < recv->local_experts; e++) served += recv->expert_rows[e];
@@ -208,7 +208,8 @@ static void nearest(xep_group_t *group)
     fill(UNIFORM, 1);
     args = dispatch_args(0);
     MP_OK(xep_dispatch(buffer, &args, &handle, NULL));
-    const xep_recv_t *recv = xep_handle_recv(handle);
+    const xep_recv_t *recv;
+    MP_OK(xep_handle_recv(handle, &recv));
     MP_CHECK(recv->local_experts == EXPERTS && recv->experts[5] == 5);
     for (uint32_t i = 0; i < mp_nranks(); i++)
         for (uint32_t j = 0; j < mp_nranks(); j++) MP_CHECK(i == j || recv->rank_rows[i * mp_nranks() + j] == 0);

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "mp_rig.h"
+#include <xep/weights.h>
 
 enum { EXPERTS = 7, BYTES = 700003, ELEMENTS = 70001, ROUNDS = 40 };
 
