@@ -34,7 +34,7 @@ libxep_all_la_SOURCES = \
  %D%/staging/staging_layout.c \
 	%D%/staging/staging_poll.c %D%/staging/staging_show.c %D%/staging/staging_slots.h \
  %D%/staging/staging_take.c %D%/staging/staging_wait.c \
-	%D%/weights/weights_object.h %D%/weights/weights.c %D%/weights/weights_copy.c %D%/weights/weights_reduce.c \
+	%D%/weights/weights.h %D%/weights/weights.c %D%/weights/weights_copy.c %D%/weights/weights_reduce.c \
 	%D%/elastic/address.h %D%/elastic/address.c %D%/elastic/agreement.h %D%/elastic/agreement.c \
 	%D%/elastic/ballot.h %D%/elastic/ballot.c %D%/elastic/boot_grow.h %D%/elastic/boot_grow.c \
 	%D%/elastic/boot_join.h %D%/elastic/boot_join.c %D%/elastic/group_shrink_boot.c \

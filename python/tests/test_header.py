@@ -8,7 +8,7 @@ import re
 
 import xep
 
-HEADERS = ("status.h", "dtype.h", "xep.h", "elastic.h", "cuda.h", "pieces.h", "inspect.h", "weights.h")
+HEADERS = ("status.h", "dtype.h", "xep.h", "elastic.h", "cuda.h", "pieces.h", "inspect.h", "experts.h")
 TOP = pathlib.Path(__file__).resolve().parents[2]
 
 

@@ -49,9 +49,9 @@ from .waits import RankWaits, Waits
 
 __all__ = [
     "AbortedError", "BootError", "BrokenError", "Buffer", "BufferInfo", "BufferSize", "BusyError", "CapacityError",
-    "DeadlineError", "DeviceArray", "Dtype", "Group", "Handle", "InvalidError", "Layout", "LibraryInfo", "Mask",
-    "Loads", "MismatchError", "Mode", "ModeInfo", "NoMemoryError", "OutReason", "Peer", "PeerError", "Quant",
-    "RankWaits", "Received", "Request", "Rows", "Status", "UnsupportedError", "Variable", "Waits", "XepError", "buffer_size",
-    "config", "expert_range", "from_bfloat16", "layout", "library_info", "mode_query", "modes", "set_log", "span",
-    "to_bfloat16", "version",
+    "DeadlineError", "DeviceArray", "Dtype", "Group", "Handle", "InvalidError", "Layout", "LibraryInfo", "Loads",
+    "Mask", "MismatchError", "Mode", "ModeInfo", "NoMemoryError", "OutReason", "Peer", "PeerError", "Quant",
+    "RankWaits", "Received", "Request", "Rows", "Status", "UnsupportedError", "Variable", "Waits", "XepError",
+    "buffer_size", "config", "expert_range", "from_bfloat16", "layout", "library_info", "mode_query", "modes",
+    "set_log", "span", "to_bfloat16", "version",
 ]  # fmt: skip

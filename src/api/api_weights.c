@@ -6,7 +6,7 @@
 #include "error.h"
 #include "group_abort.h"
 #include "owners.h"
-#include "weights_object.h"
+#include "weights.h"
 
 enum { MAX_EXPERT_BITS = 40 }; /* bytes of an expert; with 2^31 of them no sum overflows */
 

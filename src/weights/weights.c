@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-#include "weights_object.h"
+#include "weights.h"
 
 #include <inttypes.h>
 #include <stdio.h>

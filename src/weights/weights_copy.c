@@ -7,7 +7,7 @@
 
 #include "error.h"
 #include "group_wait.h"
-#include "weights_object.h"
+#include "weights.h"
 
 enum { PIECE_BYTES = 1 << 18, HUGE_BYTES = 2 << 20 };
 

@@ -11,7 +11,7 @@
 #include "error.h"
 #include "group_exchange.h"
 #include "group_wait.h"
-#include "weights_object.h"
+#include "weights.h"
 
 /** What a rank says: how it stands, and for which experts it has gradients. Exchanged as bytes. */
 typedef struct offer {

@@ -13,10 +13,10 @@
 #pragma GCC diagnostic error "-Wpadded"
 #include <xep/cuda.h>
 #include <xep/elastic.h>
+#include <xep/experts.h>
 #include <xep/inspect.h>
 #include <xep/launch.h>
 #include <xep/pieces.h>
-#include <xep/weights.h>
 #include <xep/xep.h>
 #pragma GCC diagnostic pop
 

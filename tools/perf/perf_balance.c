@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-#include <xep/weights.h>
+#include <xep/experts.h>
 
 #include "oracle_alloc.h"
 #include "perf_say.h"

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "mp_rig.h"
-#include <xep/weights.h>
+#include <xep/experts.h>
 
 enum { EXPERTS = 7, BYTES = 700003, ELEMENTS = 70001, ROUNDS = 40 };
 

@@ -10,13 +10,13 @@
  *  2. else the expert is read, then the word again, until it is the same before and after: nothing torn is ever shown.
  * An owner tells nobody of a change, and need not know who has a copy.
  */
-#ifndef XEP_WEIGHTS_OBJECT_H
-#define XEP_WEIGHTS_OBJECT_H
+#ifndef XEP_WEIGHTS_H
+#define XEP_WEIGHTS_H
 
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include <xep/weights.h>
+#include <xep/experts.h>
 
 #include "group.h"
 #include "heap.h"

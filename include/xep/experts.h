@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /** The weights of all experts, each in the memory of its owner, for every rank to read. */
-#ifndef XEP_WEIGHTS_H
-#define XEP_WEIGHTS_H
+#ifndef XEP_EXPERTS_H
+#define XEP_EXPERTS_H
 
 #include <xep/xep.h>
 
