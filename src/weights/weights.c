@@ -135,6 +135,13 @@ static void free_weights(xep_weights_t *weights)
     weights->group->transport->ops->heap_close(heap);
 }
 
+/* Now, as the memory of a rank that has died can still be read, but not be mapped any more. */
+static void map_node(xep_weights_t *weights)
+{
+    for (uint32_t r = 0; r < weights->group->nranks; r++)
+        if (weights->group->peers[r].mapped) (void)weights->heap->wire.ops->map(&weights->heap->wire, r);
+}
+
 static xep_status_t open_agreed(xep_group_t *group, const xep_weights_params_t *params, xep_status_t status,
                                 xep_weights_t **weights_p)
 {
@@ -155,6 +162,7 @@ static xep_status_t open_agreed(xep_group_t *group, const xep_weights_params_t *
         free_weights(weights);
         return status;
     }
+    map_node(weights);
     xep_group_add_task(group, &weights->task);
     *weights_p = weights;
     return XEP_OK;
