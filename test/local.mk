@@ -34,7 +34,7 @@ unit_tests = \
 	%D%/unit/core_polled.t %D%/unit/core_recording.t \
 	%D%/unit/core_backoff.t %D%/unit/core_room.t %D%/unit/core_room_together.t %D%/unit/core_sleep.t \
 	%D%/unit/core_wait.t %D%/unit/core_words.t \
-	%D%/unit/ucp_segments.t \
+	%D%/unit/core_plan.t %D%/unit/ucp_segments.t \
 	%D%/unit/intake_order.t \
 	%D%/unit/util_cache.t %D%/unit/util_config.t %D%/unit/util_cpu.t %D%/unit/util_dtype.t %D%/unit/util_error.t \
 	%D%/unit/util_loaded.t %D%/unit/util_log.t %D%/unit/util_mapping.t \
@@ -161,7 +161,7 @@ cuda_parts = \
 transport_tests = \
 	%D%/mp/failures/deadlines.mp %D%/mp/ops/pieces.mp %D%/mp/ops/pieces_misuse.mp %D%/mp/wire/wire_death.mp \
 	%D%/mp/wire/wire_keys.mp %D%/mp/wire/wire_late.mp %D%/mp/failures/late_puts.mp %D%/mp/launch/boot_reload.mp \
-	%D%/mp/ops/owner_maps.mp %D%/mp/ops/serving.mp \
+	%D%/mp/ops/owner_maps.mp %D%/mp/ops/owned_weights.mp %D%/mp/ops/balanced.mp %D%/mp/ops/serving.mp \
 	%D%/mp/ops/normal_shapes.mp %D%/mp/ops/in_place.mp %D%/mp/ops/in_place_ll.mp %D%/mp/ops/normal_ops.mp \
 	%D%/mp/ops/ll_ops.mp %D%/mp/ops/bad_arguments.mp %D%/mp/ops/mismatch.mp %D%/mp/ops/refused_calls.mp \
 	%D%/mp/failures/aborted.mp %D%/mp/ops/dependencies.mp %D%/mp/groups/fork_in_flight.mp \
@@ -201,6 +201,8 @@ rank_tests = $(transport_tests) %D%/mp/ops/mode_query.mp %D%/mp/wire/wire_order.
 %C%_mp_ops_in_place_ll_mp_LDADD = libmp_rig.la
 %C%_mp_ops_owner_maps_mp_LDADD = libmp_rig.la
 %C%_mp_ops_serving_mp_LDADD = libmp_rig.la
+%C%_mp_ops_owned_weights_mp_LDADD = libmp_rig.la
+%C%_mp_ops_balanced_mp_LDADD = libmp_rig.la
 %C%_mp_ops_normal_ops_mp_LDADD = libmp_rig.la
 %C%_mp_ops_barriers_between_mp_LDADD = libmp_rig.la
 %C%_mp_ops_ll_ops_mp_LDADD = libmp_rig.la

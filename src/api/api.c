@@ -10,6 +10,7 @@
 
 #include "api_boot.h"
 #include "api_check.h"
+#include "balance.h"
 #include "buffer.h"
 #include "buffer_size.h"
 #include "cpu.h"
@@ -338,6 +339,15 @@ xep_status_t xep_buffer_query(const xep_buffer_t *buffer, xep_buffer_info_t *inf
     for (uint32_t s = 0; s < own.slots; s++) own.free_slots += buffer->handles[s].state == XEP_HANDLE_FREE;
     for (uint32_t r = 0; r < buffer->group->nranks; r++) own.mapped_peers += (uint32_t)buffer->group->peers[r].mapped;
     return xep_fill_struct("info", info, &own, sizeof own);
+}
+
+/* Numbers of the last dispatch that has begun, and of those before it. */
+xep_status_t xep_buffer_loads(const xep_buffer_t *buffer, xep_loads_t *loads)
+{
+    xep_status_t status = xep_require_buffer(buffer);
+    if (status != XEP_OK) return status;
+    const xep_loads_t none = XEP_LOADS_INIT;
+    return xep_fill_struct("loads", loads, buffer->balancer != NULL ? &buffer->balancer->loads : &none, sizeof none);
 }
 
 /*

@@ -164,7 +164,8 @@ xep_status_t xep_check_buffer(const xep_config_t *config, uint32_t nranks, xep_b
     if (p->timeout_ms == 0) p->timeout_ms = config->timeout;
     xep_status_t status = check_buffer_types(p);
     if (status == XEP_OK) status = check_buffer_shape(p, nranks);
-    return status == XEP_OK ? xep_owners_check(p->owners, p->experts, nranks) : status;
+    if (status == XEP_OK) status = xep_owners_check(p->owners, p->experts, nranks);
+    return status == XEP_OK ? xep_instances_check(p, nranks) : status;
 }
 
 /* ---- dispatch ---- */
@@ -290,7 +291,8 @@ static xep_status_t check_quant(xep_quant_t quant, xep_quant_t most, float scale
 
 static xep_status_t check_flags(const xep_buffer_t *buffer, const xep_dispatch_args_t *a)
 {
-    if (a->flags >= 2 * XEP_DISPATCH_PIECES) /* the highest bit */
+    /* the highest bit, and one more where there is balance */
+    if (a->flags >= (uint32_t)XEP_DISPATCH_BALANCE << (buffer->params.balance != XEP_BALANCE_NONE))
         return xep_fail(XEP_ERR_INVALID, "invalid flags: %#x (bits of XEP_DISPATCH_*)", a->flags);
     if ((a->flags & XEP_DISPATCH_IN_PLACE) != 0 && !buffer->shape.sends_in_place)
         return xep_fail(XEP_ERR_UNSUPPORTED, "invalid flags: XEP_DISPATCH_IN_PLACE (without XEP_BUFFER_SEND_MEMORY)");

@@ -47,7 +47,7 @@ static void count_for_recording(const xep_buffer_t *buffer, const xep_dispatch_a
 {
     xep_recording_t *recording = buffer->group->recording;
     if (recording != NULL && args->cached == NULL && buffer->device == NULL)
-        xep_recording_count(recording, args, buffer->shape.experts);
+        xep_recording_count(recording, args, buffer->params.experts);
 }
 
 /*

@@ -24,6 +24,7 @@
 #include <stdlib.h>
 
 #include "announce.h"
+#include "balance.h"
 #include "buffer_give_up.h"
 #include "cpu.h"
 #include "group_abort.h"
@@ -236,6 +237,7 @@ xep_status_t xep_buffer_restart(xep_buffer_t *buffer)
     xep_request_end_all(buffer, XEP_ERR_ABORTED, "the buffer was reset");
     for (uint32_t s = 0; s < buffer->shape.slots; s++) xep_handle_give_back(&buffer->handles[s]);
     xep_request_forget_refused(buffer);
+    if (buffer->balancer != NULL) buffer->balancer->round = 0;
     quiesce_device(buffer, 0);
     status = agree_epoch(buffer);
     if (status == XEP_OK && (status = reopen(buffer)) != XEP_OK)

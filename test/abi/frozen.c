@@ -13,6 +13,7 @@
 #pragma GCC diagnostic error "-Wpadded"
 #include <xep/cuda.h>
 #include <xep/elastic.h>
+#include <xep/experts.h>
 #include <xep/inspect.h>
 #include <xep/launch.h>
 #include <xep/pieces.h>
@@ -125,7 +126,7 @@ AT(xep_layout_t, tokens_per_node, 16);
 AT(xep_layout_t, tokens_per_expert, 24);
 AT(xep_layout_t, token_in_rank, 32);
 
-SIZE(xep_buffer_params_t, 112);
+SIZE(xep_buffer_params_t, 144);
 AT(xep_buffer_params_t, size, 0);
 AT(xep_buffer_params_t, mode, 8);
 AT(xep_buffer_params_t, experts, 16);
@@ -148,6 +149,49 @@ AT(xep_buffer_params_t, node_sums, 88);
 AT(xep_buffer_params_t, reserved, 92);
 AT(xep_buffer_params_t, pass_rows, 96);
 AT(xep_buffer_params_t, owners, 104);
+AT(xep_buffer_params_t, replicas, 112);
+AT(xep_buffer_params_t, nreplicas, 120);
+AT(xep_buffer_params_t, balance, 124);
+AT(xep_buffer_params_t, plan, 128);
+AT(xep_buffer_params_t, plan_ctx, 136);
+
+SIZE(xep_replica_t, 8);
+AT(xep_replica_t, expert, 0);
+AT(xep_replica_t, rank, 4);
+
+SIZE(xep_plan_t, 48);
+AT(xep_plan_t, size, 0);
+AT(xep_plan_t, experts, 8);
+AT(xep_plan_t, nranks, 12);
+AT(xep_plan_t, counts, 16);
+AT(xep_plan_t, begin, 24);
+AT(xep_plan_t, rank, 32);
+AT(xep_plan_t, rows, 40);
+
+SIZE(xep_loads_t, 40);
+AT(xep_loads_t, size, 0);
+AT(xep_loads_t, dispatches, 8);
+AT(xep_loads_t, selections, 16);
+AT(xep_loads_t, most_before, 24);
+AT(xep_loads_t, most_after, 32);
+
+SIZE(xep_weights_params_t, 48);
+AT(xep_weights_params_t, size, 0);
+AT(xep_weights_params_t, experts, 8);
+AT(xep_weights_params_t, copies, 12);
+AT(xep_weights_params_t, bytes, 16);
+AT(xep_weights_params_t, owners, 24);
+AT(xep_weights_params_t, elements, 32);
+AT(xep_weights_params_t, gradients, 40);
+AT(xep_weights_params_t, timeout_ms, 44);
+
+SIZE(xep_weights_reduce_args_t, 40);
+AT(xep_weights_reduce_args_t, size, 0);
+AT(xep_weights_reduce_args_t, count, 8);
+AT(xep_weights_reduce_args_t, reserved, 12);
+AT(xep_weights_reduce_args_t, experts, 16);
+AT(xep_weights_reduce_args_t, x, 24);
+AT(xep_weights_reduce_args_t, out, 32);
 
 SIZE(xep_buffer_size_t, 40);
 AT(xep_buffer_size_t, size, 0);
