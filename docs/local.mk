@@ -16,7 +16,7 @@ EXTRA_DIST += %D%/conf.py %D%/index.md %D%/images/load.png %D%/images/sweep.svg 
 # Section 3 of the manual, from the headers that programs include. Pages are made in the build tree, as their names are
 # those of what the headers declare.
 api_headers = include/xep/xep.h include/xep/elastic.h include/xep/cuda.h include/xep/pieces.h include/xep/inspect.h \
-	include/xep/dtype.h include/xep/status.h
+	include/xep/experts.h include/xep/serve.h include/xep/dtype.h include/xep/status.h
 man3_script = contrib/man3.awk
 man3dir = $(mandir)/man3
 EXTRA_DIST += $(man3_script)
