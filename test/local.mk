@@ -237,7 +237,8 @@ rank_tests = $(transport_tests) %D%/mp/ops/mode_query.mp %D%/mp/wire/wire_order.
 # test. kills, heartbeat and failure mostly sleep, beside others that compute.
 long_scripts = \
 	%D%/mp/launch/hosts.sh %D%/model/protocols.sh %D%/mp/failures/survivors.sh %D%/mp/ops/settings.sh \
-	%D%/mp/wire/wire_transports.sh %D%/mp/failures/kills.sh %D%/mp/device/cuda_standin.sh %D%/mp/device/cuda_survivors.sh %D%/mp/ops/over_4_gib.sh \
+	%D%/mp/wire/wire_transports.sh %D%/mp/failures/kills.sh %D%/mp/device/cuda_standin.sh \
+	%D%/mp/device/cuda_survivors.sh %D%/mp/ops/over_4_gib.sh \
 	%D%/mp/groups/shrink.sh %D%/mp/failures/heartbeat.sh %D%/mp/perf/simulated_hosts.sh %D%/mp/perf/perf_ratios.sh \
 	%D%/mp/groups/grow.sh %D%/mp/ops/ll_check.sh %D%/mp/groups/soak.sh %D%/mp/failures/recovery_time.sh \
 	%D%/mp/groups/grow_last_word.sh
@@ -265,7 +266,8 @@ model:
 .PHONY: model
 
 # what tests use and is no test itself
-test_helpers = %D%/mp/device/cuda_survivors %D%/mp/device/cuda_ops %D%/mp/device/cuda_ll_ops %D%/bench/cuda_calls %D%/abi/mode_load \
+test_helpers = %D%/mp/device/cuda_survivors \
+	%D%/mp/device/cuda_ops %D%/mp/device/cuda_ll_ops %D%/bench/cuda_calls %D%/abi/mode_load \
 	%D%/mp/machine/killed_in_shm_open %D%/mp/failures/heartbeat %D%/mp/failures/killed %D%/mp/groups/listening \
 	%D%/mp/groups/meet_by_name %D%/mp/machine/no_room %D%/mp/machine/no_sysv %D%/mp/machine/two_users \
 	%D%/mp/machine/room_in_pieces %D%/mp/perf/traced %D%/mp/failures/survivors %D%/mp/groups/shrink \

@@ -149,8 +149,7 @@ static __device__ void tell_missing(const xep_cuda_ll_sums_t &c)
     const uint32_t all = c.sum.tokens * c.topk;
     for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < all; i += gridDim.x * blockDim.x) {
         const int32_t expert = c.kept.picks[i].expert;
-        c.missing[i / c.topk * c.missing_stride + i % c.topk] =
-            expert >= 0 && !is_with(c.at, c.at.owner[expert]);
+        c.missing[i / c.topk * c.missing_stride + i % c.topk] = expert >= 0 && !is_with(c.at, c.at.owner[expert]);
     }
 }
 
