@@ -10,8 +10,8 @@
 #     --compile       only compile the kernels: any machine with nvcc will do
 #     --check         compile and compare, without the times
 #     --sanitize      small shapes under compute-sanitizer: memcheck, racecheck and synccheck
-#     --carry FOLDER  puts the library, its tests, and the UCX and PMIx of this machine into FOLDER, for a machine with
-#                     devices that has none of them: a Debian or Ubuntu with nvcc and patchelf makes it
+#     --carry FOLDER  puts the library, its tests, and the UCX and PMIx of wheels into FOLDER, for a machine with
+#                     devices that has none of them: any machine with nvcc and patchelf makes it
 #     --with FOLDER   uses what --carry has made, in place of a build
 set -u
 top=$(cd "$(dirname "$0")/.." && pwd)
@@ -64,8 +64,10 @@ carry() {
     for program in "${!files[@]}"; do # by libtool, or without it
         [ -x "${files[program]}" ] || files[program]=$home/$(echo $tests | cut -d' ' -f$((program + 1)))
     done
-    python3 "$top/contrib/wheel.py" --bundle "$(dirname "$(dirname "$(find "$work/stage" -name xep_run)")")" "$folder" \
-        "${files[@]}"
+    portable=$(. "$top/contrib/setup.bash" && . "$top/contrib/portable.bash" && arch=$(uname -m) make_portable &&
+        echo "$portable") || return 1
+    python3 "$top/contrib/wheel.py" --bundle "$(dirname "$(dirname "$(find "$work/stage" -name xep_run)")")" \
+        "$portable" "$folder" "${files[@]}"
 }
 
 use_carried() {

@@ -97,6 +97,9 @@ struct xep_members {
     xep_members_ctl_t *ctl;
 };
 
+/** Whether all ranks are in now, and the group lets a buffer of these params go on without some, if they ask for it. */
+xep_status_t xep_members_check(const xep_group_t *group, const xep_buffer_params_t *params, const xep_plugin_t *plugin);
+
 /** Bytes of a rank's area. */
 uint64_t xep_members_bytes(const xep_shape_t *shape);
 
