@@ -99,20 +99,22 @@ shared_with() {
 
 check_includes() {
     local folder also below='src/report|src/cost|src/util'
-    local core='src/group|src/buffer|src/request|src/staging|src/elastic'
+    local core='src/group|src/buffer|src/balance|src/request|src/staging|src/elastic'
     includes >"$includes"
     may 'include/xep' 'include/xep'
     may 'src/util' 'src/util|include/xep'
     for folder in cost report; do may "src/$folder" "src/$folder|src/util|include/xep"; done
     may 'src/group' "src/group|$below|include/xep"
-    for folder in buffer request staging elastic; do may "src/$folder" "$core|$below|include/xep"; done
+    may 'src/weights' 'src/weights|src/buffer|src/group|src/report|src/util|include/xep'
+    for folder in buffer balance request staging elastic; do may "src/$folder" "$core|$below|include/xep"; done
     for folder in ucp pmix cuda; do may "src/$folder" "src/$folder|$core|$below|include/xep"; done
-    may 'src/api' "src/api|src/ucp|src/pmix|src/cuda|$core|$below|include/xep"
+    may 'src/api' "src/api|src/ucp|src/pmix|src/cuda|src/weights|$core|$below|include/xep"
+    may 'src/serve' "src/serve|src/api|$core|$below|include/xep"
     for folder in tools/*/; do
         case $folder in
         tools/run/) also='|tools/trace' ;;
         tools/trace/) also='|src/util' ;;
-        tools/perf/) also='|src/cost|plugins/kernels' ;;
+        tools/perf/) also='|src/cost|src/balance|plugins/kernels' ;;
         *) also= ;;
         esac
         may "${folder%/}" "${folder%/}|oracle|include/xep$also"
@@ -256,7 +258,8 @@ packages_without_circles='python/deep_ep python/xep'
 check_rooms() {
     local folder package
     for folder in src:xep $without_circles; do depends "${folder%:*}" "${folder#*:}"; done >"$tmp/depends"
-    sed -n 's/^below //p' "$tmp/depends" | sort -u | report 'api.c is on top'
+    # a rank that serves calls what programs call
+    sed -n 's/^below //p' "$tmp/depends" | grep -v '^src/serve/' | sort -u | report 'api.c is on top'
     grep -E '^header (src|oracle|tools)/' "$tmp/depends" | sed 's/^header //' | sort |
         report 'a header declares what its .c defines'
     { sed -n 's/^circle //p' "$tmp/depends"

@@ -4,7 +4,8 @@
 # What paths to other nodes cost, also of jobs that do not exist: for xep_perf --simulate
 noinst_LTLIBRARIES += libxep_cost.la
 libxep_cost_la_SOURCES = \
-	%D%/cost/cost_rows.h %D%/cost/cost_rows.c %D%/cost/cost_model.h %D%/cost/cost_model.c
+	%D%/cost/cost_rows.h %D%/cost/cost_rows.c %D%/cost/cost_model.h %D%/cost/cost_model.c \
+	%D%/balance/plan.h %D%/balance/plan.c
 libxep_cost_la_LIBADD = -lm
 
 # libxep_all.la is what libxep.so is made of and what unit tests link, so that these reach what is not exported
@@ -13,18 +14,21 @@ libxep_all_la_SOURCES = \
 	%D%/api/api.c %D%/api/api_boot.h %D%/api/api_boot.c %D%/api/api_check.h %D%/api/api_check.c \
  %D%/api/api_check_pieces.c %D%/api/api_elastic.c %D%/api/api_experts.c %D%/api/api_gather.c \
 	%D%/api/api_layout.c %D%/api/api_check_memory.c %D%/api/api_operations.c \
-	%D%/api/api_requests.c %D%/api/api_check_require.c \
+	%D%/api/api_requests.c %D%/api/api_weights.c %D%/api/api_check_require.c \
 	%D%/request/handle.h %D%/request/handle.c %D%/request/request.h %D%/request/request.c \
  %D%/request/request_advance.c \
 	%D%/request/request_begin.c %D%/request/request_end.c \
 	%D%/request/request_order.c %D%/request/request_refuse.c \
  %D%/request/request_trace.c %D%/request/request_wait.c \
+	%D%/serve/server.h %D%/serve/server.c %D%/serve/server_begin.c %D%/serve/server_end.c \
+	%D%/buffer/announce.h %D%/buffer/announce.c \
 	%D%/buffer/buffer.h %D%/buffer/buffer.c %D%/buffer/buffer_agree.h %D%/buffer/buffer_agree.c \
  %D%/buffer/buffer_create.c %D%/buffer/buffer_end.c \
  %D%/buffer/buffer_env.c %D%/buffer/buffer_follow.c \
 	%D%/buffer/buffer_give_up.h %D%/buffer/buffer_give_up.c %D%/buffer/buffer_size.h %D%/buffer/buffer_size.c \
 	%D%/buffer/heap.h %D%/buffer/heap.c %D%/buffer/heap_ranges.c %D%/buffer/layout.h %D%/buffer/layout.c \
-	%D%/buffer/owners.h %D%/buffer/owners.c \
+	%D%/buffer/owners.h %D%/buffer/owners.c %D%/buffer/instances.h %D%/buffer/instances.c \
+	%D%/balance/balance.h %D%/balance/balance.c %D%/balance/balance_round.c \
 	%D%/buffer/mode.h %D%/buffer/mode.c %D%/buffer/path.h %D%/buffer/path.c %D%/buffer/path_cost.c \
 	%D%/buffer/plugin_loader_file.c %D%/buffer/plugin_loader.h %D%/buffer/plugin_loader.c %D%/buffer/room_together.h \
 	%D%/buffer/room_together.c %D%/buffer/shape.h %D%/buffer/shape.c \
@@ -32,6 +36,7 @@ libxep_all_la_SOURCES = \
  %D%/staging/staging_layout.c \
 	%D%/staging/staging_poll.c %D%/staging/staging_show.c %D%/staging/staging_slots.h \
  %D%/staging/staging_take.c %D%/staging/staging_wait.c \
+	%D%/weights/weights.h %D%/weights/weights.c %D%/weights/weights_copy.c %D%/weights/weights_reduce.c \
 	%D%/elastic/address.h %D%/elastic/address.c %D%/elastic/agreement.h %D%/elastic/agreement.c \
 	%D%/elastic/ballot.h %D%/elastic/ballot.c %D%/elastic/boot_grow.h %D%/elastic/boot_grow.c \
 	%D%/elastic/boot_join.h %D%/elastic/boot_join.c %D%/elastic/group_shrink_boot.c \

@@ -34,7 +34,7 @@ unit_tests = \
 	%D%/unit/core_polled.t %D%/unit/core_recording.t \
 	%D%/unit/core_backoff.t %D%/unit/core_room.t %D%/unit/core_room_together.t %D%/unit/core_sleep.t \
 	%D%/unit/core_wait.t %D%/unit/core_words.t \
-	%D%/unit/ucp_segments.t \
+	%D%/unit/core_plan.t %D%/unit/ucp_segments.t \
 	%D%/unit/intake_order.t \
 	%D%/unit/util_cache.t %D%/unit/util_config.t %D%/unit/util_cpu.t %D%/unit/util_dtype.t %D%/unit/util_error.t \
 	%D%/unit/util_loaded.t %D%/unit/util_log.t %D%/unit/util_mapping.t \
@@ -156,11 +156,12 @@ cuda_parts = \
 %C%_bench_cuda_calls_CPPFLAGS = $(AM_CPPFLAGS) -I$(srcdir)/%D%/mp/device
 %C%_bench_cuda_calls_LDADD = libmp_rig.la
 %C%_bench_mask_cost_LDADD = libmp_rig.la -lm
+%C%_bench_serve_cost_LDADD = libmp_rig.la
 
 transport_tests = \
 	%D%/mp/failures/deadlines.mp %D%/mp/ops/pieces.mp %D%/mp/ops/pieces_misuse.mp %D%/mp/wire/wire_death.mp \
 	%D%/mp/wire/wire_keys.mp %D%/mp/wire/wire_late.mp %D%/mp/failures/late_puts.mp %D%/mp/launch/boot_reload.mp \
-	%D%/mp/ops/owner_maps.mp \
+	%D%/mp/ops/owner_maps.mp %D%/mp/ops/owned_weights.mp %D%/mp/ops/balanced.mp %D%/mp/ops/serving.mp \
 	%D%/mp/ops/normal_shapes.mp %D%/mp/ops/in_place.mp %D%/mp/ops/in_place_ll.mp %D%/mp/ops/normal_ops.mp \
 	%D%/mp/ops/ll_ops.mp %D%/mp/ops/bad_arguments.mp %D%/mp/ops/mismatch.mp %D%/mp/ops/refused_calls.mp \
 	%D%/mp/failures/aborted.mp %D%/mp/ops/dependencies.mp %D%/mp/groups/fork_in_flight.mp \
@@ -173,7 +174,7 @@ transport_tests = \
 mapped_tests = \
 	%D%/mp/failures/deadlines.mp %D%/mp/ops/pieces.mp %D%/mp/wire/wire_death.mp %D%/mp/wire/wire_keys.mp \
 	%D%/mp/wire/wire_late.mp %D%/mp/failures/late_puts.mp %D%/mp/launch/boot_reload.mp %D%/mp/ops/normal_shapes.mp \
-	%D%/mp/ops/owner_maps.mp \
+	%D%/mp/ops/owner_maps.mp %D%/mp/ops/serving.mp \
 	%D%/mp/ops/in_place.mp %D%/mp/ops/in_place_ll.mp %D%/mp/ops/normal_ops.mp %D%/mp/ops/ll_ops.mp \
 	%D%/mp/failures/aborted.mp %D%/mp/ops/never_begun.mp %D%/mp/ops/prefaulted_pages.mp \
 	%D%/mp/groups/group_query.mp %D%/mp/ops/away_between_ops.mp
@@ -199,6 +200,9 @@ rank_tests = $(transport_tests) %D%/mp/ops/mode_query.mp %D%/mp/wire/wire_order.
 %C%_mp_ops_pieces_misuse_mp_LDADD = libmp_rig.la
 %C%_mp_ops_in_place_ll_mp_LDADD = libmp_rig.la
 %C%_mp_ops_owner_maps_mp_LDADD = libmp_rig.la
+%C%_mp_ops_serving_mp_LDADD = libmp_rig.la
+%C%_mp_ops_owned_weights_mp_LDADD = libmp_rig.la
+%C%_mp_ops_balanced_mp_LDADD = libmp_rig.la
 %C%_mp_ops_normal_ops_mp_LDADD = libmp_rig.la
 %C%_mp_ops_barriers_between_mp_LDADD = libmp_rig.la
 %C%_mp_ops_ll_ops_mp_LDADD = libmp_rig.la
@@ -235,7 +239,8 @@ rank_tests = $(transport_tests) %D%/mp/ops/mode_query.mp %D%/mp/wire/wire_order.
 # What takes longest begins first, and what takes a second or two comes last: then no processor waits at the end for one
 # test. kills, heartbeat and failure mostly sleep, beside others that compute.
 long_scripts = \
-	%D%/mp/launch/hosts.sh %D%/model/protocols.sh %D%/mp/failures/survivors.sh %D%/mp/ops/settings.sh \
+	%D%/mp/launch/hosts.sh %D%/model/protocols.sh %D%/mp/failures/survivors.sh \
+	%D%/mp/failures/serving_ends.sh %D%/mp/ops/settings.sh \
 	%D%/mp/wire/wire_transports.sh %D%/mp/failures/kills.sh %D%/mp/device/cuda_standin.sh \
 	%D%/mp/device/cuda_survivors.sh %D%/mp/ops/over_4_gib.sh \
 	%D%/mp/groups/shrink.sh %D%/mp/failures/heartbeat.sh %D%/mp/perf/simulated_hosts.sh %D%/mp/perf/perf_ratios.sh \
@@ -259,7 +264,7 @@ script_tests = $(long_scripts) $(short_scripts)
 EXTRA_DIST += %D%/model/model_core.pml %D%/model/model_combine.pml %D%/model/model_run.pml \
 	%D%/model/model_normal.pml %D%/model/model_ll.pml %D%/model/model_mask.pml \
 	%D%/model/model_rows.pml %D%/model/model_grants.pml %D%/model/model_nodes.pml \
-	%D%/model/model_pieces.pml %D%/model/model_recv_ring.pml %D%/model/model_shrink.pml \
+	%D%/model/model_pieces.pml %D%/model/model_recv_ring.pml %D%/model/model_serve.pml %D%/model/model_shrink.pml \
 	%D%/model/model_grow.pml
 model:
 	srcdir='$(abs_top_srcdir)' CC='$(CC)' bash $(srcdir)/%D%/model/protocols.sh full
@@ -270,10 +275,11 @@ test_helpers = %D%/mp/device/cuda_survivors \
 	%D%/mp/device/cuda_ops %D%/mp/device/cuda_ll_ops %D%/bench/cuda_calls %D%/abi/mode_load \
 	%D%/mp/machine/killed_in_shm_open %D%/mp/failures/heartbeat %D%/mp/failures/killed %D%/mp/groups/listening \
 	%D%/mp/groups/meet_by_name %D%/mp/machine/no_room %D%/mp/machine/no_sysv %D%/mp/machine/two_users \
-	%D%/mp/machine/room_in_pieces %D%/mp/perf/traced %D%/mp/failures/survivors %D%/mp/groups/shrink \
+	%D%/mp/machine/room_in_pieces %D%/mp/perf/traced %D%/mp/failures/survivors \
+	%D%/mp/failures/serving_ends %D%/mp/groups/shrink \
 	%D%/mp/ops/over_4_gib %D%/mp/groups/grow %D%/mp/groups/grow_last_word %D%/mp/groups/soak \
 	%D%/mp/failures/death_in_phase %D%/mp/failures/recovery_time %D%/mp/wire/wire_rate.mp %D%/bench/kernels \
-	%D%/bench/accuracy %D%/bench/mask_cost
+	%D%/bench/accuracy %D%/bench/mask_cost %D%/bench/serve_cost
 %C%_abi_mode_load_LDADD = libxep.la
 %C%_abi_dlopen_t_LDADD = libunit.la $(CMOCKA_LIBS)
 %C%_mp_machine_killed_in_shm_open_LDADD = libmp_rig.la
@@ -287,6 +293,7 @@ test_helpers = %D%/mp/device/cuda_survivors \
 %C%_mp_failures_survivors_SOURCES = %D%/mp/failures/survivors_log.h %D%/mp/failures/survivors_log.c \
 	%D%/mp/failures/survivors.c
 %C%_mp_failures_survivors_LDADD = libmp_rig.la
+%C%_mp_failures_serving_ends_LDADD = libmp_rig.la
 %C%_mp_failures_recovery_time_LDADD = libmp_rig.la
 %C%_mp_groups_shrink_LDADD = libmp_rig.la
 %C%_mp_groups_grow_LDADD = libmp_rig.la

@@ -27,6 +27,8 @@ xep_perf_SOURCES = \
 	%D%/perf/perf_peer.c %D%/perf/perf_peer.h \
 	%D%/perf/perf_pieces.c %D%/perf/perf_pieces.h \
 	%D%/perf/perf_ops_in_place.c \
+	%D%/perf/perf_balance.c %D%/perf/perf_balance.h \
+	%D%/perf/perf_placement.c %D%/perf/perf_placement.h %D%/perf/perf_simulate_placements.c \
 	%D%/perf/perf_plan.c %D%/perf/perf_plan.h \
 	%D%/perf/perf_check_pressure.c \
 	%D%/perf/perf_report.c %D%/perf/perf_report.h \
@@ -38,7 +40,8 @@ xep_perf_SOURCES = \
 	%D%/perf/perf_simulate.c %D%/perf/perf_simulate.h \
 	%D%/perf/perf_time.c %D%/perf/perf_time.h \
 	%D%/perf/perf_waits.c %D%/perf/perf_waits.h
-xep_perf_CPPFLAGS = $(public_cppflags) -I$(srcdir)/oracle -I$(srcdir)/src/cost -I$(srcdir)/plugins/kernels
+xep_perf_CPPFLAGS = $(public_cppflags) \
+	-I$(srcdir)/oracle -I$(srcdir)/src/cost -I$(srcdir)/src/balance -I$(srcdir)/plugins/kernels
 xep_perf_LDFLAGS =
 xep_perf_LDADD = libxep_cost.la libxep_kernels.la libxep_oracle.la libxep.la
 

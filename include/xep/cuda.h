@@ -37,14 +37,13 @@
  * xep_buffer_reset().
  *
  * Staged: where some rank is not mapped (other hosts, XEP_MAP=never) every operation goes through pinned memory of the
- * host, by the mode, the transports and the threads (XEP_THREADS) of host memory, with its sums and its errors. What
+ * host, by the mode, the transports and the threads (params.threads) of host memory, with its sums and its errors. What
  * changes for the caller: a call waits until its stream has come to it, at most for its timeout, and for the request
  * that it comes after. Its request is done when the host has ended the operation, and copies of what it brought are
  * enqueued on the stream, or another error ended it; only tests, waits, calls of other operations and a progress thread
  * take it further. Counts are known then, in ll as well: capacity is exactly what is received where none was asked for.
  * Streams that are captured (XEP_ERR_INVALID) and XEP_DISPATCH_COUNTS_THERE (XEP_ERR_UNSUPPORTED) are refused.
  */
-
 #ifndef XEP_CUDA_H
 #define XEP_CUDA_H
 
@@ -57,8 +56,8 @@ extern "C" {
 /* ---- streams ------------------------------------------------------------------ */
 
 /**
- * What is enqueued on stream (as in xep_dispatch_args_t) from now on comes after the operation, and
- * after those of its buffer that were enqueued before this call. Enqueues what is left of the operation, as
+ * What is enqueued on stream (as in xep_dispatch_args_t) from now on comes after the operation, and after those of its
+ * buffer that were enqueued before this call. Enqueues what is left of the operation, as
  * xep_request_wait() does, and does not wait for the device. Returns as that does; also XEP_ERR_INVALID (no stream of
  * the buffer's device, or one that is being captured, where the program's own events order what the graph has) and
  * XEP_ERR_UNSUPPORTED (a request in host memory).

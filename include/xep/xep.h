@@ -39,7 +39,7 @@
  *
  * Of this interface a program needs this header alone. Beside it are: xep/elastic.h (ranks that are lost and gained),
  * xep/cuda.h (rows in device memory), xep/pieces.h (rows in place and in pieces), xep/inspect.h (modes, configuration,
- * layouts, waits, traces); for authors of modes xep/plugin.h, xep/wire.h, xep/launch.h.
+ * layouts, waits, traces), and for C++ xep/xep.hpp; for authors of modes xep/plugin.h, xep/wire.h, xep/launch.h.
  */
 #ifndef XEP_H
 #define XEP_H
@@ -85,6 +85,15 @@ typedef enum { XEP_OP_DISPATCH = 0, XEP_OP_COMBINE = 1, XEP_OP_NEXT = 2, XEP_ENU
 
 /** Version of the library that runs, as "1.2.3". Static storage, never NULL. */
 XEP_API const char *xep_version_string(void);
+
+/** The same as numbers. A NULL output is left out. */
+XEP_API void xep_version(uint32_t *major_p, uint32_t *minor_p, uint32_t *patch_p);
+
+/**
+ * Does what the _INIT macros do, for languages that load the library and have no macros: any params, args or info
+ * struct of the caller's, of so many bytes, is 0 but for its size then.
+ */
+XEP_API void xep_struct_init(void *params, size_t size);
 
 /** Name ("XEP_ERR_BUSY") and meaning ("no free slot") of a status. Static storage, never NULL. */
 XEP_API const char *xep_status_name(xep_status_t status);
@@ -233,7 +242,10 @@ enum {
     /* normal, ll, host memory: dispatches may come in pieces (XEP_DISPATCH_PIECES), so that recv_rows need not be the
      * worst case. Of the memory for outputs that are kept until the last piece (a slot: tokens * min(topk, ranks) rows,
      * ll: tokens * topk) only what a dispatch of several pieces returns is touched. Not with XEP_ON_FAILURE_MASK */
-    XEP_BUFFER_PIECES = 2
+    XEP_BUFFER_PIECES = 2,
+    /* host memory: ranks may serve (xep_serve()). Every operation tells them so by a few words to each rank. Operations
+     * do not come after others (args.after) */
+    XEP_BUFFER_SERVED = 4
 };
 
 /**
@@ -258,6 +270,42 @@ typedef enum {
     XEP_NODE_SUMS_FP32 = 2,
     XEP_ENUM_IS_INT(XEP_NODE_SUMS)
 } xep_node_sums_t;
+
+/** Another instance of an expert: a rank that serves it besides its owner. */
+typedef struct xep_replica {
+    uint32_t expert, rank;
+} xep_replica_t;
+
+/**
+ * Which instance of an expert a selection goes to, in a dispatch with XEP_DISPATCH_BALANCE. The ranks exchange how many
+ * selections they have of each expert, and all compute the same plan. Of the rows that an instance serves, the first
+ * are those of its own rank.
+ *
+ * LEAST_LOADED: the owner or a replica. The rows of an expert fill up those of its ranks that have least so far.
+ * EVEN: any rank serves any expert (it reads the weights where they are, see xep_weights_of()), so that no rank gets
+ * more than its share of all selections, rounded up; what the owners have below that stays with them. Each rank has E
+ * local experts then. PLAN: params.plan says it.
+ */
+typedef enum {
+    XEP_BALANCE_NONE = 0,
+    XEP_BALANCE_LEAST_LOADED = 1,
+    XEP_BALANCE_EVEN = 2,
+    XEP_BALANCE_PLAN = 3,
+    XEP_ENUM_IS_INT(XEP_BALANCE)
+} xep_balance_t;
+
+/** A plan of the caller's: how many selections of each expert each of its instances serves. */
+typedef struct xep_plan {
+    size_t size;
+    uint32_t experts, nranks;
+    const uint32_t *counts; /* [R][E] selections that each rank has of each expert */
+    const uint32_t *begin;  /* [E + 1] first instance of each expert in the arrays below */
+    const uint32_t *rank;   /* [instances] rank of each: the owner, then replicas by rank */
+    uint64_t *rows;         /* [instances] zeros, to be filled: those of an expert add up to its selections */
+} xep_plan_t;
+
+/** Called inside xep_dispatch(), with the same numbers on all ranks; must not call xep. 0, or anything else: failed. */
+typedef int (*xep_plan_fn)(void *ctx, const xep_plan_t *plan);
 
 /** All fields but those marked "per rank" are collective: every rank passes the same values. */
 typedef struct xep_buffer_params {
@@ -297,6 +345,15 @@ typedef struct xep_buffer_params {
     /* [E] the rank that owns each expert; NULL: blocks (xep_expert_range()). A rank may own any number of experts, or
      * none. Local experts are in the order of their global numbers: xep_recv_t.experts. Copied by the call */
     const uint32_t *owners;
+    /* [nreplicas] ranks that serve an expert besides its owner, each of them once; copied by the call. They have it
+     * among their local experts. A selection goes to the instance of this rank, else to one of this node, else to any:
+     * of several to that whose rank gets least of this rank's dispatch so far, then to the next rank behind this one.
+     * Modes of host memory, and not with XEP_ON_FAILURE_MASK; the same for balance */
+    const xep_replica_t *replicas;
+    uint32_t nreplicas;
+    xep_balance_t balance; /* of dispatches with XEP_DISPATCH_BALANCE. EVEN: no replicas; others go to the owners */
+    xep_plan_fn plan;      /* per rank: with XEP_BALANCE_PLAN; NULL without */
+    void *plan_ctx;        /* per rank: passed to plan */
 } xep_buffer_params_t;
 
 #define XEP_BUFFER_PARAMS_INIT XEP_INIT_(xep_buffer_params_t)
@@ -401,7 +458,11 @@ enum {
      * must not change. Not with a capacity, XEP_DISPATCH_IN_PLACE or padded rows. ll: a piece has as many rows as a
      * slot, rounded down to expert_alignment, which is XEP_ERR_OVERFLOW where it is more than a slot has; expert_stats
      * count all pieces when the first one is here. If all rows fit, it is a dispatch like any other */
-    XEP_DISPATCH_PIECES = 16
+    XEP_DISPATCH_PIECES = 16,
+    /* collective: selections go to instances by params.balance. The call waits for the other ranks' calls, also where
+     * there is a request; XEP_ERR_MISMATCH on all ranks: plans of the caller's differ or do not add up. Without effect
+     * on a cached dispatch, whose routing stays as it was */
+    XEP_DISPATCH_BALANCE = 32
 };
 
 /**
@@ -520,7 +581,7 @@ typedef struct xep_recv {
      * rank with the most rows needs, so that there may be none in the last ones; which of them this is, from 0; how
      * many rows this rank gets in all; and which of them the first row here is. Else 1, 0, rows, 0 */
     uint64_t pieces, piece, all_rows, first_row;
-    const uint32_t *experts; /* [L] global number of each local expert, ascending */
+    const uint32_t *experts; /* [L] global number of each local expert, ascending; of a replica that of its expert */
 } xep_recv_t;
 
 /**
@@ -658,6 +719,13 @@ XEP_API xep_status_t xep_request_test(xep_request_t *req);
  * Blocks until the operation is done or its deadline has passed. Returns its status; a second call returns it again.
  */
 XEP_API xep_status_t xep_request_wait(xep_request_t *req);
+
+/**
+ * Blocks until one of count requests of one group is done, whichever comes first; NULL among them are passed over.
+ * *index_p says which one, and its status is returned, an error too, each time until it is freed. Deadlines and deaths
+ * are those of each request. XEP_ERR_INVALID also if all are NULL, and then *index_p stays as it is.
+ */
+XEP_API xep_status_t xep_request_wait_any(xep_request_t *const *reqs, uint32_t count, uint32_t *index_p);
 
 /**
  * Blocks until it is known how many rows of a dispatch this rank receives, and where; in mode normal a cached dispatch

@@ -269,6 +269,29 @@ int ext_args_ranks(const char *name, PyObject *object, uint32_t count, PyObject 
     return *bytes_p != NULL ? 0 : -1;
 }
 
+int ext_args_replicas(const char *name, PyObject *object, PyObject **bytes_p)
+{
+    *bytes_p = NULL;
+    if (object == NULL) return 0;
+    PyObject *pairs = PySequence_Fast(object, "replicas: expected a sequence of (expert, rank)");
+    if (pairs == NULL) return -1;
+    const Py_ssize_t length = PySequence_Fast_GET_SIZE(pairs);
+    *bytes_p = PyBytes_FromStringAndSize(NULL, length * (Py_ssize_t)sizeof(xep_replica_t));
+    for (Py_ssize_t i = 0; *bytes_p != NULL && i < length; i++) {
+        PyObject *pair = PySequence_Fast(PySequence_Fast_GET_ITEM(pairs, i), "replicas: expected (expert, rank)");
+        char *to = PyBytes_AS_STRING(*bytes_p) + i * (Py_ssize_t)sizeof(xep_replica_t);
+        const int is_pair = pair != NULL && PySequence_Fast_GET_SIZE(pair) == 2;
+        if (pair != NULL && !is_pair)
+            PyErr_Format(PyExc_ValueError, "%s[%zd]: expected (expert, rank), got %R", name, i, pair);
+        for (Py_ssize_t j = 0; is_pair && j < 2 && PyErr_Occurred() == NULL; j++)
+            (void)read_rank(name, i, PySequence_Fast_GET_ITEM(pair, j), to + j * (Py_ssize_t)sizeof(uint32_t));
+        Py_XDECREF(pair);
+        if (PyErr_Occurred() != NULL) Py_CLEAR(*bytes_p);
+    }
+    Py_DECREF(pairs);
+    return *bytes_p != NULL ? 0 : -1;
+}
+
 int ext_args_dtype(const char *name, PyObject *object, xep_dtype_t *dtype_p)
 {
     if (object == NULL) return 0;
@@ -408,6 +431,17 @@ int ext_args_node_sums(PyObject *word, xep_node_sums_t *node_sums_p)
     int number = (int)*node_sums_p;
     if (word != NULL && find_word("node_sums", word, words, 3, &number) != 0) return -1;
     *node_sums_p = (xep_node_sums_t)number;
+    return 0;
+}
+
+/* A plan of the caller's is for programs in C. */
+int ext_args_balance(PyObject *word, xep_balance_t *balance_p)
+{
+    static const char *const words[] =
+        {[XEP_BALANCE_NONE] = "none", [XEP_BALANCE_LEAST_LOADED] = "least-loaded", [XEP_BALANCE_EVEN] = "even"};
+    int number = (int)*balance_p;
+    if (word != NULL && find_word("balance", word, words, 3, &number) != 0) return -1;
+    *balance_p = (xep_balance_t)number;
     return 0;
 }
 

@@ -55,6 +55,9 @@ int ext_args_output(const char *name, PyObject *object, ext_where_t where, Py_ss
 /** As many ranks as count, of any sequence of integers, as uint32 in the bytes of a new reference. */
 int ext_args_ranks(const char *name, PyObject *object, uint32_t count, PyObject **bytes_p);
 
+/** The same of any number of pairs: [n] xep_replica_t. */
+int ext_args_replicas(const char *name, PyObject *object, PyObject **bytes_p);
+
 /** A matrix of any strides. */
 int ext_args_strided(const char *name, PyObject *object, ext_where_t where, Py_ssize_t rows, unsigned dtypes,
                      ext_matrix_t *matrix_p);
@@ -101,6 +104,9 @@ int ext_args_path(PyObject *word, xep_path_t *path_p);
 
 /** How the sum of a node travels, "default", "dtype" or "fp32"; word NULL: node_sums_p stays. */
 int ext_args_node_sums(PyObject *word, xep_node_sums_t *node_sums_p);
+
+/** "none", "least-loaded" or "even". */
+int ext_args_balance(PyObject *word, xep_balance_t *balance_p);
 
 /** A stream of whatever package; object NULL: the one that is current for arrays of this element. */
 int ext_args_stream(PyObject *object, const ext_element_t *element, void **stream_p);

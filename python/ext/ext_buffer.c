@@ -44,12 +44,12 @@ static PyObject *create(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 {
     ext_buffer_t *buffer = (ext_buffer_t *)self;
     xep_buffer_params_t params = XEP_BUFFER_PARAMS_INIT;
-    PyObject *given, *owners;
+    PyObject *given, *arrays;
     xep_status_t status;
-    if (ext_params_read(args, nargs, keywords, &given, &owners, &params) != 0) return NULL;
+    if (ext_params_read(args, nargs, keywords, &given, &arrays, &params) != 0) return NULL;
     xep_group_t *group = ext_group_get(given);
     if (group == NULL || (buffer->pending = PySet_New(NULL)) == NULL) {
-        Py_XDECREF(owners);
+        Py_XDECREF(arrays);
         return NULL;
     }
     Py_INCREF(given);
@@ -57,7 +57,7 @@ static PyObject *create(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     Py_BEGIN_ALLOW_THREADS
     status = lib.buffer_create(group, &params, &buffer->buffer);
     Py_END_ALLOW_THREADS
-    Py_XDECREF(owners);
+    Py_XDECREF(arrays);
     if (status < 0) return ext_raise(status);
     if (ext_buffer_learn(buffer) != 0) return NULL;
     Py_RETURN_NONE;
@@ -114,6 +114,17 @@ static PyObject *waits(PyObject *self, PyObject *kind)
 failed:
     for (int i = 0; i < 3; i++) Py_XDECREF(arrays[i]);
     return NULL;
+}
+
+/* A new tuple, in the order of Loads. */
+static PyObject *loads(PyObject *self, PyObject *Py_UNUSED(unused))
+{
+    const ext_buffer_t *buffer = (ext_buffer_t *)self;
+    xep_loads_t found = XEP_LOADS_INIT;
+    if (ext_buffer_get(buffer) == NULL) return NULL;
+    const xep_status_t status = lib.buffer_loads(buffer->buffer, &found);
+    if (status < 0) return ext_raise(status);
+    return Py_BuildValue("(KKKK)", found.dispatches, found.selections, found.most_before, found.most_after);
 }
 
 /* The buffer cannot be closed while somebody has this: close() asks arrays_left(), which counts it. */
@@ -181,6 +192,7 @@ static PyObject *get_address(PyObject *self, void *Py_UNUSED(unused))
 static PyMethodDef methods[] = {
     {"_create", EXT_KEYWORDS(create), NULL},
     {"_query", query, METH_NOARGS, NULL},
+    {"_loads", loads, METH_NOARGS, NULL},
     {"_waits", waits, METH_O, NULL},
     {"memory", memory, METH_NOARGS,
      "memory($self)\n--\n\nThis rank's shared memory, all of it, as an object with the buffer protocol. Keeps the\n"

@@ -33,6 +33,8 @@ enum {
     NODE_SUMS,
     PIECES,
     OWNERS,
+    REPLICAS,
+    BALANCE,
     COUNT
 };
 
@@ -41,17 +43,39 @@ static const char *const names[COUNT] = {"group",           "experts",   "topk",
                                          "scales",          "recv_rows", "slots",     "threads",
                                          "multiprocessors", "timeout",   "memory",    "on_failure",
                                          "send_memory",     "path",      "pass_rows", "node_sums",
-                                         "pieces",          "owners"};
+                                         "pieces",          "owners",    "replicas",  "balance"};
 
 _Static_assert(COUNT <= EXT_MOST_PARAMETERS, "no room for a name");
 static ext_signature_t signature = {"Buffer", 5, COUNT, names, {NULL}};
+
+/* The arrays are bytes, in a list that the caller keeps for the call; NULL: there are none. */
+static int read_arrays(PyObject *map, PyObject *list, PyObject **arrays_p, xep_buffer_params_t *params)
+{
+    PyObject *owners = NULL, *replicas = NULL;
+    *arrays_p = NULL;
+    if (map == NULL && list == NULL) return 0;
+    if (ext_args_ranks(names[OWNERS], map, params->experts, &owners) != 0 ||
+        ext_args_replicas(names[REPLICAS], list, &replicas) != 0) {
+        Py_XDECREF(owners);
+        return -1;
+    }
+    if (owners != NULL) params->owners = (const uint32_t *)(const void *)PyBytes_AS_STRING(owners);
+    if (replicas != NULL) {
+        params->replicas = (const xep_replica_t *)(const void *)PyBytes_AS_STRING(replicas);
+        params->nreplicas = (uint32_t)((size_t)PyBytes_GET_SIZE(replicas) / sizeof *params->replicas);
+    }
+    *arrays_p = Py_BuildValue("[OO]", owners != NULL ? owners : Py_None, replicas != NULL ? replicas : Py_None);
+    Py_XDECREF(owners);
+    Py_XDECREF(replicas);
+    return *arrays_p != NULL ? 0 : -1;
+}
 
 /*
  * values are the caller's for the length of the call. A group that was not given is NULL in *group_p: create() refuses
  * that, and buffer_size() leaves nranks 0, which the library refuses.
  */
 int ext_params_read(PyObject *const *args, Py_ssize_t nargs, PyObject *keywords, PyObject **group_p,
-                    PyObject **owners_p, xep_buffer_params_t *params)
+                    PyObject **arrays_p, xep_buffer_params_t *params)
 {
     PyObject *values[COUNT];
     if (ext_args_read(&signature, args, nargs, keywords, values) != 0) return -1;
@@ -75,11 +99,10 @@ int ext_params_read(PyObject *const *args, Py_ssize_t nargs, PyObject *keywords,
         ext_args_number("pass_rows", values[PASS_ROWS], INT64_MAX, &params->pass_rows) != 0 ||
         ext_args_node_sums(values[NODE_SUMS], &params->node_sums) != 0 ||
         ext_args_timeout(values[TIMEOUT], &params->timeout_ms) != 0 ||
-        ext_args_ranks(names[OWNERS], values[OWNERS], params->experts, owners_p) != 0)
+        ext_args_balance(values[BALANCE], &params->balance) != 0)
         return -1;
-    if (*owners_p != NULL) params->owners = (const uint32_t *)(const void *)PyBytes_AS_STRING(*owners_p);
     *group_p = values[GROUP];
-    return 0;
+    return read_arrays(values[OWNERS], values[REPLICAS], arrays_p, params);
 }
 
 const char ext_params_size_doc[] =
@@ -90,12 +113,12 @@ PyObject *ext_params_size(PyObject *Py_UNUSED(module), PyObject *const *args, Py
 {
     xep_buffer_params_t params = XEP_BUFFER_PARAMS_INIT;
     xep_buffer_size_t size = XEP_BUFFER_SIZE_INIT;
-    PyObject *count, *owners;
+    PyObject *count, *arrays;
     uint64_t nranks = 0;
-    if (ext_params_read(args, nargs, keywords, &count, &owners, &params) != 0) return NULL;
+    if (ext_params_read(args, nargs, keywords, &count, &arrays, &params) != 0) return NULL;
     const int is_number = ext_args_number("nranks", count, UINT32_MAX, &nranks) == 0;
     const xep_status_t status = is_number ? lib.buffer_size(&params, (uint32_t)nranks, &size) : XEP_OK;
-    Py_XDECREF(owners);
+    Py_XDECREF(arrays);
     if (!is_number) return NULL;
     return status < 0 ? ext_raise(status)
                       : Py_BuildValue("(KKKK)", size.bytes, size.recv_rows, size.node_bytes, size.device_bytes);

@@ -8,11 +8,11 @@
 
 /**
  * Those of Buffer. *group_p: what stands in the place of the group, as it is; borrowed. params->mode points into
- * the string of the caller, who keeps it for the call: longer it is not needed. params->owners points into *owners_p, a
- * new reference, or NULL. -1: an exception is set.
+ * the string of the caller, who keeps it for the call: longer it is not needed. params->owners and replicas point into
+ * what *arrays_p, a new reference or NULL, keeps. -1: an exception is set.
  */
 int ext_params_read(PyObject *const *args, Py_ssize_t nargs, PyObject *keywords, PyObject **group_p,
-                    PyObject **owners_p, xep_buffer_params_t *params);
+                    PyObject **arrays_p, xep_buffer_params_t *params);
 
 /** buffer_size(), with the signature of Buffer: in the place of its group is the number of ranks. */
 extern const char ext_params_size_doc[];

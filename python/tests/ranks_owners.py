@@ -29,9 +29,9 @@ def routing_of(rank: int):
     return idx, 2.0 ** random.integers(-2, 3, idx.shape).astype(np.float32)
 
 
-def layer(buffer, x, idx, weights):
+def layer(buffer, x, idx, weights, **options):
     """Expert e multiplies by e + 1; mode ll gives the weights in combine, normal here."""
-    handle = buffer.dispatch(x, idx, weights)
+    handle = buffer.dispatch(x, idx, weights, **options)
     received = handle.recv
     rows = np.asarray(received.x).reshape(-1, HIDDEN)[: received.rows]
     local = np.asarray(received.topk_idx)[: received.rows]
@@ -82,3 +82,38 @@ def test_what_is_refused():
     ]:
         with pytest.raises((ValueError, TypeError), match=message):
             xep.buffer_size(2, EXPERTS, TOPK, HIDDEN, TOKENS, owners=owners)
+
+
+@pytest.mark.parametrize("mode", ["normal", "ll"])
+@pytest.mark.parametrize("balance", ["none", "least-loaded", "even"])
+def test_a_layer_is_right_whoever_serves_what(group, mode, balance):
+    """Replicas of two experts on all other ranks, or of none, as with "even" every rank has all."""
+    owners = maps_of(group.nranks)["dealt out"]
+    idx, weights = routing_of(group.rank)
+    idx[::2, 0] = 3
+    x = np.random.default_rng(50 + group.rank).integers(-8, 9, (TOKENS, HIDDEN)).astype(np.float32)
+    shape = dict(mode=mode, dtype="float32", combine_dtype="float32", owners=owners)
+    replicas = [(e, r) for e in (3, 5) for r in range(group.nranks) if owners[e] != r and balance != "even"]
+    with group.buffer(EXPERTS, TOPK, HIDDEN, TOKENS, **shape) as plain:
+        expected = layer(plain, x, idx, weights)
+    with group.buffer(EXPERTS, TOPK, HIDDEN, TOKENS, **shape, replicas=replicas, balance=balance) as buffer:
+        assert buffer.local_experts >= 2
+        np.testing.assert_array_equal(layer(buffer, x, idx, weights), expected)
+        assert buffer.loads().dispatches == 0
+        if balance != "none":
+            np.testing.assert_array_equal(layer(buffer, x, idx, weights, balance=True), expected)
+            loads = buffer.loads()
+            assert loads.dispatches == 1 and loads.selections // group.nranks <= loads.most_after <= loads.most_before
+        else:
+            with pytest.raises(xep.InvalidError, match="invalid flags"):
+                buffer.dispatch(x, idx, weights, balance=True)
+
+
+def test_replicas_that_are_none(group):
+    for replicas, why in (([(1,)], r"replicas\[0\]: expected \(expert, rank\)"), ([(1, -1)], r"replicas\[0\]")):
+        with pytest.raises(ValueError, match=why):
+            group.buffer(EXPERTS, TOPK, HIDDEN, TOKENS, replicas=replicas)
+    with pytest.raises(xep.InvalidError, match="which owns it"):
+        group.buffer(EXPERTS, TOPK, HIDDEN, TOKENS, replicas=[(0, 0)])
+    with pytest.raises(ValueError, match="balance"):
+        group.buffer(EXPERTS, TOPK, HIDDEN, TOKENS, balance="more")

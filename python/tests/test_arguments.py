@@ -359,6 +359,22 @@ def test_log_goes_where_it_is_sent():
     )
 
 
+def test_logging_gets_the_messages():
+    run(
+        """
+        import logging, xep
+        seen = []
+        handler = logging.Handler()
+        handler.emit = seen.append
+        logging.getLogger("xep").addHandler(handler)
+        xep.use_logging()
+        xep.Group().close()
+        assert any(r.levelno == logging.WARNING and "XEP_NO_SUCH" in r.getMessage() for r in seen), seen
+        """,
+        XEP_NO_SUCH="1",
+    )
+
+
 class Nothing:
     """What no keyword takes, not even one that is true or false."""
 

@@ -9,6 +9,7 @@ import xml.etree.ElementTree
 
 import pytest
 
+import xep
 from xep import plot
 
 
@@ -70,6 +71,16 @@ def test_one_panel_and_the_default_name(measured, tmp_path):
     assert copied.with_suffix(".png").exists()
 
 
+def test_placements(tmp_path):
+    pytest.importorskip("matplotlib")
+    command = ["xep_perf", "--simulate", "4,2", "--tokens", "8", "--hidden", "64", "--experts", "8", "--topk", "2"]
+    command += ["--placement", "--json", str(tmp_path / "placed.json")]
+    subprocess.run(command, check=True, timeout=100, stdout=subprocess.DEVNULL)
+    assert plot.main([str(tmp_path / "placed.json"), "-o", str(tmp_path / "placed.svg")]) == 0
+    drawn = (tmp_path / "placed.svg").read_text()
+    assert "64 replicas" in drawn and "selections: max / mean" in drawn
+
+
 def damage(change):
     def make(measured, path):
         whole = copy.deepcopy(json.loads((measured / "run.json").read_text()))
@@ -90,6 +101,7 @@ def text(content):
         (text("no JSON"), [], "not JSON (xep_perf --json FILE writes it)"),
         (text('{"traceEvents": []}'), [], "not a result of xep_perf"),
         (text("[1, 2]"), [], "not a result of xep_perf"),
+        (text('{"placements": []}'), [], "invalid placements.imbalance: None (a number"),
         (text('{"sweep": "tokens", "results": []}'), [], "the sweep is empty"),
         (text('{"sweep": "colour", "results": []}'), [], "unknown sweep: 'colour' (tokens, hidden, topk, sms)"),
         (damage(lambda run: run.update(format=2)), [], "unknown format: 2 (1; a newer xep_perf needs"),
@@ -100,7 +112,7 @@ def text(content):
         (damage(lambda run: run["ops"][1].pop("limit_us")), [], "invalid combine.limit_us: None (a number"),
         (damage(lambda run: run["ops"][1].update(waits=[1])), [], "invalid combine.waits (waited_us of each of 2"),
         (damage(lambda run: run.update(load={"rows": 3})), [], "invalid load (experts of 9 experts, rows of 2 ranks)"),
-        (damage(lambda run: None), ["--what", "tea"], "unknown --what: 'tea' (curves, waits, load)"),
+        (damage(lambda run: None), ["--what", "tea"], "unknown --what: 'tea' (curves, waits, load, placement)"),
         (damage(lambda run: None), ["--what", "curves"], "nothing to draw as curves in "),
         (damage(lambda run: None), ["-o", "x.gif"], "invalid picture: x.gif (a name that ends with .png, .svg, .pdf)"),
         (damage(lambda run: None), ["-o", "/no/such/x.png"], "cannot write /no/such/x.png: No such file or directory"),
@@ -116,6 +128,12 @@ def test_what_cannot_be_drawn(measured, tmp_path, capsys, make, more, sentence):
     printed = capsys.readouterr()
     assert printed.out == "" and printed.err.startswith("xep_plot: ") and printed.err.count("\n") == 1
     assert sentence in printed.err
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        plot.parse(["--version"])
+    assert capsys.readouterr().out == f"xep_plot {xep.version()}\n"
 
 
 def test_without_matplotlib(measured):

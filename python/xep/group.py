@@ -13,7 +13,7 @@ from . import _ext
 from .boot import Allgather, exchange_of
 from .dtypes import Dtype
 from .library import default_timeout
-from .params import BufferInfo, BufferOptions
+from .params import BufferInfo, BufferOptions, Loads
 from .waits import RankWaits, Waits
 
 if TYPE_CHECKING:
@@ -255,6 +255,8 @@ class Buffer(_ext.Buffer):
     rows, "fp32": as it is, "default": XEP_NODE_SUMS, else "dtype".
     owners: the rank of each of the E experts, any number of them on each rank; None: blocks (expert_range()).
     Received.experts has the numbers of this rank's.
+    replicas: (expert, rank): ranks that serve an expert besides its owner. balance: how dispatch(balance=True) chooses
+    among them: "least-loaded"; "even": any rank serves any expert, and none more than its share (loads()).
 
     One thread at a time; the GIL is released while it waits.
     """
@@ -294,6 +296,10 @@ class Buffer(_ext.Buffer):
         another waits.
         """
         return Waits(RankWaits(*self._waits(0)), RankWaits(*self._waits(1)))
+
+    def loads(self) -> Loads:
+        """What balance was worth: selections of the busiest rank, before and after, of all balanced dispatches."""
+        return Loads(*self._loads())
 
     def abort(self) -> None:
         """Gives the buffer up on this rank, until reset(): what is in flight raises BrokenError, as later calls do.

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import re
-from typing import NamedTuple, Optional
+from typing import NamedTuple, Optional, Union
 
 from . import _ext
 from ._ext import set_log as set_log
@@ -89,6 +90,13 @@ def mode_query(mode: Optional[str] = None, memory: str = "host") -> ModeInfo:
         frozenset(rows for rows in Rows if arrangements >> rows & 1),
         *(frozenset(dtype for dtype in Dtype if types >> dtype & 1) for types in dtypes),
     )
+
+
+def use_logging(logger: Union[str, logging.Logger] = "xep") -> None:
+    """The library's messages go to a logger of Python's logging from now on, those that XEP_LOG lets through."""
+    levels = (logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG)
+    log = logging.getLogger(logger) if isinstance(logger, str) else logger
+    set_log(lambda level, message: log.log(levels[level], "%s", message))
 
 
 def default_timeout() -> Optional[float]:

@@ -43,6 +43,15 @@ class BufferInfo(NamedTuple):
     multiprocessors: int
 
 
+class Loads(NamedTuple):
+    """``xep_loads_t``, of balanced dispatches: most_after * nranks / selections is the imbalance, max / mean."""
+
+    dispatches: int
+    selections: int
+    most_before: int
+    most_after: int
+
+
 class BufferOptions(TypedDict, total=False):
     """Keywords of Buffer and buffer_size(), for type checkers and editors."""
 
@@ -63,6 +72,8 @@ class BufferOptions(TypedDict, total=False):
     node_sums: Literal["default", "dtype", "fp32"]
     pieces: bool
     owners: Optional[Sequence[int]]
+    replicas: Sequence[tuple[int, int]]
+    balance: Literal["none", "least-loaded", "even"]
 
 
 def buffer_size(

@@ -7,6 +7,9 @@
     xep_run -n 4 xep_perf --waits --json run.json
     xep_plot run.json -o run.svg           # who waits for whom; load of experts and ranks
 
+    xep_perf --simulate 64,8 --tokens 256 --routing zipf:1.2 --placement --json placed.json
+    xep_plot placed.json                   # what other places for experts would be worth
+
 Several files are drawn into one picture. Needs matplotlib: ``pip install 'xep-moe[plot]'``.
 """
 
@@ -19,9 +22,10 @@ import statistics
 import sys
 from typing import Any, NamedTuple, Optional
 
+from ._ext import version
 from .layout import expert_range
 
-PANELS = ("curves", "waits", "load")
+PANELS = ("curves", "waits", "load", "placement")
 SUFFIXES = (".png", ".svg", ".pdf")
 COLORS = ("#0b6fb8", "#d1495b", "#3a7d44", "#8e5ea2", "#c77c11", "#4b5563")  # of files; told apart without colour, too
 MARKERS = ("o", "s", "^", "D", "v", "P")
@@ -91,6 +95,16 @@ def read_point(path: pathlib.Path, whole: Any) -> Point:
     return Point(whole, ops)
 
 
+def read_placements(path: pathlib.Path, whole: dict) -> Point:
+    placements = whole["placements"]
+    for placed in placements if isinstance(placements, list) and placements else [None]:
+        for name in ("imbalance", "us"):
+            read_number(path, "placements.", placed, name)
+    for name in ("ranks", "tokens", "hidden", "topk", "experts"):
+        read_number(path, "", whole, name)
+    return Point(whole, {})
+
+
 def read_result(path: pathlib.Path) -> Result:
     try:
         whole = json.loads(path.read_text(encoding="utf-8"))
@@ -98,6 +112,8 @@ def read_result(path: pathlib.Path) -> Result:
         raise PlotError(f"{path}: {error.strerror}") from None
     except ValueError:
         raise PlotError(f"{path}: not JSON (xep_perf --json FILE writes it)") from None
+    if isinstance(whole, dict) and "placements" in whole:
+        return Result(path, None, [read_placements(path, whole)])
     if not isinstance(whole, dict) or "sweep" not in whole:
         return Result(path, None, [read_point(path, whole)])
     if whole["sweep"] not in SWEPT:
@@ -322,6 +338,21 @@ def draw_load(figure: Any, result: Result) -> None:
                   loc="outside lower center", ncols=3, frameon=False)
 
 
+# ---- placement ----
+
+
+def draw_placement(figure: Any, result: Result) -> None:
+    placements = result.points[0].shape["placements"]
+    names = [str(placed.get("name")) for placed in placements]
+    left, right = figure.subplots(1, 2, sharey=True)
+    for axis, name, what in ((left, "imbalance", "selections: max / mean"), (right, "us", "dispatch and combine, us")):
+        axis.barh(names, [placed[name] for placed in placements], color=COLORS[0])
+        axis.set_title(what, loc="left", fontsize=10)
+        axis.grid(True, axis="x", alpha=0.25)
+    left.axvline(1, color="black", linewidth=0.9, linestyle=(0, (4, 2)))
+    left.invert_yaxis()
+
+
 # ---- the picture ----
 
 
@@ -353,7 +384,9 @@ def choose_panels(results: list[Result], wanted: Optional[list[str]]) -> list[tu
             chosen.append(("waits", [result]))
         if "load" in result.points[0].shape:
             chosen.append(("load", [result]))
-    needs = {"curves": "--sweep", "waits": "--waits", "load": "--json and no --sweep"}
+        if "placements" in result.points[0].shape:
+            chosen.append(("placement", [result]))
+    needs = {"curves": "--sweep", "waits": "--waits", "load": "--json and no --sweep", "placement": "--placement"}
     for name in wanted or ():
         if name not in [panel for panel, _ in chosen]:
             raise PlotError(f"nothing to draw as {name} in {', '.join(str(result.path) for result in results)} "
@@ -374,7 +407,8 @@ def draw(results: list[Result], others: list[Other], wanted: Optional[list[str]]
     from matplotlib import pyplot
 
     panels = choose_panels(results, wanted)
-    heights = {"curves": 7.5, "waits": 3.8, "load": 3.2}
+    heights = {"curves": 7.5, "waits": 3.8, "load": 3.2, "placement": 3.2}
+    drawers = {"waits": draw_waits, "load": draw_load, "placement": draw_placement}
     pyplot.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False,
                             "svg.fonttype": "none", "svg.hashsalt": "xep"})
     source = source_of(results)
@@ -389,16 +423,17 @@ def draw(results: list[Result], others: list[Other], wanted: Optional[list[str]]
         if its[0] is not titled:
             part.suptitle(title_of(its[0]), fontsize=10)
         titled = its[0]
-        (draw_waits if name == "waits" else draw_load)(part, its[0])
+        drawers[name](part, its[0])
     return figure
 
 
 def parse(arguments: Optional[list[str]]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="xep_plot", description="Draws what xep_perf --json wrote.")
+    parser.add_argument("-V", "--version", action="version", version=f"xep_plot {version()}")
     parser.add_argument("files", nargs="+", type=pathlib.Path, metavar="FILE", help="results of xep_perf --json")
     parser.add_argument("-o", "--output", type=pathlib.Path, metavar="PICTURE",
                         help="a .png, .svg or .pdf; default: the first FILE, as .png")
-    parser.add_argument("--what", metavar="PANELS", help="of curves, waits and load, by commas; default: all there is")
+    parser.add_argument("--what", metavar="PANELS", help=f"of {', '.join(PANELS)}, by commas; default: all there is")
     parser.add_argument("--others", action="append", default=[], type=pathlib.Path, metavar="FILE",
                         help='times of other implementations: lines "RES mode=.. R=.. T=.. H=.. K=.. E=.. impl=.. '
                              'op=.. med_us=..", drawn where the shape is the same')

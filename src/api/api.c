@@ -10,6 +10,7 @@
 
 #include "api_boot.h"
 #include "api_check.h"
+#include "balance.h"
 #include "buffer.h"
 #include "buffer_size.h"
 #include "cpu.h"
@@ -36,6 +37,21 @@
 const char *xep_version_string(void)
 {
     return XEP_VERSION;
+}
+
+void xep_version(uint32_t *major_p, uint32_t *minor_p, uint32_t *patch_p)
+{
+    if (major_p != NULL) *major_p = XEP_VERSION_MAJOR;
+    if (minor_p != NULL) *minor_p = XEP_VERSION_MINOR;
+    if (patch_p != NULL) *patch_p = XEP_VERSION_PATCH;
+}
+
+/* The caller's struct may be of another version: only its own size is known to be its own. */
+void xep_struct_init(void *params, size_t size)
+{
+    if (params == NULL || size < sizeof size) return;
+    memset(params, 0, size);
+    memcpy(params, &size, sizeof size);
 }
 
 /*
@@ -265,7 +281,7 @@ void xep_buffer_abort(xep_buffer_t *buffer)
 {
     if (buffer == NULL || xep_group_is_inherited(buffer->group)) return;
     xep_buffer_enter(buffer);
-    xep_request_give_up_all(buffer, "this rank called xep_buffer_abort()");
+    xep_request_give_up_all(buffer, XEP_ERR_BROKEN, "this rank called xep_buffer_abort()");
     xep_buffer_leave(buffer);
 }
 
@@ -323,6 +339,15 @@ xep_status_t xep_buffer_query(const xep_buffer_t *buffer, xep_buffer_info_t *inf
     for (uint32_t s = 0; s < own.slots; s++) own.free_slots += buffer->handles[s].state == XEP_HANDLE_FREE;
     for (uint32_t r = 0; r < buffer->group->nranks; r++) own.mapped_peers += (uint32_t)buffer->group->peers[r].mapped;
     return xep_fill_struct("info", info, &own, sizeof own);
+}
+
+/* Numbers of the last dispatch that has begun, and of those before it. */
+xep_status_t xep_buffer_loads(const xep_buffer_t *buffer, xep_loads_t *loads)
+{
+    xep_status_t status = xep_require_buffer(buffer);
+    if (status != XEP_OK) return status;
+    const xep_loads_t none = XEP_LOADS_INIT;
+    return xep_fill_struct("loads", loads, buffer->balancer != NULL ? &buffer->balancer->loads : &none, sizeof none);
 }
 
 /*

@@ -47,7 +47,7 @@ static void count_for_recording(const xep_buffer_t *buffer, const xep_dispatch_a
 {
     xep_recording_t *recording = buffer->group->recording;
     if (recording != NULL && args->cached == NULL && buffer->device == NULL)
-        xep_recording_count(recording, args, buffer->shape.experts);
+        xep_recording_count(recording, args, buffer->params.experts);
 }
 
 /*
@@ -166,6 +166,8 @@ static xep_status_t begin_next(xep_handle_t *handle, const xep_next_args_t *args
     if (status == XEP_OK && args != NULL) status = xep_check_struct("args", args, &own, sizeof own);
     if (status == XEP_OK) status = xep_check_output("wait_ns", own.wait_ns);
     if (status == XEP_OK) status = xep_check_next(handle, args != NULL ? &own : NULL, &outputs);
+    if (status == XEP_OK && args != NULL)
+        status = xep_mode_check_combine(handle->buffer->plugin.plugin, &handle->buffer->can, &outputs);
     if (status == XEP_OK) status = xep_request_next(handle, args != NULL ? &outputs : NULL, own.timeout_ms, req_p);
     return xep_request_count_refused(handle->buffer, status);
 }

@@ -2,9 +2,12 @@
 
 /* The exported functions of requests: as api.c has those before them. */
 
+#include <stdio.h>
+
 #include "api_check.h"
 #include "buffer.h"
 #include "error.h"
+#include "group_wait.h"
 #include "request.h"
 #include "trace.h"
 
@@ -44,6 +47,65 @@ xep_status_t xep_request_test(xep_request_t *req)
 xep_status_t xep_request_wait(xep_request_t *req)
 {
     return wait_request(req, xep_request_finish);
+}
+
+/* ---- any of several ---- */
+
+typedef struct any {
+    xep_request_t *const *reqs;
+    uint32_t count, found;
+    xep_status_t status; /* of that one */
+} any_t;
+
+static xep_status_t look_at_any(void *arg)
+{
+    any_t *any = arg;
+    for (any->found = 0; any->found < any->count; any->found++) {
+        if (any->reqs[any->found] == NULL) continue;
+        any->status = ask_request(any->reqs[any->found], xep_request_poll);
+        if (any->status != XEP_INPROGRESS) return XEP_OK;
+    }
+    return XEP_INPROGRESS;
+}
+
+static void explain_any(void *arg, char *text, size_t bytes)
+{
+    snprintf(text, bytes, "any of %u requests", ((const any_t *)arg)->count);
+}
+
+/* The group that all are of, NULL: there is none. */
+static xep_status_t find_group(const any_t *any, xep_group_t **group_p)
+{
+    *group_p = NULL;
+    for (uint32_t i = 0; i < any->count; i++) {
+        if (any->reqs[i] == NULL) continue;
+        xep_status_t status = check_kept(any->reqs[i]);
+        if (status != XEP_OK) return status;
+        xep_group_t *group = any->reqs[i]->buffer->group;
+        if (*group_p != NULL && *group_p != group)
+            return xep_fail(XEP_ERR_INVALID, "invalid reqs: number %u is of another group", i);
+        *group_p = group;
+    }
+    return *group_p != NULL ? XEP_OK : xep_fail(XEP_ERR_INVALID, "invalid reqs: no request among %u", any->count);
+}
+
+/* Each request has a deadline of its own, and deaths that concern it end it: the wait itself has neither. */
+xep_status_t xep_request_wait_any(xep_request_t *const *reqs, uint32_t count, uint32_t *index_p)
+{
+    any_t any = {.reqs = reqs, .count = count};
+    const xep_wait_t wait = {.look = look_at_any,
+                             .arg = &any,
+                             .deadline_ns = UINT64_MAX,
+                             .spares = 1,
+                             .explain = explain_any};
+    xep_group_t *group;
+    if (reqs == NULL || index_p == NULL)
+        return xep_fail(XEP_ERR_INVALID, "%s is NULL", reqs == NULL ? "reqs" : "index_p");
+    xep_status_t status = find_group(&any, &group);
+    if (status != XEP_OK) return status;
+    if (look_at_any(&any) != XEP_OK && (status = xep_group_wait(group, &wait)) != XEP_OK) return status;
+    *index_p = any.found;
+    return any.status;
 }
 
 xep_status_t xep_request_wait_counts(xep_request_t *req)

@@ -19,9 +19,11 @@
 /* One for the dispatch of a slot and one for its combine, each in flight and, ended, still with the user. */
 enum { XEP_REQUESTS_PER_SLOT = 4 };
 
-typedef struct xep_members xep_members_t; /* members.h */
-typedef struct xep_staging xep_staging_t; /* staging.h */
-typedef struct xep_owners xep_owners_t;   /* owners.h */
+typedef struct xep_members xep_members_t;   /* members.h */
+typedef struct xep_staging xep_staging_t;   /* staging.h */
+typedef struct xep_owners xep_owners_t;     /* owners.h */
+typedef struct xep_announce xep_announce_t; /* announce.h */
+typedef struct xep_balancer xep_balancer_t; /* balance.h */
 
 struct xep_buffer {
     xep_group_t *group;
@@ -65,9 +67,12 @@ struct xep_buffer {
     uint32_t trace_number;        /* in the trace */
     uint32_t number;              /* of the group's buffers, from 1 */
     xep_members_t *members;       /* NULL: an operation is with all ranks or fails, or is a device's */
-    xep_owners_t *owners;         /* NULL: experts are owned by blocks */
+    xep_owners_t *owners;         /* NULL: experts are owned by blocks, and served by no other rank */
+    xep_balancer_t *balancer;     /* NULL: no dispatch is balanced */
     /* makes what the mode gets of what the caller gave a dispatch that begins; NULL: they are the same */
     xep_status_t (*take_dispatch)(xep_request_t *req);
+    xep_announce_t *announce; /* NULL: no rank serves */
+    void (*before_mode)(xep_request_t *req); /* before the mode is called for an operation that begins; NULL: nothing */
 };
 
 /** Whether operations go on without ranks: by members, or by kernels (members_device.c). */

@@ -19,7 +19,7 @@ enum { MODE_BYTES = 64, VALUE_BYTES = 24 };
 /* clang-format off */
 #define COLLECTIVE(X) \
     X(experts) X(topk) X(hidden) X(scales) X(tokens) X(recv_rows) X(dtype) X(combine_dtype) X(slots) X(memory) \
-    X(on_failure) X(flags) X(path) X(pass_rows) X(node_sums) X(owners) X(by_nodes) \
+    X(on_failure) X(flags) X(path) X(pass_rows) X(node_sums) X(balance) X(owners) X(by_nodes) \
     X(bytes)
 /* clang-format on */
 
@@ -33,7 +33,7 @@ typedef struct terms {
 #undef TERMS_FIELD
     xep_room_view_t room;
 } terms_t;
-_Static_assert(sizeof(terms_t) == 8 + MODE_BYTES + 18 * 8 + sizeof(xep_room_view_t),
+_Static_assert(sizeof(terms_t) == 8 + MODE_BYTES + 19 * 8 + sizeof(xep_room_view_t),
                "terms are exchanged as bytes: no padding");
 
 static const struct {
@@ -73,6 +73,7 @@ static void fill_terms(const xep_proposal_t *proposal, uint32_t nranks, terms_t 
     terms->path = params->path;
     terms->pass_rows = params->pass_rows;
     terms->node_sums = params->node_sums;
+    terms->balance = params->balance;
     terms->owners = xep_owners_digest(params, nranks);
     terms->by_nodes = proposal->by_nodes;
     terms->bytes = proposal->bytes;

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "announce.h"
+#include "balance.h"
 #include "buffer_agree.h"
 #include "buffer_size.h"
 #include "group_exchange.h"
@@ -90,6 +92,12 @@ static xep_status_t open_team(xep_buffer_t *buffer, const xep_buffer_params_t *p
     return xep_team_create(threads, group->here * threads > group->processors, &buffer->team);
 }
 
+/* Whether experts have other ranks than by blocks, or several. */
+static int has_instances(const xep_buffer_params_t *params)
+{
+    return params->owners != NULL || params->nreplicas != 0 || params->balance != XEP_BALANCE_NONE;
+}
+
 /* all that this rank can do alone before it knows what the others want */
 static xep_status_t prepare(xep_buffer_t *buffer, const xep_buffer_params_t *params, const uint32_t *sends,
                             xep_buffer_size_t *size)
@@ -111,6 +119,7 @@ static xep_status_t prepare(xep_buffer_t *buffer, const xep_buffer_params_t *par
     /* the caller's string may be gone after the call; the plugin's is there as long as the buffer */
     buffer->params.mode = buffer->plugin.plugin->name;
     buffer->params.owners = NULL; /* likewise */
+    buffer->params.replicas = NULL;
     buffer->shape.recv_rows = size->recv_rows;
     buffer->most_tokens = sends[group->rank] ? params->tokens : 0;
     buffer->dtype = params->dtype;
@@ -118,7 +127,9 @@ static xep_status_t prepare(xep_buffer_t *buffer, const xep_buffer_params_t *par
     buffer->timeout_ms = params->timeout_ms;
     buffer->prefault_left = group->config.prefault;
     status = allocate_pools(buffer);
-    if (status == XEP_OK && params->owners != NULL) status = xep_owners_open(buffer);
+    if (status == XEP_OK && has_instances(params)) status = xep_owners_open(buffer, params);
+    if (status == XEP_OK && params->balance != XEP_BALANCE_NONE)
+        status = xep_balance_open(buffer, params, xep_buffer_members_offset(buffer->lines_offset, group->nranks));
     if (status != XEP_OK) return status;
     return open_team(buffer, params);
 }
@@ -209,6 +220,8 @@ static xep_status_t open_mode(xep_buffer_t *buffer, const xep_buffer_params_t *p
         status = xep_members_open_device(buffer);
     else if (status == XEP_OK && params->on_failure == XEP_ON_FAILURE_MASK)
         status = xep_members_open(buffer, xep_buffer_members_offset(buffer->lines_offset, buffer->shape.nranks));
+    if (status == XEP_OK && (params->flags & XEP_BUFFER_SERVED) != 0)
+        status = xep_announce_open(buffer, buffer->heap->bytes - xep_announce_bytes(&buffer->shape));
     if (status == XEP_OK) status = buffer->plugin.plugin->open(&buffer->env, &buffer->mode);
     xep_proposal_t mine = {.params = params,
                            .by_nodes = buffer->shape.by_nodes,
@@ -228,6 +241,8 @@ static void release(void *arg)
     xep_team_destroy(buffer->team);
     xep_wait_times_close(&buffer->waits);
     xep_members_close(buffer);
+    xep_announce_close(buffer->announce);
+    xep_balance_close(buffer->balancer);
     xep_owners_close(buffer->owners);
     free(buffer->peer_pages.ranges);
     free(buffer->states);

@@ -23,6 +23,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "announce.h"
+#include "balance.h"
 #include "buffer_give_up.h"
 #include "cpu.h"
 #include "group_abort.h"
@@ -210,6 +212,7 @@ static xep_status_t reopen(xep_buffer_t *buffer)
     buffer->mode = NULL;
     status = buffer->plugin.plugin->open(&buffer->env, &buffer->mode);
     if (status != XEP_OK) return status;
+    if (buffer->announce != NULL) xep_announce_reset(buffer);
     /* no rank may write into a region whose mode is not open again */
     status = quiesce(buffer);
     xep_heap_prefault_all(&buffer->peer_pages, &buffer->prefault_left);
@@ -234,6 +237,7 @@ xep_status_t xep_buffer_restart(xep_buffer_t *buffer)
     xep_request_end_all(buffer, XEP_ERR_ABORTED, "the buffer was reset");
     for (uint32_t s = 0; s < buffer->shape.slots; s++) xep_handle_give_back(&buffer->handles[s]);
     xep_request_forget_refused(buffer);
+    if (buffer->balancer != NULL) buffer->balancer->round = 0;
     quiesce_device(buffer, 0);
     status = agree_epoch(buffer);
     if (status == XEP_OK && (status = reopen(buffer)) != XEP_OK)

@@ -99,7 +99,7 @@ xep_status_t xep_buffer_find_params(const xep_buffer_t *old, xep_group_t *group,
     for (uint32_t i = 0; status == XEP_OK && i < group->nranks; i++)
         if (all[i].has_owners != 0)
             status = xep_fail(XEP_ERR_INVALID,
-                              "the buffer of rank %u has an owner map, of the old ranks "
+                              "the buffer of rank %u has an owner map or replicas, of the old ranks "
                               "(xep_buffer_create() with a new one)",
                               i);
     if (status == XEP_OK) fill_followed(old != NULL ? &mine : &all[r], followed);

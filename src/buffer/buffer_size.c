@@ -2,6 +2,8 @@
 
 #include "buffer_size.h"
 
+#include "announce.h"
+#include "balance.h"
 #include "buffer_give_up.h"
 #include "error.h"
 #include "members.h"
@@ -36,6 +38,10 @@ xep_status_t xep_buffer_measure_shape(const xep_plugin_t *plugin, const xep_shap
     size->bytes = *lines_offset_p + (uint64_t)shape->nranks * sizeof(xep_buffer_line_t);
     if (params->on_failure == XEP_ON_FAILURE_MASK)
         size->bytes = xep_buffer_members_offset(*lines_offset_p, shape->nranks) + xep_members_bytes(shape);
+    if (params->balance != XEP_BALANCE_NONE)
+        size->bytes =
+            xep_buffer_members_offset(*lines_offset_p, shape->nranks) + xep_balance_bytes(params, shape->nranks);
+    if (params->flags & XEP_BUFFER_SERVED) size->bytes = (size->bytes + 63) / 64 * 64 + xep_announce_bytes(shape);
     size->device_bytes = end[XEP_MEMORY_CUDA];
     if (memory == params->memory) return XEP_OK;
     return xep_staging_measure(shape, size->recv_rows, &size->bytes, &size->device_bytes);

@@ -89,6 +89,10 @@ xep_status_t xep_mode_check_buffer(const xep_plugin_t *plugin, const xep_buffer_
                         memory);
     if (params->owners != NULL && !(features & XEP_CAN_OWNERS))
         return xep_fail(XEP_ERR_UNSUPPORTED, "invalid owners: not NULL (mode %s%s has blocks)", name, memory);
+    if ((params->nreplicas != 0 || params->balance != XEP_BALANCE_NONE) && !(features & XEP_CAN_OWNERS))
+        return xep_fail(XEP_ERR_UNSUPPORTED, "invalid %s: %u (mode %s%s has each expert once)",
+                        params->nreplicas != 0 ? "nreplicas" : "balance",
+                        params->nreplicas != 0 ? params->nreplicas : (uint32_t)params->balance, name, memory);
     return check_pairs(params);
 }
 

@@ -3,6 +3,7 @@
 #include "owners.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "error.h"
 #include "group_exchange.h"
@@ -18,12 +19,17 @@ xep_status_t xep_owners_check(const uint32_t *owners, uint32_t experts, uint32_t
 
 /* ---- ranks with different maps ---- */
 
-/* FNV-1a, over words, of the owners of experts begin .. end - 1. */
+/* FNV-1a, over words, of the owners of experts begin .. end - 1, and a sum over their replicas. */
 static uint64_t digest(const xep_buffer_params_t *params, uint32_t nranks, uint32_t begin, uint32_t end)
 {
     uint64_t sum = UINT64_C(14695981039346656037);
     for (uint32_t e = begin; e < end; e++)
         sum = (sum ^ xep_owner_of(params->owners, params->experts, nranks, e)) * UINT64_C(1099511628211);
+    for (uint32_t i = 0; i < params->nreplicas; i++) { /* in whatever order */
+        const uint64_t word = (uint64_t)params->replicas[i].expert << 32 | params->replicas[i].rank;
+        if (params->replicas[i].expert >= begin && params->replicas[i].expert < end)
+            sum += (word ^ word >> 29) * UINT64_C(0xbf58476d1ce4e5b9);
+    }
     return sum;
 }
 
@@ -57,7 +63,9 @@ xep_status_t xep_owners_refuse(xep_group_t *group, const xep_buffer_params_t *pa
     xep_status_t status = find_difference(group, params, rank, words, &expert);
     mine = xep_owner_of(params->owners, params->experts, group->nranks, expert);
     if (status == XEP_OK) status = xep_group_exchange(group, &mine, words, sizeof mine);
-    if (status == XEP_OK)
+    if (status == XEP_OK && words[rank] == words[0])
+        status = xep_fail(XEP_ERR_MISMATCH, "rank %u and rank 0 disagree on the replicas of expert %u", rank, expert);
+    else if (status == XEP_OK)
         status = xep_fail(XEP_ERR_MISMATCH, "rank %u and rank 0 disagree on owners[%u]: %llu, %llu", rank, expert,
                           (unsigned long long)words[rank], (unsigned long long)words[0]);
     free(words);
@@ -66,51 +74,91 @@ xep_status_t xep_owners_refuse(xep_group_t *group, const xep_buffer_params_t *pa
 
 /* ---- a buffer with a map ---- */
 
-xep_status_t xep_owners_open(xep_buffer_t *buffer)
+/* As place_experts() has placed them (shape.c): by rank, and there in the order of experts. next: [R], zeros. */
+static void number_instances(const xep_shape_t *shape, const xep_instances_t *instances, uint32_t *next,
+                             uint32_t *number)
+{
+    for (uint32_t i = 0; i < instances->count; i++)
+        number[i] = shape->first_expert[instances->rank[i]] + next[instances->rank[i]]++;
+}
+
+xep_status_t xep_owners_open(xep_buffer_t *buffer, const xep_buffer_params_t *params)
 {
     const xep_shape_t *shape = &buffer->shape;
-    xep_owners_t *owners = calloc(1, sizeof *owners);
-    if (owners == NULL) goto err_memory;
+    uint32_t *next = calloc(shape->nranks, sizeof *next);
+    xep_owners_t *owners = buffer->owners = calloc(1, sizeof *owners);
+    if (owners == NULL || next == NULL) goto err_memory;
+    xep_status_t status = xep_instances_open(params, shape->nranks, &owners->instances);
+    if (status != XEP_OK) goto err_next;
     owners->slot_size = shape->tokens * shape->topk;
-    owners->number = malloc(shape->experts * sizeof *owners->number);
+    owners->number = malloc(owners->instances.count * sizeof *owners->number);
     owners->topk_idx = calloc(shape->slots * owners->slot_size, sizeof *owners->topk_idx);
-    if (owners->number == NULL || owners->topk_idx == NULL) goto err_memory;
-    for (uint32_t e = 0; e < shape->experts; e++) owners->number[shape->expert[e]] = e;
-    buffer->owners = owners;
+    if (params->nreplicas != 0) owners->sent = calloc(shape->nranks, sizeof *owners->sent);
+    if (owners->number == NULL || owners->topk_idx == NULL || (params->nreplicas != 0 && owners->sent == NULL))
+        goto err_memory;
+    number_instances(shape, &owners->instances, next, owners->number);
     buffer->take_dispatch = xep_owners_take;
+    free(next);
     return XEP_OK;
 
 err_memory:
-    xep_owners_close(owners);
-    return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the owners of %u experts", shape->experts);
+    status = xep_fail(XEP_ERR_NO_MEMORY, "no memory for the owners of %u experts", shape->experts);
+err_next:
+    free(next);
+    return status;
 }
 
 void xep_owners_close(xep_owners_t *owners)
 {
     if (owners == NULL) return;
+    xep_instances_close(&owners->instances);
     free(owners->topk_idx);
     free(owners->number);
+    free(owners->sent);
     free(owners);
 }
 
+/* ---- a dispatch ---- */
+
+static uint32_t pick_owner(void *arg, uint32_t expert)
+{
+    const xep_owners_t *owners = ((const xep_buffer_t *)arg)->owners;
+    return owners->number[owners->instances.begin[expert]];
+}
+
+/* How far an instance is: this rank's, this node's, another one. Lower is better, as with all that follows. */
+static uint32_t distance(const xep_shape_t *shape, uint32_t rank)
+{
+    return rank == shape->rank ? 0 : shape->node[rank] == shape->node[shape->rank] ? 1 : 2;
+}
+
+static int is_nearer(const xep_buffer_t *buffer, uint32_t rank, uint32_t than)
+{
+    const xep_shape_t *shape = &buffer->shape;
+    const uint64_t *sent = buffer->owners->sent;
+    const uint32_t a = distance(shape, rank), b = distance(shape, than), n = shape->nranks;
+    if (a != b) return a < b;
+    if (sent[rank] != sent[than]) return sent[rank] < sent[than];
+    return (rank + n - shape->rank) % n < (than + n - shape->rank) % n;
+}
+
+static uint32_t pick_nearest(void *arg, uint32_t expert)
+{
+    const xep_buffer_t *buffer = arg;
+    const xep_instances_t *instances = &buffer->owners->instances;
+    uint32_t best = instances->begin[expert];
+    for (uint32_t i = best + 1; i < instances->begin[expert + 1]; i++)
+        if (is_nearer(buffer, instances->rank[i], instances->rank[best])) best = i;
+    buffer->owners->sent[instances->rank[best]]++;
+    return buffer->owners->number[best];
+}
+
+/* A cached dispatch has no indices: its routing is by the mode's numbers already. */
 xep_status_t xep_owners_take(xep_request_t *req)
 {
-    const xep_owners_t *owners = req->buffer->owners;
-    const uint32_t experts = req->buffer->shape.experts;
-    xep_dispatch_args_t *args = &req->dispatch;
-    const int wide = args->topk_idx_dtype == XEP_INT64;
-    int64_t *wide_to = owners->topk_idx + req->op.slot * owners->slot_size;
-    int32_t *to = (int32_t *)(void *)wide_to;
-    if (args->cached != NULL) return XEP_OK; /* has no indices: its routing is by the mode's numbers already */
-    for (uint64_t t = 0, i = 0; t < args->tokens; t++)
-        for (uint32_t k = 0; k < args->topk; k++, i++) {
-            const int64_t expert = xep_layout_expert(args->topk_idx, args->topk_idx_stride, args->topk_idx_dtype, t, k);
-            if (expert < -1 || expert >= (int64_t)experts) return xep_layout_refuse(t, k, expert, experts);
-            const int64_t number = expert == -1 ? -1 : (int64_t)owners->number[expert];
-            if (wide) wide_to[i] = number;
-            else to[i] = (int32_t)number;
-        }
-    args->topk_idx = wide_to;
-    args->topk_idx_stride = args->topk * (wide ? sizeof *wide_to : sizeof *to);
-    return XEP_OK;
+    xep_buffer_t *buffer = req->buffer;
+    if (req->dispatch.cached != NULL) return XEP_OK;
+    if (buffer->owners->sent == NULL) return xep_owners_renumber(req, pick_owner, buffer);
+    memset(buffer->owners->sent, 0, buffer->shape.nranks * sizeof *buffer->owners->sent);
+    return xep_owners_renumber(req, pick_nearest, buffer);
 }

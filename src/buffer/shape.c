@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 #include "error.h"
-#include "owners.h"
+#include "instances.h"
 
 enum { LEAST_ALIGNMENT = 64, MOST_ALIGNMENT = 4096 };
 
@@ -23,20 +23,22 @@ static void place_ranks(const xep_group_t *group, const xep_shape_t *shape, uint
     }
 }
 
-/* A counting sort by owner: experts of a rank stay in the order of the caller's numbers. */
-static void place_experts(const uint32_t *owners, xep_shape_t *shape, uint32_t *first, uint32_t *expert)
+/* A counting sort by rank: instances on a rank stay in the order of the caller's experts. */
+static void place_experts(const xep_instances_t *instances, uint32_t experts, xep_shape_t *shape, uint32_t *first,
+                          uint32_t *expert)
 {
-    for (uint32_t e = 0; e < shape->experts; e++) first[xep_owner_of(owners, shape->experts, shape->nranks, e) + 1]++;
+    for (uint32_t i = 0; i < instances->count; i++) first[instances->rank[i] + 1]++;
     for (uint32_t r = 0; r < shape->nranks; r++) {
         if (first[r + 1] > shape->most_experts) shape->most_experts = first[r + 1];
         first[r + 1] += first[r];
     }
     shape->local_experts = first[shape->rank + 1] - first[shape->rank];
-    for (uint32_t e = 0; e < shape->experts; e++)
-        expert[first[xep_owner_of(owners, shape->experts, shape->nranks, e)]++] = e;
+    for (uint32_t e = 0; e < experts; e++)
+        for (uint32_t i = instances->begin[e]; i < instances->begin[e + 1]; i++)
+            expert[first[instances->rank[i]]++] = e;
     for (uint32_t r = shape->nranks; r > 0; r--) first[r] = first[r - 1]; /* each has become the next one's */
     first[0] = 0;
-    expert[shape->experts] = shape->experts;
+    expert[shape->experts] = experts;
 }
 
 /* All arrays in one allocation, which begins with the first experts: close frees by that address. */
@@ -44,8 +46,14 @@ static xep_status_t open_shape(const xep_buffer_params_t *params, const xep_grou
                                uint32_t nranks, uint32_t nodes, const uint32_t *who, xep_shape_t *shape)
 {
     size_t ranks = nranks;
-    uint32_t *arrays = calloc(4 * ranks + 1 + nodes + params->experts + 1, sizeof *arrays);
-    if (arrays == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u ranks", nranks);
+    xep_instances_t instances;
+    xep_status_t status = xep_instances_open(params, nranks, &instances);
+    if (status != XEP_OK) return status;
+    uint32_t *arrays = calloc(4 * ranks + 1 + nodes + instances.count + 1, sizeof *arrays);
+    if (arrays == NULL) {
+        xep_instances_close(&instances);
+        return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u ranks", nranks);
+    }
     uint32_t *first = arrays, *node = first + ranks + 1, *place = node + ranks, *node_ranks = place + ranks;
     uint32_t *sends = node_ranks + nodes, *expert = sends + ranks;
     *shape = (xep_shape_t){.rank = rank,
@@ -54,7 +62,7 @@ static xep_status_t open_shape(const xep_buffer_params_t *params, const xep_grou
                            .node = node,
                            .place = place,
                            .node_ranks = node_ranks,
-                           .experts = params->experts,
+                           .experts = instances.count,
                            .first_expert = first,
                            .expert = expert,
                            .topk = params->topk,
@@ -71,7 +79,8 @@ static xep_status_t open_shape(const xep_buffer_params_t *params, const xep_grou
                            .in_pieces = (params->flags & XEP_BUFFER_PIECES) != 0};
     for (uint32_t r = 0; r < nranks; r++) sends[r] = who == NULL || who[r];
     place_ranks(group, shape, node, place, node_ranks);
-    place_experts(params->owners, shape, first, expert);
+    place_experts(&instances, params->experts, shape, first, expert);
+    xep_instances_close(&instances);
     return XEP_OK;
 }
 

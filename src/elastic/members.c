@@ -275,6 +275,7 @@ xep_status_t xep_members_open(xep_buffer_t *buffer, uint64_t offset)
         members->agreement.ops = &members->ways->agreement;
         members->agreement.suspect = suspect;
         members->agreement.arg = buffer;
+        buffer->before_mode = xep_members_choose;
     }
     if (members == NULL || !get_memory(members, buffer->shape.rank, nranks, buffer->shape.slots, buffer->nrequests) ||
         members->ways->open(buffer) != XEP_OK)

@@ -110,7 +110,7 @@ void xep_members_close(xep_buffer_t *buffer);
 /** Takes the agreement further. Whether operations may be taken further, too. */
 int xep_members_advance(xep_buffer_t *buffer);
 
-/** Before the mode begins an operation: whom it is without. */
+/** buffer->before_mode: whom an operation is without. */
 void xep_members_choose(xep_request_t *req);
 
 /** The mode leaves a rank that is out of this operation, too. */

@@ -55,8 +55,9 @@ typedef struct share {
 static_assert(sizeof(share_t) == 4096, "wire format");
 
 /* what allgathers belong to, as users know it; the first: they are called for themselves */
-static const char *const calls[] = {"xep_group_allgather", "xep_buffer_create", "xep_buffer_follow", "xep_buffer_reset",
-                                    "xep_group_grow"};
+static const char *const calls[] = {"xep_group_allgather", "xep_buffer_create", "xep_buffer_follow",
+                                    "xep_buffer_reset",    "xep_group_grow",    "xep_weights_create",
+                                    "xep_weights_destroy", "xep_weights_reduce"};
 enum { NCALLS = sizeof calls / sizeof calls[0] };
 
 static uint64_t find_call(const xep_group_t *group)

@@ -165,7 +165,7 @@ void xep_request_account(const xep_request_t *req, xep_account_t *account);
 void xep_request_expire(xep_request_t *req, xep_status_t status, const char *why);
 
 /** Ends all that is in flight, breaks the buffer, and tells the others (buffer_give_up.h). */
-void xep_request_give_up_all(xep_buffer_t *buffer, const char *reason);
+void xep_request_give_up_all(xep_buffer_t *buffer, xep_status_t why, const char *reason);
 
 /** Ends all that is in flight with status and reason; marks the buffer broken unless status is XEP_ERR_ABORTED. */
 void xep_request_end_all(xep_buffer_t *buffer, xep_status_t status, const char *reason);

@@ -23,7 +23,7 @@ xep_status_t xep_request_call_mode(xep_request_t *req)
 {
     xep_buffer_t *buffer = req->buffer;
     const xep_plugin_t *plugin = buffer->plugin.plugin;
-    if (buffer->members != NULL) xep_members_choose(req);
+    if (buffer->before_mode != NULL) buffer->before_mode(req);
     if (req->op.kind == XEP_OP_COMBINE) return plugin->combine(buffer->mode, &req->op);
     const int next = req->op.kind == XEP_OP_NEXT;
     req->op.turn = buffer->turn;

@@ -67,7 +67,7 @@ static xep_status_t check_indices(const xep_buffer_t *buffer, const xep_dispatch
     xep_layout_args_t layout = {.size = sizeof layout,
                                 .tokens = args->tokens,
                                 .topk = args->topk,
-                                .experts = buffer->shape.experts,
+                                .experts = buffer->params.experts,
                                 .nranks = buffer->shape.nranks,
                                 .ranks_per_node = buffer->shape.nranks,
                                 .topk_idx = args->topk_idx,

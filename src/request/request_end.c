@@ -103,9 +103,9 @@ static uint64_t first_in_flight(const xep_buffer_t *buffer)
     return first;
 }
 
-void xep_request_give_up_all(xep_buffer_t *buffer, const char *reason)
+void xep_request_give_up_all(xep_buffer_t *buffer, xep_status_t why, const char *reason)
 {
-    xep_buffer_give_up(buffer, first_in_flight(buffer), XEP_ERR_BROKEN);
+    xep_buffer_give_up(buffer, first_in_flight(buffer), why);
     xep_request_end_all(buffer, XEP_ERR_BROKEN, reason);
 }
 

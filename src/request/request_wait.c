@@ -8,6 +8,7 @@
 
 #include <stdio.h>
 
+#include "announce.h"
 #include "buffer_give_up.h"
 #include "cpu.h"
 #include "group_account.h"
@@ -80,6 +81,7 @@ static void account_for_request(void *arg, xep_account_t *account)
 static xep_status_t hope_for_request(void *arg)
 {
     request_look_t *look = arg;
+    if (look->req->buffer->announce != NULL) xep_announce_push(look->req->buffer);
     xep_status_t status = xep_buffer_check_given_up(look->req->buffer, look->req->op.epoch);
     look->given_up = status != XEP_INPROGRESS;
     return status;
@@ -195,6 +197,7 @@ static void check_test(xep_request_t *req)
             xep_request_expire(req, XEP_ERR_PEER, xep_last_error());
         req->peer_gone = gone;
         xep_group_answer(req->buffer->group, account_for_tested, req);
+        if (req->buffer->announce != NULL) xep_announce_push(req->buffer);
         xep_status_t status = xep_buffer_check_given_up(req->buffer, req->op.epoch);
         if (!is_done(req) && status != XEP_INPROGRESS) xep_request_expire(req, status, xep_last_error());
         req->test_peers_ns = now + TEST_PEERS_NS;

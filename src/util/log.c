@@ -11,7 +11,9 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <strings.h>
+#include <time.h>
 #include <unistd.h>
 
 static pthread_mutex_t sink_lock = PTHREAD_MUTEX_INITIALIZER; /* guards fn and arg as a pair */
@@ -62,13 +64,28 @@ int xep_log_enabled(xep_log_level_t level)
     return (int)level <= enabled;
 }
 
+/* "[2026-11-27T01:02:03.456Z node7:4242]": when, by UTC, on which host, in which process. */
+static void tell_origin(char *text, size_t bytes)
+{
+    struct timespec now;
+    struct tm utc;
+    char date[32] = "", host[64] = "";
+    clock_gettime(CLOCK_REALTIME, &now);
+    if (gmtime_r(&now.tv_sec, &utc) != NULL) strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%S", &utc);
+    gethostname(host, sizeof host - 1);
+    host[strcspn(host, ".")] = '\0';
+    snprintf(text, bytes, "[%s.%03ldZ %s:%ld]", date, now.tv_nsec / 1000000, host, (long)getpid());
+}
+
 /* One call for each message: lines of several ranks do not mix. */
 static void to_stderr(xep_log_level_t level, const char *message)
 {
     static const char *const names[] = {"error", "warning", "info", "debug"};
     int rank = atomic_load(&log_rank);
-    if (rank < 0) fprintf(stderr, "xep: %s: %s\n", names[level], message);
-    else fprintf(stderr, "xep: rank %d: %s: %s\n", rank, names[level], message);
+    char origin[160], who[32] = "";
+    tell_origin(origin, sizeof origin);
+    if (rank >= 0) snprintf(who, sizeof who, "rank %d: ", rank);
+    fprintf(stderr, "%s xep: %s%s: %s\n", origin, who, names[level], message);
 }
 
 /* The callback is called without the lock, so that a slow one does not hold up other threads. */

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The C programs in examples/, which the documents show, compile with the command that is in them and print what they
-# should, alone and on ranks. (Those in Python are run by python/run-tests, as they need the package.) And they run
-# after "make install" without more ado, or it says what they need.
+# The programs in C and C++ in examples/, which the documents show, compile with the command that is in them and print
+# what they should, alone and on ranks. (Those in Python are run by python/run-tests, as they need the package.) And
+# they run after "make install" without more ado, or it says what they need; and bash completes the tools' options.
 set -u
 . "$srcdir/test/rig/installed.bash" || exit 99
 
@@ -9,7 +9,12 @@ set -u
 # or one of so many of them, and that has the LINE
 example() {
     name=$1
-    compile "$tmp/$name" "$srcdir/examples/$name.c" $(pkg-config --libs xep)
+    case $program in
+    *.cpp)
+        ${CXX:-c++} ${CXXFLAGS:-} -std=c++17 -pedantic -Wall -Wextra -Werror $(pkg-config --cflags xep) \
+            -o "$tmp/$name" "$program" $(pkg-config --libs xep) || exit 1 ;;
+    *) compile "$tmp/$name" "$program" $(pkg-config --libs xep) ;;
+    esac
     (cd "$tmp" && XEP_BOOT=single "./$name") >"$tmp/alone" || exit 1
     grep -qx "$2" "$tmp/alone" || { echo "$name alone:"; cat "$tmp/alone"; exit 1; }
     for ranks in 1 2 4; do
@@ -52,18 +57,31 @@ if command -v python3 >/dev/null; then
         { cat "$tmp/out"; echo 'dlopen.py: it must print what hello prints'; exit 1; }
 fi
 
-for program in "$srcdir"/examples/*.c; do
-    case $(basename "$program" .c) in
+for program in "$srcdir"/examples/*.{c,cpp}; do
+    case $(basename "$program") in
     # on 1, 2 and 4 ranks each rank gets 4 rows, as many as it sends
-    hello) example hello '4 rows for my experts; my token 3 came back as 7' ;;
-    moe) example moe 'token 1: 3.5 times its value' && in_mode_ll ;;
-    attention) example attention 'batch 1, token 1: from 353 to 236.482' 2 ;;
-    overlap) example overlap 'batch 1, token 1: 3.5 times its value' ;;
-    failure) ranks_left ;;
-    nodes) two_nodes ;;
+    hello.c) example hello '4 rows for my experts; my token 3 came back as 7' ;;
+    moe.c) example moe 'token 1: 3.5 times its value' && in_mode_ll ;;
+    moe.cpp) example moe 'batch 1, token 1: 3.5 times its value' ;;
+    attention.c) example attention 'batch 1, token 1: from 353 to 236.482' 2 ;;
+    overlap.c) example overlap 'batch 1, token 1: 3.5 times its value' ;;
+    failure.c) ranks_left ;;
+    nodes.c) two_nodes ;;
     *) echo "this test does not say what $program must print"; exit 1 ;;
     esac
 done
+
+# completes WORD LINE...: the last word of the line is completed to that
+completes() {
+    local word=$1 PATH=$builddir:$PATH COMP_WORDS COMP_CWORD=$(($# - 2)) COMPREPLY
+    shift
+    COMP_WORDS=("$@")
+    _xep_options "$1"
+    [ "${COMPREPLY[*]}" = "$word" ] || { echo "$* is completed to ${COMPREPLY[*]}, not $word"; exit 1; }
+}
+. "$(find "$tmp/root" -path '*/bash-completion/completions/xep_perf')" || exit 1
+completes --combine xep_run -n 4 xep_perf --com
+completes --plugins "$builddir/xep_info" --pl
 
 # hook FOLDER: what make install does once the library is there
 hook() {

@@ -13,9 +13,11 @@
 #pragma GCC diagnostic error "-Wpadded"
 #include <xep/cuda.h>
 #include <xep/elastic.h>
+#include <xep/experts.h>
 #include <xep/inspect.h>
 #include <xep/launch.h>
 #include <xep/pieces.h>
+#include <xep/serve.h>
 #include <xep/xep.h>
 #pragma GCC diagnostic pop
 
@@ -124,7 +126,7 @@ AT(xep_layout_t, tokens_per_node, 16);
 AT(xep_layout_t, tokens_per_expert, 24);
 AT(xep_layout_t, token_in_rank, 32);
 
-SIZE(xep_buffer_params_t, 112);
+SIZE(xep_buffer_params_t, 144);
 AT(xep_buffer_params_t, size, 0);
 AT(xep_buffer_params_t, mode, 8);
 AT(xep_buffer_params_t, experts, 16);
@@ -147,6 +149,49 @@ AT(xep_buffer_params_t, node_sums, 88);
 AT(xep_buffer_params_t, reserved, 92);
 AT(xep_buffer_params_t, pass_rows, 96);
 AT(xep_buffer_params_t, owners, 104);
+AT(xep_buffer_params_t, replicas, 112);
+AT(xep_buffer_params_t, nreplicas, 120);
+AT(xep_buffer_params_t, balance, 124);
+AT(xep_buffer_params_t, plan, 128);
+AT(xep_buffer_params_t, plan_ctx, 136);
+
+SIZE(xep_replica_t, 8);
+AT(xep_replica_t, expert, 0);
+AT(xep_replica_t, rank, 4);
+
+SIZE(xep_plan_t, 48);
+AT(xep_plan_t, size, 0);
+AT(xep_plan_t, experts, 8);
+AT(xep_plan_t, nranks, 12);
+AT(xep_plan_t, counts, 16);
+AT(xep_plan_t, begin, 24);
+AT(xep_plan_t, rank, 32);
+AT(xep_plan_t, rows, 40);
+
+SIZE(xep_loads_t, 40);
+AT(xep_loads_t, size, 0);
+AT(xep_loads_t, dispatches, 8);
+AT(xep_loads_t, selections, 16);
+AT(xep_loads_t, most_before, 24);
+AT(xep_loads_t, most_after, 32);
+
+SIZE(xep_weights_params_t, 48);
+AT(xep_weights_params_t, size, 0);
+AT(xep_weights_params_t, experts, 8);
+AT(xep_weights_params_t, copies, 12);
+AT(xep_weights_params_t, bytes, 16);
+AT(xep_weights_params_t, owners, 24);
+AT(xep_weights_params_t, elements, 32);
+AT(xep_weights_params_t, gradients, 40);
+AT(xep_weights_params_t, timeout_ms, 44);
+
+SIZE(xep_weights_reduce_args_t, 40);
+AT(xep_weights_reduce_args_t, size, 0);
+AT(xep_weights_reduce_args_t, count, 8);
+AT(xep_weights_reduce_args_t, reserved, 12);
+AT(xep_weights_reduce_args_t, experts, 16);
+AT(xep_weights_reduce_args_t, x, 24);
+AT(xep_weights_reduce_args_t, out, 32);
 
 SIZE(xep_buffer_size_t, 40);
 AT(xep_buffer_size_t, size, 0);
@@ -521,6 +566,28 @@ AT(xep_device_ops_t, check, 120);
 AT(xep_device_ops_t, is_captured, 128);
 AT(xep_device_ops_t, sync, 136);
 AT(xep_device_ops_t, check_host, 144);
+
+SIZE(xep_serve_call_t, 88);
+AT(xep_serve_call_t, size, 0);
+AT(xep_serve_call_t, buffer, 8);
+AT(xep_serve_call_t, handle, 16);
+AT(xep_serve_call_t, recv, 24);
+AT(xep_serve_call_t, step, 32);
+AT(xep_serve_call_t, dispatch, 40);
+AT(xep_serve_call_t, out, 48);
+AT(xep_serve_call_t, out_stride, 56);
+AT(xep_serve_call_t, dtype, 64);
+AT(xep_serve_call_t, reserved, 68);
+AT(xep_serve_call_t, topk_weights, 72);
+AT(xep_serve_call_t, topk_weights_stride, 80);
+
+SIZE(xep_serve_args_t, 40);
+AT(xep_serve_args_t, size, 0);
+AT(xep_serve_args_t, buffers, 8);
+AT(xep_serve_args_t, count, 16);
+AT(xep_serve_args_t, timeout_ms, 20);
+AT(xep_serve_args_t, fn, 24);
+AT(xep_serve_args_t, arg, 32);
 
 SIZE(xep_device_t, 40);
 AT(xep_device_t, ops, 0);

@@ -16,6 +16,10 @@ for header in "$include"/xep/*.h; do
         { echo "$name does not compile alone as C++11"; failed=1; }
 done
 
+printf '#include <xep/xep.hpp>\n#include <xep/xep.hpp>\n' >"$tmp/alone.cpp"
+${CXX:-c++} -std=c++17 -pedantic -Wall -Wextra -Werror -I"$include" -fsyntax-only "$tmp/alone.cpp" ||
+    { echo "xep/xep.hpp does not compile alone as C++17"; failed=1; }
+
 # fields are as wide where compilers make enums as small as they can
 ${CC:-cc} -std=gnu11 -fshort-enums -I"$include" -fsyntax-only "$srcdir/test/abi/frozen.c" ||
     { echo "a struct is another one with -fshort-enums"; failed=1; }
@@ -35,8 +39,8 @@ cp "$tmp/init.c" "$tmp/init.cpp"
     { echo "an _INIT macro fails in C++"; failed=1; }
 
 (cd "$tmp/root" && find . -type f -o -type l | sed 's|.*/||' | sort) >"$tmp/files"
-for file in xep.h status.h dtype.h cuda.h elastic.h inspect.h pieces.h plugin.h wire.h launch.h version.h \
-    libxep.so libxep.so.0 xep_normal.so xep_ll.so xep.pc \
+for file in xep.h status.h dtype.h cuda.h elastic.h inspect.h pieces.h serve.h experts.h plugin.h wire.h launch.h \
+    version.h xep.hpp libxep.so libxep.so.0 xep_normal.so xep_ll.so xep.pc \
     xep-kit.pc libxep_kit.a kit.h steps.h xep_info xep_perf xep_run xep_trace xep_info.1 \
     xep_perf.1 xep_run.1 xep_trace.1; do
     grep -qx "$file" "$tmp/files" || { echo "$file is not installed"; failed=1; }

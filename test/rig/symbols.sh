@@ -75,4 +75,29 @@ mode 'has the mutable global [a-z]*zero' "$plugin $hidden int zero;"
 
 bash "$check" "$tmp/nowhere" "$tmp/map" "$tmp/header" >"$tmp/out"
 [ $? -eq 2 ] || { echo "a library that is not there is not an error"; failed=1; }
+# ---- what programs were compiled with ----
+
+abi=$srcdir/contrib/check-abi
+bash "$abi" "$builddir/.libs/libxep.so" "$srcdir/include/xep" "$srcdir/contrib/libxep.abi" >"$tmp/out"
+[ $? -ne 1 ] || { cat "$tmp/out"; failed=1; }
+
+# abi STATUS DECLARATION: of the library whose release was saved, with another declaration
+abi() {
+    mkdir -p "$tmp/h"
+    printf '%s\n' "$2" >"$tmp/h/x.h"
+    object now "#include \"$tmp/h/x.h\"
+        int xep_a(struct s *p) { return p != 0; }" -g
+    if [ "$1" = save ]; then bash "$abi" --save "$tmp/now" "$tmp/h" "$tmp/release"; return; fi
+    bash "$abi" "$tmp/now" "$tmp/h" "$tmp/release" >"$tmp/out" 2>&1
+    [ $? -eq "$1" ] || { echo "check-abi does not end with $1: $2"; cat "$tmp/out"; failed=1; }
+}
+
+if command -v abidiff >/dev/null; then
+    abi save 'struct s { unsigned long size; int a, b; }; int xep_a(struct s *);'
+    abi 0 'struct s { unsigned long size; int a, b; long c; }; int xep_a(struct s *);'
+    abi 1 'struct s { unsigned long size; int b, a; }; int xep_a(struct s *);'
+    abi 1 'struct s { unsigned long size; long a; int b; }; int xep_a(struct s *);'
+else
+    echo 'left out: check-abi (there is no abidiff)'
+fi
 exit $failed

@@ -81,11 +81,23 @@ static void captured(char *text, size_t bytes, int rank)
     fclose(file);
 }
 
-TEST(stderr_line_names_the_rank)
+/* "[2026-11-27T01:02:03.456Z host:pid] " before it */
+static void check_line(const char *line, const char *message)
+{
+    char host[64], rest[128] = "";
+    int year, month, day, hour, minute, second, ms, pid;
+    assert_int_equal(sscanf(line, "[%4d-%2d-%2dT%2d:%2d:%2d.%3dZ %63[^:]:%d] %127[^\n]", &year, &month, &day, &hour,
+                            &minute, &second, &ms, host, &pid, rest),
+                     10);
+    assert_int_equal(pid, getpid());
+    assert_string_equal(rest, message);
+}
+
+TEST(stderr_line_tells_time_host_process_and_rank)
 {
     char text[256];
     captured(text, sizeof text, 5);
-    assert_string_equal(text, "xep: rank 5: warning: slow peer 2\n");
+    check_line(text, "xep: rank 5: warning: slow peer 2");
     captured(text, sizeof text, -1);
-    assert_string_equal(text, "xep: warning: slow peer 2\n");
+    check_line(text, "xep: warning: slow peer 2");
 }

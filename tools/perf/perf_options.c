@@ -42,6 +42,10 @@ static const option_t option_table[] = {
     {"--record", "FILE", OPTION_TEXT, AT(record), 0, 0, "write the routing of all ranks, for --routing file:FILE"},
     {"--simulate", "R,N", OPTION_TEXT, AT(simulate), 0, 0, "run nothing, say what R ranks need, N a node: see below"},
     {"--rates", "LIST", OPTION_TEXT, AT(rates), 0, 0, "what the machines of --simulate can do, see below"},
+    {"--placement", NULL, OPTION_FLAG, AT(placement), 0, 0,
+     "with --simulate: what other places for experts would be worth, see below"},
+    {"--balance", "KIB", OPTION_COUNT, AT(balance), 1, 1 << 24,
+     "also time a layer whose experts have KIB of weights, at their owners and\nbalanced, see below"},
     {"--mask", "P", OPTION_COUNT, AT(mask), 0, 1000, "turn P of 1000 selections into -1, no expert; default 0"},
     {"--seed", "S", OPTION_COUNT, AT(seed), 0, UINT64_MAX, "seed of routing and data; default 1"},
     {"--iters", "N", OPTION_COUNT, AT(iters), 1, 1 << 20, "iterations that are timed; default 20"},
@@ -287,7 +291,7 @@ static int resolve(perf_options_t *options, char *why, size_t why_bytes)
                  options->experts);
         return -1;
     }
-    if (perf_resolve_cluster(options, why, why_bytes)) return -1;
+    if (perf_resolve_cluster(options, why, why_bytes) || perf_resolve_balance(options, why, why_bytes)) return -1;
     if (!oracle_route_parse(options->routing, &options->route, reason, sizeof reason)) return 0;
     snprintf(why, why_bytes, "invalid --routing: %s", reason);
     return -1;

@@ -195,6 +195,7 @@ static int refuse_others(const perf_options_t *options, char *why, size_t why_by
                   {"--sweep", options->sweep.count != 0},
                   {"--check", options->check || options->check_only},
                   {"--pressure", options->pressure != 0},
+                  {"--balance", options->balance != 0},
                   {"--split", options->split},
                   {"--overlap", options->overlap != 0},
                   {"--fixed", options->fixed},
@@ -214,11 +215,25 @@ static int refuse_others(const perf_options_t *options, char *why, size_t why_by
     return 0;
 }
 
+int perf_resolve_balance(const perf_options_t *options, char *why, size_t why_bytes)
+{
+    const int fits = options->dtype == XEP_BF16 && !options->cuda && options->combine_quant == XEP_QUANT_NONE;
+
+    if (options->balance == 0 || fits) return 0;
+    snprintf(why, why_bytes, "--balance cannot be used with other rows than bf16 in host memory");
+    return -1;
+}
+
 /* Without --simulate nothing is simulated, and there is nothing to refuse. */
 int perf_resolve_cluster(perf_options_t *options, char *why, size_t why_bytes)
 {
     if (options->simulate == NULL && options->rates != NULL) {
         snprintf(why, why_bytes, "--rates cannot be used without --simulate");
+        return -1;
+    }
+    if (options->placement && (options->simulate == NULL || options->owners != NULL || options->record != NULL)) {
+        snprintf(why, why_bytes, "--placement cannot be used %s",
+                 options->simulate == NULL ? "without --simulate" : "with --owners or --record");
         return -1;
     }
     if (perf_cluster_read(options->simulate, options->rates, &options->cluster, why, why_bytes)) return -1;

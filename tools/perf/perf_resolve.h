@@ -18,4 +18,7 @@ int perf_resolve_cluster(perf_options_t *options, char *why, size_t why_bytes);
 /** All else. */
 int perf_resolve_others(const perf_options_t *options, char *why, size_t why_bytes);
 
+/** Whether --balance can be used with the other options. */
+int perf_resolve_balance(const perf_options_t *options, char *why, size_t why_bytes);
+
 #endif

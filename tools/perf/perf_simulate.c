@@ -28,7 +28,9 @@ static void count_source(perf_simulation_t *simulation, uint32_t source, int32_t
         uint32_t n = 0;
         oracle_route(routing, source, token, idx, weights);
         for (uint32_t k = 0; k < routing->params.topk; k++)
-            if (idx[k] >= 0) owners[n++] = oracle_owner(routing, (uint32_t)idx[k]);
+            if (idx[k] >= 0)
+                owners[n++] = simulation->placer != NULL ? perf_placer_pick(simulation->placer, (uint32_t)idx[k])
+                                                         : oracle_owner(routing, (uint32_t)idx[k]);
         for (int i = 0; i < PERF_FORECASTS; i++)
             xep_cost_count_token(&simulation->forecast[i].count, source, owners, n);
     }
@@ -42,8 +44,10 @@ static void count_rows(perf_simulation_t *simulation)
     float *weights = oracle_alloc(topk * sizeof *weights);
     uint32_t *owners = oracle_alloc(topk * sizeof *owners);
 
-    for (uint32_t source = 0; source < simulation->map.nranks; source++)
+    for (uint32_t source = 0; source < simulation->map.nranks; source++) {
+        if (simulation->placer != NULL) perf_placer_begin(simulation->placer, source);
         count_source(simulation, source, idx, weights, owners);
+    }
     free(owners);
     free(weights);
     free(idx);
@@ -198,7 +202,7 @@ static void set_shape(perf_simulation_t *simulation, uint32_t *first_expert, uin
 }
 
 /* In this order: room follows from the rows that come, memory from that. As in a buffer, by nodes where it pays. */
-static int work_out(perf_simulation_t *simulation, perf_simulated_fn report)
+static int work_out(perf_simulation_t *simulation, perf_simulated_fn report, void *arg)
 {
     for (xep_cost_path_t path = XEP_COST_FLAT; path < XEP_COST_PATHS; path++) begin_path(simulation, path);
     count_rows(simulation);
@@ -214,14 +218,14 @@ static int work_out(perf_simulation_t *simulation, perf_simulated_fn report)
     if (xep_cost_has_locals(&simulation->shape) &&
         simulation->seconds[XEP_COST_NODES] < simulation->seconds[XEP_COST_FLAT])
         simulation->chosen = XEP_COST_NODES;
-    return report(simulation);
+    return report(arg, simulation);
 }
 
 static int simulate(const perf_options_t *options, const oracle_routing_t *routing, const xep_plugin_t *mode,
-                    perf_simulated_fn report)
+                    perf_placer_t *placer, perf_simulated_fn report, void *arg)
 {
     const uint32_t nranks = options->cluster.nranks;
-    perf_simulation_t simulation = {.options = options, .routing = routing, .mode = mode};
+    perf_simulation_t simulation = {.options = options, .routing = routing, .mode = mode, .placer = placer};
     uint32_t *node = oracle_alloc(nranks * sizeof *node);
     uint32_t *first_expert = oracle_alloc((nranks + 1) * sizeof *first_expert);
     const uint32_t nnodes = perf_cluster_nodes(&options->cluster, node);
@@ -230,7 +234,7 @@ static int simulate(const perf_options_t *options, const oracle_routing_t *routi
 
     xep_cost_make_map(&simulation.map, nranks, nnodes, node, words);
     set_shape(&simulation, first_expert, node_ranks);
-    const int ret = work_out(&simulation, report);
+    const int ret = work_out(&simulation, report, arg);
     for (int i = 0; i < PERF_FORECASTS; i++) {
         free(simulation.forecast[i].count.flow);
         free(simulation.forecast[i].count.to);
@@ -273,8 +277,21 @@ static const xep_plugin_t *find_mode(const char *name)
     return NULL;
 }
 
+/* Ranks with few experts have other room then: the mode is asked for that of the owners, so memory is not compared. */
+static int place_and_simulate(const perf_options_t *options, const oracle_routing_t *routing, const xep_plugin_t *mode,
+                              const perf_placement_t *placement, perf_simulated_fn report, void *arg)
+{
+    perf_placer_t placer;
+
+    if (placement == NULL) return simulate(options, routing, mode, NULL, report, arg);
+    perf_placer_open(routing, placement, &placer);
+    const int ret = simulate(options, routing, mode, &placer, report, arg);
+    perf_placer_close(&placer);
+    return ret;
+}
+
 /* A file says by itself how many tokens there are. */
-int perf_simulate(const perf_options_t *options, perf_simulated_fn report)
+int perf_simulate(const perf_options_t *options, const perf_placement_t *placement, perf_simulated_fn report, void *arg)
 {
     const uint64_t tokens = options->tokens || options->route.kind == ORACLE_ROUTE_FILE ? options->tokens : PERF_TOKENS;
     const oracle_routing_params_t params = {.spec = options->route,
@@ -283,7 +300,7 @@ int perf_simulate(const perf_options_t *options, perf_simulated_fn report)
                                             .experts = (uint32_t)options->experts,
                                             .topk = (uint32_t)options->topk,
                                             .mask = (uint32_t)options->mask,
-                                            .owners = options->owners,
+                                            .owners = placement != NULL ? placement->owners : options->owners,
                                             .tokens = tokens};
     const xep_plugin_t *mode = find_mode(options->mode);
     oracle_routing_t *routing;
@@ -297,7 +314,7 @@ int perf_simulate(const perf_options_t *options, perf_simulated_fn report)
     }
     if (options->record != NULL && oracle_routing_write(routing, options->record, why, sizeof why))
         fprintf(stderr, "xep_perf: %s\n", why);
-    else ret = simulate(options, routing, mode, report);
+    else ret = place_and_simulate(options, routing, mode, placement, report, arg);
     oracle_routing_destroy(routing);
     return ret;
 }

@@ -6,6 +6,7 @@
 
 #include "oracle.h"
 #include "perf_options.h"
+#include "perf_placement.h"
 
 /** What is known of one operation on one path. */
 typedef struct perf_forecast {
@@ -22,6 +23,7 @@ typedef struct perf_simulation {
     const perf_options_t *options;
     const oracle_routing_t *routing;
     const xep_plugin_t *mode;
+    perf_placer_t *placer; /* NULL: selections go to the owners */
     xep_shape_t shape;
     xep_cost_map_t map;
     double mean_rows, most_rows;              /* that a rank receives */
@@ -38,17 +40,26 @@ static inline const perf_forecast_t *perf_forecast(const perf_simulation_t *simu
     return &simulation->forecast[path * XEP_COST_OPERATIONS + operation];
 }
 
-/** Prints the result; returns the exit status of xep_perf. */
-typedef int (*perf_simulated_fn)(const perf_simulation_t *simulation);
+/** Takes the result; returns the exit status of xep_perf. */
+typedef int (*perf_simulated_fn)(void *arg, const perf_simulation_t *simulation);
 
-/** The exit status of xep_perf: what report returns, or after it has printed what is wrong. */
-int perf_simulate(const perf_options_t *options, perf_simulated_fn report);
+/**
+ * The exit status of xep_perf: what report returns, or after it has printed what is wrong. placement: in place of the
+ * owners that the options have; NULL: those.
+ */
+int perf_simulate(const perf_options_t *options, const perf_placement_t *placement, perf_simulated_fn report,
+                  void *arg);
 
 /* ---- perf_simulate_report.c ---- */
 
 /* What --simulate prints: a table for people, JSON for programs. */
 
 /** The exit status of xep_perf. */
-int perf_forecast_report(const perf_simulation_t *simulation);
+int perf_forecast_report(void *arg, const perf_simulation_t *simulation);
+
+/* ---- perf_simulate_placements.c ---- */
+
+/** --placement: simulates one placement after the other and prints a line for each. The exit status of xep_perf. */
+int perf_compare_placements(const perf_options_t *options);
 
 #endif

@@ -168,8 +168,9 @@ static int write_json(const perf_simulation_t *simulation)
 }
 
 /* Called by one process alone. With --json - stdout is JSON and nothing else, so the table is left out. */
-int perf_forecast_report(const perf_simulation_t *simulation)
+int perf_forecast_report(void *arg, const perf_simulation_t *simulation)
 {
+    (void)arg;
     const char *json = simulation->options->json;
 
     if (json == NULL || strcmp(json, "-")) {

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "perf.h"
+#include "perf_balance.h"
 #include "perf_check.h"
 #include "perf_peer.h"
 #include "perf_pieces.h"
@@ -104,6 +105,7 @@ static int run_point(perf_t *perf)
         ret = measure(perf, &times);
         ret = report(perf, &times, ret);
     }
+    if (!ret && perf->options.balance != 0) ret = perf_balance(perf);
     perf_pieces_close(perf->pieces);
     perf_teardown(perf);
     return ret;
@@ -133,6 +135,14 @@ static int run(perf_t *perf)
     return perf->options.sweep.count != 0 ? run_sweep(perf) : run_point(perf);
 }
 
+/* By one process, for ranks that do not exist. */
+static int simulate(const perf_options_t *options)
+{
+    if (perf_launch_rank() > 0) return EXIT_SUCCESS;
+    return options->placement ? perf_compare_placements(options)
+                              : perf_simulate(options, NULL, perf_forecast_report, NULL);
+}
+
 /*
  * What needs no group comes first, since to make one is to wait for all other ranks: wrong options, --help and its
  * like, and --simulate, whose ranks do not exist and which rank 0 works out by itself.
@@ -146,8 +156,7 @@ int main(int argc, char **argv)
 
     if (perf_options_parse(argc, argv, &perf.options, why, sizeof why)) return refuse_options(why);
     if (answer(&perf.options)) return EXIT_SUCCESS;
-    if (perf.options.simulate != NULL)
-        return perf_launch_rank() > 0 ? EXIT_SUCCESS : perf_simulate(&perf.options, perf_forecast_report);
+    if (perf.options.simulate != NULL) return simulate(&perf.options);
     status = xep_group_create(NULL, &perf.group);
     if (status != XEP_OK) return refuse_group(status);
     status = xep_group_query(perf.group, &perf.info);

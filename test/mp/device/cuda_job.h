@@ -39,6 +39,9 @@ void cuda_job_combine(cuda_job_t *job, xep_handle_t *handle);
 /** A combine that is to say what is missing says that nothing is; staged it is refused. */
 void cuda_job_nothing_missing(cuda_job_t *job, xep_handle_t *handle);
 
+/** So is all that xep_mode_query() says the mode does not have; not staged. */
+void cuda_job_refuse_lacks(cuda_job_t *job, xep_handle_t *handle);
+
 /** Dispatch, check, combine, check, release. */
 void cuda_job_round(cuda_job_t *job);
 

@@ -7,4 +7,8 @@ for phase in dispatch test combine destroy; do
     on_ranks 3 "XEP_TIMEOUT=20s" -k ./test/mp/failures/death_in_phase $phase
     say survived 2 && [ $status -eq 137 ] || wrong "killed at $phase: not both others went on"
 done
+for map in auto never; do
+    on_ranks 3 XEP_TIMEOUT=20s XEP_MAP=$map -k ./test/mp/ops/owned_weights.mp dead
+    say survived 2 || wrong "an owner of weights dies, XEP_MAP=$map"
+done
 exit $failed

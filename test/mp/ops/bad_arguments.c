@@ -74,6 +74,17 @@ static void null_calls(xep_group_t *group)
     MP_FAILS(XEP_ERR_INVALID, xep_request_wait(NULL));
     MP_FAILS(XEP_ERR_INVALID, xep_combine(NULL, NULL, NULL));
     MP_CHECK(mp_recv(NULL) == NULL && mp_input(NULL, NULL) == NULL);
+    xep_request_t *no_reqs[] = {NULL, NULL};
+    xep_join_params_t join;
+    uint32_t index = 7, major = 7;
+    MP_FAILS(XEP_ERR_INVALID, xep_request_wait_any(no_reqs, 2, &index));
+    MP_FAILS(XEP_ERR_INVALID, xep_request_wait_any(NULL, 2, &index));
+    MP_FAILS(XEP_ERR_INVALID, xep_request_wait_any(no_reqs, 2, NULL));
+    xep_version(&major, NULL, NULL);
+    MP_CHECK(index == 7 && major == XEP_VERSION_MAJOR);
+    memset(&join, 0xff, sizeof join);
+    xep_struct_init(&join, sizeof join);
+    MP_CHECK(memcmp(&join, &(xep_join_params_t)XEP_JOIN_PARAMS_INIT, sizeof join) == 0);
     xep_request_free(NULL);
     xep_handle_release(NULL);
     xep_buffer_destroy(NULL);

@@ -315,6 +315,12 @@ static void refuse_by_expert(xep_group_t *group)
     args.flags = XEP_DISPATCH_PIECES;
     handle = mp_pieces_begin(&all, &job, &args);
     MP_CHECK(all.pieces >= 3);
+    xep_next_args_t next = XEP_NEXT_ARGS_INIT;
+    float weights[16] = {0}; /* a slot has so many rows */
+    MP_CHECK(mp_input(handle, NULL) != NULL);
+    next.topk_weights = weights;
+    MP_FAILS(XEP_ERR_UNSUPPORTED, xep_handle_next(handle, &next, NULL));
+    MP_REASON("mode ll does not support topk_weights and out_weights of a combine");
     disagree(&job, handle);
     mp_pieces_rest(&all, &job, handle, 1);
     mp_pieces_combine(&job, handle);

@@ -150,6 +150,24 @@ expect 0 '^latency 5 us, a message 6 us; pieces of 7 KiB; room for 8 rows in pas
 expect 0 '^xep .*, simulated: 4096 ranks on 512 nodes$' $perf --simulate 4096,8 --tokens 16 --experts 4096
 expect 0 '^xep .*, simulated: 1 rank on 1 node$' $perf --simulate 1,1 --tokens 16
 
+# placements: even is even, whatever the routing; the more replicas, the less uneven; the same from a file
+placed="--simulate 8,4 --tokens 64 --hidden 64 --experts 32 --topk 2 --placement"
+expect 0 '^even +1\.000 ' $perf $placed --routing zipf:2
+expect 0 '^blocks +8\.000 ' $perf $placed --routing one-rank
+expect 0 '^64 replicas +1\.000 ' $perf $placed --routing one-rank
+$perf $placed --routing zipf:1 --json - >"$tmp/placed"
+python3 - "$tmp/placed" <<'END' || wrong "placements: $(cat "$tmp/placed")"
+import json, sys
+placed = json.load(open(sys.argv[1]))["placements"]
+values = [each["imbalance"] for each in placed if each["name"] == "blocks" or "replica" in each["name"]]
+assert len(values) == 6 and values == sorted(values, reverse=True) and values[-1] < values[0], values
+END
+expect 2 '^xep_perf: --placement cannot be used without --simulate$' $perf --placement
+expect 2 '^xep_perf: --placement cannot be used with --owners or --record$' $perf $job --placement --owners greedy
+expect 2 '^xep_perf: --simulate cannot be used with --balance$' $perf $job --balance 8
+expect 0 '^even +[0-9.]+ ' \
+    "$run" -n 2 $perf --tokens 5 --topk 2 --experts 5 --hidden 70 --iters 1 --balance 3 --routing zipf:1
+
 # a launcher's ranks say it once
 "$run" -n 3 $perf $job >"$tmp/out" 2>&1
 [ "$(grep -c '^path: ' "$tmp/out")" -eq 1 ] || wrong "three ranks: $(cat "$tmp/out")"

@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include "balance.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "error.h"
+#include "owners.h"
+#include "request.h"
+
+enum { LINE_BYTES = 64 };
+
+static uint64_t share_bytes(uint32_t experts)
+{
+    return (sizeof(xep_share_t) + experts * sizeof(uint32_t) + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
+}
+
+uint64_t xep_balance_bytes(const xep_buffer_params_t *params, uint32_t nranks)
+{
+    if (params->balance == XEP_BALANCE_NONE) return 0;
+    return nranks * (LINE_BYTES + 2 * share_bytes(params->experts));
+}
+
+xep_status_t xep_balance_open(xep_buffer_t *buffer, const xep_buffer_params_t *params, uint64_t offset)
+{
+    const uint32_t nranks = buffer->shape.nranks, experts = params->experts;
+    xep_balancer_t *balancer = calloc(1, sizeof *balancer);
+    buffer->balancer = balancer;
+    if (balancer == NULL) goto err_memory;
+    if (xep_planner_open(&buffer->owners->instances, experts, nranks, params->balance == XEP_BALANCE_EVEN,
+                         &balancer->planner) != XEP_OK)
+        goto err_memory;
+    balancer->plan = params->plan;
+    balancer->plan_ctx = params->plan_ctx;
+    balancer->offset = offset;
+    balancer->share_bytes = share_bytes(experts);
+    balancer->counts = calloc(nranks, sizeof *balancer->counts);
+    balancer->all_counts = params->plan != NULL ? calloc((size_t)nranks * experts, sizeof(uint32_t)) : NULL;
+    balancer->quotas = calloc(balancer->planner.room, sizeof *balancer->quotas);
+    balancer->at = calloc(experts, sizeof *balancer->at);
+    if (balancer->counts == NULL || balancer->quotas == NULL || balancer->at == NULL ||
+        (params->plan != NULL && balancer->all_counts == NULL))
+        goto err_memory;
+    buffer->take_dispatch = xep_balance_take;
+    return XEP_OK;
+
+err_memory:
+    return xep_fail(XEP_ERR_NO_MEMORY, "no memory to balance %u experts", experts);
+}
+
+void xep_balance_close(xep_balancer_t *balancer)
+{
+    if (balancer == NULL) return;
+    xep_planner_close(&balancer->planner);
+    free(balancer->counts);
+    free(balancer->all_counts);
+    free(balancer->quotas);
+    free(balancer->at);
+    free(balancer);
+}
+
+/* ---- a dispatch ---- */
+
+static xep_status_t count_selections(const xep_request_t *req, uint32_t experts, uint32_t *counts)
+{
+    const xep_dispatch_args_t *args = &req->dispatch;
+    memset(counts, 0, experts * sizeof *counts);
+    for (uint64_t t = 0; t < args->tokens; t++)
+        for (uint32_t k = 0; k < args->topk; k++) {
+            const int64_t e = xep_layout_expert(args->topk_idx, args->topk_idx_stride, args->topk_idx_dtype, t, k);
+            if (e < -1 || e >= (int64_t)experts) return xep_layout_refuse(t, k, e, experts);
+            if (e >= 0) counts[e]++;
+        }
+    return XEP_OK;
+}
+
+/* The shares stay until the round after the next: a second round does not touch these. */
+static void note_counts(xep_buffer_t *buffer)
+{
+    xep_balancer_t *balancer = buffer->balancer;
+    for (uint32_t r = 0; r < buffer->shape.nranks; r++) balancer->counts[r] = xep_balance_share_of(buffer, r)->words;
+    xep_plan_count(&balancer->planner, balancer->counts);
+}
+
+static xep_status_t ask_caller(xep_buffer_t *buffer)
+{
+    xep_balancer_t *balancer = buffer->balancer;
+    xep_planner_t *planner = &balancer->planner;
+    const uint32_t experts = planner->experts, nranks = planner->nranks;
+    for (uint32_t r = 0; r < nranks; r++)
+        memcpy(balancer->all_counts + (size_t)r * experts, balancer->counts[r], experts * sizeof(uint32_t));
+    memset(planner->rows, 0, planner->instances->count * sizeof *planner->rows);
+    const xep_plan_t plan = {.size = sizeof plan,
+                             .experts = experts,
+                             .nranks = nranks,
+                             .counts = balancer->all_counts,
+                             .begin = planner->instances->begin,
+                             .rank = planner->instances->rank,
+                             .rows = planner->rows};
+    const int ret = balancer->plan(balancer->plan_ctx, &plan);
+    if (ret != 0) return xep_fail(XEP_ERR_INVALID, "params.plan returned %d", ret);
+    const uint32_t e = xep_plan_take(planner);
+    if (e == experts) return XEP_OK;
+    return xep_fail(XEP_ERR_INVALID, "invalid plan: the rows of expert %u are not its %llu selections", e,
+                    (unsigned long long)planner->total[e]);
+}
+
+/* FNV-1a, over words, of what the instances of an expert serve. */
+static uint32_t digest(const xep_planner_t *planner, uint32_t expert)
+{
+    uint64_t sum = UINT64_C(14695981039346656037);
+    for (uint32_t i = planner->instances->begin[expert]; i < planner->instances->begin[expert + 1]; i++)
+        sum = (sum ^ planner->rows[i]) * UINT64_C(1099511628211);
+    return (uint32_t)(sum ^ sum >> 32);
+}
+
+static xep_status_t compare_plans(xep_buffer_t *buffer, int32_t timeout_ms, xep_status_t status)
+{
+    const xep_planner_t *planner = &buffer->balancer->planner;
+    xep_share_t *mine = xep_balance_share(buffer);
+    mine->status = status;
+    for (uint32_t e = 0; e < planner->experts; e++) mine->words[e] = digest(planner, e);
+    status = xep_balance_exchange(buffer, timeout_ms);
+    if (status != XEP_OK) return status;
+    const xep_share_t *first = xep_balance_share_of(buffer, 0);
+    for (uint32_t r = 1; r < planner->nranks; r++)
+        for (uint32_t e = 0; e < planner->experts; e++)
+            if (xep_balance_share_of(buffer, r)->words[e] != first->words[e])
+                return xep_fail(XEP_ERR_MISMATCH, "rank %u and rank 0 have different plans for expert %u", r, e);
+    return XEP_OK;
+}
+
+static xep_status_t make_plan(xep_buffer_t *buffer, int32_t timeout_ms)
+{
+    xep_planner_t *planner = &buffer->balancer->planner;
+    if (buffer->balancer->plan != NULL) return compare_plans(buffer, timeout_ms, ask_caller(buffer));
+    if (buffer->params.balance == XEP_BALANCE_EVEN) xep_plan_even(planner);
+    else xep_plan_least_loaded(planner);
+    return XEP_OK;
+}
+
+static void share_out(xep_buffer_t *buffer)
+{
+    xep_balancer_t *balancer = buffer->balancer;
+    const xep_planner_t *planner = &balancer->planner;
+    const uint32_t rank = buffer->shape.rank;
+    for (uint32_t e = 0; e < planner->experts; e++) {
+        balancer->at[e] = planner->first[e];
+        if (balancer->counts[rank][e] == 0) continue;
+        xep_plan_share(planner, balancer->counts, e, rank, xep_plan_before(planner, balancer->counts, e, rank),
+                       balancer->quotas + planner->first[e]);
+    }
+}
+
+static void add_loads(xep_loads_t *loads, const xep_planner_t *planner)
+{
+    loads->dispatches++;
+    loads->selections += planner->selections;
+    loads->most_before += planner->most_before;
+    loads->most_after += planner->most_after;
+}
+
+/* A part whose quota is used up gives way to the next one of the expert; the quotas are as many as the selections. */
+static uint32_t pick(void *arg, uint32_t expert)
+{
+    const xep_buffer_t *buffer = arg;
+    xep_balancer_t *balancer = buffer->balancer;
+    uint32_t *at = &balancer->at[expert];
+    while (balancer->quotas[*at] == 0) ++*at;
+    balancer->quotas[*at]--;
+    return buffer->owners->number[balancer->planner.parts[*at].instance];
+}
+
+/* Modes know no such flag: the ranks have shown that all set it. */
+xep_status_t xep_balance_take(xep_request_t *req)
+{
+    xep_buffer_t *buffer = req->buffer;
+    const int balanced = (req->dispatch.flags & XEP_DISPATCH_BALANCE) != 0;
+    req->dispatch.flags &= ~(uint32_t)XEP_DISPATCH_BALANCE;
+    if (!balanced || req->dispatch.cached != NULL) return xep_owners_take(req);
+    const int32_t timeout_ms = req->dispatch.timeout_ms;
+    xep_share_t *mine = xep_balance_share(buffer);
+    mine->status = XEP_OK;
+    xep_status_t status = count_selections(req, buffer->params.experts, mine->words);
+    if (status == XEP_OK) status = xep_balance_exchange(buffer, timeout_ms);
+    if (status != XEP_OK) return status;
+    note_counts(buffer);
+    status = make_plan(buffer, timeout_ms);
+    if (status != XEP_OK) return status;
+    share_out(buffer);
+    add_loads(&buffer->balancer->loads, &buffer->balancer->planner);
+    return xep_owners_renumber(req, pick, buffer);
+}

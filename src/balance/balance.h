@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/**
+ * Dispatches with XEP_DISPATCH_BALANCE: before one begins, the ranks exchange how many selections they have of each
+ * expert, all compute the same plan, and topk_idx gets the numbers of instances that the plan says. The mode knows
+ * nothing of it.
+ *
+ * In every heap, behind the lines: a word for each rank, and two areas with a share of each; shares of round n are in
+ * area n % 2. As with the group's allgather (group_control.c), a rank writes its share of round n + 2 once round n + 1
+ * is complete there, which has this rank's share of that round, sent when that of round n was read. A dispatch whose
+ * plan is the caller's has a second round, in which ranks compare their plans. Words have the number of quiesces of the
+ * buffer in their upper half: all ranks have the same after a reset, and count rounds anew.
+ */
+#ifndef XEP_BALANCE_H
+#define XEP_BALANCE_H
+
+#include "buffer.h"
+#include "plan.h"
+
+/** What a rank says in a round; written by it, read by the others. */
+typedef struct xep_share {
+    int32_t status;   /* of this rank: without a plan it goes no further */
+    uint32_t refused; /* as in xep_op_t */
+    uint32_t words[]; /* [E] selections of each expert; or a digest of the plan for each */
+} xep_share_t;
+
+struct xep_balancer {
+    xep_planner_t planner;
+    xep_plan_fn plan; /* NULL: not the caller's */
+    void *plan_ctx;
+    uint64_t offset, share_bytes; /* of the words in the heap; of a share, a multiple of a cache line */
+    uint32_t round;
+    const uint32_t **counts; /* [R] those of the last first round */
+    uint32_t *all_counts;    /* [R][E] the same for a plan of the caller's */
+    uint64_t *quotas;        /* [parts] selections of this rank that each part gets */
+    uint32_t *at;            /* [E] the part that gets the next one */
+    xep_loads_t loads;
+};
+
+/** Bytes in the heap behind the lines; 0 without balance. */
+uint64_t xep_balance_bytes(const xep_buffer_params_t *params, uint32_t nranks);
+
+/** For a buffer that has its shape and its instances; offset: of those bytes. close(NULL) is a no-op. */
+xep_status_t xep_balance_open(xep_buffer_t *buffer, const xep_buffer_params_t *params, uint64_t offset);
+void xep_balance_close(xep_balancer_t *balancer);
+
+/** buffer->take_dispatch where there is balance: waits for the other ranks if the dispatch asks for it. */
+xep_status_t xep_balance_take(xep_request_t *req);
+
+/* ---- balance_round.c ---- */
+
+/** This rank's share of the next round, to be filled. */
+xep_share_t *xep_balance_share(xep_buffer_t *buffer);
+
+/** The share of a rank in the round that was exchanged last. */
+const xep_share_t *xep_balance_share_of(const xep_buffer_t *buffer, uint32_t rank);
+
+/** Exchanges it. Errors: XEP_ERR_MISMATCH on all ranks; those of a wait, after which the buffer is broken. */
+xep_status_t xep_balance_exchange(xep_buffer_t *buffer, int32_t timeout_ms);
+
+#endif

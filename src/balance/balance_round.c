@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <stdio.h>
+
+#include "balance.h"
+#include "buffer_give_up.h"
+#include "error.h"
+#include "group_wait.h"
+#include "request.h"
+
+enum { WORD_STRIDE = 64 };
+
+static uint64_t word_offset(const xep_buffer_t *buffer, uint32_t rank)
+{
+    return buffer->balancer->offset + (uint64_t)rank * WORD_STRIDE;
+}
+
+static uint64_t share_offset(const xep_buffer_t *buffer, uint32_t round, uint32_t rank)
+{
+    const uint32_t nranks = buffer->shape.nranks;
+    return word_offset(buffer, nranks) + ((uint64_t)(round % 2) * nranks + rank) * buffer->balancer->share_bytes;
+}
+
+static xep_share_t *share_at(const xep_buffer_t *buffer, uint32_t round, uint32_t rank)
+{
+    return (xep_share_t *)(void *)((char *)buffer->heap->base + share_offset(buffer, round, rank));
+}
+
+xep_share_t *xep_balance_share(xep_buffer_t *buffer)
+{
+    return share_at(buffer, buffer->balancer->round + 1, buffer->shape.rank);
+}
+
+const xep_share_t *xep_balance_share_of(const xep_buffer_t *buffer, uint32_t rank)
+{
+    return share_at(buffer, buffer->balancer->round, rank);
+}
+
+/* ---- a round ---- */
+
+typedef struct round {
+    xep_buffer_t *buffer;
+    uint64_t value;   /* of its words */
+    uint32_t sent;    /* to so many ranks */
+    uint32_t missing; /* ranks before this one are here */
+    uint64_t mark;
+} round_t;
+
+static xep_status_t send_shares(round_t *round)
+{
+    xep_buffer_t *buffer = round->buffer;
+    xep_wire_t *wire = &buffer->heap->wire;
+    const uint32_t self = buffer->shape.rank;
+    const uint64_t offset = share_offset(buffer, buffer->balancer->round, self);
+    for (; round->sent < buffer->shape.nranks; round->sent++) {
+        const uint64_t bytes = round->sent == self ? 0 : buffer->balancer->share_bytes; /* the own one is there */
+        xep_status_t status = wire->ops->put_signal(wire, round->sent, offset, (char *)buffer->heap->base + offset,
+                                                    bytes, word_offset(buffer, self), round->value);
+        if (status != XEP_OK) return status;
+    }
+    round->mark = wire->ops->mark(wire);
+    return XEP_OK;
+}
+
+static int is_here(const round_t *round, uint32_t rank)
+{
+    const char *word = (const char *)round->buffer->heap->base + word_offset(round->buffer, rank);
+    return atomic_load_explicit((const _Atomic uint64_t *)(const void *)word, memory_order_acquire) >= round->value;
+}
+
+/* Others may be in an operation that needs this rank: all of the buffer goes on. */
+static xep_status_t look(void *arg)
+{
+    round_t *round = arg;
+    xep_buffer_t *buffer = round->buffer;
+    xep_request_advance_all(buffer);
+    if (buffer->broken) return xep_fail(XEP_ERR_BROKEN, "%s", buffer->broken_reason);
+    xep_status_t status = round->sent < buffer->shape.nranks ? send_shares(round) : XEP_OK;
+    if (status != XEP_OK) return status;
+    while (round->missing < buffer->shape.nranks && is_here(round, round->missing)) round->missing++;
+    if (round->missing < buffer->shape.nranks) return XEP_INPROGRESS;
+    return buffer->heap->wire.ops->flush_to(&buffer->heap->wire, round->mark); /* the share is written again */
+}
+
+static xep_status_t hope(void *arg)
+{
+    const xep_buffer_t *buffer = ((const round_t *)arg)->buffer;
+    return xep_buffer_check_given_up(buffer, buffer->epoch + 1);
+}
+
+static void explain(void *arg, char *text, size_t bytes)
+{
+    const round_t *round = arg;
+    snprintf(text, bytes, "balance of dispatch %llu: rank %u has not called it",
+             (unsigned long long)round->buffer->epoch + 1, round->missing);
+}
+
+/* As an operation that has failed: the others hear of it, and the buffer is broken until a reset. */
+static xep_status_t give_up(const round_t *round, xep_status_t status)
+{
+    char late[128] = "balance of a dispatch", why[XEP_REASON_BYTES];
+    snprintf(why, sizeof why, "%s", xep_last_error());
+    if (round->missing < round->buffer->shape.nranks) explain((void *)(uintptr_t)round, late, sizeof late);
+    status = xep_fail(status, "%s: %.800s", late, why);
+    snprintf(why, sizeof why, "%s", xep_last_error());
+    xep_request_give_up_all(round->buffer, why);
+    return xep_fail(status, "%s", why);
+}
+
+/* ---- what all have said ---- */
+
+/* Ranks that have refused different numbers of calls are in different ones: this one counts as refused on all. */
+static xep_status_t check_pace(xep_buffer_t *buffer)
+{
+    uint32_t most = buffer->refused, who = buffer->shape.rank;
+    int differ = 0;
+    for (uint32_t r = 0; r < buffer->shape.nranks; r++) {
+        const uint32_t theirs = xep_balance_share_of(buffer, r)->refused;
+        differ |= theirs != buffer->refused;
+        if ((int32_t)(theirs - most) > 0) most = theirs, who = r;
+    }
+    if (!differ) return XEP_OK;
+    xep_status_t status = xep_fail(XEP_ERR_MISMATCH, "rank %u has refused a call that others have made", who);
+    buffer->refused_most = most + 1;
+    snprintf(buffer->refused_reason, sizeof buffer->refused_reason, "%s", xep_last_error());
+    return status;
+}
+
+static xep_status_t check_shares(xep_buffer_t *buffer)
+{
+    const xep_status_t own = (xep_status_t)xep_balance_share_of(buffer, buffer->shape.rank)->status;
+    for (uint32_t r = 0; r < buffer->shape.nranks && own == XEP_OK; r++) {
+        const xep_status_t theirs = (xep_status_t)xep_balance_share_of(buffer, r)->status;
+        if (theirs != XEP_OK)
+            return xep_fail(XEP_ERR_MISMATCH, "rank %u has no valid plan: %s", r, xep_status_text(theirs));
+    }
+    return own; /* its reason is this thread's last */
+}
+
+xep_status_t xep_balance_exchange(xep_buffer_t *buffer, int32_t timeout_ms)
+{
+    xep_balancer_t *balancer = buffer->balancer;
+    const int32_t within_ms = timeout_ms == 0 ? buffer->timeout_ms : timeout_ms;
+    xep_balance_share(buffer)->refused = buffer->refused;
+    round_t round = {.buffer = buffer, .value = buffer->quiesces << 32 | ++balancer->round};
+    const xep_wait_t wait = {.look = look,
+                             .arg = &round,
+                             .deadline_ns = xep_deadline(within_ms),
+                             .hope = hope,
+                             .explain = explain};
+    char reason[XEP_REASON_BYTES];
+    snprintf(reason, sizeof reason, "%s", xep_last_error());
+    xep_status_t status = xep_group_wait(buffer->group, &wait);
+    if (status != XEP_OK) return give_up(&round, status);
+    status = check_pace(buffer);
+    if (status == XEP_OK) status = check_shares(buffer);
+    return status == XEP_OK || status == XEP_ERR_MISMATCH ? status : xep_fail(status, "%s", reason);
+}

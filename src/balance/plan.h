@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/**
+ * Which ranks serve how many selections of each expert: all compute it alike, from the counts of all. Pure functions,
+ * for dispatches and for jobs that do not exist (xep_perf --simulate).
+ */
+#ifndef XEP_BALANCE_PLAN_H
+#define XEP_BALANCE_PLAN_H
+
+#include <xep/xep.h>
+
+/** The ranks that serve each expert: its owner, and others. */
+typedef struct xep_instances {
+    uint32_t count;
+    uint32_t *begin; /* [E + 1] first instance of each expert; the arrays are one allocation */
+    uint32_t *rank;  /* [count] of an expert: its owner, then the others ascending */
+} xep_instances_t;
+
+/** A rank's part of the selections of an expert. */
+typedef struct xep_part {
+    uint32_t instance, rank;
+    uint64_t rows;
+} xep_part_t;
+
+typedef struct xep_planner {
+    const xep_instances_t *instances;
+    uint32_t experts, nranks;
+    /* of one plan */
+    uint64_t *total;         /* [E] selections of all ranks */
+    uint64_t *load;          /* [R] of each rank, by the plan */
+    uint32_t *first, *count; /* [E] parts of each expert */
+    xep_part_t *parts;
+    uint32_t nparts, room;
+    uint64_t selections, most_before, most_after;
+    /* for the plans */
+    uint32_t *of_rank, *rank_begin; /* EVEN: [E] experts by owner, [R + 1] */
+    uint64_t *rows;                 /* [instances] what each serves: LEAST_LOADED, PLAN */
+} xep_planner_t;
+
+/** instances stay; is_even: each expert has all ranks. XEP_ERR_NO_MEMORY; free what it made with close. */
+xep_status_t xep_planner_open(const xep_instances_t *instances, uint32_t experts, uint32_t nranks, int is_even,
+                              xep_planner_t *planner);
+void xep_planner_close(xep_planner_t *planner);
+
+/** Begins a plan: totals. counts: [R] pointers to [E]. */
+void xep_plan_count(xep_planner_t *planner, const uint32_t *const *counts);
+
+void xep_plan_least_loaded(xep_planner_t *planner);
+void xep_plan_even(xep_planner_t *planner);
+
+/** From planner->rows. Returns the first expert whose rows do not add up to its selections; E: all do. */
+uint32_t xep_plan_take(xep_planner_t *planner);
+
+/**
+ * How a rank's selections of an expert go to its parts: rows [planner->count[expert]]. First come those that stay on
+ * their rank; the rest goes to what is left of the parts in order, ranks ascending. before: selections of lower ranks
+ * that do not stay. Returns this rank's that do not.
+ */
+uint64_t xep_plan_share(const xep_planner_t *planner, const uint32_t *const *counts, uint32_t expert, uint32_t rank,
+                        uint64_t before, uint64_t *rows);
+
+/** The selections of an expert of ranks below rank that do not stay. */
+uint64_t xep_plan_before(const xep_planner_t *planner, const uint32_t *const *counts, uint32_t expert, uint32_t rank);
+
+#endif

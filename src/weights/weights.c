@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include "weights.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "error.h"
+#include "group_exchange.h"
+#include "owners.h"
+
+enum { ALIGNMENT = 4096 }; /* experts begin at a page */
+
+/* ---- where everything is ---- */
+
+static uint64_t align(uint64_t bytes)
+{
+    return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+/* All heaps are as large as that of the rank with most experts; pages that nobody touches take no memory. */
+static xep_status_t lay_out(xep_weights_t *weights, uint64_t *bytes_p)
+{
+    const xep_weights_params_t *params = &weights->params;
+    const uint32_t nranks = weights->group->nranks;
+    uint32_t most = 0, *count = calloc(nranks, sizeof *count);
+    weights->owner = malloc(params->experts * sizeof *weights->owner);
+    weights->index = malloc(params->experts * sizeof *weights->index);
+    if (count == NULL || weights->owner == NULL || weights->index == NULL) {
+        free(count);
+        return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the owners of %u experts", params->experts);
+    }
+    for (uint32_t e = 0; e < params->experts; e++) {
+        weights->owner[e] = xep_owner_of(params->owners, params->experts, nranks, e);
+        weights->index[e] = count[weights->owner[e]]++;
+        if (weights->index[e] >= most) most = weights->index[e] + 1;
+    }
+    free(count);
+    weights->params.owners = NULL; /* the caller's */
+    weights->stride = align(params->bytes);
+    weights->gradients_offset = align((uint64_t)most * XEP_WEIGHTS_WORD_STRIDE);
+    weights->experts_offset = align(weights->gradients_offset + params->gradients * params->elements * sizeof(float));
+    *bytes_p = weights->experts_offset + most * weights->stride;
+    return XEP_OK;
+}
+
+/* ---- making and freeing them ---- */
+
+/** What a rank says; exchanged as bytes. */
+typedef struct terms {
+    int64_t status;
+    uint64_t experts, bytes, elements, gradients, owners;
+} terms_t;
+
+static xep_status_t compare_value(uint32_t rank, const char *name, uint64_t theirs, uint64_t first)
+{
+    if (theirs == first) return XEP_OK;
+    return xep_fail(XEP_ERR_MISMATCH, "rank %u and rank 0 disagree on %s: %" PRIu64 ", %" PRIu64, rank, name, theirs,
+                    first);
+}
+
+static xep_status_t compare_terms(xep_group_t *group, const xep_weights_params_t *params, const terms_t *all)
+{
+    const xep_buffer_params_t map = {.experts = params->experts, .owners = params->owners};
+    xep_status_t status = XEP_OK;
+    for (uint32_t r = 0; r < group->nranks; r++)
+        if (all[r].status != XEP_OK)
+            return xep_fail((xep_status_t)all[r].status, "rank %u cannot go on with its weights: %s", r,
+                            xep_status_text((xep_status_t)all[r].status));
+    for (uint32_t r = 1; r < group->nranks && status == XEP_OK; r++) {
+        status = compare_value(r, "experts", all[r].experts, all[0].experts);
+        if (status == XEP_OK) status = compare_value(r, "bytes", all[r].bytes, all[0].bytes);
+        if (status == XEP_OK) status = compare_value(r, "elements", all[r].elements, all[0].elements);
+        if (status == XEP_OK) status = compare_value(r, "gradients", all[r].gradients, all[0].gradients);
+        if (status == XEP_OK && all[r].owners != all[0].owners) status = xep_owners_refuse(group, &map, r);
+    }
+    return status;
+}
+
+/* Keeps this rank's reason over the exchange. params is read only where all ranks are fine. */
+static xep_status_t agree(xep_group_t *group, const xep_weights_params_t *params, xep_status_t own)
+{
+    char reason[XEP_REASON_BYTES];
+    terms_t mine = {.status = own}, *all = calloc(group->nranks, sizeof *all);
+    if (all == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the parameters of %u ranks", group->nranks);
+    if (own == XEP_OK) {
+        const xep_buffer_params_t map = {.experts = params->experts, .owners = params->owners};
+        mine = (terms_t){.experts = params->experts,
+                         .bytes = params->bytes,
+                         .elements = params->elements,
+                         .gradients = params->gradients,
+                         .owners = xep_owners_digest(&map, group->nranks)};
+    }
+    snprintf(reason, sizeof reason, "%s", xep_last_error());
+    xep_status_t status = xep_group_exchange(group, &mine, all, sizeof mine);
+    if (status == XEP_OK) status = compare_terms(group, params, all);
+    if (status != XEP_OK && own != XEP_OK) status = xep_fail(own, "%s", reason);
+    free(all);
+    return status;
+}
+
+static xep_status_t open_heap(xep_weights_t *weights, uint64_t bytes)
+{
+    xep_group_t *group = weights->group;
+    xep_status_t status = xep_heap_open(&group->config, group->transport, bytes, &weights->heap);
+    if (status == XEP_OK) status = xep_weights_open_copies(weights);
+    if (status != XEP_OK || weights->params.gradients == 0) return status;
+    weights->bounce = malloc(XEP_BOUNCE * sizeof *weights->bounce);
+    return weights->bounce != NULL ? XEP_OK : xep_fail(XEP_ERR_NO_MEMORY, "no memory for gradients");
+}
+
+/* All but the heap: UCX may still read into copies before that has ended. */
+static void release(void *arg)
+{
+    xep_weights_t *weights = arg;
+    xep_weights_close_copies(weights);
+    pthread_mutex_destroy(&weights->lock);
+    free(weights->bounce);
+    free(weights->owner);
+    free(weights->index);
+    free(weights);
+}
+
+/* Whatever was made; no rank is waited for. */
+static void free_weights(xep_weights_t *weights)
+{
+    xep_heap_wire_t *heap = weights->heap;
+    if (heap == NULL) {
+        release(weights);
+        return;
+    }
+    heap->release = release;
+    heap->release_arg = weights;
+    weights->group->transport->ops->heap_close(heap);
+}
+
+/* Now, as the memory of a rank that has died can still be read, but not be mapped any more. */
+static void map_node(xep_weights_t *weights)
+{
+    for (uint32_t r = 0; r < weights->group->nranks; r++)
+        if (weights->group->peers[r].mapped) (void)weights->heap->wire.ops->map(&weights->heap->wire, r);
+}
+
+static xep_status_t open_agreed(xep_group_t *group, const xep_weights_params_t *params, xep_status_t status,
+                                xep_weights_t **weights_p)
+{
+    uint64_t bytes = 0;
+    status = agree(group, params, status);
+    if (status != XEP_OK) return status;
+    xep_weights_t *weights = calloc(1, sizeof *weights);
+    if (weights == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for weights");
+    weights->group = group;
+    weights->params = *params;
+    weights->task.run = xep_weights_run_task;
+    pthread_mutex_init(&weights->lock, NULL);
+    status = lay_out(weights, &bytes);
+    if (status == XEP_OK) status = open_heap(weights, bytes);
+    status = agree(group, &weights->params, status);
+    if (status == XEP_OK) status = xep_group_connect_heap(group, weights->heap);
+    if (status != XEP_OK) {
+        free_weights(weights);
+        return status;
+    }
+    map_node(weights);
+    xep_group_add_task(group, &weights->task);
+    *weights_p = weights;
+    return XEP_OK;
+}
+
+xep_status_t xep_weights_open(xep_group_t *group, const xep_weights_params_t *params, xep_status_t status,
+                              xep_weights_t **weights_p)
+{
+    const char *before = group->gathers_for;
+    group->gathers_for = "xep_weights_create";
+    status = open_agreed(group, params, status, weights_p);
+    group->gathers_for = before;
+    return status;
+}
+
+/* Others may still read here: all come first, or their deadline. */
+void xep_weights_close(xep_weights_t *weights)
+{
+    xep_group_t *group = weights->group;
+    const char *before = group->gathers_for;
+    uint8_t mine = 0, *all = malloc(group->nranks);
+    group->gathers_for = "xep_weights_destroy";
+    if (all != NULL) (void)xep_group_exchange(group, &mine, all, sizeof mine);
+    group->gathers_for = before;
+    free(all);
+    xep_group_remove_task(group, &weights->task);
+    free_weights(weights);
+}

@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* ranks: 1 3 6, limit: 120, brief: 3 */
+
+/*
+ * Experts with several instances: by replicas, by plans that all ranks compute alike, by plans of the caller's. What
+ * comes back is, bit for bit, what a buffer without any of that has; what is sent is where the rule wants it.
+ */
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "mp_rig.h"
+
+enum { EXPERTS = 13, TOPK = 3, HIDDEN = 48, TOKENS = 37, COPIES = 40 };
+
+typedef enum { UNIFORM, SKEWED, ONE, NONE, ROUTINGS } routing_t;
+
+static float x[TOKENS][HIDDEN], weights[TOKENS][TOPK];
+static int64_t idx[TOKENS][TOPK];
+static uint64_t tokens;
+
+/* Whole numbers, so that normal's sums are the same in any order. Rank 1 has no tokens. */
+static void fill(routing_t routing, uint32_t seed)
+{
+    uint32_t state = seed * 2654435761u + mp_rank() * 40503u + 1;
+    tokens = mp_rank() == 1 ? 0 : TOKENS - mp_rank() * 2;
+    for (uint32_t t = 0; t < TOKENS; t++) {
+        for (uint32_t i = 0; i < HIDDEN; i++) x[t][i] = (float)((t * 7 + i * 3 + mp_rank()) % 31);
+        for (uint32_t k = 0; k < TOPK; k++) {
+            state = state * 1664525u + 1013904223u;
+            const uint32_t random = state >> 8;
+            weights[t][k] = (float)(1 + random % 3);
+            idx[t][k] = routing == UNIFORM ? random % EXPERTS : random % 4 != 0 ? 2 : random % EXPERTS;
+            if (routing == ONE) idx[t][k] = 7;
+            if (routing == NONE || random % 11 == 0) idx[t][k] = -1;
+        }
+    }
+}
+
+static xep_dispatch_args_t dispatch_args(uint32_t flags)
+{
+    xep_dispatch_args_t args = XEP_DISPATCH_ARGS_INIT;
+    args.tokens = tokens, args.x = x, args.topk_idx = idx, args.topk_weights = &weights[0][0], args.flags = flags;
+    return args;
+}
+
+/* The sum of what this rank's experts have for a row; in ll there is one, and combine weighs it. */
+static void compute(const xep_recv_t *recv, uint64_t row, float *out)
+{
+    const float *in = (const float *)(const void *)((const char *)recv->x + row * recv->x_stride);
+    for (uint32_t i = 0; i < HIDDEN; i++) out[i] = 0;
+    for (uint32_t k = 0; k < recv->topk; k++) {
+        const int64_t local = ((const int64_t *)recv->topk_idx)[row * recv->topk + k];
+        if (local < 0) continue;
+        MP_CHECK(local < recv->local_experts);
+        const float weight = recv->topk_weights != NULL ? recv->topk_weights[row * recv->topk + k] : 1;
+        for (uint32_t i = 0; i < HIDDEN; i++) out[i] += weight * (in[i] + (float)recv->experts[local]);
+    }
+}
+
+/* Returns the selections that this rank served. */
+static uint64_t finish(xep_handle_t *handle, float out[TOKENS][HIDDEN])
+{
+    const xep_recv_t *recv;
+    xep_combine_args_t args = XEP_COMBINE_ARGS_INIT;
+    uint64_t served = 0;
+    MP_OK(xep_handle_recv(handle, &recv));
+    float *y = mp_alloc((recv->rows + 1) * HIDDEN * sizeof *y, 0);
+    for (uint64_t row = 0; row < recv->rows; row++) compute(recv, row, y + row * HIDDEN);
+    for (uint32_t e = 0; e < recv->local_experts; e++) served += recv->expert_rows[e];
+    memset(out, 0x5a, TOKENS * HIDDEN * sizeof(float));
+    args.x = y, args.out = out;
+    MP_OK(xep_combine(handle, &args, NULL));
+    xep_handle_release(handle);
+    mp_free(y, "y");
+    return served;
+}
+
+static uint64_t run(xep_buffer_t *buffer, uint32_t flags, float out[TOKENS][HIDDEN])
+{
+    const xep_dispatch_args_t args = dispatch_args(flags);
+    xep_handle_t *handle;
+    MP_OK(xep_dispatch(buffer, &args, &handle, NULL));
+    return finish(handle, out);
+}
+
+static xep_buffer_params_t params(const char *mode)
+{
+    xep_buffer_params_t p = XEP_BUFFER_PARAMS_INIT;
+    p.mode = mode, p.experts = EXPERTS, p.topk = TOPK, p.hidden = HIDDEN, p.tokens = TOKENS;
+    p.dtype = p.combine_dtype = XEP_FP32, p.slots = 3;
+    return p;
+}
+
+/* All ranks' numbers: their sum, and the largest. */
+static uint64_t sum_of(xep_group_t *group, uint64_t mine, uint64_t *most_p)
+{
+    uint64_t all[64], sum = 0;
+    *most_p = 0;
+    MP_OK(xep_group_allgather(group, &mine, all, sizeof mine));
+    for (uint32_t r = 0; r < mp_nranks(); r++) {
+        sum += all[r];
+        if (all[r] > *most_p) *most_p = all[r];
+    }
+    return sum;
+}
+
+/* ---- plans ---- */
+
+/* Everything to the last instance, so to the replica with the highest rank. */
+static int plan_last(void *ctx, const xep_plan_t *plan)
+{
+    const int *wrong = ctx;
+    for (uint32_t e = 0; e < plan->experts; e++) {
+        uint64_t rows = 0;
+        uint32_t to = plan->begin[e + 1] - 1;
+        for (uint32_t r = 0; r < plan->nranks; r++) rows += plan->counts[r * plan->experts + e];
+        if (*wrong == 1 && e == 5 && plan->begin[e + 1] - plan->begin[e] > 1) to = plan->begin[e];
+        plan->rows[to] = rows + (*wrong == 2 && e == 9);
+    }
+    return *wrong == 3 ? -5 : 0;
+}
+
+static int plan_wrong;
+
+/* ---- the same as without ---- */
+
+/* Some experts on some ranks, once more; none with one rank alone. */
+static uint32_t replicate(xep_replica_t *replicas)
+{
+    uint32_t count = 0;
+    for (uint32_t e = 0; e < EXPERTS; e++)
+        for (uint32_t r = mp_nranks(); r-- > 0;) {
+            uint32_t first, owned;
+            xep_expert_range(EXPERTS, mp_nranks(), r, &first, &owned);
+            if (e - first >= owned && (e + r) % 3 != 0 && count < COPIES) replicas[count++] = (xep_replica_t){e, r};
+        }
+    return count;
+}
+
+static void check_loads(xep_group_t *group, const xep_buffer_t *buffer, xep_balance_t rule, uint64_t served)
+{
+    xep_loads_t loads = XEP_LOADS_INIT;
+    uint64_t most;
+    const uint64_t sum = sum_of(group, served, &most);
+    MP_OK(xep_buffer_loads(buffer, &loads));
+    MP_CHECK(loads.dispatches == 1 && loads.selections == sum && loads.most_after == most);
+    MP_CHECK(loads.most_after <= loads.most_before || rule == XEP_BALANCE_PLAN);
+    if (rule == XEP_BALANCE_EVEN) MP_CHECK(most == (sum + mp_nranks() - 1) / mp_nranks());
+}
+
+static void compare(xep_group_t *group, const char *mode, xep_balance_t rule, int with_owners)
+{
+    float out[TOKENS][HIDDEN], expected[TOKENS][HIDDEN];
+    xep_buffer_params_t p = params(mode);
+    xep_replica_t replicas[COPIES];
+    uint32_t owners[EXPERTS];
+    uint64_t most;
+    for (uint32_t e = 0; e < EXPERTS; e++) owners[e] = mp_nranks() - 1 - e * mp_nranks() / EXPERTS;
+    for (routing_t routing = 0; routing < ROUTINGS; routing++) {
+        xep_buffer_t *plain, *buffer;
+        xep_buffer_params_t q = p;
+        q.balance = rule;
+        if (rule != XEP_BALANCE_EVEN && !with_owners) q.replicas = replicas, q.nreplicas = replicate(replicas);
+        if (with_owners) q.owners = owners;
+        if (rule == XEP_BALANCE_PLAN) q.plan = plan_last, q.plan_ctx = &plan_wrong;
+        MP_OK(xep_buffer_create(group, &p, &plain));
+        MP_OK(xep_buffer_create(group, &q, &buffer));
+        memset(replicas, 0xff, sizeof replicas); /* the buffer has its own */
+        fill(routing, 3 + routing);
+        const uint64_t all = sum_of(group, run(plain, 0, expected), &most);
+        MP_CHECK(sum_of(group, run(buffer, 0, out), &most) == all);
+        MP_CHECK(memcmp(out, expected, tokens * sizeof out[0]) == 0);
+        if (rule != XEP_BALANCE_NONE) {
+            const uint64_t served = run(buffer, XEP_DISPATCH_BALANCE, out);
+            MP_CHECK(memcmp(out, expected, tokens * sizeof out[0]) == 0);
+            check_loads(group, buffer, rule, served);
+        }
+        for (uint32_t i = 0; i < 5; i++) { /* areas are used again, by other counts */
+            fill((routing + i) % NONE, i);
+            run(plain, 0, expected);
+            run(buffer, rule != XEP_BALANCE_NONE && i != 3 ? XEP_DISPATCH_BALANCE : 0, out);
+            MP_CHECK(memcmp(out, expected, tokens * sizeof out[0]) == 0);
+        }
+        xep_buffer_destroy(buffer);
+        xep_buffer_destroy(plain);
+    }
+}
+
+/* Every rank has every expert: no row leaves its rank. */
+static void nearest(xep_group_t *group)
+{
+    float out[TOKENS][HIDDEN];
+    xep_replica_t *replicas = mp_alloc(EXPERTS * mp_nranks() * sizeof *replicas, 0);
+    xep_buffer_params_t p = params("normal");
+    xep_dispatch_args_t args;
+    xep_handle_t *handle;
+    xep_buffer_t *buffer;
+    for (uint32_t r = mp_nranks(); r-- > 0;) {
+        uint32_t first, owned;
+        xep_expert_range(EXPERTS, mp_nranks(), r, &first, &owned);
+        for (uint32_t e = 0; e < EXPERTS; e++)
+            if (e - first >= owned) replicas[p.nreplicas++] = (xep_replica_t){e, r};
+    }
+    p.replicas = replicas;
+    MP_OK(xep_buffer_create(group, &p, &buffer));
+    fill(UNIFORM, 1);
+    args = dispatch_args(0);
+    MP_OK(xep_dispatch(buffer, &args, &handle, NULL));
+    const xep_recv_t *recv;
+    MP_OK(xep_handle_recv(handle, &recv));
+    MP_CHECK(recv->local_experts == EXPERTS && recv->experts[5] == 5);
+    for (uint32_t i = 0; i < mp_nranks(); i++)
+        for (uint32_t j = 0; j < mp_nranks(); j++) MP_CHECK(i == j || recv->rank_rows[i * mp_nranks() + j] == 0);
+    finish(handle, out);
+    xep_buffer_destroy(buffer);
+    mp_free(replicas, "replicas");
+}
+
+/* Several in flight, one behind another, one with the routing of another. */
+static void in_flight(xep_group_t *group, const char *mode)
+{
+    float out[TOKENS][HIDDEN], expected[TOKENS][HIDDEN];
+    xep_buffer_params_t p = params(mode);
+    xep_handle_t *first, *second, *third;
+    xep_request_t *begun, *behind;
+    xep_buffer_t *plain, *buffer;
+    MP_OK(xep_buffer_create(group, &p, &plain));
+    p.balance = XEP_BALANCE_EVEN;
+    MP_OK(xep_buffer_create(group, &p, &buffer));
+    fill(SKEWED, 9);
+    run(plain, 0, expected);
+    xep_dispatch_args_t args = dispatch_args(XEP_DISPATCH_BALANCE);
+    MP_OK(xep_dispatch(buffer, &args, &first, &begun));
+    args.after = begun;
+    MP_OK(xep_dispatch(buffer, &args, &second, &behind));
+    mp_finish(behind);
+    mp_finish(begun);
+    args.after = NULL, args.cached = second, args.topk_idx = NULL, args.topk_weights = NULL;
+    MP_OK(xep_dispatch(buffer, &args, &third, NULL));
+    finish(first, out);
+    MP_CHECK(memcmp(out, expected, tokens * sizeof out[0]) == 0);
+    const uint64_t served = finish(second, out);
+    MP_CHECK(memcmp(out, expected, tokens * sizeof out[0]) == 0);
+    MP_CHECK(finish(third, out) == served);
+    xep_buffer_destroy(buffer);
+    xep_buffer_destroy(plain);
+}
+
+/* ---- what is wrong ---- */
+
+static void refused_params(xep_group_t *group)
+{
+    xep_buffer_params_t p = params("ll");
+    xep_buffer_t *none = NULL;
+    xep_replica_t replicas[2] = {{4, mp_nranks() - 1}, {4, mp_nranks() - 1}};
+    uint32_t owners[EXPERTS] = {0};
+    p.replicas = replicas, p.nreplicas = 2, p.owners = owners;
+    MP_FAILS(XEP_ERR_INVALID, xep_buffer_create(group, &p, &none));
+    MP_REASON(mp_nranks() == 1 ? "expert 4 on rank 0 (which owns it)" : "invalid replicas: expert 4 on rank");
+    replicas[1].rank = mp_nranks();
+    if (mp_nranks() == 1) replicas[0].expert = EXPERTS;
+    MP_FAILS(XEP_ERR_INVALID, xep_buffer_create(group, &p, &none));
+    MP_REASON(mp_nranks() == 1 ? "invalid replicas[0]: expert 13" : "invalid replicas[1]: expert 4 on rank");
+    p.nreplicas = 0, p.balance = XEP_BALANCE_PLAN;
+    MP_FAILS(XEP_ERR_INVALID, xep_buffer_create(group, &p, &none));
+    MP_REASON("plan is NULL");
+    p.balance = XEP_BALANCE_EVEN, p.nreplicas = 1;
+    MP_FAILS(XEP_ERR_INVALID, xep_buffer_create(group, &p, &none));
+    MP_REASON("invalid nreplicas: 1 (0 with XEP_BALANCE_EVEN");
+    if (mp_nranks() == 1) return;
+    p.balance = XEP_BALANCE_NONE, replicas[0].expert = mp_is_last() ? 6 : 5;
+    MP_FAILS(XEP_ERR_MISMATCH, xep_buffer_create(group, &p, &none));
+    MP_REASON("and rank 0 disagree on the replicas of expert 5");
+    MP_CHECK(none == NULL);
+}
+
+/* Other plans, plans that do not add up, and none: on one rank, and all are told. */
+static void wrong_plans(xep_group_t *group)
+{
+    static const char *const own[] = {"have different plans for expert 5", "invalid plan: the rows of expert 9",
+                                      "params.plan returned -5"};
+    float out[TOKENS][HIDDEN];
+    xep_replica_t replicas[COPIES];
+    xep_buffer_params_t p = params("normal");
+    xep_dispatch_args_t args;
+    xep_handle_t *handle = NULL;
+    xep_buffer_t *buffer;
+    p.replicas = replicas, p.nreplicas = replicate(replicas), p.balance = XEP_BALANCE_PLAN;
+    p.plan = plan_last, p.plan_ctx = &plan_wrong;
+    MP_OK(xep_buffer_create(group, &p, &buffer));
+    fill(UNIFORM, 4);
+    for (int i = 0; i < 3; i++) {
+        plan_wrong = mp_is_last() ? i + 1 : 0;
+        args = dispatch_args(XEP_DISPATCH_BALANCE);
+        const xep_status_t expected = i == 0 || !mp_is_last() ? XEP_ERR_MISMATCH : XEP_ERR_INVALID;
+        MP_FAILS(expected, xep_dispatch(buffer, &args, &handle, NULL));
+        MP_REASON(expected == XEP_ERR_INVALID || i == 0 ? i == 1 ? "invalid plan: " : own[i] : "has no valid plan");
+        plan_wrong = 0;
+        run(buffer, XEP_DISPATCH_BALANCE, out);
+    }
+    MP_CHECK(handle == NULL);
+    xep_buffer_destroy(buffer);
+}
+
+/* A call that one rank refuses; one that it never makes. Afterwards all is well. */
+static void missing_calls(xep_group_t *group)
+{
+    float out[TOKENS][HIDDEN];
+    xep_buffer_params_t p = params("ll");
+    xep_handle_t *handle = NULL;
+    xep_buffer_t *buffer;
+    char text[64];
+    MP_OK(xep_buffer_create(group, &p, &buffer));
+    fill(UNIFORM, 2);
+    xep_dispatch_args_t args = dispatch_args(XEP_DISPATCH_BALANCE);
+    MP_FAILS(XEP_ERR_INVALID, xep_dispatch(buffer, &args, &handle, NULL));
+    MP_REASON("invalid flags: 0x20");
+    xep_buffer_destroy(buffer);
+    p.balance = XEP_BALANCE_EVEN;
+    MP_OK(xep_buffer_create(group, &p, &buffer));
+    if (mp_is_last()) idx[1][1] = EXPERTS;
+    MP_FAILS(mp_is_last() ? XEP_ERR_INVALID : XEP_ERR_MISMATCH, xep_dispatch(buffer, &args, &handle, NULL));
+    MP_FAILS(XEP_ERR_MISMATCH, (idx[1][1] = 0, xep_dispatch(buffer, &args, &handle, NULL)));
+    run(buffer, XEP_DISPATCH_BALANCE, out);
+    MP_OK(xep_group_barrier(group));
+    args.timeout_ms = 300;
+    snprintf(text, sizeof text, "rank %u has not called it", mp_nranks() - 1);
+    if (!mp_is_last()) {
+        /* the first one whose deadline has passed tells the others */
+        const xep_status_t status = xep_dispatch(buffer, &args, &handle, NULL);
+        MP_CHECK(status == XEP_ERR_TIMEOUT || status == XEP_ERR_BROKEN);
+        MP_REASON(text);
+        MP_FAILS(XEP_ERR_BROKEN, xep_dispatch(buffer, &args, &handle, NULL));
+    }
+    MP_OK(xep_group_barrier(group));
+    MP_OK(xep_buffer_reset(buffer));
+    for (int i = 0; i < 3; i++) run(buffer, XEP_DISPATCH_BALANCE, out);
+    xep_buffer_destroy(buffer);
+    MP_CHECK(handle == NULL);
+}
+
+static void all(xep_group_t *group)
+{
+    static const char *const modes[] = {"normal", "ll"};
+    for (int i = 0; i < 2; i++) {
+        compare(group, modes[i], XEP_BALANCE_NONE, 0);
+        compare(group, modes[i], XEP_BALANCE_LEAST_LOADED, 0);
+        compare(group, modes[i], XEP_BALANCE_EVEN, 1);
+        compare(group, modes[i], XEP_BALANCE_EVEN, 0);
+        compare(group, modes[i], XEP_BALANCE_PLAN, 0);
+        in_flight(group, modes[i]);
+    }
+    nearest(group);
+}
+
+int main(void)
+{
+    xep_group_t *group = mp_group(), *unmapped;
+    all(group);
+    refused_params(group);
+    if (mp_nranks() > 1) {
+        wrong_plans(group);
+        missing_calls(group);
+        setenv("XEP_MAP", "never", 1);
+        unmapped = mp_second_group(group, 0);
+        all(unmapped);
+        missing_calls(unmapped);
+        xep_group_destroy(unmapped);
+    }
+    xep_group_destroy(group);
+    return 0;
+}

@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * The toy expert is a matrix of bf16 by each row: a row of it is widened once and multiplied by all rows of the expert,
+ * as a GEMM would. What matters is that it reads all weights of an expert once, and that its time goes with the rows.
+ */
+#include "perf_balance.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <xep/experts.h>
+
+#include "oracle_alloc.h"
+#include "perf_say.h"
+
+enum { LANES = 8, OWNERS = 0, EVEN = 1, WAYS = 2 };
+typedef float lanes_t __attribute__((vector_size(LANES * sizeof(float))));
+
+typedef struct layer {
+    perf_t *perf;
+    xep_buffer_t *buffer[WAYS];
+    xep_weights_t *weights;
+    uint64_t matrix_rows;           /* of an expert's matrix */
+    size_t width;                   /* hidden, rounded up to lanes */
+    float *wide, *x, *y;            /* a row of the matrix; rows of an expert; their outputs */
+    uint64_t room;                  /* rows that there is memory for in x and y */
+    double *wall[WAYS], *cpu[WAYS]; /* [iters] us, of the slowest rank */
+} layer_t;
+
+static double seconds(clockid_t clock)
+{
+    struct timespec now;
+
+    clock_gettime(clock, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+/* ---- the expert ---- */
+
+static void widen(const uint16_t *from, uint64_t count, float *to)
+{
+    for (uint64_t i = 0; i < count; i++) {
+        const uint32_t bits = (uint32_t)from[i] << 16;
+        memcpy(&to[i], &bits, sizeof bits);
+    }
+}
+
+/* Toward zero: nobody looks at it. */
+static uint16_t narrow(float value)
+{
+    uint32_t bits;
+
+    memcpy(&bits, &value, sizeof bits);
+    return (uint16_t)(bits >> 16);
+}
+
+static float multiply(const float *a, const float *b, size_t width)
+{
+    lanes_t sum[2] = {{0}, {0}}, x, y;
+    float total = 0;
+
+    for (size_t i = 0; i < width; i += LANES) {
+        memcpy(&x, a + i, sizeof x);
+        memcpy(&y, b + i, sizeof y);
+        sum[i / LANES % 2] += x * y;
+    }
+    sum[0] += sum[1];
+    for (int i = 0; i < LANES; i++) total += sum[0][i];
+    return total;
+}
+
+static void run_expert(layer_t *layer, const uint16_t *matrix, uint64_t rows)
+{
+    const uint64_t hidden = layer->perf->shape.hidden;
+
+    memset(layer->y, 0, rows * layer->width * sizeof *layer->y);
+    for (uint64_t j = 0; j < layer->matrix_rows; j++) {
+        widen(matrix + j * hidden, hidden, layer->wide);
+        for (uint64_t i = 0; i < rows; i++)
+            layer->y[i * layer->width + j % hidden] += multiply(layer->wide, layer->x + i * layer->width, layer->width);
+    }
+}
+
+/* which: scratch. Where a row selects several experts of this rank, the last one's output stays. */
+static xep_status_t serve(layer_t *layer, const xep_recv_t *recv, uint32_t local, uint64_t *which, char *out,
+                          size_t stride)
+{
+    const int64_t *idx = recv->topk_idx;
+    const void *matrix;
+    uint64_t rows = 0;
+
+    for (uint64_t i = 0; i < recv->rows * recv->topk; i++)
+        if (idx[i] == (int64_t)local) which[rows++] = i / recv->topk;
+    if (rows == 0) return XEP_OK;
+    xep_status_t status = xep_weights_of(layer->weights, recv->experts[local], &matrix);
+    if (status != XEP_OK) return status;
+    for (uint64_t i = 0; i < rows; i++)
+        widen((const uint16_t *)(const void *)((const char *)recv->x + which[i] * recv->x_stride), recv->hidden,
+              layer->x + i * layer->width);
+    run_expert(layer, matrix, rows);
+    for (uint64_t i = 0; i < rows; i++)
+        for (uint64_t h = 0; h < recv->hidden; h++)
+            ((uint16_t *)(void *)(out + which[i] * stride))[h] = narrow(layer->y[i * layer->width + h]);
+    return XEP_OK;
+}
+
+static void make_room(layer_t *layer, uint64_t rows)
+{
+    if (rows <= layer->room) return;
+    layer->room = rows;
+    layer->x = oracle_realloc(layer->x, rows * layer->width * sizeof *layer->x);
+    layer->y = oracle_realloc(layer->y, rows * layer->width * sizeof *layer->y);
+    memset(layer->x, 0, rows * layer->width * sizeof *layer->x); /* behind hidden they stay so */
+}
+
+/* Experts one after the other; to look for the rows of each is little beside a matrix. */
+static xep_status_t run_experts(layer_t *layer, xep_handle_t *handle)
+{
+    const xep_recv_t *recv;
+    size_t stride;
+    void *out;
+    xep_status_t status = xep_handle_recv(handle, &recv);
+
+    if (status == XEP_OK) status = xep_handle_combine_input(handle, &out, &stride);
+    if (status != XEP_OK) return status;
+    make_room(layer, recv->rows * recv->topk);
+    uint64_t *which = oracle_alloc(recv->rows * recv->topk * sizeof *which);
+    for (uint32_t local = 0; local < recv->local_experts && status == XEP_OK; local++)
+        if (recv->expert_rows[local] != 0) status = serve(layer, recv, local, which, out, stride);
+    free(which);
+    return status;
+}
+
+/* ---- a layer ---- */
+
+static xep_status_t run_layer(layer_t *layer, int way, double *cpu_p)
+{
+    const perf_t *perf = layer->perf;
+    xep_dispatch_args_t args = XEP_DISPATCH_ARGS_INIT;
+    xep_combine_args_t back = XEP_COMBINE_ARGS_INIT;
+    xep_handle_t *handle;
+
+    args.tokens = perf->tokens, args.x = perf->x, args.topk_idx = perf->idx, args.topk_weights = perf->weights;
+    args.flags = way == EVEN ? XEP_DISPATCH_BALANCE : 0;
+    back.out = perf->out;
+    xep_status_t status = xep_dispatch(layer->buffer[way], &args, &handle, NULL);
+    if (status != XEP_OK) return status;
+    const double begin = seconds(CLOCK_THREAD_CPUTIME_ID);
+    status = run_experts(layer, handle);
+    *cpu_p = seconds(CLOCK_THREAD_CPUTIME_ID) - begin;
+    if (status == XEP_OK) status = xep_combine(handle, &back, NULL);
+    xep_handle_release(handle);
+    return status;
+}
+
+/* Both numbers of the rank that has most. */
+static xep_status_t take_time(layer_t *layer, int way, uint64_t at)
+{
+    const perf_t *perf = layer->perf;
+    double mine[2], *all = oracle_alloc(perf->info.nranks * sizeof mine);
+    xep_status_t status = xep_group_barrier(perf->group);
+    const double begin = seconds(CLOCK_MONOTONIC);
+
+    if (status == XEP_OK) status = run_layer(layer, way, &mine[1]);
+    mine[0] = seconds(CLOCK_MONOTONIC) - begin;
+    if (status == XEP_OK) status = xep_group_allgather(perf->group, mine, all, sizeof mine);
+    for (uint32_t r = 0; r < perf->info.nranks && status == XEP_OK; r++) {
+        if (all[2 * r] * 1e6 > layer->wall[way][at]) layer->wall[way][at] = all[2 * r] * 1e6;
+        if (all[2 * r + 1] * 1e6 > layer->cpu[way][at]) layer->cpu[way][at] = all[2 * r + 1] * 1e6;
+    }
+    free(all);
+    return status;
+}
+
+static int compare(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+static double median(double *samples, uint64_t count)
+{
+    qsort(samples, count, sizeof *samples, compare);
+    return samples[count / 2];
+}
+
+static xep_status_t print(layer_t *layer)
+{
+    static const char *const names[] = {"owners", "even"};
+    const perf_t *perf = layer->perf;
+    const uint64_t iters = perf->options.iters;
+    xep_loads_t loads = XEP_LOADS_INIT;
+    double wall[WAYS];
+
+    xep_status_t status = xep_buffer_loads(layer->buffer[EVEN], &loads);
+    if (status != XEP_OK || perf->info.rank != 0) return status;
+    printf("%-10s %10s %12s %12s %8s\n", "balance", "imbalance", "layer us", "experts us", "ratio");
+    for (int way = 0; way < WAYS; way++) {
+        const uint64_t most = way == EVEN ? loads.most_after : loads.most_before;
+        wall[way] = median(layer->wall[way], iters);
+        printf("%-10s %10.3f %12.1f %12.1f %8.3f\n", names[way],
+               loads.selections == 0 ? 0 : (double)most * perf->info.nranks / (double)loads.selections, wall[way],
+               median(layer->cpu[way], iters), wall[way] / wall[OWNERS]);
+    }
+    fflush(stdout);
+    return XEP_OK;
+}
+
+static xep_status_t time_layers(layer_t *layer)
+{
+    const perf_options_t *options = &layer->perf->options;
+    double ignored;
+    xep_status_t status = XEP_OK;
+
+    for (uint64_t i = 0; i < options->warmup && status == XEP_OK; i++)
+        for (int way = 0; way < WAYS && status == XEP_OK; way++) status = run_layer(layer, way, &ignored);
+    for (uint64_t i = 0; i < options->iters && status == XEP_OK; i++)
+        for (int way = 0; way < WAYS && status == XEP_OK; way++) status = take_time(layer, way, i);
+    return status == XEP_OK ? print(layer) : status;
+}
+
+/* ---- buffers and weights ---- */
+
+static xep_status_t fill_weights(layer_t *layer)
+{
+    const perf_t *perf = layer->perf;
+    const uint64_t elements = layer->matrix_rows * perf->shape.hidden;
+    xep_status_t status = XEP_OK;
+
+    for (uint32_t e = 0; e < perf->options.experts && status == XEP_OK; e++) {
+        void *base;
+        if (oracle_owner(perf->routing, e) != perf->info.rank) continue;
+        status = xep_weights_change(layer->weights, e, &base);
+        for (uint64_t i = 0; i < elements && status == XEP_OK; i++)
+            ((uint16_t *)base)[i] = (uint16_t)(0x3a00 + (i * 7 + e) % 256);
+        if (status == XEP_OK) status = xep_weights_publish(layer->weights, e);
+    }
+    return status == XEP_OK ? xep_group_barrier(perf->group) : status;
+}
+
+static xep_status_t open_layer(layer_t *layer)
+{
+    const perf_t *perf = layer->perf;
+    xep_buffer_params_t params = XEP_BUFFER_PARAMS_INIT;
+    xep_weights_params_t weights = XEP_WEIGHTS_PARAMS_INIT;
+
+    params.mode = perf->options.mode;
+    params.experts = (uint32_t)perf->options.experts;
+    params.owners = perf->routing->owners;
+    params.topk = (uint32_t)perf->options.topk;
+    params.hidden = perf->shape.hidden;
+    params.tokens = perf->routing->tokens ? perf->routing->tokens : 1;
+    params.threads = (uint32_t)perf->options.threads;
+    params.slots = 1;
+    xep_status_t status = xep_buffer_create(perf->group, &params, &layer->buffer[OWNERS]);
+    params.balance = XEP_BALANCE_EVEN;
+    if (status == XEP_OK) status = xep_buffer_create(perf->group, &params, &layer->buffer[EVEN]);
+    weights.experts = params.experts;
+    weights.owners = params.owners;
+    weights.bytes = layer->matrix_rows * perf->shape.hidden * sizeof(uint16_t);
+    if (status == XEP_OK) status = xep_weights_create(perf->group, &weights, &layer->weights);
+    return status == XEP_OK ? fill_weights(layer) : status;
+}
+
+int perf_balance(perf_t *perf)
+{
+    const uint64_t bytes = perf->options.balance * 1024, row = perf->shape.hidden * sizeof(uint16_t);
+    layer_t layer = {.perf = perf,
+                     .matrix_rows = bytes > row ? bytes / row : 1,
+                     .width = ((size_t)perf->shape.hidden + 2 * LANES - 1) / (2 * LANES) * (2 * LANES)};
+
+    layer.wide = oracle_alloc(layer.width * sizeof *layer.wide);
+    for (int way = 0; way < WAYS; way++) {
+        layer.wall[way] = oracle_alloc(perf->options.iters * sizeof(double));
+        layer.cpu[way] = oracle_alloc(perf->options.iters * sizeof(double));
+    }
+    xep_status_t status = open_layer(&layer);
+    if (status == XEP_OK) status = time_layers(&layer);
+    const int ret = status != XEP_OK ? perf_give_up(perf, status) : 0;
+    xep_weights_destroy(layer.weights);
+    for (int way = 0; way < WAYS; way++) {
+        xep_buffer_destroy(layer.buffer[way]);
+        free(layer.wall[way]);
+        free(layer.cpu[way]);
+    }
+    free(layer.wide);
+    free(layer.x);
+    free(layer.y);
+    return ret;
+}
