@@ -271,7 +271,8 @@ model:
 .PHONY: model
 
 # what tests use and is no test itself
-test_helpers = %D%/mp/device/cuda_survivors %D%/mp/device/cuda_ops %D%/mp/device/cuda_ll_ops %D%/bench/cuda_calls %D%/abi/mode_load \
+test_helpers = %D%/mp/device/cuda_survivors \
+	%D%/mp/device/cuda_ops %D%/mp/device/cuda_ll_ops %D%/bench/cuda_calls %D%/abi/mode_load \
 	%D%/mp/machine/killed_in_shm_open %D%/mp/failures/heartbeat %D%/mp/failures/killed %D%/mp/groups/listening \
 	%D%/mp/groups/meet_by_name %D%/mp/machine/no_room %D%/mp/machine/no_sysv %D%/mp/machine/two_users \
 	%D%/mp/machine/room_in_pieces %D%/mp/perf/traced %D%/mp/failures/survivors \

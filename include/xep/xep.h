@@ -229,8 +229,8 @@ typedef enum { XEP_MEMORY_HOST = 0, XEP_MEMORY_CUDA = 1, XEP_ENUM_IS_INT(XEP_MEM
  * on that are most of the ones alive, and others get XEP_ERR_PEER. The rank gets rows of no later
  * operation and nobody waits for it. One that was only slow and comes back gets XEP_ERR_PEER from all calls and can
  * change nothing that the others use; it destroys its buffers and its group. Modes ll and normal, in device
- * memory where all ranks map one another; all else is XEP_ERR_UNSUPPORTED. A buffer with a rank out cannot be reset, and
- * the group makes no new ones.
+ * memory where all ranks map one another; all else is XEP_ERR_UNSUPPORTED. A buffer with a rank out cannot be reset,
+ * and the group makes no new ones.
  */
 typedef enum { XEP_ON_FAILURE_FAIL = 0, XEP_ON_FAILURE_MASK = 1, XEP_ENUM_IS_INT(XEP_ON_FAILURE) } xep_on_failure_t;
 

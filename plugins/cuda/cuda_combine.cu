@@ -131,8 +131,7 @@ static __device__ __forceinline__ void look_at_owners(const summing_t &s)
     const xep_cuda_combine_t &c = s.c;
     int all = 1;
     for (uint32_t r = threadIdx.x; r < c.nranks; r += blockDim.x) {
-        const int here =
-            leaves_out(c.outs) || load_word(ready_at(c, r)) >= s.epoch * XEP_CUDA_STEPS + XEP_CUDA_PARTS;
+        const int here = leaves_out(c.outs) || load_word(ready_at(c, r)) >= s.epoch * XEP_CUDA_STEPS + XEP_CUDA_PARTS;
         if (r < KNOWN_RANKS) s.seen->parts[r] = here ? XEP_CUDA_PARTS : 0, s.seen->asking[r] = 0;
         all &= here;
     }
@@ -180,8 +179,7 @@ static __device__ __forceinline__ int await_readers(const xep_cuda_combine_t &c,
     if (!leaves_out(c.outs)) return wait_all(c.peer[c.rank], c.nranks, c.read, c.word_stride, epoch, c.at_the_end);
     const waiter_t w = {c.outs, c.peer, c.rank, c.nranks};
     return await_all(
-        w, [&](uint32_t r) { return own + r * c.word_stride; }, epoch, epoch, c.at_the_end,
-        [](uint32_t, uint32_t) {});
+        w, [&](uint32_t r) { return own + r * c.word_stride; }, epoch, epoch, c.at_the_end, [](uint32_t, uint32_t) {});
 }
 
 /* Waits for the others, in every block by itself; then sums where they agree and the dispatch has moved rows. */
@@ -200,8 +198,7 @@ static __device__ __forceinline__ void sum_all(const xep_cuda_combine_t &c, uint
         const int with = !leaves_out(c.outs) || how_with(c.outs, r) == XEP_CUDA_WITH;
         return c.peer[c.rank] + c.said + (with ? r : c.rank) * c.word_stride;
     };
-    if (!compare_offers(c.nranks, said, c.differs) || *c.verdict != XEP_CUDA_GO)
-        return;
+    if (!compare_offers(c.nranks, said, c.differs) || *c.verdict != XEP_CUDA_GO) return;
     look_at_owners(s);
     if (warp >= c.sum.warps) {
         if (blockIdx.x == 0 && c.input.x != nullptr) forward_parts(s);

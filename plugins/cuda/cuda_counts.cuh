@@ -102,8 +102,8 @@ static __device__ int claim_record(const dispatch_t &d, const xep_cuda_plan_t &p
         const unsigned long long before = *(const volatile uint64_t *)&own->claim;
         *(volatile uint64_t *)&own->storing = epoch;
         __threadfence_system();
-        claimed = before % 2 == 0 &&
-                  atomicCAS_system((unsigned long long *)&own->claim, before, 2ull * epoch) == before;
+        claimed =
+            before % 2 == 0 && atomicCAS_system((unsigned long long *)&own->claim, before, 2ull * epoch) == before;
         if (!claimed) is_left_by_others(w);
         __threadfence_system();
     }

@@ -149,8 +149,7 @@ static __device__ void tell_missing(const xep_cuda_ll_sums_t &c)
     const uint32_t all = c.sum.tokens * c.topk;
     for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < all; i += gridDim.x * blockDim.x) {
         const int32_t expert = c.kept.picks[i].expert;
-        c.missing[i / c.topk * c.missing_stride + i % c.topk] =
-            expert >= 0 && !is_with(c.at, c.at.owner[expert]);
+        c.missing[i / c.topk * c.missing_stride + i % c.topk] = expert >= 0 && !is_with(c.at, c.at.owner[expert]);
     }
 }
 
@@ -175,10 +174,11 @@ static __device__ __forceinline__ int await_readers(const xep_cuda_ll_sums_t &c,
 }
 
 /*
- * Where nothing comes between the phases, and nothing is to be copied, this kernel makes the offer: outputs were there
- * when it began. Else the epoch is the one that the send phase has left in the slot: those of other operations may have come in between.
- * Lines go by the number of the owner's slot, on both sides: "ready" is looked for under there[r], "read" under this
- * rank's own slot. The last block tells that all is read also where nothing was summed, as owners wait for it.
+ * Where nothing comes between the phases, and nothing is to be copied, this kernel makes the offer, too: outputs were
+ * there when it began. Else the epoch is the one that the send phase has left in the slot: those of other operations
+ * may have come in between. Lines go by the number of the owner's slot, on both sides: "ready" is looked for under
+ * there[r], "read" under this rank's own slot. The last block tells that all is read also where nothing was summed, as
+ * owners wait for it.
  */
 template <typename E> static __device__ __forceinline__ void combine(const xep_cuda_ll_sums_t &c)
 {

@@ -19,7 +19,8 @@ static int is_in_parts(const cuda_normal_t *mode, const xep_op_t *op)
 {
     const xep_combine_args_t *args = op->combine;
     /* where counts stay on the device, recv shows them there; where ranks may be out, no part is waited for */
-    if (args->x == NULL || mode->cuda.device->gone != NULL || op->recv->src_begin == mode->slots[op->slot].src_begin) return 0;
+    if (args->x == NULL || mode->cuda.device->gone != NULL || op->recv->src_begin == mode->slots[op->slot].src_begin)
+        return 0;
     const uint64_t *begin = op->recv->src_begin;
     const uint32_t rank = mode->normal.kit.shape->rank;
     const uint64_t rows = op->recv->rows - (begin[rank + 1] - begin[rank]), bytes = xep_combine_row_bytes(args);

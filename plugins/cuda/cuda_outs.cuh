@@ -114,7 +114,7 @@ static __device__ int await_rank(const waiter_t &w, const char *address, uint32_
     return load_word(address) >= value ? XEP_CUDA_WITH : XEP_CUDA_HEARD;
 }
 
-/* All threads of the block: waits for all ranks, whose words are at(rank). heard(rank, how) takes it; 0: step is lost. */
+/* All threads of a block: waits for all ranks, whose words are at(rank); calls heard(rank, how). 0: step is lost. */
 template <typename F, typename G>
 static __device__ int await_all(const waiter_t &w, F at, uint64_t value, uint64_t epoch,
                                 const xep_cuda_deadline_t &deadline, G heard)

@@ -72,8 +72,8 @@ xep_status_t xep_buffer_measure(const xep_config_t *config, const xep_buffer_par
 {
     xep_buffer_size_t node = XEP_BUFFER_SIZE_INIT;
     /*
-     * the nodes are not known here: asks for one node for each rank, then for one of all ranks; of rows of a device that
-     * go on without ranks for the latter alone, as what is staged does not
+     * the nodes are not known here: asks for one node for each rank, then for one of all ranks; in device memory, with
+     * masks, for the latter alone, as what is staged has none
      */
     const int is_mapped = params->memory != XEP_MEMORY_HOST && params->on_failure == XEP_ON_FAILURE_MASK;
     xep_status_t status = measure_nodes(config, params, nranks, is_mapped ? 1 : nranks, size);

@@ -191,8 +191,7 @@ xep_status_t xep_request_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_
     return status == XEP_OK ? begin_dispatch(buffer, args, req_p) : status;
 }
 
-xep_status_t xep_request_combine(xep_handle_t *handle, const xep_combine_args_t *args, int waits,
-                                 xep_request_t **req_p)
+xep_status_t xep_request_combine(xep_handle_t *handle, const xep_combine_args_t *args, int waits, xep_request_t **req_p)
 {
     xep_status_t status = begin_combine(handle, args, waits, req_p);
     if (status != XEP_ERR_BUSY) return status;

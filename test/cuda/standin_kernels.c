@@ -174,8 +174,10 @@ static int judge_rank(const xep_cuda_dispatch_t *d, uint64_t epoch, uint32_t ran
         record->capacity > d->counts.recv_rows || (cached && record->routing != d->counts.header.routing))
         return 0;
     for (int i = 0; i < XEP_CUDA_AREAS; i++)
-        d->counts.there[rank].area[i] = is_without(d, rank) ? NULL : d->peer[rank] + d->counts.area[i].first +
-                                        record->slot * d->counts.area[i].stride + before * d->counts.area[i].row_bytes;
+        d->counts.there[rank].area[i] = is_without(d, rank) ? NULL
+                                                            : d->peer[rank] + d->counts.area[i].first +
+                                                                  record->slot * d->counts.area[i].stride +
+                                                                  before * d->counts.area[i].row_bytes;
     return 1;
 }
 
@@ -312,8 +314,7 @@ static int await_rows(const xep_cuda_dispatch_t *d, uint64_t epoch, int go)
         if (d->out[r] == 0 || is_without(d, r)) continue;
         while (__atomic_load_n(&words_of(&w, r)->storing, __ATOMIC_ACQUIRE) != 0 &&
                __atomic_load_n(&d->outs.gone[r], __ATOMIC_ACQUIRE) != 2 &&
-               __atomic_load_n(d->deadline.stop, __ATOMIC_ACQUIRE) == 0 &&
-               now_ns() - begin < d->deadline.timeout_ns)
+               __atomic_load_n(d->deadline.stop, __ATOMIC_ACQUIRE) == 0 && now_ns() - begin < d->deadline.timeout_ns)
             rest(50);
         if (go) drop_rows(d, r);
     }
@@ -408,7 +409,8 @@ static void sum_weights(const xep_cuda_combine_t *c, uint64_t token)
         float sum = 0;
         for (uint32_t n = 0; n < c->max_dests && dest[n].rank != XEP_CUDA_NOBODY; n++) {
             const char *weights = c->there[dest[n].rank].area[XEP_CUDA_INPUT_WEIGHTS];
-            if (is_with(c, (uint32_t)dest[n].rank)) sum += ((const float *)(const void *)weights)[(uint64_t)dest[n].row * c->topk + k];
+            if (is_with(c, (uint32_t)dest[n].rank))
+                sum += ((const float *)(const void *)weights)[(uint64_t)dest[n].row * c->topk + k];
         }
         memcpy(c->out_weights + token * c->out_weights_stride + k * sizeof sum, &sum, sizeof sum);
     }

@@ -242,8 +242,7 @@ static int await_all(const heaps_t *at, uint64_t first, uint64_t stride, uint64_
                      const xep_cuda_deadline_t *deadline, int decides)
 {
     const standin_waiter_t w = {&at->outs, at->peer, at->rank, at->nranks};
-    if (at->outs.gone == NULL)
-        return wait_all(at->peer[at->rank], at->nranks, first, stride, epoch, deadline);
+    if (at->outs.gone == NULL) return wait_all(at->peer[at->rank], at->nranks, first, stride, epoch, deadline);
     for (uint32_t r = 0; r < at->nranks; r++) {
         const int how = await_rank(&w, first + r * stride, r, epoch, epoch, deadline);
         if (how == STANDIN_LATE) return 0;

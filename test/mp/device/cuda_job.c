@@ -125,7 +125,7 @@ static int is_counted_there(const cuda_job_t *job, const xep_recv_t *recv)
     return job->counts_there && recv->expert_begin == NULL;
 }
 
-/* By rank: rows of a rank that was counted and did not bring them select no expert. Here they go, and what counts them. */
+/* By rank: rows that were counted and did not come select no expert. Takes them out, and out of the counts. */
 static void close_gaps(const uint8_t *out, xep_recv_t *host)
 {
     const size_t nranks = mp_nranks(), idx = host->topk * xep_dtype_size(host->topk_idx_dtype);
