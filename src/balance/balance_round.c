@@ -103,7 +103,7 @@ static xep_status_t give_up(const round_t *round, xep_status_t status)
     if (round->missing < round->buffer->shape.nranks) explain((void *)(uintptr_t)round, late, sizeof late);
     status = xep_fail(status, "%s: %.800s", late, why);
     snprintf(why, sizeof why, "%s", xep_last_error());
-    xep_request_give_up_all(round->buffer, why);
+    xep_request_give_up_all(round->buffer, XEP_ERR_BROKEN, why);
     return xep_fail(status, "%s", why);
 }
 
