@@ -442,10 +442,11 @@ class ElasticCalls(Core):
     ) -> Any:
         """Sums what the ranks of a token's experts have made of it, unweighted, in fp32: [T, H]. Collective.
 
-        The order: the biases, then ranks ascending. Where the logical domain has several nodes, then nodes ascending:
-        the ranks of this node one by one, of every other node the sum of its ranks, ascending. What another node has
-        summed, and what a rank has after do_expand, is rounded to x's type before it goes back; without
-        allow_multiple_reduction it goes back in fp32, and a token is rounded once, at the end.
+        The order is DeepEP's, bit for bit: the biases, then ranks in the order of the token's last selection of each.
+        Where the logical domain has several nodes, the ranks of each are summed so and rounded to x's type, then nodes
+        are, by the last selection of each. What a rank has after do_expand is rounded, too. Without
+        allow_multiple_reduction a token is rounded once, at the end: ranks, and then nodes, have added in fp32 (DeepEP:
+        all selections, k ascending), and the ranks of the own node are added one by one.
 
         x: rows as they were received, bfloat16 (float16 and float32 too). After do_expand the rows of a token are first
             summed on their rank, k ascending.
@@ -710,6 +711,7 @@ class ElasticBuffer(ElasticCalls, Absent):
         self._is_hybrid = allow_hybrid_mode and self._nodes.are_even() and path_is_free()
         self._pool.ways["path"] = "nodes" if self._is_hybrid else "flat"
         self._pool.ways["node_sums"] = "dtype" if allow_multiple_reduction else "fp32"
+        self._pool.ways["sum_by_selection"] = True
         self.num_scaleout_ranks, self.num_scaleup_ranks = self.get_logical_domain_size()
         self._scaleup_ranks = self.num_scaleup_ranks if self._is_hybrid else 0
         self.scaleout_rank_idx, self.scaleup_rank_idx = divmod(self.rank_idx, self.num_scaleup_ranks)

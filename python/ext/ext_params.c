@@ -32,14 +32,18 @@ enum {
     NODE_SUMS,
     PIECES,
     OWNERS,
+    BY_SELECTION,
     COUNT
 };
 
-static const char *const names[COUNT] = {"group",       "experts", "topk",          "hidden",    "tokens",
-                                         "mode",        "dtype",   "combine_dtype", "scales",    "recv_rows",
-                                         "slots",       "threads", "timeout",       "memory",    "on_failure",
-                                         "send_memory", "path",    "pass_rows",     "node_sums", "pieces",
-                                         "owners"};
+static const char *const names[COUNT] = {"group",           "experts",       "topk",
+                                         "hidden",          "tokens",        "mode",
+                                         "dtype",           "combine_dtype", "scales",
+                                         "recv_rows",       "slots",         "threads",
+                                         "timeout",         "memory",        "on_failure",
+                                         "send_memory",     "path",          "pass_rows",
+                                         "node_sums",       "pieces",        "owners",
+                                         "sum_by_selection"};
 
 _Static_assert(COUNT <= EXT_MOST_PARAMETERS, "no room for a name");
 static ext_signature_t signature = {"Buffer", 5, COUNT, names, {NULL}};
@@ -68,6 +72,7 @@ int ext_params_read(PyObject *const *args, Py_ssize_t nargs, PyObject *keywords,
         ext_args_on_failure(values[ON_FAILURE], &params->on_failure) != 0 ||
         ext_args_flag(values[SEND_MEMORY], XEP_BUFFER_SEND_MEMORY, &params->flags) != 0 ||
         ext_args_flag(values[PIECES], XEP_BUFFER_PIECES, &params->flags) != 0 ||
+        ext_args_flag(values[BY_SELECTION], XEP_BUFFER_SUM_BY_SELECTION, &params->flags) != 0 ||
         ext_args_path(values[PATH], &params->path) != 0 ||
         ext_args_number("pass_rows", values[PASS_ROWS], INT64_MAX, &params->pass_rows) != 0 ||
         ext_args_node_sums(values[NODE_SUMS], &params->node_sums) != 0 ||

@@ -60,6 +60,7 @@ class BufferOptions(TypedDict, total=False):
     node_sums: Literal["default", "dtype", "fp32"]
     pieces: bool
     owners: Optional[Sequence[int]]
+    sum_by_selection: bool
 
 
 def buffer_size(
