@@ -339,7 +339,7 @@ class NormalHandle(Dispatched):
     def _received_channels(self) -> torch.Tensor:
         """[R, C]: first row of channel c of source r, counted from the first of r."""
         src, firsts = self._get("recv_src_idx").cpu(), self._begins[:-1].cpu()
-        found = torch.empty((self.owner.nranks, self._channels), dtype=torch.int32)
+        found = torch.empty((self.owner.nranks, self._channels), dtype=torch.int32, device=HOST)
         begin = 0
         for rank, count in enumerate(self._from().tolist()):
             found[rank] = torch.searchsorted(src[begin : begin + count].to(torch.int64), firsts).to(torch.int32)
@@ -365,7 +365,7 @@ class NormalHandle(Dispatched):
 
     def _passed_channels(self) -> torch.Tensor:
         """[M, C]: tokens of channels 0 .. c that passed this rank, of each source node."""
-        found = torch.zeros((self._nodes.count, self._channels), dtype=torch.int32)
+        found = torch.zeros((self._nodes.count, self._channels), dtype=torch.int32, device=HOST)
         for node, upstreams in enumerate(self._nodes.upstreams(self._rank)):
             for rank in upstreams:
                 places, begins = self._told_of(rank)
@@ -374,11 +374,12 @@ class NormalHandle(Dispatched):
 
     def _source_meta(self) -> torch.Tensor:
         """int32 source node, int32 bits of the places of this node that got the token; those from 32 on have none."""
-        meta = torch.full((self.capacity, 2), -1, dtype=torch.int32)
+        meta = torch.full((self.capacity, 2), -1, dtype=torch.int32, device=HOST)
         place, begin = self._nodes.place_of[self._rank], 0
         for rank, count in enumerate(self._from().tolist()):
             places, _ = self._told_of(rank)
-            bits = places[places[:, place], :32].to(torch.int64) << torch.arange(min(places.shape[1], 32))
+            shifts = torch.arange(min(places.shape[1], 32), device=HOST)
+            bits = places[places[:, place], :32].to(torch.int64) << shifts
             meta[begin : begin + count, 0] = self._nodes.node_of[rank]
             meta[begin : begin + count, 1] = bits.sum(dim=1).to(torch.int32)
             begin += count
@@ -393,7 +394,7 @@ class NormalHandle(Dispatched):
             passed.append(torch.nn.functional.pad(places[of_node], (0, self._nodes.width - places.shape[1])))
             channels.append(torch.bucketize(of_node, begins[1:], right=True))
         places, channel = torch.cat(passed), torch.cat(channels)
-        heads = torch.full(places.shape, -1, dtype=torch.int32)
+        heads = torch.full(places.shape, -1, dtype=torch.int32, device=HOST)
         for c in range(self._channels):
             here = places[channel == c]
             heads[channel == c] = torch.where(here, torch.cumsum(here, dim=0, dtype=torch.int32) - 1, -1)
@@ -636,7 +637,7 @@ class Routed(Dispatched):
         """What PlacesThere is made of."""
         idx, counts = self.recv_topk_idx, self._counts_there
         if counts is None:  # from pinned memory, or the host would wait for the stream
-            counts = torch.tensor(self._counts, dtype=torch.int64).pin_memory().to(idx.device, non_blocking=True)
+            counts = torch.tensor(self._counts, dtype=torch.int64, device=HOST).pin_memory().to(idx.device, non_blocking=True)
         return idx, counts, self.expert_alignment, self.num_expanded_tokens
 
     def tensors(self) -> list[torch.Tensor]:

@@ -378,7 +378,7 @@ def _check_alike(name: str, values: list[int]) -> None:
             )
 
 
-_NO_ROUTING = torch.empty((0, 0), dtype=torch.int64)
+_NO_ROUTING = torch.empty((0, 0), dtype=torch.int64, device=HOST)
 
 
 def _sends(buffer: xep.Buffer, row_bytes: int, scales: int) -> bool:
