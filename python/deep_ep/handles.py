@@ -614,7 +614,8 @@ class Routed(Dispatched):
         """What PlacesThere is made of."""
         idx, counts = self.recv_topk_idx, self._counts_there
         if counts is None:  # from pinned memory, or the host would wait for the stream
-            counts = torch.tensor(self._counts, dtype=torch.int64, device=HOST).pin_memory().to(idx.device, non_blocking=True)
+            counts = torch.tensor(self._counts, dtype=torch.int64, device=HOST).pin_memory()
+            counts = counts.to(idx.device, non_blocking=True)
         return idx, counts, self.expert_alignment, self.num_expanded_tokens
 
     def tensors(self) -> list[torch.Tensor]:

@@ -308,7 +308,7 @@ def test_calls_of_python(elastic, expand):
         finally:
             sys.setprofile(None)
         del recv_x, handle
-    assert len(calls) <= 20, calls
+    assert len(calls) <= 20, " ".join(calls)
 
 
 def test_what_is_absent(elastic):
