@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""EPBuffer and BucketBuffer on CUDA tensors, as the same buffers have it for CPU tensors, which have tests of their own:
+"""EPBuffer and BucketBuffer on CUDA tensors, as the same buffers have it for CPU tensors (which have their own tests):
 on streams that change from call to call, what is sent held up on the device."""
 
 from __future__ import annotations
