@@ -28,6 +28,7 @@ from .arguments import (
     IS_BFLOAT16,
     IS_FLOAT,
     IS_INDEX,
+    IS_INT32,
     Rows,
     WrongType,
     WrongUse,
@@ -669,10 +670,12 @@ class LowLatencyCalls(Core):
     def _low_latency_common(self, x: Any, topk_idx: Any, most: tuple, stats: tuple, cast: tuple) -> Optional[tuple]:
         """What most programs do most of the time, of CPU tensors, in a buffer that is there. None: it is something
         else, or wrong."""
+        received, waited = stats
         if (
             not is_plain(x, IS_BFLOAT16, -1, -1)
             or not is_plain(topk_idx, IS_INDEX, x.shape[0], -1)
-            or stats != (None, None)
+            or waited is not None
+            or (received is not None and not self._counts_rows(received, most[1]))
         ):
             return None
         shape = (most[0], x.shape[1], most[1], topk_idx.shape[1])
@@ -680,8 +683,12 @@ class LowLatencyCalls(Core):
         if made is None or x.shape[0] > most[0]:
             return None
         casting = Casting.of(x.shape[1], *cast)
-        rows, counts, handle = self._low_latency.dispatch(x, topk_idx, made, shape, casting, True)
+        given = (x, topk_idx, made, shape, casting, True)
+        rows, counts, handle = self._low_latency.dispatch(*given, expert_stats=received)
         return rows, counts, HandleTuple.over(handle), EventOverlap(), None
+
+    def _counts_rows(self, stats: Any, num_experts: Any) -> bool:
+        return type(num_experts) is int and is_plain(stats, IS_INT32, num_experts // self.group_size)
 
     def _low_latency_back(self, x: Any, topk_idx: Any, topk_weights: Any, handle: Any, out: Any) -> Optional[tuple]:
         """Likewise, the way back."""
