@@ -173,7 +173,7 @@ mapped_tests = \
 	%D%/mp/ops/in_place.mp %D%/mp/ops/in_place_ll.mp %D%/mp/ops/normal_ops.mp %D%/mp/ops/ll_ops.mp \
 	%D%/mp/failures/aborted.mp %D%/mp/ops/never_begun.mp %D%/mp/ops/prefaulted_pages.mp \
 	%D%/mp/groups/group_query.mp %D%/mp/ops/away_between_ops.mp
-rank_tests = $(transport_tests) %D%/mp/wire/wire_order.mp %D%/mp/ops/shared_processor.mp \
+rank_tests = $(transport_tests) %D%/mp/ops/mode_query.mp %D%/mp/wire/wire_order.mp %D%/mp/ops/shared_processor.mp \
 	%D%/mp/launch/boot_client.mp %D%/mp/launch/setuid.mp %D%/mp/ops/normal_by_nodes.mp %D%/mp/ops/ll_by_nodes.mp \
 	%D%/mp/ops/ll_small_recv_rings.mp %D%/mp/ops/ll_pieces_by_nodes.mp %D%/mp/ops/forwarding.mp \
 	%D%/mp/groups/nodes_disagree.mp %D%/mp/groups/own_allgather.mp %D%/mp/machine/ucx_disagree.mp \
@@ -227,6 +227,7 @@ rank_tests = $(transport_tests) %D%/mp/wire/wire_order.mp %D%/mp/ops/shared_proc
 %C%_mp_failures_deadline_causes_mp_LDADD = libmp_rig.la
 %C%_mp_failures_given_up_ops_mp_LDADD = libmp_rig.la
 %C%_mp_ops_misuse_mp_LDADD = libmp_rig.la
+%C%_mp_ops_mode_query_mp_LDADD = libmp_rig.la
 
 # What takes longest begins first, and what takes a second or two comes last: then no processor waits at the end for one
 # test. kills, heartbeat and failure mostly sleep, beside others that compute.
@@ -245,7 +246,7 @@ short_scripts = \
 	%D%/mp/machine/shared_memory.sh %D%/mp/machine/missing.sh %D%/mp/machine/ucx_settings.sh %D%/rig/format.sh \
 	%D%/mp/launch/run_environ.sh %D%/mp/launch/run_leftovers.sh %D%/mp/launch/run_output.sh \
 	%D%/mp/machine/limits.sh %D%/mp/launch/networks.sh %D%/mp/machine/ucx_versions.sh %D%/mp/perf/recorded.sh \
-	%D%/rig/mutants.sh %D%/abi/readme.sh %D%/abi/outoftree.sh %D%/abi/headers.sh %D%/abi/loader.sh \
+	%D%/rig/mutants.sh %D%/abi/examples.sh %D%/abi/outoftree.sh %D%/abi/headers.sh %D%/abi/loader.sh \
 	%D%/mp/groups/listen_addresses.sh %D%/mp/ops/no_system_calls.sh %D%/mp/failures/death_in_phase.sh
 script_tests = $(long_scripts) $(short_scripts)
 
@@ -297,7 +298,6 @@ EXTRA_DIST += %D%/mutants/run %D%/mutants/fuzz.mutants %D%/mutants/kit.mutants \
 EXTRA_DIST += %D%/mp/perf/trace_check.py %D%/bench/ratios.py %D%/bench/bounds %D%/bench/paths.sh \
 	%D%/bench/formats.sh %D%/bench/sockets.py
 EXTRA_DIST += %D%/rig/run-test %D%/rig/installed.bash %D%/rig/hosts.bash %D%/rig/relay.py %D%/rig/exchange.py \
-	%D%/abi/extract-example \
 	%D%/rig/launch.bash %D%/rig/ranks.bash %D%/rig/run.bash %D%/rig/prterun.bash \
 	%D%/abi/stub_mode.c %D%/abi/outoftree/xep_flood.c %D%/abi/outoftree/flood_client.c
 

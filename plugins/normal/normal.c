@@ -13,6 +13,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "cast.h"
+
 /* Whether rows and metadata are put to each rank that is not mapped. */
 static int goes_to_ranks(const normal_t *mode)
 {
@@ -189,6 +191,9 @@ const xep_plugin_t xep_plugin = {
     .state_bytes = sizeof(normal_state_t),
     .name = "normal",
     .brief = "throughput: a row per token and rank, in source order; mapped ranks are written and read directly",
+    .can = XEP_CAN_RETURN_WEIGHTS,
+    .casts = XEP_CASTS,
+    .arrangements = 1u << XEP_ROWS_BY_RANK,
     .open = normal_open,
     .close = normal_close,
     .masks = &normal_masks,

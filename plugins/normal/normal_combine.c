@@ -241,7 +241,5 @@ xep_status_t normal_combine(void *mode, xep_op_t *op)
 {
     const xep_combine_args_t *args = op->combine;
     const int weighted = args->topk_weights != NULL || args->out_weights != NULL;
-    xep_status_t status = normal_check_combine(mode, op);
-    if (status != XEP_OK) return status;
     return xep_combine_begin(mode, op, weighted ? 1 : op->recv->rows != 0 ? 0 : XEP_AGREE_ANY);
 }

@@ -34,6 +34,7 @@ from .arguments import (
     WrongUse,
     WrongValue,
     is_plain,
+    workers_of,
 )
 from .core import Core
 from .handles import HandleTuple
@@ -400,7 +401,7 @@ class LowLatency:
             shape.tokens,
             mode="ll",
             slots=self._slots,
-            threads=self.threads,
+            **workers_of(self._memory.name, self.threads),
             timeout=self._timeout,
             on_failure=self._on_failure,
             memory=self._memory.name,
