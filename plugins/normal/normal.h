@@ -36,7 +36,7 @@
  *  2. owner: rows for mapped readers into the slot's input (zero copy: they are there), weights likewise: those
  *     readers pull. Rows for all others are put into the area "returned" of the reader's slot.
  *  3. owner: offer.   4. reader: ready.
- *  5. reader: out[t] = sum over ranks ascending, read in d's input or in own "returned".
+ *  5. reader: out[t] = sum over ranks ascending (or by selection), read in d's input or in own "returned".
  *  6. reader: read, when the wire is flushed. Done: nobody waits for it before the owner's next combine from the slot,
  *     so the wire may keep it until the next operation sends something.
  *
