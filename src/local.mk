@@ -38,9 +38,9 @@ libxep_all_la_SOURCES = \
 	%D%/elastic/frames.h %D%/elastic/frames.c \
 	%D%/elastic/group_grow.h %D%/elastic/group_grow.c %D%/elastic/group_grow_join.c \
 	%D%/elastic/group_shrink.h %D%/elastic/group_shrink.c %D%/elastic/rendezvous.h %D%/elastic/rendezvous.c \
-	%D%/elastic/members.h %D%/elastic/members.c %D%/elastic/members_mapped.c %D%/elastic/members_wait.c \
+	%D%/elastic/members.h %D%/elastic/members.c %D%/elastic/members_device.c %D%/elastic/members_mapped.c %D%/elastic/members_wait.c \
 	%D%/elastic/members_wire.c %D%/elastic/joiners.h %D%/elastic/joiners.c %D%/elastic/group_shrink_ctl.c \
-	%D%/group/boot.h %D%/group/boot_callback.c \
+	%D%/group/boot.h %D%/group/boot.c %D%/group/boot_callback.c \
 	%D%/group/boot_single.c %D%/group/device.h %D%/group/group.h %D%/group/group.c %D%/group/group_abort.h \
 	%D%/group/group_abort.c %D%/group/group_account.h %D%/group/group_account.c \
 	%D%/group/group_account_ask.c %D%/group/group_doorbell.h %D%/group/group_doorbell.c %D%/group/group_control.h \

@@ -146,6 +146,10 @@ cuda_parts = \
 %C%_mp_device_cuda_ll_ops_SOURCES = $(cuda_parts) \
 	%D%/mp/device/cuda_ll_later.c %D%/mp/device/cuda_ll_patterns.c %D%/mp/device/cuda_ll_ops.c
 %C%_mp_device_cuda_ll_ops_LDADD = libmp_rig.la
+%C%_mp_device_cuda_survivors_SOURCES = \
+	%D%/mp/device/cuda_rig.h %D%/mp/device/cuda_rig.c %D%/mp/device/cuda_job.h %D%/mp/device/cuda_job.c \
+	%D%/mp/device/cuda_survivors.c
+%C%_mp_device_cuda_survivors_LDADD = libmp_rig.la
 %C%_bench_cuda_calls_SOURCES = \
 	%D%/mp/device/cuda_rig.h %D%/mp/device/cuda_rig.c %D%/mp/device/cuda_job.h %D%/mp/device/cuda_job.c \
 	%D%/bench/cuda_calls.c
@@ -175,14 +179,13 @@ mapped_tests = \
 	%D%/mp/groups/group_query.mp %D%/mp/ops/away_between_ops.mp
 rank_tests = $(transport_tests) %D%/mp/ops/mode_query.mp %D%/mp/wire/wire_order.mp %D%/mp/ops/shared_processor.mp \
 	%D%/mp/launch/boot_client.mp %D%/mp/launch/setuid.mp %D%/mp/ops/normal_by_nodes.mp %D%/mp/ops/ll_by_nodes.mp \
-	%D%/mp/ops/ll_small_recv_rings.mp %D%/mp/ops/ll_pieces_by_nodes.mp %D%/mp/ops/forwarding.mp \
+	%D%/mp/ops/ll_pieces_by_nodes.mp %D%/mp/ops/forwarding.mp \
 	%D%/mp/groups/nodes_disagree.mp %D%/mp/groups/own_allgather.mp %D%/mp/machine/ucx_disagree.mp \
 	%D%/mp/machine/locked_memory.mp %D%/mp/machine/process_settings.mp
 %C%_mp_launch_boot_reload_mp_LDADD =
 %C%_mp_ops_normal_shapes_mp_LDADD = libmp_rig.la
 %C%_mp_ops_normal_by_nodes_mp_LDADD = libmp_rig.la
 %C%_mp_ops_ll_by_nodes_mp_LDADD = libmp_rig.la
-%C%_mp_ops_ll_small_recv_rings_mp_LDADD = libmp_rig.la
 %C%_mp_ops_ll_pieces_by_nodes_mp_LDADD = libmp_rig.la
 %C%_mp_ops_forwarding_mp_LDADD = libmp_rig.la
 %C%_mp_groups_own_allgather_mp_LDADD = libmp_rig.la
@@ -233,7 +236,7 @@ rank_tests = $(transport_tests) %D%/mp/ops/mode_query.mp %D%/mp/wire/wire_order.
 # test. kills, heartbeat and failure mostly sleep, beside others that compute.
 long_scripts = \
 	%D%/mp/launch/hosts.sh %D%/model/protocols.sh %D%/mp/failures/survivors.sh %D%/mp/ops/settings.sh \
-	%D%/mp/wire/wire_transports.sh %D%/mp/failures/kills.sh %D%/mp/device/cuda_standin.sh %D%/mp/ops/over_4_gib.sh \
+	%D%/mp/wire/wire_transports.sh %D%/mp/failures/kills.sh %D%/mp/device/cuda_standin.sh %D%/mp/device/cuda_survivors.sh %D%/mp/ops/over_4_gib.sh \
 	%D%/mp/groups/shrink.sh %D%/mp/failures/heartbeat.sh %D%/mp/perf/simulated_hosts.sh %D%/mp/perf/perf_ratios.sh \
 	%D%/mp/groups/grow.sh %D%/mp/ops/ll_check.sh %D%/mp/groups/soak.sh %D%/mp/failures/recovery_time.sh \
 	%D%/mp/groups/grow_last_word.sh
@@ -246,7 +249,8 @@ short_scripts = \
 	%D%/mp/machine/shared_memory.sh %D%/mp/machine/missing.sh %D%/mp/machine/ucx_settings.sh %D%/rig/format.sh \
 	%D%/mp/launch/run_environ.sh %D%/mp/launch/run_leftovers.sh %D%/mp/launch/run_output.sh \
 	%D%/mp/machine/limits.sh %D%/mp/launch/networks.sh %D%/mp/machine/ucx_versions.sh %D%/mp/perf/recorded.sh \
-	%D%/rig/mutants.sh %D%/abi/examples.sh %D%/abi/outoftree.sh %D%/abi/headers.sh %D%/abi/loader.sh \
+	%D%/mp/perf/documented.sh \
+	%D%/rig/mutants.sh %D%/abi/examples.sh %D%/abi/outoftree.sh %D%/abi/headers.sh %D%/abi/cmake.sh %D%/abi/loader.sh \
 	%D%/mp/groups/listen_addresses.sh %D%/mp/ops/no_system_calls.sh %D%/mp/failures/death_in_phase.sh
 script_tests = $(long_scripts) $(short_scripts)
 
@@ -261,7 +265,7 @@ model:
 .PHONY: model
 
 # what tests use and is no test itself
-test_helpers = %D%/mp/device/cuda_ops %D%/mp/device/cuda_ll_ops %D%/bench/cuda_calls %D%/abi/mode_load \
+test_helpers = %D%/mp/device/cuda_survivors %D%/mp/device/cuda_ops %D%/mp/device/cuda_ll_ops %D%/bench/cuda_calls %D%/abi/mode_load \
 	%D%/mp/machine/killed_in_shm_open %D%/mp/failures/heartbeat %D%/mp/failures/killed %D%/mp/groups/listening \
 	%D%/mp/groups/meet_by_name %D%/mp/machine/no_room %D%/mp/machine/no_sysv %D%/mp/machine/two_users \
 	%D%/mp/machine/room_in_pieces %D%/mp/perf/traced %D%/mp/failures/survivors %D%/mp/groups/shrink \

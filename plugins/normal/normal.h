@@ -84,7 +84,7 @@
  * what a defect does, not what somebody computes who may write into the heap anyway.
  */
 typedef struct normal_digest {
-    uint64_t verdict;     /* 2 * that of the dispatch, as 32 bits, + whether rows have weights */
+    uint64_t verdict; /* 2 * that of the dispatch, as 32 bits; + whether rows have weights, where they are counted */
     uint64_t sum, places; /* 0, 0 where the ranks disagree, and rows were not counted */
 } normal_digest_t;
 
@@ -115,7 +115,6 @@ typedef struct normal_layout {
     size_t returned_stride;   /* between them, and between sums of other nodes */
     uint64_t record_bytes;
     uint64_t line;               /* XEP_REGION_CONTROL: [slots][R] normal_line_t */
-    uint64_t pieces;             /* XEP_REGION_CONTROL: normal_pieces.h */
     uint64_t storing;            /* XEP_REGION_CONTROL: epoch of the dispatch whose rows this rank is storing, or 0 */
     uint64_t asked;              /* XEP_REGION_CONTROL: [slots][R] epochs, by that rank: it asks for a grant */
     uint64_t records;            /* XEP_REGION_METADATA: [slots][R], record_bytes each */
@@ -149,7 +148,7 @@ typedef struct normal_routing {
     int32_t *experts;     /* [T][K] or -1 */
     uint64_t *first;      /* [T + 1] in dests */
     normal_dest_t *dests; /* ranks of each token in the order of sums: ascending, or by selection */
-    uint32_t *tokens_to;  /* tokens by (rank, row): only where some rank is not mapped, or in pieces */
+    uint32_t *tokens_to;  /* tokens by (rank, row): only where some rank is not mapped */
     uint64_t *to_begin;   /* [R + 1] in tokens_to */
     uint32_t *rows;       /* [R] of this rank to each */
     uint32_t *selections; /* [E] of this rank */
@@ -169,6 +168,7 @@ typedef struct normal_target {
     char *idx;
     float *weights;
     char *scales;
+    uint64_t first, rows; /* of those that this rank has for it: the others are not moved now */
 } normal_target_t;
 
 /** Where expert outputs are, and the weights beside them. */
@@ -220,6 +220,7 @@ typedef struct normal_slot {
     char *staged_scales;
     struct normal_traffic *traffic; /* normal_nodes.h; NULL where it is flat */
     uint64_t pieces, piece;         /* of a dispatch in pieces; the one that is shown, else 0 */
+    uint64_t dispatched;            /* likewise: its epoch */
     uint64_t *piece_begin;          /* [R + 1] first row of each source in it; where there may be several */
     int weighted;                   /* rows of the dispatch have weights */
 } normal_slot_t;
@@ -299,9 +300,8 @@ typedef struct normal_state {
     xep_in_place_rows_t in_place; /* dispatch: where this rank's rows are read in place */
     int uncounted; /* dispatch: selections of the local experts are to be counted when the rows are here */
     normal_returning_t returning;
-    int forwarders_told;      /* dispatch by nodes: they have done */
-    uint64_t piece;           /* dispatch, next: whose rows it brings */
-    uint64_t concluded_piece; /* next: piece << 32 | verdict, which all must have */
+    int forwarders_told; /* dispatch by nodes: they have done */
+    uint64_t piece;      /* dispatch, next: whose rows it brings */
 } normal_state_t;
 
 static inline normal_state_t *normal_state(const xep_op_t *op)

@@ -39,7 +39,7 @@ static void rows_transfer(const normal_t *mode, const xep_op_t *op, uint32_t ran
     transfer->coming = count_coming(op, transfer->index, transfer->rows);
 }
 
-enum { METADATA = NORMAL_ROWS_TRANSFERS - 1 };
+enum { METADATA = 4 };
 
 /* Blocked until the last token is staged; the rows travel meanwhile. */
 static void metadata_transfer(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
@@ -81,14 +81,6 @@ xep_status_t normal_list_puts(void *opaque, xep_op_t *op)
     return XEP_OK;
 }
 
-/* Part 0 is the rows, 1 to METADATA the arrays beside them. */
-void normal_rows_transfer(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
-                          xep_transfer_t *transfer)
-{
-    if (number == 0) rows_transfer(mode, op, rank, transfer);
-    else metadata_transfer(mode, op, rank, number - 1, transfer);
-}
-
 /* The digest is what the signal brings along: the wire delivers it before the word. Begin follows it in the line. */
 static void done_transfer(const normal_t *mode, const xep_op_t *op, uint32_t rank, xep_transfer_t *transfer)
 {
@@ -106,13 +98,14 @@ static void done_transfer(const normal_t *mode, const xep_op_t *op, uint32_t ran
     transfer->bytes = sizeof slot->endings[rank];
 }
 
-/* Behind the rows comes done. After an error all but done is left out: the others wait for it. */
+/* Rows, the arrays beside them, done. After an error all but done is left out: the others wait for it. */
 int normal_dispatch_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number,
                              xep_transfer_t *transfer)
 {
     const normal_t *mode = opaque;
-    if (xep_kit_state(op)->verdict != XEP_OK) number += NORMAL_ROWS_TRANSFERS;
-    if (number < NORMAL_ROWS_TRANSFERS) normal_rows_transfer(mode, op, rank, number, transfer);
+    if (xep_kit_state(op)->verdict != XEP_OK) number += 1 + METADATA;
+    if (number == 0) rows_transfer(mode, op, rank, transfer);
+    else if (number <= METADATA) metadata_transfer(mode, op, rank, number - 1, transfer);
     else done_transfer(mode, op, rank, transfer);
-    return number <= NORMAL_ROWS_TRANSFERS;
+    return number <= 1 + METADATA;
 }

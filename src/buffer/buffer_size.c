@@ -65,8 +65,12 @@ xep_status_t xep_buffer_measure(const xep_config_t *config, const xep_buffer_par
                                 xep_buffer_size_t *size)
 {
     xep_buffer_size_t node = XEP_BUFFER_SIZE_INIT;
-    /* the nodes are not known here: asks for one node for each rank, then for one of all ranks */
-    xep_status_t status = measure_nodes(config, params, nranks, nranks, size);
+    /*
+     * the nodes are not known here: asks for one node for each rank, then for one of all ranks; of rows of a device that
+     * go on without ranks for the latter alone, as what is staged does not
+     */
+    const int is_mapped = params->memory != XEP_MEMORY_HOST && params->on_failure == XEP_ON_FAILURE_MASK;
+    xep_status_t status = measure_nodes(config, params, nranks, is_mapped ? 1 : nranks, size);
     if (status == XEP_OK) status = measure_nodes(config, params, nranks, 1, &node);
     size->node_bytes = node.bytes;
     if (size->device_bytes < node.device_bytes) size->device_bytes = node.device_bytes;

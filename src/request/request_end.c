@@ -56,7 +56,7 @@ static void release_handle(xep_request_t *req)
     atomic_store_explicit(&handle->abandoned, 0, memory_order_relaxed);
     if (req->op.kind == XEP_OP_NEXT) end_piece(req);
     if (req->op.kind == XEP_OP_COMBINE && req->status == XEP_OK) handle->combined = 1;
-    if (req->op.kind == XEP_OP_DISPATCH && req->status == XEP_OK) handle->recv.out = req->op.out;
+    if (req->op.kind == XEP_OP_DISPATCH && req->status == XEP_OK && req->op.out != NULL) handle->recv.out = req->op.out;
     if (req->op.kind == XEP_OP_DISPATCH)
         xep_handle_set_state(handle, req->status == XEP_OK ? XEP_HANDLE_READY : XEP_HANDLE_FAILED);
     xep_handle_give_back_if_unused(handle);

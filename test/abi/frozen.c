@@ -400,6 +400,7 @@ AT(xep_op_t, turn, 24);
 AT(xep_op_t, dispatch, 32);
 AT(xep_op_t, combine, 40);
 AT(xep_op_t, timeout_ms, 48);
+AT(xep_op_t, waits, 52);
 AT(xep_op_t, recv, 56);
 AT(xep_op_t, state, 64);
 AT(xep_op_t, late, 72);
@@ -522,11 +523,13 @@ AT(xep_device_ops_t, is_captured, 128);
 AT(xep_device_ops_t, sync, 136);
 AT(xep_device_ops_t, check_host, 144);
 
-SIZE(xep_device_t, 24);
+SIZE(xep_device_t, 40);
 AT(xep_device_t, ops, 0);
 AT(xep_device_t, multiprocessors, 8);
 AT(xep_device_t, shared_bytes, 12);
 AT(xep_device_t, stop, 16);
+AT(xep_device_t, gone, 24);
+AT(xep_device_t, left, 32);
 
 SIZE(xep_wire_t, 8);
 AT(xep_wire_t, ops, 0);
@@ -548,7 +551,7 @@ SIZE(xep_begins_t, 4);
 
 #endif
 
-_Static_assert(XEP_PLUGIN_ABI == 18, "XEP_PLUGIN_ABI changed: so did something above");
+_Static_assert(XEP_PLUGIN_ABI == 19, "XEP_PLUGIN_ABI changed: so did something above");
 _Static_assert(XEP_BF16 == 1 && XEP_FP16 == 2 && XEP_FP32 == 3 && XEP_E4M3 == 4 && XEP_E5M2 == 5 && XEP_U8 == 6 &&
                    XEP_INT32 == 7 && XEP_INT64 == 8 && XEP_FP64 == 9,
                "a dtype has another value");
