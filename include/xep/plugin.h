@@ -70,8 +70,9 @@ typedef struct xep_shape {
     /* By nodes: rows that a rank has room for while they pass through it, for each upstream rank. Flat, where the mode
      * tells pass_rows: for each rank, 0: for all that can come */
     uint64_t feed_rows;
-    int wide_sums; /* by nodes: what a node sends of a token is fp32 (XEP_NODE_SUMS_FP32) */
-    int in_pieces; /* dispatches may come in pieces (XEP_BUFFER_PIECES); never by nodes */
+    int wide_sums;         /* by nodes: what a node sends of a token is fp32 (XEP_NODE_SUMS_FP32) */
+    int in_pieces;         /* dispatches may come in pieces (XEP_BUFFER_PIECES); never by nodes */
+    int sums_by_selection; /* ranks are summed by a token's last selection of each (XEP_BUFFER_SUM_BY_SELECTION) */
 } xep_shape_t;
 
 /**

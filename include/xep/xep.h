@@ -245,7 +245,11 @@ enum {
     XEP_BUFFER_PIECES = 2,
     /* host memory: ranks may serve (xep_serve()). Every operation tells them so by a few words to each rank. Operations
      * do not come after others (args.after) */
-    XEP_BUFFER_SERVED = 4
+    XEP_BUFFER_SERVED = 4,
+    /* normal: a combine adds the ranks of a token in the order of its last selection of each, as DeepEP's ElasticBuffer
+     * does, and not in ascending order. By nodes: the ranks of a node so, their sum rounded as node_sums says, on the
+     * own node, too; and nodes in the order of the last selection of each */
+    XEP_BUFFER_SUM_BY_SELECTION = 8
 };
 
 /**
@@ -649,7 +653,7 @@ typedef struct xep_combine_args {
     /* [T][H] of dtype. normal: +0 + bias[0] + bias[1] + one contribution of each rank that got the token, ranks
      * ascending, in fp32, rounded once to nearest even. By nodes (XEP_PATH_NODES) nodes are in ascending order: of the
      * own node such a contribution of each rank, of every other node their sum, which was rounded, too, unless the
-     * buffer has XEP_NODE_SUMS_FP32. ll: see weights */
+     * buffer has XEP_NODE_SUMS_FP32. Another order: XEP_BUFFER_SUM_BY_SELECTION. ll: see weights */
     void *out;
     size_t out_stride;         /* bytes between rows; 0: dense */
     float *out_weights;        /* [T][K] sums of topk_weights; only with them */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Combine: pulls the rows that ranks contribute to a token and sums them: +0, biases, then ranks ascending. */
+/* Combine: pulls the rows that ranks contribute to a token and sums them: +0, biases, then ranks as dest has them. */
 #include "cuda_kernels.h"
 #include "cuda_outs.cuh"
 #include "cuda_sum.cuh"
@@ -98,7 +98,7 @@ static __device__ __forceinline__ const char *contribution(const summing_t &s, u
     return c.there[dest.rank].area[XEP_CUDA_INPUT] + dest.row * c.row_stride;
 }
 
-/* A warp a token, a lane a weight: ranks ascending, as on the host. */
+/* A warp a token, a lane a weight: in the order of dest, as on the host. */
 static __device__ void sum_weights(const xep_cuda_combine_t &c)
 {
     const uint32_t lane = blockIdx.x * c.sum.warps + threadIdx.x / 32, lanes = gridDim.x * c.sum.warps;

@@ -42,7 +42,8 @@ typedef struct xep_cuda_plan {
     uint32_t max_dests;    /* places in the list of a token: min(topk, nranks) */
     const uint32_t *owner; /* [experts] rank */
     uint32_t *scratch;     /* [2][(tokens + 31) / 32][nranks] */
-    xep_cuda_dest_t *dest; /* [tokens][max_dests], ranks ascending, nobody last */
+    uint32_t by_selection; /* 1: the ranks of a token in the order of its last selection of each, 0: ascending */
+    xep_cuda_dest_t *dest; /* [tokens][max_dests], in the order of sums, nobody last */
     int32_t *chosen;       /* [tokens][topk] or -1 */
     uint32_t *rows;        /* [nranks] to each */
     uint32_t *selections;  /* [experts] */

@@ -42,6 +42,7 @@ static xep_cuda_plan_t plan_of(const cuda_normal_t *mode, const xep_op_t *op)
         .nranks = shape->nranks,
         .max_dests = mode->normal.layout.max_dests,
         .owner = mode->cuda.owner,
+        .by_selection = (uint32_t)shape->sums_by_selection,
         .scratch = mode->scratch,
         .dest = routing->dest,
         .chosen = routing->chosen,

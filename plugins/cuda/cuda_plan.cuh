@@ -80,7 +80,23 @@ static __device__ __forceinline__ void scan_rank(const xep_cuda_plan_t &plan, ui
     if (lane == 0) plan.rows[rank] = rows;
 }
 
-/* Ranks ascending, as sums need them. Its row at a rank: those of all tokens before it that go there, too. */
+/* From the last selection on, those found last: as normal_plan.c does. */
+static __device__ __forceinline__ void order_token(const xep_cuda_plan_t &plan, uint32_t token, xep_cuda_dest_t *dest,
+                                                   uint32_t left)
+{
+    for (uint32_t k = plan.topk; k > 0 && left > 0; k--) {
+        const int32_t expert = plan.chosen[(uint64_t)token * plan.topk + k - 1];
+        if (expert < 0 || (uint32_t)expert >= plan.experts) continue;
+        uint32_t i = 0;
+        while (i < left && dest[i].rank != (int32_t)plan.owner[expert]) i++;
+        if (i == left) continue;
+        const xep_cuda_dest_t last = dest[i];
+        dest[i] = dest[--left];
+        dest[left] = last;
+    }
+}
+
+/* Ranks in the order of sums. Its row at a rank: those of all tokens before it that go there, too. */
 static __device__ __forceinline__ void list_token(const xep_cuda_plan_t &plan, uint32_t token, const uint32_t *mask,
                                                   const uint32_t *before)
 {
@@ -88,6 +104,7 @@ static __device__ __forceinline__ void list_token(const xep_cuda_plan_t &plan, u
     uint32_t n = 0, bit = 1u << token % 32;
     for (uint32_t r = 0; r < plan.nranks; r++)
         if (mask[r] & bit) dest[n++] = {(int32_t)r, before[r] + __popc(mask[r] & (bit - 1))};
+    if (plan.by_selection) order_token(plan, token, dest, n);
     for (; n < plan.max_dests; n++) dest[n] = {XEP_CUDA_NOBODY, 0};
 }
 

@@ -84,6 +84,8 @@ static void lay_arrays(void *opaque, xep_carve_t *arena)
     mode->factors = xep_carve_array(arena, shape->nranks, sizeof *mode->factors);
     mode->rows = xep_carve_array(arena, rows, sizeof *mode->rows);
     mode->wide = xep_carve_array(arena, rows, sizeof *mode->wide);
+    const int rounds = shape->by_nodes && shape->sums_by_selection && !shape->wide_sums;
+    mode->own_sums = rounds ? xep_carve_array(arena, mode->kit.env->threads, mode->layout.common.combine_stride) : NULL;
     const uint64_t masked = mode->kit.env->out != NULL ? shape->tokens : 0;
     mode->terms = xep_carve_array(arena, masked * mode->layout.max_dests, sizeof *mode->terms);
     mode->term_first = xep_carve_array(arena, masked != 0 ? masked + 1 : 0, sizeof *mode->term_first);

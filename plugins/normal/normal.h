@@ -36,7 +36,7 @@
  *  2. owner: rows for mapped readers into the slot's input (zero copy: they are there), weights likewise: those
  *     readers pull. Rows for all others are put into the area "returned" of the reader's slot.
  *  3. owner: offer.   4. reader: ready.
- *  5. reader: out[t] = sum over ranks ascending, read in d's input or in own "returned".
+ *  5. reader: out[t] = sum over ranks ascending (or by selection), read in d's input or in own "returned".
  *  6. reader: read, when the wire is flushed. Done: nobody waits for it before the owner's next combine from the slot,
  *     so the wire may keep it until the next operation sends something.
  *
@@ -147,7 +147,7 @@ typedef struct normal_routing {
     uint64_t tokens;
     int32_t *experts;     /* [T][K] or -1 */
     uint64_t *first;      /* [T + 1] in dests */
-    normal_dest_t *dests; /* ranks ascending in each token */
+    normal_dest_t *dests; /* ranks of each token in the order of sums: ascending, or by selection */
     uint32_t *tokens_to;  /* tokens by (rank, row): only where some rank is not mapped */
     uint64_t *to_begin;   /* [R + 1] in tokens_to */
     uint32_t *rows;       /* [R] of this rank to each */
@@ -179,11 +179,15 @@ typedef struct normal_place {
     size_t weights_stride;
 } normal_place_t;
 
+/** NORMAL_MIXED: rows of nodes are fp32, others are not; NORMAL_ROUNDED: those of the own node are summed and rounded
+ * first, and follow one another. */
+typedef enum { NORMAL_ALIKE, NORMAL_MIXED, NORMAL_ROUNDED } normal_adding_t;
+
 /** What is summed: of each token these rows, in this order; ranks from R on are nodes. */
 typedef struct normal_terms {
     const uint64_t *first; /* [T + 1] in of */
     const normal_dest_t *of;
-    int mixed; /* rows of nodes are fp32, others are not */
+    normal_adding_t how;
 } normal_terms_t;
 
 /** Of all rows from one rank to another those that are in a piece: first of them, how many, and where in the slot. */
@@ -232,6 +236,7 @@ typedef struct normal {
     normal_dest_t *terms;       /* [T][max_dests] what is summed without ranks that are out: scratch; with masks */
     uint64_t *term_first;       /* [T + 1] in terms */
     uint8_t *wide;              /* [threads][max_dests + 2] likewise: which of them are fp32, by nodes with wide_sums */
+    char *own_sums;             /* [threads] rows: of the own node, where they are rounded; NULL: they are not */
     char *casts;                /* rows that were cast, and their scales, of all slots; NULL: there was no memory */
     struct normal_nodes *nodes; /* normal_nodes.h; NULL: rows go to each rank */
     xep_in_place_t in_place;    /* normal_in_place.h */

@@ -80,14 +80,18 @@ void normal_find_source(const normal_t *mode, const xep_op_t *op, uint32_t owner
 
 /* ---- step 5: sums ---- */
 
-typedef struct sum {
+typedef struct sum sum_t;
+struct sum {
     const normal_t *mode;
     const xep_op_t *op;
     xep_weigh_fn weigh;
+    xep_weigh_fn round;       /* of rows of the own node, which are read again at once */
     xep_weigh_mixed_fn mixed; /* instead, where rows of other nodes are fp32 and others are not */
     normal_terms_t terms;
     uint64_t begin, end; /* tokens */
-} sum_t;
+    /* Sums rows [n], those of the terms last; the thread has scratch of its own. */
+    void (*add)(const sum_t *sum, uint64_t token, void *out, const void **rows, size_t n, uint32_t thread);
+};
 
 /* In the order in which the rows are summed; each selection by itself. */
 static void sum_weights(const sum_t *sum, uint64_t token)
@@ -124,9 +128,37 @@ static size_t list_rows(const sum_t *sum, uint64_t token, const void **rows)
     return n;
 }
 
-/* The last rows of the list are those of the terms; ranks from R on are nodes. */
-static void sum_mixed(const sum_t *sum, uint64_t token, void *out, const void **rows, size_t n, uint8_t *wide)
+static void add_rows(const sum_t *sum, uint64_t token, void *out, const void **rows, size_t n, uint32_t thread)
 {
+    (void)token;
+    (void)thread;
+    sum->weigh(out, rows, NULL, n, 0, sum->op->combine->hidden);
+}
+
+/* Rows of the own node become one, which is rounded as those of other nodes were. */
+static void add_rounded(const sum_t *sum, uint64_t token, void *out, const void **rows, size_t n, uint32_t thread)
+{
+    char *own = sum->mode->own_sums + thread * sum->mode->layout.common.combine_stride;
+    const uint32_t nranks = sum->mode->kit.shape->nranks;
+    const uint64_t first = sum->terms.first[token], count = sum->terms.first[token + 1] - first;
+    const normal_dest_t *terms = sum->terms.of + first;
+    const void **of_terms = rows + n - count;
+    uint64_t begin = 0, end;
+    while (begin < count && terms[begin].rank >= nranks) begin++;
+    for (end = begin; end < count && terms[end].rank < nranks; end++) {}
+    if (end - begin > 1) {
+        sum->round(own, of_terms + begin, NULL, end - begin, 0, sum->op->combine->hidden);
+        of_terms[begin] = own;
+        memmove(of_terms + begin + 1, of_terms + end, (count - end) * sizeof *of_terms);
+        n -= end - begin - 1;
+    }
+    add_rows(sum, token, out, rows, n, thread);
+}
+
+/* Ranks from R on are nodes. */
+static void add_mixed(const sum_t *sum, uint64_t token, void *out, const void **rows, size_t n, uint32_t thread)
+{
+    uint8_t *wide = sum->mode->wide + (size_t)thread * (sum->mode->layout.max_dests + 2);
     const uint64_t first = sum->terms.first[token], count = sum->terms.first[token + 1] - first;
     memset(wide, 0, n - count);
     for (uint64_t i = 0; i < count; i++)
@@ -144,10 +176,8 @@ static void sum_tokens(void *arg, uint32_t thread, uint32_t nthreads)
     const size_t first = (size_t)thread * (mode->layout.max_dests + 2);
     const void **rows = mode->rows + first;
     for (uint64_t t = sum->begin + tokens * thread / nthreads; t < end; t++) {
-        char *out = (char *)args->out + t * args->out_stride;
         const size_t n = list_rows(sum, t, rows);
-        if (sum->mixed != NULL) sum_mixed(sum, t, out, rows, n, mode->wide + first);
-        else sum->weigh(out, rows, NULL, n, 0, args->hidden);
+        sum->add(sum, t, (char *)args->out + t * args->out_stride, rows, n, thread);
         if (args->out_weights != NULL) sum_weights(sum, t);
     }
     xep_stores_fence();
@@ -176,14 +206,18 @@ static void tell_missing(const normal_t *mode, const xep_op_t *op)
 
 void normal_sum_tokens(normal_t *mode, xep_op_t *op, const normal_terms_t *terms, uint64_t end)
 {
+    static void (*const adding[])(const sum_t *, uint64_t, void *, const void **, size_t, uint32_t) =
+        {[NORMAL_ALIKE] = add_rows, [NORMAL_MIXED] = add_mixed, [NORMAL_ROUNDED] = add_rounded};
     const xep_env_t *env = mode->kit.env;
     const xep_combine_args_t *args = op->combine;
     normal_state_t *state = normal_state(op);
     sum_t sum = {.mode = mode,
                  .op = op,
                  .weigh = xep_weigh_select(args->dtype, env->simd, is_streaming(mode, op)),
-                 .mixed = terms->mixed ? xep_weigh_select_mixed(args->dtype, 0, env->simd) : NULL,
+                 .round = xep_weigh_select(args->dtype, env->simd, 0),
+                 .mixed = terms->how == NORMAL_MIXED ? xep_weigh_select_mixed(args->dtype, 0, env->simd) : NULL,
                  .terms = *terms,
+                 .add = adding[terms->how],
                  .begin = state->moved,
                  .end = end};
     env->parallel(env, sum_tokens, &sum);
@@ -196,7 +230,7 @@ xep_status_t normal_sum(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
     const normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
-    const normal_terms_t terms = {routing->first, routing->dests, 0};
+    const normal_terms_t terms = {routing->first, routing->dests, NORMAL_ALIKE};
     if (op->coming != 0) return XEP_INPROGRESS;
     for (uint32_t i = 0; i < op->with.count; i++) normal_find_source(mode, op, op->with.rank[i]);
     normal_sum_tokens(mode, op, &terms, routing->tokens);

@@ -54,32 +54,43 @@ static xep_status_t check_token(const normal_t *mode, xep_op_t *op, uint32_t fee
     return XEP_OK;
 }
 
+/* One more of a row, in the order of sums: ascending, or the last selected last; returns how many there are. */
+static uint32_t add_place(uint32_t *places, uint32_t count, uint32_t place, int by_selection)
+{
+    uint32_t at = 0;
+    while (at < count && (by_selection ? places[at] != place : places[at] < place)) at++;
+    const int is_there = at < count && places[at] == place;
+    if (is_there && by_selection) memmove(places + at, places + at + 1, (count - at - 1) * sizeof *places);
+    else if (!is_there) memmove(places + at + 1, places + at, (count++ - at) * sizeof *places);
+    places[by_selection ? count - 1 : at] = place;
+    return count;
+}
+
 /* The local ranks that have one of its experts. */
 static xep_status_t find_locals(const normal_t *mode, xep_op_t *op, uint32_t feed, const char *experts,
-                                uint64_t *places)
+                                uint32_t *places)
 {
     const xep_shape_t *shape = mode->kit.shape;
-    uint64_t any = 0;
-    memset(places, 0, mode->nodes->words * sizeof *places);
+    uint32_t count = 0;
     for (uint32_t k = 0; k < op->dispatch->topk; k++) {
         int64_t expert = xep_idx_at(experts, k, 0);
         if (expert == -1) continue;
         if ((uint64_t)expert >= shape->experts)
             return protocol_error(mode, op, feed, "expert", expert, 0, shape->experts - UINT64_C(1));
-        uint32_t owner = mode->kit.owner[expert], place = shape->place[owner];
+        uint32_t owner = mode->kit.owner[expert];
         if (shape->node[owner] != mode->nodes->who.node) continue;
-        places[place / 64] |= UINT64_C(1) << place % 64;
-        any = 1;
+        count = add_place(places, count, shape->place[owner], shape->sums_by_selection);
     }
-    return any ? XEP_OK : protocol_error(mode, op, feed, "experts of this node", 0, 1, op->dispatch->topk);
+    for (uint32_t n = count; n < mode->nodes->most_locals; n++) places[n] = NORMAL_NOWHERE;
+    return count != 0 ? XEP_OK : protocol_error(mode, op, feed, "experts of this node", 0, 1, op->dispatch->topk);
 }
 
 /* A cached dispatch goes where the first one went: combines of both count on it. */
 static xep_status_t take_places(const normal_t *mode, xep_op_t *op, uint32_t feed, const char *metadata,
-                                uint64_t *places)
+                                uint32_t *places)
 {
     const normal_nodes_t *nodes = mode->nodes;
-    size_t bytes = nodes->words * sizeof *places;
+    size_t bytes = nodes->most_locals * sizeof *places;
     int32_t token;
     memcpy(&token, metadata, sizeof token);
     xep_status_t status = check_token(mode, op, feed, token);
@@ -112,10 +123,11 @@ static xep_status_t find_places(const normal_t *mode, xep_op_t *op, uint32_t fee
 {
     const normal_nodes_t *nodes = mode->nodes;
     const normal_slot_t *slot = normal_slot(mode, op->slot);
-    uint64_t *places = slot->routing->passing->places + (feed * mode->kit.shape->tokens + first) * nodes->words;
+    uint32_t *places = slot->routing->passing->places + (feed * mode->kit.shape->tokens + first) * nodes->most_locals;
     xep_status_t status = XEP_OK;
     for (uint64_t i = 0; i < forward->rows && status == XEP_OK; i++)
-        status = take_places(mode, op, feed, nodes->batch.metadata + i * forward->metadata, places + i * nodes->words);
+        status =
+            take_places(mode, op, feed, nodes->batch.metadata + i * forward->metadata, places + i * nodes->most_locals);
     if (status != XEP_OK) return status;
     normal_list_rows(mode, slot, feed, first, forward->rows);
     return check_places(mode, op, feed);

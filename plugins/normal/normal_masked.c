@@ -77,14 +77,14 @@ static normal_terms_t list_terms(const normal_t *mode, const xep_op_t *op)
 {
     const normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
     uint64_t end = 0;
-    if (op->out == NULL) return (normal_terms_t){routing->first, routing->dests, 0};
+    if (op->out == NULL) return (normal_terms_t){routing->first, routing->dests, NORMAL_ALIKE};
     for (uint64_t t = 0; t < routing->tokens; t++) {
         mode->term_first[t] = end;
         for (uint64_t i = routing->first[t]; i < routing->first[t + 1]; i++)
             if (op->out[routing->dests[i].rank] == 0) mode->terms[end++] = routing->dests[i];
     }
     mode->term_first[routing->tokens] = end;
-    return (normal_terms_t){mode->term_first, mode->terms, 0};
+    return (normal_terms_t){mode->term_first, mode->terms, NORMAL_ALIKE};
 }
 
 xep_status_t normal_sum_masked(void *opaque, xep_op_t *op)

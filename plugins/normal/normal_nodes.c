@@ -32,7 +32,7 @@ static normal_nodes_t count_nodes(const xep_shape_t *shape)
     uint32_t locals = shape->node_ranks[shape->node[shape->rank]];
     return (normal_nodes_t){.who.locals = locals,
                             .who.upstreams = xep_forwarders_count(shape, shape->rank, shape->nranks),
-                            .words = (locals + 63) / 64,
+                            .most_locals = least(shape->topk, locals),
                             .most_nodes = least(shape->topk, shape->nodes - 1)};
 }
 
@@ -45,7 +45,7 @@ void normal_lay_nodes(normal_t *mode, xep_carve_t *arena)
     xep_forwarders_lay(shape, arena, &nodes->who);
     nodes->seen = xep_carve_array(arena, shape->nodes, sizeof *nodes->seen);
     nodes->list = xep_carve_array(arena, nodes->most_nodes + UINT64_C(1), sizeof *nodes->list);
-    nodes->found = xep_carve_array(arena, nodes->words, sizeof *nodes->found);
+    nodes->found = xep_carve_array(arena, nodes->most_locals, sizeof *nodes->found);
     nodes->local_sources = xep_carve_array(arena, nodes->who.locals, sizeof *nodes->local_sources);
     lay_batch(nodes, shape, arena, &nodes->batch);
     mode->nodes = arena->base == NULL ? NULL : nodes;
@@ -65,7 +65,7 @@ normal_passing_t *normal_lay_passing(const normal_t *mode, xep_carve_t *arena)
     passing->terms = xep_carve_array(arena, terms, sizeof *passing->terms);
     passing->feeds = xep_carve_array(arena, nodes.who.upstreams, sizeof *passing->feeds);
     passing->begins = xep_carve_array(arena, (uint64_t)nodes.who.upstreams * nodes.who.locals, sizeof *passing->begins);
-    passing->places = xep_carve_array(arena, nodes.who.upstreams * tokens * nodes.words, sizeof *passing->places);
+    passing->places = xep_carve_array(arena, nodes.who.upstreams * tokens * nodes.most_locals, sizeof *passing->places);
     return laid;
 }
 
@@ -87,19 +87,21 @@ normal_traffic_t *normal_lay_traffic(const normal_t *mode, xep_carve_t *arena)
 /* ---- the plan ---- */
 
 /*
- * The nodes of a token, ascending: they are few, so they are sorted as they come. Its own is among them, so that sums
- * know when its ranks are due. seen has the token plus 1, so that zeros are no token, and is cleared once for a plan
- * and not for every token. Returns how many.
+ * The nodes of a token in the order of sums: ascending, as they are few sorted as they come; or as the last ranks of
+ * each come, which are found from the last one on. Its own is among them, so that sums know when its ranks are due.
+ * seen has the token plus 1, so that zeros are no token, and is cleared once for a plan and not for every token.
+ * Returns how many.
  */
 static uint32_t list_nodes(const normal_t *mode, const normal_routing_t *routing, uint64_t token, uint32_t *list)
 {
+    const int by_selection = mode->kit.shape->sums_by_selection;
     uint64_t *seen = mode->nodes->seen;
     uint32_t count = 0;
-    for (uint64_t i = routing->first[token]; i < routing->first[token + 1]; i++) {
-        uint32_t node = mode->kit.shape->node[routing->dests[i].rank], at = count;
+    for (uint64_t i = routing->first[token + 1]; i > routing->first[token]; i--) {
+        uint32_t node = mode->kit.shape->node[routing->dests[i - 1].rank], at = count;
         if (seen[node] == token + 1) continue;
         seen[node] = token + 1;
-        for (; at > 0 && list[at - 1] > node; at--) list[at] = list[at - 1];
+        for (; at > 0 && (by_selection || list[at - 1] > node); at--) list[at] = list[at - 1];
         list[at] = node;
         count++;
     }
@@ -170,13 +172,10 @@ void normal_list_rows(const normal_t *mode, const normal_slot_t *slot, uint32_t 
     const uint64_t *begins = passing->begins + (size_t)feed * nodes->who.locals;
     uint32_t *next = slot->traffic->next + (size_t)feed * nodes->who.locals, end = 0;
     for (uint64_t i = 0; i < rows; i++) {
-        const uint64_t *places = passing->places + (feed * mode->kit.shape->tokens + first + i) * nodes->words;
+        const uint32_t *places = passing->places + (feed * mode->kit.shape->tokens + first + i) * nodes->most_locals;
         nodes->batch.first[i] = end;
-        for (uint32_t w = 0; w < nodes->words; w++)
-            for (uint64_t left = places[w]; left != 0; left &= left - 1) {
-                uint32_t place = w * 64 + (uint32_t)__builtin_ctzll(left);
-                nodes->batch.dests[end++] = (normal_dest_t){place, (uint32_t)(begins[place] + next[place]++)};
-            }
+        for (uint32_t n = 0; n < nodes->most_locals && places[n] != NORMAL_NOWHERE; n++)
+            nodes->batch.dests[end++] = (normal_dest_t){places[n], (uint32_t)(begins[places[n]] + next[places[n]]++)};
     }
     nodes->batch.first[rows] = end;
 }

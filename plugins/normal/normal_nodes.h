@@ -45,7 +45,8 @@
  *  4. wait for the offers of all, as in normal.h.
  *  5. tokens in their order, each as soon as summed of every node that it has passed to counts its row there:
  *     out[t] = sum over nodes ascending: the ranks of the own node one by one, ascending; of each other node the row in
- *     "returned", which was rounded to the type of the rows, or is fp32 (xep_shape_t.wide_sums).
+ *     "returned", which was rounded to the type of the rows, or is fp32 (xep_shape_t.wide_sums). By selection nodes and
+ *     ranks are in that order, and the sum of the own node's ranks is rounded, too, unless those of others are fp32.
  *  6. as in normal.h, when summed of all nodes has all rows, also where the verdict is an error.
  * "returned" is not overwritten early for the same reason as in normal.h: its writer, the forwarder, waits for the
  * reader's read of the last combine. "sums" is a ring of NORMAL_SUM_QUARTERS quarters, in which batches of all upstream
@@ -98,7 +99,8 @@ typedef struct normal_passing {
     normal_feed_tail_t *feeds; /* [upstreams] */
     /* [upstreams][locals] row of a local rank's slot where those of the upstream rank begin */
     uint64_t *begins;
-    uint64_t *places; /* [upstreams][T][words] bits: the local ranks that get a row */
+    uint32_t
+        *places; /* [upstreams][T][most_locals]: the local ranks that get a row, in the order of sums, NOWHERE last */
 } normal_passing_t;
 
 /** How far the rows of an upstream rank have come, in the operation of a slot. */
@@ -132,17 +134,17 @@ typedef struct normal_batch {
     normal_dest_t *dests; /* place of a local rank, and the row of its slot */
 } normal_batch_t;
 
-enum { NORMAL_BATCH_ROWS = 64 };
+enum { NORMAL_BATCH_ROWS = 64, NORMAL_NOWHERE = INT32_MAX };
 
 /** Who forwards for whom: the same for all operations. */
 typedef struct normal_nodes {
     xep_forwarders_t who;
-    uint32_t words;      /* of a row's places */
-    uint32_t most_nodes; /* that a token goes to, without the own one */
+    uint32_t most_locals; /* that get a row */
+    uint32_t most_nodes;  /* that a token goes to, without the own one */
     /* scratch: */
     uint64_t *seen;                /* [nodes] the plan's: token + 1 that was seen to go there last */
     uint32_t *list;                /* [most_nodes + 1] likewise: nodes of a token */
-    uint64_t *found;               /* [words] local ranks that get a row */
+    uint32_t *found;               /* [most_locals] places of a row */
     normal_place_t *local_sources; /* [locals] combine's: where their outputs are */
     normal_batch_t batch;
 } normal_nodes_t;

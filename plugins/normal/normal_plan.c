@@ -43,6 +43,32 @@ static inline uint64_t list_ranks(const normal_routing_t *routing, uint64_t *mar
     return end;
 }
 
+/* A token's ranks in the order of its last selection of each: from the last selection on, those found last. */
+static void order_terms(const uint32_t *owner, const int32_t *experts, uint32_t topk, normal_dest_t *terms,
+                        uint32_t count)
+{
+    uint32_t left = count, i;
+    for (uint32_t k = topk; k > 0 && left > 0; k--) {
+        if (experts[k - 1] < 0) continue;
+        for (i = 0; i < left && terms[i].rank != owner[experts[k - 1]]; i++) {}
+        if (i == left) continue; /* it is of a rank behind, or of none of them */
+        const normal_dest_t last = terms[i];
+        terms[i] = terms[--left];
+        terms[left] = last;
+    }
+}
+
+xep_status_t normal_order_by_selection(void *opaque, xep_op_t *op)
+{
+    const normal_t *mode = opaque;
+    const normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
+    if (op->cached_slot != XEP_NO_SLOT) return XEP_OK; /* it is */
+    for (uint64_t t = 0; t < routing->tokens; t++)
+        order_terms(mode->kit.owner, routing->experts + t * routing->topk, routing->topk,
+                    routing->dests + routing->first[t], (uint32_t)(routing->first[t + 1] - routing->first[t]));
+    return XEP_OK;
+}
+
 /**
  * Plans tokens up to one that selects what is no expert, whose k goes to *k_p; returns how many. The width of
  * indices and, for few ranks, the one word of marks are known to the compiler: a selection takes 20 instructions, not

@@ -109,7 +109,7 @@ static void sum_row(const summing_t *summing, uint64_t row, const void **rows, c
     else summing->weigh(out, rows, NULL, n, 0, summing->op->combine->hidden);
 }
 
-/* Each selection by itself, local ranks ascending; not rounded. */
+/* Each selection by itself, local ranks in the order of sums; not rounded. */
 static void sum_weights(const summing_t *summing, uint64_t row)
 {
     const normal_t *mode = summing->mode;

@@ -17,6 +17,7 @@ enum {
     PIECES = 8,                 /* rows may come in pieces: normal_pieces.h */
     IN_PLACE = 16,              /* rows may be read in place: normal_in_place.h */
     WIRED = 32,                 /* some rank is not mapped; with GRANTS and NODES one always is */
+    BY_SELECTION = 64,          /* of a dispatch: sums are in that order */
     CASTS = XEP_STEPS_OF_CASTS, /* of a dispatch: normal_cast.c */
     NEXT = XEP_STEPS_OF_NEXT
 };
@@ -41,6 +42,7 @@ const xep_step_t normal_dispatch_steps[] = {
     {.name = "rows that are coming", .does = "cast", .run = normal_cast_rows, .with = CASTS},
     {.name = "pieces", .does = "begin pieces", .run = normal_begin_pieces, .with = PIECES, .without = NEXT},
     {.name = "ranks that are out", .does = "count them", .run = normal_note_outs, .with = GRANTS},
+    {.name = "sums", .does = "order them", .run = normal_order_by_selection, .with = BY_SELECTION, .without = NEXT},
     {.name = "feeds", .does = "begin feeds", .run = normal_begin_traffic, .with = NODES},
     {.name = "rows to put", .does = "list them", .run = normal_list_puts, .with = WIRED, .without = NODES},
     /* 2 */
@@ -152,6 +154,7 @@ void normal_choose_steps(normal_t *mode)
     const xep_shape_t *shape = mode->kit.shape;
     unsigned features = (mode->kit.env->out != NULL ? MASKS : 0) | (mode->grants ? GRANTS : 0) |
                         (shape->by_nodes ? NODES : 0) | (shape->in_pieces ? PIECES : 0) |
-                        (shape->sends_in_place ? IN_PLACE : 0) | (mode->kit.all_mapped ? 0 : WIRED);
+                        (shape->sends_in_place ? IN_PLACE : 0) | (mode->kit.all_mapped ? 0 : WIRED) |
+                        (shape->sums_by_selection ? BY_SELECTION : 0);
     xep_steps_choose(mode, features);
 }

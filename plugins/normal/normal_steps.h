@@ -18,6 +18,9 @@ void normal_choose_steps(normal_t *mode);
 /** Routes by op's topk_idx. XEP_ERR_INVALID for an index that is no expert and not -1. */
 xep_status_t normal_make_plan(normal_t *mode, xep_op_t *op, normal_routing_t *routing);
 
+/** Step: a dispatch begins: puts the ranks of each token in the order of its last selection of each. */
+xep_status_t normal_order_by_selection(void *mode, xep_op_t *op);
+
 /** Fills tokens_to and to_begin. */
 void normal_list_tokens(normal_t *mode, normal_routing_t *routing);
 

@@ -196,8 +196,9 @@ KNOWN = frozenset((
     torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.float8_e4m3fn, torch.float8_e5m2, torch.uint8,
     torch.int32, torch.int64,
 ))  # fmt: skip
-IS_KNOWN, IS_INDEX, IS_FLOAT, IS_COMBINED, IS_BFLOAT16 = (
-    sum(1 << need_dtype("", dtype) for dtype in dtypes) for dtypes in (KNOWN, INDEX, FLOAT, COMBINED, COMBINED[:1])
+IS_KNOWN, IS_INDEX, IS_FLOAT, IS_COMBINED, IS_BFLOAT16, IS_INT32 = (
+    sum(1 << need_dtype("", dtype) for dtype in dtypes)
+    for dtypes in (KNOWN, INDEX, FLOAT, COMBINED, COMBINED[:1], INDEX[1:])
 )  # for is_plain()
 _SENT_AS = {1: torch.uint8, 2: torch.bfloat16, 4: torch.int32, 8: torch.int64, 16: torch.float64}
 

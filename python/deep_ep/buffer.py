@@ -36,7 +36,7 @@ from .experts import layout_there
 from .handles import HandleTuple, NormalHandle, Sent, adopt, finished, routing_of
 from .low_latency import LowLatency, LowLatencyCalls
 from .nodes import Passing, counted, counts_buffer, exchange_counts
-from .pool import Job, combines
+from .pool import Job
 from .streams import DeviceOrdering, HostOrdering
 from .utils.event import EventHandle, EventOverlap
 
@@ -194,29 +194,16 @@ class NormalCalls(Core):
             or self._passing is not None
         ):
             return None
-        pool, in_rank, num_sms = self._pool, layout[2], self.num_sms if config is None else config.num_sms
-        experts, hidden, topk = layout[1].numel(), x.shape[1], topk_idx.shape[1]
-        used = pool.used.get(experts)
-        if used is None or num_sms % 2:
+        experts, num_sms = layout[1].numel(), self.num_sms if config is None else config.num_sms
+        sent = None if num_sms % 2 else self._pool.dispatch_now(experts, x, topk_idx, topk_weights)
+        if sent is None:
             return None
-        buffer, room = used
-        if topk > room.topk or x.shape[0] > room.tokens:
-            return None
-        if hidden * x.itemsize > room.elem_bytes * room.hidden:
-            return None
-        pool.last = buffer
-        try:
-            sent = buffer.dispatch(x, topk_idx, topk_weights)
-        except xep.CapacityError:
-            given = ((layout[0], in_rank, layout[1]), topk_idx, topk_weights, 1, 0, config, HostOrdering(None, False))
-            return self._dispatch_anew(x, None, *given, needs_room=True)
-        received = sent.recv
-        made = NormalHandle(
-            self._xep, self._nodes, in_rank, max(1, num_sms // 2), experts, topk, received.rows, received.capacity
-        )
+        received, channels = sent.recv, max(1, num_sms // 2)
+        counted = (topk_idx.shape[1], received.rows, received.capacity)
+        made = NormalHandle(self._xep, self._nodes, layout[2], channels, experts, *counted)
         made.xep = sent
         rows, indices, weights = received.x, received.topk_idx, received.topk_weights
-        if buffer.slots_held() > pool.views:
+        if not self._pool.may_view(sent.buffer):
             rows, indices, weights = rows.clone(), indices.clone(), weights.clone()
         elif not rows.is_contiguous():
             rows = rows.clone()
@@ -234,9 +221,7 @@ class NormalCalls(Core):
         num_worst_tokens: int,
         config: Optional[Config],
         ordering: Ordering,
-        needs_room: bool = False,
     ) -> tuple:
-        """needs_room: there is less in the buffer in use, as all ranks know."""
         per_rank, in_rank, per_expert = layout
         per_expert, in_rank = self._layout_of(x, per_rank, in_rank, per_expert)
         is_noted = self._is_noted(per_rank, per_expert, in_rank, topk_idx)
@@ -255,7 +240,7 @@ class NormalCalls(Core):
         job = Job(
             experts, carried(x), routed, topk_weights, scales, expert_alignment, num_worst_tokens, ordering.after, most
         )
-        sent = pool.dispatch(job, needs_room, wait=ordering.wait and not (x.is_cpu and self._passing))
+        sent = pool.dispatch(job, wait=ordering.wait and not (x.is_cpu and self._passing))
         told = None
         if self._passing is not None:
             told = self._passing.exchange(in_rank, pool.tokens_of(experts))  # while rows travel
@@ -343,10 +328,7 @@ class NormalCalls(Core):
         made = handle.core if type(handle) is HandleTuple else None
         if (
             type(made) is not NormalHandle
-            or made.xep is None
-            or made.xep._memory is None
             or made.owner is not self._xep
-            or made._arrives is not None
             or self._destroyed
             or config is not None
             or not is_plain(x, IS_COMBINED, -1, -1)
@@ -354,13 +336,8 @@ class NormalCalls(Core):
             or (topk_weights is not None and not is_plain(topk_weights, IS_FLOAT, x.shape[0], made.topk))
         ):
             return None
-        if not combines(made.xep.buffer, x.shape[1] * x.itemsize):
-            return None
-        made.xep.settle()
-        self._pool.last = made.xep.buffer
-        if topk_weights is None:
-            return made.xep.combine(x), None, EventOverlap()
-        return (*made.xep.combine(x, topk_weights=topk_weights), EventOverlap())
+        summed = self._pool.combine_now(made, x, x.shape[1] * x.itemsize, topk_weights)
+        return None if summed is None else (*summed, EventOverlap())
 
     def _combine_options(self, handle: NormalHandle, x: torch.Tensor, topk_weights: Any, bias: Any) -> dict[str, Any]:
         check_sum(x, handle.rows, handle.capacity, handle.in_rank.device)

@@ -37,7 +37,7 @@ from .core import Core
 from .experts import Places
 from .handles import EPHandle, Routed, Sent
 from .nodes import counted
-from .pool import Job, combines
+from .pool import Job
 from .streams import DeviceOrdering, Ending, HostOrdering
 from .utils.event import EventHandle, EventOverlap, event_of
 from .utils.math import align, ceil_div
@@ -220,7 +220,6 @@ class ElasticCalls(Core):
     """The calls that move tokens."""
 
     _is_v25 = False
-    _needs_room = False  # than the buffer in use has, as all ranks were told by the dispatch that is made again
     num_max_tokens_per_rank: int
     _scaleup_ranks: int  # of several logical domains; 0: there is one
     num_allocated_qps: int
@@ -335,17 +334,8 @@ class ElasticCalls(Core):
             or how[2]
         ):
             return None
-        pool = self._pool
-        buffer, room = pool.used.get(experts) or (None, None)
-        if buffer is None or room is None or topk_idx.shape[1] > room.topk or x.shape[0] > room.tokens:
-            return None
-        if x.shape[1] * x.itemsize > room.elem_bytes * room.hidden:
-            return None
-        pool.last = buffer
-        try:
-            sent = buffer.dispatch(x, topk_idx, topk_weights)
-        except xep.CapacityError:
-            self._needs_room = True
+        sent = self._pool.dispatch_now(experts, x, topk_idx, topk_weights)
+        if sent is None:
             return None
         received, sms = sent.recv, num_sms + num_sms % 2 or self._default_sms
         kept = topk_idx.clone() if how[3] else topk_idx
@@ -355,7 +345,7 @@ class ElasticCalls(Core):
         if how[0]:
             return (*_expanded(made, received, x.dtype, topk_weights is not None, how[1]), handle, EventOverlap())
         rows, weights = received.x, received.topk_weights if topk_weights is not None else None
-        viewed = buffer.slots_held() <= pool.views
+        viewed = self._pool.may_view(sent.buffer)
         if not (viewed and rows.is_contiguous()):
             rows = rows.clone()
         if weights is not None and not viewed:
@@ -384,8 +374,7 @@ class ElasticCalls(Core):
         job = Job(given.experts, carried(rows), topk_idx, weights, scales, 1, worst, after, counted_there)
         pool.threads = self._threads_here() if on == HOST else given.sms or MULTIPROCESSORS
         kept = topk_idx.clone() if given.copy else topk_idx
-        needs_room, self._needs_room = self._needs_room, False
-        sent = pool.dispatch(job, needs_room, ordering.wait)
+        sent = pool.dispatch(job, ordering.wait)
         slot = ordering.receives(sent.handle)
         sms = align(given.sms, 2) or (self._default_sms if on == HOST else MULTIPROCESSORS)
         received = sent.handle.recv
@@ -442,10 +431,11 @@ class ElasticCalls(Core):
     ) -> Any:
         """Sums what the ranks of a token's experts have made of it, unweighted, in fp32: [T, H]. Collective.
 
-        The order: the biases, then ranks ascending. Where the logical domain has several nodes, then nodes ascending:
-        the ranks of this node one by one, of every other node the sum of its ranks, ascending. What another node has
-        summed, and what a rank has after do_expand, is rounded to x's type before it goes back; without
-        allow_multiple_reduction it goes back in fp32, and a token is rounded once, at the end.
+        The order is DeepEP's, bit for bit: the biases, then ranks in the order of the token's last selection of each.
+        Where the logical domain has several nodes, the ranks of each are summed so and rounded to x's type, then nodes
+        are, by the last selection of each. What a rank has after do_expand is rounded, too. Without
+        allow_multiple_reduction a token is rounded once, at the end: ranks, and then nodes, have added in fp32 (DeepEP:
+        all selections, k ascending), and the ranks of the own node are added one by one.
 
         x: rows as they were received, bfloat16 (float16 and float32 too). After do_expand the rows of a token are first
             summed on their rank, k ascending.
@@ -502,9 +492,8 @@ class ElasticCalls(Core):
         if (
             type(made) is not Routed
             or made.xep._memory is None
-            or version_of(handle._topk_idx) != handle._version
+            or -1 < handle._version != handle._topk_idx._version
             or made.owner is not self._xep
-            or made._arrives is not None
             or made.worst
             or self._destroyed
             or not made.on == HOST
@@ -513,18 +502,14 @@ class ElasticCalls(Core):
         ):
             return None
         dtype, wide = x.dtype, self.allow_multiple_reduction
-        sent = dtype if wide or not made.do_expand else torch.float32
-        if not combines(made.xep.buffer, x.shape[1] * sent.itemsize):
-            return None
         if made.do_expand:
-            x = made.places.fold(x, sent)
-        made.xep.settle()
-        self._pool.last, weights = made.xep.buffer, None
-        if topk_weights is None:
-            combined = made.xep.combine(x)
-        else:
-            combined, weights = made.xep.combine(x, topk_weights=made.places.fold_selections(topk_weights))
-        return combined if sent is dtype else combined.to(dtype), weights, EventOverlap()
+            x = made.places.fold(x, dtype if wide else torch.float32)
+            topk_weights = topk_weights if topk_weights is None else made.places.fold_selections(topk_weights)
+        summed = self._pool.combine_now(made, x, x.shape[1] * x.itemsize, topk_weights)
+        if summed is None:
+            return None
+        combined, weights = summed
+        return combined if combined.dtype is dtype else combined.to(dtype), weights, EventOverlap()
 
     # ---- arguments ----
 
@@ -710,6 +695,7 @@ class ElasticBuffer(ElasticCalls, Absent):
         self._is_hybrid = allow_hybrid_mode and self._nodes.are_even() and path_is_free()
         self._pool.ways["path"] = "nodes" if self._is_hybrid else "flat"
         self._pool.ways["node_sums"] = "dtype" if allow_multiple_reduction else "fp32"
+        self._pool.ways["sum_by_selection"] = True
         self.num_scaleout_ranks, self.num_scaleup_ranks = self.get_logical_domain_size()
         self._scaleup_ranks = self.num_scaleup_ranks if self._is_hybrid else 0
         self.scaleout_rank_idx, self.scaleup_rank_idx = divmod(self.rank_idx, self.num_scaleup_ranks)

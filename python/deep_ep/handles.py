@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 import itertools
 from typing import Any, Callable, Iterator, NamedTuple, Optional, Protocol, Union
 
@@ -152,37 +153,14 @@ class HandleTuple(tuple):
             return tuple(self.core.item(i) for i in range(len(self))[index])
         return self.core.item(range(len(self))[index])
 
-    def __add__(self, other: Any) -> tuple:
-        return tuple(self) + tuple(other) if isinstance(other, tuple) else NotImplemented
-
     def __radd__(self, other: Any) -> tuple:
         return other + tuple(self) if isinstance(other, tuple) else NotImplemented
-
-    def __mul__(self, times: Any) -> tuple:
-        return tuple(self) * times
-
-    __rmul__ = __mul__
 
     def __eq__(self, other: Any) -> Any:
         return self is other or tuple(self) == (tuple(other) if isinstance(other, tuple) else other)
 
     def __ne__(self, other: Any) -> Any:
         return not self == other
-
-    def __hash__(self) -> int:
-        return hash(tuple(self))
-
-    def __contains__(self, item: Any) -> bool:
-        return item in tuple(self)
-
-    def index(self, *arguments: Any) -> int:
-        return tuple(self).index(*arguments)
-
-    def count(self, item: Any) -> int:
-        return tuple(self).count(item)
-
-    def __repr__(self) -> str:
-        return repr(tuple(self))
 
     def __reduce__(self) -> Any:
         return tuple, (tuple(self),)
@@ -194,6 +172,18 @@ class HandleTuple(tuple):
 
     def __deepcopy__(self, memo: Any) -> tuple:
         return copy.deepcopy(tuple(self), memo)
+
+
+def _of_plain_tuple(name: str) -> Callable[..., Any]:
+    def call(self: HandleTuple, *given: Any) -> Any:
+        return getattr(tuple(self), name)(*(tuple(one) if type(one) is HandleTuple else one for one in given))
+
+    call.__name__ = name
+    return call
+
+
+for _name in ("__add__", "__mul__", "__rmul__", "__hash__", "__contains__", "__repr__", "index", "count"):
+    setattr(HandleTuple, _name, _of_plain_tuple(_name))
 
 
 class _Whole:
@@ -339,7 +329,7 @@ class NormalHandle(Dispatched):
     def _received_channels(self) -> torch.Tensor:
         """[R, C]: first row of channel c of source r, counted from the first of r."""
         src, firsts = self._get("recv_src_idx").cpu(), self._begins[:-1].cpu()
-        found = torch.empty((self.owner.nranks, self._channels), dtype=torch.int32)
+        found = torch.empty((self.owner.nranks, self._channels), dtype=torch.int32, device=HOST)
         begin = 0
         for rank, count in enumerate(self._from().tolist()):
             found[rank] = torch.searchsorted(src[begin : begin + count].to(torch.int64), firsts).to(torch.int32)
@@ -365,7 +355,7 @@ class NormalHandle(Dispatched):
 
     def _passed_channels(self) -> torch.Tensor:
         """[M, C]: tokens of channels 0 .. c that passed this rank, of each source node."""
-        found = torch.zeros((self._nodes.count, self._channels), dtype=torch.int32)
+        found = torch.zeros((self._nodes.count, self._channels), dtype=torch.int32, device=HOST)
         for node, upstreams in enumerate(self._nodes.upstreams(self._rank)):
             for rank in upstreams:
                 places, begins = self._told_of(rank)
@@ -374,11 +364,12 @@ class NormalHandle(Dispatched):
 
     def _source_meta(self) -> torch.Tensor:
         """int32 source node, int32 bits of the places of this node that got the token; those from 32 on have none."""
-        meta = torch.full((self.capacity, 2), -1, dtype=torch.int32)
+        meta = torch.full((self.capacity, 2), -1, dtype=torch.int32, device=HOST)
         place, begin = self._nodes.place_of[self._rank], 0
         for rank, count in enumerate(self._from().tolist()):
             places, _ = self._told_of(rank)
-            bits = places[places[:, place], :32].to(torch.int64) << torch.arange(min(places.shape[1], 32))
+            shifts = torch.arange(min(places.shape[1], 32), device=HOST)
+            bits = places[places[:, place], :32].to(torch.int64) << shifts
             meta[begin : begin + count, 0] = self._nodes.node_of[rank]
             meta[begin : begin + count, 1] = bits.sum(dim=1).to(torch.int32)
             begin += count
@@ -393,7 +384,7 @@ class NormalHandle(Dispatched):
             passed.append(torch.nn.functional.pad(places[of_node], (0, self._nodes.width - places.shape[1])))
             channels.append(torch.bucketize(of_node, begins[1:], right=True))
         places, channel = torch.cat(passed), torch.cat(channels)
-        heads = torch.full(places.shape, -1, dtype=torch.int32)
+        heads = torch.full(places.shape, -1, dtype=torch.int32, device=HOST)
         for c in range(self._channels):
             here = places[channel == c]
             heads[channel == c] = torch.where(here, torch.cumsum(here, dim=0, dtype=torch.int32) - 1, -1)
@@ -494,28 +485,10 @@ class EPHandle:
     token_metadata_at_forward: Optional[torch.Tensor] = None
     channel_linked_list: Optional[torch.Tensor] = None
 
-    def __init__(
-        self,
-        do_expand: bool,
-        num_experts: int,
-        expert_alignment: int,
-        num_max_tokens_per_rank: int,
-        num_sms: int,
-        topk_idx: torch.Tensor,
-        num_recv_tokens: int,
-        num_expanded_tokens: int,
-        num_recv_tokens_per_expert_list: list[int],
-        psum_num_recv_tokens_per_scaleup_rank: torch.Tensor,
-        psum_num_recv_tokens_per_expert: torch.Tensor,
-        num_unaligned_recv_tokens_per_expert: torch.Tensor,
-        recv_src_metadata: torch.Tensor,
-        dst_buffer_slot_idx: torch.Tensor,
-        token_metadata_at_forward: Optional[torch.Tensor] = None,
-        channel_linked_list: Optional[torch.Tensor] = None,
-    ) -> None:
-        given = dict(locals())
-        del given["self"], given["topk_idx"]
-        self.__dict__.update(given, _topk_idx=topk_idx, _version=version_of(topk_idx))
+    def __init__(self, *given: Any, **named: Any) -> None:
+        items = _CONSTRUCTED.bind(*given, **named).arguments
+        topk_idx = items.pop("topk_idx")
+        self.__dict__.update(items, _topk_idx=topk_idx, _version=version_of(topk_idx))
 
     @classmethod
     def _of(cls, made: Routed) -> EPHandle:
@@ -538,13 +511,18 @@ class EPHandle:
         return sorted(_SHOWN)
 
 
-_SHOWN = frozenset((
+_ITEMS = (
     "do_expand", "num_experts", "expert_alignment", "num_max_tokens_per_rank", "num_sms", "topk_idx",
     "num_recv_tokens", "num_expanded_tokens", "num_recv_tokens_per_expert_list",
     "psum_num_recv_tokens_per_scaleup_rank", "psum_num_recv_tokens_per_expert", "num_unaligned_recv_tokens_per_expert",
     "recv_src_metadata", "dst_buffer_slot_idx", "token_metadata_at_forward", "channel_linked_list",
-    "cached_recv_src_metadata_before_sort",
-))  # fmt: skip
+)  # fmt: skip
+_SHOWN = frozenset((*_ITEMS, "cached_recv_src_metadata_before_sort"))
+_CONSTRUCTED = inspect.Signature([
+    inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, **({} if i < 14 else {"default": None}))
+    for i, name in enumerate(_ITEMS)
+])  # fmt: skip
+EPHandle.__signature__ = _CONSTRUCTED  # type: ignore[attr-defined]
 
 
 class Routed(Dispatched):
@@ -636,7 +614,8 @@ class Routed(Dispatched):
         """What PlacesThere is made of."""
         idx, counts = self.recv_topk_idx, self._counts_there
         if counts is None:  # from pinned memory, or the host would wait for the stream
-            counts = torch.tensor(self._counts, dtype=torch.int64).pin_memory().to(idx.device, non_blocking=True)
+            counts = torch.tensor(self._counts, dtype=torch.int64, device=HOST).pin_memory()
+            counts = counts.to(idx.device, non_blocking=True)
         return idx, counts, self.expert_alignment, self.num_expanded_tokens
 
     def tensors(self) -> list[torch.Tensor]:

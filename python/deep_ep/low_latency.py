@@ -28,12 +28,12 @@ from .arguments import (
     IS_BFLOAT16,
     IS_FLOAT,
     IS_INDEX,
+    IS_INT32,
     Rows,
     WrongType,
     WrongUse,
     WrongValue,
     is_plain,
-    version_of,
     workers_of,
 )
 from .core import Core
@@ -68,9 +68,6 @@ class HostMemory:
         for expert, count in enumerate(counts.tolist()):
             to[expert, :count] = source[expert, :count]
 
-    def routing(self, topk_idx: torch.Tensor) -> "HostRouting":
-        return HostRouting(topk_idx)
-
 
 class DeviceMemory:
     """Rows and counts on a CUDA device: nothing here waits for it."""
@@ -96,9 +93,6 @@ class DeviceMemory:
         """All, as how many there are the host does not know."""
         to.copy_(source)
 
-    def routing(self, topk_idx: torch.Tensor) -> "DeviceRouting":
-        return DeviceRouting(topk_idx)
-
 
 class _Bytes:
     """Device memory as other packages have it. base: what keeps it."""
@@ -113,20 +107,27 @@ class _Bytes:
 # ---- what was routed: combine may leave selections out of it ----
 
 
-class HostRouting:
-    """A copy: the program may change its tensor."""
+class Routing:
+    """The tensor itself, if nobody has changed it. What is in another one, or in this one by now, is compared with a
+    copy; on a CUDA device the host would have to wait for it, so that it names the experts that were dispatched is not
+    checked there."""
 
     def __init__(self, topk_idx: torch.Tensor) -> None:
-        self.sent: Any = weakref.ref(topk_idx)
-        self.version = -1 if topk_idx.is_inference() else topk_idx._version
-        self._bytes = ctypes.string_at(topk_idx.data_ptr(), topk_idx.numel() * topk_idx.itemsize)
+        self._sent: Any = weakref.ref(topk_idx)
+        self._version = -1 if topk_idx.is_inference() else topk_idx._version
         self._dtype, self._shape = topk_idx.dtype, topk_idx.shape
+        self._bytes = bytes_of(topk_idx) if topk_idx.is_cpu else None
+
+    def is_of(self, topk_idx: Any) -> bool:
+        return self._sent() is topk_idx and -1 < self._version == topk_idx._version
 
     def weights(self, topk_idx: torch.Tensor, topk_weights: torch.Tensor) -> torch.Tensor:
         """topk_weights, 0 where topk_idx is -1."""
-        if topk_idx.dtype is self._dtype and bytes_of(topk_idx) == self._bytes:
+        if self.is_of(topk_idx) or not topk_idx.numel():
             return topk_weights
-        if not topk_idx.numel():
+        if self._bytes is None:
+            return topk_weights.masked_fill(topk_idx < 0, 0.0)
+        if topk_idx.dtype is self._dtype and bytes_of(topk_idx) == self._bytes:
             return topk_weights
         sent = torch.frombuffer(bytearray(self._bytes), dtype=self._dtype).view(self._shape)
         changed = (topk_idx != sent) & (topk_idx >= 0)
@@ -136,19 +137,6 @@ class HostRouting:
                 f"topk_idx: expected what was dispatched (or -1), got expert {int(topk_idx[token, k])} for selection "
                 f"{k} of token {token}, which was {int(sent[token, k])}"
             )
-        return topk_weights.masked_fill(topk_idx < 0, 0.0)
-
-
-class DeviceRouting:
-    """The tensor itself, if nobody has changed it: what is in another one the host would have to wait for. So that it
-    names the experts that were dispatched is not checked here."""
-
-    def __init__(self, topk_idx: torch.Tensor) -> None:
-        self._sent, self._version = weakref.ref(topk_idx), version_of(topk_idx)
-
-    def weights(self, topk_idx: torch.Tensor, topk_weights: torch.Tensor) -> torch.Tensor:
-        if self._sent() is topk_idx and -1 < self._version == version_of(topk_idx):
-            return topk_weights
         return topk_weights.masked_fill(topk_idx < 0, 0.0)
 
 
@@ -232,7 +220,7 @@ class LowLatencyHandle:
         self.owner, self.xep = handle.buffer.group, handle
         self._shape, self.num_tokens = shape, handle.tokens
         self.on, self.rows = topk_idx.device, made.rows
-        self.routing = made.memory.routing(topk_idx)
+        self.routing = Routing(topk_idx)
         self._made, self._viewed, self.memory = made, viewed, made.memory
 
     @property
@@ -441,44 +429,41 @@ class LowLatency:
         made = self.made_for[shape] = made or self._made.get(shape) or self.make(shape)
         return made
 
-    def dispatch_now(
-        self, x: torch.Tensor, topk_idx: torch.Tensor, made: _Made, shape: tuple, casting: Casting, **stats: Any
+    def dispatch(
+        self,
+        x: torch.Tensor,
+        topk_idx: torch.Tensor,
+        made: _Made,
+        shape: tuple,
+        casting: Casting,
+        wait: bool,
+        **stats: Any,
     ) -> tuple[Rows, torch.Tensor, LowLatencyHandle]:
-        """One that is waited for. (rows, or rows and scales; counts [L]; handle)"""
-        self.last = made.buffer
-        if made.begun or len(made.handles) > 2 * made.buffer.slots or made.buffer.slots_held() >= made.buffer.slots:
+        """(rows, or rows and scales; counts [L]; handle); unless waited for, with an ending that fills them."""
+        buffer, self.last = made.buffer, made.buffer
+        if made.begun or len(made.handles) > 2 * buffer.slots or buffer.slots_held() >= buffer.slots:
             made.make_way()
         self._free_slots()
-        sent = made.buffer.dispatch(x, topk_idx, **casting.options, **stats)
-        received = sent.recv
-        rows: Any = (received.x, received.scales) if casting.words else received.x
-        counts, viewed = made.memory.counts(sent), may_view(made.buffer)  # which counts this one
+        if wait:
+            request, sent = None, buffer.dispatch(x, topk_idx, **casting.options, **stats)
+            received, counts = sent.recv, made.memory.counts(sent)
+            rows: Any = (received.x, received.scales) if casting.words else received.x
+        else:
+            request = buffer.dispatch_async(x, topk_idx, **casting.options, **stats)
+            sent, counts = request.result, torch.zeros(made.local, dtype=torch.int32, device=self._memory.on)
+            rows = _rows(sent, made, Shape(*shape), casting)
+        copies, viewed = [], may_view(buffer)  # which counts this one
         if not viewed:
-            copies = [torch.empty_like(one) for one in _listed(rows)]
-            for to, source in zip(copies, _listed(rows)):
-                made.memory.copy_rows(to, source, counts)
-            rows = tuple(copies) if casting.words else copies[0]
+            copies = [(torch.empty_like(one), one) for one in _listed(rows)]
+            rows = tuple(to for to, _ in copies) if casting.words else copies[0][0]
         found = LowLatencyHandle(sent, made, shape, topk_idx, viewed)
         made.handles.append(weakref.ref(found))
-        return rows, counts, found
-
-    def dispatch_begun(
-        self, x: torch.Tensor, topk_idx: torch.Tensor, made: _Made, shape: tuple, casting: Casting, **stats: Any
-    ) -> tuple[Rows, torch.Tensor, LowLatencyHandle]:
-        """Likewise, with an ending: of tensors that are filled by then."""
-        self.last = made.buffer
-        made.make_way()
-        self._free_slots()
-        request = made.buffer.dispatch_async(x, topk_idx, **casting.options, **stats)
-        rows: Any = _rows(request.result, made, Shape(*shape), casting)
-        counts, viewed = torch.zeros(made.local, dtype=torch.int32, device=self._memory.on), may_view(made.buffer)
-        copies = [] if viewed else [(torch.empty_like(one), one) for one in _listed(rows)]
-        if not viewed:
-            rows = tuple(to for to, _ in copies) if casting.words else copies[0][0]
-        found = LowLatencyHandle(request.result, made, shape, topk_idx, viewed)
-        made.handles.append(weakref.ref(found))
-        found.dispatched = DispatchEnding(request, found, counts, copies)
-        made.begun.append(found.dispatched)
+        if request is not None:
+            found.dispatched = DispatchEnding(request, found, counts, copies)
+            made.begun.append(found.dispatched)
+        elif copies:
+            for to, source in copies:
+                made.memory.copy_rows(to, source, counts)
         return rows, counts, found
 
 
@@ -676,8 +661,7 @@ class LowLatencyCalls(Core):
         added_to = dict(expert_stats=cumulative_local_expert_recv_stats, wait_ns=dispatch_wait_recv_cost_stats)
         with self._phases(x.device, async_finish, return_recv_hook) as ordering:
             made = low_latency.of(shape)
-            dispatch = low_latency.dispatch_now if ordering.wait else low_latency.dispatch_begun
-            rows, counts, handle = dispatch(x, topk_idx, made, shape, casting, **added_to)
+            rows, counts, handle = low_latency.dispatch(x, topk_idx, made, shape, casting, ordering.wait, **added_to)
             ordering.receives(handle.xep)
             if handle.dispatched is not None:
                 handle.dispatched.stream = ordering.stream
@@ -687,10 +671,12 @@ class LowLatencyCalls(Core):
     def _low_latency_common(self, x: Any, topk_idx: Any, most: tuple, stats: tuple, cast: tuple) -> Optional[tuple]:
         """What most programs do most of the time, of CPU tensors, in a buffer that is there. None: it is something
         else, or wrong."""
+        received, waited = stats
         if (
             not is_plain(x, IS_BFLOAT16, -1, -1)
             or not is_plain(topk_idx, IS_INDEX, x.shape[0], -1)
-            or stats != (None, None)
+            or waited is not None
+            or (received is not None and not self._counts_rows(received, most[1]))
         ):
             return None
         shape = (most[0], x.shape[1], most[1], topk_idx.shape[1])
@@ -698,8 +684,12 @@ class LowLatencyCalls(Core):
         if made is None or x.shape[0] > most[0]:
             return None
         casting = Casting.of(x.shape[1], *cast)
-        rows, counts, handle = self._low_latency.dispatch_now(x, topk_idx, made, shape, casting)
+        given = (x, topk_idx, made, shape, casting, True)
+        rows, counts, handle = self._low_latency.dispatch(*given, expert_stats=received)
         return rows, counts, HandleTuple.over(handle), EventOverlap(), None
+
+    def _counts_rows(self, stats: Any, num_experts: Any) -> bool:
+        return type(num_experts) is int and is_plain(stats, IS_INT32, num_experts // self.group_size)
 
     def _low_latency_back(self, x: Any, topk_idx: Any, topk_weights: Any, handle: Any, out: Any) -> Optional[tuple]:
         """Likewise, the way back."""
@@ -711,9 +701,8 @@ class LowLatencyCalls(Core):
             or found.dispatched is not None
             or found.combined is not None
             or not is_plain(x, IS_BFLOAT16, *found.rows)
-            or type(found.routing) is not HostRouting
-            or found.routing.sent() is not topk_idx
-            or not -1 < found.routing.version == topk_idx._version
+            or not found.on == HOST
+            or not found.routing.is_of(topk_idx)
             or not is_plain(topk_weights, IS_FLOAT, *topk_idx.shape)
             or out is not None
         ):

@@ -34,7 +34,7 @@ class Nodes:
         self.place_of = [self.members[node].index(rank) for rank, node in enumerate(self.node_of)]
         self.width = max(len(members) for members in self.members)
         padded = [members + [-1] * (self.width - len(members)) for members in self.members]
-        self.everyone = torch.tensor(padded)  # [M, width] ranks of each node; -1: none
+        self.everyone = torch.tensor(padded, device=HOST)  # [M, width] ranks of each node; -1: none
         blocks = [rank // self.width for rank in range(group.nranks)]
         self.per_block = self.width if self.node_of == blocks else 0  # ranks of a node, where nodes are blocks of ranks
 

@@ -110,6 +110,8 @@ class NormalPool:
     their sums come back.
     """
 
+    _needs_room = False  # than the buffer in use has, as all ranks were told by the dispatch that is made again
+
     def __init__(
         self,
         group: xep.Group,
@@ -167,12 +169,44 @@ class NormalPool:
         """A number of experts by which topk selections of a token can be routed: of a buffer in use, if there is."""
         return next((n for n in self.used if n >= topk), -(-topk // self._group.nranks) * self._group.nranks)
 
-    def dispatch(self, job: Job, needs_room: bool, wait: bool) -> Sent:
-        """needs_room: there is less in the buffer in use, as all ranks know. Collective; blocks until every rank has
-        told how many rows it sends, with wait until the rows are here. Where nobody waits for counts, for nothing, once
-        there is memory."""
+    def dispatch_now(self, experts: int, x: Any, topk_idx: Any, topk_weights: Any) -> Optional[xep.Handle]:
+        """What most programs do most of the time, of CPU tensors that were looked at. None: there is no buffer, or it
+        has not the room, which dispatch() makes. Collective."""
+        used = self.used.get(experts)
+        if used is None:
+            return None
+        buffer, room = used
+        if topk_idx.shape[1] > room.topk or x.shape[0] > room.tokens:
+            return None
+        if x.shape[1] * x.itemsize > room.elem_bytes * room.hidden:
+            return None
+        self.last = buffer
+        try:
+            return buffer.dispatch(x, topk_idx, topk_weights)
+        except xep.CapacityError:
+            self._needs_room = True
+            return None
+
+    def combine_now(self, handle: Dispatched, x: Any, row: int, topk_weights: Any) -> Any:
+        """Likewise: (sums, weights or None). None: the handle has no slot, or there is not the room. Collective."""
+        back = handle.xep
+        if back is None or back._memory is None or handle._arrives is not None:
+            return None
+        buffer = back.buffer
+        if row > buffer.hidden * xep.dtypes.SIZES[buffer.combine_dtype]:
+            return None
+        back.settle()
+        self.last = buffer
+        if topk_weights is None:
+            return back.combine(x), None
+        return back.combine(x, topk_weights=topk_weights)
+
+    def dispatch(self, job: Job, wait: bool) -> Sent:
+        """Collective; blocks until every rank has told how many rows it sends, with wait until the rows are here. Where
+        nobody waits for counts, for nothing, once there is memory."""
         if self._captures():
             self._check_capture(job)
+        needs_room, self._needs_room = self._needs_room, False
         used = (None if needs_room else self.used.get(job.experts)) or self._replace(job)
         while True:
             buffer, room = used
@@ -269,7 +303,7 @@ class NormalPool:
             raise WrongValue("handle: expected one of the last dispatches in a CUDA graph, got one without a slot")
         if handle.xep is not None:
             handle.xep.park()
-        sent = self.dispatch(job._replace(topk_idx=handle.routing()), False, wait)
+        sent = self.dispatch(job._replace(topk_idx=handle.routing()), wait)
         handle.xep, handle._arrives = sent
         return sent
 
@@ -378,7 +412,7 @@ def _check_alike(name: str, values: list[int]) -> None:
             )
 
 
-_NO_ROUTING = torch.empty((0, 0), dtype=torch.int64)
+_NO_ROUTING = torch.empty((0, 0), dtype=torch.int64, device=HOST)
 
 
 def _sends(buffer: xep.Buffer, row_bytes: int, scales: int) -> bool:

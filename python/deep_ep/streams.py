@@ -129,6 +129,10 @@ class HostOrdering:
     def end(self, request: Optional[xep.Request], *_tensors: Any) -> EventOverlap:
         return EventOverlap() if request is None else EventOverlap(EventHandle(request))
 
+    def end_with_event(self, *_tensors: Any) -> EventOverlap:
+        """All has been done."""
+        return EventOverlap(EventHandle())
+
 
 class Slot:
     """Received rows. Once no tensor of them is alive, there are events behind all that reads them."""
@@ -258,6 +262,10 @@ class DeviceOrdering:
             return EventOverlap(EventHandle())  # of the current stream, which is comm
         self._queue.order(compute, comm)
         return EventOverlap()
+
+    def end_with_event(self, *tensors: torch.Tensor) -> EventOverlap:
+        """Of an asynchronous one."""
+        return self.end(None, *tensors)
 
 
 class HookOrdering(DeviceOrdering):

@@ -35,6 +35,7 @@ enum {
     OWNERS,
     REPLICAS,
     BALANCE,
+    BY_SELECTION,
     COUNT
 };
 
@@ -43,7 +44,8 @@ static const char *const names[COUNT] = {"group",           "experts",   "topk",
                                          "scales",          "recv_rows", "slots",     "threads",
                                          "multiprocessors", "timeout",   "memory",    "on_failure",
                                          "send_memory",     "path",      "pass_rows", "node_sums",
-                                         "pieces",          "owners",    "replicas",  "balance"};
+                                         "pieces",          "owners",    "replicas",  "balance",
+                                         "sum_by_selection"};
 
 _Static_assert(COUNT <= EXT_MOST_PARAMETERS, "no room for a name");
 static ext_signature_t signature = {"Buffer", 5, COUNT, names, {NULL}};
@@ -95,6 +97,7 @@ int ext_params_read(PyObject *const *args, Py_ssize_t nargs, PyObject *keywords,
         ext_args_on_failure(values[ON_FAILURE], &params->on_failure) != 0 ||
         ext_args_flag(values[SEND_MEMORY], XEP_BUFFER_SEND_MEMORY, &params->flags) != 0 ||
         ext_args_flag(values[PIECES], XEP_BUFFER_PIECES, &params->flags) != 0 ||
+        ext_args_flag(values[BY_SELECTION], XEP_BUFFER_SUM_BY_SELECTION, &params->flags) != 0 ||
         ext_args_path(values[PATH], &params->path) != 0 ||
         ext_args_number("pass_rows", values[PASS_ROWS], INT64_MAX, &params->pass_rows) != 0 ||
         ext_args_node_sums(values[NODE_SUMS], &params->node_sums) != 0 ||

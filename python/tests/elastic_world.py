@@ -130,9 +130,15 @@ def answers(world: World, recv_x: torch.Tensor, expand: bool, alignment: int) ->
     return out
 
 
+def by_last(items) -> list:
+    """Each once, in the order of their last occurrences."""
+    return list(dict.fromkeys(reversed(list(items))))[::-1]
+
+
 def sums(world: World, biases: tuple, rounded: bool, expand: bool = True) -> torch.Tensor:
-    """What comes back to this rank: biases, then ranks ascending; of a rank its experts, k ascending, rounded or not.
-    Where the domain has several nodes: of another one what its ranks have is summed before, rounded or not."""
+    """What comes back to this rank: biases, then ranks by the last selection of each; of a rank its experts, k
+    ascending, rounded or not. Of several nodes: nodes by their last selections, of each what its ranks
+    have is summed before and rounded; or not rounded, and the own node's added one by one."""
     x = world.x[world.rank]
     out = torch.empty(x.shape, dtype=torch.bfloat16)
     nodes, width = world.buffer.get_logical_domain_size()
@@ -141,15 +147,16 @@ def sums(world: World, biases: tuple, rounded: bool, expand: bool = True) -> tor
         total = torch.zeros(x.shape[1])
         for bias in biases:
             total = total + bias[token].float()
-        for first in range(0, world.size, width or world.size):
-            alone = width == 0 or first <= world.rank < first + width
+        owners = by_last(e // LOCAL for e in world.topk_idx[world.rank][token].tolist() if e >= 0)
+        for node in by_last(owner // width for owner in owners) if width else [None]:
+            alone = node is None or node == world.rank // width and not rounded
             inside = total if alone else torch.zeros(x.shape[1])
-            for owner in range(first, min(first + (width or world.size), world.size)):
-                chosen = [e for e in world.here(world.rank, token, owner) if e >= 0]
-                part = torch.zeros(x.shape[1])
-                for e in chosen:
-                    part = part + answer(x[token], owner * LOCAL + e).float()
-                if chosen:
+            for owner in owners:
+                if node is None or owner // width == node:
+                    part = torch.zeros(x.shape[1])
+                    for e in world.here(world.rank, token, owner):
+                        if e >= 0:
+                            part = part + answer(x[token], owner * LOCAL + e).float()
                     inside = inside + (part.bfloat16().float() if rounded or not expand else part)
             total = inside if alone else total + (inside.bfloat16().float() if rounded else inside)
         out[token] = total.bfloat16()

@@ -63,6 +63,20 @@ def test_dispatch_and_combine(group, driver, buffer, sent, index_type):
         np.testing.assert_array_equal(driver.get(out_weights, stream), mine.topk_weights * (mine.topk_idx >= 0))
 
 
+def test_ranks_are_summed_by_selection(group, driver, sent):
+    """What they give shows the order: 1 counts for nothing beside 2 to the power of 30."""
+    mine, parts = sent[group.rank], [2.0**30, 1.0, -(2.0**30), 3.0]
+    x, idx, out = put(driver, mine.x, mine.topk_idx, np.full_like(mine.x, np.nan))
+    options = dict(memory="cuda", path="flat", sum_by_selection=True, **FLOATS)
+    with group.buffer(EXPERTS, TOPK, HIDDEN, TOKENS, **options) as buffer, buffer.dispatch(x, idx) as handle:
+        y = put(driver, np.full((handle.rows, HIDDEN), parts[group.rank % 4], np.float32))[0]
+        handle.combine(y, out=out)
+        owners = np.where(mine.topk_idx >= 0, mine.topk_idx // (EXPERTS // group.nranks), -1).tolist()
+        order = [list(dict.fromkeys(rank for rank in reversed(chosen) if rank >= 0))[::-1] for chosen in owners]
+        want = [sum((np.float32(parts[rank % 4]) for rank in ranks), np.float32(0)) for ranks in order]
+        np.testing.assert_array_equal(driver.get(out), np.repeat(np.array(want, np.float32)[:, None], HIDDEN, 1))
+
+
 @pytest.mark.parametrize("tokens, index_type", [(31, np.int64), (200, np.int32), (0, np.int64)])
 def test_layout(group, driver, buffer, tokens, index_type):
     """Enqueued on a stream; the counts are those of host memory."""

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import conftest
 import pytest
 
@@ -15,7 +17,7 @@ from deep_ep.utils import per_token_cast_to_fp8  # noqa: E402
 
 @pytest.fixture
 def world(buffer_of):
-    return make_world(buffer_of(num_nvl_bytes=int(1e9)))
+    return make_world(buffer_of(num_nvl_bytes=int(1e9), low_latency_mode=True))
 
 
 def test_received_tensors_outlive_slots(world):
@@ -112,6 +114,34 @@ def test_events_that_nobody_waits_for(world):
         wanted = [float((source + 1) * (i + 1)) for source, _ in world.sources()]
         assert received[i][0][:, 0].tolist() == wanted and again[i][0][:, 0].tolist() == wanted
         assert torch.equal(combined[i][0], x * world.in_rank(world.rank).sum(1, keepdim=True))
+
+
+def test_results_that_are_dropped_keep_no_slot(world):
+    """Of every asynchronous call, forty times, while no collector runs; ElasticBuffer's are tested with it."""
+    buffer, x = world.buffer, rows_of("rank", world.rank, len(world.topk_idx[world.rank]))
+    idx, weights, late = world.topk_idx[world.rank], world.weights[world.rank], dict(async_finish=True)
+    anew = dict(layout_arguments(buffer.get_dispatch_layout(idx, world.experts)), topk_idx=idx, topk_weights=weights)
+    rows, _, _, _, handle, _ = buffer.dispatch(x, **anew)
+    low = (x, idx, TOKENS, world.experts)
+    (padded, _), *_ = buffer.low_latency_dispatch(*low)
+    answers = torch.zeros(padded.shape, dtype=torch.bfloat16)
+    del padded
+    gc.collect()
+    gc.disable()
+    try:
+        for call in (
+            lambda: buffer.get_dispatch_layout(idx, world.experts, **late),
+            lambda: buffer.dispatch(x, **anew, **late),
+            lambda: buffer.dispatch(x, **anew, **late, num_worst_tokens=TOKENS * world.size),
+            lambda: buffer.dispatch(x, handle=handle, **late),
+            lambda: buffer.combine(rows, handle, bias=x, **late),
+            lambda: buffer.low_latency_dispatch(*low, **late),
+            lambda: buffer.low_latency_combine(answers, idx, weights, buffer.low_latency_dispatch(*low)[2], **late),
+        ):
+            for _ in range(40):
+                call()
+    finally:
+        gc.enable()
 
 
 def test_cached_with_other_rows(world):

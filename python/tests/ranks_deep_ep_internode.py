@@ -97,6 +97,20 @@ def test_layout(world):
     assert per_rank.dtype == per_node.dtype == per_expert.dtype == torch.int32 and in_rank.dtype == torch.bool
 
 
+def test_default_device_is_not_asked(world, buffer_of):
+    """A program that has set torch's gets CPU tensors for CPU tensors, and their values."""
+    rank, idx, x = world.rank, world.topk_idx[world.rank], world.rows("rank", world.rank)
+    with torch.device("meta"):
+        buffer = buffer_of()
+        per_rank, per_node, per_expert, in_rank, _ = buffer.get_dispatch_layout(idx, world.experts)
+        layout = (per_rank, per_node, in_rank, per_expert)
+        got = buffer.dispatch(x, None, *layout, idx, world.random_weights[rank])
+        assert all(item.is_cpu for item in got[4])
+        assert got[0][:, 0].tolist() == [float(source) for source, _ in world.sources()]
+        combined, _, _ = buffer.combine(got[0], got[4])
+    assert combined[:, 0].tolist() == [float(rank * len(world.ranks_of(rank, token))) for token in range(TOKENS)]
+
+
 KINDS = ("random", "rank", "rank fp8", "random fp8")
 
 

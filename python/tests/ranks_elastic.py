@@ -18,6 +18,7 @@ from elastic_world import (  # noqa: E402
     TOPK,
     answer,
     answers,
+    by_last,
     check_received,
     make_world,
     scaled,
@@ -120,6 +121,18 @@ def test_sums_are_those_of_the_domain(elastic, hybrid, multiple, expand):
     assert torch.equal(combined, sums(world, (), multiple, expand))
     if world.buffer.get_logical_domain_size()[0] > 1:
         assert not torch.equal(combined, sums(world, (), not multiple, expand))
+
+
+def test_ranks_are_summed_by_selection(elastic):
+    """What they give shows the order: 1 counts for nothing beside 2 to the power of 30."""
+    world, parts = make_world(elastic(allow_hybrid_mode=False)), torch.tensor([2.0**30, 1.0, -(2.0**30), 3.0])
+    recv_x, _, _, handle, _ = world.buffer.dispatch(**world.mine())
+    combined, _, _ = world.buffer.combine(torch.full_like(recv_x, float(parts[world.rank % 4])), handle)
+    for row, chosen in zip(combined, world.topk_idx[world.rank].tolist()):
+        total = torch.zeros(())
+        for owner in by_last(expert // LOCAL for expert in chosen if expert >= 0):
+            total = total + parts[owner % 4]
+        assert bool((row == total.bfloat16()).all())
 
 
 def test_weights_of_other_ranks_do_not_count(elastic):
@@ -295,7 +308,7 @@ def test_calls_of_python(elastic, expand):
         finally:
             sys.setprofile(None)
         del recv_x, handle
-    assert len(calls) <= 20, calls
+    assert len(calls) <= 20, " ".join(calls)
 
 
 def test_what_is_absent(elastic):

@@ -7,7 +7,7 @@ import conftest
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-import xep.nn  # noqa: E402
+import xep  # noqa: E402
 
 HIDDEN, OUT, LOCAL, TOPK, MOST = 10, 14, 2, 2, 12
 

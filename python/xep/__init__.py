@@ -22,6 +22,11 @@ in shapes: T tokens of this rank, K top-k, E experts of the group, H hidden elem
 All calls of the library are in the compiled module ``_ext``.
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
 from . import _load as _load  # before all that needs the library
 from ._ext import DeviceArray, Handle, Received, Request
 from .dtypes import Dtype, Quant, Rows, from_bfloat16, to_bfloat16
@@ -49,6 +54,14 @@ from .params import BufferInfo, BufferSize, Loads, buffer_size
 from .paths import get_deep_ep, get_include, get_pkgconfig
 from .trace import span
 from .waits import RankWaits, Waits
+
+
+def __getattr__(name: str) -> Any:
+    """xep.nn, for which torch is imported."""
+    if name != "nn":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return importlib.import_module(".nn", __name__)
+
 
 __all__ = [
     "AbortedError", "BootError", "BrokenError", "Buffer", "BufferInfo", "BufferSize", "BusyError", "CapacityError",

@@ -253,6 +253,8 @@ class Buffer(_ext.Buffer):
     library finds right.
     node_sums: likewise how the sum of another node's rows for a token travels: "dtype": rounded to the type of the
     rows, "fp32": as it is, "default": XEP_NODE_SUMS, else "dtype".
+    sum_by_selection: mode normal: a combine adds the ranks of a token in the order of its last selection of each, by
+    nodes those of a node, which are rounded, and then nodes; else in ascending order.
     owners: the rank of each of the E experts, any number of them on each rank; None: blocks (expert_range()).
     Received.experts has the numbers of this rank's.
     replicas: (expert, rank): ranks that serve an expert besides its owner. balance: how dispatch(balance=True) chooses

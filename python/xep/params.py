@@ -74,6 +74,7 @@ class BufferOptions(TypedDict, total=False):
     owners: Optional[Sequence[int]]
     replicas: Sequence[tuple[int, int]]
     balance: Literal["none", "least-loaded", "even"]
+    sum_by_selection: bool
 
 
 def buffer_size(

@@ -149,7 +149,7 @@ xep_status_t xep_check_buffer(const xep_config_t *config, uint32_t nranks, xep_b
         return xep_fail(XEP_ERR_INVALID, "invalid memory: %d (XEP_MEMORY_HOST or XEP_MEMORY_CUDA)", (int)p->memory);
     if ((unsigned)p->on_failure > XEP_ON_FAILURE_MASK)
         return xep_fail(XEP_ERR_INVALID, "invalid on_failure: %d (one of XEP_ON_FAILURE_*)", (int)p->on_failure);
-    if (p->flags >= 2 * XEP_BUFFER_SERVED) /* the highest bit */
+    if (p->flags >= 2 * XEP_BUFFER_SUM_BY_SELECTION) /* the highest bit */
         return xep_fail(XEP_ERR_INVALID, "invalid flags: %#x (XEP_BUFFER_*)", p->flags);
     if ((p->flags & XEP_BUFFER_SERVED) != 0 && p->memory != XEP_MEMORY_HOST)
         return xep_fail(XEP_ERR_UNSUPPORTED, "invalid flags: XEP_BUFFER_SERVED (in host memory only)");

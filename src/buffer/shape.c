@@ -76,7 +76,8 @@ static xep_status_t open_shape(const xep_buffer_params_t *params, const xep_grou
                            .recv_rows = params->recv_rows,
                            .wide_sums = params->node_sums == XEP_NODE_SUMS_FP32,
                            .sends_in_place = (params->flags & XEP_BUFFER_SEND_MEMORY) != 0,
-                           .in_pieces = (params->flags & XEP_BUFFER_PIECES) != 0};
+                           .in_pieces = (params->flags & XEP_BUFFER_PIECES) != 0,
+                           .sums_by_selection = (params->flags & XEP_BUFFER_SUM_BY_SELECTION) != 0};
     for (uint32_t r = 0; r < nranks; r++) sends[r] = who == NULL || who[r];
     place_ranks(group, shape, node, place, node_ranks);
     place_experts(&instances, params->experts, shape, first, expert);

@@ -374,7 +374,7 @@ AT(xep_combine_args_t, missing_stride, 168);
 AT(xep_combine_args_t, quant, 176);
 AT(xep_combine_args_t, quant_scale, 180);
 
-SIZE(xep_shape_t, 152);
+SIZE(xep_shape_t, 160);
 AT(xep_shape_t, rank, 0);
 AT(xep_shape_t, nranks, 4);
 AT(xep_shape_t, nodes, 8);
@@ -401,6 +401,7 @@ AT(xep_shape_t, upstreams, 128);
 AT(xep_shape_t, feed_rows, 136);
 AT(xep_shape_t, wide_sums, 144);
 AT(xep_shape_t, in_pieces, 148);
+AT(xep_shape_t, sums_by_selection, 152);
 
 SIZE(xep_traffic_t, 56);
 AT(xep_traffic_t, by_nodes, 0);

@@ -28,11 +28,12 @@ static int64_t index_of(const xep_cuda_plan_t *p, uint64_t token, uint32_t k)
     return p->wide ? wide : narrow;
 }
 
-static int selects(const xep_cuda_plan_t *p, uint64_t token, uint32_t rank)
+/* How many selections there are up to the last one of this rank; 0: there is none. */
+static uint32_t last_of(const xep_cuda_plan_t *p, uint64_t token, uint32_t rank)
 {
-    for (uint32_t k = 0; k < p->topk; k++) {
-        int32_t expert = p->chosen[token * p->topk + k];
-        if (expert >= 0 && (uint32_t)expert < p->experts && p->owner[expert] == rank) return 1;
+    for (uint32_t k = p->topk; k > 0; k--) {
+        int32_t expert = p->chosen[token * p->topk + k - 1];
+        if (expert >= 0 && (uint32_t)expert < p->experts && p->owner[expert] == rank) return k;
     }
     return 0;
 }
@@ -52,8 +53,12 @@ static void run_plan(const void *args)
             if (expert >= 0 && expert < p->experts) p->selections[expert]++;
             else if (expert != -1 && *p->wrong == UINT64_MAX) *p->wrong = t * p->topk + k;
         }
-        for (uint32_t r = 0; r < p->nranks; r++)
-            if (selects(p, t, r)) p->dest[t * p->max_dests + n++] = (xep_cuda_dest_t){(int32_t)r, p->rows[r]++};
+        for (uint32_t turn = 1; turn <= (p->by_selection ? p->topk : 1); turn++)
+            for (uint32_t r = 0; r < p->nranks; r++) {
+                const uint32_t last = last_of(p, t, r);
+                if (p->by_selection ? last != turn : last == 0) continue;
+                p->dest[t * p->max_dests + n++] = (xep_cuda_dest_t){(int32_t)r, p->rows[r]++};
+            }
         for (; n < p->max_dests; n++) p->dest[t * p->max_dests + n] = (xep_cuda_dest_t){XEP_CUDA_NOBODY, 0};
     }
 }

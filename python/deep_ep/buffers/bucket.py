@@ -18,7 +18,8 @@ import xep
 
 from ..arguments import WrongType, WrongUse, WrongValue, memory_of
 from ..nodes import Nodes
-from ..utils.event import EventHandle, EventOverlap
+from ..streams import DeviceOrdering, DeviceQueue, HostOrdering
+from ..utils.event import EventOverlap
 from ..utils.math import align
 from .base import ALLOCATION, ROW, BufferAllocator, BufferBase, as_bytes, lies_in, storage_of
 
@@ -101,7 +102,8 @@ class BucketBuffer(BufferBase):
     explicitly_destroy: destroy() will be called, collective; else the destructor does it.
 
     A call is done when it returns, and has then waited for the other ranks; its event is reached, and the first wait
-    for it returns the results: a tensor for a tensor, a list for several (64 at most), which are views of storage.
+    for it returns the results: a tensor for a tensor, a list for several (64 at most), which are views of storage. On a
+    CUDA device it is on the buffer's stream, behind the current one, and the event is of that.
     """
 
     def __init__(
@@ -122,6 +124,7 @@ class BucketBuffer(BufferBase):
         self.contexts = [Context(one) for one in self.groups]
         self.nccl_comm_handles: list[Any] = []
         self._session: Optional[BucketSession] = None
+        self._queue = None if self.storage.is_cpu else DeviceQueue(self.storage.device)
         self.runtime = self.contexts[0]
 
     # ---- which ----
@@ -169,14 +172,16 @@ class BucketBuffer(BufferBase):
         if len(targets) != len(sources):
             raise WrongValue(f"dsts: expected {len(sources)}, as many as srcs, got {len(targets)}")
         places = [self._place_of(src, dst, context) for src, dst in zip(sources, targets)]
-        for src, place in zip(sources, places):
-            context.gather(as_bytes(src.contiguous()), place.view(context.ranks, -1))
+        with self._ordering() as ordering:
+            for src, place in zip(sources, places):
+                context.gather(as_bytes(src.contiguous()), place.view(context.ranks, -1))
+            event = ordering.end_with_event(*sources)
         results = [
             place.view(src.dtype) if dst is None else dst.view(-1) if self._session is None else dst
             for src, dst, place in zip(sources, targets, places)
         ]
         pairs = [(dst, place) for dst, place in zip(targets, places) if dst is not None and not _same(dst, place)]
-        return _done(results, packed, 0, pairs)
+        return _done(event, results, packed, 0, pairs)
 
     def reduce_scatter(
         self,
@@ -195,21 +200,27 @@ class BucketBuffer(BufferBase):
         if comm_precision not in ("fp32", "bf16"):
             raise WrongValue(f"comm_precision: expected fp32 or bf16, got {comm_precision}")
         context = self._context(group)
-        shards, packed = self._shards(srcs, context)
-        for one in shards:
-            context.reduce(one, scale, comm_precision == "bf16")
-        return _done([one[context.rank] for one in shards], packed, self._sms("reduce_scatter", group, num_sms))
+        sources, packed = self._sources(srcs, context)
+        with self._ordering() as ordering:
+            shards = self._shards(sources, context)
+            for one in shards:
+                context.reduce(one, scale, comm_precision == "bf16")
+            event = ordering.end_with_event(*sources)
+        return _done(event, [one[context.rank] for one in shards], packed, self._sms("reduce_scatter", group, num_sms))
 
     def all_reduce(
         self, srcs: Tensors, scale: float = 1.0, group: Any = None, num_sms: Optional[int] = None
     ) -> EventOverlap:
         """The sums over all ranks of srcs, in place, times scale, the same bits on all ranks; see reduce_scatter."""
         context = self._context(group)
-        shards, packed = self._shards(srcs, context)
-        for one in shards:
-            context.reduce(one, scale, False)
-            context.gather(as_bytes(one[context.rank]), as_bytes(one).view(context.ranks, -1))
-        return _done([one.view(-1) for one in shards], packed, self._sms("all_reduce", group, num_sms))
+        sources, packed = self._sources(srcs, context)
+        with self._ordering() as ordering:
+            shards = self._shards(sources, context)
+            for one in shards:
+                context.reduce(one, scale, False)
+                context.gather(as_bytes(one[context.rank]), as_bytes(one).view(context.ranks, -1))
+            event = ordering.end_with_event(*sources)
+        return _done(event, [one.view(-1) for one in shards], packed, self._sms("all_reduce", group, num_sms))
 
     def barrier(
         self, wait_comm_stream: bool = True, with_cpu_sync: bool = False, sequential: bool = True, group: Any = None
@@ -222,6 +233,9 @@ class BucketBuffer(BufferBase):
         return BucketSession(self)
 
     # ---- tensors in storage ----
+
+    def _ordering(self) -> Union[HostOrdering, DeviceOrdering]:
+        return HostOrdering(None, True) if self._queue is None else self._queue.ordering(None, True, False)
 
     def _sms(self, op: str, group: Any, num_sms: Optional[int]) -> int:
         if num_sms is not None and num_sms <= 0:
@@ -254,8 +268,8 @@ class BucketBuffer(BufferBase):
             )
         return self.storage[offset : offset + room]
 
-    def _shards(self, srcs: Tensors, context: Context) -> tuple[list[torch.Tensor], bool]:
-        """Of each [R, n], in storage."""
+    def _sources(self, srcs: Tensors, context: Context) -> tuple[list[torch.Tensor], bool]:
+        """That can be reduced."""
         sources, packed = _listed("srcs", srcs)
         for src in sources:
             if src.dtype != torch.float32 or src.nbytes % (ROW * context.ranks):
@@ -267,7 +281,11 @@ class BucketBuffer(BufferBase):
                 raise WrongValue(f"srcs: expected a contiguous tensor at a multiple of {ROW} bytes, got {_told(src)}")
             if not lies_in(src, self.storage) and self._session is None:
                 raise WrongValue(f"srcs: expected tensors in storage, or a session, got {_told(src)}")
-        return [self._kept(src).view(context.ranks, -1) for src in sources], packed
+        return sources, packed
+
+    def _shards(self, sources: list[torch.Tensor], context: Context) -> list[torch.Tensor]:
+        """Of each [R, n], in storage."""
+        return [self._kept(src).view(context.ranks, -1) for src in sources]
 
     def _kept(self, src: torch.Tensor) -> torch.Tensor:
         if self._session is None or lies_in(src, self.storage):
@@ -371,16 +389,15 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _done(
-    results: list[Any], packed: bool, num_sms: int, pairs: Sequence[tuple[Any, torch.Tensor]] = ()
+    event: EventOverlap, results: list[Any], packed: bool, num_sms: int, pairs: Sequence[tuple[Any, torch.Tensor]] = ()
 ) -> EventOverlap:
-    """pairs: (tensor, bytes) that the wait copies."""
+    """event, which hands over the results. pairs: (tensor, bytes) that the wait copies."""
 
     def hand_over() -> Any:
         for tensor, source in pairs:
             tensor.copy_(source.view(tensor.dtype).view(tensor.shape))
         return results[0] if packed else results
 
-    event = EventOverlap(EventHandle())
     event.register_hook_after_wait(hand_over)
     event.num_sms = num_sms  # type: ignore[attr-defined]
     return event

@@ -10,7 +10,7 @@ import torch
 
 from ..arguments import WrongUse, WrongValue, integer, without
 from ..elastic import ElasticBuffer
-from ..utils.event import EventHandle, EventOverlap
+from ..utils.event import EventOverlap
 from .base import ALLOCATION, BufferAllocator, BufferBase, storage_of
 from .redundant import RedundantExperts, Tensors
 
@@ -116,7 +116,8 @@ class EPBuffer(ElasticBuffer, BufferBase):
             * L + local expert, the owner by its place on the node; -1: the slot stays as it is. No rank has a copy of
             its own experts.
 
-        Done when the call returns, which waits for the ranks of the node; the event is reached.
+        Done when the call returns, which waits for the ranks of the node; the event is reached. On a CUDA device it is
+        on the Buffer's stream, behind previous_event or else the current stream, and the event is of that.
         """
         return self._exchange("prefetch", redundant_expert_weights, expert_weights, redundancy_mapping, previous_event)
 
@@ -139,10 +140,12 @@ class EPBuffer(ElasticBuffer, BufferBase):
         self._usable()
         if self._redundant is None:
             raise WrongUse("the buffer has no memory for copies of experts: lb_allocation_plan_or_num_bytes was 0")
-        if previous_event is not None:
-            previous_event.current_stream_wait()
-        getattr(self._redundant, what)(redundant, own, mapping)
-        return EventOverlap(EventHandle())
+        given = [*([own] if isinstance(own, torch.Tensor) else own), mapping]
+        if mapping.is_cpu:
+            self._wait(previous_event)
+        with self._ordering(mapping.device, None if mapping.is_cpu else previous_event, True, False) as ordering:
+            getattr(self._redundant, what)(redundant, own, mapping)
+            return ordering.end_with_event(*given)
 
     def _close(self) -> None:
         redundant, self._redundant = self._redundant, None

@@ -79,9 +79,10 @@ def combine(
     reduce_in_local: bool,
     reduce_in_scaleup: bool,
 ) -> torch.Tensor:
-    """y [T, K, H]: what the expert of each selection made of this rank's tokens -> the sums [T, H], in the order of
-    this library: biases, then ranks ascending; of each rank its selections, k ascending. In float32, rounded at the
-    end; reduce_in_local: what a rank has summed is rounded, too, reduce_in_scaleup: and what a node has.
+    """y [T, K, H]: what the expert of each selection made of this rank's tokens -> the sums [T, H]: biases, then ranks,
+    or reduce_in_scaleup nodes, in the order of the token's last selection of each; of each rank its selections, k
+    ascending. In float32, rounded at the end; reduce_in_local: what a rank has summed is rounded, too,
+    reduce_in_scaleup: and what a node has, whose ranks are in that order.
     """
     local = num_experts // (num_scaleout_ranks * num_scaleup_ranks)
     owners = torch.where(topk_idx >= 0, topk_idx // local, -1)
@@ -89,13 +90,26 @@ def combine(
     for one in (bias,) if isinstance(bias, torch.Tensor) else bias or ():
         if one is not None:
             total += one.float()
-    for node in range(num_scaleout_ranks):
-        of_node = torch.zeros_like(total) if reduce_in_scaleup else total
-        for rank in range(node * num_scaleup_ranks, (node + 1) * num_scaleup_ranks):
-            part = torch.zeros_like(total)
-            for k in range(y.shape[1]):
-                part += torch.where((owners[:, k] == rank).unsqueeze(1), y[:, k].float(), 0.0)
-            of_node += part.to(y.dtype).float() if reduce_in_local else part
+    nodes = torch.where(owners >= 0, owners // num_scaleup_ranks, -1)
+
+    def at_last(groups: torch.Tensor, k: int) -> torch.Tensor:
+        """[T, 1]: whether column k is the last one of its group."""
+        again = (groups[:, k + 1 :] == groups[:, k : k + 1]).any(dim=1)
+        return ((groups[:, k] >= 0) & ~again).unsqueeze(1)
+
+    def of_rank(k: int) -> torch.Tensor:
+        """What the rank of column k has for each token."""
+        part = torch.zeros_like(total)
+        for other in range(k + 1):
+            part += torch.where((owners[:, other] == owners[:, k]).unsqueeze(1), y[:, other].float(), 0.0)
+        return part.to(y.dtype).float() if reduce_in_local else part
+
+    parts = [torch.where(at_last(owners, k), of_rank(k), 0.0) for k in range(y.shape[1])]
+    for k, part in enumerate(parts):
         if reduce_in_scaleup:
-            total += of_node.to(y.dtype).float()
+            of_node = torch.zeros_like(total)
+            for other in range(k + 1):
+                of_node += torch.where((nodes[:, other] == nodes[:, k]).unsqueeze(1), parts[other], 0.0)
+            part = torch.where(at_last(nodes, k), of_node.to(y.dtype).float(), 0.0)
+        total += part
     return total.to(y.dtype)
