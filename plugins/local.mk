@@ -6,13 +6,13 @@ plugin_ldflags = -module -avoid-version -shared -no-undefined
 
 # What modes are made of, part of each: for those of other projects an archive, its headers, and xep-kit.pc.
 kit_headers = \
-	%D%/kit/agree.h %D%/kit/carve.h %D%/kit/forwarders.h %D%/kit/handshake.h %D%/kit/kit.h %D%/kit/rows.h \
+	%D%/kit/agree.h %D%/kit/carve.h %D%/kit/fields.h %D%/kit/forwarders.h %D%/kit/handshake.h %D%/kit/kit.h %D%/kit/rows.h \
 	%D%/kit/notices.h %D%/kit/kit_in_place.h %D%/kit/send.h %D%/kit/masks.h %D%/kit/steps.h %D%/kit/words.h
 xepkitincludedir = $(includedir)/xep/kit
 xepkitinclude_HEADERS = $(kit_headers)
 kit_sources = \
 	%D%/kit/agree.c %D%/kit/carve.c %D%/kit/forwarders.c %D%/kit/handshake.c %D%/kit/kit.c %D%/kit/notices.c \
-	%D%/kit/kit_in_place.c %D%/kit/send.c %D%/kit/masks.c %D%/kit/steps.c %D%/kit/words.c
+	%D%/kit/fields.c %D%/kit/kit_in_place.c %D%/kit/send.c %D%/kit/masks.c %D%/kit/steps.c %D%/kit/words.c
 noinst_LTLIBRARIES += libxep_kit_parts.la
 libxep_kit_parts_la_SOURCES = $(kit_sources)
 libxep_kit_parts_la_CPPFLAGS = $(plugin_cppflags)

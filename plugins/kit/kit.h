@@ -228,7 +228,7 @@ static inline void xep_kit_use_slot(xep_kit_t *kit, const xep_op_t *op)
     if (op->dispatch->tokens > kit->prefaulted[op->slot]) xep_kit_map_slot(kit, op->slot, op->dispatch->tokens);
 }
 
-/** Of what a slot receives in these rows: tokens to scales, and x. */
+/** Of what a slot receives in these rows: tokens to x. */
 void xep_kit_prefault_received(const xep_kit_t *kit, uint32_t rank, uint32_t slot, uint64_t begin, uint64_t end);
 
 #endif

@@ -49,7 +49,7 @@ static void lay_routing(const normal_t *mode, xep_carve_t *arena, normal_routing
 static void lay_slot(const normal_t *mode, xep_carve_t *arena, normal_slot_t *slot)
 {
     const xep_shape_t *shape = mode->kit.shape;
-    uint64_t staged = goes_to_ranks(mode) ? shape->tokens * mode->layout.max_dests : 0;
+    const uint64_t staged = goes_to_ranks(mode) ? normal_staged_rows(mode) : 0;
     uint64_t granting = mode->kit.all_mapped ? 0 : shape->nranks;
     slot->from = xep_carve_array(arena, shape->nranks, sizeof *slot->from);
     slot->grants = xep_carve_array(arena, granting, sizeof *slot->grants);
@@ -65,7 +65,7 @@ static void lay_slot(const normal_t *mode, xep_carve_t *arena, normal_slot_t *sl
     slot->staged_tokens = xep_carve_array(arena, staged, sizeof *slot->staged_tokens);
     slot->staged_idx = xep_carve_array(arena, staged * shape->topk, sizeof(int64_t));
     slot->staged_weights = xep_carve_array(arena, staged * shape->topk, sizeof(float));
-    slot->staged_scales = xep_carve_array(arena, staged * shape->scales, 4);
+    slot->staged_beside = xep_carve_array(arena, staged * shape->scales, 4);
     slot->piece_begin = xep_carve_array(arena, shape->in_pieces ? shape->nranks + UINT64_C(1) : 0, sizeof(uint64_t));
     slot->traffic = shape->by_nodes ? normal_lay_traffic(mode, arena) : NULL;
 }

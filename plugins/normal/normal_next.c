@@ -139,13 +139,14 @@ static int arrived_transfer(const void *opaque, const xep_op_t *op, uint32_t ran
                             xep_transfer_t *transfer)
 {
     const normal_t *mode = opaque;
-    if (xep_kit_state(op)->verdict != XEP_OK) number += NORMAL_ROWS_TRANSFERS;
-    if (number < NORMAL_ROWS_TRANSFERS) normal_rows_transfer(mode, op, rank, number, transfer);
+    const uint32_t rows = normal_rows_transfers(mode, op);
+    if (xep_kit_state(op)->verdict != XEP_OK) number += rows;
+    if (number < rows) normal_rows_transfer(mode, op, rank, number, transfer);
     else
         *transfer = signal_transfer(line_there(mode, op, rank), &normal_state(op)->concluded_piece, sizeof(uint64_t),
                                     offsetof(normal_piece_line_t, concluded), offsetof(normal_piece_line_t, arrived),
                                     op->epoch);
-    return number <= NORMAL_ROWS_TRANSFERS;
+    return number <= rows;
 }
 
 /*

@@ -81,7 +81,7 @@ static void move_to_rank(const piece_move_t *move, uint32_t rank, uint64_t begin
     const normal_target_t *target = &slot->targets[rank];
     const uint32_t *tokens = routing->tokens_to + routing->to_begin[rank] + normal_sends(mode, move->op, rank).first;
     const size_t bytes = xep_dispatch_row_bytes(args), stride = xep_row_stride(bytes);
-    normal_metadata_t from = {.scales_stride = args->scales_stride};
+    normal_metadata_t from = {0};
     for (uint64_t i = begin; i < end; i++) {
         /* the next row is fetched while this one is copied: tokens of a rank may lie far apart */
         const uint64_t t = tokens[i], next = tokens[i + 1 < end ? i + 1 : i];
@@ -91,8 +91,7 @@ static void move_to_rank(const piece_move_t *move, uint32_t rank, uint64_t begin
         from.token = (int32_t)t;
         from.experts = routing->experts + t * routing->topk;
         if (args->topk_weights != NULL) from.weights = (const char *)args->topk_weights + t * args->topk_weights_stride;
-        from.scales = (const char *)args->scales + (ptrdiff_t)t * args->scales_token_stride;
-        normal_store_metadata(mode, args, &from, rank, target, i);
+        normal_store_metadata(mode, move->op, &from, rank, target, i);
     }
 }
 

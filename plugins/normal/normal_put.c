@@ -39,7 +39,7 @@ static void rows_transfer(const normal_t *mode, const xep_op_t *op, uint32_t ran
     transfer->coming = count_coming(op, transfer->index, transfer->rows);
 }
 
-enum { METADATA = NORMAL_ROWS_TRANSFERS - 1 };
+enum { METADATA = 3 };
 
 /* Blocked until the last token is staged; the rows travel meanwhile. */
 static void metadata_transfer(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
@@ -59,7 +59,6 @@ static void metadata_transfer(const normal_t *mode, const xep_op_t *op, uint32_t
         {staged->tokens, mode->layout.common.tokens, sizeof(int32_t)},
         {staged->idx, mode->layout.common.idx, routing->topk * xep_elem_bytes(args->topk_idx_dtype)},
         {staged->weights, mode->layout.common.weights, args->topk_weights != NULL ? routing->topk * sizeof(float) : 0},
-        {staged->scales, mode->layout.common.scales, args->nscales * (size_t)4},
     };
     size_t bytes = arrays[number].bytes;
     *transfer = (xep_transfer_t){
@@ -73,6 +72,26 @@ static void metadata_transfer(const normal_t *mode, const xep_op_t *op, uint32_t
     };
 }
 
+/* The same, of an array of what is beside rows. */
+static void field_transfer(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
+                           xep_transfer_t *transfer)
+{
+    const normal_slot_t *slot = normal_slot(mode, op->slot);
+    const xep_field_t *field = &slot->fields.of[number];
+    const normal_target_t *staged = &slot->targets[rank];
+    const normal_range_t range = normal_sends(mode, op, rank);
+    *transfer = (xep_transfer_t){
+        .src = staged->beside + xep_field_place(field, staged->beside_rows, staged->beside_row),
+        .src_stride = field->stride,
+        .rows = range.rows,
+        .bytes = field->stride,
+        .stride = field->stride,
+        .offset = xep_area_at(mode->layout.common.beside, slot->from[rank].slot) +
+                  xep_field_place(field, mode->layout.common.recv_rows, range.at),
+        .blocked = normal_state(op)->moved < slot->routing->tokens,
+    };
+}
+
 /* A routing that is used again has them already. */
 xep_status_t normal_list_puts(void *opaque, xep_op_t *op)
 {
@@ -81,12 +100,18 @@ xep_status_t normal_list_puts(void *opaque, xep_op_t *op)
     return XEP_OK;
 }
 
-/* Part 0 is the rows, 1 to METADATA the arrays beside them. */
+uint32_t normal_rows_transfers(const normal_t *mode, const xep_op_t *op)
+{
+    return 1 + METADATA + normal_slot(mode, op->slot)->fields.count;
+}
+
+/* Part 0 is the rows, 1 to METADATA the arrays of all rows, then those of the fields. */
 void normal_rows_transfer(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
                           xep_transfer_t *transfer)
 {
     if (number == 0) rows_transfer(mode, op, rank, transfer);
-    else metadata_transfer(mode, op, rank, number - 1, transfer);
+    else if (number <= METADATA) metadata_transfer(mode, op, rank, number - 1, transfer);
+    else field_transfer(mode, op, rank, number - 1 - METADATA, transfer);
 }
 
 /* The digest is what the signal brings along: the wire delivers it before the word. Begin follows it in the line. */
@@ -111,8 +136,9 @@ int normal_dispatch_transfer(const void *opaque, const xep_op_t *op, uint32_t ra
                              xep_transfer_t *transfer)
 {
     const normal_t *mode = opaque;
-    if (xep_kit_state(op)->verdict != XEP_OK) number += NORMAL_ROWS_TRANSFERS;
-    if (number < NORMAL_ROWS_TRANSFERS) normal_rows_transfer(mode, op, rank, number, transfer);
+    const uint32_t rows = normal_rows_transfers(mode, op);
+    if (xep_kit_state(op)->verdict != XEP_OK) number += rows;
+    if (number < rows) normal_rows_transfer(mode, op, rank, number, transfer);
     else done_transfer(mode, op, rank, transfer);
-    return number <= NORMAL_ROWS_TRANSFERS;
+    return number <= rows;
 }

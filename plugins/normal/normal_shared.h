@@ -37,6 +37,9 @@ xep_status_t normal_refuse(const normal_t *mode, xep_op_t *op, const char *what)
 xep_status_t normal_check_dispatch(const normal_t *mode, xep_op_t *op);
 xep_status_t normal_check_combine(const normal_t *mode, xep_op_t *op);
 
+/** Lays what rows have beside them, and notes its digest in the record, which is there. */
+xep_status_t normal_take_fields(const normal_t *mode, xep_op_t *op);
+
 /**
  * The routing of the cached handle, or one nobody uses, to be made; the slot has none then, until one is used.
  * XEP_ERR_INVALID: it is for other tokens.

@@ -29,8 +29,8 @@ xep_status_t normal_list_puts(void *mode, xep_op_t *op);
 int normal_dispatch_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
                              xep_transfer_t *transfer);
 
-/** Rows that op brings, and the arrays beside them: transfers 0 .. NORMAL_ROWS_TRANSFERS - 1. */
-enum { NORMAL_ROWS_TRANSFERS = 5 };
+/** Rows that op brings, and the arrays beside them: how many transfers these are. */
+uint32_t normal_rows_transfers(const normal_t *mode, const xep_op_t *op);
 void normal_rows_transfer(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
                           xep_transfer_t *transfer);
 

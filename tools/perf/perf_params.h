@@ -41,6 +41,7 @@ typedef struct perf_options {
     const char *sweep_text;          /* NULL: none */
     const char *quant_name, *layout; /* NULL: as the mode has it */
     const char *combine_quant_name;
+    const char *payloads_text; /* NULL: none */
     const char *memory; /* "host", "cuda" */
     uint64_t sms;       /* 0: the library's default */
     uint64_t overlap;   /* us of computing between the phases */
@@ -56,6 +57,8 @@ typedef struct perf_options {
     int cuda;                  /* of memory */
     xep_quant_t quant;         /* of quant_name */
     xep_quant_t combine_quant; /* of combine_quant_name */
+    xep_payload_t payloads[XEP_PAYLOADS_MOST]; /* of payloads_text: bytes and alignment */
+    uint32_t npayloads;
     oracle_route_spec_t route; /* of routing */
     perf_sweep_t sweep;        /* of sweep_text */
     perf_cluster_t cluster;    /* of simulate and rates */
