@@ -86,18 +86,11 @@ static void lay_slot(const xep_shape_t *shape, xep_heap_layout_t *common, xep_ca
     xep_carve_page(rows);
 }
 
-/*
- * A row as it is, or in LogFMT, which begins with what it knows of each group and may have nothing to shorten then, or
- * cast, whose scales make a row of a few channels longer.
- */
+/* A row as it is, or encoded. */
 static uint64_t return_room(const xep_shape_t *shape)
 {
-    uint64_t bytes = (uint64_t)shape->hidden * shape->combine_elem_bytes,
-             room = larger(bytes, xep_logfmt_room(bytes / 2));
-    xep_cast_format_t format;
-    for (unsigned quant = XEP_QUANT_NONE + 1; xep_cast_format(quant, bytes / 2, &format); quant++)
-        room = larger(room, (format.row_bytes + 3) / 4 * 4 + format.scale_words * 4);
-    return room;
+    const uint64_t bytes = (uint64_t)shape->hidden * shape->combine_elem_bytes;
+    return larger(bytes, xep_codec_room(bytes / 2));
 }
 
 /*

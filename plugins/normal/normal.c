@@ -4,6 +4,7 @@
  * The plugin: its private memory, the pages it wants to be present, its name. All arrays are measured and placed by the
  * kit in one allocation, and none is made later: an operation allocates nothing.
  */
+#include "normal_coded.h"
 #include "normal_in_place.h"
 #include "normal_masks.h"
 #include "normal_nodes.h"
@@ -168,6 +169,7 @@ static xep_status_t normal_open(const xep_env_t *env, void **mode_p)
     normal_make_factors(mode->factors, env->shape->nranks);
     normal_choose_steps(mode);
     normal_lay_casts(mode);
+    normal_lay_coded(mode);
     if (env->shape->by_nodes) mode->kit.through = mode->nodes->who.through;
     return XEP_OK;
 }
@@ -175,7 +177,11 @@ static xep_status_t normal_open(const xep_env_t *env, void **mode_p)
 static void normal_close(void *opaque)
 {
     normal_t *mode = opaque;
-    if (mode != NULL) free(mode->casts);
+    if (mode != NULL) {
+        free(mode->casts);
+        free(mode->coded);
+        free(mode->decoded);
+    }
     xep_kit_close(mode);
 }
 

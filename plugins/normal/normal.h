@@ -65,6 +65,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include <codec.h>
 #include <copy.h>
 #include <fields.h>
 #include <handshake.h>
@@ -114,6 +115,7 @@ typedef struct normal_layout {
     uint32_t max_dests;       /* of a token: min(K, R) */
     uint64_t returned_rows;   /* rows that owners may return to a slot: unmapped ones; in pieces, all */
     size_t returned_stride;   /* between them, and between sums of other nodes */
+    size_t coded_stride;      /* the same of encoded ones, at most */
     uint64_t record_bytes;
     uint64_t line;               /* XEP_REGION_CONTROL: [slots][R] normal_line_t */
     uint64_t pieces;             /* XEP_REGION_CONTROL: normal_pieces.h */
@@ -185,7 +187,8 @@ typedef struct normal_place {
 typedef struct normal_terms {
     const uint64_t *first; /* [T + 1] in of */
     const normal_dest_t *of;
-    int mixed; /* rows of nodes are fp32, others are not */
+    /* rows of nodes are fp32, others are not; rows that are not read in mapped memory are encoded */
+    enum { NORMAL_TERMS_PLAIN, NORMAL_TERMS_MIXED, NORMAL_TERMS_CODED } kind;
 } normal_terms_t;
 
 /** Of all rows from one rank to another those that are in a piece: first of them, how many, and where in the slot. */
@@ -217,6 +220,7 @@ typedef struct normal_slot {
     char *staged_idx;
     float *staged_weights;
     char *staged_beside;
+    char *coded; /* [recv_rows] of the codec's stride: rows encoded for ranks that are not mapped; flat */
     struct normal_traffic *traffic; /* normal_nodes.h; NULL where it is flat */
     uint64_t pieces, piece;         /* of a dispatch in pieces; the one that is shown, else 0 */
     uint64_t *piece_begin;          /* [R + 1] first row of each source in it; where there may be several */
@@ -234,6 +238,8 @@ typedef struct normal {
     normal_dest_t *terms;       /* [T][max_dests] what is summed without ranks that are out: scratch; with masks */
     uint64_t *term_first;       /* [T + 1] in terms */
     uint8_t *wide;              /* [threads][max_dests + 2] likewise: which of them are fp32, by nodes with wide_sums */
+    char *coded;                /* those of the slots; NULL: there are none, or there was no memory: normal_coded.h */
+    char *decoded;              /* [threads][max_dests + 2] rows; likewise */
     char *casts;                /* rows that were cast, and their scales, of all slots; NULL: there was no memory */
     struct normal_nodes *nodes; /* normal_nodes.h; NULL: rows go to each rank */
     xep_in_place_t in_place;    /* normal_in_place.h */
@@ -303,6 +309,8 @@ typedef struct normal_state {
     xep_in_place_rows_t in_place; /* dispatch: where this rank's rows are read in place */
     int uncounted; /* dispatch: selections of the local experts are to be counted when the rows are here */
     normal_returning_t returning;
+    xep_codec_t codec;               /* combine that casts */
+    uint64_t coded_begin, coded_end; /* rows of the slot that are encoded; flat */
     int forwarders_told;      /* dispatch by nodes: they have done */
     uint64_t piece;           /* dispatch, next: whose rows it brings */
     uint64_t concluded_piece; /* next: piece << 32 | verdict, which all must have */

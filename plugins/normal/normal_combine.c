@@ -3,6 +3,7 @@
 /* Combine: steps 1 to 6 of the protocol in normal.h. */
 #include <string.h>
 
+#include "normal_coded.h"
 #include "normal_steps.h"
 
 /* ---- steps 2 and 3 for a reader that is not mapped: rows, weights, the offer ---- */
@@ -84,10 +85,12 @@ typedef struct sum {
     const normal_t *mode;
     const xep_op_t *op;
     xep_weigh_fn weigh;
-    xep_weigh_mixed_fn mixed; /* instead, where rows of other nodes are fp32 and others are not */
     normal_terms_t terms;
     uint64_t begin, end; /* tokens */
 } sum_t;
+
+/** Sums a token's n rows another way. */
+typedef void (*sum_fn)(const sum_t *sum, uint64_t token, void *out, const void **rows, size_t n, uint32_t thread);
 
 /* In the order in which the rows are summed; each selection by itself. */
 static void sum_weights(const sum_t *sum, uint64_t token)
@@ -125,13 +128,31 @@ static size_t list_rows(const sum_t *sum, uint64_t token, const void **rows)
 }
 
 /* The last rows of the list are those of the terms; ranks from R on are nodes. */
-static void sum_mixed(const sum_t *sum, uint64_t token, void *out, const void **rows, size_t n, uint8_t *wide)
+static void sum_mixed(const sum_t *sum, uint64_t token, void *out, const void **rows, size_t n, uint32_t thread)
 {
     const uint64_t first = sum->terms.first[token], count = sum->terms.first[token + 1] - first;
+    const xep_combine_args_t *args = sum->op->combine;
+    uint8_t *wide = sum->mode->wide + (size_t)thread * (sum->mode->layout.max_dests + 2);
     memset(wide, 0, n - count);
     for (uint64_t i = 0; i < count; i++)
         wide[n - count + i] = sum->terms.of[first + i].rank >= sum->mode->kit.shape->nranks;
-    sum->mixed(out, rows, wide, n, sum->op->combine->hidden);
+    xep_weigh_select_mixed(args->dtype, 0, sum->mode->kit.env->simd)(out, rows, wide, n, args->hidden);
+}
+
+/* Those of mapped ranks are bf16 already, and stay where they are. */
+static void sum_coded(const sum_t *sum, uint64_t token, void *out, const void **rows, size_t n, uint32_t thread)
+{
+    const normal_t *mode = sum->mode;
+    const uint64_t first = sum->terms.first[token], count = sum->terms.first[token + 1] - first;
+    const size_t stride = xep_row_stride(xep_combine_row_bytes(sum->op->combine));
+    char *to = normal_thread_rows(mode, thread);
+    for (uint64_t i = 0; i < count; i++, to += stride) {
+        const uint32_t rank = sum->terms.of[first + i].rank;
+        if (rank < mode->kit.shape->nranks && mode->kit.base[rank] != NULL) continue;
+        xep_codec_decode(&normal_state(sum->op)->codec, (uint16_t *)(void *)to, rows[n - count + i]);
+        rows[n - count + i] = to;
+    }
+    sum->weigh(out, rows, NULL, n, 0, sum->op->combine->hidden);
 }
 
 /* Each thread has consecutive tokens, and its own list for their rows. */
@@ -142,11 +163,13 @@ static void sum_tokens(void *arg, uint32_t thread, uint32_t nthreads)
     const xep_combine_args_t *args = sum->op->combine;
     const uint64_t tokens = sum->end - sum->begin, end = sum->begin + tokens * (thread + 1) / nthreads;
     const size_t first = (size_t)thread * (mode->layout.max_dests + 2);
+    static const sum_fn others[] = {[NORMAL_TERMS_MIXED] = sum_mixed, [NORMAL_TERMS_CODED] = sum_coded};
+    const sum_fn other = others[sum->terms.kind];
     const void **rows = mode->rows + first;
     for (uint64_t t = sum->begin + tokens * thread / nthreads; t < end; t++) {
         char *out = (char *)args->out + t * args->out_stride;
         const size_t n = list_rows(sum, t, rows);
-        if (sum->mixed != NULL) sum_mixed(sum, t, out, rows, n, mode->wide + first);
+        if (other != NULL) other(sum, t, out, rows, n, thread);
         else sum->weigh(out, rows, NULL, n, 0, args->hidden);
         if (args->out_weights != NULL) sum_weights(sum, t);
     }
@@ -182,7 +205,6 @@ void normal_sum_tokens(normal_t *mode, xep_op_t *op, const normal_terms_t *terms
     sum_t sum = {.mode = mode,
                  .op = op,
                  .weigh = xep_weigh_select(args->dtype, env->simd, is_streaming(mode, op)),
-                 .mixed = terms->mixed ? xep_weigh_select_mixed(args->dtype, 0, env->simd) : NULL,
                  .terms = *terms,
                  .begin = state->moved,
                  .end = end};
@@ -196,7 +218,7 @@ xep_status_t normal_sum(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
     const normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
-    const normal_terms_t terms = {routing->first, routing->dests, 0};
+    const normal_terms_t terms = {routing->first, routing->dests, NORMAL_TERMS_PLAIN};
     if (op->coming != 0) return XEP_INPROGRESS;
     for (uint32_t i = 0; i < op->with.count; i++) normal_find_source(mode, op, op->with.rank[i]);
     normal_sum_tokens(mode, op, &terms, routing->tokens);
@@ -208,6 +230,7 @@ xep_status_t normal_combine(void *mode, xep_op_t *op)
     const xep_combine_args_t *args = op->combine;
     const int weighted = args->topk_weights != NULL || args->out_weights != NULL;
     xep_status_t status = normal_check_combine(mode, op);
+    if (status == XEP_OK && args->quant != XEP_QUANT_NONE) status = normal_choose_coded(mode, op);
     if (status != XEP_OK) return status;
     return xep_combine_begin(mode, op, weighted ? 1 : op->recv->rows != 0 ? 0 : XEP_AGREE_ANY);
 }

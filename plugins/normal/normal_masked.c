@@ -72,26 +72,25 @@ xep_status_t normal_compare_masked(void *opaque, xep_op_t *op)
 
 /* ---- combine ---- */
 
-/* The terms of a token without the rows of ranks that are out. */
-static normal_terms_t list_terms(const normal_t *mode, const xep_op_t *op)
+normal_terms_t normal_list_terms(const normal_t *mode, const xep_op_t *op)
 {
     const normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
     uint64_t end = 0;
-    if (op->out == NULL) return (normal_terms_t){routing->first, routing->dests, 0};
+    if (op->out == NULL) return (normal_terms_t){routing->first, routing->dests, NORMAL_TERMS_PLAIN};
     for (uint64_t t = 0; t < routing->tokens; t++) {
         mode->term_first[t] = end;
         for (uint64_t i = routing->first[t]; i < routing->first[t + 1]; i++)
             if (op->out[routing->dests[i].rank] == 0) mode->terms[end++] = routing->dests[i];
     }
     mode->term_first[routing->tokens] = end;
-    return (normal_terms_t){mode->term_first, mode->terms, 0};
+    return (normal_terms_t){mode->term_first, mode->terms, NORMAL_TERMS_PLAIN};
 }
 
 xep_status_t normal_sum_masked(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
     if (op->coming != 0) return XEP_INPROGRESS;
-    const normal_terms_t terms = list_terms(mode, op);
+    const normal_terms_t terms = normal_list_terms(mode, op);
     for (uint32_t i = 0; i < op->with.count; i++) normal_find_source(mode, op, op->with.rank[i]);
     normal_sum_tokens(mode, op, &terms, normal_slot(mode, op->slot)->routing->tokens);
     return XEP_OK;

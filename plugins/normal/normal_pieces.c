@@ -218,7 +218,7 @@ xep_status_t normal_sum_pieces(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
     normal_slot_t *slot = normal_slot(mode, op->slot);
-    const normal_terms_t terms = {slot->routing->first, slot->routing->dests, 0};
+    const normal_terms_t terms = {slot->routing->first, slot->routing->dests, NORMAL_TERMS_PLAIN};
     if (slot->pieces == 1) return normal_sum(mode, op);
     if (op->coming != 0) return XEP_INPROGRESS;
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++)

@@ -31,7 +31,6 @@ xep_status_t normal_check_dispatch(const normal_t *mode, xep_op_t *op)
 xep_status_t normal_check_combine(const normal_t *mode, xep_op_t *op)
 {
     const char *what = NULL;
-    if (op->combine->quant != XEP_QUANT_NONE) what = "cast rows (quant)";
     if (op->combine->flags & XEP_COMBINE_SUM_AT_OWNER) what = "have more than one row of a rank to sum at the owner";
     if (op->combine->weights != NULL) what = "apply weights in combine";
     return what != NULL ? normal_refuse(mode, op, what) : XEP_OK;

@@ -128,7 +128,7 @@ static void begin_path(perf_simulation_t *simulation, xep_cost_path_t path)
 
     simulation->mode->traffic(&shape, &forecast[XEP_COST_DISPATCH].traffic, combine);
     if (options->ll) tell_of_cast(simulation, shape, &forecast[XEP_COST_DISPATCH].traffic);
-    if (options->ll) tell_of_combine(simulation, combine);
+    if (options->ll || options->combine_quant != XEP_QUANT_NONE) tell_of_combine(simulation, combine);
     if (combine->by_nodes && options->cluster.sum_elem > 0)
         combine->sent_bytes = (uint64_t)(shape.hidden * options->cluster.sum_elem);
     for (int operation = 0; operation < XEP_COST_OPERATIONS; operation++, forecast++)

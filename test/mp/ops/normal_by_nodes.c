@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "mode_ops.h"
 #include "mp_job.h"
 #include "mp_nodes.h"
 #include "mp_rig.h"
@@ -122,6 +123,17 @@ static void cached(xep_group_t *group)
     mp_job_close(&job);
 }
 
+/* A sum for another node is rounded once, to what it travels as, whatever node_sums says; flat, each row is. */
+static void fewer_bits(xep_group_t *group)
+{
+    mp_case_t c = shapes[1];
+    c.threads = 2;
+    for (c.path = XEP_PATH_FLAT; c.path <= XEP_PATH_NODES; c.path++) {
+        mode_ops_fewer_bits(group, &c, 0);
+        c.node_sums = XEP_NODE_SUMS_FP32;
+    }
+}
+
 static void wrong(xep_group_t *group)
 {
     xep_buffer_params_t p = mp_small_params();
@@ -174,6 +186,7 @@ int main(void)
         round_with(group, shapes[i], 3 * least + 1, 200 + i);
     }
     cached(group);
+    fewer_bits(group);
     wrong(group);
     wrong_rates();
     mp_nodes_check_masks(group, "normal");
