@@ -216,7 +216,6 @@ typedef struct ll {
     int lacks_coded;
     xep_in_place_t in_place;
     xep_in_place_read_fn goes; /* whether a token of this rank goes anywhere */
-    uint32_t coded_step;       /* of combine: where the steps of ll_coded.h begin, behind those of a plain one */
 } ll_t;
 
 static inline ll_slot_t *ll_slot(const ll_t *mode, uint32_t slot)
@@ -234,6 +233,7 @@ typedef struct ll_state {
     uint64_t packed;              /* dispatch: tokens, from the first on, whose items are in the packet */
     uint64_t piece;               /* that the dispatch, or next, brings */
     xep_codec_t codec;            /* combine (ll_coded.h): of rows to ranks that are not mapped; or none */
+    uint64_t coded_begin, coded_end; /* picks that are coded */
 } ll_state_t;
 
 static inline ll_state_t *ll_state(const xep_op_t *op)
