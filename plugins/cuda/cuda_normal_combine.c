@@ -194,8 +194,6 @@ xep_status_t cuda_normal_combine(void *opaque, xep_op_t *op)
 {
     cuda_normal_t *mode = opaque;
     xep_status_t status = normal_check_combine(&mode->normal, op);
-    if (status == XEP_OK && op->combine->quant != XEP_QUANT_NONE)
-        status = normal_refuse(&mode->normal, op, "cast rows of device memory in a combine (quant)");
     if (status == XEP_OK) status = cuda_check_missing(&mode->normal.kit, op);
     if (status == XEP_OK) status = check_memory(mode, op);
     if (status == XEP_OK) status = mode->cuda.device->ops->after_mark(mode->cuda.device, cuda_stream(op));

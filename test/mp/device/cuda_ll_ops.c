@@ -164,6 +164,7 @@ static void refusals(xep_group_t *group)
     a = cuda_job_dispatch(&job, NULL);
     MP_OK(xep_dispatch(job.host.buffer, &a, &handle, NULL));
     cuda_job_refuse_missing(&job, handle);
+    cuda_job_refuse_formats(&job, handle);
     xep_handle_release(handle);
     cuda_job_close(&job);
 }
