@@ -11,8 +11,8 @@ export LC_ALL=C
 tmp=$(mktemp -d) || exit 2
 trap 'rm -rf "$tmp"' EXIT
 found=$tmp/found
-pages="README.md ARCHITECTURE.md CONTRIBUTING.md $(ls docs/*.md)"
-folders='src|include|plugins|tools|oracle|test|python|contrib|docs|man|\.ci'
+pages="README.md ARCHITECTURE.md CONTRIBUTING.md $(echo docs/*.md docs/*/*.md)"
+folders='src|include|plugins|tools|oracle|test|python|examples|contrib|docs|man|\.ci'
 
 # report RULE: lines "file:line:text" of stdin are violations of it
 report() {
@@ -31,10 +31,9 @@ check_paths() {
         compgen -G "$path" >/dev/null || [ -e "$path.c" ] || [ -e "${path%.*}.c" ] || echo "$file:$line:$path"
     done | report 'no such path'
 
-    grep -rhoE '<!-- example: [^ ]*' $pages | sed 's/.* //' >"$tmp/examples"
-    find $(tr '|' ' ' <<<"${folders/\\/}") . -maxdepth 3 -type f | sed 's|.*/||' >>"$tmp/examples"
+    find $(tr '|' ' ' <<<"${folders/\\/}") . -maxdepth 3 -type f | sed 's|.*/||' >"$tmp/files"
     mentions '`[a-z0-9_-]+\.(c|h|sh|py|bash|md|mk|map)`' | tr -d '`' | while IFS=: read -r file line name; do
-        grep -qxF "$name" "$tmp/examples" || echo "$file:$line:$name"
+        grep -qxF "$name" "$tmp/files" || echo "$file:$line:$name"
     done | report 'no such file'
 }
 
@@ -44,7 +43,7 @@ check_names() {
     local word='[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)+'
     grep -rhoE --include='*.[ch]' --include='*.in' --include='*.sh' --include='*.bash' --include='*.py' \
         --include='run-test*' --include='*.mk' --include='configure*' "$word" \
-        include src plugins tools oracle test python contrib | sort -u >"$tmp/words"
+        include src plugins tools oracle test python examples contrib | sort -u >"$tmp/words"
     grep -oE "$word" Makefile.am configure.ac -h | sort -u >>"$tmp/words"
     grep -noE "$word(_\*|\*|_<)?" $pages man/*.1 | grep -v '^man/.*:3:' | while IFS=: read -r file line name; do
         case $name in
@@ -75,8 +74,8 @@ check_links() {
         [ -e "$path" ] || { echo "$file:$line:$target"; continue; }
         case $target in *'#'*) grep '^#' "$path" | slug | grep -qxF "${target#*#}" || echo "$file:$line:$target" ;; esac
     done | report 'a link that leads nowhere'
-    for page in docs/*.md; do
-        grep -qF "($page" README.md || echo "$page:1:README.md does not link to it"
+    for page in docs/*/*.md; do
+        grep -qF "(${page#docs/})" docs/index.md || echo "$page:1:docs/index.md does not link to it"
     done | report 'a page nobody finds'
 }
 
@@ -87,7 +86,7 @@ variables() {
 }
 
 check_variables() {
-    local page=docs/configuration.md
+    local page=docs/reference/configuration.md
     variables >"$tmp/variables"
     [ -s "$tmp/variables" ] || echo "src/util/config_defs.h:1:cannot be read by this script" | report 'variables'
     while read -r name default; do
@@ -153,8 +152,18 @@ check_options() {
     done | report 'an option'
 }
 
+# The block of code behind "<!-- example: FILE -->" is that file, but for the comment that the file begins with.
+check_examples() {
+    mentions '<!-- example: [^ ]*' | sed 's/<!-- example: //' | while IFS=: read -r page line file; do
+        sed -n "$((line + 1)),\$p" "$page" | awk '/^```/ { if (n++) exit; next } { print }' >"$tmp/shown"
+        [ -s "$tmp/shown" ] && tail -n "$(wc -l <"$tmp/shown")" "$file" | cmp -s - "$tmp/shown" ||
+            echo "$page:$line:$file"
+    done | report 'not the example that it names'
+}
+
 check_paths
 check_names
+check_examples
 check_places
 check_links
 check_variables

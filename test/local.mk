@@ -245,7 +245,7 @@ short_scripts = \
 	%D%/mp/machine/shared_memory.sh %D%/mp/machine/missing.sh %D%/mp/machine/ucx_settings.sh %D%/rig/format.sh \
 	%D%/mp/launch/run_environ.sh %D%/mp/launch/run_leftovers.sh %D%/mp/launch/run_output.sh \
 	%D%/mp/machine/limits.sh %D%/mp/launch/networks.sh %D%/mp/machine/ucx_versions.sh %D%/mp/perf/recorded.sh \
-	%D%/rig/mutants.sh %D%/abi/readme.sh %D%/abi/outoftree.sh %D%/abi/headers.sh %D%/abi/loader.sh \
+	%D%/rig/mutants.sh %D%/abi/examples.sh %D%/abi/outoftree.sh %D%/abi/headers.sh %D%/abi/loader.sh \
 	%D%/mp/groups/listen_addresses.sh %D%/mp/ops/no_system_calls.sh %D%/mp/failures/death_in_phase.sh
 script_tests = $(long_scripts) $(short_scripts)
 
@@ -297,7 +297,6 @@ EXTRA_DIST += %D%/mutants/run %D%/mutants/fuzz.mutants %D%/mutants/kit.mutants \
 EXTRA_DIST += %D%/mp/perf/trace_check.py %D%/bench/ratios.py %D%/bench/bounds %D%/bench/paths.sh \
 	%D%/bench/formats.sh %D%/bench/sockets.py
 EXTRA_DIST += %D%/rig/run-test %D%/rig/installed.bash %D%/rig/hosts.bash %D%/rig/relay.py %D%/rig/exchange.py \
-	%D%/abi/extract-example \
 	%D%/rig/launch.bash %D%/rig/ranks.bash %D%/rig/run.bash %D%/rig/prterun.bash \
 	%D%/abi/stub_mode.c %D%/abi/outoftree/xep_flood.c %D%/abi/outoftree/flood_client.c
 

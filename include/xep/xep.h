@@ -535,7 +535,7 @@ typedef enum { XEP_MEMORY_HOST = 0, XEP_MEMORY_CUDA = 1 } xep_memory_t;
  * XEP_ON_FAILURE_MASK: the rank is out. Operations go on without it, and succeed: all survivors agree which ones are
  * still with it and which are not (xep_recv_t.out, xep_combine_args_t.missing). Where ranks do not map one another, an
  * operation that was in flight when the rank went may have its rows on some survivors and not on others; those ranks go
- * on that are most of the ones alive, and others get XEP_ERR_PEER (docs/failures.md). The rank gets rows of no later
+ * on that are most of the ones alive, and others get XEP_ERR_PEER. The rank gets rows of no later
  * operation and nobody waits for it. One that was only slow and comes back gets XEP_ERR_PEER from all calls and can
  * change nothing that the others use; it destroys its buffers and its group. Modes ll and normal in host memory; all
  * else is XEP_ERR_UNSUPPORTED. A buffer with a rank out cannot be reset, and the group makes no new ones.
@@ -559,7 +559,7 @@ enum {
  * stores them in the memory of all ranks of its node that get them; in combine it sums what its node has for a token,
  * and one row goes back. The order of sums is another one then (xep_combine_args_t.out). ll: the ranks of its node read
  * them in its memory, once it has told them; combines, and their bits, are those of the flat path. Auto: XEP_PATH, and
- * where that is auto, too, what needs less time for an even load (docs/nodes.md). Where no node has two ranks, or there
+ * where that is auto, too, what needs less time for an even load. Where no node has two ranks, or there
  * is one node, and with XEP_ON_FAILURE_MASK or XEP_BUFFER_PIECES it is flat.
  */
 typedef enum { XEP_PATH_AUTO = 0, XEP_PATH_FLAT = 1, XEP_PATH_NODES = 2 } xep_path_t;
@@ -796,7 +796,7 @@ typedef enum {
     XEP_QUANT_INT8 = 8,
     XEP_QUANT_INT8_ROW = 9,
     XEP_QUANT_E4M3_STATIC = 10,
-    XEP_QUANT_LOGFMT = 11 /* of a combine alone: 10 bits a channel, sign and logarithm (docs/low-latency.md) */
+    XEP_QUANT_LOGFMT = 11 /* of a combine alone: 10 bits a channel, sign and logarithm */
 } xep_quant_t;
 
 /** Most payloads of a dispatch. */

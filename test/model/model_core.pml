@@ -6,7 +6,7 @@
  *
  * One step (d_step) of a rank stands for everything between a wait and one word that it sets in another rank's memory:
  * loads of words with acquire, then plain reads and writes, then one release store, or one put_signal.
- * docs/protocol-models.md says why that, and what is left out, loses no behaviour.
+ * docs/results/protocol-models.md says why that, and what is left out, loses no behaviour.
  *
  * A process is an operation of a rank. All that it says to others goes through place() and tell().
  *

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * The agreement on who is out (src/elastic/ballot.h, docs/failures.md): which ranks take part in each operation, the
- * same at all survivors, whichever rank dies or is slow while they agree. One word stands for all that a rank sends to
+ * The agreement on who is out (src/elastic/ballot.h): which ranks take part in each operation, the same at
+ * all survivors, whichever rank dies or is slow while they agree. One word stands for all that a rank sends to
  * another in an operation; what is in it, and when it may be overwritten, is in the models of the modes.
  *
  * One step of a rank is one word to one other rank, one ballot read, or one operation ended. A ballot is written and

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # The protocols of both modes as models, checked by spin: every order of every step of 3 ranks. Deliberate defects must
-# be found. "make model" runs the full sizes: this script with the argument "full". See docs/protocol-models.md.
+# be found. "make model" runs the full sizes: this script with the argument "full".
+# docs/results/protocol-models.md says more.
 #
 # limit: 600
 set -u

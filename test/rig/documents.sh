@@ -41,27 +41,30 @@ line() {
 }
 
 bad README.md 'see src/group/nothing.c' 'no such path'
-bad docs/python.md 'and `tools/perf/nothing_*.c`' 'no such path'
+bad docs/howto/python.md 'and `tools/perf/nothing_*.c`' 'no such path'
 bad NEWS 'contrib/nothing.sh is new' 'no such path'
 bad ARCHITECTURE.md 'in `nothing.h`' 'no such file'
 bad CONTRIBUTING.md "calls \`xep_$absent()\`" 'no such name in the tree'
 bad ARCHITECTURE.md '  xep_dispatch()  src/util/log.c  gone' 'not in its place'
-bad docs/launching.md "XEP_$ABSENT=1 ./prog" 'no such name in the tree'
+bad docs/howto/launching.md "XEP_$ABSENT=1 ./prog" 'no such name in the tree'
 change man/xep_run.1 '/^\.It Fl k$/d' 'an option' man/xep_run.1:1
 bad man/xep_run.1 ".Ev XEP_$ABSENT" 'no such name in the tree'
-bad docs/modes.md '[gone](nothing.md)' 'a link that leads nowhere'
-bad docs/modes.md '[here](launching.md#nothing-of-the-kind)' 'a link that leads nowhere'
-bad docs/measuring.md '    xep_run -n 2 xep_perf --nothing     # --check' 'an option'
-: >"$tmp/tree/docs/orphan.md"
-expect docs/orphan.md:1 'a page nobody finds'
-change docs/configuration.md '/^\* `XEP_MAP` (/d' 'a variable that is not described' docs/configuration.md:1
-change docs/configuration.md 's/^\(\* `XEP_STREAMING` (\)`[0-9a-z]*`/\1`1k`/' 'a variable that is not described' \
-    "$(line docs/configuration.md XEP_STREAMING)"
-bad docs/configuration.md '* `XEP_DTYPE_LIST`: a name, but not of a variable' 'no such variable'
+bad docs/howto/modes.md '[gone](nothing.md)' 'a link that leads nowhere'
+bad docs/howto/modes.md '[here](launching.md#nothing-of-the-kind)' 'a link that leads nowhere'
+bad docs/howto/measuring.md '    xep_run -n 2 xep_perf --nothing     # --check' 'an option'
+: >"$tmp/tree/docs/howto/orphan.md"
+expect docs/howto/orphan.md:1 'a page nobody finds'
+variables=docs/reference/configuration.md
+change $variables '/^\* `XEP_MAP` (/d' 'a variable that is not described' $variables:1
+change $variables 's/^\(\* `XEP_STREAMING` (\)`[0-9a-z]*`/\1`1k`/' 'a variable that is not described' \
+    "$(line $variables XEP_STREAMING)"
+bad $variables '* `XEP_DTYPE_LIST`: a name, but not of a variable' 'no such variable'
 change include/xep/xep.h '/^XEP_API.* xep_group_barrier(/i\\' 'a public function' \
     "include/xep/xep.h:$(($(grep -n '^XEP_API.* xep_group_barrier(' "$tmp/tree/include/xep/xep.h" | cut -d: -f1) + 1))"
 sed -i 's/xep_version_string;/&\n        xep_of_the_map_alone;/' "$tmp/tree/src/xep.map"
 expect src/xep.map:1 'a public function'
+sed -i '/^with xep.Group() as group:/s/group/g/' "$tmp/tree/examples/hello.py"
+expect "$(line README.md 'example: examples/hello.py')" 'not the example that it names'
 mkdir "$tmp/tree/src/fresh"
 expect ARCHITECTURE.md:1 'a folder that is not on the map'
 change man/xep_info.1 's/^\.It Fl a, Fl -all\|^\.It Fl a .*/.It Fl a , Fl -everything/' 'an option' man/xep_info.1:1
@@ -69,7 +72,7 @@ bad man/xep_perf.1 '.It Fl -nothing Ar n' 'an option'
 sed -i 's|^man/xep_perf.1:[0-9]*: an|man/xep_perf.1:1: an|' "$tmp/expected"
 
 # no violations
-cat >>"$tmp/tree/docs/modes.md" <<'END'
+cat >>"$tmp/tree/docs/howto/modes.md" <<'END'
 [elsewhere](https://example.org/nothing.md), `plugins/*/`, `XEP_TEST_*`, `xep_<name>.so`, test/bench/kernels,
 src/group/, build/devel, [a heading](#writing-a-mode)
 END

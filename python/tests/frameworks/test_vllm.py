@@ -29,7 +29,7 @@ import xep
 HERE = pathlib.Path(__file__).resolve().parent
 GROUP = "vllm.general_plugins"
 UPSTREAM = HERE.parents[2] / "contrib" / "upstream"
-EXAMPLE = HERE.parent.parent / "examples" / "moe_vllm.py"
+EXAMPLE = HERE.parents[2] / "examples" / "moe_vllm.py"
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed")
 IN_TIME = 200 * int(os.environ.get("XEP_TEST_SLOW", "1"))  # seconds for an engine to start, answer and end
 NEW = 8  # tokens for each prompt

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Tokens a second of vLLM on the cores of this machine: of one engine, then of two that share the experts over xep.
 
-    python python/examples/moe_vllm.py
+    python examples/moe_vllm.py
 
 The model is a Qwen3-MoE with random weights in float32. Both ways answer the same prompts on the same cores, and the
 tokens are compared.
@@ -180,7 +180,7 @@ def compare(chosen: argparse.Namespace) -> None:
 
 def check_installed() -> None:
     if importlib.util.find_spec("vllm") is None:
-        raise SystemExit("vLLM is not installed (pip install './python[vllm]'; docs/frameworks.md says more)")
+        raise SystemExit("vLLM is not installed (pip install './python[vllm]'; docs/howto/frameworks.md says more)")
     plugins = importlib.metadata.entry_points().select(group="vllm.general_plugins", name="xep")
     if not list(plugins):
         raise SystemExit("xep is not installed where vLLM looks for plugins (pip install ./python)")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Serving in miniature: prefill by normal mode, decode by the low-latency calls with two batches that overlap.
 
-    xep_run -n 4 python python/examples/serve.py
+    xep_run -n 4 python examples/serve.py
 
 While the tokens of one batch are on their way, the attention of the other is computed. The result of both phases is
 checked against one process that has every expert.

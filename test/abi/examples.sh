@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The C programs in README.md and docs/ are whole: they compile with the command beside the first and print what they
+# The C programs in examples/, which the documents show, compile with the command that is in them and print what they
 # should, alone and on ranks. (Those in Python are run by python/run-tests, as they need the package.) And they run
 # after "make install" without more ado, or it says what they need.
 set -u
@@ -9,8 +9,7 @@ set -u
 # or one of so many of them, and that has the LINE
 example() {
     name=$1
-    "$srcdir/test/abi/extract-example" "$name.c" >"$tmp/$name.c" || exit 1
-    compile "$tmp/$name" "$tmp/$name.c" $(pkg-config --libs xep)
+    compile "$tmp/$name" "$srcdir/examples/$name.c" $(pkg-config --libs xep)
     (cd "$tmp" && XEP_BOOT=single "./$name") >"$tmp/alone" || exit 1
     grep -qx "$2" "$tmp/alone" || { echo "$name alone:"; cat "$tmp/alone"; exit 1; }
     for ranks in 1 2 4; do
@@ -28,20 +27,16 @@ in_mode_ll() {
         { echo "$name with XEP_MODE=ll:"; cat "$tmp/out"; exit 1; }
 }
 
-tested=
-for program in $("$srcdir/test/abi/extract-example" | sed -n 's/\.c$//p'); do
-    case $program in
+for program in "$srcdir"/examples/*.c; do
+    case $(basename "$program" .c) in
     # on 1, 2 and 4 ranks each rank gets 4 rows, as many as it sends
     hello) example hello '4 rows for my experts; my token 3 came back as 7' ;;
     moe) example moe 'token 1: 3.5 times its value' && in_mode_ll ;;
     attention) example attention 'batch 1, token 1: from 353 to 236.482' 2 ;;
     overlap) example overlap 'batch 1, token 1: 3.5 times its value' ;;
-    *) echo "README.md or docs/ has the example $program.c, and this test does not say what it must print"; exit 1 ;;
+    *) echo "this test does not say what $program must print"; exit 1 ;;
     esac
-    tested="$tested $program"
 done
-[ "$tested" = ' hello overlap moe attention' ] ||
-    { echo "examples in README.md and docs/:$tested; expected: hello overlap moe attention"; exit 1; }
 
 # hook FOLDER: what make install does once the library is there
 hook() {

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The layer of moe_torch.py by ElasticBuffer: rows arrive by expert, so that each expert's are one slice.
 
-    xep_run -n 4 python python/examples/moe_elastic.py
-    torchrun --nproc-per-node 4 python/examples/moe_elastic.py
+    xep_run -n 4 python examples/moe_elastic.py
+    torchrun --nproc-per-node 4 examples/moe_elastic.py
 
 Outputs and every gradient are checked against one process that has every expert and every token.
 """

@@ -2,8 +2,8 @@
 """A mixture-of-experts layer with gradients, by xep.nn: the backward of dispatch is combine, that of combine a cached
 dispatch.
 
-    xep_run -n 4 python python/examples/moe_torch.py
-    torchrun --nproc-per-node 4 python/examples/moe_torch.py
+    xep_run -n 4 python examples/moe_torch.py
+    torchrun --nproc-per-node 4 examples/moe_torch.py
 
 Outputs and every gradient are checked against one process that has every expert and every token; then steps are timed.
 """

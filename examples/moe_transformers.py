@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A Qwen3-MoE model over the ranks, by xep and by the implementation that transformers has built in, side by side.
 
-    torchrun --nproc-per-node 2 python/examples/moe_transformers.py
+    torchrun --nproc-per-node 2 examples/moe_transformers.py
 
 Its weights are random. Logits and the gradients of a training step are compared, with each other and with one process;
 then rows, bytes and times of a step.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Attention on some ranks and experts on others, in numpy, checked bit for bit against one process.
 
-xep_run -n 4 python python/examples/attention_numpy.py      # attention on 2 ranks, experts on 2
-xep_run -n 8 python python/examples/attention_numpy.py 3    # on 3 and 5
+xep_run -n 4 python examples/attention_numpy.py      # attention on 2 ranks, experts on 2
+xep_run -n 8 python examples/attention_numpy.py 3    # on 3 and 5
 
 An attention rank owns no expert, and an expert rank never has tokens, so each reserves only what it needs. Two
 micro-batches are in flight: while the experts work on one, attention works on the other.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A mixture-of-experts layer in numpy on all ranks of a job, checked against one process that has every expert.
 
-xep_run -n 4 python python/examples/moe_numpy.py
+xep_run -n 4 python examples/moe_numpy.py
 """
 
 from __future__ import annotations
