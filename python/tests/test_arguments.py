@@ -335,8 +335,11 @@ def test_library_queries():
     assert flat.bytes < some.bytes < size.bytes
     with pytest.raises(ValueError, match='path: expected "auto", "flat" or "nodes", got \'node\''):
         xep.buffer_size(4, experts=E, topk=K, hidden=H, tokens=T, path="node")
-    wide = xep.buffer_size(4, experts=E, topk=K, hidden=H, tokens=T, path="nodes", pass_rows=5, node_sums="fp32")
-    assert wide.bytes > some.bytes and wide.node_bytes == some.node_bytes
+    sums = [
+        xep.buffer_size(4, experts=E, topk=K, hidden=16 * H, tokens=T, path="nodes", pass_rows=5, node_sums=node_sums)
+        for node_sums in ("dtype", "fp32")
+    ]
+    assert sums[1].bytes > sums[0].bytes and sums[1].node_bytes == sums[0].node_bytes
     low, tight = (
         xep.buffer_size(4, experts=E, topk=K, hidden=H, tokens=T, mode="ll", pass_rows=rows) for rows in (0, 4)
     )
