@@ -110,12 +110,13 @@ check_functions() {
     awk '
         /^$/ { commented = 0 }
         /^( \*|\/\*).*\/$/ && /\*\/$/ { commented = 1 }
-        /^XEP_API / { match($0, /xep_[a-z0-9_]*\(/); print substr($0, RSTART, RLENGTH - 1), FNR, commented }
-    ' include/xep/xep.h >"$tmp/declared"
+        /^XEP_API / { match($0, /xep_[a-z0-9_]*\(/);
+                      print substr($0, RSTART, RLENGTH - 1), FILENAME ":" FNR, commented }
+    ' include/xep/*.h >"$tmp/declared"
     grep -oE '\<xep_[a-z0-9_]+\>;' src/xep.map | tr -d ';' | while read -r name; do
         read -r _ line commented < <(grep "^$name " "$tmp/declared") ||
-            { echo "src/xep.map:1:$name: not in xep.h"; continue; }
-        [ "$commented" = 1 ] || echo "include/xep/xep.h:$line:$name: no comment"
+            { echo "src/xep.map:1:$name: in no header"; continue; }
+        [ "$commented" = 1 ] || echo "$line:$name: no comment"
     done | report 'a public function'
 }
 

@@ -132,7 +132,9 @@ check_includes() {
     only 'pmix.*\.h' 'src/pmix/|tools/run/'
     only 'Python\.h|structmember\.h|numpy/.*' 'python/ext/'
     only 'cuda_(bf16|fp16)\.h' 'plugins/cuda/[^:]*\.cuh?$'
-    awk '$1 ~ /^include\/xep\/xep\.h:/ && $3 ~ /(plugin|launch|wire)\.h$/ { print $1 ":" $3 }
+    awk '$1 ~ /^include\/xep\/(xep|dtype|status|cuda|elastic|inspect|pieces)\.h:/ && $3 ~ /(plugin|launch|wire)\.h$/ {
+             print $1 ":" $3 }
+         $1 ~ /^include\/xep\/xep\.h:/ && $3 ~ /(cuda|elastic|inspect|pieces)\.h$/ { print $1 ":" $3 }
          $1 ~ /^(tools|oracle|python)\// && $3 ~ /xep\/(plugin|launch|wire)\.h$/ { print $1 ":" $3 }' "$includes" |
         report direction
     # a mode has the C library's memory, strings and numbers, and vector instructions

@@ -1,10 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# What the built objects export and import: the library the names of its map, which are those xep.h declares;
+# What the built objects export and import: the library the names of its map, which are those its headers declare;
 # a mode one object, xep_plugin, and nothing of ours. Prints each violation, and exits 1 when there is one.
 #
-#     contrib/check-symbols.sh LIBRARY MAP HEADER [PLUGIN...]
+#     contrib/check-symbols.sh LIBRARY MAP HEADERS [PLUGIN...]     HEADERS: a folder, or a file
 set -u
 [ $# -ge 3 ] || { sed -n 's/^# \{0,1\}//; 6,7p' "$0" >&2; exit 2; }
 export LC_ALL=C
@@ -52,7 +52,7 @@ check_library() {
     sed -n 's/^[ \t]*\([A-Za-z0-9_]*\);.*/\1/p' "$map" | sort >"$tmp/map"
     for name in $(uniq -d "$tmp/map"); do say "$map: $name stands there twice"; done
     sort -u -o "$tmp/map" "$tmp/map"
-    grep -v '^#' "$header" | tr '\n' ' ' | grep -oE 'XEP_API [^;(]*\(' |
+    find "$header" -type f -exec cat {} + | grep -v '^#' | tr '\n' ' ' | grep -oE 'XEP_API [^;(]*\(' |
         grep -oE '[A-Za-z0-9_]+ *\($' | tr -d ' (' | sort -u >"$tmp/header"
     for name in $(grep -v '^xep_' "$tmp/exported"); do
         say "$library: exports $name, which does not begin with xep_"

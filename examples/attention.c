@@ -26,13 +26,15 @@ static xep_request_t *dispatch(xep_buffer_t *buffer, uint64_t tokens, int batch,
 
 static void experts(xep_handle_t *handle) /* expert e multiplies by e + 1; combine applies the weights */
 {
-    const xep_recv_t *recv = xep_handle_recv(handle);
+    const xep_recv_t *recv;
+    void *y;
     size_t stride;
-    char *y = xep_handle_combine_input(handle, &stride);
+    check(xep_handle_recv(handle, &recv));
+    check(xep_handle_combine_input(handle, &y, &stride));
     for (uint32_t e = 0; e < recv->local_experts; e++)
         for (uint64_t row = recv->expert_begin[e]; row < recv->expert_begin[e] + recv->expert_count[e]; row++)
             for (int h = 0; h < H; h++)
-                ((float *)(y + row * stride))[h] =
+                ((float *)((char *)y + row * stride))[h] =
                     ((float *)((char *)recv->x + row * recv->x_stride))[h] * (float)(recv->experts[e] + 1);
 }
 

@@ -20,10 +20,12 @@ int main(void)
     if (xep_group_create(NULL, &group) || xep_buffer_create(group, &shape, &buffer) ||
         xep_dispatch(buffer, &send, &handle, NULL))
         return puts(xep_last_error()), 1;
-    const xep_recv_t *recv = xep_handle_recv(handle); /* rows for the experts of this rank, in the buffer's memory */
-    float *in = recv->x, *y = xep_handle_combine_input(handle, NULL);
+    const xep_recv_t *recv; /* rows for the experts of this rank, in the buffer's memory */
+    void *y;
+    if (xep_handle_recv(handle, &recv) || xep_handle_combine_input(handle, &y, NULL)) return puts(xep_last_error()), 1;
+    const float *in = recv->x;
     for (uint64_t i = 0; i < recv->rows * 16; i++)
-        y[i] = in[i] * (float)(recv->first_expert + ((int64_t *)recv->topk_idx)[i / 16] + 1);
+        ((float *)y)[i] = in[i] * (float)(recv->first_expert + ((int64_t *)recv->topk_idx)[i / 16] + 1);
     if (xep_combine(handle, &back, NULL)) return puts(xep_last_error()), 1;
     printf("%d rows for my experts; my token 3 came back as %g\n", (int)recv->rows, (double)out[3][0]);
     xep_handle_release(handle);

@@ -33,9 +33,11 @@ int main(void)
     send.tokens = T, send.x = x, send.topk_idx = topk, send.topk_weights = weights[0];
     check(xep_dispatch(buffer, &send, &handle, NULL));
 
-    const xep_recv_t *recv = xep_handle_recv(handle); /* views into the buffer: nothing to free */
+    const xep_recv_t *recv; /* views into the buffer: nothing to free */
+    void *y;                /* the peers will read the results from here */
     size_t stride;
-    char *y = xep_handle_combine_input(handle, &stride); /* the peers will read the results from here */
+    check(xep_handle_recv(handle, &recv));
+    check(xep_handle_combine_input(handle, &y, &stride));
     for (uint64_t row = 0; row < recv->rows; row++) {
         float factor = 0;
         for (uint64_t i = row * recv->topk; i < (row + 1) * recv->topk; i++) {
@@ -43,7 +45,7 @@ int main(void)
             if (expert >= 0) factor += recv->topk_weights[i] * (float)(recv->first_expert + expert + 1);
         }
         const float *in = (const float *)((char *)recv->x + row * recv->x_stride);
-        for (int h = 0; h < H; h++) ((float *)(y + row * stride))[h] = factor * in[h];
+        for (int h = 0; h < H; h++) ((float *)((char *)y + row * stride))[h] = factor * in[h];
     }
     xep_combine_args_t back = XEP_COMBINE_ARGS_INIT;
     back.out = out;

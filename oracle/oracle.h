@@ -26,6 +26,7 @@
 #define ORACLE_H
 
 #include "oracle_cast.h"
+
 #include "oracle_combine.h"
 #include "oracle_data.h"
 #include "oracle_differ.h"
@@ -35,6 +36,7 @@
 #include "oracle_recv.h"
 #include "oracle_routing.h"
 #include "oracle_traffic.h"
+#include <xep/inspect.h>
 
 /* ---- oracle_layout.c ---- */
 

@@ -2,7 +2,7 @@
 # The Python package, for use from the build tree.
 
 # xep._ext, for use from the build tree. That it cannot be compiled is no error of the build: importing xep says so.
-ext_sources = %D%/setup.py include/xep/xep.h \
+ext_sources = %D%/setup.py $(xepinclude_HEADERS) \
 	%D%/ext/ext_args.c %D%/ext/ext_args.h %D%/ext/ext_arrays.c %D%/ext/ext_arrays.h %D%/ext/ext_buffer.c \
 	%D%/ext/ext_buffer.h %D%/ext/ext_combine.c %D%/ext/ext_combine.h %D%/ext/ext_device.c \
 	%D%/ext/ext_device.h %D%/ext/ext_dispatch.c %D%/ext/ext_dispatch.h %D%/ext/ext_dlpack.h \

@@ -25,7 +25,7 @@ libxep_all_la_SOURCES = \
 	%D%/buffer/buffer_give_up.h %D%/buffer/buffer_give_up.c %D%/buffer/buffer_size.h %D%/buffer/buffer_size.c \
 	%D%/buffer/heap.h %D%/buffer/heap.c %D%/buffer/heap_ranges.c %D%/buffer/layout.h %D%/buffer/layout.c \
 	%D%/buffer/owners.h %D%/buffer/owners.c \
-	%D%/buffer/path.h %D%/buffer/path.c %D%/buffer/path_cost.c \
+	%D%/buffer/mode.h %D%/buffer/mode.c %D%/buffer/path.h %D%/buffer/path.c %D%/buffer/path_cost.c \
 	%D%/buffer/plugin_loader_file.c %D%/buffer/plugin_loader.h %D%/buffer/plugin_loader.c %D%/buffer/room_together.h \
 	%D%/buffer/room_together.c %D%/buffer/shape.h %D%/buffer/shape.c \
 	%D%/staging/staging.h %D%/staging/staging.c %D%/staging/staging_copy.c \

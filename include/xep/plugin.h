@@ -20,6 +20,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <xep/cuda.h>
+#include <xep/inspect.h>
 #include <xep/launch.h>
 #include <xep/wire.h>
 #include <xep/xep.h>
@@ -123,7 +125,13 @@ typedef struct xep_region {
 } xep_region_t;
 
 /** Instruction sets that a kernel may use; each includes the ones before it. */
-typedef enum { XEP_SIMD_SCALAR, XEP_SIMD_AVX2, XEP_SIMD_AVX512, XEP_SIMD_AVX512VBMI } xep_simd_t;
+typedef enum {
+    XEP_SIMD_SCALAR,
+    XEP_SIMD_AVX2,
+    XEP_SIMD_AVX512,
+    XEP_SIMD_AVX512VBMI,
+    XEP_ENUM_IS_INT(XEP_SIMD)
+} xep_simd_t;
 
 #define XEP_NO_SLOT UINT32_MAX
 #define XEP_NO_RANK UINT32_MAX
@@ -134,7 +142,8 @@ typedef enum { XEP_SIMD_SCALAR, XEP_SIMD_AVX2, XEP_SIMD_AVX512, XEP_SIMD_AVX512V
 typedef enum xep_opens {
     XEP_OPENS_NOT = 0,      /* it comes later: a rank that is late has begun the operation */
     XEP_OPENS_DIRECTLY = 1, /* it is: one that is late may not have */
-    XEP_OPENS_THROUGH = 2   /* it is, and for some late ranks comes through another rank */
+    XEP_OPENS_THROUGH = 2,  /* it is, and for some late ranks comes through another rank */
+    XEP_ENUM_IS_INT(XEP_OPENS)
 } xep_opens_t;
 
 /**
@@ -234,9 +243,10 @@ struct xep_env {
     uint64_t heap_bytes;
     xep_region_t regions[XEP_REGIONS]; /* the parts of the heap that heap_size asked for */
     xep_wire_t *wire;
-    xep_device_t *device; /* NULL: all regions are host memory */
-    uint32_t threads;     /* of the team; with a device: multiprocessors to use */
-    xep_simd_t simd;      /* widest kernels to use */
+    xep_device_t *device;     /* NULL: all regions are host memory */
+    uint32_t threads;         /* of the team */
+    uint32_t multiprocessors; /* of the device, to use; 0 without one */
+    xep_simd_t simd;          /* widest kernels to use */
     /*
      * a dispatch that writes at least so many bytes, or a combine that loads and writes as many, bypasses the caches;
      * UINT64_MAX: none does
@@ -367,8 +377,9 @@ typedef struct xep_place_ops {
 /** Which rows of an operation must be there when it begins. */
 typedef enum xep_begins {
     XEP_BEGINS_WITH_ALL = 0,
-    XEP_BEGINS_EARLY = 1,  /* none; the call returns when it has begun */
-    XEP_BEGINS_IN_CALL = 2 /* none; the call advances it until all are there, so that it has sent what it can */
+    XEP_BEGINS_EARLY = 1,   /* none; the call returns when it has begun */
+    XEP_BEGINS_IN_CALL = 2, /* none; the call advances it until all are there, so that it has sent what it can */
+    XEP_ENUM_IS_INT(XEP_BEGINS)
 } xep_begins_t;
 
 typedef struct xep_plugin {
@@ -382,6 +393,10 @@ typedef struct xep_plugin {
     uint32_t state_bytes;     /* private state of one operation (xep_op_t.state) */
     const char *name;         /* as in the file's name, xep_<name>.so */
     const char *brief;        /* one line that describes the mode, for xep_info */
+    /* What it can beside what its functions tell (xep_mode_info_t): it is asked for nothing else */
+    uint32_t can;                  /* XEP_CAN_CAPTURE and those that follow it */
+    uint32_t casts, combine_casts; /* sets of bits 1 << XEP_QUANT_* */
+    uint32_t arrangements;         /* of bits 1 << XEP_ROWS_*; XEP_ROWS_DEFAULT goes without saying */
 
     /**
      * Returns the bytes and the alignment of the regions that this shape needs (all zero before the call; 0 bytes: the

@@ -4,6 +4,12 @@
 #ifndef XEP_STATUS_H
 #define XEP_STATUS_H
 
+#if defined(__GNUC__)
+#define XEP_API __attribute__((visibility("default")))
+#else
+#define XEP_API
+#endif
+
 /**
  * X(name, value, text). XEP_OK is 0, XEP_INPROGRESS is positive, errors are
  * negative. Values never change and are never used again.
@@ -28,10 +34,13 @@
 
 #define XEP_STATUS_ENUM_(_name, _value, _text) _name = _value,
 
+/** The last member of each enum that is a field: no status, type or kind; the enum has the size of an int with it. */
+#define XEP_ENUM_IS_INT(_prefix) _prefix##_INT_SIZED_ = 0x7fffffff
+
 typedef enum {
     /* clang-format off */
     XEP_STATUS_LIST(XEP_STATUS_ENUM_)
-    XEP_STATUS_INT_SIZED_ = 0x7fffffff /* not a status: keeps the enum the size of an int */
+    XEP_ENUM_IS_INT(XEP_STATUS)
     /* clang-format on */
 } xep_status_t;
 

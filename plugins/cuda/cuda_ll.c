@@ -3,6 +3,7 @@
 /* The plugin: its memory on both sides, its kernels, its name. */
 #include "cuda_ll.h"
 
+#include "cast.h"
 #include "cuda_images.h"
 
 /* ---- memory ---- */
@@ -177,6 +178,10 @@ const xep_plugin_t xep_plugin = {
     .state_bytes = sizeof(cuda_ll_state_t),
     .name = "ll_cuda",
     .brief = "ll for device memory: kernels read the devices of all ranks directly; the host waits for nothing",
+    .can = XEP_CAN_CAPTURE | LL_CAN,
+    .casts = XEP_CASTS,
+    .combine_casts = XEP_CASTS | 1u << XEP_QUANT_LOGFMT,
+    .arrangements = LL_ARRANGEMENTS,
     .dispatch = cuda_ll_dispatch,
     .combine = cuda_ll_combine,
 };

@@ -119,11 +119,6 @@ static xep_status_t check_memory(const cuda_ll_t *mode, const xep_op_t *op)
 xep_status_t cuda_ll_combine(void *opaque, xep_op_t *op)
 {
     cuda_ll_t *mode = opaque;
-    xep_status_t status = ll_check_combine(&mode->ll, op);
-    if (status == XEP_OK) status = cuda_check_missing(&mode->ll.kit, op);
-    if (status == XEP_OK) status = check_memory(mode, op);
-    if (status == XEP_OK && (op->combine->flags & XEP_COMBINE_SUM_AT_OWNER) != 0)
-        status = mode->ll.kit.env->fail(mode->ll.kit.env, op, XEP_ERR_UNSUPPORTED,
-                                        "invalid flags: XEP_COMBINE_SUM_AT_OWNER (not in device memory)");
+    xep_status_t status = check_memory(mode, op);
     return status == XEP_OK ? cuda_ll_begin(mode, op) : status;
 }

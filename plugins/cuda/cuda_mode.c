@@ -117,7 +117,7 @@ uint32_t cuda_shared_bytes(const cuda_mode_t *cuda)
  */
 uint32_t cuda_multiprocessors(const xep_kit_t *kit)
 {
-    uint32_t most = kit->env->threads, there = kit->env->device->multiprocessors;
+    uint32_t most = kit->env->multiprocessors, there = kit->env->device->multiprocessors;
     return most < there ? most : there;
 }
 
@@ -193,14 +193,6 @@ xep_status_t cuda_check_arrays(const cuda_mode_t *cuda, const cuda_array_t *arra
     for (size_t i = 0; i < count && status == XEP_OK; i++)
         status = cuda->device->ops->check(cuda->device, arrays[i].name, arrays[i].address);
     return status;
-}
-
-/* No rank is ever left out here. Kernels do not write the array, so it would stay what it was. */
-xep_status_t cuda_check_missing(const xep_kit_t *kit, xep_op_t *op)
-{
-    if (op->combine->missing == NULL) return XEP_OK;
-    return kit->env->fail(kit->env, op, XEP_ERR_UNSUPPORTED,
-                          "invalid missing: not NULL (NULL in device memory, where all ranks are in every sum)");
 }
 
 /*

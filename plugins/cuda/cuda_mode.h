@@ -126,9 +126,6 @@ typedef struct cuda_array {
 
 xep_status_t cuda_check_arrays(const cuda_mode_t *cuda, const cuda_array_t *arrays, size_t count);
 
-/** Of a combine: XEP_ERR_UNSUPPORTED if it is to tell what is missing. */
-xep_status_t cuda_check_missing(const xep_kit_t *kit, xep_op_t *op);
-
 /** Step, the first one: XEP_ERR_TIMEOUT or XEP_ERR_PROTOCOL where a kernel of an earlier operation has failed. */
 xep_status_t cuda_check_earlier(void *mode, xep_op_t *op);
 

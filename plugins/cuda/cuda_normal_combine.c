@@ -193,9 +193,7 @@ static xep_status_t check_memory(const cuda_normal_t *mode, const xep_op_t *op)
 xep_status_t cuda_normal_combine(void *opaque, xep_op_t *op)
 {
     cuda_normal_t *mode = opaque;
-    xep_status_t status = normal_check_combine(&mode->normal, op);
-    if (status == XEP_OK) status = cuda_check_missing(&mode->normal.kit, op);
-    if (status == XEP_OK) status = check_memory(mode, op);
+    xep_status_t status = check_memory(mode, op);
     if (status == XEP_OK) status = mode->cuda.device->ops->after_mark(mode->cuda.device, cuda_stream(op));
     return status == XEP_OK ? xep_steps_begin(mode, op) : status;
 }

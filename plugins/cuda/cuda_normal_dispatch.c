@@ -324,10 +324,7 @@ xep_status_t cuda_normal_dispatch(void *opaque, xep_op_t *op)
     cuda_normal_t *mode = opaque;
     normal_t *normal = &mode->normal;
     normal_routing_t *routing;
-    xep_status_t status = normal_check_dispatch(normal, op);
-    if (status == XEP_OK && op->dispatch->quant != XEP_QUANT_NONE)
-        status = normal_refuse(normal, op, "cast rows in device memory (quant)");
-    if (status == XEP_OK) status = cuda_normal_check_there(mode, op);
+    xep_status_t status = cuda_normal_check_there(mode, op);
     if (status == XEP_OK) status = check_memory(mode, op);
     if (status == XEP_OK) status = check_captured(mode, op);
     if (status == XEP_OK) status = mode->cuda.device->ops->after_mark(mode->cuda.device, cuda_stream(op));

@@ -12,6 +12,9 @@
 
 #include <xep/plugin.h>
 
+/** The set of all casts, as a mode's table tells them. */
+#define XEP_CASTS ((2u << XEP_QUANT_E4M3_STATIC) - (1u << XEP_QUANT_E4M3))
+
 /** What a cast makes of a row. */
 typedef struct xep_cast_format {
     xep_dtype_t dtype, scales_dtype;

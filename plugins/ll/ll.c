@@ -9,6 +9,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "cast.h"
+
 /* ---- memory ---- */
 
 static void lay_flows(const ll_t *mode, xep_carve_t *carve, ll_slot_t *slot)
@@ -166,8 +168,8 @@ const xep_kit_mode_t xep_kit_mode = {
 
 static xep_status_t ll_combine(void *mode, xep_op_t *op)
 {
-    xep_status_t status = ll_check_combine(mode, op);
-    if (status == XEP_OK && (op->combine->flags | op->combine->quant) != 0) status = ll_choose_coded(mode, op);
+    xep_status_t status = XEP_OK;
+    if ((op->combine->flags | op->combine->quant) != 0) status = ll_choose_coded(mode, op);
     return status == XEP_OK ? xep_combine_begin(mode, op, XEP_AGREE_ANY) : status;
 }
 
@@ -201,6 +203,10 @@ const xep_plugin_t xep_plugin = {
     .state_bytes = sizeof(ll_state_t),
     .name = "ll",
     .brief = "low latency: a row per selection, in expert order, cast on the way; combine weighs and sums",
+    .can = LL_CAN | XEP_CAN_SUM_AT_OWNER | XEP_CAN_PAYLOADS,
+    .casts = XEP_CASTS,
+    .combine_casts = XEP_CASTS | 1u << XEP_QUANT_LOGFMT,
+    .arrangements = LL_ARRANGEMENTS,
     .open = ll_open,
     .close = ll_close,
     .masks = &xep_kit_masks_anywhere,

@@ -274,10 +274,13 @@ char *ll_items(const ll_t *mode, const xep_op_t *op);
 /** Offset of the table for rank. */
 uint64_t ll_table_offset(const ll_t *mode, uint32_t slot, uint32_t rank);
 
+/** What both kinds of memory have: a row belongs to one expert, and the rank of its token weighs it. */
+#define LL_CAN          (XEP_CAN_WEIGH | XEP_CAN_SCALES_BY_COLUMN | XEP_CAN_EXPERT_STATS)
+#define LL_ARRANGEMENTS (1u << XEP_ROWS_BY_EXPERT_COMPACT | 1u << XEP_ROWS_BY_EXPERT_PADDED)
+
 /* ---- ll_shared.c: what is refused, said, agreed and shown, here and in plugins/cuda ---- */
 
 xep_status_t ll_check_dispatch(const ll_t *mode, xep_op_t *op);
-xep_status_t ll_check_combine(const ll_t *mode, xep_op_t *op);
 
 /** All but most, which stays as it is. */
 void ll_fill_notice(const ll_t *mode, const xep_op_t *op, ll_notice_t *notice);

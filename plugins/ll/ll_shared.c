@@ -12,16 +12,13 @@ static uint64_t padded_rows(const ll_t *mode)
 }
 
 /*
- * By rank there is nothing to arrange: a row belongs to one expert. Padded, every expert of a rank has room for every
- * token of every rank, so that the shape alone says where its rows begin; pieces are cut out of a compact layout.
+ * Padded, every expert of a rank has room for every token of every rank, so that the shape alone says where its rows
+ * begin; pieces are cut out of a compact layout.
  */
 static xep_status_t check_arrangement(const ll_t *mode, xep_op_t *op)
 {
     const xep_env_t *env = mode->kit.env;
     const xep_dispatch_args_t *args = op->dispatch;
-    if (args->arrangement == XEP_ROWS_BY_RANK)
-        return env->fail(env, op, XEP_ERR_UNSUPPORTED,
-                         "invalid arrangement: XEP_ROWS_BY_RANK (mode ll: rows by expert)");
     if (args->arrangement != XEP_ROWS_BY_EXPERT_PADDED) return XEP_OK;
     if (args->flags & XEP_DISPATCH_PIECES)
         return env->fail(env, op, XEP_ERR_UNSUPPORTED,
@@ -59,15 +56,6 @@ xep_status_t ll_check_dispatch(const ll_t *mode, xep_op_t *op)
                                    "topk_weights is NULL (needed with XEP_DISPATCH_SEND_WEIGHTS)");
     xep_status_t status = take_fields(mode, op);
     return status == XEP_OK ? check_arrangement(mode, op) : status;
-}
-
-xep_status_t ll_check_combine(const ll_t *mode, xep_op_t *op)
-{
-    const xep_env_t *env = mode->kit.env;
-    if (op->combine->topk_weights == NULL && op->combine->out_weights == NULL) return XEP_OK;
-    return env->fail(env, op, XEP_ERR_UNSUPPORTED,
-                     "mode ll does not bring weights back: leave out %s, or use mode normal",
-                     op->combine->topk_weights != NULL ? "topk_weights" : "out_weights");
 }
 
 /* ---- what is said, and agreed ---- */

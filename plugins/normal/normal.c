@@ -14,6 +14,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "cast.h"
+
 /* Whether rows and metadata are put to each rank that is not mapped. */
 static int goes_to_ranks(const normal_t *mode)
 {
@@ -193,6 +195,10 @@ const xep_plugin_t xep_plugin = {
     .state_bytes = sizeof(normal_state_t),
     .name = "normal",
     .brief = "throughput: a row per token and rank, in source order; mapped ranks are written and read directly",
+    .can = XEP_CAN_RETURN_WEIGHTS | XEP_CAN_PAYLOADS,
+    .casts = XEP_CASTS,
+    .combine_casts = XEP_CASTS | 1u << XEP_QUANT_LOGFMT,
+    .arrangements = 1u << XEP_ROWS_BY_RANK,
     .open = normal_open,
     .close = normal_close,
     .masks = &normal_masks,

@@ -251,8 +251,7 @@ xep_status_t normal_dispatch(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
     uint64_t begin_ns = xep_kit_phase(&mode->kit);
-    xep_status_t status = normal_check_dispatch(mode, op);
-    if (status == XEP_OK && mode->kit.shape->sends_in_place) status = normal_in_place_choose(mode, op);
+    xep_status_t status = mode->kit.shape->sends_in_place ? normal_in_place_choose(mode, op) : XEP_OK;
     if (status == XEP_OK) status = take_routing(mode, op);
     if (status != XEP_OK) return status;
     xep_kit_use_slot(&mode->kit, op);

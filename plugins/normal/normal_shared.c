@@ -1,40 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Shared by the modes for host and for device memory (plugins/cuda): what is refused, whose routing is used, and what
- * the user sees of a dispatch.
+ * Shared by the modes for host and for device memory (plugins/cuda): whose routing is used, and what the user sees of a
+ * dispatch.
  */
 #include <string.h>
 
 #include "normal_shared.h"
 
-/* ---- what is refused, whose routing is used ---- */
-
-xep_status_t normal_refuse(const normal_t *mode, xep_op_t *op, const char *what)
-{
-    return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_UNSUPPORTED,
-                               "mode normal does not %s: leave that out, or use mode ll", what);
-}
-
-/* What other modes can do and this one cannot is refused: nothing is ever done in another way than asked for. */
-xep_status_t normal_check_dispatch(const normal_t *mode, xep_op_t *op)
-{
-    const xep_dispatch_args_t *args = op->dispatch;
-    const char *what = NULL;
-    if (args->arrangement != XEP_ROWS_DEFAULT && args->arrangement != XEP_ROWS_BY_RANK)
-        what = "arrange rows by expert (arrangement)";
-    if (args->flags & XEP_DISPATCH_SCALES_BY_COLUMN) what = "arrange scales by column";
-    if (args->expert_stats != NULL) what = "keep expert_stats";
-    return what != NULL ? normal_refuse(mode, op, what) : XEP_OK;
-}
-
-xep_status_t normal_check_combine(const normal_t *mode, xep_op_t *op)
-{
-    const char *what = NULL;
-    if (op->combine->flags & XEP_COMBINE_SUM_AT_OWNER) what = "have more than one row of a rank to sum at the owner";
-    if (op->combine->weights != NULL) what = "apply weights in combine";
-    return what != NULL ? normal_refuse(mode, op, what) : XEP_OK;
-}
+/* ---- whose routing is used ---- */
 
 xep_status_t normal_take_fields(const normal_t *mode, xep_op_t *op)
 {

@@ -30,12 +30,7 @@ void normal_find_begins(const normal_t *mode, normal_routing_t *routing);
 /** Rows that go to one rank and come back: where those of owner begin in the returned area of reader. */
 uint64_t normal_returned_begin(const normal_t *mode, const normal_slot_t *slot, uint32_t reader, uint32_t owner);
 
-/* ---- normal_shared.c: what is refused, whose routing is used, what the user sees ---- */
-
-/** XEP_ERR_UNSUPPORTED: the mode does not do that. */
-xep_status_t normal_refuse(const normal_t *mode, xep_op_t *op, const char *what);
-xep_status_t normal_check_dispatch(const normal_t *mode, xep_op_t *op);
-xep_status_t normal_check_combine(const normal_t *mode, xep_op_t *op);
+/* ---- normal_shared.c: whose routing is used, what the user sees ---- */
 
 /** Lays what rows have beside them, and notes its digest in the record, which is there. */
 xep_status_t normal_take_fields(const normal_t *mode, xep_op_t *op);

@@ -9,8 +9,8 @@
 
 typedef struct calls {
     xep_status_t (*dispatch)(xep_buffer_t *, const xep_dispatch_args_t *, xep_handle_t **, xep_request_t **);
-    const xep_recv_t *(*recv)(const xep_handle_t *);
-    void *(*combine_input)(xep_handle_t *, size_t *);
+    xep_status_t (*recv)(const xep_handle_t *, const xep_recv_t **);
+    xep_status_t (*combine_input)(xep_handle_t *, void **, size_t *);
     xep_status_t (*combine)(xep_handle_t *, const xep_combine_args_t *, xep_request_t **);
     void (*release)(xep_handle_t *);
 } calls_t;
@@ -43,7 +43,10 @@ static xep_status_t once(const calls_t *calls, const work_t *work)
     back.out = work->out;
     xep_status_t status = calls->dispatch(work->buffer, &send, &handle, NULL);
     if (status != XEP_OK) return status;
-    if (calls->recv(handle) == NULL || calls->combine_input(handle, NULL) == NULL) return XEP_ERR_INVALID;
+    const xep_recv_t *recv;
+    void *y;
+    if ((status = calls->recv(handle, &recv)) != XEP_OK) return status;
+    if ((status = calls->combine_input(handle, &y, NULL)) != XEP_OK) return status;
     status = calls->combine(handle, &back, NULL);
     calls->release(handle);
     return status;

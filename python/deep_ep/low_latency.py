@@ -34,6 +34,7 @@ from .arguments import (
     WrongValue,
     is_plain,
     version_of,
+    workers_of,
 )
 from .core import Core
 from .handles import HandleTuple
@@ -412,7 +413,7 @@ class LowLatency:
             shape.tokens,
             mode="ll",
             slots=self._slots,
-            threads=self.threads,
+            **workers_of(self._memory.name, self.threads),
             timeout=self._timeout,
             on_failure=self._on_failure,
             memory=self._memory.name,

@@ -24,7 +24,7 @@ import torch
 
 import xep
 
-from .arguments import HOST, WrongValue, memory_of
+from .arguments import HOST, WrongValue, memory_of, workers_of
 from .experts import tokens_per_rank
 from .handles import Dispatched, Sent
 from .nodes import Agreement
@@ -303,7 +303,7 @@ class NormalPool:
             scales=room.scales,
             recv_rows=room.recv_rows,
             slots=self._slots,
-            threads=self.threads,
+            **workers_of(memory_of(self._on), self.threads),
             timeout=self._timeout,
             memory=memory_of(self._on),
             **self.ways,

@@ -170,7 +170,7 @@ static PyObject *mask_query(PyObject *self, PyObject *Py_UNUSED(unused))
     if (group == NULL) return NULL;
     xep_mask_t *masks = PyMem_Calloc(nranks, sizeof *masks);
     if (masks == NULL) return PyErr_NoMemory();
-    const xep_status_t status = lib.group_mask_query(group, masks, nranks, &count);
+    const xep_status_t status = lib.group_mask_query(group, masks, sizeof *masks, nranks, &count);
     PyObject *list = status < 0 ? ext_raise(status) : PyList_New(count);
     for (uint32_t i = 0; list != NULL && i < count; i++) {
         PyObject *mask = Py_BuildValue("(IiK)", masks[i].rank, (int)masks[i].reason, masks[i].since_ns);

@@ -56,9 +56,13 @@ xep_handle_t *ext_handle_get(const ext_handle_t *handle)
 const xep_recv_t *ext_handle_recv(const ext_handle_t *handle)
 {
     xep_handle_t *own = ext_handle_get(handle);
-    const xep_recv_t *recv = own != NULL ? lib.handle_recv(own) : NULL;
-    if (own != NULL && recv == NULL) ext_raise(XEP_ERR_INVALID);
-    return recv;
+    const xep_recv_t *recv;
+    if (own == NULL) return NULL;
+    xep_status_t status = lib.handle_recv(own, &recv);
+    if (status == XEP_OK) return recv;
+    if (status != XEP_INPROGRESS) ext_raise(status);
+    else ext_raise_error(ext_error_new(XEP_ERR_INVALID, "invalid handle: its dispatch is in flight"));
+    return NULL;
 }
 
 void ext_handle_forget_arrays(ext_shown_t *shown)
@@ -87,8 +91,9 @@ void ext_handle_forget(ext_handle_t *handle)
 void ext_handle_came(ext_handle_t *handle)
 {
     if (handle->sent == NULL || handle->memory == NULL) return;
-    const xep_recv_t *recv = lib.handle_recv(handle->memory->handle);
-    if (recv != NULL && recv->piece + 1 >= recv->pieces) Py_CLEAR(handle->sent);
+    const xep_recv_t *recv;
+    if (lib.handle_recv(handle->memory->handle, &recv) == XEP_OK && recv->piece + 1 >= recv->pieces)
+        Py_CLEAR(handle->sent);
 }
 
 /* ---- what it says ---- */

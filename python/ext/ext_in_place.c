@@ -87,8 +87,7 @@ enum { INPUT_DTYPE, INPUT_COUNT };
 
 /*
  * Waits for peers, so the GIL is given up; meanwhile another thread may release the handle, and the reference to its
- * memory keeps the slot until the view has one of its own. The library returns an address and no status, so whatever
- * went wrong is an InvalidError here, with the right sentence.
+ * memory keeps the slot until the view has one of its own.
  */
 static PyObject *combine_input(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
 {
@@ -99,7 +98,9 @@ static PyObject *combine_input(PyObject *self, PyObject *const *args, Py_ssize_t
                                     .dtype = handle->buffer->combine_dtype,
                                     .where = handle->buffer->where}};
     PyObject *values[INPUT_COUNT];
+    void *base = NULL;
     size_t stride = 0;
+    xep_status_t status;
     if (ext_args_read(&signature, args, nargs, names, values) != 0 ||
         ext_args_element("dtype", values[INPUT_DTYPE], &look.element) != 0)
         return NULL;
@@ -108,13 +109,15 @@ static PyObject *combine_input(PyObject *self, PyObject *const *args, Py_ssize_t
     PyObject *memory = (PyObject *)handle->memory;
     Py_INCREF(memory); /* another thread may release the handle */
     Py_BEGIN_ALLOW_THREADS
-    look.data = lib.handle_combine_input(own, &stride);
+    status = lib.handle_combine_input(own, &base, &stride);
     Py_END_ALLOW_THREADS
-    const xep_recv_t *recv = look.data != NULL ? lib.handle_recv(own) : NULL;
+    const xep_recv_t *recv;
     PyObject *view = NULL;
-    if (recv == NULL) {
-        ext_raise(XEP_ERR_INVALID);
+    if (status == XEP_OK) status = lib.handle_recv(own, &recv);
+    if (status != XEP_OK) {
+        ext_raise(status);
     } else {
+        look.data = base;
         ext_received_shape(recv, recv->rows, (size_t)handle->hidden, (ptrdiff_t)stride, &look);
         view = ext_array_view_to_write(&look, memory);
         handle->input = look.element; /* of the combine that follows */

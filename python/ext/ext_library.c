@@ -6,6 +6,7 @@
  */
 #include "ext_library.h"
 
+#include "ext_args.h"
 #include "ext_signals.h"
 
 #include <dlfcn.h>
@@ -157,6 +158,20 @@ static PyObject *modes(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
     return list_of(lib.mode_each);
 }
 
+/* In the order of ModeInfo. Keeps the GIL: nothing waits here. */
+static PyObject *mode_query(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    xep_mode_info_t info = XEP_MODE_INFO_INIT;
+    const char *mode;
+    PyObject *place;
+    xep_memory_t memory = XEP_MEMORY_HOST;
+    if (!PyArg_ParseTuple(args, "zO", &mode, &place) || ext_args_memory(place, &memory) != 0) return NULL;
+    xep_status_t status = lib.mode_query(mode, memory, &info);
+    if (status < 0) return ext_raise(status);
+    return Py_BuildValue("(IIIIIII)", info.features, info.casts, info.combine_casts, info.arrangements, info.dtypes,
+                         info.cast_dtypes, info.combine_dtypes);
+}
+
 /* On any thread of the library, with or without the GIL. arg: the callable, which lives as long as the process. */
 static void write_log(void *callable, xep_log_level_t level, const char *message)
 {
@@ -206,6 +221,7 @@ static PyMethodDef functions[] = {
     {"library_info", library_info, METH_NOARGS, "The texts of xep_library_info_t."},
     {"config", config, METH_NOARGS, "(name, value, default, help) of every variable."},
     {"modes", modes, METH_NOARGS, "(name, path, brief, reason) of every plugin file."},
+    {"mode_query", mode_query, METH_VARARGS, NULL},
     {"set_log", set_log, METH_O, "Sends messages to a function of level and text, or (None) to stderr again."},
     {"trace_begin", trace_begin, METH_NOARGS, "When a span begins; 0: there is no trace."},
     {"trace_end", trace_end, METH_VARARGS, "Writes a span of this name that began then."},

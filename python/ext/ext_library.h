@@ -7,12 +7,16 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdint.h>
+#include <xep/cuda.h>
+#include <xep/elastic.h>
+#include <xep/inspect.h>
+#include <xep/pieces.h>
 #include <xep/xep.h>
 
 /** Every function that is called, without its prefix. */
 /* clang-format off */
 #define EXT_FUNCTIONS(X)                                                                                               \
-    X(version_string) X(last_error) X(log_set) X(library_query) X(config_each) X(mode_each)                            \
+    X(version_string) X(last_error) X(log_set) X(library_query) X(config_each) X(mode_each) X(mode_query)              \
     X(group_create) X(group_destroy) X(group_abort) X(group_barrier) X(group_allgather) X(group_query) X(group_peer)   \
     X(group_mask_set) X(group_mask_query) X(group_shrink)                                                              \
     X(group_grow) X(group_join) X(buffer_follow) X(expert_range) X(layout)                                             \

@@ -23,6 +23,7 @@ enum {
     RECV_ROWS,
     SLOTS,
     THREADS,
+    MULTIPROCESSORS,
     TIMEOUT,
     MEMORY,
     ON_FAILURE,
@@ -35,11 +36,12 @@ enum {
     COUNT
 };
 
-static const char *const names[COUNT] = {"group",       "experts", "topk",          "hidden",    "tokens",
-                                         "mode",        "dtype",   "combine_dtype", "scales",    "recv_rows",
-                                         "slots",       "threads", "timeout",       "memory",    "on_failure",
-                                         "send_memory", "path",    "pass_rows",     "node_sums", "pieces",
-                                         "owners"};
+static const char *const names[COUNT] = {"group",           "experts",   "topk",      "hidden",
+                                         "tokens",          "mode",      "dtype",     "combine_dtype",
+                                         "scales",          "recv_rows", "slots",     "threads",
+                                         "multiprocessors", "timeout",   "memory",    "on_failure",
+                                         "send_memory",     "path",      "pass_rows", "node_sums",
+                                         "pieces",          "owners"};
 
 _Static_assert(COUNT <= EXT_MOST_PARAMETERS, "no room for a name");
 static ext_signature_t signature = {"Buffer", 5, COUNT, names, {NULL}};
@@ -60,6 +62,7 @@ int ext_params_read(PyObject *const *args, Py_ssize_t nargs, PyObject *keywords,
         ext_args_number32(names[SCALES], values[SCALES], &params->scales) != 0 ||
         ext_args_number32(names[SLOTS], values[SLOTS], &params->slots) != 0 ||
         ext_args_number32(names[THREADS], values[THREADS], &params->threads) != 0 ||
+        ext_args_number32(names[MULTIPROCESSORS], values[MULTIPROCESSORS], &params->multiprocessors) != 0 ||
         ext_args_number("tokens", values[TOKENS], INT64_MAX, &params->tokens) != 0 ||
         ext_args_number("recv_rows", values[RECV_ROWS], INT64_MAX, &params->recv_rows) != 0 ||
         ext_args_dtype("dtype", values[DTYPE], &params->dtype) != 0 ||

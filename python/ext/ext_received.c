@@ -207,7 +207,8 @@ static int is_absent(const ext_received_t *received, int which)
 static void look_again(ext_received_t *received)
 {
     const ext_memory_t *memory = received->handle->memory;
-    const xep_recv_t *recv = memory != NULL ? lib.handle_recv(memory->handle) : NULL;
+    const xep_recv_t *recv = NULL;
+    if (memory != NULL && lib.handle_recv(memory->handle, &recv) != XEP_OK) recv = NULL;
     if (recv != NULL) copy_recv(received, recv);
 }
 

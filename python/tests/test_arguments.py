@@ -92,7 +92,7 @@ WRONG = {
     "unknown arrangement": ("arrangement", "by expert", ValueError,
         'arrangement: expected "default", "rank", "compact" or "padded", got .by expert'),
     "quant of a combine": ("quant", "logfmt", ValueError, "invalid quant: "),
-    "arrangement of mode ll": ("arrangement", "padded", xep.UnsupportedError, "mode normal does not arrange rows by"),
+    "arrangement of mode ll": ("arrangement", "padded", xep.UnsupportedError, "normal does not support arrangement 3"),
     "no handle": ("cached", 3, ValueError, "topk_idx, topk_weights: expected None with cached"),
     "negative timeout": ("timeout", -1.0, ValueError, "timeout: expected seconds above 0"),
     "nan timeout": ("timeout", math.nan, ValueError, "timeout: expected seconds above 0"),
@@ -123,7 +123,7 @@ COMBINE = {
     "waits of two ranks": (dict(wait_ns=np.zeros(2, np.int64)), ValueError, r"wait_ns: expected INT64 of shape \[1\]"),
     "a cast": (dict(dtype="float16"), TypeError, "dtype: expected None or FP32, which x is, got FP16 .*is cast"),
     "weights of mode ll": (dict(weights=np.ones((T, K), np.float32)), xep.UnsupportedError,
-        "mode normal does not apply weights in combine: leave that out, or use mode ll"),
+        "mode normal does not support weights of a combine"),
     "out of another type": (dict(x=np.ones((T, H), np.uint16), out=np.ones((T, H), np.float16)), TypeError,
         r"out: expected BF16 of shape \[6, 32\], got float16"),
     "bias of another type": (dict(x=np.ones((T, H), np.uint16), bias=np.ones((T, H), np.float16)), TypeError,
@@ -328,6 +328,10 @@ def test_library_queries():
     names = {variable.name for variable in xep.config()}
     assert {"XEP_MODE", "XEP_TIMEOUT", "XEP_THREADS"} <= names
     assert {mode.name for mode in xep.modes() if mode.reason is None} >= {"normal", "ll"}
+    normal, ll = xep.mode_query("normal"), xep.mode_query("ll", memory="host")
+    assert "return_weights" in normal.features and "weigh" in ll.features
+    assert xep.Rows.BY_EXPERT_PADDED in ll.arrangements - normal.arrangements and xep.Quant.NVFP4 in normal.casts
+    assert ll.combine_dtypes == {xep.Dtype.BF16, xep.Dtype.FP16, xep.Dtype.FP32}
     size = xep.buffer_size(4, experts=E, topk=K, hidden=H, tokens=T)
     assert size.recv_rows >= 4 * T and size.bytes > size.node_bytes > size.recv_rows * H * 2
     flat = xep.buffer_size(4, experts=E, topk=K, hidden=H, tokens=T, path="flat")

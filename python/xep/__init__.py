@@ -42,7 +42,7 @@ from .errors import (
 )
 from .group import Buffer, Group, Mask, OutReason, Peer
 from .layout import Layout, expert_range, layout
-from .library import LibraryInfo, Mode, Variable, config, library_info, modes, set_log, version
+from .library import LibraryInfo, Mode, ModeInfo, Variable, config, library_info, mode_query, modes, set_log, version
 from .params import BufferInfo, BufferSize, buffer_size
 from .trace import span
 from .waits import RankWaits, Waits
@@ -50,7 +50,8 @@ from .waits import RankWaits, Waits
 __all__ = [
     "AbortedError", "BootError", "BrokenError", "Buffer", "BufferInfo", "BufferSize", "BusyError", "CapacityError",
     "DeadlineError", "DeviceArray", "Dtype", "Group", "Handle", "InvalidError", "Layout", "LibraryInfo", "Mask",
-    "MismatchError", "Mode", "NoMemoryError", "OutReason", "Peer", "PeerError", "Quant", "RankWaits", "Received",
-    "Request", "Rows", "Status", "UnsupportedError", "Variable", "Waits", "XepError", "buffer_size", "config",
-    "expert_range", "from_bfloat16", "layout", "library_info", "modes", "set_log", "span", "to_bfloat16", "version",
+    "MismatchError", "Mode", "ModeInfo", "NoMemoryError", "OutReason", "Peer", "PeerError", "Quant", "RankWaits",
+    "Received", "Request", "Rows", "Status", "UnsupportedError", "Variable", "Waits", "XepError", "buffer_size",
+    "config", "expert_range", "from_bfloat16", "layout", "library_info", "mode_query", "modes", "set_log", "span",
+    "to_bfloat16", "version",
 ]  # fmt: skip

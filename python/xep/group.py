@@ -231,8 +231,8 @@ def _wake_torch() -> None:
 
 
 class Buffer(_ext.Buffer):
-    """One MoE shape. Collective, blocking; a context manager. Every rank passes the same values, but threads and
-    timeout.
+    """One MoE shape. Collective, blocking; a context manager. Every rank passes the same values, but threads,
+    multiprocessors and timeout.
 
     experts: E of the whole group. topk: most selections of a token. hidden: most elements of a row. tokens: most tokens
     a rank dispatches at once. mode: None: XEP_MODE, else "normal"; "ll": rows by expert. dtype: widest element
@@ -240,13 +240,12 @@ class Buffer(_ext.Buffer):
     mode normal those of a cast, too.
     recv_rows: most rows a rank receives at once, 0: the worst case, or with pieces, and where there is no memory for
     the worst case, what an even load brings and a quarter more. pieces: host memory: dispatches may come in pieces of
-    so many rows (dispatch(pieces=True), Handle.pieces()). slots: handles that live at once. threads: that copy and
-    reduce, 0: XEP_THREADS. timeout: seconds for each operation, None: XEP_TIMEOUT. memory: "cuda": rows, and all arrays
-    of operations, are in memory of the CUDA device that is current in this thread; threads are then multiprocessors,
-    0: 16.
-    on_failure: "fail": a rank
-    that dies or does not answer in time breaks the buffer; "mask": it is out, and the others go on (Group.mask_query(),
-    Received.out, missing of a combine; UnsupportedError where the library has no masks yet).
+    so many rows (dispatch(pieces=True), Handle.pieces()). slots: handles that live at once. threads: of the host, that
+    copy and reduce, 0: XEP_THREADS. timeout: seconds for each operation, None: XEP_TIMEOUT. memory: "cuda": rows, and
+    all arrays of operations, are in memory of the CUDA device that is current in this thread; multiprocessors: that
+    copy and reduce there, 0: 16.
+    on_failure: "fail": a rank that dies or does not answer in time breaks the buffer; "mask": it is out, and the others
+    go on (Group.mask_query(), Received.out, missing of a combine; UnsupportedError where the mode has no masks).
     send_memory: the buffer has memory for rows that peers read in place (send_memory(), dispatch(in_place=True)).
     path: how rows reach ranks of other nodes: "flat": once to each rank, "nodes": once to each node, "auto": XEP_PATH,
     else what takes less time. pass_rows: with "nodes" the rows that a rank has room for while they pass through it; in

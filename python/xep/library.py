@@ -10,6 +10,7 @@ from typing import NamedTuple, Optional
 from . import _ext
 from ._ext import set_log as set_log
 from ._ext import version as version
+from .dtypes import Dtype, Quant, Rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +58,37 @@ def config() -> list[Variable]:
 def modes() -> list[Mode]:
     """Every plugin file found, also those refused."""
     return [Mode(*texts) for texts in _ext.modes()]
+
+
+class ModeInfo(NamedTuple):
+    """``xep_mode_info_t``: what a mode can. features: names of FEATURES; arrangements, casts of a dispatch and of a
+    combine; types that a dispatch moves, that it casts from, that a combine sums."""
+
+    features: frozenset[str]
+    casts: frozenset[Quant]
+    combine_casts: frozenset[Quant]
+    arrangements: frozenset[Rows]
+    dtypes: frozenset[Dtype]
+    cast_dtypes: frozenset[Dtype]
+    combine_dtypes: frozenset[Dtype]
+
+
+# XEP_CAN_*, by bit
+FEATURES = ("mask", "pieces", "in_place", "nodes", "owners", "expand", "capture", "weigh", "return_weights",
+            "sum_at_owner", "scales_by_column", "expert_stats", "payloads")  # fmt: skip
+
+
+def mode_query(mode: Optional[str] = None, memory: str = "host") -> ModeInfo:
+    """What a mode can where rows are in that memory ("host", "cuda"); what else is asked for is UnsupportedError.
+    Local, needs no group and no device."""
+    features, casts, combine_casts, arrangements, *dtypes = _ext.mode_query(mode, memory)
+    return ModeInfo(
+        frozenset(name for bit, name in enumerate(FEATURES) if features >> bit & 1),
+        frozenset(quant for quant in Quant if casts >> quant & 1),
+        frozenset(quant for quant in Quant if combine_casts >> quant & 1),
+        frozenset(rows for rows in Rows if arrangements >> rows & 1),
+        *(frozenset(dtype for dtype in Dtype if types >> dtype & 1) for types in dtypes),
+    )
 
 
 def default_timeout() -> Optional[float]:

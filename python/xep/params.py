@@ -24,7 +24,8 @@ class BufferSize(NamedTuple):
 class BufferInfo(NamedTuple):
     """``xep_buffer_info_t``. device: number of the CUDA device that has the rows; -1: host memory. path: "flat" or
     "nodes"; pass_rows: with "nodes" the room for rows in passing; node_sums: with "nodes" "dtype" or "fp32",
-    else None; pieces: dispatches may come in pieces, asked for or for lack of memory for the worst case."""
+    else None; pieces: dispatches may come in pieces, asked for or for lack of memory for the worst case.
+    threads: of the host; multiprocessors: of the device, 0: host memory, or staged."""
 
     mode: str
     bytes: int
@@ -39,6 +40,7 @@ class BufferInfo(NamedTuple):
     pass_rows: int
     node_sums: Optional[str]
     pieces: bool
+    multiprocessors: int
 
 
 class BufferOptions(TypedDict, total=False):
@@ -51,6 +53,7 @@ class BufferOptions(TypedDict, total=False):
     recv_rows: int
     slots: int
     threads: int
+    multiprocessors: int
     timeout: Optional[float]
     memory: str
     on_failure: Literal["fail", "mask"]

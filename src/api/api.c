@@ -21,7 +21,9 @@
 #include "group_exchange.h"
 #include "handle.h"
 #include "log.h"
+#include "mode.h"
 #include "path.h"
+#include "plugin_loader.h"
 #include "pmix/pmix_boot.h"
 #include "process.h"
 #include "request.h"
@@ -58,6 +60,21 @@ void xep_mode_each(xep_mode_fn fn, void *arg)
 {
     xep_config_t config;
     if (fn != NULL && xep_config_read(&config) == XEP_OK) xep_plugin_each(&config, fn, arg);
+}
+
+xep_status_t xep_mode_query(const char *mode, xep_memory_t memory, xep_mode_info_t *info)
+{
+    xep_config_t config;
+    xep_plugin_ref_t ref;
+    xep_mode_info_t own;
+    xep_status_t status = xep_config_read(&config);
+    if (status == XEP_OK && (unsigned)memory > XEP_MEMORY_CUDA)
+        status = xep_fail(XEP_ERR_INVALID, "invalid memory: %d (XEP_MEMORY_HOST or XEP_MEMORY_CUDA)", (int)memory);
+    if (status != XEP_OK) return status;
+    if ((status = xep_plugin_load(&config, mode != NULL ? mode : config.mode, memory, &ref)) != XEP_OK) return status;
+    status = xep_mode_tell_all(ref.plugin, memory, &own);
+    xep_plugin_unload(&ref);
+    return status == XEP_OK ? xep_fill_struct("info", info, &own, sizeof own) : status;
 }
 
 uint64_t xep_trace_begin(void)
@@ -118,15 +135,17 @@ xep_status_t xep_group_create(const xep_group_params_t *params, xep_group_t **gr
  * With a buffer left, freeing the group would pull the connections from under it: leaking is the smaller harm. What a
  * fork has inherited is its parent's: taking it apart would reach the peers.
  */
-void xep_group_destroy(xep_group_t *group)
+xep_status_t xep_group_destroy(xep_group_t *group)
 {
-    if (group == NULL || xep_group_is_inherited(group)) return;
+    if (group == NULL) return XEP_OK;
+    xep_status_t status = xep_require_group(group);
+    if (status != XEP_OK) return status;
     if (group->tasks != NULL) {
-        xep_log(XEP_LOG_ERROR,
-                "xep_group_destroy: the group still has buffers; nothing was done (destroy its buffers first)");
-        return;
+        status = xep_fail(XEP_ERR_INVALID, "the group still has buffers (destroy them first)");
+        xep_log(XEP_LOG_ERROR, "xep_group_destroy: %s", xep_last_error());
+        return status;
     }
-    xep_group_close(group);
+    return xep_group_close(group);
 }
 
 /* Only stores, as a signal handler may call it. Waits check them in every round. */
@@ -235,9 +254,11 @@ xep_status_t xep_buffer_follow(const xep_buffer_t *old, xep_group_t *group, xep_
     return status == XEP_OK ? xep_buffer_create(group, &followed.params, buffer_p) : status;
 }
 
-void xep_buffer_destroy(xep_buffer_t *buffer)
+xep_status_t xep_buffer_destroy(xep_buffer_t *buffer)
 {
-    if (buffer != NULL && !xep_group_is_inherited(buffer->group)) xep_buffer_close(buffer);
+    if (buffer == NULL) return XEP_OK;
+    xep_status_t status = xep_require_buffer(buffer);
+    return status == XEP_OK ? xep_buffer_close(buffer) : status;
 }
 
 void xep_buffer_abort(xep_buffer_t *buffer)
@@ -281,6 +302,7 @@ xep_status_t xep_buffer_query(const xep_buffer_t *buffer, xep_buffer_info_t *inf
                              .recv_rows = buffer->shape.recv_rows,
                              .slots = buffer->shape.slots,
                              .threads = buffer->env.threads,
+                             .multiprocessors = buffer->env.multiprocessors,
                              .operations = buffer->epoch,
                              .memory = buffer->device != NULL ? XEP_MEMORY_CUDA : XEP_MEMORY_HOST,
                              .device = buffer->device != NULL ? buffer->device->number : -1,

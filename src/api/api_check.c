@@ -14,7 +14,7 @@
 #include "owners.h"
 #include "request.h"
 
-/* MULTIPROCESSORS: what threads are in device memory, where none are asked for. */
+/* MULTIPROCESSORS: of a device, where none are asked for. */
 enum { MAX_THREADS = 1024, MAX_SLOTS = 4096, MAX_RANKS = 1 << 20, MULTIPROCESSORS = 16 };
 static const uint64_t MAX_TOKENS = INT32_MAX; /* src_token is an int32 */
 
@@ -129,6 +129,10 @@ static xep_status_t check_buffer_shape(const xep_buffer_params_t *p, uint32_t nr
     if (p->slots > MAX_SLOTS) return xep_fail(XEP_ERR_INVALID, "invalid slots: %u (at most %d)", p->slots, MAX_SLOTS);
     if (p->threads == 0 || p->threads > MAX_THREADS)
         return xep_fail(XEP_ERR_INVALID, "invalid threads: %u (1 to %d)", p->threads, MAX_THREADS);
+    if (p->multiprocessors > (p->memory == XEP_MEMORY_CUDA ? MAX_THREADS : 0))
+        return xep_fail(XEP_ERR_INVALID, "invalid multiprocessors: %u (%s)", p->multiprocessors,
+                        p->memory == XEP_MEMORY_CUDA ? "at most 1024" : "0 in host memory");
+    if (p->reserved != 0) return xep_fail(XEP_ERR_INVALID, "invalid reserved: %u (0)", p->reserved);
     return XEP_OK;
 }
 
@@ -153,7 +157,7 @@ xep_status_t xep_check_buffer(const xep_config_t *config, uint32_t nranks, xep_b
         return xep_fail(XEP_ERR_INVALID, "invalid node_sums: %d (one of XEP_NODE_SUMS_*)", (int)p->node_sums);
     if (p->path == XEP_PATH_AUTO) p->path = (xep_path_t)config->path;
     if (p->node_sums == XEP_NODE_SUMS_DEFAULT) p->node_sums = (xep_node_sums_t)config->node_sums;
-    if (p->threads == 0 && p->memory == XEP_MEMORY_CUDA) p->threads = MULTIPROCESSORS;
+    if (p->multiprocessors == 0 && p->memory == XEP_MEMORY_CUDA) p->multiprocessors = MULTIPROCESSORS;
     if (p->threads == 0) p->threads = config->threads;
     if (p->timeout_ms == 0) p->timeout_ms = config->timeout;
     xep_status_t status = check_buffer_types(p);

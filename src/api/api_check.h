@@ -4,6 +4,7 @@
 #ifndef XEP_API_CHECK_H
 #define XEP_API_CHECK_H
 
+#include <xep/pieces.h>
 #include <xep/xep.h>
 
 #include "buffer.h"

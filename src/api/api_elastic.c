@@ -23,15 +23,18 @@ xep_status_t xep_group_mask_set(xep_group_t *group, uint32_t rank)
     return xep_group_set_mask(group, rank);
 }
 
-xep_status_t xep_group_mask_query(const xep_group_t *group, xep_mask_t *masks, uint32_t capacity, uint32_t *count_p)
+xep_status_t xep_group_mask_query(const xep_group_t *group, xep_mask_t *masks, size_t stride, uint32_t capacity,
+                                  uint32_t *count_p)
 {
     xep_status_t status = xep_require_group(group);
     if (status != XEP_OK) return status;
     if (count_p == NULL) return xep_fail(XEP_ERR_INVALID, "count_p is NULL");
     if (masks == NULL && capacity != 0)
         return xep_fail(XEP_ERR_INVALID, "masks is NULL (needed with a capacity: %u)", capacity);
+    if ((capacity != 0 && stride < sizeof(xep_mask_t)) || stride % sizeof(uint64_t) != 0)
+        return xep_fail(XEP_ERR_INVALID, "invalid stride: %zu (sizeof(xep_mask_t))", stride);
     status = xep_check_output("masks", masks);
-    if (status == XEP_OK) xep_group_list_masks(group, masks, capacity, count_p);
+    if (status == XEP_OK) xep_group_list_masks(group, masks, stride, capacity, count_p);
     return status;
 }
 

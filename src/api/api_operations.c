@@ -4,6 +4,7 @@
 
 #include "api_check.h"
 #include "handle.h"
+#include "mode.h"
 #include "recording.h"
 #include "request.h"
 #include "staging.h"
@@ -64,6 +65,7 @@ static xep_status_t begin_dispatch(xep_buffer_t *buffer, const xep_dispatch_args
     if (status == XEP_OK) status = xep_check_struct("args", args, &own, sizeof own);
     if (status == XEP_OK) status = xep_check_dispatch(buffer, &own);
     if (status == XEP_OK) status = xep_check_dispatch_memory(buffer, &own);
+    if (status == XEP_OK) status = xep_mode_check_dispatch(buffer->plugin.plugin, &buffer->can, &own);
     if (status == XEP_OK && (own.flags & XEP_DISPATCH_PIECES) != 0) status = xep_check_pieces(buffer, &own);
     if (status == XEP_OK) status = ordered;
     if (status == XEP_OK) status = xep_request_dispatch(buffer, &own, req_p);
@@ -120,6 +122,7 @@ static xep_status_t begin_combine(xep_handle_t *handle, const xep_combine_args_t
     if (status == XEP_OK) status = xep_check_struct("args", args, &own, sizeof own);
     if (status == XEP_OK) status = xep_check_combine(handle, &own);
     if (status == XEP_OK) status = xep_check_combine_memory(handle, &own);
+    if (status == XEP_OK) status = xep_mode_check_combine(handle->buffer->plugin.plugin, &handle->buffer->can, &own);
     if (status == XEP_OK && handle->recv.pieces > 1) status = xep_check_combined_pieces(handle, &own);
     if (status == XEP_OK) status = ordered;
     if (status == XEP_OK) status = xep_request_combine(handle, &own, req_p);
@@ -200,19 +203,28 @@ static int has_rows(const xep_handle_t *handle)
     return !handle->released && (state == XEP_HANDLE_READY || state == XEP_HANDLE_COUNTED);
 }
 
+/* Of a handle without rows; a program may ask again and again, so "not yet" makes no sentence. */
+static xep_status_t tell_why_not(const xep_handle_t *handle)
+{
+    const int state = atomic_load_explicit(&handle->state, memory_order_acquire);
+    if (state == XEP_HANDLE_SENT && !handle->released) return XEP_INPROGRESS;
+    return xep_fail(XEP_ERR_INVALID, "invalid handle: %s",
+                    handle->released || state == XEP_HANDLE_FREE ? "it was released" : "its dispatch failed");
+}
+
 /*
  * Visible from the counts on, before the rows are here, until the release. Does not enter the buffer: a program that
  * polls this would hold up the thread that makes progress.
  */
-const xep_recv_t *xep_handle_recv(const xep_handle_t *handle)
+xep_status_t xep_handle_recv(const xep_handle_t *handle, const xep_recv_t **recv_p)
 {
-    if (xep_require_handle(handle) != XEP_OK) return NULL;
+    xep_status_t status = xep_require_handle(handle);
+    if (status != XEP_OK) return status;
+    if (recv_p == NULL) return xep_fail(XEP_ERR_INVALID, "recv_p is NULL");
     if (atomic_load_explicit(&handle->abandoned, memory_order_relaxed) && !has_rows(handle)) go_on_abandoned(handle);
-    if (!has_rows(handle)) {
-        xep_fail(XEP_ERR_INVALID, "invalid handle: it has no rows (in flight, failed or released)");
-        return NULL;
-    }
-    return handle->buffer->staging != NULL ? xep_staging_recv(handle) : &handle->recv;
+    if (!has_rows(handle)) return tell_why_not(handle);
+    *recv_p = handle->buffer->staging != NULL ? xep_staging_recv(handle) : &handle->recv;
+    return XEP_OK;
 }
 
 /* Waits until peers have read what an earlier combine has left there. */
@@ -227,22 +239,24 @@ static xep_status_t combine_input(xep_handle_t *handle, void **base_p, size_t *s
 }
 
 /* Notes that the input was given out: a combine with it as x has nothing to copy. */
-void *xep_handle_combine_input(xep_handle_t *handle, size_t *stride_p)
+xep_status_t xep_handle_combine_input(xep_handle_t *handle, void **base_p, size_t *stride_p)
 {
     void *base = NULL;
     size_t stride = 0;
-    if (xep_require_handle(handle) != XEP_OK) return NULL;
+    xep_status_t status = xep_require_handle(handle);
+    if (status != XEP_OK) return status;
+    if (base_p == NULL) return xep_fail(XEP_ERR_INVALID, "base_p is NULL");
     uint64_t begin_ns = xep_trace_now();
-    xep_status_t status = xep_buffer_claim(handle->buffer);
-    if (status != XEP_OK) return NULL;
+    if ((status = xep_buffer_claim(handle->buffer)) != XEP_OK) return status;
     status = combine_input(handle, &base, &stride);
     xep_buffer_leave(handle->buffer);
     if (begin_ns != 0) xep_trace_write_call(XEP_TRACE_CALL, "combine_input", 0, begin_ns);
-    if (status != XEP_OK) return NULL;
+    if (status != XEP_OK) return status;
     handle->combine_input = base;
     handle->has_input = 1;
+    *base_p = base;
     if (stride_p != NULL) *stride_p = stride;
-    return base;
+    return XEP_OK;
 }
 
 /* The caller holds the buffer. May block: peers may still have handles with rows there. */

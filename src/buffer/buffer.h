@@ -29,7 +29,8 @@ struct xep_buffer {
     atomic_flag entered;   /* held by the thread that is in a call on this buffer, or makes its progress */
     atomic_int in_call;    /* the former */
     xep_plugin_ref_t plugin;
-    void *mode; /* the plugin's */
+    xep_mode_info_t can; /* what the mode is asked for: nothing else */
+    void *mode;          /* the plugin's */
     xep_shape_t shape;
     xep_buffer_params_t params; /* that it was made with, defaults filled in; mode is the plugin's name */
     xep_env_t env;
@@ -102,8 +103,8 @@ void xep_buffer_free(xep_buffer_t *buffer);
 
 /* The end of a buffer, and its new beginning after an error. */
 
-/** xep_buffer_destroy(). */
-void xep_buffer_close(xep_buffer_t *buffer);
+/** xep_buffer_destroy(), arguments checked. */
+xep_status_t xep_buffer_close(xep_buffer_t *buffer);
 
 /** xep_buffer_reset(), inside xep_buffer_enter(). */
 xep_status_t xep_buffer_restart(xep_buffer_t *buffer);

@@ -13,6 +13,7 @@
 #include "heap.h"
 #include "log.h"
 #include "members.h"
+#include "mode.h"
 #include "owners.h"
 #include "path.h"
 #include "request.h"
@@ -79,46 +80,28 @@ static uint32_t add_to_trace(const xep_buffer_t *buffer)
     return xep_trace_add_buffer(&traced);
 }
 
-/* Checks what a buffer needs to go on without ranks, and that all ranks are in when it is made. */
+/* All ranks are in when a buffer is made; what the group needs for it to go on without some. */
 static xep_status_t check_members(const xep_group_t *group, const xep_buffer_params_t *params,
                                   const xep_plugin_t *plugin)
 {
     for (uint32_t r = 0; r < group->nranks; r++)
         if (xep_group_is_out(group, r))
             return xep_fail(XEP_ERR_PEER, "rank %u is out, and all ranks of a group make its buffers (a new group)", r);
-    if (params->on_failure == XEP_ON_FAILURE_FAIL) return XEP_OK;
-    if (plugin->masks == NULL || params->memory != XEP_MEMORY_HOST)
-        return xep_fail(XEP_ERR_UNSUPPORTED, "invalid on_failure: XEP_ON_FAILURE_MASK (mode %s%s needs all ranks)",
-                        plugin->name, params->memory == XEP_MEMORY_HOST ? "" : " in device memory");
-    if (group->nnodes != 1 && plugin->masks->verdict == NULL)
+    if (params->on_failure == XEP_ON_FAILURE_MASK && group->nnodes != 1 && plugin->masks->verdict == NULL)
         return xep_fail(XEP_ERR_UNSUPPORTED,
                         "invalid on_failure: XEP_ON_FAILURE_MASK of mode %s on %u nodes (1: all ranks map one another)",
                         plugin->name, group->nnodes);
     return XEP_OK;
 }
 
-/* Refuses masks: a rank that is out would never release the rows that it reads. */
-static xep_status_t check_place(const xep_buffer_params_t *params, const xep_plugin_t *plugin)
-{
-    if ((params->flags & XEP_BUFFER_SEND_MEMORY) == 0) return XEP_OK;
-    if (plugin->place == NULL || params->memory != XEP_MEMORY_HOST)
-        return xep_fail(XEP_ERR_UNSUPPORTED, "invalid flags: XEP_BUFFER_SEND_MEMORY (mode %s%s copies every row)",
-                        plugin->name, params->memory == XEP_MEMORY_HOST ? "" : " in device memory");
-    if (params->on_failure == XEP_ON_FAILURE_MASK)
-        return xep_fail(XEP_ERR_UNSUPPORTED, "invalid flags: XEP_BUFFER_SEND_MEMORY with XEP_ON_FAILURE_MASK");
-    return XEP_OK;
-}
-
-/* Of the host: where rows are in device memory, params has multiprocessors, which only kernels use. */
+/* Kernels need none, nor has the host multiprocessors. */
 static xep_status_t open_team(xep_buffer_t *buffer, const xep_buffer_params_t *params)
 {
     const xep_group_t *group = buffer->group;
-    uint32_t threads = params->memory == XEP_MEMORY_HOST ? params->threads : 1;
-    buffer->env.threads = params->threads;
-    if (xep_staging_is_needed(params->memory, group->nnodes)) {
-        if (group->config.threads > 1) threads = group->config.threads;
-        buffer->env.threads = threads;
-    }
+    const int on_host = xep_buffer_memory_of_mode(params, group->nnodes) == XEP_MEMORY_HOST;
+    const uint32_t threads = on_host ? params->threads : 1;
+    buffer->env.threads = threads;
+    buffer->env.multiprocessors = on_host ? 0 : params->multiprocessors;
     return xep_team_create(threads, group->here * threads > group->processors, &buffer->team);
 }
 
@@ -129,12 +112,8 @@ static xep_status_t prepare(xep_buffer_t *buffer, const xep_buffer_params_t *par
     xep_group_t *group = buffer->group;
     const xep_memory_t memory = xep_buffer_memory_of_mode(params, group->nnodes);
     xep_status_t status = xep_plugin_load(&group->config, params->mode, memory, &buffer->plugin);
+    if (status == XEP_OK) status = xep_mode_check_buffer(buffer->plugin.plugin, params);
     if (status == XEP_OK) status = check_members(group, params, buffer->plugin.plugin);
-    if (status == XEP_OK) status = check_place(params, buffer->plugin.plugin);
-    if (status == XEP_OK) status = xep_buffer_check_pieces(params, buffer->plugin.plugin);
-    if (status == XEP_OK && params->owners != NULL && params->memory != XEP_MEMORY_HOST)
-        status = xep_fail(XEP_ERR_UNSUPPORTED, "invalid owners: not NULL (mode %s in device memory has blocks)",
-                          params->mode);
     if (status != XEP_OK) return status;
     status = xep_shape_open(params, group, sends, &buffer->shape);
     if (status == XEP_OK) status = xep_path_choose(&group->config, params, buffer->plugin.plugin, &buffer->shape);
@@ -143,6 +122,7 @@ static xep_status_t prepare(xep_buffer_t *buffer, const xep_buffer_params_t *par
                                       &buffer->lines_offset, size);
     if (status != XEP_OK) return status;
     buffer->params = *params;
+    buffer->can = xep_mode_tell(buffer->plugin.plugin, params->memory);
     /* the caller's string may be gone after the call; the plugin's is there as long as the buffer */
     buffer->params.mode = buffer->plugin.plugin->name;
     buffer->params.owners = NULL; /* likewise */

@@ -114,14 +114,14 @@ static xep_status_t quiesce_members(xep_buffer_t *buffer, int32_t timeout_ms)
     return status;
 }
 
-/* Whether all ranks are done with its memory. */
-static int take_leave(xep_buffer_t *buffer, int32_t timeout_ms)
+/* XEP_OK: all ranks are done with its memory. */
+static xep_status_t take_leave(xep_buffer_t *buffer, int32_t timeout_ms)
 {
     leaving_t leaving = {.buffer = buffer};
     xep_status_t status = buffer->members != NULL ? quiesce_members(buffer, timeout_ms)
                                                   : quiesce_number(buffer, ++buffer->quiesces, timeout_ms, &leaving);
     xep_group_remove_task(buffer->group, &buffer->task);
-    return status == XEP_OK;
+    return status;
 }
 
 /* For a broken buffer, whose peers may be gone: long enough for one that is only late. */
@@ -148,32 +148,36 @@ static void explain_followers(void *arg, char *text, size_t bytes)
 
 /* Requests of other buffers that come after one of this see here how it ended; its memory is theirs to read until
  * then. They are this process's, so neither a dead rank nor an abort keeps them from looking. */
-static int part_from_followers(xep_buffer_t *buffer)
+static xep_status_t part_from_followers(xep_buffer_t *buffer)
 {
     xep_wait_t wait = {.look = look_for_followers,
                        .arg = buffer,
                        .deadline_ns = xep_deadline(BROKEN_WAIT_MS),
                        .local = 1,
                        .explain = explain_followers};
-    return xep_group_wait(buffer->group, &wait) == XEP_OK;
+    return xep_group_wait(buffer->group, &wait);
 }
 
-void xep_buffer_close(xep_buffer_t *buffer)
+/* Frees it in any case but one. The status is that of leaving, unless there was a follower. */
+xep_status_t xep_buffer_close(xep_buffer_t *buffer)
 {
     xep_group_t *group = buffer->group;
     xep_buffer_enter(buffer);
     xep_request_end_all(buffer, XEP_ERR_ABORTED, "the buffer was destroyed");
-    int alone = part_from_followers(buffer);
-    int aborted = xep_group_usable(group) != XEP_OK;
-    quiesce_device(buffer, !buffer->broken && !aborted);
-    if (aborted) xep_group_remove_task(group, &buffer->task);
-    buffer->heap->exposed = aborted || !take_leave(buffer, end_timeout(buffer));
-    if (buffer->heap->exposed && !atomic_load(&group->aborted))
+    xep_status_t alone = part_from_followers(buffer), status = xep_group_usable(group);
+    quiesce_device(buffer, !buffer->broken && status == XEP_OK);
+    if (status != XEP_OK) xep_group_remove_task(group, &buffer->task);
+    else status = take_leave(buffer, end_timeout(buffer));
+    buffer->heap->exposed = status != XEP_OK;
+    if (status != XEP_OK && !atomic_load(&group->aborted))
         xep_log(XEP_LOG_WARN, "destroying a buffer without all ranks: %s", xep_last_error());
-    if (alone) xep_buffer_free(buffer);
-    else
-        xep_log(XEP_LOG_ERROR,
-                "xep_buffer_destroy: a thread in another buffer still comes after this one; its memory is left");
+    if (alone == XEP_OK) {
+        xep_buffer_free(buffer);
+        return status;
+    }
+    xep_log(XEP_LOG_ERROR,
+            "xep_buffer_destroy: a thread in another buffer still comes after this one; its memory is left");
+    return alone;
 }
 
 /* the largest epoch, turn and number of quiesces any rank has reached: all go on from there */

@@ -6,20 +6,23 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <xep/elastic.h>
+
 #include "group_exchange.h"
 
 /** What a rank says of its buffer. Written by each rank, read by all. */
 typedef struct likeness {
     uint32_t is_here; /* 0: it has none */
     uint32_t experts, topk, hidden, scales, slots;
-    uint32_t threads;
+    uint32_t threads, multiprocessors;
     int32_t timeout_ms;
     uint32_t dtype, combine_dtype, memory, on_failure, flags, path, node_sums;
     uint32_t has_owners; /* which are of its old ranks */
+    uint32_t reserved;   /* 0 */
     uint64_t tokens, recv_rows, pass_rows;
     char mode[XEP_FOLLOWED_MODE];
 } likeness_t;
-_Static_assert(sizeof(likeness_t) == 88 + XEP_FOLLOWED_MODE, "exchanged as bytes: no padding");
+_Static_assert(sizeof(likeness_t) == 96 + XEP_FOLLOWED_MODE, "exchanged as bytes: no padding");
 
 /* Field by field and not as one copy: the struct of params has pointers, and its layout is each process's own. */
 static likeness_t draw(const xep_buffer_t *old)
@@ -33,6 +36,7 @@ static likeness_t draw(const xep_buffer_t *old)
                            .scales = params->scales,
                            .slots = params->slots,
                            .threads = params->threads,
+                           .multiprocessors = params->multiprocessors,
                            .timeout_ms = params->timeout_ms,
                            .dtype = params->dtype,
                            .combine_dtype = params->combine_dtype,
@@ -63,6 +67,7 @@ static void fill_followed(const likeness_t *likeness, xep_followed_t *followed)
     followed->params.scales = likeness->scales;
     followed->params.slots = likeness->slots;
     followed->params.threads = likeness->threads;
+    followed->params.multiprocessors = likeness->multiprocessors;
     followed->params.timeout_ms = likeness->timeout_ms;
     followed->params.dtype = (xep_dtype_t)likeness->dtype;
     followed->params.combine_dtype = (xep_dtype_t)likeness->combine_dtype;

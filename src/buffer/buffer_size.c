@@ -5,6 +5,7 @@
 #include "buffer_give_up.h"
 #include "error.h"
 #include "members.h"
+#include "mode.h"
 #include "path.h"
 #include "plugin_loader.h"
 #include "shape.h"
@@ -14,18 +15,6 @@
 uint64_t xep_buffer_members_offset(uint64_t lines_offset, uint32_t nranks)
 {
     return (lines_offset + nranks * sizeof(xep_buffer_line_t) + 63) / 64 * 64;
-}
-
-/* Refuses pieces with masks: a rank that dies between two pieces leaves holes that no rank knows of. */
-xep_status_t xep_buffer_check_pieces(const xep_buffer_params_t *params, const xep_plugin_t *plugin)
-{
-    if ((params->flags & XEP_BUFFER_PIECES) == 0) return XEP_OK;
-    if (plugin->next == NULL || params->memory != XEP_MEMORY_HOST)
-        return xep_fail(XEP_ERR_UNSUPPORTED, "invalid flags: XEP_BUFFER_PIECES (mode %s%s has rows in one piece)",
-                        plugin->name, params->memory == XEP_MEMORY_HOST ? "" : " in device memory");
-    if (params->on_failure == XEP_ON_FAILURE_MASK)
-        return xep_fail(XEP_ERR_UNSUPPORTED, "invalid flags: XEP_BUFFER_PIECES with XEP_ON_FAILURE_MASK");
-    return XEP_OK;
 }
 
 /* The memory of the rows as the mode sees it. */
@@ -61,7 +50,7 @@ static xep_status_t measure_nodes(const xep_config_t *config, const xep_buffer_p
     uint64_t lines_offset;
     xep_status_t status = xep_plugin_load(config, params->mode, xep_buffer_memory_of_mode(params, nodes), &ref);
     if (status != XEP_OK) return status;
-    status = xep_buffer_check_pieces(params, ref.plugin);
+    status = xep_mode_check_buffer(ref.plugin, params);
     if (status == XEP_OK) status = xep_shape_imagine(params, nranks, nodes, &shape);
     if (status == XEP_OK) {
         if (nodes != 1) xep_path_imagine(params, ref.plugin, &shape);
@@ -99,7 +88,7 @@ int xep_buffer_may_be_smaller(const xep_buffer_t *buffer, const xep_buffer_param
     uint64_t lines_offset;
     if (params->recv_rows != 0 || (params->flags & XEP_BUFFER_PIECES) != 0) return 0;
     smaller.flags |= XEP_BUFFER_PIECES;
-    if (plugin->next == NULL || params->memory != XEP_MEMORY_HOST || params->on_failure != XEP_ON_FAILURE_FAIL ||
+    if (xep_mode_check_buffer(plugin, &smaller) != XEP_OK ||
         xep_shape_open(&smaller, group, buffer->shape.sends, &shape) != XEP_OK)
         return 0;
     if (group->nnodes != 1) xep_path_imagine(&smaller, plugin, &shape);

@@ -15,9 +15,6 @@ xep_status_t xep_buffer_measure_shape(const xep_plugin_t *plugin, const xep_shap
                                       const xep_buffer_params_t *params, xep_region_t regions[XEP_REGIONS],
                                       uint64_t *lines_offset_p, xep_buffer_size_t *size);
 
-/** Whether the mode may have pieces, where params ask for them. */
-xep_status_t xep_buffer_check_pieces(const xep_buffer_params_t *params, const xep_plugin_t *plugin);
-
 /** Whether a buffer of these params, of so many bytes, would take less with pieces, which the params do not ask for. */
 int xep_buffer_may_be_smaller(const xep_buffer_t *buffer, const xep_buffer_params_t *params, uint64_t bytes);
 

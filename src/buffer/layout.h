@@ -4,6 +4,7 @@
 #ifndef XEP_BUFFER_LAYOUT_H
 #define XEP_BUFFER_LAYOUT_H
 
+#include <xep/inspect.h>
 #include <xep/xep.h>
 
 /** Selection k of a token, int32 or int64, rows stride bytes apart. */

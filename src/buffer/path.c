@@ -18,7 +18,7 @@ static void ask_by_nodes(const xep_plugin_t *plugin, const xep_shape_t *shape, x
     if (plugin->traffic != NULL) plugin->traffic(&other, &traffic[XEP_COST_DISPATCH], &traffic[XEP_COST_COMBINE]);
 }
 
-static int knows_nodes(const xep_plugin_t *plugin, const xep_shape_t *shape)
+int xep_path_knows_nodes(const xep_plugin_t *plugin, const xep_shape_t *shape)
 {
     xep_traffic_t traffic[XEP_COST_OPERATIONS];
     ask_by_nodes(plugin, shape, traffic);
@@ -45,7 +45,7 @@ static const char *find_objection(const xep_buffer_params_t *params, const xep_p
                                   const xep_shape_t *shape, const xep_path_cost_t cost[XEP_COST_PATHS])
 {
     if (shape->nodes == 1) return "all ranks are on one node";
-    if (!knows_nodes(plugin, shape)) return "the mode has no other";
+    if (!xep_path_knows_nodes(plugin, shape)) return "the mode has no other";
     if (params->path == XEP_PATH_FLAT) return "it was asked for";
     if (!xep_cost_has_locals(shape)) return "no node has two ranks";
     const char *refusal = find_refusal(params);
@@ -115,7 +115,7 @@ static xep_status_t find_costs(const xep_config_t *config, const xep_buffer_para
                                const xep_plugin_t *plugin, const xep_shape_t *shape,
                                xep_path_cost_t cost[XEP_COST_PATHS])
 {
-    const int chooses = params->path == XEP_PATH_AUTO && knows_nodes(plugin, shape);
+    const int chooses = params->path == XEP_PATH_AUTO && xep_path_knows_nodes(plugin, shape);
     xep_cost_rates_t rates = {.rank_network = (double)config->net_rate, .rank_memory = (double)config->memory_rate};
     cost[XEP_COST_FLAT] = cost[XEP_COST_NODES] = (xep_path_cost_t){0, 0};
     if (shape->nodes == 1 || plugin->traffic == NULL || !(chooses || xep_log_enabled(XEP_LOG_INFO))) return XEP_OK;

@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <xep/elastic.h>
 #include <xep/xep.h>
 
 #include "interfaces.h"

@@ -43,6 +43,8 @@
 
 #include "ballot.h"
 
+#include <xep/elastic.h>
+
 /** How ranks tell one another; arg is the agreement's. No NULL slots. */
 typedef struct xep_agreement_ops {
     /** Reads the ballot of rank into agreement->theirs; 0: there is none, it is being written, or it makes no sense. */

@@ -13,6 +13,7 @@
 
 #include <stdint.h>
 
+#include <xep/elastic.h>
 #include <xep/xep.h>
 
 /** The operations for which the word of a suspect is somewhere: those up to top, but for some. */

@@ -144,7 +144,7 @@ xep_status_t xep_group_open(const xep_config_t *config, int32_t timeout_ms, xep_
 void xep_group_drop(xep_group_t *group);
 
 /** xep_group_destroy(), arguments checked. */
-void xep_group_close(xep_group_t *group);
+xep_status_t xep_group_close(xep_group_t *group);
 
 /* ---- group_hello.c ---- */
 

@@ -3,6 +3,8 @@
 /* The first word counts: all later calls of this rank give the same reason. */
 #include "group_abort.h"
 
+#include <xep/elastic.h>
+
 #include "error.h"
 #include "group_ctl.h"
 #include "group_doorbell.h"

@@ -203,7 +203,7 @@ xep_status_t xep_group_open(const xep_config_t *config, int32_t timeout_ms, xep_
 err_close:
     group->connected = 0;
     atomic_store(&group->aborted, 1); /* nobody to wait for */
-    xep_group_close(group);
+    (void)xep_group_close(group);
     return status;
 }
 
@@ -226,10 +226,10 @@ void xep_group_drop(xep_group_t *group)
     if (group == NULL) return;
     group->connected = 0; /* nobody is told: those that have it drop it too */
     atomic_store(&group->aborted, 1);
-    xep_group_close(group);
+    (void)xep_group_close(group);
 }
 
-void xep_group_close(xep_group_t *group)
+xep_status_t xep_group_close(xep_group_t *group)
 {
     xep_status_t status = leave_together(group);
     xep_progress_stop(group->progress_thread);
@@ -248,4 +248,5 @@ void xep_group_close(xep_group_t *group)
     free(group->out);
     free(group->peers);
     free(group);
+    return status;
 }

@@ -3,6 +3,8 @@
 /* Several threads may use buffers of one group, and each may find a rank dead: the first one counts. */
 #include "group_out.h"
 
+#include <string.h>
+
 #include "cpu.h"
 #include "error.h"
 
@@ -34,8 +36,8 @@ const char *xep_out_reason_text(xep_out_reason_t reason)
     case XEP_OUT_DIED: return "it died";
     case XEP_OUT_LATE: return "it did not answer in time";
     case XEP_OUT_ASKED: return "a rank asked for it";
+    default: return "for no reason";
     }
-    return "for no reason";
 }
 
 xep_status_t xep_group_set_mask(xep_group_t *group, uint32_t rank)
@@ -47,17 +49,22 @@ xep_status_t xep_group_set_mask(xep_group_t *group, uint32_t rank)
     return XEP_OK;
 }
 
-/* Counts all, even those that the caller's array has no room for: it can ask again with a larger one. */
-void xep_group_list_masks(const xep_group_t *group, xep_mask_t *masks, uint32_t capacity, uint32_t *count_p)
+/* Counts all, even those that the caller's array has no room for: it can ask again with a larger one. What a caller's
+ * longer struct has beyond is 0. */
+void xep_group_list_masks(const xep_group_t *group, xep_mask_t *masks, size_t stride, uint32_t capacity,
+                          uint32_t *count_p)
 {
     uint32_t count = 0;
     for (uint32_t r = 0; r < group->nranks; r++) {
         if (!xep_group_is_out(group, r)) continue;
         const xep_group_out_t *out = &group->out[r];
-        if (count < capacity)
-            masks[count] = (xep_mask_t){.rank = r,
-                                        .reason = (xep_out_reason_t)atomic_load(&out->reason),
-                                        .since_ns = atomic_load(&out->since_ns)};
+        xep_mask_t mask = {.rank = r,
+                           .reason = (xep_out_reason_t)atomic_load(&out->reason),
+                           .since_ns = atomic_load(&out->since_ns)};
+        if (count < capacity) {
+            memset((char *)masks + count * stride, 0, stride);
+            memcpy((char *)masks + count * stride, &mask, sizeof mask);
+        }
         count++;
     }
     *count_p = count;

@@ -9,6 +9,8 @@
 
 #include "group.h"
 
+#include <xep/elastic.h>
+
 /** Puts the rank out; returns whether it was in before. Any thread. */
 int xep_group_put_out(xep_group_t *group, uint32_t rank, xep_out_reason_t reason);
 
@@ -20,6 +22,7 @@ const char *xep_out_reason_text(xep_out_reason_t reason);
 
 /** xep_group_mask_set(), xep_group_mask_query(), arguments checked. */
 xep_status_t xep_group_set_mask(xep_group_t *group, uint32_t rank);
-void xep_group_list_masks(const xep_group_t *group, xep_mask_t *masks, uint32_t capacity, uint32_t *count_p);
+void xep_group_list_masks(const xep_group_t *group, xep_mask_t *masks, size_t stride, uint32_t capacity,
+                          uint32_t *count_p);
 
 #endif

@@ -218,9 +218,6 @@ static xep_status_t check_outs(const xep_request_t *req)
     const xep_buffer_t *buffer = req->buffer;
     const xep_combine_args_t *a = &req->combine;
     const uint64_t tokens = req->handle->tokens;
-    if (a->missing != NULL)
-        return xep_fail(XEP_ERR_UNSUPPORTED,
-                        "invalid missing: not NULL (NULL in device memory, where all ranks are in every sum)");
     xep_status_t status = xep_staging_check(buffer, "out", a->out, tokens);
     return status == XEP_OK ? xep_staging_check(buffer, "out_weights", a->out_weights, tokens) : status;
 }

@@ -17,6 +17,8 @@
 #include <strings.h>
 #include <sys/stat.h>
 
+#include <xep/inspect.h>
+
 #include "error.h"
 #include "log.h"
 #include "text.h"

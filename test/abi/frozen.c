@@ -11,7 +11,11 @@
 /* a field put into a hole would not change the size, which is how versions are told: so there are no holes */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic error "-Wpadded"
+#include <xep/cuda.h>
+#include <xep/elastic.h>
+#include <xep/inspect.h>
 #include <xep/launch.h>
+#include <xep/pieces.h>
 #include <xep/xep.h>
 #pragma GCC diagnostic pop
 
@@ -33,6 +37,17 @@ AT(xep_library_info_t, ucx_path, 40);
 AT(xep_library_info_t, pmix_version, 48);
 AT(xep_library_info_t, pmix_path, 56);
 AT(xep_library_info_t, simd, 64);
+
+SIZE(xep_mode_info_t, 40);
+AT(xep_mode_info_t, size, 0);
+AT(xep_mode_info_t, memory, 8);
+AT(xep_mode_info_t, features, 12);
+AT(xep_mode_info_t, casts, 16);
+AT(xep_mode_info_t, combine_casts, 20);
+AT(xep_mode_info_t, arrangements, 24);
+AT(xep_mode_info_t, dtypes, 28);
+AT(xep_mode_info_t, cast_dtypes, 32);
+AT(xep_mode_info_t, combine_dtypes, 36);
 
 SIZE(xep_group_params_t, 56);
 AT(xep_group_params_t, size, 0);
@@ -76,11 +91,10 @@ AT(xep_join_params_t, timeout_ms, 32);
 AT(xep_join_params_t, reserved, 36);
 AT(xep_join_params_t, interrupted, 40);
 AT(xep_join_params_t, interrupted_ctx, 48);
-SIZE(xep_mask_t, 32);
+SIZE(xep_mask_t, 16);
 AT(xep_mask_t, rank, 0);
 AT(xep_mask_t, reason, 4);
 AT(xep_mask_t, since_ns, 8);
-AT(xep_mask_t, reserved, 16);
 
 SIZE(xep_peer_info_t, 24);
 AT(xep_peer_info_t, size, 0);
@@ -110,7 +124,7 @@ AT(xep_layout_t, tokens_per_node, 16);
 AT(xep_layout_t, tokens_per_expert, 24);
 AT(xep_layout_t, token_in_rank, 32);
 
-SIZE(xep_buffer_params_t, 104);
+SIZE(xep_buffer_params_t, 112);
 AT(xep_buffer_params_t, size, 0);
 AT(xep_buffer_params_t, mode, 8);
 AT(xep_buffer_params_t, experts, 16);
@@ -123,14 +137,16 @@ AT(xep_buffer_params_t, dtype, 48);
 AT(xep_buffer_params_t, combine_dtype, 52);
 AT(xep_buffer_params_t, slots, 56);
 AT(xep_buffer_params_t, threads, 60);
-AT(xep_buffer_params_t, timeout_ms, 64);
-AT(xep_buffer_params_t, memory, 68);
-AT(xep_buffer_params_t, on_failure, 72);
-AT(xep_buffer_params_t, flags, 76);
-AT(xep_buffer_params_t, path, 80);
-AT(xep_buffer_params_t, node_sums, 84);
-AT(xep_buffer_params_t, pass_rows, 88);
-AT(xep_buffer_params_t, owners, 96);
+AT(xep_buffer_params_t, multiprocessors, 64);
+AT(xep_buffer_params_t, timeout_ms, 68);
+AT(xep_buffer_params_t, memory, 72);
+AT(xep_buffer_params_t, on_failure, 76);
+AT(xep_buffer_params_t, flags, 80);
+AT(xep_buffer_params_t, path, 84);
+AT(xep_buffer_params_t, node_sums, 88);
+AT(xep_buffer_params_t, reserved, 92);
+AT(xep_buffer_params_t, pass_rows, 96);
+AT(xep_buffer_params_t, owners, 104);
 
 SIZE(xep_buffer_size_t, 40);
 AT(xep_buffer_size_t, size, 0);
@@ -139,7 +155,7 @@ AT(xep_buffer_size_t, recv_rows, 16);
 AT(xep_buffer_size_t, node_bytes, 24);
 AT(xep_buffer_size_t, device_bytes, 32);
 
-SIZE(xep_buffer_info_t, 128);
+SIZE(xep_buffer_info_t, 136);
 AT(xep_buffer_info_t, size, 0);
 AT(xep_buffer_info_t, mode, 8);
 AT(xep_buffer_info_t, bytes, 16);
@@ -165,6 +181,8 @@ AT(xep_buffer_info_t, node_sums, 108);
 AT(xep_buffer_info_t, pass_rows, 112);
 AT(xep_buffer_info_t, flags, 120);
 AT(xep_buffer_info_t, local_experts, 124);
+AT(xep_buffer_info_t, multiprocessors, 128);
+AT(xep_buffer_info_t, reserved, 132);
 
 SIZE(xep_waits_t, 40);
 AT(xep_waits_t, size, 0);
@@ -403,7 +421,7 @@ AT(xep_op_t, is_ruled, 160);
 AT(xep_op_t, decision, 164);
 AT(xep_op_t, coming, 168);
 
-SIZE(xep_env_t, 280);
+SIZE(xep_env_t, 288);
 AT(xep_env_t, size, 0);
 AT(xep_env_t, shape, 8);
 AT(xep_env_t, heap, 16);
@@ -412,23 +430,24 @@ AT(xep_env_t, regions, 32);
 AT(xep_env_t, wire, 128);
 AT(xep_env_t, device, 136);
 AT(xep_env_t, threads, 144);
-AT(xep_env_t, simd, 148);
-AT(xep_env_t, stream_bytes, 152);
-AT(xep_env_t, parallel, 160);
-AT(xep_env_t, prefault, 168);
-AT(xep_env_t, now_ns, 176);
-AT(xep_env_t, fail, 184);
-AT(xep_env_t, log, 192);
-AT(xep_env_t, tracing, 200);
-AT(xep_env_t, span, 208);
-AT(xep_env_t, checks_rows, 216);
-AT(xep_env_t, out, 224);
-AT(xep_env_t, is_told, 232);
-AT(xep_env_t, has_ended, 240);
-AT(xep_env_t, leave_out, 248);
-AT(xep_env_t, wake, 256);
-AT(xep_env_t, rows_came, 264);
-AT(xep_env_t, part_bytes, 272);
+AT(xep_env_t, multiprocessors, 148);
+AT(xep_env_t, simd, 152);
+AT(xep_env_t, stream_bytes, 160);
+AT(xep_env_t, parallel, 168);
+AT(xep_env_t, prefault, 176);
+AT(xep_env_t, now_ns, 184);
+AT(xep_env_t, fail, 192);
+AT(xep_env_t, log, 200);
+AT(xep_env_t, tracing, 208);
+AT(xep_env_t, span, 216);
+AT(xep_env_t, checks_rows, 224);
+AT(xep_env_t, out, 232);
+AT(xep_env_t, is_told, 240);
+AT(xep_env_t, has_ended, 248);
+AT(xep_env_t, leave_out, 256);
+AT(xep_env_t, wake, 264);
+AT(xep_env_t, rows_came, 272);
+AT(xep_env_t, part_bytes, 280);
 
 SIZE(xep_mask_ops_t, 32);
 AT(xep_mask_ops_t, holds, 0);
@@ -440,7 +459,7 @@ SIZE(xep_place_ops_t, 16);
 AT(xep_place_ops_t, memory, 0);
 AT(xep_place_ops_t, release, 8);
 
-SIZE(xep_plugin_t, 176);
+SIZE(xep_plugin_t, 192);
 AT(xep_plugin_t, abi, 0);
 AT(xep_plugin_t, size, 4);
 AT(xep_plugin_t, env_size, 8);
@@ -451,22 +470,26 @@ AT(xep_plugin_t, device_ops_size, 24);
 AT(xep_plugin_t, state_bytes, 28);
 AT(xep_plugin_t, name, 32);
 AT(xep_plugin_t, brief, 40);
-AT(xep_plugin_t, heap_size, 48);
-AT(xep_plugin_t, open, 56);
-AT(xep_plugin_t, close, 64);
-AT(xep_plugin_t, dispatch, 72);
-AT(xep_plugin_t, combine, 80);
-AT(xep_plugin_t, progress, 88);
-AT(xep_plugin_t, input, 96);
-AT(xep_plugin_t, explain, 104);
-AT(xep_plugin_t, masks, 112);
-AT(xep_plugin_t, place, 120);
-AT(xep_plugin_t, layout, 128);
-AT(xep_plugin_t, traffic, 136);
-AT(xep_plugin_t, begins_early, 144);
-AT(xep_plugin_t, next, 152);
-AT(xep_plugin_t, expand, 160);
-AT(xep_plugin_t, reduce, 168);
+AT(xep_plugin_t, can, 48);
+AT(xep_plugin_t, casts, 52);
+AT(xep_plugin_t, combine_casts, 56);
+AT(xep_plugin_t, arrangements, 60);
+AT(xep_plugin_t, heap_size, 64);
+AT(xep_plugin_t, open, 72);
+AT(xep_plugin_t, close, 80);
+AT(xep_plugin_t, dispatch, 88);
+AT(xep_plugin_t, combine, 96);
+AT(xep_plugin_t, progress, 104);
+AT(xep_plugin_t, input, 112);
+AT(xep_plugin_t, explain, 120);
+AT(xep_plugin_t, masks, 128);
+AT(xep_plugin_t, place, 136);
+AT(xep_plugin_t, layout, 144);
+AT(xep_plugin_t, traffic, 152);
+AT(xep_plugin_t, begins_early, 160);
+AT(xep_plugin_t, next, 168);
+AT(xep_plugin_t, expand, 176);
+AT(xep_plugin_t, reduce, 184);
 
 SIZE(xep_wire_ops_t, 80);
 AT(xep_wire_ops_t, size, 0);
@@ -521,6 +544,18 @@ AT(xep_wire_t, ops, 0);
 
 SIZE(xep_status_t, 4);
 SIZE(xep_dtype_t, 4);
+SIZE(xep_quant_t, 4);
+SIZE(xep_rows_t, 4);
+SIZE(xep_op_kind_t, 4);
+SIZE(xep_log_level_t, 4);
+SIZE(xep_memory_t, 4);
+SIZE(xep_on_failure_t, 4);
+SIZE(xep_path_t, 4);
+SIZE(xep_node_sums_t, 4);
+SIZE(xep_out_reason_t, 4);
+SIZE(xep_simd_t, 4);
+SIZE(xep_opens_t, 4);
+SIZE(xep_begins_t, 4);
 
 #endif
 

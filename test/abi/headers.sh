@@ -16,12 +16,17 @@ for header in "$include"/xep/*.h; do
         { echo "$name does not compile alone as C++11"; failed=1; }
 done
 
+# fields are as wide where compilers make enums as small as they can
+${CC:-cc} -std=gnu11 -fshort-enums -I"$include" -fsyntax-only "$srcdir/test/abi/frozen.c" ||
+    { echo "a struct is another one with -fshort-enums"; failed=1; }
+
 # the initialisers, in both languages, with the warnings users turn on
 use='    { \2 value = \1; if (value.size != sizeof value) return 1; }'
 sed -n "s/^#define \(XEP_[A-Z_]*_INIT\) XEP_INIT_(\(xep_[a-z_]*_t\)).*/$use/p" \
-    "$include/xep/xep.h" >"$tmp/uses"
-[ -s "$tmp/uses" ] || { echo "no _INIT macros were found in xep.h"; failed=1; }
-{ printf '#include <xep/xep.h>\nint main(void)\n{\n'; cat "$tmp/uses"; printf '    return 0;\n}\n'; } >"$tmp/init.c"
+    "$include"/xep/{xep,cuda,elastic,inspect,pieces}.h >"$tmp/uses"
+[ -s "$tmp/uses" ] || { echo "no _INIT macros were found"; failed=1; }
+{ printf '#include <xep/%s.h>\n' xep cuda elastic inspect pieces; printf 'int main(void)\n{\n'
+  cat "$tmp/uses"; printf '    return 0;\n}\n'; } >"$tmp/init.c"
 cp "$tmp/init.c" "$tmp/init.cpp"
 { ${CC:-cc} -std=c11 -pedantic -Wall -Wextra -Werror -I"$include" -o "$tmp/init_c" "$tmp/init.c" && "$tmp/init_c"; } ||
     { echo "an _INIT macro fails in C"; failed=1; }
@@ -30,7 +35,8 @@ cp "$tmp/init.c" "$tmp/init.cpp"
     { echo "an _INIT macro fails in C++"; failed=1; }
 
 (cd "$tmp/root" && find . -type f -o -type l | sed 's|.*/||' | sort) >"$tmp/files"
-for file in xep.h status.h plugin.h wire.h launch.h version.h libxep.so libxep.so.0 xep_normal.so xep_ll.so xep.pc \
+for file in xep.h status.h dtype.h cuda.h elastic.h inspect.h pieces.h plugin.h wire.h launch.h version.h \
+    libxep.so libxep.so.0 xep_normal.so xep_ll.so xep.pc \
     xep-kit.pc libxep_kit.a kit.h steps.h xep_info xep_perf xep_run xep_trace xep_info.1 \
     xep_perf.1 xep_run.1 xep_trace.1; do
     grep -qx "$file" "$tmp/files" || { echo "$file is not installed"; failed=1; }

@@ -8,7 +8,7 @@ here=$srcdir/test/abi/outoftree
 mkdir "$tmp/modes"
 compile "$tmp/modes/xep_flood.so" -shared -fPIC "$here/xep_flood.c" $(pkg-config --cflags --libs xep-kit)
 compile "$tmp/client" "$here/flood_client.c" $(pkg-config --libs xep)
-bash "$srcdir/contrib/check-symbols.sh" "$libdir/libxep.so" "$srcdir/src/xep.map" "$srcdir/include/xep/xep.h" \
+bash "$srcdir/contrib/check-symbols.sh" "$libdir/libxep.so" "$srcdir/src/xep.map" "$srcdir/include/xep" \
     "$tmp/modes/xep_flood.so" || exit 1
 
 export XEP_BOOT=single

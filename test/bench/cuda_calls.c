@@ -89,7 +89,7 @@ static void combine(bench_t *bench)
 
 static void open_experts(bench_t *bench)
 {
-    const xep_recv_t *recv = xep_handle_recv(bench->handle);
+    const xep_recv_t *recv = mp_recv(bench->handle);
     uint64_t rows = 0;
     size_t stride;
     for (uint32_t e = 0; e < recv->local_experts; e++) rows += (recv->expert_rows[e] + 127) / 128 * 128;
@@ -106,7 +106,7 @@ static void open_experts(bench_t *bench)
     bench->reduce = (xep_reduce_args_t){.size = sizeof bench->reduce,
                                         .slots = bench->expand.slots,
                                         .x = bench->expand.x,
-                                        .out = xep_handle_combine_input(bench->handle, &stride),
+                                        .out = mp_input(bench->handle, &stride),
                                         .stream = bench->job.stream};
     bench->reduce.out_stride = stride;
 }
@@ -155,7 +155,7 @@ static void round_trip(bench_t *bench)
     xep_dispatch_args_t a = cuda_job_dispatch(&bench->job, NULL);
     xep_handle_t *handle;
     MP_OK(xep_dispatch(bench->job.host.buffer, &a, &handle, NULL));
-    MP_CHECK(xep_handle_combine_input(handle, NULL) != NULL);
+    MP_CHECK(mp_input(handle, NULL) != NULL);
     xep_combine_args_t b = XEP_COMBINE_ARGS_INIT;
     b.out = bench->job.out;
     b.out_stride = bench->job.host.out_stride;
@@ -214,8 +214,8 @@ static void run(xep_group_t *group, const mp_case_t *c, void *stream)
     cuda_job_open(&bench.job, c, 7, group, stream);
     xep_dispatch_args_t a = cuda_job_dispatch(&bench.job, NULL);
     MP_OK(xep_dispatch(bench.job.host.buffer, &a, &bench.handle, NULL));
-    MP_CHECK(xep_handle_combine_input(bench.handle, NULL) != NULL);
-    double rows = wire_rows(xep_handle_recv(bench.handle));
+    MP_CHECK(mp_input(bench.handle, NULL) != NULL);
+    double rows = wire_rows(mp_recv(bench.handle));
     double bytes = rows * c->hidden * (double)xep_dtype_size(bench.job.host.shape.dtype), back = rows * c->hidden * 2;
     double whole = time_us(&bench, dispatch_new), cached = time_us(&bench, dispatch_cached);
     xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
@@ -225,7 +225,7 @@ static void run(xep_group_t *group, const mp_case_t *c, void *stream)
     double sum = time_us(&bench, combine), there = time_us(&bench, dispatch_there), lay = time_us(&bench, layout);
     double there_again = time_graph(&bench, dispatch_there), sum_again = time_graph(&bench, combine);
     cuda_rig_free(bench.counts);
-    bench.outputs = cuda_rig_alloc(NULL, xep_handle_recv(bench.handle)->rows * c->hidden * 2);
+    bench.outputs = cuda_rig_alloc(NULL, mp_recv(bench.handle)->rows * c->hidden * 2);
     double copied = time_us(&bench, combine);
     cuda_rig_free(bench.outputs);
     bench.outputs = NULL;
@@ -254,7 +254,7 @@ static void run_ll(xep_group_t *group, const mp_case_t *c, void *stream)
     cuda_job_open(&bench.job, c, 7, group, stream);
     xep_dispatch_args_t a = cuda_job_dispatch(&bench.job, NULL);
     MP_OK(xep_dispatch(bench.job.host.buffer, &a, &bench.handle, NULL));
-    MP_CHECK(xep_handle_combine_input(bench.handle, NULL) != NULL);
+    MP_CHECK(mp_input(bench.handle, NULL) != NULL);
     double one = time_us(&bench, dispatch_new), sum = time_us(&bench, combine), both = time_us(&bench, round_trip);
     double one_again = time_graph(&bench, dispatch_new), sum_again = time_graph(&bench, combine),
            both_again = time_graph(&bench, round_trip);

@@ -209,7 +209,7 @@ static void misuse(const api_rank_t *rank, const api_call_t *call)
     case 4: status = xep_group_allgather(rank->group, word, word, 0); break;
     case 5: status = xep_group_create(&(xep_group_params_t){.size = 3}, NULL); break;
     case 6:
-        if (handle->released && xep_handle_recv(handle->handle) != NULL) fuzz_fail("a released handle has rows");
+        if (handle->released && api_recv(handle->handle) != NULL) fuzz_fail("a released handle has rows");
         break;
     case 7:
         if (handle->released) status = xep_combine(handle->handle, NULL, NULL);
@@ -261,12 +261,19 @@ static void look(api_rank_t *rank, const api_call_t *call)
     fuzz_count(1);
 }
 
+const xep_recv_t *api_recv(const xep_handle_t *handle)
+{
+    const xep_recv_t *recv = NULL;
+    return xep_handle_recv(handle, &recv) == XEP_OK ? recv : NULL;
+}
+
 static void want_input(api_rank_t *rank, const api_call_t *call)
 {
     api_handle_t *handle = &rank->handles[call->buffer][call->slot];
     size_t stride = 0;
-    void *base = xep_handle_combine_input(handle->handle, &stride);
-    const xep_recv_t *recv = xep_handle_recv(handle->handle);
+    void *base = NULL;
+    api_check_status("xep_handle_combine_input", xep_handle_combine_input(handle->handle, &base, &stride));
+    const xep_recv_t *recv = api_recv(handle->handle);
     if (base != NULL && recv != NULL && recv->rows > 0) memset(base, 0, (recv->rows - 1) * stride + 2);
     fuzz_count(2);
 }

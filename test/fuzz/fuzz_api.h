@@ -4,6 +4,7 @@
 #ifndef FUZZ_API_H
 #define FUZZ_API_H
 
+#include <xep/elastic.h>
 #include <xep/xep.h>
 
 #include "fuzz_patch.h"
@@ -89,6 +90,9 @@ char *api_output(api_run_t *run, size_t bytes);
 
 /** A status is one of xep.h, and an error has a sentence. */
 void api_check_status(const char *name, xep_status_t status);
+
+/** NULL: there is no handle, or it has no rows. */
+const xep_recv_t *api_recv(const xep_handle_t *handle);
 
 /** Notes how a call ended: where nothing was wrong with it, only XEP_OK is right. */
 void api_judge(api_rank_t *rank, const char *name, xep_status_t status, int was_good);

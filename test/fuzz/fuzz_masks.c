@@ -28,7 +28,8 @@ static void list_masks(const api_rank_t *rank, uint32_t capacity)
 {
     xep_mask_t *masks = (void *)api_output(rank->run, capacity * sizeof *masks);
     uint32_t count = 0;
-    xep_status_t status = xep_group_mask_query(rank->group, capacity == 0 ? NULL : masks, capacity, &count);
+    xep_status_t status =
+        xep_group_mask_query(rank->group, capacity == 0 ? NULL : masks, sizeof *masks, capacity, &count);
     if (status != XEP_OK || count >= rank->nranks) fuzz_fail("masks: %d, %u of %u", status, count, rank->nranks);
     for (uint32_t i = 0; i < count && i < capacity; i++)
         if (masks[i].rank >= rank->nranks || masks[i].rank == rank->rank || masks[i].reason < XEP_OUT_DIED ||
@@ -41,9 +42,9 @@ static void misuse_masks(const api_rank_t *rank)
 {
     xep_mask_t mask;
     uint32_t count;
-    if (xep_group_mask_query(rank->group, &mask, 1, NULL) != XEP_ERR_INVALID ||
-        xep_group_mask_query(rank->group, NULL, 1, &count) != XEP_ERR_INVALID ||
-        xep_group_mask_query(NULL, &mask, 1, &count) != XEP_ERR_INVALID ||
+    if (xep_group_mask_query(rank->group, &mask, sizeof mask, 1, NULL) != XEP_ERR_INVALID ||
+        xep_group_mask_query(rank->group, NULL, sizeof mask, 1, &count) != XEP_ERR_INVALID ||
+        xep_group_mask_query(NULL, &mask, sizeof mask, 1, &count) != XEP_ERR_INVALID ||
         xep_group_mask_set(NULL, 0) != XEP_ERR_INVALID)
         fuzz_fail("a wrong call on masks was taken");
 }

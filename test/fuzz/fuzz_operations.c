@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <xep/pieces.h>
+
 #include "fuzz_api.h"
 #include "oracle_check.h"
 #include "oracle_combine.h"
@@ -178,7 +180,7 @@ static void check_recv(const api_rank_t *rank, const api_handle_t *handle)
 {
     oracle_difference_t difference;
     char text[256];
-    const xep_recv_t *recv = xep_handle_recv(handle->handle);
+    const xep_recv_t *recv = api_recv(handle->handle);
     if (recv == NULL) fuzz_fail("no rows: %s", xep_last_error());
     for (uint32_t r = 0; recv->out != NULL && r < rank->nranks; r++)
         if (recv->out[r] != 0) fuzz_fail("a dispatch is without rank %u", r);
@@ -284,7 +286,7 @@ static void check_poison(const api_handle_t *handle)
 static xep_combine_args_t good_combine(api_rank_t *rank, const api_call_t *call, api_handle_t *handle)
 {
     const xep_buffer_params_t *params = &rank->params[call->buffer];
-    const xep_recv_t *recv = xep_handle_recv(handle->handle);
+    const xep_recv_t *recv = api_recv(handle->handle);
     size_t row = params->hidden * sizeof(uint16_t);
     xep_combine_args_t args = XEP_COMBINE_ARGS_INIT;
     uint64_t tokens = handle->truth == NULL ? params->tokens : handle->truth->tokens_of[rank->rank];
@@ -314,7 +316,7 @@ static int may_combine(const api_handle_t *handle)
 /* Of several pieces the last, once, if all before it had outputs. Else it is refused, on all ranks. */
 static int is_due(const api_handle_t *handle)
 {
-    const xep_recv_t *recv = handle->handle == NULL ? NULL : xep_handle_recv(handle->handle);
+    const xep_recv_t *recv = api_recv(handle->handle);
     if (recv == NULL || recv->pieces <= 1) return 1;
     return recv->piece + 1 == recv->pieces && handle->kept && !handle->combined;
 }

@@ -2,7 +2,9 @@
 
 /* The next piece of a dispatch that came in several: with outputs or without, as its handle has it; or too often. */
 #include "fuzz_api.h"
+
 #include "oracle_number.h"
+#include <xep/pieces.h>
 
 enum { ROOMY = 512 };
 
@@ -39,7 +41,7 @@ void api_next(api_rank_t *rank, api_call_t *call)
     api_wait(rank, handle);
     int known = handle->handle != NULL && !handle->released && handle->truth != NULL;
     if (!known) rank->run->dirty = 1;
-    const xep_recv_t *recv = handle->handle == NULL ? NULL : xep_handle_recv(handle->handle);
+    const xep_recv_t *recv = api_recv(handle->handle);
     int good = known && recv != NULL && recv->piece + 1 < recv->pieces;
     xep_next_args_t args = good_next(rank, call, handle, recv);
     const void *given =

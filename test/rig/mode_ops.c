@@ -245,10 +245,10 @@ static int64_t dot(const float *a, const float *b, uint32_t hidden)
 /* Of all rows that belong to a token: <what came, what goes back>. */
 static int64_t fill_outputs(xep_handle_t *handle)
 {
-    const xep_recv_t *recv = xep_handle_recv(handle);
+    const xep_recv_t *recv = mp_recv(handle);
     int64_t sum = 0;
     size_t stride;
-    char *y = xep_handle_combine_input(handle, &stride);
+    char *y = mp_input(handle, &stride);
     for (uint64_t row = 0; row < recv->rows; row++) {
         float *to = (float *)(void *)(y + row * stride);
         for (uint32_t h = 0; h < recv->hidden; h++)
@@ -323,10 +323,10 @@ static void counts_first(xep_group_t *group, const mp_case_t *c)
         xep_dispatch_args_t a = mp_job_dispatch(&job);
         MP_OK(xep_dispatch(job.buffer, &a, &handle, &req));
         MP_OK(xep_request_wait_counts(req));
-        const xep_recv_t early = *xep_handle_recv(handle);
+        const xep_recv_t early = *mp_recv(handle);
         MP_OK(xep_request_wait_counts(req));
         MP_OK(xep_request_wait(req));
-        MP_CHECK(memcmp(&early, xep_handle_recv(handle), sizeof early) == 0);
+        MP_CHECK(memcmp(&early, mp_recv(handle), sizeof early) == 0);
         MP_OK(xep_request_wait_counts(req)); /* done: as wait */
         xep_request_free(req);
         mp_job_check_recv(&job, handle);

@@ -156,6 +156,7 @@ static xep_buffer_params_t params_of(const mp_job_t *job)
     p.owners = job->routing->owners;
     p.slots = c->slots;
     p.threads = c->threads;
+    if (c->memory == XEP_MEMORY_CUDA) p.multiprocessors = c->threads;
     p.memory = c->memory;
     p.on_failure = c->on_failure;
     p.timeout_ms = c->timeout_ms;
@@ -300,11 +301,11 @@ static void *own_memory(mp_job_t *job, const xep_recv_t *recv, size_t *stride_p)
 xep_combine_args_t mp_job_combine(mp_job_t *job, xep_handle_t *handle)
 {
     xep_combine_args_t a = XEP_COMBINE_ARGS_INIT;
-    const xep_recv_t *recv = xep_handle_recv(handle);
+    const xep_recv_t *recv = mp_recv(handle);
     size_t stride;
     MP_CHECK(recv != NULL);
     int private = job->c->copy_in;
-    void *y = private ? NULL : xep_handle_combine_input(handle, &stride);
+    void *y = private ? NULL : mp_input(handle, &stride);
     if (y == NULL && job->may_be_out) private = 1; /* the combine will say why */
     if (private) y = own_memory(job, recv, &stride);
     MP_CHECK(y != NULL);
@@ -337,7 +338,7 @@ static void complain(const mp_job_t *job, const oracle_difference_t *difference)
 void mp_job_check_recv(mp_job_t *job, const xep_handle_t *handle)
 {
     oracle_difference_t d;
-    const xep_recv_t *recv = xep_handle_recv(handle);
+    const xep_recv_t *recv = mp_recv(handle);
     MP_CHECK(recv != NULL);
     if (oracle_check_recv(&job->shape, mp_rank(), recv, &d) != 0) complain(job, &d);
 }
@@ -405,7 +406,7 @@ double mp_job_time(mp_job_t *job)
     c.out_stride = job->out_stride;
     const double begin = mp_now();
     MP_OK(xep_dispatch(job->buffer, &d, &handle, NULL));
-    MP_CHECK(xep_handle_combine_input(handle, &stride) != NULL);
+    MP_CHECK(mp_input(handle, &stride) != NULL);
     MP_OK(xep_combine(handle, &c, NULL));
     const double both = mp_now() - begin;
     xep_handle_release(handle);

@@ -8,7 +8,7 @@ static void take(mp_pieces_t *pieces, const mp_job_t *job, const xep_handle_t *h
 {
     oracle_difference_t difference;
     char text[256];
-    const xep_recv_t *recv = xep_handle_recv(handle);
+    const xep_recv_t *recv = mp_recv(handle);
     MP_CHECK(recv != NULL);
     if (oracle_pieces_take(&pieces->all, &job->shape, mp_rank(), pieces->room, recv, &difference) != 0) {
         oracle_difference_text(&difference, text, sizeof text);
@@ -29,7 +29,7 @@ xep_handle_t *mp_pieces_begin(mp_pieces_t *pieces, mp_job_t *job, const xep_disp
     own.recv_rows_p = &rows;
     MP_OK(xep_dispatch(job->buffer, &own, &handle, NULL));
     take(pieces, job, handle);
-    MP_CHECK(rows == xep_handle_recv(handle)->all_rows);
+    MP_CHECK(rows == mp_recv(handle)->all_rows);
     return handle;
 }
 
@@ -47,13 +47,13 @@ xep_next_args_t mp_pieces_outputs(mp_job_t *job, xep_handle_t *handle)
 
 void mp_pieces_next(mp_pieces_t *pieces, mp_job_t *job, xep_handle_t *handle, int outputs, int asynchronous)
 {
-    uint64_t piece = xep_handle_recv(handle)->piece;
+    uint64_t piece = mp_recv(handle)->piece;
     xep_request_t *req = NULL;
     xep_next_args_t args = XEP_NEXT_ARGS_INIT;
     if (outputs) args = mp_pieces_outputs(job, handle);
     MP_OK(xep_handle_next(handle, outputs ? &args : NULL, asynchronous ? &req : NULL));
     if (asynchronous) {
-        MP_CHECK(xep_handle_recv(handle) == NULL || xep_handle_recv(handle)->piece == piece + 1);
+        MP_CHECK(mp_recv(handle) == NULL || mp_recv(handle)->piece == piece + 1);
         mp_finish(req);
     }
     take(pieces, job, handle);
@@ -61,7 +61,7 @@ void mp_pieces_next(mp_pieces_t *pieces, mp_job_t *job, xep_handle_t *handle, in
 
 void mp_pieces_rest(mp_pieces_t *pieces, mp_job_t *job, xep_handle_t *handle, int outputs)
 {
-    for (uint64_t i = xep_handle_recv(handle)->piece + 1; i < pieces->pieces; i++)
+    for (uint64_t i = mp_recv(handle)->piece + 1; i < pieces->pieces; i++)
         mp_pieces_next(pieces, job, handle, outputs, (int)(i % 2));
 }
 

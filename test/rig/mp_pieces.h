@@ -6,6 +6,8 @@
 
 #include "mp_job.h"
 
+#include <xep/pieces.h>
+
 typedef struct mp_pieces {
     oracle_pieces_t all;
     uint64_t room, pieces; /* rows of a slot; in how many the dispatch comes */

@@ -48,7 +48,7 @@ void mp_placed_check(xep_group_t *group, const mp_job_t *job, const xep_recv_t *
 /* Unused rows of the array stay as they were. */
 void mp_placed_check_gather(const mp_job_t *job, const xep_handle_t *handle)
 {
-    const xep_recv_t *recv = xep_handle_recv(handle);
+    const xep_recv_t *recv = mp_recv(handle);
     const uint64_t rows = recv->arrangement == XEP_ROWS_BY_EXPERT_PADDED ? recv->capacity : recv->rows;
     size_t bytes = recv->hidden * xep_dtype_size(recv->dtype), stride = bytes + 24;
     char *dense = mp_alloc(rows * bytes, 0), *apart = mp_alloc(rows * stride, 0), none[4096];
@@ -77,7 +77,7 @@ xep_handle_t *mp_placed_dispatch(xep_group_t *group, mp_job_t *job, uint64_t pay
     mp_job_place(job, &args);
     MP_OK(xep_dispatch(job->buffer, &args, &handle, NULL));
     mp_job_check_recv(job, handle);
-    if (group != NULL) mp_placed_check(group, job, xep_handle_recv(handle));
+    if (group != NULL) mp_placed_check(group, job, mp_recv(handle));
     return handle;
 }
 

@@ -173,6 +173,18 @@ void mp_await(const atomic_int *counter, int value)
     MP_CHECK(atomic_load(counter) >= value);
 }
 
+const xep_recv_t *mp_recv(const xep_handle_t *handle)
+{
+    const xep_recv_t *recv = NULL;
+    return xep_handle_recv(handle, &recv) == XEP_OK ? recv : NULL;
+}
+
+void *mp_input(xep_handle_t *handle, size_t *stride_p)
+{
+    void *base = NULL;
+    return xep_handle_combine_input(handle, &base, stride_p) == XEP_OK ? base : NULL;
+}
+
 void mp_finish(xep_request_t *req)
 {
     MP_OK(xep_request_wait(req));

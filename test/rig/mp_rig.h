@@ -9,6 +9,10 @@
 
 #include <stdatomic.h>
 
+#include <xep/cuda.h>
+#include <xep/elastic.h>
+#include <xep/inspect.h>
+#include <xep/pieces.h>
 #include <xep/xep.h>
 
 /** Says what failed, where, on which rank, and exits with 1. */
@@ -59,6 +63,12 @@ void *mp_shared(xep_group_t *group, size_t bytes);
 atomic_int *mp_counter(xep_group_t *group);
 /** Waits, outside of xep, until it is at least that. */
 void mp_await(const atomic_int *counter, int value);
+
+/** What a handle has received; NULL: xep_handle_recv() has failed. */
+const xep_recv_t *mp_recv(const xep_handle_t *handle);
+
+/** Where its outputs go; NULL: xep_handle_combine_input() has failed. */
+void *mp_input(xep_handle_t *handle, size_t *stride_p);
 
 /** Waits for a request, twice, as the second must say the same, and frees it. */
 void mp_finish(xep_request_t *req);

@@ -6,7 +6,7 @@ trap 'rm -rf "$tmp"' EXIT
 failed=0
 check=$srcdir/contrib/check-symbols.sh
 
-bash "$check" "$builddir/.libs/libxep.so" "$srcdir/src/xep.map" "$srcdir/include/xep/xep.h" \
+bash "$check" "$builddir/.libs/libxep.so" "$srcdir/src/xep.map" "$srcdir/include/xep" \
     "$builddir"/.libs/xep_*.so ||
     { echo "the library or a mode breaks the rules above"; exit 1; }
 

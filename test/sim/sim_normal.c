@@ -312,44 +312,6 @@ static void stories(void **state)
 
 /* ---- what it cannot do ---- */
 
-static void check_refused(sim_world_t *world, xep_op_t *op, const char *reason)
-{
-    const xep_plugin_t *plugin = world->plugin;
-    void *mode = world->ranks[0].mode;
-    xep_status_t status = op->kind == XEP_OP_DISPATCH ? plugin->dispatch(mode, op) : plugin->combine(mode, op);
-    if (status != XEP_ERR_UNSUPPORTED || strcmp(sim_reason(&world->ranks[0], op), reason))
-        sim_fail(world, "status %d, \"%s\", not \"%s\"", status, sim_reason(&world->ranks[0], op), reason);
-}
-
-static void unsupported(void **state)
-{
-    sim_run_t *run = sim_run_begin(state, 1, 1);
-    xep_shape_t shape = sim_small_shape;
-    shape.nranks = 1;
-    script_begin(&run->world, run->mode, &run->script, &shape);
-    script_dispatch(&run->script, 0, SCRIPT_NO_HANDLE);
-    script_call_t *combine = script_combine(&run->script, 0);
-    combine->quant = XEP_QUANT_LOGFMT;
-    if (sim_run_open(run)) {
-        sim_rank_t *rank = &run->world.ranks[0];
-        const script_call_t *dispatch = &run->script.calls[0];
-        xep_recv_t recv = {0};
-        script_flight_t *flight = script_flight_dispatch(rank, &run->script, dispatch, 0, XEP_NO_SLOT, &recv);
-        flight->dispatch_args.arrangement = XEP_ROWS_BY_EXPERT_COMPACT;
-        check_refused(&run->world, &flight->op,
-                      "mode normal does not arrange rows by expert (arrangement): leave that out, or use mode ll");
-        flight->dispatch_args.arrangement = XEP_ROWS_BY_RANK;
-        assert_int_equal(run->world.plugin->dispatch(rank->mode, &flight->op), XEP_OK);
-        assert_int_equal(sim_progress(rank, &flight->op, &flight->waits), XEP_OK);
-        script_flight_free(rank, flight);
-        flight = script_flight_combine(rank, &run->script, combine, dispatch, 0, &recv, NULL, 0);
-        check_refused(&run->world, &flight->op,
-                      "mode normal does not cast rows (quant): leave that out, or use mode ll");
-        script_flight_free(rank, flight);
-    }
-    sim_run_end(run);
-}
-
 static void heap_size(void **state)
 {
     const xep_plugin_t *plugin = ((const sim_case_t *)*state)->plugin;
@@ -393,7 +355,6 @@ static const sim_mode_test_t tests[] = {
     {"summed_lie", sim_nodes_summed_lie},
     {"pieces", sim_pieces},
     {"heap_size", heap_size},
-    {"unsupported", unsupported},
 };
 
 const sim_mode_t sim_normal = {

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <time.h>
 
+#include <xep/inspect.h>
 #include <xep/xep.h>
 
 #include "unit.h"
@@ -19,7 +20,7 @@ static const xep_recv_t *poll_rows(const xep_handle_t *handle, const xep_buffer_
 {
     const xep_recv_t *recv = NULL;
     const time_t end = time(NULL) + LIMIT_S;
-    while ((recv = xep_handle_recv(handle)) == NULL && time(NULL) < end) {
+    while (xep_handle_recv(handle, &recv) == XEP_INPROGRESS && time(NULL) < end) {
         xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
         assert_int_equal(xep_buffer_query(buffer, &info), XEP_OK);
         assert_true(info.free_slots < SLOTS);

@@ -216,7 +216,10 @@ TEST(combine_input_waits)
         buffer->plugin.plugin = &reading;
         buffer->handles[0].state = XEP_HANDLE_READY;
         begin(&ending, group, MIRROR_FINE, (cause_t)cause);
-        assert_null(xep_handle_combine_input(&buffer->handles[0], NULL));
+        void *base = NULL;
+        assert_int_equal(xep_handle_combine_input(&buffer->handles[0], &base, NULL),
+                         cause == DEATH ? XEP_ERR_PEER : XEP_ERR_ABORTED);
+        assert_null(base);
         buffer->plugin.plugin = plugin;
         check(&ending, cause == DEATH ? XEP_ERR_PEER : XEP_ERR_ABORTED);
         xep_group_abort(group);

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <xep/inspect.h>
+
 #include "config.h"
 #include "log.h"
 #include "text.h"

@@ -4,7 +4,9 @@
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include <xep/inspect.h>
 #include <xep/xep.h>
 
 enum { EXIT_USAGE = 2 };
@@ -14,7 +16,7 @@ static const char usage[] =
     "Prints the version of xep and the libraries it is bound to.\n"
     "\n"
     "  -c, --config   also every configuration variable: value, default, what it does; * marks those set\n"
-    "  -p, --plugins  also the modes found, and why a file was refused\n"
+    "  -p, --plugins  also the modes found, what each can, and why a file was refused\n"
     "  -a, --all      all of it\n"
     "  -h, --help     this text\n"
     "  -V, --version  the version alone\n";
@@ -60,6 +62,71 @@ static int print_variable(void *arg, const char *name, const char *value, const 
     return 0;
 }
 
+/* ---- what modes can ---- */
+
+typedef struct word {
+    uint32_t bit;
+    const char *text;
+} word_t;
+
+/* A line of the words whose bits are set. */
+static void print_set(const char *title, uint32_t set, const word_t *words, size_t count)
+{
+    int some = 0;
+
+    printf("             %s:", title);
+    for (size_t i = 0; i < count; i++)
+        if ((set & words[i].bit) != 0) some = printf(" %s", words[i].text);
+    printf("%s\n", some ? "" : " none");
+}
+
+static void print_mode_info(const xep_mode_info_t *info)
+{
+    static const word_t features[] = {{XEP_CAN_MASK, "masks"},
+                                      {XEP_CAN_PIECES, "pieces"},
+                                      {XEP_CAN_IN_PLACE, "in-place"},
+                                      {XEP_CAN_NODES, "nodes"},
+                                      {XEP_CAN_OWNERS, "owners"},
+                                      {XEP_CAN_EXPAND, "expand"},
+                                      {XEP_CAN_CAPTURE, "graphs"},
+                                      {XEP_CAN_WEIGH, "weights"},
+                                      {XEP_CAN_RETURN_WEIGHTS, "weights-back"},
+                                      {XEP_CAN_SUM_AT_OWNER, "sum-at-owner"},
+                                      {XEP_CAN_SCALES_BY_COLUMN, "scales-by-column"},
+                                      {XEP_CAN_EXPERT_STATS, "expert-stats"},
+                                      {XEP_CAN_PAYLOADS, "payloads"}};
+    static const word_t casts[] = {{1u << XEP_QUANT_E4M3, "e4m3"},
+                                   {1u << XEP_QUANT_E4M3_POW2, "e4m3-pow2"},
+                                   {1u << XEP_QUANT_UE8M0, "ue8m0"},
+                                   {1u << XEP_QUANT_MXFP8, "mxfp8"},
+                                   {1u << XEP_QUANT_MXFP8_E5M2, "mxfp8-e5m2"},
+                                   {1u << XEP_QUANT_MXFP4, "mxfp4"},
+                                   {1u << XEP_QUANT_NVFP4, "nvfp4"},
+                                   {1u << XEP_QUANT_INT8, "int8"},
+                                   {1u << XEP_QUANT_INT8_ROW, "int8-row"},
+                                   {1u << XEP_QUANT_E4M3_STATIC, "e4m3-static"},
+                                   {1u << XEP_QUANT_LOGFMT, "logfmt"}};
+    static const word_t rows[] = {{1u << XEP_ROWS_BY_RANK, "by-rank"},
+                                  {1u << XEP_ROWS_BY_EXPERT_COMPACT, "by-expert"},
+                                  {1u << XEP_ROWS_BY_EXPERT_PADDED, "padded"}};
+    print_set("can", info->features, features, sizeof features / sizeof *features);
+    print_set("rows", info->arrangements, rows, sizeof rows / sizeof *rows);
+    print_set("casts", info->casts, casts, sizeof casts / sizeof *casts);
+    print_set("casts of a combine", info->combine_casts, casts, sizeof casts / sizeof *casts);
+}
+
+/* The files of modes for device memory have names that end in this. */
+static void print_what_it_can(const char *file_name)
+{
+    static const char suffix[] = "_cuda";
+    const size_t length = strlen(file_name), end = sizeof suffix - 1;
+    const int on_device = length > end && strcmp(file_name + length - end, suffix) == 0;
+    xep_mode_info_t info = XEP_MODE_INFO_INIT;
+    char mode[256];
+    snprintf(mode, sizeof mode, "%.*s", (int)(on_device ? length - end : length), file_name);
+    if (xep_mode_query(mode, on_device ? XEP_MEMORY_CUDA : XEP_MEMORY_HOST, &info) == XEP_OK) print_mode_info(&info);
+}
+
 /*
  * A file that was refused is shown with its reason: "mode not found" is mostly a file that is there and does not fit.
  */
@@ -70,6 +137,7 @@ static int print_mode(void *arg, const char *name, const char *path, const char 
     ++*found;
     if (reason != NULL) printf("  %-10s refused: %s\n             %s\n", name, reason, path);
     else printf("  %-10s %s\n             %s\n", name, brief, path);
+    if (reason == NULL) print_what_it_can(name);
     return 0;
 }
 

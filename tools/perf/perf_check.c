@@ -107,7 +107,6 @@ static size_t weights_bytes(const perf_t *perf)
 /* Rows that are padded stay where combine left them: copying them would copy the padding. */
 static xep_status_t combine_everything(perf_t *perf)
 {
-    const xep_recv_t *recv = xep_handle_recv(perf->handle[0]);
     xep_combine_args_t args;
 
     perf_combine_args(perf, 0, &args);
@@ -119,7 +118,7 @@ static xep_status_t combine_everything(perf_t *perf)
     if (perf->options.by_expert) {
         if (!perf->options.sum_at_owner) args.weights = perf_there(perf, perf->weights);
     } else {
-        args.topk_weights = recv->topk_weights;
+        args.topk_weights = perf_received(perf->handle[0])->topk_weights;
         args.out_weights = perf_there(perf, perf->out_weights);
     }
     for (uint32_t which = 0; which < 2; which++) {

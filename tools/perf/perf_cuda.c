@@ -156,10 +156,17 @@ static void fetch_places(const perf_t *perf, const xep_recv_t *there, xep_recv_t
         recv->rows += recv->arrangement == XEP_ROWS_BY_EXPERT_PADDED ? recv->expert_count[e] : recv->expert_rows[e];
 }
 
+const xep_recv_t *perf_received(const xep_handle_t *handle)
+{
+    const xep_recv_t *recv = NULL;
+    (void)xep_handle_recv(handle, &recv);
+    return recv;
+}
+
 /* All that the slot has room for, not the rows alone: what lies behind them is compared, too. */
 const xep_recv_t *perf_recv(const perf_t *perf, uint32_t slot)
 {
-    const xep_recv_t *there = xep_handle_recv(perf->handle[slot]);
+    const xep_recv_t *there = perf_received(perf->handle[slot]);
 
     if (perf->cuda == NULL) return there;
     xep_recv_t *recv = &perf->cuda->recv;

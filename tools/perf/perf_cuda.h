@@ -36,6 +36,9 @@ void perf_put_to(const perf_t *perf, void *there, const void *here, size_t bytes
 /** Bytes of the device, set to a value. */
 void perf_fill(const perf_t *perf, void *there, uint8_t value, size_t bytes);
 
+/** What a handle has received, wherever that is; NULL: nothing. */
+const xep_recv_t *perf_received(const xep_handle_t *handle);
+
 /** What a slot has received, in host memory; valid until the next call. */
 const xep_recv_t *perf_recv(const perf_t *perf, uint32_t slot);
 

@@ -157,7 +157,7 @@ xep_status_t perf_combine(perf_t *perf)
 /* The same rows of memory that a combine reads, made here and put there; what nobody compares may be anything. */
 static void put_outputs(perf_t *perf, uint32_t slot, void *y, size_t stride)
 {
-    const size_t bytes = xep_handle_recv(perf->handle[slot])->rows * stride;
+    const size_t bytes = perf_received(perf->handle[slot])->rows * stride;
 
     if (perf->timing) {
         perf_fill(perf, y, 0x3e, bytes);
@@ -178,11 +178,11 @@ xep_status_t perf_experts(perf_t *perf)
 {
     for (uint32_t slot = 0; slot < perf->options.slots; slot++) {
         size_t stride = perf->sum_bytes;
-        void *y = perf->options.copy_in ? perf_there(perf, perf->area)
-                                        : xep_handle_combine_input(perf->handle[slot], &stride);
-        if (y == NULL) return XEP_ERR_TIMEOUT;
+        void *y = perf->options.copy_in ? perf_there(perf, perf->area) : NULL;
+        xep_status_t status = y != NULL ? XEP_OK : xep_handle_combine_input(perf->handle[slot], &y, &stride);
+        if (status != XEP_OK) return status;
         if (perf->cuda != NULL) put_outputs(perf, slot, y, stride);
-        else oracle_fill_outputs(&perf->shape, perf->info.rank, xep_handle_recv(perf->handle[slot]), y, stride);
+        else oracle_fill_outputs(&perf->shape, perf->info.rank, perf_received(perf->handle[slot]), y, stride);
     }
     return XEP_OK;
 }

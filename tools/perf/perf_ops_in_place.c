@@ -4,6 +4,9 @@
 
 #include <string.h>
 
+#include <xep/pieces.h>
+
+#include "perf_cuda.h"
 #include "perf_machine.h"
 
 /* The layer before has just written them, in place or not, so that all ways find the same caches. */
@@ -73,7 +76,7 @@ xep_status_t perf_in_place_read(perf_t *perf)
     uint64_t sum;
 
     if (status != XEP_OK) return status;
-    sum = read_rows(xep_handle_recv(perf->handle[0]));
+    sum = read_rows(perf_received(perf->handle[0]));
     __asm__ volatile("" ::"r"(sum)); /* it is needed, says this */
     return XEP_OK;
 }

@@ -9,8 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <xep/pieces.h>
+
 #include "oracle_alloc.h"
 #include "oracle_pieces.h"
+#include "perf_cuda.h"
 #include "perf_ops.h"
 #include "perf_say.h"
 #include "perf_setup.h"
@@ -52,9 +55,9 @@ static xep_status_t begin(perf_t *perf)
     args.flags |= XEP_DISPATCH_PIECES;
     status = xep_dispatch(perf->pieces->buffer, &args, &perf->pieces->handle, NULL);
     if (status != XEP_OK) return status;
-    perf->pieces->count = xep_handle_recv(perf->pieces->handle)->pieces;
-    if (!perf->options.copy_in && xep_handle_combine_input(perf->pieces->handle, NULL) == NULL) return XEP_ERR_TIMEOUT;
-    return XEP_OK;
+    perf->pieces->count = perf_received(perf->pieces->handle)->pieces;
+    void *y;
+    return perf->options.copy_in ? XEP_OK : xep_handle_combine_input(perf->pieces->handle, &y, NULL);
 }
 
 /* Outputs are where the combine of a whole slot has them. */
@@ -82,10 +85,11 @@ xep_status_t perf_pieces_dispatch(perf_t *perf)
 xep_status_t perf_pieces_experts(perf_t *perf)
 {
     size_t stride = perf->sum_bytes;
-    void *y = perf->options.copy_in ? perf->area : xep_handle_combine_input(perf->pieces->handle, &stride);
+    void *y = perf->area;
+    xep_status_t status = perf->options.copy_in ? XEP_OK : xep_handle_combine_input(perf->pieces->handle, &y, &stride);
 
-    if (y == NULL) return XEP_ERR_TIMEOUT;
-    oracle_fill_outputs(&perf->shape, perf->info.rank, xep_handle_recv(perf->pieces->handle), y, stride);
+    if (status != XEP_OK) return status;
+    oracle_fill_outputs(&perf->shape, perf->info.rank, perf_received(perf->pieces->handle), y, stride);
     return XEP_OK;
 }
 
@@ -116,8 +120,8 @@ static xep_status_t check_rows(perf_t *perf, oracle_difference_t *difference)
         if (piece > 0) status = perf_pieces_experts(perf);
         if (piece > 0 && status == XEP_OK) status = next(perf);
         if (status != XEP_OK || difference->found) continue;
-        oracle_pieces_take(&all, &perf->shape, perf->info.rank, perf->pieces->room,
-                           xep_handle_recv(perf->pieces->handle), difference);
+        oracle_pieces_take(&all, &perf->shape, perf->info.rank, perf->pieces->room, perf_received(perf->pieces->handle),
+                           difference);
     }
     oracle_pieces_free(&all);
     return status;

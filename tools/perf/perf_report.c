@@ -89,7 +89,7 @@ static void print_device(const perf_t *perf, perf_op_t op, const perf_time_t *ti
     xep_buffer_query(perf->buffer, &buffer);
     perf_bytes_of(perf, op, &bytes);
     printf("%-8s on the device %.1f us, %" PRIu32 " SMs, %.1f GB/s from each device to the others\n", op_names[op],
-           time->device, buffer.threads, bytes.wire / perf->info.nranks / time->device / 1e3);
+           time->device, buffer.multiprocessors, bytes.wire / perf->info.nranks / time->device / 1e3);
 }
 
 /* Each phase is that of its slowest rank, which need not be the same one: both together may be more than the median. */

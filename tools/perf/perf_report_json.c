@@ -66,7 +66,7 @@ static void write_shape(FILE *file, const perf_t *perf)
     write_count(file, "iters", options->iters);
     write_count(file, "slots", options->slots);
     write_text(file, "memory", options->memory);
-    write_count(file, options->cuda ? "sms" : "threads", buffer.threads);
+    write_count(file, options->cuda ? "sms" : "threads", options->cuda ? buffer.multiprocessors : buffer.threads);
     fprintf(file, "\"cached\": %s, \"copy_in\": %s, \"sum_at_owner\": %s, ", options->cached ? "true" : "false",
             options->copy_in ? "true" : "false", options->sum_at_owner ? "true" : "false");
     write_text(file, "ucx", library.ucx_version);

@@ -210,7 +210,8 @@ static void set_buffer_params(const perf_t *perf, xep_buffer_params_t *params_p)
     params.dtype = perf->shape.dtype;
     params.combine_dtype = perf->shape.combine_dtype;
     params.slots = (uint32_t)perf->options.slots + 1; /* one more: the handle that --cached uses */
-    params.threads = (uint32_t)(perf->options.cuda ? perf->options.sms : perf->options.threads);
+    params.threads = (uint32_t)perf->options.threads;
+    params.multiprocessors = perf->options.cuda ? (uint32_t)perf->options.sms : 0;
     params.memory = perf->options.cuda ? XEP_MEMORY_CUDA : XEP_MEMORY_HOST;
     if (perf->options.in_place) params.flags = XEP_BUFFER_SEND_MEMORY;
     *params_p = params;

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <xep/inspect.h>
 #include <xep/xep.h>
 
 enum { TOKENS = 9, HIDDEN = 37, TOPK = 3, EXPERTS = 5, ROUNDS = 6 };
@@ -47,8 +48,9 @@ static float value_of(uint32_t rank, uint32_t round, uint64_t token, uint32_t h)
 static void run_experts(xep_handle_t *handle, const xep_recv_t *recv)
 {
     size_t stride;
-    char *y = xep_handle_combine_input(handle, &stride);
-    require(y != NULL, "there is a combine input");
+    void *base;
+    check(xep_handle_combine_input(handle, &base, &stride), "xep_handle_combine_input");
+    char *y = base;
     for (uint64_t row = 0; row < recv->rows; row++) {
         const float *x = (const float *)(const void *)((const char *)recv->x + row * recv->x_stride);
         const int64_t *local = (const int64_t *)recv->topk_idx + row * recv->topk;
@@ -100,8 +102,10 @@ static void round_trip(xep_buffer_t *buffer, const xep_group_info_t *group, uint
         for (uint32_t k = 0; k < TOPK; k++) topk_idx[t][k] = expert_of(group->rank, t, k);
     }
     check(xep_dispatch(buffer, &send, &handle, NULL), "xep_dispatch");
-    compare_rows(xep_handle_recv(handle), group->nranks, round);
-    run_experts(handle, xep_handle_recv(handle));
+    const xep_recv_t *recv;
+    check(xep_handle_recv(handle, &recv), "xep_handle_recv");
+    compare_rows(recv, group->nranks, round);
+    run_experts(handle, recv);
     memset(out, 0xff, sizeof out);
     back.out = out;
     check(xep_combine(handle, &back, NULL), "xep_combine");

@@ -293,6 +293,7 @@ __attribute__((visibility("default"))) const xep_plugin_t xep_plugin = {
     .state_bytes = sizeof(xep_kit_state_t),
     .name = "flood",
     .brief = "an example: every token to every rank",
+    .arrangements = 1u << XEP_ROWS_BY_RANK,
     .open = xep_kit_open,
     .close = xep_kit_close,
     .dispatch = flood_dispatch,

@@ -41,8 +41,8 @@ static xep_request_t *there_and_back(side_t *side, const void *x, void *out, xep
     MP_OK(xep_dispatch(side->job.host.buffer, &a, &handle, &req));
     if (after != NULL) xep_request_free(after);
     mp_finish(req);
-    const xep_recv_t *recv = xep_handle_recv(handle);
-    void *y = xep_handle_combine_input(handle, &stride);
+    const xep_recv_t *recv = mp_recv(handle);
+    void *y = mp_input(handle, &stride);
     MP_CHECK(recv != NULL && y != NULL);
     for (int i = 0; i < COPIES; i++) /* one would do: so the next operation is there long before this one has ended */
         cuda_rig_copy(y, stride, recv->x, recv->x_stride, HIDDEN * sizeof(float), recv->rows, a.stream);

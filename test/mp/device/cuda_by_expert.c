@@ -206,7 +206,7 @@ static void combine(xep_handle_t *handle, const experts_t *e, cuda_job_t *job)
     xep_combine_args_t c = XEP_COMBINE_ARGS_INIT;
     c.x = copied, c.out = out[0], c.stream = e->stream;
     MP_OK(xep_combine(handle, &c, NULL));
-    a.out = xep_handle_combine_input(handle, &stride), a.out_stride = stride;
+    a.out = mp_input(handle, &stride), a.out_stride = stride;
     MP_OK(xep_handle_reduce(handle, &a));
     c.x = a.out, c.x_stride = stride, c.out = out[1];
     MP_OK(xep_combine(handle, &c, NULL));
@@ -221,7 +221,7 @@ static void combine(xep_handle_t *handle, const experts_t *e, cuda_job_t *job)
 
 static void arrange(xep_handle_t *handle, cuda_job_t *job, uint64_t alignment, int spare, size_t apart)
 {
-    const xep_recv_t *recv = xep_handle_recv(handle);
+    const xep_recv_t *recv = mp_recv(handle);
     experts_t e = {.recv = recv, .alignment = alignment, .stream = job->stream};
     const size_t slots = recv->capacity * recv->topk * 4, experts = recv->local_experts * 8ul;
     e.row = recv->hidden * xep_dtype_size(recv->dtype), e.stride = e.row + apart;

@@ -166,8 +166,8 @@ void cuda_job_check_recv(cuda_job_t *job, const xep_handle_t *handle)
 {
     oracle_difference_t d;
     char text[256];
-    MP_CHECK(xep_handle_recv(handle) != NULL);
-    xep_recv_t host = fetch_recv(job, xep_handle_recv(handle));
+    MP_CHECK(mp_recv(handle) != NULL);
+    xep_recv_t host = fetch_recv(job, mp_recv(handle));
     oracle_shape_t shape = job->host.shape;
     if (shape.by_expert) shape.capacity = host.capacity; /* of the slot, where none was asked for */
     if (oracle_check_recv(&shape, mp_rank(), &host, &d) != 0) {
@@ -183,10 +183,10 @@ void cuda_job_check_recv(cuda_job_t *job, const xep_handle_t *handle)
 static void *make_outputs(cuda_job_t *job, xep_handle_t *handle, size_t *stride_p)
 {
     const mp_job_t *h = &job->host;
-    xep_recv_t host = fetch_recv(job, xep_handle_recv(handle));
-    void *y = xep_handle_combine_input(handle, stride_p);
+    xep_recv_t host = fetch_recv(job, mp_recv(handle));
+    void *y = mp_input(handle, stride_p);
     MP_CHECK(y != NULL);
-    const uint64_t rows = xep_handle_recv(handle)->rows;
+    const uint64_t rows = mp_recv(handle)->rows;
     void *outputs = malloc(rows * *stride_p + 1);
     MP_CHECK(outputs != NULL);
     memset(outputs, MP_POISON, rows * *stride_p);
@@ -205,7 +205,7 @@ static void *make_outputs(cuda_job_t *job, xep_handle_t *handle, size_t *stride_
 xep_combine_args_t cuda_job_outputs(cuda_job_t *job, xep_handle_t *handle)
 {
     mp_job_t *h = &job->host;
-    const xep_recv_t *recv = xep_handle_recv(handle);
+    const xep_recv_t *recv = mp_recv(handle);
     xep_combine_args_t a = XEP_COMBINE_ARGS_INIT;
     size_t stride;
     a.x = make_outputs(job, handle, &stride);
@@ -264,7 +264,7 @@ void cuda_job_refuse_missing(cuda_job_t *job, xep_handle_t *handle)
     xep_combine_args_t a = cuda_job_outputs(job, handle);
     a.missing = job->out_weights; /* any array of the device */
     MP_FAILS(XEP_ERR_UNSUPPORTED, xep_combine(handle, &a, NULL));
-    MP_REASON("invalid missing: not NULL");
+    MP_REASON("does not support missing");
 }
 
 void cuda_job_round(cuda_job_t *job)
@@ -334,7 +334,7 @@ void cuda_job_other_combines(cuda_job_t *job)
     xep_handle_t *handle = NULL;
     xep_dispatch_args_t a = cuda_job_dispatch(job, NULL);
     MP_OK(xep_dispatch(job->host.buffer, &a, &handle, NULL));
-    MP_CHECK(xep_handle_combine_input(handle, NULL) != NULL);
+    MP_CHECK(mp_input(handle, NULL) != NULL);
     xep_combine_args_t b = XEP_COMBINE_ARGS_INIT;
     b.out = job->out;
     b.hidden = mp_rank() == 1 ? 32 : 64;

@@ -17,7 +17,7 @@ static void told_later(cuda_job_t *job, const xep_dispatch_args_t *a, const char
     b.out = job->out;
     b.stream = job->stream;
     MP_OK(xep_dispatch(job->host.buffer, a, &handle, NULL));
-    MP_CHECK(xep_handle_combine_input(handle, NULL) != NULL);
+    MP_CHECK(mp_input(handle, NULL) != NULL);
     xep_status_t status = xep_combine(handle, &b, NULL); /* before or after the device has found it */
     MP_CHECK(status == XEP_OK || status == XEP_ERR_PROTOCOL);
     cuda_rig_wait(job->stream);

@@ -131,7 +131,7 @@ static void phases(xep_group_t *group)
             xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
             a.stream = streams[h];
             MP_OK(xep_dispatch(job.host.buffer, &a, &handle[h], &req[h]));
-            MP_CHECK(xep_handle_recv(handle[h]) == NULL);
+            MP_CHECK(mp_recv(handle[h]) == NULL);
         }
         for (int h = 1; h >= 0; h--) {
             if (i % 2 != 0) MP_OK(xep_request_stream_wait(req[h], streams[1 - h])); /* that finishes it, too */

@@ -59,7 +59,7 @@ static void run(xep_buffer_t *buffer, xep_dispatch_args_t *a, float *weights, vo
     xep_handle_t *handle;
     a->topk_weights = weights;
     MP_OK(xep_dispatch(buffer, a, &handle, NULL));
-    const xep_recv_t *recv = xep_handle_recv(handle);
+    const xep_recv_t *recv = mp_recv(handle);
     take(result, recv, rows == 0 ? recv->rows : rows, a->stream);
     if (a->quant == XEP_QUANT_NONE) {
         xep_combine_args_t b = XEP_COMBINE_ARGS_INIT;

@@ -160,7 +160,7 @@ void cuda_refuse_memory(cuda_job_t *job)
     refuse_recv_rows(job, mode, here, there, elsewhere);
     MP_OK(xep_dispatch(job->host.buffer, &a, &handle, NULL));
     const xep_combine_args_t b = right_combine(job, mode, there);
-    if (xep_handle_recv(handle)->rows != 0) {
+    if (mp_recv(handle)->rows != 0) {
         refuse_combines(handle, &b, mode, here, "host memory");
         if (elsewhere != NULL) refuse_combines(handle, &b, mode, elsewhere, "is memory of CUDA device");
     }
@@ -274,7 +274,7 @@ static void refuse_there(xep_handle_t *handle, void *there)
     xep_combine_args_t b = XEP_COMBINE_ARGS_INIT;
     b.out = b.out_weights = (void *)here;
     b.x = b.topk_weights = b.weights = b.bias[0] = b.bias[1] = (void *)here;
-    if (xep_handle_recv(handle)->rows != 0) refuse_combines(handle, &b, BOTH, there, "(host memory: so is the buffer)");
+    if (mp_recv(handle)->rows != 0) refuse_combines(handle, &b, BOTH, there, "(host memory: so is the buffer)");
 }
 
 /* Calls that move nothing between ranks. */
@@ -304,7 +304,7 @@ static void refuse_layouts(const mp_job_t *job, void *there)
 
 static void refuse_gather(const xep_handle_t *handle, void *there)
 {
-    if (xep_handle_recv(handle)->rows == 0) return;
+    if (mp_recv(handle)->rows == 0) return;
     MP_FAILS(XEP_ERR_INVALID, xep_handle_gather(handle, there, 0));
     check_sentence("out", "(host memory: so is the buffer)");
 }

@@ -49,14 +49,14 @@ void cuda_round_check(const mp_job_t *job, const float *out, int round)
 
 void cuda_round_pass_back(xep_handle_t *handle, xep_combine_args_t *b, int named)
 {
-    const xep_recv_t *recv = xep_handle_recv(handle);
+    const xep_recv_t *recv = mp_recv(handle);
     size_t stride;
     if (named || recv->expert_begin != NULL) {
         b->x = recv->x; /* views of the slot are memory like any other */
         b->x_stride = recv->x_stride;
         return;
     }
-    void *y = xep_handle_combine_input(handle, &stride);
+    void *y = mp_input(handle, &stride);
     MP_CHECK(y != NULL);
     cuda_rig_copy(y, stride, recv->x, recv->x_stride, HIDDEN * sizeof(float), recv->rows, b->stream);
 }

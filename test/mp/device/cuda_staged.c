@@ -98,7 +98,7 @@ static void slot_again(xep_group_t *group, const char *mode, void *streams[2])
     }
     xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
     MP_OK(xep_dispatch(job.host.buffer, &a, &handle, NULL));
-    MP_CHECK(xep_handle_recv(handle)->rows <= MOST_ROWS);
+    MP_CHECK(mp_recv(handle)->rows <= MOST_ROWS);
     atomic_store(&held, 0);
     send_back(handle, x[0], out[0], streams[0], &held);
     MP_CHECK(pthread_create(&thread, NULL, let_go, &held) == 0);
@@ -159,7 +159,7 @@ static void refusals(xep_group_t *group, const char *mode, void *streams[2])
     MP_REASON("is being captured");
     a.stream = streams[0];
     MP_OK(xep_dispatch(job.host.buffer, &a, &handle, NULL));
-    b.x = xep_handle_combine_input(handle, &stride);
+    b.x = mp_input(handle, &stride);
     b.out = job.out;
     b.stream = streams[1];
     MP_FAILS(XEP_ERR_INVALID, xep_combine(handle, &b, NULL));

@@ -27,7 +27,7 @@ static void call_all(cuda_job_t *job, xep_handle_t *handles[HANDLES])
         xep_dispatch_args_t a = cuda_job_dispatch(job, i == 1 ? handles[0] : NULL);
         MP_OK(xep_dispatch(job->host.buffer, &a, &handles[i], i == 2 ? &req : NULL));
         if (i == 2) mp_finish(req);
-        MP_CHECK(xep_handle_recv(handles[i]) != NULL && xep_handle_combine_input(handles[i], &stride) != NULL);
+        MP_CHECK(mp_recv(handles[i]) != NULL && mp_input(handles[i], &stride) != NULL);
     }
     for (int i = 0; i < HANDLES; i++) {
         MP_OK(xep_combine(handles[i], &b, i == 2 ? &req : NULL));

@@ -98,13 +98,13 @@ static void told_later(cuda_job_t *job, const xep_dispatch_args_t *a, const char
     b.out = job->out;
     b.stream = job->stream;
     MP_OK(xep_dispatch(job->host.buffer, a, &handle, NULL));
-    const xep_recv_t *recv = xep_handle_recv(handle);
+    const xep_recv_t *recv = mp_recv(handle);
     int64_t first = 0;
     uint64_t came = 1;
     cuda_rig_get(&first, recv->topk_idx, sizeof first, job->stream);
     cuda_rig_get(&came, recv->src_begin + mp_nranks(), sizeof came, job->stream);
     MP_CHECK(first == -1 && came == 0);
-    MP_CHECK(xep_handle_combine_input(handle, NULL) != NULL);
+    MP_CHECK(mp_input(handle, NULL) != NULL);
     MP_FAILS(XEP_ERR_PROTOCOL, xep_combine(handle, &b, NULL));
     MP_REASON(reason);
     MP_FAILS(XEP_ERR_BROKEN, xep_dispatch(job->host.buffer, a, &next, NULL));

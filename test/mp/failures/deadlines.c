@@ -49,7 +49,7 @@ static void dispatch_in_vain(mp_job_t *job, int with_request, uint32_t timeout_m
         MP_FAILS(XEP_ERR_TIMEOUT, xep_request_wait(req));
         MP_FAILS(XEP_ERR_TIMEOUT, xep_request_test(req));
         xep_request_free(req);
-        MP_CHECK(xep_handle_recv(handle) == NULL);
+        MP_CHECK(mp_recv(handle) == NULL);
         xep_handle_release(handle);
         handle = NULL;
     } else {

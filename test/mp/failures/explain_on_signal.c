@@ -135,7 +135,7 @@ static void in_input(mp_job_t *job)
     if (!mp_is_last()) MP_OK(xep_request_wait(req));
     begin(what, "");
     if (mp_is_last()) MP_OK(xep_request_wait(req));
-    else MP_CHECK(xep_handle_combine_input(handle, NULL) != NULL);
+    else MP_CHECK(mp_input(handle, NULL) != NULL);
     end();
     xep_request_free(req);
     xep_handle_release(handle);

@@ -139,7 +139,7 @@ static int run_round(mp_job_t *job)
         tell("dispatch", status);
         return 0;
     }
-    note_out(xep_handle_recv(handle));
+    note_out(mp_recv(handle));
     if (without == 0) mp_job_check_recv(job, handle);
     uint8_t missing[64 * 4];
     xep_combine_args_t c = mp_job_combine(job, handle);

@@ -66,7 +66,7 @@ static void check_dispatch(mp_job_t *job, const xep_handle_t *handle, uint32_t o
 {
     oracle_routing_t *routing = job->routing, without = *routing;
     uint64_t tokens[SAID_RANKS];
-    uint32_t out = out_of(xep_handle_recv(handle));
+    uint32_t out = out_of(mp_recv(handle));
     for (uint32_t r = 0; r < mp_nranks(); r++) tokens[r] = out >> r & 1 ? 0 : routing->tokens_of[r];
     without.tokens_of = tokens;
     without.params.tokens_of = tokens;
@@ -133,7 +133,7 @@ static xep_status_t combine_unread(mp_job_t *job, xep_handle_t *handle, uint32_t
     }
     mp_sleep_us(300 * 1000);
     xep_status_t status = combine_one(job, handle, operation);
-    if (status == XEP_OK) MP_CHECK(xep_handle_combine_input(handle, &stride) != NULL);
+    if (status == XEP_OK) MP_CHECK(mp_input(handle, &stride) != NULL);
     return status;
 }
 
@@ -212,7 +212,7 @@ static uint32_t out_by_now(xep_group_t *group)
 {
     xep_mask_t masks[SAID_RANKS];
     uint32_t count, set = 0;
-    MP_OK(xep_group_mask_query(group, masks, SAID_RANKS, &count));
+    MP_OK(xep_group_mask_query(group, masks, sizeof *masks, SAID_RANKS, &count));
     for (uint32_t i = 0; i < count; i++) {
         MP_CHECK(masks[i].since_ns != 0 && masks[i].reason >= XEP_OUT_DIED && masks[i].reason <= XEP_OUT_ASKED);
         set |= 1u << masks[i].rank;

@@ -42,7 +42,7 @@ static void use_group(void)
     REFUSES(xep_group_query(group, &info));
     REFUSES(xep_group_peer(group, 0, &peer));
     REFUSES(xep_group_mask_set(group, 1));
-    REFUSES(xep_group_mask_query(group, NULL, 0, &count));
+    REFUSES(xep_group_mask_query(group, NULL, 0, 0, &count));
     REFUSES(xep_group_shrink(group, NULL, &other));
     REFUSES(xep_group_grow(group, NULL, &other));
     REFUSES(xep_buffer_create(group, &params, &buffer));
@@ -72,8 +72,8 @@ static void use_operations(void)
     REFUSES(xep_combine(done, &args, NULL));
     REFUSES(xep_handle_next(done, NULL, NULL));
     REFUSES(xep_handle_gather(done, &out, 0));
-    MP_CHECK(xep_handle_recv(done) == NULL);
-    MP_CHECK(xep_handle_combine_input(done, NULL) == NULL);
+    MP_CHECK(mp_recv(done) == NULL);
+    MP_CHECK(mp_input(done, NULL) == NULL);
     REFUSES(xep_request_test(req));
     REFUSES(xep_request_wait(req));
     REFUSES(xep_request_wait_counts(req));

@@ -84,7 +84,7 @@ static xep_group_t *shrink(xep_group_t *group, const xep_shrink_args_t *args)
     uint32_t before = mp_nranks();
     own.origins = origins;
     MP_OK(xep_group_shrink(group, &own, &next));
-    MP_OK(xep_group_mask_query(group, masks, RANKS, &count));
+    MP_OK(xep_group_mask_query(group, masks, sizeof *masks, RANKS, &count));
     MP_FAILS(XEP_ERR_INVALID, xep_group_shrink(group, &own, &next));
     MP_FAILS(XEP_ERR_ABORTED, xep_group_barrier(group));
     xep_group_destroy(group);

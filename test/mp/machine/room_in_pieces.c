@@ -43,13 +43,13 @@ static xep_status_t dispatch(xep_buffer_t *buffer, uint32_t flags, uint64_t *row
 /* Experts give back what they got, so sums of one row are that row. */
 static uint64_t give_back(xep_handle_t *handle)
 {
-    const xep_recv_t *recv = xep_handle_recv(handle);
+    const xep_recv_t *recv = mp_recv(handle);
     uint64_t rows = recv->rows;
     while (recv->piece + 1 < recv->pieces) {
         xep_next_args_t next = XEP_NEXT_ARGS_INIT;
         next.x = recv->x, next.x_stride = recv->x_stride;
         MP_OK(xep_handle_next(handle, &next, NULL));
-        recv = xep_handle_recv(handle);
+        recv = mp_recv(handle);
         rows += recv->rows;
     }
     xep_combine_args_t args = XEP_COMBINE_ARGS_INIT;
@@ -78,7 +78,7 @@ static void use(xep_buffer_t *buffer)
     MP_CHECK(strstr(xep_last_error(), "XEP_DISPATCH_PIECES") != NULL);
     MP_CHECK(rows == (mp_rank() == 0 ? worst : 0));
     MP_OK(dispatch(buffer, XEP_DISPATCH_PIECES, &rows, &handle));
-    MP_CHECK(xep_handle_recv(handle)->pieces > 1);
+    MP_CHECK(mp_recv(handle)->pieces > 1);
     MP_CHECK(give_back(handle) == (mp_rank() == 0 ? worst : 0));
 }
 

@@ -73,7 +73,7 @@ static void null_calls(xep_group_t *group)
     MP_FAILS(XEP_ERR_INVALID, xep_request_test(NULL));
     MP_FAILS(XEP_ERR_INVALID, xep_request_wait(NULL));
     MP_FAILS(XEP_ERR_INVALID, xep_combine(NULL, NULL, NULL));
-    MP_CHECK(xep_handle_recv(NULL) == NULL && xep_handle_combine_input(NULL, NULL) == NULL);
+    MP_CHECK(mp_recv(NULL) == NULL && mp_input(NULL, NULL) == NULL);
     xep_request_free(NULL);
     xep_handle_release(NULL);
     xep_buffer_destroy(NULL);
@@ -151,9 +151,9 @@ static void masks(xep_group_t *group)
     MP_FAILS(XEP_ERR_INVALID, xep_group_mask_set(group, mp_nranks()));
     MP_FAILS(XEP_ERR_INVALID, xep_group_mask_set(NULL, 0));
     if (mp_nranks() > 1) MP_FAILS(XEP_ERR_UNSUPPORTED, xep_group_mask_set(group, (mp_rank() + 1) % mp_nranks()));
-    MP_FAILS(XEP_ERR_INVALID, xep_group_mask_query(group, NULL, 1, &count));
-    MP_FAILS(XEP_ERR_INVALID, xep_group_mask_query(group, NULL, 0, NULL));
-    MP_OK(xep_group_mask_query(group, NULL, 0, &count));
+    MP_FAILS(XEP_ERR_INVALID, xep_group_mask_query(group, NULL, sizeof(xep_mask_t), 1, &count));
+    MP_FAILS(XEP_ERR_INVALID, xep_group_mask_query(group, NULL, 0, 0, NULL));
+    MP_OK(xep_group_mask_query(group, NULL, 0, 0, &count));
     MP_CHECK(count == 0);
     for (int ll = 0; ll < 2; ll++) {
         p.mode = ll ? "ll" : "normal";
@@ -329,7 +329,7 @@ static void dispatches(mp_job_t *job)
     MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job->buffer, NULL, &handle, NULL));
     MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job->buffer, &a, NULL, NULL));
     MP_OK(xep_dispatch(job->buffer, &a, &handle, &req));
-    MP_CHECK(xep_handle_recv(handle) == NULL || xep_request_test(req) == XEP_OK);
+    MP_CHECK(mp_recv(handle) == NULL || xep_request_test(req) == XEP_OK);
     bad_index(job, 12, req); /* found now, though it would begin later */
     MP_OK(xep_request_wait(req));
     xep_request_free(req);
@@ -377,8 +377,8 @@ static void combines(mp_job_t *job)
     xep_handle_release(handle);
     MP_FAILS(XEP_ERR_INVALID, xep_combine(handle, &good, NULL));
     MP_REASON("released");
-    MP_CHECK(xep_handle_recv(handle) == NULL);
-    MP_CHECK(xep_handle_combine_input(handle, NULL) == NULL);
+    MP_CHECK(mp_recv(handle) == NULL);
+    MP_CHECK(mp_input(handle, NULL) == NULL);
     xep_handle_release(handle); /* twice: nothing happens */
     mp_job_round(job);
 }

@@ -92,14 +92,14 @@ static void released_before_begun(xep_group_t *group, const char *mode)
     xep_handle_t *routed, *between, *cached, *none = NULL, *fourth;
     xep_request_t *first, *second;
     MP_OK(xep_dispatch(job.buffer, &a, &routed, NULL));
-    uint64_t rows = xep_handle_recv(routed)->rows;
+    uint64_t rows = mp_recv(routed)->rows;
     if (mp_rank() != 0) MP_OK(xep_group_barrier(group));
     MP_OK(xep_dispatch(job.buffer, &a, &between, &first));
     c = mp_job_cached(&job, routed);
     c.after = first;
     MP_OK(xep_dispatch(job.buffer, &c, &cached, &second));
     xep_handle_release(routed);
-    MP_CHECK(xep_handle_recv(routed) == NULL);
+    MP_CHECK(mp_recv(routed) == NULL);
     if (mp_rank() == 0) {
         /* the others have not begun the first, so the second cannot have begun here */
         if (mp_nranks() > 1) MP_FAILS(XEP_ERR_BUSY, xep_dispatch(job.buffer, &a, &none, NULL));
@@ -107,7 +107,7 @@ static void released_before_begun(xep_group_t *group, const char *mode)
     }
     mp_finish(second);
     mp_finish(first);
-    MP_CHECK(xep_handle_recv(cached)->rows == rows);
+    MP_CHECK(mp_recv(cached)->rows == rows);
     mp_job_check_recv(&job, cached);
     MP_OK(xep_dispatch(job.buffer, &a, &fourth, NULL));
     MP_CHECK(fourth == routed); /* whose slot is free again */

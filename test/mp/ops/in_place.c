@@ -80,7 +80,7 @@ static void held_by_others(xep_group_t *group, const char *mode)
     MP_OK(xep_group_barrier(group));
     c.in_place = 2; /* the case that the job looks at */
     handle = mp_placed_dispatch(NULL, &job, 50);
-    const xep_recv_t *recv = xep_handle_recv(handle);
+    const xep_recv_t *recv = mp_recv(handle);
     MP_OK(xep_buffer_memory(job.buffer, &base, &stride));
     for (uint64_t i = 0; i < recv->rows; i++) MP_CHECK((uintptr_t)recv->row[i] - (uintptr_t)base < stride);
     xep_handle_release(handle);

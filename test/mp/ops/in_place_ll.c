@@ -92,7 +92,7 @@ static void in_flight(xep_group_t *group, xep_quant_t quant)
             (void)mp_job_dispatch(&job);
             job.shape.padded = i == 0, job.shape.room = c.tokens;
             mp_job_check_recv(&job, handle[i]);
-            mp_placed_check(group, &job, xep_handle_recv(handle[i]));
+            mp_placed_check(group, &job, mp_recv(handle[i]));
             mp_placed_check_gather(&job, handle[i]);
             mp_placed_combine(&job, handle[i]);
             xep_handle_release(handle[i]);

@@ -60,9 +60,9 @@ static xep_buffer_t *make_buffer(xep_group_t *group, const char *mode)
 /* What xep.h says is right in every mode. */
 static void experts(xep_handle_t *handle)
 {
-    const xep_recv_t *r = xep_handle_recv(handle);
+    const xep_recv_t *r = mp_recv(handle);
     size_t stride;
-    char *y = xep_handle_combine_input(handle, &stride);
+    char *y = mp_input(handle, &stride);
     MP_CHECK(r != NULL && y != NULL);
     for (uint64_t row = 0; row < r->rows; row++) {
         const float *x = (const float *)(const void *)((const char *)r->x + row * r->x_stride);
@@ -128,7 +128,7 @@ static void statistics(xep_group_t *group)
     a.expert_stats = stats;
     for (int i = 0; i < 3; i++) {
         MP_OK(xep_dispatch(job.buffer, &a, &handle, NULL));
-        const xep_recv_t *r = xep_handle_recv(handle);
+        const xep_recv_t *r = mp_recv(handle);
         for (uint32_t e = 0; e < r->local_experts; e++) before[e] += (int32_t)r->expert_count[e];
         xep_handle_release(handle);
     }
@@ -153,7 +153,7 @@ static void refusals(xep_group_t *group)
     a = mp_job_dispatch(&ll);
     a.arrangement = XEP_ROWS_BY_RANK;
     MP_FAILS(XEP_ERR_UNSUPPORTED, xep_dispatch(ll.buffer, &a, &handle, NULL));
-    MP_REASON("XEP_ROWS_BY_RANK");
+    MP_REASON("mode ll does not support arrangement 1");
     a = mp_job_dispatch(&ll);
     a.quant = (xep_quant_t)99;
     MP_FAILS(XEP_ERR_INVALID, xep_dispatch(ll.buffer, &a, &handle, NULL));

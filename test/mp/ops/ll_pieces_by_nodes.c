@@ -55,7 +55,7 @@ static void compare(xep_group_t *group, uint64_t pass_rows)
         mp_job_round(&whole);
         xep_dispatch_args_t args = mp_job_dispatch(&parts);
         xep_handle_t *handle = mp_pieces_receive(&parts, &args, 1);
-        MP_CHECK(xep_handle_recv(handle)->pieces > 2);
+        MP_CHECK(mp_recv(handle)->pieces > 2);
         mp_pieces_combine(&parts, handle);
         xep_handle_release(handle);
         MP_CHECK(memcmp(whole.out, parts.out, whole.tokens * whole.out_stride) == 0);
@@ -92,7 +92,7 @@ static void in_flight(xep_group_t *group)
         oracle_pieces_free(&more.all);
     }
     for (int i = 0; i < FLIGHTS; i++) {
-        const xep_recv_t *recv = xep_handle_recv(handle[i]);
+        const xep_recv_t *recv = mp_recv(handle[i]);
         MP_CHECK(recv->piece + 1 == recv->pieces);
         xep_handle_release(handle[i]);
         oracle_pieces_free(&all[i].all);
@@ -115,7 +115,7 @@ static void count_rows(xep_group_t *group)
     xep_handle_t *handle;
     args.expert_stats = stats;
     MP_OK(xep_dispatch(job.buffer, &args, &handle, NULL));
-    const xep_recv_t *recv = xep_handle_recv(handle);
+    const xep_recv_t *recv = mp_recv(handle);
     for (uint32_t e = 0; e < recv->local_experts; e++) counted += (uint64_t)stats[e];
     for (;;) {
         for (uint32_t e = 0; e < recv->local_experts; e++) shown += recv->expert_count[e];

@@ -22,7 +22,7 @@ static xep_handle_t *dispatch(mp_job_t *job)
     xep_handle_t *handle;
     xep_dispatch_args_t d = mp_job_dispatch(job);
     MP_OK(xep_dispatch(job->buffer, &d, &handle, NULL));
-    MP_CHECK(xep_handle_recv(handle)->rows > 0);
+    MP_CHECK(mp_recv(handle)->rows > 0);
     return handle;
 }
 
@@ -46,7 +46,7 @@ static void without_outputs(mp_job_t *job)
     c.x = NULL;
     MP_OK(xep_combine(handle, &c, NULL)); /* what is there is still its own */
     mp_job_check_out(job);
-    void *copy = calloc(xep_handle_recv(handle)->capacity, base.hidden * sizeof(uint16_t));
+    void *copy = calloc(mp_recv(handle)->capacity, base.hidden * sizeof(uint16_t));
     MP_CHECK(copy != NULL);
     c.x = copy;
     MP_OK(xep_combine(handle, &c, NULL));
@@ -83,7 +83,7 @@ static void refuse_in_operations(mp_job_t *job, xep_handle_t *handle, void *ther
     n.wait_ns = there;
     REFUSED("wait_ns", xep_handle_next(handle, &n, NULL));
     xep_combine_args_t c = mp_job_combine(job, handle);
-    float *const weights = malloc(xep_handle_recv(handle)->capacity * base.topk * sizeof *weights);
+    float *const weights = malloc(mp_recv(handle)->capacity * base.topk * sizeof *weights);
     void *const out = c.out;
     c.wait_ns = there;
     REFUSED("wait_ns", xep_combine(handle, &c, NULL));
@@ -114,7 +114,7 @@ static void refuse_in_queries(mp_job_t *job, void *there)
     REFUSED("info", xep_group_peer(group, 0, there));
     REFUSED("info", xep_library_query(there));
     REFUSED("recv", xep_group_allgather(group, &count, there, sizeof count));
-    REFUSED("masks", xep_group_mask_query(group, there, 1, &count));
+    REFUSED("masks", xep_group_mask_query(group, there, sizeof(xep_mask_t), 1, &count));
     xep_shrink_args_t shrink = {.size = sizeof shrink, .origins = there};
     REFUSED("origins", xep_group_shrink(group, &shrink, &(xep_group_t *){NULL}));
 }
@@ -166,9 +166,9 @@ static void in_another_buffer(mp_job_t *job, xep_handle_t *handle, mp_job_t *oth
     MP_OK(xep_dispatch(other->buffer, &d, &placed, NULL));
     refuse_all(job, handle, heap);
     refuse_all(job, handle, heap + bytes - 64);
-    MP_CHECK((input = xep_handle_combine_input(placed, NULL)) != NULL);
+    MP_CHECK((input = mp_input(placed, NULL)) != NULL);
     refuse_all(job, handle, input);
-    void *row = find_row_of_peer(xep_handle_recv(placed), heap, bytes);
+    void *row = find_row_of_peer(mp_recv(placed), heap, bytes);
     MP_OK(xep_buffer_query(other->buffer, &info));
     MP_CHECK((row != NULL) == (info.mapped_peers > 1));
     if (row != NULL) refuse_all(job, handle, row);
@@ -200,7 +200,7 @@ static void in_buffers(mp_job_t *job)
     MP_OK(xep_buffer_memory(job->buffer, &heap, &bytes));
     refuse_all(job, handle, heap);
     refuse_all(job, handle, (char *)heap + bytes - 64);
-    refuse_all(job, handle, xep_handle_combine_input(handle, NULL));
+    refuse_all(job, handle, mp_input(handle, NULL));
     in_another_buffer(job, handle, &other);
     MP_OK(xep_buffer_memory(other.buffer, &heap, &bytes));
     mp_job_close(&other);
@@ -239,7 +239,7 @@ static void two_threads(mp_job_t *job, atomic_int *told)
     second_t second = {.handle = handle, .told = told};
     pthread_t thread;
     const int calls = *told;
-    second.rows = malloc(xep_handle_recv(handle)->capacity * base.hidden * 4);
+    second.rows = malloc(mp_recv(handle)->capacity * base.hidden * 4);
     MP_OK(xep_group_barrier(mp_group()));
     if (mp_rank() == 0) MP_CHECK(pthread_create(&thread, NULL, call_too, &second) == 0);
     else mp_await(told, calls + 1);
@@ -266,11 +266,11 @@ static void freed_early(mp_job_t *job)
 {
     xep_request_t *req;
     xep_handle_t *handle = dispatch_freed(job);
-    for (int i = 0; i < 60000 && xep_handle_recv(handle) == NULL; i++) mp_sleep_us(500);
+    for (int i = 0; i < 60000 && mp_recv(handle) == NULL; i++) mp_sleep_us(500);
     mp_job_check_recv(job, handle);
     xep_handle_release(handle);
     handle = dispatch_freed(job);
-    MP_CHECK(xep_handle_combine_input(handle, NULL) != NULL);
+    MP_CHECK(mp_input(handle, NULL) != NULL);
     mp_job_check_recv(job, handle);
     xep_combine_args_t c = mp_job_combine(job, handle);
     MP_OK(xep_combine(handle, &c, &req));

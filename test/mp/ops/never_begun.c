@@ -45,7 +45,7 @@ static void fail(xep_request_t *req, xep_handle_t *handle)
 /* every value of a row is 100 * its rank + its dispatch */
 static void check(const xep_handle_t *handle, int n)
 {
-    const xep_recv_t *recv = xep_handle_recv(handle);
+    const xep_recv_t *recv = mp_recv(handle);
     MP_CHECK(recv != NULL && recv->rows == TOKENS);
     for (uint64_t row = 0; row < recv->rows; row++) {
         float value = *(const float *)(const void *)((const char *)recv->x + row * recv->x_stride);

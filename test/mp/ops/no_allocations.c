@@ -82,8 +82,8 @@ static void rounds(mp_job_t *job, int n)
         MP_OK(xep_request_wait(req));
         xep_request_free(req);
         xep_combine_args_t c = XEP_COMBINE_ARGS_INIT;
-        MP_CHECK(xep_handle_combine_input(handle, &stride) != NULL);
-        c.x = i % 2 == 0 ? NULL : xep_handle_recv(handle)->x;
+        MP_CHECK(mp_input(handle, &stride) != NULL);
+        c.x = i % 2 == 0 ? NULL : mp_recv(handle)->x;
         c.out = job->out;
         MP_OK(xep_combine(handle, &c, NULL));
         xep_handle_release(handle);

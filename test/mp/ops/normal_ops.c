@@ -31,11 +31,11 @@ static void cached_counts_first(xep_group_t *group)
         if (mp_rank() == last) MP_OK(xep_group_barrier(group));
         MP_OK(xep_dispatch(job.buffer, &a, &again, &req));
         MP_OK(xep_request_wait_counts(req));
-        MP_CHECK(xep_handle_recv(again)->rows == xep_handle_recv(first)->rows);
-        const xep_recv_t early = *xep_handle_recv(again);
+        MP_CHECK(mp_recv(again)->rows == mp_recv(first)->rows);
+        const xep_recv_t early = *mp_recv(again);
         if (mp_rank() != last) MP_OK(xep_group_barrier(group));
         MP_OK(xep_request_wait(req));
-        MP_CHECK(is_same(&early, xep_handle_recv(again)));
+        MP_CHECK(is_same(&early, mp_recv(again)));
         xep_request_free(req);
         mp_job_check_recv(&job, again);
         xep_handle_release(again);

@@ -71,7 +71,7 @@ static uint16_t *open_rows(void)
 static void combine(xep_handle_t *handle, const uint16_t *x, uint16_t *out)
 {
     xep_combine_args_t c = XEP_COMBINE_ARGS_INIT;
-    const xep_recv_t *recv = xep_handle_recv(handle);
+    const xep_recv_t *recv = mp_recv(handle);
     c.x = recv->x;
     c.x_stride = recv->x_stride;
     c.hidden = SUMMED;
@@ -113,7 +113,7 @@ int main(void)
     d.topk_idx = idx;
     xep_handle_t *handle;
     MP_OK(xep_dispatch(buffer, &d, &handle, NULL));
-    const xep_recv_t *recv = xep_handle_recv(handle);
+    const xep_recv_t *recv = mp_recv(handle);
     MP_CHECK(recv->rows == (mp_rank() == 0 ? 2 * TOKENS : 0));
     for (uint64_t row = 0; row < recv->rows; row++) check_row(recv, row);
     combine(handle, x, out);

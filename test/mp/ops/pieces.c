@@ -103,7 +103,7 @@ static uint64_t count_most(mp_job_t *job)
     xep_handle_t *handle;
     xep_dispatch_args_t args = mp_job_dispatch(job);
     MP_OK(xep_dispatch(job->buffer, &args, &handle, NULL));
-    const xep_recv_t *recv = xep_handle_recv(handle);
+    const xep_recv_t *recv = mp_recv(handle);
     for (uint32_t d = 0; d < mp_nranks(); d++) {
         uint64_t rows = 0;
         for (uint32_t r = 0; r < mp_nranks(); r++) rows += recv->rank_rows[(size_t)r * mp_nranks() + d];
@@ -130,7 +130,7 @@ static void one_row_less(xep_group_t *group)
         mp_job_buffer(&job, group);
         xep_dispatch_args_t args = mp_job_dispatch(&job);
         xep_handle_t *handle = mp_pieces_receive(&job, &args, 1);
-        MP_CHECK(xep_handle_recv(handle)->pieces == 1 + less);
+        MP_CHECK(mp_recv(handle)->pieces == 1 + less);
         for (uint64_t i = less; i < 2; i++) mp_pieces_combine(&job, handle);
         xep_handle_release(handle);
         mp_job_close(&job);

@@ -145,7 +145,7 @@ static void disagree(mp_job_t *job, xep_handle_t *handle)
     MP_FAILS(mp_rank() == 1 ? XEP_ERR_INVALID : XEP_ERR_MISMATCH, xep_handle_next(handle, &next, NULL));
     next.x_stride = 0;
     MP_FAILS(XEP_ERR_MISMATCH, xep_handle_next(handle, &next, NULL));
-    MP_CHECK(xep_handle_recv(handle)->piece == 0);
+    MP_CHECK(mp_recv(handle)->piece == 0);
 }
 
 /* Outputs of one kind, all the way. */
@@ -221,7 +221,7 @@ static void refuse_ends(xep_group_t *group)
     MP_FAILS(XEP_ERR_INVALID, xep_handle_next(handle, NULL, NULL));
     args.tokens = 0;
     MP_OK(xep_dispatch(job.buffer, &args, &handle, NULL));
-    MP_CHECK(xep_handle_recv(handle)->pieces == 1 && xep_handle_recv(handle)->all_rows == 0);
+    MP_CHECK(mp_recv(handle)->pieces == 1 && mp_recv(handle)->all_rows == 0);
     MP_FAILS(XEP_ERR_INVALID, xep_handle_next(handle, NULL, NULL));
     MP_REASON("it shows the last of 1 piece");
     xep_handle_release(handle);
@@ -274,7 +274,7 @@ static void ask_apart(mp_job_t *job)
     for (int i = 0; i < 2; i++) handle[i] = mp_pieces_begin(&all[i], job, &args);
     MP_FAILS(XEP_ERR_MISMATCH, xep_handle_next(handle[mp_rank() == 1], NULL, NULL));
     MP_REASON("disagree on the handle whose next piece it is");
-    MP_CHECK(xep_handle_recv(handle[0])->piece == 0 && xep_handle_recv(handle[1])->piece == 0);
+    MP_CHECK(mp_recv(handle[0])->piece == 0 && mp_recv(handle[1])->piece == 0);
     mp_pieces_next(&all[0], job, handle[0], 0, 0);
     MP_FAILS(XEP_ERR_MISMATCH, xep_handle_next(handle[mp_rank() == 1], NULL, NULL));
     MP_REASON("rank 0 and rank 1 disagree on piece, from 1 (0: without XEP_DISPATCH_PIECES): 3, 2");

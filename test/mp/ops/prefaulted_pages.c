@@ -90,8 +90,8 @@ static uint64_t first_round(mp_job_t *job)
     uint64_t before = faults(), met, rows;
     MP_OK(xep_dispatch(job->buffer, &dispatch, &handle, NULL));
     met = faults() - before;
-    rows = xep_handle_recv(handle)->rows;
-    uint64_t used = used_rows(job, xep_handle_recv(handle));
+    rows = mp_recv(handle)->rows;
+    uint64_t used = used_rows(job, mp_recv(handle));
     mp_job_check_recv(job, handle);
     xep_combine_args_t combine = mp_job_combine(job, handle);
     before = faults();
@@ -122,7 +122,7 @@ static uint64_t grow(mp_job_t *job, uint64_t tokens, uint64_t *rows_p)
     uint64_t before = count_own(job);
     dispatch.tokens = tokens;
     MP_OK(xep_dispatch(job->buffer, &dispatch, &handle, NULL));
-    *rows_p = xep_handle_recv(handle)->rows;
+    *rows_p = mp_recv(handle)->rows;
     if (tokens == job->c->tokens) mp_job_check_recv(job, handle);
     xep_handle_release(handle);
     return count_own(job) - before;
@@ -160,7 +160,7 @@ static void read_in_place(xep_group_t *group)
     xep_dispatch_args_t args = mp_job_dispatch(&job);
     mp_job_place(&job, &args);
     MP_OK(xep_dispatch(job.buffer, &args, &handle, NULL));
-    const xep_recv_t *recv = xep_handle_recv(handle);
+    const xep_recv_t *recv = mp_recv(handle);
     uint64_t before = faults();
     for (uint64_t i = 0; i < recv->rows; i++) sum += *(const volatile unsigned char *)recv->row[i];
     uint64_t met = faults() - before;

@@ -101,7 +101,7 @@ static xep_handle_t *dispatch(xep_buffer_t *buffer)
 
 static void combine(xep_handle_t *handle)
 {
-    const xep_recv_t *recv = xep_handle_recv(handle);
+    const xep_recv_t *recv = mp_recv(handle);
     xep_combine_args_t a = XEP_COMBINE_ARGS_INIT;
     a.x = recv->x, a.x_stride = recv->x_stride, a.out = out;
     MP_OK(xep_combine(handle, &a, NULL));

@@ -153,7 +153,7 @@ static void one_is_late(xep_group_t *group, books_t *books, uint32_t late)
         be_late(group, mp_rank() == late);
         xep_handle_t *handle = dispatch(books);
         add(&view[XEP_OP_DISPATCH], books);
-        xep_handle_combine_input(handle, NULL);
+        mp_input(handle, NULL);
         be_late(group, mp_rank() == late);
         combine(books, handle);
         add(&view[XEP_OP_COMBINE], books);
@@ -308,7 +308,7 @@ static void older_callers(xep_group_t *group, books_t *books)
     a.tokens = TOKENS, a.x = x, a.topk_idx = idx, c.out = out;
     be_late(group, mp_rank() == 0);
     MP_OK(xep_dispatch(books->buffer, &a, &handle, NULL));
-    xep_handle_combine_input(handle, NULL);
+    mp_input(handle, NULL);
     be_late(group, mp_rank() == 0);
     MP_OK(xep_combine(handle, &c, NULL));
     MP_CHECK(memcmp(is, poison, sizeof is) == 0);

@@ -26,6 +26,13 @@ static uint16_t *target(const char *operation, unsigned call, void *base, size_t
     return (uint16_t *)((char *)base + row * stride) + column;
 }
 
+static const xep_recv_t *received(const xep_handle_t *handle)
+{
+    const xep_recv_t *recv = NULL;
+    (void)xep_handle_recv(handle, &recv);
+    return recv;
+}
+
 xep_status_t xep_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_t *args, xep_handle_t **handle_p,
                           xep_request_t **req_p)
 {
@@ -37,7 +44,7 @@ xep_status_t xep_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_t *args,
     *(void **)&real = dlsym(RTLD_NEXT, "xep_dispatch");
     status = real(buffer, args, handle_p, req_p);
     if (status == XEP_OK && req_p == NULL) {
-        const xep_recv_t *recv = xep_handle_recv(*handle_p);
+        const xep_recv_t *recv = received(*handle_p);
         element = target("dispatch", calls++, recv->x, recv->x_stride);
         if (element != NULL) *element ^= 1;
     }
@@ -54,7 +61,7 @@ xep_status_t xep_combine(xep_handle_t *handle, const xep_combine_args_t *args, x
     *(void **)&real = dlsym(RTLD_NEXT, "xep_combine");
     status = real(handle, args, req_p);
     if (status == XEP_OK && req_p == NULL) {
-        element = target("combine", calls++, args->out, xep_handle_recv(handle)->hidden * sizeof *element);
+        element = target("combine", calls++, args->out, received(handle)->hidden * sizeof *element);
         if (element != NULL) *element ^= 1;
     }
     return status;

@@ -54,10 +54,10 @@ static void round_of(xep_buffer_t *buffer, int number, uint64_t *epoch_p, uint64
     d.tokens = tokens, d.x = x, d.topk_idx = idx;
     MP_OK(xep_dispatch(buffer, &d, &handle, *epoch_p % 4 == 1 ? &req : NULL));
     if (*epoch_p % 4 == 1) MP_OK(xep_request_wait(req)), xep_request_free(req);
-    uint64_t rows = xep_handle_recv(handle)->rows;
+    uint64_t rows = mp_recv(handle)->rows;
     compute(rows);
     size_t stride;
-    MP_CHECK(xep_handle_combine_input(handle, &stride) != NULL);
+    MP_CHECK(mp_input(handle, &stride) != NULL);
     c.out = out;
     MP_OK(xep_combine(handle, &c, NULL));
     xep_handle_release(handle);
