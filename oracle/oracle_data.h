@@ -52,7 +52,7 @@ struct oracle_shape {
     xep_dtype_t scales_dtype;
     const xep_payload_t *payloads; /* [npayloads] bytes and alignment of each */
     uint32_t npayloads;
-    int weights;               /* by rank: dispatch sends weights; by expert: they travel with the rows */
+    int weights;        /* by rank: dispatch sends weights; by expert: they travel with the rows */
     int by_expert;      /* rows are one per selection, in expert order, and combine weighs them by routing's weights */
     int unweighted;     /* by expert: combine does not, because it was told or because they went with the rows */
     int padded;         /* by expert: expert e begins at row e * R * room */

@@ -23,8 +23,8 @@ static uint64_t align(uint64_t bytes, const xep_payload_t *payload)
 /* The scales of a cast are words; the payloads follow, each at a multiple of its alignment, and as long as one. */
 uint32_t oracle_words_beside(const oracle_shape_t *shape)
 {
-    uint64_t bytes = shape->quant != XEP_QUANT_NONE ? oracle_received_scales(shape) * UINT64_C(4)
-                                                    : oracle_scales_bytes(shape);
+    uint64_t bytes =
+        shape->quant != XEP_QUANT_NONE ? oracle_received_scales(shape) * UINT64_C(4) : oracle_scales_bytes(shape);
     for (uint32_t i = 0; i < shape->npayloads; i++) {
         const xep_payload_t *payload = &shape->payloads[i];
         bytes = align(bytes, payload) + align(payload->bytes, payload);

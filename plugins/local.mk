@@ -6,8 +6,8 @@ plugin_ldflags = -module -avoid-version -shared -no-undefined
 
 # What modes are made of, part of each: for those of other projects an archive, its headers, and xep-kit.pc.
 kit_headers = \
-	%D%/kit/agree.h %D%/kit/carve.h %D%/kit/fields.h %D%/kit/forwarders.h %D%/kit/handshake.h %D%/kit/kit.h %D%/kit/rows.h \
-	%D%/kit/notices.h %D%/kit/kit_in_place.h %D%/kit/send.h %D%/kit/masks.h %D%/kit/steps.h %D%/kit/words.h
+	%D%/kit/agree.h %D%/kit/carve.h %D%/kit/fields.h %D%/kit/forwarders.h %D%/kit/handshake.h %D%/kit/kit.h \
+	%D%/kit/rows.h %D%/kit/notices.h %D%/kit/kit_in_place.h %D%/kit/send.h %D%/kit/masks.h %D%/kit/steps.h %D%/kit/words.h
 xepkitincludedir = $(includedir)/xep/kit
 xepkitinclude_HEADERS = $(kit_headers)
 kit_sources = \

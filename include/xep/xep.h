@@ -265,7 +265,8 @@ typedef struct xep_buffer_params {
     uint32_t experts; /* E, 1 .. 2^31 - 1 */
     uint32_t topk;    /* most selections of a token, 1 .. E */
     uint32_t hidden;  /* most elements of a row, at least 1 */
-    /* most 4-byte scales of a token, in mode normal those of a cast (quant) too, and payloads (xep_payload_t); 0: none */
+    /* most 4-byte scales of a token, in mode normal those of a cast (quant) too, and payloads (xep_payload_t), in words
+     * of 4 bytes; 0: none */
     uint32_t scales;
     /* most tokens a rank dispatches at once. A rank that never has any may say 0: the buffer is made for what the
      * others say, and takes no memory for rows of its own that are sent */
@@ -423,8 +424,9 @@ enum {
  * The inputs belong to the caller; with a request they must not change before it is done.
  *
  * Collective: dtype, hidden, topk, topk_idx_dtype (normal), nscales, scales_dtype, quant, bytes and alignments of the
- * payloads, whether weights are sent, and which dispatch is cached. All else may differ from rank to rank: tokens, pointers, strides, alignment, arrangement,
- * capacity, timeout. A mode refuses what it does not support with XEP_ERR_UNSUPPORTED.
+ * payloads, whether weights are sent, and which dispatch is cached. All else may differ from rank to rank: tokens,
+ * pointers, strides, alignment, arrangement, capacity, timeout. A mode refuses what it does not support with
+ * XEP_ERR_UNSUPPORTED.
  */
 typedef struct xep_dispatch_args {
     size_t size;
@@ -537,7 +539,7 @@ typedef struct xep_recv {
      * rank with the most rows needs, so that there may be none in the last ones; which of them this is, from 0; how
      * many rows this rank gets in all; and which of them the first row here is. Else 1, 0, rows, 0 */
     uint64_t pieces, piece, all_rows, first_row;
-    const uint32_t *experts; /* [L] global number of each local expert, ascending */
+    const uint32_t *experts;       /* [L] global number of each local expert, ascending */
     const xep_payload_t *payloads; /* [npayloads] as they were sent; NULL: none */
     uint32_t npayloads;
     uint32_t reserved;

@@ -59,8 +59,8 @@ typedef struct cuda_mode {
  */
 static inline uint64_t cuda_offer(const xep_op_t *op)
 {
-    return (uint64_t)op->combine->hidden << 32 | (op->refused & 0xffffff) << 8 |
-           (uint32_t)op->combine->quant << 4 | (uint32_t)op->combine->dtype;
+    return (uint64_t)op->combine->hidden << 32 | (op->refused & 0xffffff) << 8 | (uint32_t)op->combine->quant << 4 |
+           (uint32_t)op->combine->dtype;
 }
 
 /** The stream of an operation. */

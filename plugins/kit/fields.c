@@ -32,8 +32,7 @@ static uint32_t mix(uint32_t digest, const xep_payload_t *payload)
     return digest != XEP_AGREE_ANY ? digest | 1 : 1;
 }
 
-xep_status_t xep_fields_take(const xep_kit_t *kit, xep_op_t *op, uint32_t nscales, uint64_t room,
-                             xep_fields_t *fields)
+xep_status_t xep_fields_take(const xep_kit_t *kit, xep_op_t *op, uint32_t nscales, uint64_t room, xep_fields_t *fields)
 {
     const xep_dispatch_args_t *args = op->dispatch;
     const uint32_t width = (uint32_t)xep_elem_bytes(args->scales_dtype);

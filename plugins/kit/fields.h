@@ -26,8 +26,8 @@ typedef struct xep_field {
 } xep_field_t;
 
 typedef struct xep_fields {
-    uint32_t count; /* 0, or the scales, which may have no bytes, and the payloads */
-    uint32_t bytes; /* beside a row */
+    uint32_t count;  /* 0, or the scales, which may have no bytes, and the payloads */
+    uint32_t bytes;  /* beside a row */
     uint32_t digest; /* of the payloads' bytes and alignments; 0: there are none */
     uint32_t reserved;
     xep_field_t of[1 + XEP_PAYLOADS_MOST];
@@ -38,8 +38,7 @@ typedef struct xep_fields {
  * Lays what op's rows bring, in the room for scales: so many words. nscales: the caller's, or those of a cast.
  * XEP_ERR_INVALID: there is too little room.
  */
-xep_status_t xep_fields_take(const xep_kit_t *kit, xep_op_t *op, uint32_t nscales, uint64_t room,
-                             xep_fields_t *fields);
+xep_status_t xep_fields_take(const xep_kit_t *kit, xep_op_t *op, uint32_t nscales, uint64_t room, xep_fields_t *fields);
 
 /** Where a row of a field lies in memory that has all of its fields for so many rows. */
 static inline uint64_t xep_field_place(const xep_field_t *field, uint64_t rows, uint64_t row)

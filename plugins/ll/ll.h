@@ -225,14 +225,14 @@ static inline ll_slot_t *ll_slot(const ll_t *mode, uint32_t slot)
 
 /** Private state of an operation. */
 typedef struct ll_state {
-    xep_kit_state_t kit;          /* first */
-    ll_packet_t packet;           /* dispatch: of this rank */
-    xep_in_place_rows_t in_place; /* dispatch: where its items are, if not in the ring */
-    int is_there;                 /* the user wrote the rows where these are */
-    ll_notice_t notice;           /* dispatch: source of puts, unchanged until flushed */
-    uint64_t packed;              /* dispatch: tokens, from the first on, whose items are in the packet */
-    uint64_t piece;               /* that the dispatch, or next, brings */
-    xep_codec_t codec;            /* combine (ll_coded.h): of rows to ranks that are not mapped; or none */
+    xep_kit_state_t kit;             /* first */
+    ll_packet_t packet;              /* dispatch: of this rank */
+    xep_in_place_rows_t in_place;    /* dispatch: where its items are, if not in the ring */
+    int is_there;                    /* the user wrote the rows where these are */
+    ll_notice_t notice;              /* dispatch: source of puts, unchanged until flushed */
+    uint64_t packed;                 /* dispatch: tokens, from the first on, whose items are in the packet */
+    uint64_t piece;                  /* that the dispatch, or next, brings */
+    xep_codec_t codec;               /* combine (ll_coded.h): of rows to ranks that are not mapped; or none */
     uint64_t coded_begin, coded_end; /* picks that are coded */
 } ll_state_t;
 

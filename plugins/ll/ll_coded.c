@@ -144,7 +144,7 @@ static int cut_coded(const void *opaque, const xep_op_t *op, uint32_t reader, ui
 
 /* All rows, then the offer. */
 int ll_coded_transfer(const void *opaque, const xep_op_t *op, uint32_t reader, uint32_t number,
-                          xep_transfer_t *transfer)
+                      xep_transfer_t *transfer)
 {
     const ll_t *mode = opaque;
     (void)reader;

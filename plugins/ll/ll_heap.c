@@ -19,7 +19,8 @@ static uint64_t item_stride(uint64_t row_bytes, uint64_t beside)
  * 2-byte elements), by whichever cast, with its scales or as much. */
 static uint64_t measure_items(const xep_shape_t *shape, ll_layout_t *layout)
 {
-    uint64_t room = (uint64_t)shape->hidden * shape->elem_bytes, stride = item_stride(room, shape->scales * UINT64_C(4));
+    uint64_t room = (uint64_t)shape->hidden * shape->elem_bytes,
+             stride = item_stride(room, shape->scales * UINT64_C(4));
     xep_cast_format_t format;
     layout->words_beside = shape->scales;
     for (unsigned quant = XEP_QUANT_NONE + 1; xep_cast_format(quant, room / 2, &format); quant++) {

@@ -311,9 +311,9 @@ typedef struct normal_state {
     normal_returning_t returning;
     xep_codec_t codec;               /* combine that casts */
     uint64_t coded_begin, coded_end; /* rows of the slot that are encoded; flat */
-    int forwarders_told;      /* dispatch by nodes: they have done */
-    uint64_t piece;           /* dispatch, next: whose rows it brings */
-    uint64_t concluded_piece; /* next: piece << 32 | verdict, which all must have */
+    int forwarders_told;             /* dispatch by nodes: they have done */
+    uint64_t piece;                  /* dispatch, next: whose rows it brings */
+    uint64_t concluded_piece;        /* next: piece << 32 | verdict, which all must have */
 } normal_state_t;
 
 static inline normal_state_t *normal_state(const xep_op_t *op)

@@ -3,8 +3,8 @@
 /* Steps of a dispatch and a combine where rows go once to each node: normal_nodes.h. */
 #include <string.h>
 
-#include "normal_nodes.h"
 #include "normal_coded.h"
+#include "normal_nodes.h"
 #include "normal_steps.h"
 
 /* ---- dispatch ---- */

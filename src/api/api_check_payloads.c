@@ -32,8 +32,8 @@ xep_status_t xep_check_payloads(const xep_buffer_t *buffer, const xep_dispatch_a
         return xep_fail(XEP_ERR_INVALID, "invalid npayloads: %u (at most %d)", a->npayloads, XEP_PAYLOADS_MOST);
     if (a->payloads == NULL) return xep_fail(XEP_ERR_INVALID, "payloads is NULL, with %u npayloads", a->npayloads);
     if (buffer->device != NULL)
-        return xep_fail(XEP_ERR_UNSUPPORTED, "invalid npayloads: %u (0 in device memory: payloads travel between hosts)",
-                        a->npayloads);
+        return xep_fail(XEP_ERR_UNSUPPORTED,
+                        "invalid npayloads: %u (0 in device memory: payloads travel between hosts)", a->npayloads);
     for (uint32_t i = 0; i < a->npayloads && status == XEP_OK; i++)
         status = check_payload(&a->payloads[i], i, a->tokens);
     return status;

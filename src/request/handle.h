@@ -40,7 +40,7 @@ struct xep_handle {
     int has_input;             /* the user may have outputs there: it was asked for, and not overwritten since */
     xep_recv_t recv;
     xep_payload_t payloads[XEP_PAYLOADS_MOST]; /* of the dispatch, defaults filled in */
-    xep_dispatch_args_t sent; /* of one in pieces: what the next ones are taken from */
+    xep_dispatch_args_t sent;                  /* of one in pieces: what the next ones are taken from */
     xep_outputs_t outputs;
     int combined;
 };

@@ -147,8 +147,9 @@ static xep_buffer_params_t params_of(const mp_job_t *job)
     p.topk = c->topk;
     p.hidden = c->hidden;
     /* of a cast, too, where ll would not have room for it anyway */
-    p.scales = job->shape.by_expert && c->payloads == 0 && c->quant != XEP_QUANT_NONE ? c->nscales
-                                                                                      : oracle_words_beside(&job->shape);
+    p.scales = job->shape.by_expert && c->payloads == 0 && c->quant != XEP_QUANT_NONE
+                   ? c->nscales
+                   : oracle_words_beside(&job->shape);
     p.tokens = c->tokens == 0 ? 1 : c->tokens;
     p.dtype = job->shape.dtype;
     p.combine_dtype = job->shape.combine_dtype;

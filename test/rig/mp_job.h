@@ -22,7 +22,7 @@ typedef struct mp_case {
     int says_none;   /* a rank without tokens says so when the buffer is made */
     uint32_t mask;   /* selections of 1000 that are -1; 1000: all */
     uint32_t nscales;
-    uint32_t payloads; /* how many */
+    uint32_t payloads;                                         /* how many */
     xep_dtype_t dtype, combine_dtype, idx_dtype, scales_dtype; /* 0: bf16, bf16, int64, fp32 */
     int weights;       /* dispatch is given weights; normal: combine sends them back, ll: it applies them */
     int sent;          /* ll: they travel with the rows */

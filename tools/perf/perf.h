@@ -43,10 +43,10 @@ typedef struct perf {
     uint8_t *encoded_from; /* [R] for the oracle; with --combine only */
     uint32_t mapped;       /* ranks mapped, this one included; the fewest of any rank */
     perf_memory_t memory;
-    void *x;                    /* [T] rows */
-    int64_t *idx;               /* [T][K] */
-    float *weights;             /* [T][K] */
-    uint32_t *scales;           /* [T] scales, or NULL */
+    void *x;          /* [T] rows */
+    int64_t *idx;     /* [T][K] */
+    float *weights;   /* [T][K] */
+    uint32_t *scales; /* [T] scales, or NULL */
     xep_payload_t payloads[XEP_PAYLOADS_MOST];
     char *out;                  /* [slots][T] sums */
     float *out_weights;         /* [T][K], with check */

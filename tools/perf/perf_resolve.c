@@ -185,8 +185,8 @@ int perf_resolve_others(const perf_options_t *options, char *why, size_t why_byt
 {
     const char *complaint = NULL;
 
-    if (options->peer && (options->by_expert || options->cached || options->copy_in || options->slots != 1 ||
-                          options->npayloads != 0))
+    if (options->peer &&
+        (options->by_expert || options->cached || options->copy_in || options->slots != 1 || options->npayloads != 0))
         complaint = "--peer cannot be used with rows by expert, --cached, --copy-in, --payloads or --slots above 1";
     if (options->in_place && (options->slots != 1 || !perf_times_dispatch(options)))
         complaint = "--in-place cannot be used with --slots above 1 or --op combine";

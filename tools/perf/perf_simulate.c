@@ -171,8 +171,8 @@ static void set_shape(perf_simulation_t *simulation, uint32_t *first_expert, uin
     const perf_options_t *options = simulation->options;
     const int fp8 = options->dtype == XEP_E4M3;
     const oracle_shape_t rows = {.hidden = options->hidden,
-                                 .quant = options->by_expert && options->npayloads == 0 ? XEP_QUANT_NONE
-                                                                                        : options->quant,
+                                 .quant =
+                                     options->by_expert && options->npayloads == 0 ? XEP_QUANT_NONE : options->quant,
                                  .scales_dtype = XEP_FP32,
                                  .payloads = options->payloads,
                                  .npayloads = options->npayloads,

@@ -278,7 +278,8 @@ static void bad_payloads(mp_job_t *job)
                  {{.bytes = 1}, 1, "data of payload 0 is NULL, with 20 tokens"},
                  {{.data = &byte, .bytes = 2, .stride = 1}, 1, "invalid stride of payload 0: 1 (0, or at least its 2"},
                  {{.data = &byte, .bytes = 1}, 9, "invalid npayloads: 9 (at most 8)"},
-                 {{.data = job->x, .bytes = 1}, 1,
+                 {{.data = job->x, .bytes = 1},
+                  1,
                   "too little room beside a row: 2 words of 4 bytes (params.scales: at least 3 for"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         xep_dispatch_args_t a = mp_job_dispatch(job);

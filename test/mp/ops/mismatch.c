@@ -10,8 +10,8 @@
 #include "mp_job.h"
 #include "mp_rig.h"
 
-static const mp_case_t base = {.name = "mismatch", MP_SHAPE(12, 4, 64, 20), .weights = 1, .nscales = 2, .payloads = 3,
-                               .slots = 2};
+static const mp_case_t base =
+    {.name = "mismatch", MP_SHAPE(12, 4, 64, 20), .weights = 1, .nscales = 2, .payloads = 3, .slots = 2};
 
 /* the odd rank changes a field of good params; text is what every rank must be told */
 #define DISAGREE(_field, _value, _text)                                 \
@@ -87,7 +87,8 @@ static void dispatches(mp_job_t *job)
     if (!job->shape.by_expert) DISAGREE_DISPATCH(a_.topk_weights = NULL, "weights");
     DISAGREE_DISPATCH(a_.nscales = 1, "nscales");
     DISAGREE_DISPATCH(a_.scales_dtype = XEP_INT32, "scales_dtype");
-    if (!job->shape.by_expert) DISAGREE_DISPATCH((a_.topk_idx = idx32, a_.topk_idx_dtype = XEP_INT32), "topk_idx_dtype");
+    if (!job->shape.by_expert)
+        DISAGREE_DISPATCH((a_.topk_idx = idx32, a_.topk_idx_dtype = XEP_INT32), "topk_idx_dtype");
     DISAGREE_DISPATCH(a_.npayloads = 2, "payloads, by a digest of their bytes and alignments");
     DISAGREE_DISPATCH(a_.payloads = moved, "payloads, by a digest of their bytes and alignments");
     mp_free(idx32, "idx32");
