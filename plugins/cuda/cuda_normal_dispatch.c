@@ -338,6 +338,6 @@ xep_status_t cuda_normal_dispatch(void *opaque, xep_op_t *op)
         mode->routings[normal_routing_index(normal, routing)].counts_there = cuda_counts_there(op);
     }
     normal_make_record(normal, op);
-    status = normal_take_fields(normal, op);
+    if (op->dispatch->nscales != 0) status = normal_take_fields(normal, op);
     return status == XEP_OK ? xep_steps_begin(mode, op) : status;
 }

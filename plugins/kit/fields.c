@@ -80,7 +80,6 @@ void xep_fields_store(const xep_fields_t *fields, uint32_t first, const char *pa
 
 void xep_fields_show(xep_fields_t *fields, char *memory, uint64_t recv_rows, xep_recv_t *recv)
 {
-    if (fields->count == 0) return;
     if (recv->nscales != 0) recv->scales = memory;
     if (fields->count == 1) return;
     recv->payloads = fields->shown;

@@ -53,7 +53,7 @@ static inline uint64_t xep_field_place(const xep_field_t *field, uint64_t rows, 
 void xep_fields_store(const xep_fields_t *fields, uint32_t first, const char *packed, uint64_t token, char *to,
                       uint64_t rows, uint64_t row);
 
-/** Shows scales, if recv has some, and payloads; memory is for recv_rows rows. */
+/** Of fields that there are: shows scales, if recv has some, and payloads; memory is for recv_rows rows. */
 void xep_fields_show(xep_fields_t *fields, char *memory, uint64_t recv_rows, xep_recv_t *recv);
 
 #endif

@@ -112,7 +112,8 @@ static void pack_plain(const pack_t *pack, uint64_t token, char *item)
 {
     const xep_dispatch_args_t *args = pack->op->dispatch;
     if (!pack->is_there) memcpy(item, (const char *)args->x + token * args->x_stride, pack->at->row_bytes);
-    xep_fields_store(&pack->slot->fields, 0, NULL, token, item + pack->at->beside, 1, 0);
+    if (pack->slot->fields.bytes != 0)
+        xep_fields_store(&pack->slot->fields, 0, NULL, token, item + pack->at->beside, 1, 0);
 }
 
 static void pack_cast(const pack_t *pack, uint64_t token, uint64_t next, char *item)

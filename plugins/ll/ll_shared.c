@@ -39,8 +39,6 @@ static xep_status_t take_fields(const ll_t *mode, xep_op_t *op)
     const xep_dispatch_args_t *args = op->dispatch;
     xep_fields_t *fields = &ll_slot(mode, op->slot)->fields;
     xep_cast_format_t format = {.scale_words = args->nscales};
-    fields->count = fields->bytes = fields->digest = 0;
-    if ((args->quant | args->nscales | args->npayloads) == 0) return XEP_OK;
     xep_cast_format(args->quant, args->hidden, &format);
     return xep_fields_take(&mode->kit, op, (uint32_t)format.scale_words, mode->layout.words_beside, fields);
 }
@@ -54,7 +52,10 @@ xep_status_t ll_check_dispatch(const ll_t *mode, xep_op_t *op)
     if ((args->flags & XEP_DISPATCH_SEND_WEIGHTS) != 0 && args->tokens != 0 && !weights)
         return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_INVALID,
                                    "topk_weights is NULL (needed with XEP_DISPATCH_SEND_WEIGHTS)");
-    xep_status_t status = take_fields(mode, op);
+    xep_fields_t *fields = &ll_slot(mode, op->slot)->fields;
+    xep_status_t status = XEP_OK;
+    fields->count = fields->bytes = fields->digest = 0;
+    if ((args->quant | args->nscales | args->npayloads) != 0) status = take_fields(mode, op);
     return status == XEP_OK ? check_arrangement(mode, op) : status;
 }
 
@@ -138,8 +139,9 @@ void ll_fill_recv(ll_t *mode, const xep_op_t *op, uint64_t rows)
     recv->quant = args->quant;
     recv->scales_token_stride = by_column ? width : (ptrdiff_t)recv->nscales * width;
     recv->scales_stride = by_column ? (ptrdiff_t)(padded ? of_expert : recv->capacity) * width : width;
-    xep_fields_show(&slot->fields, xep_kit_own_area(&mode->kit, mode->layout.common.beside, op->slot),
-                    mode->layout.common.recv_rows, recv);
+    if (slot->fields.count != 0)
+        xep_fields_show(&slot->fields, xep_kit_own_area(&mode->kit, mode->layout.common.beside, op->slot),
+                        mode->layout.common.recv_rows, recv);
     recv->expert_rows = slot->expert_rows;
     recv->expert_begin = slot->expert_begin;
     recv->expert_count = slot->expert_count;

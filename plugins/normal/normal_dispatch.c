@@ -247,6 +247,13 @@ static xep_status_t take_routing(normal_t *mode, xep_op_t *op)
     return status;
 }
 
+/* A cast makes scales: first. */
+static xep_status_t take_beside(normal_t *mode, xep_op_t *op)
+{
+    const xep_status_t status = op->dispatch->quant != XEP_QUANT_NONE ? normal_take_casts(mode, op) : XEP_OK;
+    return status == XEP_OK ? normal_take_fields(mode, op) : status;
+}
+
 xep_status_t normal_dispatch(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
@@ -257,8 +264,7 @@ xep_status_t normal_dispatch(void *opaque, xep_op_t *op)
     xep_kit_use_slot(&mode->kit, op);
     if (begin_ns != 0) xep_kit_end_phase(&mode->kit, op, "plan", begin_ns);
     normal_make_record(mode, op);
-    if (op->dispatch->quant != XEP_QUANT_NONE) status = normal_take_casts(mode, op);
-    if (status == XEP_OK) status = normal_take_fields(mode, op);
+    if ((op->dispatch->quant | op->dispatch->nscales | op->dispatch->npayloads) != 0) status = take_beside(mode, op);
     if (status != XEP_OK) return status;
     if (op->cached_slot != XEP_NO_SLOT) normal_show_cached(mode, op);
     return xep_steps_begin(mode, op);

@@ -39,6 +39,7 @@ void normal_make_record(normal_t *mode, const xep_op_t *op)
     normal_slot_t *slot = normal_slot(mode, op->slot);
     uint64_t room = mode->layout.common.recv_rows;
 
+    slot->fields.count = slot->fields.bytes = 0;
     slot->record = (normal_record_t){
         .epoch = op->epoch,
         .routing = slot->routing->epoch,

@@ -14,8 +14,6 @@ xep_status_t normal_take_fields(const normal_t *mode, xep_op_t *op)
 {
     const xep_dispatch_args_t *args = op->dispatch;
     normal_slot_t *slot = normal_slot(mode, op->slot);
-    slot->fields.count = slot->fields.bytes = 0;
-    if ((args->nscales | args->npayloads) == 0) return XEP_OK;
     xep_status_t status = xep_fields_take(&mode->kit, op, args->nscales, mode->kit.shape->scales, &slot->fields);
     slot->record.params[NORMAL_PAYLOADS] = slot->fields.digest;
     return status;
@@ -121,8 +119,9 @@ void normal_fill_recv(const normal_t *mode, const xep_op_t *op, uint64_t rows)
     recv->scales_stride = (ptrdiff_t)xep_elem_bytes(args->scales_dtype);
     recv->scales_token_stride = (ptrdiff_t)args->nscales * recv->scales_stride;
     recv->quant = args->quant;
-    xep_fields_show(&slot->fields, xep_kit_own_area(&mode->kit, mode->layout.common.beside, op->slot),
-                    mode->layout.common.recv_rows, recv);
+    if (slot->fields.count != 0)
+        xep_fields_show(&slot->fields, xep_kit_own_area(&mode->kit, mode->layout.common.beside, op->slot),
+                        mode->layout.common.recv_rows, recv);
 }
 
 void normal_show_rows(normal_t *mode, const xep_op_t *op)

@@ -32,7 +32,7 @@ uint64_t normal_returned_begin(const normal_t *mode, const normal_slot_t *slot, 
 
 /* ---- normal_shared.c: whose routing is used, what the user sees ---- */
 
-/** Lays what rows have beside them, and notes its digest in the record, which is there. */
+/** Lays what rows have beside them, of which the record has nothing yet, and notes its digest there. */
 xep_status_t normal_take_fields(const normal_t *mode, xep_op_t *op);
 
 /**
