@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** What travels beside rows: its bytes, and the contents and the check of payloads. */
+/** What travels beside rows: its bytes, and the contents of payloads. */
 #ifndef ORACLE_PAYLOADS_H
 #define ORACLE_PAYLOADS_H
 
-#include "oracle_check.h"
+#include "oracle_data.h"
 
 /** Bytes of the scales of a token, as the caller has them. */
 size_t oracle_scales_bytes(const oracle_shape_t *shape);
@@ -15,7 +15,7 @@ uint32_t oracle_words_beside(const oracle_shape_t *shape);
 /** Payload number "which" of a token. */
 void oracle_fill_payload(const oracle_shape_t *shape, uint32_t which, uint32_t rank, uint64_t token, void *to);
 
-/** Those of a row that a token must be: 0, or 1 and the difference is noted. */
-int oracle_check_payloads(const oracle_check_t *check, uint64_t row, uint32_t src, uint64_t token);
+/** So many bytes, rounded up to its alignment. */
+uint64_t oracle_align_payload(uint64_t bytes, const xep_payload_t *payload);
 
 #endif

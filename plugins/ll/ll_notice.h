@@ -21,7 +21,8 @@ typedef struct ll_notice {
     uint32_t hidden;
     uint32_t topk;
     uint32_t nscales;
-    /* of a next piece: of the outputs of the one before; 0 where there are none. Of a dispatch the digest of payloads */
+    /* of a next piece: of the outputs of the one before; 0 where there are none. Of a dispatch the digest of its
+     * payloads */
     uint32_t outputs_hidden;
     uint32_t refused; /* calls, by the writer */
     uint16_t slot;    /* of the writer */

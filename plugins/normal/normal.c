@@ -176,6 +176,15 @@ static xep_status_t normal_open(const xep_env_t *env, void **mode_p)
     return XEP_OK;
 }
 
+static xep_status_t normal_combine(void *mode, xep_op_t *op)
+{
+    const xep_combine_args_t *args = op->combine;
+    const int weighted = args->topk_weights != NULL || args->out_weights != NULL;
+    const xep_status_t status = args->quant != XEP_QUANT_NONE ? normal_choose_coded(mode, op) : XEP_OK;
+    if (status != XEP_OK) return status;
+    return xep_combine_begin(mode, op, weighted ? 1 : op->recv->rows != 0 ? 0 : XEP_AGREE_ANY);
+}
+
 static void normal_close(void *opaque)
 {
     normal_t *mode = opaque;

@@ -9,22 +9,12 @@
 
 /* ---- memory ---- */
 
-static size_t thread_row(const normal_t *mode)
-{
-    return xep_row_stride(mode->kit.shape->hidden * (size_t)mode->kit.shape->combine_elem_bytes);
-}
-
-char *normal_thread_rows(const normal_t *mode, uint32_t thread)
-{
-    return mode->decoded + thread * (mode->layout.max_dests + UINT64_C(2)) * thread_row(mode);
-}
-
 void normal_lay_coded(normal_t *mode)
 {
     const xep_shape_t *shape = mode->kit.shape;
     const uint64_t per_slot = mode->layout.common.recv_rows * mode->layout.coded_stride;
     if (mode->kit.all_mapped || shape->in_pieces) return;
-    mode->decoded = calloc(mode->kit.env->threads, (mode->layout.max_dests + UINT64_C(2)) * thread_row(mode));
+    mode->decoded = calloc(mode->kit.env->threads, (mode->layout.max_dests + UINT64_C(2)) * normal_thread_row(mode));
     mode->coded = calloc(shape->slots, shape->by_nodes ? 1 : per_slot);
     for (uint32_t s = 0; s < shape->slots && mode->coded != NULL; s++)
         normal_slot(mode, s)->coded = mode->coded + s * per_slot;

@@ -30,6 +30,14 @@ xep_status_t normal_sum_coded(void *mode, xep_op_t *op);
 void normal_find_coded(const normal_t *mode, const xep_op_t *op, uint64_t row, normal_place_t *source);
 
 /** Rows that a thread has for itself: as many as a token has terms, each of them bf16; two are one of fp32. */
-char *normal_thread_rows(const normal_t *mode, uint32_t thread);
+static inline size_t normal_thread_row(const normal_t *mode)
+{
+    return xep_row_stride(mode->kit.shape->hidden * (size_t)mode->kit.shape->combine_elem_bytes);
+}
+
+static inline char *normal_thread_rows(const normal_t *mode, uint32_t thread)
+{
+    return mode->decoded + thread * (mode->layout.max_dests + UINT64_C(2)) * normal_thread_row(mode);
+}
 
 #endif

@@ -224,12 +224,3 @@ xep_status_t normal_sum(void *opaque, xep_op_t *op)
     normal_sum_tokens(mode, op, &terms, routing->tokens);
     return XEP_OK;
 }
-
-xep_status_t normal_combine(void *mode, xep_op_t *op)
-{
-    const xep_combine_args_t *args = op->combine;
-    const int weighted = args->topk_weights != NULL || args->out_weights != NULL;
-    const xep_status_t status = args->quant != XEP_QUANT_NONE ? normal_choose_coded(mode, op) : XEP_OK;
-    if (status != XEP_OK) return status;
-    return xep_combine_begin(mode, op, weighted ? 1 : op->recv->rows != 0 ? 0 : XEP_AGREE_ANY);
-}
