@@ -10,8 +10,8 @@
 #     --compile       only compile the kernels: any machine with nvcc will do
 #     --check         compile and compare, without the times
 #     --sanitize      small shapes under compute-sanitizer: memcheck, racecheck and synccheck
-#     --carry FOLDER  puts the library, its tests, and the UCX and PMIx of this machine into FOLDER, for a machine with
-#                     devices that has none of them: a Debian or Ubuntu with nvcc and patchelf makes it
+#     --carry FOLDER  puts the library, its tests, and the UCX and PMIx of wheels into FOLDER, for a machine with
+#                     devices that has none of them: any machine with nvcc and patchelf makes it
 #     --with FOLDER   uses what --carry has made, in place of a build
 set -u
 top=$(cd "$(dirname "$0")/.." && pwd)
@@ -33,7 +33,7 @@ while [ $# -gt 0 ]; do
 done
 nvcc=${NVCC:-$(PATH=$PATH:/usr/local/cuda/bin command -v nvcc)} || { echo 'skipped: there is no nvcc'; exit 77; }
 mkdir -p "$work/include/xep"
-tests='test/mp/device/cuda_ops test/mp/device/cuda_ll_ops test/bench/cuda_calls'
+tests='test/mp/device/cuda_ops test/mp/device/cuda_ll_ops test/mp/device/cuda_survivors test/bench/cuda_calls'
 
 # ---- the library: built here, or carried ----
 
@@ -64,8 +64,10 @@ carry() {
     for program in "${!files[@]}"; do # by libtool, or without it
         [ -x "${files[program]}" ] || files[program]=$home/$(echo $tests | cut -d' ' -f$((program + 1)))
     done
-    python3 "$top/contrib/wheel.py" --bundle "$(dirname "$(dirname "$(find "$work/stage" -name xep_run)")")" "$folder" \
-        "${files[@]}"
+    portable=$(. "$top/contrib/setup.bash" && . "$top/contrib/portable.bash" && arch=$(uname -m) make_portable &&
+        echo "$portable") || return 1
+    python3 "$top/contrib/wheel.py" --bundle "$(dirname "$(dirname "$(find "$work/stage" -name xep_run)")")" \
+        "$portable" "$folder" "${files[@]}"
 }
 
 use_carried() {
@@ -197,6 +199,24 @@ for mode in normal ll; do
     # shellcheck disable=SC2016
     step "a rank that dies, mode $mode, 3 ranks" \
         bash -c 'dies "$@"' - "$bin/xep_run" -k -n 3 "$cuda_ops" $mode
+done
+
+# survive RANKS MODE SCENARIO SEED SURVIVE: so many ranks are left, all of whose bits are the oracle's
+survive() {
+    [ "$("$bin/xep_run" -k -n "$1" "$cuda_survivors" "$2" "$3" "$4" 1000 2>&1 | tee /dev/stderr |
+        grep -c '^survived$')" -eq "$5" ]
+}
+export -f survive
+export bin cuda_survivors
+for mode in normal ll; do
+    for seed in 1 2; do
+        # shellcheck disable=SC2016
+        step "ranks that die anywhere, mode $mode, seed $seed" bash -c 'survive "$@"' - 6 $mode anywhere $seed 2
+    done
+    # shellcheck disable=SC2016
+    step "a rank that dies between replays, mode $mode" bash -c 'survive "$@"' - 3 $mode graph 1 2
+    # shellcheck disable=SC2016
+    step "a group that shrinks, mode $mode" bash -c 'survive "$@"' - 3 $mode shrink 1 2
 done
 
 # tensors: xep and deep_ep; Python's own tests of them skip what is not on a device

@@ -203,9 +203,21 @@ check_wheel() {
     rm -rf "$work/dist"
     bounded 900 "$top/contrib/build-wheel" --python "$XEP_TEST_PYTHON" --output "$work/dist" >"$log" 2>&1 ||
         { fail 'contrib/build-wheel' "$log"; return; }
-    bounded 900 "$top/contrib/check-wheel" "$work"/dist/xep-*.whl >"$log" 2>&1
+    bounded 900 "$top/contrib/check-wheel" "$work"/dist/xep_moe-*.whl >"$log" 2>&1
     grep '^SKIP: ' "$log"
     count_line contrib/check-wheel "$log"
+}
+
+# With the compiled module that the tests of Python have left.
+check_site() {
+    "${XEP_TEST_PYTHON:-false}" -c 'import sphinx, myst_parser' 2>/dev/null && command -v mandoc >/dev/null ||
+        { skip 'the site' 'there is no sphinx, myst_parser or mandoc'; return; }
+    if PYTHON=$XEP_TEST_PYTHON bounded 300 "$top/contrib/build-site" "$work/gcc" "$work/site" \
+        >"$work/site.log" 2>&1; then
+        pass
+    else
+        fail 'contrib/build-site' "$work/site.log"
+    fi
 }
 
 check_python() { python_tests "${XEP_TEST_PYTHON:-}" python-tests.log; }
@@ -285,6 +297,7 @@ stage_asan() { stage 'sanitizers: address, undefined behaviour' check_asan; }
 
 stage_python() {
     stage 'Python' check_python
+    stage 'site of documents' check_site
     [ $frameworks -eq 0 ] || stage 'frameworks' check_frameworks # compiles into the same folder
     [ $vllm -eq 0 ] || stage 'vLLM' check_vllm
 }

@@ -60,6 +60,9 @@ fetch_python() {
     "$python" -c 'import mpi4py, ml_dtypes, matplotlib' 2>/dev/null ||
         pip install --only-binary :all: mpi4py ml_dtypes matplotlib ||
         say 'mpi4py, ml_dtypes and matplotlib cannot be installed: their tests are skipped'
+    "$python" -c 'import sphinx, myst_parser' 2>/dev/null ||
+        pip install --only-binary :all: sphinx==9.0.4 myst-parser==5.2.0 ||
+        say 'sphinx and myst-parser cannot be installed: the site is not built'
     found XEP_TEST_PYTHON "$python"
 }
 

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The second half of build-wheel: puts an installation and the libraries it needs into the package; makes the wheel.
 
-    wheel.py INSTALLATION PACKAGE OUTPUT
-    wheel.py --bundle INSTALLATION FOLDER [PROGRAM...]    # the same, and other programs, in a folder of their own
+    wheel.py INSTALLATION PORTABLE PACKAGE HEADERS ARCH OUTPUT
+    wheel.py --bundle INSTALLATION PORTABLE FOLDER [PROGRAM...]   # the same, and other programs, in a folder of their own
 
-All of it goes into xep/_bundle: bin, lib, lib/xep (modes), lib/ucx (modules of UCX), lib/pmix (components of PMIx),
-share/pmix (its texts), licences. Every file finds the others from its own place, by a RUNPATH with $ORIGIN. What
-LD_LIBRARY_PATH names goes before it, so that another UCX or PMIx can still be chosen.
+INSTALLATION is what `make install` made, PORTABLE the folder of contrib/portable.bash, HEADERS the folder of the
+Python.h that the wheel is for. All of it goes into xep/_bundle: bin, lib, lib/xep (modes), lib/ucx (modules of UCX),
+share/pmix (texts of PMIx), include and lib/pkgconfig (for programs in C), licences. Every file finds the others from
+its own place, by a RUNPATH with $ORIGIN. What LD_LIBRARY_PATH names goes before it, so that another UCX or PMIx can
+still be chosen.
 
 UCX and PMIx keep their names, as a process may have only one of each: where MPI has loaded one already, it is that one.
 The other libraries get names of their own, so that none stands in the place of the system's.
@@ -14,10 +16,7 @@ The other libraries get names of their own, so that none stands in the place of 
 
 from __future__ import annotations
 
-import functools
 import os
-import pathlib
-import platform
 import re
 import shutil
 import subprocess
@@ -29,10 +28,11 @@ PROGRAMS = ("xep_run", "xep_perf", "xep_info", "xep_trace")
 # libnuma is needed by libxep and by UCX, which may be another one: two would take each other's variables
 ONE_IN_A_PROCESS = re.compile(r"lib(ucp|uct|ucs|ucm|pmix|numa|xep)\.so\.")
 # glibc, to which all is bound by the wheel's tag, and what manylinux allows beside it
-OF_THE_SYSTEM = re.compile(r"(ld-linux.*|lib(c|m|dl|rt|pthread|gcc_s|stdc\+\+))\.so(\.|$)")
+OF_THE_SYSTEM = re.compile(r"(ld-linux.*|lib(c|m|dl|rt|pthread|util|z|gcc_s|stdc\+\+))\.so(\.|$)")
 # must fit the drivers of the machine: where they are not there, UCX goes without the module that needs them
 OF_DRIVERS = re.compile(r"lib(ibverbs|rdmacm|mlx4|mlx5|efa|hns|xpmem)\.so\.")
 UCX_MODULE = re.compile(r"libuct_(cma|knem|xpmem|ib|ib_mlx5|ib_efa|rdmacm)\.so\.0")  # those for memory of the host
+LICENCES = {"libuc": "ucx", "libpmix": "openpmix", "libevent": "libevent", "libhwloc": "hwloc", "libnuma": "numactl"}
 
 
 def fail(sentence: str) -> None:
@@ -65,55 +65,40 @@ def needed(file: Path) -> list[str]:
     return [name for name in names if not OF_THE_SYSTEM.match(name) and not OF_DRIVERS.match(name)]
 
 
-class Machine:
-    """Where this machine has things."""
-
-    def __init__(self, installation: Path) -> None:
-        self.installation = installation
-        info = output_of(installation / "bin" / "xep_info", LD_LIBRARY_PATH=self.search_path())
-        self.ucx = self.library_in(info, "ucx").parent / "ucx"
-        self.pmix = self.library_in(info, "pmix")
-
-    def search_path(self, *more: Path) -> str:
-        return ":".join(map(str, [self.installation / "lib", *more, *filter(None, [os.getenv("LD_LIBRARY_PATH")])]))
-
-    @staticmethod
-    def library_in(info: str, name: str) -> Path:
-        line = re.search(rf"^{name} .*, (/.*)$", info, re.M)
-        return Path(line[1]) if line else fail(f"xep_info does not say which {name} is in use:\n{info}")
-
-    @functools.lru_cache(maxsize=None)
-    def loaded_with(self, file: Path) -> dict[str, Path]:
-        text = output_of("ldd", file, LD_LIBRARY_PATH=self.search_path(self.ucx))
-        return {name: Path(path) for name, path in re.findall(r"(\S+) => (/.*) \(0x", text)}
-
-    def find(self, name: str, file: Path) -> Path:
-        return self.loaded_with(file).get(name) or fail(f"{file} needs {name}, which this machine lacks")
-
-
-def roots(machine: Machine) -> dict[str, Path]:
+def roots(installation: Path, portable: Path) -> dict[str, Path]:
     """What nothing else names as needed: programs, modes, and what is loaded at run time."""
-    stage, components = machine.installation, machine.pmix.resolve().parent / "pmix"
-    files = {f"bin/{name}": stage / "bin" / name for name in PROGRAMS}
-    files["lib/libpmix.so.2"] = machine.pmix
-    files.update((f"lib/xep/{file.name}", file) for file in (stage / "lib" / "xep").glob("*.so"))
-    files.update((f"lib/ucx/{file.name}", file) for file in machine.ucx.glob("*") if UCX_MODULE.fullmatch(file.name))
-    files.update((f"lib/pmix/{file.name}", file) for file in components.glob("*.so"))
-    if "lib/ucx/libuct_cma.so.0" not in files:
-        fail(f"no modules of UCX in {machine.ucx}")
+    files = {f"bin/{name}": installation / "bin" / name for name in PROGRAMS}
+    files["lib/libpmix.so.2"] = portable / "lib" / "libpmix.so.2"
+    files.update((f"lib/xep/{file.name}", file) for file in (installation / "lib" / "xep").glob("*.so"))
+    modules = (portable / "lib" / "ucx").glob("*")
+    files.update((f"lib/ucx/{file.name}", file) for file in modules if UCX_MODULE.fullmatch(file.name))
     return files
 
 
-def closure(machine: Machine, programs: list[Path]) -> dict[str, Path]:
-    files = {**roots(machine), **{f"bin/{file.name}": file for file in programs}}
+def find(name: str, folders: list[Path], user: Path) -> Path:
+    for folder in folders:
+        if (folder / name).exists():
+            return folder / name
+    return fail(f"{user} needs {name}, which is in none of {', '.join(map(str, folders))}")
+
+
+def closure(installation: Path, portable: Path, programs: list[Path]) -> dict[str, Path]:
+    files = {**roots(installation, portable), **{f"bin/{file.name}": file for file in programs}}
+    folders = [installation / "lib", portable / "lib", portable / "lib" / "ucx", *map(Path, library_folders(programs))]
     rest = list(files.values())
     while rest:
         file = rest.pop()
         for name in needed(file):
             if place_of(name) not in files:
-                files[place_of(name)] = machine.find(name, file)
+                files[place_of(name)] = find(name, folders, file)
                 rest.append(files[place_of(name)])
     return files
+
+
+def library_folders(programs: list[Path]) -> list[str]:
+    """Of this machine, for programs that were made for it."""
+    text = output_of("ldconfig", "-p", PATH=f"{os.environ['PATH']}:/sbin:/usr/sbin") if programs else ""
+    return sorted({os.path.dirname(path) for path in re.findall(r"=> (/.*)", text)})
 
 
 # ---- putting it in ----
@@ -121,7 +106,7 @@ def closure(machine: Machine, programs: list[Path]) -> dict[str, Path]:
 
 def run_path(place: str) -> str:
     folder = os.path.dirname(place)
-    paths = {"bin": "$ORIGIN/../lib", "lib": "$ORIGIN", "lib/ucx": "$ORIGIN/..:$ORIGIN", "lib/pmix": "$ORIGIN/.."}
+    paths = {"bin": "$ORIGIN/../lib", "lib": "$ORIGIN", "lib/ucx": "$ORIGIN/..:$ORIGIN"}
     return paths.get(folder, "")  # modes load nothing
 
 
@@ -130,7 +115,7 @@ def put(source: Path, bundle: Path, place: str) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(source, target)
     target.chmod(0o755)
-    output_of("strip", "--strip-unneeded", target)
+    subprocess.run(["strip", "--strip-unneeded", target], capture_output=True)  # those of another processor stay whole
     # one change in each call: patchelf 0.14 mixes up the strings of several
     for name in needed(source):
         if os.path.basename(place_of(name)) != name:
@@ -140,69 +125,70 @@ def put(source: Path, bundle: Path, place: str) -> None:
     output_of("patchelf", *(["--set-rpath", run_path(place)] if run_path(place) else ["--remove-rpath"]), target)
 
 
-def make_relative(bundle: Path, machine: Machine) -> None:
-    """Folders that are compiled into libpmix become folders below the prefix that xep gives it (PMIX_PREFIX)."""
-    file, old = bundle / "lib" / "libpmix.so.2", str(machine.pmix.resolve().parent.parent).encode()
-    data = file.read_bytes()
-    for name in (b"/lib", b"/share"):
-        # slashes in the middle, as the end of a string may be another one
-        new = b"${prefix}".ljust(len(old), b"/") + name
-        data = data.replace(b"\0" + old + name + b"\0", b"\0" + new + b"\0")
-    if len(data) != file.stat().st_size:
-        fail(f"{machine.pmix}: the path of its folder is too short to be replaced: {old.decode()}")
-    file.write_bytes(data)
-
-
-def is_object(file: Path) -> bool:
-    with open(file, "rb") as stream:
-        return stream.read(4) == b"\x7fELF"
-
-
 def check(bundle: Path, places: list[str]) -> None:
-    """Each file, loaded in an empty environment, gets everything from the bundle."""
-    for place in places:
-        text = subprocess.run(["ldd", bundle / place], capture_output=True, text=True, env={"PATH": os.environ["PATH"]})
-        for name, found in re.findall(r"(\S+) => (\S.*?)(?: \(0x|$)", text.stdout, re.M):
-            through_drivers = OF_DRIVERS.match(name) or place.startswith("lib/ucx/")
-            if not found.startswith(str(bundle)) and not OF_THE_SYSTEM.match(name) and not through_drivers:
-                fail(f"{place} would load {name} from outside: {found}")
+    """What each file needs is in the bundle."""
     for place in places:
         for name in needed(bundle / place):
             if not any((bundle / folder / name).exists() for folder in ("lib", "lib/ucx")):
                 fail(f"{place} needs {name}, which is not in the bundle")
 
 
-# ---- licences ----
+def fill(bundle: Path, installation: Path, portable: Path, programs: list[Path]) -> dict[str, Path]:
+    files = closure(installation, portable, programs)
+    for place, source in files.items():
+        put(source, bundle, place)
+    check(bundle, list(files))
+    shutil.copytree(portable / "share" / "pmix", bundle / "share" / "pmix")
+    return files
 
 
-def package_of(file: Path) -> str:
-    """The package of this machine that a file came with; files of merged folders are known under either name."""
-    names = [str(file), str(file.resolve()), str(file.resolve()).removeprefix("/usr")]
-    for name in names:
-        result = subprocess.run(["dpkg-query", "-S", name], capture_output=True, text=True)
-        if result.returncode == 0:
-            return result.stdout.splitlines()[0].split(": ")[0]
-    return fail(f"no package of this machine has {file}, so that its licence is not known")
+def add_headers(bundle: Path, installation: Path) -> None:
+    """For programs in C: xep.get_include(), xep.get_pkgconfig()."""
+    shutil.copytree(installation / "include" / "xep", bundle / "include" / "xep")
+    (bundle / "lib" / "pkgconfig").mkdir()
+    text = (installation / "lib" / "pkgconfig" / "xep.pc").read_text()
+    text = re.sub(r"^prefix=.*", "prefix=${pcfiledir}/../..", text, flags=re.M)
+    text = text.replace("-lxep", "-l:libxep.so.0")  # a wheel has no links
+    (bundle / "lib" / "pkgconfig" / "xep.pc").write_text(text)
 
 
-def add_licences(bundle: Path, files: dict[str, Path], own: Path) -> None:
+def add_licences(bundle: Path, files: dict[str, Path], portable: Path) -> None:
     folder, lines = bundle / "licences", []
+    folder.mkdir()
     for place, file in sorted(files.items()):
-        if own in file.parents:
+        if portable not in file.parents:
             continue
-        package = package_of(file)
-        fields = "${source:Package} ${source:Version}"
-        lines.append(f"{place}: {package}, of {output_of('dpkg-query', '-W', '-f', fields, package)}\n")
-        text = Path("/usr/share/doc", package.partition(":")[0], "copyright")
-        (folder / package.partition(":")[0]).mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(text, folder / package.partition(":")[0] / "copyright")
-        for common in re.findall(r"/usr/share/common-licenses/([\w.+-]*\w)", text.read_text(errors="replace")):
-            shutil.copyfile(f"/usr/share/common-licenses/{common}", folder / common)
-    (folder / "FILES").write_text("What is not of xep itself, and the Debian package and source it was taken from.\n\n"
-                                  + "".join(lines))  # fmt: skip
+        name = next(licence for stem, licence in LICENCES.items() if file.name.startswith(stem))
+        lines.append(f"{place}: LICENSE.{name}\n")
+        shutil.copy(portable / "licences" / f"LICENSE.{name}", folder)
+    (folder / "FILES").write_text("What is not of xep itself, and its licence.\n\n" + "".join(lines))
 
 
 # ---- the wheel ----
+
+
+def version_of(headers: Path) -> str:
+    """Of the Python that this folder of headers is for, as 311."""
+    text = (headers / "patchlevel.h").read_text()
+    return "".join(re.search(rf"PY_{part}_VERSION\s+(\d+)", text)[1] for part in ("MAJOR", "MINOR"))
+
+
+def compile_module(package: Path, portable: Path, headers: Path, arch: str) -> None:
+    """xep._ext, by the portable compiler: setuptools would take the one of the Python that runs it."""
+    import numpy
+
+    # Debian's pyconfig.h looks for the one of the processor, which has the same contents for all of 64 bits
+    beside = package / "include"
+    beside.mkdir()
+    for folder in headers.parent.glob(f"*-linux-gnu/{headers.name}"):
+        (beside / f"{arch}-linux-gnu").symlink_to(folder.parent)
+    target = package / "xep" / f"_ext.cpython-{version_of(headers)}-{arch}-linux-gnu.so"
+    bundle = package / "xep" / "_bundle"
+    folders = (headers, headers.parent, beside, numpy.get_include())
+    includes = [word for folder in folders for word in ("-isystem", folder)]
+    sources = sorted((package / "ext").glob("*.c"))
+    output_of(portable / "bin" / "cc", "-std=gnu11", "-O2", "-DNDEBUG", "-fPIC", "-shared", "-fvisibility=hidden",
+              "-I", bundle / "include", *includes, "-o", target, *sources)  # fmt: skip
 
 
 def glibc_of(files: list[Path]) -> str:
@@ -214,6 +200,11 @@ def glibc_of(files: list[Path]) -> str:
     return "{}_{}".format(*max(versions))
 
 
+def is_object(file: Path) -> bool:
+    with open(file, "rb") as stream:
+        return stream.read(4) == b"\x7fELF"
+
+
 def unpacked(wheel: Path, folder: Path) -> list[Path]:
     shutil.rmtree(folder, ignore_errors=True)
     with zipfile.ZipFile(wheel) as archive:
@@ -221,45 +212,35 @@ def unpacked(wheel: Path, folder: Path) -> list[Path]:
     return [file for file in folder.rglob("*") if file.is_file() and is_object(file)]
 
 
-def make(package: Path, output: Path) -> Path:
+def make(package: Path, headers: Path, arch: str, output: Path) -> Path:
     """Tagged manylinux for the glibc it needs: pip then refuses it where it would not load."""
     scripts = package / "scripts"
     scripts.mkdir()
     for name in PROGRAMS:
         shutil.copyfile(package / "program.py", scripts / name)
-    output_of(sys.executable, "setup.py", "-q", "bdist_wheel", "--dist-dir", package / "dist", cwd=package)
+    output_of(sys.executable, "setup.py", "-q", "bdist_wheel", "--dist-dir", package / "dist", cwd=package,
+              XEP_EXT="made")  # fmt: skip
     (wheel,) = (package / "dist").glob("*.whl")
-    objects = unpacked(wheel, package / "unpacked")
-    tag = f"manylinux_{glibc_of(objects)}_{platform.machine()}"
-    output_of(sys.executable, "-m", "wheel", "tags", "--remove", "--platform-tag", tag, wheel)
+    python = f"cp{version_of(headers)}"
+    tag = f"manylinux_{glibc_of(unpacked(wheel, package / 'unpacked'))}_{arch}"
+    output_of(sys.executable, "-m", "wheel", "tags", "--remove", "--python-tag", python, "--abi-tag", python,
+              "--platform-tag", tag, wheel)  # fmt: skip
     (wheel,) = (package / "dist").glob("*.whl")
     return Path(shutil.copy(wheel, output))
 
 
-def fill(bundle: Path, installation: Path, programs: list[Path]) -> dict[str, Path]:
-    machine = Machine(installation)
-    files = closure(machine, programs)
-    for place, source in files.items():
-        put(source, bundle, place)
-    make_relative(bundle, machine)
-    check(bundle, list(files))
-    texts = machine.pmix.resolve().parent.parent / "share" / "pmix"
-    (bundle / "share" / "pmix").mkdir(parents=True)
-    for text in texts.glob("help-*.txt"):
-        shutil.copyfile(text, bundle / "share" / "pmix" / text.name)
-    return files
-
-
 def main() -> None:
     if sys.argv[1] == "--bundle":
-        installation, folder, *programs = (pathlib.Path(word).resolve() for word in sys.argv[2:])
-        fill(folder, installation, programs)
+        installation, portable, folder, *programs = (Path(word).resolve() for word in sys.argv[2:])
+        fill(folder, installation, portable, programs)
         return
-    installation, package, output = (pathlib.Path(word).resolve() for word in sys.argv[1:])
+    installation, portable, package, headers = (Path(word).resolve() for word in sys.argv[1:5])
     bundle = package / "xep" / "_bundle"
-    files = fill(bundle, installation, [])
-    add_licences(bundle, files, installation)
-    print(make(package, output))
+    files = fill(bundle, installation, portable, [])
+    add_headers(bundle, installation)
+    add_licences(bundle, files, portable)
+    compile_module(package, portable, headers, sys.argv[5])
+    print(make(package, headers, sys.argv[5], Path(sys.argv[6]).resolve()))
 
 
 if __name__ == "__main__":

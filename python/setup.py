@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Builds the compiled module xep._ext: it needs a C compiler and xep's headers, of its tree or installed."""
 
+import os
 import pathlib
 import re
 import shlex
 import subprocess
 
-from setuptools import Extension, setup
+from setuptools import Distribution, Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import BaseError, CCompilerError
 
@@ -54,9 +55,18 @@ class Build(build_ext):
             ) from None
 
 
+class Binary(Distribution):
+    """With a compiled module, also where contrib/wheel.py has made it before (XEP_EXT=made)."""
+
+    def has_ext_modules(self):
+        return True
+
+
 # relative to this folder, as setuptools wants them
 sources = sorted(f"ext/{file.name}" for file in (HERE / "ext").glob("*.c"))
 headers = sorted(str(file) for folder in (HERE / "ext", HERE.parent / "include" / "xep") for file in folder.glob("*.h"))
 # xep_run and the like, which contrib/build-wheel puts there
 scripts = sorted(f"scripts/{file.name}" for file in (HERE / "scripts").glob("*"))
-setup(ext_modules=[Extension("xep._ext", sources, depends=headers)], cmdclass={"build_ext": Build}, scripts=scripts)
+made = os.environ.get("XEP_EXT") == "made"
+modules = [] if made else [Extension("xep._ext", sources, depends=headers)]
+setup(ext_modules=modules, cmdclass={"build_ext": Build}, scripts=scripts, distclass=Binary)

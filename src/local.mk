@@ -20,6 +20,8 @@ libxep_all_la_SOURCES = \
 	%D%/request/request_begin.c %D%/request/request_end.c \
 	%D%/request/request_order.c %D%/request/request_refuse.c \
  %D%/request/request_trace.c %D%/request/request_wait.c \
+	%D%/serve/server.h %D%/serve/server.c %D%/serve/server_begin.c %D%/serve/server_end.c \
+	%D%/buffer/announce.h %D%/buffer/announce.c \
 	%D%/buffer/buffer.h %D%/buffer/buffer.c %D%/buffer/buffer_agree.h %D%/buffer/buffer_agree.c \
  %D%/buffer/buffer_create.c %D%/buffer/buffer_end.c \
  %D%/buffer/buffer_env.c %D%/buffer/buffer_follow.c \
@@ -39,9 +41,9 @@ libxep_all_la_SOURCES = \
 	%D%/elastic/frames.h %D%/elastic/frames.c \
 	%D%/elastic/group_grow.h %D%/elastic/group_grow.c %D%/elastic/group_grow_join.c \
 	%D%/elastic/group_shrink.h %D%/elastic/group_shrink.c %D%/elastic/rendezvous.h %D%/elastic/rendezvous.c \
-	%D%/elastic/members.h %D%/elastic/members.c %D%/elastic/members_mapped.c %D%/elastic/members_wait.c \
+	%D%/elastic/members.h %D%/elastic/members.c %D%/elastic/members_device.c %D%/elastic/members_mapped.c %D%/elastic/members_wait.c \
 	%D%/elastic/members_wire.c %D%/elastic/joiners.h %D%/elastic/joiners.c %D%/elastic/group_shrink_ctl.c \
-	%D%/group/boot.h %D%/group/boot_callback.c \
+	%D%/group/boot.h %D%/group/boot.c %D%/group/boot_callback.c \
 	%D%/group/boot_single.c %D%/group/device.h %D%/group/group.h %D%/group/group.c %D%/group/group_abort.h \
 	%D%/group/group_abort.c %D%/group/group_account.h %D%/group/group_account.c \
 	%D%/group/group_account_ask.c %D%/group/group_doorbell.h %D%/group/group_doorbell.c %D%/group/group_control.h \

@@ -146,17 +146,22 @@ cuda_parts = \
 %C%_mp_device_cuda_ll_ops_SOURCES = $(cuda_parts) \
 	%D%/mp/device/cuda_ll_later.c %D%/mp/device/cuda_ll_patterns.c %D%/mp/device/cuda_ll_ops.c
 %C%_mp_device_cuda_ll_ops_LDADD = libmp_rig.la
+%C%_mp_device_cuda_survivors_SOURCES = \
+	%D%/mp/device/cuda_rig.h %D%/mp/device/cuda_rig.c %D%/mp/device/cuda_job.h %D%/mp/device/cuda_job.c \
+	%D%/mp/device/cuda_survivors.c
+%C%_mp_device_cuda_survivors_LDADD = libmp_rig.la
 %C%_bench_cuda_calls_SOURCES = \
 	%D%/mp/device/cuda_rig.h %D%/mp/device/cuda_rig.c %D%/mp/device/cuda_job.h %D%/mp/device/cuda_job.c \
 	%D%/bench/cuda_calls.c
 %C%_bench_cuda_calls_CPPFLAGS = $(AM_CPPFLAGS) -I$(srcdir)/%D%/mp/device
 %C%_bench_cuda_calls_LDADD = libmp_rig.la
 %C%_bench_mask_cost_LDADD = libmp_rig.la -lm
+%C%_bench_serve_cost_LDADD = libmp_rig.la
 
 transport_tests = \
 	%D%/mp/failures/deadlines.mp %D%/mp/ops/pieces.mp %D%/mp/ops/pieces_misuse.mp %D%/mp/wire/wire_death.mp \
 	%D%/mp/wire/wire_keys.mp %D%/mp/wire/wire_late.mp %D%/mp/failures/late_puts.mp %D%/mp/launch/boot_reload.mp \
-	%D%/mp/ops/owner_maps.mp \
+	%D%/mp/ops/owner_maps.mp %D%/mp/ops/serving.mp \
 	%D%/mp/ops/normal_shapes.mp %D%/mp/ops/in_place.mp %D%/mp/ops/in_place_ll.mp %D%/mp/ops/normal_ops.mp \
 	%D%/mp/ops/ll_ops.mp %D%/mp/ops/bad_arguments.mp %D%/mp/ops/mismatch.mp %D%/mp/ops/refused_calls.mp \
 	%D%/mp/failures/aborted.mp %D%/mp/ops/dependencies.mp %D%/mp/groups/fork_in_flight.mp \
@@ -169,20 +174,19 @@ transport_tests = \
 mapped_tests = \
 	%D%/mp/failures/deadlines.mp %D%/mp/ops/pieces.mp %D%/mp/wire/wire_death.mp %D%/mp/wire/wire_keys.mp \
 	%D%/mp/wire/wire_late.mp %D%/mp/failures/late_puts.mp %D%/mp/launch/boot_reload.mp %D%/mp/ops/normal_shapes.mp \
-	%D%/mp/ops/owner_maps.mp \
+	%D%/mp/ops/owner_maps.mp %D%/mp/ops/serving.mp \
 	%D%/mp/ops/in_place.mp %D%/mp/ops/in_place_ll.mp %D%/mp/ops/normal_ops.mp %D%/mp/ops/ll_ops.mp \
 	%D%/mp/failures/aborted.mp %D%/mp/ops/never_begun.mp %D%/mp/ops/prefaulted_pages.mp \
 	%D%/mp/groups/group_query.mp %D%/mp/ops/away_between_ops.mp
 rank_tests = $(transport_tests) %D%/mp/ops/mode_query.mp %D%/mp/wire/wire_order.mp %D%/mp/ops/shared_processor.mp \
 	%D%/mp/launch/boot_client.mp %D%/mp/launch/setuid.mp %D%/mp/ops/normal_by_nodes.mp %D%/mp/ops/ll_by_nodes.mp \
-	%D%/mp/ops/ll_small_recv_rings.mp %D%/mp/ops/ll_pieces_by_nodes.mp %D%/mp/ops/forwarding.mp \
+	%D%/mp/ops/ll_pieces_by_nodes.mp %D%/mp/ops/forwarding.mp \
 	%D%/mp/groups/nodes_disagree.mp %D%/mp/groups/own_allgather.mp %D%/mp/machine/ucx_disagree.mp \
 	%D%/mp/machine/locked_memory.mp %D%/mp/machine/process_settings.mp
 %C%_mp_launch_boot_reload_mp_LDADD =
 %C%_mp_ops_normal_shapes_mp_LDADD = libmp_rig.la
 %C%_mp_ops_normal_by_nodes_mp_LDADD = libmp_rig.la
 %C%_mp_ops_ll_by_nodes_mp_LDADD = libmp_rig.la
-%C%_mp_ops_ll_small_recv_rings_mp_LDADD = libmp_rig.la
 %C%_mp_ops_ll_pieces_by_nodes_mp_LDADD = libmp_rig.la
 %C%_mp_ops_forwarding_mp_LDADD = libmp_rig.la
 %C%_mp_groups_own_allgather_mp_LDADD = libmp_rig.la
@@ -196,6 +200,7 @@ rank_tests = $(transport_tests) %D%/mp/ops/mode_query.mp %D%/mp/wire/wire_order.
 %C%_mp_ops_pieces_misuse_mp_LDADD = libmp_rig.la
 %C%_mp_ops_in_place_ll_mp_LDADD = libmp_rig.la
 %C%_mp_ops_owner_maps_mp_LDADD = libmp_rig.la
+%C%_mp_ops_serving_mp_LDADD = libmp_rig.la
 %C%_mp_ops_normal_ops_mp_LDADD = libmp_rig.la
 %C%_mp_ops_barriers_between_mp_LDADD = libmp_rig.la
 %C%_mp_ops_ll_ops_mp_LDADD = libmp_rig.la
@@ -232,8 +237,10 @@ rank_tests = $(transport_tests) %D%/mp/ops/mode_query.mp %D%/mp/wire/wire_order.
 # What takes longest begins first, and what takes a second or two comes last: then no processor waits at the end for one
 # test. kills, heartbeat and failure mostly sleep, beside others that compute.
 long_scripts = \
-	%D%/mp/launch/hosts.sh %D%/model/protocols.sh %D%/mp/failures/survivors.sh %D%/mp/ops/settings.sh \
-	%D%/mp/wire/wire_transports.sh %D%/mp/failures/kills.sh %D%/mp/device/cuda_standin.sh %D%/mp/ops/over_4_gib.sh \
+	%D%/mp/launch/hosts.sh %D%/model/protocols.sh %D%/mp/failures/survivors.sh \
+	%D%/mp/failures/serving_ends.sh %D%/mp/ops/settings.sh \
+	%D%/mp/wire/wire_transports.sh %D%/mp/failures/kills.sh %D%/mp/device/cuda_standin.sh \
+	%D%/mp/device/cuda_survivors.sh %D%/mp/ops/over_4_gib.sh \
 	%D%/mp/groups/shrink.sh %D%/mp/failures/heartbeat.sh %D%/mp/perf/simulated_hosts.sh %D%/mp/perf/perf_ratios.sh \
 	%D%/mp/groups/grow.sh %D%/mp/ops/ll_check.sh %D%/mp/groups/soak.sh %D%/mp/failures/recovery_time.sh \
 	%D%/mp/groups/grow_last_word.sh
@@ -246,7 +253,8 @@ short_scripts = \
 	%D%/mp/machine/shared_memory.sh %D%/mp/machine/missing.sh %D%/mp/machine/ucx_settings.sh %D%/rig/format.sh \
 	%D%/mp/launch/run_environ.sh %D%/mp/launch/run_leftovers.sh %D%/mp/launch/run_output.sh \
 	%D%/mp/machine/limits.sh %D%/mp/launch/networks.sh %D%/mp/machine/ucx_versions.sh %D%/mp/perf/recorded.sh \
-	%D%/rig/mutants.sh %D%/abi/examples.sh %D%/abi/outoftree.sh %D%/abi/headers.sh %D%/abi/loader.sh \
+	%D%/mp/perf/documented.sh \
+	%D%/rig/mutants.sh %D%/abi/examples.sh %D%/abi/outoftree.sh %D%/abi/headers.sh %D%/abi/cmake.sh %D%/abi/loader.sh \
 	%D%/mp/groups/listen_addresses.sh %D%/mp/ops/no_system_calls.sh %D%/mp/failures/death_in_phase.sh
 script_tests = $(long_scripts) $(short_scripts)
 
@@ -254,20 +262,21 @@ script_tests = $(long_scripts) $(short_scripts)
 EXTRA_DIST += %D%/model/model_core.pml %D%/model/model_combine.pml %D%/model/model_run.pml \
 	%D%/model/model_normal.pml %D%/model/model_ll.pml %D%/model/model_mask.pml \
 	%D%/model/model_rows.pml %D%/model/model_grants.pml %D%/model/model_nodes.pml \
-	%D%/model/model_pieces.pml %D%/model/model_recv_ring.pml %D%/model/model_shrink.pml \
+	%D%/model/model_pieces.pml %D%/model/model_recv_ring.pml %D%/model/model_serve.pml %D%/model/model_shrink.pml \
 	%D%/model/model_grow.pml
 model:
 	srcdir='$(abs_top_srcdir)' CC='$(CC)' bash $(srcdir)/%D%/model/protocols.sh full
 .PHONY: model
 
 # what tests use and is no test itself
-test_helpers = %D%/mp/device/cuda_ops %D%/mp/device/cuda_ll_ops %D%/bench/cuda_calls %D%/abi/mode_load \
+test_helpers = %D%/mp/device/cuda_survivors %D%/mp/device/cuda_ops %D%/mp/device/cuda_ll_ops %D%/bench/cuda_calls %D%/abi/mode_load \
 	%D%/mp/machine/killed_in_shm_open %D%/mp/failures/heartbeat %D%/mp/failures/killed %D%/mp/groups/listening \
 	%D%/mp/groups/meet_by_name %D%/mp/machine/no_room %D%/mp/machine/no_sysv %D%/mp/machine/two_users \
-	%D%/mp/machine/room_in_pieces %D%/mp/perf/traced %D%/mp/failures/survivors %D%/mp/groups/shrink \
+	%D%/mp/machine/room_in_pieces %D%/mp/perf/traced %D%/mp/failures/survivors \
+	%D%/mp/failures/serving_ends %D%/mp/groups/shrink \
 	%D%/mp/ops/over_4_gib %D%/mp/groups/grow %D%/mp/groups/grow_last_word %D%/mp/groups/soak \
 	%D%/mp/failures/death_in_phase %D%/mp/failures/recovery_time %D%/mp/wire/wire_rate.mp %D%/bench/kernels \
-	%D%/bench/accuracy %D%/bench/mask_cost
+	%D%/bench/accuracy %D%/bench/mask_cost %D%/bench/serve_cost
 %C%_abi_mode_load_LDADD = libxep.la
 %C%_abi_dlopen_t_LDADD = libunit.la $(CMOCKA_LIBS)
 %C%_mp_machine_killed_in_shm_open_LDADD = libmp_rig.la
@@ -281,6 +290,7 @@ test_helpers = %D%/mp/device/cuda_ops %D%/mp/device/cuda_ll_ops %D%/bench/cuda_c
 %C%_mp_failures_survivors_SOURCES = %D%/mp/failures/survivors_log.h %D%/mp/failures/survivors_log.c \
 	%D%/mp/failures/survivors.c
 %C%_mp_failures_survivors_LDADD = libmp_rig.la
+%C%_mp_failures_serving_ends_LDADD = libmp_rig.la
 %C%_mp_failures_recovery_time_LDADD = libmp_rig.la
 %C%_mp_groups_shrink_LDADD = libmp_rig.la
 %C%_mp_groups_grow_LDADD = libmp_rig.la

@@ -64,6 +64,7 @@ xep_run_LDADD = libxep_trace.la
 noinst_LTLIBRARIES += libxep_trace.la
 libxep_trace_la_SOURCES = \
 	%D%/trace/trace_clock.c %D%/trace/trace_clock.h \
+	%D%/trace/trace_flow.c %D%/trace/trace_flow.h \
 	%D%/trace/trace_json.c %D%/trace/trace_json.h \
 	%D%/trace/trace_merge.c %D%/trace/trace_merge.h \
 	%D%/trace/trace_journal.c %D%/trace/trace_journal.h \

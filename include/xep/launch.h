@@ -88,6 +88,11 @@ struct xep_device {
     uint32_t multiprocessors;
     uint32_t shared_bytes; /* most dynamic shared memory of a block */
     const uint32_t *stop;  /* pinned: once it is not 0, kernels stop waiting */
+    /*
+     * XEP_ON_FAILURE_MASK, else NULL; pinned, a word for each rank that only grows. gone: 1: the host has left the rank
+     * out; 2: its process has ended, too. left: 1: a kernel has left the rank out; of this rank: others have
+     */
+    uint32_t *gone, *left;
 };
 
 #ifdef __cplusplus

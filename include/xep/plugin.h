@@ -31,7 +31,7 @@ extern "C" {
 #endif
 
 /** Goes up with every change of meaning here, in wire.h or launch.h; changes of layout also show in the sizes. */
-#define XEP_PLUGIN_ABI 18u
+#define XEP_PLUGIN_ABI 19u
 
 /** By nodes modes count rows in so many bits of a word, below its epoch. */
 #define XEP_FEED_ROWS_BITS 24
@@ -197,6 +197,7 @@ typedef struct xep_op {
      * without out; NULL: it has none */
     const xep_combine_args_t *combine;
     int32_t timeout_ms; /* its deadline; < 0: none */
+    uint32_t waits;     /* 1: the call returns at its end, so nothing of this rank comes between its phases */
     /*
      * of the slot: zeroed before a dispatch, which fills all of it at once, size included, as soon as it knows the rows
      * and their places; read by combine; filled again by next
@@ -447,7 +448,8 @@ typedef struct xep_plugin {
      */
     void (*explain)(void *mode, const xep_op_t *op, char *text, size_t bytes);
 
-    const xep_mask_ops_t *masks;  /* NULL: the mode needs all ranks */
+    /* NULL: the mode needs all ranks; or in device memory, where can has XEP_CAN_MASK, its kernels know what to do */
+    const xep_mask_ops_t *masks;
     const xep_place_ops_t *place; /* NULL: every row is copied */
     /* device memory: enqueues the work that fills out on args->stream; args are checked. NULL: XEP_ERR_UNSUPPORTED */
     xep_status_t (*layout)(void *mode, const xep_layout_args_t *args, const xep_layout_t *out);

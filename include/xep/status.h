@@ -30,7 +30,8 @@
     X(XEP_ERR_PLUGIN, -11, "mode cannot be loaded")                          \
     X(XEP_ERR_PROTOCOL, -12, "a peer sent what the protocol does not allow") \
     X(XEP_ERR_ABORTED, -13, "group was aborted")                             \
-    X(XEP_ERR_BROKEN, -14, "buffer needs a reset after an earlier error")
+    X(XEP_ERR_BROKEN, -14, "buffer needs a reset after an earlier error")    \
+    X(XEP_ERR_FUNCTION, -15, "the expert function of a rank failed")
 
 #define XEP_STATUS_ENUM_(_name, _value, _text) _name = _value,
 

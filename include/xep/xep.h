@@ -219,8 +219,9 @@ typedef enum { XEP_MEMORY_HOST = 0, XEP_MEMORY_CUDA = 1, XEP_ENUM_IS_INT(XEP_MEM
  * operation that was in flight when the rank went may have its rows on some survivors and not on others; those ranks go
  * on that are most of the ones alive, and others get XEP_ERR_PEER. The rank gets rows of no later
  * operation and nobody waits for it. One that was only slow and comes back gets XEP_ERR_PEER from all calls and can
- * change nothing that the others use; it destroys its buffers and its group. Modes ll and normal in host memory; all
- * else is XEP_ERR_UNSUPPORTED. A buffer with a rank out cannot be reset, and the group makes no new ones.
+ * change nothing that the others use; it destroys its buffers and its group. Modes ll and normal, in device
+ * memory where all ranks map one another; all else is XEP_ERR_UNSUPPORTED. A buffer with a rank out cannot be reset, and
+ * the group makes no new ones.
  */
 typedef enum { XEP_ON_FAILURE_FAIL = 0, XEP_ON_FAILURE_MASK = 1, XEP_ENUM_IS_INT(XEP_ON_FAILURE) } xep_on_failure_t;
 
@@ -232,7 +233,10 @@ enum {
     /* normal, ll, host memory: dispatches may come in pieces (XEP_DISPATCH_PIECES), so that recv_rows need not be the
      * worst case. Of the memory for outputs that are kept until the last piece (a slot: tokens * min(topk, ranks) rows,
      * ll: tokens * topk) only what a dispatch of several pieces returns is touched. Not with XEP_ON_FAILURE_MASK */
-    XEP_BUFFER_PIECES = 2
+    XEP_BUFFER_PIECES = 2,
+    /* host memory: ranks may serve (xep_serve()). Every operation tells them so by a few words to each rank. Operations
+     * do not come after others (args.after) */
+    XEP_BUFFER_SERVED = 4
 };
 
 /**
@@ -529,7 +533,8 @@ typedef struct xep_recv {
     const uint32_t *pair_begin;   /* [L][R] first row of each local expert from each source rank */
     const uint32_t *pair_count;   /* [L][R] rows of each local expert from each source rank */
     /* [R] 1 for a rank that this dispatch is without, the same on all ranks that map one another (xep_on_failure_t);
-     * NULL: it is with all. Set at its end */
+     * NULL: it is with all. Set at its end. XEP_MEMORY_CUDA: an array of the device, never NULL with
+     * XEP_ON_FAILURE_MASK; in mode normal rows of such a rank may keep their places, and then select no expert */
     const uint8_t *out;
     /* XEP_DISPATCH_IN_PLACE: [capacity] where each row is, in the memory of its source or in this rank's, to be read
      * only, until the handle is released; NULL where none came: beyond rows, behind those of an expert. Else NULL: rows
@@ -625,8 +630,8 @@ typedef struct xep_combine_args {
     size_t weights_stride; /* bytes between rows; 0: dense */
     uint64_t *wait_ns;     /* as in xep_dispatch_args_t */
     void *stream;          /* as in xep_dispatch_args_t */
-    /* NULL, or [T][K]: 1 where a selection is missing in out, as its expert is on a rank that is out; else 0. Not with
-     * XEP_MEMORY_CUDA */
+    /* NULL, or [T][K]: 1 where a selection is missing in out, as its expert is on a rank that is out; else 0.
+     * Staged, where rows of a device go through the host, it is refused */
     uint8_t *missing;
     size_t missing_stride; /* bytes between rows; 0: dense */
     /* ll, of XEP_BF16: how rows travel to ranks that are not mapped; lossy. Each arrives as bf16(q * scale), of NVFP4

@@ -29,6 +29,32 @@ typedef struct xep_cuda_life {
     uint32_t *stale;     /* 1: a kernel found another one. Pinned */
 } xep_cuda_life_t;
 
+/** What a rank says of itself in its own heap, where ranks may be left out. Others write claim alone. */
+typedef struct xep_cuda_own_words {
+    uint64_t claim;   /* 2 * the last operation whose record is in its heap (normal); odd: others have left it out */
+    uint64_t storing; /* operation whose rows it may be storing at others (normal); 0: none */
+    uint64_t beat;    /* changes while a kernel of it waits */
+    uint64_t reserved[5];
+} xep_cuda_own_words_t;
+
+/** How an operation is with a rank. */
+enum {
+    XEP_CUDA_WITHOUT, /* nothing that it says counts */
+    XEP_CUDA_HEARD,   /* its record counts (normal), its last word has not come */
+    XEP_CUDA_WITH
+};
+
+/** Ranks that are out, where a buffer goes on without them: cuda_outs.cuh. */
+typedef struct xep_cuda_outs {
+    const uint32_t *gone; /* xep_device_t; NULL: all ranks take part in all operations */
+    uint32_t *left;       /* likewise */
+    uint64_t *out;        /* [nranks] the first operation that the rank is out of for good; 0: it is not out */
+    uint32_t *with;       /* [nranks] XEP_CUDA_WITH.. of the operation that was decided last */
+    uint64_t *decided;    /* 2 * its epoch, plus 1 if it goes on */
+    uint64_t words;       /* offset of the xep_cuda_own_words_t in every heap */
+    uint32_t some_gone;   /* 1: when the operation was called the host had left some rank out */
+} xep_cuda_outs_t;
+
 /** How tokens are summed: what all combines have. Shared memory of a stage: xep_cuda_stage_bytes(). */
 typedef struct xep_cuda_sum {
     uint32_t tokens, hidden;

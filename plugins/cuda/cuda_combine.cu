@@ -2,6 +2,7 @@
 
 /* Combine: pulls the rows that ranks contribute to a token and sums them: +0, biases, then ranks ascending. */
 #include "cuda_kernels.h"
+#include "cuda_outs.cuh"
 #include "cuda_sum.cuh"
 #include "cuda_words.cuh"
 
@@ -71,6 +72,13 @@ static __device__ __forceinline__ void wait_row(const summing_t &s, xep_cuda_des
     }
 }
 
+/* Whether the rows of a rank are in the sum. */
+static __device__ __forceinline__ int is_with(const xep_cuda_combine_t &c, uint32_t rank)
+{
+    return !leaves_out(c.outs) ||
+           (how_with(c.outs, rank) == XEP_CUDA_WITH && c.there[rank].area[XEP_CUDA_INPUT] != nullptr);
+}
+
 /* Biases first, then the ranks that got the token. Own rows are read where the user has them. */
 static __device__ __forceinline__ const char *contribution(const summing_t &s, uint32_t token, uint32_t n,
                                                            float *weight_p)
@@ -80,7 +88,7 @@ static __device__ __forceinline__ const char *contribution(const summing_t &s, u
     (void)weight_p;
     if (bias != nullptr) return bias;
     const xep_cuda_dest_t dest = c.dest[(uint64_t)token * c.max_dests + n];
-    if (dest.rank == XEP_CUDA_NOBODY) return nullptr;
+    if (dest.rank == XEP_CUDA_NOBODY || !is_with(c, (uint32_t)dest.rank)) return nullptr;
     if (c.input.x != nullptr && dest.rank == (int32_t)c.rank)
         return c.input.x + (s.seen->own + dest.row) * c.input.x_stride;
     if (!s.seen->all) {
@@ -100,6 +108,7 @@ static __device__ void sum_weights(const xep_cuda_combine_t &c)
         for (uint32_t k = threadIdx.x % 32; k < c.topk; k += 32) {
             float sum = 0;
             for (uint32_t n = 0; n < c.max_dests && dest[n].rank != XEP_CUDA_NOBODY; n++) {
+                if (!is_with(c, (uint32_t)dest[n].rank)) continue;
                 const char *weights = c.there[dest[n].rank].area[XEP_CUDA_INPUT_WEIGHTS];
                 sum = __fadd_rn(sum, ((const float *)weights)[(uint64_t)dest[n].row * c.topk + k]);
             }
@@ -108,13 +117,22 @@ static __device__ void sum_weights(const xep_cuda_combine_t &c)
     }
 }
 
+/* Which selections are in no sum. All blocks, by the warps that sum. */
+static __device__ void tell_missing(const xep_cuda_combine_t &c)
+{
+    const uint32_t all = c.sum.tokens * c.topk, threads = c.sum.warps * 32;
+    for (uint32_t i = blockIdx.x * threads + threadIdx.x; i < all; i += gridDim.x * threads)
+        c.missing[i / c.topk * c.missing_stride + i % c.topk] = c.chosen[i] >= 0 && !is_with(c, c.owner[c.chosen[i]]);
+}
+
 /* Which owners have all of their rows ready: where all do, no row is waited for. All threads of the block. */
 static __device__ __forceinline__ void look_at_owners(const summing_t &s)
 {
     const xep_cuda_combine_t &c = s.c;
     int all = 1;
     for (uint32_t r = threadIdx.x; r < c.nranks; r += blockDim.x) {
-        const int here = load_word(ready_at(c, r)) >= s.epoch * XEP_CUDA_STEPS + XEP_CUDA_PARTS;
+        const int here =
+            leaves_out(c.outs) || load_word(ready_at(c, r)) >= s.epoch * XEP_CUDA_STEPS + XEP_CUDA_PARTS;
         if (r < KNOWN_RANKS) s.seen->parts[r] = here ? XEP_CUDA_PARTS : 0, s.seen->asking[r] = 0;
         all &= here;
     }
@@ -144,6 +162,28 @@ static __device__ void forward_parts(const summing_t &s)
     for (uint32_t i = lane; i < XEP_CUDA_PARTS; i += 32) c.input.copied[i] = 0;
 }
 
+/* Whether the outputs of all ranks are ready that are not out: with masks, all parts of them. All blocks. */
+static __device__ __forceinline__ int await_owners(const xep_cuda_combine_t &c, uint64_t epoch)
+{
+    const uint64_t none = epoch * XEP_CUDA_STEPS;
+    if (!leaves_out(c.outs)) return wait_all(c.peer[c.rank], c.nranks, c.ready, c.word_stride, none, c.deadline);
+    const waiter_t w = {c.outs, c.peer, c.rank, c.nranks};
+    return decide(
+        w, 1, [&](uint32_t r) { return ready_at(c, r); }, none + XEP_CUDA_PARTS, epoch, c.deadline,
+        [](uint32_t, uint32_t) {});
+}
+
+/* The last block: whether all have read what is here. */
+static __device__ __forceinline__ int await_readers(const xep_cuda_combine_t &c, uint64_t epoch)
+{
+    const char *own = c.peer[c.rank] + c.read;
+    if (!leaves_out(c.outs)) return wait_all(c.peer[c.rank], c.nranks, c.read, c.word_stride, epoch, c.at_the_end);
+    const waiter_t w = {c.outs, c.peer, c.rank, c.nranks};
+    return await_all(
+        w, [&](uint32_t r) { return own + r * c.word_stride; }, epoch, epoch, c.at_the_end,
+        [](uint32_t, uint32_t) {});
+}
+
 /* Waits for the others, in every block by itself; then sums where they agree and the dispatch has moved rows. */
 template <typename E>
 static __device__ __forceinline__ void sum_all(const xep_cuda_combine_t &c, uint64_t epoch, char *shared)
@@ -151,13 +191,16 @@ static __device__ __forceinline__ void sum_all(const xep_cuda_combine_t &c, uint
     __shared__ seen_t seen;
     const summing_t s = {c, c.sum, &seen, epoch};
     const uint32_t warp = threadIdx.x / 32;
-    if (!wait_all(c.peer[c.rank], c.nranks, c.ready, c.word_stride, epoch * XEP_CUDA_STEPS, c.deadline)) {
+    if (!await_owners(c, epoch)) {
         lose_step(&c.now->lost, epoch);
         return;
     }
-    if (!compare_offers(
-            c.nranks, [&](uint32_t r) { return c.peer[c.rank] + c.said + r * c.word_stride; }, c.differs) ||
-        *c.verdict != XEP_CUDA_GO)
+    /* a rank that is out agrees with this one */
+    const auto said = [&](uint32_t r) {
+        const int with = !leaves_out(c.outs) || how_with(c.outs, r) == XEP_CUDA_WITH;
+        return c.peer[c.rank] + c.said + (with ? r : c.rank) * c.word_stride;
+    };
+    if (!compare_offers(c.nranks, said, c.differs) || *c.verdict != XEP_CUDA_GO)
         return;
     look_at_owners(s);
     if (warp >= c.sum.warps) {
@@ -166,6 +209,7 @@ static __device__ __forceinline__ void sum_all(const xep_cuda_combine_t &c, uint
     }
     sum_tokens<E, false>(s, shared);
     if (c.out_weights != nullptr) sum_weights(c);
+    if (c.missing != nullptr) tell_missing(c);
     if (seen.late) *(volatile uint64_t *)&c.now->lost = epoch; /* any thread's */
 }
 
@@ -200,7 +244,7 @@ template <typename E> static __device__ __forceinline__ void combine(const xep_c
     if (threadIdx.x == 0) c.now->epoch = epoch;
     /* all blocks have pulled what they sum; told also where they summed nothing, as the owners wait for it */
     tell_all(c.peer, c.rank, c.nranks, c.read, c.word_stride, epoch);
-    if (!wait_all(c.peer[c.rank], c.nranks, c.read, c.word_stride, epoch, c.at_the_end)) lose_step(&c.now->lost, epoch);
+    if (!await_readers(c, epoch)) lose_step(&c.now->lost, epoch);
 }
 
 extern "C" __global__ void __launch_bounds__(1024, 1)

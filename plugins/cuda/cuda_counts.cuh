@@ -12,6 +12,7 @@
 #define XEP_CUDA_COUNTS_CUH
 
 #include "cuda_kernels.h"
+#include "cuda_outs.cuh"
 #include "cuda_words.cuh"
 
 #include <stddef.h>
@@ -81,6 +82,51 @@ static __device__ __forceinline__ void store_record(const dispatch_t &d, const x
     for (uint32_t i = lane; i < experts_of(d, to); i += 32) record[plan.nranks + i] = plan.selections[first + i];
 }
 
+static __device__ __forceinline__ waiter_t waiter_of(const dispatch_t &d)
+{
+    return {d.outs, d.peer, d.rank, d.plan.nranks};
+}
+
+/*
+ * Where ranks may be out, before the record is told, all threads of one block: it is in this rank's own heap, and then
+ * claimed. 0: others have left this rank out.
+ */
+static __device__ int claim_record(const dispatch_t &d, const xep_cuda_plan_t &plan, uint64_t epoch)
+{
+    __shared__ int claimed;
+    if (threadIdx.x < 32) store_record(d, plan, epoch, d.rank);
+    __syncwarp();
+    if (threadIdx.x == 0) {
+        const waiter_t w = waiter_of(d);
+        xep_cuda_own_words_t *own = words_of(w, d.rank);
+        const unsigned long long before = *(const volatile uint64_t *)&own->claim;
+        *(volatile uint64_t *)&own->storing = epoch;
+        __threadfence_system();
+        claimed = before % 2 == 0 &&
+                  atomicCAS_system((unsigned long long *)&own->claim, before, 2ull * epoch) == before;
+        if (!claimed) is_left_by_others(w);
+        __threadfence_system();
+    }
+    __syncthreads();
+    return claimed;
+}
+
+/* One thread: the record of a rank that is out, and counts, from its own heap; of selections it has told nothing. */
+static __device__ void fetch_record(const dispatch_t &d, uint32_t source)
+{
+    const uint32_t *from = (const uint32_t *)(d.peer[source] + d.counts.records + source * d.counts.record_bytes);
+    volatile uint32_t *to = (volatile uint32_t *)record_of(d, source);
+    const uint32_t counts = is_cached(d) ? 0 : d.plan.nranks, words = HEADER + counts;
+    for (uint32_t i = 0; i < words; i++) to[i] = ((const volatile uint32_t *)from)[i];
+    for (uint32_t i = 0; i < experts_of(d, d.rank) && !is_cached(d); i++) to[words + i] = 0;
+}
+
+/* Whether nothing that a rank says counts. */
+static __device__ __forceinline__ int is_without(const dispatch_t &d, uint32_t rank)
+{
+    return leaves_out(d.outs) && how_with(d.outs, rank) == XEP_CUDA_WITHOUT;
+}
+
 /* All threads of one block. A warp's word comes behind the record that it has stored: no warp waits for another. */
 static __device__ __forceinline__ void tell_records(const dispatch_t &d, const xep_cuda_plan_t &plan, uint64_t epoch)
 {
@@ -102,6 +148,21 @@ static __device__ __forceinline__ void take_records(const dispatch_t &d, const b
         const uint32_t r = i / each, w = i % each;
         b.words[r * b.stride + w] = is_cached(d) && w >= HEADER ? d.counts.rank_rows[r * nranks + w - HEADER]
                                                                 : ((const volatile uint32_t *)record_of(d, r))[w];
+    }
+    __syncthreads();
+}
+
+/* Of ranks that are out: they agree with this one, send nothing, and have as much room as any rank. */
+static __device__ __forceinline__ void imagine_records(const dispatch_t &d, const board_t &b, uint64_t epoch)
+{
+    for (uint32_t r = threadIdx.x; r < d.plan.nranks; r += blockDim.x) {
+        if (!is_without(d, r)) continue;
+        normal_record_t *header = (normal_record_t *)(b.words + r * b.stride);
+        *header = d.counts.header;
+        header->epoch = epoch;
+        header->capacity = d.counts.recv_rows;
+        header->slot = header->wrong = 0;
+        for (uint32_t i = 0; i < d.plan.nranks; i++) b.words[r * b.stride + HEADER + i] = 0;
     }
     __syncthreads();
 }
@@ -145,7 +206,8 @@ static __device__ __forceinline__ void find_places(const dispatch_t &d, const bo
     xep_cuda_rank_t *there = &b.ranks[rank];
     for (int i = 0; i < XEP_CUDA_AREAS; i++) {
         const xep_cuda_area_t &area = d.counts.area[i];
-        there->at.area[i] = d.peer[rank] + area.first + slot * area.stride + row * area.row_bytes;
+        there->at.area[i] =
+            is_without(d, rank) ? nullptr : d.peer[rank] + area.first + slot * area.stride + row * area.row_bytes;
     }
     there->first_expert = d.first_expert[rank];
     there->end_expert = d.first_expert[rank + 1];
@@ -157,6 +219,7 @@ static __device__ __forceinline__ int judge(const dispatch_t &d, const board_t &
     const uint32_t nranks = d.plan.nranks;
     int good = 1;
     take_records(d, b);
+    if (leaves_out(d.outs)) imagine_records(d, b, epoch);
     for (uint32_t p = threadIdx.x; p < NORMAL_PARAMS; p += blockDim.x) good &= is_agreed(b, nranks, p);
     for (uint32_t r = threadIdx.x; r < nranks; r += blockDim.x) {
         good &= is_sound(d, b, epoch, r) && rows_before(b, nranks, r) <= header_of(b, r).capacity;
@@ -175,7 +238,7 @@ static __device__ __forceinline__ void show_experts(const dispatch_t &d, int go,
         uint32_t sum = 0;
 #pragma unroll 4
         for (uint32_t s = 0; s < d.plan.nranks && go && !is_cached(d); s++)
-            sum += record_of(d, s)[HEADER + d.plan.nranks + e];
+            sum += is_without(d, s) ? 0 : record_of(d, s)[HEADER + d.plan.nranks + e];
         if (!is_cached(d)) counts.local[e] = sum;
         else if (go) sum = counts.local[e];
         if (counts.counts_there)
@@ -198,6 +261,13 @@ static __device__ __forceinline__ void show_counts(const dispatch_t &d, const bo
 
 /* ---- to the host: a warp ---- */
 
+/* A word of a record: of one that is imagined, as it is on the board. */
+static __device__ __forceinline__ uint32_t mirrored(const dispatch_t &d, const board_t &b, uint32_t rank, uint32_t i)
+{
+    if (!is_without(d, rank)) return record_of(d, rank)[i];
+    return i < HEADER + d.plan.nranks ? b.words[rank * b.stride + i] : 0;
+}
+
 /*
  * The records as they came. The host has counted fewer operations than the device where graphs were replayed: it is
  * shown its own number for that of this one.
@@ -212,7 +282,7 @@ static __device__ __forceinline__ void mirror_records(const dispatch_t &d, const
 #pragma unroll
         for (uint32_t a = 0; a < AT_ONCE; a++) {
             const uint32_t i = begin + a * 32;
-            word[a] = i < words ? record_of(d, i / each)[EPOCH + i % each] : 0;
+            word[a] = i < words ? mirrored(d, b, i / each, EPOCH + i % each) : 0;
         }
 #pragma unroll
         for (uint32_t a = 0; a < AT_ONCE; a++) {

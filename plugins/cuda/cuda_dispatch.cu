@@ -53,6 +53,12 @@ static __device__ __forceinline__ void load_chunk(const dispatch_t &d, const chu
                chunk_bytes(d, part), &c.barrier[stage]);
 }
 
+/* Where the dispatch is without the rank nothing goes there. */
+static __device__ __forceinline__ int takes_rows(const moving_t &m, xep_cuda_dest_t dest)
+{
+    return m.board.ranks[dest.rank].at.area[XEP_CUDA_X] != nullptr;
+}
+
 /* To all ranks that get the row; a group of its own, so that the stage of the chunk before can be waited for. */
 static __device__ __forceinline__ void store_chunk(const moving_t &m, const chunks_t &c, uint32_t i,
                                                    uint32_t stage_bytes)
@@ -61,8 +67,9 @@ static __device__ __forceinline__ void store_chunk(const moving_t &m, const chun
     uint32_t unit = c.lane + i * c.lanes, token = unit / c.of_row, part = unit % c.of_row;
     const xep_cuda_dest_t *dest = dests_of(m, token);
     for (uint32_t n = 0; n < m.plan.max_dests && dest[n].rank != XEP_CUDA_NOBODY; n++)
-        begin_store(row_at(m, dest[n]) + (uint64_t)part * XEP_CUDA_CHUNK, c.stage + i % d.stages * stage_bytes,
-                    chunk_bytes(d, part));
+        if (takes_rows(m, dest[n]))
+            begin_store(row_at(m, dest[n]) + (uint64_t)part * XEP_CUDA_CHUNK, c.stage + i % d.stages * stage_bytes,
+                        chunk_bytes(d, part));
     end_group();
 }
 
@@ -132,6 +139,7 @@ static __device__ void move_rows(const moving_t &m, uint32_t warp, uint32_t warp
         const xep_cuda_dest_t *dest = dests_of(m, t);
         const char *row = d.x + t * d.x_stride;
         for (uint32_t n = 0; n < m.plan.max_dests && dest[n].rank != XEP_CUDA_NOBODY; n++) {
+            if (!takes_rows(m, dest[n])) continue;
             char *to = row_at(m, dest[n]);
             if (odd % 16 == 0) copy_row<int4>(to, row, d.row_bytes);
             else if (odd % 4 == 0) copy_row<uint32_t>(to, row, d.row_bytes);
@@ -164,6 +172,7 @@ static __device__ __forceinline__ void store_selections(const moving_t &m, uint3
         const int32_t expert = m.plan.chosen[(uint64_t)token * topk + k];
         float weight = m.d.weights == nullptr ? 0 : ((const float *)(m.d.weights + token * m.d.weights_stride))[k];
         if (dest.rank == XEP_CUDA_NOBODY) break;
+        if (!takes_rows(m, dest)) continue;
         const xep_cuda_rank_t &there = m.board.ranks[dest.rank];
         store_selection(m, there, dest.row, expert, weight, k);
         if (k == 0) ((int32_t *)there.at.area[XEP_CUDA_SRC_TOKEN])[dest.row] = (int32_t)token;
@@ -178,6 +187,7 @@ static __device__ __forceinline__ void store_scales(const moving_t &m, uint32_t 
     for (uint32_t s = threadIdx.x % 32; s < d.nscales; s += 32) {
         const uint32_t scale = *(const uint32_t *)(from + (int64_t)s * d.scales_stride);
         for (uint32_t n = 0; n < m.plan.max_dests && dests[n].rank != XEP_CUDA_NOBODY; n++) {
+            if (!takes_rows(m, dests[n])) continue;
             char *scales = m.board.ranks[dests[n].rank].at.area[XEP_CUDA_SCALES];
             ((uint32_t *)scales)[(uint64_t)dests[n].row * d.nscales + s] = scale;
         }
@@ -261,15 +271,65 @@ static __device__ __forceinline__ void publish(const moving_t &m, uint64_t epoch
     if (me == 0) *d.counts.verdict = verdict;
 }
 
+/* Tells the record in one block, and waits for those of all ranks that are not out. All threads of the block. */
+static __device__ __forceinline__ int exchange_records(const moving_t &m, uint64_t epoch)
+{
+    const dispatch_t &d = m.d;
+    const char *own = d.peer[d.rank] + d.counts.word;
+    int claimed = 1;
+    if (leaves_out(d.outs) && blockIdx.x == 0) claimed = claim_record(d, m.plan, epoch);
+    if (blockIdx.x == 0 && claimed) tell_records(d, m.plan, epoch);
+    if (!leaves_out(d.outs))
+        return wait_all(d.peer[d.rank], m.plan.nranks, d.counts.word, d.word_stride, epoch, d.counts.deadline);
+    return decide(
+        waiter_of(d), claimed, [&](uint32_t r) { return own + r * d.word_stride; }, epoch, epoch, d.counts.deadline,
+        [&](uint32_t r, uint32_t how) {
+            if (how == XEP_CUDA_HEARD) fetch_record(d, r);
+        });
+}
+
 /* What all ranks have told; lost where some record did not come. All threads of the block. */
 static __device__ __forceinline__ int hear(const moving_t &m, uint64_t epoch)
 {
     const dispatch_t &d = m.d;
-    if (!wait_all(d.peer[d.rank], m.plan.nranks, d.counts.word, d.word_stride, epoch, d.counts.deadline)) {
+    if (!exchange_records(m, epoch)) {
         lose_step(&d.now->lost, epoch);
         return XEP_CUDA_LOST;
     }
     return judge(d, m.board, epoch) ? XEP_CUDA_GO : XEP_CUDA_STAY;
+}
+
+/* A rank that is out and lives may store its rows yet: until it has done so, has ended, or has had its time. */
+static __device__ void wait_until_quiet(const dispatch_t &d, uint32_t rank)
+{
+    const waiter_t w = waiter_of(d);
+    const uint64_t begin = clock_ns();
+    while (load_word((const char *)&words_of(w, rank)->storing) != 0 && is_gone(w, rank) != HAS_ENDED &&
+           *(volatile const uint32_t *)d.deadline.stop == 0 && clock_ns() - begin < d.deadline.timeout_ns)
+        __nanosleep(1000);
+}
+
+/* The last block, where ranks may be out: rows of one whose last word does not come select no expert. */
+static __device__ int await_rows(const moving_t &m, uint64_t epoch, int go)
+{
+    const dispatch_t &d = m.d;
+    const waiter_t w = waiter_of(d);
+    const char *own = d.peer[d.rank] + d.done;
+    const int good = await_all(
+        w, [&](uint32_t r) { return own + r * d.word_stride; }, epoch, epoch, d.deadline,
+        [&](uint32_t r, uint32_t how) {
+            d.out[r] = how != XEP_CUDA_WITH || is_without(d, r);
+            if (how != XEP_CUDA_WITH && !is_without(d, r)) wait_until_quiet(d, r);
+        });
+    const xep_cuda_area_t &idx = d.counts.area[XEP_CUDA_TOPK_IDX];
+    char *rows = d.peer[d.rank] + idx.first + d.counts.header.slot * idx.stride;
+    for (uint32_t r = 0; r < w.nranks && good && go; r++) {
+        if (((volatile uint8_t *)d.out)[r] == 0) continue;
+        const uint64_t first = rows_before(m.board, r, d.rank), words = idx.row_bytes / 4;
+        for (uint64_t i = threadIdx.x; i < rows_of(m.board, r, d.rank) * words; i += blockDim.x)
+            ((uint32_t *)(rows + first * idx.row_bytes))[i] = UINT32_MAX;
+    }
+    return good;
 }
 
 /* The warps of a block share the work: the first "copying" ones move rows, the rest what belongs to them. */
@@ -312,7 +372,6 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
     if (!lost) {
         if (threadIdx.x % 32 == 0) load_ahead(d, chunks, stage_bytes);
         if (d.planning) make_plan(plan);
-        if (blockIdx.x == 0) tell_records(d, plan, epoch);
         verdict = hear(m, epoch);
     }
     if (blockIdx.x == 0 && warp >= d.copying) publish(m, epoch, verdict);
@@ -321,10 +380,12 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
     if (verdict == XEP_CUDA_GO) move(m, chunks, stage_bytes);
     else if (threadIdx.x % 32 == 0) drop_loads(d, chunks);
     if (!is_last_block(d.blocks_done)) return;
-    if (threadIdx.x == 0) d.now->epoch = epoch;                    /* all blocks have read it */
+    if (threadIdx.x == 0) d.now->epoch = epoch; /* all blocks have read it */
+    if (threadIdx.x == 0 && leaves_out(d.outs)) *(volatile uint64_t *)&words_of(waiter_of(d), d.rank)->storing = 0;
     if (*(const volatile uint64_t *)&d.now->lost == epoch) return; /* in any block */
     /* also where nothing moves: until all have said so, a rank still looks at the records of the others */
     tell_all(d.peer, d.rank, m.plan.nranks, d.done, d.word_stride, epoch);
-    if (!wait_all(d.peer[d.rank], m.plan.nranks, d.done, d.word_stride, epoch, d.deadline))
+    if (leaves_out(d.outs) ? !await_rows(m, epoch, verdict == XEP_CUDA_GO)
+                           : !wait_all(d.peer[d.rank], m.plan.nranks, d.done, d.word_stride, epoch, d.deadline))
         lose_step(&d.now->lost, epoch);
 }

@@ -68,7 +68,7 @@ enum {
 
 /** Where the rows of this rank begin in the slot that another one chose. */
 typedef struct xep_cuda_there {
-    char *area[XEP_CUDA_AREAS];
+    char *area[XEP_CUDA_AREAS]; /* NULL: the dispatch is without the rank */
 } xep_cuda_there_t;
 
 /** What all ranks conclude alike from the records. */
@@ -137,6 +137,8 @@ typedef struct xep_cuda_dispatch {
     uint64_t done, word_stride;   /* offset of the word that rank 0 writes; bytes to that of the next rank */
     uint32_t *blocks_done;        /* 0 before and after */
     xep_cuda_deadline_t deadline;
+    xep_cuda_outs_t outs;
+    uint8_t *out; /* [nranks] made, where ranks may be out: 1: its rows are not here */
 } xep_cuda_dispatch_t;
 
 /** Where the rows of this rank begin at another, and what that one's experts are: at hand for each token. */
@@ -199,6 +201,11 @@ typedef struct xep_cuda_combine {
     uint32_t *blocks_done;                    /* 0 before and after */
     xep_cuda_deadline_t deadline, at_the_end; /* of ready, of read */
     uint32_t *differs;                        /* rank whose offer is another, plus 1. Pinned */
+    xep_cuda_outs_t outs;
+    const int32_t *chosen; /* [tokens][topk] */
+    const uint32_t *owner; /* [experts] rank */
+    uint8_t *missing;      /* [tokens] rows of topk, 1: not in the sum; NULL: nobody asks */
+    uint64_t missing_stride;
 } xep_cuda_combine_t;
 
 #endif

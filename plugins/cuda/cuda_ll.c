@@ -34,6 +34,7 @@ static xep_status_t lay_heap(const xep_shape_t *shape, xep_heap_layout_t *common
     at->head_counts = lay_lines(&head, shape->experts, sizeof(uint32_t));
     at->head_bytes = head.end;
     region[XEP_REGION_METADATA].overflow |= head.overflow;
+    at->words = lay_lines(&region[XEP_REGION_CONTROL], 1, sizeof(xep_cuda_own_words_t));
     at->heads = lay_lines(&region[XEP_REGION_METADATA], lines, head.end);
     return status;
 }
@@ -56,6 +57,7 @@ static void lay_slot(const xep_shape_t *shape, xep_carve_t *memory, ll_slot_t *s
     beside->kept.picks = xep_carve_array(memory, selections, sizeof *beside->kept.picks);
     beside->kept.weights = xep_carve_array(memory, selections, sizeof *beside->kept.weights);
     beside->there = xep_carve_array(memory, shape->nranks, sizeof *beside->there);
+    beside->out = xep_carve_array(memory, shape->nranks, sizeof *beside->out);
     slot->pair_begin = xep_carve_array(memory, pairs, sizeof *slot->pair_begin);
     slot->pair_count = xep_carve_array(memory, pairs, sizeof *slot->pair_count);
     slot->expert_begin = xep_carve_array(memory, shape->local_experts, sizeof *slot->expert_begin);
@@ -142,6 +144,7 @@ static xep_status_t set_up(void *opaque)
     cuda_ll_t *mode = opaque;
     xep_device_t *device = mode->cuda.device;
     mode->ll.layout = mode->layout.ll;
+    mode->cuda.words = mode->layout.words;
     xep_status_t status = device->ops->fill(device, mode->wrong, 0xff, sizeof *mode->wrong, NULL);
     return status == XEP_OK ? cuda_clear_words(&mode->ll.kit) : status;
 }
@@ -178,7 +181,7 @@ const xep_plugin_t xep_plugin = {
     .state_bytes = sizeof(cuda_ll_state_t),
     .name = "ll_cuda",
     .brief = "ll for device memory: kernels read the devices of all ranks directly; the host waits for nothing",
-    .can = XEP_CAN_CAPTURE | LL_CAN,
+    .can = XEP_CAN_MASK | XEP_CAN_CAPTURE | LL_CAN,
     .casts = XEP_CASTS,
     .combine_casts = XEP_CASTS | 1u << XEP_QUANT_LOGFMT,
     .arrangements = LL_ARRANGEMENTS,

@@ -16,6 +16,10 @@
  *  2. receive: waits for all words, compares the offers, sums each token's rows where they are, tells all that it has
  *     read, and ends when all have read what is here.
  *
+ * Where the call waits for the end of a combine whose outputs are in the input, one launch makes both phases.
+ *
+ * Where ranks may be left out (cuda_outs.cuh), one that is out counts as a source without tokens.
+ *
  * Epochs and turns are counted by the kernels, in device memory, and a slot remembers those of its operation. So a
  * graph of operations can be replayed: a replay is further operations, the same on all ranks. One from before a reset
  * does nothing, as in normal_cuda.
@@ -61,6 +65,7 @@ typedef struct cuda_ll_layout {
     ll_layout_t ll; /* first */
     /* XEP_REGION_METADATA: [ring][R] heads of packets, delivered to every rank; offsets in a head */
     uint64_t heads, head_bytes, head_weights, head_counts;
+    uint64_t words; /* XEP_REGION_CONTROL: xep_cuda_own_words_t */
 } cuda_ll_layout_t;
 
 /** Beside an ll_slot_t, whose arrays are device memory, in device memory too. */
@@ -68,6 +73,7 @@ typedef struct cuda_ll_slot {
     xep_cuda_ll_slot_t *state;
     xep_cuda_ll_kept_t kept;
     uint32_t *there; /* [R] */
+    uint8_t *out;    /* [R] xep_recv_t.out */
 } cuda_ll_slot_t;
 
 typedef struct cuda_ll {

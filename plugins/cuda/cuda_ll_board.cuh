@@ -8,6 +8,7 @@
 #define XEP_CUDA_LL_BOARD_CUH
 
 #include "cuda_ll_heaps.cuh"
+#include "cuda_outs.cuh"
 
 typedef xep_cuda_ll_receive_t receive_t;
 
@@ -51,6 +52,21 @@ static __device__ __forceinline__ void take_notices(const receive_t &r, uint64_t
     __syncthreads();
 }
 
+/* Of a rank that is out: it agrees with this one, sends nothing, and has room for all. */
+static __device__ __forceinline__ void imagine_notices(const receive_t &r, uint64_t epoch, const board_t &b)
+{
+    for (uint32_t s = threadIdx.x; s < r.at.nranks; s += blockDim.x) {
+        if (how_with(r.at.outs, s) == XEP_CUDA_WITH) continue;
+        ll_notice_t *notice = &b.notice[s];
+        *notice = r.notice;
+        notice->word = epoch;
+        notice->capacity = UINT32_MAX;
+        notice->alignment = 1;
+        notice->tokens = notice->slot = notice->padded = notice->wrong = 0;
+    }
+    __syncthreads();
+}
+
 static __device__ __forceinline__ uint64_t align_up(uint64_t rows, uint32_t alignment)
 {
     return alignment == 1 ? rows : (rows + alignment - 1) / alignment * alignment;
@@ -81,7 +97,8 @@ static __device__ __forceinline__ int add_counts(const receive_t &r, uint64_t tu
 #pragma unroll 4
         for (uint32_t s = 0; s < r.at.nranks; s++) {
             const char *head = head_at(r.at, r.at.rank, turn, s);
-            const uint32_t count = ((const volatile uint32_t *)(head + r.at.head_counts))[e];
+            const uint32_t count =
+                b.notice[s].tokens == 0 ? 0 : ((const volatile uint32_t *)(head + r.at.head_counts))[e];
             sane &= count <= b.notice[s].tokens * b.notice[s].topk;
             if (local < b.experts) b.count[local * r.at.nranks + s] = count;
             total += count;
@@ -144,6 +161,7 @@ static __device__ __forceinline__ int judge(const receive_t &r, uint64_t epoch, 
 {
     int sound = 1, agreed = 1;
     take_notices(r, turn, b);
+    if (leaves_out(r.at.outs)) imagine_notices(r, epoch, b);
     for (uint32_t i = threadIdx.x; i < r.at.nranks; i += blockDim.x) {
         sound &= is_sound(r, b.notice[i], epoch);
         agreed &= is_agreed(r, b.notice[i]) && !b.notice[i].wrong;

@@ -17,11 +17,24 @@ static char *input_of(const cuda_ll_t *mode, const xep_op_t *op)
 
 /* ---- send ---- */
 
+/* Whether the receive phase makes the offer: one launch. */
+static int is_in_one(const xep_op_t *op)
+{
+    return op->waits && op->combine->x == NULL;
+}
+
+/* What ranks must agree on. */
+static uint64_t second_offer(const xep_combine_args_t *args)
+{
+    return (uint64_t)args->quant << 32 | args->flags;
+}
+
 /* Outputs that lie in the input already need one block, which only tells the readers. */
 static xep_status_t offer(void *opaque, xep_op_t *op)
 {
     cuda_ll_t *mode = opaque;
     const xep_combine_args_t *args = op->combine;
+    if (is_in_one(op)) return XEP_OK;
     const ll_slot_t *slot = ll_slot(&mode->ll, op->slot);
     const xep_shape_t *shape = mode->ll.kit.shape;
     xep_cuda_ll_offer_t offer = {
@@ -34,7 +47,7 @@ static xep_status_t offer(void *opaque, xep_op_t *op)
         .pairs = shape->local_experts * shape->nranks,
         .pair_begin = slot->pair_begin,
         .pair_count = slot->pair_count,
-        .offer = {cuda_offer(op), (uint64_t)args->quant << 32 | args->flags},
+        .offer = {cuda_offer(op), second_offer(args)},
     };
     const uint32_t blocks = args->x == NULL ? 1 : cuda_multiprocessors(&mode->ll.kit);
     xep_status_t status = cuda_launch(&mode->cuda, op, CUDA_LL_OFFER, blocks, COPYING * WARP,
@@ -74,6 +87,10 @@ static xep_status_t launch_sums(cuda_ll_t *mode, const xep_op_t *op)
         .input = at->input.first,
         .input_bytes = at->input.stride,
         .row_stride = at->combine_stride,
+        .offers = (uint32_t)is_in_one(op),
+        .offer = {cuda_offer(op), second_offer(args)},
+        .missing = args->missing,
+        .missing_stride = args->missing_stride,
         .own = args->x != NULL ? args->x : input_of(mode, op),
         .own_stride = args->x != NULL ? args->x_stride : at->combine_stride,
         .deadline = cuda_deadline(&mode->cuda, op, CUDA_LL_OFFERS),
@@ -112,6 +129,7 @@ static xep_status_t check_memory(const cuda_ll_t *mode, const xep_op_t *op)
                                    {"weights", tokens ? args->weights : NULL},
                                    {"bias", tokens ? args->bias[0] : NULL},
                                    {"bias", tokens ? args->bias[1] : NULL},
+                                   {"missing", tokens ? args->missing : NULL},
                                    {"out", tokens ? args->out : NULL}};
     return cuda_check_arrays(&mode->cuda, arrays, sizeof arrays / sizeof arrays[0]);
 }

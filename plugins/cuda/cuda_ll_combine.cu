@@ -2,6 +2,7 @@
 
 /* Combine: outputs into the input, and the word; then the rows of each token are pulled, weighed and summed. */
 #include "cuda_ll_heaps.cuh"
+#include "cuda_outs.cuh"
 #include "cuda_sum.cuh"
 #include "cuda_words.cuh"
 
@@ -72,6 +73,26 @@ static __device__ void copy_rows(const offer_t &o, uint32_t *before)
     }
 }
 
+/* By all threads of a block: to each rank, in the line of this rank's slot, what it offers and that it is ready. */
+static __device__ __forceinline__ void tell_offer(const xep_cuda_ll_heaps_t &at, const uint64_t *offer, uint64_t epoch)
+{
+    for (uint32_t i = threadIdx.x; i < at.nranks; i += blockDim.x) {
+        char *line = line_at(at, (at.rank + 1 + i) % at.nranks, at.slot_number, at.rank);
+        uint64_t *said = (uint64_t *)(line + at.line_said);
+        said[0] = offer[0];
+        said[1] = offer[1];
+        /* a release by the thread that wrote the offer: whoever sees the word sees that, too */
+        store_word(line + at.line_ready, epoch);
+    }
+}
+
+/* By one thread, when all blocks have read the epoch of the operation before. */
+static __device__ __forceinline__ void count_operation(const xep_cuda_ll_heaps_t &at, uint64_t epoch)
+{
+    at.slot->epoch = epoch;
+    at.now->epoch = epoch;
+}
+
 /* Of a dispatch that all refused, all leave out the combine too; where a rank lost it, the others wait in vain. */
 extern "C" __global__ void __launch_bounds__(1024, 1) xep_cuda_ll_offer(const __grid_constant__ xep_cuda_ll_offer_t o)
 {
@@ -82,21 +103,18 @@ extern "C" __global__ void __launch_bounds__(1024, 1) xep_cuda_ll_offer(const __
     if (here && o.x != nullptr) copy_rows(o, before);
     begin_next();
     if (!is_last_block(o.at.blocks_done)) return;
-    for (uint32_t i = threadIdx.x; here && i < o.at.nranks; i += blockDim.x) {
-        char *line = line_at(o.at, (o.at.rank + 1 + i) % o.at.nranks, o.at.slot_number, o.at.rank);
-        uint64_t *said = (uint64_t *)(line + o.at.line_said);
-        said[0] = o.offer[0];
-        said[1] = o.offer[1];
-        /* a release by the thread that wrote the offer: whoever sees the word sees that, too */
-        store_word(line + o.at.line_ready, epoch);
-    }
-    if (threadIdx.x != 0) return;
+    if (here) tell_offer(o.at, o.offer, epoch);
     /* counted also where the dispatch was refused: it was on all ranks, so their epochs stay the same */
-    o.at.slot->epoch = epoch;
-    o.at.now->epoch = epoch;
+    if (threadIdx.x == 0) count_operation(o.at, epoch);
 }
 
 /* ---- the receive phase ---- */
+
+/* Whether the outputs of a rank are in the sums. */
+static __device__ __forceinline__ int is_with(const xep_cuda_ll_heaps_t &at, uint32_t rank)
+{
+    return !leaves_out(at.outs) || how_with(at.outs, rank) == XEP_CUDA_WITH;
+}
 
 /* Biases first, whose weight is 1, then the rows of the selections. */
 static __device__ __forceinline__ const char *contribution(const xep_cuda_ll_sums_t &c, uint32_t token, uint32_t n,
@@ -107,6 +125,7 @@ static __device__ __forceinline__ const char *contribution(const xep_cuda_ll_sum
     const xep_cuda_pick_t pick = c.kept.picks[(uint64_t)token * c.topk + n];
     if (pick.expert < 0) return nullptr;
     const uint32_t owner = c.at.owner[pick.expert], there = c.at.there[owner];
+    if (!is_with(c.at, owner)) return nullptr;
     const uint32_t *table = table_at(c.at, c.at.rank, c.at.slot_number, owner);
     const uint64_t row = (uint64_t)table[(uint32_t)pick.expert - c.at.first_expert[owner]] + pick.ordinal;
     if (c.weights != nullptr) *weight_p = ((const float *)(c.weights + token * c.weights_stride))[n];
@@ -124,8 +143,40 @@ static __device__ __forceinline__ void tell_read(const xep_cuda_ll_heaps_t &at, 
     }
 }
 
+/* Which selections are in no sum. All blocks. */
+static __device__ void tell_missing(const xep_cuda_ll_sums_t &c)
+{
+    const uint32_t all = c.sum.tokens * c.topk;
+    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < all; i += gridDim.x * blockDim.x) {
+        const int32_t expert = c.kept.picks[i].expert;
+        c.missing[i / c.topk * c.missing_stride + i % c.topk] =
+            expert >= 0 && !is_with(c.at, c.at.owner[expert]);
+    }
+}
+
+/* Whether the outputs of all ranks are ready that are not out. All blocks. */
+template <typename F>
+static __device__ __forceinline__ int await_owners(const xep_cuda_ll_sums_t &c, F line, uint64_t epoch)
+{
+    const auto at = [&](uint32_t r) { return line(r) + c.at.line_ready; };
+    if (!leaves_out(c.at.outs)) return wait_words(c.at.nranks, at, epoch, c.deadline);
+    const waiter_t w = {c.at.outs, c.at.peer, c.at.rank, c.at.nranks};
+    return decide(w, 1, at, epoch, epoch, c.deadline, [](uint32_t, uint32_t) {});
+}
+
+/* The last block: whether all have read what is here. */
+static __device__ __forceinline__ int await_readers(const xep_cuda_ll_sums_t &c, uint64_t epoch)
+{
+    const char *own = line_at(c.at, c.at.rank, c.at.slot_number, 0) + c.at.line_read;
+    const auto at = [&](uint32_t r) { return own + r * c.at.line_bytes; };
+    if (!leaves_out(c.at.outs)) return wait_words(c.at.nranks, at, epoch, c.at_the_end);
+    const waiter_t w = {c.at.outs, c.at.peer, c.at.rank, c.at.nranks};
+    return await_all(w, at, epoch, epoch, c.at_the_end, [](uint32_t, uint32_t) {});
+}
+
 /*
- * The epoch is the one that the send phase has left in the slot: those of other operations may have come in between.
+ * Where nothing comes between the phases, and nothing is to be copied, this kernel makes the offer: outputs were there
+ * when it began. Else the epoch is the one that the send phase has left in the slot: those of other operations may have come in between.
  * Lines go by the number of the owner's slot, on both sides: "ready" is looked for under there[r], "read" under this
  * rank's own slot. The last block tells that all is read also where nothing was summed, as owners wait for it.
  */
@@ -135,22 +186,27 @@ template <typename E> static __device__ __forceinline__ void combine(const xep_c
     const xep_cuda_ll_heaps_t &at = c.at;
     open_pulls(c.sum, shared);
     wait_for_last();
-    const uint64_t epoch = at.slot->epoch;
+    const uint64_t epoch = c.offers ? at.now->epoch + 1 : at.slot->epoch;
     const auto line = [&](uint32_t r) { return (const char *)line_at(at, at.rank, at.there[r], r); };
-    const int left_out = has_lost_step(&at.now->lost, epoch) | (at.slot->verdict != XEP_CUDA_LL_HERE);
-    if (is_stale(at.life) || left_out) return; /* all blocks; one load behind the other would take a microsecond */
-    if (!wait_words(
-            at.nranks, [&](uint32_t r) { return line(r) + at.line_ready; }, epoch, c.deadline))
+    const int lost = has_lost_step(&at.now->lost, epoch), here = at.slot->verdict == XEP_CUDA_LL_HERE;
+    if (is_stale(at.life) || lost) return; /* all blocks; one load behind the other would take a microsecond */
+    if (!here) {
+        if (c.offers && is_last_block(at.blocks_done) && threadIdx.x == 0) count_operation(at, epoch);
+        return;
+    }
+    if (c.offers && blockIdx.x == 0) tell_offer(at, c.offer, epoch);
+    /* a rank that is out agrees with this one */
+    const auto said = [&](uint32_t r) { return line(is_with(at, r) ? r : at.rank) + at.line_said; };
+    if (!await_owners(c, line, epoch)) {
         lose_step(&at.now->lost, epoch);
-    else if (compare_offers(
-                 at.nranks, [&](uint32_t r) { return line(r) + at.line_said; }, c.differs))
+    } else if (compare_offers(at.nranks, said, c.differs)) {
         sum_tokens<E, true>(c, shared);
+        if (c.missing != nullptr) tell_missing(c);
+    }
     if (!is_last_block(at.blocks_done)) return;
+    if (c.offers && threadIdx.x == 0) count_operation(at, epoch);
     tell_read(at, epoch);
-    const char *own = line_at(at, at.rank, at.slot_number, 0) + at.line_read;
-    if (!wait_words(
-            at.nranks, [&](uint32_t r) { return own + r * at.line_bytes; }, epoch, c.at_the_end))
-        lose_step(&at.now->lost, epoch);
+    if (!await_readers(c, epoch)) lose_step(&at.now->lost, epoch);
 }
 
 extern "C" __global__ void __launch_bounds__(1024, 1) xep_cuda_ll_sum_bf16(const __grid_constant__ xep_cuda_ll_sums_t c)

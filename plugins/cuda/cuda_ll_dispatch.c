@@ -118,6 +118,7 @@ static xep_status_t launch_receive(cuda_ll_t *mode, const xep_op_t *op)
         .pair_count = slot->pair_count,
         .stats = args->expert_stats,
         .rows = args->recv_rows_p,
+        .out = mode->slots[op->slot].out,
         .mirror = (char *)mode->refused,
         .refusal = mode->refusal,
         .deadline = cuda_deadline(&mode->cuda, op, CUDA_LL_NOTICES),
@@ -136,6 +137,7 @@ static void show_rows(cuda_ll_t *mode, const xep_op_t *op)
 {
     ll_fill_recv(&mode->ll, op, mode->layout.ll.common.recv_rows);
     op->recv->rows = op->recv->capacity;
+    if (mode->cuda.device->gone != NULL) op->recv->out = mode->slots[op->slot].out;
 }
 
 static xep_status_t show_and_receive(cuda_ll_t *mode, const xep_op_t *op)

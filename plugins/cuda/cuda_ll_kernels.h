@@ -45,6 +45,7 @@ typedef struct xep_cuda_ll_refusal {
 /** Where things are, in the heaps of all ranks and in this rank's own memory: the same in all kernels. */
 typedef struct xep_cuda_ll_heaps {
     xep_cuda_life_t life;
+    xep_cuda_outs_t outs;
     char *const *peer; /* [nranks] */
     uint32_t rank, nranks, experts, slots, ring;
     const uint32_t *owner;        /* [experts] rank */
@@ -121,6 +122,7 @@ typedef struct xep_cuda_ll_receive {
     uint32_t *pair_begin, *pair_count;                   /* [L][nranks] */
     int32_t *stats;                                      /* [L] or NULL */
     uint64_t *rows;                                      /* where to tell the number of rows, or NULL */
+    uint8_t *out;                                        /* [nranks] 1: without this rank; where ranks may be out */
     char *mirror;                                        /* pinned: [nranks] notices, of a dispatch that is refused */
     xep_cuda_ll_refusal_t *refusal;
     xep_cuda_deadline_t deadline;
@@ -149,6 +151,10 @@ typedef struct xep_cuda_ll_sums {
     uint64_t row_stride;
     const char *own; /* outputs of this rank */
     uint64_t own_stride;
+    uint32_t offers;   /* 1: no send phase was before: this kernel makes the offer, too */
+    uint64_t offer[2]; /* xep_cuda_ll_offer_t */
+    uint8_t *missing;  /* [tokens] rows of topk, 1: not in the sum; NULL: nobody asks */
+    uint64_t missing_stride;
     xep_cuda_deadline_t deadline, at_the_end; /* of ready, of read */
     uint32_t *differs;                        /* rank whose offer is another, plus 1. Pinned */
 } xep_cuda_ll_sums_t;

@@ -60,7 +60,10 @@ static __device__ void publish(const receive_t &r, const board_t &b, uint32_t en
         /* in the heap of the source, under the slot that it chose: its combines look there */
         table_at(r.at, s, b.notice[s].slot, r.at.rank)[e] = b.begin[i];
     }
-    for (uint32_t i = threadIdx.x; i < r.at.nranks; i += blockDim.x) r.at.there[i] = b.notice[i].slot;
+    for (uint32_t i = threadIdx.x; i < r.at.nranks; i += blockDim.x) {
+        r.at.there[i] = b.notice[i].slot;
+        if (leaves_out(r.at.outs)) r.out[i] = how_with(r.at.outs, i) != XEP_CUDA_WITH;
+    }
     if (threadIdx.x == 0 && r.rows != nullptr) *r.rows = end;
 }
 
@@ -245,6 +248,15 @@ static __device__ void move_rows(const receive_t &r, const board_t &b, uint64_t 
     wait_stored();
 }
 
+/* Whether the notices of all ranks have come that are not out. All blocks. */
+static __device__ __forceinline__ int await_notices(const receive_t &r, uint64_t epoch, uint64_t turn)
+{
+    const auto at = [&](uint32_t s) { return (const char *)notice_at(r.at, r.at.rank, turn, s); };
+    if (!leaves_out(r.at.outs)) return wait_words(r.at.nranks, at, epoch, r.deadline);
+    const waiter_t w = {r.at.outs, r.at.peer, r.at.rank, r.at.nranks};
+    return decide(w, 1, at, epoch, epoch, r.deadline, [](uint32_t, uint32_t) {});
+}
+
 /* Shared memory: a stage and a barrier for each warp, then the board. */
 extern "C" __global__ void __launch_bounds__(1024, 1)
     xep_cuda_ll_receive(const __grid_constant__ xep_cuda_ll_receive_t r)
@@ -261,9 +273,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
     const uint64_t epoch = r.at.slot->epoch, turn = r.at.slot->turn;
     const int left_out = has_lost_step(&r.at.now->lost, epoch);
     if (is_stale(r.at.life)) return; /* all blocks */
-    if (!left_out &&
-        wait_words(
-            r.at.nranks, [&](uint32_t s) { return notice_at(r.at, r.at.rank, turn, s); }, epoch, r.deadline)) {
+    if (!left_out && await_notices(r, epoch, turn)) {
         /* the words were read by ordinary loads, rows are fetched by bulk copies, which must come after */
         fence_for_bulk();
         fetched = fetch_first(r, pieces, turn);
@@ -275,6 +285,9 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
         if (blockIdx.x == 0) publish(r, b, end);
         move_rows(r, b, turn, pieces, fetched);
         fill_unused(r, b, end);
+        /* who has left this rank out may have written over what it has read, but only after telling it */
+        if (leaves_out(r.at.outs) && threadIdx.x == 0)
+            is_left_by_others(waiter_t{r.at.outs, r.at.peer, r.at.rank, r.at.nranks});
     }
     if (verdict == XEP_CUDA_LL_LOST && !left_out) lose_step(&r.at.now->lost, epoch);
     /* combines of the handle look at it: they sum nothing unless the rows are here */

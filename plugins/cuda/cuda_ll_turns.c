@@ -14,6 +14,7 @@ xep_cuda_ll_heaps_t cuda_ll_heaps(const cuda_ll_t *mode, const xep_op_t *op)
     const cuda_ll_slot_t *slot = &mode->slots[op->slot];
     return (xep_cuda_ll_heaps_t){
         .life = cuda_life(&mode->cuda),
+        .outs = cuda_outs(&mode->cuda, shape->nranks),
         .peer = mode->cuda.peer,
         .rank = shape->rank,
         .nranks = shape->nranks,

@@ -28,6 +28,9 @@ static void lay_device(xep_kit_t *kit, xep_carve_t *memory)
     cuda->first_expert = xep_carve_array(memory, shape->nranks + UINT64_C(1), sizeof *cuda->first_expert);
     cuda->blocks_done = xep_carve_array(memory, 1, sizeof *cuda->blocks_done);
     cuda->life = xep_carve_array(memory, 1, sizeof *cuda->life);
+    cuda->out = xep_carve_array(memory, shape->nranks, sizeof *cuda->out);
+    cuda->decided = xep_carve_array(memory, 1, sizeof *cuda->decided);
+    cuda->with = xep_carve_array(memory, shape->nranks, sizeof *cuda->with);
     cuda_mode_traits.lay_device(kit, memory);
 }
 
@@ -145,6 +148,28 @@ xep_cuda_deadline_t cuda_deadline(const cuda_mode_t *cuda, const xep_op_t *op, u
 xep_cuda_life_t cuda_life(const cuda_mode_t *cuda)
 {
     return (xep_cuda_life_t){cuda->life, cuda->number, cuda->stale};
+}
+
+/* A word in the host's memory is far away: kernels look there first only if there is something to see. */
+static uint32_t is_some_gone(const cuda_mode_t *cuda, uint32_t nranks)
+{
+    for (uint32_t r = 0; r < nranks; r++)
+        if (__atomic_load_n(&cuda->device->gone[r], __ATOMIC_ACQUIRE) != 0) return 1;
+    return 0;
+}
+
+xep_cuda_outs_t cuda_outs(const cuda_mode_t *cuda, uint32_t nranks)
+{
+    if (cuda->device->gone == NULL) return (xep_cuda_outs_t){0};
+    return (xep_cuda_outs_t){
+        .gone = cuda->device->gone,
+        .left = cuda->device->left,
+        .out = cuda->out,
+        .with = cuda->with,
+        .decided = cuda->decided,
+        .words = cuda->words,
+        .some_gone = is_some_gone(cuda, nranks),
+    };
 }
 
 /* ---- operations ---- */

@@ -47,10 +47,13 @@ typedef struct cuda_mode {
     uint32_t *owner, *first_expert; /* [E], [R + 1] */
     uint32_t *blocks_done;          /* of kernels with several blocks */
     uint64_t *life;                 /* xep_cuda_life_t.now */
+    uint64_t *out, *decided;        /* [R], [1] xep_cuda_outs_t */
+    uint32_t *with;                 /* [R] likewise */
     /* pinned: */
     uint32_t *late;  /* [late_words] rank plus 1 */
     uint32_t *stale; /* xep_cuda_life_t.stale */
     uint64_t number; /* xep_cuda_life_t.number: when this mode was opened */
+    uint64_t words;  /* offset of the xep_cuda_own_words_t in a heap: set by the mode's set_up */
 } cuda_mode_t;
 
 /**
@@ -94,6 +97,9 @@ xep_cuda_deadline_t cuda_deadline(const cuda_mode_t *cuda, const xep_op_t *op, u
 
 /** Of an operation that is called now. */
 xep_cuda_life_t cuda_life(const cuda_mode_t *cuda);
+
+/** Who is out; all NULL where an operation is with all ranks. */
+xep_cuda_outs_t cuda_outs(const cuda_mode_t *cuda, uint32_t nranks);
 
 /** Multiprocessors that a buffer may use. */
 uint32_t cuda_multiprocessors(const xep_kit_t *kit);

@@ -71,6 +71,7 @@ static void lay_device(void *opaque, xep_carve_t *memory)
         slot->verdict = xep_carve_array(memory, 1, sizeof *slot->verdict);
         slot->src_begin = xep_carve_array(memory, ranks + 1, sizeof *slot->src_begin);
         slot->expert_rows = xep_carve_array(memory, shape->local_experts, sizeof *slot->expert_rows);
+        slot->out = xep_carve_array(memory, ranks, sizeof *slot->out);
     }
 }
 
@@ -123,6 +124,7 @@ static xep_status_t set_up(void *opaque)
         return env->fail(env, NULL, XEP_ERR_UNSUPPORTED, "too many experts: %u (%u with this device)", shape->experts,
                          cuda_shared_bytes(&mode->cuda) / 8);
     mode->normal.records = mode->mirror;
+    mode->cuda.words = mode->normal.layout.storing;
     normal_make_factors(mode->normal.factors, shape->nranks);
     return cuda_clear_words(&mode->normal.kit);
 }
@@ -165,7 +167,7 @@ const xep_plugin_t xep_plugin = {
     .state_bytes = sizeof(normal_state_t),
     .name = "normal_cuda",
     .brief = "normal for device memory: kernels write and read the devices of all ranks directly",
-    .can = XEP_CAN_CAPTURE | XEP_CAN_RETURN_WEIGHTS,
+    .can = XEP_CAN_MASK | XEP_CAN_CAPTURE | XEP_CAN_RETURN_WEIGHTS,
     .combine_casts = XEP_CASTS | 1u << XEP_QUANT_LOGFMT,
     .arrangements = 1u << XEP_ROWS_BY_RANK,
     .dispatch = cuda_normal_dispatch,
@@ -173,3 +175,5 @@ const xep_plugin_t xep_plugin = {
     .expand = cuda_normal_expand,
     .reduce = cuda_normal_reduce,
 };
+
+_Static_assert(sizeof(xep_cuda_own_words_t) == sizeof(normal_line_t), "lies where the host mode has a line");

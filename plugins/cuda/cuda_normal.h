@@ -52,6 +52,9 @@
  * from before a reset has those of a slot that may be another handle's by now: its kernels find another number of the
  * buffer's life in device memory than they were launched with (xep_cuda_life_t), and do nothing but tell the host.
  *
+ * Where ranks may be left out (cuda_outs.cuh), a rank claims a dispatch before it tells its record, a record of a rank
+ * that is out is as if it had no rows and room for all, and its address in "there" is NULL: nothing is stored to it.
+ *
  * What can go wrong: a rank that does not come. The kernel that waits for it writes who that is into pinned memory and
  * ends; the dispatch whose counts are waited for fails, or else the next operation does. After stop all waits end.
  */
@@ -96,6 +99,7 @@ typedef struct cuda_slot {
     xep_cuda_there_t *there;           /* [R] */
     int32_t *verdict;                  /* [1] */
     uint64_t *src_begin, *expert_rows; /* [R + 1], [L] of a dispatch whose counts stay there */
+    uint8_t *out;                      /* [R] xep_recv_t.out */
     /* pinned: */
     uint64_t *counted; /* epoch of the last counts */
     uint64_t *wrong_first;

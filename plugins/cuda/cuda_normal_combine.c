@@ -18,8 +18,9 @@ enum {
 static int is_in_parts(const cuda_normal_t *mode, const xep_op_t *op)
 {
     const xep_combine_args_t *args = op->combine;
-    /* where counts stay on the device, recv shows them there */
-    if (args->x == NULL || op->recv->src_begin == mode->slots[op->slot].src_begin) return 0;
+    /* where counts stay on the device, recv shows them there; where ranks may be out, no part is waited for */
+    if (args->x == NULL || mode->cuda.device->gone != NULL || op->recv->src_begin == mode->slots[op->slot].src_begin)
+        return 0;
     const uint64_t *begin = op->recv->src_begin;
     const uint32_t rank = mode->normal.kit.shape->rank;
     const uint64_t rows = op->recv->rows - (begin[rank + 1] - begin[rank]), bytes = xep_combine_row_bytes(args);
@@ -140,6 +141,11 @@ static xep_status_t launch_sums(cuda_normal_t *mode, const xep_op_t *op)
         .deadline = cuda_deadline(&mode->cuda, op, CUDA_OFFERS),
         .at_the_end = cuda_deadline(&mode->cuda, op, CUDA_READERS),
         .differs = &mode->cuda.late[CUDA_DIFFERS],
+        .outs = cuda_outs(&mode->cuda, shape->nranks),
+        .chosen = mode->routings[normal_routing_index(normal, routing)].chosen,
+        .owner = mode->cuda.owner,
+        .missing = args->missing,
+        .missing_stride = args->missing_stride,
     };
     fill_offer(mode, op, sum.offer);
     if (is_in_parts(mode, op)) {
@@ -185,6 +191,7 @@ static xep_status_t check_memory(const cuda_normal_t *mode, const xep_op_t *op)
                                    {"topk_weights", rows ? args->topk_weights : NULL},
                                    {"bias", tokens ? args->bias[0] : NULL},
                                    {"bias", tokens ? args->bias[1] : NULL},
+                                   {"missing", tokens ? args->missing : NULL},
                                    {"out", tokens ? args->out : NULL},
                                    {"out_weights", tokens ? args->out_weights : NULL}};
     return cuda_check_arrays(&mode->cuda, arrays, sizeof arrays / sizeof arrays[0]);

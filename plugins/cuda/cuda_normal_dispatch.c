@@ -153,6 +153,8 @@ static xep_cuda_dispatch_t rows_of(cuda_normal_t *mode, const xep_op_t *op)
         .word_stride = sizeof(normal_line_t),
         .blocks_done = mode->cuda.blocks_done,
         .deadline = cuda_deadline(&mode->cuda, op, CUDA_ROWS),
+        .outs = cuda_outs(&mode->cuda, normal->kit.shape->nranks),
+        .out = mode->slots[op->slot].out,
     };
     if (!cuda_counts_there(op)) return rows;
     rows.tail = (uint32_t *)(void *)xep_kit_own_area(&normal->kit, normal->layout.common.idx, op->slot);
@@ -258,6 +260,12 @@ static xep_status_t enqueue_tail(const cuda_normal_t *mode, const xep_op_t *op)
     return status == XEP_OK ? ops->mark(mode->cuda.device, cuda_stream(op)) : status;
 }
 
+/* Filled at the end of the kernel. */
+static void show_out(const cuda_normal_t *mode, const xep_op_t *op)
+{
+    if (mode->cuda.device->gone != NULL) op->recv->out = mode->slots[op->slot].out;
+}
+
 /*
  * The device has decided already, with the same records. Here the host comes to the same verdict, with the sentence for
  * it, and shows the rows where they will be: they may still be on their way, on the stream that the caller gave.
@@ -268,6 +276,7 @@ static xep_status_t agree(void *opaque, xep_op_t *op)
     normal_t *normal = &mode->normal;
     if (cuda_counts_there(op)) {
         cuda_normal_show_there(mode, op);
+        show_out(mode, op);
         return XEP_OK;
     }
     take_own_counts(normal, op);
@@ -277,6 +286,7 @@ static xep_status_t agree(void *opaque, xep_op_t *op)
     judge_indices(mode, op);
     if (xep_kit_state(op)->verdict != XEP_OK) return XEP_OK;
     normal_show_rows(normal, op);
+    show_out(mode, op);
     return enqueue_tail(mode, op);
 }
 

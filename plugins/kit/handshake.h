@@ -47,6 +47,13 @@ xep_status_t xep_combine_drain(void *mode, xep_op_t *op);
 /** Begins a combine that the mode has not refused. weights: XEP_AGREE_ANY, or the same on all ranks. */
 xep_status_t xep_combine_begin(void *mode, xep_op_t *op, uint32_t weights);
 
+/**
+ * Steps of a next piece: puts the outputs of the piece before, by the step's transfers; until they have left the slot,
+ * where they may lie and rows of the next piece are written. Nothing where that piece has no outputs.
+ */
+xep_status_t xep_outputs_put(void *mode, xep_op_t *op);
+xep_status_t xep_outputs_flush(void *mode, xep_op_t *op);
+
 /** Where this rank's expert outputs are: with the user, or in the slot's input. */
 const char *xep_combine_outputs(const xep_kit_t *kit, const xep_op_t *op, size_t *stride_p);
 
@@ -77,12 +84,14 @@ xep_status_t xep_combine_take_offers(void *mode, xep_op_t *op);
 /** Step: tells all owners that their rows were read. */
 xep_status_t xep_combine_tell_read(void *mode, xep_op_t *op);
 
-/** The steps of the handshake as entries of a list, so that every mode gives them the same names. */
+/** Steps as entries of a list, so that every mode gives them the same names. */
 #define XEP_COMBINE_STEP_DRAIN                                                                       \
     {                                                                                                \
         .name = "readers of the last combine", .does = "wait for readers", .run = xep_combine_drain, \
         .word = xep_combine_read_word                                                                \
     }
+#define XEP_STEP_PUT_OUTPUTS   .name = "outputs to go out", .does = "put outputs", .run = xep_outputs_put
+#define XEP_STEP_FLUSH_OUTPUTS .name = "outputs to leave", .does = "flush outputs", .run = xep_outputs_flush
 #define XEP_COMBINE_STEP_AGREE                                               \
     {                                                                        \
         .name = "agreement", .does = "agree", .run = xep_combine_take_offers \

@@ -52,8 +52,7 @@ typedef struct xep_kit_mode {
     size_t mode_bytes; /* of its struct, which begins with xep_kit_t */
     size_t layout;     /* where in it its layout is, which begins with xep_heap_layout_t */
     size_t slot_bytes; /* of what it remembers of a dispatch */
-    const xep_step_t *dispatch_steps, *combine_steps; /* of all buffers */
-    const xep_step_t *next_steps;                     /* NULL: the mode has no dispatches in pieces */
+    const xep_step_t *dispatch_steps, *combine_steps; /* of all buffers; a next piece is a dispatch, too */
     xep_kit_heap_fn lay_heap;
     xep_kit_arrays_fn lay_arrays;
     xep_memory_t memory; /* of all regions */

@@ -17,7 +17,7 @@ static const xep_step_t *last_word_step(const xep_kit_t *kit, const xep_op_t *op
     return step;
 }
 
-static xep_holds_t holds(void *mode, const xep_op_t *op, uint32_t rank)
+xep_holds_t xep_kit_holds(void *mode, const xep_op_t *op, uint32_t rank)
 {
     uint64_t value;
     const _Atomic uint64_t *word = last_word_step(mode, op)->word(mode, op, rank, &value);
@@ -29,7 +29,7 @@ static xep_holds_t holds(void *mode, const xep_op_t *op, uint32_t rank)
  * no other one has a later one in this line. What is copied here the writer may be writing, too, if it is alive after
  * all: the same bytes.
  */
-static xep_status_t fetch(void *mode, xep_op_t *op, uint32_t rank)
+xep_status_t xep_kit_fetch(void *mode, xep_op_t *op, uint32_t rank)
 {
     const xep_kit_t *kit = mode;
     const xep_step_t *step = last_word_step(kit, op);
@@ -50,7 +50,7 @@ static xep_status_t fetch(void *mode, xep_op_t *op, uint32_t rank)
 }
 
 /* A step that waits for words is left when all are here, and what follows concludes from them in the same call. */
-static xep_status_t verdict(void *mode, const xep_op_t *op)
+xep_status_t xep_kit_verdict(void *mode, const xep_op_t *op)
 {
     const xep_kit_t *kit = mode;
     const xep_kit_state_t *state = xep_kit_state(op);
@@ -58,10 +58,12 @@ static xep_status_t verdict(void *mode, const xep_op_t *op)
                                                                                        : XEP_INPROGRESS;
 }
 
-static int reads(void *mode, uint32_t slot, uint32_t rank)
+int xep_kit_reads(void *mode, uint32_t slot, uint32_t rank)
 {
     return xep_combine_is_read_by(mode, slot, rank);
 }
 
-const xep_mask_ops_t xep_kit_masks = {.holds = holds, .fetch = fetch, .reads = reads};
-const xep_mask_ops_t xep_kit_masks_anywhere = {.holds = holds, .fetch = fetch, .verdict = verdict, .reads = reads};
+const xep_mask_ops_t xep_kit_masks = {.holds = xep_kit_holds,
+                                      .fetch = xep_kit_fetch,
+                                      .verdict = xep_kit_verdict,
+                                      .reads = xep_kit_reads};

@@ -12,10 +12,15 @@
 #include <xep/plugin.h>
 
 /**
- * For xep_plugin_t.masks: works by the word of the step that says what it announces; there is no other word.
- * xep_kit_masks_anywhere: for modes that decide in the next step, whose rows arrive before the word, and that use op's
- * adopted decision first; their peers may also be unmapped.
+ * For xep_plugin_t.masks: works by the word of the step that says what it announces; there is no other word. The
+ * verdict is for operations that decide in the next step, and that use op's adopted decision first.
  */
-__attribute__((visibility("hidden"))) extern const xep_mask_ops_t xep_kit_masks, xep_kit_masks_anywhere;
+xep_holds_t xep_kit_holds(void *mode, const xep_op_t *op, uint32_t rank);
+xep_status_t xep_kit_fetch(void *mode, xep_op_t *op, uint32_t rank);
+xep_status_t xep_kit_verdict(void *mode, const xep_op_t *op);
+int xep_kit_reads(void *mode, uint32_t slot, uint32_t rank);
+
+/** Where all operations decide so, and their rows arrive before the word. */
+__attribute__((visibility("hidden"))) extern const xep_mask_ops_t xep_kit_masks;
 
 #endif

@@ -24,7 +24,7 @@ void xep_steps_choose(void *mode, unsigned features)
     xep_kit_t *kit = mode;
     choose(xep_kit_mode.dispatch_steps, features, kit->steps[XEP_OP_DISPATCH]);
     choose(xep_kit_mode.combine_steps, features, kit->steps[XEP_OP_COMBINE]);
-    choose(xep_kit_mode.next_steps, features | XEP_STEPS_OF_NEXT, kit->steps[XEP_OP_NEXT]);
+    choose(xep_kit_mode.dispatch_steps, features | XEP_STEPS_OF_NEXT, kit->steps[XEP_OP_NEXT]);
     choose(xep_kit_mode.dispatch_steps, features | XEP_STEPS_OF_CASTS, kit->steps[XEP_STEPS_CASTS]);
     choose(xep_kit_mode.combine_steps, features | XEP_STEPS_OF_CASTS, kit->steps[XEP_STEPS_CASTS + XEP_OP_COMBINE]);
 }
@@ -125,6 +125,11 @@ xep_status_t xep_step_store(void *mode, xep_op_t *op)
 {
     xep_send_stores(mode, op, step_of(mode, op)->store);
     return XEP_OK;
+}
+
+xep_status_t xep_step_put(void *mode, xep_op_t *op)
+{
+    return xep_send_transfers(mode, op, step_of(mode, op)->transfers);
 }
 
 /* Whether no step before it waits for words. */

@@ -39,7 +39,7 @@ typedef struct xep_step {
 
 enum {
     XEP_STEPS_MOST = 20,         /* of an operation, and one behind them */
-    XEP_STEPS_OF_NEXT = 1 << 15, /* the feature of next pieces, which may have a list with dispatches */
+    XEP_STEPS_OF_NEXT = 1 << 15, /* the feature of next pieces, which share a list with dispatches */
     /* of operations that cast, in a mode that takes other steps then; their lists lie behind those of each kind */
     XEP_STEPS_OF_CASTS = 1 << 14,
     XEP_STEPS_CASTS = XEP_OP_NEXT + 1
@@ -58,11 +58,12 @@ xep_status_t xep_steps_progress(void *mode, xep_op_t *op);
 void xep_steps_explain(void *mode, const xep_op_t *op, char *text, size_t bytes);
 
 /**
- * Steps: sends what the step says; likewise, where all ranks are mapped; waits until the words of the step have come
- * from all ranks; likewise, through others; until the wire has sent what is ours.
+ * Steps: sends what the step says; likewise, where all ranks are mapped; its transfers alone; waits until the words of
+ * the step have come from all ranks; likewise, through others; until the wire has sent what is ours.
  */
 xep_status_t xep_step_send(void *mode, xep_op_t *op);
 xep_status_t xep_step_store(void *mode, xep_op_t *op);
+xep_status_t xep_step_put(void *mode, xep_op_t *op);
 xep_status_t xep_step_wait(void *mode, xep_op_t *op);
 xep_status_t xep_step_wait_relayed(void *mode, xep_op_t *op);
 xep_status_t xep_step_flush(void *mode, xep_op_t *op);

@@ -350,6 +350,8 @@ xep_status_t ll_copy_outputs(void *mode, xep_op_t *op);
 xep_status_t ll_copy_or_return(void *mode, xep_op_t *op);
 int ll_returned_transfer(const void *mode, const xep_op_t *op, uint32_t reader, uint32_t number,
                          xep_transfer_t *transfer);
+int ll_outputs_transfer(const void *mode, const xep_op_t *op, uint32_t reader, uint32_t number,
+                        xep_transfer_t *transfer);
 
 /* ---- ll_sum.c: combine 5 ---- */
 

@@ -146,8 +146,8 @@ static int cut_row(const void *opaque, const xep_op_t *op, uint32_t reader, uint
 }
 
 /* Transfer n has the rows of local expert n. One that the reader has no rows of is there all the same, and empty. */
-static int outputs_transfer(const void *opaque, const xep_op_t *op, uint32_t reader, uint32_t number,
-                            xep_transfer_t *transfer)
+int ll_outputs_transfer(const void *opaque, const xep_op_t *op, uint32_t reader, uint32_t number,
+                        xep_transfer_t *transfer)
 {
     const ll_t *mode = opaque;
     const uint32_t pair = number * mode->kit.shape->nranks + reader;
@@ -162,21 +162,7 @@ int ll_returned_transfer(const void *opaque, const xep_op_t *op, uint32_t reader
                          xep_transfer_t *transfer)
 {
     const ll_t *mode = opaque;
-    if (outputs_transfer(mode, op, reader, number, transfer)) return 1;
+    if (ll_outputs_transfer(mode, op, reader, number, transfer)) return 1;
     xep_combine_offer_transfer(&mode->kit, op, transfer);
     return number <= mode->kit.shape->local_experts;
-}
-
-/* ---- outputs of a piece ---- */
-
-/* No combine: the piece that is shown has no outputs. */
-xep_status_t ll_put_outputs(void *mode, xep_op_t *op)
-{
-    return op->combine == NULL ? XEP_OK : xep_send_transfers(mode, op, outputs_transfer);
-}
-
-/* Outputs may lie in the slot, where rows of the next piece are written: the wire must have read them before. */
-xep_status_t ll_flush_outputs(void *mode, xep_op_t *op)
-{
-    return op->combine == NULL ? XEP_OK : xep_step_flush(mode, op);
 }

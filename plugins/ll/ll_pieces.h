@@ -35,9 +35,7 @@ xep_status_t ll_receive_piece(void *mode, xep_op_t *op);
 /** Whether a token of this rank goes anywhere in the piece that op brings. */
 int ll_goes_in_piece(const void *mode, const xep_op_t *op, uint64_t token);
 
-/** Steps: 0, for readers that are mapped, of the last piece in a combine, too; for those that are not; the wait. */
+/** Step: 0, for readers that are mapped, of the last piece in a combine, too. */
 xep_status_t ll_return_outputs(void *mode, xep_op_t *op);
-xep_status_t ll_put_outputs(void *mode, xep_op_t *op);
-xep_status_t ll_flush_outputs(void *mode, xep_op_t *op);
 
 #endif

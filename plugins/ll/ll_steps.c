@@ -107,8 +107,8 @@ enum {
 /* Numbers are those of ll.h. A next piece is a dispatch behind the outputs of the piece before. */
 const xep_step_t ll_dispatch_steps[] = {
     {.name = "outputs", .does = "return outputs", .run = ll_return_outputs, .with = NEXT},
-    {.name = "room to send outputs", .does = "put outputs", .run = ll_put_outputs, .with = NEXT},
-    {.name = "outputs to leave", .does = "flush outputs", .run = ll_flush_outputs, .with = NEXT},
+    {XEP_STEP_PUT_OUTPUTS, .transfers = ll_outputs_transfer, .with = NEXT},
+    {XEP_STEP_FLUSH_OUTPUTS, .with = NEXT},
     /* 1 and 2 */
     {.name = "memory", .does = "take memory", .run = ll_in_place_take, .with = IN_PLACE},
     {.name = "room to send rows", .does = "plan and send", .run = send, .without = WIRED},

@@ -23,8 +23,8 @@ static int goes_to_ranks(const normal_t *mode)
 }
 
 /*
- * Experts and ranks of every token, and the counts that follow from them. Only puts and pieces need the tokens in the
- * order of their destinations.
+ * Experts and ranks of every token, and the counts that follow from them. Only puts need the tokens in the order of
+ * their destinations.
  */
 static void lay_routing(const normal_t *mode, xep_carve_t *arena, normal_routing_t *routing)
 {
@@ -33,8 +33,7 @@ static void lay_routing(const normal_t *mode, xep_carve_t *arena, normal_routing
     routing->experts = xep_carve_array(arena, tokens * shape->topk, sizeof *routing->experts);
     routing->first = xep_carve_array(arena, tokens + 1, sizeof *routing->first);
     routing->dests = xep_carve_array(arena, dests, sizeof *routing->dests);
-    uint64_t listed = goes_to_ranks(mode) || shape->in_pieces ? dests : 0;
-    routing->tokens_to = xep_carve_array(arena, listed, sizeof *routing->tokens_to);
+    routing->tokens_to = xep_carve_array(arena, goes_to_ranks(mode) ? dests : 0, sizeof *routing->tokens_to);
     routing->to_begin = xep_carve_array(arena, ranks + 1, sizeof *routing->to_begin);
     routing->rows = xep_carve_array(arena, ranks, sizeof *routing->rows);
     routing->selections = xep_carve_array(arena, shape->experts, sizeof *routing->selections);
@@ -154,7 +153,6 @@ const xep_kit_mode_t xep_kit_mode = {
     .slot_bytes = sizeof(normal_slot_t),
     .dispatch_steps = normal_dispatch_steps,
     .combine_steps = normal_combine_steps,
-    .next_steps = normal_next_steps,
     .lay_heap = normal_lay_heap,
     .lay_arrays = lay_arrays,
     .prefault = prefault_heap,

@@ -86,7 +86,7 @@
  * what a defect does, not what somebody computes who may write into the heap anyway.
  */
 typedef struct normal_digest {
-    uint64_t verdict;     /* 2 * that of the dispatch, as 32 bits, + whether rows have weights */
+    uint64_t verdict; /* 2 * that of the dispatch, as 32 bits; + whether rows have weights, where they are counted */
     uint64_t sum, places; /* 0, 0 where the ranks disagree, and rows were not counted */
 } normal_digest_t;
 
@@ -118,7 +118,6 @@ typedef struct normal_layout {
     size_t coded_stride;      /* the same of encoded ones, at most */
     uint64_t record_bytes;
     uint64_t line;               /* XEP_REGION_CONTROL: [slots][R] normal_line_t */
-    uint64_t pieces;             /* XEP_REGION_CONTROL: normal_pieces.h */
     uint64_t storing;            /* XEP_REGION_CONTROL: epoch of the dispatch whose rows this rank is storing, or 0 */
     uint64_t asked;              /* XEP_REGION_CONTROL: [slots][R] epochs, by that rank: it asks for a grant */
     uint64_t records;            /* XEP_REGION_METADATA: [slots][R], record_bytes each */
@@ -152,7 +151,7 @@ typedef struct normal_routing {
     int32_t *experts;     /* [T][K] or -1 */
     uint64_t *first;      /* [T + 1] in dests */
     normal_dest_t *dests; /* ranks ascending in each token */
-    uint32_t *tokens_to;  /* tokens by (rank, row): only where some rank is not mapped, or in pieces */
+    uint32_t *tokens_to;  /* tokens by (rank, row): only where some rank is not mapped */
     uint64_t *to_begin;   /* [R + 1] in tokens_to */
     uint32_t *rows;       /* [R] of this rank to each */
     uint32_t *selections; /* [E] of this rank */
@@ -173,6 +172,7 @@ typedef struct normal_target {
     float *weights;
     char *beside; /* fields of beside_rows rows, of which these begin at beside_row */
     uint64_t beside_rows, beside_row;
+    uint64_t first, rows; /* of those that this rank has for it: the others are not moved now */
 } normal_target_t;
 
 /** Where expert outputs are, and the weights beside them. */
@@ -223,6 +223,7 @@ typedef struct normal_slot {
     char *coded; /* [recv_rows] of the codec's stride: rows encoded for ranks that are not mapped; flat */
     struct normal_traffic *traffic; /* normal_nodes.h; NULL where it is flat */
     uint64_t pieces, piece;         /* of a dispatch in pieces; the one that is shown, else 0 */
+    uint64_t dispatched;            /* likewise: its epoch */
     uint64_t *piece_begin;          /* [R + 1] first row of each source in it; where there may be several */
     int weighted;                   /* rows of the dispatch have weights */
 } normal_slot_t;
@@ -313,7 +314,6 @@ typedef struct normal_state {
     uint64_t coded_begin, coded_end; /* rows of the slot that are encoded; flat */
     int forwarders_told;             /* dispatch by nodes: they have done */
     uint64_t piece;                  /* dispatch, next: whose rows it brings */
-    uint64_t concluded_piece;        /* next: piece << 32 | verdict, which all must have */
 } normal_state_t;
 
 static inline normal_state_t *normal_state(const xep_op_t *op)

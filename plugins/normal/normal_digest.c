@@ -43,9 +43,9 @@ static int is_counted(const normal_digest_t *digest)
 void normal_make_digest(normal_t *mode, const xep_op_t *op)
 {
     normal_slot_t *slot = normal_slot(mode, op->slot);
-    slot->digest = (normal_digest_t){.verdict = (uint64_t)(uint32_t)xep_kit_state(op)->verdict << 1 |
-                                                (uint64_t)(normal_state(op)->weighted != 0)};
+    slot->digest = (normal_digest_t){.verdict = (uint64_t)(uint32_t)xep_kit_state(op)->verdict << 1};
     if (!is_counted(&slot->digest)) return;
+    slot->digest.verdict |= normal_state(op)->weighted != 0;
     slot->digest.sum = slot->routing->sum;
     slot->digest.places = slot->routing->places;
 }

@@ -44,9 +44,10 @@ static void move_tokens(void *arg, uint32_t thread, uint32_t nthreads)
         for (uint64_t i = routing->first[t]; i < routing->first[t + 1]; i++) {
             normal_dest_t dest = routing->dests[i];
             const normal_target_t *target = &move->targets[dest.rank];
-            if (target->tokens == NULL) continue; /* it gets none from here */
-            if (target->x != NULL) move->copy(target->x + dest.row * move->stride, row, move->bytes, next);
-            normal_store_metadata(move->mode, move->op, &from, dest.rank, target, dest.row);
+            const uint64_t to = dest.row - target->first;
+            if (to >= target->rows) continue; /* it is in another piece, or the rank gets none */
+            if (target->x != NULL) move->copy(target->x + to * move->stride, row, move->bytes, next);
+            normal_store_metadata(move->mode, move->op, &from, dest.rank, target, to);
         }
     }
     xep_stores_fence();
@@ -65,9 +66,12 @@ normal_target_t normal_target_of(const normal_t *mode, const xep_op_t *op, uint3
                              .beside_rows = at->common.recv_rows};
 }
 
-void normal_aim(const xep_op_t *op, normal_target_t *target, uint64_t row)
+/* At row of what is there now, for these rows of this rank. */
+static void aim(const xep_op_t *op, normal_target_t *target, uint64_t row, const normal_range_t *range)
 {
     const xep_dispatch_args_t *args = op->dispatch;
+    target->first = range->first;
+    target->rows = range->rows;
     if (target->x != NULL) target->x += row * xep_row_stride(xep_dispatch_row_bytes(args));
     target->tokens += row;
     target->idx += row * args->topk * xep_elem_bytes(args->topk_idx_dtype);
@@ -75,18 +79,19 @@ void normal_aim(const xep_op_t *op, normal_target_t *target, uint64_t row)
     target->beside_row += row;
 }
 
-static void aim_at_slot(const normal_t *mode, const xep_op_t *op, uint32_t rank)
+void normal_aim_at_slot(const normal_t *mode, const xep_op_t *op, uint32_t rank)
 {
     normal_target_t *target = &normal_slot(mode, op->slot)->targets[rank];
+    const normal_range_t range = normal_sends(mode, op, rank);
     *target = normal_target_of(mode, op, rank);
-    normal_aim(op, target, normal_sends(mode, op, rank).at);
+    aim(op, target, range.at, &range);
 }
 
 xep_status_t normal_find_mapped_places(void *opaque, xep_op_t *op)
 {
     const normal_t *mode = opaque;
     memset(normal_slot(mode, op->slot)->targets, 0, mode->kit.shape->nranks * sizeof(normal_target_t));
-    for (uint32_t i = 0; i < op->with.count; i++) aim_at_slot(mode, op, op->with.rank[i]);
+    for (uint32_t i = 0; i < op->with.count; i++) normal_aim_at_slot(mode, op, op->with.rank[i]);
     return XEP_OK;
 }
 
@@ -99,15 +104,16 @@ xep_status_t normal_find_places(void *opaque, xep_op_t *op)
     for (uint32_t i = 0; i < op->with.count; i++) {
         const uint32_t r = op->with.rank[i];
         if (mode->kit.base[r] != NULL) {
-            aim_at_slot(mode, op, r);
+            normal_aim_at_slot(mode, op, r);
             continue;
         }
+        const normal_range_t range = normal_sends(mode, op, r);
         slot->targets[r] = (normal_target_t){.tokens = slot->staged_tokens,
                                              .idx = slot->staged_idx,
                                              .weights = slot->staged_weights,
                                              .beside = slot->staged_beside,
                                              .beside_rows = normal_staged_rows(mode)};
-        normal_aim(op, &slot->targets[r], slot->routing->to_begin[r] + normal_sends(mode, op, r).first);
+        aim(op, &slot->targets[r], slot->routing->to_begin[r] + range.first, &range);
     }
     return XEP_OK;
 }

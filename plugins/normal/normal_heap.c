@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "normal_nodes.h"
-#include "normal_pieces.h"
 
 static uint32_t least(uint32_t a, uint32_t b)
 {
@@ -86,8 +85,6 @@ xep_status_t normal_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *common
     common->recv_rows = shape->recv_rows != 0 ? shape->recv_rows : even_room(shape);
 
     at->line = xep_carve_offset(&region[XEP_REGION_CONTROL], lines, sizeof(normal_line_t));
-    if (shape->in_pieces)
-        at->pieces = xep_carve_offset(&region[XEP_REGION_CONTROL], lines, sizeof(normal_piece_line_t));
     at->storing = xep_carve_offset(&region[XEP_REGION_CONTROL], 1, sizeof(normal_line_t));
     at->asked = xep_carve_offset(&region[XEP_REGION_CONTROL], lines, sizeof(uint64_t));
     at->records = xep_carve_offset(&region[XEP_REGION_METADATA], lines, at->record_bytes);

@@ -26,29 +26,22 @@ static uint64_t counts_at(const normal_t *mode, const xep_op_t *op, uint32_t ran
 static xep_holds_t holds(void *opaque, const xep_op_t *op, uint32_t rank)
 {
     const normal_t *mode = opaque;
-    xep_holds_t held = xep_kit_masks.holds(opaque, op, rank);
+    xep_holds_t held = xep_kit_holds(opaque, op, rank);
     if (held == XEP_HOLDS_ALL || op->kind != XEP_OP_DISPATCH) return held;
     return counts_at(mode, op, rank, mode->kit.shape->rank) >= op->epoch ? XEP_HOLDS_FIRST : XEP_HOLDS_NOTHING;
-}
-
-static xep_status_t fetch(void *mode, xep_op_t *op, uint32_t rank)
-{
-    return xep_kit_masks.fetch(mode, op, rank);
 }
 
 /* A dispatch has its verdict from the records, before any row comes. */
 static xep_status_t verdict(void *mode, const xep_op_t *op)
 {
-    if (op->kind != XEP_OP_DISPATCH) return xep_kit_masks_anywhere.verdict(mode, op);
+    if (op->kind != XEP_OP_DISPATCH) return xep_kit_verdict(mode, op);
     return normal_state(op)->concluded ? xep_kit_state(op)->verdict : XEP_INPROGRESS;
 }
 
-static int reads(void *mode, uint32_t slot, uint32_t rank)
-{
-    return xep_kit_masks.reads(mode, slot, rank);
-}
-
-const xep_mask_ops_t normal_masks = {.holds = holds, .fetch = fetch, .verdict = verdict, .reads = reads};
+const xep_mask_ops_t normal_masks = {.holds = holds,
+                                     .fetch = xep_kit_fetch,
+                                     .verdict = verdict,
+                                     .reads = xep_kit_reads};
 
 /*
  * A rank that has another's last word also has its record. Else that record may be at any other rank: header and rows

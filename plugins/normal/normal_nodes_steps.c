@@ -19,8 +19,8 @@ xep_status_t normal_find_places_of_locals(void *opaque, xep_op_t *op)
     memset(slot->targets, 0, mode->kit.shape->nranks * sizeof *slot->targets);
     for (uint32_t p = 0; p < mode->nodes->who.locals; p++) {
         const uint32_t local = mode->nodes->who.local[p];
-        slot->traffic->targets[p] = slot->targets[local] = normal_target_of(mode, op, local);
-        normal_aim(op, &slot->targets[local], slot->there[local]);
+        slot->traffic->targets[p] = normal_target_of(mode, op, local);
+        normal_aim_at_slot(mode, op, local);
     }
     return XEP_OK;
 }

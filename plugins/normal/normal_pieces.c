@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Pieces of a dispatch: which rows they are, moving and showing them. The first one is the dispatch's. */
+/* Pieces of a dispatch: which rows they are, agreeing on them, showing them, and their outputs. */
 #include "normal_pieces.h"
+
+#include <stddef.h>
 
 #include "normal_steps.h"
 
@@ -14,6 +16,7 @@ xep_status_t normal_begin_pieces(void *opaque, xep_op_t *op)
     normal_slot_t *slot = normal_slot(mode, op->slot);
     slot->pieces = 1;
     slot->piece = 0;
+    slot->dispatched = op->epoch;
     return XEP_OK;
 }
 
@@ -36,13 +39,6 @@ static xep_status_t count_pieces(normal_t *mode, xep_op_t *op)
     return XEP_OK;
 }
 
-/* Where all are mapped nobody needs tokens by rank otherwise; a routing that is used again has them already. */
-static void list_tokens(normal_t *mode, const xep_op_t *op)
-{
-    if (mode->kit.all_mapped && op->cached_slot == XEP_NO_SLOT)
-        normal_list_tokens(mode, normal_slot(mode, op->slot)->routing);
-}
-
 /* Of several pieces nothing is shown before the first is here. */
 xep_status_t normal_agree_in_pieces(void *opaque, xep_op_t *op)
 {
@@ -55,7 +51,6 @@ xep_status_t normal_agree_in_pieces(void *opaque, xep_op_t *op)
     if (status != XEP_OK) return status;
     if (slot->pieces > 1) {
         normal_make_digest(mode, op);
-        list_tokens(mode, op);
         return XEP_OK;
     }
     normal_conclude(mode, op);
@@ -63,70 +58,70 @@ xep_status_t normal_agree_in_pieces(void *opaque, xep_op_t *op)
     return XEP_OK;
 }
 
-/* ---- moving ---- */
+/* ---- the next one ---- */
 
-typedef struct piece_move {
-    const normal_t *mode;
-    const xep_op_t *op;
-    xep_copy_fn copy;
-} piece_move_t;
-
-/* A thread's share of the rows for one rank: its tokens are known by their row there. */
-static void move_to_rank(const piece_move_t *move, uint32_t rank, uint64_t begin, uint64_t end)
+/*
+ * Without rows there is no opinion on weights; without outputs, none on what they are. Whether there are outputs is
+ * asked of all, ranks without rows among them.
+ */
+static void make_record(normal_t *mode, xep_op_t *op)
 {
-    const normal_t *mode = move->mode;
-    const normal_slot_t *slot = normal_slot(mode, move->op->slot);
-    const normal_routing_t *routing = slot->routing;
-    const xep_dispatch_args_t *args = move->op->dispatch;
-    const normal_target_t *target = &slot->targets[rank];
-    const uint32_t *tokens = routing->tokens_to + routing->to_begin[rank] + normal_sends(mode, move->op, rank).first;
-    const size_t bytes = xep_dispatch_row_bytes(args), stride = xep_row_stride(bytes);
-    normal_metadata_t from = {0};
-    for (uint64_t i = begin; i < end; i++) {
-        /* the next row is fetched while this one is copied: tokens of a rank may lie far apart */
-        const uint64_t t = tokens[i], next = tokens[i + 1 < end ? i + 1 : i];
-        const char *x = args->x;
-        if (target->x != NULL)
-            move->copy(target->x + i * stride, x + t * args->x_stride, bytes, x + next * args->x_stride);
-        from.token = (int32_t)t;
-        from.experts = routing->experts + t * routing->topk;
-        if (args->topk_weights != NULL) from.weights = (const char *)args->topk_weights + t * args->topk_weights_stride;
-        normal_store_metadata(mode, move->op, &from, rank, target, i);
-    }
+    const xep_combine_args_t *outputs = op->combine;
+    normal_slot_t *slot = normal_slot(mode, op->slot);
+    uint32_t *params = slot->record.params;
+    normal_make_record(mode, op);
+    slot->record.routing = slot->dispatched;
+    params[NORMAL_PIECES] = (uint32_t)slot->piece + 2;
+    params[NORMAL_HAS_OUTPUTS] = outputs != NULL;
+    params[NORMAL_DTYPE] = outputs != NULL ? outputs->dtype : XEP_AGREE_ANY;
+    params[NORMAL_HIDDEN] = outputs != NULL ? outputs->hidden : XEP_AGREE_ANY;
+    params[NORMAL_HAS_WEIGHTS] = outputs != NULL && op->recv->rows != 0 ? outputs->topk_weights != NULL : XEP_AGREE_ANY;
 }
 
-static void move_rows(void *arg, uint32_t thread, uint32_t nthreads)
-{
-    const piece_move_t *move = arg;
-    for (uint32_t i = 0; i < move->mode->kit.shape->nranks; i++) {
-        uint32_t rank = xep_kit_peer(&move->mode->kit, i);
-        uint64_t rows = normal_sends(move->mode, move->op, rank).rows;
-        move_to_rank(move, rank, rows * thread / nthreads, rows * (thread + 1) / nthreads);
-    }
-    xep_stores_fence();
-}
-
-/* Rank by rank, so a row is read once for each: only those that are in the piece are touched. */
-xep_status_t normal_move_rows_of_piece(normal_t *mode, xep_op_t *op, xep_transfer_fn transfers)
-{
-    const normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
-    const uint64_t bytes = routing->first[routing->tokens] * xep_dispatch_row_bytes(op->dispatch);
-    piece_move_t move = {.mode = mode, .op = op, .copy = xep_copy_for(mode->kit.env, bytes)};
-    if (normal_state(op)->moved == routing->tokens) return XEP_OK;
-    xep_status_t status = xep_send_transfers(&mode->kit, op, transfers);
-    if (status < 0) return status;
-    if (op->coming != 0) return XEP_INPROGRESS;
-    mode->kit.env->parallel(mode->kit.env, move_rows, &move);
-    normal_state(op)->moved = routing->tokens;
-    return XEP_OK;
-}
-
-xep_status_t normal_move_piece(void *opaque, xep_op_t *op)
+/* What the records of the dispatch have said of all ranks, and what its rows are, is asked of nobody again. */
+xep_status_t normal_next(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
-    if (normal_slot(mode, op->slot)->pieces == 1 || xep_kit_state(op)->verdict != XEP_OK) return normal_move(mode, op);
-    xep_status_t status = normal_move_rows_of_piece(mode, op, normal_dispatch_transfer);
-    return status == XEP_OK ? xep_step_send(mode, op) : status;
+    normal_slot_t *slot = normal_slot(mode, op->slot);
+    if (op->dispatch->quant != XEP_QUANT_NONE) op->dispatch = &slot->cast;
+    op->cached_slot = op->slot;
+    normal_state(op)->piece = slot->piece + 1;
+    normal_state(op)->weighted = slot->weighted;
+    make_record(mode, op);
+    return xep_steps_begin(mode, op);
+}
+
+static xep_status_t compare_outputs(normal_t *mode, xep_op_t *op)
+{
+#define PARAM(_name, _kind, _index) XEP_AGREE_PARAM(_name, XEP_AGREE_##_kind, normal_record_t, params[_index])
+    static const xep_agree_param_t params[] = {
+        PARAM("piece, from 1 (0: without XEP_DISPATCH_PIECES)", NUMBER, NORMAL_PIECES),
+        PARAM("whether a piece has outputs", YES_NO, NORMAL_HAS_OUTPUTS),
+        PARAM("dtype", DTYPE, NORMAL_DTYPE),
+        PARAM("hidden", NUMBER, NORMAL_HIDDEN),
+        PARAM("whether there are topk_weights", YES_NO, NORMAL_HAS_WEIGHTS),
+    };
+#undef PARAM
+    const normal_record_t *from = normal_slot(mode, op->slot)->from;
+    xep_status_t verdict = xep_agree_calls(mode->kit.env, op, &from->params[NORMAL_REFUSED], sizeof *from);
+    if (verdict == XEP_OK)
+        verdict = xep_agree(mode->kit.env, op, params, sizeof params / sizeof params[0], from, sizeof *from);
+    return verdict == XEP_OK ? normal_compare_routings(mode, op) : verdict;
+}
+
+/* The dispatch has told the slots of the handle, which a piece of another one is no reason to forget. */
+xep_status_t normal_agree_on_next(void *opaque, xep_op_t *op)
+{
+    normal_t *mode = opaque;
+    normal_slot_t *slot = normal_slot(mode, op->slot);
+    for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) {
+        xep_status_t status = normal_take_header(mode, op, r, normal_find_record);
+        if (status != XEP_OK) return status;
+        slot->from[r].slot = *xep_combine_slot_there(&mode->kit, op->slot, r);
+    }
+    xep_kit_state(op)->verdict = compare_outputs(mode, op);
+    normal_make_digest(mode, op);
+    return XEP_OK;
 }
 
 /* ---- showing ---- */
@@ -196,7 +191,7 @@ xep_status_t normal_fill_pieces(void *opaque, xep_op_t *op)
     return XEP_OK;
 }
 
-void normal_kept_transfer(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
+static void kept_transfer(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
                           xep_transfer_t *transfer)
 {
     normal_returned_transfer(mode, op, rank, number,
@@ -209,8 +204,21 @@ int normal_pieces_transfer(const void *opaque, const xep_op_t *op, uint32_t rank
     const normal_t *mode = opaque;
     if (number >= NORMAL_RETURNED_TRANSFERS || normal_slot(mode, op->slot)->pieces == 1)
         return normal_combine_transfer(mode, op, rank, number, transfer);
-    normal_kept_transfer(mode, op, rank, number, transfer);
+    kept_transfer(mode, op, rank, number, transfer);
     return 1;
+}
+
+/* Rows, then weights. */
+int normal_outputs_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
+                            xep_transfer_t *transfer)
+{
+    if (number < NORMAL_RETURNED_TRANSFERS) kept_transfer(mode, op, rank, number, transfer);
+    return number < NORMAL_RETURNED_TRANSFERS;
+}
+
+xep_status_t normal_return_outputs(void *mode, xep_op_t *op)
+{
+    return op->combine == NULL ? XEP_OK : normal_fill_pieces(mode, op);
 }
 
 /* All rows are in the own slot, own ones, too: what the user gave for the earlier pieces may be gone by now. */

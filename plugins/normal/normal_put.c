@@ -100,20 +100,6 @@ xep_status_t normal_list_puts(void *opaque, xep_op_t *op)
     return XEP_OK;
 }
 
-uint32_t normal_rows_transfers(const normal_t *mode, const xep_op_t *op)
-{
-    return 1 + METADATA + normal_slot(mode, op->slot)->fields.count;
-}
-
-/* Part 0 is the rows, 1 to METADATA the arrays of all rows, then those of the fields. */
-void normal_rows_transfer(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
-                          xep_transfer_t *transfer)
-{
-    if (number == 0) rows_transfer(mode, op, rank, transfer);
-    else if (number <= METADATA) metadata_transfer(mode, op, rank, number - 1, transfer);
-    else field_transfer(mode, op, rank, number - 1 - METADATA, transfer);
-}
-
 /* The digest is what the signal brings along: the wire delivers it before the word. Begin follows it in the line. */
 static void done_transfer(const normal_t *mode, const xep_op_t *op, uint32_t rank, xep_transfer_t *transfer)
 {
@@ -131,14 +117,16 @@ static void done_transfer(const normal_t *mode, const xep_op_t *op, uint32_t ran
     transfer->bytes = sizeof slot->endings[rank];
 }
 
-/* Behind the rows comes done. After an error all but done is left out: the others wait for it. */
+/* Rows, the arrays beside them, done. After an error all but done is left out: the others wait for it. */
 int normal_dispatch_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number,
                              xep_transfer_t *transfer)
 {
     const normal_t *mode = opaque;
-    const uint32_t rows = normal_rows_transfers(mode, op);
+    const uint32_t rows = 1 + METADATA + normal_slot(mode, op->slot)->fields.count;
     if (xep_kit_state(op)->verdict != XEP_OK) number += rows;
-    if (number < rows) normal_rows_transfer(mode, op, rank, number, transfer);
+    if (number == 0) rows_transfer(mode, op, rank, transfer);
+    else if (number <= METADATA) metadata_transfer(mode, op, rank, number - 1, transfer);
+    else if (number < rows) field_transfer(mode, op, rank, number - 1 - METADATA, transfer);
     else done_transfer(mode, op, rank, transfer);
     return number <= rows;
 }

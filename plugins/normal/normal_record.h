@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-/** Collective parameters, compared in this order. */
+/** Collective parameters; normal_records.c compares them. */
 enum {
     NORMAL_QUANT,
     NORMAL_DTYPE,
@@ -19,19 +19,21 @@ enum {
     NORMAL_PAYLOADS, /* a digest of their bytes and alignments; 0: there are none */
     NORMAL_CACHED,
     NORMAL_IN_PLACE, /* whether rows of mapped ranks may stay where they are */
-    NORMAL_PIECES,   /* whether rows may come in pieces */
+    NORMAL_PIECES,   /* 0, or, where rows may come in pieces, 1 + that which comes (normal_pieces.h) */
     NORMAL_REFUSED,  /* calls, by the writer: compared before all others */
-    NORMAL_PARAMS
+    NORMAL_PARAMS,
+    NORMAL_HAS_OUTPUTS = NORMAL_CACHED /* of a next piece, in its place: it has the parameters of outputs, if any */
 };
 
 /**
  * What a rank tells another at the start of a dispatch; written by that rank into the ring, read by
  * the heap's owner. Followed by uint32_t rows[R], to each rank, and selections[L], of each
- * expert of the heap's owner (both absent from a cached dispatch).
+ * expert of the heap's owner (both absent from a cached dispatch, and from a next piece).
  */
 typedef struct normal_record {
     uint64_t epoch;
-    uint64_t routing; /* epoch of the dispatch this routing was made for: epoch, or that of the cached one */
+    uint64_t routing; /* epoch of the dispatch this routing was made for: epoch, or that of the cached one; of a next
+                       * piece that of the dispatch */
     uint64_t tokens;
     uint64_t capacity; /* rows the writer has room for */
     uint32_t slot;     /* of the writer, for this dispatch and its combines */

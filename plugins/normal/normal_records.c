@@ -7,6 +7,7 @@
 
 #define PARAM(_name, _kind, _index) XEP_AGREE_PARAM(_name, XEP_AGREE_##_kind, normal_record_t, params[_index])
 static const xep_agree_param_t params[] = {
+    PARAM("piece, from 1 (0: without XEP_DISPATCH_PIECES)", NUMBER, NORMAL_PIECES),
     PARAM("quant", NUMBER, NORMAL_QUANT),
     PARAM("dtype", DTYPE, NORMAL_DTYPE),
     PARAM("hidden", NUMBER, NORMAL_HIDDEN),
@@ -18,7 +19,6 @@ static const xep_agree_param_t params[] = {
     PARAM(XEP_FIELDS_DIGEST, NUMBER, NORMAL_PAYLOADS),
     PARAM("whether there is a cached handle", YES_NO, NORMAL_CACHED),
     PARAM("whether rows are read in place", YES_NO, NORMAL_IN_PLACE),
-    PARAM("whether rows come in pieces", YES_NO, NORMAL_PIECES),
 };
 #undef PARAM
 
@@ -39,7 +39,6 @@ void normal_make_record(normal_t *mode, const xep_op_t *op)
     normal_slot_t *slot = normal_slot(mode, op->slot);
     uint64_t room = mode->layout.common.recv_rows;
 
-    slot->fields.count = slot->fields.bytes = 0;
     slot->record = (normal_record_t){
         .epoch = op->epoch,
         .routing = slot->routing->epoch,
@@ -148,20 +147,25 @@ const char *normal_find_record(const normal_t *mode, const xep_op_t *op, uint32_
     return mode->records + normal_record_begin(mode, op->turn, rank);
 }
 
-/* Copies first, then checks the copy: what a peer may still write is never trusted. */
+xep_status_t normal_take_header(normal_t *mode, xep_op_t *op, uint32_t rank, normal_find_fn find)
+{
+    normal_record_t *record = &normal_slot(mode, op->slot)->from[rank];
+    const char *from = find(mode, op, rank);
+    if (from == NULL)
+        return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
+                                   "no rank has the record of rank %u any more, which some rank had", rank);
+    *record = *(const normal_record_t *)(const void *)from;
+    return check_header(mode, op, rank, record);
+}
+
 static xep_status_t take_headers(normal_t *mode, xep_op_t *op, normal_find_fn find)
 {
-    normal_slot_t *slot = normal_slot(mode, op->slot);
+    const normal_record_t *from = normal_slot(mode, op->slot)->from;
     for (uint32_t i = 0; i < op->heard.count; i++) {
         uint32_t r = op->heard.rank[i];
-        const char *from = find(mode, op, r);
-        if (from == NULL)
-            return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
-                                       "no rank has the record of rank %u any more, which some rank had", r);
-        slot->from[r] = *(const normal_record_t *)(const void *)from;
-        xep_status_t status = check_header(mode, op, r, &slot->from[r]);
+        xep_status_t status = normal_take_header(mode, op, r, find);
         if (status != XEP_OK) return status;
-        *xep_combine_slot_there(&mode->kit, op->slot, r) = slot->from[r].slot;
+        *xep_combine_slot_there(&mode->kit, op->slot, r) = from[r].slot;
     }
     return XEP_OK;
 }
@@ -175,14 +179,16 @@ static int have_weights(const normal_t *mode, const xep_op_t *op)
     return 0;
 }
 
-/* Cached handles must be of the same dispatch everywhere: what rows a rank sends is not told again then. */
-static xep_status_t compare_routings(normal_t *mode, xep_op_t *op)
+/* Cached handles, and those of pieces, must be of the same dispatch everywhere: rows are not told again then. */
+xep_status_t normal_compare_routings(normal_t *mode, xep_op_t *op)
 {
     const normal_record_t *from = normal_slot(mode, op->slot)->from;
     for (uint32_t r = 1; r < mode->kit.shape->nranks; r++)
         if (from[r].routing != from[0].routing)
             return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_MISMATCH,
-                                       "rank 0 and rank %u disagree on the cached handle: of operation %llu, %llu", r,
+                                       "rank 0 and rank %u disagree on the %shandle%s: of operation %llu, %llu", r,
+                                       op->kind == XEP_OP_NEXT ? "" : "cached ",
+                                       op->kind == XEP_OP_NEXT ? " whose next piece it is" : "",
                                        (unsigned long long)from[0].routing, (unsigned long long)from[r].routing);
     return XEP_OK;
 }
@@ -298,7 +304,7 @@ static xep_status_t agree_on_params(normal_t *mode, xep_op_t *op)
     normal_state(op)->weighted = slot->weighted = have_weights(mode, op);
     if (op->is_ruled) return xep_agree_decision(env, op);
     xep_status_t verdict = normal_compare_records(env, op, slot->from, sizeof *slot->from);
-    return verdict == XEP_OK && op->cached_slot != XEP_NO_SLOT ? compare_routings(mode, op) : verdict;
+    return verdict == XEP_OK && op->cached_slot != XEP_NO_SLOT ? normal_compare_routings(mode, op) : verdict;
 }
 
 /*

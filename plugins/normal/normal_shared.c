@@ -66,6 +66,7 @@ void normal_use_routing(normal_t *mode, const xep_op_t *op, normal_routing_t *ro
     normal_slot_t *slot = normal_slot(mode, op->slot);
     slot->routing = routing;
     slot->there = routing->there;
+    slot->fields.count = slot->fields.bytes = 0;
     routing->refs++;
 }
 

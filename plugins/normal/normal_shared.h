@@ -80,6 +80,10 @@ const char *normal_find_record(const normal_t *mode, const xep_op_t *op, uint32_
  */
 xep_status_t normal_take_records(normal_t *mode, xep_op_t *op, normal_find_fn find);
 
+/** Parts of it: copies the header of a rank, and checks the copy; whether all have the same dispatch in mind. */
+xep_status_t normal_take_header(normal_t *mode, xep_op_t *op, uint32_t rank, normal_find_fn find);
+xep_status_t normal_compare_routings(normal_t *mode, xep_op_t *op);
+
 /** Rows that a rank gets of all; the verdict, whether all ranks have room for theirs. */
 uint64_t normal_count_rows(const normal_t *mode, const normal_slot_t *slot, uint32_t rank);
 void normal_judge_room(normal_t *mode, xep_op_t *op);

@@ -12,13 +12,14 @@
 
 /* What a buffer has. */
 enum {
-    MASKS = 1,                 /* ranks may be left out: normal_masks.h */
-    GRANTS = 2,                /* and receivers may have to say where rows go: normal_grants.c */
-    NODES = 4,                 /* rows go once to each node: normal_nodes.h */
-    PIECES = 8,                /* rows may come in pieces: normal_pieces.h */
-    IN_PLACE = 16,             /* rows may be read in place: normal_in_place.h */
-    WIRED = 32,                /* some rank is not mapped; with GRANTS and NODES one always is */
-    CASTS = XEP_STEPS_OF_CASTS /* operations that cast: normal_cast.c, normal_coded.h */
+    MASKS = 1,                  /* ranks may be left out: normal_masks.h */
+    GRANTS = 2,                 /* and receivers may have to say where rows go: normal_grants.c */
+    NODES = 4,                  /* rows go once to each node: normal_nodes.h */
+    PIECES = 8,                 /* rows may come in pieces: normal_pieces.h */
+    IN_PLACE = 16,              /* rows may be read in place: normal_in_place.h */
+    WIRED = 32,                 /* some rank is not mapped; with GRANTS and NODES one always is */
+    CASTS = XEP_STEPS_OF_CASTS, /* operations that cast: normal_cast.c, normal_coded.h */
+    NEXT = XEP_STEPS_OF_NEXT
 };
 
 /* What steps have in common that stand for one another. */
@@ -33,11 +34,14 @@ enum {
 #define DONE_ANNOUNCED \
     .offset = offsetof(normal_line_t, digest) - offsetof(normal_line_t, done), .bytes = sizeof(normal_digest_t)
 
-/* Numbers are those of normal.h. */
+/* Numbers are those of normal.h. A next piece is a dispatch behind the outputs of the piece before. */
 const xep_step_t normal_dispatch_steps[] = {
+    {.name = "outputs", .does = "return outputs", .run = normal_return_outputs, .with = NEXT | PIECES},
+    {XEP_STEP_PUT_OUTPUTS, .transfers = normal_outputs_transfer, .with = NEXT | PIECES},
+    {XEP_STEP_FLUSH_OUTPUTS, .with = NEXT | PIECES},
     {.name = "memory", .does = "take memory", .run = normal_take_place, .with = IN_PLACE},
     {.name = "rows that are coming", .does = "cast", .run = normal_cast_rows, .with = CASTS},
-    {.name = "pieces", .does = "begin pieces", .run = normal_begin_pieces, .with = PIECES},
+    {.name = "pieces", .does = "begin pieces", .run = normal_begin_pieces, .with = PIECES, .without = NEXT},
     {.name = "ranks that are out", .does = "count them", .run = normal_note_outs, .with = GRANTS},
     {.name = "feeds", .does = "begin feeds", .run = normal_begin_traffic, .with = NODES},
     {.name = "rows to put", .does = "list them", .run = normal_list_puts, .with = WIRED, .without = NODES},
@@ -49,7 +53,8 @@ const xep_step_t normal_dispatch_steps[] = {
     {WAIT_FOR_COUNTS, .run = xep_step_wait, .without = NODES},
     {WAIT_FOR_COUNTS, .run = normal_relay_records, .relayed = 1, .with = NODES},
     {.name = "agreement", .does = "agree", .run = normal_agree, .without = MASKS | PIECES},
-    {.name = "agreement", .does = "agree", .run = normal_agree_in_pieces, .with = PIECES},
+    {.name = "agreement", .does = "agree", .run = normal_agree_in_pieces, .with = PIECES, .without = NEXT},
+    {.name = "agreement", .does = "agree", .run = normal_agree_on_next, .with = NEXT | PIECES},
     {.name = OUT, .does = "agree", .run = normal_agree_masked, .with = MASKS},
     {.name = "agreement", .does = "check rows in place", .run = normal_check_places, .agreed = 1, .with = IN_PLACE},
     {.name = "memory", .does = "give memory back", .run = normal_return_place, .with = IN_PLACE},
@@ -64,9 +69,8 @@ const xep_step_t normal_dispatch_steps[] = {
     {FIND_PLACES, .run = normal_find_places_of_locals, .with = NODES},
     {.name = "places", .does = "leave rows", .run = normal_leave_rows, .agreed = 1, .with = IN_PLACE},
     /* 4 and 5 */
-    {MOVE_ROWS, .run = normal_move_mapped, .store = normal_store_done, .without = WIRED | MASKS | PIECES},
-    {MOVE_ROWS, .run = normal_move, .store = normal_store_done, .with = WIRED, .without = MASKS | NODES | PIECES},
-    {MOVE_ROWS, .run = normal_move_piece, .store = normal_store_done, .with = PIECES},
+    {MOVE_ROWS, .run = normal_move_mapped, .store = normal_store_done, .without = WIRED | MASKS},
+    {MOVE_ROWS, .run = normal_move, .store = normal_store_done, .with = WIRED, .without = MASKS | NODES},
     {MOVE_ROWS, .run = normal_move_masked, .store = normal_store_done_masked, .with = MASKS},
     {.name = "rows to pass",
      .does = "rows",
@@ -93,7 +97,7 @@ const xep_step_t normal_dispatch_steps[] = {
     {.name = "rows", .does = "show", .run = normal_point_rows, .agreed = 1, .with = IN_PLACE},
     {XEP_STEP_FLUSH, .with = WIRED},
     {.name = "the end", .does = "end", .run = normal_tell_rows, .without = PIECES},
-    {.name = "the end", .does = "end", .run = normal_tell_pieces, .with = PIECES},
+    {.name = "the end", .does = "end", .run = normal_tell_pieces, .with = PIECES, .without = NEXT},
     {0},
 };
 

@@ -29,11 +29,6 @@ xep_status_t normal_list_puts(void *mode, xep_op_t *op);
 int normal_dispatch_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
                              xep_transfer_t *transfer);
 
-/** Rows that op brings, and the arrays beside them: how many transfers these are. */
-uint32_t normal_rows_transfers(const normal_t *mode, const xep_op_t *op);
-void normal_rows_transfer(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
-                          xep_transfer_t *transfer);
-
 /* ---- normal_cast.c ---- */
 
 /** Where cast rows lie, of all slots. */
@@ -63,13 +58,13 @@ void normal_conclude(normal_t *mode, xep_op_t *op);
 xep_status_t normal_find_places(void *mode, xep_op_t *op);
 xep_status_t normal_find_mapped_places(void *mode, xep_op_t *op);
 
-/** The slot of a mapped rank, from row 0 on; and from another row on. */
+/** The slot of a mapped rank, from row 0 on; and as the target of the rows that op brings there. */
 normal_target_t normal_target_of(const normal_t *mode, const xep_op_t *op, uint32_t rank);
-void normal_aim(const xep_op_t *op, normal_target_t *target, uint64_t row);
+void normal_aim_at_slot(const normal_t *mode, const xep_op_t *op, uint32_t rank);
 
 /**
- * Steps: all rows, and done; likewise, where all ranks are mapped. Rows alone, unless the verdict is an error; some of
- * the tokens that are ready.
+ * Steps: all rows that op brings, and done; likewise, where all ranks are mapped. Rows alone, unless the verdict is an
+ * error; some of the tokens that are ready.
  */
 xep_status_t normal_move(void *mode, xep_op_t *op);
 xep_status_t normal_move_mapped(void *mode, xep_op_t *op);

@@ -8,7 +8,7 @@ import re
 
 import xep
 
-HEADERS = ("status.h", "dtype.h", "xep.h", "elastic.h", "cuda.h", "pieces.h", "inspect.h")
+HEADERS = ("status.h", "dtype.h", "xep.h", "elastic.h", "cuda.h", "pieces.h", "serve.h", "inspect.h")
 TOP = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -21,7 +21,7 @@ def test_enumerations():
     repeated.update({f"ROWS_{member.name}": int(member) for member in xep.Rows})
     repeated.update({f"OUT_{member.name}": int(member) for member in xep.OutReason})
     others = "BUFFER_|DISPATCH_|COMBINE_|EXPAND_|OP_|DTYPE_DEFAULT|MEMORY_|ON_FAILURE_|PATH_|NODE_SUMS_|GROW_"
-    others += "|ADDRESS_BYTES|CAN_"
+    others += "|ADDRESS_BYTES|CAN_|STEP_"
     features = {name[4:].lower(): int(value) for name, value in declared.items() if name.startswith("CAN_")}
     assert features == {name: 1 << bit for bit, name in enumerate(xep.library.FEATURES)}
     absent = {name for name in declared if re.match(others, name)}

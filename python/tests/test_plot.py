@@ -54,7 +54,10 @@ def test_pictures(measured, tmp_path, capsys, suffix):
         assert picture.read_bytes().startswith(b"\x89PNG") and picture.stat().st_size > 20000
         return
     texts = {"".join(text.itertext()) for text in xml.etree.ElementTree.parse(picture).iter() if "text" in text.tag}
-    assert {"dispatch", "combine", "limit of this machine", "neighbour", "rank that waits", "for rank"} <= texts
+    assert {"dispatch", "combine", "a plain copy of the same rows", "time / plain", "neighbour", "rank that waits",
+            "waited for rank, and by all together [µs]", "experts of even ranks, even ranks", "mean"} <= texts
+    whole = " ".join(texts)
+    assert "xep_perf --hidden 64" in whole and " x " in whole and "who is slow? rank" in whole
     assert "alien" not in texts
     assert any(text.startswith("selections: max / mean") for text in texts)
 
@@ -89,6 +92,7 @@ def text(content):
         (text("[1, 2]"), [], "not a result of xep_perf"),
         (text('{"sweep": "tokens", "results": []}'), [], "the sweep is empty"),
         (text('{"sweep": "colour", "results": []}'), [], "unknown sweep: 'colour' (tokens, hidden, topk, sms)"),
+        (damage(lambda run: run.update(format=2)), [], "unknown format: 2 (1; a newer xep_perf needs"),
         (damage(lambda run: run.update(ops=[])), [], "nothing was timed"),
         (damage(lambda run: run.update(ranks="two")), [], "invalid ranks: 'two' (a number"),
         (damage(lambda run: run["ops"][0].update(op="fly")), [], "unknown operation in ops"),
@@ -117,4 +121,4 @@ def test_what_cannot_be_drawn(measured, tmp_path, capsys, make, more, sentence):
 def test_without_matplotlib(measured):
     program = f"import sys; sys.modules['matplotlib'] = None; from xep import plot; plot.main(['{measured}/run.json'])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    assert done.stderr == "xep_plot: matplotlib is missing: pip install 'xep[plot]', or pip install matplotlib\n"
+    assert done.stderr == "xep_plot: matplotlib is missing: pip install 'xep-moe[plot]', or pip install matplotlib\n"

@@ -44,6 +44,7 @@ from .group import Buffer, Group, Mask, OutReason, Peer
 from .layout import Layout, expert_range, layout
 from .library import LibraryInfo, Mode, ModeInfo, Variable, config, library_info, mode_query, modes, set_log, version
 from .params import BufferInfo, BufferSize, buffer_size
+from .paths import get_deep_ep, get_include, get_pkgconfig
 from .trace import span
 from .waits import RankWaits, Waits
 
@@ -52,6 +53,6 @@ __all__ = [
     "DeadlineError", "DeviceArray", "Dtype", "Group", "Handle", "InvalidError", "Layout", "LibraryInfo", "Mask",
     "MismatchError", "Mode", "ModeInfo", "NoMemoryError", "OutReason", "Peer", "PeerError", "Quant", "RankWaits",
     "Received", "Request", "Rows", "Status", "UnsupportedError", "Variable", "Waits", "XepError", "buffer_size",
-    "config", "expert_range", "from_bfloat16", "layout", "library_info", "mode_query", "modes", "set_log", "span",
-    "to_bfloat16", "version",
+    "config", "expert_range", "from_bfloat16", "get_deep_ep", "get_include", "get_pkgconfig", "layout", "library_info",
+    "mode_query", "modes", "set_log", "span", "to_bfloat16", "version",
 ]  # fmt: skip

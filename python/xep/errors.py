@@ -25,6 +25,7 @@ class Status(enum.IntEnum):
     ERR_PROTOCOL = -12
     ERR_ABORTED = -13
     ERR_BROKEN = -14
+    ERR_FUNCTION = -15
 
 
 class XepError(RuntimeError):

@@ -25,7 +25,9 @@ from typing import Any, NamedTuple, Optional
 import torch
 from torch import Tensor
 
-import deep_ep
+from .paths import own_deep_ep
+
+deep_ep = own_deep_ep()
 
 _SLOTS = 6  # for handles of the last layers; one without a slot costs its backward a dispatch that is not cached
 

@@ -2,12 +2,12 @@
 """Pictures of what xep_perf measured: ``xep_plot`` or ``python -m xep.plot``.
 
     xep_run -n 4 xep_perf --sweep tokens=1..4096 --json sweep.json
-    xep_plot sweep.json                    # sweep.png: time and GB/s over tokens, beside the limit
+    xep_plot sweep.json                    # sweep.png: time, GB/s and the ratio, beside a plain copy
 
     xep_run -n 4 xep_perf --waits --json run.json
     xep_plot run.json -o run.svg           # who waits for whom; load of experts and ranks
 
-Several files are drawn into one picture. Needs matplotlib: ``pip install 'xep[plot]'``.
+Several files are drawn into one picture. Needs matplotlib: ``pip install 'xep-moe[plot]'``.
 """
 
 from __future__ import annotations
@@ -71,6 +71,8 @@ def read_number(path: pathlib.Path, where: str, holder: Any, name: str) -> float
 
 
 def read_point(path: pathlib.Path, whole: Any) -> Point:
+    if isinstance(whole, dict) and whole.get("format", 1) != 1:
+        raise PlotError(f"{path}: unknown format: {whole['format']!r} (1; a newer xep_perf needs a newer xep_plot)")
     if not isinstance(whole, dict) or not isinstance(whole.get("ops"), list):
         raise PlotError(f"{path}: not a result of xep_perf (it has no ops; xep_perf --json FILE writes one)")
     for name in ("ranks", "tokens", "hidden", "topk", "experts"):
@@ -132,6 +134,9 @@ def read_others(path: pathlib.Path) -> list[Other]:
 
 # ---- curves ----
 
+# what xep_perf calls the limit: loops of the same processes over the same bytes, which an operation may beat
+PLAIN = {"dispatch": "a plain copy of the same rows", "combine": "a plain sum of the same rows"}
+
 
 def label_of(result: Result) -> str:
     shape = result.points[0].shape
@@ -155,7 +160,7 @@ def find_others(result: Result, others: list[Other], op: str) -> dict[str, dict[
     }
 
 
-def draw_result(time: Any, rate: Any, result: Result, op: str, number: int) -> None:
+def draw_result(time: Any, rate: Any, ratio: Any, result: Result, op: str, number: int) -> None:
     points = [point for point in result.points if op in point.ops]
     x = [point.shape[result.swept] for point in points]
     median, p10, p90 = ([point.ops[op]["us"][name] for point in points] for name in ("median", "p10", "p90"))
@@ -165,7 +170,7 @@ def draw_result(time: Any, rate: Any, result: Result, op: str, number: int) -> N
     style = {"color": color, "marker": MARKERS[number % len(MARKERS)], "markersize": 4, "linewidth": 1.8}
     time.fill_between(x, p10, p90, color=color, alpha=0.15, linewidth=0)
     time.plot(x, median, label=label_of(result), **style)
-    time.plot(x, limit, color=color, linestyle=(0, (4, 2)), linewidth=1.1, label="limit of this machine")
+    time.plot(x, limit, color=color, linestyle=(0, (4, 2)), linewidth=1.1, label=PLAIN[op])
     rate.plot(x, gbps, **style)
     rate.plot(
         x,
@@ -174,6 +179,7 @@ def draw_result(time: Any, rate: Any, result: Result, op: str, number: int) -> N
         linestyle=(0, (4, 2)),
         linewidth=1.1,
     )
+    ratio.plot(x, [us / least for us, least in zip(median, limit)], **style)
 
 
 def draw_others(time: Any, rate: Any, result: Result, others: list[Other], op: str) -> None:
@@ -203,27 +209,33 @@ def draw_curves(figure: Any, results: list[Result], others: list[Other]) -> None
     swept = {result.swept for result in results}
     if len(swept) > 1:
         raise PlotError(f"sweeps of {' and '.join(sorted(map(str, swept)))} do not fit into one picture")
-    axes = figure.subplots(2, 2, sharex=True)
+    axes = figure.subplots(3, 2, sharex=True, height_ratios=(3, 2, 1.4))
     (option,) = swept
     for column, op in enumerate(("dispatch", "combine")):
-        time, rate = axes[0][column], axes[1][column]
+        time, rate, ratio = (row[column] for row in axes)
         for number, result in enumerate(results):
-            draw_result(time, rate, result, op, number)
+            draw_result(time, rate, ratio, result, op, number)
             draw_others(time, rate, result, others, op)
         time.set_title(op, loc="left", fontweight="bold")
         time.set_yscale("log")
         time.yaxis.set_minor_locator(NullLocator())
         rate.set_ylim(bottom=0)
-        rate.set_xscale("log", base=2)
-        rate.xaxis.set_major_locator(LogLocator(base=2, numticks=9))
-        rate.xaxis.set_major_formatter(FuncFormatter(short))
-        rate.set_xlabel(SWEPT[option])
-        for axis in (time, rate):
+        ratio.axhline(1, color="black", linewidth=0.9, linestyle=(0, (4, 2)))
+        ratio.set_ylim(bottom=0)
+        ratio.set_xscale("log", base=2)
+        ratio.xaxis.set_major_locator(LogLocator(base=2, numticks=9))
+        ratio.xaxis.set_major_formatter(FuncFormatter(short))
+        ratio.set_xlabel(SWEPT[option])
+        for axis in (time, rate, ratio):
             axis.grid(True, which="major", alpha=0.25)
-    axes[0][0].set_ylabel("median time [us], p10 to p90")
+    axes[0][0].set_ylabel("median time [µs], p10 to p90")
     axes[1][0].set_ylabel("rows received [GB/s]")
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    unique = dict(zip(labels, handles))
+    axes[2][0].set_ylabel("time / plain")
+    unique = {
+        label: handle
+        for axis in axes[0]
+        for handle, label in zip(*axis.get_legend_handles_labels())
+    }
     figure.legend(unique.values(), unique.keys(), loc="outside lower center", ncols=min(3, len(unique)), frameon=False)
 
 
@@ -254,24 +266,32 @@ def draw_waits(figure: Any, result: Result) -> None:
     most = max(max(map(max, matrix)) for matrix in matrices.values()) or 1.0
     axes = figure.subplots(1, len(matrices), squeeze=False)[0]
     for axis, (op, matrix) in zip(axes, matrices.items()):
-        image = axis.imshow(matrix, cmap="YlOrRd", vmin=0, vmax=most)
-        axis.set_title(op, loc="left", fontweight="bold")
-        axis.set_xlabel("for rank")
-        axis.set_xticks(range(len(matrix)))
+        shown = [[us if waiting != late else float("nan") for late, us in enumerate(row)]
+                 for waiting, row in enumerate(matrix)]
+        totals = [sum(row[late] for row in matrix) for late in range(len(matrix))]
+        image = axis.imshow(shown, cmap="YlOrRd", vmin=0, vmax=most)
+        axis.set_title(f"{op}: who is slow? rank {totals.index(max(totals))}", loc="left", fontweight="bold")
+        axis.set_xlabel("waited for rank, and by all together [µs]")
+        axis.set_xticks(range(len(matrix)), [f"{late}\n{total:.0f}" for late, total in enumerate(totals)]
+                        if len(matrix) <= 16 else None)
         axis.set_yticks(range(len(matrix)))
         if len(matrix) <= 16:
             for waiting, row in enumerate(matrix):
                 for late, us in enumerate(row):
+                    if late == waiting:
+                        continue
                     axis.text(late, waiting, f"{us:.0f}", ha="center", va="center", fontsize=8,
                               color="white" if us > 0.6 * most else "black")
     axes[0].set_ylabel("rank that waits")
-    figure.colorbar(image, ax=list(axes), label="us of one operation", shrink=0.85)
+    figure.colorbar(image, ax=list(axes), label="waited in one operation [µs]", shrink=0.85)
 
 
 # ---- load ----
 
 
 def draw_load(figure: Any, result: Result) -> None:
+    from matplotlib.patches import Patch
+
     shape = result.points[0].shape
     load, ranks = shape["load"], shape["ranks"]
     experts, rows = (load.get(name) for name in ("experts", "rows")) if isinstance(load, dict) else (None, None)
@@ -285,15 +305,21 @@ def draw_load(figure: Any, result: Result) -> None:
         left.bar(own, experts[first : first + count], width=1.0, color=COLORS[rank % 2], linewidth=0)
     for axis, values, what in ((left, experts, "selections"), (right, received, "rows received")):
         mean = sum(values) / len(values)
-        axis.axhline(mean, color="black", linewidth=0.9, linestyle=(0, (4, 2)))
+        axis.axhline(mean, color="black", linewidth=0.9, linestyle=(0, (4, 2)), label="mean")
         if mean > 0:
             axis.set_title(f"{what}: max / mean {max(values) / mean:.2f}", loc="left", fontsize=10)
         axis.margins(x=0.01)
         axis.grid(True, axis="y", alpha=0.25)
     right.bar(range(ranks), received, color=[COLORS[rank % 2] for rank in range(ranks)], width=0.8)
     right.set_xticks(range(ranks) if ranks <= 16 else range(0, ranks, ranks // 8))
-    left.set_xlabel("expert (colours change from rank to rank)")
+    left.set_xlabel("expert")
+    left.set_ylabel("selections")
     right.set_xlabel("rank")
+    right.set_ylabel("rows")
+    mean, _ = left.get_legend_handles_labels()
+    patches = [Patch(color=COLORS[odd]) for odd in (0, 1)]
+    figure.legend([*patches, *mean], ["experts of even ranks, even ranks", "of odd ranks", "mean"],
+                  loc="outside lower center", ncols=3, frameon=False)
 
 
 # ---- the picture ----
@@ -305,6 +331,16 @@ def title_of(result: Result) -> str:
         f"{shape.get('mode', 'xep')}, {shape['ranks']} ranks, {shape['tokens']} tokens a rank, "
         f"hidden {shape['hidden']}, top {shape['topk']} of {shape['experts']}, routing {shape.get('routing', '?')}"
     )
+
+
+def source_of(results: list[Result]) -> str:
+    """What was run, where, and by which version: a line for each file."""
+    lines = []
+    for result in results:
+        shape = result.points[0].shape
+        names = (("xep ", "version"), ("UCX ", "ucx"), ("", "machine"), ("", "command"))
+        lines.append("; ".join(f"{what}{shape[name]}" for what, name in names if name in shape))
+    return "\n".join(dict.fromkeys(lines))
 
 
 def choose_panels(results: list[Result], wanted: Optional[list[str]]) -> list[tuple[str, list[Result]]]:
@@ -333,15 +369,17 @@ def draw(results: list[Result], others: list[Other], wanted: Optional[list[str]]
     try:
         import matplotlib
     except ImportError:
-        raise PlotError("matplotlib is missing: pip install 'xep[plot]', or pip install matplotlib") from None
+        raise PlotError("matplotlib is missing: pip install 'xep-moe[plot]', or pip install matplotlib") from None
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     panels = choose_panels(results, wanted)
-    heights = {"curves": 6.0, "waits": 3.8, "load": 3.0}
+    heights = {"curves": 7.5, "waits": 3.8, "load": 3.2}
     pyplot.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False,
                             "svg.fonttype": "none", "svg.hashsalt": "xep"})
+    source = source_of(results)
     figure = pyplot.figure(figsize=(9, sum(heights[name] for name, _ in panels)), layout="constrained")
+    figure.supxlabel(source, x=0.01, ha="left", fontsize=6.5, color="#555555", wrap=True)
     parts = figure.subfigures(len(panels), 1, squeeze=False, height_ratios=[heights[name] for name, _ in panels])
     titled = None
     for part, (name, its) in zip(parts[:, 0], panels):

@@ -265,7 +265,7 @@ void xep_buffer_abort(xep_buffer_t *buffer)
 {
     if (buffer == NULL || xep_group_is_inherited(buffer->group)) return;
     xep_buffer_enter(buffer);
-    xep_request_give_up_all(buffer, "this rank called xep_buffer_abort()");
+    xep_request_give_up_all(buffer, XEP_ERR_BROKEN, "this rank called xep_buffer_abort()");
     xep_buffer_leave(buffer);
 }
 

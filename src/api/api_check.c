@@ -149,8 +149,10 @@ xep_status_t xep_check_buffer(const xep_config_t *config, uint32_t nranks, xep_b
         return xep_fail(XEP_ERR_INVALID, "invalid memory: %d (XEP_MEMORY_HOST or XEP_MEMORY_CUDA)", (int)p->memory);
     if ((unsigned)p->on_failure > XEP_ON_FAILURE_MASK)
         return xep_fail(XEP_ERR_INVALID, "invalid on_failure: %d (one of XEP_ON_FAILURE_*)", (int)p->on_failure);
-    if (p->flags >= 2 * XEP_BUFFER_PIECES) /* the highest bit */
+    if (p->flags >= 2 * XEP_BUFFER_SERVED) /* the highest bit */
         return xep_fail(XEP_ERR_INVALID, "invalid flags: %#x (XEP_BUFFER_*)", p->flags);
+    if ((p->flags & XEP_BUFFER_SERVED) != 0 && p->memory != XEP_MEMORY_HOST)
+        return xep_fail(XEP_ERR_UNSUPPORTED, "invalid flags: XEP_BUFFER_SERVED (in host memory only)");
     if ((unsigned)p->path > XEP_PATH_NODES)
         return xep_fail(XEP_ERR_INVALID, "invalid path: %d (one of XEP_PATH_*)", (int)p->path);
     if ((unsigned)p->node_sums > XEP_NODE_SUMS_FP32)
@@ -325,6 +327,8 @@ static xep_status_t check_order(const xep_buffer_t *buffer, xep_request_t **afte
     if (buffer->device == NULL && stream != NULL)
         return xep_fail(XEP_ERR_INVALID, "invalid stream: %p (NULL: the buffer is in host memory)", stream);
     if (after == NULL) return XEP_OK;
+    if (buffer->announce != NULL)
+        return xep_fail(XEP_ERR_UNSUPPORTED, "invalid after: not NULL (NULL with XEP_BUFFER_SERVED)");
     if (!after->kept) return xep_fail(XEP_ERR_INVALID, "invalid after: it was freed");
     if (buffer->device != NULL) *after_p = NULL;
     /* a wait on this group would not advance the other group's operation */

@@ -112,7 +112,7 @@ xep_status_t xep_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_t *args,
  * As begin_dispatch(): the caller holds the buffer, all checks come before anything is sent, and refusals are counted.
  * A refused call leaves the handle as it was.
  */
-static xep_status_t begin_combine(xep_handle_t *handle, const xep_combine_args_t *args, xep_status_t ordered,
+static xep_status_t begin_combine(xep_handle_t *handle, const xep_combine_args_t *args, xep_status_t ordered, int waits,
                                   xep_request_t **req_p)
 {
     xep_combine_args_t own;
@@ -125,7 +125,7 @@ static xep_status_t begin_combine(xep_handle_t *handle, const xep_combine_args_t
     if (status == XEP_OK) status = xep_mode_check_combine(handle->buffer->plugin.plugin, &handle->buffer->can, &own);
     if (status == XEP_OK && handle->recv.pieces > 1) status = xep_check_combined_pieces(handle, &own);
     if (status == XEP_OK) status = ordered;
-    if (status == XEP_OK) status = xep_request_combine(handle, &own, req_p);
+    if (status == XEP_OK) status = xep_request_combine(handle, &own, waits, req_p);
     return status == XEP_OK ? XEP_OK : xep_request_count_refused(handle->buffer, status);
 }
 
@@ -145,7 +145,7 @@ xep_status_t xep_combine(xep_handle_t *handle, const xep_combine_args_t *args, x
     if (status != XEP_OK) return status;
     xep_status_t ordered = order_combine(handle->buffer, args);
     if ((status = xep_buffer_claim(handle->buffer)) != XEP_OK) return status;
-    status = begin_combine(handle, args, ordered, &req);
+    status = begin_combine(handle, args, ordered, req_p == NULL, &req);
     if (status == XEP_OK) {
         uint64_t epoch = req->op.epoch;
         status = deliver(req, req_p);

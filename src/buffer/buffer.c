@@ -37,7 +37,8 @@ void xep_buffer_leave(xep_buffer_t *buffer)
 /* Acquire, after all loads of an operation: members.h says why. */
 xep_status_t xep_buffer_check_in(const xep_buffer_t *buffer)
 {
-    if (buffer->members == NULL) return XEP_OK;
+    if (buffer->members == NULL)
+        return xep_members_is_left_on_device(buffer) ? xep_group_fail_out(XEP_OUT_BY_OTHERS) : XEP_OK;
     atomic_thread_fence(memory_order_acquire);
     uint64_t by = atomic_load_explicit(&buffer->members->own->left_out, memory_order_relaxed);
     if (by == 0) return XEP_OK;

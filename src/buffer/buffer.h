@@ -22,6 +22,7 @@ enum { XEP_REQUESTS_PER_SLOT = 4 };
 typedef struct xep_members xep_members_t; /* members.h */
 typedef struct xep_staging xep_staging_t; /* staging.h */
 typedef struct xep_owners xep_owners_t;   /* owners.h */
+typedef struct xep_announce xep_announce_t; /* announce.h */
 
 struct xep_buffer {
     xep_group_t *group;
@@ -64,11 +65,19 @@ struct xep_buffer {
     xep_page_ranges_t peer_pages; /* that the mode wants, until all ranks have opened theirs */
     uint32_t trace_number;        /* in the trace */
     uint32_t number;              /* of the group's buffers, from 1 */
-    xep_members_t *members;       /* NULL: an operation is with all ranks, or fails */
+    xep_members_t *members;       /* NULL: an operation is with all ranks or fails, or is a device's */
     xep_owners_t *owners;         /* NULL: experts are owned by blocks */
     /* makes what the mode gets of what the caller gave a dispatch that begins; NULL: they are the same */
     xep_status_t (*take_dispatch)(xep_request_t *req);
+    xep_announce_t *announce; /* NULL: no rank serves */
+    void (*before_mode)(xep_request_t *req); /* before the mode is called for an operation that begins; NULL: nothing */
 };
+
+/** Whether operations go on without ranks: by members, or by kernels (members_device.c). */
+static inline int xep_buffer_goes_on(const xep_buffer_t *buffer)
+{
+    return buffer->members != NULL || (buffer->device != NULL && buffer->device->device.gone != NULL);
+}
 
 /**
  * Claims the buffer for a call of this thread, until leave. Not recursive. If another thread is in a call, claim

@@ -5,10 +5,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "announce.h"
 #include "buffer_agree.h"
 #include "buffer_size.h"
 #include "group_exchange.h"
-#include "group_out.h"
 #include "handle.h"
 #include "heap.h"
 #include "log.h"
@@ -80,20 +80,6 @@ static uint32_t add_to_trace(const xep_buffer_t *buffer)
     return xep_trace_add_buffer(&traced);
 }
 
-/* All ranks are in when a buffer is made; what the group needs for it to go on without some. */
-static xep_status_t check_members(const xep_group_t *group, const xep_buffer_params_t *params,
-                                  const xep_plugin_t *plugin)
-{
-    for (uint32_t r = 0; r < group->nranks; r++)
-        if (xep_group_is_out(group, r))
-            return xep_fail(XEP_ERR_PEER, "rank %u is out, and all ranks of a group make its buffers (a new group)", r);
-    if (params->on_failure == XEP_ON_FAILURE_MASK && group->nnodes != 1 && plugin->masks->verdict == NULL)
-        return xep_fail(XEP_ERR_UNSUPPORTED,
-                        "invalid on_failure: XEP_ON_FAILURE_MASK of mode %s on %u nodes (1: all ranks map one another)",
-                        plugin->name, group->nnodes);
-    return XEP_OK;
-}
-
 /* Kernels need none, nor has the host multiprocessors. */
 static xep_status_t open_team(xep_buffer_t *buffer, const xep_buffer_params_t *params)
 {
@@ -113,7 +99,7 @@ static xep_status_t prepare(xep_buffer_t *buffer, const xep_buffer_params_t *par
     const xep_memory_t memory = xep_buffer_memory_of_mode(params, group->nnodes);
     xep_status_t status = xep_plugin_load(&group->config, params->mode, memory, &buffer->plugin);
     if (status == XEP_OK) status = xep_mode_check_buffer(buffer->plugin.plugin, params);
-    if (status == XEP_OK) status = check_members(group, params, buffer->plugin.plugin);
+    if (status == XEP_OK) status = xep_members_check(group, params, buffer->plugin.plugin);
     if (status != XEP_OK) return status;
     status = xep_shape_open(params, group, sends, &buffer->shape);
     if (status == XEP_OK) status = xep_path_choose(&group->config, params, buffer->plugin.plugin, &buffer->shape);
@@ -220,8 +206,12 @@ static xep_status_t open_mode(xep_buffer_t *buffer, const xep_buffer_params_t *p
     int is_short; /* not here: the memory is there */
     if (status == XEP_OK) status = check_mapped(buffer);
     xep_buffer_fill_env(buffer);
-    if (status == XEP_OK && params->on_failure == XEP_ON_FAILURE_MASK)
+    if (status == XEP_OK && params->on_failure == XEP_ON_FAILURE_MASK && buffer->device != NULL)
+        status = xep_members_open_device(buffer);
+    else if (status == XEP_OK && params->on_failure == XEP_ON_FAILURE_MASK)
         status = xep_members_open(buffer, xep_buffer_members_offset(buffer->lines_offset, buffer->shape.nranks));
+    if (status == XEP_OK && (params->flags & XEP_BUFFER_SERVED) != 0)
+        status = xep_announce_open(buffer, buffer->heap->bytes - xep_announce_bytes(&buffer->shape));
     if (status == XEP_OK) status = buffer->plugin.plugin->open(&buffer->env, &buffer->mode);
     xep_proposal_t mine = {.params = params,
                            .by_nodes = buffer->shape.by_nodes,
@@ -241,6 +231,7 @@ static void release(void *arg)
     xep_team_destroy(buffer->team);
     xep_wait_times_close(&buffer->waits);
     xep_members_close(buffer);
+    xep_announce_close(buffer->announce);
     xep_owners_close(buffer->owners);
     free(buffer->peer_pages.ranges);
     free(buffer->states);

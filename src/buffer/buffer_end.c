@@ -23,6 +23,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "announce.h"
 #include "buffer_give_up.h"
 #include "cpu.h"
 #include "group_abort.h"
@@ -71,7 +72,7 @@ static xep_status_t quiesce_number(xep_buffer_t *buffer, uint64_t number, int32_
                                .buffer = buffer->number,
                                .hope = leaving == NULL ? NULL : hope_for_all,
                                .hope_arg = leaving};
-    xep_status_t status = xep_group_check_peers(group, buffer->members != NULL);
+    xep_status_t status = xep_group_check_peers(group, xep_buffer_goes_on(buffer));
     if (status == XEP_OK) status = xep_group_signal_all(group, buffer->heap, &signal, deadline_ns);
     if (status == XEP_OK) status = xep_group_flush(group, buffer->heap, deadline_ns, signal.what);
     return status == XEP_OK ? xep_group_wait_words(group, &words, deadline_ns) : status;
@@ -90,6 +91,8 @@ static void quiesce_device(xep_buffer_t *buffer, int goes_on)
 {
     xep_heap_device_t *device = buffer->device;
     if (device == NULL) return;
+    if (xep_buffer_goes_on(buffer)) (void)xep_members_bury(buffer); /* of whom they wait for */
+    xep_members_look_at_device(buffer);
     if (!goes_on) device->ops->stop(device, 1);
     if (device->device.ops->sync(&device->device) != XEP_OK)
         xep_log(XEP_LOG_WARN, "ending the work of a device: %s", xep_last_error());
@@ -110,7 +113,7 @@ static xep_status_t quiesce_members(xep_buffer_t *buffer, int32_t timeout_ms)
     while (status == XEP_ERR_PEER && xep_members_bury(buffer) == XEP_OK);
     xep_buffer_enter(buffer);
     for (uint32_t r = 0; status == XEP_OK && r < buffer->shape.nranks; r++)
-        if (buffer->members->agreement.out[r]) status = xep_fail(XEP_ERR_PEER, "rank %u is out", r);
+        if (xep_group_is_out(buffer->group, r)) status = xep_fail(XEP_ERR_PEER, "rank %u is out", r);
     return status;
 }
 
@@ -118,7 +121,7 @@ static xep_status_t quiesce_members(xep_buffer_t *buffer, int32_t timeout_ms)
 static xep_status_t take_leave(xep_buffer_t *buffer, int32_t timeout_ms)
 {
     leaving_t leaving = {.buffer = buffer};
-    xep_status_t status = buffer->members != NULL ? quiesce_members(buffer, timeout_ms)
+    xep_status_t status = xep_buffer_goes_on(buffer) ? quiesce_members(buffer, timeout_ms)
                                                   : quiesce_number(buffer, ++buffer->quiesces, timeout_ms, &leaving);
     xep_group_remove_task(buffer->group, &buffer->task);
     return status;
@@ -208,6 +211,7 @@ static xep_status_t reopen(xep_buffer_t *buffer)
     buffer->mode = NULL;
     status = buffer->plugin.plugin->open(&buffer->env, &buffer->mode);
     if (status != XEP_OK) return status;
+    if (buffer->announce != NULL) xep_announce_reset(buffer);
     /* no rank may write into a region whose mode is not open again */
     status = quiesce(buffer);
     xep_heap_prefault_all(&buffer->peer_pages, &buffer->prefault_left);

@@ -30,7 +30,7 @@ void xep_buffer_give_up(xep_buffer_t *buffer, uint64_t epoch, xep_status_t why)
     xep_wire_t *wire = &buffer->heap->wire;
     xep_buffer_line_t *own = line_of(buffer, rank);
     const uint64_t at = line_offset(buffer, rank), said = at + offsetof(xep_buffer_line_t, when_ms);
-    if (buffer->members != NULL || why == XEP_ERR_PEER) return;
+    if (xep_buffer_goes_on(buffer) || why == XEP_ERR_PEER) return;
     if (epoch > buffer->epoch) buffer->epoch = epoch;
     own->when_ms = wall_ms();
     own->why = why;
@@ -52,7 +52,7 @@ static xep_status_t tell(const xep_buffer_line_t *line, uint32_t rank)
 {
     const uint64_t now = wall_ms();
     const double ago_s = now < line->when_ms ? 0 : (double)(now - line->when_ms) / 1e3;
-    const int is_error = line->why < 0 && line->why >= XEP_ERR_BROKEN;
+    const int is_error = line->why < 0 && line->why >= XEP_ERR_FUNCTION;
     const xep_status_t why = is_error ? (xep_status_t)line->why : XEP_ERR_BROKEN;
     return xep_fail(why, "given up by rank %u %.1f s ago (%s)", rank, ago_s, xep_status_text(why));
 }
@@ -61,7 +61,7 @@ static xep_status_t tell(const xep_buffer_line_t *line, uint32_t rank)
 xep_status_t xep_buffer_check_given_up(const xep_buffer_t *buffer, uint64_t epoch)
 {
     uint32_t first = buffer->shape.nranks;
-    if (buffer->members != NULL) return XEP_INPROGRESS;
+    if (xep_buffer_goes_on(buffer)) return XEP_INPROGRESS;
     for (uint32_t r = 0; r < buffer->shape.nranks; r++) {
         const uint64_t word = given_up_by(buffer, r);
         if (word <= buffer->reset_epoch || word > epoch || r == buffer->shape.rank) continue;

@@ -2,6 +2,7 @@
 
 #include "buffer_size.h"
 
+#include "announce.h"
 #include "buffer_give_up.h"
 #include "error.h"
 #include "members.h"
@@ -36,6 +37,7 @@ xep_status_t xep_buffer_measure_shape(const xep_plugin_t *plugin, const xep_shap
     size->bytes = *lines_offset_p + (uint64_t)shape->nranks * sizeof(xep_buffer_line_t);
     if (params->on_failure == XEP_ON_FAILURE_MASK)
         size->bytes = xep_buffer_members_offset(*lines_offset_p, shape->nranks) + xep_members_bytes(shape);
+    if (params->flags & XEP_BUFFER_SERVED) size->bytes = (size->bytes + 63) / 64 * 64 + xep_announce_bytes(shape);
     size->device_bytes = end[XEP_MEMORY_CUDA];
     if (memory == params->memory) return XEP_OK;
     return xep_staging_measure(shape, size->recv_rows, &size->bytes, &size->device_bytes);
@@ -65,8 +67,12 @@ xep_status_t xep_buffer_measure(const xep_config_t *config, const xep_buffer_par
                                 xep_buffer_size_t *size)
 {
     xep_buffer_size_t node = XEP_BUFFER_SIZE_INIT;
-    /* the nodes are not known here: asks for one node for each rank, then for one of all ranks */
-    xep_status_t status = measure_nodes(config, params, nranks, nranks, size);
+    /*
+     * the nodes are not known here: asks for one node for each rank, then for one of all ranks; of rows of a device that
+     * go on without ranks for the latter alone, as what is staged does not
+     */
+    const int is_mapped = params->memory != XEP_MEMORY_HOST && params->on_failure == XEP_ON_FAILURE_MASK;
+    xep_status_t status = measure_nodes(config, params, nranks, is_mapped ? 1 : nranks, size);
     if (status == XEP_OK) status = measure_nodes(config, params, nranks, 1, &node);
     size->node_bytes = node.bytes;
     if (size->device_bytes < node.device_bytes) size->device_bytes = node.device_bytes;

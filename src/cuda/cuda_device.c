@@ -39,6 +39,7 @@ static void close_device(xep_heap_device_t *device)
         if (cuda->beside != NULL) cuda->driver.stream_destroy(cuda->beside);
         for (uint32_t i = 0; i < cuda->nnotes; i++) cuda->driver.event_destroy(cuda->notes[i]);
         if (cuda->stop != NULL) cuda->driver.host_free(cuda->stop);
+        if (cuda->heap.device.gone != NULL) cuda->driver.host_free(cuda->heap.device.gone);
         xep_cuda_leave(cuda);
     }
     xep_cuda_driver_close(&cuda->driver);
@@ -73,6 +74,7 @@ static const xep_heap_device_ops_t heap_ops = {
     .heap_connect = xep_cuda_heap_connect,
     .follow = xep_cuda_work_follow,
     .make_notes = xep_cuda_work_make_notes,
+    .make_outs = xep_cuda_work_make_outs,
     .note = xep_cuda_work_note,
     .reached = xep_cuda_work_reached,
     .pin = xep_cuda_work_pin,

@@ -8,6 +8,7 @@
 #include "cuda_work.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "error.h"
 
@@ -223,6 +224,21 @@ xep_status_t xep_cuda_work_make_notes(xep_heap_device_t *device, uint32_t count)
         cuda->nnotes += result == CUDA_DONE;
     }
     return end(cuda, result, "make events");
+}
+
+/* One block: that of gone is freed. */
+xep_status_t xep_cuda_work_make_outs(xep_heap_device_t *device, uint32_t nranks)
+{
+    xep_cuda_device_t *cuda = xep_cuda_of(&device->device);
+    const size_t bytes = 2 * (size_t)nranks * sizeof *device->device.gone;
+    void *memory = NULL;
+    xep_cuda_enter(cuda);
+    xep_status_t status = end(cuda, cuda->driver.host_allocate(&memory, bytes, 0), "allocate words for ranks");
+    if (status != XEP_OK) return status;
+    memset(memory, 0, bytes);
+    device->device.gone = memory;
+    device->device.left = device->device.gone + nranks;
+    return XEP_OK;
 }
 
 xep_status_t xep_cuda_work_note(xep_heap_device_t *device, uint32_t number, void *stream)

@@ -16,6 +16,7 @@ xep_status_t xep_cuda_work_after_mark(xep_device_t *device, void *stream);
 xep_status_t xep_cuda_work_follow(xep_heap_device_t *device, void *stream);
 int xep_cuda_work_is_captured(xep_device_t *device, void *stream);
 xep_status_t xep_cuda_work_make_notes(xep_heap_device_t *device, uint32_t count);
+xep_status_t xep_cuda_work_make_outs(xep_heap_device_t *device, uint32_t nranks);
 xep_status_t xep_cuda_work_note(xep_heap_device_t *device, uint32_t number, void *stream);
 xep_status_t xep_cuda_work_reached(xep_heap_device_t *device, uint32_t number);
 xep_status_t xep_cuda_work_pin(xep_heap_device_t *device, void *base, uint64_t bytes);

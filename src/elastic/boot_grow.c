@@ -154,21 +154,10 @@ static xep_status_t grow_allgather(xep_boot_t *base, const void *send, void *rec
     return xep_joiners_give(grow->joiners, boot->number, recv, base->nranks * bytes);
 }
 
-static uint32_t grow_dead_rank(xep_boot_t *boot)
-{
-    (void)boot;
-    return UINT32_MAX;
-}
-
-static void grow_close(xep_boot_t *boot)
-{
-    free(boot);
-}
-
 static const xep_boot_ops_t grow_ops = {.name = "grow",
                                         .allgather = grow_allgather,
-                                        .dead_rank = grow_dead_rank,
-                                        .close = grow_close};
+                                        .dead_rank = xep_boot_knows_no_dead,
+                                        .close = xep_boot_free};
 
 /* Interrupts waits over the new group's own connections, during which rank 0 does not listen to joiners. */
 static int interrupted(void *ctx)
@@ -179,15 +168,12 @@ static int interrupted(void *ctx)
 
 xep_status_t xep_boot_grow_open(xep_grow_t *grow, int32_t timeout_ms, xep_boot_t **boot_p)
 {
-    grow_boot_t *boot = malloc(sizeof *boot);
-    if (boot == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the bootstrap");
-    *boot = (grow_boot_t){.boot = {.ops = &grow_ops,
-                                   .rank = grow->group->rank,
-                                   .nranks = grow->group->nranks + grow->count,
-                                   .timeout_ms = timeout_ms,
-                                   .interrupted = interrupted,
-                                   .interrupted_ctx = boot},
-                          .grow = grow};
+    const xep_group_t *group = grow->group;
+    grow_boot_t *boot = xep_boot_new(sizeof *boot, &grow_ops, group->rank, group->nranks + grow->count, timeout_ms);
+    if (boot == NULL) return XEP_ERR_NO_MEMORY;
+    boot->boot.interrupted = interrupted;
+    boot->boot.interrupted_ctx = boot;
+    boot->grow = grow;
     *boot_p = &boot->boot;
     return XEP_OK;
 }

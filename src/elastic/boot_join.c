@@ -72,21 +72,10 @@ static xep_status_t join_allgather(xep_boot_t *base, const void *send, void *rec
 }
 
 /* A joiner knows rank 0 alone, of whose death its frames tell; it cannot tell of the others. */
-static uint32_t join_dead_rank(xep_boot_t *boot)
-{
-    (void)boot;
-    return UINT32_MAX;
-}
-
-static void join_close(xep_boot_t *boot)
-{
-    free(boot);
-}
-
 static const xep_boot_ops_t join_ops = {.name = "grow",
                                         .allgather = join_allgather,
-                                        .dead_rank = join_dead_rank,
-                                        .close = join_close};
+                                        .dead_rank = xep_boot_knows_no_dead,
+                                        .close = xep_boot_free};
 
 /* Interrupts waits over the new group's own connections: rank 0 sends nothing then, unless it has failed. */
 static int interrupted(void *ctx)
@@ -97,15 +86,11 @@ static int interrupted(void *ctx)
 
 xep_status_t xep_boot_join_open(xep_join_t *join, int32_t timeout_ms, xep_boot_t **boot_p)
 {
-    join_boot_t *boot = malloc(sizeof *boot);
-    if (boot == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the bootstrap");
-    *boot = (join_boot_t){.boot = {.ops = &join_ops,
-                                   .rank = join->rank,
-                                   .nranks = join->nranks,
-                                   .timeout_ms = timeout_ms,
-                                   .interrupted = interrupted,
-                                   .interrupted_ctx = boot},
-                          .join = join};
+    join_boot_t *boot = xep_boot_new(sizeof *boot, &join_ops, join->rank, join->nranks, timeout_ms);
+    if (boot == NULL) return XEP_ERR_NO_MEMORY;
+    boot->boot.interrupted = interrupted;
+    boot->boot.interrupted_ctx = boot;
+    boot->join = join;
     *boot_p = &boot->boot;
     return XEP_OK;
 }

@@ -151,13 +151,6 @@ static xep_status_t ctl_allgather(xep_boot_t *base, const void *send, void *recv
     return status;
 }
 
-/* Ranks of this host are looked up by the group; of others it hears by its transport. */
-static uint32_t ctl_dead_rank(xep_boot_t *boot)
-{
-    (void)boot;
-    return UINT32_MAX;
-}
-
 static void ctl_close(xep_boot_t *base)
 {
     ctl_boot_t *boot = (ctl_boot_t *)base;
@@ -166,9 +159,10 @@ static void ctl_close(xep_boot_t *base)
     free(boot);
 }
 
+/* Ranks of this host are looked up by the group; of others it hears by its transport. */
 static const xep_boot_ops_t ctl_ops = {.name = "shrink",
                                        .allgather = ctl_allgather,
-                                       .dead_rank = ctl_dead_rank,
+                                       .dead_rank = xep_boot_knows_no_dead,
                                        .close = ctl_close};
 
 static int interrupted(void *ctx)
@@ -193,16 +187,15 @@ uint32_t xep_boot_ctl_old(const xep_boot_t *boot, uint32_t rank)
 xep_status_t xep_boot_ctl_open(xep_shrink_t *shrink, int32_t timeout_ms, xep_status_t (*patience)(void *arg), void *arg,
                                xep_boot_t **boot_p)
 {
-    ctl_boot_t *boot = calloc(1, sizeof *boot);
     uint32_t nranks = shrink->nranks - xep_ballot_count(&shrink->agreement.mine), n = 0;
-    if (boot == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the bootstrap");
-    *boot = (ctl_boot_t){.boot = {.ops = &ctl_ops, .nranks = nranks, .timeout_ms = timeout_ms},
-                         .shrink = shrink,
-                         .patience = patience,
-                         .arg = arg,
-                         .attempt = shrink->tried,
-                         .old = calloc(nranks, sizeof *boot->old),
-                         .got = calloc(nranks, sizeof *boot->got)};
+    ctl_boot_t *boot = xep_boot_new(sizeof *boot, &ctl_ops, 0, nranks, timeout_ms);
+    if (boot == NULL) return XEP_ERR_NO_MEMORY;
+    boot->shrink = shrink;
+    boot->patience = patience;
+    boot->arg = arg;
+    boot->attempt = shrink->tried;
+    boot->old = calloc(nranks, sizeof *boot->old);
+    boot->got = calloc(nranks, sizeof *boot->got);
     if (boot->old == NULL || boot->got == NULL) {
         ctl_close(&boot->boot);
         return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the bootstrap");

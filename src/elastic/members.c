@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "cpu.h"
+#include "error.h"
 #include "group_out.h"
 #include "log.h"
 
@@ -228,7 +229,19 @@ xep_status_t xep_members_settle(xep_request_t *req)
     return status;
 }
 
-/* ---- memory ---- */
+/* ---- making a buffer ---- */
+
+xep_status_t xep_members_check(const xep_group_t *group, const xep_buffer_params_t *params, const xep_plugin_t *plugin)
+{
+    for (uint32_t r = 0; r < group->nranks; r++)
+        if (xep_group_is_out(group, r))
+            return xep_fail(XEP_ERR_PEER, "rank %u is out, and all ranks of a group make its buffers (a new group)", r);
+    if (params->on_failure == XEP_ON_FAILURE_MASK && group->nnodes != 1 && plugin->masks->verdict == NULL)
+        return xep_fail(XEP_ERR_UNSUPPORTED,
+                        "invalid on_failure: XEP_ON_FAILURE_MASK of mode %s on %u nodes (1: all ranks map one another)",
+                        plugin->name, group->nnodes);
+    return XEP_OK;
+}
 
 static const xep_members_ways_t *ways_of(const xep_shape_t *shape)
 {
@@ -262,6 +275,7 @@ xep_status_t xep_members_open(xep_buffer_t *buffer, uint64_t offset)
         members->agreement.ops = &members->ways->agreement;
         members->agreement.suspect = suspect;
         members->agreement.arg = buffer;
+        buffer->before_mode = xep_members_choose;
     }
     if (members == NULL || !get_memory(members, buffer->shape.rank, nranks, buffer->shape.slots, buffer->nrequests) ||
         members->ways->open(buffer) != XEP_OK)

@@ -97,6 +97,9 @@ struct xep_members {
     xep_members_ctl_t *ctl;
 };
 
+/** Whether all ranks are in now, and the group lets a buffer of these params go on without some, if they ask for it. */
+xep_status_t xep_members_check(const xep_group_t *group, const xep_buffer_params_t *params, const xep_plugin_t *plugin);
+
 /** Bytes of a rank's area. */
 uint64_t xep_members_bytes(const xep_shape_t *shape);
 
@@ -107,7 +110,7 @@ void xep_members_close(xep_buffer_t *buffer);
 /** Takes the agreement further. Whether operations may be taken further, too. */
 int xep_members_advance(xep_buffer_t *buffer);
 
-/** Before the mode begins an operation: whom it is without. */
+/** buffer->before_mode: whom an operation is without. */
 void xep_members_choose(xep_request_t *req);
 
 /** The mode leaves a rank that is out of this operation, too. */
@@ -136,6 +139,23 @@ extern const xep_members_ways_t xep_members_wire;
 
 /** An operation ends with status: the others may have to be told. Nothing where all map one another. */
 void xep_members_note_decision(xep_buffer_t *buffer, const xep_op_t *op, xep_status_t status);
+
+/* ---- members_device.c ---- */
+
+/* A buffer in device memory has no members: its kernels leave ranks out, and tell the host. */
+
+/** Before the mode is opened. */
+xep_status_t xep_members_open_device(xep_buffer_t *buffer);
+
+/** Whether kernels have found that others have left this rank out. */
+static inline int xep_members_is_left_on_device(const xep_buffer_t *buffer)
+{
+    return buffer->device != NULL && buffer->device->device.left != NULL &&
+           __atomic_load_n(&buffer->device->device.left[buffer->shape.rank], __ATOMIC_ACQUIRE) != 0;
+}
+
+/** Tells the kernels whom the group has left out, and the group whom they have. Nothing for other buffers. */
+void xep_members_look_at_device(xep_buffer_t *buffer);
 
 /* ---- members_wait.c ---- */
 

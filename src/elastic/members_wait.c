@@ -171,11 +171,22 @@ xep_status_t xep_members_bury(xep_buffer_t *buffer)
     return xep_group_put_out_dead(buffer->group) != 0 ? XEP_OK : XEP_ERR_PEER;
 }
 
+/* Kernels have the deadlines. Each time round somebody else is out. */
+static xep_status_t wait_for_kernels(xep_buffer_t *buffer, xep_wait_t *wait)
+{
+    for (;;) {
+        xep_status_t status = xep_group_wait(buffer->group, wait);
+        if (status != XEP_ERR_PEER || xep_members_bury(buffer) != XEP_OK) return status;
+        xep_members_look_at_device(buffer);
+    }
+}
+
 /* Each time round somebody else is out, or time is given once: it ends. */
 xep_status_t xep_members_wait(xep_buffer_t *buffer, xep_wait_t *wait)
 {
-    if (buffer->members == NULL) return xep_group_wait(buffer->group, wait);
+    if (!xep_buffer_goes_on(buffer)) return xep_group_wait(buffer->group, wait);
     wait->spares = 1;
+    if (buffer->members == NULL) return wait_for_kernels(buffer, wait);
     buffer->members->doubted_ns = 0;
     for (;;) {
         xep_status_t status = xep_group_wait(buffer->group, wait), hope = status;

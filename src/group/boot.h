@@ -34,6 +34,16 @@ static inline int xep_boot_interrupted(const xep_boot_t *boot)
     return boot->interrupted != NULL && boot->interrupted(boot->interrupted_ctx) != 0;
 }
 
+/**
+ * A bootstrap of so many bytes, which begin with an xep_boot_t; zeros follow. NULL: there is no memory, as the reason
+ * says.
+ */
+void *xep_boot_new(size_t bytes, const xep_boot_ops_t *ops, uint32_t rank, uint32_t nranks, int32_t timeout_ms);
+
+/** xep_boot_ops_t.close where there is nothing else to free; .dead_rank where nobody tells of deaths. */
+void xep_boot_free(xep_boot_t *boot);
+uint32_t xep_boot_knows_no_dead(xep_boot_t *boot);
+
 /* ---- boot_callback.c ---- */
 
 /* Bootstrap over the caller's own allgather, which is tested before it is relied on. */

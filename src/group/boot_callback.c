@@ -66,21 +66,10 @@ static xep_status_t callback_allgather(xep_boot_t *boot, const void *send, void 
     return status;
 }
 
-static uint32_t callback_dead_rank(xep_boot_t *boot)
-{
-    (void)boot;
-    return UINT32_MAX;
-}
-
-static void callback_close(xep_boot_t *boot)
-{
-    free(boot);
-}
-
 static const xep_boot_ops_t callback_ops = {.name = "callback",
                                             .allgather = callback_allgather,
-                                            .dead_rank = callback_dead_rank,
-                                            .close = callback_close};
+                                            .dead_rank = xep_boot_knows_no_dead,
+                                            .close = xep_boot_free};
 
 /*
  * Checks in the order in which a user would look for the mistake: nothing came, another number of ranks, another order.
@@ -133,10 +122,8 @@ xep_status_t xep_boot_callback_open(const xep_group_params_t *params, int32_t ti
 {
     if (params->rank >= params->nranks)
         return xep_fail(XEP_ERR_INVALID, "invalid rank: %u (below nranks, %u)", params->rank, params->nranks);
-    callback_t *callback = malloc(sizeof *callback);
-    if (callback == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the bootstrap");
-    callback->boot =
-        (xep_boot_t){.ops = &callback_ops, .rank = params->rank, .nranks = params->nranks, .timeout_ms = timeout_ms};
+    callback_t *callback = xep_boot_new(sizeof *callback, &callback_ops, params->rank, params->nranks, timeout_ms);
+    if (callback == NULL) return XEP_ERR_NO_MEMORY;
     callback->allgather = params->allgather;
     callback->ctx = params->allgather_ctx;
     xep_status_t status = exchange_cards(callback);

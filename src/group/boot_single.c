@@ -14,27 +14,15 @@ static xep_status_t single_allgather(xep_boot_t *boot, const void *send, void *r
     return XEP_OK;
 }
 
-static uint32_t single_dead_rank(xep_boot_t *boot)
-{
-    (void)boot;
-    return UINT32_MAX;
-}
-
-static void single_close(xep_boot_t *boot)
-{
-    free(boot);
-}
-
 static const xep_boot_ops_t single_ops = {.name = "single",
                                           .allgather = single_allgather,
-                                          .dead_rank = single_dead_rank,
-                                          .close = single_close};
+                                          .dead_rank = xep_boot_knows_no_dead,
+                                          .close = xep_boot_free};
 
 xep_status_t xep_boot_single_open(int32_t timeout_ms, xep_boot_t **boot_p)
 {
-    xep_boot_t *boot = malloc(sizeof *boot);
-    if (boot == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the bootstrap");
-    *boot = (xep_boot_t){.ops = &single_ops, .rank = 0, .nranks = 1, .timeout_ms = timeout_ms};
+    xep_boot_t *boot = xep_boot_new(sizeof *boot, &single_ops, 0, 1, timeout_ms);
+    if (boot == NULL) return XEP_ERR_NO_MEMORY;
     *boot_p = boot;
     return XEP_OK;
 }

@@ -30,6 +30,9 @@ typedef struct xep_heap_device_ops {
     xep_status_t (*pin)(xep_heap_device_t *device, void *base, uint64_t bytes);
     void (*unpin)(xep_heap_device_t *device, void *base);
 
+    /** Makes gone and left of the device, for so many ranks; freed by close. */
+    xep_status_t (*make_outs)(xep_heap_device_t *device, uint32_t nranks);
+
     /** Makes kernels stop waiting (0: they may wait again). */
     void (*stop)(xep_heap_device_t *device, int stopped);
 

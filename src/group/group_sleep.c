@@ -68,6 +68,17 @@ void xep_group_wake(const xep_group_t *group, uint32_t rank)
     if (atomic_compare_exchange_strong(asleep, &for_me, 0)) wake(asleep);
 }
 
+void xep_group_wake_idle(const xep_group_t *group)
+{
+    atomic_thread_fence(memory_order_seq_cst);
+    for (uint32_t r = 0; r < group->nranks; r++) {
+        _Atomic uint32_t *asleep = xep_group_asleep(group, r);
+        uint32_t idle = XEP_ANY_RANK + 1;
+        if (asleep == NULL || atomic_load_explicit(asleep, memory_order_relaxed) != idle) continue;
+        if (atomic_compare_exchange_strong(asleep, &idle, 0)) wake(asleep);
+    }
+}
+
 void xep_group_wake_all(const xep_group_t *group)
 {
     for (uint32_t r = 0; r < group->nranks && group->control_of != NULL; r++) {

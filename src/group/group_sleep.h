@@ -15,6 +15,8 @@ xep_status_t xep_group_find_oversubscription(xep_group_t *group);
 /** Whether ranks of this group sleep. The same on all ranks of a host; from the begin of the group to its end. */
 int xep_group_sleeps(const xep_group_t *group);
 
+#define XEP_ANY_RANK (XEP_NO_RANK - 1) /* of one that waits for no rank in particular: xep_group_wake_idle() */
+
 /**
  * Announces that this rank is about to sleep until rank wakes it; rank sees that whenever it stores a word for this one
  * after the caller's next look. 0: another thread of this process sleeps already.
@@ -32,6 +34,9 @@ void xep_group_finish_wait(xep_group_t *group);
 
 /** Wakes rank if it sleeps for this one; after storing the word for it. Any thread. */
 void xep_group_wake(const xep_group_t *group, uint32_t rank);
+
+/** Wakes all mapped ranks that sleep until any rank wakes them (XEP_ANY_RANK). Any thread. */
+void xep_group_wake_idle(const xep_group_t *group);
 
 /** Wakes all mapped ranks, whatever they wait for. Any thread, and a signal handler. */
 void xep_group_wake_all(const xep_group_t *group);

@@ -25,15 +25,10 @@ static uint32_t pmix_dead_rank(xep_boot_t *boot)
 }
 
 /* The client stays: a process has one, finalized when the process exits. */
-static void pmix_close(xep_boot_t *boot)
-{
-    free(boot);
-}
-
 static const xep_boot_ops_t pmix_ops = {.name = "pmix",
                                         .allgather = pmix_allgather,
                                         .dead_rank = pmix_dead_rank,
-                                        .close = pmix_close};
+                                        .close = xep_boot_free};
 
 /* Runs before PMIx_Finalize: handlers run in reverse order. A fork leaves no report. */
 static void say_exit_report(void)
@@ -71,10 +66,8 @@ xep_status_t xep_pmix_boot_open(int32_t timeout_ms, xep_boot_t **boot_p)
     if (status != XEP_OK) return status;
     /* registered after the client's own handler, which finalizes PMIx: so this one runs first */
     if (!client->will_leave) client->will_leave = atexit(say_exit_report) == 0;
-    pmix_boot_t *boot = malloc(sizeof *boot);
-    if (boot == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the bootstrap");
-    boot->boot =
-        (xep_boot_t){.ops = &pmix_ops, .rank = client->self.rank, .nranks = client->nranks, .timeout_ms = timeout_ms};
+    pmix_boot_t *boot = xep_boot_new(sizeof *boot, &pmix_ops, client->self.rank, client->nranks, timeout_ms);
+    if (boot == NULL) return XEP_ERR_NO_MEMORY;
     boot->client = client;
     *boot_p = &boot->boot;
     return XEP_OK;

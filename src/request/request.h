@@ -110,7 +110,8 @@ void xep_request_run_task(xep_group_task_t *task);
  * the caller's and the buffer's epoch (and turn) is used; on error nothing has changed.
  */
 xep_status_t xep_request_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_t *args, xep_request_t **req_p);
-xep_status_t xep_request_combine(xep_handle_t *handle, const xep_combine_args_t *args, xep_request_t **req_p);
+xep_status_t xep_request_combine(xep_handle_t *handle, const xep_combine_args_t *args, int waits,
+                                 xep_request_t **req_p);
 
 /** The next piece of a handle; outputs: of the one that it shows, or NULL. timeout_ms: as in args. */
 xep_status_t xep_request_next(xep_handle_t *handle, const xep_combine_args_t *outputs, int32_t timeout_ms,
@@ -164,7 +165,7 @@ void xep_request_account(const xep_request_t *req, xep_account_t *account);
 void xep_request_expire(xep_request_t *req, xep_status_t status, const char *why);
 
 /** Ends all that is in flight, breaks the buffer, and tells the others (buffer_give_up.h). */
-void xep_request_give_up_all(xep_buffer_t *buffer, const char *reason);
+void xep_request_give_up_all(xep_buffer_t *buffer, xep_status_t why, const char *reason);
 
 /** Ends all that is in flight with status and reason; marks the buffer broken unless status is XEP_ERR_ABORTED. */
 void xep_request_end_all(xep_buffer_t *buffer, xep_status_t status, const char *reason);

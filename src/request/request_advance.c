@@ -23,7 +23,7 @@ xep_status_t xep_request_call_mode(xep_request_t *req)
 {
     xep_buffer_t *buffer = req->buffer;
     const xep_plugin_t *plugin = buffer->plugin.plugin;
-    if (buffer->members != NULL) xep_members_choose(req);
+    if (buffer->before_mode != NULL) buffer->before_mode(req);
     if (req->op.kind == XEP_OP_COMBINE) return plugin->combine(buffer->mode, &req->op);
     const int next = req->op.kind == XEP_OP_NEXT;
     req->op.turn = buffer->turn;
@@ -77,6 +77,7 @@ static void advance(xep_request_t *req)
 void xep_request_advance_all(xep_buffer_t *buffer)
 {
     int stands = buffer->members == NULL || xep_members_advance(buffer);
+    xep_members_look_at_device(buffer);
     if (buffer->active == 0) return;
     if (xep_group_usable(buffer->group) != XEP_OK) {
         xep_request_end_all(buffer, XEP_ERR_ABORTED, xep_last_error());

@@ -142,7 +142,8 @@ static xep_status_t begin_dispatch(xep_buffer_t *buffer, const xep_dispatch_args
 }
 
 /* In the slot of the dispatch, by its turn; the handle has one operation at a time. */
-static xep_status_t begin_combine(xep_handle_t *handle, const xep_combine_args_t *args, xep_request_t **req_p)
+static xep_status_t begin_combine(xep_handle_t *handle, const xep_combine_args_t *args, int waits,
+                                  xep_request_t **req_p)
 {
     xep_request_t *req = xep_request_take(handle->buffer);
     xep_status_t status;
@@ -153,6 +154,7 @@ static xep_status_t begin_combine(xep_handle_t *handle, const xep_combine_args_t
     req->op.slot = handle->slot;
     req->op.turn = handle->turn;
     req->op.combine = &req->combine;
+    req->op.waits = (uint32_t)waits;
     req->op.recv = &handle->recv;
     if (handle->buffer->staging != NULL && (status = xep_staging_take(req)) != XEP_OK) return status;
     status = launch(req, args->after, NULL, args->timeout_ms);
@@ -202,12 +204,13 @@ xep_status_t xep_request_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_
     return status == XEP_OK ? begin_dispatch(buffer, args, req_p) : status;
 }
 
-xep_status_t xep_request_combine(xep_handle_t *handle, const xep_combine_args_t *args, xep_request_t **req_p)
+xep_status_t xep_request_combine(xep_handle_t *handle, const xep_combine_args_t *args, int waits,
+                                 xep_request_t **req_p)
 {
-    xep_status_t status = begin_combine(handle, args, req_p);
+    xep_status_t status = begin_combine(handle, args, waits, req_p);
     if (status != XEP_ERR_BUSY) return status;
     status = give_way(handle->buffer);
-    return status == XEP_OK ? begin_combine(handle, args, req_p) : status;
+    return status == XEP_OK ? begin_combine(handle, args, waits, req_p) : status;
 }
 
 xep_status_t xep_request_next(xep_handle_t *handle, const xep_combine_args_t *outputs, int32_t timeout_ms,

@@ -56,7 +56,7 @@ static void release_handle(xep_request_t *req)
     atomic_store_explicit(&handle->abandoned, 0, memory_order_relaxed);
     if (req->op.kind == XEP_OP_NEXT) end_piece(req);
     if (req->op.kind == XEP_OP_COMBINE && req->status == XEP_OK) handle->combined = 1;
-    if (req->op.kind == XEP_OP_DISPATCH && req->status == XEP_OK) handle->recv.out = req->op.out;
+    if (req->op.kind == XEP_OP_DISPATCH && req->status == XEP_OK && req->op.out != NULL) handle->recv.out = req->op.out;
     if (req->op.kind == XEP_OP_DISPATCH)
         xep_handle_set_state(handle, req->status == XEP_OK ? XEP_HANDLE_READY : XEP_HANDLE_FAILED);
     xep_handle_give_back_if_unused(handle);
@@ -103,9 +103,9 @@ static uint64_t first_in_flight(const xep_buffer_t *buffer)
     return first;
 }
 
-void xep_request_give_up_all(xep_buffer_t *buffer, const char *reason)
+void xep_request_give_up_all(xep_buffer_t *buffer, xep_status_t why, const char *reason)
 {
-    xep_buffer_give_up(buffer, first_in_flight(buffer), XEP_ERR_BROKEN);
+    xep_buffer_give_up(buffer, first_in_flight(buffer), why);
     xep_request_end_all(buffer, XEP_ERR_BROKEN, reason);
 }
 

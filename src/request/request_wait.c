@@ -8,6 +8,7 @@
 
 #include <stdio.h>
 
+#include "announce.h"
 #include "buffer_give_up.h"
 #include "cpu.h"
 #include "group_account.h"
@@ -80,6 +81,7 @@ static void account_for_request(void *arg, xep_account_t *account)
 static xep_status_t hope_for_request(void *arg)
 {
     request_look_t *look = arg;
+    if (look->req->buffer->announce != NULL) xep_announce_push(look->req->buffer);
     xep_status_t status = xep_buffer_check_given_up(look->req->buffer, look->req->op.epoch);
     look->given_up = status != XEP_INPROGRESS;
     return status;
@@ -189,12 +191,13 @@ static void check_test(xep_request_t *req)
         if (req->buffer->members == NULL || xep_members_doubt(req->buffer, &req->test_deadline_ns) != XEP_OK)
             give_up_test(req);
     } else if (now >= req->test_peers_ns) {
-        int masks = req->buffer->members != NULL, gone = xep_group_check_peers(req->buffer->group, masks) != XEP_OK;
+        int masks = xep_buffer_goes_on(req->buffer), gone = xep_group_check_peers(req->buffer->group, masks) != XEP_OK;
         /* what it wrote last may still be on its way: one more round */
         if (gone && req->peer_gone && !(masks && xep_members_bury(req->buffer) == XEP_OK))
             xep_request_expire(req, XEP_ERR_PEER, xep_last_error());
         req->peer_gone = gone;
         xep_group_answer(req->buffer->group, account_for_tested, req);
+        if (req->buffer->announce != NULL) xep_announce_push(req->buffer);
         xep_status_t status = xep_buffer_check_given_up(req->buffer, req->op.epoch);
         if (!is_done(req) && status != XEP_INPROGRESS) xep_request_expire(req, status, xep_last_error());
         req->test_peers_ns = now + TEST_PEERS_NS;
@@ -270,13 +273,9 @@ xep_status_t xep_request_wait_input(xep_handle_t *handle, void **base_p, size_t 
                        .explain = explain_input};
     xep_members_t *members = handle->buffer->members;
     xep_status_t status;
-    if (members == NULL) {
-        status = xep_group_wait(handle->buffer->group, &wait);
-    } else {
-        members->input = handle->slot + 1;
-        status = xep_members_wait(handle->buffer, &wait);
-        members->input = 0;
-    }
+    if (members != NULL) members->input = handle->slot + 1;
+    status = xep_members_wait(handle->buffer, &wait);
+    if (members != NULL) members->input = 0;
     if (status != XEP_ERR_TIMEOUT) return status;
     return xep_fail(status, "rows of the last combine of this handle are still read: %s", xep_last_error());
 }

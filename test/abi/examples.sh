@@ -27,6 +27,31 @@ in_mode_ll() {
         { echo "$name with XEP_MODE=ll:"; cat "$tmp/out"; exit 1; }
 }
 
+# rank 1 of 4 is killed, and xep_run says so by its status
+ranks_left() {
+    name=failure
+    compile "$tmp/$name" "$srcdir/examples/$name.c" $(pkg-config --libs xep)
+    "$builddir/xep_run" -k -n 4 "$tmp/$name" >"$tmp/out" 2>"$tmp/errors"
+    [ $? -eq 137 ] && [ "$(grep -cx '3 ranks are left; my token 3 came back as 3' "$tmp/out")" -eq 3 ] ||
+        { cat "$tmp/out" "$tmp/errors"; echo 'failure: three ranks must go on'; exit 1; }
+}
+
+two_nodes() {
+    name=nodes
+    compile "$tmp/$name" "$srcdir/examples/$name.c" $(pkg-config --libs xep)
+    "$builddir/xep_run" -n 4 -N 2 "$tmp/$name" >"$tmp/out" || { cat "$tmp/out"; exit 1; }
+    grep -qx 'rank 3 of 4 is on node 1 of 2; rows take the path nodes' "$tmp/out" &&
+        grep -qx 'rank 3 reaches rank 2: mapped' "$tmp/out" && ! grep -q 'rank 3 reaches rank 0: mapped' "$tmp/out" ||
+        { cat "$tmp/out"; echo 'nodes: not two nodes'; exit 1; }
+}
+
+# without the header and the package: the installed library alone
+if command -v python3 >/dev/null; then
+    "$builddir/xep_run" -n 4 python3 "$srcdir/examples/dlopen.py" "$libdir/libxep.so.0" >"$tmp/out" 2>&1
+    [ "$(grep -cx '4 rows for my experts; my token 3 came back as 7' "$tmp/out")" -eq 4 ] ||
+        { cat "$tmp/out"; echo 'dlopen.py: it must print what hello prints'; exit 1; }
+fi
+
 for program in "$srcdir"/examples/*.c; do
     case $(basename "$program" .c) in
     # on 1, 2 and 4 ranks each rank gets 4 rows, as many as it sends
@@ -34,6 +59,8 @@ for program in "$srcdir"/examples/*.c; do
     moe) example moe 'token 1: 3.5 times its value' && in_mode_ll ;;
     attention) example attention 'batch 1, token 1: from 353 to 236.482' 2 ;;
     overlap) example overlap 'batch 1, token 1: 3.5 times its value' ;;
+    failure) ranks_left ;;
+    nodes) two_nodes ;;
     *) echo "this test does not say what $program must print"; exit 1 ;;
     esac
 done

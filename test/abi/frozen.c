@@ -16,6 +16,7 @@
 #include <xep/inspect.h>
 #include <xep/launch.h>
 #include <xep/pieces.h>
+#include <xep/serve.h>
 #include <xep/xep.h>
 #pragma GCC diagnostic pop
 
@@ -411,6 +412,7 @@ AT(xep_op_t, turn, 24);
 AT(xep_op_t, dispatch, 32);
 AT(xep_op_t, combine, 40);
 AT(xep_op_t, timeout_ms, 48);
+AT(xep_op_t, waits, 52);
 AT(xep_op_t, recv, 56);
 AT(xep_op_t, state, 64);
 AT(xep_op_t, late, 72);
@@ -533,11 +535,35 @@ AT(xep_device_ops_t, is_captured, 128);
 AT(xep_device_ops_t, sync, 136);
 AT(xep_device_ops_t, check_host, 144);
 
-SIZE(xep_device_t, 24);
+SIZE(xep_serve_call_t, 88);
+AT(xep_serve_call_t, size, 0);
+AT(xep_serve_call_t, buffer, 8);
+AT(xep_serve_call_t, handle, 16);
+AT(xep_serve_call_t, recv, 24);
+AT(xep_serve_call_t, step, 32);
+AT(xep_serve_call_t, dispatch, 40);
+AT(xep_serve_call_t, out, 48);
+AT(xep_serve_call_t, out_stride, 56);
+AT(xep_serve_call_t, dtype, 64);
+AT(xep_serve_call_t, reserved, 68);
+AT(xep_serve_call_t, topk_weights, 72);
+AT(xep_serve_call_t, topk_weights_stride, 80);
+
+SIZE(xep_serve_args_t, 40);
+AT(xep_serve_args_t, size, 0);
+AT(xep_serve_args_t, buffers, 8);
+AT(xep_serve_args_t, count, 16);
+AT(xep_serve_args_t, timeout_ms, 20);
+AT(xep_serve_args_t, fn, 24);
+AT(xep_serve_args_t, arg, 32);
+
+SIZE(xep_device_t, 40);
 AT(xep_device_t, ops, 0);
 AT(xep_device_t, multiprocessors, 8);
 AT(xep_device_t, shared_bytes, 12);
 AT(xep_device_t, stop, 16);
+AT(xep_device_t, gone, 24);
+AT(xep_device_t, left, 32);
 
 SIZE(xep_wire_t, 8);
 AT(xep_wire_t, ops, 0);
@@ -559,7 +585,7 @@ SIZE(xep_begins_t, 4);
 
 #endif
 
-_Static_assert(XEP_PLUGIN_ABI == 18, "XEP_PLUGIN_ABI changed: so did something above");
+_Static_assert(XEP_PLUGIN_ABI == 19, "XEP_PLUGIN_ABI changed: so did something above");
 _Static_assert(XEP_BF16 == 1 && XEP_FP16 == 2 && XEP_FP32 == 3 && XEP_E4M3 == 4 && XEP_E5M2 == 5 && XEP_U8 == 6 &&
                    XEP_INT32 == 7 && XEP_INT64 == 8 && XEP_FP64 == 9,
                "a dtype has another value");

@@ -35,7 +35,7 @@ cp "$tmp/init.c" "$tmp/init.cpp"
     { echo "an _INIT macro fails in C++"; failed=1; }
 
 (cd "$tmp/root" && find . -type f -o -type l | sed 's|.*/||' | sort) >"$tmp/files"
-for file in xep.h status.h dtype.h cuda.h elastic.h inspect.h pieces.h plugin.h wire.h launch.h version.h \
+for file in xep.h status.h dtype.h cuda.h elastic.h inspect.h pieces.h serve.h plugin.h wire.h launch.h version.h \
     libxep.so libxep.so.0 xep_normal.so xep_ll.so xep.pc \
     xep-kit.pc libxep_kit.a kit.h steps.h xep_info xep_perf xep_run xep_trace xep_info.1 \
     xep_perf.1 xep_run.1 xep_trace.1; do

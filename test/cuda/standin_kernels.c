@@ -66,10 +66,22 @@ static const normal_record_t *record_from(const xep_cuda_dispatch_t *d, uint32_t
                                                    rank * d->counts.record_bytes);
 }
 
-static void send_records(const xep_cuda_dispatch_t *d, uint64_t epoch)
+static standin_waiter_t waiter_of(const xep_cuda_dispatch_t *d)
+{
+    return (standin_waiter_t){&d->outs, d->peer, d->rank, d->plan.nranks};
+}
+
+static int is_without(const xep_cuda_dispatch_t *d, uint32_t rank)
+{
+    return how_with(&d->outs, rank) == XEP_CUDA_WITHOUT;
+}
+
+/* To all ranks but this one, or only to this one. */
+static void send_records(const xep_cuda_dispatch_t *d, uint64_t epoch, int own)
 {
     const int cached = d->counts.header.params[NORMAL_CACHED] != 0;
     for (uint32_t r = 0; r < d->plan.nranks; r++) {
+        if ((r == d->rank) != own) continue;
         char *to = d->peer[r] + d->counts.records + d->rank * d->counts.record_bytes;
         uint32_t first = d->first_expert[r], count = d->first_expert[r + 1] - first;
         normal_record_t header = d->counts.header;
@@ -81,6 +93,58 @@ static void send_records(const xep_cuda_dispatch_t *d, uint64_t epoch)
         memcpy(to + sizeof header + d->plan.nranks * sizeof *d->plan.rows, d->plan.selections + first,
                count * sizeof *d->plan.selections);
     }
+}
+
+/* Where ranks may be out: 0: others have left this one out. */
+static int claim_record(const xep_cuda_dispatch_t *d, uint64_t epoch)
+{
+    const standin_waiter_t w = waiter_of(d);
+    xep_cuda_own_words_t *own = words_of(&w, d->rank);
+    uint64_t before = __atomic_load_n(&own->claim, __ATOMIC_ACQUIRE);
+    send_records(d, epoch, 1);
+    if (d->outs.gone == NULL) return 1;
+    __atomic_store_n(&own->storing, epoch, __ATOMIC_RELEASE);
+    if (before % 2 == 0 &&
+        __atomic_compare_exchange_n(&own->claim, &before, 2 * epoch, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+        return 1;
+    return !is_left_by_others(&w);
+}
+
+/* From its own heap; what it has told of selections went to others. */
+static void fetch_record(const xep_cuda_dispatch_t *d, uint32_t source)
+{
+    const uint64_t at = d->counts.records + source * d->counts.record_bytes;
+    const size_t bytes = sizeof(normal_record_t) + d->plan.nranks * sizeof(uint32_t);
+    memcpy(d->peer[d->rank] + at, d->peer[source] + at, bytes);
+    memset(d->peer[d->rank] + at + bytes, 0, d->counts.record_bytes - bytes);
+}
+
+/* Of a rank that is out: it agrees with this one, and sends nothing. */
+static void imagine_record(const xep_cuda_dispatch_t *d, uint32_t rank, uint64_t epoch)
+{
+    char *to = d->peer[d->rank] + d->counts.records + rank * d->counts.record_bytes;
+    normal_record_t header = d->counts.header;
+    header.epoch = epoch;
+    header.capacity = d->counts.recv_rows;
+    header.slot = header.wrong = 0;
+    memcpy(to, &header, sizeof header);
+    memset(to + sizeof header, 0, d->counts.record_bytes - sizeof header);
+}
+
+/* Of ranks that may be out; 0: some record does not come. */
+static int await_records(const xep_cuda_dispatch_t *d, uint64_t epoch)
+{
+    const standin_waiter_t w = waiter_of(d);
+    if (d->outs.gone == NULL)
+        return wait_all(d->peer[d->rank], d->plan.nranks, d->counts.word, d->word_stride, epoch, &d->counts.deadline);
+    for (uint32_t r = 0; r < d->plan.nranks; r++) {
+        const int how = await_rank(&w, d->counts.word + r * d->word_stride, r, epoch, epoch, &d->counts.deadline);
+        if (how == STANDIN_LATE) return 0;
+        d->outs.with[r] = (uint32_t)how;
+        if (how == XEP_CUDA_HEARD) fetch_record(d, r);
+        if (how == XEP_CUDA_WITHOUT) imagine_record(d, r, epoch);
+    }
+    return !is_left_by_others(&w);
 }
 
 static int all_agree(const xep_cuda_dispatch_t *d)
@@ -101,7 +165,8 @@ static int judge_rank(const xep_cuda_dispatch_t *d, uint64_t epoch, uint32_t ran
     uint64_t rows = 0, before = 0;
     for (uint32_t s = 0; s < d->plan.nranks; s++) {
         uint32_t *count = &d->counts.rank_rows[s * d->plan.nranks + rank];
-        if (!cached) memcpy(count, (const char *)(record_from(d, s) + 1) + rank * sizeof *count, sizeof *count);
+        if (is_without(d, s)) *count = 0;
+        else if (!cached) memcpy(count, (const char *)(record_from(d, s) + 1) + rank * sizeof *count, sizeof *count);
         if (s < d->rank) before += *count;
         rows += *count;
     }
@@ -109,8 +174,10 @@ static int judge_rank(const xep_cuda_dispatch_t *d, uint64_t epoch, uint32_t ran
         record->capacity > d->counts.recv_rows || (cached && record->routing != d->counts.header.routing))
         return 0;
     for (int i = 0; i < XEP_CUDA_AREAS; i++)
-        d->counts.there[rank].area[i] = d->peer[rank] + d->counts.area[i].first +
-                                        record->slot * d->counts.area[i].stride + before * d->counts.area[i].row_bytes;
+        d->counts.there[rank].area[i] = is_without(d, rank) ? NULL
+                                                            : d->peer[rank] + d->counts.area[i].first +
+                                                                  record->slot * d->counts.area[i].stride +
+                                                                  before * d->counts.area[i].row_bytes;
     return 1;
 }
 
@@ -175,9 +242,12 @@ static int exchange(const xep_cuda_dispatch_t *d, uint64_t epoch)
     if (d->counts.counts_there) show_counts(d, 0);
     if (d->now->lost != 0) return XEP_CUDA_LOST;
     d->now->epoch = epoch;
-    send_records(d, epoch);
-    tell_all(d->peer, d->rank, d->plan.nranks, d->counts.word, d->word_stride, epoch);
-    if (!wait_all(d->peer[d->rank], d->plan.nranks, d->counts.word, d->word_stride, epoch, &d->counts.deadline)) {
+    const int claimed = claim_record(d, epoch);
+    if (claimed) {
+        send_records(d, epoch, 0);
+        tell_all(d->peer, d->rank, d->plan.nranks, d->counts.word, d->word_stride, epoch);
+    }
+    if (!claimed || !await_records(d, epoch)) {
         d->now->lost = epoch;
         return XEP_CUDA_LOST;
     }
@@ -220,6 +290,37 @@ static void move_token(const xep_cuda_dispatch_t *d, uint64_t token, xep_cuda_de
                d->scales + (int64_t)token * d->scales_token_stride + (int64_t)s * d->scales_stride, 4);
 }
 
+/* Rows of a rank whose last word does not come select no expert. */
+static void drop_rows(const xep_cuda_dispatch_t *d, uint32_t rank)
+{
+    const xep_cuda_area_t *idx = &d->counts.area[XEP_CUDA_TOPK_IDX];
+    uint64_t first = 0;
+    for (uint32_t s = 0; s < rank; s++) first += d->counts.rank_rows[(uint64_t)s * d->plan.nranks + d->rank];
+    memset(d->peer[d->rank] + idx->first + d->counts.header.slot * idx->stride + first * idx->row_bytes, 0xff,
+           d->counts.rank_rows[(uint64_t)rank * d->plan.nranks + d->rank] * idx->row_bytes);
+}
+
+static int await_rows(const xep_cuda_dispatch_t *d, uint64_t epoch, int go)
+{
+    const standin_waiter_t w = waiter_of(d);
+    if (d->outs.gone == NULL)
+        return wait_all(d->peer[d->rank], d->plan.nranks, d->done, d->word_stride, epoch, &d->deadline);
+    __atomic_store_n(&words_of(&w, d->rank)->storing, 0, __ATOMIC_RELEASE);
+    for (uint32_t r = 0; r < d->plan.nranks; r++) {
+        const int how = await_rank(&w, d->done + r * d->word_stride, r, epoch, epoch, &d->deadline);
+        const uint64_t begin = now_ns();
+        if (how == STANDIN_LATE) return 0;
+        d->out[r] = how != XEP_CUDA_WITH || is_without(d, r);
+        if (d->out[r] == 0 || is_without(d, r)) continue;
+        while (__atomic_load_n(&words_of(&w, r)->storing, __ATOMIC_ACQUIRE) != 0 &&
+               __atomic_load_n(&d->outs.gone[r], __ATOMIC_ACQUIRE) != 2 &&
+               __atomic_load_n(d->deadline.stop, __ATOMIC_ACQUIRE) == 0 && now_ns() - begin < d->deadline.timeout_ns)
+            rest(50);
+        if (go) drop_rows(d, r);
+    }
+    return !is_left_by_others(&w);
+}
+
 static void run_dispatch(const void *args)
 {
     const xep_cuda_dispatch_t *d = args;
@@ -235,9 +336,10 @@ static void run_dispatch(const void *args)
     for (uint64_t t = 0; verdict == XEP_CUDA_GO && t < d->plan.tokens; t++)
         for (uint32_t n = 0; n < d->plan.max_dests && d->plan.dest[t * d->plan.max_dests + n].rank != XEP_CUDA_NOBODY;
              n++)
-            move_token(d, t, d->plan.dest[t * d->plan.max_dests + n]);
+            if (!is_without(d, (uint32_t)d->plan.dest[t * d->plan.max_dests + n].rank))
+                move_token(d, t, d->plan.dest[t * d->plan.max_dests + n]);
     tell_all(d->peer, d->rank, d->plan.nranks, d->done, d->word_stride, epoch);
-    if (!wait_all(d->peer[d->rank], d->plan.nranks, d->done, d->word_stride, epoch, &d->deadline)) d->now->lost = epoch;
+    if (!await_rows(d, epoch, verdict == XEP_CUDA_GO)) d->now->lost = epoch;
 }
 
 /* ---- combine ---- */
@@ -260,6 +362,11 @@ static int forward_parts(const xep_cuda_combine_t *c, uint64_t epoch)
     return 1;
 }
 
+static int is_with(const xep_cuda_combine_t *c, uint32_t rank)
+{
+    return how_with(&c->outs, rank) == XEP_CUDA_WITH && c->there[rank].area[XEP_CUDA_INPUT] != NULL;
+}
+
 static const char *row_of(const xep_cuda_combine_t *c, xep_cuda_dest_t dest)
 {
     if (c->input.x != NULL && (uint32_t)dest.rank == c->rank)
@@ -274,6 +381,7 @@ static int wait_rows(const xep_cuda_combine_t *c, uint64_t token, uint64_t epoch
     for (uint32_t n = 0; n < c->max_dests && dest[n].rank != XEP_CUDA_NOBODY; n++) {
         const uint64_t rows = c->rank_rows[(uint64_t)c->rank * c->nranks + (uint32_t)dest[n].rank];
         uint32_t parts = 1;
+        if (!is_with(c, (uint32_t)dest[n].rank)) continue;
         while (rows * parts / XEP_CUDA_PARTS <= dest[n].row) parts++;
         if (!wait_word(c->peer[c->rank], c->ready + (uint32_t)dest[n].rank * c->word_stride, (uint32_t)dest[n].rank,
                        epoch * XEP_CUDA_STEPS + parts, now_ns(), &c->deadline))
@@ -290,7 +398,7 @@ static void sum_token(const xep_cuda_combine_t *c, xep_dtype_t dtype, uint64_t t
         if (c->sum.bias[b] != NULL)
             oracle_row_add(sum, c->sum.bias[b] + token * c->sum.bias_stride[b], dtype, c->sum.hidden);
     for (uint32_t n = 0; n < c->max_dests && dest[n].rank != XEP_CUDA_NOBODY; n++)
-        oracle_row_add(sum, row_of(c, dest[n]), dtype, c->sum.hidden);
+        if (is_with(c, (uint32_t)dest[n].rank)) oracle_row_add(sum, row_of(c, dest[n]), dtype, c->sum.hidden);
     oracle_row_round(c->sum.out + token * c->sum.out_stride, sum, dtype, c->sum.hidden);
 }
 
@@ -301,7 +409,8 @@ static void sum_weights(const xep_cuda_combine_t *c, uint64_t token)
         float sum = 0;
         for (uint32_t n = 0; n < c->max_dests && dest[n].rank != XEP_CUDA_NOBODY; n++) {
             const char *weights = c->there[dest[n].rank].area[XEP_CUDA_INPUT_WEIGHTS];
-            sum += ((const float *)(const void *)weights)[(uint64_t)dest[n].row * c->topk + k];
+            if (is_with(c, (uint32_t)dest[n].rank))
+                sum += ((const float *)(const void *)weights)[(uint64_t)dest[n].row * c->topk + k];
         }
         memcpy(c->out_weights + token * c->out_weights_stride + k * sizeof sum, &sum, sizeof sum);
     }
@@ -312,6 +421,7 @@ static int compare_offers(const xep_cuda_combine_t *c)
     for (int i = 0; i < 2; i++)
         for (uint32_t a = 0; a < c->nranks; a++)
             for (uint32_t b = 0; b < a; b++) {
+                if (how_with(&c->outs, a) != XEP_CUDA_WITH || how_with(&c->outs, b) != XEP_CUDA_WITH) continue;
                 uint64_t x = *word(c->peer[c->rank], c->said + a * c->word_stride + (uint64_t)i * 8);
                 uint64_t y = *word(c->peer[c->rank], c->said + b * c->word_stride + (uint64_t)i * 8);
                 if (x == y || x == UINT64_MAX || y == UINT64_MAX) continue;
@@ -319,6 +429,27 @@ static int compare_offers(const xep_cuda_combine_t *c)
                 return 0;
             }
     return 1;
+}
+
+/* Owners, or readers, of which those may be out; 0: the word of one does not come. */
+static int await_combine(const xep_cuda_combine_t *c, uint64_t at, uint64_t value, uint64_t epoch,
+                         const xep_cuda_deadline_t *deadline, int decides)
+{
+    const standin_waiter_t w = {&c->outs, c->peer, c->rank, c->nranks};
+    if (c->outs.gone == NULL) return wait_all(c->peer[c->rank], c->nranks, at, c->word_stride, value, deadline);
+    for (uint32_t r = 0; r < c->nranks; r++) {
+        const int how = await_rank(&w, at + r * c->word_stride, r, value, epoch, deadline);
+        if (how == STANDIN_LATE) return 0;
+        if (decides) c->outs.with[r] = (uint32_t)how;
+    }
+    return !is_left_by_others(&w);
+}
+
+static void tell_missing(const xep_cuda_combine_t *c)
+{
+    for (uint64_t i = 0; c->missing != NULL && i < (uint64_t)c->sum.tokens * c->topk; i++)
+        c->missing[i / c->topk * c->missing_stride + i % c->topk] =
+            c->chosen[i] >= 0 && !is_with(c, c->owner[c->chosen[i]]);
 }
 
 static void combine(const xep_cuda_combine_t *c, xep_dtype_t dtype)
@@ -329,7 +460,7 @@ static void combine(const xep_cuda_combine_t *c, xep_dtype_t dtype)
     for (uint32_t r = 0; r < c->nranks; r++) memcpy(c->peer[r] + c->said + c->rank * c->word_stride, c->offer, 16);
     tell_all(c->peer, c->rank, c->nranks, c->ready, c->word_stride,
              epoch * XEP_CUDA_STEPS + (c->input.x == NULL ? XEP_CUDA_PARTS : 0));
-    int good = wait_all(c->peer[c->rank], c->nranks, c->ready, c->word_stride, epoch * XEP_CUDA_STEPS, &c->deadline);
+    int good = await_combine(c, c->ready, epoch * XEP_CUDA_STEPS, epoch, &c->deadline, 1);
     if (!good) c->now->lost = epoch;
     if (good) good = compare_offers(c) && *c->verdict == XEP_CUDA_GO;
     if (good && !forward_parts(c, epoch)) good = 0, c->now->lost = epoch;
@@ -341,8 +472,9 @@ static void combine(const xep_cuda_combine_t *c, xep_dtype_t dtype)
         if (c->out_weights != NULL) sum_weights(c, t);
     }
     free(sum);
+    if (good) tell_missing(c);
     tell_all(c->peer, c->rank, c->nranks, c->read, c->word_stride, epoch);
-    if (!wait_all(c->peer[c->rank], c->nranks, c->read, c->word_stride, epoch, &c->at_the_end)) c->now->lost = epoch;
+    if (!await_combine(c, c->read, epoch, epoch, &c->at_the_end, 0)) c->now->lost = epoch;
 }
 
 static void run_combine_bf16(const void *args)

@@ -102,16 +102,30 @@ static void run_send(const void *args)
 
 /* ---- receive ---- */
 
+/* Of a rank that is out: what agrees with all. */
 static const ll_notice_t *notice_from(const xep_cuda_ll_receive_t *r, uint32_t source)
 {
+    static _Thread_local ll_notice_t imagined;
+    imagined = r->notice;
+    imagined.word = r->at.slot->epoch;
+    imagined.capacity = UINT32_MAX;
+    imagined.alignment = 1;
+    imagined.tokens = imagined.slot = imagined.padded = imagined.wrong = 0;
+    if (how_with(&r->at.outs, source) != XEP_CUDA_WITH) return &imagined;
     return (const ll_notice_t *)(void *)(r->at.peer[r->at.rank] + notice_offset(&r->at, r->at.slot->turn, source));
+}
+
+static uint32_t count_from(const xep_cuda_ll_receive_t *r, uint32_t source, uint32_t expert)
+{
+    if (how_with(&r->at.outs, source) != XEP_CUDA_WITH) return 0;
+    return counts_of(&r->at, r->at.rank, r->at.slot->turn, source)[expert];
 }
 
 /* Selections of an expert: of all sources. */
 static uint64_t total_of(const xep_cuda_ll_receive_t *r, uint32_t expert)
 {
     uint64_t total = 0;
-    for (uint32_t s = 0; s < r->at.nranks; s++) total += counts_of(&r->at, r->at.rank, r->at.slot->turn, s)[expert];
+    for (uint32_t s = 0; s < r->at.nranks; s++) total += count_from(r, s, expert);
     return total;
 }
 
@@ -179,7 +193,7 @@ static void lay_rows(const xep_cuda_ll_receive_t *r)
         for (uint32_t s = 0; s < r->at.nranks; s++) {
             const uint32_t pair = e * r->at.nranks + s;
             r->pair_begin[pair] = (uint32_t)row;
-            r->pair_count[pair] = counts_of(&r->at, r->at.rank, r->at.slot->turn, s)[first + e];
+            r->pair_count[pair] = count_from(r, s, first + e);
             table_of(&r->at, s, notice_from(r, s)->slot, r->at.rank)[e] = (uint32_t)row;
             row += r->pair_count[pair];
         }
@@ -223,13 +237,26 @@ static void unpack_source(const xep_cuda_ll_receive_t *r, uint32_t source)
     }
 }
 
+/* Waits for all ranks that are not out. at: of rank 0; 0: step is lost. */
+static int await_all(const heaps_t *at, uint64_t first, uint64_t stride, uint64_t epoch,
+                     const xep_cuda_deadline_t *deadline, int decides)
+{
+    const standin_waiter_t w = {&at->outs, at->peer, at->rank, at->nranks};
+    if (at->outs.gone == NULL) return wait_all(at->peer[at->rank], at->nranks, first, stride, epoch, deadline);
+    for (uint32_t r = 0; r < at->nranks; r++) {
+        const int how = await_rank(&w, first + r * stride, r, epoch, epoch, deadline);
+        if (how == STANDIN_LATE) return 0;
+        if (decides) at->outs.with[r] = (uint32_t)how;
+    }
+    return !is_left_by_others(&w);
+}
+
 static void run_receive(const void *args)
 {
     const xep_cuda_ll_receive_t *r = args;
     const heaps_t *at = &r->at;
     if (is_stale(&at->life) || at->now->lost != 0) return;
-    if (!wait_all(at->peer[at->rank], at->nranks, notice_offset(at, at->slot->turn, 0), sizeof(ll_notice_t),
-                  at->slot->epoch, &r->deadline)) {
+    if (!await_all(at, notice_offset(at, at->slot->turn, 0), sizeof(ll_notice_t), at->slot->epoch, &r->deadline, 1)) {
         at->now->lost = at->slot->epoch;
         return;
     }
@@ -239,12 +266,24 @@ static void run_receive(const void *args)
         return;
     }
     at->slot->verdict = XEP_CUDA_LL_HERE;
-    for (uint32_t s = 0; s < at->nranks; s++) at->there[s] = notice_from(r, s)->slot;
+    for (uint32_t s = 0; s < at->nranks; s++) {
+        at->there[s] = notice_from(r, s)->slot;
+        r->out[s] = how_with(&at->outs, s) != XEP_CUDA_WITH;
+    }
     lay_rows(r);
     for (uint32_t s = 0; s < at->nranks; s++) unpack_source(r, s);
 }
 
 /* ---- combine ---- */
+
+static void tell_offer(const heaps_t *at, const uint64_t *offer, uint64_t epoch)
+{
+    for (uint32_t r = 0; r < at->nranks; r++) {
+        char *line = at->peer[r] + line_offset(at, at->slot_number, at->rank);
+        memcpy(line + at->line_said, offer, 2 * sizeof *offer);
+        atomic_store_explicit(word(line, at->line_ready), epoch, memory_order_release);
+    }
+}
 
 static void run_offer(const void *args)
 {
@@ -257,11 +296,7 @@ static void run_offer(const void *args)
         for (uint64_t i = 0, row = o->pair_begin[pair]; pair % o->at.nranks != o->at.rank && i < o->pair_count[pair];
              i++, row++)
             memcpy(o->input + row * o->row_stride, o->x + row * o->x_stride, o->row_bytes);
-    for (uint32_t r = 0; r < o->at.nranks; r++) {
-        char *line = o->at.peer[r] + line_offset(&o->at, o->at.slot_number, o->at.rank);
-        memcpy(line + o->at.line_said, o->offer, sizeof o->offer);
-        atomic_store_explicit(word(line, o->at.line_ready), epoch, memory_order_release);
-    }
+    tell_offer(&o->at, o->offer, epoch);
 }
 
 static const char *row_of(const xep_cuda_ll_sums_t *c, xep_cuda_pick_t pick)
@@ -283,12 +318,25 @@ static void sum_token(const xep_cuda_ll_sums_t *c, xep_dtype_t dtype, uint64_t t
     for (uint32_t k = 0; k < c->topk; k++) {
         xep_cuda_pick_t pick = c->kept.picks[token * c->topk + k];
         float weight = 1;
-        if (pick.expert < 0) continue;
+        if (pick.expert < 0 || how_with(&c->at.outs, c->at.owner[pick.expert]) != XEP_CUDA_WITH) continue;
         if (c->weights != NULL)
             memcpy(&weight, c->weights + token * c->weights_stride + k * sizeof weight, sizeof weight);
         oracle_row_add_weighted(sum, weight, row_of(c, pick), dtype, c->sum.hidden);
     }
     oracle_row_round(c->sum.out + token * c->sum.out_stride, sum, dtype, c->sum.hidden);
+}
+
+/* How the combine is with a rank, whose slot it is that the word is of; STANDIN_LATE: it does not come. */
+static int await_owner(const xep_cuda_ll_sums_t *c, uint32_t rank, uint64_t epoch, uint64_t begin)
+{
+    const heaps_t *at = &c->at;
+    const standin_waiter_t w = {&at->outs, at->peer, at->rank, at->nranks};
+    const uint64_t ready = line_offset(at, at->there[rank], rank) + at->line_ready;
+    if (at->outs.gone == NULL)
+        return wait_word(at->peer[at->rank], ready, rank, epoch, begin, &c->deadline) ? XEP_CUDA_WITH : STANDIN_LATE;
+    const int how = await_rank(&w, ready, rank, epoch, epoch, &c->deadline);
+    if (how != STANDIN_LATE) at->outs.with[rank] = (uint32_t)how;
+    return is_left_by_others(&w) ? STANDIN_LATE : how;
 }
 
 static int take_offers(const xep_cuda_ll_sums_t *c, uint64_t epoch)
@@ -297,13 +345,14 @@ static int take_offers(const xep_cuda_ll_sums_t *c, uint64_t epoch)
     const uint64_t begin = now_ns();
     char *own = at->peer[at->rank];
     for (uint32_t r = 0; r < at->nranks; r++)
-        if (!wait_word(own, line_offset(at, at->there[r], r) + at->line_ready, r, epoch, begin, &c->deadline)) {
+        if (await_owner(c, r, epoch, begin) == STANDIN_LATE) {
             at->now->lost = epoch;
             return 0;
         }
-    for (uint32_t r = 1; r < at->nranks; r++) {
+    for (uint32_t r = 0; r < at->nranks; r++) {
+        if (how_with(&at->outs, r) != XEP_CUDA_WITH) continue;
         if (memcmp(own + line_offset(at, at->there[r], r) + at->line_said,
-                   own + line_offset(at, at->there[0], 0) + at->line_said, 16) == 0)
+                   own + line_offset(at, at->there[at->rank], at->rank) + at->line_said, 16) == 0)
             continue;
         __atomic_store_n(c->differs, r + 1, __ATOMIC_RELEASE);
         return 0;
@@ -311,19 +360,34 @@ static int take_offers(const xep_cuda_ll_sums_t *c, uint64_t epoch)
     return 1;
 }
 
+static void tell_missing(const xep_cuda_ll_sums_t *c)
+{
+    for (uint64_t i = 0; c->missing != NULL && i < (uint64_t)c->sum.tokens * c->topk; i++) {
+        const int32_t expert = c->kept.picks[i].expert;
+        c->missing[i / c->topk * c->missing_stride + i % c->topk] =
+            expert >= 0 && how_with(&c->at.outs, c->at.owner[expert]) != XEP_CUDA_WITH;
+    }
+}
+
 static void combine(const xep_cuda_ll_sums_t *c, xep_dtype_t dtype)
 {
     const heaps_t *at = &c->at;
+    const int here = at->slot->verdict == XEP_CUDA_LL_HERE;
+    if (c->offers && !is_stale(&at->life) && at->now->lost == 0) {
+        at->slot->epoch = ++at->now->epoch;
+        if (here) tell_offer(at, c->offer, at->now->epoch);
+    }
     const uint64_t epoch = at->slot->epoch;
     float *sum = malloc(c->sum.hidden * sizeof *sum);
-    if (!is_stale(&at->life) && at->now->lost == 0 && at->slot->verdict == XEP_CUDA_LL_HERE && sum != NULL) {
+    if (!is_stale(&at->life) && at->now->lost == 0 && here && sum != NULL) {
         int good = take_offers(c, epoch);
         for (uint64_t t = 0; good && t < c->sum.tokens; t++) sum_token(c, dtype, t, sum);
+        if (good) tell_missing(c);
         for (uint32_t r = 0; r < at->nranks; r++)
             atomic_store_explicit(word(at->peer[r], line_offset(at, at->there[r], at->rank) + at->line_read), epoch,
                                   memory_order_release);
-        if (!wait_all(at->peer[at->rank], at->nranks, line_offset(at, at->slot_number, 0) + at->line_read,
-                      at->line_bytes, epoch, &c->at_the_end))
+        if (!await_all(at, line_offset(at, at->slot_number, 0) + at->line_read, at->line_bytes, epoch, &c->at_the_end,
+                       0))
             at->now->lost = epoch;
     }
     free(sum);

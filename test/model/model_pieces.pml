@@ -4,8 +4,8 @@
  * Dispatches of mode normal in pieces (plugins/normal/normal_pieces.h), and the combine behind the last of them: OPS
  * dispatches into one slot, in each of which every rank sends to every rank in every piece; on mapped memory or, with
  * -DPUTS, by puts that arrive at some time before the word behind them; outputs are then what the slot holds, and the
- * wire reads them when it takes them. The first piece is the dispatch's: its record
- * opens the slot, its done says that the rows are here.
+ * wire reads them when it takes them. The record of a dispatch, or next piece,
+ * opens the slot for its rows ("opened"), and says what the rank wants; its done says that they are here ("arrived").
  *
  *  1. The outputs of piece i - 1 go to their readers, who keep them; all have left when it goes on.
  *  2. A rank says that its slot is open for piece i, and with it what it wants; waits for no word before that.

@@ -217,8 +217,18 @@ recv_rings() {
     found recv_ring -DBAD=1 -DDEFECT_VERDICT # where nothing is moved, nobody says that nothing more comes
 }
 
+# Ranks that serve: they return between two steps, the same of all buffers, whoever is late or ahead.
+serving() {
+    proved serve -DFROZEN
+    found serve -DDEFECT_HOLD # who is told to stop begins an operation of the next step
+    found serve -DDEFECT_MAX  # an operation is held that is of the step under way in another buffer
+    found serve -DFROZEN -DDEFECT_ONE  # one buffer alone counts
+    found serve -DFROZEN -DDEFECT_NEXT # words alone count, and those of a rank that is ahead are of a later step
+}
+
 small() {
     local mode
+    serving
     agreement
     rows
     grants
@@ -240,6 +250,9 @@ small() {
 
 full() {
     local mode pairs
+    serving
+    proved serve
+    proved serve -DDEATH
     agreement
     rows
     shrink

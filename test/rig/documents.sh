@@ -87,3 +87,11 @@ sort -u "$tmp/expected" | diff - "$tmp/found" ||
 command -v mandoc >/dev/null || { echo 'mandoc is not installed: the manual pages are not looked at'; exit 0; }
 mandoc -Tlint "$srcdir"/man/*.1 2>/dev/null | grep -v 'referenced manual not found' >"$tmp/lint"
 [ ! -s "$tmp/lint" ] || { cat "$tmp/lint"; exit 1; }
+
+# each function of the library has a page, and so has each type that it takes
+for name in $(grep -oE '\<xep_[a-z0-9_]+\>;' "$srcdir/src/xep.map" | tr -d ';') xep xep_dispatch_args_t xep_status_t; do
+    [ -s "$builddir/docs/man3/$name.3" ] ||
+        { echo "no page of the manual: $name (docs/local.mk: api_headers)"; exit 1; }
+done
+mandoc -Tlint -W warning "$builddir"/docs/man3/*.3 2>/dev/null | grep -v 'referenced manual not found' >"$tmp/lint"
+[ ! -s "$tmp/lint" ] || { cat "$tmp/lint"; exit 1; }

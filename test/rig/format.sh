@@ -24,7 +24,7 @@ printf '%121s\n' x >"$tmp/long"
 written -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' -o -name '*.in' >"$tmp/sources"
 { written -name '*.sh' -o -name '*.bash' -o -name '*.py' -o -name '*.md' -o -name '*.mk' -o -name '*.toml'
   written -name '*.pml'
-  written -name '*.1' -o -name run-test -o -name run-tests
+  written -name '*.1' -o -name '*.awk' -o -name run-test -o -name run-tests
   written -path 'contrib/configure-*' -o -path .ci/run
   ls README.md ARCHITECTURE.md CONTRIBUTING.md NEWS Makefile.am configure.ac autogen.sh; } >"$tmp/others"
 too_long $(cat "$tmp/sources" "$tmp/others") >"$tmp/found"

@@ -10,6 +10,7 @@
 
 static uint64_t tokens_of(const mp_case_t *c, uint32_t rank)
 {
+    if (c->works != 0 && (c->works >> rank & 1) == 0) return 0;
     if (c->ragged == 2) return rank == 0 ? c->tokens : 0;
     if (c->ragged == 1) return rank % 3 == 1 ? 0 : c->tokens - c->tokens * (rank % 5) / 7;
     return c->tokens;
@@ -166,6 +167,7 @@ static xep_buffer_params_t params_of(const mp_job_t *job)
     p.node_sums = c->node_sums;
     p.flags = c->in_place != 0 ? XEP_BUFFER_SEND_MEMORY : 0;
     if (c->pieces != 0) p.flags |= XEP_BUFFER_PIECES;
+    if (c->served) p.flags |= XEP_BUFFER_SERVED;
     return p;
 }
 

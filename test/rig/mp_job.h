@@ -19,6 +19,8 @@ typedef struct mp_case {
     uint32_t experts, topk, hidden;
     uint64_t tokens; /* most of a rank */
     int ragged;      /* 1: ranks have different numbers of tokens, some 0; 2: rank 0 alone has any */
+    uint32_t works;  /* a bit for each rank that has tokens, of the lowest 32; 0: all that ragged has */
+    int served;      /* other ranks may serve */
     int says_none;   /* a rank without tokens says so when the buffer is made */
     uint32_t mask;   /* selections of 1000 that are -1; 1000: all */
     uint32_t nscales;

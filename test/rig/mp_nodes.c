@@ -27,6 +27,7 @@ void mp_nodes_check_masks(xep_group_t *group, const char *mode)
     xep_buffer_t *buffer;
     p.mode = mode;
     p.path = XEP_PATH_NODES;
+    p.pass_rows = 1;
     p.on_failure = XEP_ON_FAILURE_MASK;
     MP_OK(xep_buffer_create(group, &p, &buffer));
     MP_OK(xep_buffer_query(buffer, &info));

@@ -13,6 +13,7 @@
 #include <xep/elastic.h>
 #include <xep/inspect.h>
 #include <xep/pieces.h>
+#include <xep/serve.h>
 #include <xep/xep.h>
 
 /** Says what failed, where, on which rank, and exits with 1. */

@@ -302,55 +302,6 @@ static void places_that_are_none(void **state)
     }
 }
 
-/* ---- messages ---- */
-
-typedef struct sent {
-    uint64_t messages, bytes;
-} sent_t;
-
-/* What a rank sends to other nodes where each token goes to all ranks. */
-static sent_t count_messages(void **state, uint64_t feed_rows, uint64_t part_bytes, uint32_t rank)
-{
-    static const uint32_t node[] = {0, 0, 0, 1, 1, 2, 2, 2};
-    enum { RANKS = sizeof node / sizeof node[0] };
-    sim_run_t *run = sim_run_begin(state, 1, RANKS);
-    xep_shape_t shape = sim_small_shape;
-    shape.nranks = shape.experts = shape.topk = RANKS;
-    run->options = (sim_options_t){.nranks = RANKS,
-                                   .threads = 1,
-                                   .inflight = 100,
-                                   .deliver = 50,
-                                   .feed_rows = feed_rows,
-                                   .part_bytes = part_bytes};
-    memcpy(run->options.node, node, sizeof node);
-    script_begin(&run->world, run->mode, &run->script, &shape);
-    script_dispatch(&run->script, 0, SCRIPT_NO_HANDLE)->route = ROUTE_ALL;
-    assert_true(sim_run_open(run));
-    sim_run_play(run, SIM_TURNS, 0);
-    const sent_t sent = {run->world.ranks[rank].wire.posted, run->world.ranks[rank].wire.posted_bytes};
-    sim_run_end(run);
-    return sent;
-}
-
-/*
- * A head, its rows in one piece and a notice: to each rank of other nodes, or to one of each other node. Where six rows
- * of 128 bytes are more than a part has, by nodes, they are three pieces, with a word behind each.
- */
-static void messages(void **state)
-{
-    enum { RANKS = 8, HEAD = 6 * RANKS * 4, ITEMS = 6 * 128, LINE = 64 - 8, WHOLE = 3, PARTED = 2 + 3 * 2 };
-    static const struct {
-        uint64_t feed_rows, part_bytes;
-        uint32_t rank, receivers, messages;
-    } all[] = {{0, 0, 0, 5, WHOLE}, {0, 0, 3, 6, WHOLE},         {9, 0, 0, 2, WHOLE},   {9, 0, 3, 2, WHOLE},
-               {0, 1, 0, 5, WHOLE}, {9, ITEMS + 1, 0, 2, WHOLE}, {9, 256, 0, 2, PARTED}};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        const sent_t sent = count_messages(state, all[i].feed_rows, all[i].part_bytes, all[i].rank);
-        assert_int_equal(sent.messages, all[i].receivers * all[i].messages);
-        assert_int_equal(sent.bytes, all[i].receivers * (uint64_t)(HEAD + ITEMS + LINE));
-    }
-}
-
 static const sim_mode_test_t tests[] = {
     {"overflow", overflow},
     {"mismatch", mismatch},
@@ -359,8 +310,7 @@ static const sim_mode_test_t tests[] = {
     {"more_than_announced", more_than_announced},
     {"own_notice_spoiled", own_notice_spoiled},
     {"places_that_are_none", places_that_are_none},
-    {"messages", messages},
-    {"recv_ring_messages", sim_recv_ring_messages},
+    {"messages", sim_ll_messages},
     {"recv_ring_latencies", sim_recv_ring_latencies},
     {"recv_ring_explains", sim_recv_ring_explains},
     {"recv_ring_lies", sim_recv_ring_lies},

@@ -18,7 +18,7 @@ enum { RANKS = 8, TOKENS = 6, MOST_TOKENS = 9, HEAD = TOKENS * RANKS * 4, LINE =
 static const uint32_t hosts[RANKS] = {0, 0, 0, 1, 1, 2, 2, 2};
 
 /* Each token goes to all ranks; nobody has as many as a rank may have, and so room for these is not room for all. */
-static sim_run_t *begin_all_to_all(void **state, uint64_t room, int flat, xep_quant_t quant)
+static sim_run_t *begin_all_to_all(void **state, uint64_t room, int flat, xep_quant_t quant, uint64_t part_bytes)
 {
     sim_run_t *run = sim_run_begin(state, 1, RANKS);
     xep_shape_t shape = sim_small_shape;
@@ -29,6 +29,7 @@ static sim_run_t *begin_all_to_all(void **state, uint64_t room, int flat, xep_qu
                                    .inflight = 1000,
                                    .deliver = 50,
                                    .feed_rows = room,
+                                   .part_bytes = part_bytes,
                                    .flat = flat};
     memcpy(run->options.node, hosts, sizeof hosts);
     script_begin(&run->world, run->mode, &run->script, &shape);
@@ -41,31 +42,47 @@ static sim_run_t *begin_all_to_all(void **state, uint64_t room, int flat, xep_qu
 }
 
 /*
- * With room for what comes it is a head, rows in one piece and a notice, as with room for all. With less rows come one
- * by one or in halves of the receive ring, each with its word, and receivers say what they have taken, at most once a
- * part.
+ * To each rank of other nodes, or by nodes to one of each other node. With room for what comes it is a head, rows in
+ * one piece and a notice; by nodes, where rows have more bytes than a part, rows in several pieces with a word behind
+ * each. With less room rows come one by one or in halves of the receive ring, each with its word, and receivers say
+ * what they have taken, at most once a part.
  */
-void sim_recv_ring_messages(void **state)
+void sim_ll_messages(void **state)
 {
-    enum { WHOLE = 3 };
+    enum { WHOLE = 3, PARTED = 2 + 2 * 3 };
     static const struct {
-        uint64_t room;
+        uint64_t room; /* 0: flat, for all */
         int flat;
         xep_quant_t quant;
         uint32_t receivers, messages;
-    } all[] = {{TOKENS, 1, XEP_QUANT_NONE, 5, WHOLE},    {TOKENS, 0, XEP_QUANT_NONE, 2, WHOLE},
-               {3, 1, XEP_QUANT_E4M3, 5, WHOLE},         {3, 0, XEP_QUANT_E4M3, 2, WHOLE},
-               {2, 1, XEP_QUANT_NONE, 5, 2 + 2 * 6},     {2, 0, XEP_QUANT_NONE, 2, 2 + 2 * 6},
-               {5, 1, XEP_QUANT_NONE, 5, 2 + 2 * 2},     {2, 1, XEP_QUANT_E4M3, 5, 2 + 2 * 3},
-               {1, 1, XEP_QUANT_NONE, 5, 2 + 2 * TOKENS}};
+        uint64_t part_bytes;
+        uint32_t rank;
+    } all[] = {
+        {0, 0, XEP_QUANT_NONE, 5, WHOLE, 0, 0},
+        {0, 0, XEP_QUANT_NONE, 6, WHOLE, 0, 3},
+        {0, 0, XEP_QUANT_NONE, 5, WHOLE, 1, 0},
+        {MOST_TOKENS, 0, XEP_QUANT_NONE, 2, WHOLE, 0, 0},
+        {MOST_TOKENS, 0, XEP_QUANT_NONE, 2, WHOLE, 0, 3},
+        {MOST_TOKENS, 0, XEP_QUANT_NONE, 2, WHOLE, TOKENS * ITEM + 1, 0},
+        {MOST_TOKENS, 0, XEP_QUANT_NONE, 2, PARTED, 2 * ITEM, 0},
+        {TOKENS, 1, XEP_QUANT_NONE, 5, WHOLE, 0, 0},
+        {TOKENS, 0, XEP_QUANT_NONE, 2, WHOLE, 0, 0},
+        {3, 1, XEP_QUANT_E4M3, 5, WHOLE, 0, 0},
+        {3, 0, XEP_QUANT_E4M3, 2, WHOLE, 0, 0},
+        {2, 1, XEP_QUANT_NONE, 5, 2 + 2 * 6, 0, 0},
+        {2, 0, XEP_QUANT_NONE, 2, 2 + 2 * 6, 0, 0},
+        {5, 1, XEP_QUANT_NONE, 5, 2 + 2 * 2, 0, 0},
+        {2, 1, XEP_QUANT_E4M3, 5, 2 + 2 * 3, 0, 0},
+        {1, 1, XEP_QUANT_NONE, 5, 2 + 2 * TOKENS, 0, 0},
+    };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        sim_run_t *run = begin_all_to_all(state, all[i].room, all[i].flat, all[i].quant);
+        sim_run_t *run = begin_all_to_all(state, all[i].room, all[i].flat, all[i].quant, all[i].part_bytes);
         const uint64_t item = all[i].quant == XEP_QUANT_NONE ? ITEM : CAST_ITEM;
         const uint64_t own = (uint64_t)all[i].receivers * all[i].messages,
-                       told = all[i].messages == WHOLE ? 0 : (all[i].messages - 2) / 2 * 5;
+                       told = all[i].messages == WHOLE || all[i].part_bytes != 0 ? 0 : (all[i].messages - 2) / 2 * 5;
         assert_true(sim_run_open(run));
         sim_run_play(run, SIM_TURNS, 0);
-        const sim_wire_t *wire = &run->world.ranks[0].wire;
+        const sim_wire_t *wire = &run->world.ranks[all[i].rank].wire;
         assert_in_range(wire->posted, own, own + told);
         assert_int_equal(wire->posted_bytes, all[i].receivers * (HEAD + TOKENS * item + LINE));
         sim_run_end(run);
@@ -75,7 +92,7 @@ void sim_recv_ring_messages(void **state)
 /* How many times the wire has to be waited for until a dispatch has ended everywhere. */
 static uint64_t count_latencies(void **state, uint64_t room, int flat)
 {
-    sim_run_t *run = begin_all_to_all(state, room, flat, XEP_QUANT_NONE);
+    sim_run_t *run = begin_all_to_all(state, room, flat, XEP_QUANT_NONE, 0);
     return sim_run_latencies(run);
 }
 

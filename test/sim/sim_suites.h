@@ -16,7 +16,7 @@ void sim_wire_failures(void **state);
  * a lie
  */
 
-void sim_recv_ring_messages(void **state);
+void sim_ll_messages(void **state);
 void sim_recv_ring_latencies(void **state);
 void sim_recv_ring_explains(void **state);
 void sim_recv_ring_lies(void **state);

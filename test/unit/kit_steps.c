@@ -88,13 +88,13 @@ static const xep_step_t list[] = {
     {0},
 };
 
-static const xep_step_t list_of_next[] = {
+static const xep_step_t list_of_dispatches[] = {
     {.name = "next", .run = first, .with = XEP_STEPS_OF_NEXT},
     {.name = "no next", .run = first, .without = XEP_STEPS_OF_NEXT},
     {0},
 };
 
-const xep_kit_mode_t xep_kit_mode = {.combine_steps = list, .next_steps = list_of_next};
+const xep_kit_mode_t xep_kit_mode = {.combine_steps = list, .dispatch_steps = list_of_dispatches};
 
 static void set_up(xep_status_t a, xep_status_t b, xep_status_t c)
 {
@@ -176,5 +176,6 @@ TEST(steps_are_chosen)
     assert_null(chosen[3].run);
     assert_string_equal(of_next[0].name, "next");
     assert_null(of_next[1].run);
-    assert_null(desk.kit.steps[XEP_OP_DISPATCH][0].run);
+    assert_string_equal(desk.kit.steps[XEP_OP_DISPATCH][0].name, "no next");
+    assert_null(desk.kit.steps[XEP_OP_DISPATCH][1].run);
 }

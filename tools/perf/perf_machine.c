@@ -63,6 +63,48 @@ uint64_t perf_machine_id(void)
     return oracle_hash_row(text, sizeof text, 0);
 }
 
+static void find_processor(char *text, size_t bytes)
+{
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    char line[256];
+
+    snprintf(text, bytes, "processors");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+        const char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) || colon == NULL) continue;
+        snprintf(text, bytes, "%.*s", (int)strcspn(colon + 2, "\n"), colon + 2);
+        break;
+    }
+    if (file != NULL) fclose(file);
+}
+
+void perf_machine_name(char *text, size_t bytes)
+{
+    char processor[128];
+
+    find_processor(processor, sizeof processor);
+    snprintf(text, bytes, "%ld x %s", sysconf(_SC_NPROCESSORS_ONLN), processor);
+}
+
+/* The program without its folder; arguments end with a zero byte each. */
+void perf_command_line(char *text, size_t bytes)
+{
+    FILE *file = fopen("/proc/self/cmdline", "r");
+    size_t used = file == NULL ? 0 : fread(text, 1, bytes - 1, file);
+    const char *name;
+
+    if (file != NULL) fclose(file);
+    text[used] = '\0';
+    name = strrchr(text, '/');
+    if (name != NULL) {
+        used -= (size_t)(name + 1 - text);
+        memmove(text, name + 1, used + 1);
+    }
+    if (used > 0) used--;
+    for (size_t i = 0; i < used; i++)
+        if (text[i] == '\0') text[i] = ' ';
+}
+
 /* ---- time, in nanoseconds ---- */
 
 static uint64_t clock_ns(clockid_t clock)

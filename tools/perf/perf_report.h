@@ -13,6 +13,9 @@ void perf_report(const perf_t *perf, const perf_times_t *times);
 
 /* The result for programs, in a file. */
 
+/** Of what --json writes: grows when a reader of the old one would go wrong (docs/reference/formats.md). */
+enum { PERF_JSON_FORMAT = 1 };
+
 /** Before a long run: NULL, or why rank 0 cannot write the file. */
 const char *perf_json_complaint(const perf_t *perf, char *text, size_t bytes);
 

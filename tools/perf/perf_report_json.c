@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "oracle_alloc.h"
+#include "perf_machine.h"
 #include "perf_pieces.h"
 #include "perf_say.h"
 #include "perf_time.h"
@@ -41,10 +42,16 @@ static void write_shape(FILE *file, const perf_t *perf)
     const perf_options_t *options = &perf->options;
     xep_library_info_t library = XEP_LIBRARY_INFO_INIT;
     xep_buffer_info_t buffer = XEP_BUFFER_INFO_INIT;
+    char text[512];
 
     xep_library_query(&library);
     xep_buffer_query(perf->buffer, &buffer);
+    write_count(file, "format", PERF_JSON_FORMAT);
     write_text(file, "version", library.version);
+    perf_command_line(text, sizeof text);
+    write_text(file, "command", text);
+    perf_machine_name(text, sizeof text);
+    write_text(file, "machine", text);
     write_text(file, "mode", buffer.mode);
     write_count(file, "ranks", perf->info.nranks);
     write_count(file, "nodes", perf->info.nnodes);

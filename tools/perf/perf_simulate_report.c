@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "perf.h"
+#include "perf_report.h"
 
 static const char *const path_names[] = {[XEP_COST_FLAT] = "flat", [XEP_COST_NODES] = "nodes"};
 static const char *const op_names[] = {[XEP_COST_DISPATCH] = "dispatch", [XEP_COST_COMBINE] = "combine"};
@@ -147,14 +148,15 @@ static int write_json(const perf_simulation_t *simulation)
 
     if (file != NULL) {
         fprintf(file,
-                "{\"version\": \"%s\", \"ranks\": %" PRIu32 ", \"nodes\": %" PRIu32 ", \"tokens\": %" PRIu64
-                ", \"hidden\": %" PRIu64 ", \"topk\": %" PRIu64 ", \"experts\": %" PRIu64
+                "{\"format\": %d, \"version\": \"%s\", \"ranks\": %" PRIu32 ", \"nodes\": %" PRIu32
+                ", \"tokens\": %" PRIu64 ", \"hidden\": %" PRIu64 ", \"topk\": %" PRIu64 ", \"experts\": %" PRIu64
                 ", \"dtype\": \"%s\", \"mode\": \"%s\", \"seed\": %" PRIu64
                 ", \"rows\": {\"mean\": %.17g, \"most\": %.0f}, "
                 "\"chosen\": \"%s\", \"paths\": [",
-                xep_version_string(), simulation->map.nranks, simulation->map.nnodes, simulation->routing->tokens,
-                options->hidden, options->topk, options->experts, options->dtype_name, simulation->mode->name,
-                options->seed, simulation->mean_rows, simulation->most_rows, path_names[simulation->chosen]);
+                PERF_JSON_FORMAT, xep_version_string(), simulation->map.nranks, simulation->map.nnodes,
+                simulation->routing->tokens, options->hidden, options->topk, options->experts, options->dtype_name,
+                simulation->mode->name, options->seed, simulation->mean_rows, simulation->most_rows,
+                path_names[simulation->chosen]);
         write_path(file, simulation, XEP_COST_FLAT);
         fputs(", ", file);
         write_path(file, simulation, XEP_COST_NODES);

@@ -9,6 +9,8 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "trace_flow.h"
+
 /* ---- texts ---- */
 
 /* bytes of the UTF-8 character at text, which ends with 0; 0: it is none */
@@ -102,7 +104,8 @@ static void put_args(FILE *to, const xep_trace_event_t *event)
 }
 
 /* zero is a time of the reference's clock, so it is taken away after the rank's own clock was set right. */
-static void put_event(FILE *to, const trace_rank_t *rank, const xep_trace_event_t *event, unsigned track, int64_t zero)
+static void put_event(FILE *to, const trace_rank_t *rank, const xep_trace_event_t *event, unsigned track, int64_t zero,
+                      trace_flows_t *flows)
 {
     static const char *const kinds[] = {"operation", "phase", "wait", "work", "call", "span"};
     int64_t begin = trace_clock_apply(&rank->clock, event->begin_ns) - zero;
@@ -114,13 +117,15 @@ static void put_event(FILE *to, const trace_rank_t *rank, const xep_trace_event_
     put_time(to, "dur", end > begin ? end - begin : 0); /* barriers that are damaged turn a clock round */
     put_args(to, event);
     fputc('}', to);
+    if (event->kind == XEP_TRACE_WAIT && begin >= 0 && end > begin)
+        trace_flow_write(to, flows, event, rank->journal->header.rank, track, end);
 }
 
 /*
  * Events come sorted by track, so a track is named where it begins. Numbers of tracks are ours, in the order in which
  * viewers show them.
  */
-static void put_rank(FILE *to, const trace_rank_t *rank, int64_t zero)
+static void put_rank(FILE *to, const trace_rank_t *rank, int64_t zero, trace_flows_t *flows)
 {
     const trace_journal_t *journal = rank->journal;
     char label[160];
@@ -138,7 +143,7 @@ static void put_rank(FILE *to, const trace_rank_t *rank, int64_t zero)
         const xep_trace_event_t *event = &journal->events[i];
         if (i == 0 || trace_journal_track(journal, event) != trace_journal_track(journal, event - 1))
             put_track(to, journal, event, ++track);
-        put_event(to, rank, event, track, zero);
+        put_event(to, rank, event, track, zero, flows);
     }
 }
 
@@ -175,7 +180,8 @@ static void put_summary(FILE *to, const trace_rank_t *rank, uint32_t number)
 void trace_json_write(FILE *to, const trace_rank_t *ranks, uint32_t nranks)
 {
     int64_t zero = find_zero(ranks, nranks);
-    fputs("{\"displayTimeUnit\":\"ns\",\n\"otherData\":{\"ranks\":[", to);
+    trace_flows_t flows;
+    fputs("{\"displayTimeUnit\":\"ns\",\n\"otherData\":{\"format\":1,\"ranks\":[", to);
     for (uint32_t r = 0; r < nranks; r++) {
         if (r != 0) fputs(",\n", to);
         put_summary(to, &ranks[r], r);
@@ -183,7 +189,9 @@ void trace_json_write(FILE *to, const trace_rank_t *ranks, uint32_t nranks)
     fputs("]},\n\"traceEvents\":[\n", to);
     /* so that all others can begin with a comma */
     fputs("{\"ph\":\"M\",\"pid\":0,\"name\":\"trace_of\",\"args\":{\"name\":\"xep\"}}", to);
+    trace_flow_open(&flows, ranks, nranks, zero);
     for (uint32_t r = 0; r < nranks; r++)
-        if (ranks[r].journal != NULL) put_rank(to, &ranks[r], zero);
+        if (ranks[r].journal != NULL) put_rank(to, &ranks[r], zero, &flows);
+    trace_flow_close(&flows);
     fputs("\n]}\n", to);
 }

@@ -125,6 +125,52 @@ static int is_counted_there(const cuda_job_t *job, const xep_recv_t *recv)
     return job->counts_there && recv->expert_begin == NULL;
 }
 
+/* By rank: rows of a rank that was counted and did not bring them select no expert. Here they go, and what counts them. */
+static void close_gaps(const uint8_t *out, xep_recv_t *host)
+{
+    const size_t nranks = mp_nranks(), idx = host->topk * xep_dtype_size(host->topk_idx_dtype);
+    uint64_t *begin = (uint64_t *)(uintptr_t)host->src_begin, row = 0;
+    for (size_t r = 0; r < nranks; r++) {
+        const uint64_t first = begin[r], rows = out[r] ? 0 : begin[r + 1] - first;
+        memmove((char *)host->x + row * host->x_stride, (char *)host->x + first * host->x_stride,
+                rows * host->x_stride);
+        memmove((char *)host->topk_idx + row * idx, (char *)host->topk_idx + first * idx, rows * idx);
+        memmove(host->src_token + row, host->src_token + first, rows * sizeof(int32_t));
+        begin[r] = row;
+        row += rows;
+        for (size_t to = 0; to < nranks && out[r]; to++) ((uint32_t *)(uintptr_t)host->rank_rows)[r * nranks + to] = 0;
+    }
+    for (uint64_t e = 0; e < host->local_experts; e++) ((uint64_t *)(uintptr_t)host->expert_rows)[e] = 0;
+    for (uint64_t i = 0; i < row * host->topk; i++) {
+        const int64_t expert = ((const int64_t *)host->topk_idx)[i];
+        if (expert >= 0) ((uint64_t *)(uintptr_t)host->expert_rows)[expert]++;
+    }
+    memset((char *)host->topk_idx + row * idx, 0xff, (begin[nranks] - row) * idx);
+    begin[nranks] = host->rows = row;
+}
+
+static const void *copy_of(const void *from, size_t bytes)
+{
+    void *to = malloc(bytes + 1);
+    MP_CHECK(to != NULL);
+    memcpy(to, from, bytes);
+    return to;
+}
+
+/* Where ranks may be out the counts are copies, as gaps are closed in them. */
+static void copy_counts(const xep_recv_t *recv, xep_recv_t *host)
+{
+    const size_t nranks = mp_nranks();
+    host->src_begin = copy_of(recv->src_begin, (nranks + 1) * sizeof *recv->src_begin);
+    host->rank_rows = copy_of(recv->rank_rows, nranks * nranks * sizeof *recv->rank_rows);
+    host->expert_rows = copy_of(recv->expert_rows, recv->local_experts * sizeof *recv->expert_rows);
+}
+
+static int has_copies(const cuda_job_t *job, const xep_recv_t *recv)
+{
+    return recv->expert_begin == NULL && (job->counts_there || (recv->out != NULL && !job->staged));
+}
+
 /* The same in host memory; free what is not NULL. */
 static xep_recv_t fetch_recv(const cuda_job_t *job, const xep_recv_t *recv)
 {
@@ -132,6 +178,7 @@ static xep_recv_t fetch_recv(const cuda_job_t *job, const xep_recv_t *recv)
     const uint64_t rows = recv->rows; /* by expert: all that the arrays have */
     if (recv->expert_begin != NULL) fetch_places(job, recv, &host);
     if (is_counted_there(job, recv)) fetch_counts(job, recv, &host);
+    else if (has_copies(job, recv)) copy_counts(recv, &host);
     host.x = fetch(job, recv->x, rows * recv->x_stride);
     host.topk_idx = fetch(job, recv->topk_idx, recv->capacity * recv->topk * xep_dtype_size(recv->topk_idx_dtype));
     if (is_counted_there(job, recv) && !job->host.shape.weights) host.topk_weights = NULL;
@@ -144,7 +191,7 @@ static xep_recv_t fetch_recv(const cuda_job_t *job, const xep_recv_t *recv)
 
 static void free_recv(const cuda_job_t *job, xep_recv_t *host)
 {
-    if (is_counted_there(job, host)) {
+    if (has_copies(job, host)) {
         free((void *)(uintptr_t)host->src_begin);
         free((void *)(uintptr_t)host->rank_rows);
         free((void *)(uintptr_t)host->expert_rows);
@@ -168,6 +215,11 @@ void cuda_job_check_recv(cuda_job_t *job, const xep_handle_t *handle)
     char text[256];
     MP_CHECK(mp_recv(handle) != NULL);
     xep_recv_t host = fetch_recv(job, mp_recv(handle));
+    if (has_copies(job, &host) && host.out != NULL) {
+        uint8_t *out = fetch(job, host.out, mp_nranks());
+        close_gaps(out, &host);
+        free(out);
+    }
     oracle_shape_t shape = job->host.shape;
     if (shape.by_expert) shape.capacity = host.capacity; /* of the slot, where none was asked for */
     if (oracle_check_recv(&shape, mp_rank(), &host, &d) != 0) {
@@ -259,12 +311,20 @@ void cuda_job_refuse_formats(cuda_job_t *job, xep_handle_t *handle)
     cuda_job_check_sums(job, &a);
 }
 
-void cuda_job_refuse_missing(cuda_job_t *job, xep_handle_t *handle)
+void cuda_job_nothing_missing(cuda_job_t *job, xep_handle_t *handle)
 {
     xep_combine_args_t a = cuda_job_outputs(job, handle);
-    a.missing = job->out_weights; /* any array of the device */
-    MP_FAILS(XEP_ERR_UNSUPPORTED, xep_combine(handle, &a, NULL));
-    MP_REASON("does not support missing");
+    const size_t selections = job->host.tokens * job->host.c->topk;
+    uint8_t missing[512];
+    a.missing = job->weights; /* any array of the device */
+    MP_FAILS(job->staged ? XEP_ERR_UNSUPPORTED : XEP_OK, xep_combine(handle, &a, NULL));
+    if (job->staged) {
+        MP_REASON("does not support missing");
+        return;
+    }
+    MP_CHECK(selections <= sizeof missing);
+    cuda_rig_get(missing, a.missing, selections, job->stream);
+    for (size_t i = 0; i < selections; i++) MP_CHECK(missing[i] == 0);
 }
 
 void cuda_job_round(cuda_job_t *job)

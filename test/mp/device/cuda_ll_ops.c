@@ -163,7 +163,7 @@ static void refusals(xep_group_t *group)
     MP_FAILS(XEP_ERR_UNSUPPORTED, xep_dispatch(job.host.buffer, &a, &handle, NULL));
     a = cuda_job_dispatch(&job, NULL);
     MP_OK(xep_dispatch(job.host.buffer, &a, &handle, NULL));
-    cuda_job_refuse_missing(&job, handle);
+    cuda_job_nothing_missing(&job, handle);
     cuda_job_refuse_formats(&job, handle);
     xep_handle_release(handle);
     cuda_job_close(&job);

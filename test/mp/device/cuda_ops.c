@@ -179,7 +179,7 @@ static void refusals(xep_group_t *group)
     cuda_refuse_streams(&job);
     a = cuda_job_dispatch(&job, NULL); /* and the buffer goes on */
     MP_OK(xep_dispatch(job.host.buffer, &a, &handle, NULL));
-    cuda_job_refuse_missing(&job, handle);
+    cuda_job_nothing_missing(&job, handle);
     cuda_job_refuse_formats(&job, handle);
     cuda_job_check_recv(&job, handle);
     cuda_job_combine(&job, handle);

@@ -40,10 +40,13 @@ void cuda_refuse_no_device(xep_group_t *group)
     p.memory = XEP_MEMORY_CUDA;
     for (int ll = 0; ll < 2; ll++) {
         p.mode = ll ? "ll" : "normal";
-        p.on_failure = XEP_ON_FAILURE_MASK;
-        MP_FAILS(XEP_ERR_UNSUPPORTED, xep_buffer_create(group, &p, &buffer));
-        mp_reason("in device memory needs all ranks", __FILE__, __LINE__);
-        p.on_failure = XEP_ON_FAILURE_FAIL, p.flags = XEP_BUFFER_SEND_MEMORY;
+        if (cuda_job_stages(group)) {
+            p.on_failure = XEP_ON_FAILURE_MASK;
+            MP_FAILS(XEP_ERR_UNSUPPORTED, xep_buffer_create(group, &p, &buffer));
+            mp_reason("in device memory needs all ranks", __FILE__, __LINE__);
+            p.on_failure = XEP_ON_FAILURE_FAIL;
+        }
+        p.flags = XEP_BUFFER_SEND_MEMORY;
         MP_FAILS(XEP_ERR_UNSUPPORTED, xep_buffer_create(group, &p, &buffer));
         mp_reason("in device memory copies every row", __FILE__, __LINE__);
         p.flags = 0;

@@ -169,7 +169,7 @@ static void refusals(xep_group_t *group, const char *mode, void *streams[2])
     b.out = job.host.out;
     MP_FAILS(XEP_ERR_INVALID, xep_combine(handle, &b, NULL));
     MP_REASON("invalid out: ");
-    cuda_job_refuse_missing(&job, handle);
+    cuda_job_nothing_missing(&job, handle);
     cuda_job_check_recv(&job, handle);
     cuda_job_combine(&job, handle);
     xep_handle_release(handle);

@@ -12,20 +12,29 @@
 #include "mp_pieces.h"
 #include "mp_rig.h"
 
-/* ll has a row for each selection, and these follow the alignment of their rank. */
-static const mp_case_t by_expert[] = {
-    {.name = "ll", MP_SHAPE(16, 4, 128, 37), .weights = 1, .recv_rows = 16},
-    {.name = "ll, owners", .owners = "random:2", MP_SHAPE(16, 6, 40, 50), .weights = 1, .recv_rows = 19},
-    {.name = "ll by default", MP_SHAPE(16, 2, 64, 50), .routing = "zipf:1.2"},
-    {.name = "ll, a row at a time", MP_SHAPE(7, 3, 5, 4), .ragged = 1, .recv_rows = 1},
-    {.name = "ll, all to one rank, aligned",
+/* In both modes, where none is named: ll has a row for each selection, and these follow the alignment of their rank. */
+static const mp_case_t cases[] = {
+    {.name = "even", MP_SHAPE(16, 4, 128, 37), .weights = 1, .recv_rows = 16},
+    {.name = "owners", .owners = "random:2", MP_SHAPE(16, 6, 40, 50), .weights = 1, .recv_rows = 19},
+    {.name = "by default", MP_SHAPE(16, 2, 64, 50), .weights = 1, .routing = "zipf:1.2"},
+    {.name = "a row at a time", MP_SHAPE(7, 3, 5, 5), .ragged = 1, .weights = 1, .recv_rows = 1},
+    {.name = "all to one rank, aligned",
      .routing = "one-rank",
-     MP_SHAPE(24, 2, 96, 50),
+     MP_SHAPE(48, 2, 96, 50),
      .weights = 1,
      .alignment = 8,
      .recv_rows = 43,
      .copy_in = 1},
-    {.name = "ll, odd, strided",
+    {.name = "one rank sends",
+     .mode = "normal",
+     MP_SHAPE(9, 9, 33, 40),
+     .ragged = 2,
+     .nscales = 3,
+     .scales_dtype = XEP_U8,
+     .payloads = 5,
+     .weights = 1,
+     .recv_rows = 7},
+    {.name = "odd, strided",
      MP_SHAPE(13, 5, 127, 33),
      .ragged = 1,
      .mask = 300,
@@ -37,61 +46,39 @@ static const mp_case_t by_expert[] = {
      .biases = 3,
      .alignment = 4,
      .copy_in = 1,
-     .recv_rows = 21},
-    {.name = "ll, e4m3, weights sent",
+     .recv_rows = 13},
+    {.name = "e4m3, weights sent",
+     .mode = "ll",
      MP_SHAPE(9, 9, 1000, 30),
      .ragged = 2,
      .weights = 1,
      .sent = 1,
      .quant = XEP_QUANT_E4M3,
      .recv_rows = 37},
-    {.name = "ll, ue8m0, threads",
-     MP_SHAPE(16, 4, 520, 61),
-     MP_FP32,
-     .quant = XEP_QUANT_UE8M0,
-     .payloads = 2,
-     .threads = 3,
-     .recv_rows = 50},
-    {.name = "ll, all -1", MP_SHAPE(16, 8, 64, 17), .mask = 1000, .recv_rows = 1},
-};
-
-static const mp_case_t cases[] = {
-    {.name = "even", MP_SHAPE(16, 4, 128, 37), .weights = 1, .recv_rows = 16},
-    {.name = "owners", .owners = "random:2", MP_SHAPE(16, 6, 40, 50), .weights = 1, .recv_rows = 19},
-    {.name = "by default", MP_SHAPE(16, 2, 64, 50), .weights = 1, .routing = "zipf:1.2"},
-    {.name = "a row at a time", MP_SHAPE(7, 3, 5, 6), .ragged = 1, .weights = 1, .recv_rows = 1},
-    {.name = "all to one rank",
-     .routing = "one-rank",
-     MP_SHAPE(64, 2, 96, 50),
-     .weights = 1,
-     .recv_rows = 40,
-     .copy_in = 1},
-    {.name = "one rank sends", MP_SHAPE(9, 9, 33, 40), .ragged = 2, .payloads = 5, .weights = 1, .recv_rows = 7},
-    {.name = "odd, strided",
-     MP_SHAPE(13, 5, 127, 33),
-     .ragged = 1,
-     .mask = 300,
-     .idx_dtype = XEP_INT32,
-     .strided = 1,
-     .weights = 1,
-     .biases = 3,
-     .alignment = 4,
-     .copy_in = 1,
-     .recv_rows = 11},
     {.name = "fp8 with scales",
+     .mode = "normal",
      MP_SHAPE(16, 4, 256, 30),
      .dtype = XEP_E4M3,
      .nscales = 2,
      .copy_in = 1,
      .recv_rows = 13},
     {.name = "fp32, threads",
+     .mode = "normal",
      MP_SHAPE(16, 4, 100, 61),
      MP_FP32,
      .biases = 1,
      .threads = 3,
      .weights = 1,
      .recv_rows = 50},
-    {.name = "streaming", MP_SHAPE(32, 8, 2048, 300), .weights = 1, .recv_rows = 170},
+    {.name = "ue8m0, threads",
+     .mode = "ll",
+     MP_SHAPE(16, 4, 520, 61),
+     MP_FP32,
+     .quant = XEP_QUANT_UE8M0,
+     .payloads = 2,
+     .threads = 3,
+     .recv_rows = 50},
+    {.name = "streaming", .mode = "normal", MP_SHAPE(32, 8, 2048, 300), .weights = 1, .recv_rows = 170},
     {.name = "nvfp4", MP_SHAPE(16, 4, 77, 37), .weights = 1, .quant = XEP_QUANT_NVFP4, .recv_rows = 13},
     {.name = "all -1", MP_SHAPE(16, 8, 64, 17), .mask = 1000, .weights = 1, .recv_rows = 1},
 };
@@ -140,14 +127,11 @@ static void one_row_less(xep_group_t *group)
 int main(void)
 {
     xep_group_t *group = mp_group();
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        mp_case_t c = cases[i];
-        c.pieces = 1;
-        mp_pieces_run(group, &c);
-    }
-    for (size_t i = 0; i < sizeof by_expert / sizeof by_expert[0]; i++) {
-        mp_case_t c = by_expert[i];
-        c.mode = "ll";
+    static const char *const modes[] = {"normal", "ll"};
+    for (size_t i = 0; i < 2 * (sizeof cases / sizeof cases[0]); i++) {
+        mp_case_t c = cases[i / 2];
+        if (c.mode != NULL && strcmp(c.mode, modes[i % 2]) != 0) continue;
+        c.mode = modes[i % 2];
         c.pieces = 1;
         mp_pieces_run(group, &c);
     }

@@ -97,7 +97,7 @@ static void refuse_dispatches(xep_group_t *group)
     args.capacity = 0;
     args.flags = mp_rank() == 1 ? 0 : XEP_DISPATCH_PIECES;
     MP_FAILS(XEP_ERR_MISMATCH, xep_dispatch(job.buffer, &args, &handle, NULL));
-    MP_REASON("whether rows come in pieces: yes, no");
+    MP_REASON("piece, from 1 (0: without XEP_DISPATCH_PIECES): 1, 0");
     args.flags = XEP_DISPATCH_PIECES | 32;
     MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job.buffer, &args, &handle, NULL));
     mp_job_close(&job);
@@ -167,6 +167,28 @@ static void refuse_kinds(mp_job_t *job, xep_handle_t *handle)
     MP_REASON("topk_weights is NULL (with the first piece they were not)");
 }
 
+/* Ranks that ask for pieces of two handles, which look alike in all else; of different pieces; of one and of none. */
+static void ask_apart(mp_job_t *job)
+{
+    mp_pieces_t all[2];
+    xep_dispatch_args_t args = mp_job_dispatch(job);
+    xep_handle_t *handle[2], *none;
+    for (int i = 0; i < 2; i++) handle[i] = mp_pieces_begin(&all[i], job, &args);
+    MP_FAILS(XEP_ERR_MISMATCH, xep_handle_next(handle[mp_rank() == 1], NULL, NULL));
+    MP_REASON("disagree on the handle whose next piece it is");
+    MP_CHECK(mp_recv(handle[0])->piece == 0 && mp_recv(handle[1])->piece == 0);
+    mp_pieces_next(&all[0], job, handle[0], 0, 0);
+    MP_FAILS(XEP_ERR_MISMATCH, xep_handle_next(handle[mp_rank() == 1], NULL, NULL));
+    MP_REASON("rank 0 and rank 1 disagree on piece, from 1 (0: without XEP_DISPATCH_PIECES): 3, 2");
+    xep_handle_release(handle[1]);
+    oracle_pieces_free(&all[1].all);
+    if (mp_rank() == 1) MP_FAILS(XEP_ERR_MISMATCH, xep_dispatch(job->buffer, &args, &none, NULL));
+    else MP_FAILS(XEP_ERR_MISMATCH, xep_handle_next(handle[0], NULL, NULL));
+    MP_REASON("rank 0 and rank 1 disagree on piece, from 1 (0: without XEP_DISPATCH_PIECES): 3, 1");
+    mp_pieces_rest(&all[0], job, handle[0], 0);
+    xep_handle_release(handle[0]);
+}
+
 static void refuse_pieces(xep_group_t *group)
 {
     mp_case_t c = base;
@@ -196,6 +218,7 @@ static void refuse_pieces(xep_group_t *group)
     MP_FAILS(XEP_ERR_INVALID, xep_combine(handle, &combine, NULL));
     MP_REASON("it was combined (once, with");
     xep_handle_release(handle);
+    ask_apart(&job);
     mp_job_close(&job);
 }
 
@@ -265,28 +288,6 @@ static void stop_asking(xep_group_t *group, const mp_case_t *shape, const char *
     mp_job_close(&job);
 }
 
-/* Ranks that ask for pieces of two handles, which look alike in all else; of different pieces; of one and of none. */
-static void ask_apart(mp_job_t *job)
-{
-    mp_pieces_t all[2];
-    xep_dispatch_args_t args = mp_job_dispatch(job);
-    xep_handle_t *handle[2], *none;
-    for (int i = 0; i < 2; i++) handle[i] = mp_pieces_begin(&all[i], job, &args);
-    MP_FAILS(XEP_ERR_MISMATCH, xep_handle_next(handle[mp_rank() == 1], NULL, NULL));
-    MP_REASON("disagree on the handle whose next piece it is");
-    MP_CHECK(mp_recv(handle[0])->piece == 0 && mp_recv(handle[1])->piece == 0);
-    mp_pieces_next(&all[0], job, handle[0], 0, 0);
-    MP_FAILS(XEP_ERR_MISMATCH, xep_handle_next(handle[mp_rank() == 1], NULL, NULL));
-    MP_REASON("rank 0 and rank 1 disagree on piece, from 1 (0: without XEP_DISPATCH_PIECES): 3, 2");
-    xep_handle_release(handle[1]);
-    oracle_pieces_free(&all[1].all);
-    if (mp_rank() == 1) MP_FAILS(XEP_ERR_MISMATCH, xep_dispatch(job->buffer, &args, &none, NULL));
-    else MP_FAILS(XEP_ERR_MISMATCH, xep_handle_next(handle[0], NULL, NULL));
-    MP_REASON("rank 0 and rank 1 disagree on piece, from 1 (0: without XEP_DISPATCH_PIECES): 3, 1");
-    mp_pieces_rest(&all[0], job, handle[0], 0);
-    xep_handle_release(handle[0]);
-}
-
 /* What is only so by expert. */
 static void refuse_by_expert(xep_group_t *group)
 {
@@ -329,7 +330,7 @@ int main(void)
     refuse_dispatches(group);
     refuse_pieces(group);
     refuse_ends(group);
-    stop_asking(group, &base, "next piece 2 of mode normal", "waits for openings: rank 1 at 0 of 2");
+    stop_asking(group, &base, "next piece 2 of mode normal", "waits for counts: rank 1 at 0 of 2");
     refuse_by_expert(group);
     stop_asking(group, &by_expert, "next piece 2 of mode ll", "waits for rows: rank 1 at 0 of 2");
     xep_group_destroy(group);

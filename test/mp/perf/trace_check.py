@@ -19,9 +19,13 @@ class Trace:
         self.ranks = {rank["rank"]: rank for rank in whole["otherData"]["ranks"]}
         self.tracks = {}
         self.spans = []
+        self.arrows = collections.defaultdict(dict)
+        assert whole["otherData"]["format"] == 1
         for event in whole["traceEvents"]:
             if event["ph"] == "M" and event["name"] == "thread_name":
                 self.tracks[event["pid"], event["tid"]] = event["args"]["name"]
+            if event["ph"] in "sf":
+                self.arrows[event["id"]][event["ph"]] = event
             if event["ph"] != "X":
                 continue
             event["begin"] = round(event["ts"] * 1000)  # nanoseconds, as whole numbers
@@ -108,6 +112,22 @@ def check_late(trace, nranks):
             assert shortest > longest[late], f"buffer {buffer}, round {number}: {longest}, of which {late} is late"
 
 
+def check_arrows(trace):
+    """Each leads from an operation to a wait for its rank in the operation of that epoch; few waits have none."""
+
+    def at(end):
+        ns = round(end["ts"] * 1000)
+        return [s for s in trace.of(pid=end["pid"], tid=end["tid"]) if s["begin"] <= ns < s["end"]]
+
+    for arrow in trace.arrows.values():
+        assert arrow["s"]["ts"] <= arrow["f"]["ts"], arrow
+        waits = [s for s in at(arrow["f"]) if s["cat"] == "wait" and s["args"]["rank"] == arrow["s"]["pid"]]
+        epochs = [s["args"]["epoch"] for s in at(arrow["s"]) if s["cat"] == "operation"]
+        assert waits and epochs == [waits[0]["args"]["epoch"]], (arrow, epochs, waits)
+    waits = sum(1 for _ in trace.of(cat="wait"))
+    assert waits / 2 < len(trace.arrows) <= waits, f"{len(trace.arrows)} arrows for {waits} waits"
+
+
 def check_barriers(trace, nranks):
     """Nobody leaves one before all have entered, as far as the clocks are known to agree.
 
@@ -155,6 +175,7 @@ def check_rounds(trace, folder, nranks, ahead="0"):
         check_operations(trace, folder, rank)
     check_nesting(trace)
     check_phases(trace)
+    check_arrows(trace)
     check_late(trace, nranks)
     check_barriers(trace, nranks)
     check_program(trace, nranks)

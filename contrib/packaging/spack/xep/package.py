@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""For Spack: copy this folder into the packages of a repository of your own, then `spack install xep`."""
+
+from spack.package import *
+
+
+class Xep(AutotoolsPackage):
+    """Expert parallelism on host memory and CUDA devices: dispatch and combine of mixture-of-experts layers over UCX."""
+
+    # releases will be tarballs with a sha256 each; until then: spack dev-build xep@main, in a clone
+    version("main")
+
+    variant("cuda", default=False, description="Modes for the memory of CUDA devices")
+
+    depends_on("c", type="build")
+    depends_on("cxx", type="build")
+    depends_on("autoconf@2.69:", type="build")
+    depends_on("automake@1.16:", type="build")
+    depends_on("libtool", type="build")
+    depends_on("pkgconfig", type="build")
+    depends_on("ucx@1.13:")
+    depends_on("pmix@4:")
+    depends_on("numactl")
+    depends_on("cuda@12:", when="+cuda", type="build")
+
+    def autoreconf(self, spec, prefix):
+        Executable("./autogen.sh")()
+
+    def configure_args(self):
+        args = ["PYTHON=false", "CPPFLAGS=-DNDEBUG", "CFLAGS=-O3 -g"]
+        args.append(f"--with-cuda={self.spec['cuda'].prefix}" if "+cuda" in self.spec else "--without-cuda")
+        return args

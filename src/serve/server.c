@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include "server.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "api_check.h"
+#include "backoff.h"
+#include "buffer_give_up.h"
+#include "cpu.h"
+#include "error.h"
+#include "group_sleep.h"
+#include "group_wait.h"
+#include "handle.h"
+#include "members.h"
+
+/* ---- waiting ---- */
+
+enum { POLL_NS = 5 * 1000 * 1000, LOOKS_TO_PROGRESS = 16 };
+
+static void stop(xep_server_t *server)
+{
+    const xep_buffer_t *first = server->places[0].buffer;
+    const int32_t timeout_ms = server->args.timeout_ms == 0 ? first->timeout_ms : server->args.timeout_ms;
+    server->stop_ns = xep_deadline(timeout_ms);
+}
+
+static xep_status_t look(void *arg)
+{
+    xep_server_t *server = arg;
+    for (uint32_t b = 0; b < server->args.count; b++) {
+        xep_status_t status = xep_server_attend(server, &server->places[b]);
+        if (status != XEP_INPROGRESS) return status;
+    }
+    if (server->due != NULL) return XEP_OK;
+    if (server->stop_ns != 0) return xep_server_try_to_end(server);
+    if (!xep_server_is_told(server)) return XEP_INPROGRESS;
+    stop(server);
+    return XEP_OK;
+}
+
+/* Asleep for the one rank that it waits for in an operation, or for whoever begins the next one. */
+static uint32_t late_of(void *arg)
+{
+    const xep_server_t *server = arg;
+    const xep_served_t *one = NULL;
+    const uint32_t active = atomic_load_explicit(&server->group->active, memory_order_relaxed);
+    if (active > 1) return XEP_NO_RANK;
+    for (uint32_t b = 0; b < server->args.count && active == 1; b++)
+        for (uint32_t s = 0; s < xep_server_slots(&server->places[b]); s++)
+            if (server->places[b].served[s].req != NULL) one = &server->places[b].served[s];
+    if (active == 0) return XEP_ANY_RANK;
+    if (one == NULL || one->req->op.late.count == 0) return XEP_NO_RANK;
+    return one->req->op.late.ranks[one->req->op.late.count - 1];
+}
+
+/* Every few ms. Others may have given a buffer up that this rank waits in for nothing. */
+static xep_status_t hope(void *arg)
+{
+    xep_server_t *server = arg;
+    xep_server_poll(server);
+    for (uint32_t b = 0; b < server->args.count; b++) {
+        const xep_buffer_t *buffer = server->places[b].buffer;
+        xep_status_t status = xep_buffer_check_given_up(buffer, buffer->epoch + 1);
+        if (status != XEP_INPROGRESS) return status;
+    }
+    xep_status_t status = xep_server_check_ends(server);
+    if (status != XEP_OK) return server->failure = status;
+    if (server->stop_ns == 0 && xep_server_is_dismissed(server)) {
+        stop(server);
+        return XEP_OK;
+    }
+    return xep_server_check_workers(server);
+}
+
+static void explain(void *arg, char *text, size_t bytes)
+{
+    const xep_server_t *server = arg;
+    snprintf(text, bytes, "serves %u buffer%s; %s", server->args.count, server->args.count == 1 ? "" : "s",
+             !xep_server_is_idle(server) ? "an operation is in flight"
+             : server->stop_ns == 0      ? "no rank has begun an operation"
+                                         : "no rank has ended the step");
+}
+
+/* The time to stop in is over, and it is no operation that has failed by its own deadline. */
+static int is_late(const xep_server_t *server)
+{
+    for (uint32_t b = 0; b < server->args.count; b++)
+        if (server->places[b].buffer->broken) return 0;
+    return server->stop_ns != 0;
+}
+
+/* A group goes on without ranks if all its buffers here do. */
+static int goes_on(const xep_server_t *server)
+{
+    for (uint32_t b = 0; b < server->args.count; b++)
+        if (server->places[b].buffer->members == NULL) return 0;
+    return 1;
+}
+
+static xep_status_t wait_for_work(xep_server_t *server)
+{
+    xep_wait_t wait = {.look = look,
+                       .arg = server,
+                       .deadline_ns = server->stop_ns == 0 ? UINT64_MAX : server->stop_ns,
+                       .progress_every = LOOKS_TO_PROGRESS,
+                       .late = late_of,
+                       .spares = goes_on(server),
+                       .hope = hope,
+                       .explain = explain};
+    xep_status_t status;
+    do status = xep_group_wait(server->group, &wait);
+    while (status == XEP_ERR_PEER && wait.spares && server->failure == XEP_OK &&
+           xep_members_bury(server->places[0].buffer) == XEP_OK);
+    return status == XEP_ERR_TIMEOUT && is_late(server) ? xep_server_fail_late(server) : status;
+}
+
+/* ---- the function ---- */
+
+static xep_status_t run_function(xep_server_t *server)
+{
+    xep_served_t *served = server->due;
+    xep_serve_call_t *call = &served->call;
+    server->due = NULL;
+    served->is_due = 0;
+    call->handle = served->handle;
+    call->recv = &served->handle->recv;
+    call->dtype = call->buffer->combine_dtype;
+    call->out = NULL;
+    call->topk_weights = NULL;
+    call->topk_weights_stride = 0;
+    if (call->recv->rows != 0) {
+        xep_status_t status = xep_handle_combine_input(served->handle, &call->out, &call->out_stride);
+        if (status != XEP_OK) return server->failure = status;
+    }
+    served->has_outputs = 1;
+    xep_status_t status = server->args.fn(server->args.arg, call);
+    if (status == XEP_OK) return XEP_OK;
+    server->failure = XEP_ERR_FUNCTION;
+    return xep_fail(XEP_ERR_FUNCTION, "the expert function failed in dispatch %llu of step %llu, with %d (%s)",
+                    (unsigned long long)call->dispatch, (unsigned long long)call->step, (int)status,
+                    xep_status_text(status));
+}
+
+/* ---- the call ---- */
+
+static xep_status_t serve(xep_server_t *server)
+{
+    xep_status_t status = XEP_OK;
+    while (status == XEP_OK && !server->is_over) {
+        if (server->due != NULL) status = run_function(server);
+        else status = wait_for_work(server);
+        if (status == XEP_OK && xep_clock_ns() - server->polled_ns > POLL_NS) xep_server_poll(server);
+    }
+    return status;
+}
+
+static void close_places(xep_server_t *server)
+{
+    for (uint32_t b = 0; server->places != NULL && b < server->args.count; b++) free(server->places[b].served);
+    free(server->places);
+}
+
+static xep_status_t open_places(xep_server_t *server)
+{
+    server->places = calloc(server->args.count, sizeof *server->places);
+    if (server->places == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory to serve %u buffers", server->args.count);
+    for (uint32_t b = 0; b < server->args.count; b++) {
+        xep_serve_place_t *place = &server->places[b];
+        place->buffer = server->args.buffers[b];
+        place->served = calloc(xep_server_slots(place), sizeof *place->served);
+        if (place->served == NULL)
+            return xep_fail(XEP_ERR_NO_MEMORY, "no memory to serve %u buffers", server->args.count);
+    }
+    return XEP_OK;
+}
+
+/* Buffers that are served, or whose step ends, together. */
+static xep_status_t check_buffers(xep_buffer_t *const *buffers, uint32_t count)
+{
+    if (buffers == NULL || count == 0) return xep_fail(XEP_ERR_INVALID, "no buffers (at least 1)");
+    for (uint32_t b = 0; b < count; b++) {
+        xep_status_t status = xep_require_buffer(buffers[b]);
+        if (status != XEP_OK) return status;
+        if (buffers[b]->announce == NULL)
+            return xep_fail(XEP_ERR_UNSUPPORTED, "invalid buffers[%u]: made without XEP_BUFFER_SERVED", b);
+        if (buffers[b]->group != buffers[0]->group)
+            return xep_fail(XEP_ERR_INVALID, "invalid buffers[%u]: of another group than buffers[0]", b);
+        if ((status = xep_buffer_usable(buffers[b])) != XEP_OK) return status;
+    }
+    return XEP_OK;
+}
+
+static xep_status_t check_handles(const xep_buffer_t *buffer)
+{
+    for (uint32_t s = 0; s < buffer->shape.slots; s++)
+        if (buffer->handles[s].state != XEP_HANDLE_FREE)
+            return xep_fail(XEP_ERR_BUSY, "slot %u holds a handle that was not released", s);
+    return XEP_OK;
+}
+
+static xep_status_t check_args(const xep_serve_args_t *args, xep_serve_args_t *own)
+{
+    xep_status_t status = xep_check_struct("args", args, own, sizeof *own);
+    if (status == XEP_OK) status = check_buffers(own->buffers, own->count);
+    if (status == XEP_OK && own->fn == NULL) status = xep_fail(XEP_ERR_INVALID, "fn is NULL");
+    for (uint32_t b = 0; status == XEP_OK && b < own->count; b++) status = check_handles(own->buffers[b]);
+    return status;
+}
+
+/* Enters each buffer to say that this rank serves; or no more, which a broken buffer need not hear. */
+static void tell_serving(const xep_server_t *server, int serving)
+{
+    for (uint32_t b = 0; b < server->args.count; b++) {
+        xep_buffer_t *buffer = server->places[b].buffer;
+        xep_buffer_enter(buffer);
+        xep_announce_serving(buffer, serving);
+        if (!serving) atomic_store_explicit(&buffer->announce->stop, 0, memory_order_relaxed);
+        xep_buffer_leave(buffer);
+    }
+}
+
+/* What has failed here alone is told to the others, whose operations would wait for this rank. */
+static void give_up(const xep_server_t *server)
+{
+    char reason[XEP_REASON_BYTES];
+    snprintf(reason, sizeof reason, "%s", xep_last_error());
+    for (uint32_t b = 0; b < server->args.count; b++) {
+        xep_buffer_t *buffer = server->places[b].buffer;
+        xep_buffer_enter(buffer);
+        xep_request_give_up_all(buffer, server->failure, reason);
+        xep_buffer_leave(buffer);
+    }
+    (void)xep_fail(server->failure, "%s", reason);
+}
+
+static void drop_all(const xep_server_t *server)
+{
+    for (uint32_t b = 0; b < server->args.count; b++)
+        for (uint32_t s = 0; s < xep_server_slots(&server->places[b]); s++)
+            if (server->places[b].served[s].handle != NULL) xep_served_drop(&server->places[b].served[s]);
+}
+
+xep_status_t xep_serve(const xep_serve_args_t *args)
+{
+    char reason[XEP_REASON_BYTES];
+    xep_server_t server = {0};
+    xep_status_t status = check_args(args, &server.args);
+    if (status != XEP_OK) return status;
+    server.group = server.args.buffers[0]->group;
+    if ((status = open_places(&server)) != XEP_OK) goto out;
+    tell_serving(&server, 1);
+    status = serve(&server);
+    if (server.failure != XEP_OK) give_up(&server);
+    snprintf(reason, sizeof reason, "%s", xep_last_error());
+    drop_all(&server);
+    tell_serving(&server, 0);
+    if (status != XEP_OK) status = xep_fail(status, "%s", reason);
+out:
+    close_places(&server);
+    return status;
+}
+
+/* A store and a wake, as a signal handler may call it. */
+void xep_serve_stop(xep_buffer_t *buffer)
+{
+    if (buffer == NULL || xep_group_is_inherited(buffer->group) || buffer->announce == NULL) return;
+    atomic_store(&buffer->announce->stop, 1);
+    xep_group_wake_all(buffer->group);
+}
+
+xep_status_t xep_step_end(xep_buffer_t *const *buffers, uint32_t count, uint32_t flags)
+{
+    xep_status_t status = check_buffers(buffers, count);
+    if (status == XEP_OK && (flags & ~(uint32_t)XEP_STEP_LAST) != 0)
+        status = xep_fail(XEP_ERR_INVALID, "invalid flags: %#x (bits of XEP_STEP_*)", flags);
+    for (uint32_t b = 0; status == XEP_OK && b < count; b++) {
+        status = xep_buffer_claim(buffers[b]);
+        if (status != XEP_OK) break;
+        xep_announce_step(buffers[b], (flags & XEP_STEP_LAST) != 0);
+        xep_buffer_leave(buffers[b]);
+    }
+    return status;
+}

@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include "server.h"
+
+#include "cpu.h"
+#include "error.h"
+#include "handle.h"
+
+/* ---- operations that were announced ---- */
+
+/* One that waits until the ranks agree on who is out has no turn yet. */
+static int has_turn(const xep_served_t *served)
+{
+    return served->handle != NULL && (served->req == NULL || served->req->state != XEP_REQUEST_DEFERRED);
+}
+
+static xep_served_t *find_served(const xep_serve_place_t *place, uint64_t turn)
+{
+    for (uint32_t s = 0; s < xep_server_slots(place); s++) {
+        xep_served_t *served = &place->served[s];
+        if (has_turn(served) && served->handle->turn == turn) return served;
+    }
+    (void)xep_fail(XEP_ERR_PROTOCOL, "operation %llu of mode %s uses dispatch %llu, which this rank has not served",
+                   (unsigned long long)place->buffer->epoch + 1, place->buffer->plugin.plugin->name,
+                   (unsigned long long)turn);
+    return NULL;
+}
+
+void xep_served_drop(xep_served_t *served)
+{
+    xep_request_free(served->req);
+    xep_handle_release(served->handle);
+    *served = (xep_served_t){0};
+}
+
+static void release_others(const xep_serve_place_t *place, const xep_announced_t *entry)
+{
+    for (uint32_t s = 0; s < xep_server_slots(place); s++) {
+        xep_served_t *served = &place->served[s];
+        int held = !has_turn(served);
+        for (uint32_t i = 0; !held && i < xep_server_slots(place); i++)
+            held = entry->held[i] == served->handle->turn + 1;
+        if (!held) xep_served_drop(served);
+    }
+}
+
+static xep_served_t *find_free(const xep_serve_place_t *place)
+{
+    for (uint32_t s = 0; s < xep_server_slots(place); s++)
+        if (place->served[s].handle == NULL) return &place->served[s];
+    return NULL;
+}
+
+/* XEP_INPROGRESS: not yet. This rank has no tokens, so arrays only have to be there or not. */
+static xep_status_t begin_dispatch(const xep_serve_place_t *place, const xep_announced_t *entry)
+{
+    static const float some;
+    xep_served_t *served;
+    xep_dispatch_args_t args = XEP_DISPATCH_ARGS_INIT;
+    release_others(place, entry);
+    if ((served = find_free(place)) == NULL) return XEP_INPROGRESS;
+    args.dtype = (xep_dtype_t)entry->dtype;
+    args.hidden = entry->hidden;
+    args.topk = entry->topk;
+    args.topk_idx_dtype = (xep_dtype_t)entry->topk_idx_dtype;
+    args.topk_weights = entry->has & XEP_ANNOUNCED_WEIGHTS ? &some : NULL;
+    args.scales = entry->has & XEP_ANNOUNCED_SCALES ? &some : NULL;
+    args.nscales = entry->nscales;
+    args.scales_dtype = (xep_dtype_t)entry->scales_dtype;
+    args.quant = (xep_quant_t)entry->quant;
+    args.quant_scale = entry->quant_scale;
+    args.arrangement = (xep_rows_t)entry->arrangement;
+    args.expert_alignment = entry->expert_alignment;
+    args.flags = entry->flags;
+    if (entry->has & XEP_ANNOUNCED_CACHED) {
+        const xep_served_t *cached = find_served(place, entry->turn);
+        if (cached == NULL) return XEP_ERR_PROTOCOL;
+        if (cached->req != NULL) return XEP_INPROGRESS;
+        args.cached = cached->handle;
+    }
+    served->call = (xep_serve_call_t){.size = sizeof served->call,
+                                      .buffer = place->buffer,
+                                      .step = entry->step,
+                                      .dispatch = place->buffer->announce->dispatches};
+    return xep_dispatch(place->buffer, &args, &served->handle, &served->req);
+}
+
+/* As many weights as there are rows; without rows it is enough that there are some. */
+static const float *weights_of(const xep_served_t *served, const xep_announced_t *entry)
+{
+    static const float some;
+    if ((entry->has & XEP_ANNOUNCED_WEIGHTS) == 0) return NULL;
+    return served->handle->recv.rows == 0 ? &some : served->call.topk_weights;
+}
+
+static xep_status_t begin_combine(xep_served_t *served, const xep_announced_t *entry)
+{
+    xep_combine_args_t args = XEP_COMBINE_ARGS_INIT;
+    args.dtype = served->call.dtype;
+    args.hidden = entry->hidden;
+    args.flags = entry->flags;
+    args.quant = (xep_quant_t)entry->quant;
+    args.quant_scale = entry->quant_scale;
+    args.topk_weights = weights_of(served, entry);
+    args.topk_weights_stride = served->call.topk_weights_stride;
+    args.out_weights = args.topk_weights != NULL ? &served->no_weights : NULL;
+    return xep_combine(served->handle, &args, &served->req);
+}
+
+static xep_status_t begin_next(xep_served_t *served, const xep_announced_t *entry)
+{
+    xep_next_args_t args = XEP_NEXT_ARGS_INIT;
+    if ((entry->has & XEP_ANNOUNCED_OUTPUTS) == 0) return xep_handle_next(served->handle, NULL, &served->req);
+    args.dtype = served->call.dtype;
+    args.hidden = entry->hidden;
+    args.topk_weights = weights_of(served, entry);
+    args.topk_weights_stride = served->call.topk_weights_stride;
+    return xep_handle_next(served->handle, &args, &served->req);
+}
+
+/* Its dispatch may still be in flight here, or the function still to run: also where outputs were taken before. */
+static xep_status_t begin_with_outputs(const xep_serve_place_t *place, const xep_announced_t *entry)
+{
+    xep_served_t *served = find_served(place, entry->turn);
+    if (served == NULL) return XEP_ERR_PROTOCOL;
+    if (served->req != NULL) return XEP_INPROGRESS;
+    if (!served->has_outputs) {
+        served->is_due = 1;
+        return XEP_INPROGRESS;
+    }
+    xep_status_t status = entry->kind == XEP_OP_NEXT ? begin_next(served, entry) : begin_combine(served, entry);
+    if (status == XEP_OK) served->has_outputs = 0;
+    return status;
+}
+
+/* BUSY: a slot or a request is still in use. MISMATCH: others have refused calls, and this one is refused, too. */
+static xep_status_t begin_announced(const xep_server_t *server, const xep_serve_place_t *place)
+{
+    xep_announce_t *announce = place->buffer->announce;
+    uint32_t rank;
+    const xep_announced_t *entry = xep_announce_find(place->buffer, place->buffer->epoch + 1, 0, &rank);
+    xep_status_t status;
+    if (entry == NULL) return XEP_INPROGRESS;
+    /* asked for each: ranks that work may be in the next step as soon as this one has begun their last operation */
+    const int begins_step = !xep_step_is_before(entry->step, xep_server_boundary(server));
+    if (begins_step && (server->stop_ns != 0 || xep_server_is_told(server))) return XEP_INPROGRESS;
+    if (entry->step != announce->step) announce->dispatches = 0;
+    announce->step = entry->step;
+    switch (entry->kind) {
+    case XEP_OP_DISPATCH: status = begin_dispatch(place, entry); break;
+    case XEP_OP_COMBINE:
+    case XEP_OP_NEXT: status = begin_with_outputs(place, entry); break;
+    default: status = xep_fail(XEP_ERR_PROTOCOL, "invalid kind of an announced operation: %u", entry->kind);
+    }
+    return status == XEP_ERR_BUSY || status == XEP_ERR_MISMATCH ? XEP_INPROGRESS : status;
+}
+
+/* ---- operations in flight ---- */
+
+/* Errors that all ranks get for one operation end that alone: what its rank does next is announced like all else. */
+static xep_status_t end_operation(xep_served_t *served)
+{
+    const xep_op_kind_t kind = served->req->op.kind;
+    const int usable = xep_buffer_usable(served->handle->buffer) == XEP_OK;
+    xep_status_t status = xep_request_wait(served->req);
+    xep_request_free(served->req);
+    served->req = NULL;
+    if (status == XEP_OK) {
+        served->is_due = kind != XEP_OP_COMBINE;
+        return XEP_OK;
+    }
+    if (!usable) return status;
+    if (kind == XEP_OP_DISPATCH) xep_served_drop(served);
+    return XEP_OK;
+}
+
+/* A rank that goes on takes along with its next operation what it has read: this one may not have a next one. */
+static void send_held_back(xep_serve_place_t *place)
+{
+    if (!place->holds_back || xep_buffer_claim(place->buffer) != XEP_OK) return;
+    xep_announce_push(place->buffer);
+    place->holds_back = 0;
+    xep_buffer_leave(place->buffer);
+}
+
+/* Takes the operations of a buffer further, without tests, which cost more. */
+static xep_status_t advance(const xep_serve_place_t *place)
+{
+    xep_status_t status = xep_buffer_claim(place->buffer);
+    if (status != XEP_OK) return status;
+    xep_request_advance_all(place->buffer);
+    status = xep_buffer_usable(place->buffer);
+    xep_buffer_leave(place->buffer);
+    return status;
+}
+
+/* Ends what is done, then begins what was announced: that may need what has just become free. */
+xep_status_t xep_server_attend(xep_server_t *server, xep_serve_place_t *place)
+{
+    xep_status_t status = advance(place);
+    for (uint32_t s = 0; s < xep_server_slots(place); s++) {
+        xep_served_t *served = &place->served[s];
+        if (served->req != NULL && served->req->state == XEP_REQUEST_DONE) {
+            xep_status_t ended = end_operation(served);
+            place->holds_back = server->group->nnodes != 1;
+            if (ended != XEP_OK) return ended;
+        }
+    }
+    if (status != XEP_OK) return status;
+    while ((status = begin_announced(server, place)) == XEP_OK) continue;
+    if (status != XEP_INPROGRESS) server->failure = xep_buffer_usable(place->buffer) == XEP_OK ? status : XEP_OK;
+    for (uint32_t s = 0; s < xep_server_slots(place) && server->due == NULL; s++)
+        if (place->served[s].is_due) server->due = &place->served[s];
+    if (status == XEP_INPROGRESS && server->due == NULL) send_held_back(place);
+    return status;
+}
+
+/* Deadlines, and deaths that an operation has to be ended for. */
+void xep_server_poll(xep_server_t *server)
+{
+    server->polled_ns = xep_clock_ns();
+    for (uint32_t b = 0; b < server->args.count; b++)
+        for (uint32_t s = 0; s < xep_server_slots(&server->places[b]); s++)
+            if (server->places[b].served[s].req != NULL) (void)xep_request_test(server->places[b].served[s].req);
+}

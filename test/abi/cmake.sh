@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# What CMake's users need: find_package(xep) of an installation, its target, and a version that is too new refused.
+set -u
+command -v cmake >/dev/null || { echo "skipped: there is no cmake"; exit 77; }
+. "$srcdir/test/rig/installed.bash" || exit 99
+
+mkdir "$tmp/project"
+cat >"$tmp/project/program.c" <<'END'
+#include <stdio.h>
+#include <xep/xep.h>
+int main(void) { return puts(xep_version_string()) < 0; }
+END
+cat >"$tmp/project/CMakeLists.txt" <<'END'
+cmake_minimum_required(VERSION 3.13)
+project(user C)
+find_package(xep ${WANTED} REQUIRED)
+add_executable(program program.c)
+target_link_libraries(program PRIVATE xep::xep)
+END
+find_it() {
+    timeout 60 cmake -S "$tmp/project" -B "$tmp/made" -DCMAKE_PREFIX_PATH="${libdir%/*}" "$@" >"$tmp/log" 2>&1
+}
+find_it && timeout 60 cmake --build "$tmp/made" >"$tmp/log" 2>&1 || { cat "$tmp/log"; exit 1; }
+version=$("$tmp/made/program") && [ "$version" = "$(pkg-config --modversion xep)" ] ||
+    { echo "the program says: $version"; exit 1; }
+rm -rf "$tmp/made"
+! find_it -DWANTED=99.0 && grep -q 'version: ' "$tmp/log" || { cat "$tmp/log"; echo "version 99 was found"; exit 1; }

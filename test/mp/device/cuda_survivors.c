@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * For cuda_survivors.sh and contrib/check-cuda.sh: ranks die or stop while operations run on rows in device memory, and
+ * the others go on. Each operation is compared with what the oracle makes of the same routing without the ranks that
+ * the library says are out of it.
+ *
+ * cuda_survivors MODE SCENARIO SEED TIMEOUT_MS
+ *   between   the last rank is killed before a dispatch, the one before it behind another one
+ *   anywhere  all ranks but two are killed by timers, at any instruction
+ *   graph     the last rank is killed between two replays of a graph, which goes on; and so does the next capture
+ *   stopped   the last rank stops, is left out, and goes on later: it is told
+ *   asked     rank 0 masks the last rank, which is told
+ *   shrink    as between; then the others make a group without the dead, and a buffer of it
+ */
+#define _GNU_SOURCE /* setitimer, kill */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include "cuda_job.h"
+#include "cuda_rig.h"
+#include "mp_masked.h"
+#include "mp_rig.h"
+
+enum { ROUNDS = 60, FIRST = 10, SECOND = 20, LAST = 30, SPREAD_US = 300 * 1000, TOKENS = 40, TOPK = 4, RANKS = 16 };
+
+static struct {
+    const char *scenario;
+    uint64_t seed;
+    atomic_int *left, *stopped;
+    atomic_int *pid; /* of the rank that stops */
+    uint8_t *missing;
+} test;
+
+static int is(const char *name)
+{
+    return strcmp(test.scenario, name) == 0;
+}
+
+static uint32_t last_rank(void)
+{
+    return mp_nranks() - 1;
+}
+
+/* ---- a rank that is out ---- */
+
+/* Every call says so, and its end waits for nobody. */
+static void leave(cuda_job_t *job, xep_group_t *group)
+{
+    xep_handle_t *handle = NULL;
+    xep_dispatch_args_t a = cuda_job_dispatch(job, NULL);
+    const double begin = mp_now();
+    MP_FAILS(XEP_ERR_PEER, xep_dispatch(job->host.buffer, &a, &handle, NULL));
+    MP_REASON("this rank is out");
+    cuda_job_close(job);
+    ++*test.left;
+    xep_group_destroy(group);
+    MP_CHECK(mp_now() - begin < 30);
+    printf("left\n");
+    exit(0);
+}
+
+/* Whether others have left this rank out by now: then what its device has is not compared. */
+static int is_left(cuda_job_t *job, xep_handle_t *handle)
+{
+    size_t stride;
+    cuda_rig_wait(job->stream);
+    return mp_input(handle, &stride) == NULL;
+}
+
+/* ---- an operation ---- */
+
+static void check_dispatch(cuda_job_t *job, xep_handle_t *handle)
+{
+    oracle_routing_t *routing = job->host.routing, without = *routing;
+    uint64_t tokens[RANKS];
+    uint8_t out[RANKS];
+    MP_CHECK(mp_recv(handle)->out != NULL);
+    cuda_rig_get(out, mp_recv(handle)->out, mp_nranks(), job->stream);
+    for (uint32_t r = 0; r < mp_nranks(); r++) tokens[r] = out[r] ? 0 : routing->tokens_of[r];
+    without.tokens_of = tokens;
+    without.params.tokens_of = tokens;
+    job->host.shape.routing = &without;
+    cuda_job_check_recv(job, handle);
+    job->host.shape.routing = routing;
+}
+
+/* A selection is missing if and only if its expert is on a rank that is out, so tokens must have selected all. */
+static void check_combine(cuda_job_t *job, const xep_combine_args_t *args)
+{
+    uint32_t out = 0, in = 0;
+    uint8_t missing[TOKENS * TOPK];
+    int32_t idx[TOPK];
+    float weights[TOPK];
+    cuda_rig_get(missing, test.missing, sizeof missing, job->stream);
+    for (uint64_t i = 0; i < job->host.tokens * TOPK; i++) {
+        oracle_route(job->host.routing, mp_rank(), i / TOPK, idx, weights);
+        const int32_t expert = idx[i % TOPK];
+        MP_CHECK(missing[i] <= 1 && !(expert < 0 && missing[i]));
+        if (expert >= 0) *(missing[i] ? &out : &in) |= 1u << oracle_owner(job->host.routing, (uint32_t)expert);
+    }
+    MP_CHECK((out & in) == 0 && (out | in) == (1u << mp_nranks()) - 1);
+    mp_masked_out = out;
+    job->host.shape.source = &mp_masked;
+    cuda_job_check_sums(job, args);
+    job->host.shape.source = NULL;
+}
+
+static xep_combine_args_t outputs_of(cuda_job_t *job, xep_handle_t *handle)
+{
+    xep_combine_args_t a = cuda_job_outputs(job, handle);
+    const uint8_t poison[TOKENS * TOPK] = {MP_POISON, MP_POISON, MP_POISON};
+    cuda_rig_put(test.missing, poison, sizeof poison, job->stream);
+    a.missing = test.missing;
+    return a;
+}
+
+/* XEP_ERR_PEER: this rank is out. */
+static xep_status_t combine(cuda_job_t *job, xep_handle_t *handle)
+{
+    const xep_combine_args_t a = outputs_of(job, handle);
+    xep_status_t status = xep_combine(handle, &a, NULL);
+    if (status == XEP_OK && is_left(job, handle)) status = XEP_ERR_PEER;
+    if (status == XEP_OK) check_combine(job, &a);
+    return status;
+}
+
+static xep_status_t play_round(cuda_job_t *job, uint32_t round)
+{
+    xep_handle_t *handle = NULL;
+    cuda_job_payload(job, 1000 + round);
+    xep_dispatch_args_t a = cuda_job_dispatch(job, NULL);
+    xep_status_t status = xep_dispatch(job->host.buffer, &a, &handle, NULL);
+    if (status != XEP_OK) return status;
+    if (is_left(job, handle)) return XEP_ERR_PEER;
+    check_dispatch(job, handle);
+    if (is("between") && round == SECOND && mp_rank() + 1 == last_rank()) raise(SIGKILL);
+    status = combine(job, handle);
+    xep_handle_release(handle);
+    return status;
+}
+
+/* ---- who dies when ---- */
+
+/* The two that are left are those that the seed chooses. */
+static int is_victim(uint32_t rank)
+{
+    return is("anywhere") && (rank + test.seed) % mp_nranks() >= 2;
+}
+
+static void set_timer(void)
+{
+    const uint64_t drawn[2] = {test.seed, mp_rank()};
+    const uint32_t us = (uint32_t)(oracle_hash_row(drawn, sizeof drawn, 5) % SPREAD_US) + 1;
+    struct itimerval timer = {.it_value = {.tv_usec = us}};
+    signal(SIGALRM, SIG_DFL); /* which ends the process */
+    MP_CHECK(setitimer(ITIMER_REAL, &timer, NULL) == 0);
+}
+
+static void strike(xep_group_t *group, uint32_t round)
+{
+    const int last = mp_rank() == last_rank();
+    if ((is("between") || is("shrink")) && round == FIRST && last) raise(SIGKILL);
+    if (is("asked") && round == FIRST && mp_rank() == 0) MP_OK(xep_group_mask_set(group, last_rank()));
+    if (is("stopped") && round == FIRST && last) {
+        atomic_store(test.pid, getpid());
+        raise(SIGSTOP);
+    }
+    if (is("stopped") && round == SECOND && mp_rank() == 0) kill(atomic_load(test.pid), SIGCONT);
+}
+
+static uint32_t count_out(xep_group_t *group)
+{
+    xep_mask_t masks[RANKS];
+    uint32_t count;
+    MP_OK(xep_group_mask_query(group, masks, sizeof masks[0], RANKS, &count));
+    return count;
+}
+
+/* ---- a graph ---- */
+
+/* A replay has no call in which the host could find out: the kernel does, at its deadline. */
+static void replay(cuda_job_t *job, xep_group_t *group)
+{
+    xep_handle_t *handle = NULL, *next = NULL;
+    void *graphs[2];
+    for (int g = 0; g < 2; g++) {
+        cuda_job_payload(job, 50 + (uint64_t)g);
+        cuda_rig_wait(job->stream);
+        xep_dispatch_args_t a = cuda_job_dispatch(job, NULL);
+        cuda_rig_capture(job->stream);
+        MP_OK(xep_dispatch(job->host.buffer, &a, &handle, NULL));
+        graphs[g] = cuda_rig_graph(job->stream);
+        for (int i = 0; i < 3; i++) {
+            if (g == 0 && i == 1 && mp_rank() == last_rank()) raise(SIGKILL);
+            cuda_job_payload(job, 100 + (uint64_t)i);
+            const double begin = mp_now();
+            cuda_rig_replay(graphs[g], job->stream);
+            cuda_rig_wait(job->stream);
+            MP_CHECK(mp_now() - begin < 30);
+            check_dispatch(job, handle);
+            const xep_combine_args_t b = outputs_of(job, handle);
+            cuda_rig_capture(job->stream);
+            MP_OK(xep_combine(handle, &b, NULL));
+            void *combined = cuda_rig_graph(job->stream);
+            cuda_rig_replay(combined, job->stream);
+            check_combine(job, &b);
+            cuda_rig_free_graph(combined);
+        }
+        xep_handle_release(handle);
+    }
+    for (int g = 0; g < 2; g++) cuda_rig_free_graph(graphs[g]);
+    MP_OK(play_round(job, 0));
+    MP_CHECK(count_out(group) == 1 && next == NULL);
+}
+
+/* ---- the group that is left ---- */
+
+static xep_group_t *go_on_smaller(xep_group_t *group, mp_case_t c, void *stream)
+{
+    const uint32_t left = mp_nranks() - 1;
+    const xep_shrink_args_t args = XEP_SHRINK_ARGS_INIT;
+    xep_group_t *next;
+    cuda_job_t job;
+    MP_OK(xep_group_shrink(group, &args, &next));
+    xep_group_destroy(group);
+    mp_go_on(next);
+    MP_CHECK(mp_nranks() == left);
+    cuda_job_open(&job, &c, 3, next, stream);
+    job.counts_there = strcmp(c.mode, "normal") == 0;
+    for (uint32_t round = 0; round < 3; round++) MP_OK(play_round(&job, round));
+    cuda_job_close(&job);
+    return next;
+}
+
+int main(int argc, char **argv)
+{
+    const mp_case_t c = {.name = "masks",
+                         .mode = argc > 1 ? argv[1] : "",
+                         MP_SHAPE(24, TOPK, 296, TOKENS),
+                         .mask = 100,
+                         .slots = 3,
+                         .memory = XEP_MEMORY_CUDA,
+                         .fixed_capacity = argc > 1 && strcmp(argv[1], "normal") == 0,
+                         .timeout_ms = argc > 4 ? atoi(argv[4]) : 2000,
+                         .on_failure = XEP_ON_FAILURE_MASK};
+    test.scenario = argc > 2 ? argv[2] : "";
+    test.seed = argc > 3 ? strtoull(argv[3], NULL, 0) : 0;
+    xep_group_t *group = mp_group();
+    if (!cuda_rig_open(mp_rank())) return mp_skip("there is no CUDA device");
+    MP_CHECK(mp_nranks() <= RANKS);
+    test.left = mp_counter(group);
+    test.pid = mp_counter(group);
+    void *stream = cuda_rig_stream();
+    test.missing = cuda_rig_alloc(NULL, TOKENS * TOPK);
+    cuda_job_t job;
+    cuda_job_open(&job, &c, 1 + test.seed, group, stream);
+    job.counts_there = c.fixed_capacity && (test.seed % 2 == 0 || is("graph"));
+    if (is_victim(mp_rank())) set_timer();
+    if (is("graph")) replay(&job, group);
+    for (uint32_t round = 0; round < (is("anywhere") ? ROUNDS : LAST) && !is("graph"); round++) {
+        strike(group, round);
+        xep_status_t status = play_round(&job, round);
+        if (status == XEP_ERR_PEER && (is("stopped") || is("asked")) && mp_rank() == last_rank()) leave(&job, group);
+        MP_OK(status);
+    }
+    while (is_victim(mp_rank())) pause();
+    if ((is("stopped") || is("asked")) && mp_rank() == 0) mp_await(test.left, 1);
+    MP_OK(xep_group_barrier(group));
+    MP_CHECK(count_out(group) == (is("anywhere") ? mp_nranks() - 2 : is("between") ? 2 : is("none") ? 0 : 1));
+    cuda_job_close(&job);
+    if (is("shrink")) group = go_on_smaller(group, c, stream);
+    xep_group_destroy(group);
+    printf("survived\n");
+    return 0;
+}

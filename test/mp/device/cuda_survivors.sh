@@ -1,0 +1,24 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+# limit: 300, again: 2
+# Ranks die and stop while others use rows in device memory, with a stand-in for the driver: cuda_survivors.c.
+. "${srcdir:-.}/test/rig/ranks.bash" || exit 99
+ln -s "$builddir/test/cuda/.libs/standin_cuda.so" "$dir/libcuda.so.1"
+export LD_LIBRARY_PATH=$dir:${LD_LIBRARY_PATH:-} XEP_PLUGIN_PATH=$builddir/test/cuda/.libs:$builddir/.libs
+
+# survive RANKS MODE SCENARIO SEED SURVIVE LEAVE [VAR=VALUE...]
+survive() {
+    on_ranks "$1" "${@:7}" -k ./test/mp/device/cuda_survivors "${@:2:3}" $((1000 * slow))
+    say survived "$5" && say left "$6" || wrong "$2 $3 $4: of $1 ranks $5 survive, $6 leave"
+}
+
+for mode in ${XEP_TEST_MODES:-ll normal}; do
+    survive 4 $mode between 1 2 0
+    survive 4 $mode anywhere 2 2 0
+    survive 3 $mode graph 3 2 0
+    in_brief || for seed in ${XEP_TEST_SEEDS:-11}; do survive 4 $mode anywhere "$seed" 2 0; done
+    in_brief || survive 3 $mode stopped 4 2 1
+    in_brief || survive 3 $mode asked 5 2 1
+    survive 3 $mode shrink 6 2 0
+done
+exit $failed

@@ -1,0 +1,329 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * For serving_ends.sh: how xep_serve() ends. Ranks 0 and 1 work, the last one serves.
+ *
+ * serving_ends MODE SCENARIO [mask]
+ *
+ * A rank that has seen what it should says "fine SCENARIO".
+ */
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include "mp_job.h"
+#include "mp_rig.h"
+
+enum { SOON_MS = 400, FAR_S = 30 };
+
+static const char *scenario;
+static mp_case_t base = {.name = "serving ends", MP_SHAPE(21, 4, 64, 20), .weights = 1, .served = 1};
+static xep_group_t *group;
+static mp_job_t job, all; /* ranks 0 and 1 have tokens; all ranks have */
+static pid_t *pids;
+static xep_buffer_t *stopped;
+static uint64_t calls, fail_at, die_at, stop_at; /* the function's, from 1 */
+
+static int serves(void)
+{
+    return mp_rank() == mp_nranks() - 1;
+}
+
+static xep_status_t run_experts(void *arg, xep_serve_call_t *call)
+{
+    mp_job_t *of = arg;
+    calls++;
+    if (calls == fail_at) return XEP_ERR_UNSUPPORTED;
+    if (calls == die_at) raise(SIGKILL);
+    if (calls == stop_at) xep_serve_stop(call->buffer);
+    if (call->recv->out == NULL) mp_job_check_recv(of, call->handle);
+    call->topk_weights = mp_job_combine(of, call->handle).topk_weights;
+    return XEP_OK;
+}
+
+static xep_status_t serve(int32_t timeout_ms)
+{
+    xep_serve_args_t args = XEP_SERVE_ARGS_INIT;
+    args.buffers = &job.buffer, args.count = 1, args.fn = run_experts, args.arg = &job, args.timeout_ms = timeout_ms;
+    return xep_serve(&args);
+}
+
+/* A round whose rows are not looked at, as ranks may be out. */
+static xep_status_t try_round(mp_job_t *of)
+{
+    xep_handle_t *handle;
+    xep_dispatch_args_t d = mp_job_dispatch(of);
+    xep_status_t status = xep_dispatch(job.buffer, &d, &handle, NULL);
+    if (status != XEP_OK) return status;
+    xep_combine_args_t c = mp_job_combine(of, handle);
+    status = xep_combine(handle, &c, NULL);
+    xep_handle_release(handle);
+    return status;
+}
+
+static void end_step(uint32_t flags)
+{
+    MP_OK(xep_step_end(&job.buffer, 1, flags));
+}
+
+/* All work, the last rank too: it is in the same step as the others. */
+static void work_together(void)
+{
+    mp_job_payload(&all, 77);
+    mp_job_round(&all);
+    end_step(0);
+}
+
+/* ---- nobody fails ---- */
+
+static double processor_s(void)
+{
+    struct rusage u;
+    getrusage(RUSAGE_SELF, &u);
+    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
+}
+
+/* Asleep while nobody calls; the other ranks are outside of xep. */
+static void idle(void)
+{
+    if (serves()) {
+        const double cpu = processor_s(), begin = mp_now();
+        MP_OK(serve(0));
+        MP_CHECK(mp_now() - begin > 1.4 && processor_s() - cpu < (mp_now() - begin) / 10);
+    } else {
+        mp_sleep_us(1500 * 1000);
+        end_step(XEP_STEP_LAST);
+    }
+}
+
+/* Many steps in which one rank has nothing to do; then all work. */
+static void many(void)
+{
+    const char *count = getenv("STEPS");
+    const uint64_t steps = count == NULL ? 500 : strtoull(count, NULL, 10);
+    const double begin = mp_now(), cpu = processor_s();
+    stop_at = steps;
+    if (serves()) MP_OK(serve(0));
+    for (uint64_t i = 0; !serves() && i < steps; i++) {
+        mp_job_round(&job);
+        end_step(0);
+    }
+    if (count != NULL)
+        printf("%llu steps took %.2f s, %.2f of processor time\n", (unsigned long long)steps, mp_now() - begin,
+               processor_s() - cpu);
+    work_together();
+}
+
+static void *stop_soon(void *arg)
+{
+    mp_sleep_us(100 * 1000);
+    xep_serve_stop(arg);
+    return NULL;
+}
+
+static void handler(int signal)
+{
+    (void)signal;
+    xep_serve_stop(stopped);
+}
+
+/* Between two steps it returns at once: asked before, by another thread, and by a signal handler. */
+static void stops(void)
+{
+    const struct itimerval soon = {.it_value = {.tv_usec = 100 * 1000}};
+    pthread_t thread;
+    stopped = job.buffer;
+    if (serves()) {
+        const double begin = mp_now();
+        xep_serve_stop(job.buffer);
+        MP_OK(serve(0));
+        MP_CHECK(pthread_create(&thread, NULL, stop_soon, job.buffer) == 0);
+        MP_OK(serve(0));
+        pthread_join(thread, NULL);
+        MP_CHECK(signal(SIGALRM, handler) != SIG_ERR && setitimer(ITIMER_REAL, &soon, NULL) == 0);
+        MP_OK(serve(0));
+        MP_CHECK(mp_now() - begin < FAR_S / 2);
+    }
+    MP_OK(xep_group_barrier(group));
+    work_together();
+}
+
+static void wrong(void)
+{
+    mp_case_t other = base;
+    xep_serve_args_t args = XEP_SERVE_ARGS_INIT;
+    xep_handle_t *handle, *later;
+    xep_request_t *req;
+    mp_job_t plain;
+    other.served = 0;
+    mp_job_open(&plain, &other, 1);
+    mp_job_buffer(&plain, group);
+    MP_FAILS(XEP_ERR_INVALID, xep_serve(&args));
+    MP_REASON("no buffers (at least 1)");
+    args.buffers = &plain.buffer, args.count = 1;
+    MP_FAILS(XEP_ERR_UNSUPPORTED, xep_serve(&args));
+    MP_REASON("invalid buffers[0]: made without XEP_BUFFER_SERVED");
+    MP_FAILS(XEP_ERR_UNSUPPORTED, xep_step_end(&plain.buffer, 1, 0));
+    args.buffers = &job.buffer;
+    MP_FAILS(XEP_ERR_INVALID, xep_serve(&args));
+    MP_REASON("fn is NULL");
+    MP_FAILS(XEP_ERR_INVALID, xep_step_end(&job.buffer, 1, 6));
+    MP_REASON("invalid flags: 0x6 (bits of XEP_STEP_*)");
+    xep_serve_stop(NULL);
+    xep_serve_stop(plain.buffer);
+    xep_dispatch_args_t d = mp_job_dispatch(&all);
+    MP_OK(xep_dispatch(job.buffer, &d, &handle, &req));
+    MP_FAILS(XEP_ERR_BUSY, serve(0));
+    MP_REASON("slot 0 holds a handle that was not released");
+    d.after = req;
+    MP_FAILS(XEP_ERR_UNSUPPORTED, xep_dispatch(job.buffer, &d, &later, NULL));
+    MP_REASON("invalid after: not NULL (NULL with XEP_BUFFER_SERVED)");
+    mp_finish(req);
+    xep_handle_release(handle);
+    mp_job_close(&plain);
+    end_step(0);
+    work_together();
+}
+
+/* ---- ranks that fail ---- */
+
+/* The function fails in the third dispatch: all ranks hear of it at once, and go on after a reset. */
+static void fails(void)
+{
+    const double begin = mp_now();
+    xep_status_t status = XEP_OK;
+    fail_at = 3;
+    if (serves()) {
+        MP_FAILS(XEP_ERR_FUNCTION, serve(0));
+        MP_REASON("the expert function failed in dispatch 2 of step 0, with -3 (not supported)");
+    }
+    for (int i = 0; !serves() && status == XEP_OK && i < 4; i++) status = try_round(&job);
+    if (!serves()) {
+        MP_CHECK(status == XEP_ERR_FUNCTION);
+        MP_REASON("given up by rank 2 ");
+        MP_REASON("(the expert function of a rank failed)");
+    }
+    MP_CHECK(mp_now() - begin < FAR_S / 2);
+    MP_OK(xep_buffer_reset(job.buffer));
+    fail_at = 0, stop_at = calls + 1;
+    if (serves()) MP_OK(serve(0));
+    else mp_job_round(&job), end_step(0);
+    work_together();
+}
+
+/* Rank 1 alone works, and is stopped before it ends the step. */
+static void is_stopped(void)
+{
+    stop_at = 1;
+    if (mp_rank() == 1) {
+        mp_job_round(&job);
+        raise(SIGSTOP);
+        end_step(0);
+    } else if (mp_rank() == 0) {
+        mp_job_round(&job);
+        mp_sleep_us(3 * SOON_MS * 1000);
+        kill(pids[1], SIGCONT);
+        end_step(0);
+    } else {
+        const double begin = mp_now();
+        MP_FAILS(XEP_ERR_TIMEOUT, serve(SOON_MS));
+        MP_REASON("step 0 has not ended: rank 0 has not called xep_step_end()");
+        MP_CHECK(mp_now() - begin > SOON_MS * 0.9e-3);
+        xep_serve_stop(job.buffer);
+        MP_OK(serve(0));
+    }
+    work_together();
+}
+
+/* One rank ends the step behind another operation than the other. */
+static void disagree(void)
+{
+    if (mp_rank() == 0) end_step(0);
+    const xep_status_t status = serves() ? XEP_OK : try_round(&job);
+    MP_CHECK(status == XEP_OK || status == XEP_ERR_MISMATCH); /* the last rank may find it meanwhile */
+    if (mp_rank() == 1 && status == XEP_OK) end_step(0);
+    if (!serves()) return;
+    MP_FAILS(XEP_ERR_MISMATCH, serve(0));
+    MP_REASON("rank 1 and rank 0 disagree on the ");
+}
+
+static void die(int dies)
+{
+    if (dies) raise(SIGKILL);
+}
+
+/* Rank 1 dies at the end of the step: rank 0 ends it, and the last rank works with it in the next one. */
+static void worker_dies(void)
+{
+    stop_at = 2;
+    if (serves()) {
+        MP_OK(serve(0));
+    } else {
+        mp_job_round(&job);
+        die(mp_rank() == 1);
+        MP_OK(try_round(&job));
+        end_step(0);
+    }
+    MP_OK(try_round(&all));
+}
+
+/* Nobody is left who could end the step. */
+static void workers_die(void)
+{
+    if (!serves()) {
+        mp_job_round(&job);
+        mp_sleep_us(100 * 1000); /* the last rank takes its part in it */
+        die(1);
+    }
+    MP_FAILS(XEP_ERR_PEER, serve(0));
+    if (base.on_failure == XEP_ON_FAILURE_MASK) MP_REASON("all ranks that worked in step 0 are out (a new group)");
+}
+
+/* The rank that serves dies in its function; the others go on without its experts, or fail. */
+static void server_dies(void)
+{
+    die_at = 2;
+    if (serves()) (void)serve(0);
+    xep_status_t status = XEP_OK;
+    for (int i = 0; i < 4 && status == XEP_OK; i++) status = try_round(&job);
+    MP_CHECK(status == (base.on_failure == XEP_ON_FAILURE_MASK ? XEP_OK : XEP_ERR_PEER));
+}
+
+static const struct {
+    const char *name;
+    void (*run)(void);
+} scenarios[] = {{"idle", idle},           {"many", many},          {"stops", stops},       {"wrong", wrong},
+                 {"fails", fails},         {"stopped", is_stopped}, {"disagree", disagree}, {"worker", worker_dies},
+                 {"workers", workers_die}, {"server", server_dies}};
+
+int main(int argc, char **argv)
+{
+    mp_case_t of_all;
+    const pid_t pid = getpid();
+    if (argc < 3) return 2;
+    job.may_be_out = all.may_be_out = argc > 3;
+    base.mode = argv[1], scenario = argv[2], base.works = 3, base.timeout_ms = FAR_S * 1000;
+    if (argc > 3) base.on_failure = XEP_ON_FAILURE_MASK;
+    of_all = base, of_all.works = 0;
+    group = mp_group();
+    pids = calloc(mp_nranks(), sizeof *pids);
+    MP_OK(xep_group_allgather(group, &pid, pids, sizeof pid));
+    mp_job_open(&job, &base, 1);
+    mp_job_open(&all, &of_all, 2);
+    mp_job_buffer(&job, group);
+    all.buffer = job.buffer, all.shape.node = job.shape.node;
+    for (size_t i = 0; i < sizeof scenarios / sizeof scenarios[0]; i++)
+        if (strcmp(scenarios[i].name, scenario) == 0) scenarios[i].run();
+    printf("fine %s\n", scenario);
+    all.buffer = NULL;
+    mp_job_close(&all);
+    mp_job_close(&job);
+    xep_group_destroy(group);
+    free(pids);
+    return 0;
+}
