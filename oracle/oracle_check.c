@@ -8,6 +8,7 @@
 #include "oracle_alloc.h"
 #include "oracle_cast.h"
 #include "oracle_number.h"
+#include "oracle_payloads.h"
 
 /*
  * Allocates scratch memory for one row. difference is the caller's; it is emptied and names this rank. recv may be NULL
@@ -29,7 +30,7 @@ void oracle_check_open(oracle_check_t *check, const oracle_shape_t *shape, uint3
         .weights = oracle_alloc(topk * sizeof *check->weights),
         .sent = oracle_alloc(shape->hidden * oracle_element_bytes(shape->dtype)),
         .cast = oracle_alloc(oracle_received_bytes(shape)),
-        .scales = oracle_alloc(oracle_received_scales(shape) * sizeof *check->scales),
+        .scales = oracle_alloc(oracle_received_scales(shape) * UINT64_C(8)),
         .local = oracle_alloc(shape->routing->params.experts * sizeof *check->local),
     };
     for (uint32_t expert = 0; expert < shape->routing->params.experts; expert++)
@@ -158,16 +159,39 @@ static int check_scales(const oracle_check_t *check, uint64_t row)
     const oracle_shape_t *shape = check->shape;
     const xep_recv_t *recv = check->recv;
     const uint64_t of_expert = shape->padded && shape->by_column ? check->nranks * shape->room : 0;
-    const char *at = recv->scales;
+    const xep_dtype_t dtype = oracle_received_scales_dtype(shape);
+    const size_t width = oracle_element_bytes(dtype);
+    const char *at = recv->scales, *expected = (const char *)check->scales;
 
-    if (of_expert != 0) at += row / of_expert * of_expert * recv->nscales * sizeof *check->scales;
+    if (of_expert != 0) at += row / of_expert * of_expert * recv->nscales * width;
     at += (ptrdiff_t)(of_expert != 0 ? row % of_expert : row) * recv->scales_token_stride;
     for (uint32_t i = 0; i < oracle_received_scales(shape); i++, at += recv->scales_stride) {
-        if (!oracle_differ_row(check->difference, "scales", row, XEP_INT32, 1, &check->scales[i], at)) continue;
+        if (!oracle_differ_row(check->difference, "scales", row, dtype, 1, expected + i * width, at)) continue;
         check->difference->column = i;
         return 1;
     }
     return 0;
+}
+
+static int check_payloads(const oracle_check_t *check, uint64_t row, uint32_t src, uint64_t token)
+{
+    const oracle_shape_t *shape = check->shape;
+    const xep_recv_t *recv = check->recv;
+    int differs = oracle_check_number(check, "npayloads", row, 0, shape->npayloads, recv->npayloads);
+    for (uint32_t i = 0; i < shape->npayloads && !differs; i++) {
+        const xep_payload_t *sent = &shape->payloads[i], *got = &recv->payloads[i];
+        const char *at = (const char *)got->data + row * got->stride;
+        char *expected = oracle_alloc(sent->bytes);
+        oracle_fill_payload(shape, i, src, token, expected);
+        differs = oracle_check_number(check, "bytes of payload", row, i, sent->bytes, got->bytes) ||
+                  oracle_check_number(check, "stride of payload", row, i, oracle_align_payload(sent->bytes, sent),
+                                      got->stride) ||
+                  oracle_check_number(check, "alignment of payload", row, i, 0,
+                                      (uintptr_t)at % (sent->alignment != 0 ? sent->alignment : 1)) ||
+                  oracle_differ_row(check->difference, "payload", row, XEP_U8, sent->bytes, expected, at);
+        free(expected);
+    }
+    return differs;
 }
 
 /*
@@ -185,7 +209,7 @@ int oracle_check_row(oracle_check_t *check, uint64_t row, uint32_t src, uint64_t
     else oracle_fill_scales(shape, src, token, check->scales);
     return oracle_differ_row(check->difference, "x", row, oracle_received_dtype(shape), oracle_received_hidden(shape),
                              cast ? check->cast : check->sent, oracle_row_at(check->recv, row)) ||
-           check_scales(check, row);
+           check_scales(check, row) || check_payloads(check, row, src, token);
 }
 
 /* Checks only their experts, which must be -1: nothing else is promised of such rows. */

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "oracle_alloc.h"
+#include "oracle_number.h"
 
 /* First the places, then the rows one by one. */
 typedef struct expected {
@@ -88,8 +89,9 @@ static int check_columns(const oracle_check_t *check)
     const uint64_t column = shape->padded ? check->nranks * shape->room : recv->capacity;
 
     if (!shape->by_column || recv->nscales == 0) return 0;
-    return oracle_check_number(check, "scales_token_stride", 0, 0, 4, (uint64_t)recv->scales_token_stride) ||
-           oracle_check_number(check, "scales_stride", 0, 0, column * 4, (uint64_t)recv->scales_stride);
+    const size_t width = oracle_element_bytes(recv->scales_dtype);
+    return oracle_check_number(check, "scales_token_stride", 0, 0, width, (uint64_t)recv->scales_token_stride) ||
+           oracle_check_number(check, "scales_stride", 0, 0, column * width, (uint64_t)recv->scales_stride);
 }
 
 /* A token has a row for each of its selections here. Where weights do not travel they are 1. */

@@ -69,6 +69,13 @@ static const void *travel(sum_t *s, const void *row, xep_dtype_t dtype)
     return s->arrived;
 }
 
+/* A sum, which s->row has rounded to its type, as it comes here: LogFMT is made of that. */
+static const void *journey(sum_t *s, const float *sum)
+{
+    if (s->shape->combine_quant == XEP_QUANT_LOGFMT) return travel(s, s->row, XEP_BF16);
+    return travel(s, sum, XEP_FP32);
+}
+
 /* The output of an expert for a token, as it comes here. */
 static const void *expert_row(sum_t *s, uint32_t expert, uint64_t token)
 {
@@ -88,9 +95,7 @@ static const void *owner_row(sum_t *s, uint32_t owner, uint64_t token)
         oracle_row_add(s->partial, s->row, shape->combine_dtype, shape->hidden);
     }
     oracle_row_round(s->row, s->partial, shape->combine_dtype, shape->hidden);
-    if (!is_encoded(shape, owner)) return s->row;
-    if (shape->combine_quant == XEP_QUANT_LOGFMT) return travel(s, s->row, XEP_BF16);
-    return travel(s, s->partial, XEP_FP32);
+    return is_encoded(shape, owner) ? journey(s, s->partial) : s->row;
 }
 
 /* By ascending ranks, and not by k. */
@@ -127,7 +132,8 @@ static void add_ranks(sum_t *s, uint64_t token)
 
     for (uint32_t i = 0; i < n; i++) {
         oracle_fill_output(shape, s->ranks[i], s->rank, token, s->row);
-        oracle_row_add(s->total, s->row, shape->combine_dtype, shape->hidden);
+        const void *row = is_encoded(shape, s->ranks[i]) ? travel(s, s->row, XEP_BF16) : s->row;
+        oracle_row_add(s->total, row, shape->combine_dtype, shape->hidden);
     }
 }
 
@@ -145,8 +151,11 @@ static void add_other_node(sum_t *s, uint32_t node, uint32_t n, uint64_t token)
         oracle_row_add(sum, s->row, shape->combine_dtype, shape->hidden);
         any = 1;
     }
-    if (!shape->wide_sums) oracle_row_round(s->row, sum, shape->combine_dtype, shape->hidden);
-    if (any && shape->wide_sums) oracle_row_add(s->total, sum, XEP_FP32, shape->hidden);
+    const int is_wide = shape->wide_sums && shape->combine_quant == XEP_QUANT_NONE;
+    if (!is_wide) oracle_row_round(s->row, sum, shape->combine_dtype, shape->hidden);
+    if (any && shape->combine_quant != XEP_QUANT_NONE)
+        oracle_row_add(s->total, journey(s, sum), shape->combine_dtype, shape->hidden);
+    else if (any && is_wide) oracle_row_add(s->total, sum, XEP_FP32, shape->hidden);
     else if (any) oracle_row_add(s->total, s->row, shape->combine_dtype, shape->hidden);
     free(sum);
 }

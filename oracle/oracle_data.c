@@ -11,6 +11,7 @@
 
 #include "oracle_alloc.h"
 #include "oracle_number.h"
+#include "oracle_payloads.h"
 #include "oracle_random.h"
 
 /* A word of the stream becomes elements by (word & keep) | set in every lane. Floats of the
@@ -64,7 +65,7 @@ static void generate_row(const oracle_shape_t *shape, uint32_t rank, uint64_t to
 static void generate_scales(const oracle_shape_t *shape, uint32_t rank, uint64_t token, uint32_t *scales)
 {
     fill(oracle_stream(shape->payload, ORACLE_KIND_SCALES, rank, token), lanes_of(XEP_INT32), scales,
-         shape->nscales * sizeof *scales);
+         oracle_scales_bytes(shape));
 }
 
 static void generate_bias(const oracle_shape_t *shape, uint32_t which, uint32_t rank, uint64_t token, void *row)
@@ -170,7 +171,10 @@ void oracle_fill_inputs(const oracle_shape_t *shape, uint32_t rank, void *x, voi
         if (x != NULL) oracle_fill_row(shape, rank, token, (char *)x + token * row_bytes);
         if (idx != NULL) store_idx(shape, token_idx, idx, token);
         if (weights != NULL) memcpy(weights + token * topk, token_weights, topk * sizeof *weights);
-        if (scales != NULL) oracle_fill_scales(shape, rank, token, scales + token * shape->nscales);
+        if (scales != NULL) {
+            char *to = (char *)scales + token * oracle_scales_bytes(shape);
+            oracle_fill_scales(shape, rank, token, (uint32_t *)(void *)to);
+        }
     }
     free(token_idx);
     free(token_weights);

@@ -49,8 +49,10 @@ struct oracle_shape {
     xep_dtype_t dtype;         /* of rows sent */
     xep_dtype_t combine_dtype; /* of expert outputs, biases and sums */
     xep_dtype_t idx_dtype;     /* XEP_INT64 or XEP_INT32 */
-    xep_dtype_t scales_dtype;  /* XEP_FP32 or XEP_INT32 */
-    int weights;               /* by rank: dispatch sends weights; by expert: they travel with the rows */
+    xep_dtype_t scales_dtype;
+    const xep_payload_t *payloads; /* [npayloads] bytes and alignment of each */
+    uint32_t npayloads;
+    int weights;        /* by rank: dispatch sends weights; by expert: they travel with the rows */
     int by_expert;      /* rows are one per selection, in expert order, and combine weighs them by routing's weights */
     int unweighted;     /* by expert: combine does not, because it was told or because they went with the rows */
     int padded;         /* by expert: expert e begins at row e * R * room */

@@ -50,6 +50,11 @@ static size_t idx_bytes(const xep_recv_t *recv)
     return recv->topk * oracle_element_bytes(recv->topk_idx_dtype);
 }
 
+static size_t scale_bytes(const xep_recv_t *recv)
+{
+    return oracle_element_bytes(recv->scales_dtype);
+}
+
 /*
  * Room for all rows that this rank gets, known before the first piece is taken. In recv the arrays are the oracle's own
  * from here on; all else is as the first piece has it.
@@ -62,7 +67,14 @@ static void open_all(oracle_pieces_t *pieces, const xep_recv_t *recv, uint64_t r
     to->x = oracle_alloc(rows * recv->x_stride);
     to->topk_idx = oracle_alloc(rows * idx_bytes(recv));
     if (recv->topk_weights != NULL) to->topk_weights = oracle_alloc(rows * recv->topk * sizeof(float));
-    if (recv->scales != NULL) to->scales = oracle_alloc(rows * recv->nscales * (size_t)4);
+    if (recv->scales != NULL) to->scales = oracle_alloc(rows * recv->nscales * scale_bytes(recv));
+    for (uint32_t i = 0; i < recv->npayloads; i++) {
+        pieces->payloads[i] = recv->payloads[i];
+        const size_t bytes = (rows * recv->payloads[i].stride + 64) / 64 * 64;
+        /* what is aligned in the library is aligned here, too */
+        pieces->payloads[i].data = oracle_must(aligned_alloc(64, bytes), bytes);
+    }
+    if (recv->npayloads != 0) to->payloads = pieces->payloads;
     to->src_token = oracle_alloc(rows * sizeof(int32_t));
     pieces->begin = oracle_alloc((nranks + (size_t)1) * sizeof *pieces->begin);
     pieces->pair_begin = oracle_alloc(recv->local_experts * (size_t)nranks * sizeof *pieces->pair_begin);
@@ -150,12 +162,13 @@ static int check_places(oracle_pieces_t *pieces, const oracle_shape_t *shape, co
 /* Side by side, however they lie in the piece. */
 static void take_scales(const xep_recv_t *to, const xep_recv_t *recv, uint64_t first)
 {
+    const size_t width = scale_bytes(recv);
     for (uint64_t row = 0; row < recv->rows; row++)
         for (uint32_t s = 0; s < recv->nscales; s++)
-            memcpy((char *)to->scales + ((first + row) * to->nscales + s) * 4,
+            memcpy((char *)to->scales + ((first + row) * to->nscales + s) * width,
                    (const char *)recv->scales + (ptrdiff_t)row * recv->scales_token_stride +
                        (ptrdiff_t)s * recv->scales_stride,
-                   4);
+                   width);
 }
 
 /*
@@ -172,6 +185,9 @@ static void take_rows(oracle_pieces_t *pieces, const xep_recv_t *recv, uint32_t 
     if (to->topk_weights != NULL)
         memcpy(to->topk_weights + first * to->topk, recv->topk_weights, rows * to->topk * sizeof(float));
     if (to->scales != NULL) take_scales(to, recv, first);
+    for (uint32_t i = 0; i < recv->npayloads; i++)
+        memcpy((char *)to->payloads[i].data + first * recv->payloads[i].stride, recv->payloads[i].data,
+               rows * recv->payloads[i].stride);
     for (uint32_t r = 0; r <= nranks && recv->src_begin != NULL; r++) pieces->begin[r] += recv->src_begin[r];
     to->rows += rows;
     to->piece = recv->piece;
@@ -212,8 +228,8 @@ static int check_all(oracle_pieces_t *pieces, const oracle_shape_t *shape, uint3
     const uint64_t alignment = shape->alignment != 0 ? shape->alignment : 1;
     xep_recv_t *recv = &pieces->recv;
     recv->capacity = recv->rows;
-    recv->scales_token_stride = (ptrdiff_t)recv->nscales * 4;
-    recv->scales_stride = 4;
+    recv->scales_stride = (ptrdiff_t)scale_bytes(recv);
+    recv->scales_token_stride = (ptrdiff_t)recv->nscales * recv->scales_stride;
     if (shape->by_expert) {
         show_places(pieces, shape);
         return oracle_check_recv(shape, rank, recv, difference);
@@ -270,6 +286,7 @@ void oracle_pieces_free(oracle_pieces_t *pieces)
         free(pieces->recv.topk_idx);
         free(pieces->recv.topk_weights);
         free(pieces->recv.scales);
+        for (uint32_t i = 0; i < pieces->recv.npayloads; i++) free(pieces->payloads[i].data);
         free(pieces->recv.src_token);
         free(pieces->begin);
         free(pieces->pair_begin);

@@ -9,6 +9,7 @@
 
 /** The rows of the pieces so far, one behind the other, in memory of its own. All zero: none yet. */
 typedef struct oracle_pieces {
+    xep_payload_t payloads[XEP_PAYLOADS_MOST]; /* that recv shows */
     xep_recv_t recv;
     uint64_t *begin;  /* [R + 1] by rank */
     uint64_t *counts; /* [L] selections, not aligned */

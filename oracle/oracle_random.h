@@ -18,7 +18,8 @@ enum {
     ORACLE_KIND_EXPERT = 6,
     ORACLE_KIND_POPULARITY = 7,
     ORACLE_KIND_PAYLOAD = 8,
-    ORACLE_KIND_OWNERS = 9
+    ORACLE_KIND_OWNERS = 9,
+    ORACLE_KIND_BESIDE = 10 /* and more: payloads of a token */
 };
 
 /** The mixing step: a bijection of 64 bits in which every input bit reaches every output bit. */

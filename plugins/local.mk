@@ -6,13 +6,13 @@ plugin_ldflags = -module -avoid-version -shared -no-undefined
 
 # What modes are made of, part of each: for those of other projects an archive, its headers, and xep-kit.pc.
 kit_headers = \
-	%D%/kit/agree.h %D%/kit/carve.h %D%/kit/forwarders.h %D%/kit/handshake.h %D%/kit/kit.h %D%/kit/rows.h \
-	%D%/kit/notices.h %D%/kit/kit_in_place.h %D%/kit/send.h %D%/kit/masks.h %D%/kit/steps.h %D%/kit/words.h
+	%D%/kit/agree.h %D%/kit/carve.h %D%/kit/fields.h %D%/kit/forwarders.h %D%/kit/handshake.h %D%/kit/kit.h \
+	%D%/kit/rows.h %D%/kit/notices.h %D%/kit/kit_in_place.h %D%/kit/send.h %D%/kit/masks.h %D%/kit/steps.h %D%/kit/words.h
 xepkitincludedir = $(includedir)/xep/kit
 xepkitinclude_HEADERS = $(kit_headers)
 kit_sources = \
 	%D%/kit/agree.c %D%/kit/carve.c %D%/kit/forwarders.c %D%/kit/handshake.c %D%/kit/kit.c %D%/kit/notices.c \
-	%D%/kit/kit_in_place.c %D%/kit/send.c %D%/kit/masks.c %D%/kit/steps.c %D%/kit/words.c
+	%D%/kit/fields.c %D%/kit/kit_in_place.c %D%/kit/send.c %D%/kit/masks.c %D%/kit/steps.c %D%/kit/words.c
 noinst_LTLIBRARIES += libxep_kit_parts.la
 libxep_kit_parts_la_SOURCES = $(kit_sources)
 libxep_kit_parts_la_CPPFLAGS = $(plugin_cppflags)
@@ -32,7 +32,9 @@ libxep_kernels_la_SOURCES = \
 	%D%/kernels/cast_avx2.c %D%/kernels/cast_avx512.c %D%/kernels/cast_avx512.h %D%/kernels/cast_vbmi.c \
 	%D%/kernels/cast_table.c %D%/kernels/cast_table.h %D%/kernels/cast_formats.h %D%/kernels/cast_rows.c \
 	%D%/kernels/cast_walk.h %D%/kernels/cast_vectors.h %D%/kernels/cast_x86.h \
-	%D%/kernels/cast_rows_avx2.c %D%/kernels/cast_rows_avx512.c %D%/kernels/cast_formats.c
+	%D%/kernels/cast_rows_avx2.c %D%/kernels/cast_rows_avx512.c %D%/kernels/cast_formats.c \
+	%D%/kernels/codec.h %D%/kernels/codec.c %D%/kernels/decode.h %D%/kernels/decode.c \
+	%D%/kernels/decode_walk.h %D%/kernels/decode_avx2.c %D%/kernels/logfmt.h %D%/kernels/logfmt.c
 libxep_kernels_la_CPPFLAGS = $(plugin_cppflags) -I$(srcdir)/%D%/kit -I$(srcdir)/%D%/kernels
 
 # What the modes for host memory and those for device memory have in common.
@@ -50,7 +52,8 @@ xep_normal_la_SOURCES = $(normal_shared_sources) \
 	%D%/normal/normal_pieces.c %D%/normal/normal_nodes.c %D%/normal/normal_relay.c \
 	%D%/normal/normal_pass.c %D%/normal/normal_forward.c %D%/normal/normal_return.c %D%/normal/normal_put.c \
 	%D%/normal/normal_dispatch.c %D%/normal/normal_masked.c %D%/normal/normal_combine.c %D%/normal/normal_fill.c \
-	%D%/normal/normal_nodes_steps.c %D%/normal/normal_traffic.c %D%/normal/normal_cast.c
+	%D%/normal/normal_nodes_steps.c %D%/normal/normal_traffic.c %D%/normal/normal_cast.c \
+	%D%/normal/normal_coded.h %D%/normal/normal_coded.c
 xep_normal_la_CPPFLAGS = $(plugin_cppflags) -I$(srcdir)/%D%/kit -I$(srcdir)/%D%/kernels
 xep_normal_la_LDFLAGS = $(plugin_ldflags)
 xep_normal_la_LIBADD = libxep_kit_parts.la libxep_kernels.la -lm
@@ -60,10 +63,7 @@ xep_ll_la_SOURCES = $(ll_shared_sources) %D%/ll/ll.c \
 	%D%/ll/ll_receive.c %D%/ll/ll_unpack.c \
 	%D%/ll/ll_flow.h %D%/ll/ll_pieces.h %D%/ll/ll_pieces.c \
 	%D%/ll/ll_in_place.h %D%/ll/ll_in_place.c %D%/ll/ll_offer.c %D%/ll/ll_sum.c %D%/ll/ll_traffic.c \
-	%D%/ll/ll_coded.h %D%/ll/ll_coded.c \
-	%D%/kernels/codec.h %D%/kernels/codec.c %D%/kernels/decode.h %D%/kernels/decode.c \
-	%D%/kernels/decode_walk.h %D%/kernels/decode_avx2.c \
-	%D%/kernels/logfmt.h %D%/kernels/logfmt.c
+	%D%/ll/ll_coded.h %D%/ll/ll_coded.c
 xep_ll_la_CPPFLAGS = $(plugin_cppflags) -I$(srcdir)/%D%/kit -I$(srcdir)/%D%/kernels
 xep_ll_la_LDFLAGS = $(plugin_ldflags)
 xep_ll_la_LIBADD = libxep_kit_parts.la libxep_kernels.la -lm
@@ -79,17 +79,16 @@ cuda_headers = \
 	%D%/cuda/cuda_experts.h %D%/cuda/cuda_words.cuh %D%/cuda/cuda_plan.cuh %D%/cuda/cuda_counts.cuh \
 	%D%/cuda/cuda_bulk.cuh %D%/cuda/cuda_elements.cuh %D%/cuda/cuda_sum.cuh %D%/cuda/cuda_ll_heaps.cuh \
 	%D%/cuda/cuda_ll_board.cuh %D%/cuda/cuda_ll_cast.cuh
-cuda_mode_sources = \
+cuda_mode_sources = %D%/kernels/cast_formats.c %D%/kernels/logfmt.h %D%/kernels/logfmt.c \
 	%D%/cuda/cuda_args.h %D%/cuda/cuda_images.h %D%/cuda/cuda_mode.h %D%/cuda/cuda_mode.c \
 	%D%/cuda/cuda_layout.h %D%/cuda/cuda_layout.c
 cuda_normal_sources = $(cuda_mode_sources) $(normal_shared_sources) \
 	%D%/cuda/cuda_kernels.h %D%/cuda/cuda_normal.h %D%/cuda/cuda_normal.c \
 	%D%/cuda/cuda_normal_dispatch.c %D%/cuda/cuda_normal_there.c %D%/cuda/cuda_normal_combine.c \
 	%D%/cuda/cuda_experts.h %D%/cuda/cuda_experts.c
-cuda_ll_sources = $(cuda_mode_sources) $(ll_shared_sources) %D%/kernels/cast_formats.c \
+cuda_ll_sources = $(cuda_mode_sources) $(ll_shared_sources) \
 	%D%/cuda/cuda_ll_kernels.h %D%/cuda/cuda_ll.h %D%/cuda/cuda_ll.c %D%/cuda/cuda_ll_turns.c \
-	%D%/cuda/cuda_ll_dispatch.c %D%/cuda/cuda_ll_combine.c \
-	%D%/kernels/logfmt.h %D%/kernels/logfmt.c
+	%D%/cuda/cuda_ll_dispatch.c %D%/cuda/cuda_ll_combine.c
 cuda_cppflags = $(plugin_cppflags) -I$(srcdir)/%D%/kit -I$(srcdir)/%D%/kernels -I$(srcdir)/%D%/normal \
 	-I$(srcdir)/%D%/ll -I$(srcdir)/%D%/cuda
 if HAVE_NVCC
@@ -108,7 +107,7 @@ endif
 xep_normal_cuda_la_SOURCES = $(cuda_normal_sources) %D%/cuda/cuda_normal_images.c
 xep_normal_cuda_la_CPPFLAGS = $(cuda_cppflags) -DXEP_CUDA_IMAGES='"$(abs_builddir)"'
 xep_normal_cuda_la_LDFLAGS = $(plugin_ldflags)
-xep_normal_cuda_la_LIBADD = libxep_kit_parts.la
+xep_normal_cuda_la_LIBADD = libxep_kit_parts.la -lm
 xep_ll_cuda_la_SOURCES = $(cuda_ll_sources) %D%/cuda/cuda_ll_images.c
 xep_ll_cuda_la_CPPFLAGS = $(cuda_cppflags) -DXEP_CUDA_IMAGES='"$(abs_builddir)"'
 xep_ll_cuda_la_LDFLAGS = $(plugin_ldflags)

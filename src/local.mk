@@ -12,7 +12,8 @@ libxep_cost_la_LIBADD = -lm
 noinst_LTLIBRARIES += libxep_all.la
 libxep_all_la_SOURCES = \
 	%D%/api/api.c %D%/api/api_boot.h %D%/api/api_boot.c %D%/api/api_check.h %D%/api/api_check.c \
- %D%/api/api_check_pieces.c %D%/api/api_elastic.c %D%/api/api_experts.c %D%/api/api_gather.c \
+ %D%/api/api_check_payloads.c %D%/api/api_check_pieces.c %D%/api/api_elastic.c %D%/api/api_experts.c \
+ %D%/api/api_gather.c \
 	%D%/api/api_layout.c %D%/api/api_check_memory.c %D%/api/api_operations.c \
 	%D%/api/api_requests.c %D%/api/api_weights.c %D%/api/api_check_require.c \
 	%D%/request/handle.h %D%/request/handle.c %D%/request/request.h %D%/request/request.c \

@@ -58,7 +58,8 @@ enum {
     XEP_CAN_RETURN_WEIGHTS = 256,    /* xep_combine_args_t.topk_weights, out_weights */
     XEP_CAN_SUM_AT_OWNER = 512,      /* XEP_COMBINE_SUM_AT_OWNER */
     XEP_CAN_SCALES_BY_COLUMN = 1024, /* XEP_DISPATCH_SCALES_BY_COLUMN */
-    XEP_CAN_EXPERT_STATS = 2048      /* xep_dispatch_args_t.expert_stats */
+    XEP_CAN_EXPERT_STATS = 2048,     /* xep_dispatch_args_t.expert_stats */
+    XEP_CAN_PAYLOADS = 4096          /* xep_dispatch_args_t.payloads, and scales_dtype of any type */
 };
 
 /** Sets are words with the bit 1 << value of each element. */
@@ -79,8 +80,8 @@ typedef struct xep_mode_info {
 /**
  * Tells what a mode can where rows are in a kind of memory. mode as in xep_buffer_params_t. Local, needs neither a
  * group nor a device; loads the mode. A buffer in device memory that is staged can what there is for XEP_MEMORY_HOST,
- * without masks, pieces, rows in place and owners. Errors: XEP_ERR_INVALID, XEP_ERR_PLUGIN (the mode cannot be loaded,
- * or is not there for this memory), XEP_ERR_NO_MEMORY.
+ * without masks, pieces, rows in place, owners and payloads. Errors: XEP_ERR_INVALID, XEP_ERR_PLUGIN (the mode cannot
+ * be loaded, or is not there for this memory), XEP_ERR_NO_MEMORY.
  */
 XEP_API xep_status_t xep_mode_query(const char *mode, xep_memory_t memory, xep_mode_info_t *info);
 

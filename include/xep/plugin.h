@@ -53,7 +53,7 @@ typedef struct xep_shape {
     uint32_t most_experts;        /* of any rank */
     uint32_t topk;                /* most selections of a token */
     uint32_t hidden;              /* most elements of a row */
-    uint32_t scales;              /* most 4-byte scales of a token */
+    uint32_t scales;              /* most words of 4 bytes beside a row: scales, payloads */
     uint32_t elem_bytes;          /* most bytes of a dispatched element */
     uint32_t combine_elem_bytes;  /* most bytes of a combined element */
     uint32_t slots;

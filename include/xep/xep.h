@@ -318,7 +318,8 @@ typedef struct xep_buffer_params {
     uint32_t experts; /* E, 1 .. 2^31 - 1 */
     uint32_t topk;    /* most selections of a token, 1 .. E */
     uint32_t hidden;  /* most elements of a row, at least 1 */
-    /* most 4-byte scales of a token, in mode normal those of a cast (quant) too; 0: none */
+    /* most 4-byte scales of a token, in mode normal those of a cast (quant) too, and payloads (xep_payload_t), in words
+     * of 4 bytes; 0: none */
     uint32_t scales;
     /* most tokens a rank dispatches at once. A rank that never has any may say 0: the buffer is made for what the
      * others say, and takes no memory for rows of its own that are sent */
@@ -433,6 +434,22 @@ typedef enum {
     XEP_ENUM_IS_INT(XEP_ROWS)
 } xep_rows_t;
 
+/** Most payloads of a dispatch. */
+enum { XEP_PAYLOADS_MOST = 8 };
+
+/**
+ * Bytes of the caller's that travel beside each row of x, untouched, and arrive as an array of their own: another row
+ * of numbers, scales of any width, a hash. In host memory. params.scales is the room beside a row, in words of 4 bytes:
+ * for the scales (those of a cast, too, where there are payloads) and behind them the payloads in turn, each from a
+ * multiple of its alignment on and rounded up to one.
+ */
+typedef struct xep_payload {
+    void *data;         /* sent: [T] of bytes, only read, NULL if T is 0; received: [capacity] */
+    size_t stride;      /* bytes between rows. Sent: 0: dense; received: bytes, rounded up to alignment */
+    uint32_t bytes;     /* of a row, 1 to 65536 */
+    uint32_t alignment; /* of each row where it is received: a power of two up to 64; 0: 1 */
+} xep_payload_t;
+
 /** Bits of xep_dispatch_args_t.flags. */
 enum {
     /* ll: received scales are [nscales][capacity] or, padded, [L][nscales][R * params.tokens] */
@@ -472,9 +489,10 @@ enum {
 /**
  * The inputs belong to the caller; with a request they must not change before it is done.
  *
- * Collective: dtype, hidden, topk, topk_idx_dtype (normal), nscales, scales_dtype, quant, whether weights are sent, and
- * which dispatch is cached. All else may differ from rank to rank: tokens, pointers, strides, alignment, arrangement,
- * capacity, timeout. A mode refuses what it does not support with XEP_ERR_UNSUPPORTED.
+ * Collective: dtype, hidden, topk, topk_idx_dtype (normal), nscales, scales_dtype, quant, bytes and alignments of the
+ * payloads, whether weights are sent, and which dispatch is cached. All else may differ from rank to rank: tokens,
+ * pointers, strides, alignment, arrangement, capacity, timeout. A mode refuses what it does not support with
+ * XEP_ERR_UNSUPPORTED.
  */
 typedef struct xep_dispatch_args {
     size_t size;
@@ -489,11 +507,11 @@ typedef struct xep_dispatch_args {
     size_t topk_idx_stride;        /* bytes between rows; 0: dense */
     const float *topk_weights;     /* [T][K]; NULL: none; must be NULL with cached: they travel with the indices */
     size_t topk_weights_stride;    /* bytes between rows; 0: dense */
-    const void *scales;            /* [T][nscales] 4-byte words, moved untouched; NULL: none */
-    uint32_t nscales;              /* scales of each token, at most params.scales */
-    xep_dtype_t scales_dtype;      /* XEP_FP32 (default) or XEP_INT32 */
+    const void *scales;            /* [T][nscales], moved untouched; NULL: none */
+    uint32_t nscales;              /* scales of each token: at most 4 * params.scales bytes */
+    xep_dtype_t scales_dtype;      /* XEP_FP32 (default), or another type; device memory: XEP_FP32 or XEP_INT32 */
     ptrdiff_t scales_token_stride; /* bytes from a scale of a token to that of the next token; 0: dense rows */
-    ptrdiff_t scales_stride;       /* bytes from a scale of a token to its next one; 0: 4 */
+    ptrdiff_t scales_stride;       /* bytes from a scale of a token to its next one; 0: those of a scale */
     uint32_t expert_alignment;     /* received expert counts are rounded up to a multiple of it; 0: 1 */
     int32_t timeout_ms;            /* deadline of this operation; 0: the buffer's; < 0: none */
     /* rows that the received arrays have, for a fixed capacity (num_worst_tokens of DeepEP); 0: exactly the rows that
@@ -522,6 +540,9 @@ typedef struct xep_dispatch_args {
      * counts them) are added; not if a reset, an abort or another operation's error ends it */
     uint64_t *wait_ns;
     void *stream; /* XEP_MEMORY_CUDA: the cudaStream_t (CUstream) that orders it; NULL: the device's default stream */
+    const xep_payload_t *payloads; /* [npayloads] copied by the call; NULL: none */
+    uint32_t npayloads;            /* at most XEP_PAYLOADS_MOST */
+    uint32_t reserved;             /* must be 0 */
 } xep_dispatch_args_t;
 
 #define XEP_DISPATCH_ARGS_INIT XEP_INIT_(xep_dispatch_args_t)
@@ -586,6 +607,9 @@ typedef struct xep_recv {
      * many rows this rank gets in all; and which of them the first row here is. Else 1, 0, rows, 0 */
     uint64_t pieces, piece, all_rows, first_row;
     const uint32_t *experts; /* [L] global number of each local expert, ascending; of a replica that of its expert */
+    const xep_payload_t *payloads; /* [npayloads] as they were sent; NULL: none */
+    uint32_t npayloads;
+    uint32_t reserved;
 } xep_recv_t;
 
 /**

@@ -10,9 +10,11 @@ enum {
     WARP = 32
 };
 
-static xep_cuda_ll_item_t item_of(const ll_packet_t *packet)
+static xep_cuda_ll_item_t item_of(const cuda_ll_t *mode, const xep_op_t *op)
 {
-    return (xep_cuda_ll_item_t){packet->row_bytes, packet->scales, packet->scale_words, packet->stride};
+    const ll_packet_t *packet = &((const ll_state_t *)op->state)->packet;
+    const xep_fields_t *fields = &ll_slot(&mode->ll, op->slot)->fields;
+    return (xep_cuda_ll_item_t){packet->row_bytes, packet->beside, fields->bytes / 4, packet->stride};
 }
 
 /* ---- send ---- */
@@ -47,7 +49,7 @@ static xep_status_t send(void *opaque, xep_op_t *op)
     xep_cuda_ll_send_t send = {
         .at = cuda_ll_heaps(mode, op),
         .kept = mode->slots[op->slot].kept,
-        .item = item_of(&state->packet),
+        .item = item_of(mode, op),
         .notice = state->notice,
         .x = args->x,
         .x_stride = args->x_stride,
@@ -96,7 +98,7 @@ static xep_status_t launch_receive(cuda_ll_t *mode, const xep_op_t *op)
     const int padded = state->notice.padded, by_column = (args->flags & XEP_DISPATCH_SCALES_BY_COLUMN) != 0;
     xep_cuda_ll_receive_t receive = {
         .at = cuda_ll_heaps(mode, op),
-        .item = item_of(&state->packet),
+        .item = item_of(mode, op),
         .notice = state->notice,
         .wide = args->topk_idx_dtype == XEP_INT64,
         .x = recv->x,
@@ -205,6 +207,6 @@ xep_status_t cuda_ll_dispatch(void *opaque, xep_op_t *op)
     if (status != XEP_OK) return status;
     note_routing(mode, op);
     ll_fill_notice(&mode->ll, op, &state->notice);
-    ll_make_packet(&state->notice, &state->packet);
+    ll_make_packet(&state->notice, ll_slot(&mode->ll, op->slot)->fields.bytes, &state->packet);
     return cuda_ll_begin(mode, op);
 }

@@ -56,10 +56,14 @@ typedef struct cuda_mode {
     uint64_t words;  /* offset of the xep_cuda_own_words_t in a heap: set by the mode's set_up */
 } cuda_mode_t;
 
-/** What a rank offers in every combine: dtype, hidden, and its refused calls, which tell in which call it is. */
+/**
+ * What a rank offers in every combine: dtype, quant, hidden, and its refused calls, which tell in which call it is. All
+ * ranks map one another here, so that rows stay as they are, whatever quant says.
+ */
 static inline uint64_t cuda_offer(const xep_op_t *op)
 {
-    return (uint64_t)op->combine->hidden << 32 | (op->refused & 0xffffff) << 8 | (uint32_t)op->combine->dtype;
+    return (uint64_t)op->combine->hidden << 32 | (op->refused & 0xffffff) << 8 | (uint32_t)op->combine->quant << 4 |
+           (uint32_t)op->combine->dtype;
 }
 
 /** The stream of an operation. */

@@ -168,6 +168,7 @@ const xep_plugin_t xep_plugin = {
     .name = "normal_cuda",
     .brief = "normal for device memory: kernels write and read the devices of all ranks directly",
     .can = XEP_CAN_MASK | XEP_CAN_CAPTURE | XEP_CAN_RETURN_WEIGHTS,
+    .combine_casts = XEP_CASTS | 1u << XEP_QUANT_LOGFMT,
     .arrangements = 1u << XEP_ROWS_BY_RANK,
     .dispatch = cuda_normal_dispatch,
     .combine = cuda_normal_combine,

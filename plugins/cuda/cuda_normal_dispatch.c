@@ -76,7 +76,7 @@ static void fill_areas(const normal_t *mode, const xep_op_t *op, xep_cuda_area_t
         [XEP_CUDA_SRC_TOKEN] = {at->common.tokens, sizeof(int32_t)},
         [XEP_CUDA_TOPK_IDX] = {at->common.idx, args->topk * xep_elem_bytes(args->topk_idx_dtype)},
         [XEP_CUDA_WEIGHTS] = {at->common.weights, weights},
-        [XEP_CUDA_SCALES] = {at->common.scales, args->nscales * (uint64_t)4},
+        [XEP_CUDA_SCALES] = {at->common.beside, args->nscales * (uint64_t)4},
         [XEP_CUDA_INPUT] = {at->common.input, at->common.combine_stride},
         [XEP_CUDA_INPUT_WEIGHTS] = {at->input_weights, weights},
     };
@@ -349,5 +349,6 @@ xep_status_t cuda_normal_dispatch(void *opaque, xep_op_t *op)
         mode->routings[normal_routing_index(normal, routing)].counts_there = cuda_counts_there(op);
     }
     normal_make_record(normal, op);
-    return xep_steps_begin(mode, op);
+    if (op->dispatch->nscales != 0) status = normal_take_fields(normal, op);
+    return status == XEP_OK ? xep_steps_begin(mode, op) : status;
 }

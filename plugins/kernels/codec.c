@@ -5,6 +5,7 @@
 
 #include "decode.h"
 #include "logfmt.h"
+#include "rows.h"
 
 xep_decode_fn xep_decode_select(xep_simd_t simd)
 {
@@ -20,11 +21,13 @@ xep_codec_t xep_codec_select(xep_quant_t quant, float scale, size_t channels, in
 {
     xep_codec_t codec = {.quant = quant, .channels = channels, .scale = scale, .from = XEP_BF16};
     xep_cast_format_t format;
+    codec.stride = xep_row_stride(xep_logfmt_room(channels));
     if (!xep_cast_format(quant, channels, &format)) return codec; /* LogFMT */
     if (wide) codec.from = XEP_FP32;
     codec.cast = xep_cast_select(quant, codec.from, simd, scale);
     codec.scales = (format.row_bytes + 3) / 4 * 4;
     codec.bytes = codec.scales + format.scale_words * 4;
+    codec.stride = xep_row_stride(codec.bytes);
     codec.decode = xep_decode_select(simd);
     return codec;
 }

@@ -8,6 +8,7 @@
 #define XEP_CODEC_H
 
 #include "cast.h"
+#include "logfmt.h"
 
 /**
  * Decodes elems channels of a row by the rule of quant: bf16(q * scale), of NVFP4 bf16(q * (b * s)). given: the scale
@@ -22,6 +23,7 @@ xep_decode_fn xep_decode_select(xep_simd_t simd);
 typedef struct xep_codec {
     xep_quant_t quant;
     size_t channels;
+    size_t stride;    /* between rows that lie side by side: no row is longer */
     float scale;      /* the caller's quant_scale */
     xep_dtype_t from; /* what is encoded */
     /* but for LogFMT: */
@@ -29,6 +31,21 @@ typedef struct xep_codec {
     size_t scales, bytes; /* where they begin, and the row ends */
     xep_decode_fn decode;
 } xep_codec_t;
+
+/**
+ * Most bytes of an encoded row of so many channels, of whatever codec: LogFMT begins with what it knows of each group,
+ * and may have nothing to shorten then; the scales of a cast make a row of a few channels longer.
+ */
+static inline uint64_t xep_codec_room(uint64_t channels)
+{
+    uint64_t room = xep_logfmt_room(channels);
+    xep_cast_format_t format;
+    for (unsigned quant = XEP_QUANT_NONE + 1; xep_cast_format(quant, channels, &format); quant++) {
+        const uint64_t bytes = (format.row_bytes + 3) / 4 * 4 + format.scale_words * 4;
+        if (bytes > room) room = bytes;
+    }
+    return room;
+}
 
 /** quant is not XEP_QUANT_NONE. wide: rows that are encoded are fp32, and not bf16; LogFMT is made of bf16 always. */
 xep_codec_t xep_codec_select(xep_quant_t quant, float scale, size_t channels, int wide, xep_simd_t simd);

@@ -5,7 +5,7 @@
 #include "rows.h"
 
 /* The order is that of the fields, with metadata and rows each in a region of its own. */
-void xep_carve_received(const xep_shape_t *shape, xep_heap_layout_t *layout, uint32_t topk, uint64_t scales,
+void xep_carve_received(const xep_shape_t *shape, xep_heap_layout_t *layout, uint32_t topk, uint64_t words,
                         xep_carve_t slot[XEP_REGIONS])
 {
     xep_carve_t *metadata = &slot[XEP_REGION_METADATA];
@@ -13,7 +13,7 @@ void xep_carve_received(const xep_shape_t *shape, xep_heap_layout_t *layout, uin
     layout->tokens = xep_carve_area(metadata, rows, sizeof(int32_t));
     layout->idx = xep_carve_area(metadata, rows, topk * sizeof(int64_t)); /* the wider of the index types */
     layout->weights = xep_carve_area(metadata, rows, topk * sizeof(float));
-    layout->scales = xep_carve_area(metadata, rows, scales * 4);
+    layout->beside = xep_carve_area(metadata, rows, words * 4);
     layout->x = xep_carve_area(&slot[XEP_REGION_ROWS], rows, xep_row_stride((size_t)shape->hidden * shape->elem_bytes));
 }
 

@@ -74,14 +74,14 @@ typedef struct xep_heap_layout {
     xep_area_t tokens;  /* [recv_rows] int32_t */
     xep_area_t idx;     /* [recv_rows][K] of the dispatch's index type */
     xep_area_t weights; /* [recv_rows][K] float */
-    xep_area_t scales;  /* [recv_rows] of as many words as a row has scales */
+    xep_area_t beside;  /* [recv_rows] of as many words as there may be beside a row: fields.h */
     /* XEP_REGION_ROWS */
     xep_area_t x;     /* [recv_rows] rows */
     xep_area_t input; /* [recv_rows] rows: expert outputs, which other ranks may read */
 } xep_heap_layout_t;
 
-/** Lays tokens to scales, and x, of a slot, for a mode whose rows have topk selections and at most so many scales. */
-void xep_carve_received(const xep_shape_t *shape, xep_heap_layout_t *layout, uint32_t topk, uint64_t scales,
+/** Lays tokens to x of a slot, for a mode whose rows have topk selections and at most so many words beside them. */
+void xep_carve_received(const xep_shape_t *shape, xep_heap_layout_t *layout, uint32_t topk, uint64_t words,
                         xep_carve_t slot[XEP_REGIONS]);
 
 /** Lays the areas of a slot, each in its region: called once to measure and once to place them. */

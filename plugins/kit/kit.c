@@ -182,7 +182,7 @@ void xep_kit_close(void *mode)
 void xep_kit_prefault_received(const xep_kit_t *kit, uint32_t rank, uint32_t slot, uint64_t begin, uint64_t end)
 {
     const xep_heap_layout_t *at = kit->layout;
-    const xep_area_t areas[] = {at->tokens, at->idx, at->weights, at->scales, at->x};
+    const xep_area_t areas[] = {at->tokens, at->idx, at->weights, at->beside, at->x};
     for (size_t i = 0; i < sizeof areas / sizeof areas[0]; i++)
         xep_kit_prefault_area(kit, rank, areas[i], slot, begin, end);
 }

@@ -83,7 +83,7 @@ typedef struct xep_kit {
     uint32_t *there;     /* [slots][R] the slot each rank chose for the dispatch of ours: the mode knows and sets it */
     uint64_t *combined;  /* [slots] epoch of the last combine offered from a slot; 0: none */
     xep_offer_t *offers; /* [slots][R] as received */
-    xep_step_t steps[XEP_STEPS_CASTS + 1][XEP_STEPS_MOST]; /* of each kind of operation, as they were chosen */
+    xep_step_t steps[XEP_STEPS_CASTS + 2][XEP_STEPS_MOST]; /* of each kind of operation, as they were chosen */
 } xep_kit_t;
 
 /** How far a sequence of puts to one rank after the other has come. */
@@ -94,7 +94,7 @@ typedef struct xep_cursor {
 } xep_cursor_t;
 
 typedef struct xep_kit_state {
-    uint32_t casts;       /* XEP_STEPS_CASTS: its steps are those of a dispatch that casts; 0: of its kind */
+    uint32_t casts;       /* XEP_STEPS_CASTS: its steps are those of its kind that casts; 0: the others */
     uint32_t step;        /* in them */
     int told;             /* in this step mapped ranks have been sent theirs */
     int pauses;           /* before the step that receives: rows were coming at the begin */
@@ -227,7 +227,7 @@ static inline void xep_kit_use_slot(xep_kit_t *kit, const xep_op_t *op)
     if (op->dispatch->tokens > kit->prefaulted[op->slot]) xep_kit_map_slot(kit, op->slot, op->dispatch->tokens);
 }
 
-/** Of what a slot receives in these rows: tokens to scales, and x. */
+/** Of what a slot receives in these rows: tokens to x. */
 void xep_kit_prefault_received(const xep_kit_t *kit, uint32_t rank, uint32_t slot, uint64_t begin, uint64_t end);
 
 #endif

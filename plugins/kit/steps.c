@@ -26,6 +26,7 @@ void xep_steps_choose(void *mode, unsigned features)
     choose(xep_kit_mode.combine_steps, features, kit->steps[XEP_OP_COMBINE]);
     choose(xep_kit_mode.dispatch_steps, features | XEP_STEPS_OF_NEXT, kit->steps[XEP_OP_NEXT]);
     choose(xep_kit_mode.dispatch_steps, features | XEP_STEPS_OF_CASTS, kit->steps[XEP_STEPS_CASTS]);
+    choose(xep_kit_mode.combine_steps, features | XEP_STEPS_OF_CASTS, kit->steps[XEP_STEPS_CASTS + XEP_OP_COMBINE]);
 }
 
 static const xep_step_t *step_of(const xep_kit_t *kit, const xep_op_t *op)

@@ -40,7 +40,7 @@ typedef struct xep_step {
 enum {
     XEP_STEPS_MOST = 20,         /* of an operation, and one behind them */
     XEP_STEPS_OF_NEXT = 1 << 15, /* the feature of next pieces, which share a list with dispatches */
-    /* of dispatches that cast, in a mode that takes other steps then; their list lies behind those of each kind */
+    /* of operations that cast, in a mode that takes other steps then; their lists lie behind those of each kind */
     XEP_STEPS_OF_CASTS = 1 << 14,
     XEP_STEPS_CASTS = XEP_OP_NEXT + 1
 };

@@ -189,7 +189,6 @@ static xep_status_t ll_open(const xep_env_t *env, void **mode_p)
     for (uint32_t r = 0; r < env->shape->nranks; r++)
         mode->pulls[r] = r != env->shape->rank && mode->kit.base[r] != NULL;
     ll_choose_steps(mode);
-    ll_add_coded_steps(mode);
     if (env->shape->by_nodes) mode->kit.through = mode->nodes.through;
     reserve_coded(mode);
     return XEP_OK;
@@ -203,7 +202,7 @@ const xep_plugin_t xep_plugin = {
     .state_bytes = sizeof(ll_state_t),
     .name = "ll",
     .brief = "low latency: a row per selection, in expert order, cast on the way; combine weighs and sums",
-    .can = LL_CAN | XEP_CAN_SUM_AT_OWNER,
+    .can = LL_CAN | XEP_CAN_SUM_AT_OWNER | XEP_CAN_PAYLOADS,
     .casts = XEP_CASTS,
     .combine_casts = XEP_CASTS | 1u << XEP_QUANT_LOGFMT,
     .arrangements = LL_ARRANGEMENTS,

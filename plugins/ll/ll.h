@@ -69,6 +69,7 @@
 #include <cast.h>
 #include <codec.h>
 #include <copy.h>
+#include <fields.h>
 #include <forwarders.h>
 #include <handshake.h>
 #include <kit_in_place.h>
@@ -84,8 +85,8 @@
 /* ---- in the heap ------------------------------------------------------------ */
 
 /**
- * What a source says to all in one dispatch: a head of indices and weights, and an item for each token: its row and the
- * row's scales. The offsets follow from its notice.
+ * What a source says to all in one dispatch: a head of indices and weights, and an item for each token: its row and
+ * what travels beside it (fields.h), its scales first. The offsets follow from its notice.
  */
 typedef struct ll_packet {
     const char *head;  /* topk_idx [T][K] int32_t, and the weights */
@@ -93,8 +94,7 @@ typedef struct ll_packet {
     uint64_t weights;  /* in the head: [T][K] float, where they are sent */
     uint64_t head_bytes;
     size_t row_bytes;
-    size_t scales; /* where they begin in an item */
-    size_t scale_words;
+    size_t beside; /* where what travels beside the row begins in an item */
     size_t stride; /* of items */
     int stays;     /* this rank reads the rows where they are (ll_in_place.h) */
 } ll_packet_t;
@@ -102,7 +102,7 @@ typedef struct ll_packet {
 /** Where things are in a heap, beside what all modes have. */
 typedef struct ll_layout {
     xep_heap_layout_t common; /* first */
-    uint64_t scale_words;     /* most of a row */
+    uint64_t words_beside;    /* most of a row */
     uint64_t return_stride;   /* between rows of returned */
     uint64_t table_bytes;
     /* XEP_REGION_METADATA */
@@ -157,6 +157,7 @@ typedef struct ll_recv_ring {
 typedef struct ll_slot {
     uint64_t tokens; /* of this rank */
     uint32_t topk;
+    xep_fields_t fields;
     int weights_given;
     int weights_sent;
     int32_t *experts;                                    /* [T][K] or -1 */
@@ -215,7 +216,6 @@ typedef struct ll {
     int lacks_coded;
     xep_in_place_t in_place;
     xep_in_place_read_fn goes; /* whether a token of this rank goes anywhere */
-    uint32_t coded_step;       /* of combine: where the steps of ll_coded.h begin, behind those of a plain one */
 } ll_t;
 
 static inline ll_slot_t *ll_slot(const ll_t *mode, uint32_t slot)
@@ -225,14 +225,15 @@ static inline ll_slot_t *ll_slot(const ll_t *mode, uint32_t slot)
 
 /** Private state of an operation. */
 typedef struct ll_state {
-    xep_kit_state_t kit;          /* first */
-    ll_packet_t packet;           /* dispatch: of this rank */
-    xep_in_place_rows_t in_place; /* dispatch: where its items are, if not in the ring */
-    int is_there;                 /* the user wrote the rows where these are */
-    ll_notice_t notice;           /* dispatch: source of puts, unchanged until flushed */
-    uint64_t packed;              /* dispatch: tokens, from the first on, whose items are in the packet */
-    uint64_t piece;               /* that the dispatch, or next, brings */
-    xep_codec_t codec;            /* combine (ll_coded.h): of rows to ranks that are not mapped; or none */
+    xep_kit_state_t kit;             /* first */
+    ll_packet_t packet;              /* dispatch: of this rank */
+    xep_in_place_rows_t in_place;    /* dispatch: where its items are, if not in the ring */
+    int is_there;                    /* the user wrote the rows where these are */
+    ll_notice_t notice;              /* dispatch: source of puts, unchanged until flushed */
+    uint64_t packed;                 /* dispatch: tokens, from the first on, whose items are in the packet */
+    uint64_t piece;                  /* that the dispatch, or next, brings */
+    xep_codec_t codec;               /* combine (ll_coded.h): of rows to ranks that are not mapped; or none */
+    uint64_t coded_begin, coded_end; /* picks that are coded */
 } ll_state_t;
 
 static inline ll_state_t *ll_state(const xep_op_t *op)
@@ -264,8 +265,8 @@ void ll_tell_traffic(const xep_shape_t *shape, xep_traffic_t *dispatch, xep_traf
 
 xep_status_t ll_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *layout, xep_carve_t region[XEP_REGIONS]);
 
-/** Of the packet a notice announces, all but where it is. */
-void ll_make_packet(const ll_notice_t *notice, ll_packet_t *packet);
+/** Of the packet a notice announces, all but where it is; with so many bytes beside a row. */
+void ll_make_packet(const ll_notice_t *notice, uint64_t beside, ll_packet_t *packet);
 
 /** The items of op's packet of this rank: in the ring, or where peers read them in place. */
 char *ll_items(const ll_t *mode, const xep_op_t *op);
@@ -338,7 +339,7 @@ void ll_show_rows(ll_t *mode, const xep_op_t *op, uint64_t rows);
 /** Lists which rows come from where. XEP_ERR_PROTOCOL: there are more than a slot has. */
 xep_status_t ll_list_rows(ll_t *mode, xep_op_t *op);
 
-/** Copies rows, scales and weights as listed: all; those of tokens that are here and were not copied. */
+/** Copies rows, what is beside them, and weights as listed: all; those of tokens that are here and were not copied. */
 void ll_unpack_rows(const ll_t *mode, const xep_op_t *op);
 void ll_unpack_here(ll_t *mode, const xep_op_t *op);
 

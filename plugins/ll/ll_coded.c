@@ -21,6 +21,7 @@ typedef struct coding {
     const xep_op_t *op;
     xep_weigh_fn weigh, weigh_out; /* of rows of the type; the last one, to out */
     xep_weigh_mixed_fn widen;      /* the same to fp32 */
+    uint64_t begin, end;           /* picks; as an owner */
 } coding_t;
 
 static coding_t coding_of(ll_t *mode, const xep_op_t *op, int streaming)
@@ -89,32 +90,36 @@ static uint64_t token_begin(const ll_list_t *list, uint64_t pick, uint64_t begin
     return pick;
 }
 
-/* A share of the rows of each reader that is not mapped; tokens are not divided. */
+/* A share of the picks from one on to another; tokens are not divided. */
 static void code_share(void *arg, uint32_t thread, uint32_t nthreads)
 {
     const coding_t *coding = arg;
-    const ll_t *mode = coding->mode;
-    const ll_list_t *list = &ll_slot(mode, coding->op->slot)->list;
-    for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) {
-        const uint64_t begin = list->begin[r], end = list->begin[r + 1], count = end - begin;
-        if (mode->kit.base[r] != NULL || count == 0) continue;
-        const ll_pick_t *pick = list->picks + token_begin(list, begin + count * thread / nthreads, begin, end),
-                        *last = list->picks + token_begin(list, begin + count * (thread + 1) / nthreads, begin, end);
-        for (uint64_t n; pick < last; pick += n) {
-            n = count_together(coding->op, pick, last);
-            code_rows(coding, pick, n, thread);
-        }
+    const ll_list_t *list = &ll_slot(coding->mode, coding->op->slot)->list;
+    const uint64_t begin = coding->begin, end = coding->end, count = end - begin;
+    const ll_pick_t *pick = list->picks + token_begin(list, begin + count * thread / nthreads, begin, end),
+                    *last = list->picks + token_begin(list, begin + count * (thread + 1) / nthreads, begin, end);
+    for (uint64_t n; pick < last; pick += n) {
+        n = count_together(coding->op, pick, last);
+        code_rows(coding, pick, n, thread);
     }
 }
 
-/* Rows are coded all at once, by the whole team, before the first one is sent. */
-static xep_status_t copy_and_code(void *opaque, xep_op_t *op)
+/* As many as are put before the wire goes on, by the whole team: while these travel, the next ones are coded. */
+static void code_some(const ll_t *mode, const xep_op_t *op, uint64_t pick, uint64_t end)
 {
-    ll_t *mode = opaque;
-    coding_t coding = coding_of(mode, op, 0);
-    if (op->coming != 0) return XEP_INPROGRESS;
-    if (!mode->kit.all_mapped) mode->kit.env->parallel(mode->kit.env, code_share, &coding);
-    return ll_copy_outputs(mode, op);
+    ll_state_t *state = ll_state(op);
+    const ll_list_t *list = &ll_slot(mode, op->slot)->list;
+    const uint64_t most = XEP_PUT_BYTES / mode->layout.return_stride + 1;
+    coding_t coding = coding_of((ll_t *)(uintptr_t)mode, op, 0);
+    if (pick >= state->coded_begin && pick < state->coded_end) return;
+    coding.begin = state->coded_begin = pick;
+    coding.end = state->coded_end = end - pick < most ? end : token_begin(list, pick + most, pick, end);
+    mode->kit.env->parallel(mode->kit.env, code_share, &coding);
+}
+
+xep_status_t ll_copy_all(void *mode, xep_op_t *op)
+{
+    return op->coming != 0 ? XEP_INPROGRESS : ll_copy_outputs(mode, op);
 }
 
 static int cut_coded(const void *opaque, const xep_op_t *op, uint32_t reader, uint32_t number, uint64_t *row_p,
@@ -127,6 +132,7 @@ static int cut_coded(const void *opaque, const xep_op_t *op, uint32_t reader, ui
     const uint64_t returned = xep_area_at(mode->layout.returned, slot->from[reader].slot);
     (void)number;
     if (pick >= end) return 0;
+    code_some(mode, op, slot->list.begin[reader] + *row_p, slot->list.begin[reader + 1]);
     const uint64_t place = (uint64_t)pick->token * slot->from[reader].topk + pick->k;
     *put = (xep_put_t){.src = coded_row(mode, op, pick),
                        .offset = returned + place * mode->layout.return_stride,
@@ -137,8 +143,8 @@ static int cut_coded(const void *opaque, const xep_op_t *op, uint32_t reader, ui
 }
 
 /* All rows, then the offer. */
-static int coded_transfer(const void *opaque, const xep_op_t *op, uint32_t reader, uint32_t number,
-                          xep_transfer_t *transfer)
+int ll_coded_transfer(const void *opaque, const xep_op_t *op, uint32_t reader, uint32_t number,
+                      xep_transfer_t *transfer)
 {
     const ll_t *mode = opaque;
     (void)reader;
@@ -279,7 +285,7 @@ static void sum_share(void *arg, uint32_t thread, uint32_t nthreads)
     xep_stores_fence();
 }
 
-static xep_status_t sum_coded(void *opaque, xep_op_t *op)
+xep_status_t ll_sum_coded(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;
     const xep_combine_args_t *args = op->combine;
@@ -294,38 +300,6 @@ static xep_status_t sum_coded(void *opaque, xep_op_t *op)
 }
 
 /* ---- begin ---- */
-
-/* "read" is said where offers differ, too, as in a plain combine. */
-static const xep_step_t steps[] = {
-    XEP_COMBINE_STEP_DRAIN,
-    {.name = "copies", .does = "copy in and encode", .run = copy_and_code},
-    {.name = "room to send rows",
-     .does = "offer",
-     .run = xep_step_send,
-     .store = xep_combine_store_offer,
-     .transfers = coded_transfer},
-    {.name = "expert outputs",
-     .does = "wait for outputs",
-     .run = xep_step_wait,
-     .word = xep_combine_ready_word,
-     .announced = XEP_COMBINE_ANNOUNCED,
-     .receives = 1},
-    XEP_COMBINE_STEP_AGREE,
-    {.name = "sums", .does = "decode and sum", .run = sum_coded, .agreed = 1},
-    {XEP_STEP_FLUSH},
-    XEP_COMBINE_STEP_TELL_READ,
-    {0},
-};
-
-_Static_assert(2 * sizeof steps / sizeof *steps <= XEP_STEPS_MOST, "those of a plain combine are no more");
-
-void ll_add_coded_steps(ll_t *mode)
-{
-    xep_step_t *plain = mode->kit.steps[XEP_OP_COMBINE];
-    while (plain[mode->coded_step].run != NULL) mode->coded_step++;
-    mode->coded_step++;
-    memcpy(plain + mode->coded_step, steps, sizeof steps);
-}
 
 /* Owners have weights only if these came with the rows, and then the experts have applied them. */
 static xep_status_t check_sums(const ll_t *mode, xep_op_t *op)
@@ -358,6 +332,6 @@ xep_status_t ll_choose_coded(ll_t *mode, xep_op_t *op)
         return env->fail(env, op, XEP_ERR_NO_MEMORY, "there was no memory for encoded rows when the buffer was made");
     if (is_encoded(op))
         ll_state(op)->codec = xep_codec_select(args->quant, args->quant_scale, args->hidden, sums, env->simd);
-    xep_kit_state(op)->step = mode->coded_step;
+    xep_kit_state(op)->casts = XEP_STEPS_CASTS;
     return XEP_OK;
 }

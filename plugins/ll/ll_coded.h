@@ -2,12 +2,12 @@
 
 /**
  * Combines whose rows take fewer bits to ranks that are not mapped (args.quant), or of which each rank sums its own
- * before they are sent (XEP_COMBINE_SUM_AT_OWNER): steps of their own, in place of those of a plain combine (ll.h).
+ * before they are sent (XEP_COMBINE_SUM_AT_OWNER): two steps of their own, in place of those of a plain combine (ll.h).
  *
  *  2. owner: copies rows for mapped readers, as ever. For the others it goes through the rows it received from each, by
- *     token and selection, and makes in "coded" of its slot what travels: each row encoded; or the rows of a token
- *     summed, and the sum encoded if asked for. That is put at [token][k] of the reader's "returned", a sum at the
- *     first of its selections.
+ *     token and selection, and makes in "coded" of its slot what travels, some while the wire has others: each row
+ *     encoded; or the rows of a token summed, and the sum encoded if asked for. That is put at [token][k] of the
+ *     reader's "returned", a sum at the first of its selections.
  *  5. reader: decodes what came, in memory of the thread that sums. Where owners sum it sums the rows of each mapped
  *     owner by itself, with the same bits, so that these do not depend on who is mapped.
  *
@@ -19,8 +19,12 @@
 
 #include "ll.h"
 
-/** Adds these steps behind those of a plain combine, which were chosen. */
-void ll_add_coded_steps(ll_t *mode);
+/** Rows, each made of what it brings as it is sent, then the offer. */
+int ll_coded_transfer(const void *mode, const xep_op_t *op, uint32_t reader, uint32_t number, xep_transfer_t *transfer);
+
+/** Steps: 2, once all outputs are there, and 5. */
+xep_status_t ll_copy_all(void *mode, xep_op_t *op);
+xep_status_t ll_sum_coded(void *mode, xep_op_t *op);
 
 /** Of a combine with flags or quant: refuses what it must, and chooses these steps if they are needed. */
 xep_status_t ll_choose_coded(ll_t *mode, xep_op_t *op);

@@ -10,22 +10,22 @@ static uint64_t larger(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
-/* a row and its scales, which are words */
-static uint64_t item_stride(uint64_t row_bytes, uint64_t scale_words)
+static uint64_t item_stride(uint64_t row_bytes, uint64_t beside)
 {
-    return ((row_bytes + 3) / 4 * 4 + scale_words * 4 + 63) & ~(uint64_t)63;
+    return ((row_bytes + 3) / 4 * 4 + beside + 63) & ~(uint64_t)63;
 }
 
-/* The largest item: a row as it is with scales of the user, or the longest row that can be cast (of 2-byte elements),
- * by whichever cast. */
+/* The largest item: a row as it is with all that the user may have beside it, or the longest row that can be cast (of
+ * 2-byte elements), by whichever cast, with its scales or as much. */
 static uint64_t measure_items(const xep_shape_t *shape, ll_layout_t *layout)
 {
-    uint64_t room = (uint64_t)shape->hidden * shape->elem_bytes, stride = item_stride(room, shape->scales);
+    uint64_t room = (uint64_t)shape->hidden * shape->elem_bytes,
+             stride = item_stride(room, shape->scales * UINT64_C(4));
     xep_cast_format_t format;
-    layout->scale_words = shape->scales;
+    layout->words_beside = shape->scales;
     for (unsigned quant = XEP_QUANT_NONE + 1; xep_cast_format(quant, room / 2, &format); quant++) {
-        layout->scale_words = larger(layout->scale_words, format.scale_words);
-        stride = larger(stride, item_stride(format.row_bytes, format.scale_words));
+        layout->words_beside = larger(layout->words_beside, format.scale_words);
+        stride = larger(stride, item_stride(format.row_bytes, larger(shape->scales, format.scale_words) * 4));
     }
     return stride;
 }
@@ -78,7 +78,7 @@ static void lay_slot(const xep_shape_t *shape, xep_heap_layout_t *common, xep_ca
 {
     ll_layout_t *at = (ll_layout_t *)common;
     xep_carve_t *rows = &slot[XEP_REGION_ROWS];
-    xep_carve_received(shape, common, 1, at->scale_words, slot);
+    xep_carve_received(shape, common, 1, at->words_beside, slot);
     xep_carve_page(rows);
     common->input = xep_carve_area(rows, common->recv_rows, common->combine_stride);
     xep_carve_page(rows);
@@ -87,18 +87,11 @@ static void lay_slot(const xep_shape_t *shape, xep_heap_layout_t *common, xep_ca
     xep_carve_page(rows);
 }
 
-/*
- * A row as it is, or in LogFMT, which begins with what it knows of each group and may have nothing to shorten then, or
- * cast, whose scales make a row of a few channels longer.
- */
+/* A row as it is, or encoded. */
 static uint64_t return_room(const xep_shape_t *shape)
 {
-    uint64_t bytes = (uint64_t)shape->hidden * shape->combine_elem_bytes,
-             room = larger(bytes, xep_logfmt_room(bytes / 2));
-    xep_cast_format_t format;
-    for (unsigned quant = XEP_QUANT_NONE + 1; xep_cast_format(quant, bytes / 2, &format); quant++)
-        room = larger(room, (format.row_bytes + 3) / 4 * 4 + format.scale_words * 4);
-    return room;
+    const uint64_t bytes = (uint64_t)shape->hidden * shape->combine_elem_bytes;
+    return larger(bytes, xep_codec_room(bytes / 2));
 }
 
 /*
@@ -141,8 +134,8 @@ xep_status_t ll_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *common, xe
     return at->in_place.areas < UINT32_MAX / shape->tokens ? XEP_OK : XEP_ERR_NO_MEMORY; /* ll_notice_t.rows_at */
 }
 
-/* Source and receiver compute the same offsets from the same notice: nothing else is said of them. */
-void ll_make_packet(const ll_notice_t *notice, ll_packet_t *packet)
+/* Source and receiver compute the same offsets, from the same notice and the fields that all agree on. */
+void ll_make_packet(const ll_notice_t *notice, uint64_t beside, ll_packet_t *packet)
 {
     uint64_t selections = (uint64_t)notice->tokens * notice->topk;
     xep_cast_format_t format;
@@ -151,13 +144,9 @@ void ll_make_packet(const ll_notice_t *notice, ll_packet_t *packet)
     packet->weights = xep_carve_offset(&carve, notice->sends_weights ? selections : 0, sizeof(float));
     packet->head_bytes = carve.end;
     packet->row_bytes = notice->hidden * xep_elem_bytes((xep_dtype_t)notice->dtype);
-    packet->scale_words = notice->nscales;
-    if (xep_cast_format(notice->quant, notice->hidden, &format)) {
-        packet->row_bytes = format.row_bytes;
-        packet->scale_words = format.scale_words;
-    }
-    packet->scales = (packet->row_bytes + 3) / 4 * 4;
-    packet->stride = item_stride(packet->row_bytes, packet->scale_words);
+    if (xep_cast_format(notice->quant, notice->hidden, &format)) packet->row_bytes = format.row_bytes;
+    packet->beside = (packet->row_bytes + 3) / 4 * 4;
+    packet->stride = item_stride(packet->row_bytes, beside);
 }
 
 uint64_t ll_table_offset(const ll_t *mode, uint32_t slot, uint32_t rank)

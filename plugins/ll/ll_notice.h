@@ -21,10 +21,12 @@ typedef struct ll_notice {
     uint32_t hidden;
     uint32_t topk;
     uint32_t nscales;
-    uint32_t outputs_hidden; /* of a next piece: of the outputs of the one before; 0 where there are none */
-    uint32_t refused;        /* calls, by the writer */
-    uint16_t slot;           /* of the writer */
-    uint8_t dtype;           /* of x */
+    /* of a next piece: of the outputs of the one before; 0 where there are none. Of a dispatch the digest of its
+     * payloads */
+    uint32_t outputs_hidden;
+    uint32_t refused; /* calls, by the writer */
+    uint16_t slot;    /* of the writer */
+    uint8_t dtype;    /* of x */
     uint8_t quant;
     uint8_t scales_dtype;
     uint8_t sends_weights;

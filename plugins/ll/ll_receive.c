@@ -21,7 +21,7 @@ static int is_notice_sane(const ll_t *mode, const xep_op_t *op, const ll_notice_
     int casts = n->quant != XEP_QUANT_NONE;
     return xep_rows_epoch(n->word) == op->epoch && n->tokens <= shape->tokens && n->topk >= 1 &&
            n->topk <= shape->topk && n->slot < shape->slots && n->alignment >= 1 && n->hidden >= 1 && elem != 0 &&
-           n->hidden * elem <= room && n->nscales <= shape->scales && n->quant <= XEP_QUANT_E4M3_STATIC &&
+           n->hidden * elem <= room && n->nscales <= shape->scales * UINT64_C(4) && n->quant <= XEP_QUANT_E4M3_STATIC &&
            !(casts && elem < 2) && n->capacity <= most && n->padded <= 1 && n->sends_weights <= 1 &&
            n->most <= (uint64_t)n->tokens * n->topk;
 }
@@ -47,7 +47,7 @@ static void find_packet(const ll_t *mode, const xep_op_t *op, uint32_t source)
     int mapped = heap != NULL;
     uint64_t entry = xep_notices_entry(&mode->kit, op->turn);
     if (!mapped) heap = ll_delivered(mode, op, source, &entry);
-    ll_make_packet(&slot->from[source], packet);
+    ll_make_packet(&slot->from[source], slot->fields.bytes, packet);
     packet->head = heap + xep_area_at(mapped ? at->heads : at->delivered_heads, entry);
     packet->items = heap + xep_area_at(mapped ? at->items : at->delivered_items, entry);
     fetch_packet(packet);

@@ -111,18 +111,18 @@ int ll_goes_anywhere(const void *mode, const xep_op_t *op, uint64_t token)
 static void pack_plain(const pack_t *pack, uint64_t token, char *item)
 {
     const xep_dispatch_args_t *args = pack->op->dispatch;
-    const char *scales = (const char *)args->scales + (ptrdiff_t)token * args->scales_token_stride;
     if (!pack->is_there) memcpy(item, (const char *)args->x + token * args->x_stride, pack->at->row_bytes);
-    for (uint32_t s = 0; s < args->nscales; s++)
-        memcpy(item + pack->at->scales + s * (size_t)4, scales + (ptrdiff_t)s * args->scales_stride, 4);
+    if (pack->slot->fields.bytes != 0)
+        xep_fields_store(&pack->slot->fields, 0, NULL, token, item + pack->at->beside, 1, 0);
 }
 
 static void pack_cast(const pack_t *pack, uint64_t token, uint64_t next, char *item)
 {
     const xep_dispatch_args_t *args = pack->op->dispatch;
     const char *x = args->x;
-    pack->cast.row(&pack->cast, item, item + pack->at->scales, x + token * args->x_stride, args->hidden,
+    pack->cast.row(&pack->cast, item, item + pack->at->beside, x + token * args->x_stride, args->hidden,
                    x + next * args->x_stride);
+    xep_fields_store(&pack->slot->fields, 1, NULL, token, item + pack->at->beside, 1, 0);
 }
 
 /* A token is read and cast once, however many experts it goes to; not at all when it goes to none. */
@@ -186,7 +186,7 @@ void ll_store_notice(const void *mode, const xep_op_t *op, uint32_t rank)
 static xep_status_t begin_sending(ll_t *mode, xep_op_t *op)
 {
     ll_state_t *state = ll_state(op);
-    ll_make_packet(&state->notice, &state->packet);
+    ll_make_packet(&state->notice, ll_slot(mode, op->slot)->fields.bytes, &state->packet);
     fill_head(mode, op, ll_slot(mode, op->slot));
     return xep_steps_begin(mode, op);
 }
@@ -214,6 +214,7 @@ xep_status_t ll_next(void *opaque, xep_op_t *op)
     state->piece = ll_slot(mode, op->slot)->piece + 1;
     ll_fill_notice(mode, op, &state->notice);
     state->notice.piece = (uint32_t)state->piece + 1;
+    state->notice.outputs_hidden = 0;
     if (outputs != NULL) {
         state->notice.has_outputs = 1;
         state->notice.outputs_hidden = outputs->hidden;

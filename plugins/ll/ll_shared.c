@@ -34,6 +34,15 @@ static xep_status_t check_arrangement(const ll_t *mode, xep_op_t *op)
     return XEP_OK;
 }
 
+static xep_status_t take_fields(const ll_t *mode, xep_op_t *op)
+{
+    const xep_dispatch_args_t *args = op->dispatch;
+    xep_fields_t *fields = &ll_slot(mode, op->slot)->fields;
+    xep_cast_format_t format = {.scale_words = args->nscales};
+    xep_cast_format(args->quant, args->hidden, &format);
+    return xep_fields_take(&mode->kit, op, (uint32_t)format.scale_words, mode->layout.words_beside, fields);
+}
+
 /* All that this mode refuses, it refuses here: after the first word the operation must end on all ranks. */
 xep_status_t ll_check_dispatch(const ll_t *mode, xep_op_t *op)
 {
@@ -43,7 +52,11 @@ xep_status_t ll_check_dispatch(const ll_t *mode, xep_op_t *op)
     if ((args->flags & XEP_DISPATCH_SEND_WEIGHTS) != 0 && args->tokens != 0 && !weights)
         return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_INVALID,
                                    "topk_weights is NULL (needed with XEP_DISPATCH_SEND_WEIGHTS)");
-    return check_arrangement(mode, op);
+    xep_fields_t *fields = &ll_slot(mode, op->slot)->fields;
+    xep_status_t status = XEP_OK;
+    fields->count = fields->bytes = fields->digest = 0;
+    if ((args->quant | args->nscales | args->npayloads) != 0) status = take_fields(mode, op);
+    return status == XEP_OK ? check_arrangement(mode, op) : status;
 }
 
 /* ---- what is said, and agreed ---- */
@@ -66,6 +79,7 @@ void ll_fill_notice(const ll_t *mode, const xep_op_t *op, ll_notice_t *notice)
                             .hidden = args->hidden,
                             .topk = args->topk,
                             .nscales = args->nscales,
+                            .outputs_hidden = ll_slot(mode, op->slot)->fields.digest,
                             .dtype = (uint8_t)args->dtype,
                             .quant = (uint8_t)args->quant,
                             .scales_dtype = (uint8_t)args->scales_dtype,
@@ -86,6 +100,7 @@ xep_status_t ll_compare_notices(const ll_t *mode, xep_op_t *op, const ll_notice_
         XEP_AGREE_PARAM("quant", XEP_AGREE_NUMBER, ll_notice_t, quant),
         XEP_AGREE_PARAM("nscales", XEP_AGREE_NUMBER, ll_notice_t, nscales),
         XEP_AGREE_PARAM("scales_dtype", XEP_AGREE_DTYPE, ll_notice_t, scales_dtype),
+        XEP_AGREE_PARAM(XEP_FIELDS_DIGEST, XEP_AGREE_NUMBER, ll_notice_t, outputs_hidden),
         XEP_AGREE_PARAM("XEP_DISPATCH_SEND_WEIGHTS", XEP_AGREE_YES_NO, ll_notice_t, sends_weights),
         XEP_AGREE_PARAM("whether rows are read in place", XEP_AGREE_YES_NO, ll_notice_t, in_place),
     };
@@ -99,7 +114,7 @@ xep_status_t ll_compare_notices(const ll_t *mode, xep_op_t *op, const ll_notice_
 /* Views into the slot. A cast changes the type of rows and scales, but not what the user asked for besides. */
 void ll_fill_recv(ll_t *mode, const xep_op_t *op, uint64_t rows)
 {
-    const ll_slot_t *slot = ll_slot(mode, op->slot);
+    ll_slot_t *slot = ll_slot(mode, op->slot);
     const xep_dispatch_args_t *args = op->dispatch;
     const ll_packet_t *packet = &ll_state(op)->packet;
     const int padded = args->arrangement == XEP_ROWS_BY_EXPERT_PADDED,
@@ -113,16 +128,20 @@ void ll_fill_recv(ll_t *mode, const xep_op_t *op, uint64_t rows)
     recv->x_stride = xep_row_stride(packet->row_bytes);
     recv->topk = 1; /* a row for each selection */
     recv->scales_dtype = args->scales_dtype;
+    recv->nscales = args->nscales;
     if (xep_cast_format(args->quant, args->hidden, &format)) {
         recv->dtype = format.dtype;
         recv->hidden = (uint32_t)format.row_bytes;
         recv->scales_dtype = format.scales_dtype;
+        recv->nscales = (uint32_t)format.scale_words;
     }
+    const ptrdiff_t width = (ptrdiff_t)xep_elem_bytes(recv->scales_dtype);
     recv->quant = args->quant;
-    recv->nscales = (uint32_t)packet->scale_words;
-    if (recv->nscales != 0) recv->scales = xep_kit_own_area(&mode->kit, mode->layout.common.scales, op->slot);
-    recv->scales_token_stride = by_column ? 4 : (ptrdiff_t)packet->scale_words * 4;
-    recv->scales_stride = by_column ? (ptrdiff_t)(padded ? of_expert : recv->capacity) * 4 : 4;
+    recv->scales_token_stride = by_column ? width : (ptrdiff_t)recv->nscales * width;
+    recv->scales_stride = by_column ? (ptrdiff_t)(padded ? of_expert : recv->capacity) * width : width;
+    if (slot->fields.count != 0)
+        xep_fields_show(&slot->fields, xep_kit_own_area(&mode->kit, mode->layout.common.beside, op->slot),
+                        mode->layout.common.recv_rows, recv);
     recv->expert_rows = slot->expert_rows;
     recv->expert_begin = slot->expert_begin;
     recv->expert_count = slot->expert_count;

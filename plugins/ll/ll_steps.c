@@ -5,6 +5,7 @@
  * is read where its source has it, and a notice says that all of it is there. Nor are rows still coming when a dispatch
  * begins (xep_op_t.coming): those are staged, which a buffer on one node never is.
  */
+#include "ll_coded.h"
 #include "ll_flow.h"
 #include "ll_in_place.h"
 #include "ll_pieces.h"
@@ -90,7 +91,8 @@ enum {
     PIECES = 8,    /* rows may come in pieces: ll_pieces.h */
     IN_PLACE = 16, /* rows may be read in place: ll_in_place.h */
     RETURNS = 32,  /* outputs may go into "returned" of their readers: where it has WIRED or PIECES */
-    NEXT = XEP_STEPS_OF_NEXT
+    NEXT = XEP_STEPS_OF_NEXT,
+    CASTS = XEP_STEPS_OF_CASTS /* combines of ll_coded.h */
 };
 
 /* What steps have in common that stand for one another. */
@@ -144,11 +146,13 @@ const xep_step_t ll_dispatch_steps[] = {
 const xep_step_t ll_combine_steps[] = {
     XEP_COMBINE_STEP_DRAIN,
     /* 2 */
-    {.name = "copies", .does = "copy in", .run = ll_copy_outputs, .without = RETURNS},
-    {.name = "copies", .does = "copy in", .run = ll_copy_or_return, .with = RETURNS},
+    {.name = "copies", .does = "copy in", .run = ll_copy_outputs, .without = RETURNS | CASTS},
+    {.name = "copies", .does = "copy in", .run = ll_copy_or_return, .with = RETURNS, .without = CASTS},
+    {.name = "copies", .does = "copy in", .run = ll_copy_all, .with = CASTS},
     /* 3 */
     {OFFER, .run = xep_step_store, .without = WIRED},
-    {OFFER, .run = xep_step_send, .transfers = ll_returned_transfer, .with = WIRED},
+    {OFFER, .run = xep_step_send, .transfers = ll_returned_transfer, .with = WIRED, .without = CASTS},
+    {OFFER, .run = xep_step_send, .transfers = ll_coded_transfer, .with = WIRED | CASTS},
     /* 4 */
     {.name = "expert outputs",
      .does = "wait for outputs",
@@ -158,8 +162,9 @@ const xep_step_t ll_combine_steps[] = {
      .receives = 1},
     XEP_COMBINE_STEP_AGREE,
     /* 5 and 6 */
-    {.name = "sums", .does = "sum", .run = ll_sum_pulled, .agreed = 1, .without = RETURNS},
-    {.name = "sums", .does = "sum", .run = ll_sum, .agreed = 1, .with = RETURNS},
+    {.name = "sums", .does = "sum", .run = ll_sum_pulled, .agreed = 1, .without = RETURNS | CASTS},
+    {.name = "sums", .does = "sum", .run = ll_sum, .agreed = 1, .with = RETURNS, .without = CASTS},
+    {.name = "sums", .does = "decode and sum", .run = ll_sum_coded, .agreed = 1, .with = CASTS},
     {XEP_STEP_FLUSH, .with = WIRED},
     XEP_COMBINE_STEP_TELL_READ,
     {0},

@@ -59,6 +59,8 @@ typedef struct unpack {
     uint64_t rows;             /* all of them */
     char *x;                   /* of the slot */
     size_t x_stride;
+    const xep_fields_t *fields;
+    char *beside; /* likewise */
     xep_copy_fn copy;
 } unpack_t;
 
@@ -66,19 +68,26 @@ typedef struct unpack {
  * own. */
 static char *scales_of(const xep_recv_t *recv, uint64_t row)
 {
-    uint64_t column = (uint64_t)recv->scales_stride / 4;
-    if (recv->arrangement == XEP_ROWS_BY_EXPERT_PADDED && recv->scales_token_stride == 4)
+    const uint64_t width = xep_elem_bytes(recv->scales_dtype), column = (uint64_t)recv->scales_stride / width;
+    if (recv->arrangement == XEP_ROWS_BY_EXPERT_PADDED && recv->scales_token_stride == (ptrdiff_t)width)
         row += row / column * column * (recv->nscales - 1);
     return (char *)recv->scales + (ptrdiff_t)row * recv->scales_token_stride;
 }
 
-/* A row's scales are one piece in an item; by column they are scattered. */
-static void unpack_scales(const xep_recv_t *recv, const char *from, uint64_t row)
+static void scatter_scales(const xep_recv_t *recv, const char *from, uint64_t row)
 {
+    const size_t width = xep_elem_bytes(recv->scales_dtype);
     char *to = scales_of(recv, row);
-    if (recv->scales_stride == 4) memcpy(to, from, recv->nscales * (size_t)4);
-    else
-        for (uint32_t s = 0; s < recv->nscales; s++, to += recv->scales_stride) memcpy(to, from + s * (size_t)4, 4);
+    for (uint32_t s = 0; s < recv->nscales; s++, to += recv->scales_stride) memcpy(to, from + s * width, width);
+}
+
+/* A row's scales are one piece in an item; by column they are scattered. */
+static void unpack_beside(const unpack_t *unpack, const char *from, uint64_t row)
+{
+    const xep_recv_t *recv = unpack->op->recv;
+    const int by_column = recv->scales_stride != (ptrdiff_t)unpack->fields->of[0].element;
+    if (by_column) scatter_scales(recv, from, row);
+    xep_fields_store(unpack->fields, by_column, from, 0, unpack->beside, unpack->mode->layout.common.recv_rows, row);
 }
 
 /* Indices are filled expert by expert elsewhere: here only what differs from row to row. */
@@ -102,10 +111,10 @@ static const ll_pick_t *next_token(const ll_pick_t *pick, const ll_pick_t *end)
     return pick;
 }
 
-/* Copies only the scales of a row that stays in place. */
-static void fetch_scales(const ll_packet_t *at, const char *item)
+/* Copies only what is beside a row that stays in place. */
+static void fetch_beside(const unpack_t *unpack, const char *from)
 {
-    for (size_t i = 0; i < at->scale_words * 4; i += LINE) __builtin_prefetch(item + at->scales + i);
+    for (size_t i = 0; i < unpack->fields->bytes; i += LINE) __builtin_prefetch(from + i);
 }
 
 static const char *item_of(const unpack_t *unpack, const ll_packet_t *at, const ll_pick_t *pick)
@@ -118,15 +127,14 @@ static const char *item_of(const unpack_t *unpack, const ll_packet_t *at, const 
 static void unpack_source(const unpack_t *unpack, uint32_t source, uint64_t begin, uint64_t end)
 {
     const ll_packet_t *at = &unpack->slot->list.packets[source];
-    const xep_recv_t *recv = unpack->op->recv;
     const ll_pick_t *pick = unpack->slot->list.picks + begin, *last = unpack->slot->list.picks + end, *next = pick;
     for (; pick < last; pick++) {
         const char *item = item_of(unpack, at, pick);
         if (next->token == pick->token) next = next_token(pick, last);
         const char *ahead = item_of(unpack, at, next);
-        if (at->stays) fetch_scales(at, ahead);
+        if (at->stays) fetch_beside(unpack, ahead + at->beside);
         else unpack->copy(unpack->x + pick->row * unpack->x_stride, item, at->row_bytes, ahead);
-        if (recv->nscales != 0) unpack_scales(recv, item + at->scales, pick->row);
+        if (unpack->fields->bytes != 0) unpack_beside(unpack, item + at->beside, pick->row);
         unpack_metadata(unpack, source, pick);
     }
 }
@@ -164,6 +172,8 @@ static void copy_rows(const ll_t *mode, const xep_op_t *op, const uint64_t *from
                        .rows = rows,
                        .x = xep_kit_own_area(&mode->kit, mode->layout.common.x, op->slot),
                        .x_stride = xep_row_stride(own->row_bytes),
+                       .fields = &slot->fields,
+                       .beside = xep_kit_own_area(&mode->kit, mode->layout.common.beside, op->slot),
                        .copy = xep_copy_for(mode->kit.env, bytes)};
     if (rows != 0) mode->kit.env->parallel(mode->kit.env, unpack_share, &unpack);
 }

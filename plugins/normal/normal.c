@@ -4,6 +4,7 @@
  * The plugin: its private memory, the pages it wants to be present, its name. All arrays are measured and placed by the
  * kit in one allocation, and none is made later: an operation allocates nothing.
  */
+#include "normal_coded.h"
 #include "normal_in_place.h"
 #include "normal_masks.h"
 #include "normal_nodes.h"
@@ -50,7 +51,7 @@ static void lay_routing(const normal_t *mode, xep_carve_t *arena, normal_routing
 static void lay_slot(const normal_t *mode, xep_carve_t *arena, normal_slot_t *slot)
 {
     const xep_shape_t *shape = mode->kit.shape;
-    uint64_t staged = goes_to_ranks(mode) ? shape->tokens * mode->layout.max_dests : 0;
+    const uint64_t staged = goes_to_ranks(mode) ? normal_staged_rows(mode) : 0;
     uint64_t granting = mode->kit.all_mapped ? 0 : shape->nranks;
     slot->from = xep_carve_array(arena, shape->nranks, sizeof *slot->from);
     slot->grants = xep_carve_array(arena, granting, sizeof *slot->grants);
@@ -66,7 +67,7 @@ static void lay_slot(const normal_t *mode, xep_carve_t *arena, normal_slot_t *sl
     slot->staged_tokens = xep_carve_array(arena, staged, sizeof *slot->staged_tokens);
     slot->staged_idx = xep_carve_array(arena, staged * shape->topk, sizeof(int64_t));
     slot->staged_weights = xep_carve_array(arena, staged * shape->topk, sizeof(float));
-    slot->staged_scales = xep_carve_array(arena, staged * shape->scales, 4);
+    slot->staged_beside = xep_carve_array(arena, staged * shape->scales, 4);
     slot->piece_begin = xep_carve_array(arena, shape->in_pieces ? shape->nranks + UINT64_C(1) : 0, sizeof(uint64_t));
     slot->traffic = shape->by_nodes ? normal_lay_traffic(mode, arena) : NULL;
 }
@@ -170,14 +171,28 @@ static xep_status_t normal_open(const xep_env_t *env, void **mode_p)
     normal_make_factors(mode->factors, env->shape->nranks);
     normal_choose_steps(mode);
     normal_lay_casts(mode);
+    normal_lay_coded(mode);
     if (env->shape->by_nodes) mode->kit.through = mode->nodes->who.through;
     return XEP_OK;
+}
+
+static xep_status_t normal_combine(void *mode, xep_op_t *op)
+{
+    const xep_combine_args_t *args = op->combine;
+    const int weighted = args->topk_weights != NULL || args->out_weights != NULL;
+    const xep_status_t status = args->quant != XEP_QUANT_NONE ? normal_choose_coded(mode, op) : XEP_OK;
+    if (status != XEP_OK) return status;
+    return xep_combine_begin(mode, op, weighted ? 1 : op->recv->rows != 0 ? 0 : XEP_AGREE_ANY);
 }
 
 static void normal_close(void *opaque)
 {
     normal_t *mode = opaque;
-    if (mode != NULL) free(mode->casts);
+    if (mode != NULL) {
+        free(mode->casts);
+        free(mode->coded);
+        free(mode->decoded);
+    }
     xep_kit_close(mode);
 }
 
@@ -189,8 +204,9 @@ const xep_plugin_t xep_plugin = {
     .state_bytes = sizeof(normal_state_t),
     .name = "normal",
     .brief = "throughput: a row per token and rank, in source order; mapped ranks are written and read directly",
-    .can = XEP_CAN_RETURN_WEIGHTS,
+    .can = XEP_CAN_RETURN_WEIGHTS | XEP_CAN_PAYLOADS,
     .casts = XEP_CASTS,
+    .combine_casts = XEP_CASTS | 1u << XEP_QUANT_LOGFMT,
     .arrangements = 1u << XEP_ROWS_BY_RANK,
     .open = normal_open,
     .close = normal_close,

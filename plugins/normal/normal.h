@@ -65,7 +65,9 @@
 #include <stdint.h>
 #include <string.h>
 
+#include <codec.h>
 #include <copy.h>
+#include <fields.h>
 #include <handshake.h>
 #include <kit_in_place.h>
 #include <masks.h>
@@ -113,6 +115,7 @@ typedef struct normal_layout {
     uint32_t max_dests;       /* of a token: min(K, R) */
     uint64_t returned_rows;   /* rows that owners may return to a slot: unmapped ones; in pieces, all */
     size_t returned_stride;   /* between them, and between sums of other nodes */
+    size_t coded_stride;      /* the same of encoded ones, at most */
     uint64_t record_bytes;
     uint64_t line;               /* XEP_REGION_CONTROL: [slots][R] normal_line_t */
     uint64_t storing;            /* XEP_REGION_CONTROL: epoch of the dispatch whose rows this rank is storing, or 0 */
@@ -167,7 +170,8 @@ typedef struct normal_target {
     int32_t *tokens;
     char *idx;
     float *weights;
-    char *scales;
+    char *beside; /* fields of beside_rows rows, of which these begin at beside_row */
+    uint64_t beside_rows, beside_row;
     uint64_t first, rows; /* of those that this rank has for it: the others are not moved now */
 } normal_target_t;
 
@@ -180,8 +184,8 @@ typedef struct normal_place {
 } normal_place_t;
 
 /** NORMAL_MIXED: rows of nodes are fp32, others are not; NORMAL_ROUNDED: those of the own node are summed and rounded
- * first, and follow one another. */
-typedef enum { NORMAL_ALIKE, NORMAL_MIXED, NORMAL_ROUNDED } normal_adding_t;
+ * first, and follow one another; NORMAL_CODED: rows that are not read in mapped memory are encoded. */
+typedef enum { NORMAL_ALIKE, NORMAL_MIXED, NORMAL_ROUNDED, NORMAL_CODED } normal_adding_t;
 
 /** What is summed: of each token these rows, in this order; ranks from R on are nodes. */
 typedef struct normal_terms {
@@ -208,6 +212,7 @@ typedef struct normal_slot {
     uint64_t *told;    /* [R] epoch of the dispatch in which the rank was told its grant; with grants */
     uint64_t *granted; /* [R] first row of this rank there, as each rank has it; with grants, else not there */
     normal_ending_t *endings; /* [R] unchanged until flushed; with grants */
+    xep_fields_t fields;      /* of the dispatch */
     xep_dispatch_args_t cast; /* of a dispatch that casts: of the rows that the caller's have become */
     normal_target_t *targets; /* [R] of the dispatch */
     normal_place_t *sources;  /* [R] of the combine, where each rank has rows for this one; by nodes, of nodes behind */
@@ -217,7 +222,8 @@ typedef struct normal_slot {
     int32_t *staged_tokens;   /* metadata for unmapped ranks, by (rank, row); NULL where all are mapped */
     char *staged_idx;
     float *staged_weights;
-    char *staged_scales;
+    char *staged_beside;
+    char *coded; /* [recv_rows] of the codec's stride: rows encoded for ranks that are not mapped; flat */
     struct normal_traffic *traffic; /* normal_nodes.h; NULL where it is flat */
     uint64_t pieces, piece;         /* of a dispatch in pieces; the one that is shown, else 0 */
     uint64_t dispatched;            /* likewise: its epoch */
@@ -237,10 +243,18 @@ typedef struct normal {
     uint64_t *term_first;       /* [T + 1] in terms */
     uint8_t *wide;              /* [threads][max_dests + 2] likewise: which of them are fp32, by nodes with wide_sums */
     char *own_sums;             /* [threads] rows: of the own node, where they are rounded; NULL: they are not */
+    char *coded;                /* those of the slots; NULL: there are none, or there was no memory: normal_coded.h */
+    char *decoded;              /* [threads][max_dests + 2] rows; likewise */
     char *casts;                /* rows that were cast, and their scales, of all slots; NULL: there was no memory */
     struct normal_nodes *nodes; /* normal_nodes.h; NULL: rows go to each rank */
     xep_in_place_t in_place;    /* normal_in_place.h */
 } normal_t;
+
+/** Rows that there is staged metadata for, in a slot. */
+static inline uint64_t normal_staged_rows(const normal_t *mode)
+{
+    return mode->kit.shape->tokens * mode->layout.max_dests;
+}
 
 static inline normal_slot_t *normal_slot(const normal_t *mode, uint32_t slot)
 {
@@ -300,8 +314,10 @@ typedef struct normal_state {
     xep_in_place_rows_t in_place; /* dispatch: where this rank's rows are read in place */
     int uncounted; /* dispatch: selections of the local experts are to be counted when the rows are here */
     normal_returning_t returning;
-    int forwarders_told; /* dispatch by nodes: they have done */
-    uint64_t piece;      /* dispatch, next: whose rows it brings */
+    xep_codec_t codec;               /* combine that casts */
+    uint64_t coded_begin, coded_end; /* rows of the slot that are encoded; flat */
+    int forwarders_told;             /* dispatch by nodes: they have done */
+    uint64_t piece;                  /* dispatch, next: whose rows it brings */
 } normal_state_t;
 
 static inline normal_state_t *normal_state(const xep_op_t *op)
@@ -335,15 +351,14 @@ static inline normal_range_t normal_shows(const normal_t *mode, const normal_slo
     return normal_cut(mode, begin[rank], begin[rank + 1] - begin[rank], slot->piece);
 }
 
-/* ---- what travels beside a row: its token, its selections as the receiver numbers them, weights and scales ---- */
+/* ---- what travels beside a row: its token, its selections as the receiver numbers them, weights and fields ---- */
 
 /** Of a token, as its source has it. */
 typedef struct normal_metadata {
     int32_t token;
     const int32_t *experts; /* [K] or -1 */
     const char *weights;    /* [K] floats, any alignment; NULL: none */
-    const char *scales;     /* any strides */
-    ptrdiff_t scales_stride;
+    const char *packed;     /* fields that have travelled; NULL: the caller's */
 } normal_metadata_t;
 
 /**
@@ -367,18 +382,12 @@ __attribute__((always_inline)) static inline void normal_store_selections(const 
     }
 }
 
-/* A scale has 4 bytes, of whatever type: they are gathered to a row here. */
-static inline void normal_store_scales(const normal_metadata_t *from, uint32_t nscales, char *to)
-{
-    for (uint32_t s = 0; s < nscales; s++)
-        memcpy(to + s * (size_t)4, from->scales + (ptrdiff_t)s * from->scales_stride, 4);
-}
-
 /** Row of a target that is rank's. One of four copies of the above, so that the loop over K has no questions left. */
-static inline void normal_store_metadata(const normal_t *mode, const xep_dispatch_args_t *args,
-                                         const normal_metadata_t *from, uint32_t rank, const normal_target_t *target,
-                                         size_t row)
+static inline void normal_store_metadata(const normal_t *mode, const xep_op_t *op, const normal_metadata_t *from,
+                                         uint32_t rank, const normal_target_t *target, size_t row)
 {
+    const xep_dispatch_args_t *args = op->dispatch;
+    const xep_fields_t *fields = &normal_slot(mode, op->slot)->fields;
     uint32_t topk = args->topk, first = mode->kit.first_expert[rank];
     uint32_t count = mode->kit.first_expert[rank + 1] - first;
     size_t at = row * topk;
@@ -391,7 +400,9 @@ static inline void normal_store_metadata(const normal_t *mode, const xep_dispatc
     else if (from->weights != NULL)
         normal_store_selections(from, topk, first, count, target->idx + at * sizeof(int32_t), weights, 0, 1);
     else normal_store_selections(from, topk, first, count, target->idx + at * sizeof(int32_t), weights, 0, 0);
-    if (args->nscales) normal_store_scales(from, args->nscales, target->scales + row * args->nscales * 4);
+    if (fields->bytes != 0)
+        xep_fields_store(fields, 0, from->packed, (uint64_t)from->token, target->beside, target->beside_rows,
+                         target->beside_row + row);
 }
 
 #endif

@@ -3,6 +3,7 @@
 /* Combine: steps 1 to 6 of the protocol in normal.h. */
 #include <string.h>
 
+#include "normal_coded.h"
 #include "normal_steps.h"
 
 /* ---- steps 2 and 3 for a reader that is not mapped: rows, weights, the offer ---- */
@@ -166,6 +167,22 @@ static void add_mixed(const sum_t *sum, uint64_t token, void *out, const void **
     sum->mixed(out, rows, wide, n, sum->op->combine->hidden);
 }
 
+/* Those of mapped ranks are bf16 already, and stay where they are. */
+static void add_coded(const sum_t *sum, uint64_t token, void *out, const void **rows, size_t n, uint32_t thread)
+{
+    const normal_t *mode = sum->mode;
+    const uint64_t first = sum->terms.first[token], count = sum->terms.first[token + 1] - first;
+    const size_t stride = xep_row_stride(xep_combine_row_bytes(sum->op->combine));
+    char *to = normal_thread_rows(mode, thread);
+    for (uint64_t i = 0; i < count; i++, to += stride) {
+        const uint32_t rank = sum->terms.of[first + i].rank;
+        if (rank < mode->kit.shape->nranks && mode->kit.base[rank] != NULL) continue;
+        xep_codec_decode(&normal_state(sum->op)->codec, (uint16_t *)(void *)to, rows[n - count + i]);
+        rows[n - count + i] = to;
+    }
+    sum->weigh(out, rows, NULL, n, 0, sum->op->combine->hidden);
+}
+
 /* Each thread has consecutive tokens, and its own list for their rows. */
 static void sum_tokens(void *arg, uint32_t thread, uint32_t nthreads)
 {
@@ -177,7 +194,7 @@ static void sum_tokens(void *arg, uint32_t thread, uint32_t nthreads)
     const void **rows = mode->rows + first;
     for (uint64_t t = sum->begin + tokens * thread / nthreads; t < end; t++) {
         const size_t n = list_rows(sum, t, rows);
-        sum->add(sum, t, (char *)args->out + t * args->out_stride, rows, n, thread);
+static void add_rows(const sum_t *sum, uint64_t token, void *out, const void **rows, size_t n, uint32_t thread)
         if (args->out_weights != NULL) sum_weights(sum, t);
     }
     xep_stores_fence();
@@ -207,7 +224,7 @@ static void tell_missing(const normal_t *mode, const xep_op_t *op)
 void normal_sum_tokens(normal_t *mode, xep_op_t *op, const normal_terms_t *terms, uint64_t end)
 {
     static void (*const adding[])(const sum_t *, uint64_t, void *, const void **, size_t, uint32_t) =
-        {[NORMAL_ALIKE] = add_rows, [NORMAL_MIXED] = add_mixed, [NORMAL_ROUNDED] = add_rounded};
+        {[NORMAL_ALIKE] = add_rows, [NORMAL_MIXED] = add_mixed, [NORMAL_ROUNDED] = add_rounded, [NORMAL_CODED] = add_coded};
     const xep_env_t *env = mode->kit.env;
     const xep_combine_args_t *args = op->combine;
     normal_state_t *state = normal_state(op);
@@ -235,11 +252,4 @@ xep_status_t normal_sum(void *opaque, xep_op_t *op)
     for (uint32_t i = 0; i < op->with.count; i++) normal_find_source(mode, op, op->with.rank[i]);
     normal_sum_tokens(mode, op, &terms, routing->tokens);
     return XEP_OK;
-}
-
-xep_status_t normal_combine(void *mode, xep_op_t *op)
-{
-    const xep_combine_args_t *args = op->combine;
-    const int weighted = args->topk_weights != NULL || args->out_weights != NULL;
-    return xep_combine_begin(mode, op, weighted ? 1 : op->recv->rows != 0 ? 0 : XEP_AGREE_ANY);
 }

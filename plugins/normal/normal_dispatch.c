@@ -33,7 +33,7 @@ static void move_tokens(void *arg, uint32_t thread, uint32_t nthreads)
     uint64_t count = move->end - move->begin;
     uint64_t begin = move->begin + count * thread / nthreads, end = move->begin + count * (thread + 1) / nthreads;
 
-    normal_metadata_t from = {.scales_stride = args->scales_stride};
+    normal_metadata_t from = {0};
     for (uint64_t t = begin; t < end; t++) {
         const char *row = (const char *)args->x + t * stride, *next = t + 1 < end ? row + stride : row;
         if (move->send != NULL && routing->first[t] < routing->first[t + 1])
@@ -41,14 +41,13 @@ static void move_tokens(void *arg, uint32_t thread, uint32_t nthreads)
         from.token = (int32_t)t;
         from.experts = routing->experts + t * routing->topk;
         if (args->topk_weights != NULL) from.weights = (const char *)args->topk_weights + t * args->topk_weights_stride;
-        from.scales = (const char *)args->scales + (ptrdiff_t)t * args->scales_token_stride;
         for (uint64_t i = routing->first[t]; i < routing->first[t + 1]; i++) {
             normal_dest_t dest = routing->dests[i];
             const normal_target_t *target = &move->targets[dest.rank];
             const uint64_t to = dest.row - target->first;
             if (to >= target->rows) continue; /* it is in another piece, or the rank gets none */
             if (target->x != NULL) move->copy(target->x + to * move->stride, row, move->bytes, next);
-            normal_store_metadata(move->mode, args, &from, dest.rank, target, to);
+            normal_store_metadata(move->mode, move->op, &from, dest.rank, target, to);
         }
     }
     xep_stores_fence();
@@ -63,7 +62,8 @@ normal_target_t normal_target_of(const normal_t *mode, const xep_op_t *op, uint3
                              .tokens = (int32_t *)(void *)(heap + xep_area_at(at->common.tokens, there)),
                              .idx = heap + xep_area_at(at->common.idx, there),
                              .weights = (float *)(void *)(heap + xep_area_at(at->common.weights, there)),
-                             .scales = heap + xep_area_at(at->common.scales, there)};
+                             .beside = heap + xep_area_at(at->common.beside, there),
+                             .beside_rows = at->common.recv_rows};
 }
 
 /* At row of what is there now, for these rows of this rank. */
@@ -76,7 +76,7 @@ static void aim(const xep_op_t *op, normal_target_t *target, uint64_t row, const
     target->tokens += row;
     target->idx += row * args->topk * xep_elem_bytes(args->topk_idx_dtype);
     target->weights += row * args->topk;
-    target->scales += row * args->nscales * 4;
+    target->beside_row += row;
 }
 
 void normal_aim_at_slot(const normal_t *mode, const xep_op_t *op, uint32_t rank)
@@ -111,7 +111,8 @@ xep_status_t normal_find_places(void *opaque, xep_op_t *op)
         slot->targets[r] = (normal_target_t){.tokens = slot->staged_tokens,
                                              .idx = slot->staged_idx,
                                              .weights = slot->staged_weights,
-                                             .scales = slot->staged_scales};
+                                             .beside = slot->staged_beside,
+                                             .beside_rows = normal_staged_rows(mode)};
         aim(op, &slot->targets[r], slot->routing->to_begin[r] + range.first, &range);
     }
     return XEP_OK;
@@ -252,6 +253,13 @@ static xep_status_t take_routing(normal_t *mode, xep_op_t *op)
     return status;
 }
 
+/* A cast makes scales: first. */
+static xep_status_t take_beside(normal_t *mode, xep_op_t *op)
+{
+    const xep_status_t status = op->dispatch->quant != XEP_QUANT_NONE ? normal_take_casts(mode, op) : XEP_OK;
+    return status == XEP_OK ? normal_take_fields(mode, op) : status;
+}
+
 xep_status_t normal_dispatch(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
@@ -262,7 +270,8 @@ xep_status_t normal_dispatch(void *opaque, xep_op_t *op)
     xep_kit_use_slot(&mode->kit, op);
     if (begin_ns != 0) xep_kit_end_phase(&mode->kit, op, "plan", begin_ns);
     normal_make_record(mode, op);
-    if (op->dispatch->quant != XEP_QUANT_NONE && (status = normal_take_casts(mode, op)) != XEP_OK) return status;
+    if ((op->dispatch->quant | op->dispatch->nscales | op->dispatch->npayloads) != 0) status = take_beside(mode, op);
+    if (status != XEP_OK) return status;
     if (op->cached_slot != XEP_NO_SLOT) normal_show_cached(mode, op);
     return xep_steps_begin(mode, op);
 }

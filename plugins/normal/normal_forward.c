@@ -152,9 +152,8 @@ static void store_rows(void *arg, uint32_t thread, uint32_t nthreads)
 {
     const forward_t *forward = arg;
     const normal_nodes_t *nodes = forward->mode->nodes;
-    const xep_dispatch_args_t *args = forward->op->dispatch;
     const uint64_t end = forward->rows * (thread + 1) / nthreads;
-    const size_t experts = args->topk * sizeof(int32_t);
+    const size_t experts = forward->op->dispatch->topk * sizeof(int32_t);
     for (uint64_t i = forward->rows * thread / nthreads; i < end; i++) {
         const char *row = forward->ring + i * forward->stride, *next = i + 1 < end ? row + forward->stride : row;
         const char *beside = nodes->batch.metadata + i * forward->metadata,
@@ -162,14 +161,13 @@ static void store_rows(void *arg, uint32_t thread, uint32_t nthreads)
         int weighted = normal_state(forward->op)->weighted;
         normal_metadata_t from = {.experts = (const int32_t *)(const void *)(beside + sizeof(int32_t)),
                                   .weights = weighted ? weights : NULL,
-                                  .scales = weighted ? weights + experts : weights,
-                                  .scales_stride = 4};
+                                  .packed = weighted ? weights + experts : weights};
         memcpy(&from.token, beside, sizeof from.token);
         for (uint32_t d = nodes->batch.first[i]; d < nodes->batch.first[i + 1]; d++) {
             normal_dest_t dest = nodes->batch.dests[d];
             const normal_target_t *target = &forward->traffic->targets[dest.rank];
             forward->copy(target->x + dest.row * forward->stride, row, forward->bytes, next);
-            normal_store_metadata(forward->mode, args, &from, nodes->who.local[dest.rank], target, dest.row);
+            normal_store_metadata(forward->mode, forward->op, &from, nodes->who.local[dest.rank], target, dest.row);
         }
     }
     xep_stores_fence();
@@ -183,7 +181,7 @@ static xep_status_t store_batch(normal_t *mode, xep_op_t *op, uint32_t feed, uin
     uint64_t first = slot->traffic->feeds[feed].stored, wrap = mode->kit.shape->feed_rows;
     uint32_t index = normal_index(mode, op);
     size_t bytes = xep_dispatch_row_bytes(op->dispatch), stride = xep_row_stride(bytes);
-    size_t metadata = normal_passing_bytes(op, normal_state(op)->weighted);
+    size_t metadata = normal_passing_bytes(mode, op, normal_state(op)->weighted);
     uint64_t written = slot->routing->passing->feeds[feed].rows * bytes;
     if (rows > NORMAL_BATCH_ROWS) rows = NORMAL_BATCH_ROWS;
     /* rows, and their metadata, up to the end of the ring: both are read as one range */

@@ -10,6 +10,11 @@ static uint32_t least(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
+static uint64_t larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
 /*
  * Weights of expert outputs have areas of their own: what a dispatch brought stays as it is for later combines of its
  * handle.
@@ -23,14 +28,15 @@ static void lay_slot(const xep_shape_t *shape, xep_heap_layout_t *common, xep_ca
     at->input_weights = xep_carve_area(metadata, common->recv_rows, weights);
     at->returned_weights = xep_carve_area(metadata, at->returned_rows, weights);
     common->input = xep_carve_area(rows, common->recv_rows, common->combine_stride);
-    at->returned = xep_carve_area(rows, at->returned_rows, at->returned_stride);
+    const uint64_t returned = larger(at->returned_stride, at->coded_stride);
+    at->returned = xep_carve_area(rows, at->returned_rows, returned);
     if (!shape->by_nodes) return;
     uint64_t passing = shape->upstreams * shape->feed_rows;
     uint64_t words = 1 + 2 * (uint64_t)shape->topk + shape->scales; /* of the metadata of a row */
     at->feed_metadata = xep_carve_area(metadata, passing, words * sizeof(int32_t));
     at->sum_weights = xep_carve_area(metadata, passing, weights);
     at->feed_rows = xep_carve_area(rows, passing, xep_row_stride((size_t)shape->hidden * shape->elem_bytes));
-    at->sums = xep_carve_area(rows, passing, at->returned_stride);
+    at->sums = xep_carve_area(rows, passing, returned);
 }
 
 /* What an upstream rank says to this rank alone: a line, and a record for all ranks of the node. */
@@ -73,6 +79,7 @@ xep_status_t normal_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *common
     at->returned_rows = shape->tokens * (shape->in_pieces ? at->max_dests : normal_returns(shape));
     at->returned_stride =
         shape->by_nodes && shape->wide_sums ? xep_row_stride(shape->hidden * sizeof(float)) : common->combine_stride;
+    at->coded_stride = xep_row_stride(xep_codec_room(shape->hidden * shape->combine_elem_bytes / 2));
     at->record_bytes =
         xep_row_stride(sizeof(normal_record_t) + sizeof(uint32_t) * (shape->nranks + (uint64_t)shape->most_experts));
     common->recv_rows = shape->recv_rows != 0 ? shape->recv_rows : even_room(shape);

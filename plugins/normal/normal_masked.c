@@ -72,8 +72,7 @@ xep_status_t normal_compare_masked(void *opaque, xep_op_t *op)
 
 /* ---- combine ---- */
 
-/* The terms of a token without the rows of ranks that are out. */
-static normal_terms_t list_terms(const normal_t *mode, const xep_op_t *op)
+normal_terms_t normal_list_terms(const normal_t *mode, const xep_op_t *op)
 {
     const normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
     uint64_t end = 0;
@@ -91,7 +90,7 @@ xep_status_t normal_sum_masked(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
     if (op->coming != 0) return XEP_INPROGRESS;
-    const normal_terms_t terms = list_terms(mode, op);
+    const normal_terms_t terms = normal_list_terms(mode, op);
     for (uint32_t i = 0; i < op->with.count; i++) normal_find_source(mode, op, op->with.rank[i]);
     normal_sum_tokens(mode, op, &terms, normal_slot(mode, op->slot)->routing->tokens);
     return XEP_OK;

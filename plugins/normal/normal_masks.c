@@ -177,16 +177,20 @@ static void move_rows(const received_t *array, uint64_t to, uint64_t from, uint6
  * Moves rows in rank order to where the rows before them end, so none is overwritten before it is moved. Those of rank
  * r lie from lie[r] on, where this rank has granted room; those of rank r + 1 follow.
  */
-static void move_sources(const xep_op_t *op, const uint64_t *begin, const uint64_t *lie)
+static void move_sources(const normal_t *mode, const xep_op_t *op, const uint64_t *begin, const uint64_t *lie)
 {
     const xep_recv_t *recv = op->recv;
-    const received_t arrays[] = {
+    const xep_fields_t *fields = &normal_slot(mode, op->slot)->fields;
+    received_t arrays[5 + XEP_PAYLOADS_MOST] = {
         {recv->x, recv->x_stride},
         {(char *)recv->src_token, sizeof(int32_t)},
         {recv->topk_idx, recv->topk * xep_elem_bytes(op->dispatch->topk_idx_dtype)},
         {(char *)recv->topk_weights, recv->topk * sizeof(float)},
-        {recv->scales, recv->nscales * (size_t)4},
     };
+    char *beside = xep_kit_own_area(&mode->kit, mode->layout.common.beside, op->slot);
+    for (uint32_t i = 0; i < fields->count; i++)
+        arrays[4 + i] = (received_t){beside + xep_field_place(&fields->of[i], mode->layout.common.recv_rows, 0),
+                                     fields->of[i].stride};
     uint64_t to = 0;
     for (uint32_t i = 0; i < op->with.count; i++) {
         const uint32_t r = op->with.rank[i];
@@ -214,7 +218,7 @@ void normal_close_gaps(normal_t *mode, xep_op_t *op)
     int gaps = 0;
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++)
         gaps |= xep_op_is_without(op, r) && brings_rows(mode, slot->routing, r);
-    if (gaps || normal_state(op)->placed) move_sources(op, begin, normal_state(op)->placed ? slot->grants : NULL);
+    if (gaps || normal_state(op)->placed) move_sources(mode, op, begin, normal_state(op)->placed ? slot->grants : NULL);
     if (!gaps && !normal_state(op)->uncounted) {
         if (normal_state(op)->placed) normal_show_tail(op);
         return;

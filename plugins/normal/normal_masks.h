@@ -84,6 +84,9 @@ xep_status_t normal_move_masked(void *mode, xep_op_t *op);
 void normal_store_done_masked(const void *mode, const xep_op_t *op, uint32_t rank);
 xep_status_t normal_wait_rows_masked(void *mode, xep_op_t *op);
 xep_status_t normal_compare_masked(void *mode, xep_op_t *op);
+/** The terms of each token without the rows of ranks that are out. */
+normal_terms_t normal_list_terms(const normal_t *mode, const xep_op_t *op);
+
 xep_status_t normal_sum_masked(void *mode, xep_op_t *op);
 
 /** Moves the rows received to where they lie without those of ranks that op is without, and shows them so. */

@@ -215,8 +215,8 @@ normal_feed_line_t *normal_feed_line(const normal_t *mode, const xep_op_t *op, u
     return xep_kit_own(&mode->kit, normal_feed_line_offset(mode, normal_index(mode, op), feed));
 }
 
-size_t normal_passing_bytes(const xep_op_t *op, int weighted)
+size_t normal_passing_bytes(const normal_t *mode, const xep_op_t *op, int weighted)
 {
-    const xep_dispatch_args_t *args = op->dispatch;
-    return sizeof(int32_t) * (1 + (weighted ? 2 : 1) * (size_t)args->topk + args->nscales);
+    const uint32_t beside = (normal_slot(mode, op->slot)->fields.bytes + 3) / 4;
+    return sizeof(int32_t) * (1 + (weighted ? 2 : 1) * (size_t)op->dispatch->topk + beside);
 }

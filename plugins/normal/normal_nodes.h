@@ -178,8 +178,8 @@ uint64_t normal_taken_offset(const normal_t *mode, uint32_t index, uint32_t node
 /** The line of an upstream rank, in this rank's heap. */
 normal_feed_line_t *normal_feed_line(const normal_t *mode, const xep_op_t *op, uint32_t feed);
 
-/** Bytes of the metadata of a row that passes: token, experts, weights if there are any, scales. */
-size_t normal_passing_bytes(const xep_op_t *op, int weighted);
+/** Bytes of the metadata of a row that passes: token, experts, weights if there are any, fields. */
+size_t normal_passing_bytes(const normal_t *mode, const xep_op_t *op, int weighted);
 
 /* ---- normal_relay.c: what upstream ranks say to this node ---- */
 

@@ -3,6 +3,7 @@
 /* Steps of a dispatch and a combine where rows go once to each node: normal_nodes.h. */
 #include <string.h>
 
+#include "normal_coded.h"
 #include "normal_nodes.h"
 #include "normal_steps.h"
 
@@ -99,9 +100,12 @@ static void find_sources(const normal_t *mode, const xep_op_t *op)
 {
     normal_slot_t *slot = normal_slot(mode, op->slot);
     for (uint32_t p = 0; p < mode->nodes->who.locals; p++) normal_find_source(mode, op, mode->nodes->who.local[p]);
-    for (uint32_t n = 0; n < mode->kit.shape->nodes; n++)
-        slot->sources[mode->kit.shape->nranks + n] =
-            normal_returned_place(mode, mode->kit.own, op->slot, slot->routing->topk, slot->routing->passing->begin[n]);
+    for (uint32_t n = 0; n < mode->kit.shape->nodes; n++) {
+        const uint64_t row = slot->routing->passing->begin[n];
+        normal_place_t *source = &slot->sources[mode->kit.shape->nranks + n];
+        *source = normal_returned_place(mode, mode->kit.own, op->slot, slot->routing->topk, row);
+        if (xep_kit_state(op)->casts) normal_find_coded(mode, op, row, source);
+    }
 }
 
 /*
@@ -114,9 +118,10 @@ xep_status_t normal_sum_by_nodes(void *opaque, xep_op_t *op)
     normal_t *mode = opaque;
     const normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
     const normal_terms_t terms = {routing->passing->term_first, routing->passing->terms,
-                                  normal_sums_are_wide(mode, op) ? NORMAL_MIXED
-                                  : mode->own_sums != NULL       ? NORMAL_ROUNDED
-                                                                 : NORMAL_ALIKE};
+                                  xep_kit_state(op)->casts         ? NORMAL_CODED
+                                  : normal_sums_are_wide(mode, op) ? NORMAL_MIXED
+                                  : mode->own_sums != NULL         ? NORMAL_ROUNDED
+                                                                   : NORMAL_ALIKE};
     xep_wire_t *wire = mode->kit.env->wire;
     normal_state_t *state = normal_state(op);
     xep_status_t status = XEP_OK;

@@ -53,8 +53,7 @@ static char *stage_metadata(const normal_t *mode, const xep_op_t *op, uint32_t n
         memcpy(at, (const char *)args->topk_weights + token * args->topk_weights_stride, experts);
         at += experts;
     }
-    const char *scales = (const char *)args->scales + (ptrdiff_t)token * args->scales_token_stride;
-    for (uint32_t s = 0; s < args->nscales; s++, at += 4) memcpy(at, scales + (ptrdiff_t)s * args->scales_stride, 4);
+    xep_fields_store(&slot->fields, 0, NULL, token, at, 1, 0);
     return to;
 }
 
@@ -64,7 +63,7 @@ static xep_status_t tell_passed(const normal_t *mode, const xep_op_t *op, uint32
     normal_pass_t *pass = &normal_slot(mode, op->slot)->traffic->passes[node];
     xep_wire_t *wire = mode->kit.env->wire;
     uint32_t index = normal_index(mode, op), line = mode->nodes->who.line[node];
-    size_t stride = normal_passing_bytes(op, op->dispatch->topk_weights != NULL);
+    size_t stride = normal_passing_bytes(mode, op, op->dispatch->topk_weights != NULL);
     const char *staged = stage_metadata(mode, op, node, pass->told, stride);
     for (uint64_t row = pass->told + 1; row < pass->put; row++) stage_metadata(mode, op, node, row, stride);
     xep_status_t status =

@@ -39,7 +39,7 @@ static void rows_transfer(const normal_t *mode, const xep_op_t *op, uint32_t ran
     transfer->coming = count_coming(op, transfer->index, transfer->rows);
 }
 
-enum { METADATA = 4 };
+enum { METADATA = 3 };
 
 /* Blocked until the last token is staged; the rows travel meanwhile. */
 static void metadata_transfer(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
@@ -59,7 +59,6 @@ static void metadata_transfer(const normal_t *mode, const xep_op_t *op, uint32_t
         {staged->tokens, mode->layout.common.tokens, sizeof(int32_t)},
         {staged->idx, mode->layout.common.idx, routing->topk * xep_elem_bytes(args->topk_idx_dtype)},
         {staged->weights, mode->layout.common.weights, args->topk_weights != NULL ? routing->topk * sizeof(float) : 0},
-        {staged->scales, mode->layout.common.scales, args->nscales * (size_t)4},
     };
     size_t bytes = arrays[number].bytes;
     *transfer = (xep_transfer_t){
@@ -70,6 +69,26 @@ static void metadata_transfer(const normal_t *mode, const xep_op_t *op, uint32_t
         .stride = bytes,
         .offset = xep_area_at(arrays[number].area, slot->from[rank].slot) + range.at * bytes,
         .blocked = normal_state(op)->moved < routing->tokens,
+    };
+}
+
+/* The same, of an array of what is beside rows. */
+static void field_transfer(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
+                           xep_transfer_t *transfer)
+{
+    const normal_slot_t *slot = normal_slot(mode, op->slot);
+    const xep_field_t *field = &slot->fields.of[number];
+    const normal_target_t *staged = &slot->targets[rank];
+    const normal_range_t range = normal_sends(mode, op, rank);
+    *transfer = (xep_transfer_t){
+        .src = staged->beside + xep_field_place(field, staged->beside_rows, staged->beside_row),
+        .src_stride = field->stride,
+        .rows = range.rows,
+        .bytes = field->stride,
+        .stride = field->stride,
+        .offset = xep_area_at(mode->layout.common.beside, slot->from[rank].slot) +
+                  xep_field_place(field, mode->layout.common.recv_rows, range.at),
+        .blocked = normal_state(op)->moved < slot->routing->tokens,
     };
 }
 
@@ -103,9 +122,11 @@ int normal_dispatch_transfer(const void *opaque, const xep_op_t *op, uint32_t ra
                              xep_transfer_t *transfer)
 {
     const normal_t *mode = opaque;
-    if (xep_kit_state(op)->verdict != XEP_OK) number += 1 + METADATA;
+    const uint32_t rows = 1 + METADATA + normal_slot(mode, op->slot)->fields.count;
+    if (xep_kit_state(op)->verdict != XEP_OK) number += rows;
     if (number == 0) rows_transfer(mode, op, rank, transfer);
     else if (number <= METADATA) metadata_transfer(mode, op, rank, number - 1, transfer);
+    else if (number < rows) field_transfer(mode, op, rank, number - 1 - METADATA, transfer);
     else done_transfer(mode, op, rank, transfer);
-    return number <= 1 + METADATA;
+    return number <= rows;
 }

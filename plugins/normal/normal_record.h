@@ -16,6 +16,7 @@ enum {
     NORMAL_IDX_DTYPE,
     NORMAL_SCALES,
     NORMAL_SCALES_DTYPE,
+    NORMAL_PAYLOADS, /* a digest of their bytes and alignments; 0: there are none */
     NORMAL_CACHED,
     NORMAL_IN_PLACE, /* whether rows of mapped ranks may stay where they are */
     NORMAL_PIECES,   /* 0, or, where rows may come in pieces, 1 + that which comes (normal_pieces.h) */
@@ -38,11 +39,12 @@ typedef struct normal_record {
     uint32_t slot;     /* of the writer, for this dispatch and its combines */
     uint32_t wrong;    /* 1: the writer's topk_idx has what is no expert; where the device finds that out */
     uint32_t params[NORMAL_PARAMS];
+    uint32_t reserved;
     /* in the writer's heap, where its token 0 is, the others follow (kit_in_place.h); 0: its rows are copied */
     uint64_t x_offset;
 } normal_record_t;
 #ifndef __cplusplus
-_Static_assert(sizeof(normal_record_t) == 96, "wire-visible");
+_Static_assert(sizeof(normal_record_t) == 104, "wire-visible");
 #endif
 
 #endif

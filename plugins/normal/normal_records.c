@@ -16,6 +16,7 @@ static const xep_agree_param_t params[] = {
     PARAM("topk_idx_dtype", DTYPE, NORMAL_IDX_DTYPE),
     PARAM("nscales", NUMBER, NORMAL_SCALES),
     PARAM("scales_dtype", DTYPE, NORMAL_SCALES_DTYPE),
+    PARAM(XEP_FIELDS_DIGEST, NUMBER, NORMAL_PAYLOADS),
     PARAM("whether there is a cached handle", YES_NO, NORMAL_CACHED),
     PARAM("whether rows are read in place", YES_NO, NORMAL_IN_PLACE),
 };

@@ -8,6 +8,7 @@
  */
 #include <string.h>
 
+#include "normal_coded.h"
 #include "normal_nodes.h"
 #include "normal_steps.h"
 
@@ -17,6 +18,7 @@ typedef struct summing {
     const xep_op_t *op;
     xep_weigh_fn weigh;
     xep_weigh_mixed_fn widen; /* instead, where sums are fp32 and rows are not */
+    const xep_codec_t *codec; /* NULL: sums are not encoded */
     uint64_t rows, entry;     /* so many, from this entry of "sums" on */
 } summing_t;
 
@@ -94,7 +96,29 @@ static void fill_locals(const normal_t *mode, const xep_op_t *op)
 
 /* ---- sums ---- */
 
-static void sum_row(const summing_t *summing, uint64_t row, const void **rows, const uint8_t *none_wide)
+static const xep_codec_t *codec_of(const xep_op_t *op)
+{
+    return xep_kit_state(op)->casts ? &normal_state(op)->codec : NULL;
+}
+
+static size_t sum_stride(const normal_t *mode, const xep_op_t *op)
+{
+    return codec_of(op) != NULL ? codec_of(op)->stride : mode->layout.returned_stride;
+}
+
+/* Rounded once: from fp32 to the format; LogFMT is made of bf16. */
+static void encode_sum(const summing_t *summing, void *out, const void **rows, const uint8_t *none_wide, size_t n,
+                       uint32_t thread)
+{
+    const xep_combine_args_t *args = summing->op->combine;
+    char *sum = normal_thread_rows(summing->mode, thread);
+    if (summing->codec->from == XEP_FP32) summing->widen(sum, rows, none_wide, n, args->hidden);
+    else summing->weigh(sum, rows, NULL, n, 0, args->hidden);
+    xep_codec_encode(summing->codec, out, sum);
+}
+
+static void sum_row(const summing_t *summing, uint64_t row, const void **rows, const uint8_t *none_wide,
+                    uint32_t thread)
 {
     const normal_t *mode = summing->mode;
     const normal_nodes_t *nodes = mode->nodes;
@@ -104,8 +128,9 @@ static void sum_row(const summing_t *summing, uint64_t row, const void **rows, c
         rows[n++] = source->x + nodes->batch.dests[d].row * source->x_stride;
     }
     char *sums = xep_kit_own_area(&mode->kit, mode->layout.sums, summing->op->slot);
-    char *out = sums + (summing->entry + row) * mode->layout.returned_stride;
-    if (summing->widen != NULL) summing->widen(out, rows, none_wide, n, summing->op->combine->hidden);
+    char *out = sums + (summing->entry + row) * sum_stride(mode, summing->op);
+    if (summing->codec != NULL) encode_sum(summing, out, rows, none_wide, n, thread);
+    else if (summing->widen != NULL) summing->widen(out, rows, none_wide, n, summing->op->combine->hidden);
     else summing->weigh(out, rows, NULL, n, 0, summing->op->combine->hidden);
 }
 
@@ -136,7 +161,7 @@ static void sum_rows(void *arg, uint32_t thread, uint32_t nthreads)
     const size_t first = (size_t)thread * (mode->layout.max_dests + 2);
     if (summing->widen != NULL) memset(mode->wide + first, 0, mode->layout.max_dests);
     for (uint64_t i = summing->rows * thread / nthreads; i < summing->rows * (thread + 1) / nthreads; i++) {
-        sum_row(summing, i, mode->rows + first, mode->wide + first);
+        sum_row(summing, i, mode->rows + first, mode->wide + first, thread);
         if (normal_state(summing->op)->weighted) sum_weights(summing, i);
     }
     xep_stores_fence();
@@ -176,8 +201,10 @@ static xep_status_t put_array(const normal_t *mode, const xep_op_t *op, const re
     return XEP_OK;
 }
 
+/* Encoded ones with what is between two of them, so that several are one put. */
 static size_t sum_bytes(const normal_t *mode, const xep_op_t *op)
 {
+    if (codec_of(op) != NULL) return codec_of(op)->stride;
     return normal_sums_are_wide(mode, op) ? op->combine->hidden * sizeof(float) : xep_combine_row_bytes(op->combine);
 }
 
@@ -226,7 +253,7 @@ static xep_status_t put_batch(const normal_t *mode, const xep_op_t *op)
     normal_returning_t *batch = &normal_state(op)->returning;
     xep_wire_t *wire = mode->kit.env->wire;
     size_t weights = slot->routing->topk * sizeof(float);
-    const returned_t rows = {at->sums, at->returned, sum_bytes(mode, op), at->returned_stride};
+    const returned_t rows = {at->sums, at->returned, sum_bytes(mode, op), sum_stride(mode, op)};
     const returned_t beside = {at->sum_weights, at->returned_weights, weights, weights};
     xep_status_t status = put_array(mode, op, &rows, &batch->put);
     if (status == XEP_OK && normal_state(op)->weighted) status = put_array(mode, op, &beside, &batch->weights_put);
@@ -257,7 +284,8 @@ static xep_status_t sum_batch(normal_t *mode, xep_op_t *op)
     summing_t summing = {.mode = mode,
                          .op = op,
                          .weigh = xep_weigh_select(op->combine->dtype, env->simd, 0),
-                         .widen = normal_sums_are_wide(mode, op)
+                         .codec = codec_of(op),
+                         .widen = codec_of(op) != NULL || normal_sums_are_wide(mode, op)
                                       ? xep_weigh_select_mixed(op->combine->dtype, 1, env->simd)
                                       : NULL,
                          .rows = rows,

@@ -10,6 +10,15 @@
 
 /* ---- whose routing is used ---- */
 
+xep_status_t normal_take_fields(const normal_t *mode, xep_op_t *op)
+{
+    const xep_dispatch_args_t *args = op->dispatch;
+    normal_slot_t *slot = normal_slot(mode, op->slot);
+    xep_status_t status = xep_fields_take(&mode->kit, op, args->nscales, mode->kit.shape->scales, &slot->fields);
+    slot->record.params[NORMAL_PAYLOADS] = slot->fields.digest;
+    return status;
+}
+
 static xep_status_t check_cached(normal_t *mode, xep_op_t *op)
 {
     const xep_dispatch_args_t *args = op->dispatch;
@@ -57,6 +66,7 @@ void normal_use_routing(normal_t *mode, const xep_op_t *op, normal_routing_t *ro
     normal_slot_t *slot = normal_slot(mode, op->slot);
     slot->routing = routing;
     slot->there = routing->there;
+    slot->fields.count = slot->fields.bytes = 0;
     routing->refs++;
 }
 
@@ -94,7 +104,7 @@ static void fill_expert_rows(normal_t *mode, const xep_op_t *op)
 void normal_fill_recv(const normal_t *mode, const xep_op_t *op, uint64_t rows)
 {
     const xep_dispatch_args_t *args = op->dispatch;
-    const normal_slot_t *slot = normal_slot(mode, op->slot);
+    normal_slot_t *slot = normal_slot(mode, op->slot);
     xep_recv_t *recv = op->recv;
     xep_kit_fill_recv(&mode->kit, op, rows);
     recv->arrangement = XEP_ROWS_BY_RANK;
@@ -105,12 +115,14 @@ void normal_fill_recv(const normal_t *mode, const xep_op_t *op, uint64_t rows)
         recv->row = slot->row;
     }
     if (!normal_state(op)->weighted) recv->topk_weights = NULL;
-    if (args->nscales) recv->scales = xep_kit_own_area(&mode->kit, mode->layout.common.scales, op->slot);
     recv->nscales = args->nscales;
     recv->scales_dtype = args->scales_dtype;
-    recv->scales_token_stride = (ptrdiff_t)args->nscales * 4;
-    recv->scales_stride = 4;
+    recv->scales_stride = (ptrdiff_t)xep_elem_bytes(args->scales_dtype);
+    recv->scales_token_stride = (ptrdiff_t)args->nscales * recv->scales_stride;
     recv->quant = args->quant;
+    if (slot->fields.count != 0)
+        xep_fields_show(&slot->fields, xep_kit_own_area(&mode->kit, mode->layout.common.beside, op->slot),
+                        mode->layout.common.recv_rows, recv);
 }
 
 void normal_show_rows(normal_t *mode, const xep_op_t *op)

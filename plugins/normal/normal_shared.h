@@ -32,6 +32,9 @@ uint64_t normal_returned_begin(const normal_t *mode, const normal_slot_t *slot, 
 
 /* ---- normal_shared.c: whose routing is used, what the user sees ---- */
 
+/** Lays what rows have beside them, of which the record has nothing yet, and notes its digest there. */
+xep_status_t normal_take_fields(const normal_t *mode, xep_op_t *op);
+
 /**
  * The routing of the cached handle, or one nobody uses, to be made; the slot has none then, until one is used.
  * XEP_ERR_INVALID: it is for other tokens.

@@ -3,6 +3,7 @@
 /* The steps of all buffers: each says who takes it. A plain buffer takes those that are "with" nothing. */
 #include "normal_steps.h"
 
+#include "normal_coded.h"
 #include "normal_grants.h"
 #include "normal_in_place.h"
 #include "normal_masks.h"
@@ -18,7 +19,7 @@ enum {
     IN_PLACE = 16,              /* rows may be read in place: normal_in_place.h */
     WIRED = 32,                 /* some rank is not mapped; with GRANTS and NODES one always is */
     BY_SELECTION = 64,          /* of a dispatch: sums are in that order */
-    CASTS = XEP_STEPS_OF_CASTS, /* of a dispatch: normal_cast.c */
+    CASTS = XEP_STEPS_OF_CASTS, /* operations that cast: normal_cast.c, normal_coded.h */
     NEXT = XEP_STEPS_OF_NEXT
 };
 
@@ -29,6 +30,7 @@ enum {
 #define MOVE_ROWS       .name = "rows to go out", .does = "rows", .transfers = normal_dispatch_transfer
 #define WAIT_FOR_ROWS   .name = "rows", .does = "wait for rows", .word = normal_done_word
 #define OFFER           .name = "rows to go out", .does = "offer", .store = xep_combine_store_offer
+#define OFFER_AND_BEGIN .name = "rows to go out", .does = "offer", .store = normal_store_offer_and_begin
 #define OUT             "ranks that are out to store nothing any more"
 #define DONE_ANNOUNCED \
     .offset = offsetof(normal_line_t, digest) - offsetof(normal_line_t, done), .bytes = sizeof(normal_digest_t)
@@ -110,13 +112,11 @@ const xep_step_t normal_combine_steps[] = {
     /* 3 */
     {OFFER, .run = xep_step_store, .without = WIRED},
     {OFFER, .run = xep_step_send, .transfers = normal_combine_transfer, .with = WIRED,
+     .without = GRANTS | NODES | PIECES | CASTS},
+    {OFFER, .run = xep_step_send, .transfers = normal_coded_transfer, .with = WIRED | CASTS,
      .without = GRANTS | NODES | PIECES},
-    {.name = "rows to go out",
-     .does = "offer",
-     .run = xep_step_send,
-     .store = normal_store_offer_and_begin,
-     .transfers = normal_combine_transfer,
-     .with = GRANTS},
+    {OFFER_AND_BEGIN, .run = xep_step_send, .transfers = normal_combine_transfer, .with = GRANTS, .without = CASTS},
+    {OFFER_AND_BEGIN, .run = xep_step_send, .transfers = normal_coded_transfer, .with = GRANTS | CASTS},
     {OFFER, .run = xep_step_send, .transfers = normal_pieces_transfer, .with = WIRED | PIECES},
     {OFFER, .run = xep_step_send, .transfers = normal_node_offer_transfer, .with = NODES},
     {.name = "outputs of the node",
@@ -134,8 +134,14 @@ const xep_step_t normal_combine_steps[] = {
     XEP_COMBINE_STEP_AGREE,
     /* 5 */
     {.name = "places", .does = "find places", .run = normal_take_begins, .agreed = 1, .with = GRANTS},
-    {.name = "sums", .does = "sum", .run = normal_sum, .agreed = 1, .without = MASKS | NODES | PIECES},
-    {.name = "sums", .does = "sum", .run = normal_sum_masked, .agreed = 1, .with = MASKS},
+    {.name = "sums", .does = "sum", .run = normal_sum, .agreed = 1, .without = MASKS | NODES | PIECES | CASTS},
+    {.name = "sums", .does = "sum", .run = normal_sum_masked, .agreed = 1, .with = MASKS, .without = CASTS},
+    {.name = "sums",
+     .does = "decode and sum",
+     .run = normal_sum_coded,
+     .agreed = 1,
+     .with = CASTS,
+     .without = NODES | PIECES},
     {.name = "sums", .does = "sum", .run = normal_sum_pieces, .agreed = 1, .with = PIECES},
     {.name = "sums of other nodes",
      .does = "sum",

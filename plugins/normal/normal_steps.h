@@ -112,6 +112,5 @@ xep_status_t normal_sum(void *mode, xep_op_t *op);
 /* ---- for the plugin ---- */
 
 xep_status_t normal_dispatch(void *mode, xep_op_t *op);
-xep_status_t normal_combine(void *mode, xep_op_t *op);
 
 #endif

@@ -16,14 +16,15 @@
     "($self, x, topk_idx=None, topk_weights=None, *, scales=None, cached=None, capacity=0, expert_alignment=1,\n"   \
     "dtype=None, quant=0, quant_scale=0.0, arrangement=None, scales_by_column=False, send_weights=False,\n"         \
     "in_place=False, counts_there=False, expert_stats=None, wait_ns=None, after=None, timeout=None, stream=None,\n" \
-    "pieces=False, balance=False)\n--\n\n"
+    "pieces=False, balance=False, payloads=None)\n--\n\n"
 
 static const char dispatch_doc[] =
     "dispatch" EXT_PARAMETERS
     "Sends every token to the ranks of its experts, returns when this rank's rows are here. Collective, blocking.\n\n"
     "x: [T, H] rows, an array of the buffer's memory, any element type; T may be 0 and differ between ranks.\n"
     "topk_idx: [T, K] int64 or int32: expert, or -1. topk_weights: [T, K] float32, or None.\n"
-    "scales: [T, S] float32 or int32, any strides, moved untouched.\n"
+    "scales: [T, S] of any type but float64 (memory=\"cuda\": float32 or int32), any strides, moved untouched.\n"
+    "payloads: a tuple of up to 8 arrays [T, B] of any types, which travel beside the rows: recv.payloads.\n"
     "cached: a handle whose routing is used again, instead of topk_idx and topk_weights; T as there.\n"
     "capacity: rows the received arrays have, whatever comes (num_worst_tokens); 0: the rows received.\n"
     "expert_alignment: received counts of experts are rounded up to a multiple.\n"
@@ -38,8 +39,8 @@ static const char dispatch_doc[] =
     "    the counts are on the device, and src_begin[R] is how many rows came; what would be an error of this call\n"
     "    is an XepError (Status.ERR_PROTOCOL) of a later one. Mode ll is so in any case.\n"
     "pieces: of a buffer with pieces=True: rows that a slot has no room for come when the one before are done with\n"
-    "    (Handle.pieces()). x, topk_weights and scales must not change until the last have come; the handle keeps\n"
-    "    them.\n"
+    "    (Handle.pieces()). x, topk_weights, scales and payloads must not change until the last have come; the\n"
+    "    handle keeps them.\n"
     "balance: of a buffer with balance: selections go to ranks by its rule; waits for all ranks to make the call.\n"
     "expert_stats: mode ll: [L] int32, to which the rows received for each local expert are added.\n"
     "wait_ns: [R] int64, to which the nanoseconds are added that this rank waited for each rank, as waits() has it.\n"
@@ -78,6 +79,7 @@ enum {
     STREAM,
     PIECES,
     BALANCE,
+    PAYLOADS,
     COUNT
 };
 
@@ -102,7 +104,8 @@ static const char *const names[COUNT] = {"x",
                                          "timeout",
                                          "stream",
                                          "pieces",
-                                         "balance"};
+                                         "balance",
+                                         "payloads"};
 
 _Static_assert(COUNT <= EXT_MOST_PARAMETERS, "no room for a name");
 static ext_signature_t signature = {"dispatch", 3, COUNT, names, {NULL}};
@@ -169,16 +172,49 @@ static int read_routing(ext_where_t where, PyObject *const *values, xep_dispatch
     return 0;
 }
 
-/* [T, S] float32 or int32. Any strides: scales by column, as some quantisers make them, are read in place. */
+/* [T, S] of any type. Any strides: scales by column, as some quantisers make them, are read in place. */
 static int read_scales(ext_where_t where, PyObject *scales, xep_dispatch_args_t *args)
 {
     ext_matrix_t matrix;
     if (scales == NULL) return 0;
-    const unsigned dtypes = EXT_BIT(XEP_FP32) | EXT_BIT(XEP_INT32);
+    /* what numpy makes where nothing is said would be sent at twice its width */
+    const unsigned dtypes = EXT_ALL_DTYPES & ~EXT_BIT(XEP_FP64);
     if (ext_args_strided("scales", scales, where, (Py_ssize_t)args->tokens, dtypes, &matrix) != 0) return -1;
     args->scales = matrix.data;
     args->nscales = (uint32_t)matrix.columns, args->scales_dtype = matrix.dtype;
     args->scales_token_stride = matrix.stride, args->scales_stride = matrix.step;
+    return 0;
+}
+
+/** What payloads are, for the call and for those that are received. */
+typedef struct payloads {
+    xep_payload_t list[XEP_PAYLOADS_MOST];
+    ext_element_t elements[XEP_PAYLOADS_MOST];
+} payloads_t;
+
+/* A tuple keeps its arrays, and whoever keeps the arguments of a call keeps it. */
+static int read_payloads(ext_where_t where, PyObject *given, xep_dispatch_args_t *args, payloads_t *payloads)
+{
+    ext_matrix_t matrix;
+    if (given == NULL) return 0;
+    if (!PyTuple_Check(given) || PyTuple_GET_SIZE(given) > XEP_PAYLOADS_MOST) {
+        PyErr_Format(PyExc_TypeError, "payloads: expected a tuple of at most %d arrays, got %R", XEP_PAYLOADS_MOST,
+                     Py_TYPE(given));
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(given); i++) {
+        if (ext_args_matrix("payloads", PyTuple_GET_ITEM(given, i), where, (Py_ssize_t)args->tokens, EXT_ANY,
+                            EXT_ALL_DTYPES, 0, &matrix) != 0)
+            return -1;
+        const Py_ssize_t width = ext_dtype_size(matrix.dtype);
+        payloads->elements[i] = matrix.element;
+        payloads->list[i] = (xep_payload_t){.data = matrix.data,
+                                            .stride = (size_t)matrix.stride,
+                                            .bytes = (uint32_t)(matrix.columns * width),
+                                            .alignment = (uint32_t)width};
+    }
+    args->payloads = payloads->list;
+    args->npayloads = (uint32_t)PyTuple_GET_SIZE(given);
     return 0;
 }
 
@@ -214,7 +250,8 @@ static int read_options(const ext_buffer_t *buffer, PyObject *const *values, xep
  * x_p: of which the received rows are shown. x comes first: all other arrays are checked against its T, and its kind
  * says which stream is the current one. -1: an exception is set, and nothing has begun.
  */
-static int fill_args(const ext_buffer_t *buffer, PyObject *const *values, xep_dispatch_args_t *args, ext_matrix_t *x_p)
+static int fill_args(const ext_buffer_t *buffer, PyObject *const *values, xep_dispatch_args_t *args, ext_matrix_t *x_p,
+                     payloads_t *payloads)
 {
     PyObject *x = values[X] != NULL ? values[X] : Py_None;
     xep_dtype_t as = 0;
@@ -226,7 +263,9 @@ static int fill_args(const ext_buffer_t *buffer, PyObject *const *values, xep_di
     args->x = x_p->data, args->x_stride = (size_t)x_p->stride, args->dtype = x_p->dtype;
     if ((values[CACHED] != NULL ? read_cached(buffer, values, args) : read_routing(buffer->where, values, args)) != 0)
         return -1;
-    if (ext_args_stream(values[STREAM], &x_p->element, &args->stream) != 0) return -1;
+    if (ext_args_stream(values[STREAM], &x_p->element, &args->stream) != 0 ||
+        read_payloads(buffer->where, values[PAYLOADS], args, payloads) != 0)
+        return -1;
     return read_options(buffer, values, args);
 }
 
@@ -255,12 +294,14 @@ static PyObject *dispatch_by(PyObject *self, PyObject *const *given, Py_ssize_t 
     xep_request_t *request = NULL;
     PyObject *values[COUNT];
     ext_matrix_t x;
+    payloads_t payloads;
     xep_status_t status;
     if (ext_args_read(&signature, given, nargs, keywords, values) != 0) return ext_failed_refuse(buffer);
     if (make_room(buffer, values) != 0 || ext_request_begin(buffer) == NULL) return NULL;
-    if (fill_args(buffer, values, &args, &x) != 0) return ext_failed_refuse(buffer);
+    if (fill_args(buffer, values, &args, &x, &payloads) != 0) return ext_failed_refuse(buffer);
     ext_handle_t *handle = ext_handle_new(buffer, &x.element, x.rows, (Py_ssize_t)args.topk, x.columns);
     if (handle == NULL) return ext_failed_refuse(buffer);
+    memcpy(handle->payloads, payloads.elements, args.npayloads * sizeof *handle->payloads);
     const int is_kept =
         (args.flags & XEP_DISPATCH_PIECES) == 0 || (handle->sent = ext_args_keep(NULL, values, COUNT)) != NULL;
     xep_buffer_t *own = is_kept ? take_own(buffer, values, &args) : NULL;

@@ -18,8 +18,9 @@ typedef struct ext_handle {
     ext_buffer_t *buffer;
     ext_memory_t *memory; /* NULL: released */
     Py_ssize_t tokens, topk, hidden, nranks;
-    ext_element_t element;         /* of the array that was dispatched */
-    ext_element_t input;           /* of what combine_input() has shown last, or would show */
+    ext_element_t element;                     /* of the array that was dispatched */
+    ext_element_t payloads[XEP_PAYLOADS_MOST]; /* likewise */
+    ext_element_t input;                       /* of what combine_input() has shown last, or would show */
     ext_shown_t *shown[EXT_KINDS]; /* of a Received, not counted: the rows as arrays, while somebody has it */
     int counts_there;              /* 1: counts are arrays of the device, and nobody waits for them */
     uint64_t rows;                 /* what the library writes into recv_rows_p */

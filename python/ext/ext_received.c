@@ -270,6 +270,30 @@ static PyObject *get_experts(PyObject *self, void *Py_UNUSED(closure))
     return experts;
 }
 
+/* Made anew each time: the arrays are views. */
+static PyObject *get_payloads(PyObject *self, void *Py_UNUSED(closure))
+{
+    const ext_received_t *received = (ext_received_t *)self;
+    const xep_recv_t *recv = &received->recv;
+    if (check_shown(received) != 0 || ext_handle_get(received->handle) == NULL) return NULL;
+    PyObject *payloads = PyTuple_New((Py_ssize_t)recv->npayloads);
+    for (uint32_t i = 0; payloads != NULL && i < recv->npayloads; i++) {
+        const xep_payload_t *payload = &recv->payloads[i];
+        const ext_element_t *sent = &received->handle->payloads[i];
+        ext_array_t look = {.element = {.kind = received->kind,
+                                        .dtype = sent->dtype,
+                                        .where = received->handle->buffer->where},
+                            .data = payload->data};
+        if (sent->kind == received->kind) look.element = *sent;
+        ext_received_shape(recv, recv->capacity, payload->bytes / (size_t)ext_dtype_size(look.element.dtype),
+                           (ptrdiff_t)payload->stride, &look);
+        PyObject *view = ext_array_view(&look, (PyObject *)received->handle->memory);
+        if (view == NULL) Py_CLEAR(payloads);
+        else PyTuple_SET_ITEM(payloads, (Py_ssize_t)i, view);
+    }
+    return payloads;
+}
+
 static PyObject *list_expert_rows(PyObject *self, PyObject *Py_UNUSED(unused))
 {
     const ext_received_t *received = (ext_received_t *)self;
@@ -322,7 +346,7 @@ static PyGetSetDef getset[] = {
               "all -1."),
     EXT_ARRAY("topk_weights", TOPK_WEIGHTS, "[N, K] float32, 0 where topk_idx is -1; None when none were sent."),
     EXT_ARRAY("scales", SCALES,
-              "[N, S] float32 or int32, as dispatched or cast; padded: [L, N / L, S]; None when there are none."),
+              "[N, S], as dispatched, or float32 or int32, as cast; padded: [L, N / L, S]; None when there are none."),
     EXT_ARRAY("src_token", SRC_TOKEN, "[N] int32: token index on its source rank."),
     EXT_ARRAY("row_addresses", ROW,
               "[N] int64: with in_place, the address of each row, in the memory of its source or of this rank, to be "
@@ -337,6 +361,7 @@ static PyGetSetDef getset[] = {
     EXT_ARRAY("pair_begin", EXT_VIEWS + 5, "[L, R] int32: first row of an expert that came from a rank; None by rank."),
     EXT_ARRAY("pair_count", EXT_VIEWS + 6, "[L, R] int32: how many rows of an expert came from a rank; None by rank."),
     EXT_ARRAY("out", OUT, "[R] uint8: 1 for a rank that this dispatch is without; None: it is with all."),
+    {"payloads", get_payloads, NULL, "A tuple of arrays [N, B], as dispatched; padded: [L, N / L, B].", NULL},
     {"experts", get_experts, NULL, "Global numbers of the L local experts, ascending, a tuple.", NULL},
     {"arrangement", get_enum, NULL, "Rows: how they are arranged.", (void *)(uintptr_t)&enums[0]},
     {"dtype", get_enum, NULL, "Dtype: element type of x.", (void *)(uintptr_t)&enums[1]},

@@ -17,7 +17,7 @@ EXPERTS, TOPK, HIDDEN, TOKENS, SCALES = 6, 3, 16, 9, 4
 @pytest.fixture
 def buffer(group):
     with group.buffer(
-        EXPERTS, TOPK, HIDDEN, TOKENS, dtype="float32", combine_dtype="float32", scales=SCALES, slots=3
+        EXPERTS, TOPK, HIDDEN, TOKENS, dtype="float32", combine_dtype="float32", scales=SCALES + 6, slots=3
     ) as made:
         yield made
 
@@ -26,7 +26,7 @@ def strided(rng, array: np.ndarray) -> np.ndarray:
     """The same rows: dense, or in a wider array."""
     if rng.random() < 0.5:
         return array.copy()
-    wide = np.full((array.shape[0], array.shape[1] + 8), -77, array.dtype)
+    wide = np.full((array.shape[0], array.shape[1] + 8), 77, array.dtype)
     wide[:, : array.shape[1]] = array
     return wide[:, : array.shape[1]]
 
@@ -39,6 +39,12 @@ def scales_of(step: int, rank: int, tokens: int) -> np.ndarray:
     return (np.arange(tokens * SCALES, dtype=np.float32) + 1000 * rank + step).reshape(tokens, SCALES)
 
 
+def payloads_of(step: int, rank: int, tokens: int) -> tuple[np.ndarray, np.ndarray]:
+    """Two numbers and seven bytes for each token."""
+    numbers = np.arange(tokens * 2, dtype=np.int64).reshape(tokens, 2) + 1000 * rank + step
+    return numbers, (np.arange(tokens * 7) + rank * 31 + step).astype(np.uint8).reshape(tokens, 7)
+
+
 class Form:
     """What one form of a call has in common: for all ranks, and for this one."""
 
@@ -46,7 +52,7 @@ class Form:
         rng = np.random.default_rng([number, 1])
         self.topk = int(rng.choice([1, TOPK]))
         self.index = rng.choice([np.int64, np.int32])
-        self.weighted, self.scaled, self.answered = rng.random(3) < [0.7, 0.4, 0.5]
+        self.weighted, self.scaled, self.answered, self.loaded = rng.random(4) < [0.7, 0.4, 0.5, 0.4]
         self.rng = np.random.default_rng([number, 2, rank])
         self.by_column, self.zero_copy, self.given, self.given_weights = self.rng.random(4) < 0.5
         self.biases = int(self.rng.integers(3))
@@ -60,6 +66,9 @@ def send(buffer, form, kind, step, sent):
     if form.scaled:
         scales = scales_of(step, buffer.group.rank, len(mine.x))
         options["scales"] = as_kind(kind, np.asfortranarray(scales) if form.by_column else scales)
+    if form.loaded:
+        payloads = payloads_of(step, buffer.group.rank, len(mine.x))
+        options["payloads"] = tuple(as_kind(kind, strided(form.rng, array)) for array in payloads)
     if form.alignment != 1:
         options["expert_alignment"] = form.alignment
     if form.capacity:
@@ -84,6 +93,11 @@ def check_rows(buffer, handle, form, step, sent) -> None:
     if form.scaled:
         found = [scales_of(step, source, len(sent[source].x))[token] for source, token in want.sources]
         np.testing.assert_array_equal(recv.scales[:rows], np.array(found, np.float32).reshape(-1, SCALES))
+    assert len(recv.payloads) == (2 if form.loaded else 0)
+    for number, got in enumerate(recv.payloads):
+        found = [payloads_of(step, source, len(sent[source].x))[number][token] for source, token in want.sources]
+        assert np.asarray(got).dtype == (np.int64, np.uint8)[number]
+        np.testing.assert_array_equal(got[:rows], np.array(found).reshape(-1, got.shape[1]))
     np.testing.assert_array_equal(recv.expert_rows, [-(-n // form.alignment) * form.alignment for n in want.experts])
 
 

@@ -73,10 +73,15 @@ WRONG = {
     "few weights": ("topk_weights", np.ones((T, K - 1), np.float32), ValueError,
         r"topk_weights: expected FP32 of shape \[6, 2\]"),
     "double scales": ("scales", np.ones((T, 2)), TypeError,
-        "scales: expected FP32 or INT32|scales: expected INT32 or FP32"),
+        "scales: expected .*, got float64"),
     "many scales": ("scales", np.ones((T, 3), np.float32), ValueError, "invalid nscales: 3 .at most 2"),
+    "payloads in a list": ("payloads", [np.ones((T, 2), np.uint8)], TypeError,
+        "payloads: expected a tuple of at most 8 arrays"),
+    "nine payloads": ("payloads", (np.ones((T, 1), np.uint8),) * 9, TypeError,
+        "payloads: expected a tuple of at most 8 arrays"),
+    "payloads of another T": ("payloads", (np.ones((T + 1, 1), np.uint8),), ValueError, "payloads"),
     "scales of one dimension": ("scales", np.ones(T, np.float32), ValueError,
-        r"scales: expected FP32 or INT32 of shape \[6, any\]"),
+        r"scales: expected .* of shape \[6, any\]"),
     "stats of mode ll": ("expert_stats", np.zeros(E, np.int64), TypeError,
         r"expert_stats: expected INT32 of shape \[4\], got int64"),
     "unknown option": ("worst", 3, TypeError, "unexpected keyword argument 'worst'"),
@@ -334,8 +339,11 @@ def test_library_queries():
     assert flat.bytes < some.bytes < size.bytes
     with pytest.raises(ValueError, match='path: expected "auto", "flat" or "nodes", got \'node\''):
         xep.buffer_size(4, experts=E, topk=K, hidden=H, tokens=T, path="node")
-    wide = xep.buffer_size(4, experts=E, topk=K, hidden=H, tokens=T, path="nodes", pass_rows=5, node_sums="fp32")
-    assert wide.bytes > some.bytes and wide.node_bytes == some.node_bytes
+    sums = [
+        xep.buffer_size(4, experts=E, topk=K, hidden=16 * H, tokens=T, path="nodes", pass_rows=5, node_sums=node_sums)
+        for node_sums in ("dtype", "fp32")
+    ]
+    assert sums[1].bytes > sums[0].bytes and sums[1].node_bytes == sums[0].node_bytes
     low, tight = (
         xep.buffer_size(4, experts=E, topk=K, hidden=H, tokens=T, mode="ll", pass_rows=rows) for rows in (0, 4)
     )

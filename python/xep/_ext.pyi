@@ -37,6 +37,7 @@ def buffer_size(
 
 class DispatchOptions(TypedDict, total=False):
     scales: Any
+    payloads: Any
     cached: Optional[Handle]
     capacity: int
     expert_alignment: int
@@ -237,6 +238,7 @@ class Received:
     topk_idx: Any
     topk_weights: Any
     scales: Any
+    payloads: tuple[Any, ...]
     src_token: Any
     row_addresses: Any
     src_begin: Any

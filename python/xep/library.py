@@ -76,7 +76,7 @@ class ModeInfo(NamedTuple):
 
 # XEP_CAN_*, by bit
 FEATURES = ("mask", "pieces", "in_place", "nodes", "owners", "expand", "capture", "weigh", "return_weights",
-            "sum_at_owner", "scales_by_column", "expert_stats")  # fmt: skip
+            "sum_at_owner", "scales_by_column", "expert_stats", "payloads")  # fmt: skip
 
 
 def mode_query(mode: Optional[str] = None, memory: str = "host") -> ModeInfo:

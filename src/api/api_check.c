@@ -251,23 +251,27 @@ static xep_status_t check_cached(const xep_buffer_t *buffer, xep_dispatch_args_t
 static xep_status_t check_scales(const xep_buffer_t *buffer, xep_dispatch_args_t *a)
 {
     if (a->scales_dtype == XEP_DTYPE_DEFAULT) a->scales_dtype = XEP_FP32;
-    if (a->scales_dtype != XEP_FP32 && a->scales_dtype != XEP_INT32)
-        return xep_fail(XEP_ERR_INVALID, "invalid scales_dtype: %s (fp32 or int32)", xep_dtype_name(a->scales_dtype));
-    if (a->nscales > buffer->shape.scales)
-        return xep_fail(XEP_ERR_INVALID, "invalid nscales: %u (at most %u, params.scales)", a->nscales,
-                        buffer->shape.scales);
+    if (a->scales == NULL && (a->nscales | a->npayloads) == 0) return XEP_OK;
+    const ptrdiff_t width = (ptrdiff_t)xep_dtype_size(a->scales_dtype);
+    const int is_word = a->scales_dtype == XEP_FP32 || a->scales_dtype == XEP_INT32;
+    if (width == 0 || (!is_word && buffer->device != NULL))
+        return xep_fail(XEP_ERR_INVALID, "invalid scales_dtype: %s (%s)", xep_dtype_name(a->scales_dtype),
+                        width == 0 ? "one of XEP_DTYPE_LIST" : "in device memory: fp32 or int32");
+    if (a->nscales * (uint64_t)width > buffer->shape.scales * UINT64_C(4))
+        return xep_fail(XEP_ERR_INVALID, "invalid nscales: %u (at most %llu, by params.scales)", a->nscales,
+                        buffer->shape.scales * 4ULL / (unsigned long long)width);
     if (a->scales == NULL && a->nscales > 0 && a->tokens > 0)
         return xep_fail(XEP_ERR_INVALID, "scales is NULL, with %u nscales", a->nscales);
     if (a->scales != NULL && a->nscales == 0)
         return xep_fail(XEP_ERR_INVALID, "invalid nscales: 0 (at least 1 where scales are given)");
-    if (a->scales_stride == 0) a->scales_stride = 4;
-    if (a->scales_token_stride == 0) a->scales_token_stride = (ptrdiff_t)a->nscales * 4;
-    if ((uintptr_t)a->scales % 4 != 0 || a->scales_stride % 4 != 0 || a->scales_token_stride % 4 != 0)
+    if (a->scales_stride == 0) a->scales_stride = width;
+    if (a->scales_token_stride == 0) a->scales_token_stride = (ptrdiff_t)a->nscales * width;
+    if ((intptr_t)a->scales % width != 0 || a->scales_stride % width != 0 || a->scales_token_stride % width != 0)
         return xep_fail(
             XEP_ERR_INVALID,
-            "misaligned scales: scales_stride %td, scales_token_stride %td (multiples of 4 bytes, as their address)",
-            a->scales_stride, a->scales_token_stride);
-    return XEP_OK;
+            "misaligned scales: scales_stride %td, scales_token_stride %td (multiples of %td bytes, as their address)",
+            a->scales_stride, a->scales_token_stride, width);
+    return a->npayloads != 0 ? xep_check_payloads(buffer, a) : XEP_OK;
 }
 
 static int is_quant_scale_sane(xep_quant_t quant, float scale)
@@ -302,7 +306,7 @@ static xep_status_t check_flags(const xep_buffer_t *buffer, const xep_dispatch_a
 }
 
 /* checks only for values that have no meaning; the mode says what it supports */
-static xep_status_t check_choices(const xep_dispatch_args_t *a)
+static xep_status_t check_choices(xep_dispatch_args_t *a)
 {
     if ((unsigned)a->arrangement > XEP_ROWS_BY_EXPERT_PADDED)
         return xep_fail(XEP_ERR_INVALID, "invalid arrangement: %d (one of XEP_ROWS_*)", (int)a->arrangement);
@@ -314,6 +318,7 @@ static xep_status_t check_choices(const xep_dispatch_args_t *a)
     if (a->nscales != 0)
         return xep_fail(XEP_ERR_INVALID, "invalid nscales: %u (0 with quant: the scales come from the cast)",
                         a->nscales);
+    a->scales_dtype = XEP_FP32; /* the mode says which words they are */
     return XEP_OK;
 }
 

@@ -19,6 +19,9 @@ xep_status_t xep_check_outputs(const xep_handle_t *handle, xep_combine_args_t *a
 
 /* ---- api_check_pieces.c ---- */
 
+/** The list of payloads, which is not empty. */
+xep_status_t xep_check_payloads(const xep_buffer_t *buffer, const xep_dispatch_args_t *args);
+
 /* Checks of dispatches in pieces. */
 
 /** What XEP_DISPATCH_PIECES needs. */

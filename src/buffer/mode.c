@@ -112,6 +112,7 @@ static xep_status_t refuse_feature(const xep_plugin_t *plugin, const xep_mode_in
         const char *field;
     } fields[] = {{XEP_CAN_SCALES_BY_COLUMN, "XEP_DISPATCH_SCALES_BY_COLUMN"},
                   {XEP_CAN_EXPERT_STATS, "expert_stats"},
+                  {XEP_CAN_PAYLOADS, "payloads"},
                   {XEP_CAN_WEIGH, "weights of a combine"},
                   {XEP_CAN_RETURN_WEIGHTS, "topk_weights and out_weights of a combine"},
                   {XEP_CAN_SUM_AT_OWNER, "XEP_COMBINE_SUM_AT_OWNER"},
@@ -125,7 +126,8 @@ xep_status_t xep_mode_check_dispatch(const xep_plugin_t *plugin, const xep_mode_
                                      const xep_dispatch_args_t *args)
 {
     const uint32_t needs = (args->flags & XEP_DISPATCH_SCALES_BY_COLUMN) * XEP_CAN_SCALES_BY_COLUMN |
-                           (args->expert_stats != NULL) * XEP_CAN_EXPERT_STATS;
+                           (args->expert_stats != NULL) * XEP_CAN_EXPERT_STATS |
+                           (args->npayloads != 0) * XEP_CAN_PAYLOADS;
     const uint32_t lacks = needs & ~can->features;
     if ((lacks | (1u << args->quant & ~can->casts) | (1u << args->arrangement & ~can->arrangements)) == 0)
         return XEP_OK;

@@ -39,7 +39,8 @@ struct xep_handle {
     const void *combine_input; /* what the user was told it is, or NULL */
     int has_input;             /* the user may have outputs there: it was asked for, and not overwritten since */
     xep_recv_t recv;
-    xep_dispatch_args_t sent; /* of one in pieces: what the next ones are taken from */
+    xep_payload_t payloads[XEP_PAYLOADS_MOST]; /* of the dispatch, defaults filled in */
+    xep_dispatch_args_t sent;                  /* of one in pieces: what the next ones are taken from */
     xep_outputs_t outputs;
     int combined;
 };

@@ -91,6 +91,18 @@ static void note_dispatch(xep_handle_t *handle, xep_request_t *req)
     if (req->dispatch.flags & XEP_DISPATCH_PIECES) handle->sent = req->dispatch;
 }
 
+/* The caller's list need not stay. */
+static void keep_payloads(xep_handle_t *handle, xep_dispatch_args_t *args)
+{
+    for (uint32_t i = 0; i < args->npayloads; i++) {
+        xep_payload_t *payload = &handle->payloads[i];
+        *payload = args->payloads[i];
+        if (payload->stride == 0) payload->stride = payload->bytes;
+        if (payload->alignment == 0) payload->alignment = 1;
+    }
+    args->payloads = handle->payloads;
+}
+
 /*
  * Everything that can refuse it comes before the mode is asked: order of turns, indices, a slot, a request. Slot and
  * request are taken for good when launch() has succeeded, so what returns before that has nothing to give back.
@@ -112,6 +124,7 @@ static xep_status_t begin_dispatch(xep_buffer_t *buffer, const xep_dispatch_args
     req = xep_request_take(buffer);
     if (req == NULL) return XEP_ERR_BUSY;
     req->dispatch = *args;
+    if (args->npayloads != 0) keep_payloads(handle, &req->dispatch);
     req->handle = handle;
     req->op.kind = XEP_OP_DISPATCH;
     req->op.slot = handle->slot;

@@ -236,7 +236,7 @@ AT(xep_waits_t, count, 16);
 AT(xep_waits_t, sum_ns, 24);
 AT(xep_waits_t, max_ns, 32);
 
-SIZE(xep_dispatch_args_t, 192);
+SIZE(xep_dispatch_args_t, 208);
 AT(xep_dispatch_args_t, size, 0);
 AT(xep_dispatch_args_t, tokens, 8);
 AT(xep_dispatch_args_t, x, 16);
@@ -267,8 +267,11 @@ AT(xep_dispatch_args_t, quant_scale, 164);
 AT(xep_dispatch_args_t, expert_stats, 168);
 AT(xep_dispatch_args_t, wait_ns, 176);
 AT(xep_dispatch_args_t, stream, 184);
+AT(xep_dispatch_args_t, payloads, 192);
+AT(xep_dispatch_args_t, npayloads, 200);
+AT(xep_dispatch_args_t, reserved, 204);
 
-SIZE(xep_recv_t, 240);
+SIZE(xep_recv_t, 256);
 AT(xep_recv_t, size, 0);
 AT(xep_recv_t, arrangement, 8);
 AT(xep_recv_t, quant, 12);
@@ -304,6 +307,15 @@ AT(xep_recv_t, piece, 208);
 AT(xep_recv_t, all_rows, 216);
 AT(xep_recv_t, first_row, 224);
 AT(xep_recv_t, experts, 232);
+AT(xep_recv_t, payloads, 240);
+AT(xep_recv_t, npayloads, 248);
+AT(xep_recv_t, reserved, 252);
+
+SIZE(xep_payload_t, 24);
+AT(xep_payload_t, data, 0);
+AT(xep_payload_t, stride, 8);
+AT(xep_payload_t, bytes, 16);
+AT(xep_payload_t, alignment, 20);
 
 SIZE(xep_next_args_t, 64);
 AT(xep_next_args_t, size, 0);

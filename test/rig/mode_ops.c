@@ -375,3 +375,41 @@ void mode_ops_two_threads(xep_group_t *group, const mp_case_t *mine, const mp_ca
     mp_job_close(&a);
     mp_job_close(&b);
 }
+
+/* ---- fewer bits ---- */
+
+static void combine_by_all(mp_job_t *job, xep_handle_t *handle, uint32_t flags)
+{
+    for (xep_quant_t quant = XEP_QUANT_NONE; quant <= XEP_QUANT_LOGFMT; quant++) {
+        job->shape.combine_quant = quant;
+        job->shape.combine_scale = quant == XEP_QUANT_E4M3_STATIC ? 1.0f / 64 : 0;
+        xep_combine_args_t a = mp_job_combine(job, handle);
+        a.quant = quant;
+        a.quant_scale = job->shape.combine_scale;
+        a.flags = flags;
+        MP_OK(xep_combine(handle, &a, NULL));
+        mp_job_check_out(job);
+    }
+}
+
+void mode_ops_fewer_bits(xep_group_t *group, const mp_case_t *c, uint32_t flags)
+{
+    uint8_t *afar = calloc(mp_nranks(), 1);
+    mp_job_t job;
+    xep_handle_t *handle;
+    for (uint32_t r = 0; r < mp_nranks(); r++) {
+        xep_peer_info_t peer = XEP_PEER_INFO_INIT;
+        MP_OK(xep_group_peer(group, r, &peer));
+        afar[r] = !peer.mapped;
+    }
+    mp_job_open(&job, c, 24);
+    job.shape.encoded_from = afar;
+    job.shape.sum_at_owner = flags != 0;
+    mp_job_buffer(&job, group);
+    xep_dispatch_args_t d = mp_job_dispatch(&job);
+    MP_OK(xep_dispatch(job.buffer, &d, &handle, NULL));
+    combine_by_all(&job, handle, flags);
+    xep_handle_release(handle);
+    mp_job_close(&job);
+    free(afar);
+}

@@ -11,6 +11,9 @@ mp_case_t mode_ops_case(const char *mode);
 
 void mode_ops_run(xep_group_t *group, const char *mode);
 
+/** Combines of one dispatch by every quant: rows of mapped ranks stay as they are, those of others are encoded. */
+void mode_ops_fewer_bits(xep_group_t *group, const mp_case_t *c, uint32_t flags);
+
 /** Two buffers, each used by a thread of its own, at the same time. */
 void mode_ops_two_threads(xep_group_t *group, const mp_case_t *mine, const mp_case_t *of_thread);
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "mp_rig.h"
+#include "oracle_payloads.h"
 
 static uint64_t tokens_of(const mp_case_t *c, uint32_t rank)
 {
@@ -35,6 +36,22 @@ static void open_routing(mp_job_t *job, const mp_case_t *c, uint64_t seed)
     free(tokens);
 }
 
+/* Odd and even lengths, every alignment there is; the first ones of it are those of a case. */
+static const xep_payload_t payloads[XEP_PAYLOADS_MOST] = {{.bytes = 6, .alignment = 2},
+                                                          {.bytes = 1},
+                                                          {.bytes = 33, .alignment = 64},
+                                                          {.bytes = 4, .alignment = 4},
+                                                          {.bytes = 16, .alignment = 16},
+                                                          {.bytes = 5, .alignment = 8},
+                                                          {.bytes = 100, .alignment = 32},
+                                                          {.bytes = 3, .alignment = 1}};
+
+/* Bytes between tokens, where the caller has payload i. */
+static size_t payload_stride(const mp_job_t *job, uint32_t i)
+{
+    return payloads[i].bytes + (job->c->strided ? i + 1 : 0);
+}
+
 static xep_dtype_t or_default(xep_dtype_t dtype, xep_dtype_t def)
 {
     return dtype == XEP_DTYPE_DEFAULT ? def : dtype;
@@ -56,7 +73,12 @@ static void allocate(mp_job_t *job)
     job->x = mp_alloc(n * job->x_stride, more == 0 ? 0 : elem);
     job->idx = mp_alloc(n * c->topk * xep_dtype_size(s->idx_dtype), 0);
     job->weights = mp_alloc(n * c->topk * sizeof(float), 0);
-    job->scales = mp_alloc(n * c->nscales * 4, 0);
+    job->scales = mp_alloc(n * oracle_scales_bytes(s), 0);
+    for (uint32_t i = 0; i < c->payloads; i++) {
+        job->payloads[i] = payloads[i];
+        job->payloads[i].stride = payload_stride(job, i);
+        job->payloads[i].data = mp_alloc(n * job->payloads[i].stride, 0);
+    }
     job->out = mp_alloc(n * job->out_stride, more == 0 ? 0 : out_elem);
     job->out_weights = mp_alloc(n * c->topk * sizeof(float), 0);
     for (unsigned b = 0; b < 2; b++)
@@ -72,6 +94,8 @@ void mp_job_open(mp_job_t *job, const mp_case_t *c, uint64_t seed)
     job->shape = (oracle_shape_t){.routing = job->routing,
                                   .hidden = c->hidden,
                                   .nscales = c->nscales,
+                                  .payloads = payloads,
+                                  .npayloads = c->payloads,
                                   .dtype = or_default(c->dtype, XEP_BF16),
                                   .combine_dtype = or_default(c->combine_dtype, XEP_BF16),
                                   .idx_dtype = or_default(c->idx_dtype, XEP_INT64),
@@ -92,7 +116,9 @@ static uint64_t hash_inputs(const mp_job_t *job)
     uint64_t h = oracle_hash_row(job->x, job->tokens * job->x_stride, 1);
     h += oracle_hash_row(job->idx, job->tokens * job->c->topk * xep_dtype_size(s->idx_dtype), 2);
     h += oracle_hash_row(job->weights, job->tokens * job->c->topk * sizeof(float), 3);
-    h += oracle_hash_row(job->scales, job->tokens * job->c->nscales * 4, 4);
+    h += oracle_hash_row(job->scales, job->tokens * oracle_scales_bytes(s), 4);
+    for (uint32_t i = 0; i < job->c->payloads; i++)
+        h += oracle_hash_row(job->payloads[i].data, job->tokens * job->payloads[i].stride, 7 + i);
     for (unsigned b = 0; b < 2; b++)
         if (job->bias[b] != NULL) h += oracle_hash_row(job->bias[b], job->tokens * job->out_stride, 5 + b);
     return h;
@@ -106,6 +132,8 @@ void mp_job_payload(mp_job_t *job, uint64_t payload)
         oracle_fill_row(s, mp_rank(), t, (char *)job->x + t * job->x_stride);
         for (unsigned b = 0; b < 2; b++)
             if (job->bias[b] != NULL) oracle_fill_bias(s, b, mp_rank(), t, (char *)job->bias[b] + t * job->out_stride);
+        for (uint32_t i = 0; i < job->c->payloads; i++)
+            oracle_fill_payload(s, i, mp_rank(), t, (char *)job->payloads[i].data + t * job->payloads[i].stride);
     }
     oracle_fill_inputs(s, mp_rank(), NULL, job->idx, job->weights, job->c->nscales == 0 ? NULL : job->scales);
     job->inputs_hash = hash_inputs(job);
@@ -119,7 +147,10 @@ static xep_buffer_params_t params_of(const mp_job_t *job)
     p.experts = c->experts;
     p.topk = c->topk;
     p.hidden = c->hidden;
-    p.scales = job->shape.by_expert ? c->nscales : oracle_received_scales(&job->shape); /* of a cast, too */
+    /* of a cast, too, where ll would not have room for it anyway */
+    p.scales = job->shape.by_expert && c->payloads == 0 && c->quant != XEP_QUANT_NONE
+                   ? c->nscales
+                   : oracle_words_beside(&job->shape);
     p.tokens = c->tokens == 0 ? 1 : c->tokens;
     p.dtype = job->shape.dtype;
     p.combine_dtype = job->shape.combine_dtype;
@@ -200,6 +231,7 @@ void mp_job_close(mp_job_t *job)
     mp_free(job->idx, "topk_idx");
     mp_free(job->weights, "topk_weights");
     mp_free(job->scales, "scales");
+    for (uint32_t i = 0; i < job->c->payloads; i++) mp_free(job->payloads[i].data, "payload");
     mp_free(job->out, "out");
     mp_free(job->out_weights, "out_weights");
     mp_free(job->bias[0], "bias 0");
@@ -224,6 +256,7 @@ xep_dispatch_args_t mp_job_dispatch(mp_job_t *job)
     a.scales_dtype = job->shape.scales_dtype;
     a.expert_alignment = c->alignment;
     a.capacity = job->shape.capacity;
+    if (c->payloads != 0) a.payloads = job->payloads, a.npayloads = c->payloads;
     a.quant = c->quant;
     a.quant_scale = c->quant_scale;
     a.flags = c->sent ? XEP_DISPATCH_SEND_WEIGHTS : 0;

@@ -24,6 +24,7 @@ typedef struct mp_case {
     int says_none;   /* a rank without tokens says so when the buffer is made */
     uint32_t mask;   /* selections of 1000 that are -1; 1000: all */
     uint32_t nscales;
+    uint32_t payloads;                                         /* how many */
     xep_dtype_t dtype, combine_dtype, idx_dtype, scales_dtype; /* 0: bf16, bf16, int64, fp32 */
     int weights;       /* dispatch is given weights; normal: combine sends them back, ll: it applies them */
     int sent;          /* ll: they travel with the rows */
@@ -62,6 +63,7 @@ typedef struct mp_job {
     void *x, *idx, *out, *bias[2], *y;
     float *weights, *out_weights;
     uint32_t *scales;
+    xep_payload_t payloads[XEP_PAYLOADS_MOST];
     size_t x_stride, out_stride, y_stride;
     uint64_t inputs_hash;
 } mp_job_t;

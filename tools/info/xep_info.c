@@ -93,7 +93,8 @@ static void print_mode_info(const xep_mode_info_t *info)
                                       {XEP_CAN_RETURN_WEIGHTS, "weights-back"},
                                       {XEP_CAN_SUM_AT_OWNER, "sum-at-owner"},
                                       {XEP_CAN_SCALES_BY_COLUMN, "scales-by-column"},
-                                      {XEP_CAN_EXPERT_STATS, "expert-stats"}};
+                                      {XEP_CAN_EXPERT_STATS, "expert-stats"},
+                                      {XEP_CAN_PAYLOADS, "payloads"}};
     static const word_t casts[] = {{1u << XEP_QUANT_E4M3, "e4m3"},
                                    {1u << XEP_QUANT_E4M3_POW2, "e4m3-pow2"},
                                    {1u << XEP_QUANT_UE8M0, "ue8m0"},

@@ -37,16 +37,17 @@ typedef struct perf {
     uint64_t sent_rows;                 /* rows this rank sends */
     size_t row_bytes;                   /* of x */
     size_t scale_bytes;                 /* of a token */
-    size_t placed_bytes, placed_scales; /* bytes of a row, and of its scales, as received */
+    size_t placed_bytes, placed_scales; /* bytes of a row, and of what is beside it, as received */
     size_t sum_bytes;                   /* of a combined row */
     xep_buffer_t *buffer;
     uint8_t *encoded_from; /* [R] for the oracle; with --combine only */
     uint32_t mapped;       /* ranks mapped, this one included; the fewest of any rank */
     perf_memory_t memory;
-    void *x;                    /* [T] rows */
-    int64_t *idx;               /* [T][K] */
-    float *weights;             /* [T][K] */
-    uint32_t *scales;           /* [T] scales, or NULL */
+    void *x;          /* [T] rows */
+    int64_t *idx;     /* [T][K] */
+    float *weights;   /* [T][K] */
+    uint32_t *scales; /* [T] scales, or NULL */
+    xep_payload_t payloads[XEP_PAYLOADS_MOST];
     char *out;                  /* [slots][T] sums */
     float *out_weights;         /* [T][K], with check */
     void *bias[2];              /* [T] sums each, with check */

@@ -156,6 +156,7 @@ static void renew_inputs(perf_t *perf, uint64_t payload)
 {
     perf->shape.payload = payload;
     oracle_fill_inputs(&perf->shape, perf->info.rank, perf->x, NULL, NULL, perf->scales);
+    perf_fill_payloads(perf);
     perf_put_inputs(perf);
 }
 

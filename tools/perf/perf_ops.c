@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "oracle_alloc.h"
+#include "oracle_payloads.h"
 #include "perf_cuda.h"
 #include "perf_machine.h"
 
@@ -28,6 +29,7 @@ void perf_dispatch_args(const perf_t *perf, xep_dispatch_args_t *args_p)
     args.arrangement = !perf->options.by_expert ? XEP_ROWS_BY_RANK
                        : perf->options.padded   ? XEP_ROWS_BY_EXPERT_PADDED
                                                 : XEP_ROWS_BY_EXPERT_COMPACT; /* a mode without says so */
+    if (perf->shape.npayloads != 0) args.payloads = perf->payloads, args.npayloads = perf->shape.npayloads;
     args.quant = perf->options.quant;
     args.quant_scale = perf->shape.quant_scale;
     args.wait_ns = perf->wait_ns;
@@ -43,6 +45,14 @@ void perf_dispatch_args(const perf_t *perf, xep_dispatch_args_t *args_p)
         args.topk_weights = NULL;
     }
     *args_p = args;
+}
+
+void perf_fill_payloads(const perf_t *perf)
+{
+    for (uint32_t i = 0; i < perf->shape.npayloads; i++)
+        for (uint64_t token = 0; token < perf->tokens; token++)
+            oracle_fill_payload(&perf->shape, i, perf->info.rank, token,
+                                (char *)perf->payloads[i].data + token * perf->payloads[i].bytes);
 }
 
 /* Each slot has sums of its own, so that operations in flight do not write to one place. */

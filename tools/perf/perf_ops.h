@@ -23,6 +23,9 @@ xep_status_t perf_open_base(perf_t *perf);
 void perf_dispatch_args(const perf_t *perf, xep_dispatch_args_t *args_p);
 void perf_combine_args(const perf_t *perf, uint32_t slot, xep_combine_args_t *args_p);
 
+/** Contents of the payloads that dispatches have. */
+void perf_fill_payloads(const perf_t *perf);
+
 /* ---- perf_ops_in_place.c ---- */
 
 /* --in-place: rows that consumers read where their source has them, and what that saves one who reads each once. */

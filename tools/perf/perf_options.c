@@ -65,9 +65,12 @@ static const option_t option_table[] = {
      "cast on the way: none (default by rank), e4m3 (default by expert),\n"
      "e4m3-pow2, ue8m0, mxfp8, mxfp8-e5m2, mxfp4, nvfp4, int8, int8-row,\n"
      "e4m3-static (of 1/64)"},
+    {"--payloads", "LIST", OPTION_TEXT, AT(payloads_text), 0, 0,
+     "what travels beside each row: up to 8 arrays of so many bytes, each with\n"
+     "an alignment if need be: 4,448:16"},
     {"--combine", "HOW", OPTION_TEXT, AT(combine_quant_name), 0, 0,
-     "by expert: how outputs travel to ranks that are not mapped: none\n"
-     "(default), logfmt, or one of the casts"},
+     "how outputs travel to ranks that are not mapped: none (default),\n"
+     "logfmt, or one of the casts"},
     {"--sum-at-owner", NULL, OPTION_FLAG, AT(sum_at_owner), 0, 0,
      "by expert: a rank sums its experts' outputs of a token first, which are\n"
      "not weighted by the combine"},

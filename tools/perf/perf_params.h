@@ -41,23 +41,26 @@ typedef struct perf_options {
     const char *sweep_text;          /* NULL: none */
     const char *quant_name, *layout; /* NULL: as the mode has it */
     const char *combine_quant_name;
-    const char *memory; /* "host", "cuda" */
-    uint64_t sms;       /* 0: the library's default */
-    uint64_t overlap;   /* us of computing between the phases */
-    uint64_t recv_rows; /* 0: nothing in pieces */
-    uint64_t pass_rows; /* 0: the default */
+    const char *payloads_text; /* NULL: none */
+    const char *memory;        /* "host", "cuda" */
+    uint64_t sms;              /* 0: the library's default */
+    uint64_t overlap;          /* us of computing between the phases */
+    uint64_t recv_rows;        /* 0: nothing in pieces */
+    uint64_t pass_rows;        /* 0: the default */
     int sum_at_owner;
     int cached, copy_in, split, fixed, waits, peer, in_place;
     int placement;    /* with simulate */
     uint64_t balance; /* KiB of an expert's weights; 0: no layer is timed */
     int check, check_only;
     int list, help, version;
-    xep_dtype_t dtype;         /* of dtype_name */
-    int by_expert, padded;     /* of layout */
-    int ll;                    /* of mode, or XEP_MODE */
-    int cuda;                  /* of memory */
-    xep_quant_t quant;         /* of quant_name */
-    xep_quant_t combine_quant; /* of combine_quant_name */
+    xep_dtype_t dtype;                         /* of dtype_name */
+    int by_expert, padded;                     /* of layout */
+    int ll;                                    /* of mode, or XEP_MODE */
+    int cuda;                                  /* of memory */
+    xep_quant_t quant;                         /* of quant_name */
+    xep_quant_t combine_quant;                 /* of combine_quant_name */
+    xep_payload_t payloads[XEP_PAYLOADS_MOST]; /* of payloads_text: bytes and alignment */
+    uint32_t npayloads;
     oracle_route_spec_t route; /* of routing */
     perf_sweep_t sweep;        /* of sweep_text */
     perf_cluster_t cluster;    /* of simulate and rates */

@@ -35,6 +35,7 @@ static void print_head(const perf_t *perf)
     if (options->mask) printf(", %" PRIu64 " of 1000 masked", options->mask);
     if (options->by_expert) printf(", %s", options->layout);
     if (options->by_expert || options->quant != XEP_QUANT_NONE) printf(", quant %s", options->quant_name);
+    if (options->npayloads != 0) printf(", payloads %s", options->payloads_text);
     if (options->combine_quant != XEP_QUANT_NONE) printf(", combine %s", options->combine_quant_name);
     if (options->sum_at_owner) printf(", sums at owners");
     printf("%s%s", options->cached ? ", cached" : "", options->copy_in ? ", copied in" : "");

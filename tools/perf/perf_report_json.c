@@ -65,6 +65,7 @@ static void write_shape(FILE *file, const perf_t *perf)
     write_text(file, "dtype", options->dtype_name);
     write_text(file, "layout", options->layout);
     write_text(file, "quant", options->quant_name);
+    write_text(file, "payloads", options->payloads_text != NULL ? options->payloads_text : "");
     write_text(file, "combine_quant", options->combine_quant_name);
     write_text(file, "routing", options->routing);
     write_count(file, "mask", options->mask);

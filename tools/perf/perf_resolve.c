@@ -108,10 +108,26 @@ static int resolve_quant(perf_options_t *options, char *why, size_t why_bytes)
     return refuse_pair(options, why, why_bytes);
 }
 
+/* "BYTES[:ALIGNMENT],...": whether they are sane the library says. */
+static int resolve_payloads(perf_options_t *options, char *why, size_t why_bytes)
+{
+    const char *at = options->payloads_text;
+    for (char *end; at != NULL && options->npayloads < XEP_PAYLOADS_MOST; at = *end == ',' ? end + 1 : NULL) {
+        xep_payload_t *payload = &options->payloads[options->npayloads++];
+        payload->bytes = (uint32_t)strtoul(at, &end, 10);
+        if (*end == ':') payload->alignment = (uint32_t)strtoul(end + 1, &end, 10);
+        if (payload->bytes == 0 || (*end != ',' && *end != '\0')) break;
+    }
+    if (at == NULL) return 0;
+    snprintf(why, why_bytes, "invalid --payloads: \"%s\" (up to %d of BYTES or BYTES:ALIGNMENT, as 4,448:16)",
+             options->payloads_text, XEP_PAYLOADS_MOST);
+    return -1;
+}
+
 int perf_resolve_rows(perf_options_t *options, char *why, size_t why_bytes)
 {
     return resolve_dtype(options, why, why_bytes) || resolve_layout(options, why, why_bytes) ||
-                   resolve_quant(options, why, why_bytes)
+                   resolve_quant(options, why, why_bytes) || resolve_payloads(options, why, why_bytes)
                ? -1
                : 0;
 }
@@ -131,6 +147,7 @@ static int refuse_host_options(const perf_options_t *options, char *why, size_t 
                    {"--waits", options->waits, "kernels wait, and the library does not see for whom"},
                    {"--in-place", options->in_place, "devices have no send memory"},
                    {"--recv-rows", options->recv_rows != 0, "rows of devices do not come in pieces"},
+                   {"--payloads", options->npayloads != 0, "payloads travel between hosts"},
                    {"--sum-at-owner", options->sum_at_owner, "rows are summed where their tokens are"},
                    {"--combine", options->combine_quant != XEP_QUANT_NONE, "it is for ranks that are not mapped"}};
 
@@ -168,8 +185,9 @@ int perf_resolve_others(const perf_options_t *options, char *why, size_t why_byt
 {
     const char *complaint = NULL;
 
-    if (options->peer && (options->by_expert || options->cached || options->copy_in || options->slots != 1))
-        complaint = "--peer cannot be used with rows by expert, --cached, --copy-in or --slots above 1";
+    if (options->peer &&
+        (options->by_expert || options->cached || options->copy_in || options->slots != 1 || options->npayloads != 0))
+        complaint = "--peer cannot be used with rows by expert, --cached, --copy-in, --payloads or --slots above 1";
     if (options->in_place && (options->slots != 1 || !perf_times_dispatch(options)))
         complaint = "--in-place cannot be used with --slots above 1 or --op combine";
     if (options->recv_rows != 0 &&

@@ -11,8 +11,10 @@
 #include <sys/mman.h>
 
 #include "oracle_alloc.h"
+#include "oracle_payloads.h"
 #include "perf_cuda.h"
 #include "perf_machine.h"
+#include "perf_ops.h"
 #include "perf_peer.h"
 #include "perf_say.h"
 #include "perf_waits.h"
@@ -84,6 +86,11 @@ static void lay_out(perf_t *perf)
     perf->weights = carve(perf, tokens * perf->options.topk * sizeof *perf->weights);
     perf->scales = carve(perf, tokens * perf->scale_bytes);
     if (!perf->shape.nscales) perf->scales = NULL;
+    for (uint32_t i = 0; i < perf->shape.npayloads; i++) {
+        perf->payloads[i] = perf->options.payloads[i];
+        perf->payloads[i].data = carve(perf, tokens * perf->payloads[i].bytes);
+    }
+    if (perf->shape.npayloads != 0) carve(perf, perf->placed_scales); /* the limit reads as much behind the last row */
     if (!perf->options.check) return;
     perf->out_weights = carve(perf, tokens * perf->options.topk * sizeof *perf->out_weights);
     for (int which = 0; which < 2; which++) perf->bias[which] = carve(perf, tokens * perf->sum_bytes);
@@ -124,6 +131,8 @@ static void set_types(perf_t *perf)
     perf->shape.sum_at_owner = perf->shape.unweighted = options->sum_at_owner;
     perf->shape.by_expert = options->by_expert;
     perf->shape.padded = options->padded;
+    perf->shape.payloads = options->payloads;
+    perf->shape.npayloads = options->npayloads;
     perf->shape.quant = options->quant;
     perf->shape.quant_scale = options->quant == XEP_QUANT_E4M3_STATIC ? 1.0f / 64 : 0;
     perf->shape.combine_quant = options->combine_quant;
@@ -132,7 +141,7 @@ static void set_types(perf_t *perf)
     perf->scale_bytes = perf->shape.nscales * sizeof *perf->scales;
     perf->sum_bytes = options->hidden * xep_dtype_size(perf->shape.combine_dtype);
     perf->placed_bytes = oracle_received_bytes(&perf->shape);
-    perf->placed_scales = oracle_received_scales(&perf->shape) * sizeof *perf->scales;
+    perf->placed_scales = oracle_words_beside(&perf->shape) * sizeof *perf->scales;
 }
 
 /* All ranks make the routing of all ranks: they need it to check what arrives. */
@@ -191,8 +200,9 @@ static void set_buffer_params(const perf_t *perf, xep_buffer_params_t *params_p)
     params.owners = perf->routing->owners;
     params.topk = (uint32_t)perf->options.topk;
     params.hidden = perf->shape.hidden;
-    /* mode ll has room for what casts add */
-    params.scales = perf->shape.by_expert ? perf->shape.nscales : oracle_received_scales(&perf->shape);
+    /* mode ll has room for what casts alone add */
+    params.scales = oracle_words_beside(&perf->shape);
+    if (perf->shape.by_expert && perf->shape.npayloads == 0) params.scales = perf->shape.nscales;
     params.tokens = perf->routing->tokens ? perf->routing->tokens : 1;
     params.recv_rows = perf->recv_rows ? perf->recv_rows : 1;
     if (perf->options.padded) params.recv_rows = 0; /* all of them: of what is padding, nothing is ever touched */
@@ -345,6 +355,7 @@ static xep_status_t open_buffer(perf_t *perf)
 static void fill_inputs(perf_t *perf)
 {
     oracle_fill_inputs(&perf->shape, perf->info.rank, perf->x, perf->idx, perf->weights, perf->scales);
+    perf_fill_payloads(perf);
     perf_put_inputs(perf);
 }
 

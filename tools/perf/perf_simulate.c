@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "oracle_alloc.h"
+#include "oracle_payloads.h"
 #include "perf.h"
 
 enum { FP8_BLOCK = 128 }; /* elements that share a scale */
@@ -98,12 +99,15 @@ static void find_room(perf_simulation_t *simulation)
 /* What the mode tells of rows that are cast: rows of bytes and their scales. Combine brings others back. */
 static void tell_of_cast(const perf_simulation_t *simulation, xep_shape_t shape, xep_traffic_t *dispatch)
 {
-    const oracle_shape_t cast = {.hidden = shape.hidden, .quant = simulation->options->quant};
+    const oracle_shape_t cast = {.hidden = shape.hidden,
+                                 .quant = simulation->options->quant,
+                                 .payloads = simulation->options->payloads,
+                                 .npayloads = simulation->options->npayloads};
     xep_traffic_t combine;
     if (cast.quant == XEP_QUANT_NONE) return;
     shape.hidden = (uint32_t)oracle_received_bytes(&cast);
     shape.elem_bytes = 1;
-    shape.scales = oracle_received_scales(&cast);
+    shape.scales = oracle_words_beside(&cast);
     simulation->mode->traffic(&shape, dispatch, &combine);
 }
 
@@ -128,7 +132,7 @@ static void begin_path(perf_simulation_t *simulation, xep_cost_path_t path)
 
     simulation->mode->traffic(&shape, &forecast[XEP_COST_DISPATCH].traffic, combine);
     if (options->ll) tell_of_cast(simulation, shape, &forecast[XEP_COST_DISPATCH].traffic);
-    if (options->ll) tell_of_combine(simulation, combine);
+    if (options->ll || options->combine_quant != XEP_QUANT_NONE) tell_of_combine(simulation, combine);
     if (combine->by_nodes && options->cluster.sum_elem > 0)
         combine->sent_bytes = (uint64_t)(shape.hidden * options->cluster.sum_elem);
     for (int operation = 0; operation < XEP_COST_OPERATIONS; operation++, forecast++)
@@ -171,7 +175,11 @@ static void set_shape(perf_simulation_t *simulation, uint32_t *first_expert, uin
     const perf_options_t *options = simulation->options;
     const int fp8 = options->dtype == XEP_E4M3;
     const oracle_shape_t rows = {.hidden = options->hidden,
-                                 .quant = options->by_expert ? XEP_QUANT_NONE : options->quant,
+                                 .quant =
+                                     options->by_expert && options->npayloads == 0 ? XEP_QUANT_NONE : options->quant,
+                                 .scales_dtype = XEP_FP32,
+                                 .payloads = options->payloads,
+                                 .npayloads = options->npayloads,
                                  .nscales = fp8 ? (uint32_t)(options->hidden + FP8_BLOCK - 1) / FP8_BLOCK : 0};
     const xep_cost_map_t *map = &simulation->map;
     uint32_t first, count, most = 0;
@@ -193,7 +201,7 @@ static void set_shape(perf_simulation_t *simulation, uint32_t *first_expert, uin
                                       .most_experts = most,
                                       .topk = (uint32_t)options->topk,
                                       .hidden = (uint32_t)options->hidden,
-                                      .scales = oracle_received_scales(&rows),
+                                      .scales = oracle_words_beside(&rows),
                                       .elem_bytes = (uint32_t)xep_dtype_size(options->dtype),
                                       .combine_elem_bytes = (uint32_t)xep_dtype_size(fp8 ? XEP_BF16 : options->dtype),
                                       .slots = (uint32_t)options->slots + 1, /* as many as xep_perf has */

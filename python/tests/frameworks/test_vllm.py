@@ -244,6 +244,13 @@ def test_uneven_collectives(tmp_path):
     assert started.end(IN_TIME) == [0] * 3, started.written
 
 
+def test_scales_of_cast_rows(tmp_path):
+    started = forks.Forks(tmp_path, [], {})
+    for rank in range(2):
+        started.start("vllm_checks:scales_of_cast_rows", str(tmp_path), rank, 2)
+    assert started.end(IN_TIME) == [0] * 2, started.written
+
+
 def test_versions_and_the_switch(tmp_path):
     alone_in_a_process(tmp_path, "vllm_checks:versions_and_the_switch")
 

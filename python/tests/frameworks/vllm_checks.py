@@ -68,6 +68,42 @@ def uneven_collectives(folder: str, rank: int, ranks: int) -> None:
     dist.barrier()
 
 
+def scales_of_cast_rows(folder: str, rank: int, ranks: int) -> None:
+    """NVFP4 as vLLM has it: two channels to a byte, and a scale of a byte for each 16; MXFP8: e4m3, one for each 32. In
+    both modes each row comes with what belongs to it, and outputs of the model's type go back."""
+    import contextlib
+
+    import torch
+    import torch.distributed as dist
+
+    import xep
+    from xep.integrations import vllm_all2all
+
+    experts, topk, hidden, tokens = 2 * ranks, 2, 96, 5 + rank
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=ranks)
+    manager = vllm_all2all.XepAll2All.__new__(vllm_all2all.XepAll2All)
+    manager._group, manager._alarm = xep.Group(dist.group.WORLD), contextlib.nullcontext()
+    manager._buffers, manager._way, manager._elsewhere, manager._experts = {}, None, None, experts
+    manager._tokens, manager._hidden, manager._outputs = 64, hidden, torch.bfloat16
+    ids = (torch.arange(tokens * topk).reshape(tokens, topk) + rank) % experts
+    weights = torch.ones(tokens, topk)
+    for most in (8, 64):
+        vllm_all2all._most_tokens = lambda: most
+        for cast, columns, scales in ((torch.uint8, hidden // 2, hidden // 16), (torch.float8_e4m3fn, hidden, 3)):
+            mark = torch.arange(tokens).unsqueeze(1) + 16 * rank
+            x = mark.expand(tokens, columns).to(torch.uint8).contiguous().view(cast)
+            beside = [mark.expand(tokens, scales).to(torch.uint8).view(torch.float8_e8m0fnu), mark.to(torch.float32)]
+            rows, row_weights, local, extras = manager.dispatch(x, weights, ids, extra_tensors=beside)
+            assert rows.dtype == cast and extras[0].dtype == torch.float8_e8m0fnu and extras[1].dtype == torch.float32
+            sent = rows.view(torch.uint8)
+            assert len(rows) > 0 and torch.equal(sent[:, :1].expand(-1, scales), extras[0].view(torch.uint8))
+            assert torch.equal(sent[:, :1].to(torch.float32), extras[1])
+            y = sent[:, :1].to(torch.bfloat16).expand(-1, hidden).contiguous()
+            out = manager.combine(y)
+            assert torch.equal(out, (topk * mark).to(torch.bfloat16).expand(tokens, hidden)), out
+    manager._group.close()
+
+
 def versions_and_the_switch() -> None:
     """An unknown version turns it off, with a warning; it is an error where it was asked for."""
     own = current_platform.get_device_communicator_cls()

@@ -34,6 +34,7 @@ from .alarm import Alarm, tell_all
 _FEW = 32  # tokens of a rank up to which a step goes by mode ll
 _SLOTS = 3  # a dispatch, the arrays of the last one that vLLM has not dropped yet, and one to spare
 _TYPES = (torch.float32, torch.bfloat16, torch.float16)
+_CAST = (torch.float8_e4m3fn, torch.float8_e5m2, torch.uint8, torch.int8)  # with scales in extra_tensors
 _STEPS = ("execute_model", "execute_dummy_batch")  # of vLLM's worker: in these, ranks wait for one another
 _numbers = itertools.count()
 
@@ -139,6 +140,7 @@ class XepAll2All(All2AllManagerBase):
         self._way: Optional[_Way] = None
         redundant = config.parallel_config.eplb_config.num_redundant_experts
         self._experts = config.model_config.get_num_experts() + redundant
+        self._hidden, self._outputs = config.model_config.get_hidden_size(), config.model_config.dtype
         self._elsewhere = self._experts_of_other_places()
 
     # ---- what vLLM calls ----
@@ -150,22 +152,32 @@ class XepAll2All(All2AllManagerBase):
         topk_ids: torch.Tensor,
         is_sequence_parallel: bool = False,
         extra_tensors: Optional[list[torch.Tensor]] = None,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """[T, H], [T, K], [T, K] -> rows [N, H], their weights [N, 1], their local experts [N, 1]."""
+    ) -> tuple[torch.Tensor, ...]:
+        """[T, H], [T, K], [T, K] -> rows [N, H], their weights [N, 1], their local experts [N, 1].
+
+        extra_tensors: what belongs to each token, as the scales of rows that vLLM has cast to MXFP8 or NVFP4: each
+        [T, ...]; then a list of what belongs to each row comes last.
+        """
         with self._alarm:
             self._check(hidden_states, extra_tensors)
+            beside = tuple(_as_rows(extra) for extra in extra_tensors or ())
             x, idx = hidden_states.contiguous(), topk_ids.to(torch.int64).contiguous()
             if self._elsewhere is not None and not is_sequence_parallel:
                 idx = idx.masked_fill(self._elsewhere[idx], -1)
             weights = topk_weights.to(torch.float32).contiguous()
             few = _most_tokens() <= _FEW
-            buffer = self._buffer_of(x, idx.shape[1], few)
-            rows, row_weights, local = self._by_ll(buffer, x, idx, weights) if few else self._by_normal(
-                buffer, x, idx, weights
-            )  # fmt: skip
+            buffer = self._buffer_of(x, idx.shape[1], few, beside)
+            way = self._by_ll if few else self._by_normal
+            rows, row_weights, local, extras = way(buffer, x, idx, weights, beside)
         if len(rows) == 0:  # the kernel wants one
-            return x.new_zeros((1, x.shape[1])), topk_weights.new_zeros((1, 1)), topk_ids.new_zeros((1, 1))
-        return rows, row_weights.to(topk_weights.dtype), local.to(topk_ids.dtype)
+            rows, row_weights, local = x.new_zeros((1, x.shape[1])), weights.new_zeros((1, 1)), idx.new_zeros((1, 1))
+            extras = [extra.new_zeros((1, extra.shape[1])) for extra in beside]
+        found = rows, row_weights.to(topk_weights.dtype), local.to(topk_ids.dtype)
+        if extra_tensors is None:
+            return found
+        return *found, [
+            extra.view(given.dtype).unflatten(1, given.shape[1:]) for extra, given in zip(extras, extra_tensors)
+        ]
 
     def allocate_combine_input(
         self, shape: tuple, dtype: torch.dtype, _device: torch.device, _is_sequence_parallel: bool = False
@@ -204,20 +216,25 @@ class XepAll2All(All2AllManagerBase):
 
     # ---- the two ways ----
 
-    def _by_normal(self, buffer: xep.Buffer, x: torch.Tensor, idx: torch.Tensor, weights: torch.Tensor) -> tuple:
-        handle = buffer.dispatch(x, idx, weights)
+    def _by_normal(
+        self, buffer: xep.Buffer, x: torch.Tensor, idx: torch.Tensor, weights: torch.Tensor, beside: tuple
+    ) -> tuple:
+        handle = buffer.dispatch(x, idx, weights, payloads=beside)
         recv = handle.recv
         row, k = (recv.topk_idx >= 0).nonzero(as_tuple=True)
         self._way = _Way(handle, row, None)
-        return recv.x.index_select(0, row), recv.topk_weights[row, k].unsqueeze(1), recv.topk_idx[row, k].unsqueeze(1)
+        extras = [extra[row] for extra in recv.payloads]
+        return recv.x[row], recv.topk_weights[row, k].unsqueeze(1), recv.topk_idx[row, k].unsqueeze(1), extras
 
-    def _by_ll(self, buffer: xep.Buffer, x: torch.Tensor, idx: torch.Tensor, weights: torch.Tensor) -> tuple:
-        handle = buffer.dispatch(x, idx, arrangement=xep.Rows.BY_EXPERT_COMPACT)
+    def _by_ll(
+        self, buffer: xep.Buffer, x: torch.Tensor, idx: torch.Tensor, weights: torch.Tensor, beside: tuple
+    ) -> tuple:
+        handle = buffer.dispatch(x, idx, arrangement=xep.Rows.BY_EXPERT_COMPACT, payloads=beside)
         recv = handle.recv
         self._way = _Way(handle, None, weights)
         counts = torch.as_tensor(recv.expert_count, dtype=torch.int64)
         local = torch.repeat_interleave(torch.arange(len(counts)), counts).unsqueeze(1)
-        return recv.x, torch.ones(local.shape), local
+        return recv.x, torch.ones(local.shape), local, list(recv.payloads)
 
     # ---- of its life ----
 
@@ -234,23 +251,25 @@ class XepAll2All(All2AllManagerBase):
         return found
 
     def _check(self, x: torch.Tensor, extra_tensors: Optional[list]) -> None:
-        if extra_tensors is not None:
-            raise NotImplementedError("expert parallelism by xep: tokens with scales or LoRA are not supported")
-        if x.dtype not in _TYPES:
+        if x.dtype not in _TYPES + _CAST or len(extra_tensors or ()) > 8:
             raise NotImplementedError(f"expert parallelism by xep: tokens of {x.dtype} are not supported")
 
-    def _buffer_of(self, x: torch.Tensor, topk: int, few: bool) -> xep.Buffer:
+    def _buffer_of(self, x: torch.Tensor, topk: int, few: bool, beside: tuple) -> xep.Buffer:
         """Collective, when the first step of this kind is made."""
-        key = (x.dtype, x.shape[1], topk, few)
+        # each payload is aligned to an element, of 8 bytes at most
+        words = sum((extra.shape[1] * extra.element_size() + 15) // 8 * 2 for extra in beside)
+        is_cast = x.dtype in _CAST
+        key = (x.dtype, x.shape[1], topk, few, words)
         if key not in self._buffers:
             self._buffers[key] = self._group.buffer(
                 self._experts,
                 topk,
-                x.shape[1],
+                self._hidden if is_cast else x.shape[1],
                 _FEW if few else self._tokens,
                 mode="ll" if few else "normal",
                 dtype=x.dtype,
-                combine_dtype=x.dtype,
+                combine_dtype=self._outputs if is_cast else x.dtype,
+                scales=words,
                 slots=_SLOTS,
             )
         return self._buffers[key]
@@ -258,6 +277,12 @@ class XepAll2All(All2AllManagerBase):
     def _give_up(self) -> None:
         if self._group is not None:
             self._group.abort()
+
+
+def _as_rows(extra: torch.Tensor) -> torch.Tensor:
+    """[T, S]; bytes where an element is one, as xep has no name for each of these types."""
+    rows = extra.flatten(1).contiguous()
+    return rows.view(torch.uint8) if rows.element_size() == 1 else rows
 
 
 def _most_tokens() -> int:

@@ -295,6 +295,22 @@ void cuda_job_combine(cuda_job_t *job, xep_handle_t *handle)
     cuda_job_check_sums(job, &a);
 }
 
+/* Devices that map one another: rows stay as they are, whatever they were to be cast to. */
+void cuda_job_refuse_formats(cuda_job_t *job, xep_handle_t *handle)
+{
+    xep_dispatch_args_t d = cuda_job_dispatch(job, NULL);
+    xep_payload_t payload = {.data = job->x, .bytes = 4};
+    xep_handle_t *none = NULL;
+    d.payloads = &payload, d.npayloads = 1;
+    MP_FAILS(XEP_ERR_UNSUPPORTED, xep_dispatch(job->host.buffer, &d, &none, NULL));
+    MP_REASON("invalid npayloads: 1 (0 in device memory");
+    if (job->staged || job->host.shape.combine_dtype != XEP_BF16) return;
+    xep_combine_args_t a = cuda_job_outputs(job, handle);
+    a.quant = XEP_QUANT_MXFP8;
+    MP_OK(xep_combine(handle, &a, NULL));
+    cuda_job_check_sums(job, &a);
+}
+
 void cuda_job_nothing_missing(cuda_job_t *job, xep_handle_t *handle)
 {
     xep_combine_args_t a = cuda_job_outputs(job, handle);

@@ -36,6 +36,9 @@ void cuda_job_check_sums(cuda_job_t *job, const xep_combine_args_t *a);
 /** Outputs, a combine, and compares the sums. */
 void cuda_job_combine(cuda_job_t *job, xep_handle_t *handle);
 
+/** Payloads are refused, and a combine that casts is one that does not. */
+void cuda_job_refuse_formats(cuda_job_t *job, xep_handle_t *handle);
+
 /** A combine that is to say what is missing says that nothing is; staged it is refused. */
 void cuda_job_nothing_missing(cuda_job_t *job, xep_handle_t *handle);
 

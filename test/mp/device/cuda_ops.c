@@ -181,6 +181,7 @@ static void refusals(xep_group_t *group)
     MP_OK(xep_dispatch(job.host.buffer, &a, &handle, NULL));
     cuda_job_nothing_missing(&job, handle);
     cuda_job_refuse_lacks(&job, handle);
+    cuda_job_refuse_formats(&job, handle);
     cuda_job_check_recv(&job, handle);
     cuda_job_combine(&job, handle);
     xep_handle_release(handle);

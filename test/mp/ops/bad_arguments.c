@@ -275,6 +275,32 @@ static void bad_index(mp_job_t *job, int64_t value, xep_request_t *after)
     idx[7] = good;
 }
 
+/* Each in turn has one that is not good; good ones are refused where there is too little room beside a row. */
+static void bad_payloads(mp_job_t *job)
+{
+    char byte = 0;
+    const struct {
+        xep_payload_t payload;
+        uint32_t count;
+        const char *reason;
+    } cases[] = {{{.data = &byte, .bytes = 0}, 2, "invalid bytes of payload 0: 0 (1 to 65536)"},
+                 {{.data = &byte, .bytes = 1, .alignment = 3}, 1, "invalid alignment of payload 0: 3 (a power of two"},
+                 {{.data = &byte, .bytes = 1, .alignment = 128}, 1, "invalid alignment of payload 0: 128"},
+                 {{.bytes = 1}, 1, "data of payload 0 is NULL, with 20 tokens"},
+                 {{.data = &byte, .bytes = 2, .stride = 1}, 1, "invalid stride of payload 0: 1 (0, or at least its 2"},
+                 {{.data = &byte, .bytes = 1}, 9, "invalid npayloads: 9 (at most 8)"},
+                 {{.data = job->x, .bytes = 1},
+                  1,
+                  "too little room beside a row: 2 words of 4 bytes (params.scales: at least 3 for"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        xep_dispatch_args_t a = mp_job_dispatch(job);
+        xep_handle_t *handle = NULL;
+        a.payloads = &cases[i].payload, a.npayloads = cases[i].count;
+        MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job->buffer, &a, &handle, NULL));
+        MP_REASON(cases[i].reason);
+    }
+}
+
 static void dispatches(mp_job_t *job)
 {
     char odd[8];
@@ -302,7 +328,8 @@ static void dispatches(mp_job_t *job)
     BAD_DISPATCH(nscales, 0, "invalid nscales: 0");
     BAD_DISPATCH(scales, NULL, "scales is NULL");
     BAD_DISPATCH(scales_stride, 3, "scales_stride 3");
-    BAD_DISPATCH(scales_dtype, XEP_BF16, "scales_dtype");
+    BAD_DISPATCH(scales_dtype, (xep_dtype_t)77, "scales_dtype");
+    bad_payloads(job);
     BAD_DISPATCH(capacity, 1ull << 50, "invalid capacity: 1125899906842624");
     bad_index(job, 12, NULL);
     bad_index(job, -2, NULL);

@@ -275,46 +275,22 @@ static void refuse_combines(mp_job_t *job, xep_handle_t *handle)
     refuse_combine(handle, &a, XEP_ERR_UNSUPPORTED, "with weights that owners do not have");
 }
 
-static void combine_as(mp_job_t *job, xep_group_t *group, int at_owner)
-{
-    xep_handle_t *handle;
-    mp_job_buffer(job, group);
-    xep_dispatch_args_t d = mp_job_dispatch(job);
-    MP_OK(xep_dispatch(job->buffer, &d, &handle, NULL));
-    if (!at_owner) refuse_combines(job, handle);
-    for (xep_quant_t quant = XEP_QUANT_NONE; quant <= XEP_QUANT_LOGFMT; quant++) {
-        job->shape.combine_quant = quant;
-        job->shape.combine_scale = quant == XEP_QUANT_E4M3_STATIC ? 1.0f / 64 : 0;
-        job->shape.sum_at_owner = at_owner;
-        xep_combine_args_t a = mp_job_combine(job, handle);
-        a.quant = quant;
-        a.quant_scale = job->shape.combine_scale;
-        a.flags = at_owner ? XEP_COMBINE_SUM_AT_OWNER : 0;
-        MP_OK(xep_combine(handle, &a, NULL));
-        mp_job_check_out(job);
-    }
-    xep_handle_release(handle);
-}
-
 static void fewer_bits(xep_group_t *group)
 {
     mp_case_t c = mode_ops_case("ll");
-    uint8_t *afar = calloc(mp_nranks(), 1);
     mp_job_t job;
-    for (uint32_t r = 0; r < mp_nranks(); r++) {
-        xep_peer_info_t peer = XEP_PEER_INFO_INIT;
-        MP_OK(xep_group_peer(group, r, &peer));
-        afar[r] = !peer.mapped;
-    }
+    xep_handle_t *handle;
     c.hidden = 104;
-    for (int i = 0; i < 2; i++) {
-        c.sent = i;
-        mp_job_open(&job, &c, 24);
-        job.shape.encoded_from = afar;
-        combine_as(&job, group, i);
-        mp_job_close(&job);
-    }
-    free(afar);
+    mode_ops_fewer_bits(group, &c, 0);
+    mp_job_open(&job, &c, 24);
+    mp_job_buffer(&job, group);
+    xep_dispatch_args_t d = mp_job_dispatch(&job);
+    MP_OK(xep_dispatch(job.buffer, &d, &handle, NULL));
+    refuse_combines(&job, handle);
+    xep_handle_release(handle);
+    mp_job_close(&job);
+    c.sent = 1;
+    mode_ops_fewer_bits(group, &c, XEP_COMBINE_SUM_AT_OWNER);
 }
 
 int main(void)

@@ -10,7 +10,8 @@
 #include "mp_job.h"
 #include "mp_rig.h"
 
-static const mp_case_t base = {.name = "mismatch", MP_SHAPE(12, 4, 64, 20), .weights = 1, .nscales = 2, .slots = 2};
+static const mp_case_t base =
+    {.name = "mismatch", MP_SHAPE(12, 4, 64, 20), .weights = 1, .nscales = 2, .payloads = 3, .slots = 2};
 
 /* the odd rank changes a field of good params; text is what every rank must be told */
 #define DISAGREE(_field, _value, _text)                                 \
@@ -75,15 +76,21 @@ static void buffers(xep_group_t *group)
 
 static void dispatches(mp_job_t *job)
 {
+    xep_payload_t moved[3];
+    memcpy(moved, job->payloads, sizeof moved);
+    moved[0].alignment = 1;
     int32_t *idx32 = mp_alloc(20 * 4 * sizeof *idx32, 0);
     for (int i = 0; i < 80; i++) idx32[i] = (int32_t)((int64_t *)job->idx)[i];
     DISAGREE_DISPATCH(a_.hidden = 63, "hidden");
     DISAGREE_DISPATCH(a_.dtype = XEP_FP16, "dtype");
     DISAGREE_DISPATCH(a_.topk = 3, "topk");
-    DISAGREE_DISPATCH(a_.topk_weights = NULL, "weights");
+    if (!job->shape.by_expert) DISAGREE_DISPATCH(a_.topk_weights = NULL, "weights");
     DISAGREE_DISPATCH(a_.nscales = 1, "nscales");
     DISAGREE_DISPATCH(a_.scales_dtype = XEP_INT32, "scales_dtype");
-    DISAGREE_DISPATCH((a_.topk_idx = idx32, a_.topk_idx_dtype = XEP_INT32), "topk_idx_dtype");
+    if (!job->shape.by_expert)
+        DISAGREE_DISPATCH((a_.topk_idx = idx32, a_.topk_idx_dtype = XEP_INT32), "topk_idx_dtype");
+    DISAGREE_DISPATCH(a_.npayloads = 2, "payloads, by a digest of their bytes and alignments");
+    DISAGREE_DISPATCH(a_.payloads = moved, "payloads, by a digest of their bytes and alignments");
     mp_free(idx32, "idx32");
 }
 
@@ -93,7 +100,7 @@ static void casts(xep_group_t *group)
     mp_case_t c = base;
     mp_job_t one, *job = &one;
     xep_handle_t *handle = NULL;
-    c.nscales = 0, c.quant = XEP_QUANT_MXFP8;
+    c.nscales = c.payloads = 0, c.quant = XEP_QUANT_MXFP8;
     mp_job_open(job, &c, 5);
     mp_job_buffer(job, group);
     DISAGREE_DISPATCH(a_.quant = XEP_QUANT_NONE, "quant");
@@ -164,6 +171,12 @@ int main(void)
     combines(&job);
     mp_job_close(&job);
     casts(group);
+    mp_case_t ll = base;
+    ll.mode = "ll";
+    mp_job_open(&job, &ll, 1);
+    mp_job_buffer(&job, group);
+    dispatches(&job);
+    mp_job_close(&job);
     xep_group_destroy(group);
     return 0;
 }

@@ -115,6 +115,9 @@ static void compare_dispatches(xep_buffer_t *buffer, const char *mode, const xep
     compare_dispatch(buffer, &a, mode, "columns", 1, (info->features & XEP_CAN_SCALES_BY_COLUMN) != 0);
     a = dispatch_args(), a.expert_stats = stats;
     compare_dispatch(buffer, &a, mode, "expert_stats", 1, (info->features & XEP_CAN_EXPERT_STATS) != 0);
+    xep_payload_t payload = {.data = x, .bytes = 4};
+    a = dispatch_args(), a.payloads = &payload, a.npayloads = 1;
+    compare_dispatch(buffer, &a, mode, "payloads", 1, (info->features & XEP_CAN_PAYLOADS) != 0);
 }
 
 /* Types that cannot be cast are wrong, and not lacking: so are those that cannot be summed. */

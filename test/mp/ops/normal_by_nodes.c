@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "mode_ops.h"
 #include "mp_job.h"
 #include "mp_nodes.h"
 #include "mp_rig.h"
@@ -21,6 +22,8 @@ static const mp_case_t shapes[] = {
      .ragged = 1,
      .mask = 200,
      .nscales = 3,
+     .scales_dtype = XEP_U8,
+     .payloads = 3,
      .weights = 1,
      .strided = 1,
      .biases = 3,
@@ -28,7 +31,7 @@ static const mp_case_t shapes[] = {
     {.name = "owners", .owners = "split:1", MP_SHAPE(19, 5, 72, 40), .weights = 1, .mask = 100},
     {.name = "one rank sends", MP_SHAPE(9, 9, 1, 83), .ragged = 2},
     {.name = "e4m3", MP_SHAPE(16, 4, 300, 70), .ragged = 1, .weights = 1, .quant = XEP_QUANT_E4M3},
-    {.name = "nvfp4", MP_SHAPE(29, 7, 77, 61), .strided = 1, .threads = 2, .quant = XEP_QUANT_NVFP4},
+    {.name = "nvfp4", MP_SHAPE(29, 7, 77, 61), .strided = 1, .threads = 2, .payloads = 8, .quant = XEP_QUANT_NVFP4},
     {.name = "nobody receives", MP_SHAPE(8, 2, 64, 10), .mask = 1000},
     {.name = "fp32, threads",
      MP_SHAPE(16, 3, 520, 130),
@@ -120,6 +123,17 @@ static void cached(xep_group_t *group)
     mp_job_close(&job);
 }
 
+/* A sum for another node is rounded once, to what it travels as, whatever node_sums says; flat, each row is. */
+static void fewer_bits(xep_group_t *group)
+{
+    mp_case_t c = shapes[1];
+    c.threads = 2;
+    for (c.path = XEP_PATH_FLAT; c.path <= XEP_PATH_NODES; c.path++) {
+        mode_ops_fewer_bits(group, &c, 0);
+        c.node_sums = XEP_NODE_SUMS_FP32;
+    }
+}
+
 static void wrong(xep_group_t *group)
 {
     xep_buffer_params_t p = mp_small_params();
@@ -172,6 +186,7 @@ int main(void)
         round_with(group, shapes[i], 3 * least + 1, 200 + i);
     }
     cached(group);
+    fewer_bits(group);
     wrong(group);
     wrong_rates();
     mp_nodes_check_masks(group, "normal");

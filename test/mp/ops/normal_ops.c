@@ -59,6 +59,9 @@ int main(void)
     mode_ops_run(group, "normal");
     two_threads(group);
     cached_counts_first(group);
+    mp_case_t c = mode_ops_case("normal");
+    c.hidden = 104;
+    mode_ops_fewer_bits(group, &c, 0);
     xep_group_destroy(group);
     return 0;
 }
