@@ -194,7 +194,7 @@ static void sum_tokens(void *arg, uint32_t thread, uint32_t nthreads)
     const void **rows = mode->rows + first;
     for (uint64_t t = sum->begin + tokens * thread / nthreads; t < end; t++) {
         const size_t n = list_rows(sum, t, rows);
-static void add_rows(const sum_t *sum, uint64_t token, void *out, const void **rows, size_t n, uint32_t thread)
+        sum->add(sum, t, (char *)args->out + t * args->out_stride, rows, n, thread);
         if (args->out_weights != NULL) sum_weights(sum, t);
     }
     xep_stores_fence();
