@@ -223,8 +223,11 @@ static void tell_missing(const normal_t *mode, const xep_op_t *op)
 
 void normal_sum_tokens(normal_t *mode, xep_op_t *op, const normal_terms_t *terms, uint64_t end)
 {
-    static void (*const adding[])(const sum_t *, uint64_t, void *, const void **, size_t, uint32_t) =
-        {[NORMAL_ALIKE] = add_rows, [NORMAL_MIXED] = add_mixed, [NORMAL_ROUNDED] = add_rounded, [NORMAL_CODED] = add_coded};
+    static void (*const adding[])(const sum_t *, uint64_t, void *, const void **, size_t,
+                                  uint32_t) = {[NORMAL_ALIKE] = add_rows,
+                                               [NORMAL_MIXED] = add_mixed,
+                                               [NORMAL_ROUNDED] = add_rounded,
+                                               [NORMAL_CODED] = add_coded};
     const xep_env_t *env = mode->kit.env;
     const xep_combine_args_t *args = op->combine;
     normal_state_t *state = normal_state(op);
