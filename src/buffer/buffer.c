@@ -37,6 +37,7 @@ void xep_buffer_leave(xep_buffer_t *buffer)
 /* Acquire, after all loads of an operation: members.h says why. */
 xep_status_t xep_buffer_check_in(const xep_buffer_t *buffer)
 {
+    if (!buffer->goes_on) return XEP_OK;
     if (buffer->members == NULL)
         return xep_members_is_left_on_device(buffer) ? xep_group_fail_out(XEP_OUT_BY_OTHERS) : XEP_OK;
     atomic_thread_fence(memory_order_acquire);

@@ -66,6 +66,7 @@ struct xep_buffer {
     xep_page_ranges_t peer_pages; /* that the mode wants, until all ranks have opened theirs */
     uint32_t trace_number;        /* in the trace */
     uint32_t number;              /* of the group's buffers, from 1 */
+    int goes_on;                  /* without ranks that are out: by members, or by kernels (members_device.c) */
     xep_members_t *members;       /* NULL: an operation is with all ranks or fails, or is a device's */
     xep_owners_t *owners;         /* NULL: experts are owned by blocks, and served by no other rank */
     xep_balancer_t *balancer;     /* NULL: no dispatch is balanced */
@@ -74,12 +75,6 @@ struct xep_buffer {
     xep_announce_t *announce;                /* NULL: no rank serves */
     void (*before_mode)(xep_request_t *req); /* before the mode is called for an operation that begins; NULL: nothing */
 };
-
-/** Whether operations go on without ranks: by members, or by kernels (members_device.c). */
-static inline int xep_buffer_goes_on(const xep_buffer_t *buffer)
-{
-    return buffer->members != NULL || (buffer->device != NULL && buffer->device->device.gone != NULL);
-}
 
 /**
  * Claims the buffer for a call of this thread, until leave. Not recursive. If another thread is in a call, claim

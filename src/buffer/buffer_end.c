@@ -73,7 +73,7 @@ static xep_status_t quiesce_number(xep_buffer_t *buffer, uint64_t number, int32_
                                .buffer = buffer->number,
                                .hope = leaving == NULL ? NULL : hope_for_all,
                                .hope_arg = leaving};
-    xep_status_t status = xep_group_check_peers(group, xep_buffer_goes_on(buffer));
+    xep_status_t status = xep_group_check_peers(group, buffer->goes_on);
     if (status == XEP_OK) status = xep_group_signal_all(group, buffer->heap, &signal, deadline_ns);
     if (status == XEP_OK) status = xep_group_flush(group, buffer->heap, deadline_ns, signal.what);
     return status == XEP_OK ? xep_group_wait_words(group, &words, deadline_ns) : status;
@@ -92,7 +92,7 @@ static void quiesce_device(xep_buffer_t *buffer, int goes_on)
 {
     xep_heap_device_t *device = buffer->device;
     if (device == NULL) return;
-    if (xep_buffer_goes_on(buffer)) (void)xep_members_bury(buffer); /* of whom they wait for */
+    if (buffer->goes_on) (void)xep_members_bury(buffer); /* of whom they wait for */
     xep_members_look_at_device(buffer);
     if (!goes_on) device->ops->stop(device, 1);
     if (device->device.ops->sync(&device->device) != XEP_OK)
@@ -122,7 +122,7 @@ static xep_status_t quiesce_members(xep_buffer_t *buffer, int32_t timeout_ms)
 static xep_status_t take_leave(xep_buffer_t *buffer, int32_t timeout_ms)
 {
     leaving_t leaving = {.buffer = buffer};
-    xep_status_t status = xep_buffer_goes_on(buffer) ? quiesce_members(buffer, timeout_ms)
+    xep_status_t status = buffer->goes_on ? quiesce_members(buffer, timeout_ms)
                                                      : quiesce_number(buffer, ++buffer->quiesces, timeout_ms, &leaving);
     xep_group_remove_task(buffer->group, &buffer->task);
     return status;

@@ -30,7 +30,7 @@ void xep_buffer_give_up(xep_buffer_t *buffer, uint64_t epoch, xep_status_t why)
     xep_wire_t *wire = &buffer->heap->wire;
     xep_buffer_line_t *own = line_of(buffer, rank);
     const uint64_t at = line_offset(buffer, rank), said = at + offsetof(xep_buffer_line_t, when_ms);
-    if (xep_buffer_goes_on(buffer) || why == XEP_ERR_PEER) return;
+    if (buffer->goes_on || why == XEP_ERR_PEER) return;
     if (epoch > buffer->epoch) buffer->epoch = epoch;
     own->when_ms = wall_ms();
     own->why = why;
@@ -61,7 +61,7 @@ static xep_status_t tell(const xep_buffer_line_t *line, uint32_t rank)
 xep_status_t xep_buffer_check_given_up(const xep_buffer_t *buffer, uint64_t epoch)
 {
     uint32_t first = buffer->shape.nranks;
-    if (xep_buffer_goes_on(buffer)) return XEP_INPROGRESS;
+    if (buffer->goes_on) return XEP_INPROGRESS;
     for (uint32_t r = 0; r < buffer->shape.nranks; r++) {
         const uint64_t word = given_up_by(buffer, r);
         if (word <= buffer->reset_epoch || word > epoch || r == buffer->shape.rank) continue;

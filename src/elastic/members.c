@@ -168,6 +168,10 @@ static int agree(xep_buffer_t *buffer)
 int xep_members_advance(xep_buffer_t *buffer)
 {
     xep_members_t *members = buffer->members;
+    if (members == NULL) {
+        xep_members_look_at_device(buffer);
+        return 1;
+    }
     int news = members->ways->look(buffer);
     if (atomic_load_explicit(&members->own->left_out, memory_order_relaxed) != 0 && is_left_out(buffer)) return 0;
     if (!members->agreement.open && !news &&
@@ -276,6 +280,7 @@ xep_status_t xep_members_open(xep_buffer_t *buffer, uint64_t offset)
         members->agreement.suspect = suspect;
         members->agreement.arg = buffer;
         buffer->before_mode = xep_members_choose;
+        buffer->goes_on = 1;
     }
     if (members == NULL || !get_memory(members, buffer->shape.rank, nranks, buffer->shape.slots, buffer->nrequests) ||
         members->ways->open(buffer) != XEP_OK)

@@ -184,7 +184,7 @@ static xep_status_t wait_for_kernels(xep_buffer_t *buffer, xep_wait_t *wait)
 /* Each time round somebody else is out, or time is given once: it ends. */
 xep_status_t xep_members_wait(xep_buffer_t *buffer, xep_wait_t *wait)
 {
-    if (!xep_buffer_goes_on(buffer)) return xep_group_wait(buffer->group, wait);
+    if (!buffer->goes_on) return xep_group_wait(buffer->group, wait);
     wait->spares = 1;
     if (buffer->members == NULL) return wait_for_kernels(buffer, wait);
     buffer->members->doubted_ns = 0;

@@ -76,8 +76,7 @@ static void advance(xep_request_t *req)
 /* An abort is seen by the next call of any thread, as there is no other that could end what is in flight. */
 void xep_request_advance_all(xep_buffer_t *buffer)
 {
-    int stands = buffer->members == NULL || xep_members_advance(buffer);
-    if (buffer->device != NULL) xep_members_look_at_device(buffer);
+    int stands = !buffer->goes_on || xep_members_advance(buffer);
     if (buffer->active == 0) return;
     if (xep_group_usable(buffer->group) != XEP_OK) {
         xep_request_end_all(buffer, XEP_ERR_ABORTED, xep_last_error());

@@ -191,7 +191,7 @@ static void check_test(xep_request_t *req)
         if (req->buffer->members == NULL || xep_members_doubt(req->buffer, &req->test_deadline_ns) != XEP_OK)
             give_up_test(req);
     } else if (now >= req->test_peers_ns) {
-        int masks = xep_buffer_goes_on(req->buffer), gone = xep_group_check_peers(req->buffer->group, masks) != XEP_OK;
+        int masks = req->buffer->goes_on, gone = xep_group_check_peers(req->buffer->group, masks) != XEP_OK;
         /* what it wrote last may still be on its way: one more round */
         if (gone && req->peer_gone && !(masks && xep_members_bury(req->buffer) == XEP_OK))
             xep_request_expire(req, XEP_ERR_PEER, xep_last_error());
@@ -273,9 +273,15 @@ xep_status_t xep_request_wait_input(xep_handle_t *handle, void **base_p, size_t 
                        .explain = explain_input};
     xep_members_t *members = handle->buffer->members;
     xep_status_t status;
-    if (members != NULL) members->input = handle->slot + 1;
-    status = xep_members_wait(handle->buffer, &wait);
-    if (members != NULL) members->input = 0;
+    if (!handle->buffer->goes_on) {
+        status = xep_group_wait(handle->buffer->group, &wait);
+    } else if (members == NULL) {
+        status = xep_members_wait(handle->buffer, &wait);
+    } else {
+        members->input = handle->slot + 1;
+        status = xep_members_wait(handle->buffer, &wait);
+        members->input = 0;
+    }
     if (status != XEP_ERR_TIMEOUT) return status;
     return xep_fail(status, "rows of the last combine of this handle are still read: %s", xep_last_error());
 }
