@@ -123,7 +123,7 @@ static xep_status_t take_leave(xep_buffer_t *buffer, int32_t timeout_ms)
 {
     leaving_t leaving = {.buffer = buffer};
     xep_status_t status = buffer->goes_on ? quiesce_members(buffer, timeout_ms)
-                                                     : quiesce_number(buffer, ++buffer->quiesces, timeout_ms, &leaving);
+                                          : quiesce_number(buffer, ++buffer->quiesces, timeout_ms, &leaving);
     xep_group_remove_task(buffer->group, &buffer->task);
     return status;
 }
@@ -224,7 +224,7 @@ static xep_status_t check_all_in(const xep_group_t *group)
 {
     for (uint32_t r = 0; r < group->nranks; r++)
         if (xep_group_is_out(group, r))
-            return xep_fail(XEP_ERR_UNSUPPORTED, "rank %u is out: a reset needs all ranks (a new group)", r);
+            return xep_fail(XEP_ERR_UNSUPPORTED, "rank %u is out: a reset needs all ranks (make a new group)", r);
     return XEP_OK;
 }
 
