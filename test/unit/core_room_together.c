@@ -78,7 +78,7 @@ TEST(promises)
     }
     check_fits();
     for (int r = 0; r < RANKS; r++) draw(r, XEP_ROOM_PROMISE, 70, 2 * HEAP);
-    check_refused("for 6 ranks of one host, rank 0 the first");
+    check_refused("for 6 ranks of one host, from rank 0 on");
     check_refused("(1.95 KiB are free that the machine would promise)");
 }
 
@@ -111,7 +111,7 @@ TEST(kinds_of_shared_memory_add_up)
     for (int r = 0; r < RANKS; r++) share(r, XEP_SHARED_SYSV, 0, 0); /* denied */
     check_fits();
     share(0, XEP_SHARED_POSIX, 10, 2);
-    check_refused("for 3 ranks of one host, rank 0 the first");
+    check_refused("for 3 ranks of one host, from rank 0 on");
 }
 
 TEST(addresses)
