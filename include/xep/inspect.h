@@ -186,13 +186,13 @@ typedef struct xep_buffer_info {
 /** Fills info. Local. Errors: XEP_ERR_INVALID. */
 XEP_API xep_status_t xep_buffer_query(const xep_buffer_t *buffer, xep_buffer_info_t *info);
 
-/** Of all dispatches with XEP_DISPATCH_BALANCE that have begun since the buffer was created, sums. */
+/** Sums over all dispatches with XEP_DISPATCH_BALANCE that began since the buffer was created. */
 typedef struct xep_loads {
     size_t size;
     uint64_t dispatches;
     uint64_t selections;  /* of all ranks */
     uint64_t most_before; /* those of the rank with the most, if each went to its owner */
-    uint64_t most_after;  /* as they were sent. Times R, by selections: the imbalance, max / mean */
+    uint64_t most_after;  /* as they were sent. most_* * R / selections is the imbalance, max / mean */
 } xep_loads_t;
 
 #define XEP_LOADS_INIT XEP_INIT_(xep_loads_t)

@@ -19,16 +19,16 @@ typedef struct xep_serve_call {
     xep_buffer_t *buffer;
     xep_handle_t *handle;
     const xep_recv_t *recv; /* its rows; of a dispatch in pieces those of one piece */
-    uint64_t step;          /* that it belongs to: so many have ended before, since the buffer was made or reset */
-    uint64_t dispatch;      /* which one of its buffer in the step, from 0: the layer, where each has one */
-    void *out;              /* [recv.rows][H] to be filled with expert outputs; NULL without rows */
+    uint64_t step;          /* its step, counted from 0 since the buffer was made or reset */
+    uint64_t dispatch;      /* its number among the buffer's dispatches of the step, from 0: often the layer */
+    void *out;              /* [recv.rows][H] the function writes expert outputs here; NULL without rows */
     size_t out_stride;      /* bytes between rows */
-    /* in: the buffer's combine_dtype. The function sets it if it writes another type, which the ranks that combine must
-     * have, too */
+    /* of the outputs; in: the buffer's combine_dtype. The function sets it if it writes another type; the ranks that
+     * combine must use the same */
     xep_dtype_t dtype;
     uint32_t reserved;
-    /* [recv.rows][K] weights to send back, where the combine has some; set by the function, and valid until its next
-     * call. in: NULL */
+    /* [recv.rows][K] weights to send back, if the combine wants some. in: NULL; set by the function, whose memory must
+     * stay valid until its next call */
     const float *topk_weights;
     size_t topk_weights_stride; /* bytes between rows; 0: dense */
 } xep_serve_call_t;
@@ -42,9 +42,9 @@ typedef xep_status_t (*xep_serve_fn)(void *arg, xep_serve_call_t *call);
 
 typedef struct xep_serve_args {
     size_t size;
-    xep_buffer_t *const *buffers; /* [count] of one group, with XEP_BUFFER_SERVED; no handle of this rank lives */
+    xep_buffer_t *const *buffers; /* [count] of one group, with XEP_BUFFER_SERVED; all handles are released */
     uint32_t count;
-    /* how long to wait for the end of a step once xep_serve_stop() was called; 0: the first buffer's; < 0: no limit */
+    /* deadline for the end of the step, from xep_serve_stop() on; 0: that of the first buffer; < 0: none */
     int32_t timeout_ms;
     xep_serve_fn fn;
     void *arg; /* passed to fn */
@@ -56,24 +56,23 @@ typedef struct xep_serve_args {
  * Takes part, without tokens, in every dispatch and combine that other ranks begin on these buffers, in any order, and
  * runs the experts of this rank. Nothing is sent while nobody calls, and this rank sleeps.
  *
- * Blocking. It returns XEP_OK between two steps, when xep_serve_stop() was called or a rank that works has said that it
- * was its last step (xep_step_end()). Then this rank may work: its first operations are the first ones of the next
- * step. With no step under way it returns at once.
+ * Blocking. It returns XEP_OK between two steps, after xep_serve_stop() (at once if no step is under way) or after a
+ * step that ended with XEP_STEP_LAST. Then this rank may work: its first operations are the first of the next step.
  *
- * Errors: XEP_ERR_TIMEOUT (no step has ended in time since xep_serve_stop(): call this again, as this rank is still in
- * the step), XEP_ERR_MISMATCH (ranks were seen to end a step behind different operations), XEP_ERR_PEER (a rank has
- * died; with XEP_ON_FAILURE_MASK only if all that worked in the step are out), XEP_ERR_BUSY (a handle of this rank
- * lives), XEP_ERR_UNSUPPORTED (a buffer without XEP_BUFFER_SERVED), XEP_ERR_FUNCTION (fn has failed: the sentence has
- * what it returned), and the errors of operations that leave a buffer broken. Where fn or a begin has failed, this rank
- * gives the buffers up, as xep_buffer_abort() does: operations of other ranks end with the same error, and name this
- * rank. An error that all ranks get for an operation and that leaves the buffer usable (XEP_ERR_OVERFLOW,
- * XEP_ERR_MISMATCH) ends that operation alone.
+ * Errors: XEP_ERR_TIMEOUT (the step did not end in time after xep_serve_stop(): call this again, as this rank is still
+ * in the step), XEP_ERR_MISMATCH (ranks ended a step after different operations), XEP_ERR_PEER (a rank died; with
+ * XEP_ON_FAILURE_MASK only if all that worked in the step are out), XEP_ERR_BUSY (a handle of this rank is not
+ * released), XEP_ERR_UNSUPPORTED (a buffer without XEP_BUFFER_SERVED), XEP_ERR_FUNCTION (fn failed: the sentence has
+ * what it returned), and the errors of operations that leave a buffer broken. After a failure of fn, or of beginning an
+ * operation, this rank gives the buffers up, as xep_buffer_abort() does: operations of other ranks end with the same
+ * error and name this rank. An error that all ranks get for an operation and that leaves the buffer usable
+ * (XEP_ERR_OVERFLOW, XEP_ERR_MISMATCH) ends only that operation.
  */
 XEP_API xep_status_t xep_serve(const xep_serve_args_t *args);
 
 /**
- * Tells this rank's xep_serve() with this buffer to return at the end of the step, or, where there is none, its next
- * one. Local, does not block. Any thread may call it, and a signal handler.
+ * Tells this rank's xep_serve() with this buffer, or its next one if none runs, to return at the end of the step.
+ * Local, does not block. Any thread and any signal handler may call it.
  */
 XEP_API void xep_serve_stop(xep_buffer_t *buffer);
 
@@ -83,9 +82,9 @@ enum {
 };
 
 /**
- * Says that this rank's step ends behind the operations that it has begun on these buffers. Every rank that works calls
- * it behind the same operations and with the same buffers: those that are served together. Ranks that serve do not call
- * it. Local, does not block. Errors: XEP_ERR_UNSUPPORTED (a buffer without XEP_BUFFER_SERVED), XEP_ERR_BROKEN,
+ * Ends this rank's step after the operations that it has begun on these buffers. Every rank that works calls it after
+ * the same operations and with the same buffers, those that are served together. Ranks that serve do not call it.
+ * Local, does not block. Errors: XEP_ERR_UNSUPPORTED (a buffer without XEP_BUFFER_SERVED), XEP_ERR_BROKEN,
  * XEP_ERR_ABORTED, XEP_ERR_PEER.
  */
 XEP_API xep_status_t xep_step_end(xep_buffer_t *const *buffers, uint32_t count, uint32_t flags);

@@ -34,12 +34,14 @@
  *  - Objects belong to the process that made them. After fork(), a call on one in the child returns XEP_ERR_INVALID,
  *    and destroy, release, free and abort do nothing there, so that the child may exit as it likes. It may create a
  *    group of its own.
- *  - A signal handler may call xep_group_abort(), and nothing else. xep sets no handlers but that of XEP_EXPLAIN.
+ *  - A signal handler may call xep_group_abort() and xep_serve_stop(), and nothing else. xep sets no handlers but that
+ *    of XEP_EXPLAIN.
  *  - Work on devices is ordered by the stream that a call is given (xep/cuda.h), and by nothing else of the program.
  *
- * Of this interface a program needs this header alone. Beside it are: xep/elastic.h (ranks that are lost and gained),
- * xep/cuda.h (rows in device memory), xep/pieces.h (rows in place and in pieces), xep/inspect.h (modes, configuration,
- * layouts, waits, traces), and for C++ xep/xep.hpp; for authors of modes xep/plugin.h, xep/wire.h, xep/launch.h.
+ * Most programs need this header alone. Beside it are: xep/elastic.h (ranks that are lost and gained), xep/cuda.h (rows
+ * in device memory), xep/pieces.h (rows in place and in pieces), xep/serve.h (ranks that run experts for others),
+ * xep/experts.h (weights that all ranks can read), xep/inspect.h (modes, configuration, layouts, waits, traces), and
+ * for C++ xep/xep.hpp; for authors of modes xep/plugin.h, xep/wire.h, xep/launch.h.
  */
 #ifndef XEP_H
 #define XEP_H
@@ -86,12 +88,12 @@ typedef enum { XEP_OP_DISPATCH = 0, XEP_OP_COMBINE = 1, XEP_OP_NEXT = 2, XEP_ENU
 /** Version of the library that runs, as "1.2.3". Static storage, never NULL. */
 XEP_API const char *xep_version_string(void);
 
-/** The same as numbers. A NULL output is left out. */
+/** The same as numbers. Outputs may be NULL. */
 XEP_API void xep_version(uint32_t *major_p, uint32_t *minor_p, uint32_t *patch_p);
 
 /**
- * Does what the _INIT macros do, for languages that load the library and have no macros: any params, args or info
- * struct of the caller's, of so many bytes, is 0 but for its size then.
+ * Does what the _INIT macros do, for languages that load the library and have no macros: sets any params, args or info
+ * struct of size bytes to 0, and its field size.
  */
 XEP_API void xep_struct_init(void *params, size_t size);
 
@@ -243,12 +245,12 @@ enum {
      * worst case. Of the memory for outputs that are kept until the last piece (a slot: tokens * min(topk, ranks) rows,
      * ll: tokens * topk) only what a dispatch of several pieces returns is touched. Not with XEP_ON_FAILURE_MASK */
     XEP_BUFFER_PIECES = 2,
-    /* host memory: ranks may serve (xep_serve()). Every operation tells them so by a few words to each rank. Operations
-     * do not come after others (args.after) */
+    /* host memory: ranks may serve (xep_serve()). A rank that begins an operation announces it to each other rank by
+     * a few words. args.after must be NULL */
     XEP_BUFFER_SERVED = 4,
-    /* normal: a combine adds the ranks of a token in the order of its last selection of each, as DeepEP's ElasticBuffer
-     * does, and not in ascending order. By nodes: the ranks of a node so, their sum rounded as node_sums says, on the
-     * own node, too; and nodes in the order of the last selection of each */
+    /* normal: a combine adds the ranks of a token in the order of its last selection of each, not in ascending order,
+     * as DeepEP's ElasticBuffer does. By nodes: first the ranks of each node in that order, with the sum rounded as
+     * node_sums says (the own node's, too), then the nodes in the order of the last selection of each */
     XEP_BUFFER_SUM_BY_SELECTION = 8
 };
 
@@ -275,20 +277,19 @@ typedef enum {
     XEP_ENUM_IS_INT(XEP_NODE_SUMS)
 } xep_node_sums_t;
 
-/** Another instance of an expert: a rank that serves it besides its owner. */
+/** Another instance of an expert: a rank, not its owner, that has the expert, too. */
 typedef struct xep_replica {
     uint32_t expert, rank;
 } xep_replica_t;
 
 /**
  * Which instance of an expert a selection goes to, in a dispatch with XEP_DISPATCH_BALANCE. The ranks exchange how many
- * selections they have of each expert, and all compute the same plan. Of the rows that an instance serves, the first
- * are those of its own rank.
+ * selections they have of each expert, and all compute the same plan. An instance first gets rows of its own rank.
  *
- * LEAST_LOADED: the owner or a replica. The rows of an expert fill up those of its ranks that have least so far.
- * EVEN: any rank serves any expert (it reads the weights where they are, see xep_weights_of()), so that no rank gets
- * more than its share of all selections, rounded up; what the owners have below that stays with them. Each rank has E
- * local experts then. PLAN: params.plan says it.
+ * LEAST_LOADED: the owner or a replica, whichever rank has the least load so far.
+ * EVEN: any rank, so that no rank gets more than its share of all selections, rounded up; the owners keep what fits
+ * into their shares. Each rank has all E experts as local ones, and reads weights by xep_weights_of().
+ * PLAN: as params.plan decides.
  */
 typedef enum {
     XEP_BALANCE_NONE = 0,
@@ -298,7 +299,7 @@ typedef enum {
     XEP_ENUM_IS_INT(XEP_BALANCE)
 } xep_balance_t;
 
-/** A plan of the caller's: how many selections of each expert each of its instances serves. */
+/** A plan of the caller's: how many selections of an expert go to each of its instances. */
 typedef struct xep_plan {
     size_t size;
     uint32_t experts, nranks;
@@ -308,7 +309,7 @@ typedef struct xep_plan {
     uint64_t *rows;         /* [instances] zeros, to be filled: those of an expert add up to its selections */
 } xep_plan_t;
 
-/** Called inside xep_dispatch(), with the same numbers on all ranks; must not call xep. 0, or anything else: failed. */
+/** Called inside xep_dispatch(), with the same numbers on all ranks; must not call xep. Returns 0 on success. */
 typedef int (*xep_plan_fn)(void *ctx, const xep_plan_t *plan);
 
 /** All fields but those marked "per rank" are collective: every rank passes the same values. */
@@ -318,8 +319,8 @@ typedef struct xep_buffer_params {
     uint32_t experts; /* E, 1 .. 2^31 - 1 */
     uint32_t topk;    /* most selections of a token, 1 .. E */
     uint32_t hidden;  /* most elements of a row, at least 1 */
-    /* most 4-byte scales of a token, in mode normal those of a cast (quant) too, and payloads (xep_payload_t), in words
-     * of 4 bytes; 0: none */
+    /* room beside a row, in words of 4 bytes: for the most scales of a token (in mode normal also a cast's) and for
+     * payloads (xep_payload_t); 0: none */
     uint32_t scales;
     /* most tokens a rank dispatches at once. A rank that never has any may say 0: the buffer is made for what the
      * others say, and takes no memory for rows of its own that are sent */
@@ -350,15 +351,16 @@ typedef struct xep_buffer_params {
     /* [E] the rank that owns each expert; NULL: blocks (xep_expert_range()). A rank may own any number of experts, or
      * none. Local experts are in the order of their global numbers: xep_recv_t.experts. Copied by the call */
     const uint32_t *owners;
-    /* [nreplicas] ranks that serve an expert besides its owner, each of them once; copied by the call. They have it
-     * among their local experts. A selection goes to the instance of this rank, else to one of this node, else to any:
-     * of several to that whose rank gets least of this rank's dispatch so far, then to the next rank behind this one.
-     * Modes of host memory, and not with XEP_ON_FAILURE_MASK; the same for balance */
+    /* [nreplicas] further ranks of experts, each pair once; copied by the call. Such a rank has the expert among its
+     * local ones. A selection goes to an instance on this rank, else on this node, else on any; among several, to the
+     * rank that gets the fewest rows of this dispatch so far, then to the next rank after this one. In host memory,
+     * and not with XEP_ON_FAILURE_MASK; the same for balance */
     const xep_replica_t *replicas;
     uint32_t nreplicas;
-    xep_balance_t balance; /* of dispatches with XEP_DISPATCH_BALANCE. EVEN: no replicas; others go to the owners */
-    xep_plan_fn plan;      /* per rank: with XEP_BALANCE_PLAN; NULL without */
-    void *plan_ctx;        /* per rank: passed to plan */
+    xep_balance_t
+        balance;      /* of dispatches with XEP_DISPATCH_BALANCE. EVEN: nreplicas 0; other dispatches go to owners */
+    xep_plan_fn plan; /* per rank: with XEP_BALANCE_PLAN, else NULL */
+    void *plan_ctx;   /* per rank: passed to plan */
 } xep_buffer_params_t;
 
 #define XEP_BUFFER_PARAMS_INIT XEP_INIT_(xep_buffer_params_t)
@@ -438,14 +440,13 @@ typedef enum {
 enum { XEP_PAYLOADS_MOST = 8 };
 
 /**
- * Bytes of the caller's that travel beside each row of x, untouched, and arrive as an array of their own: another row
- * of numbers, scales of any width, a hash. In host memory. params.scales is the room beside a row, in words of 4 bytes:
- * for the scales (those of a cast, too, where there are payloads) and behind them the payloads in turn, each from a
- * multiple of its alignment on and rounded up to one.
+ * Bytes of the caller's that travel beside each row of x, unchanged, and arrive as an array of their own: scales of any
+ * width, a hash, routing data. In host memory. They need room in params.scales: first the scales of a row (with
+ * payloads a cast's, too), then each payload at a multiple of its alignment, padded to one.
  */
 typedef struct xep_payload {
-    void *data;         /* sent: [T] of bytes, only read, NULL if T is 0; received: [capacity] */
-    size_t stride;      /* bytes between rows. Sent: 0: dense; received: bytes, rounded up to alignment */
+    void *data;         /* sent: [T][bytes], only read, NULL if T is 0; received: [capacity][bytes] */
+    size_t stride;      /* bytes between rows. Sent: 0 if dense; received: bytes, rounded up to alignment */
     uint32_t bytes;     /* of a row, 1 to 65536 */
     uint32_t alignment; /* of each row where it is received: a power of two up to 64; 0: 1 */
 } xep_payload_t;
@@ -480,9 +481,9 @@ enum {
      * slot, rounded down to expert_alignment, which is XEP_ERR_OVERFLOW where it is more than a slot has; expert_stats
      * count all pieces when the first one is here. If all rows fit, it is a dispatch like any other */
     XEP_DISPATCH_PIECES = 16,
-    /* collective: selections go to instances by params.balance. The call waits for the other ranks' calls, also where
-     * there is a request; XEP_ERR_MISMATCH on all ranks: plans of the caller's differ or do not add up. Without effect
-     * on a cached dispatch, whose routing stays as it was */
+    /* collective: selections go to instances by params.balance. The call waits for the other ranks' calls, even with a
+     * request. XEP_ERR_MISMATCH on all ranks: plans of params.plan differ or do not add up. No effect on a cached
+     * dispatch, which keeps its routing */
     XEP_DISPATCH_BALANCE = 32
 };
 
@@ -749,9 +750,9 @@ XEP_API xep_status_t xep_request_test(xep_request_t *req);
 XEP_API xep_status_t xep_request_wait(xep_request_t *req);
 
 /**
- * Blocks until one of count requests of one group is done, whichever comes first; NULL among them are passed over.
- * *index_p says which one, and its status is returned, an error too, each time until it is freed. Deadlines and deaths
- * are those of each request. XEP_ERR_INVALID also if all are NULL, and then *index_p stays as it is.
+ * Blocks until one of count requests of one group is done; skips those that are NULL. Sets *index_p to its index and
+ * returns its status, an error too, each time until it is freed. Each request keeps its own deadline. XEP_ERR_INVALID,
+ * with *index_p unchanged, also if all are NULL.
  */
 XEP_API xep_status_t xep_request_wait_any(xep_request_t *const *reqs, uint32_t count, uint32_t *index_p);
 

@@ -3,8 +3,8 @@
 /**
  * xep for C++17: classes that own what the functions of xep/xep.h make, and errors as exceptions.
  *
- * Every class has one pointer, can be moved and not copied, and ends what it owns in its destructor; get() gives the
- * pointer to all functions that have no method here. Rules and structs are those of xep/xep.h. A group outlives its
+ * A class owns one object: it can be moved but not copied, and its destructor ends the object. get() returns the
+ * pointer for functions that have no method here. Rules and structs are those of xep/xep.h. A group outlives its
  * buffers, and a buffer its handles and requests: declare them in this order.
  */
 #ifndef XEP_HPP
@@ -18,22 +18,27 @@
 
 #include <xep/xep.h>
 
-namespace xep {
+namespace xep
+{
 
-/** What a call has returned, with its sentence. */
-class Error : public std::runtime_error {
-public:
+/** The status that a call returned, with its sentence. */
+class Error : public std::runtime_error
+{
+  public:
     explicit Error(xep_status_t status)
         : std::runtime_error(std::string(xep_status_name(status)) + ": " + xep_last_error()), status_(status)
     {
     }
-    xep_status_t status() const noexcept { return status_; }
+    xep_status_t status() const noexcept
+    {
+        return status_;
+    }
 
-private:
+  private:
     xep_status_t status_;
 };
 
-/** Throws errors; true: XEP_OK, false: XEP_INPROGRESS. */
+/** Throws Error on an error. Returns true for XEP_OK, false for XEP_INPROGRESS. */
 inline bool check(xep_status_t status)
 {
     if (status < 0) throw Error(status);
@@ -46,13 +51,26 @@ template <class Struct> Struct init()
     return xep_init_<Struct>();
 }
 
-namespace detail {
+namespace detail
+{
 
 struct End {
-    void operator()(xep_group_t *group) const noexcept { (void)xep_group_destroy(group); }
-    void operator()(xep_buffer_t *buffer) const noexcept { (void)xep_buffer_destroy(buffer); }
-    void operator()(xep_handle_t *handle) const noexcept { xep_handle_release(handle); }
-    void operator()(xep_request_t *req) const noexcept { xep_request_free(req); }
+    void operator()(xep_group_t *group) const noexcept
+    {
+        (void)xep_group_destroy(group);
+    }
+    void operator()(xep_buffer_t *buffer) const noexcept
+    {
+        (void)xep_buffer_destroy(buffer);
+    }
+    void operator()(xep_handle_t *handle) const noexcept
+    {
+        xep_handle_release(handle);
+    }
+    void operator()(xep_request_t *req) const noexcept
+    {
+        xep_request_free(req);
+    }
 };
 
 /** begin() writes the new object by its last argument. */
@@ -66,24 +84,39 @@ template <class Object, class Begin> std::unique_ptr<Object, End> made(Begin beg
 } // namespace detail
 
 /** The ranks that work together. Collective. */
-class Group {
-public:
+class Group
+{
+  public:
     Group()
         : group_(detail::made<xep_group_t>([](xep_group_t **p) { return xep_group_create(nullptr, p); })), info_(ask())
     {
     }
     explicit Group(const xep_group_params_t &params)
-        : group_(detail::made<xep_group_t>([&](xep_group_t **p) { return xep_group_create(&params, p); })),
-          info_(ask())
+        : group_(detail::made<xep_group_t>([&](xep_group_t **p) { return xep_group_create(&params, p); })), info_(ask())
     {
     }
-    std::uint32_t rank() const noexcept { return info_.rank; }
-    std::uint32_t nranks() const noexcept { return info_.nranks; }
-    void barrier() { check(xep_group_barrier(get())); }
-    void abort() noexcept { xep_group_abort(get()); }
-    xep_group_t *get() const noexcept { return group_.get(); }
+    std::uint32_t rank() const noexcept
+    {
+        return info_.rank;
+    }
+    std::uint32_t nranks() const noexcept
+    {
+        return info_.nranks;
+    }
+    void barrier()
+    {
+        check(xep_group_barrier(get()));
+    }
+    void abort() noexcept
+    {
+        xep_group_abort(get());
+    }
+    xep_group_t *get() const noexcept
+    {
+        return group_.get();
+    }
 
-private:
+  private:
     xep_group_info_t ask() const
     {
         auto info = init<xep_group_info_t>();
@@ -95,21 +128,34 @@ private:
 };
 
 /** One operation in flight. */
-class Request {
-public:
+class Request
+{
+  public:
     Request() = default;
     explicit Request(xep_request_t *req) : req_(req) {}
     /** Whether it is done. */
-    bool test() { return check(xep_request_test(get())); }
-    void wait() { check(xep_request_wait(get())); }
-    void wait_counts() { check(xep_request_wait_counts(get())); }
-    xep_request_t *get() const noexcept { return req_.get(); }
+    bool test()
+    {
+        return check(xep_request_test(get()));
+    }
+    void wait()
+    {
+        check(xep_request_wait(get()));
+    }
+    void wait_counts()
+    {
+        check(xep_request_wait_counts(get()));
+    }
+    xep_request_t *get() const noexcept
+    {
+        return req_.get();
+    }
 
-private:
+  private:
     std::unique_ptr<xep_request_t, detail::End> req_;
 };
 
-/** Waits for the first of them that is done, and tells which; those that are empty are passed over. */
+/** Waits until one of the requests is done and returns its index; skips those that are empty. */
 inline std::size_t wait_any(const std::vector<Request> &requests)
 {
     std::vector<xep_request_t *> reqs;
@@ -130,10 +176,11 @@ struct Rows {
 };
 
 /** One dispatch: its routing and the rows it brought. */
-class Handle {
-public:
+class Handle
+{
+  public:
     explicit Handle(xep_handle_t *handle) : handle_(handle) {}
-    /** NULL: the dispatch is still in flight. */
+    /** The received rows; NULL while the dispatch is in flight. */
     const xep_recv_t *recv() const
     {
         const xep_recv_t *recv = nullptr;
@@ -145,25 +192,32 @@ public:
         check(xep_handle_combine_input(get(), &rows.base, &rows.stride));
         return rows;
     }
-    void combine(const xep_combine_args_t &args) { check(xep_combine(get(), &args, nullptr)); }
+    void combine(const xep_combine_args_t &args)
+    {
+        check(xep_combine(get(), &args, nullptr));
+    }
     Request begin_combine(const xep_combine_args_t &args)
     {
         xep_request_t *req = nullptr;
         check(xep_combine(get(), &args, &req));
         return Request(req);
     }
-    xep_handle_t *get() const noexcept { return handle_.get(); }
+    xep_handle_t *get() const noexcept
+    {
+        return handle_.get();
+    }
 
-private:
+  private:
     std::unique_ptr<xep_handle_t, detail::End> handle_;
 };
 
 /** One MoE shape on a group. Collective. */
-class Buffer {
-public:
+class Buffer
+{
+  public:
     Buffer(const Group &group, const xep_buffer_params_t &params)
-        : buffer_(detail::made<xep_buffer_t>(
-              [&](xep_buffer_t **p) { return xep_buffer_create(group.get(), &params, p); }))
+        : buffer_(
+              detail::made<xep_buffer_t>([&](xep_buffer_t **p) { return xep_buffer_create(group.get(), &params, p); }))
     {
     }
     Handle dispatch(const xep_dispatch_args_t &args)
@@ -179,10 +233,16 @@ public:
         check(xep_dispatch(get(), &args, &handle, &req));
         return {Handle(handle), Request(req)};
     }
-    void reset() { check(xep_buffer_reset(get())); }
-    xep_buffer_t *get() const noexcept { return buffer_.get(); }
+    void reset()
+    {
+        check(xep_buffer_reset(get()));
+    }
+    xep_buffer_t *get() const noexcept
+    {
+        return buffer_.get();
+    }
 
-private:
+  private:
     std::unique_ptr<xep_buffer_t, detail::End> buffer_;
 };
 

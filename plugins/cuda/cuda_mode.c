@@ -231,7 +231,7 @@ xep_status_t cuda_check_earlier(void *mode, xep_op_t *op)
     const cuda_mode_t *cuda = cuda_mode_of(mode);
     if (__atomic_load_n(cuda->stale, __ATOMIC_ACQUIRE) != 0)
         return kit->env->fail(kit->env, op, XEP_ERR_PROTOCOL,
-                              "a CUDA graph from before a reset was launched, and did nothing (one captured after it)");
+                              "a CUDA graph from before a reset was launched, and did nothing (capture it anew)");
     for (uint32_t i = 0; i < cuda_mode_traits.late_words; i++) {
         uint32_t rank = __atomic_load_n(&cuda->late[i], __ATOMIC_ACQUIRE);
         if (rank == 0) continue;

@@ -45,8 +45,8 @@ xep_status_t xep_kit_fetch(void *mode, xep_op_t *op, uint32_t rank)
         xep_kit_signal(kit, kit->shape->rank, at, said);
         return XEP_OK;
     }
-    return kit->env->fail(kit->env, op, XEP_ERR_PROTOCOL,
-                          "no rank has the word of rank %u any more, which some rank had", rank);
+    return kit->env->fail(kit->env, op, XEP_ERR_PROTOCOL, "the word of rank %u is lost: no rank that had it is left",
+                          rank);
 }
 
 /* A step that waits for words is left when all are here, and what follows concludes from them in the same call. */

@@ -104,7 +104,8 @@ xep_status_t ll_list_outputs(ll_t *mode, xep_op_t *op, ll_list_token_fn list_tok
         n = list_token(mode, op, sources, t, n);
         if (n == UINT32_MAX)
             return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
-                                       "a row of token %llu is said to be where no rows are", (unsigned long long)t);
+                                       "invalid place of a row of token %llu: no rows are there",
+                                       (unsigned long long)t);
     }
     mode->row_begin[ll_slot(mode, op->slot)->tokens] = n;
     return XEP_OK;

@@ -153,7 +153,7 @@ xep_status_t normal_take_header(normal_t *mode, xep_op_t *op, uint32_t rank, nor
     const char *from = find(mode, op, rank);
     if (from == NULL)
         return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
-                                   "no rank has the record of rank %u any more, which some rank had", rank);
+                                   "the record of rank %u is lost: no rank that had it is left", rank);
     *record = *(const normal_record_t *)(const void *)from;
     return check_header(mode, op, rank, record);
 }

@@ -855,7 +855,7 @@ class LowLatencyCalls(Core):
 
 def _refuse_to_unmask(rank: int) -> NoReturn:
     raise xep.UnsupportedError(
-        xep.Status.ERR_UNSUPPORTED, f"rank {rank} is out and cannot come back into this group (a new group)"
+        xep.Status.ERR_UNSUPPORTED, f"rank {rank} is out and cannot come back into this group (make a new group)"
     )
 
 

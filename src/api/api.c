@@ -115,7 +115,7 @@ static xep_status_t check_group(const xep_group_params_t *params)
 {
     if (params->reserved != 0) return xep_fail(XEP_ERR_INVALID, "invalid reserved: %u (0)", params->reserved);
     if (params->allgather == NULL && (params->nranks != 0 || params->rank != 0))
-        return xep_fail(XEP_ERR_INVALID, "rank %u of nranks %u without an allgather (0 of 0: the bootstrap tells them)",
+        return xep_fail(XEP_ERR_INVALID, "rank %u and nranks %u without an allgather (0 and 0: the launcher sets them)",
                         params->rank, params->nranks);
     if (params->allgather != NULL && params->rank >= params->nranks)
         return xep_fail(XEP_ERR_INVALID, "invalid rank: %u (below nranks, %u)", params->rank, params->nranks);

@@ -89,7 +89,7 @@ xep_status_t xep_check_layout(xep_layout_args_t *args)
     if (args->experts == 0) return xep_fail(XEP_ERR_INVALID, "invalid experts: 0 (at least 1)");
     if (args->topk == 0) return xep_fail(XEP_ERR_INVALID, "invalid topk: 0 (at least 1)");
     if (args->owners != NULL && args->buffer != NULL)
-        return xep_fail(XEP_ERR_UNSUPPORTED, "invalid owners: not NULL (NULL with a buffer in device memory)");
+        return xep_fail(XEP_ERR_UNSUPPORTED, "owners must be NULL with a buffer in device memory");
     if ((status = xep_owners_check(args->owners, args->experts, args->nranks)) != XEP_OK) return status;
     if (args->tokens > MAX_TOKENS)
         return xep_fail(XEP_ERR_INVALID, "invalid tokens: %llu (at most %llu)", (unsigned long long)args->tokens,
@@ -329,8 +329,7 @@ static xep_status_t check_order(const xep_buffer_t *buffer, xep_request_t **afte
     if (buffer->device == NULL && stream != NULL)
         return xep_fail(XEP_ERR_INVALID, "invalid stream: %p (NULL: the buffer is in host memory)", stream);
     if (after == NULL) return XEP_OK;
-    if (buffer->announce != NULL)
-        return xep_fail(XEP_ERR_UNSUPPORTED, "invalid after: not NULL (NULL with XEP_BUFFER_SERVED)");
+    if (buffer->announce != NULL) return xep_fail(XEP_ERR_UNSUPPORTED, "after must be NULL with XEP_BUFFER_SERVED");
     if (!after->kept) return xep_fail(XEP_ERR_INVALID, "invalid after: it was freed");
     if (buffer->device != NULL) *after_p = NULL;
     /* a wait on this group would not advance the other group's operation */

@@ -61,7 +61,7 @@ static xep_status_t check_outputs(const xep_handle_t *h, const xep_next_args_t *
     uint64_t row;
     if (args->reserved != 0) return xep_fail(XEP_ERR_INVALID, "invalid reserved: %u (0)", args->reserved);
     if (h->outputs.state == XEP_OUTPUTS_NONE)
-        return xep_fail(XEP_ERR_INVALID, "args is not NULL (with the first piece they were)");
+        return xep_fail(XEP_ERR_INVALID, "args must be NULL, as with the first piece");
     *a = (xep_combine_args_t){.size = sizeof *a,
                               .x = args->x,
                               .x_stride = args->x_stride,
@@ -86,5 +86,5 @@ xep_status_t xep_check_next(xep_handle_t *h, const xep_next_args_t *args, xep_co
                         (unsigned long long)recv->pieces, recv->pieces == 1 ? "" : "s");
     if (args != NULL) return check_outputs(h, args, outputs);
     if (h->outputs.state != XEP_OUTPUTS_TAKEN) return XEP_OK;
-    return xep_fail(XEP_ERR_INVALID, "args is NULL (with the first piece they were not)");
+    return xep_fail(XEP_ERR_INVALID, "args must not be NULL, as with the first piece");
 }

@@ -35,9 +35,9 @@ static xep_status_t check_arrays(const xep_recv_t *recv, const xep_expand_args_t
     if ((a->expert_begin == NULL || a->expert_count == NULL) && recv->local_experts != 0)
         return xep_fail(XEP_ERR_INVALID, "%s is NULL", a->expert_begin == NULL ? "expert_begin" : "expert_count");
     if (a->topk_weights != NULL && recv->topk_weights == NULL)
-        return xep_fail(XEP_ERR_INVALID, "invalid topk_weights: not NULL (NULL: none were received)");
+        return xep_fail(XEP_ERR_INVALID, "topk_weights must be NULL: none were received");
     if (a->scales != NULL && recv->scales == NULL)
-        return xep_fail(XEP_ERR_INVALID, "invalid scales: not NULL (NULL: none were received)");
+        return xep_fail(XEP_ERR_INVALID, "scales must be NULL: none were received");
     xep_status_t status = check_aligned("slots", (uintptr_t)a->slots, sizeof *a->slots);
     if (status == XEP_OK) status = check_aligned("expert_begin", (uintptr_t)a->expert_begin, sizeof *a->expert_begin);
     if (status == XEP_OK) status = check_aligned("expert_count", (uintptr_t)a->expert_count, sizeof *a->expert_count);

@@ -102,7 +102,7 @@ static xep_status_t ask_caller(xep_buffer_t *buffer)
     if (ret != 0) return xep_fail(XEP_ERR_INVALID, "params.plan returned %d", ret);
     const uint32_t e = xep_plan_take(planner);
     if (e == experts) return XEP_OK;
-    return xep_fail(XEP_ERR_INVALID, "invalid plan: the rows of expert %u are not its %llu selections", e,
+    return xep_fail(XEP_ERR_INVALID, "invalid plan: the rows of expert %u do not add up to its %llu selections", e,
                     (unsigned long long)planner->total[e]);
 }
 

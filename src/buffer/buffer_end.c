@@ -224,7 +224,7 @@ static xep_status_t check_all_in(const xep_group_t *group)
 {
     for (uint32_t r = 0; r < group->nranks; r++)
         if (xep_group_is_out(group, r))
-            return xep_fail(XEP_ERR_UNSUPPORTED, "rank %u is out: a reset needs all ranks (a new group)", r);
+            return xep_fail(XEP_ERR_UNSUPPORTED, "rank %u is out: a reset needs all ranks (make a new group)", r);
     return XEP_OK;
 }
 

@@ -24,7 +24,7 @@ static xep_status_t check_balance(const xep_buffer_params_t *params)
     if ((unsigned)params->balance > XEP_BALANCE_PLAN)
         return xep_fail(XEP_ERR_INVALID, "invalid balance: %d (one of XEP_BALANCE_*)", (int)params->balance);
     if ((params->plan != NULL) != (params->balance == XEP_BALANCE_PLAN))
-        return xep_fail(XEP_ERR_INVALID, "plan is %sNULL (with XEP_BALANCE_PLAN alone it is not)",
+        return xep_fail(XEP_ERR_INVALID, "plan is %sNULL (needed with XEP_BALANCE_PLAN, else NULL)",
                         params->plan != NULL ? "not " : "");
     if (params->balance == XEP_BALANCE_EVEN && params->nreplicas != 0)
         return xep_fail(XEP_ERR_INVALID,

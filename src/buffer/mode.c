@@ -85,12 +85,13 @@ xep_status_t xep_mode_check_buffer(const xep_plugin_t *plugin, const xep_buffer_
         return xep_fail(XEP_ERR_UNSUPPORTED, "invalid flags: XEP_BUFFER_SEND_MEMORY (mode %s%s copies every row)", name,
                         memory);
     if ((params->flags & XEP_BUFFER_PIECES) != 0 && !(features & XEP_CAN_PIECES))
-        return xep_fail(XEP_ERR_UNSUPPORTED, "invalid flags: XEP_BUFFER_PIECES (mode %s%s has rows in one piece)", name,
-                        memory);
+        return xep_fail(XEP_ERR_UNSUPPORTED,
+                        "invalid flags: XEP_BUFFER_PIECES (mode %s%s brings all rows in one piece)", name, memory);
     if (params->owners != NULL && !(features & XEP_CAN_OWNERS))
-        return xep_fail(XEP_ERR_UNSUPPORTED, "invalid owners: not NULL (mode %s%s has blocks)", name, memory);
+        return xep_fail(XEP_ERR_UNSUPPORTED, "owners must be NULL: mode %s%s has equal blocks of experts", name,
+                        memory);
     if ((params->nreplicas != 0 || params->balance != XEP_BALANCE_NONE) && !(features & XEP_CAN_OWNERS))
-        return xep_fail(XEP_ERR_UNSUPPORTED, "invalid %s: %u (mode %s%s has each expert once)",
+        return xep_fail(XEP_ERR_UNSUPPORTED, "invalid %s: %u (mode %s%s has one instance of each expert)",
                         params->nreplicas != 0 ? "nreplicas" : "balance",
                         params->nreplicas != 0 ? params->nreplicas : (uint32_t)params->balance, name, memory);
     return check_pairs(params);

@@ -30,9 +30,8 @@ static int is_ours(const ElfW(Ehdr) * header)
 
 static xep_status_t ends_early(uint64_t bytes, uint64_t wanted)
 {
-    return xep_fail(XEP_ERR_PLUGIN,
-                    "it ends after %" PRIu64 " bytes (its headers name %" PRIu64 "): it was not copied to its end",
-                    bytes, wanted);
+    return xep_fail(XEP_ERR_PLUGIN, "it is incomplete: %" PRIu64 " bytes (its headers name %" PRIu64 ")", bytes,
+                    wanted);
 }
 
 /* Checks the last byte of the file that is mapped; only debuggers read what lies behind it. */

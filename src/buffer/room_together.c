@@ -69,7 +69,7 @@ static xep_status_t check_source(const draw_t *draws, size_t count, uint64_t byt
     if (bytes == 0 || least / bytes >= count || least / bytes == 0) return XEP_OK;
     char each[XEP_UNITS_BYTES], all[XEP_UNITS_BYTES], left[XEP_UNITS_BYTES];
     return xep_fail(XEP_ERR_NO_MEMORY,
-                    "not enough memory for %zu ranks of one host, rank %u the first: each wants %s, all together %s "
+                    "not enough memory for %zu ranks of one host, from rank %u on: each needs %s, all together %s "
                     "(%s are free %s)",
                     count, draws[0].rank, xep_units_of(bytes, each), xep_units_of(bytes * count, all),
                     xep_units_of(least, left), name_source(draws[0].source));
@@ -122,13 +122,12 @@ static xep_status_t check_choice(const choice_t *choices, size_t count, uint64_t
     if (heaps == 0 && posix == 0) return XEP_OK; /* nor does one alone, or none are asked for */
     if (heaps >= count || posix >= count - heaps) return XEP_OK;
     char each[XEP_UNITS_BYTES], all[XEP_UNITS_BYTES], segments[XEP_UNITS_BYTES], files[XEP_UNITS_BYTES];
-    return xep_fail(
-        XEP_ERR_NO_MEMORY,
-        "not enough shared memory for %zu ranks of one host, rank %u the first: each wants %s, all together "
-        "%s (System V segments: %s free, room for %" PRIu64 "; /dev/shm: %s free, room for %" PRIu64 ")",
-        count, choices[0].rank, xep_units_of(bytes, each), xep_units_of(bytes * count, all),
-        xep_units_of(least[XEP_SHARED_SYSV].bytes, segments), heaps, xep_units_of(least[XEP_SHARED_POSIX].bytes, files),
-        posix);
+    return xep_fail(XEP_ERR_NO_MEMORY,
+                    "not enough shared memory for %zu ranks of one host, from rank %u on: each needs %s, all together "
+                    "%s (System V segments: %s free, room for %" PRIu64 "; /dev/shm: %s free, room for %" PRIu64 ")",
+                    count, choices[0].rank, xep_units_of(bytes, each), xep_units_of(bytes * count, all),
+                    xep_units_of(least[XEP_SHARED_SYSV].bytes, segments), heaps,
+                    xep_units_of(least[XEP_SHARED_POSIX].bytes, files), posix);
 }
 
 static xep_status_t check_shared(const xep_room_view_t *views, uint32_t nranks, uint64_t bytes, choice_t *choices)

@@ -120,7 +120,7 @@ static xep_status_t load(xep_cuda_device_t *cuda, const void *image, void **modu
     if (status == XEP_OK || status == XEP_ERR_NO_MEMORY) return status;
     return xep_fail(
         XEP_ERR_UNSUPPORTED,
-        "CUDA device %d does not run the kernels of the mode (they take compute capability 9.0 or later, and "
+        "CUDA device %d does not run the kernels of the mode (they need compute capability 9.0 or later, and "
         "a driver no older than the nvcc that built them): %.300s",
         cuda->heap.number, xep_last_error());
 }

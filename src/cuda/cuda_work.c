@@ -163,8 +163,8 @@ int xep_cuda_work_is_captured(xep_device_t *device, void *stream)
 xep_status_t xep_cuda_work_follow(xep_heap_device_t *device, void *stream)
 {
     if (xep_cuda_work_is_captured(&device->device, stream))
-        return xep_fail(XEP_ERR_INVALID, "invalid stream: %p is being captured (one that is not: events order a graph)",
-                        stream);
+        return xep_fail(XEP_ERR_INVALID,
+                        "invalid stream: %p is being captured (use another: only events order a graph)", stream);
     return xep_cuda_work_after_mark(&device->device, stream);
 }
 

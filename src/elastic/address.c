@@ -63,8 +63,9 @@ xep_status_t xep_address_check(const void *data, size_t bytes, const char *where
     xep_address_t own = {0};
     memcpy(&own, data, bytes < sizeof own ? bytes : sizeof own);
     if (bytes < offsetof(xep_address_t, sum) || memcmp(own.magic, magic, sizeof magic) != 0)
-        return xep_fail(XEP_ERR_PROTOCOL, "no address of a group in %s: %zu bytes (%zu, beginning with \"xep-grow\")",
-                        where, bytes, sizeof own);
+        return xep_fail(XEP_ERR_PROTOCOL,
+                        "no address of a group in %s: %zu bytes (expected %zu, beginning with \"xep-grow\")", where,
+                        bytes, sizeof own);
     if (own.format != FORMAT || own.version != own_version())
         return xep_fail(XEP_ERR_MISMATCH,
                         "%s is of a group with another version of xep: %x, format %u (this process has %x, format %u)",

@@ -109,7 +109,7 @@ static xep_status_t look(void *arg)
     xep_grow_t *grow = arg;
     xep_group_progress(grow->group);
     if (xep_boot_interrupted(grow->group->boot))
-        return xep_fail(XEP_ERR_ABORTED, "the caller would wait no longer for joiners");
+        return xep_fail(XEP_ERR_ABORTED, "the caller stopped waiting for joiners");
     return XEP_OK;
 }
 

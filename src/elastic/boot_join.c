@@ -23,7 +23,7 @@ static int is_interrupted(const xep_join_t *join)
 static xep_status_t look(void *arg)
 {
     if (!is_interrupted(arg)) return XEP_OK;
-    return xep_fail(XEP_ERR_ABORTED, "the caller would wait no longer for a group");
+    return xep_fail(XEP_ERR_ABORTED, "the caller stopped waiting for a group");
 }
 
 xep_patience_t xep_join_patience(xep_join_t *join, uint64_t deadline_ns)
@@ -39,7 +39,7 @@ static xep_status_t judge(const xep_frame_t *frame, xep_frame_kind_t kind)
 {
     if (frame->status < 0)
         return xep_fail(frame->status >= XEP_ERR_BROKEN ? (xep_status_t)frame->status : XEP_ERR_PEER, "%s",
-                        frame->text[0] != '\0' ? frame->text : "rank 0 does not say why there is no group");
+                        frame->text[0] != '\0' ? frame->text : "rank 0 gave no reason");
     if (frame->kind == kind) return XEP_OK;
     return xep_fail(XEP_ERR_PROTOCOL, "unexpected message from rank 0: kind %u (kind %u)", frame->kind, (uint32_t)kind);
 }

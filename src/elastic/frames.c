@@ -142,7 +142,7 @@ xep_status_t xep_frames_open(const xep_config_t *config, xep_transport_open_fn o
 static xep_status_t admit(xep_frames_t *frames, uint64_t joiner, const uint8_t *address, size_t bytes)
 {
     if (frames->count == frames->most)
-        return xep_fail(XEP_ERR_PEER, "%u joiners have come, and too many of them have gone", frames->most);
+        return xep_fail(XEP_ERR_PEER, "too many of the %u joiners that came have left", frames->most);
     other_t *other = &frames->others[frames->count];
     *other = (other_t){.joiner = joiner, .address = malloc(bytes)};
     if (other->address == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for an address of %zu bytes", bytes);

@@ -50,7 +50,7 @@ static xep_status_t look_out(xep_grow_t *grow, const xep_grow_args_t *args, int3
         xep_group_progress(grow->group);
         if (xep_joiners_poll(grow->joiners) == args->joiners) return XEP_OK;
         if (xep_backoff_is_slow(&backoff) && xep_boot_interrupted(grow->group->boot))
-            return xep_fail(XEP_ERR_ABORTED, "the caller would wait no longer for joiners");
+            return xep_fail(XEP_ERR_ABORTED, "the caller stopped waiting for joiners");
     } while (xep_backoff_wait(&backoff, 0));
     if (xep_clock_ns() < deadline_ns) return XEP_INPROGRESS;
     return fail_late(grow, args, xep_joiners_poll(grow->joiners), timeout_ms);
@@ -146,8 +146,7 @@ xep_status_t xep_group_make_larger(xep_group_t *group, const xep_grow_args_t *ar
     xep_group_t *made = NULL;
     for (uint32_t r = 0; r < group->nranks; r++)
         if (xep_group_is_out(group, r))
-            return xep_fail(XEP_ERR_PEER, "rank %u is out, and all ranks of a group let joiners in (a smaller group)",
-                            r);
+            return xep_fail(XEP_ERR_PEER, "rank %u is out, but a group grows by all its ranks (shrink it first)", r);
     group->gathers_for = "xep_group_grow";
     status = await(&grow, args, open_transport, status);
     if (status == XEP_OK) {

@@ -82,9 +82,9 @@ static xep_status_t knock(xep_join_t *join)
         xep_status_t status = try_once(join, deadline_ns, why, sizeof why);
         if (status != XEP_INPROGRESS) return status;
         if (params->interrupted != NULL && params->interrupted(params->interrupted_ctx) != 0)
-            return xep_fail(XEP_ERR_ABORTED, "the caller would wait no longer for a group");
+            return xep_fail(XEP_ERR_ABORTED, "the caller stopped waiting for a group");
         if (xep_clock_ns() >= deadline_ns)
-            return xep_fail(XEP_ERR_TIMEOUT, "no group has taken this process in for %d ms, by the %s%s%.300s: %s",
+            return xep_fail(XEP_ERR_TIMEOUT, "no group accepted this process in %d ms, by the %s%s%.300s: %s",
                             join->timeout_ms, join->rendezvous->kind, join->rendezvous->name[0] == '\0' ? "" : " ",
                             join->rendezvous->name, why);
         nanosleep(&again, NULL);

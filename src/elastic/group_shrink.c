@@ -130,7 +130,7 @@ static xep_status_t look(work_t *work)
     if (now - work->look_ns >= LOOK_NS) {
         work->look_ns = now;
         if (xep_boot_interrupted(work->old->boot))
-            return xep_fail(XEP_ERR_ABORTED, "the caller would wait no longer for a smaller group");
+            return xep_fail(XEP_ERR_ABORTED, "the caller stopped waiting for a smaller group");
         bury(work);
     }
     xep_watch_poll(&work->watch, now);
@@ -332,7 +332,7 @@ xep_status_t xep_group_make_smaller(xep_group_t *group, const xep_shrink_args_t 
     xep_status_t status = xep_group_check_doubt(group);
     if (status != XEP_OK) return status;
     if (atomic_exchange(&group->shrunk, 1))
-        return xep_fail(XEP_ERR_INVALID, "the group has been shrunk before (the group that came of it can be)");
+        return xep_fail(XEP_ERR_INVALID, "the group was shrunk before (shrink the group that it became)");
     xep_group_end(group, XEP_END_SHRINK); /* others may wait for this rank in an operation */
     xep_group_tell_end(group);
     status = xep_shrink_open(&work.shrink, group);

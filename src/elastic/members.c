@@ -239,7 +239,8 @@ xep_status_t xep_members_check(const xep_group_t *group, const xep_buffer_params
 {
     for (uint32_t r = 0; r < group->nranks; r++)
         if (xep_group_is_out(group, r))
-            return xep_fail(XEP_ERR_PEER, "rank %u is out, and all ranks of a group make its buffers (a new group)", r);
+            return xep_fail(XEP_ERR_PEER, "rank %u is out, but buffers need all ranks of a group (make a new group)",
+                            r);
     if (params->on_failure == XEP_ON_FAILURE_MASK && group->nnodes != 1 && plugin->masks->verdict == NULL)
         return xep_fail(XEP_ERR_UNSUPPORTED,
                         "invalid on_failure: XEP_ON_FAILURE_MASK of mode %s on %u nodes (1: all ranks map one another)",

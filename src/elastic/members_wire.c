@@ -271,7 +271,7 @@ static xep_status_t rule(xep_request_t *req)
     const xep_decisions_t *decisions = &req->buffer->members->agreement.mine.decisions;
     const xep_decision_t *decision = xep_decisions_find(decisions, req->op.epoch);
     if (decision == NULL && req->op.epoch <= decisions->forgotten)
-        return xep_fail(XEP_ERR_PEER, "nobody knows any more how the others have ended operation %llu",
+        return xep_fail(XEP_ERR_PEER, "no rank left knows how the others ended operation %llu",
                         (unsigned long long)req->op.epoch);
     req->op.is_ruled = 1;
     req->op.decision = decision == NULL ? XEP_OK : decision->status;

@@ -57,7 +57,7 @@ static xep_status_t look_up_by_call(const xep_rendezvous_t *rendezvous, xep_addr
     if (ret != 0) return xep_fail(XEP_ERR_BOOT, "params.lookup returned %d", ret);
     if (bytes == 0) return XEP_INPROGRESS;
     if (bytes > sizeof data)
-        return xep_fail(XEP_ERR_BOOT, "params.lookup says %zu bytes (at most %zu)", bytes, sizeof data);
+        return xep_fail(XEP_ERR_BOOT, "params.lookup returned %zu bytes (at most %zu)", bytes, sizeof data);
     return xep_address_check(data, bytes, "what params.lookup gave", address);
 }
 

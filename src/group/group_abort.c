@@ -95,16 +95,16 @@ xep_status_t xep_group_check_doubt(xep_group_t *group)
     uint64_t word = atomic_load(&group->doubted);
     if (word == 0) return XEP_OK;
     return xep_fail(XEP_ERR_ABORTED,
-                    "rank %u does not know whether all ranks have this group, and has not taken it: go on with the "
-                    "group that it came of",
+                    "rank %u does not know whether all ranks have this group, so it gave it up (go on with the old "
+                    "group)",
                     who(word));
 }
 
 static const char *why_text(uint64_t word)
 {
     switch (word >> 32) {
-    case XEP_END_DOUBT: return "it does not know whether all ranks have it; go on with the group that it came of";
-    case XEP_END_INTERRUPTED: return "its caller would wait no longer";
+    case XEP_END_DOUBT: return "it does not know whether all ranks have it; go on with the old group";
+    case XEP_END_INTERRUPTED: return "its caller stopped waiting";
     case XEP_END_SHRINK: return "it called xep_group_shrink()";
     default: return "it called xep_group_abort()";
     }

@@ -169,8 +169,9 @@ static xep_status_t check_share(const xep_group_t *group, uint32_t rank, const s
                         "rank %u is in %s, this rank in %s (all ranks call the same, in the same order)", rank,
                         share->within < NCALLS ? calls[share->within] : "another call", calls[find_call(group)]);
     if (share->bytes != bytes)
-        return xep_fail(XEP_ERR_MISMATCH, "rank %u gave %" PRIu64 " bytes to an allgather of %zu (all give as many)",
-                        rank, share->bytes, bytes);
+        return xep_fail(XEP_ERR_MISMATCH,
+                        "rank %u gave %" PRIu64 " bytes to an allgather of %zu (all ranks give the same number)", rank,
+                        share->bytes, bytes);
     return XEP_OK;
 }
 
@@ -225,10 +226,11 @@ xep_status_t xep_group_gather(xep_group_t *group, const void *send, void *recv, 
     int again = group->gave_up != 0;
     xep_status_t status = xep_group_usable(group);
     if (status == XEP_OK && again && !is_same(group, recv, bytes))
-        status = xep_fail(XEP_ERR_BOOT,
-                          "an earlier allgather of the group was given up, and with it all others: %zu bytes (that one "
-                          "may be called again, with its %zu)",
-                          bytes, group->gave_up);
+        status =
+            xep_fail(XEP_ERR_BOOT,
+                     "an earlier allgather of the group was given up: %zu bytes (only that one may be called again, "
+                     "not one of %zu)",
+                     group->gave_up, bytes);
     if (status != XEP_OK) return status;
     if (!again) group->gathers++;
     for (; done < bytes; done += SHARE_BYTES, again = 0) {

@@ -297,7 +297,8 @@ xep_status_t xep_pmix_client_open(int32_t timeout_ms, int for_group, xep_pmix_cl
     pthread_mutex_unlock(&process.lock);
     if (status != XEP_OK) return xep_fail(status, "%s", process.reason);
     if (client->pid != getpid())
-        return xep_fail(XEP_ERR_BOOT, "this process is a fork of rank %u, which alone can use its connection to PMIx",
+        return xep_fail(XEP_ERR_BOOT,
+                        "this process was forked from rank %u (only that rank can use its connection to PMIx)",
                         client->self.rank);
     *client_p = client;
     return XEP_OK;

@@ -272,7 +272,7 @@ static xep_status_t exchange(xep_pmix_client_t *client, const void *send, void *
     xep_status_t status = check_end(client);
     if (status != XEP_OK) return status;
     if (client->broken)
-        return xep_fail(XEP_ERR_BOOT, "an earlier exchange over PMIx was given up, and with it all others");
+        return xep_fail(XEP_ERR_BOOT, "an earlier exchange over PMIx was given up, so no other is possible");
     if (client->exchanges == 0) status = xep_pmix_client_mark(client);
     if (status != XEP_OK) return status;
     /* before anything is sent: the number is part of the keys, and the same on all ranks */
@@ -301,8 +301,7 @@ static xep_status_t take_turn(xep_pmix_client_t *client, const xep_boot_t *boot,
         if (!interrupted && xep_clock_ns() < deadline_ns) continue;
         client->broken = 1;
         if (interrupted) return xep_fail(XEP_ERR_ABORTED, "the exchange over PMIx was interrupted");
-        return xep_fail(XEP_ERR_TIMEOUT, "the exchange of another group over PMIx has not ended, and takes turns with "
-                                         "this one");
+        return xep_fail(XEP_ERR_TIMEOUT, "another group's exchange over PMIx is still under way (one at a time)");
     }
     return XEP_OK;
 }

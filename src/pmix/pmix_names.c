@@ -100,7 +100,7 @@ static xep_status_t lookup(const xep_rendezvous_t *rendezvous, xep_address_t *ad
     status = judge(rendezvous, client, "PMIx_Lookup", &result);
     if (status != XEP_OK) return status;
     if (result.bytes != sizeof data)
-        return xep_fail(XEP_ERR_PROTOCOL, "under the PMIx name \"%s\" there is no address: %zd bytes (%zu)",
+        return xep_fail(XEP_ERR_PROTOCOL, "the PMIx name \"%s\" holds no address: %zd bytes (expected %zu)",
                         rendezvous->name, (ssize_t)result.bytes, sizeof data);
     snprintf(where, sizeof where, "the value of the PMIx name \"%s\"", rendezvous->name);
     return xep_address_check(&data, sizeof data, where, address);

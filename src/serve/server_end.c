@@ -153,7 +153,8 @@ xep_status_t xep_server_check_workers(const xep_server_t *server)
     for (uint32_t r = 0; r < server->group->nranks; r++)
         if (!xep_group_is_out(server->group, r) && !xep_announce_end_of(buffer, r).serving) return XEP_INPROGRESS;
     if (!xep_server_is_idle(server) || find_end(server, &step)) return XEP_INPROGRESS;
-    return xep_fail(XEP_ERR_PEER, "all ranks that worked in step %u are out (a new group)", buffer->announce->step);
+    return xep_fail(XEP_ERR_PEER, "all ranks that worked in step %u are out (make a new group)",
+                    buffer->announce->step);
 }
 
 /* Ranks that work and whose word is not here. */

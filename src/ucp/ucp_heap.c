@@ -109,8 +109,8 @@ static xep_status_t check_key(const xep_ucp_heap_t *heap, uint32_t rank, const h
 {
     if (bytes < sizeof *key || key->magic != KEY_MAGIC || key->rkey_bytes != bytes - sizeof *key ||
         key->rkey_bytes == 0)
-        return xep_fail(XEP_ERR_PROTOCOL, "invalid key from rank %u: %zu bytes (a header of %zu, then what it says)",
-                        rank, bytes, sizeof *key);
+        return xep_fail(XEP_ERR_PROTOCOL, "invalid key from rank %u: %zu bytes (more than a header of %zu)", rank,
+                        bytes, sizeof *key);
     if (key->bytes != heap->super.bytes)
         return xep_fail(XEP_ERR_MISMATCH,
                         "wrong size of the heap of rank %u: %" PRIu64 " bytes (%" PRIu64 ", as this rank's)", rank,

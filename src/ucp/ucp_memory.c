@@ -212,8 +212,7 @@ xep_status_t xep_ucp_pool_grow(xep_ucp_pool_t *pool, size_t nchunks)
 fail:
     if (memory != MAP_FAILED) munmap(memory, bytes);
     free(slab);
-    return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %zu bounce buffers of %zu bytes to put rows together in", nchunks,
-                    pool->bounce_bytes);
+    return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %zu bounce buffers of %zu bytes", nchunks, pool->bounce_bytes);
 }
 
 void xep_ucp_pool_close(xep_ucp_pool_t *pool)

@@ -51,9 +51,8 @@ static xep_status_t check(const xep_ucp_transport_t *transport, uint32_t rank, c
 {
     if (bytes < sizeof *head || head->magic != ADDRESS_MAGIC || head->worker_bytes == 0 ||
         (uint64_t)head->worker_bytes + head->key_bytes != bytes - sizeof *head)
-        return xep_fail(XEP_ERR_PROTOCOL,
-                        "invalid address from rank %u: %zu bytes (a header of %zu, then what it says)", rank, bytes,
-                        sizeof *head);
+        return xep_fail(XEP_ERR_PROTOCOL, "invalid address from rank %u: %zu bytes (more than a header of %zu)", rank,
+                        bytes, sizeof *head);
     if (head->version != ADDRESS_VERSION)
         return xep_fail(XEP_ERR_MISMATCH, "rank %u and this rank disagree on the version of the transport: %u, %u",
                         rank, head->version, ADDRESS_VERSION);

@@ -142,8 +142,7 @@ static xep_status_t gather(xep_ucp_link_t *link, uint64_t offset, const uint8_t 
         size_t room, n;
         xep_status_t status;
         if (link->bounce == NULL) link->bounce = take_bounce(link->heap);
-        if (link->bounce == NULL)
-            return xep_fail(XEP_ERR_NO_MEMORY, "no bounce buffer left to put %zu bytes together in", bytes);
+        if (link->bounce == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no bounce buffer left for %zu bytes", bytes);
         room = room_at(link, offset, bytes);
         n = room < bytes ? room : bytes;
         if (n != 0) append(link->bounce, offset, src, n);

@@ -35,8 +35,8 @@ xep_status_t xep_secure_check(const char *prefix)
     for (char **e = environ; e != NULL && *e != NULL; e++)
         if (strncmp(*e, prefix, strlen(prefix)) == 0)
             return xep_fail(XEP_ERR_INVALID,
-                            "%.*s is set for a program that has more rights than who starts it (none of %s*: what they "
-                            "say would be done with these rights)",
+                            "%.*s is set for a setuid program, or one with capabilities (unset all %s*: they would act "
+                            "with its rights)",
                             (int)strcspn(*e, "="), *e, prefix);
     return XEP_OK;
 }

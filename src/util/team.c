@@ -138,7 +138,7 @@ xep_status_t xep_team_create(uint32_t threads, int oversubscribed, xep_team_t **
         if (start_member(member) != 0) {
             uint32_t started = team->threads;
             xep_team_destroy(team);
-            return xep_fail(XEP_ERR_NO_MEMORY, "could start %u of the %u threads asked for", started, threads);
+            return xep_fail(XEP_ERR_NO_MEMORY, "could start only %u of %u threads", started, threads);
         }
     }
     *team_p = team;

@@ -55,7 +55,7 @@ TEST(machines_each_with_their_ranks)
     check_fits();
     draw(3, XEP_ROOM_MACHINE, 30, 3 * HEAP - 1); /* a byte less, and one rank alone has seen it */
     check_refused(
-        "not enough memory for 3 ranks of one host, rank 1 the first: each wants 1000 bytes, all together 2.93 KiB "
+        "not enough memory for 3 ranks of one host, from rank 1 on: each needs 1000 bytes, all together 2.93 KiB "
         "(2.93 KiB are free of the machine)");
     memset(&views[5], 0, sizeof views[5]);
     check_fits(); /* two are left */
@@ -78,7 +78,7 @@ TEST(promises)
     }
     check_fits();
     for (int r = 0; r < RANKS; r++) draw(r, XEP_ROOM_PROMISE, 70, 2 * HEAP);
-    check_refused("for 6 ranks of one host, rank 0 the first");
+    check_refused("for 6 ranks of one host, from rank 0 on");
     check_refused("(1.95 KiB are free that the machine would promise)");
 }
 
@@ -89,7 +89,7 @@ TEST(control_groups_within_one_another)
         draw(r, XEP_ROOM_MACHINE, 70, 100 * HEAP);
         draw(r, XEP_ROOM_GROUPS + r % 4, 5, 4 * HEAP);
     }
-    check_refused("for 6 ranks of one host, rank 0 the first: each wants 1000 bytes, all together 5.86 KiB "
+    check_refused("for 6 ranks of one host, from rank 0 on: each needs 1000 bytes, all together 5.86 KiB "
                   "(3.91 KiB are free of the control group)");
     for (int r = 0; r < 2; r++) draw(r, XEP_ROOM_GROUPS + r % 4, 6, 2 * HEAP);
     check_fits();
@@ -104,14 +104,14 @@ TEST(kinds_of_shared_memory_add_up)
     check_fits();
     share(4, XEP_SHARED_POSIX, 9, 3);
     check_refused(
-        "not enough shared memory for 6 ranks of one host, rank 0 the first: each wants 1000 bytes, all "
+        "not enough shared memory for 6 ranks of one host, from rank 0 on: each needs 1000 bytes, all "
         "together 5.86 KiB (System V segments: 2.44 KiB free, room for 2; /dev/shm: 3.42 KiB free, room for 3)");
     for (int r = 0; r < 3; r++) share(r, XEP_SHARED_POSIX, 10, 4); /* two containers, three ranks each */
     check_fits();
     for (int r = 0; r < RANKS; r++) share(r, XEP_SHARED_SYSV, 0, 0); /* denied */
     check_fits();
     share(0, XEP_SHARED_POSIX, 10, 2);
-    check_refused("for 3 ranks of one host, rank 0 the first");
+    check_refused("for 3 ranks of one host, from rank 0 on");
 }
 
 TEST(addresses)

@@ -21,7 +21,7 @@ static const char usage[] =
     "Starts PROGRAM as RANKS ranks of one job on this machine.\n"
     "\n"
     "  -n RANKS     how many ranks (-np is the same)\n"
-    "  -N NODES     draw the ranks on so many virtual nodes, the same number on each but the last\n"
+    "  -N NODES     spread the ranks over NODES virtual nodes, the same number on each but the last\n"
     "               (sets XEP_NODE_RANKS, unless it is set)\n"
     "  -k           when a rank fails, keep the others going\n"
     "  -t SECONDS   end the job after this time\n"

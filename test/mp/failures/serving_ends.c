@@ -182,7 +182,7 @@ static void wrong(void)
     MP_REASON("slot 0 holds a handle that was not released");
     d.after = req;
     MP_FAILS(XEP_ERR_UNSUPPORTED, xep_dispatch(job.buffer, &d, &later, NULL));
-    MP_REASON("invalid after: not NULL (NULL with XEP_BUFFER_SERVED)");
+    MP_REASON("after must be NULL with XEP_BUFFER_SERVED");
     mp_finish(req);
     xep_handle_release(handle);
     mp_job_close(&plain);
@@ -281,7 +281,7 @@ static void workers_die(void)
         die(1);
     }
     MP_FAILS(XEP_ERR_PEER, serve(0));
-    if (base.on_failure == XEP_ON_FAILURE_MASK) MP_REASON("all ranks that worked in step 0 are out (a new group)");
+    if (base.on_failure == XEP_ON_FAILURE_MASK) MP_REASON("all ranks that worked in step 0 are out (make a new group)");
 }
 
 /* The rank that serves dies in its function; the others go on without its experts, or fail. */

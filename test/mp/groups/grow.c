@@ -369,7 +369,7 @@ static void be_joiner(const char *how, uint64_t seed)
     if (strcmp(how, "late") == 0) {
         params.timeout_ms = 300;
         MP_FAILS(XEP_ERR_TIMEOUT, xep_group_join(&params, &next));
-        MP_REASON("no group has taken this process in for 300 ms, by the address file ");
+        MP_REASON("no group accepted this process in 300 ms, by the address file ");
         printf("grown\n");
         return;
     }

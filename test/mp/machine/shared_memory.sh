@@ -165,7 +165,7 @@ both() {
     done
     empty
 }
-together='for 2 ranks of one host, rank 0 the first: each wants [0-9.]* MiB, all together [0-9.]* MiB'
+together='for 2 ranks of one host, from rank 0 on: each needs [0-9.]* MiB, all together [0-9.]* MiB'
 remedy='less is needed with fewer tokens, slots or recv_rows, or rows in pieces (XEP_BUFFER_PIECES)'
 both 'POSIX, not together' \
     "shared memory $together (System V .*, room for 0; /dev/shm: [0-9.]* [A-Za-z]* free, room for 1).*$remedy" \

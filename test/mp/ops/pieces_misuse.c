@@ -153,7 +153,7 @@ static void refuse_kinds(mp_job_t *job, xep_handle_t *handle)
 {
     xep_next_args_t next = mp_pieces_outputs(job, handle);
     MP_FAILS(XEP_ERR_INVALID, xep_handle_next(handle, NULL, NULL));
-    MP_REASON("args is NULL (with the first piece they were not)");
+    MP_REASON("args must not be NULL, as with the first piece");
     next.dtype = XEP_BF16;
     MP_FAILS(XEP_ERR_INVALID, xep_handle_next(handle, &next, NULL));
     MP_REASON("invalid dtype: bf16 (fp32, as with the first piece)");
