@@ -40,13 +40,32 @@ enum {
     COUNT
 };
 
-static const char *const names[COUNT] = {"group",           "experts",   "topk",      "hidden",
-                                         "tokens",          "mode",      "dtype",     "combine_dtype",
-                                         "scales",          "recv_rows", "slots",     "threads",
-                                         "multiprocessors", "timeout",   "memory",    "on_failure",
-                                         "send_memory",     "path",      "pass_rows", "node_sums",
-                                         "pieces",          "owners",    "replicas",  "balance",
-                                         "sum_by_selection", "served"};
+static const char *const names[COUNT] = {"group",
+                                         "experts",
+                                         "topk",
+                                         "hidden",
+                                         "tokens",
+                                         "mode",
+                                         "dtype",
+                                         "combine_dtype",
+                                         "scales",
+                                         "recv_rows",
+                                         "slots",
+                                         "threads",
+                                         "multiprocessors",
+                                         "timeout",
+                                         "memory",
+                                         "on_failure",
+                                         "send_memory",
+                                         "path",
+                                         "pass_rows",
+                                         "node_sums",
+                                         "pieces",
+                                         "owners",
+                                         "replicas",
+                                         "balance",
+                                         "sum_by_selection",
+                                         "served"};
 
 _Static_assert(COUNT <= EXT_MOST_PARAMETERS, "no room for a name");
 static ext_signature_t signature = {"Buffer", 5, COUNT, names, {NULL}};

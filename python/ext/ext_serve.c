@@ -113,9 +113,8 @@ static int run(const server_t *server, xep_serve_call_t *call)
     if (handle == NULL) return -1;
     ext_memory_t *memory = handle->memory;
     Py_INCREF(memory);
-    PyObject *result =
-        PyObject_CallFunction(server->function, "OOKK", handle->buffer, handle, (unsigned long long)call->step,
-                              (unsigned long long)call->dispatch);
+    PyObject *result = PyObject_CallFunction(server->function, "OOKK", handle->buffer, handle,
+                                             (unsigned long long)call->step, (unsigned long long)call->dispatch);
     const int ret = result != NULL ? take_outputs(server, handle, call, result) : -1;
     Py_XDECREF(result);
     end_show(handle, memory);
