@@ -6,7 +6,7 @@
 
 #include "ext_arrays.h"
 
-#define EXT_MOST_PARAMETERS 25 /* a number, as an enumerator of another enum is none to compare with */
+#define EXT_MOST_PARAMETERS 26 /* a number, as an enumerator of another enum is none to compare with */
 
 /** The parameters of a function; the first ones may come without their names. */
 typedef struct ext_signature {

@@ -10,6 +10,8 @@
 #include <stddef.h>
 #include <structmember.h>
 
+static PyTypeObject *buffer_type;
+
 /* ---- making one ---- */
 
 /* Numbers that never change are kept here: asking the library for them at each operation would cost more than the call
@@ -69,6 +71,18 @@ xep_buffer_t *ext_buffer_get(const ext_buffer_t *buffer)
     if (buffer->buffer == NULL) PyErr_SetString(PyExc_ValueError, "the buffer is closed");
     else if (ext_group_is_own(buffer->group) == 0) return buffer->buffer;
     return NULL;
+}
+
+int ext_buffer_refuse_served(const ext_buffer_t *buffer)
+{
+    if (!buffer->is_serving) return 0;
+    PyErr_SetString(PyExc_ValueError, "the buffer is being served: this rank begins nothing with it meanwhile");
+    return -1;
+}
+
+int ext_buffer_check(PyObject *object)
+{
+    return PyObject_TypeCheck(object, buffer_type);
 }
 
 /* ---- what it says ---- */
@@ -246,5 +260,5 @@ static PyMethodDef functions[] = {
 int ext_buffer_ready(PyObject *module)
 {
     if (ext_slots_ready(module) != 0 || PyModule_AddFunctions(module, functions) != 0) return -1;
-    return ext_add_type(module, &spec, 1, NULL);
+    return ext_add_type(module, &spec, 1, &buffer_type);
 }

@@ -22,6 +22,7 @@ typedef struct ext_buffer {
     xep_dtype_t dtype, combine_dtype;
     ext_where_t where; /* of all arrays */
     int counts_there;  /* 1: and of the counts of all dispatches */
+    int is_serving;    /* in serve(): operations of its own are refused */
 } ext_buffer_t;
 
 /**
@@ -32,6 +33,11 @@ int ext_buffer_learn(ext_buffer_t *buffer);
 
 /** NULL: ValueError, it is closed; RuntimeError, another process has made it. */
 xep_buffer_t *ext_buffer_get(const ext_buffer_t *buffer);
+
+/** -1: ValueError, this rank is in serve() with it: its operations begin there alone, and its handles stay. */
+int ext_buffer_refuse_served(const ext_buffer_t *buffer);
+
+int ext_buffer_check(PyObject *object);
 
 /** -1: an exception is set. */
 int ext_buffer_ready(PyObject *module);

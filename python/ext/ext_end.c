@@ -8,6 +8,7 @@
 /* As a list of counted references: to forget a handle may end the last array of its rows, and with it others. */
 static int end_handles(ext_buffer_t *buffer)
 {
+    if (ext_buffer_refuse_served(buffer) != 0) return -1;
     PyObject *owners = ext_slots_owners(&buffer->slots);
     for (Py_ssize_t i = 0; owners != NULL && i < PyList_GET_SIZE(owners); i++)
         ext_handle_forget((ext_handle_t *)PyList_GET_ITEM(owners, i));

@@ -9,8 +9,10 @@
 #include <stdint.h>
 #include <xep/cuda.h>
 #include <xep/elastic.h>
+#include <xep/experts.h>
 #include <xep/inspect.h>
 #include <xep/pieces.h>
+#include <xep/serve.h>
 #include <xep/xep.h>
 
 /** Every function that is called, without its prefix. */
@@ -25,6 +27,7 @@
     X(dispatch) X(combine) X(handle_next) X(handle_recv) X(handle_combine_input) X(handle_release)                     \
     X(handle_expand) X(handle_reduce)                                                                                  \
     X(request_test) X(request_wait) X(request_wait_counts) X(request_free)                                             \
+    X(serve) X(serve_stop) X(step_end)                                                                                 \
     X(trace_begin) X(trace_end)
 /* clang-format on */
 

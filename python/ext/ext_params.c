@@ -36,16 +36,36 @@ enum {
     REPLICAS,
     BALANCE,
     BY_SELECTION,
+    SERVED,
     COUNT
 };
 
-static const char *const names[COUNT] = {"group",           "experts",   "topk",      "hidden",
-                                         "tokens",          "mode",      "dtype",     "combine_dtype",
-                                         "scales",          "recv_rows", "slots",     "threads",
-                                         "multiprocessors", "timeout",   "memory",    "on_failure",
-                                         "send_memory",     "path",      "pass_rows", "node_sums",
-                                         "pieces",          "owners",    "replicas",  "balance",
-                                         "sum_by_selection"};
+static const char *const names[COUNT] = {"group",
+                                         "experts",
+                                         "topk",
+                                         "hidden",
+                                         "tokens",
+                                         "mode",
+                                         "dtype",
+                                         "combine_dtype",
+                                         "scales",
+                                         "recv_rows",
+                                         "slots",
+                                         "threads",
+                                         "multiprocessors",
+                                         "timeout",
+                                         "memory",
+                                         "on_failure",
+                                         "send_memory",
+                                         "path",
+                                         "pass_rows",
+                                         "node_sums",
+                                         "pieces",
+                                         "owners",
+                                         "replicas",
+                                         "balance",
+                                         "sum_by_selection",
+                                         "served"};
 
 _Static_assert(COUNT <= EXT_MOST_PARAMETERS, "no room for a name");
 static ext_signature_t signature = {"Buffer", 5, COUNT, names, {NULL}};
@@ -98,6 +118,7 @@ int ext_params_read(PyObject *const *args, Py_ssize_t nargs, PyObject *keywords,
         ext_args_flag(values[SEND_MEMORY], XEP_BUFFER_SEND_MEMORY, &params->flags) != 0 ||
         ext_args_flag(values[PIECES], XEP_BUFFER_PIECES, &params->flags) != 0 ||
         ext_args_flag(values[BY_SELECTION], XEP_BUFFER_SUM_BY_SELECTION, &params->flags) != 0 ||
+        ext_args_flag(values[SERVED], XEP_BUFFER_SERVED, &params->flags) != 0 ||
         ext_args_path(values[PATH], &params->path) != 0 ||
         ext_args_number("pass_rows", values[PASS_ROWS], INT64_MAX, &params->pass_rows) != 0 ||
         ext_args_node_sums(values[NODE_SUMS], &params->node_sums) != 0 ||

@@ -122,7 +122,7 @@ static int settle_pending(ext_buffer_t *buffer)
 xep_buffer_t *ext_request_begin(ext_buffer_t *buffer)
 {
     xep_buffer_t *found = ext_buffer_get(buffer);
-    if (found == NULL) return NULL;
+    if (found == NULL || ext_buffer_refuse_served(buffer) != 0) return NULL;
     ext_slots_drain(&buffer->slots);
     return PySet_GET_SIZE(buffer->pending) == 0 || settle_pending(buffer) == 0 ? found : NULL;
 }

@@ -89,6 +89,10 @@ class BrokenError(XepError):
     """XEP_ERR_BROKEN: the buffer needs reset() after an earlier error."""
 
 
+class FunctionError(XepError):
+    """XEP_ERR_FUNCTION: the expert function of a rank that serves failed; the sentence names the rank."""
+
+
 _CLASSES: dict[int, type[XepError]] = {
     Status.ERR_INVALID: InvalidError,
     Status.ERR_NO_MEMORY: NoMemoryError,
@@ -101,6 +105,7 @@ _CLASSES: dict[int, type[XepError]] = {
     Status.ERR_BOOT: BootError,
     Status.ERR_ABORTED: AbortedError,
     Status.ERR_BROKEN: BrokenError,
+    Status.ERR_FUNCTION: FunctionError,
 }
 
 

@@ -14,6 +14,7 @@ from .boot import Allgather, exchange_of
 from .dtypes import Dtype
 from .library import default_timeout
 from .params import BufferInfo, BufferOptions, Loads
+from .serve import ServeCall, serve, step_end
 from .waits import RankWaits, Waits
 
 if TYPE_CHECKING:
@@ -259,6 +260,7 @@ class Buffer(_ext.Buffer):
     Received.experts has the numbers of this rank's.
     replicas: (expert, rank): ranks that serve an expert besides its owner. balance: how dispatch(balance=True) chooses
     among them: "least-loaded"; "even": any rank serves any expert, and none more than its share (loads()).
+    served: host memory: ranks without tokens may serve(), and ranks that work say where steps end (step_end()).
 
     One thread at a time; the GIL is released while it waits.
     """
@@ -302,6 +304,16 @@ class Buffer(_ext.Buffer):
     def loads(self) -> Loads:
         """What balance was worth: selections of the busiest rank, before and after, of all balanced dispatches."""
         return Loads(*self._loads())
+
+    def serve(
+        self, function: Callable[[ServeCall], Any], *, timeout: Optional[float] = None, torch: bool = False
+    ) -> None:
+        """xep.serve() of this buffer alone."""
+        serve([self], function, timeout=timeout, torch=torch)
+
+    def step_end(self, *, last: bool = False) -> None:
+        """xep.step_end() of this buffer alone."""
+        step_end([self], last=last)
 
     def abort(self) -> None:
         """Gives the buffer up on this rank, until reset(): what is in flight raises BrokenError, as later calls do.

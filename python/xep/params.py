@@ -75,6 +75,7 @@ class BufferOptions(TypedDict, total=False):
     replicas: Sequence[tuple[int, int]]
     balance: Literal["none", "least-loaded", "even"]
     sum_by_selection: bool
+    served: bool
 
 
 def buffer_size(

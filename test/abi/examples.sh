@@ -41,6 +41,17 @@ ranks_left() {
         { cat "$tmp/out" "$tmp/errors"; echo 'failure: three ranks must go on'; exit 1; }
 }
 
+# the last of the ranks has all experts and prints nothing; each of the others has compared its results
+serving() {
+    name=serve_experts
+    compile "$tmp/$name" "$srcdir/examples/$name.c" $(pkg-config --libs xep)
+    for ranks in 2 4; do
+        "$builddir/xep_run" -n $ranks "$tmp/$name" >"$tmp/out" || { cat "$tmp/out"; exit 1; }
+        [ "$(grep -cx 'step 3, token 1: from 67 to 410.375' "$tmp/out")" -eq $((ranks - 1)) ] ||
+            { echo "$name on $ranks ranks:"; cat "$tmp/out"; exit 1; }
+    done
+}
+
 two_nodes() {
     name=nodes
     compile "$tmp/$name" "$srcdir/examples/$name.c" $(pkg-config --libs xep)
@@ -67,6 +78,7 @@ for program in "$srcdir"/examples/*.{c,cpp}; do
     overlap.c) example overlap 'batch 1, token 1: 3.5 times its value' ;;
     failure.c) ranks_left ;;
     nodes.c) two_nodes ;;
+    serve_experts.c) serving ;;
     *) echo "this test does not say what $program must print"; exit 1 ;;
     esac
 done

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <xep/serve.h>
+
 #include "mp_job.h"
 #include "mp_rig.h"
 
@@ -395,6 +397,59 @@ static void combines(mp_job_t *job)
     mp_job_round(job);
 }
 
+static xep_status_t experts(void *arg, xep_serve_call_t *call)
+{
+    (void)arg;
+    (void)call;
+    return XEP_OK;
+}
+
+/* Two buffers that are served, the second of another group, and one that is not; all end with nothing begun. */
+static void serving(mp_job_t *job, xep_group_t *group)
+{
+    xep_buffer_params_t p = mp_small_params();
+    xep_buffer_t *buffers[2] = {NULL, NULL}, *plain[2] = {NULL, job->buffer};
+    xep_group_t *other = NULL;
+    xep_serve_args_t args = XEP_SERVE_ARGS_INIT;
+    p.flags = XEP_BUFFER_SERVED;
+    MP_OK(xep_buffer_create(group, &p, &buffers[0]));
+    MP_OK(xep_group_create(NULL, &other));
+    MP_OK(xep_buffer_create(other, &p, &buffers[1]));
+    plain[0] = buffers[0];
+    MP_FAILS(XEP_ERR_INVALID, xep_serve(NULL));
+    MP_REASON("args is NULL");
+    MP_FAILS(XEP_ERR_INVALID, xep_serve(&args));
+    MP_REASON("no buffers (at least 1)");
+    args.buffers = buffers;
+    MP_FAILS(XEP_ERR_INVALID, xep_serve(&args));
+    MP_REASON("no buffers (at least 1)");
+    args.count = 1;
+    MP_FAILS(XEP_ERR_INVALID, xep_serve(&args));
+    MP_REASON("fn is NULL");
+    args.fn = experts;
+    args.count = 2;
+    MP_FAILS(XEP_ERR_INVALID, xep_serve(&args));
+    MP_REASON("invalid buffers[1]: of another group than buffers[0]");
+    MP_FAILS(XEP_ERR_INVALID, xep_step_end(buffers, 2, 0));
+    MP_REASON("invalid buffers[1]: of another group than buffers[0]");
+    args.buffers = plain;
+    MP_FAILS(XEP_ERR_UNSUPPORTED, xep_serve(&args));
+    MP_REASON("invalid buffers[1]: made without XEP_BUFFER_SERVED");
+    MP_FAILS(XEP_ERR_UNSUPPORTED, xep_step_end(plain, 2, 0));
+    MP_REASON("invalid buffers[1]: made without XEP_BUFFER_SERVED");
+    MP_FAILS(XEP_ERR_INVALID, xep_step_end(NULL, 1, 0));
+    MP_FAILS(XEP_ERR_INVALID, xep_step_end(buffers, 0, 0));
+    MP_FAILS(XEP_ERR_INVALID, xep_step_end(buffers, 1, 2));
+    MP_REASON("invalid flags: 0x2");
+    xep_serve_stop(NULL);
+    args.buffers = buffers, args.count = 1;
+    xep_serve_stop(buffers[0]);
+    MP_OK(xep_serve(&args)); /* no step is under way */
+    xep_buffer_destroy(buffers[1]);
+    xep_group_destroy(other);
+    xep_buffer_destroy(buffers[0]);
+}
+
 static void environment(xep_group_t *group)
 {
     xep_group_t *none = NULL;
@@ -424,6 +479,7 @@ int main(void)
     mp_job_buffer(&job, group);
     dispatches(&job);
     combines(&job);
+    serving(&job, group);
     mp_job_close(&job);
     if (getenv("XEP_MAP") == NULL) environment(group);
     xep_group_destroy(group);
