@@ -53,7 +53,7 @@ from .library import (
 from .params import BufferInfo, BufferSize, Loads, buffer_size
 from .paths import get_deep_ep, get_include, get_pkgconfig
 from .trace import span
-from .waits import RankWaits, Waits
+from .waits import Counters, OpCounters, RankWaits, Waits
 
 
 def __getattr__(name: str) -> Any:
@@ -65,9 +65,9 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "AbortedError", "BootError", "BrokenError", "Buffer", "BufferInfo", "BufferSize", "BusyError", "CapacityError",
-    "DeadlineError", "DeviceArray", "Dtype", "Group", "Handle", "InvalidError", "Layout", "LibraryInfo", "Loads",
-    "Mask", "MismatchError", "Mode", "ModeInfo", "NoMemoryError", "OutReason", "Peer", "PeerError", "Quant",
-    "RankWaits", "Received", "Request", "Rows", "Status", "UnsupportedError", "Variable", "Waits", "XepError",
-    "buffer_size", "config", "expert_range", "from_bfloat16", "get_deep_ep", "get_include", "get_pkgconfig", "layout",
-    "library_info", "mode_query", "modes", "set_log", "span", "to_bfloat16", "use_logging", "version",
+    "Counters", "DeadlineError", "DeviceArray", "Dtype", "Group", "Handle", "InvalidError", "Layout", "LibraryInfo",
+    "Loads", "Mask", "MismatchError", "Mode", "ModeInfo", "NoMemoryError", "OpCounters", "OutReason", "Peer",
+    "PeerError", "Quant", "RankWaits", "Received", "Request", "Rows", "Status", "UnsupportedError", "Variable", "Waits",
+    "XepError", "buffer_size", "config", "expert_range", "from_bfloat16", "get_deep_ep", "get_include", "get_pkgconfig",
+    "layout", "library_info", "mode_query", "modes", "set_log", "span", "to_bfloat16", "use_logging", "version",
 ]  # fmt: skip

@@ -122,7 +122,7 @@ xep_status_t xep_buffer_restart(xep_buffer_t *buffer);
 /** Operations that move so many bytes bypass the caches (XEP_STREAMING). The heaps are open. */
 uint64_t xep_buffer_stream_bytes(const xep_buffer_t *buffer);
 
-/** All but the threads and the regions, which are known before there is a heap. */
+/** All but the threads and the regions, which are known before there is a heap; and begins to count. */
 void xep_buffer_fill_env(xep_buffer_t *buffer);
 
 /* ---- buffer_follow.c ---- */
