@@ -66,7 +66,7 @@ carry() {
     done
     portable=$(. "$top/contrib/setup.bash" && . "$top/contrib/portable.bash" && arch=$(uname -m) make_portable &&
         echo "$portable") || return 1
-    python3 "$top/contrib/wheel.py" --bundle "$(dirname "$(dirname "$(find "$work/stage" -name xep_run)")")" \
+    python3 "$top/contrib/wheel.py" --bundle "$(dirname "$(dirname "$(find "$work/stage" -path '*/bin/xep_run')")")" \
         "$portable" "$folder" "${files[@]}"
 }
 

@@ -100,13 +100,14 @@ xep_status_t ll_compare_notices(const ll_t *mode, xep_op_t *op, const ll_notice_
         XEP_AGREE_PARAM("quant", XEP_AGREE_NUMBER, ll_notice_t, quant),
         XEP_AGREE_PARAM("nscales", XEP_AGREE_NUMBER, ll_notice_t, nscales),
         XEP_AGREE_PARAM("scales_dtype", XEP_AGREE_DTYPE, ll_notice_t, scales_dtype),
-        XEP_AGREE_PARAM(XEP_FIELDS_DIGEST, XEP_AGREE_NUMBER, ll_notice_t, outputs_hidden),
         XEP_AGREE_PARAM("XEP_DISPATCH_SEND_WEIGHTS", XEP_AGREE_YES_NO, ll_notice_t, sends_weights),
         XEP_AGREE_PARAM("whether rows are read in place", XEP_AGREE_YES_NO, ll_notice_t, in_place),
+        XEP_AGREE_PARAM(XEP_FIELDS_DIGEST, XEP_AGREE_NUMBER, ll_notice_t, outputs_hidden), /* not of a next piece */
     };
+    const size_t count = sizeof params / sizeof params[0] - (op->kind == XEP_OP_NEXT);
     xep_status_t verdict = xep_agree_calls(mode->kit.env, op, &from->refused, sizeof *from);
     if (verdict != XEP_OK) return verdict;
-    return xep_agree(mode->kit.env, op, params, sizeof params / sizeof params[0], from, sizeof *from);
+    return xep_agree(mode->kit.env, op, params, count, from, sizeof *from);
 }
 
 /* ---- what is shown ---- */

@@ -333,7 +333,8 @@ void cuda_job_refuse_lacks(cuda_job_t *job, xep_handle_t *handle)
     xep_combine_args_t lacking[3] = {good, good, good};
     const uint32_t features[3] = {XEP_CAN_WEIGH, XEP_CAN_RETURN_WEIGHTS, XEP_CAN_SUM_AT_OWNER};
     xep_mode_info_t can = XEP_MODE_INFO_INIT;
-    MP_OK(xep_mode_query(job->host.shape.by_expert ? "ll" : "normal", XEP_MEMORY_CUDA, &can));
+    MP_OK(xep_mode_query(job->host.shape.by_expert ? "ll" : "normal", job->staged ? XEP_MEMORY_HOST : XEP_MEMORY_CUDA,
+                         &can));
     lacking[0].weights = job->out_weights; /* any array of the device */
     lacking[1].topk_weights = job->out_weights, lacking[1].out_weights = job->out_weights;
     lacking[2].flags = XEP_COMBINE_SUM_AT_OWNER;

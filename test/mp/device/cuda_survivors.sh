@@ -6,9 +6,9 @@
 ln -s "$builddir/test/cuda/.libs/standin_cuda.so" "$dir/libcuda.so.1"
 export LD_LIBRARY_PATH=$dir:${LD_LIBRARY_PATH:-} XEP_PLUGIN_PATH=$builddir/test/cuda/.libs:$builddir/.libs
 
-# survive RANKS MODE SCENARIO SEED SURVIVE LEAVE [VAR=VALUE...]
+# survive RANKS MODE SCENARIO SEED SURVIVE LEAVE [MILLISECONDS]: the timeout, which a rank that runs must never reach
 survive() {
-    on_ranks "$1" "${@:7}" -k ./test/mp/device/cuda_survivors "${@:2:3}" $((1000 * slow))
+    on_ranks "$1" -k ./test/mp/device/cuda_survivors "${@:2:3}" $((${7:-1500} * slow))
     say survived "$5" && say left "$6" || wrong "$2 $3 $4: of $1 ranks $5 survive, $6 leave"
 }
 
@@ -18,7 +18,7 @@ for mode in ${XEP_TEST_MODES:-ll normal}; do
     survive 3 $mode graph 3 2 0
     in_brief || for seed in ${XEP_TEST_SEEDS:-11}; do survive 4 $mode anywhere "$seed" 2 0; done
     in_brief || survive 3 $mode stopped 4 2 1
-    in_brief || survive 3 $mode asked 5 2 1
+    in_brief || survive 3 $mode asked 5 2 1 10000
     survive 3 $mode shrink 6 2 0
 done
 exit $failed

@@ -43,7 +43,7 @@ static void refuse_buffers(xep_group_t *group)
     MP_FAILS(XEP_ERR_UNSUPPORTED, xep_buffer_create(group, &p, &buffer));
     MP_REASON("XEP_BUFFER_PIECES with XEP_ON_FAILURE_MASK");
     p.on_failure = XEP_ON_FAILURE_FAIL;
-    p.flags = 4;
+    p.flags = 2 * XEP_BUFFER_SUM_BY_SELECTION; /* the highest */
     MP_FAILS(XEP_ERR_INVALID, xep_buffer_create(group, &p, &buffer));
     p.flags = XEP_BUFFER_PIECES;
     p.recv_rows = 5 + mp_rank() % 2;
