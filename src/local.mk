@@ -64,7 +64,7 @@ libxep_all_la_SOURCES = \
 	%D%/ucp/ucp_protocol_gather.c %D%/ucp/ucp_heap.h %D%/ucp/ucp_heap.c \
 	%D%/ucp/ucp_heartbeat.h %D%/ucp/ucp_heartbeat.c %D%/ucp/ucp_intake.h %D%/ucp/ucp_intake.c \
 	%D%/ucp/ucp_transport_library.c \
-	%D%/ucp/ucp_link.h %D%/ucp/ucp_link.c %D%/ucp/ucp_lock.h \
+	%D%/ucp/ucp_link.h %D%/ucp/ucp_link.c \
 	%D%/ucp/ucp_message_ctl.c %D%/ucp/ucp_memory.h %D%/ucp/ucp_memory.c %D%/ucp/ucp_message.h \
 	%D%/ucp/ucp_message.c %D%/ucp/ucp_objects.h %D%/ucp/ucp_op.h %D%/ucp/ucp_op.c %D%/ucp/ucp_peer.h \
 	%D%/ucp/ucp_peer.c \

@@ -4,6 +4,7 @@
 #ifndef XEP_BUFFER_H
 #define XEP_BUFFER_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 #include <xep/plugin.h>
@@ -27,9 +28,9 @@ typedef struct xep_balancer xep_balancer_t; /* balance.h */
 
 struct xep_buffer {
     xep_group_t *group;
-    xep_group_task_t task; /* while it is open */
-    atomic_flag entered;   /* held by the thread that is in a call on this buffer, or makes its progress */
-    atomic_int in_call;    /* the former */
+    xep_group_task_t task;   /* while it is open */
+    pthread_mutex_t entered; /* by the thread that is in a call on this buffer, frees it, or makes its progress */
+    atomic_int in_call;      /* the former */
     xep_plugin_ref_t plugin;
     xep_mode_info_t can; /* what the mode is asked for: nothing else */
     void *mode;          /* the plugin's */

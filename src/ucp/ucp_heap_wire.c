@@ -12,7 +12,6 @@
 
 #include "error.h"
 #include "ucp_link.h"
-#include "ucp_lock.h"
 #include "ucp_peer.h"
 #include "ucp_protocol.h"
 #include "ucp_registry.h"
