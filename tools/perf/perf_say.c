@@ -96,10 +96,7 @@ int perf_complained(perf_t *perf, const char *complaint)
     return status != XEP_OK || rank < perf->info.nranks;
 }
 
-/*
- * A few times a second: what is measured must not wait for a terminal. A launcher's pipe is none, and gets a line now and
- * then.
- */
+/* A few times a second: what is measured must not wait for a terminal. A launcher's pipe gets a line now and then. */
 void perf_progress(perf_t *perf, const char *what, uint64_t done, uint64_t all)
 {
     const int on_terminal = isatty(STDERR_FILENO);
