@@ -123,7 +123,7 @@ static xep_status_t take_leave(xep_buffer_t *buffer, int32_t timeout_ms)
 {
     leaving_t leaving = {.buffer = buffer};
     xep_status_t status = buffer->goes_on ? quiesce_members(buffer, timeout_ms)
-                                                     : quiesce_number(buffer, ++buffer->quiesces, timeout_ms, &leaving);
+                                          : quiesce_number(buffer, ++buffer->quiesces, timeout_ms, &leaving);
     xep_group_remove_task(buffer->group, &buffer->task);
     return status;
 }
