@@ -17,10 +17,11 @@ find_package(xep ${WANTED} REQUIRED)
 add_executable(program program.c)
 target_link_libraries(program PRIVATE xep::xep)
 END
+limit=$((60 * ${XEP_TEST_SLOW:-1}))
 find_it() {
-    timeout 60 cmake -S "$tmp/project" -B "$tmp/made" -DCMAKE_PREFIX_PATH="${libdir%/*}" "$@" >"$tmp/log" 2>&1
+    timeout $limit cmake -S "$tmp/project" -B "$tmp/made" -DCMAKE_PREFIX_PATH="${libdir%/*}" "$@" >"$tmp/log" 2>&1
 }
-find_it && timeout 60 cmake --build "$tmp/made" >"$tmp/log" 2>&1 || { cat "$tmp/log"; exit 1; }
+find_it && timeout $limit cmake --build "$tmp/made" >"$tmp/log" 2>&1 || { cat "$tmp/log"; exit 1; }
 version=$("$tmp/made/program") && [ "$version" = "$(pkg-config --modversion xep)" ] ||
     { echo "the program says: $version"; exit 1; }
 rm -rf "$tmp/made"

@@ -8,6 +8,7 @@
  */
 #include "cuda_world.cuh"
 
+#include <numeric>
 #include <string>
 #include <thread>
 
@@ -35,6 +36,8 @@ int check_rank(world &w, rank_state &rank)
     xep_recv_t recv{};
     uint32_t first, local;
     oracle_experts_of(w.routing, rank.rank, &first, &local);
+    std::vector<uint32_t> experts(local);
+    std::iota(experts.begin(), experts.end(), first);
     for (uint32_t r = 0; r < s.nranks; r++) { /* as a host does from what came */
         const uint32_t *selections =
             (const uint32_t *)(rank.mirror + r * w.at.record_bytes + sizeof(normal_record_t)) + s.nranks;
@@ -62,6 +65,7 @@ int check_rank(world &w, rank_state &rank)
     recv.rank_rows = rank_rows.data();
     recv.first_expert = first;
     recv.local_experts = local;
+    recv.experts = experts.data();
     recv.expert_rows = expert_rows.data();
     if (*rank.counted != rank.epoch || rank.verdict.read(1)[0] != XEP_CUDA_GO) return printf("FAIL no verdict\n"), 1;
     if (oracle_check_recv(&w.truth, rank.rank, &recv, &difference)) return fail(w, "dispatch", rank.rank, &difference);

@@ -203,7 +203,7 @@ static void all(xep_group_t *group, atomic_int *ended, int has_thread)
 }
 
 /* For death_in_phase.sh: an owner dies. What is mapped stays; what is not is an error that names rank and expert. */
-static int dead_owner(xep_group_t *group)
+static int dead_owner(xep_group_t *group, atomic_int *ended)
 {
     const void *base = NULL;
     xep_weights_t *weights;
@@ -221,7 +221,9 @@ static int dead_owner(xep_group_t *group)
     if (info.nnodes == 1) MP_CHECK(status == XEP_OK && ((const uint8_t *)base)[1] == (uint8_t)(7 + 6 * 31 + 3));
     else MP_CHECK(status == XEP_ERR_PEER || status == XEP_ERR_TRANSPORT);
     if (info.nnodes != 1) MP_REASON(text);
-    MP_OK(xep_weights_of(weights, 0, &base)); /* the others go on */
+    MP_OK(xep_weights_of(weights, 0, &base)); /* the others go on, and none leaves before all have read */
+    atomic_fetch_add(ended, 1);
+    for (int ms = 0; ms < 10000 && atomic_load(ended) < (int)mp_nranks() - 1; ms++) mp_sleep_us(1000);
     xep_group_abort(group);
     xep_weights_destroy(weights);
     xep_group_destroy(group);
@@ -234,7 +236,7 @@ int main(int argc, char **argv)
     xep_group_t *group = mp_group(), *unmapped;
     atomic_int *ended = mp_counter(group);
     deal();
-    if (argc > 1 && strcmp(argv[1], "dead") == 0) return dead_owner(group);
+    if (argc > 1 && strcmp(argv[1], "dead") == 0) return dead_owner(group, ended);
     all(group, ended, 0);
     if (mp_nranks() > 1) {
         setenv("XEP_MAP", "never", 1);

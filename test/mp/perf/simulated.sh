@@ -87,7 +87,7 @@ for path in result["paths"]:
     by_nodes = path["path"] == "nodes"
     dispatch, combine = path["ops"]
     counts = 4 * (R + (E if by_nodes else owned[0])) + (16 if by_nodes else 0)
-    record = -(-(96 + counts) // 64) * 64
+    record = -(-(104 + counts) // 64) * 64
     far = [len(sizes) - 1 if by_nodes else R - len(members[node[r]]) for r in range(R)]
     bytes_each = row + 4 + K * (8 if by_nodes else 12)
     check("near_rows", dispatch, near)
