@@ -114,6 +114,7 @@ check_includes() {
         case $folder in
         tools/run/) also='|tools/trace' ;;
         tools/trace/) also='|src/util' ;;
+        tools/info/) also='|src/report' ;;
         tools/perf/) also='|src/cost|src/balance|plugins/kernels' ;;
         *) also= ;;
         esac
@@ -121,6 +122,9 @@ check_includes() {
     done
     # the layout of a rank's trace, and nothing else, is the library's and the tool's
     awk '$1 ~ /^tools\/trace\// && $2 == "src/util" && $3 !~ /^trace_file\.h$/ { print $1 ":" $3 }' "$includes" |
+        report direction
+    # so is the layout of a process's counters
+    awk '$1 ~ /^tools\/info\// && $2 == "src/report" && $3 !~ /^counts\.h$/ { print $1 ":" $3 }' "$includes" |
         report direction
     # the limit and the modes have the same copies and sums, and the tool nothing else of the modes
     awk '$1 ~ /^tools\/perf\// && $2 == "plugins/kernels" && $3 !~ /^(copy|weigh)\.h$/ { print $1 ":" $3 }' \

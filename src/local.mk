@@ -58,13 +58,13 @@ libxep_all_la_SOURCES = \
 	%D%/group/group_wait.c %D%/group/neighbours.h %D%/group/neighbours.c \
 	%D%/group/group_progress_thread.c %D%/group/transport.h \
 	%D%/report/account.h %D%/report/account.c %D%/report/recording.h %D%/report/recording.c \
-	%D%/report/wait_times.h %D%/report/wait_times.c \
+	%D%/report/counts.h %D%/report/counts.c %D%/report/wait_times.h %D%/report/wait_times.c \
 	%D%/ucp/ucp_peer_address.c \
 	%D%/ucp/ucp_context.h %D%/ucp/ucp_context.c %D%/ucp/ucp_devices.h %D%/ucp/ucp_devices.c \
 	%D%/ucp/ucp_protocol_gather.c %D%/ucp/ucp_heap.h %D%/ucp/ucp_heap.c \
 	%D%/ucp/ucp_heartbeat.h %D%/ucp/ucp_heartbeat.c %D%/ucp/ucp_intake.h %D%/ucp/ucp_intake.c \
 	%D%/ucp/ucp_transport_library.c \
-	%D%/ucp/ucp_link.h %D%/ucp/ucp_link.c %D%/ucp/ucp_lock.h \
+	%D%/ucp/ucp_link.h %D%/ucp/ucp_link.c \
 	%D%/ucp/ucp_message_ctl.c %D%/ucp/ucp_memory.h %D%/ucp/ucp_memory.c %D%/ucp/ucp_message.h \
 	%D%/ucp/ucp_message.c %D%/ucp/ucp_objects.h %D%/ucp/ucp_op.h %D%/ucp/ucp_op.c %D%/ucp/ucp_peer.h \
 	%D%/ucp/ucp_peer.c \

@@ -167,6 +167,7 @@ transport_tests = \
 	%D%/mp/failures/aborted.mp %D%/mp/ops/dependencies.mp %D%/mp/groups/fork_in_flight.mp \
 	%D%/mp/ops/never_begun.mp %D%/mp/groups/allgather.mp %D%/mp/ops/no_allocations.mp \
 	%D%/mp/ops/prefaulted_pages.mp %D%/mp/groups/group_query.mp %D%/mp/ops/away_between_ops.mp %D%/mp/ops/waits.mp \
+	%D%/mp/ops/counters.mp \
 	%D%/mp/failures/explain_on_signal.mp %D%/mp/failures/deadline_causes.mp %D%/mp/ops/barriers_between.mp \
 	%D%/mp/failures/given_up_ops.mp %D%/mp/ops/misuse.mp
 # those of them that look at memory and messages, for ranks that map one another: their rows then go the same way,
@@ -229,6 +230,7 @@ rank_tests = $(transport_tests) %D%/mp/ops/mode_query.mp %D%/mp/wire/wire_order.
 %C%_mp_failures_late_puts_mp_LDADD = libmp_rig.la
 %C%_mp_ops_waits_mp_SOURCES = %D%/mp/ops/waits_books.h %D%/mp/ops/waits_books.c %D%/mp/ops/waits.c
 %C%_mp_ops_waits_mp_LDADD = libmp_rig.la
+%C%_mp_ops_counters_mp_LDADD = libmp_rig.la
 %C%_mp_ops_shared_processor_mp_LDADD = libmp_rig.la
 %C%_mp_failures_explain_on_signal_mp_LDADD = libmp_rig.la
 %C%_mp_failures_deadline_causes_mp_LDADD = libmp_rig.la

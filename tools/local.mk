@@ -2,8 +2,8 @@
 # The programs.
 
 bin_PROGRAMS = xep_info xep_perf xep_run xep_trace
-xep_info_SOURCES = %D%/info/xep_info.c
-xep_info_CPPFLAGS = $(public_cppflags)
+xep_info_SOURCES = %D%/info/xep_info.c %D%/info/info_metrics.c %D%/info/info_metrics.h
+xep_info_CPPFLAGS = $(public_cppflags) -I$(srcdir)/src/report
 xep_info_LDFLAGS =
 xep_info_LDADD = libxep.la
 

@@ -229,6 +229,32 @@ typedef struct xep_waits {
  */
 XEP_API xep_status_t xep_buffer_waits(const xep_buffer_t *buffer, xep_op_kind_t kind, xep_waits_t *waits);
 
+/** What the operations of one kind have done that ended since the buffer was created: numbers that only grow. */
+typedef struct xep_counters {
+    size_t size;
+    uint64_t operations;  /* that have ended, with or without an error */
+    uint64_t errors;      /* of these, with an error */
+    uint64_t peer_errors; /* of these, as a rank has died (XEP_ERR_PEER) */
+    /* of those without an error: xep_recv_t.rows that came, with a combine those whose outputs went back; and the bytes
+     * of their elements, without what travels beside them. On devices rows may be the capacity, see xep_recv_t */
+    uint64_t rows, bytes;
+    uint64_t waits;   /* operations that waited for some rank, as xep_buffer_waits() counts it */
+    uint64_t wait_ns; /* the longest wait of each of them, added up */
+    /* of the whole buffer, whatever the kind: */
+    uint64_t wire_bytes; /* that this rank gave UCX to move, forwarded ones too; all others are stored and loaded */
+    uint64_t ranks_out;  /* of the group that the buffer goes on without (XEP_ON_FAILURE_MASK) */
+    uint64_t age_ns;     /* since it was created */
+} xep_counters_t;
+
+#define XEP_COUNTERS_INIT XEP_INIT_(xep_counters_t)
+
+/**
+ * Fills counters. Local, does not block. Any thread may call it at any time until the buffer is destroyed, as
+ * xep_buffer_waits(). Other processes of the user read the same numbers by xep_info --metrics PID.
+ * Errors: XEP_ERR_INVALID.
+ */
+XEP_API xep_status_t xep_buffer_counters(const xep_buffer_t *buffer, xep_op_kind_t kind, xep_counters_t *counters);
+
 /* ---- trace ------------------------------------------------------------------ */
 
 /**

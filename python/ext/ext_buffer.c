@@ -130,6 +130,19 @@ failed:
     return NULL;
 }
 
+/* A new tuple, in the order of OpCounters. As with waits() the GIL is kept. */
+static PyObject *counters(PyObject *self, PyObject *kind)
+{
+    const ext_buffer_t *buffer = (ext_buffer_t *)self;
+    xep_counters_t found = XEP_COUNTERS_INIT;
+    uint64_t which = 0;
+    if (ext_buffer_get(buffer) == NULL || ext_args_number("kind", kind, XEP_OP_NEXT, &which) != 0) return NULL;
+    const xep_status_t status = lib.buffer_counters(buffer->buffer, (xep_op_kind_t)which, &found);
+    if (status < 0) return ext_raise(status);
+    return Py_BuildValue("(KKKKKKKKKK)", found.operations, found.errors, found.peer_errors, found.rows, found.bytes,
+                         found.waits, found.wait_ns, found.wire_bytes, found.ranks_out, found.age_ns);
+}
+
 /* A new tuple, in the order of Loads. */
 static PyObject *loads(PyObject *self, PyObject *Py_UNUSED(unused))
 {
@@ -206,6 +219,7 @@ static PyObject *get_address(PyObject *self, void *Py_UNUSED(unused))
 static PyMethodDef methods[] = {
     {"_create", EXT_KEYWORDS(create), NULL},
     {"_query", query, METH_NOARGS, NULL},
+    {"_counters", counters, METH_O, NULL},
     {"_loads", loads, METH_NOARGS, NULL},
     {"_waits", waits, METH_O, NULL},
     {"memory", memory, METH_NOARGS,

@@ -23,7 +23,7 @@
     X(group_mask_set) X(group_mask_query) X(group_shrink)                                                              \
     X(group_grow) X(group_join) X(buffer_follow) X(expert_range) X(layout)                                             \
     X(buffer_size) X(buffer_create) X(buffer_destroy) X(buffer_reset) X(buffer_memory) X(buffer_query) X(buffer_waits) \
-    X(buffer_abort) X(buffer_loads) X(buffer_send_memory) X(handle_gather)                                             \
+    X(buffer_abort) X(buffer_loads) X(buffer_counters) X(buffer_send_memory) X(handle_gather)                          \
     X(dispatch) X(combine) X(handle_next) X(handle_recv) X(handle_combine_input) X(handle_release)                     \
     X(handle_expand) X(handle_reduce)                                                                                  \
     X(request_test) X(request_wait) X(request_wait_counts) X(request_free)                                             \

@@ -291,6 +291,20 @@ def test_waits(group, buffer, sent):
         assert (waits.max_ns <= waits.sum_ns).all() and (waits.max_ns * waits.count >= waits.sum_ns).all()
 
 
+def test_counters_are_what_was_done(group, buffer, sent):
+    mine = sent[group.rank]
+    before = buffer.counters()
+    with buffer.dispatch(mine.x, mine.topk_idx) as handle:
+        x = handle.recv.x.copy()
+        handle.combine(x)
+    after = buffer.counters()
+    for new, old in zip(after[:2], before[:2]):
+        assert new.operations == old.operations + 1 and new.errors == new.peer_errors == new.ranks_out == 0
+        assert new.rows == old.rows + len(x) and new.bytes == old.bytes + x.nbytes
+        assert old.wait_ns <= new.wait_ns < new.age_ns and old.age_ns < new.age_ns
+    assert after.next.operations == 0
+
+
 def test_layout_agrees_with_dispatch(group, buffer, sent):
     mine = sent[group.rank]
     found = xep.layout(mine.topk_idx, EXPERTS, group.nranks)

@@ -55,7 +55,7 @@ from .params import BufferInfo, BufferSize, Loads, buffer_size
 from .paths import get_deep_ep, get_include, get_pkgconfig
 from .serve import ServeCall, serve, step_end
 from .trace import span
-from .waits import RankWaits, Waits
+from .waits import Counters, OpCounters, RankWaits, Waits
 
 
 def __getattr__(name: str) -> Any:
@@ -67,9 +67,9 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "AbortedError", "BootError", "BrokenError", "Buffer", "BufferInfo", "BufferSize", "BusyError", "CapacityError",
-    "DeadlineError", "DeviceArray", "Dtype", "FunctionError", "Group", "Handle", "InvalidError", "Layout",
-    "LibraryInfo", "Loads", "Mask", "MismatchError", "Mode", "ModeInfo", "NoMemoryError", "OutReason", "Peer",
-    "PeerError", "Quant", "RankWaits", "Received", "Request", "Rows", "ServeCall", "Status", "UnsupportedError",
+    "Counters", "DeadlineError", "DeviceArray", "Dtype", "FunctionError", "Group", "Handle", "InvalidError", "Layout",
+    "LibraryInfo", "Loads", "Mask", "MismatchError", "Mode", "ModeInfo", "NoMemoryError", "OpCounters", "OutReason",
+    "Peer", "PeerError", "Quant", "RankWaits", "Received", "Request", "Rows", "ServeCall", "Status", "UnsupportedError",
     "Variable", "Waits", "XepError", "buffer_size", "config", "expert_range", "from_bfloat16", "get_deep_ep",
     "get_include", "get_pkgconfig", "layout", "library_info", "mode_query", "modes", "serve", "set_log", "span",
     "step_end", "to_bfloat16", "use_logging", "version",

@@ -15,7 +15,7 @@ from .dtypes import Dtype
 from .library import default_timeout
 from .params import BufferInfo, BufferOptions, Loads
 from .serve import ServeCall, serve, step_end
-from .waits import RankWaits, Waits
+from .waits import Counters, OpCounters, RankWaits, Waits
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -300,6 +300,11 @@ class Buffer(_ext.Buffer):
         another waits.
         """
         return Waits(RankWaits(*self._waits(0)), RankWaits(*self._waits(1)))
+
+    def counters(self) -> Counters:
+        """What its operations have done, since it was made. Local; any thread, at any time. Prometheus gets the same
+        numbers from ``xep_info --metrics PID``."""
+        return Counters(*(OpCounters(*self._counters(kind)) for kind in range(3)))
 
     def loads(self) -> Loads:
         """What balance was worth: selections of the busiest rank, before and after, of all balanced dispatches."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""For whom this rank has waited."""
+"""What a buffer has done so far, and for whom this rank has waited."""
 
 from __future__ import annotations
 
@@ -23,3 +23,26 @@ class Waits(NamedTuple):
 
     dispatch: RankWaits
     combine: RankWaits
+
+
+class OpCounters(NamedTuple):
+    """``xep_counters_t``: of the operations of one kind that have ended. The last three are the whole buffer's."""
+
+    operations: int
+    errors: int
+    peer_errors: int
+    rows: int
+    bytes: int
+    waits: int
+    wait_ns: int
+    wire_bytes: int
+    ranks_out: int
+    age_ns: int
+
+
+class Counters(NamedTuple):
+    """Of a buffer, since it was made."""
+
+    dispatch: OpCounters
+    combine: OpCounters
+    next: OpCounters

@@ -350,6 +350,18 @@ xep_status_t xep_buffer_loads(const xep_buffer_t *buffer, xep_loads_t *loads)
     return xep_fill_struct("loads", loads, buffer->balancer != NULL ? &buffer->balancer->loads : &none, sizeof none);
 }
 
+/* As xep_buffer_waits(). */
+xep_status_t xep_buffer_counters(const xep_buffer_t *buffer, xep_op_kind_t kind, xep_counters_t *counters)
+{
+    xep_counters_t own;
+    xep_status_t status = xep_require_buffer(buffer);
+    if (status != XEP_OK) return status;
+    if ((unsigned)kind >= XEP_OP_KINDS)
+        return xep_fail(XEP_ERR_INVALID, "invalid kind: %d (one of XEP_OP_*)", (int)kind);
+    xep_counts_read(buffer->waits.counts, kind, &own);
+    return xep_fill_struct("counters", counters, &own, sizeof own);
+}
+
 /*
  * Does not enter the buffer: a thread that looks for a hanging rank must get an answer while another one waits in a
  * call.

@@ -13,7 +13,7 @@
 
 xep_status_t xep_buffer_claim(xep_buffer_t *buffer)
 {
-    while (atomic_flag_test_and_set_explicit(&buffer->entered, memory_order_acquire)) {
+    while (pthread_mutex_trylock(&buffer->entered) != 0) {
         if (atomic_load_explicit(&buffer->in_call, memory_order_relaxed))
             return xep_fail(XEP_ERR_INVALID, "another thread is in a call on this buffer (one thread at a time)");
         sched_yield();
@@ -24,14 +24,14 @@ xep_status_t xep_buffer_claim(xep_buffer_t *buffer)
 
 void xep_buffer_enter(xep_buffer_t *buffer)
 {
-    while (atomic_flag_test_and_set_explicit(&buffer->entered, memory_order_acquire)) sched_yield();
+    pthread_mutex_lock(&buffer->entered);
     atomic_store_explicit(&buffer->in_call, 1, memory_order_relaxed);
 }
 
 void xep_buffer_leave(xep_buffer_t *buffer)
 {
     atomic_store_explicit(&buffer->in_call, 0, memory_order_relaxed);
-    atomic_flag_clear_explicit(&buffer->entered, memory_order_release);
+    pthread_mutex_unlock(&buffer->entered);
 }
 
 /* Acquire, after all loads of an operation: members.h says why. */

@@ -4,6 +4,7 @@
 #ifndef XEP_BUFFER_H
 #define XEP_BUFFER_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 #include <xep/plugin.h>
@@ -27,9 +28,9 @@ typedef struct xep_balancer xep_balancer_t; /* balance.h */
 
 struct xep_buffer {
     xep_group_t *group;
-    xep_group_task_t task; /* while it is open */
-    atomic_flag entered;   /* held by the thread that is in a call on this buffer, or makes its progress */
-    atomic_int in_call;    /* the former */
+    xep_group_task_t task;   /* while it is open */
+    pthread_mutex_t entered; /* by the thread that is in a call on this buffer, frees it, or makes its progress */
+    atomic_int in_call;      /* the former */
     xep_plugin_ref_t plugin;
     xep_mode_info_t can; /* what the mode is asked for: nothing else */
     void *mode;          /* the plugin's */
@@ -122,7 +123,7 @@ xep_status_t xep_buffer_restart(xep_buffer_t *buffer);
 /** Operations that move so many bytes bypass the caches (XEP_STREAMING). The heaps are open. */
 uint64_t xep_buffer_stream_bytes(const xep_buffer_t *buffer);
 
-/** All but the threads and the regions, which are known before there is a heap. */
+/** All but the threads and the regions, which are known before there is a heap; and begins to count. */
 void xep_buffer_fill_env(xep_buffer_t *buffer);
 
 /* ---- buffer_follow.c ---- */

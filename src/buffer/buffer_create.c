@@ -302,7 +302,7 @@ static xep_status_t open_buffer(xep_group_t *group, const xep_buffer_params_t *p
     buffer->number = group->buffers + 1;
     buffer->device = device;
     buffer->task.run = xep_request_run_task;
-    atomic_flag_clear(&buffer->entered);
+    pthread_mutex_init(&buffer->entered, NULL);
     if (status == XEP_OK) status = prepare(buffer, params, sends, &size);
     attempt->is_prepared = status == XEP_OK;
     attempt->may_be_smaller = status == XEP_OK && xep_buffer_may_be_smaller(buffer, params, size.bytes);

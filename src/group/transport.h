@@ -37,8 +37,9 @@ struct xep_heap_wire {
      */
     void (*release)(void *arg);
     void *release_arg;
-    const void *key;  /* what peers need to reach it; exchanged by the core */
-    size_t key_bytes; /* differs from rank to rank */
+    _Atomic uint64_t *moved; /* set by the core: bytes that UCX has taken to put or get, counted up under its lock */
+    const void *key;         /* what peers need to reach it; exchanged by the core */
+    size_t key_bytes;        /* differs from rank to rank */
 };
 
 /** Shared memory of one kind, from which a rank's heaps may come. Exchanged as bytes. */

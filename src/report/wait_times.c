@@ -18,7 +18,8 @@ xep_status_t xep_wait_times_open(xep_wait_times_t *table, uint32_t nrequests, ui
     table->nranks = nranks;
     table->wait_ns = calloc(words, sizeof *table->wait_ns);
     table->ranks = calloc(words, sizeof *table->ranks);
-    int whole = table->wait_ns != NULL && table->ranks != NULL;
+    table->counts = xep_counts_open(&table->file);
+    int whole = table->wait_ns != NULL && table->ranks != NULL && table->counts != NULL;
     for (int kind = 0; kind < XEP_OP_KINDS; kind++) {
         table->sums[kind] = calloc(nranks, sizeof *table->sums[kind]);
         whole = whole && table->sums[kind] != NULL;
@@ -31,6 +32,7 @@ void xep_wait_times_close(xep_wait_times_t *table)
     for (int kind = 0; kind < XEP_OP_KINDS; kind++) free(table->sums[kind]);
     free(table->ranks);
     free(table->wait_ns);
+    xep_counts_close(table->counts, table->file);
 }
 
 /* The rows of a request live as long as the buffer: waiting allocates nothing. */
@@ -67,25 +69,42 @@ static void add_wait(xep_rank_waits_t *sums, uint64_t ns)
         atomic_store_explicit(&sums->max_ns, ns, memory_order_relaxed);
 }
 
-/* Visits only ranks that were waited for: the others must not cost a store. */
-void xep_wait_times_add(xep_wait_times_t *table, xep_op_t *op, uint64_t *to)
+/* Once for each operation, when it ends: nothing here asks how it was done. Of a combine, rows are those it sends. */
+static void count(xep_counts_of_kind_t *of, const xep_op_t *op, xep_status_t status, uint64_t longest_ns)
 {
-    uint64_t *wait_ns = op->late.wait_ns;
+    add(&of->operations, 1);
+    add(&of->errors, status != XEP_OK);
+    add(&of->peer_errors, status == XEP_ERR_PEER);
+    add(&of->waits, longest_ns != 0);
+    add(&of->wait_ns, longest_ns);
+    if (status != XEP_OK) return;
+    const int is_combine = op->kind == XEP_OP_COMBINE;
+    const uint64_t hidden = is_combine ? op->combine->hidden : op->recv->hidden;
+    add(&of->rows, op->recv->rows);
+    add(&of->bytes, op->recv->rows * hidden * xep_dtype_size(is_combine ? op->combine->dtype : op->recv->dtype));
+}
+
+/* Visits only ranks that were waited for: the others must not cost a store. */
+void xep_wait_times_add(xep_wait_times_t *table, xep_op_t *op, xep_status_t status, uint64_t *to)
+{
+    uint64_t *wait_ns = op->late.wait_ns, longest_ns = 0;
     xep_wait_times_pause(op);
     for (uint32_t r = 0; r < table->nranks; r++) {
         if (wait_ns[r] == 0) continue;
         add_wait(&table->sums[op->kind][r], wait_ns[r]);
+        if (wait_ns[r] > longest_ns) longest_ns = wait_ns[r];
         if (to != NULL) to[r] += wait_ns[r];
         wait_ns[r] = 0;
     }
-    add(&table->operations[op->kind], 1);
+    count(&table->counts->of[op->kind], op, status, longest_ns);
 }
 
 /* Any thread may read while another adds: each number is a whole one, which is all that the interface promises. */
 void xep_wait_times_read(const xep_wait_times_t *table, xep_op_kind_t kind, const xep_waits_t *to)
 {
     const xep_rank_waits_t *sums = table->sums[kind];
-    if (to->operations != NULL) *to->operations = atomic_load_explicit(&table->operations[kind], memory_order_relaxed);
+    if (to->operations != NULL)
+        *to->operations = atomic_load_explicit(&table->counts->of[kind].operations, memory_order_relaxed);
     for (uint32_t r = 0; r < table->nranks; r++) {
         if (to->count != NULL) to->count[r] = atomic_load_explicit(&sums[r].count, memory_order_relaxed);
         if (to->sum_ns != NULL) to->sum_ns[r] = atomic_load_explicit(&sums[r].sum_ns, memory_order_relaxed);

@@ -11,7 +11,7 @@
 
 #include <xep/plugin.h>
 
-enum { XEP_OP_KINDS = 3 };
+#include "counts.h"
 
 /** What was waited for one rank in all operations of one kind. */
 typedef struct xep_rank_waits {
@@ -21,10 +21,11 @@ typedef struct xep_rank_waits {
 /** Of one buffer. */
 typedef struct xep_wait_times {
     uint32_t nranks;
-    uint64_t *wait_ns;                         /* [nrequests][R] of each in flight; 0 while it is free */
-    uint32_t *ranks;                           /* [nrequests][R] for op->late */
-    xep_rank_waits_t *sums[XEP_OP_KINDS];      /* [R] */
-    _Atomic uint64_t operations[XEP_OP_KINDS]; /* that have ended */
+    uint64_t *wait_ns;                    /* [nrequests][R] of each in flight; 0 while it is free */
+    uint32_t *ranks;                      /* [nrequests][R] for op->late */
+    xep_rank_waits_t *sums[XEP_OP_KINDS]; /* [R] */
+    xep_counts_t *counts;                 /* of the operations that have ended */
+    int file;                             /* of these */
 } xep_wait_times_t;
 
 /** After XEP_ERR_NO_MEMORY close frees what was allocated. */
@@ -49,8 +50,11 @@ static inline void xep_wait_times_begin(xep_op_t *op, uint64_t now_ns)
 /** No caller waits any more: adds the time until now to the ranks that are late. */
 void xep_wait_times_pause(xep_op_t *op);
 
-/** Adds the waits of an operation that ends to the table, and to the caller's array [R] unless that is NULL. */
-void xep_wait_times_add(xep_wait_times_t *table, xep_op_t *op, uint64_t *wait_ns);
+/**
+ * Counts an operation that ends with status, and adds its waits to the table, and to the caller's array [R] unless that
+ * is NULL.
+ */
+void xep_wait_times_add(xep_wait_times_t *table, xep_op_t *op, xep_status_t status, uint64_t *wait_ns);
 
 /** xep_buffer_waits(), from any thread. */
 void xep_wait_times_read(const xep_wait_times_t *table, xep_op_kind_t kind, const xep_waits_t *to);

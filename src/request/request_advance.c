@@ -89,7 +89,7 @@ void xep_request_advance_all(xep_buffer_t *buffer)
 void xep_request_run_task(xep_group_task_t *task)
 {
     xep_buffer_t *buffer = (xep_buffer_t *)(void *)((char *)task - offsetof(xep_buffer_t, task));
-    if (atomic_flag_test_and_set_explicit(&buffer->entered, memory_order_acquire)) return;
+    if (pthread_mutex_trylock(&buffer->entered) != 0) return;
     xep_request_advance_all(buffer);
     xep_buffer_leave(buffer);
 }

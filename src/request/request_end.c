@@ -67,7 +67,7 @@ static void finish(xep_request_t *req, xep_status_t status)
 {
     req->status = status;
     if (req->begin_ns != 0) xep_request_trace_end(req);
-    xep_wait_times_add(&req->buffer->waits, &req->op, wanted_waits(req));
+    xep_wait_times_add(&req->buffer->waits, &req->op, status, wanted_waits(req));
     req->buffer->active--;
     if (req->state == XEP_REQUEST_DEFERRED && req->op.kind != XEP_OP_COMBINE) req->buffer->deferred--;
     atomic_fetch_sub_explicit(&req->buffer->group->active, 1, memory_order_relaxed);

@@ -17,7 +17,6 @@
 #include "mapping.h"
 #include "ucp_intake.h"
 #include "ucp_link.h"
-#include "ucp_lock.h"
 #include "ucp_memory.h"
 #include "ucp_registry.h"
 

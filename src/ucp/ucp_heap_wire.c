@@ -12,7 +12,6 @@
 
 #include "error.h"
 #include "ucp_link.h"
-#include "ucp_lock.h"
 #include "ucp_peer.h"
 #include "ucp_protocol.h"
 #include "ucp_registry.h"
@@ -68,6 +67,15 @@ static xep_status_t check_remote(xep_ucp_link_t *link)
     return XEP_OK;
 }
 
+/* Under the lock, so there is one writer. */
+static xep_status_t count_moved(const xep_ucp_heap_t *heap, size_t bytes, xep_status_t status)
+{
+    _Atomic uint64_t *moved = heap->super.moved;
+    if (moved != NULL && status == XEP_OK)
+        atomic_store_explicit(moved, atomic_load_explicit(moved, memory_order_relaxed) + bytes, memory_order_relaxed);
+    return status;
+}
+
 /* XEP_INPROGRESS means that nothing was taken: the caller calls again with the same bytes. */
 static xep_status_t remote_put(xep_ucp_link_t *link, uint64_t offset, const void *src, size_t bytes)
 {
@@ -75,7 +83,7 @@ static xep_status_t remote_put(xep_ucp_link_t *link, uint64_t offset, const void
     xep_status_t status = check_remote(link);
     if (status != XEP_OK || bytes == 0) return status;
     if (!link->protocol->has_room(link, bytes)) return XEP_INPROGRESS;
-    return link->protocol->put(link, offset, src, bytes);
+    return count_moved(link->heap, bytes, link->protocol->put(link, offset, src, bytes));
 }
 
 static xep_status_t wire_put(xep_wire_t *wire, uint32_t rank, uint64_t offset, const void *src, size_t bytes)
@@ -102,7 +110,7 @@ static xep_status_t remote_put_signal(xep_ucp_link_t *link, uint64_t offset, con
     xep_status_t status = check_remote(link);
     if (status != XEP_OK) return status;
     if (!link->protocol->has_room(link, bytes)) return XEP_INPROGRESS;
-    if (bytes != 0) status = link->protocol->put(link, offset, src, bytes);
+    if (bytes != 0) status = count_moved(link->heap, bytes, link->protocol->put(link, offset, src, bytes));
     return status == XEP_OK ? link->protocol->signal(link, signal_offset, value) : status;
 }
 
@@ -156,7 +164,7 @@ static xep_status_t remote_get(xep_ucp_link_t *link, uint64_t offset, void *dst,
     xep_status_t status = check_remote(link);
     if (status != XEP_OK || bytes == 0) return status;
     if (!xep_ucp_rma_has_room(link, bytes)) return XEP_INPROGRESS;
-    return xep_ucp_rma_get(link, offset, dst, bytes);
+    return count_moved(link->heap, bytes, xep_ucp_rma_get(link, offset, dst, bytes));
 }
 
 static xep_status_t wire_get(xep_wire_t *wire, uint32_t rank, uint64_t offset, void *dst, size_t bytes)

@@ -13,9 +13,9 @@
 #include <string.h>
 #include <time.h>
 
+#include "cpu.h"
 #include "error.h"
 #include "ucp_link.h"
-#include "ucp_lock.h"
 #include "ucp_message.h"
 #include "ucp_peer.h"
 

@@ -11,7 +11,6 @@
 
 #include "error.h"
 #include "ucp_link.h"
-#include "ucp_lock.h"
 #include "ucp_op.h"
 #include "ucp_peer.h"
 

@@ -15,12 +15,13 @@
  *   ctl         a message that belongs to no heap            ucp_message_ctl.c; without ranks ucp_transport_unranked.c
  *
  * Locking. The worker is SERIALIZED, and buffers of one group are used from several threads: every call into UCX, and
- * everything the callbacks touch, is under transport->lock (ucp_lock.h). Mapped peers need neither. Functions are
+ * everything the callbacks touch, is under transport->lock. Mapped peers need neither. Functions are
  * called with the lock held unless their header says otherwise.
  */
 #ifndef XEP_UCP_OBJECTS_H
 #define XEP_UCP_OBJECTS_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 
@@ -194,7 +195,7 @@ struct xep_ucp_peer {
 
 struct xep_ucp_transport {
     xep_transport_t super;
-    _Atomic unsigned lock;
+    pthread_mutex_t lock;
     _Atomic unsigned calls; /* of progress, while it is not urgent */
     atomic_bool urgent;     /* UCX moves bytes for some peer */
     ucp_context_h context;
@@ -234,6 +235,23 @@ static inline xep_ucp_peer_t *xep_ucp_peer_of(const xep_ucp_link_t *link)
 static inline bool xep_ucp_link_is_spared(const xep_ucp_link_t *link)
 {
     return link->heap->super.spares && (link->fenced_off || xep_ucp_peer_of(link)->failed != UCS_OK);
+}
+
+/* ---- the lock ---- */
+
+static inline void xep_ucp_lock(xep_ucp_transport_t *transport)
+{
+    pthread_mutex_lock(&transport->lock);
+}
+
+static inline bool xep_ucp_trylock(xep_ucp_transport_t *transport)
+{
+    return pthread_mutex_trylock(&transport->lock) == 0;
+}
+
+static inline void xep_ucp_unlock(xep_ucp_transport_t *transport)
+{
+    pthread_mutex_unlock(&transport->lock);
 }
 
 #endif

@@ -14,7 +14,6 @@
 #include "ucp_heap.h"
 #include "ucp_heartbeat.h"
 #include "ucp_link.h"
-#include "ucp_lock.h"
 #include "ucp_memory.h"
 #include "ucp_message.h"
 #include "ucp_op.h"
@@ -199,6 +198,7 @@ static void transport_close(xep_transport_t *base)
     free(transport->peers);
     free(transport->addresses);
     free(transport->address);
+    pthread_mutex_destroy(&transport->lock);
     free(transport);
 }
 
@@ -266,6 +266,7 @@ xep_status_t xep_ucp_transport_open(const xep_config_t *config, xep_transport_t 
     xep_ucp_transport_t *transport = calloc(1, sizeof *transport);
     if (transport == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for a transport");
     transport->super.ops = &transport_ops;
+    pthread_mutex_init(&transport->lock, NULL);
     transport->version = xep_ucp_version_number();
     transport->fence_orders = transport->version < FENCE_MAY_BLOCK && !xep_ucp_settings_has_second_protocols();
     transport->map = config->map;

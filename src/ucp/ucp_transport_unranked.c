@@ -13,7 +13,6 @@
 #include "backoff.h"
 #include "error.h"
 #include "ucp_context.h"
-#include "ucp_lock.h"
 #include "ucp_peer.h"
 #include "ucp_settings.h"
 
@@ -185,6 +184,7 @@ static void unranked_close(xep_transport_t *base)
     while (transport->msgs != NULL) free_msg(transport->msgs);
     free(transport->peers);
     free(transport->address);
+    pthread_mutex_destroy(&transport->lock);
     free(transport);
 }
 

@@ -175,6 +175,19 @@ AT(xep_loads_t, selections, 16);
 AT(xep_loads_t, most_before, 24);
 AT(xep_loads_t, most_after, 32);
 
+SIZE(xep_counters_t, 88);
+AT(xep_counters_t, size, 0);
+AT(xep_counters_t, operations, 8);
+AT(xep_counters_t, errors, 16);
+AT(xep_counters_t, peer_errors, 24);
+AT(xep_counters_t, rows, 32);
+AT(xep_counters_t, bytes, 40);
+AT(xep_counters_t, waits, 48);
+AT(xep_counters_t, wait_ns, 56);
+AT(xep_counters_t, wire_bytes, 64);
+AT(xep_counters_t, ranks_out, 72);
+AT(xep_counters_t, age_ns, 80);
+
 SIZE(xep_weights_params_t, 48);
 AT(xep_weights_params_t, size, 0);
 AT(xep_weights_params_t, experts, 8);

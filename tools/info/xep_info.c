@@ -9,21 +9,30 @@
 #include <xep/inspect.h>
 #include <xep/xep.h>
 
+#include "info_metrics.h"
+
 enum { EXIT_USAGE = 2 };
 
 static const char usage[] =
     "usage: xep_info [-a] [-c] [-p]\n"
+    "       xep_info -m PID...\n"
     "Prints the version of xep and the libraries it is bound to.\n"
     "\n"
     "  -c, --config   also every configuration variable: value, default, what it does; * marks those set\n"
     "  -p, --plugins  also the modes found, what each can, and why a file was refused\n"
     "  -a, --all      all of it\n"
+    "  -m, --metrics  instead the counters of all buffers of these processes, as Prometheus reads them\n"
     "  -h, --help     this text\n"
     "  -V, --version  the version alone\n";
 
 static const struct option long_options[] = {
-    {"all", no_argument, NULL, 'a'},  {"config", no_argument, NULL, 'c'},  {"plugins", no_argument, NULL, 'p'},
-    {"help", no_argument, NULL, 'h'}, {"version", no_argument, NULL, 'V'}, {NULL, 0, NULL, 0},
+    {"all", no_argument, NULL, 'a'},
+    {"config", no_argument, NULL, 'c'},
+    {"plugins", no_argument, NULL, 'p'},
+    {"metrics", no_argument, NULL, 'm'},
+    {"help", no_argument, NULL, 'h'},
+    {"version", no_argument, NULL, 'V'},
+    {NULL, 0, NULL, 0},
 };
 
 /* A version that could not be found is "": then the path says why. */
@@ -165,18 +174,24 @@ static int refuse(const char *what, const char *value)
  */
 int main(int argc, char **argv)
 {
-    int config = 0, plugins = 0, option;
+    int config = 0, plugins = 0, metrics = 0, option;
 
     opterr = 0;
-    while ((option = getopt_long(argc, argv, "acphV", long_options, NULL)) != -1) {
+    while ((option = getopt_long(argc, argv, "acmphV", long_options, NULL)) != -1) {
         switch (option) {
         case 'a': config = plugins = 1; break;
         case 'c': config = 1; break;
         case 'p': plugins = 1; break;
+        case 'm': metrics = 1; break;
         case 'h': fputs(usage, stdout); return EXIT_SUCCESS;
         case 'V': printf("xep_info %s\n", xep_version_string()); return EXIT_SUCCESS;
         default: return refuse("unknown option", argv[optind - 1]);
         }
+    }
+    if (metrics && (optind == argc || config || plugins)) return refuse("invalid use of an option", "--metrics");
+    if (metrics) {
+        const int status = info_metrics_print(argv + optind, argc - optind);
+        return fflush(stdout) || ferror(stdout) ? EXIT_FAILURE : status;
     }
     if (optind < argc) return refuse("unexpected argument", argv[optind]);
     if (print_library() != EXIT_SUCCESS) return EXIT_FAILURE;

@@ -16,6 +16,7 @@
 #include "perf_machine.h"
 
 enum { COMPLAINT_BYTES = 512, PROGRESS_NS = 200 * 1000 * 1000 };
+static const uint64_t LINE_NS = UINT64_C(10) * 1000 * 1000 * 1000; /* where it cannot be rewritten */
 
 /* For what is said before there is a group, so that it is said once: by PMIx, Open MPI, Slurm and torchrun. */
 int perf_launch_rank(void)
@@ -95,14 +96,17 @@ int perf_complained(perf_t *perf, const char *complaint)
     return status != XEP_OK || rank < perf->info.nranks;
 }
 
-/* On a terminal alone, and a few times a second: what is measured must not wait for a terminal. */
+/* A few times a second: what is measured must not wait for a terminal. A launcher's pipe gets a line now and then. */
 void perf_progress(perf_t *perf, const char *what, uint64_t done, uint64_t all)
 {
+    const int on_terminal = isatty(STDERR_FILENO);
     const uint64_t now = perf_clock_ns();
 
-    if (perf->info.rank != 0 || !isatty(STDERR_FILENO) || now - perf->progress_ns < PROGRESS_NS) return;
+    if (!on_terminal && perf->progress_ns == 0) perf->progress_ns = now;
+    if (perf->info.rank != 0 || now - perf->progress_ns < (on_terminal ? PROGRESS_NS : LINE_NS)) return;
     perf->progress_ns = now;
-    fprintf(stderr, "\r%s%s %" PRIu64 " of %" PRIu64 "\033[K", perf->progress_of, what, done, all);
+    fprintf(stderr, "%s%s%s %" PRIu64 " of %" PRIu64 "%s", on_terminal ? "\r" : "", perf->progress_of, what, done, all,
+            on_terminal ? "\033[K" : "\n");
 }
 
 void perf_progress_end(perf_t *perf)

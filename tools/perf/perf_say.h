@@ -24,7 +24,7 @@ int perf_complained(perf_t *perf, const char *complaint);
 /** Whether some rank has a difference; if so rank 0 prints that of the lowest. 0 or the exit status. Collective. */
 int perf_compared(perf_t *perf, const char *what, const oracle_difference_t *difference);
 
-/** A line on a terminal, rewritten; done of all. */
+/** A line on a terminal, rewritten; elsewhere one every ten seconds. Done of all. */
 void perf_progress(perf_t *perf, const char *what, uint64_t done, uint64_t all);
 void perf_progress_end(perf_t *perf);
 
