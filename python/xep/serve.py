@@ -13,8 +13,8 @@ class ServeCall(NamedTuple):
 
     handle: ``handle.recv`` has the rows, ``handle.combine_input()`` is where outputs go; both are valid until the
         function returns, and nothing is begun with it.
-    buffer: the Buffer. step: that it belongs to: so many have ended before. dispatch: which one of its buffer in the step, from 0: the
-        layer, where each has one.
+    buffer: the Buffer. step: that it belongs to: so many have ended before.
+    dispatch: which one of its buffer in the step, from 0: the layer, where each has one.
     """
 
     buffer: Any
