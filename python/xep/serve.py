@@ -3,12 +3,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Iterable, NamedTuple, Optional
+from typing import Any, Callable, Iterable, NamedTuple, Optional
 
 from . import _ext
-
-if TYPE_CHECKING:
-    from .group import Buffer
 
 
 class ServeCall(NamedTuple):
@@ -16,18 +13,18 @@ class ServeCall(NamedTuple):
 
     handle: ``handle.recv`` has the rows, ``handle.combine_input()`` is where outputs go; both are valid until the
         function returns, and nothing is begun with it.
-    step: that it belongs to: so many have ended before. dispatch: which one of its buffer in the step, from 0: the
-        layer, where each has one.
+    buffer: the Buffer. step: that it belongs to: so many have ended before.
+    dispatch: which one of its buffer in the step, from 0: the layer, where each has one.
     """
 
-    buffer: Buffer
+    buffer: Any
     handle: _ext.Handle
     step: int
     dispatch: int
 
 
 def serve(
-    buffers: Iterable[Buffer],
+    buffers: Iterable[_ext.Buffer],
     function: Callable[[ServeCall], Any],
     *,
     timeout: Optional[float] = None,
@@ -54,7 +51,7 @@ def serve(
     _ext.serve(tuple(buffers), lambda *call: function(ServeCall(*call)), timeout, torch)
 
 
-def step_end(buffers: Iterable[Buffer], *, last: bool = False) -> None:
+def step_end(buffers: Iterable[_ext.Buffer], *, last: bool = False) -> None:
     """Says that this rank's step ends behind the operations that it has begun on these buffers: those that are served
     together. Every rank that works calls it behind the same operations; ranks that serve do not. Local.
 
