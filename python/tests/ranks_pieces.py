@@ -327,7 +327,7 @@ def test_ranks_that_disagree(group, buffer_with, sent):
     several(group)
     mine = sent[group.rank]
     buffer = buffer_with(6)
-    with pytest.raises(xep.MismatchError, match="disagree on whether rows come in pieces"):
+    with pytest.raises(xep.MismatchError, match="disagree on piece, from 1"):
         buffer.dispatch(mine.x, mine.topk_idx, pieces=group.rank > 0)
     handle = buffer.dispatch(mine.x, mine.topk_idx, pieces=True)
     handle.combine_input()
