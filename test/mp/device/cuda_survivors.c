@@ -113,7 +113,8 @@ static void check_combine(cuda_job_t *job, const xep_combine_args_t *args)
 static xep_combine_args_t outputs_of(cuda_job_t *job, xep_handle_t *handle)
 {
     xep_combine_args_t a = cuda_job_outputs(job, handle);
-    const uint8_t poison[TOKENS * TOPK] = {MP_POISON, MP_POISON, MP_POISON};
+    static uint8_t poison[TOKENS * TOPK]; /* which the stream may read later */
+    memset(poison, MP_POISON, sizeof poison);
     cuda_rig_put(test.missing, poison, sizeof poison, job->stream);
     a.missing = test.missing;
     return a;
