@@ -305,8 +305,10 @@ static __device__ void wait_until_quiet(const dispatch_t &d, uint32_t rank)
     const waiter_t w = waiter_of(d);
     const uint64_t begin = clock_ns();
     while (load_word((const char *)&words_of(w, rank)->storing) != 0 && is_gone(w, rank) != HAS_ENDED &&
-           *(volatile const uint32_t *)d.deadline.stop == 0 && clock_ns() - begin < d.deadline.timeout_ns)
+           *(volatile const uint32_t *)d.deadline.stop == 0 && clock_ns() - begin < d.deadline.timeout_ns) {
+        *(volatile uint64_t *)&words_of(w, w.rank)->beat = clock_ns(); /* others may be waiting for this rank */
         __nanosleep(1000);
+    }
 }
 
 /* The last block, where ranks may be out: rows of one whose last word does not come select no expert. */

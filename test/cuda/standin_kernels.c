@@ -253,6 +253,10 @@ static int exchange(const xep_cuda_dispatch_t *d, uint64_t epoch)
         tell_all(d->peer, d->rank, d->plan.nranks, d->counts.word, d->word_stride, epoch);
     }
     if (!claimed || !await_records(d, epoch)) {
+        if (d->outs.gone != NULL) { /* it stores no rows */
+            const standin_waiter_t w = waiter_of(d);
+            __atomic_store_n(&words_of(&w, d->rank)->storing, 0, __ATOMIC_RELEASE);
+        }
         d->now->lost = epoch;
         return XEP_CUDA_LOST;
     }
@@ -319,8 +323,10 @@ static int await_rows(const xep_cuda_dispatch_t *d, uint64_t epoch, int go)
         if (d->out[r] == 0 || is_without(d, r)) continue;
         while (__atomic_load_n(&words_of(&w, r)->storing, __ATOMIC_ACQUIRE) != 0 &&
                __atomic_load_n(&d->outs.gone[r], __ATOMIC_ACQUIRE) != 2 &&
-               __atomic_load_n(d->deadline.stop, __ATOMIC_ACQUIRE) == 0 && now_ns() - begin < d->deadline.timeout_ns)
+               __atomic_load_n(d->deadline.stop, __ATOMIC_ACQUIRE) == 0 && now_ns() - begin < d->deadline.timeout_ns) {
+            __atomic_store_n(&words_of(&w, d->rank)->beat, now_ns(), __ATOMIC_RELEASE);
             rest(50);
+        }
         if (go) drop_rows(d, r);
     }
     return !is_left_by_others(&w);
