@@ -178,7 +178,7 @@ TEST(a_turn_is_waited_for_until_the_deadline)
     xep_boot_t boot = {.rank = SELF, .nranks = RANKS, .timeout_ms = -1, .interrupted = is_interrupted};
     boot.interrupted_ctx = &asked;
     pthread_mutex_lock(&client.lock);
-    exchange(XEP_ERR_TIMEOUT, "the exchange of another group over PMIx has not ended");
+    exchange(XEP_ERR_TIMEOUT, "another group's exchange over PMIx is still under way");
     assert_int_equal(xep_pmix_exchange(&client, &boot, send, recv, BYTES), XEP_ERR_ABORTED);
     pthread_mutex_unlock(&client.lock);
     exchange(XEP_ERR_BOOT, "an earlier exchange over PMIx was given up");

@@ -228,7 +228,7 @@ static int case_fork(context_t *c)
     if (pid == 0) {
         xep_boot_t *boot;
         xep_status_t status = xep_pmix_boot_open(1000, &boot);
-        exit(status == XEP_ERR_BOOT && strstr(xep_last_error(), "a fork of rank") != NULL ? 0 : 1);
+        exit(status == XEP_ERR_BOOT && strstr(xep_last_error(), "forked from rank") != NULL ? 0 : 1);
     }
     if (waitpid(pid, &wait_status, 0) != pid || wait_status != 0) return 1;
     return exchange(c->boot, 1, 100);
