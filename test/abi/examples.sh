@@ -11,7 +11,7 @@ example() {
     name=$1
     case $program in
     *.cpp)
-        ${CXX:-c++} ${CXXFLAGS:-} -std=c++17 -pedantic -Wall -Wextra -Werror $(pkg-config --cflags xep) \
+        ${CXX:-c++} ${CXXFLAGS:-} ${LDFLAGS:-} -std=c++17 -pedantic -Wall -Wextra -Werror $(pkg-config --cflags xep) \
             -o "$tmp/$name" "$program" $(pkg-config --libs xep) || exit 1 ;;
     *) compile "$tmp/$name" "$program" $(pkg-config --libs xep) ;;
     esac
