@@ -153,6 +153,7 @@ def test_pip_install(tmp_path):
         "--no-index",
         "--no-build-isolation",
         str(source),
+        str(source / "packages" / "deep_ep"),
     ]
     environment = {**os.environ, "PYTHONPATH": PACKAGES}
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120)
@@ -161,10 +162,10 @@ def test_pip_install(tmp_path):
     assert found[1].startswith(str(tmp_path / "venv"))
     run(DISPATCH, python=python, PYTHONPATH=PACKAGES)
     installed = pathlib.Path(found[1]).parents[1]
-    assert (installed / "deep_ep_cpp.py").exists()
-    for package, pattern in (("deep_ep", "*.py*"), ("xep", "*.py*")):
-        files = {file.name for file in (SOURCE / package).glob(pattern)}
-        assert files <= {file.name for file in (installed / package).iterdir()}
+    assert (installed / "xep_deep_ep" / "deep_ep_cpp.py").exists()
+    for package, folder in (("deep_ep", installed / "xep_deep_ep"), ("xep", installed)):
+        files = {file.name for file in (SOURCE / package).glob("*.py*")}
+        assert files <= {file.name for file in (folder / package).iterdir()}
     assert run("import xep; print(xep._ext.__file__)", python=python, PYTHONPATH=PACKAGES).stdout.startswith(
         str(installed)
     )
