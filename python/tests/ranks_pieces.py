@@ -240,7 +240,7 @@ def test_what_is_refused(group, buffer_with, sent):
                 getattr(piece, name)
         with pytest.raises(ValueError, match="these rows are gone"):
             piece.list_expert_rows()
-        with pytest.raises(xep.InvalidError, match="args is NULL"):
+        with pytest.raises(xep.InvalidError, match="args must not be NULL"):
             handle.next(outputs=False)
         with pytest.raises(xep.InvalidError, match=r"invalid dtype: fp16 \(fp32, as with the first piece"):
             handle.next(handle.recv.x.astype(np.float16))
