@@ -201,7 +201,7 @@ check_wheel() {
     local log=$work/wheel.log
     [ -n "${XEP_TEST_PYTHON:-}" ] || return # said at the downloads
     rm -rf "$work/dist"
-    bounded 900 "$top/contrib/build-wheel" --python "$XEP_TEST_PYTHON" --output "$work/dist" >"$log" 2>&1 ||
+    bounded 1800 "$top/contrib/build-wheel" --python "$XEP_TEST_PYTHON" --output "$work/dist" >"$log" 2>&1 ||
         { fail 'contrib/build-wheel' "$log"; return; }
     bounded 900 "$top/contrib/check-wheel" "$work"/dist/xep_moe-*.whl >"$log" 2>&1
     grep '^SKIP: ' "$log"
