@@ -12,8 +12,10 @@ enum { LEFT_OUT = 1, HAS_ENDED = 2 };
 xep_status_t xep_members_open_device(xep_buffer_t *buffer)
 {
     xep_status_t status = buffer->device->ops->make_outs(buffer->device, buffer->shape.nranks);
-    if (status == XEP_OK) buffer->group->goes_on = 1, buffer->goes_on = 1;
-    return status;
+    if (status != XEP_OK) return status;
+    buffer->group->goes_on = 1;
+    buffer->goes_on = 1;
+    return XEP_OK;
 }
 
 /* One that was only late may end later. */
