@@ -57,7 +57,7 @@ compile_numa() {
 
 # Headers of UCX and PMIx are this machine's: the oldest that xep knows serve all newer libraries.
 link_headers() {
-    local folder
+    local folder name
     folder=$(pkg-config --variable=includedir ucx) && mkdir -p "$portable/include" || return 1
     for name in ucp ucs uct ucm; do ln -sfn "${folder:-/usr/include}/$name" "$portable/include/$name" || return 1; done
 }

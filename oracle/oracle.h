@@ -25,8 +25,9 @@
 #ifndef ORACLE_H
 #define ORACLE_H
 
-#include "oracle_cast.h"
+#include <xep/inspect.h>
 
+#include "oracle_cast.h"
 #include "oracle_combine.h"
 #include "oracle_data.h"
 #include "oracle_differ.h"
@@ -36,7 +37,6 @@
 #include "oracle_recv.h"
 #include "oracle_routing.h"
 #include "oracle_traffic.h"
-#include <xep/inspect.h>
 
 /* ---- oracle_layout.c ---- */
 

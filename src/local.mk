@@ -82,7 +82,7 @@ libxep_all_la_SOURCES = \
 	%D%/cuda/cuda_pointers.h %D%/cuda/cuda_pointers.c %D%/cuda/cuda_work.h %D%/cuda/cuda_work.c \
 	%D%/util/cache.h %D%/util/cache.c %D%/util/config.h %D%/util/config.c %D%/util/config_defs.h %D%/util/cpu.h \
 	%D%/util/cpu.c %D%/util/dtype.c %D%/util/error.h %D%/util/error.c \
-	%D%/util/host.h %D%/util/host.c %D%/util/interfaces.h %D%/util/interfaces.c %D%/util/process.h \
+	%D%/util/hash.h %D%/util/host.h %D%/util/host.c %D%/util/interfaces.h %D%/util/interfaces.c %D%/util/process.h \
 	%D%/util/process.c %D%/util/log.h %D%/util/log.c %D%/util/mapping.h %D%/util/mapping.c %D%/util/backoff.h \
 	%D%/util/backoff.c %D%/util/room.h %D%/util/room.c \
 	%D%/util/team.h %D%/util/team.c %D%/util/trace.h %D%/util/trace.c %D%/util/trace_file.h %D%/util/text.h \

@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "error.h"
+#include "hash.h"
+#include "layout.h"
 #include "owners.h"
 #include "request.h"
 
@@ -37,11 +39,7 @@ xep_status_t xep_balance_open(xep_buffer_t *buffer, const xep_buffer_params_t *p
     balancer->share_bytes = share_bytes(experts);
     balancer->counts = calloc(nranks, sizeof *balancer->counts);
     balancer->all_counts = params->plan != NULL ? calloc((size_t)nranks * experts, sizeof(uint32_t)) : NULL;
-    balancer->quotas = calloc(balancer->planner.room, sizeof *balancer->quotas);
-    balancer->at = calloc(experts, sizeof *balancer->at);
-    if (balancer->counts == NULL || balancer->quotas == NULL || balancer->at == NULL ||
-        (params->plan != NULL && balancer->all_counts == NULL))
-        goto err_memory;
+    if (balancer->counts == NULL || (params->plan != NULL && balancer->all_counts == NULL)) goto err_memory;
     buffer->take_dispatch = xep_balance_take;
     return XEP_OK;
 
@@ -55,25 +53,10 @@ void xep_balance_close(xep_balancer_t *balancer)
     xep_planner_close(&balancer->planner);
     free(balancer->counts);
     free(balancer->all_counts);
-    free(balancer->quotas);
-    free(balancer->at);
     free(balancer);
 }
 
 /* ---- a dispatch ---- */
-
-static xep_status_t count_selections(const xep_request_t *req, uint32_t experts, uint32_t *counts)
-{
-    const xep_dispatch_args_t *args = &req->dispatch;
-    memset(counts, 0, experts * sizeof *counts);
-    for (uint64_t t = 0; t < args->tokens; t++)
-        for (uint32_t k = 0; k < args->topk; k++) {
-            const int64_t e = xep_layout_expert(args->topk_idx, args->topk_idx_stride, args->topk_idx_dtype, t, k);
-            if (e < -1 || e >= (int64_t)experts) return xep_layout_refuse(t, k, e, experts);
-            if (e >= 0) counts[e]++;
-        }
-    return XEP_OK;
-}
 
 /* The shares stay until the round after the next: a second round does not touch these. */
 static void note_counts(xep_buffer_t *buffer)
@@ -106,12 +89,12 @@ static xep_status_t ask_caller(xep_buffer_t *buffer)
                     (unsigned long long)planner->total[e]);
 }
 
-/* FNV-1a, over words, of what the instances of an expert serve. */
+/* Of what the instances of an expert serve. */
 static uint32_t digest(const xep_planner_t *planner, uint32_t expert)
 {
-    uint64_t sum = UINT64_C(14695981039346656037);
+    uint64_t sum = XEP_HASH_BEGIN;
     for (uint32_t i = planner->instances->begin[expert]; i < planner->instances->begin[expert + 1]; i++)
-        sum = (sum ^ planner->rows[i]) * UINT64_C(1099511628211);
+        sum = xep_hash_word(sum, planner->rows[i]);
     return (uint32_t)(sum ^ sum >> 32);
 }
 
@@ -140,17 +123,16 @@ static xep_status_t make_plan(xep_buffer_t *buffer, int32_t timeout_ms)
     return XEP_OK;
 }
 
+/* Only of experts that this rank has selected: what lower ranks have of the others does not matter. */
 static void share_out(xep_buffer_t *buffer)
 {
     xep_balancer_t *balancer = buffer->balancer;
-    const xep_planner_t *planner = &balancer->planner;
+    xep_planner_t *planner = &balancer->planner;
+    const uint32_t *const *counts = balancer->counts;
     const uint32_t rank = buffer->shape.rank;
-    for (uint32_t e = 0; e < planner->experts; e++) {
-        balancer->at[e] = planner->first[e];
-        if (balancer->counts[rank][e] == 0) continue;
-        xep_plan_share(planner, balancer->counts, e, rank, xep_plan_before(planner, balancer->counts, e, rank),
-                       balancer->quotas + planner->first[e]);
-    }
+    for (uint32_t e = 0; e < planner->experts; e++)
+        if (counts[rank][e] != 0)
+            (void)xep_plan_begin(planner, counts, e, rank, xep_plan_before(planner, counts, e, rank));
 }
 
 static void add_loads(xep_loads_t *loads, const xep_planner_t *planner)
@@ -161,15 +143,10 @@ static void add_loads(xep_loads_t *loads, const xep_planner_t *planner)
     loads->most_after += planner->most_after;
 }
 
-/* A part whose quota is used up gives way to the next one of the expert; the quotas are as many as the selections. */
 static uint32_t pick(void *arg, uint32_t expert)
 {
     const xep_buffer_t *buffer = arg;
-    xep_balancer_t *balancer = buffer->balancer;
-    uint32_t *at = &balancer->at[expert];
-    while (balancer->quotas[*at] == 0) ++*at;
-    balancer->quotas[*at]--;
-    return buffer->owners->number[balancer->planner.parts[*at].instance];
+    return buffer->owners->number[xep_plan_pick(&buffer->balancer->planner, expert)->instance];
 }
 
 /* Modes know no such flag: the ranks have shown that all set it. */
@@ -182,7 +159,7 @@ xep_status_t xep_balance_take(xep_request_t *req)
     const int32_t timeout_ms = req->dispatch.timeout_ms;
     xep_share_t *mine = xep_balance_share(buffer);
     mine->status = XEP_OK;
-    xep_status_t status = count_selections(req, buffer->params.experts, mine->words);
+    xep_status_t status = xep_layout_count_selections(&req->dispatch, buffer->params.experts, mine->words);
     if (status == XEP_OK) status = xep_balance_exchange(buffer, timeout_ms);
     if (status != XEP_OK) return status;
     note_counts(buffer);

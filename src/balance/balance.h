@@ -32,8 +32,6 @@ struct xep_balancer {
     uint32_t round;
     const uint32_t **counts; /* [R] those of the last first round */
     uint32_t *all_counts;    /* [R][E] the same for a plan of the caller's */
-    uint64_t *quotas;        /* [parts] selections of this rank that each part gets */
-    uint32_t *at;            /* [E] the part that gets the next one */
     xep_loads_t loads;
 };
 

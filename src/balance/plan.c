@@ -18,8 +18,11 @@ xep_status_t xep_planner_open(const xep_instances_t *instances, uint32_t experts
     planner->of_rank = calloc(experts, sizeof *planner->of_rank);
     planner->rank_begin = calloc(nranks + 1, sizeof *planner->rank_begin);
     planner->rows = calloc(instances->count, sizeof *planner->rows);
+    planner->quotas = calloc(room, sizeof *planner->quotas);
+    planner->at = calloc(experts, sizeof *planner->at);
     if (planner->total == NULL || planner->load == NULL || planner->first == NULL || planner->count == NULL ||
-        planner->parts == NULL || planner->of_rank == NULL || planner->rank_begin == NULL || planner->rows == NULL)
+        planner->parts == NULL || planner->of_rank == NULL || planner->rank_begin == NULL || planner->rows == NULL ||
+        planner->quotas == NULL || planner->at == NULL)
         return XEP_ERR_NO_MEMORY;
     for (uint32_t e = 0; e < experts; e++) planner->rank_begin[instances->rank[instances->begin[e]] + 1]++;
     for (uint32_t r = 0; r < nranks; r++) planner->rank_begin[r + 1] += planner->rank_begin[r];
@@ -40,6 +43,8 @@ void xep_planner_close(xep_planner_t *planner)
     free(planner->of_rank);
     free(planner->rank_begin);
     free(planner->rows);
+    free(planner->quotas);
+    free(planner->at);
 }
 
 /* ---- counts ---- */
@@ -280,4 +285,20 @@ uint64_t xep_plan_share(const xep_planner_t *planner, const uint32_t *const *cou
         at += left;
     }
     return rest;
+}
+
+uint64_t xep_plan_begin(xep_planner_t *planner, const uint32_t *const *counts, uint32_t expert, uint32_t rank,
+                        uint64_t before)
+{
+    planner->at[expert] = planner->first[expert];
+    return xep_plan_share(planner, counts, expert, rank, before, planner->quotas + planner->first[expert]);
+}
+
+/* A part whose quota is used up gives way to the next one of the expert. */
+const xep_part_t *xep_plan_pick(xep_planner_t *planner, uint32_t expert)
+{
+    uint32_t *at = &planner->at[expert];
+    while (planner->quotas[*at] == 0) ++*at;
+    planner->quotas[*at]--;
+    return &planner->parts[*at];
 }

@@ -35,6 +35,9 @@ typedef struct xep_planner {
     /* for the plans */
     uint32_t *of_rank, *rank_begin; /* EVEN: [E] experts by owner, [R + 1] */
     uint64_t *rows;                 /* [instances] what each serves: LEAST_LOADED, PLAN */
+    /* of the rank whose selections are shared out */
+    uint64_t *quotas; /* [room] how many of them each part still gets */
+    uint32_t *at;     /* [E] the part that gets the next one */
 } xep_planner_t;
 
 /** instances stay; is_even: each expert has all ranks. XEP_ERR_NO_MEMORY; free what it made with close. */
@@ -58,6 +61,13 @@ uint32_t xep_plan_take(xep_planner_t *planner);
  */
 uint64_t xep_plan_share(const xep_planner_t *planner, const uint32_t *const *counts, uint32_t expert, uint32_t rank,
                         uint64_t before, uint64_t *rows);
+
+/** Begins with a rank's selections of an expert, as xep_plan_share(), whose result it returns. */
+uint64_t xep_plan_begin(xep_planner_t *planner, const uint32_t *const *counts, uint32_t expert, uint32_t rank,
+                        uint64_t before);
+
+/** The part that serves the next one of them; at most as often as there are any. */
+const xep_part_t *xep_plan_pick(xep_planner_t *planner, uint32_t expert);
 
 /** The selections of an expert of ranks below rank that do not stay. */
 uint64_t xep_plan_before(const xep_planner_t *planner, const uint32_t *const *counts, uint32_t expert, uint32_t rank);

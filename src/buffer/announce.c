@@ -57,14 +57,8 @@ static _Atomic uint64_t *word_of(const xep_buffer_t *buffer, uint32_t rank)
 /* With an owner map this has been done by then. */
 static xep_status_t check_indices(xep_request_t *req)
 {
-    const xep_dispatch_args_t *args = &req->dispatch;
-    const uint32_t experts = req->buffer->shape.experts;
-    for (uint64_t t = 0; args->cached == NULL && t < args->tokens; t++)
-        for (uint32_t k = 0; k < args->topk; k++) {
-            const int64_t expert = xep_layout_expert(args->topk_idx, args->topk_idx_stride, args->topk_idx_dtype, t, k);
-            if (expert < -1 || expert >= (int64_t)experts) return xep_layout_refuse(t, k, expert, experts);
-        }
-    return XEP_OK;
+    if (req->dispatch.cached != NULL) return XEP_OK;
+    return xep_layout_count_selections(&req->dispatch, req->buffer->shape.experts, NULL);
 }
 
 xep_status_t xep_announce_open(xep_buffer_t *buffer, uint64_t offset)

@@ -35,6 +35,18 @@ xep_status_t xep_layout_refuse(uint64_t token, uint32_t k, int64_t expert, uint3
                     (unsigned long long)token, k, (long long)expert, experts);
 }
 
+xep_status_t xep_layout_count_selections(const xep_dispatch_args_t *args, uint32_t experts, uint32_t *counts)
+{
+    if (counts != NULL) memset(counts, 0, experts * sizeof *counts);
+    for (uint64_t t = 0; t < args->tokens; t++)
+        for (uint32_t k = 0; k < args->topk; k++) {
+            const int64_t expert = xep_layout_expert(args->topk_idx, args->topk_idx_stride, args->topk_idx_dtype, t, k);
+            if (expert < -1 || expert >= (int64_t)experts) return xep_layout_refuse(t, k, expert, experts);
+            if (counts != NULL && expert >= 0) counts[expert]++;
+        }
+    return XEP_OK;
+}
+
 /* seen[rank or node] is the last token counted there, plus one: cleared once and not for each token */
 static xep_status_t count_token(const xep_layout_args_t *args, const xep_layout_t *out, uint64_t token,
                                 uint64_t *seen_rank, uint64_t *seen_node)

@@ -18,6 +18,9 @@ static inline int64_t xep_layout_expert(const void *topk_idx, size_t stride, xep
 /** XEP_ERR_INVALID: topk_idx has an index that is neither -1 nor an expert. */
 xep_status_t xep_layout_refuse(uint64_t token, uint32_t k, int64_t expert, uint32_t experts);
 
+/** Selections of each expert, [experts]; NULL: only checks them. XEP_ERR_INVALID as above. Not of a cached dispatch. */
+xep_status_t xep_layout_count_selections(const xep_dispatch_args_t *args, uint32_t experts, uint32_t *counts);
+
 /** Owner of an expert, by blocks; expert < experts, nranks > 0. */
 uint32_t xep_expert_owner(uint32_t experts, uint32_t nranks, uint32_t expert);
 

@@ -7,6 +7,7 @@
 
 #include "error.h"
 #include "group_exchange.h"
+#include "hash.h"
 #include "request.h"
 
 xep_status_t xep_owners_check(const uint32_t *owners, uint32_t experts, uint32_t nranks)
@@ -19,12 +20,12 @@ xep_status_t xep_owners_check(const uint32_t *owners, uint32_t experts, uint32_t
 
 /* ---- ranks with different maps ---- */
 
-/* FNV-1a, over words, of the owners of experts begin .. end - 1, and a sum over their replicas. */
+/* Of the owners of experts begin .. end - 1, and a sum over their replicas. */
 static uint64_t digest(const xep_buffer_params_t *params, uint32_t nranks, uint32_t begin, uint32_t end)
 {
-    uint64_t sum = UINT64_C(14695981039346656037);
+    uint64_t sum = XEP_HASH_BEGIN;
     for (uint32_t e = begin; e < end; e++)
-        sum = (sum ^ xep_owner_of(params->owners, params->experts, nranks, e)) * UINT64_C(1099511628211);
+        sum = xep_hash_word(sum, xep_owner_of(params->owners, params->experts, nranks, e));
     for (uint32_t i = 0; i < params->nreplicas; i++) { /* in whatever order */
         const uint64_t word = (uint64_t)params->replicas[i].expert << 32 | params->replicas[i].rank;
         if (params->replicas[i].expert >= begin && params->replicas[i].expert < end)

@@ -14,19 +14,17 @@
 #include <unistd.h>
 
 #include "error.h"
+#include "hash.h"
 
 enum { FORMAT = 2, PATH_BYTES = 4096 };
 
 static const uint8_t magic[8] = {'x', 'e', 'p', '-', 'g', 'r', 'o', 'w'};
 
-/* FNV-1a: against truncated or damaged files, not against attacks. */
+/* Against truncated or damaged files, not against attacks. */
 static uint64_t sum_of(const xep_address_t *address)
 {
-    const uint8_t *bytes = (const uint8_t *)address;
-    uint64_t hash = UINT64_C(14695981039346656037);
-    for (size_t i = offsetof(xep_address_t, bytes); i < sizeof *address; i++)
-        hash = (hash ^ bytes[i]) * UINT64_C(1099511628211);
-    return hash;
+    const size_t from = offsetof(xep_address_t, bytes);
+    return xep_hash_bytes(XEP_HASH_BEGIN, (const char *)address + from, sizeof *address - from);
 }
 
 /* As one number that is compared for equality; in hexadecimal it reads as major, minor, patch. */

@@ -123,8 +123,7 @@ static int suspect_out(xep_buffer_t *buffer)
 {
     int changed = 0;
     buffer->members->seen_outs = atomic_load_explicit(&buffer->group->outs, memory_order_acquire);
-    if (buffer->waits.counts != NULL)
-        atomic_store_explicit(&buffer->waits.counts->ranks_out, buffer->members->seen_outs, memory_order_relaxed);
+    atomic_store_explicit(&buffer->waits.counts->ranks_out, buffer->members->seen_outs, memory_order_relaxed);
     for (uint32_t r = 0; r < buffer->shape.nranks; r++) {
         if (!xep_group_is_out(buffer->group, r) || xep_ballot_suspects(&buffer->members->agreement.mine, r)) continue;
         suspect(buffer, r, (xep_out_reason_t)atomic_load(&buffer->group->out[r].reason));

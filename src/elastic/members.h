@@ -164,6 +164,9 @@ void xep_members_look_at_device(xep_buffer_t *buffer);
 /** xep_group_wait(), and where the buffer has members, as long as there is somebody to leave out. */
 xep_status_t xep_members_wait(xep_buffer_t *buffer, xep_wait_t *wait);
 
+/** The same, for the rows of the combine before in this slot to be read, where ranks may be left out. */
+xep_status_t xep_members_wait_input(xep_buffer_t *buffer, uint32_t slot, xep_wait_t *wait);
+
 /**
  * What such a wait does when a rank has died, or its deadline has passed. XEP_OK: there is hope, until *deadline_p; an
  * error: there is nobody to leave out for it.

@@ -196,3 +196,12 @@ xep_status_t xep_members_wait(xep_buffer_t *buffer, xep_wait_t *wait)
         if (hope != XEP_OK) return status;
     }
 }
+
+xep_status_t xep_members_wait_input(xep_buffer_t *buffer, uint32_t slot, xep_wait_t *wait)
+{
+    xep_members_t *members = buffer->members;
+    if (members != NULL) members->input = slot + 1;
+    xep_status_t status = xep_members_wait(buffer, wait);
+    if (members != NULL) members->input = 0;
+    return status;
+}

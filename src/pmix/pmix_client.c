@@ -26,6 +26,7 @@
 
 #include "boot.h"
 #include "error.h"
+#include "hash.h"
 #include "log.h"
 #include "pmix_init.h"
 #include "process.h"
@@ -83,12 +84,10 @@ static void watch_for_deaths(const xep_pmix_client_t *client)
 
 /* ---- opening ------------------------------------------------------------------------ */
 
-/* FNV-1a: a namespace may be longer than the name of a socket. */
+/* A namespace may be longer than the name of a socket. */
 static uint64_t hash(const char *text)
 {
-    uint64_t value = UINT64_C(0xcbf29ce484222325);
-    while (*text != '\0') value = (value ^ (unsigned char)*text++) * UINT64_C(0x100000001b3);
-    return value;
+    return xep_hash_bytes(XEP_HASH_BEGIN, text, strlen(text));
 }
 
 /*

@@ -271,17 +271,8 @@ xep_status_t xep_request_wait_input(xep_handle_t *handle, void **base_p, size_t 
                        .deadline_ns = xep_deadline(handle->buffer->timeout_ms),
                        .hope = hope_for_input,
                        .explain = explain_input};
-    xep_members_t *members = handle->buffer->members;
-    xep_status_t status;
-    if (!handle->buffer->goes_on) {
-        status = xep_group_wait(handle->buffer->group, &wait);
-    } else if (members == NULL) {
-        status = xep_members_wait(handle->buffer, &wait);
-    } else {
-        members->input = handle->slot + 1;
-        status = xep_members_wait(handle->buffer, &wait);
-        members->input = 0;
-    }
+    xep_status_t status = handle->buffer->goes_on ? xep_members_wait_input(handle->buffer, handle->slot, &wait)
+                                                  : xep_group_wait(handle->buffer->group, &wait);
     if (status != XEP_ERR_TIMEOUT) return status;
     return xep_fail(status, "rows of the last combine of this handle are still read: %s", xep_last_error());
 }

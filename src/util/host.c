@@ -18,21 +18,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define HASH_BEGIN 0xcbf29ce484222325ull
-
-static uint64_t hash(uint64_t h, const void *data, size_t bytes)
-{
-    const unsigned char *p = data;
-    for (size_t i = 0; i < bytes; i++) h = (h ^ p[i]) * 0x100000001b3ull; /* FNV-1a */
-    return h;
-}
+#include "hash.h"
 
 static uint64_t hash_inode(uint64_t h, const char *path)
 {
     struct stat st;
     memset(&st, 0, sizeof st);
     if (stat(path, &st) != 0) return h;
-    return hash(h, &st.st_ino, sizeof st.st_ino);
+    return xep_hash_bytes(h, &st.st_ino, sizeof st.st_ino);
 }
 
 /* of the kernel, since it was started */
@@ -44,14 +37,14 @@ static uint64_t hash_kernel(void)
         if (fgets(boot_id, sizeof boot_id, f) == NULL) boot_id[0] = '\0';
         fclose(f);
     }
-    return hash(HASH_BEGIN, boot_id, strlen(boot_id));
+    return xep_hash_bytes(XEP_HASH_BEGIN, boot_id, strlen(boot_id));
 }
 
 /* without a name it may be any */
 uint64_t xep_host_kernel(void)
 {
     const uint64_t kernel = hash_kernel();
-    return kernel == HASH_BEGIN ? 0 : kernel;
+    return kernel == XEP_HASH_BEGIN ? 0 : kernel;
 }
 
 uint64_t xep_host_file(const char *path)
@@ -60,7 +53,7 @@ uint64_t xep_host_file(const char *path)
     const uint64_t kernel = xep_host_kernel();
     memset(&st, 0, sizeof st);
     if (kernel == 0 || stat(path, &st) != 0) return 0;
-    return hash(hash(kernel, &st.st_dev, sizeof st.st_dev), &st.st_ino, sizeof st.st_ino);
+    return xep_hash_bytes(xep_hash_bytes(kernel, &st.st_dev, sizeof st.st_dev), &st.st_ino, sizeof st.st_ino);
 }
 
 uint64_t xep_host_identity(void)

@@ -21,6 +21,7 @@ enum { PATIENCE = 40 }; /* turns for which a rank may be stopped before others g
 
 typedef struct member {
     xep_buffer_t buffer;
+    xep_counts_t counts;
     xep_group_t group;
     xep_heap_wire_t heap, control; /* the mode's; nothing */
     xep_transport_t transport;
@@ -188,6 +189,7 @@ static void make_member(sim_rank_t *rank)
     buffer->group = &member->group;
     buffer->heap = &member->heap;
     buffer->shape = rank->shape;
+    buffer->waits.counts = &member->counts;
     buffer->plugin.plugin = rank->world->plugin;
     buffer->broken = 1; /* so that nobody ends requests that are copies */
     buffer->nrequests = rank->shape.slots * XEP_REQUESTS_PER_SLOT;

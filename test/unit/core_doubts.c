@@ -21,6 +21,7 @@ enum { MOST_RANKS = 5, SLOTS = 1, REQUESTS = SLOTS * XEP_REQUESTS_PER_SLOT, TURN
 typedef struct member {
     xep_heap_wire_t heap, control; /* the first is the buffer's */
     xep_buffer_t buffer;
+    xep_counts_t counts;
     xep_group_t group;
     xep_transport_t transport;
     xep_boot_t boot;
@@ -133,6 +134,7 @@ static void open_member(uint32_t r, int is_mapped)
     buffer->heap = &member->heap;
     buffer->shape = shape_of(r, is_mapped);
     buffer->timeout_ms = TIMEOUT_MS;
+    buffer->waits.counts = &member->counts;
     buffer->broken = 1; /* there is no operation to end */
     buffer->nrequests = REQUESTS;
     buffer->requests = member->requests;

@@ -138,14 +138,12 @@ void perf_placer_open(const oracle_routing_t *routing, const perf_placement_t *p
 
     *placer = (perf_placer_t){.counts = oracle_alloc((size_t)nranks * experts * sizeof *placer->counts),
                               .rows = oracle_alloc(nranks * sizeof *placer->rows),
-                              .before = oracle_alloc(experts * sizeof *placer->before),
-                              .at = oracle_alloc(experts * sizeof *placer->at)};
+                              .before = oracle_alloc(experts * sizeof *placer->before)};
     for (uint32_t r = 0; r < nranks; r++) placer->rows[r] = placer->counts + (size_t)r * experts;
     count(routing, placer->counts);
     place(routing, placement, placer);
     if (xep_planner_open(&placer->instances, experts, nranks, placement->is_even, &placer->planner) != XEP_OK)
         abort(); /* as oracle_alloc() does */
-    placer->quotas = oracle_alloc(placer->planner.room * sizeof *placer->quotas);
     xep_plan_count(&placer->planner, placer->rows);
     if (placement->is_even) xep_plan_even(&placer->planner);
     else xep_plan_least_loaded(&placer->planner);
@@ -158,27 +156,16 @@ void perf_placer_close(perf_placer_t *placer)
     free(placer->counts);
     free(placer->rows);
     free(placer->before);
-    free(placer->quotas);
-    free(placer->at);
 }
 
 void perf_placer_begin(perf_placer_t *placer, uint32_t source)
 {
-    const xep_planner_t *planner = &placer->planner;
-
-    for (uint32_t e = 0; e < planner->experts; e++) {
-        placer->at[e] = planner->first[e];
-        if (placer->rows[source][e] == 0) continue;
-        placer->before[e] +=
-            xep_plan_share(planner, placer->rows, e, source, placer->before[e], placer->quotas + planner->first[e]);
-    }
+    for (uint32_t e = 0; e < placer->planner.experts; e++)
+        if (placer->rows[source][e] != 0)
+            placer->before[e] += xep_plan_begin(&placer->planner, placer->rows, e, source, placer->before[e]);
 }
 
 uint32_t perf_placer_pick(perf_placer_t *placer, uint32_t expert)
 {
-    uint32_t *at = &placer->at[expert];
-
-    while (placer->quotas[*at] == 0) ++*at;
-    placer->quotas[*at]--;
-    return placer->planner.parts[*at].rank;
+    return xep_plan_pick(&placer->planner, expert)->rank;
 }

@@ -25,8 +25,6 @@ typedef struct perf_placer {
     uint32_t *counts;      /* [R][E] selections */
     const uint32_t **rows; /* [R] of counts */
     uint64_t *before;      /* [E] selections of the ranks so far that do not stay there */
-    uint64_t *quotas;      /* [parts] of the rank that is looked at */
-    uint32_t *at;          /* [E] part that gets the next one */
 } perf_placer_t;
 
 /** Counts the routing, and makes a plan for it. */
