@@ -15,7 +15,7 @@ import torch
 import xep
 from xep import _ext
 
-from .arguments import HOST
+from .arguments import HOST, SENT_AS
 
 # ---- layouts ----
 
@@ -75,7 +75,7 @@ class Places:
 
     def spread(self, to: torch.Tensor, source: torch.Tensor, zero: bool = False) -> None:
         """source [N, ..] of each received row. zero: the rows that alignment leaves unused become 0."""
-        bits = _SENT_AS[source.element_size()]
+        bits = SENT_AS[source.element_size()]
         alignment = self._alignment if zero else 0
         _ext.expert_spread(to.view(bits), source.view(bits), self.slots, self._counts, alignment, False)
 
@@ -122,7 +122,7 @@ class PlacesThere:
         self._tokens = self._selections // max(1, topk_idx.shape[1])
 
     def spread(self, to: torch.Tensor, source: torch.Tensor, zero: bool = False) -> None:
-        bits = _BITS[source.element_size()]
+        bits = SENT_AS[source.element_size()]
         if source.shape[0]:
             to.view(bits).copy_(source.view(bits).index_select(0, self._tokens))
         if zero:
@@ -193,7 +193,3 @@ def _sum_there(expanded: torch.Tensor, slots: torch.Tensor, to: torch.Tensor) ->
         total = torch.where(there, torch.where(begun, total + row, row), total)
         begun = begun | there
     to.copy_(total)
-
-
-_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_SENT_AS = {1: torch.uint8, 2: torch.bfloat16, 4: torch.int32, 8: torch.int64}

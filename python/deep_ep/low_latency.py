@@ -39,7 +39,7 @@ from .arguments import (
 from .core import Core
 from .handles import HandleTuple
 from .nodes import Agreement, counted
-from .streams import DeviceOrdering, Ending, HookOrdering, HostOrdering
+from .streams import Ending, HookOrdering, HostOrdering, Ordering
 from .utils.event import EventHandle, EventOverlap
 
 # ---- memory ----
@@ -526,7 +526,6 @@ def may_view(buffer: xep.Buffer) -> bool:
 
 
 _MULTIPROCESSORS = 64  # of a CUDA device: they are held while a phase runs, and by none between the two
-Ordering = Union[HostOrdering, DeviceOrdering]
 
 
 class LowLatencyCalls(Core):
