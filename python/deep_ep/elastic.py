@@ -465,7 +465,10 @@ class ElasticCalls(Core):
             return None
         dtype, wide = x.dtype, self.allow_multiple_reduction
         if made.do_expand:
-            x = made.places.fold(x, dtype if wide else torch.float32)
+            back = made.xep
+            back.settle()
+            to = back.combine_input() if wide else None  # which combine has nothing to copy of
+            x = made.places.fold(x, dtype if wide else torch.float32, to)
             topk_weights = topk_weights if topk_weights is None else made.places.fold_selections(topk_weights)
         summed = self._pool.combine_now(made, x, x.shape[1] * x.itemsize, topk_weights)
         if summed is None:
@@ -570,14 +573,12 @@ def _expanded(
     made: Routed, received: xep.Received, dtype: torch.dtype, weighted: bool, zero: bool
 ) -> tuple[torch.Tensor, None, Optional[torch.Tensor]]:
     """Rows by expert, of rows that are here."""
-    places = made.__dict__["places"] = Places(received.topk_idx, made._counts, made.expert_alignment)
-    rows = torch.empty((made.num_expanded_tokens, received.x.shape[1]), dtype=dtype, device=HOST)
-    places.spread(rows, received.x, zero)
-    if not weighted:
-        return rows, None, None
-    weights = torch.empty(made.num_expanded_tokens, dtype=torch.float32, device=HOST)
-    places.spread_selections(weights, received.topk_weights, zero)
-    return rows, None, weights
+    places, rows, weights = Places.expand(
+        received.topk_idx, made._counts, made.expert_alignment, received.x,
+        received.topk_weights if weighted else None, zero,
+    )  # fmt: skip
+    made.__dict__["places"] = places
+    return rows if rows.dtype is dtype else rows.view(dtype), None, weights
 
 
 def _extra_words(handle: Routed, scales: Optional[torch.Tensor], weights: Any) -> Optional[torch.Tensor]:

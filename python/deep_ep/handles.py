@@ -592,7 +592,7 @@ class Routed(Dispatched):
     def places(self) -> Union[Places, PlacesThere]:
         idx, alignment = self.recv_topk_idx, self.expert_alignment
         if idx.is_cpu:
-            return Places(idx, self._counts, alignment)
+            return Places.expand(idx, self._counts, alignment)[0]
         return PlacesThere(*self.placed_by())
 
     def placed_by(self) -> tuple[torch.Tensor, torch.Tensor, int, int]:
