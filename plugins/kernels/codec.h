@@ -26,6 +26,7 @@ typedef struct xep_codec {
     size_t stride;    /* between rows that lie side by side: no row is longer */
     float scale;      /* the caller's quant_scale */
     xep_dtype_t from; /* what is encoded */
+    xep_logfmt_t logfmt;
     /* but for LogFMT: */
     xep_cast_t cast;
     size_t scales, bytes; /* where they begin, and the row ends */
