@@ -307,6 +307,7 @@ typedef struct xep_plan {
     const uint32_t *begin;  /* [E + 1] first instance of each expert in the arrays below */
     const uint32_t *rank;   /* [instances] rank of each: the owner, then replicas by rank */
     uint64_t *rows;         /* [instances] zeros, to be filled: those of an expert add up to its selections */
+    const uint8_t *out;     /* [R] 1: the rank is out: what its instances are given is missing; NULL: all are in */
 } xep_plan_t;
 
 /** Called inside xep_dispatch(), with the same numbers on all ranks; must not call xep. Returns 0 on success. */
