@@ -266,7 +266,8 @@ class Buffer(_ext.Buffer):
     owners: the rank of each of the E experts, any number of them on each rank; None: blocks (expert_range()).
     Received.experts has the numbers of this rank's.
     replicas: (expert, rank): ranks that serve an expert besides its owner. balance: how dispatch(balance=True) chooses
-    among them: "least-loaded"; "even": any rank serves any expert, and none more than its share (loads()).
+    among them: "least-loaded"; "even": the busiest rank gets as little as can be, and without replicas any rank serves
+    any expert, so that none gets more than its share (loads()).
     served: host memory: ranks without tokens may serve(), and ranks that work say where steps end (step_end()).
 
     One thread at a time; the GIL is released while it waits.

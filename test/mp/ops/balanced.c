@@ -445,11 +445,22 @@ static void check_last(xep_group_t *group, xep_buffer_t *buffer, uint32_t *out_p
     MP_CHECK(sum != 0 && after.most_after - before.most_after == (sum + left - 1) / left);
 }
 
-/* SCENARIO MODE RULE SEED, for survivors.sh: two ranks are killed by a timer, or rank 1 stops before a dispatch. */
+static xep_balance_t find_rule(const char *name)
+{
+    static const char *const names[] = {"none", "least", "even", "plan"};
+    int rule = 0;
+    while (rule < 4 && strcmp(names[rule], name) != 0) rule++;
+    return rule < 4 ? (xep_balance_t)rule : XEP_BALANCE_EVEN;
+}
+
+/*
+ * SCENARIO MODE RULE SEED, for survivors.sh: two ranks are killed by a timer, or rank 1 stops before a dispatch. RULE
+ * replicas: EVEN over some instances.
+ */
 static int survive(xep_group_t *group, char **argv)
 {
-    const int stops = strcmp(argv[1], "stopped") == 0, is_some = strcmp(argv[3], "some") == 0;
-    const xep_balance_t rule = (xep_balance_t)(is_some ? XEP_BALANCE_EVEN : atoi(argv[3]));
+    const int stops = strcmp(argv[1], "stopped") == 0, is_some = strcmp(argv[3], "replicas") == 0;
+    const xep_balance_t rule = find_rule(argv[3]);
     const uint32_t n = mp_nranks(), seed = (uint32_t)atoi(argv[4]), first = seed % n;
     const uint32_t dead = stops ? 2 : 1u << first | 1u << (first + 1 + seed / n % (n - 1)) % n;
     const uint32_t flags = rule != XEP_BALANCE_NONE ? XEP_DISPATCH_BALANCE : 0;
