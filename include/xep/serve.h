@@ -26,7 +26,9 @@ typedef struct xep_serve_call {
     /* of the outputs; in: the buffer's combine_dtype. The function sets it if it writes another type; the ranks that
      * combine must use the same */
     xep_dtype_t dtype;
-    uint32_t reserved;
+    /* local expert that the function has failed for: it sets this before it returns an error, which then names the
+     * expert on all ranks. in: the only local expert that has rows here, or -1: there are several, or none */
+    int32_t expert;
     /* [recv.rows][K] weights to send back, if the combine wants some. in: NULL; set by the function, whose memory must
      * stay valid until its next call */
     const float *topk_weights;

@@ -38,7 +38,10 @@ static xep_status_t run_experts(void *arg, xep_serve_call_t *call)
 {
     mp_job_t *of = arg;
     calls++;
-    if (calls == fail_at) return XEP_ERR_UNSUPPORTED;
+    if (calls == fail_at) {
+        call->expert = 3;
+        return XEP_ERR_UNSUPPORTED;
+    }
     if (calls == die_at) raise(SIGKILL);
     if (calls == stop_at) xep_serve_stop(call->buffer);
     if (call->recv->out == NULL) mp_job_check_recv(of, call->handle);
@@ -200,13 +203,13 @@ static void fails(void)
     fail_at = 3;
     if (serves()) {
         MP_FAILS(XEP_ERR_FUNCTION, serve(0));
-        MP_REASON("the expert function failed in dispatch 2 of step 0, with -3 (not supported)");
+        MP_REASON("the expert function failed for expert 17 (local 3) in dispatch 2 of step 0, with -3 (not supported)");
     }
     for (int i = 0; !serves() && status == XEP_OK && i < 4; i++) status = try_round(&job);
     if (!serves()) {
         MP_CHECK(status == XEP_ERR_FUNCTION);
         MP_REASON("given up by rank 2 ");
-        MP_REASON("(the expert function of a rank failed)");
+        MP_REASON("(the expert function of a rank failed, expert 17)");
     }
     MP_CHECK(mp_now() - begin < FAR_S / 2);
     MP_OK(xep_buffer_reset(job.buffer));
