@@ -72,8 +72,7 @@ static xep_dispatch_args_t dispatch_args(const xep_announced_t *entry, xep_paylo
     args.payloads = payloads;
     args.npayloads = entry->npayloads > XEP_PAYLOADS_MOST ? XEP_PAYLOADS_MOST : entry->npayloads;
     for (uint32_t i = 0; i < args.npayloads; i++)
-        payloads[i] =
-            (xep_payload_t){.bytes = entry->payload_bytes[i], .alignment = entry->payload_alignment[i]};
+        payloads[i] = (xep_payload_t){.bytes = entry->payload_bytes[i], .alignment = entry->payload_alignment[i]};
     return args;
 }
 

@@ -3,9 +3,9 @@
 
 vLLM's engines step together: DPEngineCoreProc.run_busy_loop() (vllm/v1/engine/core.py) has an engine without requests
 run Worker.execute_dummy_batch() in each step in which another one may have some, and in each step all ranks tell one
-another how many tokens they have (coordinate_batch_across_dp()). Both stay as they are. But an engine that has none says
-0 tokens there, and then runs no model: it serves until the step ends, which the others say behind their model. What it
-computes is its experts' rows, layer by layer, by vLLM's own layers (vllm_all2all.py gives them those rows).
+another how many tokens they have (coordinate_batch_across_dp()). Both stay. But an engine that has none says 0 tokens
+there, and then runs no model: it serves until the step ends, which the others say behind their model. What it computes
+is its experts' rows, layer by layer, by vLLM's own layers (vllm_all2all.py gives them those rows).
 """
 
 from __future__ import annotations

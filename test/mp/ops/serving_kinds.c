@@ -2,8 +2,8 @@
 /* ranks: 2 4, brief: 4, limit: 120 */
 
 /*
- * Operations of all kinds that ranks take part in by serving: ranks of even number work, the others serve. What comes is
- * compared with the oracle on every rank. settings.sh runs it with the progress thread, and by nodes.
+ * Operations of all kinds that ranks take part in by serving: ranks of even number work, the others serve. What comes
+ * is compared with the oracle on every rank. settings.sh runs it with the progress thread, and by nodes.
  */
 
 #include "mp_pieces.h"
