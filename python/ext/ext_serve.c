@@ -121,13 +121,25 @@ static int run(const server_t *server, xep_serve_call_t *call)
     return ret;
 }
 
+/* What it raised. Its attribute expert, where it has one, is the local expert that has failed. */
+static void take_raised(server_t *server, xep_serve_call_t *call)
+{
+    PyErr_Fetch(&server->raised[0], &server->raised[1], &server->raised[2]);
+    PyErr_NormalizeException(&server->raised[0], &server->raised[1], &server->raised[2]);
+    PyObject *expert = PyObject_GetAttrString(server->raised[1], "expert");
+    const long local = expert != NULL ? PyLong_AsLong(expert) : -1;
+    if (local >= 0 && local <= INT32_MAX) call->expert = (int32_t)local;
+    PyErr_Clear();
+    Py_XDECREF(expert);
+}
+
 /* xep_serve_fn: in the thread that is in serve(), without the GIL. */
 static xep_status_t run_function(void *arg, xep_serve_call_t *call)
 {
     server_t *server = arg;
     const PyGILState_STATE state = PyGILState_Ensure();
     const int ret = run(server, call);
-    if (ret != 0) PyErr_Fetch(&server->raised[0], &server->raised[1], &server->raised[2]);
+    if (ret != 0) take_raised(server, call);
     PyGILState_Release(state);
     return ret == 0 ? XEP_OK : XEP_ERR_FUNCTION;
 }

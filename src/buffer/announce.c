@@ -172,6 +172,11 @@ static void fill_dispatch(const xep_request_t *req, xep_announced_t *entry)
     entry->quant_scale = args->quant_scale;
     entry->arrangement = args->arrangement;
     entry->expert_alignment = args->expert_alignment;
+    entry->npayloads = args->npayloads;
+    for (uint32_t i = 0; i < args->npayloads; i++) {
+        entry->payload_bytes[i] = args->payloads[i].bytes;
+        entry->payload_alignment[i] = (uint8_t)args->payloads[i].alignment;
+    }
     for (uint32_t s = 0; s < req->buffer->shape.slots; s++)
         entry->held[s] = held(&req->buffer->handles[s], req->handle);
 }

@@ -58,7 +58,9 @@ typedef struct xep_announced {
     uint32_t flags, hidden, topk, nscales, dtype, topk_idx_dtype, scales_dtype, quant, arrangement;
     uint32_t expert_alignment;
     float quant_scale;
-    uint64_t reserved[7];
+    uint32_t npayloads, payload_bytes[XEP_PAYLOADS_MOST];
+    uint8_t payload_alignment[XEP_PAYLOADS_MOST]; /* at most 64 */
+    uint32_t reserved[3];
     uint64_t held[]; /* [slots] dispatch: 1 + turn of each older handle that its rank still has; 0: none */
 } xep_announced_t;
 _Static_assert(sizeof(xep_announced_t) == 128, "written by peers");

@@ -51,14 +51,11 @@ static xep_served_t *find_free(const xep_serve_place_t *place)
     return NULL;
 }
 
-/* XEP_INPROGRESS: not yet. This rank has no tokens, so arrays only have to be there or not. */
-static xep_status_t begin_dispatch(const xep_serve_place_t *place, const xep_announced_t *entry)
+/* This rank has no tokens, so arrays only have to be there or not. payloads: memory for them. */
+static xep_dispatch_args_t dispatch_args(const xep_announced_t *entry, xep_payload_t *payloads)
 {
     static const float some;
-    xep_served_t *served;
     xep_dispatch_args_t args = XEP_DISPATCH_ARGS_INIT;
-    release_others(place, entry);
-    if ((served = find_free(place)) == NULL) return XEP_INPROGRESS;
     args.dtype = (xep_dtype_t)entry->dtype;
     args.hidden = entry->hidden;
     args.topk = entry->topk;
@@ -72,6 +69,21 @@ static xep_status_t begin_dispatch(const xep_serve_place_t *place, const xep_ann
     args.arrangement = (xep_rows_t)entry->arrangement;
     args.expert_alignment = entry->expert_alignment;
     args.flags = entry->flags;
+    args.payloads = payloads;
+    args.npayloads = entry->npayloads > XEP_PAYLOADS_MOST ? XEP_PAYLOADS_MOST : entry->npayloads;
+    for (uint32_t i = 0; i < args.npayloads; i++)
+        payloads[i] = (xep_payload_t){.bytes = entry->payload_bytes[i], .alignment = entry->payload_alignment[i]};
+    return args;
+}
+
+/* XEP_INPROGRESS: not yet. */
+static xep_status_t begin_dispatch(const xep_serve_place_t *place, const xep_announced_t *entry)
+{
+    xep_payload_t payloads[XEP_PAYLOADS_MOST];
+    xep_served_t *served;
+    xep_dispatch_args_t args = dispatch_args(entry, payloads);
+    release_others(place, entry);
+    if ((served = find_free(place)) == NULL) return XEP_INPROGRESS;
     if (entry->has & XEP_ANNOUNCED_CACHED) {
         const xep_served_t *cached = find_served(place, entry->turn);
         if (cached == NULL) return XEP_ERR_PROTOCOL;
