@@ -25,7 +25,8 @@ static int64_t index_of(const xep_cuda_plan_t *p, uint64_t token, uint32_t k)
     int32_t narrow;
     memcpy(&wide, row + k * (p->wide ? sizeof wide : 0), p->wide ? sizeof wide : 0);
     memcpy(&narrow, row + k * sizeof narrow, p->wide ? 0 : sizeof narrow);
-    return p->wide ? wide : narrow;
+    const int64_t expert = p->wide ? wide : narrow;
+    return p->number != NULL && expert >= 0 && expert < p->experts ? p->number[expert] : expert;
 }
 
 /* How many selections there are up to the last one of this rank; 0: there is none. */

@@ -242,6 +242,7 @@ int main(int argc, char **argv)
 {
     const mp_case_t c = {.name = "masks",
                          .mode = argc > 1 ? argv[1] : "",
+                         .owners = argc > 3 && strtoull(argv[3], NULL, 0) % 2 == 0 ? "cyclic" : NULL,
                          MP_SHAPE(24, TOPK, 296, TOKENS),
                          .mask = 100,
                          .slots = 3,
