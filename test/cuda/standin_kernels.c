@@ -504,7 +504,15 @@ static void run_combine_fp32(const void *args)
     combine(args, XEP_FP32);
 }
 
+/* That of xep_perf: to, from, bytes. */
+static void run_copy(const void *args)
+{
+    const uint64_t *copy = args;
+    memcpy((void *)(uintptr_t)copy[0], (const void *)(uintptr_t)copy[1], copy[2]);
+}
+
 const standin_kernel_t standin_normal_kernels[] = {
+    {"perf_copy", 3 * sizeof(uint64_t), run_copy},
     {"xep_cuda_plan", sizeof(xep_cuda_plan_t), run_plan},
     {"xep_cuda_layout", sizeof(xep_cuda_layout_t), standin_layout},
     {"xep_cuda_slots", sizeof(xep_cuda_expand_t), standin_slots},
