@@ -276,6 +276,7 @@ int main(int argc, char **argv)
     MP_CHECK(count_out(group) == (is("anywhere") ? mp_nranks() - 2 : is("between") ? 2 : is("none") ? 0 : 1));
     cuda_job_close(&job);
     if (is("shrink")) group = go_on_smaller(group, c, stream);
+    cuda_rig_free(test.missing);
     xep_group_destroy(group);
     printf("survived\n");
     return 0;
