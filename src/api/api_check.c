@@ -328,7 +328,7 @@ static xep_status_t check_choices(xep_dispatch_args_t *a)
 static xep_status_t check_order(const xep_buffer_t *buffer, xep_request_t **after_p, const void *stream)
 {
     const xep_request_t *after = *after_p;
-    if (buffer->device == NULL && stream != NULL)
+    if (stream != NULL && buffer->device == NULL)
         return xep_fail(XEP_ERR_INVALID, "invalid stream: %p (NULL: the buffer is in host memory)", stream);
     if (after == NULL) return XEP_OK;
     if (buffer->announce != NULL) return xep_fail(XEP_ERR_UNSUPPORTED, "after must be NULL with XEP_BUFFER_SERVED");
