@@ -135,7 +135,7 @@ class XepCommunication(MoEEpCommunication):
             return 0
         return (params.dispatch_bytes_per_token - _values_of(params.dispatch_format.name, params.hidden_size) + 7) // 4
 
-    def _beside(self, x: torch.Tensor, scale: Optional[torch.Tensor]) -> tuple:
+    def _beside(self, x: torch.Tensor, scale: Optional[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """The scales as bytes [T, B], of which xep asks for no type."""
         room = 4 * self._words_of_scales()
         if scale is None:
