@@ -74,7 +74,7 @@ struct xep_buffer {
     /* makes what the mode gets of what the caller gave a dispatch that begins; NULL: they are the same */
     xep_status_t (*take_dispatch)(xep_request_t *req);
     xep_announce_t *announce;                /* NULL: no rank serves */
-    void (*before_mode)(xep_request_t *req); /* before the mode is called for an operation that begins; NULL: nothing */
+    xep_status_t (*before_mode)(xep_request_t *req); /* before the mode is called for what begins; NULL: nothing */
 };
 
 /**
