@@ -109,7 +109,7 @@ class XepCommunicator(CpuCommunicator):
         return sums.split(sizes)[self.rank_in_group]
 
     def allocate_combine_input(
-        self, shape: tuple, dtype: torch.dtype, device: torch.device, is_sequence_parallel: bool = False
+        self, shape: tuple[Any, ...], dtype: torch.dtype, device: torch.device, is_sequence_parallel: bool = False
     ) -> Optional[torch.Tensor]:
         if self.all2all_manager is None:
             return super().allocate_combine_input(shape, dtype, device, is_sequence_parallel)
@@ -204,7 +204,7 @@ class XepAll2All(All2AllManagerBase):
         ]
 
     def allocate_combine_input(
-        self, shape: tuple, dtype: torch.dtype, _device: torch.device, _is_sequence_parallel: bool = False
+        self, shape: tuple[Any, ...], dtype: torch.dtype, _device: torch.device, _is_sequence_parallel: bool = False
     ) -> Optional[torch.Tensor]:
         """Where the kernel's outputs need no copy, or None."""
         way = self._way
@@ -278,14 +278,14 @@ class XepAll2All(All2AllManagerBase):
 
     # ---- the two ways ----
 
-    def _by_normal(self, handle: xep.Handle) -> tuple:
+    def _by_normal(self, handle: xep.Handle) -> tuple[Any, ...]:
         recv = handle.recv
         row, k = (recv.topk_idx >= 0).nonzero(as_tuple=True)
         self._way = _Way(handle, row, None)
         extras = [extra[row] for extra in recv.payloads]
         return recv.x[row], recv.topk_weights[row, k].unsqueeze(1), recv.topk_idx[row, k].unsqueeze(1), extras
 
-    def _by_ll(self, handle: xep.Handle, weights: torch.Tensor) -> tuple:
+    def _by_ll(self, handle: xep.Handle, weights: torch.Tensor) -> tuple[Any, ...]:
         recv = handle.recv
         self._way = _Way(handle, None, weights)
         counts = torch.as_tensor(recv.expert_count, dtype=torch.int64)
@@ -310,17 +310,18 @@ class XepAll2All(All2AllManagerBase):
         """The alarm, but within serve_step(), which has entered it."""
         return self._alarm if self._served is None else contextlib.nullcontext()
 
-    def _check(self, x: torch.Tensor, extra_tensors: Optional[list]) -> None:
+    def _check(self, x: torch.Tensor, extra_tensors: Optional[list[Any]]) -> None:
         if x.dtype not in _TYPES + _CAST or len(extra_tensors or ()) > 8:
             raise NotImplementedError(f"expert parallelism by xep: tokens of {x.dtype} are not supported")
 
-    def _buffer_of(self, x: torch.Tensor, topk: int, few: bool, beside: tuple) -> xep.Buffer:
+    def _buffer_of(self, x: torch.Tensor, topk: int, few: bool, beside: tuple[Any, ...]) -> xep.Buffer:
         """Collective, when the first step of this kind is made."""
         # each payload is aligned to an element, of 8 bytes at most
         words = sum((extra.shape[1] * extra.element_size() + 15) // 8 * 2 for extra in beside)
         is_cast = x.dtype in _CAST
         key = _Key(x.dtype, x.shape[1], topk, few, words)
         if key not in self._buffers:
+            assert self._group is not None
             self._buffers[key] = self._group.buffer(
                 self._experts,
                 topk,
