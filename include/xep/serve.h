@@ -79,6 +79,19 @@ XEP_API xep_status_t xep_serve(const xep_serve_args_t *args);
  */
 XEP_API void xep_serve_stop(xep_buffer_t *buffer);
 
+/**
+ * Announces this rank's next operation on this buffer: a dispatch with the arguments of its last dispatch. Ranks that
+ * serve begin it meanwhile, and then it waits for them as little as for ranks that call it. Call it when a layer is
+ * done and another one follows in the step. Tokens, pointers and strides of that dispatch may be any. Optional: other
+ * ranks that work need not call it.
+ *
+ * Local, does not block. Errors: XEP_ERR_INVALID (this rank has begun no dispatch lately, its last one had the routing
+ * of a handle, or one is announced), XEP_ERR_BUSY (each slot holds a handle: release one first), XEP_ERR_UNSUPPORTED (a
+ * buffer without XEP_BUFFER_SERVED), and those of xep_step_end(). Until that dispatch has begun, a combine, next piece,
+ * xep_step_end() and xep_serve() are XEP_ERR_INVALID. A dispatch with other arguments is XEP_ERR_MISMATCH on all ranks.
+ */
+XEP_API xep_status_t xep_announce_dispatch(xep_buffer_t *buffer);
+
 /** Bits of flags of xep_step_end(). */
 enum {
     XEP_STEP_LAST = 1 /* ranks that serve return: nobody needs them after this step */

@@ -253,6 +253,13 @@ static PyObject *serve_stop(PyObject *self, PyObject *Py_UNUSED(unused))
     Py_RETURN_NONE;
 }
 
+/* Local, too. */
+static PyObject *announce_dispatch(PyObject *self, PyObject *Py_UNUSED(unused))
+{
+    xep_buffer_t *buffer = ext_request_begin((ext_buffer_t *)self);
+    return buffer != NULL ? ext_none_or_raise(lib.announce_dispatch(buffer)) : NULL;
+}
+
 static PyMethodDef functions[] = {
     {"serve", serve, METH_VARARGS, NULL},
     {"step_end", step_end, METH_VARARGS, NULL},
@@ -264,6 +271,11 @@ static PyMethodDef methods[] = {
      "serve_stop($self)\n--\n\n"
      "Tells this rank's serve() with this buffer to return at the end of the step, or, where there is none, its next\n"
      "one. Local; any thread, also a signal handler."},
+    {"announce_dispatch", announce_dispatch, METH_NOARGS,
+     "announce_dispatch($self)\n--\n\n"
+     "Announces that this rank's next operation of the buffer is a dispatch like its last one, of other tokens: ranks\n"
+     "that serve begin it meanwhile. Local. InvalidError: there was no dispatch, it had a handle's routing, or one is\n"
+     "announced, as for anything else that is begun then. BusyError: each slot holds a handle."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -64,6 +64,10 @@ def work(group, buffers, step: int, last: bool = False) -> None:
             idx, weights = routing_of(group.rank, step, layer)
             with buffer.dispatch(x, idx, weights) as handle:
                 out = handle.combine(outputs_of(handle.recv, layer))
+            if layer + 1 < LAYERS and step % 2 == 1:
+                buffer.announce_dispatch()
+                with pytest.raises(xep.InvalidError, match="this rank has announced a dispatch"):
+                    buffer.step_end()
             scale = (weights * factor(idx, layer) * (idx >= 0)).sum(axis=1, keepdims=True)
             expected = x * scale
             np.testing.assert_array_equal(out, expected)

@@ -229,6 +229,7 @@ static xep_status_t check_args(const xep_serve_args_t *args, xep_serve_args_t *o
     xep_status_t status = xep_check_struct("args", args, own, sizeof *own);
     if (status == XEP_OK) status = check_buffers(own->buffers, own->count);
     if (status == XEP_OK && own->fn == NULL) status = xep_fail(XEP_ERR_INVALID, "fn is NULL");
+    for (uint32_t b = 0; status == XEP_OK && b < own->count; b++) status = xep_announce_check(own->buffers[b]);
     for (uint32_t b = 0; status == XEP_OK && b < own->count; b++) status = check_handles(own->buffers[b]);
     return status;
 }
@@ -294,6 +295,16 @@ void xep_serve_stop(xep_buffer_t *buffer)
     xep_group_wake_all(buffer->group);
 }
 
+xep_status_t xep_announce_dispatch(xep_buffer_t *buffer)
+{
+    xep_status_t status = check_buffers(&buffer, 1);
+    if (status == XEP_OK) status = xep_buffer_claim(buffer);
+    if (status != XEP_OK) return status;
+    status = xep_announce_early(buffer);
+    xep_buffer_leave(buffer);
+    return status;
+}
+
 xep_status_t xep_step_end(xep_buffer_t *const *buffers, uint32_t count, uint32_t flags)
 {
     xep_status_t status = check_buffers(buffers, count);
@@ -302,7 +313,8 @@ xep_status_t xep_step_end(xep_buffer_t *const *buffers, uint32_t count, uint32_t
     for (uint32_t b = 0; status == XEP_OK && b < count; b++) {
         status = xep_buffer_claim(buffers[b]);
         if (status != XEP_OK) break;
-        xep_announce_step(buffers[b], (flags & XEP_STEP_LAST) != 0);
+        if ((status = xep_announce_check(buffers[b])) == XEP_OK)
+            xep_announce_step(buffers[b], (flags & XEP_STEP_LAST) != 0);
         xep_buffer_leave(buffers[b]);
     }
     return status;

@@ -169,20 +169,23 @@ static xep_status_t begin_announced(const xep_server_t *server, const xep_serve_
 
 /* ---- operations in flight ---- */
 
-/* Errors that all ranks get for one operation end that alone: what its rank does next is announced like all else. */
+/*
+ * The caller has claimed the buffer. Errors that all ranks get for one operation end that alone: what its rank does
+ * next is announced like all else.
+ */
 static xep_status_t end_operation(xep_served_t *served)
 {
     const xep_op_kind_t kind = served->req->op.kind;
     const int usable = xep_buffer_usable(served->handle->buffer) == XEP_OK;
-    xep_status_t status = xep_request_wait(served->req);
-    xep_request_free(served->req);
+    xep_status_t status = xep_request_outcome(served->req);
+    xep_request_drop(served->req);
     served->req = NULL;
     if (status == XEP_OK) {
         served->is_due = kind != XEP_OP_COMBINE;
         return XEP_OK;
     }
     if (!usable) return status;
-    if (kind == XEP_OP_DISPATCH) xep_served_drop(served);
+    served->is_failed = kind == XEP_OP_DISPATCH;
     return XEP_OK;
 }
 
@@ -195,31 +198,33 @@ static void send_held_back(xep_serve_place_t *place)
     xep_buffer_leave(place->buffer);
 }
 
-/* Takes the operations of a buffer further, without tests, which cost more. */
-static xep_status_t advance(const xep_serve_place_t *place)
+/* Takes the operations of a buffer further and ends those that are done, in one hold of it, as each takes time. */
+static xep_status_t advance(const xep_server_t *server, xep_serve_place_t *place)
 {
-    xep_status_t status = xep_buffer_claim(place->buffer);
+    xep_status_t status = xep_buffer_claim(place->buffer), ended = XEP_OK;
     if (status != XEP_OK) return status;
     xep_request_advance_all(place->buffer);
-    status = xep_buffer_usable(place->buffer);
+    for (uint32_t s = 0; s < xep_server_slots(place) && ended == XEP_OK; s++) {
+        xep_served_t *served = &place->served[s];
+        if (served->req == NULL || served->req->state != XEP_REQUEST_DONE) continue;
+        ended = end_operation(served);
+        place->holds_back = server->group->nnodes != 1;
+    }
+    status = ended != XEP_OK ? ended : xep_buffer_usable(place->buffer);
     xep_buffer_leave(place->buffer);
+    for (uint32_t s = 0; s < xep_server_slots(place); s++)
+        if (place->served[s].is_failed) xep_served_drop(&place->served[s]);
     return status;
 }
 
-/* Ends what is done, then begins what was announced: that may need what has just become free. */
+/* Ends what is done, then begins what was announced, which may need what has just become free, and takes it along. */
 xep_status_t xep_server_attend(xep_server_t *server, xep_serve_place_t *place)
 {
-    xep_status_t status = advance(place);
-    for (uint32_t s = 0; s < xep_server_slots(place); s++) {
-        xep_served_t *served = &place->served[s];
-        if (served->req != NULL && served->req->state == XEP_REQUEST_DONE) {
-            xep_status_t ended = end_operation(served);
-            place->holds_back = server->group->nnodes != 1;
-            if (ended != XEP_OK) return ended;
-        }
-    }
-    if (status != XEP_OK) return status;
-    while ((status = begin_announced(server, place)) == XEP_OK) continue;
+    xep_status_t status;
+    do {
+        if ((status = advance(server, place)) != XEP_OK) return status;
+        status = begin_announced(server, place);
+    } while (status == XEP_OK);
     if (status != XEP_INPROGRESS) server->failure = xep_buffer_usable(place->buffer) == XEP_OK ? status : XEP_OK;
     for (uint32_t s = 0; s < xep_server_slots(place) && server->due == NULL; s++)
         if (place->served[s].is_due) server->due = &place->served[s];

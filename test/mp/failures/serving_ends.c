@@ -187,7 +187,18 @@ static void wrong(void)
     MP_FAILS(XEP_ERR_UNSUPPORTED, xep_dispatch(job.buffer, &d, &later, NULL));
     MP_REASON("after must be NULL with XEP_BUFFER_SERVED");
     mp_finish(req);
+    MP_OK(xep_announce_dispatch(job.buffer));
+    MP_FAILS(XEP_ERR_INVALID, xep_announce_dispatch(job.buffer));
+    MP_REASON("this rank has announced a dispatch (xep_announce_dispatch()): begin it first");
+    MP_FAILS(XEP_ERR_INVALID, xep_step_end(&job.buffer, 1, 0));
+    xep_combine_args_t c = mp_job_combine(&all, handle);
+    MP_FAILS(XEP_ERR_INVALID, xep_combine(handle, &c, NULL));
+    MP_REASON("this rank has announced a dispatch");
     xep_handle_release(handle);
+    MP_FAILS(XEP_ERR_INVALID, serve(0));
+    MP_REASON("this rank has announced a dispatch");
+    mp_job_round(&all);
+    MP_FAILS(XEP_ERR_UNSUPPORTED, xep_announce_dispatch(plain.buffer));
     mp_job_close(&plain);
     end_step(0);
     work_together();
