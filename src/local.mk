@@ -19,7 +19,7 @@ libxep_all_la_SOURCES = \
 	%D%/request/handle.h %D%/request/handle.c %D%/request/request.h %D%/request/request.c \
  %D%/request/request_advance.c \
 	%D%/request/request_begin.c %D%/request/request_end.c \
-	%D%/request/request_order.c %D%/request/request_refuse.c \
+	%D%/request/request_order.c \
  %D%/request/request_trace.c %D%/request/request_wait.c \
 	%D%/serve/server.h %D%/serve/server.c %D%/serve/server_begin.c %D%/serve/server_end.c \
 	%D%/buffer/announce.h %D%/buffer/announce.c \

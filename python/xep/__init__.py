@@ -49,7 +49,17 @@ from .errors import (
 from .group import Buffer, Group, Mask, OutReason, Peer
 from .layout import Layout, expert_range, layout
 from .library import (
-    LibraryInfo, Mode, ModeInfo, Variable, config, library_info, mode_query, modes, set_log, use_logging, version,
+    LibraryInfo,
+    Mode,
+    ModeInfo,
+    Variable,
+    config,
+    library_info,
+    mode_query,
+    modes,
+    set_log,
+    use_logging,
+    version,
 )  # fmt: skip
 from .params import BufferInfo, BufferSize, Loads, buffer_size
 from .paths import get_deep_ep, get_include, get_pkgconfig
