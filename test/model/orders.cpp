@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Litmus tests of the orders in docs/results/memory-orders.md: what threads, or ranks that map each other's memory, do with
- * their words, in every order and with every value that C11 lets a load see (Relacy). Each fence and each order that is
- * not relaxed has a number; weakened, some execution must go wrong. All of it runs in orders.sh: prints what failed.
+ * Litmus tests of the orders in docs/results/memory-orders.md: what threads, or ranks that map each other's memory, do
+ * with their words, in every order and with every value that C11 lets a load see (Relacy). Each fence and each order
+ * that is not relaxed has a number; weakened, some execution must go wrong. Run by orders.sh; prints what failed.
  */
 #include <cstdio>
 #include <ostream>
@@ -25,7 +25,7 @@ static void fence(int number, rl::memory_order wanted)
 static const rl::memory_order relaxed = rl::mo_relaxed, acquire = rl::mo_acquire, release = rl::mo_release,
                               seq_cst = rl::mo_seq_cst;
 
-/* Rows, then the word that says so (xep_kit_signal); it says later that it has read them, and they are written again. */
+/* Rows, then the word that says so (xep_kit_signal); later it says that it has read them, and they are written anew. */
 struct rows : rl::test_suite<rows, 2> {
     rl::var<int> row;
     rl::atomic<int> word, read;
