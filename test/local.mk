@@ -260,6 +260,7 @@ short_scripts = \
 	%D%/mp/launch/run_environ.sh %D%/mp/launch/run_leftovers.sh %D%/mp/launch/run_output.sh \
 	%D%/mp/machine/limits.sh %D%/mp/launch/networks.sh %D%/mp/machine/ucx_versions.sh %D%/mp/perf/recorded.sh \
 	%D%/mp/perf/documented.sh \
+	%D%/model/orders.sh \
 	%D%/rig/mutants.sh %D%/abi/examples.sh %D%/abi/outoftree.sh %D%/abi/headers.sh %D%/abi/cmake.sh %D%/abi/loader.sh \
 	%D%/mp/groups/listen_addresses.sh %D%/mp/ops/no_system_calls.sh %D%/mp/failures/death_in_phase.sh
 script_tests = $(long_scripts) $(short_scripts)
@@ -269,7 +270,7 @@ EXTRA_DIST += %D%/model/model_core.pml %D%/model/model_combine.pml %D%/model/mod
 	%D%/model/model_normal.pml %D%/model/model_ll.pml %D%/model/model_mask.pml \
 	%D%/model/model_rows.pml %D%/model/model_grants.pml %D%/model/model_nodes.pml \
 	%D%/model/model_pieces.pml %D%/model/model_recv_ring.pml %D%/model/model_serve.pml %D%/model/model_shrink.pml \
-	%D%/model/model_grow.pml
+	%D%/model/model_grow.pml %D%/model/orders.cpp
 model:
 	srcdir='$(abs_top_srcdir)' CC='$(CC)' bash $(srcdir)/%D%/model/protocols.sh full
 .PHONY: model
@@ -361,7 +362,8 @@ check-units:
 	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(unit_tests)'
 # what runs programs that a sanitizer can learn from: but for tests that look at sources and objects, or compare times;
 # for launchers whose programs hosts.sh and launch_xep_run.sh run; and for over_4_gib.sh, which is of sizes alone
-no_programs = %D%/rig/% %/headers.sh %/protocols.sh %/perf_ratios.sh %/simulated_hosts.sh %/recovery_time.sh \
+no_programs = %D%/rig/% %/headers.sh %/protocols.sh %/orders.sh %/perf_ratios.sh %/simulated_hosts.sh \
+	%/recovery_time.sh \
 	%/shared_processor.mp %/over_4_gib.sh %/launch_prterun.sh %/launch_mpirun.sh %/ucx_versions.sh %/networks.sh
 check-run:
 	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(filter-out $(no_programs),$(TESTS))'

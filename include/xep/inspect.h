@@ -22,7 +22,7 @@ typedef struct xep_library_info {
     const char *ucx_path;     /* file of the libucp in use */
     const char *pmix_version; /* "" if libpmix cannot be loaded; pmix_path then says why */
     const char *pmix_path;
-    const char *simd; /* kernels in use: "avx512", "avx2", "scalar" */
+    const char *simd; /* kernels in use: "avx512", "avx2", "neon", "scalar" */
 } xep_library_info_t;
 
 #define XEP_LIBRARY_INFO_INIT XEP_INIT_(xep_library_info_t)
