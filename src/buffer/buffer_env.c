@@ -144,7 +144,7 @@ static xep_simd_t simd_of(const xep_config_t *config)
                                        [XEP_SIMD_CHOICE_AVX512VBMI] = XEP_SIMD_AVX512VBMI};
     xep_simd_t have = xep_cpu_simd(), want = asked[config->simd];
     if (want > have && config->simd != XEP_SIMD_CHOICE_AUTO)
-        xep_log(XEP_LOG_WARN, "XEP_SIMD is %s, this CPU has %s: that is used", xep_cpu_simd_name(want),
+        xep_log(XEP_LOG_WARN, "XEP_SIMD is %s, but this CPU only has %s, which is used", xep_cpu_simd_name(want),
                 xep_cpu_simd_name(have));
     return want < have ? want : have;
 }
