@@ -8,7 +8,7 @@ ext_sources = %D%/setup.py $(xepinclude_HEADERS) \
 	%D%/ext/ext_device.h %D%/ext/ext_dispatch.c %D%/ext/ext_dispatch.h %D%/ext/ext_dlpack.h \
 	%D%/ext/ext_elements.c %D%/ext/ext_elements.h %D%/ext/ext_end.c %D%/ext/ext_end.h \
 	%D%/ext/ext_expand.c %D%/ext/ext_expand.h %D%/ext/ext_experts.c \
-	%D%/ext/ext_experts.h %D%/ext/ext_failed.c \
+	%D%/ext/ext_experts.h %D%/ext/ext_sums.c %D%/ext/ext_failed.c \
 	%D%/ext/ext_failed.h %D%/ext/ext_group.c %D%/ext/ext_group.h %D%/ext/ext_grow.c %D%/ext/ext_grow.h \
 	%D%/ext/ext_handle.c %D%/ext/ext_handle.h %D%/ext/ext_in_place.c %D%/ext/ext_in_place.h \
 	%D%/ext/ext_layout.c %D%/ext/ext_layout.h %D%/ext/ext_library.c %D%/ext/ext_library.h \

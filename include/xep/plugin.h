@@ -125,10 +125,11 @@ typedef struct xep_region {
     void *base;      /* where it begins in this rank's heap; in that of a mapped rank: map() + offset */
 } xep_region_t;
 
-/** Instruction sets that a kernel may use; each includes the ones before it. */
+/** Instruction sets that a kernel may use; of a processor's family each includes the ones before it. */
 typedef enum {
     XEP_SIMD_SCALAR,
     XEP_SIMD_AVX2,
+    XEP_SIMD_NEON = XEP_SIMD_AVX2, /* of aarch64 */
     XEP_SIMD_AVX512,
     XEP_SIMD_AVX512VBMI,
     XEP_ENUM_IS_INT(XEP_SIMD)

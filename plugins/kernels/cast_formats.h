@@ -131,6 +131,8 @@ typedef void (*xep_cast_row_fn)(uint8_t *q, uint8_t *scales, const void *x, size
 #if defined(__x86_64__)
 extern const xep_cast_row_fn xep_cast_rows_avx2[XEP_CAST_TABLE][XEP_CAST_TYPES];
 extern const xep_cast_row_fn xep_cast_rows_avx512[XEP_CAST_TABLE][XEP_CAST_TYPES];
+#elif defined(__aarch64__)
+extern const xep_cast_row_fn xep_cast_rows_neon[XEP_CAST_TABLE][XEP_CAST_TYPES];
 #endif
 
 #endif

@@ -52,9 +52,13 @@ KERNEL void pad(int type, char *padded, const char *x, size_t elems)
 /* Magnitudes compare as numbers of their bits, halves too. */
 KERNEL halves_t larger_halves(halves_t most, const char *x)
 {
-    halves_t halves;
-    memcpy(&halves, x, sizeof halves);
-    return max16(most, halves & (uint16_t)0x7fff);
+    UNROLL for (size_t i = 0; i < UNIT * 2; i += sizeof(halves_t))
+    {
+        halves_t halves;
+        memcpy(&halves, x + i, sizeof halves);
+        most = max16(most, halves & (uint16_t)0x7fff);
+    }
+    return most;
 }
 
 KERNEL words_t larger_words(words_t most, const char *x)

@@ -11,6 +11,8 @@ xep_decode_fn xep_decode_select(xep_simd_t simd)
 {
 #if defined(__x86_64__)
     if (simd >= XEP_SIMD_AVX2) return xep_decode_avx2;
+#elif defined(__aarch64__)
+    if (simd >= XEP_SIMD_NEON) return xep_decode_neon;
 #else
     (void)simd;
 #endif

@@ -64,52 +64,26 @@ def tensor(
     on: Place = HOST,
 ) -> torch.Tensor:
     """value, if it is a tensor there, of one of dtypes (None: any) and of shape (None: any extent)."""
-    if isinstance(value, torch.Tensor) and (value.is_cpu if on is HOST else is_there(value, on)):
-        have = value.shape
-        fits = len(have) == len(shape) and (dtypes is None or value.dtype in dtypes)
-        if fits and have != shape:
-            for want, extent in zip(shape, have):
-                fits = fits and (want is None or want == extent)
-        if fits and (not contiguous or value.is_contiguous()):
-            return value
-    raise refusal(name, value, dtypes, shape, on)
-
-
-def is_there(value: torch.Tensor, on: Place) -> bool:
-    return value.is_cpu or value.is_cuda if on is None else value.device == on
-
-
-def has_shape(value: torch.Tensor, shape: Sequence[Optional[int]]) -> bool:
-    have = value.shape
-    if have == shape:
-        return True
-    if len(have) != len(shape):
-        return False
-    for want, extent in zip(shape, have):
-        if want is not None and want != extent:
-            return False
-    return True
-
-
-def refusal(
-    name: str, value: Any, dtypes: Optional[Sequence[torch.dtype]], shape: Sequence[Optional[int]], on: Place = HOST
-) -> Exception:
-    if not isinstance(value, torch.Tensor):
-        return WrongType(f"{name}: expected {expected(dtypes, shape, on)}, got {type(value).__name__}")
-    got = f"{str(value.dtype)[6:]} of shape {list(value.shape)} on {value.device}"
-    if not is_there(value, on) or (dtypes is not None and value.dtype not in dtypes):
-        return WrongType(f"{name}: expected {expected(dtypes, shape, on)}, got {got}")
-    if not has_shape(value, shape):
-        return WrongValue(f"{name}: expected {expected(dtypes, shape, on)}, got {got}")
-    return WrongValue(
-        f"{name}: expected a contiguous tensor, got strides {value.stride()} of shape {list(value.shape)}"
-    )
-
-
-def expected(dtypes: Optional[Sequence[torch.dtype]], shape: Sequence[Optional[int]], on: Place = HOST) -> str:
+    is_tensor = isinstance(value, torch.Tensor)
+    here = is_tensor and (value.is_cpu or value.is_cuda if on is None else value.device == on)
+    typed = here and (dtypes is None or value.dtype in dtypes)
+    fits = typed and len(value.shape) == len(shape)
+    if fits:
+        for want, extent in zip(shape, value.shape):
+            fits = fits and (want is None or want == extent)
+    if fits and (not contiguous or value.is_contiguous()):
+        return value
+    if fits:
+        strides = f"strides {value.stride()} of shape {list(value.shape)}"
+        raise WrongValue(f"{name}: expected a contiguous tensor, got {strides}")
     kinds = " or ".join(str(dtype)[6:] for dtype in dtypes) + " " if dtypes else ""
     there = "CPU or CUDA" if on is None else "CPU" if on == HOST else str(on)
-    return f"a {there} tensor {kinds}[{', '.join('any' if extent is None else str(extent) for extent in shape)}]"
+    extents = ", ".join("any" if extent is None else str(extent) for extent in shape)
+    got = type(value).__name__
+    if is_tensor:
+        got = f"{str(value.dtype)[6:]} of shape {list(value.shape)} on {value.device}"
+    wrong = WrongValue if typed else WrongType
+    raise wrong(f"{name}: expected a {there} tensor {kinds}[{extents}], got {got}")
 
 
 def integer(name: str, value: Any, least: int) -> int:
@@ -200,7 +174,7 @@ IS_KNOWN, IS_INDEX, IS_FLOAT, IS_COMBINED, IS_BFLOAT16, IS_INT32 = (
     sum(1 << need_dtype("", dtype) for dtype in dtypes)
     for dtypes in (KNOWN, INDEX, FLOAT, COMBINED, COMBINED[:1], INDEX[1:])
 )  # for is_plain()
-_SENT_AS = {1: torch.uint8, 2: torch.bfloat16, 4: torch.int32, 8: torch.int64, 16: torch.float64}
+SENT_AS = {1: torch.uint8, 2: torch.bfloat16, 4: torch.int32, 8: torch.int64, 16: torch.float64}
 
 Rows = Union[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]
 
@@ -219,7 +193,7 @@ def rows_of(x: Rows, on: Place = HOST) -> tuple[torch.Tensor, Optional[torch.Ten
 
 def carried(x: torch.Tensor) -> torch.Tensor:
     """x, of an element type that xep knows: rows go as bytes."""
-    return x if x.dtype in KNOWN else x.view(_SENT_AS[x.element_size()])
+    return x if x.dtype in KNOWN else x.view(SENT_AS[x.element_size()])
 
 
 def check_sum(x: torch.Tensor, rows: int, capacity: int, on: Place = HOST) -> None:
@@ -227,6 +201,14 @@ def check_sum(x: torch.Tensor, rows: int, capacity: int, on: Place = HOST) -> No
     tensor("x", x, COMBINED, (None, None), on=on)
     if not rows <= x.shape[0] <= capacity:
         raise WrongValue(f"x: expected the {capacity} rows received, got {list(x.shape)}")
+
+
+def check_tokens(handle: Any, x: torch.Tensor) -> None:
+    """x as a dispatch along the routing of handle takes it."""
+    if x.shape[0] != handle.num_tokens:
+        raise WrongValue(
+            f"x: expected the {handle.num_tokens} tokens of the dispatch that made handle, got {x.shape[0]}"
+        )
 
 
 def biases_of(handle: Any, x: torch.Tensor, bias: Any) -> tuple[torch.Tensor, ...]:

@@ -13,6 +13,7 @@ import xep
 from . import arguments
 from .arguments import (
     FLOAT,
+    HOST,
     INDEX,
     IS_COMBINED,
     IS_FLOAT,
@@ -25,32 +26,30 @@ from .arguments import (
     calls_of,
     carried,
     check_sum,
+    check_tokens,
     integer,
     is_plain,
     rows_of,
     version_of,
 )
 from .compat import ALIGNMENT, Config, check_config, combine_config, dispatch_config, low_latency_size_hint
-from .core import Core, done
+from .core import Core
 from .experts import layout_there
 from .handles import HandleTuple, NormalHandle, Sent, adopt, finished, routing_of
 from .low_latency import LowLatency, LowLatencyCalls
-from .nodes import Passing, counted, counts_buffer, exchange_counts
+from .nodes import Passing, counted
 from .pool import Job
-from .streams import DeviceOrdering, HostOrdering
+from .streams import Ordering
 from .utils.event import EventHandle, EventOverlap
+from .utils.math import align
 
 # ---- normal mode ----
-
-
-Ordering = Union[HostOrdering, DeviceOrdering]
 
 
 class NormalCalls(Core):
     """Layout, dispatch and combine of a Buffer."""
 
     num_sms: int = 20
-    _counts: dict[tuple[int, bool], xep.Buffer]  # by experts, and whether they are in host memory
     _last_layout: Optional[list[tuple[Any, int]]] = None
     _passing: Optional[Passing] = None  # on several nodes
     group_size: int
@@ -73,36 +72,33 @@ class NormalCalls(Core):
         arguments.streams(previous_event, async_finish, allocate_on_comm_stream)
         arguments.tensor("topk_idx", topk_idx, INDEX, (None, None), on=None)
         self._check_experts(num_experts)
-        if topk_idx.is_cuda:
-            with self._ordering(topk_idx.device, previous_event, async_finish, allocate_on_comm_stream) as ordering:
-                return self._layout_there(topk_idx, num_experts, ordering)
-        self._wait(previous_event)
-        nodes = self._nodes
-        found = xep.layout(topk_idx, num_experts, self.group_size, nodes.per_block)
-        in_rank = found.token_in_rank.view(torch.bool)
-        self._note_layout(found.tokens_per_rank, found.tokens_per_expert, in_rank, topk_idx)
-        per_node = found.tokens_per_node if nodes.count > 1 else None
-        if nodes.count > 1 and nodes.per_block == 0:
-            per_node = nodes.reached(in_rank).sum(dim=0, dtype=torch.int32)
-        return found.tokens_per_rank, per_node, found.tokens_per_expert, in_rank, done(async_finish)
+        with self._ordering(topk_idx.device, previous_event, async_finish, allocate_on_comm_stream) as ordering:
+            per_rank, per_expert, in_rank, per_node = self._layout(topk_idx, num_experts, ordering)
+            self._note_layout(per_rank, per_expert, in_rank, topk_idx)
+            if per_node is None and self._nodes.count > 1:
+                per_node = self._nodes.reached(in_rank).sum(dim=0, dtype=torch.int32)
+            event = ordering.end(None, topk_idx, per_rank, per_node, per_expert, in_rank)
+        return per_rank, per_node, per_expert, in_rank, event
 
-    def _layout_there(self, topk_idx: torch.Tensor, experts: int, ordering: Ordering) -> tuple:
-        """Without waiting for the device: by one kernel, once there is a buffer that has it."""
+    def _layout(self, topk_idx: torch.Tensor, experts: int, ordering: Ordering) -> tuple:
+        """(per_rank, per_expert, in_rank, per_node or None). On a device without waiting for it: by one kernel, once
+        there is a buffer that has it."""
+        if topk_idx.is_cpu:
+            if ordering.after is not None:
+                ordering.after.wait()
+            found = xep.layout(topk_idx, experts, self.group_size, self._nodes.per_block)
+            per_node = found.tokens_per_node if self._nodes.per_block and self._nodes.count > 1 else None
+            return found.tokens_per_rank, found.tokens_per_expert, found.token_in_rank.view(torch.bool), per_node
         buffer = self._pool_on(topk_idx.device).buffer_of(experts)
         if buffer is None:
-            per_rank, per_expert, in_rank = layout_there(topk_idx, experts, self.group_size)
-        else:
-            made = ordering.results(
-                ("per_rank", (self.group_size,), torch.int32),
-                ("per_expert", (experts,), torch.int32),
-                ("in_rank", (topk_idx.shape[0], self.group_size), torch.uint8),
-            )
-            per_rank, per_expert, in_rank = made["per_rank"], made["per_expert"], made["in_rank"].view(torch.bool)
-            buffer.layout(topk_idx.contiguous(), per_rank, per_expert, made["in_rank"])
-        self._note_layout(per_rank, per_expert, in_rank, topk_idx)
-        per_node = self._nodes.reached(in_rank).sum(dim=0, dtype=torch.int32) if self._nodes.count > 1 else None
-        event = ordering.end(None, topk_idx, per_rank, per_node, per_expert, in_rank)
-        return per_rank, per_node, per_expert, in_rank, event
+            return (*layout_there(topk_idx, experts, self.group_size), None)
+        made = ordering.results(
+            ("per_rank", (self.group_size,), torch.int32),
+            ("per_expert", (experts,), torch.int32),
+            ("in_rank", (topk_idx.shape[0], self.group_size), torch.uint8),
+        )
+        buffer.layout(topk_idx.contiguous(), *made.values())
+        return made["per_rank"], made["per_expert"], made["in_rank"].view(torch.bool), None
 
     def _note_layout(self, *made_and_given: torch.Tensor) -> None:
         """What the next dispatch need not look at again, if it is given these as they are."""
@@ -267,13 +263,8 @@ class NormalCalls(Core):
         scales: Optional[torch.Tensor],
         ordering: Ordering,
     ) -> tuple:
-        if x.shape[0] != handle.num_tokens:
-            raise WrongValue(
-                f"x: expected the {handle.num_tokens} tokens of the dispatch that made handle, got {x.shape[0]}"
-            )
-        handle.arrived()
-        sent = self._pool_on(x.device).again(handle, carried(x), scales, ordering.after, wait=ordering.wait)
-        ordering.receives(sent.handle)
+        check_tokens(handle, x)
+        sent = self._pool_on(x.device).again(handle, x, scales, ordering)
         rows, _, _, event = self._give(sent, sent.handle.recv, x.dtype, False, (x, scales), ordering)
         return rows, None, None, None, None, event
 
@@ -309,16 +300,12 @@ class NormalCalls(Core):
         on = arguments.tensor("x", x, None, (None, None), on=None).device
         with self._ordering(on, previous_event, async_finish, allocate_on_comm_stream) as ordering:
             found = self._own(handle, 0 if topk_weights is None else topk_weights.shape[-1], on)
-            options = self._combine_options(found, x, topk_weights, bias)
-            if ordering.after is not None:
-                options["after"] = ordering.after
-            results = [("out", (found.num_tokens, x.shape[1]), x.dtype)]
+            check_sum(x, found.rows, found.capacity, on)
             if topk_weights is not None:
-                results.append(("out_weights", (found.num_tokens, found.topk), torch.float32))
-            options.update(ordering.results(*results))
-            result, request = self._pool_on(on).combine(found, x, options, wait=ordering.wait)
-            combined, weights = result if isinstance(result, tuple) else (result, None)
-            event = ordering.end(request, x, topk_weights, *options.get("bias", ()), combined, weights)
+                arguments.tensor("topk_weights", topk_weights, FLOAT, (x.shape[0], found.topk), on=on)
+            biases = biases_of(found, x, bias)
+            combined, weights, request = self._pool_on(on).combine(found, x, topk_weights, biases, ordering)
+            event = ordering.end(request, x, topk_weights, *biases, combined, weights)
         return combined, weights, event
 
     internode_combine = combine
@@ -338,17 +325,6 @@ class NormalCalls(Core):
             return None
         summed = self._pool.combine_now(made, x, x.shape[1] * x.itemsize, topk_weights)
         return None if summed is None else (*summed, EventOverlap())
-
-    def _combine_options(self, handle: NormalHandle, x: torch.Tensor, topk_weights: Any, bias: Any) -> dict[str, Any]:
-        check_sum(x, handle.rows, handle.capacity, handle.in_rank.device)
-        options: dict[str, Any] = {}
-        if topk_weights is not None:
-            shape = (x.shape[0], handle.topk)
-            options["topk_weights"] = arguments.tensor("topk_weights", topk_weights, FLOAT, shape, on=x.device)
-        biases = biases_of(handle, x, bias) if bias is not None else ()
-        if biases:
-            options["bias"] = biases
-        return options
 
     # ---- arguments ----
 
@@ -417,13 +393,11 @@ class NormalCalls(Core):
     ) -> list[int]:
         if routed:
             return received.list_expert_rows()
-        experts = per_expert.numel()
-        key = (experts, per_expert.is_cpu)
-        if key not in self._counts:
-            self._counts[key] = counts_buffer(self._xep, experts, per_expert.device)
-        totals = exchange_counts(self._counts[key], per_expert).sum(0)
-        first, count = xep.expert_range(experts, self.group_size, self._xep.rank)
-        return [-(-total // alignment) * alignment for total in totals[first : first + count].tolist()]
+        counts = per_expert.to(HOST, torch.int64)
+        first, count = xep.expert_range(counts.numel(), self.group_size, self._xep.rank)
+        everyone = self._xep.allgather(counts.numpy().tobytes())
+        totals = torch.frombuffer(bytearray(b"".join(everyone)), dtype=torch.int64).view(self.group_size, -1).sum(dim=0)
+        return [align(total, alignment) for total in totals[first : first + count].tolist()]
 
     def _give(
         self, sent: Sent, received: xep.Received, dtype: torch.dtype, with_topk: bool, given: tuple, ordering: Ordering
@@ -500,7 +474,6 @@ class Buffer(NormalCalls, LowLatencyCalls):
         for name, size in (("num_nvl_bytes", num_nvl_bytes), ("num_rdma_bytes", num_rdma_bytes)):
             if not isinstance(size, int) or size < 0 or size % ALIGNMENT:
                 raise WrongValue(f"{name}: expected a multiple of {ALIGNMENT} bytes, got {size!r}")
-        self._counts = {}
         self._scratch: dict[bool, torch.Tensor] = {}
         self.num_nvl_bytes, self.num_rdma_bytes = num_nvl_bytes, num_rdma_bytes
         self.low_latency_mode, self.enable_shrink = low_latency_mode, enable_shrink
@@ -575,9 +548,9 @@ class Buffer(NormalCalls, LowLatencyCalls):
         return super()._shared() + low_latency + self._beside()
 
     def _beside(self) -> list[xep.Buffer]:
-        """Those of what ranks tell one another beside rows."""
+        """That of what ranks tell one another beside rows."""
         told = self._passing.buffer if self._passing is not None else None
-        return [*self._counts.values(), *([told] if told is not None else [])]
+        return [] if told is None else [told]
 
     def _forget(self) -> None:
         self._scratch.clear()

@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import warnings
-from typing import Any, Optional, Union
+from typing import Any, Optional
 
 import torch
 
@@ -17,8 +17,8 @@ from .arguments import HOST, WrongUse, WrongValue, integer
 from .nodes import Agreement, Nodes
 from .pool import NormalPool
 from .runtime import Runtime
-from .streams import DeviceOrdering, DeviceQueue, HostOrdering
-from .utils.event import CommStream, EventHandle, EventOverlap, request_of
+from .streams import DeviceQueue, HostOrdering, Ordering
+from .utils.event import CommStream, request_of
 
 _CLOSE_SECONDS = 5.0  # for which a destructor waits for the other ranks
 
@@ -102,9 +102,7 @@ class Core:
         """Of the last dispatch or combine; tensors are on a device where any were."""
         return None if self._destroyed else self._pools()[-1].last
 
-    def _ordering(
-        self, device: torch.device, previous_event: Any, asynchronous: bool, on_comm: bool
-    ) -> Union[HostOrdering, DeviceOrdering]:
+    def _ordering(self, device: torch.device, previous_event: Any, asynchronous: bool, on_comm: bool) -> Ordering:
         """An operation of tensors that are there."""
         if device == HOST:
             return HostOrdering(self._after(previous_event), asynchronous)
@@ -199,7 +197,3 @@ class Core:
         if closer.is_alive():
             self._xep.abort()
             closer.join()
-
-
-def done(asynchronous: bool) -> EventOverlap:
-    return EventOverlap(EventHandle()) if asynchronous else EventOverlap()

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, NamedTuple, Optional, Sequence, Union
+from typing import Any, NamedTuple, Optional, Sequence, Union
 
 import torch
 
@@ -26,6 +26,7 @@ from .arguments import (
     calls_of,
     carried,
     check_sum,
+    check_tokens,
     integer,
     is_plain,
     rows_of,
@@ -38,7 +39,7 @@ from .experts import Places
 from .handles import EPHandle, Routed, Sent
 from .nodes import counted
 from .pool import Job
-from .streams import DeviceOrdering, Ending, HostOrdering
+from .streams import Ending, HostOrdering, Ordering
 from .utils.event import EventHandle, EventOverlap, event_of
 from .utils.math import align, ceil_div
 
@@ -93,82 +94,64 @@ class Delivery(Epilogue):
     ) -> None:
         super().__init__(sent.request, before, handle.on)
         self._handle, self._how, self._may_view = handle, how, may_view
-        self._steps: list[Callable[[], Any]] = []
+        self._sent: Any = sent.handle
+        self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._expanded: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._behind = cached and weighted
         received, width = sent.handle.recv, 0 if scales is None else scales.shape[1]
-        words = received.scales
-        x = received.x if received.x.dtype == dtype else received.x.view(dtype)
-        self.rows: Any = self._take(x, "x")
+        self.rows: Any = self._take("x", received.x if received.x.dtype == dtype else received.x.view(dtype))
         if scales is not None:
-            self.rows = (self.rows, self._take(words[:, :width].view(scales.dtype), "scales", how.by_column))
-        self.topk_idx = None if how.expand else self._take_topk_idx()
+            words = received.scales[:, :width].view(scales.dtype)
+            self.rows = (self.rows, self._take("scales", words, how.by_column))
+        self.topk_idx: Optional[torch.Tensor] = None  # a copy: what is in the slot is the handle's
+        if not how.expand:
+            self.topk_idx = torch.full((handle.capacity, handle.topk), -1, dtype=handle.topk_idx.dtype, device=self.on)
         self.weights: Optional[torch.Tensor] = None
         if weighted:
-            behind = words[:, width:].view(torch.float32) if cached else received.topk_weights
-            self.weights = self._take_weights(behind, cached)
-        if how.expand:
-            whole = not (cached and weighted)  # what the library has beside a row is what was sent
-            rows_of, arrays = sent.handle if whole else None, self._expanded
-            self._expanded = {}  # views of the slot go with the step
-            self._steps.append(functools.partial(_expand, handle, rows_of, how.zero, arrays))
+            sent_weights = received.scales[:, width:].view(torch.float32) if cached else received.topk_weights
+            self.weights = self._take("topk_weights", sent_weights)
 
     def tensors(self) -> tuple[Optional[torch.Tensor], ...]:
         """All that is received."""
         rows = self.rows if isinstance(self.rows, tuple) else (self.rows,)
         return (*rows, self.topk_idx, self.weights)
 
-    def fill(self) -> None:
-        self._wait_before()
-        steps, self._steps = self._steps, []
-        for step in steps:
-            step()
-
-    def _take(self, source: torch.Tensor, name: str, by_column: bool = False) -> torch.Tensor:
+    def _take(self, name: str, source: torch.Tensor, by_column: bool = False) -> torch.Tensor:
         """source [N, ..]; name: of an argument of xep.Handle.expand()."""
-        if not self._how.expand and not by_column and self._may_view and source.is_contiguous():
+        handle, expand, is_weights = self._handle, self._how.expand, name == "topk_weights"
+        may_view = self._may_view and not expand and not by_column and not (is_weights and self._behind)
+        if may_view and source.is_contiguous():
             return source
-        count = self._handle.num_expanded_tokens if self._how.expand else source.shape[0]
-        to = _empty(count, source, by_column)
-        here = source[: self._handle.rows]
-        if self._how.expand:
+        count = handle.num_expanded_tokens if expand else source.shape[0]
+        if expand and is_weights:
+            to = torch.empty(count, dtype=torch.float32, device=self.on)
+        elif by_column:
+            columns = (source.shape[1], align(count, _COLUMN))
+            to = torch.empty(columns, dtype=source.dtype, device=self.on).t()[:count]
+        else:
+            to = torch.empty((count, source.shape[1]), dtype=source.dtype, device=self.on)
+        here = source[: handle.rows]
+        if expand:
             self._expanded[name] = (to, here)
         else:
-            self._steps.append(lambda: to[: here.shape[0]].copy_(here))
+            self._copies.append((to, here))
         return to
 
-    def _take_topk_idx(self) -> torch.Tensor:
-        """A copy: what is in the slot is the handle's."""
-        handle = self._handle
-        to = torch.full((handle.capacity, handle.topk), -1, dtype=handle.topk_idx.dtype, device=self.on)
-        self._steps.append(lambda: to[: handle.rows].copy_(handle.recv_topk_idx))
-        return to
-
-    def _take_weights(self, source: torch.Tensor, raw: bool) -> torch.Tensor:
-        """source [N, K]; raw: with those for other ranks."""
-        handle = self._handle
-        here = source[: handle.rows]
-        if self._how.expand:
-            to = torch.empty(handle.num_expanded_tokens, dtype=torch.float32, device=self.on)
-            self._expanded["topk_weights"] = (to, here)
-        elif raw:
-            to = torch.empty((handle.capacity, handle.topk), dtype=torch.float32, device=self.on)
-            out = to[: handle.rows]
-            self._steps.append(lambda: out.copy_(torch.where(handle.recv_topk_idx >= 0, here, 0.0)))
-        else:
-            to = self._take(source, "topk_weights")
-        return to
-
-
-def _expand(
-    handle: Routed, sent: Optional[xep.Handle], zero: bool, arrays: dict[str, tuple[torch.Tensor, torch.Tensor]]
-) -> None:
-    """sent: of which the library may expand all. arrays: what is filled, and of what. No method: a step that has its
-    Delivery is a cycle, and keeps the slot until somebody collects."""
-    if sent is not None and handle.expand(sent, {name: to for name, (to, _) in arrays.items()}, zero):
-        return
-    places = handle.places
-    for name, (to, source) in arrays.items():
-        (places.spread_selections if name == "topk_weights" else places.spread)(to, source, zero)
+    def fill(self) -> None:
+        self._wait_before()
+        handle, zero = self._handle, self._how.zero
+        sent, copies, expanded = self._sent, self._copies, self._expanded
+        self._sent, self._copies, self._expanded = None, [], {}  # with what they see of the slot
+        for to, source in copies:
+            to[: handle.rows].copy_(source)
+        if self.topk_idx is not None:
+            self.topk_idx[: handle.rows].copy_(handle.recv_topk_idx)
+            if self._behind and self.weights is not None:  # those for other ranks are in it
+                self.weights[: handle.rows].masked_fill_(handle.recv_topk_idx < 0, 0.0)
+        elif self._behind or not handle.expand(sent, {name: to for name, (to, _) in expanded.items()}, zero):
+            for name, (to, source) in expanded.items():
+                places = handle.places
+                (places.spread_selections if name == "topk_weights" else places.spread)(to, source, zero)
 
 
 class Sum(Epilogue):
@@ -186,18 +169,10 @@ class Sum(Epilogue):
         self._summed = None
 
 
-def _empty(rows: int, like: torch.Tensor, by_column: bool) -> torch.Tensor:
-    """[rows, ..] of like's type."""
-    if not by_column:
-        return torch.empty((rows, like.shape[1]), dtype=like.dtype, device=like.device)
-    return torch.empty((like.shape[1], align(rows, _COLUMN)), dtype=like.dtype, device=like.device).t()[:rows]
-
-
 # ---- calls ----
 
 
 MULTIPROCESSORS = 24  # of a CUDA device, where num_sms does not say how many
-Ordering = Union[HostOrdering, DeviceOrdering]
 
 
 class Given(NamedTuple):
@@ -404,15 +379,9 @@ class ElasticCalls(Core):
             known = getattr(made, name)
             if value is not None and value != known:
                 raise WrongValue(f"{name}: expected {known} (or None), as of the handle, got {value!r}")
-        if rows.shape[0] != made.num_tokens:
-            raise WrongValue(
-                f"x: expected the {made.num_tokens} tokens of the dispatch that made handle, got {rows.shape[0]}"
-            )
+        check_tokens(made, rows)
         extra = _extra_words(made, scales, given.topk_weights)
-        made.arrived()
-        sent = self._pool_on(rows.device).again(made, carried(rows), extra, ordering.after, ordering.wait)
-        ordering.receives(sent.handle)
-        return made, sent
+        return made, self._pool_on(rows.device).again(made, rows, extra, ordering)
 
     @counted("_last_normal")
     def combine(
@@ -469,15 +438,8 @@ class ElasticCalls(Core):
             if found.do_expand:
                 x = found.places.fold(x, result_type if self.allow_multiple_reduction else torch.float32)
                 biases = tuple(one.to(x.dtype) for one in biases)
-            options: dict[str, Any] = {}
-            if weights is not None:
-                options["topk_weights"] = weights
-            if biases:
-                options["bias"] = biases
-            if ordering.after is not None:
-                options["after"] = ordering.after
-            result, request = self._pool_on(on).combine(found, x, options, wait=ordering.wait)
-            combined, weights = result if isinstance(result, tuple) else (result, None)
+            summed = self._pool_on(on).combine(found, x, weights, biases, ordering)
+            combined, weights, request = summed
             ending = Sum(request, combined, result_type, previous_event_before_epilogue)
             event = self._end(ending, request, ordering, found, *given, ending.result, weights)
         if not defer_epilogue:
@@ -503,7 +465,10 @@ class ElasticCalls(Core):
             return None
         dtype, wide = x.dtype, self.allow_multiple_reduction
         if made.do_expand:
-            x = made.places.fold(x, dtype if wide else torch.float32)
+            back = made.xep
+            back.settle()
+            to = back.combine_input() if wide else None  # which combine has nothing to copy of
+            x = made.places.fold(x, dtype if wide else torch.float32, to)
             topk_weights = topk_weights if topk_weights is None else made.places.fold_selections(topk_weights)
         summed = self._pool.combine_now(made, x, x.shape[1] * x.itemsize, topk_weights)
         if summed is None:
@@ -608,14 +573,12 @@ def _expanded(
     made: Routed, received: xep.Received, dtype: torch.dtype, weighted: bool, zero: bool
 ) -> tuple[torch.Tensor, None, Optional[torch.Tensor]]:
     """Rows by expert, of rows that are here."""
-    places = made.__dict__["places"] = Places(received.topk_idx, made._counts, made.expert_alignment)
-    rows = torch.empty((made.num_expanded_tokens, received.x.shape[1]), dtype=dtype, device=HOST)
-    places.spread(rows, received.x, zero)
-    if not weighted:
-        return rows, None, None
-    weights = torch.empty(made.num_expanded_tokens, dtype=torch.float32, device=HOST)
-    places.spread_selections(weights, received.topk_weights, zero)
-    return rows, None, weights
+    places, rows, weights = Places.expand(
+        received.topk_idx, made._counts, made.expert_alignment, received.x,
+        received.topk_weights if weighted else None, zero,
+    )  # fmt: skip
+    made.__dict__["places"] = places
+    return rows if rows.dtype is dtype else rows.view(dtype), None, weights
 
 
 def _extra_words(handle: Routed, scales: Optional[torch.Tensor], weights: Any) -> Optional[torch.Tensor]:

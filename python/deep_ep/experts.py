@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import functools
 import weakref
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 import torch
 
 import xep
 from xep import _ext
 
-from .arguments import HOST
+from .arguments import HOST, SENT_AS
 
 # ---- layouts ----
 
@@ -65,17 +65,30 @@ class Places:
     """Of each (received row, k) with an expert of this rank its expanded row: expert, then received row, ascending;
     each expert begins at a multiple of alignment.
 
-    topk_idx: [N, K] local expert, or -1. counts: rows of each local expert.
+    slots: [N, K] these, -1: none. counts: rows of each local expert.
     """
 
-    def __init__(self, topk_idx: torch.Tensor, counts: list[int], alignment: int) -> None:
-        self._counts, self._alignment = counts, alignment
-        self.slots = torch.empty(topk_idx.shape, dtype=torch.int64, device=HOST)  # [N, K], -1: none
-        _ext.expert_slots(topk_idx, counts, alignment, self.slots)
+    def __init__(self, slots: torch.Tensor, counts: list[int], alignment: int) -> None:
+        self.slots, self._counts, self._alignment = slots, counts, alignment
+
+    @classmethod
+    def expand(
+        cls,
+        topk_idx: torch.Tensor,
+        counts: list[int],
+        alignment: int,
+        x: Any = None,
+        weights: Any = None,
+        zero: bool = False,
+    ) -> tuple[Places, Any, Any]:
+        """(the places, x and weights by expert). topk_idx, weights: [N, K]: local expert, or -1. x: [N, ..] or None.
+        zero: the rows that alignment leaves unused become 0."""
+        slots, rows, row_weights = _ext.expert_expand(topk_idx, counts, alignment, x, weights, zero)
+        return cls(slots, counts, alignment), rows, row_weights
 
     def spread(self, to: torch.Tensor, source: torch.Tensor, zero: bool = False) -> None:
         """source [N, ..] of each received row. zero: the rows that alignment leaves unused become 0."""
-        bits = _SENT_AS[source.element_size()]
+        bits = SENT_AS[source.element_size()]
         alignment = self._alignment if zero else 0
         _ext.expert_spread(to.view(bits), source.view(bits), self.slots, self._counts, alignment, False)
 
@@ -84,9 +97,12 @@ class Places:
         alignment = self._alignment if zero else 0
         _ext.expert_spread(to.unsqueeze(1), source, self.slots, self._counts, alignment, True)
 
-    def fold(self, expanded: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """[N, H]: of each received row the sum of its expanded ones, in fp32, k ascending, rounded to dtype."""
-        folded = torch.empty((self.slots.shape[0], expanded.shape[1]), dtype=dtype, device=HOST)
+    def fold(self, expanded: torch.Tensor, dtype: torch.dtype, to: Optional[torch.Tensor] = None) -> torch.Tensor:
+        """[N, H]: of each received row the sum of its expanded ones, in fp32, k ascending, rounded to dtype. to: what
+        it is written to, where it is of that shape and type."""
+        shape = (self.slots.shape[0], expanded.shape[1])
+        fits = to is not None and to.dtype is dtype and to.shape == shape
+        folded = to if fits else torch.empty(shape, dtype=dtype, device=HOST)
         _ext.expert_sum(folded, expanded, self.slots)
         return folded
 
@@ -122,7 +138,7 @@ class PlacesThere:
         self._tokens = self._selections // max(1, topk_idx.shape[1])
 
     def spread(self, to: torch.Tensor, source: torch.Tensor, zero: bool = False) -> None:
-        bits = _BITS[source.element_size()]
+        bits = SENT_AS[source.element_size()]
         if source.shape[0]:
             to.view(bits).copy_(source.view(bits).index_select(0, self._tokens))
         if zero:
@@ -193,7 +209,3 @@ def _sum_there(expanded: torch.Tensor, slots: torch.Tensor, to: torch.Tensor) ->
         total = torch.where(there, torch.where(begun, total + row, row), total)
         begun = begun | there
     to.copy_(total)
-
-
-_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_SENT_AS = {1: torch.uint8, 2: torch.bfloat16, 4: torch.int32, 8: torch.int64}

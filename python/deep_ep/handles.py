@@ -11,7 +11,7 @@ import copy
 import functools
 import inspect
 import itertools
-from typing import Any, Callable, Iterator, NamedTuple, Optional, Protocol, Union
+from typing import Any, Callable, Iterator, NamedTuple, Optional, Union
 
 import torch
 from torch.utils import _pytree
@@ -41,12 +41,6 @@ def finished(sent: Sent) -> Sent:
     return Sent(sent.handle, None)
 
 
-class Arrival(Protocol):
-    """A request, or an event of a stream, which lets the current one wait."""
-
-    def wait(self) -> Any: ...
-
-
 class Dispatched:
     """owner: the group of the Buffer. xep: its handle, which may be parked; None: of what a program has put together.
     rows: those received; capacity: those of the received arrays. worst: rows asked for, or 0. most: as of a Job; where
@@ -55,7 +49,7 @@ class Dispatched:
     experts = worst = most = 0
     xep: Any = None
     look_again: Callable[[], None] = staticmethod(lambda: None)  # on a CUDA device: the current stream reads the slot
-    _arrives: Optional[Arrival] = None
+    _arrives: Any = None  # a request, or an event of a stream, which lets the current one wait
 
     owner: xep.Group
     num_tokens: int
@@ -111,18 +105,9 @@ def routing_of(in_rank: torch.Tensor, experts: int, topk: int) -> torch.Tensor:
 # ---- handles as tuples ----
 
 
-class Core(Protocol):
-    """What a tuple has its items from."""
-
-    def __len__(self) -> int: ...
-
-    def item(self, index: int) -> Any:
-        """The same object every time."""
-
-
 class HandleTuple(tuple):
-    """core: what combine and a cached dispatch work with. The tuple itself is empty: torch.compile guards the items
-    that are there, and these it passes on unseen.
+    """core: what combine and a cached dispatch work with; its item(i) is the same object every time. The tuple itself
+    is empty: torch.compile guards the items that are there, and these it passes on unseen.
 
     What is made of this tuple (by +, a slice, pickle, deepcopy) is a plain one: its items are all that is known of it.
     """
@@ -130,7 +115,7 @@ class HandleTuple(tuple):
     core: Any
 
     @staticmethod
-    def over(core: Core) -> "HandleTuple":
+    def over(core: Any) -> "HandleTuple":
         made: HandleTuple = tuple.__new__(HandleTuple)
         made.core = core
         return made
@@ -607,7 +592,7 @@ class Routed(Dispatched):
     def places(self) -> Union[Places, PlacesThere]:
         idx, alignment = self.recv_topk_idx, self.expert_alignment
         if idx.is_cpu:
-            return Places(idx, self._counts, alignment)
+            return Places.expand(idx, self._counts, alignment)[0]
         return PlacesThere(*self.placed_by())
 
     def placed_by(self) -> tuple[torch.Tensor, torch.Tensor, int, int]:

@@ -39,7 +39,7 @@ from .arguments import (
 from .core import Core
 from .handles import HandleTuple
 from .nodes import Agreement, counted
-from .streams import DeviceOrdering, Ending, HookOrdering, HostOrdering
+from .streams import Ending, HookOrdering, HostOrdering, Ordering
 from .utils.event import EventHandle, EventOverlap
 
 # ---- memory ----
@@ -168,7 +168,6 @@ class Offsets(NamedTuple):
 
     x: int
     scales: int
-    src_token: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -206,22 +205,21 @@ class LowLatencyHandle:
 
     src_info [L, R * Tmax] int32: token of each received row on its source rank. layout_range [L, R] int64: of an
     expert's rows those of a source: how many in the low 32 bits, first in the high ones; sources ascending. Both are
-    made when they are looked at, and filled when the dispatch has ended.
+    made when one is looked at, and filled when the dispatch has ended.
     """
 
     xep: Any  # parked: without a slot
     dispatched: Optional[Ending] = None  # where that is left to a hook or an event
     combined: Optional[Ending] = None  # likewise, the last time
     was_combined = False
-    _src_info: Optional[torch.Tensor] = None
-    _layout_range: Optional[torch.Tensor] = None
+    _tensors: Optional[tuple[torch.Tensor, torch.Tensor]] = None
 
     def __init__(self, handle: xep.Handle, made: "_Made", shape: tuple, topk_idx: torch.Tensor, viewed: bool) -> None:
         self.owner, self.xep = handle.buffer.group, handle
         self._shape, self.num_tokens = shape, handle.tokens
         self.on, self.rows = topk_idx.device, made.rows
         self.routing = Routing(topk_idx)
-        self._made, self._viewed, self.memory = made, viewed, made.memory
+        self.memory, self._viewed = made.memory, viewed
 
     @property
     def shape(self) -> "Shape":
@@ -233,44 +231,29 @@ class LowLatencyHandle:
     def item(self, index: int) -> Any:
         if index > 1:
             return (self.shape.tokens, self.shape.hidden, self.shape.experts)[index - 2]
-        return self._look_at_layout_range() if index else self._look_at_src_info()
+        if self._tensors is None:
+            pairs, here = (self.rows[0], self.owner.nranks), self._rows_here()
+            src_info = torch.zeros(self.rows[:2], dtype=torch.int32, device=self.on)
+            if here and self._viewed:
+                src_info = self._received().src_token.view(self.rows[:2])
+            self._tensors = src_info, torch.zeros(pairs, dtype=torch.int64, device=self.on)
+            if here:
+                self.fill()
+        return self._tensors[index]
+
+    def _received(self) -> Any:
+        return self.xep.parked or self.xep.recv
 
     def _rows_here(self) -> bool:
         return self.dispatched is None or self.dispatched.request is None
 
-    def _look_at_src_info(self) -> torch.Tensor:
-        if self._src_info is None:
-            there = self._src_info_there()
-            self._src_info = there if self._viewed else torch.empty_like(there)
-            if not self._viewed and self._rows_here():
-                self._src_info.copy_(there)
-        return self._src_info
-
-    def _src_info_there(self) -> torch.Tensor:
-        parked = self.xep.parked
-        if parked is not None:
-            return parked.src_token.view(self.rows[:2])
-        return _src_info(self.xep, self._made, self.shape)
-
-    def _look_at_layout_range(self) -> torch.Tensor:
-        if self._layout_range is None:
-            shape = (self._made.local, self._made.buffer.group.nranks)
-            self._layout_range = torch.zeros(shape, dtype=torch.int64, device=self.on)
-            if self._rows_here():
-                self._fill_layout_range(self._layout_range)
-        return self._layout_range
-
-    def _fill_layout_range(self, to: torch.Tensor) -> None:
-        received = self.xep.parked or self.xep.recv
-        begin = torch.arange(self._made.local, device=self.on).unsqueeze(1) * self.rows[1]
-        to.copy_((received.pair_begin.to(torch.int64) - begin) << 32 | received.pair_count.to(torch.int64))
-
     def fill(self) -> None:
         """What the program has looked at before the dispatch ended."""
-        if self._layout_range is not None:
-            self._fill_layout_range(self._layout_range)
-        if self._src_info is not None and not self._viewed:
-            self._src_info.copy_(self._src_info_there())
+        if self._tensors is not None:
+            (src_info, layout_range), received = self._tensors, self._received()
+            src_info.copy_(received.src_token.view(src_info.shape))
+            begin = torch.arange(self.rows[0], device=self.on).unsqueeze(1) * self.rows[1]
+            layout_range.copy_((received.pair_begin.long() - begin) << 32 | received.pair_count.long())
 
     def ended(self) -> bool:
         """Whether the program has ended all that it began with this handle, or left it to events, which are waited
@@ -295,8 +278,7 @@ class LowLatencyHandle:
     def keep(self) -> None:
         """What it is made of, without the slot."""
         if self.xep.parked is None and self._rows_here():
-            self._look_at_layout_range()
-            self._src_info = None
+            self._tensors = None  # a view
             self.xep.park()
 
 
@@ -488,7 +470,7 @@ def _learn(buffer: xep.Buffer, memory: Memory) -> dict[int, Offsets]:
     offsets = {}
     for handle in handles:
         recv = handle.recv
-        offsets[handle.slot] = Offsets(*(view.data_ptr() - origin for view in (recv.x, recv.scales, recv.src_token)))
+        offsets[handle.slot] = Offsets(*(view.data_ptr() - origin for view in (recv.x, recv.scales)))
         del recv
         handle.release()
     return offsets
@@ -508,12 +490,6 @@ def _rows(handle: xep.Handle, made: _Made, shape: Shape, casting: Casting) -> Ro
     return x, made.memory.view(handle, offsets.scales, (made.local, rows, casting.words), strides, casting.dtype)
 
 
-def _src_info(handle: xep.Handle, made: _Made, shape: Shape) -> torch.Tensor:
-    rows = handle.nranks * shape.tokens
-    offset = made.offsets[handle.slot].src_token
-    return made.memory.view(handle, offset, (made.local, rows), (rows * 4, 4), torch.int32)
-
-
 def may_view(buffer: xep.Buffer) -> bool:
     """Whether what the dispatch just begun receives may be given as views of its slot. A tensor that is kept keeps the
     slot for good; two slots are left to handles alone, of which the newest keeps one and the other is passed on."""
@@ -526,7 +502,6 @@ def may_view(buffer: xep.Buffer) -> bool:
 
 
 _MULTIPROCESSORS = 64  # of a CUDA device: they are held while a phase runs, and by none between the two
-Ordering = Union[HostOrdering, DeviceOrdering]
 
 
 class LowLatencyCalls(Core):
@@ -763,7 +738,17 @@ class LowLatencyCalls(Core):
         _check_costs("combine_wait_recv_cost_stats", costs)
         sent = None if zero_copy else x
         with self._phases(found.on, async_finish, return_recv_hook) as ordering:
-            combined, ending = _combine(found, sent, topk_idx, topk_weights, out, use_logfmt, costs, ordering)
+            back = found.ready()
+            options = ordering.results(("out", (tokens, shape.hidden), torch.bfloat16)) if out is None else {"out": out}
+            options.update(
+                weights=found.routing.weights(topk_idx, topk_weights),
+                quant=xep.Quant.LOGFMT if use_logfmt else xep.Quant.NONE,
+                wait_ns=costs,
+            )
+            found.combined, found.was_combined = None, True
+            request = None if ordering.wait else back.combine_async(sent, **options)
+            combined = back.combine(sent, **options) if request is None else request.result
+            ending = found.combined = None if request is None else Ending(request)
             if ending is not None:
                 ending.handle = found
             event, hook = _left_to(ordering, ending, return_recv_hook, x, topk_idx, topk_weights, combined)
@@ -876,32 +861,3 @@ def _left_to(
         return EventOverlap(EventHandle(ending.request, ending.wait), tensors), None
     ending.hooked = True
     return EventOverlap(), ending.wait
-
-
-def _combine(
-    handle: LowLatencyHandle,
-    x: Optional[torch.Tensor],
-    topk_idx: torch.Tensor,
-    topk_weights: torch.Tensor,
-    out: Optional[torch.Tensor],
-    logfmt: bool,
-    cost_stats: Optional[torch.Tensor],
-    ordering: Ordering,
-) -> tuple[torch.Tensor, Optional[Ending]]:
-    """x None: what was written to combine_input. Collective. The ending unless waited for."""
-    back = handle.ready()
-    options: dict[str, Any] = dict(weights=handle.routing.weights(topk_idx, topk_weights))
-    if out is not None:
-        options["out"] = out
-    else:
-        options.update(ordering.results(("out", (handle.num_tokens, handle.shape.hidden), torch.bfloat16)))
-    if logfmt:
-        options["quant"] = xep.Quant.LOGFMT
-    if cost_stats is not None:
-        options["wait_ns"] = cost_stats
-    handle.combined, handle.was_combined = None, True
-    if ordering.wait:
-        return back.combine(x, **options), None
-    request = back.combine_async(x, **options)
-    handle.combined = Ending(request)
-    return request.result, handle.combined

@@ -24,11 +24,11 @@ import torch
 
 import xep
 
-from .arguments import HOST, WrongValue, memory_of, workers_of
+from .arguments import HOST, WrongValue, carried, memory_of, workers_of
 from .experts import tokens_per_rank
 from .handles import Dispatched, Sent
 from .nodes import Agreement
-from .streams import is_capturing
+from .streams import Ordering, is_capturing
 
 _WIDEST = {1: (2, torch.bfloat16), 2: (2, torch.bfloat16), 4: (4, torch.float32), 8: (8, torch.float64)}
 _MARGIN = 5 / 4  # more room than was needed, so that growing ends soon
@@ -53,19 +53,14 @@ class Job(NamedTuple):
         return 0 if self.scales is None else self.scales.shape[1]
 
     def options(self) -> dict[str, Any]:
-        """Of xep.Buffer.dispatch(): none where all are as usual, which is the quick way."""
-        given: dict[str, Any] = {}
-        if self.scales is not None:
-            given["scales"] = self.scales
-        if self.worst:
-            given["capacity"] = self.worst
-        if self.most:
-            given["counts_there"] = True
-        if self.alignment != 1:
-            given["expert_alignment"] = self.alignment
-        if self.after is not None:
-            given["after"] = self.after
-        return given
+        """Of xep.Buffer.dispatch()."""
+        return dict(
+            scales=self.scales,
+            capacity=self.worst,
+            counts_there=self.most > 0,
+            expert_alignment=self.alignment,
+            after=self.after,
+        )
 
 
 class Room(NamedTuple):
@@ -221,25 +216,22 @@ class NormalPool:
             except xep.CapacityError:
                 used = self._replace(job)
 
-    def again(
-        self,
-        handle: Dispatched,
-        x: torch.Tensor,
-        scales: Optional[torch.Tensor],
-        after: Optional[xep.Request],
-        wait: bool,
-    ) -> Sent:
+    def again(self, handle: Dispatched, x: torch.Tensor, scales: Optional[torch.Tensor], ordering: Ordering) -> Sent:
         """A dispatch along the routing of handle. Collective."""
-        job = Job(handle.experts, x, _NO_ROUTING, None, scales, 1, handle.worst, after, handle.most)
+        handle.arrived()
+        job = Job(handle.experts, carried(x), _NO_ROUTING, None, scales, 1, handle.worst, ordering.after, handle.most)
         if not handle.has_slot() or not _sends(handle.xep.buffer, x.shape[1] * x.element_size(), job.nscales):
-            return self._dispatch_anew(handle, job, wait)
-        self.last = handle.xep.buffer
-        return self._send(handle.xep.buffer, wait, x, None, None, dict(job.options(), cached=handle.xep))
+            sent = self._dispatch_anew(handle, job, ordering.wait)
+        else:
+            self.last = handle.xep.buffer
+            sent = self._send(self.last, ordering.wait, job.x, None, None, dict(job.options(), cached=handle.xep))
+        ordering.receives(sent.handle)
+        return sent
 
     def combine(
-        self, handle: Dispatched, x: torch.Tensor, options: dict[str, Any], wait: bool
-    ) -> tuple[Any, Optional[xep.Request]]:
-        """(sums, or sums and weights; the request unless waited for). Collective."""
+        self, handle: Dispatched, x: torch.Tensor, topk_weights: Any, biases: tuple, ordering: Ordering
+    ) -> tuple[torch.Tensor, Optional[torch.Tensor], Optional[xep.Request]]:
+        """(sums, those of the weights or None, the request unless waited for). Collective."""
         handle.arrived()
         row = x.shape[1] * x.dtype.itemsize
         if not handle.has_slot() or not combines(handle.xep.buffer, row):
@@ -247,10 +239,13 @@ class NormalPool:
         back = handle.xep
         self.last = back.buffer
         back.settle()  # of one handle one combine is in flight
-        if wait:
-            return back.combine(x, **options), None
-        request: xep.Request = back.combine_async(x, **options)
-        return request.result, request
+        shapes = [("out", (handle.num_tokens, x.shape[1]), x.dtype)]
+        if topk_weights is not None:
+            shapes.append(("out_weights", (handle.num_tokens, handle.topk), torch.float32))
+        options = dict(ordering.results(*shapes), topk_weights=topk_weights, bias=biases or None, after=ordering.after)
+        request = None if ordering.wait else back.combine_async(x, **options)
+        result = back.combine(x, **options) if request is None else request.result
+        return (*(result if topk_weights is not None else (result, None)), request)
 
     def _dispatch_nothing(self, handle: Dispatched, row: int) -> None:
         """So that rows of so many bytes can be combined by handle. Collective, blocking."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import weakref
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import torch
 
@@ -127,11 +127,8 @@ class HostOrdering:
         """The slot is held by what was received alone."""
 
     def end(self, request: Optional[xep.Request], *_tensors: Any) -> EventOverlap:
-        return EventOverlap() if request is None else EventOverlap(EventHandle(request))
-
-    def end_with_event(self, *_tensors: Any) -> EventOverlap:
-        """All has been done."""
-        return EventOverlap(EventHandle())
+        """request: None where all has been done."""
+        return EventOverlap() if self.wait else EventOverlap(EventHandle(request))
 
 
 class Slot:
@@ -263,9 +260,8 @@ class DeviceOrdering:
         self._queue.order(compute, comm)
         return EventOverlap()
 
-    def end_with_event(self, *tensors: torch.Tensor) -> EventOverlap:
-        """Of an asynchronous one."""
-        return self.end(None, *tensors)
+
+Ordering = Union[HostOrdering, DeviceOrdering]
 
 
 class HookOrdering(DeviceOrdering):

@@ -12,13 +12,6 @@
 
 #include "ext_args.h"
 
-enum { SOME = 64 }; /* elements that are summed at once: compilers know how many there are */
-
-static int64_t *slots_of(const ext_matrix_t *slots, Py_ssize_t row)
-{
-    return (int64_t *)(void *)(slots->data + row * slots->stride);
-}
-
 static int64_t index_at(const ext_matrix_t *indices, Py_ssize_t row, Py_ssize_t k)
 {
     const char *at = indices->data + row * indices->stride + k * indices->step;
@@ -47,7 +40,7 @@ static void fill_slots(const ext_matrix_t *indices, const ext_matrix_t *slots, i
     for (Py_ssize_t row = 0; row < indices->rows; row++)
         for (Py_ssize_t k = 0; k < indices->columns; k++) {
             const int64_t expert = index_at(indices, row, k);
-            slots_of(slots, row)[k] = expert >= 0 && expert < experts ? next[expert]++ : -1;
+            ext_slots_of_row(slots, row)[k] = expert >= 0 && expert < experts ? next[expert]++ : -1;
         }
 }
 
@@ -60,22 +53,6 @@ static int64_t *read_counts(PyObject *counts)
     if (!PyErr_Occurred()) return next;
     PyMem_Free(next);
     return NULL;
-}
-
-static PyObject *expert_slots(PyObject *Py_UNUSED(module), PyObject *args)
-{
-    PyObject *topk_idx, *given, *counts;
-    long long alignment;
-    ext_matrix_t indices, slots;
-    if (!PyArg_ParseTuple(args, "OO!LO", &topk_idx, &PyList_Type, &counts, &alignment, &given)) return NULL;
-    if (ext_args_matrix("topk_idx", topk_idx, EXT_HOST, EXT_ANY, EXT_ANY, EXT_INDEX_DTYPES, 0, &indices) != 0 ||
-        ext_args_output("slots", given, EXT_HOST, indices.rows, indices.columns, XEP_INT64, &slots) != 0)
-        return NULL;
-    int64_t *next = read_counts(counts);
-    if (next == NULL) return NULL;
-    fill_slots(&indices, &slots, next, PyList_GET_SIZE(counts), alignment > 0 ? alignment : 1);
-    PyMem_Free(next);
-    Py_RETURN_NONE;
 }
 
 /* ---- to the experts ---- */
@@ -97,7 +74,7 @@ static void spread_rows(const ext_matrix_t *to, const ext_matrix_t *from, const 
 {
     for (Py_ssize_t row = 0; row < slots->rows; row++)
         for (Py_ssize_t k = 0; k < slots->columns; k++) {
-            const int64_t slot = slots_of(slots, row)[k];
+            const int64_t slot = ext_slots_of_row(slots, row)[k];
             if (slot < 0 || slot >= to->rows) continue;
             copy_row(to, (Py_ssize_t)slot, from, from->data + row * from->stride + (each ? k * from->step : 0));
         }
@@ -150,150 +127,92 @@ static PyObject *expert_spread(PyObject *Py_UNUSED(module), PyObject *args)
     Py_RETURN_NONE;
 }
 
+typedef struct expand {
+    ext_matrix_t x, weights, indices;      /* given; without a dtype: not */
+    ext_matrix_t slots, rows, row_weights; /* made */
+    int64_t *next;                         /* of each expert: see fill_slots() */
+    Py_ssize_t experts;
+    int64_t alignment;
+} expand_t;
+
+/* Of that type; columns EXT_NONE: of one dimension. */
+static PyObject *new_rows(const expand_t *expand, xep_dtype_t dtype, Py_ssize_t rows, Py_ssize_t columns,
+                          ext_matrix_t *rows_p)
+{
+    const ext_element_t element = {.kind = expand->indices.element.kind, .dtype = dtype, .where = EXT_HOST};
+    const Py_ssize_t size = ext_dtype_size(dtype), shape[2] = {rows, columns};
+    *rows_p = (ext_matrix_t){.element = element, .dtype = dtype, .rows = rows, .step = size};
+    rows_p->columns = columns == EXT_NONE ? 1 : columns;
+    rows_p->stride = rows_p->columns * size;
+    return ext_array_new(&element, columns == EXT_NONE ? 1 : 2, shape, &rows_p->data);
+}
+
+/* Nothing where it is not given. counts NULL: gaps stay as they are. */
+static void spread_given(const expand_t *expand, const ext_matrix_t *to, const ext_matrix_t *from, int each,
+                         const int64_t *counts)
+{
+    if (from->dtype == 0) return;
+    spread_rows(to, from, &expand->slots, each);
+    if (counts != NULL) zero_gaps(to, counts, expand->experts, expand->alignment);
+}
+
+static PyObject *none(void)
+{
+    Py_RETURN_NONE;
+}
+
+static PyObject *make_expanded(expand_t *expand, const int64_t *counts)
+{
+    Py_ssize_t total = 0;
+    for (Py_ssize_t e = 0; e < expand->experts; e++)
+        total += (expand->next[e] + expand->alignment - 1) / expand->alignment * expand->alignment;
+    const ext_matrix_t *x = &expand->x, *weights = &expand->weights, *indices = &expand->indices;
+    PyObject *made[] = {
+        new_rows(expand, XEP_INT64, indices->rows, indices->columns, &expand->slots),
+        x->dtype != 0 ? new_rows(expand, x->dtype, total, x->columns, &expand->rows) : none(),
+        weights->dtype != 0 ? new_rows(expand, XEP_FP32, total, EXT_NONE, &expand->row_weights) : none(),
+    };
+    if (made[0] != NULL && made[1] != NULL && made[2] != NULL) {
+        Py_BEGIN_ALLOW_THREADS
+        fill_slots(indices, &expand->slots, expand->next, expand->experts, expand->alignment);
+        spread_given(expand, &expand->rows, x, 0, counts);
+        spread_given(expand, &expand->row_weights, weights, 1, counts);
+        Py_END_ALLOW_THREADS
+        return Py_BuildValue("(NNN)", made[0], made[1], made[2]);
+    }
+    for (int i = 0; i < 3; i++) Py_XDECREF(made[i]);
+    return NULL;
+}
+
+static int read_given(PyObject *topk_idx, PyObject *x, PyObject *weights, expand_t *expand)
+{
+    ext_matrix_t *indices = &expand->indices;
+    if (ext_args_matrix("topk_idx", topk_idx, EXT_HOST, EXT_ANY, EXT_ANY, EXT_INDEX_DTYPES, 0, indices) != 0) return -1;
+    if (x != Py_None && ext_args_strided("x", x, EXT_HOST, indices->rows, EXT_ALL_DTYPES, &expand->x) != 0) return -1;
+    if (weights == Py_None) return 0;
+    return ext_args_matrix("topk_weights", weights, EXT_HOST, indices->rows, indices->columns, EXT_BIT(XEP_FP32), 0,
+                           &expand->weights);
+}
+
+static PyObject *expert_expand(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *topk_idx, *x, *weights, *given, *made = NULL;
+    expand_t expand = {.x = {.dtype = 0}, .weights = {.dtype = 0}};
+    int64_t *counts = NULL;
+    long long alignment;
+    int zero;
+    if (!PyArg_ParseTuple(args, "OO!LOOp", &topk_idx, &PyList_Type, &given, &alignment, &x, &weights, &zero) ||
+        read_given(topk_idx, x, weights, &expand) != 0)
+        return NULL;
+    expand.alignment = alignment > 0 ? alignment : 1, expand.experts = PyList_GET_SIZE(given);
+    expand.next = read_counts(given);
+    if (expand.next != NULL && (!zero || (counts = read_counts(given)) != NULL)) made = make_expanded(&expand, counts);
+    PyMem_Free(expand.next);
+    PyMem_Free(counts);
+    return made;
+}
+
 /* ---- and back ---- */
-
-static float widen_half(uint16_t half)
-{
-    const uint32_t sign = (uint32_t)(half & 0x8000) << 16, rest = half & 0x7fff;
-    uint32_t bits = (rest << 13) + ((127 - 15) << 23);
-    float value;
-    if (rest >= 0x7c00) bits += (127 - 15) << 23; /* infinities and NaN */
-    if (rest < 0x400) {
-        value = (float)rest * 0x1p-24f;
-        memcpy(&bits, &value, sizeof bits);
-    }
-    bits |= sign;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-/* To nearest, ties to even: the additions do it, of a number whose last place is that of the result. */
-static uint16_t narrow_to_half(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    const uint16_t sign = (uint16_t)(bits >> 16 & 0x8000);
-    bits &= 0x7fffffff;
-    if (bits > 0x7f800000) return sign | 0x7e00;
-    if (bits >= 0x477ff000) return sign | 0x7c00;
-    if (bits < 0x38800000) {
-        float small;
-        memcpy(&small, &bits, sizeof small);
-        small += 0.5f;
-        memcpy(&bits, &small, sizeof bits);
-        return (uint16_t)(sign | (bits - 0x3f000000));
-    }
-    return (uint16_t)(sign | ((bits + 0xfff + (bits >> 13 & 1)) - 0x38000000) >> 13);
-}
-
-static inline float widen(const char *at, Py_ssize_t i, xep_dtype_t dtype)
-{
-    const uint16_t *shorts = (const uint16_t *)(const void *)at;
-    if (dtype == XEP_FP32) return ((const float *)(const void *)at)[i];
-    if (dtype == XEP_FP16) return widen_half(shorts[i]);
-    const uint32_t bits = (uint32_t)shorts[i] << 16;
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-static inline void narrow(char *at, Py_ssize_t i, float value, xep_dtype_t dtype)
-{
-    uint16_t *shorts = (uint16_t *)(void *)at;
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    if (dtype == XEP_FP32) ((float *)(void *)at)[i] = value;
-    else if (dtype == XEP_FP16) shorts[i] = narrow_to_half(value);
-    else shorts[i] = value != value ? 0x7fc0 : (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-#define EXT_INLINE static inline __attribute__((always_inline))
-
-/* Inlined with constants for all but the addresses it becomes vector code; first: nothing is in total yet. */
-EXT_INLINE void add_some(float *total, int first, const char *const *terms, int count, xep_dtype_t type, Py_ssize_t at,
-                         Py_ssize_t n)
-{
-    for (Py_ssize_t i = 0; i < n; i++) {
-        float sum = first ? widen(terms[0], at + i, type) : total[i];
-        for (int t = first; t < count; t++) sum += widen(terms[t], at + i, type);
-        total[i] = sum;
-    }
-}
-
-EXT_INLINE void sum_some(char *to, xep_dtype_t to_type, const char *const *terms, Py_ssize_t count, xep_dtype_t type,
-                         Py_ssize_t at, Py_ssize_t n)
-{
-    float total[SOME];
-    switch (count) {
-    case 1: add_some(total, 1, terms, 1, type, at, n); break;
-    case 2: add_some(total, 1, terms, 2, type, at, n); break;
-    case 3: add_some(total, 1, terms, 3, type, at, n); break;
-    default: add_some(total, 1, terms, 4, type, at, n);
-    }
-    for (Py_ssize_t t = 4; t < count; t += 2) {
-        if (t + 1 < count) add_some(total, 0, terms + t, 2, type, at, n);
-        else add_some(total, 0, terms + t, 1, type, at, n);
-    }
-    for (Py_ssize_t i = 0; i < n; i++) narrow(to, at + i, total[i], to_type);
-}
-
-EXT_INLINE void sum_row(char *to, xep_dtype_t to_type, const char *const *terms, Py_ssize_t count, xep_dtype_t type,
-                        Py_ssize_t columns)
-{
-    Py_ssize_t at = 0;
-    for (; at + SOME <= columns; at += SOME) sum_some(to, to_type, terms, count, type, at, SOME);
-    if (at < columns) sum_some(to, to_type, terms, count, type, at, columns - at);
-}
-
-EXT_INLINE void sum_any(char *to, xep_dtype_t to_type, const char *const *terms, Py_ssize_t count, xep_dtype_t type,
-                        Py_ssize_t columns)
-{
-    if (type == XEP_BF16 && to_type == XEP_BF16) sum_row(to, XEP_BF16, terms, count, XEP_BF16, columns);
-    else if (type == XEP_BF16) sum_row(to, XEP_FP32, terms, count, XEP_BF16, columns);
-    else sum_row(to, to_type, terms, count, type, columns);
-}
-
-typedef void (*sum_t)(char *to, xep_dtype_t to_type, const char *const *terms, Py_ssize_t count, xep_dtype_t type,
-                      Py_ssize_t columns);
-
-static void sum_plain(char *to, xep_dtype_t to_type, const char *const *terms, Py_ssize_t count, xep_dtype_t type,
-                      Py_ssize_t columns)
-{
-    sum_any(to, to_type, terms, count, type, columns);
-}
-
-#ifdef __x86_64__
-__attribute__((target("avx2"))) static void sum_avx2(char *to, xep_dtype_t to_type, const char *const *terms,
-                                                     Py_ssize_t count, xep_dtype_t type, Py_ssize_t columns)
-{
-    sum_any(to, to_type, terms, count, type, columns);
-}
-#endif
-
-static sum_t choose_sum(void)
-{
-#ifdef __x86_64__
-    if (__builtin_cpu_supports("avx2")) return sum_avx2;
-#endif
-    return sum_plain;
-}
-
-static void sum_rows(const ext_matrix_t *to, const ext_matrix_t *from, const ext_matrix_t *slots, const char **terms)
-{
-    const sum_t sum = choose_sum();
-    const size_t bytes = (size_t)(to->columns * to->step);
-    for (Py_ssize_t row = 0; row < slots->rows; row++) {
-        Py_ssize_t count = 0;
-        for (Py_ssize_t k = 0; k < slots->columns; k++) {
-            const int64_t slot = slots_of(slots, row)[k];
-            if (slot >= 0 && slot < from->rows) terms[count++] = from->data + slot * from->stride;
-        }
-        char *there = to->data + row * to->stride;
-        if (count == 0) memset(there, 0, bytes);
-        else if (count == 1 && to->dtype == from->dtype) memcpy(there, terms[0], bytes);
-        else sum(there, to->dtype, terms, count, from->dtype, to->columns);
-    }
-}
 
 static PyObject *expert_sum(PyObject *Py_UNUSED(module), PyObject *args)
 {
@@ -309,7 +228,7 @@ static PyObject *expert_sum(PyObject *Py_UNUSED(module), PyObject *args)
     const char **terms = PyMem_Malloc(sizeof *terms * (size_t)(slots.columns + 1));
     if (terms == NULL) return PyErr_NoMemory();
     Py_BEGIN_ALLOW_THREADS
-    sum_rows(&to, &from, &slots, terms);
+    ext_sum_rows(&to, &from, &slots, terms);
     Py_END_ALLOW_THREADS
     PyMem_Free(terms);
     Py_RETURN_NONE;
@@ -327,7 +246,7 @@ static PyObject *expert_gather(PyObject *Py_UNUSED(module), PyObject *args)
         return NULL;
     for (Py_ssize_t row = 0; row < slots.rows; row++)
         for (Py_ssize_t k = 0; k < slots.columns; k++) {
-            const int64_t slot = slots_of(&slots, row)[k];
+            const int64_t slot = ext_slots_of_row(&slots, row)[k];
             float weight = 0;
             if (slot >= 0 && slot < from.rows) memcpy(&weight, from.data + slot * from.stride, sizeof weight);
             memcpy(to.data + row * to.stride + k * to.step, &weight, sizeof weight);
@@ -336,9 +255,10 @@ static PyObject *expert_gather(PyObject *Py_UNUSED(module), PyObject *args)
 }
 
 static PyMethodDef functions[] = {
-    {"expert_slots", expert_slots, METH_VARARGS,
-     "expert_slots(topk_idx, counts, alignment, slots): fills slots, [N, K] int64, for topk_idx, [N, K] local expert\n"
-     "or -1, of which counts, a list, says how many rows each expert has."},
+    {"expert_expand", expert_expand, METH_VARARGS,
+     "expert_expand(topk_idx, counts, alignment, x, topk_weights, zero): new (slots, rows, weights): slots, [N, K] int64,\n"
+     "of topk_idx, [N, K] local expert or -1, of which counts, a list, says how many rows each expert has; x and\n"
+     "topk_weights, or None, by expert. zero: gaps become 0."},
     {"expert_spread", expert_spread, METH_VARARGS,
      "expert_spread(to, source, slots, counts, alignment, each): copies each row of source, [N, H], to its slots in\n"
      "to, [M, H]; each: of source, [N, K], the k-th element to the k-th slot. alignment above 0: gaps become 0."},

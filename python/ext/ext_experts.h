@@ -4,7 +4,17 @@
 #ifndef EXT_EXPERTS_H
 #define EXT_EXPERTS_H
 
+#include "ext_args.h"
 #include "ext_python.h"
+
+/** Of a matrix [N, K] int64: the slot of each selection of a row, -1 for what has no expert here. */
+static inline int64_t *ext_slots_of_row(const ext_matrix_t *slots, Py_ssize_t row)
+{
+    return (int64_t *)(void *)(slots->data + row * slots->stride);
+}
+
+/** Each row of to is the sum of its slots in from, k ascending, in fp32, rounded once. terms: room for K + 1. */
+void ext_sum_rows(const ext_matrix_t *to, const ext_matrix_t *from, const ext_matrix_t *slots, const char **terms);
 
 /** -1: an exception is set. */
 int ext_experts_ready(PyObject *module);

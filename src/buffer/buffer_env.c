@@ -137,13 +137,8 @@ static void env_wake(const xep_env_t *env, uint32_t rank)
 /* All kernels have the same bits: a missing instruction set only costs time, and the user is told. */
 static xep_simd_t simd_of(const xep_config_t *config)
 {
-    static const xep_simd_t asked[] = {[XEP_SIMD_CHOICE_AUTO] = XEP_SIMD_AVX512VBMI,
-                                       [XEP_SIMD_CHOICE_SCALAR] = XEP_SIMD_SCALAR,
-                                       [XEP_SIMD_CHOICE_AVX2] = XEP_SIMD_AVX2,
-                                       [XEP_SIMD_CHOICE_AVX512] = XEP_SIMD_AVX512,
-                                       [XEP_SIMD_CHOICE_AVX512VBMI] = XEP_SIMD_AVX512VBMI};
-    xep_simd_t have = xep_cpu_simd(), want = asked[config->simd];
-    if (want > have && config->simd != XEP_SIMD_CHOICE_AUTO)
+    xep_simd_t have = xep_cpu_simd(), want = (xep_simd_t)config->simd;
+    if (want > have && config->simd != XEP_SIMD_AUTO)
         xep_log(XEP_LOG_WARN, "XEP_SIMD is %s, but this CPU only has %s, which is used", xep_cpu_simd_name(want),
                 xep_cpu_simd_name(have));
     return want < have ? want : have;

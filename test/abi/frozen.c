@@ -660,7 +660,8 @@ _Static_assert(XEP_MEMORY_HOST == 0 && XEP_MEMORY_CUDA == 1, "a kind of memory h
 _Static_assert(XEP_ON_FAILURE_FAIL == 0 && XEP_ON_FAILURE_MASK == 1, "what is done on a failure has another value");
 _Static_assert(XEP_OUT_DIED == 1 && XEP_OUT_LATE == 2 && XEP_OUT_ASKED == 3, "a reason has another value");
 _Static_assert(XEP_ROWS_BY_RANK == 1, "an arrangement has another value");
-_Static_assert(XEP_SIMD_SCALAR == 0 && XEP_SIMD_AVX2 == 1 && XEP_SIMD_AVX512 == 2 && XEP_SIMD_AVX512VBMI == 3,
+_Static_assert(XEP_SIMD_SCALAR == 0 && XEP_SIMD_AVX2 == 1 && XEP_SIMD_AVX512 == 2 && XEP_SIMD_AVX512VBMI == 3 &&
+                   XEP_SIMD_NEON == 1,
                "an instruction set has another value");
 
 int main(void)

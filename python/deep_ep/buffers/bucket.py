@@ -175,7 +175,7 @@ class BucketBuffer(BufferBase):
         with self._ordering() as ordering:
             for src, place in zip(sources, places):
                 context.gather(as_bytes(src.contiguous()), place.view(context.ranks, -1))
-            event = ordering.end_with_event(*sources)
+            event = ordering.end(None, *sources)
         results = [
             place.view(src.dtype) if dst is None else dst.view(-1) if self._session is None else dst
             for src, dst, place in zip(sources, targets, places)
@@ -205,7 +205,7 @@ class BucketBuffer(BufferBase):
             shards = self._shards(sources, context)
             for one in shards:
                 context.reduce(one, scale, comm_precision == "bf16")
-            event = ordering.end_with_event(*sources)
+            event = ordering.end(None, *sources)
         return _done(event, [one[context.rank] for one in shards], packed, self._sms("reduce_scatter", group, num_sms))
 
     def all_reduce(
@@ -219,7 +219,7 @@ class BucketBuffer(BufferBase):
             for one in shards:
                 context.reduce(one, scale, False)
                 context.gather(as_bytes(one[context.rank]), as_bytes(one).view(context.ranks, -1))
-            event = ordering.end_with_event(*sources)
+            event = ordering.end(None, *sources)
         return _done(event, [one.view(-1) for one in shards], packed, self._sms("all_reduce", group, num_sms))
 
     def barrier(

@@ -145,7 +145,7 @@ class EPBuffer(ElasticBuffer, BufferBase):
             self._wait(previous_event)
         with self._ordering(mapping.device, None if mapping.is_cpu else previous_event, True, False) as ordering:
             getattr(self._redundant, what)(redundant, own, mapping)
-            return ordering.end_with_event(*given)
+            return ordering.end(None, *given)
 
     def _close(self) -> None:
         redundant, self._redundant = self._redundant, None
