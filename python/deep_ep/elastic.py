@@ -468,7 +468,7 @@ class ElasticCalls(Core):
             back = made.xep
             back.settle()
             to = back.combine_input() if wide else None  # which combine has nothing to copy of
-            x = made.places.fold(x, dtype if wide else torch.float32, to)
+            x = made.places.fold(x, dtype if wide else torch.float32, to)  # type: ignore[call-arg]  # on the host
             topk_weights = topk_weights if topk_weights is None else made.places.fold_selections(topk_weights)
         summed = self._pool.combine_now(made, x, x.shape[1] * x.itemsize, topk_weights)
         if summed is None:
