@@ -180,7 +180,8 @@ mapped_tests = \
 	%D%/mp/ops/in_place.mp %D%/mp/ops/in_place_ll.mp %D%/mp/ops/normal_ops.mp %D%/mp/ops/ll_ops.mp \
 	%D%/mp/failures/aborted.mp %D%/mp/ops/never_begun.mp %D%/mp/ops/prefaulted_pages.mp \
 	%D%/mp/groups/group_query.mp %D%/mp/ops/away_between_ops.mp
-rank_tests = $(transport_tests) %D%/mp/ops/mode_query.mp %D%/mp/wire/wire_order.mp %D%/mp/ops/shared_processor.mp \
+rank_tests = $(transport_tests) %D%/mp/ops/mode_query.mp %D%/mp/ops/events.mp %D%/mp/wire/wire_order.mp \
+	%D%/mp/ops/shared_processor.mp \
 	%D%/mp/launch/boot_client.mp %D%/mp/launch/setuid.mp %D%/mp/ops/normal_by_nodes.mp %D%/mp/ops/ll_by_nodes.mp \
 	%D%/mp/ops/ll_pieces_by_nodes.mp %D%/mp/ops/forwarding.mp \
 	%D%/mp/groups/nodes_disagree.mp %D%/mp/groups/own_allgather.mp %D%/mp/machine/ucx_disagree.mp \
@@ -239,6 +240,7 @@ rank_tests = $(transport_tests) %D%/mp/ops/mode_query.mp %D%/mp/wire/wire_order.
 %C%_mp_failures_given_up_ops_mp_LDADD = libmp_rig.la
 %C%_mp_ops_misuse_mp_LDADD = libmp_rig.la
 %C%_mp_ops_mode_query_mp_LDADD = libmp_rig.la
+%C%_mp_ops_events_mp_LDADD = libmp_rig.la
 
 # What takes longest begins first, and what takes a second or two comes last: then no processor waits at the end for one
 # test. kills, heartbeat and failure mostly sleep, beside others that compute.
