@@ -125,10 +125,11 @@ typedef struct xep_region {
     void *base;      /* where it begins in this rank's heap; in that of a mapped rank: map() + offset */
 } xep_region_t;
 
-/** Instruction sets that a kernel may use; each includes the ones before it. */
+/** Instruction sets that a kernel may use; of a processor's family each includes the ones before it. */
 typedef enum {
     XEP_SIMD_SCALAR,
     XEP_SIMD_AVX2,
+    XEP_SIMD_NEON = XEP_SIMD_AVX2, /* of aarch64 */
     XEP_SIMD_AVX512,
     XEP_SIMD_AVX512VBMI,
     XEP_ENUM_IS_INT(XEP_SIMD)
@@ -152,8 +153,10 @@ typedef enum xep_opens {
  * xep_buffer_waits() shows no waits.
  */
 typedef struct xep_late {
-    uint32_t count;  /* set by the mode: how many ranks' words were missing at its last look */
-    uint32_t *ranks; /* [R] set by the mode: which ranks these are */
+    /* set by the mode: how many ranks' words were missing at its last look, and which; the core drops those that leave
+     * the operation */
+    uint32_t count;
+    uint32_t *ranks; /* [R] */
     /* set by the core: when a caller began to wait for them, 0 if no caller waits; the mode sets it to 0 when count
      * becomes 0 */
     uint64_t since_ns;

@@ -12,7 +12,7 @@
 
 #include "cast_kernels.h"
 
-enum { BLOCK = VECTOR / 4, LINE = 64 };
+enum { BLOCK = VECTOR / 4, CACHE_LINE = 64 };
 
 #define KERNEL __attribute__((always_inline)) TARGET static inline
 
@@ -45,7 +45,7 @@ KERNEL void cast_block(int type, uint8_t *q, float *scales, const char *x, size_
     for (size_t g = 0; g < groups; g++) {
         uint32_t most = amax_of_group(type, x + g * step);
         amax.bits[g] = most > least ? most : least;
-        UNROLL for (size_t i = 0; i < step; i += LINE) _mm_prefetch(next + g * step + i, _MM_HINT_T0);
+        UNROLL for (size_t i = 0; i < step; i += CACHE_LINE) __builtin_prefetch(next + g * step + i);
     }
     factor.vector = find_scales(amax.vector, pow2, &scale.vector);
     for (size_t g = 0; g < groups; g++, x += step, q += XEP_CAST_GROUP) {
@@ -56,7 +56,7 @@ KERNEL void cast_block(int type, uint8_t *q, float *scales, const char *x, size_
     }
 }
 
-KERNEL void cast_groups(int type, uint8_t *q, float *scales, const void *x, size_t groups, int pow2, const void *next)
+KERNEL void cast_blocks(int type, uint8_t *q, float *scales, const void *x, size_t groups, int pow2, const void *next)
 {
     const char *from = x, *ahead = next;
     for (size_t g = 0; g < groups; g += BLOCK) {
@@ -68,7 +68,7 @@ KERNEL void cast_groups(int type, uint8_t *q, float *scales, const void *x, size
 
 TARGET static void bf16_groups(uint8_t *q, float *scales, const void *x, size_t groups, int pow2, const void *next)
 {
-    cast_groups(XEP_CAST_BF16, q, scales, x, groups, pow2, next);
+    cast_blocks(XEP_CAST_BF16, q, scales, x, groups, pow2, next);
 }
 
 static void cast_bf16(uint8_t *q, float *scales, const void *x, size_t elems, int pow2, const void *next)
@@ -80,12 +80,12 @@ static void cast_bf16(uint8_t *q, float *scales, const void *x, size_t elems, in
 
 TARGET static void fp16_groups(uint8_t *q, float *scales, const void *x, size_t groups, int pow2, const void *next)
 {
-    cast_groups(XEP_CAST_FP16, q, scales, x, groups, pow2, next);
+    cast_blocks(XEP_CAST_FP16, q, scales, x, groups, pow2, next);
 }
 
 TARGET static void fp32_groups(uint8_t *q, float *scales, const void *x, size_t groups, int pow2, const void *next)
 {
-    cast_groups(XEP_CAST_FP32, q, scales, x, groups, pow2, next);
+    cast_blocks(XEP_CAST_FP32, q, scales, x, groups, pow2, next);
 }
 
 static void cast_fp16(uint8_t *q, float *scales, const void *x, size_t elems, int pow2, const void *next)

@@ -71,6 +71,8 @@ static xep_cast_row_fn select_row(xep_quant_t quant, int type, xep_simd_t simd)
 #if defined(__x86_64__)
     if (simd >= XEP_SIMD_AVX512) return xep_cast_rows_avx512[quant][type];
     if (simd == XEP_SIMD_AVX2) return xep_cast_rows_avx2[quant][type];
+#elif defined(__aarch64__)
+    if (simd >= XEP_SIMD_NEON) return xep_cast_rows_neon[quant][type];
 #else
     (void)simd;
 #endif

@@ -13,6 +13,8 @@ void xep_decode_group(const xep_cast_element_t *element, uint16_t *row, const ui
 void xep_decode_scalar(xep_quant_t quant, uint16_t *row, const void *q, const void *scales, size_t elems, float given);
 #if defined(__x86_64__)
 void xep_decode_avx2(xep_quant_t quant, uint16_t *row, const void *q, const void *scales, size_t elems, float given);
+#elif defined(__aarch64__)
+void xep_decode_neon(xep_quant_t quant, uint16_t *row, const void *q, const void *scales, size_t elems, float given);
 #endif
 
 #endif

@@ -79,6 +79,8 @@ xep_weigh_fn xep_weigh_select(xep_dtype_t dtype, xep_simd_t simd, int streaming)
 #if defined(__x86_64__)
     if (simd >= XEP_SIMD_AVX512) return xep_weigh_avx512[type][streaming != 0];
     if (simd == XEP_SIMD_AVX2) return xep_weigh_avx2[type][streaming != 0];
+#elif defined(__aarch64__)
+    if (simd >= XEP_SIMD_NEON) return xep_weigh_neon[type][streaming != 0];
 #else
     (void)simd;
     (void)streaming;
@@ -106,6 +108,8 @@ xep_weigh_mixed_fn xep_weigh_select_mixed(xep_dtype_t dtype, int wide_out, xep_s
 #if defined(__x86_64__)
     if (simd >= XEP_SIMD_AVX512) return xep_weigh_mixed_avx512[type][wide_out != 0];
     if (simd == XEP_SIMD_AVX2) return xep_weigh_mixed_avx2[type][wide_out != 0];
+#elif defined(__aarch64__)
+    if (simd >= XEP_SIMD_NEON) return xep_weigh_mixed_neon[type][wide_out != 0];
 #else
     (void)simd;
 #endif

@@ -8,6 +8,7 @@
 #include <immintrin.h>
 
 #define TARGET    __attribute__((target("avx2,fma,f16c")))
+#define REGISTER  "x"
 #define VECTOR_FN __attribute__((always_inline)) TARGET static inline
 
 /* bytes */

@@ -8,6 +8,7 @@
 #include <immintrin.h>
 
 #define TARGET    __attribute__((target("avx512f")))
+#define REGISTER  "x"
 #define VECTOR_FN __attribute__((always_inline)) TARGET static inline
 
 /* bytes */

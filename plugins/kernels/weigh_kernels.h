@@ -23,6 +23,9 @@ extern const xep_weigh_mixed_fn xep_weigh_mixed_avx2[XEP_WEIGH_NARROW][2]; /* [t
 extern const xep_weigh_mixed_fn xep_weigh_mixed_avx512[XEP_WEIGH_NARROW][2];
 extern const xep_weigh_fn xep_weigh_avx2[XEP_WEIGH_TYPES][2]; /* [type][streaming] */
 extern const xep_weigh_fn xep_weigh_avx512[XEP_WEIGH_TYPES][2];
+#elif defined(__aarch64__)
+extern const xep_weigh_mixed_fn xep_weigh_mixed_neon[XEP_WEIGH_NARROW][2];
+extern const xep_weigh_fn xep_weigh_neon[XEP_WEIGH_TYPES][2];
 #endif
 
 #endif

@@ -2,8 +2,8 @@
 
 /**
  * The walk of the vector kernels over rows, for any width of vectors. Included by the file of an instruction set, which
- * has said what is a vector: TARGET, VECTOR_FN, floats_t, bits_t, VECTOR (bytes), and what C has no words for: loads
- * and stores, fused multiplications, what is not a number, and all of fp16.
+ * has said what is a vector: TARGET, VECTOR_FN, floats_t, bits_t, VECTOR (bytes), REGISTER, the constraint of one, and
+ * what C has no words for: loads and stores, fused multiplications, what is not a number, and all of fp16.
  *
  * Four vectors of a row at a time take half the time of one, in the first cache and in the last: fewer loads of
  * pointers and weights, and longer runs of each row for the prefetcher.
@@ -28,7 +28,7 @@ enum { LINE = 64, VECTORS = 4, FEW = 8, AHEAD = 2048 };
 #endif
 
 /* two uses of a vector make gcc load it twice, and loads are what is short */
-#define LOAD_ONCE(_v) __asm__("" : "+x"(_v))
+#define LOAD_ONCE(_v) __asm__("" : "+" REGISTER(_v))
 
 #define KERNEL __attribute__((always_inline)) TARGET static inline
 

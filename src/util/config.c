@@ -58,11 +58,15 @@ static const choice_t put_choices[] = {{"auto", XEP_PUT_AUTO},
                                        {"am", XEP_PUT_AM},
                                        {NULL, 0}};
 static const choice_t progress_choices[] = {{"call", XEP_PROGRESS_CALL}, {"thread", XEP_PROGRESS_THREAD}, {NULL, 0}};
-static const choice_t simd_choices[] = {{"auto", XEP_SIMD_CHOICE_AUTO},
-                                        {"scalar", XEP_SIMD_CHOICE_SCALAR},
-                                        {"avx2", XEP_SIMD_CHOICE_AVX2},
-                                        {"avx512", XEP_SIMD_CHOICE_AVX512},
-                                        {"avx512vbmi", XEP_SIMD_CHOICE_AVX512VBMI},
+static const choice_t simd_choices[] = {{"auto", XEP_SIMD_AUTO},
+                                        {"scalar", XEP_SIMD_SCALAR},
+#if defined(__aarch64__)
+                                        {"neon", XEP_SIMD_NEON},
+#else
+                                        {"avx2", XEP_SIMD_AVX2},
+                                        {"avx512", XEP_SIMD_AVX512},
+                                        {"avx512vbmi", XEP_SIMD_AVX512VBMI},
+#endif
                                         {NULL, 0}};
 static const choice_t numa_choices[] = {{"yes", 1},   {"no", 0}, {"on", 1}, {"off", 0}, {"true", 1},
                                         {"false", 0}, {"1", 1},  {"0", 0},  {NULL, 0}};

@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-#include <xep/xep.h>
+#include <xep/plugin.h>
 
 enum { XEP_BOOT_AUTO, XEP_BOOT_CALLBACK, XEP_BOOT_PMIX, XEP_BOOT_SINGLE };
 enum { XEP_MAP_AUTO, XEP_MAP_NEVER };
@@ -14,13 +14,7 @@ enum { XEP_LIVENESS_PROCESS, XEP_LIVENESS_HEARTBEAT };
 enum { XEP_PUT_AUTO, XEP_PUT_RMA, XEP_PUT_PACK, XEP_PUT_AM };
 enum { XEP_ROOM_OF_HOST, XEP_ROOM_OF_RANK };
 enum { XEP_PROGRESS_CALL, XEP_PROGRESS_THREAD };
-enum {
-    XEP_SIMD_CHOICE_AUTO,
-    XEP_SIMD_CHOICE_SCALAR,
-    XEP_SIMD_CHOICE_AVX2,
-    XEP_SIMD_CHOICE_AVX512,
-    XEP_SIMD_CHOICE_AVX512VBMI
-};
+enum { XEP_SIMD_AUTO = XEP_SIMD_AVX512VBMI + 1 }; /* more than any processor has, which gives what it has */
 
 typedef const char *xep_config_text_t; /* of the environment: valid until that changes */
 typedef xep_config_text_t xep_config_path_t;

@@ -40,8 +40,8 @@ CHOICE(liveness, "LIVENESS", "process",
 VALUE(threads, "THREADS", positive, "1", "threads of a rank that copy and reduce")
 CHOICE(progress, "PROGRESS", "call", "call: progress is made inside calls; thread: also by a thread of the group")
 CHOICE(simd, "SIMD", "auto",
-       "kernels: auto (the widest the CPU has), avx512vbmi, avx512, avx2, scalar; one it does not have gives a "
-       "warning and the widest it has")
+       "kernels: auto (the widest the CPU has), avx512vbmi, avx512, avx2, scalar, on aarch64 neon, scalar; one it "
+       "does not have gives a warning and the widest it has")
 VALUE(stream, "STREAMING", chosen, "auto",
       "a dispatch that writes at least this many bytes, or a combine that loads and writes as many, uses streaming "
       "stores; 0: every operation; inf: none; auto: this rank's share of the last cache, at least 768k")

@@ -3,6 +3,7 @@
 /*
  * A level of kernels stands for several instruction sets that processors have together: AVX2 with FMA and F16C; AVX-512
  * F, BW, VL and DQ; and these with VBMI (Ice Lake, Zen 4). A processor that lacks one of them gets the level below.
+ * NEON is part of aarch64.
  */
 #define _GNU_SOURCE
 #include "cpu.h"
@@ -33,6 +34,8 @@ xep_simd_t xep_cpu_simd(void)
             return __builtin_cpu_supports("avx512vbmi") ? XEP_SIMD_AVX512VBMI : XEP_SIMD_AVX512;
         return XEP_SIMD_AVX2;
     }
+#elif defined(__aarch64__)
+    return XEP_SIMD_NEON;
 #endif
     return XEP_SIMD_SCALAR;
 }
@@ -40,7 +43,11 @@ xep_simd_t xep_cpu_simd(void)
 /* In the order of xep_simd_t, as XEP_SIMD and xep_info have them. */
 const char *xep_cpu_simd_name(xep_simd_t simd)
 {
+#if defined(__aarch64__)
+    static const char *const names[] = {"scalar", "neon"};
+#else
     static const char *const names[] = {"scalar", "avx2", "avx512", "avx512vbmi"};
+#endif
     return names[simd];
 }
 

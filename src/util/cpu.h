@@ -12,7 +12,7 @@
 /** The widest kernels this CPU runs. */
 xep_simd_t xep_cpu_simd(void);
 
-/** "scalar", "avx2", "avx512". */
+/** "scalar", "avx2", "avx512", "avx512vbmi"; "scalar", "neon". */
 const char *xep_cpu_simd_name(xep_simd_t simd);
 
 /**

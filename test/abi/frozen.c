@@ -159,7 +159,7 @@ SIZE(xep_replica_t, 8);
 AT(xep_replica_t, expert, 0);
 AT(xep_replica_t, rank, 4);
 
-SIZE(xep_plan_t, 48);
+SIZE(xep_plan_t, 56);
 AT(xep_plan_t, size, 0);
 AT(xep_plan_t, experts, 8);
 AT(xep_plan_t, nranks, 12);
@@ -167,6 +167,7 @@ AT(xep_plan_t, counts, 16);
 AT(xep_plan_t, begin, 24);
 AT(xep_plan_t, rank, 32);
 AT(xep_plan_t, rows, 40);
+AT(xep_plan_t, out, 48);
 
 SIZE(xep_loads_t, 40);
 AT(xep_loads_t, size, 0);
@@ -660,7 +661,8 @@ _Static_assert(XEP_MEMORY_HOST == 0 && XEP_MEMORY_CUDA == 1, "a kind of memory h
 _Static_assert(XEP_ON_FAILURE_FAIL == 0 && XEP_ON_FAILURE_MASK == 1, "what is done on a failure has another value");
 _Static_assert(XEP_OUT_DIED == 1 && XEP_OUT_LATE == 2 && XEP_OUT_ASKED == 3, "a reason has another value");
 _Static_assert(XEP_ROWS_BY_RANK == 1, "an arrangement has another value");
-_Static_assert(XEP_SIMD_SCALAR == 0 && XEP_SIMD_AVX2 == 1 && XEP_SIMD_AVX512 == 2 && XEP_SIMD_AVX512VBMI == 3,
+_Static_assert(XEP_SIMD_SCALAR == 0 && XEP_SIMD_AVX2 == 1 && XEP_SIMD_AVX512 == 2 && XEP_SIMD_AVX512VBMI == 3 &&
+                   XEP_SIMD_NEON == 1,
                "an instruction set has another value");
 
 int main(void)

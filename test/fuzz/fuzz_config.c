@@ -52,7 +52,7 @@ static void check_config(char **lines, int count)
         check_choice(config.map, XEP_MAP_NEVER + 1, "MAP");
         check_choice(config.put, XEP_PUT_AM + 1, "PUT");
         check_choice(config.progress, XEP_PROGRESS_THREAD + 1, "PROGRESS");
-        check_choice(config.simd, XEP_SIMD_CHOICE_AVX512 + 1, "SIMD");
+        check_choice(config.simd, XEP_SIMD_AUTO + 1, "SIMD");
         check_choice(config.log, XEP_LOG_DEBUG + 1, "LOG");
         if (config.timeout == 0 || config.timeout < -1) fuzz_fail("XEP_TIMEOUT is %d", config.timeout);
     } else {

@@ -49,6 +49,8 @@ xep_simd_t sim_simd_best(void)
     if (__builtin_cpu_supports("avx512vbmi")) return XEP_SIMD_AVX512VBMI;
     if (__builtin_cpu_supports("avx512f")) return XEP_SIMD_AVX512;
     if (__builtin_cpu_supports("avx2")) return XEP_SIMD_AVX2;
+#elif defined(__aarch64__)
+    return XEP_SIMD_NEON;
 #endif
     return XEP_SIMD_SCALAR;
 }

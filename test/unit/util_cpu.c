@@ -16,9 +16,13 @@
 TEST(simd_names)
 {
     assert_string_equal(xep_cpu_simd_name(XEP_SIMD_SCALAR), "scalar");
+#if defined(__aarch64__)
+    assert_string_equal(xep_cpu_simd_name(XEP_SIMD_NEON), "neon");
+#else
     assert_string_equal(xep_cpu_simd_name(XEP_SIMD_AVX2), "avx2");
     assert_string_equal(xep_cpu_simd_name(XEP_SIMD_AVX512), "avx512");
     assert_string_equal(xep_cpu_simd_name(XEP_SIMD_AVX512VBMI), "avx512vbmi");
+#endif
 }
 
 #if defined(__x86_64__)
@@ -53,7 +57,11 @@ TEST(simd_is_what_the_cpu_has)
 #else
 TEST(simd_is_what_the_cpu_has)
 {
+#if defined(__aarch64__)
+    assert_int_equal(xep_cpu_simd(), XEP_SIMD_NEON);
+#else
     assert_int_equal(xep_cpu_simd(), XEP_SIMD_SCALAR);
+#endif
 }
 #endif
 
