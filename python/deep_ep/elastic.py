@@ -320,7 +320,10 @@ class ElasticCalls(Core):
         made.xep, made._scaleup_ranks = sent, self._scaleup_ranks
         handle = EPHandle._of(made)
         if how[0]:
-            return (*_expanded(made, received, x.dtype, topk_weights is not None, how[1]), handle, EventOverlap())
+            given = (received.topk_idx, made._counts, alignment, received.x)
+            weights = None if topk_weights is None else received.topk_weights
+            made.__dict__["places"], rows, weights = Places.expand(*given, weights, how[1])
+            return rows, None, weights, handle, EventOverlap()
         rows, weights = received.x, received.topk_weights if topk_weights is not None else None
         viewed = self._pool.may_view(sent.buffer)
         if not (viewed and rows.is_contiguous()):
@@ -577,18 +580,6 @@ def _deferred(event: EventOverlap, results: tuple, biases: Sequence[torch.Tensor
 
     event.register_hook_after_wait(hand_over)
     return event
-
-
-def _expanded(
-    made: Routed, received: xep.Received, dtype: torch.dtype, weighted: bool, zero: bool
-) -> tuple[torch.Tensor, None, Optional[torch.Tensor]]:
-    """Rows by expert, of rows that are here."""
-    places, rows, weights = Places.expand(
-        received.topk_idx, made._counts, made.expert_alignment, received.x,
-        received.topk_weights if weighted else None, zero,
-    )  # fmt: skip
-    made.__dict__["places"] = places
-    return rows if rows.dtype is dtype else rows.view(dtype), None, weights
 
 
 def _extra_words(handle: Routed, scales: Optional[torch.Tensor], weights: Any) -> Optional[torch.Tensor]:

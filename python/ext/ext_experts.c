@@ -257,15 +257,15 @@ static PyObject *expert_gather(PyObject *Py_UNUSED(module), PyObject *args)
 
 static PyMethodDef functions[] = {
     {"expert_expand", expert_expand, METH_VARARGS,
-     "expert_expand(topk_idx, counts, alignment, x, topk_weights, zero): new (slots, rows, weights): slots, [N, K] int64,\n"
-     "of topk_idx, [N, K] local expert or -1, of which counts, a list, says how many rows each expert has; x and\n"
-     "topk_weights, or None, by expert. zero: gaps become 0."},
+     "expert_expand(topk_idx, counts, alignment, x, topk_weights, zero): new (slots, rows, weights): slots, [N, K]\n"
+     "int64, of topk_idx, [N, K] local expert or -1, of which counts, a list, says how many rows each expert has;\n"
+     "x and topk_weights, or None, by expert. zero: gaps become 0."},
     {"expert_spread", expert_spread, METH_VARARGS,
      "expert_spread(to, source, slots, counts, alignment, each): copies each row of source, [N, H], to its slots in\n"
      "to, [M, H]; each: of source, [N, K], the k-th element to the k-th slot. alignment above 0: gaps become 0."},
     {"expert_sum", expert_sum, METH_VARARGS,
-     "expert_sum(source, slots): new, [N, H]: the sum of the slots of each row in source, [M, H], k ascending, in fp32,\n"
-     "rounded once to the type of source."},
+     "expert_sum(source, slots): new, [N, H]: the sum of the slots of each row in source, [M, H], k ascending, in\n"
+     "fp32, rounded once to the type of source."},
     {"expert_gather", expert_gather, METH_VARARGS,
      "expert_gather(to, source, slots): to, [N, K] float32, becomes source, [M, 1], at the slots, 0 where none is."},
     {NULL, NULL, 0, NULL},
