@@ -5,7 +5,7 @@
 noinst_LTLIBRARIES += libxep_cost.la
 libxep_cost_la_SOURCES = \
 	%D%/cost/cost_rows.h %D%/cost/cost_rows.c %D%/cost/cost_model.h %D%/cost/cost_model.c \
-	%D%/balance/plan.h %D%/balance/plan.c
+	%D%/balance/plan.h %D%/balance/plan.c %D%/balance/plan_spread.c
 libxep_cost_la_LIBADD = -lm
 
 # libxep_all.la is what libxep.so is made of and what unit tests link, so that these reach what is not exported
@@ -19,7 +19,7 @@ libxep_all_la_SOURCES = \
 	%D%/request/handle.h %D%/request/handle.c %D%/request/request.h %D%/request/request.c \
  %D%/request/request_advance.c \
 	%D%/request/request_begin.c %D%/request/request_end.c \
-	%D%/request/request_order.c %D%/request/request_refuse.c \
+	%D%/request/request_order.c \
  %D%/request/request_trace.c %D%/request/request_wait.c \
 	%D%/serve/server.h %D%/serve/server.c %D%/serve/server_begin.c %D%/serve/server_end.c \
 	%D%/buffer/announce.h %D%/buffer/announce.c \

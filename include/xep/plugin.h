@@ -154,8 +154,10 @@ typedef enum xep_opens {
  * xep_buffer_waits() shows no waits.
  */
 typedef struct xep_late {
-    uint32_t count;  /* set by the mode: how many ranks' words were missing at its last look */
-    uint32_t *ranks; /* [R] set by the mode: which ranks these are */
+    /* set by the mode: how many ranks' words were missing at its last look, and which; the core drops those that leave
+     * the operation */
+    uint32_t count;
+    uint32_t *ranks; /* [R] */
     /* set by the core: when a caller began to wait for them, 0 if no caller waits; the mode sets it to 0 when count
      * becomes 0 */
     uint64_t since_ns;

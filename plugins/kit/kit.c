@@ -111,7 +111,7 @@ static xep_status_t set_up(xep_kit_t *kit, const xep_env_t *env)
     xep_region_t regions[XEP_REGIONS];
     kit->env = env;
     kit->shape = env->shape;
-    xep_steps_choose(kit, 0);
+    xep_steps_choose(kit, 0, NULL);
     kit->layout = layout_of(kit);
     kit->first_expert = env->shape->first_expert;
     memcpy(regions, env->regions, sizeof regions);

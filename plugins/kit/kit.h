@@ -78,7 +78,6 @@ typedef struct xep_kit {
     uint64_t *prefaulted;         /* [slots] tokens for which the pages of a slot were made present */
     uint32_t *owner;              /* [E] rank */
     const uint32_t *first_expert; /* [R + 1] the shape's */
-    const uint32_t *through; /* [R] who is heard through whom, as xep_words_arrived_through() has it; NULL: nobody */
     /* handshake of combines: */
     uint32_t *there;     /* [slots][R] the slot each rank chose for the dispatch of ours: the mode knows and sets it */
     uint64_t *combined;  /* [slots] epoch of the last combine offered from a slot; 0: none */
@@ -97,7 +96,7 @@ typedef struct xep_kit_state {
     uint32_t casts;       /* XEP_STEPS_CASTS: its steps are those of its kind that casts; 0: the others */
     uint32_t step;        /* in them */
     int told;             /* in this step mapped ranks have been sent theirs */
-    int pauses;           /* before the step that receives: rows were coming at the begin */
+    int begins;           /* goes no further than to the step that receives: at the begin, and while rows are coming */
     xep_status_t verdict; /* XEP_OK, or the error every rank gets */
     xep_status_t failed;  /* XEP_OK, or what was met after something was sent */
     xep_cursor_t cursor;  /* of this step */

@@ -10,34 +10,33 @@
 
 #include "kit.h"
 
-static void choose(const xep_step_t *list, unsigned features, xep_step_t *steps)
+static void choose(const xep_step_t *list, unsigned features, const uint32_t *through, xep_step_t *steps)
 {
-    uint32_t count = 0;
-    for (; list != NULL && list->run != NULL; list++)
-        if ((features & list->with) == list->with && (features & list->without) == 0) steps[count++] = *list;
+    uint32_t count = 0, waits = 0;
+    for (; list != NULL && list->run != NULL; list++) {
+        if ((features & list->with) != list->with || (features & list->without) != 0) continue;
+        steps[count] = *list;
+        steps[count].through = list->relayed ? through : NULL;
+        steps[count++].opens = list->word != NULL && waits++ == 0;
+    }
     assert(count < XEP_STEPS_MOST);
     steps[count] = (xep_step_t){0};
 }
 
-void xep_steps_choose(void *mode, unsigned features)
+void xep_steps_choose(void *mode, unsigned features, const uint32_t *through)
 {
     xep_kit_t *kit = mode;
-    choose(xep_kit_mode.dispatch_steps, features, kit->steps[XEP_OP_DISPATCH]);
-    choose(xep_kit_mode.combine_steps, features, kit->steps[XEP_OP_COMBINE]);
-    choose(xep_kit_mode.dispatch_steps, features | XEP_STEPS_OF_NEXT, kit->steps[XEP_OP_NEXT]);
-    choose(xep_kit_mode.dispatch_steps, features | XEP_STEPS_OF_CASTS, kit->steps[XEP_STEPS_CASTS]);
-    choose(xep_kit_mode.combine_steps, features | XEP_STEPS_OF_CASTS, kit->steps[XEP_STEPS_CASTS + XEP_OP_COMBINE]);
+    const unsigned next = features | XEP_STEPS_OF_NEXT, casts = features | XEP_STEPS_OF_CASTS;
+    choose(xep_kit_mode.dispatch_steps, features, through, kit->steps[XEP_OP_DISPATCH]);
+    choose(xep_kit_mode.combine_steps, features, through, kit->steps[XEP_OP_COMBINE]);
+    choose(xep_kit_mode.dispatch_steps, next, through, kit->steps[XEP_OP_NEXT]);
+    choose(xep_kit_mode.dispatch_steps, casts, through, kit->steps[XEP_STEPS_CASTS]);
+    choose(xep_kit_mode.combine_steps, casts, through, kit->steps[XEP_STEPS_CASTS + XEP_OP_COMBINE]);
 }
 
 static const xep_step_t *step_of(const xep_kit_t *kit, const xep_op_t *op)
 {
     return &kit->steps[op->kind + xep_kit_state(op)->casts][xep_kit_state(op)->step];
-}
-
-/* The rank through which each rank's word arrives, where the words of this step are relayed; NULL: they are not. */
-static const uint32_t *through_of(const xep_kit_t *kit, const xep_step_t *step)
-{
-    return step->relayed ? kit->through : NULL;
 }
 
 /* A wire that is dead may say so once only, and to a call whose caller cannot be told: so it is written down. */
@@ -58,12 +57,11 @@ static void end_phase(const xep_kit_t *kit, const xep_op_t *op, const xep_step_t
  * always begins as if it were the first. Where rows were coming at the begin, the progress that finds all of them there
  * goes no further than the begin would have.
  */
-static xep_status_t advance(xep_kit_t *kit, xep_op_t *op, int begins)
+static xep_status_t advance(xep_kit_t *kit, xep_op_t *op)
 {
     xep_kit_state_t *state = xep_kit_state(op);
     const xep_step_t *step = step_of(kit, op);
-    while (step->run != NULL && !(begins && step->receives)) {
-        if (step->receives && state->pauses) break;
+    while (step->run != NULL && !(step->receives && state->begins)) {
         xep_status_t status = step->agreed && state->verdict != XEP_OK ? XEP_OK : step->run(kit, op);
         if (status < 0) return remember(kit, op, status);
         if (status != XEP_OK) return status;
@@ -73,7 +71,7 @@ static xep_status_t advance(xep_kit_t *kit, xep_op_t *op, int begins)
         state->cursor = (xep_cursor_t){0};
         step = step_of(kit, op);
     }
-    if (step->receives && op->coming == 0) state->pauses = 0;
+    state->begins = op->coming != 0;
     return step->run == NULL ? state->verdict : XEP_INPROGRESS;
 }
 
@@ -84,8 +82,9 @@ static xep_status_t advance(xep_kit_t *kit, xep_op_t *op, int begins)
 xep_status_t xep_steps_begin(void *mode, xep_op_t *op)
 {
     xep_kit_state(op)->since_ns = xep_kit_phase(mode);
-    xep_kit_state(op)->pauses = op->coming != 0;
-    advance(mode, op, 1);
+    xep_kit_state(op)->begins = 1;
+    advance(mode, op);
+    xep_kit_state(op)->begins = op->coming != 0;
     return XEP_OK;
 }
 
@@ -99,7 +98,7 @@ xep_status_t xep_steps_progress(void *mode, xep_op_t *op)
         xep_status_t status = kit->env->wire->ops->progress(kit->env->wire);
         if (status < 0) return remember(kit, op, status);
     }
-    return advance(kit, op, 0);
+    return advance(kit, op);
 }
 
 void xep_steps_explain(void *mode, const xep_op_t *op, char *text, size_t bytes)
@@ -110,7 +109,7 @@ void xep_steps_explain(void *mode, const xep_op_t *op, char *text, size_t bytes)
                              .what = step->run != NULL ? step->name : "nothing",
                              .nranks = kit->shape->nranks,
                              .rank = kit->shape->rank,
-                             .through = through_of(kit, step),
+                             .through = step->through,
                              .rows_bits = step->rows_bits};
     xep_words_explain(&wait, mode, op, text, bytes);
 }
@@ -132,28 +131,20 @@ xep_status_t xep_step_put(void *mode, xep_op_t *op)
     return xep_send_transfers(mode, op, step_of(mode, op)->transfers);
 }
 
-/* Whether no step before it waits for words. */
-static int is_first_wait(const xep_kit_t *kit, const xep_op_t *op)
+static xep_opens_t find_opens(const xep_kit_t *kit, const xep_op_t *op, const xep_step_t *step)
 {
-    const xep_step_t *step = kit->steps[op->kind + xep_kit_state(op)->casts];
-    while (step->word == NULL) step++;
-    return step == step_of(kit, op);
-}
-
-static xep_opens_t find_opens(const xep_kit_t *kit, const xep_op_t *op)
-{
-    if (!is_first_wait(kit, op)) return XEP_OPENS_NOT;
-    const uint32_t *through = through_of(kit, step_of(kit, op));
-    for (uint32_t i = 0; through != NULL && i < op->late.count; i++)
-        if (xep_words_are_relayed(through, kit->shape->rank, op->late.ranks[i])) return XEP_OPENS_THROUGH;
+    if (!step->opens) return XEP_OPENS_NOT;
+    for (uint32_t i = 0; step->through != NULL && i < op->late.count; i++)
+        if (xep_words_are_relayed(step->through, kit->shape->rank, op->late.ranks[i])) return XEP_OPENS_THROUGH;
     return XEP_OPENS_DIRECTLY;
 }
 
 /* The wire may hold back words that the others wait for. */
 static xep_status_t go_on_waiting(xep_kit_t *kit, xep_op_t *op)
 {
-    op->late.what = step_of(kit, op)->name;
-    op->late.opens = find_opens(kit, op);
+    const xep_step_t *step = step_of(kit, op);
+    op->late.what = step->name;
+    op->late.opens = find_opens(kit, op, step);
     xep_status_t status = xep_kit_flush(kit);
     return status < 0 ? status : XEP_INPROGRESS;
 }
@@ -167,10 +158,9 @@ xep_status_t xep_step_wait(void *mode, xep_op_t *op)
 xep_status_t xep_step_wait_relayed(void *mode, xep_op_t *op)
 {
     const xep_kit_t *kit = mode;
-    if (kit->through == NULL) return xep_step_wait(mode, op);
-    return xep_words_arrived_through(kit->env, step_of(kit, op)->word, kit->through, mode, op)
-               ? XEP_OK
-               : go_on_waiting(mode, op);
+    const xep_step_t *step = step_of(kit, op);
+    if (step->through == NULL) return xep_step_wait(mode, op);
+    return xep_words_arrived_through(kit->env, step->word, step->through, mode, op) ? XEP_OK : go_on_waiting(mode, op);
 }
 
 xep_status_t xep_step_flush(void *mode, xep_op_t *op)

@@ -30,11 +30,14 @@ typedef struct xep_step {
     xep_store_fn store; /* what xep_step_send() sends: by stores to mapped ranks (NULL: as transfers to them, too), */
     xep_transfer_fn transfers; /* and as transfers to all others */
     xep_announced_t announced; /* only on the step whose word is a rank's last one (masks.h) */
-    uint8_t relayed;           /* xep_step_wait_relayed(): its words come through others, as kit->through says */
+    uint8_t relayed;           /* its words come through others, as xep_step_wait_relayed() has it */
     uint8_t rows_bits;         /* of its words, below the epoch: a count of rows; 0: they are epochs */
     int agreed;                /* left out where the verdict is an error */
     int receives;              /* begin goes no further than here: the receive phase, which may be postponed */
     uint16_t with, without;    /* what a buffer has that takes the step, and what it has not: a bit for each feature */
+    /* of a step that was chosen: */
+    uint8_t opens;           /* no step before it waits for words */
+    const uint32_t *through; /* [R] who is heard through whom, as xep_words_arrived_through() has it; NULL: nobody */
 } xep_step_t;
 
 enum {
@@ -45,8 +48,11 @@ enum {
     XEP_STEPS_CASTS = XEP_OP_NEXT + 1
 };
 
-/** Chooses those steps of the mode's lists that a buffer with these features takes; xep_kit_open() has with none. */
-void xep_steps_choose(void *mode, unsigned features);
+/**
+ * Chooses those steps of the mode's lists that a buffer with these features takes; through: of those that are relayed.
+ * xep_kit_open() has with none.
+ */
+void xep_steps_choose(void *mode, unsigned features, const uint32_t *through);
 
 /** Takes the steps of op that begin may take. Called when all that dispatch or combine refuse was refused: XEP_OK. */
 xep_status_t xep_steps_begin(void *mode, xep_op_t *op);

@@ -36,7 +36,6 @@ static void look_again(const xep_env_t *env, xep_word_fn word, const void *mode,
     uint32_t left = 0;
     for (uint32_t i = 0; i < late->count; i++) {
         uint32_t rank = late->ranks[i];
-        if (xep_op_is_without(op, rank)) continue; /* since the last look */
         if (!has_arrived(word, mode, op, rank)) {
             late->ranks[left++] = rank;
             continue;

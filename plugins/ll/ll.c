@@ -189,7 +189,6 @@ static xep_status_t ll_open(const xep_env_t *env, void **mode_p)
     for (uint32_t r = 0; r < env->shape->nranks; r++)
         mode->pulls[r] = r != env->shape->rank && mode->kit.base[r] != NULL;
     ll_choose_steps(mode);
-    if (env->shape->by_nodes) mode->kit.through = mode->nodes.through;
     reserve_coded(mode);
     return XEP_OK;
 }

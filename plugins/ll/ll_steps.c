@@ -174,7 +174,8 @@ void ll_choose_steps(ll_t *mode)
 {
     const xep_shape_t *shape = mode->kit.shape;
     const int wired = !mode->kit.all_mapped;
-    xep_steps_choose(mode, (mode->kit.env->out != NULL ? MASKS : 0) | (wired ? WIRED : 0) |
-                               (mode->layout.recv_ring_bytes != 0 ? CROWDED : 0) | (shape->in_pieces ? PIECES : 0) |
-                               (shape->sends_in_place ? IN_PLACE : 0) | (wired || shape->in_pieces ? RETURNS : 0));
+    unsigned features = (mode->kit.env->out != NULL ? MASKS : 0) | (wired ? WIRED : 0) |
+                        (mode->layout.recv_ring_bytes != 0 ? CROWDED : 0) | (shape->in_pieces ? PIECES : 0) |
+                        (shape->sends_in_place ? IN_PLACE : 0) | (wired || shape->in_pieces ? RETURNS : 0);
+    xep_steps_choose(mode, features, shape->by_nodes ? mode->nodes.through : NULL);
 }

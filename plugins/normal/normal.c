@@ -172,7 +172,6 @@ static xep_status_t normal_open(const xep_env_t *env, void **mode_p)
     normal_choose_steps(mode);
     normal_lay_casts(mode);
     normal_lay_coded(mode);
-    if (env->shape->by_nodes) mode->kit.through = mode->nodes->who.through;
     return XEP_OK;
 }
 

@@ -17,7 +17,6 @@ typedef struct move {
     const normal_target_t *targets;
     xep_copy_fn copy;
     size_t bytes, stride; /* of a row, as received */
-    char *send;           /* where this rank's rows go to be read in place; NULL: they are there, or none are */
     uint64_t begin, end;
 } move_t;
 
@@ -36,8 +35,6 @@ static void move_tokens(void *arg, uint32_t thread, uint32_t nthreads)
     normal_metadata_t from = {0};
     for (uint64_t t = begin; t < end; t++) {
         const char *row = (const char *)args->x + t * stride, *next = t + 1 < end ? row + stride : row;
-        if (move->send != NULL && routing->first[t] < routing->first[t + 1])
-            move->copy(move->send + t * move->mode->layout.in_place.stride, row, move->bytes, next);
         from.token = (int32_t)t;
         from.experts = routing->experts + t * routing->topk;
         if (args->topk_weights != NULL) from.weights = (const char *)args->topk_weights + t * args->topk_weights_stride;
@@ -139,7 +136,6 @@ static void move_until(normal_t *mode, xep_op_t *op, uint64_t end)
         .copy = xep_copy_for(mode->kit.env, routing->first[routing->tokens] * bytes),
         .bytes = bytes,
         .stride = xep_row_stride(bytes),
-        .send = state->in_place.fill,
         .begin = state->moved,
         .end = end,
     };

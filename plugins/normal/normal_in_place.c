@@ -48,13 +48,38 @@ xep_status_t normal_return_place(void *opaque, xep_op_t *op)
     return XEP_OK;
 }
 
-/* Mapped ranks read rows where they lie. */
+typedef struct fill {
+    const normal_t *mode;
+    const xep_op_t *op;
+    xep_copy_fn copy;
+} fill_t;
+
+/* All rows are here: a buffer with send memory is never staged. */
+static void fill_place(void *arg, uint32_t thread, uint32_t nthreads)
+{
+    const fill_t *fill = arg;
+    const xep_dispatch_args_t *args = fill->op->dispatch;
+    const uint64_t begin = args->tokens * thread / nthreads, end = args->tokens * (thread + 1) / nthreads;
+    const size_t stride = fill->mode->layout.in_place.stride, bytes = xep_dispatch_row_bytes(args);
+    for (uint64_t t = begin; t < end; t++) {
+        const char *row = (const char *)args->x + t * args->x_stride, *next = t + 1 < end ? row + args->x_stride : row;
+        if (is_read(fill->mode, fill->op, t))
+            fill->copy(normal_state(fill->op)->in_place.fill + t * stride, row, bytes, next);
+    }
+    xep_stores_fence();
+}
+
+/* Mapped ranks read rows where they lie, and where the caller has put them elsewhere they are first copied there. */
 xep_status_t normal_leave_rows(void *opaque, xep_op_t *op)
 {
     const normal_t *mode = opaque;
+    const xep_env_t *env = mode->kit.env;
     normal_target_t *targets = normal_slot(mode, op->slot)->targets;
     if (normal_state(op)->in_place.offset == 0) return XEP_OK;
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) targets[r].x = NULL;
+    if (normal_state(op)->in_place.fill == NULL) return XEP_OK;
+    fill_t fill = {mode, op, xep_copy_for(env, op->dispatch->tokens * xep_dispatch_row_bytes(op->dispatch))};
+    env->parallel(env, fill_place, &fill);
     return XEP_OK;
 }
 

@@ -42,18 +42,24 @@ static normal_routing_t *find_free(normal_t *mode)
 }
 
 /* The slot's routing is that of a handle long released; others may still use it. */
+static void leave_routing(normal_slot_t *slot)
+{
+    if (slot->routing != NULL) normal_whole_routing(slot)->refs--;
+    slot->routing = NULL;
+}
+
 xep_status_t normal_choose_routing(normal_t *mode, xep_op_t *op, normal_routing_t **routing_p)
 {
     normal_slot_t *slot = normal_slot(mode, op->slot);
-    normal_routing_t *cached = NULL;
-    if (op->cached_slot != XEP_NO_SLOT) {
-        xep_status_t status = check_cached(mode, op);
-        if (status != XEP_OK) return status;
-        cached = normal_whole_routing(normal_slot(mode, op->cached_slot));
+    if (op->cached_slot == XEP_NO_SLOT) {
+        leave_routing(slot);
+        *routing_p = find_free(mode);
+        return XEP_OK;
     }
-    if (slot->routing != NULL) normal_whole_routing(slot)->refs--;
-    slot->routing = NULL;
-    *routing_p = cached != NULL ? cached : find_free(mode);
+    xep_status_t status = check_cached(mode, op);
+    if (status != XEP_OK) return status;
+    leave_routing(slot);
+    *routing_p = normal_whole_routing(normal_slot(mode, op->cached_slot));
     return XEP_OK;
 }
 

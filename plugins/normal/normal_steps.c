@@ -162,5 +162,5 @@ void normal_choose_steps(normal_t *mode)
                         (shape->by_nodes ? NODES : 0) | (shape->in_pieces ? PIECES : 0) |
                         (shape->sends_in_place ? IN_PLACE : 0) | (mode->kit.all_mapped ? 0 : WIRED) |
                         (shape->sums_by_selection ? BY_SELECTION : 0);
-    xep_steps_choose(mode, features);
+    xep_steps_choose(mode, features, shape->by_nodes ? mode->nodes->who.through : NULL);
 }

@@ -52,7 +52,7 @@ static void count_for_recording(const xep_buffer_t *buffer, const xep_dispatch_a
 
 /*
  * The caller holds the buffer. ordered is what order_behind() returned. Errors are found before a slot is taken or a
- * word is sent; refusals are counted, so that the other ranks learn of them (request_refuse.h).
+ * word is sent; refusals are counted, so that the other ranks learn of them (request.h).
  */
 static xep_status_t begin_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_t *args, xep_status_t ordered,
                                    xep_handle_t **handle_p, xep_request_t **req_p)

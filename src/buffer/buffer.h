@@ -52,7 +52,7 @@ struct xep_buffer {
     uint64_t reset_epoch; /* that operations have gone on from since the last reset */
     uint32_t active;      /* requests deferred or active */
     uint32_t deferred;    /* dispatches among them that are deferred */
-    /* calls since create or reset that this rank has refused, and the most it knows of any rank: request_refuse.h */
+    /* calls since create or reset that this rank has refused, and the most it knows of any rank: request.h */
     uint32_t refused, refused_most;
     char refused_reason[XEP_REASON_BYTES];
     int broken; /* until reset */
@@ -73,7 +73,8 @@ struct xep_buffer {
     xep_balancer_t *balancer;     /* NULL: no dispatch is balanced */
     /* makes what the mode gets of what the caller gave a dispatch that begins; NULL: they are the same */
     xep_status_t (*take_dispatch)(xep_request_t *req);
-    xep_announce_t *announce;                /* NULL: no rank serves */
+    xep_announce_t *announce;                     /* NULL: no rank serves */
+    xep_status_t (*progress)(xep_request_t *req); /* takes an operation that has begun further */
     void (*before_mode)(xep_request_t *req); /* before the mode is called for an operation that begins; NULL: nothing */
 };
 

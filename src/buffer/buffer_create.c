@@ -129,7 +129,8 @@ static xep_status_t prepare(xep_buffer_t *buffer, const xep_buffer_params_t *par
     status = allocate_pools(buffer);
     if (status == XEP_OK && has_instances(params)) status = xep_owners_open(buffer, params);
     if (status == XEP_OK && params->balance != XEP_BALANCE_NONE)
-        status = xep_balance_open(buffer, params, xep_buffer_members_offset(buffer->lines_offset, group->nranks));
+        status =
+            xep_balance_open(buffer, params, xep_buffer_balance_offset(buffer->lines_offset, &buffer->shape, params));
     if (status != XEP_OK) return status;
     return open_team(buffer, params);
 }
@@ -222,6 +223,7 @@ static xep_status_t open_mode(xep_buffer_t *buffer, const xep_buffer_params_t *p
         status = xep_members_open(buffer, xep_buffer_members_offset(buffer->lines_offset, buffer->shape.nranks));
     if (status == XEP_OK && (params->flags & XEP_BUFFER_SERVED) != 0)
         status = xep_announce_open(buffer, buffer->heap->bytes - xep_announce_bytes(&buffer->shape));
+    xep_request_choose_progress(buffer);
     if (status == XEP_OK) status = buffer->plugin.plugin->open(&buffer->env, &buffer->mode);
     xep_proposal_t mine = {.params = params,
                            .by_nodes = buffer->shape.by_nodes,

@@ -43,13 +43,19 @@ static void run_traced(void *arg, uint32_t thread, uint32_t nthreads)
     xep_trace_write(&event);
 }
 
-/* Thread 0 of the team is the one that calls. A team of one works in a phase of the operation: the trace has that. */
+/* A team of one works in a phase of the operation: the trace has that. */
+static void env_alone(const xep_env_t *env, xep_parallel_fn fn, void *arg)
+{
+    (void)env;
+    fn(arg, 0, 1);
+}
+
+/* Thread 0 of the team is the one that calls. */
 static void env_parallel(const xep_env_t *env, xep_parallel_fn fn, void *arg)
 {
     const xep_buffer_t *buffer = buffer_of(env);
     traced_work_t work = {buffer, fn, arg};
-    if (env->threads == 1) fn(arg, 0, 1);
-    else if (xep_trace_is_on()) xep_team_run(buffer->team, run_traced, &work);
+    if (xep_trace_is_on()) xep_team_run(buffer->team, run_traced, &work);
     else xep_team_run(buffer->team, fn, arg);
 }
 
@@ -178,7 +184,7 @@ void xep_buffer_fill_env(xep_buffer_t *buffer)
     env->stream_bytes = xep_buffer_stream_bytes(buffer);
     env->part_bytes = config->part == 0 ? 1 : config->part; /* each row by itself */
     env->checks_rows = config->check_rows;
-    env->parallel = env_parallel;
+    env->parallel = env->threads == 1 ? env_alone : env_parallel;
     env->prefault = env_prefault;
     env->now_ns = env_now_ns;
     env->fail = env_fail;

@@ -68,12 +68,25 @@ static xep_ranks_t list_ranks(const xep_request_t *req, uint32_t *rank, uint8_t 
     return ranks;
 }
 
+/* Whom it waited for at its last look, and is without by now. */
+static void drop_late(xep_request_t *req)
+{
+    xep_late_t *late = &req->op.late;
+    const uint8_t *without = without_of(req);
+    uint32_t left = 0;
+    for (uint32_t i = 0; i < late->count; i++)
+        if (without[late->ranks[i]] == 0) late->ranks[left++] = late->ranks[i];
+    late->count = left;
+    if (left == 0) late->since_ns = 0;
+}
+
 static void list_all(xep_request_t *req)
 {
     uint32_t nranks = req->buffer->shape.nranks,
              *memory = req->buffer->members->ranks + (size_t)(req - req->buffer->requests) * 2 * nranks;
     req->op.with = list_ranks(req, memory, 0);
     req->op.heard = list_ranks(req, memory + nranks, XEP_OUT_HEARD);
+    drop_late(req);
 }
 
 /*

@@ -6,6 +6,7 @@
  */
 #include "request.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "buffer.h"
@@ -51,6 +52,7 @@ void xep_request_drop(xep_request_t *req)
  */
 void xep_request_follow(xep_request_t *req, xep_request_t *after, xep_handle_t *cached)
 {
+    req->buffer->deferred += req->op.kind != XEP_OP_COMBINE;
     req->after = after;
     /* relaxed: only the follower's own buffer sees it; the release in unfollow orders */
     if (after != NULL) atomic_fetch_add_explicit(&after->followers, 1, memory_order_relaxed);
@@ -60,6 +62,7 @@ void xep_request_follow(xep_request_t *req, xep_request_t *after, xep_handle_t *
 
 void xep_request_unfollow(xep_request_t *req)
 {
+    req->buffer->deferred -= req->op.kind != XEP_OP_COMBINE;
     if (req->after != NULL) atomic_fetch_sub_explicit(&req->after->followers, 1, memory_order_release);
     req->after = NULL;
     if (req->cached == NULL) return;
@@ -115,4 +118,39 @@ const char *xep_request_name(const xep_request_t *req)
 xep_status_t xep_request_outcome(const xep_request_t *req)
 {
     return req->status == XEP_OK ? XEP_OK : xep_fail(req->status, "%s", req->reason);
+}
+
+/* ---- calls that are refused ---- */
+
+/* The count wraps, so it is the sign of the difference that says who is ahead. */
+static int is_behind(const xep_buffer_t *buffer, uint32_t most)
+{
+    return (int32_t)(most - buffer->refused) > 0;
+}
+
+xep_status_t xep_request_keep_pace(const xep_buffer_t *buffer)
+{
+    if (!is_behind(buffer, buffer->refused_most)) return XEP_OK;
+    return xep_fail(XEP_ERR_MISMATCH, "this call is refused on this rank, too: %s", buffer->refused_reason);
+}
+
+/* Who is told to try again, or to reset the buffer, is still in the same call. */
+xep_status_t xep_request_count_refused(xep_buffer_t *buffer, xep_status_t status)
+{
+    if (status != XEP_OK && status != XEP_ERR_BUSY && status != XEP_ERR_BROKEN && status != XEP_ERR_ABORTED)
+        buffer->refused++;
+    return status;
+}
+
+void xep_request_note_pace(const xep_request_t *req)
+{
+    xep_buffer_t *buffer = req->buffer;
+    if (!is_behind(buffer, req->op.refused) || (int32_t)(req->op.refused - buffer->refused_most) < 0) return;
+    buffer->refused_most = req->op.refused;
+    snprintf(buffer->refused_reason, sizeof buffer->refused_reason, "%s", req->reason);
+}
+
+void xep_request_forget_refused(xep_buffer_t *buffer)
+{
+    buffer->refused = buffer->refused_most = 0;
 }

@@ -56,12 +56,12 @@ xep_request_t *xep_request_take(xep_buffer_t *buffer);
 void xep_request_drop(xep_request_t *req);
 
 /**
- * Makes it come after another request, which may be of another buffer; NULL: it is deferred for other reasons. The
- * routing of cached is not used before it begins.
+ * Defers it: it comes after another request, which may be of another buffer; NULL: it is deferred for other reasons.
+ * The routing of cached is not used before it begins.
  */
 void xep_request_follow(xep_request_t *req, xep_request_t *after, xep_handle_t *cached);
 
-/** Forgets what it came after, which may be used again then. */
+/** Defers it no longer, and forgets what it came after, which may be used again then. */
 void xep_request_unfollow(xep_request_t *req);
 
 /** XEP_INPROGRESS, or how the request it comes after has ended, even if that was freed; XEP_OK: after none. */
@@ -97,6 +97,9 @@ xep_status_t xep_request_call_mode(xep_request_t *req);
 
 /** All that are in flight; they end where the group was aborted. Inside xep_buffer_enter(). */
 void xep_request_advance_all(xep_buffer_t *buffer);
+
+/** Chooses how operations of a buffer go on, when it is opened. */
+void xep_request_choose_progress(xep_buffer_t *buffer);
 
 /** The same as the task of a buffer: nothing where another thread is in the buffer. */
 void xep_request_run_task(xep_group_task_t *task);
@@ -173,7 +176,7 @@ void xep_request_end_all(xep_buffer_t *buffer, xep_status_t status, const char *
 /** Where the mode has given no reason it passes on an error of the wire, which has just told this thread. */
 void xep_request_keep_reason(xep_request_t *req);
 
-/* ---- request_refuse.c ---- */
+/* ---- calls that are refused: request.c ---- */
 
 /*
  * Calls that a rank refuses: nothing of them is sent, and no epoch is used, so that what all ranks refuse alike costs

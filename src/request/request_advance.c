@@ -46,7 +46,6 @@ static void begin_deferred(xep_request_t *req)
     }
     if (xep_request_held_by(req) != NULL) return;
     req->state = XEP_REQUEST_ACTIVE;
-    req->buffer->deferred -= req->op.kind != XEP_OP_COMBINE;
     status = xep_request_call_mode(req);
     xep_request_unfollow(req);
     if (status != XEP_OK) {
@@ -56,21 +55,39 @@ static void begin_deferred(xep_request_t *req)
     }
 }
 
+static xep_status_t progress(xep_request_t *req)
+{
+    return req->buffer->plugin.plugin->progress(req->buffer->mode, &req->op);
+}
+
+/* Of a buffer that goes on without ranks, or that is staged. */
+static xep_status_t progress_with_more(xep_request_t *req)
+{
+    xep_status_t status = req->unsettled ? xep_members_settle(req) : XEP_OK;
+    if (status == XEP_OK && req->op.coming != 0) status = xep_staging_poll(req);
+    if (status == XEP_OK) status = progress(req);
+    if (status == XEP_INPROGRESS) return status;
+    /* what was read of peers, and so an error in it, is right only if they have not left this rank out meanwhile */
+    if (xep_buffer_check_in(req->buffer) != XEP_OK) return XEP_INPROGRESS;
+    if (status == XEP_OK && req->op.out != NULL) {
+        xep_members_show(req);
+        if (req->op.kind == XEP_OP_DISPATCH) req->op.recv->out = req->op.out;
+    }
+    return req->buffer->staging != NULL ? xep_staging_show(req, status) : status;
+}
+
+void xep_request_choose_progress(xep_buffer_t *buffer)
+{
+    buffer->progress = buffer->goes_on || buffer->staging != NULL ? progress_with_more : progress;
+}
+
 /* A request that begins here is taken further in the same call. */
 static void advance(xep_request_t *req)
 {
-    xep_status_t status;
     if (req->state == XEP_REQUEST_DEFERRED) begin_deferred(req);
     if (req->state != XEP_REQUEST_ACTIVE) return;
-    status = req->unsettled ? xep_members_settle(req) : XEP_OK;
-    if (status == XEP_OK && req->op.coming != 0) status = xep_staging_poll(req);
-    if (status == XEP_OK) status = req->buffer->plugin.plugin->progress(req->buffer->mode, &req->op);
-    if (status == XEP_INPROGRESS) return;
-    /* what was read of peers, and so an error in it, is right only if they have not left this rank out meanwhile */
-    if (xep_buffer_check_in(req->buffer) != XEP_OK) return;
-    if (status == XEP_OK && req->op.out != NULL) xep_members_show(req);
-    if (req->buffer->staging != NULL) status = xep_staging_show(req, status);
-    xep_request_end(req, status);
+    xep_status_t status = req->buffer->progress(req);
+    if (status != XEP_INPROGRESS) xep_request_end(req, status);
 }
 
 /* An abort is seen by the next call of any thread, as there is no other that could end what is in flight. */

@@ -19,11 +19,14 @@
  * begun waits. While the ranks agree on who is out nothing begins. A dispatch whose turn has not come is refused; a
  * next piece has its slot already, and waits.
  */
-static int begins_now(const xep_buffer_t *buffer, xep_op_kind_t kind, const xep_request_t *after)
+static int begins_now(const xep_buffer_t *buffer, const xep_request_t *after)
 {
-    if (buffer->members != NULL && buffer->members->agreement.open) return 0;
-    if (kind == XEP_OP_NEXT && xep_request_in_turn(buffer) != NULL) return 0;
-    return after == NULL && (kind == XEP_OP_COMBINE || buffer->deferred == 0);
+    return after == NULL && (buffer->members == NULL || !buffer->members->agreement.open);
+}
+
+static int has_turn(const xep_buffer_t *buffer, const xep_request_t *after)
+{
+    return buffer->deferred == 0 && begins_now(buffer, after);
 }
 
 /*
@@ -31,7 +34,7 @@ static int begins_now(const xep_buffer_t *buffer, xep_op_kind_t kind, const xep_
  * that it will be asked to: all ranks count operations alike, so what one rank counts and does not begin, all others
  * wait for.
  */
-static xep_status_t launch(xep_request_t *req, xep_request_t *after, xep_handle_t *cached, int32_t timeout_ms)
+static xep_status_t launch(xep_request_t *req, int now, xep_request_t *after, xep_handle_t *cached, int32_t timeout_ms)
 {
     xep_buffer_t *buffer = req->buffer;
     xep_status_t status = XEP_OK;
@@ -41,10 +44,9 @@ static xep_status_t launch(xep_request_t *req, xep_request_t *after, xep_handle_
     req->op.refused = buffer->refused;
     req->status = XEP_INPROGRESS;
     req->begin_ns = xep_trace_now();
-    if (!begins_now(buffer, req->op.kind, after)) {
+    if (!now) {
         req->state = XEP_REQUEST_DEFERRED;
         xep_request_follow(req, after, cached);
-        buffer->deferred += req->op.kind != XEP_OP_COMBINE;
     } else {
         req->state = XEP_REQUEST_ACTIVE;
         status = xep_request_call_mode(req);
@@ -74,7 +76,6 @@ static xep_status_t check_indices(const xep_buffer_t *buffer, const xep_dispatch
                                 .topk_idx_stride = args->topk_idx_stride,
                                 .topk_idx_dtype = args->topk_idx_dtype};
     xep_layout_t nothing = {.size = sizeof nothing};
-    if (begins_now(buffer, XEP_OP_DISPATCH, args->after) || args->cached != NULL) return XEP_OK;
     return xep_layout_compute(&layout, &nothing);
 }
 
@@ -111,12 +112,12 @@ static xep_status_t begin_dispatch(xep_buffer_t *buffer, const xep_dispatch_args
 {
     xep_request_t *req;
     xep_handle_t *handle;
-    int now = begins_now(buffer, XEP_OP_DISPATCH, args->after);
+    int now = has_turn(buffer, args->after);
     const xep_request_t *before = now ? xep_request_in_turn(buffer) : NULL;
     if (before != NULL)
         return xep_fail(XEP_ERR_BUSY, "dispatch %llu is still in flight, %u dispatches later",
                         (unsigned long long)before->op.epoch, buffer->shape.slots);
-    xep_status_t status = check_indices(buffer, args);
+    xep_status_t status = now || args->cached != NULL ? XEP_OK : check_indices(buffer, args);
     if (status != XEP_OK) return status;
     handle = xep_handle_take(buffer);
     if (handle == NULL)
@@ -133,7 +134,7 @@ static xep_status_t begin_dispatch(xep_buffer_t *buffer, const xep_dispatch_args
     req->op.recv = &handle->recv;
     handle->recv = (xep_recv_t){0}; /* that of the slot's last dispatch until now */
     if (buffer->take_dispatch != NULL && (status = buffer->take_dispatch(req)) != XEP_OK) return status;
-    status = launch(req, args->after, args->cached, args->timeout_ms);
+    status = launch(req, now, args->after, args->cached, args->timeout_ms);
     if (status != XEP_OK) return status;
     note_dispatch(handle, req);
     if (req->op.coming != 0) xep_staging_stay(req);
@@ -157,7 +158,7 @@ static xep_status_t begin_combine(xep_handle_t *handle, const xep_combine_args_t
     req->op.waits = (uint32_t)waits;
     req->op.recv = &handle->recv;
     if (handle->buffer->staging != NULL && (status = xep_staging_take(req)) != XEP_OK) return status;
-    status = launch(req, args->after, NULL, args->timeout_ms);
+    status = launch(req, begins_now(handle->buffer, args->after), args->after, NULL, args->timeout_ms);
     if (status != XEP_OK) return status;
     handle->has_input = args->x == NULL;
     handle->in_flight = req;
@@ -180,7 +181,8 @@ static xep_status_t begin_next(xep_handle_t *handle, const xep_combine_args_t *o
     req->op.dispatch = &req->dispatch;
     req->op.combine = outputs != NULL ? &req->combine : NULL;
     req->op.recv = &handle->recv;
-    xep_status_t status = launch(req, NULL, NULL, timeout_ms);
+    const int now = has_turn(handle->buffer, NULL) && xep_request_in_turn(handle->buffer) == NULL;
+    xep_status_t status = launch(req, now, NULL, NULL, timeout_ms);
     if (status != XEP_OK) return status;
     xep_handle_set_state(handle, XEP_HANDLE_SENT);
     handle->in_flight = req;

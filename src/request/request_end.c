@@ -54,11 +54,10 @@ static void release_handle(xep_request_t *req)
     xep_handle_t *handle = req->handle;
     handle->in_flight = NULL;
     atomic_store_explicit(&handle->abandoned, 0, memory_order_relaxed);
-    if (req->op.kind == XEP_OP_NEXT) end_piece(req);
-    if (req->op.kind == XEP_OP_COMBINE && req->status == XEP_OK) handle->combined = 1;
-    if (req->op.kind == XEP_OP_DISPATCH && req->status == XEP_OK && req->op.out != NULL) handle->recv.out = req->op.out;
     if (req->op.kind == XEP_OP_DISPATCH)
         xep_handle_set_state(handle, req->status == XEP_OK ? XEP_HANDLE_READY : XEP_HANDLE_FAILED);
+    else if (req->op.kind == XEP_OP_COMBINE) handle->combined |= req->status == XEP_OK;
+    else end_piece(req);
     xep_handle_give_back_if_unused(handle);
 }
 
@@ -69,9 +68,8 @@ static void finish(xep_request_t *req, xep_status_t status)
     if (req->begin_ns != 0) xep_request_trace_end(req);
     xep_wait_times_add(&req->buffer->waits, &req->op, status, wanted_waits(req));
     req->buffer->active--;
-    if (req->state == XEP_REQUEST_DEFERRED && req->op.kind != XEP_OP_COMBINE) req->buffer->deferred--;
+    if (req->state == XEP_REQUEST_DEFERRED) xep_request_unfollow(req);
     atomic_fetch_sub_explicit(&req->buffer->group->active, 1, memory_order_relaxed);
-    xep_request_unfollow(req);
     release_handle(req);
     /* releases status and reason to a request of another buffer that comes after this one */
     atomic_store_explicit(&req->state, req->kept ? XEP_REQUEST_DONE : XEP_REQUEST_FREE, memory_order_release);

@@ -141,6 +141,7 @@ static void copy_ranks(xep_op_t *to, const xep_op_t *from)
 {
     to->with = from->with;
     to->heard = from->heard;
+    to->late = from->late;
     to->out = from->out;
 }
 

@@ -88,9 +88,18 @@ static const xep_step_t list[] = {
     {0},
 };
 
+static const _Atomic uint64_t *word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
+{
+    (void)mode, (void)op, (void)rank, (void)value_p;
+    return NULL;
+}
+
 static const xep_step_t list_of_dispatches[] = {
     {.name = "next", .run = first, .with = XEP_STEPS_OF_NEXT},
     {.name = "no next", .run = first, .without = XEP_STEPS_OF_NEXT},
+    {.name = "left out", .run = first, .word = word, .with = 1},
+    {.name = "opens", .run = first, .word = word, .relayed = 1},
+    {.name = "later", .run = first, .word = word},
     {0},
 };
 
@@ -168,14 +177,21 @@ TEST(a_verdict)
 /* Of the lists those for a buffer with the second of two features alone, in their order. */
 TEST(steps_are_chosen)
 {
-    xep_steps_choose(&desk.kit, 2);
+    static const uint32_t through[] = {0};
+    xep_steps_choose(&desk.kit, 2, through);
     const xep_step_t *chosen = desk.kit.steps[XEP_OP_COMBINE], *of_next = desk.kit.steps[XEP_OP_NEXT];
     assert_string_equal(chosen[0].name, "all");
     assert_string_equal(chosen[1].name, "second");
     assert_string_equal(chosen[2].name, "not first");
     assert_null(chosen[3].run);
     assert_string_equal(of_next[0].name, "next");
-    assert_null(of_next[1].run);
     assert_string_equal(desk.kit.steps[XEP_OP_DISPATCH][0].name, "no next");
-    assert_null(desk.kit.steps[XEP_OP_DISPATCH][1].run);
+    /* the first of them that waits opens, and the one that is relayed knows through whom */
+    assert_int_equal(of_next[0].opens, 0);
+    assert_string_equal(of_next[1].name, "opens");
+    assert_int_equal(of_next[1].opens, 1);
+    assert_ptr_equal(of_next[1].through, through);
+    assert_int_equal(of_next[2].opens, 0);
+    assert_null(of_next[2].through);
+    assert_null(of_next[3].run);
 }
