@@ -72,7 +72,7 @@ carry() {
 
 use_carried() {
     home=$(cd "$carried" && pwd) || return 1
-    bin=$home/bin library=$home/lib/libxep.so.0
+    bin=$home/bin library=$home/lib/libxep.so.1
     chmod -R u+x "$bin" || return 1
     export PATH=$bin:$PATH LD_LIBRARY_PATH=$home/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} PMIX_PREFIX=$home \
         XEP_PLUGIN_PATH=$home/lib/xep

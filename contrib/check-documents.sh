@@ -162,9 +162,28 @@ check_examples() {
     done | report 'not the example that it names'
 }
 
+# configure.ac has the version; what else has to name it, for tools that read files, names the same.
+check_versions() {
+    local version
+    version=$(sed -n 's/^m4_define(\[xep_\(major\|minor\|patch\)\], \[\(.*\)\])$/\2/p' configure.ac | paste -sd .)
+    while read -r file pattern; do
+        grep -nm1 "${pattern//VERSION/.*}" "$file" /dev/null || echo "$file:1:none"
+        grep -q "${pattern//VERSION/${version//./\\.}}" "$file" || echo "$file"
+    done <<'END' | awk '/^[^:]*$/ { print named }; { named = $0 }' | report 'not the version of configure.ac'
+NEWS ^VERSION (20..-..-..)$
+debian/changelog ^xep (VERSION)
+python/pyproject.toml ^version = "VERSION"
+python/packages/deep_ep/pyproject.toml ^version = "VERSION"
+python/packages/deep_ep/pyproject.toml ^dependencies = \["xep-moe==VERSION",
+contrib/packaging/conda/meta.yaml set version = "VERSION"
+contrib/packaging/spack/xep/package.py version("VERSION")
+END
+}
+
 check_paths
 check_names
 check_examples
+check_versions
 check_places
 check_links
 check_variables

@@ -206,6 +206,23 @@ check_wheel() {
     bounded 900 "$top/contrib/check-wheel" "$work"/dist/xep_moe-*.whl >"$log" 2>&1
     grep '^SKIP: ' "$log"
     count_line contrib/check-wheel "$log"
+    "$XEP_TEST_PYTHON" -c 'import twine' 2>/dev/null || { skip 'metadata of wheels' 'there is no twine'; return; }
+    if "$XEP_TEST_PYTHON" -m twine --no-color check --strict "$work"/dist/*.whl >"$log" 2>&1; then
+        pass
+    else
+        fail 'twine check' "$log"
+    fi
+}
+
+# Types, those of xep by all rules (python/pyproject.toml), and what ruff looks for.
+check_types() {
+    "${XEP_TEST_PYTHON:-false}" -c 'import mypy, ruff' 2>/dev/null || { skip 'types' 'there is no mypy or ruff'; return; }
+    if (cd "$top/python" && "$XEP_TEST_PYTHON" -m mypy --cache-dir "$work/mypy" &&
+        "$XEP_TEST_PYTHON" -m ruff check --no-cache .) >"$work/types.log" 2>&1; then
+        pass
+    else
+        fail 'mypy, ruff' "$work/types.log"
+    fi
 }
 
 # With the compiled module that the tests of Python have left.
@@ -297,6 +314,7 @@ stage_asan() { stage 'sanitizers: address, undefined behaviour' check_asan; }
 
 stage_python() {
     stage 'Python' check_python
+    stage 'types of Python' check_types
     stage 'site of documents' check_site
     [ $frameworks -eq 0 ] || stage 'frameworks' check_frameworks # compiles into the same folder
     [ $vllm -eq 0 ] || stage 'vLLM' check_vllm

@@ -63,6 +63,9 @@ fetch_python() {
     "$python" -c 'import sphinx, myst_parser' 2>/dev/null ||
         pip install --only-binary :all: sphinx==9.0.4 myst-parser==5.2.0 ||
         say 'sphinx and myst-parser cannot be installed: the site is not built'
+    "$python" -c 'import mypy, ruff, twine' 2>/dev/null ||
+        pip install --only-binary :all: mypy==2.4.1 ruff==0.17.6 twine==7.0.0 ||
+        say 'mypy, ruff and twine cannot be installed: types and metadata are not checked'
     found XEP_TEST_PYTHON "$python"
 }
 

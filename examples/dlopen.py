@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The smallest program of a language that has dlopen and no header: here Python's ctypes, without the package xep.
 
-    xep_run -n 4 python3 examples/dlopen.py [libxep.so.0]
+    xep_run -n 4 python3 examples/dlopen.py [libxep.so.1]
 
 A struct begins with its size and may end where the program needs no more fields: the library takes 0 for the rest.
 """
@@ -47,7 +47,7 @@ class Received(c.Structure):
     ]  # fmt: skip
 
 
-xep = c.CDLL(sys.argv[1] if len(sys.argv) > 1 else "libxep.so.0")
+xep = c.CDLL(sys.argv[1] if len(sys.argv) > 1 else "libxep.so.1")
 xep.xep_last_error.restype = c.c_char_p
 
 

@@ -38,6 +38,25 @@ static const struct cast {
     [XEP_QUANT_LOGFMT] = {XEP_BF16, 0, 0, 0, 0, 0, 0, 0}, /* of a combine alone */
 };
 
+/* Of a combine alone are those without bits of a channel. */
+xep_quant_t oracle_cast_at(uint64_t n)
+{
+    uint32_t quant = XEP_QUANT_NONE;
+
+    for (n = n % oracle_casts() + 1; n > 0; n--) do
+            quant++;
+        while (casts[quant].bits == 0);
+    return (xep_quant_t)quant;
+}
+
+uint32_t oracle_casts(void)
+{
+    uint32_t count = 0;
+
+    for (size_t quant = 0; quant < sizeof casts / sizeof *casts; quant++) count += casts[quant].bits != 0;
+    return count;
+}
+
 static uint32_t group_of(const oracle_shape_t *shape)
 {
     const uint32_t group = casts[shape->quant].group;

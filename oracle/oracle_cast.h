@@ -16,6 +16,10 @@ xep_dtype_t oracle_received_scales_dtype(const oracle_shape_t *shape);
 size_t oracle_received_bytes(const oracle_shape_t *shape);
 uint32_t oracle_received_scales(const oracle_shape_t *shape);
 
+/** The n-th cast of a dispatch, from 0, and round again; how many there are. */
+xep_quant_t oracle_cast_at(uint64_t n);
+uint32_t oracle_casts(void);
+
 /** By shape->quant: q [oracle_received_bytes()], scales [oracle_received_scales()]. */
 void oracle_cast_row(const oracle_shape_t *shape, const void *row, uint8_t *q, uint32_t *scales);
 

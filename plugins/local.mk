@@ -35,7 +35,7 @@ libxep_kernels_la_SOURCES = \
 	%D%/kernels/cast_rows_avx2.c %D%/kernels/cast_rows_avx512.c %D%/kernels/cast_formats.c \
 	%D%/kernels/codec.h %D%/kernels/codec.c %D%/kernels/decode.h %D%/kernels/decode.c \
 	%D%/kernels/decode_walk.h %D%/kernels/decode_vectors.h %D%/kernels/decode_avx2.c %D%/kernels/decode_neon.c \
-	%D%/kernels/logfmt.h %D%/kernels/logfmt.c
+	%D%/kernels/logfmt.h %D%/kernels/logfmt.c %D%/kernels/logfmt_lanes.h
 libxep_kernels_la_CPPFLAGS = $(plugin_cppflags) -I$(srcdir)/%D%/kit -I$(srcdir)/%D%/kernels
 
 # What the modes for host memory and those for device memory have in common.

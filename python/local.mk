@@ -19,7 +19,7 @@ ext_sources = %D%/setup.py $(xepinclude_HEADERS) \
 	%D%/ext/ext_show.c %D%/ext/ext_show.h %D%/ext/ext_signals.c \
 	%D%/ext/ext_signals.h %D%/ext/ext_slots.c %D%/ext/ext_slots.h %D%/ext/ext_stream.c \
 	%D%/ext/ext_stream.h %D%/ext/ext_tensor.c %D%/ext/ext_tensor.h \
-	%D%/ext/ext_view.c %D%/ext/ext_view.h
+	%D%/ext/ext_view.c %D%/ext/ext_view.h %D%/ext/ext_weights.c %D%/ext/ext_weights.h
 %D%/ext.stamp: $(ext_sources)
 	$(AM_V_at)$(MKDIR_P) %D%
 	$(AM_V_GEN)cd '$(srcdir)/%D%' && $(PYTHON) setup.py -q build_ext --build-lib '$(abs_builddir)/%D%' \

@@ -5,7 +5,7 @@
 noinst_LTLIBRARIES += libxep_cost.la
 libxep_cost_la_SOURCES = \
 	%D%/cost/cost_rows.h %D%/cost/cost_rows.c %D%/cost/cost_model.h %D%/cost/cost_model.c \
-	%D%/balance/plan.h %D%/balance/plan.c
+	%D%/balance/plan.h %D%/balance/plan.c %D%/balance/plan_spread.c
 libxep_cost_la_LIBADD = -lm
 
 # libxep_all.la is what libxep.so is made of and what unit tests link, so that these reach what is not exported

@@ -50,6 +50,23 @@ XEP_API size_t xep_dtype_size(xep_dtype_t dtype);
 /** "bf16" and so on; "unknown" for a value that is not a type. Static storage, never NULL. */
 XEP_API const char *xep_dtype_name(xep_dtype_t dtype);
 
+/** The casts: X(name, value, text). Values never change, and have no gaps. */
+#define XEP_QUANT_LIST(X)                       \
+    X(XEP_QUANT_NONE, 0, "none")                \
+    X(XEP_QUANT_E4M3, 1, "e4m3")                \
+    X(XEP_QUANT_E4M3_POW2, 2, "e4m3_pow2")      \
+    X(XEP_QUANT_UE8M0, 3, "ue8m0")              \
+    X(XEP_QUANT_MXFP8, 4, "mxfp8")              \
+    X(XEP_QUANT_MXFP8_E5M2, 5, "mxfp8_e5m2")    \
+    X(XEP_QUANT_MXFP4, 6, "mxfp4")              \
+    X(XEP_QUANT_NVFP4, 7, "nvfp4")              \
+    X(XEP_QUANT_INT8, 8, "int8")                \
+    X(XEP_QUANT_INT8_ROW, 9, "int8_row")        \
+    X(XEP_QUANT_E4M3_STATIC, 10, "e4m3_static") \
+    X(XEP_QUANT_LOGFMT, 11, "logfmt")
+
+#define XEP_QUANT_ENUM_(_name, _value, _text) _name = _value,
+
 /**
  * Casts on the way (which of them a mode has: xep_mode_query()): what a channel x becomes, and the scale of its group,
  * so that x is near q * scale. Groups are channels side by side, from the first on; the last one may be shorter. fp32
@@ -78,22 +95,20 @@ XEP_API const char *xep_dtype_name(xep_dtype_t dtype);
  * is the bits of the word behind them. Mode normal needs room for them (params.scales): with a hidden of H, each
  * rounded up, H / 128 with E4M3, E4M3_POW2, INT8; H / 512 with UE8M0; H / 128 with MXFP8, MXFP8_E5M2, MXFP4; H / 64 + 1
  * with NVFP4; 1 with INT8_ROW; 0 with E4M3_STATIC.
+ *
+ * LOGFMT is of a combine alone: 10 bits a channel, sign and logarithm.
  */
 typedef enum {
-    XEP_QUANT_NONE = 0,
-    XEP_QUANT_E4M3 = 1,
-    XEP_QUANT_E4M3_POW2 = 2,
-    XEP_QUANT_UE8M0 = 3,
-    XEP_QUANT_MXFP8 = 4,
-    XEP_QUANT_MXFP8_E5M2 = 5,
-    XEP_QUANT_MXFP4 = 6,
-    XEP_QUANT_NVFP4 = 7,
-    XEP_QUANT_INT8 = 8,
-    XEP_QUANT_INT8_ROW = 9,
-    XEP_QUANT_E4M3_STATIC = 10,
-    XEP_QUANT_LOGFMT = 11, /* of a combine alone: 10 bits a channel, sign and logarithm */
+    /* clang-format off */
+    XEP_QUANT_LIST(XEP_QUANT_ENUM_)
     XEP_ENUM_IS_INT(XEP_QUANT)
+    /* clang-format on */
 } xep_quant_t;
+
+#undef XEP_QUANT_ENUM_
+
+/** "e4m3_pow2" and so on, as xep_perf and Python call it; "unknown" for other values. Static storage, never NULL. */
+XEP_API const char *xep_quant_name(xep_quant_t quant);
 
 #ifdef __cplusplus
 }

@@ -288,7 +288,8 @@ typedef struct xep_replica {
  *
  * LEAST_LOADED: the owner or a replica, whichever rank has the least load so far.
  * EVEN: any rank, so that no rank gets more than its share of all selections, rounded up; the owners keep what fits
- * into their shares. Each rank has all E experts as local ones, and reads weights by xep_weights_of().
+ * into their shares. Each rank has all E experts as local ones, and reads weights by xep_weights_of(). With replicas:
+ * the owner or a replica, so that the busiest rank gets as little as they allow.
  * PLAN: as params.plan decides.
  */
 typedef enum {
@@ -307,6 +308,7 @@ typedef struct xep_plan {
     const uint32_t *begin;  /* [E + 1] first instance of each expert in the arrays below */
     const uint32_t *rank;   /* [instances] rank of each: the owner, then replicas by rank */
     uint64_t *rows;         /* [instances] zeros, to be filled: those of an expert add up to its selections */
+    const uint8_t *out;     /* [R] 1: the rank is out: what its instances are given is missing; NULL: all are in */
 } xep_plan_t;
 
 /** Called inside xep_dispatch(), with the same numbers on all ranks; must not call xep. Returns 0 on success. */
@@ -353,12 +355,12 @@ typedef struct xep_buffer_params {
     const uint32_t *owners;
     /* [nreplicas] further ranks of experts, each pair once; copied by the call. Such a rank has the expert among its
      * local ones. A selection goes to an instance on this rank, else on this node, else on any; among several, to the
-     * rank that gets the fewest rows of this dispatch so far, then to the next rank after this one. In host memory,
-     * and not with XEP_ON_FAILURE_MASK; the same for balance */
+     * rank that gets the fewest rows of this dispatch so far, then to the next rank after this one. Ranks that are out
+     * get none: a selection is missing if all ranks of its expert are out. In host memory, as balance */
     const xep_replica_t *replicas;
     uint32_t nreplicas;
     xep_balance_t
-        balance;      /* of dispatches with XEP_DISPATCH_BALANCE. EVEN: nreplicas 0; other dispatches go to owners */
+        balance;      /* of dispatches with XEP_DISPATCH_BALANCE. Others with EVEN and no replicas go to owners */
     xep_plan_fn plan; /* per rank: with XEP_BALANCE_PLAN, else NULL */
     void *plan_ctx;   /* per rank: passed to plan */
 } xep_buffer_params_t;

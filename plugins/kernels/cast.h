@@ -12,8 +12,13 @@
 
 #include <xep/plugin.h>
 
+#define XEP_CAST_BIT_(_name, _value, _text) | 1u << _value
+
 /** The set of all casts, as a mode's table tells them. */
-#define XEP_CASTS ((2u << XEP_QUANT_E4M3_STATIC) - (1u << XEP_QUANT_E4M3))
+#define XEP_CASTS ((0 XEP_QUANT_LIST(XEP_CAST_BIT_)) & ~(1u << XEP_QUANT_NONE | 1u << XEP_QUANT_LOGFMT))
+
+/** Of tables by xep_quant_t, some rows of which are empty: a cast is a bit of a word, too. */
+#define XEP_CAST_TABLE 32
 
 /** What a cast makes of a row. */
 typedef struct xep_cast_format {
@@ -22,7 +27,7 @@ typedef struct xep_cast_format {
     uint64_t scale_words;
 } xep_cast_format_t;
 
-/** Fills the format of a row of hidden channels. Returns 0 for XEP_QUANT_NONE, and for no value of xep_quant_t. */
+/** Fills the format of a row of hidden channels. Returns 0 for what is no cast of a dispatch. */
 int xep_cast_format(unsigned quant, uint64_t hidden, xep_cast_format_t *format_p);
 
 /** A cast of rows of one type by the kernels of one machine. */

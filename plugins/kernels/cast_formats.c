@@ -20,7 +20,7 @@ const xep_cast_rule_t *xep_cast_rule(xep_quant_t quant)
 /* Scales are words: bytes come four to an int32. */
 int xep_cast_format(unsigned quant, uint64_t hidden, xep_cast_format_t *format_p)
 {
-    if (quant >= XEP_CAST_TABLE || quant == XEP_QUANT_NONE) return 0;
+    if (quant >= XEP_CAST_TABLE || rules[quant].group == 0) return 0;
     const xep_cast_rule_t *rule = &rules[quant];
     const uint64_t groups = hidden / rule->group + (hidden % rule->group != 0);
     const int is_byte = rule->scale == XEP_SCALE_E8M0 || rule->scale == XEP_SCALE_E4M3;

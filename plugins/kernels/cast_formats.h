@@ -127,7 +127,6 @@ typedef void (*xep_cast_row_fn)(uint8_t *q, uint8_t *scales, const void *x, size
                                 const void *next);
 
 /** By xep_quant_t and XEP_CAST_BF16 ..; NULL: not of XEP_CAST_BLOCKS(). */
-#define XEP_CAST_TABLE XEP_QUANT_E4M3_STATIC + 1
 #if defined(__x86_64__)
 extern const xep_cast_row_fn xep_cast_rows_avx2[XEP_CAST_TABLE][XEP_CAST_TYPES];
 extern const xep_cast_row_fn xep_cast_rows_avx512[XEP_CAST_TABLE][XEP_CAST_TYPES];

@@ -28,6 +28,12 @@ typedef uint8_t lanes8_t __attribute__((vector_size(VECTOR / 4)));
 typedef uint16_t pairs_t __attribute__((vector_size(UNIT)));
 typedef uint8_t nibbles_t __attribute__((vector_size(UNIT / 2)));
 
+/* By its bits: a sum with 0 would be computed, as it changes -0. */
+KERNEL floats_t all_lanes(float number)
+{
+    return (floats_t)((words_t){0} + xep_bits_of_float(number));
+}
+
 /* A vector of elements as the bits of floats. */
 KERNEL words_t load_lanes(int type, const char *x)
 {
@@ -216,10 +222,12 @@ KERNEL void codes_of_bf16(const xep_cast_rule_t *rule, uint8_t *q, const char *x
 /* Where two groups of bf16 fill a vector. */
 KERNEL int codes_of_two(const xep_cast_rule_t *rule, int type, uint8_t *q, const char *x, const float *factor)
 {
-    floats_t factors;
-    if (type != XEP_CAST_BF16 || rule->group != LANES) return 0;
-    for (int i = 0; i < LANES; i++) factors[i] = factor[i / (LANES / 2)];
-    codes_of_bf16(rule, q, x, factors);
+    static const int32_t halves[] = {0, 0, 0, 0, 0, 0, 0, 0, -1, -1, -1, -1, -1, -1, -1, -1};
+    words_t is_second;
+    if (type != XEP_CAST_BF16 || rule->group != LANES || sizeof halves != sizeof is_second) return 0;
+    memcpy(&is_second, halves, sizeof is_second);
+    const words_t first = (words_t)all_lanes(factor[0]), second = (words_t)all_lanes(factor[1]);
+    codes_of_bf16(rule, q, x, (floats_t)((first & ~is_second) | (second & is_second)));
     return 1;
 }
 
@@ -230,7 +238,7 @@ KERNEL void codes_of_unit(const xep_cast_rule_t *rule, int type, uint8_t *q, con
     UNROLL for (int v = 0; v < VECTORS; v++)
     {
         words_t bits = load_lanes(type, x + v * LANES * xep_cast_type_bytes(type));
-        codes[v] = signed_codes(rule, bits, (floats_t){0} + factor);
+        codes[v] = signed_codes(rule, bits, all_lanes(factor));
     }
     unit_t unit = pack(codes);
     if (rule->element.bits == 8) {
@@ -251,7 +259,7 @@ KERNEL void codes_of(const xep_cast_rule_t *rule, int type, uint8_t *q, const ch
     if (type == XEP_CAST_BF16)
         UNROLL for (; i + 2 * LANES <= elems;
                     i += 2 * LANES) if (!codes_of_shifted(rule, q + i * bits / 8, x + i * elem, factor))
-            codes_of_bf16(rule, q + i * bits / 8, x + i * elem, (floats_t){0} + factor);
+            codes_of_bf16(rule, q + i * bits / 8, x + i * elem, all_lanes(factor));
     UNROLL for (; i + UNIT <= elems; i += UNIT) codes_of_unit(rule, type, q + i * bits / 8, x + i * elem, factor);
     if (i == elems) return;
     pad(type, padded, x + i * elem, elems - i);

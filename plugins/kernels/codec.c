@@ -23,6 +23,7 @@ xep_codec_t xep_codec_select(xep_quant_t quant, float scale, size_t channels, in
 {
     xep_codec_t codec = {.quant = quant, .channels = channels, .scale = scale, .from = XEP_BF16};
     xep_cast_format_t format;
+    codec.logfmt = xep_logfmt_select(simd);
     codec.stride = xep_row_stride(xep_logfmt_room(channels));
     if (!xep_cast_format(quant, channels, &format)) return codec; /* LogFMT */
     if (wide) codec.from = XEP_FP32;
@@ -36,7 +37,7 @@ xep_codec_t xep_codec_select(xep_quant_t quant, float scale, size_t channels, in
 
 size_t xep_codec_encode(const xep_codec_t *codec, void *to, const void *row)
 {
-    if (codec->quant == XEP_QUANT_LOGFMT) return xep_logfmt_encode(to, row, codec->channels);
+    if (codec->quant == XEP_QUANT_LOGFMT) return codec->logfmt.encode(to, row, codec->channels);
     codec->cast.row(&codec->cast, to, (char *)to + codec->scales, row, codec->channels, row);
     return codec->bytes;
 }
@@ -48,6 +49,6 @@ size_t xep_codec_bytes(const xep_codec_t *codec, const void *from)
 
 void xep_codec_decode(const xep_codec_t *codec, uint16_t *row, const void *from)
 {
-    if (codec->quant == XEP_QUANT_LOGFMT) xep_logfmt_decode(row, from, codec->channels);
+    if (codec->quant == XEP_QUANT_LOGFMT) codec->logfmt.decode(row, from, codec->channels);
     else codec->decode(codec->quant, row, from, (const char *)from + codec->scales, codec->channels, codec->scale);
 }

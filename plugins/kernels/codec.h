@@ -26,6 +26,7 @@ typedef struct xep_codec {
     size_t stride;    /* between rows that lie side by side: no row is longer */
     float scale;      /* the caller's quant_scale */
     xep_dtype_t from; /* what is encoded */
+    xep_logfmt_t logfmt;
     /* but for LogFMT: */
     xep_cast_t cast;
     size_t scales, bytes; /* where they begin, and the row ends */
@@ -40,7 +41,8 @@ static inline uint64_t xep_codec_room(uint64_t channels)
 {
     uint64_t room = xep_logfmt_room(channels);
     xep_cast_format_t format;
-    for (unsigned quant = XEP_QUANT_NONE + 1; xep_cast_format(quant, channels, &format); quant++) {
+    for (unsigned quant = 0; quant < XEP_CAST_TABLE; quant++) {
+        if (!xep_cast_format(quant, channels, &format)) continue;
         const uint64_t bytes = (format.row_bytes + 3) / 4 * 4 + format.scale_words * 4;
         if (bytes > room) room = bytes;
     }

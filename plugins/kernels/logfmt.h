@@ -19,16 +19,22 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <xep/plugin.h>
+
 /** Most bytes a coded row of so many channels can take. */
 size_t xep_logfmt_room(size_t channels);
-
-/** Codes a row; returns its bytes. to: 4-byte aligned, room for the most. */
-size_t xep_logfmt_encode(void *to, const uint16_t *row, size_t channels);
 
 /** Bytes of a coded row, which its head tells. */
 size_t xep_logfmt_bytes(const void *from, size_t channels);
 
-/** Any contents of a head are safe: no byte beyond the most is read. */
-void xep_logfmt_decode(uint16_t *row, const void *from, size_t channels);
+/** The functions of one machine; all have the same bits. */
+typedef struct xep_logfmt {
+    /* Codes a row; returns its bytes. to: 4-byte aligned, room for the most. */
+    size_t (*encode)(void *to, const uint16_t *row, size_t channels);
+    /* Any contents of a head are safe: no byte beyond the most is read. */
+    void (*decode)(uint16_t *row, const void *from, size_t channels);
+} xep_logfmt_t;
+
+xep_logfmt_t xep_logfmt_select(xep_simd_t simd);
 
 #endif

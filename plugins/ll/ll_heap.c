@@ -23,7 +23,8 @@ static uint64_t measure_items(const xep_shape_t *shape, ll_layout_t *layout)
              stride = item_stride(room, shape->scales * UINT64_C(4));
     xep_cast_format_t format;
     layout->words_beside = shape->scales;
-    for (unsigned quant = XEP_QUANT_NONE + 1; xep_cast_format(quant, room / 2, &format); quant++) {
+    for (unsigned quant = 0; quant < XEP_CAST_TABLE; quant++) {
+        if (!xep_cast_format(quant, room / 2, &format)) continue;
         layout->words_beside = larger(layout->words_beside, format.scale_words);
         stride = larger(stride, item_stride(format.row_bytes, larger(shape->scales, format.scale_words) * 4));
     }

@@ -21,9 +21,8 @@ static int is_notice_sane(const ll_t *mode, const xep_op_t *op, const ll_notice_
     int casts = n->quant != XEP_QUANT_NONE;
     return xep_rows_epoch(n->word) == op->epoch && n->tokens <= shape->tokens && n->topk >= 1 &&
            n->topk <= shape->topk && n->slot < shape->slots && n->alignment >= 1 && n->hidden >= 1 && elem != 0 &&
-           n->hidden * elem <= room && n->nscales <= shape->scales * UINT64_C(4) && n->quant <= XEP_QUANT_E4M3_STATIC &&
-           !(casts && elem < 2) && n->capacity <= most && n->padded <= 1 && n->sends_weights <= 1 &&
-           n->most <= (uint64_t)n->tokens * n->topk;
+           n->hidden * elem <= room && n->nscales <= shape->scales * UINT64_C(4) && !(casts && elem < 2) &&
+           n->capacity <= most && n->padded <= 1 && n->sends_weights <= 1 && n->most <= (uint64_t)n->tokens * n->topk;
 }
 
 static void fetch(const char *from, uint64_t bytes)

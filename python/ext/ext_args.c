@@ -353,20 +353,11 @@ static int find_word(const char *name, PyObject *word, const char *const *words,
     return -1;
 }
 
+#define QUANT_WORD_(_name, _value, _text) [_name] = _text,
+
 int ext_args_quant(PyObject *object, xep_quant_t *quant_p)
 {
-    static const char *const words[] = {[XEP_QUANT_NONE] = "none",
-                                        [XEP_QUANT_E4M3] = "e4m3",
-                                        [XEP_QUANT_E4M3_POW2] = "e4m3_pow2",
-                                        [XEP_QUANT_UE8M0] = "ue8m0",
-                                        [XEP_QUANT_MXFP8] = "mxfp8",
-                                        [XEP_QUANT_MXFP8_E5M2] = "mxfp8_e5m2",
-                                        [XEP_QUANT_MXFP4] = "mxfp4",
-                                        [XEP_QUANT_NVFP4] = "nvfp4",
-                                        [XEP_QUANT_INT8] = "int8",
-                                        [XEP_QUANT_INT8_ROW] = "int8_row",
-                                        [XEP_QUANT_E4M3_STATIC] = "e4m3_static",
-                                        [XEP_QUANT_LOGFMT] = "logfmt"};
+    static const char *const words[] = {XEP_QUANT_LIST(QUANT_WORD_)};
     int number = (int)*quant_p;
     if (object == NULL || !PyUnicode_Check(object)) return ext_args_number32("quant", object, quant_p);
     if (find_word("quant", object, words, sizeof words / sizeof words[0], &number) != 0) return -1;

@@ -18,6 +18,7 @@
 #include "ext_serve.h"
 #include "ext_show.h"
 #include "ext_stream.h"
+#include "ext_weights.h"
 
 /*
  * Types come before what is added to them. Once in a process: numpy's functions, the library's and the types are found
@@ -31,7 +32,7 @@ static int fill(PyObject *module)
         ext_handle_ready,   ext_request_ready,  ext_end_ready,     ext_grow_ready,   ext_layout_ready,
         ext_received_ready, ext_dispatch_ready, ext_combine_ready, ext_pieces_ready, ext_in_place_ready,
         ext_show_ready,     ext_experts_ready,  ext_park_ready,    ext_stream_ready, ext_expand_ready,
-        ext_serve_ready,
+        ext_serve_ready,    ext_weights_ready,
     };
     if (is_filled) {
         PyErr_SetString(PyExc_ImportError, "xep._ext cannot be loaded twice in a process");

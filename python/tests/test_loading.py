@@ -56,7 +56,7 @@ def test_from_the_build_tree(package, tmp_path):
 
 def test_by_the_loader(package, tmp_path):
     (tmp_path / "lib").mkdir()
-    (tmp_path / "lib" / "libxep.so.0").symlink_to(LIBRARY)
+    (tmp_path / "lib" / "libxep.so.1").symlink_to(LIBRARY)
     folders = f"{tmp_path / 'lib'}:{os.environ.get('LD_LIBRARY_PATH', '')}"
     found = run(WHERE, PYTHONPATH=path_of(package), XEP_LIBRARY=None, LD_LIBRARY_PATH=folders).stdout.split()
     assert pathlib.Path(found[0]).resolve() == LIBRARY
@@ -99,7 +99,7 @@ def test_no_ucx(package):
     assert said.startswith("ImportError: xep: ") and "libucp" in said and "apt-get install libucx0" in said
 
 
-@pytest.mark.parametrize("path", ["/no/such/libxep.so.0", ctypes.util.find_library("c") or "libc.so.6"])
+@pytest.mark.parametrize("path", ["/no/such/libxep.so.1", ctypes.util.find_library("c") or "libc.so.6"])
 def test_a_library_that_is_not_there(package, path):
     said = message_of_import(path, path_of(package))
     assert said.startswith(f"ImportError: xep: {path} ") and "XEP_LIBRARY" in said
@@ -107,7 +107,7 @@ def test_a_library_that_is_not_there(package, path):
 
 def test_a_library_of_another_version(package, tmp_path):
     version, other = xep.version(), "9" + xep.version()[1:]
-    newer = tmp_path / "libxep.so.0"
+    newer = tmp_path / "libxep.so.1"
     newer.write_bytes(LIBRARY.read_bytes().replace(version.encode() + b"\0", other.encode() + b"\0"))
     said = message_of_import(str(newer), path_of(package))
     assert f"ImportError: xep: {newer} is version {other}, and xep._ext was built for version {version[:3]}" in said
@@ -116,7 +116,7 @@ def test_a_library_of_another_version(package, tmp_path):
 def test_without_the_compiled_module(package, tmp_path):
     for built in (package / "xep").glob("_ext.*so"):
         built.unlink()
-    library = tmp_path / "libxep.so.0"  # away from the build tree, which has the module
+    library = tmp_path / "libxep.so.1"  # away from the build tree, which has the module
     shutil.copy(LIBRARY, library)
     said = message_of_import(str(library), path_of(package))
     assert (

@@ -49,13 +49,24 @@ from .errors import (
 from .group import Buffer, Group, Mask, OutReason, Peer
 from .layout import Layout, expert_range, layout
 from .library import (
-    LibraryInfo, Mode, ModeInfo, Variable, config, library_info, mode_query, modes, set_log, use_logging, version,
+    LibraryInfo,
+    Mode,
+    ModeInfo,
+    Variable,
+    config,
+    library_info,
+    mode_query,
+    modes,
+    set_log,
+    use_logging,
+    version,
 )  # fmt: skip
 from .params import BufferInfo, BufferSize, Loads, buffer_size
 from .paths import get_deep_ep, get_include, get_pkgconfig
 from .serve import ServeCall, serve, step_end
 from .trace import span
 from .waits import Counters, OpCounters, RankWaits, Waits
+from .weights import Weights
 
 
 def __getattr__(name: str) -> Any:
@@ -70,7 +81,7 @@ __all__ = [
     "Counters", "DeadlineError", "DeviceArray", "Dtype", "FunctionError", "Group", "Handle", "InvalidError", "Layout",
     "LibraryInfo", "Loads", "Mask", "MismatchError", "Mode", "ModeInfo", "NoMemoryError", "OpCounters", "OutReason",
     "Peer", "PeerError", "Quant", "RankWaits", "Received", "Request", "Rows", "ServeCall", "Status", "UnsupportedError",
-    "Variable", "Waits", "XepError", "buffer_size", "config", "expert_range", "from_bfloat16", "get_deep_ep",
+    "Variable", "Waits", "Weights", "XepError", "buffer_size", "config", "expert_range", "from_bfloat16", "get_deep_ep",
     "get_include", "get_pkgconfig", "layout", "library_info", "mode_query", "modes", "serve", "set_log", "span",
     "step_end", "to_bfloat16", "use_logging", "version",
 ]  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Optional
 
 def _bundled() -> Optional[pathlib.Path]:
     """The library that came with this package (a wheel of contrib/build-wheel), or None."""
-    library = pathlib.Path(__file__).resolve().parent / "_bundle" / "lib" / "libxep.so.0"
+    library = pathlib.Path(__file__).resolve().parent / "_bundle" / "lib" / "libxep.so.1"
     return library if library.exists() else None
 
 
@@ -30,13 +30,13 @@ def _remedy(error: str, chosen: Optional[str]) -> str:
         return "on Debian and Ubuntu: apt-get install libucx0; a wheel made by contrib/build-wheel brings UCX along"
     if chosen:
         return "XEP_LIBRARY names it"
-    return "install xep, or set XEP_LIBRARY to the path of libxep.so.0; a wheel made by contrib/build-wheel has one"
+    return "install xep, or set XEP_LIBRARY to the path of libxep.so.1; a wheel made by contrib/build-wheel has one"
 
 
 def load() -> None:
     """Of a library that is named by its path, in a build tree, the module is found beside it."""
     chosen = os.environ.get("XEP_LIBRARY")
-    path = chosen or str(_bundled() or _build_tree() or "libxep.so.0")
+    path = chosen or str(_bundled() or _build_tree() or "libxep.so.1")
     if os.sep in path:
         built = pathlib.Path(path).resolve().parent.parent / "python" / "xep"
         package = sys.modules[__package__]

@@ -128,7 +128,7 @@ def stream_of(stream: Any, device: int) -> int:
     if stream is None:
         import torch
 
-        return torch._C._cuda_getCurrentRawStream(device)
+        return int(torch._C._cuda_getCurrentRawStream(device))
     protocol = getattr(stream, "__cuda_stream__", None)
     found = protocol()[1] if callable(protocol) else stream
     for name in ("cuda_stream", "ptr"):

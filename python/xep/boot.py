@@ -77,7 +77,7 @@ class Exchange:
         """The allgather's replies, or TimeoutError. A thread left in it is a daemon: it holds nobody up."""
         if self._inline:
             return self._allgather(message)
-        done: queue.SimpleQueue = queue.SimpleQueue()
+        done: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
         def work() -> None:
             try:
@@ -106,7 +106,7 @@ def _torch_allgather(group: Any) -> tuple[Allgather, int, int]:
     device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
 
     def allgather(message: bytes) -> list[bytes]:
-        replies: list = [None] * size
+        replies: list[Any] = [None] * size
         if device is not None:  # NCCL gathers by the current device, which on a new thread is the first one
             torch.cuda.set_device(device)
         dist.all_gather_object(replies, message, group=group)

@@ -7,15 +7,16 @@ import enum
 import os
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Sequence
 
 from . import _ext
 from .boot import Allgather, exchange_of
 from .dtypes import Dtype
 from .library import default_timeout
-from .params import BufferInfo, BufferOptions, Loads
+from .params import BufferInfo, BufferOptions, Loads, WeightsOptions
 from .serve import ServeCall, serve, step_end
 from .waits import Counters, OpCounters, RankWaits, Waits
+from .weights import Weights
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -69,7 +70,7 @@ class Group(_ext.Group):
         timeout: Optional[float] = None,
     ) -> None:
         self._aborted = False
-        self._buffers: list[Buffer] = []
+        self._parts: list[Buffer | Weights] = []
         self.origins: Optional[list[int]] = None  # of shrink(): the ranks of the other group
         seconds = default_timeout() if timeout is None else (timeout if timeout < 1e9 else None)
         exchange = exchange_of(comm, allgather, rank, nranks, seconds)
@@ -90,6 +91,12 @@ class Group(_ext.Group):
     def buffer(self, experts: int, topk: int, hidden: int, tokens: int, **options: Unpack[BufferOptions]) -> Buffer:
         """A buffer for one shape on this group; see Buffer. Collective, blocking."""
         return Buffer(self, experts, topk, hidden, tokens, **options)
+
+    def weights(
+        self, experts: int, shape: int | Sequence[int], dtype: Any = "bfloat16", **options: Unpack[WeightsOptions]
+    ) -> Weights:
+        """Memory for the weights of all experts, which every rank can read; see Weights. Collective, blocking."""
+        return Weights(self, experts, shape, dtype, **options)
 
     def mask_query(self) -> list[Mask]:
         """The ranks that are out, ascending, as far as this rank knows by now: a barrier makes all know it. Local."""
@@ -122,7 +129,7 @@ class Group(_ext.Group):
     def _new(cls) -> Group:
         """One that is not open yet."""
         group = cls.__new__(cls)
-        group._aborted, group._buffers, group.origins = False, [], None
+        group._aborted, group._parts, group.origins = False, [], None
         return group
 
     def grow(
@@ -184,26 +191,26 @@ class Group(_ext.Group):
         self._abort()
 
     def close(self) -> None:
-        """Closes what buffers are left, and leaves. Collective, blocking; after abort(), and in a fork of the process
-        that made the group, local. Again: a no-op.
+        """Closes what buffers and weights are left, and leaves. Collective, blocking; after abort(), and in a fork of
+        the process that made the group, local. Again: a no-op.
 
-        BufferError while arrays of received rows are alive. After abort() what they look at stays mapped until
-        the process ends.
+        BufferError while arrays of received rows, or of weights, are alive. After abort() what they look at stays
+        mapped until the process ends.
         """
         if not self._open:
             return
-        if self._inherited or (self._aborted and any([buffer.arrays_left() for buffer in self._buffers])):
+        if self._inherited or (self._aborted and any([part.arrays_left() for part in self._parts])):
             self.leave()
             return
-        for buffer in list(self._buffers):
-            buffer.close()
+        for part in list(self._parts):
+            part.close()
         self._destroy()
 
     def leave(self) -> None:
         """Instead of close(): nothing is freed, what is mapped stays mapped until the process ends. Local."""
         self._leave()
-        for buffer in self._buffers:
-            buffer._leave()
+        for part in self._parts:
+            part._leave()
 
     def __repr__(self) -> str:
         return f"<xep.Group: rank {self.rank} of {self.nranks}, {self.boot}{'' if self._open else ', closed'}>"
@@ -259,7 +266,8 @@ class Buffer(_ext.Buffer):
     owners: the rank of each of the E experts, any number of them on each rank; None: blocks (expert_range()).
     Received.experts has the numbers of this rank's.
     replicas: (expert, rank): ranks that serve an expert besides its owner. balance: how dispatch(balance=True) chooses
-    among them: "least-loaded"; "even": any rank serves any expert, and none more than its share (loads()).
+    among them: "least-loaded"; "even": the busiest rank gets as little as can be, and without replicas any rank serves
+    any expert, so that none gets more than its share (loads()).
     served: host memory: ranks without tokens may serve(), and ranks that work say where steps end (step_end()).
 
     One thread at a time; the GIL is released while it waits.
@@ -274,7 +282,7 @@ class Buffer(_ext.Buffer):
             _wake_torch()
         self._create(group, experts, topk, hidden, tokens, **options)
         self.dtype, self.combine_dtype = Dtype(self._dtype), Dtype(self._combine_dtype)
-        group._buffers.append(self)
+        group._parts.append(self)
 
     @classmethod
     def _of(cls, group: Group, old: Optional[Buffer]) -> Buffer:
@@ -285,7 +293,7 @@ class Buffer(_ext.Buffer):
         made = cls.__new__(cls)
         made._follow(old, group)
         made.dtype, made.combine_dtype = Dtype(made._dtype), Dtype(made._combine_dtype)
-        group._buffers.append(made)
+        group._parts.append(made)
         return made
 
     def info(self) -> BufferInfo:
@@ -342,8 +350,8 @@ class Buffer(_ext.Buffer):
         alive = self.arrays_left()
         if alive:
             raise BufferError(f"arrays of the rows of {alive} dispatches are alive: drop or copy them before close()")
-        if self in self.group._buffers:
-            self.group._buffers.remove(self)
+        if self in self.group._parts:
+            self.group._parts.remove(self)
         self._destroy()
 
     def __repr__(self) -> str:

@@ -20,14 +20,17 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from typing import Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import torch
 from torch import Tensor
 
 from .paths import own_deep_ep
 
-deep_ep = own_deep_ep()
+if TYPE_CHECKING:
+    import deep_ep
+else:
+    deep_ep = own_deep_ep()
 
 _SLOTS = 6  # for handles of the last layers; one without a slot costs its backward a dispatch that is not cached
 
@@ -96,7 +99,7 @@ class Exchange:
 
     # ---- operations, without gradients ----
 
-    def send(self, x: Tensor, topk_idx: Tensor, weights: Tensor, experts: int, capacity: int) -> tuple:
+    def send(self, x: Tensor, topk_idx: Tensor, weights: Tensor, experts: int, capacity: int) -> tuple[Any, ...]:
         """(rows, idx, weights, what the next two need)"""
         buffer, topk_idx = self._open(), topk_idx.contiguous()
         layout = buffer.get_dispatch_layout(topk_idx, experts)
@@ -122,7 +125,7 @@ class Exchange:
         assert isinstance(rows, Tensor)
         return rows
 
-    def sum_at_home(self, rows: Tensor, weights: Optional[Tensor], route: Any) -> tuple:
+    def sum_at_home(self, rows: Tensor, weights: Optional[Tensor], route: Any) -> tuple[Any, ...]:
         """(sums [T, H'], sums of weights [T, K] or None)"""
         carried = None if weights is None else weights.to(torch.float32).contiguous()
         out, sums, _ = self._open().combine(rows.contiguous(), route, topk_weights=carried)
@@ -303,13 +306,13 @@ _define(
 # ---- gradients ----
 
 
-def _keep_dispatch(ctx: Any, inputs: tuple, output: tuple) -> None:
+def _keep_dispatch(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
     ctx.save_for_backward(output[1], output[3])
     ctx.exchange, ctx.tokens = inputs[5], inputs[1].shape[0]
     ctx.set_materialize_grads(True)
 
 
-def _back_from_dispatch(ctx: Any, rows: Tensor, _idx: Any, weights: Tensor, _route: Any) -> tuple:
+def _back_from_dispatch(ctx: Any, rows: Tensor, _idx: Any, weights: Tensor, _route: Any) -> tuple[Any, ...]:
     x = summed = None
     if ctx.needs_input_grad[1] or ctx.needs_input_grad[3]:
         idx, route = ctx.saved_tensors
@@ -319,12 +322,12 @@ def _back_from_dispatch(ctx: Any, rows: Tensor, _idx: Any, weights: Tensor, _rou
     return None, x, None, summed, None, None, None
 
 
-def _keep_combine(ctx: Any, inputs: tuple, output: Tensor) -> None:
+def _keep_combine(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(inputs[1])
     ctx.exchange, ctx.rows = inputs[2], inputs[0].shape[0]
 
 
-def _back_from_combine(ctx: Any, grad: Tensor) -> tuple:
+def _back_from_combine(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     (route,) = ctx.saved_tensors
     return torch.ops.xep.combine_backward(grad, route, ctx.exchange, ctx.rows), torch.zeros_like(route), None, None
 

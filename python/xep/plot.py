@@ -39,8 +39,8 @@ class PlotError(Exception):
 class Point(NamedTuple):
     """One run of xep_perf: its shape, and its operations by their names."""
 
-    shape: dict
-    ops: dict
+    shape: dict[str, Any]
+    ops: dict[str, Any]
 
 
 class Result(NamedTuple):
@@ -48,7 +48,7 @@ class Result(NamedTuple):
 
     path: pathlib.Path
     swept: Optional[str]
-    points: list
+    points: list[Point]
 
 
 class Other(NamedTuple):
@@ -56,7 +56,7 @@ class Other(NamedTuple):
 
     name: str
     op: str
-    shape: tuple
+    shape: tuple[Any, ...]
     tokens: int
     us: float
 
@@ -95,7 +95,7 @@ def read_point(path: pathlib.Path, whole: Any) -> Point:
     return Point(whole, ops)
 
 
-def read_placements(path: pathlib.Path, whole: dict) -> Point:
+def read_placements(path: pathlib.Path, whole: dict[str, Any]) -> Point:
     placements = whole["placements"]
     for placed in placements if isinstance(placements, list) and placements else [None]:
         for name in ("imbalance", "us"):
@@ -178,7 +178,7 @@ def find_others(result: Result, others: list[Other], op: str) -> dict[str, dict[
 
 def draw_result(time: Any, rate: Any, ratio: Any, result: Result, op: str, number: int) -> None:
     points = [point for point in result.points if op in point.ops]
-    x = [point.shape[result.swept] for point in points]
+    x = [point.shape[str(result.swept)] for point in points]
     median, p10, p90 = ([point.ops[op]["us"][name] for point in points] for name in ("median", "p10", "p90"))
     limit = [point.ops[op]["limit_us"] or float("nan") for point in points]
     gbps = [point.ops[op]["gbps"]["dedup"] for point in points]
@@ -226,7 +226,7 @@ def draw_curves(figure: Any, results: list[Result], others: list[Other]) -> None
     if len(swept) > 1:
         raise PlotError(f"sweeps of {' and '.join(sorted(map(str, swept)))} do not fit into one picture")
     axes = figure.subplots(3, 2, sharex=True, height_ratios=(3, 2, 1.4))
-    (option,) = swept
+    option = str(swept.pop())
     for column, op in enumerate(("dispatch", "combine")):
         time, rate, ratio = (row[column] for row in axes)
         for number, result in enumerate(results):
@@ -270,7 +270,8 @@ def is_square(matrix: Any, size: int) -> bool:
 def read_waits(result: Result, op: str) -> list[list[float]]:
     """[waiting][late] microseconds of one operation."""
     point, late = result.points[0], result.points[0].ops[op]["waits"]
-    by_late = [entry.get("waited_us") for entry in late if isinstance(entry, dict)] if isinstance(late, list) else None
+    late = late if isinstance(late, list) else []
+    by_late: Any = [entry.get("waited_us") for entry in late if isinstance(entry, dict)]
     if not is_square(by_late, point.shape["ranks"]):
         raise PlotError(f"{result.path}: invalid {op}.waits (waited_us of each of {point.shape['ranks']} ranks)")
     return [list(row) for row in zip(*by_late)]
@@ -309,8 +310,8 @@ def draw_load(figure: Any, result: Result) -> None:
     from matplotlib.patches import Patch
 
     shape = result.points[0].shape
-    load, ranks = shape["load"], shape["ranks"]
-    experts, rows = (load.get(name) for name in ("experts", "rows")) if isinstance(load, dict) else (None, None)
+    load: Any = shape["load"] if isinstance(shape["load"], dict) else {}
+    experts, rows, ranks = load.get("experts"), load.get("rows"), shape["ranks"]
     if not is_square([experts] * shape["experts"], shape["experts"]) or not is_square(rows, ranks):
         raise PlotError(f"{result.path}: invalid load (experts of {shape['experts']} experts, rows of {ranks} ranks)")
     received = [sum(row[rank] for row in rows) for rank in range(ranks)]

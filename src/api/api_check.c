@@ -280,12 +280,14 @@ static int is_quant_scale_sane(xep_quant_t quant, float scale)
     return (quant == XEP_QUANT_E4M3_STATIC || quant == XEP_QUANT_NVFP4) && scale >= 1e-30f && scale <= 1e30f;
 }
 
-/* Of a dispatch, most is the last cast; of a combine there is LogFMT, too. */
-static xep_status_t check_quant(xep_quant_t quant, xep_quant_t most, float scale)
+#define ONE_MORE_(_name, _value, _text) +1
+
+/* Which of them a mode has, and for which operation, its table says. */
+static xep_status_t check_quant(xep_quant_t quant, float scale)
 {
-    if ((unsigned)quant > most)
-        return xep_fail(XEP_ERR_INVALID, "invalid quant: %d (one of XEP_QUANT_*%s)", (int)quant,
-                        quant == XEP_QUANT_LOGFMT ? "; XEP_QUANT_LOGFMT is for a combine" : "");
+    enum { QUANTS = 0 XEP_QUANT_LIST(ONE_MORE_) };
+    if ((unsigned)quant >= QUANTS)
+        return xep_fail(XEP_ERR_INVALID, "invalid quant: %d (one of XEP_QUANT_*)", (int)quant);
     if (is_quant_scale_sane(quant, scale)) return XEP_OK;
     return xep_fail(XEP_ERR_INVALID,
                     "invalid quant_scale: %g (1e-30 to 1e30 with XEP_QUANT_E4M3_STATIC, which needs one, and "
@@ -310,7 +312,7 @@ static xep_status_t check_choices(xep_dispatch_args_t *a)
 {
     if ((unsigned)a->arrangement > XEP_ROWS_BY_EXPERT_PADDED)
         return xep_fail(XEP_ERR_INVALID, "invalid arrangement: %d (one of XEP_ROWS_*)", (int)a->arrangement);
-    xep_status_t status = check_quant(a->quant, XEP_QUANT_E4M3_STATIC, a->quant_scale);
+    xep_status_t status = check_quant(a->quant, a->quant_scale);
     if (status != XEP_OK || a->quant == XEP_QUANT_NONE) return status;
     if (a->dtype != XEP_BF16 && a->dtype != XEP_FP16 && a->dtype != XEP_FP32)
         return xep_fail(XEP_ERR_INVALID, "invalid dtype: %s (with quant: bf16, fp16 or fp32)",
@@ -421,7 +423,7 @@ static xep_status_t check_source_weights(const xep_handle_t *h, xep_combine_args
 {
     if ((a->flags & ~(uint32_t)XEP_COMBINE_SUM_AT_OWNER) != 0)
         return xep_fail(XEP_ERR_INVALID, "invalid flags: %#x (bits of XEP_COMBINE_*)", a->flags);
-    xep_status_t status = check_quant(a->quant, XEP_QUANT_LOGFMT, a->quant_scale);
+    xep_status_t status = check_quant(a->quant, a->quant_scale);
     if (status != XEP_OK) return status;
     if (a->quant != XEP_QUANT_NONE && a->dtype != XEP_BF16)
         return xep_fail(XEP_ERR_INVALID, "invalid dtype: %s (with quant: bf16)", xep_dtype_name(a->dtype));

@@ -30,7 +30,7 @@ xep_status_t xep_balance_open(xep_buffer_t *buffer, const xep_buffer_params_t *p
     xep_balancer_t *balancer = calloc(1, sizeof *balancer);
     buffer->balancer = balancer;
     if (balancer == NULL) goto err_memory;
-    if (xep_planner_open(&buffer->owners->instances, experts, nranks, params->balance == XEP_BALANCE_EVEN,
+    if (xep_planner_open(&buffer->owners->instances, experts, nranks, xep_instances_are_whole(params),
                          &balancer->planner) != XEP_OK)
         goto err_memory;
     balancer->plan = params->plan;
@@ -39,7 +39,9 @@ xep_status_t xep_balance_open(xep_buffer_t *buffer, const xep_buffer_params_t *p
     balancer->share_bytes = share_bytes(experts);
     balancer->counts = calloc(nranks, sizeof *balancer->counts);
     balancer->all_counts = params->plan != NULL ? calloc((size_t)nranks * experts, sizeof(uint32_t)) : NULL;
-    if (balancer->counts == NULL || (params->plan != NULL && balancer->all_counts == NULL)) goto err_memory;
+    balancer->nothing = calloc(experts, sizeof *balancer->nothing);
+    if (balancer->counts == NULL || balancer->nothing == NULL || (params->plan != NULL && balancer->all_counts == NULL))
+        goto err_memory;
     buffer->take_dispatch = xep_balance_take;
     return XEP_OK;
 
@@ -52,6 +54,7 @@ void xep_balance_close(xep_balancer_t *balancer)
     if (balancer == NULL) return;
     xep_planner_close(&balancer->planner);
     free(balancer->counts);
+    free(balancer->nothing);
     free(balancer->all_counts);
     free(balancer);
 }
@@ -62,7 +65,10 @@ void xep_balance_close(xep_balancer_t *balancer)
 static void note_counts(xep_buffer_t *buffer)
 {
     xep_balancer_t *balancer = buffer->balancer;
-    for (uint32_t r = 0; r < buffer->shape.nranks; r++) balancer->counts[r] = xep_balance_share_of(buffer, r)->words;
+    for (uint32_t r = 0; r < buffer->shape.nranks; r++)
+        balancer->counts[r] =
+            xep_balance_is_without(buffer, r) ? balancer->nothing : xep_balance_share_of(buffer, r)->words;
+    balancer->planner.out = buffer->env.out;
     xep_plan_count(&balancer->planner, balancer->counts);
 }
 
@@ -80,13 +86,21 @@ static xep_status_t ask_caller(xep_buffer_t *buffer)
                              .counts = balancer->all_counts,
                              .begin = planner->instances->begin,
                              .rank = planner->instances->rank,
-                             .rows = planner->rows};
+                             .rows = planner->rows,
+                             .out = planner->out};
     const int ret = balancer->plan(balancer->plan_ctx, &plan);
     if (ret != 0) return xep_fail(XEP_ERR_INVALID, "params.plan returned %d", ret);
     const uint32_t e = xep_plan_take(planner);
     if (e == experts) return XEP_OK;
     return xep_fail(XEP_ERR_INVALID, "invalid plan: the rows of expert %u do not add up to its %llu selections", e,
                     (unsigned long long)planner->total[e]);
+}
+
+static uint32_t digest_outs(const xep_planner_t *planner)
+{
+    uint64_t sum = XEP_HASH_BEGIN;
+    for (uint32_t r = 0; r < planner->nranks; r++) sum = xep_hash_word(sum, (uint64_t)xep_plan_is_out(planner, r));
+    return (uint32_t)(sum ^ sum >> 32);
 }
 
 /* Of what the instances of an expert serve. */
@@ -98,26 +112,37 @@ static uint32_t digest(const xep_planner_t *planner, uint32_t expert)
     return (uint32_t)(sum ^ sum >> 32);
 }
 
-static xep_status_t compare_plans(xep_buffer_t *buffer, int32_t timeout_ms, xep_status_t status)
+/* Of two ranks; 0: or their plans are without other ranks. */
+static int plans_differ(const xep_share_t *share, const xep_share_t *first, uint32_t expert)
 {
+    return share->without == first->without && share->words[expert] != first->words[expert];
+}
+
+static xep_status_t compare_plans(xep_request_t *req, xep_status_t status)
+{
+    xep_buffer_t *buffer = req->buffer;
     const xep_planner_t *planner = &buffer->balancer->planner;
     xep_share_t *mine = xep_balance_share(buffer);
+    uint32_t first = 0;
     mine->status = status;
+    mine->without = digest_outs(planner);
     for (uint32_t e = 0; e < planner->experts; e++) mine->words[e] = digest(planner, e);
-    status = xep_balance_exchange(buffer, timeout_ms);
+    status = xep_balance_exchange(req);
     if (status != XEP_OK) return status;
-    const xep_share_t *first = xep_balance_share_of(buffer, 0);
-    for (uint32_t r = 1; r < planner->nranks; r++)
-        for (uint32_t e = 0; e < planner->experts; e++)
-            if (xep_balance_share_of(buffer, r)->words[e] != first->words[e])
-                return xep_fail(XEP_ERR_MISMATCH, "rank %u and rank 0 have different plans for expert %u", r, e);
+    while (xep_balance_is_without(buffer, first)) first++;
+    for (uint32_t r = first + 1; r < planner->nranks; r++)
+        for (uint32_t e = 0; e < planner->experts && !xep_balance_is_without(buffer, r); e++)
+            if (plans_differ(xep_balance_share_of(buffer, r), xep_balance_share_of(buffer, first), e))
+                return xep_fail(XEP_ERR_MISMATCH, "rank %u and rank %u have different plans for expert %u", r, first,
+                                e);
     return XEP_OK;
 }
 
-static xep_status_t make_plan(xep_buffer_t *buffer, int32_t timeout_ms)
+static xep_status_t make_plan(xep_request_t *req)
 {
+    xep_buffer_t *buffer = req->buffer;
     xep_planner_t *planner = &buffer->balancer->planner;
-    if (buffer->balancer->plan != NULL) return compare_plans(buffer, timeout_ms, ask_caller(buffer));
+    if (buffer->balancer->plan != NULL) return compare_plans(req, ask_caller(buffer));
     if (buffer->params.balance == XEP_BALANCE_EVEN) xep_plan_even(planner);
     else xep_plan_least_loaded(planner);
     return XEP_OK;
@@ -156,14 +181,13 @@ xep_status_t xep_balance_take(xep_request_t *req)
     const int balanced = (req->dispatch.flags & XEP_DISPATCH_BALANCE) != 0;
     req->dispatch.flags &= ~(uint32_t)XEP_DISPATCH_BALANCE;
     if (!balanced || req->dispatch.cached != NULL) return xep_owners_take(req);
-    const int32_t timeout_ms = req->dispatch.timeout_ms;
     xep_share_t *mine = xep_balance_share(buffer);
     mine->status = XEP_OK;
     xep_status_t status = xep_layout_count_selections(&req->dispatch, buffer->params.experts, mine->words);
-    if (status == XEP_OK) status = xep_balance_exchange(buffer, timeout_ms);
+    if (status == XEP_OK) status = xep_balance_exchange(req);
     if (status != XEP_OK) return status;
     note_counts(buffer);
-    status = make_plan(buffer, timeout_ms);
+    status = make_plan(req);
     if (status != XEP_OK) return status;
     share_out(buffer);
     add_loads(&buffer->balancer->loads, &buffer->balancer->planner);

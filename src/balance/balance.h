@@ -10,6 +10,10 @@
  * is complete there, which has this rank's share of that round, sent when that of round n was read. A dispatch whose
  * plan is the caller's has a second round, in which ranks compare their plans. Words have the number of quiesces of the
  * buffer in their upper half: all ranks have the same after a reset, and count rounds anew.
+ *
+ * A round goes on without ranks that are out, which have no selections. One that dies in a round may be out for some
+ * ranks only: then their plans differ, which evens loads out a little less in this dispatch and is all that it does, as
+ * each rank's rows go where its own plan says. So ranks compare plans of the caller's if they are without the same.
  */
 #ifndef XEP_BALANCE_H
 #define XEP_BALANCE_H
@@ -21,6 +25,7 @@
 typedef struct xep_share {
     int32_t status;   /* of this rank: without a plan it goes no further */
     uint32_t refused; /* as in xep_op_t */
+    uint32_t without; /* digest of the ranks that the plan is without */
     uint32_t words[]; /* [E] selections of each expert; or a digest of the plan for each */
 } xep_share_t;
 
@@ -31,6 +36,7 @@ struct xep_balancer {
     uint64_t offset, share_bytes; /* of the words in the heap; of a share, a multiple of a cache line */
     uint32_t round;
     const uint32_t **counts; /* [R] those of the last first round */
+    uint32_t *nothing;       /* [E] zeros: of a rank that is out */
     uint32_t *all_counts;    /* [R][E] the same for a plan of the caller's */
     xep_loads_t loads;
 };
@@ -53,7 +59,13 @@ xep_share_t *xep_balance_share(xep_buffer_t *buffer);
 /** The share of a rank in the round that was exchanged last. */
 const xep_share_t *xep_balance_share_of(const xep_buffer_t *buffer, uint32_t rank);
 
+/** Whether it is decided that a rank is out. */
+static inline int xep_balance_is_without(const xep_buffer_t *buffer, uint32_t rank)
+{
+    return buffer->env.out != NULL && buffer->env.out[rank];
+}
+
 /** Exchanges it. Errors: XEP_ERR_MISMATCH on all ranks; those of a wait, after which the buffer is broken. */
-xep_status_t xep_balance_exchange(xep_buffer_t *buffer, int32_t timeout_ms);
+xep_status_t xep_balance_exchange(xep_request_t *req);
 
 #endif

@@ -6,6 +6,7 @@
 #include "buffer_give_up.h"
 #include "error.h"
 #include "group_wait.h"
+#include "members.h"
 #include "request.h"
 
 enum { WORD_STRIDE = 64 };
@@ -40,9 +41,9 @@ const xep_share_t *xep_balance_share_of(const xep_buffer_t *buffer, uint32_t ran
 
 typedef struct round {
     xep_buffer_t *buffer;
+    xep_late_t *late; /* whose shares are missing */
     uint64_t value;   /* of its words */
     uint32_t sent;    /* to so many ranks */
-    uint32_t missing; /* ranks before this one are here */
     uint64_t mark;
 } round_t;
 
@@ -53,6 +54,7 @@ static xep_status_t send_shares(round_t *round)
     const uint32_t self = buffer->shape.rank;
     const uint64_t offset = share_offset(buffer, buffer->balancer->round, self);
     for (; round->sent < buffer->shape.nranks; round->sent++) {
+        if (xep_balance_is_without(buffer, round->sent)) continue;
         const uint64_t bytes = round->sent == self ? 0 : buffer->balancer->share_bytes; /* the own one is there */
         xep_status_t status = wire->ops->put_signal(wire, round->sent, offset, (char *)buffer->heap->base + offset,
                                                     bytes, word_offset(buffer, self), round->value);
@@ -68,17 +70,25 @@ static int is_here(const round_t *round, uint32_t rank)
     return atomic_load_explicit((const _Atomic uint64_t *)(const void *)word, memory_order_acquire) >= round->value;
 }
 
+static void find_late(round_t *round)
+{
+    round->late->count = 0;
+    for (uint32_t r = 0; r < round->buffer->shape.nranks; r++)
+        if (!is_here(round, r) && !xep_balance_is_without(round->buffer, r))
+            round->late->ranks[round->late->count++] = r;
+}
+
 /* Others may be in an operation that needs this rank: all of the buffer goes on. */
 static xep_status_t look(void *arg)
 {
     round_t *round = arg;
     xep_buffer_t *buffer = round->buffer;
     xep_request_advance_all(buffer);
-    if (buffer->broken) return xep_fail(XEP_ERR_BROKEN, "%s", buffer->broken_reason);
-    xep_status_t status = round->sent < buffer->shape.nranks ? send_shares(round) : XEP_OK;
+    xep_status_t status = xep_buffer_usable(buffer);
+    if (status == XEP_OK && round->sent < buffer->shape.nranks) status = send_shares(round);
     if (status != XEP_OK) return status;
-    while (round->missing < buffer->shape.nranks && is_here(round, round->missing)) round->missing++;
-    if (round->missing < buffer->shape.nranks) return XEP_INPROGRESS;
+    find_late(round);
+    if (round->late->count != 0) return XEP_INPROGRESS;
     return buffer->heap->wire.ops->flush_to(&buffer->heap->wire, round->mark); /* the share is written again */
 }
 
@@ -92,7 +102,7 @@ static void explain(void *arg, char *text, size_t bytes)
 {
     const round_t *round = arg;
     snprintf(text, bytes, "balance of dispatch %llu: rank %u has not called it",
-             (unsigned long long)round->buffer->epoch + 1, round->missing);
+             (unsigned long long)round->buffer->epoch + 1, round->late->ranks[0]);
 }
 
 /* As an operation that has failed: the others hear of it, and the buffer is broken until a reset. */
@@ -100,7 +110,7 @@ static xep_status_t give_up(const round_t *round, xep_status_t status)
 {
     char late[128] = "balance of a dispatch", why[XEP_REASON_BYTES];
     snprintf(why, sizeof why, "%s", xep_last_error());
-    if (round->missing < round->buffer->shape.nranks) explain((void *)(uintptr_t)round, late, sizeof late);
+    if (round->late->count != 0) explain((void *)(uintptr_t)round, late, sizeof late);
     status = xep_fail(status, "%s: %.800s", late, why);
     snprintf(why, sizeof why, "%s", xep_last_error());
     xep_request_give_up_all(round->buffer, XEP_ERR_BROKEN, why);
@@ -115,6 +125,7 @@ static xep_status_t check_pace(xep_buffer_t *buffer)
     uint32_t most = buffer->refused, who = buffer->shape.rank;
     int differ = 0;
     for (uint32_t r = 0; r < buffer->shape.nranks; r++) {
+        if (xep_balance_is_without(buffer, r)) continue;
         const uint32_t theirs = xep_balance_share_of(buffer, r)->refused;
         differ |= theirs != buffer->refused;
         if ((int32_t)(theirs - most) > 0) most = theirs, who = r;
@@ -131,26 +142,39 @@ static xep_status_t check_shares(xep_buffer_t *buffer)
     const xep_status_t own = (xep_status_t)xep_balance_share_of(buffer, buffer->shape.rank)->status;
     for (uint32_t r = 0; r < buffer->shape.nranks && own == XEP_OK; r++) {
         const xep_status_t theirs = (xep_status_t)xep_balance_share_of(buffer, r)->status;
-        if (theirs != XEP_OK)
+        if (theirs != XEP_OK && !xep_balance_is_without(buffer, r))
             return xep_fail(XEP_ERR_MISMATCH, "rank %u has no valid plan: %s", r, xep_status_text(theirs));
     }
     return own; /* its reason is this thread's last */
 }
 
-xep_status_t xep_balance_exchange(xep_buffer_t *buffer, int32_t timeout_ms)
+/* Ranks that stay away are left out as in a wait for the operation, which they have not called. */
+static xep_status_t wait_for_all(xep_request_t *req, xep_wait_t *wait)
 {
+    xep_members_t *members = req->buffer->members;
+    if (members == NULL) return xep_group_wait(req->buffer->group, wait);
+    req->op.epoch = req->buffer->epoch + 1;
+    members->before = req;
+    xep_status_t status = xep_members_wait(req->buffer, wait);
+    members->before = NULL;
+    return status;
+}
+
+xep_status_t xep_balance_exchange(xep_request_t *req)
+{
+    xep_buffer_t *buffer = req->buffer;
     xep_balancer_t *balancer = buffer->balancer;
-    const int32_t within_ms = timeout_ms == 0 ? buffer->timeout_ms : timeout_ms;
+    const int32_t timeout_ms = req->dispatch.timeout_ms, within_ms = timeout_ms == 0 ? buffer->timeout_ms : timeout_ms;
     xep_balance_share(buffer)->refused = buffer->refused;
-    round_t round = {.buffer = buffer, .value = buffer->quiesces << 32 | ++balancer->round};
-    const xep_wait_t wait = {.look = look,
-                             .arg = &round,
-                             .deadline_ns = xep_deadline(within_ms),
-                             .hope = hope,
-                             .explain = explain};
+    round_t round = {.buffer = buffer, .late = &req->op.late, .value = buffer->quiesces << 32 | ++balancer->round};
+    xep_wait_t wait = {.look = look,
+                       .arg = &round,
+                       .deadline_ns = xep_deadline(within_ms),
+                       .hope = hope,
+                       .explain = explain};
     char reason[XEP_REASON_BYTES];
     snprintf(reason, sizeof reason, "%s", xep_last_error());
-    xep_status_t status = xep_group_wait(buffer->group, &wait);
+    xep_status_t status = wait_for_all(req, &wait);
     if (status != XEP_OK) return give_up(&round, status);
     status = check_pace(buffer);
     if (status == XEP_OK) status = check_shares(buffer);

@@ -5,11 +5,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-xep_status_t xep_planner_open(const xep_instances_t *instances, uint32_t experts, uint32_t nranks, int is_even,
+xep_status_t xep_planner_open(const xep_instances_t *instances, uint32_t experts, uint32_t nranks, int is_whole,
                               xep_planner_t *planner)
 {
-    const uint32_t room = is_even ? 2 * experts + nranks : instances->count; /* parts: give_away() */
-    *planner = (xep_planner_t){.instances = instances, .experts = experts, .nranks = nranks, .room = room};
+    const uint32_t room = is_whole ? 2 * experts + nranks : instances->count; /* parts: give_away() */
+    *planner = (xep_planner_t){.instances = instances,
+                               .experts = experts,
+                               .nranks = nranks,
+                               .room = room,
+                               .is_whole = is_whole};
     planner->total = calloc(experts, sizeof *planner->total);
     planner->load = calloc(nranks, sizeof *planner->load);
     planner->first = calloc(experts, sizeof *planner->first);
@@ -22,7 +26,7 @@ xep_status_t xep_planner_open(const xep_instances_t *instances, uint32_t experts
     planner->at = calloc(experts, sizeof *planner->at);
     if (planner->total == NULL || planner->load == NULL || planner->first == NULL || planner->count == NULL ||
         planner->parts == NULL || planner->of_rank == NULL || planner->rank_begin == NULL || planner->rows == NULL ||
-        planner->quotas == NULL || planner->at == NULL)
+        planner->quotas == NULL || planner->at == NULL || (!is_whole && xep_plan_open_paths(planner) != XEP_OK))
         return XEP_ERR_NO_MEMORY;
     for (uint32_t e = 0; e < experts; e++) planner->rank_begin[instances->rank[instances->begin[e]] + 1]++;
     for (uint32_t r = 0; r < nranks; r++) planner->rank_begin[r + 1] += planner->rank_begin[r];
@@ -45,6 +49,7 @@ void xep_planner_close(xep_planner_t *planner)
     free(planner->rows);
     free(planner->quotas);
     free(planner->at);
+    xep_plan_close_paths(planner);
 }
 
 /* ---- counts ---- */
@@ -130,62 +135,9 @@ uint32_t xep_plan_take(xep_planner_t *planner)
     return planner->experts;
 }
 
-/* ---- least loaded ---- */
+/* ---- even, where every rank has every expert ---- */
 
-enum { PASSES = 3 };
-
-/* How high the rows of an expert fill up its ranks, if those with least load come first. */
-static uint64_t find_level(const xep_planner_t *planner, uint32_t expert)
-{
-    const xep_instances_t *instances = planner->instances;
-    const uint32_t begin = instances->begin[expert], end = instances->begin[expert + 1];
-    uint64_t low = UINT64_MAX, high;
-    for (uint32_t i = begin; i < end; i++) low = least(low, planner->load[instances->rank[i]]);
-    high = low + planner->total[expert];
-    while (low < high) {
-        const uint64_t level = low + (high - low) / 2;
-        uint64_t room = 0;
-        for (uint32_t i = begin; i < end; i++) {
-            const uint64_t load = planner->load[instances->rank[i]];
-            if (load < level) room += level - load;
-        }
-        if (room >= planner->total[expert]) high = level;
-        else low = level + 1;
-    }
-    return low;
-}
-
-/* Places the rows of an expert anew, among what all others have: no rank gets more than the most of them had. */
-static void fill_up(xep_planner_t *planner, uint32_t expert)
-{
-    const xep_instances_t *instances = planner->instances;
-    const uint32_t begin = instances->begin[expert], end = instances->begin[expert + 1];
-    uint64_t left = planner->total[expert];
-    for (uint32_t i = begin; i < end; i++) planner->load[instances->rank[i]] -= planner->rows[i];
-    const uint64_t level = find_level(planner, expert);
-    for (uint32_t i = begin; i < end; i++) {
-        uint64_t *load = &planner->load[instances->rank[i]];
-        planner->rows[i] = *load < level ? least(level - *load, left) : 0;
-        *load += planner->rows[i];
-        left -= planner->rows[i];
-    }
-}
-
-/* From what the owners have: each expert in turn, a few times, as those behind it have moved since. */
-void xep_plan_least_loaded(xep_planner_t *planner)
-{
-    const uint32_t *begin = planner->instances->begin;
-    memset(planner->rows, 0, planner->instances->count * sizeof *planner->rows);
-    for (uint32_t e = 0; e < planner->experts; e++) planner->rows[begin[e]] = planner->total[e];
-    for (int pass = 0; pass < PASSES; pass++)
-        for (uint32_t e = 0; e < planner->experts; e++)
-            if (begin[e + 1] - begin[e] != 1 && planner->total[e] != 0) fill_up(planner, e);
-    (void)xep_plan_take(planner); /* they add up */
-}
-
-/* ---- even ---- */
-
-/* The instance of an expert on a rank, where every rank has one: the owner is first. */
+/* The instance of an expert on a rank: the owner is first. */
 static uint32_t find_instance(const xep_planner_t *planner, uint32_t expert, uint32_t rank)
 {
     const uint32_t begin = planner->instances->begin[expert], owner = owner_of(planner, expert);
@@ -208,7 +160,7 @@ static void sort_by_total(const xep_planner_t *planner, uint32_t *experts, uint3
         }
 }
 
-/* Gives surplus rows of an expert to ranks from *to_p on that have less than the cap. */
+/* Gives surplus rows of an expert to ranks from *to_p on that are in and have less than the cap. */
 static void give_away(xep_planner_t *planner, uint32_t expert, uint64_t surplus, uint64_t cap, uint32_t *to_p)
 {
     const uint32_t owner = owner_of(planner, expert);
@@ -217,7 +169,8 @@ static void give_away(xep_planner_t *planner, uint32_t expert, uint64_t surplus,
     planner->load[owner] -= surplus;
     while (surplus > 0) {
         uint64_t *load = &planner->load[*to_p];
-        const uint64_t room = *load < cap ? cap - *load : 0, rows = room < surplus ? room : surplus;
+        const uint64_t room = *load < cap && !xep_plan_is_out(planner, *to_p) ? cap - *load : 0;
+        const uint64_t rows = least(room, surplus);
         if (rows != 0) add_part(planner, expert, find_instance(planner, expert, *to_p), rows);
         *load += rows;
         surplus -= rows;
@@ -225,15 +178,19 @@ static void give_away(xep_planner_t *planner, uint32_t expert, uint64_t surplus,
     }
 }
 
-/* The cap times R is no less than all selections: there is always a rank that has room. */
+/*
+ * A rank that is out keeps nothing. The cap times the ranks that are in is no less than all selections: there is always
+ * one that has room.
+ */
 static void relieve(xep_planner_t *planner, uint32_t rank, uint64_t cap, uint32_t *to_p)
 {
     uint32_t *experts = planner->of_rank + planner->rank_begin[rank];
     const uint32_t count = planner->rank_begin[rank + 1] - planner->rank_begin[rank];
-    uint64_t surplus = planner->load[rank] > cap ? planner->load[rank] - cap : 0;
+    const uint64_t kept = xep_plan_is_out(planner, rank) ? 0 : least(planner->load[rank], cap);
+    uint64_t surplus = planner->load[rank] - kept;
     if (surplus != 0) sort_by_total(planner, experts, count);
     for (uint32_t i = 0; i < count; i++) {
-        const uint64_t rows = planner->total[experts[i]] < surplus ? planner->total[experts[i]] : surplus;
+        const uint64_t rows = least(planner->total[experts[i]], surplus);
         if (rows == 0) leave_to_owner(planner, experts[i]);
         else give_away(planner, experts[i], rows, cap, to_p);
         surplus -= rows;
@@ -242,8 +199,13 @@ static void relieve(xep_planner_t *planner, uint32_t rank, uint64_t cap, uint32_
 
 void xep_plan_even(xep_planner_t *planner)
 {
-    const uint64_t cap = (planner->selections + planner->nranks - 1) / planner->nranks;
-    uint32_t to = 0;
+    if (!planner->is_whole) {
+        xep_plan_spread(planner);
+        return;
+    }
+    uint32_t to = 0, in = 0;
+    for (uint32_t r = 0; r < planner->nranks; r++) in += !xep_plan_is_out(planner, r);
+    const uint64_t cap = (planner->selections + in - 1) / in;
     for (uint32_t r = 0; r < planner->nranks; r++) relieve(planner, r, cap, &to);
     planner->most_after = most(planner->load, planner->nranks);
 }
@@ -294,11 +256,15 @@ uint64_t xep_plan_begin(xep_planner_t *planner, const uint32_t *const *counts, u
     return xep_plan_share(planner, counts, expert, rank, before, planner->quotas + planner->first[expert]);
 }
 
-/* A part whose quota is used up gives way to the next one of the expert. */
+/*
+ * A part whose quota is used up gives way to the next one of the expert; the last one never does, as counts in memory of
+ * peers may have changed since the plan was made (a rank that was left out).
+ */
 const xep_part_t *xep_plan_pick(xep_planner_t *planner, uint32_t expert)
 {
     uint32_t *at = &planner->at[expert];
-    while (planner->quotas[*at] == 0) ++*at;
+    const uint32_t last = planner->first[expert] + planner->count[expert] - 1;
+    while (planner->quotas[*at] == 0 && *at != last) ++*at;
     planner->quotas[*at]--;
     return &planner->parts[*at];
 }

@@ -22,9 +22,20 @@ typedef struct xep_part {
     uint64_t rows;
 } xep_part_t;
 
+/** How rows can move from rank to rank, where not every rank has every expert. */
+typedef struct xep_paths {
+    uint32_t *of_rank, *rank_begin; /* [instances] those of each rank, [R + 1]; the arrays are one allocation */
+    uint32_t *expert;               /* [instances] of which each is */
+    uint32_t *from, *to;            /* [R] rows of this instance could move to that one, which is the rank's */
+    uint32_t *queue, found;         /* [R] ranks that were found */
+    uint8_t *seen;                  /* [R] */
+} xep_paths_t;
+
 typedef struct xep_planner {
     const xep_instances_t *instances;
     uint32_t experts, nranks;
+    int is_whole;       /* every rank has every expert */
+    const uint8_t *out; /* [R] 1: the rank is out, and is given nothing; NULL: none is */
     /* of one plan */
     uint64_t *total;         /* [E] selections of all ranks */
     uint64_t *load;          /* [R] of each rank, by the plan */
@@ -33,23 +44,30 @@ typedef struct xep_planner {
     uint32_t nparts, room;
     uint64_t selections, most_before, most_after;
     /* for the plans */
-    uint32_t *of_rank, *rank_begin; /* EVEN: [E] experts by owner, [R + 1] */
-    uint64_t *rows;                 /* [instances] what each serves: LEAST_LOADED, PLAN */
+    uint32_t *of_rank, *rank_begin; /* [E] experts by owner, [R + 1] */
+    uint64_t *rows;                 /* [instances] what each serves; not with is_whole */
+    xep_paths_t paths;              /* likewise */
     /* of the rank whose selections are shared out */
     uint64_t *quotas; /* [room] how many of them each part still gets */
     uint32_t *at;     /* [E] the part that gets the next one */
 } xep_planner_t;
 
-/** instances stay; is_even: each expert has all ranks. XEP_ERR_NO_MEMORY; free what it made with close. */
-xep_status_t xep_planner_open(const xep_instances_t *instances, uint32_t experts, uint32_t nranks, int is_even,
+/** instances stay; is_whole: each expert has all ranks. XEP_ERR_NO_MEMORY; free what it made with close. */
+xep_status_t xep_planner_open(const xep_instances_t *instances, uint32_t experts, uint32_t nranks, int is_whole,
                               xep_planner_t *planner);
 void xep_planner_close(xep_planner_t *planner);
 
 /** Begins a plan: totals. counts: [R] pointers to [E]. */
 void xep_plan_count(xep_planner_t *planner, const uint32_t *const *counts);
 
+/** A rank's selections are zeros in counts if it is out. An expert whose instances are all out stays with its owner. */
 void xep_plan_least_loaded(xep_planner_t *planner);
 void xep_plan_even(xep_planner_t *planner);
+
+static inline int xep_plan_is_out(const xep_planner_t *planner, uint32_t rank)
+{
+    return planner->out != NULL && planner->out[rank];
+}
 
 /** From planner->rows. Returns the first expert whose rows do not add up to its selections; E: all do. */
 uint32_t xep_plan_take(xep_planner_t *planner);
@@ -71,5 +89,14 @@ const xep_part_t *xep_plan_pick(xep_planner_t *planner, uint32_t expert);
 
 /** The selections of an expert of ranks below rank that do not stay. */
 uint64_t xep_plan_before(const xep_planner_t *planner, const uint32_t *const *counts, uint32_t expert, uint32_t rank);
+
+/* ---- plan_spread.c ---- */
+
+/** XEP_ERR_NO_MEMORY. */
+xep_status_t xep_plan_open_paths(xep_planner_t *planner);
+void xep_plan_close_paths(xep_planner_t *planner);
+
+/** xep_plan_even() where ranks have some experts: the busiest rank has as little as any plan can leave it. */
+void xep_plan_spread(xep_planner_t *planner);
 
 #endif

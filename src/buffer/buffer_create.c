@@ -129,7 +129,8 @@ static xep_status_t prepare(xep_buffer_t *buffer, const xep_buffer_params_t *par
     status = allocate_pools(buffer);
     if (status == XEP_OK && has_instances(params)) status = xep_owners_open(buffer, params);
     if (status == XEP_OK && params->balance != XEP_BALANCE_NONE)
-        status = xep_balance_open(buffer, params, xep_buffer_members_offset(buffer->lines_offset, group->nranks));
+        status =
+            xep_balance_open(buffer, params, xep_buffer_balance_offset(buffer->lines_offset, &buffer->shape, params));
     if (status != XEP_OK) return status;
     return open_team(buffer, params);
 }

@@ -19,6 +19,12 @@ uint64_t xep_buffer_members_offset(uint64_t lines_offset, uint32_t nranks)
     return (lines_offset + nranks * sizeof(xep_buffer_line_t) + 63) / 64 * 64;
 }
 
+uint64_t xep_buffer_balance_offset(uint64_t lines_offset, const xep_shape_t *shape, const xep_buffer_params_t *params)
+{
+    const uint64_t offset = xep_buffer_members_offset(lines_offset, shape->nranks);
+    return params->on_failure == XEP_ON_FAILURE_MASK ? offset + xep_members_bytes(shape) : offset;
+}
+
 /* The memory of the rows as the mode sees it. */
 xep_memory_t xep_buffer_memory_of_mode(const xep_buffer_params_t *params, uint32_t nodes)
 {
@@ -40,7 +46,7 @@ xep_status_t xep_buffer_measure_shape(const xep_plugin_t *plugin, const xep_shap
         size->bytes = xep_buffer_members_offset(*lines_offset_p, shape->nranks) + xep_members_bytes(shape);
     if (params->balance != XEP_BALANCE_NONE)
         size->bytes =
-            xep_buffer_members_offset(*lines_offset_p, shape->nranks) + xep_balance_bytes(params, shape->nranks);
+            xep_buffer_balance_offset(*lines_offset_p, shape, params) + xep_balance_bytes(params, shape->nranks);
     if (params->flags & XEP_BUFFER_SERVED) size->bytes = (size->bytes + 63) / 64 * 64 + xep_announce_bytes(shape);
     size->device_bytes = end[XEP_MEMORY_CUDA];
     if (memory == params->memory) return XEP_OK;

@@ -24,4 +24,7 @@ xep_memory_t xep_buffer_memory_of_mode(const xep_buffer_params_t *params, uint32
 /** Where the members' words begin in a heap that has them. */
 uint64_t xep_buffer_members_offset(uint64_t lines_offset, uint32_t nranks);
 
+/** Likewise those of balance, behind the members' areas. */
+uint64_t xep_buffer_balance_offset(uint64_t lines_offset, const xep_shape_t *shape, const xep_buffer_params_t *params);
+
 #endif

@@ -26,10 +26,6 @@ static xep_status_t check_balance(const xep_buffer_params_t *params)
     if ((params->plan != NULL) != (params->balance == XEP_BALANCE_PLAN))
         return xep_fail(XEP_ERR_INVALID, "plan is %sNULL (needed with XEP_BALANCE_PLAN, else NULL)",
                         params->plan != NULL ? "not " : "");
-    if (params->balance == XEP_BALANCE_EVEN && params->nreplicas != 0)
-        return xep_fail(XEP_ERR_INVALID,
-                        "invalid nreplicas: %u (0 with XEP_BALANCE_EVEN: every rank serves all experts)",
-                        params->nreplicas);
     if (params->balance != XEP_BALANCE_NONE && params->tokens > UINT32_MAX / params->topk)
         return xep_fail(XEP_ERR_INVALID, "invalid tokens: %llu (with balance less than 2^32 selections)",
                         (unsigned long long)params->tokens);
@@ -39,8 +35,8 @@ static xep_status_t check_balance(const xep_buffer_params_t *params)
 xep_status_t xep_instances_check(const xep_buffer_params_t *params, uint32_t nranks)
 {
     xep_status_t status = check_balance(params);
-    const uint64_t all = params->balance == XEP_BALANCE_EVEN ? (uint64_t)nranks * params->experts
-                                                             : (uint64_t)params->nreplicas + params->experts;
+    const uint64_t all = xep_instances_are_whole(params) ? (uint64_t)nranks * params->experts
+                                                         : (uint64_t)params->nreplicas + params->experts;
     if (status == XEP_OK && all > INT32_MAX)
         status = xep_fail(XEP_ERR_INVALID, "too many instances of experts: %llu (at most %d)", (unsigned long long)all,
                           INT32_MAX);
@@ -48,8 +44,6 @@ xep_status_t xep_instances_check(const xep_buffer_params_t *params, uint32_t nra
         status = xep_fail(XEP_ERR_INVALID, "replicas is NULL, with %u nreplicas", params->nreplicas);
     for (uint32_t i = 0; i < params->nreplicas && status == XEP_OK; i++) status = check_replica(params, nranks, i);
     if (status != XEP_OK || (params->nreplicas == 0 && params->balance == XEP_BALANCE_NONE)) return status;
-    if (params->on_failure != XEP_ON_FAILURE_FAIL)
-        return xep_fail(XEP_ERR_UNSUPPORTED, "invalid on_failure: XEP_ON_FAILURE_MASK (with replicas or balance)");
     if (params->balance != XEP_BALANCE_NONE && (params->flags & XEP_BUFFER_SERVED))
         return xep_fail(XEP_ERR_UNSUPPORTED, "invalid balance: %d (XEP_BALANCE_NONE with XEP_BUFFER_SERVED)",
                         (int)params->balance);
@@ -80,7 +74,7 @@ static void fill(const xep_buffer_params_t *params, uint32_t nranks, xep_instanc
         const uint32_t owner = xep_owner_of(params->owners, params->experts, nranks, e);
         next[e] = instances->begin[e];
         instances->rank[next[e]++] = owner;
-        for (uint32_t r = 0; params->balance == XEP_BALANCE_EVEN && r < nranks; r++)
+        for (uint32_t r = 0; xep_instances_are_whole(params) && r < nranks; r++)
             if (r != owner) instances->rank[next[e]++] = r;
     }
     for (uint32_t i = 0; i < params->nreplicas; i++) {
@@ -91,7 +85,7 @@ static void fill(const xep_buffer_params_t *params, uint32_t nranks, xep_instanc
 
 xep_status_t xep_instances_open(const xep_buffer_params_t *params, uint32_t nranks, xep_instances_t *instances)
 {
-    const uint32_t experts = params->experts, each = params->balance == XEP_BALANCE_EVEN ? nranks : 1;
+    const uint32_t experts = params->experts, each = xep_instances_are_whole(params) ? nranks : 1;
     const size_t count = (size_t)experts * each + params->nreplicas;
     uint32_t *begin = calloc(experts + 1 + count, sizeof *begin), *next = calloc(experts, sizeof *next);
     if (begin == NULL || next == NULL) {

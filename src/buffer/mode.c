@@ -105,6 +105,14 @@ static xep_status_t refuse(const xep_plugin_t *plugin, const xep_mode_info_t *ca
                     plugin->name, where(can->memory), what, text);
 }
 
+static xep_status_t refuse_quant(const xep_plugin_t *plugin, const xep_mode_info_t *can, const char *operation,
+                                 xep_quant_t quant)
+{
+    char what[64];
+    snprintf(what, sizeof what, "quant %s%s", xep_quant_name(quant), operation);
+    return refuse(plugin, can, what, -1);
+}
+
 /* Names the first of the fields that need what the mode lacks. */
 static xep_status_t refuse_feature(const xep_plugin_t *plugin, const xep_mode_info_t *can, uint32_t lacks)
 {
@@ -132,7 +140,7 @@ xep_status_t xep_mode_check_dispatch(const xep_plugin_t *plugin, const xep_mode_
     const uint32_t lacks = needs & ~can->features;
     if ((lacks | (1u << args->quant & ~can->casts) | (1u << args->arrangement & ~can->arrangements)) == 0)
         return XEP_OK;
-    if (!XEP_MODE_HAS(can->casts, args->quant)) return refuse(plugin, can, "quant", (int)args->quant);
+    if (!XEP_MODE_HAS(can->casts, args->quant)) return refuse_quant(plugin, can, " of a dispatch", args->quant);
     if (!XEP_MODE_HAS(can->arrangements, args->arrangement))
         return refuse(plugin, can, "arrangement", (int)args->arrangement);
     return refuse_feature(plugin, can, lacks);
@@ -147,7 +155,7 @@ xep_status_t xep_mode_check_combine(const xep_plugin_t *plugin, const xep_mode_i
                            (args->missing != NULL) * XEP_CAN_MASK;
     const uint32_t lacks = needs & ~can->features;
     if ((lacks | (1u << args->quant & ~can->combine_casts)) == 0) return XEP_OK;
-    if (!XEP_MODE_HAS(can->combine_casts, args->quant)) return refuse(plugin, can, "quant", (int)args->quant);
+    if (!XEP_MODE_HAS(can->combine_casts, args->quant)) return refuse_quant(plugin, can, " of a combine", args->quant);
     return refuse_feature(plugin, can, lacks);
 }
 _Static_assert(XEP_DISPATCH_SCALES_BY_COLUMN == 1 && XEP_COMBINE_SUM_AT_OWNER == 1, "multiplied by what they need");

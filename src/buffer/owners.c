@@ -94,9 +94,9 @@ xep_status_t xep_owners_open(xep_buffer_t *buffer, const xep_buffer_params_t *pa
     owners->slot_size = shape->tokens * shape->topk;
     owners->number = malloc(owners->instances.count * sizeof *owners->number);
     owners->topk_idx = calloc(shape->slots * owners->slot_size, sizeof *owners->topk_idx);
-    if (params->nreplicas != 0) owners->sent = calloc(shape->nranks, sizeof *owners->sent);
-    if (owners->number == NULL || owners->topk_idx == NULL || (params->nreplicas != 0 && owners->sent == NULL))
-        goto err_memory;
+    const int has_several = owners->instances.count != params->experts;
+    if (has_several) owners->sent = calloc(shape->nranks, sizeof *owners->sent);
+    if (owners->number == NULL || owners->topk_idx == NULL || (has_several && owners->sent == NULL)) goto err_memory;
     number_instances(shape, &owners->instances, next, owners->number);
     buffer->take_dispatch = xep_owners_take;
     free(next);
@@ -127,9 +127,16 @@ static uint32_t pick_owner(void *arg, uint32_t expert)
     return owners->number[owners->instances.begin[expert]];
 }
 
-/* How far an instance is: this rank's, this node's, another one. Lower is better, as with all that follows. */
-static uint32_t distance(const xep_shape_t *shape, uint32_t rank)
+static int is_out(const xep_buffer_t *buffer, uint32_t rank)
 {
+    return buffer->env.out != NULL && buffer->env.out[rank];
+}
+
+/* How far an instance is: this rank's, this node's, another one, out. Lower is better, as with all that follows. */
+static uint32_t distance(const xep_buffer_t *buffer, uint32_t rank)
+{
+    const xep_shape_t *shape = &buffer->shape;
+    if (is_out(buffer, rank)) return 3;
     return rank == shape->rank ? 0 : shape->node[rank] == shape->node[shape->rank] ? 1 : 2;
 }
 
@@ -137,7 +144,7 @@ static int is_nearer(const xep_buffer_t *buffer, uint32_t rank, uint32_t than)
 {
     const xep_shape_t *shape = &buffer->shape;
     const uint64_t *sent = buffer->owners->sent;
-    const uint32_t a = distance(shape, rank), b = distance(shape, than), n = shape->nranks;
+    const uint32_t a = distance(buffer, rank), b = distance(buffer, than), n = shape->nranks;
     if (a != b) return a < b;
     if (sent[rank] != sent[than]) return sent[rank] < sent[than];
     return (rank + n - shape->rank) % n < (than + n - shape->rank) % n;
@@ -154,12 +161,20 @@ static uint32_t pick_nearest(void *arg, uint32_t expert)
     return buffer->owners->number[best];
 }
 
+static uint32_t pick_owner_in(void *arg, uint32_t expert)
+{
+    const xep_instances_t *instances = &((const xep_buffer_t *)arg)->owners->instances;
+    return is_out(arg, instances->rank[instances->begin[expert]]) ? pick_nearest(arg, expert) : pick_owner(arg, expert);
+}
+
 /* A cached dispatch has no indices: its routing is by the mode's numbers already. */
 xep_status_t xep_owners_take(xep_request_t *req)
 {
     xep_buffer_t *buffer = req->buffer;
+    const int to_owners = xep_instances_are_whole(&buffer->params);
     if (req->dispatch.cached != NULL) return XEP_OK;
-    if (buffer->owners->sent == NULL) return xep_owners_renumber(req, pick_owner, buffer);
+    if (buffer->owners->sent == NULL || (to_owners && buffer->env.out == NULL))
+        return xep_owners_renumber(req, pick_owner, buffer);
     memset(buffer->owners->sent, 0, buffer->shape.nranks * sizeof *buffer->owners->sent);
-    return xep_owners_renumber(req, pick_nearest, buffer);
+    return xep_owners_renumber(req, to_owners ? pick_owner_in : pick_nearest, buffer);
 }

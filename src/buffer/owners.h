@@ -34,7 +34,7 @@ xep_status_t xep_owners_refuse(xep_group_t *group, const xep_buffer_params_t *pa
 struct xep_owners {
     xep_instances_t instances;
     uint32_t *number;   /* [instances] what the mode calls each */
-    uint64_t *sent;     /* [R] selections of a dispatch for each rank so far; NULL: there is nothing to choose from */
+    uint64_t *sent;     /* [R] selections of a dispatch for each rank so far; NULL: each expert has its owner alone */
     int64_t *topk_idx;  /* [slots][tokens * topk] of the dispatch in each slot, by these numbers, of its type */
     uint64_t slot_size; /* elements of a slot there */
 };

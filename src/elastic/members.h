@@ -88,6 +88,7 @@ struct xep_members {
     uint64_t decided_ns;       /* when ranks were left out last; 0: never */
     uint64_t doubted_ns;       /* when time was over; 0: nobody is doubted */
     uint32_t input;            /* a slot whose combine input is waited for, plus 1; 0: none */
+    xep_request_t *before;     /* a dispatch that waits for ranks before it begins; NULL: none */
     /* mapped: */
     xep_members_area_t **of; /* [R] */
     uint64_t seen_doorbell;

@@ -73,7 +73,7 @@ static uint32_t put_out_late(xep_buffer_t *buffer, is_to_blame_fn blame)
     uint32_t found = put_out_readers(buffer, blame);
     for (uint32_t i = 0; i < buffer->nrequests; i++) {
         const xep_request_t *req = &buffer->requests[i];
-        if (req->state != XEP_REQUEST_ACTIVE) continue;
+        if (req->state != XEP_REQUEST_ACTIVE && req != buffer->members->before) continue;
         if (req->op.late.count == 0) found += put_out_behind(buffer, req, blame);
         for (uint32_t j = 0; j < req->op.late.count; j++)
             found += put_out_one(buffer, req, req->op.late.ranks[j], blame);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Sizes and names of the element types, from the list in xep.h. */
+/* Sizes and names of the element types, names of the casts, from the lists in xep.h. */
 
 #include <xep/xep.h>
 
@@ -26,4 +26,12 @@ size_t xep_dtype_size(xep_dtype_t dtype)
 const char *xep_dtype_name(xep_dtype_t dtype)
 {
     return types[row_of(dtype)].text;
+}
+
+#define QUANT_ROW(_name, _value, _text) [_value] = _text,
+
+const char *xep_quant_name(xep_quant_t quant)
+{
+    static const char *const names[] = {XEP_QUANT_LIST(QUANT_ROW)};
+    return (unsigned)quant < sizeof names / sizeof names[0] ? names[quant] : "unknown";
 }

@@ -10,7 +10,7 @@
 
 #include "unit.h"
 
-static const char library_name[] = "libxep.so.0";
+static const char library_name[] = "libxep.so.1";
 
 static void *load(void)
 {

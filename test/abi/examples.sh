@@ -62,8 +62,8 @@ two_nodes() {
 }
 
 # without the header and the package: the installed library alone, which sanitizers must come before
-if command -v python3 >/dev/null && ! ldd "$libdir/libxep.so.0" | grep -q libasan; then
-    "$builddir/xep_run" -n 4 python3 "$srcdir/examples/dlopen.py" "$libdir/libxep.so.0" >"$tmp/out" 2>&1
+if command -v python3 >/dev/null && ! ldd "$libdir/libxep.so.1" | grep -q libasan; then
+    "$builddir/xep_run" -n 4 python3 "$srcdir/examples/dlopen.py" "$libdir/libxep.so.1" >"$tmp/out" 2>&1
     [ "$(grep -cx '4 rows for my experts; my token 3 came back as 7' "$tmp/out")" -eq 4 ] ||
         { cat "$tmp/out"; echo 'dlopen.py: it must print what hello prints'; exit 1; }
 fi

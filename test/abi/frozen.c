@@ -159,7 +159,7 @@ SIZE(xep_replica_t, 8);
 AT(xep_replica_t, expert, 0);
 AT(xep_replica_t, rank, 4);
 
-SIZE(xep_plan_t, 48);
+SIZE(xep_plan_t, 56);
 AT(xep_plan_t, size, 0);
 AT(xep_plan_t, experts, 8);
 AT(xep_plan_t, nranks, 12);
@@ -167,6 +167,7 @@ AT(xep_plan_t, counts, 16);
 AT(xep_plan_t, begin, 24);
 AT(xep_plan_t, rank, 32);
 AT(xep_plan_t, rows, 40);
+AT(xep_plan_t, out, 48);
 
 SIZE(xep_loads_t, 40);
 AT(xep_loads_t, size, 0);

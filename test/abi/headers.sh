@@ -40,7 +40,7 @@ cp "$tmp/init.c" "$tmp/init.cpp"
 
 (cd "$tmp/root" && find . -type f -o -type l | sed 's|.*/||' | sort) >"$tmp/files"
 for file in xep.h status.h dtype.h cuda.h elastic.h inspect.h pieces.h serve.h experts.h plugin.h wire.h launch.h \
-    version.h xep.hpp libxep.so libxep.so.0 xep_normal.so xep_ll.so xep.pc \
+    version.h xep.hpp libxep.so libxep.so.1 xep_normal.so xep_ll.so xep.pc \
     xep-kit.pc libxep_kit.a kit.h steps.h xep_info xep_perf xep_run xep_trace xep_info.1 \
     xep_perf.1 xep_run.1 xep_trace.1; do
     grep -qx "$file" "$tmp/files" || { echo "$file is not installed"; failed=1; }

@@ -147,8 +147,6 @@ static void measure(token_t *t, xep_quant_t quant, int outliers, long tokens, do
 
 int main(int argc, char **argv)
 {
-    static const char *const names[] = {"bf16",  "e4m3",  "e4m3-pow2", "ue8m0",    "mxfp8",       "mxfp8-e5m2",
-                                        "mxfp4", "nvfp4", "int8",      "int8-row", "e4m3-static", "logfmt"};
     const long tokens = argc > 1 ? atol(argv[1]) : 100;
     const size_t hidden = argc > 2 ? (size_t)atol(argv[2]) : 7168;
     token_t t = {.hidden = hidden,
@@ -160,14 +158,14 @@ int main(int argc, char **argv)
                  .coded = malloc(hidden * 8 + 64)};
     printf("%-12s %7s %27s %27s\n", "percent off", "", "normal", "outliers");
     printf("%-12s %7s %9s%9s%9s %9s%9s%9s\n", "format", "bytes", "row", "sum", "owners", "row", "sum", "owners");
-    for (xep_quant_t quant = XEP_QUANT_NONE; quant <= XEP_QUANT_LOGFMT; quant++) {
+    for (xep_quant_t quant = XEP_QUANT_NONE; strcmp(xep_quant_name(quant), "unknown") != 0; quant++) {
         const xep_codec_t codec = codec_of(quant, hidden, 0);
         double plain[3], outliers[3];
         measure(&t, quant, 0, tokens, plain);
         measure(&t, quant, 1, tokens, outliers);
         const size_t bytes = quant == XEP_QUANT_NONE ? codec.bytes : xep_codec_encode(&codec, t.coded, t.rows);
-        printf("%-12s %7zu %9.2f%9.2f%9.2f %9.2f%9.2f%9.2f\n", names[quant], bytes, plain[0], plain[1], plain[2],
-               outliers[0], outliers[1], outliers[2]);
+        printf("%-12s %7zu %9.2f%9.2f%9.2f %9.2f%9.2f%9.2f\n", xep_quant_name(quant), bytes, plain[0], plain[1],
+               plain[2], outliers[0], outliers[1], outliers[2]);
     }
     return 0;
 }

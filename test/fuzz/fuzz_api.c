@@ -150,7 +150,8 @@ static void ask(api_rank_t *rank, const api_call_t *call)
     default: xep_expert_range((uint32_t)call->choice, (uint32_t)call->patch.value, (uint32_t)most, NULL, NULL);
     }
     api_check_status("a question", status);
-    if (xep_dtype_name((xep_dtype_t)call->patch.value) == NULL || xep_status_text((xep_status_t)call->choice) == NULL)
+    if (xep_dtype_name((xep_dtype_t)call->patch.value) == NULL ||
+        xep_quant_name((xep_quant_t)call->patch.value) == NULL || xep_status_text((xep_status_t)call->choice) == NULL)
         fuzz_fail("a value without a name");
     fuzz_count(3);
 }

@@ -10,6 +10,7 @@
 #include <xep/pieces.h>
 
 #include "fuzz_api.h"
+#include "oracle_cast.h"
 #include "oracle_check.h"
 #include "oracle_combine.h"
 #include "oracle_number.h"
@@ -71,7 +72,7 @@ static const api_truth_t *truth_of(api_rank_t *rank, const api_call_t *call)
                                     .alignment = by_expert ? 1 : 1 + (uint32_t)api_number(call, 23, 3)};
     /* alignment by expert takes rows, of which a slot may then have too few */
     if (by_expert && api_number(call, 24, 3) == 0) {
-        truth->shape.quant = (xep_quant_t)(1 + api_number(call, 25, XEP_QUANT_E4M3_STATIC));
+        truth->shape.quant = oracle_cast_at(api_number(call, 25, oracle_casts()));
         truth->shape.quant_scale = truth->shape.quant == XEP_QUANT_E4M3_STATIC ? 0.03f : 0;
         truth->shape.nscales = 0;
     }

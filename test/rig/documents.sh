@@ -65,6 +65,8 @@ sed -i 's/xep_version_string;/&\n        xep_of_the_map_alone;/' "$tmp/tree/src/
 expect src/xep.map:1 'a public function'
 sed -i '/^with xep.Group() as group:/s/group/g/' "$tmp/tree/examples/hello.py"
 expect "$(line README.md 'example: examples/hello.py')" 'not the example that it names'
+change debian/changelog 's/^xep (/&9/' 'not the version of configure.ac' debian/changelog:1
+change python/pyproject.toml '/^version = /d' 'not the version of configure.ac' python/pyproject.toml:1
 mkdir "$tmp/tree/src/fresh"
 expect ARCHITECTURE.md:1 'a folder that is not on the map'
 change man/xep_info.1 's/^\.It Fl a, Fl -all\|^\.It Fl a .*/.It Fl a , Fl -everything/' 'an option' man/xep_info.1:1

@@ -367,7 +367,7 @@ void mode_ops_two_threads(xep_group_t *group, const mp_case_t *mine, const mp_ca
 
 static void combine_by_all(mp_job_t *job, xep_handle_t *handle, uint32_t flags)
 {
-    for (xep_quant_t quant = XEP_QUANT_NONE; quant <= XEP_QUANT_LOGFMT; quant++) {
+    for (xep_quant_t quant = XEP_QUANT_NONE; strcmp(xep_quant_name(quant), "unknown") != 0; quant++) {
         job->shape.combine_quant = quant;
         job->shape.combine_scale = quant == XEP_QUANT_E4M3_STATIC ? 1.0f / 64 : 0;
         xep_combine_args_t a = mp_job_combine(job, handle);

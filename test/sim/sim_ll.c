@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "../../plugins/ll/ll.h"
+#include "oracle_cast.h"
 #include "sim_cases.h"
 #include "sim_suites.h"
 
@@ -22,7 +23,7 @@ static void make_dispatch(sim_dice_t *dice, const script_t *script, script_call_
     uint64_t most_experts = (shape->experts + shape->nranks - 1) / shape->nranks;
     if (shape->elem_bytes > 1 && sim_chance(dice, 60)) {
         call->dtype = script_dtype(dice, shape->elem_bytes, XEP_BF16, XEP_FP32);
-        call->quant = (xep_quant_t)(1 + sim_below(dice, XEP_QUANT_E4M3_STATIC));
+        call->quant = oracle_cast_at(sim_below(dice, oracle_casts()));
         call->nscales = 0;
     }
     call->sent = call->weights && sim_chance(dice, 40);
@@ -40,7 +41,7 @@ static void make_combine(sim_dice_t *dice, const script_t *script, script_call_t
     const script_call_t *dispatch = script_maker(script, call->handle);
     const int weighs = call->weights || (script->calls[dispatch->origin].weights && !dispatch->sent);
     if (call->dtype == XEP_BF16 && sim_chance(dice, 40))
-        call->quant = (xep_quant_t)(1 + sim_below(dice, XEP_QUANT_LOGFMT));
+        call->quant = sim_chance(dice, 10) ? XEP_QUANT_LOGFMT : oracle_cast_at(sim_below(dice, oracle_casts()));
     call->at_owner = !weighs && sim_chance(dice, 50);
 }
 

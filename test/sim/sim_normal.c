@@ -33,7 +33,7 @@ static int has_room(const script_t *script, xep_quant_t quant)
 /* Casts whose scales a row has room for. */
 static void make_dispatch(sim_dice_t *dice, const script_t *script, script_call_t *call)
 {
-    const xep_quant_t quant = (xep_quant_t)(1 + sim_below(dice, XEP_QUANT_E4M3_STATIC));
+    const xep_quant_t quant = oracle_cast_at(sim_below(dice, oracle_casts()));
     if (script->shape.elem_bytes == 1 || script->integers || sim_chance(dice, 60)) return;
     if (!has_room(script, quant)) return;
     call->dtype = script_dtype(dice, script->shape.elem_bytes, XEP_BF16, XEP_FP32);

@@ -4,28 +4,36 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cpu.h"
 #include "logfmt.h"
 #include "oracle_cast.h"
 #include "unit.h"
 
 enum { MOST = 7168 };
 
-static void check(const uint16_t *row, size_t channels, int *most_code)
+static void check_kernel(xep_simd_t simd, const uint16_t *row, size_t channels, int *most_code)
 {
     static uint32_t coded[MOST];
     static uint16_t got[MOST + 8], expected[MOST];
+    const xep_logfmt_t logfmt = xep_logfmt_select(simd);
     size_t bytes = oracle_logfmt_journey(row, channels, expected, most_code);
     memset(coded, 0xa5, sizeof coded);
     memset(got, 0xa5, sizeof got);
-    assert_int_equal(xep_logfmt_encode(coded, row, channels), bytes);
+    assert_int_equal(logfmt.encode(coded, row, channels), bytes);
     assert_int_equal(xep_logfmt_bytes(coded, channels), bytes);
     assert_true(bytes <= xep_logfmt_room(channels));
     assert_int_equal(((unsigned char *)coded)[bytes], 0xa5);
-    xep_logfmt_decode(got, coded, channels);
+    logfmt.decode(got, coded, channels);
     for (size_t i = 0; i < channels; i++)
         if (got[i] != expected[i])
             fail_msg("channel %zu of %zu: %#x arrived as %#x, expected %#x", i, channels, row[i], got[i], expected[i]);
     assert_int_equal(got[channels], 0xa5a5);
+}
+
+static void check(const uint16_t *row, size_t channels, int *most_code)
+{
+    for (xep_simd_t simd = XEP_SIMD_SCALAR; simd <= xep_cpu_simd(); simd++)
+        check_kernel(simd, row, channels, most_code);
 }
 
 /* ---- tests ---- */
@@ -90,7 +98,8 @@ TEST(any_head_is_safe)
         for (size_t i = 0; i < (room + 3) / 4 * 2; i++)
             coded[i] = (uint16_t)unit_random(&random) & (round % 2 ? 0x3fff : 0xffff);
         assert_true(xep_logfmt_bytes(coded, channels) <= room);
-        xep_logfmt_decode(row, coded, channels);
+        for (xep_simd_t simd = XEP_SIMD_SCALAR; simd <= xep_cpu_simd(); simd++)
+            xep_logfmt_select(simd).decode(row, coded, channels);
         free(row);
         free(coded);
     }

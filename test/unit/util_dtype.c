@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** Unit test of src/util/dtype.c: size and name of every element type, and of what is no type. */
+/** Unit test of src/util/dtype.c: size and name of every element type, names of casts, and of what is neither. */
 
 #include <xep/xep.h>
 
@@ -28,4 +28,13 @@ TEST(other_values_are_no_type)
         assert_int_equal(xep_dtype_size((xep_dtype_t)values[i]), 0);
         assert_string_equal(xep_dtype_name((xep_dtype_t)values[i]), "unknown");
     }
+}
+
+TEST(every_cast_has_a_name)
+{
+    assert_string_equal(xep_quant_name(XEP_QUANT_NONE), "none");
+    assert_string_equal(xep_quant_name(XEP_QUANT_MXFP8_E5M2), "mxfp8_e5m2");
+    assert_string_equal(xep_quant_name(XEP_QUANT_LOGFMT), "logfmt");
+    assert_string_equal(xep_quant_name((xep_quant_t)12), "unknown");
+    assert_string_equal(xep_quant_name((xep_quant_t)-1), "unknown");
 }

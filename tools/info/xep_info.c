@@ -89,6 +89,8 @@ static void print_set(const char *title, uint32_t set, const word_t *words, size
     printf("%s\n", some ? "" : " none");
 }
 
+#define CAST_WORD(_name, _value, _text) {(_value) == 0 ? 0 : 1u << (_value), _text},
+
 static void print_mode_info(const xep_mode_info_t *info)
 {
     static const word_t features[] = {{XEP_CAN_MASK, "masks"},
@@ -104,17 +106,7 @@ static void print_mode_info(const xep_mode_info_t *info)
                                       {XEP_CAN_SCALES_BY_COLUMN, "scales-by-column"},
                                       {XEP_CAN_EXPERT_STATS, "expert-stats"},
                                       {XEP_CAN_PAYLOADS, "payloads"}};
-    static const word_t casts[] = {{1u << XEP_QUANT_E4M3, "e4m3"},
-                                   {1u << XEP_QUANT_E4M3_POW2, "e4m3-pow2"},
-                                   {1u << XEP_QUANT_UE8M0, "ue8m0"},
-                                   {1u << XEP_QUANT_MXFP8, "mxfp8"},
-                                   {1u << XEP_QUANT_MXFP8_E5M2, "mxfp8-e5m2"},
-                                   {1u << XEP_QUANT_MXFP4, "mxfp4"},
-                                   {1u << XEP_QUANT_NVFP4, "nvfp4"},
-                                   {1u << XEP_QUANT_INT8, "int8"},
-                                   {1u << XEP_QUANT_INT8_ROW, "int8-row"},
-                                   {1u << XEP_QUANT_E4M3_STATIC, "e4m3-static"},
-                                   {1u << XEP_QUANT_LOGFMT, "logfmt"}};
+    static const word_t casts[] = {XEP_QUANT_LIST(CAST_WORD)};
     static const word_t rows[] = {{1u << XEP_ROWS_BY_RANK, "by-rank"},
                                   {1u << XEP_ROWS_BY_EXPERT_COMPACT, "by-expert"},
                                   {1u << XEP_ROWS_BY_EXPERT_PADDED, "padded"}};

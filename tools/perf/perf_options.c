@@ -63,8 +63,8 @@ static const option_t option_table[] = {
      "ll compact"},
     {"--quant", "HOW", OPTION_TEXT, AT(quant_name), 0, 0,
      "cast on the way: none (default by rank), e4m3 (default by expert),\n"
-     "e4m3-pow2, ue8m0, mxfp8, mxfp8-e5m2, mxfp4, nvfp4, int8, int8-row,\n"
-     "e4m3-static (of 1/64)"},
+     "e4m3_pow2, ue8m0, mxfp8, mxfp8_e5m2, mxfp4, nvfp4, int8, int8_row,\n"
+     "e4m3_static (of 1/64)"},
     {"--payloads", "LIST", OPTION_TEXT, AT(payloads_text), 0, 0,
      "what travels beside each row: up to 8 arrays of so many bytes, each with\n"
      "an alignment if need be: 4,448:16"},

@@ -62,49 +62,37 @@ static int refuse_pair(const perf_options_t *options, char *why, size_t why_byte
     return -1;
 }
 
-/* LogFMT is the last one, as it is for outputs alone. -1: no such cast. */
-static int find_quant(const char *wanted, int outputs, xep_quant_t *quant_p)
+#define QUANT_(_name, _value, _text) {_name, _text},
+
+/* outputs: LogFMT, too. -1, with the names that there are: no such cast. */
+static int find_quant(const char *option, const char *wanted, int outputs, xep_quant_t *quant_p, char *why,
+                      size_t why_bytes)
 {
     static const struct {
-        const char *name;
         xep_quant_t quant;
-    } quants[] = {{"none", XEP_QUANT_NONE},
-                  {"e4m3", XEP_QUANT_E4M3},
-                  {"e4m3-pow2", XEP_QUANT_E4M3_POW2},
-                  {"ue8m0", XEP_QUANT_UE8M0},
-                  {"mxfp8", XEP_QUANT_MXFP8},
-                  {"mxfp8-e5m2", XEP_QUANT_MXFP8_E5M2},
-                  {"mxfp4", XEP_QUANT_MXFP4},
-                  {"nvfp4", XEP_QUANT_NVFP4},
-                  {"int8", XEP_QUANT_INT8},
-                  {"int8-row", XEP_QUANT_INT8_ROW},
-                  {"e4m3-static", XEP_QUANT_E4M3_STATIC},
-                  {"logfmt", XEP_QUANT_LOGFMT}};
+        const char *name;
+    } quants[] = {XEP_QUANT_LIST(QUANT_)};
+    char known[256] = "";
 
-    for (size_t i = 0; i < sizeof quants / sizeof *quants - (outputs ? 0 : 1); i++)
-        if (!strcmp(wanted, quants[i].name)) {
-            *quant_p = quants[i].quant;
-            return 0;
-        }
+    for (size_t i = 0; i < sizeof quants / sizeof *quants; i++) {
+        const size_t used = strlen(known);
+        if (!outputs && quants[i].quant == XEP_QUANT_LOGFMT) continue;
+        *quant_p = quants[i].quant;
+        if (!strcmp(wanted, quants[i].name)) return 0;
+        snprintf(known + used, sizeof known - used, "%s%s", used == 0 ? "" : ", ", quants[i].name);
+    }
+    snprintf(why, why_bytes, "invalid %s: \"%s\" (%s)", option, wanted, known);
     return -1;
 }
 
 /* Without the option rows by expert are cast to e4m3, unless they are fp8 already, and rows by rank are not. */
 static int resolve_quant(perf_options_t *options, char *why, size_t why_bytes)
 {
-    static const char casts[] =
-        "none, e4m3, e4m3-pow2, ue8m0, mxfp8, mxfp8-e5m2, mxfp4, nvfp4, int8, int8-row, e4m3-static";
-
     if (options->quant_name == NULL)
         options->quant_name = options->by_expert && options->dtype != XEP_E4M3 ? "e4m3" : "none";
-    if (find_quant(options->quant_name, 0, &options->quant) != 0) {
-        snprintf(why, why_bytes, "invalid --quant: \"%s\" (%s)", options->quant_name, casts);
+    if (find_quant("--quant", options->quant_name, 0, &options->quant, why, why_bytes) != 0 ||
+        find_quant("--combine", options->combine_quant_name, 1, &options->combine_quant, why, why_bytes) != 0)
         return -1;
-    }
-    if (find_quant(options->combine_quant_name, 1, &options->combine_quant) != 0) {
-        snprintf(why, why_bytes, "invalid --combine: \"%s\" (%s, logfmt)", options->combine_quant_name, casts);
-        return -1;
-    }
     return refuse_pair(options, why, why_bytes);
 }
 

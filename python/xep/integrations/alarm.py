@@ -134,7 +134,7 @@ class _Telling:
             self._alarm.tell(error)
 
 
-def _watch(found: weakref.ref) -> None:
+def _watch(found: weakref.ref[Any]) -> None:
     """A daemon; it is in no call outside of Python unless this rank is in an operation."""
     while True:
         time.sleep(LOOK_EVERY)
@@ -145,7 +145,7 @@ def _watch(found: weakref.ref) -> None:
         del alarm
 
 
-_alarms: weakref.WeakSet = weakref.WeakSet()
+_alarms: weakref.WeakSet[Any] = weakref.WeakSet()
 _watching_for_the_end = False
 
 

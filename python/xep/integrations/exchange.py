@@ -63,7 +63,7 @@ class Exchange(nn.Exchange):
 
     def send(
         self, x: torch.Tensor, topk_idx: torch.Tensor, weights: torch.Tensor, experts: int, capacity: int = 0
-    ) -> tuple:
+    ) -> tuple[Any, ...]:
         width, wide = x.shape[1], torch.float64 in (x.dtype, weights.dtype)
         with self.alarm:
             sent = self._packed(x, weights) if wide else x
@@ -85,7 +85,7 @@ class Exchange(nn.Exchange):
         self._count("dispatches", route.rows_out, x)
         return rows
 
-    def sum_at_home(self, rows: torch.Tensor, weights: Optional[torch.Tensor], route: Route) -> tuple:
+    def sum_at_home(self, rows: torch.Tensor, weights: Optional[torch.Tensor], route: Route) -> tuple[Any, ...]:
         if torch.float64 in (rows.dtype, None if weights is None else weights.dtype):
             return self._sum_wide(rows, weights, route)
         with self.alarm:
@@ -101,7 +101,7 @@ class Exchange(nn.Exchange):
         rank = torch.full_like(tokens, self.alarm.rank)
         return torch.cat([x.to(torch.float64), weights.to(torch.float64), rank, tokens], 1)
 
-    def _sum_wide(self, rows: torch.Tensor, weights: Optional[torch.Tensor], route: Route) -> tuple:
+    def _sum_wide(self, rows: torch.Tensor, weights: Optional[torch.Tensor], route: Route) -> tuple[Any, ...]:
         if route.home is None:
             raise TypeError(f"rows: expected the type that was dispatched, or one of its kind, got {rows.dtype}")
         parts = [rows.to(torch.float64)]

@@ -104,7 +104,7 @@ class XepCommunicator(CpuCommunicator):
         return sums.split(sizes)[self.rank_in_group]
 
     def allocate_combine_input(
-        self, shape: tuple, dtype: torch.dtype, device: torch.device, is_sequence_parallel: bool = False
+        self, shape: tuple[Any, ...], dtype: torch.dtype, device: torch.device, is_sequence_parallel: bool = False
     ) -> Optional[torch.Tensor]:
         if self.all2all_manager is None:
             return super().allocate_combine_input(shape, dtype, device, is_sequence_parallel)
@@ -136,7 +136,7 @@ class XepAll2All(All2AllManagerBase):
         self._alarm = Alarm(cpu_group, f"vllm/{next(_numbers)}", self._give_up)
         with self._alarm:
             self._group = xep.Group(cpu_group)
-        self._buffers: dict[tuple, xep.Buffer] = {}
+        self._buffers: dict[tuple[Any, ...], xep.Buffer] = {}
         self._way: Optional[_Way] = None
         redundant = config.parallel_config.eplb_config.num_redundant_experts
         self._experts = config.model_config.get_num_experts() + redundant
@@ -180,7 +180,7 @@ class XepAll2All(All2AllManagerBase):
         ]
 
     def allocate_combine_input(
-        self, shape: tuple, dtype: torch.dtype, _device: torch.device, _is_sequence_parallel: bool = False
+        self, shape: tuple[Any, ...], dtype: torch.dtype, _device: torch.device, _is_sequence_parallel: bool = False
     ) -> Optional[torch.Tensor]:
         """Where the kernel's outputs need no copy, or None."""
         way = self._way
@@ -217,8 +217,8 @@ class XepAll2All(All2AllManagerBase):
     # ---- the two ways ----
 
     def _by_normal(
-        self, buffer: xep.Buffer, x: torch.Tensor, idx: torch.Tensor, weights: torch.Tensor, beside: tuple
-    ) -> tuple:
+        self, buffer: xep.Buffer, x: torch.Tensor, idx: torch.Tensor, weights: torch.Tensor, beside: tuple[Any, ...]
+    ) -> tuple[Any, ...]:
         handle = buffer.dispatch(x, idx, weights, payloads=beside)
         recv = handle.recv
         row, k = (recv.topk_idx >= 0).nonzero(as_tuple=True)
@@ -227,8 +227,8 @@ class XepAll2All(All2AllManagerBase):
         return recv.x[row], recv.topk_weights[row, k].unsqueeze(1), recv.topk_idx[row, k].unsqueeze(1), extras
 
     def _by_ll(
-        self, buffer: xep.Buffer, x: torch.Tensor, idx: torch.Tensor, weights: torch.Tensor, beside: tuple
-    ) -> tuple:
+        self, buffer: xep.Buffer, x: torch.Tensor, idx: torch.Tensor, weights: torch.Tensor, beside: tuple[Any, ...]
+    ) -> tuple[Any, ...]:
         handle = buffer.dispatch(x, idx, arrangement=xep.Rows.BY_EXPERT_COMPACT, payloads=beside)
         recv = handle.recv
         self._way = _Way(handle, None, weights)
@@ -250,17 +250,18 @@ class XepAll2All(All2AllManagerBase):
             found[first : first + count] = False
         return found
 
-    def _check(self, x: torch.Tensor, extra_tensors: Optional[list]) -> None:
+    def _check(self, x: torch.Tensor, extra_tensors: Optional[list[Any]]) -> None:
         if x.dtype not in _TYPES + _CAST or len(extra_tensors or ()) > 8:
             raise NotImplementedError(f"expert parallelism by xep: tokens of {x.dtype} are not supported")
 
-    def _buffer_of(self, x: torch.Tensor, topk: int, few: bool, beside: tuple) -> xep.Buffer:
+    def _buffer_of(self, x: torch.Tensor, topk: int, few: bool, beside: tuple[Any, ...]) -> xep.Buffer:
         """Collective, when the first step of this kind is made."""
         # each payload is aligned to an element, of 8 bytes at most
         words = sum((extra.shape[1] * extra.element_size() + 15) // 8 * 2 for extra in beside)
         is_cast = x.dtype in _CAST
         key = (x.dtype, x.shape[1], topk, few, words)
         if key not in self._buffers:
+            assert self._group is not None
             self._buffers[key] = self._group.buffer(
                 self._experts,
                 topk,

@@ -20,6 +20,14 @@ survive() {
     say survived $((n - gone)) && say left $left || wrong "$*: of $n ranks $((n - gone)) survive, $left leave"
 }
 
+# served SCENARIO MODE RULE SEED [OPTION...]: experts have several instances, and dispatches are balanced by the rule
+served() {
+    local n=6 gone=2 left=0
+    [ "$1" = killed ] || n=4 gone=1 left=1
+    on_ranks $n XEP_TIMEOUT=20s -k "${@:5}" ./test/mp/ops/balanced.mp "${@:1:4}"
+    say survived $((n - gone)) && say left $left || wrong "balanced $*: of $n ranks $((n - gone)) survive, $left leave"
+}
+
 # pause_one MODE SEED: whether rank 3 comes back in time depends on the machine
 pause_one() {
     on_ranks "$ranks" XEP_TIMEOUT=20s -k ./test/mp/failures/survivors "$1" paused "$2"
@@ -56,6 +64,8 @@ some() {
     survive normal asked 4
     survive normal stale 6
     pause_one ll 5
+    served killed ll even 5
+    served stopped normal replicas 3
     survive ll stopped 3 -N 2
     survive normal at-once 1 -N 3
     export UCX_TLS=tcp,self
@@ -74,6 +84,12 @@ everything() {
         pause_one $mode 5
         survive $mode stale 6
         anywhere $mode
+    done
+    for mode in ll normal; do
+        for rule in none least even replicas plan; do served killed $mode $rule 5; done
+        served stopped $mode least 3
+        served stopped $mode plan 3 -x XEP_MAP=never
+        served killed $mode even 8 -x XEP_MAP=never
     done
     # a thread that makes progress, teams, and a second UCX
     survive normal at-once 1 -x XEP_PROGRESS=thread

@@ -24,7 +24,7 @@ static int use(void *library)
 int main(void)
 {
     for (int i = 0; i < 3; i++) {
-        void *library = dlopen("libxep.so.0", RTLD_NOW | RTLD_LOCAL);
+        void *library = dlopen("libxep.so.1", RTLD_NOW | RTLD_LOCAL);
         if (library == NULL) {
             fprintf(stderr, "boot_reload: %s\n", dlerror());
             return 1;

@@ -6,9 +6,13 @@
  * comes back is, bit for bit, what a buffer without any of that has; what is sent is where the rule wants it.
  */
 
+#define _GNU_SOURCE /* setitimer, kill */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/time.h>
+#include <unistd.h>
 
 #include "mp_rig.h"
 
@@ -59,8 +63,8 @@ static void compute(const xep_recv_t *recv, uint64_t row, float *out)
     }
 }
 
-/* Returns the selections that this rank served. */
-static uint64_t finish(xep_handle_t *handle, float out[TOKENS][HIDDEN])
+static xep_status_t finish_missing(xep_handle_t *handle, float out[TOKENS][HIDDEN], uint8_t *missing,
+                                   uint64_t *served_p)
 {
     const xep_recv_t *recv;
     xep_combine_args_t args = XEP_COMBINE_ARGS_INIT;
@@ -70,10 +74,19 @@ static uint64_t finish(xep_handle_t *handle, float out[TOKENS][HIDDEN])
     for (uint64_t row = 0; row < recv->rows; row++) compute(recv, row, y + row * HIDDEN);
     for (uint32_t e = 0; e < recv->local_experts; e++) served += recv->expert_rows[e];
     memset(out, 0x5a, TOKENS * HIDDEN * sizeof(float));
-    args.x = y, args.out = out;
-    MP_OK(xep_combine(handle, &args, NULL));
+    args.x = y, args.out = out, args.missing = missing;
+    const xep_status_t status = xep_combine(handle, &args, NULL);
     xep_handle_release(handle);
     mp_free(y, "y");
+    *served_p = served;
+    return status;
+}
+
+/* Returns the selections that this rank served. */
+static uint64_t finish(xep_handle_t *handle, float out[TOKENS][HIDDEN])
+{
+    uint64_t served;
+    MP_OK(finish_missing(handle, out, NULL, &served));
     return served;
 }
 
@@ -108,7 +121,7 @@ static uint64_t sum_of(xep_group_t *group, uint64_t mine, uint64_t *most_p)
 
 /* ---- plans ---- */
 
-/* Everything to the last instance, so to the replica with the highest rank. */
+/* Everything to the last instance that is in, so to the replica with the highest rank. */
 static int plan_last(void *ctx, const xep_plan_t *plan)
 {
     const int *wrong = ctx;
@@ -117,6 +130,7 @@ static int plan_last(void *ctx, const xep_plan_t *plan)
         uint32_t to = plan->begin[e + 1] - 1;
         for (uint32_t r = 0; r < plan->nranks; r++) rows += plan->counts[r * plan->experts + e];
         if (*wrong == 1 && e == 5 && plan->begin[e + 1] - plan->begin[e] > 1) to = plan->begin[e];
+        while (to > plan->begin[e] && plan->out != NULL && plan->out[plan->rank[to]]) to--;
         plan->rows[to] = rows + (*wrong == 2 && e == 9);
     }
     return *wrong == 3 ? -5 : 0;
@@ -139,7 +153,8 @@ static uint32_t replicate(xep_replica_t *replicas)
     return count;
 }
 
-static void check_loads(xep_group_t *group, const xep_buffer_t *buffer, xep_balance_t rule, uint64_t served)
+static void check_loads(xep_group_t *group, const xep_buffer_t *buffer, xep_balance_t rule, int is_whole,
+                        uint64_t served)
 {
     xep_loads_t loads = XEP_LOADS_INIT;
     uint64_t most;
@@ -147,10 +162,10 @@ static void check_loads(xep_group_t *group, const xep_buffer_t *buffer, xep_bala
     MP_OK(xep_buffer_loads(buffer, &loads));
     MP_CHECK(loads.dispatches == 1 && loads.selections == sum && loads.most_after == most);
     MP_CHECK(loads.most_after <= loads.most_before || rule == XEP_BALANCE_PLAN);
-    if (rule == XEP_BALANCE_EVEN) MP_CHECK(most == (sum + mp_nranks() - 1) / mp_nranks());
+    if (rule == XEP_BALANCE_EVEN && is_whole) MP_CHECK(most == (sum + mp_nranks() - 1) / mp_nranks());
 }
 
-static void compare(xep_group_t *group, const char *mode, xep_balance_t rule, int with_owners)
+static void compare(xep_group_t *group, const char *mode, xep_balance_t rule, int with_owners, int with_replicas)
 {
     float out[TOKENS][HIDDEN], expected[TOKENS][HIDDEN];
     xep_buffer_params_t p = params(mode);
@@ -162,7 +177,7 @@ static void compare(xep_group_t *group, const char *mode, xep_balance_t rule, in
         xep_buffer_t *plain, *buffer;
         xep_buffer_params_t q = p;
         q.balance = rule;
-        if (rule != XEP_BALANCE_EVEN && !with_owners) q.replicas = replicas, q.nreplicas = replicate(replicas);
+        if (with_replicas) q.replicas = replicas, q.nreplicas = replicate(replicas);
         if (with_owners) q.owners = owners;
         if (rule == XEP_BALANCE_PLAN) q.plan = plan_last, q.plan_ctx = &plan_wrong;
         MP_OK(xep_buffer_create(group, &p, &plain));
@@ -175,7 +190,7 @@ static void compare(xep_group_t *group, const char *mode, xep_balance_t rule, in
         if (rule != XEP_BALANCE_NONE) {
             const uint64_t served = run(buffer, XEP_DISPATCH_BALANCE, out);
             MP_CHECK(memcmp(out, expected, tokens * sizeof out[0]) == 0);
-            check_loads(group, buffer, rule, served);
+            check_loads(group, buffer, rule, !with_replicas || q.nreplicas == 0, served);
         }
         for (uint32_t i = 0; i < 5; i++) { /* areas are used again, by other counts */
             fill((routing + i) % NONE, i);
@@ -266,10 +281,8 @@ static void refused_params(xep_group_t *group)
     p.nreplicas = 0, p.balance = XEP_BALANCE_PLAN;
     MP_FAILS(XEP_ERR_INVALID, xep_buffer_create(group, &p, &none));
     MP_REASON("plan is NULL");
-    p.balance = XEP_BALANCE_EVEN, p.nreplicas = 1;
-    MP_FAILS(XEP_ERR_INVALID, xep_buffer_create(group, &p, &none));
-    MP_REASON("invalid nreplicas: 1 (0 with XEP_BALANCE_EVEN");
     if (mp_nranks() == 1) return;
+    p.nreplicas = 1;
     p.balance = XEP_BALANCE_NONE, replicas[0].expert = mp_is_last() ? 6 : 5;
     MP_FAILS(XEP_ERR_MISMATCH, xep_buffer_create(group, &p, &none));
     MP_REASON("and rank 0 disagree on the replicas of expert 5");
@@ -341,23 +354,169 @@ static void missing_calls(xep_group_t *group)
     MP_CHECK(handle == NULL);
 }
 
+/* ---- ranks that die, or stop ---- */
+
+enum { ROUNDS = 48, STOPS = 10, GOES_ON = 30, SPREAD_US = 150 * 1000 };
+
+static uint32_t servers[EXPERTS]; /* sets of ranks */
+
+static void list_servers(const xep_buffer_params_t *p)
+{
+    const int is_whole = p->balance == XEP_BALANCE_EVEN && p->nreplicas == 0;
+    for (uint32_t r = 0; r < mp_nranks(); r++) {
+        uint32_t first, owned;
+        xep_expert_range(EXPERTS, mp_nranks(), r, &first, &owned);
+        for (uint32_t e = 0; e < EXPERTS; e++)
+            if (is_whole || e - first < owned) servers[e] |= 1u << r;
+    }
+    for (uint32_t i = 0; i < p->nreplicas; i++) servers[p->replicas[i].expert] |= 1u << p->replicas[i].rank;
+}
+
+static uint32_t ranks_out(xep_group_t *group)
+{
+    xep_mask_t masks[8];
+    uint32_t count, set = 0;
+    MP_OK(xep_group_mask_query(group, masks, sizeof *masks, 8, &count));
+    for (uint32_t i = 0; i < count; i++) set |= 1u << masks[i].rank;
+    return set;
+}
+
+/* before: who was out of an earlier dispatch; after: who is now. Between them selections of an expert of these may be
+ * missing, or not. */
+static void check_missing(float out[TOKENS][HIDDEN], const uint8_t *missing, uint32_t before, uint32_t after)
+{
+    for (uint32_t t = 0; t < tokens; t++) {
+        float sum[HIDDEN] = {0};
+        for (uint32_t k = 0; k < TOPK; k++) {
+            const uint32_t set = idx[t][k] < 0 ? 0 : servers[idx[t][k]];
+            const int miss = missing[t * TOPK + k];
+            if (set == 0) continue;
+            MP_CHECK(miss <= 1 && (!miss || (set & after) != 0));
+            if ((set & ~after) == 0 && before == after) MP_CHECK(miss);
+            if ((set & ~after) != 0 && before == after) MP_CHECK(!miss);
+            for (uint32_t i = 0; i < HIDDEN && !miss; i++) sum[i] += weights[t][k] * (x[t][i] + (float)idx[t][k]);
+        }
+        MP_CHECK(memcmp(out[t], sum, sizeof sum) == 0);
+    }
+}
+
+/* What this rank says of a dispatch that it was left out of, or of what follows. */
+static int leave(xep_group_t *group, xep_buffer_t *buffer, xep_status_t status, atomic_int *left)
+{
+    MP_CHECK(status == XEP_ERR_PEER);
+    MP_REASON("this rank is out");
+    xep_group_abort(group);
+    xep_buffer_destroy(buffer);
+    atomic_store(left, 1);
+    xep_group_destroy(group);
+    printf("left\n");
+    return 0;
+}
+
+static xep_status_t play(xep_group_t *group, xep_buffer_t *buffer, uint32_t round, uint32_t flags, uint32_t *out_p)
+{
+    float out[TOKENS][HIDDEN];
+    uint8_t missing[TOKENS * TOPK];
+    const uint32_t before = *out_p;
+    xep_handle_t *handle;
+    const xep_recv_t *recv;
+    uint64_t served;
+    fill((routing_t)(round % NONE), round);
+    const xep_dispatch_args_t args = dispatch_args(flags);
+    xep_status_t status = xep_dispatch(buffer, &args, &handle, NULL);
+    if (status != XEP_OK) return status;
+    MP_OK(xep_handle_recv(handle, &recv));
+    for (uint32_t r = 0; recv->out != NULL && r < mp_nranks(); r++) *out_p |= (uint32_t)recv->out[r] << r;
+    memset(missing, 0x5a, sizeof missing);
+    status = finish_missing(handle, out, missing, &served);
+    if (status == XEP_OK) check_missing(out, missing, before, ranks_out(group));
+    return status;
+}
+
+/* All that are left share what there is. */
+static void check_last(xep_group_t *group, xep_buffer_t *buffer, uint32_t *out_p)
+{
+    xep_loads_t before = XEP_LOADS_INIT, after = XEP_LOADS_INIT;
+    const uint64_t left = mp_nranks() - (uint32_t)__builtin_popcount(*out_p);
+    MP_OK(xep_buffer_loads(buffer, &before));
+    MP_OK(play(group, buffer, 0, XEP_DISPATCH_BALANCE, out_p));
+    MP_OK(xep_buffer_loads(buffer, &after));
+    const uint64_t sum = after.selections - before.selections;
+    MP_CHECK(sum != 0 && after.most_after - before.most_after == (sum + left - 1) / left);
+}
+
+static xep_balance_t find_rule(const char *name)
+{
+    static const char *const names[] = {"none", "least", "even", "plan"};
+    int rule = 0;
+    while (rule < 4 && strcmp(names[rule], name) != 0) rule++;
+    return rule < 4 ? (xep_balance_t)rule : XEP_BALANCE_EVEN;
+}
+
+/*
+ * SCENARIO MODE RULE SEED, for survivors.sh: two ranks are killed by a timer, or rank 1 stops before a dispatch. RULE
+ * replicas: EVEN over some instances.
+ */
+static int survive(xep_group_t *group, char **argv)
+{
+    const int stops = strcmp(argv[1], "stopped") == 0, is_some = strcmp(argv[3], "replicas") == 0;
+    const xep_balance_t rule = find_rule(argv[3]);
+    const uint32_t n = mp_nranks(), seed = (uint32_t)atoi(argv[4]), first = seed % n;
+    const uint32_t dead = stops ? 2 : 1u << first | 1u << (first + 1 + seed / n % (n - 1)) % n;
+    const uint32_t flags = rule != XEP_BALANCE_NONE ? XEP_DISPATCH_BALANCE : 0;
+    atomic_int *left = mp_counter(group);
+    xep_replica_t replicas[COPIES];
+    xep_buffer_params_t p = params(argv[2]);
+    xep_buffer_t *buffer;
+    uint32_t out = 0;
+    int32_t pid = getpid(), pids[8];
+    MP_OK(xep_group_allgather(group, &pid, pids, sizeof pid));
+    p.on_failure = XEP_ON_FAILURE_MASK, p.timeout_ms = 2000, p.balance = rule;
+    if (rule != XEP_BALANCE_EVEN || is_some) p.replicas = replicas, p.nreplicas = replicate(replicas);
+    if (rule == XEP_BALANCE_PLAN) p.plan = plan_last, p.plan_ctx = &plan_wrong;
+    list_servers(&p);
+    MP_OK(xep_buffer_create(group, &p, &buffer));
+    if (!stops && (dead >> mp_rank() & 1)) {
+        const struct itimerval timer = {.it_value = {.tv_usec = 1 + (seed * 7919 + mp_rank() * 104729) % SPREAD_US}};
+        signal(SIGALRM, SIG_DFL); /* which ends the process */
+        MP_CHECK(setitimer(ITIMER_REAL, &timer, NULL) == 0);
+    }
+    for (uint32_t round = 0; round < ROUNDS + 4; round++) {
+        mp_sleep_us(round == ROUNDS ? SPREAD_US : SPREAD_US / ROUNDS); /* so that all timers end before the last ones */
+        if (stops && mp_rank() == 1 && round == STOPS) raise(SIGSTOP);
+        if (stops && mp_rank() == 0 && round == GOES_ON) kill(pids[1], SIGCONT);
+        const xep_status_t status = play(group, buffer, round, round % 4 != 3 ? flags : 0, &out);
+        if (status != XEP_OK && (dead >> mp_rank() & 1)) return leave(group, buffer, status, left);
+        MP_OK(status);
+    }
+    MP_CHECK(out == dead);
+    if (rule == XEP_BALANCE_EVEN && !is_some) check_last(group, buffer, &out);
+    if (stops) mp_await(left, 1);
+    xep_buffer_destroy(buffer);
+    xep_group_destroy(group);
+    printf("survived\n");
+    return 0;
+}
+
 static void all(xep_group_t *group)
 {
     static const char *const modes[] = {"normal", "ll"};
     for (int i = 0; i < 2; i++) {
-        compare(group, modes[i], XEP_BALANCE_NONE, 0);
-        compare(group, modes[i], XEP_BALANCE_LEAST_LOADED, 0);
-        compare(group, modes[i], XEP_BALANCE_EVEN, 1);
-        compare(group, modes[i], XEP_BALANCE_EVEN, 0);
-        compare(group, modes[i], XEP_BALANCE_PLAN, 0);
+        compare(group, modes[i], XEP_BALANCE_NONE, 0, 1);
+        compare(group, modes[i], XEP_BALANCE_LEAST_LOADED, 0, 1);
+        compare(group, modes[i], XEP_BALANCE_EVEN, 0, 1);
+        compare(group, modes[i], XEP_BALANCE_EVEN, 1, 0);
+        compare(group, modes[i], XEP_BALANCE_EVEN, 0, 0);
+        compare(group, modes[i], XEP_BALANCE_PLAN, 0, 1);
         in_flight(group, modes[i]);
     }
     nearest(group);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     xep_group_t *group = mp_group(), *unmapped;
+    if (argc == 5) return survive(group, argv);
     all(group);
     refused_params(group);
     if (mp_nranks() > 1) {

@@ -257,8 +257,8 @@ static void refuse_combine(xep_handle_t *handle, const xep_combine_args_t *args,
 static void refuse_combines(mp_job_t *job, xep_handle_t *handle)
 {
     xep_combine_args_t a = mp_job_combine(job, handle);
-    a.quant = XEP_QUANT_LOGFMT + 1;
-    refuse_combine(handle, &a, XEP_ERR_INVALID, "invalid quant: 12 (one of XEP_QUANT_*)");
+    a.quant = (xep_quant_t)99;
+    refuse_combine(handle, &a, XEP_ERR_INVALID, "invalid quant: 99 (one of XEP_QUANT_*)");
     a.quant = XEP_QUANT_E4M3_STATIC;
     refuse_combine(handle, &a, XEP_ERR_INVALID, "invalid quant_scale: 0");
     a.quant = XEP_QUANT_NONE;

@@ -7,8 +7,8 @@ from spack.package import *
 class Xep(AutotoolsPackage):
     """Expert parallelism: dispatch and combine of mixture-of-experts layers, on host memory and CUDA devices."""
 
-    # releases will be tarballs with a sha256 each; until then: spack dev-build xep@main, in a clone
-    version("main")
+    # a clone: spack develop --path CLONE xep@1.0.0; a release: add url and the sha256 of its tarball
+    version("1.0.0")
 
     variant("cuda", default=False, description="Modes for the memory of CUDA devices")
 

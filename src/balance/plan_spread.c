@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * Plans where ranks have some experts: the owners' loads, then each expert's rows among its instances, then, for EVEN,
+ * rows along paths from ranks with more than a cap to ranks with less. If no path is left, the ranks that were found
+ * have all instances of what they serve: no plan leaves each of them less than their mean, which is the next cap.
+ */
+#include "plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* ---- memory ---- */
+
+static void list_instances(xep_paths_t *paths, const xep_instances_t *instances, uint32_t experts, uint32_t nranks)
+{
+    for (uint32_t i = 0; i < instances->count; i++) paths->rank_begin[instances->rank[i] + 1]++;
+    for (uint32_t r = 0; r < nranks; r++) paths->rank_begin[r + 1] += paths->rank_begin[r];
+    for (uint32_t e = 0; e < experts; e++)
+        for (uint32_t i = instances->begin[e]; i < instances->begin[e + 1]; i++) {
+            paths->expert[i] = e;
+            paths->of_rank[paths->rank_begin[instances->rank[i]]++] = i;
+        }
+    for (uint32_t r = nranks; r > 0; r--) paths->rank_begin[r] = paths->rank_begin[r - 1];
+    paths->rank_begin[0] = 0;
+}
+
+xep_status_t xep_plan_open_paths(xep_planner_t *planner)
+{
+    xep_paths_t *paths = &planner->paths;
+    const size_t count = planner->instances->count, nranks = planner->nranks;
+    paths->of_rank = calloc(2 * count + 4 * nranks + 1, sizeof *paths->of_rank);
+    paths->seen = calloc(nranks, sizeof *paths->seen);
+    if (paths->of_rank == NULL || paths->seen == NULL) return XEP_ERR_NO_MEMORY;
+    paths->expert = paths->of_rank + count;
+    paths->from = paths->expert + count;
+    paths->to = paths->from + nranks;
+    paths->queue = paths->to + nranks;
+    paths->rank_begin = paths->queue + nranks;
+    list_instances(paths, planner->instances, planner->experts, planner->nranks);
+    return XEP_OK;
+}
+
+void xep_plan_close_paths(xep_planner_t *planner)
+{
+    free(planner->paths.of_rank);
+    free(planner->paths.seen);
+}
+
+/* ---- least loaded ---- */
+
+enum { PASSES = 3 };
+
+/* How high the rows of an expert fill up its ranks, if those with least load come first. */
+static uint64_t find_level(const xep_planner_t *planner, uint32_t expert)
+{
+    const xep_instances_t *instances = planner->instances;
+    const uint32_t begin = instances->begin[expert], end = instances->begin[expert + 1];
+    uint64_t low = UINT64_MAX, high;
+    for (uint32_t i = begin; i < end; i++)
+        if (!xep_plan_is_out(planner, instances->rank[i])) low = least(low, planner->load[instances->rank[i]]);
+    high = low + planner->total[expert];
+    while (low < high) {
+        const uint64_t level = low + (high - low) / 2;
+        uint64_t room = 0;
+        for (uint32_t i = begin; i < end; i++) {
+            const uint64_t load = planner->load[instances->rank[i]];
+            if (load < level && !xep_plan_is_out(planner, instances->rank[i])) room += level - load;
+        }
+        if (room >= planner->total[expert]) high = level;
+        else low = level + 1;
+    }
+    return low;
+}
+
+/* Places the rows of an expert anew, among what all others have: no rank gets more than the most of them had. */
+static void fill_up(xep_planner_t *planner, uint32_t expert)
+{
+    const xep_instances_t *instances = planner->instances;
+    const uint32_t begin = instances->begin[expert], end = instances->begin[expert + 1];
+    uint64_t left = planner->total[expert];
+    for (uint32_t i = begin; i < end; i++) planner->load[instances->rank[i]] -= planner->rows[i];
+    const uint64_t level = find_level(planner, expert);
+    for (uint32_t i = begin; i < end; i++) {
+        uint64_t *load = &planner->load[instances->rank[i]];
+        const int has_room = *load < level && !xep_plan_is_out(planner, instances->rank[i]);
+        planner->rows[i] = has_room ? least(level - *load, left) : 0;
+        *load += planner->rows[i];
+        left -= planner->rows[i];
+    }
+}
+
+/* The first instance of an expert whose rank is in; its owner, if there is none. */
+static uint32_t first_in(const xep_planner_t *planner, uint32_t expert)
+{
+    const xep_instances_t *instances = planner->instances;
+    for (uint32_t i = instances->begin[expert]; i < instances->begin[expert + 1]; i++)
+        if (!xep_plan_is_out(planner, instances->rank[i])) return i;
+    return instances->begin[expert];
+}
+
+/* All rows of an expert to one instance, the owner. */
+static void begin_rows(xep_planner_t *planner)
+{
+    const xep_instances_t *instances = planner->instances;
+    memset(planner->rows, 0, instances->count * sizeof *planner->rows);
+    for (uint32_t e = 0; e < planner->experts; e++) {
+        const uint32_t i = planner->out == NULL ? instances->begin[e] : first_in(planner, e);
+        planner->rows[i] = planner->total[e];
+        planner->load[instances->rank[instances->begin[e]]] -= planner->total[e];
+        planner->load[instances->rank[i]] += planner->total[e];
+    }
+}
+
+/* Each expert in turn, a few times, as those behind it have moved since. */
+static void fill_all(xep_planner_t *planner)
+{
+    const xep_instances_t *instances = planner->instances;
+    const uint32_t *begin = instances->begin;
+    begin_rows(planner);
+    for (int pass = 0; pass < PASSES; pass++)
+        for (uint32_t e = 0; e < planner->experts; e++)
+            if (begin[e + 1] - begin[e] != 1 && planner->total[e] != 0 &&
+                !xep_plan_is_out(planner, instances->rank[first_in(planner, e)]))
+                fill_up(planner, e);
+}
+
+void xep_plan_least_loaded(xep_planner_t *planner)
+{
+    fill_all(planner);
+    (void)xep_plan_take(planner); /* they add up */
+}
+
+/* ---- even ---- */
+
+enum { NOBODY = -1 };
+
+static void find(xep_planner_t *planner, uint32_t rank, uint32_t from, uint32_t to)
+{
+    xep_paths_t *paths = &planner->paths;
+    if (paths->seen[rank] || xep_plan_is_out(planner, rank)) return;
+    paths->seen[rank] = 1;
+    paths->from[rank] = from;
+    paths->to[rank] = to;
+    paths->queue[paths->found++] = rank;
+}
+
+/* To whom rows of an instance could move. */
+static void find_from(xep_planner_t *planner, uint32_t instance)
+{
+    const xep_instances_t *instances = planner->instances;
+    const uint32_t e = planner->paths.expert[instance];
+    for (uint32_t i = instances->begin[e]; i < instances->begin[e + 1]; i++)
+        find(planner, instances->rank[i], instance, i);
+}
+
+/* A rank with less than the cap, over the fewest ranks from one with more; NOBODY: and these ranks are found. */
+static uint32_t find_room(xep_planner_t *planner, uint64_t cap)
+{
+    xep_paths_t *paths = &planner->paths;
+    const uint32_t nobody = (uint32_t)NOBODY;
+    memset(paths->seen, 0, planner->nranks);
+    paths->found = 0;
+    for (uint32_t r = 0; r < planner->nranks; r++)
+        if (planner->load[r] > cap) find(planner, r, nobody, nobody);
+    for (uint32_t next = 0; next < paths->found; next++) {
+        const uint32_t r = paths->queue[next];
+        if (planner->load[r] < cap) return r;
+        for (uint32_t i = paths->rank_begin[r]; i < paths->rank_begin[r + 1]; i++)
+            if (planner->rows[paths->of_rank[i]] != 0) find_from(planner, paths->of_rank[i]);
+    }
+    return nobody;
+}
+
+/* As many rows as the path to a rank lets through. */
+static void move_rows(xep_planner_t *planner, uint32_t rank, uint64_t cap)
+{
+    const xep_paths_t *paths = &planner->paths;
+    const uint32_t *rank_of = planner->instances->rank;
+    uint64_t rows = cap - planner->load[rank];
+    uint32_t at = rank;
+    for (; paths->from[at] != (uint32_t)NOBODY; at = rank_of[paths->from[at]])
+        rows = least(rows, planner->rows[paths->from[at]]);
+    rows = least(rows, planner->load[at] - cap);
+    planner->load[at] -= rows;
+    planner->load[rank] += rows;
+    for (at = rank; paths->from[at] != (uint32_t)NOBODY; at = rank_of[paths->from[at]]) {
+        planner->rows[paths->from[at]] -= rows;
+        planner->rows[paths->to[at]] += rows;
+    }
+}
+
+/* The mean of ranks, rounded up. */
+static uint64_t mean_of(const xep_planner_t *planner, const uint32_t *ranks, uint32_t count)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < count; i++) sum += planner->load[ranks[i]];
+    return (sum + count - 1) / count;
+}
+
+void xep_plan_spread(xep_planner_t *planner)
+{
+    xep_paths_t *paths = &planner->paths;
+    uint32_t in = 0;
+    fill_all(planner);
+    for (uint32_t r = 0; r < planner->nranks; r++)
+        if (!xep_plan_is_out(planner, r)) paths->queue[in++] = r;
+    uint64_t cap = mean_of(planner, paths->queue, in);
+    for (;;) {
+        const uint32_t rank = find_room(planner, cap);
+        if (rank != (uint32_t)NOBODY) move_rows(planner, rank, cap);
+        else if (paths->found != 0) cap = mean_of(planner, paths->queue, paths->found);
+        else break;
+    }
+    (void)xep_plan_take(planner); /* they add up */
+}
