@@ -193,7 +193,7 @@ static void outside(xep_group_t *group)
     xep_group_params_t params = XEP_GROUP_PARAMS_INIT;
     xep_group_t *other;
     ask_here();
-    MP_CHECK(strstr(line, "is in no wait of xep\n") != NULL);
+    MP_CHECK(strstr(line, "is not waiting in xep\n") != NULL);
     params.rank = mp_rank(), params.nranks = mp_nranks(), params.allgather = gather, params.allgather_ctx = group;
     MP_OK(xep_group_create(&params, &other));
     MP_CHECK(strstr(line, "the program's allgather") != NULL);
