@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""Rows of a model that was trained, for test/bench/accuracy: what enters its feed-forward layers, and comes out of them.
+"""Rows of a model that was trained, for test/bench/accuracy: what enters its feed-forward layers, and what leaves them.
 
 activations.py TOP FILE [SECONDS, 150]: trains a transformer of 3 layers and 512 channels on the sources and documents
 below TOP for so many seconds of the processor, and writes FILE.in and FILE.out, rows of bf16. Needs torch.
