@@ -176,7 +176,7 @@ def _weighted_sum(experts: torch.nn.ModuleList, sent: Sent) -> Tensor:
             total = torch.zeros((rows.shape[0], y.shape[1]), dtype=like, device=rows.device)
         total = total.index_add(0, row, y)
     if total is None:
-        raise ValueError("experts: expected one of this rank at least, got an empty list")
+        raise ValueError("experts: expected at least one expert of this rank, got an empty list")
     return total.to(rows.dtype)
 
 
