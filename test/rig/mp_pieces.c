@@ -122,8 +122,7 @@ static void interleave(mp_job_t *job)
 void mp_pieces_run(xep_group_t *group, const mp_case_t *c)
 {
     mp_job_t job;
-    mp_job_open(&job, c, 1);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, c, 1, group);
     for (uint64_t round = 0; round < 3; round++) {
         mp_job_payload(&job, round + 100);
         xep_dispatch_args_t args = mp_job_dispatch(&job);
