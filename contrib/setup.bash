@@ -56,11 +56,12 @@ library:pmix>=4.0 libpmix-dev'
 needs_to_check='
 library:cmocka>=1.1 libcmocka-dev
 command:nm binutils
-command:xz xz-utils
+command:abidiff abigail-tools
 command:clang clang
 command:clang-format clang-format
 command:mandoc mandoc
 command:spin spin
+file:/usr/include/relacy/relacy.hpp relacy-dev
 command:tcc tcc
 command:strace strace
 command:python3 python3

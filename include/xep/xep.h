@@ -758,6 +758,15 @@ XEP_API xep_status_t xep_request_wait(xep_request_t *req);
 XEP_API xep_status_t xep_request_wait_any(xep_request_t *const *reqs, uint32_t count, uint32_t *index_p);
 
 /**
+ * A descriptor for poll() and event loops: it becomes readable when the progress thread of the group has finished an
+ * operation. Read 8 bytes from it, then test the requests. What a call of your own finishes is not announced, so test
+ * each request once when it has begun, and after a call on its buffer. Deadlines are those of tests: test at them, too.
+ * The group keeps the descriptor and closes it. Local. Errors: XEP_ERR_INVALID; XEP_ERR_UNSUPPORTED, unless
+ * XEP_PROGRESS is thread; XEP_ERR_NO_MEMORY.
+ */
+XEP_API xep_status_t xep_group_event_fd(xep_group_t *group, int *fd_p);
+
+/**
  * Blocks until it is known how many rows of a dispatch this rank receives, and where; in mode normal a cached dispatch
  * knows it from the begin. xep_handle_recv() then has the counts and places. The rows themselves (x, topk_idx,
  * topk_weights, scales, src_token) may be read when the request is done. Returns XEP_OK, or the operation's error. For
