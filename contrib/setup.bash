@@ -56,7 +56,7 @@ library:pmix>=4.0 libpmix-dev'
 needs_to_check='
 library:cmocka>=1.1 libcmocka-dev
 command:nm binutils
-command:xz xz-utils
+command:abidiff abigail-tools
 command:clang clang
 command:clang-format clang-format
 command:mandoc mandoc

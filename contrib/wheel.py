@@ -169,6 +169,9 @@ def add_licences(bundle: Path, files: dict[str, Path], portable: Path) -> None:
 
 def version_of(headers: Path) -> str:
     """Of the Python that this folder of headers is for, as 311."""
+    configs = [headers / "pyconfig.h", *headers.parent.glob(f"*-linux-gnu/{headers.name}/pyconfig.h")]
+    if any(re.search(r"^#define Py_GIL_DISABLED 1", file.read_text(), re.M) for file in configs):
+        fail(f"free-threaded Python is not supported: {headers} (headers of one with the GIL)")
     text = (headers / "patchlevel.h").read_text()
     return "".join(re.search(rf"PY_{part}_VERSION\s+(\d+)", text)[1] for part in ("MAJOR", "MINOR"))
 

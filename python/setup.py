@@ -6,6 +6,7 @@ import pathlib
 import re
 import shlex
 import subprocess
+import sysconfig
 
 from setuptools import Distribution, Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -62,6 +63,8 @@ class Binary(Distribution):
         return True
 
 
+if sysconfig.get_config_var("Py_GIL_DISABLED"):
+    raise SystemExit("xep: free-threaded Python is not supported: its module counts on the GIL (use one that has it)")
 # relative to this folder, as setuptools wants them
 sources = sorted(f"ext/{file.name}" for file in (HERE / "ext").glob("*.c"))
 headers = sorted(str(file) for folder in (HERE / "ext", HERE.parent / "include" / "xep") for file in folder.glob("*.h"))

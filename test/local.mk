@@ -162,6 +162,7 @@ transport_tests = \
 	%D%/mp/failures/deadlines.mp %D%/mp/ops/pieces.mp %D%/mp/ops/pieces_misuse.mp %D%/mp/wire/wire_death.mp \
 	%D%/mp/wire/wire_keys.mp %D%/mp/wire/wire_late.mp %D%/mp/failures/late_puts.mp %D%/mp/launch/boot_reload.mp \
 	%D%/mp/ops/owner_maps.mp %D%/mp/ops/owned_weights.mp %D%/mp/ops/balanced.mp %D%/mp/ops/serving.mp \
+	%D%/mp/ops/serving_kinds.mp \
 	%D%/mp/ops/normal_shapes.mp %D%/mp/ops/in_place.mp %D%/mp/ops/in_place_ll.mp %D%/mp/ops/normal_ops.mp \
 	%D%/mp/ops/ll_ops.mp %D%/mp/ops/bad_arguments.mp %D%/mp/ops/mismatch.mp %D%/mp/ops/refused_calls.mp \
 	%D%/mp/failures/aborted.mp %D%/mp/ops/dependencies.mp %D%/mp/groups/fork_in_flight.mp \
@@ -175,11 +176,12 @@ transport_tests = \
 mapped_tests = \
 	%D%/mp/failures/deadlines.mp %D%/mp/ops/pieces.mp %D%/mp/wire/wire_death.mp %D%/mp/wire/wire_keys.mp \
 	%D%/mp/wire/wire_late.mp %D%/mp/failures/late_puts.mp %D%/mp/launch/boot_reload.mp %D%/mp/ops/normal_shapes.mp \
-	%D%/mp/ops/owner_maps.mp %D%/mp/ops/serving.mp \
+	%D%/mp/ops/owner_maps.mp %D%/mp/ops/serving.mp %D%/mp/ops/serving_kinds.mp \
 	%D%/mp/ops/in_place.mp %D%/mp/ops/in_place_ll.mp %D%/mp/ops/normal_ops.mp %D%/mp/ops/ll_ops.mp \
 	%D%/mp/failures/aborted.mp %D%/mp/ops/never_begun.mp %D%/mp/ops/prefaulted_pages.mp \
 	%D%/mp/groups/group_query.mp %D%/mp/ops/away_between_ops.mp
-rank_tests = $(transport_tests) %D%/mp/ops/mode_query.mp %D%/mp/wire/wire_order.mp %D%/mp/ops/shared_processor.mp \
+rank_tests = $(transport_tests) %D%/mp/ops/mode_query.mp %D%/mp/ops/events.mp %D%/mp/wire/wire_order.mp \
+	%D%/mp/ops/shared_processor.mp \
 	%D%/mp/launch/boot_client.mp %D%/mp/launch/setuid.mp %D%/mp/ops/normal_by_nodes.mp %D%/mp/ops/ll_by_nodes.mp \
 	%D%/mp/ops/ll_pieces_by_nodes.mp %D%/mp/ops/forwarding.mp \
 	%D%/mp/groups/nodes_disagree.mp %D%/mp/groups/own_allgather.mp %D%/mp/machine/ucx_disagree.mp \
@@ -202,6 +204,7 @@ rank_tests = $(transport_tests) %D%/mp/ops/mode_query.mp %D%/mp/wire/wire_order.
 %C%_mp_ops_in_place_ll_mp_LDADD = libmp_rig.la
 %C%_mp_ops_owner_maps_mp_LDADD = libmp_rig.la
 %C%_mp_ops_serving_mp_LDADD = libmp_rig.la
+%C%_mp_ops_serving_kinds_mp_LDADD = libmp_rig.la
 %C%_mp_ops_owned_weights_mp_LDADD = libmp_rig.la
 %C%_mp_ops_balanced_mp_LDADD = libmp_rig.la
 %C%_mp_ops_normal_ops_mp_LDADD = libmp_rig.la
@@ -237,6 +240,7 @@ rank_tests = $(transport_tests) %D%/mp/ops/mode_query.mp %D%/mp/wire/wire_order.
 %C%_mp_failures_given_up_ops_mp_LDADD = libmp_rig.la
 %C%_mp_ops_misuse_mp_LDADD = libmp_rig.la
 %C%_mp_ops_mode_query_mp_LDADD = libmp_rig.la
+%C%_mp_ops_events_mp_LDADD = libmp_rig.la
 
 # What takes longest begins first, and what takes a second or two comes last: then no processor waits at the end for one
 # test. kills, heartbeat and failure mostly sleep, beside others that compute.

@@ -359,10 +359,9 @@ typedef struct xep_buffer_params {
      * get none: a selection is missing if all ranks of its expert are out. In host memory, as balance */
     const xep_replica_t *replicas;
     uint32_t nreplicas;
-    xep_balance_t
-        balance;      /* of dispatches with XEP_DISPATCH_BALANCE. Others with EVEN and no replicas go to owners */
-    xep_plan_fn plan; /* per rank: with XEP_BALANCE_PLAN, else NULL */
-    void *plan_ctx;   /* per rank: passed to plan */
+    xep_balance_t balance; /* of dispatches with XEP_DISPATCH_BALANCE. Others with EVEN and no replicas go to owners */
+    xep_plan_fn plan;      /* per rank: with XEP_BALANCE_PLAN, else NULL */
+    void *plan_ctx;        /* per rank: passed to plan */
 } xep_buffer_params_t;
 
 #define XEP_BUFFER_PARAMS_INIT XEP_INIT_(xep_buffer_params_t)
@@ -757,6 +756,15 @@ XEP_API xep_status_t xep_request_wait(xep_request_t *req);
  * with *index_p unchanged, also if all are NULL.
  */
 XEP_API xep_status_t xep_request_wait_any(xep_request_t *const *reqs, uint32_t count, uint32_t *index_p);
+
+/**
+ * A descriptor for poll() and event loops: it becomes readable when the progress thread of the group has finished an
+ * operation. Read 8 bytes from it, then test the requests. What a call of your own finishes is not announced, so test
+ * each request once when it has begun, and after a call on its buffer. Deadlines are those of tests: test at them, too.
+ * The group keeps the descriptor and closes it. Local. Errors: XEP_ERR_INVALID; XEP_ERR_UNSUPPORTED, unless
+ * XEP_PROGRESS is thread; XEP_ERR_NO_MEMORY.
+ */
+XEP_API xep_status_t xep_group_event_fd(xep_group_t *group, int *fd_p);
 
 /**
  * Blocks until it is known how many rows of a dispatch this rank receives, and where; in mode normal a cached dispatch

@@ -68,7 +68,7 @@ xep_status_t xep_agree_decision(const xep_env_t *env, xep_op_t *op)
 {
     if (op->decision == XEP_OK) return XEP_OK;
     return env->fail(env, op, op->decision,
-                     "the others have ended this operation: a rank that is out has told them why, and not this one");
+                     "the others have ended this operation: a rank that is out told them why, but not this rank");
 }
 
 static opinion_t refused_by(const void *refused, size_t stride, uint32_t rank)

@@ -45,7 +45,7 @@ xep_status_t xep_kit_fetch(void *mode, xep_op_t *op, uint32_t rank)
         xep_kit_signal(kit, kit->shape->rank, at, said);
         return XEP_OK;
     }
-    return kit->env->fail(kit->env, op, XEP_ERR_PROTOCOL, "the word of rank %u is lost: no rank that had it is left",
+    return kit->env->fail(kit->env, op, XEP_ERR_PROTOCOL, "the flag of rank %u is lost: no rank that saw it is left",
                           rank);
 }
 

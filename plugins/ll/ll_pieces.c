@@ -121,7 +121,7 @@ static xep_status_t list_piece(ll_t *mode, xep_op_t *op)
         begin[s + 1] = begin[s];
         if (!list_source(mode, op, s, &begin[s + 1], &items))
             return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
-                                       "rank %u has other rows than it had before this piece", s);
+                                       "rank %u changed its rows between two pieces", s);
         if (ll_slot(mode, op->slot)->list.item != NULL) status = ll_note_items(mode, op, s, items);
     }
     return status;

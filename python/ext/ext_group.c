@@ -99,6 +99,16 @@ static PyObject *barrier(PyObject *self, PyObject *Py_UNUSED(unused))
     return ext_none_or_raise(status);
 }
 
+static PyObject *event_fd(PyObject *self, PyObject *Py_UNUSED(unused))
+{
+    xep_group_t *group = ext_group_get(self);
+    xep_status_t status;
+    int fd;
+    if (group == NULL) return NULL;
+    status = lib.group_event_fd(group, &fd);
+    return status == XEP_OK ? PyLong_FromLong(fd) : ext_none_or_raise(status);
+}
+
 static PyObject *list_parts(const char *all, Py_ssize_t bytes, Py_ssize_t count)
 {
     PyObject *parts = PyList_New(count);
@@ -297,6 +307,10 @@ static PyMethodDef methods[] = {
     {"_destroy", destroy, METH_NOARGS, NULL},
     {"barrier", barrier, METH_NOARGS,
      "barrier($self)\n--\n\nReturns when every rank has called it. Collective, blocking."},
+    {"event_fd", event_fd, METH_NOARGS,
+     "event_fd($self)\n--\n\n"
+     "A descriptor for event loops (asyncio's add_reader): readable when the progress thread (XEP_PROGRESS=thread) has\n"
+     "finished an operation. Read 8 bytes, then test the requests. It closes with the group."},
     {"allgather", allgather, METH_O,
      "allgather($self, data)\n--\n\n"
      "The bytes of every rank, the same number from each, over the group's connections. Collective, blocking."},

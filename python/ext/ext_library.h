@@ -20,6 +20,7 @@
 #define EXT_FUNCTIONS(X)                                                                                               \
     X(version_string) X(last_error) X(log_set) X(library_query) X(config_each) X(mode_each) X(mode_query)              \
     X(group_create) X(group_destroy) X(group_abort) X(group_barrier) X(group_allgather) X(group_query) X(group_peer)   \
+    X(group_event_fd)                                                                                                  \
     X(group_mask_set) X(group_mask_query) X(group_shrink)                                                              \
     X(group_grow) X(group_join) X(buffer_follow) X(expert_range) X(layout)                                             \
     X(buffer_size) X(buffer_create) X(buffer_destroy) X(buffer_reset) X(buffer_memory) X(buffer_query) X(buffer_waits) \
@@ -28,7 +29,7 @@
     X(handle_expand) X(handle_reduce)                                                                                  \
     X(request_test) X(request_wait) X(request_wait_counts) X(request_free)                                             \
     X(weights_create) X(weights_destroy) X(weights_change) X(weights_publish) X(weights_of) X(weights_prefetch)        \
-    X(weights_reduce) X(serve) X(serve_stop) X(step_end)                                                               \
+    X(weights_reduce) X(serve) X(serve_stop) X(step_end) X(announce_dispatch)                                          \
     X(trace_begin) X(trace_end)
 /* clang-format on */
 

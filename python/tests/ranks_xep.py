@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import functools
 import gc
+import os
+import select
 import time
 from typing import Optional
 
 import numpy as np
 import oracle
 import pytest
-from conftest import meet, until_clear
+from conftest import communicator, meet, until_clear
 
 import xep
 
@@ -400,6 +402,20 @@ def test_group_calls(group):
     peer = group.peer((group.rank + 1) % group.nranks)
     assert peer.transport and 0 <= peer.node < group.nnodes
     assert group.peer(group.rank).transport == "self"
+    with pytest.raises(xep.UnsupportedError, match="the group has no descriptor to poll: XEP_PROGRESS is call"):
+        group.event_fd()
+
+
+def test_event_loop(sent, monkeypatch):
+    monkeypatch.setenv("XEP_PROGRESS", "thread")
+    with xep.Group(communicator()) as group, group.buffer(EXPERTS, TOPK, HIDDEN, 200, dtype="float32") as buffer:
+        fd, mine = group.event_fd(), sent[group.rank]
+        request = buffer.dispatch_async(mine.x, mine.topk_idx)
+        while not request.done():
+            assert select.select([fd], [], [], 60)[0], "the request is not done, and no event came"
+            os.read(fd, 8)
+        assert request.wait().recv.rows == len(oracle.received(sent, group.rank, EXPERTS).sources)
+        request.result.release()
 
 
 @pytest.mark.parametrize("quant", [xep.Quant.NONE, xep.Quant.E4M3, xep.Quant.UE8M0])

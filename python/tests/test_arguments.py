@@ -85,7 +85,7 @@ WRONG = {
     "stats of mode ll": ("expert_stats", np.zeros(E, np.int64), TypeError,
         r"expert_stats: expected INT32 of shape \[4\], got int64"),
     "unknown option": ("worst", 3, TypeError, "unexpected keyword argument 'worst'"),
-    "unknown type": ("dtype", "float7", TypeError, "dtype: 'float7' is no element type; there are BF16"),
+    "unknown type": ("dtype", "float7", TypeError, "dtype: expected one of BF16"),
     "a cast": ("dtype", "bfloat16", TypeError, "dtype: expected None or FP32, which x is, got BF16 .*nothing is cast"),
     "a cast of that width": ("dtype", "int32", TypeError, "dtype: expected None or FP32, which x is, got INT32"),
     "unknown quant": ("quant", "e4m4", ValueError, 'quant: expected "none", "e4m3", .* or "logfmt", got .e4m4'),

@@ -126,6 +126,21 @@ def test_without_the_compiled_module(package, tmp_path):
     )
 
 
+def test_no_wheels_for_free_threaded_python(tmp_path):
+    program = "import runpy, sysconfig; sysconfig.get_config_vars()['Py_GIL_DISABLED'] = 1; runpy.run_path('setup.py')"
+    done = subprocess.run([sys.executable, "-c", program], cwd=SOURCE, capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0 and done.stderr.startswith("xep: free-threaded Python is not supported")
+    spec = importlib.util.spec_from_file_location("wheel_of_xep", SOURCE.parent / "contrib" / "wheel.py")
+    wheel = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(wheel)
+    (tmp_path / "patchlevel.h").write_text("#define PY_MAJOR_VERSION 3\n#define PY_MINOR_VERSION 13\n")
+    (tmp_path / "pyconfig.h").write_text("/* #undef Py_GIL_DISABLED */\n")
+    assert wheel.version_of(tmp_path) == "313"
+    (tmp_path / "pyconfig.h").write_text("#define Py_GIL_DISABLED 1\n")
+    with pytest.raises(SystemExit, match="free-threaded Python is not supported"):
+        wheel.version_of(tmp_path)
+
+
 def test_pip_install(tmp_path):
     """What is installed, into a fresh environment and without a network, works away from the source."""
     if not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")):

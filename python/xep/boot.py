@@ -134,7 +134,7 @@ def exchange_of(
         raise TypeError("comm: it has an allgather, a rank and a size: give it or these, not both")
     if comm is None and allgather is None:
         if rank is not None or nranks is not None:
-            raise TypeError("rank, nranks: they need an allgather; without one both are found out")
+            raise TypeError("rank, nranks: expected None without an allgather: the launcher says both")
         return None
     inline = False
     if comm is not None and _is_process_group(comm):

@@ -108,7 +108,7 @@ def need_dtype(name: str, dtype: Any) -> Dtype:
     """dtype_of, or a TypeError that names the argument."""
     found = dtype_of(dtype)
     if found is None:
-        raise TypeError(f"{name}: {dtype!r} is no element type; there are {', '.join(d.name for d in Dtype)}")
+        raise TypeError(f"{name}: expected one of {', '.join(d.name for d in Dtype)}, got {dtype!r}")
     return found
 
 

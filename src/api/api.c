@@ -170,6 +170,14 @@ void xep_group_abort(xep_group_t *group)
     if (group != NULL && !xep_group_is_inherited(group)) xep_group_end(group, XEP_END_ASKED);
 }
 
+xep_status_t xep_group_event_fd(xep_group_t *group, int *fd_p)
+{
+    xep_status_t status = xep_require_group(group);
+    if (status != XEP_OK) return status;
+    if (fd_p == NULL) return xep_fail(XEP_ERR_INVALID, "fd_p is NULL");
+    return xep_progress_open_event(group->progress_thread, fd_p);
+}
+
 xep_status_t xep_group_barrier(xep_group_t *group)
 {
     xep_status_t status = xep_require_group(group);

@@ -145,7 +145,7 @@ static xep_simd_t simd_of(const xep_config_t *config)
 {
     xep_simd_t have = xep_cpu_simd(), want = (xep_simd_t)config->simd;
     if (want > have && config->simd != XEP_SIMD_AUTO)
-        xep_log(XEP_LOG_WARN, "XEP_SIMD is %s, this CPU has %s: that is used", xep_cpu_simd_name(want),
+        xep_log(XEP_LOG_WARN, "XEP_SIMD is %s, but this CPU only has %s, which is used", xep_cpu_simd_name(want),
                 xep_cpu_simd_name(have));
     return want < have ? want : have;
 }

@@ -163,4 +163,10 @@ xep_status_t xep_group_hello(xep_group_t *group, xep_neighbours_t *neighbours, x
 xep_status_t xep_progress_start(xep_group_t *group, xep_progress_thread_t **thread_p);
 void xep_progress_stop(xep_progress_thread_t *thread);
 
+/** xep_group_event_fd() of the group of that thread, which may be NULL. */
+xep_status_t xep_progress_open_event(xep_progress_thread_t *thread, int *fd_p);
+
+/** A task has ended an operation: whoever polls is told. NULL is a no-op. */
+void xep_progress_raise_event(xep_progress_thread_t *thread);
+
 #endif

@@ -6,9 +6,12 @@
  */
 #include "group.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include "error.h"
 
@@ -16,6 +19,7 @@ struct xep_progress_thread {
     xep_group_t *group;
     pthread_t thread;
     atomic_int stop;
+    atomic_int event; /* what event loops poll; -1: none was asked for */
 };
 
 /*
@@ -44,6 +48,7 @@ xep_status_t xep_progress_start(xep_group_t *group, xep_progress_thread_t **thre
     int ret;
     if (self == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for a progress thread");
     self->group = group;
+    atomic_init(&self->event, -1);
     sigfillset(&all); /* handlers belong to the application's threads */
     pthread_sigmask(SIG_SETMASK, &all, &old);
     ret = pthread_create(&self->thread, NULL, progress_main, self);
@@ -62,5 +67,33 @@ void xep_progress_stop(xep_progress_thread_t *self)
     if (self == NULL) return;
     atomic_store_explicit(&self->stop, 1, memory_order_release);
     pthread_join(self->thread, NULL);
+    if (self->event >= 0) close(self->event);
     free(self);
+}
+
+/* ---- what event loops poll ---- */
+
+xep_status_t xep_progress_open_event(xep_progress_thread_t *self, int *fd_p)
+{
+    int fd, none = -1;
+    if (self == NULL)
+        return xep_fail(XEP_ERR_UNSUPPORTED, "the group has no descriptor to poll: XEP_PROGRESS is call (thread)");
+    fd = atomic_load(&self->event);
+    if (fd < 0) {
+        fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+        if (fd < 0) return xep_fail(XEP_ERR_NO_MEMORY, "cannot open an event descriptor: %s", strerror(errno));
+        if (!atomic_compare_exchange_strong(&self->event, &none, fd)) {
+            close(fd); /* another thread was faster */
+            fd = none;
+        }
+    }
+    *fd_p = fd;
+    return XEP_OK;
+}
+
+/* A write fails only where so many events are unread that the descriptor is readable anyway. */
+void xep_progress_raise_event(xep_progress_thread_t *self)
+{
+    int fd = self == NULL ? -1 : atomic_load_explicit(&self->event, memory_order_acquire);
+    if (fd >= 0) (void)eventfd_write(fd, 1);
 }

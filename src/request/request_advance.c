@@ -23,11 +23,12 @@ xep_status_t xep_request_call_mode(xep_request_t *req)
 {
     xep_buffer_t *buffer = req->buffer;
     const xep_plugin_t *plugin = buffer->plugin.plugin;
-    if (buffer->before_mode != NULL) buffer->before_mode(req);
+    xep_status_t status;
+    if (buffer->before_mode != NULL && (status = buffer->before_mode(req)) != XEP_OK) return status;
     if (req->op.kind == XEP_OP_COMBINE) return plugin->combine(buffer->mode, &req->op);
     const int next = req->op.kind == XEP_OP_NEXT;
     req->op.turn = buffer->turn;
-    xep_status_t status = next ? plugin->next(buffer->mode, &req->op) : plugin->dispatch(buffer->mode, &req->op);
+    status = next ? plugin->next(buffer->mode, &req->op) : plugin->dispatch(buffer->mode, &req->op);
     if (status != XEP_OK) return status;
     if (!next) req->handle->turn = buffer->turn;
     buffer->turn++;
@@ -107,6 +108,9 @@ void xep_request_run_task(xep_group_task_t *task)
 {
     xep_buffer_t *buffer = (xep_buffer_t *)(void *)((char *)task - offsetof(xep_buffer_t, task));
     if (pthread_mutex_trylock(&buffer->entered) != 0) return;
+    uint32_t before = buffer->active;
     xep_request_advance_all(buffer);
+    uint32_t ended = before - buffer->active;
     xep_buffer_leave(buffer);
+    if (ended != 0) xep_progress_raise_event(buffer->group->progress_thread);
 }

@@ -191,7 +191,7 @@ int xep_trace_open(const char *path, uint64_t ring_bytes, uint32_t rank, uint32_
     if (trace.opened) goto out;
     trace.opened = 1;
     if (ring_bytes > ring_most) {
-        xep_log(XEP_LOG_WARN, "XEP_TRACE_BYTES is more than 1g: that is used");
+        xep_log(XEP_LOG_WARN, "invalid XEP_TRACE_BYTES: more than 1g (1g is used)");
         ring_bytes = ring_most;
     }
     if (make_file(path, rank) != 0 || map_piece(0, XEP_TRACE_UNIT, &memory) != 0) {

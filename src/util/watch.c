@@ -36,7 +36,7 @@ static void count_question(int number)
     atomic_fetch_add(&xep_watch_questions, 1);
     const char *place = atomic_load(&outside);
     if (place != NULL) say(place);
-    else if (atomic_load(&waiting) == 0) say("xep: asked what it waits for: this process is in no wait of xep\n");
+    else if (atomic_load(&waiting) == 0) say("xep: nothing to explain: this process is not waiting in xep\n");
     errno = before;
 }
 

@@ -97,6 +97,8 @@ completes() {
 . "$(find "$tmp/root" -path '*/bash-completion/completions/xep_perf')" || exit 1
 completes --combine xep_run -n 4 xep_perf --com
 completes --plugins "$builddir/xep_info" --pl
+xep_plot() { printf 'usage: xep_plot FILE\n\noptions:\n  -V, --version  the version\n  --what PANELS  some\n'; }
+completes --what xep_plot --wh
 
 # hook FOLDER: what make install does once the library is there
 hook() {

@@ -156,7 +156,7 @@ static void print_modes(void)
 /* getopt's own message would name no value and not say what is allowed. */
 static int refuse(const char *what, const char *value)
 {
-    fprintf(stderr, "xep_info: %s: \"%s\" (xep_info --help says what there is)\n", what, value);
+    fprintf(stderr, "xep_info: %s: \"%s\" (xep_info --help lists the options)\n", what, value);
     return EXIT_USAGE;
 }
 

@@ -88,7 +88,7 @@ static int take_rings(trace_journal_t *journal, const char *file)
 /* NULL, or what is wrong with it */
 static const char *check_header(xep_trace_header_t *header, uint64_t file_bytes)
 {
-    if (memcmp(header->magic, XEP_TRACE_MAGIC, sizeof header->magic) != 0) return "no trace of this version of xep";
+    if (memcmp(header->magic, XEP_TRACE_MAGIC, sizeof header->magic) != 0) return "not a trace of this version of xep";
     if (header->rank >= header->nranks || header->nranks > RANKS_MAX) return "an impossible rank";
     if (header->ring_bytes < XEP_TRACE_UNIT || header->ring_bytes % XEP_TRACE_UNIT != 0) return "impossible rings";
     uint64_t fit = (file_bytes - XEP_TRACE_UNIT) / header->ring_bytes;
@@ -125,7 +125,7 @@ trace_journal_t *trace_journal_open(const char *path)
     if (fd < 0) return NULL;
     if (fstat(fd, &info) != 0) goto out;
     if (!S_ISREG(info.st_mode) || info.st_size < XEP_TRACE_UNIT) {
-        trace_say("%s: no trace of this version of xep", path);
+        trace_say("%s: not a trace of this version of xep", path);
         errno = 0;
         goto out;
     }

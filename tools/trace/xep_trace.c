@@ -29,7 +29,7 @@ int main(int argc, char **argv)
     if (argc < 2) trace_say("command missing (xep_trace merge FILE; xep_trace --help says more)");
     else if (strcmp(argv[1], "merge") != 0) trace_say("unknown command: \"%s\" (merge)", argv[1]);
     else if (argc < 3) trace_say("file missing (xep_trace merge FILE, as in XEP_TRACE)");
-    else if (argc > 3) trace_say("one file too many: \"%s\" (xep_trace merge FILE)", argv[3]);
+    else if (argc > 3) trace_say("unexpected file: \"%s\" (xep_trace merge FILE)", argv[3]);
     else return trace_merge(argv[2]) == TRACE_WHOLE ? 0 : 1;
     return 2;
 }

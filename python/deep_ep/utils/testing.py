@@ -152,5 +152,5 @@ def parse_num_bytes(text: str) -> int:
         number = 0.0
     found = int(number * 1024 ** (" kmgt".index(match[2].lower()) if match and match[2] else 0))
     if found <= 0:
-        raise ValueError(f"bytes: expected a number above 0, as 1048576, 512K or 64M, got {text!r}")
+        raise ValueError(f"bytes: expected a number above 0, such as 1048576, 512K or 64M, got {text!r}")
     return found

@@ -147,8 +147,7 @@ static void in_operations(xep_group_t *group)
     mp_job_t job;
     xep_handle_t *handle;
     char what[64];
-    mp_job_open(&job, &base, 1);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, &base, 1, group);
     xep_dispatch_args_t d = mp_job_dispatch(&job);
     snprintf(what, sizeof what, "dispatch 1 of mode %s; epoch 1 waits for ", base.mode);
     begin(what, "");
@@ -194,7 +193,7 @@ static void outside(xep_group_t *group)
     xep_group_params_t params = XEP_GROUP_PARAMS_INIT;
     xep_group_t *other;
     ask_here();
-    MP_CHECK(strstr(line, "is in no wait of xep\n") != NULL);
+    MP_CHECK(strstr(line, "is not waiting in xep\n") != NULL);
     params.rank = mp_rank(), params.nranks = mp_nranks(), params.allgather = gather, params.allgather_ctx = group;
     MP_OK(xep_group_create(&params, &other));
     MP_CHECK(strstr(line, "the program's allgather") != NULL);

@@ -52,7 +52,7 @@ expect 1 1 '^xep_perf: cannot write --json /no/such/file: No such file' $run $sm
 
 # kernels that this CPU has not: a warning, and those it has
 if ! grep -q -w avx512f /proc/cpuinfo; then
-    expect 0 4 '^.*XEP_SIMD is avx512, this CPU has [a-z0-9]*: that is used$' \
+    expect 0 4 '^.*XEP_SIMD is avx512, but this CPU only has [a-z0-9]*, which is used$' \
         env XEP_SIMD=avx512 $solo $small --mode ll --check-only
 fi
 expect 1 1 'invalid XEP_SIMD: "sse"' env XEP_SIMD=sse $solo $small
@@ -132,8 +132,8 @@ expect 0 0 '^  XEP_TIMEOUT=120s$' env -u XEP_TIMEOUT ./xep_info --config
 expect 0 0 '^\* XEP_INFLIGHT=9m$' env XEP_INFLIGHT=9m ./xep_info -c
 expect 0 0 '^  normal  *[a-z]' ./xep_info -p
 expect 0 0 'XEP_BOOT' ./xep_info -a
-expect 2 1 '^xep_info: unknown option: "--frob" (xep_info --help says what there is)$' ./xep_info --frob
-expect 2 1 '^xep_info: unexpected argument: "frob" (xep_info --help says what there is)$' ./xep_info frob
+expect 2 1 '^xep_info: unknown option: "--frob" (xep_info --help lists the options)$' ./xep_info --frob
+expect 2 1 '^xep_info: unexpected argument: "frob" (xep_info --help lists the options)$' ./xep_info frob
 printf 'text' >"$dir/xep_bad.so"
 expect 0 0 '^  bad  *refused: ' env XEP_PLUGIN_PATH="$dir" ./xep_info -p
 

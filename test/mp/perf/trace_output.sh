@@ -62,7 +62,7 @@ expect 0 'rank 0 is missing: .*t.json.0: No such file or directory' \
 check missing 0
 
 # a file that is no trace is told once
-expect 0 't.json.0: no trace of this version' \
+expect 0 't.json.0: not a trace of this version' \
     "$run" -n 3 sh -c '[ $PMIX_RANK != 0 ] || { echo junk >"$XEP_TRACE.0"; unset XEP_TRACE; }; exec "$@"' sh \
     "$program" "$tmp" rounds
 ! grep -q 'is missing' "$tmp/out" || wrong 'it is called missing'
@@ -95,7 +95,7 @@ cp "$trace.0" "$tmp/whole"
 ruin 65600 '\377\377\377\377\377\377\377\377'
 expect 1 'events are damaged: left out' $merge "$trace"
 ruin 0 'y'
-expect 1 't.json.0: no trace of this version of xep' $merge "$trace"
+expect 1 't.json.0: not a trace of this version of xep' $merge "$trace"
 ruin 8 '\377\377'
 expect 1 't.json.0: an impossible rank' $merge "$trace"
 ruin 24 '\001'
@@ -106,7 +106,7 @@ cp "$tmp/whole" "$trace.0"
 truncate -s 70000 "$trace.0"
 quiet $merge "$trace"
 truncate -s 1 "$trace.0"
-expect 1 't.json.0: no trace of this version of xep' $merge "$trace"
+expect 1 't.json.0: not a trace of this version of xep' $merge "$trace"
 cp "$tmp/whole" "$trace.0"
 cp "$tmp/whole" "$trace.1"
 printf '\002' | dd of="$trace.0" bs=1 seek=12 conv=notrunc status=none
@@ -117,5 +117,5 @@ expect 1 "no rank has written a trace: there is no $tmp/none.json.0" $merge "$tm
 expect 2 'command missing' "$builddir/xep_trace"
 expect 2 'unknown command: "mrege" \(merge\)' "$builddir/xep_trace" mrege x
 expect 2 'file missing' $merge
-expect 2 'one file too many: "b"' $merge a b
+expect 2 'unexpected file: "b"' $merge a b
 expect 0 '^usage: xep_trace merge FILE' "$builddir/xep_trace" --help
