@@ -172,6 +172,9 @@ if [ "$what" = sanitize ]; then
         for mode in normal ll; do
             sanitize "$tool, mode $mode" 1 "$bin/xep_perf" --mode $mode "${small[@]}"
             sanitize "$tool, mode $mode" 2 "$bin/xep_perf" --mode $mode "${small[@]}"
+            sanitize "$tool, mode $mode, owners" 2 "$bin/xep_perf" --mode $mode "${small[@]}" --owners random:3
+            # shellcheck disable=SC2154
+            sanitize "$tool, mode $mode, masks" 2 "$cuda_survivors" $mode none 2 60000
             sanitize "$tool, mode $mode, long rows" 1 "$bin/xep_perf" --mode $mode "${large[@]}"
         done
     done
@@ -242,6 +245,8 @@ perf() {
 }
 perf --check-only
 perf --mode ll --check-only
+perf --check-only --owners random:3
+perf --mode ll --check-only --owners split:1
 if [ "$what" != check ]; then
     for sms in 8 16 24; do perf --sms "$sms"; done
     for sms in 8 16; do perf --sms "$sms" --cached; done

@@ -126,8 +126,8 @@ check_includes() {
     # so is the layout of a process's counters
     awk '$1 ~ /^tools\/info\// && $2 == "src/report" && $3 !~ /^counts\.h$/ { print $1 ":" $3 }' "$includes" |
         report direction
-    # the limit and the modes have the same copies and sums, and the tool nothing else of the modes
-    awk '$1 ~ /^tools\/perf\// && $2 == "plugins/kernels" && $3 !~ /^(copy|weigh)\.h$/ { print $1 ":" $3 }' \
+    # the limit and the modes have the same copies, sums and casts, and the tool nothing else of the modes
+    awk '$1 ~ /^tools\/perf\// && $2 == "plugins/kernels" && $3 !~ /^(copy|weigh|cast)\.h$/ { print $1 ":" $3 }' \
         "$includes" | report direction
     may 'oracle' 'oracle|include/xep'
     may 'python/ext' 'python/ext|include/xep'

@@ -248,6 +248,16 @@ check_vllm() {
 
 check_frameworks() { python_tests "${XEP_TEST_TRANSFORMERS:-}" transformers-tests.log --frameworks; }
 
+# Compiled and emulated: kernels, and ranks over shared memory and TCP.
+check_aarch64() {
+    local log=$work/aarch64.log
+    bounded 1500 "$top/contrib/check-aarch64" >"$log" 2>&1
+    case $? in
+    77) skip 'aarch64' "$(sed -n 's/^skipped: //p' "$log")" ;;
+    *) count_line contrib/check-aarch64 "$log" ;;
+    esac
+}
+
 # configure must fail, and say which package is missing, when what is named is hidden from it
 without() {
     local name=$1 said=$2
@@ -309,7 +319,7 @@ lane_download() { stage 'downloads' fetch; }
 lane_suite() { stage 'make check' suite 2000 'make check' "$work/$suite_folder" check; }
 
 # What any lane may take, the longest first, so that both lanes end at about the same time.
-any_lane='stage_asan stage_python stage_distribution stage_wheel stage_tsan stage_device stage_configure'
+any_lane='stage_asan stage_python stage_distribution stage_wheel stage_tsan stage_aarch64 stage_device stage_configure'
 
 stage_asan() { stage 'sanitizers: address, undefined behaviour' check_asan; }
 
@@ -328,6 +338,8 @@ stage_distribution() { stage 'make distcheck' check_distribution; }
 stage_tsan() { stage 'sanitizers: threads' check_tsan; }
 
 stage_device() { stage 'device memory' check_device_memory; }
+
+stage_aarch64() { stage 'aarch64' check_aarch64; }
 
 stage_configure() { stage 'configure without what it needs' check_configure; }
 

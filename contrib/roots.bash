@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Sourced by check-wheel and release-wheels: bare systems by debootstrap, one for each version of Python, each kept in
-# build/downloads/root-VERSION. Needs root and the network.
+# Sourced by check-wheel, release-wheels and check-aarch64: bare systems by debootstrap, one for each version of Python,
+# each kept in build/downloads/root-VERSION. Needs root and the network.
 
 ubuntu_keyring=pool/main/u/ubuntu-keyring/ubuntu-keyring_2023.11.28.1-0.2_all.deb
 ubuntu_keyring_sha256=b2e7ed48431bf9e7978ae810bbdaf253093570d6e3f864e575b7c13554b81174
@@ -45,4 +45,28 @@ make_root() {
     bounded 900 debootstrap --variant=minbase "${options[@]}" --include=python3,python3-venv,python3-pip,python3-dev \
         "$suite" "$folder" "$mirror" "/usr/share/debootstrap/scripts/$script" >"$downloads/root-$1.log" 2>&1 &&
         touch "$folder/made" || { tail -n 5 "$downloads/root-$1.log" >&2; rm -rf "$folder"; return 1; }
+}
+
+# unpack_root aarch64 PACKAGE...: of Debian 12 for that processor, with what they need: files to compile with and for
+# emulators, which need no installation; nothing of this machine's apt is changed. Prints the folder.
+unpack_root() {
+    local folder=$downloads/root-$1 apt deb options made
+    shift
+    apt=$folder/apt made=$folder/made-$(echo "$*" | sha256sum | cut -c1-12)
+    echo "$folder"
+    [ ! -e "$made" ] || return 0
+    mkdir -p "$apt"/{state/lists,cache/archives}/partial "$folder"/usr/{bin,sbin,lib}
+    for deb in bin sbin lib; do ln -sfn usr/$deb "$folder/$deb"; done
+    : >"$apt/status"
+    echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $debian bookworm main" >"$apt/sources.list"
+    options=(-qq -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o APT::Sandbox::User=root
+        -o Dir::State="$apt/state" -o Dir::State::status="$apt/status" -o Dir::Cache="$apt/cache"
+        -o Dir::Etc::sourcelist="$apt/sources.list" -o Dir::Etc::sourceparts=/dev/null -o Acquire::Languages=none)
+    { bounded 300 apt-get "${options[@]}" update &&
+        bounded 600 apt-get "${options[@]}" -y --no-install-recommends --download-only install "$@"; } \
+        >"$folder.log" 2>&1 || { tail -n 5 "$folder.log" >&2; return 1; }
+    for deb in "$apt"/cache/archives/*.deb; do
+        dpkg-deb --fsys-tarfile "$deb" | tar -C "$folder" --keep-directory-symlink -xf - || return 1
+    done
+    touch "$made"
 }

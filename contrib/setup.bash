@@ -61,6 +61,7 @@ command:clang clang
 command:clang-format clang-format
 command:mandoc mandoc
 command:spin spin
+file:/usr/include/relacy/relacy.hpp relacy-dev
 command:tcc tcc
 command:strace strace
 command:python3 python3

@@ -10,6 +10,7 @@ EXTRA_DIST += %D%/conf.py %D%/index.md %D%/images/load.png %D%/images/sweep.svg 
 	%D%/reference/c-api.md %D%/reference/configuration.md %D%/reference/formats.md %D%/reference/python-api.md \
 	%D%/reference/tools.md \
 	%D%/results/checked-input.md %D%/results/device-memory.md %D%/results/network-paths.md %D%/results/protocol-models.md \
+	%D%/results/memory-orders.md \
 	%D%/results/quantized-combines.md %D%/results/recovery.md %D%/results/shared-memory.md \
 	%D%/tutorial/first-program.md %D%/tutorial/moe-layer.md
 

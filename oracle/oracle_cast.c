@@ -41,11 +41,9 @@ static const struct cast {
 /* Of a combine alone are those without bits of a channel. */
 xep_quant_t oracle_cast_at(uint64_t n)
 {
-    uint32_t quant = XEP_QUANT_NONE;
+    uint32_t quant = 0;
 
-    for (n = n % oracle_casts() + 1; n > 0; n--) do
-            quant++;
-        while (casts[quant].bits == 0);
+    for (n %= oracle_casts(); casts[quant].bits == 0 || n > 0; quant++) n -= casts[quant].bits != 0;
     return (xep_quant_t)quant;
 }
 

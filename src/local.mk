@@ -17,10 +17,8 @@ libxep_all_la_SOURCES = \
 	%D%/api/api_layout.c %D%/api/api_check_memory.c %D%/api/api_operations.c \
 	%D%/api/api_requests.c %D%/api/api_weights.c %D%/api/api_check_require.c \
 	%D%/request/handle.h %D%/request/handle.c %D%/request/request.h %D%/request/request.c \
- %D%/request/request_advance.c \
-	%D%/request/request_begin.c %D%/request/request_end.c \
-	%D%/request/request_order.c \
- %D%/request/request_trace.c %D%/request/request_wait.c \
+	%D%/request/request_advance.c %D%/request/request_begin.c %D%/request/request_end.c \
+	%D%/request/request_trace.c %D%/request/request_wait.c \
 	%D%/serve/server.h %D%/serve/server.c %D%/serve/server_begin.c %D%/serve/server_end.c \
 	%D%/buffer/announce.h %D%/buffer/announce.c \
 	%D%/buffer/buffer.h %D%/buffer/buffer.c %D%/buffer/buffer_agree.h %D%/buffer/buffer_agree.c \
@@ -33,10 +31,8 @@ libxep_all_la_SOURCES = \
 	%D%/buffer/mode.h %D%/buffer/mode.c %D%/buffer/path.h %D%/buffer/path.c %D%/buffer/path_cost.c \
 	%D%/buffer/plugin_loader_file.c %D%/buffer/plugin_loader.h %D%/buffer/plugin_loader.c %D%/buffer/room_together.h \
 	%D%/buffer/room_together.c %D%/buffer/shape.h %D%/buffer/shape.c \
-	%D%/staging/staging.h %D%/staging/staging.c %D%/staging/staging_copy.c \
- %D%/staging/staging_layout.c \
-	%D%/staging/staging_poll.c %D%/staging/staging_show.c %D%/staging/staging_slots.h \
- %D%/staging/staging_take.c %D%/staging/staging_wait.c \
+	%D%/staging/staging.h %D%/staging/staging.c %D%/staging/staging_copy.c %D%/staging/staging_layout.c \
+	%D%/staging/staging_show.c %D%/staging/staging_slots.h %D%/staging/staging_take.c %D%/staging/staging_wait.c \
 	%D%/weights/weights.h %D%/weights/weights.c %D%/weights/weights_copy.c %D%/weights/weights_reduce.c \
 	%D%/elastic/address.h %D%/elastic/address.c %D%/elastic/agreement.h %D%/elastic/agreement.c \
 	%D%/elastic/ballot.h %D%/elastic/ballot.c %D%/elastic/boot_grow.h %D%/elastic/boot_grow.c \

@@ -162,6 +162,7 @@ transport_tests = \
 	%D%/mp/failures/deadlines.mp %D%/mp/ops/pieces.mp %D%/mp/ops/pieces_misuse.mp %D%/mp/wire/wire_death.mp \
 	%D%/mp/wire/wire_keys.mp %D%/mp/wire/wire_late.mp %D%/mp/failures/late_puts.mp %D%/mp/launch/boot_reload.mp \
 	%D%/mp/ops/owner_maps.mp %D%/mp/ops/owned_weights.mp %D%/mp/ops/balanced.mp %D%/mp/ops/serving.mp \
+	%D%/mp/ops/serving_kinds.mp \
 	%D%/mp/ops/normal_shapes.mp %D%/mp/ops/in_place.mp %D%/mp/ops/in_place_ll.mp %D%/mp/ops/normal_ops.mp \
 	%D%/mp/ops/ll_ops.mp %D%/mp/ops/bad_arguments.mp %D%/mp/ops/mismatch.mp %D%/mp/ops/refused_calls.mp \
 	%D%/mp/failures/aborted.mp %D%/mp/ops/dependencies.mp %D%/mp/groups/fork_in_flight.mp \
@@ -175,7 +176,7 @@ transport_tests = \
 mapped_tests = \
 	%D%/mp/failures/deadlines.mp %D%/mp/ops/pieces.mp %D%/mp/wire/wire_death.mp %D%/mp/wire/wire_keys.mp \
 	%D%/mp/wire/wire_late.mp %D%/mp/failures/late_puts.mp %D%/mp/launch/boot_reload.mp %D%/mp/ops/normal_shapes.mp \
-	%D%/mp/ops/owner_maps.mp %D%/mp/ops/serving.mp \
+	%D%/mp/ops/owner_maps.mp %D%/mp/ops/serving.mp %D%/mp/ops/serving_kinds.mp \
 	%D%/mp/ops/in_place.mp %D%/mp/ops/in_place_ll.mp %D%/mp/ops/normal_ops.mp %D%/mp/ops/ll_ops.mp \
 	%D%/mp/failures/aborted.mp %D%/mp/ops/never_begun.mp %D%/mp/ops/prefaulted_pages.mp \
 	%D%/mp/groups/group_query.mp %D%/mp/ops/away_between_ops.mp
@@ -203,6 +204,7 @@ rank_tests = $(transport_tests) %D%/mp/ops/mode_query.mp %D%/mp/ops/events.mp %D
 %C%_mp_ops_in_place_ll_mp_LDADD = libmp_rig.la
 %C%_mp_ops_owner_maps_mp_LDADD = libmp_rig.la
 %C%_mp_ops_serving_mp_LDADD = libmp_rig.la
+%C%_mp_ops_serving_kinds_mp_LDADD = libmp_rig.la
 %C%_mp_ops_owned_weights_mp_LDADD = libmp_rig.la
 %C%_mp_ops_balanced_mp_LDADD = libmp_rig.la
 %C%_mp_ops_normal_ops_mp_LDADD = libmp_rig.la
@@ -260,6 +262,7 @@ short_scripts = \
 	%D%/mp/launch/run_environ.sh %D%/mp/launch/run_leftovers.sh %D%/mp/launch/run_output.sh \
 	%D%/mp/machine/limits.sh %D%/mp/launch/networks.sh %D%/mp/machine/ucx_versions.sh %D%/mp/perf/recorded.sh \
 	%D%/mp/perf/documented.sh \
+	%D%/model/orders.sh \
 	%D%/rig/mutants.sh %D%/abi/examples.sh %D%/abi/outoftree.sh %D%/abi/headers.sh %D%/abi/cmake.sh %D%/abi/loader.sh \
 	%D%/mp/groups/listen_addresses.sh %D%/mp/ops/no_system_calls.sh %D%/mp/failures/death_in_phase.sh
 script_tests = $(long_scripts) $(short_scripts)
@@ -269,7 +272,7 @@ EXTRA_DIST += %D%/model/model_core.pml %D%/model/model_combine.pml %D%/model/mod
 	%D%/model/model_normal.pml %D%/model/model_ll.pml %D%/model/model_mask.pml \
 	%D%/model/model_rows.pml %D%/model/model_grants.pml %D%/model/model_nodes.pml \
 	%D%/model/model_pieces.pml %D%/model/model_recv_ring.pml %D%/model/model_serve.pml %D%/model/model_shrink.pml \
-	%D%/model/model_grow.pml
+	%D%/model/model_grow.pml %D%/model/orders.cpp
 model:
 	srcdir='$(abs_top_srcdir)' CC='$(CC)' bash $(srcdir)/%D%/model/protocols.sh full
 .PHONY: model
@@ -361,7 +364,8 @@ check-units:
 	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(unit_tests)'
 # what runs programs that a sanitizer can learn from: but for tests that look at sources and objects, or compare times;
 # for launchers whose programs hosts.sh and launch_xep_run.sh run; and for over_4_gib.sh, which is of sizes alone
-no_programs = %D%/rig/% %/headers.sh %/protocols.sh %/perf_ratios.sh %/simulated_hosts.sh %/recovery_time.sh \
+no_programs = %D%/rig/% %/headers.sh %/protocols.sh %/orders.sh %/perf_ratios.sh %/simulated_hosts.sh \
+	%/recovery_time.sh \
 	%/shared_processor.mp %/over_4_gib.sh %/launch_prterun.sh %/launch_mpirun.sh %/ucx_versions.sh %/networks.sh
 check-run:
 	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(filter-out $(no_programs),$(TESTS))'

@@ -22,7 +22,7 @@ typedef struct xep_library_info {
     const char *ucx_path;     /* file of the libucp in use */
     const char *pmix_version; /* "" if libpmix cannot be loaded; pmix_path then says why */
     const char *pmix_path;
-    const char *simd; /* kernels in use: "avx512", "avx2", "scalar" */
+    const char *simd; /* kernels in use: "avx512", "avx2", "neon", "scalar" */
 } xep_library_info_t;
 
 #define XEP_LIBRARY_INFO_INIT XEP_INIT_(xep_library_info_t)
@@ -80,7 +80,7 @@ typedef struct xep_mode_info {
 /**
  * Tells what a mode can where rows are in a kind of memory. mode as in xep_buffer_params_t. Local, needs neither a
  * group nor a device; loads the mode. A buffer in device memory that is staged can what there is for XEP_MEMORY_HOST,
- * without masks, pieces, rows in place, owners and payloads. Errors: XEP_ERR_INVALID, XEP_ERR_PLUGIN (the mode cannot
+ * without masks, pieces, rows in place and payloads. Errors: XEP_ERR_INVALID, XEP_ERR_PLUGIN (the mode cannot
  * be loaded, or is not there for this memory), XEP_ERR_NO_MEMORY.
  */
 XEP_API xep_status_t xep_mode_query(const char *mode, xep_memory_t memory, xep_mode_info_t *info);

@@ -45,7 +45,8 @@ typedef struct xep_shape {
     const uint32_t *place;      /* [R] place of each rank among the ranks of its node, from 0 */
     const uint32_t *node_ranks; /* [nodes] ranks of each node */
     /* Modes number experts by rank: those of rank r are first_expert[r] .. first_expert[r + 1] - 1. With an owner map
-     * these are other numbers than the caller's, and the core has put them into topk_idx. */
+     * these are other numbers than the caller's, and the core has put them into topk_idx, unless that is device memory:
+     * there the mode's kernels do. */
     uint32_t experts;             /* E */
     const uint32_t *first_expert; /* [R + 1] first expert of each rank, then E */
     const uint32_t *expert;       /* [E + 1] the caller's number of each, then E */

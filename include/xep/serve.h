@@ -26,7 +26,9 @@ typedef struct xep_serve_call {
     /* of the outputs; in: the buffer's combine_dtype. The function sets it if it writes another type; the ranks that
      * combine must use the same */
     xep_dtype_t dtype;
-    uint32_t reserved;
+    /* local expert that the function has failed for: it sets this before it returns an error, which then names the
+     * expert on all ranks. in: the only local expert that has rows here, or -1: there are several, or none */
+    int32_t expert;
     /* [recv.rows][K] weights to send back, if the combine wants some. in: NULL; set by the function, whose memory must
      * stay valid until its next call */
     const float *topk_weights;
@@ -63,9 +65,10 @@ typedef struct xep_serve_args {
  * in the step), XEP_ERR_MISMATCH (ranks ended a step after different operations), XEP_ERR_PEER (a rank died; with
  * XEP_ON_FAILURE_MASK only if all that worked in the step are out), XEP_ERR_BUSY (a handle of this rank is not
  * released), XEP_ERR_UNSUPPORTED (a buffer without XEP_BUFFER_SERVED), XEP_ERR_FUNCTION (fn failed: the sentence has
- * what it returned), and the errors of operations that leave a buffer broken. After a failure of fn, or of beginning an
- * operation, this rank gives the buffers up, as xep_buffer_abort() does: operations of other ranks end with the same
- * error and name this rank. An error that all ranks get for an operation and that leaves the buffer usable
+ * what it returned, and the expert), and the errors of operations that leave a buffer broken. After a failure of fn, or
+ * of beginning an operation, this rank gives the buffers up: operations of other ranks end with the same error, which
+ * names this rank and the expert. With XEP_ON_FAILURE_MASK they go on without this rank instead, once its process has
+ * ended or their deadline has passed. An error that all ranks get for an operation and that leaves the buffer usable
  * (XEP_ERR_OVERFLOW, XEP_ERR_MISMATCH) ends only that operation.
  */
 XEP_API xep_status_t xep_serve(const xep_serve_args_t *args);
@@ -75,6 +78,19 @@ XEP_API xep_status_t xep_serve(const xep_serve_args_t *args);
  * Local, does not block. Any thread and any signal handler may call it.
  */
 XEP_API void xep_serve_stop(xep_buffer_t *buffer);
+
+/**
+ * Announces this rank's next operation on this buffer: a dispatch with the arguments of its last dispatch. Ranks that
+ * serve begin it meanwhile, and then it waits for them as little as for ranks that call it. Call it when a layer is
+ * done and another one follows in the step. Tokens, pointers and strides of that dispatch may be any. Optional: other
+ * ranks that work need not call it.
+ *
+ * Local, does not block. Errors: XEP_ERR_INVALID (this rank has begun no dispatch lately, its last one had the routing
+ * of a handle, or one is announced), XEP_ERR_BUSY (each slot holds a handle: release one first), XEP_ERR_UNSUPPORTED (a
+ * buffer without XEP_BUFFER_SERVED), and those of xep_step_end(). Until that dispatch has begun, a combine, next piece,
+ * xep_step_end() and xep_serve() are XEP_ERR_INVALID. A dispatch with other arguments is XEP_ERR_MISMATCH on all ranks.
+ */
+XEP_API xep_status_t xep_announce_dispatch(xep_buffer_t *buffer);
 
 /** Bits of flags of xep_step_end(). */
 enum {

@@ -359,10 +359,9 @@ typedef struct xep_buffer_params {
      * get none: a selection is missing if all ranks of its expert are out. In host memory, as balance */
     const xep_replica_t *replicas;
     uint32_t nreplicas;
-    xep_balance_t
-        balance;      /* of dispatches with XEP_DISPATCH_BALANCE. Others with EVEN and no replicas go to owners */
-    xep_plan_fn plan; /* per rank: with XEP_BALANCE_PLAN, else NULL */
-    void *plan_ctx;   /* per rank: passed to plan */
+    xep_balance_t balance; /* of dispatches with XEP_DISPATCH_BALANCE. Others with EVEN and no replicas go to owners */
+    xep_plan_fn plan;      /* per rank: with XEP_BALANCE_PLAN, else NULL */
+    void *plan_ctx;        /* per rank: passed to plan */
 } xep_buffer_params_t;
 
 #define XEP_BUFFER_PARAMS_INIT XEP_INIT_(xep_buffer_params_t)

@@ -39,15 +39,16 @@ typedef struct xep_cuda_plan {
     uint64_t topk_idx_stride;
     uint32_t wide; /* 1: indices are int64_t, 0: int32_t */
     uint32_t tokens, topk, experts, nranks;
-    uint32_t max_dests;    /* places in the list of a token: min(topk, nranks) */
-    const uint32_t *owner; /* [experts] rank */
-    uint32_t *scratch;     /* [2][(tokens + 31) / 32][nranks] */
-    uint32_t by_selection; /* 1: the ranks of a token in the order of its last selection of each, 0: ascending */
-    xep_cuda_dest_t *dest; /* [tokens][max_dests], in the order of sums, nobody last */
-    int32_t *chosen;       /* [tokens][topk] or -1 */
-    uint32_t *rows;        /* [nranks] to each */
-    uint32_t *selections;  /* [experts] */
-    uint64_t *wrong;       /* token * topk + k of the first index that is no expert and not -1; UINT64_MAX: all are */
+    uint32_t max_dests;     /* places in the list of a token: min(topk, nranks) */
+    const uint32_t *number; /* [experts] the mode's of each of the caller's; NULL: the same */
+    const uint32_t *owner;  /* [experts] rank */
+    uint32_t *scratch;      /* [2][(tokens + 31) / 32][nranks] */
+    uint32_t by_selection;  /* 1: the ranks of a token in the order of its last selection of each, 0: ascending */
+    xep_cuda_dest_t *dest;  /* [tokens][max_dests], in the order of sums, nobody last */
+    int32_t *chosen;        /* [tokens][topk] or -1 */
+    uint32_t *rows;         /* [nranks] to each */
+    uint32_t *selections;   /* [experts] */
+    uint64_t *wrong;        /* token * topk + k of the first index that is no expert and not -1; UINT64_MAX: all are */
 } xep_cuda_plan_t;
 
 /** An array that every slot has: where that of slot 0 begins in a heap, how far it is to the next, bytes of a row. */

@@ -28,6 +28,7 @@ static void find_routing(const cuda_ll_t *mode, const xep_op_t *op, xep_cuda_ll_
         send->topk_idx_stride = args->topk_idx_stride;
         send->wide = args->topk_idx_dtype == XEP_INT64;
         send->idx_bytes = (uint32_t)xep_elem_bytes(args->topk_idx_dtype);
+        send->callers = mode->cuda.callers;
         send->weights = (const char *)args->topk_weights;
         send->weights_stride = args->topk_weights_stride;
         return;
@@ -79,12 +80,15 @@ static uint32_t choose_chunk(const xep_cuda_ll_item_t *item)
     return ((bytes + parts - 1) / parts + 15) & ~15u;
 }
 
-/* What a receiving block keeps in shared memory of all ranks' counts, to find the places of all rows by itself. */
+/*
+ * What a receiving block keeps in shared memory of all ranks' counts, to find the places of all rows by itself. As much
+ * on each rank, so that all refuse what is too much.
+ */
 static uint64_t board_bytes(const xep_shape_t *shape)
 {
-    const uint64_t pairs = (uint64_t)shape->local_experts * shape->nranks;
+    const uint64_t pairs = (uint64_t)shape->most_experts * shape->nranks;
     return shape->nranks * (sizeof(ll_notice_t) + sizeof(uint64_t)) +
-           (2 * pairs + shape->local_experts + shape->experts) * sizeof(uint32_t);
+           (2 * pairs + shape->most_experts + shape->experts) * sizeof(uint32_t);
 }
 
 /* After show_rows(): rows go to where recv shows them. */

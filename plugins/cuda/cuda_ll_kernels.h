@@ -87,7 +87,8 @@ typedef struct xep_cuda_ll_send {
     ll_notice_t notice; /* epoch and wrong are filled here */
     const char *topk_idx;
     uint64_t topk_idx_stride;
-    const char *weights; /* NULL: 1 */
+    const uint32_t *callers; /* [experts] the caller's number of each of the mode's; NULL: the same */
+    const char *weights;     /* NULL: 1 */
     uint64_t weights_stride;
     const char *x;
     uint64_t x_stride;

@@ -46,7 +46,7 @@ static __device__ __forceinline__ void tell_pick(const send_t &s, uint64_t turn,
         ((xep_cuda_pick_t *)head_at(s.at, (s.at.rank + r) % s.at.nranks, turn, s.at.rank))[i] = pick;
 }
 
-/* Of INDICES * 32 indices in a row, which are the expert: a lane a word of 32. */
+/* Of INDICES * 32 indices in a row, which are the expert, by the number they have: a lane a word of 32. */
 static __device__ __forceinline__ uint32_t find_expert(const send_t &s, uint32_t begin, uint32_t expert)
 {
     const uint32_t n = s.notice.tokens * s.notice.topk, lane = threadIdx.x % 32;
@@ -69,9 +69,10 @@ static __device__ __forceinline__ uint32_t find_expert(const send_t &s, uint32_t
 static __device__ void number_expert(const send_t &s, uint64_t turn, uint32_t expert)
 {
     const uint32_t n = s.notice.tokens * s.notice.topk, lane = threadIdx.x % 32;
+    const uint32_t given = s.callers == nullptr ? expert : s.callers[expert];
     uint32_t count = 0;
     for (uint32_t begin = 0; begin < n; begin += INDICES * 32) {
-        const uint32_t word = find_expert(s, begin, expert);
+        const uint32_t word = find_expert(s, begin, given);
         uint32_t sum = __popc(word);
         for (uint32_t step = 1; step < 32; step *= 2) {
             const uint32_t before = __shfl_up_sync(UINT32_MAX, sum, step);

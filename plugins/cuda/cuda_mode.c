@@ -3,6 +3,7 @@
 #include "cuda_mode.h"
 
 #include <rows.h>
+#include <stdlib.h>
 
 #include "cuda_images.h"
 
@@ -26,6 +27,8 @@ static void lay_device(xep_kit_t *kit, xep_carve_t *memory)
     cuda->peer = xep_carve_array(memory, shape->nranks, sizeof *cuda->peer);
     cuda->owner = xep_carve_array(memory, shape->experts, sizeof *cuda->owner);
     cuda->first_expert = xep_carve_array(memory, shape->nranks + UINT64_C(1), sizeof *cuda->first_expert);
+    cuda->callers = xep_carve_array(memory, shape->experts, sizeof *cuda->callers);
+    cuda->numbers = xep_carve_array(memory, shape->experts, sizeof *cuda->numbers);
     cuda->blocks_done = xep_carve_array(memory, 1, sizeof *cuda->blocks_done);
     cuda->life = xep_carve_array(memory, 1, sizeof *cuda->life);
     cuda->out = xep_carve_array(memory, shape->nranks, sizeof *cuda->out);
@@ -62,7 +65,7 @@ static xep_status_t allocate(xep_kit_t *kit, xep_memory_t memory, void (*carve)(
  * What is the same for all operations. Copied from memory that is not pinned, so it is waited for: then no operation
  * has to come after it on its stream. Where one copy fails, too: those before it read what is freed next.
  */
-static xep_status_t fill_tables(const xep_kit_t *kit, const cuda_mode_t *cuda)
+static xep_status_t copy_tables(const xep_kit_t *kit, const cuda_mode_t *cuda, const uint32_t *numbers)
 {
     const xep_shape_t *shape = kit->shape;
     const struct {
@@ -73,6 +76,8 @@ static xep_status_t fill_tables(const xep_kit_t *kit, const cuda_mode_t *cuda)
         {cuda->peer, kit->base, shape->nranks * sizeof *cuda->peer},
         {cuda->owner, kit->owner, shape->experts * sizeof *cuda->owner},
         {cuda->first_expert, kit->first_expert, (shape->nranks + (size_t)1) * sizeof *cuda->first_expert},
+        {cuda->callers, shape->expert, shape->experts * sizeof *cuda->callers},
+        {cuda->numbers, numbers, shape->experts * sizeof *cuda->numbers},
         {cuda->life, &cuda->number, sizeof *cuda->life},
     };
     xep_status_t status = XEP_OK;
@@ -81,6 +86,23 @@ static xep_status_t fill_tables(const xep_kit_t *kit, const cuda_mode_t *cuda)
                                          tables[i].bytes, 1, NULL);
     xep_status_t done = cuda->device->ops->sync(cuda->device);
     return status == XEP_OK ? done : status;
+}
+
+/* Where both number experts alike, kernels look into no table. */
+static xep_status_t fill_tables(const xep_kit_t *kit, cuda_mode_t *cuda)
+{
+    const xep_shape_t *shape = kit->shape;
+    uint32_t *numbers = malloc(shape->experts * sizeof *numbers), others = 0;
+    if (numbers == NULL)
+        return kit->env->fail(kit->env, NULL, XEP_ERR_NO_MEMORY, "no memory for %u experts", shape->experts);
+    for (uint32_t e = 0; e < shape->experts; e++) {
+        numbers[shape->expert[e]] = e;
+        others += shape->expert[e] != e;
+    }
+    xep_status_t status = copy_tables(kit, cuda, numbers);
+    if (others == 0) cuda->callers = cuda->numbers = NULL;
+    free(numbers);
+    return status;
 }
 
 /* Waited for: other ranks store words here once all have opened the mode. */

@@ -41,6 +41,7 @@ static xep_cuda_plan_t plan_of(const cuda_normal_t *mode, const xep_op_t *op)
         .experts = shape->experts,
         .nranks = shape->nranks,
         .max_dests = mode->normal.layout.max_dests,
+        .number = mode->cuda.numbers,
         .owner = mode->cuda.owner,
         .by_selection = (uint32_t)shape->sums_by_selection,
         .scratch = mode->scratch,

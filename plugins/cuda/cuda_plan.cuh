@@ -18,6 +18,12 @@ static __device__ __forceinline__ int64_t load_index(const xep_cuda_plan_t &plan
     return plan.wide ? ((const int64_t *)row)[k] : ((const int32_t *)row)[k];
 }
 
+/* The mode's number of a caller's expert; what is no expert stays what it is. */
+static __device__ __forceinline__ int64_t number_of(const xep_cuda_plan_t &plan, int64_t expert)
+{
+    return (uint64_t)expert < plan.experts ? plan.number[expert] : expert;
+}
+
 /* Counts a selection; returns the rank of its expert, or nobody. */
 static __device__ __forceinline__ int32_t count_selection(const xep_cuda_plan_t &plan, uint32_t token, uint32_t k,
                                                           int64_t expert, const uint32_t *owner, uint32_t *selections)
@@ -45,6 +51,8 @@ static __device__ __forceinline__ void mark_segment(const xep_cuda_plan_t &plan,
 #pragma unroll
         for (uint32_t i = 0; i < AHEAD; i++)
             expert[i] = token < plan.tokens && begin + i < plan.topk ? load_index(plan, token, begin + i) : -1;
+#pragma unroll
+        for (uint32_t i = 0; i < AHEAD && plan.number != nullptr; i++) expert[i] = number_of(plan, expert[i]);
 #pragma unroll
         for (uint32_t i = 0; i < AHEAD; i++) {
             if (token < plan.tokens && begin + i < plan.topk)

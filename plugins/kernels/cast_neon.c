@@ -84,7 +84,7 @@ NEON void codes_of_group(int type, uint8_t *q, const char *x, float factor)
 
 /*
  * 16 bf16. The low byte of a number has the last bit of its exponent above its fraction, the high one the sign above
- * the rest of the exponent. rare gets the bytes whose codes the table does not know: of numbers too small, but not zero.
+ * the rest of the exponent. rare gets the bytes whose codes the table does not know: of numbers too small, zero apart.
  */
 NEON void look_up_16(uint8_t *q, const char *x, uint8x16_t first, uint8x16_t last, uint8x16_t top, uint8x16_t *rare)
 {

@@ -67,15 +67,17 @@ KERNEL void cast_row(const xep_cast_rule_t *rule, int type, uint8_t *q, uint8_t 
     const size_t elem = xep_cast_type_bytes(type), whole = rule->group < elems ? elems / rule->group : 0;
     const char *from = x, *ahead = next;
     const float inverse = cast_row_scale(rule, type, scales, whole + (whole * rule->group != elems), x, elems, scale);
-    for (size_t i = 0; i < elems * elem; i += LINE) __builtin_prefetch(ahead + i);
     for (size_t g = 0, n; g < whole; g += n) {
         n = whole - g < AT_A_TIME ? whole - g : AT_A_TIME;
+        const size_t bytes = n * rule->group * elem;
+        for (size_t i = 0; i < bytes; i += LINE) __builtin_prefetch(ahead + i);
         cast_groups(rule, type, q, scales + scales_before(rule, g), from, n, rule->group, inverse);
-        from += n * rule->group * elem;
+        from += bytes, ahead += bytes;
         q += n * rule->group * rule->element.bits / 8;
     }
-    if (whole * rule->group < elems)
-        cast_groups(rule, type, q, scales + scales_before(rule, whole), from, 1, elems - whole * rule->group, inverse);
+    const size_t rest = elems - whole * rule->group;
+    for (size_t i = 0; i < rest * elem; i += LINE) __builtin_prefetch(ahead + i);
+    if (rest > 0) cast_groups(rule, type, q, scales + scales_before(rule, whole), from, 1, rest, inverse);
 }
 
 #define CAST_ROW_(_name, _type, _TYPE, _rule)                                                                 \

@@ -14,9 +14,9 @@ import torch
 import xep
 
 from .arguments import HOST, WrongUse, WrongValue, integer
+from .compat import Runtime
 from .nodes import Agreement, Nodes
 from .pool import NormalPool
-from .runtime import Runtime
 from .streams import DeviceQueue, HostOrdering, Ordering
 from .utils.event import CommStream, request_of
 

@@ -155,18 +155,20 @@ class Delivery(Epilogue):
 
 
 class Sum(Epilogue):
-    """What combine returns: the sum that the library made, or that rounded."""
+    """What combine returns: what the library has summed; or that added to total, in fp32, and rounded."""
 
-    def __init__(self, request: Optional[xep.Request], summed: torch.Tensor, dtype: torch.dtype, before: Any) -> None:
+    def __init__(
+        self, request: Optional[xep.Request], summed: torch.Tensor, total: Optional[torch.Tensor], before: Any
+    ) -> None:
         super().__init__(request, before, summed.device)
-        self._summed: Optional[torch.Tensor] = summed
-        self.result = summed if summed.dtype == dtype else torch.empty_like(summed, dtype=dtype)
+        self._terms = None if total is None else (total, summed)
+        self.result = summed if total is None else torch.empty_like(summed)
 
     def fill(self) -> None:
         self._wait_before()
-        if self._summed is not self.result and self._summed is not None:
-            self.result.copy_(self._summed)
-        self._summed = None
+        terms, self._terms = self._terms, None
+        if terms is not None:
+            self.result.copy_(terms[0].add_(terms[1]))
 
 
 # ---- calls ----
@@ -318,7 +320,10 @@ class ElasticCalls(Core):
         made.xep, made._scaleup_ranks = sent, self._scaleup_ranks
         handle = EPHandle._of(made)
         if how[0]:
-            return (*_expanded(made, received, x.dtype, topk_weights is not None, how[1]), handle, EventOverlap())
+            given = (received.topk_idx, made._counts, alignment, received.x)
+            weights = None if topk_weights is None else received.topk_weights
+            made.__dict__["places"], rows, weights = Places.expand(*given, weights, how[1])
+            return rows, None, weights, handle, EventOverlap()
         rows, weights = received.x, received.topk_weights if topk_weights is not None else None
         viewed = self._pool.may_view(sent.buffer)
         if not (viewed and rows.is_contiguous()):
@@ -403,11 +408,11 @@ class ElasticCalls(Core):
         The order is DeepEP's, bit for bit: the biases, then ranks in the order of the token's last selection of each.
         Where the logical domain has several nodes, the ranks of each are summed so and rounded to x's type, then nodes
         are, by the last selection of each. What a rank has after do_expand is rounded, too. Without
-        allow_multiple_reduction a token is rounded once, at the end: ranks, and then nodes, have added in fp32 (DeepEP:
-        all selections, k ascending), and the ranks of the own node are added one by one.
+        allow_multiple_reduction a token is rounded once, at the end: after do_expand its selections are added one by
+        one, k ascending, by a combine for each k; else ranks, and then nodes, have added in fp32, and the ranks of the
+        own node are added one by one.
 
-        x: rows as they were received, bfloat16 (float16 and float32 too). After do_expand the rows of a token are first
-            summed on their rank, k ascending.
+        x: rows as they were received, bfloat16 (float16 and float32 too); after do_expand by expert.
         topk_weights: [N, K], after do_expand [rows], float32; what the rank of each selection gives of it comes back.
         bias: one or two [T, H] of x's type, added first. In V2.5 a tensor or a tuple, of which either may be None.
         defer_epilogue: of V2.5, with async_with_compute_stream: returns the event alone, and its first wait returns
@@ -433,18 +438,32 @@ class ElasticCalls(Core):
         biases: tuple = biases_of(found, x, bias)
         with self._ordering(on, previous_event, async_with_compute_stream, allocate_on_comm_stream) as ordering:
             found.arrived()
-            result_type, given = x.dtype, (x, topk_weights, *biases)
             weights = self._weights_back(found, x, topk_weights)
-            if found.do_expand:
-                x = found.places.fold(x, result_type if self.allow_multiple_reduction else torch.float32)
-                biases = tuple(one.to(x.dtype) for one in biases)
-            summed = self._pool_on(on).combine(found, x, weights, biases, ordering)
-            combined, weights, request = summed
-            ending = Sum(request, combined, result_type, previous_event_before_epilogue)
-            event = self._end(ending, request, ordering, found, *given, ending.result, weights)
+            total, combined, weights, request = self._sum(found, x, weights, biases, ordering)
+            ending = Sum(request, combined, total, previous_event_before_epilogue)
+            given = (x, topk_weights, *biases)
+            event = self._end(ending, request, ordering, found, *given, total, ending.result, weights)
         if not defer_epilogue:
             return ending.result, weights, event
-        return _deferred(event, (ending.result, weights), biases_of(found, given[0], bias))
+        return _deferred(event, (ending.result, weights), biases)
+
+    def _sum(self, made: Routed, x: torch.Tensor, weights: Any, biases: tuple, ordering: Ordering) -> tuple:
+        """(None, or what is to be added before; then as of NormalPool.combine()). What is added one by one comes back
+        in a combine for each selection."""
+        pool = self._pool_on(x.device)
+        if not made.do_expand or self.allow_multiple_reduction:
+            x = made.places.fold(x) if made.do_expand else x
+            return (None, *pool.combine(made, x, weights, biases, ordering))
+        total = torch.zeros((made.num_tokens, x.shape[1]), dtype=torch.float32, device=x.device)
+        for bias in biases:
+            total += bias
+        last = max(0, made.topk - 1)
+        for k in range(last):
+            part, _, request = pool.combine(made, made.places.fold(x, slice(k, k + 1)), None, (), ordering)
+            if request is not None:
+                request.wait()
+            total += part
+        return (total, *pool.combine(made, made.places.fold(x, slice(last, last + 1)), weights, (), ordering))
 
     def _combine_common(
         self, x: Any, handle: Any, topk_weights: Any
@@ -457,24 +476,18 @@ class ElasticCalls(Core):
             or -1 < handle._version != handle._topk_idx._version
             or made.owner is not self._xep
             or made.worst
+            or (made.do_expand and not self.allow_multiple_reduction)
             or self._destroyed
             or not made.on == HOST
             or not is_plain(x, IS_COMBINED, made.num_expanded_tokens if made.do_expand else made.rows, -1)
             or (topk_weights is not None and not (made.do_expand and is_plain(topk_weights, IS_FLOAT, x.shape[0])))
         ):
             return None
-        dtype, wide = x.dtype, self.allow_multiple_reduction
         if made.do_expand:
-            back = made.xep
-            back.settle()
-            to = back.combine_input() if wide else None  # which combine has nothing to copy of
-            x = made.places.fold(x, dtype if wide else torch.float32, to)  # type: ignore[call-arg]  # on the host
+            x = made.places.fold(x)
             topk_weights = topk_weights if topk_weights is None else made.places.fold_selections(topk_weights)
         summed = self._pool.combine_now(made, x, x.shape[1] * x.itemsize, topk_weights)
-        if summed is None:
-            return None
-        combined, weights = summed
-        return combined if combined.dtype is dtype else combined.to(dtype), weights, EventOverlap()
+        return None if summed is None else (*summed, EventOverlap())
 
     # ---- arguments ----
 
@@ -567,18 +580,6 @@ def _deferred(event: EventOverlap, results: tuple, biases: Sequence[torch.Tensor
 
     event.register_hook_after_wait(hand_over)
     return event
-
-
-def _expanded(
-    made: Routed, received: xep.Received, dtype: torch.dtype, weighted: bool, zero: bool
-) -> tuple[torch.Tensor, None, Optional[torch.Tensor]]:
-    """Rows by expert, of rows that are here."""
-    places, rows, weights = Places.expand(
-        received.topk_idx, made._counts, made.expert_alignment, received.x,
-        received.topk_weights if weighted else None, zero,
-    )  # fmt: skip
-    made.__dict__["places"] = places
-    return rows if rows.dtype is dtype else rows.view(dtype), None, weights
 
 
 def _extra_words(handle: Routed, scales: Optional[torch.Tensor], weights: Any) -> Optional[torch.Tensor]:

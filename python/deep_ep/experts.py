@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 import torch
 
@@ -58,6 +58,7 @@ def tokens_per_rank(topk_idx: torch.Tensor, experts: int, nranks: int) -> list[i
 # ---- rows by expert ----
 
 
+ALL = slice(None)  # selections
 _DEVICE_ROWS = 4096  # that are summed at once on a device: what that takes besides is bounded
 
 
@@ -97,14 +98,10 @@ class Places:
         alignment = self._alignment if zero else 0
         _ext.expert_spread(to.unsqueeze(1), source, self.slots, self._counts, alignment, True)
 
-    def fold(self, expanded: torch.Tensor, dtype: torch.dtype, to: Optional[torch.Tensor] = None) -> torch.Tensor:
-        """[N, H]: of each received row the sum of its expanded ones, in fp32, k ascending, rounded to dtype. to: what
-        it is written to, where it is of that shape and type."""
-        shape = (self.slots.shape[0], expanded.shape[1])
-        fits = to is not None and to.dtype is dtype and to.shape == shape
-        folded = to if fits else torch.empty(shape, dtype=dtype, device=HOST)
-        _ext.expert_sum(folded, expanded, self.slots)
-        return folded
+    def fold(self, expanded: torch.Tensor, columns: slice = ALL) -> torch.Tensor:
+        """[N, H]: of each received row the sum of its expanded ones, of these columns of slots, in fp32, k ascending,
+        rounded to their type."""
+        return _ext.expert_sum(expanded, self.slots if columns is ALL else self.slots[:, columns])
 
     def fold_selections(self, expanded: torch.Tensor) -> torch.Tensor:
         """[N, K] of one of each expanded row; 0 where the expert is another rank's."""
@@ -150,10 +147,10 @@ class PlacesThere:
         if zero:
             to.masked_fill_(self._none, 0)
 
-    def fold(self, expanded: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        folded = torch.zeros((self.slots.shape[0], expanded.shape[1]), dtype=dtype, device=expanded.device)
+    def fold(self, expanded: torch.Tensor, columns: slice = ALL) -> torch.Tensor:
+        folded = expanded.new_zeros((self.slots.shape[0], expanded.shape[1]))
         if expanded.shape[0] > 0:
-            for slots, to in zip(self.slots.split(_DEVICE_ROWS), folded.split(_DEVICE_ROWS)):
+            for slots, to in zip(self.slots[:, columns].split(_DEVICE_ROWS), folded.split(_DEVICE_ROWS)):
                 _sum_there(expanded, slots, to)
         return folded
 
@@ -186,12 +183,12 @@ class PlacesOfLibrary(PlacesThere):
         if not hasattr(self, "_selections"):
             super().__init__(*self._made().placed_by())
 
-    def fold(self, expanded: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    def fold(self, expanded: torch.Tensor, columns: slice = ALL) -> torch.Tensor:
         made = self._made()
-        if made is None or not made.has_slot() or expanded.shape[0] == 0:
-            return super().fold(expanded, dtype)
+        if columns is not ALL or made is None or not made.has_slot() or expanded.shape[0] == 0:
+            return super().fold(expanded, columns)
         made.look_again()
-        folded = torch.empty((self.slots.shape[0], expanded.shape[1]), dtype=dtype, device=expanded.device)
+        folded = expanded.new_empty((self.slots.shape[0], expanded.shape[1]))
         made.xep.reduce(expanded, self._all, folded)
         return folded
 

@@ -127,6 +127,17 @@ static PyObject *expert_spread(PyObject *Py_UNUSED(module), PyObject *args)
     Py_RETURN_NONE;
 }
 
+/* A new array; columns EXT_NONE: of one dimension. */
+static PyObject *new_rows(ext_kind_t kind, xep_dtype_t dtype, Py_ssize_t rows, Py_ssize_t columns, ext_matrix_t *rows_p)
+{
+    const ext_element_t element = {.kind = kind, .dtype = dtype, .where = EXT_HOST};
+    const Py_ssize_t size = ext_dtype_size(dtype), shape[2] = {rows, columns};
+    *rows_p = (ext_matrix_t){.element = element, .dtype = dtype, .rows = rows, .step = size};
+    rows_p->columns = columns == EXT_NONE ? 1 : columns;
+    rows_p->stride = rows_p->columns * size;
+    return ext_array_new(&element, columns == EXT_NONE ? 1 : 2, shape, &rows_p->data);
+}
+
 typedef struct expand {
     ext_matrix_t x, weights, indices;      /* given; without a dtype: not */
     ext_matrix_t slots, rows, row_weights; /* made */
@@ -134,18 +145,6 @@ typedef struct expand {
     Py_ssize_t experts;
     int64_t alignment;
 } expand_t;
-
-/* Of that type; columns EXT_NONE: of one dimension. */
-static PyObject *new_rows(const expand_t *expand, xep_dtype_t dtype, Py_ssize_t rows, Py_ssize_t columns,
-                          ext_matrix_t *rows_p)
-{
-    const ext_element_t element = {.kind = expand->indices.element.kind, .dtype = dtype, .where = EXT_HOST};
-    const Py_ssize_t size = ext_dtype_size(dtype), shape[2] = {rows, columns};
-    *rows_p = (ext_matrix_t){.element = element, .dtype = dtype, .rows = rows, .step = size};
-    rows_p->columns = columns == EXT_NONE ? 1 : columns;
-    rows_p->stride = rows_p->columns * size;
-    return ext_array_new(&element, columns == EXT_NONE ? 1 : 2, shape, &rows_p->data);
-}
 
 /* Nothing where it is not given. counts NULL: gaps stay as they are. */
 static void spread_given(const expand_t *expand, const ext_matrix_t *to, const ext_matrix_t *from, int each,
@@ -166,11 +165,12 @@ static PyObject *make_expanded(expand_t *expand, const int64_t *counts)
     Py_ssize_t total = 0;
     for (Py_ssize_t e = 0; e < expand->experts; e++)
         total += (expand->next[e] + expand->alignment - 1) / expand->alignment * expand->alignment;
+    const ext_kind_t kind = expand->indices.element.kind;
     const ext_matrix_t *x = &expand->x, *weights = &expand->weights, *indices = &expand->indices;
     PyObject *made[] = {
-        new_rows(expand, XEP_INT64, indices->rows, indices->columns, &expand->slots),
-        x->dtype != 0 ? new_rows(expand, x->dtype, total, x->columns, &expand->rows) : none(),
-        weights->dtype != 0 ? new_rows(expand, XEP_FP32, total, EXT_NONE, &expand->row_weights) : none(),
+        new_rows(kind, XEP_INT64, indices->rows, indices->columns, &expand->slots),
+        x->dtype != 0 ? new_rows(kind, x->dtype, total, x->columns, &expand->rows) : none(),
+        weights->dtype != 0 ? new_rows(kind, XEP_FP32, total, EXT_NONE, &expand->row_weights) : none(),
     };
     if (made[0] != NULL && made[1] != NULL && made[2] != NULL) {
         Py_BEGIN_ALLOW_THREADS
@@ -217,21 +217,22 @@ static PyObject *expert_expand(PyObject *Py_UNUSED(module), PyObject *args)
 static PyObject *expert_sum(PyObject *Py_UNUSED(module), PyObject *args)
 {
     const unsigned dtypes = EXT_BIT(XEP_BF16) | EXT_BIT(XEP_FP16) | EXT_BIT(XEP_FP32);
-    PyObject *to_array, *from_array, *slots_array;
+    PyObject *from_array, *slots_array;
     ext_matrix_t to, from, slots;
-    if (!PyArg_ParseTuple(args, "OOO", &to_array, &from_array, &slots_array)) return NULL;
-    if (ext_args_matrix("slots", slots_array, EXT_HOST, EXT_ANY, EXT_ANY, EXT_BIT(XEP_INT64), 0, &slots) != 0 ||
-        ext_args_matrix("source", from_array, EXT_HOST, EXT_ANY, EXT_ANY, dtypes, 0, &from) != 0 ||
-        ext_args_matrix("to", to_array, EXT_HOST, slots.rows, from.columns, EXT_BIT(from.dtype) | EXT_BIT(XEP_FP32), 0,
-                        &to) != 0)
+    if (!PyArg_ParseTuple(args, "OO", &from_array, &slots_array) ||
+        ext_args_matrix("slots", slots_array, EXT_HOST, EXT_ANY, EXT_ANY, EXT_BIT(XEP_INT64), 0, &slots) != 0 ||
+        ext_args_matrix("source", from_array, EXT_HOST, EXT_ANY, EXT_ANY, dtypes, 0, &from) != 0)
         return NULL;
     const char **terms = PyMem_Malloc(sizeof *terms * (size_t)(slots.columns + 1));
+    PyObject *made = terms != NULL ? new_rows(from.element.kind, from.dtype, slots.rows, from.columns, &to) : NULL;
     if (terms == NULL) return PyErr_NoMemory();
-    Py_BEGIN_ALLOW_THREADS
-    ext_sum_rows(&to, &from, &slots, terms);
-    Py_END_ALLOW_THREADS
+    if (made != NULL) {
+        Py_BEGIN_ALLOW_THREADS
+        ext_sum_rows(&to, &from, &slots, terms);
+        Py_END_ALLOW_THREADS
+    }
     PyMem_Free(terms);
-    Py_RETURN_NONE;
+    return made;
 }
 
 /* Of each selection the float32 of its slot; 0 where it has none. */
@@ -256,15 +257,15 @@ static PyObject *expert_gather(PyObject *Py_UNUSED(module), PyObject *args)
 
 static PyMethodDef functions[] = {
     {"expert_expand", expert_expand, METH_VARARGS,
-     "expert_expand(topk_idx, counts, alignment, x, topk_weights, zero): new (slots, rows, weights): slots, [N, K] int64,\n"
-     "of topk_idx, [N, K] local expert or -1, of which counts, a list, says how many rows each expert has; x and\n"
-     "topk_weights, or None, by expert. zero: gaps become 0."},
+     "expert_expand(topk_idx, counts, alignment, x, topk_weights, zero): new (slots, rows, weights): slots, [N, K]\n"
+     "int64, of topk_idx, [N, K] local expert or -1, of which counts, a list, says how many rows each expert has;\n"
+     "x and topk_weights, or None, by expert. zero: gaps become 0."},
     {"expert_spread", expert_spread, METH_VARARGS,
      "expert_spread(to, source, slots, counts, alignment, each): copies each row of source, [N, H], to its slots in\n"
      "to, [M, H]; each: of source, [N, K], the k-th element to the k-th slot. alignment above 0: gaps become 0."},
     {"expert_sum", expert_sum, METH_VARARGS,
-     "expert_sum(to, source, slots): to, [N, H], becomes the sum of the slots of each row in source, [M, H], k\n"
-     "ascending, in fp32, rounded once to the type of to."},
+     "expert_sum(source, slots): new, [N, H]: the sum of the slots of each row in source, [M, H], k ascending, in\n"
+     "fp32, rounded once to the type of source."},
     {"expert_gather", expert_gather, METH_VARARGS,
      "expert_gather(to, source, slots): to, [N, K] float32, becomes source, [M, 1], at the slots, 0 where none is."},
     {NULL, NULL, 0, NULL},

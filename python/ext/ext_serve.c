@@ -121,13 +121,25 @@ static int run(const server_t *server, xep_serve_call_t *call)
     return ret;
 }
 
+/* What it raised. Its attribute expert, where it has one, is the local expert that has failed. */
+static void take_raised(server_t *server, xep_serve_call_t *call)
+{
+    PyErr_Fetch(&server->raised[0], &server->raised[1], &server->raised[2]);
+    PyErr_NormalizeException(&server->raised[0], &server->raised[1], &server->raised[2]);
+    PyObject *expert = PyObject_GetAttrString(server->raised[1], "expert");
+    const long local = expert != NULL ? PyLong_AsLong(expert) : -1;
+    if (local >= 0 && local <= INT32_MAX) call->expert = (int32_t)local;
+    PyErr_Clear();
+    Py_XDECREF(expert);
+}
+
 /* xep_serve_fn: in the thread that is in serve(), without the GIL. */
 static xep_status_t run_function(void *arg, xep_serve_call_t *call)
 {
     server_t *server = arg;
     const PyGILState_STATE state = PyGILState_Ensure();
     const int ret = run(server, call);
-    if (ret != 0) PyErr_Fetch(&server->raised[0], &server->raised[1], &server->raised[2]);
+    if (ret != 0) take_raised(server, call);
     PyGILState_Release(state);
     return ret == 0 ? XEP_OK : XEP_ERR_FUNCTION;
 }
@@ -241,6 +253,13 @@ static PyObject *serve_stop(PyObject *self, PyObject *Py_UNUSED(unused))
     Py_RETURN_NONE;
 }
 
+/* Local, too. */
+static PyObject *announce_dispatch(PyObject *self, PyObject *Py_UNUSED(unused))
+{
+    xep_buffer_t *buffer = ext_request_begin((ext_buffer_t *)self);
+    return buffer != NULL ? ext_none_or_raise(lib.announce_dispatch(buffer)) : NULL;
+}
+
 static PyMethodDef functions[] = {
     {"serve", serve, METH_VARARGS, NULL},
     {"step_end", step_end, METH_VARARGS, NULL},
@@ -252,6 +271,11 @@ static PyMethodDef methods[] = {
      "serve_stop($self)\n--\n\n"
      "Tells this rank's serve() with this buffer to return at the end of the step, or, where there is none, its next\n"
      "one. Local; any thread, also a signal handler."},
+    {"announce_dispatch", announce_dispatch, METH_NOARGS,
+     "announce_dispatch($self)\n--\n\n"
+     "Announces that this rank's next operation of the buffer is a dispatch like its last one, of other tokens: ranks\n"
+     "that serve begin it meanwhile. Local. InvalidError: there was no dispatch, it had a handle's routing, or one is\n"
+     "announced, as for anything else that is begun then. BusyError: each slot holds a handle."},
     {NULL, NULL, 0, NULL},
 };
 

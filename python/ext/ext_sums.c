@@ -74,8 +74,8 @@ EXT_INLINE void add_some(float *total, int first, const char *const *terms, int 
     }
 }
 
-EXT_INLINE void sum_some(char *to, xep_dtype_t to_type, const char *const *terms, Py_ssize_t count, xep_dtype_t type,
-                         Py_ssize_t at, Py_ssize_t n)
+EXT_INLINE void sum_some(char *to, const char *const *terms, Py_ssize_t count, xep_dtype_t type, Py_ssize_t at,
+                         Py_ssize_t n)
 {
     float total[SOME];
     switch (count) {
@@ -88,39 +88,34 @@ EXT_INLINE void sum_some(char *to, xep_dtype_t to_type, const char *const *terms
         if (t + 1 < count) add_some(total, 0, terms + t, 2, type, at, n);
         else add_some(total, 0, terms + t, 1, type, at, n);
     }
-    for (Py_ssize_t i = 0; i < n; i++) narrow(to, at + i, total[i], to_type);
+    for (Py_ssize_t i = 0; i < n; i++) narrow(to, at + i, total[i], type);
 }
 
-EXT_INLINE void sum_row(char *to, xep_dtype_t to_type, const char *const *terms, Py_ssize_t count, xep_dtype_t type,
-                        Py_ssize_t columns)
+EXT_INLINE void sum_row(char *to, const char *const *terms, Py_ssize_t count, xep_dtype_t type, Py_ssize_t columns)
 {
     Py_ssize_t at = 0;
-    for (; at + SOME <= columns; at += SOME) sum_some(to, to_type, terms, count, type, at, SOME);
-    if (at < columns) sum_some(to, to_type, terms, count, type, at, columns - at);
+    for (; at + SOME <= columns; at += SOME) sum_some(to, terms, count, type, at, SOME);
+    if (at < columns) sum_some(to, terms, count, type, at, columns - at);
 }
 
-EXT_INLINE void sum_any(char *to, xep_dtype_t to_type, const char *const *terms, Py_ssize_t count, xep_dtype_t type,
-                        Py_ssize_t columns)
+EXT_INLINE void sum_any(char *to, const char *const *terms, Py_ssize_t count, xep_dtype_t type, Py_ssize_t columns)
 {
-    if (type == XEP_BF16 && to_type == XEP_BF16) sum_row(to, XEP_BF16, terms, count, XEP_BF16, columns);
-    else if (type == XEP_BF16) sum_row(to, XEP_FP32, terms, count, XEP_BF16, columns);
-    else sum_row(to, to_type, terms, count, type, columns);
+    if (type == XEP_BF16) sum_row(to, terms, count, XEP_BF16, columns);
+    else sum_row(to, terms, count, type, columns);
 }
 
-typedef void (*sum_t)(char *to, xep_dtype_t to_type, const char *const *terms, Py_ssize_t count, xep_dtype_t type,
-                      Py_ssize_t columns);
+typedef void (*sum_t)(char *to, const char *const *terms, Py_ssize_t count, xep_dtype_t type, Py_ssize_t columns);
 
-static void sum_plain(char *to, xep_dtype_t to_type, const char *const *terms, Py_ssize_t count, xep_dtype_t type,
-                      Py_ssize_t columns)
+static void sum_plain(char *to, const char *const *terms, Py_ssize_t count, xep_dtype_t type, Py_ssize_t columns)
 {
-    sum_any(to, to_type, terms, count, type, columns);
+    sum_any(to, terms, count, type, columns);
 }
 
 #ifdef __x86_64__
-__attribute__((target("avx2"))) static void sum_avx2(char *to, xep_dtype_t to_type, const char *const *terms,
-                                                     Py_ssize_t count, xep_dtype_t type, Py_ssize_t columns)
+__attribute__((target("avx2"))) static void sum_avx2(char *to, const char *const *terms, Py_ssize_t count,
+                                                     xep_dtype_t type, Py_ssize_t columns)
 {
-    sum_any(to, to_type, terms, count, type, columns);
+    sum_any(to, terms, count, type, columns);
 }
 #endif
 
@@ -144,7 +139,7 @@ void ext_sum_rows(const ext_matrix_t *to, const ext_matrix_t *from, const ext_ma
         }
         char *there = to->data + row * to->stride;
         if (count == 0) memset(there, 0, bytes);
-        else if (count == 1 && to->dtype == from->dtype) memcpy(there, terms[0], bytes);
-        else sum(there, to->dtype, terms, count, from->dtype, to->columns);
+        else if (count == 1) memcpy(there, terms[0], bytes);
+        else sum(there, terms, count, from->dtype, to->columns);
     }
 }

@@ -137,8 +137,9 @@ def by_last(items) -> list:
 
 def sums(world: World, biases: tuple, rounded: bool, expand: bool = True) -> torch.Tensor:
     """What comes back to this rank: biases, then ranks by the last selection of each; of a rank its experts, k
-    ascending, rounded or not. Of several nodes: nodes by their last selections, of each what its ranks
-    have is summed before and rounded; or not rounded, and the own node's added one by one."""
+    ascending, rounded; not rounded, with expand, all selections, k ascending. Of several nodes: nodes by their last
+    selections, of each what its ranks have is summed before and rounded; or not rounded, and the own node's added one
+    by one."""
     x = world.x[world.rank]
     out = torch.empty(x.shape, dtype=torch.bfloat16)
     nodes, width = world.buffer.get_logical_domain_size()
@@ -147,6 +148,11 @@ def sums(world: World, biases: tuple, rounded: bool, expand: bool = True) -> tor
         total = torch.zeros(x.shape[1])
         for bias in biases:
             total = total + bias[token].float()
+        if expand and not rounded:
+            for e in world.topk_idx[world.rank][token].tolist():
+                total = total + answer(x[token], e).float() if e >= 0 else total
+            out[token] = total.bfloat16()
+            continue
         owners = by_last(e // LOCAL for e in world.topk_idx[world.rank][token].tolist() if e >= 0)
         for node in by_last(owner // width for owner in owners) if width else [None]:
             alone = node is None or node == world.rank // width and not rounded
@@ -157,7 +163,7 @@ def sums(world: World, biases: tuple, rounded: bool, expand: bool = True) -> tor
                     for e in world.here(world.rank, token, owner):
                         if e >= 0:
                             part = part + answer(x[token], owner * LOCAL + e).float()
-                    inside = inside + (part.bfloat16().float() if rounded or not expand else part)
+                    inside = inside + part.bfloat16().float()
             total = inside if alone else total + (inside.bfloat16().float() if rounded else inside)
         out[token] = total.bfloat16()
     return out

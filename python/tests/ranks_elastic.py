@@ -94,7 +94,7 @@ def test_dispatch_of_any_width(elastic, hidden, expand):
 
 
 def test_combine_rounds_once(elastic):
-    """Without allow_multiple_reduction what a rank has summed goes back in fp32."""
+    """Without allow_multiple_reduction selections are added one by one."""
     world = make_world(elastic(allow_multiple_reduction=False))
     differs = False
     for asynchronous in (False, True):
@@ -132,6 +132,22 @@ def test_ranks_are_summed_by_selection(elastic):
         total = torch.zeros(())
         for owner in by_last(expert // LOCAL for expert in chosen if expert >= 0):
             total = total + parts[owner % 4]
+        assert bool((row == total.bfloat16()).all())
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_selections_are_added_one_by_one(elastic, asynchronous):
+    """Without allow_multiple_reduction, of whichever ranks: 1 counts for nothing beside 2 to the power of 30."""
+    world, parts = make_world(elastic(allow_multiple_reduction=False)), torch.tensor([2.0**30, 1.0, -(2.0**30)])
+    how = dict(async_with_compute_stream=asynchronous)
+    (recv_x, _, _, handle, _) = settle(world.buffer.dispatch(**world.mine(), **how, do_expand=True), asynchronous)
+    for row, (_, _, k) in zip(recv_x, world.expanded(1)[0]):
+        row.fill_(float(parts[k]))
+    combined, _, _ = settle(world.buffer.combine(recv_x, handle, **how), asynchronous)
+    for row, chosen in zip(combined, world.topk_idx[world.rank].tolist()):
+        total = torch.zeros(())
+        for part, expert in zip(parts, chosen):
+            total = total + part if expert >= 0 else total
         assert bool((row == total.bfloat16()).all())
 
 

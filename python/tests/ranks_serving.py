@@ -64,6 +64,10 @@ def work(group, buffers, step: int, last: bool = False) -> None:
             idx, weights = routing_of(group.rank, step, layer)
             with buffer.dispatch(x, idx, weights) as handle:
                 out = handle.combine(outputs_of(handle.recv, layer))
+            if layer + 1 < LAYERS and step % 2 == 1:
+                buffer.announce_dispatch()
+                with pytest.raises(xep.InvalidError, match="this rank has announced a dispatch"):
+                    buffer.step_end()
             scale = (weights * factor(idx, layer) * (idx >= 0)).sum(axis=1, keepdims=True)
             expected = x * scale
             np.testing.assert_array_equal(out, expected)
@@ -168,6 +172,33 @@ def test_a_function_that_raises(group):
             buffer.serve(lambda call: outputs_of(call.handle.recv, call.dispatch))
         else:
             work(group, [buffer], 0, last=True)
+
+
+@pytest.mark.parametrize("way", ["told", "only one"])
+def test_the_expert_that_failed(group, way):
+    """Every rank hears its global number: of the exception, or where no other one has rows."""
+    local = 1
+    bad = xep.expert_range(EXPERTS, group.nranks, 1)[0] + local
+    idx = np.full((TOKENS, TOPK), -1)
+    idx[:, 0] = bad
+    if way == "told":
+        idx[:, 1] = bad - local
+
+    def wrong(call):
+        error = KeyError("no such weights")
+        if way == "told":
+            error.expert = local
+        if call.handle.rows:
+            raise error
+
+    with group.buffer(*SHAPE, served=True, **FP32) as buffer:
+        with pytest.raises(KeyError if group.rank == 1 else xep.FunctionError, match=f"such weights|, expert {bad}[)]"):
+            if serves(group):
+                buffer.serve(wrong)
+            else:
+                with buffer.dispatch(tokens_of(group.rank, 0), idx) as handle:
+                    handle.combine(handle.recv.x * 0)
+        buffer.reset()
 
 
 def test_what_a_function_may_not(group):

@@ -167,7 +167,7 @@ def test_packages(monkeypatch, tmp_path):
 
 
 PROGRAM = """
-    import sys, torch, torch.distributed as dist, deep_ep
+    import itertools, sys, torch, torch.distributed as dist, deep_ep
     from deep_ep.utils.envs import dist_print, get_global_seed, get_local_seed, init_dist, init_seed
     from deep_ep.utils.gate import get_unbalanced_scores
     from deep_ep.utils.math import per_token_cast_back, per_token_cast_to_fp8
@@ -177,12 +177,13 @@ PROGRAM = """
     rank, size, group = init_dist(int(sys.argv[1]), 2, seed=4)
     assert (get_global_seed(), get_local_seed()) == (4, 4 + rank) and torch.get_default_dtype() == torch.bfloat16
     assert deep_ep.get_physical_domain_size(group) == (1, 2) and deep_ep.get_logical_domain_size(group) == (1, 2)
-    buffer = deep_ep.EPBuffer(group, num_max_tokens_per_rank=T, hidden=H, num_topk=K, explicitly_destroy=True)
+    options = dict(num_max_tokens_per_rank=T, hidden=H, num_topk=K, explicitly_destroy=True)
+    buffers = [deep_ep.EPBuffer(group, allow_multiple_reduction=multiple, **options) for multiple in (True, False)]
     weights, topk_idx = get_unbalanced_scores(T - rank, E, size, K, 2.0, False).topk(K, dim=1)
     topk_idx[torch.rand(topk_idx.shape) < 0.2] = -1
     rows = torch.randn((T - rank, H), dtype=torch.bfloat16)
     bias = torch.randn((T - rank, H), dtype=torch.bfloat16)
-    for x in (rows, per_token_cast_to_fp8(rows)):
+    for buffer, x in itertools.product(buffers, (rows, per_token_cast_to_fp8(rows))):
         want_x, want_idx, want_weights, sources, counts = dispatch(x, topk_idx, weights, T, E)
         for expand in (False, True):
             recv_x, recv_idx, recv_weights, handle, _ = buffer.dispatch(
@@ -208,12 +209,13 @@ PROGRAM = """
             else:
                 given = ordered_accumulate(y)
             mine = generate_pre_combine_data(rank * T + torch.arange(T - rank), T, K, H)
-            wanted = combine(mine, topk_idx, 1, size, E, bias, True, False)
+            wanted = combine(mine, topk_idx, 1, size, E, bias, not expand or buffer is buffers[0], False)
             assert torch.equal(buffer.combine(given, handle, bias=bias)[0], wanted), "bit for bit"
     init_seed(9)
     dist_print(f"rank {rank}")
     dist_print("once", once_in_node=True)
-    buffer.destroy()
+    for buffer in buffers:
+        buffer.destroy()
     dist.destroy_process_group()
 """
 

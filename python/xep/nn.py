@@ -99,12 +99,12 @@ class Exchange:
 
     # ---- operations, without gradients ----
 
-    def send(self, x: Tensor, topk_idx: Tensor, weights: Tensor, experts: int, capacity: int) -> tuple[Any, ...]:
-        """(rows, idx, weights, what the next two need)"""
+    def send(self, x: Any, topk_idx: Tensor, weights: Tensor, experts: int, capacity: int) -> tuple[Any, ...]:
+        """(rows, idx, weights, what the next two need). x: rows, or, without capacity, rows and their scales."""
         buffer, topk_idx = self._open(), topk_idx.contiguous()
         layout = buffer.get_dispatch_layout(topk_idx, experts)
         rows, idx, row_weights, _, handle, _ = buffer.dispatch(
-            x.contiguous(),
+            x if isinstance(x, tuple) else x.contiguous(),
             topk_idx=topk_idx,
             topk_weights=weights.to(torch.float32).contiguous(),
             num_tokens_per_rank=layout[0],
@@ -113,8 +113,9 @@ class Exchange:
             is_token_in_rank=layout[3],
             num_worst_tokens=capacity,
         )
-        assert isinstance(rows, Tensor) and idx is not None and row_weights is not None
+        assert idx is not None and row_weights is not None
         if capacity:  # what did not come
+            assert isinstance(rows, Tensor)
             missing = (idx < 0).all(dim=1)
             rows, row_weights = rows.masked_fill(missing.unsqueeze(1), 0), row_weights.masked_fill(idx < 0, 0.0)
         return rows, idx, row_weights.to(weights.dtype), handle

@@ -43,10 +43,12 @@ def serve(
     torch: rows are tensors, else numpy arrays.
 
     What function raises is raised here; operations of the other ranks end with FunctionError, which names this rank,
-    and the buffers need reset(). Ctrl-C ends the group, as in other calls. DeadlineError: no step has ended in time;
-    call it again, as this rank is still in the step. BusyError: a handle of this rank lives. PeerError: all ranks that
-    worked in the step are out. MismatchError: ranks end a step behind different operations. UnsupportedError: a buffer
-    without served=True.
+    and the buffers need reset(). It names the expert, too, if only one of this rank has rows, or if the exception has
+    an attribute ``expert``, the number of a local expert (``error.expert = e``).
+
+    Ctrl-C ends the group, as in other calls. DeadlineError: no step has ended in time; call it again, as this rank is
+    still in the step. BusyError: a handle of this rank lives. PeerError: all ranks that worked in the step are out.
+    MismatchError: ranks end a step behind different operations. UnsupportedError: a buffer without served=True.
     """
     _ext.serve(tuple(buffers), lambda *call: function(ServeCall(*call)), timeout, torch)
 

@@ -14,8 +14,6 @@ from .params import WeightsOptions
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from .group import Group
-
 
 class Weights(_ext.Weights):
     """Memory for the weights of each rank's experts, shared, in huge pages if there are any. Collective, blocking; a
@@ -30,10 +28,10 @@ class Weights(_ext.Weights):
     One thread at a time; the GIL is released while it waits.
     """
 
-    group: Group
+    group: Any  # the Group
 
     def __init__(
-        self, group: Group, experts: int, shape: int | Sequence[int], dtype: Any, **options: Unpack[WeightsOptions]
+        self, group: Any, experts: int, shape: int | Sequence[int], dtype: Any, **options: Unpack[WeightsOptions]
     ) -> None:
         self.experts, self.shape = experts, tuple(shape) if isinstance(shape, Sequence) else (shape,)
         self._torch = options.get("torch", False)

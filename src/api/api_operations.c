@@ -235,7 +235,7 @@ static xep_status_t combine_input(xep_handle_t *handle, void **base_p, size_t *s
     xep_status_t status = xep_buffer_usable(handle->buffer);
     if (status == XEP_OK) status = xep_require_idle(handle);
     if (status != XEP_OK) return status;
-    if (handle->buffer->staging == NULL) return xep_request_wait_input(handle, base_p, stride_p);
+    if (handle->buffer->staging == NULL) return xep_request_wait_memory(handle->buffer, handle, base_p, stride_p);
     *base_p = xep_staging_input(handle, stride_p);
     return XEP_OK;
 }
@@ -268,7 +268,7 @@ static xep_status_t send_memory(xep_buffer_t *buffer, void **base_p, size_t *str
     if (status != XEP_OK) return status;
     if (!buffer->shape.sends_in_place)
         return xep_fail(XEP_ERR_UNSUPPORTED, "the buffer was made without XEP_BUFFER_SEND_MEMORY");
-    return xep_request_wait_memory(buffer, base_p, stride_p);
+    return xep_request_wait_memory(buffer, NULL, base_p, stride_p);
 }
 
 /* The wait is given locals, so that the outputs stay as they are after an error. */

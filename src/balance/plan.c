@@ -5,6 +5,35 @@
 #include <stdlib.h>
 #include <string.h>
 
+static void list_instances(xep_paths_t *paths, const xep_instances_t *instances, uint32_t experts, uint32_t nranks)
+{
+    for (uint32_t i = 0; i < instances->count; i++) paths->rank_begin[instances->rank[i] + 1]++;
+    for (uint32_t r = 0; r < nranks; r++) paths->rank_begin[r + 1] += paths->rank_begin[r];
+    for (uint32_t e = 0; e < experts; e++)
+        for (uint32_t i = instances->begin[e]; i < instances->begin[e + 1]; i++) {
+            paths->expert[i] = e;
+            paths->of_rank[paths->rank_begin[instances->rank[i]]++] = i;
+        }
+    for (uint32_t r = nranks; r > 0; r--) paths->rank_begin[r] = paths->rank_begin[r - 1];
+    paths->rank_begin[0] = 0;
+}
+
+static xep_status_t open_paths(xep_planner_t *planner)
+{
+    xep_paths_t *paths = &planner->paths;
+    const size_t count = planner->instances->count, nranks = planner->nranks;
+    paths->of_rank = calloc(2 * count + 4 * nranks + 1, sizeof *paths->of_rank);
+    paths->seen = calloc(nranks, sizeof *paths->seen);
+    if (paths->of_rank == NULL || paths->seen == NULL) return XEP_ERR_NO_MEMORY;
+    paths->expert = paths->of_rank + count;
+    paths->from = paths->expert + count;
+    paths->to = paths->from + nranks;
+    paths->queue = paths->to + nranks;
+    paths->rank_begin = paths->queue + nranks;
+    list_instances(paths, planner->instances, planner->experts, planner->nranks);
+    return XEP_OK;
+}
+
 xep_status_t xep_planner_open(const xep_instances_t *instances, uint32_t experts, uint32_t nranks, int is_whole,
                               xep_planner_t *planner)
 {
@@ -26,7 +55,7 @@ xep_status_t xep_planner_open(const xep_instances_t *instances, uint32_t experts
     planner->at = calloc(experts, sizeof *planner->at);
     if (planner->total == NULL || planner->load == NULL || planner->first == NULL || planner->count == NULL ||
         planner->parts == NULL || planner->of_rank == NULL || planner->rank_begin == NULL || planner->rows == NULL ||
-        planner->quotas == NULL || planner->at == NULL || (!is_whole && xep_plan_open_paths(planner) != XEP_OK))
+        planner->quotas == NULL || planner->at == NULL || (!is_whole && open_paths(planner) != XEP_OK))
         return XEP_ERR_NO_MEMORY;
     for (uint32_t e = 0; e < experts; e++) planner->rank_begin[instances->rank[instances->begin[e]] + 1]++;
     for (uint32_t r = 0; r < nranks; r++) planner->rank_begin[r + 1] += planner->rank_begin[r];
@@ -49,7 +78,8 @@ void xep_planner_close(xep_planner_t *planner)
     free(planner->rows);
     free(planner->quotas);
     free(planner->at);
-    xep_plan_close_paths(planner);
+    free(planner->paths.of_rank);
+    free(planner->paths.seen);
 }
 
 /* ---- counts ---- */
@@ -197,12 +227,8 @@ static void relieve(xep_planner_t *planner, uint32_t rank, uint64_t cap, uint32_
     }
 }
 
-void xep_plan_even(xep_planner_t *planner)
+void xep_plan_even_whole(xep_planner_t *planner)
 {
-    if (!planner->is_whole) {
-        xep_plan_spread(planner);
-        return;
-    }
     uint32_t to = 0, in = 0;
     for (uint32_t r = 0; r < planner->nranks; r++) in += !xep_plan_is_out(planner, r);
     const uint64_t cap = (planner->selections + in - 1) / in;

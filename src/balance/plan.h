@@ -60,10 +60,6 @@ void xep_planner_close(xep_planner_t *planner);
 /** Begins a plan: totals. counts: [R] pointers to [E]. */
 void xep_plan_count(xep_planner_t *planner, const uint32_t *const *counts);
 
-/** A rank's selections are zeros in counts if it is out. An expert whose instances are all out stays with its owner. */
-void xep_plan_least_loaded(xep_planner_t *planner);
-void xep_plan_even(xep_planner_t *planner);
-
 static inline int xep_plan_is_out(const xep_planner_t *planner, uint32_t rank)
 {
     return planner->out != NULL && planner->out[rank];
@@ -90,13 +86,16 @@ const xep_part_t *xep_plan_pick(xep_planner_t *planner, uint32_t expert);
 /** The selections of an expert of ranks below rank that do not stay. */
 uint64_t xep_plan_before(const xep_planner_t *planner, const uint32_t *const *counts, uint32_t expert, uint32_t rank);
 
+/** xep_plan_even() with is_whole. */
+void xep_plan_even_whole(xep_planner_t *planner);
+
 /* ---- plan_spread.c ---- */
 
-/** XEP_ERR_NO_MEMORY. */
-xep_status_t xep_plan_open_paths(xep_planner_t *planner);
-void xep_plan_close_paths(xep_planner_t *planner);
-
-/** xep_plan_even() where ranks have some experts: the busiest rank has as little as any plan can leave it. */
-void xep_plan_spread(xep_planner_t *planner);
+/**
+ * least loaded: not with is_whole. even: the busiest rank has as little as any plan can leave it. A rank's selections
+ * are zeros in counts if it is out. An expert whose instances are all out stays with its owner.
+ */
+void xep_plan_least_loaded(xep_planner_t *planner);
+void xep_plan_even(xep_planner_t *planner);
 
 #endif

@@ -7,49 +7,11 @@
  */
 #include "plan.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 static uint64_t least(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
-}
-
-/* ---- memory ---- */
-
-static void list_instances(xep_paths_t *paths, const xep_instances_t *instances, uint32_t experts, uint32_t nranks)
-{
-    for (uint32_t i = 0; i < instances->count; i++) paths->rank_begin[instances->rank[i] + 1]++;
-    for (uint32_t r = 0; r < nranks; r++) paths->rank_begin[r + 1] += paths->rank_begin[r];
-    for (uint32_t e = 0; e < experts; e++)
-        for (uint32_t i = instances->begin[e]; i < instances->begin[e + 1]; i++) {
-            paths->expert[i] = e;
-            paths->of_rank[paths->rank_begin[instances->rank[i]]++] = i;
-        }
-    for (uint32_t r = nranks; r > 0; r--) paths->rank_begin[r] = paths->rank_begin[r - 1];
-    paths->rank_begin[0] = 0;
-}
-
-xep_status_t xep_plan_open_paths(xep_planner_t *planner)
-{
-    xep_paths_t *paths = &planner->paths;
-    const size_t count = planner->instances->count, nranks = planner->nranks;
-    paths->of_rank = calloc(2 * count + 4 * nranks + 1, sizeof *paths->of_rank);
-    paths->seen = calloc(nranks, sizeof *paths->seen);
-    if (paths->of_rank == NULL || paths->seen == NULL) return XEP_ERR_NO_MEMORY;
-    paths->expert = paths->of_rank + count;
-    paths->from = paths->expert + count;
-    paths->to = paths->from + nranks;
-    paths->queue = paths->to + nranks;
-    paths->rank_begin = paths->queue + nranks;
-    list_instances(paths, planner->instances, planner->experts, planner->nranks);
-    return XEP_OK;
-}
-
-void xep_plan_close_paths(xep_planner_t *planner)
-{
-    free(planner->paths.of_rank);
-    free(planner->paths.seen);
 }
 
 /* ---- least loaded ---- */
@@ -203,7 +165,7 @@ static uint64_t mean_of(const xep_planner_t *planner, const uint32_t *ranks, uin
     return (sum + count - 1) / count;
 }
 
-void xep_plan_spread(xep_planner_t *planner)
+static void spread(xep_planner_t *planner)
 {
     xep_paths_t *paths = &planner->paths;
     uint32_t in = 0;
@@ -218,4 +180,10 @@ void xep_plan_spread(xep_planner_t *planner)
         else break;
     }
     (void)xep_plan_take(planner); /* they add up */
+}
+
+void xep_plan_even(xep_planner_t *planner)
+{
+    if (planner->is_whole) xep_plan_even_whole(planner);
+    else spread(planner);
 }

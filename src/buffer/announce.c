@@ -3,6 +3,7 @@
 #include "announce.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "cpu.h"
 #include "error.h"
@@ -20,7 +21,7 @@ enum { LINE = 64, STEP_BITS = 22, FLAG_BITS = 2, SERVING = 1 << STEP_BITS, LAST 
 
 static uint32_t ring_entries(const xep_shape_t *shape)
 {
-    return shape->slots * XEP_REQUESTS_PER_SLOT;
+    return shape->slots * XEP_REQUESTS_PER_SLOT + 1;
 }
 
 static uint32_t entry_bytes(const xep_shape_t *shape)
@@ -155,6 +156,17 @@ static uint64_t held(const xep_handle_t *handle, const xep_handle_t *begun)
     return handle->turn + 1;
 }
 
+/* Returns how many slots hold no handle. */
+static uint32_t fill_held(const xep_buffer_t *buffer, const xep_handle_t *begun, xep_announced_t *entry)
+{
+    uint32_t none = 0;
+    for (uint32_t s = 0; s < buffer->shape.slots; s++) {
+        entry->held[s] = held(&buffer->handles[s], begun);
+        none += buffer->handles[s].state == XEP_HANDLE_FREE;
+    }
+    return none;
+}
+
 static void fill_dispatch(const xep_request_t *req, xep_announced_t *entry)
 {
     const xep_dispatch_args_t *args = &req->dispatch;
@@ -172,8 +184,12 @@ static void fill_dispatch(const xep_request_t *req, xep_announced_t *entry)
     entry->quant_scale = args->quant_scale;
     entry->arrangement = args->arrangement;
     entry->expert_alignment = args->expert_alignment;
-    for (uint32_t s = 0; s < req->buffer->shape.slots; s++)
-        entry->held[s] = held(&req->buffer->handles[s], req->handle);
+    entry->npayloads = args->npayloads;
+    for (uint32_t i = 0; i < args->npayloads; i++) {
+        entry->payload_bytes[i] = args->payloads[i].bytes;
+        entry->payload_alignment[i] = (uint8_t)args->payloads[i].alignment;
+    }
+    fill_held(req->buffer, req->handle, entry);
 }
 
 /* The outputs of a next piece are those of a combine. */
@@ -190,19 +206,58 @@ static void fill_combine(const xep_request_t *req, xep_announced_t *entry)
     entry->quant_scale = args->quant_scale;
 }
 
-void xep_announce_begin(xep_request_t *req)
+static void tell(const xep_request_t *req)
+{
+    xep_buffer_t *buffer = req->buffer;
+    xep_announced_t *entry = entry_of(buffer, buffer->shape.rank, req->op.epoch);
+    entry->kind = req->op.kind;
+    entry->step = buffer->announce->step;
+    if (req->op.kind == XEP_OP_DISPATCH) fill_dispatch(req, entry);
+    else fill_combine(req, entry);
+    tell_entry(buffer, entry, req->op.epoch);
+}
+
+xep_status_t xep_announce_begin(xep_request_t *req)
 {
     xep_buffer_t *buffer = req->buffer;
     xep_announce_t *announce = buffer->announce;
-    xep_announced_t *entry = entry_of(buffer, buffer->shape.rank, req->op.epoch);
-    entry->kind = req->op.kind;
-    entry->step = announce->step;
-    if (req->op.kind == XEP_OP_DISPATCH) fill_dispatch(req, entry);
-    else fill_combine(req, entry);
+    const int is_dispatch = req->op.kind == XEP_OP_DISPATCH, is_early = announce->early == req->op.epoch;
+    if (!is_dispatch && is_early) return xep_announce_check(buffer);
+    if (!is_early) tell(req);
     announce->boundary = (announce->step + 1) & STEP_MASK;
-    announce->dispatches += req->op.kind == XEP_OP_DISPATCH;
-    tell_entry(buffer, entry, req->op.epoch);
-    if (buffer->members != NULL) xep_members_choose(req);
+    announce->dispatches += is_dispatch;
+    if (is_dispatch) announce->last = req->op.epoch;
+    return buffer->members != NULL ? xep_members_choose(req) : XEP_OK;
+}
+
+xep_status_t xep_announce_check(const xep_buffer_t *buffer)
+{
+    if (buffer->announce->early != buffer->epoch + 1) return XEP_OK;
+    return xep_fail(XEP_ERR_INVALID, "this rank has announced a dispatch (xep_announce_dispatch()): begin it first");
+}
+
+xep_status_t xep_announce_early(xep_buffer_t *buffer)
+{
+    xep_announce_t *announce = buffer->announce;
+    const uint64_t epoch = buffer->epoch + 1;
+    xep_announced_t *last = entry_of(buffer, buffer->shape.rank, announce->last), *entry;
+    xep_status_t status = xep_announce_check(buffer);
+    if (status != XEP_OK) return status;
+    if (announce->last == 0 || epoch - announce->last >= ring_entries(&buffer->shape))
+        return xep_fail(XEP_ERR_INVALID, "the last %u operations of this rank have no dispatch",
+                        ring_entries(&buffer->shape) - 1);
+    if (last->has & XEP_ANNOUNCED_CACHED)
+        return xep_fail(XEP_ERR_INVALID, "the last dispatch of this rank has the routing of a handle");
+    entry = entry_of(buffer, buffer->shape.rank, epoch);
+    if (fill_held(buffer, NULL, entry) == 0)
+        return xep_fail(XEP_ERR_BUSY, "all %u slots hold handles (release one first)", buffer->shape.slots);
+    entry->turn = 0;
+    memcpy(&entry->kind, &last->kind, offsetof(xep_announced_t, held) - offsetof(xep_announced_t, kind));
+    entry->step = announce->step;
+    announce->early = epoch;
+    tell_entry(buffer, entry, epoch);
+    if (buffer->group->nnodes != 1) xep_announce_push(buffer);
+    return XEP_OK;
 }
 
 static void tell_word(xep_buffer_t *buffer, uint64_t word)
@@ -236,6 +291,7 @@ void xep_announce_stand(xep_buffer_t *buffer, uint32_t step)
 
 void xep_announce_reset(xep_buffer_t *buffer)
 {
+    buffer->announce->last = buffer->announce->early = 0;
     stand(buffer, 0, 0);
 }
 

@@ -11,6 +11,8 @@
  *
  *  1. A rank begins an operation: it writes the entry, then the entry's epoch, and wakes ranks that sleep for anybody.
  *     A rank that serves does so, too, for what it begins after others: who serves may have seen another's entry.
+ *     xep_announce_dispatch() writes the entry of this rank's next operation before it begins, and nothing else may be
+ *     begun then: to the others it is a rank that is ahead.
  *  2. A rank that serves looks for the epoch behind its last one in all rows, and takes part in what it finds. So all
  *     begin the same operations of a buffer in the order of their epochs, whatever the order of kinds and handles is.
  *  3. xep_step_end(): the rank writes its word. What it announces from then on has the number of the next step.
@@ -19,8 +21,8 @@
  *     later step, or else at its word, if that has the last epoch that this one has begun. So its first operation is
  *     the first one of that step.
  *
- * Why an entry may be written over: no operation ends anywhere before all ranks have begun it, and a buffer has no more
- * requests in flight than the ring has entries. A rank that is out may read nonsense; it can do nothing with it.
+ * Why an entry may be written over: no operation ends anywhere before all ranks have begun it, and the ring has an
+ * entry more than a buffer has requests in flight, for the one that is announced early. A rank that is out may read nonsense; it can do nothing with it.
  *
  * Why the word of one rank is enough: ranks that work end a step behind the same operation, as they call the same
  * operations in the same order. Words with the same step and different epochs, and operations that ranks say are of
@@ -58,7 +60,9 @@ typedef struct xep_announced {
     uint32_t flags, hidden, topk, nscales, dtype, topk_idx_dtype, scales_dtype, quant, arrangement;
     uint32_t expert_alignment;
     float quant_scale;
-    uint64_t reserved[7];
+    uint32_t npayloads, payload_bytes[XEP_PAYLOADS_MOST];
+    uint8_t payload_alignment[XEP_PAYLOADS_MOST]; /* at most 64 */
+    uint32_t reserved[3];
     uint64_t held[]; /* [slots] dispatch: 1 + turn of each older handle that its rank still has; 0: none */
 } xep_announced_t;
 _Static_assert(sizeof(xep_announced_t) == 128, "written by peers");
@@ -72,6 +76,8 @@ struct xep_announce {
     uint32_t step;        /* of what this rank begins */
     uint32_t boundary;    /* the first step with which it has begun nothing: it may go on as a rank that works there */
     uint64_t dispatches;  /* that it has begun in the step */
+    uint64_t last;        /* epoch of its last dispatch; 0: none */
+    uint64_t early;       /* of a dispatch that was announced before it begins; that is so while it is the next one */
     atomic_int stop;      /* xep_serve_stop() */
 };
 
@@ -85,8 +91,14 @@ void xep_announce_close(xep_announce_t *announce);
 /** All ranks begin anew, at step 0, with the epoch of a reset. */
 void xep_announce_reset(xep_buffer_t *buffer);
 
-/** buffer->before_mode: the operation begins, unless the mode refuses it. */
-void xep_announce_begin(xep_request_t *req);
+/** buffer->before_mode: the operation begins, unless the mode refuses it. XEP_ERR_INVALID: see xep_announce_early(). */
+xep_status_t xep_announce_begin(xep_request_t *req);
+
+/** Announces a dispatch as the last one. XEP_ERR_INVALID, XEP_ERR_BUSY. */
+xep_status_t xep_announce_early(xep_buffer_t *buffer);
+
+/** Whether it was and has not begun: XEP_ERR_INVALID for whatever else this rank would begin. */
+xep_status_t xep_announce_check(const xep_buffer_t *buffer);
 
 /** Sends what the wire has held back: an announcement that nothing has taken along, or what was read. */
 void xep_announce_push(xep_buffer_t *buffer);

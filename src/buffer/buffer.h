@@ -73,9 +73,9 @@ struct xep_buffer {
     xep_balancer_t *balancer;     /* NULL: no dispatch is balanced */
     /* makes what the mode gets of what the caller gave a dispatch that begins; NULL: they are the same */
     xep_status_t (*take_dispatch)(xep_request_t *req);
-    xep_announce_t *announce;                     /* NULL: no rank serves */
-    xep_status_t (*progress)(xep_request_t *req); /* takes an operation that has begun further */
-    void (*before_mode)(xep_request_t *req); /* before the mode is called for an operation that begins; NULL: nothing */
+    xep_announce_t *announce;                        /* NULL: no rank serves */
+    xep_status_t (*progress)(xep_request_t *req);    /* takes an operation that has begun further */
+    xep_status_t (*before_mode)(xep_request_t *req); /* before the mode is called for what begins; NULL: nothing */
 };
 
 /**

@@ -23,6 +23,11 @@ static xep_buffer_line_t *line_of(const xep_buffer_t *buffer, uint32_t rank)
     return (xep_buffer_line_t *)(void *)((char *)buffer->heap->base + line_offset(buffer, rank));
 }
 
+void xep_buffer_blame_expert(xep_buffer_t *buffer, uint32_t expert)
+{
+    line_of(buffer, buffer->shape.rank)->expert = expert + 1;
+}
+
 /* Uses up an epoch that was not begun, so that a reset continues after it. */
 void xep_buffer_give_up(xep_buffer_t *buffer, uint64_t epoch, xep_status_t why)
 {
@@ -39,6 +44,7 @@ void xep_buffer_give_up(xep_buffer_t *buffer, uint64_t epoch, xep_status_t why)
             (void)wire->ops->put_signal(wire, r, said, &own->when_ms,
                                         sizeof *own - offsetof(xep_buffer_line_t, when_ms),
                                         at + offsetof(xep_buffer_line_t, given_up), epoch);
+    own->expert = 0;
 }
 
 /* acquire: when_ms and why were written before it */
@@ -54,7 +60,10 @@ static xep_status_t tell(const xep_buffer_line_t *line, uint32_t rank)
     const double ago_s = now < line->when_ms ? 0 : (double)(now - line->when_ms) / 1e3;
     const int is_error = line->why < 0 && line->why >= XEP_ERR_FUNCTION;
     const xep_status_t why = is_error ? (xep_status_t)line->why : XEP_ERR_BROKEN;
-    return xep_fail(why, "given up by rank %u %.1f s ago (%s)", rank, ago_s, xep_status_text(why));
+    if (line->expert == 0)
+        return xep_fail(why, "given up by rank %u %.1f s ago (%s)", rank, ago_s, xep_status_text(why));
+    return xep_fail(why, "given up by rank %u %.1f s ago (%s, expert %u)", rank, ago_s, xep_status_text(why),
+                    line->expert - 1);
 }
 
 /* A death counts more: others give up because of it. */

@@ -20,9 +20,13 @@ typedef struct xep_buffer_line {
     uint64_t quiet;    /* buffer_end.c: how often it has been */
     uint64_t given_up; /* an epoch; 0: never */
     uint64_t when_ms;  /* wall clock: ranks of several hosts compare it, for a sentence */
-    int64_t why;       /* xep_status_t */
+    int32_t why;       /* xep_status_t */
+    uint32_t expert;   /* 1 + global number of the expert that failed; 0: of none */
 } xep_buffer_line_t;
 _Static_assert(sizeof(xep_buffer_line_t) == 32, "written by peers");
+
+/** What the next call of xep_buffer_give_up() tells beside a status: the global number of an expert. */
+void xep_buffer_blame_expert(xep_buffer_t *buffer, uint32_t expert);
 
 /** Tells the others that this rank takes part in no operation from epoch on. Does not wait. */
 void xep_buffer_give_up(xep_buffer_t *buffer, uint64_t epoch, xep_status_t why);

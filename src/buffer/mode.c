@@ -20,11 +20,10 @@ xep_mode_info_t xep_mode_tell(const xep_plugin_t *plugin, xep_memory_t memory)
 {
     const int on_host = memory == XEP_MEMORY_HOST;
     xep_mode_info_t can = XEP_MODE_INFO_INIT;
-    can.features = plugin->can;
+    can.features = plugin->can | XEP_CAN_OWNERS;
     if (on_host && plugin->masks != NULL) can.features |= XEP_CAN_MASK;
     if (on_host && plugin->next != NULL) can.features |= XEP_CAN_PIECES;
     if (on_host && plugin->place != NULL) can.features |= XEP_CAN_IN_PLACE;
-    if (on_host) can.features |= XEP_CAN_OWNERS;
     if (plugin->expand != NULL) can.features |= XEP_CAN_EXPAND;
     can.memory = memory;
     can.casts = plugin->casts | 1u << XEP_QUANT_NONE;
@@ -87,10 +86,7 @@ xep_status_t xep_mode_check_buffer(const xep_plugin_t *plugin, const xep_buffer_
     if ((params->flags & XEP_BUFFER_PIECES) != 0 && !(features & XEP_CAN_PIECES))
         return xep_fail(XEP_ERR_UNSUPPORTED,
                         "invalid flags: XEP_BUFFER_PIECES (mode %s%s brings all rows in one piece)", name, memory);
-    if (params->owners != NULL && !(features & XEP_CAN_OWNERS))
-        return xep_fail(XEP_ERR_UNSUPPORTED, "owners must be NULL: mode %s%s has equal blocks of experts", name,
-                        memory);
-    if ((params->nreplicas != 0 || params->balance != XEP_BALANCE_NONE) && !(features & XEP_CAN_OWNERS))
+    if ((params->nreplicas != 0 || params->balance != XEP_BALANCE_NONE) && params->memory != XEP_MEMORY_HOST)
         return xep_fail(XEP_ERR_UNSUPPORTED, "invalid %s: %u (mode %s%s has one instance of each expert)",
                         params->nreplicas != 0 ? "nreplicas" : "balance",
                         params->nreplicas != 0 ? params->nreplicas : (uint32_t)params->balance, name, memory);

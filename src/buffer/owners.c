@@ -98,7 +98,7 @@ xep_status_t xep_owners_open(xep_buffer_t *buffer, const xep_buffer_params_t *pa
     if (has_several) owners->sent = calloc(shape->nranks, sizeof *owners->sent);
     if (owners->number == NULL || owners->topk_idx == NULL || (has_several && owners->sent == NULL)) goto err_memory;
     number_instances(shape, &owners->instances, next, owners->number);
-    buffer->take_dispatch = xep_owners_take;
+    if (params->memory == XEP_MEMORY_HOST) buffer->take_dispatch = xep_owners_take;
     free(next);
     return XEP_OK;
 

@@ -205,11 +205,12 @@ void xep_members_tell_begun(const xep_buffer_t *buffer)
  * The row is used again and again, so what it said of an earlier operation goes first. Until somebody is out all rows
  * are zeros, and have cost a tenth of what masks add to an operation of one token: test/bench/mask_cost.
  */
-void xep_members_choose(xep_request_t *req)
+xep_status_t xep_members_choose(xep_request_t *req)
 {
-    if (req->buffer->members->decided_ns == 0) return;
+    if (req->buffer->members->decided_ns == 0) return XEP_OK;
     memset(without_of(req), 0, req->buffer->shape.nranks);
     choose(req);
+    return XEP_OK;
 }
 
 void xep_members_leave_out(xep_request_t *req, uint32_t rank)

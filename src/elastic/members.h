@@ -112,7 +112,7 @@ void xep_members_close(xep_buffer_t *buffer);
 int xep_members_advance(xep_buffer_t *buffer);
 
 /** buffer->before_mode: whom an operation is without. */
-void xep_members_choose(xep_request_t *req);
+xep_status_t xep_members_choose(xep_request_t *req);
 
 /** The mode leaves a rank that is out of this operation, too. */
 void xep_members_leave_out(xep_request_t *req, uint32_t rank);

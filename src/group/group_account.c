@@ -80,6 +80,8 @@ static void put(xep_group_t *group, uint32_t rank, const xep_account_t *account)
     sheet_t *from = sheet_of(group, group->rank);
     size_t at = offsetof(sheet_t, accounts) + number % ENTRIES * sizeof *account;
     from->accounts[number % ENTRIES] = *account;
+    /* mapped ranks: the entry is not written before the last number is there, or its reader would not see the change */
+    atomic_thread_fence(memory_order_release);
     (void)wire->ops->put_signal(wire, rank, own + at, (char *)from + at, sizeof *account,
                                 own + offsetof(sheet_t, number), number);
 }

@@ -120,17 +120,6 @@ xep_status_t xep_request_combine(xep_handle_t *handle, const xep_combine_args_t 
 xep_status_t xep_request_next(xep_handle_t *handle, const xep_combine_args_t *outputs, int32_t timeout_ms,
                               xep_request_t **req_p);
 
-/* ---- request_order.c ---- */
-
-/* The order of operations of several buffers on a device. */
-
-/**
- * Orders later work on stream, of the device of req's buffer, after req's operation and all operations of its buffer
- * before it; enqueues what is left of these, which with staging waits for their end. Enters that buffer: the caller
- * holds none.
- */
-xep_status_t xep_request_order_stream(xep_request_t *req, void *stream);
-
 /* ---- request_trace.c ---- */
 
 /* What the trace says of a request. Called inside xep_buffer_enter(), and only while a trace is written. */
@@ -218,10 +207,17 @@ xep_status_t xep_request_finish_counts(xep_request_t *req);
 /** XEP_INPROGRESS, or as finish. Does not block, but has a wait's rules for deadline and deaths. */
 xep_status_t xep_request_poll(xep_request_t *req);
 
-/** xep_buffer_send_memory(), likewise. */
-xep_status_t xep_request_wait_memory(xep_buffer_t *buffer, void **base_p, size_t *stride_p);
+/**
+ * xep_handle_combine_input(), arguments checked: blocks until peers have read what an earlier combine left there; or,
+ * with handle NULL, xep_buffer_send_memory(), likewise.
+ */
+xep_status_t xep_request_wait_memory(xep_buffer_t *buffer, const xep_handle_t *handle, void **base_p, size_t *stride_p);
 
-/** xep_handle_combine_input(), arguments checked: blocks until peers have read what an earlier combine left there. */
-xep_status_t xep_request_wait_input(xep_handle_t *handle, void **base_p, size_t *stride_p);
+/**
+ * Orders later work on stream, of the device of req's buffer, after req's operation and all operations of its buffer
+ * before it; enqueues what is left of these, which with staging waits for their end. Enters that buffer: the caller
+ * holds none.
+ */
+xep_status_t xep_request_order_stream(xep_request_t *req, void *stream);
 
 #endif

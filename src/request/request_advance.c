@@ -23,11 +23,12 @@ xep_status_t xep_request_call_mode(xep_request_t *req)
 {
     xep_buffer_t *buffer = req->buffer;
     const xep_plugin_t *plugin = buffer->plugin.plugin;
-    if (buffer->before_mode != NULL) buffer->before_mode(req);
+    xep_status_t status;
+    if (buffer->before_mode != NULL && (status = buffer->before_mode(req)) != XEP_OK) return status;
     if (req->op.kind == XEP_OP_COMBINE) return plugin->combine(buffer->mode, &req->op);
     const int next = req->op.kind == XEP_OP_NEXT;
     req->op.turn = buffer->turn;
-    xep_status_t status = next ? plugin->next(buffer->mode, &req->op) : plugin->dispatch(buffer->mode, &req->op);
+    status = next ? plugin->next(buffer->mode, &req->op) : plugin->dispatch(buffer->mode, &req->op);
     if (status != XEP_OK) return status;
     if (!next) req->handle->turn = buffer->turn;
     buffer->turn++;

@@ -217,104 +217,83 @@ xep_status_t xep_request_poll(xep_request_t *req)
 
 /* ---- memory that peers still read ---- */
 
-/* Their reads end by operations of this buffer, or they wait for one of its: so these must go on. */
-static xep_status_t go_on(xep_buffer_t *buffer)
-{
-    xep_request_advance_all(buffer);
-    xep_status_t status = xep_buffer_usable(buffer);
-    return status == XEP_OK ? XEP_INPROGRESS : status;
-}
-
-/* ---- the memory of a combine's input ---- */
-
-/* What peers still read they read in operations that were called before the next one. */
-static xep_status_t hope_for_peers(const xep_buffer_t *buffer)
-{
-    return xep_buffer_check_given_up(buffer, buffer->epoch + 1);
-}
-
-typedef struct input_look {
-    xep_handle_t *handle;
-    void **base_p;
-    size_t *stride_p;
-} input_look_t;
-
-static xep_status_t look_at_input(void *arg)
-{
-    const input_look_t *look = arg;
-    xep_buffer_t *buffer = look->handle->buffer;
-    xep_status_t status = buffer->plugin.plugin->input(buffer->mode, look->handle->slot, look->base_p, look->stride_p);
-    return status == XEP_INPROGRESS ? go_on(buffer) : status;
-}
-
-static xep_status_t hope_for_input(void *arg)
-{
-    return hope_for_peers(((const input_look_t *)arg)->handle->buffer);
-}
-
-static void explain_input(void *arg, char *text, size_t bytes)
-{
-    const xep_handle_t *handle = ((const input_look_t *)arg)->handle;
-    const xep_plugin_t *plugin = handle->buffer->plugin.plugin;
-    xep_op_t op = {.kind = XEP_OP_COMBINE, .slot = handle->slot};
-    char who[200] = "";
-    plugin->explain(handle->buffer->mode, &op, who, sizeof who);
-    snprintf(text, bytes, "the combine input of slot %u of mode %s, whose last rows are still read: %s", handle->slot,
-             plugin->name, who);
-}
-
-xep_status_t xep_request_wait_input(xep_handle_t *handle, void **base_p, size_t *stride_p)
-{
-    input_look_t look = {.handle = handle, .base_p = base_p, .stride_p = stride_p};
-    xep_wait_t wait = {.look = look_at_input,
-                       .arg = &look,
-                       .deadline_ns = xep_deadline(handle->buffer->timeout_ms),
-                       .hope = hope_for_input,
-                       .explain = explain_input};
-    xep_status_t status = handle->buffer->goes_on ? xep_members_wait_input(handle->buffer, handle->slot, &wait)
-                                                  : xep_group_wait(handle->buffer->group, &wait);
-    if (status != XEP_ERR_TIMEOUT) return status;
-    return xep_fail(status, "rows of the last combine of this handle are still read: %s", xep_last_error());
-}
-
-/* ---- the memory of rows that peers read in place ---- */
-
 typedef struct memory_look {
     xep_buffer_t *buffer;
+    const xep_handle_t *handle; /* whose input it is; NULL: send memory */
     void **base_p;
     size_t *stride_p;
 } memory_look_t;
 
+/* Their reads end by operations of this buffer, or they wait for one of its: so these must go on. */
 static xep_status_t look_at_memory(void *arg)
 {
     const memory_look_t *look = arg;
     xep_buffer_t *buffer = look->buffer;
-    xep_status_t status = buffer->plugin.plugin->place->memory(buffer->mode, look->base_p, look->stride_p);
-    return status == XEP_INPROGRESS ? go_on(buffer) : status;
+    const xep_plugin_t *plugin = buffer->plugin.plugin;
+    xep_status_t status = look->handle != NULL
+                              ? plugin->input(buffer->mode, look->handle->slot, look->base_p, look->stride_p)
+                              : plugin->place->memory(buffer->mode, look->base_p, look->stride_p);
+    if (status != XEP_INPROGRESS) return status;
+    xep_request_advance_all(buffer);
+    status = xep_buffer_usable(buffer);
+    return status == XEP_OK ? XEP_INPROGRESS : status;
 }
 
+/* What peers still read they read in operations that were called before the next one. */
 static xep_status_t hope_for_memory(void *arg)
 {
-    return hope_for_peers(((const memory_look_t *)arg)->buffer);
+    const xep_buffer_t *buffer = ((const memory_look_t *)arg)->buffer;
+    return xep_buffer_check_given_up(buffer, buffer->epoch + 1);
 }
 
 static void explain_memory(void *arg, char *text, size_t bytes)
 {
-    const xep_buffer_t *buffer = ((const memory_look_t *)arg)->buffer;
-    snprintf(text, bytes, "the send memory of mode %s: peers have not released handles with its rows",
-             buffer->plugin.plugin->name);
+    const memory_look_t *look = arg;
+    const xep_plugin_t *plugin = look->buffer->plugin.plugin;
+    if (look->handle == NULL) {
+        snprintf(text, bytes, "the send memory of mode %s: peers have not released handles with its rows",
+                 plugin->name);
+        return;
+    }
+    xep_op_t op = {.kind = XEP_OP_COMBINE, .slot = look->handle->slot};
+    char who[200] = "";
+    plugin->explain(look->buffer->mode, &op, who, sizeof who);
+    snprintf(text, bytes, "the combine input of slot %u of mode %s, whose last rows are still read: %s",
+             look->handle->slot, plugin->name, who);
 }
 
-xep_status_t xep_request_wait_memory(xep_buffer_t *buffer, void **base_p, size_t *stride_p)
+/* A buffer that goes on without ranks has no send memory. */
+xep_status_t xep_request_wait_memory(xep_buffer_t *buffer, const xep_handle_t *handle, void **base_p, size_t *stride_p)
 {
-    memory_look_t look = {.buffer = buffer, .base_p = base_p, .stride_p = stride_p};
+    memory_look_t look = {.buffer = buffer, .handle = handle, .base_p = base_p, .stride_p = stride_p};
     xep_wait_t wait = {.look = look_at_memory,
                        .arg = &look,
                        .deadline_ns = xep_deadline(buffer->timeout_ms),
                        .hope = hope_for_memory,
                        .explain = explain_memory};
-    xep_status_t status = xep_members_wait(buffer, &wait);
+    xep_status_t status =
+        buffer->goes_on ? xep_members_wait_input(buffer, handle->slot, &wait) : xep_group_wait(buffer->group, &wait);
     if (status != XEP_ERR_TIMEOUT) return status;
-    return xep_fail(status, "peers have not released handles with rows of this rank's send memory: %s",
+    return xep_fail(status, "%s: %s",
+                    handle != NULL ? "rows of the last combine of this handle are still read"
+                                   : "peers have not released handles with rows of this rank's send memory",
                     xep_last_error());
+}
+
+/* ---- the order of operations of several buffers on a device ---- */
+
+/*
+ * An operation on a device is enqueued in parts: in one go, or the second one when a call looks at its buffer. The
+ * buffer's mark is behind all of them. Where the host takes part it has to end first; how is for its own request to
+ * tell.
+ */
+xep_status_t xep_request_order_stream(xep_request_t *req, void *stream)
+{
+    xep_buffer_t *buffer = req->buffer;
+    xep_buffer_enter(buffer);
+    if (buffer->staging != NULL) (void)xep_request_finish(req);
+    else xep_request_advance_all(buffer);
+    xep_status_t status = buffer->device->ops->follow(buffer->device, stream);
+    xep_buffer_leave(buffer);
+    return status;
 }

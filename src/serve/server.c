@@ -118,6 +118,33 @@ static xep_status_t wait_for_work(xep_server_t *server)
 
 /* ---- the function ---- */
 
+/* The only local expert that a dispatch has selected; -1: there are several, or none. */
+static int32_t only_expert(const xep_recv_t *recv)
+{
+    int32_t only = -1;
+    for (uint32_t e = 0; e < recv->local_experts; e++) {
+        if (recv->expert_rows[e] == 0) continue;
+        if (only >= 0) return -1;
+        only = (int32_t)e;
+    }
+    return only;
+}
+
+/* The error of this rank; that of the others comes from the buffer. */
+static xep_status_t fail(xep_server_t *server, const xep_serve_call_t *call, xep_status_t returned)
+{
+    char of[60] = "";
+    if (call->expert >= 0 && (uint32_t)call->expert < call->recv->local_experts) {
+        const uint32_t expert = call->recv->experts[call->expert];
+        snprintf(of, sizeof of, " for expert %u (local %d)", expert, call->expert);
+        xep_buffer_blame_expert(call->buffer, expert);
+    }
+    server->failure = XEP_ERR_FUNCTION;
+    return xep_fail(XEP_ERR_FUNCTION, "the expert function failed%s in dispatch %llu of step %llu, with %d (%s)", of,
+                    (unsigned long long)call->dispatch, (unsigned long long)call->step, (int)returned,
+                    xep_status_text(returned));
+}
+
 static xep_status_t run_function(xep_server_t *server)
 {
     xep_served_t *served = server->due;
@@ -127,6 +154,7 @@ static xep_status_t run_function(xep_server_t *server)
     call->handle = served->handle;
     call->recv = &served->handle->recv;
     call->dtype = call->buffer->combine_dtype;
+    call->expert = only_expert(call->recv);
     call->out = NULL;
     call->topk_weights = NULL;
     call->topk_weights_stride = 0;
@@ -136,11 +164,7 @@ static xep_status_t run_function(xep_server_t *server)
     }
     served->has_outputs = 1;
     xep_status_t status = server->args.fn(server->args.arg, call);
-    if (status == XEP_OK) return XEP_OK;
-    server->failure = XEP_ERR_FUNCTION;
-    return xep_fail(XEP_ERR_FUNCTION, "the expert function failed in dispatch %llu of step %llu, with %d (%s)",
-                    (unsigned long long)call->dispatch, (unsigned long long)call->step, (int)status,
-                    xep_status_text(status));
+    return status == XEP_OK ? XEP_OK : fail(server, call, status);
 }
 
 /* ---- the call ---- */
@@ -205,6 +229,7 @@ static xep_status_t check_args(const xep_serve_args_t *args, xep_serve_args_t *o
     xep_status_t status = xep_check_struct("args", args, own, sizeof *own);
     if (status == XEP_OK) status = check_buffers(own->buffers, own->count);
     if (status == XEP_OK && own->fn == NULL) status = xep_fail(XEP_ERR_INVALID, "fn is NULL");
+    for (uint32_t b = 0; status == XEP_OK && b < own->count; b++) status = xep_announce_check(own->buffers[b]);
     for (uint32_t b = 0; status == XEP_OK && b < own->count; b++) status = check_handles(own->buffers[b]);
     return status;
 }
@@ -270,6 +295,16 @@ void xep_serve_stop(xep_buffer_t *buffer)
     xep_group_wake_all(buffer->group);
 }
 
+xep_status_t xep_announce_dispatch(xep_buffer_t *buffer)
+{
+    xep_status_t status = check_buffers(&buffer, 1);
+    if (status == XEP_OK) status = xep_buffer_claim(buffer);
+    if (status != XEP_OK) return status;
+    status = xep_announce_early(buffer);
+    xep_buffer_leave(buffer);
+    return status;
+}
+
 xep_status_t xep_step_end(xep_buffer_t *const *buffers, uint32_t count, uint32_t flags)
 {
     xep_status_t status = check_buffers(buffers, count);
@@ -278,7 +313,8 @@ xep_status_t xep_step_end(xep_buffer_t *const *buffers, uint32_t count, uint32_t
     for (uint32_t b = 0; status == XEP_OK && b < count; b++) {
         status = xep_buffer_claim(buffers[b]);
         if (status != XEP_OK) break;
-        xep_announce_step(buffers[b], (flags & XEP_STEP_LAST) != 0);
+        if ((status = xep_announce_check(buffers[b])) == XEP_OK)
+            xep_announce_step(buffers[b], (flags & XEP_STEP_LAST) != 0);
         xep_buffer_leave(buffers[b]);
     }
     return status;

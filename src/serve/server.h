@@ -25,6 +25,7 @@ typedef struct xep_served {
     xep_request_t *req;   /* in flight on it, or NULL */
     int has_outputs;      /* that no operation has taken yet */
     int is_due;           /* the function is to run */
+    int is_failed;        /* its dispatch: it is dropped */
     float no_weights;     /* for a combine that has some; this rank has no tokens that they are of */
     xep_serve_call_t call;
 } xep_served_t;

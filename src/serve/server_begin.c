@@ -51,14 +51,11 @@ static xep_served_t *find_free(const xep_serve_place_t *place)
     return NULL;
 }
 
-/* XEP_INPROGRESS: not yet. This rank has no tokens, so arrays only have to be there or not. */
-static xep_status_t begin_dispatch(const xep_serve_place_t *place, const xep_announced_t *entry)
+/* This rank has no tokens, so arrays only have to be there or not. payloads: memory for them. */
+static xep_dispatch_args_t dispatch_args(const xep_announced_t *entry, xep_payload_t *payloads)
 {
     static const float some;
-    xep_served_t *served;
     xep_dispatch_args_t args = XEP_DISPATCH_ARGS_INIT;
-    release_others(place, entry);
-    if ((served = find_free(place)) == NULL) return XEP_INPROGRESS;
     args.dtype = (xep_dtype_t)entry->dtype;
     args.hidden = entry->hidden;
     args.topk = entry->topk;
@@ -72,6 +69,21 @@ static xep_status_t begin_dispatch(const xep_serve_place_t *place, const xep_ann
     args.arrangement = (xep_rows_t)entry->arrangement;
     args.expert_alignment = entry->expert_alignment;
     args.flags = entry->flags;
+    args.payloads = payloads;
+    args.npayloads = entry->npayloads > XEP_PAYLOADS_MOST ? XEP_PAYLOADS_MOST : entry->npayloads;
+    for (uint32_t i = 0; i < args.npayloads; i++)
+        payloads[i] = (xep_payload_t){.bytes = entry->payload_bytes[i], .alignment = entry->payload_alignment[i]};
+    return args;
+}
+
+/* XEP_INPROGRESS: not yet. */
+static xep_status_t begin_dispatch(const xep_serve_place_t *place, const xep_announced_t *entry)
+{
+    xep_payload_t payloads[XEP_PAYLOADS_MOST];
+    xep_served_t *served;
+    xep_dispatch_args_t args = dispatch_args(entry, payloads);
+    release_others(place, entry);
+    if ((served = find_free(place)) == NULL) return XEP_INPROGRESS;
     if (entry->has & XEP_ANNOUNCED_CACHED) {
         const xep_served_t *cached = find_served(place, entry->turn);
         if (cached == NULL) return XEP_ERR_PROTOCOL;
@@ -157,20 +169,23 @@ static xep_status_t begin_announced(const xep_server_t *server, const xep_serve_
 
 /* ---- operations in flight ---- */
 
-/* Errors that all ranks get for one operation end that alone: what its rank does next is announced like all else. */
+/*
+ * The caller has claimed the buffer. Errors that all ranks get for one operation end that alone: what its rank does
+ * next is announced like all else.
+ */
 static xep_status_t end_operation(xep_served_t *served)
 {
     const xep_op_kind_t kind = served->req->op.kind;
     const int usable = xep_buffer_usable(served->handle->buffer) == XEP_OK;
-    xep_status_t status = xep_request_wait(served->req);
-    xep_request_free(served->req);
+    xep_status_t status = xep_request_outcome(served->req);
+    xep_request_drop(served->req);
     served->req = NULL;
     if (status == XEP_OK) {
         served->is_due = kind != XEP_OP_COMBINE;
         return XEP_OK;
     }
     if (!usable) return status;
-    if (kind == XEP_OP_DISPATCH) xep_served_drop(served);
+    served->is_failed = kind == XEP_OP_DISPATCH;
     return XEP_OK;
 }
 
@@ -183,31 +198,33 @@ static void send_held_back(xep_serve_place_t *place)
     xep_buffer_leave(place->buffer);
 }
 
-/* Takes the operations of a buffer further, without tests, which cost more. */
-static xep_status_t advance(const xep_serve_place_t *place)
+/* Takes the operations of a buffer further and ends those that are done, in one hold of it, as each takes time. */
+static xep_status_t advance(const xep_server_t *server, xep_serve_place_t *place)
 {
-    xep_status_t status = xep_buffer_claim(place->buffer);
+    xep_status_t status = xep_buffer_claim(place->buffer), ended = XEP_OK;
     if (status != XEP_OK) return status;
     xep_request_advance_all(place->buffer);
-    status = xep_buffer_usable(place->buffer);
+    for (uint32_t s = 0; s < xep_server_slots(place) && ended == XEP_OK; s++) {
+        xep_served_t *served = &place->served[s];
+        if (served->req == NULL || served->req->state != XEP_REQUEST_DONE) continue;
+        ended = end_operation(served);
+        place->holds_back = server->group->nnodes != 1;
+    }
+    status = ended != XEP_OK ? ended : xep_buffer_usable(place->buffer);
     xep_buffer_leave(place->buffer);
+    for (uint32_t s = 0; s < xep_server_slots(place); s++)
+        if (place->served[s].is_failed) xep_served_drop(&place->served[s]);
     return status;
 }
 
-/* Ends what is done, then begins what was announced: that may need what has just become free. */
+/* Ends what is done, then begins what was announced, which may need what has just become free, and takes it along. */
 xep_status_t xep_server_attend(xep_server_t *server, xep_serve_place_t *place)
 {
-    xep_status_t status = advance(place);
-    for (uint32_t s = 0; s < xep_server_slots(place); s++) {
-        xep_served_t *served = &place->served[s];
-        if (served->req != NULL && served->req->state == XEP_REQUEST_DONE) {
-            xep_status_t ended = end_operation(served);
-            place->holds_back = server->group->nnodes != 1;
-            if (ended != XEP_OK) return ended;
-        }
-    }
-    if (status != XEP_OK) return status;
-    while ((status = begin_announced(server, place)) == XEP_OK) continue;
+    xep_status_t status;
+    do {
+        if ((status = advance(server, place)) != XEP_OK) return status;
+        status = begin_announced(server, place);
+    } while (status == XEP_OK);
     if (status != XEP_INPROGRESS) server->failure = xep_buffer_usable(place->buffer) == XEP_OK ? status : XEP_OK;
     for (uint32_t s = 0; s < xep_server_slots(place) && server->due == NULL; s++)
         if (place->served[s].is_due) server->due = &place->served[s];

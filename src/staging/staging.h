@@ -46,13 +46,6 @@ void xep_staging_close(xep_buffer_t *buffer);
 /** args are checked. Waits for the stream. */
 xep_status_t xep_staging_layout(xep_buffer_t *buffer, const xep_layout_args_t *args, const xep_layout_t *out);
 
-/* ---- staging_poll.c ---- */
-
-/* Rows in device memory on their way to the host while their operation goes on. */
-
-/** Finds out which of the rows on their way have arrived; before each step of the request's mode. */
-xep_status_t xep_staging_poll(xep_request_t *req);
-
 /* ---- staging_take.c ---- */
 
 /* What an operation in device memory is given, on its way to the host. */
@@ -85,6 +78,9 @@ xep_status_t xep_staging_check(const xep_buffer_t *buffer, const char *name, con
 
 /** XEP_ERR_INVALID: the stream is of another device, or being captured. */
 xep_status_t xep_staging_check_stream(const xep_buffer_t *buffer, void *stream);
+
+/** Finds out which of the rows on their way have arrived; before each step of the request's mode. */
+xep_status_t xep_staging_poll(xep_request_t *req);
 
 /* ---- staging_show.c ---- */
 

@@ -2,6 +2,9 @@
 
 #include "staging.h"
 
+#include "request.h"
+#include "staging_slots.h"
+
 xep_status_t xep_staging_copy(const xep_buffer_t *buffer, const staged_matrix_t *matrices, size_t count, void *stream)
 {
     xep_device_t *device = &buffer->device->device;
@@ -29,4 +32,22 @@ xep_status_t xep_staging_check_stream(const xep_buffer_t *buffer, void *stream)
                     "invalid stream: %p is being captured (one that is not: where ranks are not mapped, the host takes "
                     "part in every operation)",
                     stream);
+}
+
+/*
+ * All notes of an operation are on one stream and so are reached in order: the first one not reached ends the search.
+ * So each call asks the device once, and not at all after the last part.
+ */
+xep_status_t xep_staging_poll(xep_request_t *req)
+{
+    xep_heap_device_t *device = req->buffer->device;
+    staged_slot_t *slot = &req->buffer->staging->slots[req->op.slot];
+    while (slot->parts_here < slot->parts) {
+        xep_status_t status = device->ops->reached(device, staged_note(req->op.slot, slot->parts_here));
+        if (status == XEP_INPROGRESS) break;
+        if (status != XEP_OK) return status;
+        slot->parts_here++;
+    }
+    req->op.coming = slot->coming - staged_part_begin(slot, slot->parts_here);
+    return XEP_OK;
 }

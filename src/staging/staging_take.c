@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "handle.h"
+#include "owners.h"
 #include "request.h"
 #include "staging_slots.h"
 
@@ -290,6 +291,7 @@ xep_status_t xep_staging_take(xep_request_t *req)
                         buffer->shape.nodes);
     xep_status_t status = is_dispatch ? take_dispatch(req) : take_combine(req);
     if (status != XEP_OK) return status;
-    return xep_staging_wait(buffer, is_dispatch ? XEP_WAITS_DISPATCH : XEP_WAITS_COMBINE,
-                            timeout_ms == 0 ? buffer->timeout_ms : timeout_ms);
+    status = xep_staging_wait(buffer, is_dispatch ? XEP_WAITS_DISPATCH : XEP_WAITS_COMBINE,
+                              timeout_ms == 0 ? buffer->timeout_ms : timeout_ms);
+    return status == XEP_OK && is_dispatch && buffer->owners != NULL ? xep_owners_take(req) : status;
 }

@@ -604,7 +604,7 @@ AT(xep_serve_call_t, dispatch, 40);
 AT(xep_serve_call_t, out, 48);
 AT(xep_serve_call_t, out_stride, 56);
 AT(xep_serve_call_t, dtype, 64);
-AT(xep_serve_call_t, reserved, 68);
+AT(xep_serve_call_t, expert, 68);
 AT(xep_serve_call_t, topk_weights, 72);
 AT(xep_serve_call_t, topk_weights_stride, 80);
 

@@ -14,7 +14,7 @@ With WORDs only lines that have all of them are measured ("ll", "peer"). One lau
 limit and the peer in turn, on the same ranks, so that all see the same machine; that is done N times (7), the shapes in
 turn, and each launch gives a ratio of medians. The median of what more launches would give lies between the least and
 the greatest of N with a probability of 1 - 2 ** (1 - N): 98 % for 7. Where all of that is above the bound the program
-says so and exits with 1.
+says so and exits with 1, and where the median is below 0.97 of a limit, which then is none.
 
 A launch during which other programs used more than 0.15 of a core does not count; with fewer than 5 that do, a bound is
 not judged, which is said, too. --busy counts all.
@@ -37,6 +37,7 @@ from collections.abc import Callable
 SECONDS = 300  # for one launch
 QUIET = 0.15  # cores
 ENOUGH = 5  # launches: an interval of 94 %
+BEATEN = 0.97  # of a limit: it is none
 SHAPE = ("ranks", "tokens", "hidden", "topk", "experts")
 AGAINST = {"dispatch": ("limit", "peer", "place", "read"), "combine": ("limit", "peer")}
 OPTIONS = {"peer": "--peer", "place": "--in-place", "read": "--in-place"}
@@ -149,7 +150,12 @@ def report(bounds: list[Bound], found: dict, enough: int) -> int:
         slower += is_slower
         print(f"{line}{statistics.median(ratios):7.2f}  {min(ratios):.2f}-{max(ratios):.2f}" + "  slower" * is_slower)
     print(f"{slower} of {len(bounds)} slower than their bound, {unknown} not judged")
-    return 1 if slower else 0
+    beaten = [(shape, op) for (shape, (op, against)), ratios in found.items() if against == "limit" and ratios
+              and statistics.median(ratios) < BEATEN]
+    for shape, op in beaten:
+        ratio = statistics.median(found[shape, (op, "limit")])
+        print(f"a limit that is beaten: {' '.join(map(str, shape))} {op}, {ratio:.2f}")
+    return 1 if slower or beaten else 0
 
 
 if __name__ == "__main__":

@@ -2,8 +2,9 @@
 
 /*
  * What a rank that serves costs the others: dispatch and combine of rank 0, which alone has tokens, while all others
- * serve, and while they call both with no tokens on a buffer that is not served, in turn. Prints medians in us, and
- * their ratio. On a busy machine with a priority of its own: chrt -f 1.
+ * serve, and while they call both with no tokens on a buffer that is not served, in turn: of ranks that serve without
+ * and with dispatches that rank 0 announces early, behind each combine. Prints medians in us, and their ratios. On a
+ * busy machine with a priority of its own: chrt -f 1.
  *
  *     xep_run -n 2 test/bench/serve_cost normal|ll TOKENS HIDDEN [ROUNDS]
  */
@@ -14,7 +15,7 @@
 #include "mp_job.h"
 #include "mp_rig.h"
 
-enum { BATCH = 50, TURNS = 30 };
+enum { BATCH = 50, TURNS = 30, CALLED = 0, SERVED, EARLY, WAYS };
 
 static xep_status_t no_experts(void *arg, xep_serve_call_t *call)
 {
@@ -31,14 +32,17 @@ static void serve(mp_job_t *job)
 }
 
 /* Of rank 0. */
-static double batch(mp_job_t *job, int serving, int rounds, double *times)
+static double batch(mp_job_t *job, int way, int rounds, double *times)
 {
-    if (serving && mp_rank() != 0) {
+    if (way != CALLED && mp_rank() != 0) {
         serve(job);
         return 0;
     }
-    for (int i = 0; i < rounds; i++) times[i] = mp_job_time(job) * 1e6;
-    if (serving) MP_OK(xep_step_end(&job->buffer, 1, XEP_STEP_LAST));
+    for (int i = 0; i < rounds; i++) {
+        times[i] = mp_job_time(job) * 1e6;
+        if (way == EARLY && i + 1 < rounds) MP_OK(xep_announce_dispatch(job->buffer));
+    }
+    if (way != CALLED) MP_OK(xep_step_end(&job->buffer, 1, XEP_STEP_LAST));
     mp_sort(times, (size_t)rounds);
     return times[rounds / 2];
 }
@@ -51,7 +55,7 @@ int main(int argc, char **argv)
          .mode = argc > 1 ? argv[1] : "normal",
          .ragged = 2,
          MP_SHAPE(32, 8, argc > 3 ? (uint32_t)atoi(argv[3]) : 7168, argc > 2 ? (uint64_t)atoi(argv[2]) : 128)}};
-    double *times = calloc((size_t)rounds, sizeof *times), medians[2][TURNS];
+    double *times = calloc((size_t)rounds, sizeof *times), medians[WAYS][TURNS];
     xep_group_t *group = mp_group();
     mp_job_t jobs[2];
     c[1] = c[0];
@@ -59,19 +63,19 @@ int main(int argc, char **argv)
     for (int i = 0; i < 2; i++) {
         mp_job_open(&jobs[i], &c[i], 3);
         mp_job_buffer(&jobs[i], group);
-        (void)batch(&jobs[i], 0, rounds, times);
+        (void)batch(&jobs[i], CALLED, rounds, times);
     }
     for (int turn = 0; turn < TURNS; turn++)
-        for (int serving = 0; serving < 2; serving++) {
-            medians[serving][turn] = batch(&jobs[serving], serving, rounds, times);
+        for (int way = 0; way < WAYS; way++) {
+            medians[way][turn] = batch(&jobs[way != CALLED], way, rounds, times);
             MP_OK(xep_group_barrier(group));
         }
-    mp_sort(medians[0], TURNS);
-    mp_sort(medians[1], TURNS);
+    for (int way = 0; way < WAYS; way++) mp_sort(medians[way], TURNS);
+    const double called = medians[CALLED][TURNS / 2], served = medians[SERVED][TURNS / 2],
+                 early = medians[EARLY][TURNS / 2];
     if (mp_rank() == 0)
-        printf("%s, %d tokens of %u: called %.1f us, served %.1f us, ratio %.3f (best %.1f, %.1f)\n", c[0].mode,
-               (int)c[0].tokens, c[0].hidden, medians[0][TURNS / 2], medians[1][TURNS / 2],
-               medians[1][TURNS / 2] / medians[0][TURNS / 2], medians[0][0], medians[1][0]);
+        printf("%s, %d tokens of %u: called %.1f us, served %.1f us (%.3f), announced early %.1f us (%.3f)\n",
+               c[0].mode, (int)c[0].tokens, c[0].hidden, called, served, served / called, early, early / called);
     for (int i = 0; i < 2; i++) mp_job_close(&jobs[i]);
     xep_group_destroy(group);
     free(times);

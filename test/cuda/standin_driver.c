@@ -361,3 +361,14 @@ API cuLaunchKernelEx(const launch_t *how, void *function, void **args, void **ex
     standin_stream_add(standin_stream(how->stream), kernel->run, args[0], kernel->bytes);
     return DONE;
 }
+
+API cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                   unsigned block_y, unsigned block_z, unsigned shared_bytes, void *stream, void **args, void **extra)
+{
+    const standin_kernel_t *kernel = function;
+    if (grid_x == 0 || grid_y != 1 || grid_z != 1 || block_x != 1024 || block_y != 1 || block_z != 1 ||
+        shared_bytes != 0 || extra != NULL || standin_context() == NULL)
+        return INVALID;
+    standin_stream_add(standin_stream(stream), kernel->run, args[0], kernel->bytes);
+    return DONE;
+}

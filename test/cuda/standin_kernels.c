@@ -25,7 +25,8 @@ static int64_t index_of(const xep_cuda_plan_t *p, uint64_t token, uint32_t k)
     int32_t narrow;
     memcpy(&wide, row + k * (p->wide ? sizeof wide : 0), p->wide ? sizeof wide : 0);
     memcpy(&narrow, row + k * sizeof narrow, p->wide ? 0 : sizeof narrow);
-    return p->wide ? wide : narrow;
+    const int64_t expert = p->wide ? wide : narrow;
+    return p->number != NULL && expert >= 0 && expert < p->experts ? p->number[expert] : expert;
 }
 
 /* How many selections there are up to the last one of this rank; 0: there is none. */
@@ -503,7 +504,15 @@ static void run_combine_fp32(const void *args)
     combine(args, XEP_FP32);
 }
 
+/* That of xep_perf: to, from, bytes. */
+static void run_copy(const void *args)
+{
+    const uint64_t *copy = args;
+    memcpy((void *)(uintptr_t)copy[0], (const void *)(uintptr_t)copy[1], copy[2]);
+}
+
 const standin_kernel_t standin_normal_kernels[] = {
+    {"perf_copy", 3 * sizeof(uint64_t), run_copy},
     {"xep_cuda_plan", sizeof(xep_cuda_plan_t), run_plan},
     {"xep_cuda_layout", sizeof(xep_cuda_layout_t), standin_layout},
     {"xep_cuda_slots", sizeof(xep_cuda_expand_t), standin_slots},

@@ -22,7 +22,10 @@ static int64_t index_of(const xep_cuda_ll_send_t *s, uint64_t i)
     int32_t narrow;
     memcpy(&wide, at, s->wide ? sizeof wide : 0);
     memcpy(&narrow, at, s->wide ? 0 : sizeof narrow);
-    return s->wide ? wide : narrow;
+    const int64_t expert = s->wide ? wide : narrow;
+    for (uint32_t e = 0; s->callers != NULL && e < s->at.experts; e++)
+        if (s->callers[e] == expert) return e;
+    return expert;
 }
 
 static float weight_of(const xep_cuda_ll_send_t *s, uint64_t i)

@@ -5,6 +5,8 @@
  * serves, as it likes; the others work in all. Words of one buffer come in the order in which they were written, those
  * of two buffers in any: a rank looks at one writer's row of one buffer at a time.
  *
+ * A rank that works may announce its next operation of a step before it begins it, in either buffer.
+ *
  * An operation ends when all ranks have begun it. A rank that works does not wait for the end before it ends its step
  * and begins the next one: only before it uses the buffer again.
  *
@@ -127,6 +129,7 @@ again:
 work:
     b = 0;
     do
+    :: atomic { IN(r) && b < BUFFERS && row_of[r].buffer[b].told == B(r, b) -> row_of[r].buffer[b].told++ }
     :: atomic { IN(r) && b < BUFFERS && ENDED(b, B(r, b)) ->
         assert(B(r, b) == step[r]); /* the first operation of this step, and of no other */
         begin(r, b);

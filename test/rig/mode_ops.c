@@ -100,8 +100,7 @@ static void test_only(xep_group_t *group, const mp_case_t *c)
     xep_handle_t *handle;
     xep_request_t *req;
     xep_status_t status;
-    mp_job_open(&job, c, 3);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, c, 3, group);
     xep_dispatch_args_t a = mp_job_dispatch(&job);
     MP_OK(xep_dispatch(job.buffer, &a, &handle, &req));
     if (mp_rank() == 0) mp_sleep_us(3000);
@@ -130,10 +129,8 @@ static void chain(xep_group_t *group, const mp_case_t *c)
     mp_job_t a, b;
     xep_handle_t *ha, *hb;
     xep_request_t *ra, *rb;
-    mp_job_open(&a, c, 4);
-    mp_job_open(&b, c, 5);
-    mp_job_buffer(&a, group);
-    mp_job_buffer(&b, group);
+    mp_job_begin(&a, c, 4, group);
+    mp_job_begin(&b, c, 5, group);
     for (int i = 0; i < 10; i++) {
         xep_dispatch_args_t da = mp_job_dispatch(&a), db = mp_job_dispatch(&b);
         MP_OK(xep_dispatch(a.buffer, &da, &ha, &ra));
@@ -174,8 +171,7 @@ static void cached(xep_group_t *group, const mp_case_t *c)
 {
     mp_job_t job;
     xep_handle_t *first, *again, *third;
-    mp_job_open(&job, c, 6);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, c, 6, group);
     for (uint64_t round = 0; round < 6; round++) {
         xep_dispatch_args_t a = mp_job_dispatch(&job);
         MP_OK(xep_dispatch(job.buffer, &a, &first, NULL));
@@ -209,8 +205,7 @@ static void overflow(xep_group_t *group, mp_case_t c)
     c.routing = "one-rank";
     c.ragged = 0;
     c.mask = 0;
-    mp_job_open(&job, &c, 9);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, &c, 9, group);
     const uint64_t all = mp_nranks() * c.tokens * (by_expert ? c.topk : 1), need = mp_rank() == 0 ? all : 0;
     for (int round = 0; round < 12; round++) { /* more often than slots */
         xep_dispatch_args_t a = mp_job_dispatch(&job);
@@ -266,8 +261,7 @@ static void adjoint(xep_group_t *group, mp_case_t c)
     MP_CHECK(mp_nranks() <= MOST_RANKS);
     c.dtype = c.combine_dtype = XEP_FP32;
     c.weights = 0;
-    mp_job_open(&job, &c, 11);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, &c, 11, group);
     float *x = job.x;
     for (uint64_t i = 0; i < job.tokens * c.hidden; i++) x[i] = (float)((int)((i * 7 + mp_rank() * 13) % 31) - 15);
     xep_dispatch_args_t d = mp_job_dispatch(&job);
@@ -294,8 +288,7 @@ static void wait_elsewhere(xep_group_t *group, const mp_case_t *c)
     xep_handle_t *handle;
     xep_request_t *req;
     uint32_t mine = mp_rank(), all[MOST_RANKS];
-    mp_job_open(&job, c, 12);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, c, 12, group);
     xep_dispatch_args_t a = mp_job_dispatch(&job);
     for (int i = 0; i < 5; i++) {
         MP_OK(xep_dispatch(job.buffer, &a, &handle, &req));
@@ -316,8 +309,7 @@ static void counts_first(xep_group_t *group, const mp_case_t *c)
     mp_job_t job;
     xep_handle_t *handle;
     xep_request_t *req;
-    mp_job_open(&job, c, 13);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, c, 13, group);
     for (int i = 0; i < 5; i++) {
         mp_job_round(&job);
         xep_dispatch_args_t a = mp_job_dispatch(&job);
@@ -354,10 +346,7 @@ void mode_ops_run(xep_group_t *group, const char *mode)
 static void *hammer(void *arg)
 {
     mp_job_t *job = arg;
-    for (uint64_t round = 0; round < 50; round++) {
-        mp_job_payload(job, round);
-        mp_job_round(job);
-    }
+    mp_job_rounds(job, 50, 0);
     return NULL;
 }
 
@@ -365,10 +354,8 @@ void mode_ops_two_threads(xep_group_t *group, const mp_case_t *mine, const mp_ca
 {
     mp_job_t a, b;
     pthread_t thread;
-    mp_job_open(&a, mine, 7);
-    mp_job_open(&b, of_thread, 8);
-    mp_job_buffer(&a, group);
-    mp_job_buffer(&b, group);
+    mp_job_begin(&a, mine, 7, group);
+    mp_job_begin(&b, of_thread, 8, group);
     MP_CHECK(pthread_create(&thread, NULL, hammer, &b) == 0);
     hammer(&a);
     MP_CHECK(pthread_join(thread, NULL) == 0);

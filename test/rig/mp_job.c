@@ -223,6 +223,12 @@ void mp_job_buffer(mp_job_t *job, xep_group_t *group)
     if (job->c->fixed_capacity) job->shape.capacity = size.recv_rows;
 }
 
+void mp_job_begin(mp_job_t *job, const mp_case_t *c, uint64_t seed, xep_group_t *group)
+{
+    mp_job_open(job, c, seed);
+    mp_job_buffer(job, group);
+}
+
 void mp_job_close(mp_job_t *job)
 {
     xep_buffer_destroy(job->buffer);
@@ -384,6 +390,14 @@ void mp_job_round(mp_job_t *job)
     mp_job_check_out(job);
     mp_job_check_inputs(job);
     xep_handle_release(handle);
+}
+
+void mp_job_rounds(mp_job_t *job, uint32_t count, uint64_t payload)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        mp_job_payload(job, payload + i);
+        mp_job_round(job);
+    }
 }
 
 void mp_job_compare(mp_job_t *one, mp_job_t *other, uint64_t payload)

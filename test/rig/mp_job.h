@@ -71,7 +71,9 @@ typedef struct mp_job {
 /** Inputs of a case on this rank; payload is the seed of its data. Collective only when it creates a buffer. */
 void mp_job_open(mp_job_t *job, const mp_case_t *c, uint64_t seed);
 void mp_job_buffer(mp_job_t *job, xep_group_t *group);
-/** The same, where making it may fail. */
+/** Both. */
+void mp_job_begin(mp_job_t *job, const mp_case_t *c, uint64_t seed, xep_group_t *group);
+/** The buffer, where making it may fail. */
 xep_status_t mp_job_try_buffer(mp_job_t *job, xep_group_t *group);
 /** New rows for the same routing. */
 void mp_job_payload(mp_job_t *job, uint64_t payload);
@@ -92,6 +94,8 @@ void mp_job_check_inputs(const mp_job_t *job);
 
 /** Dispatch, check, combine, check, release: blocking. */
 void mp_job_round(mp_job_t *job);
+/** So many, of payload and those behind it. */
+void mp_job_rounds(mp_job_t *job, uint32_t count, uint64_t payload);
 
 /** The same with other rows, and ranks that may fail meanwhile: the first error. What was received stays readable. */
 xep_status_t mp_job_try_round(mp_job_t *job, uint64_t payload);

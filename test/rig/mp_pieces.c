@@ -18,14 +18,25 @@ static void take(mp_pieces_t *pieces, const mp_job_t *job, const xep_handle_t *h
     if (recv->piece + 1 == recv->pieces) oracle_pieces_free(&pieces->all);
 }
 
-xep_handle_t *mp_pieces_begin(mp_pieces_t *pieces, mp_job_t *job, const xep_dispatch_args_t *args)
+static void begin(mp_pieces_t *pieces, const mp_job_t *job)
 {
     xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
+    MP_OK(xep_buffer_query(job->buffer, &info));
+    *pieces = (mp_pieces_t){.room = info.recv_rows};
+}
+
+void mp_pieces_served(mp_pieces_t *pieces, const mp_job_t *job, const xep_handle_t *handle)
+{
+    if (mp_recv(handle)->piece == 0) begin(pieces, job);
+    take(pieces, job, handle);
+}
+
+xep_handle_t *mp_pieces_begin(mp_pieces_t *pieces, mp_job_t *job, const xep_dispatch_args_t *args)
+{
     xep_dispatch_args_t own = *args;
     xep_handle_t *handle;
     uint64_t rows = 0;
-    MP_OK(xep_buffer_query(job->buffer, &info));
-    *pieces = (mp_pieces_t){.room = info.recv_rows};
+    begin(pieces, job);
     own.recv_rows_p = &rows;
     MP_OK(xep_dispatch(job->buffer, &own, &handle, NULL));
     take(pieces, job, handle);
@@ -111,8 +122,7 @@ static void interleave(mp_job_t *job)
 void mp_pieces_run(xep_group_t *group, const mp_case_t *c)
 {
     mp_job_t job;
-    mp_job_open(&job, c, 1);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, c, 1, group);
     for (uint64_t round = 0; round < 3; round++) {
         mp_job_payload(&job, round + 100);
         xep_dispatch_args_t args = mp_job_dispatch(&job);

@@ -16,6 +16,9 @@ typedef struct mp_pieces {
 /** Begins a dispatch with these args; compares its first piece, and what its recv says of the others. */
 xep_handle_t *mp_pieces_begin(mp_pieces_t *pieces, mp_job_t *job, const xep_dispatch_args_t *args);
 
+/** A piece that a rank that serves is shown. */
+void mp_pieces_served(mp_pieces_t *pieces, const mp_job_t *job, const xep_handle_t *handle);
+
 /** Takes the next piece, with outputs or without; asynchronous: by a request. The last one ends it. */
 void mp_pieces_next(mp_pieces_t *pieces, mp_job_t *job, xep_handle_t *handle, int outputs, int asynchronous);
 

@@ -110,8 +110,7 @@ static void overlap(xep_group_t *group, mp_job_t *job, uint64_t payload)
 void mp_placed_shape(xep_group_t *group, const mp_case_t *c)
 {
     mp_job_t job;
-    mp_job_open(&job, c, 5);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, c, 5, group);
     for (uint64_t round = 0; round < 5; round++) overlap(group, &job, round * 10);
     xep_dispatch_args_t args = mp_job_dispatch(&job); /* the same buffer copies, where it is not told otherwise */
     xep_handle_t *handle;

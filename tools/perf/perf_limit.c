@@ -16,6 +16,8 @@ struct perf_limit {
     perf_kernels_t kernels;
     perf_plan_t plan;
     const void **terms; /* [width] */
+    xep_cast_t cast;
+    char *row, *scales; /* what it makes of a row; NULL: nothing is cast */
 };
 
 /* Destinations one behind the other, as in the memory of one receiver. */
@@ -34,6 +36,10 @@ perf_limit_t *perf_limit_open(const perf_t *perf)
     limit->kernels = perf_kernels(perf->shape.combine_dtype);
     perf_plan_open(&limit->plan, perf);
     limit->terms = oracle_alloc(limit->plan.width * sizeof *limit->terms);
+    if (perf->shape.quant == XEP_QUANT_NONE) return limit;
+    limit->cast = xep_cast_select(perf->shape.quant, perf->shape.dtype, limit->kernels.simd, perf->shape.quant_scale);
+    limit->row = oracle_alloc(perf->placed_bytes);
+    limit->scales = oracle_alloc(perf->placed_scales);
     return limit;
 }
 
@@ -42,20 +48,37 @@ void perf_limit_close(perf_limit_t *limit)
     if (limit == NULL) return;
     perf_plan_close(&limit->plan);
     free(limit->terms);
+    free(limit->row);
+    free(limit->scales);
     free(limit);
 }
 
-/* What the C library does well is left to it, as the modes do. Behind this row lies that of the next token. */
-static void store(const perf_limit_t *limit, void *to, const void *from, size_t bytes, int streaming)
+/* A row as it is stored, and what lies beside it: the caller's scales, those of a cast, or for payloads any bytes. */
+static const char *cast_row(const perf_limit_t *limit, uint64_t token, const char **scales_p)
 {
-    if (streaming) limit->kernels.copy_streaming(to, from, bytes, (const char *)from + limit->perf->row_bytes);
+    const perf_t *perf = limit->perf;
+    const char *x = (const char *)perf->x + token * perf->row_bytes;
+
+    *scales_p = perf->scales != NULL ? (const char *)perf->scales + token * perf->scale_bytes : x;
+    if (limit->row == NULL) return x;
+    limit->cast.row(&limit->cast, limit->row, limit->scales, x, perf->shape.hidden,
+                    token + 1 < perf->tokens ? x + perf->row_bytes : x);
+    *scales_p = limit->scales;
+    return limit->row;
+}
+
+/* What the C library does well is left to it, as the modes do. Behind this row lies that of the next token, unless it was cast. */
+static void store(const perf_limit_t *limit, void *to, const char *from, size_t bytes, int streaming)
+{
+    const char *next = limit->row == NULL ? from + limit->perf->row_bytes : from;
+
+    if (streaming) limit->kernels.copy_streaming(to, from, bytes, next);
     else memcpy(to, from, bytes);
 }
 
 /*
- * Rows and scales as the receivers would have them; no metadata, no signals, no waiting. Scales that a cast would make
- * are stored as any bytes of the row, since casting is not part of the limit. The fence counts: until then streaming
- * stores are on their way.
+ * Rows and scales as the receivers would have them; no metadata, no signals, no waiting. The fence counts: until then
+ * streaming stores are on their way.
  */
 void perf_limit_dispatch(perf_limit_t *limit, int planned, int streaming)
 {
@@ -65,14 +88,11 @@ void perf_limit_dispatch(perf_limit_t *limit, int planned, int streaming)
 
     if (planned) perf_plan_make(&limit->plan, perf);
     for (uint64_t token = 0; token < perf->tokens; token++) {
-        const char *x = (const char *)perf->x + token * perf->row_bytes;
+        const char *own, *x = cast_row(limit, token, &own);
         for (uint32_t i = 0; i < limit->plan.copies[token]; i++) {
             const uint64_t row = row_of(limit, token, i);
             store(limit, perf->area + row * stride, x, perf->placed_bytes, streaming);
-            if (!perf->placed_scales) continue;
-            memcpy(scales + row * perf->placed_scales,
-                   perf->scales != NULL ? (const char *)perf->scales + token * perf->scale_bytes : x,
-                   perf->placed_scales);
+            if (perf->placed_scales != 0) memcpy(scales + row * perf->placed_scales, own, perf->placed_scales);
         }
     }
     xep_stores_fence();

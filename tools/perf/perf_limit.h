@@ -4,6 +4,7 @@
 #ifndef PERF_LIMIT_H
 #define PERF_LIMIT_H
 
+#include "cast.h"
 #include "copy.h"
 #include "perf.h"
 #include "weigh.h"
@@ -13,7 +14,7 @@ typedef struct perf_limit perf_limit_t;
 perf_limit_t *perf_limit_open(const perf_t *perf);
 void perf_limit_close(perf_limit_t *limit);
 
-/** Plans (with plan) and stores each row everywhere it goes. */
+/** Plans (with plan), casts each row if the dispatch does, and stores it everywhere it goes. */
 void perf_limit_dispatch(perf_limit_t *limit, int plan, int streaming);
 
 /** Makes what perf_limit_combine() sums proper numbers again, after rows of another type were stored there. */
@@ -27,6 +28,7 @@ void perf_limit_combine(perf_limit_t *limit, int streaming);
 /* The row copies and row sums of the limit and of --peer: those of the modes, the widest that this CPU runs. */
 
 typedef struct perf_kernels {
+    xep_simd_t simd;
     xep_copy_fn copy_streaming;
     xep_weigh_fn sum[2]; /* [1]: streaming */
 } perf_kernels_t;

@@ -19,6 +19,7 @@ static xep_simd_t widest(void)
 perf_kernels_t perf_kernels(xep_dtype_t dtype)
 {
     const xep_simd_t simd = widest();
-    return (perf_kernels_t){.copy_streaming = xep_copy_select(simd, 1),
+    return (perf_kernels_t){.simd = simd,
+                            .copy_streaming = xep_copy_select(simd, 1),
                             .sum = {xep_weigh_select(dtype, simd, 0), xep_weigh_select(dtype, simd, 1)}};
 }

@@ -62,6 +62,13 @@ static int refuse_pair(const perf_options_t *options, char *why, size_t why_byte
     return -1;
 }
 
+/* "mxfp8-e5m2" is "mxfp8_e5m2", too. */
+static int is_called(const char *wanted, const char *name)
+{
+    for (; *wanted != '\0' && (*wanted == *name || (*wanted == '-' && *name == '_')); wanted++) name++;
+    return *wanted == *name;
+}
+
 #define QUANT_(_name, _value, _text) {_name, _text},
 
 /* outputs: LogFMT, too. -1, with the names that there are: no such cast. */
@@ -78,7 +85,7 @@ static int find_quant(const char *option, const char *wanted, int outputs, xep_q
         const size_t used = strlen(known);
         if (!outputs && quants[i].quant == XEP_QUANT_LOGFMT) continue;
         *quant_p = quants[i].quant;
-        if (!strcmp(wanted, quants[i].name)) return 0;
+        if (is_called(wanted, quants[i].name)) return 0;
         snprintf(known + used, sizeof known - used, "%s%s", used == 0 ? "" : ", ", quants[i].name);
     }
     snprintf(why, why_bytes, "invalid %s: \"%s\" (%s)", option, wanted, known);

@@ -79,10 +79,10 @@ def combine(
     reduce_in_local: bool,
     reduce_in_scaleup: bool,
 ) -> torch.Tensor:
-    """y [T, K, H]: what the expert of each selection made of this rank's tokens -> the sums [T, H]: biases, then ranks,
-    or reduce_in_scaleup nodes, in the order of the token's last selection of each; of each rank its selections, k
-    ascending. In float32, rounded at the end; reduce_in_local: what a rank has summed is rounded, too,
-    reduce_in_scaleup: and what a node has, whose ranks are in that order.
+    """y [T, K, H]: what the expert of each selection made of this rank's tokens -> the sums [T, H]: biases, then
+    selections, k ascending. In float32, rounded at the end. reduce_in_local: instead of selections ranks, in the order
+    of the token's last selection of each, of each its selections, k ascending, rounded; reduce_in_scaleup: instead of
+    these nodes, likewise.
     """
     local = num_experts // (num_scaleout_ranks * num_scaleup_ranks)
     owners = torch.where(topk_idx >= 0, topk_idx // local, -1)
@@ -102,9 +102,11 @@ def combine(
         part = torch.zeros_like(total)
         for other in range(k + 1):
             part += torch.where((owners[:, other] == owners[:, k]).unsqueeze(1), y[:, other].float(), 0.0)
-        return part.to(y.dtype).float() if reduce_in_local else part
+        return part.to(y.dtype).float()
 
-    parts = [torch.where(at_last(owners, k), of_rank(k), 0.0) for k in range(y.shape[1])]
+    parts = [torch.where((owners[:, k] >= 0).unsqueeze(1), y[:, k].float(), 0.0) for k in range(y.shape[1])]
+    if reduce_in_local:
+        parts = [torch.where(at_last(owners, k), of_rank(k), 0.0) for k in range(y.shape[1])]
     for k, part in enumerate(parts):
         if reduce_in_scaleup:
             of_node = torch.zeros_like(total)

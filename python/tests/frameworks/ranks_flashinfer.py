@@ -12,6 +12,7 @@ from conftest import communicator
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("flashinfer", reason="flashinfer-python is not installed")
 import torch.distributed as dist  # noqa: E402
+from flashinfer.fused_moe.api import QuantFormat  # noqa: E402
 from flashinfer.moe_ep import (  # noqa: E402
     BootstrapConfig,
     EpAlgorithm,
@@ -133,10 +134,55 @@ def test_contract():
         communication.dispatch(x, idx)
 
 
+# values and scales of a token of 256 channels, by FlashInfer's names
+FORMATS = {
+    "FP8PerTensor": ((torch.float8_e4m3fn, 256), None),
+    "DeepSeekFp8": ((torch.float8_e4m3fn, 256), (torch.float32, 2)),
+    "MXFP8": ((torch.float8_e4m3fn, 256), (torch.uint8, 8)),
+    "NVFP4": ((torch.uint8, 128), (torch.float8_e4m3fn, 16)),
+    "MXFP4": ((torch.uint8, 128), (torch.uint8, 8)),
+}
+
+
+def quantized(rank: int, kind, tokens: int = 4):
+    """Bytes that only this token has, as the kind of a tensor."""
+    dtype, width = kind
+    generator = torch.Generator().manual_seed(rank)
+    return torch.randint(1, 120, (tokens, width * dtype.itemsize), generator=generator, dtype=torch.uint8).view(dtype)
+
+
+@pytest.mark.parametrize("roll", [0, 1], ids=["right", "control"])
+@pytest.mark.parametrize("name", FORMATS)
+def test_rows_of_quantizers(name, roll):
+    """Values and scales arrive together, bit for bit. The control: scales that are those of other tokens."""
+    values, scales = FORMATS[name]
+    communication, start = make_communication(hidden_size=256, dispatch_format=QuantFormat[name])
+    ranks = range(start.world_size)
+    idx = torch.tensor([[t % start.world_size * EXPERTS_OF_RANK, start.rank * EXPERTS_OF_RANK + 1] for t in range(4)])
+    got = communication.dispatch(
+        quantized(start.rank, values),
+        idx,
+        torch.ones((4, 2)),
+        hidden_states_scale=None if scales is None else quantized(start.rank, scales).roll(roll, 0),
+    )
+    mine = [(r, t) for r in ranks for t in range(4) if start.rank in (r, t % start.world_size)]
+    for kind, found in ((values, got.hidden_states), (scales, got.hidden_states_scale)):
+        if kind is None:
+            assert found is None
+            continue
+        assert found.dtype == kind[0] and found.shape == (4 * start.world_size, kind[1])
+        sent = torch.stack([quantized(r, kind)[t].view(torch.uint8) for r, t in mine])
+        assert torch.equal(found[: len(mine)].view(torch.uint8), sent) is not (roll == 1 and kind is scales)
+    out = communication.combine(torch.ones((4 * start.world_size, 256), dtype=torch.bfloat16))
+    owners = [len({t % start.world_size, start.rank}) for t in range(4)]
+    assert out[:, 0].tolist() == owners
+    communication.destroy()
+
+
 def test_what_is_refused():
     communication, _ = make_communication()
     x, idx = torch.ones((1, HIDDEN), dtype=torch.bfloat16), torch.zeros((1, 2), dtype=torch.int64)
-    with pytest.raises(NotImplementedError, match="hidden_states_scale: expected None"):
+    with pytest.raises(ValueError, match="hidden_states_scale: expected scales of each token, at most 0 bytes"):
         communication.dispatch(x, idx, hidden_states_scale=torch.ones((1, 1)))
     with pytest.raises(NotImplementedError, match="dtype: expected bfloat16"):
         make_communication(dtype=torch.float64)

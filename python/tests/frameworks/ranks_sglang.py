@@ -19,12 +19,17 @@ import torch.distributed as dist  # noqa: E402
 from sglang.srt import plugins  # noqa: E402
 from sglang.srt.layers.moe.fused_moe_native import fused_moe_forward_native  # noqa: E402
 from sglang.srt.layers.moe.moe_runner.base import MoeRunnerConfig  # noqa: E402
-from sglang.srt.layers.moe.token_dispatcher.standard import StandardDispatchOutput  # noqa: E402
+from sglang.srt.layers.moe.token_dispatcher.standard import (  # noqa: E402
+    StandardCombineInput,
+    StandardDispatchOutput,
+)
 from sglang.srt.layers.moe.topk import StandardTopKOutput  # noqa: E402
-from sglang.srt.layers.moe.utils import MoeA2ABackend  # noqa: E402
+from sglang.srt.layers.moe.utils import FlashinferA2ADispatchType, MoeA2ABackend  # noqa: E402
 from sglang.srt.runtime_context import get_flags, get_parallel  # noqa: E402
 
+import xep  # noqa: E402
 import xep.integrations.sglang as integration  # noqa: E402
+from xep.integrations import quantizers  # noqa: E402
 
 HIDDEN, INNER, TOPK, EXPERTS_OF_RANK = 16, 8, 3, 2
 
@@ -90,6 +95,63 @@ def test_a_layer(customized, roll):
             made = made._replace(hidden_states=made.hidden_states.roll(1, 0))
         found = dispatcher.combine(made)
         assert torch.allclose(found, expected, atol=1e-5) is not roll or len(x) == 0
+
+
+def dispatchers():
+    from xep.integrations import sglang_dispatcher
+
+    return sglang_dispatcher
+
+
+def dequantized(x: torch.Tensor, scales: torch.Tensor, scale: float) -> torch.Tensor:
+    """NVFP4, or MXFP8 with scale 0, as float32."""
+    if scale == 0:
+        factors = 2.0 ** (scales.float() - 127)
+        return (x.float().unflatten(1, (-1, 32)) * factors.unsqueeze(2)).flatten(1)
+    numbers = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    codes = torch.stack([x & 15, x >> 4], 2).flatten(1).long()
+    values = numbers[codes & 7] * torch.where(codes > 7, -1.0, 1.0)
+    factors = scales.view(torch.float8_e4m3fn).float() * scale
+    return (values.unflatten(1, (-1, 16)) * factors.unsqueeze(2)).flatten(1)
+
+
+@pytest.mark.parametrize("roll", [0, 1], ids=["right", "control"])
+@pytest.mark.parametrize("kind, scale", [("nvfp4", 0.01), ("mxfp8", 0.0), ("bf16", 0.0)])
+def test_cast_rows(customized, monkeypatch, kind, scale, roll):
+    """Rows and their scales reach the runner, and what it makes of them comes back. The control: scales of others."""
+    monkeypatch.setattr(dispatchers(), "get_flashinfer_a2a_dispatch_type", lambda: FlashinferA2ADispatchType(kind))
+    dispatcher = layers.create_moe_dispatcher(config(hidden_size=128), None)
+    dispatcher.set_quant_config({"input_global_scale": 1 / scale} if scale else {"use_mxfp8": True})
+    _, top = make_tokens(1)
+    generator = torch.Generator().manual_seed(dist.get_rank())
+    x = torch.randn((len(top.topk_ids), 128), generator=generator).to(torch.bfloat16) * torch.arange(1, 129)
+    got = dispatcher.dispatch(x, top)
+    rows = got.hidden_states
+    if kind != "bf16":
+        scales = got.hidden_states_scale.roll(roll, 0)
+        assert (rows.dtype, rows.shape[1]) == ((torch.uint8, 64) if scale else (torch.float8_e4m3fn, 128))
+        rows = dequantized(rows, scales, scale).to(torch.bfloat16)
+    else:
+        assert got.hidden_states_scale is None
+    back = dispatcher.combine(StandardCombineInput(rows))
+    ranks = (top.topk_ids.unsqueeze(2) // EXPERTS_OF_RANK == torch.arange(dist.get_world_size())).any(1).sum(1)
+    off = (back.float() / ranks.unsqueeze(1) - x.float()).norm() / x.float().norm()
+    limit = {"nvfp4": 0.12, "mxfp8": 0.04, "bf16": 0.01}[kind]
+    assert len(x) == 0 or (off < limit) is not (roll == 1 and kind != "bf16" and len(rows) > 1)
+
+
+@pytest.mark.parametrize("kind", ["nvfp4", "mxfp8"])
+def test_quantizers_are_xep_s(customized, kind):
+    """To the bit, over all bf16 but those of which numbers are compared as numbers."""
+    x = torch.arange(-32768, 32768).to(torch.int16).view(torch.bfloat16).reshape(-1, 256)
+    q, scales = quantizers.nvfp4(x, 0.37) if kind == "nvfp4" else quantizers.mxfp8(x)
+    with xep.Group(dist.group.WORLD) as group:
+        buffer = group.buffer(dist.get_world_size(), 1, 256, len(x), mode="ll", dtype="bf16")
+        idx = torch.full((len(x), 1), group.rank)
+        with buffer.dispatch(x, idx, quant=kind, **({"quant_scale": 0.37} if kind == "nvfp4" else {})) as handle:
+            made, words = handle.recv.x[: len(x)].clone(), handle.recv.scales[: len(x)].clone()
+    assert torch.equal(words.view(torch.uint8)[:, : scales.shape[1]], scales.view(torch.uint8))
+    assert torch.equal(made.view(torch.uint8), q.view(torch.uint8))
 
 
 def test_other_backends_are_left_alone():

@@ -34,6 +34,9 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason
 IN_TIME = 200 * int(os.environ.get("XEP_TEST_SLOW", "1"))  # seconds for an engine to start, answer and end
 NEW = 8  # tokens for each prompt
 PROMPTS = [[1, 2, 3, 4, 5], [7, 8, 9], list(range(20, 90)), [11]]
+IDLE_STEPS = int(os.environ.get("XEP_TEST_IDLE_STEPS", "120"))
+LONG = 40  # tokens for each of the prompts of a rank beside which the other one has none, 8 at a time
+MANY = [[number % 200 + 1, number // 200 + 1] for number in range(-(-IDLE_STEPS // LONG) * 8)]
 
 
 @pytest.fixture(scope="module")
@@ -85,10 +88,11 @@ def free_port() -> int:
 
 @dataclasses.dataclass
 class Round:
-    """prompts: of each rank. trouble: of each rank, a word of vllm_trouble.py."""
+    """prompts: of each rank. trouble: of each rank, a word of vllm_trouble.py. new: tokens for each prompt."""
 
     prompts: list
     trouble: tuple = ("", "")
+    new: int = NEW
 
 
 @dataclasses.dataclass
@@ -114,7 +118,7 @@ def generate(
     file, ranks = folder / "job.json", len(rounds[0].prompts) * tensor
     file.write_text(json.dumps(dict(
         ranks=ranks, tensor=tensor, options=options or {}, rounds=[dataclasses.asdict(each) for each in rounds],
-        model=str(model), compiled=compiled, new=NEW, port=free_port(), in_time=IN_TIME,
+        model=str(model), compiled=compiled, port=free_port(), in_time=IN_TIME,
     )))  # fmt: skip
     started = forks.Forks(folder, plugins, dict(environment, XEP_TEST_TROUBLE=str(file)))
     for rank in range(ranks):
@@ -126,11 +130,17 @@ def generate(
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory, model, plugins):
-    return generate(tmp_path_factory.mktemp("alone"), model, plugins, [Round([PROMPTS])]).of(0)[0]
+def alone_in_rounds(tmp_path_factory, model, plugins):
+    rounds = [Round([PROMPTS]), Round([MANY], new=LONG)]
+    return generate(tmp_path_factory.mktemp("alone"), model, plugins, rounds)
 
 
-UNEVEN, EMPTY, ROLLED, FAILED = range(4)
+@pytest.fixture(scope="module")
+def alone(alone_in_rounds):
+    return alone_in_rounds.of(0)[0]
+
+
+UNEVEN, EMPTY, IDLE, ROLLED, FAILED = range(5)
 GUILTY = 0  # it has the store, which must not end before the other has heard
 
 
@@ -140,6 +150,7 @@ def together(tmp_path_factory, model, plugins):
     rounds = [
         Round([PROMPTS[:1], PROMPTS[1:]]),
         Round([[], PROMPTS]),
+        Round([[], MANY], new=LONG),
         Round([[], PROMPTS], ("roll", "roll")),
         Round([PROMPTS[:1], PROMPTS[1:]], tuple("raise" if rank == GUILTY else "" for rank in range(2))),
     ]
@@ -155,6 +166,13 @@ def test_the_tokens_are_those_of_one_process(together, alone):
 
 def test_a_rank_without_prompts(together, alone):
     assert together.of(EMPTY) == [[], alone]
+
+
+def test_a_rank_serves_while_it_has_no_prompts(together, alone_in_rounds):
+    """In every step but those in which a buffer is made, and with every token of one process."""
+    assert together.of(IDLE) == [[], alone_in_rounds.of(1)[0]]
+    assert together.written[0].count("served a step") >= IDLE_STEPS
+    assert sum("served a step" in text for text in together.written) == 1
 
 
 def test_tokens_with_the_sums_of_others_differ(together, alone):

@@ -126,7 +126,7 @@ def be_rank(file: pathlib.Path, rank: int) -> None:
     )
     for number, round in enumerate(job["rounds"]):
         write(file.with_suffix(f".trouble.{rank}"), round["trouble"][rank])
-        answers = generate(llm, round["prompts"][rank // tensor], job["new"])
+        answers = generate(llm, round["prompts"][rank // tensor], round["new"])
         write(file.with_suffix(f".{number}.{rank}"), json.dumps(answers))
     wait_for_all(file, number, ranks, job["in_time"])
     llm.llm_engine.engine_core.shutdown()

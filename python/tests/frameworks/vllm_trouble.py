@@ -13,6 +13,7 @@ import pathlib
 import torch
 from vllm.distributed.eplb import eplb_state
 
+import xep
 from xep.integrations.vllm_all2all import XepAll2All, XepCommunicator
 
 REASON = "these experts are out of order"
@@ -38,6 +39,7 @@ class Communicator(XepCommunicator):
         if isinstance(self.all2all_manager, XepAll2All):
             self.all2all_manager.__class__ = Troubled
             watch_experts(self.rank)
+            watch_serving()
 
 
 def watch_experts(rank: int) -> None:
@@ -50,3 +52,14 @@ def watch_experts(rank: int) -> None:
             move(old, new, *arguments, **options)
 
     eplb_state.rearrange_expert_weights_inplace = moving
+
+
+def watch_serving() -> None:
+    """Writes each step that this rank has served."""
+    serve = xep.serve
+
+    def serving(*arguments, **options) -> None:
+        serve(*arguments, **options)
+        print("served a step", flush=True)
+
+    xep.serve = serving

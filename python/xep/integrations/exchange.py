@@ -79,6 +79,21 @@ class Exchange(nn.Exchange):
             rows = rows[:, :width].contiguous()
         return rows.to(x.dtype), idx, row_weights.to(weights.dtype), route
 
+    def send_quantized(
+        self, x: torch.Tensor, scales: torch.Tensor, topk_idx: torch.Tensor, weights: torch.Tensor, experts: int
+    ) -> tuple[Any, ...]:
+        """Rows of bytes and their scales, of bytes too, a multiple of 4 for each -> (rows, scales), idx, weights,
+        route."""
+        words = scales.contiguous().view(torch.int32)
+        given = x.contiguous().view(torch.uint8), words
+        with self.alarm:
+            (rows, row_scales), idx, row_weights, handle = super().send(given, topk_idx, weights, experts, 0)
+        per_rank = xep.layout(topk_idx.contiguous(), experts, self.ranks).tokens_per_rank.tolist()
+        own = per_rank[self.alarm.rank]
+        route = Route(handle, experts, x.shape[0], sum(per_rank) - own, len(rows) - own, None)
+        self._count("dispatches", route.rows_out, given[0], 12 * topk_idx.shape[1] + scales.shape[1])
+        return (rows.view(x.dtype), row_scales.view(scales.dtype)), idx, row_weights, route
+
     def send_again(self, x: torch.Tensor, route: Route) -> torch.Tensor:
         with self.alarm:
             rows = super().send_again(x, route.handle)

@@ -7,12 +7,14 @@
     layer = MoEEpLayer(bootstrap, fleet_params, weights, backend=SplitConfig(comm="xep", kernel=...))
 
 The ranks are those of bootstrap.process_group, or of torch's default group. Rows are dispatched as they are, in
-bfloat16, float16 or float32; a token goes once to each rank that has one of its experts. FlashInfer's own kernels for
-experts are for devices.
+bfloat16, float16 or float32, or as a quantizer has made them (dispatch_format: FP8PerTensor, DeepSeekFp8, MXFP8, NVFP4,
+MXFP4), with their scales beside them; a token goes once to each rank that has one of its experts. FlashInfer's own
+kernels for experts are for devices.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from typing import Any, Optional
 
@@ -57,6 +59,7 @@ class XepCommunication(MoEEpCommunication):
                 mode="normal",
                 dtype=dtype,
                 combine_dtype=dtype,
+                scales=self._words_of_scales(),
             )
 
     @classmethod
@@ -77,14 +80,18 @@ class XepCommunication(MoEEpCommunication):
         with self._alarm:
             if self._handle is not None:
                 raise RuntimeError("dispatch: expected combine first, of the dispatch before it")
-            if hidden_states_scale is not None:
-                raise NotImplementedError("hidden_states_scale: expected None, xep dispatches unquantized rows")
+            beside = self._beside(hidden_states, hidden_states_scale)
             tokens = self.params.max_tokens_per_rank if max_tokens_per_rank is None else max_tokens_per_rank
             weights = None if topk_weights is None else topk_weights.to(torch.float32).contiguous()
             self._handle = self._buffer.dispatch(
-                hidden_states.contiguous(), topk_ids.to(torch.int64).contiguous(), weights
+                hidden_states.contiguous(), topk_ids.to(torch.int64).contiguous(), weights, payloads=beside
             )
-            return self._rank_major(self._handle.recv, topk_ids.dtype, topk_weights, tokens, eplb_local_stats)
+            found = self._rank_major(self._handle.recv, topk_ids.dtype, topk_weights, tokens, eplb_local_stats)
+            if hidden_states_scale is None:
+                return found
+            return dataclasses.replace(
+                found, hidden_states_scale=self._scales(self._handle.recv, hidden_states_scale, tokens)
+            )
 
     def combine(self, expert_output: torch.Tensor, *, output: Optional[torch.Tensor] = None) -> torch.Tensor:
         with self._alarm:
@@ -111,8 +118,7 @@ class XepCommunication(MoEEpCommunication):
         rows, come = self.ep_size * tokens, recv.x.shape[0]
         if come > rows:
             raise ValueError(f"max_tokens_per_rank: expected the most tokens of any rank, got {tokens}")
-        x = recv.x.new_zeros((rows, recv.x.shape[1]))
-        x[:come] = recv.x
+        x = _padded(recv.x, rows)
         found = torch.full((rows, self.params.top_k), self.params.invalid_expert_id, dtype=ids)
         local = recv.topk_idx
         found[:come] = (local + recv.first_expert).masked_fill(local < 0, self.params.invalid_expert_id).to(ids)
@@ -121,6 +127,31 @@ class XepCommunication(MoEEpCommunication):
             weighed = weights.new_zeros((rows, self.params.top_k))
             weighed[:come] = recv.topk_weights.to(weights.dtype).masked_fill(local < 0, 0)
         return MoEEpDispatchResult(x, found, weighed, tokens, eplb_gathered_stats=self._gathered(stats))
+
+    def _words_of_scales(self) -> int:
+        """Room beside a row, in words of 4 bytes, for what FlashInfer says that a token takes."""
+        params = self.params
+        if params.dispatch_format is None:
+            return 0
+        return (params.dispatch_bytes_per_token - _values_of(params.dispatch_format.name, params.hidden_size) + 7) // 4
+
+    def _beside(self, x: torch.Tensor, scale: Optional[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """The scales as bytes [T, B], of which xep asks for no type."""
+        room = 4 * self._words_of_scales()
+        if scale is None:
+            return ()
+        rows = scale.reshape(x.shape[0], -1) if scale.dim() > 0 else scale
+        each = rows.shape[-1] * rows.element_size() if rows.dim() == 2 else 0
+        if each < 1 or each > room:
+            raise ValueError(
+                f"hidden_states_scale: expected scales of each token, at most {room} bytes by dispatch_format, got "
+                f"{tuple(scale.shape)} of {scale.dtype}"
+            )
+        return (rows.contiguous().view(torch.uint8),)
+
+    def _scales(self, recv: Any, given: torch.Tensor, tokens: int) -> torch.Tensor:
+        found = _padded(recv.payloads[0], self.ep_size * tokens).view(given.dtype)
+        return found.reshape((found.shape[0], *given.shape[1:]))
 
     def _gathered(self, stats: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
         """[R, ...]"""
@@ -131,14 +162,23 @@ class XepCommunication(MoEEpCommunication):
         return torch.stack(parts)
 
     def _check(self, params: MoEEpCommParams) -> None:
-        if params.dispatch_format is not None and params.dispatch_format.name not in ("BF16", "FP16"):
-            raise NotImplementedError(
-                f"dispatch_format: expected None, BF16 or FP16, got {params.dispatch_format.name}: xep dispatches "
-                "unquantized rows here"
-            )
         if params.token_dtype not in _TYPES:
             raise NotImplementedError(f"dtype: expected bfloat16, float16 or float32, got {params.token_dtype}")
 
     def _give_up(self) -> None:
         if self._group is not None:
             self._group.abort()
+
+
+def _values_of(name: str, hidden: int) -> int:
+    """Bytes of the values of a token in one of FlashInfer's formats."""
+    if name in ("BF16", "FP16"):
+        return 2 * hidden
+    return (hidden + 1) // 2 if name in ("NVFP4", "MXFP4") else hidden
+
+
+def _padded(come: torch.Tensor, rows: int) -> torch.Tensor:
+    """[N, ...] -> [rows, ...], zeros behind what has come."""
+    found = come.new_zeros((rows, *come.shape[1:]))
+    found[: come.shape[0]] = come
+    return found

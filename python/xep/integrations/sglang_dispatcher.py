@@ -2,7 +2,8 @@
 """How the tokens of SGLang's experts travel through xep; loaded where a layer has this dispatcher (sglang.py).
 
 A token goes once to each rank that has one of its experts, with its weights; the runner sums what this rank's experts
-make of it (SGLang's standard format), and the sums of all ranks come back. The layers of a process share a buffer.
+make of it (SGLang's standard format), and the sums of all ranks come back. The layers of a process share a buffer. Rows may be
+cast to NVFP4 or MXFP8 before they leave, and reach the runner with their scales.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from sglang.srt.layers.moe.token_dispatcher.standard import (
     _keeps_global_expert_ids,
 )
 from sglang.srt.layers.moe.topk import StandardTopKOutput, TopKOutput, TopKOutputChecker
+from sglang.srt.layers.moe.utils import get_flashinfer_a2a_dispatch_type
 from sglang.srt.runtime_context import get_parallel
 
+from . import quantizers
 from .exchange import Exchange, exchange_of
 
 
@@ -46,12 +49,27 @@ class XepDispatcher(BaseDispatcher):
         if not TopKOutputChecker.format_is_standard(topk_output):
             raise NotImplementedError(f"experts by xep: expected the standard top-k output, got {topk_output.format}")
         weights, ids = topk_output.topk_weights, topk_output.topk_ids
-        rows, local, row_weights, self._route = self._exchange().send(
-            hidden_states, ids.to(torch.int64), weights, self._experts
-        )
+        cast, scales = self._cast(hidden_states)
+        if scales is None:
+            sent = self._exchange().send(cast, ids.to(torch.int64), weights, self._experts)
+        else:
+            sent = self._exchange().send_quantized(cast, scales, ids.to(torch.int64), weights, self._experts)
+        rows, local, row_weights, self._route = sent
+        rows, scales = (rows, None) if scales is None else rows
         row_weights = row_weights.masked_fill(local < 0, 0)
         chosen = StandardTopKOutput(row_weights, local.to(ids.dtype), topk_output.router_logits)
-        return StandardDispatchOutput(rows, None, chosen)
+        return StandardDispatchOutput(rows, scales, chosen)
+
+    def _cast(self, x: torch.Tensor) -> tuple[torch.Tensor, Optional[torch.Tensor]]:
+        """As SGLang's dispatcher for FlashInfer chooses it: by the server's --flashinfer-a2a-dispatch-type, in layers
+        that say that they take such rows."""
+        wanted, layer = get_flashinfer_a2a_dispatch_type().value, self.quant_config or {}
+        if wanted == "nvfp4" and layer.get("input_global_scale") is not None:
+            q, scales = quantizers.nvfp4(x, 1.0 / float(layer["input_global_scale"]))
+            return q, scales.view(torch.uint8)
+        if wanted == "mxfp8" and layer.get("use_mxfp8", False):
+            return quantizers.mxfp8(x)
+        return x, None
 
     def combine(self, combine_input: StandardCombineInput) -> torch.Tensor:
         route, self._route = self._route, None

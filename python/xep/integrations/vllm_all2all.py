@@ -14,9 +14,10 @@ experts of the ranks in its own place of their groups only: vLLM sums what comes
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
-from typing import Any, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import torch
 from vllm.config import get_current_vllm_config_or_none
@@ -28,7 +29,7 @@ from vllm.utils.import_utils import resolve_obj_by_qualname
 
 import xep
 
-from . import vllm_eplb
+from . import vllm_eplb, vllm_serve
 from .alarm import Alarm, tell_all
 
 _FEW = 32  # tokens of a rank up to which a step goes by mode ll
@@ -78,8 +79,12 @@ class XepCommunicator(CpuCommunicator):
         _keep_experts_opaque()
         if config.parallel_config.enable_eplb:
             vllm_eplb.prepare()
-        _tell_of_errors(resolve_obj_by_qualname(config.parallel_config.worker_cls))
+        worker = resolve_obj_by_qualname(config.parallel_config.worker_cls)
         self.all2all_manager = XepAll2All(self.cpu_group, config)
+        vllm_serve.end_steps(worker)
+        if vllm_serve.can_serve(config):
+            vllm_serve.replace_dummy_batches(worker)
+        _tell_of_errors(worker)
 
     def all_gatherv(self, input_: Any, dim: int = 0, sizes: Optional[list[int]] = None) -> Any:
         """Rows of all ranks, of which rank r has sizes[r]; of each tensor of a list."""
@@ -125,6 +130,16 @@ class _Way(NamedTuple):
     weights: Optional[torch.Tensor]
 
 
+class _Key(NamedTuple):
+    """What the operations of a buffer have in common. words: of 4 bytes, of payloads."""
+
+    dtype: torch.dtype
+    hidden: int
+    topk: int
+    few: bool
+    words: int
+
+
 class XepAll2All(All2AllManagerBase):
     """One for the ranks of expert parallelism. Collective to make."""
 
@@ -136,8 +151,11 @@ class XepAll2All(All2AllManagerBase):
         self._alarm = Alarm(cpu_group, f"vllm/{next(_numbers)}", self._give_up)
         with self._alarm:
             self._group = xep.Group(cpu_group)
-        self._buffers: dict[tuple[Any, ...], xep.Buffer] = {}
+        self._buffers: dict[_Key, xep.Buffer] = {}
         self._way: Optional[_Way] = None
+        self._used: list[xep.Buffer] = []  # in this step
+        self._served: Optional[xep.ServeCall] = None  # a dispatch of others, whose rows an expert layer is given
+        self._sums: Any = None  # of those rows
         redundant = config.parallel_config.eplb_config.num_redundant_experts
         self._experts = config.model_config.get_num_experts() + redundant
         self._hidden, self._outputs = config.model_config.get_hidden_size(), config.model_config.dtype
@@ -158,7 +176,7 @@ class XepAll2All(All2AllManagerBase):
         extra_tensors: what belongs to each token, as the scales of rows that vLLM has cast to MXFP8 or NVFP4: each
         [T, ...]; then a list of what belongs to each row comes last.
         """
-        with self._alarm:
+        with self._watched():
             self._check(hidden_states, extra_tensors)
             beside = tuple(_as_rows(extra) for extra in extra_tensors or ())
             x, idx = hidden_states.contiguous(), topk_ids.to(torch.int64).contiguous()
@@ -166,9 +184,14 @@ class XepAll2All(All2AllManagerBase):
                 idx = idx.masked_fill(self._elsewhere[idx], -1)
             weights = topk_weights.to(torch.float32).contiguous()
             few = _most_tokens() <= _FEW
-            buffer = self._buffer_of(x, idx.shape[1], few, beside)
-            way = self._by_ll if few else self._by_normal
-            rows, row_weights, local, extras = way(buffer, x, idx, weights, beside)
+            if self._served is not None:
+                handle = self._served.handle
+            elif few:
+                buffer = self._buffer_of(x, idx.shape[1], few, beside)
+                handle = buffer.dispatch(x, idx, arrangement=xep.Rows.BY_EXPERT_COMPACT, payloads=beside)
+            else:
+                handle = self._buffer_of(x, idx.shape[1], few, beside).dispatch(x, idx, weights, payloads=beside)
+            rows, row_weights, local, extras = self._by_ll(handle, weights) if few else self._by_normal(handle)
         if len(rows) == 0:  # the kernel wants one
             rows, row_weights, local = x.new_zeros((1, x.shape[1])), weights.new_zeros((1, 1)), idx.new_zeros((1, 1))
             extras = [extra.new_zeros((1, extra.shape[1])) for extra in beside]
@@ -176,7 +199,8 @@ class XepAll2All(All2AllManagerBase):
         if extra_tensors is None:
             return found
         return *found, [
-            extra.view(given.dtype).unflatten(1, given.shape[1:]) for extra, given in zip(extras, extra_tensors)
+            extra.contiguous().view(given.dtype).unflatten(1, given.shape[1:])
+            for extra, given in zip(extras, extra_tensors)
         ]
 
     def allocate_combine_input(
@@ -186,7 +210,7 @@ class XepAll2All(All2AllManagerBase):
         way = self._way
         if way is None or way.weights is None or way.handle.rows == 0 or tuple(shape)[0] != way.handle.rows:
             return None
-        with self._alarm:
+        with self._watched():
             return way.handle.combine_input(dtype)
 
     def combine(self, hidden_states: torch.Tensor, is_sequence_parallel: bool = False) -> torch.Tensor:
@@ -194,14 +218,52 @@ class XepAll2All(All2AllManagerBase):
         way, self._way = self._way, None
         if way is None:
             raise RuntimeError("combine: expected a dispatch before it")
-        with self._alarm, way.handle as handle:
-            y = hidden_states[: 0 if way.row is None and handle.rows == 0 else None]
+        handle = way.handle
+        y = hidden_states[: 0 if way.row is None and handle.rows == 0 else None]
+        with self._watched():
             if way.row is not None:
                 y = _sums(y[: len(way.row)], way.row, handle.rows)
             elif handle.rows > 0 and y.data_ptr() == handle.combine_input(y.dtype).data_ptr():
                 y = None
+            if self._served is not None:
+                self._sums = y
+                return hidden_states.new_zeros((1, hidden_states.shape[1]))
             options = {} if way.weights is None else {"weights": way.weights}
-            return handle.combine(y, **options)
+            with handle:
+                return handle.combine(y, **options)
+
+    def end_step(self) -> None:
+        """The model has run on tokens of this rank. Local."""
+        if self._used:
+            xep.step_end(self._used)
+            self._used = []
+
+    def serve_step(self, layers: list, run: Callable[[Any], None]) -> None:
+        """Runs this rank's experts in a step of the others. run: runs a layer on a token that nobody asked for; the
+        ranks of a step in which nothing can be served yet, as its buffer is to be made, all dispatch."""
+        most = _most_tokens()
+        buffers = [buffer for key, buffer in self._buffers.items() if key.few == (most <= _FEW)]
+        if most == 0:  # nobody has tokens
+            return
+        if len(buffers) != 1:
+            for layer in layers:
+                run(layer)
+            self.end_step()
+            return
+
+        def experts(call: xep.ServeCall) -> Any:
+            layer = call.dispatch % len(layers)
+            if layer + 1 == len(layers):
+                call.buffer.serve_stop()
+            self._served = call
+            try:
+                run(layers[layer])
+                return self._sums
+            finally:
+                self._served = self._sums = None
+
+        with self._alarm:
+            xep.serve(buffers, experts, torch=True)
 
     def dispatch_router_logits(self, *_arguments: Any, **_options: Any) -> Any:
         raise NotImplementedError(
@@ -216,20 +278,14 @@ class XepAll2All(All2AllManagerBase):
 
     # ---- the two ways ----
 
-    def _by_normal(
-        self, buffer: xep.Buffer, x: torch.Tensor, idx: torch.Tensor, weights: torch.Tensor, beside: tuple[Any, ...]
-    ) -> tuple[Any, ...]:
-        handle = buffer.dispatch(x, idx, weights, payloads=beside)
+    def _by_normal(self, handle: xep.Handle) -> tuple[Any, ...]:
         recv = handle.recv
         row, k = (recv.topk_idx >= 0).nonzero(as_tuple=True)
         self._way = _Way(handle, row, None)
         extras = [extra[row] for extra in recv.payloads]
         return recv.x[row], recv.topk_weights[row, k].unsqueeze(1), recv.topk_idx[row, k].unsqueeze(1), extras
 
-    def _by_ll(
-        self, buffer: xep.Buffer, x: torch.Tensor, idx: torch.Tensor, weights: torch.Tensor, beside: tuple[Any, ...]
-    ) -> tuple[Any, ...]:
-        handle = buffer.dispatch(x, idx, arrangement=xep.Rows.BY_EXPERT_COMPACT, payloads=beside)
+    def _by_ll(self, handle: xep.Handle, weights: torch.Tensor) -> tuple[Any, ...]:
         recv = handle.recv
         self._way = _Way(handle, None, weights)
         counts = torch.as_tensor(recv.expert_count, dtype=torch.int64)
@@ -250,6 +306,10 @@ class XepAll2All(All2AllManagerBase):
             found[first : first + count] = False
         return found
 
+    def _watched(self) -> Any:
+        """The alarm, but within serve_step(), which has entered it."""
+        return self._alarm if self._served is None else contextlib.nullcontext()
+
     def _check(self, x: torch.Tensor, extra_tensors: Optional[list[Any]]) -> None:
         if x.dtype not in _TYPES + _CAST or len(extra_tensors or ()) > 8:
             raise NotImplementedError(f"expert parallelism by xep: tokens of {x.dtype} are not supported")
@@ -259,7 +319,7 @@ class XepAll2All(All2AllManagerBase):
         # each payload is aligned to an element, of 8 bytes at most
         words = sum((extra.shape[1] * extra.element_size() + 15) // 8 * 2 for extra in beside)
         is_cast = x.dtype in _CAST
-        key = (x.dtype, x.shape[1], topk, few, words)
+        key = _Key(x.dtype, x.shape[1], topk, few, words)
         if key not in self._buffers:
             assert self._group is not None
             self._buffers[key] = self._group.buffer(
@@ -272,8 +332,12 @@ class XepAll2All(All2AllManagerBase):
                 combine_dtype=self._outputs if is_cast else x.dtype,
                 scales=words,
                 slots=_SLOTS,
+                served=True,
             )
-        return self._buffers[key]
+        buffer = self._buffers[key]
+        if buffer not in self._used:
+            self._used.append(buffer)
+        return buffer
 
     def _give_up(self) -> None:
         if self._group is not None:
@@ -289,7 +353,10 @@ def _as_rows(extra: torch.Tensor) -> torch.Tensor:
 def _most_tokens() -> int:
     """That any rank dispatches in this step."""
     metadata = get_forward_context().dp_metadata
-    return _FEW + 1 if metadata is None else max(metadata.get_chunk_sizes_across_dp_rank())
+    if metadata is None:
+        return _FEW + 1
+    sizes = metadata.local_sizes  # within a layer
+    return max(metadata.num_tokens_across_dp_cpu.tolist() if sizes is None else sizes)
 
 
 def _sums(y: torch.Tensor, row: torch.Tensor, rows: int) -> torch.Tensor:

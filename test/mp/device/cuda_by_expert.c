@@ -323,7 +323,7 @@ void cuda_experts(xep_group_t *group, void *stream)
     static const mp_case_t cases[] = {
         {.name = "by expert", MP_SHAPE(32, 4, 256, 65), .weights = 1, .nscales = 3, CUDA},
         {.name = "by expert, long rows", MP_SHAPE(96, 8, 7168, 20), .weights = 1, .idx_dtype = XEP_INT32, CUDA},
-        {.name = "by expert, odd", MP_SHAPE(61, 5, 333, 40), .strided = 1, .mask = 100, CUDA},
+        {.name = "by expert, odd", .owners = "random:7", MP_SHAPE(61, 5, 333, 40), .strided = 1, .mask = 100, CUDA},
         {.name = "by expert, many selections", MP_SHAPE(80, 40, 96, 9), .weights = 1, CUDA},
         {.name = "by expert, nothing", MP_SHAPE(8, 2, 64, 20), .mask = 1000, CUDA},
         {.name = "by expert, capacity",

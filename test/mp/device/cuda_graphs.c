@@ -73,6 +73,7 @@ static void every_byte(xep_group_t *group, const char *mode, void *stream)
 {
     const mp_case_t c = {.name = "graphs",
                          .mode = mode,
+                         .owners = "random:7",
                          MP_SHAPE(24, 6, 200, 40),
                          .ragged = 1,
                          .mask = 50,

@@ -75,6 +75,15 @@ static const mp_case_t cases[] = {
     {.name = "nothing", MP_SHAPE(8, 2, 64, 20), .mask = 1000, .biases = 2, LL},
     {.name = "many selections", MP_SHAPE(80, 40, 96, 9), .weights = 1, LL},
     {.name = "large rows", MP_SHAPE(16, 8, 9000, 6), MP_FP32, LL},
+    {.name = "owners", .owners = "random:11", MP_SHAPE(21, 5, 256, 40), .mask = 150, .weights = 1, .alignment = 4, LL},
+    {.name = "owners, few experts",
+     .owners = "random:5",
+     MP_SHAPE(3, 2, 264, 33),
+     .idx_dtype = XEP_INT32,
+     .ragged = 1,
+     .strided = 1,
+     .quant = XEP_QUANT_E4M3,
+     LL},
 };
 
 /* ---- shapes: a dispatch, one with its routing, and combines of both, on two streams in turn ---- */

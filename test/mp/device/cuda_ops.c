@@ -50,6 +50,14 @@ static const mp_case_t cases[] = {
     {.name = "to one rank", .routing = "one-rank", MP_SHAPE(8, 2, 64, 130), .slots = 4, CUDA},
     {.name = "nothing", MP_SHAPE(8, 2, 64, 20), .mask = 1000, .biases = 2, CUDA},
     {.name = "large rows", MP_SHAPE(16, 8, 9000, 12), MP_FP32, CUDA},
+    {.name = "owners, many tokens", .owners = "random:11", MP_SHAPE(21, 5, 72, 700), .mask = 150, .weights = 1, CUDA},
+    {.name = "owners, few experts",
+     .owners = "random:5",
+     MP_SHAPE(3, 2, 72, 40),
+     .idx_dtype = XEP_INT32,
+     .ragged = 1,
+     .strided = 1,
+     CUDA},
 };
 
 /* ---- shapes: a dispatch, one with its routing, and combines of both, on two streams in turn ---- */

@@ -242,6 +242,7 @@ int main(int argc, char **argv)
 {
     const mp_case_t c = {.name = "masks",
                          .mode = argc > 1 ? argv[1] : "",
+                         .owners = argc > 3 && strtoull(argv[3], NULL, 0) % 2 == 0 ? "cyclic" : NULL,
                          MP_SHAPE(24, TOPK, 296, TOKENS),
                          .mask = 100,
                          .slots = 3,
@@ -275,6 +276,7 @@ int main(int argc, char **argv)
     MP_CHECK(count_out(group) == (is("anywhere") ? mp_nranks() - 2 : is("between") ? 2 : is("none") ? 0 : 1));
     cuda_job_close(&job);
     if (is("shrink")) group = go_on_smaller(group, c, stream);
+    cuda_rig_free(test.missing);
     xep_group_destroy(group);
     printf("survived\n");
     return 0;

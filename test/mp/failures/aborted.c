@@ -117,8 +117,7 @@ static void play(const scene_t *scene, int by_signal)
     params.timeout_ms = -1;
     MP_OK(xep_group_create(&params, &group));
     c.mode = scene->mode;
-    mp_job_open(&job, &c, 3);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, &c, 3, group);
     atomic_int *here = mp_counter(group);
     mp_job_round(&job);
     ++*here;

@@ -84,11 +84,9 @@ static void in_operations(xep_group_t *group, absence_t how)
     static const mp_case_t else_where = {.name = "elsewhere", MP_SHAPE(12, 4, 300, 30), .slots = 2};
     mp_job_t job, other;
     uint64_t epoch = 1;
-    mp_job_open(&job, &base, 1);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, &base, 1, group);
     for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
-        mp_job_open(&other, &else_where, 1);
-        mp_job_buffer(&other, group);
+        mp_job_begin(&other, &else_where, 1, group);
         atomic_store(right, 0);
         int done = stays_away(&job, &other, how, epoch, attempt);
         MP_OK(xep_buffer_reset(job.buffer));

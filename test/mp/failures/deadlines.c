@@ -68,8 +68,7 @@ static void dispatch_in_vain(mp_job_t *job, int with_request, uint32_t timeout_m
 static void stays_away(xep_group_t *group, int warned)
 {
     mp_job_t job;
-    mp_job_open(&job, &base, 1);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, &base, 1, group);
     for (int round = 0; round < 3; round++) {
         int logged = 0;
         mp_job_round(&job);
@@ -92,8 +91,7 @@ static void no_combine(xep_group_t *group, int is_warned)
     mp_job_t job;
     xep_handle_t *handle;
     int logged = 0;
-    mp_job_open(&job, &base, 2);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, &base, 2, group);
     xep_dispatch_args_t d = mp_job_dispatch(&job);
     MP_OK(xep_dispatch(job.buffer, &d, &handle, NULL));
     xep_combine_args_t c = mp_job_combine(&job, handle);
@@ -118,8 +116,7 @@ static void no_combine(xep_group_t *group, int is_warned)
 static void comes_late(xep_group_t *group)
 {
     mp_job_t job;
-    mp_job_open(&job, &base, 3);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, &base, 3, group);
     for (uint32_t late = 0; late < mp_nranks(); late++) {
         if (mp_rank() == late) mp_sleep_us(200 * 1000);
         mp_job_round(&job);
@@ -159,8 +156,7 @@ static void aborts(void)
     xep_group_t *group = mp_group();
     mp_job_t job;
     xep_handle_t *handle = NULL;
-    mp_job_open(&job, &base, 4);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, &base, 4, group);
     mp_job_round(&job);
     atomic_int *here = mp_counter(group);
     ++*here;

@@ -37,8 +37,7 @@ int main(int argc, char **argv)
     mp_job_t job;
     xep_handle_t *handle;
     xep_status_t status;
-    mp_job_open(&job, &base, 1);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, &base, 1, group);
     mp_job_round(&job);
     maybe_die("all", phase);
     maybe_die("dispatch", phase);

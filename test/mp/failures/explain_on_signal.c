@@ -147,8 +147,7 @@ static void in_operations(xep_group_t *group)
     mp_job_t job;
     xep_handle_t *handle;
     char what[64];
-    mp_job_open(&job, &base, 1);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, &base, 1, group);
     xep_dispatch_args_t d = mp_job_dispatch(&job);
     snprintf(what, sizeof what, "dispatch 1 of mode %s; epoch 1 waits for ", base.mode);
     begin(what, "");

@@ -46,8 +46,7 @@ static void in_operations(xep_group_t *group, xep_group_t *second, const char *m
                          .slots = 2,
                          .timeout_ms = mp_is_last() ? FAR_MS : DEADLINE_MS};
     mp_job_t job;
-    mp_job_open(&job, &c, 1);
-    mp_job_buffer(&job, second);
+    mp_job_begin(&job, &c, 1, second);
     in_operation(group, &job, 3);
     in_operation(group, &job, 6);
     mp_job_close(&job);
@@ -81,8 +80,7 @@ static void at_the_end(xep_group_t *group)
     const mp_case_t c = {.name = "the end", MP_SHAPE(12, 4, 300, 30), .slots = 2, .timeout_ms = FAR_MS};
     mp_job_t job;
     xep_handle_t *handle;
-    mp_job_open(&job, &c, 1);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, &c, 1, group);
     double begin = mp_now();
     xep_dispatch_args_t d = mp_job_dispatch(&job);
     d.timeout_ms = DEADLINE_MS;
@@ -99,8 +97,7 @@ static void aborted(xep_group_t *group)
     const mp_case_t c =
         {.name = "aborted", .mode = "ll", MP_SHAPE(12, 4, 300, 30), .weights = 1, .slots = 2, .timeout_ms = FAR_MS};
     mp_job_t job;
-    mp_job_open(&job, &c, 1);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, &c, 1, group);
     mp_job_round(&job);
     double begin = mp_now();
     if (mp_is_last()) xep_buffer_abort(job.buffer);

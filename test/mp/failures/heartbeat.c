@@ -99,8 +99,7 @@ int main(int argc, char **argv)
     const char *where = argc > 1 ? argv[1] : "";
     xep_group_t *group = mp_group();
     mp_job_t job;
-    mp_job_open(&job, &base, 1);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, &base, 1, group);
     mp_job_round(&job);
     if (strcmp(where, "computes") != 0) {
         stop_one(group, &job, where);

@@ -108,8 +108,7 @@ int main(void)
     setenv("XEP_PROGRESS", "thread", 1); /* over TCP the target stores what is put, when it makes progress */
     xep_group_t *group = mp_group();
     atomic_int *turn = mp_counter(group);
-    mp_job_open(&job, &large, 3);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, &large, 3, group);
     mp_job_round(&job);
     if (mp_rank() == 0) give_up(&job, turn);
     else come_back(&job, turn);

@@ -98,8 +98,7 @@ int main(int argc, char **argv)
     int was_killed = strcmp(argv[2], "killed") == 0;
     pid_t *pid = mp_shared(group, sizeof *pid);
     c.mode = argv[1];
-    mp_job_open(&job, &c, 1);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, &c, 1, group);
     for (int i = 0; i < WARM_UP; i++) mp_job_time(&job);
     double slow_before = measure(&job, 0.95), before = measure(&job, 0.5);
     if (mp_rank() == VICTIM) {

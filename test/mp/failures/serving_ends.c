@@ -38,7 +38,10 @@ static xep_status_t run_experts(void *arg, xep_serve_call_t *call)
 {
     mp_job_t *of = arg;
     calls++;
-    if (calls == fail_at) return XEP_ERR_UNSUPPORTED;
+    if (calls == fail_at) {
+        call->expert = 3;
+        return XEP_ERR_UNSUPPORTED;
+    }
     if (calls == die_at) raise(SIGKILL);
     if (calls == stop_at) xep_serve_stop(call->buffer);
     if (call->recv->out == NULL) mp_job_check_recv(of, call->handle);
@@ -184,7 +187,18 @@ static void wrong(void)
     MP_FAILS(XEP_ERR_UNSUPPORTED, xep_dispatch(job.buffer, &d, &later, NULL));
     MP_REASON("after must be NULL with XEP_BUFFER_SERVED");
     mp_finish(req);
+    MP_OK(xep_announce_dispatch(job.buffer));
+    MP_FAILS(XEP_ERR_INVALID, xep_announce_dispatch(job.buffer));
+    MP_REASON("this rank has announced a dispatch (xep_announce_dispatch()): begin it first");
+    MP_FAILS(XEP_ERR_INVALID, xep_step_end(&job.buffer, 1, 0));
+    xep_combine_args_t c = mp_job_combine(&all, handle);
+    MP_FAILS(XEP_ERR_INVALID, xep_combine(handle, &c, NULL));
+    MP_REASON("this rank has announced a dispatch");
     xep_handle_release(handle);
+    MP_FAILS(XEP_ERR_INVALID, serve(0));
+    MP_REASON("this rank has announced a dispatch");
+    mp_job_round(&all);
+    MP_FAILS(XEP_ERR_UNSUPPORTED, xep_announce_dispatch(plain.buffer));
     mp_job_close(&plain);
     end_step(0);
     work_together();
@@ -192,21 +206,41 @@ static void wrong(void)
 
 /* ---- ranks that fail ---- */
 
+/* With masks the others go on without the rank as soon as it ends. */
+static void fails_with_masks(void)
+{
+    xep_status_t status = XEP_OK;
+    fail_at = 3;
+    if (serves()) {
+        MP_FAILS(XEP_ERR_FUNCTION, serve(0));
+        MP_REASON("the expert function failed for expert 17 (local 3)");
+        printf("fine %s\n", scenario);
+        exit(0);
+    }
+    for (int i = 0; status == XEP_OK && i < 4; i++) status = try_round(&job);
+    MP_CHECK(status == XEP_OK);
+}
+
 /* The function fails in the third dispatch: all ranks hear of it at once, and go on after a reset. */
 static void fails(void)
 {
     const double begin = mp_now();
     xep_status_t status = XEP_OK;
+    if (base.on_failure == XEP_ON_FAILURE_MASK) {
+        fails_with_masks();
+        return;
+    }
     fail_at = 3;
     if (serves()) {
         MP_FAILS(XEP_ERR_FUNCTION, serve(0));
-        MP_REASON("the expert function failed in dispatch 2 of step 0, with -3 (not supported)");
+        MP_REASON(
+            "the expert function failed for expert 17 (local 3) in dispatch 2 of step 0, with -3 (not supported)");
     }
     for (int i = 0; !serves() && status == XEP_OK && i < 4; i++) status = try_round(&job);
     if (!serves()) {
         MP_CHECK(status == XEP_ERR_FUNCTION);
         MP_REASON("given up by rank 2 ");
-        MP_REASON("(the expert function of a rank failed)");
+        MP_REASON("(the expert function of a rank failed, expert 17)");
     }
     MP_CHECK(mp_now() - begin < FAR_S / 2);
     MP_OK(xep_buffer_reset(job.buffer));
@@ -272,6 +306,21 @@ static void worker_dies(void)
     MP_OK(try_round(&all));
 }
 
+/* Rank 1 dies where its step has ended, before it says so; rank 0 is late to say it. */
+static void boundary(void)
+{
+    stop_at = 2;
+    if (serves()) {
+        MP_OK(serve(0));
+    } else {
+        for (int i = 0; i < 2; i++) mp_job_round(&job);
+        die(mp_rank() == 1);
+        mp_sleep_us(SOON_MS * 1000);
+        end_step(0);
+    }
+    MP_OK(try_round(&all));
+}
+
 /* Nobody is left who could end the step. */
 static void workers_die(void)
 {
@@ -297,9 +346,9 @@ static void server_dies(void)
 static const struct {
     const char *name;
     void (*run)(void);
-} scenarios[] = {{"idle", idle},           {"many", many},          {"stops", stops},       {"wrong", wrong},
-                 {"fails", fails},         {"stopped", is_stopped}, {"disagree", disagree}, {"worker", worker_dies},
-                 {"workers", workers_die}, {"server", server_dies}};
+} scenarios[] = {{"idle", idle},         {"many", many},           {"stops", stops},       {"wrong", wrong},
+                 {"fails", fails},       {"stopped", is_stopped},  {"disagree", disagree}, {"worker", worker_dies},
+                 {"boundary", boundary}, {"workers", workers_die}, {"server", server_dies}};
 
 int main(int argc, char **argv)
 {

@@ -25,11 +25,14 @@ ends 3 ll stops -- $over_tcp
 ends 3 normal wrong
 ends 3 ll fails
 ends 3 normal fails -- $over_tcp
+ends 3 ll fails mask
 ends 3 normal stopped
-ends 3 ll stopped -- $over_tcp
+ends 3 ll stopped mask -- $over_tcp
 ends 3 ll disagree
 ends 2 normal worker mask
 ends 2 ll worker mask -- $over_tcp
+ends 2 ll boundary mask
+ends 2 normal boundary mask -- $over_tcp
 ends 1 ll workers mask
 ends 1 normal workers
 ends 2 ll server mask

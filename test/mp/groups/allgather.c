@@ -66,8 +66,7 @@ static void calls_differ(xep_group_t *group)
     char reason[128];
     mp_job_t job;
     MP_CHECK(recv != NULL);
-    mp_job_open(&job, &c, 3);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, &c, 3, group);
     MP_FAILS(XEP_ERR_MISMATCH,
              is_last ? xep_buffer_reset(job.buffer) : xep_group_allgather(group, send, recv, sizeof send));
     snprintf(reason, sizeof reason, "rank %u is in %s, this rank in %s (", is_last ? 0 : mp_nranks() - 1,
@@ -84,8 +83,7 @@ static void beside_operations(xep_group_t *group)
 {
     static const mp_case_t c = {.name = "allgather", MP_SHAPE(12, 4, 300, 30), .slots = 2};
     mp_job_t job;
-    mp_job_open(&job, &c, 3);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, &c, 3, group);
     for (uint32_t i = 0; i < 20; i++) {
         mp_job_round(&job);
         gather(group, 3 * PART, i);

@@ -104,8 +104,7 @@ static void make_own(const mp_case_t *c)
     mp_job_t own;
     group = mp_group_alone();
     mp_go_on(group);
-    mp_job_open(&own, c, 2);
-    mp_job_buffer(&own, group);
+    mp_job_begin(&own, c, 2, group);
     mp_job_round(&own);
     mp_job_close(&own);
     xep_group_destroy(group);
@@ -134,8 +133,7 @@ static void fork_child(int kind)
 static void fork_amid(const char *mode)
 {
     const mp_case_t c = {.name = "inherited", .mode = mode, MP_SHAPE(8, 2, 32, 6), .slots = 3};
-    mp_job_open(&job, &c, 1);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, &c, 1, group);
     xep_dispatch_args_t d = mp_job_dispatch(&job);
     MP_OK(xep_dispatch(job.buffer, &d, &done, NULL));
     MP_OK(xep_dispatch(job.buffer, &d, &sent, &req));

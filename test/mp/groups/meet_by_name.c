@@ -36,8 +36,7 @@ static void play(xep_group_t *group)
     mp_go_on(group);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         mp_job_t job;
-        mp_job_open(&job, &cases[i], 3);
-        mp_job_buffer(&job, group);
+        mp_job_begin(&job, &cases[i], 3, group);
         for (uint64_t round = 0; round < 3; round++) MP_OK(mp_job_try_round(&job, round));
         mp_job_close(&job);
     }

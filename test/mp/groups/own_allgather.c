@@ -12,12 +12,8 @@ static void rounds(xep_group_t *group, const char *mode)
 {
     mp_job_t job;
     base.mode = mode;
-    mp_job_open(&job, &base, 11);
-    mp_job_buffer(&job, group);
-    for (uint64_t i = 0; i < 3; i++) {
-        mp_job_payload(&job, 40 + i);
-        mp_job_round(&job);
-    }
+    mp_job_begin(&job, &base, 11, group);
+    mp_job_rounds(&job, 3, 40);
     mp_job_close(&job);
 }
 

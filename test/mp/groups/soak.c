@@ -224,8 +224,7 @@ int main(int argc, char **argv)
     if (is_first) {
         group = mp_group();
         for (int m = 0; m < JOBS; m++) {
-            mp_job_open(&jobs[m], &kept[m], 1);
-            mp_job_buffer(&jobs[m], group);
+            mp_job_begin(&jobs[m], &kept[m], 1, group);
         }
     } else {
         xep_join_params_t params = XEP_JOIN_PARAMS_INIT;

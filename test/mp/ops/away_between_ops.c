@@ -28,8 +28,7 @@ int main(void)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         mp_job_t job;
         xep_handle_t *handle;
-        mp_job_open(&job, &cases[i], 1);
-        mp_job_buffer(&job, group);
+        mp_job_begin(&job, &cases[i], 1, group);
         xep_dispatch_args_t d = mp_job_dispatch(&job);
         MP_OK(xep_dispatch(job.buffer, &d, &handle, NULL));
         away_or_done(done, ++operations);

@@ -475,8 +475,7 @@ int main(void)
     grows(group);
     layouts();
     buffers(group);
-    mp_job_open(&job, &base, 1);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, &base, 1, group);
     dispatches(&job);
     combines(&job);
     serving(&job, group);

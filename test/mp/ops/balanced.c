@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "mp_rig.h"
+#include <xep/pieces.h>
 
 enum { EXPERTS = 13, TOPK = 3, HIDDEN = 48, TOKENS = 37, COPIES = 40 };
 
@@ -153,54 +154,60 @@ static uint32_t replicate(xep_replica_t *replicas)
     return count;
 }
 
-static void check_loads(xep_group_t *group, const xep_buffer_t *buffer, xep_balance_t rule, int is_whole,
-                        uint64_t served)
+/* Of one balanced dispatch since before. */
+static void check_loads(xep_group_t *group, const xep_buffer_t *buffer, const xep_loads_t *before,
+                        const xep_buffer_params_t *p, uint64_t served)
 {
     xep_loads_t loads = XEP_LOADS_INIT;
     uint64_t most;
     const uint64_t sum = sum_of(group, served, &most);
     MP_OK(xep_buffer_loads(buffer, &loads));
-    MP_CHECK(loads.dispatches == 1 && loads.selections == sum && loads.most_after == most);
-    MP_CHECK(loads.most_after <= loads.most_before || rule == XEP_BALANCE_PLAN);
-    if (rule == XEP_BALANCE_EVEN && is_whole) MP_CHECK(most == (sum + mp_nranks() - 1) / mp_nranks());
+    const uint64_t after = loads.most_after - before->most_after;
+    MP_CHECK(loads.dispatches == before->dispatches + 1 && loads.selections - before->selections == sum);
+    MP_CHECK(after == most && (p->balance == XEP_BALANCE_PLAN || after <= loads.most_before - before->most_before));
+    if (p->balance == XEP_BALANCE_EVEN && p->nreplicas == 0) MP_CHECK(most == (sum + mp_nranks() - 1) / mp_nranks());
+}
+
+static void compare_routing(xep_group_t *group, xep_buffer_t *plain, xep_buffer_t *buffer, const xep_buffer_params_t *p,
+                            routing_t routing)
+{
+    const uint32_t flags = p->balance != XEP_BALANCE_NONE ? XEP_DISPATCH_BALANCE : 0;
+    float out[TOKENS][HIDDEN], expected[TOKENS][HIDDEN];
+    xep_loads_t before = XEP_LOADS_INIT;
+    uint64_t most;
+    fill(routing, 3 + routing);
+    const uint64_t all = sum_of(group, run(plain, 0, expected), &most);
+    MP_CHECK(sum_of(group, run(buffer, 0, out), &most) == all);
+    MP_CHECK(memcmp(out, expected, tokens * sizeof out[0]) == 0);
+    MP_OK(xep_buffer_loads(buffer, &before));
+    const uint64_t served = run(buffer, flags, out);
+    MP_CHECK(memcmp(out, expected, tokens * sizeof out[0]) == 0);
+    if (flags != 0) check_loads(group, buffer, &before, p, served);
+    for (uint32_t i = 0; i < 5; i++) { /* areas are used again, by other counts */
+        fill((routing + i) % NONE, i);
+        run(plain, 0, expected);
+        run(buffer, i != 3 ? flags : 0, out);
+        MP_CHECK(memcmp(out, expected, tokens * sizeof out[0]) == 0);
+    }
 }
 
 static void compare(xep_group_t *group, const char *mode, xep_balance_t rule, int with_owners, int with_replicas)
 {
-    float out[TOKENS][HIDDEN], expected[TOKENS][HIDDEN];
-    xep_buffer_params_t p = params(mode);
+    xep_buffer_params_t p = params(mode), q = p;
     xep_replica_t replicas[COPIES];
     uint32_t owners[EXPERTS];
-    uint64_t most;
+    xep_buffer_t *plain, *buffer;
     for (uint32_t e = 0; e < EXPERTS; e++) owners[e] = mp_nranks() - 1 - e * mp_nranks() / EXPERTS;
-    for (routing_t routing = 0; routing < ROUTINGS; routing++) {
-        xep_buffer_t *plain, *buffer;
-        xep_buffer_params_t q = p;
-        q.balance = rule;
-        if (with_replicas) q.replicas = replicas, q.nreplicas = replicate(replicas);
-        if (with_owners) q.owners = owners;
-        if (rule == XEP_BALANCE_PLAN) q.plan = plan_last, q.plan_ctx = &plan_wrong;
-        MP_OK(xep_buffer_create(group, &p, &plain));
-        MP_OK(xep_buffer_create(group, &q, &buffer));
-        memset(replicas, 0xff, sizeof replicas); /* the buffer has its own */
-        fill(routing, 3 + routing);
-        const uint64_t all = sum_of(group, run(plain, 0, expected), &most);
-        MP_CHECK(sum_of(group, run(buffer, 0, out), &most) == all);
-        MP_CHECK(memcmp(out, expected, tokens * sizeof out[0]) == 0);
-        if (rule != XEP_BALANCE_NONE) {
-            const uint64_t served = run(buffer, XEP_DISPATCH_BALANCE, out);
-            MP_CHECK(memcmp(out, expected, tokens * sizeof out[0]) == 0);
-            check_loads(group, buffer, rule, !with_replicas || q.nreplicas == 0, served);
-        }
-        for (uint32_t i = 0; i < 5; i++) { /* areas are used again, by other counts */
-            fill((routing + i) % NONE, i);
-            run(plain, 0, expected);
-            run(buffer, rule != XEP_BALANCE_NONE && i != 3 ? XEP_DISPATCH_BALANCE : 0, out);
-            MP_CHECK(memcmp(out, expected, tokens * sizeof out[0]) == 0);
-        }
-        xep_buffer_destroy(buffer);
-        xep_buffer_destroy(plain);
-    }
+    q.balance = rule;
+    if (with_replicas) q.replicas = replicas, q.nreplicas = replicate(replicas);
+    if (with_owners) q.owners = owners;
+    if (rule == XEP_BALANCE_PLAN) q.plan = plan_last, q.plan_ctx = &plan_wrong;
+    MP_OK(xep_buffer_create(group, &p, &plain));
+    MP_OK(xep_buffer_create(group, &q, &buffer));
+    memset(replicas, 0xff, sizeof replicas); /* the buffer has its own */
+    for (routing_t routing = 0; routing < ROUTINGS; routing++) compare_routing(group, plain, buffer, &q, routing);
+    xep_buffer_destroy(buffer);
+    xep_buffer_destroy(plain);
 }
 
 /* Every rank has every expert: no row leaves its rank. */
@@ -261,6 +268,112 @@ static void in_flight(xep_group_t *group, const char *mode)
     MP_CHECK(finish(third, out) == served);
     xep_buffer_destroy(buffer);
     xep_buffer_destroy(plain);
+}
+
+/* ---- dispatches of other forms ---- */
+
+typedef struct form {
+    const char *name;
+    uint32_t buffer_flags, flags;
+    xep_quant_t quant;
+    int has_payload;
+} form_t;
+
+/* What an expert makes of a row, whatever its elements are: bytes, of a cast, or floats. */
+static void compute_form(const xep_recv_t *recv, uint64_t row, float *out)
+{
+    const char *at = recv->row != NULL ? recv->row[row] : (const char *)recv->x + row * recv->x_stride;
+    const xep_payload_t *payload = recv->payloads;
+    float beside = 0;
+    if (payload != NULL) memcpy(&beside, (const char *)payload->data + row * payload->stride, sizeof beside);
+    for (uint32_t i = 0; i < HIDDEN; i++) out[i] = 0;
+    for (uint32_t k = 0; k < recv->topk; k++) {
+        const int64_t local = ((const int64_t *)recv->topk_idx)[row * recv->topk + k];
+        if (local < 0) continue;
+        const float weight = recv->topk_weights != NULL ? recv->topk_weights[row * recv->topk + k] : 1;
+        for (uint32_t i = 0; i < HIDDEN; i++) {
+            const float in =
+                recv->dtype == XEP_FP32 ? ((const float *)(const void *)at)[i] : (float)((const uint8_t *)at)[i];
+            out[i] += weight * (in + beside + (float)recv->experts[local]);
+        }
+    }
+}
+
+/* All pieces, and their combine. Returns how many pieces there were. */
+static uint64_t finish_form(xep_handle_t *handle, float out[TOKENS][HIDDEN])
+{
+    const xep_recv_t *recv;
+    xep_combine_args_t last = XEP_COMBINE_ARGS_INIT;
+    xep_next_args_t next = XEP_NEXT_ARGS_INIT;
+    MP_OK(xep_handle_recv(handle, &recv));
+    const uint64_t pieces = recv->pieces;
+    for (uint64_t piece = 0; piece < pieces; piece++) {
+        float *y = mp_alloc((recv->rows + 1) * HIDDEN * sizeof *y, 0);
+        for (uint64_t row = 0; row < recv->rows; row++) compute_form(recv, row, y + row * HIDDEN);
+        last.x = next.x = y, last.out = out;
+        if (piece + 1 == pieces) MP_OK(xep_combine(handle, &last, NULL));
+        else MP_OK(xep_handle_next(handle, &next, NULL));
+        MP_OK(xep_handle_recv(handle, &recv));
+        mp_free(y, "y");
+    }
+    xep_handle_release(handle);
+    return pieces;
+}
+
+static uint64_t run_form(xep_buffer_t *buffer, const form_t *form, uint32_t flags, float out[TOKENS][HIDDEN])
+{
+    static float beside[TOKENS];
+    const xep_payload_t payload = {.data = beside, .bytes = sizeof beside[0], .alignment = 4};
+    xep_dispatch_args_t args = dispatch_args(form->flags | flags);
+    xep_handle_t *handle;
+    void *base;
+    for (uint32_t t = 0; t < TOKENS; t++) beside[t] = (float)(t % 5 + mp_rank());
+    if (form->has_payload) args.payloads = &payload, args.npayloads = 1;
+    args.quant = form->quant;
+    if (form->buffer_flags & XEP_BUFFER_SEND_MEMORY) {
+        MP_OK(xep_buffer_send_memory(buffer, &base, &args.x_stride));
+        for (uint64_t t = 0; t < tokens; t++) memcpy((char *)base + t * args.x_stride, x[t], sizeof x[t]);
+        args.x = base;
+    }
+    memset(out, 0x5a, TOKENS * HIDDEN * sizeof(float));
+    MP_OK(xep_dispatch(buffer, &args, &handle, NULL));
+    return finish_form(handle, out);
+}
+
+/* The same bits as without instances, whatever the form. */
+static void other_forms(xep_group_t *group, const char *mode, xep_balance_t rule, int with_replicas)
+{
+    static const form_t forms[] = {
+        {.name = "pieces", .buffer_flags = XEP_BUFFER_PIECES, .flags = XEP_DISPATCH_PIECES},
+        {.name = "in place", .buffer_flags = XEP_BUFFER_SEND_MEMORY, .flags = XEP_DISPATCH_IN_PLACE},
+        {.name = "cast", .quant = XEP_QUANT_E4M3},
+        {.name = "payload", .has_payload = 1},
+    };
+    float out[TOKENS][HIDDEN], expected[TOKENS][HIDDEN];
+    xep_replica_t replicas[COPIES];
+    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
+        const form_t *form = &forms[i];
+        xep_buffer_params_t p = params(mode), q;
+        xep_buffer_t *plain, *buffer;
+        uint64_t pieces = 0;
+        p.flags = form->buffer_flags, p.scales = form->quant != 0 || form->has_payload ? 4 : 0;
+        p.recv_rows = form->buffer_flags & XEP_BUFFER_PIECES ? 40 : 0;
+        q = p, q.balance = rule;
+        if (with_replicas) q.replicas = replicas, q.nreplicas = replicate(replicas);
+        MP_OK(xep_buffer_create(group, &p, &plain));
+        MP_OK(xep_buffer_create(group, &q, &buffer));
+        for (uint32_t round = 0; round < 4; round++) {
+            fill((routing_t)(round % NONE), round + 20);
+            run_form(plain, form, 0, expected);
+            pieces += run_form(buffer, form, rule != XEP_BALANCE_NONE && round != 2 ? XEP_DISPATCH_BALANCE : 0, out);
+            if (memcmp(out, expected, tokens * sizeof out[0]) != 0)
+                mp_fail(__FILE__, __LINE__, "%s, %s, balance %d, round %u: other bits", mode, form->name, (int)rule,
+                        round);
+        }
+        MP_CHECK(mp_nranks() == 1 || (pieces > 4) == (p.recv_rows != 0));
+        xep_buffer_destroy(buffer);
+        xep_buffer_destroy(plain);
+    }
 }
 
 /* ---- what is wrong ---- */
@@ -513,11 +626,26 @@ static void all(xep_group_t *group)
     nearest(group);
 }
 
+/* On nodes of two, rows and sums go by nodes. */
+static void by_nodes(xep_group_t *group)
+{
+    static const char *const modes[] = {"normal", "ll"};
+    setenv("XEP_NODE_RANKS", "2", 1);
+    setenv("XEP_PATH", "nodes", 1);
+    xep_group_t *nodes = mp_second_group(group, 0);
+    for (int i = 0; i < 2; i++) {
+        compare(nodes, modes[i], XEP_BALANCE_LEAST_LOADED, 0, 1);
+        other_forms(nodes, modes[i], XEP_BALANCE_EVEN, 0);
+    }
+    xep_group_destroy(nodes);
+}
+
 int main(int argc, char **argv)
 {
     xep_group_t *group = mp_group(), *unmapped;
     if (argc == 5) return survive(group, argv);
     all(group);
+    for (int i = 0; i < 2; i++) other_forms(group, i == 0 ? "normal" : "ll", XEP_BALANCE_NONE, 1);
     refused_params(group);
     if (mp_nranks() > 1) {
         wrong_plans(group);
@@ -527,6 +655,8 @@ int main(int argc, char **argv)
         all(unmapped);
         missing_calls(unmapped);
         xep_group_destroy(unmapped);
+        unsetenv("XEP_MAP");
+        by_nodes(group);
     }
     xep_group_destroy(group);
     return 0;

@@ -43,8 +43,7 @@ static void rounds(xep_group_t *group, const char *mode, uint64_t tokens)
     mp_case_t c =
         {.name = "between", .mode = mode, MP_SHAPE(12, 3, 640, tokens), .ragged = 1, .weights = 1, .slots = 2};
     mp_job_t job;
-    mp_job_open(&job, &c, 1);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, &c, 1, group);
     for (uint64_t payload = 1; payload <= 6; payload++) round_of(&job, payload);
     mp_job_close(&job);
 }

@@ -13,8 +13,7 @@ static void open_job(mp_job_t *job, xep_group_t *group, const char *mode, uint64
     static mp_case_t c = {.name = "after", MP_SHAPE(8, 2, 32, 6), .slots = 3};
     c.mode = mode;
     c.recv_rows = recv_rows;
-    mp_job_open(job, &c, 1);
-    mp_job_buffer(job, group);
+    mp_job_begin(job, &c, 1, group);
 }
 
 static void freed_request(xep_group_t *group, const char *mode)

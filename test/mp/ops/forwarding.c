@@ -24,18 +24,14 @@ static mp_case_t base = {.name = "forwarding", MP_SHAPE(20, 6, 700, 90), .weight
 static void open_by_nodes(mp_job_t *job, xep_group_t *group, uint64_t seed)
 {
     xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
-    mp_job_open(job, &base, seed);
-    mp_job_buffer(job, group);
+    mp_job_begin(job, &base, seed, group);
     MP_OK(xep_buffer_query(job->buffer, &info));
     MP_CHECK(info.path == XEP_PATH_NODES);
 }
 
 static void rounds(mp_job_t *job)
 {
-    for (uint64_t i = 0; i < 3; i++) {
-        mp_job_payload(job, 90 + i);
-        mp_job_round(job);
-    }
+    mp_job_rounds(job, 3, 90);
 }
 
 /* ---- with the progress thread ---- */

@@ -65,8 +65,7 @@ static void held_by_others(xep_group_t *group, const char *mode)
     size_t stride;
     uint32_t most = 3;
     c.timeout_ms = mp_rank() == most ? 500 : 60000; /* the one that waits in vain; the others wait for it */
-    mp_job_open(&job, &c, 6);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, &c, 6, group);
     for (uint32_t i = 0; i < most; i++) {
         handle = mp_placed_dispatch(group, &job, i);
         if (mp_rank() == i) mine = handle;
@@ -103,8 +102,7 @@ static void changed_too_early(xep_group_t *group, const char *mode)
     mp_job_t job;
     void *base;
     size_t stride;
-    mp_job_open(&job, &c, 7);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, &c, 7, group);
     MP_OK(xep_buffer_send_memory(job.buffer, &base, &stride));
     xep_handle_t *handle = mp_placed_dispatch(group, &job, 1);
     MP_OK(xep_group_barrier(group));
@@ -132,8 +130,7 @@ static void wrong_rows(xep_group_t *group, const char *mode)
     const mp_case_t c = held_in(mode);
     mp_job_t job;
     xep_handle_t *handle;
-    mp_job_open(&job, &c, 8);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, &c, 8, group);
     xep_dispatch_args_t args = mp_job_dispatch(&job), wrong;
     mp_job_place(&job, &args);
     wrong = args;
@@ -167,8 +164,7 @@ static void one_token(xep_group_t *group, const char *mode)
     mp_job_t job;
     xep_handle_t *handle;
     c.tokens = 1, c.hidden = 4096;
-    mp_job_open(&job, &c, 12);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, &c, 12, group);
     xep_dispatch_args_t args = mp_job_dispatch(&job);
     mp_job_place(&job, &args);
     args.x_stride += 64;
@@ -191,8 +187,7 @@ static void wrong_buffers(xep_group_t *group, const char *mode)
     mp_job_close(&job);
     c = held_in(mode);
     c.in_place = 0;
-    mp_job_open(&job, &c, 9);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, &c, 9, group);
     MP_FAILS(XEP_ERR_UNSUPPORTED, xep_buffer_send_memory(job.buffer, &base, &stride));
     xep_dispatch_args_t args = mp_job_dispatch(&job);
     xep_handle_t *handle;
@@ -207,8 +202,7 @@ static void reset(xep_group_t *group, const char *mode)
 {
     const mp_case_t c = held_in(mode);
     mp_job_t job;
-    mp_job_open(&job, &c, 11);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, &c, 11, group);
     for (uint64_t round = 0; round < 5; round++) {
         (void)mp_placed_dispatch(group, &job, round);
         (void)mp_placed_dispatch(group, &job, round + 1);

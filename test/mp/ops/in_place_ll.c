@@ -71,8 +71,7 @@ static void in_flight(xep_group_t *group, xep_quant_t quant)
     void *base, *again;
     size_t stride;
     c.quant = quant, c.weights = 1, c.hidden = 300, c.ragged = 1, c.slots = 3;
-    mp_job_open(&job, &c, 13);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, &c, 13, group);
     for (uint64_t round = 0; round < 4; round++) {
         for (uint64_t i = 0; i < 2; i++) {
             mp_job_payload(&job, 2 * round + i);

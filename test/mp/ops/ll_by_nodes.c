@@ -90,8 +90,7 @@ static void open_on(mp_job_t *job, mp_case_t *c, xep_group_t *group, xep_path_t 
 {
     c->path = path;
     c->pass_rows = pass_rows;
-    mp_job_open(job, c, seed);
-    mp_job_buffer(job, group);
+    mp_job_begin(job, c, seed, group);
     MP_CHECK(query(job).path == path);
     MP_CHECK((query(job).pass_rows != 0) == (path == XEP_PATH_NODES || pass_rows != 0));
 }
@@ -199,10 +198,7 @@ static void away(xep_group_t *group, const mp_case_t *shape, uint64_t pass_rows,
     xep_request_free(req);
     xep_handle_release(handle);
     MP_OK(xep_buffer_reset(job.buffer));
-    for (uint64_t i = 0; i < 3; i++) {
-        mp_job_payload(&job, 90 + i);
-        mp_job_round(&job);
-    }
+    mp_job_rounds(&job, 3, 90);
     mp_job_close(&job);
 }
 

@@ -9,7 +9,7 @@ for dtype in fp16 fp32 fp8; do check 2 $small --dtype $dtype --check-only; done
 if in_brief; then # each cast once, and each way of moving bytes
     check 2 $small --quant none --layout compact --check-only
     check 2 $small --quant e4m3 --layout padded --check-only
-    check 2 XEP_MAP=never $small --quant e4m3_pow2 --layout padded --check-only
+    check 2 XEP_MAP=never $small --quant e4m3-pow2 --layout padded --check-only
     check 2 UCX_TLS=tcp,self $small --quant ue8m0 --slots 3 --check-only
     check 4 XEP_NODE_RANKS=2 $small --combine logfmt --routing zipf:1.3 --check-only
 else

@@ -108,8 +108,7 @@ static void sent_weights(xep_group_t *group)
     mp_case_t c = mode_ops_case("ll");
     mp_job_t job;
     c.sent = 1;
-    mp_job_open(&job, &c, 20);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, &c, 20, group);
     for (int i = 0; i < 5; i++) mp_job_round(&job);
     mp_job_close(&job);
 }
@@ -122,8 +121,7 @@ static void statistics(xep_group_t *group)
     xep_handle_t *handle;
     MP_CHECK(c.experts < 64);
     for (int e = 0; e < 64; e++) stats[e] = before[e] = 100 * e;
-    mp_job_open(&job, &c, 21);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, &c, 21, group);
     xep_dispatch_args_t a = mp_job_dispatch(&job);
     a.expert_stats = stats;
     for (int i = 0; i < 3; i++) {
@@ -143,10 +141,8 @@ static void refusals(xep_group_t *group)
     mp_job_t normal, ll;
     xep_handle_t *handle = NULL;
     normal_case.ragged = ll_case.ragged = 0; /* every rank has tokens, so that every rank is refused */
-    mp_job_open(&normal, &normal_case, 22);
-    mp_job_open(&ll, &ll_case, 22);
-    mp_job_buffer(&normal, group);
-    mp_job_buffer(&ll, group);
+    mp_job_begin(&normal, &normal_case, 22, group);
+    mp_job_begin(&ll, &ll_case, 22, group);
     xep_dispatch_args_t a = mp_job_dispatch(&normal);
     a.arrangement = XEP_ROWS_BY_EXPERT_PADDED;
     MP_FAILS(XEP_ERR_UNSUPPORTED, xep_dispatch(normal.buffer, &a, &handle, NULL));
@@ -185,8 +181,7 @@ static void away(xep_group_t *group)
     mp_job_t job;
     xep_handle_t *handle;
     xep_request_t *req;
-    mp_job_open(&job, &c, 23);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, &c, 23, group);
     MP_OK(xep_buffer_query(job.buffer, &info));
     atomic_int *received = mp_counter(group);
     for (int round = 0; info.mapped_peers == mp_nranks() && round < 5; round++) {
@@ -214,8 +209,7 @@ static void cast_once(xep_group_t *group, xep_quant_t quant, float quant_scale, 
     mp_case_t c = mode_ops_case("ll");
     mp_job_t job;
     c.quant = quant, c.quant_scale = quant_scale, c.hidden = hidden, c.nscales = 0;
-    mp_job_open(&job, &c, 26);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, &c, 26, group);
     mp_job_round(&job);
     mp_job_close(&job);
 }
@@ -238,8 +232,7 @@ static void casts(xep_group_t *group)
     }
     cast_once(group, XEP_QUANT_E4M3_STATIC, 0.01f, 77);
     cast_once(group, XEP_QUANT_NVFP4, 0.001f, 1056);
-    mp_job_open(&job, &c, 26);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, &c, 26, group);
     xep_dispatch_args_t a = mp_job_dispatch(&job);
     refuse_quant_scale(&job, a, XEP_QUANT_E4M3_STATIC, 0);
     refuse_quant_scale(&job, a, XEP_QUANT_E4M3_STATIC, -1);
@@ -282,8 +275,7 @@ static void fewer_bits(xep_group_t *group)
     xep_handle_t *handle;
     c.hidden = 104;
     mode_ops_fewer_bits(group, &c, 0);
-    mp_job_open(&job, &c, 24);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, &c, 24, group);
     xep_dispatch_args_t d = mp_job_dispatch(&job);
     MP_OK(xep_dispatch(job.buffer, &d, &handle, NULL));
     refuse_combines(&job, handle);

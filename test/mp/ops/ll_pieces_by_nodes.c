@@ -45,10 +45,8 @@ static void compare(xep_group_t *group, uint64_t pass_rows)
     c[0].recv_rows = 0;
     c[1].pieces = 1;
     c[1].pass_rows = pass_rows;
-    mp_job_open(&whole, &c[0], 5);
-    mp_job_open(&parts, &c[1], 5);
-    mp_job_buffer(&whole, group);
-    mp_job_buffer(&parts, group);
+    mp_job_begin(&whole, &c[0], 5, group);
+    mp_job_begin(&parts, &c[1], 5, group);
     for (uint64_t i = 0; i < 3; i++) {
         mp_job_payload(&whole, i);
         mp_job_payload(&parts, i);
@@ -80,8 +78,7 @@ static void in_flight(xep_group_t *group)
     c.pieces = 1;
     c.slots = FLIGHTS + 1;
     c.pass_rows = 2 * mp_nranks();
-    mp_job_open(&job, &c, 7);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, &c, 7, group);
     xep_dispatch_args_t args = mp_job_dispatch(&job);
     for (int i = 0; i < FLIGHTS; i++) handle[i] = mp_pieces_begin(&all[i], &job, &args);
     for (uint64_t piece = 1; piece < all[0].pieces; piece++) {
@@ -108,8 +105,7 @@ static void count_rows(xep_group_t *group)
     uint64_t counted = 0, shown = 0;
     c.mode = "ll";
     c.pieces = 1;
-    mp_job_open(&job, &c, 3);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, &c, 3, group);
     int32_t *stats = calloc(c.experts, sizeof *stats);
     xep_dispatch_args_t args = mp_job_dispatch(&job);
     xep_handle_t *handle;

@@ -101,8 +101,7 @@ static void casts(xep_group_t *group)
     mp_job_t one, *job = &one;
     xep_handle_t *handle = NULL;
     c.nscales = c.payloads = 0, c.quant = XEP_QUANT_MXFP8;
-    mp_job_open(job, &c, 5);
-    mp_job_buffer(job, group);
+    mp_job_begin(job, &c, 5, group);
     DISAGREE_DISPATCH(a_.quant = XEP_QUANT_NONE, "quant");
     DISAGREE_DISPATCH(a_.quant = XEP_QUANT_E4M3, "quant");
     DISAGREE_DISPATCH(a_.dtype = XEP_FP16, "dtype: bf16, fp16");
@@ -164,8 +163,7 @@ int main(void)
     xep_group_t *group = mp_group();
     mp_job_t job;
     buffers(group);
-    mp_job_open(&job, &base, 1);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, &base, 1, group);
     dispatches(&job);
     cached(&job);
     combines(&job);
@@ -173,8 +171,7 @@ int main(void)
     casts(group);
     mp_case_t ll = base;
     ll.mode = "ll";
-    mp_job_open(&job, &ll, 1);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, &ll, 1, group);
     dispatches(&job);
     mp_job_close(&job);
     xep_group_destroy(group);

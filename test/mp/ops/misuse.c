@@ -289,8 +289,7 @@ int main(void)
     for (int i = 0; i < 2; i++) {
         mp_job_t job;
         base.mode = modes[i];
-        mp_job_open(&job, &base, 1);
-        mp_job_buffer(&job, group);
+        mp_job_begin(&job, &base, 1, group);
         without_outputs(&job);
         in_buffers(&job);
         two_threads(&job, told);

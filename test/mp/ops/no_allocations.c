@@ -96,8 +96,7 @@ int main(int argc, char **argv)
     xep_group_t *group = mp_group();
     xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
     mp_job_t job;
-    mp_job_open(&job, &c, 1);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, &c, 1, group);
     MP_OK(xep_buffer_query(job.buffer, &info));
     if (info.mapped_peers != mp_nranks()) return mp_skip("not all peers are mapped: UCX allocates");
     rounds(&job, 6);

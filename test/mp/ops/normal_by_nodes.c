@@ -79,16 +79,12 @@ static void round_with(xep_group_t *group, mp_case_t c, uint64_t pass_rows, uint
     mp_job_t job;
     c.path = XEP_PATH_NODES;
     c.pass_rows = pass_rows;
-    mp_job_open(&job, &c, seed);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, &c, seed, group);
     MP_OK(xep_buffer_query(job.buffer, &info));
     MP_CHECK(info.path == XEP_PATH_NODES && info.pass_rows != 0);
     MP_CHECK(pass_rows == 0 || info.pass_rows <= pass_rows);
     MP_CHECK(info.node_sums == (c.node_sums != 0 ? c.node_sums : XEP_NODE_SUMS_DTYPE));
-    for (uint64_t i = 0; i < 3; i++) {
-        mp_job_payload(&job, seed + i);
-        mp_job_round(&job);
-    }
+    mp_job_rounds(&job, 3, seed);
     mp_job_close(&job);
 }
 
@@ -101,8 +97,7 @@ static void cached(xep_group_t *group)
     c.path = XEP_PATH_NODES;
     c.pass_rows = 2 * mp_nranks();
     c.slots = 3;
-    mp_job_open(&job, &c, 5);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, &c, 5, group);
     xep_dispatch_args_t a = mp_job_dispatch(&job);
     MP_OK(xep_dispatch(job.buffer, &a, &first, NULL));
     mp_job_check_recv(&job, first);

@@ -22,8 +22,7 @@ static void cached_counts_first(xep_group_t *group)
     mp_job_t job;
     xep_handle_t *first, *again;
     xep_request_t *req;
-    mp_job_open(&job, &c, 14);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, &c, 14, group);
     xep_dispatch_args_t a = mp_job_dispatch(&job);
     MP_OK(xep_dispatch(job.buffer, &a, &first, NULL));
     a = mp_job_cached(&job, first);

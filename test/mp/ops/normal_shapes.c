@@ -53,12 +53,8 @@ static const mp_case_t cases[] = {
 static void run(xep_group_t *group, const mp_case_t *c)
 {
     mp_job_t job;
-    mp_job_open(&job, c, 1);
-    mp_job_buffer(&job, group);
-    for (uint64_t round = 0; round < 3; round++) {
-        mp_job_payload(&job, round + 100);
-        mp_job_round(&job);
-    }
+    mp_job_begin(&job, c, 1, group);
+    mp_job_rounds(&job, 3, 100);
     mp_job_close(&job);
 }
 

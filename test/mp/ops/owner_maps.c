@@ -54,12 +54,8 @@ static const mp_case_t cases[] = {
 static void run(xep_group_t *group, const mp_case_t *c)
 {
     mp_job_t job;
-    mp_job_open(&job, c, 5);
-    mp_job_buffer(&job, group);
-    for (uint64_t round = 0; round < 3; round++) {
-        mp_job_payload(&job, round);
-        mp_job_round(&job);
-    }
+    mp_job_begin(&job, c, 5, group);
+    mp_job_rounds(&job, 3, 0);
     mp_job_close(&job);
 }
 
@@ -102,12 +98,8 @@ static size_t touched(xep_group_t *group, const char *mode, int says_none)
                              .weights = 1};
     xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
     mp_job_t job;
-    mp_job_open(&job, &split, 7);
-    mp_job_buffer(&job, group);
-    for (uint64_t round = 0; round < 3; round++) {
-        mp_job_payload(&job, round);
-        mp_job_round(&job);
-    }
+    mp_job_begin(&job, &split, 7, group);
+    mp_job_rounds(&job, 3, 0);
     size_t bytes = resident(job.buffer);
     MP_OK(xep_buffer_query(job.buffer, &info));
     MP_CHECK(info.tokens == (says_none ? job.tokens : split.tokens));
@@ -147,8 +139,7 @@ static void later(xep_group_t *group, const char *mode)
     xep_handle_t *first, *second, *third;
     xep_request_t *begun, *behind;
     mp_job_t job;
-    mp_job_open(&job, &c, 3);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, &c, 3, group);
     xep_dispatch_args_t args = mp_job_dispatch(&job);
     MP_OK(xep_dispatch(job.buffer, &args, &first, &begun));
     args.after = begun;

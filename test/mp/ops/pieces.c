@@ -106,15 +106,13 @@ static void one_row_less(xep_group_t *group)
     mp_case_t c = {.name = "room", MP_SHAPE(8, 2, 64, 30), .weights = 1, .pieces = 2};
     mp_job_t job;
     c.recv_rows = (uint64_t)c.tokens * mp_nranks();
-    mp_job_open(&job, &c, 3);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, &c, 3, group);
     uint64_t most = count_most(&job);
     mp_job_close(&job);
     for (uint64_t less = 0; less < 2 && most > 1; less++) {
         c.recv_rows = most - less;
         c.pieces = 1;
-        mp_job_open(&job, &c, 3);
-        mp_job_buffer(&job, group);
+        mp_job_begin(&job, &c, 3, group);
         xep_dispatch_args_t args = mp_job_dispatch(&job);
         xep_handle_t *handle = mp_pieces_receive(&job, &args, 1);
         MP_CHECK(mp_recv(handle)->pieces == 1 + less);

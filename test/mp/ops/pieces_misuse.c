@@ -68,8 +68,7 @@ static void refuse_dispatches(xep_group_t *group)
     mp_job_t job;
     xep_handle_t *handle;
     c.pieces = 0;
-    mp_job_open(&job, &c, 1);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, &c, 1, group);
     xep_dispatch_args_t args = mp_job_dispatch(&job);
     MP_FAILS(XEP_ERR_OVERFLOW, xep_dispatch(job.buffer, &args, &handle, NULL));
     args.flags = XEP_DISPATCH_PIECES;
@@ -78,8 +77,7 @@ static void refuse_dispatches(xep_group_t *group)
     mp_job_close(&job);
     c.pieces = 1;
     c.in_place = 1;
-    mp_job_open(&job, &c, 1);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, &c, 1, group);
     args = mp_job_dispatch(&job);
     args.flags = 0; /* who does not know of pieces must not see the first of them alone */
     uint64_t rows = 0;
@@ -195,8 +193,7 @@ static void refuse_pieces(xep_group_t *group)
     mp_job_t job;
     mp_pieces_t all;
 
-    mp_job_open(&job, &c, 5);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, &c, 5, group);
     xep_dispatch_args_t args = mp_job_dispatch(&job);
     xep_handle_t *handle = mp_pieces_begin(&all, &job, &args);
     MP_CHECK(all.pieces >= 3);
@@ -228,8 +225,7 @@ static void refuse_ends(xep_group_t *group)
     mp_case_t c = base;
     mp_job_t job;
     mp_pieces_t all;
-    mp_job_open(&job, &c, 5);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, &c, 5, group);
     xep_dispatch_args_t args = mp_job_dispatch(&job);
     xep_handle_t *handle = mp_pieces_begin(&all, &job, &args);
     for (uint64_t i = 1; i < all.pieces; i++) {
@@ -258,8 +254,7 @@ static void stop_asking(xep_group_t *group, const mp_case_t *shape, const char *
     mp_job_t job;
     mp_pieces_t all;
     c.timeout_ms = 500;
-    mp_job_open(&job, &c, 5);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, &c, 5, group);
     xep_dispatch_args_t args = mp_job_dispatch(&job);
     xep_handle_t *handle = mp_pieces_begin(&all, &job, &args);
     if (mp_rank() != 1) {
@@ -295,8 +290,7 @@ static void refuse_by_expert(xep_group_t *group)
     mp_job_t job;
     mp_pieces_t all;
     xep_handle_t *handle;
-    mp_job_open(&job, &c, 5);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, &c, 5, group);
     xep_dispatch_args_t args = mp_job_dispatch(&job);
     args.arrangement = XEP_ROWS_BY_EXPERT_PADDED;
     MP_FAILS(XEP_ERR_UNSUPPORTED, xep_dispatch(job.buffer, &args, &handle, NULL));

@@ -155,8 +155,7 @@ static void read_in_place(xep_group_t *group)
     mp_job_t job;
     xep_handle_t *handle;
     unsigned sum = 0;
-    mp_job_open(&job, &c, 78);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, &c, 78, group);
     xep_dispatch_args_t args = mp_job_dispatch(&job);
     mp_job_place(&job, &args);
     MP_OK(xep_dispatch(job.buffer, &args, &handle, NULL));
@@ -178,8 +177,7 @@ static void pages_of(xep_group_t *group, const mp_case_t *c)
     void *own;
     size_t bytes;
     page_count_t count;
-    mp_job_open(&job, c, 77);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, c, 77, group);
     MP_OK(xep_buffer_memory(job.buffer, &own, &bytes));
     count_pages(own, bytes, &count);
     MP_CHECK(count.all >= (mp_nranks() - 1) * (bytes / PAGE));

@@ -125,8 +125,7 @@ int main(void)
     xep_group_t *group = mp_group();
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         mp_job_t job;
-        mp_job_open(&job, &cases[i], 1);
-        mp_job_buffer(&job, group);
+        mp_job_begin(&job, &cases[i], 1, group);
         refused_by_all(&job);
         refused_by_one(&job, 1);
         refused_by_one(&job, 3);

@@ -15,6 +15,7 @@ done
 at_length 3 ops/normal_ops XEP_PROGRESS=thread
 passes 3 failures/deadlines XEP_PROGRESS=thread
 at_length 3 ops/waits XEP_PROGRESS=thread
+passes 4 ops/serving_kinds XEP_PROGRESS=thread
 passes 2 ops/normal_ops XEP_PROGRESS=thread XEP_THREADS=2
 
 # nodes drawn by force: mapped inside, by the wire across, both in one operation
@@ -31,6 +32,7 @@ at_length 4 ops/waits XEP_NODE_RANKS=2 XEP_PATH=nodes
 at_length 5 ops/normal_shapes XEP_NODE_RANKS=2 UCX_TLS=tcp,sysv,self
 passes 4 ops/pieces XEP_NODE_RANKS=2
 at_length 5 ops/pieces XEP_NODE_RANKS=2 UCX_TLS=tcp,sysv,self
+at_length 4 ops/serving_kinds XEP_NODE_RANKS=2 UCX_TLS=tcp,sysv,self
 at_length 3 ops/normal_shapes XEP_NODE_RANKS=1
 passes 3 ops/normal_ops XEP_MAP=never XEP_INFLIGHT=64k
 at_length 4 ops/waits XEP_NODE_RANKS=2 XEP_PATH=flat

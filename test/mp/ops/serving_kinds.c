@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* ranks: 2 4, brief: 4, limit: 120 */
+
+/*
+ * Operations of all kinds that ranks take part in by serving: ranks of even number work, the others serve. What comes
+ * is compared with the oracle on every rank. settings.sh runs it with the progress thread, and by nodes.
+ */
+
+#include "mp_pieces.h"
+#include "mp_rig.h"
+
+enum { ROUNDS = 3 };
+
+static const mp_case_t cases[] = {
+    {.name = "payloads, scales",
+     .mode = "normal",
+     MP_SHAPE(13, 5, 77, 31),
+     .mask = 200,
+     .nscales = 3,
+     .scales_dtype = XEP_U8,
+     .payloads = 8,
+     .weights = 1},
+    {.name = "payloads, ll", .mode = "ll", MP_SHAPE(13, 5, 77, 31), .owners = "random:3", .payloads = 3, .weights = 1},
+    {.name = "pieces", .mode = "normal", MP_SHAPE(16, 4, 72, 40), .weights = 1, .pieces = 1, .recv_rows = 17},
+    {.name = "pieces, owners",
+     .mode = "ll",
+     MP_SHAPE(9, 4, 264, 33),
+     .owners = "cyclic",
+     .quant = XEP_QUANT_MXFP8,
+     .payloads = 2,
+     .weights = 1,
+     .pieces = 1,
+     .recv_rows = 29},
+    {.name = "in place", .mode = "normal", MP_SHAPE(16, 4, 256, 48), .owners = "random:2", .weights = 1, .in_place = 1},
+    {.name = "in place, ll", .mode = "ll", MP_SHAPE(16, 4, 256, 48), .quant = XEP_QUANT_NVFP4, .in_place = 1},
+    {.name = "sums at owners", .mode = "ll", MP_SHAPE(13, 5, 264, 33), .owners = "cyclic", .weights = 1, .sent = 1},
+    {.name = "a cast", .mode = "normal", MP_SHAPE(16, 4, 96, 30), .quant = XEP_QUANT_E4M3, .weights = 1},
+    {.name = "all experts on a rank that serves",
+     .mode = "normal",
+     MP_SHAPE(8, 3, 64, 20),
+     MP_FP32,
+     .owners = "split:1",
+     .weights = 1},
+};
+
+static mp_job_t job;
+static mp_pieces_t pieces;
+static uint64_t payload_of;
+
+/* more: another round follows, whose dispatch is announced early. */
+static void work_round(int more)
+{
+    xep_dispatch_args_t args = mp_job_dispatch(&job);
+    xep_handle_t *handle;
+    if (job.c->pieces) {
+        handle = mp_pieces_receive(&job, &args, 1);
+    } else {
+        if (job.c->in_place) mp_job_place(&job, &args);
+        MP_OK(xep_dispatch(job.buffer, &args, &handle, NULL));
+        mp_job_check_recv(&job, handle);
+    }
+    xep_combine_args_t combine = mp_job_combine(&job, handle);
+    if (job.shape.sum_at_owner) combine.flags = XEP_COMBINE_SUM_AT_OWNER;
+    MP_OK(xep_combine(handle, &combine, NULL));
+    mp_job_check_out(&job);
+    if (more) MP_OK(xep_announce_dispatch(job.buffer));
+    xep_handle_release(handle);
+}
+
+static xep_status_t run_experts(void *arg, xep_serve_call_t *call)
+{
+    (void)arg;
+    mp_job_payload(&job, payload_of + call->dispatch);
+    (void)mp_job_dispatch(&job);
+    if (job.c->pieces) mp_pieces_served(&pieces, &job, call->handle);
+    else mp_job_check_recv(&job, call->handle);
+    call->topk_weights = mp_job_combine(&job, call->handle).topk_weights;
+    return XEP_OK;
+}
+
+static void serve(void)
+{
+    xep_serve_args_t args = XEP_SERVE_ARGS_INIT;
+    args.buffers = &job.buffer, args.count = 1, args.fn = run_experts;
+    MP_OK(xep_serve(&args));
+}
+
+static void run(xep_group_t *group, const mp_case_t *of)
+{
+    mp_case_t c = *of;
+    c.works = 0x55555555;
+    c.served = 1;
+    c.timeout_ms = 30 * 1000;
+    mp_job_open(&job, &c, 7);
+    mp_job_buffer(&job, group);
+    job.shape.sum_at_owner = c.sent;
+    payload_of = c.hidden;
+    if (mp_rank() % 2 == 1) {
+        serve();
+    } else {
+        for (uint64_t round = 0; round < ROUNDS; round++) {
+            mp_job_payload(&job, payload_of + round);
+            work_round(round + 1 < ROUNDS && job.c->payloads != 2); /* with and without */
+        }
+        MP_OK(xep_step_end(&job.buffer, 1, XEP_STEP_LAST));
+    }
+    mp_job_close(&job);
+}
+
+int main(void)
+{
+    xep_group_t *group = mp_group();
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) run(group, &cases[i]);
+    xep_group_destroy(group);
+    return 0;
+}
