@@ -216,7 +216,8 @@ check_wheel() {
 
 # Types, those of xep by all rules (python/pyproject.toml), and what ruff looks for.
 check_types() {
-    "${XEP_TEST_PYTHON:-false}" -c 'import mypy, ruff' 2>/dev/null || { skip 'types' 'there is no mypy or ruff'; return; }
+    "${XEP_TEST_PYTHON:-false}" -c 'import mypy, ruff' 2>/dev/null ||
+        { skip 'types' 'there is no mypy or ruff'; return; }
     if (cd "$top/python" && "$XEP_TEST_PYTHON" -m mypy --cache-dir "$work/mypy" &&
         "$XEP_TEST_PYTHON" -m ruff check --no-cache .) >"$work/types.log" 2>&1; then
         pass

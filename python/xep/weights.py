@@ -83,7 +83,7 @@ class Weights(_ext.Weights):
         """Adds the gradients that ranks have for an expert to those of its owner, in float32, ranks ascending.
         Collective, blocking.
 
-        gradients: by expert, of any owner, each of an expert's shape. out: [L, *shape] float32, of this rank's experts,
+        gradients: by expert, of any owner, each of an expert's shape. out: float32, such arrays of this rank's experts,
         ascending, to which they are added; None: to zeros. Returns it, or None on a rank without experts.
         """
         experts = tuple(sorted(gradients))

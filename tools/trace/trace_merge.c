@@ -127,8 +127,8 @@ static void align_clocks(merge_t *merge)
         rank->clock = trace_clock_compare(&reference->header, &rank->journal->header);
         if (rank->journal == reference) rank->clock = (trace_clock_t){.points = 1};
         if (rank->clock.points == 0)
-            trace_say("rank %" PRIu32 " has no barrier in common with rank %" PRIu32 ": its clock is used uncorrected", r,
-                      reference->header.rank);
+            trace_say("rank %" PRIu32 " has no barrier in common with rank %" PRIu32 ": its clock is used uncorrected",
+                      r, reference->header.rank);
     }
 }
 

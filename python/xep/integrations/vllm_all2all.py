@@ -238,7 +238,7 @@ class XepAll2All(All2AllManagerBase):
             xep.step_end(self._used)
             self._used = []
 
-    def serve_step(self, layers: list, run: Callable[[Any], None]) -> None:
+    def serve_step(self, layers: list[Any], run: Callable[[Any], None]) -> None:
         """Runs this rank's experts in a step of the others. run: runs a layer on a token that nobody asked for; the
         ranks of a step in which nothing can be served yet, as its buffer is to be made, all dispatch."""
         most = _most_tokens()

@@ -11,7 +11,7 @@ is its experts' rows, layer by layer, by vLLM's own layers (vllm_all2all.py give
 from __future__ import annotations
 
 import functools
-from typing import Any, Optional
+from typing import Any
 
 import torch
 from vllm.distributed import get_ep_group
@@ -32,13 +32,13 @@ def can_serve(config: Any) -> bool:
     )
 
 
-def _manager() -> Optional[Any]:
+def _manager() -> Any:
     communicator = get_ep_group().device_communicator
     return getattr(communicator, "all2all_manager", None)
 
 
 @functools.cache
-def end_steps(worker: type) -> None:
+def end_steps(worker: Any) -> None:
     """Behind each model that has run, real or dummy."""
     for name in ("execute_model", "execute_dummy_batch"):
         setattr(worker, name, _ending(getattr(worker, name)))
@@ -55,7 +55,7 @@ def _ending(step: Any) -> Any:
 
 
 @functools.cache
-def replace_dummy_batches(worker: type) -> None:
+def replace_dummy_batches(worker: Any) -> None:
     """All ranks, or none: their steps go together."""
 
     def serve(self: Any) -> None:
