@@ -173,7 +173,7 @@ int main(int argc, char **argv)
                  .total = malloc(hidden * 4),
                  .coded = malloc(hidden * 8 + 64)};
     if (argc > 3 && file == NULL) return perror(argv[3]), 1;
-    printf("percent off: row, sum and sum at owners of normal rows, of those with outliers, of the file; bytes\n");
+    printf("percent off: row, sum, at owners of normal rows, of rows with outliers, of the file; bytes of a row\n");
     for (xep_quant_t quant = XEP_QUANT_NONE; strcmp(xep_quant_name(quant), "unknown") != 0; quant++) {
         const xep_codec_t codec = codec_of(quant, hidden, 0);
         printf("%-12s", xep_quant_name(quant));
