@@ -309,8 +309,8 @@ static PyMethodDef methods[] = {
      "barrier($self)\n--\n\nReturns when every rank has called it. Collective, blocking."},
     {"event_fd", event_fd, METH_NOARGS,
      "event_fd($self)\n--\n\n"
-     "A descriptor for event loops (asyncio's add_reader): readable when the progress thread (XEP_PROGRESS=thread) has\n"
-     "finished an operation. Read 8 bytes, then test the requests. It closes with the group."},
+     "A descriptor for event loops (asyncio's add_reader): readable when the progress thread (XEP_PROGRESS=thread)\n"
+     "has finished an operation. Read 8 bytes, then test the requests. It closes with the group."},
     {"allgather", allgather, METH_O,
      "allgather($self, data)\n--\n\n"
      "The bytes of every rank, the same number from each, over the group's connections. Collective, blocking."},

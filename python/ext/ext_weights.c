@@ -37,8 +37,8 @@ static int set_kind(ext_weights_t *weights, int torch)
 }
 
 /*
- * _create(group, experts, elements, dtype, owners, copies, gradients, timeout, torch). The group is kept from before the
- * call on. An error leaves an object that is closed.
+ * _create(group, experts, elements, dtype, owners, copies, gradients, timeout, torch). The group is kept from before
+ * the call on. An error leaves an object that is closed.
  */
 static PyObject *create(PyObject *self, PyObject *args)
 {

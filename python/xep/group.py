@@ -13,10 +13,10 @@ from . import _ext
 from .boot import Allgather, exchange_of
 from .dtypes import Dtype
 from .library import default_timeout
-from .params import BufferInfo, BufferOptions, Loads, WeightsOptions
+from .params import BufferInfo, BufferOptions, Loads
 from .serve import ServeCall, serve, step_end
 from .waits import Counters, OpCounters, RankWaits, Waits
-from .weights import Weights
+from .weights import Weights, WeightsOptions
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

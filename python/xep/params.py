@@ -78,16 +78,6 @@ class BufferOptions(TypedDict, total=False):
     served: bool
 
 
-class WeightsOptions(TypedDict, total=False):
-    """Keywords of Weights."""
-
-    owners: Optional[Sequence[int]]
-    copies: int
-    gradients: int
-    timeout: Optional[float]
-    torch: bool
-
-
 def buffer_size(
     nranks: int, experts: int, topk: int, hidden: int, tokens: int, **options: Unpack[BufferOptions]
 ) -> BufferSize:

@@ -4,15 +4,24 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Mapping, Optional, Sequence, TypedDict
 
 import numpy as np
 
 from . import _ext
-from .params import WeightsOptions
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+
+class WeightsOptions(TypedDict, total=False):
+    """Keywords of Weights."""
+
+    owners: Optional[Sequence[int]]
+    copies: int
+    gradients: int
+    timeout: Optional[float]
+    torch: bool
 
 
 class Weights(_ext.Weights):

@@ -101,16 +101,17 @@ static xep_status_t hope(void *arg)
 static void explain(void *arg, char *text, size_t bytes)
 {
     const round_t *round = arg;
-    snprintf(text, bytes, "balance of dispatch %llu: rank %u has not called it",
-             (unsigned long long)round->buffer->epoch + 1, round->late->ranks[0]);
+    const unsigned long long epoch = round->buffer->epoch + 1;
+    if (round->late->count == 0) snprintf(text, bytes, "balance of dispatch %llu: counts are still to be sent", epoch);
+    else snprintf(text, bytes, "balance of dispatch %llu: rank %u has not called it", epoch, round->late->ranks[0]);
 }
 
 /* As an operation that has failed: the others hear of it, and the buffer is broken until a reset. */
 static xep_status_t give_up(const round_t *round, xep_status_t status)
 {
-    char late[128] = "balance of a dispatch", why[XEP_REASON_BYTES];
+    char late[128], why[XEP_REASON_BYTES];
     snprintf(why, sizeof why, "%s", xep_last_error());
-    if (round->late->count != 0) explain((void *)(uintptr_t)round, late, sizeof late);
+    explain((void *)(uintptr_t)round, late, sizeof late);
     status = xep_fail(status, "%s: %.800s", late, why);
     snprintf(why, sizeof why, "%s", xep_last_error());
     xep_request_give_up_all(round->buffer, XEP_ERR_BROKEN, why);

@@ -283,8 +283,8 @@ uint64_t xep_plan_begin(xep_planner_t *planner, const uint32_t *const *counts, u
 }
 
 /*
- * A part whose quota is used up gives way to the next one of the expert; the last one never does, as counts in memory of
- * peers may have changed since the plan was made (a rank that was left out).
+ * A part whose quota is used up gives way to the next one of the expert; the last one never does, as counts in memory
+ * of peers may have changed since the plan was made (a rank that was left out).
  */
 const xep_part_t *xep_plan_pick(xep_planner_t *planner, uint32_t expert)
 {

@@ -21,8 +21,9 @@
  *     later step, or else at its word, if that has the last epoch that this one has begun. So its first operation is
  *     the first one of that step.
  *
- * Why an entry may be written over: no operation ends anywhere before all ranks have begun it, and the ring has an
- * entry more than a buffer has requests in flight, for the one that is announced early. A rank that is out may read nonsense; it can do nothing with it.
+ * Why an entry may be written over: no operation ends anywhere before all ranks have begun it, and the ring has one
+ * entry more than a buffer has requests in flight, for what is announced early. A rank that is out may read nonsense;
+ * it can do nothing with it.
  *
  * Why the word of one rank is enough: ranks that work end a step behind the same operation, as they call the same
  * operations in the same order. Words with the same step and different epochs, and operations that ranks say are of

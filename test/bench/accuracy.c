@@ -4,11 +4,12 @@
  * What each format of xep_quant_t loses: the relative error in percent of a row, of a combine whose rows travel so, and
  * of one whose owners sum first. That of a channel is the root of the mean square by which it is off, by that of the
  * channel, over all tokens; what is printed is the mean over all channels, so that large ones do not count for more.
- * accuracy [TOKENS, 100] [HIDDEN, 7168]
+ * accuracy [TOKENS, 100] [HIDDEN, 7168] [FILE]
  *
  * Rows: "normal", channels from a normal distribution of sigma 1/8; "outliers", each channel with a size of its own, as
  * activations of models have: log-normal with sigma 1, one of 500 channels 50 times larger, all divided by 4096. Eight
- * selections of a token on four ranks, two on each, with random weights that add up to 1.
+ * selections of a token on four ranks, two on each, with random weights that add up to 1. "file": rows of bf16 of that
+ * length, one after the other, of FILE (activations.py makes some).
  */
 #include <math.h>
 #include <stdio.h>
@@ -120,15 +121,29 @@ static void combine_at_owners(const token_t *t, xep_quant_t quant, error_t *of_s
     finish(t, of_sum);
 }
 
-static void make_token(token_t *t, const double *size)
+/* The next K rows of the file, and the first ones behind its end. */
+static void read_rows(const token_t *t, FILE *file)
+{
+    if (fread(t->rows, t->hidden * 2, K, file) == K) return;
+    rewind(file);
+    if (fread(t->rows, t->hidden * 2, K, file) == K) return;
+    fprintf(stderr, "accuracy: the file has too few rows (at least %d of %zu channels)\n", K, t->hidden);
+    exit(1);
+}
+
+static void make_token(token_t *t, const double *size, FILE *file)
 {
     double sum = 0;
     for (size_t k = 0; k < K; k++) sum += t->weights[k] = (float)(0.1 + drand48());
     for (size_t k = 0; k < K; k++) t->weights[k] /= (float)sum;
-    for (size_t i = 0; i < K * t->hidden; i++) t->rows[i] = xep_bf16_of_float((float)(normal() * size[i % t->hidden]));
+    if (file != NULL) read_rows(t, file);
+    else
+        for (size_t i = 0; i < K * t->hidden; i++)
+            t->rows[i] = xep_bf16_of_float((float)(normal() * size[i % t->hidden]));
 }
 
-static void measure(token_t *t, xep_quant_t quant, int outliers, long tokens, double *told)
+/* Prints its three figures. */
+static void measure(token_t *t, xep_quant_t quant, int outliers, FILE *file, long tokens)
 {
     double *size = malloc(t->hidden * sizeof *size);
     error_t *row = calloc(3 * t->hidden, sizeof *row), *sum = row + t->hidden, *at_owners = sum + t->hidden;
@@ -136,11 +151,11 @@ static void measure(token_t *t, xep_quant_t quant, int outliers, long tokens, do
     for (size_t h = 0; h < t->hidden; h++)
         size[h] = !outliers ? 1.0 / 8 : exp(normal()) * (drand48() < 0.002 ? 50 : 1) / 4096;
     for (long i = 0; i < tokens; i++) {
-        make_token(t, size);
+        make_token(t, size, file);
         combine(t, quant, row, sum);
         combine_at_owners(t, quant, at_owners);
     }
-    told[0] = percent(row, t->hidden), told[1] = percent(sum, t->hidden), told[2] = percent(at_owners, t->hidden);
+    printf(" %9.2f%9.2f%9.2f", percent(row, t->hidden), percent(sum, t->hidden), percent(at_owners, t->hidden));
     free(row);
     free(size);
 }
@@ -149,6 +164,7 @@ int main(int argc, char **argv)
 {
     const long tokens = argc > 1 ? atol(argv[1]) : 100;
     const size_t hidden = argc > 2 ? (size_t)atol(argv[2]) : 7168;
+    FILE *file = argc > 3 ? fopen(argv[3], "rb") : NULL;
     token_t t = {.hidden = hidden,
                  .rows = malloc(K * hidden * 2),
                  .sum = malloc(hidden * 4),
@@ -156,16 +172,16 @@ int main(int argc, char **argv)
                  .narrow = malloc(hidden * 2),
                  .total = malloc(hidden * 4),
                  .coded = malloc(hidden * 8 + 64)};
-    printf("%-12s %7s %27s %27s\n", "percent off", "", "normal", "outliers");
-    printf("%-12s %7s %9s%9s%9s %9s%9s%9s\n", "format", "bytes", "row", "sum", "owners", "row", "sum", "owners");
+    if (argc > 3 && file == NULL) return perror(argv[3]), 1;
+    printf("percent off: row, sum and sum at owners of normal rows, of those with outliers, of the file; bytes\n");
     for (xep_quant_t quant = XEP_QUANT_NONE; strcmp(xep_quant_name(quant), "unknown") != 0; quant++) {
         const xep_codec_t codec = codec_of(quant, hidden, 0);
-        double plain[3], outliers[3];
-        measure(&t, quant, 0, tokens, plain);
-        measure(&t, quant, 1, tokens, outliers);
+        printf("%-12s", xep_quant_name(quant));
+        measure(&t, quant, 0, NULL, tokens);
+        measure(&t, quant, 1, NULL, tokens);
         const size_t bytes = quant == XEP_QUANT_NONE ? codec.bytes : xep_codec_encode(&codec, t.coded, t.rows);
-        printf("%-12s %7zu %9.2f%9.2f%9.2f %9.2f%9.2f%9.2f\n", xep_quant_name(quant), bytes, plain[0], plain[1],
-               plain[2], outliers[0], outliers[1], outliers[2]);
+        if (file != NULL) measure(&t, quant, 0, file, tokens);
+        printf(" %7zu\n", bytes);
     }
     return 0;
 }

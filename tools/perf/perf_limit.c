@@ -67,8 +67,10 @@ static const char *cast_row(const perf_limit_t *limit, uint64_t token, const cha
     return limit->row;
 }
 
-/* What the C library does well is left to it, as the modes do. Behind this row lies that of the next token, unless it
- * was cast. */
+/*
+ * What the C library does well is left to it, as the modes do. Behind this row lies that of the next token, unless it
+ * was cast.
+ */
 static void store(const perf_limit_t *limit, void *to, const char *from, size_t bytes, int streaming)
 {
     const char *next = limit->row == NULL ? from + limit->perf->row_bytes : from;

@@ -131,7 +131,7 @@ static void begin_path(perf_simulation_t *simulation, xep_cost_path_t path)
     xep_traffic_t *combine = &forecast[XEP_COST_COMBINE].traffic;
 
     simulation->mode->traffic(&shape, &forecast[XEP_COST_DISPATCH].traffic, combine);
-    if (options->ll) tell_of_cast(simulation, shape, &forecast[XEP_COST_DISPATCH].traffic);
+    tell_of_cast(simulation, shape, &forecast[XEP_COST_DISPATCH].traffic);
     if (options->ll || options->combine_quant != XEP_QUANT_NONE) tell_of_combine(simulation, combine);
     if (combine->by_nodes && options->cluster.sum_elem > 0)
         combine->sent_bytes = (uint64_t)(shape.hidden * options->cluster.sum_elem);

@@ -33,7 +33,8 @@ static void print_head(const perf_simulation_t *simulation)
            simulation->routing->tokens, options->hidden, options->dtype_name, options->topk, options->experts,
            options->routing, options->seed);
     if (options->mask) printf(", %" PRIu64 " of 1000 masked", options->mask);
-    if (options->ll) printf(", mode ll, quant %s", options->quant_name);
+    if (options->ll) printf(", mode ll");
+    if (options->ll || options->quant != XEP_QUANT_NONE) printf(", quant %s", options->quant_name);
     if (options->combine_quant != XEP_QUANT_NONE) printf(", combine %s", options->combine_quant_name);
     if (options->sum_at_owner) printf(", sums at owners");
     printf("\nnetwork %g GB/s a node, %g a rank; memory %g GB/s a rank, %g a node (0: no bound)\n",

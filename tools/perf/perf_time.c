@@ -24,9 +24,9 @@
 #include "perf_waits.h"
 
 /* The steps timed: the operations, the limits with cached and with streaming stores (of devices: to all peers at once
- * by kernels, and one after the other by copy engines), the operations with computing
- * between their phases, those without tokens, the peer with either kind of stores, and dispatches whose rows are read:
- * copied ones, and in place, not read and read; and the operations with rows that come in pieces. */
+ * by kernels, and one after the other by copy engines), the operations with computing between their phases, those
+ * without tokens, the peer with either kind of stores, and dispatches whose rows are read: copied ones, and in place,
+ * not read and read; and the operations with rows that come in pieces. */
 enum {
     KIND_OPS,
     KIND_CACHED,

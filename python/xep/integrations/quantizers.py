@@ -26,8 +26,8 @@ def nvfp4(x: torch.Tensor, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
     known = scales.to(torch.float32)
     q = groups * torch.where(known == 0, 0, inverse / known).unsqueeze(2)
     magnitude = q.abs()
-    codes = sum((magnitude > half).to(torch.uint8) for half in _HALVES)
-    codes = sum(((magnitude >= half).to(torch.uint8) for half in _OTHERS), codes) | q.signbit().to(torch.uint8) << 3
+    above = [magnitude > half for half in _HALVES] + [magnitude >= half for half in _OTHERS]
+    codes = torch.stack(above).sum(0).to(torch.uint8) | q.signbit().to(torch.uint8) << 3
     pairs = codes.masked_fill(amax.isnan().unsqueeze(2), 0).flatten(1)
     return pairs[:, ::2] | pairs[:, 1::2] << 4, scales
 

@@ -2,8 +2,8 @@
 """How the tokens of SGLang's experts travel through xep; loaded where a layer has this dispatcher (sglang.py).
 
 A token goes once to each rank that has one of its experts, with its weights; the runner sums what this rank's experts
-make of it (SGLang's standard format), and the sums of all ranks come back. The layers of a process share a buffer. Rows
-may be cast to NVFP4 or MXFP8 before they leave, and reach the runner with their scales.
+make of it (SGLang's standard format), and the sums of all ranks come back. Rows may be cast to NVFP4 or MXFP8 before
+they leave, and reach the runner with their scales. The layers of a process share a buffer.
 """
 
 from __future__ import annotations

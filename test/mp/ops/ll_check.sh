@@ -29,6 +29,10 @@ else
     for routing in group:2,1 zipf:1.3 one-rank self; do check 4 $small --routing $routing --check-only; done
 fi
 check 2 XEP_MAP=never --mode ll --tokens 5 --hidden 3072 --experts 6 --topk 3 --combine logfmt --check-only
+for quant in mxfp8 mxfp8_e5m2 mxfp4 nvfp4 int8 int8_row e4m3_static; do # the last groups are short
+    check 2 XEP_MAP=never --mode ll --tokens 5 --hidden 329 --experts 6 --topk 3 --quant $quant --combine $quant \
+        --payloads 3,8:8 --check-only
+done
 check 3 XEP_NODE_RANKS=2 $small --combine mxfp8 --iters 2 --check
 grep -Eq '^combine  by mxfp8: 340 bytes a row, not 656, relative error 0\.0[0-9]+$' "$dir/out" ||
     wrong 'not the bytes and the error of the format'

@@ -20,6 +20,9 @@ check 2 $small --hidden 1 --check-only
 check 2 $small --mask 1000 --check-only
 check 3 $small --quant nvfp4 --mask 150 --iters 2 --check
 check 4 XEP_MAP=never $small --quant mxfp8 --slots 2 --check-only
+for quant in ue8m0 mxfp8_e5m2 mxfp4 int8 int8_row e4m3_static; do
+    at_length 2 XEP_MAP=never $small --hidden 329 --quant $quant --combine $quant --payloads 3,8:8 --check-only
+done
 at_length 4 XEP_NODE_RANKS=2 XEP_PATH=nodes $small --quant e4m3 --cached --check-only
 check 3 $small --slots 3 --threads 2 --iters 3 --check
 check 3 $small --cached --copy-in --iters 3 --check

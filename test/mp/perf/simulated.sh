@@ -142,6 +142,8 @@ expect 0 '^path: flat \(' $perf $job --rates network=0,rank=0,copy=0.1,message=0
 expect 0 '^path: flat \(' $perf --simulate 16,1 --tokens 64 --hidden 1024 --rates network=0.1
 expect 0 '^path: nodes \(' $perf $job --mode ll --rates network=0,rank=1,copy=0.1,message=0
 expect 0 ', mode ll, quant e4m3$' $perf $job --mode ll
+expect 0 '^flat +dispatch +mean +186 +0\.40 ' $perf $job
+expect 0 '^flat +dispatch +mean +186 +0\.13 ' $perf $job --quant nvfp4
 expect 0 '^path: flat \(' $perf --simulate 16,1 --mode ll --tokens 64 --hidden 1024 --rates network=0.1
 expect 0 '^network 0\.1 GB/s a node, 2 a rank; memory 3 GB/s a rank, 4 a node \(0: no bound\)$' \
     $perf $job --rates network=0.1,rank=2,copy=3,memory=4
