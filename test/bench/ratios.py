@@ -148,7 +148,7 @@ def report(bounds: list[Bound], found: dict, enough: int) -> int:
             continue
         is_slower = min(ratios) > bound.most
         slower += is_slower
-        print(f"{line}{statistics.median(ratios):7.2f}  {min(ratios):.2f}-{max(ratios):.2f}" + "  slower" * is_slower)
+        print(f"{line} {statistics.median(ratios):6.2f}  {min(ratios):.2f}-{max(ratios):.2f}" + "  slower" * is_slower)
     print(f"{slower} of {len(bounds)} slower than their bound, {unknown} not judged")
     beaten = [(shape, op) for (shape, (op, against)), ratios in found.items() if against == "limit" and ratios
               and statistics.median(ratios) < BEATEN]

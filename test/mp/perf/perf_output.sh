@@ -138,6 +138,6 @@ printf 'text' >"$dir/xep_bad.so"
 expect 0 0 '^  bad  *refused: ' env XEP_PLUGIN_PATH="$dir" ./xep_info -p
 
 # the benchmark of the kernels
-expect 0 26 '^cast bf16, e4m3_pow2  *[0-9]*\.[0-9]' test/bench/kernels 1 2 300
-expect 2 1 '^usage: kernels' test/bench/kernels 1 65
+expect 0 28 '^cast bf16, e4m3_pow2  *[0-9]*\.[0-9]' test/bench/kernels 1 2 300
+expect 2 1 '^usage: kernels' test/bench/kernels 1 0
 exit $failed
