@@ -245,6 +245,7 @@ perf() {
 }
 perf --check-only
 perf --mode ll --check-only
+perf --check-only --quant nvfp4
 perf --check-only --owners random:3
 perf --mode ll --check-only --owners split:1
 if [ "$what" != check ]; then

@@ -55,6 +55,18 @@ typedef struct xep_cuda_outs {
     uint32_t some_gone;   /* 1: when the operation was called the host had left some rank out */
 } xep_cuda_outs_t;
 
+/** Rows that are cast; where the cast rows lie, from the first one on, in bytes. */
+typedef struct xep_cuda_cast {
+    const char *x;
+    uint64_t x_stride;
+    uint32_t tokens, hidden;
+    uint32_t dtype, quant; /* xep_dtype_t, xep_quant_t */
+    float scale;           /* of the caller's; 0: none */
+    uint32_t reserved;
+    uint64_t row_stride;
+    uint64_t scales, scales_stride; /* of row 0, and from those of a row to the next ones */
+} xep_cuda_cast_t;
+
 /** How tokens are summed: what all combines have. Shared memory of a stage: xep_cuda_stage_bytes(). */
 typedef struct xep_cuda_sum {
     uint32_t tokens, hidden;

@@ -51,6 +51,13 @@ typedef struct xep_cuda_plan {
     uint64_t *wrong;        /* token * topk + k of the first index that is no expert and not -1; UINT64_MAX: all are */
 } xep_cuda_plan_t;
 
+/** Casts rows that the dispatch behind it reads in place of the caller's. Any number of blocks. */
+typedef struct xep_cuda_cast_rows {
+    xep_cuda_life_t life;
+    xep_cuda_cast_t cast;
+    char *rows;
+} xep_cuda_cast_rows_t;
+
 /** An array that every slot has: where that of slot 0 begins in a heap, how far it is to the next, bytes of a row. */
 typedef struct xep_cuda_area {
     uint64_t first, stride, row_bytes;

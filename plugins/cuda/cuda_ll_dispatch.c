@@ -41,6 +41,15 @@ static void find_routing(const cuda_ll_t *mode, const xep_op_t *op, xep_cuda_ll_
     send->weights_stride = args->topk * sizeof *kept->weights;
 }
 
+static xep_cuda_cast_t cast_of(const cuda_ll_t *mode, const xep_op_t *op)
+{
+    const xep_cuda_ll_item_t item = item_of(mode, op);
+    xep_cuda_cast_t cast = cuda_cast_of(op->dispatch);
+    cast.row_stride = cast.scales_stride = item.stride;
+    cast.scales = item.scales;
+    return cast;
+}
+
 /* x, scales, indices and weights are read by this launch alone: behind it on the stream they may be overwritten. */
 static xep_status_t send(void *opaque, xep_op_t *op)
 {
@@ -52,13 +61,10 @@ static xep_status_t send(void *opaque, xep_op_t *op)
         .kept = mode->slots[op->slot].kept,
         .item = item_of(mode, op),
         .notice = state->notice,
-        .x = args->x,
-        .x_stride = args->x_stride,
+        .cast = cast_of(mode, op),
         .scales = args->scales,
         .scales_token_stride = args->scales_token_stride,
         .scales_stride = args->scales_stride,
-        .elem_bytes = (uint32_t)xep_elem_bytes(args->dtype),
-        .scale = args->quant_scale,
         .wrong = mode->wrong,
     };
     find_routing(mode, op, &send);

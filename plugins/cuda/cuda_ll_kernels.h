@@ -90,14 +90,11 @@ typedef struct xep_cuda_ll_send {
     const uint32_t *callers; /* [experts] the caller's number of each of the mode's; NULL: the same */
     const char *weights;     /* NULL: 1 */
     uint64_t weights_stride;
-    const char *x;
-    uint64_t x_stride;
+    xep_cuda_cast_t cast; /* without a cast its rows alone are read, as they are */
     const char *scales;
     int64_t scales_token_stride, scales_stride;
     uint32_t wide; /* 1: indices are int64_t, 0: int32_t, of xep_cuda_pick_t 8 bytes apart */
     uint32_t idx_bytes;
-    uint32_t elem_bytes;
-    float scale;     /* of the caller's for the cast; 0: none */
     uint64_t *wrong; /* UINT64_MAX before and after */
 } xep_cuda_ll_send_t;
 

@@ -6,7 +6,7 @@
  */
 #include <xep/xep.h>
 
-#include "cuda_ll_cast.cuh"
+#include "cuda_cast.cuh"
 #include "cuda_ll_heaps.cuh"
 #include "cuda_words.cuh"
 
@@ -117,12 +117,12 @@ template <typename T> static __device__ __forceinline__ void copy_part(char *to,
 static __device__ void pack_rows(const send_t &s, char *items, uint32_t first, uint32_t all)
 {
     const uint32_t parts = (uint32_t)((s.item.row_bytes + PART - 1) / PART), units = s.notice.tokens * parts;
-    const uint64_t odd = (uint64_t)s.x | s.x_stride | s.item.row_bytes;
+    const uint64_t odd = (uint64_t)s.cast.x | s.cast.x_stride | s.item.row_bytes;
     for (uint32_t u = first; u < units; u += all) {
         const uint32_t token = u / parts, part = u % parts;
         const uint64_t left = s.item.row_bytes - (uint64_t)part * PART;
         const uint32_t bytes = left < PART ? (uint32_t)left : PART;
-        const char *from = s.x + token * s.x_stride + (uint64_t)part * PART;
+        const char *from = s.cast.x + token * s.cast.x_stride + (uint64_t)part * PART;
         char *to = items + token * s.item.stride + (uint64_t)part * PART;
         if (odd % 16 == 0) copy_part<int4>(to, from, bytes);
         else if (odd % 4 == 0) copy_part<uint32_t>(to, from, bytes);
@@ -160,9 +160,7 @@ static __device__ void tell_notices(const send_t &s, uint64_t epoch, uint64_t tu
 static __device__ __forceinline__ void move_rows(const send_t &s, char *items, uint32_t warp, uint32_t warps)
 {
     if (s.notice.quant == XEP_QUANT_NONE) pack_rows(s, items, warp, warps);
-    else if (s.elem_bytes == 4) cast_rows<fp32_t>(s, items, warp, warps);
-    else if (s.notice.dtype == XEP_BF16) cast_rows<bf16_t>(s, items, warp, warps);
-    else cast_rows<fp16_t>(s, items, warp, warps);
+    else cast_rows(s.cast, items, warp, warps);
 }
 
 /* Waits for nobody: notices.h says why all have read this entry of the ring by now. The last block tells all ranks. */

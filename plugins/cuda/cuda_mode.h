@@ -12,7 +12,7 @@
 
 #include "cuda_args.h"
 
-enum { CUDA_MOST_IMAGES = 5, CUDA_MOST_KERNELS = 9, CUDA_MOST_WARPS = 32 /* of a block */ };
+enum { CUDA_MOST_IMAGES = 6, CUDA_MOST_KERNELS = 10, CUDA_MOST_WARPS = 32 /* of a block */ };
 
 /** A kernel: which image has it, and what it is called there. */
 typedef struct cuda_kernel_name {
@@ -125,6 +125,20 @@ xep_status_t cuda_launch(const cuda_mode_t *cuda, const xep_op_t *op, int kernel
  */
 uint32_t cuda_lay_sums(const xep_combine_args_t *args, uint32_t blocks, uint32_t contributions, uint32_t chunk,
                        uint32_t most_warps, uint32_t room, uintptr_t odd, xep_cuda_sum_t *sum);
+
+/** What a dispatch casts; where the rows go is left to be filled in. */
+static inline xep_cuda_cast_t cuda_cast_of(const xep_dispatch_args_t *args)
+{
+    return (xep_cuda_cast_t){
+        .x = args->x,
+        .x_stride = args->x_stride,
+        .tokens = (uint32_t)args->tokens,
+        .hidden = args->hidden,
+        .dtype = (uint32_t)args->dtype,
+        .quant = (uint32_t)args->quant,
+        .scale = args->quant_scale,
+    };
+}
 
 /** Arguments of an operation that must be memory of the device; NULL is. */
 typedef struct cuda_array {

@@ -56,6 +56,7 @@ static void lay_device(void *opaque, xep_carve_t *memory)
     uint64_t ranks = shape->nranks, segments = (shape->tokens + 31) / 32;
     mode->now = xep_carve_array(memory, 1, sizeof *mode->now);
     mode->scratch = xep_carve_array(memory, 2 * segments * ranks, sizeof *mode->scratch);
+    mode->casts = xep_carve_array(memory, 1, normal_cast_room(shape));
     mode->copied = xep_carve_array(memory, XEP_CUDA_PARTS, sizeof *mode->copied);
     mode->wrong = xep_carve_array(memory, 1, sizeof *mode->wrong);
     for (uint32_t s = 0; s < shape->slots; s++) {
@@ -101,6 +102,7 @@ static const cuda_kernel_name_t kernel_names[CUDA_KERNELS] = {
     [CUDA_SLOTS] = {CUDA_IMAGE_EXPERTS, "xep_cuda_slots"},
     [CUDA_EXPAND] = {CUDA_IMAGE_EXPERTS, "xep_cuda_expand"},
     [CUDA_REDUCE] = {CUDA_IMAGE_EXPERTS, "xep_cuda_reduce"},
+    [CUDA_CAST] = {CUDA_IMAGE_CAST, "xep_cuda_cast"},
 };
 
 static const char *const waited_for[CUDA_LATE_WORDS] = {
@@ -168,6 +170,7 @@ const xep_plugin_t xep_plugin = {
     .name = "normal_cuda",
     .brief = "normal for device memory: kernels write and read the devices of all ranks directly",
     .can = XEP_CAN_MASK | XEP_CAN_CAPTURE | XEP_CAN_RETURN_WEIGHTS,
+    .casts = XEP_CASTS,
     .combine_casts = XEP_CASTS | 1u << XEP_QUANT_LOGFMT,
     .arrangements = 1u << XEP_ROWS_BY_RANK,
     .dispatch = cuda_normal_dispatch,

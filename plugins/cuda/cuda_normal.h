@@ -11,6 +11,7 @@
  *     few tokens by itself; that of many is a kernel before this one. The host waits for the counts, which show it all
  *     records in pinned memory beside the rows; it checks and compares them by the code of the host mode, and finds the
  *     sentence for what is wrong. The device has come to the same verdict alone, and moves rows or none.
+ *     Rows that are cast are made by a kernel before: the dispatch is one of those.
  * combine: one kernel: ready to all, wait for theirs, pull and sum, read to all, wait for theirs. Rows that are not in
  *     the slot's input yet (zero copy: they are there) are copied by the driver: few before the kernel; many beside it,
  *     on a stream of their own, in parts, those of each reader in the order in which it wants them. After each part the
@@ -79,6 +80,7 @@ typedef enum {
     CUDA_SLOTS,
     CUDA_EXPAND,
     CUDA_REDUCE,
+    CUDA_CAST,
     CUDA_KERNELS
 } cuda_kernel_t;
 
@@ -113,6 +115,7 @@ typedef struct cuda_normal {
     /* device memory: */
     xep_cuda_now_t *now;
     uint32_t *scratch; /* of the plan */
+    char *casts;       /* rows that were cast, and their scales: of one dispatch, as they run one after the other */
     uint64_t *copied;  /* xep_cuda_input_t */
     uint64_t *wrong;
     /* pinned: */

@@ -11,6 +11,7 @@ enum {
     STAGES = 3,
     PLAIN = 24,       /* warps that copy rows which no bulk copy can move */
     METADATA = 8,     /* warps that move what belongs to rows */
+    CASTING = 32,     /* warps that cast */
     FEW_TOKENS = 512, /* so few that each block makes the plan sooner than a kernel of its own would end */
     WARP = 32
 };
@@ -195,6 +196,19 @@ static xep_status_t launch_rows(cuda_normal_t *mode, const xep_op_t *op)
 
 /* ---- steps ---- */
 
+/* On the stream of the rows, before they are moved: they are read as the caller's would be. */
+static xep_status_t enqueue_cast(void *opaque, xep_op_t *op)
+{
+    cuda_normal_t *mode = opaque;
+    const xep_dispatch_args_t *to = op->dispatch;
+    xep_cuda_cast_rows_t rows = {cuda_life(&mode->cuda), cuda_cast_of(normal_state(op)->given), mode->casts};
+    rows.cast.row_stride = to->x_stride;
+    rows.cast.scales = (uint64_t)((const char *)to->scales - mode->casts);
+    rows.cast.scales_stride = (uint64_t)to->scales_token_stride;
+    if (to->tokens == 0) return XEP_OK;
+    return cuda_launch(&mode->cuda, op, CUDA_CAST, cuda_multiprocessors(&mode->normal.kit), CASTING * WARP, 0, &rows);
+}
+
 /* With a cached handle the plan of that dispatch is used again, and only the counts of it are compared. */
 static xep_status_t enqueue(void *opaque, xep_op_t *op)
 {
@@ -294,6 +308,7 @@ static xep_status_t agree(void *opaque, xep_op_t *op)
 
 const xep_step_t cuda_dispatch_steps[] = {
     {.name = "earlier operations", .run = cuda_check_earlier},
+    {.name = "casts", .run = enqueue_cast, .with = XEP_STEPS_OF_CASTS},
     {.name = "launches", .run = enqueue},
     {.name = "counts", .run = wait_counts},
     {.name = "agreement", .run = agree},
@@ -350,6 +365,7 @@ xep_status_t cuda_normal_dispatch(void *opaque, xep_op_t *op)
         mode->routings[normal_routing_index(normal, routing)].counts_there = cuda_counts_there(op);
     }
     normal_make_record(normal, op);
-    if (op->dispatch->nscales != 0) status = normal_take_fields(normal, op);
+    if (op->dispatch->quant != XEP_QUANT_NONE) status = normal_take_casts(normal, op, mode->casts);
+    if (status == XEP_OK && op->dispatch->nscales != 0) status = normal_take_fields(normal, op);
     return status == XEP_OK ? xep_steps_begin(mode, op) : status;
 }

@@ -4,7 +4,7 @@
  * What each xep_quant_t but those of cast_blocks.h is made of: a type of elements, a kind of scales, how many channels
  * have one. A cast of such elements and scales is a line of XEP_CAST_BLOCKS() and a value of xep_quant_t: the walk over
  * a row is the same for all (cast_walk.h), scalar (cast_rows.c, the definition) and by vectors (cast_vectors.h).
- * Devices have one kernel for all (cuda_ll_cast.cuh).
+ * Devices have one kernel for all (cuda_cast.cuh).
  */
 #ifndef XEP_CAST_FORMATS_H
 #define XEP_CAST_FORMATS_H

@@ -10,39 +10,13 @@
 
 #include "normal_steps.h"
 
-/* The longest row that can be cast has elements of 2 bytes, of which at most 8 bits are left. */
-static uint64_t row_room(const xep_shape_t *shape)
-{
-    return xep_row_stride((size_t)shape->hidden * shape->elem_bytes / 2);
-}
-
-static uint64_t slot_room(const xep_shape_t *shape)
-{
-    return shape->tokens * (row_room(shape) + shape->scales * UINT64_C(4));
-}
-
 /* The pages are touched by dispatches that cast: there may be none. */
 void normal_lay_casts(normal_t *mode)
 {
-    mode->casts = calloc(mode->kit.shape->slots, slot_room(mode->kit.shape));
+    mode->casts = calloc(mode->kit.shape->slots, normal_cast_room(mode->kit.shape));
 }
 
 /* ---- begin ---- */
-
-static xep_status_t check_cast(const normal_t *mode, xep_op_t *op, const xep_cast_format_t *format)
-{
-    const xep_env_t *env = mode->kit.env;
-    const xep_shape_t *shape = mode->kit.shape;
-    if (format->scale_words > shape->scales)
-        return env->fail(env, op, XEP_ERR_INVALID,
-                         "too few scales in a row for quant %d: %u (params.scales: at least %llu for a hidden of %u)",
-                         (int)op->dispatch->quant, shape->scales, (unsigned long long)format->scale_words,
-                         op->dispatch->hidden);
-    if (mode->casts == NULL)
-        return env->fail(env, op, XEP_ERR_NO_MEMORY, "no memory for rows that are cast: %llu bytes",
-                         (unsigned long long)(shape->slots * slot_room(shape)));
-    return XEP_OK;
-}
 
 /* Rows that are read in place are made where peers read them: they are there then, as if the caller had done so. */
 static void place_rows(const normal_t *mode, xep_op_t *op, xep_dispatch_args_t *to)
@@ -54,30 +28,16 @@ static void place_rows(const normal_t *mode, xep_op_t *op, xep_dispatch_args_t *
     in_place->fill = NULL;
 }
 
-xep_status_t normal_take_casts(normal_t *mode, xep_op_t *op)
+xep_status_t normal_begin_casts(normal_t *mode, xep_op_t *op)
 {
-    const xep_shape_t *shape = mode->kit.shape;
-    xep_dispatch_args_t *to = &normal_slot(mode, op->slot)->cast;
-    xep_cast_format_t format;
-    xep_cast_format(op->dispatch->quant, op->dispatch->hidden, &format);
-    xep_status_t status = check_cast(mode, op, &format);
-    if (status != XEP_OK) return status;
-    const char *memory = mode->casts + op->slot * slot_room(shape);
-    *to = *op->dispatch;
-    to->x = memory;
-    to->x_stride = xep_row_stride(format.row_bytes);
-    to->dtype = format.dtype;
-    to->hidden = (uint32_t)format.row_bytes;
-    to->scales = memory + shape->tokens * row_room(shape);
-    to->nscales = (uint32_t)format.scale_words;
-    to->scales_dtype = format.scales_dtype;
-    to->scales_stride = 4;
-    to->scales_token_stride = (ptrdiff_t)to->nscales * 4;
-    place_rows(mode, op, to);
-    normal_state(op)->given = op->dispatch;
-    op->dispatch = to;
-    xep_kit_state(op)->casts = XEP_STEPS_CASTS;
-    return XEP_OK;
+    const xep_env_t *env = mode->kit.env;
+    const uint64_t room = normal_cast_room(mode->kit.shape);
+    if (mode->casts == NULL)
+        return env->fail(env, op, XEP_ERR_NO_MEMORY, "no memory for rows that are cast: %llu bytes",
+                         (unsigned long long)(mode->kit.shape->slots * room));
+    xep_status_t status = normal_take_casts(mode, op, mode->casts + op->slot * room);
+    if (status == XEP_OK) place_rows(mode, op, &normal_slot(mode, op->slot)->cast);
+    return status;
 }
 
 /* ---- the step ---- */

@@ -252,7 +252,7 @@ static xep_status_t take_routing(normal_t *mode, xep_op_t *op)
 /* A cast makes scales: first. */
 static xep_status_t take_beside(normal_t *mode, xep_op_t *op)
 {
-    const xep_status_t status = op->dispatch->quant != XEP_QUANT_NONE ? normal_take_casts(mode, op) : XEP_OK;
+    const xep_status_t status = op->dispatch->quant != XEP_QUANT_NONE ? normal_begin_casts(mode, op) : XEP_OK;
     return status == XEP_OK ? normal_take_fields(mode, op) : status;
 }
 

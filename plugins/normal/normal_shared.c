@@ -4,6 +4,7 @@
  * Shared by the modes for host and for device memory (plugins/cuda): whose routing is used, and what the user sees of a
  * dispatch.
  */
+#include <cast.h>
 #include <string.h>
 
 #include "normal_shared.h"
@@ -17,6 +18,45 @@ xep_status_t normal_take_fields(const normal_t *mode, xep_op_t *op)
     xep_status_t status = xep_fields_take(&mode->kit, op, args->nscales, mode->kit.shape->scales, &slot->fields);
     slot->record.params[NORMAL_PAYLOADS] = slot->fields.digest;
     return status;
+}
+
+/* The longest row that can be cast has elements of 2 bytes, of which at most 8 bits are left. */
+static uint64_t cast_row_room(const xep_shape_t *shape)
+{
+    return xep_row_stride((size_t)shape->hidden * shape->elem_bytes / 2);
+}
+
+uint64_t normal_cast_room(const xep_shape_t *shape)
+{
+    return shape->tokens * (cast_row_room(shape) + shape->scales * UINT64_C(4));
+}
+
+xep_status_t normal_take_casts(normal_t *mode, xep_op_t *op, const char *memory)
+{
+    const xep_env_t *env = mode->kit.env;
+    const xep_shape_t *shape = mode->kit.shape;
+    xep_dispatch_args_t *to = &normal_slot(mode, op->slot)->cast;
+    xep_cast_format_t format;
+    xep_cast_format(op->dispatch->quant, op->dispatch->hidden, &format);
+    if (format.scale_words > shape->scales)
+        return env->fail(env, op, XEP_ERR_INVALID,
+                         "too few scales in a row for quant %d: %u (params.scales: at least %llu for a hidden of %u)",
+                         (int)op->dispatch->quant, shape->scales, (unsigned long long)format.scale_words,
+                         op->dispatch->hidden);
+    *to = *op->dispatch;
+    to->x = memory;
+    to->x_stride = xep_row_stride(format.row_bytes);
+    to->dtype = format.dtype;
+    to->hidden = (uint32_t)format.row_bytes;
+    to->scales = memory + shape->tokens * cast_row_room(shape);
+    to->nscales = (uint32_t)format.scale_words;
+    to->scales_dtype = format.scales_dtype;
+    to->scales_stride = 4;
+    to->scales_token_stride = (ptrdiff_t)to->nscales * 4;
+    normal_state(op)->given = op->dispatch;
+    op->dispatch = to;
+    xep_kit_state(op)->casts = XEP_STEPS_CASTS;
+    return XEP_OK;
 }
 
 static xep_status_t check_cached(normal_t *mode, xep_op_t *op)

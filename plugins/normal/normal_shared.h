@@ -35,6 +35,15 @@ uint64_t normal_returned_begin(const normal_t *mode, const normal_slot_t *slot, 
 /** Lays what rows have beside them, of which the record has nothing yet, and notes its digest there. */
 xep_status_t normal_take_fields(const normal_t *mode, xep_op_t *op);
 
+/** Bytes for the rows of a dispatch that casts, and their scales. */
+uint64_t normal_cast_room(const xep_shape_t *shape);
+
+/**
+ * Makes a dispatch that casts one of rows in that memory, which its steps for it fill: those that its own become. An
+ * error refuses it.
+ */
+xep_status_t normal_take_casts(normal_t *mode, xep_op_t *op, const char *memory);
+
 /**
  * The routing of the cached handle, or one nobody uses, to be made; the slot has none then, until one is used.
  * XEP_ERR_INVALID: it is for other tokens.

@@ -38,7 +38,7 @@ int normal_dispatch_transfer(const void *mode, const xep_op_t *op, uint32_t rank
 void normal_lay_casts(normal_t *mode);
 
 /** Makes a dispatch that casts, whose routing is known, one of the rows that its own become. An error refuses it. */
-xep_status_t normal_take_casts(normal_t *mode, xep_op_t *op);
+xep_status_t normal_begin_casts(normal_t *mode, xep_op_t *op);
 
 /** Step: casts them. */
 xep_status_t normal_cast_rows(void *mode, xep_op_t *op);

@@ -24,6 +24,10 @@ extern const standin_kernel_t standin_normal_kernels[], standin_ll_kernels[];
 extern const int standin_normal_count, standin_ll_count;
 void standin_layout(const void *args); /* of both modes */
 
+/** Casts a row of a dispatch of either mode: rows is where that of token 0 goes. */
+struct xep_cuda_cast;
+void standin_cast_row(const struct xep_cuda_cast *cast, uint64_t token, char *rows);
+
 /* ---- standin_experts.c ---- */
 
 void standin_slots(const void *args);

@@ -39,6 +39,13 @@ static uint32_t last_of(const xep_cuda_plan_t *p, uint64_t token, uint32_t rank)
     return 0;
 }
 
+static void run_cast(const void *args)
+{
+    const xep_cuda_cast_rows_t *c = args;
+    if (is_stale(&c->life)) return;
+    for (uint64_t t = 0; t < c->cast.tokens; t++) standin_cast_row(&c->cast, t, c->rows);
+}
+
 static void run_plan(const void *args)
 {
     const xep_cuda_plan_t *p = args;
@@ -514,6 +521,7 @@ static void run_copy(const void *args)
 const standin_kernel_t standin_normal_kernels[] = {
     {"perf_copy", 3 * sizeof(uint64_t), run_copy},
     {"xep_cuda_plan", sizeof(xep_cuda_plan_t), run_plan},
+    {"xep_cuda_cast", sizeof(xep_cuda_cast_rows_t), run_cast},
     {"xep_cuda_layout", sizeof(xep_cuda_layout_t), standin_layout},
     {"xep_cuda_slots", sizeof(xep_cuda_expand_t), standin_slots},
     {"xep_cuda_expand", sizeof(xep_cuda_expand_t), standin_expand},

@@ -58,16 +58,22 @@ static void number_selections(const xep_cuda_ll_send_t *s, uint64_t turn)
     free(counts);
 }
 
+void standin_cast_row(const xep_cuda_cast_t *cast, uint64_t token, char *rows)
+{
+    const oracle_shape_t shape = {.dtype = (xep_dtype_t)cast->dtype,
+                                  .quant = (xep_quant_t)cast->quant,
+                                  .quant_scale = cast->scale,
+                                  .hidden = cast->hidden};
+    oracle_cast_row(&shape, cast->x + token * cast->x_stride, (uint8_t *)rows + token * cast->row_stride,
+                    (uint32_t *)(void *)(rows + cast->scales + token * cast->scales_stride));
+}
+
 static void pack_token(const xep_cuda_ll_send_t *s, uint64_t token, char *item)
 {
-    const char *x = s->x + token * s->x_stride;
+    const char *x = s->cast.x + token * s->cast.x_stride;
     char *scales = item + s->item.scales;
     if (s->notice.quant != XEP_QUANT_NONE) {
-        const oracle_shape_t shape = {.dtype = (xep_dtype_t)s->notice.dtype,
-                                      .quant = (xep_quant_t)s->notice.quant,
-                                      .quant_scale = s->scale,
-                                      .hidden = s->notice.hidden};
-        oracle_cast_row(&shape, x, (uint8_t *)item, (uint32_t *)(void *)scales);
+        standin_cast_row(&s->cast, token, item - token * s->item.stride);
         return;
     }
     memcpy(item, x, s->item.row_bytes);

@@ -77,6 +77,7 @@ static void every_byte(xep_group_t *group, const char *mode, void *stream)
                          MP_SHAPE(24, 6, 200, 40),
                          .ragged = 1,
                          .mask = 50,
+                         .quant = strcmp(mode, "normal") == 0 ? XEP_QUANT_NVFP4 : XEP_QUANT_NONE,
                          .weights = 1,
                          .biases = 1,
                          .alignment = 8,

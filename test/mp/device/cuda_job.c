@@ -128,13 +128,16 @@ static int is_counted_there(const cuda_job_t *job, const xep_recv_t *recv)
 /* By rank: rows that were counted and did not come select no expert. Takes them out, and out of the counts. */
 static void close_gaps(const uint8_t *out, xep_recv_t *host)
 {
-    const size_t nranks = mp_nranks(), idx = host->topk * xep_dtype_size(host->topk_idx_dtype);
+    const size_t nranks = mp_nranks(), idx = host->topk * xep_dtype_size(host->topk_idx_dtype),
+                 scales = host->nscales * sizeof(float);
     uint64_t *begin = (uint64_t *)(uintptr_t)host->src_begin, row = 0;
     for (size_t r = 0; r < nranks; r++) {
         const uint64_t first = begin[r], rows = out[r] ? 0 : begin[r + 1] - first;
         memmove((char *)host->x + row * host->x_stride, (char *)host->x + first * host->x_stride,
                 rows * host->x_stride);
         memmove((char *)host->topk_idx + row * idx, (char *)host->topk_idx + first * idx, rows * idx);
+        if (scales != 0)
+            memmove((char *)host->scales + row * scales, (char *)host->scales + first * scales, rows * scales);
         memmove(host->src_token + row, host->src_token + first, rows * sizeof(int32_t));
         begin[r] = row;
         row += rows;

@@ -321,6 +321,36 @@ static void taken_in_the_call(xep_group_t *group, void *streams[2])
     }
 }
 
+/* Outputs from ranks that are not mapped come as the host modes' would. */
+static void fewer_bits(xep_group_t *group, const char *mode, void *stream)
+{
+    static const xep_quant_t casts[] = {XEP_QUANT_E4M3, XEP_QUANT_NVFP4, XEP_QUANT_NONE, XEP_QUANT_LOGFMT};
+    uint8_t *afar = calloc(mp_nranks(), 1);
+    mp_case_t c = small_case(mode);
+    cuda_job_t job;
+    xep_handle_t *handle;
+    for (uint32_t r = 0; r < mp_nranks(); r++) {
+        xep_peer_info_t peer = XEP_PEER_INFO_INIT;
+        MP_OK(xep_group_peer(group, r, &peer));
+        afar[r] = !peer.mapped;
+    }
+    c.weights = 1;
+    cuda_job_open(&job, &c, 5, group, stream);
+    job.host.shape.encoded_from = afar;
+    xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
+    MP_OK(xep_dispatch(job.host.buffer, &a, &handle, NULL));
+    for (size_t i = 0; i < sizeof casts / sizeof casts[0]; i++) {
+        job.host.shape.combine_quant = casts[i];
+        xep_combine_args_t b = cuda_job_outputs(&job, handle);
+        b.quant = casts[i];
+        MP_OK(xep_combine(handle, &b, NULL));
+        cuda_job_check_sums(&job, &b);
+    }
+    xep_handle_release(handle);
+    cuda_job_close(&job);
+    free(afar);
+}
+
 void cuda_staged(xep_group_t *group, const char *mode, void *streams[2])
 {
     if (!cuda_job_stages(group)) return;
@@ -332,4 +362,5 @@ void cuda_staged(xep_group_t *group, const char *mode, void *streams[2])
     refusals(group, mode, streams);
     told_at_once(group, mode, streams[0]);
     scales(group, mode, streams[0]);
+    fewer_bits(group, mode, streams[0]);
 }

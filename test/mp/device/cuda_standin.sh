@@ -36,6 +36,7 @@ perf() {
 perf 1
 perf 3 --sms 8 --pressure 2
 perf 2 --dtype fp8 --slots 3
+perf 2 --quant nvfp4
 perf 2 --cached --copy-in --mask 200
 perf 3 --copy-in --tokens 700 --hidden 7168 --iters 1 # so much that readers pull what is there while the rest is copied
 perf 3 --mode ll --sms 8

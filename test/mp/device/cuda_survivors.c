@@ -244,6 +244,7 @@ int main(int argc, char **argv)
                          .mode = argc > 1 ? argv[1] : "",
                          .owners = argc > 3 && strtoull(argv[3], NULL, 0) % 2 == 0 ? "cyclic" : NULL,
                          MP_SHAPE(24, TOPK, 296, TOKENS),
+                         .quant = argc > 3 && strtoull(argv[3], NULL, 0) % 2 != 0 ? XEP_QUANT_MXFP8 : XEP_QUANT_NONE,
                          .mask = 100,
                          .slots = 3,
                          .memory = XEP_MEMORY_CUDA,

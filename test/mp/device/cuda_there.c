@@ -32,6 +32,7 @@ static const mp_case_t cases[] = {
      .weights = 1,
      .strided = 1,
      FIXED},
+    {.name = "cast there", MP_SHAPE(24, 6, 1024, 40), .ragged = 1, .quant = XEP_QUANT_INT8, .weights = 1, FIXED},
 };
 
 /* A dispatch, one with its routing, and combines of both. Every other round waits for counts. */

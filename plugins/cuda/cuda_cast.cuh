@@ -4,13 +4,13 @@
  * Rows cast on the way, by the rules and the definitions of plugins/kernels (cast_formats.h): one walk for all casts,
  * compiled for each. A lane has EACH channels of a group, and a warp all groups of a unit.
  */
-#ifndef XEP_CUDA_LL_CAST_CUH
-#define XEP_CUDA_LL_CAST_CUH
+#ifndef XEP_CUDA_CAST_CUH
+#define XEP_CUDA_CAST_CUH
 
 #include <cast_formats.h>
 
+#include "cuda_args.h"
 #include "cuda_elements.cuh"
-#include "cuda_ll_kernels.h"
 
 /* Channels of a lane, and of a warp at once; units whose loads a warp has on their way. */
 enum { EACH = 8, UNIT = 32 * EACH, AHEAD = 4 };
@@ -169,12 +169,12 @@ static __device__ __forceinline__ void store_scale(uint8_t *scales, uint32_t gro
 
 /* The groups of a unit. */
 template <int QUANT, typename E>
-static __device__ __forceinline__ void cast_unit(const xep_cuda_ll_send_t &s, uint8_t *item, uint32_t first,
+static __device__ __forceinline__ void cast_unit(uint32_t hidden, uint8_t *q, uint8_t *scales, uint32_t first,
                                                  const channels<E> &x, const whole_row_t &row)
 {
     constexpr xep_cast_rule_t rule = rule_of<QUANT>();
     constexpr uint32_t GROUP = rule.group, LANES = GROUP == XEP_CAST_WHOLE_ROW ? 1 : GROUP / EACH;
-    const uint32_t hidden = s.notice.hidden, group = first / GROUP, groups = (hidden - 1) / GROUP + 1;
+    const uint32_t group = first / GROUP, groups = (hidden - 1) / GROUP + 1;
     uint32_t scale;
     float value[EACH];
 #pragma unroll
@@ -186,41 +186,42 @@ static __device__ __forceinline__ void cast_unit(const xep_cuda_ll_send_t &s, ui
     if (first >= hidden) return;
     const int is_number = is_deepep<QUANT>() || amax < XEP_CAST_INFINITE;
     const float factor = find_scale<QUANT>(amax, row.inverse, is_number, &scale);
-    store_codes<QUANT>(item, first, hidden, value, factor, is_number);
-    if (first % GROUP == 0) store_scale<QUANT>(item + s.item.scales, group, groups, scale, row);
+    store_codes<QUANT>(q, first, hidden, value, factor, is_number);
+    if (first % GROUP == 0) store_scale<QUANT>(scales, group, groups, scale, row);
 }
 
 /* Units begin, begin + step, .. before end, over all rows; a warp has the loads of some of them on their way. */
 template <int QUANT, typename E>
-static __device__ __forceinline__ void cast_units(const xep_cuda_ll_send_t &s, char *items, uint32_t begin,
+static __device__ __forceinline__ void cast_units(const xep_cuda_cast_t &c, uint8_t *rows, uint32_t begin,
                                                   uint32_t step, uint32_t end, const whole_row_t &row)
 {
-    const uint32_t hidden = s.notice.hidden, of_row = (hidden + UNIT - 1) / UNIT;
-    const int aligned = ((uint64_t)s.x | s.x_stride) % 16 == 0;
+    const uint32_t hidden = c.hidden, of_row = (hidden + UNIT - 1) / UNIT;
+    const int aligned = ((uint64_t)c.x | c.x_stride) % 16 == 0;
     for (; begin < end; begin += AHEAD * step) {
         channels<E> x[AHEAD];
 #pragma unroll
         for (uint32_t a = 0; a < AHEAD; a++) {
             const uint32_t u = begin + a * step, first = u % of_row * UNIT + threadIdx.x % 32 * EACH;
-            if (u < end) x[a].load(s.x + u / of_row * s.x_stride, first, hidden, aligned);
+            if (u < end) x[a].load(c.x + u / of_row * c.x_stride, first, hidden, aligned);
         }
 #pragma unroll
         for (uint32_t a = 0; a < AHEAD; a++) {
             const uint32_t u = begin + a * step, first = u % of_row * UNIT + threadIdx.x % 32 * EACH;
-            if (u < end) cast_unit<QUANT, E>(s, (uint8_t *)items + u / of_row * s.item.stride, first, x[a], row);
+            uint8_t *q = rows + u / of_row * c.row_stride, *scales = rows + c.scales + u / of_row * c.scales_stride;
+            if (u < end) cast_unit<QUANT, E>(hidden, q, scales, first, x[a], row);
         }
     }
 }
 
 /* A warp. */
-template <typename E> static __device__ __forceinline__ uint32_t row_amax(const xep_cuda_ll_send_t &s, uint32_t token)
+template <typename E> static __device__ __forceinline__ uint32_t row_amax(const xep_cuda_cast_t &c, uint32_t token)
 {
-    const int aligned = ((uint64_t)s.x | s.x_stride) % 16 == 0;
+    const int aligned = ((uint64_t)c.x | c.x_stride) % 16 == 0;
     uint32_t amax = 0;
 #pragma unroll 4
-    for (uint32_t first = threadIdx.x % 32 * EACH; first < s.notice.hidden; first += UNIT) {
+    for (uint32_t first = threadIdx.x % 32 * EACH; first < c.hidden; first += UNIT) {
         channels<E> x;
-        x.load(s.x + token * s.x_stride, first, s.notice.hidden, aligned);
+        x.load(c.x + token * c.x_stride, first, c.hidden, aligned);
 #pragma unroll
         for (int i = 0; i < EACH; i++) amax = max(amax, __float_as_uint(fabsf(E::load(x.raw[i]))));
     }
@@ -232,37 +233,44 @@ template <typename E> static __device__ __forceinline__ uint32_t row_amax(const 
  * each as come out even: the more warps share few rows, the more often these are looked at, in the cache.
  */
 template <int QUANT, typename E>
-static __device__ __noinline__ void cast_rows_as(const xep_cuda_ll_send_t &s, char *items, uint32_t warp,
-                                                 uint32_t warps)
+static __device__ __noinline__ void cast_rows_as(const xep_cuda_cast_t &c, uint8_t *rows, uint32_t warp, uint32_t warps)
 {
-    const uint32_t of_row = (s.notice.hidden + UNIT - 1) / UNIT, units = s.notice.tokens * of_row;
-    if (!needs_row<QUANT>(s.scale)) {
-        cast_units<QUANT, E>(s, items, warp, warps, units, row_of<QUANT>(s.scale, 0));
+    const uint32_t of_row = (c.hidden + UNIT - 1) / UNIT, units = c.tokens * of_row;
+    if (!needs_row<QUANT>(c.scale)) {
+        cast_units<QUANT, E>(c, rows, warp, warps, units, row_of<QUANT>(c.scale, 0));
         return;
     }
     const uint32_t share = min(of_row, (units + warps - 1) / warps), shares = (of_row + share - 1) / share;
-    for (uint32_t i = warp; i < s.notice.tokens * shares; i += warps) {
+    for (uint32_t i = warp; i < c.tokens * shares; i += warps) {
         const uint32_t t = i / shares, begin = t * of_row + i % shares * share;
-        const whole_row_t row = row_of<QUANT>(s.scale, row_amax<E>(s, t));
-        cast_units<QUANT, E>(s, items, begin, 1, min(begin + share, (t + 1) * of_row), row);
+        const whole_row_t row = row_of<QUANT>(c.scale, row_amax<E>(c, t));
+        cast_units<QUANT, E>(c, rows, begin, 1, min(begin + share, (t + 1) * of_row), row);
     }
 }
 
 #define CASE_(_quant, _name, _dtype, _element, _scale, _group) \
-    case XEP_QUANT_##_quant: cast_rows_as<XEP_QUANT_##_quant, E>(s, items, warp, warps); break;
+    case XEP_QUANT_##_quant: cast_rows_as<XEP_QUANT_##_quant, E>(c, rows, warp, warps); break;
 
 template <typename E>
-static __device__ __forceinline__ void cast_rows(const xep_cuda_ll_send_t &s, char *items, uint32_t warp,
-                                                 uint32_t warps)
+static __device__ __forceinline__ void cast_rows_of(const xep_cuda_cast_t &c, uint8_t *rows, uint32_t warp,
+                                                    uint32_t warps)
 {
-    switch (s.notice.quant) {
-    case XEP_QUANT_E4M3: cast_rows_as<XEP_QUANT_E4M3, E>(s, items, warp, warps); break;
-    case XEP_QUANT_E4M3_POW2: cast_rows_as<XEP_QUANT_E4M3_POW2, E>(s, items, warp, warps); break;
+    switch (c.quant) {
+    case XEP_QUANT_E4M3: cast_rows_as<XEP_QUANT_E4M3, E>(c, rows, warp, warps); break;
+    case XEP_QUANT_E4M3_POW2: cast_rows_as<XEP_QUANT_E4M3_POW2, E>(c, rows, warp, warps); break;
     case XEP_QUANT_UE8M0:
-        cast_rows_as<XEP_QUANT_UE8M0, E>(s, items, warp, warps);
+        cast_rows_as<XEP_QUANT_UE8M0, E>(c, rows, warp, warps);
         break;
         XEP_CAST_BLOCKS(CASE_)
     }
+}
+
+/* All rows, by so many warps, of which this is one. */
+static __device__ __forceinline__ void cast_rows(const xep_cuda_cast_t &c, char *rows, uint32_t warp, uint32_t warps)
+{
+    if (c.dtype == XEP_FP32) cast_rows_of<fp32_t>(c, (uint8_t *)rows, warp, warps);
+    else if (c.dtype == XEP_BF16) cast_rows_of<bf16_t>(c, (uint8_t *)rows, warp, warps);
+    else cast_rows_of<fp16_t>(c, (uint8_t *)rows, warp, warps);
 }
 
 #endif
