@@ -273,7 +273,7 @@ def test_buffer(wrong, text):
 
 def test_group():
     for options, text in (
-        (dict(rank=0), "rank, nranks: they need an allgather"),
+        (dict(rank=0), "rank, nranks: expected None without an allgather"),
         (dict(comm=object()), "comm: expected a torch.distributed process group or a communicator.*without rank"),
         (dict(allgather=lambda b: [b], rank=1, nranks=1), r"rank: expected 0 to 0 \(nranks - 1\), got 1"),
         (dict(allgather=3, rank=0, nranks=1), "allgather, rank, nranks: expected a function"),
