@@ -63,7 +63,8 @@ class XepDispatcher(BaseDispatcher):
     def _cast(self, x: torch.Tensor) -> tuple[torch.Tensor, Optional[torch.Tensor]]:
         """As SGLang's dispatcher for FlashInfer chooses it: by the server's --flashinfer-a2a-dispatch-type, in layers
         that say that they take such rows."""
-        wanted, layer = get_flashinfer_a2a_dispatch_type().value, self.quant_config or {}
+        layer = self.quant_config or {}
+        wanted = get_flashinfer_a2a_dispatch_type().value if layer else "bf16"
         if wanted == "nvfp4" and layer.get("input_global_scale") is not None:
             q, scales = quantizers.nvfp4(x, 1.0 / float(layer["input_global_scale"]))
             return q, scales.view(torch.uint8)
