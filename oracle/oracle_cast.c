@@ -38,7 +38,7 @@ static const struct cast {
     [XEP_QUANT_LOGFMT] = {XEP_BF16, 0, 0, 0, 0, 0, 0, 0}, /* of a combine alone */
 };
 
-/* Of a combine alone are those without bits of a channel. */
+/* Rows of the table without bits are no casts of a dispatch. */
 xep_quant_t oracle_cast_at(uint64_t n)
 {
     uint32_t quant = 0;

@@ -41,12 +41,11 @@ static void find_routing(const cuda_ll_t *mode, const xep_op_t *op, xep_cuda_ll_
     send->weights_stride = args->topk * sizeof *kept->weights;
 }
 
-static xep_cuda_cast_t cast_of(const cuda_ll_t *mode, const xep_op_t *op)
+static xep_cuda_cast_t cast_of(const xep_op_t *op, const xep_cuda_ll_item_t *item)
 {
-    const xep_cuda_ll_item_t item = item_of(mode, op);
     xep_cuda_cast_t cast = cuda_cast_of(op->dispatch);
-    cast.row_stride = cast.scales_stride = item.stride;
-    cast.scales = item.scales;
+    cast.row_stride = cast.scales_stride = item->stride;
+    cast.scales = item->scales;
     return cast;
 }
 
@@ -56,12 +55,13 @@ static xep_status_t send(void *opaque, xep_op_t *op)
     cuda_ll_t *mode = opaque;
     const xep_dispatch_args_t *args = op->dispatch;
     const ll_state_t *state = op->state;
+    const xep_cuda_ll_item_t item = item_of(mode, op);
     xep_cuda_ll_send_t send = {
         .at = cuda_ll_heaps(mode, op),
         .kept = mode->slots[op->slot].kept,
-        .item = item_of(mode, op),
+        .item = item,
         .notice = state->notice,
-        .cast = cast_of(mode, op),
+        .cast = cast_of(op, &item),
         .scales = args->scales,
         .scales_token_stride = args->scales_token_stride,
         .scales_stride = args->scales_stride,

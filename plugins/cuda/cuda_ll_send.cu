@@ -46,7 +46,7 @@ static __device__ __forceinline__ void tell_pick(const send_t &s, uint64_t turn,
         ((xep_cuda_pick_t *)head_at(s.at, (s.at.rank + r) % s.at.nranks, turn, s.at.rank))[i] = pick;
 }
 
-/* Of INDICES * 32 indices in a row, which are the expert, by the number they have: a lane a word of 32. */
+/* Which of INDICES * 32 indices in a row select an expert, by the caller's number: a word of 32 for each lane. */
 static __device__ __forceinline__ uint32_t find_expert(const send_t &s, uint32_t begin, uint32_t expert)
 {
     const uint32_t n = s.notice.tokens * s.notice.topk, lane = threadIdx.x % 32;

@@ -100,7 +100,7 @@ NEON void look_up_16(uint8_t *q, const char *x, uint8x16_t first, uint8x16_t las
     vst1q_u8(q, vorrq_u8(codes, vandq_u8(high, vdupq_n_u8(0x80))));
 }
 
-/* What was stored before a 0 is written again by arithmetic. */
+/* Returns 0 where the table lacks a code: the caller makes all of the group again, by arithmetic. */
 NEON int codes_by_table(uint8_t *q, const char *x, uint32_t amax, uint32_t scale, int pow2)
 {
     uint8_t top;

@@ -7,7 +7,7 @@
 #include "ext_args.h"
 #include "ext_python.h"
 
-/** Of a matrix [N, K] int64: the slot of each selection of a row, -1 for what has no expert here. */
+/** The K slots of a row in a matrix [N, K] int64: one for each selection, -1 if this rank does not have its expert. */
 static inline int64_t *ext_slots_of_row(const ext_matrix_t *slots, Py_ssize_t row)
 {
     return (int64_t *)(void *)(slots->data + row * slots->stride);

@@ -121,7 +121,7 @@ static int run(const server_t *server, xep_serve_call_t *call)
     return ret;
 }
 
-/* What it raised. Its attribute expert, where it has one, is the local expert that has failed. */
+/* Keeps the exception of the function. If it has an attribute expert, that is the local expert that has failed. */
 static void take_raised(server_t *server, xep_serve_call_t *call)
 {
     PyErr_Fetch(&server->raised[0], &server->raised[1], &server->raised[2]);

@@ -103,7 +103,7 @@ static uint32_t digest_outs(const xep_planner_t *planner)
     return (uint32_t)(sum ^ sum >> 32);
 }
 
-/* Of what the instances of an expert serve. */
+/* Digest of how many rows each instance of an expert serves. */
 static uint32_t digest(const xep_planner_t *planner, uint32_t expert)
 {
     uint64_t sum = XEP_HASH_BEGIN;
@@ -112,7 +112,7 @@ static uint32_t digest(const xep_planner_t *planner, uint32_t expert)
     return (uint32_t)(sum ^ sum >> 32);
 }
 
-/* Of two ranks; 0: or their plans are without other ranks. */
+/* Plans that leave out different ranks are not compared: 0. */
 static int plans_differ(const xep_share_t *share, const xep_share_t *first, uint32_t expert)
 {
     return share->without == first->without && share->words[expert] != first->words[expert];
@@ -148,7 +148,7 @@ static xep_status_t make_plan(xep_request_t *req)
     return XEP_OK;
 }
 
-/* Only of experts that this rank has selected: what lower ranks have of the others does not matter. */
+/* Only experts that this rank has selected: what lower ranks have of the others does not matter. */
 static void share_out(xep_buffer_t *buffer)
 {
     xep_balancer_t *balancer = buffer->balancer;

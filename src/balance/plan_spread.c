@@ -57,7 +57,7 @@ static void fill_up(xep_planner_t *planner, uint32_t expert)
     }
 }
 
-/* The first instance of an expert whose rank is in; its owner, if there is none. */
+/* The first instance of an expert on a rank that is not out; the owner's, if all are out. */
 static uint32_t first_in(const xep_planner_t *planner, uint32_t expert)
 {
     const xep_instances_t *instances = planner->instances;
@@ -112,7 +112,7 @@ static void find(xep_planner_t *planner, uint32_t rank, uint32_t from, uint32_t 
     paths->queue[paths->found++] = rank;
 }
 
-/* To whom rows of an instance could move. */
+/* Finds the ranks that rows of an instance could move to. */
 static void find_from(xep_planner_t *planner, uint32_t instance)
 {
     const xep_instances_t *instances = planner->instances;

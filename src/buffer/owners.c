@@ -20,13 +20,13 @@ xep_status_t xep_owners_check(const uint32_t *owners, uint32_t experts, uint32_t
 
 /* ---- ranks with different maps ---- */
 
-/* Of the owners of experts begin .. end - 1, and a sum over their replicas. */
+/* Digest of the owners of experts begin .. end - 1, and of their replicas, in whatever order these are given. */
 static uint64_t digest(const xep_buffer_params_t *params, uint32_t nranks, uint32_t begin, uint32_t end)
 {
     uint64_t sum = XEP_HASH_BEGIN;
     for (uint32_t e = begin; e < end; e++)
         sum = xep_hash_word(sum, xep_owner_of(params->owners, params->experts, nranks, e));
-    for (uint32_t i = 0; i < params->nreplicas; i++) { /* in whatever order */
+    for (uint32_t i = 0; i < params->nreplicas; i++) {
         const uint64_t word = (uint64_t)params->replicas[i].expert << 32 | params->replicas[i].rank;
         if (params->replicas[i].expert >= begin && params->replicas[i].expert < end)
             sum += (word ^ word >> 29) * UINT64_C(0xbf58476d1ce4e5b9);

@@ -61,7 +61,7 @@ static xep_status_t progress(xep_request_t *req)
     return req->buffer->plugin.plugin->progress(req->buffer->mode, &req->op);
 }
 
-/* Of a buffer that goes on without ranks, or that is staged. */
+/* For a buffer that can go on without ranks, or that is staged. */
 static xep_status_t progress_with_more(xep_request_t *req)
 {
     xep_status_t status = req->unsettled ? xep_members_settle(req) : XEP_OK;

@@ -384,11 +384,7 @@ void mode_ops_fewer_bits(xep_group_t *group, const mp_case_t *c, uint32_t flags)
     uint8_t *afar = calloc(mp_nranks(), 1);
     mp_job_t job;
     xep_handle_t *handle;
-    for (uint32_t r = 0; r < mp_nranks(); r++) {
-        xep_peer_info_t peer = XEP_PEER_INFO_INIT;
-        MP_OK(xep_group_peer(group, r, &peer));
-        afar[r] = !peer.mapped;
-    }
+    for (uint32_t r = 0; r < mp_nranks(); r++) afar[r] = !mp_is_mapped(group, r);
     mp_job_open(&job, c, 24);
     job.shape.encoded_from = afar;
     job.shape.sum_at_owner = flags != 0;

@@ -32,9 +32,7 @@ void mp_placed_check(xep_group_t *group, const mp_job_t *job, const xep_recv_t *
     placed.own = (uintptr_t)base;
     MP_CHECK(recv->x == NULL && recv->row != NULL);
     for (uint32_t r = 0; r < mp_nranks(); r++) {
-        xep_peer_info_t peer = XEP_PEER_INFO_INIT;
-        MP_OK(xep_group_peer(group, r, &peer));
-        int stays = r != mp_rank() && peer.mapped;
+        int stays = r != mp_rank() && mp_is_mapped(group, r);
         if (recv->src_begin != NULL) check_source(&placed, stays, recv->src_begin[r], recv->src_begin[r + 1]);
         for (uint32_t e = 0; recv->src_begin == NULL && e < recv->local_experts; e++) {
             uint64_t pair = (uint64_t)e * mp_nranks() + r, begin = recv->pair_begin[pair];

@@ -85,6 +85,13 @@ int mp_is_last(void)
     return mp_rank() == mp_nranks() - 1;
 }
 
+int mp_is_mapped(xep_group_t *group, uint32_t rank)
+{
+    xep_peer_info_t peer = XEP_PEER_INFO_INIT;
+    MP_OK(xep_group_peer(group, rank, &peer));
+    return (int)peer.mapped;
+}
+
 static int gather(void *group, const void *send, void *recv, size_t bytes)
 {
     return xep_group_allgather(group, send, recv, bytes) == XEP_OK ? 0 : -1;

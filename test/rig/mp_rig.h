@@ -38,6 +38,8 @@ uint32_t mp_rank(void);
 uint32_t mp_nranks(void);
 /** Whether this is the last of several ranks: the one that is odd, late or away in many tests. */
 int mp_is_last(void);
+/** Whether this rank maps the heaps of that one. */
+int mp_is_mapped(xep_group_t *group, uint32_t rank);
 
 /** Another group of the same ranks, by a callback, which is this group's allgather; timeout_ms 0: the default. */
 xep_group_t *mp_second_group(xep_group_t *group, int32_t timeout_ms);

@@ -329,11 +329,7 @@ static void fewer_bits(xep_group_t *group, const char *mode, void *stream)
     mp_case_t c = small_case(mode);
     cuda_job_t job;
     xep_handle_t *handle;
-    for (uint32_t r = 0; r < mp_nranks(); r++) {
-        xep_peer_info_t peer = XEP_PEER_INFO_INIT;
-        MP_OK(xep_group_peer(group, r, &peer));
-        afar[r] = !peer.mapped;
-    }
+    for (uint32_t r = 0; r < mp_nranks(); r++) afar[r] = !mp_is_mapped(group, r);
     c.weights = 1;
     cuda_job_open(&job, &c, 5, group, stream);
     job.host.shape.encoded_from = afar;

@@ -154,7 +154,7 @@ static uint32_t replicate(xep_replica_t *replicas)
     return count;
 }
 
-/* Of one balanced dispatch since before. */
+/* Compares the loads with those before one balanced dispatch. */
 static void check_loads(xep_group_t *group, const xep_buffer_t *buffer, const xep_loads_t *before,
                         const xep_buffer_params_t *p, uint64_t served)
 {

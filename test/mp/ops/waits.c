@@ -172,9 +172,7 @@ static int is_by_nodes(const books_t *books)
 /* Where rows go once to each node, one of another node is heard through one of this node, which is waited for first. */
 static int is_behind(const books_t *books, xep_group_t *group, uint32_t rank)
 {
-    xep_peer_info_t peer = XEP_PEER_INFO_INIT;
-    MP_OK(xep_group_peer(group, rank, &peer));
-    return is_by_nodes(books) && !peer.mapped;
+    return is_by_nodes(books) && !mp_is_mapped(group, rank);
 }
 
 /* Whether it is heard through rank 0: its place on its node, modulo the ranks of this one, is that of rank 0. */
