@@ -91,8 +91,8 @@ static int read_file(const char *path, uint32_t nranks, uint32_t experts, uint32
     FILE *file = fopen(path, "r");
 
     if (file == NULL) {
-        snprintf(why, why_bytes, "\"%s\" (block, cyclic, greedy, random:SEED, split:M, or a file: %s)", path,
-                 strerror(errno));
+        snprintf(why, why_bytes, "invalid owners: \"%s\" (block, cyclic, greedy, random:SEED, split:M, or a file: %s)",
+                 path, strerror(errno));
         return -1;
     }
     const int ret = read_map(file, path, nranks, experts, owners, why, why_bytes);
@@ -115,7 +115,8 @@ static int fill(const char *how, uint32_t nranks, uint32_t experts, const uint64
         fill_random(number, nranks, experts, owners);
     } else if (take_number(how, "split:", &number)) {
         if (number >= nranks) {
-            snprintf(why, why_bytes, "\"%s\" (split:M with M below the ranks, %" PRIu32 ")", how, nranks);
+            snprintf(why, why_bytes, "invalid owners: \"%s\" (split:M with M below the ranks, %" PRIu32 ")", how,
+                     nranks);
             return -1;
         }
         fill_blocks((uint32_t)number, nranks, experts, owners);

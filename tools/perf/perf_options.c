@@ -65,7 +65,7 @@ static const option_t option_table[] = {
      "cast on the way: none (default by rank), e4m3 (default by expert),\n"
      "e4m3_pow2, ue8m0, mxfp8, mxfp8_e5m2, mxfp4, nvfp4, int8, int8_row,\n"
      "e4m3_static (of 1/64)"},
-    {"--payloads", "LIST", OPTION_TEXT, AT(payloads_text), 0, 0,
+    {"--payloads", "A,B", OPTION_TEXT, AT(payloads_text), 0, 0,
      "what travels beside each row: up to 8 arrays of so many bytes, each with\n"
      "an alignment if need be: 4,448:16"},
     {"--combine", "HOW", OPTION_TEXT, AT(combine_quant_name), 0, 0,
