@@ -11,7 +11,7 @@
  * An operation ends when all ranks have begun it. A rank that works does not wait for the end before it ends its step
  * and begins the next one: only before it uses the buffer again.
  *
- * -DBOTH_SERVE  rank 1 serves, too, if it likes
+ * -DBOTH_SERVE  rank 1 serves, too, if it likes. Where nobody works any more that lives, both return
  * -DDEATH       rank 0 may die at any moment. Nobody waits for it then, and nothing that it said counts
  * -DFROZEN      rank 0 stops for ever before it ends its first step
  */
@@ -38,6 +38,7 @@ byte follows[6];          /* the last epoch of what it follows there */
 bool stop[RANKS];
 byte asked[RANKS];        /* the boundary at which it is to return, when it was told to */
 bool finished[RANKS];
+bool serves[RANKS];
 bool dead;
 
 #define B(r, b)     begun[(r) * BUFFERS + (b)]
@@ -121,12 +122,11 @@ inline take_part(who_, in_)
         FOLLOWS(who_, in_) = SEEN(who_, 3 - who_, in_).told
     :: else -> skip
     fi;
-#ifdef DEFECT_TELL
-    B(who_, in_)++;
-    EDGE(who_, in_) = STEP_OF(B(who_, in_)) + 1
-#else
-    begin(who_, in_)
-#endif
+    begin(who_, in_);
+    if
+    :: FOLLOWS(who_, in_) <= B(who_, in_) -> FOLLOWS(who_, in_) = 0 /* all of it has begun */
+    :: else -> skip
+    fi
 }
 
 /* A rank that is where a step has ended says so, and is its own witness later. */
@@ -178,7 +178,13 @@ work:
     :: atomic { !IN(r) -> finished[r] = true; goto leave }
     od;
 serve:
+    serves[r] = true;
     do
+#ifdef BOTH_SERVE
+    :: atomic { dead && serves[3 - r] && IDLE(r) && !ANNOUNCED(r, 0) && !ANNOUNCED(r, 1) ->
+        finished[r] = true; goto leave }
+    :: atomic { dead && finished[3 - r] -> finished[r] = true; goto leave } /* by a deadline, if something has begun */
+#endif
     :: atomic { IS_NEWS(r, 0, 0) -> look(r, 0, 0) }
     :: atomic { IS_NEWS(r, 0, 1) -> look(r, 0, 1) }
     :: atomic { IS_NEWS(r, 3 - r, 0) -> look(r, 3 - r, 0) }
@@ -194,6 +200,7 @@ serve:
         step[r] = STANDS(r, w);
         assert(step[r] == asked[r]); /* it works in the step behind the one in which it was told to stop */
         stop[r] = false;
+        serves[r] = false;
         stand(r, 0, step[r]);
         stand(r, 1, step[r]);
         w = 0

@@ -253,6 +253,10 @@ full() {
     serving
     proved serve
     proved serve -DDEATH
+    proved serve -DFROZEN -DOPS=2 # operations that are announced at once
+    proved serve -DDEATH -DOPS=2 -DSTEPS=1
+    proved serve -DBOTH_SERVE -DSTEPS=1
+    proved serve -DBOTH_SERVE -DDEATH -DSTEPS=1
     agreement
     rows
     shrink
