@@ -391,6 +391,24 @@ static void worker_dies(void)
     MP_OK(try_round(&all));
 }
 
+/* Rank 0 dies in layers that it alone has announced: rank 1 works them to their end, and the last rank serves them. */
+static void announcer_dies(void)
+{
+    stop_at = 2;
+    if (serves()) {
+        MP_OK(serve(0));
+    } else {
+        mp_job_round(&job);
+        if (mp_rank() == 0) MP_OK(xep_announce_layers(job.buffer, 4));
+        for (int i = 0; i < 4; i++) {
+            die(mp_rank() == 0 && i == 1);
+            MP_OK(try_round(&job));
+        }
+        end_step(0);
+    }
+    MP_OK(try_round(&all));
+}
+
 /* Rank 1 dies where its step has ended, before it says so; rank 0 is late to say it. */
 static void boundary(void)
 {
@@ -431,10 +449,11 @@ static void server_dies(void)
 static const struct {
     const char *name;
     void (*run)(void);
-} scenarios[] = {{"idle", idle},           {"many", many},          {"stops", stops},        {"wrong", wrong},
-                 {"fails", fails},         {"stopped", is_stopped}, {"disagree", disagree},  {"again", again},
-                 {"layers", layers},       {"late", late},          {"worker", worker_dies}, {"boundary", boundary},
-                 {"workers", workers_die}, {"server", server_dies}};
+} scenarios[] = {{"idle", idle},         {"many", many},           {"stops", stops},
+                 {"wrong", wrong},       {"fails", fails},         {"stopped", is_stopped},
+                 {"disagree", disagree}, {"again", again},         {"layers", layers},
+                 {"late", late},         {"worker", worker_dies},  {"announcer", announcer_dies},
+                 {"boundary", boundary}, {"workers", workers_die}, {"server", server_dies}};
 
 int main(int argc, char **argv)
 {

@@ -35,6 +35,7 @@ ends 3 normal late mask -- $over_tcp
 ends 3 ll disagree
 ends 2 normal worker mask
 ends 2 ll worker mask -- $over_tcp
+ends 2 normal announcer mask -- $over_tcp
 ends 2 ll boundary mask
 ends 2 normal boundary mask -- $over_tcp
 ends 1 ll workers mask
