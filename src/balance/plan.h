@@ -31,9 +31,9 @@ typedef struct xep_sibling {
 typedef struct xep_paths {
     xep_sibling_t *of_rank; /* [rank_begin[R]] instances of each rank, of experts that have several */
     uint32_t *rank_begin;   /* [R + 1]; this array and the next ones are one allocation */
-    uint32_t *from, *to;            /* [R] rows of this instance could move to that one, which is the rank's */
-    uint32_t *queue, found;         /* [R] ranks that were found */
-    uint8_t *seen;                  /* [R] */
+    uint32_t *from, *to;    /* [R] rows of this instance could move to that one, which is the rank's */
+    uint32_t *queue, found; /* [R] ranks that were found */
+    uint8_t *seen;          /* [R] */
 } xep_paths_t;
 
 typedef struct xep_planner {

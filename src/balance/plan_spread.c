@@ -186,8 +186,7 @@ static void spread(xep_planner_t *planner)
         if (!xep_plan_is_out(planner, r)) paths->queue[in++] = r;
     uint64_t cap = mean_of(planner, paths->queue, in);
     do {
-        while (!spread_rows(planner, cap)) {
-        }
+        while (!spread_rows(planner, cap)) continue;
         if (paths->found != 0) cap = mean_of(planner, paths->queue, paths->found);
     } while (paths->found != 0);
     (void)xep_plan_take(planner); /* they add up */
