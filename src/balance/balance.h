@@ -23,7 +23,7 @@
 
 /** What a rank says in a round; written by it, read by the others. */
 typedef struct xep_share {
-    int32_t status;   /* of this rank: without a plan it goes no further */
+    int32_t status;   /* of this rank: without a plan it goes no further; words[0] has the expert, or E */
     uint32_t refused; /* as in xep_op_t */
     uint32_t without; /* digest of the ranks that the plan is without */
     uint32_t words[]; /* [E] selections of each expert; or a digest of the plan for each */

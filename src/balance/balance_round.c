@@ -138,13 +138,20 @@ static xep_status_t check_pace(xep_buffer_t *buffer)
     return status;
 }
 
+static xep_status_t refuse_plan(const xep_buffer_t *buffer, uint32_t rank)
+{
+    const uint32_t expert = xep_balance_share_of(buffer, rank)->words[0];
+    if (expert >= buffer->params.experts)
+        return xep_fail(XEP_ERR_MISMATCH, "rank %u has no plan: its function failed", rank);
+    return xep_fail(XEP_ERR_MISMATCH, "rank %u has no valid plan: the rows of expert %u do not add up", rank, expert);
+}
+
 static xep_status_t check_shares(xep_buffer_t *buffer)
 {
     const xep_status_t own = (xep_status_t)xep_balance_share_of(buffer, buffer->shape.rank)->status;
     for (uint32_t r = 0; r < buffer->shape.nranks && own == XEP_OK; r++) {
         const xep_status_t theirs = (xep_status_t)xep_balance_share_of(buffer, r)->status;
-        if (theirs != XEP_OK && !xep_balance_is_without(buffer, r))
-            return xep_fail(XEP_ERR_MISMATCH, "rank %u has no valid plan: %s", r, xep_status_text(theirs));
+        if (theirs != XEP_OK && !xep_balance_is_without(buffer, r)) return refuse_plan(buffer, r);
     }
     return own; /* its reason is this thread's last */
 }
