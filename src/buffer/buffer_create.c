@@ -105,7 +105,7 @@ static xep_status_t prepare(xep_buffer_t *buffer, const xep_buffer_params_t *par
     xep_group_t *group = buffer->group;
     const xep_memory_t memory = xep_buffer_memory_of_mode(params, group->nnodes);
     xep_status_t status = xep_plugin_load(&group->config, params->mode, memory, &buffer->plugin);
-    if (status == XEP_OK) status = xep_mode_check_buffer(buffer->plugin.plugin, params);
+    if (status == XEP_OK) status = xep_mode_check_buffer(buffer->plugin.plugin, params, memory);
     if (status == XEP_OK) status = xep_members_check(group, params, buffer->plugin.plugin);
     if (status != XEP_OK) return status;
     status = xep_shape_open(params, group, sends, &buffer->shape);

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "handle.h"
-#include "owners.h"
 #include "request.h"
 #include "staging_slots.h"
 
@@ -293,5 +292,6 @@ xep_status_t xep_staging_take(xep_request_t *req)
     if (status != XEP_OK) return status;
     status = xep_staging_wait(buffer, is_dispatch ? XEP_WAITS_DISPATCH : XEP_WAITS_COMBINE,
                               timeout_ms == 0 ? buffer->timeout_ms : timeout_ms);
-    return status == XEP_OK && is_dispatch && buffer->owners != NULL ? xep_owners_take(req) : status;
+    if (status != XEP_OK || !is_dispatch || buffer->staging->take_copied == NULL) return status;
+    return buffer->staging->take_copied(req);
 }
