@@ -182,9 +182,9 @@ class NormalCalls(Core):
         if (
             self._destroyed
             or not self._is_noted(*layout, topk_idx)
-            or not is_plain(topk_idx, IS_INDEX, *topk_idx.shape)
-            or not is_plain(topk_weights, IS_FLOAT, *topk_idx.shape)
-            or not is_plain(x, IS_KNOWN, topk_idx.shape[0], -1)
+            or not is_plain(topk_idx, 0, IS_INDEX, *topk_idx.shape)
+            or not is_plain(topk_weights, 0, IS_FLOAT, *topk_idx.shape)
+            or not is_plain(x, 0, IS_KNOWN, topk_idx.shape[0], -1)
             or alignment != 1
             or (config is not None and type(config) is not Config)
             or self._passing is not None
@@ -318,9 +318,9 @@ class NormalCalls(Core):
             or made.owner is not self._xep
             or self._destroyed
             or config is not None
-            or not is_plain(x, IS_COMBINED, -1, -1)
+            or not is_plain(x, 0, IS_COMBINED, -1, -1)
             or not (made.in_rank.is_cpu and made.rows <= x.shape[0] <= made.capacity)
-            or (topk_weights is not None and not is_plain(topk_weights, IS_FLOAT, x.shape[0], made.topk))
+            or (topk_weights is not None and not is_plain(topk_weights, 0, IS_FLOAT, x.shape[0], made.topk))
         ):
             return None
         summed = self._pool.combine_now(made, x, x.shape[1] * x.itemsize, topk_weights)

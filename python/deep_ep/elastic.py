@@ -301,9 +301,9 @@ class ElasticCalls(Core):
         most, alignment = self.num_max_tokens_per_rank if most is None else most, 1 if alignment is None else alignment
         if (
             self._destroyed
-            or not is_plain(x, IS_KNOWN, -1, -1)
-            or not is_plain(topk_idx, IS_INDEX, x.shape[0], -1)
-            or (topk_weights is not None and not is_plain(topk_weights, IS_FLOAT, *topk_idx.shape))
+            or not is_plain(x, 0, IS_KNOWN, -1, -1)
+            or not is_plain(topk_idx, 0, IS_INDEX, x.shape[0], -1)
+            or (topk_weights is not None and not is_plain(topk_weights, 0, IS_FLOAT, *topk_idx.shape))
             or type(most) is not int
             or x.shape[0] > most
             or type(alignment) is not int
@@ -479,8 +479,8 @@ class ElasticCalls(Core):
             or (made.do_expand and not self.allow_multiple_reduction)
             or self._destroyed
             or not made.on == HOST
-            or not is_plain(x, IS_COMBINED, made.num_expanded_tokens if made.do_expand else made.rows, -1)
-            or (topk_weights is not None and not (made.do_expand and is_plain(topk_weights, IS_FLOAT, x.shape[0])))
+            or not is_plain(x, 0, IS_COMBINED, made.num_expanded_tokens if made.do_expand else made.rows, -1)
+            or (topk_weights is not None and not (made.do_expand and is_plain(topk_weights, 0, IS_FLOAT, x.shape[0])))
         ):
             return None
         if made.do_expand:
