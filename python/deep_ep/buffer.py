@@ -15,10 +15,6 @@ from .arguments import (
     FLOAT,
     HOST,
     INDEX,
-    IS_COMBINED,
-    IS_FLOAT,
-    IS_INDEX,
-    IS_KNOWN,
     Rows,
     WrongType,
     WrongValue,
@@ -28,7 +24,6 @@ from .arguments import (
     check_sum,
     check_tokens,
     integer,
-    is_plain,
     rows_of,
     version_of,
 )
@@ -179,32 +174,19 @@ class NormalCalls(Core):
     ) -> Optional[tuple]:
         """What most programs do most of the time, of CPU tensors: there is room, and all is as get_dispatch_layout left
         it. None: it is something else, or wrong."""
-        if (
-            self._destroyed
-            or not self._is_noted(*layout, topk_idx)
-            or not is_plain(topk_idx, 0, IS_INDEX, *topk_idx.shape)
-            or not is_plain(topk_weights, 0, IS_FLOAT, *topk_idx.shape)
-            or not is_plain(x, 0, IS_KNOWN, topk_idx.shape[0], -1)
-            or alignment != 1
-            or (config is not None and type(config) is not Config)
-            or self._passing is not None
-        ):
+        if self._destroyed or self._passing is not None or alignment != 1 or topk_weights is None:
+            return None
+        if not self._is_noted(*layout, topk_idx) or (config is not None and type(config) is not Config):
             return None
         experts, num_sms = layout[1].numel(), self.num_sms if config is None else config.num_sms
-        sent = None if num_sms % 2 else self._pool.dispatch_now(experts, x, topk_idx, topk_weights)
-        if sent is None:
+        received = None if num_sms % 2 else self._pool.dispatch_now(experts, x, topk_idx, topk_weights)
+        if received is None:
             return None
-        received, channels = sent.recv, max(1, num_sms // 2)
+        rows, indices, weights = self._pool.shown(received)
         counted = (topk_idx.shape[1], received.rows, received.capacity)
-        made = NormalHandle(self._xep, self._nodes, layout[2], channels, experts, *counted)
-        made.xep = sent
-        rows, indices, weights = received.x, received.topk_idx, received.topk_weights
-        if not self._pool.may_view(sent.buffer):
-            rows, indices, weights = rows.clone(), indices.clone(), weights.clone()
-        elif not rows.is_contiguous():
-            rows = rows.clone()
-        counts = received.list_expert_rows()
-        return rows, indices, weights, counts, HandleTuple.over(made), EventOverlap()
+        made = NormalHandle(self._xep, self._nodes, layout[2], max(1, num_sms // 2), experts, *counted)
+        made.xep = received._handle
+        return rows, indices, weights, received.list_expert_rows(), HandleTuple.over(made), EventOverlap()
 
     def _dispatch_anew(
         self,
@@ -313,17 +295,9 @@ class NormalCalls(Core):
     def _combine_common(self, x: Any, handle: Any, topk_weights: Any, config: Any) -> Optional[tuple]:
         """As _dispatch_common: of CPU tensors, by a handle that has its slot."""
         made = handle.core if type(handle) is HandleTuple else None
-        if (
-            type(made) is not NormalHandle
-            or made.owner is not self._xep
-            or self._destroyed
-            or config is not None
-            or not is_plain(x, 0, IS_COMBINED, -1, -1)
-            or not (made.in_rank.is_cpu and made.rows <= x.shape[0] <= made.capacity)
-            or (topk_weights is not None and not is_plain(topk_weights, 0, IS_FLOAT, x.shape[0], made.topk))
-        ):
+        if type(made) is not NormalHandle or self._destroyed or config is not None:
             return None
-        summed = self._pool.combine_now(made, x, x.shape[1] * x.itemsize, topk_weights)
+        summed = self._pool.combine_now(made, x, topk_weights)
         return None if summed is None else (*summed, EventOverlap())
 
     # ---- arguments ----

@@ -16,8 +16,6 @@ from .arguments import (
     INDEX,
     IS_COMBINED,
     IS_FLOAT,
-    IS_INDEX,
-    IS_KNOWN,
     Rows,
     WrongType,
     WrongUse,
@@ -299,38 +297,24 @@ class ElasticCalls(Core):
         wrong."""
         experts, most, alignment, num_sms = numbers
         most, alignment = self.num_max_tokens_per_rank if most is None else most, 1 if alignment is None else alignment
-        if (
-            self._destroyed
-            or not is_plain(x, 0, IS_KNOWN, -1, -1)
-            or not is_plain(topk_idx, 0, IS_INDEX, x.shape[0], -1)
-            or (topk_weights is not None and not is_plain(topk_weights, 0, IS_FLOAT, *topk_idx.shape))
-            or type(most) is not int
-            or x.shape[0] > most
-            or type(alignment) is not int
-            or alignment < 1
-            or how[2]
-        ):
+        if self._destroyed or how[2] or type(most) is not int or type(alignment) is not int or alignment < 1:
             return None
-        sent = self._pool.dispatch_now(experts, x, topk_idx, topk_weights)
-        if sent is None:
+        if type(x) is not torch.Tensor or x.shape[0] > most:
             return None
-        received, sms = sent.recv, num_sms + num_sms % 2 or self._default_sms
+        received = self._pool.dispatch_now(experts, x, topk_idx, topk_weights)
+        if received is None:
+            return None
+        sms = num_sms + num_sms % 2 or self._default_sms
         kept = topk_idx.clone() if how[3] else topk_idx
         made = Routed(self._xep, received, kept, experts, alignment, most, sms, how[0], 0, 0)
-        made.xep, made._scaleup_ranks = sent, self._scaleup_ranks
-        handle = EPHandle._of(made)
+        made.xep, made._scaleup_ranks = received._handle, self._scaleup_ranks
         if how[0]:
-            given = (received.topk_idx, made._counts, alignment, received.x)
-            weights = None if topk_weights is None else received.topk_weights
-            made.__dict__["places"], rows, weights = Places.expand(*given, weights, how[1])
-            return rows, None, weights, handle, EventOverlap()
-        rows, weights = received.x, received.topk_weights if topk_weights is not None else None
-        viewed = self._pool.may_view(sent.buffer)
-        if not (viewed and rows.is_contiguous()):
-            rows = rows.clone()
-        if weights is not None and not viewed:
-            weights = weights.clone()
-        return rows, received.topk_idx.clone(), weights, handle, EventOverlap()
+            given = (received.topk_idx, made._counts, alignment, received.x, received.topk_weights, how[1])
+            made.__dict__["places"], rows, weights = Places.expand(*given)
+            return rows, None, weights, EPHandle._of(made), EventOverlap()
+        rows, indices, weights = self._pool.shown(received)  # topk_idx is also what the handle looks at
+        indices = indices.clone() if indices is received.topk_idx else indices
+        return rows, indices, weights, EPHandle._of(made), EventOverlap()
 
     def _begin(
         self, rows: torch.Tensor, scales: Optional[torch.Tensor], given: Given, ordering: Ordering
@@ -472,21 +456,22 @@ class ElasticCalls(Core):
         made = handle._made if type(handle) is EPHandle else None
         if (
             type(made) is not Routed
-            or made.xep._memory is None
             or -1 < handle._version != handle._topk_idx._version
-            or made.owner is not self._xep
             or made.worst
-            or (made.do_expand and not self.allow_multiple_reduction)
             or self._destroyed
-            or not made.on == HOST
-            or not is_plain(x, 0, IS_COMBINED, made.num_expanded_tokens if made.do_expand else made.rows, -1)
-            or (topk_weights is not None and not (made.do_expand and is_plain(topk_weights, 0, IS_FLOAT, x.shape[0])))
+            or (topk_weights is not None and not made.do_expand)
+            or (made.do_expand and not self.allow_multiple_reduction)
         ):
             return None
         if made.do_expand:
+            rows = made.num_expanded_tokens
+            if not is_plain(x, 0, IS_COMBINED, rows, -1):
+                return None
+            if topk_weights is not None and not is_plain(topk_weights, 0, IS_FLOAT, rows):
+                return None
             x = made.places.fold(x)
             topk_weights = topk_weights if topk_weights is None else made.places.fold_selections(topk_weights)
-        summed = self._pool.combine_now(made, x, x.shape[1] * x.itemsize, topk_weights)
+        summed = self._pool.combine_now(made, x, topk_weights)
         return None if summed is None else (*summed, EventOverlap())
 
     # ---- arguments ----

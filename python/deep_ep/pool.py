@@ -24,7 +24,8 @@ import torch
 
 import xep
 
-from .arguments import HOST, WrongValue, carried, memory_of, workers_of
+from . import arguments
+from .arguments import HOST, WrongValue, carried, is_plain, memory_of, workers_of
 from .experts import tokens_per_rank
 from .handles import Dispatched, Sent
 from .nodes import Agreement
@@ -164,11 +165,16 @@ class NormalPool:
         """A number of experts by which topk selections of a token can be routed: of a buffer in use, if there is."""
         return next((n for n in self.used if n >= topk), -(-topk // self._group.nranks) * self._group.nranks)
 
-    def dispatch_now(self, experts: int, x: Any, topk_idx: Any, topk_weights: Any) -> Optional[xep.Handle]:
-        """What most programs do most of the time, of CPU tensors that were looked at. None: there is no buffer, or it
-        has not the room, which dispatch() makes. Collective."""
+    def dispatch_now(self, experts: int, x: Any, topk_idx: Any, topk_weights: Any) -> Optional[xep.Received]:
+        """What most programs do most of the time, of CPU tensors. None: it is something else, or wrong, or there is no
+        buffer that has the room, which dispatch() makes. Collective."""
         used = self.used.get(experts)
-        if used is None:
+        if (
+            used is None
+            or not is_plain(x, 0, arguments.IS_KNOWN, -1, -1)
+            or not is_plain(topk_idx, 0, arguments.IS_INDEX, x.shape[0], -1)
+            or (topk_weights is not None and not is_plain(topk_weights, 0, arguments.IS_FLOAT, *topk_idx.shape))
+        ):
             return None
         buffer, room = used
         if topk_idx.shape[1] > room.topk or x.shape[0] > room.tokens:
@@ -177,21 +183,39 @@ class NormalPool:
             return None
         self.last = buffer
         try:
-            return buffer.dispatch(x, topk_idx, topk_weights)
+            return buffer.dispatch(x, topk_idx, topk_weights).recv
         except xep.CapacityError:
             self._needs_room = True
             return None
 
-    def combine_now(self, handle: Dispatched, x: Any, row: int, topk_weights: Any) -> Any:
-        """Likewise: (sums, weights or None). None: the handle has no slot, or there is not the room. Collective."""
-        back = handle.xep
-        if back is None or back._memory is None or handle._arrives is not None:
+    def shown(self, received: xep.Received) -> tuple[torch.Tensor, torch.Tensor, Optional[torch.Tensor]]:
+        """Rows, topk_idx and topk_weights of dispatch_now(), as views, or copies."""
+        rows, indices, weights = received.x, received.topk_idx, received.topk_weights
+        viewed = received._handle.buffer.slots_held() <= self.views
+        if not (viewed and rows.is_contiguous()):
+            rows = rows.clone()
+        if not viewed:
+            indices, weights = indices.clone(), weights if weights is None else weights.clone()
+        return rows, indices, weights
+
+    def combine_now(self, handle: Dispatched, x: Any, topk_weights: Any) -> Optional[tuple]:
+        """Likewise, of rows as they were received: (sums, weights or None). Collective."""
+        back, used = handle.xep, self.used.get(handle.experts)
+        if (
+            back is None
+            or used is None
+            or back.buffer is not used[0]
+            or back._memory is None
+            or handle._arrives is not None
+            or not is_plain(x, 0, arguments.IS_COMBINED, -1, -1)
+            or not handle.rows <= x.shape[0] <= handle.capacity
+            or (topk_weights is not None and not is_plain(topk_weights, 0, arguments.IS_FLOAT, x.shape[0], handle.topk))
+        ):
             return None
-        buffer = back.buffer
-        if row > buffer.hidden * xep.dtypes.SIZES[buffer.combine_dtype]:
+        if not combines(back.buffer, x.shape[1] * x.itemsize):
             return None
         back.settle()
-        self.last = buffer
+        self.last = back.buffer
         if topk_weights is None:
             return back.combine(x), None
         return back.combine(x, topk_weights=topk_weights)

@@ -237,16 +237,16 @@ class DeviceOrdering:
 
     after: Optional[xep.Request] = None
     stream: Any = None  # of what is left to a hook
+    _raw: int  # address of the program's
 
     def __init__(self, queue: DeviceQueue, wait: bool = True) -> None:
         self._queue, self.wait = queue, wait
 
     def __enter__(self) -> "DeviceOrdering":
         queue = self._queue
-        self._compute = queue.current.stream()
-        self._raw = self._compute.cuda_stream
+        self._raw = queue.current.raw()
         if not self.wait:
-            self.stream = self._compute
+            self.stream = queue.current.stream()
         queue.look()
         queue.begin(self._raw)
         return self
