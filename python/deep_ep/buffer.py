@@ -11,22 +11,7 @@ import torch
 import xep
 
 from . import arguments
-from .arguments import (
-    FLOAT,
-    HOST,
-    INDEX,
-    Rows,
-    WrongType,
-    WrongValue,
-    biases_of,
-    calls_of,
-    carried,
-    check_sum,
-    check_tokens,
-    integer,
-    rows_of,
-    version_of,
-)
+from .arguments import HOST, Rows, WrongType, WrongValue, calls_of, integer
 from .compat import ALIGNMENT, Config, check_config, combine_config, dispatch_config, low_latency_size_hint
 from .core import Core
 from .experts import layout_there
@@ -65,7 +50,7 @@ class NormalCalls(Core):
         """
         self._usable()
         arguments.streams(previous_event, async_finish, allocate_on_comm_stream)
-        arguments.tensor("topk_idx", topk_idx, INDEX, (None, None), on=None)
+        arguments.tensor("topk_idx", topk_idx, arguments.INDEX, (None, None), on=None)
         self._check_experts(num_experts)
         with self._ordering(topk_idx.device, previous_event, async_finish, allocate_on_comm_stream) as ordering:
             per_rank, per_expert, in_rank, per_node = self._layout(topk_idx, num_experts, ordering)
@@ -97,7 +82,7 @@ class NormalCalls(Core):
 
     def _note_layout(self, *made_and_given: torch.Tensor) -> None:
         """What the next dispatch need not look at again, if it is given these as they are."""
-        noted = [(weakref.ref(one), version_of(one)) for one in made_and_given]
+        noted = [(weakref.ref(one), arguments.version_of(one)) for one in made_and_given]
         self._last_layout = noted if all(version >= 0 for _, version in noted) else None
 
     def _is_noted(self, *given: Any) -> bool:
@@ -156,7 +141,7 @@ class NormalCalls(Core):
         self._usable()
         arguments.streams(previous_event, async_finish, allocate_on_comm_stream)
         check_config(config)
-        x, scales = rows_of(x, on=None)
+        x, scales = arguments.rows_of(x, on=None)
         ordering = self._ordering(x.device, previous_event, async_finish, allocate_on_comm_stream)
         if handle is not None:
             if topk_idx is not None or topk_weights is not None:
@@ -216,7 +201,15 @@ class NormalCalls(Core):
         if 0 < most < x.shape[0]:
             raise WrongValue(f"x: expected at most num_worst_tokens, {most}, tokens on a CUDA device, got {x.shape[0]}")
         job = Job(
-            experts, carried(x), routed, topk_weights, scales, expert_alignment, num_worst_tokens, ordering.after, most
+            experts,
+            arguments.carried(x),
+            routed,
+            topk_weights,
+            scales,
+            expert_alignment,
+            num_worst_tokens,
+            ordering.after,
+            most,
         )
         sent = pool.dispatch(job, wait=ordering.wait and not (x.is_cpu and self._passing))
         told = None
@@ -245,7 +238,7 @@ class NormalCalls(Core):
         scales: Optional[torch.Tensor],
         ordering: Ordering,
     ) -> tuple:
-        check_tokens(handle, x)
+        arguments.check_tokens(handle, x)
         sent = self._pool_on(x.device).again(handle, x, scales, ordering)
         rows, _, _, event = self._give(sent, sent.handle.recv, x.dtype, False, (x, scales), ordering)
         return rows, None, None, None, None, event
@@ -282,10 +275,10 @@ class NormalCalls(Core):
         on = arguments.tensor("x", x, None, (None, None), on=None).device
         with self._ordering(on, previous_event, async_finish, allocate_on_comm_stream) as ordering:
             found = self._own(handle, 0 if topk_weights is None else topk_weights.shape[-1], on)
-            check_sum(x, found.rows, found.capacity, on)
+            arguments.check_sum(x, found.rows, found.capacity, on)
             if topk_weights is not None:
-                arguments.tensor("topk_weights", topk_weights, FLOAT, (x.shape[0], found.topk), on=on)
-            biases = biases_of(found, x, bias)
+                arguments.tensor("topk_weights", topk_weights, arguments.FLOAT, (x.shape[0], found.topk), on=on)
+            biases = arguments.biases_of(found, x, bias)
             combined, weights, request = self._pool_on(on).combine(found, x, topk_weights, biases, ordering)
             event = ordering.end(request, x, topk_weights, *biases, combined, weights)
         return combined, weights, event
@@ -344,8 +337,8 @@ class NormalCalls(Core):
         if topk_idx is None:
             return routing_of(in_rank, experts, self.group_size)
         on = in_rank.device
-        topk_idx = arguments.tensor("topk_idx", topk_idx, INDEX, (in_rank.shape[0], None), on=on)
-        arguments.tensor("topk_weights", topk_weights, FLOAT, tuple(topk_idx.shape), on=on)
+        topk_idx = arguments.tensor("topk_idx", topk_idx, arguments.INDEX, (in_rank.shape[0], None), on=on)
+        arguments.tensor("topk_weights", topk_weights, arguments.FLOAT, tuple(topk_idx.shape), on=on)
         if is_noted:
             return topk_idx
         if topk_idx.is_cpu:
@@ -478,7 +471,7 @@ class Buffer(NormalCalls, LowLatencyCalls):
 
     @staticmethod
     def is_sm90_compiled() -> bool:
-        """True: rows of 8 bits are cast and carried, which is what programs want to know."""
+        """True: rows of 8 bits are cast and arguments.carried, which is what programs want to know."""
         return True
 
     @staticmethod

@@ -10,27 +10,8 @@ import torch
 
 import xep
 
-from .arguments import (
-    FLOAT,
-    HOST,
-    INDEX,
-    IS_COMBINED,
-    IS_FLOAT,
-    Rows,
-    WrongType,
-    WrongUse,
-    WrongValue,
-    biases_of,
-    calls_of,
-    carried,
-    check_sum,
-    check_tokens,
-    integer,
-    is_plain,
-    rows_of,
-    tensor,
-    version_of,
-)
+from . import arguments
+from .arguments import FLOAT, HOST, Rows, WrongType, WrongUse, WrongValue, calls_of, integer, tensor
 from .compat import Absent, nodes_of, path_is_free
 from .core import Core
 from .experts import Places
@@ -272,7 +253,7 @@ class ElasticCalls(Core):
         self._usable()
         self._check_ways(previous_event, allocate_on_comm_stream, num_qps, do_zero_padding and not do_expand)
         _check_deferred(defer_epilogue, async_with_compute_stream)
-        rows, scales = rows_of(x, on=None)
+        rows, scales = arguments.rows_of(x, on=None)
         given = Given(
             handle, topk_idx, topk_weights, cumulative_local_expert_recv_stats, num_experts, num_max_tokens_per_rank,
             expert_alignment, do_cpu_sync, num_sms, do_expand, do_handle_copy,
@@ -323,7 +304,7 @@ class ElasticCalls(Core):
         most = integer("num_max_tokens_per_rank", self.num_max_tokens_per_rank if given.most is None else given.most, 0)
         if rows.shape[0] > most:
             raise WrongValue(f"x: expected at most num_max_tokens_per_rank, {most}, tokens, got {rows.shape[0]}")
-        topk_idx = tensor("topk_idx", given.topk_idx, INDEX, (rows.shape[0], None), on=on)
+        topk_idx = tensor("topk_idx", given.topk_idx, arguments.INDEX, (rows.shape[0], None), on=on)
         self._check_experts(given.experts)
         if given.topk_weights is not None:
             tensor("topk_weights", given.topk_weights, FLOAT, tuple(topk_idx.shape), on=on)
@@ -335,7 +316,7 @@ class ElasticCalls(Core):
         worst = most * ranks if given.sync is not None and not given.sync else 0
         counted_there = pool.most_of(most) if worst else 0
         weights, after = given.topk_weights, ordering.after
-        job = Job(given.experts, carried(rows), topk_idx, weights, scales, 1, worst, after, counted_there)
+        job = Job(given.experts, arguments.carried(rows), topk_idx, weights, scales, 1, worst, after, counted_there)
         pool.threads = self._threads_here() if on == HOST else given.sms or MULTIPROCESSORS
         kept = topk_idx.clone() if given.copy else topk_idx
         sent = pool.dispatch(job, ordering.wait)
@@ -368,7 +349,7 @@ class ElasticCalls(Core):
             known = getattr(made, name)
             if value is not None and value != known:
                 raise WrongValue(f"{name}: expected {known} (or None), as of the handle, got {value!r}")
-        check_tokens(made, rows)
+        arguments.check_tokens(made, rows)
         extra = _extra_words(made, scales, given.topk_weights)
         return made, self._pool_on(rows.device).again(made, rows, extra, ordering)
 
@@ -418,8 +399,8 @@ class ElasticCalls(Core):
         on = tensor("x", x, None, (None, None), on=None).device
         found = self._own(handle, on)
         rows = found.num_expanded_tokens if found.do_expand else found.rows
-        check_sum(x, rows, rows if found.do_expand else found.capacity, on)
-        biases: tuple = biases_of(found, x, bias)
+        arguments.check_sum(x, rows, rows if found.do_expand else found.capacity, on)
+        biases: tuple = arguments.biases_of(found, x, bias)
         with self._ordering(on, previous_event, async_with_compute_stream, allocate_on_comm_stream) as ordering:
             found.arrived()
             weights = self._weights_back(found, x, topk_weights)
@@ -465,9 +446,9 @@ class ElasticCalls(Core):
             return None
         if made.do_expand:
             rows = made.num_expanded_tokens
-            if not is_plain(x, 0, IS_COMBINED, rows, -1):
+            if not arguments.is_plain(x, 0, arguments.IS_COMBINED, rows, -1):
                 return None
-            if topk_weights is not None and not is_plain(topk_weights, 0, IS_FLOAT, rows):
+            if topk_weights is not None and not arguments.is_plain(topk_weights, 0, arguments.IS_FLOAT, rows):
                 return None
             x = made.places.fold(x)
             topk_weights = topk_weights if topk_weights is None else made.places.fold_selections(topk_weights)
@@ -556,10 +537,10 @@ def _check_deferred(deferred: bool, asynchronous: bool) -> None:
 
 
 def _deferred(event: EventOverlap, results: tuple, biases: Sequence[torch.Tensor] = ()) -> EventOverlap:
-    versions = [(one, version_of(one)) for one in biases]
+    versions = [(one, arguments.version_of(one)) for one in biases]
 
     def hand_over() -> tuple:
-        if any(version_of(one) != version for one, version in versions):
+        if any(arguments.version_of(one) != version for one, version in versions):
             raise WrongUse("bias: it was written between combine and the wait for it, and is read by the call here")
         return results
 

@@ -20,22 +20,7 @@ import xep
 from xep.dtypes import need_dtype
 
 from . import arguments
-from .arguments import (
-    FLOAT,
-    HOST,
-    INDEX,
-    IS_BFLOAT16,
-    IS_FLOAT,
-    IS_INDEX,
-    IS_INT32,
-    Rows,
-    WrongType,
-    WrongUse,
-    WrongValue,
-    is_plain,
-    memory_of,
-    workers_of,
-)
+from .arguments import HOST, Rows, WrongType, WrongUse, WrongValue, is_plain
 from .core import Core
 from .handles import HandleTuple
 from .nodes import Agreement, counted
@@ -319,10 +304,10 @@ class LowLatency:
             shape.tokens,
             mode="ll",
             slots=self._slots,
-            **workers_of(memory_of(self._on), self.threads),
+            **arguments.workers_of(arguments.memory_of(self._on), self.threads),
             timeout=self._timeout,
             on_failure=self._on_failure,
-            memory=memory_of(self._on),
+            memory=arguments.memory_of(self._on),
         )
         rows = (buffer.local_experts, self._group.nranks * shape.tokens, shape.hidden)
         made = self._made[shape] = _Made(buffer, _learn(buffer, self._on), rows, {}, [], [])
@@ -490,7 +475,7 @@ class LowLatencyCalls(Core):
         return None if self._destroyed or not self.low_latency_mode else self._low_latencies()[-1].last
 
     def _low_latency_on(self, device: torch.device) -> LowLatency:
-        if device == arguments.HOST:
+        if device == HOST:
             self._low_latency.threads = self._threads_here()
             return self._low_latency
         if self.enable_shrink:
@@ -504,7 +489,7 @@ class LowLatencyCalls(Core):
 
     def _phases(self, device: torch.device, async_finish: bool, hooked: bool) -> Ordering:
         """Both phases of a call; or its first one, where the second one is left to a hook."""
-        if device == arguments.HOST:
+        if device == HOST:
             return HostOrdering(None, async_finish or hooked)
         queue = self._queue_of(device)
         return DeviceOrdering(queue, False) if hooked else queue.ordering(None, async_finish, False)
@@ -512,7 +497,7 @@ class LowLatencyCalls(Core):
     def _shape_of(self, x: torch.Tensor, topk_idx: torch.Tensor, most: int, num_experts: int) -> Shape:
         """Checks what is dispatched; most: tokens of a rank."""
         arguments.tensor("x", x, (torch.bfloat16,), (None, None), on=None)
-        arguments.tensor("topk_idx", topk_idx, INDEX, (x.shape[0], None), on=x.device)
+        arguments.tensor("topk_idx", topk_idx, arguments.INDEX, (x.shape[0], None), on=x.device)
         self._check_experts(num_experts)
         most = arguments.integer("num_max_dispatch_tokens_per_rank", most, 1)
         shape = Shape(most, x.shape[1], num_experts, topk_idx.shape[1])
@@ -594,15 +579,15 @@ class LowLatencyCalls(Core):
         low_latency = self._low_latency_of(x)
         if (
             low_latency is None
-            or not is_plain(x, where := x.get_device() + 1, IS_BFLOAT16, -1, -1)
-            or not is_plain(topk_idx, where, IS_INDEX, x.shape[0], -1)
+            or not is_plain(x, where := x.get_device() + 1, arguments.IS_BFLOAT16, -1, -1)
+            or not is_plain(topk_idx, where, arguments.IS_INDEX, x.shape[0], -1)
         ):
             return None
         shape = (most[0], x.shape[1], most[1], topk_idx.shape[1])
         made = low_latency.made_for.get(shape)
         if made is None or x.shape[0] > most[0]:
             return None
-        if stats is not None and not is_plain(stats, where, IS_INT32, made.rows[0]):
+        if stats is not None and not is_plain(stats, where, arguments.IS_INT32, made.rows[0]):
             return None
         given = (x, topk_idx, made, shape, Casting.of(x.shape[1], *cast), True, stats)
         if not where:
@@ -629,9 +614,9 @@ class LowLatencyCalls(Core):
             or found.owner is not self._xep
             or found.dispatched is not None
             or found.combined is not None
-            or not is_plain(x, found.where, IS_BFLOAT16, *found.rows)
+            or not is_plain(x, found.where, arguments.IS_BFLOAT16, *found.rows)
             or not found.routing.is_of(topk_idx)
-            or not is_plain(topk_weights, found.where, IS_FLOAT, *topk_idx.shape)
+            or not is_plain(topk_weights, found.where, arguments.IS_FLOAT, *topk_idx.shape)
         ):
             return None
         found.was_combined = True
@@ -685,8 +670,8 @@ class LowLatencyCalls(Core):
         shape, tokens = found.shape, found.num_tokens
         rows = (shape.experts // self.group_size, self.group_size * shape.tokens, shape.hidden)
         arguments.tensor("x", x, (torch.bfloat16,), rows, contiguous=not zero_copy, on=found.on)
-        arguments.tensor("topk_idx", topk_idx, INDEX, (tokens, shape.topk), on=found.on)
-        arguments.tensor("topk_weights", topk_weights, FLOAT, (tokens, shape.topk), on=found.on)
+        arguments.tensor("topk_idx", topk_idx, arguments.INDEX, (tokens, shape.topk), on=found.on)
+        arguments.tensor("topk_weights", topk_weights, arguments.FLOAT, (tokens, shape.topk), on=found.on)
         if out is not None:
             arguments.tensor("out", out, (torch.bfloat16,), (tokens, shape.hidden), on=found.on)
         if costs is not None:
@@ -729,7 +714,7 @@ class LowLatencyCalls(Core):
         if len(handle) != 5:
             raise WrongValue(f"handle: expected the 5 items that low_latency_dispatch returned, got {len(handle)}")
         _, layout_range, most, hidden, experts = handle
-        arguments.tensor("topk_idx", topk_idx, INDEX, (None, None), on=None)
+        arguments.tensor("topk_idx", topk_idx, arguments.INDEX, (None, None), on=None)
         on = topk_idx.device
         arguments.tensor("handle: layout_range", layout_range, (torch.int64,), (None, self.group_size), on=on)
         hidden = arguments.integer("handle: hidden", hidden, 1)
