@@ -11,14 +11,13 @@ import torch
 import xep
 
 from . import arguments
-from .arguments import HOST, Rows, WrongType, WrongValue, calls_of, integer
+from .arguments import HOST, Rows, WrongType, WrongValue, calls_of, counted, integer
+from .comm import Passing
 from .compat import ALIGNMENT, Config, check_config, combine_config, dispatch_config, low_latency_size_hint
-from .core import Core
+from .core import Core, Job
 from .experts import layout_there
 from .handles import HandleTuple, NormalHandle, Sent, adopt, finished, routing_of
 from .low_latency import LowLatency, LowLatencyCalls
-from .nodes import Passing, counted
-from .pool import Job
 from .streams import Ordering
 from .utils.event import EventHandle, EventOverlap
 from .utils.math import align

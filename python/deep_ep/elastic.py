@@ -11,13 +11,11 @@ import torch
 import xep
 
 from . import arguments
-from .arguments import FLOAT, HOST, Rows, WrongType, WrongUse, WrongValue, calls_of, integer, tensor
+from .arguments import FLOAT, HOST, Rows, WrongType, WrongUse, WrongValue, calls_of, counted, integer, tensor
 from .compat import Absent, nodes_of, path_is_free
-from .core import Core
+from .core import Core, Job
 from .experts import Places
 from .handles import EPHandle, Routed, Sent
-from .nodes import counted
-from .pool import Job
 from .streams import Ending, HostOrdering, Ordering
 from .utils.event import EventHandle, EventOverlap, event_of
 from .utils.math import align, ceil_div

@@ -19,8 +19,8 @@ from torch.utils import _pytree
 import xep
 
 from .arguments import HOST, WrongType, WrongUse, WrongValue, calls_of, tensor, version_of
+from .comm import Nodes, Told
 from .experts import Places, PlacesOfLibrary, PlacesThere, aligned_counts
-from .nodes import Nodes, Told
 from .streams import is_capturing
 from .utils.math import align
 
@@ -237,7 +237,7 @@ class NormalHandle(Dispatched):
     order. On one node recv_channel_prefix_matrix takes the sender to have as many tokens as this rank.
 
     recv_rdma_*, recv_src_meta and send_nvl_head mean what they do in DeepEP, whichever path rows take: all ranks have
-    told one another which tokens go where (nodes.py). What passes a rank are the tokens that a rank of its node gets
+    told one another which tokens go where (comm.py). What passes a rank are the tokens that a rank of its node gets
     from those with its place on their nodes, modulo the size of its own; and its own tokens for its node. Rows of
     send_nvl_head are in the order source node, source rank, token.
     """

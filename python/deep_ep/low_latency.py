@@ -20,10 +20,9 @@ import xep
 from xep.dtypes import need_dtype
 
 from . import arguments
-from .arguments import HOST, Rows, WrongType, WrongUse, WrongValue, is_plain
+from .arguments import HOST, Agreement, Rows, WrongType, WrongUse, WrongValue, counted, is_plain
 from .core import Core
 from .handles import HandleTuple
-from .nodes import Agreement, counted
 from .streams import DeviceOrdering, Ending, HostOrdering, Ordering, is_capturing
 from .utils.event import EventHandle, EventOverlap
 
