@@ -303,12 +303,7 @@ class NormalCalls(Core):
                 raise WrongValue("handle: expected one of this Buffer, got None")
             topk = topk or self.group_size
             return adopt(handle, self._xep, self._nodes, self._pool_on(on).experts_for(topk), topk, on)
-        if found.owner is not self._xep:
-            raise WrongValue("handle: expected one of this Buffer, got one of another")
-        found.check_known()
-        if found.in_rank.device != on:
-            raise WrongValue(f"x: expected a tensor of {found.in_rank.device}, as what was dispatched, got {on}")
-        return found
+        return self._known(found, on)
 
     def _layout_of(
         self, x: torch.Tensor, per_rank: Any, in_rank: Any, per_expert: Any

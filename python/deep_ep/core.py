@@ -23,7 +23,7 @@ import struct
 import sys
 import threading
 import warnings
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional, TypeVar
 
 import torch
 
@@ -455,6 +455,7 @@ def combines(buffer: xep.Buffer, row_bytes: int) -> bool:
 # ---- a buffer ----
 
 
+Made = TypeVar("Made", bound=Dispatched)
 _CLOSE_SECONDS = 5.0  # for which a destructor waits for the other ranks
 
 
@@ -508,6 +509,15 @@ class Core:
             request.wait()
             return None
         return request
+
+    def _known(self, found: Made, on: torch.device) -> Made:
+        """found, if a dispatch of this Buffer made it, of tensors that are there, and it can be gone back by."""
+        if found.owner is not self._xep:
+            raise WrongValue("handle: expected one of this Buffer, got one of another")
+        found.check_known()
+        if found.on != on:
+            raise WrongValue(f"x: expected a tensor of {found.on}, as what was dispatched, got {on}")
+        return found
 
     # ---- tensors of a CUDA device ----
 

@@ -474,13 +474,7 @@ class ElasticCalls(Core):
             options.update(expert_alignment=handle.expert_alignment, do_expand=handle.do_expand, do_handle_copy=False)
             options.update(num_sms=handle.num_sms, do_cpu_sync=bool(handle.num_recv_tokens_per_expert_list))
             handle._made = ElasticCalls.dispatch(self, x, topk_idx, **options)[3]._made
-        made = handle._made
-        if made.owner is not self._xep:
-            raise WrongValue("handle: expected one of this Buffer, got one of another")
-        made.check_known()
-        if made.on != on:
-            raise WrongValue(f"x: expected a tensor of {made.on}, as what was dispatched, got {on}")
-        return made
+        return self._known(handle._made, on)
 
     def _weights_back(self, handle: Routed, x: torch.Tensor, weights: Any) -> Optional[torch.Tensor]:
         """[N, K], 0 where the selection is another rank's: sums are what that rank gave."""

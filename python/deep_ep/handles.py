@@ -52,6 +52,7 @@ class Dispatched:
     _arrives: Any = None  # a request, or an event of a stream, which lets the current one wait
 
     owner: xep.Group
+    on: torch.device
     num_tokens: int
     topk: int
     rows: int
@@ -256,7 +257,7 @@ class NormalHandle(Dispatched):
         capacity: int,
     ) -> None:
         self.owner, self.experts, self.topk, self.rows, self.capacity = owner, experts, topk, rows, capacity
-        self.in_rank, self.num_tokens = is_token_in_rank, is_token_in_rank.shape[0]
+        self.in_rank, self.num_tokens, self.on = is_token_in_rank, is_token_in_rank.shape[0], is_token_in_rank.device
         self._nodes, self._channels = nodes, channels
         self._made: dict[str, torch.Tensor] = {}
 

@@ -173,6 +173,7 @@ class DeviceQueue:
         self.current = Current(self.index)
         self._slots: set[Slot] = set()
         self._freed: list[_ext.Event] = []
+        self.streams: set[int] = set()  # of the program's, that operations were on
         self._last: Optional[int] = None  # stream of the last operation
         self._done: Any = None  # an event behind that, and behind what has read slots on that stream
 
@@ -245,6 +246,7 @@ class DeviceOrdering:
     def __enter__(self) -> "DeviceOrdering":
         queue = self._queue
         self._raw = queue.current.raw()
+        queue.streams.add(self._raw)
         if not self.wait:
             self.stream = queue.current.stream()
         queue.look()
@@ -265,8 +267,12 @@ class DeviceOrdering:
         """Arrays of the slot may be had from now on."""
         return self._queue.watch(handle, self._raw)
 
-    def end(self, _request: Any, *_tensors: Optional[torch.Tensor]) -> EventOverlap:
-        """tensors: all that was given and is returned."""
+    def end(self, _request: Any, *tensors: Optional[torch.Tensor]) -> EventOverlap:
+        """tensors: all that was given and is returned; they may be of another stream, where there are several."""
+        if len(self._queue.streams) > 1:
+            for tensor in tensors:
+                if tensor is not None:
+                    tensor.record_stream(self._queue.current.stream())
         return EventOverlap()
 
 

@@ -129,15 +129,17 @@ def test_the_program_waits(log):
 
 
 def test_one_operation_after_the_other(log):
-    """On another stream than the last one, it waits for that."""
-    queue = DeviceQueue(DEVICE)
-    with queue.ordering(None, False, False):
-        pass
-    with other_stream(), queue.ordering(None, False, False):
+    """On another stream than the last one, it waits for that; tensors may be of either from then on."""
+    given, queue = Tensor(), DeviceQueue(DEVICE)
+    with queue.ordering(None, False, False) as ordering:
+        ordering.end(None, given)
+    with other_stream(), queue.ordering(None, False, False) as ordering:
         log.append("work")
-    with queue.ordering(None, False, False):
-        pass
+        ordering.end(None, given, None)
+    with queue.ordering(None, False, False) as ordering:
+        ordering.end(None, given)
     assert log == ["other waits for event 1 of compute", "work", "compute waits for event 1 of other"]
+    assert given.recorded == ["other", "compute"]
 
 
 def test_an_event(log):
