@@ -19,8 +19,8 @@ from torch.utils import _pytree
 import xep
 
 from .arguments import HOST, WrongType, WrongUse, WrongValue, calls_of, tensor, version_of
+from .comm import Nodes, Told
 from .experts import Places, PlacesOfLibrary, PlacesThere, aligned_counts
-from .nodes import Nodes, Told
 from .streams import is_capturing
 from .utils.math import align
 
@@ -52,6 +52,7 @@ class Dispatched:
     _arrives: Any = None  # a request, or an event of a stream, which lets the current one wait
 
     owner: xep.Group
+    on: torch.device
     num_tokens: int
     topk: int
     rows: int
@@ -237,7 +238,7 @@ class NormalHandle(Dispatched):
     order. On one node recv_channel_prefix_matrix takes the sender to have as many tokens as this rank.
 
     recv_rdma_*, recv_src_meta and send_nvl_head mean what they do in DeepEP, whichever path rows take: all ranks have
-    told one another which tokens go where (nodes.py). What passes a rank are the tokens that a rank of its node gets
+    told one another which tokens go where (comm.py). What passes a rank are the tokens that a rank of its node gets
     from those with its place on their nodes, modulo the size of its own; and its own tokens for its node. Rows of
     send_nvl_head are in the order source node, source rank, token.
     """
@@ -256,7 +257,7 @@ class NormalHandle(Dispatched):
         capacity: int,
     ) -> None:
         self.owner, self.experts, self.topk, self.rows, self.capacity = owner, experts, topk, rows, capacity
-        self.in_rank, self.num_tokens = is_token_in_rank, is_token_in_rank.shape[0]
+        self.in_rank, self.num_tokens, self.on = is_token_in_rank, is_token_in_rank.shape[0], is_token_in_rank.device
         self._nodes, self._channels = nodes, channels
         self._made: dict[str, torch.Tensor] = {}
 
