@@ -162,8 +162,14 @@ static void copy_rows(const ll_t *mode, const xep_op_t *op, const uint64_t *from
 {
     const ll_slot_t *slot = ll_slot(mode, op->slot);
     const ll_packet_t *own = &ll_state(op)->packet;
-    /* of all rows of the operation, and not only those that are here, so that all of them go the same way */
-    uint64_t bytes = slot->list.begin[mode->kit.shape->nranks] * own->row_bytes;
+    /*
+     * Of all rows of the operation, and not only those that are here, so that all of them go the same way. Outputs of
+     * as many rows come into the same caches behind them, and are larger than rows that were cast: 8 ranks on 16
+     * processors of a Xeon, e4m3, in us, streamed and cached, dispatch, one read of the rows, combine: 128 tokens
+     * 1,260 + 1,390 + 1,160 and 1,830 + 1,100 + 1,420; 64 tokens 580 + 650 + 470 and 630 + 340 + 550.
+     */
+    const uint64_t output = mode->layout.common.combine_stride, row = own->row_bytes;
+    uint64_t bytes = slot->list.begin[mode->kit.shape->nranks] * (row > output ? row : output);
     unpack_t unpack = {.mode = mode,
                        .op = op,
                        .slot = slot,

@@ -49,6 +49,8 @@ typedef struct perf {
     uint32_t *scales; /* [T] scales, or NULL */
     xep_payload_t payloads[XEP_PAYLOADS_MOST];
     char *out;                  /* [slots][T] sums */
+    char *limit_sums[2];        /* [T], of the limit through the caches and past them */
+    char *peer_sums[2];         /* likewise, with --peer */
     float *out_weights;         /* [T][K], with check */
     void *bias[2];              /* [T] sums each, with check */
     char *area;                 /* expert outputs for --copy-in; destination and source of the limit */

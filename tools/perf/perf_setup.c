@@ -81,6 +81,11 @@ static void lay_out(perf_t *perf)
     perf->memory.bytes = 0;
     perf->x = carve(perf, tokens * perf->row_bytes);
     perf->out = carve(perf, tokens * perf->sum_bytes * perf->options.slots);
+    /* not in one place: sums that go past the caches would leave it cold for those that do not */
+    for (int streaming = 0; streaming < 2; streaming++) {
+        perf->limit_sums[streaming] = carve(perf, tokens * perf->sum_bytes);
+        if (perf->options.peer) perf->peer_sums[streaming] = carve(perf, tokens * perf->sum_bytes);
+    }
     perf->area = carve(perf, area_bytes(perf));
     perf->idx = carve(perf, tokens * perf->options.topk * sizeof *perf->idx);
     perf->weights = carve(perf, tokens * perf->options.topk * sizeof *perf->weights);

@@ -23,18 +23,19 @@
 #include "perf_say.h"
 #include "perf_waits.h"
 
-/* The steps timed: the operations, the limits with cached and with streaming stores (of devices: to all peers at once
- * by kernels, and one after the other by copy engines), the operations with computing between their phases, those
- * without tokens, the peer with either kind of stores, and dispatches whose rows are read: copied ones, and in place,
- * not read and read; and the operations with rows that come in pieces. */
+/* The steps timed: the operations, the limit and the peer with cached and with streaming stores (the limit of devices:
+ * to all peers at once by kernels, and one after the other by copy engines; the two of either are not neighbours, as
+ * the second would find in the caches what the first has left), the operations with computing between their phases,
+ * those without tokens, and dispatches whose rows are read: copied ones, and in place, not read and read; and the
+ * operations with rows that come in pieces. */
 enum {
     KIND_OPS,
     KIND_CACHED,
+    KIND_PEER_CACHED,
     KIND_STREAMING,
+    KIND_PEER_STREAMING,
     KIND_OVERLAP,
     KIND_EMPTY,
-    KIND_PEER_CACHED,
-    KIND_PEER_STREAMING,
     KIND_READ,
     KIND_IN_PLACE,
     KIND_IN_PLACE_READ,
@@ -253,10 +254,10 @@ static double percentile(timing_t *timing, uint32_t step, perf_sample_fn value_o
  * The faster of the two ways to store is the limit, and the peer, whichever it is on this machine. Of a limit the least
  * of all iterations: what the machine can do it has done once.
  */
-static void reckon_better(timing_t *timing, perf_op_t op, uint32_t kind, double *us_p, double *cpu_p)
+static void reckon_better(timing_t *timing, perf_op_t op, uint32_t kind, uint32_t other, double *us_p, double *cpu_p)
 {
     const uint64_t percent = is_limit(kind) ? 0 : 50;
-    const uint32_t cached = kind * PERF_OPS + op, streaming = (kind + 1) * PERF_OPS + op;
+    const uint32_t cached = kind * PERF_OPS + op, streaming = other * PERF_OPS + op;
     const double with_cached = percentile(timing, cached, perf_sample_span, percent);
     const double with_streaming = percentile(timing, streaming, perf_sample_span, percent);
 
@@ -287,8 +288,9 @@ static void reckon(timing_t *timing, perf_op_t op, perf_time_t *time_p)
     }
     if (timing->perf->options.fixed)
         time.empty = perf_samples_median(&timing->all, KIND_EMPTY * PERF_OPS + op, perf_sample_span) / slots;
-    reckon_better(timing, op, KIND_CACHED, &time.limit, &time.limit_cpu);
-    if (timing->peer != NULL) reckon_better(timing, op, KIND_PEER_CACHED, &time.peer, &time.peer_cpu);
+    reckon_better(timing, op, KIND_CACHED, KIND_STREAMING, &time.limit, &time.limit_cpu);
+    if (timing->peer != NULL)
+        reckon_better(timing, op, KIND_PEER_CACHED, KIND_PEER_STREAMING, &time.peer, &time.peer_cpu);
     *time_p = time;
 }
 
