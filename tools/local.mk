@@ -11,7 +11,6 @@ xep_perf_SOURCES = \
 	%D%/perf/perf.h %D%/perf/xep_perf.c \
 	%D%/perf/perf_report_bytes.c \
 	%D%/perf/perf_check.c %D%/perf/perf_check.h \
-	%D%/perf/perf_cluster.c %D%/perf/perf_cluster.h \
 	%D%/perf/perf_cuda.c %D%/perf/perf_cuda.h \
 	%D%/perf/perf_cuda_driver.c %D%/perf/perf_cuda_driver.h \
 	%D%/perf/perf_cuda_limit.c %D%/perf/perf_cuda_limit.h \
@@ -23,7 +22,7 @@ xep_perf_SOURCES = \
 	%D%/perf/perf_limit.c %D%/perf/perf_limit.h \
 	%D%/perf/perf_machine.c %D%/perf/perf_machine.h \
 	%D%/perf/perf_ops.c %D%/perf/perf_ops.h \
-	%D%/perf/perf_options.c %D%/perf/perf_options.h %D%/perf/perf_params.h \
+	%D%/perf/perf_options.c %D%/perf/perf_options.h %D%/perf/perf_options_resolve.c %D%/perf/perf_options_cluster.c \
 	%D%/perf/perf_peer.c %D%/perf/perf_peer.h \
 	%D%/perf/perf_pieces.c %D%/perf/perf_pieces.h \
 	%D%/perf/perf_ops_in_place.c \
@@ -32,7 +31,6 @@ xep_perf_SOURCES = \
 	%D%/perf/perf_plan.c %D%/perf/perf_plan.h \
 	%D%/perf/perf_check_pressure.c \
 	%D%/perf/perf_report.c %D%/perf/perf_report.h \
-	%D%/perf/perf_resolve.c %D%/perf/perf_resolve.h \
 	%D%/perf/perf_samples.c %D%/perf/perf_samples.h \
 	%D%/perf/perf_say.c %D%/perf/perf_say.h \
 	%D%/perf/perf_setup.c %D%/perf/perf_setup.h \
