@@ -7,7 +7,7 @@
 #include "group.h"
 #include "room_together.h"
 
-/** The fields of xep_buffer_params_t that all ranks must agree on, and that a rank without a buffer takes from others. */
+/** Of xep_buffer_params_t: what all ranks must agree on, and what a rank without a buffer takes from others. */
 /* clang-format off */
 #define XEP_BUFFER_TERMS(X) \
     X(experts) X(topk) X(hidden) X(scales) X(tokens) X(recv_rows) X(dtype) X(combine_dtype) X(slots) X(memory) \

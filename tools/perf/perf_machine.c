@@ -125,3 +125,8 @@ uint64_t perf_clock_cpu_ns(void)
 {
     return clock_ns(CLOCK_PROCESS_CPUTIME_ID);
 }
+
+uint64_t perf_clock_thread_ns(void)
+{
+    return clock_ns(CLOCK_THREAD_CPUTIME_ID);
+}

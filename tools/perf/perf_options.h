@@ -4,10 +4,8 @@
 #ifndef PERF_OPTIONS_H
 #define PERF_OPTIONS_H
 
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <string.h>
 
 #include <xep/xep.h>
@@ -92,17 +90,6 @@ static inline int perf_times_combine(const perf_options_t *options)
     return strcmp(options->op, "dispatch") != 0;
 }
 
-/** Says what is wrong with the options, and returns -1. */
-__attribute__((format(printf, 2, 3))) static inline int perf_refuse(perf_options_t *options, const char *format, ...)
-{
-    va_list args;
-
-    va_start(args, format);
-    vsnprintf(options->why, sizeof options->why, format, args);
-    va_end(args);
-    return -1;
-}
-
 /** 0, or -1 and a sentence in why. Nothing is printed. */
 int perf_options_parse(int argc, char **argv, perf_options_t *options_p, char *why, size_t why_bytes);
 
@@ -114,8 +101,10 @@ void perf_options_help(void);
 
 /* ---- perf_options_help.c ---- */
 
-/* What --help says before and behind the options. */
+/** Says what is wrong with the options, and returns -1. */
+int perf_refuse(perf_options_t *options, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/** What --help says before and behind the options. */
 extern const char perf_help_intro[];
 extern const char perf_help_explanation[];
 

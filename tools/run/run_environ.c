@@ -6,7 +6,7 @@
  */
 #define _GNU_SOURCE
 
-#include "run_environ.h"
+#include "run.h"
 
 #include <stdio.h>
 #include <stdlib.h>
