@@ -18,7 +18,8 @@ libtest_parts_la_SOURCES = \
 	plugins/kernels/cast_vbmi.c plugins/kernels/cast_neon.c plugins/kernels/cast_formats.c plugins/kernels/cast_rows.c \
 	plugins/kernels/cast_rows_avx2.c plugins/kernels/cast_rows_avx512.c plugins/kernels/logfmt.c \
 	plugins/kernels/codec.c plugins/kernels/decode.c plugins/kernels/decode_avx2.c plugins/kernels/decode_neon.c \
-	tools/perf/perf_cluster.c tools/perf/perf_options_help.c tools/perf/perf_options.c tools/perf/perf_resolve.c
+	tools/perf/perf_options_cluster.c tools/perf/perf_options_help.c tools/perf/perf_options.c \
+	tools/perf/perf_options_resolve.c
 
 # what defines main() and finds the tests that are TEST(name) in a source
 libunit_la_SOURCES = %D%/unit/unit.h %D%/unit/unit.c %D%/unit/unit_files.h %D%/unit/unit_files.c

@@ -17,7 +17,6 @@
 #include "perf_limit.h"
 #include "perf_plan.h"
 #include "perf_say.h"
-#include "perf_shared.h"
 
 /** The words of a rank, at the begin of its memory; it alone writes them. Each tells a step. */
 typedef struct words {
