@@ -11,6 +11,16 @@
 
 #include <xep/plugin.h>
 
+static inline uint64_t xep_least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline uint64_t xep_most(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
 typedef struct xep_carve {
     char *base;   /* NULL: only measures */
     uint64_t end; /* bytes so far */

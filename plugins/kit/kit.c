@@ -42,7 +42,7 @@ static xep_status_t get_memory(xep_kit_t *kit)
     kit->prefaulted = calloc(slots, sizeof *kit->prefaulted);
     kit->there = calloc(pairs, sizeof *kit->there);
     kit->combined = calloc(slots, sizeof *kit->combined);
-    kit->offers = calloc(pairs, sizeof *kit->offers);
+    kit->offers = calloc(shape->nranks, sizeof *kit->offers);
     if (kit->slots != NULL && kit->base != NULL && kit->owner != NULL && kit->prefaulted != NULL &&
         kit->there != NULL && kit->combined != NULL && kit->offers != NULL)
         return XEP_OK;

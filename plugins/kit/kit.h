@@ -81,7 +81,7 @@ typedef struct xep_kit {
     /* handshake of combines: */
     uint32_t *there;     /* [slots][R] the slot each rank chose for the dispatch of ours: the mode knows and sets it */
     uint64_t *combined;  /* [slots] epoch of the last combine offered from a slot; 0: none */
-    xep_offer_t *offers; /* [slots][R] as received */
+    xep_offer_t *offers; /* [R] as received: scratch */
     xep_step_t steps[XEP_STEPS_CASTS + 2][XEP_STEPS_MOST]; /* of each kind of operation, as they were chosen */
 } xep_kit_t;
 

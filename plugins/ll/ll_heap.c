@@ -5,11 +5,6 @@
 
 #include <math.h>
 
-static uint64_t larger(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
-}
-
 static uint64_t item_stride(uint64_t row_bytes, uint64_t beside)
 {
     return ((row_bytes + 3) / 4 * 4 + beside + 63) & ~(uint64_t)63;
@@ -25,8 +20,8 @@ static uint64_t measure_items(const xep_shape_t *shape, ll_layout_t *layout)
     layout->words_beside = shape->scales;
     for (unsigned quant = 0; quant < XEP_CAST_TABLE; quant++) {
         if (!xep_cast_format(quant, room / 2, &format)) continue;
-        layout->words_beside = larger(layout->words_beside, format.scale_words);
-        stride = larger(stride, item_stride(format.row_bytes, larger(shape->scales, format.scale_words) * 4));
+        layout->words_beside = xep_most(layout->words_beside, format.scale_words);
+        stride = xep_most(stride, item_stride(format.row_bytes, xep_most(shape->scales, format.scale_words) * 4));
     }
     return stride;
 }
@@ -64,7 +59,7 @@ static void lay_packets(const xep_shape_t *shape, ll_layout_t *at, xep_carve_t *
 static void lay_words(const xep_shape_t *shape, ll_layout_t *at, xep_carve_t *control)
 {
     uint64_t lines = xep_notices_ring(shape) * shape->nranks, crowd = at->recv_ring_bytes != 0;
-    for (uint32_t n = 0; n < shape->nodes; n++) at->most_locals = larger(at->most_locals, shape->node_ranks[n]);
+    for (uint32_t n = 0; n < shape->nodes; n++) at->most_locals = xep_most(at->most_locals, shape->node_ranks[n]);
     at->taken = xep_carve_offset(control, crowd ? lines : 0, sizeof(uint64_t));
     at->locals_taken =
         xep_carve_offset(control, crowd ? xep_notices_ring(shape) * shape->upstreams * at->most_locals : 0,
@@ -92,7 +87,7 @@ static void lay_slot(const xep_shape_t *shape, xep_heap_layout_t *common, xep_ca
 static uint64_t return_room(const xep_shape_t *shape)
 {
     const uint64_t bytes = (uint64_t)shape->hidden * shape->combine_elem_bytes;
-    return larger(bytes, xep_codec_room(bytes / 2));
+    return xep_most(bytes, xep_codec_room(bytes / 2));
 }
 
 /*

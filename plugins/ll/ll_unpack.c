@@ -189,14 +189,9 @@ void ll_unpack_rows(const ll_t *mode, const xep_op_t *op)
 /* The end of the picks of a source whose tokens are here: they are in the order of tokens. */
 static uint64_t find_here(const ll_list_t *list, uint32_t source, uint64_t tokens)
 {
-    uint64_t low = list->begin[source], high = list->begin[source + 1];
-    if (low == high || list->picks[high - 1].token < tokens) return high;
-    while (low < high) {
-        uint64_t middle = low + (high - low) / 2;
-        if (list->picks[middle].token < tokens) low = middle + 1;
-        else high = middle;
-    }
-    return low;
+    const uint64_t begin = list->begin[source], end = list->begin[source + 1];
+    if (begin == end || list->picks[end - 1].token < tokens) return end;
+    return begin + xep_count_below(&list->picks[begin].token, sizeof *list->picks, end - begin, tokens);
 }
 
 /* Copied rows stay counted even if a faulty source lowers its word. */

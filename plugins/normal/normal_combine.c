@@ -208,19 +208,6 @@ static int is_streaming(const normal_t *mode, const xep_op_t *op)
     return rows * xep_combine_row_bytes(op->combine) >= mode->kit.env->stream_bytes;
 }
 
-/* Which selections are not in their sums. */
-static void tell_missing(const normal_t *mode, const xep_op_t *op)
-{
-    const xep_combine_args_t *args = op->combine;
-    const normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
-    for (uint64_t t = 0; t < routing->tokens; t++) {
-        const int32_t *experts = routing->experts + t * routing->topk;
-        uint8_t *missing = args->missing + t * args->missing_stride;
-        for (uint32_t k = 0; k < routing->topk; k++)
-            missing[k] = experts[k] >= 0 && xep_op_is_without(op, mode->kit.owner[experts[k]]);
-    }
-}
-
 void normal_sum_tokens(normal_t *mode, xep_op_t *op, const normal_terms_t *terms, uint64_t end)
 {
     static void (*const adding[])(const sum_t *, uint64_t, void *, const void **, size_t,
@@ -230,6 +217,7 @@ void normal_sum_tokens(normal_t *mode, xep_op_t *op, const normal_terms_t *terms
                                                [NORMAL_CODED] = add_coded};
     const xep_env_t *env = mode->kit.env;
     const xep_combine_args_t *args = op->combine;
+    const normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
     normal_state_t *state = normal_state(op);
     sum_t sum = {.mode = mode,
                  .op = op,
@@ -242,7 +230,8 @@ void normal_sum_tokens(normal_t *mode, xep_op_t *op, const normal_terms_t *terms
                  .end = end};
     env->parallel(env, sum_tokens, &sum);
     state->moved = end;
-    if (args->missing != NULL && end == normal_slot(mode, op->slot)->routing->tokens) tell_missing(mode, op);
+    if (args->missing != NULL && end == routing->tokens)
+        xep_combine_tell_missing(&mode->kit, op, routing->experts, end, routing->topk);
 }
 
 /* Own outputs are read where the user has them: so all of them must be here, and the biases, too. */

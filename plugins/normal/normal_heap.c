@@ -5,16 +5,6 @@
 
 #include "normal_nodes.h"
 
-static uint32_t least(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
-}
-
-static uint64_t larger(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
-}
-
 /*
  * Weights of expert outputs have areas of their own: what a dispatch brought stays as it is for later combines of its
  * handle.
@@ -28,7 +18,7 @@ static void lay_slot(const xep_shape_t *shape, xep_heap_layout_t *common, xep_ca
     at->input_weights = xep_carve_area(metadata, common->recv_rows, weights);
     at->returned_weights = xep_carve_area(metadata, at->returned_rows, weights);
     common->input = xep_carve_area(rows, common->recv_rows, common->combine_stride);
-    const uint64_t returned = larger(at->returned_stride, at->coded_stride);
+    const uint64_t returned = xep_most(at->returned_stride, at->coded_stride);
     at->returned = xep_carve_area(rows, at->returned_rows, returned);
     if (!shape->by_nodes) return;
     uint64_t passing = shape->upstreams * shape->feed_rows;
@@ -55,7 +45,7 @@ static void lay_feeds(const xep_shape_t *shape, normal_layout_t *at, xep_carve_t
 /* Rows of a token that come back to this rank's memory, at most, where there is one piece. */
 uint32_t normal_returns(const xep_shape_t *shape)
 {
-    return least(shape->topk, shape->by_nodes ? shape->nodes - 1 : xep_shape_unmapped(shape));
+    return xep_least(shape->topk, shape->by_nodes ? shape->nodes - 1 : xep_shape_unmapped(shape));
 }
 
 /* An even load and a quarter more, or the worst case. No rank has more experts than rank 0. */
@@ -75,7 +65,7 @@ xep_status_t normal_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *common
 {
     normal_layout_t *at = (normal_layout_t *)common;
     uint64_t lines = (uint64_t)shape->slots * shape->nranks;
-    at->max_dests = least(shape->topk, shape->nranks);
+    at->max_dests = xep_least(shape->topk, shape->nranks);
     at->returned_rows = shape->tokens * (shape->in_pieces ? at->max_dests : normal_returns(shape));
     at->returned_stride =
         shape->by_nodes && shape->wide_sums ? xep_row_stride(shape->hidden * sizeof(float)) : common->combine_stride;

@@ -7,11 +7,6 @@
 
 /* ---- private memory ---- */
 
-static uint32_t least(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
-}
-
 /* The metadata of a row, at most. */
 static size_t most_metadata(const xep_shape_t *shape)
 {
@@ -20,7 +15,7 @@ static size_t most_metadata(const xep_shape_t *shape)
 
 static void lay_batch(const normal_nodes_t *nodes, const xep_shape_t *shape, xep_carve_t *arena, normal_batch_t *batch)
 {
-    uint64_t dests = (uint64_t)NORMAL_BATCH_ROWS * least(shape->topk, nodes->who.locals);
+    uint64_t dests = (uint64_t)NORMAL_BATCH_ROWS * xep_least(shape->topk, nodes->who.locals);
     batch->metadata = xep_carve_array(arena, NORMAL_BATCH_ROWS, most_metadata(shape));
     batch->first = xep_carve_array(arena, NORMAL_BATCH_ROWS + 1, sizeof *batch->first);
     batch->dests = xep_carve_array(arena, dests, sizeof *batch->dests);
@@ -32,8 +27,8 @@ static normal_nodes_t count_nodes(const xep_shape_t *shape)
     uint32_t locals = shape->node_ranks[shape->node[shape->rank]];
     return (normal_nodes_t){.who.locals = locals,
                             .who.upstreams = xep_forwarders_count(shape, shape->rank, shape->nranks),
-                            .most_locals = least(shape->topk, locals),
-                            .most_nodes = least(shape->topk, shape->nodes - 1)};
+                            .most_locals = xep_least(shape->topk, locals),
+                            .most_nodes = xep_least(shape->topk, shape->nodes - 1)};
 }
 
 void normal_lay_nodes(normal_t *mode, xep_carve_t *arena)

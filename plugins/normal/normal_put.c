@@ -3,21 +3,11 @@
 /* Steps 4 and 5 for a rank that is not mapped: its rows, the metadata once it is staged, the signal. */
 #include "normal_steps.h"
 
-/*
- * Of the rows for a rank, which are in the order of tokens, those whose tokens are not there yet. By halves, as it is
- * asked for every rank in every turn until the last token is there.
- */
+/* Of the rows for a rank, which are in the order of tokens, those whose tokens are not there yet. */
 static uint64_t count_coming(const xep_op_t *op, const uint32_t *tokens, uint64_t rows)
 {
-    const uint64_t here = op->dispatch->tokens - op->coming;
-    uint64_t low = 0, high = rows;
     if (op->coming == 0) return 0;
-    while (low < high) {
-        const uint64_t middle = low + (high - low) / 2;
-        if (tokens[middle] < here) low = middle + 1;
-        else high = middle;
-    }
-    return rows - low;
+    return rows - xep_count_below(tokens, sizeof *tokens, rows, op->dispatch->tokens - op->coming);
 }
 
 /* Rows straight from the caller's memory, which is why it must not change until the operation is done. */
