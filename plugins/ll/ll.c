@@ -16,7 +16,7 @@
 static void lay_flows(const ll_t *mode, xep_carve_t *carve, ll_slot_t *slot)
 {
     const xep_shape_t *shape = mode->kit.shape;
-    slot->flows = xep_carve_array(carve, ll_count_flows(mode), sizeof *slot->flows);
+    slot->flows = xep_carve_array(carve, mode->nodes.nodes, sizeof *slot->flows);
     slot->bound = xep_carve_array(carve, shape->tokens * shape->topk, sizeof *slot->bound);
     slot->sent = xep_carve_array(carve, shape->nranks, sizeof *slot->sent);
     slot->recv_rings = xep_carve_array(carve, shape->nranks, sizeof *slot->recv_rings);
@@ -74,7 +74,7 @@ static void lay_arrays(void *opaque, xep_carve_t *carve)
     mode->row_weights = xep_carve_array(carve, listed, sizeof *mode->row_weights);
     mode->row_begin = xep_carve_array(carve, shape->tokens + 1, sizeof *mode->row_begin);
     /* before the slots, which have arrays by upstream rank: their number is known from here on */
-    if (shape->by_nodes) xep_forwarders_lay(shape, carve, &mode->nodes);
+    if (!mode->kit.all_mapped) xep_forwarders_lay(shape, carve, &mode->nodes);
     xep_in_place_lay_arrays(&mode->in_place, &mode->kit, &mode->layout.in_place, carve);
     const uint64_t threads = mode->kit.env->threads;
     mode->decoded = xep_carve_array(carve, threads * (shape->topk + UINT64_C(2)), mode->layout.common.combine_stride);

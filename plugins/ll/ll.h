@@ -108,16 +108,16 @@ typedef struct ll_layout {
     /* XEP_REGION_METADATA */
     /* words (epoch, tokens), in XEP_REGION_CONTROL: */
     uint64_t taken;        /* [ring][R] where receive rings may be crowded */
-    uint64_t locals_taken; /* [ring][upstreams][most_locals] likewise, by nodes */
+    uint64_t locals_taken; /* [ring][upstreams][most_locals] likewise, by the ranks of the node */
     uint64_t most_locals;
     uint64_t recv_ring_bytes; /* for the items of a source; 0: each token has its place */
     uint64_t tables;          /* [slots][R] of table_bytes: uint32_t first row of each expert */
     xep_area_t heads;         /* [ring] of packets */
-    /* [ring][R] likewise, of ranks that are not mapped, else untouched; by nodes [ring][upstreams] */
+    /* [ring][upstreams] likewise (forwarders.h); of ranks that are mapped untouched */
     xep_area_t delivered_heads;
     /* XEP_REGION_ROWS */
     xep_area_t items;           /* [ring] of packets */
-    xep_area_t delivered_items; /* [ring][R] or [ring][upstreams], likewise */
+    xep_area_t delivered_items; /* [ring][upstreams] */
     xep_area_t returned;        /* [slots][tokens][K] rows: put by owners that are not mapped, or in pieces by all */
     xep_in_place_layout_t in_place;
 } ll_layout_t;
@@ -170,7 +170,7 @@ typedef struct ll_slot {
     uint64_t *origin; /* [recv_rows] token * K + k of each row; only in pieces, and where some rank is not mapped */
     char *coded;      /* [recv_rows] of return_stride: rows encoded, or summed, for ranks that are not mapped */
     /* where some rank is not mapped: */
-    ll_flow_t *flows;           /* [R], or by nodes [nodes] */
+    ll_flow_t *flows;           /* [nodes] of forwarders.h */
     uint32_t *bound;            /* [tokens * K] tokens whose rows go there, flow by flow, ascending */
     xep_cursor_t *sent;         /* [R] how far parts have been sent */
     ll_recv_ring_t *recv_rings; /* [R] of sources */
@@ -198,7 +198,7 @@ typedef struct ll_source {
 typedef struct ll {
     xep_kit_t kit; /* first */
     ll_layout_t layout;
-    xep_forwarders_t nodes; /* by nodes; else empty */
+    xep_forwarders_t nodes; /* where some rank is not mapped; else empty */
     /* scratch, of one step at a time: */
     uint64_t *counts;      /* [E + 1] selections of each expert, of this rank or of all; the last: of none */
     uint32_t *next_row;    /* [E + 1] */

@@ -8,29 +8,22 @@
 
 /* ---- what goes where ---- */
 
-uint32_t ll_count_flows(const ll_t *mode)
-{
-    return mode->kit.shape->by_nodes ? mode->kit.shape->nodes : mode->kit.shape->nranks;
-}
-
 static ll_flow_t *flow_to(const ll_t *mode, const xep_op_t *op, uint32_t rank)
 {
-    const xep_shape_t *shape = mode->kit.shape;
-    return &ll_slot(mode, op->slot)->flows[shape->by_nodes ? shape->node[rank] : rank];
+    return &ll_slot(mode, op->slot)->flows[mode->nodes.node_of[rank]];
 }
 
 /* By nodes one rank of each node gets what all of them need. */
 static int is_sent(const ll_t *mode, uint32_t rank)
 {
-    const xep_shape_t *shape = mode->kit.shape;
-    return !shape->by_nodes || mode->nodes.forwarder[shape->node[rank]] == rank;
+    return mode->nodes.forwarder[mode->nodes.node_of[rank]] == rank;
 }
 
 /* A token once to each flow that has one of its experts; bound NULL: only counted. */
 static void list_tokens(const ll_t *mode, const xep_op_t *op, uint32_t *bound)
 {
     const ll_slot_t *slot = ll_slot(mode, op->slot);
-    for (uint32_t f = 0; f < ll_count_flows(mode); f++) slot->flows[f].rows = slot->flows[f].seen = 0;
+    for (uint32_t f = 0; f < mode->nodes.nodes; f++) slot->flows[f].rows = slot->flows[f].seen = 0;
     for (uint64_t t = 0; t < slot->tokens; t++) {
         const int32_t *experts = slot->experts + t * slot->topk;
         for (uint32_t k = 0; k < slot->topk; k++) {
@@ -63,7 +56,7 @@ xep_status_t ll_begin_flows(void *opaque, xep_op_t *op)
     ll_slot_t *slot = ll_slot(mode, op->slot);
     uint64_t begin = 0;
     list_tokens(mode, op, NULL);
-    for (uint32_t f = 0; f < ll_count_flows(mode); f++) {
+    for (uint32_t f = 0; f < mode->nodes.nodes; f++) {
         ll_flow_t *flow = &slot->flows[f];
         flow->part = choose_part(mode, &ll_state(op)->packet, flow->rows);
         flow->begin = begin;

@@ -35,9 +35,8 @@ static void lay_packets(const xep_shape_t *shape, ll_layout_t *at, xep_carve_t *
 {
     xep_carve_t head = {0}, items = {0}, recv_ring = {0};
     uint64_t selections = shape->tokens * shape->topk; /* of less than 2^31 each */
-    uint64_t ring = xep_notices_ring(shape), senders = shape->nodes > 1 ? shape->nranks : 0;
+    uint64_t ring = xep_notices_ring(shape), senders = shape->nodes > 1 ? xep_forwarders_most(shape) : 0;
     uint64_t room = shape->feed_rows != 0 && shape->feed_rows < shape->tokens ? shape->feed_rows : shape->tokens;
-    if (shape->by_nodes) senders = shape->upstreams;
     xep_carve_offset(&head, selections, sizeof(int32_t));
     xep_carve_offset(&head, selections, sizeof(float));
     xep_carve_offset(&items, shape->tokens, measure_items(shape, at));
@@ -62,7 +61,7 @@ static void lay_words(const xep_shape_t *shape, ll_layout_t *at, xep_carve_t *co
     for (uint32_t n = 0; n < shape->nodes; n++) at->most_locals = xep_most(at->most_locals, shape->node_ranks[n]);
     at->taken = xep_carve_offset(control, crowd ? lines : 0, sizeof(uint64_t));
     at->locals_taken =
-        xep_carve_offset(control, crowd ? xep_notices_ring(shape) * shape->upstreams * at->most_locals : 0,
+        xep_carve_offset(control, crowd ? xep_notices_ring(shape) * xep_forwarders_most(shape) * at->most_locals : 0,
                          sizeof(uint64_t));
 }
 

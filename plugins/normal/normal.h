@@ -126,11 +126,9 @@ typedef struct normal_layout {
     xep_area_t returned;         /* XEP_REGION_ROWS: [returned_rows] rows, put by owners */
     xep_in_place_layout_t in_place;
     /* by nodes (normal_nodes.h), [slots][upstreams] of: */
-    uint64_t feed_line;    /* XEP_REGION_CONTROL: normal_feed_line_t */
-    uint64_t taken;        /* likewise, [slots][nodes] (epoch, rows) that forwarders have taken from this rank */
-    uint64_t summed;       /* likewise, [slots][nodes] (epoch, rows) of combines, by forwarders */
-    uint64_t feed_records; /* XEP_REGION_METADATA */
-    uint64_t feed_record_bytes;
+    uint64_t passed; /* XEP_REGION_CONTROL: (epoch, rows) that are in the ring, by the upstream rank */
+    uint64_t taken;  /* likewise, [slots][nodes] (epoch, rows) that forwarders have taken from this rank */
+    uint64_t summed; /* likewise, [slots][nodes] (epoch, rows) of combines, by forwarders */
     xep_area_t feed_metadata, feed_rows; /* [feed_rows] of what passes */
     xep_area_t sums, sum_weights;        /* [feed_rows] of what is returned */
 } normal_layout_t;

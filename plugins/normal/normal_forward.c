@@ -234,8 +234,8 @@ static xep_status_t forward_feed(normal_t *mode, xep_op_t *op, uint32_t feed)
     const normal_slot_t *slot = normal_slot(mode, op->slot);
     normal_feed_t *state = &slot->traffic->feeds[feed];
     uint64_t rows = slot->routing->passing->feeds[feed].rows;
-    uint64_t word = atomic_load_explicit(&normal_feed_line(mode, op, feed)->passed, memory_order_acquire);
-    uint64_t passed = xep_rows_of(word, op->epoch);
+    const _Atomic uint64_t *word = xep_kit_own(&mode->kit, normal_passed_offset(mode, normal_index(mode, op), feed));
+    uint64_t passed = xep_rows_of(atomic_load_explicit(word, memory_order_acquire), op->epoch);
     /* more than the ring holds means that rows were written over before they were stored */
     const uint64_t held = state->stored + mode->kit.shape->feed_rows, most = held < rows ? held : rows;
     if (passed > most)

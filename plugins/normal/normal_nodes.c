@@ -177,19 +177,9 @@ void normal_list_rows(const normal_t *mode, const normal_slot_t *slot, uint32_t 
 
 /* ---- places in a heap ---- */
 
-static uint64_t line_of(const normal_t *mode, uint32_t index, uint32_t line)
+uint64_t normal_passed_offset(const normal_t *mode, uint32_t index, uint32_t line)
 {
-    return (uint64_t)index * mode->kit.shape->upstreams + line;
-}
-
-uint64_t normal_feed_line_offset(const normal_t *mode, uint32_t index, uint32_t line)
-{
-    return mode->layout.feed_line + line_of(mode, index, line) * sizeof(normal_feed_line_t);
-}
-
-uint64_t normal_feed_record_offset(const normal_t *mode, uint32_t index, uint32_t line)
-{
-    return mode->layout.feed_records + line_of(mode, index, line) * mode->layout.feed_record_bytes;
+    return mode->layout.passed + ((uint64_t)index * mode->kit.shape->upstreams + line) * sizeof(uint64_t);
 }
 
 /* An entry has area.bytes as the heap was laid; stride is that of this operation's rows, which may be shorter. */
@@ -203,11 +193,6 @@ uint64_t normal_ring_offset(const normal_t *mode, xep_area_t area, uint32_t inde
 uint64_t normal_taken_offset(const normal_t *mode, uint32_t index, uint32_t node)
 {
     return mode->layout.taken + ((uint64_t)index * mode->kit.shape->nodes + node) * sizeof(uint64_t);
-}
-
-normal_feed_line_t *normal_feed_line(const normal_t *mode, const xep_op_t *op, uint32_t feed)
-{
-    return xep_kit_own(&mode->kit, normal_feed_line_offset(mode, normal_index(mode, op), feed));
 }
 
 size_t normal_passing_bytes(const normal_t *mode, const xep_op_t *op, int weighted)

@@ -69,8 +69,7 @@ static xep_status_t tell_passed(const normal_t *mode, const xep_op_t *op, uint32
     xep_status_t status =
         wire->ops->put_signal(wire, mode->nodes->who.forwarder[node],
                               normal_ring_offset(mode, mode->layout.feed_metadata, index, line, pass->told, stride),
-                              staged, (pass->put - pass->told) * stride,
-                              normal_feed_line_offset(mode, index, line) + offsetof(normal_feed_line_t, passed),
+                              staged, (pass->put - pass->told) * stride, normal_passed_offset(mode, index, line),
                               xep_rows_word(op->epoch, pass->put));
     if (status == XEP_OK) pass->told = pass->put;
     return status;
@@ -150,7 +149,7 @@ const _Atomic uint64_t *normal_passing_word(const void *opaque, const xep_op_t *
     const _Atomic uint64_t *word = &normal_line(mode, normal_index(mode, op), rank)->counts;
     *value_p = 0;
     if (feed != UINT32_MAX && routing->passing->feeds[feed].rows != 0) {
-        word = &normal_feed_line(mode, op, feed)->passed;
+        word = xep_kit_own(&mode->kit, normal_passed_offset(mode, normal_index(mode, op), feed));
         *value_p = xep_rows_word(op->epoch, routing->passing->feeds[feed].rows);
         if (!has_come(word, *value_p)) return word;
     }

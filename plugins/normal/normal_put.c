@@ -91,7 +91,7 @@ xep_status_t normal_list_puts(void *opaque, xep_op_t *op)
 }
 
 /* The digest is what the signal brings along: the wire delivers it before the word. Begin follows it in the line. */
-static void done_transfer(const normal_t *mode, const xep_op_t *op, uint32_t rank, xep_transfer_t *transfer)
+void normal_done_transfer(const normal_t *mode, const xep_op_t *op, uint32_t rank, xep_transfer_t *transfer)
 {
     const normal_slot_t *slot = normal_slot(mode, op->slot);
     uint64_t line = normal_line_there(mode, op);
@@ -117,6 +117,6 @@ int normal_dispatch_transfer(const void *opaque, const xep_op_t *op, uint32_t ra
     if (number == 0) rows_transfer(mode, op, rank, transfer);
     else if (number <= METADATA) metadata_transfer(mode, op, rank, number - 1, transfer);
     else if (number < rows) field_transfer(mode, op, rank, number - 1 - METADATA, transfer);
-    else done_transfer(mode, op, rank, transfer);
+    else normal_done_transfer(mode, op, rank, transfer);
     return number <= rows;
 }

@@ -32,6 +32,9 @@ xep_status_t normal_list_puts(void *mode, xep_op_t *op);
 int normal_dispatch_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
                              xep_transfer_t *transfer);
 
+/** The last one of these. */
+void normal_done_transfer(const normal_t *mode, const xep_op_t *op, uint32_t rank, xep_transfer_t *transfer);
+
 /* ---- normal_cast.c ---- */
 
 /** Where cast rows lie, of all slots. */
