@@ -304,6 +304,9 @@ int ll_goes_anywhere(const void *mode, const xep_op_t *op, uint64_t token);
 void ll_fill_items(ll_t *mode, xep_op_t *op);
 void ll_store_notice(const void *mode, const xep_op_t *op, uint32_t rank);
 
+/** Step: both, where all ranks are mapped. */
+xep_status_t ll_send_mapped(void *mode, xep_op_t *op);
+
 /* ---- ll_receive.c: dispatch 4 and 5 ---- */
 
 /** Steps: notices are checked, and packets found; the verdict and the places; likewise, where ranks may be left out. */
@@ -339,8 +342,11 @@ void ll_show_rows(ll_t *mode, const xep_op_t *op, uint64_t rows);
 /** Lists which rows come from where. XEP_ERR_PROTOCOL: there are more than a slot has. */
 xep_status_t ll_list_rows(ll_t *mode, xep_op_t *op);
 
-/** Copies rows, what is beside them, and weights as listed: all; those of tokens that are here and were not copied. */
-void ll_unpack_rows(const ll_t *mode, const xep_op_t *op);
+/**
+ * Copies rows, what is beside them, and weights as listed: step: all; those of tokens that are here and were not
+ * copied.
+ */
+xep_status_t ll_unpack_rows(void *mode, xep_op_t *op);
 void ll_unpack_here(ll_t *mode, const xep_op_t *op);
 
 /* ---- ll_offer.c: combine 2 and 3 ---- */

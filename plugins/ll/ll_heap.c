@@ -139,7 +139,8 @@ void ll_make_packet(const ll_notice_t *notice, uint64_t beside, ll_packet_t *pac
     packet->weights = xep_carve_offset(&carve, notice->sends_weights ? selections : 0, sizeof(float));
     packet->head_bytes = carve.end;
     packet->row_bytes = notice->hidden * xep_elem_bytes((xep_dtype_t)notice->dtype);
-    if (xep_cast_format(notice->quant, notice->hidden, &format)) packet->row_bytes = format.row_bytes;
+    if (notice->quant != XEP_QUANT_NONE && xep_cast_format(notice->quant, notice->hidden, &format))
+        packet->row_bytes = format.row_bytes;
     packet->beside = (packet->row_bytes + 3) / 4 * 4;
     packet->stride = item_stride(packet->row_bytes, beside);
 }

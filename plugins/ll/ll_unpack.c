@@ -178,10 +178,12 @@ static void copy_rows(const ll_t *mode, const xep_op_t *op, const uint64_t *from
     if (rows != 0) mode->kit.env->parallel(mode->kit.env, unpack_share, &unpack);
 }
 
-void ll_unpack_rows(const ll_t *mode, const xep_op_t *op)
+xep_status_t ll_unpack_rows(void *opaque, xep_op_t *op)
 {
+    const ll_t *mode = opaque;
     const uint64_t *begin = ll_slot(mode, op->slot)->list.begin;
     copy_rows(mode, op, begin, begin + 1, begin[mode->kit.shape->nranks]);
+    return XEP_OK;
 }
 
 /* ---- as rows come ---- */

@@ -93,6 +93,12 @@ typedef struct normal_passing {
         *places; /* [upstreams][T][most_locals]: the local ranks that get a row, in the order of sums, NOWHERE last */
 } normal_passing_t;
 
+/** Rows of this rank that pass to a node. */
+static inline uint64_t normal_rows_to(const normal_routing_t *routing, uint32_t node)
+{
+    return routing->passing->begin[node + 1] - routing->passing->begin[node];
+}
+
 /** How far the rows of an upstream rank have come, in the operation of a slot. */
 typedef struct normal_feed {
     uint64_t stored; /* rows at their places */

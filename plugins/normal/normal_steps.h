@@ -103,8 +103,13 @@ void normal_returned_transfer(const normal_t *mode, const xep_op_t *op, uint32_t
 int normal_combine_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
                             xep_transfer_t *transfer);
 
-/** Sets where the rows of owner are for the tokens of this rank. */
+/** Where the outputs of a mapped owner are, from a row on; sets where those are that are for tokens of this rank. */
+normal_place_t normal_outputs_at(const normal_t *mode, const xep_op_t *op, uint32_t owner, uint64_t row);
 void normal_find_source(const normal_t *mode, const xep_op_t *op, uint32_t owner);
+
+/** Sums the weights beside some rows, in their order: each selection by itself. */
+void normal_sum_weights(float *out, uint32_t topk, const normal_place_t *sources, const normal_dest_t *terms,
+                        uint64_t count);
 
 /** Sums tokens, from those on that are summed. */
 void normal_sum_tokens(normal_t *mode, xep_op_t *op, const normal_terms_t *terms, uint64_t end);
