@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kit_in_place.h"
 #include "rows.h"
 
 enum { LINE = 64 };
@@ -50,18 +51,24 @@ static xep_status_t get_memory(xep_kit_t *kit)
                           shape->slots, shape->nranks, shape->experts);
 }
 
+static void lay_arrays(xep_kit_t *kit, xep_carve_t *arena)
+{
+    xep_in_place_lay_arrays(kit, arena);
+    xep_kit_mode.lay_arrays(kit, arena);
+}
+
 /* All arrays in one block. They are laid twice, to measure and to place: a size written down once cannot differ. */
 static xep_status_t get_arrays(xep_kit_t *kit)
 {
     xep_carve_t arena = {0};
-    xep_kit_mode.lay_arrays(kit, &arena);
+    lay_arrays(kit, &arena);
     if (!arena.overflow) kit->arrays = calloc(1, arena.end + LINE);
     if (kit->arrays == NULL)
         return kit->env->fail(kit->env, NULL, XEP_ERR_NO_MEMORY, "no memory for the lists of %u slots: %llu bytes",
                               kit->shape->slots, (unsigned long long)arena.end);
     if (!xep_kit_mode.lazily) memset(kit->arrays, 0, arena.end); /* its pages are touched here, not by operations */
     arena = (xep_carve_t){.base = (char *)(((uintptr_t)kit->arrays + LINE - 1) & ~(uintptr_t)(LINE - 1))};
-    xep_kit_mode.lay_arrays(kit, &arena);
+    lay_arrays(kit, &arena);
     return XEP_OK;
 }
 
@@ -85,6 +92,7 @@ static xep_status_t lay_heap(const xep_shape_t *shape, xep_heap_layout_t *layout
     layout->combine_line = xep_carve_offset(&carve[XEP_REGION_CONTROL], (uint64_t)shape->slots * shape->nranks,
                                             sizeof(xep_combine_line_t));
     xep_status_t status = xep_kit_mode.lay_heap(shape, layout, carve);
+    xep_in_place_lay(shape, &layout->in_place, carve);
     for (int i = 0; i < XEP_REGIONS && status == XEP_OK; i++) {
         if (carve[i].overflow) status = XEP_ERR_NO_MEMORY;
         regions[i].memory = xep_kit_mode.memory;
@@ -129,7 +137,9 @@ static void prefault_all(const xep_kit_t *kit)
 {
     for (uint32_t i = 0; i < kit->shape->nranks && xep_kit_mode.prefault != NULL; i++) {
         uint32_t peer = xep_kit_peer(kit, i);
-        if (kit->base[peer] != NULL) xep_kit_mode.prefault(kit, peer);
+        if (kit->base[peer] == NULL) continue;
+        xep_kit_mode.prefault(kit, peer);
+        xep_in_place_prefault_own(kit, peer);
     }
 }
 
@@ -145,7 +155,9 @@ void xep_kit_map_slot(xep_kit_t *kit, uint32_t slot, uint64_t tokens)
     kit->prefaulted[slot] = most;
     for (uint32_t i = 0; i < kit->shape->nranks && xep_kit_mode.prefault_slot != NULL; i++) {
         uint32_t peer = (kit->shape->rank + i) % kit->shape->nranks;
-        if (kit->base[peer] != NULL) xep_kit_mode.prefault_slot(kit, peer, slot, most);
+        if (kit->base[peer] == NULL) continue;
+        xep_kit_mode.prefault_slot(kit, peer, slot, most);
+        xep_in_place_prefault_slot(kit, peer, slot, most);
     }
 }
 

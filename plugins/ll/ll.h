@@ -119,7 +119,6 @@ typedef struct ll_layout {
     xep_area_t items;           /* [ring] of packets */
     xep_area_t delivered_items; /* [ring][upstreams] */
     xep_area_t returned;        /* [slots][tokens][K] rows: put by owners that are not mapped, or in pieces by all */
-    xep_in_place_layout_t in_place;
 } ll_layout_t;
 
 /* ---- in private memory ------------------------------------------------------ */
@@ -176,7 +175,7 @@ typedef struct ll_slot {
     ll_recv_ring_t *recv_rings; /* [R] of sources */
     uint64_t *relayed;          /* [upstreams] by nodes: the word of each that all local ranks have */
     const void **row;           /* [recv_rows] where received rows are, if they may be in place; NULL where none is */
-    int in_place;               /* row was shown, and this rank has not said that it reads no more */
+    int pointed;                /* row is that of a dispatch, not cleared yet */
     uint64_t pieces, piece;     /* of the dispatch; which is shown. 1 and 0 where all is in one */
     /* in pieces: */
     uint64_t *piece_of;  /* [T][K] in which piece of its owner each selection is; where there are several */
@@ -214,7 +213,6 @@ typedef struct ll {
     uint8_t *narrow;       /* [K] 0: for xep_weigh_mixed_fn */
     char *coded;           /* those of the slots; NULL where all ranks are mapped, or there was no memory: */
     int lacks_coded;
-    xep_in_place_t in_place;
     xep_in_place_read_fn goes; /* whether a token of this rank goes anywhere */
 } ll_t;
 

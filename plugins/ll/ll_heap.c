@@ -125,8 +125,9 @@ xep_status_t ll_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *common, xe
     /* behind the packets, whose recv_ring_bytes it looks at; the slots, too, need what was measured there */
     lay_words(shape, at, &region[XEP_REGION_CONTROL]);
     xep_carve_slots(shape, common, region, lay_slot);
-    xep_in_place_lay(shape, &at->in_place, measure_items(shape, at), region);
-    return at->in_place.areas < UINT32_MAX / shape->tokens ? XEP_OK : XEP_ERR_NO_MEMORY; /* ll_notice_t.rows_at */
+    common->in_place.stride = measure_items(shape, at);
+    const uint64_t numbered = shape->sends_in_place ? shape->slots + UINT64_C(1) : 0; /* by ll_notice_t.rows_at */
+    return numbered < UINT32_MAX / shape->tokens ? XEP_OK : XEP_ERR_NO_MEMORY;
 }
 
 /* Source and receiver compute the same offsets, from the same notice and the fields that all agree on. */

@@ -74,6 +74,7 @@ xep_status_t normal_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *common
     at->returned_stride =
         shape->by_nodes && shape->wide_sums ? xep_row_stride(shape->hidden * sizeof(float)) : common->combine_stride;
     at->coded_stride = xep_row_stride(xep_codec_room(shape->hidden * shape->combine_elem_bytes / 2));
+    common->in_place.stride = xep_row_stride((size_t)shape->hidden * shape->elem_bytes);
     at->record_bytes = record_bytes(shape);
     common->recv_rows = shape->recv_rows != 0 ? shape->recv_rows : even_room(shape);
 
@@ -83,7 +84,6 @@ xep_status_t normal_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *common
     at->records = xep_carve_offset(&region[XEP_REGION_METADATA], lines, at->record_bytes);
     lay_feeds(shape, at, &region[XEP_REGION_CONTROL]);
     xep_carve_slots(shape, common, region, lay_slot);
-    xep_in_place_lay(shape, &at->in_place, xep_row_stride((size_t)shape->hidden * shape->elem_bytes), region);
     return XEP_OK;
 }
 
