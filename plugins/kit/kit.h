@@ -71,7 +71,7 @@ typedef struct xep_kit {
     const xep_shape_t *shape;
     const xep_heap_layout_t *layout; /* the mode's */
     void *slots;                     /* [slots] what the mode remembers of a dispatch, zeroed at open */
-    void *arrays;                    /* the mode's, all in one block */
+    void *arrays, *own_arrays;       /* the mode's, and the kit's: each in one block */
     char *own;                       /* heap of this rank, of the kind of memory that the mode's regions are of */
     char **base;                     /* [R] heap of a rank; NULL: not mapped */
     int all_mapped;

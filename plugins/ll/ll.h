@@ -349,6 +349,9 @@ void ll_unpack_here(ll_t *mode, const xep_op_t *op);
 
 /* ---- ll_offer.c: combine 2 and 3 ---- */
 
+/** Copies rows to where mapped ranks read them: into the input, from begin [L][R] on; NULL: into "returned" of each. */
+void ll_fill_pairs(ll_t *mode, const xep_op_t *op, const uint32_t *begin);
+
 /** Steps: 2, where all readers pull; where some do not. What goes to these, with the offer. */
 xep_status_t ll_copy_outputs(void *mode, xep_op_t *op);
 xep_status_t ll_copy_or_return(void *mode, xep_op_t *op);

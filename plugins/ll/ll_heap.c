@@ -58,7 +58,9 @@ static void lay_packets(const xep_shape_t *shape, ll_layout_t *at, xep_carve_t *
 static void lay_words(const xep_shape_t *shape, ll_layout_t *at, xep_carve_t *control)
 {
     uint64_t lines = xep_notices_ring(shape) * shape->nranks, crowd = at->recv_ring_bytes != 0;
-    for (uint32_t n = 0; n < shape->nodes; n++) at->most_locals = xep_most(at->most_locals, shape->node_ranks[n]);
+    at->most_locals = 1;
+    for (uint32_t n = 0; n < shape->nodes && shape->by_nodes; n++)
+        at->most_locals = xep_most(at->most_locals, shape->node_ranks[n]);
     at->taken = xep_carve_offset(control, crowd ? lines : 0, sizeof(uint64_t));
     at->locals_taken =
         xep_carve_offset(control, crowd ? xep_notices_ring(shape) * xep_forwarders_most(shape) * at->most_locals : 0,

@@ -70,6 +70,17 @@ normal_place_t normal_outputs_at(const normal_t *mode, const xep_op_t *op, uint3
     return at;
 }
 
+/* What others returned from this row on: in the type of the rows, or encoded. */
+normal_place_t normal_returned_at(const normal_t *mode, const xep_op_t *op, uint64_t row)
+{
+    const uint32_t topk = normal_slot(mode, op->slot)->routing->topk;
+    normal_place_t at = normal_returned_place(mode, mode->kit.own, op->slot, topk, row);
+    if (!xep_kit_state(op)->casts) return at;
+    at.x_stride = normal_state(op)->codec.stride;
+    at.x = xep_kit_own_area(&mode->kit, mode->layout.returned, op->slot) + row * at.x_stride;
+    return at;
+}
+
 /* Rows of mapped owners are read in their memory; those of all others in this rank's slot, where they were put. */
 void normal_find_source(const normal_t *mode, const xep_op_t *op, uint32_t owner)
 {
@@ -77,8 +88,7 @@ void normal_find_source(const normal_t *mode, const xep_op_t *op, uint32_t owner
     const uint32_t self = mode->kit.shape->rank;
     slot->sources[owner] = mode->kit.base[owner] != NULL
                                ? normal_outputs_at(mode, op, owner, slot->there[owner])
-                               : normal_returned_place(mode, mode->kit.own, op->slot, slot->routing->topk,
-                                                       normal_returned_begin(mode, slot, self, owner));
+                               : normal_returned_at(mode, op, normal_returned_begin(mode, slot, self, owner));
 }
 
 /* ---- step 5: sums ---- */
@@ -236,13 +246,16 @@ void normal_sum_tokens(normal_t *mode, xep_op_t *op, const normal_terms_t *terms
 }
 
 /* Own outputs are read where the user has them: so all of them must be here, and the biases, too. */
-xep_status_t normal_sum(void *opaque, xep_op_t *op)
+xep_status_t normal_sum_terms(normal_t *mode, xep_op_t *op, const normal_terms_t *terms)
 {
-    normal_t *mode = opaque;
-    const normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
-    const normal_terms_t terms = {routing->first, routing->dests, NORMAL_ALIKE};
     if (op->coming != 0) return XEP_INPROGRESS;
     for (uint32_t i = 0; i < op->with.count; i++) normal_find_source(mode, op, op->with.rank[i]);
-    normal_sum_tokens(mode, op, &terms, routing->tokens);
+    normal_sum_tokens(mode, op, terms, normal_slot(mode, op->slot)->routing->tokens);
     return XEP_OK;
+}
+
+xep_status_t normal_sum(void *mode, xep_op_t *op)
+{
+    const normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
+    return normal_sum_terms(mode, op, &(normal_terms_t){routing->first, routing->dests, NORMAL_ALIKE});
 }

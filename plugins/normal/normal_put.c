@@ -29,15 +29,16 @@ static void rows_transfer(const normal_t *mode, const xep_op_t *op, uint32_t ran
     transfer->coming = count_coming(op, transfer->index, transfer->rows);
 }
 
-enum { METADATA = 3 };
+enum { METADATA = 3 }; /* and the fields behind them */
 
-/* Blocked until the last token is staged; the rows travel meanwhile. */
+/* An array of metadata. Blocked until the last token is staged; the rows travel meanwhile. */
 static void metadata_transfer(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
                               xep_transfer_t *transfer)
 {
     const xep_dispatch_args_t *args = op->dispatch;
     const normal_slot_t *slot = normal_slot(mode, op->slot);
     const normal_routing_t *routing = slot->routing;
+    const xep_heap_layout_t *at = &mode->layout.common;
     /* normal_find_places() has set it to where the first row of this rank is staged */
     const normal_target_t *staged = &slot->targets[rank];
     const normal_range_t range = normal_sends(mode, op, rank);
@@ -46,40 +47,24 @@ static void metadata_transfer(const normal_t *mode, const xep_op_t *op, uint32_t
         xep_area_t area;
         size_t bytes;
     } arrays[METADATA] = {
-        {staged->tokens, mode->layout.common.tokens, sizeof(int32_t)},
-        {staged->idx, mode->layout.common.idx, routing->topk * xep_elem_bytes(args->topk_idx_dtype)},
-        {staged->weights, mode->layout.common.weights, args->topk_weights != NULL ? routing->topk * sizeof(float) : 0},
+        {staged->tokens, at->tokens, sizeof(int32_t)},
+        {staged->idx, at->idx, routing->topk * xep_elem_bytes(args->topk_idx_dtype)},
+        {staged->weights, at->weights, args->topk_weights != NULL ? routing->topk * sizeof(float) : 0},
     };
-    size_t bytes = arrays[number].bytes;
-    *transfer = (xep_transfer_t){
-        .src = arrays[number].src,
-        .src_stride = bytes,
-        .rows = range.rows,
-        .bytes = bytes,
-        .stride = bytes,
-        .offset = xep_area_at(arrays[number].area, slot->from[rank].slot) + range.at * bytes,
-        .blocked = normal_state(op)->moved < routing->tokens,
-    };
-}
-
-/* The same, of an array of what is beside rows. */
-static void field_transfer(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
-                           xep_transfer_t *transfer)
-{
-    const normal_slot_t *slot = normal_slot(mode, op->slot);
-    const xep_field_t *field = &slot->fields.of[number];
-    const normal_target_t *staged = &slot->targets[rank];
-    const normal_range_t range = normal_sends(mode, op, rank);
-    *transfer = (xep_transfer_t){
-        .src = staged->beside + xep_field_place(field, staged->beside_rows, staged->beside_row),
-        .src_stride = field->stride,
-        .rows = range.rows,
-        .bytes = field->stride,
-        .stride = field->stride,
-        .offset = xep_area_at(mode->layout.common.beside, slot->from[rank].slot) +
-                  xep_field_place(field, mode->layout.common.recv_rows, range.at),
-        .blocked = normal_state(op)->moved < slot->routing->tokens,
-    };
+    const xep_field_t *field = &slot->fields.of[number < METADATA ? 0 : number - METADATA];
+    const size_t bytes = number < METADATA ? arrays[number].bytes : field->stride;
+    *transfer = (xep_transfer_t){.src_stride = bytes,
+                                 .rows = range.rows,
+                                 .bytes = bytes,
+                                 .stride = bytes,
+                                 .blocked = normal_state(op)->moved < routing->tokens};
+    if (number < METADATA) {
+        transfer->src = arrays[number].src;
+        transfer->offset = xep_area_at(arrays[number].area, slot->from[rank].slot) + range.at * bytes;
+        return;
+    }
+    transfer->src = staged->beside + xep_field_place(field, staged->beside_rows, staged->beside_row);
+    transfer->offset = xep_area_at(at->beside, slot->from[rank].slot) + xep_field_place(field, at->recv_rows, range.at);
 }
 
 /* A routing that is used again has them already. */
@@ -115,8 +100,7 @@ int normal_dispatch_transfer(const void *opaque, const xep_op_t *op, uint32_t ra
     const uint32_t rows = 1 + METADATA + normal_slot(mode, op->slot)->fields.count;
     if (xep_kit_state(op)->verdict != XEP_OK) number += rows;
     if (number == 0) rows_transfer(mode, op, rank, transfer);
-    else if (number <= METADATA) metadata_transfer(mode, op, rank, number - 1, transfer);
-    else if (number < rows) field_transfer(mode, op, rank, number - 1 - METADATA, transfer);
+    else if (number < rows) metadata_transfer(mode, op, rank, number - 1, transfer);
     else normal_done_transfer(mode, op, rank, transfer);
     return number <= rows;
 }

@@ -103,8 +103,12 @@ void normal_returned_transfer(const normal_t *mode, const xep_op_t *op, uint32_t
 int normal_combine_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
                             xep_transfer_t *transfer);
 
-/** Where the outputs of a mapped owner are, from a row on; sets where those are that are for tokens of this rank. */
+/**
+ * Where the outputs of a mapped owner are, and what others have returned, from a row on; sets where those of owner are
+ * that are for tokens of this rank.
+ */
 normal_place_t normal_outputs_at(const normal_t *mode, const xep_op_t *op, uint32_t owner, uint64_t row);
+normal_place_t normal_returned_at(const normal_t *mode, const xep_op_t *op, uint64_t row);
 void normal_find_source(const normal_t *mode, const xep_op_t *op, uint32_t owner);
 
 /** Sums the weights beside some rows, in their order: each selection by itself. */
@@ -114,7 +118,8 @@ void normal_sum_weights(float *out, uint32_t topk, const normal_place_t *sources
 /** Sums tokens, from those on that are summed. */
 void normal_sum_tokens(normal_t *mode, xep_op_t *op, const normal_terms_t *terms, uint64_t end);
 
-/** Step: all of them. */
+/** Steps, or what they do: sums all of them, by their ranks. */
+xep_status_t normal_sum_terms(normal_t *mode, xep_op_t *op, const normal_terms_t *terms);
 xep_status_t normal_sum(void *mode, xep_op_t *op);
 
 /* ---- for the plugin ---- */
