@@ -55,7 +55,7 @@ xep_normal_la_SOURCES = $(normal_shared_sources) \
 	%D%/normal/normal_pieces.c %D%/normal/normal_nodes.c %D%/normal/normal_relay.c \
 	%D%/normal/normal_pass.c %D%/normal/normal_forward.c %D%/normal/normal_return.c %D%/normal/normal_put.c \
 	%D%/normal/normal_dispatch.c %D%/normal/normal_masked.c %D%/normal/normal_combine.c %D%/normal/normal_fill.c \
-	%D%/normal/normal_nodes_steps.c %D%/normal/normal_traffic.c %D%/normal/normal_cast.c \
+	%D%/normal/normal_nodes_steps.c %D%/normal/normal_cast.c \
 	%D%/normal/normal_coded.h %D%/normal/normal_coded.c
 xep_normal_la_CPPFLAGS = $(plugin_cppflags) -I$(srcdir)/%D%/kit -I$(srcdir)/%D%/kernels
 xep_normal_la_LDFLAGS = $(plugin_ldflags)

@@ -243,52 +243,12 @@ int ll_goes_in_piece(const void *mode, const xep_op_t *op, uint64_t token)
 
 /* ---- outputs ---- */
 
-typedef struct store {
-    const ll_t *mode;
-    const xep_op_t *op;
-    xep_copy_fn copy;
-} store_t;
-
-/*
- * A share of the (expert, reader) pairs. Each row has a place of its own in "returned", that of its token and selection
- * (origin), so that neither threads nor owners write over one another. The fence is for streaming stores.
- */
-static void store_share(void *arg, uint32_t thread, uint32_t nthreads)
-{
-    const store_t *store = arg;
-    const ll_t *mode = store->mode;
-    const ll_slot_t *slot = ll_slot(mode, store->op->slot);
-    const uint32_t nranks = mode->kit.shape->nranks, pairs = mode->kit.shape->local_experts * nranks;
-    const size_t bytes = xep_combine_row_bytes(store->op->combine);
-    size_t stride;
-    const char *rows = xep_combine_outputs(&mode->kit, store->op, &stride);
-    uint32_t end = (uint32_t)((uint64_t)pairs * (thread + 1) / nthreads);
-    for (uint32_t pair = (uint32_t)((uint64_t)pairs * thread / nthreads); pair < end; pair++) {
-        uint32_t reader = pair % nranks;
-        uint64_t row = slot->pair_begin[pair], last = row + slot->pair_count[pair];
-        if (mode->kit.base[reader] == NULL || row == last) continue;
-        char *to = mode->kit.base[reader] + xep_area_at(mode->layout.returned, slot->from[reader].slot);
-        for (; row < last; row++) {
-            const char *from = rows + row * stride, *next = row + 1 < last ? from + stride : from;
-            store->copy(to + slot->origin[row] * mode->layout.return_stride, from, bytes, next);
-        }
-    }
-    xep_stores_fence();
-}
-
 /*
  * Stores outputs for mapped readers, this rank among them. They are summed when all pieces have come, so they are not
  * needed in a cache now.
  */
-static void store_outputs(ll_t *mode, const xep_op_t *op)
-{
-    uint64_t bytes = op->recv->rows * xep_combine_row_bytes(op->combine);
-    xep_copy_fn copy = xep_copy_for(mode->kit.env, bytes);
-    mode->kit.env->parallel(mode->kit.env, store_share, &(store_t){.mode = mode, .op = op, .copy = copy});
-}
-
 xep_status_t ll_return_outputs(void *mode, xep_op_t *op)
 {
-    if (op->combine != NULL) store_outputs(mode, op);
+    if (op->combine != NULL) ll_fill_pairs(mode, op, NULL);
     return XEP_OK;
 }

@@ -177,6 +177,13 @@ void ll_store_notice(const void *mode, const xep_op_t *op, uint32_t rank)
     xep_notices_store(mode, op, rank, &ll_state(op)->notice);
 }
 
+xep_status_t ll_send_mapped(void *mode, xep_op_t *op)
+{
+    ll_fill_items(mode, op);
+    xep_send_stores(mode, op, ll_store_notice);
+    return XEP_OK;
+}
+
 /* ---- begin ---- */
 
 /*

@@ -86,12 +86,9 @@ normal_terms_t normal_list_terms(const normal_t *mode, const xep_op_t *op)
     return (normal_terms_t){mode->term_first, mode->terms, NORMAL_ALIKE};
 }
 
-xep_status_t normal_sum_masked(void *opaque, xep_op_t *op)
+xep_status_t normal_sum_masked(void *mode, xep_op_t *op)
 {
-    normal_t *mode = opaque;
     if (op->coming != 0) return XEP_INPROGRESS;
     const normal_terms_t terms = normal_list_terms(mode, op);
-    for (uint32_t i = 0; i < op->with.count; i++) normal_find_source(mode, op, op->with.rank[i]);
-    normal_sum_tokens(mode, op, &terms, normal_slot(mode, op->slot)->routing->tokens);
-    return XEP_OK;
+    return normal_sum_terms(mode, op, &terms);
 }
