@@ -15,8 +15,7 @@ from .arguments import HOST, Rows, WrongType, WrongValue, calls_of, counted, int
 from .comm import Passing
 from .compat import ALIGNMENT, Config, check_config, combine_config, dispatch_config, low_latency_size_hint
 from .core import Core, Job
-from .experts import layout_there
-from .handles import HandleTuple, NormalHandle, Sent, adopt, finished, routing_of
+from .handles import HandleTuple, NormalHandle, Sent, adopt, finished, layout_there, routing_of
 from .low_latency import LowLatency, LowLatencyCalls
 from .streams import Ordering
 from .utils.event import EventHandle, EventOverlap

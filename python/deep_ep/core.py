@@ -33,8 +33,7 @@ from . import arguments
 from .arguments import HOST, Agreement, WrongUse, WrongValue, carried, integer, is_plain, memory_of, workers_of
 from .comm import Nodes
 from .compat import Runtime
-from .experts import tokens_per_rank
-from .handles import Dispatched, Sent
+from .handles import Dispatched, Sent, tokens_per_rank
 from .streams import DeviceQueue, HostOrdering, Ordering, is_capturing
 from .utils.event import CommStream, request_of
 

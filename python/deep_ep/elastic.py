@@ -14,8 +14,7 @@ from . import arguments
 from .arguments import FLOAT, HOST, Rows, WrongType, WrongUse, WrongValue, calls_of, counted, integer, tensor
 from .compat import Absent, nodes_of, path_is_free
 from .core import Core, Job
-from .experts import Places
-from .handles import EPHandle, Routed, Sent
+from .handles import EPHandle, Places, Routed, Sent
 from .streams import Ending, HostOrdering, Ordering
 from .utils.event import EventHandle, EventOverlap, event_of
 from .utils.math import align, ceil_div
