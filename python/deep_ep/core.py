@@ -196,15 +196,20 @@ class NormalPool:
             self._needs_room = True
             return None
 
-    def shown(self, received: xep.Received) -> tuple[torch.Tensor, torch.Tensor, Optional[torch.Tensor]]:
-        """Rows, topk_idx and topk_weights of dispatch_now(), as views, or copies."""
-        rows, indices, weights = received.x, received.topk_idx, received.topk_weights
+    def shown(self, received: xep.Received, request: Any = None, copy: Callable[..., Any] = torch.clone) -> list[Any]:
+        """Rows, scales, topk_idx and topk_weights: views of the slot; or copies, made when request is done, where views
+        that are held would stop the next dispatch, and of rows that lie apart (of other than a multiple of 64
+        bytes)."""
         viewed = received._handle.buffer.slots_held() <= self.views
-        if not (viewed and rows.is_contiguous()):
-            rows = rows.clone()
-        if not viewed:
-            indices, weights = indices.clone(), weights if weights is None else weights.clone()
-        return rows, indices, weights
+        arrays = [received.x, received.scales, received.topk_idx, received.topk_weights]
+        if viewed and arrays[0].is_contiguous():
+            return arrays
+        if request is not None:
+            request.wait()
+        for i, one in enumerate(arrays):
+            if one is not None and (i == 0 or not viewed):
+                arrays[i] = copy(one)
+        return arrays
 
     def combine_now(self, handle: Dispatched, x: Any, topk_weights: Any) -> Optional[tuple]:
         """Likewise, of rows as they were received: (sums, weights or None). Collective."""

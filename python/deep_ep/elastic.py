@@ -290,7 +290,7 @@ class ElasticCalls(Core):
             given = (received.topk_idx, made._counts, alignment, received.x, received.topk_weights, how[1])
             made.__dict__["places"], rows, weights = Places.expand(*given)
             return rows, None, weights, EPHandle._of(made), EventOverlap()
-        rows, indices, weights = self._pool.shown(received)  # topk_idx is also what the handle looks at
+        rows, _, indices, weights = self._pool.shown(received)  # topk_idx is also what the handle looks at
         indices = indices.clone() if indices is received.topk_idx else indices
         return rows, indices, weights, EPHandle._of(made), EventOverlap()
 
