@@ -673,7 +673,7 @@ class EPHandle:
     @classmethod
     def _of(cls, made: Routed) -> EPHandle:
         handle = cls.__new__(cls)
-        handle.__dict__.update(_made=made, _topk_idx=made.topk_idx, _version=made.version)
+        handle._made, handle._topk_idx, handle._version = made, made.topk_idx, made.version
         return handle
 
     @property
@@ -724,21 +724,20 @@ class Routed(Dispatched):
         most: int,
     ) -> None:
         tokens, topk = topk_idx.shape
-        self.owner, self.experts, self.worst, self.most = owner, num_experts, worst, most
+        self.owner, self.experts = owner, num_experts
         self.num_tokens, self.topk, self.rows, self.capacity = tokens, topk, received.rows, received.capacity
-        self.do_expand, self.num_experts, self.expert_alignment = do_expand, num_experts, expert_alignment
+        self.do_expand, self.expert_alignment = do_expand, expert_alignment
         self.num_max_tokens_per_rank, self.num_sms, self.topk_idx = num_max_tokens_per_rank, num_sms, topk_idx
         self.on, self.version = topk_idx.device, -1 if topk_idx.is_inference() else topk_idx._version
         self._counts = [] if most else received.list_expert_rows()
         self._counts_there = received.expert_rows.clone() if most else None
         aligned = self._counts if expert_alignment == 1 else [align(n, expert_alignment) for n in self._counts]
-        self.num_recv_tokens = received.capacity
-        self.num_recv_tokens_per_expert_list = [] if worst else aligned
-        self.num_expanded_tokens = sum(aligned)
+        self.num_recv_tokens_per_expert_list, self.num_expanded_tokens = aligned, sum(aligned)
         if worst:
             local = num_experts // owner.nranks
-            most = worst * min(topk_idx.shape[1], local) + (expert_alignment - 1) * local
-            self.num_expanded_tokens = align(most, expert_alignment)
+            room = worst * min(topk, local) + (expert_alignment - 1) * local
+            self.num_recv_tokens_per_expert_list, self.num_expanded_tokens = [], align(room, expert_alignment)
+            self.worst, self.most = worst, most
 
     # ---- what it goes back by ----
 
@@ -760,7 +759,7 @@ class Routed(Dispatched):
     def expand(self, sent: xep.Handle, arrays: dict[str, torch.Tensor], zero: bool) -> bool:
         """Fills arrays, named as those of xep.Handle.expand(), by its kernels, of a dispatch with this routing; False:
         the library has none for these rows, which are on the host or were staged there, or for such scales."""
-        scales, local = arrays.get("scales"), self.num_experts // self.owner.nranks
+        scales, local = arrays.get("scales"), self.experts // self.owner.nranks
         if self.on.type != "cuda" or self.num_expanded_tokens == 0 or self.capacity == 0:
             return False
         if scales is not None and scales.dtype not in (torch.float32, torch.int32):
@@ -798,6 +797,9 @@ class Routed(Dispatched):
         return [one for one in made if isinstance(one, torch.Tensor) and one.is_cuda]
 
     # ---- what programs look at ----
+
+    num_experts = property(lambda self: self.experts)
+    num_recv_tokens = property(lambda self: self.capacity)
 
     @functools.cached_property
     def psum_num_recv_tokens_per_scaleup_rank(self) -> torch.Tensor:
@@ -840,7 +842,7 @@ class Routed(Dispatched):
     def dst_buffer_slot_idx(self) -> torch.Tensor:
         """-1 for what is masked."""
         found = torch.full(self.topk_idx.shape, -1, dtype=torch.int32, device=self.on)
-        owners = torch.where(self.topk_idx >= 0, self.topk_idx // (self.num_experts // self.owner.nranks), -1)
+        owners = torch.where(self.topk_idx >= 0, self.topk_idx // (self.experts // self.owner.nranks), -1)
         for rank in range(self.owner.nranks):
             there = owners == rank
             first = there & (there.cumsum(dim=1) == 1)
