@@ -106,12 +106,12 @@ class Room(NamedTuple):
 
 
 class NormalPool:
-    """For each number of experts the buffer in use; and those that were replaced while what they have
-    received was looked at.
+    """For each number of experts the buffer in use; and those that were replaced while what they have received was
+    looked at.
 
-    on: where tensors are. Those of a CUDA device are used on the current stream, which is that of the Buffer's
-    operations; free_slots lets it wait for what reads slots that were given back. ways: how rows reach other nodes, and
-    their sums come back.
+    on: where tensors are. Those of a CUDA device are used on the current stream, which is that of the operation;
+    free_slots lets it wait for what reads slots that were given back. ways: how rows reach other nodes, and their sums
+    come back.
     """
 
     _needs_room = False  # than the buffer in use has, as all ranks were told by the dispatch that is made again
@@ -558,8 +558,8 @@ class Core:
         return self._queue_of(device).ordering(previous_event, asynchronous, on_comm)
 
     def get_comm_stream(self) -> Any:
-        """The stream on which operations of tensors of the current CUDA device are; else what stands for it: ``with``
-        and waiting work, and do nothing."""
+        """The stream of asynchronous operations of tensors of the current CUDA device; else what stands for it:
+        ``with`` and waiting work, and do nothing."""
         self._usable()
         if self._queue is None and torch.cuda.is_initialized():
             self._queue_of(torch.device("cuda", torch.cuda.current_device()))
