@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any, Callable, Optional, Sequence, Union
+from typing import Any, Optional, Sequence, Union
 
 import torch
 
@@ -15,8 +15,7 @@ from .arguments import HOST, Rows, WrongType, WrongValue, calls_of, counted, int
 from .comm import Passing
 from .compat import ALIGNMENT, Config, check_config, combine_config, dispatch_config, low_latency_size_hint
 from .core import Core, Job
-from .experts import layout_there
-from .handles import HandleTuple, NormalHandle, Sent, adopt, finished, routing_of
+from .handles import HandleTuple, NormalHandle, Sent, adopt, finished, layout_there, routing_of
 from .low_latency import LowLatency, LowLatencyCalls
 from .streams import Ordering
 from .utils.event import EventHandle, EventOverlap
@@ -166,7 +165,7 @@ class NormalCalls(Core):
         received = None if num_sms % 2 else self._pool.dispatch_now(experts, x, topk_idx, topk_weights)
         if received is None:
             return None
-        rows, indices, weights = self._pool.shown(received)
+        rows, _, indices, weights = self._pool.shown(received)
         counted = (topk_idx.shape[1], received.rows, received.capacity)
         made = NormalHandle(self._xep, self._nodes, layout[2], max(1, num_sms // 2), experts, *counted)
         made.xep = received._handle
@@ -363,26 +362,15 @@ class NormalCalls(Core):
     def _give(
         self, sent: Sent, received: xep.Received, dtype: torch.dtype, with_topk: bool, given: tuple, ordering: Ordering
     ) -> tuple:
-        """Received tensors, and the event: views of the slot, or copies, made when the rows are here: where views that
-        are held would otherwise stop the next dispatch, and of rows that lie apart (those of other than a multiple of
-        64 bytes). given: what was dispatched: rows, scales, ..."""
-        rows: Any = received.x
-        copied = not self._pool_on(given[0].device).may_view(sent.handle.buffer)
-        apart = not rows.is_contiguous()
-        if sent.request is not None and (copied or apart):
-            sent.request.wait()
-        give: Callable = ordering.copy if copied else _view
-        rows = ordering.copy(rows) if apart else give(rows)
+        """Received tensors, and the event. given: what was dispatched: rows, scales, ..."""
+        pool = self._pool_on(given[0].device)
+        rows, scales, idx, weights = pool.shown(received, sent.request, ordering.copy)
         if rows.dtype != dtype:
             rows = rows.view(dtype)
-        scales = give(received.scales) if given[1] is not None else None
-        idx, weights = (give(received.topk_idx), give(received.topk_weights)) if with_topk else (None, None)
+        if not with_topk:
+            idx = weights = None
         event = ordering.end(sent.request, *given, rows, scales, idx, weights)
         return rows if scales is None else (rows, scales), idx, weights, event
-
-
-def _view(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
 
 
 # ---- the Buffer ----

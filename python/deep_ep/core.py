@@ -33,8 +33,7 @@ from . import arguments
 from .arguments import HOST, Agreement, WrongUse, WrongValue, carried, integer, is_plain, memory_of, workers_of
 from .comm import Nodes
 from .compat import Runtime
-from .experts import tokens_per_rank
-from .handles import Dispatched, Sent
+from .handles import Dispatched, Sent, tokens_per_rank
 from .streams import DeviceQueue, HostOrdering, Ordering, is_capturing
 from .utils.event import CommStream, request_of
 
@@ -107,12 +106,12 @@ class Room(NamedTuple):
 
 
 class NormalPool:
-    """For each number of experts the buffer in use; and those that were replaced while what they have
-    received was looked at.
+    """For each number of experts the buffer in use; and those that were replaced while what they have received was
+    looked at.
 
-    on: where tensors are. Those of a CUDA device are used on the current stream, which is that of the Buffer's
-    operations; free_slots lets it wait for what reads slots that were given back. ways: how rows reach other nodes, and
-    their sums come back.
+    on: where tensors are. Those of a CUDA device are used on the current stream, which is that of the operation;
+    free_slots lets it wait for what reads slots that were given back. ways: how rows reach other nodes, and their sums
+    come back.
     """
 
     _needs_room = False  # than the buffer in use has, as all ranks were told by the dispatch that is made again
@@ -197,15 +196,20 @@ class NormalPool:
             self._needs_room = True
             return None
 
-    def shown(self, received: xep.Received) -> tuple[torch.Tensor, torch.Tensor, Optional[torch.Tensor]]:
-        """Rows, topk_idx and topk_weights of dispatch_now(), as views, or copies."""
-        rows, indices, weights = received.x, received.topk_idx, received.topk_weights
+    def shown(self, received: xep.Received, request: Any = None, copy: Callable[..., Any] = torch.clone) -> list[Any]:
+        """Rows, scales, topk_idx and topk_weights: views of the slot; or copies, made when request is done, where views
+        that are held would stop the next dispatch, and of rows that lie apart (of other than a multiple of 64
+        bytes)."""
         viewed = received._handle.buffer.slots_held() <= self.views
-        if not (viewed and rows.is_contiguous()):
-            rows = rows.clone()
-        if not viewed:
-            indices, weights = indices.clone(), weights if weights is None else weights.clone()
-        return rows, indices, weights
+        arrays = [received.x, received.scales, received.topk_idx, received.topk_weights]
+        if viewed and arrays[0].is_contiguous():
+            return arrays
+        if request is not None:
+            request.wait()
+        for i, one in enumerate(arrays):
+            if one is not None and (i == 0 or not viewed):
+                arrays[i] = copy(one)
+        return arrays
 
     def combine_now(self, handle: Dispatched, x: Any, topk_weights: Any) -> Optional[tuple]:
         """Likewise, of rows as they were received: (sums, weights or None). Collective."""
@@ -554,8 +558,8 @@ class Core:
         return self._queue_of(device).ordering(previous_event, asynchronous, on_comm)
 
     def get_comm_stream(self) -> Any:
-        """The stream on which operations of tensors of the current CUDA device are; else what stands for it: ``with``
-        and waiting work, and do nothing."""
+        """The stream of asynchronous operations of tensors of the current CUDA device; else what stands for it:
+        ``with`` and waiting work, and do nothing."""
         self._usable()
         if self._queue is None and torch.cuda.is_initialized():
             self._queue_of(torch.device("cuda", torch.cuda.current_device()))

@@ -14,8 +14,7 @@ from . import arguments
 from .arguments import FLOAT, HOST, Rows, WrongType, WrongUse, WrongValue, calls_of, counted, integer, tensor
 from .compat import Absent, nodes_of, path_is_free
 from .core import Core, Job
-from .experts import Places
-from .handles import EPHandle, Routed, Sent
+from .handles import EPHandle, Places, Routed, Sent
 from .streams import Ending, HostOrdering, Ordering
 from .utils.event import EventHandle, EventOverlap, event_of
 from .utils.math import align, ceil_div
@@ -291,7 +290,7 @@ class ElasticCalls(Core):
             given = (received.topk_idx, made._counts, alignment, received.x, received.topk_weights, how[1])
             made.__dict__["places"], rows, weights = Places.expand(*given)
             return rows, None, weights, EPHandle._of(made), EventOverlap()
-        rows, indices, weights = self._pool.shown(received)  # topk_idx is also what the handle looks at
+        rows, _, indices, weights = self._pool.shown(received)  # topk_idx is also what the handle looks at
         indices = indices.clone() if indices is received.topk_idx else indices
         return rows, indices, weights, EPHandle._of(made), EventOverlap()
 

@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 import deep_ep  # noqa: E402
 from deep_ep import arguments, low_latency, streams  # noqa: E402
-from deep_ep import experts as by_expert  # noqa: E402
+from deep_ep import handles as by_expert  # noqa: E402
 from deep_ep.core import NormalPool  # noqa: E402
 from deep_ep.streams import DeviceOrdering, DeviceQueue  # noqa: E402
 from xep import _ext  # noqa: E402
