@@ -356,7 +356,8 @@ typedef struct xep_buffer_params {
     /* [nreplicas] further ranks of experts, each pair once; copied by the call. Such a rank has the expert among its
      * local ones. A selection goes to an instance on this rank, else on this node, else on any; among several, to the
      * rank that gets the fewest rows of this dispatch so far, then to the next rank after this one. Ranks that are out
-     * get none: a selection is missing if all ranks of its expert are out. In host memory, as balance */
+     * get none: a selection is missing if all ranks of its expert are out. As balance in host memory, or where rows in
+     * device memory are staged: XEP_ERR_UNSUPPORTED where all ranks map one another's, as no host sees topk_idx then */
     const xep_replica_t *replicas;
     uint32_t nreplicas;
     xep_balance_t balance; /* of dispatches with XEP_DISPATCH_BALANCE. Others with EVEN and no replicas go to owners */

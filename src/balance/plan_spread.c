@@ -29,18 +29,20 @@ enum { PASSES = 3 };
 static uint64_t find_level(const xep_planner_t *planner, uint32_t expert)
 {
     const xep_instances_t *instances = planner->instances;
-    uint64_t level = UINT64_MAX, last;
+    uint64_t level = UINT64_MAX, highest;
     do {
+        const uint64_t below = level;
         uint64_t sum = planner->total[expert], ranks = 0;
+        highest = 0;
         for (uint32_t i = instances->begin[expert]; i < instances->begin[expert + 1]; i++) {
             const uint64_t load = planner->load[instances->rank[i]];
-            if (load >= level || xep_plan_is_out(planner, instances->rank[i])) continue;
+            if (load >= below || xep_plan_is_out(planner, instances->rank[i])) continue;
+            if (load > highest) highest = load;
             sum += load;
             ranks++;
         }
-        last = level;
         level = (sum + ranks - 1) / ranks;
-    } while (level != last);
+    } while (highest >= level);
     return level;
 }
 
