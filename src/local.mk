@@ -20,7 +20,7 @@ libxep_all_la_SOURCES = \
 	%D%/request/request_advance.c %D%/request/request_begin.c %D%/request/request_end.c \
 	%D%/request/request_trace.c %D%/request/request_wait.c \
 	%D%/serve/server.h %D%/serve/server.c %D%/serve/server_begin.c %D%/serve/server_end.c \
-	%D%/buffer/announce.h %D%/buffer/announce.c \
+	%D%/buffer/announce.h %D%/buffer/announce.c %D%/buffer/announce_begin.c %D%/buffer/announce_early.c \
 	%D%/buffer/buffer.h %D%/buffer/buffer.c %D%/buffer/buffer_agree.h %D%/buffer/buffer_agree.c \
  %D%/buffer/buffer_create.c %D%/buffer/buffer_end.c \
  %D%/buffer/buffer_env.c %D%/buffer/buffer_follow.c \

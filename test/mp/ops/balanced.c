@@ -16,6 +16,7 @@
 
 #include "mp_rig.h"
 #include <xep/pieces.h>
+#include <xep/serve.h>
 
 enum { EXPERTS = 13, TOPK = 3, HIDDEN = 48, TOKENS = 37, COPIES = 40 };
 
@@ -730,6 +731,76 @@ static void by_nodes(xep_group_t *group)
     xep_group_destroy(nodes);
 }
 
+/* ---- a rank that serves ---- */
+
+static xep_status_t serve_rows(void *arg, xep_serve_call_t *call)
+{
+    uint64_t *rows = arg;
+    for (uint64_t row = 0; row < call->recv->rows; row++)
+        compute(call->recv, row, (float *)(void *)((char *)call->out + row * call->out_stride));
+    *rows += call->recv->rows;
+    return XEP_OK;
+}
+
+/* Its last one but two fails, for want of a plan, on all ranks. The two behind it are announced as layers. */
+static void work_balanced(xep_buffer_t *buffer, int has_plan, uint32_t rounds, float expected[][TOKENS][HIDDEN])
+{
+    float out[TOKENS][HIDDEN];
+    for (uint32_t i = 0; i < rounds; i++) {
+        fill((routing_t)(i % NONE), i);
+        if (i + 2 == rounds) {
+            xep_dispatch_args_t args = dispatch_args(XEP_DISPATCH_BALANCE);
+            xep_handle_t *handle = NULL;
+            plan_wrong = mp_rank() == 0 ? 3 : 0;
+            const xep_status_t status = mp_rank() == 0 ? XEP_ERR_INVALID : XEP_ERR_MISMATCH;
+            if (has_plan) MP_FAILS(status, xep_dispatch(buffer, &args, &handle, NULL));
+            plan_wrong = 0;
+            MP_OK(xep_announce_layers(buffer, 2));
+        }
+        run(buffer, i != 1 ? XEP_DISPATCH_BALANCE : 0, out);
+        MP_CHECK(memcmp(out, expected[i], tokens * sizeof out[0]) == 0);
+    }
+    MP_OK(xep_step_end(&buffer, 1, XEP_STEP_LAST));
+}
+
+/* The last rank has no tokens and serves: experts of others, too. */
+static void served(xep_group_t *group, const char *mode, xep_balance_t rule)
+{
+    enum { SERVED = 6 };
+    static float expected[SERVED][TOKENS][HIDDEN];
+    xep_replica_t replicas[COPIES];
+    xep_buffer_params_t p = params(mode);
+    xep_buffer_t *plain, *buffer;
+    uint64_t rows = 0;
+    MP_OK(xep_buffer_create(group, &p, &plain));
+    p.balance = rule, p.flags = XEP_BUFFER_SERVED;
+    p.replicas = replicas, p.nreplicas = rule == XEP_BALANCE_EVEN ? 0 : replicate(replicas);
+    if (rule == XEP_BALANCE_PLAN) p.plan = plan_last, p.plan_ctx = &plan_wrong;
+    MP_OK(xep_buffer_create(group, &p, &buffer));
+    for (uint32_t i = 0; i < SERVED; i++) {
+        fill((routing_t)(i % NONE), i);
+        if (mp_is_last()) tokens = 0;
+        run(plain, 0, expected[i]);
+    }
+    if (mp_is_last()) {
+        xep_serve_args_t args = XEP_SERVE_ARGS_INIT;
+        args.buffers = &buffer, args.count = 1, args.fn = serve_rows, args.arg = &rows;
+        MP_OK(xep_serve(&args));
+        MP_CHECK(rows != 0);
+    } else {
+        work_balanced(buffer, rule == XEP_BALANCE_PLAN, SERVED, expected);
+    }
+    xep_buffer_destroy(buffer);
+    xep_buffer_destroy(plain);
+}
+
+static void all_served(xep_group_t *group)
+{
+    served(group, "normal", XEP_BALANCE_EVEN);
+    served(group, "ll", XEP_BALANCE_LEAST_LOADED);
+    served(group, "ll", XEP_BALANCE_PLAN);
+}
+
 int main(int argc, char **argv)
 {
     xep_group_t *group = mp_group(), *unmapped;
@@ -740,10 +811,12 @@ int main(int argc, char **argv)
     if (mp_nranks() > 1) {
         wrong_plans(group);
         missing_calls(group);
+        all_served(group);
         setenv("XEP_MAP", "never", 1);
         unmapped = mp_second_group(group, 0);
         all(unmapped);
         missing_calls(unmapped);
+        all_served(unmapped);
         xep_group_destroy(unmapped);
         unsetenv("XEP_MAP");
         by_nodes(group);
