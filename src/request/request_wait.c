@@ -9,6 +9,7 @@
 #include <stdio.h>
 
 #include "announce.h"
+#include "beside.h"
 #include "buffer_give_up.h"
 #include "cpu.h"
 #include "group_account.h"
@@ -154,6 +155,7 @@ xep_status_t xep_request_finish_counts(xep_request_t *req)
     xep_status_t status = wait_until(req, is_counted);
     if (is_done(req)) return status;
     xep_staging_show_counts(req);
+    xep_beside_show(req->handle);
     xep_handle_set_state(req->handle, XEP_HANDLE_COUNTED);
     return status;
 }
