@@ -249,6 +249,7 @@ int main(int argc, char **argv)
     const char *what = argc > 1 ? argv[1] : "";
     if (strcmp(what, "driver") == 0) return cuda_refuse(group, argv[2]);
     if (!cuda_rig_open(mp_rank())) return mp_skip("there is no CUDA device");
+    if (argc > 2) return cuda_lost(group, what, cuda_rig_stream());
     if (*what != 0) return cuda_death(group, what, cuda_rig_stream());
     for (int i = 0; i < STREAMS; i++) streams[i] = cuda_rig_stream();
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) run_case(group, &cases[i]);
