@@ -443,12 +443,14 @@ enum { XEP_PAYLOADS_MOST = 8 };
 
 /**
  * Bytes of the caller's that travel beside each row of x, unchanged, and arrive as an array of their own: scales of any
- * width, a hash, routing data. In host memory. They need room in params.scales: first the scales of a row (with
- * payloads a cast's, too), then each payload at a multiple of its alignment, padded to one.
+ * width, a hash, routing data. They need room in params.scales: first the scales of a row (with payloads a cast's,
+ * too), then each payload at a multiple of its alignment, padded to one. In device memory not beside a cast or scales
+ * by column, and the room is padded to the largest alignment: rows arrive with all that is beside them.
  */
 typedef struct xep_payload {
-    void *data;         /* sent: [T][bytes], only read, NULL if T is 0; received: [capacity][bytes] */
-    size_t stride;      /* bytes between rows. Sent: 0 if dense; received: bytes, rounded up to alignment */
+    void *data; /* sent: [T][bytes], only read, NULL if T is 0; received: [capacity][bytes] */
+    size_t
+        stride; /* bytes between rows. Sent: 0 if dense; received: bytes, rounded up to alignment, or more in device memory */
     uint32_t bytes;     /* of a row, 1 to 65536 */
     uint32_t alignment; /* of each row where it is received: a power of two up to 64; 0: 1 */
 } xep_payload_t;

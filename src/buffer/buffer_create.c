@@ -7,6 +7,7 @@
 
 #include "announce.h"
 #include "balance.h"
+#include "beside.h"
 #include "buffer_agree.h"
 #include "buffer_size.h"
 #include "group_exchange.h"
@@ -146,9 +147,14 @@ static xep_status_t open_device(xep_buffer_t *buffer, const xep_buffer_size_t *s
 {
     xep_heap_device_t *device = buffer->device;
     if (device == NULL) return XEP_OK;
-    if (xep_staging_is_needed(buffer->params.memory, buffer->group->nnodes)) return xep_staging_open(buffer);
-    xep_status_t status = device->ops->heap_open(device, size->device_bytes);
-    return status == XEP_OK ? xep_heap_note(buffer, device->base, device->bytes) : status;
+    xep_status_t status;
+    if (xep_staging_is_needed(buffer->params.memory, buffer->group->nnodes)) {
+        status = xep_staging_open(buffer);
+    } else {
+        status = device->ops->heap_open(device, size->device_bytes);
+        if (status == XEP_OK) status = xep_heap_note(buffer, device->base, device->bytes);
+    }
+    return status == XEP_OK ? xep_beside_open(buffer) : status;
 }
 
 /*

@@ -134,7 +134,7 @@ static int refuse_host_options(perf_options_t *options)
                    {"--waits", options->waits, "kernels wait, and the library does not see for whom"},
                    {"--in-place", options->in_place, "devices have no send memory"},
                    {"--recv-rows", options->recv_rows != 0, "rows of devices do not come in pieces"},
-                   {"--payloads", options->npayloads != 0, "payloads travel between hosts"},
+                   {"--payloads", options->npayloads != 0, "the limit of a device is of rows alone"},
                    {"--sum-at-owner", options->sum_at_owner, "rows are summed where their tokens are"},
                    {"--combine", options->combine_quant != XEP_QUANT_NONE, "it is for ranks that are not mapped"}};
 

@@ -76,6 +76,15 @@ for mode in normal ll; do
     done
 done
 
+# a device that falls off under a dispatch: mapped, and staged
+for mode in normal ll; do
+    for of_node in 2 1; do
+        LD_LIBRARY_PATH=$tmp:$LD_LIBRARY_PATH XEP_NODE_RANKS=$of_node XEP_LOG=error \
+            timeout $((60 * ${XEP_TEST_SLOW:-1})) "$builddir/xep_run" -n 2 "$programs/cuda_ops" $mode lost ||
+            { echo "FAIL: a device that falls off, $of_node ranks on a node, $mode"; failed=1; }
+    done
+done
+
 # drivers that are none: a library without their functions, and one that finds no device
 driver() {
     local what=$1
