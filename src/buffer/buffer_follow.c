@@ -9,6 +9,7 @@
 #include <xep/elastic.h>
 
 #include "group_exchange.h"
+#include "plugin_loader.h"
 
 /** What a rank says of its buffer. Written by each rank, read by all. */
 typedef struct likeness {
@@ -23,6 +24,13 @@ typedef struct likeness {
     char mode[XEP_FOLLOWED_MODE];
 } likeness_t;
 _Static_assert(sizeof(likeness_t) == 96 + XEP_FOLLOWED_MODE, "exchanged as bytes: no padding");
+
+/* What the mode is called by users, also where rows are in device memory. */
+static int length_of_mode(const xep_buffer_t *old)
+{
+    const int is_for_devices = old->device != NULL && old->staging == NULL;
+    return (int)(strlen(old->params.mode) - (is_for_devices ? strlen(XEP_CUDA_SUFFIX) : 0));
+}
 
 /* Field by field and not as one copy: the struct of params has pointers, and its layout is each process's own. */
 static likeness_t draw(const xep_buffer_t *old)
@@ -49,7 +57,7 @@ static likeness_t draw(const xep_buffer_t *old)
                            .pass_rows = params->pass_rows,
                            .node_sums = params->node_sums,
                            .has_owners = old->owners != NULL};
-    snprintf(likeness.mode, sizeof likeness.mode, "%s", params->mode);
+    snprintf(likeness.mode, sizeof likeness.mode, "%.*s", length_of_mode(old), params->mode);
     return likeness;
 }
 
