@@ -10,6 +10,7 @@
 
 #include "buffer_agree.h"
 #include "group_exchange.h"
+#include "plugin_loader.h"
 
 /* What ranks agree on, and what each has for itself. */
 #define FOLLOWED(X) XEP_BUFFER_TERMS(X) X(threads) X(multiprocessors) X(timeout_ms)
@@ -24,6 +25,13 @@ typedef struct likeness {
     char mode[XEP_FOLLOWED_MODE];
 } likeness_t;
 
+/* What the mode is called by users, also where rows are in device memory. */
+static int length_of_mode(const xep_buffer_t *old)
+{
+    const int is_for_devices = old->device != NULL && old->staging == NULL;
+    return (int)(strlen(old->params.mode) - (is_for_devices ? strlen(XEP_CUDA_SUFFIX) : 0));
+}
+
 /* Field by field and not as one copy: the struct of params has pointers, and its layout is each process's own. */
 static likeness_t draw(const xep_buffer_t *old)
 {
@@ -32,7 +40,7 @@ static likeness_t draw(const xep_buffer_t *old)
 #define LIKENESS_DRAW(_name) likeness._name = (uint64_t)old->params._name;
     FOLLOWED(LIKENESS_DRAW)
 #undef LIKENESS_DRAW
-    snprintf(likeness.mode, sizeof likeness.mode, "%s", old->params.mode);
+    snprintf(likeness.mode, sizeof likeness.mode, "%.*s", length_of_mode(old), old->params.mode);
     return likeness;
 }
 
