@@ -11,7 +11,7 @@ static PyObject *view(const void *array, size_t bytes, int flags)
     return PyMemoryView_FromMemory((char *)(uintptr_t)array, (Py_ssize_t)bytes, flags);
 }
 
-/* xep_plan_fn: inside dispatch(), which has given up the GIL. The views end with the call: Plan copies what it shows. */
+/* xep_plan_fn: in dispatch(), which has given up the GIL. The views end with the call: Plan copies what it shows. */
 static int run(void *ctx, const xep_plan_t *plan)
 {
     const PyGILState_STATE state = PyGILState_Ensure();

@@ -36,6 +36,7 @@ xep_status_t xep_balance_open(xep_buffer_t *buffer, const xep_buffer_params_t *p
     balancer->plan = params->plan;
     balancer->plan_ctx = params->plan_ctx;
     balancer->offset = offset;
+    balancer->end = offset + xep_balance_bytes(params, nranks);
     balancer->share_bytes = share_bytes(experts);
     balancer->counts = calloc(nranks, sizeof *balancer->counts);
     balancer->all_counts = params->plan != NULL ? calloc((size_t)nranks * experts, sizeof(uint32_t)) : NULL;

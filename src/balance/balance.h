@@ -33,7 +33,8 @@ struct xep_balancer {
     xep_planner_t planner;
     xep_plan_fn plan; /* NULL: not the caller's */
     void *plan_ctx;
-    uint64_t offset, share_bytes; /* of the words in the heap; of a share, a multiple of a cache line */
+    uint64_t offset, end; /* of the words and shares in the heap */
+    uint64_t share_bytes; /* a multiple of a cache line */
     uint32_t round;
     const uint32_t **counts; /* [R] those of the last first round */
     uint32_t *nothing;       /* [E] zeros: of a rank that is out */

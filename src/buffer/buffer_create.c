@@ -99,6 +99,15 @@ static int has_instances(const xep_buffer_params_t *params)
     return params->owners != NULL || params->nreplicas != 0 || params->balance != XEP_BALANCE_NONE;
 }
 
+/* Indices in device memory are numbered by the mode's kernels, or once they have been staged. */
+static xep_status_t open_instances(xep_buffer_t *buffer, const xep_buffer_params_t *params, xep_memory_t memory)
+{
+    xep_status_t status = xep_owners_open(buffer, params);
+    if (memory == XEP_MEMORY_HOST) buffer->take_dispatch = xep_owners_take;
+    if (status != XEP_OK || params->balance == XEP_BALANCE_NONE) return status;
+    return xep_balance_open(buffer, params, xep_buffer_balance_offset(buffer->lines_offset, &buffer->shape, params));
+}
+
 /* all that this rank can do alone before it knows what the others want */
 static xep_status_t prepare(xep_buffer_t *buffer, const xep_buffer_params_t *params, const uint32_t *sends,
                             xep_buffer_size_t *size)
@@ -128,10 +137,7 @@ static xep_status_t prepare(xep_buffer_t *buffer, const xep_buffer_params_t *par
     buffer->timeout_ms = params->timeout_ms;
     buffer->prefault_left = group->config.prefault;
     status = allocate_pools(buffer);
-    if (status == XEP_OK && has_instances(params)) status = xep_owners_open(buffer, params);
-    if (status == XEP_OK && params->balance != XEP_BALANCE_NONE)
-        status =
-            xep_balance_open(buffer, params, xep_buffer_balance_offset(buffer->lines_offset, &buffer->shape, params));
+    if (status == XEP_OK && has_instances(params)) status = open_instances(buffer, params, memory);
     if (status != XEP_OK) return status;
     return open_team(buffer, params);
 }

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "buffer_size.h"
 #include "error.h"
 #include "group_exchange.h"
 #include "hash.h"
@@ -99,7 +98,6 @@ xep_status_t xep_owners_open(xep_buffer_t *buffer, const xep_buffer_params_t *pa
     if (has_several) owners->sent = calloc(shape->nranks, sizeof *owners->sent);
     if (owners->number == NULL || owners->topk_idx == NULL || (has_several && owners->sent == NULL)) goto err_memory;
     number_instances(shape, &owners->instances, next, owners->number);
-    if (xep_buffer_memory_of_mode(params, shape->nodes) == XEP_MEMORY_HOST) buffer->take_dispatch = xep_owners_take;
     free(next);
     return XEP_OK;
 

@@ -39,10 +39,7 @@ struct xep_owners {
     uint64_t slot_size; /* elements of a slot there */
 };
 
-/**
- * For a buffer that is made with a map or instances, and has its shape; close(NULL) is a no-op. Indices in device
- * memory are numbered by the mode's kernels, or once they have been staged.
- */
+/** For a buffer that is made with a map or instances, and has its shape; close(NULL) is a no-op. */
 xep_status_t xep_owners_open(xep_buffer_t *buffer, const xep_buffer_params_t *params);
 void xep_owners_close(xep_owners_t *owners);
 

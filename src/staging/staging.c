@@ -113,9 +113,8 @@ xep_status_t xep_staging_measure(const xep_shape_t *shape, uint64_t recv_rows, u
  */
 static uint64_t end_of_core(const xep_buffer_t *buffer)
 {
-    const uint32_t nranks = buffer->shape.nranks;
-    if (buffer->balancer != NULL) return buffer->balancer->offset + xep_balance_bytes(&buffer->params, nranks);
-    return buffer->lines_offset + (uint64_t)nranks * sizeof(xep_buffer_line_t);
+    if (buffer->balancer != NULL) return buffer->balancer->end;
+    return buffer->lines_offset + (uint64_t)buffer->shape.nranks * sizeof(xep_buffer_line_t);
 }
 
 /* ---- open and close ---- */

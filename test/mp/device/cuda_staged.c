@@ -390,9 +390,26 @@ static void balanced(xep_group_t *group, const char *mode, void *stream, xep_bal
     cuda_rig_free(x), cuda_rig_free(out), cuda_rig_free(there);
 }
 
+/* On one node no host sees the indices. What a buffer takes is told for jobs of several. */
+static void not_balanced(xep_group_t *group, const char *mode)
+{
+    xep_buffer_params_t p = XEP_BUFFER_PARAMS_INIT;
+    xep_buffer_size_t size = XEP_BUFFER_SIZE_INIT;
+    xep_buffer_t *buffer = NULL;
+    p.mode = mode, p.experts = 8, p.topk = 1, p.hidden = 64, p.tokens = 16, p.memory = XEP_MEMORY_CUDA;
+    p.balance = XEP_BALANCE_EVEN;
+    MP_FAILS(XEP_ERR_UNSUPPORTED, xep_buffer_create(group, &p, &buffer));
+    MP_REASON("invalid balance: 2 (0 in device memory where all ranks map one another: no host sees topk_idx)");
+    MP_OK(xep_buffer_size(&p, 2, &size));
+    MP_CHECK(size.bytes != 0 && size.device_bytes != 0);
+}
+
 void cuda_staged(xep_group_t *group, const char *mode, void *streams[2])
 {
-    if (!cuda_job_stages(group)) return;
+    if (!cuda_job_stages(group)) {
+        not_balanced(group, mode);
+        return;
+    }
     in_parts(group, mode, streams[0]);
     if (strcmp(mode, "ll") == 0) taken_in_the_call(group, streams);
     goes_on_in_a_wait(group, mode, streams);

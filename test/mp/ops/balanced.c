@@ -242,7 +242,7 @@ static void nearest(xep_group_t *group)
     mp_free(replicas, "replicas");
 }
 
-/* Of all other ranks, the selections of the first ones go to the two last ones in turn, beginning with the nearer one. */
+/* The two last ranks have all experts: selections of the others go to them in turn, first to the next one. */
 static void nearest_in_turn(xep_group_t *group)
 {
     const uint32_t n = mp_nranks();
