@@ -58,8 +58,9 @@ typedef struct xep_serve_args {
  * Takes part, without tokens, in every dispatch and combine that other ranks begin on these buffers, in any order, and
  * runs the experts of this rank. Nothing is sent while nobody calls, and this rank sleeps.
  *
- * Blocking. It returns XEP_OK between two steps, after xep_serve_stop() (at once if no step is under way) or after a
- * step that ended with XEP_STEP_LAST, once for each such step. Then this rank may work: its first operations are the first of the next step.
+ * Blocking. It returns XEP_OK between two steps, after xep_serve_stop() (at once if no step is under way) or, once for
+ * each, after a step that ended with XEP_STEP_LAST. Then this rank may work: its first operations are the first of the
+ * next step.
  *
  * Errors: XEP_ERR_TIMEOUT (the step did not end in time after xep_serve_stop(): call this again, as this rank is still
  * in the step), XEP_ERR_MISMATCH (ranks ended a step after different operations), XEP_ERR_PEER (a rank died; with

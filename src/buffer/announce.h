@@ -124,7 +124,7 @@ void xep_announce_close(xep_announce_t *announce);
 /** All ranks begin anew, at step 0, with the epoch of a reset. */
 void xep_announce_reset(xep_buffer_t *buffer);
 
-/** Announces a dispatch as the last one, or layers of it and a combine as the last one. XEP_ERR_INVALID, XEP_ERR_BUSY. */
+/** Announces a dispatch like the last one, or layers like the last dispatch and combine. XEP_ERR_INVALID, _BUSY. */
 xep_status_t xep_announce_early(xep_buffer_t *buffer, uint32_t layers);
 
 /** XEP_ERR_INVALID: something was, and has not begun. */
