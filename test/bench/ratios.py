@@ -47,11 +47,12 @@ Bound = collections.namedtuple("Bound", ("mode", *SHAPE, "op", "against", "most"
 
 
 def read_bounds(path: str, words: list[str]) -> list[Bound]:
-    bounds, is_for_this = [], True
+    bounds: list[Bound] = []
+    is_for_this = True
     for number, line in enumerate(pathlib.Path(path).read_text(encoding="utf-8").splitlines(), 1):
         fields = line.partition("#")[0].split()
-        if fields[:1] == ["cores"]:
-            is_for_this = len(os.sched_getaffinity(0)) >= int(fields[1])
+        if fields[:1] == ["cores"] and fields[-1].isdigit():
+            is_for_this = len(os.sched_getaffinity(0)) >= int(fields[-1])
             bounds = [] if is_for_this else bounds
             continue
         if not is_for_this or not fields or not set(words) <= set(fields):
