@@ -44,7 +44,7 @@ xep_perf_LDFLAGS =
 xep_perf_LDADD = libxep_cost.la libxep_kernels.la libxep_oracle.la libxep.la
 
 xep_run_SOURCES = \
-	%D%/run/xep_run.c \
+	%D%/run/xep_run.c %D%/run/run.h \
 	%D%/run/run_environ.c \
 	%D%/run/run_keeper_folder.c \
 	%D%/run/run_keeper.c %D%/run/run_keeper.h \
