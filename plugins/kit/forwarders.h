@@ -27,10 +27,10 @@ typedef struct xep_forwarders {
     uint32_t *fed;           /* [R] its number among the upstream ranks of through[r] */
 } xep_forwarders_t;
 
-/** The most upstream ranks of a rank. */
+/** The most upstream ranks of a rank; flat one more, as a size hint is of that: by nodes there is never more memory. */
 static inline uint32_t xep_forwarders_most(const xep_shape_t *shape)
 {
-    return shape->by_nodes ? shape->upstreams : shape->nranks - 1;
+    return shape->by_nodes ? shape->upstreams : shape->nranks;
 }
 
 /** Lays the arrays and, if there is memory, fills them; sets the numbers even if it only measures. */

@@ -225,6 +225,7 @@ static inline ll_slot_t *ll_slot(const ll_t *mode, uint32_t slot)
 typedef struct ll_state {
     xep_kit_state_t kit;             /* first */
     ll_packet_t packet;              /* dispatch: of this rank */
+    char *items;                     /* its items: in the ring, or where peers read them in place */
     xep_in_place_rows_t in_place;    /* dispatch: where its items are, if not in the ring */
     int is_there;                    /* the user wrote the rows where these are */
     ll_notice_t notice;              /* dispatch: source of puts, unchanged until flushed */
@@ -255,19 +256,14 @@ static inline int ll_brings(const ll_t *mode, const xep_op_t *op, uint64_t selec
     return piece == 0 || ll_slot(mode, op->slot)->piece_of[selection] == piece;
 }
 
-/* ---- ll_traffic.c ---- */
-
-void ll_tell_traffic(const xep_shape_t *shape, xep_traffic_t *dispatch, xep_traffic_t *combine);
-
 /* ---- ll_heap.c: where things are ---- */
 
 xep_status_t ll_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *layout, xep_carve_t region[XEP_REGIONS]);
 
+void ll_tell_traffic(const xep_shape_t *shape, xep_traffic_t *dispatch, xep_traffic_t *combine);
+
 /** Of the packet a notice announces, all but where it is; with so many bytes beside a row. */
 void ll_make_packet(const ll_notice_t *notice, uint64_t beside, ll_packet_t *packet);
-
-/** The items of op's packet of this rank: in the ring, or where peers read them in place. */
-char *ll_items(const ll_t *mode, const xep_op_t *op);
 
 /** Offset of the table for rank. */
 uint64_t ll_table_offset(const ll_t *mode, uint32_t slot, uint32_t rank);
@@ -349,8 +345,8 @@ void ll_unpack_here(ll_t *mode, const xep_op_t *op);
 
 /* ---- ll_offer.c: combine 2 and 3 ---- */
 
-/** Copies rows to where mapped ranks read them: into the input, from begin [L][R] on; NULL: into "returned" of each. */
-void ll_fill_pairs(ll_t *mode, const xep_op_t *op, const uint32_t *begin);
+/** Step, of a next piece: the outputs of the one before into "returned" of mapped readers. */
+xep_status_t ll_return_outputs(void *mode, xep_op_t *op);
 
 /** Steps: 2, where all readers pull; where some do not. What goes to these, with the offer. */
 xep_status_t ll_copy_outputs(void *mode, xep_op_t *op);

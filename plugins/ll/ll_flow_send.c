@@ -140,7 +140,7 @@ static int cut_items(const void *opaque, const xep_op_t *op, uint32_t rank, uint
     /* a put must not cross the end of the receive ring, where the ring begins again */
     if (room != 0) most = xep_least(most, room - item);
     while (run < most && row + run < end && bound[run] == bound[0] + run) run++;
-    *put = (xep_put_t){.src = ll_items(mode, op) + bound[0] * stride,
+    *put = (xep_put_t){.src = ll_state(op)->items + bound[0] * stride,
                        .offset =
                            xep_area_at(mode->layout.delivered_items, ll_delivery_entry(mode, op, rank)) + item * stride,
                        .bytes = run * stride,

@@ -50,6 +50,7 @@ xep_status_t ll_in_place_take(void *opaque, xep_op_t *op)
     if (state->in_place.offset == 0) return XEP_OK;
     xep_in_place_take(&mode->kit, op, &state->in_place);
     state->is_there = state->in_place.fill == NULL;
+    state->items = xep_kit_own(&mode->kit, state->in_place.offset);
     state->notice.rows_at = 1 + number_of(mode, state->in_place.offset);
     space_items(mode, &state->notice, &state->packet);
     return XEP_OK;

@@ -3,7 +3,7 @@
 /* Combine, as an owner: the expert outputs are made readable, and said to be (steps 2 and 3 of ll.h). */
 #include <string.h>
 
-#include "ll_pieces.h"
+#include "ll.h"
 
 /* ---- rows of the user's memory ---- */
 
@@ -70,7 +70,7 @@ static void fill_share(void *arg, uint32_t thread, uint32_t nthreads)
     xep_stores_fence();
 }
 
-void ll_fill_pairs(ll_t *mode, const xep_op_t *op, const uint32_t *begin)
+static void fill_pairs(ll_t *mode, const xep_op_t *op, const uint32_t *begin)
 {
     const uint64_t bytes = op->recv->rows * xep_combine_row_bytes(op->combine);
     fill_t fill = {.mode = mode, .op = op, .begin = begin, .copy = xep_copy_for(mode->kit.env, bytes)};
@@ -110,7 +110,17 @@ xep_status_t ll_copy_outputs(void *opaque, xep_op_t *op)
     const uint32_t *begin = lay_input(mode, op);
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++)
         if (mode->pulls[r]) fill_table(mode, op, begin, r);
-    if (op->combine->x != NULL) ll_fill_pairs(mode, op, begin);
+    if (op->combine->x != NULL) fill_pairs(mode, op, begin);
+    return XEP_OK;
+}
+
+/*
+ * This rank is among the mapped readers. Rows are summed when all pieces have come, so they are not needed in a cache
+ * now.
+ */
+xep_status_t ll_return_outputs(void *mode, xep_op_t *op)
+{
+    if (op->combine != NULL) fill_pairs(mode, op, NULL);
     return XEP_OK;
 }
 

@@ -240,15 +240,3 @@ int ll_goes_in_piece(const void *mode, const xep_op_t *op, uint64_t token)
         if (slot->experts[first + k] >= 0 && ll_brings(mode, op, first + k)) return 1;
     return 0;
 }
-
-/* ---- outputs ---- */
-
-/*
- * Stores outputs for mapped readers, this rank among them. They are summed when all pieces have come, so they are not
- * needed in a cache now.
- */
-xep_status_t ll_return_outputs(void *mode, xep_op_t *op)
-{
-    if (op->combine != NULL) ll_fill_pairs(mode, op, NULL);
-    return XEP_OK;
-}

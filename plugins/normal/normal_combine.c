@@ -211,14 +211,6 @@ static void sum_tokens(void *arg, uint32_t thread, uint32_t nthreads)
     xep_stores_fence();
 }
 
-/* The rows that are summed take the room in the caches that the sums would need. */
-static int is_streaming(const normal_t *mode, const xep_op_t *op)
-{
-    const normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
-    uint64_t rows = routing->first[routing->tokens] + routing->tokens;
-    return rows * xep_combine_row_bytes(op->combine) >= mode->kit.env->stream_bytes;
-}
-
 void normal_sum_tokens(normal_t *mode, xep_op_t *op, const normal_terms_t *terms, uint64_t end)
 {
     static void (*const adding[])(const sum_t *, uint64_t, void *, const void **, size_t,
@@ -230,9 +222,12 @@ void normal_sum_tokens(normal_t *mode, xep_op_t *op, const normal_terms_t *terms
     const xep_combine_args_t *args = op->combine;
     const normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
     normal_state_t *state = normal_state(op);
+    /* the rows that are summed take the room in the caches that the sums would need */
+    const uint64_t rows = routing->first[routing->tokens] + routing->tokens;
+    const int streaming = rows * xep_combine_row_bytes(args) >= env->stream_bytes;
     sum_t sum = {.mode = mode,
                  .op = op,
-                 .weigh = xep_weigh_select(args->dtype, env->simd, is_streaming(mode, op)),
+                 .weigh = xep_weigh_select(args->dtype, env->simd, streaming),
                  .round = xep_weigh_select(args->dtype, env->simd, 0),
                  .mixed = terms->how == NORMAL_MIXED ? xep_weigh_select_mixed(args->dtype, 0, env->simd) : NULL,
                  .terms = *terms,

@@ -257,7 +257,7 @@ proctype dispatch(byte r; byte o)
     :: d_step { MAY_TELL_LOCALS -> /* 5 */
         say_done(r, r, o);
         at = 4 }
-    :: d_step { at == 4 && ALL(done, r, o) && ALL_RELAYED(r, 2) && empty(TO_FORWARDER(r)) -> /* 6, and the wire is flushed */
+    :: d_step { at == 4 && ALL(done, r, o) && ALL_RELAYED(r, 2) && empty(TO_FORWARDER(r)) -> /* 6, and the flush */
         assert(ALL(digest_of, r, o));
         assert(ALL_ROWS(r, o));
         ended[r] = ended[r] | 1 << o;
