@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import xep
+from xep.plan import Plan
 
 EXPERTS, TOPK, HIDDEN, TOKENS = 13, 4, 24, 17
 
@@ -210,6 +211,16 @@ def test_a_plan_that_is_wrong_on_one_rank_is_an_error_on_all(group, wrong, error
         is_wrong = False
         expected = (weights * (idx + 1) * (idx >= 0)).sum(axis=1, keepdims=True) * x
         np.testing.assert_array_equal(layer(buffer, x, idx, weights, balance=True), expected)
+
+
+def test_copies_on_ranks_that_are_out_get_nothing():
+    """Expert 0 has two copies on rank 0 and one on rank 1, which has expert 1, too."""
+    plan = Plan(lambda call: ([0, 0, 0, 1], [[0, 1, 2], [3, -1, -1]], [3, 1]))
+    counts, begin, rank = (np.array(each, np.uint32) for each in ([[4, 0], [0, 2]], [0, 2, 3], [0, 1, 1]))
+    for out, expected in ((None, [3, 1, 2]), (bytes([1, 0]), [0, 4, 2]), (bytes([0, 1]), [4, 0, 2])):
+        rows = np.zeros(3, np.uint64)
+        assert plan.make(2, 2, counts.data, begin.data, rank.data, rows.data, out), plan.take_raised()
+        assert rows.tolist() == expected
 
 
 def test_a_placement_of_copies(group):

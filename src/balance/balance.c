@@ -8,7 +8,6 @@
 #include "error.h"
 #include "hash.h"
 #include "layout.h"
-#include "owners.h"
 #include "request.h"
 
 enum { LINE_BYTES = 64 };
@@ -67,8 +66,7 @@ static void note_counts(xep_buffer_t *buffer)
 {
     xep_balancer_t *balancer = buffer->balancer;
     for (uint32_t r = 0; r < buffer->shape.nranks; r++)
-        balancer->counts[r] =
-            xep_balance_is_without(buffer, r) ? balancer->nothing : xep_balance_share_of(buffer, r)->words;
+        balancer->counts[r] = xep_owners_is_out(buffer, r) ? balancer->nothing : xep_balance_share_of(buffer, r)->words;
     balancer->planner.out = buffer->env.out;
     xep_plan_count(&balancer->planner, balancer->counts);
 }
@@ -133,9 +131,9 @@ static xep_status_t compare_plans(xep_request_t *req)
     if (status != XEP_OK) mine->words[0] = wrong;
     status = xep_balance_exchange(req);
     if (status != XEP_OK) return status;
-    while (xep_balance_is_without(buffer, first)) first++;
+    while (xep_owners_is_out(buffer, first)) first++;
     for (uint32_t r = first + 1; r < planner->nranks; r++)
-        for (uint32_t e = 0; e < planner->experts && !xep_balance_is_without(buffer, r); e++)
+        for (uint32_t e = 0; e < planner->experts && !xep_owners_is_out(buffer, r); e++)
             if (plans_differ(xep_balance_share_of(buffer, r), xep_balance_share_of(buffer, first), e))
                 return xep_fail(XEP_ERR_MISMATCH, "rank %u and rank %u have different plans for expert %u", r, first,
                                 e);

@@ -19,6 +19,7 @@
 #define XEP_BALANCE_H
 
 #include "buffer.h"
+#include "owners.h"
 #include "plan.h"
 
 /** What a rank says in a round; written by it, read by the others. */
@@ -59,12 +60,6 @@ xep_share_t *xep_balance_share(xep_buffer_t *buffer);
 
 /** The share of a rank in the round that was exchanged last. */
 const xep_share_t *xep_balance_share_of(const xep_buffer_t *buffer, uint32_t rank);
-
-/** Whether it is decided that a rank is out. */
-static inline int xep_balance_is_without(const xep_buffer_t *buffer, uint32_t rank)
-{
-    return buffer->env.out != NULL && buffer->env.out[rank];
-}
 
 /** Exchanges it. Errors: XEP_ERR_MISMATCH on all ranks; those of a wait, after which the buffer is broken. */
 xep_status_t xep_balance_exchange(xep_request_t *req);

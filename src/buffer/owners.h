@@ -19,6 +19,12 @@ static inline uint32_t xep_owner_of(const uint32_t *owners, uint32_t experts, ui
     return owners != NULL ? owners[expert] : xep_expert_owner(experts, nranks, expert);
 }
 
+/** Whether it is decided that a rank is out. */
+static inline int xep_owners_is_out(const xep_buffer_t *buffer, uint32_t rank)
+{
+    return buffer->env.out != NULL && buffer->env.out[rank];
+}
+
 /** XEP_ERR_INVALID: an owner that is no rank. owners: [experts], or NULL. */
 xep_status_t xep_owners_check(const uint32_t *owners, uint32_t experts, uint32_t nranks);
 
