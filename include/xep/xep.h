@@ -449,8 +449,8 @@ enum { XEP_PAYLOADS_MOST = 8 };
  */
 typedef struct xep_payload {
     void *data; /* sent: [T][bytes], only read, NULL if T is 0; received: [capacity][bytes] */
-    size_t
-        stride; /* bytes between rows. Sent: 0 if dense; received: bytes, rounded up to alignment, or more in device memory */
+    /* bytes between rows. Sent: 0 if dense; received: bytes, rounded up to alignment, or more in device memory */
+    size_t stride;
     uint32_t bytes;     /* of a row, 1 to 65536 */
     uint32_t alignment; /* of each row where it is received: a power of two up to 64; 0: 1 */
 } xep_payload_t;

@@ -85,12 +85,10 @@ static xep_status_t join(xep_request_t *req)
     return XEP_OK;
 }
 
-static xep_status_t take(xep_request_t *req)
+xep_status_t xep_beside_take(xep_request_t *req)
 {
-    xep_status_t status = XEP_OK;
     req->handle->joined.npayloads = 0;
-    if (req->dispatch.npayloads != 0) status = join(req);
-    return status == XEP_OK && req->buffer->staging != NULL ? xep_staging_take(req) : status;
+    return req->dispatch.npayloads != 0 ? join(req) : XEP_OK;
 }
 
 xep_status_t xep_beside_open(xep_buffer_t *buffer)
@@ -100,7 +98,7 @@ xep_status_t xep_beside_open(xep_buffer_t *buffer)
     void *memory = NULL;
     xep_status_t status = bytes == 0 ? XEP_OK : device->ops->allocate(device, XEP_MEMORY_CUDA, bytes, &memory);
     buffer->beside = memory;
-    buffer->take_dispatch = take;
+    if (buffer->staging == NULL) buffer->take_dispatch = xep_beside_take; /* else xep_staging_take() begins with it */
     return status;
 }
 

@@ -15,6 +15,9 @@ uint32_t xep_beside_words(const xep_dispatch_args_t *args);
 /** Memory for payloads of all slots, of the device that the buffer has, which frees it; and buffer->take_dispatch. */
 xep_status_t xep_beside_open(xep_buffer_t *buffer);
 
+/** What take_dispatch does to a dispatch: copies are enqueued, and scales made of its payloads. */
+xep_status_t xep_beside_take(xep_request_t *req);
+
 /** Fills in what the user sees of a handle whose payloads have travelled so; else a no-op. */
 void xep_beside_show(xep_handle_t *handle);
 

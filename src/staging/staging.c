@@ -137,6 +137,7 @@ xep_status_t xep_staging_open(xep_buffer_t *buffer)
     if (staging == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u slots", shape->slots);
     buffer->staging = staging;
     staging->take_copied = buffer->take_dispatch;
+    buffer->take_dispatch = xep_staging_take;
     staging->came = calloc(shape->slots, shape->nranks);
     if (staging->came == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u slots", shape->slots);
     for (uint32_t s = 0; s < shape->slots; s++) staging->slots[s].came = staging->came + (size_t)s * shape->nranks;
