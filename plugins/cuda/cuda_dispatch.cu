@@ -311,14 +311,14 @@ static __device__ void wait_until_quiet(const dispatch_t &d, uint32_t rank)
     }
 }
 
-/* The last block, where ranks may be out: rows of one whose last word does not come select no expert. */
+/* One block, where ranks may be out: rows of one whose last word does not come select no expert. */
 static __device__ int await_rows(const moving_t &m, uint64_t epoch, int go)
 {
     const dispatch_t &d = m.d;
     const waiter_t w = waiter_of(d);
     const char *own = d.peer[d.rank] + d.done;
     const int good = await_all(
-        w, [&](uint32_t r) { return own + r * d.word_stride; }, epoch, epoch, d.deadline,
+        w, [&](uint32_t r) { return own + r * d.word_stride; }, epoch * XEP_CUDA_WHOLE, epoch, d.deadline,
         [&](uint32_t r, uint32_t how) {
             d.out[r] = how != XEP_CUDA_WITH || is_without(d, r);
             if (how != XEP_CUDA_WITH && !is_without(d, r)) wait_until_quiet(d, r);
@@ -332,6 +332,22 @@ static __device__ int await_rows(const moving_t &m, uint64_t epoch, int go)
             ((uint32_t *)(rows + first * idx.row_bytes))[i] = UINT32_MAX;
     }
     return good;
+}
+
+/* One block: when all of this rank have told, the operation is counted; then the rows of all ranks are waited for. */
+static __device__ __forceinline__ void end_dispatch(const moving_t &m, uint64_t epoch, int verdict)
+{
+    const dispatch_t &d = m.d;
+    if (threadIdx.x == 0) {
+        wait_for_blocks(d.peer[d.rank] + d.done + d.rank * d.word_stride, epoch);
+        d.now->epoch = d.now->done = epoch;
+        if (leaves_out(d.outs)) *(volatile uint64_t *)&words_of(waiter_of(d), d.rank)->storing = 0;
+    }
+    if (verdict == XEP_CUDA_LOST) return;
+    if (leaves_out(d.outs) ? !await_rows(m, epoch, verdict == XEP_CUDA_GO)
+                           : !wait_all(d.peer[d.rank], m.plan.nranks, d.done, d.word_stride, epoch * XEP_CUDA_WHOLE,
+                                       d.deadline))
+        lose_step(&d.now->lost, epoch);
 }
 
 /* The warps of a block share the work: the first "copying" ones move rows, the rest what belongs to them. */
@@ -367,7 +383,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
     }
     share_barriers();
     wait_for_last();
-    const uint64_t epoch = d.now->epoch + 1;
+    const uint64_t epoch = d.now->epoch + 1, done = d.now->done;
     const int lost = has_lost_step(&d.now->lost, epoch); /* loaded beside the other word, not behind it */
     if (is_stale(d.plan.life)) return;                   /* all blocks */
     int verdict = XEP_CUDA_LOST;
@@ -381,13 +397,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
     if (lost) return;
     if (verdict == XEP_CUDA_GO) move(m, chunks, stage_bytes);
     else if (threadIdx.x % 32 == 0) drop_loads(d, chunks);
-    if (!is_last_block(d.blocks_done)) return;
-    if (threadIdx.x == 0) d.now->epoch = epoch; /* all blocks have read it */
-    if (threadIdx.x == 0 && leaves_out(d.outs)) *(volatile uint64_t *)&words_of(waiter_of(d), d.rank)->storing = 0;
-    if (*(const volatile uint64_t *)&d.now->lost == epoch) return; /* in any block */
     /* also where nothing moves: until all have said so, a rank still looks at the records of the others */
-    tell_all(d.peer, d.rank, m.plan.nranks, d.done, d.word_stride, epoch);
-    if (leaves_out(d.outs) ? !await_rows(m, epoch, verdict == XEP_CUDA_GO)
-                           : !wait_all(d.peer[d.rank], m.plan.nranks, d.done, d.word_stride, epoch, d.deadline))
-        lose_step(&d.now->lost, epoch);
+    tell_share(d.peer, d.rank, m.plan.nranks, d.done, d.word_stride, done, epoch, verdict != XEP_CUDA_LOST);
+    if (blockIdx.x == 0) end_dispatch(m, epoch, verdict);
 }

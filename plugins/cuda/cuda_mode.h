@@ -47,7 +47,6 @@ typedef struct cuda_mode {
     uint32_t *owner, *first_expert; /* [E], [R + 1] */
     /* [E] the caller's number of each of the mode's experts, and the mode's of each of the caller's; NULL: the same */
     uint32_t *callers, *numbers;
-    uint32_t *blocks_done;   /* of kernels with several blocks */
     uint64_t *life;          /* xep_cuda_life_t.now */
     uint64_t *out, *decided; /* [R], [1] xep_cuda_outs_t */
     uint32_t *with;          /* [R] likewise */

@@ -154,7 +154,6 @@ static xep_cuda_dispatch_t rows_of(cuda_normal_t *mode, const xep_op_t *op)
         .first_expert = mode->cuda.first_expert,
         .done = normal->layout.line + offsetof(normal_line_t, done),
         .word_stride = sizeof(normal_line_t),
-        .blocks_done = mode->cuda.blocks_done,
         .deadline = cuda_deadline(&mode->cuda, op, CUDA_ROWS),
         .outs = cuda_outs(&mode->cuda, normal->kit.shape->nranks),
         .out = mode->slots[op->slot].out,
