@@ -74,7 +74,7 @@ xep_ll_la_LIBADD = libxep_kit_parts.la libxep_kernels.la -lm
 # The modes for device memory: nvcc compiles the kernels, and they are part of the mode as fat binaries, for the
 # architecture there is most of today and, as PTX, for what comes after.
 cuda_kernels = \
-	%D%/cuda/cuda_plan.cu %D%/cuda/cuda_dispatch.cu %D%/cuda/cuda_combine.cu \
+	%D%/cuda/cuda_plan.cu %D%/cuda/cuda_dispatch.cu %D%/cuda/cuda_dispatch_with_all.cu %D%/cuda/cuda_combine.cu \
 	%D%/cuda/cuda_layout.cu %D%/cuda/cuda_experts.cu %D%/cuda/cuda_cast.cu \
 	%D%/cuda/cuda_ll_dispatch.cu %D%/cuda/cuda_ll_combine.cu
 cuda_headers = \
@@ -97,10 +97,11 @@ cuda_cppflags = $(plugin_cppflags) -I$(srcdir)/%D%/kit -I$(srcdir)/%D%/kernels -
 	-I$(srcdir)/%D%/ll -I$(srcdir)/%D%/cuda
 if HAVE_NVCC
 pkglib_LTLIBRARIES += xep_normal_cuda.la xep_ll_cuda.la
-cuda_normal_images = cuda_plan.fatbin cuda_dispatch.fatbin cuda_combine.fatbin \
+cuda_normal_images = cuda_plan.fatbin cuda_dispatch.fatbin cuda_dispatch_with_all.fatbin cuda_combine.fatbin \
 	cuda_layout.fatbin cuda_experts.fatbin cuda_cast.fatbin
 cuda_ll_images = cuda_ll_dispatch.fatbin cuda_ll_combine.fatbin cuda_layout.fatbin
 CLEANFILES += $(cuda_normal_images) $(cuda_ll_images)
+cuda_dispatch_with_all.fatbin: $(srcdir)/%D%/cuda/cuda_dispatch.cu
 %.fatbin: $(srcdir)/%D%/cuda/%.cu $(addprefix $(srcdir)/,$(cuda_headers)) \
 		%D%/normal/normal_record.h %D%/ll/ll_notice.h %D%/kernels/floats.h %D%/kernels/cast_formats.h
 	$(AM_V_GEN)$(NVCC) -std=c++17 -O3 -gencode arch=compute_90,code=sm_90 -gencode arch=compute_90,code=compute_90 \

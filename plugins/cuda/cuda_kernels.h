@@ -19,8 +19,8 @@ enum {
 
 /** How far a buffer has come: counted by its kernels, so that a replayed graph counts on. Device memory. */
 typedef struct xep_cuda_now {
-    uint64_t epoch; /* of the last operation that has begun here */
-    uint64_t lost;  /* epoch of the first one in which some word did not come; 0: none. Later ones do nothing */
+    uint64_t epoch;      /* of the last operation that has begun here */
+    uint64_t lost;       /* epoch of the first one in which some word did not come; 0: none. Later ones do nothing */
     uint64_t done, read; /* epochs at which these words of this rank are */
 } xep_cuda_now_t;
 
@@ -153,6 +153,7 @@ typedef struct xep_cuda_dispatch {
 /** Where the rows of this rank begin at another, and what that one's experts are: at hand for each token. */
 typedef struct xep_cuda_rank {
     xep_cuda_there_t at;
+    char *heap;
     uint32_t first_expert, end_expert;
 } xep_cuda_rank_t;
 
@@ -173,7 +174,8 @@ static inline uint64_t xep_cuda_plan_bytes(const xep_cuda_plan_t *plan)
 {
     return sizeof(uint64_t) +
            plan->tokens * (plan->max_dests * sizeof(xep_cuda_dest_t) + plan->topk * sizeof(int32_t)) +
-           ((plan->tokens + UINT64_C(31)) / 32 * 2 * plan->nranks + plan->nranks + plan->experts) * sizeof(uint32_t);
+           ((plan->tokens + UINT64_C(31)) / 32 * 2 * plan->nranks + plan->nranks + 2 * plan->experts) *
+               sizeof(uint32_t);
 }
 
 /** Outputs that lie elsewhere, and come into the input while the kernel runs. */

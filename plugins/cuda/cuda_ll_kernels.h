@@ -8,6 +8,8 @@
 
 #include "cuda_args.h"
 
+enum { XEP_CUDA_LL_WARPS = 24 /* most of a block of a dispatch */ };
+
 /** A selection as the head of a packet has it: an expert, or -1, and which one of this source's for this expert. */
 typedef struct xep_cuda_pick {
     int32_t expert;
@@ -74,7 +76,7 @@ typedef struct xep_cuda_ll_heaps {
     /* own: */
     xep_cuda_ll_now_t *now;
     xep_cuda_ll_slot_t *slot;
-    uint32_t *there;       /* [nranks] the slot that each rank chose */
+    uint32_t *there;      /* [nranks] the slot that each rank chose */
     uint32_t slot_number; /* of this rank */
 } xep_cuda_ll_heaps_t;
 

@@ -325,8 +325,7 @@ static int await_rows(const xep_cuda_dispatch_t *d, uint64_t epoch, int go)
                         &d->deadline);
     __atomic_store_n(&words_of(&w, d->rank)->storing, 0, __ATOMIC_RELEASE);
     for (uint32_t r = 0; r < d->plan.nranks; r++) {
-        const int how =
-            await_rank(&w, d->done + r * d->word_stride, r, epoch * XEP_CUDA_WHOLE, epoch, &d->deadline);
+        const int how = await_rank(&w, d->done + r * d->word_stride, r, epoch * XEP_CUDA_WHOLE, epoch, &d->deadline);
         const uint64_t begin = now_ns();
         if (how == STANDIN_LATE) return 0;
         d->out[r] = how != XEP_CUDA_WITH || is_without(d, r);
@@ -522,6 +521,7 @@ static void run_copy(const void *args)
 
 const standin_kernel_t standin_normal_kernels[] = {
     {"perf_copy", 3 * sizeof(uint64_t), run_copy},
+    {"xep_cuda_dispatch_with_all", sizeof(xep_cuda_dispatch_t), run_dispatch},
     {"xep_cuda_plan", sizeof(xep_cuda_plan_t), run_plan},
     {"xep_cuda_cast", sizeof(xep_cuda_cast_rows_t), run_cast},
     {"xep_cuda_layout", sizeof(xep_cuda_layout_t), standin_layout},

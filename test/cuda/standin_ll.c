@@ -18,7 +18,8 @@
 
 static int64_t index_of(const xep_cuda_ll_dispatch_t *s, uint64_t i)
 {
-    const char *at = s->given.topk_idx + i / s->notice.topk * s->given.topk_idx_stride + i % s->notice.topk * s->given.idx_bytes;
+    const char *at =
+        s->given.topk_idx + i / s->notice.topk * s->given.topk_idx_stride + i % s->notice.topk * s->given.idx_bytes;
     int64_t wide;
     int32_t narrow;
     memcpy(&wide, at, s->given.wide ? sizeof wide : 0);
@@ -33,7 +34,8 @@ static float weight_of(const xep_cuda_ll_dispatch_t *s, uint64_t i)
 {
     float weight = 1;
     if (s->given.weights != NULL)
-        memcpy(&weight, s->given.weights + i / s->notice.topk * s->given.weights_stride + i % s->notice.topk * sizeof weight,
+        memcpy(&weight,
+               s->given.weights + i / s->notice.topk * s->given.weights_stride + i % s->notice.topk * sizeof weight,
                sizeof weight);
     return weight;
 }
@@ -80,7 +82,8 @@ static void pack_token(const xep_cuda_ll_dispatch_t *s, uint64_t token, char *it
     memcpy(item, x, s->item.row_bytes);
     for (uint32_t i = 0; i < s->notice.nscales; i++)
         memcpy(scales + i * (size_t)4,
-               s->given.scales + (int64_t)token * s->given.scales_token_stride + (int64_t)i * s->given.scales_stride, 4);
+               s->given.scales + (int64_t)token * s->given.scales_token_stride + (int64_t)i * s->given.scales_stride,
+               4);
 }
 
 /* What sources write to a rank: devices have lines of 128 bytes, and none of them is two sources'. */
@@ -411,8 +414,7 @@ static void combine(const xep_cuda_ll_sums_t *c, xep_dtype_t dtype)
             atomic_store_explicit(word(at->peer[r], read + at->rank * sizeof(xep_cuda_ll_words_t)),
                                   epoch * XEP_CUDA_WHOLE, memory_order_release);
         at->now->read = epoch;
-        if (!await_all(at, read, epoch, &c->at_the_end, 0))
-            at->now->lost = epoch;
+        if (!await_all(at, read, epoch, &c->at_the_end, 0)) at->now->lost = epoch;
     }
     free(sum);
 }
