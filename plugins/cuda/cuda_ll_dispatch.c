@@ -4,7 +4,8 @@
 #include "cuda_ll.h"
 
 enum {
-    WARPS = XEP_CUDA_LL_WARPS, /* and the most that each moves at once: what fills a multiprocessor's shared memory */
+    SENDING = 32,   /* warps */
+    RECEIVING = 24, /* warps, and the most that each moves at once: what fills the shared memory of a multiprocessor */
     CHUNK = 8192,
     WARP = 32
 };
@@ -90,9 +91,9 @@ static xep_status_t send(void *opaque, xep_op_t *op)
     if (is_in_one(op)) return XEP_OK;
     xep_cuda_ll_dispatch_t dispatch = common_of(mode, op);
     fill_send(mode, op, &dispatch);
-    const uint32_t bytes = stages_bytes(WARPS, 0) + mode->ll.kit.shape->nranks * (uint32_t)sizeof(char *);
+    const uint32_t bytes = stages_bytes(SENDING, 0) + mode->ll.kit.shape->nranks * (uint32_t)sizeof(char *);
     xep_status_t status = cuda_launch(&mode->cuda, op, CUDA_LL_DISPATCH, cuda_multiprocessors(&mode->ll.kit),
-                                      WARPS * WARP, bytes, &dispatch);
+                                      SENDING * WARP, bytes, &dispatch);
     return status == XEP_OK ? mode->cuda.device->ops->mark(mode->cuda.device, cuda_stream(op)) : status;
 }
 
@@ -160,7 +161,7 @@ static xep_status_t launch_receive(cuda_ll_t *mode, const xep_op_t *op)
 {
     xep_cuda_ll_dispatch_t dispatch = common_of(mode, op);
     const uint32_t board = (uint32_t)board_bytes(mode->ll.kit.shape), blocks = cuda_multiprocessors(&mode->ll.kit);
-    uint32_t warps = WARPS;
+    uint32_t warps = RECEIVING;
     fill_receive(mode, op, &dispatch);
     if (is_in_one(op)) fill_send(mode, op, &dispatch);
     while (warps > 1 && stages_bytes(warps, dispatch.chunk) + board > cuda_shared_bytes(&mode->cuda)) warps--;

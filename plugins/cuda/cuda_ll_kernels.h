@@ -8,8 +8,6 @@
 
 #include "cuda_args.h"
 
-enum { XEP_CUDA_LL_WARPS = 24 /* most of a block of a dispatch */ };
-
 /** A selection as the head of a packet has it: an expert, or -1, and which one of this source's for this expert. */
 typedef struct xep_cuda_pick {
     int32_t expert;

@@ -270,7 +270,7 @@ static __device__ __forceinline__ int await_packets(const receive_t &r, uint64_t
     return decide(w, 1, at, value, epoch, r.deadline, [](uint32_t, uint32_t) {});
 }
 
-/* What a block has in shared memory: a stage for each warp, their barriers, the board. */
+/* What a block has in shared memory: a stage for each warp, their barriers, the board. Before it waits for anything. */
 typedef struct receiving {
     pieces_t pieces;
     board_t board;

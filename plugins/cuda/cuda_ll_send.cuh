@@ -14,7 +14,7 @@
 #include "cuda_words.cuh"
 
 enum {
-    EXPERTS = 16, /* of a block, whose selections are numbered at once: a thread each */
+    INDICES = 16, /* that a lane loads at once: a warp's lanes are as many at least */
     PART = 2048   /* bytes of a row that a warp copies at once */
 };
 
@@ -57,6 +57,46 @@ static __device__ __forceinline__ void tell_pick(const sending_t &s, uint32_t i,
     for (uint32_t r = 0; r < s.at.nranks; r++) ((xep_cuda_pick_t *)s.head[r])[i] = pick;
 }
 
+/* Which of INDICES * 32 indices in a row select an expert, by the caller's number: a word of 32 for each lane. */
+static __device__ __forceinline__ uint32_t find_expert(const sending_t &s, uint32_t begin, uint32_t expert)
+{
+    const uint32_t n = s.notice.tokens * s.notice.topk, lane = threadIdx.x % 32;
+    int64_t index[INDICES];
+    uint32_t word = 0;
+#pragma unroll
+    for (uint32_t a = 0; a < INDICES; a++) {
+        const uint32_t i = begin + a * 32 + lane;
+        index[a] = i < n ? load_index(s, i) : -1;
+    }
+#pragma unroll
+    for (uint32_t a = 0; a < INDICES; a++) {
+        const uint32_t mine = __ballot_sync(UINT32_MAX, index[a] == expert);
+        if (lane == a) word = mine;
+    }
+    return word;
+}
+
+/* A warp an expert: its selections get numbers in the order of tokens, whatever the others do. */
+static __device__ void number_expert(const sending_t &s, uint32_t expert)
+{
+    const uint32_t n = s.notice.tokens * s.notice.topk, lane = threadIdx.x % 32;
+    const uint32_t given = s.given.callers == nullptr ? expert : s.given.callers[expert];
+    uint32_t count = 0;
+    for (uint32_t begin = 0; begin < n; begin += INDICES * 32) {
+        const uint32_t word = find_expert(s, begin, given);
+        uint32_t sum = __popc(word);
+        for (uint32_t step = 1; step < 32; step *= 2) {
+            const uint32_t before = __shfl_up_sync(UINT32_MAX, sum, step);
+            if (lane >= step) sum += before;
+        }
+        uint32_t ordinal = count + sum - __popc(word);
+        for (uint32_t left = word; left != 0; left &= left - 1)
+            tell_pick(s, begin + lane * 32 + __ffs((int)left) - 1, xep_cuda_pick_t{(int32_t)expert, ordinal++});
+        count += __shfl_sync(UINT32_MAX, sum, 31);
+    }
+    for (uint32_t r = lane; r < s.at.nranks; r += 32) ((uint32_t *)(s.head[r] + s.at.head_counts))[expert] = count;
+}
+
 /* All ranks refuse the dispatch; which index it is this one keeps. */
 static __device__ __forceinline__ void tell_wrong(const sending_t &s, uint32_t i)
 {
@@ -64,82 +104,21 @@ static __device__ __forceinline__ void tell_wrong(const sending_t &s, uint32_t i
     for (uint32_t r = 0; r < s.at.nranks; r++) words_at(s.at, r, s.turn, s.at.rank)->wrong = s.epoch;
 }
 
-/* Of a selection that some block sees to: what is no expert, and its weight. */
-static __device__ __forceinline__ void tell_rest(const sending_t &s, uint32_t i, int64_t index)
+/* All that are no expert; and the weights of all. */
+static __device__ void tell_rest(const sending_t &s)
 {
-    const char *weights = s.given.weights + i / s.notice.topk * s.given.weights_stride;
-    const float weight = s.given.weights == nullptr ? 1.0f : ((const float *)weights)[i % s.notice.topk];
-    if ((uint64_t)index >= s.at.experts) {
-        tell_pick(s, i, xep_cuda_pick_t{-1, 0});
-        if (index != -1) tell_wrong(s, i);
-    }
-    s.d.kept.weights[i] = weight;
-    for (uint32_t r = 0; r < s.at.nranks && s.notice.sends_weights; r++)
-        ((float *)(s.head[r] + s.at.head_weights))[i] = weight;
-}
-
-/* Some experts of a block, by the caller's numbers, and which of the indices that its threads have are theirs. */
-typedef struct marks {
-    int64_t expert[EXPERTS];
-    uint32_t number[EXPERTS], count[EXPERTS];  /* the mode's; selections so far */
-    uint32_t word[EXPERTS][XEP_CUDA_LL_WARPS]; /* a bit for each lane */
-} marks_t;
-
-/* Of the selections up to this thread's, from the ones before on. */
-static __device__ __forceinline__ uint32_t count_until(const marks_t &marks, uint32_t mine)
-{
-    const uint32_t warp = threadIdx.x / 32;
-    uint32_t count = marks.count[mine] + __popc(marks.word[mine][warp] & ((1u << threadIdx.x % 32) - 1));
-    for (uint32_t w = 0; w < warp; w++) count += __popc(marks.word[mine][w]);
-    return count;
-}
-
-/*
- * All threads of a block: the selections of some experts get numbers in the order of tokens, whatever other blocks do.
- * An index a thread; each block looks at all of them, so that no load is behind another.
- */
-static __device__ __forceinline__ void number_experts(const sending_t &s, marks_t &marks, uint32_t experts, int first)
-{
-    const uint32_t n = s.notice.tokens * s.notice.topk, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    for (uint32_t begin = 0; begin < n; begin += blockDim.x) {
-        const uint32_t i = begin + threadIdx.x;
-        const int64_t index = i < n ? load_index(s, i) : -1;
-        uint32_t mine = EXPERTS;
-        for (uint32_t e = 0; e < experts; e++) {
-            const uint32_t word = __ballot_sync(UINT32_MAX, index == marks.expert[e]);
-            if (lane == 0) marks.word[e][warp] = word;
-            if (index == marks.expert[e]) mine = e;
+    const uint32_t n = s.notice.tokens * s.notice.topk;
+    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
+        const int64_t index = load_index(s, i);
+        const char *weights = s.given.weights + i / s.notice.topk * s.given.weights_stride;
+        const float weight = s.given.weights == nullptr ? 1.0f : ((const float *)weights)[i % s.notice.topk];
+        if ((uint64_t)index >= s.at.experts) {
+            tell_pick(s, i, xep_cuda_pick_t{-1, 0});
+            if (index != -1) tell_wrong(s, i);
         }
-        if (first && i < n && i / 32 % gridDim.x == blockIdx.x) tell_rest(s, i, index);
-        __syncthreads();
-        if (mine != EXPERTS) tell_pick(s, i, {(int32_t)marks.number[mine], count_until(marks, mine)});
-        uint32_t more = 0;
-        for (uint32_t w = 0; threadIdx.x < experts && w < blockDim.x / 32; w++)
-            more += __popc(marks.word[threadIdx.x][w]);
-        __syncthreads();
-        if (threadIdx.x < experts) marks.count[threadIdx.x] += more;
-    }
-    __syncthreads();
-    for (uint32_t i = threadIdx.x; i < experts * s.at.nranks; i += blockDim.x)
-        ((uint32_t *)(s.head[i / experts] + s.at.head_counts))[marks.number[i % experts]] = marks.count[i % experts];
-}
-
-/* All blocks: those of an expert by one block. */
-static __device__ void number_selections(const sending_t &s)
-{
-    __shared__ marks_t marks;
-    for (uint32_t begin = blockIdx.x; begin == blockIdx.x || begin < s.at.experts; begin += EXPERTS * gridDim.x) {
-        const uint32_t left = begin < s.at.experts ? (s.at.experts - begin - 1) / gridDim.x + 1 : 0;
-        const uint32_t experts = min(left, (uint32_t)EXPERTS);
-        __syncthreads();
-        for (uint32_t e = threadIdx.x; e < experts; e += blockDim.x) {
-            const uint32_t number = begin + e * gridDim.x;
-            marks.number[e] = number;
-            marks.expert[e] = s.given.callers == nullptr ? number : s.given.callers[number];
-            marks.count[e] = 0;
-        }
-        __syncthreads();
-        number_experts(s, marks, experts, begin == blockIdx.x);
+        s.d.kept.weights[i] = weight;
+        for (uint32_t r = 0; r < s.at.nranks && s.notice.sends_weights; r++)
+            ((float *)(s.head[r] + s.at.head_weights))[i] = weight;
     }
 }
 
@@ -215,10 +194,13 @@ static __device__ __forceinline__ void send_packets(const sending_t &s)
     char *items = items_at(s.at, s.turn, s.at.rank);
     for (uint32_t i = threadIdx.x; i < s.at.nranks; i += blockDim.x)
         s.head[i] = head_at(s.at, (s.at.rank + i) % s.at.nranks, s.turn, s.at.rank);
-    /* first what goes to other ranks: it is on its way while rows are moved */
-    number_selections(s);
+    __syncthreads();
+    /* where there are enough warps, those that number selections leave the rows to the others */
+    const uint32_t busy = all_warps() < 2 * s.at.experts ? 0 : s.at.experts;
+    for (uint32_t e = warps_before(); e < s.at.experts; e += all_warps()) number_expert(s, e);
+    tell_rest(s);
     if (blockIdx.x == 0) tell_notices(s);
-    move_rows(s, items, warps_before(), all_warps());
+    if (warps_before() >= busy) move_rows(s, items, warps_before() - busy, all_warps() - busy);
     begin_next();
     tell_share(s.at.peer, s.at.rank, s.at.nranks, s.at.words, sizeof(xep_cuda_ll_words_t), sent, s.epoch, 1);
     if (blockIdx.x == 0 && threadIdx.x == 0) count_dispatch(s);
