@@ -103,7 +103,7 @@ typedef struct xep_cuda_ll_given {
 } xep_cuda_ll_given_t;
 
 /**
- * Both phases of a dispatch, or one of them. Sends: casts rows into the packet, numbers the selections, tells all ranks.
+ * Both phases of a dispatch, or one. Sends: casts rows into the packet, numbers the selections, tells all ranks.
  * Receives: waits for the packets of all ranks, and copies their rows to where they belong. Any number of blocks.
  */
 typedef struct xep_cuda_ll_dispatch {

@@ -18,8 +18,8 @@
  *     driver sets a word of this device, a warp of the kernel tells the readers, and they wait for the part of the row
  *     that they pull. All copies are enqueued before the kernel, so all parts come, whatever the readers do.
  *
- * Epochs are counted by the kernels, in device memory (xep_cuda_now_t): each adds one, in its last block, to that of
- * the operation before. No launch has a number of its own, so a graph of operations can be replayed: a replay is
+ * Epochs are counted by the kernels, in device memory (xep_cuda_now_t): each adds one, when all of its blocks have
+ * told, to that of the operation before. No launch has a number of its own, so a graph of operations can be replayed: a replay is
  * further operations, the same on all ranks. The host's epochs are for the host alone: a kernel gives back the one that
  * it was launched with (counted), and shows records with it.
  *
@@ -33,6 +33,8 @@
  * ready         line[r].ready = n * steps     combine                 the offer of r, and so many parts of its input
  *               and parts that are there                              (XEP_CUDA_STEPS)
  * read          combine line[r].read = n      end of the combine      r has read what it sums, and all offers
+ *
+ * "Done" and "read" are sums of what the blocks of their writer add: XEP_CUDA_WHOLE * n when all have.
  *
  * Why nothing is overwritten before it was read. Records and offers: their writer's next operation begins when it has
  * the "done" or "read" of all ranks of this one, which they send after they have looked. Slots: a rank names its slot

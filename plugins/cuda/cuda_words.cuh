@@ -131,7 +131,7 @@ __device__ __forceinline__ int has_lost_step(const uint64_t *lost, uint64_t epoc
 }
 
 /**
- * All threads of each block, once in a kernel, when the block is done: as soon as all blocks have told, the word of this
+ * All threads of each block, once in a kernel, when the block is done: as soon as all have told, the word of this
  * rank at every rank has gone from one epoch to another, and all that they wrote is visible to whom it tells. Each adds
  * its share, so no block waits for another, and each has one fence: a word by the last block would have two, and an
  * atomic operation between them. Of a block that has lost step only this rank itself hears.
