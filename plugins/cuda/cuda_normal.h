@@ -19,9 +19,9 @@
  *     that they pull. All copies are enqueued before the kernel, so all parts come, whatever the readers do.
  *
  * Epochs are counted by the kernels, in device memory (xep_cuda_now_t): each adds one, when all of its blocks have
- * told, to that of the operation before. No launch has a number of its own, so a graph of operations can be replayed: a replay is
- * further operations, the same on all ranks. The host's epochs are for the host alone: a kernel gives back the one that
- * it was launched with (counted), and shows records with it.
+ * told, to that of the operation before. No launch has a number of its own, so a graph of operations can be replayed: a
+ * replay is further operations, the same on all ranks. The host's epochs are for the host alone: a kernel gives back
+ * the one that it was launched with (counted), and shows records with it.
  *
  * Words. A rank has one line for each other rank in every heap. All operations of a buffer run one after the other on
  * a device, in the order of their epochs on every rank, so a line, with one record, serves all slots: a word at epoch n
