@@ -54,8 +54,8 @@ xep_normal_la_SOURCES = $(normal_shared_sources) \
 	%D%/normal/normal_in_place.h %D%/normal/normal_in_place.c \
 	%D%/normal/normal_pieces.c %D%/normal/normal_nodes.c %D%/normal/normal_relay.c \
 	%D%/normal/normal_pass.c %D%/normal/normal_forward.c %D%/normal/normal_return.c %D%/normal/normal_put.c \
-	%D%/normal/normal_dispatch.c %D%/normal/normal_masked.c %D%/normal/normal_combine.c %D%/normal/normal_fill.c \
-	%D%/normal/normal_nodes_steps.c %D%/normal/normal_traffic.c %D%/normal/normal_cast.c \
+	%D%/normal/normal_dispatch.c %D%/normal/normal_combine.c %D%/normal/normal_fill.c \
+	%D%/normal/normal_nodes_steps.c %D%/normal/normal_cast.c \
 	%D%/normal/normal_coded.h %D%/normal/normal_coded.c
 xep_normal_la_CPPFLAGS = $(plugin_cppflags) -I$(srcdir)/%D%/kit -I$(srcdir)/%D%/kernels
 xep_normal_la_LDFLAGS = $(plugin_ldflags)
@@ -65,7 +65,7 @@ xep_ll_la_SOURCES = $(ll_shared_sources) %D%/ll/ll.c \
 	%D%/ll/ll_flow_send.c %D%/ll/ll_flow_receive.c %D%/ll/ll_send.c %D%/ll/ll_steps.c \
 	%D%/ll/ll_receive.c %D%/ll/ll_unpack.c \
 	%D%/ll/ll_flow.h %D%/ll/ll_pieces.h %D%/ll/ll_pieces.c \
-	%D%/ll/ll_in_place.h %D%/ll/ll_in_place.c %D%/ll/ll_offer.c %D%/ll/ll_sum.c %D%/ll/ll_traffic.c \
+	%D%/ll/ll_in_place.h %D%/ll/ll_in_place.c %D%/ll/ll_offer.c %D%/ll/ll_sum.c \
 	%D%/ll/ll_coded.h %D%/ll/ll_coded.c
 xep_ll_la_CPPFLAGS = $(plugin_cppflags) -I$(srcdir)/%D%/kit -I$(srcdir)/%D%/kernels
 xep_ll_la_LDFLAGS = $(plugin_ldflags)

@@ -14,6 +14,7 @@ ext_sources = %D%/setup.py $(xepinclude_HEADERS) \
 	%D%/ext/ext_layout.c %D%/ext/ext_layout.h %D%/ext/ext_library.c %D%/ext/ext_library.h \
 	%D%/ext/ext_module.c %D%/ext/ext_params.c %D%/ext/ext_params.h %D%/ext/ext_park.c %D%/ext/ext_park.h \
 	%D%/ext/ext_pieces.c %D%/ext/ext_pieces.h %D%/ext/ext_recent.c %D%/ext/ext_recent.h \
+	%D%/ext/ext_plan.c %D%/ext/ext_plan.h \
 	%D%/ext/ext_python.c %D%/ext/ext_python.h %D%/ext/ext_received.c %D%/ext/ext_received.h \
 	%D%/ext/ext_request.c %D%/ext/ext_request.h %D%/ext/ext_serve.c %D%/ext/ext_serve.h \
 	%D%/ext/ext_show.c %D%/ext/ext_show.h %D%/ext/ext_signals.c \

@@ -46,7 +46,9 @@ class Build(build_ext):
         made = pathlib.Path(self.build_temp).resolve() / "include"
         write_version(made)
         ext.include_dirs = [numpy.get_include(), str(HERE.parent / "include")]
-        ext.extra_compile_args = ["-std=gnu11", "-fvisibility=hidden", *installed_flags(), "-idirafter", str(made)]
+        # -O3: gcc 12 makes vector code of sums of rows by nothing less, which is four times as fast
+        ext.extra_compile_args = ["-std=gnu11", "-O3", "-fvisibility=hidden", *installed_flags()]
+        ext.extra_compile_args += ["-idirafter", str(made)]
         try:
             super().build_extension(ext)
         except (BaseError, CCompilerError, OSError) as error:

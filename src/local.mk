@@ -16,11 +16,12 @@ libxep_all_la_SOURCES = \
  %D%/api/api_gather.c \
 	%D%/api/api_layout.c %D%/api/api_check_memory.c %D%/api/api_operations.c \
 	%D%/api/api_requests.c %D%/api/api_weights.c %D%/api/api_check_require.c \
-	%D%/request/handle.h %D%/request/handle.c %D%/request/request.h %D%/request/request.c \
+	%D%/request/beside.h %D%/request/beside.c %D%/request/handle.h %D%/request/handle.c \
+	%D%/request/request.h %D%/request/request.c \
 	%D%/request/request_advance.c %D%/request/request_begin.c %D%/request/request_end.c \
 	%D%/request/request_trace.c %D%/request/request_wait.c \
 	%D%/serve/server.h %D%/serve/server.c %D%/serve/server_begin.c %D%/serve/server_end.c \
-	%D%/buffer/announce.h %D%/buffer/announce.c \
+	%D%/buffer/announce.h %D%/buffer/announce.c %D%/buffer/announce_begin.c %D%/buffer/announce_early.c \
 	%D%/buffer/buffer.h %D%/buffer/buffer.c %D%/buffer/buffer_agree.h %D%/buffer/buffer_agree.c \
  %D%/buffer/buffer_create.c %D%/buffer/buffer_end.c \
  %D%/buffer/buffer_env.c %D%/buffer/buffer_follow.c \

@@ -18,7 +18,8 @@ libtest_parts_la_SOURCES = \
 	plugins/kernels/cast_vbmi.c plugins/kernels/cast_neon.c plugins/kernels/cast_formats.c plugins/kernels/cast_rows.c \
 	plugins/kernels/cast_rows_avx2.c plugins/kernels/cast_rows_avx512.c plugins/kernels/logfmt.c \
 	plugins/kernels/codec.c plugins/kernels/decode.c plugins/kernels/decode_avx2.c plugins/kernels/decode_neon.c \
-	tools/perf/perf_cluster.c tools/perf/perf_options_help.c tools/perf/perf_options.c tools/perf/perf_resolve.c
+	tools/perf/perf_options_cluster.c tools/perf/perf_options_help.c tools/perf/perf_options.c \
+	tools/perf/perf_options_resolve.c
 
 # what defines main() and finds the tests that are TEST(name) in a source
 libunit_la_SOURCES = %D%/unit/unit.h %D%/unit/unit.c %D%/unit/unit_files.h %D%/unit/unit_files.c
@@ -363,10 +364,10 @@ check-memory:
 check-units:
 	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(unit_tests)'
 # what runs programs that a sanitizer can learn from: but for tests that look at sources and objects, or compare times;
-# for launchers whose programs hosts.sh and launch_xep_run.sh run; and for over_4_gib.sh, which is of sizes alone
-no_programs = %D%/rig/% %/headers.sh %/protocols.sh %/orders.sh %/perf_ratios.sh %/simulated_hosts.sh \
-	%/recovery_time.sh \
-	%/shared_processor.mp %/over_4_gib.sh %/launch_prterun.sh %/launch_mpirun.sh %/ucx_versions.sh %/networks.sh
+# for launchers and hosts whose programs settings.sh and launch_xep_run.sh run; and for over_4_gib.sh, which is of sizes
+no_programs = %D%/rig/% %/headers.sh %/protocols.sh %/orders.sh %/perf_ratios.sh %/simulated_hosts.sh %/hosts.sh \
+	%/recovery_time.sh %/shared_processor.mp %/over_4_gib.sh %/launch_prterun.sh %/launch_mpirun.sh \
+	%/ucx_versions.sh %/networks.sh
 check-run:
 	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(filter-out $(no_programs),$(TESTS))'
 # the units that have threads, or call what is meant for several: a thread sanitizer learns nothing from the others

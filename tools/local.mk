@@ -11,7 +11,6 @@ xep_perf_SOURCES = \
 	%D%/perf/perf.h %D%/perf/xep_perf.c \
 	%D%/perf/perf_report_bytes.c \
 	%D%/perf/perf_check.c %D%/perf/perf_check.h \
-	%D%/perf/perf_cluster.c %D%/perf/perf_cluster.h \
 	%D%/perf/perf_cuda.c %D%/perf/perf_cuda.h \
 	%D%/perf/perf_cuda_driver.c %D%/perf/perf_cuda_driver.h \
 	%D%/perf/perf_cuda_limit.c %D%/perf/perf_cuda_limit.h \
@@ -23,20 +22,19 @@ xep_perf_SOURCES = \
 	%D%/perf/perf_limit.c %D%/perf/perf_limit.h \
 	%D%/perf/perf_machine.c %D%/perf/perf_machine.h \
 	%D%/perf/perf_ops.c %D%/perf/perf_ops.h \
-	%D%/perf/perf_options.c %D%/perf/perf_options.h %D%/perf/perf_params.h \
+	%D%/perf/perf_options.c %D%/perf/perf_options.h %D%/perf/perf_options_resolve.c %D%/perf/perf_options_cluster.c \
 	%D%/perf/perf_peer.c %D%/perf/perf_peer.h \
 	%D%/perf/perf_pieces.c %D%/perf/perf_pieces.h \
 	%D%/perf/perf_ops_in_place.c \
-	%D%/perf/perf_balance.c %D%/perf/perf_balance.h \
+	%D%/perf/perf_balance.c \
 	%D%/perf/perf_placement.c %D%/perf/perf_placement.h %D%/perf/perf_simulate_placements.c \
 	%D%/perf/perf_plan.c %D%/perf/perf_plan.h \
 	%D%/perf/perf_check_pressure.c \
 	%D%/perf/perf_report.c %D%/perf/perf_report.h \
-	%D%/perf/perf_resolve.c %D%/perf/perf_resolve.h \
 	%D%/perf/perf_samples.c %D%/perf/perf_samples.h \
 	%D%/perf/perf_say.c %D%/perf/perf_say.h \
-	%D%/perf/perf_setup.c %D%/perf/perf_setup.h \
-	%D%/perf/perf_shared.c %D%/perf/perf_shared.h \
+	%D%/perf/perf_setup.c \
+	%D%/perf/perf_shared.c \
 	%D%/perf/perf_simulate.c %D%/perf/perf_simulate.h \
 	%D%/perf/perf_time.c %D%/perf/perf_time.h \
 	%D%/perf/perf_waits.c %D%/perf/perf_waits.h
@@ -46,18 +44,18 @@ xep_perf_LDFLAGS =
 xep_perf_LDADD = libxep_cost.la libxep_kernels.la libxep_oracle.la libxep.la
 
 xep_run_SOURCES = \
-	%D%/run/xep_run.c \
-	%D%/run/run_environ.c %D%/run/run_environ.h \
+	%D%/run/xep_run.c %D%/run/run.h \
+	%D%/run/run_environ.c \
 	%D%/run/run_keeper_folder.c \
 	%D%/run/run_keeper.c %D%/run/run_keeper.h \
-	%D%/run/run_options.c %D%/run/run_options.h \
+	%D%/run/run_options.c \
 	%D%/run/run_output.c %D%/run/run_output.h \
 	%D%/run/run_pmix.c %D%/run/run_pmix.h \
-	%D%/run/run_say.c %D%/run/run_say.h \
+	%D%/run/run_say.c \
 	%D%/run/run_names.c %D%/run/run_names.h \
 	%D%/run/run_server.c %D%/run/run_server.h \
 	%D%/run/run_spawn.c %D%/run/run_spawn.h \
-	%D%/run/run_trace.c %D%/run/run_trace.h \
+	%D%/run/run_trace.c \
 	%D%/run/run_watch.c %D%/run/run_watch.h
 xep_run_CPPFLAGS = $(public_cppflags) -I$(srcdir)/tools/trace $(PMIX_CFLAGS) -DRUN_PMIX_DIR='"$(PMIX_LIBDIR)"'
 xep_run_LDFLAGS =

@@ -59,7 +59,7 @@ enum {
     XEP_CAN_SUM_AT_OWNER = 512,      /* XEP_COMBINE_SUM_AT_OWNER */
     XEP_CAN_SCALES_BY_COLUMN = 1024, /* XEP_DISPATCH_SCALES_BY_COLUMN */
     XEP_CAN_EXPERT_STATS = 2048,     /* xep_dispatch_args_t.expert_stats */
-    XEP_CAN_PAYLOADS = 4096          /* xep_dispatch_args_t.payloads, and scales_dtype of any type */
+    XEP_CAN_PAYLOADS = 4096          /* xep_dispatch_args_t.payloads; in host memory scales_dtype of any type, too */
 };
 
 /** Sets are words with the bit 1 << value of each element. */

@@ -58,8 +58,9 @@ typedef struct xep_serve_args {
  * Takes part, without tokens, in every dispatch and combine that other ranks begin on these buffers, in any order, and
  * runs the experts of this rank. Nothing is sent while nobody calls, and this rank sleeps.
  *
- * Blocking. It returns XEP_OK between two steps, after xep_serve_stop() (at once if no step is under way) or after a
- * step that ended with XEP_STEP_LAST. Then this rank may work: its first operations are the first of the next step.
+ * Blocking. It returns XEP_OK between two steps, after xep_serve_stop() (at once if no step is under way) or, once for
+ * each, after a step that ended with XEP_STEP_LAST. Then this rank may work: its first operations are the first of the
+ * next step.
  *
  * Errors: XEP_ERR_TIMEOUT (the step did not end in time after xep_serve_stop(): call this again, as this rank is still
  * in the step), XEP_ERR_MISMATCH (ranks ended a step after different operations), XEP_ERR_PEER (a rank died; with
@@ -91,6 +92,18 @@ XEP_API void xep_serve_stop(xep_buffer_t *buffer);
  * xep_step_end() and xep_serve() are XEP_ERR_INVALID. A dispatch with other arguments is XEP_ERR_MISMATCH on all ranks.
  */
 XEP_API xep_status_t xep_announce_dispatch(xep_buffer_t *buffer);
+
+/**
+ * The same for all layers that follow in the step: the next operations of this rank on this buffer are a dispatch and
+ * then the combine of its handle, with the arguments of its last dispatch and of its last combine, so many times. Ranks
+ * that serve then take part in each as soon as the one before has ended. Until all of them have begun, whatever else is
+ * begun is XEP_ERR_INVALID, as is, from then on, a combine of any but the last one's handle. If one fails, which it
+ * does on all ranks, those behind it are announced no more.
+ *
+ * Errors as of xep_announce_dispatch(), and XEP_ERR_INVALID if layers is 0, this rank has begun no combine lately, or
+ * its last dispatch was in pieces.
+ */
+XEP_API xep_status_t xep_announce_layers(xep_buffer_t *buffer, uint32_t layers);
 
 /** Bits of flags of xep_step_end(). */
 enum {

@@ -356,7 +356,8 @@ typedef struct xep_buffer_params {
     /* [nreplicas] further ranks of experts, each pair once; copied by the call. Such a rank has the expert among its
      * local ones. A selection goes to an instance on this rank, else on this node, else on any; among several, to the
      * rank that gets the fewest rows of this dispatch so far, then to the next rank after this one. Ranks that are out
-     * get none: a selection is missing if all ranks of its expert are out. In host memory, as balance */
+     * get none: a selection is missing if all ranks of its expert are out. As balance in host memory, or where rows in
+     * device memory are staged: XEP_ERR_UNSUPPORTED where all ranks map one another's, as no host sees topk_idx then */
     const xep_replica_t *replicas;
     uint32_t nreplicas;
     xep_balance_t balance; /* of dispatches with XEP_DISPATCH_BALANCE. Others with EVEN and no replicas go to owners */
@@ -442,12 +443,14 @@ enum { XEP_PAYLOADS_MOST = 8 };
 
 /**
  * Bytes of the caller's that travel beside each row of x, unchanged, and arrive as an array of their own: scales of any
- * width, a hash, routing data. In host memory. They need room in params.scales: first the scales of a row (with
- * payloads a cast's, too), then each payload at a multiple of its alignment, padded to one.
+ * width, a hash, routing data. They need room in params.scales: first the scales of a row (with payloads a cast's,
+ * too), then each payload at a multiple of its alignment, padded to one. In device memory not beside a cast or scales
+ * by column, and the room is padded to the largest alignment: rows arrive with all that is beside them.
  */
 typedef struct xep_payload {
-    void *data;         /* sent: [T][bytes], only read, NULL if T is 0; received: [capacity][bytes] */
-    size_t stride;      /* bytes between rows. Sent: 0 if dense; received: bytes, rounded up to alignment */
+    void *data; /* sent: [T][bytes], only read, NULL if T is 0; received: [capacity][bytes] */
+    /* bytes between rows. Sent: 0 if dense; received: bytes, rounded up to alignment, or more in device memory */
+    size_t stride;
     uint32_t bytes;     /* of a row, 1 to 65536 */
     uint32_t alignment; /* of each row where it is received: a power of two up to 64; 0: 1 */
 } xep_payload_t;

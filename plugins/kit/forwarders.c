@@ -43,25 +43,46 @@ static void find_ranks(const xep_shape_t *shape, xep_forwarders_t *nodes)
     }
 }
 
-/* Without a base only measures: there is nothing to write to. */
-void xep_forwarders_lay(const xep_shape_t *shape, xep_carve_t *arena, xep_forwarders_t *nodes)
+/* Every rank is a node of one. */
+static void make_flat(xep_shape_t *shape, xep_carve_t *arena)
 {
-    nodes->node = shape->node[shape->rank];
-    nodes->place = shape->place[shape->rank];
-    nodes->locals = shape->node_ranks[nodes->node];
-    nodes->upstreams = xep_forwarders_count(shape, shape->rank, shape->nranks);
+    uint32_t *node = xep_carve_array(arena, shape->nranks, sizeof *node);
+    uint32_t *place = xep_carve_array(arena, shape->nranks, sizeof *place);
+    uint32_t *node_ranks = xep_carve_array(arena, shape->nranks, sizeof *node_ranks);
+    for (uint32_t r = 0; r < shape->nranks && arena->base != NULL; r++) {
+        node[r] = r;
+        place[r] = 0;
+        node_ranks[r] = 1;
+    }
+    shape->nodes = shape->nranks;
+    shape->node = node;
+    shape->place = place;
+    shape->node_ranks = node_ranks;
+}
+
+/* Without a base only measures: there is nothing to write to. */
+void xep_forwarders_lay(const xep_shape_t *of, xep_carve_t *arena, xep_forwarders_t *nodes)
+{
+    xep_shape_t shape = *of;
+    nodes->node = of->by_nodes ? of->node[of->rank] : of->rank;
+    nodes->locals = of->by_nodes ? of->node_ranks[nodes->node] : 1;
+    nodes->upstreams = of->by_nodes ? xep_forwarders_count(of, of->rank, of->nranks) : of->nranks - 1;
+    if (!of->by_nodes) make_flat(&shape, arena);
+    nodes->nodes = shape.nodes;
+    nodes->node_of = shape.node;
     nodes->local = xep_carve_array(arena, nodes->locals, sizeof *nodes->local);
     nodes->upstream = xep_carve_array(arena, nodes->upstreams, sizeof *nodes->upstream);
-    nodes->feed_of = xep_carve_array(arena, shape->nranks, sizeof *nodes->feed_of);
-    nodes->forwarder = xep_carve_array(arena, shape->nodes, sizeof *nodes->forwarder);
-    nodes->line = xep_carve_array(arena, shape->nodes, sizeof *nodes->line);
-    nodes->through = xep_carve_array(arena, shape->nranks, sizeof *nodes->through);
-    nodes->fed = xep_carve_array(arena, shape->nranks, sizeof *nodes->fed);
+    nodes->feed_of = xep_carve_array(arena, shape.nranks, sizeof *nodes->feed_of);
+    nodes->forwarder = xep_carve_array(arena, shape.nodes, sizeof *nodes->forwarder);
+    nodes->line = xep_carve_array(arena, shape.nodes, sizeof *nodes->line);
+    nodes->through = xep_carve_array(arena, shape.nranks, sizeof *nodes->through);
+    nodes->fed = xep_carve_array(arena, shape.nranks, sizeof *nodes->fed);
     if (arena->base == NULL) return;
-    for (uint32_t p = 0; p < nodes->locals; p++) nodes->local[p] = rank_at(shape, nodes->node, p);
-    for (uint32_t n = 0; n < shape->nodes; n++) {
-        nodes->forwarder[n] = n == nodes->node ? XEP_NO_RANK : forwarder_of(shape, shape->rank, n);
-        if (n != nodes->node) nodes->line[n] = xep_forwarders_count(shape, nodes->forwarder[n], shape->rank);
+    nodes->place = shape.place[shape.rank];
+    for (uint32_t p = 0; p < nodes->locals; p++) nodes->local[p] = rank_at(&shape, nodes->node, p);
+    for (uint32_t n = 0; n < shape.nodes; n++) {
+        nodes->forwarder[n] = n == nodes->node ? XEP_NO_RANK : forwarder_of(&shape, shape.rank, n);
+        if (n != nodes->node) nodes->line[n] = xep_forwarders_count(&shape, nodes->forwarder[n], shape.rank);
     }
-    find_ranks(shape, nodes);
+    find_ranks(&shape, nodes);
 }

@@ -174,33 +174,17 @@ uint32_t xep_combine_offered(const xep_kit_t *kit, const xep_op_t *op, uint32_t 
  * All words of this epoch are there. Each offer is copied before it is looked at; one of another epoch means that its
  * writer broke the order that the protocol argues with, so nothing of it is used.
  */
-xep_status_t xep_offers_take(xep_kit_t *kit, xep_op_t *op, xep_offer_fn from, const xep_agree_param_t *params,
-                             uint32_t count)
+static xep_status_t copy_offers(const xep_kit_t *kit, xep_op_t *op, xep_offer_t *offers)
 {
-    xep_offer_t *offers = kit->offers + (size_t)op->slot * kit->shape->nranks;
     for (uint32_t i = 0; i < op->with.count; i++) {
         uint32_t r = op->with.rank[i];
-        offers[r] = *from(kit, op, r);
+        offers[r] = line_from(kit, *xep_combine_slot_there(kit, op->slot, r), r)->offer;
         if (offers[r].epoch != op->epoch)
             return kit->env->fail(kit->env, op, XEP_ERR_PROTOCOL,
-                                  "invalid epoch in the offer of rank %u for a %s: %llu (%llu)", r,
-                                  op->kind == XEP_OP_NEXT ? "piece" : "combine", (unsigned long long)offers[r].epoch,
-                                  (unsigned long long)op->epoch);
+                                  "invalid epoch in the offer of rank %u for a combine: %llu (%llu)", r,
+                                  (unsigned long long)offers[r].epoch, (unsigned long long)op->epoch);
     }
-    xep_kit_state_t *state = xep_kit_state(op);
-    if (op->is_ruled) {
-        state->verdict = xep_agree_decision(kit->env, op);
-        return XEP_OK;
-    }
-    state->verdict = xep_agree_calls(kit->env, op, &offers->refused, sizeof *offers);
-    if (state->verdict == XEP_OK) state->verdict = xep_agree(kit->env, op, params, count, offers, sizeof *offers);
     return XEP_OK;
-}
-
-static const xep_offer_t *combine_offer(const void *mode, const xep_op_t *op, uint32_t rank)
-{
-    const xep_kit_t *kit = mode;
-    return &line_from(kit, *xep_combine_slot_there(kit, op->slot, rank), rank)->offer;
 }
 
 xep_status_t xep_combine_take_offers(void *mode, xep_op_t *op)
@@ -212,7 +196,26 @@ xep_status_t xep_combine_take_offers(void *mode, xep_op_t *op)
         XEP_AGREE_PARAM("flags", XEP_AGREE_NUMBER, xep_offer_t, params[XEP_OFFER_FLAGS]),
         XEP_AGREE_PARAM("quant", XEP_AGREE_NUMBER, xep_offer_t, params[XEP_OFFER_QUANT]),
     };
-    return xep_offers_take(mode, op, combine_offer, params, XEP_OFFER_PARAMS);
+    const xep_kit_t *kit = mode;
+    const xep_offer_t *offers = kit->offers;
+    xep_status_t status = copy_offers(kit, op, kit->offers);
+    if (status != XEP_OK) return status;
+    xep_status_t *verdict = &xep_kit_state(op)->verdict;
+    *verdict = op->is_ruled ? xep_agree_decision(kit->env, op)
+                            : xep_agree_calls(kit->env, op, &offers->refused, sizeof *offers);
+    if (*verdict == XEP_OK && !op->is_ruled)
+        *verdict = xep_agree(kit->env, op, params, XEP_OFFER_PARAMS, offers, sizeof *offers);
+    return XEP_OK;
+}
+
+void xep_combine_tell_missing(const xep_kit_t *kit, const xep_op_t *op, const int32_t *experts, uint64_t tokens,
+                              uint32_t topk)
+{
+    const xep_combine_args_t *args = op->combine;
+    for (uint64_t t = 0; t < tokens; t++, experts += topk)
+        for (uint32_t k = 0; k < topk; k++)
+            args->missing[t * args->missing_stride + k] =
+                experts[k] >= 0 && xep_op_is_without(op, kit->owner[experts[k]]);
 }
 
 /* ---- read ---- */

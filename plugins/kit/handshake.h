@@ -71,15 +71,12 @@ uint64_t xep_combine_begin_at(const xep_kit_t *kit, const xep_op_t *op, uint32_t
 /** What rank offers, once its word is here: a param, which is not checked yet. */
 uint32_t xep_combine_offered(const xep_kit_t *kit, const xep_op_t *op, uint32_t rank, uint32_t param);
 
-/** What rank offers in op: in memory that it may still write. */
-typedef const xep_offer_t *(*xep_offer_fn)(const void *mode, const xep_op_t *op, uint32_t rank);
-
-/** Copies and compares the offers of all ranks, whose words are here; sets the verdict. XEP_ERR_PROTOCOL: as below. */
-xep_status_t xep_offers_take(xep_kit_t *kit, xep_op_t *op, xep_offer_fn from, const xep_agree_param_t *params,
-                             uint32_t count);
-
 /** Step after ready_word: compares the offers; sets the verdict. XEP_ERR_PROTOCOL: one is of another combine. */
 xep_status_t xep_combine_take_offers(void *mode, xep_op_t *op);
+
+/** Fills the caller's "missing": which selections [tokens][topk] of this rank are not in their sums. */
+void xep_combine_tell_missing(const xep_kit_t *kit, const xep_op_t *op, const int32_t *experts, uint64_t tokens,
+                              uint32_t topk);
 
 /** Step: tells all owners that their rows were read. */
 xep_status_t xep_combine_tell_read(void *mode, xep_op_t *op);

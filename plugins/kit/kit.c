@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kit_in_place.h"
 #include "rows.h"
 
 enum { LINE = 64 };
@@ -31,37 +32,39 @@ static void find_owners(xep_kit_t *kit)
         for (uint32_t e = kit->first_expert[r]; e < kit->first_expert[r + 1]; e++) kit->owner[e] = r;
 }
 
-/* What the kit needs for itself; the mode's own arrays come later, as they may need to know who is mapped. */
-static xep_status_t get_memory(xep_kit_t *kit)
+/* What the kit needs for itself; the mode's arrays come later, as they may need to know who is mapped. */
+static void lay_own(xep_kit_t *kit, xep_carve_t *arena)
 {
     const xep_shape_t *shape = kit->shape;
-    size_t slots = shape->slots, pairs = slots * shape->nranks;
-    kit->slots = calloc(slots, xep_kit_mode.slot_bytes);
-    kit->base = calloc(shape->nranks, sizeof *kit->base);
-    kit->owner = calloc(shape->experts, sizeof *kit->owner);
-    kit->prefaulted = calloc(slots, sizeof *kit->prefaulted);
-    kit->there = calloc(pairs, sizeof *kit->there);
-    kit->combined = calloc(slots, sizeof *kit->combined);
-    kit->offers = calloc(pairs, sizeof *kit->offers);
-    if (kit->slots != NULL && kit->base != NULL && kit->owner != NULL && kit->prefaulted != NULL &&
-        kit->there != NULL && kit->combined != NULL && kit->offers != NULL)
-        return XEP_OK;
-    return kit->env->fail(kit->env, NULL, XEP_ERR_NO_MEMORY, "no memory for %u slots, %u ranks, %u experts",
-                          shape->slots, shape->nranks, shape->experts);
+    kit->slots = xep_carve_array(arena, shape->slots, xep_kit_mode.slot_bytes);
+    kit->base = xep_carve_array(arena, shape->nranks, sizeof *kit->base);
+    kit->owner = xep_carve_array(arena, shape->experts, sizeof *kit->owner);
+    kit->prefaulted = xep_carve_array(arena, shape->slots, sizeof *kit->prefaulted);
+    kit->there = xep_carve_array(arena, shape->slots * (uint64_t)shape->nranks, sizeof *kit->there);
+    kit->combined = xep_carve_array(arena, shape->slots, sizeof *kit->combined);
+    kit->offers = xep_carve_array(arena, shape->nranks, sizeof *kit->offers);
 }
 
-/* All arrays in one block. They are laid twice, to measure and to place: a size written down once cannot differ. */
-static xep_status_t get_arrays(xep_kit_t *kit)
+static void lay_arrays(xep_kit_t *kit, xep_carve_t *arena)
 {
+    xep_in_place_lay_arrays(kit, arena);
+    xep_kit_mode.lay_arrays(kit, arena);
+}
+
+/* Arrays in one block. They are laid twice, to measure and to place: a size written down once cannot differ. */
+static xep_status_t get_block(xep_kit_t *kit, void (*lay)(xep_kit_t *, xep_carve_t *), int lazily, void **block_p)
+{
+    const xep_shape_t *shape = kit->shape;
     xep_carve_t arena = {0};
-    xep_kit_mode.lay_arrays(kit, &arena);
-    if (!arena.overflow) kit->arrays = calloc(1, arena.end + LINE);
-    if (kit->arrays == NULL)
-        return kit->env->fail(kit->env, NULL, XEP_ERR_NO_MEMORY, "no memory for the lists of %u slots: %llu bytes",
-                              kit->shape->slots, (unsigned long long)arena.end);
-    if (!xep_kit_mode.lazily) memset(kit->arrays, 0, arena.end); /* its pages are touched here, not by operations */
-    arena = (xep_carve_t){.base = (char *)(((uintptr_t)kit->arrays + LINE - 1) & ~(uintptr_t)(LINE - 1))};
-    xep_kit_mode.lay_arrays(kit, &arena);
+    lay(kit, &arena);
+    if (!arena.overflow) *block_p = calloc(1, arena.end + LINE);
+    if (*block_p == NULL)
+        return kit->env->fail(kit->env, NULL, XEP_ERR_NO_MEMORY,
+                              "no memory for the lists of %u slots, %u ranks, %u experts: %llu bytes", shape->slots,
+                              shape->nranks, shape->experts, (unsigned long long)arena.end);
+    if (!lazily) memset(*block_p, 0, arena.end); /* its pages are touched here, not by operations */
+    arena = (xep_carve_t){.base = (char *)(((uintptr_t)*block_p + LINE - 1) & ~(uintptr_t)(LINE - 1))};
+    lay(kit, &arena);
     return XEP_OK;
 }
 
@@ -85,6 +88,7 @@ static xep_status_t lay_heap(const xep_shape_t *shape, xep_heap_layout_t *layout
     layout->combine_line = xep_carve_offset(&carve[XEP_REGION_CONTROL], (uint64_t)shape->slots * shape->nranks,
                                             sizeof(xep_combine_line_t));
     xep_status_t status = xep_kit_mode.lay_heap(shape, layout, carve);
+    xep_in_place_lay(shape, &layout->in_place, carve);
     for (int i = 0; i < XEP_REGIONS && status == XEP_OK; i++) {
         if (carve[i].overflow) status = XEP_ERR_NO_MEMORY;
         regions[i].memory = xep_kit_mode.memory;
@@ -117,11 +121,11 @@ static xep_status_t set_up(xep_kit_t *kit, const xep_env_t *env)
     memcpy(regions, env->regions, sizeof regions);
     kit->own = (char *)regions[XEP_REGION_ROWS].base - regions[XEP_REGION_ROWS].offset;
     xep_status_t status = lay_heap(env->shape, layout_of(kit), regions);
-    if (status == XEP_OK) status = get_memory(kit);
+    if (status == XEP_OK) status = get_block(kit, lay_own, 0, &kit->own_arrays);
     if (status != XEP_OK) return status;
     connect_all(kit);
     find_owners(kit);
-    return get_arrays(kit);
+    return get_block(kit, lay_arrays, xep_kit_mode.lazily, &kit->arrays);
 }
 
 /* Beginning with another peer on each rank, so that they do not all map the same pages at the same time. */
@@ -129,7 +133,9 @@ static void prefault_all(const xep_kit_t *kit)
 {
     for (uint32_t i = 0; i < kit->shape->nranks && xep_kit_mode.prefault != NULL; i++) {
         uint32_t peer = xep_kit_peer(kit, i);
-        if (kit->base[peer] != NULL) xep_kit_mode.prefault(kit, peer);
+        if (kit->base[peer] == NULL) continue;
+        xep_kit_mode.prefault(kit, peer);
+        xep_in_place_prefault_own(kit, peer);
     }
 }
 
@@ -145,7 +151,9 @@ void xep_kit_map_slot(xep_kit_t *kit, uint32_t slot, uint64_t tokens)
     kit->prefaulted[slot] = most;
     for (uint32_t i = 0; i < kit->shape->nranks && xep_kit_mode.prefault_slot != NULL; i++) {
         uint32_t peer = (kit->shape->rank + i) % kit->shape->nranks;
-        if (kit->base[peer] != NULL) xep_kit_mode.prefault_slot(kit, peer, slot, most);
+        if (kit->base[peer] == NULL) continue;
+        xep_kit_mode.prefault_slot(kit, peer, slot, most);
+        xep_in_place_prefault_slot(kit, peer, slot, most);
     }
 }
 
@@ -169,13 +177,7 @@ void xep_kit_close(void *mode)
     xep_kit_t *kit = mode;
     if (kit == NULL) return;
     free(kit->arrays);
-    free(kit->offers);
-    free(kit->combined);
-    free(kit->there);
-    free(kit->prefaulted);
-    free(kit->owner);
-    free(kit->base);
-    free(kit->slots);
+    free(kit->own_arrays);
     free(kit);
 }
 

@@ -39,7 +39,7 @@ _Static_assert(sizeof(_Atomic uint64_t) == 8, "words are shared by processes");
 
 /**
  * Lays what is the mode's in a heap, and says how many rows a slot has; the layout has combine_stride and combine_line
- * already. Called twice, with every region at 0 to measure them, and where they are.
+ * already, and gets in_place.stride. Called twice, with every region at 0 to measure them, and where they are.
  */
 typedef xep_status_t (*xep_kit_heap_fn)(const xep_shape_t *shape, xep_heap_layout_t *layout,
                                         xep_carve_t region[XEP_REGIONS]);
@@ -71,7 +71,7 @@ typedef struct xep_kit {
     const xep_shape_t *shape;
     const xep_heap_layout_t *layout; /* the mode's */
     void *slots;                     /* [slots] what the mode remembers of a dispatch, zeroed at open */
-    void *arrays;                    /* the mode's, all in one block */
+    void *arrays, *own_arrays;       /* the mode's, and the kit's: each in one block */
     char *own;                       /* heap of this rank, of the kind of memory that the mode's regions are of */
     char **base;                     /* [R] heap of a rank; NULL: not mapped */
     int all_mapped;
@@ -81,7 +81,8 @@ typedef struct xep_kit {
     /* handshake of combines: */
     uint32_t *there;     /* [slots][R] the slot each rank chose for the dispatch of ours: the mode knows and sets it */
     uint64_t *combined;  /* [slots] epoch of the last combine offered from a slot; 0: none */
-    xep_offer_t *offers; /* [slots][R] as received */
+    xep_offer_t *offers; /* [R] as received: scratch */
+    struct xep_in_place *in_place;                         /* kit_in_place.h; NULL: rows are always copied */
     xep_step_t steps[XEP_STEPS_CASTS + 2][XEP_STEPS_MOST]; /* of each kind of operation, as they were chosen */
 } xep_kit_t;
 

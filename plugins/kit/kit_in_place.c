@@ -8,46 +8,49 @@
 
 #include <string.h>
 
-static char *begin_of(const xep_in_place_t *in_place, uint32_t area)
+static char *begin_of(const xep_kit_t *kit, uint32_t area)
 {
-    return xep_kit_own(in_place->kit, in_place->at->first + area * in_place->at->bytes);
+    return xep_kit_own(kit, kit->layout->in_place.first + area * kit->layout->in_place.bytes);
 }
 
-static uint64_t released_offset(const xep_in_place_t *in_place, uint64_t area, uint32_t rank)
+static xep_in_place_read_t *read_of(const xep_kit_t *kit, uint32_t slot, uint32_t rank)
 {
-    return in_place->at->released + (area * in_place->kit->shape->nranks + rank) * sizeof(uint64_t);
+    return &kit->in_place->reads[(size_t)slot * kit->shape->nranks + rank];
+}
+
+static uint64_t released_offset(const xep_kit_t *kit, uint64_t area, uint32_t rank)
+{
+    return kit->layout->in_place.released + (area * kit->shape->nranks + rank) * sizeof(uint64_t);
 }
 
 /* The acquire is for what the user writes there next: it comes after all that peers have read. */
-static int is_released(const xep_in_place_t *in_place, uint32_t area)
+static int is_released(const xep_kit_t *kit, uint32_t area)
 {
-    const _Atomic uint64_t *words = xep_kit_own(in_place->kit, released_offset(in_place, area, 0));
-    for (uint32_t r = 0; r < in_place->kit->shape->nranks; r++)
-        if (in_place->kit->base[r] != NULL &&
-            atomic_load_explicit(&words[r], memory_order_acquire) < in_place->areas[area].epoch)
+    const _Atomic uint64_t *words = xep_kit_own(kit, released_offset(kit, area, 0));
+    for (uint32_t r = 0; r < kit->shape->nranks; r++)
+        if (kit->base[r] != NULL &&
+            atomic_load_explicit(&words[r], memory_order_acquire) < kit->in_place->areas[area].epoch)
             return 0;
     return 1;
 }
 
 /* one that is released, and not the user's to write; or XEP_NO_AREA */
-static uint32_t find_area(const xep_in_place_t *in_place)
+static uint32_t find_area(const xep_kit_t *kit)
 {
-    for (uint32_t a = 0; a < in_place->at->areas; a++)
-        if (a != in_place->handed && is_released(in_place, a)) return a;
+    for (uint32_t a = 0; a < kit->layout->in_place.areas; a++)
+        if (a != kit->in_place->handed && is_released(kit, a)) return a;
     return XEP_NO_AREA;
 }
 
 /* ---- memory ---- */
 
 /* One area more than there are handles, so that one can be written while all slots have rows in place. */
-void xep_in_place_lay(const xep_shape_t *shape, xep_in_place_layout_t *at, uint64_t stride,
-                      xep_carve_t region[XEP_REGIONS])
+void xep_in_place_lay(const xep_shape_t *shape, xep_in_place_layout_t *at, xep_carve_t region[XEP_REGIONS])
 {
     xep_carve_t *rows = &region[XEP_REGION_ROWS], area = {0};
     at->areas = shape->sends_in_place ? shape->slots + UINT64_C(1) : 0;
     if (at->areas == 0) return;
-    at->stride = stride;
-    xep_carve_offset(&area, shape->tokens, stride);
+    xep_carve_offset(&area, shape->tokens, at->stride);
     xep_carve_page(&area);
     rows->overflow |= area.overflow;
     at->bytes = area.end;
@@ -56,19 +59,26 @@ void xep_in_place_lay(const xep_shape_t *shape, xep_in_place_layout_t *at, uint6
     at->released = xep_carve_offset(&region[XEP_REGION_CONTROL], at->areas * shape->nranks, sizeof(uint64_t));
 }
 
-void xep_in_place_lay_arrays(xep_in_place_t *in_place, const xep_kit_t *kit, const xep_in_place_layout_t *at,
-                             xep_carve_t *arena)
+void xep_in_place_lay_arrays(xep_kit_t *kit, xep_carve_t *arena)
 {
-    *in_place = (xep_in_place_t){.kit = kit, .at = at, .handed = XEP_NO_AREA};
-    in_place->areas = xep_carve_array(arena, at->areas, sizeof *in_place->areas);
-    for (uint64_t a = 0; a < at->areas; a++) {
-        uint64_t *sums = xep_carve_array(arena, kit->env->checks_rows ? kit->shape->tokens : 0, sizeof *sums);
+    const uint64_t areas = kit->layout->in_place.areas, tokens = kit->env->checks_rows ? kit->shape->tokens : 0;
+    if (areas == 0) return;
+    xep_in_place_t measured, *in_place = xep_carve_array(arena, 1, sizeof *in_place);
+    if (in_place == NULL) in_place = &measured;
+    *in_place = (xep_in_place_t){.areas = xep_carve_array(arena, areas, sizeof *in_place->areas),
+                                 .reads = xep_carve_array(arena, kit->shape->slots * (uint64_t)kit->shape->nranks,
+                                                          sizeof *in_place->reads),
+                                 .handed = XEP_NO_AREA};
+    for (uint64_t a = 0; a < areas; a++) {
+        uint64_t *sums = xep_carve_array(arena, tokens, sizeof *sums);
         if (arena->base != NULL) in_place->areas[a].sums = sums;
     }
+    kit->in_place = in_place;
 }
 
-void xep_in_place_prefault_own(const xep_kit_t *kit, const xep_in_place_layout_t *at, uint32_t rank)
+void xep_in_place_prefault_own(const xep_kit_t *kit, uint32_t rank)
 {
+    const xep_in_place_layout_t *at = &kit->layout->in_place;
     if (rank == kit->shape->rank && kit->shape->sends[rank])
         xep_kit_prefault(kit, rank, at->first, at->first + at->areas * at->bytes);
 }
@@ -78,9 +88,9 @@ void xep_in_place_prefault_own(const xep_kit_t *kit, const xep_in_place_layout_t
  * handle at a time uses two areas: the second while the first is still read. With 8 ranks of 512 tokens a rank met
  * 17,000 pages in its first operations, 2 us each.
  */
-void xep_in_place_prefault_slot(const xep_kit_t *kit, const xep_in_place_layout_t *at, uint32_t rank, uint32_t slot,
-                                uint64_t tokens)
+void xep_in_place_prefault_slot(const xep_kit_t *kit, uint32_t rank, uint32_t slot, uint64_t tokens)
 {
+    const xep_in_place_layout_t *at = &kit->layout->in_place;
     if (rank == kit->shape->rank || at->areas == 0 || !kit->shape->sends[rank]) return;
     for (uint64_t area = slot == 0 ? 0 : slot + UINT64_C(1); area <= slot + UINT64_C(1); area++) {
         uint64_t begin = at->first + area * at->bytes;
@@ -102,34 +112,33 @@ static uint64_t sum_row(const char *row, size_t bytes)
     return sum;
 }
 
-static uint64_t sum_token(const xep_in_place_t *in_place, const xep_in_place_area_t *area, uint64_t token)
+static uint64_t sum_token(const xep_kit_t *kit, const xep_in_place_area_t *area, uint64_t token)
 {
-    const char *rows = xep_kit_own(in_place->kit, area->offset);
+    const char *rows = xep_kit_own(kit, area->offset);
     return sum_row(rows + token * area->stride, area->bytes);
 }
 
 /* A row that no rank reads may be anything. */
-void xep_in_place_note(xep_in_place_t *in_place, const xep_op_t *op, const xep_in_place_rows_t *rows, size_t bytes,
+void xep_in_place_note(const xep_kit_t *kit, const xep_op_t *op, const xep_in_place_rows_t *rows, size_t bytes,
                        size_t stride, xep_in_place_read_fn is_read)
 {
-    xep_in_place_area_t *area = &in_place->areas[rows->area];
-    if (!in_place->kit->env->checks_rows || rows->offset == 0) return;
+    xep_in_place_area_t *area = &kit->in_place->areas[rows->area];
+    if (!kit->env->checks_rows || rows->offset == 0) return;
     area->tokens = op->dispatch->tokens;
     area->bytes = bytes;
     area->stride = stride;
-    for (uint64_t t = 0; t < area->tokens; t++)
-        area->sums[t] = is_read(in_place->kit, op, t) ? sum_token(in_place, area, t) : 0;
+    for (uint64_t t = 0; t < area->tokens; t++) area->sums[t] = is_read(kit, op, t) ? sum_token(kit, area, t) : 0;
 }
 
 /* Once: then the memory is anybody's, as it would be otherwise. */
-static xep_status_t check_unchanged(xep_in_place_t *in_place, xep_op_t *op, uint32_t number)
+static xep_status_t check_unchanged(const xep_kit_t *kit, xep_op_t *op, uint32_t number)
 {
-    xep_in_place_area_t *area = &in_place->areas[number];
-    const xep_env_t *env = in_place->kit->env;
+    xep_in_place_area_t *area = &kit->in_place->areas[number];
+    const xep_env_t *env = kit->env;
     uint64_t tokens = area->tokens;
     area->tokens = 0;
     for (uint64_t t = 0; t < tokens; t++)
-        if (area->sums[t] != 0 && area->sums[t] != sum_token(in_place, area, t))
+        if (area->sums[t] != 0 && area->sums[t] != sum_token(kit, area, t))
             return env->fail(env, op, XEP_ERR_INVALID,
                              "row %llu of dispatch %llu was changed while ranks could read it in place",
                              (unsigned long long)t, (unsigned long long)area->epoch);
@@ -139,16 +148,17 @@ static xep_status_t check_unchanged(xep_in_place_t *in_place, xep_op_t *op, uint
 /* ---- where rows are ---- */
 
 /* The user's rows, in the memory that was handed out: from which row on. */
-static xep_status_t check_rows(const xep_in_place_t *in_place, xep_op_t *op, uint64_t *first_p)
+static xep_status_t check_rows(const xep_kit_t *kit, xep_op_t *op, uint64_t *first_p)
 {
-    const xep_env_t *env = in_place->kit->env;
+    const xep_env_t *env = kit->env;
     const xep_dispatch_args_t *args = op->dispatch;
-    const xep_in_place_layout_t *at = in_place->at;
-    uint64_t offset =
-        in_place->handed == XEP_NO_AREA ? 0 : (uint64_t)((const char *)args->x - begin_of(in_place, in_place->handed));
+    const xep_in_place_layout_t *at = &kit->layout->in_place;
+    uint64_t offset = kit->in_place->handed == XEP_NO_AREA
+                          ? 0
+                          : (uint64_t)((const char *)args->x - begin_of(kit, kit->in_place->handed));
     *first_p = offset / at->stride;
-    if (in_place->handed == XEP_NO_AREA || offset >= at->bytes || offset % at->stride != 0 ||
-        *first_p + args->tokens > in_place->kit->shape->tokens)
+    if (kit->in_place->handed == XEP_NO_AREA || offset >= at->bytes || offset % at->stride != 0 ||
+        *first_p + args->tokens > kit->shape->tokens)
         return env->fail(env, op, XEP_ERR_INVALID,
                          "invalid x: %p, %llu rows (rows of the memory that xep_buffer_send_memory() returned "
                          "since the last dispatch from there, or memory that is not the buffer's)",
@@ -160,77 +170,97 @@ static xep_status_t check_rows(const xep_in_place_t *in_place, xep_op_t *op, uin
 }
 
 /* Whether any of the rows lies in any area. */
-static int is_in_areas(const xep_in_place_t *in_place, const xep_dispatch_args_t *args)
+static int is_in_areas(const xep_kit_t *kit, const xep_dispatch_args_t *args)
 {
     uintptr_t begin = (uintptr_t)args->x, end = begin + (args->tokens - 1) * args->x_stride + 1;
-    uintptr_t areas = (uintptr_t)begin_of(in_place, 0);
-    return begin < areas + in_place->at->areas * in_place->at->bytes && end > areas;
+    uintptr_t areas = (uintptr_t)begin_of(kit, 0);
+    return begin < areas + kit->layout->in_place.areas * kit->layout->in_place.bytes && end > areas;
 }
 
-xep_status_t xep_in_place_choose(xep_in_place_t *in_place, xep_op_t *op, int casts, xep_in_place_rows_t *rows)
+xep_status_t xep_in_place_choose(const xep_kit_t *kit, xep_op_t *op, int casts, xep_in_place_rows_t *rows)
 {
     const xep_dispatch_args_t *args = op->dispatch;
     uint64_t first = 0;
+    memset(read_of(kit, op->slot, 0), 0, kit->shape->nranks * sizeof(xep_in_place_read_t));
     if ((args->flags & XEP_DISPATCH_IN_PLACE) == 0 || args->tokens == 0) return XEP_OK;
-    int is_inside = is_in_areas(in_place, args), stays = is_inside && !casts;
-    xep_status_t status = is_inside ? check_rows(in_place, op, &first) : XEP_OK;
+    int is_inside = is_in_areas(kit, args), stays = is_inside && !casts;
+    xep_status_t status = is_inside ? check_rows(kit, op, &first) : XEP_OK;
     if (status != XEP_OK) return status;
-    rows->area = stays ? in_place->handed : find_area(in_place);
+    rows->area = stays ? kit->in_place->handed : find_area(kit);
     if (rows->area == XEP_NO_AREA) return XEP_OK;
-    if (!stays) status = check_unchanged(in_place, op, rows->area);
+    if (!stays) status = check_unchanged(kit, op, rows->area);
     if (status != XEP_OK) return status;
-    rows->fill = stays ? NULL : begin_of(in_place, rows->area);
-    rows->offset = in_place->at->first + rows->area * in_place->at->bytes + (stays ? first * in_place->at->stride : 0);
+    rows->fill = stays ? NULL : begin_of(kit, rows->area);
+    rows->offset = kit->layout->in_place.first + rows->area * kit->layout->in_place.bytes +
+                   (stays ? first * kit->layout->in_place.stride : 0);
     return XEP_OK;
 }
 
-void xep_in_place_take(xep_in_place_t *in_place, const xep_op_t *op, const xep_in_place_rows_t *rows)
+void xep_in_place_take(const xep_kit_t *kit, const xep_op_t *op, const xep_in_place_rows_t *rows)
 {
     if (rows->offset == 0) return;
-    xep_in_place_area_t *area = &in_place->areas[rows->area];
+    xep_in_place_area_t *area = &kit->in_place->areas[rows->area];
     *area =
         (xep_in_place_area_t){.epoch = op->epoch, .before = area->epoch, .offset = rows->offset, .sums = area->sums};
-    if (rows->area == in_place->handed) in_place->handed = XEP_NO_AREA;
+    if (rows->area == kit->in_place->handed) kit->in_place->handed = XEP_NO_AREA;
 }
 
 /* What the user wrote there stays there, so that the same call with room succeeds. */
-void xep_in_place_return(xep_in_place_t *in_place, const xep_in_place_rows_t *rows)
+void xep_in_place_return(const xep_kit_t *kit, const xep_in_place_rows_t *rows)
 {
     if (rows->offset == 0) return;
-    in_place->areas[rows->area].epoch = in_place->areas[rows->area].before;
-    in_place->areas[rows->area].tokens = 0;
-    if (rows->fill == NULL && in_place->handed == XEP_NO_AREA) in_place->handed = rows->area;
+    kit->in_place->areas[rows->area].epoch = kit->in_place->areas[rows->area].before;
+    kit->in_place->areas[rows->area].tokens = 0;
+    if (rows->fill == NULL && kit->in_place->handed == XEP_NO_AREA) kit->in_place->handed = rows->area;
 }
 
 /* ---- where they are read ---- */
 
-int xep_in_place_is_sane(const xep_in_place_t *in_place, uint64_t offset, uint64_t tokens)
+int xep_in_place_is_sane(const xep_kit_t *kit, uint64_t offset, uint64_t tokens)
 {
-    const xep_in_place_layout_t *at = in_place->at;
+    const xep_in_place_layout_t *at = &kit->layout->in_place;
     if (offset < at->first || offset - at->first >= at->areas * at->bytes) return 0;
     uint64_t inside = (offset - at->first) % at->bytes;
-    return inside % at->stride == 0 && inside / at->stride + tokens <= in_place->kit->shape->tokens;
+    return inside % at->stride == 0 && inside / at->stride + tokens <= kit->shape->tokens;
 }
 
-/* Behind all that the user has read: the word is stored with release. */
-void xep_in_place_release(const xep_in_place_t *in_place, uint32_t rank, uint64_t offset, uint64_t epoch)
+void xep_in_place_read(const xep_kit_t *kit, const xep_op_t *op, uint32_t rank, uint64_t offset)
 {
-    uint64_t area = (offset - in_place->at->first) / in_place->at->bytes;
-    xep_kit_signal(in_place->kit, rank, released_offset(in_place, area, in_place->kit->shape->rank), epoch);
+    *read_of(kit, op->slot, rank) = (xep_in_place_read_t){offset, op->epoch};
+}
+
+/*
+ * Behind all that the user has read: the word is stored with release. Once for each dispatch, with its epoch: the
+ * memory may belong to a later one by then.
+ */
+static void release(void *mode, uint32_t slot)
+{
+    const xep_kit_t *kit = mode;
+    const xep_in_place_layout_t *at = &kit->layout->in_place;
+    for (uint32_t r = 0; r < kit->shape->nranks; r++) {
+        xep_in_place_read_t *read = read_of(kit, slot, r);
+        if (read->offset == 0) continue;
+        xep_kit_signal(kit, r, released_offset(kit, (read->offset - at->first) / at->bytes, kit->shape->rank),
+                       read->epoch);
+        read->offset = 0;
+    }
 }
 
 /* ---- what the user writes ---- */
 
-xep_status_t xep_in_place_memory(xep_in_place_t *in_place, void **base_p, size_t *stride_p)
+static xep_status_t find_memory(void *mode, void **base_p, size_t *stride_p)
 {
-    if (in_place->handed == XEP_NO_AREA) {
-        uint32_t area = find_area(in_place);
+    const xep_kit_t *kit = mode;
+    if (kit->in_place->handed == XEP_NO_AREA) {
+        uint32_t area = find_area(kit);
         if (area == XEP_NO_AREA) return XEP_INPROGRESS;
-        xep_status_t status = check_unchanged(in_place, NULL, area);
+        xep_status_t status = check_unchanged(kit, NULL, area);
         if (status != XEP_OK) return status;
-        in_place->handed = area;
+        kit->in_place->handed = area;
     }
-    *base_p = begin_of(in_place, in_place->handed);
-    *stride_p = in_place->at->stride;
+    *base_p = begin_of(kit, kit->in_place->handed);
+    *stride_p = kit->layout->in_place.stride;
     return XEP_OK;
 }
+
+const xep_place_ops_t xep_kit_places = {.memory = find_memory, .release = release};

@@ -20,15 +20,6 @@
 
 #define XEP_NO_AREA UINT32_MAX
 
-/** In every rank's heap. */
-typedef struct xep_in_place_layout {
-    uint64_t areas;    /* slots + 1, or 0: rows are always copied */
-    uint64_t bytes;    /* of an area */
-    uint64_t stride;   /* between rows that the user writes */
-    uint64_t first;    /* XEP_REGION_ROWS: [areas] of bytes */
-    uint64_t released; /* XEP_REGION_CONTROL: [areas][R] _Atomic uint64_t, written by that rank */
-} xep_in_place_layout_t;
-
 /** What a rank knows of an area of its own. */
 typedef struct xep_in_place_area {
     uint64_t epoch;       /* of the dispatch whose rows are there; 0: none yet */
@@ -39,12 +30,16 @@ typedef struct xep_in_place_area {
     uint64_t *sums;       /* [tokens] of the rows, 0 where nobody reads one; only where they are checked */
 } xep_in_place_area_t;
 
-/** Part of a mode. */
+/** What a handle reads of a rank. */
+typedef struct xep_in_place_read {
+    uint64_t offset, epoch; /* where that rank has token 0, in its heap, or 0: nothing; of the dispatch */
+} xep_in_place_read_t;
+
+/** Of a buffer that has such memory: kit->in_place. */
 typedef struct xep_in_place {
-    const xep_kit_t *kit;
-    const xep_in_place_layout_t *at;
-    xep_in_place_area_t *areas;
-    uint32_t handed; /* area that the user may write, or XEP_NO_AREA */
+    xep_in_place_area_t *areas; /* [areas] */
+    xep_in_place_read_t *reads; /* [slots][R] of the handle in each */
+    uint32_t handed;            /* area that the user may write, or XEP_NO_AREA */
 } xep_in_place_t;
 
 /** Where the rows of a dispatch are; part of its state. */
@@ -54,45 +49,40 @@ typedef struct xep_in_place_rows {
     char *fill; /* where this rank puts them first; NULL: the user wrote them there */
 } xep_in_place_rows_t;
 
-/** Lays all areas, where the shape has any, for rows that are stride bytes apart. */
-void xep_in_place_lay(const xep_shape_t *shape, xep_in_place_layout_t *at, uint64_t stride,
-                      xep_carve_t region[XEP_REGIONS]);
-
-/** Lays its arrays among those of the mode; also sets the fields that are not arrays. */
-void xep_in_place_lay_arrays(xep_in_place_t *in_place, const xep_kit_t *kit, const xep_in_place_layout_t *at,
-                             xep_carve_t *arena);
+/** Lays all areas, where the shape has any; its arrays among those of the mode. */
+void xep_in_place_lay(const xep_shape_t *shape, xep_in_place_layout_t *at, xep_carve_t region[XEP_REGIONS]);
+void xep_in_place_lay_arrays(xep_kit_t *kit, xep_carve_t *arena);
 
 /** Makes pages present: all of this rank; what rows of a slot with so many tokens need of a peer. */
-void xep_in_place_prefault_own(const xep_kit_t *kit, const xep_in_place_layout_t *at, uint32_t rank);
-void xep_in_place_prefault_slot(const xep_kit_t *kit, const xep_in_place_layout_t *at, uint32_t rank, uint32_t slot,
-                                uint64_t tokens);
+void xep_in_place_prefault_own(const xep_kit_t *kit, uint32_t rank);
+void xep_in_place_prefault_slot(const xep_kit_t *kit, uint32_t rank, uint32_t slot, uint64_t tokens);
 
 /**
  * Decides where the rows of a dispatch will be. casts: the rows are cast, so the user keeps the originals. Changes
  * nothing yet; an error refuses the dispatch.
  */
-xep_status_t xep_in_place_choose(xep_in_place_t *in_place, xep_op_t *op, int casts, xep_in_place_rows_t *rows);
+xep_status_t xep_in_place_choose(const xep_kit_t *kit, xep_op_t *op, int casts, xep_in_place_rows_t *rows);
 
 /** The dispatch begins: the area is its own. */
-void xep_in_place_take(xep_in_place_t *in_place, const xep_op_t *op, const xep_in_place_rows_t *rows);
+void xep_in_place_take(const xep_kit_t *kit, const xep_op_t *op, const xep_in_place_rows_t *rows);
 
 /** The dispatch has moved nothing: the area is as it was before. */
-void xep_in_place_return(xep_in_place_t *in_place, const xep_in_place_rows_t *rows);
+void xep_in_place_return(const xep_kit_t *kit, const xep_in_place_rows_t *rows);
 
 /** Whether any rank reads a token's row. */
 typedef int (*xep_in_place_read_fn)(const void *mode, const xep_op_t *op, uint64_t token);
 
 /** Notes the checksums of the rows (bytes each, stride apart) if they are checked: all rows are in place now. */
-void xep_in_place_note(xep_in_place_t *in_place, const xep_op_t *op, const xep_in_place_rows_t *rows, size_t bytes,
+void xep_in_place_note(const xep_kit_t *kit, const xep_op_t *op, const xep_in_place_rows_t *rows, size_t bytes,
                        size_t stride, xep_in_place_read_fn is_read);
 
 /** Whether offset is that of a row that the user can write, with tokens rows from there on in its area. */
-int xep_in_place_is_sane(const xep_in_place_t *in_place, uint64_t offset, uint64_t tokens);
+int xep_in_place_is_sane(const xep_kit_t *kit, uint64_t offset, uint64_t tokens);
 
-/** Releases the rows of a dispatch that rank, which is mapped, has at offset: this rank no longer reads them. */
-void xep_in_place_release(const xep_in_place_t *in_place, uint32_t rank, uint64_t offset, uint64_t epoch);
+/** The handle of op reads the rows that rank, which is mapped, has from offset on: until it is released. */
+void xep_in_place_read(const xep_kit_t *kit, const xep_op_t *op, uint32_t rank, uint64_t offset);
 
-/** xep_place_ops_t.memory. */
-xep_status_t xep_in_place_memory(xep_in_place_t *in_place, void **base_p, size_t *stride_p);
+/** xep_plugin_t.place */
+__attribute__((visibility("hidden"))) extern const xep_place_ops_t xep_kit_places;
 
 #endif

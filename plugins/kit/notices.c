@@ -6,6 +6,26 @@
 
 enum { WORD = sizeof(uint64_t) };
 
+uint64_t xep_notices_ring(const xep_shape_t *shape)
+{
+    return 2 * (uint64_t)shape->slots;
+}
+
+uint64_t xep_notices_lay(const xep_shape_t *shape, xep_carve_t *control)
+{
+    return xep_carve_offset(control, xep_notices_ring(shape) * shape->nranks, XEP_NOTICE_BYTES);
+}
+
+uint64_t xep_notices_entry(const xep_kit_t *kit, uint64_t turn)
+{
+    return turn % xep_notices_ring(kit->shape);
+}
+
+uint64_t xep_notices_entry_of(const xep_kit_t *kit, uint64_t turn, uint32_t source)
+{
+    return xep_notices_entry(kit, turn) * kit->shape->nranks + source;
+}
+
 /* The same in every heap: source's line in the entry of this turn. It is the only one that writes there. */
 static uint64_t offset_of(const xep_kit_t *kit, const xep_op_t *op, uint32_t source)
 {

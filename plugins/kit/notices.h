@@ -18,27 +18,15 @@
 
 enum { XEP_NOTICE_BYTES = 64 };
 
-static inline uint64_t xep_notices_ring(const xep_shape_t *shape)
-{
-    return 2 * (uint64_t)shape->slots;
-}
+/** Entries of the ring. */
+uint64_t xep_notices_ring(const xep_shape_t *shape);
 
 /** Offset of the lines [ring][R]: layout->notices. */
-static inline uint64_t xep_notices_lay(const xep_shape_t *shape, xep_carve_t *control)
-{
-    return xep_carve_offset(control, xep_notices_ring(shape) * shape->nranks, XEP_NOTICE_BYTES);
-}
+uint64_t xep_notices_lay(const xep_shape_t *shape, xep_carve_t *control);
 
 /** Which entry of the ring is that of a turn; which of [ring][R] is that of a source. */
-static inline uint64_t xep_notices_entry(const xep_kit_t *kit, uint64_t turn)
-{
-    return turn % xep_notices_ring(kit->shape);
-}
-
-static inline uint64_t xep_notices_entry_of(const xep_kit_t *kit, uint64_t turn, uint32_t source)
-{
-    return xep_notices_entry(kit, turn) * kit->shape->nranks + source;
-}
+uint64_t xep_notices_entry(const xep_kit_t *kit, uint64_t turn);
+uint64_t xep_notices_entry_of(const xep_kit_t *kit, uint64_t turn, uint32_t source);
 
 /** What the word announces: all the rest of the line. */
 #define XEP_NOTICE_ANNOUNCED                                                          \

@@ -58,4 +58,16 @@ static inline int64_t xep_idx_at(const char *row, uint32_t k, int wide)
     return narrow;
 }
 
+/** How many of some ascending numbers are below one; they lie stride bytes apart. */
+static inline uint64_t xep_count_below(const uint32_t *numbers, size_t stride, uint64_t count, uint64_t limit)
+{
+    uint64_t low = 0;
+    while (low < count) {
+        const uint64_t middle = low + (count - low) / 2;
+        if (*(const uint32_t *)(const void *)((const char *)numbers + middle * stride) < limit) low = middle + 1;
+        else count = middle;
+    }
+    return low;
+}
+
 #endif

@@ -16,7 +16,7 @@
 static void lay_flows(const ll_t *mode, xep_carve_t *carve, ll_slot_t *slot)
 {
     const xep_shape_t *shape = mode->kit.shape;
-    slot->flows = xep_carve_array(carve, ll_count_flows(mode), sizeof *slot->flows);
+    slot->flows = xep_carve_array(carve, mode->nodes.nodes, sizeof *slot->flows);
     slot->bound = xep_carve_array(carve, shape->tokens * shape->topk, sizeof *slot->bound);
     slot->sent = xep_carve_array(carve, shape->nranks, sizeof *slot->sent);
     slot->recv_rings = xep_carve_array(carve, shape->nranks, sizeof *slot->recv_rings);
@@ -50,7 +50,7 @@ static void lay_slot(const ll_t *mode, xep_carve_t *carve, ll_slot_t *slot)
     uint64_t rows = mode->layout.common.recv_rows;
     slot->pieces = 1;
     if (!mode->kit.all_mapped || shape->in_pieces) slot->origin = xep_carve_array(carve, rows, sizeof *slot->origin);
-    if (mode->layout.in_place.areas != 0) slot->row = xep_carve_array(carve, rows, sizeof *slot->row);
+    if (shape->sends_in_place) slot->row = xep_carve_array(carve, rows, sizeof *slot->row);
     slot->piece_of = xep_carve_array(carve, shape->in_pieces ? selections : 0, sizeof *slot->piece_of);
     slot->all_count = slot->expert_count;
     if (shape->in_pieces) slot->all_count = xep_carve_array(carve, shape->local_experts, sizeof *slot->all_count);
@@ -74,8 +74,7 @@ static void lay_arrays(void *opaque, xep_carve_t *carve)
     mode->row_weights = xep_carve_array(carve, listed, sizeof *mode->row_weights);
     mode->row_begin = xep_carve_array(carve, shape->tokens + 1, sizeof *mode->row_begin);
     /* before the slots, which have arrays by upstream rank: their number is known from here on */
-    if (shape->by_nodes) xep_forwarders_lay(shape, carve, &mode->nodes);
-    xep_in_place_lay_arrays(&mode->in_place, &mode->kit, &mode->layout.in_place, carve);
+    if (!mode->kit.all_mapped) xep_forwarders_lay(shape, carve, &mode->nodes);
     const uint64_t threads = mode->kit.env->threads;
     mode->decoded = xep_carve_array(carve, threads * (shape->topk + UINT64_C(2)), mode->layout.common.combine_stride);
     mode->terms = xep_carve_array(carve, threads * shape->topk, sizeof *mode->terms);
@@ -134,7 +133,6 @@ static void prefault_slot(const void *opaque, uint32_t rank, uint32_t slot, uint
     prefault_rows(mode, rank, slot, 0, compact);
     for (uint64_t e = 1; e < experts; e++)
         if (e * per_expert >= compact) prefault_rows(mode, rank, slot, e * per_expert, e * per_expert + padded);
-    xep_in_place_prefault_slot(&mode->kit, &mode->layout.in_place, rank, slot, tokens);
 }
 
 /* What was delivered is read where it is: here, or by nodes at any rank of this node. */
@@ -147,7 +145,6 @@ static void prefault_heap(const void *opaque, uint32_t rank)
     if (mode->kit.shape->sends[rank]) xep_kit_prefault(&mode->kit, rank, at->items.first, at->delivered_items.first);
     if (delivered) xep_kit_prefault(&mode->kit, rank, at->delivered_heads.first, at->common.tokens.first);
     if (delivered) xep_kit_prefault(&mode->kit, rank, at->delivered_items.first, at->common.x.first);
-    xep_in_place_prefault_own(&mode->kit, &at->in_place, rank);
 }
 
 /* ---- open and close ---- */
@@ -208,7 +205,7 @@ const xep_plugin_t xep_plugin = {
     .open = ll_open,
     .close = ll_close,
     .masks = &xep_kit_masks,
-    .place = &ll_in_place,
+    .place = &xep_kit_places,
     .traffic = ll_tell_traffic,
     .dispatch = ll_dispatch,
     .combine = ll_combine,

@@ -108,18 +108,17 @@ typedef struct ll_layout {
     /* XEP_REGION_METADATA */
     /* words (epoch, tokens), in XEP_REGION_CONTROL: */
     uint64_t taken;        /* [ring][R] where receive rings may be crowded */
-    uint64_t locals_taken; /* [ring][upstreams][most_locals] likewise, by nodes */
+    uint64_t locals_taken; /* [ring][upstreams][most_locals] likewise, by the ranks of the node */
     uint64_t most_locals;
     uint64_t recv_ring_bytes; /* for the items of a source; 0: each token has its place */
     uint64_t tables;          /* [slots][R] of table_bytes: uint32_t first row of each expert */
     xep_area_t heads;         /* [ring] of packets */
-    /* [ring][R] likewise, of ranks that are not mapped, else untouched; by nodes [ring][upstreams] */
+    /* [ring][upstreams] likewise (forwarders.h); of ranks that are mapped untouched */
     xep_area_t delivered_heads;
     /* XEP_REGION_ROWS */
     xep_area_t items;           /* [ring] of packets */
-    xep_area_t delivered_items; /* [ring][R] or [ring][upstreams], likewise */
+    xep_area_t delivered_items; /* [ring][upstreams] */
     xep_area_t returned;        /* [slots][tokens][K] rows: put by owners that are not mapped, or in pieces by all */
-    xep_in_place_layout_t in_place;
 } ll_layout_t;
 
 /* ---- in private memory ------------------------------------------------------ */
@@ -170,13 +169,13 @@ typedef struct ll_slot {
     uint64_t *origin; /* [recv_rows] token * K + k of each row; only in pieces, and where some rank is not mapped */
     char *coded;      /* [recv_rows] of return_stride: rows encoded, or summed, for ranks that are not mapped */
     /* where some rank is not mapped: */
-    ll_flow_t *flows;           /* [R], or by nodes [nodes] */
+    ll_flow_t *flows;           /* [nodes] of forwarders.h */
     uint32_t *bound;            /* [tokens * K] tokens whose rows go there, flow by flow, ascending */
     xep_cursor_t *sent;         /* [R] how far parts have been sent */
     ll_recv_ring_t *recv_rings; /* [R] of sources */
     uint64_t *relayed;          /* [upstreams] by nodes: the word of each that all local ranks have */
     const void **row;           /* [recv_rows] where received rows are, if they may be in place; NULL where none is */
-    int in_place;               /* row was shown, and this rank has not said that it reads no more */
+    int pointed;                /* row is that of a dispatch, not cleared yet */
     uint64_t pieces, piece;     /* of the dispatch; which is shown. 1 and 0 where all is in one */
     /* in pieces: */
     uint64_t *piece_of;  /* [T][K] in which piece of its owner each selection is; where there are several */
@@ -198,7 +197,7 @@ typedef struct ll_source {
 typedef struct ll {
     xep_kit_t kit; /* first */
     ll_layout_t layout;
-    xep_forwarders_t nodes; /* by nodes; else empty */
+    xep_forwarders_t nodes; /* where some rank is not mapped; else empty */
     /* scratch, of one step at a time: */
     uint64_t *counts;      /* [E + 1] selections of each expert, of this rank or of all; the last: of none */
     uint32_t *next_row;    /* [E + 1] */
@@ -214,7 +213,6 @@ typedef struct ll {
     uint8_t *narrow;       /* [K] 0: for xep_weigh_mixed_fn */
     char *coded;           /* those of the slots; NULL where all ranks are mapped, or there was no memory: */
     int lacks_coded;
-    xep_in_place_t in_place;
     xep_in_place_read_fn goes; /* whether a token of this rank goes anywhere */
 } ll_t;
 
@@ -227,6 +225,7 @@ static inline ll_slot_t *ll_slot(const ll_t *mode, uint32_t slot)
 typedef struct ll_state {
     xep_kit_state_t kit;             /* first */
     ll_packet_t packet;              /* dispatch: of this rank */
+    char *items;                     /* its items: in the ring, or where peers read them in place */
     xep_in_place_rows_t in_place;    /* dispatch: where its items are, if not in the ring */
     int is_there;                    /* the user wrote the rows where these are */
     ll_notice_t notice;              /* dispatch: source of puts, unchanged until flushed */
@@ -257,19 +256,14 @@ static inline int ll_brings(const ll_t *mode, const xep_op_t *op, uint64_t selec
     return piece == 0 || ll_slot(mode, op->slot)->piece_of[selection] == piece;
 }
 
-/* ---- ll_traffic.c ---- */
-
-void ll_tell_traffic(const xep_shape_t *shape, xep_traffic_t *dispatch, xep_traffic_t *combine);
-
 /* ---- ll_heap.c: where things are ---- */
 
 xep_status_t ll_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *layout, xep_carve_t region[XEP_REGIONS]);
 
+void ll_tell_traffic(const xep_shape_t *shape, xep_traffic_t *dispatch, xep_traffic_t *combine);
+
 /** Of the packet a notice announces, all but where it is; with so many bytes beside a row. */
 void ll_make_packet(const ll_notice_t *notice, uint64_t beside, ll_packet_t *packet);
-
-/** The items of op's packet of this rank: in the ring, or where peers read them in place. */
-char *ll_items(const ll_t *mode, const xep_op_t *op);
 
 /** Offset of the table for rank. */
 uint64_t ll_table_offset(const ll_t *mode, uint32_t slot, uint32_t rank);
@@ -303,6 +297,9 @@ int ll_goes_anywhere(const void *mode, const xep_op_t *op, uint64_t token);
 /** Of step 1: packs rows that are there and were not at the last call; step 2, to a mapped rank. */
 void ll_fill_items(ll_t *mode, xep_op_t *op);
 void ll_store_notice(const void *mode, const xep_op_t *op, uint32_t rank);
+
+/** Step: both, where all ranks are mapped. */
+xep_status_t ll_send_mapped(void *mode, xep_op_t *op);
 
 /* ---- ll_receive.c: dispatch 4 and 5 ---- */
 
@@ -339,11 +336,17 @@ void ll_show_rows(ll_t *mode, const xep_op_t *op, uint64_t rows);
 /** Lists which rows come from where. XEP_ERR_PROTOCOL: there are more than a slot has. */
 xep_status_t ll_list_rows(ll_t *mode, xep_op_t *op);
 
-/** Copies rows, what is beside them, and weights as listed: all; those of tokens that are here and were not copied. */
-void ll_unpack_rows(const ll_t *mode, const xep_op_t *op);
+/**
+ * Copies rows, what is beside them, and weights as listed: step: all; those of tokens that are here and were not
+ * copied.
+ */
+xep_status_t ll_unpack_rows(void *mode, xep_op_t *op);
 void ll_unpack_here(ll_t *mode, const xep_op_t *op);
 
 /* ---- ll_offer.c: combine 2 and 3 ---- */
+
+/** Step, of a next piece: the outputs of the one before into "returned" of mapped readers. */
+xep_status_t ll_return_outputs(void *mode, xep_op_t *op);
 
 /** Steps: 2, where all readers pull; where some do not. What goes to these, with the offer. */
 xep_status_t ll_copy_outputs(void *mode, xep_op_t *op);

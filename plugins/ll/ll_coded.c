@@ -191,22 +191,11 @@ static uint32_t list_owner(ll_t *mode, const xep_op_t *op, const ll_source_t *so
     return n;
 }
 
-static void tell_missing(const ll_t *mode, const xep_op_t *op, uint64_t token)
-{
-    const ll_slot_t *slot = ll_slot(mode, op->slot);
-    const xep_combine_args_t *args = op->combine;
-    const int32_t *experts = slot->experts + token * slot->topk;
-    for (uint32_t k = 0; k < slot->topk; k++)
-        args->missing[token * args->missing_stride + k] =
-            experts[k] >= 0 && xep_op_is_without(op, mode->kit.owner[experts[k]]);
-}
-
 /* ll_list_token_fn: owners ascending. */
 static uint32_t list_sums(ll_t *mode, const xep_op_t *op, const ll_source_t *sources, uint64_t token, uint32_t n)
 {
     const ll_slot_t *slot = ll_slot(mode, op->slot);
     const int32_t *experts = slot->experts + token * slot->topk;
-    if (op->combine->missing != NULL) tell_missing(mode, op, token);
     n = ll_list_biases(mode, op, token, n);
     for (uint32_t owner = next_owner(mode, op, experts, slot->topk, 0); owner != XEP_NO_RANK && n != UINT32_MAX;
          owner = next_owner(mode, op, experts, slot->topk, owner + 1))

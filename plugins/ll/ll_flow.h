@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /**
- * Rows that travel over the wire: a flow goes to each rank that is not mapped or, by nodes, to each other node. It has
- * the rows that any rank there needs, in the order of tokens.
+ * Rows that travel over the wire: a flow goes to each other node or, flat, to each rank that is not mapped, which then
+ * is a node of one (forwarders.h). It has the rows that any rank there needs, in the order of tokens.
  *
  * The head of a flow is the word of its notice: (epoch n, tokens), how many tokens' rows are there, from the first on.
  * Few rows go before the notice, whose word then has all tokens. Else the notice goes first, with none, and the rows
@@ -48,9 +48,6 @@ static inline uint64_t ll_recv_ring_room(const ll_t *mode, const ll_packet_t *pa
 }
 
 /* ---- ll_flow_send.c: as a source ---- */
-
-/** To ranks, or by nodes to nodes. */
-uint32_t ll_count_flows(const ll_t *mode);
 
 /** Step: lists what goes where, and cuts it into parts. */
 xep_status_t ll_begin_flows(void *mode, xep_op_t *op);

@@ -5,24 +5,21 @@
 
 /* ---- where packets are ---- */
 
-/* The entry of a packet delivered in a turn: flat, by source; by nodes, by upstream rank of the rank that has it. */
+/* The entry of a packet delivered in a turn, by upstream rank of the rank that has it. */
 static uint64_t delivered_entry(const ll_t *mode, const xep_op_t *op, uint32_t line)
 {
-    const xep_shape_t *shape = mode->kit.shape;
-    return xep_notices_entry(&mode->kit, op->turn) * (shape->by_nodes ? shape->upstreams : shape->nranks) + line;
+    return xep_notices_entry(&mode->kit, op->turn) * xep_forwarders_most(mode->kit.shape) + line;
 }
 
 uint64_t ll_delivery_entry(const ll_t *mode, const xep_op_t *op, uint32_t rank)
 {
-    const xep_shape_t *shape = mode->kit.shape;
-    return delivered_entry(mode, op, shape->by_nodes ? mode->nodes.line[shape->node[rank]] : shape->rank);
+    return delivered_entry(mode, op, mode->nodes.line[mode->nodes.node_of[rank]]);
 }
 
 const char *ll_delivered(const ll_t *mode, const xep_op_t *op, uint32_t source, uint64_t *entry_p)
 {
-    int by_nodes = mode->kit.shape->by_nodes;
-    *entry_p = delivered_entry(mode, op, by_nodes ? mode->nodes.fed[source] : source);
-    return by_nodes ? mode->kit.base[mode->nodes.through[source]] : mode->kit.own;
+    *entry_p = delivered_entry(mode, op, mode->nodes.fed[source]);
+    return mode->kit.base[mode->nodes.through[source]];
 }
 
 /* ---- the head ---- */
@@ -49,7 +46,7 @@ void ll_relay(const ll_t *mode, const xep_op_t *op)
 {
     const xep_forwarders_t *nodes = &mode->nodes;
     uint64_t *relayed = ll_slot(mode, op->slot)->relayed, begun;
-    for (uint32_t f = 0; f < nodes->upstreams; f++) {
+    for (uint32_t f = 0; f < nodes->upstreams && nodes->locals > 1; f++) {
         const _Atomic uint64_t *own = xep_notices_word(mode, op, nodes->upstream[f], &begun);
         uint64_t word = atomic_load_explicit(own, memory_order_acquire);
         if (word < begun || word == relayed[f]) continue;
@@ -62,18 +59,19 @@ void ll_relay(const ll_t *mode, const xep_op_t *op)
 
 /* ---- whose an item is ---- */
 
-/* By nodes: whether a token has an item here, by the rule of its source (list_tokens() in ll_flow_send.c). */
+/* Whether a token has an item here, by the rule of its source (list_tokens() in ll_flow_send.c). */
 static int comes_here(const ll_t *mode, const int32_t *idx, uint32_t topk)
 {
-    const xep_shape_t *shape = mode->kit.shape;
+    const xep_forwarders_t *nodes = &mode->nodes;
     for (uint32_t k = 0; k < topk; k++)
-        if ((uint32_t)idx[k] < shape->experts && shape->node[mode->kit.owner[idx[k]]] == mode->nodes.node) return 1;
+        if ((uint32_t)idx[k] < mode->kit.shape->experts && nodes->node_of[mode->kit.owner[idx[k]]] == nodes->node)
+            return 1;
     return 0;
 }
 
 /* Items of tokens that any rank of this node needs. The head is memory of others: no pick is left without an item. */
-static uint64_t place_of_node(const ll_t *mode, const ll_list_t *list, uint32_t source, const ll_notice_t *notice,
-                              uint64_t i, uint64_t end)
+static uint64_t place_items(const ll_t *mode, const ll_list_t *list, uint32_t source, const ll_notice_t *notice,
+                            uint64_t i, uint64_t end)
 {
     const int32_t *idx = (const int32_t *)(const void *)list->packets[source].head;
     const uint64_t room = ll_recv_ring_room(mode, &list->packets[source]);
@@ -81,18 +79,6 @@ static uint64_t place_of_node(const ll_t *mode, const ll_list_t *list, uint32_t 
     for (uint32_t t = 0; t < notice->tokens; t++, idx += notice->topk) {
         for (; i < end && list->picks[i].token == t; i++) list->item[i] = (uint32_t)(items % room);
         items += (uint64_t)comes_here(mode, idx, notice->topk);
-    }
-    return items;
-}
-
-/* Items of tokens that this rank needs. */
-static uint64_t place_own(const ll_t *mode, const ll_list_t *list, uint32_t source, uint64_t begin, uint64_t end)
-{
-    const uint64_t room = ll_recv_ring_room(mode, &list->packets[source]);
-    uint64_t items = 0;
-    for (uint64_t i = begin; i < end; i++) {
-        items += i == begin || list->picks[i].token != list->picks[i - 1].token;
-        list->item[i] = (uint32_t)((items - 1) % room);
     }
     return items;
 }
@@ -121,8 +107,7 @@ static xep_status_t place_source(const ll_t *mode, xep_op_t *op, uint32_t source
     uint64_t items = 0;
     if (mode->kit.base[source] != NULL)
         for (uint64_t i = begin; i < end; i++) list->item[i] = list->picks[i].token;
-    else if (mode->kit.shape->by_nodes) items = place_of_node(mode, list, source, &slot->from[source], begin, end);
-    else items = place_own(mode, list, source, begin, end);
+    else items = place_items(mode, list, source, &slot->from[source], begin, end);
     return ll_note_items(mode, op, source, items);
 }
 
@@ -143,11 +128,11 @@ uint64_t ll_taken_offset(const ll_t *mode, const xep_op_t *op, uint32_t rank)
 
 static uint64_t local_offset(const ll_t *mode, const xep_op_t *op, uint32_t feed, uint32_t place)
 {
-    uint64_t line = xep_notices_entry(&mode->kit, op->turn) * mode->kit.shape->upstreams + feed;
+    uint64_t line = xep_notices_entry(&mode->kit, op->turn) * xep_forwarders_most(mode->kit.shape) + feed;
     return mode->layout.locals_taken + (line * mode->layout.most_locals + place) * sizeof(uint64_t);
 }
 
-/* By nodes: how many of an upstream rank's tokens all local ranks have taken. */
+/* How many of an upstream rank's tokens all local ranks have taken. */
 static uint64_t taken_by_all(const ll_t *mode, const xep_op_t *op, uint32_t source, uint64_t tokens)
 {
     /*
@@ -161,14 +146,13 @@ static uint64_t taken_by_all(const ll_t *mode, const xep_op_t *op, uint32_t sour
     return tokens;
 }
 
-/* Tells the source itself, or by nodes the forwarder, which is mapped. No part waits for the last tokens. */
+/* Tells the source itself, or the forwarder, which is mapped. No part waits for the last tokens. */
 static xep_status_t tell(const ll_t *mode, const xep_op_t *op, uint32_t source, ll_recv_ring_t *recv_ring)
 {
-    const uint32_t self = mode->kit.shape->rank,
-                   through = mode->kit.shape->by_nodes ? mode->nodes.through[source] : self;
+    const uint32_t self = mode->kit.shape->rank, through = mode->nodes.through[source];
     uint64_t tokens = recv_ring->taken;
     xep_status_t status = XEP_OK;
-    if (through == self && mode->kit.shape->by_nodes) tokens = taken_by_all(mode, op, source, tokens);
+    if (through == self) tokens = taken_by_all(mode, op, source, tokens);
     if (tokens == recv_ring->told || tokens >= ll_slot(mode, op->slot)->from[source].tokens) return XEP_OK;
     uint64_t word = xep_rows_word(op->epoch, tokens);
     if (through != self)

@@ -8,29 +8,22 @@
 
 /* ---- what goes where ---- */
 
-uint32_t ll_count_flows(const ll_t *mode)
-{
-    return mode->kit.shape->by_nodes ? mode->kit.shape->nodes : mode->kit.shape->nranks;
-}
-
 static ll_flow_t *flow_to(const ll_t *mode, const xep_op_t *op, uint32_t rank)
 {
-    const xep_shape_t *shape = mode->kit.shape;
-    return &ll_slot(mode, op->slot)->flows[shape->by_nodes ? shape->node[rank] : rank];
+    return &ll_slot(mode, op->slot)->flows[mode->nodes.node_of[rank]];
 }
 
 /* By nodes one rank of each node gets what all of them need. */
 static int is_sent(const ll_t *mode, uint32_t rank)
 {
-    const xep_shape_t *shape = mode->kit.shape;
-    return !shape->by_nodes || mode->nodes.forwarder[shape->node[rank]] == rank;
+    return mode->nodes.forwarder[mode->nodes.node_of[rank]] == rank;
 }
 
 /* A token once to each flow that has one of its experts; bound NULL: only counted. */
 static void list_tokens(const ll_t *mode, const xep_op_t *op, uint32_t *bound)
 {
     const ll_slot_t *slot = ll_slot(mode, op->slot);
-    for (uint32_t f = 0; f < ll_count_flows(mode); f++) slot->flows[f].rows = slot->flows[f].seen = 0;
+    for (uint32_t f = 0; f < mode->nodes.nodes; f++) slot->flows[f].rows = slot->flows[f].seen = 0;
     for (uint64_t t = 0; t < slot->tokens; t++) {
         const int32_t *experts = slot->experts + t * slot->topk;
         for (uint32_t k = 0; k < slot->topk; k++) {
@@ -45,11 +38,6 @@ static void list_tokens(const ll_t *mode, const xep_op_t *op, uint32_t *bound)
     }
 }
 
-static uint64_t least(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
 /*
  * By nodes rows come in parts if there are more bytes than a part has; few rows come with their notice. If a receive
  * ring is smaller than that, parts are halves of it, so that one travels while the other is taken.
@@ -58,7 +46,7 @@ static uint64_t choose_part(const ll_t *mode, const ll_packet_t *packet, uint64_
 {
     uint64_t parts = mode->kit.shape->by_nodes ? rows * packet->stride / mode->kit.env->part_bytes + 1 : 1,
              part = (rows + parts - 1) / parts, room = ll_recv_ring_room(mode, packet);
-    return room != 0 && rows > room ? least(part, (room + 1) / 2) : part;
+    return room != 0 && rows > room ? xep_least(part, (room + 1) / 2) : part;
 }
 
 /* Counts first and lists then, so that the lists of all flows lie one behind the other in one array. */
@@ -68,7 +56,7 @@ xep_status_t ll_begin_flows(void *opaque, xep_op_t *op)
     ll_slot_t *slot = ll_slot(mode, op->slot);
     uint64_t begin = 0;
     list_tokens(mode, op, NULL);
-    for (uint32_t f = 0; f < ll_count_flows(mode); f++) {
+    for (uint32_t f = 0; f < mode->nodes.nodes; f++) {
         ll_flow_t *flow = &slot->flows[f];
         flow->part = choose_part(mode, &ll_state(op)->packet, flow->rows);
         flow->begin = begin;
@@ -93,7 +81,7 @@ static int is_whole(const ll_flow_t *flow)
  */
 static uint64_t part_end(const ll_flow_t *flow, uint32_t number)
 {
-    return least((number / 2 + UINT64_C(1)) * flow->part, flow->rows);
+    return xep_least((number / 2 + UINT64_C(1)) * flow->part, flow->rows);
 }
 
 /* How many tokens are complete when so many rows have come: tokens without a row count with the row before them. */
@@ -127,14 +115,8 @@ static int has_room(const ll_t *mode, const xep_op_t *op, uint32_t rank, uint64_
 static uint64_t packed_rows(const ll_slot_t *slot, const xep_op_t *op, const ll_flow_t *flow)
 {
     const uint32_t *bound = slot->bound + flow->begin;
-    uint64_t low = 0, high = flow->rows;
-    if (ll_state(op)->packed == slot->tokens) return high;
-    while (low < high) {
-        const uint64_t middle = (low + high) / 2;
-        if (bound[middle] < ll_state(op)->packed) low = middle + 1;
-        else high = middle;
-    }
-    return low;
+    if (ll_state(op)->packed == slot->tokens) return flow->rows;
+    return xep_count_below(bound, sizeof *bound, flow->rows, ll_state(op)->packed);
 }
 
 /*
@@ -149,15 +131,16 @@ static int cut_items(const void *opaque, const xep_op_t *op, uint32_t rank, uint
     const ll_flow_t *flow = flow_to(mode, op, rank);
     const size_t stride = ll_state(op)->packet.stride;
     const uint64_t room = ll_recv_ring_room(mode, &ll_state(op)->packet);
-    uint64_t row = number / 2 * flow->part + *row_p, end = least(part_end(flow, number), packed_rows(slot, op, flow)),
-             most = XEP_PUT_BYTES / stride + 1, run = 1;
+    uint64_t row = number / 2 * flow->part + *row_p,
+             end = xep_least(part_end(flow, number), packed_rows(slot, op, flow)), most = XEP_PUT_BYTES / stride + 1,
+             run = 1;
     if (row >= end) return 0;
     const uint32_t *bound = slot->bound + flow->begin + row;
     uint64_t item = room == 0 ? bound[0] : row % room;
     /* a put must not cross the end of the receive ring, where the ring begins again */
-    if (room != 0) most = least(most, room - item);
+    if (room != 0) most = xep_least(most, room - item);
     while (run < most && row + run < end && bound[run] == bound[0] + run) run++;
-    *put = (xep_put_t){.src = ll_items(mode, op) + bound[0] * stride,
+    *put = (xep_put_t){.src = ll_state(op)->items + bound[0] * stride,
                        .offset =
                            xep_area_at(mode->layout.delivered_items, ll_delivery_entry(mode, op, rank)) + item * stride,
                        .bytes = run * stride,

@@ -5,11 +5,6 @@
 
 #include <math.h>
 
-static uint64_t larger(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
-}
-
 static uint64_t item_stride(uint64_t row_bytes, uint64_t beside)
 {
     return ((row_bytes + 3) / 4 * 4 + beside + 63) & ~(uint64_t)63;
@@ -25,8 +20,8 @@ static uint64_t measure_items(const xep_shape_t *shape, ll_layout_t *layout)
     layout->words_beside = shape->scales;
     for (unsigned quant = 0; quant < XEP_CAST_TABLE; quant++) {
         if (!xep_cast_format(quant, room / 2, &format)) continue;
-        layout->words_beside = larger(layout->words_beside, format.scale_words);
-        stride = larger(stride, item_stride(format.row_bytes, larger(shape->scales, format.scale_words) * 4));
+        layout->words_beside = xep_most(layout->words_beside, format.scale_words);
+        stride = xep_most(stride, item_stride(format.row_bytes, xep_most(shape->scales, format.scale_words) * 4));
     }
     return stride;
 }
@@ -40,9 +35,8 @@ static void lay_packets(const xep_shape_t *shape, ll_layout_t *at, xep_carve_t *
 {
     xep_carve_t head = {0}, items = {0}, recv_ring = {0};
     uint64_t selections = shape->tokens * shape->topk; /* of less than 2^31 each */
-    uint64_t ring = xep_notices_ring(shape), senders = shape->nodes > 1 ? shape->nranks : 0;
+    uint64_t ring = xep_notices_ring(shape), senders = shape->nodes > 1 ? xep_forwarders_most(shape) : 0;
     uint64_t room = shape->feed_rows != 0 && shape->feed_rows < shape->tokens ? shape->feed_rows : shape->tokens;
-    if (shape->by_nodes) senders = shape->upstreams;
     xep_carve_offset(&head, selections, sizeof(int32_t));
     xep_carve_offset(&head, selections, sizeof(float));
     xep_carve_offset(&items, shape->tokens, measure_items(shape, at));
@@ -64,10 +58,12 @@ static void lay_packets(const xep_shape_t *shape, ll_layout_t *at, xep_carve_t *
 static void lay_words(const xep_shape_t *shape, ll_layout_t *at, xep_carve_t *control)
 {
     uint64_t lines = xep_notices_ring(shape) * shape->nranks, crowd = at->recv_ring_bytes != 0;
-    for (uint32_t n = 0; n < shape->nodes; n++) at->most_locals = larger(at->most_locals, shape->node_ranks[n]);
+    at->most_locals = 1;
+    for (uint32_t n = 0; n < shape->nodes && shape->by_nodes; n++)
+        at->most_locals = xep_most(at->most_locals, shape->node_ranks[n]);
     at->taken = xep_carve_offset(control, crowd ? lines : 0, sizeof(uint64_t));
     at->locals_taken =
-        xep_carve_offset(control, crowd ? xep_notices_ring(shape) * shape->upstreams * at->most_locals : 0,
+        xep_carve_offset(control, crowd ? xep_notices_ring(shape) * xep_forwarders_most(shape) * at->most_locals : 0,
                          sizeof(uint64_t));
 }
 
@@ -92,7 +88,7 @@ static void lay_slot(const xep_shape_t *shape, xep_heap_layout_t *common, xep_ca
 static uint64_t return_room(const xep_shape_t *shape)
 {
     const uint64_t bytes = (uint64_t)shape->hidden * shape->combine_elem_bytes;
-    return larger(bytes, xep_codec_room(bytes / 2));
+    return xep_most(bytes, xep_codec_room(bytes / 2));
 }
 
 /*
@@ -131,8 +127,9 @@ xep_status_t ll_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *common, xe
     /* behind the packets, whose recv_ring_bytes it looks at; the slots, too, need what was measured there */
     lay_words(shape, at, &region[XEP_REGION_CONTROL]);
     xep_carve_slots(shape, common, region, lay_slot);
-    xep_in_place_lay(shape, &at->in_place, measure_items(shape, at), region);
-    return at->in_place.areas < UINT32_MAX / shape->tokens ? XEP_OK : XEP_ERR_NO_MEMORY; /* ll_notice_t.rows_at */
+    common->in_place.stride = measure_items(shape, at);
+    const uint64_t numbered = shape->sends_in_place ? shape->slots + UINT64_C(1) : 0; /* by ll_notice_t.rows_at */
+    return numbered < UINT32_MAX / shape->tokens ? XEP_OK : XEP_ERR_NO_MEMORY;
 }
 
 /* Source and receiver compute the same offsets, from the same notice and the fields that all agree on. */
@@ -145,7 +142,8 @@ void ll_make_packet(const ll_notice_t *notice, uint64_t beside, ll_packet_t *pac
     packet->weights = xep_carve_offset(&carve, notice->sends_weights ? selections : 0, sizeof(float));
     packet->head_bytes = carve.end;
     packet->row_bytes = notice->hidden * xep_elem_bytes((xep_dtype_t)notice->dtype);
-    if (xep_cast_format(notice->quant, notice->hidden, &format)) packet->row_bytes = format.row_bytes;
+    if (notice->quant != XEP_QUANT_NONE && xep_cast_format(notice->quant, notice->hidden, &format))
+        packet->row_bytes = format.row_bytes;
     packet->beside = (packet->row_bytes + 3) / 4 * 4;
     packet->stride = item_stride(packet->row_bytes, beside);
 }
@@ -155,9 +153,71 @@ uint64_t ll_table_offset(const ll_t *mode, uint32_t slot, uint32_t rank)
     return mode->layout.tables + ((uint64_t)slot * mode->kit.shape->nranks + rank) * mode->layout.table_bytes;
 }
 
-char *ll_items(const ll_t *mode, const xep_op_t *op)
+/* ---- traffic, so that a path can be chosen and receive rings have their size ---- */
+
+/* All rows have room where the receive rings take no more. */
+#define RECV_RING_BYTES (512.0 * 1024 * 1024)
+
+/* Experts of the node that has most. */
+static uint32_t most_of_node(const xep_shape_t *shape)
 {
-    uint64_t offset = ll_state(op)->in_place.offset;
-    if (offset != 0) return xep_kit_own(&mode->kit, offset);
-    return xep_kit_own_area(&mode->kit, mode->layout.items, xep_notices_entry(&mode->kit, op->turn));
+    uint32_t found = 0;
+    for (uint32_t n = 0; n < shape->nodes; n++) {
+        uint32_t experts = 0;
+        for (uint32_t r = 0; r < shape->nranks; r++)
+            if (shape->node[r] == n) experts += shape->first_expert[r + 1] - shape->first_expert[r];
+        if (experts > found) found = experts;
+    }
+    return found;
+}
+
+/*
+ * Rows of one source: all, or else what an even load brings to so many experts, and six standard deviations more, so
+ * that in a hundred thousand dispatches of 1,024 ranks one is crowded.
+ */
+static uint64_t recv_ring_rows(const xep_shape_t *shape, uint32_t experts, uint32_t sources)
+{
+    const double bytes = (double)shape->hidden * shape->elem_bytes + 4.0 * shape->scales;
+    const double even = xep_even_tokens((double)shape->tokens, experts, shape->experts, shape->topk);
+    const double held = floor(RECV_RING_BYTES / (bytes * 2.0 * shape->slots * sources));
+    double rows = ceil(even + 6 * sqrt(even) + 6);
+    if (held > rows) rows = held;
+    return rows < (double)shape->tokens ? (uint64_t)rows : shape->tokens;
+}
+
+/*
+ * By nodes there is never more room than flat, which the size hint is of: nodes that differ in size would have it,
+ * where the one with most experts is not the one whose ranks have most upstream ranks.
+ */
+static uint64_t pass_rows(const xep_shape_t *shape)
+{
+    const uint64_t flat = recv_ring_rows(shape, shape->most_experts, shape->nranks) * shape->nranks;
+    if (!shape->by_nodes) return flat;
+    const uint64_t rows = recv_ring_rows(shape, most_of_node(shape), shape->upstreams) * shape->upstreams;
+    return rows < flat ? rows : flat;
+}
+
+/*
+ * A dispatch sends rows with their scales alone, a head before them and a notice behind; receivers pull from the rank
+ * of their node to which rows came. A combine brings back a row for each selection, from the rank that has it.
+ */
+void ll_tell_traffic(const xep_shape_t *shape, xep_traffic_t *dispatch, xep_traffic_t *combine)
+{
+    const uint64_t item = xep_row_stride((size_t)shape->hidden * shape->elem_bytes + shape->scales * sizeof(float));
+    const uint64_t sum = (uint64_t)shape->hidden * shape->combine_elem_bytes;
+    *dispatch = (xep_traffic_t){.by_nodes = shape->by_nodes,
+                                .pulled = 1,
+                                .messages_by_nodes = shape->by_nodes,
+                                .messages = 2,
+                                .rounds = 1,
+                                .message_bytes = shape->tokens * shape->topk * sizeof(int32_t) + sizeof(ll_notice_t),
+                                .row_bytes = item,
+                                .sent_bytes = item,
+                                .pass_rows = pass_rows(shape)};
+    *combine = (xep_traffic_t){.by_selection = 1,
+                               .messages = 2, /* ready, with its offer, and read */
+                               .rounds = 1,
+                               .message_bytes = 2 * (sizeof(uint64_t) + sizeof(xep_offer_t)),
+                               .row_bytes = sum,
+                               .sent_bytes = sum};
 }

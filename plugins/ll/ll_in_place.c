@@ -7,17 +7,25 @@
 
 /* ---- as a source ---- */
 
-/* Until the rows of this dispatch are pointed to, its handle has nothing to release. */
+/* Rows that no rank sent are NULL. Clears only the entries of received rows, not all that there is room for. */
+static void forget_rows(const ll_t *mode, ll_slot_t *slot)
+{
+    for (uint32_t e = 0; e < mode->kit.shape->local_experts; e++)
+        memset(slot->row + slot->expert_begin[e], 0, slot->expert_count[e] * sizeof *slot->row);
+}
+
 xep_status_t ll_in_place_choose(ll_t *mode, xep_op_t *op)
 {
-    ll_slot(mode, op->slot)->in_place = 0;
-    return xep_in_place_choose(&mode->in_place, op, op->dispatch->quant != XEP_QUANT_NONE, &ll_state(op)->in_place);
+    ll_slot_t *slot = ll_slot(mode, op->slot);
+    if (slot->pointed) forget_rows(mode, slot);
+    slot->pointed = 0;
+    return xep_in_place_choose(&mode->kit, op, op->dispatch->quant != XEP_QUANT_NONE, &ll_state(op)->in_place);
 }
 
 /* Rows are numbered through all areas, so that one word says where they are. */
 static uint32_t number_of(const ll_t *mode, uint64_t offset)
 {
-    const xep_in_place_layout_t *at = &mode->layout.in_place;
+    const xep_in_place_layout_t *at = &mode->layout.common.in_place;
     uint64_t inside = offset - at->first;
     return (uint32_t)(inside / at->bytes * mode->kit.shape->tokens + inside % at->bytes / at->stride);
 }
@@ -25,14 +33,14 @@ static uint32_t number_of(const ll_t *mode, uint64_t offset)
 /* Back again; of the number of a peer is_sane() has seen that it is inside the areas. */
 static uint64_t offset_of(const ll_t *mode, uint32_t number)
 {
-    const xep_in_place_layout_t *at = &mode->layout.in_place;
+    const xep_in_place_layout_t *at = &mode->layout.common.in_place;
     return at->first + number / mode->kit.shape->tokens * at->bytes + number % mode->kit.shape->tokens * at->stride;
 }
 
 /* Rows that the user may have written have the stride that it was told; others are dense. */
 static void space_items(const ll_t *mode, const ll_notice_t *notice, ll_packet_t *packet)
 {
-    if (notice->quant == XEP_QUANT_NONE) packet->stride = mode->layout.in_place.stride;
+    if (notice->quant == XEP_QUANT_NONE) packet->stride = mode->layout.common.in_place.stride;
 }
 
 xep_status_t ll_in_place_take(void *opaque, xep_op_t *op)
@@ -40,8 +48,9 @@ xep_status_t ll_in_place_take(void *opaque, xep_op_t *op)
     ll_t *mode = opaque;
     ll_state_t *state = ll_state(op);
     if (state->in_place.offset == 0) return XEP_OK;
-    xep_in_place_take(&mode->in_place, op, &state->in_place);
+    xep_in_place_take(&mode->kit, op, &state->in_place);
     state->is_there = state->in_place.fill == NULL;
+    state->items = xep_kit_own(&mode->kit, state->in_place.offset);
     state->notice.rows_at = 1 + number_of(mode, state->in_place.offset);
     space_items(mode, &state->notice, &state->packet);
     return XEP_OK;
@@ -51,7 +60,7 @@ xep_status_t ll_in_place_note(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;
     const ll_state_t *state = ll_state(op);
-    xep_in_place_note(&mode->in_place, op, &state->in_place, state->packet.row_bytes, state->packet.stride, mode->goes);
+    xep_in_place_note(&mode->kit, op, &state->in_place, state->packet.row_bytes, state->packet.stride, mode->goes);
     return XEP_OK;
 }
 
@@ -61,7 +70,8 @@ xep_status_t ll_in_place_note(void *opaque, xep_op_t *op)
 static int is_sane(const ll_t *mode, const ll_notice_t *notice)
 {
     const uint64_t tokens = mode->kit.shape->tokens, number = notice->rows_at - UINT64_C(1), first = number % tokens;
-    return notice->in_place == 1 && number < mode->layout.in_place.areas * tokens && first + notice->tokens <= tokens;
+    return notice->in_place == 1 && number < mode->layout.common.in_place.areas * tokens &&
+           first + notice->tokens <= tokens;
 }
 
 /* Not for ranks that are not mapped: they have put their items here as ever, but as far apart as they are there. */
@@ -94,12 +104,13 @@ static void point_rows(const ll_t *mode, const xep_op_t *op)
     const char *x = xep_kit_own_area(&mode->kit, mode->layout.common.x, op->slot);
     const ll_list_t *list = &slot->list;
     const size_t stride = xep_row_stride(ll_state(op)->packet.row_bytes);
-    slot->in_place = 1;
+    slot->pointed = 1;
     op->recv->x = NULL;
     op->recv->x_stride = 0;
     op->recv->row = slot->row;
     for (uint32_t s = 0; s < mode->kit.shape->nranks; s++) {
         const ll_packet_t *packet = &list->packets[s];
+        if (packet->stays) xep_in_place_read(&mode->kit, op, s, offset_of(mode, slot->from[s].rows_at - 1));
         const ll_pick_t *pick = list->picks + list->begin[s], *end = list->picks + list->begin[s + 1];
         for (; pick < end; pick++)
             slot->row[pick->row] =
@@ -111,37 +122,7 @@ static void point_rows(const ll_t *mode, const xep_op_t *op)
 xep_status_t ll_in_place_end(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;
-    if (xep_kit_state(op)->verdict != XEP_OK) xep_in_place_return(&mode->in_place, &ll_state(op)->in_place);
+    if (xep_kit_state(op)->verdict != XEP_OK) xep_in_place_return(&mode->kit, &ll_state(op)->in_place);
     else if (op->dispatch->flags & XEP_DISPATCH_IN_PLACE) point_rows(mode, op);
     return XEP_OK;
 }
-
-/* ---- what the core calls ---- */
-
-static xep_status_t find_memory(void *mode, void **base_p, size_t *stride_p)
-{
-    return xep_in_place_memory(&((ll_t *)mode)->in_place, base_p, stride_p);
-}
-
-/* Rows that no rank sent are NULL. Clears only the entries of received rows, not all that there is room for. */
-static void forget_rows(const ll_t *mode, ll_slot_t *slot)
-{
-    for (uint32_t e = 0; e < mode->kit.shape->local_experts; e++)
-        memset(slot->row + slot->expert_begin[e], 0, slot->expert_count[e] * sizeof *slot->row);
-}
-
-/* A handle ends. */
-static void release(void *opaque, uint32_t number)
-{
-    ll_t *mode = opaque;
-    ll_slot_t *slot = ll_slot(mode, number);
-    if (!slot->in_place) return;
-    slot->in_place = 0;
-    forget_rows(mode, slot);
-    for (uint32_t r = 0; r < mode->kit.shape->nranks; r++)
-        if (mode->kit.base[r] != NULL && slot->from[r].rows_at != 0)
-            xep_in_place_release(&mode->in_place, r, offset_of(mode, slot->from[r].rows_at - 1),
-                                 xep_rows_epoch(slot->from[r].word));
-}
-
-const xep_place_ops_t ll_in_place = {.memory = find_memory, .release = release};

@@ -11,8 +11,6 @@
 
 #include "ll.h"
 
-extern const xep_place_ops_t ll_in_place;
-
 /** Decides where the rows of a dispatch will be. Nothing is changed yet, and an error refuses the dispatch. */
 xep_status_t ll_in_place_choose(ll_t *mode, xep_op_t *op);
 

@@ -3,7 +3,7 @@
 /* Combine, as an owner: the expert outputs are made readable, and said to be (steps 2 and 3 of ll.h). */
 #include <string.h>
 
-#include "ll_pieces.h"
+#include "ll.h"
 
 /* ---- rows of the user's memory ---- */
 
@@ -29,43 +29,51 @@ static const uint32_t *lay_input(ll_t *mode, const xep_op_t *op)
 typedef struct fill {
     const ll_t *mode;
     const xep_op_t *op;
-    const uint32_t *begin; /* [L][R] first row in the input */
+    const uint32_t *begin; /* [L][R] first row in the input; NULL: rows go into "returned" of their readers */
     xep_copy_fn copy;
 } fill_t;
 
-/* Rows of a pair are neighbours on both sides, so that the reader walks through its own without a jump. */
-static void fill_pair(const fill_t *fill, uint32_t pair, char *input)
+/*
+ * In the input rows of a pair are neighbours as they are here, so that the reader walks through its own without a jump.
+ * In "returned" each has a place of its own, that of its token and selection (origin), so that neither threads nor
+ * owners write over one another.
+ */
+static void fill_pair(const fill_t *fill, uint32_t pair, uint32_t reader)
 {
-    const ll_slot_t *slot = ll_slot(fill->mode, fill->op->slot);
-    const xep_combine_args_t *args = fill->op->combine;
-    size_t bytes = xep_combine_row_bytes(args), stride = fill->mode->layout.common.combine_stride;
-    uint64_t begin = slot->pair_begin[pair], end = begin + slot->pair_count[pair];
-    char *to = input + fill->begin[pair] * stride;
-    for (uint64_t row = begin; row < end; row++, to += stride) {
-        const char *from = (const char *)args->x + row * args->x_stride;
-        fill->copy(to, from, bytes, row + 1 < end ? from + args->x_stride : from);
-    }
+    const ll_t *mode = fill->mode;
+    const ll_slot_t *slot = ll_slot(mode, fill->op->slot);
+    const int returned = fill->begin == NULL;
+    const uint64_t begin = slot->pair_begin[pair], end = begin + slot->pair_count[pair];
+    const size_t bytes = xep_combine_row_bytes(fill->op->combine),
+                 apart = returned ? mode->layout.return_stride : mode->layout.common.combine_stride;
+    size_t stride;
+    const char *from = xep_combine_outputs(&mode->kit, fill->op, &stride) + begin * stride;
+    char *to =
+        returned ? mode->kit.base[reader] + xep_area_at(mode->layout.returned, slot->from[reader].slot)
+                 : xep_kit_own_area(&mode->kit, mode->layout.common.input, fill->op->slot) + fill->begin[pair] * apart;
+    for (uint64_t row = begin; row < end; row++, from += stride)
+        fill->copy(to + (returned ? slot->origin[row] : row - begin) * apart, from, bytes,
+                   row + 1 < end ? from + stride : from);
 }
 
-/* Copies a thread's share of the (expert, source) pairs, without those that no rank pulls. */
+/* Copies a thread's share of the (expert, reader) pairs, without those whose rows no mapped rank reads there. */
 static void fill_share(void *arg, uint32_t thread, uint32_t nthreads)
 {
     const fill_t *fill = arg;
     const ll_t *mode = fill->mode;
     const uint32_t nranks = mode->kit.shape->nranks, pairs = mode->kit.shape->local_experts * nranks;
-    char *input = xep_kit_own_area(&mode->kit, mode->layout.common.input, fill->op->slot);
     uint32_t end = (uint32_t)((uint64_t)pairs * (thread + 1) / nthreads);
-    for (uint32_t pair = (uint32_t)((uint64_t)pairs * thread / nthreads); pair < end; pair++)
-        if (mode->pulls[pair % nranks]) fill_pair(fill, pair, input);
+    for (uint32_t pair = (uint32_t)((uint64_t)pairs * thread / nthreads); pair < end; pair++) {
+        const uint32_t reader = pair % nranks;
+        if (fill->begin == NULL ? mode->kit.base[reader] != NULL : mode->pulls[reader]) fill_pair(fill, pair, reader);
+    }
     xep_stores_fence();
 }
 
-/* Step 2 where the user has the rows: these copies are read by other ranks only. */
-static void fill_input(ll_t *mode, xep_op_t *op, const uint32_t *begin)
+static void fill_pairs(ll_t *mode, const xep_op_t *op, const uint32_t *begin)
 {
-    uint64_t bytes = op->recv->rows * xep_combine_row_bytes(op->combine);
-    xep_copy_fn copy = xep_copy_for(mode->kit.env, bytes);
-    fill_t fill = {.mode = mode, .op = op, .begin = begin, .copy = copy};
+    const uint64_t bytes = op->recv->rows * xep_combine_row_bytes(op->combine);
+    fill_t fill = {.mode = mode, .op = op, .begin = begin, .copy = xep_copy_for(mode->kit.env, bytes)};
     mode->kit.env->parallel(mode->kit.env, fill_share, &fill);
 }
 
@@ -102,7 +110,17 @@ xep_status_t ll_copy_outputs(void *opaque, xep_op_t *op)
     const uint32_t *begin = lay_input(mode, op);
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++)
         if (mode->pulls[r]) fill_table(mode, op, begin, r);
-    if (op->combine->x != NULL) fill_input(mode, op, begin);
+    if (op->combine->x != NULL) fill_pairs(mode, op, begin);
+    return XEP_OK;
+}
+
+/*
+ * This rank is among the mapped readers. Rows are summed when all pieces have come, so they are not needed in a cache
+ * now.
+ */
+xep_status_t ll_return_outputs(void *mode, xep_op_t *op)
+{
+    if (op->combine != NULL) fill_pairs(mode, op, NULL);
     return XEP_OK;
 }
 

@@ -35,7 +35,4 @@ xep_status_t ll_receive_piece(void *mode, xep_op_t *op);
 /** Whether a token of this rank goes anywhere in the piece that op brings. */
 int ll_goes_in_piece(const void *mode, const xep_op_t *op, uint64_t token);
 
-/** Step: 0, for readers that are mapped, of the last piece in a combine, too. */
-xep_status_t ll_return_outputs(void *mode, xep_op_t *op);
-
 #endif

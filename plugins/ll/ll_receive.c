@@ -74,18 +74,13 @@ xep_status_t ll_take_notices(void *opaque, xep_op_t *op)
 
 /* ---- the verdict: from what all ranks read alike ---- */
 
-static uint64_t least(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* Most rows (padded: of one expert) that rank can get, from the notices alone: enough room for these is enough. */
 static uint64_t rows_at_most(const ll_t *mode, const ll_notice_t *from, uint32_t rank)
 {
     uint64_t experts = mode->kit.first_expert[rank + 1] - mode->kit.first_expert[rank], rows = 0;
     for (uint32_t s = 0; s < mode->kit.shape->nranks; s++)
-        rows +=
-            from[rank].padded ? from[s].most : least((uint64_t)from[s].tokens * from[s].topk, experts * from[s].most);
+        rows += from[rank].padded ? from[s].most
+                                  : xep_least((uint64_t)from[s].tokens * from[s].topk, experts * from[s].most);
     return from[rank].padded ? rows : rows + experts * (from[rank].alignment - 1);
 }
 

@@ -159,7 +159,7 @@ void ll_fill_items(ll_t *mode, xep_op_t *op)
                    .op = op,
                    .slot = slot,
                    .at = &state->packet,
-                   .items = ll_items(mode, op),
+                   .items = state->items,
                    .begin = state->packed,
                    .end = here,
                    .is_there = state->is_there};
@@ -177,6 +177,13 @@ void ll_store_notice(const void *mode, const xep_op_t *op, uint32_t rank)
     xep_notices_store(mode, op, rank, &ll_state(op)->notice);
 }
 
+xep_status_t ll_send_mapped(void *mode, xep_op_t *op)
+{
+    ll_fill_items(mode, op);
+    xep_send_stores(mode, op, ll_store_notice);
+    return XEP_OK;
+}
+
 /* ---- begin ---- */
 
 /*
@@ -187,6 +194,7 @@ static xep_status_t begin_sending(ll_t *mode, xep_op_t *op)
 {
     ll_state_t *state = ll_state(op);
     ll_make_packet(&state->notice, ll_slot(mode, op->slot)->fields.bytes, &state->packet);
+    state->items = xep_kit_own_area(&mode->kit, mode->layout.items, xep_notices_entry(&mode->kit, op->turn));
     fill_head(mode, op, ll_slot(mode, op->slot));
     return xep_steps_begin(mode, op);
 }

@@ -130,7 +130,7 @@ void ll_fill_recv(ll_t *mode, const xep_op_t *op, uint64_t rows)
     recv->topk = 1; /* a row for each selection */
     recv->scales_dtype = args->scales_dtype;
     recv->nscales = args->nscales;
-    if (xep_cast_format(args->quant, args->hidden, &format)) {
+    if (args->quant != XEP_QUANT_NONE && xep_cast_format(args->quant, args->hidden, &format)) {
         recv->dtype = format.dtype;
         recv->hidden = (uint32_t)format.row_bytes;
         recv->scales_dtype = format.scales_dtype;

@@ -10,21 +10,6 @@
 #include "ll_in_place.h"
 #include "ll_pieces.h"
 
-/* ---- where all ranks are mapped ---- */
-
-static xep_status_t send(void *mode, xep_op_t *op)
-{
-    ll_fill_items(mode, op);
-    xep_send_stores(mode, op, ll_store_notice);
-    return XEP_OK;
-}
-
-static xep_status_t copy_rows(void *mode, xep_op_t *op)
-{
-    ll_unpack_rows(mode, op);
-    return XEP_OK;
-}
-
 /* ---- where some are not: rows come as the wire brings them (ll_flow.h) ---- */
 
 /* A wire that is busy brings the step here again, and so do rows that are coming. */
@@ -111,7 +96,7 @@ const xep_step_t ll_dispatch_steps[] = {
     {XEP_STEP_FLUSH_OUTPUTS, .with = NEXT},
     /* 1 and 2 */
     {.name = "memory", .does = "take memory", .run = ll_in_place_take, .with = IN_PLACE},
-    {.name = "room to send rows", .does = "plan and send", .run = send, .without = WIRED},
+    {.name = "room to send rows", .does = "plan and send", .run = ll_send_mapped, .without = WIRED},
     {.name = "room to send rows", .does = "plan", .run = ll_begin_flows, .with = WIRED},
     {.name = "room to send rows", .does = "plan and send", .run = send_packets, .with = WIRED},
     {.name = "room to send rows", .does = "send rows", .run = send_rows, .with = WIRED},
@@ -127,7 +112,7 @@ const xep_step_t ll_dispatch_steps[] = {
     {FIND_PLACES, .run = ll_receive_piece, .with = PIECES},
     {.name = "agreement", .does = "find items", .run = ll_find_items, .agreed = 1, .with = CROWDED, .without = PIECES},
     /* 5 */
-    {.name = "rows", .does = "copy rows", .run = copy_rows, .agreed = 1, .without = WIRED},
+    {.name = "rows", .does = "copy rows", .run = ll_unpack_rows, .agreed = 1, .without = WIRED},
     {TAKE_ROWS, .run = take_rows, .with = WIRED, .without = CROWDED},
     {TAKE_ROWS, .run = take_rows_and_send, .with = CROWDED},
     {.name = "credits",

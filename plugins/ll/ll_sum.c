@@ -76,14 +76,10 @@ uint32_t ll_list_token(ll_t *mode, const xep_op_t *op, const ll_source_t *source
     const float *weights = slot->weights + token * slot->topk;
     if (args->weights != NULL)
         weights = (const float *)(const void *)((const char *)args->weights + token * args->weights_stride);
-    if (args->missing != NULL) memset(args->missing + token * args->missing_stride, 0, slot->topk);
     n = ll_list_biases(mode, op, token, n);
     for (uint32_t k = 0; k < slot->topk; k++) {
         if (experts[k] < 0) continue;
-        if (xep_op_is_without(op, mode->kit.owner[experts[k]])) {
-            if (args->missing != NULL) args->missing[token * args->missing_stride + k] = 1;
-            continue;
-        }
+        if (xep_op_is_without(op, mode->kit.owner[experts[k]])) continue;
         const ll_source_t *source = &sources[mode->kit.owner[experts[k]]];
         mode->rows[n] = source->begins == NULL ? source->rows + (token * slot->topk + k) * source->stride
                                                : ll_next_output(mode, op, source, (uint32_t)experts[k]);
@@ -96,10 +92,11 @@ uint32_t ll_list_token(ll_t *mode, const xep_op_t *op, const ll_source_t *source
 /* One pass over all selections before the team starts: the counting up in next_row is of one thread. */
 xep_status_t ll_list_outputs(ll_t *mode, xep_op_t *op, ll_list_token_fn list_token)
 {
+    const ll_slot_t *slot = ll_slot(mode, op->slot);
     const ll_source_t *sources = mode->sources;
     uint32_t n = 0;
     for (uint32_t i = 0; i < op->with.count; i++) load_begins(mode, op->with.rank[i], &sources[op->with.rank[i]]);
-    for (uint64_t t = 0; t < ll_slot(mode, op->slot)->tokens; t++) {
+    for (uint64_t t = 0; t < slot->tokens; t++) {
         mode->row_begin[t] = n;
         n = list_token(mode, op, sources, t, n);
         if (n == UINT32_MAX)
@@ -107,7 +104,8 @@ xep_status_t ll_list_outputs(ll_t *mode, xep_op_t *op, ll_list_token_fn list_tok
                                        "invalid place of a row of token %llu: no rows are there",
                                        (unsigned long long)t);
     }
-    mode->row_begin[ll_slot(mode, op->slot)->tokens] = n;
+    mode->row_begin[slot->tokens] = n;
+    if (op->combine->missing != NULL) xep_combine_tell_missing(&mode->kit, op, slot->experts, slot->tokens, slot->topk);
     return XEP_OK;
 }
 

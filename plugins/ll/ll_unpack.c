@@ -162,8 +162,14 @@ static void copy_rows(const ll_t *mode, const xep_op_t *op, const uint64_t *from
 {
     const ll_slot_t *slot = ll_slot(mode, op->slot);
     const ll_packet_t *own = &ll_state(op)->packet;
-    /* of all rows of the operation, and not only those that are here, so that all of them go the same way */
-    uint64_t bytes = slot->list.begin[mode->kit.shape->nranks] * own->row_bytes;
+    /*
+     * Of all rows of the operation, and not only those that are here, so that all of them go the same way. Outputs of
+     * as many rows come into the same caches behind them, and are larger than rows that were cast: 8 ranks on 16
+     * processors of a Xeon, e4m3, in us, streamed and cached, dispatch, one read of the rows, combine: 128 tokens
+     * 1,260 + 1,390 + 1,160 and 1,830 + 1,100 + 1,420; 64 tokens 580 + 650 + 470 and 630 + 340 + 550.
+     */
+    const uint64_t output = mode->layout.common.combine_stride, row = own->row_bytes;
+    uint64_t bytes = slot->list.begin[mode->kit.shape->nranks] * (row > output ? row : output);
     unpack_t unpack = {.mode = mode,
                        .op = op,
                        .slot = slot,
@@ -178,10 +184,12 @@ static void copy_rows(const ll_t *mode, const xep_op_t *op, const uint64_t *from
     if (rows != 0) mode->kit.env->parallel(mode->kit.env, unpack_share, &unpack);
 }
 
-void ll_unpack_rows(const ll_t *mode, const xep_op_t *op)
+xep_status_t ll_unpack_rows(void *opaque, xep_op_t *op)
 {
+    const ll_t *mode = opaque;
     const uint64_t *begin = ll_slot(mode, op->slot)->list.begin;
     copy_rows(mode, op, begin, begin + 1, begin[mode->kit.shape->nranks]);
+    return XEP_OK;
 }
 
 /* ---- as rows come ---- */
@@ -189,14 +197,9 @@ void ll_unpack_rows(const ll_t *mode, const xep_op_t *op)
 /* The end of the picks of a source whose tokens are here: they are in the order of tokens. */
 static uint64_t find_here(const ll_list_t *list, uint32_t source, uint64_t tokens)
 {
-    uint64_t low = list->begin[source], high = list->begin[source + 1];
-    if (low == high || list->picks[high - 1].token < tokens) return high;
-    while (low < high) {
-        uint64_t middle = low + (high - low) / 2;
-        if (list->picks[middle].token < tokens) low = middle + 1;
-        else high = middle;
-    }
-    return low;
+    const uint64_t begin = list->begin[source], end = list->begin[source + 1];
+    if (begin == end || list->picks[end - 1].token < tokens) return end;
+    return begin + xep_count_below(&list->picks[begin].token, sizeof *list->picks, end - begin, tokens);
 }
 
 /* Copied rows stay counted even if a faulty source lowers its word. */

@@ -61,8 +61,7 @@ static void lay_slot(const normal_t *mode, xep_carve_t *arena, normal_slot_t *sl
     slot->targets = xep_carve_array(arena, shape->nranks, sizeof *slot->targets);
     slot->sources = xep_carve_array(arena, shape->nranks + (uint64_t)shape->nodes, sizeof *slot->sources);
     slot->expert_rows = xep_carve_array(arena, shape->local_experts, sizeof *slot->expert_rows);
-    slot->row =
-        xep_carve_array(arena, mode->layout.in_place.areas != 0 ? mode->layout.common.recv_rows : 0, sizeof *slot->row);
+    slot->row = xep_carve_array(arena, shape->sends_in_place ? mode->layout.common.recv_rows : 0, sizeof *slot->row);
     normal_lay_narrow(shape, arena, &slot->narrow);
     slot->staged_tokens = xep_carve_array(arena, staged, sizeof *slot->staged_tokens);
     slot->staged_idx = xep_carve_array(arena, staged * shape->topk, sizeof(int64_t));
@@ -90,7 +89,6 @@ static void lay_arrays(void *opaque, xep_carve_t *arena)
     const uint64_t masked = mode->kit.env->out != NULL ? shape->tokens : 0;
     mode->terms = xep_carve_array(arena, masked * mode->layout.max_dests, sizeof *mode->terms);
     mode->term_first = xep_carve_array(arena, masked != 0 ? masked + 1 : 0, sizeof *mode->term_first);
-    xep_in_place_lay_arrays(&mode->in_place, &mode->kit, &mode->layout.in_place, arena);
     if (shape->by_nodes) normal_lay_nodes(mode, arena);
     for (uint32_t s = 0; s < shape->slots; s++) {
         lay_routing(mode, arena, &normal_slot(mode, s)->own);
@@ -129,7 +127,6 @@ static void prefault_slot(const void *opaque, uint32_t rank, uint32_t slot, uint
     xep_kit_prefault_received(&mode->kit, rank, slot, begin, end);
     xep_kit_prefault_area(&mode->kit, rank, at->common.input, slot, begin, end);
     xep_kit_prefault_area(&mode->kit, rank, at->input_weights, slot, begin, end);
-    xep_in_place_prefault_slot(&mode->kit, &at->in_place, rank, slot, tokens);
     if (mode->kit.all_mapped || rank != shape->rank) return;
     uint64_t returned = shape->sends[rank] ? tokens * normal_returns(shape) : 0;
     xep_kit_prefault_area(&mode->kit, rank, at->returned, slot, 0, returned);
@@ -144,7 +141,6 @@ static void prefault_heap(const void *opaque, uint32_t rank)
     const normal_t *mode = opaque;
     const normal_layout_t *at = &mode->layout;
     xep_kit_prefault(&mode->kit, rank, at->common.combine_line, at->common.tokens.first);
-    xep_in_place_prefault_own(&mode->kit, &at->in_place, rank);
 }
 
 /* ---- the plugin ---- */
@@ -210,7 +206,7 @@ const xep_plugin_t xep_plugin = {
     .open = normal_open,
     .close = normal_close,
     .masks = &normal_masks,
-    .place = &normal_in_place,
+    .place = &xep_kit_places,
     .traffic = normal_tell_traffic,
     .begins_early = XEP_BEGINS_EARLY,
     .dispatch = normal_dispatch,

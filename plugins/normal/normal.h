@@ -124,13 +124,10 @@ typedef struct normal_layout {
     xep_area_t input_weights;    /* [recv_rows][K] float: pulled by combine */
     xep_area_t returned_weights; /* [returned_rows][K] float: put by owners */
     xep_area_t returned;         /* XEP_REGION_ROWS: [returned_rows] rows, put by owners */
-    xep_in_place_layout_t in_place;
     /* by nodes (normal_nodes.h), [slots][upstreams] of: */
-    uint64_t feed_line;    /* XEP_REGION_CONTROL: normal_feed_line_t */
-    uint64_t taken;        /* likewise, [slots][nodes] (epoch, rows) that forwarders have taken from this rank */
-    uint64_t summed;       /* likewise, [slots][nodes] (epoch, rows) of combines, by forwarders */
-    uint64_t feed_records; /* XEP_REGION_METADATA */
-    uint64_t feed_record_bytes;
+    uint64_t passed; /* XEP_REGION_CONTROL: (epoch, rows) that are in the ring, by the upstream rank */
+    uint64_t taken;  /* likewise, [slots][nodes] (epoch, rows) that forwarders have taken from this rank */
+    uint64_t summed; /* likewise, [slots][nodes] (epoch, rows) of combines, by forwarders */
     xep_area_t feed_metadata, feed_rows; /* [feed_rows] of what passes */
     xep_area_t sums, sum_weights;        /* [feed_rows] of what is returned */
 } normal_layout_t;
@@ -206,7 +203,6 @@ typedef struct normal_slot {
     normal_routing_t *whole;   /* what it was made of */
     normal_record_t *from;     /* [R] records as received, checked */
     const void **row;          /* [recv_rows] where received rows are, if they may be in place */
-    int in_place;              /* row was shown, and this rank has not said that it reads no more */
     uint64_t *there;           /* [R] first row of this rank there: the routing's or, with grants, granted */
     uint64_t *grants;  /* [R] first row of each rank here, where some ask: unchanged until flushed; with grants */
     uint64_t *told;    /* [R] epoch of the dispatch in which the rank was told its grant; with grants */
@@ -247,7 +243,6 @@ typedef struct normal {
     char *decoded;              /* [threads][max_dests + 2] rows; likewise */
     char *casts;                /* rows that were cast, and their scales, of all slots; NULL: there was no memory */
     struct normal_nodes *nodes; /* normal_nodes.h; NULL: rows go to each rank */
-    xep_in_place_t in_place;    /* normal_in_place.h */
 } normal_t;
 
 /** Rows that there is staged metadata for, in a slot. */

@@ -24,7 +24,7 @@ static void place_rows(const normal_t *mode, xep_op_t *op, xep_dispatch_args_t *
     xep_in_place_rows_t *in_place = &normal_state(op)->in_place;
     if (in_place->fill == NULL) return;
     to->x = in_place->fill;
-    to->x_stride = mode->layout.in_place.stride;
+    to->x_stride = mode->layout.common.in_place.stride;
     in_place->fill = NULL;
 }
 

@@ -84,29 +84,12 @@ int normal_coded_transfer(const void *opaque, const xep_op_t *op, uint32_t rank,
 
 /* ---- as a reader ---- */
 
-void normal_find_coded(const normal_t *mode, const xep_op_t *op, uint64_t row, normal_place_t *source)
+xep_status_t normal_sum_coded(void *mode, xep_op_t *op)
 {
-    const size_t stride = normal_state(op)->codec.stride;
-    source->x = (char *)xep_kit_own_area(&mode->kit, mode->layout.returned, op->slot) + row * stride;
-    source->x_stride = stride;
-}
-
-xep_status_t normal_sum_coded(void *opaque, xep_op_t *op)
-{
-    normal_t *mode = opaque;
-    normal_slot_t *slot = normal_slot(mode, op->slot);
     if (op->coming != 0) return XEP_INPROGRESS;
     normal_terms_t terms = normal_list_terms(mode, op);
     terms.how = NORMAL_CODED;
-    for (uint32_t i = 0; i < op->with.count; i++) {
-        const uint32_t owner = op->with.rank[i];
-        normal_find_source(mode, op, owner);
-        if (mode->kit.base[owner] == NULL)
-            normal_find_coded(mode, op, normal_returned_begin(mode, slot, mode->kit.shape->rank, owner),
-                              &slot->sources[owner]);
-    }
-    normal_sum_tokens(mode, op, &terms, slot->routing->tokens);
-    return XEP_OK;
+    return normal_sum_terms(mode, op, &terms);
 }
 
 /* ---- begin ---- */

@@ -26,9 +26,6 @@ int normal_coded_transfer(const void *mode, const xep_op_t *op, uint32_t rank, u
 /** Step: sums, flat. */
 xep_status_t normal_sum_coded(void *mode, xep_op_t *op);
 
-/** Says that a source's rows, from this one of "returned" on, are encoded. */
-void normal_find_coded(const normal_t *mode, const xep_op_t *op, uint64_t row, normal_place_t *source);
-
 /** Rows that a thread has for itself: as many as a token has terms, each of them bf16; two are one of fp32. */
 static inline size_t normal_thread_row(const normal_t *mode)
 {

@@ -54,29 +54,41 @@ int normal_combine_transfer(const void *opaque, const xep_op_t *op, uint32_t ran
 
 /* ---- step 5: where rows are ---- */
 
-/*
- * Rows of mapped owners are read in their memory; those of all others in this rank's slot, where they were put. Own
- * outputs are read where the user has them, and are never copied.
- */
-void normal_find_source(const normal_t *mode, const xep_op_t *op, uint32_t owner)
+/* Own outputs are read where the user has them, and are never copied. */
+normal_place_t normal_outputs_at(const normal_t *mode, const xep_op_t *op, uint32_t owner, uint64_t row)
 {
     const xep_combine_args_t *args = op->combine;
+    const uint32_t there = *xep_combine_slot_there(&mode->kit, op->slot, owner);
+    normal_place_t at =
+        normal_input_place(mode, mode->kit.base[owner], there, normal_slot(mode, op->slot)->routing->topk, row);
+    if (owner != mode->kit.shape->rank) return at;
+    at.x = (char *)xep_combine_outputs(&mode->kit, op, &at.x_stride);
+    at.x += row * at.x_stride;
+    if (args->topk_weights == NULL) return at;
+    at.weights = (char *)args->topk_weights + row * args->topk_weights_stride;
+    at.weights_stride = args->topk_weights_stride;
+    return at;
+}
+
+/* What others returned from this row on: in the type of the rows, or encoded. */
+normal_place_t normal_returned_at(const normal_t *mode, const xep_op_t *op, uint64_t row)
+{
+    const uint32_t topk = normal_slot(mode, op->slot)->routing->topk;
+    normal_place_t at = normal_returned_place(mode, mode->kit.own, op->slot, topk, row);
+    if (!xep_kit_state(op)->casts) return at;
+    at.x_stride = normal_state(op)->codec.stride;
+    at.x = xep_kit_own_area(&mode->kit, mode->layout.returned, op->slot) + row * at.x_stride;
+    return at;
+}
+
+/* Rows of mapped owners are read in their memory; those of all others in this rank's slot, where they were put. */
+void normal_find_source(const normal_t *mode, const xep_op_t *op, uint32_t owner)
+{
     normal_slot_t *slot = normal_slot(mode, op->slot);
-    normal_place_t *source = &slot->sources[owner];
-    const uint32_t topk = slot->routing->topk, self = mode->kit.shape->rank;
-    const uint64_t row = slot->there[owner];
-    if (mode->kit.base[owner] == NULL) {
-        *source =
-            normal_returned_place(mode, mode->kit.own, op->slot, topk, normal_returned_begin(mode, slot, self, owner));
-        return;
-    }
-    *source = normal_input_place(mode, mode->kit.base[owner], slot->from[owner].slot, topk, row);
-    if (owner != self) return;
-    source->x = (char *)xep_combine_outputs(&mode->kit, op, &source->x_stride);
-    source->x += row * source->x_stride;
-    if (args->topk_weights == NULL) return;
-    source->weights = (char *)args->topk_weights + row * args->topk_weights_stride;
-    source->weights_stride = args->topk_weights_stride;
+    const uint32_t self = mode->kit.shape->rank;
+    slot->sources[owner] = mode->kit.base[owner] != NULL
+                               ? normal_outputs_at(mode, op, owner, slot->there[owner])
+                               : normal_returned_at(mode, op, normal_returned_begin(mode, slot, self, owner));
 }
 
 /* ---- step 5: sums ---- */
@@ -94,20 +106,15 @@ struct sum {
     void (*add)(const sum_t *sum, uint64_t token, void *out, const void **rows, size_t n, uint32_t thread);
 };
 
-/* In the order in which the rows are summed; each selection by itself. */
-static void sum_weights(const sum_t *sum, uint64_t token)
+void normal_sum_weights(float *out, uint32_t topk, const normal_place_t *sources, const normal_dest_t *terms,
+                        uint64_t count)
 {
-    const xep_combine_args_t *args = sum->op->combine;
-    const normal_slot_t *slot = normal_slot(sum->mode, sum->op->slot);
-    float *out = (float *)((char *)args->out_weights + token * args->out_weights_stride);
-
-    for (uint32_t k = 0; k < slot->routing->topk; k++) {
+    for (uint32_t k = 0; k < topk; k++) {
         float total = 0;
-        for (uint64_t i = sum->terms.first[token]; i < sum->terms.first[token + 1]; i++) {
-            const normal_dest_t term = sum->terms.of[i];
-            const normal_place_t *source = &slot->sources[term.rank];
+        for (uint64_t i = 0; i < count; i++) {
+            const normal_place_t *source = &sources[terms[i].rank];
             float weight;
-            memcpy(&weight, source->weights + term.row * source->weights_stride + k * sizeof weight, sizeof weight);
+            memcpy(&weight, source->weights + terms[i].row * source->weights_stride + k * sizeof weight, sizeof weight);
             total += weight;
         }
         memcpy(&out[k], &total, sizeof total);
@@ -189,36 +196,19 @@ static void sum_tokens(void *arg, uint32_t thread, uint32_t nthreads)
     const sum_t *sum = arg;
     const normal_t *mode = sum->mode;
     const xep_combine_args_t *args = sum->op->combine;
+    const normal_slot_t *slot = normal_slot(mode, sum->op->slot);
     const uint64_t tokens = sum->end - sum->begin, end = sum->begin + tokens * (thread + 1) / nthreads;
     const size_t first = (size_t)thread * (mode->layout.max_dests + 2);
     const void **rows = mode->rows + first;
     for (uint64_t t = sum->begin + tokens * thread / nthreads; t < end; t++) {
         const size_t n = list_rows(sum, t, rows);
         sum->add(sum, t, (char *)args->out + t * args->out_stride, rows, n, thread);
-        if (args->out_weights != NULL) sum_weights(sum, t);
+        if (args->out_weights != NULL)
+            normal_sum_weights((float *)((char *)args->out_weights + t * args->out_weights_stride), slot->routing->topk,
+                               slot->sources, sum->terms.of + sum->terms.first[t],
+                               sum->terms.first[t + 1] - sum->terms.first[t]);
     }
     xep_stores_fence();
-}
-
-/* The rows that are summed take the room in the caches that the sums would need. */
-static int is_streaming(const normal_t *mode, const xep_op_t *op)
-{
-    const normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
-    uint64_t rows = routing->first[routing->tokens] + routing->tokens;
-    return rows * xep_combine_row_bytes(op->combine) >= mode->kit.env->stream_bytes;
-}
-
-/* Which selections are not in their sums. */
-static void tell_missing(const normal_t *mode, const xep_op_t *op)
-{
-    const xep_combine_args_t *args = op->combine;
-    const normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
-    for (uint64_t t = 0; t < routing->tokens; t++) {
-        const int32_t *experts = routing->experts + t * routing->topk;
-        uint8_t *missing = args->missing + t * args->missing_stride;
-        for (uint32_t k = 0; k < routing->topk; k++)
-            missing[k] = experts[k] >= 0 && xep_op_is_without(op, mode->kit.owner[experts[k]]);
-    }
 }
 
 void normal_sum_tokens(normal_t *mode, xep_op_t *op, const normal_terms_t *terms, uint64_t end)
@@ -230,10 +220,14 @@ void normal_sum_tokens(normal_t *mode, xep_op_t *op, const normal_terms_t *terms
                                                [NORMAL_CODED] = add_coded};
     const xep_env_t *env = mode->kit.env;
     const xep_combine_args_t *args = op->combine;
+    const normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
     normal_state_t *state = normal_state(op);
+    /* the rows that are summed take the room in the caches that the sums would need */
+    const uint64_t rows = routing->first[routing->tokens] + routing->tokens;
+    const int streaming = rows * xep_combine_row_bytes(args) >= env->stream_bytes;
     sum_t sum = {.mode = mode,
                  .op = op,
-                 .weigh = xep_weigh_select(args->dtype, env->simd, is_streaming(mode, op)),
+                 .weigh = xep_weigh_select(args->dtype, env->simd, streaming),
                  .round = xep_weigh_select(args->dtype, env->simd, 0),
                  .mixed = terms->how == NORMAL_MIXED ? xep_weigh_select_mixed(args->dtype, 0, env->simd) : NULL,
                  .terms = *terms,
@@ -242,17 +236,21 @@ void normal_sum_tokens(normal_t *mode, xep_op_t *op, const normal_terms_t *terms
                  .end = end};
     env->parallel(env, sum_tokens, &sum);
     state->moved = end;
-    if (args->missing != NULL && end == normal_slot(mode, op->slot)->routing->tokens) tell_missing(mode, op);
+    if (args->missing != NULL && end == routing->tokens)
+        xep_combine_tell_missing(&mode->kit, op, routing->experts, end, routing->topk);
 }
 
 /* Own outputs are read where the user has them: so all of them must be here, and the biases, too. */
-xep_status_t normal_sum(void *opaque, xep_op_t *op)
+xep_status_t normal_sum_terms(normal_t *mode, xep_op_t *op, const normal_terms_t *terms)
 {
-    normal_t *mode = opaque;
-    const normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
-    const normal_terms_t terms = {routing->first, routing->dests, NORMAL_ALIKE};
     if (op->coming != 0) return XEP_INPROGRESS;
     for (uint32_t i = 0; i < op->with.count; i++) normal_find_source(mode, op, op->with.rank[i]);
-    normal_sum_tokens(mode, op, &terms, routing->tokens);
+    normal_sum_tokens(mode, op, terms, normal_slot(mode, op->slot)->routing->tokens);
     return XEP_OK;
+}
+
+xep_status_t normal_sum(void *mode, xep_op_t *op)
+{
+    const normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
+    return normal_sum_terms(mode, op, &(normal_terms_t){routing->first, routing->dests, NORMAL_ALIKE});
 }

@@ -3,7 +3,6 @@
 /* Dispatch: steps 1 to 6 of the protocol in normal.h. */
 #include <string.h>
 
-#include "normal_in_place.h"
 #include "normal_steps.h"
 
 /* Tokens moved between two looks at the wire, where there are unmapped ranks to feed: 3.5 MiB of 7168 bf16. */
@@ -260,7 +259,10 @@ xep_status_t normal_dispatch(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
     uint64_t begin_ns = xep_kit_phase(&mode->kit);
-    xep_status_t status = mode->kit.shape->sends_in_place ? normal_in_place_choose(mode, op) : XEP_OK;
+    xep_status_t status = XEP_OK;
+    if (mode->kit.shape->sends_in_place)
+        status =
+            xep_in_place_choose(&mode->kit, op, op->dispatch->quant != XEP_QUANT_NONE, &normal_state(op)->in_place);
     if (status == XEP_OK) status = take_routing(mode, op);
     if (status != XEP_OK) return status;
     xep_kit_use_slot(&mode->kit, op);

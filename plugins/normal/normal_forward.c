@@ -28,15 +28,6 @@ static xep_status_t protocol_error(const normal_t *mode, xep_op_t *op, uint32_t 
                                (unsigned long long)most);
 }
 
-/* p: of a local rank, which gets rows of an upstream rank */
-static xep_status_t count_error(const normal_t *mode, xep_op_t *op, uint32_t feed, uint32_t p, uint32_t rows,
-                                uint32_t announced)
-{
-    return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
-                               "wrong number of rows from rank %u for rank %u: %u (%u, as announced)",
-                               mode->nodes->who.upstream[feed], mode->nodes->who.local[p], rows, announced);
-}
-
 /* ---- places ---- */
 
 /*
@@ -105,16 +96,20 @@ static xep_status_t take_places(const normal_t *mode, xep_op_t *op, uint32_t fee
     return XEP_OK;
 }
 
-/* Nothing is stored yet: places that the upstream rank has not announced are found first. */
-static xep_status_t check_places(const normal_t *mode, xep_op_t *op, uint32_t feed)
+/* No local rank gets more rows of an upstream rank than were announced; and no fewer, when all have come. */
+static xep_status_t check_counts(const normal_t *mode, xep_op_t *op, uint32_t feed, int all)
 {
-    const normal_nodes_t *nodes = mode->nodes;
+    const xep_forwarders_t *who = &mode->nodes->who;
     const normal_slot_t *slot = normal_slot(mode, op->slot);
-    const uint32_t *rows = slot->routing->rank_rows + (size_t)nodes->who.upstream[feed] * mode->kit.shape->nranks;
-    const uint32_t *next = slot->traffic->next + (size_t)feed * nodes->who.locals;
-    for (uint32_t p = 0; p < nodes->who.locals; p++)
-        if (next[p] > rows[nodes->who.local[p]])
-            return count_error(mode, op, feed, p, next[p], rows[nodes->who.local[p]]);
+    const uint32_t *rows = slot->routing->rank_rows + (size_t)who->upstream[feed] * mode->kit.shape->nranks;
+    const uint32_t *next = slot->traffic->next + (size_t)feed * who->locals;
+    for (uint32_t p = 0; p < who->locals; p++) {
+        const uint32_t announced = rows[who->local[p]];
+        if (next[p] > announced || (all && next[p] < announced))
+            return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
+                                       "wrong number of rows from rank %u for rank %u: %u (%u, as announced)",
+                                       who->upstream[feed], who->local[p], next[p], announced);
+    }
     return XEP_OK;
 }
 
@@ -130,20 +125,7 @@ static xep_status_t find_places(const normal_t *mode, xep_op_t *op, uint32_t fee
             take_places(mode, op, feed, nodes->batch.metadata + i * forward->metadata, places + i * nodes->most_locals);
     if (status != XEP_OK) return status;
     normal_list_rows(mode, slot, feed, first, forward->rows);
-    return check_places(mode, op, feed);
-}
-
-/* All have come: there are as many as were announced. */
-static xep_status_t check_end(const normal_t *mode, xep_op_t *op, uint32_t feed)
-{
-    const normal_nodes_t *nodes = mode->nodes;
-    const normal_slot_t *slot = normal_slot(mode, op->slot);
-    const uint32_t *rows = slot->routing->rank_rows + (size_t)nodes->who.upstream[feed] * mode->kit.shape->nranks;
-    const uint32_t *next = slot->traffic->next + (size_t)feed * nodes->who.locals;
-    for (uint32_t p = 0; p < nodes->who.locals; p++)
-        if (next[p] != rows[nodes->who.local[p]])
-            return count_error(mode, op, feed, p, next[p], rows[nodes->who.local[p]]);
-    return XEP_OK;
+    return check_counts(mode, op, feed, 0); /* nothing is stored yet */
 }
 
 /* ---- rows ---- */
@@ -234,8 +216,8 @@ static xep_status_t forward_feed(normal_t *mode, xep_op_t *op, uint32_t feed)
     const normal_slot_t *slot = normal_slot(mode, op->slot);
     normal_feed_t *state = &slot->traffic->feeds[feed];
     uint64_t rows = slot->routing->passing->feeds[feed].rows;
-    uint64_t word = atomic_load_explicit(&normal_feed_line(mode, op, feed)->passed, memory_order_acquire);
-    uint64_t passed = xep_rows_of(word, op->epoch);
+    const _Atomic uint64_t *word = xep_kit_own(&mode->kit, normal_passed_offset(mode, normal_index(mode, op), feed));
+    uint64_t passed = xep_rows_of(atomic_load_explicit(word, memory_order_acquire), op->epoch);
     /* more than the ring holds means that rows were written over before they were stored */
     const uint64_t held = state->stored + mode->kit.shape->feed_rows, most = held < rows ? held : rows;
     if (passed > most)
@@ -249,7 +231,7 @@ static xep_status_t forward_feed(normal_t *mode, xep_op_t *op, uint32_t feed)
         status = store_batch(mode, op, feed, passed - state->stored);
         if (status == XEP_OK) status = tell_taken(mode, op, feed);
     }
-    if (status == XEP_OK && begun && state->stored == rows) status = check_end(mode, op, feed);
+    if (status == XEP_OK && begun && state->stored == rows) status = check_counts(mode, op, feed, 1);
     return status == XEP_OK ? tell_taken(mode, op, feed) : status;
 }
 

@@ -5,16 +5,6 @@
 
 #include "normal_nodes.h"
 
-static uint32_t least(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
-}
-
-static uint64_t larger(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
-}
-
 /*
  * Weights of expert outputs have areas of their own: what a dispatch brought stays as it is for later combines of its
  * handle.
@@ -28,7 +18,7 @@ static void lay_slot(const xep_shape_t *shape, xep_heap_layout_t *common, xep_ca
     at->input_weights = xep_carve_area(metadata, common->recv_rows, weights);
     at->returned_weights = xep_carve_area(metadata, at->returned_rows, weights);
     common->input = xep_carve_area(rows, common->recv_rows, common->combine_stride);
-    const uint64_t returned = larger(at->returned_stride, at->coded_stride);
+    const uint64_t returned = xep_most(at->returned_stride, at->coded_stride);
     at->returned = xep_carve_area(rows, at->returned_rows, returned);
     if (!shape->by_nodes) return;
     uint64_t passing = shape->upstreams * shape->feed_rows;
@@ -39,23 +29,27 @@ static void lay_slot(const xep_shape_t *shape, xep_heap_layout_t *common, xep_ca
     at->sums = xep_carve_area(rows, passing, returned);
 }
 
-/* What an upstream rank says to this rank alone: a line, and a record for all ranks of the node. */
-static void lay_feeds(const xep_shape_t *shape, normal_layout_t *at, xep_carve_t region[XEP_REGIONS])
+/* How far rows between this rank and those of other nodes have come. */
+static void lay_feeds(const xep_shape_t *shape, normal_layout_t *at, xep_carve_t *control)
 {
-    uint64_t lines = (uint64_t)shape->slots * shape->upstreams, ranks = shape->nranks, experts = shape->experts;
     if (!shape->by_nodes) return;
-    at->feed_record_bytes = xep_row_stride(sizeof(normal_record_t) + sizeof(uint32_t) * (ranks + experts) +
-                                           sizeof(normal_feed_tail_t) + sizeof(uint32_t));
-    at->feed_line = xep_carve_offset(&region[XEP_REGION_CONTROL], lines, sizeof(normal_feed_line_t));
-    at->taken = xep_carve_offset(&region[XEP_REGION_CONTROL], (uint64_t)shape->slots * shape->nodes, sizeof(uint64_t));
-    at->summed = xep_carve_offset(&region[XEP_REGION_CONTROL], (uint64_t)shape->slots * shape->nodes, sizeof(uint64_t));
-    at->feed_records = xep_carve_offset(&region[XEP_REGION_METADATA], lines, at->feed_record_bytes);
+    at->passed = xep_carve_offset(control, (uint64_t)shape->slots * shape->upstreams, sizeof(uint64_t));
+    at->taken = xep_carve_offset(control, (uint64_t)shape->slots * shape->nodes, sizeof(uint64_t));
+    at->summed = xep_carve_offset(control, (uint64_t)shape->slots * shape->nodes, sizeof(uint64_t));
+}
+
+/* Flat, a rank tells every rank its rows to each, and the selections of its experts; to a forwarder, of all experts. */
+static uint64_t record_bytes(const xep_shape_t *shape)
+{
+    const uint64_t experts = shape->by_nodes ? shape->experts : shape->most_experts;
+    return xep_row_stride(sizeof(normal_record_t) + sizeof(uint32_t) * (shape->nranks + experts) +
+                          (shape->by_nodes ? sizeof(normal_feed_tail_t) : 0));
 }
 
 /* Rows of a token that come back to this rank's memory, at most, where there is one piece. */
 uint32_t normal_returns(const xep_shape_t *shape)
 {
-    return least(shape->topk, shape->by_nodes ? shape->nodes - 1 : xep_shape_unmapped(shape));
+    return xep_least(shape->topk, shape->by_nodes ? shape->nodes - 1 : xep_shape_unmapped(shape));
 }
 
 /* An even load and a quarter more, or the worst case. No rank has more experts than rank 0. */
@@ -69,28 +63,27 @@ static uint64_t even_room(const xep_shape_t *shape)
 
 /*
  * A slot has room for every token of every rank, as a token goes to a rank once at most, unless the user has asked for
- * less. A record has a count for each rank and for each expert of the rank that has most.
+ * less.
  */
 xep_status_t normal_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *common, xep_carve_t region[XEP_REGIONS])
 {
     normal_layout_t *at = (normal_layout_t *)common;
     uint64_t lines = (uint64_t)shape->slots * shape->nranks;
-    at->max_dests = least(shape->topk, shape->nranks);
+    at->max_dests = xep_least(shape->topk, shape->nranks);
     at->returned_rows = shape->tokens * (shape->in_pieces ? at->max_dests : normal_returns(shape));
     at->returned_stride =
         shape->by_nodes && shape->wide_sums ? xep_row_stride(shape->hidden * sizeof(float)) : common->combine_stride;
     at->coded_stride = xep_row_stride(xep_codec_room(shape->hidden * shape->combine_elem_bytes / 2));
-    at->record_bytes =
-        xep_row_stride(sizeof(normal_record_t) + sizeof(uint32_t) * (shape->nranks + (uint64_t)shape->most_experts));
+    common->in_place.stride = xep_row_stride((size_t)shape->hidden * shape->elem_bytes);
+    at->record_bytes = record_bytes(shape);
     common->recv_rows = shape->recv_rows != 0 ? shape->recv_rows : even_room(shape);
 
     at->line = xep_carve_offset(&region[XEP_REGION_CONTROL], lines, sizeof(normal_line_t));
     at->storing = xep_carve_offset(&region[XEP_REGION_CONTROL], 1, sizeof(normal_line_t));
     at->asked = xep_carve_offset(&region[XEP_REGION_CONTROL], lines, sizeof(uint64_t));
     at->records = xep_carve_offset(&region[XEP_REGION_METADATA], lines, at->record_bytes);
-    lay_feeds(shape, at, region);
+    lay_feeds(shape, at, &region[XEP_REGION_CONTROL]);
     xep_carve_slots(shape, common, region, lay_slot);
-    xep_in_place_lay(shape, &at->in_place, xep_row_stride((size_t)shape->hidden * shape->elem_bytes), region);
     return XEP_OK;
 }
 
@@ -146,4 +139,37 @@ uint64_t normal_returned_begin(const normal_t *mode, const normal_slot_t *slot, 
     for (uint32_t i = 0; i < owner; i++)
         if (node[i] != node[reader]) begin += rows[i];
     return begin;
+}
+
+/* ---- what travels, so that a path can be chosen and rows in passing have room ---- */
+
+/* The metadata of a row: its token, its scales, and for each selection an expert of so many bytes and a weight. */
+static uint64_t metadata_bytes(const xep_shape_t *shape, size_t index_bytes)
+{
+    return sizeof(int32_t) + shape->scales * sizeof(float) + shape->topk * (index_bytes + sizeof(float));
+}
+
+/*
+ * Forwarders tell their local ranks what came, so that a dispatch has messages with them alone; a combine has with all.
+ */
+void normal_tell_traffic(const xep_shape_t *shape, xep_traffic_t *dispatch, xep_traffic_t *combine)
+{
+    const uint64_t row = (uint64_t)shape->hidden * shape->elem_bytes;
+    const uint64_t sum = (uint64_t)shape->hidden * shape->combine_elem_bytes;
+    const uint64_t words = 2 * (sizeof(uint64_t) + sizeof(xep_offer_t)); /* each with what it publishes */
+    const uint64_t flat = row + metadata_bytes(shape, sizeof(int64_t));
+    *dispatch = (xep_traffic_t){.by_nodes = shape->by_nodes,
+                                .messages_by_nodes = shape->by_nodes,
+                                .messages = 2, /* record and done */
+                                .rounds = 2,   /* records, then rows */
+                                .message_bytes = words + record_bytes(shape),
+                                .row_bytes = flat,
+                                .sent_bytes = shape->by_nodes ? row + metadata_bytes(shape, sizeof(int32_t)) : flat,
+                                .pass_rows = shape->by_nodes ? 2 * shape->tokens : 0};
+    *combine = (xep_traffic_t){.by_nodes = shape->by_nodes,
+                               .messages = 2, /* ready and read */
+                               .rounds = 1,
+                               .message_bytes = words,
+                               .row_bytes = sum,
+                               .sent_bytes = shape->by_nodes && shape->wide_sums ? shape->hidden * sizeof(float) : sum};
 }

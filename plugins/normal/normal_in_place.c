@@ -5,13 +5,6 @@
 
 #include <string.h>
 
-xep_status_t normal_in_place_choose(normal_t *mode, xep_op_t *op)
-{
-    /* until the pointers are there: a release after a failure must not give back rows of the dispatch before */
-    normal_slot(mode, op->slot)->in_place = 0;
-    return xep_in_place_choose(&mode->in_place, op, op->dispatch->quant != XEP_QUANT_NONE, &normal_state(op)->in_place);
-}
-
 /* Whether any rank gets the token, and so reads its row. */
 static int is_read(const void *mode, const xep_op_t *op, uint64_t token)
 {
@@ -22,7 +15,7 @@ static int is_read(const void *mode, const xep_op_t *op, uint64_t token)
 xep_status_t normal_take_place(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
-    xep_in_place_take(&mode->in_place, op, &normal_state(op)->in_place);
+    xep_in_place_take(&mode->kit, op, &normal_state(op)->in_place);
     return XEP_OK;
 }
 
@@ -33,7 +26,7 @@ xep_status_t normal_check_places(void *opaque, xep_op_t *op)
     for (uint32_t i = 0; i < op->heard.count; i++) {
         const uint32_t r = op->heard.rank[i];
         const normal_record_t *record = &normal_slot(mode, op->slot)->from[r];
-        if (record->x_offset != 0 && !xep_in_place_is_sane(&mode->in_place, record->x_offset, record->tokens))
+        if (record->x_offset != 0 && !xep_in_place_is_sane(&mode->kit, record->x_offset, record->tokens))
             return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
                                        "invalid record from rank %u: rows in place at byte %llu (in its send memory)",
                                        r, (unsigned long long)record->x_offset);
@@ -44,7 +37,7 @@ xep_status_t normal_check_places(void *opaque, xep_op_t *op)
 xep_status_t normal_return_place(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
-    if (xep_kit_state(op)->verdict != XEP_OK) xep_in_place_return(&mode->in_place, &normal_state(op)->in_place);
+    if (xep_kit_state(op)->verdict != XEP_OK) xep_in_place_return(&mode->kit, &normal_state(op)->in_place);
     return XEP_OK;
 }
 
@@ -60,7 +53,7 @@ static void fill_place(void *arg, uint32_t thread, uint32_t nthreads)
     const fill_t *fill = arg;
     const xep_dispatch_args_t *args = fill->op->dispatch;
     const uint64_t begin = args->tokens * thread / nthreads, end = args->tokens * (thread + 1) / nthreads;
-    const size_t stride = fill->mode->layout.in_place.stride, bytes = xep_dispatch_row_bytes(args);
+    const size_t stride = fill->mode->layout.common.in_place.stride, bytes = xep_dispatch_row_bytes(args);
     for (uint64_t t = begin; t < end; t++) {
         const char *row = (const char *)args->x + t * args->x_stride, *next = t + 1 < end ? row + args->x_stride : row;
         if (is_read(fill->mode, fill->op, t))
@@ -88,8 +81,8 @@ xep_status_t normal_note_rows(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
     if (op->dispatch->tokens != 0)
-        xep_in_place_note(&mode->in_place, op, &normal_state(op)->in_place, xep_dispatch_row_bytes(op->dispatch),
-                          mode->layout.in_place.stride, is_read);
+        xep_in_place_note(&mode->kit, op, &normal_state(op)->in_place, xep_dispatch_row_bytes(op->dispatch),
+                          mode->layout.common.in_place.stride, is_read);
     return XEP_OK;
 }
 
@@ -111,7 +104,7 @@ static xep_status_t point_rows_of(normal_t *mode, xep_op_t *op, uint32_t rank)
             return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
                                        "invalid token from rank %u: %d (below %llu)", rank, token,
                                        (unsigned long long)record->tokens);
-        slot->row[i] = base + (uint32_t)token * mode->layout.in_place.stride;
+        slot->row[i] = base + (uint32_t)token * mode->layout.common.in_place.stride;
     }
     return XEP_OK;
 }
@@ -137,30 +130,7 @@ xep_status_t normal_point_rows(void *opaque, xep_op_t *op)
             slot->row[i] = x + i * stride;
     }
     memset(slot->row + op->recv->rows, 0, (op->recv->capacity - op->recv->rows) * sizeof *slot->row);
-    slot->in_place = status == XEP_OK;
+    for (uint32_t r = 0; r < mode->kit.shape->nranks && status == XEP_OK; r++)
+        if (mode->kit.base[r] != NULL) xep_in_place_read(&mode->kit, op, r, slot->from[r].x_offset);
     return status;
 }
-
-/* ---- what the core calls ---- */
-
-static xep_status_t find_memory(void *mode, void **base_p, size_t *stride_p)
-{
-    return xep_in_place_memory(&((normal_t *)mode)->in_place, base_p, stride_p);
-}
-
-/*
- * The rank may write over its rows once all that read them have said that they do no more. Said once for each
- * dispatch, with its epoch: the memory may belong to a later one by then.
- */
-static void release(void *opaque, uint32_t number)
-{
-    normal_t *mode = opaque;
-    normal_slot_t *slot = normal_slot(mode, number);
-    if (!slot->in_place) return;
-    slot->in_place = 0;
-    for (uint32_t r = 0; r < mode->kit.shape->nranks; r++)
-        if (mode->kit.base[r] != NULL && slot->from[r].x_offset != 0)
-            xep_in_place_release(&mode->in_place, r, slot->from[r].x_offset, slot->from[r].epoch);
-}
-
-const xep_place_ops_t normal_in_place = {.memory = find_memory, .release = release};

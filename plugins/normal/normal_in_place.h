@@ -9,11 +9,6 @@
 
 #include "normal_shared.h"
 
-extern const xep_place_ops_t normal_in_place;
-
-/** Decides where the rows of a dispatch will be. Nothing is changed yet, and an error refuses the dispatch. */
-xep_status_t normal_in_place_choose(normal_t *mode, xep_op_t *op);
-
 /**
  * Steps: the dispatch begins; the records say where rows are in place; it moves nothing, stores no rows, has its rows
  * in place; row of the slot is filled.

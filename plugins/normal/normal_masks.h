@@ -78,7 +78,7 @@ void normal_end_storing(const normal_t *mode);
 /** Whether no rank that op is without can store rows of it any more. */
 int normal_is_quiesced(const normal_t *mode, const xep_op_t *op);
 
-/** Steps, and what one of them stores: normal_masked.c. */
+/** Steps, and what one of them stores. */
 xep_status_t normal_agree_masked(void *mode, xep_op_t *op);
 xep_status_t normal_move_masked(void *mode, xep_op_t *op);
 void normal_store_done_masked(const void *mode, const xep_op_t *op, uint32_t rank);

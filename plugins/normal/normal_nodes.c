@@ -7,11 +7,6 @@
 
 /* ---- private memory ---- */
 
-static uint32_t least(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
-}
-
 /* The metadata of a row, at most. */
 static size_t most_metadata(const xep_shape_t *shape)
 {
@@ -20,7 +15,7 @@ static size_t most_metadata(const xep_shape_t *shape)
 
 static void lay_batch(const normal_nodes_t *nodes, const xep_shape_t *shape, xep_carve_t *arena, normal_batch_t *batch)
 {
-    uint64_t dests = (uint64_t)NORMAL_BATCH_ROWS * least(shape->topk, nodes->who.locals);
+    uint64_t dests = (uint64_t)NORMAL_BATCH_ROWS * xep_least(shape->topk, nodes->who.locals);
     batch->metadata = xep_carve_array(arena, NORMAL_BATCH_ROWS, most_metadata(shape));
     batch->first = xep_carve_array(arena, NORMAL_BATCH_ROWS + 1, sizeof *batch->first);
     batch->dests = xep_carve_array(arena, dests, sizeof *batch->dests);
@@ -32,8 +27,8 @@ static normal_nodes_t count_nodes(const xep_shape_t *shape)
     uint32_t locals = shape->node_ranks[shape->node[shape->rank]];
     return (normal_nodes_t){.who.locals = locals,
                             .who.upstreams = xep_forwarders_count(shape, shape->rank, shape->nranks),
-                            .most_locals = least(shape->topk, locals),
-                            .most_nodes = least(shape->topk, shape->nodes - 1)};
+                            .most_locals = xep_least(shape->topk, locals),
+                            .most_nodes = xep_least(shape->topk, shape->nodes - 1)};
 }
 
 void normal_lay_nodes(normal_t *mode, xep_carve_t *arena)
@@ -182,19 +177,9 @@ void normal_list_rows(const normal_t *mode, const normal_slot_t *slot, uint32_t 
 
 /* ---- places in a heap ---- */
 
-static uint64_t line_of(const normal_t *mode, uint32_t index, uint32_t line)
+uint64_t normal_passed_offset(const normal_t *mode, uint32_t index, uint32_t line)
 {
-    return (uint64_t)index * mode->kit.shape->upstreams + line;
-}
-
-uint64_t normal_feed_line_offset(const normal_t *mode, uint32_t index, uint32_t line)
-{
-    return mode->layout.feed_line + line_of(mode, index, line) * sizeof(normal_feed_line_t);
-}
-
-uint64_t normal_feed_record_offset(const normal_t *mode, uint32_t index, uint32_t line)
-{
-    return mode->layout.feed_records + line_of(mode, index, line) * mode->layout.feed_record_bytes;
+    return mode->layout.passed + ((uint64_t)index * mode->kit.shape->upstreams + line) * sizeof(uint64_t);
 }
 
 /* An entry has area.bytes as the heap was laid; stride is that of this operation's rows, which may be shorter. */
@@ -208,11 +193,6 @@ uint64_t normal_ring_offset(const normal_t *mode, xep_area_t area, uint32_t inde
 uint64_t normal_taken_offset(const normal_t *mode, uint32_t index, uint32_t node)
 {
     return mode->layout.taken + ((uint64_t)index * mode->kit.shape->nodes + node) * sizeof(uint64_t);
-}
-
-normal_feed_line_t *normal_feed_line(const normal_t *mode, const xep_op_t *op, uint32_t feed)
-{
-    return xep_kit_own(&mode->kit, normal_feed_line_offset(mode, normal_index(mode, op), feed));
 }
 
 size_t normal_passing_bytes(const normal_t *mode, const xep_op_t *op, int weighted)

@@ -4,30 +4,30 @@
  * Rows that go once to each node (xep_shape_t.by_nodes), where normal.h has them go once to each rank.
  *
  * Each rank s has on every other node one forwarder: the rank there whose place is that of s, modulo the ranks of the
- * node. s is one of its upstream ranks, and has a line in its heap for each index of a turn. What s has to say to that
- * node it says to its forwarder alone, by the wire; that one says it to the ranks of its node, its local ranks, by
- * stores. So a rank sends a message to its local ranks and one to each other node, and to nobody else.
+ * node. s is one of its upstream ranks, and has a ring of rows in its heap for each index of a turn, a line of it. What
+ * s has to say to that node it says to its forwarder alone, by the wire; that one says it to the ranks of its node, its
+ * local ranks, by stores. So a rank sends a message to its local ranks and one to each other node, and to nobody else.
  *
  * dispatch, epoch n, index i:
- *  2. to local ranks as in normal.h. To each forwarder f: the record with the selections of all experts, how many rows
- *     will pass by f, and where in own "returned" their sums belong; then f.feed[i][line].recorded = n.
- *  3. whoever waits for the counts of all stores the records of its upstream ranks in the heaps of its local ranks, its
- *     own among them, as if their writers had: record, then line[i][s].counts = n.
+ *  2. to local ranks as in normal.h. To each forwarder f likewise, but the record has the selections of all experts,
+ *     how many rows will pass by f, and where in own "returned" their sums belong; then f.line[i][s].counts = n.
+ *  3. whoever waits for the counts of all stores the records of its upstream ranks in the heaps of its local ranks, as
+ *     if their writers had: record, then line[i][s].counts = n.
  *  4. rows and metadata for local ranks as in normal.h. For f: rows into the ring of that line, row p at entry p %
- *     feed_rows, their metadata (token, all experts, weights, scales) beside; then f.feed[i][line].passed = (n, p + 1).
+ *     feed_rows, their metadata (token, all experts, weights, scales) beside; then f.passed[i][line] = (n, p + 1).
  *     Meanwhile what upstream ranks pass: the place of a row follows from the records and from its number among the
  *     rows that its source has for the same rank, as in normal.h. It is stored to all local ranks that get it, with
  *     metadata. Where the ring is smaller than what passes, then s.taken[i][node of f] = (n, p + 1): s writes an entry
  *     again only then.
- *  5. when all own rows to other nodes are sent: done to the forwarders, as  f.feed[i][line].done = n  behind the
- *     digest there; and when all to local ranks are stored, too, and all that upstream ranks pass: done to local ranks.
+ *  5. when all own rows to other nodes are sent: digest and done to the forwarders; and when all to local ranks are
+ *     stored, too, and all that upstream ranks pass: to local ranks.
  *  6. whoever waits for done of all stores that of its upstream ranks at its local ranks, as in 3, once all their rows
  *     are stored.
  * A word (n, rows) is n * 2^24 + rows: it only grows, as others do.
  *
- * Why nothing in a line is overwritten before it was read: s writes into its line of index i again in turn q + slots,
- * which begins at s after all ranks' done of turn q was there, that of f among them. f has sent it behind 3, when it
- * had read all records of turn q. Its rows, digest and done of q are read later; but s writes them again behind 3 of
+ * Why nothing is overwritten before it was read: s writes into its line of index i at f again in turn q + slots, which
+ * begins at s after all ranks' done of turn q was there, that of f among them. f has sent it behind 3, when it had read
+ * and relayed all records of turn q. Its rows, digest and done of q are read later; but s writes them again behind 3 of
  * turn q + slots, for which f has sent its record, and so has ended turn q. The same holds for the lines of local
  * ranks: f stores the record of turn q + slots there after it has ended turn q, for which that local rank has sent
  * done; and the digest after the local rank's record of q + slots was counted by s. test/model/model_nodes.pml tries
@@ -62,16 +62,6 @@
 
 /* ---- in the heap ---- */
 
-/** One line per (index, upstream rank); written by the upstream rank over the wire, read by the heap's owner. */
-typedef struct normal_feed_line {
-    _Atomic uint64_t recorded; /* the record of this epoch is here */
-    _Atomic uint64_t passed;   /* (epoch, rows) are in the ring */
-    _Atomic uint64_t done;     /* the upstream rank has done with this epoch, and the digest is here */
-    normal_digest_t digest;
-    uint64_t reserved[2];
-} normal_feed_line_t;
-_Static_assert(sizeof(normal_feed_line_t) == 64, "a cache line");
-
 /** Behind the record of an upstream rank, its rows to all ranks and the selections of all experts. */
 typedef struct normal_feed_tail {
     uint32_t rows;     /* that will pass; of a cached dispatch as many as before */
@@ -103,13 +93,19 @@ typedef struct normal_passing {
         *places; /* [upstreams][T][most_locals]: the local ranks that get a row, in the order of sums, NOWHERE last */
 } normal_passing_t;
 
+/** Rows of this rank that pass to a node. */
+static inline uint64_t normal_rows_to(const normal_routing_t *routing, uint32_t node)
+{
+    return routing->passing->begin[node + 1] - routing->passing->begin[node];
+}
+
 /** How far the rows of an upstream rank have come, in the operation of a slot. */
 typedef struct normal_feed {
     uint64_t stored; /* rows at their places */
     uint64_t taken;  /* that it was told of */
     int64_t token;   /* of the last one; -1 */
     uint64_t summed; /* rows whose sums are made, in a combine */
-    int recorded, ended;
+    int relayed;     /* 1: its record; 2: its digest, too */
 } normal_feed_t;
 
 /** The same of what this rank passes to a node. */
@@ -166,17 +162,13 @@ xep_status_t normal_begin_traffic(void *mode, xep_op_t *op);
 void normal_list_rows(const normal_t *mode, const normal_slot_t *slot, uint32_t feed, uint64_t first, uint64_t rows);
 
 /**
- * Offsets in a heap: of a line, of its record; of a row of feed_rows or feed_metadata in its ring; of the word that a
- * forwarder of node writes.
+ * Offsets in a heap: of the word of an upstream rank that passes rows; of a row of feed_rows or feed_metadata in its
+ * ring; of the word that a forwarder of node writes.
  */
-uint64_t normal_feed_line_offset(const normal_t *mode, uint32_t index, uint32_t line);
-uint64_t normal_feed_record_offset(const normal_t *mode, uint32_t index, uint32_t line);
+uint64_t normal_passed_offset(const normal_t *mode, uint32_t index, uint32_t line);
 uint64_t normal_ring_offset(const normal_t *mode, xep_area_t area, uint32_t index, uint32_t line, uint64_t row,
                             size_t stride);
 uint64_t normal_taken_offset(const normal_t *mode, uint32_t index, uint32_t node);
-
-/** The line of an upstream rank, in this rank's heap. */
-normal_feed_line_t *normal_feed_line(const normal_t *mode, const xep_op_t *op, uint32_t feed);
 
 /** Bytes of the metadata of a row that passes: token, experts, weights if there are any, fields. */
 size_t normal_passing_bytes(const normal_t *mode, const xep_op_t *op, int weighted);
@@ -228,7 +220,7 @@ int normal_node_offer_transfer(const void *mode, const xep_op_t *op, uint32_t ra
                                xep_transfer_t *transfer);
 xep_status_t normal_sum_by_nodes(void *mode, xep_op_t *op);
 
-/* ---- normal_traffic.c ---- */
+/* ---- normal_heap.c ---- */
 
 void normal_tell_traffic(const xep_shape_t *shape, xep_traffic_t *dispatch, xep_traffic_t *combine);
 

@@ -100,12 +100,8 @@ static void find_sources(const normal_t *mode, const xep_op_t *op)
 {
     normal_slot_t *slot = normal_slot(mode, op->slot);
     for (uint32_t p = 0; p < mode->nodes->who.locals; p++) normal_find_source(mode, op, mode->nodes->who.local[p]);
-    for (uint32_t n = 0; n < mode->kit.shape->nodes; n++) {
-        const uint64_t row = slot->routing->passing->begin[n];
-        normal_place_t *source = &slot->sources[mode->kit.shape->nranks + n];
-        *source = normal_returned_place(mode, mode->kit.own, op->slot, slot->routing->topk, row);
-        if (xep_kit_state(op)->casts) normal_find_coded(mode, op, row, source);
-    }
+    for (uint32_t n = 0; n < mode->kit.shape->nodes; n++)
+        slot->sources[mode->kit.shape->nranks + n] = normal_returned_at(mode, op, slot->routing->passing->begin[n]);
 }
 
 /*

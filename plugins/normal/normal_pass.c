@@ -17,11 +17,6 @@ static uint64_t rows_taken(const normal_t *mode, const xep_op_t *op, uint32_t no
     return taken < told ? taken : told;
 }
 
-static uint64_t rows_of(const normal_routing_t *routing, uint32_t node)
-{
-    return routing->passing->begin[node + 1] - routing->passing->begin[node];
-}
-
 /* Neighbouring tokens whose rows are neighbours in the ring, too, travel as one. */
 static uint64_t find_run(const normal_t *mode, const xep_op_t *op, const uint32_t *tokens, uint64_t row, uint64_t end)
 {
@@ -69,8 +64,7 @@ static xep_status_t tell_passed(const normal_t *mode, const xep_op_t *op, uint32
     xep_status_t status =
         wire->ops->put_signal(wire, mode->nodes->who.forwarder[node],
                               normal_ring_offset(mode, mode->layout.feed_metadata, index, line, pass->told, stride),
-                              staged, (pass->put - pass->told) * stride,
-                              normal_feed_line_offset(mode, index, line) + offsetof(normal_feed_line_t, passed),
+                              staged, (pass->put - pass->told) * stride, normal_passed_offset(mode, index, line),
                               xep_rows_word(op->epoch, pass->put));
     if (status == XEP_OK) pass->told = pass->put;
     return status;
@@ -94,7 +88,7 @@ static xep_status_t pass_batch(const normal_t *mode, xep_op_t *op, uint32_t node
     const uint32_t *tokens = slot->routing->passing->tokens + slot->routing->passing->begin[node];
     normal_pass_t *pass = &slot->traffic->passes[node];
     xep_wire_t *wire = mode->kit.env->wire;
-    uint64_t rows = rows_of(slot->routing, node), end = rows_taken(mode, op, node) + mode->kit.shape->feed_rows;
+    uint64_t rows = normal_rows_to(slot->routing, node), end = rows_taken(mode, op, node) + mode->kit.shape->feed_rows;
     size_t bytes = xep_dispatch_row_bytes(args), stride = xep_row_stride(bytes);
     if (end > rows) end = rows;
     while (pass->put < end && !is_due(mode, op, pass, end)) {
@@ -116,7 +110,7 @@ static int is_all_passed(const normal_t *mode, const xep_op_t *op)
 {
     const normal_slot_t *slot = normal_slot(mode, op->slot);
     for (uint32_t n = 0; n < mode->kit.shape->nodes; n++)
-        if (slot->traffic->passes[n].told < rows_of(slot->routing, n)) return 0;
+        if (slot->traffic->passes[n].told < normal_rows_to(slot->routing, n)) return 0;
     return 1;
 }
 
@@ -150,11 +144,12 @@ const _Atomic uint64_t *normal_passing_word(const void *opaque, const xep_op_t *
     const _Atomic uint64_t *word = &normal_line(mode, normal_index(mode, op), rank)->counts;
     *value_p = 0;
     if (feed != UINT32_MAX && routing->passing->feeds[feed].rows != 0) {
-        word = &normal_feed_line(mode, op, feed)->passed;
+        word = xep_kit_own(&mode->kit, normal_passed_offset(mode, normal_index(mode, op), feed));
         *value_p = xep_rows_word(op->epoch, routing->passing->feeds[feed].rows);
         if (!has_come(word, *value_p)) return word;
     }
-    if (mode->nodes->who.forwarder[node] != rank || rows_of(routing, node) <= mode->kit.shape->feed_rows) return word;
-    *value_p = xep_rows_word(op->epoch, rows_of(routing, node) - mode->kit.shape->feed_rows);
+    if (mode->nodes->who.forwarder[node] != rank || normal_rows_to(routing, node) <= mode->kit.shape->feed_rows)
+        return word;
+    *value_p = xep_rows_word(op->epoch, normal_rows_to(routing, node) - mode->kit.shape->feed_rows);
     return xep_kit_own(&mode->kit, normal_taken_offset(mode, normal_index(mode, op), node));
 }

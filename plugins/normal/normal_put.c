@@ -3,21 +3,11 @@
 /* Steps 4 and 5 for a rank that is not mapped: its rows, the metadata once it is staged, the signal. */
 #include "normal_steps.h"
 
-/*
- * Of the rows for a rank, which are in the order of tokens, those whose tokens are not there yet. By halves, as it is
- * asked for every rank in every turn until the last token is there.
- */
+/* Of the rows for a rank, which are in the order of tokens, those whose tokens are not there yet. */
 static uint64_t count_coming(const xep_op_t *op, const uint32_t *tokens, uint64_t rows)
 {
-    const uint64_t here = op->dispatch->tokens - op->coming;
-    uint64_t low = 0, high = rows;
     if (op->coming == 0) return 0;
-    while (low < high) {
-        const uint64_t middle = low + (high - low) / 2;
-        if (tokens[middle] < here) low = middle + 1;
-        else high = middle;
-    }
-    return rows - low;
+    return rows - xep_count_below(tokens, sizeof *tokens, rows, op->dispatch->tokens - op->coming);
 }
 
 /* Rows straight from the caller's memory, which is why it must not change until the operation is done. */
@@ -39,15 +29,16 @@ static void rows_transfer(const normal_t *mode, const xep_op_t *op, uint32_t ran
     transfer->coming = count_coming(op, transfer->index, transfer->rows);
 }
 
-enum { METADATA = 3 };
+enum { METADATA = 3 }; /* and the fields behind them */
 
-/* Blocked until the last token is staged; the rows travel meanwhile. */
+/* An array of metadata. Blocked until the last token is staged; the rows travel meanwhile. */
 static void metadata_transfer(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
                               xep_transfer_t *transfer)
 {
     const xep_dispatch_args_t *args = op->dispatch;
     const normal_slot_t *slot = normal_slot(mode, op->slot);
     const normal_routing_t *routing = slot->routing;
+    const xep_heap_layout_t *at = &mode->layout.common;
     /* normal_find_places() has set it to where the first row of this rank is staged */
     const normal_target_t *staged = &slot->targets[rank];
     const normal_range_t range = normal_sends(mode, op, rank);
@@ -56,40 +47,24 @@ static void metadata_transfer(const normal_t *mode, const xep_op_t *op, uint32_t
         xep_area_t area;
         size_t bytes;
     } arrays[METADATA] = {
-        {staged->tokens, mode->layout.common.tokens, sizeof(int32_t)},
-        {staged->idx, mode->layout.common.idx, routing->topk * xep_elem_bytes(args->topk_idx_dtype)},
-        {staged->weights, mode->layout.common.weights, args->topk_weights != NULL ? routing->topk * sizeof(float) : 0},
+        {staged->tokens, at->tokens, sizeof(int32_t)},
+        {staged->idx, at->idx, routing->topk * xep_elem_bytes(args->topk_idx_dtype)},
+        {staged->weights, at->weights, args->topk_weights != NULL ? routing->topk * sizeof(float) : 0},
     };
-    size_t bytes = arrays[number].bytes;
-    *transfer = (xep_transfer_t){
-        .src = arrays[number].src,
-        .src_stride = bytes,
-        .rows = range.rows,
-        .bytes = bytes,
-        .stride = bytes,
-        .offset = xep_area_at(arrays[number].area, slot->from[rank].slot) + range.at * bytes,
-        .blocked = normal_state(op)->moved < routing->tokens,
-    };
-}
-
-/* The same, of an array of what is beside rows. */
-static void field_transfer(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
-                           xep_transfer_t *transfer)
-{
-    const normal_slot_t *slot = normal_slot(mode, op->slot);
-    const xep_field_t *field = &slot->fields.of[number];
-    const normal_target_t *staged = &slot->targets[rank];
-    const normal_range_t range = normal_sends(mode, op, rank);
-    *transfer = (xep_transfer_t){
-        .src = staged->beside + xep_field_place(field, staged->beside_rows, staged->beside_row),
-        .src_stride = field->stride,
-        .rows = range.rows,
-        .bytes = field->stride,
-        .stride = field->stride,
-        .offset = xep_area_at(mode->layout.common.beside, slot->from[rank].slot) +
-                  xep_field_place(field, mode->layout.common.recv_rows, range.at),
-        .blocked = normal_state(op)->moved < slot->routing->tokens,
-    };
+    const xep_field_t *field = &slot->fields.of[number < METADATA ? 0 : number - METADATA];
+    const size_t bytes = number < METADATA ? arrays[number].bytes : field->stride;
+    *transfer = (xep_transfer_t){.src_stride = bytes,
+                                 .rows = range.rows,
+                                 .bytes = bytes,
+                                 .stride = bytes,
+                                 .blocked = normal_state(op)->moved < routing->tokens};
+    if (number < METADATA) {
+        transfer->src = arrays[number].src;
+        transfer->offset = xep_area_at(arrays[number].area, slot->from[rank].slot) + range.at * bytes;
+        return;
+    }
+    transfer->src = staged->beside + xep_field_place(field, staged->beside_rows, staged->beside_row);
+    transfer->offset = xep_area_at(at->beside, slot->from[rank].slot) + xep_field_place(field, at->recv_rows, range.at);
 }
 
 /* A routing that is used again has them already. */
@@ -101,7 +76,7 @@ xep_status_t normal_list_puts(void *opaque, xep_op_t *op)
 }
 
 /* The digest is what the signal brings along: the wire delivers it before the word. Begin follows it in the line. */
-static void done_transfer(const normal_t *mode, const xep_op_t *op, uint32_t rank, xep_transfer_t *transfer)
+void normal_done_transfer(const normal_t *mode, const xep_op_t *op, uint32_t rank, xep_transfer_t *transfer)
 {
     const normal_slot_t *slot = normal_slot(mode, op->slot);
     uint64_t line = normal_line_there(mode, op);
@@ -125,8 +100,7 @@ int normal_dispatch_transfer(const void *opaque, const xep_op_t *op, uint32_t ra
     const uint32_t rows = 1 + METADATA + normal_slot(mode, op->slot)->fields.count;
     if (xep_kit_state(op)->verdict != XEP_OK) number += rows;
     if (number == 0) rows_transfer(mode, op, rank, transfer);
-    else if (number <= METADATA) metadata_transfer(mode, op, rank, number - 1, transfer);
-    else if (number < rows) field_transfer(mode, op, rank, number - 1 - METADATA, transfer);
-    else done_transfer(mode, op, rank, transfer);
+    else if (number < rows) metadata_transfer(mode, op, rank, number - 1, transfer);
+    else normal_done_transfer(mode, op, rank, transfer);
     return number <= rows;
 }

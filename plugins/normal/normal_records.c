@@ -90,25 +90,24 @@ void normal_store_record(const void *opaque, const xep_op_t *op, uint32_t rank)
     xep_kit_signal(&mode->kit, rank, counts_offset(mode, op), op->epoch);
 }
 
-/* The record from where it is: header, rows and selections are three places here, one there. */
-int normal_record_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number,
-                           xep_transfer_t *transfer)
+/* The record from where it is: header, rows, selections and tail are several places here, one there. */
+int normal_tell(const normal_t *mode, const xep_op_t *op, const normal_told_t *told, uint32_t number,
+                xep_transfer_t *transfer)
 {
-    const normal_t *mode = opaque;
     const normal_slot_t *slot = normal_slot(mode, op->slot);
-    uint32_t counted = op->cached_slot == XEP_NO_SLOT;
+    const uint32_t counted = op->cached_slot == XEP_NO_SLOT;
     const struct {
         const void *src;
         size_t bytes;
     } arrays[] = {
         {&slot->record, sizeof slot->record},
         {slot->routing->rows, counted * mode->kit.shape->nranks * sizeof(uint32_t)},
-        {slot->routing->selections + mode->kit.first_expert[rank],
-         counted * xep_kit_experts(&mode->kit, rank) * sizeof(uint32_t)},
+        {told->selections, counted * told->experts * sizeof(uint32_t)},
+        {told->tail, counted * told->tail_bytes},
     };
-    if (number > 3) return 0;
+    if (number > 4) return 0;
     *transfer = (xep_transfer_t){.rows = 1, .offset = normal_record_offset(mode, op->turn, mode->kit.shape->rank)};
-    if (number == 3) {
+    if (number == 4) {
         *transfer = (xep_transfer_t){.signal = 1, .signal_offset = counts_offset(mode, op), .value = op->epoch};
         return 1;
     }
@@ -116,6 +115,15 @@ int normal_record_transfer(const void *opaque, const xep_op_t *op, uint32_t rank
     transfer->src = arrays[number].src;
     transfer->bytes = arrays[number].bytes;
     return 1;
+}
+
+int normal_record_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number,
+                           xep_transfer_t *transfer)
+{
+    const normal_t *mode = opaque;
+    const uint32_t *selections = normal_slot(mode, op->slot)->routing->selections + mode->kit.first_expert[rank];
+    const normal_told_t told = {.selections = selections, .experts = xep_kit_experts(&mode->kit, rank)};
+    return normal_tell(mode, op, &told, number, transfer);
 }
 
 /* ---- receiving ---- */

@@ -7,19 +7,13 @@
 #include <string.h>
 
 #include "normal_nodes.h"
+#include "normal_steps.h"
 
 /* ---- an upstream rank: what goes to its forwarders ---- */
 
 static int is_forwarder(const normal_t *mode, uint32_t rank)
 {
     return mode->nodes->who.forwarder[mode->kit.shape->node[rank]] == rank;
-}
-
-/* This rank's line in the heap of its forwarder: which one it is there both have found from the shape alone. */
-static uint64_t line_there(const normal_t *mode, const xep_op_t *op, uint32_t rank)
-{
-    uint32_t line = mode->nodes->who.line[mode->kit.shape->node[rank]];
-    return normal_feed_line_offset(mode, normal_index(mode, op), line);
 }
 
 /*
@@ -35,33 +29,15 @@ static normal_feed_tail_t *make_tail(const normal_t *mode, const xep_op_t *op, u
     return tail;
 }
 
-/* The record from where it is: header, rows, selections and tail are four places here, one there. */
 int normal_feed_record_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number,
                                 xep_transfer_t *transfer)
 {
     const normal_t *mode = opaque;
-    const xep_shape_t *shape = mode->kit.shape;
-    const normal_slot_t *slot = normal_slot(mode, op->slot);
-    uint32_t counted = op->cached_slot == XEP_NO_SLOT, node = shape->node[rank];
-    if (number > 4 || !is_forwarder(mode, rank)) return 0;
-    const struct {
-        const void *src;
-        size_t bytes;
-    } arrays[] = {
-        {&slot->record, sizeof slot->record},
-        {slot->routing->rows, counted * shape->nranks * sizeof(uint32_t)},
-        {slot->routing->selections, counted * shape->experts * sizeof(uint32_t)},
-        {number == 3 ? make_tail(mode, op, node) : NULL, counted * sizeof(normal_feed_tail_t)},
-    };
-    if (number == 4) {
-        uint64_t word = line_there(mode, op, rank) + offsetof(normal_feed_line_t, recorded);
-        *transfer = (xep_transfer_t){.signal = 1, .signal_offset = word, .value = op->epoch};
-        return 1;
-    }
-    uint64_t offset = normal_feed_record_offset(mode, normal_index(mode, op), mode->nodes->who.line[node]);
-    *transfer = (xep_transfer_t){.rows = 1, .offset = offset, .src = arrays[number].src, .bytes = arrays[number].bytes};
-    for (uint32_t i = 0; i < number; i++) transfer->offset += arrays[i].bytes;
-    return 1;
+    const normal_told_t told = {.selections = normal_slot(mode, op->slot)->routing->selections,
+                                .experts = mode->kit.shape->experts,
+                                .tail = number == 3 ? make_tail(mode, op, mode->kit.shape->node[rank]) : NULL,
+                                .tail_bytes = sizeof(normal_feed_tail_t)};
+    return is_forwarder(mode, rank) && normal_tell(mode, op, &told, number, transfer);
 }
 
 /* Behind all rows that this rank has passed there, and once: nobody there waits for what passes here. */
@@ -69,45 +45,35 @@ int normal_feed_done_transfer(const void *opaque, const xep_op_t *op, uint32_t r
                               xep_transfer_t *transfer)
 {
     const normal_t *mode = opaque;
-    const normal_digest_t *digest = &normal_slot(mode, op->slot)->digest;
     if (number > 0 || !is_forwarder(mode, rank) || normal_state(op)->forwarders_told) return 0;
-    uint64_t line = line_there(mode, op, rank);
-    *transfer = (xep_transfer_t){.signal = 1,
-                                 .src = (const char *)digest,
-                                 .bytes = sizeof *digest,
-                                 .offset = line + offsetof(normal_feed_line_t, digest),
-                                 .signal_offset = line + offsetof(normal_feed_line_t, done),
-                                 .value = op->epoch};
+    normal_done_transfer(mode, op, rank, transfer);
     return 1;
 }
 
 /* ---- a forwarder ---- */
 
-static const char *feed_record(const normal_t *mode, const xep_op_t *op, uint32_t feed)
+/*
+ * As normal_store_record() would at the upstream rank. Whether it may be used is looked at by who reads it. It came
+ * with the selections of all experts, of which each local rank gets its own: this one last, in their place.
+ */
+static void relay_record(const normal_t *mode, const xep_op_t *op, uint32_t source)
 {
-    return xep_kit_own(&mode->kit, normal_feed_record_offset(mode, normal_index(mode, op), feed));
-}
-
-/* As normal_store_record() would at the upstream rank. Whether it may be used is looked at by who reads it. */
-static void relay_record(const normal_t *mode, const xep_op_t *op, uint32_t feed)
-{
-    const normal_nodes_t *nodes = mode->nodes;
-    const char *from = feed_record(mode, op, feed);
-    size_t rows = op->cached_slot == XEP_NO_SLOT ? mode->kit.shape->nranks * sizeof(uint32_t) : 0;
-    uint32_t source = nodes->who.upstream[feed], index = normal_index(mode, op);
-    uint64_t counts = normal_line_offset(mode, index, source) + offsetof(normal_line_t, counts);
-    for (uint32_t p = 0; p < nodes->who.locals; p++) {
-        uint32_t local = nodes->who.local[p];
-        char *to = mode->kit.base[local] + normal_record_offset(mode, op->turn, source);
-        /*
-         * the upstream rank has sent the selections of all experts; a local rank gets those of its own, as from any
-         * other rank
-         */
-        size_t header = sizeof(normal_record_t) + rows, skipped = mode->kit.first_expert[local] * sizeof(uint32_t);
-        memcpy(to, from, header);
-        if (rows != 0)
-            memcpy(to + header, from + header + skipped, xep_kit_experts(&mode->kit, local) * sizeof(uint32_t));
-        xep_kit_signal(&mode->kit, local, counts, op->epoch);
+    const xep_forwarders_t *who = &mode->nodes->who;
+    const uint32_t counted = op->cached_slot == XEP_NO_SLOT;
+    const uint64_t at = normal_record_offset(mode, op->turn, source);
+    const size_t header = sizeof(normal_record_t) + counted * mode->kit.shape->nranks * sizeof(uint32_t);
+    const char *from = xep_kit_own(&mode->kit, at);
+    for (uint32_t i = 1; i <= who->locals; i++) {
+        const uint32_t local = who->local[(who->place + i) % who->locals];
+        const size_t selections = mode->kit.first_expert[local] * sizeof(uint32_t);
+        char *to = mode->kit.base[local] + at;
+        if (i < who->locals) memcpy(to, from, header);
+        memmove(to + header, from + header + selections,
+                counted * xep_kit_experts(&mode->kit, local) * sizeof(uint32_t));
+        if (i < who->locals)
+            xep_kit_signal(&mode->kit, local,
+                           normal_line_offset(mode, normal_index(mode, op), source) + offsetof(normal_line_t, counts),
+                           op->epoch);
     }
 }
 
@@ -115,45 +81,48 @@ static void relay_record(const normal_t *mode, const xep_op_t *op, uint32_t feed
  * One copy for all: were the upstream rank to write again meanwhile, local ranks would otherwise compare different
  * digests.
  */
-static void relay_done(const normal_t *mode, const xep_op_t *op, uint32_t feed)
+static void relay_done(const normal_t *mode, const xep_op_t *op, uint32_t source)
 {
-    const normal_nodes_t *nodes = mode->nodes;
-    normal_digest_t digest = normal_feed_line(mode, op, feed)->digest;
-    uint64_t line = normal_line_offset(mode, normal_index(mode, op), nodes->who.upstream[feed]);
-    for (uint32_t p = 0; p < nodes->who.locals; p++) {
-        memcpy(mode->kit.base[nodes->who.local[p]] + line + offsetof(normal_line_t, digest), &digest, sizeof digest);
-        xep_kit_signal(&mode->kit, nodes->who.local[p], line + offsetof(normal_line_t, done), op->epoch);
+    const xep_forwarders_t *who = &mode->nodes->who;
+    const normal_digest_t digest = normal_line(mode, normal_index(mode, op), source)->digest;
+    const uint64_t line = normal_line_offset(mode, normal_index(mode, op), source);
+    for (uint32_t p = 0; p < who->locals; p++) {
+        if (p == who->place) continue;
+        memcpy(mode->kit.base[who->local[p]] + line + offsetof(normal_line_t, digest), &digest, sizeof digest);
+        xep_kit_signal(&mode->kit, who->local[p], line + offsetof(normal_line_t, done), op->epoch);
     }
 }
 
-static int is_here(const _Atomic uint64_t *word, const xep_op_t *op)
+/*
+ * Relays what has come behind the look at the words: when all were there, all that this rank forwards is relayed.
+ * state: that of a feed then.
+ */
+static xep_status_t wait_and_relay(normal_t *mode, xep_op_t *op, xep_word_fn word, int state,
+                                   void (*relay)(const normal_t *mode, const xep_op_t *op, uint32_t source))
 {
-    return atomic_load_explicit(word, memory_order_acquire) >= op->epoch;
-}
-
-xep_status_t normal_relay_records(void *opaque, xep_op_t *op)
-{
-    const normal_t *mode = opaque;
     normal_feed_t *feeds = normal_slot(mode, op->slot)->traffic->feeds;
+    xep_status_t status = xep_step_wait_relayed(mode, op);
     for (uint32_t f = 0; f < mode->nodes->who.upstreams; f++) {
-        if (feeds[f].recorded || !is_here(&normal_feed_line(mode, op, f)->recorded, op)) continue;
-        relay_record(mode, op, f);
-        feeds[f].recorded = 1;
+        const uint32_t source = mode->nodes->who.upstream[f];
+        uint64_t value;
+        if (feeds[f].relayed == state ||
+            atomic_load_explicit(word(mode, op, source, &value), memory_order_acquire) < op->epoch)
+            continue;
+        relay(mode, op, source);
+        feeds[f].relayed = state;
     }
-    return xep_step_wait_relayed(opaque, op);
+    return status;
+}
+
+xep_status_t normal_relay_records(void *mode, xep_op_t *op)
+{
+    return wait_and_relay(mode, op, normal_counts_word, 1, relay_record);
 }
 
 /* All rows of upstream ranks are stored since the step before, and by threads that have fenced them. */
-xep_status_t normal_relay_dones(void *opaque, xep_op_t *op)
+xep_status_t normal_relay_dones(void *mode, xep_op_t *op)
 {
-    const normal_t *mode = opaque;
-    normal_feed_t *feeds = normal_slot(mode, op->slot)->traffic->feeds;
-    for (uint32_t f = 0; f < mode->nodes->who.upstreams; f++) {
-        if (feeds[f].ended || !is_here(&normal_feed_line(mode, op, f)->done, op)) continue;
-        relay_done(mode, op, f);
-        feeds[f].ended = 1;
-    }
-    return xep_step_wait_relayed(opaque, op);
+    return wait_and_relay(mode, op, normal_done_word, 2, relay_done);
 }
 
 /* ---- what will pass ---- */
@@ -205,7 +174,7 @@ xep_status_t normal_take_feeds(normal_t *mode, xep_op_t *op)
     if (op->cached_slot != XEP_NO_SLOT) return XEP_OK;
     for (uint32_t f = 0; f < mode->nodes->who.upstreams; f++) {
         normal_feed_tail_t *tail = &routing->passing->feeds[f];
-        memcpy(tail, feed_record(mode, op, f) + at, sizeof *tail);
+        memcpy(tail, normal_find_record(mode, op, mode->nodes->who.upstream[f]) + at, sizeof *tail);
         xep_status_t status = check_tail(mode, op, f, tail);
         if (status != XEP_OK) return status;
     }

@@ -38,17 +38,12 @@ static uint64_t summed_offset(const normal_t *mode, uint32_t slot, uint32_t node
     return mode->layout.summed + ((uint64_t)slot * mode->kit.shape->nodes + node) * sizeof(uint64_t);
 }
 
-static uint64_t rows_of(const normal_t *mode, const xep_op_t *op, uint32_t node)
-{
-    const uint64_t *begin = normal_slot(mode, op->slot)->routing->passing->begin;
-    return begin[node + 1] - begin[node];
-}
-
 const _Atomic uint64_t *normal_summed_word(const void *opaque, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
 {
     const normal_t *mode = opaque;
     uint32_t node = mode->kit.shape->node[rank];
-    uint64_t rows = mode->nodes->who.forwarder[node] == rank ? rows_of(mode, op, node) : 0;
+    uint64_t rows =
+        mode->nodes->who.forwarder[node] == rank ? normal_rows_to(normal_slot(mode, op->slot)->routing, node) : 0;
     *value_p = rows != 0 ? xep_rows_word(op->epoch, rows) : 0;
     return xep_kit_own(&mode->kit, summed_offset(mode, op->slot, node));
 }
@@ -61,7 +56,7 @@ xep_status_t normal_find_summed(const normal_t *mode, xep_op_t *op, uint64_t *to
     uint64_t tokens = routing->tokens;
     for (uint32_t n = 0; n < mode->kit.shape->nodes; n++) {
         const _Atomic uint64_t *word = xep_kit_own(&mode->kit, summed_offset(mode, op->slot, n));
-        uint64_t rows = rows_of(mode, op, n);
+        uint64_t rows = normal_rows_to(routing, n);
         uint64_t summed = xep_rows_of(atomic_load_explicit(word, memory_order_acquire), op->epoch);
         if (summed > rows)
             return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
@@ -74,24 +69,6 @@ xep_status_t normal_find_summed(const normal_t *mode, xep_op_t *op, uint64_t *to
     }
     *tokens_p = tokens;
     return XEP_OK;
-}
-
-/* Outputs of this rank are where its user has them; those of others in the input of the slot that they chose. */
-static void fill_locals(const normal_t *mode, const xep_op_t *op)
-{
-    const normal_nodes_t *nodes = mode->nodes;
-    const uint32_t topk = normal_slot(mode, op->slot)->routing->topk;
-    const xep_combine_args_t *args = op->combine;
-    for (uint32_t p = 0; p < nodes->who.locals; p++) {
-        const uint32_t local = nodes->who.local[p], there = *xep_combine_slot_there(&mode->kit, op->slot, local);
-        normal_place_t *source = &nodes->local_sources[p];
-        *source = normal_input_place(mode, mode->kit.base[local], there, topk, 0);
-        if (p != nodes->who.place) continue;
-        source->x = (char *)xep_combine_outputs(&mode->kit, op, &source->x_stride);
-        if (args->topk_weights == NULL) continue;
-        source->weights = (char *)args->topk_weights;
-        source->weights_stride = args->topk_weights_stride;
-    }
 }
 
 /* ---- sums ---- */
@@ -134,35 +111,21 @@ static void sum_row(const summing_t *summing, uint64_t row, const void **rows, c
     else summing->weigh(out, rows, NULL, n, 0, summing->op->combine->hidden);
 }
 
-/* Each selection by itself, local ranks in the order of sums; not rounded. */
-static void sum_weights(const summing_t *summing, uint64_t row)
-{
-    const normal_t *mode = summing->mode;
-    const normal_nodes_t *nodes = mode->nodes;
-    uint32_t topk = normal_slot(mode, summing->op->slot)->routing->topk;
-    char *sums = xep_kit_own_area(&mode->kit, mode->layout.sum_weights, summing->op->slot);
-    float *out = (float *)(void *)sums + (summing->entry + row) * topk;
-    for (uint32_t k = 0; k < topk; k++) {
-        out[k] = 0;
-        for (uint32_t d = nodes->batch.first[row]; d < nodes->batch.first[row + 1]; d++) {
-            const normal_place_t *source = &nodes->local_sources[nodes->batch.dests[d].rank];
-            float weight;
-            memcpy(&weight, source->weights + nodes->batch.dests[d].row * source->weights_stride + k * sizeof weight,
-                   sizeof weight);
-            out[k] += weight;
-        }
-    }
-}
-
 static void sum_rows(void *arg, uint32_t thread, uint32_t nthreads)
 {
     const summing_t *summing = arg;
     const normal_t *mode = summing->mode;
+    const normal_nodes_t *nodes = mode->nodes;
     const size_t first = (size_t)thread * (mode->layout.max_dests + 2);
+    const uint32_t topk = normal_slot(mode, summing->op->slot)->routing->topk;
+    float *weights = (float *)(void *)xep_kit_own_area(&mode->kit, mode->layout.sum_weights, summing->op->slot);
     if (summing->widen != NULL) memset(mode->wide + first, 0, mode->layout.max_dests);
     for (uint64_t i = summing->rows * thread / nthreads; i < summing->rows * (thread + 1) / nthreads; i++) {
         sum_row(summing, i, mode->rows + first, mode->wide + first, thread);
-        if (normal_state(summing->op)->weighted) sum_weights(summing, i);
+        if (normal_state(summing->op)->weighted)
+            normal_sum_weights(weights + (summing->entry + i) * topk, topk, nodes->local_sources,
+                               nodes->batch.dests + nodes->batch.first[i],
+                               nodes->batch.first[i + 1] - nodes->batch.first[i]);
     }
     xep_stores_fence();
 }
@@ -339,7 +302,8 @@ xep_status_t normal_return_sums(void *opaque, xep_op_t *op)
     const normal_returning_t *batch = &normal_state(op)->returning;
     xep_status_t status = XEP_OK;
     /* in every turn: local_sources is one for all operations, and another may have been here since the last one */
-    fill_locals(mode, op);
+    for (uint32_t p = 0; p < mode->nodes->who.locals; p++)
+        mode->nodes->local_sources[p] = normal_outputs_at(mode, op, mode->nodes->who.local[p], 0);
     if (!batch->begun) begin_sums(mode, op);
     while (status == XEP_OK && (batch->rows != 0 || find_feed(mode, op))) {
         if (batch->rows == 0) status = sum_batch(mode, op);

@@ -79,6 +79,16 @@ void normal_store_record(const void *mode, const xep_op_t *op, uint32_t rank);
 int normal_record_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
                            xep_transfer_t *transfer);
 
+/** What a record brings to a rank that is not mapped beside its header and rows; and the transfers that bring it. */
+typedef struct normal_told {
+    const uint32_t *selections;
+    uint32_t experts;
+    const void *tail;
+    size_t tail_bytes;
+} normal_told_t;
+int normal_tell(const normal_t *mode, const xep_op_t *op, const normal_told_t *told, uint32_t number,
+                xep_transfer_t *transfer);
+
 /** Where the record of a rank lies that op has heard; NULL: nowhere any more. In the ring, if it is with that rank. */
 typedef const char *(*normal_find_fn)(const normal_t *mode, const xep_op_t *op, uint32_t rank);
 const char *normal_find_record(const normal_t *mode, const xep_op_t *op, uint32_t rank);

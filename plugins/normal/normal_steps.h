@@ -32,6 +32,9 @@ xep_status_t normal_list_puts(void *mode, xep_op_t *op);
 int normal_dispatch_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
                              xep_transfer_t *transfer);
 
+/** The last one of these. */
+void normal_done_transfer(const normal_t *mode, const xep_op_t *op, uint32_t rank, xep_transfer_t *transfer);
+
 /* ---- normal_cast.c ---- */
 
 /** Where cast rows lie, of all slots. */
@@ -100,13 +103,23 @@ void normal_returned_transfer(const normal_t *mode, const xep_op_t *op, uint32_t
 int normal_combine_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
                             xep_transfer_t *transfer);
 
-/** Sets where the rows of owner are for the tokens of this rank. */
+/**
+ * Where the outputs of a mapped owner are, and what others have returned, from a row on; sets where those of owner are
+ * that are for tokens of this rank.
+ */
+normal_place_t normal_outputs_at(const normal_t *mode, const xep_op_t *op, uint32_t owner, uint64_t row);
+normal_place_t normal_returned_at(const normal_t *mode, const xep_op_t *op, uint64_t row);
 void normal_find_source(const normal_t *mode, const xep_op_t *op, uint32_t owner);
+
+/** Sums the weights beside some rows, in their order: each selection by itself. */
+void normal_sum_weights(float *out, uint32_t topk, const normal_place_t *sources, const normal_dest_t *terms,
+                        uint64_t count);
 
 /** Sums tokens, from those on that are summed. */
 void normal_sum_tokens(normal_t *mode, xep_op_t *op, const normal_terms_t *terms, uint64_t end);
 
-/** Step: all of them. */
+/** Steps, or what they do: sums all of them, by their ranks. */
+xep_status_t normal_sum_terms(normal_t *mode, xep_op_t *op, const normal_terms_t *terms);
 xep_status_t normal_sum(void *mode, xep_op_t *op);
 
 /* ---- for the plugin ---- */

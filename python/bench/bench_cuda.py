@@ -91,6 +91,7 @@ def low_latency(group: xep.Group, buffer: deep_ep.Buffer, args: argparse.Namespa
     combine = lambda to, **how: buffer.low_latency_combine(answers, idx, weights, to, **how)  # noqa: E731
     measure(group, "low-latency dispatch", lambda: dispatch() and None)
     measure(group, "low-latency combine", lambda: combine(handle) and None)
+    measure(group, "low latency, both", lambda: combine(dispatch()[2]) and None)
     torch.cuda.synchronize()
     group.barrier()
     graph = torch.cuda.CUDAGraph()

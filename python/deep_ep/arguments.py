@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Arguments: what is wrong with them, in one sentence; rows and sums as dispatch and combine take them; and what makes
-functions calls of a Buffer.
+functions calls of a Buffer: also, that what one rank refuses alone all ranks refuse.
 
 The errors are what Python would have, and what DeepEP raises: asserts of its Python part, RuntimeError of the rest.
 Programs catch either.
@@ -8,14 +8,17 @@ Programs catch either.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import operator
+import struct
 import types
-from typing import Any, Optional, Sequence, Union
+from typing import Any, Callable, Optional, Sequence, TypeVar, Union
 
 import torch
 
+import xep
 from xep._ext import is_plain as is_plain
 from xep.dtypes import need_dtype
 from xep.params import BufferOptions
@@ -26,7 +29,7 @@ from xep.params import BufferOptions
 class Wrong(Exception):
     """What was refused here, before xep has seen it."""
 
-    counted = False  # nodes.py
+    counted = False  # by count_refused()
 
 
 class WrongValue(Wrong, ValueError, AssertionError, RuntimeError):
@@ -222,3 +225,72 @@ def biases_of(handle: Any, x: torch.Tensor, bias: Any) -> tuple[torch.Tensor, ..
         if one is not None:  # either of two, as DeepEP has it
             tensor(f"bias[{i}]", one, (x.dtype,), (handle.num_tokens, x.shape[1]), on=x.device)
     return tuple(one for one in biases if one is not None)
+
+
+# ---- calls that one rank refuses alone ----
+
+
+Call = TypeVar("Call", bound=Callable[..., Any])
+
+
+class Agreement:
+    """Of a Buffer: what all its ranks call together, where no buffer of xep has counted it."""
+
+    _WORD = struct.Struct("<I32s220s")  # how many calls were refused, the call, why
+
+    def __init__(self, group: xep.Group) -> None:
+        self._group = group
+        self._refused, self._most, self._why = 0, 0, ""
+
+    def refuse(self, why: str) -> None:
+        self._refused, self._why = self._refused + 1, why
+
+    def meet(self, call: str, counts: bool = True) -> None:
+        """MismatchError on all ranks where some are in another call, or, if that counts, have refused more of them. The
+        others then refuse as many. Collective."""
+        if counts and self._refused < self._most:
+            self.refuse(self._why)
+            raise xep.MismatchError(xep.Status.ERR_MISMATCH, f"this {call} is refused on this rank, too: {self._why}")
+        sent = self._WORD.pack(self._refused, call.encode(), self._why.encode()[:220])
+        words = [self._WORD.unpack(one) for one in self._group.allgather(sent)]
+        told = [(count, *(text.rstrip(b"\0").decode(errors="replace") for text in texts)) for count, *texts in words]
+        most = max(count for count, _, _ in told)
+        odd = next(rank for rank, word in enumerate(told) if word[0] == most)
+        more, why = most - min(count for count, _, _ in told), told[odd][2]
+        refused = f"{more} of those before it failed on rank {odd} alone ({why})" if more else ""
+        for rank, (_, theirs, _) in enumerate(told):
+            if theirs != call:
+                text = f"rank {rank} is in {theirs}, this rank in {call} (all ranks call the same, in the same order)"
+                raise xep.MismatchError(xep.Status.ERR_MISMATCH, f"{text}{refused and '; '}{refused}")
+        if more and counts:
+            self._most = most
+            self._why = refused if self._refused < most else self._why
+            raise xep.MismatchError(xep.Status.ERR_MISMATCH, f"this {call} is refused on all ranks: {refused}")
+
+
+def count_refused(buffer: Optional[xep.Buffer], agreement: Agreement, why: str) -> None:
+    """As if xep had refused it."""
+    if buffer is None:
+        agreement.refuse(why)
+    else:
+        with contextlib.suppress(xep.XepError, TypeError, ValueError, RuntimeError):
+            buffer.dispatch(None, None)
+
+
+def counted(last: str) -> Callable[[Call], Call]:
+    """A collective call; the method of that name tells the buffer of the last one."""
+
+    def wrap(call: Call) -> Call:
+        @functools.wraps(call)
+        def made(self: Any, *arguments: Any, **options: Any) -> Any:
+            try:
+                return call(self, *arguments, **options)
+            except Wrong as wrong:
+                if not wrong.counted:  # in another call, of which this one is made
+                    wrong.counted = True
+                    count_refused(getattr(self, last)(), self._agreement, str(wrong))
+                raise
+
+        return made  # type: ignore[return-value]
+
+    return wrap

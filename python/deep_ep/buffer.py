@@ -4,41 +4,19 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any, Callable, Optional, Sequence, Union
+from typing import Any, Optional, Sequence, Union
 
 import torch
 
 import xep
 
 from . import arguments
-from .arguments import (
-    FLOAT,
-    HOST,
-    INDEX,
-    IS_COMBINED,
-    IS_FLOAT,
-    IS_INDEX,
-    IS_KNOWN,
-    Rows,
-    WrongType,
-    WrongValue,
-    biases_of,
-    calls_of,
-    carried,
-    check_sum,
-    check_tokens,
-    integer,
-    is_plain,
-    rows_of,
-    version_of,
-)
+from .arguments import HOST, Rows, WrongType, WrongValue, calls_of, counted, integer
+from .comm import Passing
 from .compat import ALIGNMENT, Config, check_config, combine_config, dispatch_config, low_latency_size_hint
-from .core import Core
-from .experts import layout_there
-from .handles import HandleTuple, NormalHandle, Sent, adopt, finished, routing_of
+from .core import Core, Job
+from .handles import HandleTuple, NormalHandle, Sent, adopt, finished, layout_there, routing_of
 from .low_latency import LowLatency, LowLatencyCalls
-from .nodes import Passing, counted
-from .pool import Job
 from .streams import Ordering
 from .utils.event import EventHandle, EventOverlap
 from .utils.math import align
@@ -70,7 +48,7 @@ class NormalCalls(Core):
         """
         self._usable()
         arguments.streams(previous_event, async_finish, allocate_on_comm_stream)
-        arguments.tensor("topk_idx", topk_idx, INDEX, (None, None), on=None)
+        arguments.tensor("topk_idx", topk_idx, arguments.INDEX, (None, None), on=None)
         self._check_experts(num_experts)
         with self._ordering(topk_idx.device, previous_event, async_finish, allocate_on_comm_stream) as ordering:
             per_rank, per_expert, in_rank, per_node = self._layout(topk_idx, num_experts, ordering)
@@ -102,7 +80,7 @@ class NormalCalls(Core):
 
     def _note_layout(self, *made_and_given: torch.Tensor) -> None:
         """What the next dispatch need not look at again, if it is given these as they are."""
-        noted = [(weakref.ref(one), version_of(one)) for one in made_and_given]
+        noted = [(weakref.ref(one), arguments.version_of(one)) for one in made_and_given]
         self._last_layout = noted if all(version >= 0 for _, version in noted) else None
 
     def _is_noted(self, *given: Any) -> bool:
@@ -161,7 +139,7 @@ class NormalCalls(Core):
         self._usable()
         arguments.streams(previous_event, async_finish, allocate_on_comm_stream)
         check_config(config)
-        x, scales = rows_of(x, on=None)
+        x, scales = arguments.rows_of(x, on=None)
         ordering = self._ordering(x.device, previous_event, async_finish, allocate_on_comm_stream)
         if handle is not None:
             if topk_idx is not None or topk_weights is not None:
@@ -179,32 +157,19 @@ class NormalCalls(Core):
     ) -> Optional[tuple]:
         """What most programs do most of the time, of CPU tensors: there is room, and all is as get_dispatch_layout left
         it. None: it is something else, or wrong."""
-        if (
-            self._destroyed
-            or not self._is_noted(*layout, topk_idx)
-            or not is_plain(topk_idx, IS_INDEX, *topk_idx.shape)
-            or not is_plain(topk_weights, IS_FLOAT, *topk_idx.shape)
-            or not is_plain(x, IS_KNOWN, topk_idx.shape[0], -1)
-            or alignment != 1
-            or (config is not None and type(config) is not Config)
-            or self._passing is not None
-        ):
+        if self._destroyed or self._passing is not None or alignment != 1 or topk_weights is None:
+            return None
+        if not self._is_noted(*layout, topk_idx) or (config is not None and type(config) is not Config):
             return None
         experts, num_sms = layout[1].numel(), self.num_sms if config is None else config.num_sms
-        sent = None if num_sms % 2 else self._pool.dispatch_now(experts, x, topk_idx, topk_weights)
-        if sent is None:
+        received = None if num_sms % 2 else self._pool.dispatch_now(experts, x, topk_idx, topk_weights)
+        if received is None:
             return None
-        received, channels = sent.recv, max(1, num_sms // 2)
+        rows, _, indices, weights = self._pool.shown(received)
         counted = (topk_idx.shape[1], received.rows, received.capacity)
-        made = NormalHandle(self._xep, self._nodes, layout[2], channels, experts, *counted)
-        made.xep = sent
-        rows, indices, weights = received.x, received.topk_idx, received.topk_weights
-        if not self._pool.may_view(sent.buffer):
-            rows, indices, weights = rows.clone(), indices.clone(), weights.clone()
-        elif not rows.is_contiguous():
-            rows = rows.clone()
-        counts = received.list_expert_rows()
-        return rows, indices, weights, counts, HandleTuple.over(made), EventOverlap()
+        made = NormalHandle(self._xep, self._nodes, layout[2], max(1, num_sms // 2), experts, *counted)
+        made.xep = received._handle
+        return rows, indices, weights, received.list_expert_rows(), HandleTuple.over(made), EventOverlap()
 
     def _dispatch_anew(
         self,
@@ -234,7 +199,15 @@ class NormalCalls(Core):
         if 0 < most < x.shape[0]:
             raise WrongValue(f"x: expected at most num_worst_tokens, {most}, tokens on a CUDA device, got {x.shape[0]}")
         job = Job(
-            experts, carried(x), routed, topk_weights, scales, expert_alignment, num_worst_tokens, ordering.after, most
+            experts,
+            arguments.carried(x),
+            routed,
+            topk_weights,
+            scales,
+            expert_alignment,
+            num_worst_tokens,
+            ordering.after,
+            most,
         )
         sent = pool.dispatch(job, wait=ordering.wait and not (x.is_cpu and self._passing))
         told = None
@@ -263,7 +236,7 @@ class NormalCalls(Core):
         scales: Optional[torch.Tensor],
         ordering: Ordering,
     ) -> tuple:
-        check_tokens(handle, x)
+        arguments.check_tokens(handle, x)
         sent = self._pool_on(x.device).again(handle, x, scales, ordering)
         rows, _, _, event = self._give(sent, sent.handle.recv, x.dtype, False, (x, scales), ordering)
         return rows, None, None, None, None, event
@@ -300,10 +273,10 @@ class NormalCalls(Core):
         on = arguments.tensor("x", x, None, (None, None), on=None).device
         with self._ordering(on, previous_event, async_finish, allocate_on_comm_stream) as ordering:
             found = self._own(handle, 0 if topk_weights is None else topk_weights.shape[-1], on)
-            check_sum(x, found.rows, found.capacity, on)
+            arguments.check_sum(x, found.rows, found.capacity, on)
             if topk_weights is not None:
-                arguments.tensor("topk_weights", topk_weights, FLOAT, (x.shape[0], found.topk), on=on)
-            biases = biases_of(found, x, bias)
+                arguments.tensor("topk_weights", topk_weights, arguments.FLOAT, (x.shape[0], found.topk), on=on)
+            biases = arguments.biases_of(found, x, bias)
             combined, weights, request = self._pool_on(on).combine(found, x, topk_weights, biases, ordering)
             event = ordering.end(request, x, topk_weights, *biases, combined, weights)
         return combined, weights, event
@@ -313,17 +286,9 @@ class NormalCalls(Core):
     def _combine_common(self, x: Any, handle: Any, topk_weights: Any, config: Any) -> Optional[tuple]:
         """As _dispatch_common: of CPU tensors, by a handle that has its slot."""
         made = handle.core if type(handle) is HandleTuple else None
-        if (
-            type(made) is not NormalHandle
-            or made.owner is not self._xep
-            or self._destroyed
-            or config is not None
-            or not is_plain(x, IS_COMBINED, -1, -1)
-            or not (made.in_rank.is_cpu and made.rows <= x.shape[0] <= made.capacity)
-            or (topk_weights is not None and not is_plain(topk_weights, IS_FLOAT, x.shape[0], made.topk))
-        ):
+        if type(made) is not NormalHandle or self._destroyed or config is not None:
             return None
-        summed = self._pool.combine_now(made, x, x.shape[1] * x.itemsize, topk_weights)
+        summed = self._pool.combine_now(made, x, topk_weights)
         return None if summed is None else (*summed, EventOverlap())
 
     # ---- arguments ----
@@ -337,12 +302,7 @@ class NormalCalls(Core):
                 raise WrongValue("handle: expected one of this Buffer, got None")
             topk = topk or self.group_size
             return adopt(handle, self._xep, self._nodes, self._pool_on(on).experts_for(topk), topk, on)
-        if found.owner is not self._xep:
-            raise WrongValue("handle: expected one of this Buffer, got one of another")
-        found.check_known()
-        if found.in_rank.device != on:
-            raise WrongValue(f"x: expected a tensor of {found.in_rank.device}, as what was dispatched, got {on}")
-        return found
+        return self._known(found, on)
 
     def _layout_of(
         self, x: torch.Tensor, per_rank: Any, in_rank: Any, per_expert: Any
@@ -370,8 +330,8 @@ class NormalCalls(Core):
         if topk_idx is None:
             return routing_of(in_rank, experts, self.group_size)
         on = in_rank.device
-        topk_idx = arguments.tensor("topk_idx", topk_idx, INDEX, (in_rank.shape[0], None), on=on)
-        arguments.tensor("topk_weights", topk_weights, FLOAT, tuple(topk_idx.shape), on=on)
+        topk_idx = arguments.tensor("topk_idx", topk_idx, arguments.INDEX, (in_rank.shape[0], None), on=on)
+        arguments.tensor("topk_weights", topk_weights, arguments.FLOAT, tuple(topk_idx.shape), on=on)
         if is_noted:
             return topk_idx
         if topk_idx.is_cpu:
@@ -402,26 +362,15 @@ class NormalCalls(Core):
     def _give(
         self, sent: Sent, received: xep.Received, dtype: torch.dtype, with_topk: bool, given: tuple, ordering: Ordering
     ) -> tuple:
-        """Received tensors, and the event: views of the slot, or copies, made when the rows are here: where views that
-        are held would otherwise stop the next dispatch, and of rows that lie apart (those of other than a multiple of
-        64 bytes). given: what was dispatched: rows, scales, ..."""
-        rows: Any = received.x
-        copied = not self._pool_on(given[0].device).may_view(sent.handle.buffer)
-        apart = not rows.is_contiguous()
-        if sent.request is not None and (copied or apart):
-            sent.request.wait()
-        give: Callable = ordering.copy if copied else _view
-        rows = ordering.copy(rows) if apart else give(rows)
+        """Received tensors, and the event. given: what was dispatched: rows, scales, ..."""
+        pool = self._pool_on(given[0].device)
+        rows, scales, idx, weights = pool.shown(received, sent.request, ordering.copy)
         if rows.dtype != dtype:
             rows = rows.view(dtype)
-        scales = give(received.scales) if given[1] is not None else None
-        idx, weights = (give(received.topk_idx), give(received.topk_weights)) if with_topk else (None, None)
+        if not with_topk:
+            idx = weights = None
         event = ordering.end(sent.request, *given, rows, scales, idx, weights)
         return rows if scales is None else (rows, scales), idx, weights, event
-
-
-def _view(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
 
 
 # ---- the Buffer ----
@@ -504,7 +453,7 @@ class Buffer(NormalCalls, LowLatencyCalls):
 
     @staticmethod
     def is_sm90_compiled() -> bool:
-        """True: rows of 8 bits are cast and carried, which is what programs want to know."""
+        """True: rows of 8 bits are cast and arguments.carried, which is what programs want to know."""
         return True
 
     @staticmethod

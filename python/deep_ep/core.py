@@ -1,25 +1,465 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What all buffers of DeepEP's are here: a group with pools of shared memory, and their end."""
+"""What all buffers of DeepEP's are here: a group with pools of shared memory, and their end. The pools are of
+buffers of mode normal for shapes that are not known before they are dispatched.
+
+DeepEP is given bytes, xep a shape; a rank's tokens and received rows are known to no other rank beforehand. So a buffer
+is made by agreement at the first dispatch, and replaced by a larger one when a rank has more than fits: the library
+tells every rank so (CapacityError), having moved nothing. A rank whose own tokens do not fit says so by a
+dispatch that cannot be received: two tokens to itself, with room for one.
+
+Of the slots of a buffer the handles used last have two or more (xep.Buffer.limit_handles()), the other ones are for
+received tensors that are views; once those are taken, received tensors are copies. So there is always a slot for the
+next dispatch.
+
+Where nobody waits for counts (on a CUDA device, with rows to receive that are known beforehand) nobody could be told of
+a rank that needs more room. So all ranks say of how many tokens none has more, alike, and there is room for as many:
+each finds out alone, and as the others do, when that was not so before, and memory is made anew.
+"""
 
 from __future__ import annotations
 
 import os
+import struct
 import sys
 import threading
 import warnings
-from typing import Any, Optional
+from typing import Any, Callable, NamedTuple, Optional, TypeVar
 
 import torch
 
 import xep
 
-from .arguments import HOST, WrongUse, WrongValue, integer
+from . import arguments
+from .arguments import HOST, Agreement, WrongUse, WrongValue, carried, integer, is_plain, memory_of, workers_of
+from .comm import Nodes
 from .compat import Runtime
-from .nodes import Agreement, Nodes
-from .pool import NormalPool
-from .streams import DeviceQueue, HostOrdering, Ordering
+from .handles import Dispatched, Sent, tokens_per_rank
+from .streams import DeviceQueue, HostOrdering, Ordering, is_capturing
 from .utils.event import CommStream, request_of
 
+# ---- a pool ----
+
+_WIDEST = {1: (2, torch.bfloat16), 2: (2, torch.bfloat16), 4: (4, torch.float32), 8: (8, torch.float64)}
+_MARGIN = 5 / 4  # more room than was needed, so that growing ends soon
+
+
+class Job(NamedTuple):
+    """One dispatch: T tokens, K top-k, S scales. worst: rows of the received arrays, or 0. most: tokens that no rank
+    has more of, where nobody waits for counts; 0: they are waited for."""
+
+    experts: int
+    x: torch.Tensor
+    topk_idx: torch.Tensor
+    topk_weights: Optional[torch.Tensor]
+    scales: Optional[torch.Tensor]
+    alignment: int
+    worst: int
+    after: Optional[xep.Request]
+    most: int
+
+    @property
+    def nscales(self) -> int:
+        return 0 if self.scales is None else self.scales.shape[1]
+
+    def options(self) -> dict[str, Any]:
+        """Of xep.Buffer.dispatch()."""
+        return dict(
+            scales=self.scales,
+            capacity=self.worst,
+            counts_there=self.most > 0,
+            expert_alignment=self.alignment,
+            after=self.after,
+        )
+
+
+class Room(NamedTuple):
+    """What a buffer has room for. All of it is the same on every rank."""
+
+    elem_bytes: int
+    hidden: int
+    topk: int
+    scales: int
+    tokens: int
+    recv_rows: int
+
+    def holds(self, job: Job) -> bool:
+        fits = self._holds_rows_of(job) and job.topk_idx.shape[1] <= self.topk and job.nscales <= self.scales
+        return fits and max(job.x.shape[0], job.most) <= self.tokens and job.worst <= self.recv_rows
+
+    def _holds_rows_of(self, job: Job) -> bool:
+        return job.x.shape[1] * job.x.element_size() <= self.elem_bytes * self.hidden
+
+    def clip(self, job: Job) -> Job:
+        """Two tokens, as wide as those of the job, or as there is room for: where all ranks need more room, all clip
+        alike."""
+        on = job.x.device
+        x = torch.zeros((2, job.x.shape[1]), dtype=job.x.dtype, device=on)
+        if not self._holds_rows_of(job):
+            x = torch.zeros((2, self.hidden), dtype=_WIDEST[self.elem_bytes][1], device=on)
+        topk = min(job.topk_idx.shape[1], self.topk)
+        topk_idx = torch.full((2, topk), -1, dtype=job.topk_idx.dtype, device=on)
+        weights = None if job.topk_weights is None else torch.zeros((2, topk), dtype=torch.float32, device=on)
+        scales = None
+        if job.scales is not None and self.scales > 0:
+            scales = torch.zeros((2, min(job.nscales, self.scales)), dtype=job.scales.dtype, device=on)
+        return job._replace(x=x, topk_idx=topk_idx, topk_weights=weights, scales=scales)
+
+
+class NormalPool:
+    """For each number of experts the buffer in use; and those that were replaced while what they have received was
+    looked at.
+
+    on: where tensors are. Those of a CUDA device are used on the current stream, which is that of the operation;
+    free_slots lets it wait for what reads slots that were given back. ways: how rows reach other nodes, and their sums
+    come back.
+    """
+
+    _needs_room = False  # than the buffer in use has, as all ranks were told by the dispatch that is made again
+
+    def __init__(
+        self,
+        group: xep.Group,
+        agreement: Agreement,
+        slots: int,
+        timeout: Optional[float],
+        on: torch.device = HOST,
+        free_slots: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._group, self._timeout, self._on, self._free_slots = group, timeout, on, free_slots
+        self.ways: dict[str, Any] = {}
+        self._agreement, self._slots = agreement, max(3, slots + 1)
+        self._handles = max(2, slots - 2)  # that keep their slots
+        self.views = self._slots - self._handles  # slots in use, with which what is received may be views
+        self.used: dict[int, tuple[xep.Buffer, Room]] = {}
+        self._replaced: list[xep.Buffer] = []
+        self.last: Optional[xep.Buffer] = None  # of the last dispatch or combine
+        self.threads = 0
+
+    def buffers(self) -> list[xep.Buffer]:
+        return [buffer for buffer, _ in self.used.values()] + self._replaced
+
+    def forget(self) -> None:
+        """What is in flight is waited for; handles give up their slots, and keep what their tensors are made of."""
+        for buffer in self.buffers():
+            buffer.park()
+
+    def reset(self) -> None:
+        """Collective."""
+        for buffer in self.buffers():
+            buffer.reset()
+
+    def may_view(self, buffer: xep.Buffer) -> bool:
+        """Whether what the dispatch just begun receives may be given as views of its slot."""
+        return buffer.slots_held() <= self.views
+
+    def _captures(self) -> bool:
+        """Whether calls are kept for a CUDA graph."""
+        return self._on != HOST and is_capturing()
+
+    def buffer_of(self, experts: int) -> Optional[xep.Buffer]:
+        """That in use for so many experts; None: nothing was dispatched yet."""
+        used = self.used.get(experts)
+        return None if used is None else used[0]
+
+    def most_of(self, most: int) -> int:
+        """Of a Job with rows to receive that are known, of whose tokens no rank has more than most."""
+        return 0 if self._on == HOST or self._group.nnodes > 1 else most
+
+    def tokens_of(self, experts: int) -> int:
+        """Tokens of a rank that there is room for, of the buffer in use."""
+        return self.used[experts][1].tokens
+
+    def experts_for(self, topk: int) -> int:
+        """A number of experts by which topk selections of a token can be routed: of a buffer in use, if there is."""
+        return next((n for n in self.used if n >= topk), -(-topk // self._group.nranks) * self._group.nranks)
+
+    def dispatch_now(self, experts: int, x: Any, topk_idx: Any, topk_weights: Any) -> Optional[xep.Received]:
+        """What most programs do most of the time, of CPU tensors. None: it is something else, or wrong, or there is no
+        buffer that has the room, which dispatch() makes. Collective."""
+        used = self.used.get(experts)
+        if (
+            used is None
+            or not is_plain(x, 0, arguments.IS_KNOWN, -1, -1)
+            or not is_plain(topk_idx, 0, arguments.IS_INDEX, x.shape[0], -1)
+            or (topk_weights is not None and not is_plain(topk_weights, 0, arguments.IS_FLOAT, *topk_idx.shape))
+        ):
+            return None
+        buffer, room = used
+        if topk_idx.shape[1] > room.topk or x.shape[0] > room.tokens:
+            return None
+        if x.shape[1] * x.itemsize > room.elem_bytes * room.hidden:
+            return None
+        self.last = buffer
+        try:
+            return buffer.dispatch(x, topk_idx, topk_weights).recv
+        except xep.CapacityError:
+            self._needs_room = True
+            return None
+
+    def shown(self, received: xep.Received, request: Any = None, copy: Callable[..., Any] = torch.clone) -> list[Any]:
+        """Rows, scales, topk_idx and topk_weights: views of the slot; or copies, made when request is done, where views
+        that are held would stop the next dispatch, and of rows that lie apart (of other than a multiple of 64
+        bytes)."""
+        viewed = received._handle.buffer.slots_held() <= self.views
+        arrays = [received.x, received.scales, received.topk_idx, received.topk_weights]
+        if viewed and arrays[0].is_contiguous():
+            return arrays
+        if request is not None:
+            request.wait()
+        for i, one in enumerate(arrays):
+            if one is not None and (i == 0 or not viewed):
+                arrays[i] = copy(one)
+        return arrays
+
+    def combine_now(self, handle: Dispatched, x: Any, topk_weights: Any) -> Optional[tuple]:
+        """Likewise, of rows as they were received: (sums, weights or None). Collective."""
+        back, used = handle.xep, self.used.get(handle.experts)
+        if (
+            back is None
+            or used is None
+            or back.buffer is not used[0]
+            or back._memory is None
+            or handle._arrives is not None
+            or not is_plain(x, 0, arguments.IS_COMBINED, -1, -1)
+            or not handle.rows <= x.shape[0] <= handle.capacity
+            or (topk_weights is not None and not is_plain(topk_weights, 0, arguments.IS_FLOAT, x.shape[0], handle.topk))
+        ):
+            return None
+        if not combines(back.buffer, x.shape[1] * x.itemsize):
+            return None
+        back.settle()
+        self.last = back.buffer
+        if topk_weights is None:
+            return back.combine(x), None
+        return back.combine(x, topk_weights=topk_weights)
+
+    def dispatch(self, job: Job, wait: bool) -> Sent:
+        """Collective; blocks until every rank has told how many rows it sends, with wait until the rows are here. Where
+        nobody waits for counts, for nothing, once there is memory."""
+        if self._captures():
+            self._check_capture(job)
+        needs_room, self._needs_room = self._needs_room, False
+        used = (None if needs_room else self.used.get(job.experts)) or self._replace(job)
+        while True:
+            buffer, room = used
+            self.last = buffer
+            try:
+                if not room.holds(job) and job.most:
+                    used = self._replace(job)
+                    continue
+                if not room.holds(job):
+                    self._call_for_room(buffer, room.clip(job))
+                return self._send(buffer, wait, job.x, job.topk_idx, job.topk_weights, job.options())
+            except xep.CapacityError:
+                used = self._replace(job)
+
+    def again(self, handle: Dispatched, x: torch.Tensor, scales: Optional[torch.Tensor], ordering: Ordering) -> Sent:
+        """A dispatch along the routing of handle. Collective."""
+        handle.arrived()
+        job = Job(handle.experts, carried(x), _NO_ROUTING, None, scales, 1, handle.worst, ordering.after, handle.most)
+        if not handle.has_slot() or not _sends(handle.xep.buffer, x.shape[1] * x.element_size(), job.nscales):
+            sent = self._dispatch_anew(handle, job, ordering.wait)
+        else:
+            self.last = handle.xep.buffer
+            sent = self._send(self.last, ordering.wait, job.x, None, None, dict(job.options(), cached=handle.xep))
+        ordering.receives(sent.handle)
+        return sent
+
+    def combine(
+        self, handle: Dispatched, x: torch.Tensor, topk_weights: Any, biases: tuple, ordering: Ordering
+    ) -> tuple[torch.Tensor, Optional[torch.Tensor], Optional[xep.Request]]:
+        """(sums, those of the weights or None, the request unless waited for). Collective."""
+        handle.arrived()
+        row = x.shape[1] * x.dtype.itemsize
+        if not handle.has_slot() or not combines(handle.xep.buffer, row):
+            self._dispatch_nothing(handle, row)
+        back = handle.xep
+        self.last = back.buffer
+        back.settle()  # of one handle one combine is in flight
+        shapes = [("out", (handle.num_tokens, x.shape[1]), x.dtype)]
+        if topk_weights is not None:
+            shapes.append(("out_weights", (handle.num_tokens, handle.topk), torch.float32))
+        options = dict(ordering.results(*shapes), topk_weights=topk_weights, bias=biases or None, after=ordering.after)
+        request = None if ordering.wait else back.combine_async(x, **options)
+        result = back.combine(x, **options) if request is None else request.result
+        return (*(result if topk_weights is not None else (result, None)), request)
+
+    def _dispatch_nothing(self, handle: Dispatched, row: int) -> None:
+        """So that rows of so many bytes can be combined by handle. Collective, blocking."""
+        width = self._width_to_combine(handle.experts, row)
+        x = torch.zeros((handle.num_tokens, width), dtype=torch.uint8, device=self._on)
+        job = Job(handle.experts, x, _NO_ROUTING, None, None, 1, handle.worst, None, handle.most)
+        self._dispatch_anew(handle, job, True)
+
+    def _width_to_combine(self, experts: int, row_bytes: int) -> int:
+        """Bytes of rows such that in the buffer they are dispatched in rows of row_bytes can be combined."""
+        used = self.used.get(experts)
+        if used is not None and combines(used[0], row_bytes):
+            return 1
+        # what is combined has 4 bytes at most
+        return row_bytes if used is None or used[1].elem_bytes <= 4 else 2 * row_bytes
+
+    def _send(
+        self, buffer: xep.Buffer, wait: bool, x: Any, topk_idx: Any, topk_weights: Any, options: dict[str, Any]
+    ) -> Sent:
+        """What is captured into a CUDA graph writes into its slot whenever that is launched: its handle is not asked
+        for it. Nor is another one's taken then, as what is kept of it would be copied late."""
+        stays = self._captures()
+        if stays:
+            buffer._stay(True)
+        try:
+            if self._on != HOST:  # what reads a slot that is given back now is waited for, too
+                buffer._make_room(options.get("cached"))
+                self._free_slots()
+            if wait:
+                return Sent(buffer.dispatch(x, topk_idx, topk_weights, **options), None)
+            request: xep.Request[xep.Handle] = buffer.dispatch_async(x, topk_idx, topk_weights, **options)
+            request.wait_counts()
+            return Sent(request.result, request)
+        finally:
+            if stays:
+                buffer._stay(False)
+
+    def _check_capture(self, job: Job) -> None:
+        if self._group.nnodes > 1:
+            return  # the library says why not
+        if not job.most:
+            raise WrongValue("num_worst_tokens: expected more than 0 (or do_cpu_sync=False) in a CUDA graph, got 0")
+        used = self.used.get(job.experts)
+        if used is None or not used[1].holds(job):
+            raise WrongValue("x: expected what a dispatch before the CUDA graph has made memory for, got more")
+
+    def _dispatch_anew(self, handle: Dispatched, job: Job, wait: bool) -> Sent:
+        """For a slot with such room. Collective."""
+        if self._captures():
+            raise WrongValue("handle: expected one of the last dispatches in a CUDA graph, got one without a slot")
+        if handle.xep is not None:
+            handle.xep.park()
+        sent = self.dispatch(job._replace(topk_idx=handle.routing()), wait)
+        handle.xep, handle._arrives = sent
+        return sent
+
+    def _call_for_room(self, buffer: xep.Buffer, two: Job) -> None:
+        """Always CapacityError, here and on every rank that dispatches meanwhile; or MismatchError there and here."""
+        two.topk_idx[:, 0] = xep.expert_range(two.experts, self._group.nranks, self._group.rank)[0]
+        handle = buffer.dispatch(two.x, two.topk_idx, two.topk_weights, scales=two.scales, capacity=1, after=two.after)
+        handle.release()
+        raise AssertionError("two rows were received where one has room")
+
+    # ---- agreement ----
+
+    def _replace(self, job: Job) -> tuple[xep.Buffer, Room]:
+        """A buffer in which this dispatch fits on every rank. Collective: every rank comes here at the same
+        dispatch."""
+        old = self.used.get(job.experts)
+        if old:
+            old[0].park()
+        room = self._agree(job, old[1] if old else None)
+        if job.experts in self.used:  # it was not closed: what was received is looked at somewhere
+            self._replaced.append(self.used.pop(job.experts)[0])
+        widest = _WIDEST[room.elem_bytes][1]
+        buffer = self._group.buffer(
+            job.experts,
+            room.topk,
+            room.hidden,
+            room.tokens,
+            mode="normal",
+            dtype=widest,
+            combine_dtype=torch.bfloat16 if room.elem_bytes == 2 else torch.float32,
+            scales=room.scales,
+            recv_rows=room.recv_rows,
+            slots=self._slots,
+            **workers_of(memory_of(self._on), self.threads),
+            timeout=self._timeout,
+            memory=memory_of(self._on),
+            **self.ways,
+        )
+        buffer.limit_handles(self._handles)
+        self.used[job.experts] = (buffer, room)
+        return buffer, room
+
+    def _agree(self, job: Job, old: Optional[Room]) -> Room:
+        self._agreement.meet("dispatch")
+        nranks = self._group.nranks
+        buffers = self.buffers()
+        to_ranks = tokens_per_rank(job.topk_idx, job.experts, nranks)
+        busy = [int(buffer.slots_held() > 0) for buffer in buffers]
+        words = (job.x.shape[0], job.worst, *to_ranks, *busy, *(value for _, value in _alike(job)))
+        mine = struct.pack(f"<{len(words)}q", *words)
+        all_ranks = [struct.unpack(f"<{len(words)}q", part) for part in self._group.allgather(mine)]
+        for i, (name, _) in enumerate(_alike(job)):
+            _check_alike(name, [words[2 + nranks + len(busy) + i] for words in all_ranks])
+        rows = [sum(words[2 + rank] for words in all_ranks) for rank in range(nranks)]
+        for rank, words in enumerate(all_ranks):
+            if 0 < words[1] < rows[rank]:
+                raise xep.CapacityError(
+                    xep.Status.ERR_OVERFLOW,
+                    f"num_worst_tokens: rank {rank} gets {rows[rank]} rows and has room for {words[1]}",
+                )
+        self._close_idle(
+            [buffer for i, buffer in enumerate(buffers) if not any(words[2 + nranks + i] for words in all_ranks)]
+        )
+        return self._room(
+            job, old, max(words[0] for words in all_ranks), max(rows), max(words[1] for words in all_ranks)
+        )
+
+    def _close_idle(self, buffers: list[xep.Buffer]) -> None:
+        """Those of which no rank has a handle or an array: the same on every rank, in the same order."""
+        for buffer in buffers:
+            self.used = {experts: used for experts, used in self.used.items() if used[0] is not buffer}
+            self._replaced = [other for other in self._replaced if other is not buffer]
+            buffer.close()
+
+    def _room(self, job: Job, old: Optional[Room], tokens: int, rows: int, worst: int) -> Room:
+        elem, hidden = _WIDEST[job.x.element_size()][0], job.x.shape[1]
+        nranks = self._group.nranks
+        topk = min(job.experts, max(job.topk_idx.shape[1], nranks))
+        fresh = Room(elem, hidden, topk, job.nscales, max(2, int(tokens * _MARGIN), job.most), 0)
+        if old is not None:
+            elem = max(old.elem_bytes, elem)
+            hidden = max(-(-old.elem_bytes * old.hidden // elem), -(-fresh.elem_bytes * hidden // elem))
+            fresh = Room(
+                elem, hidden, max(old.topk, topk), max(old.scales, job.nscales), max(old.tokens, fresh.tokens), 0
+            )
+        rows = max(2, int(rows * _MARGIN), worst, old.recv_rows if old else 0)
+        return fresh._replace(recv_rows=max(worst, min(rows, nranks * fresh.tokens)))
+
+
+def _alike(job: Job) -> list[tuple[str, int]]:
+    """What every rank must dispatch alike."""
+    return [
+        ("hidden (channels of x)", job.x.shape[1]),
+        ("bytes of an element of x", job.x.element_size()),
+        ("topk (columns of topk_idx)", job.topk_idx.shape[1]),
+        ("scales of a token", job.nscales),
+        ("tokens that no rank has more of, where nobody waits for counts", job.most),
+    ]
+
+
+def _check_alike(name: str, values: list[int]) -> None:
+    for rank, value in enumerate(values):
+        if value != values[0]:
+            raise xep.MismatchError(
+                xep.Status.ERR_MISMATCH, f"ranks disagree on {name}: {values[0]} on rank 0, {value} on rank {rank}"
+            )
+
+
+_NO_ROUTING = torch.empty((0, 0), dtype=torch.int64, device=HOST)
+
+
+def _sends(buffer: xep.Buffer, row_bytes: int, scales: int) -> bool:
+    """Whether the buffer has room for such rows."""
+    return row_bytes <= buffer.hidden * xep.dtypes.SIZES[buffer.dtype] and scales <= buffer.scales
+
+
+def combines(buffer: xep.Buffer, row_bytes: int) -> bool:
+    return row_bytes <= buffer.hidden * xep.dtypes.SIZES[buffer.combine_dtype]
+
+
+# ---- a buffer ----
+
+
+Made = TypeVar("Made", bound=Dispatched)
 _CLOSE_SECONDS = 5.0  # for which a destructor waits for the other ranks
 
 
@@ -74,6 +514,15 @@ class Core:
             return None
         return request
 
+    def _known(self, found: Made, on: torch.device) -> Made:
+        """found, if a dispatch of this Buffer made it, of tensors that are there, and it can be gone back by."""
+        if found.owner is not self._xep:
+            raise WrongValue("handle: expected one of this Buffer, got one of another")
+        found.check_known()
+        if found.on != on:
+            raise WrongValue(f"x: expected a tensor of {found.on}, as what was dispatched, got {on}")
+        return found
+
     # ---- tensors of a CUDA device ----
 
     def _queue_of(self, device: torch.device) -> DeviceQueue:
@@ -109,8 +558,8 @@ class Core:
         return self._queue_of(device).ordering(previous_event, asynchronous, on_comm)
 
     def get_comm_stream(self) -> Any:
-        """The stream on which operations of tensors of the current CUDA device are; else what stands for it: ``with``
-        and waiting work, and do nothing."""
+        """The stream of asynchronous operations of tensors of the current CUDA device; else what stands for it:
+        ``with`` and waiting work, and do nothing."""
         self._usable()
         if self._queue is None and torch.cuda.is_initialized():
             self._queue_of(torch.device("cuda", torch.cuda.current_device()))

@@ -10,35 +10,11 @@ import torch
 
 import xep
 
-from .arguments import (
-    FLOAT,
-    HOST,
-    INDEX,
-    IS_COMBINED,
-    IS_FLOAT,
-    IS_INDEX,
-    IS_KNOWN,
-    Rows,
-    WrongType,
-    WrongUse,
-    WrongValue,
-    biases_of,
-    calls_of,
-    carried,
-    check_sum,
-    check_tokens,
-    integer,
-    is_plain,
-    rows_of,
-    tensor,
-    version_of,
-)
+from . import arguments
+from .arguments import FLOAT, HOST, Rows, WrongType, WrongUse, WrongValue, calls_of, counted, integer, tensor
 from .compat import Absent, nodes_of, path_is_free
-from .core import Core
-from .experts import Places
-from .handles import EPHandle, Routed, Sent
-from .nodes import counted
-from .pool import Job
+from .core import Core, Job
+from .handles import EPHandle, Places, Routed, Sent
 from .streams import Ending, HostOrdering, Ordering
 from .utils.event import EventHandle, EventOverlap, event_of
 from .utils.math import align, ceil_div
@@ -274,7 +250,7 @@ class ElasticCalls(Core):
         self._usable()
         self._check_ways(previous_event, allocate_on_comm_stream, num_qps, do_zero_padding and not do_expand)
         _check_deferred(defer_epilogue, async_with_compute_stream)
-        rows, scales = rows_of(x, on=None)
+        rows, scales = arguments.rows_of(x, on=None)
         given = Given(
             handle, topk_idx, topk_weights, cumulative_local_expert_recv_stats, num_experts, num_max_tokens_per_rank,
             expert_alignment, do_cpu_sync, num_sms, do_expand, do_handle_copy,
@@ -299,38 +275,24 @@ class ElasticCalls(Core):
         wrong."""
         experts, most, alignment, num_sms = numbers
         most, alignment = self.num_max_tokens_per_rank if most is None else most, 1 if alignment is None else alignment
-        if (
-            self._destroyed
-            or not is_plain(x, IS_KNOWN, -1, -1)
-            or not is_plain(topk_idx, IS_INDEX, x.shape[0], -1)
-            or (topk_weights is not None and not is_plain(topk_weights, IS_FLOAT, *topk_idx.shape))
-            or type(most) is not int
-            or x.shape[0] > most
-            or type(alignment) is not int
-            or alignment < 1
-            or how[2]
-        ):
+        if self._destroyed or how[2] or type(most) is not int or type(alignment) is not int or alignment < 1:
             return None
-        sent = self._pool.dispatch_now(experts, x, topk_idx, topk_weights)
-        if sent is None:
+        if type(x) is not torch.Tensor or x.shape[0] > most:
             return None
-        received, sms = sent.recv, num_sms + num_sms % 2 or self._default_sms
+        received = self._pool.dispatch_now(experts, x, topk_idx, topk_weights)
+        if received is None:
+            return None
+        sms = num_sms + num_sms % 2 or self._default_sms
         kept = topk_idx.clone() if how[3] else topk_idx
         made = Routed(self._xep, received, kept, experts, alignment, most, sms, how[0], 0, 0)
-        made.xep, made._scaleup_ranks = sent, self._scaleup_ranks
-        handle = EPHandle._of(made)
+        made.xep, made._scaleup_ranks = received._handle, self._scaleup_ranks
         if how[0]:
-            given = (received.topk_idx, made._counts, alignment, received.x)
-            weights = None if topk_weights is None else received.topk_weights
-            made.__dict__["places"], rows, weights = Places.expand(*given, weights, how[1])
-            return rows, None, weights, handle, EventOverlap()
-        rows, weights = received.x, received.topk_weights if topk_weights is not None else None
-        viewed = self._pool.may_view(sent.buffer)
-        if not (viewed and rows.is_contiguous()):
-            rows = rows.clone()
-        if weights is not None and not viewed:
-            weights = weights.clone()
-        return rows, received.topk_idx.clone(), weights, handle, EventOverlap()
+            given = (received.topk_idx, made._counts, alignment, received.x, received.topk_weights, how[1])
+            made.__dict__["places"], rows, weights = Places.expand(*given)
+            return rows, None, weights, EPHandle._of(made), EventOverlap()
+        rows, _, indices, weights = self._pool.shown(received)  # topk_idx is also what the handle looks at
+        indices = indices.clone() if indices is received.topk_idx else indices
+        return rows, indices, weights, EPHandle._of(made), EventOverlap()
 
     def _begin(
         self, rows: torch.Tensor, scales: Optional[torch.Tensor], given: Given, ordering: Ordering
@@ -339,7 +301,7 @@ class ElasticCalls(Core):
         most = integer("num_max_tokens_per_rank", self.num_max_tokens_per_rank if given.most is None else given.most, 0)
         if rows.shape[0] > most:
             raise WrongValue(f"x: expected at most num_max_tokens_per_rank, {most}, tokens, got {rows.shape[0]}")
-        topk_idx = tensor("topk_idx", given.topk_idx, INDEX, (rows.shape[0], None), on=on)
+        topk_idx = tensor("topk_idx", given.topk_idx, arguments.INDEX, (rows.shape[0], None), on=on)
         self._check_experts(given.experts)
         if given.topk_weights is not None:
             tensor("topk_weights", given.topk_weights, FLOAT, tuple(topk_idx.shape), on=on)
@@ -351,7 +313,7 @@ class ElasticCalls(Core):
         worst = most * ranks if given.sync is not None and not given.sync else 0
         counted_there = pool.most_of(most) if worst else 0
         weights, after = given.topk_weights, ordering.after
-        job = Job(given.experts, carried(rows), topk_idx, weights, scales, 1, worst, after, counted_there)
+        job = Job(given.experts, arguments.carried(rows), topk_idx, weights, scales, 1, worst, after, counted_there)
         pool.threads = self._threads_here() if on == HOST else given.sms or MULTIPROCESSORS
         kept = topk_idx.clone() if given.copy else topk_idx
         sent = pool.dispatch(job, ordering.wait)
@@ -384,7 +346,7 @@ class ElasticCalls(Core):
             known = getattr(made, name)
             if value is not None and value != known:
                 raise WrongValue(f"{name}: expected {known} (or None), as of the handle, got {value!r}")
-        check_tokens(made, rows)
+        arguments.check_tokens(made, rows)
         extra = _extra_words(made, scales, given.topk_weights)
         return made, self._pool_on(rows.device).again(made, rows, extra, ordering)
 
@@ -434,8 +396,8 @@ class ElasticCalls(Core):
         on = tensor("x", x, None, (None, None), on=None).device
         found = self._own(handle, on)
         rows = found.num_expanded_tokens if found.do_expand else found.rows
-        check_sum(x, rows, rows if found.do_expand else found.capacity, on)
-        biases: tuple = biases_of(found, x, bias)
+        arguments.check_sum(x, rows, rows if found.do_expand else found.capacity, on)
+        biases: tuple = arguments.biases_of(found, x, bias)
         with self._ordering(on, previous_event, async_with_compute_stream, allocate_on_comm_stream) as ordering:
             found.arrived()
             weights = self._weights_back(found, x, topk_weights)
@@ -472,21 +434,22 @@ class ElasticCalls(Core):
         made = handle._made if type(handle) is EPHandle else None
         if (
             type(made) is not Routed
-            or made.xep._memory is None
             or -1 < handle._version != handle._topk_idx._version
-            or made.owner is not self._xep
             or made.worst
-            or (made.do_expand and not self.allow_multiple_reduction)
             or self._destroyed
-            or not made.on == HOST
-            or not is_plain(x, IS_COMBINED, made.num_expanded_tokens if made.do_expand else made.rows, -1)
-            or (topk_weights is not None and not (made.do_expand and is_plain(topk_weights, IS_FLOAT, x.shape[0])))
+            or (topk_weights is not None and not made.do_expand)
+            or (made.do_expand and not self.allow_multiple_reduction)
         ):
             return None
         if made.do_expand:
+            rows = made.num_expanded_tokens
+            if not arguments.is_plain(x, 0, arguments.IS_COMBINED, rows, -1):
+                return None
+            if topk_weights is not None and not arguments.is_plain(topk_weights, 0, arguments.IS_FLOAT, rows):
+                return None
             x = made.places.fold(x)
             topk_weights = topk_weights if topk_weights is None else made.places.fold_selections(topk_weights)
-        summed = self._pool.combine_now(made, x, x.shape[1] * x.itemsize, topk_weights)
+        summed = self._pool.combine_now(made, x, topk_weights)
         return None if summed is None else (*summed, EventOverlap())
 
     # ---- arguments ----
@@ -510,13 +473,7 @@ class ElasticCalls(Core):
             options.update(expert_alignment=handle.expert_alignment, do_expand=handle.do_expand, do_handle_copy=False)
             options.update(num_sms=handle.num_sms, do_cpu_sync=bool(handle.num_recv_tokens_per_expert_list))
             handle._made = ElasticCalls.dispatch(self, x, topk_idx, **options)[3]._made
-        made = handle._made
-        if made.owner is not self._xep:
-            raise WrongValue("handle: expected one of this Buffer, got one of another")
-        made.check_known()
-        if made.on != on:
-            raise WrongValue(f"x: expected a tensor of {made.on}, as what was dispatched, got {on}")
-        return made
+        return self._known(handle._made, on)
 
     def _weights_back(self, handle: Routed, x: torch.Tensor, weights: Any) -> Optional[torch.Tensor]:
         """[N, K], 0 where the selection is another rank's: sums are what that rank gave."""
@@ -571,10 +528,10 @@ def _check_deferred(deferred: bool, asynchronous: bool) -> None:
 
 
 def _deferred(event: EventOverlap, results: tuple, biases: Sequence[torch.Tensor] = ()) -> EventOverlap:
-    versions = [(one, version_of(one)) for one in biases]
+    versions = [(one, arguments.version_of(one)) for one in biases]
 
     def hand_over() -> tuple:
-        if any(version_of(one) != version for one, version in versions):
+        if any(arguments.version_of(one) != version for one, version in versions):
             raise WrongUse("bias: it was written between combine and the wait for it, and is read by the call here")
         return results
 

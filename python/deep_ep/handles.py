@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What dispatch returns to come back by.
+"""What dispatch returns to come back by; who gets what, by operations of torch where tokens are on a device; and rows
+by expert: a received row is copied to a place for each of its experts here, and their results are summed to one row
+again before they go back. So the wire carries a row once for each rank.
 
 Slots are few. A handle that has given its own back (xep.Handle.park()) still knows its routing, and gets one again when
 it is used: by a dispatch, which is collective.
@@ -11,18 +13,210 @@ import copy
 import functools
 import inspect
 import itertools
+import weakref
 from typing import Any, Callable, Iterator, NamedTuple, Optional, Union
 
 import torch
 from torch.utils import _pytree
 
 import xep
+from xep import _ext
 
-from .arguments import HOST, WrongType, WrongUse, WrongValue, calls_of, tensor, version_of
-from .experts import Places, PlacesOfLibrary, PlacesThere, aligned_counts
-from .nodes import Nodes, Told
+from .arguments import HOST, SENT_AS, WrongType, WrongUse, WrongValue, calls_of, tensor, version_of
+from .comm import Nodes, Told
 from .streams import is_capturing
 from .utils.math import align
+
+# ---- layouts ----
+
+
+class Layout(NamedTuple):
+    """Tokens for each rank [R] int32, selections of each expert [E] int32, whether a token goes to a rank [T, R]."""
+
+    per_rank: torch.Tensor
+    per_expert: torch.Tensor
+    in_rank: torch.Tensor
+
+
+def layout_there(topk_idx: torch.Tensor, experts: int, nranks: int) -> Layout:
+    """By few operations of torch. An index that is neither an expert nor -1 counts for nobody: the dispatch refuses it,
+    as to raise here the host would have to wait for the device."""
+    device = topk_idx.device
+    one, owner_of = _constants(experts, nranks, device)
+    chosen = topk_idx.to(torch.int64).clamp(-1, experts) + 1  # 0, experts + 1: none
+    per_expert = torch.zeros(experts + 2, dtype=torch.int32, device=device)
+    per_expert.scatter_add_(0, chosen.flatten(), one.expand(chosen.numel()))
+    in_rank = torch.zeros((chosen.shape[0], nranks + 1), dtype=torch.bool, device=device)
+    in_rank = in_rank.scatter_(1, owner_of[chosen], True)[:, :nranks].contiguous()
+    return Layout(in_rank.sum(0, dtype=torch.int32), per_expert[1:-1], in_rank)
+
+
+@functools.lru_cache
+def _constants(experts: int, nranks: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """One; and of each expert, with what is none before and behind them, the rank, or nranks."""
+    owners = torch.full((experts + 2,), nranks)
+    owners[1:-1] = torch.arange(experts) // (experts // nranks)
+    return torch.ones((), dtype=torch.int32).to(device), owners.to(device)
+
+
+def tokens_per_rank(topk_idx: torch.Tensor, experts: int, nranks: int) -> list[int]:
+    if topk_idx.is_cpu:
+        return xep.layout(topk_idx, experts, nranks).tokens_per_rank.tolist()
+    return layout_there(topk_idx, experts, nranks).per_rank.tolist()
+
+
+# ---- rows by expert ----
+
+
+ALL = slice(None)  # selections
+_DEVICE_ROWS = 4096  # that are summed at once on a device: what that takes besides is bounded
+
+
+class Places:
+    """Of each (received row, k) with an expert of this rank its expanded row: expert, then received row, ascending;
+    each expert begins at a multiple of alignment.
+
+    slots: [N, K] these, -1: none. counts: rows of each local expert.
+    """
+
+    def __init__(self, slots: torch.Tensor, counts: list[int], alignment: int) -> None:
+        self.slots, self._counts, self._alignment = slots, counts, alignment
+
+    @classmethod
+    def expand(
+        cls,
+        topk_idx: torch.Tensor,
+        counts: list[int],
+        alignment: int,
+        x: Any = None,
+        weights: Any = None,
+        zero: bool = False,
+    ) -> tuple[Places, Any, Any]:
+        """(the places, x and weights by expert). topk_idx, weights: [N, K]: local expert, or -1. x: [N, ..] or None.
+        zero: the rows that alignment leaves unused become 0."""
+        slots, rows, row_weights = _ext.expert_expand(topk_idx, counts, alignment, x, weights, zero)
+        return cls(slots, counts, alignment), rows, row_weights
+
+    def spread(self, to: torch.Tensor, source: torch.Tensor, zero: bool = False) -> None:
+        """source [N, ..] of each received row. zero: the rows that alignment leaves unused become 0."""
+        bits = SENT_AS[source.element_size()]
+        alignment = self._alignment if zero else 0
+        _ext.expert_spread(to.view(bits), source.view(bits), self.slots, self._counts, alignment, False)
+
+    def spread_selections(self, to: torch.Tensor, source: torch.Tensor, zero: bool = False) -> None:
+        """source [N, K]; to: one of each expanded row."""
+        alignment = self._alignment if zero else 0
+        _ext.expert_spread(to.unsqueeze(1), source, self.slots, self._counts, alignment, True)
+
+    def fold(self, expanded: torch.Tensor, columns: slice = ALL) -> torch.Tensor:
+        """[N, H]: of each received row the sum of its expanded ones, of these columns of slots, in fp32, k ascending,
+        rounded to their type."""
+        return _ext.expert_sum(expanded, self.slots if columns is ALL else self.slots[:, columns])
+
+    def fold_selections(self, expanded: torch.Tensor) -> torch.Tensor:
+        """[N, K] of one of each expanded row; 0 where the expert is another rank's."""
+        found = torch.empty(self.slots.shape, dtype=torch.float32, device=HOST)
+        _ext.expert_gather(found, expanded.unsqueeze(1), self.slots)
+        return found
+
+
+class PlacesThere:
+    """Places on a CUDA device, where the counts are, too: the same rows and sums, by operations of torch, for none of
+    which the host waits. Rows that have not come have no expert. Every expanded row is written, from row 0 where it is
+    none.
+
+    counts: [L] int64. expanded: rows that there is room for.
+    """
+
+    def __init__(self, topk_idx: torch.Tensor, counts: torch.Tensor, alignment: int, expanded: int) -> None:
+        on, local = topk_idx.device, counts.shape[0]
+        chosen = topk_idx.reshape(-1).to(torch.int64)
+        ordered, order = torch.where(chosen >= 0, chosen, local).sort(stable=True)
+        aligned = aligned_counts(counts, alignment)
+        shift = (aligned.cumsum(0) - aligned) - (counts.cumsum(0) - counts)
+        there = ordered < local
+        rows = torch.arange(chosen.shape[0], device=on) + shift[ordered.clamp(max=local - 1)]
+        slots = torch.empty_like(chosen).scatter_(0, order, torch.where(there, rows, -1))
+        self.slots = slots.view(topk_idx.shape)  # [N, K], -1: none
+        selections = torch.full((expanded + 1,), -1, dtype=torch.int64, device=on)
+        selections.scatter_(0, torch.where(there, rows, expanded), order)  # what is none is behind the last
+        self._none = selections[:-1] < 0
+        self._selections = selections[:-1].clamp_(min=0)
+        self._tokens = self._selections // max(1, topk_idx.shape[1])
+
+    def spread(self, to: torch.Tensor, source: torch.Tensor, zero: bool = False) -> None:
+        bits = SENT_AS[source.element_size()]
+        if source.shape[0]:
+            to.view(bits).copy_(source.view(bits).index_select(0, self._tokens))
+        if zero:
+            to.view(bits).masked_fill_(self._none.unsqueeze(1), 0)
+
+    def spread_selections(self, to: torch.Tensor, source: torch.Tensor, zero: bool = False) -> None:
+        if source.shape[0]:
+            to.copy_(source.reshape(-1).index_select(0, self._selections))
+        if zero:
+            to.masked_fill_(self._none, 0)
+
+    def fold(self, expanded: torch.Tensor, columns: slice = ALL) -> torch.Tensor:
+        folded = expanded.new_zeros((self.slots.shape[0], expanded.shape[1]))
+        if expanded.shape[0] > 0:
+            for slots, to in zip(self.slots[:, columns].split(_DEVICE_ROWS), folded.split(_DEVICE_ROWS)):
+                _sum_there(expanded, slots, to)
+        return folded
+
+    def fold_selections(self, expanded: torch.Tensor) -> torch.Tensor:
+        if expanded.shape[0] == 0:
+            return torch.zeros(self.slots.shape, dtype=expanded.dtype, device=expanded.device)
+        return torch.where(self.slots >= 0, expanded[self.slots.clamp(min=0)], 0)
+
+
+class PlacesOfLibrary(PlacesThere):
+    """Places that a kernel of the library has found. While their handle has its slot, it sums rows, too.
+
+    slots: [capacity of the received arrays, K] int32.
+    """
+
+    def __init__(self, made: Any, slots: torch.Tensor) -> None:
+        self._made, self._all = weakref.ref(made), slots
+        self.slots = slots[: made.rows]
+
+    def spread(self, to: torch.Tensor, source: torch.Tensor, zero: bool = False) -> None:
+        self._find_selections()
+        super().spread(to, source, zero)
+
+    def spread_selections(self, to: torch.Tensor, source: torch.Tensor, zero: bool = False) -> None:
+        self._find_selections()
+        super().spread_selections(to, source, zero)
+
+    def _find_selections(self) -> None:
+        """Which a cached dispatch with weights needs, and the kernel does not tell."""
+        if not hasattr(self, "_selections"):
+            super().__init__(*self._made().placed_by())
+
+    def fold(self, expanded: torch.Tensor, columns: slice = ALL) -> torch.Tensor:
+        made = self._made()
+        if columns is not ALL or made is None or not made.has_slot() or expanded.shape[0] == 0:
+            return super().fold(expanded, columns)
+        made.look_again()
+        folded = expanded.new_empty((self.slots.shape[0], expanded.shape[1]))
+        made.xep.reduce(expanded, self._all, folded)
+        return folded
+
+
+def aligned_counts(counts: torch.Tensor, alignment: int) -> torch.Tensor:
+    return (counts + (alignment - 1)) // alignment * alignment
+
+
+def _sum_there(expanded: torch.Tensor, slots: torch.Tensor, to: torch.Tensor) -> None:
+    total = torch.zeros(to.shape, dtype=torch.float32, device=to.device)
+    begun = torch.zeros((to.shape[0], 1), dtype=torch.bool, device=to.device)
+    for slot in slots.unbind(1):
+        there = (slot >= 0).unsqueeze(1)
+        row = expanded.index_select(0, slot.clamp(min=0)).float()
+        total = torch.where(there, torch.where(begun, total + row, row), total)
+        begun = begun | there
+    to.copy_(total)
+
 
 # ---- a dispatch ----
 
@@ -52,6 +246,7 @@ class Dispatched:
     _arrives: Any = None  # a request, or an event of a stream, which lets the current one wait
 
     owner: xep.Group
+    on: torch.device
     num_tokens: int
     topk: int
     rows: int
@@ -90,6 +285,17 @@ class Dispatched:
         """What the library has counted: arrays as of xep.Received, views of the slot while there is one."""
         self.look_again()
         return self.xep.parked or self.xep.recv
+
+    @functools.cached_property
+    def rank_rows(self) -> torch.Tensor:
+        """[R, R]: rows that went from rank i to rank j. In host memory, or counted on the device."""
+        if self.most:
+            self.arrived()
+        return self.known().rank_rows.clone()
+
+    def came_from(self) -> torch.Tensor:
+        """[R]: rows that came from each rank."""
+        return self.rank_rows[:, self.owner.rank]
 
 
 def routing_of(in_rank: torch.Tensor, experts: int, topk: int) -> torch.Tensor:
@@ -237,7 +443,7 @@ class NormalHandle(Dispatched):
     order. On one node recv_channel_prefix_matrix takes the sender to have as many tokens as this rank.
 
     recv_rdma_*, recv_src_meta and send_nvl_head mean what they do in DeepEP, whichever path rows take: all ranks have
-    told one another which tokens go where (nodes.py). What passes a rank are the tokens that a rank of its node gets
+    told one another which tokens go where (comm.py). What passes a rank are the tokens that a rank of its node gets
     from those with its place on their nodes, modulo the size of its own; and its own tokens for its node. Rows of
     send_nvl_head are in the order source node, source rank, token.
     """
@@ -256,7 +462,7 @@ class NormalHandle(Dispatched):
         capacity: int,
     ) -> None:
         self.owner, self.experts, self.topk, self.rows, self.capacity = owner, experts, topk, rows, capacity
-        self.in_rank, self.num_tokens = is_token_in_rank, is_token_in_rank.shape[0]
+        self.in_rank, self.num_tokens, self.on = is_token_in_rank, is_token_in_rank.shape[0], is_token_in_rank.device
         self._nodes, self._channels = nodes, channels
         self._made: dict[str, torch.Tensor] = {}
 
@@ -292,31 +498,20 @@ class NormalHandle(Dispatched):
 
     # ---- of the receiver: counted in host memory, or on the device ----
 
-    @functools.cached_property
-    def _rank_rows(self) -> torch.Tensor:
-        """[R, R]: rows that went from rank i to rank j."""
-        if self.most:
-            self.arrived()
-        return self.known().rank_rows.clone()
-
     def _src_idx(self) -> torch.Tensor:
         self.arrived()
         found = self.known().src_token.clone()
         if self.most:
-            return found.masked_fill_(torch.arange(self.rows, device=found.device) >= self._from().sum(), -1)
+            return found.masked_fill_(torch.arange(self.rows, device=found.device) >= self.came_from().sum(), -1)
         found[self.rows :] = -1
         return found
-
-    def _from(self) -> torch.Tensor:
-        """[R]: rows that came from each rank."""
-        return self._rank_rows[:, self._rank]
 
     def _received_channels(self) -> torch.Tensor:
         """[R, C]: first row of channel c of source r, counted from the first of r."""
         src, firsts = self._get("recv_src_idx").cpu(), self._begins[:-1].cpu()
         found = torch.empty((self.owner.nranks, self._channels), dtype=torch.int32, device=HOST)
         begin = 0
-        for rank, count in enumerate(self._from().tolist()):
+        for rank, count in enumerate(self.came_from().tolist()):
             found[rank] = torch.searchsorted(src[begin : begin + count].to(torch.int64), firsts).to(torch.int32)
             begin += count
         return found
@@ -331,7 +526,7 @@ class NormalHandle(Dispatched):
     def _global_channels(self) -> torch.Tensor:
         """[R, C]: first row of channel c of source r."""
         place, begin, found = self._nodes.place_of[self._rank], 0, []
-        for rank, count in enumerate(self._from().tolist()):
+        for rank, count in enumerate(self.came_from().tolist()):
             places, begins = self._told_of(rank)
             here = places[:, place : place + 1]
             found.append(begin + torch.nn.functional.pad(prefix_of(here, begins)[0, :-1], (1, 0)))
@@ -351,7 +546,7 @@ class NormalHandle(Dispatched):
         """int32 source node, int32 bits of the places of this node that got the token; those from 32 on have none."""
         meta = torch.full((self.capacity, 2), -1, dtype=torch.int32, device=HOST)
         place, begin = self._nodes.place_of[self._rank], 0
-        for rank, count in enumerate(self._from().tolist()):
+        for rank, count in enumerate(self.came_from().tolist()):
             places, _ = self._told_of(rank)
             shifts = torch.arange(min(places.shape[1], 32), device=HOST)
             bits = places[places[:, place], :32].to(torch.int64) << shifts
@@ -391,7 +586,7 @@ INTERNODE = (
 )  # fmt: skip
 
 _MAKERS: dict[str, Callable[[NormalHandle], torch.Tensor]] = {
-    "rank_prefix_matrix": lambda h: _prefix_sum(h._rank_rows),
+    "rank_prefix_matrix": lambda h: _prefix_sum(h.rank_rows),
     "channel_prefix_matrix": lambda h: prefix_of(h.in_rank, h._begins),
     "recv_channel_prefix_matrix": lambda h: h._received_channels(),
     "recv_src_idx": lambda h: h._src_idx(),
@@ -401,7 +596,7 @@ _MAKERS: dict[str, Callable[[NormalHandle], torch.Tensor]] = {
     "recv_rdma_channel_prefix_matrix": lambda h: h._passed_channels(),
     "recv_rdma_rank_prefix_sum": lambda h: _prefix_sum(h._get("recv_rdma_channel_prefix_matrix")[:, -1]),
     "recv_gbl_channel_prefix_matrix": lambda h: h._global_channels(),
-    "recv_gbl_rank_prefix_sum": lambda h: _prefix_sum(h._from()),
+    "recv_gbl_rank_prefix_sum": lambda h: _prefix_sum(h.came_from()),
     "recv_src_meta": lambda h: h._source_meta(),
     "send_rdma_head": lambda h: heads_of(h._nodes.reached(h.in_rank), h._begins),
     "send_nvl_head": lambda h: h._forward_heads(),
@@ -478,7 +673,7 @@ class EPHandle:
     @classmethod
     def _of(cls, made: Routed) -> EPHandle:
         handle = cls.__new__(cls)
-        handle.__dict__.update(_made=made, _topk_idx=made.topk_idx, _version=made.version)
+        handle._made, handle._topk_idx, handle._version = made, made.topk_idx, made.version
         return handle
 
     @property
@@ -529,33 +724,25 @@ class Routed(Dispatched):
         most: int,
     ) -> None:
         tokens, topk = topk_idx.shape
-        self.owner, self.experts, self.worst, self.most = owner, num_experts, worst, most
+        self.owner, self.experts = owner, num_experts
         self.num_tokens, self.topk, self.rows, self.capacity = tokens, topk, received.rows, received.capacity
-        self.do_expand, self.num_experts, self.expert_alignment = do_expand, num_experts, expert_alignment
+        self.do_expand, self.expert_alignment = do_expand, expert_alignment
         self.num_max_tokens_per_rank, self.num_sms, self.topk_idx = num_max_tokens_per_rank, num_sms, topk_idx
         self.on, self.version = topk_idx.device, -1 if topk_idx.is_inference() else topk_idx._version
         self._counts = [] if most else received.list_expert_rows()
         self._counts_there = received.expert_rows.clone() if most else None
         aligned = self._counts if expert_alignment == 1 else [align(n, expert_alignment) for n in self._counts]
-        self.num_recv_tokens = received.capacity
-        self.num_recv_tokens_per_expert_list = [] if worst else aligned
-        self.num_expanded_tokens = sum(aligned)
+        self.num_recv_tokens_per_expert_list, self.num_expanded_tokens = aligned, sum(aligned)
         if worst:
             local = num_experts // owner.nranks
-            most = worst * min(topk_idx.shape[1], local) + (expert_alignment - 1) * local
-            self.num_expanded_tokens = align(most, expert_alignment)
+            room = worst * min(topk, local) + (expert_alignment - 1) * local
+            self.num_recv_tokens_per_expert_list, self.num_expanded_tokens = [], align(room, expert_alignment)
+            self.worst, self.most = worst, most
 
     # ---- what it goes back by ----
 
     def routing(self) -> torch.Tensor:
         return self.topk_idx
-
-    @functools.cached_property
-    def _rank_rows(self) -> torch.Tensor:
-        """[R]: rows that came from each rank. In host memory, or counted on the device."""
-        if self.most:
-            self.arrived()
-        return self.known().rank_rows[:, self.owner.rank].to(torch.int64)
 
     @functools.cached_property
     def _sources(self) -> torch.Tensor:
@@ -572,7 +759,7 @@ class Routed(Dispatched):
     def expand(self, sent: xep.Handle, arrays: dict[str, torch.Tensor], zero: bool) -> bool:
         """Fills arrays, named as those of xep.Handle.expand(), by its kernels, of a dispatch with this routing; False:
         the library has none for these rows, which are on the host or were staged there, or for such scales."""
-        scales, local = arrays.get("scales"), self.num_experts // self.owner.nranks
+        scales, local = arrays.get("scales"), self.experts // self.owner.nranks
         if self.on.type != "cuda" or self.num_expanded_tokens == 0 or self.capacity == 0:
             return False
         if scales is not None and scales.dtype not in (torch.float32, torch.int32):
@@ -611,9 +798,12 @@ class Routed(Dispatched):
 
     # ---- what programs look at ----
 
+    num_experts = property(lambda self: self.experts)
+    num_recv_tokens = property(lambda self: self.capacity)
+
     @functools.cached_property
     def psum_num_recv_tokens_per_scaleup_rank(self) -> torch.Tensor:
-        rows = self._rank_rows
+        rows = self.came_from()
         if self._scaleup_ranks > 0:
             rows = rows.view(-1, self._scaleup_ranks).sum(dim=0)
         return rows.cumsum(0).to(self.on, torch.int32)
@@ -634,7 +824,7 @@ class Routed(Dispatched):
     @functools.cached_property
     def recv_src_metadata(self) -> torch.Tensor:
         meta = torch.full((self.capacity, 2 + self.topk), -1, dtype=torch.int32, device=self.on)
-        counts = self._rank_rows.to(self.on)
+        counts = self.came_from().to(self.on, torch.int64)
         rows, ends = torch.arange(self.rows, device=self.on), counts.cumsum(0)
         ranks = torch.bucketize(rows, ends, right=True).clamp_(max=self.owner.nranks - 1)
         places = rows - (ends - counts)[ranks]
@@ -652,7 +842,7 @@ class Routed(Dispatched):
     def dst_buffer_slot_idx(self) -> torch.Tensor:
         """-1 for what is masked."""
         found = torch.full(self.topk_idx.shape, -1, dtype=torch.int32, device=self.on)
-        owners = torch.where(self.topk_idx >= 0, self.topk_idx // (self.num_experts // self.owner.nranks), -1)
+        owners = torch.where(self.topk_idx >= 0, self.topk_idx // (self.experts // self.owner.nranks), -1)
         for rank in range(self.owner.nranks):
             there = owners == rank
             first = there & (there.cumsum(dim=1) == 1)

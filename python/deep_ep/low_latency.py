@@ -12,97 +12,19 @@ import ctypes
 import dataclasses
 import functools
 import weakref
-from typing import Any, Callable, Literal, NamedTuple, NoReturn, Optional, Sequence, Union
+from typing import Any, Callable, Literal, NamedTuple, NoReturn, Optional, Sequence
 
-import numpy as np
 import torch
 
 import xep
-from xep import arrays
+from xep.dtypes import need_dtype
 
 from . import arguments
-from .arguments import (
-    FLOAT,
-    HOST,
-    INDEX,
-    IS_BFLOAT16,
-    IS_FLOAT,
-    IS_INDEX,
-    IS_INT32,
-    Rows,
-    WrongType,
-    WrongUse,
-    WrongValue,
-    is_plain,
-    workers_of,
-)
+from .arguments import HOST, Agreement, Rows, WrongType, WrongUse, WrongValue, counted, is_plain
 from .core import Core
 from .handles import HandleTuple
-from .nodes import Agreement, counted
-from .streams import Ending, HookOrdering, HostOrdering, Ordering
+from .streams import DeviceOrdering, Ending, HostOrdering, Ordering, is_capturing
 from .utils.event import EventHandle, EventOverlap
-
-# ---- memory ----
-
-
-class HostMemory:
-    """Rows and counts in host memory."""
-
-    name = "host"
-    on = HOST
-
-    def origin(self, buffer: xep.Buffer) -> int:
-        """What the offsets of a slot are counted from."""
-        return buffer._base
-
-    def view(self, handle: xep.Handle, offset: int, shape: tuple, strides: tuple, dtype: torch.dtype) -> torch.Tensor:
-        """A tensor over the slot, strides in bytes. It keeps the slot."""
-        return arrays.view(handle._memory, offset, shape, strides, dtype)
-
-    def counts(self, handle: xep.Handle) -> torch.Tensor:
-        """[L] int32."""
-        return torch.from_numpy(handle.numpy().expert_count.astype(np.int32))
-
-    def copy_rows(self, to: torch.Tensor, source: torch.Tensor, counts: torch.Tensor) -> None:
-        """The first ones of each expert."""
-        for expert, count in enumerate(counts.tolist()):
-            to[expert, :count] = source[expert, :count]
-
-
-class DeviceMemory:
-    """Rows and counts on a CUDA device: nothing here waits for it."""
-
-    name = "cuda"
-
-    def __init__(self, device: torch.device) -> None:
-        self.on = device
-
-    def origin(self, _buffer: xep.Buffer) -> int:
-        return 0
-
-    def view(self, handle: xep.Handle, offset: int, shape: tuple, strides: tuple, dtype: torch.dtype) -> torch.Tensor:
-        steps = [stride // dtype.itemsize for stride in strides]
-        count = 1 + sum((n - 1) * step for n, step in zip(shape, steps))
-        there = torch.as_tensor(_Bytes(handle._memory, offset, count * dtype.itemsize), device=self.on)
-        return there.view(dtype).as_strided(shape, steps)
-
-    def counts(self, handle: xep.Handle) -> torch.Tensor:
-        return handle.recv.expert_count.to(torch.int32)
-
-    def copy_rows(self, to: torch.Tensor, source: torch.Tensor, _counts: torch.Tensor) -> None:
-        """All, as how many there are the host does not know."""
-        to.copy_(source)
-
-
-class _Bytes:
-    """Device memory as other packages have it. base: what keeps it."""
-
-    def __init__(self, base: Any, address: int, count: int) -> None:
-        self._base = base
-        self.__cuda_array_interface__ = {
-            "shape": (count,), "strides": None, "typestr": "|u1", "data": (address, False), "version": 2,
-        }  # fmt: skip
-
 
 # ---- what was routed: combine may leave selections out of it ----
 
@@ -151,7 +73,6 @@ def bytes_of(tensor: torch.Tensor) -> bytes:
 GROUP = 128  # channels that share a scale
 HINTED_TOPK = 16  # a hint does not say how many selections tokens have; they take little memory
 OnFailure = Literal["fail", "mask"]
-Memory = Union[HostMemory, DeviceMemory]
 
 
 class Shape(NamedTuple):
@@ -161,13 +82,6 @@ class Shape(NamedTuple):
     hidden: int
     experts: int
     topk: int
-
-
-class Offsets(NamedTuple):
-    """Offsets in the shared memory, of one slot; addresses, where that is on a device."""
-
-    x: int
-    scales: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -217,9 +131,9 @@ class LowLatencyHandle:
     def __init__(self, handle: xep.Handle, made: "_Made", shape: tuple, topk_idx: torch.Tensor, viewed: bool) -> None:
         self.owner, self.xep = handle.buffer.group, handle
         self._shape, self.num_tokens = shape, handle.tokens
-        self.on, self.rows = topk_idx.device, made.rows
+        self.on, self.where, self.rows = topk_idx.device, topk_idx.get_device() + 1, made.rows
         self.routing = Routing(topk_idx)
-        self.memory, self._viewed = made.memory, viewed
+        self._viewed = viewed
 
     @property
     def shape(self) -> "Shape":
@@ -283,35 +197,41 @@ class LowLatencyHandle:
 
 
 class DispatchEnding(Ending):
-    """Counts; and, where a held tensor would keep the last slot, copies of the rows."""
+    """What is left of a dispatch. stats: to which counts are added, or None. copies: of the rows, where a held tensor
+    would keep the last slot."""
 
     def __init__(
         self,
-        request: xep.Request,
+        request: Optional[xep.Request],
         handle: LowLatencyHandle,
         counts: torch.Tensor,
+        stats: Optional[torch.Tensor],
         copies: Sequence[tuple[torch.Tensor, torch.Tensor]],
     ) -> None:
         super().__init__(request)
         self._handle: Optional[LowLatencyHandle] = handle
-        self._counts, self._copies = counts, copies
+        self._counts, self._stats, self._copies = counts, stats, copies
 
     def fill(self) -> None:
         handle, self._handle = self._handle, None  # which has this
         assert handle is not None
         handle.fill()
-        self._counts.copy_(handle.memory.counts(handle.xep))
+        if self._stats is not None:
+            self._stats.add_(self._counts)
         for to, source in self._copies:
-            handle.memory.copy_rows(to, source, self._counts)
+            if not to.is_cpu:  # all, as how many there are the host does not know
+                to.copy_(source)
+                continue
+            for expert, count in enumerate(self._counts.tolist()):
+                to[expert, :count] = source[expert, :count]
         self._copies = ()
 
 
 class _Made(NamedTuple):
     buffer: xep.Buffer
-    memory: Memory
-    offsets: dict[int, Offsets]  # by slot
-    local: int  # experts
+    begins: dict[int, tuple[int, int]]  # addresses of rows and scales, by slot
     rows: tuple[int, int, int]  # of what is received: [L, R * Tmax, H]
+    zeros: dict[int, list[torch.Tensor]]  # by stream; [L] int32 each, to which a dispatch adds its rows
     begun: list[Ending]  # dispatches that may be in flight; the oldest first, as below
     handles: list["weakref.ref[LowLatencyHandle]"]
 
@@ -346,11 +266,11 @@ class LowLatency:
         slots: int,
         timeout: Optional[float],
         on_failure: OnFailure,
-        memory: Memory = HostMemory(),
+        on: torch.device = HOST,
         free_slots: Callable[[], None] = lambda: None,
     ) -> None:
         self._group, self._slots, self._timeout, self._on_failure = group, slots, timeout, on_failure
-        self._agreement, self._memory, self._free_slots = agreement, memory, free_slots
+        self._agreement, self._on, self._free_slots = agreement, on, free_slots
         self._made: dict[Shape, _Made] = {}
         self.made_for: dict[tuple, _Made] = {}  # each shape that was dispatched
         self.last: Optional[xep.Buffer] = None  # of the last dispatch
@@ -383,14 +303,13 @@ class LowLatency:
             shape.tokens,
             mode="ll",
             slots=self._slots,
-            **workers_of(self._memory.name, self.threads),
+            **arguments.workers_of(arguments.memory_of(self._on), self.threads),
             timeout=self._timeout,
             on_failure=self._on_failure,
-            memory=self._memory.name,
+            memory=arguments.memory_of(self._on),
         )
-        offsets = _learn(buffer, self._memory)
         rows = (buffer.local_experts, self._group.nranks * shape.tokens, shape.hidden)
-        made = self._made[shape] = _Made(buffer, self._memory, offsets, buffer.local_experts, rows, [], [])
+        made = self._made[shape] = _Made(buffer, _learn(buffer, self._on), rows, {}, [], [])
         return made
 
     def meet(self) -> None:
@@ -400,7 +319,7 @@ class LowLatency:
             self._group.barrier()
             return
         made.make_way()
-        with made.buffer.dispatch(*_nothing(made.buffer, self._memory)):
+        with made.buffer.dispatch(*_nothing(made.buffer, self._on)):
             pass
 
     def of(self, shape: Shape) -> _Made:
@@ -419,20 +338,24 @@ class LowLatency:
         shape: tuple,
         casting: Casting,
         wait: bool,
-        **stats: Any,
+        stats: Optional[torch.Tensor],
+        wait_ns: Optional[torch.Tensor] = None,
     ) -> tuple[Rows, torch.Tensor, LowLatencyHandle]:
-        """(rows, or rows and scales; counts [L]; handle); unless waited for, with an ending that fills them."""
+        """(rows, or rows and scales; counts [L]; handle); unless waited for, with an ending that fills them. stats: to
+        which counts are added, or None."""
         buffer, self.last = made.buffer, made.buffer
         if made.begun or len(made.handles) > 2 * buffer.slots or buffer.slots_held() >= buffer.slots:
             made.make_way()
         self._free_slots()
+        counts, request = self._zeros_of(made), None
+        options = dict(casting.options, expert_stats=counts, wait_ns=wait_ns)
         if wait:
-            request, sent = None, buffer.dispatch(x, topk_idx, **casting.options, **stats)
-            received, counts = sent.recv, made.memory.counts(sent)
+            sent = buffer.dispatch(x, topk_idx, **options)
+            received = sent.recv
             rows: Any = (received.x, received.scales) if casting.words else received.x
         else:
-            request = buffer.dispatch_async(x, topk_idx, **casting.options, **stats)
-            sent, counts = request.result, torch.zeros(made.local, dtype=torch.int32, device=self._memory.on)
+            request = buffer.dispatch_async(x, topk_idx, **options)
+            sent = request.result
             rows = _rows(sent, made, Shape(*shape), casting)
         copies, viewed = [], may_view(buffer)  # which counts this one
         if not viewed:
@@ -440,54 +363,61 @@ class LowLatency:
             rows = tuple(to for to, _ in copies) if casting.words else copies[0][0]
         found = LowLatencyHandle(sent, made, shape, topk_idx, viewed)
         made.handles.append(weakref.ref(found))
-        if request is not None:
-            found.dispatched = DispatchEnding(request, found, counts, copies)
-            made.begun.append(found.dispatched)
-        elif copies:
-            for to, source in copies:
-                made.memory.copy_rows(to, source, counts)
+        if request is not None or copies or stats is not None:
+            ending = DispatchEnding(request, found, counts, stats, copies)
+            if request is None:
+                ending.fill()
+            else:
+                found.dispatched = ending
+                made.begun.append(ending)
         return rows, counts, found
+
+    def _zeros_of(self, made: _Made) -> torch.Tensor:
+        """Many are made at once, of memory of the current stream, if there is one."""
+        stream = 0
+        if self._on != HOST:
+            stream = torch._C._cuda_getCurrentRawStream(self._on.index)
+            if is_capturing():  # to be zeros whenever the graph is launched
+                return torch.zeros(made.rows[0], dtype=torch.int32, device=self._on)
+        left = made.zeros.get(stream)
+        if not left:
+            with torch.inference_mode(False):
+                zeros = torch.zeros((_ZEROS, made.rows[0]), dtype=torch.int32, device=self._on)
+                left = made.zeros[stream] = list(zeros.unbind())
+        return left.pop()
 
 
 def _listed(rows: Rows) -> tuple[torch.Tensor, ...]:
     return rows if isinstance(rows, tuple) else (rows,)
 
 
-def _nothing(buffer: xep.Buffer, memory: Memory) -> tuple[torch.Tensor, torch.Tensor]:
+def _nothing(buffer: xep.Buffer, on: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """No rows, and where they go."""
-    x = torch.empty((0, buffer.hidden), dtype=torch.bfloat16, device=memory.on)
-    return x, torch.empty((0, buffer.topk), dtype=torch.int64, device=memory.on)
+    x = torch.empty((0, buffer.hidden), dtype=torch.bfloat16, device=on)
+    return x, torch.empty((0, buffer.topk), dtype=torch.int64, device=on)
 
 
-def _learn(buffer: xep.Buffer, memory: Memory) -> dict[int, Offsets]:
-    """Where each slot has its rows. Collective."""
-    nothing = _nothing(buffer, memory)
-    origin = memory.origin(buffer)
-    handles = [
-        buffer.dispatch(*nothing, arrangement=xep.Rows.BY_EXPERT_PADDED, quant=xep.Quant.E4M3)
-        for _ in range(buffer.slots)
-    ]
-    offsets = {}
+def _learn(buffer: xep.Buffer, on: torch.device) -> dict[int, tuple[int, int]]:
+    """Where each slot has its rows, and its scales. Collective."""
+    nothing, rows = _nothing(buffer, on), xep.Rows.BY_EXPERT_PADDED
+    handles = [buffer.dispatch(*nothing, arrangement=rows, quant=xep.Quant.E4M3) for _ in range(buffer.slots)]
+    begins = {handle.slot: (handle.recv.x.data_ptr(), handle.recv.scales.data_ptr()) for handle in handles}
     for handle in handles:
-        recv = handle.recv
-        offsets[handle.slot] = Offsets(*(view.data_ptr() - origin for view in (recv.x, recv.scales)))
-        del recv
         handle.release()
-    return offsets
+    return begins
 
 
 def _rows(handle: xep.Handle, made: _Made, shape: Shape, casting: Casting) -> Rows:
     """Where rows and scales will be."""
-    offsets, rows = made.offsets[handle.slot], handle.nranks * shape.tokens
-    cast = casting.quant != xep.Quant.NONE
-    dtype = torch.float8_e4m3fn if cast else torch.bfloat16
-    width = shape.hidden * dtype.itemsize
+    (x, scales), (local, rows, hidden) = made.begins[handle.slot], made.rows
+    dtype = torch.bfloat16 if casting.quant == xep.Quant.NONE else torch.float8_e4m3fn
+    width = hidden * dtype.itemsize
     strides = (rows * width, width, dtype.itemsize)
-    x = made.memory.view(handle, offsets.x, (made.local, rows, shape.hidden), strides, dtype)
-    if not cast:
-        return x
+    found = handle._view(x, made.rows, strides, need_dtype("", dtype))
+    if not casting.words:
+        return found
     strides = (casting.words * rows * 4, 4, rows * 4)
-    return x, made.memory.view(handle, offsets.scales, (made.local, rows, casting.words), strides, casting.dtype)
+    return found, handle._view(scales, (local, rows, casting.words), strides, need_dtype("", casting.dtype))
 
 
 def may_view(buffer: xep.Buffer) -> bool:
@@ -501,6 +431,7 @@ def may_view(buffer: xep.Buffer) -> bool:
 # ---- calls ----
 
 
+_ZEROS = 256  # vectors that are made at once
 _MULTIPROCESSORS = 64  # of a CUDA device: they are held while a phase runs, and by none between the two
 
 
@@ -543,29 +474,29 @@ class LowLatencyCalls(Core):
         return None if self._destroyed or not self.low_latency_mode else self._low_latencies()[-1].last
 
     def _low_latency_on(self, device: torch.device) -> LowLatency:
-        if device == arguments.HOST:
+        if device == HOST:
             self._low_latency.threads = self._threads_here()
             return self._low_latency
         if self.enable_shrink:
             raise WrongUse("enable_shrink: expected False for tensors of a CUDA device, where no rank can be masked")
         if self._device_low_latency is None:
-            memory, free_slots = DeviceMemory(device), self._queue_of(device).free_slots
-            made = LowLatency(self._xep, self._agreement, self._num_slots, self._timeout, "fail", memory, free_slots)
+            free_slots = self._queue_of(device).free_slots
+            made = LowLatency(self._xep, self._agreement, self._num_slots, self._timeout, "fail", device, free_slots)
             made.threads = _MULTIPROCESSORS
             self._device_low_latency = made
         return self._device_low_latency
 
     def _phases(self, device: torch.device, async_finish: bool, hooked: bool) -> Ordering:
         """Both phases of a call; or its first one, where the second one is left to a hook."""
-        if device == arguments.HOST:
+        if device == HOST:
             return HostOrdering(None, async_finish or hooked)
         queue = self._queue_of(device)
-        return HookOrdering(queue) if hooked else queue.ordering(None, async_finish, False)
+        return DeviceOrdering(queue, False) if hooked else queue.ordering(None, async_finish, False)
 
     def _shape_of(self, x: torch.Tensor, topk_idx: torch.Tensor, most: int, num_experts: int) -> Shape:
         """Checks what is dispatched; most: tokens of a rank."""
         arguments.tensor("x", x, (torch.bfloat16,), (None, None), on=None)
-        arguments.tensor("topk_idx", topk_idx, INDEX, (x.shape[0], None), on=x.device)
+        arguments.tensor("topk_idx", topk_idx, arguments.INDEX, (x.shape[0], None), on=x.device)
         self._check_experts(num_experts)
         most = arguments.integer("num_max_dispatch_tokens_per_rank", most, 1)
         shape = Shape(most, x.shape[1], num_experts, topk_idx.shape[1])
@@ -619,10 +550,9 @@ class LowLatencyCalls(Core):
         stored by column), recv_count [L] int32, handle, event, hook). Rows from recv_count on are undefined. Rows of an
         expert are in the order of source rank, then token.
         """
-        if not (async_finish or return_recv_hook or self._destroyed) and self.low_latency_mode:
-            most = (num_max_dispatch_tokens_per_rank, num_experts)
-            stats = (cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats)
-            common = self._low_latency_common(x, topk_idx, most, stats, (use_fp8, round_scale, use_ue8m0))
+        if not (async_finish or return_recv_hook) and dispatch_wait_recv_cost_stats is None:
+            most, cast = (num_max_dispatch_tokens_per_rank, num_experts), (use_fp8, round_scale, use_ue8m0)
+            common = self._low_latency_common(x, topk_idx, most, cumulative_local_expert_recv_stats, cast)
             if common is not None:
                 return common
         self._usable()
@@ -633,57 +563,67 @@ class LowLatencyCalls(Core):
         self._check_stats(x, num_experts, cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats)
         casting = Casting.of(shape.hidden, use_fp8, round_scale, use_ue8m0)
         low_latency = self._low_latency_on(x.device)
-        added_to = dict(expert_stats=cumulative_local_expert_recv_stats, wait_ns=dispatch_wait_recv_cost_stats)
+        stats = (cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats)
         with self._phases(x.device, async_finish, return_recv_hook) as ordering:
             made = low_latency.of(shape)
-            rows, counts, handle = low_latency.dispatch(x, topk_idx, made, shape, casting, ordering.wait, **added_to)
+            rows, counts, handle = low_latency.dispatch(x, topk_idx, made, shape, casting, ordering.wait, *stats)
             ordering.receives(handle.xep)
             if handle.dispatched is not None:
                 handle.dispatched.stream = ordering.stream
             event, hook = _left_to(ordering, handle.dispatched, return_recv_hook, x, topk_idx, *_listed(rows), counts)
         return rows, counts, HandleTuple.over(handle), event, hook
 
-    def _low_latency_common(self, x: Any, topk_idx: Any, most: tuple, stats: tuple, cast: tuple) -> Optional[tuple]:
-        """What most programs do most of the time, of CPU tensors, in a buffer that is there. None: it is something
-        else, or wrong."""
-        received, waited = stats
+    def _low_latency_common(self, x: Any, topk_idx: Any, most: tuple, stats: Any, cast: tuple) -> Optional[tuple]:
+        """What most programs do most of the time, in a buffer that is there. None: it is something else, or wrong."""
+        low_latency = self._low_latency_of(x)
         if (
-            not is_plain(x, IS_BFLOAT16, -1, -1)
-            or not is_plain(topk_idx, IS_INDEX, x.shape[0], -1)
-            or waited is not None
-            or (received is not None and not self._counts_rows(received, most[1]))
+            low_latency is None
+            or not is_plain(x, where := x.get_device() + 1, arguments.IS_BFLOAT16, -1, -1)
+            or not is_plain(topk_idx, where, arguments.IS_INDEX, x.shape[0], -1)
         ):
             return None
         shape = (most[0], x.shape[1], most[1], topk_idx.shape[1])
-        made = self._low_latency.made_for.get(shape)
+        made = low_latency.made_for.get(shape)
         if made is None or x.shape[0] > most[0]:
             return None
-        casting = Casting.of(x.shape[1], *cast)
-        given = (x, topk_idx, made, shape, casting, True)
-        rows, counts, handle = self._low_latency.dispatch(*given, expert_stats=received)
+        if stats is not None and not is_plain(stats, where, arguments.IS_INT32, made.rows[0]):
+            return None
+        given = (x, topk_idx, made, shape, Casting.of(x.shape[1], *cast), True, stats)
+        if not where:
+            rows, counts, handle = low_latency.dispatch(*given)
+        else:
+            with DeviceOrdering(self._queue_of(x.device)) as ordering:
+                rows, counts, handle = low_latency.dispatch(*given)
+                ordering.receives(handle.xep)
         return rows, counts, HandleTuple.over(handle), EventOverlap(), None
 
-    def _counts_rows(self, stats: Any, num_experts: Any) -> bool:
-        return type(num_experts) is int and is_plain(stats, IS_INT32, num_experts // self.group_size)
+    def _low_latency_of(self, x: Any) -> Optional[LowLatency]:
+        """Of what may be a tensor that something was dispatched like."""
+        if type(x) is not torch.Tensor or self._destroyed or not self.low_latency_mode:
+            return None
+        return self._low_latency if x.is_cpu else self._device_low_latency
 
-    def _low_latency_back(self, x: Any, topk_idx: Any, topk_weights: Any, handle: Any, out: Any) -> Optional[tuple]:
+    def _low_latency_back(self, x: Any, topk_idx: Any, topk_weights: Any, handle: Any) -> Optional[tuple]:
         """Likewise, the way back."""
         found = handle.core if type(handle) is HandleTuple else None
         if (
             type(found) is not LowLatencyHandle
+            or self._destroyed
             or found.xep.parked is not None
             or found.owner is not self._xep
             or found.dispatched is not None
             or found.combined is not None
-            or not is_plain(x, IS_BFLOAT16, *found.rows)
-            or not found.on == HOST
+            or not is_plain(x, found.where, arguments.IS_BFLOAT16, *found.rows)
             or not found.routing.is_of(topk_idx)
-            or not is_plain(topk_weights, IS_FLOAT, *topk_idx.shape)
-            or out is not None
+            or not is_plain(topk_weights, found.where, arguments.IS_FLOAT, *topk_idx.shape)
         ):
             return None
         found.was_combined = True
-        return found.xep.combine(x, weights=topk_weights), EventOverlap(), None
+        if not found.where:
+            return found.xep.combine(x, weights=topk_weights), EventOverlap(), None
+        with DeviceOrdering(self._queue_of(found.on)):
+            out = x.new_empty((found.num_tokens, found.rows[2]))
+            return found.xep.combine(x, weights=topk_weights, out=out), EventOverlap(), None
 
     @counted("_last_low_latency")
     def low_latency_combine(
@@ -714,8 +654,8 @@ class LowLatencyCalls(Core):
         Returns (combined_x, event, hook).
         """
         costs = combine_wait_recv_cost_stats
-        if not (async_finish or return_recv_hook or use_logfmt or zero_copy or self._destroyed) and costs is None:
-            common = self._low_latency_back(x, topk_idx, topk_weights, handle, out)
+        if not (async_finish or return_recv_hook or use_logfmt or zero_copy) and costs is None and out is None:
+            common = self._low_latency_back(x, topk_idx, topk_weights, handle)
             if common is not None:
                 return common
         self._usable()
@@ -729,8 +669,8 @@ class LowLatencyCalls(Core):
         shape, tokens = found.shape, found.num_tokens
         rows = (shape.experts // self.group_size, self.group_size * shape.tokens, shape.hidden)
         arguments.tensor("x", x, (torch.bfloat16,), rows, contiguous=not zero_copy, on=found.on)
-        arguments.tensor("topk_idx", topk_idx, INDEX, (tokens, shape.topk), on=found.on)
-        arguments.tensor("topk_weights", topk_weights, FLOAT, (tokens, shape.topk), on=found.on)
+        arguments.tensor("topk_idx", topk_idx, arguments.INDEX, (tokens, shape.topk), on=found.on)
+        arguments.tensor("topk_weights", topk_weights, arguments.FLOAT, (tokens, shape.topk), on=found.on)
         if out is not None:
             arguments.tensor("out", out, (torch.bfloat16,), (tokens, shape.hidden), on=found.on)
         if costs is not None:
@@ -773,7 +713,7 @@ class LowLatencyCalls(Core):
         if len(handle) != 5:
             raise WrongValue(f"handle: expected the 5 items that low_latency_dispatch returned, got {len(handle)}")
         _, layout_range, most, hidden, experts = handle
-        arguments.tensor("topk_idx", topk_idx, INDEX, (None, None), on=None)
+        arguments.tensor("topk_idx", topk_idx, arguments.INDEX, (None, None), on=None)
         on = topk_idx.device
         arguments.tensor("handle: layout_range", layout_range, (torch.int64,), (None, self.group_size), on=on)
         hidden = arguments.integer("handle: hidden", hidden, 1)

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """One operation each: what it begins after, where its results are allocated, and what is to be waited for in the end.
 
-Operations of CPU tensors are xep's requests. Those of tensors of a CUDA device are in the order of streams, as DeepEP's
-are: a Buffer has one for all it does, which waits for the program's, or for previous_event alone, and at the end the
-program's waits for it, or gets an event.
+Operations of CPU tensors are xep's requests. Those of tensors of a CUDA device are in the order of streams: on the
+program's, where it waits for them anyway; else, as DeepEP's, on one that a Buffer has, which waits for the program's,
+or for previous_event alone, and at the end of which there is an event.
 
 Received tensors are slots of a buffer, of which torch's allocator knows nothing. So when the last tensor of a slot has
 gone an event is recorded, on the stream that was current in the call that received it and on the current one; an
-operation waits for it, before peers may write there again. That is what the allocator does with memory of its own. A
-handle that is kept has the slot still: there it is the next operation that finds out.
+operation on another stream waits for it, before peers may write there again. That is what the allocator does with
+memory of its own. A handle that is kept has the slot still: there it is the next operation that finds out.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Ending:
     handle: Any = None  # that lasts until then
     stream: Any = None  # of a CUDA device, on which it is done
 
-    def __init__(self, request: xep.Request) -> None:
-        self.request: Optional[xep.Request] = request
+    def __init__(self, request: Optional[xep.Request]) -> None:
+        self.request = request
 
     def wait(self) -> None:
         if self.request is None:
@@ -65,6 +65,10 @@ class Current:
     def __init__(self, device: int) -> None:
         self._device = device
         self._last: tuple[tuple, Any] = ((), None)
+
+    def raw(self) -> int:
+        """Its address."""
+        return torch._C._cuda_getCurrentRawStream(self._device)
 
     def stream(self) -> Any:
         ids, (last_ids, stream) = torch._C._cuda_getCurrentStream(self._device), self._last
@@ -132,12 +136,12 @@ class HostOrdering:
 
 
 class Slot:
-    """Received rows. Once no tensor of them is alive, there are events behind all that reads them."""
+    """Received rows. Once no tensor of them is alive, the next operation has to come after all that reads them."""
 
-    def __init__(self, handle: xep.Handle, stream: Any, current: Current) -> None:
-        self._handle, self._memory = weakref.ref(handle), weakref.ref(handle._memory)
-        self._received_on, self._current = stream, current
-        self._readers: list[_ext.Event] = []
+    def __init__(self, queue: "DeviceQueue", handle: xep.Handle, received_on: int) -> None:
+        self._queue, self._received_on = queue, received_on
+        self._handle, self._memory = weakref.ref(handle), weakref.ref(handle._memory, self._free)
+        self._readers: Optional[list[_ext.Event]] = None  # None: it may still be read
 
     def is_viewed(self) -> bool:
         """A tensor of the slot refers to its memory, as the handle does, while it has the slot."""
@@ -146,23 +150,22 @@ class Slot:
         return memory is not None and sys.getrefcount(memory) > 2 + held  # here it is two more
 
     def look(self) -> None:
-        if not self._readers and not self.is_viewed():
-            self._readers = self._mark()
+        if self._readers is None and not self.is_viewed():
+            self._readers = self._queue.mark(self._received_on)
 
     def look_again(self) -> None:
         """After a tensor of it was had once more."""
-        self._readers = []
+        self._readers = None
 
-    def readers(self) -> list[_ext.Event]:
-        return self._readers or self._mark()
-
-    def _mark(self) -> list[_ext.Event]:
-        streams = {self._received_on.cuda_stream, self._current.stream().cuda_stream}
-        return [_ext.Event(self._received_on.device_index, stream) for stream in streams]
+    def _free(self, _memory: Any) -> None:
+        if not sys.is_finalizing():
+            self.look()
+            self._queue.free(self, self._readers or [])
 
 
 class DeviceQueue:
-    """What a Buffer has of a CUDA device: the stream of its operations, and what that has to wait for."""
+    """What a Buffer has of a CUDA device: a stream of its own, for what is not to be in the order of the program's; and
+    what its next operation has to wait for. Its operations come one after the other, whichever streams they are on."""
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.index = device, device.index
@@ -170,20 +173,48 @@ class DeviceQueue:
         self.current = Current(self.index)
         self._slots: set[Slot] = set()
         self._freed: list[_ext.Event] = []
+        self.streams: set[int] = set()  # of the program's, that operations were on
+        self._last: Optional[int] = None  # stream of the last operation
+        self._done: Any = None  # an event behind that, and behind what has read slots on that stream
 
     def ordering(self, previous_event: Any, asynchronous: bool, on_comm: bool) -> "DeviceOrdering":
-        return DeviceOrdering(self, previous_event, asynchronous, on_comm)
+        if previous_event is None and not (asynchronous or on_comm):
+            return DeviceOrdering(self)
+        return CommOrdering(self, previous_event, asynchronous, on_comm)
 
-    def watch(self, handle: xep.Handle, stream: Any) -> Slot:
-        slot = Slot(handle, stream, self.current)
+    def begin(self, stream: int) -> None:
+        """The stream comes after the last operation. Outside of graphs, which are ordered by whoever launches them."""
+        if self._last not in (None, stream) and not is_capturing():
+            self._done.wait(stream)
+
+    def end(self, stream: int) -> None:
+        if not is_capturing():
+            self._last = stream
+            if self._done is None:
+                self._done = _ext.Event(self.index, stream)
+            else:
+                self._done.record(stream)
+
+    def mark(self, received_on: int) -> list[_ext.Event]:
+        """Events behind what is on a stream and on the current one, where the next operation would not wait for it."""
+        if is_capturing():
+            return []
+        made = []
+        for stream in {received_on, self.current.raw()}:
+            if stream == self._last:
+                self._done.record(stream)
+            else:
+                made.append(_ext.Event(self.index, stream))
+        return made
+
+    def watch(self, handle: xep.Handle, stream: int) -> Slot:
+        slot = Slot(self, handle, stream)
         self._slots.add(slot)
-        weakref.finalize(handle._memory, self._free, slot).atexit = False
         return slot
 
-    def _free(self, slot: Slot) -> None:
+    def free(self, slot: Slot, readers: list[_ext.Event]) -> None:
         self._slots.discard(slot)
-        if not is_capturing():  # a graph is ordered by whoever launches it
-            self._freed.extend(slot.readers())
+        self._freed.extend(readers)
 
     def look(self) -> None:
         """Marks what has read slots that nobody looks at any more, although a handle has them."""
@@ -194,7 +225,7 @@ class DeviceQueue:
     def free_slots(self) -> None:
         """The current stream comes after all that reads slots which were given back."""
         while self._freed and not is_capturing():
-            self._freed.pop().wait(self.current.stream().cuda_stream)
+            self._freed.pop().wait(self.current.raw())
 
     def order(self, waiter: Any, other: Any) -> None:
         """waiter comes after what is on the other stream by now."""
@@ -202,53 +233,86 @@ class DeviceQueue:
 
 
 class DeviceOrdering:
-    """An operation of tensors of a CUDA device. Inside, the current stream is that of the Buffer; DeepEP's rules:
+    """An operation of tensors of a CUDA device, on the program's stream, whichever is current then: what is enqueued
+    comes before it, and what will be behind it. wait: for counts; False: its second part is left to a hook."""
 
-    It begins after previous_event, or after all that is enqueued. asynchronous: its end is an event, and tensors are
-    recorded on both streams; else the current stream waits for it. Results are allocated as for the current stream;
-    on_comm: as for that of the Buffer.
-    """
-
-    after = None
+    after: Optional[xep.Request] = None
     stream: Any = None  # of what is left to a hook
-    wait = True  # for counts: rows come in the order of the stream
+    _raw: int  # address of the program's
 
-    def __init__(self, queue: DeviceQueue, previous_event: Any, asynchronous: bool, on_comm: bool) -> None:
-        self._queue, self._previous = queue, event_of(previous_event)
-        self._asynchronous, self._on_comm = asynchronous, on_comm
-        self._compute: Any = None
-        self._inside = OnStream(queue.comm)
+    def __init__(self, queue: DeviceQueue, wait: bool = True) -> None:
+        self._queue, self.wait = queue, wait
 
     def __enter__(self) -> "DeviceOrdering":
         queue = self._queue
-        self._compute = queue.current.stream()
+        self._raw = queue.current.raw()
+        queue.streams.add(self._raw)
+        if not self.wait:
+            self.stream = queue.current.stream()
         queue.look()
-        if self._previous is None:
-            queue.order(queue.comm, self._compute)
-        self._inside.__enter__()
-        if self._previous is not None:
-            self._previous.current_stream_wait()
+        queue.begin(self._raw)
         return self
 
-    def __exit__(self, kind: Any, *_error: Any) -> None:
-        self._inside.__exit__()
-        if kind is not None:
-            self._queue.order(self._compute, self._queue.comm)  # for what was enqueued until then
+    def __exit__(self, *_error: Any) -> None:
+        self._queue.end(self._raw)
 
     def results(self, *shapes: tuple[str, tuple, torch.dtype]) -> dict[str, torch.Tensor]:
         """Of each name, shape and type a tensor to write to."""
-        with contextlib.nullcontext() if self._on_comm else OnStream(self._compute):
-            return {name: torch.empty(shape, dtype=dtype, device=self._queue.device) for name, shape, dtype in shapes}
+        return {name: torch.empty(shape, dtype=dtype, device=self._queue.device) for name, shape, dtype in shapes}
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
         return self.results(("copy", tuple(tensor.shape), tensor.dtype))["copy"].copy_(tensor)
 
     def receives(self, handle: xep.Handle) -> Slot:
         """Arrays of the slot may be had from now on."""
-        return self._queue.watch(handle, self._compute)
+        return self._queue.watch(handle, self._raw)
 
     def end(self, _request: Any, *tensors: Optional[torch.Tensor]) -> EventOverlap:
-        """tensors: all that was given and is returned."""
+        """tensors: all that was given and is returned; they may be of another stream, where there are several."""
+        if len(self._queue.streams) > 1:
+            for tensor in tensors:
+                if tensor is not None:
+                    tensor.record_stream(self._queue.current.stream())
+        return EventOverlap()
+
+
+class CommOrdering(DeviceOrdering):
+    """One on the stream of the Buffer, which is current inside; DeepEP's rules:
+
+    It begins after previous_event, or after all that is enqueued. asynchronous: its end is an event, and tensors are
+    recorded on both streams; else the current stream waits for it. Results are allocated as for the current stream;
+    on_comm: as for that of the Buffer.
+    """
+
+    def __init__(self, queue: DeviceQueue, previous_event: Any, asynchronous: bool, on_comm: bool) -> None:
+        super().__init__(queue)
+        self._previous, self._asynchronous, self._on_comm = event_of(previous_event), asynchronous, on_comm
+        self._inside = OnStream(queue.comm)
+
+    def __enter__(self) -> "CommOrdering":
+        queue = self._queue
+        self._compute = queue.current.stream()
+        self._raw = self._compute.cuda_stream
+        queue.look()
+        if self._previous is None:
+            queue.order(queue.comm, self._compute)
+        self._inside.__enter__()
+        queue.begin(queue.comm.cuda_stream)
+        if self._previous is not None:
+            self._previous.current_stream_wait()
+        return self
+
+    def __exit__(self, kind: Any = None, *_error: Any) -> None:
+        self._queue.end(self._queue.comm.cuda_stream)
+        self._inside.__exit__()
+        if kind is not None:
+            self._queue.order(self._compute, self._queue.comm)  # for what was enqueued until then
+
+    def results(self, *shapes: tuple[str, tuple, torch.dtype]) -> dict[str, torch.Tensor]:
+        with contextlib.nullcontext() if self._on_comm else OnStream(self._compute):
+            return super().results(*shapes)
+
+    def end(self, _request: Any, *tensors: Optional[torch.Tensor]) -> EventOverlap:
         comm, compute = self._queue.comm, self._compute
         for tensor in tensors:
             if tensor is not None:
@@ -262,23 +326,3 @@ class DeviceOrdering:
 
 
 Ordering = Union[HostOrdering, DeviceOrdering]
-
-
-class HookOrdering(DeviceOrdering):
-    """One whose end is left to a hook: both of its parts are on the program's stream, whichever is current then."""
-
-    wait = False
-
-    def __init__(self, queue: DeviceQueue) -> None:
-        super().__init__(queue, None, False, False)
-
-    def __enter__(self) -> "HookOrdering":
-        self._compute = self.stream = self._queue.current.stream()
-        self._queue.look()
-        return self
-
-    def __exit__(self, *_exception: Any) -> None:
-        pass
-
-    def end(self, _request: Any, *_tensors: Optional[torch.Tensor]) -> EventOverlap:
-        return EventOverlap()

@@ -425,7 +425,6 @@ int ext_args_node_sums(PyObject *word, xep_node_sums_t *node_sums_p)
     return 0;
 }
 
-/* A plan of the caller's is for programs in C. */
 int ext_args_balance(PyObject *word, xep_balance_t *balance_p)
 {
     static const char *const words[] =

@@ -195,16 +195,17 @@ static int fits(const ext_array_t *look, unsigned long dtypes, PyObject *const *
 static PyObject *is_plain(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
     ext_array_t look;
-    const unsigned long dtypes = nargs > 2 ? PyLong_AsUnsignedLong(args[1]) : 0;
-    if (nargs <= 2) PyErr_SetString(PyExc_TypeError, "is_plain: expected a tensor, element types and extents");
+    const ext_where_t where = nargs > 3 ? (ext_where_t)PyLong_AsLong(args[1]) : EXT_HOST;
+    const unsigned long dtypes = nargs > 3 ? PyLong_AsUnsignedLong(args[2]) : 0;
+    if (nargs <= 3) PyErr_SetString(PyExc_TypeError, "is_plain: expected a tensor, its place, element types, extents");
     if (PyErr_Occurred()) return NULL;
     if (Py_TYPE(args[0]) != torch.tensor) Py_RETURN_FALSE;
-    if (look_torch("", args[0], EXT_HOST, &look) != 0) {
+    if (look_torch("", args[0], where, &look) != 0) {
         if (!PyErr_ExceptionMatches(PyExc_TypeError)) return NULL;
         PyErr_Clear(); /* it is elsewhere */
         Py_RETURN_FALSE;
     }
-    const int is_so = fits(&look, dtypes, args + 2, nargs - 2);
+    const int is_so = fits(&look, dtypes, args + 3, nargs - 3);
     return is_so < 0 ? NULL : PyBool_FromLong(is_so);
 }
 
@@ -378,9 +379,9 @@ static PyObject *use_ml_dtypes(PyObject *Py_UNUSED(module), PyObject *args)
 
 static PyMethodDef functions[] = {
     {"is_plain", (PyCFunction)(void (*)(void))is_plain, METH_FASTCALL,
-     "is_plain($module, tensor, dtypes, *extents)\n--\n\n"
-     "Whether it is a torch.Tensor itself, contiguous in host memory, of one of the element types (a bit for each\n"
-     "Dtype) and of this shape, -1: any extent."},
+     "is_plain($module, tensor, where, dtypes, *extents)\n--\n\n"
+     "Whether it is a torch.Tensor itself, contiguous in host memory (where: 0) or that of a CUDA device (its number\n"
+     "and one more), of one of the element types (a bit for each Dtype) and of this shape, -1: any extent."},
     {"use_ml_dtypes", use_ml_dtypes, METH_VARARGS, "The numpy.dtype of bfloat16, float8_e4m3fn and float8_e5m2."},
     {"use_torch", use_torch, METH_VARARGS,
      "torch.Tensor, torch.empty, the device of host memory, the torch.dtype of each Dtype, the capsule of DLPack's\n"

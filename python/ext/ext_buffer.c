@@ -56,6 +56,10 @@ static PyObject *create(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     }
     Py_INCREF(given);
     buffer->group = (ext_group_t *)given;
+    if (params.plan != NULL) {
+        buffer->plan = PyList_GET_ITEM(arrays, PyList_GET_SIZE(arrays) - 1);
+        Py_INCREF(buffer->plan);
+    }
     Py_BEGIN_ALLOW_THREADS
     status = lib.buffer_create(group, &params, &buffer->buffer);
     Py_END_ALLOW_THREADS
@@ -187,6 +191,7 @@ static int clear(PyObject *self)
     ext_buffer_t *buffer = (ext_buffer_t *)self;
     Py_CLEAR(buffer->pending);
     Py_CLEAR(buffer->left);
+    Py_CLEAR(buffer->plan);
     Py_CLEAR(buffer->group);
     return 0;
 }
@@ -198,6 +203,7 @@ static int traverse(PyObject *self, visitproc visit, void *arg)
     Py_VISIT(buffer->group);
     Py_VISIT(buffer->pending);
     Py_VISIT(buffer->left);
+    Py_VISIT(buffer->plan);
     return 0;
 }
 

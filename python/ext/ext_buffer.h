@@ -17,6 +17,7 @@ typedef struct ext_buffer {
     ext_recent_t recent;
     PyObject *pending; /* set of requests that are not done; it keeps them */
     PyObject *left;    /* list of the arrays of operations that failed; NULL: none */
+    PyObject *plan;    /* a function's, of balance; NULL: none */
     uint32_t experts, topk, hidden, scales, nslots, local_experts;
     uint64_t tokens;
     xep_dtype_t dtype, combine_dtype;

@@ -9,6 +9,7 @@
 #include "ext_args.h"
 #include "ext_failed.h"
 #include "ext_park.h"
+#include "ext_plan.h"
 #include "ext_python.h"
 #include "ext_request.h"
 
@@ -316,7 +317,7 @@ static PyObject *dispatch_by(PyObject *self, PyObject *const *given, Py_ssize_t 
     status = lib.dispatch(own, &args, handle_p, begin_only ? &request : NULL);
     Py_END_ALLOW_THREADS
     if (status < 0) {
-        ext_failed_raise(buffer, status, handle->rows);
+        if (!ext_plan_raise(buffer->plan)) ext_failed_raise(buffer, status, handle->rows);
         ext_failed_keep_values(buffer, status, values, COUNT);
         Py_DECREF(handle); /* which has no slot: handle_p is written on success only */
         return NULL;

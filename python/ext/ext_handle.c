@@ -6,6 +6,7 @@
  */
 #include "ext_handle.h"
 
+#include "ext_arrays.h"
 #include "ext_failed.h"
 #include "ext_python.h"
 
@@ -132,6 +133,29 @@ static PyObject *get_memory(PyObject *self, void *Py_UNUSED(unused))
     return memory;
 }
 
+/* For whoever knows where rows will be before they are there. */
+static PyObject *view(PyObject *self, PyObject *args)
+{
+    ext_handle_t *handle = (ext_handle_t *)self;
+    ext_array_t look = {.element = {.kind = EXT_TORCH, .where = handle->buffer->where}};
+    unsigned long long address;
+    PyObject *shape, *strides;
+    int dtype;
+    if (!PyArg_ParseTuple(args, "KO!O!i", &address, &PyTuple_Type, &shape, &PyTuple_Type, &strides, &dtype) ||
+        ext_handle_get(handle) == NULL)
+        return NULL;
+    look.data = (char *)(uintptr_t)address;
+    look.element.dtype = (xep_dtype_t)dtype;
+    look.ndim = (int)PyTuple_GET_SIZE(shape);
+    if (look.ndim > EXT_DIMS || PyTuple_GET_SIZE(strides) != look.ndim)
+        return PyErr_Format(PyExc_ValueError, "shape, strides: expected %d numbers at most, as many of each", EXT_DIMS);
+    for (int i = 0; i < look.ndim; i++) {
+        look.shape[i] = PyLong_AsSsize_t(PyTuple_GET_ITEM(shape, i));
+        look.strides[i] = PyLong_AsSsize_t(PyTuple_GET_ITEM(strides, i));
+    }
+    return PyErr_Occurred() == NULL ? ext_array_view(&look, (PyObject *)handle->memory) : NULL;
+}
+
 /* ---- end ---- */
 
 /*
@@ -190,6 +214,8 @@ static PyMethodDef methods[] = {
     {"release", release, METH_NOARGS,
      "release($self)\n--\n\n"
      "Gives the slot back, at the latest when the last array of its rows is gone. Local; again: a no-op."},
+    {"_view", view, METH_VARARGS,
+     "_view($self, address, shape, strides, dtype)\n--\n\nA tensor over memory of the slot; strides in bytes."},
     {"__enter__", enter, METH_NOARGS, NULL},
     {"__exit__", (PyCFunction)(void (*)(void))leave, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},

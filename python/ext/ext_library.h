@@ -29,7 +29,7 @@
     X(handle_expand) X(handle_reduce)                                                                                  \
     X(request_test) X(request_wait) X(request_wait_counts) X(request_free)                                             \
     X(weights_create) X(weights_destroy) X(weights_change) X(weights_publish) X(weights_of) X(weights_prefetch)        \
-    X(weights_reduce) X(serve) X(serve_stop) X(step_end) X(announce_dispatch)                                          \
+    X(weights_reduce) X(serve) X(serve_stop) X(step_end) X(announce_dispatch) X(announce_layers)                       \
     X(trace_begin) X(trace_end)
 /* clang-format on */
 

@@ -8,6 +8,7 @@
 #include "ext_params.h"
 
 #include "ext_args.h"
+#include "ext_plan.h"
 
 /* As they stand in names; the first five may come by position. */
 enum {
@@ -70,12 +71,12 @@ static const char *const names[COUNT] = {"group",
 _Static_assert(COUNT <= EXT_MOST_PARAMETERS, "no room for a name");
 static ext_signature_t signature = {"Buffer", 5, COUNT, names, {NULL}};
 
-/* The arrays are bytes, in a list that the caller keeps for the call; NULL: there are none. */
-static int read_arrays(PyObject *map, PyObject *list, PyObject **arrays_p, xep_buffer_params_t *params)
+/* The arrays are bytes, in a list that the caller keeps for the call, and a plan behind them; NULL: there is none. */
+static int read_arrays(PyObject *map, PyObject *list, PyObject *plan, PyObject **arrays_p, xep_buffer_params_t *params)
 {
     PyObject *owners = NULL, *replicas = NULL;
     *arrays_p = NULL;
-    if (map == NULL && list == NULL) return 0;
+    if (map == NULL && list == NULL && plan == NULL) return 0;
     if (ext_args_ranks(names[OWNERS], map, params->experts, &owners) != 0 ||
         ext_args_replicas(names[REPLICAS], list, &replicas) != 0) {
         Py_XDECREF(owners);
@@ -86,7 +87,8 @@ static int read_arrays(PyObject *map, PyObject *list, PyObject **arrays_p, xep_b
         params->replicas = (const xep_replica_t *)(const void *)PyBytes_AS_STRING(replicas);
         params->nreplicas = (uint32_t)((size_t)PyBytes_GET_SIZE(replicas) / sizeof *params->replicas);
     }
-    *arrays_p = Py_BuildValue("[OO]", owners != NULL ? owners : Py_None, replicas != NULL ? replicas : Py_None);
+    *arrays_p = Py_BuildValue("[OOO]", owners != NULL ? owners : Py_None, replicas != NULL ? replicas : Py_None,
+                              plan != NULL ? plan : Py_None);
     Py_XDECREF(owners);
     Py_XDECREF(replicas);
     return *arrays_p != NULL ? 0 : -1;
@@ -99,7 +101,7 @@ static int read_arrays(PyObject *map, PyObject *list, PyObject **arrays_p, xep_b
 int ext_params_read(PyObject *const *args, Py_ssize_t nargs, PyObject *keywords, PyObject **group_p,
                     PyObject **arrays_p, xep_buffer_params_t *params)
 {
-    PyObject *values[COUNT];
+    PyObject *values[COUNT], *plan = NULL;
     if (ext_args_read(&signature, args, nargs, keywords, values) != 0) return -1;
     if (values[MODE] != NULL && (params->mode = PyUnicode_AsUTF8(values[MODE])) == NULL) return -1;
     if (ext_args_number32(names[EXPERTS], values[EXPERTS], &params->experts) != 0 ||
@@ -123,10 +125,12 @@ int ext_params_read(PyObject *const *args, Py_ssize_t nargs, PyObject *keywords,
         ext_args_number("pass_rows", values[PASS_ROWS], INT64_MAX, &params->pass_rows) != 0 ||
         ext_args_node_sums(values[NODE_SUMS], &params->node_sums) != 0 ||
         ext_args_timeout(values[TIMEOUT], &params->timeout_ms) != 0 ||
-        ext_args_balance(values[BALANCE], &params->balance) != 0)
+        ext_plan_read(values[BALANCE], &plan, params) != 0)
         return -1;
     *group_p = values[GROUP];
-    return read_arrays(values[OWNERS], values[REPLICAS], arrays_p, params);
+    const int ret = read_arrays(values[OWNERS], values[REPLICAS], plan, arrays_p, params);
+    Py_XDECREF(plan);
+    return ret;
 }
 
 const char ext_params_size_doc[] =

@@ -9,7 +9,8 @@
 /**
  * Those of Buffer. *group_p: what stands in the place of the group, as it is; borrowed. params->mode points into
  * the string of the caller, who keeps it for the call: longer it is not needed. params->owners and replicas point into
- * what *arrays_p, a new reference or NULL, keeps. -1: an exception is set.
+ * what *arrays_p, a new reference or NULL, keeps; its last item is the plan of the buffer, or None. -1: an exception is
+ * set.
  */
 int ext_params_read(PyObject *const *args, Py_ssize_t nargs, PyObject *keywords, PyObject **group_p,
                     PyObject **arrays_p, xep_buffer_params_t *params);

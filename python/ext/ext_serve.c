@@ -260,6 +260,14 @@ static PyObject *announce_dispatch(PyObject *self, PyObject *Py_UNUSED(unused))
     return buffer != NULL ? ext_none_or_raise(lib.announce_dispatch(buffer)) : NULL;
 }
 
+static PyObject *announce_layers(PyObject *self, PyObject *args)
+{
+    unsigned layers;
+    if (!PyArg_ParseTuple(args, "I:announce_layers", &layers)) return NULL;
+    xep_buffer_t *buffer = ext_request_begin((ext_buffer_t *)self);
+    return buffer != NULL ? ext_none_or_raise(lib.announce_layers(buffer, layers)) : NULL;
+}
+
 static PyMethodDef functions[] = {
     {"serve", serve, METH_VARARGS, NULL},
     {"step_end", step_end, METH_VARARGS, NULL},
@@ -276,6 +284,11 @@ static PyMethodDef methods[] = {
      "Announces that this rank's next operation of the buffer is a dispatch like its last one, of other tokens: ranks\n"
      "that serve begin it meanwhile. Local. InvalidError: there was no dispatch, it had a handle's routing, or one is\n"
      "announced, as for anything else that is begun then. BusyError: each slot holds a handle."},
+    {"announce_layers", announce_layers, METH_VARARGS,
+     "announce_layers($self, layers, /)\n--\n\n"
+     "Announces that this rank's next operations of the buffer are so many times a dispatch like its last one and then\n"
+     "its combine, like the last one: ranks that serve take part in each when the one before has ended. Errors as of\n"
+     "announce_dispatch(); later also for a combine of any handle but the last one."},
     {NULL, NULL, 0, NULL},
 };
 

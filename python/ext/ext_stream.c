@@ -121,6 +121,16 @@ static PyObject *new_event(PyTypeObject *type, PyObject *args, PyObject *keyword
     return (PyObject *)event;
 }
 
+/* Once more, by a later call than the one that made it. */
+static PyObject *record(PyObject *self, PyObject *stream)
+{
+    const ext_event_t *event = (ext_event_t *)self;
+    void *recorded = PyLong_AsVoidPtr(stream);
+    if (PyErr_Occurred() || enter(event->device) != 0) return NULL;
+    if (leave(driver.record(event->event, recorded), "record") != 0) return NULL;
+    Py_RETURN_NONE;
+}
+
 static PyObject *wait(PyObject *self, PyObject *stream)
 {
     const ext_event_t *event = (ext_event_t *)self;
@@ -151,6 +161,7 @@ static void dealloc(PyObject *self)
 }
 
 static PyMethodDef methods[] = {
+    {"record", record, METH_O, "record($self, stream)\n--\n\nFrom now on behind all that is on this stream by now."},
     {"wait", wait, METH_O, "wait($self, stream)\n--\n\nThe stream waits for it, and nobody else."},
     {"synchronize", synchronize, METH_NOARGS, "synchronize($self)\n--\n\nBlocks until it is reached."},
     {NULL, NULL, 0, NULL},

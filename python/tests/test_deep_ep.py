@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import deep_ep  # noqa: E402
 import deep_ep.utils as utils  # noqa: E402
 import xep  # noqa: E402
-from deep_ep.nodes import Nodes  # noqa: E402
+from deep_ep.comm import Nodes  # noqa: E402
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 import deep_ep  # noqa: E402
 from deep_ep import arguments, low_latency, streams  # noqa: E402
-from deep_ep import experts as by_expert  # noqa: E402
-from deep_ep.pool import NormalPool  # noqa: E402
-from deep_ep.streams import DeviceQueue, HookOrdering  # noqa: E402
+from deep_ep import handles as by_expert  # noqa: E402
+from deep_ep.core import NormalPool  # noqa: E402
+from deep_ep.streams import DeviceOrdering, DeviceQueue  # noqa: E402
 from xep import _ext  # noqa: E402
 
 DEVICE = torch.device("cuda", 0)
@@ -53,8 +53,13 @@ class Driver:
 
 class Event:
     def __init__(self, stream: Stream, log: list) -> None:
-        stream.marks += 1
-        self.name, self.log = f"event {stream.marks} of {stream.name}", log
+        self.log = log
+        self.record(stream.cuda_stream)
+
+    def record(self, stream: int) -> None:
+        recorded = Stream.made[stream]
+        recorded.marks += 1
+        self.name = f"event {recorded.marks} of {recorded.name}"
 
     def wait(self, stream: int) -> None:
         self.log.append(f"{Stream.made[stream].name} waits for {self.name}")
@@ -114,12 +119,27 @@ def other_stream():
 
 
 def test_the_program_waits(log):
+    """As it does anyway, the operation is on its stream: nobody waits, nothing is recorded on another one."""
+    given, queue = Tensor(), DeviceQueue(DEVICE)
+    for _ in range(2):
+        with queue.ordering(None, False, False) as ordering:
+            log.append("work")
+            event = ordering.end(None, given, None)
+    assert log == ["work", "work"] and event.event is None and given.recorded == []
+
+
+def test_one_operation_after_the_other(log):
+    """On another stream than the last one, it waits for that; tensors may be of either from then on."""
     given, queue = Tensor(), DeviceQueue(DEVICE)
     with queue.ordering(None, False, False) as ordering:
+        ordering.end(None, given)
+    with other_stream(), queue.ordering(None, False, False) as ordering:
         log.append("work")
-        event = ordering.end(None, given, None)
-    assert log == ["comm waits for compute", "work", "compute waits for comm"]
-    assert event.event is None and given.recorded == ["compute"]
+        ordering.end(None, given, None)
+    with queue.ordering(None, False, False) as ordering:
+        ordering.end(None, given)
+    assert log == ["other waits for event 1 of compute", "work", "compute waits for event 1 of other"]
+    assert given.recorded == ["other", "compute"]
 
 
 def test_an_event(log):
@@ -171,6 +191,20 @@ def test_slots_that_go_back(log):
     assert sorted(log[1:]) == ["comm waits for event 1 of compute", "comm waits for event 1 of other"]
     queue.free_slots()
     assert len(log) == 3, "once"
+
+
+def test_slots_that_go_back_on_the_stream_of_the_operations(log):
+    """What reads them there comes before the next operation, or is behind what that waits for."""
+    queue, handle = DeviceQueue(DEVICE), Handle()
+    with queue.ordering(None, False, False) as ordering:
+        ordering.receives(handle)
+    del handle
+    with queue.ordering(None, False, False):
+        queue.free_slots()
+    assert log == [] and Stream.called("compute").marks == 3
+    with other_stream(), queue.ordering(None, False, False):
+        queue.free_slots()
+    assert log == ["other waits for event 3 of compute"]
 
 
 def test_slots_that_a_dispatch_takes(log):
@@ -226,7 +260,7 @@ def test_a_slot_that_is_looked_at_again(log):
 def test_a_hook(log):
     """Both phases are on the stream of the call, whatever is current when the hook is called."""
     queue = DeviceQueue(DEVICE)
-    with HookOrdering(queue) as hooked:
+    with DeviceOrdering(queue, False) as hooked:
         assert hooked.end(None).event is None and not hooked.wait and hooked.stream.name == "compute"
     assert log == []
 

@@ -74,12 +74,14 @@ def test_plain_tensors(send):
 
     send(torch.ones((T, H)).bfloat16())  # torch is known from then on
     x, any_type = torch.zeros((4, 6)), (1 << 12) - 2
-    assert is_plain(x, 1 << Dtype.FP32, 4, 6) and is_plain(x, any_type, -1, -1) and is_plain(x[:1, :5], any_type, 1, 5)
-    assert is_plain(x[:0], any_type, 0, 6) and is_plain(x[0], any_type, 6)
+    assert is_plain(x, 0, 1 << Dtype.FP32, 4, 6) and is_plain(x, 0, any_type, -1, -1)
+    assert is_plain(x[:1, :5], 0, any_type, 1, 5)
+    assert is_plain(x[:0], 0, any_type, 0, 6) and is_plain(x[0], 0, any_type, 6)
     for no in (x.t(), x[:, :5], x[::2], x.to("meta"), x.numpy(), x.to_sparse(), None, torch.nn.Parameter(x)):
-        assert not is_plain(no, any_type, -1, -1)
-    assert not any((is_plain(x, 1 << Dtype.BF16, -1, -1), is_plain(x, any_type, 3, -1), is_plain(x, any_type, -1)))
-    for wrong in ((x,), (x, 1), (x, None, 1)):
+        assert not is_plain(no, 0, any_type, -1, -1)
+    assert not is_plain(x, 1, any_type, -1, -1), "it is on no device"
+    assert not any(is_plain(x, 0, *wrong) for wrong in ((1 << Dtype.BF16, -1, -1), (any_type, 3, -1), (any_type, -1)))
+    for wrong in ((x,), (x, 0), (x, 0, 1), (x, 0, None, 1), (x, None, any_type, 1)):
         with pytest.raises(TypeError):
             is_plain(*wrong)
 

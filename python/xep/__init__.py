@@ -63,6 +63,7 @@ from .library import (
 )  # fmt: skip
 from .params import BufferInfo, BufferSize, Loads, buffer_size
 from .paths import get_deep_ep, get_include, get_pkgconfig
+from .plan import PlanCall, placement
 from .serve import ServeCall, serve, step_end
 from .trace import span
 from .waits import Counters, OpCounters, RankWaits, Waits
@@ -80,8 +81,8 @@ __all__ = [
     "AbortedError", "BootError", "BrokenError", "Buffer", "BufferInfo", "BufferSize", "BusyError", "CapacityError",
     "Counters", "DeadlineError", "DeviceArray", "Dtype", "FunctionError", "Group", "Handle", "InvalidError", "Layout",
     "LibraryInfo", "Loads", "Mask", "MismatchError", "Mode", "ModeInfo", "NoMemoryError", "OpCounters", "OutReason",
-    "Peer", "PeerError", "Quant", "RankWaits", "Received", "Request", "Rows", "ServeCall", "Status", "UnsupportedError",
-    "Variable", "Waits", "Weights", "XepError", "buffer_size", "config", "expert_range", "from_bfloat16", "get_deep_ep",
-    "get_include", "get_pkgconfig", "layout", "library_info", "mode_query", "modes", "serve", "set_log", "span",
-    "step_end", "to_bfloat16", "use_logging", "version",
+    "Peer", "PeerError", "PlanCall", "Quant", "RankWaits", "Received", "Request", "Rows", "ServeCall", "Status",
+    "UnsupportedError", "Variable", "Waits", "Weights", "XepError", "buffer_size", "config", "expert_range",
+    "from_bfloat16", "get_deep_ep", "get_include", "get_pkgconfig", "layout", "library_info", "mode_query", "modes",
+    "placement", "serve", "set_log", "span", "step_end", "to_bfloat16", "use_logging", "version",
 ]  # fmt: skip

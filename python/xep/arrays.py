@@ -13,6 +13,7 @@ import numpy as np
 
 from . import _ext, dlpack
 from .dtypes import SIZES, Dtype, Quant, Rows, dtype_of, name_of, need_dtype
+from .plan import Plan
 
 # ---- types that the package ml_dtypes adds to numpy ----
 
@@ -256,4 +257,4 @@ def refuse_count(name: str, array: Any, rows: int, columns: str) -> NoReturn:
     raise ValueError(f"{name}: expected [{rows}, {columns}], the rows received, got {_describe(array)}")
 
 
-__all__ = ["SIZES", "Dtype", "Quant", "Rows", "need_dtype"]  # by the compiled module too
+__all__ = ["SIZES", "Dtype", "Plan", "Quant", "Rows", "need_dtype"]  # by the compiled module too

@@ -267,7 +267,10 @@ class Buffer(_ext.Buffer):
     Received.experts has the numbers of this rank's.
     replicas: (expert, rank): ranks that serve an expert besides its owner. balance: how dispatch(balance=True) chooses
     among them: "least-loaded"; "even": the busiest rank gets as little as can be, and without replicas any rank serves
-    any expert, so that none gets more than its share (loads()).
+    any expert, so that none gets more than its share (loads()); or a function of a PlanCall, the same on all ranks. It
+    returns how many rows each instance gets, or what an EPLB library makes, (phy2log, log2phy, logcnt): then the rows
+    of an expert are divided among its copies (placement() says which replicas these are). dispatch() raises what the
+    function raises, and MismatchError on the other ranks; on all, if plans differ.
     served: host memory: ranks without tokens may serve(), and ranks that work say where steps end (step_end()).
 
     One thread at a time; the GIL is released while it waits.

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Optional, Sequence, TypedDict
+from typing import TYPE_CHECKING, Any, Callable, Literal, NamedTuple, Optional, Sequence, TypedDict, Union
 
 from . import _ext
+from .plan import PlanCall
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -73,7 +74,7 @@ class BufferOptions(TypedDict, total=False):
     pieces: bool
     owners: Optional[Sequence[int]]
     replicas: Sequence[tuple[int, int]]
-    balance: Literal["none", "least-loaded", "even"]
+    balance: Union[Literal["none", "least-loaded", "even"], Callable[[PlanCall], Any]]
     sum_by_selection: bool
     served: bool
 

@@ -3,6 +3,7 @@
 /* Checks of what travels beside rows, where there is more than scales. */
 #include "api_check.h"
 
+#include "beside.h"
 #include "error.h"
 
 enum { MOST_BYTES = 65536, MOST_ALIGNMENT = 64 };
@@ -24,6 +25,25 @@ static xep_status_t check_payload(const xep_payload_t *payload, uint32_t index, 
     return XEP_OK;
 }
 
+/* They are words behind the scales there. */
+static xep_status_t check_on_device(const xep_buffer_t *buffer, const xep_dispatch_args_t *a)
+{
+    const uint32_t words = xep_beside_words(a);
+    if (a->quant != XEP_QUANT_NONE || (a->flags & XEP_DISPATCH_SCALES_BY_COLUMN) != 0)
+        return xep_fail(XEP_ERR_UNSUPPORTED, "invalid npayloads: %u (0 in device memory with %s)", a->npayloads,
+                        a->quant != XEP_QUANT_NONE ? "a quant" : "XEP_DISPATCH_SCALES_BY_COLUMN");
+    if (words > buffer->shape.scales)
+        return xep_fail(XEP_ERR_INVALID,
+                        "too little room beside a row: %u words of 4 bytes (params.scales: at least %u for these "
+                        "scales and payloads)",
+                        buffer->shape.scales, words);
+    if (a->nscales != 0 && a->tokens != 0 && a->scales_token_stride < 4)
+        return xep_fail(XEP_ERR_UNSUPPORTED,
+                        "invalid scales_token_stride: %td (at least 4 with payloads in device memory)",
+                        a->scales_token_stride);
+    return XEP_OK;
+}
+
 /* Whether there is room for all of them beside a row, only the mode knows: a cast may need some of it. */
 xep_status_t xep_check_payloads(const xep_buffer_t *buffer, const xep_dispatch_args_t *a)
 {
@@ -31,10 +51,7 @@ xep_status_t xep_check_payloads(const xep_buffer_t *buffer, const xep_dispatch_a
     if (a->npayloads > XEP_PAYLOADS_MOST)
         return xep_fail(XEP_ERR_INVALID, "invalid npayloads: %u (at most %d)", a->npayloads, XEP_PAYLOADS_MOST);
     if (a->payloads == NULL) return xep_fail(XEP_ERR_INVALID, "payloads is NULL, with %u npayloads", a->npayloads);
-    if (buffer->device != NULL)
-        return xep_fail(XEP_ERR_UNSUPPORTED,
-                        "invalid npayloads: %u (0 in device memory: payloads travel between hosts)", a->npayloads);
     for (uint32_t i = 0; i < a->npayloads && status == XEP_OK; i++)
         status = check_payload(&a->payloads[i], i, a->tokens);
-    return status;
+    return status == XEP_OK && buffer->device != NULL ? check_on_device(buffer, a) : status;
 }

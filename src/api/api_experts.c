@@ -2,6 +2,7 @@
 
 /* xep_handle_expand() and xep_handle_reduce(): what the user passed is checked, then the mode of the buffer does it. */
 #include "api_check.h"
+#include "beside.h"
 #include "error.h"
 #include "handle.h"
 
@@ -71,8 +72,8 @@ static xep_status_t expand(const xep_handle_t *handle, const xep_expand_args_t *
     xep_status_t status = xep_buffer_usable(handle->buffer);
     if (status == XEP_OK) status = xep_check_struct("args", args, &own, sizeof own);
     if (status == XEP_OK) status = check_handle(handle, plugin->expand != NULL);
-    if (status == XEP_OK) status = check_expand(&handle->recv, &own);
-    return status == XEP_OK ? plugin->expand(handle->buffer->mode, &handle->recv, &own) : status;
+    if (status == XEP_OK) status = check_expand(xep_beside_recv(handle), &own);
+    return status == XEP_OK ? plugin->expand(handle->buffer->mode, xep_beside_recv(handle), &own) : status;
 }
 
 xep_status_t xep_handle_expand(const xep_handle_t *handle, const xep_expand_args_t *args)

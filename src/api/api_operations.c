@@ -3,6 +3,7 @@
 /* The exported functions of dispatches and combines and their handles: as api.c has those before them. */
 
 #include "api_check.h"
+#include "beside.h"
 #include "handle.h"
 #include "mode.h"
 #include "recording.h"
@@ -13,15 +14,17 @@
 /* ---- dispatch and combine ---- */
 
 /* Returns the request, or waits for it and drops it: a call without req_p is a call with one, followed by a wait. */
-static xep_status_t deliver(xep_request_t *req, xep_request_t **req_p)
+static xep_status_t deliver(xep_request_t *req, xep_request_t **req_p, const char *call, uint64_t begin_ns)
 {
-    xep_status_t status;
+    const uint64_t epoch = req->op.epoch;
+    xep_status_t status = XEP_OK;
     if (req_p != NULL) {
         *req_p = req;
-        return XEP_OK;
+    } else {
+        status = xep_request_finish(req);
+        xep_request_drop(req);
     }
-    status = xep_request_finish(req);
-    xep_request_drop(req);
+    if (begin_ns != 0) xep_trace_write_call(XEP_TRACE_CALL, call, epoch, begin_ns);
     return status;
 }
 
@@ -98,9 +101,7 @@ xep_status_t xep_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_t *args,
     status = begin_dispatch(buffer, args, ordered, handle_p, &req);
     if (status == XEP_OK) {
         xep_handle_t *handle = req->handle;
-        uint64_t epoch = req->op.epoch;
-        status = deliver(req, req_p);
-        if (begin_ns != 0) xep_trace_write_call(XEP_TRACE_CALL, "dispatch", epoch, begin_ns);
+        status = deliver(req, req_p, "dispatch", begin_ns);
         if (status == XEP_OK) *handle_p = handle;
         else xep_handle_give_back(handle);
     }
@@ -146,11 +147,7 @@ xep_status_t xep_combine(xep_handle_t *handle, const xep_combine_args_t *args, x
     xep_status_t ordered = order_combine(handle->buffer, args);
     if ((status = xep_buffer_claim(handle->buffer)) != XEP_OK) return status;
     status = begin_combine(handle, args, ordered, req_p == NULL, &req);
-    if (status == XEP_OK) {
-        uint64_t epoch = req->op.epoch;
-        status = deliver(req, req_p);
-        if (begin_ns != 0) xep_trace_write_call(XEP_TRACE_CALL, "combine", epoch, begin_ns);
-    }
+    if (status == XEP_OK) status = deliver(req, req_p, "combine", begin_ns);
     xep_buffer_leave(handle->buffer);
     return status;
 }
@@ -181,11 +178,7 @@ xep_status_t xep_handle_next(xep_handle_t *handle, const xep_next_args_t *args, 
     if (status == XEP_OK) status = xep_buffer_claim(handle->buffer);
     if (status != XEP_OK) return status;
     status = begin_next(handle, args, &req);
-    if (status == XEP_OK) {
-        uint64_t epoch = req->op.epoch;
-        status = deliver(req, req_p);
-        if (begin_ns != 0) xep_trace_write_call(XEP_TRACE_CALL, "next", epoch, begin_ns);
-    }
+    if (status == XEP_OK) status = deliver(req, req_p, "next", begin_ns);
     xep_buffer_leave(handle->buffer);
     return status;
 }
@@ -225,7 +218,7 @@ xep_status_t xep_handle_recv(const xep_handle_t *handle, const xep_recv_t **recv
     if (recv_p == NULL) return xep_fail(XEP_ERR_INVALID, "recv_p is NULL");
     if (atomic_load_explicit(&handle->abandoned, memory_order_relaxed) && !has_rows(handle)) go_on_abandoned(handle);
     if (!has_rows(handle)) return tell_why_not(handle);
-    *recv_p = handle->buffer->staging != NULL ? xep_staging_recv(handle) : &handle->recv;
+    *recv_p = handle->buffer->device != NULL ? xep_beside_recv(handle) : &handle->recv;
     return XEP_OK;
 }
 

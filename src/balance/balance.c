@@ -8,7 +8,6 @@
 #include "error.h"
 #include "hash.h"
 #include "layout.h"
-#include "owners.h"
 #include "request.h"
 
 enum { LINE_BYTES = 64 };
@@ -36,6 +35,7 @@ xep_status_t xep_balance_open(xep_buffer_t *buffer, const xep_buffer_params_t *p
     balancer->plan = params->plan;
     balancer->plan_ctx = params->plan_ctx;
     balancer->offset = offset;
+    balancer->end = offset + xep_balance_bytes(params, nranks);
     balancer->share_bytes = share_bytes(experts);
     balancer->counts = calloc(nranks, sizeof *balancer->counts);
     balancer->all_counts = params->plan != NULL ? calloc((size_t)nranks * experts, sizeof(uint32_t)) : NULL;
@@ -66,13 +66,13 @@ static void note_counts(xep_buffer_t *buffer)
 {
     xep_balancer_t *balancer = buffer->balancer;
     for (uint32_t r = 0; r < buffer->shape.nranks; r++)
-        balancer->counts[r] =
-            xep_balance_is_without(buffer, r) ? balancer->nothing : xep_balance_share_of(buffer, r)->words;
+        balancer->counts[r] = xep_owners_is_out(buffer, r) ? balancer->nothing : xep_balance_share_of(buffer, r)->words;
     balancer->planner.out = buffer->env.out;
     xep_plan_count(&balancer->planner, balancer->counts);
 }
 
-static xep_status_t ask_caller(xep_buffer_t *buffer)
+/* *expert_p: whose rows are wrong; E: nobody's. */
+static xep_status_t ask_caller(xep_buffer_t *buffer, uint32_t *expert_p)
 {
     xep_balancer_t *balancer = buffer->balancer;
     xep_planner_t *planner = &balancer->planner;
@@ -89,8 +89,9 @@ static xep_status_t ask_caller(xep_buffer_t *buffer)
                              .rows = planner->rows,
                              .out = planner->out};
     const int ret = balancer->plan(balancer->plan_ctx, &plan);
+    *expert_p = experts;
     if (ret != 0) return xep_fail(XEP_ERR_INVALID, "params.plan returned %d", ret);
-    const uint32_t e = xep_plan_take(planner);
+    const uint32_t e = *expert_p = xep_plan_take(planner);
     if (e == experts) return XEP_OK;
     return xep_fail(XEP_ERR_INVALID, "invalid plan: the rows of expert %u do not add up to its %llu selections", e,
                     (unsigned long long)planner->total[e]);
@@ -118,20 +119,21 @@ static int plans_differ(const xep_share_t *share, const xep_share_t *first, uint
     return share->without == first->without && share->words[expert] != first->words[expert];
 }
 
-static xep_status_t compare_plans(xep_request_t *req, xep_status_t status)
+static xep_status_t compare_plans(xep_request_t *req)
 {
     xep_buffer_t *buffer = req->buffer;
     const xep_planner_t *planner = &buffer->balancer->planner;
     xep_share_t *mine = xep_balance_share(buffer);
-    uint32_t first = 0;
-    mine->status = status;
+    uint32_t first = 0, wrong;
+    xep_status_t status = mine->status = ask_caller(buffer, &wrong);
     mine->without = digest_outs(planner);
     for (uint32_t e = 0; e < planner->experts; e++) mine->words[e] = digest(planner, e);
+    if (status != XEP_OK) mine->words[0] = wrong;
     status = xep_balance_exchange(req);
     if (status != XEP_OK) return status;
-    while (xep_balance_is_without(buffer, first)) first++;
+    while (xep_owners_is_out(buffer, first)) first++;
     for (uint32_t r = first + 1; r < planner->nranks; r++)
-        for (uint32_t e = 0; e < planner->experts && !xep_balance_is_without(buffer, r); e++)
+        for (uint32_t e = 0; e < planner->experts && !xep_owners_is_out(buffer, r); e++)
             if (plans_differ(xep_balance_share_of(buffer, r), xep_balance_share_of(buffer, first), e))
                 return xep_fail(XEP_ERR_MISMATCH, "rank %u and rank %u have different plans for expert %u", r, first,
                                 e);
@@ -142,7 +144,7 @@ static xep_status_t make_plan(xep_request_t *req)
 {
     xep_buffer_t *buffer = req->buffer;
     xep_planner_t *planner = &buffer->balancer->planner;
-    if (buffer->balancer->plan != NULL) return compare_plans(req, ask_caller(buffer));
+    if (buffer->balancer->plan != NULL) return compare_plans(req);
     if (buffer->params.balance == XEP_BALANCE_EVEN) xep_plan_even(planner);
     else xep_plan_least_loaded(planner);
     return XEP_OK;

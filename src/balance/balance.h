@@ -19,11 +19,12 @@
 #define XEP_BALANCE_H
 
 #include "buffer.h"
+#include "owners.h"
 #include "plan.h"
 
 /** What a rank says in a round; written by it, read by the others. */
 typedef struct xep_share {
-    int32_t status;   /* of this rank: without a plan it goes no further */
+    int32_t status;   /* of this rank: without a plan it goes no further; words[0] has the expert, or E */
     uint32_t refused; /* as in xep_op_t */
     uint32_t without; /* digest of the ranks that the plan is without */
     uint32_t words[]; /* [E] selections of each expert; or a digest of the plan for each */
@@ -33,7 +34,8 @@ struct xep_balancer {
     xep_planner_t planner;
     xep_plan_fn plan; /* NULL: not the caller's */
     void *plan_ctx;
-    uint64_t offset, share_bytes; /* of the words in the heap; of a share, a multiple of a cache line */
+    uint64_t offset, end; /* of the words and shares in the heap */
+    uint64_t share_bytes; /* a multiple of a cache line */
     uint32_t round;
     const uint32_t **counts; /* [R] those of the last first round */
     uint32_t *nothing;       /* [E] zeros: of a rank that is out */
@@ -58,12 +60,6 @@ xep_share_t *xep_balance_share(xep_buffer_t *buffer);
 
 /** The share of a rank in the round that was exchanged last. */
 const xep_share_t *xep_balance_share_of(const xep_buffer_t *buffer, uint32_t rank);
-
-/** Whether it is decided that a rank is out. */
-static inline int xep_balance_is_without(const xep_buffer_t *buffer, uint32_t rank)
-{
-    return buffer->env.out != NULL && buffer->env.out[rank];
-}
 
 /** Exchanges it. Errors: XEP_ERR_MISMATCH on all ranks; those of a wait, after which the buffer is broken. */
 xep_status_t xep_balance_exchange(xep_request_t *req);

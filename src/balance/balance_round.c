@@ -54,7 +54,7 @@ static xep_status_t send_shares(round_t *round)
     const uint32_t self = buffer->shape.rank;
     const uint64_t offset = share_offset(buffer, buffer->balancer->round, self);
     for (; round->sent < buffer->shape.nranks; round->sent++) {
-        if (xep_balance_is_without(buffer, round->sent)) continue;
+        if (xep_owners_is_out(buffer, round->sent)) continue;
         const uint64_t bytes = round->sent == self ? 0 : buffer->balancer->share_bytes; /* the own one is there */
         xep_status_t status = wire->ops->put_signal(wire, round->sent, offset, (char *)buffer->heap->base + offset,
                                                     bytes, word_offset(buffer, self), round->value);
@@ -74,8 +74,7 @@ static void find_late(round_t *round)
 {
     round->late->count = 0;
     for (uint32_t r = 0; r < round->buffer->shape.nranks; r++)
-        if (!is_here(round, r) && !xep_balance_is_without(round->buffer, r))
-            round->late->ranks[round->late->count++] = r;
+        if (!is_here(round, r) && !xep_owners_is_out(round->buffer, r)) round->late->ranks[round->late->count++] = r;
 }
 
 /* Others may be in an operation that needs this rank: all of the buffer goes on. */
@@ -126,7 +125,7 @@ static xep_status_t check_pace(xep_buffer_t *buffer)
     uint32_t most = buffer->refused, who = buffer->shape.rank;
     int differ = 0;
     for (uint32_t r = 0; r < buffer->shape.nranks; r++) {
-        if (xep_balance_is_without(buffer, r)) continue;
+        if (xep_owners_is_out(buffer, r)) continue;
         const uint32_t theirs = xep_balance_share_of(buffer, r)->refused;
         differ |= theirs != buffer->refused;
         if ((int32_t)(theirs - most) > 0) most = theirs, who = r;
@@ -138,13 +137,20 @@ static xep_status_t check_pace(xep_buffer_t *buffer)
     return status;
 }
 
+static xep_status_t refuse_plan(const xep_buffer_t *buffer, uint32_t rank)
+{
+    const uint32_t expert = xep_balance_share_of(buffer, rank)->words[0];
+    if (expert >= buffer->params.experts)
+        return xep_fail(XEP_ERR_MISMATCH, "rank %u has no plan: its function failed", rank);
+    return xep_fail(XEP_ERR_MISMATCH, "rank %u has no valid plan: the rows of expert %u do not add up", rank, expert);
+}
+
 static xep_status_t check_shares(xep_buffer_t *buffer)
 {
     const xep_status_t own = (xep_status_t)xep_balance_share_of(buffer, buffer->shape.rank)->status;
     for (uint32_t r = 0; r < buffer->shape.nranks && own == XEP_OK; r++) {
         const xep_status_t theirs = (xep_status_t)xep_balance_share_of(buffer, r)->status;
-        if (theirs != XEP_OK && !xep_balance_is_without(buffer, r))
-            return xep_fail(XEP_ERR_MISMATCH, "rank %u has no valid plan: %s", r, xep_status_text(theirs));
+        if (theirs != XEP_OK && !xep_owners_is_out(buffer, r)) return refuse_plan(buffer, r);
     }
     return own; /* its reason is this thread's last */
 }

@@ -7,29 +7,28 @@
 
 static void list_instances(xep_paths_t *paths, const xep_instances_t *instances, uint32_t experts, uint32_t nranks)
 {
-    for (uint32_t i = 0; i < instances->count; i++) paths->rank_begin[instances->rank[i] + 1]++;
-    for (uint32_t r = 0; r < nranks; r++) paths->rank_begin[r + 1] += paths->rank_begin[r];
+    const uint32_t *begin = instances->begin;
+    uint32_t *next = paths->from; /* nothing yet */
     for (uint32_t e = 0; e < experts; e++)
-        for (uint32_t i = instances->begin[e]; i < instances->begin[e + 1]; i++) {
-            paths->expert[i] = e;
-            paths->of_rank[paths->rank_begin[instances->rank[i]]++] = i;
-        }
-    for (uint32_t r = nranks; r > 0; r--) paths->rank_begin[r] = paths->rank_begin[r - 1];
-    paths->rank_begin[0] = 0;
+        for (uint32_t i = begin[e]; i < begin[e + 1] && begin[e + 1] - begin[e] > 1; i++) next[instances->rank[i]]++;
+    for (uint32_t r = 0; r < nranks; r++) paths->rank_begin[r + 1] = paths->rank_begin[r] + next[r];
+    memcpy(next, paths->rank_begin, nranks * sizeof *next);
+    for (uint32_t e = 0; e < experts; e++)
+        for (uint32_t i = begin[e]; i < begin[e + 1] && begin[e + 1] - begin[e] > 1; i++)
+            paths->of_rank[next[instances->rank[i]]++] = (xep_sibling_t){i, begin[e], begin[e + 1]};
 }
 
 static xep_status_t open_paths(xep_planner_t *planner)
 {
     xep_paths_t *paths = &planner->paths;
-    const size_t count = planner->instances->count, nranks = planner->nranks;
-    paths->of_rank = calloc(2 * count + 4 * nranks + 1, sizeof *paths->of_rank);
+    const size_t nranks = planner->nranks;
+    paths->of_rank = calloc(planner->instances->count, sizeof *paths->of_rank);
+    paths->rank_begin = calloc(4 * nranks + 1, sizeof *paths->rank_begin);
     paths->seen = calloc(nranks, sizeof *paths->seen);
-    if (paths->of_rank == NULL || paths->seen == NULL) return XEP_ERR_NO_MEMORY;
-    paths->expert = paths->of_rank + count;
-    paths->from = paths->expert + count;
+    if (paths->of_rank == NULL || paths->rank_begin == NULL || paths->seen == NULL) return XEP_ERR_NO_MEMORY;
+    paths->from = paths->rank_begin + nranks + 1;
     paths->to = paths->from + nranks;
     paths->queue = paths->to + nranks;
-    paths->rank_begin = paths->queue + nranks;
     list_instances(paths, planner->instances, planner->experts, planner->nranks);
     return XEP_OK;
 }
@@ -79,6 +78,7 @@ void xep_planner_close(xep_planner_t *planner)
     free(planner->quotas);
     free(planner->at);
     free(planner->paths.of_rank);
+    free(planner->paths.rank_begin);
     free(planner->paths.seen);
 }
 
@@ -102,17 +102,25 @@ static uint32_t owner_of(const xep_planner_t *planner, uint32_t expert)
     return planner->instances->rank[planner->instances->begin[expert]];
 }
 
+enum { AT_ONCE = 4 }; /* ranks: each total is loaded and stored once for so many */
+
+static void add_counts(uint64_t *restrict total, const uint32_t *const *counts, uint32_t experts)
+{
+    const uint32_t *restrict a = counts[0], *restrict b = counts[1], *restrict c = counts[2], *restrict d = counts[3];
+    for (uint32_t e = 0; e < experts; e++) total[e] += (uint64_t)a[e] + b[e] + c[e] + d[e];
+}
+
 /* load is what the owners have, which plans change. */
 void xep_plan_count(xep_planner_t *planner, const uint32_t *const *counts)
 {
-    uint64_t *restrict total = planner->total;
-    const uint32_t experts = planner->experts;
+    const uint32_t experts = planner->experts, nranks = planner->nranks;
+    uint64_t *total = planner->total;
+    uint32_t r = 0;
     memset(total, 0, experts * sizeof *total);
-    memset(planner->load, 0, planner->nranks * sizeof *planner->load);
-    for (uint32_t r = 0; r < planner->nranks; r++) {
-        const uint32_t *restrict theirs = counts[r];
-        for (uint32_t e = 0; e < experts; e++) total[e] += theirs[e];
-    }
+    memset(planner->load, 0, nranks * sizeof *planner->load);
+    for (; r + AT_ONCE <= nranks; r += AT_ONCE) add_counts(total, counts + r, experts);
+    for (; r < nranks; r++)
+        for (uint32_t e = 0; e < experts; e++) total[e] += counts[r][e];
     planner->selections = 0;
     planner->nparts = 0;
     for (uint32_t e = 0; e < experts; e++) {

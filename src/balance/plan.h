@@ -22,13 +22,18 @@ typedef struct xep_part {
     uint64_t rows;
 } xep_part_t;
 
+/** An instance of a rank, and all those of its expert. */
+typedef struct xep_sibling {
+    uint32_t instance, begin, end;
+} xep_sibling_t;
+
 /** How rows can move from rank to rank, where not every rank has every expert. */
 typedef struct xep_paths {
-    uint32_t *of_rank, *rank_begin; /* [instances] those of each rank, [R + 1]; the arrays are one allocation */
-    uint32_t *expert;               /* [instances] of which each is */
-    uint32_t *from, *to;            /* [R] rows of this instance could move to that one, which is the rank's */
-    uint32_t *queue, found;         /* [R] ranks that were found */
-    uint8_t *seen;                  /* [R] */
+    xep_sibling_t *of_rank; /* [rank_begin[R]] instances of each rank, of experts that have several */
+    uint32_t *rank_begin;   /* [R + 1]; this array and the next ones are one allocation */
+    uint32_t *from, *to;    /* [R] rows of this instance could move to that one, which is the rank's */
+    uint32_t *queue, found; /* [R] ranks that were found */
+    uint8_t *seen;          /* [R] */
 } xep_paths_t;
 
 typedef struct xep_planner {

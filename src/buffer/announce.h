@@ -11,19 +11,24 @@
  *
  *  1. A rank begins an operation: it writes the entry, then the entry's epoch, and wakes ranks that sleep for anybody.
  *     A rank that serves does so, too, for what it begins after others: who serves may have seen another's entry.
- *     xep_announce_dispatch() writes the entry of this rank's next operation before it begins, and nothing else may be
- *     begun then: to the others it is a rank that is ahead.
+ *     xep_announce_dispatch() and xep_announce_layers() write the entry of this rank's next operation before it begins,
+ *     and nothing else may be begun then: to the others it is a rank that is ahead. A dispatch that is balanced waits
+ *     for all ranks before it begins, so its entry comes before that.
  *  2. A rank that serves looks for the epoch behind its last one in all rows, and takes part in what it finds. So all
  *     begin the same operations of a buffer in the order of their epochs, whatever the order of kinds and handles is.
+ *     An entry with layers says what follows it, too: a rank that serves begins those operations one by one, each as
+ *     soon as the one before has ended, and needs no other entry for them, until one fails, which it does on all ranks.
  *  3. xep_step_end(): the rank writes its word. What it announces from then on has the number of the next step.
  *  4. A rank that serves and is told to stop begins nothing of a step that it has not begun. It returns where some rank
  *     stands behind what it has begun, in all buffers that are served: at its next operation there, if that is of a
  *     later step, or else at its word, if that has the last epoch that this one has begun. So its first operation is
  *     the first one of that step.
  *
- * Why an entry may be written over: no operation ends anywhere before all ranks have begun it, and the ring has one
- * entry more than a buffer has requests in flight, for what is announced early. A rank that is out may read nonsense;
- * it can do nothing with it.
+ * Why an entry may be written over: no operation ends anywhere before all ranks have begun it, and the ring has two
+ * entries more than a buffer has requests in flight, for what is announced early. A balanced dispatch may fail before
+ * it begins, and what has its epoch then is written over its entry: ranks that serve have refused that call, too, and
+ * take no entry of one with fewer refused calls than theirs. A rank that is out may read nonsense; it can do nothing
+ * with it.
  *
  * Why the word of one rank is enough: ranks that work end a step behind the same operation, as they call the same
  * operations in the same order. Words with the same step and different epochs, and operations that ranks say are of
@@ -40,7 +45,11 @@
 
 #include <stdatomic.h>
 
+#include <xep/serve.h>
+
 #include "buffer.h"
+
+enum { XEP_STEP_BITS = 22, XEP_STEP_MASK = (1 << XEP_STEP_BITS) - 1 };
 
 /** What an operation has, of those things that ranks must agree on. */
 enum {
@@ -52,21 +61,34 @@ enum {
 
 /** An operation, as the rank that begins it says. Ranks that serve copy and check it. */
 typedef struct xep_announced {
-    _Atomic uint64_t epoch; /* written last */
-    uint64_t turn;          /* of the dispatch whose handle or routing it uses */
-    uint32_t kind;          /* xep_op_kind_t */
-    uint32_t step;          /* how many steps its rank had ended */
-    uint32_t has;           /* XEP_ANNOUNCED_* */
+    _Atomic uint64_t call; /* written last: its epoch, and above 48 bits how many calls its rank had refused */
+    uint64_t turn;         /* of the dispatch whose handle or routing it uses */
+    uint32_t kind;         /* xep_op_kind_t */
+    uint32_t step;         /* how many steps its rank had ended */
+    uint32_t has;          /* XEP_ANNOUNCED_* */
     /* of the args: */
     uint32_t flags, hidden, topk, nscales, dtype, topk_idx_dtype, scales_dtype, quant, arrangement;
     uint32_t expert_alignment;
     float quant_scale;
     uint32_t npayloads, payload_bytes[XEP_PAYLOADS_MOST];
     uint8_t payload_alignment[XEP_PAYLOADS_MOST]; /* at most 64 */
-    uint32_t reserved[3];
+    uint32_t
+        layers; /* of a dispatch announced early: so many, each with a combine; that of the first is the next entry */
+    uint32_t reserved[2];
     uint64_t held[]; /* [slots] dispatch: 1 + turn of each older handle that its rank still has; 0: none */
 } xep_announced_t;
 _Static_assert(sizeof(xep_announced_t) == 128, "written by peers");
+
+/** A dispatch that a rank that serves has taken part in, and may have to combine. */
+typedef struct xep_served {
+    xep_handle_t *handle; /* NULL: none */
+    xep_request_t *req;   /* in flight on it, or NULL */
+    int has_outputs;      /* that no operation has taken yet */
+    int is_due;           /* the function is to run */
+    int is_failed;        /* its dispatch: it is dropped */
+    float no_weights;     /* for a combine that has some; this rank has no tokens that they are of */
+    xep_serve_call_t call;
+} xep_served_t;
 
 /** Of a buffer, in private memory. */
 struct xep_announce {
@@ -77,29 +99,44 @@ struct xep_announce {
     uint32_t step;        /* of what this rank begins */
     uint32_t boundary;    /* the first step with which it has begun nothing: it may go on as a rank that works there */
     uint64_t dispatches;  /* that it has begun in the step */
-    uint64_t last;        /* epoch of its last dispatch; 0: none */
-    uint64_t early;       /* of a dispatch that was announced before it begins; that is so while it is the next one */
+    uint64_t last[2];     /* epochs of its last dispatch and combine, by their kinds; 0: none */
+    uint64_t told;        /* entries are written up to this epoch, */
+    uint64_t untold;      /* and need not be up to this one: this rank works alone, and has announced layers */
+    uint64_t early;       /* epoch of the last operation that was announced before it begins */
+    int in_layers;        /* these end with a combine; else it is a dispatch alone */
+    uint64_t oldest;      /* turn of the first handle that ranks that serve still have */
+    uint32_t dismissed;   /* the step, if any, whose XEP_STEP_LAST has ended xep_serve(); it does so once */
     atomic_int stop;      /* xep_serve_stop() */
+    /* of a rank that serves: */
+    uint64_t follows;          /* epoch of the last operation of the layers that another rank has announced */
+    xep_announced_t *layer[2]; /* their dispatch and their combine */
+    xep_served_t *served;      /* [slots] xep_serve() may return in a step: the next call goes on */
+    xep_status_t (*take)(xep_request_t *req); /* buffer->take_dispatch of balanced ones */
 };
 
 /** Bytes behind all else in a heap; where they begin: a multiple of 64. */
 uint64_t xep_announce_bytes(const xep_shape_t *shape);
 
-/** The heaps are connected, the rows at offset. XEP_ERR_NO_MEMORY. */
+/** The heaps are connected, the rows at offset; take_dispatch is the buffer's. XEP_ERR_NO_MEMORY. */
 xep_status_t xep_announce_open(xep_buffer_t *buffer, uint64_t offset);
 void xep_announce_close(xep_announce_t *announce);
 
 /** All ranks begin anew, at step 0, with the epoch of a reset. */
 void xep_announce_reset(xep_buffer_t *buffer);
 
-/** buffer->before_mode: the operation begins, unless the mode refuses it. XEP_ERR_INVALID: see xep_announce_early(). */
-xep_status_t xep_announce_begin(xep_request_t *req);
+/** Announces a dispatch like the last one, or layers like the last dispatch and combine. XEP_ERR_INVALID, _BUSY. */
+xep_status_t xep_announce_early(xep_buffer_t *buffer, uint32_t layers);
 
-/** Announces a dispatch as the last one. XEP_ERR_INVALID, XEP_ERR_BUSY. */
-xep_status_t xep_announce_early(xep_buffer_t *buffer);
-
-/** Whether it was and has not begun: XEP_ERR_INVALID for whatever else this rank would begin. */
+/** XEP_ERR_INVALID: something was, and has not begun. */
 xep_status_t xep_announce_check(const xep_buffer_t *buffer);
+
+/** An operation has failed, on all ranks: what was announced behind it is announced no more. */
+static inline void xep_announce_failed(xep_buffer_t *buffer)
+{
+    xep_announce_t *announce = buffer->announce;
+    if (announce->told > buffer->epoch) announce->told = buffer->epoch;
+    announce->early = announce->untold = announce->follows = 0;
+}
 
 /** Sends what the wire has held back: an announcement that nothing has taken along, or what was read. */
 void xep_announce_push(xep_buffer_t *buffer);
@@ -109,6 +146,12 @@ void xep_announce_push(xep_buffer_t *buffer);
  * has. A load for each rank.
  */
 const xep_announced_t *xep_announce_find(const xep_buffer_t *buffer, uint64_t epoch, uint32_t from, uint32_t *rank_p);
+
+/**
+ * What a rank that serves begins next, if somebody has announced it; *follows_p: whether that was in layers, so that it
+ * comes behind the end of the operation before.
+ */
+const xep_announced_t *xep_announce_next(xep_buffer_t *buffer, int *follows_p);
 
 /** This rank's step ends here; last: ranks that serve need not wait for more. */
 void xep_announce_step(xep_buffer_t *buffer, int last);
@@ -128,5 +171,28 @@ xep_announced_end_t xep_announce_end_of(const xep_buffer_t *buffer, uint32_t ran
 
 /** Whether step a comes before b; numbers of steps wrap. */
 int xep_step_is_before(uint32_t a, uint32_t b);
+
+/* ---- between announce*.c ---- */
+
+/** Bytes of a row and of an entry; entries of a ring; that of an epoch, of a rank. */
+uint64_t xep_announce_row_bytes(const xep_shape_t *shape);
+uint32_t xep_announce_entry_bytes(const xep_shape_t *shape);
+uint32_t xep_announce_entries(const xep_shape_t *shape);
+xep_announced_t *xep_announce_entry(const xep_buffer_t *buffer, uint32_t rank, uint64_t epoch);
+
+/** The handles that this rank has but begun; returns how many slots hold none. */
+uint32_t xep_announce_fill_held(const xep_buffer_t *buffer, const xep_handle_t *begun, xep_announced_t *entry);
+
+/** Tells an entry of this rank, which is filled. */
+void xep_announce_put(xep_buffer_t *buffer, xep_announced_t *entry, uint64_t epoch);
+
+/** Whether it has the operation of an epoch that this rank can take part in. */
+int xep_announce_is_of(const xep_buffer_t *buffer, const xep_announced_t *entry, uint64_t epoch);
+
+/** Whether an operation that begins needs no entry, as one of layers that all others follow. */
+int xep_announce_is_spared(const xep_buffer_t *buffer, uint64_t epoch);
+
+/** Refuses, XEP_ERR_INVALID, what comes before what was announced, or uses a handle that was released for that. */
+xep_status_t xep_announce_check_begin(const xep_request_t *req);
 
 #endif

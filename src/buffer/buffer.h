@@ -37,10 +37,11 @@ struct xep_buffer {
     xep_shape_t shape;
     xep_buffer_params_t params; /* that it was made with, defaults filled in; mode is the plugin's name */
     xep_env_t env;
-    /* [the mode's bytes | a line of each rank, buffer_give_up.h | the area of members, or of staging] */
+    /* [the mode's bytes | a line of each rank, buffer_give_up.h | the areas of members, of balance, of staging] */
     xep_heap_wire_t *heap;
     xep_heap_device_t *device; /* NULL: all in host memory */
     xep_staging_t *staging;    /* NULL: the mode works where the rows are */
+    char *beside;              /* [slots] memory of the device for payloads that are sent (beside.h) */
     xep_pointers_t *pointers;  /* of host memory, in a process that has devices; else NULL */
     uint64_t lines_offset;
     uint64_t quiesces; /* done so far */

@@ -15,13 +15,8 @@
 /* VALUE_BYTES: a number of 64 bits in decimal has 20 digits. */
 enum { MODE_BYTES = 64, VALUE_BYTES = 24 };
 
-/* The collective parameters, compared as numbers: X(field of terms_t, name users know). */
-/* clang-format off */
-#define COLLECTIVE(X) \
-    X(experts) X(topk) X(hidden) X(scales) X(tokens) X(recv_rows) X(dtype) X(combine_dtype) X(slots) X(memory) \
-    X(on_failure) X(flags) X(path) X(pass_rows) X(node_sums) X(balance) X(owners) X(by_nodes) \
-    X(bytes)
-/* clang-format on */
+/* What is compared, as numbers: also what follows from several parameters. */
+#define COLLECTIVE(X) XEP_BUFFER_TERMS(X) X(owners) X(by_nodes) X(bytes)
 
 /* A proposal as it is exchanged. Written by each rank, read by all. */
 typedef struct terms {
@@ -58,22 +53,9 @@ static void fill_terms(const xep_proposal_t *proposal, uint32_t nranks, terms_t 
     terms->may_be_smaller = proposal->may_be_smaller;
     if (proposal->status != XEP_OK) return;
     snprintf(terms->mode, sizeof terms->mode, "%s", params->mode);
-    terms->experts = params->experts;
-    terms->topk = params->topk;
-    terms->hidden = params->hidden;
-    terms->scales = params->scales;
-    terms->tokens = params->tokens;
-    terms->recv_rows = params->recv_rows;
-    terms->dtype = params->dtype;
-    terms->combine_dtype = params->combine_dtype;
-    terms->slots = params->slots;
-    terms->memory = params->memory;
-    terms->on_failure = params->on_failure;
-    terms->flags = params->flags;
-    terms->path = params->path;
-    terms->pass_rows = params->pass_rows;
-    terms->node_sums = params->node_sums;
-    terms->balance = params->balance;
+#define TERMS_FILL(_name) terms->_name = (uint64_t)params->_name;
+    XEP_BUFFER_TERMS(TERMS_FILL)
+#undef TERMS_FILL
     terms->owners = xep_owners_digest(params, nranks);
     terms->by_nodes = proposal->by_nodes;
     terms->bytes = proposal->bytes;

@@ -7,6 +7,13 @@
 #include "group.h"
 #include "room_together.h"
 
+/** Of xep_buffer_params_t: what all ranks must agree on, and what a rank without a buffer takes from others. */
+/* clang-format off */
+#define XEP_BUFFER_TERMS(X) \
+    X(experts) X(topk) X(hidden) X(scales) X(tokens) X(recv_rows) X(dtype) X(combine_dtype) X(slots) X(memory) \
+    X(on_failure) X(flags) X(path) X(pass_rows) X(node_sums) X(balance)
+/* clang-format on */
+
 /** What a rank says of the buffer it wants to create. */
 typedef struct xep_proposal {
     const xep_buffer_params_t *params; /* looked at only where status is XEP_OK */

@@ -7,6 +7,7 @@
 
 #include "announce.h"
 #include "balance.h"
+#include "beside.h"
 #include "buffer_agree.h"
 #include "buffer_size.h"
 #include "group_exchange.h"
@@ -98,6 +99,15 @@ static int has_instances(const xep_buffer_params_t *params)
     return params->owners != NULL || params->nreplicas != 0 || params->balance != XEP_BALANCE_NONE;
 }
 
+/* Indices in device memory are numbered by the mode's kernels, or once they have been staged. */
+static xep_status_t open_instances(xep_buffer_t *buffer, const xep_buffer_params_t *params, xep_memory_t memory)
+{
+    xep_status_t status = xep_owners_open(buffer, params);
+    if (memory == XEP_MEMORY_HOST) buffer->take_dispatch = xep_owners_take;
+    if (status != XEP_OK || params->balance == XEP_BALANCE_NONE) return status;
+    return xep_balance_open(buffer, params, xep_buffer_balance_offset(buffer->lines_offset, &buffer->shape, params));
+}
+
 /* all that this rank can do alone before it knows what the others want */
 static xep_status_t prepare(xep_buffer_t *buffer, const xep_buffer_params_t *params, const uint32_t *sends,
                             xep_buffer_size_t *size)
@@ -105,7 +115,7 @@ static xep_status_t prepare(xep_buffer_t *buffer, const xep_buffer_params_t *par
     xep_group_t *group = buffer->group;
     const xep_memory_t memory = xep_buffer_memory_of_mode(params, group->nnodes);
     xep_status_t status = xep_plugin_load(&group->config, params->mode, memory, &buffer->plugin);
-    if (status == XEP_OK) status = xep_mode_check_buffer(buffer->plugin.plugin, params);
+    if (status == XEP_OK) status = xep_mode_check_buffer(buffer->plugin.plugin, params, memory);
     if (status == XEP_OK) status = xep_members_check(group, params, buffer->plugin.plugin);
     if (status != XEP_OK) return status;
     status = xep_shape_open(params, group, sends, &buffer->shape);
@@ -127,10 +137,7 @@ static xep_status_t prepare(xep_buffer_t *buffer, const xep_buffer_params_t *par
     buffer->timeout_ms = params->timeout_ms;
     buffer->prefault_left = group->config.prefault;
     status = allocate_pools(buffer);
-    if (status == XEP_OK && has_instances(params)) status = xep_owners_open(buffer, params);
-    if (status == XEP_OK && params->balance != XEP_BALANCE_NONE)
-        status =
-            xep_balance_open(buffer, params, xep_buffer_balance_offset(buffer->lines_offset, &buffer->shape, params));
+    if (status == XEP_OK && has_instances(params)) status = open_instances(buffer, params, memory);
     if (status != XEP_OK) return status;
     return open_team(buffer, params);
 }
@@ -146,9 +153,14 @@ static xep_status_t open_device(xep_buffer_t *buffer, const xep_buffer_size_t *s
 {
     xep_heap_device_t *device = buffer->device;
     if (device == NULL) return XEP_OK;
-    if (xep_staging_is_needed(buffer->params.memory, buffer->group->nnodes)) return xep_staging_open(buffer);
-    xep_status_t status = device->ops->heap_open(device, size->device_bytes);
-    return status == XEP_OK ? xep_heap_note(buffer, device->base, device->bytes) : status;
+    xep_status_t status;
+    if (xep_staging_is_needed(buffer->params.memory, buffer->group->nnodes)) {
+        status = xep_staging_open(buffer);
+    } else {
+        status = device->ops->heap_open(device, size->device_bytes);
+        if (status == XEP_OK) status = xep_heap_note(buffer, device->base, device->bytes);
+    }
+    return status == XEP_OK ? xep_beside_open(buffer) : status;
 }
 
 /*

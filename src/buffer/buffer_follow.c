@@ -8,48 +8,39 @@
 
 #include <xep/elastic.h>
 
+#include "buffer_agree.h"
 #include "group_exchange.h"
+#include "plugin_loader.h"
+
+/* What ranks agree on, and what each has for itself. */
+#define FOLLOWED(X) XEP_BUFFER_TERMS(X) X(threads) X(multiprocessors) X(timeout_ms)
 
 /** What a rank says of its buffer. Written by each rank, read by all. */
 typedef struct likeness {
-    uint32_t is_here; /* 0: it has none */
-    uint32_t experts, topk, hidden, scales, slots;
-    uint32_t threads, multiprocessors;
-    int32_t timeout_ms;
-    uint32_t dtype, combine_dtype, memory, on_failure, flags, path, node_sums;
-    uint32_t has_owners; /* which are of its old ranks */
-    uint32_t reserved;   /* 0 */
-    uint64_t tokens, recv_rows, pass_rows;
+    uint64_t is_here;    /* 0: it has none */
+    uint64_t has_owners; /* which are of its old ranks */
+#define LIKENESS_FIELD(_name) uint64_t _name;
+    FOLLOWED(LIKENESS_FIELD)
+#undef LIKENESS_FIELD
     char mode[XEP_FOLLOWED_MODE];
 } likeness_t;
-_Static_assert(sizeof(likeness_t) == 96 + XEP_FOLLOWED_MODE, "exchanged as bytes: no padding");
+
+/* What the mode is called by users, also where rows are in device memory. */
+static int length_of_mode(const xep_buffer_t *old)
+{
+    const int is_for_devices = old->device != NULL && old->staging == NULL;
+    return (int)(strlen(old->params.mode) - (is_for_devices ? strlen(XEP_CUDA_SUFFIX) : 0));
+}
 
 /* Field by field and not as one copy: the struct of params has pointers, and its layout is each process's own. */
 static likeness_t draw(const xep_buffer_t *old)
 {
     if (old == NULL) return (likeness_t){0};
-    const xep_buffer_params_t *params = &old->params;
-    likeness_t likeness = {.is_here = 1,
-                           .experts = params->experts,
-                           .topk = params->topk,
-                           .hidden = params->hidden,
-                           .scales = params->scales,
-                           .slots = params->slots,
-                           .threads = params->threads,
-                           .multiprocessors = params->multiprocessors,
-                           .timeout_ms = params->timeout_ms,
-                           .dtype = params->dtype,
-                           .combine_dtype = params->combine_dtype,
-                           .memory = params->memory,
-                           .on_failure = params->on_failure,
-                           .tokens = params->tokens,
-                           .recv_rows = params->recv_rows,
-                           .flags = params->flags,
-                           .path = params->path,
-                           .pass_rows = params->pass_rows,
-                           .node_sums = params->node_sums,
-                           .has_owners = old->owners != NULL};
-    snprintf(likeness.mode, sizeof likeness.mode, "%s", params->mode);
+    likeness_t likeness = {.is_here = 1, .has_owners = old->owners != NULL};
+#define LIKENESS_DRAW(_name) likeness._name = (uint64_t)old->params._name;
+    FOLLOWED(LIKENESS_DRAW)
+#undef LIKENESS_DRAW
+    snprintf(likeness.mode, sizeof likeness.mode, "%.*s", length_of_mode(old), old->params.mode);
     return likeness;
 }
 
@@ -61,24 +52,9 @@ static void fill_followed(const likeness_t *likeness, xep_followed_t *followed)
     followed->mode[sizeof followed->mode - 1] = '\0';
     followed->params = (xep_buffer_params_t)XEP_BUFFER_PARAMS_INIT;
     followed->params.mode = followed->mode;
-    followed->params.experts = likeness->experts;
-    followed->params.topk = likeness->topk;
-    followed->params.hidden = likeness->hidden;
-    followed->params.scales = likeness->scales;
-    followed->params.slots = likeness->slots;
-    followed->params.threads = likeness->threads;
-    followed->params.multiprocessors = likeness->multiprocessors;
-    followed->params.timeout_ms = likeness->timeout_ms;
-    followed->params.dtype = (xep_dtype_t)likeness->dtype;
-    followed->params.combine_dtype = (xep_dtype_t)likeness->combine_dtype;
-    followed->params.memory = (xep_memory_t)likeness->memory;
-    followed->params.on_failure = (xep_on_failure_t)likeness->on_failure;
-    followed->params.tokens = likeness->tokens;
-    followed->params.recv_rows = likeness->recv_rows;
-    followed->params.flags = likeness->flags;
-    followed->params.path = (xep_path_t)likeness->path;
-    followed->params.pass_rows = likeness->pass_rows;
-    followed->params.node_sums = (xep_node_sums_t)likeness->node_sums;
+#define LIKENESS_TAKE(_name) followed->params._name = (__typeof__(followed->params._name))likeness->_name;
+    FOLLOWED(LIKENESS_TAKE)
+#undef LIKENESS_TAKE
 }
 
 /*

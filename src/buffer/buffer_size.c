@@ -60,9 +60,10 @@ static xep_status_t measure_nodes(const xep_config_t *config, const xep_buffer_p
     xep_shape_t shape;
     xep_region_t regions[XEP_REGIONS];
     uint64_t lines_offset;
-    xep_status_t status = xep_plugin_load(config, params->mode, xep_buffer_memory_of_mode(params, nodes), &ref);
+    const xep_memory_t memory = xep_buffer_memory_of_mode(params, nodes);
+    xep_status_t status = xep_plugin_load(config, params->mode, memory, &ref);
     if (status != XEP_OK) return status;
-    status = xep_mode_check_buffer(ref.plugin, params);
+    status = xep_mode_check_buffer(ref.plugin, params, memory);
     if (status == XEP_OK) status = xep_shape_imagine(params, nranks, nodes, &shape);
     if (status == XEP_OK) {
         if (nodes != 1) xep_path_imagine(params, ref.plugin, &shape);
@@ -79,11 +80,13 @@ xep_status_t xep_buffer_measure(const xep_config_t *config, const xep_buffer_par
     xep_buffer_size_t node = XEP_BUFFER_SIZE_INIT;
     /*
      * the nodes are not known here: asks for one node for each rank, then for one of all ranks; in device memory, with
-     * masks, for the latter alone, as what is staged has none
+     * masks, for the latter alone, as what is staged has none, and with several instances of experts for the former
      */
-    const int is_mapped = params->memory != XEP_MEMORY_HOST && params->on_failure == XEP_ON_FAILURE_MASK;
+    const int on_device = params->memory != XEP_MEMORY_HOST,
+              is_mapped = on_device && params->on_failure == XEP_ON_FAILURE_MASK,
+              is_staged = on_device && (params->nreplicas != 0 || params->balance != XEP_BALANCE_NONE);
     xep_status_t status = measure_nodes(config, params, nranks, is_mapped ? 1 : nranks, size);
-    if (status == XEP_OK) status = measure_nodes(config, params, nranks, 1, &node);
+    if (status == XEP_OK) status = measure_nodes(config, params, nranks, is_staged ? nranks : 1, &node);
     size->node_bytes = node.bytes;
     if (size->device_bytes < node.device_bytes) size->device_bytes = node.device_bytes;
     return status;
@@ -104,7 +107,7 @@ int xep_buffer_may_be_smaller(const xep_buffer_t *buffer, const xep_buffer_param
     uint64_t lines_offset;
     if (params->recv_rows != 0 || (params->flags & XEP_BUFFER_PIECES) != 0) return 0;
     smaller.flags |= XEP_BUFFER_PIECES;
-    if (xep_mode_check_buffer(plugin, &smaller) != XEP_OK ||
+    if (xep_mode_check_buffer(plugin, &smaller, xep_buffer_memory_of_mode(params, group->nnodes)) != XEP_OK ||
         xep_shape_open(&smaller, group, buffer->shape.sends, &shape) != XEP_OK)
         return 0;
     if (group->nnodes != 1) xep_path_imagine(&smaller, plugin, &shape);

@@ -44,9 +44,6 @@ xep_status_t xep_instances_check(const xep_buffer_params_t *params, uint32_t nra
         status = xep_fail(XEP_ERR_INVALID, "replicas is NULL, with %u nreplicas", params->nreplicas);
     for (uint32_t i = 0; i < params->nreplicas && status == XEP_OK; i++) status = check_replica(params, nranks, i);
     if (status != XEP_OK || (params->nreplicas == 0 && params->balance == XEP_BALANCE_NONE)) return status;
-    if (params->balance != XEP_BALANCE_NONE && (params->flags & XEP_BUFFER_SERVED))
-        return xep_fail(XEP_ERR_UNSUPPORTED, "invalid balance: %d (XEP_BALANCE_NONE with XEP_BUFFER_SERVED)",
-                        (int)params->balance);
     xep_instances_t instances;
     status = xep_instances_open(params, nranks, &instances);
     if (status != XEP_OK) return status;

@@ -73,7 +73,7 @@ static xep_status_t check_pairs(const xep_buffer_params_t *params)
     return XEP_OK;
 }
 
-xep_status_t xep_mode_check_buffer(const xep_plugin_t *plugin, const xep_buffer_params_t *params)
+xep_status_t xep_mode_check_buffer(const xep_plugin_t *plugin, const xep_buffer_params_t *params, xep_memory_t rows)
 {
     const uint32_t features = xep_mode_tell(plugin, params->memory).features;
     const char *name = plugin->name, *memory = where(params->memory);
@@ -86,10 +86,11 @@ xep_status_t xep_mode_check_buffer(const xep_plugin_t *plugin, const xep_buffer_
     if ((params->flags & XEP_BUFFER_PIECES) != 0 && !(features & XEP_CAN_PIECES))
         return xep_fail(XEP_ERR_UNSUPPORTED,
                         "invalid flags: XEP_BUFFER_PIECES (mode %s%s brings all rows in one piece)", name, memory);
-    if ((params->nreplicas != 0 || params->balance != XEP_BALANCE_NONE) && params->memory != XEP_MEMORY_HOST)
-        return xep_fail(XEP_ERR_UNSUPPORTED, "invalid %s: %u (mode %s%s has one instance of each expert)",
+    if ((params->nreplicas != 0 || params->balance != XEP_BALANCE_NONE) && rows != XEP_MEMORY_HOST)
+        return xep_fail(XEP_ERR_UNSUPPORTED,
+                        "invalid %s: %u (0 in device memory where all ranks map one another: no host sees topk_idx)",
                         params->nreplicas != 0 ? "nreplicas" : "balance",
-                        params->nreplicas != 0 ? params->nreplicas : (uint32_t)params->balance, name, memory);
+                        params->nreplicas != 0 ? params->nreplicas : (uint32_t)params->balance);
     return check_pairs(params);
 }
 

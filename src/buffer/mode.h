@@ -21,7 +21,8 @@ xep_status_t xep_mode_tell_all(const xep_plugin_t *plugin, xep_memory_t memory, 
 
 /* XEP_ERR_UNSUPPORTED: something is asked for that the mode does not have. */
 
-xep_status_t xep_mode_check_buffer(const xep_plugin_t *plugin, const xep_buffer_params_t *params);
+/** rows: the memory of the rows as the mode sees it. */
+xep_status_t xep_mode_check_buffer(const xep_plugin_t *plugin, const xep_buffer_params_t *params, xep_memory_t rows);
 xep_status_t xep_mode_check_dispatch(const xep_plugin_t *plugin, const xep_mode_info_t *can,
                                      const xep_dispatch_args_t *args);
 xep_status_t xep_mode_check_combine(const xep_plugin_t *plugin, const xep_mode_info_t *can,

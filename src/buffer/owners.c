@@ -98,7 +98,6 @@ xep_status_t xep_owners_open(xep_buffer_t *buffer, const xep_buffer_params_t *pa
     if (has_several) owners->sent = calloc(shape->nranks, sizeof *owners->sent);
     if (owners->number == NULL || owners->topk_idx == NULL || (has_several && owners->sent == NULL)) goto err_memory;
     number_instances(shape, &owners->instances, next, owners->number);
-    if (params->memory == XEP_MEMORY_HOST) buffer->take_dispatch = xep_owners_take;
     free(next);
     return XEP_OK;
 
@@ -127,16 +126,11 @@ static uint32_t pick_owner(void *arg, uint32_t expert)
     return owners->number[owners->instances.begin[expert]];
 }
 
-static int is_out(const xep_buffer_t *buffer, uint32_t rank)
-{
-    return buffer->env.out != NULL && buffer->env.out[rank];
-}
-
 /* How far an instance is: this rank's, this node's, another one, out. Lower is better, as with all that follows. */
 static uint32_t distance(const xep_buffer_t *buffer, uint32_t rank)
 {
     const xep_shape_t *shape = &buffer->shape;
-    if (is_out(buffer, rank)) return 3;
+    if (xep_owners_is_out(buffer, rank)) return 3;
     return rank == shape->rank ? 0 : shape->node[rank] == shape->node[shape->rank] ? 1 : 2;
 }
 
@@ -164,7 +158,8 @@ static uint32_t pick_nearest(void *arg, uint32_t expert)
 static uint32_t pick_owner_in(void *arg, uint32_t expert)
 {
     const xep_instances_t *instances = &((const xep_buffer_t *)arg)->owners->instances;
-    return is_out(arg, instances->rank[instances->begin[expert]]) ? pick_nearest(arg, expert) : pick_owner(arg, expert);
+    return xep_owners_is_out(arg, instances->rank[instances->begin[expert]]) ? pick_nearest(arg, expert)
+                                                                             : pick_owner(arg, expert);
 }
 
 /* A cached dispatch has no indices: its routing is by the mode's numbers already. */

@@ -19,6 +19,12 @@ static inline uint32_t xep_owner_of(const uint32_t *owners, uint32_t experts, ui
     return owners != NULL ? owners[expert] : xep_expert_owner(experts, nranks, expert);
 }
 
+/** Whether it is decided that a rank is out. */
+static inline int xep_owners_is_out(const xep_buffer_t *buffer, uint32_t rank)
+{
+    return buffer->env.out != NULL && buffer->env.out[rank];
+}
+
 /** XEP_ERR_INVALID: an owner that is no rank. owners: [experts], or NULL. */
 xep_status_t xep_owners_check(const uint32_t *owners, uint32_t experts, uint32_t nranks);
 
@@ -39,10 +45,7 @@ struct xep_owners {
     uint64_t slot_size; /* elements of a slot there */
 };
 
-/**
- * For a buffer that is made with a map or instances, and has its shape; close(NULL) is a no-op. Indices in device
- * memory are numbered by the mode's kernels, or once they have been staged.
- */
+/** For a buffer that is made with a map or instances, and has its shape; close(NULL) is a no-op. */
 xep_status_t xep_owners_open(xep_buffer_t *buffer, const xep_buffer_params_t *params);
 void xep_owners_close(xep_owners_t *owners);
 

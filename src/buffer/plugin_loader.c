@@ -21,11 +21,6 @@
 
 enum { MAX_FOLDERS = 32, NAME_BYTES = 64 };
 
-/*
- * A mode for the memory of devices is a file of its own, xep_normal_cuda.so: a process without a device never loads it.
- */
-#define CUDA_SUFFIX "_cuda"
-
 typedef struct folders {
     char path[MAX_FOLDERS][PATH_MAX];
     int count;
@@ -153,12 +148,12 @@ static xep_status_t load_from(const folders_t *folders, const char *name, xep_pl
 /* Of the modes, and of their siblings for the memory of devices. */
 static void name_file(const char *name, xep_memory_t memory, char *text)
 {
-    snprintf(text, NAME_BYTES + sizeof CUDA_SUFFIX, "%s%s", name, memory == XEP_MEMORY_CUDA ? CUDA_SUFFIX : "");
+    snprintf(text, NAME_BYTES + sizeof XEP_CUDA_SUFFIX, "%s%s", name, memory == XEP_MEMORY_CUDA ? XEP_CUDA_SUFFIX : "");
 }
 
 xep_status_t xep_plugin_load(const xep_config_t *config, const char *mode, xep_memory_t memory, xep_plugin_ref_t *ref_p)
 {
-    char name[NAME_BYTES + sizeof CUDA_SUFFIX];
+    char name[NAME_BYTES + sizeof XEP_CUDA_SUFFIX];
     xep_status_t status = check_name(mode);
     if (status != XEP_OK) return status;
     name_file(mode, memory, name);

@@ -9,6 +9,11 @@
 
 #include "config.h"
 
+/**
+ * A mode for the memory of devices is a file of its own, xep_normal_cuda.so: a process without a device never loads it.
+ */
+#define XEP_CUDA_SUFFIX "_cuda"
+
 typedef struct xep_plugin_ref {
     const xep_plugin_t *plugin;
     void *library; /* of dlopen */

@@ -258,6 +258,15 @@ xep_status_t xep_cuda_work_reached(xep_heap_device_t *device, uint32_t number)
     return XEP_INPROGRESS;
 }
 
+/* An error of a context stays: whatever is asked says it. */
+xep_status_t xep_cuda_work_works(xep_heap_device_t *device)
+{
+    xep_cuda_device_t *cuda = xep_cuda_of(&device->device);
+    xep_cuda_enter(cuda);
+    cuda_result_t result = cuda->driver.event_query(cuda->marked);
+    return end(cuda, result == CUDA_NOT_READY ? CUDA_DONE : result, "go on with its work");
+}
+
 /* The number of the memory's device; -1: host memory, which includes addresses that the driver does not know. */
 static int device_of(xep_cuda_device_t *cuda, const void *address)
 {

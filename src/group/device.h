@@ -26,6 +26,9 @@ typedef struct xep_heap_device_ops {
     xep_status_t (*note)(xep_heap_device_t *device, uint32_t number, void *stream);
     xep_status_t (*reached)(xep_heap_device_t *device, uint32_t number);
 
+    /** XEP_OK, or why the device does no work any more. */
+    xep_status_t (*works)(xep_heap_device_t *device);
+
     /** Pins host memory, without which copies are not asynchronous; unpin before it is freed. */
     xep_status_t (*pin)(xep_heap_device_t *device, void *base, uint64_t bytes);
     void (*unpin)(xep_heap_device_t *device, void *base);

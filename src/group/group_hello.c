@@ -6,6 +6,7 @@
  */
 #include "group.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -67,28 +68,27 @@ static hello_t hello_of(const xep_group_t *group)
     return hello;
 }
 
-static xep_status_t disagree(const xep_group_t *group, const char *what, uint32_t rank, long long theirs,
-                             long long first)
-{
-    (void)group;
-    return xep_fail(XEP_ERR_MISMATCH, "rank %u and rank 0 disagree on %s: %lld, %lld", rank, what, theirs, first);
-}
-
 /* Compares with rank 0, so that all ranks report the same difference. */
 static xep_status_t check_hellos(const xep_group_t *group, const hello_t *hellos)
 {
+    const hello_t *first = &hellos[0];
     for (uint32_t r = 0; r < group->nranks; r++) {
-        const hello_t *h = &hellos[r], *first = &hellos[0];
+        const hello_t *h = &hellos[r];
+        const struct {
+            const char *what;
+            int64_t theirs, first;
+        } terms[] = {{"the number of ranks", h->nranks, first->nranks},
+                     {"XEP_NODE_RANKS", h->node_ranks, first->node_ranks},
+                     {"XEP_MAP", h->map, first->map},
+                     {"XEP_LIVENESS", h->liveness, first->liveness},
+                     {"XEP_HEARTBEAT (ms)", h->heartbeat, first->heartbeat}};
         if (h->magic != HELLO_MAGIC || h->version != first->version)
             return xep_fail(XEP_ERR_MISMATCH, "rank %u and rank 0 run different versions of xep: %x, %x", r, h->version,
                             first->version);
-        if (h->nranks != first->nranks) return disagree(group, "the number of ranks", r, h->nranks, first->nranks);
-        if (h->node_ranks != first->node_ranks)
-            return disagree(group, "XEP_NODE_RANKS", r, h->node_ranks, first->node_ranks);
-        if (h->map != first->map) return disagree(group, "XEP_MAP", r, h->map, first->map);
-        if (h->liveness != first->liveness) return disagree(group, "XEP_LIVENESS", r, h->liveness, first->liveness);
-        if (h->heartbeat != first->heartbeat)
-            return disagree(group, "XEP_HEARTBEAT (ms)", r, h->heartbeat, first->heartbeat);
+        for (size_t i = 0; i < sizeof terms / sizeof terms[0]; i++)
+            if (terms[i].theirs != terms[i].first)
+                return xep_fail(XEP_ERR_MISMATCH, "rank %u and rank 0 disagree on %s: %" PRId64 ", %" PRId64, r,
+                                terms[i].what, terms[i].theirs, terms[i].first);
     }
     return XEP_OK;
 }
@@ -166,18 +166,13 @@ xep_status_t xep_group_hello(xep_group_t *group, xep_neighbours_t *neighbours, x
     status = xep_group_exchange(group, &mine, hellos, sizeof mine);
     if (status == XEP_OK) status = check_hellos(group, hellos);
     if (status != XEP_OK) goto out;
-    xep_peer_t *peers = calloc(group->nranks, sizeof *peers);
-    if (peers == NULL) {
-        status = xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u ranks", group->nranks);
-        goto out;
-    }
-    for (uint32_t r = 0; r < group->nranks; r++) peers[r] = peer_of(group, r, &hellos[r], &mine);
-    group->peers = peers;
+    group->peers = calloc(group->nranks, sizeof *group->peers);
     group->out = calloc(group->nranks, sizeof *group->out);
-    if (group->out == NULL) {
+    if (group->peers == NULL || group->out == NULL) {
         status = xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u ranks", group->nranks);
         goto out;
     }
+    for (uint32_t r = 0; r < group->nranks; r++) group->peers[r] = peer_of(group, r, &hellos[r], &mine);
     open_trace(group, hellos);
     find_whereabouts(group, &mine, hellos, where);
     find_neighbours(group, hellos, neighbours);

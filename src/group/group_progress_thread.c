@@ -7,7 +7,6 @@
 #include "group.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -44,15 +43,10 @@ static void *progress_main(void *arg)
 xep_status_t xep_progress_start(xep_group_t *group, xep_progress_thread_t **thread_p)
 {
     xep_progress_thread_t *self = calloc(1, sizeof *self);
-    sigset_t all, old;
-    int ret;
     if (self == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for a progress thread");
     self->group = group;
     atomic_init(&self->event, -1);
-    sigfillset(&all); /* handlers belong to the application's threads */
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    ret = pthread_create(&self->thread, NULL, progress_main, self);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    int ret = xep_thread_start(&self->thread, progress_main, self);
     if (ret != 0) {
         free(self);
         return xep_fail(XEP_ERR_NO_MEMORY, "cannot start a progress thread: %s", strerror(ret));

@@ -23,20 +23,9 @@ static const struct {
     size_t offset; /* in xep_pmix_api_t */
     const char *name;
 } symbols[] = {
-    {offsetof(xep_pmix_api_t, init), "PMIx_Init"},
-    {offsetof(xep_pmix_api_t, initialized), "PMIx_Initialized"},
-    {offsetof(xep_pmix_api_t, finalize), "PMIx_Finalize"},
-    {offsetof(xep_pmix_api_t, put), "PMIx_Put"},
-    {offsetof(xep_pmix_api_t, commit), "PMIx_Commit"},
-    {offsetof(xep_pmix_api_t, fence_nb), "PMIx_Fence_nb"},
-    {offsetof(xep_pmix_api_t, get), "PMIx_Get"},
-    {offsetof(xep_pmix_api_t, get_nb), "PMIx_Get_nb"},
-    {offsetof(xep_pmix_api_t, publish_nb), "PMIx_Publish_nb"},
-    {offsetof(xep_pmix_api_t, unpublish_nb), "PMIx_Unpublish_nb"},
-    {offsetof(xep_pmix_api_t, lookup_nb), "PMIx_Lookup_nb"},
-    {offsetof(xep_pmix_api_t, register_event_handler), "PMIx_Register_event_handler"},
-    {offsetof(xep_pmix_api_t, error_string), "PMIx_Error_string"},
-    {offsetof(xep_pmix_api_t, get_version), "PMIx_Get_version"},
+#define XEP_PMIX_FUNCTION(_field, _name) {offsetof(xep_pmix_api_t, _field), "PMIx_" #_name},
+    XEP_PMIX_FUNCTIONS(XEP_PMIX_FUNCTION)
+#undef XEP_PMIX_FUNCTION
 };
 
 /* loaded once in a process, then only read */

@@ -6,21 +6,19 @@
 
 #include <pmix.h>
 
+/* X(name of ours, name in the library without its PMIx_) */
+/* clang-format off */
+#define XEP_PMIX_FUNCTIONS(X) \
+    X(init, Init) X(initialized, Initialized) X(finalize, Finalize) X(put, Put) X(commit, Commit) \
+    X(fence_nb, Fence_nb) X(get, Get) X(get_nb, Get_nb) X(publish_nb, Publish_nb) X(unpublish_nb, Unpublish_nb) \
+    X(lookup_nb, Lookup_nb) X(register_event_handler, Register_event_handler) X(error_string, Error_string) \
+    X(get_version, Get_version)
+/* clang-format on */
+
 typedef struct xep_pmix_api {
-    __typeof__(&PMIx_Init) init;
-    __typeof__(&PMIx_Initialized) initialized;
-    __typeof__(&PMIx_Finalize) finalize;
-    __typeof__(&PMIx_Put) put;
-    __typeof__(&PMIx_Commit) commit;
-    __typeof__(&PMIx_Fence_nb) fence_nb;
-    __typeof__(&PMIx_Get) get;
-    __typeof__(&PMIx_Get_nb) get_nb;
-    __typeof__(&PMIx_Publish_nb) publish_nb;
-    __typeof__(&PMIx_Unpublish_nb) unpublish_nb;
-    __typeof__(&PMIx_Lookup_nb) lookup_nb;
-    __typeof__(&PMIx_Register_event_handler) register_event_handler;
-    __typeof__(&PMIx_Error_string) error_string;
-    __typeof__(&PMIx_Get_version) get_version;
+#define XEP_PMIX_FUNCTION(_field, _name) __typeof__(&PMIx_##_name) _field;
+    XEP_PMIX_FUNCTIONS(XEP_PMIX_FUNCTION)
+#undef XEP_PMIX_FUNCTION
 } xep_pmix_api_t;
 
 /** The functions, or NULL; then xep_pmix_api_path() says why. Thread-safe; the library is never unloaded. */

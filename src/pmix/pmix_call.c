@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "cpu.h"
+#include "process.h"
 
 enum {
     WAKE_NS = 20000000, /* how often a wait checks whether the launcher has reported dead ranks */
@@ -38,13 +39,9 @@ typedef struct call {
 /* info: a flag for the call, or NULL; bytes: room for what is sent */
 static call_t *call_new_with(xep_pmix_client_t *client, const char *info, size_t room)
 {
-    pthread_condattr_t attr;
     call_t *call = calloc(1, sizeof *call + room);
     if (call == NULL) return NULL;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&call->cond, &attr);
-    pthread_condattr_destroy(&attr);
+    xep_cond_open(&call->cond);
     pthread_mutex_init(&call->lock, NULL);
     call->client = client;
     /* assigned as a whole: gcc 12 with -O3 takes a pointer to its key for one to no more than the key */

@@ -13,6 +13,7 @@
 
 #include "cpu.h"
 #include "error.h"
+#include "process.h"
 #include "watch.h"
 
 static struct {
@@ -70,17 +71,10 @@ static void *run(void *arg)
  */
 static xep_status_t start_thread(void)
 {
-    pthread_condattr_t clock;
-    pthread_attr_t detached;
     pthread_t thread;
-    pthread_condattr_init(&clock);
-    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
-    pthread_cond_init(&begun.cond, &clock);
-    pthread_condattr_destroy(&clock);
-    pthread_attr_init(&detached);
-    pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
-    int error = pthread_create(&thread, &detached, run, NULL);
-    pthread_attr_destroy(&detached);
+    xep_cond_open(&begun.cond);
+    int error = pthread_create(&thread, NULL, run, NULL);
+    if (error == 0) pthread_detach(thread);
     return error == 0 ? XEP_OK : xep_fail(XEP_ERR_NO_MEMORY, "no thread for PMIx_Init: %s", strerror(error));
 }
 

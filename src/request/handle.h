@@ -24,6 +24,12 @@ typedef struct xep_outputs {
     int weighted; /* means nothing on a rank without rows */
 } xep_outputs_t;
 
+/** Payloads that travel behind the scales (beside.h). */
+typedef struct xep_joined {
+    uint32_t nscales, npayloads; /* the caller's; npayloads 0: none do */
+    xep_recv_t shown;
+} xep_joined_t;
+
 struct xep_handle {
     xep_buffer_t *buffer;
     uint32_t slot;            /* index in buffer->handles */
@@ -40,7 +46,8 @@ struct xep_handle {
     int has_input;             /* the user may have outputs there: it was asked for, and not overwritten since */
     xep_recv_t recv;
     xep_payload_t payloads[XEP_PAYLOADS_MOST]; /* of the dispatch, defaults filled in */
-    xep_dispatch_args_t sent;                  /* of one in pieces: what the next ones are taken from */
+    xep_joined_t joined;
+    xep_dispatch_args_t sent; /* of one in pieces: what the next ones are taken from */
     xep_outputs_t outputs;
     int combined;
 };

@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdio.h>
 
+#include "beside.h"
 #include "buffer.h"
 #include "group_abort.h"
 #include "handle.h"
@@ -61,7 +62,7 @@ static xep_status_t progress(xep_request_t *req)
     return req->buffer->plugin.plugin->progress(req->buffer->mode, &req->op);
 }
 
-/* For a buffer that can go on without ranks, or that is staged. */
+/* For a buffer that can go on without ranks, or that is in device memory. */
 static xep_status_t progress_with_more(xep_request_t *req)
 {
     xep_status_t status = req->unsettled ? xep_members_settle(req) : XEP_OK;
@@ -74,12 +75,14 @@ static xep_status_t progress_with_more(xep_request_t *req)
         xep_members_show(req);
         if (req->op.kind == XEP_OP_DISPATCH) req->op.recv->out = req->op.out;
     }
-    return req->buffer->staging != NULL ? xep_staging_show(req, status) : status;
+    if (req->buffer->staging != NULL) status = xep_staging_show(req, status);
+    if (status == XEP_OK && req->op.kind == XEP_OP_DISPATCH) xep_beside_show(req->handle);
+    return status;
 }
 
 void xep_request_choose_progress(xep_buffer_t *buffer)
 {
-    buffer->progress = buffer->goes_on || buffer->staging != NULL ? progress_with_more : progress;
+    buffer->progress = buffer->goes_on || buffer->device != NULL ? progress_with_more : progress;
 }
 
 /* A request that begins here is taken further in the same call. */

@@ -8,6 +8,7 @@
 
 #include <stdio.h>
 
+#include "announce.h"
 #include "buffer_give_up.h"
 #include "handle.h"
 #include "log.h"
@@ -124,7 +125,10 @@ void xep_request_break(xep_request_t *req, xep_status_t status, const char *reas
 
 void xep_request_end(xep_request_t *req, xep_status_t status)
 {
-    if (status != XEP_OK) xep_request_keep_reason(req);
+    if (status != XEP_OK) {
+        xep_request_keep_reason(req);
+        if (req->buffer->announce != NULL) xep_announce_failed(req->buffer);
+    }
     if (status == XEP_ERR_MISMATCH) xep_request_note_pace(req);
     if (req->buffer->members != NULL) xep_members_note_decision(req->buffer, &req->op, status);
     if (is_agreed(status)) finish(req, status);

@@ -9,6 +9,7 @@
 #include <stdio.h>
 
 #include "announce.h"
+#include "beside.h"
 #include "buffer_give_up.h"
 #include "cpu.h"
 #include "group_account.h"
@@ -99,6 +100,14 @@ static uint64_t deadline_of(const xep_request_t *req, uint64_t now)
     return deadline + DEVICE_SPARE_NS;
 }
 
+/* A device that is lost counts nothing and ends nothing: then that is what was wrong. */
+static xep_status_t blame_device(const xep_buffer_t *buffer, xep_status_t status)
+{
+    if (status == XEP_OK || status == XEP_ERR_ABORTED || buffer->device == NULL) return status;
+    const xep_status_t works = buffer->device->ops->works(buffer->device);
+    return works == XEP_OK ? status : works;
+}
+
 /* The first look found it in flight: the deadline and the waits for late ranks count from here, by one look at the
  * clock. */
 static void keep_waiting(xep_request_t *req, reached_fn reached)
@@ -120,6 +129,7 @@ static void keep_waiting(xep_request_t *req, reached_fn reached)
         account_for_request(&look, &account);
         status = xep_group_ask(req->buffer->group, &account, req->timeout_ms, status);
     }
+    status = blame_device(req->buffer, status);
     if (status == XEP_ERR_ABORTED) xep_request_advance_all(req->buffer); /* which ends it */
     else if (status != XEP_OK) xep_request_expire(req, status, xep_last_error());
     if (xep_trace_is_on()) xep_request_trace_waits(req);
@@ -154,6 +164,7 @@ xep_status_t xep_request_finish_counts(xep_request_t *req)
     xep_status_t status = wait_until(req, is_counted);
     if (is_done(req)) return status;
     xep_staging_show_counts(req);
+    xep_beside_show(req->handle);
     xep_handle_set_state(req->handle, XEP_HANDLE_COUNTED);
     return status;
 }

@@ -19,13 +19,6 @@
 
 enum { POLL_NS = 5 * 1000 * 1000, LOOKS_TO_PROGRESS = 16 };
 
-static void stop(xep_server_t *server)
-{
-    const xep_buffer_t *first = server->places[0].buffer;
-    const int32_t timeout_ms = server->args.timeout_ms == 0 ? first->timeout_ms : server->args.timeout_ms;
-    server->stop_ns = xep_deadline(timeout_ms);
-}
-
 static xep_status_t look(void *arg)
 {
     xep_server_t *server = arg;
@@ -36,7 +29,7 @@ static xep_status_t look(void *arg)
     if (server->due != NULL) return XEP_OK;
     if (server->stop_ns != 0) return xep_server_try_to_end(server);
     if (!xep_server_is_told(server)) return XEP_INPROGRESS;
-    stop(server);
+    xep_server_stop(server);
     return XEP_OK;
 }
 
@@ -67,10 +60,7 @@ static xep_status_t hope(void *arg)
     }
     xep_status_t status = xep_server_check_ends(server);
     if (status != XEP_OK) return server->failure = status;
-    if (server->stop_ns == 0 && xep_server_is_dismissed(server)) {
-        stop(server);
-        return XEP_OK;
-    }
+    if (server->stop_ns == 0 && xep_server_is_dismissed(server)) return XEP_OK;
     return xep_server_check_workers(server);
 }
 
@@ -180,12 +170,6 @@ static xep_status_t serve(xep_server_t *server)
     return status;
 }
 
-static void close_places(xep_server_t *server)
-{
-    for (uint32_t b = 0; server->places != NULL && b < server->args.count; b++) free(server->places[b].served);
-    free(server->places);
-}
-
 static xep_status_t open_places(xep_server_t *server)
 {
     server->places = calloc(server->args.count, sizeof *server->places);
@@ -193,9 +177,7 @@ static xep_status_t open_places(xep_server_t *server)
     for (uint32_t b = 0; b < server->args.count; b++) {
         xep_serve_place_t *place = &server->places[b];
         place->buffer = server->args.buffers[b];
-        place->served = calloc(xep_server_slots(place), sizeof *place->served);
-        if (place->served == NULL)
-            return xep_fail(XEP_ERR_NO_MEMORY, "no memory to serve %u buffers", server->args.count);
+        place->served = place->buffer->announce->served;
     }
     return XEP_OK;
 }
@@ -216,10 +198,18 @@ static xep_status_t check_buffers(xep_buffer_t *const *buffers, uint32_t count)
     return XEP_OK;
 }
 
+static int is_served(const xep_buffer_t *buffer, const xep_handle_t *handle)
+{
+    const xep_served_t *served = buffer->announce->served;
+    for (uint32_t s = 0; s < buffer->shape.slots; s++)
+        if (served[s].handle == handle) return 1;
+    return 0;
+}
+
 static xep_status_t check_handles(const xep_buffer_t *buffer)
 {
     for (uint32_t s = 0; s < buffer->shape.slots; s++)
-        if (buffer->handles[s].state != XEP_HANDLE_FREE)
+        if (buffer->handles[s].state != XEP_HANDLE_FREE && !is_served(buffer, &buffer->handles[s]))
             return xep_fail(XEP_ERR_BUSY, "slot %u holds a handle that was not released", s);
     return XEP_OK;
 }
@@ -279,11 +269,12 @@ xep_status_t xep_serve(const xep_serve_args_t *args)
     status = serve(&server);
     if (server.failure != XEP_OK) give_up(&server);
     snprintf(reason, sizeof reason, "%s", xep_last_error());
-    drop_all(&server);
+    /* after that error the next call goes on in the same step */
+    if (status != XEP_ERR_TIMEOUT || !is_late(&server)) drop_all(&server);
     tell_serving(&server, 0);
     if (status != XEP_OK) status = xep_fail(status, "%s", reason);
 out:
-    close_places(&server);
+    free(server.places);
     return status;
 }
 
@@ -295,14 +286,24 @@ void xep_serve_stop(xep_buffer_t *buffer)
     xep_group_wake_all(buffer->group);
 }
 
-xep_status_t xep_announce_dispatch(xep_buffer_t *buffer)
+static xep_status_t announce(xep_buffer_t *buffer, uint32_t layers)
 {
     xep_status_t status = check_buffers(&buffer, 1);
     if (status == XEP_OK) status = xep_buffer_claim(buffer);
     if (status != XEP_OK) return status;
-    status = xep_announce_early(buffer);
+    status = xep_announce_early(buffer, layers);
     xep_buffer_leave(buffer);
     return status;
+}
+
+xep_status_t xep_announce_dispatch(xep_buffer_t *buffer)
+{
+    return announce(buffer, 0);
+}
+
+xep_status_t xep_announce_layers(xep_buffer_t *buffer, uint32_t layers)
+{
+    return layers != 0 ? announce(buffer, layers) : xep_fail(XEP_ERR_INVALID, "invalid layers: 0 (at least 1)");
 }
 
 xep_status_t xep_step_end(xep_buffer_t *const *buffers, uint32_t count, uint32_t flags)

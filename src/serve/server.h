@@ -14,26 +14,14 @@
 #define XEP_SERVER_H
 
 #include <xep/pieces.h>
-#include <xep/serve.h>
 
 #include "announce.h"
 #include "request.h"
 
-/** A dispatch that this rank has taken part in, and may have to combine. */
-typedef struct xep_served {
-    xep_handle_t *handle; /* NULL: none */
-    xep_request_t *req;   /* in flight on it, or NULL */
-    int has_outputs;      /* that no operation has taken yet */
-    int is_due;           /* the function is to run */
-    int is_failed;        /* its dispatch: it is dropped */
-    float no_weights;     /* for a combine that has some; this rank has no tokens that they are of */
-    xep_serve_call_t call;
-} xep_served_t;
-
 /** A buffer that is served. */
 typedef struct xep_serve_place {
     xep_buffer_t *buffer;
-    xep_served_t *served; /* [slots] */
+    xep_served_t *served; /* [slots] the buffer's */
     int holds_back;       /* what nobody waited for when an operation ended may not have left this rank */
 } xep_serve_place_t;
 
@@ -70,9 +58,14 @@ void xep_served_drop(xep_served_t *served);
 
 /* The end of a step. */
 
-/** Whether this rank was told to return, by its own process or by a rank that works and needs it no more. */
+/** Whether this rank's process has told it to return. */
 int xep_server_is_told(const xep_server_t *server);
-int xep_server_is_dismissed(const xep_server_t *server);
+
+/** Stops it if a rank that works says, for the first time, that it needs nobody behind the last step: then 1. */
+int xep_server_is_dismissed(xep_server_t *server);
+
+/** It is to return at the end of the step: the deadline for that counts from now on. */
+void xep_server_stop(xep_server_t *server);
 
 /** Whether nothing is in flight and the function need not run. */
 int xep_server_is_idle(const xep_server_t *server);

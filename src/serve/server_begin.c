@@ -14,6 +14,13 @@ static int has_turn(const xep_served_t *served)
     return served->handle != NULL && (served->req == NULL || served->req->state != XEP_REQUEST_DEFERRED);
 }
 
+static int has_request(const xep_serve_place_t *place)
+{
+    for (uint32_t s = 0; s < xep_server_slots(place); s++)
+        if (place->served[s].req != NULL) return 1;
+    return 0;
+}
+
 static xep_served_t *find_served(const xep_serve_place_t *place, uint64_t turn)
 {
     for (uint32_t s = 0; s < xep_server_slots(place); s++) {
@@ -145,17 +152,24 @@ static xep_status_t begin_with_outputs(const xep_serve_place_t *place, const xep
     return status;
 }
 
+/* Of a dispatch that has failed on all ranks, each by its own part in the plan. */
+static int has_no_plan(const xep_announced_t *entry, xep_status_t status)
+{
+    return entry->kind == XEP_OP_DISPATCH && (entry->flags & XEP_DISPATCH_BALANCE) && status == XEP_ERR_INVALID;
+}
+
 /* BUSY: a slot or a request is still in use. MISMATCH: others have refused calls, and this one is refused, too. */
-static xep_status_t begin_announced(const xep_server_t *server, const xep_serve_place_t *place)
+static xep_status_t begin_announced(xep_server_t *server, const xep_serve_place_t *place)
 {
     xep_announce_t *announce = place->buffer->announce;
-    uint32_t rank;
-    const xep_announced_t *entry = xep_announce_find(place->buffer, place->buffer->epoch + 1, 0, &rank);
+    int follows;
+    const xep_announced_t *entry = xep_announce_next(place->buffer, &follows);
     xep_status_t status;
-    if (entry == NULL) return XEP_INPROGRESS;
+    if (entry == NULL || (follows && has_request(place))) return XEP_INPROGRESS;
     /* asked for each: ranks that work may be in the next step as soon as this one has begun their last operation */
     const int begins_step = !xep_step_is_before(entry->step, xep_server_boundary(server));
-    if (begins_step && (server->stop_ns != 0 || xep_server_is_told(server))) return XEP_INPROGRESS;
+    if (begins_step && (server->stop_ns != 0 || xep_server_is_told(server) || xep_server_is_dismissed(server)))
+        return XEP_INPROGRESS;
     if (entry->step != announce->step) announce->dispatches = 0;
     announce->step = entry->step;
     switch (entry->kind) {
@@ -164,7 +178,8 @@ static xep_status_t begin_announced(const xep_server_t *server, const xep_serve_
     case XEP_OP_NEXT: status = begin_with_outputs(place, entry); break;
     default: status = xep_fail(XEP_ERR_PROTOCOL, "invalid kind of an announced operation: %u", entry->kind);
     }
-    return status == XEP_ERR_BUSY || status == XEP_ERR_MISMATCH ? XEP_INPROGRESS : status;
+    if (has_no_plan(entry, status) || status == XEP_ERR_BUSY || status == XEP_ERR_MISMATCH) return XEP_INPROGRESS;
+    return status;
 }
 
 /* ---- operations in flight ---- */

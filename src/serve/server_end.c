@@ -2,6 +2,7 @@
 
 #include "server.h"
 
+#include "cpu.h"
 #include "error.h"
 #include "group_out.h"
 
@@ -134,14 +135,25 @@ int xep_server_is_told(const xep_server_t *server)
     return 0;
 }
 
-/* Whether a rank that works needs nobody any more. */
-int xep_server_is_dismissed(const xep_server_t *server)
+void xep_server_stop(xep_server_t *server)
 {
+    const xep_buffer_t *first = server->places[0].buffer;
+    const int32_t timeout_ms = server->args.timeout_ms == 0 ? first->timeout_ms : server->args.timeout_ms;
+    server->stop_ns = xep_deadline(timeout_ms);
+}
+
+int xep_server_is_dismissed(xep_server_t *server)
+{
+    xep_buffer_t *buffer = server->places[0].buffer;
     uint32_t step;
-    for (uint32_t r = 0; r < server->group->nranks; r++)
-        if (r != server->group->rank && xep_announce_end_of(server->places[0].buffer, r).last &&
-            is_where(server, r, &step))
-            return 1;
+    for (uint32_t r = 0; r < server->group->nranks; r++) {
+        const xep_announced_end_t end = xep_announce_end_of(buffer, r);
+        if (r == server->group->rank || !end.last || end.step == buffer->announce->dismissed) continue;
+        if (!is_where(server, r, &step)) continue;
+        buffer->announce->dismissed = end.step;
+        xep_server_stop(server);
+        return 1;
+    }
     return 0;
 }
 

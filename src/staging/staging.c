@@ -8,6 +8,7 @@
 
 #include <stdlib.h>
 
+#include "balance.h"
 #include "buffer_give_up.h"
 #include "log.h"
 #include "staging_slots.h"
@@ -106,6 +107,16 @@ xep_status_t xep_staging_measure(const xep_shape_t *shape, uint64_t recv_rows, u
     return XEP_OK;
 }
 
+/*
+ * Where xep_staging_measure() let the heap end: behind the lines of all ranks, or what balance has behind them. Masks
+ * need rows in host memory.
+ */
+static uint64_t end_of_core(const xep_buffer_t *buffer)
+{
+    if (buffer->balancer != NULL) return buffer->balancer->end;
+    return buffer->lines_offset + (uint64_t)buffer->shape.nranks * sizeof(xep_buffer_line_t);
+}
+
 /* ---- open and close ---- */
 
 /* Without pinned pages copies work as well, but the calls that enqueue them wait for the device. */
@@ -125,6 +136,7 @@ xep_status_t xep_staging_open(xep_buffer_t *buffer)
     void *there = NULL;
     if (staging == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u slots", shape->slots);
     buffer->staging = staging;
+    staging->take_copied = buffer->take_dispatch;
     buffer->take_dispatch = xep_staging_take;
     staging->came = calloc(shape->slots, shape->nranks);
     if (staging->came == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u slots", shape->slots);
@@ -133,11 +145,7 @@ xep_status_t xep_staging_open(xep_buffer_t *buffer)
     staging->views = lay_views(shape, shape->recv_rows);
     staging->x_stride = x_stride(shape);
     staging->y_stride = y_stride(shape);
-    /*
-     * where xep_staging_measure() let the heap end: behind the lines of all ranks, since masks need rows in host memory
-     */
-    staging->here = (char *)buffer->heap->base +
-                    begin_of_inputs(buffer->lines_offset + (uint64_t)shape->nranks * sizeof(xep_buffer_line_t));
+    staging->here = (char *)buffer->heap->base + begin_of_inputs(end_of_core(buffer));
     xep_status_t status = device->ops->allocate(device, XEP_MEMORY_CUDA, shape->slots * staging->views.bytes, &there);
     staging->there = there;
     if (status == XEP_OK) status = buffer->device->ops->make_notes(buffer->device, staged_note(shape->slots, 0));

@@ -18,6 +18,7 @@
 #include "log.h"
 #include "process.h"
 #include "room.h"
+#include "text.h"
 #include "ucp_devices.h"
 #include "ucp_settings.h"
 #include "ucp_transport.h"
@@ -109,14 +110,13 @@ static void find_rdma(ucp_context_h context, char *device, size_t bytes)
 /* Only root of the machine has the right: root of a user namespace may not lock memory. */
 static bool may_lock_any(void)
 {
-    char line[128];
+    char text[8192];
     unsigned long long caps = 0, mapped = 0;
-    FILE *file = fopen("/proc/self/status", "re");
-    while (file != NULL && fgets(line, sizeof line, file) != NULL) (void)sscanf(line, "CapEff: %llx", &caps);
-    if (file != NULL) fclose(file);
-    file = fopen("/proc/self/uid_map", "re");
-    if (file != NULL && fscanf(file, "%*u %*u %llu", &mapped) != 1) mapped = 0;
-    if (file != NULL) fclose(file);
+    (void)xep_text_read("/proc/self/status", text, sizeof text);
+    const char *effective = xep_text_find(text, "CapEff");
+    if (effective != NULL) caps = strtoull(effective, NULL, 16);
+    (void)xep_text_read("/proc/self/uid_map", text, sizeof text);
+    if (sscanf(text, "%*u %*u %llu", &mapped) != 1) mapped = 0;
     return (caps >> CAP_IPC_LOCK_BIT & 1) != 0 && mapped == UINT32_MAX;
 }
 

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "log.h"
+#include "text.h"
 #include "ucp_transport.h"
 
 #define NET_DEVICES "UCX_NET_DEVICES"
@@ -137,12 +138,9 @@ typedef struct ports {
 static bool add_port(const char *port, void *arg)
 {
     const ports_t *ports = arg;
-    char path[600], state[32] = "", name[300];
+    char path[600], state[32], name[300];
     snprintf(path, sizeof path, RDMA_FOLDER "/%.250s/ports/%.250s/state", ports->device, port);
-    FILE *file = fopen(path, "re");
-    if (file == NULL) return false;
-    const bool active = fgets(state, sizeof state, file) != NULL && strstr(state, "ACTIVE") != NULL;
-    fclose(file);
+    const bool active = xep_text_read(path, state, sizeof state) && strstr(state, "ACTIVE") != NULL;
     snprintf(name, sizeof name, "%.250s:%.30s", ports->device, port);
     if (active) add_device(ports->list, name);
     return false;

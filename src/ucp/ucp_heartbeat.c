@@ -7,7 +7,6 @@
 #include "ucp_heartbeat.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +14,7 @@
 
 #include "cpu.h"
 #include "error.h"
+#include "process.h"
 #include "ucp_link.h"
 #include "ucp_message.h"
 #include "ucp_peer.h"
@@ -86,29 +86,14 @@ static void *beat_until_stopped(void *arg)
     return NULL;
 }
 
-/* The thread blocks signals: handlers belong to the program's threads. */
-static int start_thread(xep_ucp_heartbeat_t *heartbeat)
-{
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int ret = pthread_create(&heartbeat->thread, NULL, beat_until_stopped, heartbeat);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return ret;
-}
-
 static xep_ucp_heartbeat_t *heartbeat_new(xep_ucp_transport_t *transport, int32_t interval_ms)
 {
-    pthread_condattr_t clock;
     xep_ucp_heartbeat_t *heartbeat = calloc(1, sizeof *heartbeat);
     if (heartbeat == NULL) return NULL;
     heartbeat->transport = transport;
     heartbeat->interval_ms = interval_ms;
     pthread_mutex_init(&heartbeat->lock, NULL);
-    pthread_condattr_init(&clock);
-    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
-    pthread_cond_init(&heartbeat->cond, &clock);
-    pthread_condattr_destroy(&clock);
+    xep_cond_open(&heartbeat->cond);
     return heartbeat;
 }
 
@@ -126,7 +111,7 @@ xep_status_t xep_ucp_heartbeat_start(xep_ucp_transport_t *transport, const uint8
     xep_ucp_lock(transport);
     for (uint32_t rank = 0; rank < transport->nranks; rank++) transport->peers[rank].watched = ranks[rank] != 0;
     xep_ucp_unlock(transport);
-    int ret = start_thread(heartbeat);
+    int ret = xep_thread_start(&heartbeat->thread, beat_until_stopped, heartbeat);
     if (ret != 0) {
         heartbeat_free(heartbeat);
         return xep_fail(XEP_ERR_NO_MEMORY, "cannot start the heartbeat: %s", strerror(ret));

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "text.h"
+
 /*
  * The most that is counted of a cache for each processor that shares it: servers have 2 to 5 MiB for each core. A
  * virtual machine is shown the whole cache of its host, most of which its neighbours use.
@@ -32,15 +34,12 @@ enum { PROCESSOR_BYTES = 6 << 20 };
 
 enum { PATH_BYTES = 4096, LIST_BYTES = 4096, MOST_LEVELS = 16 };
 
-/* the first line of a file; 0: there is none */
+/* a file of one line; 0: there is none */
 static int read_line(const char *root, const char *name, char line[LIST_BYTES])
 {
     char path[PATH_BYTES];
     snprintf(path, sizeof path, "%s/sys/devices/system/cpu/%s", root, name);
-    FILE *file = fopen(path, "re");
-    int found = file != NULL && fgets(line, LIST_BYTES, file) != NULL;
-    if (file != NULL) fclose(file);
-    return found;
+    return xep_text_read(path, line, LIST_BYTES);
 }
 
 /* processors of a list: "0-15,32-47" has 32 */

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "hash.h"
+#include "text.h"
 
 static uint64_t hash_inode(uint64_t h, const char *path)
 {
@@ -31,12 +32,8 @@ static uint64_t hash_inode(uint64_t h, const char *path)
 /* of the kernel, since it was started */
 static uint64_t hash_kernel(void)
 {
-    char boot_id[64] = "";
-    FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
-    if (f != NULL) {
-        if (fgets(boot_id, sizeof boot_id, f) == NULL) boot_id[0] = '\0';
-        fclose(f);
-    }
+    char boot_id[64];
+    (void)xep_text_read("/proc/sys/kernel/random/boot_id", boot_id, sizeof boot_id);
     return xep_hash_bytes(XEP_HASH_BEGIN, boot_id, strlen(boot_id));
 }
 
@@ -138,13 +135,12 @@ int xep_host_sees(const xep_host_word_t *own, xep_host_shown_t what, uint64_t wo
 
 int xep_host_is_own_user(int32_t pid)
 {
-    char path[64], line[256];
+    char path[64], text[8192];
     unsigned effective = (unsigned)geteuid();
     snprintf(path, sizeof path, "/proc/%d/status", pid);
-    FILE *file = fopen(path, "re");
-    while (file != NULL && fgets(line, sizeof line, file) != NULL)
-        if (sscanf(line, "Uid: %*u %u", &effective) == 1) break;
-    if (file != NULL) fclose(file);
+    (void)xep_text_read(path, text, sizeof text);
+    const char *users = xep_text_find(text, "Uid:");
+    if (users != NULL) (void)sscanf(users, "%*u %u", &effective);
     return effective == (unsigned)geteuid();
 }
 
@@ -154,11 +150,7 @@ static const char *read_stat(int32_t pid, char *text, size_t bytes)
 {
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/stat", pid);
-    FILE *f = fopen(path, "re");
-    if (f == NULL) return NULL;
-    size_t n = fread(text, 1, bytes - 1, f);
-    fclose(f);
-    text[n] = '\0';
+    if (!xep_text_read(path, text, bytes)) return NULL;
     const char *end = strrchr(text, ')');
     return end == NULL ? NULL : end + 1;
 }

@@ -4,7 +4,7 @@
 #include "process.h"
 
 #include <dlfcn.h>
-#include <pthread.h>
+#include <signal.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/auxv.h>
@@ -62,4 +62,25 @@ int xep_forks_begin(void)
 {
     pthread_once(&once, begin);
     return counts ? 0 : -1;
+}
+
+/* ---- threads of the library ---- */
+
+int xep_thread_start(pthread_t *thread, void *(*run)(void *arg), void *arg)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int ret = pthread_create(thread, NULL, run, arg);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return ret;
+}
+
+void xep_cond_open(pthread_cond_t *cond)
+{
+    pthread_condattr_t clock;
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(cond, &clock);
+    pthread_condattr_destroy(&clock);
 }

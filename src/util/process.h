@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** This process: the files it was loaded from, whether its environment is to be trusted, and its forks. */
+/** This process: the files it was loaded from, whether its environment is to be trusted, its forks and threads. */
 #ifndef XEP_UTIL_PROCESS_H
 #define XEP_UTIL_PROCESS_H
+
+#include <pthread.h>
 
 #include <xep/status.h>
 
@@ -27,5 +29,13 @@ extern unsigned xep_forks;
 
 /** Starts counting; a no-op the second time. Returns 0, or -1 without memory. */
 int xep_forks_begin(void);
+
+/* ---- threads of the library ---- */
+
+/** Starts a thread that blocks all signals: handlers belong to the program's threads. Returns 0 or an errno. */
+int xep_thread_start(pthread_t *thread, void *(*run)(void *arg), void *arg);
+
+/** A condition whose times are those of xep_clock_ns(). */
+void xep_cond_open(pthread_cond_t *cond);
 
 #endif

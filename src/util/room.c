@@ -9,6 +9,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
@@ -19,38 +20,32 @@
 #include "mapping.h"
 #include "text.h"
 
-enum { PATH_BYTES = 4096, GROUP_BYTES = 1024 };
+enum { PATH_BYTES = 4096, GROUP_BYTES = 1024, TEXT_BYTES = 8192 };
 
-static FILE *open_file(const char *root, const char *path)
+/* "" where there is no such file */
+static void read_file(const char *root, const char *path, char text[TEXT_BYTES])
 {
     char whole[PATH_BYTES];
     snprintf(whole, sizeof whole, "%s%s", root, path);
-    return fopen(whole, "re");
+    (void)xep_text_read(whole, text, TEXT_BYTES);
 }
 
 /* the number after a name at the beginning of a line; 0: no such line */
 static uint64_t read_named(const char *root, const char *path, const char *name)
 {
-    char line[256];
-    uint64_t value = 0;
-    FILE *file = open_file(root, path);
-    while (file != NULL && fgets(line, sizeof line, file) != NULL)
-        if (strncmp(line, name, strlen(name)) == 0 && sscanf(line + strlen(name), "%*[: ]%" SCNu64, &value) == 1) break;
-    if (file != NULL) fclose(file);
-    return value;
+    char text[TEXT_BYTES];
+    read_file(root, path, text);
+    const char *value = xep_text_find(text, name);
+    return value == NULL ? 0 : strtoull(value, NULL, 10);
 }
 
 /* reads a file of one number; UINT64_MAX for "max" or if it cannot be read */
 static uint64_t read_number(const char *root, const char *folder, const char *name)
 {
-    char path[PATH_BYTES];
-    uint64_t value = UINT64_MAX;
+    char path[PATH_BYTES], text[TEXT_BYTES];
     snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *file = open_file(root, path);
-    if (file == NULL) return UINT64_MAX;
-    if (fscanf(file, "%" SCNu64, &value) != 1) value = UINT64_MAX;
-    fclose(file);
-    return value;
+    read_file(root, path, text);
+    return text[0] < '0' || text[0] > '9' ? UINT64_MAX : strtoull(text, NULL, 10);
 }
 
 typedef struct cgroup_files {
@@ -66,17 +61,11 @@ static const cgroup_files_t versions[] = {
 /* The path of this process's group; a container sees its own group as the root, whatever it is called outside. */
 static void find_group(const char *root, const cgroup_files_t *files, char *folder, size_t bytes)
 {
-    char line[GROUP_BYTES / 2];
-    FILE *file = open_file(root, "/proc/self/cgroup");
-    snprintf(folder, bytes, "%s", files->folder);
-    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
-        const char *path = strstr(line, files->line);
-        if (path == NULL) continue;
-        path += strlen(files->line);
-        snprintf(folder, bytes, "%s%.*s", files->folder, (int)strcspn(path, "\n"), path);
-        break;
-    }
-    if (file != NULL) fclose(file);
+    char text[TEXT_BYTES];
+    read_file(root, "/proc/self/cgroup", text);
+    const char *path = strstr(text, files->line);
+    if (path != NULL) path += strlen(files->line);
+    snprintf(folder, bytes, "%s%.*s", files->folder, path == NULL ? 0 : (int)strcspn(path, "\n"), path);
 }
 
 /* the page cache counts as used, but the kernel frees it when memory is needed */

@@ -6,7 +6,6 @@
 
 #include <linux/futex.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
@@ -14,6 +13,7 @@
 
 #include "cpu.h"
 #include "error.h"
+#include "process.h"
 
 /*
  * Spinning bridges the gap between the phases of one operation; a team that is idle for longer sleeps on the word and
@@ -110,18 +110,6 @@ void xep_team_run(xep_team_t *team, xep_parallel_fn fn, void *arg)
     for (unsigned left; (left = atomic_load(&team->busy.value)) != 0;) wait_change(&team->busy, left, team->spins);
 }
 
-/* these threads block signals: handlers belong to the application's threads */
-static int start_member(member_t *member)
-{
-    sigset_t all, old;
-    int ret;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    ret = pthread_create(&member->thread, NULL, member_main, member);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    return ret;
-}
-
 xep_status_t xep_team_create(uint32_t threads, int oversubscribed, xep_team_t **team_p)
 {
     xep_team_t *team = aligned_alloc(64, sizeof *team);
@@ -135,7 +123,7 @@ xep_status_t xep_team_create(uint32_t threads, int oversubscribed, xep_team_t **
     for (; team->threads < threads; team->threads++) {
         member_t *member = &team->members[team->threads];
         *member = (member_t){.team = team, .number = team->threads};
-        if (start_member(member) != 0) {
+        if (xep_thread_start(&member->thread, member_main, member) != 0) {
             uint32_t started = team->threads;
             xep_team_destroy(team);
             return xep_fail(XEP_ERR_NO_MEMORY, "could start only %u of %u threads", started, threads);

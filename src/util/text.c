@@ -61,3 +61,24 @@ unsigned xep_spelling_distance(const char *word, const char *known)
     if (edits <= 1 || edits <= n / 3) return edits;
     return shares_end(word, known) || shares_end(known, word) ? 2 : XEP_SPELLING_FAR;
 }
+
+/* ---- files of /proc and /sys ---- */
+
+int xep_text_read(const char *path, char *text, size_t bytes)
+{
+    FILE *file = fopen(path, "re");
+    size_t length = file == NULL ? 0 : fread(text, 1, bytes - 1, file);
+    if (file != NULL) fclose(file);
+    text[length] = '\0';
+    return length != 0;
+}
+
+const char *xep_text_find(const char *text, const char *name)
+{
+    const size_t length = strlen(name);
+    while (text != NULL && strncmp(text, name, length) != 0) {
+        text = strchr(text, '\n');
+        if (text != NULL) text++;
+    }
+    return text == NULL ? NULL : text + length + strspn(text + length, ": \t");
+}

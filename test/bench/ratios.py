@@ -7,6 +7,8 @@ BUILD has xep_run and xep_perf. A line of BOUNDS is a bound:
 
     mode ranks tokens hidden topk experts   dispatch|combine   limit|peer|place|read   bound
 
+Below a line "cores N" are the bounds of machines with at least so many processors, instead of those above it.
+
 place: of a dispatch whose rows are read in place, to the limit; read: of it and one read of all rows, to a dispatch
 that copies them and the same read.
 
@@ -45,10 +47,15 @@ Bound = collections.namedtuple("Bound", ("mode", *SHAPE, "op", "against", "most"
 
 
 def read_bounds(path: str, words: list[str]) -> list[Bound]:
-    bounds = []
+    bounds: list[Bound] = []
+    is_for_this = True
     for number, line in enumerate(pathlib.Path(path).read_text(encoding="utf-8").splitlines(), 1):
         fields = line.partition("#")[0].split()
-        if not fields or not set(words) <= set(fields):
+        if fields[:1] == ["cores"] and fields[-1].isdigit():
+            is_for_this = len(os.sched_getaffinity(0)) >= int(fields[-1])
+            bounds = [] if is_for_this else bounds
+            continue
+        if not is_for_this or not fields or not set(words) <= set(fields):
             continue
         try:
             mode, *shape, op, against, most = fields

@@ -70,6 +70,13 @@ int standin_fails(const char *function);
 #define STANDIN_TOOL __attribute__((visibility("default")))
 STANDIN_TOOL int standin_fail(const char *function, int call);
 
+/** For tests: the device falls off: no work is done and no call succeeds any more. */
+STANDIN_TOOL void standin_lose(void);
+int standin_is_lost(void);
+
+/** What a function that fails returns: that the device is lost, or else what it usually would. */
+result_t standin_error(result_t usual);
+
 /** For tests: memory, events, modules and contexts that were made and not given back. */
 STANDIN_TOOL int standin_alive(void);
 void standin_count(int made);

@@ -14,7 +14,7 @@ static struct {
     const char *function; /* NULL: none */
     int call, passed;
 } failing;
-static _Atomic int alive;
+static _Atomic int alive, lost;
 
 /* By the thread that calls the library, between two of its calls. */
 int standin_fail(const char *function, int call)
@@ -26,8 +26,25 @@ int standin_fail(const char *function, int call)
     return passed;
 }
 
+/* Queued work is dropped, too. */
+void standin_lose(void)
+{
+    lost = 1;
+}
+
+int standin_is_lost(void)
+{
+    return lost;
+}
+
+result_t standin_error(result_t usual)
+{
+    return lost ? LOST : usual;
+}
+
 int standin_fails(const char *function)
 {
+    if (lost) return 1;
     const char *named = getenv("STANDIN_FAILS");
     if (named != NULL && strcmp(named, function) == 0) return 1;
     return failing.function != NULL && strcmp(failing.function, function) == 0 && ++failing.passed == failing.call;
@@ -56,7 +73,7 @@ void *standin_context(void)
 
 API cuInit(unsigned flags)
 {
-    if (standin_fails("cuInit")) return NO_DEVICE;
+    if (standin_fails("cuInit")) return standin_error(NO_DEVICE);
     return flags == 0 ? DONE : INVALID;
 }
 
@@ -123,7 +140,7 @@ API cuCtxDestroy_v2(void *context)
 
 API cuCtxGetDevice(int *device_p)
 {
-    if (standin_fails("cuCtxGetDevice")) return NO_CONTEXT;
+    if (standin_fails("cuCtxGetDevice")) return standin_error(NO_CONTEXT);
     if (standin_context() == NULL) return NO_CONTEXT;
     *device_p = *(const int *)standin_context();
     return DONE;
@@ -131,7 +148,7 @@ API cuCtxGetDevice(int *device_p)
 
 API cuDeviceGetAttribute(int *value_p, int attribute, int device)
 {
-    if (standin_fails("cuDeviceGetAttribute")) return INVALID;
+    if (standin_fails("cuDeviceGetAttribute")) return standin_error(INVALID);
     if (device < 0 || device >= DEVICES || (attribute != 16 && attribute != 97)) return INVALID;
     *value_p = attribute == 16 ? 24 : 232448; /* multiprocessors; shared memory of a block */
     return DONE;

@@ -97,7 +97,7 @@ API cuCtxSynchronize(void)
 
 API cuEventCreate(void **event_p, unsigned flags)
 {
-    if (standin_fails("cuEventCreate")) return NO_MEMORY;
+    if (standin_fails("cuEventCreate")) return standin_error(NO_MEMORY);
     *event_p = calloc(1, sizeof(event_t));
     if (*event_p == NULL) return NO_MEMORY;
     standin_count(1);
@@ -129,7 +129,7 @@ API cuEventElapsedTime(float *ms_p, void *begin, void *end)
 
 API cuEventRecord(void *handle, void *stream)
 {
-    if (standin_fails("cuEventRecord")) return INVALID;
+    if (standin_fails("cuEventRecord")) return standin_error(INVALID);
     event_t *event = handle;
     if (standin_capturing(standin_stream(stream))) return CAPTURED;
     event->stream = standin_stream(stream);
@@ -140,7 +140,7 @@ API cuEventRecord(void *handle, void *stream)
 
 API cuEventQuery(void *handle)
 {
-    if (standin_fails("cuEventQuery")) return LOST;
+    if (standin_fails("cuEventQuery")) return standin_error(LOST);
     const event_t *event = handle;
     return event->stream == NULL || standin_stream_is_past(event->stream, event->given) ? DONE : NOT_READY;
 }
@@ -160,7 +160,7 @@ static void wait_event(const void *args)
 
 API cuStreamWaitEvent(void *stream, void *handle, unsigned flags)
 {
-    if (standin_fails("cuStreamWaitEvent")) return INVALID;
+    if (standin_fails("cuStreamWaitEvent")) return standin_error(INVALID);
     const event_t *event = handle;
     if (flags != 0) return INVALID;
     if (standin_capturing(standin_stream(stream))) return CAPTURED; /* an event of outside the graph */
@@ -208,7 +208,7 @@ static void add_fill(address_t address, unsigned char value, size_t bytes, void 
 
 API cuMemsetD8Async(address_t address, unsigned char value, size_t bytes, void *stream)
 {
-    if (standin_fails("cuMemsetD8Async")) return INVALID;
+    if (standin_fails("cuMemsetD8Async")) return standin_error(INVALID);
     add_fill(address, value, bytes, stream);
     return DONE;
 }
@@ -216,7 +216,7 @@ API cuMemsetD8Async(address_t address, unsigned char value, size_t bytes, void *
 /* The host goes on before it is done, as with the driver. */
 API cuMemsetD8_v2(address_t address, unsigned char value, size_t bytes)
 {
-    if (standin_fails("cuMemsetD8_v2")) return INVALID;
+    if (standin_fails("cuMemsetD8_v2")) return standin_error(INVALID);
     add_fill(address, value, bytes, NULL);
     return DONE;
 }
@@ -259,7 +259,7 @@ static void run_copy_of_library(const void *args)
 
 API cuMemcpy2DAsync_v2(const copy_t *copy, void *stream)
 {
-    if (standin_fails("cuMemcpy2DAsync_v2")) return INVALID;
+    if (standin_fails("cuMemcpy2DAsync_v2")) return standin_error(INVALID);
     if (copy->from_kind != 4 || copy->to_kind != 4 || copy->from_pitch < copy->bytes || copy->to_pitch < copy->bytes)
         return INVALID;
     standin_stream_add(standin_stream(stream), run_copy_of_library, copy, sizeof *copy);
@@ -269,7 +269,7 @@ API cuMemcpy2DAsync_v2(const copy_t *copy, void *stream)
 API cuMemcpyAsync(address_t to, address_t from, size_t bytes, void *stream)
 {
     const copy_t copy = {.from = from, .to = to, .bytes = bytes, .rows = 1};
-    if (standin_fails("cuMemcpyAsync")) return INVALID;
+    if (standin_fails("cuMemcpyAsync")) return standin_error(INVALID);
     standin_stream_add(standin_stream(stream), run_copy_of_library, &copy, sizeof copy);
     return DONE;
 }
@@ -295,7 +295,7 @@ API cuMemcpyDtoDAsync_v2(address_t to, address_t from, size_t bytes, void *strea
 
 API cuModuleLoadData(void **module_p, const void *image)
 {
-    if (standin_fails("cuModuleLoadData")) return TOO_NEW;
+    if (standin_fails("cuModuleLoadData")) return standin_error(TOO_NEW);
     if (image == NULL) return INVALID;
     *module_p = (void *)(uintptr_t)image;
     standin_count(1);
@@ -319,7 +319,7 @@ static const standin_kernel_t *find_kernel(const standin_kernel_t *kernels, int 
 
 API cuModuleGetFunction(void **function_p, void *module, const char *name)
 {
-    if (standin_fails("cuModuleGetFunction")) return NOT_FOUND;
+    if (standin_fails("cuModuleGetFunction")) return standin_error(NOT_FOUND);
     const standin_kernel_t *kernel = find_kernel(standin_normal_kernels, standin_normal_count, name);
     if (kernel == NULL) kernel = find_kernel(standin_ll_kernels, standin_ll_count, name);
     if (module == NULL || kernel == NULL) return NOT_FOUND;
@@ -329,7 +329,7 @@ API cuModuleGetFunction(void **function_p, void *module, const char *name)
 
 API cuFuncSetAttribute(void *function, int attribute, int value)
 {
-    if (standin_fails("cuFuncSetAttribute")) return INVALID;
+    if (standin_fails("cuFuncSetAttribute")) return standin_error(INVALID);
     return function != NULL && attribute == 8 && value <= 232448 ? DONE : INVALID;
 }
 
@@ -351,7 +351,7 @@ typedef struct launch {
 API cuLaunchKernelEx(const launch_t *how, void *function, void **args, void **extra)
 {
     enum { FOLLOWS = 6 };
-    if (standin_fails("cuLaunchKernelEx")) return LOST;
+    if (standin_fails("cuLaunchKernelEx")) return standin_error(LOST);
     const standin_kernel_t *kernel = function;
     if (how->grid_x == 0 || how->grid_x > 24 || how->grid_y != 1 || how->grid_z != 1 || how->block_x == 0 ||
         how->block_x > 1024 || how->block_x % 32 != 0 || how->block_y != 1 || how->block_z != 1 ||

@@ -82,7 +82,7 @@ static result_t make_range(size_t bytes, int kind, void **address_p)
 
 API cuMemAlloc_v2(address_t *address_p, size_t bytes)
 {
-    if (standin_fails("cuMemAlloc_v2")) return NO_MEMORY;
+    if (standin_fails("cuMemAlloc_v2")) return standin_error(NO_MEMORY);
     void *address = NULL;
     result_t result = make_range(bytes, DEVICE_MEMORY, &address);
     *address_p = (address_t)address;
@@ -97,7 +97,7 @@ API cuMemFree_v2(address_t address)
 
 API cuMemHostAlloc(void **address_p, size_t bytes, unsigned flags)
 {
-    if (standin_fails("cuMemHostAlloc")) return NO_MEMORY;
+    if (standin_fails("cuMemHostAlloc")) return standin_error(NO_MEMORY);
     (void)flags;
     return make_range(bytes, HOST_MEMORY, address_p);
 }
@@ -111,7 +111,7 @@ API cuMemFreeHost(void *address)
 /* Memory of the program's, which stays where it is: a range without a file. Freed first, it would be unknown here. */
 API cuMemHostRegister_v2(void *address, size_t bytes, unsigned flags)
 {
-    if (standin_fails("cuMemHostRegister_v2")) return NO_MEMORY;
+    if (standin_fails("cuMemHostRegister_v2")) return standin_error(NO_MEMORY);
     result_t result = NO_MEMORY;
     if (address == NULL || bytes == 0 || flags != 0 || standin_context() == NULL) return INVALID;
     if (getenv("STANDIN_PINS_NOTHING") != NULL) return NO_MEMORY;
@@ -162,7 +162,7 @@ _Static_assert(sizeof(ipc_t) == 64, "as a CUipcMemHandle");
 
 API cuIpcGetMemHandle(ipc_t *handle_p, address_t address)
 {
-    if (standin_fails("cuIpcGetMemHandle")) return INVALID;
+    if (standin_fails("cuIpcGetMemHandle")) return standin_error(INVALID);
     pthread_mutex_lock(&ranges_lock);
     const range_t *range = find_range(address);
     result_t result = range != NULL && range->kind == DEVICE_MEMORY ? DONE : INVALID;
@@ -175,7 +175,7 @@ API cuIpcOpenMemHandle_v2(address_t *address_p, ipc_t handle, unsigned flags)
 {
     char path[64];
     void *address = NULL;
-    if (standin_fails("cuIpcOpenMemHandle_v2")) return NO_WAY;
+    if (standin_fails("cuIpcOpenMemHandle_v2")) return standin_error(NO_WAY);
     if (handle.pid == getpid() || flags != 1 || standin_context() == NULL) return INVALID;
     snprintf(path, sizeof path, "/proc/%d/fd/%d", handle.pid, handle.file);
     int file = open(path, O_RDWR | O_CLOEXEC);

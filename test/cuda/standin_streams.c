@@ -46,7 +46,7 @@ static void *work_off(void *arg)
         const standin_work_t *work = &stream->queue[stream->done % QUEUE];
         pthread_mutex_unlock(&stream->lock);
         delay(stream);
-        work->run(work->args);
+        if (!standin_is_lost()) work->run(work->args);
         pthread_mutex_lock(&stream->lock);
         stream->done++;
         pthread_cond_broadcast(&stream->changed);

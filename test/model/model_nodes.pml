@@ -40,15 +40,15 @@
 /* a line is that of the upstream rank, which has one forwarder, and lies there */
 #define LINE(s, o) [(s) * SLOTS + INDEX(o)]
 #define AT(r, s, o) [((r) * RANKS + (s)) * SLOTS + INDEX(o)]
+#define THERE(s, o) AT(FORWARDER(s), s, o)
 
 /* at the forwarder, written by the upstream rank over the wire */
-byte recorded[RANKS * SLOTS], passed[RANKS * SLOTS], passed_rows[RANKS * SLOTS], sent_done[RANKS * SLOTS];
-byte record[RANKS * SLOTS], digest[RANKS * SLOTS];
+byte passed[RANKS * SLOTS], passed_rows[RANKS * SLOTS];
 byte ring[RANKS * SLOTS * RING];
 #define ENTRY(s, o, p) [((s) * SLOTS + INDEX(o)) * RING + (p) % RING]
 /* at the upstream rank, written by the forwarder over the wire */
 byte taken[RANKS * SLOTS], taken_rows[RANKS * SLOTS];
-/* in the heap of r, written by s or by the forwarder of s, which are mapped */
+/* in the heap of r, written by s, which is mapped or whose forwarder r is, or by the forwarder of s */
 byte counts[RANKS * RANKS * SLOTS], done[RANKS * RANKS * SLOTS];
 byte record_of[RANKS * RANKS * SLOTS], digest_of[RANKS * RANKS * SLOTS];
 byte rows_of[RANKS * RANKS * SLOTS]; /* how many are at their places */
@@ -86,12 +86,16 @@ proctype deliver(byte which)
         wire[which] ? what, o, p;
         s = (what == TAKEN -> (which == 0 -> 2 : which - 2) : which);
         if
-        :: what == RECORDED -> record LINE(s, o) = record LINE(s, o) & ~ARRIVING; recorded LINE(s, o) = EPOCH(o)
+        :: what == RECORDED -> 
+            record_of THERE(s, o) = record_of THERE(s, o) & ~ARRIVING;
+            counts THERE(s, o) = EPOCH(o)
         :: what == PASSED ->
             ring ENTRY(s, o, p - 1) = ring ENTRY(s, o, p - 1) & ~ARRIVING;
             passed LINE(s, o) = EPOCH(o);
             passed_rows LINE(s, o) = p
-        :: what == DONE -> digest LINE(s, o) = digest LINE(s, o) & ~ARRIVING; sent_done LINE(s, o) = EPOCH(o)
+        :: what == DONE ->
+            digest_of THERE(s, o) = digest_of THERE(s, o) & ~ARRIVING;
+            done THERE(s, o) = EPOCH(o)
         :: what == TAKEN -> taken LINE(s, o) = EPOCH(o); taken_rows LINE(s, o) = p
         fi;
         what = 0; o = 0; p = 0; s = 0
@@ -166,13 +170,16 @@ inline put_row(r_, s_, o_, p_)
 
 /* Rank 1 has no upstream ranks, rank 0 has one, rank 2 two. */
 #define FEEDS(s, r) (IS_HERE(s) && !IS_LOCAL(s, r) && FORWARDER(s) == r)
+#define IS_RELAYED(s, r, flag, value) (!FEEDS(s, r) || (flag) == (value))
+#define ALL_RELAYED(r, value) \
+    (IS_RELAYED(0, r, flag0, value) && IS_RELAYED(1, r, flag1, value) && IS_RELAYED(2, r, flag2, value))
 #define IS_STORED(s, r, o, told) (!FEEDS(s, r) || (STORED(s, o) == ROWS && !NEEDS(told)))
 #define ALL_STORED(r, o) (IS_STORED(0, r, o, told0) && IS_STORED(1, r, o, told1) && IS_STORED(2, r, o, told2))
 
-/* 2 and 3: a record is stored as soon as it comes */
+/* 2 and 3: a record is stored as soon as it comes, and the step that waits for all ends behind that */
 #define RELAY_RECORD(s, flag) \
-    :: d_step { FEEDS(s, r) && !flag && recorded LINE(s, o) == EPOCH(o) -> \
-        assert(record LINE(s, o) == EPOCH(o)); \
+    :: d_step { FEEDS(s, r) && !flag && counts AT(r, s, o) == EPOCH(o) -> \
+        assert(record_of AT(r, s, o) == EPOCH(o)); \
         say_record(r, s, o); \
         flag = 1 }
 
@@ -199,8 +206,8 @@ inline put_row(r_, s_, o_, p_)
 
 /* 6 */
 #define RELAY_DONE(s, flag) \
-    :: d_step { FEEDS(s, r) && at == 4 && flag == 1 && sent_done LINE(s, o) == EPOCH(o) -> \
-        assert(digest LINE(s, o) == EPOCH(o)); \
+    :: d_step { FEEDS(s, r) && at == 4 && flag == 1 && done AT(r, s, o) == EPOCH(o) -> \
+        assert(digest_of AT(r, s, o) == EPOCH(o)); \
         say_done(r, s, o); \
         flag = 2 }
 
@@ -220,7 +227,7 @@ proctype dispatch(byte r; byte o)
 
     d_step { MAY_BEGIN(r, o) && HAS_ROOM(r) -> /* 2 */
         begun[r]++;
-        record LINE(r, o) = EPOCH(o) + ARRIVING;
+        record_of THERE(r, o) = EPOCH(o) + ARRIVING;
         TO_FORWARDER(r) ! RECORDED, o, 0;
         say_record(r, r, o);
         at = 1
@@ -232,7 +239,7 @@ proctype dispatch(byte r; byte o)
     RELAY_DONE(0, flag0)
     RELAY_DONE(1, flag1)
     RELAY_DONE(2, flag2)
-    :: d_step { at == 1 && ALL(counts, r, o) -> /* 3 */
+    :: d_step { at == 1 && ALL(counts, r, o) && ALL_RELAYED(r, 1) -> /* 3 */
         assert(ALL(record_of, r, o));
         put_row(r, r, o, ROWS - 1); /* 4: to local ranks, and its own */
         at = 2 }
@@ -244,13 +251,13 @@ proctype dispatch(byte r; byte o)
     FORWARD(1, told1)
     FORWARD(2, told2)
     :: d_step { at == 2 && put == ROWS && HAS_ROOM(r) -> /* 5 */
-        digest LINE(r, o) = EPOCH(o) + ARRIVING;
+        digest_of THERE(r, o) = EPOCH(o) + ARRIVING;
         TO_FORWARDER(r) ! DONE, o, 0;
         at = 3 }
     :: d_step { MAY_TELL_LOCALS -> /* 5 */
         say_done(r, r, o);
         at = 4 }
-    :: d_step { at == 4 && ALL(done, r, o) && empty(TO_FORWARDER(r)) -> /* 6, and the wire is flushed */
+    :: d_step { at == 4 && ALL(done, r, o) && ALL_RELAYED(r, 2) && empty(TO_FORWARDER(r)) -> /* 6, and the flush */
         assert(ALL(digest_of, r, o));
         assert(ALL_ROWS(r, o));
         ended[r] = ended[r] | 1 << o;

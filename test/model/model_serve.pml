@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Ranks that serve: src/buffer/announce.h. Two buffers; a step has an operation of each. Rank 2 works in a step or
+ * Ranks that serve: src/buffer/announce.h. Two buffers; a step has OPS operations of each. Rank 2 works in a step or
  * serves, as it likes; the others work in all. Words of one buffer come in the order in which they were written, those
  * of two buffers in any: a rank looks at one writer's row of one buffer at a time.
  *
- * A rank that works may announce its next operation of a step before it begins it, in either buffer.
+ * A rank that works may announce its next operation of a step before it begins it, in either buffer; with OPS, all that
+ * follow there. A rank that serves follows what was announced once it has begun with it, even if its rank is out.
  *
  * An operation ends when all ranks have begun it. A rank that works does not wait for the end before it ends its step
  * and begins the next one: only before it uses the buffer again.
@@ -16,6 +17,9 @@
  */
 #ifndef STEPS
 #define STEPS 2
+#endif
+#ifndef OPS
+#define OPS 1 /* of each buffer in a step */
 #endif
 #define RANKS 3
 #define BUFFERS 2
@@ -30,6 +34,7 @@ view seen[RANKS];         /* as each rank has last seen those of all */
 byte begun[6];            /* [rank * BUFFERS + buffer] epochs */
 byte step[RANKS];
 byte boundary[6];         /* first step with which it has begun nothing there */
+byte follows[6];          /* the last epoch of what it follows there */
 bool stop[RANKS];
 byte asked[RANKS];        /* the boundary at which it is to return, when it was told to */
 bool finished[RANKS];
@@ -40,7 +45,7 @@ bool dead;
 #define IN(r)       (!(dead && (r) == 0))
 #define HAS(r, b, e) (B(r, b) >= (e) || !IN(r))
 #define ENDED(b, e) (HAS(0, b, e) && HAS(1, b, e) && HAS(2, b, e))
-#define STEP_OF(e)  ((e) - 1) /* one operation of each buffer */
+#define STEP_OF(e)  (((e) - 1) / OPS)
 #define LAST(r)     (EDGE(r, 0) > EDGE(r, 1) -> EDGE(r, 0) : EDGE(r, 1))
 #ifdef DEFECT_MAX
 #define HELD_FROM(r, b) EDGE(r, b)
@@ -54,7 +59,9 @@ bool dead;
 #endif
 
 #define SEEN(r, w, b) seen[r].by[w].buffer[b]
-#define ANNOUNCED(r, w, b) (IN(w) && SEEN(r, w, b).told > B(r, b))
+#define FOLLOWS(r, b) follows[(r) * BUFFERS + (b)]
+#define HEARS(r, w, b) (IN(w) && SEEN(r, w, b).told > B(r, b))
+#define ANNOUNCED(r, b) (HEARS(r, 0, b) || HEARS(r, 3 - (r), b) || FOLLOWS(r, b) > B(r, b))
 /*
  * Where another rank stands behind what this one has begun: in the step of its next operation, or, without one, behind
  * its last step, if that has ended here.
@@ -98,7 +105,28 @@ inline begin(r_, b_)
 {
     B(r_, b_)++;
     EDGE(r_, b_) = STEP_OF(B(r_, b_)) + 1;
-    row_of[r_].buffer[b_].told = B(r_, b_)
+    if
+    :: row_of[r_].buffer[b_].told < B(r_, b_) -> row_of[r_].buffer[b_].told = B(r_, b_)
+    :: else -> skip
+    fi
+}
+
+/* Of what it hears it follows the one that goes further. */
+inline take_part(who_, in_)
+{
+    if
+    :: HEARS(who_, 0, in_) && SEEN(who_, 0, in_).told > FOLLOWS(who_, in_) ->
+        FOLLOWS(who_, in_) = SEEN(who_, 0, in_).told
+    :: HEARS(who_, 3 - who_, in_) && SEEN(who_, 3 - who_, in_).told > FOLLOWS(who_, in_) ->
+        FOLLOWS(who_, in_) = SEEN(who_, 3 - who_, in_).told
+    :: else -> skip
+    fi;
+#ifdef DEFECT_TELL
+    B(who_, in_)++;
+    EDGE(who_, in_) = STEP_OF(B(who_, in_)) + 1
+#else
+    begin(who_, in_)
+#endif
 }
 
 /* A rank that is where a step has ended says so, and is its own witness later. */
@@ -129,12 +157,13 @@ again:
 work:
     b = 0;
     do
-    :: atomic { IN(r) && b < BUFFERS && row_of[r].buffer[b].told == B(r, b) -> row_of[r].buffer[b].told++ }
-    :: atomic { IN(r) && b < BUFFERS && ENDED(b, B(r, b)) ->
-        assert(B(r, b) == step[r]); /* the first operation of this step, and of no other */
-        begin(r, b);
+    :: atomic { IN(r) && b < BUFFERS * OPS && row_of[r].buffer[b % BUFFERS].told == B(r, b % BUFFERS) ->
+        row_of[r].buffer[b % BUFFERS].told = (step[r] + 1) * OPS }
+    :: atomic { IN(r) && b < BUFFERS * OPS && ENDED(b % BUFFERS, B(r, b % BUFFERS)) ->
+        assert(B(r, b % BUFFERS) == step[r] * OPS + b / BUFFERS); /* that of this step, and of no other */
+        begin(r, b % BUFFERS);
         b++ }
-    :: atomic { IN(r) && b == BUFFERS -> b = 0; break }
+    :: atomic { IN(r) && b == BUFFERS * OPS -> b = 0; break }
     :: atomic { !IN(r) -> finished[r] = true; goto leave }
     od;
 #ifdef FROZEN
@@ -154,8 +183,8 @@ serve:
     :: atomic { IS_NEWS(r, 0, 1) -> look(r, 0, 1) }
     :: atomic { IS_NEWS(r, 3 - r, 0) -> look(r, 3 - r, 0) }
     :: atomic { IS_NEWS(r, 3 - r, 1) -> look(r, 3 - r, 1) }
-    :: atomic { !IS_HELD(r, 0) && (ANNOUNCED(r, 0, 0) || ANNOUNCED(r, 3 - r, 0)) -> begin(r, 0) }
-    :: atomic { !IS_HELD(r, 1) && (ANNOUNCED(r, 0, 1) || ANNOUNCED(r, 3 - r, 1)) -> begin(r, 1) }
+    :: atomic { !IS_HELD(r, 0) && ANNOUNCED(r, 0) -> take_part(r, 0) }
+    :: atomic { !IS_HELD(r, 1) && ANNOUNCED(r, 1) -> take_part(r, 1) }
     :: d_step { !stop[r] -> stop[r] = true; asked[r] = LAST(r) }
     :: atomic { stop[r] && IDLE(r) && IS_WHERE(r, 0) -> w = 0; break }
     :: atomic { stop[r] && IDLE(r) && IS_WHERE(r, 1) -> w = 1; break }
@@ -190,7 +219,7 @@ init
 active proctype monitor()
 {
 #ifdef FROZEN
-    timeout -> assert(step[1] >= 1 && (step[2] >= 1 || B(2, 0) > 1 || B(2, 1) > 1))
+    timeout -> assert(step[1] >= 1 && (step[2] >= 1 || B(2, 0) > OPS || B(2, 1) > OPS))
 #else
     timeout -> assert((finished[0] || dead) && finished[1] && finished[2])
 #endif

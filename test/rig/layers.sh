@@ -93,7 +93,7 @@ bad src/request/handle.c 'static void drop(xep_handle_t *h) { xep_handle_release
 bad src/api/api_check.c 'static void stop(xep_group_t *g) { xep_group_abort(g); }' 'api.c is on top'
 bad src/util/dtype.c 'static xep_status_t lay(void) { return xep_layout(0, 0); }' 'api.c is on top'
 bad src/util/log.h 'unsigned xep_cpu_count(void);' 'a header declares what its .c defines'
-bad tools/run/run_trace.h 'void run_say(void);' 'a header declares what its .c defines'
+bad tools/run/run_watch.h 'void run_say(void);' 'a header declares what its .c defines'
 bad oracle/oracle_routing.h 'uint64_t oracle_hash_row(void);' 'a header declares what its .c defines'
 bad src/ucp/ucp_objects.h 'void xep_ucp_lock_twice(void);' 'a header declares what its .c defines'
 

@@ -169,25 +169,33 @@ typedef struct passed_lie {
 } passed_lie_t;
 
 /*
- * With room for two rows of each upstream rank: in the tail of the record, in the line, in the metadata of the first
+ * With room for two rows of each upstream rank: in the tail of the record, in the word, in the metadata of the first
  * row.
  */
 static char *find_passed(const sim_world_t *world, passed_word_t word)
 {
     char *heap = world->ranks[0].env.heap;
     const normal_t *mode = world->ranks[0].mode;
-    if (word == IN_LINE) return heap + mode->layout.feed_line;
+    if (word == IN_LINE) return heap + mode->layout.passed;
     if (word == IN_METADATA) return heap + xep_area_at(mode->layout.feed_metadata, 0);
-    return heap + mode->layout.feed_records + sizeof(normal_record_t) +
+    return heap + mode->layout.records + 2 * mode->layout.record_bytes + sizeof(normal_record_t) +
            (sim_small_shape.nranks + (size_t)sim_small_shape.experts) * sizeof(uint32_t);
 }
 
-/* The first line of a rank: of the first index and of its first upstream rank. */
-static const normal_feed_line_t *line_at(const sim_world_t *world, uint32_t rank)
+/* Of the first index: whether the record of source is at a rank. */
+static int is_recorded(const sim_world_t *world, uint32_t rank, uint32_t source)
 {
     const normal_t *mode = world->ranks[rank].mode;
     const char *heap = world->ranks[rank].env.heap;
-    return (const void *)(heap + mode->layout.feed_line);
+    return ((const normal_line_t *)(const void *)(heap + mode->layout.line))[source].counts != 0;
+}
+
+/* Whether the first upstream rank of rank 0 has passed rows. */
+static int has_passed(const sim_world_t *world)
+{
+    const normal_t *mode = world->ranks[0].mode;
+    const char *heap = world->ranks[0].env.heap;
+    return *(const uint64_t *)(const void *)(heap + mode->layout.passed) != 0;
 }
 
 /* Ranks 1 and 2 go as far as they get without rank 0, or with its record alone. */
@@ -205,12 +213,11 @@ static void check_passed_lie(void **state, const passed_lie_t *lie)
     call->tokens[2] = 5;
     assert_true(sim_run_open(run));
     char *at = find_passed(world, lie->word);
-    const normal_feed_line_t *line = line_at(world, 0), *there = line_at(world, 2);
-    for (uint32_t i = 0; i < 400 && lie->word != IN_TAIL && there->recorded == 0; i++) {
+    for (uint32_t i = 0; i < 400 && lie->word != IN_TAIL && !is_recorded(world, 2, 0); i++) {
         script_player_step(&world->ranks[0]);
         sim_wire_step(world, &world->dice);
     }
-    for (uint32_t i = 0; i < 4000 && (lie->word == IN_TAIL ? line->recorded : line->passed) == 0; i++) {
+    for (uint32_t i = 0; i < 4000 && !(lie->word == IN_TAIL ? is_recorded(world, 0, 2) : has_passed(world)); i++) {
         script_player_step(&world->ranks[1 + i % 2]);
         sim_wire_step(world, &world->dice);
     }
@@ -230,10 +237,8 @@ static void passed_lies(void **state)
          "invalid tail from rank 2: 4 rows, with sums from row 0 on (5 to 5 rows, of 6)"},
         {IN_TAIL, offsetof(normal_feed_tail_t, returned), 2, 8,
          "invalid tail from rank 2: 5 rows, with sums from row 2 on (5 to 5 rows, of 6)"},
-        {IN_LINE, offsetof(normal_feed_line_t, passed), (1 << XEP_FEED_ROWS_BITS) + 6, 8,
-         "rank 2 has passed too many rows: 6 (at most 2)"},
-        {IN_LINE, offsetof(normal_feed_line_t, passed), (1 << XEP_FEED_ROWS_BITS) + 5, 8,
-         "rank 2 has passed too many rows: 5 (at most 2)"},
+        {IN_LINE, 0, (1 << XEP_FEED_ROWS_BITS) + 6, 8, "rank 2 has passed too many rows: 6 (at most 2)"},
+        {IN_LINE, 0, (1 << XEP_FEED_ROWS_BITS) + 5, 8, "rank 2 has passed too many rows: 5 (at most 2)"},
         {IN_METADATA, 0, 5, 4, "invalid row passed by rank 2: token: 5 (0 to 4)"},
         {IN_METADATA, 0, UINT32_MAX, 4, "invalid row passed by rank 2: token: -1 (0 to 4)"},
         {IN_METADATA, 4, 7, 4, "invalid row passed by rank 2: expert: 7 (0 to 6)"},

@@ -4,6 +4,7 @@
 #ifndef PERF_H
 #define PERF_H
 
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -30,7 +31,7 @@ typedef struct perf {
     uint32_t host_ranks; /* ranks on this rank's machine */
     oracle_routing_t *routing;
     oracle_traffic_t traffic;
-    uint32_t *nodes;                    /* [R] of each rank, where rows go once to each node; NULL: they do not */
+    uint32_t *nodes;                    /* [R] of each rank */
     oracle_shape_t shape;               /* what is sent now; checks change payload and biases */
     uint64_t tokens;                    /* T of this rank */
     uint64_t recv_rows;                 /* most rows any rank receives */
@@ -49,6 +50,8 @@ typedef struct perf {
     uint32_t *scales; /* [T] scales, or NULL */
     xep_payload_t payloads[XEP_PAYLOADS_MOST];
     char *out;                  /* [slots][T] sums */
+    char *limit_sums[2];        /* [T], of the limit through the caches and past them */
+    char *peer_sums[2];         /* likewise, with --peer */
     float *out_weights;         /* [T][K], with check */
     void *bias[2];              /* [T] sums each, with check */
     char *area;                 /* expert outputs for --copy-in; destination and source of the limit */
@@ -80,5 +83,41 @@ static inline size_t perf_line_up(size_t bytes)
 {
     return (bytes + 63) / 64 * 64;
 }
+
+/* ---- perf_setup.c ---- */
+
+/** What options say of rows, of the words beside a row that a buffer is asked for, of the routing, and of tokens. */
+oracle_shape_t perf_shape_of(const perf_options_t *options);
+uint32_t perf_scales_of(const oracle_shape_t *shape);
+oracle_routing_params_t perf_routing_of(const perf_options_t *options, uint32_t nranks, uint64_t tokens);
+
+/** PERF_TOKENS where nothing is said; a file says by itself how many there are. */
+uint64_t perf_tokens_of(const perf_options_t *options);
+
+/** Chooses the shape, makes routing, memory, buffer and inputs. 0 or the exit status, said why. Collective. */
+int perf_setup(perf_t *perf);
+void perf_teardown(perf_t *perf);
+
+/** Of the buffer of --recv-rows. */
+void perf_pieces_params(const perf_t *perf, xep_buffer_params_t *params_p);
+
+/** Routing and inputs of another seed. */
+int perf_reseed(perf_t *perf, uint64_t seed);
+
+/* ---- perf_shared.c ---- */
+
+/**
+ * So many bytes of zeros, which all ranks see and which have no name any more; the same number on every rank. NULL:
+ * there is none on some rank, and errno says why on all. All ranks are on one machine. Collective.
+ */
+void *perf_share(perf_t *perf, size_t bytes);
+
+/** Waits until a word has reached a value. That its writer has died ends the run by the launcher. */
+void perf_await(const _Atomic uint64_t *word, uint64_t value);
+
+/* ---- perf_balance.c ---- */
+
+/** --balance: times a layer both ways and prints a line for each, from rank 0. 0, or the exit status. Collective. */
+int perf_balance(perf_t *perf);
 
 #endif

@@ -4,16 +4,17 @@
  * The toy expert is a matrix of bf16 by each row: a row of it is widened once and multiplied by all rows of the expert,
  * as a GEMM would. What matters is that it reads all weights of an expert once, and that its time goes with the rows.
  */
-#include "perf_balance.h"
+#include "perf.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <xep/experts.h>
 
 #include "oracle_alloc.h"
+#include "perf_machine.h"
+#include "perf_samples.h"
 #include "perf_say.h"
 
 enum { LANES = 8, OWNERS = 0, EVEN = 1, WAYS = 2 };
@@ -23,20 +24,13 @@ typedef struct layer {
     perf_t *perf;
     xep_buffer_t *buffer[WAYS];
     xep_weights_t *weights;
-    uint64_t matrix_rows;           /* of an expert's matrix */
-    size_t width;                   /* hidden, rounded up to lanes */
-    float *wide, *x, *y;            /* a row of the matrix; rows of an expert; their outputs */
-    uint64_t room;                  /* rows that there is memory for in x and y */
-    double *wall[WAYS], *cpu[WAYS]; /* [iters] us, of the slowest rank */
+    uint64_t matrix_rows;   /* of an expert's matrix */
+    size_t width;           /* hidden, rounded up to lanes */
+    float *wide, *x, *y;    /* a row of the matrix; rows of an expert; their outputs */
+    uint64_t room;          /* rows that there is memory for in x and y */
+    perf_sample_t *samples; /* [WAYS][iters] of this rank; device: processor time of its experts */
+    perf_samples_t all;
 } layer_t;
-
-static double seconds(clockid_t clock)
-{
-    struct timespec now;
-
-    clock_gettime(clock, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
 
 /* ---- the expert ---- */
 
@@ -136,7 +130,7 @@ static xep_status_t run_experts(layer_t *layer, xep_handle_t *handle)
 
 /* ---- a layer ---- */
 
-static xep_status_t run_layer(layer_t *layer, int way, double *cpu_p)
+static xep_status_t run_layer(layer_t *layer, int way, uint64_t *experts_p)
 {
     const perf_t *perf = layer->perf;
     xep_dispatch_args_t args = XEP_DISPATCH_ARGS_INIT;
@@ -148,51 +142,44 @@ static xep_status_t run_layer(layer_t *layer, int way, double *cpu_p)
     back.out = perf->out;
     xep_status_t status = xep_dispatch(layer->buffer[way], &args, &handle, NULL);
     if (status != XEP_OK) return status;
-    const double begin = seconds(CLOCK_THREAD_CPUTIME_ID);
+    *experts_p = perf_clock_thread_ns();
     status = run_experts(layer, handle);
-    *cpu_p = seconds(CLOCK_THREAD_CPUTIME_ID) - begin;
+    *experts_p = perf_clock_thread_ns() - *experts_p;
     if (status == XEP_OK) status = xep_combine(handle, &back, NULL);
     xep_handle_release(handle);
     return status;
 }
 
-/* Both numbers of the rank that has most. */
-static xep_status_t take_time(layer_t *layer, int way, uint64_t at)
+static xep_status_t run_timed(layer_t *layer, int way, perf_sample_t *sample)
 {
-    const perf_t *perf = layer->perf;
-    double mine[2], *all = oracle_alloc(perf->info.nranks * sizeof mine);
-    xep_status_t status = xep_group_barrier(perf->group);
-    const double begin = seconds(CLOCK_MONOTONIC);
+    xep_status_t status = xep_group_barrier(layer->perf->group);
 
-    if (status == XEP_OK) status = run_layer(layer, way, &mine[1]);
-    mine[0] = seconds(CLOCK_MONOTONIC) - begin;
-    if (status == XEP_OK) status = xep_group_allgather(perf->group, mine, all, sizeof mine);
-    for (uint32_t r = 0; r < perf->info.nranks && status == XEP_OK; r++) {
-        if (all[2 * r] * 1e6 > layer->wall[way][at]) layer->wall[way][at] = all[2 * r] * 1e6;
-        if (all[2 * r + 1] * 1e6 > layer->cpu[way][at]) layer->cpu[way][at] = all[2 * r + 1] * 1e6;
-    }
-    free(all);
+    sample->begin = perf_clock_ns();
+    if (status == XEP_OK) status = run_layer(layer, way, &sample->device);
+    sample->end = perf_clock_ns();
     return status;
 }
 
-static int compare(const void *a, const void *b)
+/* A warm-up leaves no sample. */
+static xep_status_t time_layers(layer_t *layer)
 {
-    const double x = *(const double *)a, y = *(const double *)b;
+    const uint64_t warmup = layer->perf->options.warmup, iters = layer->all.iters;
+    perf_sample_t warm = {0};
+    xep_status_t status = XEP_OK;
 
-    return (x > y) - (x < y);
+    for (uint64_t i = 0; i < warmup + iters; i++)
+        for (int way = 0; way < WAYS && status == XEP_OK; way++)
+            status = run_timed(layer, way, i < warmup ? &warm : &layer->samples[way * iters + i - warmup]);
+    if (status != XEP_OK) return status;
+    return xep_group_allgather(layer->perf->group, layer->samples, layer->all.samples,
+                               WAYS * iters * sizeof *layer->samples);
 }
 
-static double median(double *samples, uint64_t count)
-{
-    qsort(samples, count, sizeof *samples, compare);
-    return samples[count / 2];
-}
-
+/* Both times of the rank that has most. */
 static xep_status_t print(layer_t *layer)
 {
     static const char *const names[] = {"owners", "even"};
     const perf_t *perf = layer->perf;
-    const uint64_t iters = perf->options.iters;
     xep_loads_t loads = XEP_LOADS_INIT;
     double wall[WAYS];
 
@@ -201,26 +188,13 @@ static xep_status_t print(layer_t *layer)
     printf("%-10s %10s %12s %12s %8s\n", "balance", "imbalance", "layer us", "experts us", "ratio");
     for (int way = 0; way < WAYS; way++) {
         const uint64_t most = way == EVEN ? loads.most_after : loads.most_before;
-        wall[way] = median(layer->wall[way], iters);
+        wall[way] = perf_samples_percentile(&layer->all, way, PERF_SPAN, 50);
         printf("%-10s %10.3f %12.1f %12.1f %8.3f\n", names[way],
                loads.selections == 0 ? 0 : (double)most * perf->info.nranks / (double)loads.selections, wall[way],
-               median(layer->cpu[way], iters), wall[way] / wall[OWNERS]);
+               perf_samples_percentile(&layer->all, way, PERF_DEVICE, 50), wall[way] / wall[OWNERS]);
     }
     fflush(stdout);
     return XEP_OK;
-}
-
-static xep_status_t time_layers(layer_t *layer)
-{
-    const perf_options_t *options = &layer->perf->options;
-    double ignored;
-    xep_status_t status = XEP_OK;
-
-    for (uint64_t i = 0; i < options->warmup && status == XEP_OK; i++)
-        for (int way = 0; way < WAYS && status == XEP_OK; way++) status = run_layer(layer, way, &ignored);
-    for (uint64_t i = 0; i < options->iters && status == XEP_OK; i++)
-        for (int way = 0; way < WAYS && status == XEP_OK; way++) status = take_time(layer, way, i);
-    return status == XEP_OK ? print(layer) : status;
 }
 
 /* ---- buffers and weights ---- */
@@ -274,19 +248,16 @@ int perf_balance(perf_t *perf)
                      .width = ((size_t)perf->shape.hidden + 2 * LANES - 1) / (2 * LANES) * (2 * LANES)};
 
     layer.wide = oracle_alloc(layer.width * sizeof *layer.wide);
-    for (int way = 0; way < WAYS; way++) {
-        layer.wall[way] = oracle_alloc(perf->options.iters * sizeof(double));
-        layer.cpu[way] = oracle_alloc(perf->options.iters * sizeof(double));
-    }
+    layer.samples = oracle_alloc(WAYS * perf->options.iters * sizeof *layer.samples);
+    perf_samples_open(&layer.all, perf, WAYS);
     xep_status_t status = open_layer(&layer);
     if (status == XEP_OK) status = time_layers(&layer);
+    if (status == XEP_OK) status = print(&layer);
     const int ret = status != XEP_OK ? perf_give_up(perf, status) : 0;
     xep_weights_destroy(layer.weights);
-    for (int way = 0; way < WAYS; way++) {
-        xep_buffer_destroy(layer.buffer[way]);
-        free(layer.wall[way]);
-        free(layer.cpu[way]);
-    }
+    for (int way = 0; way < WAYS; way++) xep_buffer_destroy(layer.buffer[way]);
+    perf_samples_close(&layer.all);
+    free(layer.samples);
     free(layer.wide);
     free(layer.x);
     free(layer.y);

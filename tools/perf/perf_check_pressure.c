@@ -10,7 +10,6 @@
 #include "perf_cuda.h"
 #include "perf_ops.h"
 #include "perf_say.h"
-#include "perf_setup.h"
 
 typedef struct hashes {
     uint64_t received, combined;

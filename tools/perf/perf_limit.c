@@ -115,12 +115,13 @@ void perf_limit_combine(perf_limit_t *limit, int streaming)
 {
     const perf_t *perf = limit->perf;
     const xep_weigh_fn sum = limit->kernels.sum[streaming != 0];
+    char *out = perf->limit_sums[streaming != 0];
     const size_t stride = perf_line_up(perf->sum_bytes);
 
     for (uint64_t token = 0; token < perf->tokens; token++) {
         const uint32_t n = limit->plan.copies[token];
         for (uint32_t i = 0; i < n; i++) limit->terms[i] = perf->area + row_of(limit, token, i) * stride;
-        sum(perf->out + token * perf->sum_bytes, limit->terms, NULL, n, 0, perf->shape.hidden);
+        sum(out + token * perf->sum_bytes, limit->terms, NULL, n, 0, perf->shape.hidden);
     }
     xep_stores_fence();
 }

@@ -11,18 +11,26 @@
 
 #include "oracle_hash.h"
 
+/* The begin of a file as text; "": it cannot be read. */
+static size_t read_file(const char *path, char *text, size_t bytes)
+{
+    FILE *file = fopen(path, "r");
+    const size_t used = file == NULL ? 0 : fread(text, 1, bytes - 1, file);
+
+    if (file != NULL) fclose(file);
+    text[used] = '\0';
+    return used;
+}
+
 /* The number a file holds after a key, or alone with key ""; UINT64_MAX where there is none. */
 static uint64_t number_in(const char *path, const char *key)
 {
-    FILE *file = fopen(path, "r");
-    uint64_t value = UINT64_MAX;
-    char line[256];
+    char text[4096];
+    uint64_t value;
 
-    if (file == NULL) return value;
-    while (value == UINT64_MAX && fgets(line, sizeof line, file) != NULL)
-        if (!strncmp(line, key, strlen(key)) && sscanf(line + strlen(key), "%" SCNu64, &value) != 1) value = UINT64_MAX;
-    fclose(file);
-    return value;
+    read_file(path, text, sizeof text);
+    const char *at = strstr(text, key);
+    return at != NULL && sscanf(at + strlen(key), "%" SCNu64, &value) == 1 ? value : UINT64_MAX;
 }
 
 static uint64_t smaller(uint64_t a, uint64_t b)
@@ -48,14 +56,10 @@ uint64_t perf_free_memory(void)
  */
 uint64_t perf_machine_id(void)
 {
-    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "r");
     char text[256] = "";
-    size_t used = 0;
+    size_t used = read_file("/proc/sys/kernel/random/boot_id", text, 65);
 
-    if (file != NULL) {
-        used = fread(text, 1, 64, file);
-        fclose(file);
-    } else {
+    if (used == 0) {
         gethostname(text, 64);
         used = strlen(text);
     }
@@ -63,38 +67,22 @@ uint64_t perf_machine_id(void)
     return oracle_hash_row(text, sizeof text, 0);
 }
 
-static void find_processor(char *text, size_t bytes)
-{
-    FILE *file = fopen("/proc/cpuinfo", "r");
-    char line[256];
-
-    snprintf(text, bytes, "processors");
-    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
-        const char *colon = strchr(line, ':');
-        if (strncmp(line, "model name", 10) || colon == NULL) continue;
-        snprintf(text, bytes, "%.*s", (int)strcspn(colon + 2, "\n"), colon + 2);
-        break;
-    }
-    if (file != NULL) fclose(file);
-}
-
 void perf_machine_name(char *text, size_t bytes)
 {
-    char processor[128];
+    char cpus[8192];
 
-    find_processor(processor, sizeof processor);
-    snprintf(text, bytes, "%ld x %s", sysconf(_SC_NPROCESSORS_ONLN), processor);
+    read_file("/proc/cpuinfo", cpus, sizeof cpus);
+    const char *name = strstr(cpus, "model name"), *colon = name != NULL ? strchr(name, ':') : NULL;
+    if (colon == NULL || strlen(colon) < 2) colon = ": processors";
+    snprintf(text, bytes, "%ld x %.*s", sysconf(_SC_NPROCESSORS_ONLN), (int)strcspn(colon + 2, "\n"), colon + 2);
 }
 
 /* The program without its folder; arguments end with a zero byte each. */
 void perf_command_line(char *text, size_t bytes)
 {
-    FILE *file = fopen("/proc/self/cmdline", "r");
-    size_t used = file == NULL ? 0 : fread(text, 1, bytes - 1, file);
+    size_t used = read_file("/proc/self/cmdline", text, bytes);
     const char *name;
 
-    if (file != NULL) fclose(file);
-    text[used] = '\0';
     name = strrchr(text, '/');
     if (name != NULL) {
         used -= (size_t)(name + 1 - text);
@@ -124,4 +112,9 @@ uint64_t perf_clock_ns(void)
 uint64_t perf_clock_cpu_ns(void)
 {
     return clock_ns(CLOCK_PROCESS_CPUTIME_ID);
+}
+
+uint64_t perf_clock_thread_ns(void)
+{
+    return clock_ns(CLOCK_THREAD_CPUTIME_ID);
 }

@@ -24,7 +24,8 @@ void perf_command_line(char *text, size_t bytes);
 /** Of a clock that goes on. */
 uint64_t perf_clock_ns(void);
 
-/** Of the processor, spent by this process. */
+/** Of the processor, spent by this process, and by this thread. */
 uint64_t perf_clock_cpu_ns(void);
+uint64_t perf_clock_thread_ns(void);
 
 #endif

@@ -10,8 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "perf_resolve.h"
-
 typedef enum { OPTION_FLAG, OPTION_COUNT, OPTION_TEXT } option_kind_t; /* int, uint64_t, const char * */
 
 typedef struct option {
@@ -126,16 +124,15 @@ void perf_options_help(void)
 }
 
 /* strtoull() alone would take a sign, and whatever is behind the number. */
-static int parse_count(const option_t *option, const char *text, uint64_t *count, char *why, size_t why_bytes)
+static int parse_count(perf_options_t *options, const option_t *option, const char *text, uint64_t *count)
 {
     char *end;
 
     errno = 0;
     *count = strtoull(text, &end, 10);
     if (*text >= '0' && *text <= '9' && !*end && !errno && *count >= option->low && *count <= option->high) return 0;
-    snprintf(why, why_bytes, "invalid %s: \"%s\" (a whole number from %" PRIu64 " to %" PRIu64 ")", option->name, text,
-             option->low, option->high);
-    return -1;
+    return perf_refuse(options, "invalid %s: \"%s\" (a whole number from %" PRIu64 " to %" PRIu64 ")", option->name,
+                       text, option->low, option->high);
 }
 
 /* The option an argument names, and in *value_p what follows its "=", if anything. */
@@ -157,40 +154,31 @@ static const option_t *find_option(const char *argument, const char **value_p)
  * Takes argv[at] and, where it is not in it, its value; returns how many arguments that were, or -1. argv ends with
  * NULL, so a value that is missing is NULL as well.
  */
-static int take_argument(char **argv, int at, perf_options_t *options, char *why, size_t why_bytes)
+static int take_argument(char **argv, int at, perf_options_t *options)
 {
     const char *value;
     const option_t *option = find_option(argv[at], &value);
     const int inside = value != NULL;
 
-    if (option == NULL) {
-        snprintf(why, why_bytes, "unknown option: \"%s\" (xep_perf --help lists them)", argv[at]);
-        return -1;
-    }
+    if (option == NULL) return perf_refuse(options, "unknown option: \"%s\" (xep_perf --help lists them)", argv[at]);
     if (option->kind == OPTION_FLAG) {
-        if (inside) {
-            snprintf(why, why_bytes, "unexpected value of %s: \"%s\" (it takes none)", option->name, value);
-            return -1;
-        }
+        if (inside) return perf_refuse(options, "unexpected value of %s: \"%s\" (it takes none)", option->name, value);
         *(int *)((char *)options + option->offset) = 1;
         return 1;
     }
     if (!inside) value = argv[at + 1];
-    if (value == NULL) {
-        snprintf(why, why_bytes, "missing value: %s (%s %s)", option->name, option->name, option->value);
-        return -1;
-    }
+    if (value == NULL)
+        return perf_refuse(options, "missing value: %s (%s %s)", option->name, option->name, option->value);
     if (option->kind == OPTION_TEXT) *(const char **)((char *)options + option->offset) = value;
-    else if (parse_count(option, value, (uint64_t *)((char *)options + option->offset), why, why_bytes)) return -1;
+    else if (parse_count(options, option, value, (uint64_t *)((char *)options + option->offset))) return -1;
     return inside ? 1 : 2;
 }
 
 /* ---- sweep ---- */
 
-static int refuse_sweep(const perf_options_t *options, const char *allowed, char *why, size_t why_bytes)
+static int refuse_sweep(perf_options_t *options, const char *allowed)
 {
-    snprintf(why, why_bytes, "invalid --sweep: \"%s\" (%s)", options->sweep_text, allowed);
-    return -1;
+    return perf_refuse(options, "invalid --sweep: \"%s\" (%s)", options->sweep_text, allowed);
 }
 
 /* The option whose field is swept. */
@@ -215,32 +203,29 @@ static int fill_range(perf_sweep_t *sweep, uint64_t low, uint64_t high)
 }
 
 /* "tokens=1..4096", "tokens=1,16,128" */
-static int resolve_sweep(perf_options_t *options, char *why, size_t why_bytes)
+static int resolve_sweep(perf_options_t *options)
 {
     static const char form[] = "tokens, hidden, topk or sms, as tokens=1..4096 or tokens=1,16,128";
     char list[512], *rest = list, *word;
     uint64_t low, high;
     if (options->sweep_text == NULL) return 0;
     const option_t *option = find_swept(options->sweep_text);
-    if (option == NULL) return refuse_sweep(options, form, why, why_bytes);
-    if (options->check_only) return refuse_sweep(options, "not with --check-only", why, why_bytes);
+    if (option == NULL) return refuse_sweep(options, form);
+    if (options->check_only) return refuse_sweep(options, "not with --check-only");
     options->sweep = (perf_sweep_t){.name = option->name + 2, .offset = option->offset};
     const char *values = strchr(options->sweep_text, '=') + 1;
-    if (strlen(values) >= sizeof list) {
-        snprintf(why, why_bytes, "invalid --sweep: %zu characters (at most %zu)", strlen(values), sizeof list - 1);
-        return -1;
-    }
+    if (strlen(values) >= sizeof list)
+        return perf_refuse(options, "invalid --sweep: %zu characters (at most %zu)", strlen(values), sizeof list - 1);
     snprintf(list, sizeof list, "%s", values);
     char *dots = strstr(list, "..");
     if (dots != NULL) {
         *dots = '\0';
-        if (parse_count(option, list, &low, why, why_bytes) || parse_count(option, dots + 2, &high, why, why_bytes))
-            return -1;
-        return fill_range(&options->sweep, low, high) ? refuse_sweep(options, form, why, why_bytes) : 0;
+        if (parse_count(options, option, list, &low) || parse_count(options, option, dots + 2, &high)) return -1;
+        return fill_range(&options->sweep, low, high) ? refuse_sweep(options, form) : 0;
     }
     while ((word = strsep(&rest, ",")) != NULL) {
-        if (options->sweep.count == PERF_SWEEP_MAX) return refuse_sweep(options, "at most 64 values", why, why_bytes);
-        if (parse_count(option, word, &options->sweep.values[options->sweep.count++], why, why_bytes)) return -1;
+        if (options->sweep.count == PERF_SWEEP_MAX) return refuse_sweep(options, "at most 64 values");
+        if (parse_count(options, option, word, &options->sweep.values[options->sweep.count++])) return -1;
     }
     return 0;
 }
@@ -249,15 +234,6 @@ static int resolve_sweep(perf_options_t *options, char *why, size_t why_bytes)
 void perf_options_sweep(perf_options_t *options, uint32_t at)
 {
     *(uint64_t *)(void *)((char *)options + options->sweep.offset) = options->sweep.values[at];
-}
-
-/* There must be experts enough for every value of a sweep. */
-static uint64_t most_topk(const perf_options_t *options)
-{
-    uint64_t most = options->topk;
-    for (uint32_t i = 0; options->sweep.offset == AT(topk) && i < options->sweep.count; i++)
-        if (options->sweep.values[i] > most) most = options->sweep.values[i];
-    return most;
 }
 
 /* ---- what depends on several ---- */
@@ -272,32 +248,14 @@ static void resolve_defaults(perf_options_t *options)
     if (!options->experts) options->experts = options->by_expert ? 288 : 256;
 }
 
-/*
- * In this order: the arrangement of rows decides on the defaults; memory and top-k are compared with what a sweep has;
- * --simulate is refused with much that the others have found out. 0, or -1 and a sentence.
- */
-static int resolve(perf_options_t *options, char *why, size_t why_bytes)
+/* The arrangement of rows decides on the defaults, and the sweep on what else is compared. */
+static int resolve(perf_options_t *options)
 {
-    char reason[256];
-
-    if (strcmp(options->op, "pair") && strcmp(options->op, "dispatch") && strcmp(options->op, "combine")) {
-        snprintf(why, why_bytes, "invalid --op: \"%s\" (pair, dispatch or combine)", options->op);
-        return -1;
-    }
-    if (perf_resolve_rows(options, why, why_bytes)) return -1;
+    if (strcmp(options->op, "pair") && strcmp(options->op, "dispatch") && strcmp(options->op, "combine"))
+        return perf_refuse(options, "invalid --op: \"%s\" (pair, dispatch or combine)", options->op);
+    if (perf_resolve_rows(options)) return -1;
     resolve_defaults(options);
-    if (resolve_sweep(options, why, why_bytes) || perf_resolve_memory(options, why, why_bytes) ||
-        perf_resolve_others(options, why, why_bytes))
-        return -1;
-    if (most_topk(options) > options->experts) {
-        snprintf(why, why_bytes, "invalid --topk: %" PRIu64 " (at most --experts, %" PRIu64 ")", most_topk(options),
-                 options->experts);
-        return -1;
-    }
-    if (perf_resolve_cluster(options, why, why_bytes) || perf_resolve_balance(options, why, why_bytes)) return -1;
-    if (!oracle_route_parse(options->routing, &options->route, reason, sizeof reason)) return 0;
-    snprintf(why, why_bytes, "invalid --routing: %s", reason);
-    return -1;
+    return resolve_sweep(options) ? -1 : perf_resolve_others(options);
 }
 
 /*
@@ -317,13 +275,13 @@ int perf_options_parse(int argc, char **argv, perf_options_t *options_p, char *w
                               .iters = 20,
                               .warmup = 3,
                               .slots = 1};
-    int taken;
+    int taken = 0;
 
-    for (int at = 1; at < argc; at += taken) {
-        taken = take_argument(argv, at, &options, why, why_bytes);
-        if (taken < 0) return -1;
+    for (int at = 1; at < argc && taken >= 0; at += taken) taken = take_argument(argv, at, &options);
+    if (taken < 0 || resolve(&options)) {
+        snprintf(why, why_bytes, "%s", options.why);
+        return -1;
     }
-    if (resolve(&options, why, why_bytes)) return -1;
     options.check |= options.check_only;
     *options_p = options;
     return 0;

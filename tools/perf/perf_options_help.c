@@ -1,10 +1,23 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * What --help says before and behind the list of options, which perf_options.c prints from its own table: two texts, as
- * the list lies between them.
+ * What is wrong with options, and what --help says before and behind the list of them, which perf_options.c prints from
+ * its own table: two texts, as the list lies between them.
  */
 #include "perf_options.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+int perf_refuse(perf_options_t *options, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(options->why, sizeof options->why, format, args);
+    va_end(args);
+    return -1;
+}
 
 const char perf_help_intro[] =
     "usage: xep_perf [OPTION]...          one rank\n"

@@ -17,7 +17,6 @@
 #include "perf_limit.h"
 #include "perf_plan.h"
 #include "perf_say.h"
-#include "perf_shared.h"
 
 /** The words of a rank, at the begin of its memory; it alone writes them. Each tells a step. */
 typedef struct words {
@@ -322,13 +321,14 @@ void perf_peer_combine(perf_peer_t *peer, int streaming)
 {
     const perf_t *perf = peer->perf;
     const xep_weigh_fn sum = peer->kernels.sum[streaming != 0];
+    char *out = perf->peer_sums[streaming != 0];
     const size_t stride = perf_line_up(perf->sum_bytes);
 
     tell(&words_of(peer, perf->info.rank)->written, peer->step);
     for (uint32_t rank = 0; rank < perf->info.nranks; rank++) perf_await(&words_of(peer, rank)->written, peer->step);
     for (uint64_t token = 0; token < perf->tokens; token++) {
         const uint32_t n = list_terms(peer, token, stride);
-        sum(perf->out + token * perf->sum_bytes, peer->terms, NULL, n, 0, perf->shape.hidden);
+        sum(out + token * perf->sum_bytes, peer->terms, NULL, n, 0, perf->shape.hidden);
     }
     xep_stores_fence();
 }

@@ -16,7 +16,6 @@
 #include "perf_cuda.h"
 #include "perf_ops.h"
 #include "perf_say.h"
-#include "perf_setup.h"
 
 /* A buffer for one handle: --cached and --slots do not go with this. */
 int perf_pieces_open(perf_t *perf)

@@ -19,7 +19,7 @@ const perf_placement_t perf_placements[PERF_PLACEMENTS] = {
     {.name = "even", .owners = "block", .is_even = 1},
 };
 
-static void count(const oracle_routing_t *routing, uint32_t *counts)
+void perf_count_selections(const oracle_routing_t *routing, uint32_t *counts)
 {
     const uint32_t topk = routing->params.topk;
     int32_t *idx = oracle_alloc(topk * sizeof *idx);
@@ -140,7 +140,7 @@ void perf_placer_open(const oracle_routing_t *routing, const perf_placement_t *p
                               .rows = oracle_alloc(nranks * sizeof *placer->rows),
                               .before = oracle_alloc(experts * sizeof *placer->before)};
     for (uint32_t r = 0; r < nranks; r++) placer->rows[r] = placer->counts + (size_t)r * experts;
-    count(routing, placer->counts);
+    perf_count_selections(routing, placer->counts);
     place(routing, placement, placer);
     if (xep_planner_open(&placer->instances, experts, nranks, placement->is_even, &placer->planner) != XEP_OK)
         abort(); /* as oracle_alloc() does */

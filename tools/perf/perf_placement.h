@@ -27,6 +27,9 @@ typedef struct perf_placer {
     uint64_t *before;      /* [E] selections of the ranks so far that do not stay there */
 } perf_placer_t;
 
+/** How often each rank selects each expert: adds to counts, [R][E]. */
+void perf_count_selections(const oracle_routing_t *routing, uint32_t *counts);
+
 /** Counts the routing, and makes a plan for it. */
 void perf_placer_open(const oracle_routing_t *routing, const perf_placement_t *placement, perf_placer_t *placer);
 void perf_placer_close(perf_placer_t *placer);

@@ -66,8 +66,9 @@ static void print_op(const perf_t *perf, perf_op_t op, const perf_time_t *time)
 }
 
 /* What a cast makes of a row, and what is lost. */
-static void print_quant(const perf_t *perf, perf_op_t op)
+static void print_quant(const perf_t *perf, perf_op_t op, const perf_time_t *time)
 {
+    (void)time;
     const xep_quant_t quant = perf_quant_of(perf, op);
     const size_t whole = op == PERF_DISPATCH ? perf->row_bytes : perf->sum_bytes;
 
@@ -86,6 +87,7 @@ static void print_device(const perf_t *perf, perf_op_t op, const perf_time_t *ti
     xep_buffer_info_t buffer = XEP_BUFFER_INFO_INIT;
     perf_bytes_t bytes;
 
+    if (!perf->options.cuda) return;
     xep_buffer_query(perf->buffer, &buffer);
     perf_bytes_of(perf, op, &bytes);
     printf("%-8s on the device %.1f us, %" PRIu32 " SMs, %.1f GB/s from each device to the others\n", op_names[op],
@@ -116,12 +118,10 @@ static void print_fixed(const perf_t *perf, const perf_times_t *times)
 }
 
 /* Below 1: xep is faster than what a program for one machine would do by hand. */
-static void print_peer(const perf_times_t *times)
+static void print_peer(const perf_t *perf, perf_op_t op, const perf_time_t *time)
 {
-    for (perf_op_t op = PERF_DISPATCH; op < PERF_OPS; op++)
-        if (times->op[op].timed)
-            printf("%-8s by hand %.1f us, ratio to it %.2f\n", op_names[op], times->op[op].peer,
-                   times->op[op].median / times->op[op].peer);
+    if (!perf->options.peer) return;
+    printf("%-8s by hand %.1f us, ratio to it %.2f\n", op_names[op], time->peer, time->median / time->peer);
 }
 
 /* Times in us; the ratio is to beside, 0 where there is nothing to compare with. */
@@ -184,17 +184,15 @@ static void print_point(const perf_t *perf, const perf_times_t *times)
 
 static void print_table(const perf_t *perf, const perf_times_t *times)
 {
+    static void (*const lines[])(const perf_t *perf, perf_op_t op,
+                                 const perf_time_t *time) = {print_op, print_quant, print_phases, print_device,
+                                                             print_peer};
+
     printf("%45s %36s %20s\n", "us", "GB/s", "limit");
     print_columns();
-    for (perf_op_t op = PERF_DISPATCH; op < PERF_OPS; op++)
-        if (times->op[op].timed) print_op(perf, op, &times->op[op]);
-    for (perf_op_t op = PERF_DISPATCH; op < PERF_OPS; op++)
-        if (times->op[op].timed) print_quant(perf, op);
-    for (perf_op_t op = PERF_DISPATCH; op < PERF_OPS; op++)
-        if (times->op[op].timed) print_phases(perf, op, &times->op[op]);
-    for (perf_op_t op = PERF_DISPATCH; perf->options.cuda && op < PERF_OPS; op++)
-        if (times->op[op].timed) print_device(perf, op, &times->op[op]);
-    if (perf->options.peer) print_peer(times);
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+        for (perf_op_t op = PERF_DISPATCH; op < PERF_OPS; op++)
+            if (times->op[op].timed) lines[i](perf, op, &times->op[op]);
     if (perf->options.in_place) print_in_place(times);
     if (perf->pieces != NULL) print_pieces(perf, times);
     if (perf->options.fixed) print_fixed(perf, times);

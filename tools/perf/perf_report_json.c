@@ -12,6 +12,7 @@
 #include "oracle_alloc.h"
 #include "perf_machine.h"
 #include "perf_pieces.h"
+#include "perf_placement.h"
 #include "perf_say.h"
 #include "perf_time.h"
 #include "perf_waits.h"
@@ -138,24 +139,19 @@ static void write_op(FILE *file, const perf_t *perf, perf_op_t op, const perf_ti
  */
 static void write_load(FILE *file, const perf_t *perf)
 {
-    const oracle_routing_params_t *params = &perf->routing->params;
-    const uint32_t nranks = params->nranks;
-    uint64_t *experts = oracle_alloc(params->experts * sizeof *experts);
+    const uint32_t nranks = perf->info.nranks, nexperts = perf->routing->params.experts;
+    uint32_t *selections = oracle_alloc((size_t)nranks * nexperts * sizeof *selections);
     uint32_t *ranks = oracle_alloc((size_t)nranks * nranks * sizeof *ranks);
-    int32_t *idx = oracle_alloc(params->topk * sizeof *idx);
-    float *weights = oracle_alloc(params->topk * sizeof *weights);
     oracle_traffic_t traffic;
 
-    for (uint32_t e = 0; e < params->experts; e++) experts[e] = 0;
-    for (uint32_t rank = 0; rank < nranks; rank++)
-        for (uint64_t token = 0; token < perf->routing->tokens_of[rank]; token++) {
-            oracle_route(perf->routing, rank, token, idx, weights);
-            for (uint32_t k = 0; k < params->topk; k++)
-                if (idx[k] >= 0) experts[idx[k]]++;
-        }
+    perf_count_selections(perf->routing, selections);
     oracle_traffic_count(perf->routing, ranks, &traffic);
     fputs("\"load\": {\"experts\": [", file);
-    for (uint32_t e = 0; e < params->experts; e++) fprintf(file, "%s%" PRIu64, e ? ", " : "", experts[e]);
+    for (uint32_t e = 0; e < nexperts; e++) {
+        uint64_t sum = 0;
+        for (uint32_t rank = 0; rank < nranks; rank++) sum += selections[(size_t)rank * nexperts + e];
+        fprintf(file, "%s%" PRIu64, e ? ", " : "", sum);
+    }
     fputs("], \"rows\": [", file);
     for (uint32_t from = 0; from < nranks; from++) {
         fputs(from ? ", [" : "[", file);
@@ -164,10 +160,8 @@ static void write_load(FILE *file, const perf_t *perf)
         fputc(']', file);
     }
     fputs("]}, ", file);
-    free(weights);
-    free(idx);
     free(ranks);
-    free(experts);
+    free(selections);
 }
 
 /*

@@ -16,34 +16,23 @@ typedef struct perf_samples {
     uint32_t nranks, steps;
     uint64_t iters;
     int one_clock;
-    double *values; /* [iters] scratch: what was sorted last */
+    double *values; /* [iters] scratch: what is sorted */
 } perf_samples_t;
 
 void perf_samples_open(perf_samples_t *samples, const perf_t *perf, uint32_t steps);
 void perf_samples_close(perf_samples_t *samples);
 
-/** A figure of one iteration of a step, in us. */
-typedef double (*perf_sample_fn)(const perf_samples_t *samples, uint32_t step, uint64_t iter);
+/**
+ * A figure of one iteration of a step: from the first begin to the last end, or of the slowest where clocks differ; the
+ * slowest rank's send phase, and receive phase; the longest that any rank's device has counted; processor time of all
+ * ranks together: waiting by spinning counts, as the core is not there for anything else.
+ */
+typedef enum { PERF_SPAN, PERF_SEND, PERF_RECEIVE, PERF_DEVICE, PERF_CPU } perf_figure_t;
 
-/** From the first begin to the last end, or of the slowest where clocks differ. */
-double perf_sample_span(const perf_samples_t *samples, uint32_t step, uint64_t iter);
+/** The value, in us, below which so many percent of a figure's are. */
+double perf_samples_percentile(perf_samples_t *samples, uint32_t step, perf_figure_t figure, uint64_t percent);
 
-/** The slowest rank's send phase, and receive phase; with --split alone these are calls of their own. */
-double perf_sample_send(const perf_samples_t *samples, uint32_t step, uint64_t iter);
-double perf_sample_receive(const perf_samples_t *samples, uint32_t step, uint64_t iter);
-
-/** The longest of any rank, as its own device has counted it. */
-double perf_sample_device(const perf_samples_t *samples, uint32_t step, uint64_t iter);
-
-/** Of all ranks together: waiting by spinning counts, as the core is not there for anything else. */
-double perf_sample_cpu(const perf_samples_t *samples, uint32_t step, uint64_t iter);
-
-/** Sorts a figure's values for perf_samples_percentile(). */
-void perf_samples_sort(perf_samples_t *samples, uint32_t step, perf_sample_fn value_of);
-
-/** The value below which so many percent of the sorted ones are. */
-double perf_samples_percentile(const perf_samples_t *samples, uint64_t percent);
-
-double perf_samples_median(perf_samples_t *samples, uint32_t step, perf_sample_fn value_of);
+/** Sorts what it is given. */
+double perf_median(double *values, uint64_t count);
 
 #endif

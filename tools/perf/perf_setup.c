@@ -2,7 +2,7 @@
 
 /* The shape, the memory, the buffer and the inputs of a run. */
 
-#include "perf_setup.h"
+#include "perf.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -81,6 +81,11 @@ static void lay_out(perf_t *perf)
     perf->memory.bytes = 0;
     perf->x = carve(perf, tokens * perf->row_bytes);
     perf->out = carve(perf, tokens * perf->sum_bytes * perf->options.slots);
+    /* not in one place: sums that go past the caches would leave it cold for those that do not */
+    for (int streaming = 0; streaming < 2; streaming++) {
+        perf->limit_sums[streaming] = carve(perf, tokens * perf->sum_bytes);
+        if (perf->options.peer) perf->peer_sums[streaming] = carve(perf, tokens * perf->sum_bytes);
+    }
     perf->area = carve(perf, area_bytes(perf));
     perf->idx = carve(perf, tokens * perf->options.topk * sizeof *perf->idx);
     perf->weights = carve(perf, tokens * perf->options.topk * sizeof *perf->weights);
@@ -115,31 +120,62 @@ static const char *map_memory(perf_t *perf)
 /* ---- shape -------------------------------------------------------------------------- */
 
 /* fp8 rows travel with scales and are combined as bf16, which is what models do. */
+oracle_shape_t perf_shape_of(const perf_options_t *options)
+{
+    const int fp8 = options->dtype == XEP_E4M3;
+    /* there combine has the weights, and they need not travel, unless it does without */
+    const int weights = !options->by_expert || options->sum_at_owner;
+
+    return (oracle_shape_t){
+        .hidden = (uint32_t)options->hidden,
+        .nscales = fp8 ? (uint32_t)((options->hidden + FP8_BLOCK - 1) / FP8_BLOCK) : 0,
+        .dtype = options->dtype,
+        .combine_dtype = fp8 ? XEP_BF16 : options->dtype,
+        .idx_dtype = XEP_INT64,
+        .scales_dtype = XEP_FP32,
+        .weights = weights,
+        .sum_at_owner = options->sum_at_owner,
+        .unweighted = options->sum_at_owner,
+        .by_expert = options->by_expert,
+        .padded = options->padded,
+        .payloads = options->payloads,
+        .npayloads = options->npayloads,
+        .quant = options->quant,
+        .quant_scale = options->quant == XEP_QUANT_E4M3_STATIC ? 1.0f / 64 : 0,
+        .combine_quant = options->combine_quant,
+        .combine_scale = options->combine_quant == XEP_QUANT_E4M3_STATIC ? 1.0f / 64 : 0,
+    };
+}
+
+/* Mode ll has room for what casts alone add. */
+uint32_t perf_scales_of(const oracle_shape_t *shape)
+{
+    return shape->by_expert && shape->npayloads == 0 ? shape->nscales : oracle_words_beside(shape);
+}
+
+oracle_routing_params_t perf_routing_of(const perf_options_t *options, uint32_t nranks, uint64_t tokens)
+{
+    return (oracle_routing_params_t){.spec = options->route,
+                                     .seed = options->seed,
+                                     .nranks = nranks,
+                                     .experts = (uint32_t)options->experts,
+                                     .topk = (uint32_t)options->topk,
+                                     .mask = (uint32_t)options->mask,
+                                     .owners = options->owners,
+                                     .tokens = tokens};
+}
+
+uint64_t perf_tokens_of(const perf_options_t *options)
+{
+    return options->tokens || options->route.kind == ORACLE_ROUTE_FILE ? options->tokens : PERF_TOKENS;
+}
+
 static void set_types(perf_t *perf)
 {
-    const perf_options_t *options = &perf->options;
-    const int fp8 = options->dtype == XEP_E4M3;
-
-    perf->shape.hidden = (uint32_t)options->hidden;
-    perf->shape.nscales = fp8 ? (uint32_t)((options->hidden + FP8_BLOCK - 1) / FP8_BLOCK) : 0;
-    perf->shape.dtype = options->dtype;
-    perf->shape.combine_dtype = fp8 ? XEP_BF16 : options->dtype;
-    perf->shape.idx_dtype = XEP_INT64;
-    perf->shape.scales_dtype = XEP_FP32;
-    /* there combine has them, and they need not travel, unless it does without */
-    perf->shape.weights = !options->by_expert || options->sum_at_owner;
-    perf->shape.sum_at_owner = perf->shape.unweighted = options->sum_at_owner;
-    perf->shape.by_expert = options->by_expert;
-    perf->shape.padded = options->padded;
-    perf->shape.payloads = options->payloads;
-    perf->shape.npayloads = options->npayloads;
-    perf->shape.quant = options->quant;
-    perf->shape.quant_scale = options->quant == XEP_QUANT_E4M3_STATIC ? 1.0f / 64 : 0;
-    perf->shape.combine_quant = options->combine_quant;
-    perf->shape.combine_scale = options->combine_quant == XEP_QUANT_E4M3_STATIC ? 1.0f / 64 : 0;
-    perf->row_bytes = options->hidden * xep_dtype_size(perf->shape.dtype);
+    perf->shape = perf_shape_of(&perf->options);
+    perf->row_bytes = perf->options.hidden * xep_dtype_size(perf->shape.dtype);
     perf->scale_bytes = perf->shape.nscales * sizeof *perf->scales;
-    perf->sum_bytes = options->hidden * xep_dtype_size(perf->shape.combine_dtype);
+    perf->sum_bytes = perf->options.hidden * xep_dtype_size(perf->shape.combine_dtype);
     perf->placed_bytes = oracle_received_bytes(&perf->shape);
     perf->placed_scales = oracle_words_beside(&perf->shape) * sizeof *perf->scales;
 }
@@ -147,16 +183,9 @@ static void set_types(perf_t *perf)
 /* All ranks make the routing of all ranks: they need it to check what arrives. */
 static int make_routing(perf_t *perf, uint64_t seed, uint64_t tokens, char *why, size_t why_bytes)
 {
-    const perf_options_t *options = &perf->options;
-    const oracle_routing_params_t params = {.spec = options->route,
-                                            .seed = seed,
-                                            .nranks = perf->info.nranks,
-                                            .experts = (uint32_t)options->experts,
-                                            .topk = (uint32_t)options->topk,
-                                            .mask = (uint32_t)options->mask,
-                                            .owners = options->owners,
-                                            .tokens = tokens};
+    oracle_routing_params_t params = perf_routing_of(&perf->options, perf->info.nranks, tokens);
 
+    params.seed = seed;
     oracle_routing_destroy(perf->routing);
     perf->routing = NULL;
     if (oracle_routing_create(&params, &perf->routing, why, why_bytes)) return -1;
@@ -200,9 +229,7 @@ static void set_buffer_params(const perf_t *perf, xep_buffer_params_t *params_p)
     params.owners = perf->routing->owners;
     params.topk = (uint32_t)perf->options.topk;
     params.hidden = perf->shape.hidden;
-    /* mode ll has room for what casts alone add */
-    params.scales = oracle_words_beside(&perf->shape);
-    if (perf->shape.by_expert && perf->shape.npayloads == 0) params.scales = perf->shape.nscales;
+    params.scales = perf_scales_of(&perf->shape);
     params.tokens = perf->routing->tokens ? perf->routing->tokens : 1;
     params.recv_rows = perf->recv_rows ? perf->recv_rows : 1;
     if (perf->options.padded) params.recv_rows = 0; /* all of them: of what is padding, nothing is ever touched */
@@ -279,7 +306,7 @@ static int choose_shape(perf_t *perf)
 {
     const uint64_t budget = perf_free_memory() / 10 * 8 / perf->host_ranks;
     const int from_file = perf->options.route.kind == ORACLE_ROUTE_FILE;
-    const uint64_t wanted = perf->options.tokens || from_file ? perf->options.tokens : PERF_TOKENS;
+    const uint64_t wanted = perf_tokens_of(&perf->options);
     uint64_t tokens;
     xep_status_t status;
     char why[512];
@@ -301,34 +328,26 @@ static int choose_shape(perf_t *perf)
 
 /* ---- all together -------------------------------------------------------------------- */
 
-/* Whose outputs are encoded: those of ranks that are not mapped. */
-static xep_status_t ask_peers(perf_t *perf)
+/*
+ * Of ranks that are not mapped outputs are encoded, where combine has a cast; sums have another order where rows go
+ * once to each node.
+ */
+static xep_status_t ask_peers(perf_t *perf, const xep_buffer_info_t *info)
 {
+    const uint32_t nranks = perf->info.nranks;
     xep_status_t status = XEP_OK;
 
-    perf->encoded_from = oracle_alloc(perf->info.nranks);
-    for (uint32_t rank = 0; status == XEP_OK && rank < perf->info.nranks; rank++) {
+    perf->encoded_from = oracle_alloc(nranks);
+    perf->nodes = oracle_alloc(nranks * sizeof *perf->nodes);
+    for (uint32_t rank = 0; status == XEP_OK && rank < nranks; rank++) {
         xep_peer_info_t peer = XEP_PEER_INFO_INIT;
         status = xep_group_peer(perf->group, rank, &peer);
         perf->encoded_from[rank] = !peer.mapped;
+        perf->nodes[rank] = peer.node;
     }
     perf->shape.encoded_from = perf->encoded_from;
-    return status;
-}
-
-/* Sums have another order where rows go once to each node. */
-static xep_status_t find_nodes(perf_t *perf, int wide_sums)
-{
-    uint32_t *nodes = oracle_alloc(perf->info.nranks * sizeof *nodes);
-    xep_status_t status = XEP_OK;
-    for (uint32_t r = 0; r < perf->info.nranks && status == XEP_OK; r++) {
-        xep_peer_info_t peer = XEP_PEER_INFO_INIT;
-        status = xep_group_peer(perf->group, r, &peer);
-        nodes[r] = peer.node;
-    }
-    free(perf->nodes);
-    perf->shape.node = perf->nodes = nodes;
-    perf->shape.wide_sums = wide_sums;
+    if (info->path == XEP_PATH_NODES) perf->shape.node = perf->nodes;
+    perf->shape.wide_sums = info->node_sums == XEP_NODE_SUMS_FP32;
     return status;
 }
 
@@ -343,12 +362,9 @@ static xep_status_t open_buffer(perf_t *perf)
     set_buffer_params(perf, &params);
     status = xep_buffer_create(perf->group, &params, &perf->buffer);
     if (status == XEP_OK) status = xep_buffer_query(perf->buffer, &info);
-    if (status == XEP_OK && info.path == XEP_PATH_NODES)
-        status = find_nodes(perf, info.node_sums == XEP_NODE_SUMS_FP32);
     if (status == XEP_OK) status = agree_least(perf, info.mapped_peers, &mapped);
     if (status == XEP_OK) perf->mapped = (uint32_t)mapped;
-    if (status == XEP_OK && perf->options.combine_quant != XEP_QUANT_NONE) status = ask_peers(perf);
-    return status;
+    return status == XEP_OK ? ask_peers(perf, &info) : status;
 }
 
 /* All inputs of a rank are functions of the seed, so no rank has to send its data to those that check it. */

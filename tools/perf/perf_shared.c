@@ -4,7 +4,7 @@
  * A file in /dev/shm that has its name only until all have it mapped: whatever kills the ranks then, nothing is left
  * behind.
  */
-#include "perf_shared.h"
+#include "perf.h"
 
 #include <errno.h>
 #include <fcntl.h>

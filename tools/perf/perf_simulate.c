@@ -16,8 +16,6 @@
 #include "oracle_payloads.h"
 #include "perf.h"
 
-enum { FP8_BLOCK = 128 }; /* elements that share a scale */
-
 /* ---- the routing, token by token ---- */
 
 /* Everything at once: to draw a token's routing takes longer than to count it. idx, weights, owners: scratch, [K]. */
@@ -99,26 +97,18 @@ static void find_room(perf_simulation_t *simulation)
 /* What the mode tells of rows that are cast: rows of bytes and their scales. Combine brings others back. */
 static void tell_of_cast(const perf_simulation_t *simulation, xep_shape_t shape, xep_traffic_t *dispatch)
 {
-    const oracle_shape_t cast = {.hidden = shape.hidden,
-                                 .quant = simulation->options->quant,
-                                 .payloads = simulation->options->payloads,
-                                 .npayloads = simulation->options->npayloads};
     xep_traffic_t combine;
-    if (cast.quant == XEP_QUANT_NONE) return;
-    shape.hidden = (uint32_t)oracle_received_bytes(&cast);
+    if (simulation->rows.quant == XEP_QUANT_NONE) return;
+    shape.hidden = (uint32_t)oracle_received_bytes(&simulation->rows);
     shape.elem_bytes = 1;
-    shape.scales = oracle_words_beside(&cast);
+    shape.scales = oracle_words_beside(&simulation->rows);
     simulation->mode->traffic(&shape, dispatch, &combine);
 }
 
 /* Outputs go over the network as they are asked for. That ranks sum their own costs the network rows of ranks. */
 static void tell_of_combine(const perf_simulation_t *simulation, xep_traffic_t *combine)
 {
-    const oracle_shape_t cast = {.hidden = simulation->shape.hidden,
-                                 .combine_dtype =
-                                     simulation->options->dtype == XEP_E4M3 ? XEP_BF16 : simulation->options->dtype,
-                                 .combine_quant = simulation->options->combine_quant};
-    combine->sent_bytes = oracle_travel_bytes(&cast);
+    combine->sent_bytes = oracle_travel_bytes(&simulation->rows);
     if (simulation->options->sum_at_owner) combine->by_selection = 0;
 }
 
@@ -169,18 +159,10 @@ static int measure_heap(perf_simulation_t *simulation, xep_cost_path_t path)
     return 0;
 }
 
-/* As perf_setup.c asks a buffer for it: rows of fp8 have scales and are summed as bf16. Arrays are the caller's. */
+/* As perf_setup.c asks a buffer for it. Arrays are the caller's. */
 static void set_shape(perf_simulation_t *simulation, uint32_t *first_expert, uint32_t *node_ranks)
 {
     const perf_options_t *options = simulation->options;
-    const int fp8 = options->dtype == XEP_E4M3;
-    const oracle_shape_t rows = {.hidden = options->hidden,
-                                 .quant =
-                                     options->by_expert && options->npayloads == 0 ? XEP_QUANT_NONE : options->quant,
-                                 .scales_dtype = XEP_FP32,
-                                 .payloads = options->payloads,
-                                 .npayloads = options->npayloads,
-                                 .nscales = fp8 ? (uint32_t)(options->hidden + FP8_BLOCK - 1) / FP8_BLOCK : 0};
     const xep_cost_map_t *map = &simulation->map;
     uint32_t first, count, most = 0;
 
@@ -201,9 +183,9 @@ static void set_shape(perf_simulation_t *simulation, uint32_t *first_expert, uin
                                       .most_experts = most,
                                       .topk = (uint32_t)options->topk,
                                       .hidden = (uint32_t)options->hidden,
-                                      .scales = oracle_words_beside(&rows),
+                                      .scales = perf_scales_of(&simulation->rows),
                                       .elem_bytes = (uint32_t)xep_dtype_size(options->dtype),
-                                      .combine_elem_bytes = (uint32_t)xep_dtype_size(fp8 ? XEP_BF16 : options->dtype),
+                                      .combine_elem_bytes = (uint32_t)xep_dtype_size(simulation->rows.combine_dtype),
                                       .slots = (uint32_t)options->slots + 1, /* as many as xep_perf has */
                                       .tokens = simulation->routing->tokens};
     simulation->shape.wide_sums = options->cluster.sum_elem > simulation->shape.combine_elem_bytes;
@@ -233,7 +215,11 @@ static int simulate(const perf_options_t *options, const oracle_routing_t *routi
                     perf_placer_t *placer, perf_simulated_fn report, void *arg)
 {
     const uint32_t nranks = options->cluster.nranks;
-    perf_simulation_t simulation = {.options = options, .routing = routing, .mode = mode, .placer = placer};
+    perf_simulation_t simulation = {.options = options,
+                                    .routing = routing,
+                                    .mode = mode,
+                                    .placer = placer,
+                                    .rows = perf_shape_of(options)};
     uint32_t *node = oracle_alloc(nranks * sizeof *node);
     uint32_t *first_expert = oracle_alloc((nranks + 1) * sizeof *first_expert);
     const uint32_t nnodes = perf_cluster_nodes(&options->cluster, node);
@@ -298,24 +284,16 @@ static int place_and_simulate(const perf_options_t *options, const oracle_routin
     return ret;
 }
 
-/* A file says by itself how many tokens there are. */
 int perf_simulate(const perf_options_t *options, const perf_placement_t *placement, perf_simulated_fn report, void *arg)
 {
-    const uint64_t tokens = options->tokens || options->route.kind == ORACLE_ROUTE_FILE ? options->tokens : PERF_TOKENS;
-    const oracle_routing_params_t params = {.spec = options->route,
-                                            .seed = options->seed,
-                                            .nranks = options->cluster.nranks,
-                                            .experts = (uint32_t)options->experts,
-                                            .topk = (uint32_t)options->topk,
-                                            .mask = (uint32_t)options->mask,
-                                            .owners = placement != NULL ? placement->owners : options->owners,
-                                            .tokens = tokens};
+    oracle_routing_params_t params = perf_routing_of(options, options->cluster.nranks, perf_tokens_of(options));
     const xep_plugin_t *mode = find_mode(options->mode);
     oracle_routing_t *routing;
     char why[512];
     int ret = PERF_EXIT_FAILED;
 
     if (mode == NULL) return PERF_EXIT_USAGE;
+    if (placement != NULL) params.owners = placement->owners;
     if (oracle_routing_create(&params, &routing, why, sizeof why)) {
         fprintf(stderr, "xep_perf: %s\n", why);
         return PERF_EXIT_USAGE;

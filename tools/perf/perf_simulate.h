@@ -4,6 +4,8 @@
 #ifndef PERF_SIMULATE_H
 #define PERF_SIMULATE_H
 
+#include <stdio.h>
+
 #include "oracle.h"
 #include "perf_options.h"
 #include "perf_placement.h"
@@ -24,6 +26,7 @@ typedef struct perf_simulation {
     const oracle_routing_t *routing;
     const xep_plugin_t *mode;
     perf_placer_t *placer; /* NULL: selections go to the owners */
+    oracle_shape_t rows;
     xep_shape_t shape;
     xep_cost_map_t map;
     double mean_rows, most_rows;              /* that a rank receives */
@@ -56,6 +59,9 @@ int perf_simulate(const perf_options_t *options, const perf_placement_t *placeme
 
 /** The exit status of xep_perf. */
 int perf_forecast_report(void *arg, const perf_simulation_t *simulation);
+
+/** Where --json asks for it, lets write() fill the file or stdout. The exit status. */
+int perf_simulated_json(const perf_options_t *options, void (*write)(FILE *file, const void *arg), const void *arg);
 
 /* ---- perf_simulate_placements.c ---- */
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -47,40 +46,42 @@ static void print(const perf_options_t *options, const placed_t *placed)
                placed[i].seconds * 1e6);
 }
 
-static int write_json(const perf_options_t *options, const placed_t *placed)
-{
-    const int to_stdout = !strcmp(options->json, "-");
-    FILE *file = to_stdout ? stdout : fopen(options->json, "w");
+typedef struct placements {
+    const perf_options_t *options;
+    placed_t placed[PERF_PLACEMENTS];
+} placements_t;
 
-    if (file != NULL) {
+static void write_json(FILE *file, const void *arg)
+{
+    const placements_t *all = arg;
+    const perf_options_t *options = all->options;
+
+    fprintf(file,
+            "{\"version\": \"%s\", \"ranks\": %" PRIu32 ", \"topk\": %" PRIu64 ", \"experts\": %" PRIu64
+            ", \"tokens\": %" PRIu64 ", \"hidden\": %" PRIu64 ", \"mode\": \"%s\", \"seed\": %" PRIu64
+            ", \"placements\": [",
+            xep_version_string(), options->cluster.nranks, options->topk, options->experts, options->tokens,
+            options->hidden, options->mode, options->seed);
+    for (int i = 0; i < PERF_PLACEMENTS; i++) {
+        const placed_t *placed = &all->placed[i];
         fprintf(file,
-                "{\"version\": \"%s\", \"ranks\": %" PRIu32 ", \"topk\": %" PRIu64 ", \"experts\": %" PRIu64
-                ", \"tokens\": %" PRIu64 ", \"hidden\": %" PRIu64 ", \"mode\": \"%s\", \"seed\": %" PRIu64
-                ", \"placements\": [",
-                xep_version_string(), options->cluster.nranks, options->topk, options->experts, options->tokens,
-                options->hidden, options->mode, options->seed);
-        for (int i = 0; i < PERF_PLACEMENTS; i++)
-            fprintf(file,
-                    "%s{\"name\": \"%s\", \"imbalance\": %.17g, \"rows\": {\"mean\": %.17g, \"most\": %.0f}, "
-                    "\"most_bytes\": %.17g, \"network_bytes\": %.17g, \"us\": %.3f}",
-                    i == 0 ? "" : ", ", perf_placements[i].name, placed[i].imbalance, placed[i].mean_rows,
-                    placed[i].most_rows, placed[i].most_bytes, placed[i].network_bytes, placed[i].seconds * 1e6);
-        fputs("]}\n", file);
-        if ((to_stdout ? fflush(file) : fclose(file)) == 0) return 0;
+                "%s{\"name\": \"%s\", \"imbalance\": %.17g, \"rows\": {\"mean\": %.17g, \"most\": %.0f}, "
+                "\"most_bytes\": %.17g, \"network_bytes\": %.17g, \"us\": %.3f}",
+                i == 0 ? "" : ", ", perf_placements[i].name, placed->imbalance, placed->mean_rows, placed->most_rows,
+                placed->most_bytes, placed->network_bytes, placed->seconds * 1e6);
     }
-    fprintf(stderr, "xep_perf: cannot write --json %s: %s\n", options->json, strerror(errno));
-    return PERF_EXIT_FAILED;
+    fputs("]}\n", file);
 }
 
 int perf_compare_placements(const perf_options_t *options)
 {
-    placed_t placed[PERF_PLACEMENTS];
+    placements_t all = {.options = options};
 
     for (int i = 0; i < PERF_PLACEMENTS; i++) {
-        const int ret = perf_simulate(options, &perf_placements[i], take, &placed[i]);
+        const int ret = perf_simulate(options, &perf_placements[i], take, &all.placed[i]);
         if (ret != 0) return ret;
     }
-    if (options->json == NULL || strcmp(options->json, "-")) print(options, placed);
+    if (options->json == NULL || strcmp(options->json, "-")) print(options, all.placed);
     fflush(stdout);
-    return options->json == NULL ? 0 : write_json(options, placed);
+    return perf_simulated_json(options, write_json, &all);
 }

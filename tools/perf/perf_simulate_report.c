@@ -140,28 +140,38 @@ static void write_path(FILE *file, const perf_simulation_t *simulation, xep_cost
     fputs("]}", file);
 }
 
-/* Numbers as %.17g: what reads them gets the same bits. A file that cannot be written, also at its end, is an error. */
-static int write_json(const perf_simulation_t *simulation)
+/* Numbers as %.17g: what reads them gets the same bits. */
+static void write_json(FILE *file, const void *arg)
 {
+    const perf_simulation_t *simulation = arg;
     const perf_options_t *options = simulation->options;
-    const int to_stdout = !strcmp(options->json, "-");
-    FILE *file = to_stdout ? stdout : fopen(options->json, "w");
 
+    fprintf(file,
+            "{\"format\": %d, \"version\": \"%s\", \"ranks\": %" PRIu32 ", \"nodes\": %" PRIu32 ", \"tokens\": %" PRIu64
+            ", \"hidden\": %" PRIu64 ", \"topk\": %" PRIu64 ", \"experts\": %" PRIu64
+            ", \"dtype\": \"%s\", \"mode\": \"%s\", \"seed\": %" PRIu64
+            ", \"rows\": {\"mean\": %.17g, \"most\": %.0f}, "
+            "\"chosen\": \"%s\", \"paths\": [",
+            PERF_JSON_FORMAT, xep_version_string(), simulation->map.nranks, simulation->map.nnodes,
+            simulation->routing->tokens, options->hidden, options->topk, options->experts, options->dtype_name,
+            simulation->mode->name, options->seed, simulation->mean_rows, simulation->most_rows,
+            path_names[simulation->chosen]);
+    write_path(file, simulation, XEP_COST_FLAT);
+    fputs(", ", file);
+    write_path(file, simulation, XEP_COST_NODES);
+    fputs("]}\n", file);
+}
+
+/* A file that cannot be written, also at its end, is an error. */
+int perf_simulated_json(const perf_options_t *options, void (*write)(FILE *file, const void *arg), const void *arg)
+{
+    const int to_stdout = options->json != NULL && !strcmp(options->json, "-");
+    FILE *file = to_stdout ? stdout : NULL;
+
+    if (options->json == NULL) return 0;
+    if (!to_stdout) file = fopen(options->json, "w");
     if (file != NULL) {
-        fprintf(file,
-                "{\"format\": %d, \"version\": \"%s\", \"ranks\": %" PRIu32 ", \"nodes\": %" PRIu32
-                ", \"tokens\": %" PRIu64 ", \"hidden\": %" PRIu64 ", \"topk\": %" PRIu64 ", \"experts\": %" PRIu64
-                ", \"dtype\": \"%s\", \"mode\": \"%s\", \"seed\": %" PRIu64
-                ", \"rows\": {\"mean\": %.17g, \"most\": %.0f}, "
-                "\"chosen\": \"%s\", \"paths\": [",
-                PERF_JSON_FORMAT, xep_version_string(), simulation->map.nranks, simulation->map.nnodes,
-                simulation->routing->tokens, options->hidden, options->topk, options->experts, options->dtype_name,
-                simulation->mode->name, options->seed, simulation->mean_rows, simulation->most_rows,
-                path_names[simulation->chosen]);
-        write_path(file, simulation, XEP_COST_FLAT);
-        fputs(", ", file);
-        write_path(file, simulation, XEP_COST_NODES);
-        fputs("]}\n", file);
+        write(file, arg);
         if ((to_stdout ? fflush(file) : fclose(file)) == 0) return 0;
     }
     fprintf(stderr, "xep_perf: cannot write --json %s: %s\n", options->json, strerror(errno));
@@ -181,5 +191,5 @@ int perf_forecast_report(void *arg, const perf_simulation_t *simulation)
         print_end(simulation);
         fflush(stdout);
     }
-    return json == NULL ? 0 : write_json(simulation);
+    return perf_simulated_json(simulation->options, write_json, simulation);
 }

@@ -23,18 +23,19 @@
 #include "perf_say.h"
 #include "perf_waits.h"
 
-/* The steps timed: the operations, the limits with cached and with streaming stores (of devices: to all peers at once
- * by kernels, and one after the other by copy engines), the operations with computing between their phases, those
- * without tokens, the peer with either kind of stores, and dispatches whose rows are read: copied ones, and in place,
- * not read and read; and the operations with rows that come in pieces. */
+/* The steps timed: the operations, the limit and the peer with cached and with streaming stores (the limit of devices:
+ * to all peers at once by kernels, and one after the other by copy engines; the two of either are not neighbours, as
+ * the second would find in the caches what the first has left), the operations with computing between their phases,
+ * those without tokens, and dispatches whose rows are read: copied ones, and in place, not read and read; and the
+ * operations with rows that come in pieces. */
 enum {
     KIND_OPS,
     KIND_CACHED,
+    KIND_PEER_CACHED,
     KIND_STREAMING,
+    KIND_PEER_STREAMING,
     KIND_OVERLAP,
     KIND_EMPTY,
-    KIND_PEER_CACHED,
-    KIND_PEER_STREAMING,
     KIND_READ,
     KIND_IN_PLACE,
     KIND_IN_PLACE_READ,
@@ -67,38 +68,31 @@ static int is_peer(uint32_t kind)
     return kind == KIND_PEER_CACHED || kind == KIND_PEER_STREAMING;
 }
 
-/* A cached handle needs no plan, so the limit is not charged with one either. */
-static xep_status_t run_limit(timing_t *timing, uint32_t step)
+static int is_in_place(uint32_t kind)
 {
-    const int streaming = step / PERF_OPS == KIND_STREAMING;
-
-    if (timing->cuda_limit != NULL) perf_cuda_limit_run(timing->cuda_limit, (perf_op_t)(step % PERF_OPS), streaming);
-    else if (step % PERF_OPS == PERF_DISPATCH)
-        perf_limit_dispatch(timing->limit, !timing->perf->options.cached, streaming);
-    else perf_limit_combine(timing->limit, streaming);
-    return XEP_OK;
+    return kind >= KIND_READ && kind <= KIND_IN_PLACE_READ;
 }
 
-static xep_status_t run_peer(timing_t *timing, uint32_t step)
-{
-    const int streaming = step / PERF_OPS == KIND_PEER_STREAMING;
-
-    if (step % PERF_OPS == PERF_DISPATCH) perf_peer_dispatch(timing->peer, streaming);
-    else perf_peer_combine(timing->peer, streaming);
-    return XEP_OK;
-}
-
-/* Step: kind * PERF_OPS + operation. Of what is timed only the library's own operations can fail. */
+/*
+ * Step: kind * PERF_OPS + operation. Of what is timed only the library's own operations can fail. A cached handle needs
+ * no plan, so the limit is not charged with one either.
+ */
 static xep_status_t run_step(timing_t *timing, uint32_t step)
 {
     const uint32_t kind = step / PERF_OPS, is_dispatch = step % PERF_OPS == PERF_DISPATCH;
+    const int streaming = kind == KIND_STREAMING || kind == KIND_PEER_STREAMING;
+    perf_t *perf = timing->perf;
 
-    if (is_limit(kind)) return run_limit(timing, step);
-    if (is_peer(kind)) return run_peer(timing, step);
-    if (kind == KIND_READ || kind == KIND_IN_PLACE_READ) return perf_in_place_read(timing->perf);
-    if (kind == KIND_PIECES)
-        return is_dispatch ? perf_pieces_dispatch(timing->perf) : perf_pieces_combine(timing->perf);
-    return is_dispatch ? perf_dispatch(timing->perf) : perf_combine(timing->perf);
+    if (kind == KIND_READ || kind == KIND_IN_PLACE_READ) return perf_in_place_read(perf);
+    if (kind == KIND_PIECES) return is_dispatch ? perf_pieces_dispatch(perf) : perf_pieces_combine(perf);
+    if (!is_limit(kind) && !is_peer(kind)) return is_dispatch ? perf_dispatch(perf) : perf_combine(perf);
+    if (is_peer(kind) && is_dispatch) perf_peer_dispatch(timing->peer, streaming);
+    else if (is_peer(kind)) perf_peer_combine(timing->peer, streaming);
+    else if (timing->cuda_limit != NULL)
+        perf_cuda_limit_run(timing->cuda_limit, (perf_op_t)(step % PERF_OPS), streaming);
+    else if (is_dispatch) perf_limit_dispatch(timing->limit, !perf->options.cached, streaming);
+    else perf_limit_combine(timing->limit, streaming);
+    return XEP_OK;
 }
 
 /*
@@ -124,90 +118,49 @@ static xep_status_t run_timed(timing_t *timing, uint32_t step, int64_t iter)
     return status == XEP_OK ? xep_group_barrier(timing->perf->group) : status;
 }
 
-/* What is not timed still runs: a combine needs its dispatch, and experts that have written their outputs. */
-static xep_status_t run_operations(timing_t *timing, uint32_t first, int64_t iter)
-{
-    perf_t *perf = timing->perf;
-    xep_status_t status;
-
-    perf->computing = first == KIND_OVERLAP * PERF_OPS ? timing->rounds : 0;
-    perf->empty = first == KIND_EMPTY * PERF_OPS;
-    status = perf_times_dispatch(&perf->options) ? run_timed(timing, first + PERF_DISPATCH, iter) : perf_dispatch(perf);
-    if (status == XEP_OK && perf_times_combine(&perf->options)) {
-        status = perf_experts(perf);
-        if (status == XEP_OK) status = run_timed(timing, first + PERF_COMBINE, iter);
-    }
-    perf->computing = 0;
-    perf->empty = 0;
-    if (status == XEP_OK) perf_release(perf);
-    return status;
-}
-
-/* Expert outputs are written before the combine, as for the operations, so that both find the same caches. */
-static xep_status_t run_limits(timing_t *timing, uint32_t first, int64_t iter)
-{
-    xep_status_t status = XEP_OK;
-
-    if (perf_times_dispatch(&timing->perf->options)) status = run_timed(timing, first + PERF_DISPATCH, iter);
-    if (status != XEP_OK || !perf_times_combine(&timing->perf->options)) return status;
-    if (timing->cuda_limit == NULL) perf_limit_experts(timing->limit);
-    return run_timed(timing, first + PERF_COMBINE, iter);
-}
-
-/* A combine needs its dispatch here as well, timed or not. */
-static xep_status_t run_peers(timing_t *timing, uint32_t first, int64_t iter)
-{
-    const perf_options_t *options = &timing->perf->options;
-    xep_status_t status = run_timed(timing, first + PERF_DISPATCH, iter);
-
-    if (status != XEP_OK || !perf_times_combine(options)) return status;
-    perf_peer_experts(timing->peer);
-    return run_timed(timing, first + PERF_COMBINE, iter);
-}
-
-static int is_in_place(uint32_t kind)
-{
-    return kind >= KIND_READ && kind <= KIND_IN_PLACE_READ;
-}
-
-/* Copied rows come from the same memory. */
-static xep_status_t run_in_place(timing_t *timing, uint32_t kind, int64_t iter)
-{
-    perf_t *perf = timing->perf;
-    xep_status_t status = perf_in_place_rows(perf);
-
-    perf->in_place = kind != KIND_READ;
-    if (status == XEP_OK) status = run_timed(timing, kind * PERF_OPS + PERF_DISPATCH, iter);
-    perf->in_place = 0;
-    perf->sends = NULL;
-    if (status == XEP_OK) perf_release(perf);
-    return status;
-}
-
-/* Both are always timed: --op with one of them alone is refused. */
-static xep_status_t run_pieces(timing_t *timing, int64_t iter)
-{
-    perf_t *perf = timing->perf;
-    xep_status_t status = run_timed(timing, KIND_PIECES * PERF_OPS + PERF_DISPATCH, iter);
-
-    if (status == XEP_OK) status = perf_pieces_experts(perf);
-    if (status == XEP_OK) status = run_timed(timing, KIND_PIECES * PERF_OPS + PERF_COMBINE, iter);
-    if (status == XEP_OK) perf_pieces_release(perf);
-    return status;
-}
-
 /* All ranks have the same options, so they leave out the same kinds. */
+static int is_timed(const timing_t *timing, uint32_t kind)
+{
+    if (kind == KIND_OVERLAP) return timing->rounds != 0;
+    if (kind == KIND_EMPTY) return timing->perf->options.fixed;
+    if (kind == KIND_PIECES) return timing->perf->pieces != NULL;
+    if (is_in_place(kind)) return timing->perf->options.in_place;
+    return !is_peer(kind) || timing->peer != NULL;
+}
+
+/* Expert outputs are written before the combine, also for the limits, so that all find the same caches. */
+static xep_status_t run_experts(timing_t *timing, uint32_t kind)
+{
+    if (kind == KIND_PIECES) return perf_pieces_experts(timing->perf);
+    if (is_peer(kind)) perf_peer_experts(timing->peer);
+    else if (!is_limit(kind)) return perf_experts(timing->perf);
+    else if (timing->cuda_limit == NULL) perf_limit_experts(timing->limit);
+    return XEP_OK;
+}
+
+/*
+ * A combine needs its dispatch, also where --op leaves that out. Those that are read, or lie in place, are dispatches
+ * alone, and all of their rows come from the same memory.
+ */
 static xep_status_t run_kind(timing_t *timing, uint32_t kind, int64_t iter)
 {
-    const perf_options_t *options = &timing->perf->options;
+    perf_t *perf = timing->perf;
+    const int combines = perf_times_combine(&perf->options) && !is_in_place(kind);
+    xep_status_t status = is_in_place(kind) ? perf_in_place_rows(perf) : XEP_OK;
 
-    if (kind == KIND_OVERLAP && timing->rounds == 0) return XEP_OK;
-    if (kind == KIND_EMPTY && !options->fixed) return XEP_OK;
-    if (is_in_place(kind)) return options->in_place ? run_in_place(timing, kind, iter) : XEP_OK;
-    if (kind == KIND_PIECES) return timing->perf->pieces != NULL ? run_pieces(timing, iter) : XEP_OK;
-    if (is_limit(kind)) return run_limits(timing, kind * PERF_OPS, iter);
-    if (!is_peer(kind)) return run_operations(timing, kind * PERF_OPS, iter);
-    return timing->peer != NULL ? run_peers(timing, kind * PERF_OPS, iter) : XEP_OK;
+    perf->computing = kind == KIND_OVERLAP ? timing->rounds : 0;
+    perf->empty = kind == KIND_EMPTY;
+    perf->in_place = is_in_place(kind) && kind != KIND_READ;
+    if (status == XEP_OK) status = run_timed(timing, kind * PERF_OPS + PERF_DISPATCH, iter);
+    if (status == XEP_OK && combines) status = run_experts(timing, kind);
+    if (status == XEP_OK && combines) status = run_timed(timing, kind * PERF_OPS + PERF_COMBINE, iter);
+    perf->computing = 0;
+    perf->empty = perf->in_place = 0;
+    perf->sends = NULL;
+    if (status != XEP_OK || is_limit(kind) || is_peer(kind)) return status;
+    if (kind == KIND_PIECES) perf_pieces_release(perf);
+    else perf_release(perf);
+    return XEP_OK;
 }
 
 /* Kinds take turns at being first: what a kind leaves in the caches is not always to the advantage of the same one. */
@@ -216,8 +169,10 @@ static xep_status_t run_iteration(timing_t *timing, uint64_t at)
     const int64_t iter = (int64_t)at - (int64_t)timing->perf->options.warmup;
     xep_status_t status = XEP_OK;
 
-    for (uint32_t turn = 0; status == XEP_OK && turn < KINDS; turn++)
-        status = run_kind(timing, (turn + (uint32_t)at) % KINDS, iter);
+    for (uint32_t turn = 0; status == XEP_OK && turn < KINDS; turn++) {
+        const uint32_t kind = (turn + (uint32_t)at) % KINDS;
+        if (is_timed(timing, kind)) status = run_kind(timing, kind, iter);
+    }
     return status;
 }
 
@@ -243,75 +198,68 @@ static xep_status_t run_all(timing_t *timing)
 
 /* ---- reckoning -------------------------------------------------------------------- */
 
-static double percentile(timing_t *timing, uint32_t step, perf_sample_fn value_of, uint64_t percent)
+static double median(timing_t *timing, uint32_t kind, perf_op_t op, perf_figure_t figure)
 {
-    perf_samples_sort(&timing->all, step, value_of);
-    return perf_samples_percentile(&timing->all, percent);
+    return perf_samples_percentile(&timing->all, kind * PERF_OPS + op, figure, 50);
 }
 
 /*
  * The faster of the two ways to store is the limit, and the peer, whichever it is on this machine. Of a limit the least
  * of all iterations: what the machine can do it has done once.
  */
-static void reckon_better(timing_t *timing, perf_op_t op, uint32_t kind, double *us_p, double *cpu_p)
+static void reckon_better(timing_t *timing, perf_op_t op, uint32_t kind, uint32_t other, double *us_p, double *cpu_p)
 {
     const uint64_t percent = is_limit(kind) ? 0 : 50;
-    const uint32_t cached = kind * PERF_OPS + op, streaming = (kind + 1) * PERF_OPS + op;
-    const double with_cached = percentile(timing, cached, perf_sample_span, percent);
-    const double with_streaming = percentile(timing, streaming, perf_sample_span, percent);
+    const uint32_t cached = kind * PERF_OPS + op, streaming = other * PERF_OPS + op;
+    const double with_cached = perf_samples_percentile(&timing->all, cached, PERF_SPAN, percent);
+    const double with_streaming = perf_samples_percentile(&timing->all, streaming, PERF_SPAN, percent);
 
     *us_p = with_cached < with_streaming ? with_cached : with_streaming;
-    *cpu_p = percentile(timing, with_cached < with_streaming ? cached : streaming, perf_sample_cpu, percent);
+    *cpu_p =
+        perf_samples_percentile(&timing->all, with_cached < with_streaming ? cached : streaming, PERF_CPU, percent);
 }
 
 /* Operations in flight share the time of their step. */
 static void reckon(timing_t *timing, perf_op_t op, perf_time_t *time_p)
 {
-    const double slots = (double)timing->perf->options.slots;
+    const perf_options_t *options = &timing->perf->options;
+    const double slots = (double)options->slots;
     perf_time_t time = {.timed = 1};
 
-    perf_samples_sort(&timing->all, op, perf_sample_span);
-    time.p10 = perf_samples_percentile(&timing->all, 10) / slots;
-    time.median = perf_samples_percentile(&timing->all, 50) / slots;
-    time.p90 = perf_samples_percentile(&timing->all, 90) / slots;
-    time.p99 = perf_samples_percentile(&timing->all, 99) / slots;
-    time.cpu = perf_samples_median(&timing->all, op, perf_sample_cpu) / slots;
-    if (timing->cuda_limit != NULL) time.device = perf_samples_median(&timing->all, op, perf_sample_device) / slots;
-    if (timing->perf->options.split) {
-        time.send = perf_samples_median(&timing->all, op, perf_sample_send) / slots;
-        time.receive = perf_samples_median(&timing->all, op, perf_sample_receive) / slots;
-    }
-    if (timing->rounds) {
-        time.overlapped = perf_samples_median(&timing->all, KIND_OVERLAP * PERF_OPS + op, perf_sample_span) / slots;
-        time.computed = (double)timing->perf->options.overlap / slots;
-    }
-    if (timing->perf->options.fixed)
-        time.empty = perf_samples_median(&timing->all, KIND_EMPTY * PERF_OPS + op, perf_sample_span) / slots;
-    reckon_better(timing, op, KIND_CACHED, &time.limit, &time.limit_cpu);
-    if (timing->peer != NULL) reckon_better(timing, op, KIND_PEER_CACHED, &time.peer, &time.peer_cpu);
+    time.p10 = perf_samples_percentile(&timing->all, op, PERF_SPAN, 10) / slots;
+    time.median = perf_samples_percentile(&timing->all, op, PERF_SPAN, 50) / slots;
+    time.p90 = perf_samples_percentile(&timing->all, op, PERF_SPAN, 90) / slots;
+    time.p99 = perf_samples_percentile(&timing->all, op, PERF_SPAN, 99) / slots;
+    time.cpu = median(timing, KIND_OPS, op, PERF_CPU) / slots;
+    if (timing->cuda_limit != NULL) time.device = median(timing, KIND_OPS, op, PERF_DEVICE) / slots;
+    if (options->split) time.send = median(timing, KIND_OPS, op, PERF_SEND) / slots;
+    if (options->split) time.receive = median(timing, KIND_OPS, op, PERF_RECEIVE) / slots;
+    if (timing->rounds) time.overlapped = median(timing, KIND_OVERLAP, op, PERF_SPAN) / slots;
+    if (timing->rounds) time.computed = (double)options->overlap / slots;
+    if (options->fixed) time.empty = median(timing, KIND_EMPTY, op, PERF_SPAN) / slots;
+    reckon_better(timing, op, KIND_CACHED, KIND_STREAMING, &time.limit, &time.limit_cpu);
+    if (timing->peer != NULL)
+        reckon_better(timing, op, KIND_PEER_CACHED, KIND_PEER_STREAMING, &time.peer, &time.peer_cpu);
     *time_p = time;
 }
 
-/* These kinds are dispatches alone, and of one slot, so there is nothing to divide by. In us. */
-static void reckon_place(timing_t *timing, perf_times_t *times_p)
+/* Of all of them. What has no percentiles is of one slot, so there is nothing to divide by. */
+static void reckon_all(timing_t *timing, perf_times_t *times_p)
 {
-    const uint32_t read = KIND_READ * PERF_OPS, in_place = KIND_IN_PLACE * PERF_OPS,
-                   both = KIND_IN_PLACE_READ * PERF_OPS;
+    const perf_t *perf = timing->perf;
 
-    times_p->read = perf_samples_median(&timing->all, read, perf_sample_span);
-    times_p->in_place = perf_samples_median(&timing->all, in_place, perf_sample_span);
-    times_p->in_place_read = perf_samples_median(&timing->all, both, perf_sample_span);
-    times_p->read_cpu = perf_samples_median(&timing->all, read, perf_sample_cpu);
-    times_p->in_place_cpu = perf_samples_median(&timing->all, in_place, perf_sample_cpu);
-    times_p->in_place_read_cpu = perf_samples_median(&timing->all, both, perf_sample_cpu);
-}
-
-static void reckon_pieces(timing_t *timing, perf_times_t *times_p)
-{
-    const uint32_t dispatch = KIND_PIECES * PERF_OPS + PERF_DISPATCH, combine = KIND_PIECES * PERF_OPS + PERF_COMBINE;
-
-    times_p->pieces[PERF_DISPATCH] = perf_samples_median(&timing->all, dispatch, perf_sample_span);
-    times_p->pieces[PERF_COMBINE] = perf_samples_median(&timing->all, combine, perf_sample_span);
+    if (perf_times_dispatch(&perf->options)) reckon(timing, PERF_DISPATCH, &times_p->op[PERF_DISPATCH]);
+    if (perf_times_combine(&perf->options)) reckon(timing, PERF_COMBINE, &times_p->op[PERF_COMBINE]);
+    if (perf->options.in_place) {
+        times_p->read = median(timing, KIND_READ, PERF_DISPATCH, PERF_SPAN);
+        times_p->read_cpu = median(timing, KIND_READ, PERF_DISPATCH, PERF_CPU);
+        times_p->in_place = median(timing, KIND_IN_PLACE, PERF_DISPATCH, PERF_SPAN);
+        times_p->in_place_cpu = median(timing, KIND_IN_PLACE, PERF_DISPATCH, PERF_CPU);
+        times_p->in_place_read = median(timing, KIND_IN_PLACE_READ, PERF_DISPATCH, PERF_SPAN);
+        times_p->in_place_read_cpu = median(timing, KIND_IN_PLACE_READ, PERF_DISPATCH, PERF_CPU);
+    }
+    for (perf_op_t op = PERF_DISPATCH; perf->pieces != NULL && op < PERF_OPS; op++)
+        times_p->pieces[op] = median(timing, KIND_PIECES, op, PERF_SPAN);
 }
 
 /*
@@ -353,12 +301,7 @@ int perf_time(perf_t *perf, perf_times_t *times_p)
     if (status == XEP_OK) status = perf_waits_gather(perf);
     if (status == XEP_OK && perf->options.fixed)
         status = perf_fixed_parts(perf, &times_p->round_trip, &times_p->layout);
-    if (status == XEP_OK && perf_times_dispatch(&perf->options))
-        reckon(&timing, PERF_DISPATCH, &times_p->op[PERF_DISPATCH]);
-    if (status == XEP_OK && perf_times_combine(&perf->options))
-        reckon(&timing, PERF_COMBINE, &times_p->op[PERF_COMBINE]);
-    if (status == XEP_OK && perf->options.in_place) reckon_place(&timing, times_p);
-    if (status == XEP_OK && perf->pieces != NULL) reckon_pieces(&timing, times_p);
+    if (status == XEP_OK) reckon_all(&timing, times_p);
     perf->timing = 0;
     perf_limit_close(timing.limit);
     if (status == XEP_OK) perf_cuda_limit_close(timing.cuda_limit);

@@ -10,7 +10,7 @@
 
 #include "oracle_alloc.h"
 #include "perf_machine.h"
-#include "perf_shared.h"
+#include "perf_samples.h"
 
 enum { ROUNDS = 2000, LAYOUTS = 50 };
 
@@ -20,32 +20,18 @@ typedef struct flags {
     _Alignas(128) _Atomic uint64_t pong; /* written by rank 1 */
 } flags_t;
 
-static int compare_ns(const void *a, const void *b)
-{
-    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-
-    return (x > y) - (x < y);
-}
-
-/* Sorts what it is given. */
-static double median_us(uint64_t *ns, size_t n)
-{
-    qsort(ns, n, sizeof *ns, compare_ns);
-    return (double)ns[n / 2] / 1e3;
-}
-
 /* The median and not the least: what an operation meets is the usual round trip, not the best one of two thousand. */
 static double time_ping(flags_t *flags)
 {
-    uint64_t ns[ROUNDS];
+    double us[ROUNDS];
 
     for (uint64_t i = 0; i < ROUNDS; i++) {
         const uint64_t begin = perf_clock_ns();
         atomic_store_explicit(&flags->ping, i + 1, memory_order_release);
         perf_await(&flags->pong, i + 1);
-        ns[i] = perf_clock_ns() - begin;
+        us[i] = (double)(perf_clock_ns() - begin) / 1e3;
     }
-    return median_us(ns, ROUNDS);
+    return perf_median(us, ROUNDS);
 }
 
 /* What rank 1 does meanwhile. Both words only grow, so that no round has to clear them. */
@@ -62,7 +48,7 @@ static double time_layout(const perf_t *perf)
 {
     xep_layout_args_t args = XEP_LAYOUT_ARGS_INIT;
     xep_layout_t layout = XEP_LAYOUT_INIT;
-    uint64_t ns[LAYOUTS];
+    double us[LAYOUTS];
 
     args.tokens = perf->tokens;
     args.topk = (uint32_t)perf->options.topk;
@@ -74,11 +60,11 @@ static double time_layout(const perf_t *perf)
     for (int i = 0; i < LAYOUTS; i++) {
         const uint64_t begin = perf_clock_ns();
         xep_layout(&args, &layout);
-        ns[i] = perf_clock_ns() - begin;
+        us[i] = (double)(perf_clock_ns() - begin) / 1e3;
     }
     free(layout.tokens_per_rank);
     free(layout.tokens_per_expert);
-    return median_us(ns, LAYOUTS);
+    return perf_median(us, LAYOUTS);
 }
 
 /* Ranks above 1 have nothing to do here but to wait at the barrier. */

@@ -7,13 +7,11 @@
 #include <string.h>
 
 #include "perf.h"
-#include "perf_balance.h"
 #include "perf_check.h"
 #include "perf_peer.h"
 #include "perf_pieces.h"
 #include "perf_report.h"
 #include "perf_say.h"
-#include "perf_setup.h"
 #include "perf_simulate.h"
 #include "perf_time.h"
 

@@ -6,7 +6,7 @@
  */
 #define _GNU_SOURCE
 
-#include "run_environ.h"
+#include "run.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,38 +14,44 @@
 
 extern char **environ;
 
-static const char *const foreign_prefixes[] = {"PMIX_", "PMI_",  "OMPI_",         "PRTE_", "MV2_COMM_WORLD_",
-                                               "JSM_",  "PALS_", "TORCHELASTIC_", NULL};
-static const char *const foreign_names[] = {"SLURM_PROCID",
-                                            "SLURM_LOCALID",
-                                            "SLURM_NODEID",
-                                            "SLURM_NTASKS",
-                                            "SLURM_NPROCS",
-                                            "SLURM_STEP_NUM_TASKS",
-                                            "SLURM_STEP_NUM_NODES",
-                                            "SLURM_STEP_TASKS_PER_NODE",
-                                            "SLURM_TASK_PID",
-                                            "SLURM_GTIDS",
-                                            "SLURM_PMIX_MAPPING_SERV",
-                                            "FLUX_JOB_SIZE",
-                                            "FLUX_TASK_RANK",
-                                            "FLUX_TASK_LOCAL_ID",
-                                            "MPI_LOCALRANKID",
-                                            "MPI_LOCALNRANKS",
-                                            "RANK",
-                                            "WORLD_SIZE",
-                                            "LOCAL_RANK",
-                                            "LOCAL_WORLD_SIZE",
-                                            "GROUP_RANK",
-                                            "ROLE_RANK",
-                                            "ROLE_WORLD_SIZE",
-                                            "GROUP_WORLD_SIZE",
-                                            NULL};
+/* how these begin, a whole name with its "=" */
+static const char *const foreign[] = {"PMIX_",
+                                      "PMI_",
+                                      "OMPI_",
+                                      "PRTE_",
+                                      "MV2_COMM_WORLD_",
+                                      "JSM_",
+                                      "PALS_",
+                                      "TORCHELASTIC_",
+                                      "SLURM_PROCID=",
+                                      "SLURM_LOCALID=",
+                                      "SLURM_NODEID=",
+                                      "SLURM_NTASKS=",
+                                      "SLURM_NPROCS=",
+                                      "SLURM_STEP_NUM_TASKS=",
+                                      "SLURM_STEP_NUM_NODES=",
+                                      "SLURM_STEP_TASKS_PER_NODE=",
+                                      "SLURM_TASK_PID=",
+                                      "SLURM_GTIDS=",
+                                      "SLURM_PMIX_MAPPING_SERV=",
+                                      "FLUX_JOB_SIZE=",
+                                      "FLUX_TASK_RANK=",
+                                      "FLUX_TASK_LOCAL_ID=",
+                                      "MPI_LOCALRANKID=",
+                                      "MPI_LOCALNRANKS=",
+                                      "RANK=",
+                                      "WORLD_SIZE=",
+                                      "LOCAL_RANK=",
+                                      "LOCAL_WORLD_SIZE=",
+                                      "GROUP_RANK=",
+                                      "ROLE_RANK=",
+                                      "ROLE_WORLD_SIZE=",
+                                      "GROUP_WORLD_SIZE=",
+                                      NULL};
 
-/* settings of the library, not of a job */
-static const char *const kept_prefixes[] = {"PMIX_MCA_", "PMIX_PREFIX=", NULL};
+/* settings of the library, not of a job, though they begin so, too */
+static const char *const kept[] = {"PMIX_MCA_", "PMIX_PREFIX=", NULL};
 
-/* PMIX_MCA_ and PMIX_PREFIX begin with a foreign prefix, too, so kept ones are checked first. */
 static int begins(const char *entry, const char *const *prefixes)
 {
     for (; *prefixes != NULL; prefixes++)
@@ -56,15 +62,6 @@ static int begins(const char *entry, const char *const *prefixes)
 static int is_name(const char *entry, const char *name, size_t length)
 {
     return strncmp(entry, name, length) == 0 && entry[length] == '=';
-}
-
-static int is_foreign(const char *entry)
-{
-    if (begins(entry, kept_prefixes)) return 0;
-    if (begins(entry, foreign_prefixes)) return 1;
-    for (const char *const *name = foreign_names; *name != NULL; name++)
-        if (is_name(entry, *name, strlen(*name))) return 1;
-    return 0;
 }
 
 const char *run_environ_find(const char *prefix)
@@ -111,7 +108,7 @@ char **run_environ_make(const run_options_t *options)
     char **env = calloc(count + options->nsets + 3, sizeof *env);
     if (env == NULL) return NULL;
     for (size_t i = 0; i < count; i++) {
-        if (is_foreign(environ[i])) continue;
+        if (begins(environ[i], foreign) && !begins(environ[i], kept)) continue;
         if ((env[filled++] = strdup(environ[i])) == NULL) goto fail;
     }
     if (put_own(env, options) != 0) goto fail;

@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "run_say.h"
+#include "run.h"
 
 /* ---- the process that stands by ------------------------------------------------ */
 

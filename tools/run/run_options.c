@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* Options end where the program begins, so that its own are never taken for ours. */
-#include "run_options.h"
+#include "run.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -10,8 +10,6 @@
 #include <string.h>
 
 #include <xep/version.h>
-
-#include "run_say.h"
 
 /* more than one machine starts; what a typing error gives is above it */
 enum { RANKS_MAX = 4096 };

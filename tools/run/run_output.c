@@ -18,7 +18,7 @@
 #include <termios.h>
 #include <unistd.h>
 
-#include "run_say.h"
+#include "run.h"
 
 /* a longer line comes out in several, each with the label */
 enum { LINE_BYTES = 65536, LABEL_BYTES = 16 };

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "run_say.h"
+#include "run.h"
 
 /* the same from PMIx 4 to 6 */
 #define SONAME "libpmix.so.2"

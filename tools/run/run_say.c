@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-#include "run_say.h"
+#include "run.h"
 
 #include <stdarg.h>
 #include <stdio.h>

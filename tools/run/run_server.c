@@ -20,10 +20,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "run_environ.h"
+#include "run.h"
 #include "run_names.h"
 #include "run_pmix.h"
-#include "run_say.h"
 
 /* what libpmix (4.2.2) has room for in a node's name: a longer one ends the process */
 enum { HOSTNAME_BYTES = 50 };

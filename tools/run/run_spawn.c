@@ -19,7 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "run_say.h"
+#include "run.h"
 
 enum { SWEEP_MS = 5000 };
 

@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "run_options.h"
+#include "run.h"
 #include "run_output.h"
 
 /**

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-#include "run_trace.h"
+#include "run.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "run_say.h"
+#include "run.h"
 
 enum { GRACE_MS = 2000 };
 

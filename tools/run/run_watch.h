@@ -8,8 +8,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "run.h"
 #include "run_keeper.h"
-#include "run_options.h"
 #include "run_output.h"
 #include "run_server.h"
 

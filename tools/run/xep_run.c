@@ -11,14 +11,11 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#include "run_environ.h"
+#include "run.h"
 #include "run_keeper.h"
-#include "run_options.h"
 #include "run_output.h"
-#include "run_say.h"
 #include "run_server.h"
 #include "run_spawn.h"
-#include "run_trace.h"
 #include "run_watch.h"
 
 static void say_cannot_run(const char *program, int error)

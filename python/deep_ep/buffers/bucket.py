@@ -17,7 +17,7 @@ import torch
 import xep
 
 from ..arguments import WrongType, WrongUse, WrongValue, memory_of
-from ..nodes import Nodes
+from ..comm import Nodes
 from ..streams import DeviceOrdering, DeviceQueue, HostOrdering
 from ..utils.event import EventOverlap
 from ..utils.math import align

@@ -206,12 +206,18 @@ def test_beside_tensor_parallelism(tmp_path, model, plugins, alone):
 
 
 def test_beside_tensor_parallelism_without_parts(tmp_path_factory, models, plugins):
-    """A model of which vLLM does not cut the tokens: the ranks of an engine dispatch the same ones."""
+    """A model of which vLLM does not cut the tokens: the ranks of an engine dispatch the same ones. Their experts are
+    dealt out in turn."""
     alone, together = (tmp_path_factory.mktemp(name) for name in ("mixtral_alone", "mixtral_together"))
     expected = generate(alone, models / "mixtral", plugins, [Round([PROMPTS])]).of(0)[0]
     rounds = [Round([PROMPTS[:1], PROMPTS[1:]], ("",) * 4)]
-    one, _, three, _ = generate(together, models / "mixtral", plugins, rounds, tensor=2).of(0)
+    options = dict(expert_placement_strategy="round_robin")
+    outcome = generate(
+        together, models / "mixtral", plugins, rounds, tensor=2, options=options, VLLM_LOGGING_LEVEL="INFO"
+    )
+    one, _, three, _ = outcome.of(0)
     assert one + three == expected
+    assert "Expert placement strategy: round_robin" in outcome.written[0], outcome.written[0][-4000:]
 
 
 def test_balanced_experts(tmp_path, model, plugins, alone):

@@ -30,7 +30,6 @@ def what_is_refused() -> None:
     assert refusal() is None
     for name, value in (
         ("pipeline_parallel_size", 2), ("enable_dbo", True),
-        ("expert_placement_strategy", "round_robin"),
     ):  # fmt: skip
         assert name in refusal(**{name: value}) and str(value) in refusal(**{name: value})
     assert "enable_lora" in refusal(lora=object())
@@ -38,6 +37,9 @@ def what_is_refused() -> None:
     assert "eplb_config.use_async: expected False, got True" in refusal(**eplb)
     eplb["eplb_config"].use_async = False
     assert refusal(**eplb) is None
+    in_turn = dict(eplb, expert_placement_strategy="round_robin")
+    assert "expert_placement_strategy: expected linear beside EPLB, got round_robin" in refusal(**in_turn)
+    assert refusal(expert_placement_strategy="round_robin") is None
     assert "data_parallel_size: expected 2 or more beside EPLB, got 1" in refusal(**eplb, data_parallel_size=1)
 
 

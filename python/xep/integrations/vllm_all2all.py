@@ -24,6 +24,7 @@ from vllm.config import get_current_vllm_config_or_none
 from vllm.distributed.device_communicators.base_device_communicator import All2AllManagerBase
 from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
 from vllm.forward_context import get_forward_context
+from vllm.model_executor.layers.fused_moe import expert_map_manager
 from vllm.model_executor.layers.fused_moe.runner import moe_runner
 from vllm.utils.import_utils import resolve_obj_by_qualname
 
@@ -51,10 +52,10 @@ def _refusal(config: Any) -> Optional[str]:
         (parallel.enable_eplb and config.use_v2_model_runner, "VLLM_USE_V2_MODEL_RUNNER", 1, "0 beside EPLB"),
         (config.lora_config is not None, "enable_lora", True, "False"),
         (
-            parallel.expert_placement_strategy != "linear",
+            parallel.enable_eplb and parallel.expert_placement_strategy != "linear",
             "expert_placement_strategy",
             parallel.expert_placement_strategy,
-            "linear",
+            "linear beside EPLB",
         ),
     ]
     for wrong, name, value, allowed in found:
@@ -77,6 +78,7 @@ class XepCommunicator(CpuCommunicator):
         if refused is not None:
             raise ValueError(refused)
         _keep_experts_opaque()
+        _place_as_asked()
         if config.parallel_config.enable_eplb:
             vllm_eplb.prepare()
         worker = resolve_obj_by_qualname(config.parallel_config.worker_cls)
@@ -159,6 +161,9 @@ class XepAll2All(All2AllManagerBase):
         redundant = config.parallel_config.eplb_config.num_redundant_experts
         self._experts = config.model_config.get_num_experts() + redundant
         self._hidden, self._outputs = config.model_config.get_hidden_size(), config.model_config.dtype
+        self._owners: Optional[list[int]] = None  # blocks, also of EPLB, whose physical experts are numbered by rank
+        if config.parallel_config.expert_placement_strategy == "round_robin":
+            self._owners = [expert % self.world_size for expert in range(self._experts)]
         self._elsewhere = self._experts_of_other_places()
 
     # ---- what vLLM calls ----
@@ -300,11 +305,9 @@ class XepAll2All(All2AllManagerBase):
         size, place = self.tp_group.world_size, self.tp_group.rank_in_group
         if size == 1:
             return None
-        found = torch.ones(self._experts, dtype=torch.bool)
-        for rank in range(place, self.world_size, size):
-            first, count = xep.expert_range(self._experts, self.world_size, rank)
-            found[first : first + count] = False
-        return found
+        blocks = [xep.expert_range(self._experts, self.world_size, rank)[1] for rank in range(self.world_size)]
+        owners = self._owners or [rank for rank, count in enumerate(blocks) for _ in range(count)]
+        return torch.tensor([rank % size != place for rank in owners])
 
     def _watched(self) -> Any:
         """The alarm, but within serve_step(), which has entered it."""
@@ -332,6 +335,7 @@ class XepAll2All(All2AllManagerBase):
                 combine_dtype=self._outputs if is_cast else x.dtype,
                 scales=words,
                 slots=_SLOTS,
+                owners=self._owners,
                 served=True,
             )
         buffer = self._buffers[key]
@@ -378,6 +382,16 @@ def _keep_experts_opaque() -> None:
         return operators.moe_forward if self._shared_experts is None else operators.moe_forward_shared
 
     moe_runner.MoERunner._select_forward = select_forward
+
+
+@functools.cache
+def _place_as_asked() -> None:
+    """vLLM deals experts out in turn (round_robin) for some of its own ways and models only, and else does what it was
+    not asked for. Here a map says who has which."""
+    expert_map_manager.determine_expert_placement_strategy = lambda expert_placement_strategy, **_: (
+        expert_placement_strategy
+    )
+    expert_map_manager.ExpertMapManager._determine_placement_strategy = lambda _self, requested: requested
 
 
 @functools.cache

@@ -8,6 +8,7 @@
 #include "cuda_parts.h"
 
 #include <dlfcn.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "cuda_job.h"
@@ -37,16 +38,19 @@ static const struct {
 
 static int (*fail)(const char *, int);
 static int (*alive)(void);
+static void (*lose)(void);
 
 static int find_tools(void)
 {
-    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD), *symbols[2];
+    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD), *symbols[3];
     MP_CHECK(library != NULL);
     symbols[0] = dlsym(library, "standin_fail");
     symbols[1] = dlsym(library, "standin_alive");
+    symbols[2] = dlsym(library, "standin_lose");
     memcpy(&fail, &symbols[0], sizeof fail);
     memcpy(&alive, &symbols[1], sizeof alive);
-    return symbols[0] != NULL && symbols[1] != NULL;
+    memcpy(&lose, &symbols[2], sizeof lose);
+    return symbols[0] != NULL && symbols[1] != NULL && symbols[2] != NULL;
 }
 
 /* Whether the create has come to that call; all ranks agree, since it fails on all of them or on none. */
@@ -132,4 +136,58 @@ void cuda_faults(xep_group_t *group, const char *mode, void *stream)
     if (!find_tools()) return;
     faults_of_create(group, mode);
     faults_of_operations(group, mode, stream);
+}
+
+/* ---- a device that falls off ---- */
+
+/* By a call of its own, by the request, or, where the host waits for nothing, by the next call. */
+static void hear_of_device(cuda_job_t *job, const xep_dispatch_args_t *args, atomic_int *begin)
+{
+    xep_handle_t *handle = NULL;
+    xep_request_t *req;
+    if (job->staged) lose();
+    else cuda_rig_hold(job->stream, begin, 1);
+    xep_status_t status = xep_dispatch(job->host.buffer, args, &handle, &req);
+    lose();
+    ++*begin;
+    if (status == XEP_OK) {
+        status = xep_request_wait(req);
+        xep_request_free(req);
+    }
+    if (status == XEP_OK) status = xep_dispatch(job->host.buffer, args, &handle, NULL);
+    MP_FAILS(XEP_ERR_TRANSPORT, status);
+    MP_REASON("unspecified launch failure");
+}
+
+static void hear_of_rank(cuda_job_t *job, const xep_dispatch_args_t *args)
+{
+    char rank[32];
+    xep_handle_t *handle = NULL;
+    xep_status_t status = xep_dispatch(job->host.buffer, args, &handle, NULL);
+    if (status == XEP_OK) cuda_rig_wait(job->stream);
+    if (status == XEP_OK) status = xep_dispatch(job->host.buffer, args, &handle, NULL);
+    MP_FAILS(XEP_ERR_TIMEOUT, status);
+    snprintf(rank, sizeof rank, "rank %u", mp_nranks() - 1);
+    if (strstr(xep_last_error(), "given up by rank") == NULL) MP_REASON(rank);
+}
+
+/* While a dispatch waits on the stream. Neither a reset, which may say so, too, nor an end hangs. */
+int cuda_lost(xep_group_t *group, const char *mode, void *stream)
+{
+    const mp_case_t c = {.name = "lost", .mode = mode, MP_SHAPE(8, 2, 64, 16), .memory = XEP_MEMORY_CUDA};
+    atomic_int *begin = mp_counter(group);
+    const double began = mp_now();
+    cuda_job_t job;
+    if (!find_tools()) return mp_skip("there is no stand-in for the driver");
+    cuda_job_open(&job, &c, 5, group, stream);
+    cuda_job_round(&job);
+    xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
+    a.timeout_ms = 500;
+    if (mp_rank() == mp_nranks() - 1) hear_of_device(&job, &a, begin);
+    else hear_of_rank(&job, &a);
+    (void)xep_buffer_reset(job.host.buffer);
+    cuda_job_close(&job);
+    xep_group_destroy(group);
+    MP_CHECK(mp_now() - began < 30);
+    return 0;
 }

@@ -78,6 +78,7 @@ static void every_byte(xep_group_t *group, const char *mode, void *stream)
                          .ragged = 1,
                          .mask = 50,
                          .quant = strcmp(mode, "normal") == 0 ? XEP_QUANT_NVFP4 : XEP_QUANT_NONE,
+                         .payloads = strcmp(mode, "normal") == 0 ? 0 : 3,
                          .weights = 1,
                          .biases = 1,
                          .alignment = 8,

@@ -28,6 +28,8 @@ static void put_inputs(cuda_job_t *job)
     cuda_rig_put(job->scales, h->scales, h->tokens * h->c->nscales * 4, job->stream);
     for (int b = 0; b < 2; b++)
         if (h->bias[b] != NULL) cuda_rig_put(job->bias[b], h->bias[b], h->tokens * h->out_stride, job->stream);
+    for (uint32_t i = 0; i < h->c->payloads; i++)
+        cuda_rig_put(job->payloads[i].data, h->payloads[i].data, h->tokens * h->payloads[i].stride, job->stream);
 }
 
 int cuda_job_stages(xep_group_t *group)
@@ -50,6 +52,10 @@ void cuda_job_open(cuda_job_t *job, const mp_case_t *c, uint64_t seed, xep_group
     job->scales = cuda_rig_alloc(NULL, h->tokens * c->nscales * 4);
     for (int b = 0; b < 2; b++)
         if (h->bias[b] != NULL) job->bias[b] = cuda_rig_alloc(NULL, h->tokens * h->out_stride);
+    for (uint32_t i = 0; i < c->payloads; i++) {
+        job->payloads[i] = h->payloads[i];
+        job->payloads[i].data = cuda_rig_alloc(NULL, h->tokens * h->payloads[i].stride);
+    }
     job->out = cuda_rig_alloc(NULL, h->tokens * h->out_stride);
     job->out_weights = cuda_rig_alloc(NULL, weights_bytes(h));
     put_inputs(job);
@@ -59,6 +65,7 @@ void cuda_job_close(cuda_job_t *job)
 {
     void *arrays[] = {job->x,       job->idx, job->weights, job->scales,     job->bias[0],
                       job->bias[1], job->y,   job->out,     job->out_weights};
+    for (uint32_t i = 0; i < job->host.c->payloads; i++) cuda_rig_free(job->payloads[i].data);
     mp_job_close(&job->host);
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) cuda_rig_free(arrays[i]);
 }
@@ -77,6 +84,7 @@ xep_dispatch_args_t cuda_job_dispatch(cuda_job_t *job, xep_handle_t *cached)
     if (a.topk_idx != NULL) a.topk_idx = job->idx;
     if (a.topk_weights != NULL) a.topk_weights = job->weights;
     if (a.scales != NULL) a.scales = job->scales;
+    if (a.payloads != NULL) a.payloads = job->payloads;
     a.stream = job->stream;
     if (!job->counts_there) return a;
     a.flags |= XEP_DISPATCH_COUNTS_THERE;
@@ -174,6 +182,33 @@ static int has_copies(const cuda_job_t *job, const xep_recv_t *recv)
     return recv->expert_begin == NULL && (job->counts_there || (recv->out != NULL && !job->staged));
 }
 
+/* Dense, wherever payloads lie between those of two rows. */
+static void *fetch_scales(const cuda_job_t *job, const xep_recv_t *recv, uint64_t rows)
+{
+    const size_t row = recv->nscales * (size_t)4, stride = (size_t)recv->scales_token_stride;
+    if (recv->npayloads == 0) return fetch(job, recv->scales, rows * row);
+    char *all = fetch(job, recv->scales, rows == 0 ? 0 : (rows - 1) * stride + row);
+    for (uint64_t r = 1; r < rows; r++) memmove(all + r * row, all + r * stride, row);
+    return all;
+}
+
+/* Of a device's rows, which lie further apart than the oracle wants them. */
+static void fetch_payloads(const cuda_job_t *job, const xep_recv_t *recv, uint64_t rows, xep_payload_t *host)
+{
+    for (uint32_t i = 0; i < recv->npayloads; i++) {
+        const xep_payload_t *from = &recv->payloads[i];
+        const size_t bytes = (from->bytes + from->alignment - 1) / from->alignment * from->alignment;
+        MP_CHECK((uintptr_t)from->data % from->alignment == 0 && from->stride % from->alignment == 0);
+        char *all = fetch(job, from->data, rows == 0 ? 0 : (rows - 1) * from->stride + from->bytes);
+        host[i] = *from;
+        host[i].stride = bytes;
+        host[i].data = mp_alloc(rows * bytes, 0);
+        for (uint64_t r = 0; r < rows; r++)
+            memcpy((char *)host[i].data + r * bytes, all + r * from->stride, from->bytes);
+        free(all);
+    }
+}
+
 /* The same in host memory; free what is not NULL. */
 static xep_recv_t fetch_recv(const cuda_job_t *job, const xep_recv_t *recv)
 {
@@ -187,7 +222,8 @@ static xep_recv_t fetch_recv(const cuda_job_t *job, const xep_recv_t *recv)
     if (is_counted_there(job, recv) && !job->host.shape.weights) host.topk_weights = NULL;
     if (host.topk_weights != NULL)
         host.topk_weights = fetch(job, recv->topk_weights, rows * recv->topk * sizeof(float));
-    if (recv->scales != NULL) host.scales = fetch(job, recv->scales, rows * recv->nscales * 4);
+    if (recv->scales != NULL) host.scales = fetch_scales(job, recv, rows);
+    if (recv->npayloads != 0) host.scales_token_stride = (ptrdiff_t)recv->nscales * 4;
     host.src_token = fetch(job, recv->src_token, rows * sizeof(int32_t));
     return host;
 }
@@ -218,6 +254,9 @@ void cuda_job_check_recv(cuda_job_t *job, const xep_handle_t *handle)
     char text[256];
     MP_CHECK(mp_recv(handle) != NULL);
     xep_recv_t host = fetch_recv(job, mp_recv(handle));
+    xep_payload_t payloads[XEP_PAYLOADS_MOST];
+    fetch_payloads(job, &host, mp_recv(handle)->rows, payloads);
+    host.payloads = payloads;
     if (has_copies(job, &host) && host.out != NULL) {
         uint8_t *out = fetch(job, host.out, mp_nranks());
         close_gaps(out, &host);
@@ -305,8 +344,12 @@ void cuda_job_refuse_formats(cuda_job_t *job, xep_handle_t *handle)
     xep_payload_t payload = {.data = job->x, .bytes = 4};
     xep_handle_t *none = NULL;
     d.payloads = &payload, d.npayloads = 1;
-    MP_FAILS(XEP_ERR_UNSUPPORTED, xep_dispatch(job->host.buffer, &d, &none, NULL));
-    MP_REASON("invalid npayloads: 1 (0 in device memory");
+    d.quant = d.dtype == XEP_E4M3 ? XEP_QUANT_NONE : XEP_QUANT_E4M3;
+    payload.bytes = d.quant != XEP_QUANT_NONE ? 4 : 65536;
+    MP_FAILS(d.quant != XEP_QUANT_NONE ? XEP_ERR_UNSUPPORTED : XEP_ERR_INVALID,
+             xep_dispatch(job->host.buffer, &d, &none, NULL));
+    MP_REASON(d.quant != XEP_QUANT_NONE ? "invalid npayloads: 1 (0 in device memory with a quant"
+                                        : "too little room beside a row: ");
     if (job->staged || job->host.shape.combine_dtype != XEP_BF16) return;
     xep_combine_args_t a = cuda_job_outputs(job, handle);
     a.quant = XEP_QUANT_MXFP8;

@@ -12,6 +12,7 @@ typedef struct cuda_job {
     int staged;       /* rows go through the host */
     int counts_there; /* dispatches are with XEP_DISPATCH_COUNTS_THERE */
     void *x, *idx, *weights, *scales, *bias[2], *y, *out, *out_weights;
+    xep_payload_t payloads[XEP_PAYLOADS_MOST];
 } cuda_job_t;
 
 /** Whether rows in device memory go through the host in this group: not all ranks map one another. */
@@ -36,7 +37,7 @@ void cuda_job_check_sums(cuda_job_t *job, const xep_combine_args_t *a);
 /** Outputs, a combine, and compares the sums. */
 void cuda_job_combine(cuda_job_t *job, xep_handle_t *handle);
 
-/** Payloads are refused, and a combine that casts is one that does not. */
+/** Payloads beside a cast are refused, and a combine that casts is one that does not. */
 void cuda_job_refuse_formats(cuda_job_t *job, xep_handle_t *handle);
 
 /** A combine that is to say what is missing says that nothing is; staged it is refused. */

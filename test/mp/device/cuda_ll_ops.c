@@ -53,6 +53,7 @@ static const mp_case_t cases[] = {
     {.name = "int8", MP_SHAPE(12, 3, 333, 31), .quant = XEP_QUANT_INT8, LL},
     {.name = "int8, a scale of each row", MP_SHAPE(12, 3, 333, 31), MP_FP32, .quant = XEP_QUANT_INT8_ROW, LL},
     {.name = "no scales", MP_SHAPE(12, 3, 333, 31), .quant = XEP_QUANT_E4M3_STATIC, .quant_scale = 0.03f, LL},
+    {.name = "payloads", MP_SHAPE(12, 3, 72, 33), .nscales = 1, .payloads = 3, .alignment = 8, .strided = 1, LL},
     {.name = "scales of the user",
      MP_SHAPE(16, 2, 1024, 50),
      .nscales = 9,
@@ -109,12 +110,12 @@ static void run_case(xep_group_t *group, const mp_case_t *c)
         cuda_job_payload(&job, 100 + (uint64_t)i);
         cuda_rig_wait(job.stream);
         job.stream = streams[i % STREAMS];
-        xep_dispatch_args_t a = args_of(&job, NULL, i == 1 && may_pad, i != 0);
+        xep_dispatch_args_t a = args_of(&job, NULL, i == 1 && may_pad, i != 0 && c->payloads == 0);
         MP_OK(xep_dispatch(job.host.buffer, &a, &first, NULL));
         cuda_job_check_recv(&job, first);
         cuda_job_combine(&job, first);
         cuda_job_payload(&job, 200 + (uint64_t)i);
-        a = args_of(&job, first, i == 2 && may_pad, i == 1);
+        a = args_of(&job, first, i == 2 && may_pad, i == 1 && c->payloads == 0);
         job.host.shape.weights = c->sent;
         MP_OK(xep_dispatch(job.host.buffer, &a, &again, NULL));
         cuda_job_check_recv(&job, again);

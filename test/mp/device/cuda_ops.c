@@ -40,6 +40,14 @@ static const mp_case_t cases[] = {
      .biases = 3,
      .copy_in = 1,
      CUDA},
+    {.name = "payloads", MP_SHAPE(12, 3, 72, 33), .payloads = 3, .ragged = 1, .strided = 1, CUDA},
+    {.name = "payloads behind scales",
+     MP_SHAPE(16, 2, 128, 50),
+     .nscales = 5,
+     .payloads = 3,
+     .dtype = XEP_E4M3,
+     .weights = 1,
+     CUDA},
     {.name = "capacity",
      MP_SHAPE(12, 3, 128, 31),
      .fixed_capacity = 1,
@@ -241,6 +249,7 @@ int main(int argc, char **argv)
     const char *what = argc > 1 ? argv[1] : "";
     if (strcmp(what, "driver") == 0) return cuda_refuse(group, argv[2]);
     if (!cuda_rig_open(mp_rank())) return mp_skip("there is no CUDA device");
+    if (argc > 2) return cuda_lost(group, what, cuda_rig_stream());
     if (*what != 0) return cuda_death(group, what, cuda_rig_stream());
     for (int i = 0; i < STREAMS; i++) streams[i] = cuda_rig_stream();
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) run_case(group, &cases[i]);

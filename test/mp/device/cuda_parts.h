@@ -85,6 +85,9 @@ void cuda_standing(xep_group_t *group, const char *mode, void *stream);
  */
 void cuda_faults(xep_group_t *group, const char *mode, void *stream);
 
+/** The last rank's device falls off under a dispatch: it says so, the others name the rank, and all of them end. */
+int cuda_lost(xep_group_t *group, const char *mode, void *stream);
+
 /* ---- cuda_death.c: a rank dies while others use its memory, and one of them frees its own */
 
 /** The last of at least two ranks dies by SIGKILL; the others find it out, and their devices go on. */

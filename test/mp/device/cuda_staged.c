@@ -347,9 +347,69 @@ static void fewer_bits(xep_group_t *group, const char *mode, void *stream)
     free(afar);
 }
 
+/* All tokens select one expert; its rows are dealt out, by the counts of indices that only the device had. */
+static void balanced(xep_group_t *group, const char *mode, void *stream, xep_balance_t rule, uint32_t nreplicas)
+{
+    enum { HIDDEN = 64, TOKENS = 24, EXPERTS = 8, BUSY = 0 };
+    static float rows[TOKENS][HIDDEN], sums[TOKENS][HIDDEN];
+    const xep_replica_t replica = {BUSY, mp_nranks() - 1};
+    const uint64_t all = (uint64_t)TOKENS * mp_nranks(), among = nreplicas == 0 ? mp_nranks() : 2;
+    xep_buffer_params_t p = XEP_BUFFER_PARAMS_INIT;
+    xep_dispatch_args_t a = XEP_DISPATCH_ARGS_INIT;
+    xep_loads_t loads = XEP_LOADS_INIT;
+    int64_t idx[TOKENS];
+    xep_buffer_t *buffer;
+    p.mode = mode, p.experts = EXPERTS, p.topk = 1, p.hidden = HIDDEN, p.tokens = TOKENS, p.memory = XEP_MEMORY_CUDA;
+    p.dtype = p.combine_dtype = XEP_FP32, p.balance = rule, p.replicas = &replica, p.nreplicas = nreplicas;
+    MP_OK(xep_buffer_create(group, &p, &buffer));
+    void *x = cuda_rig_alloc(NULL, sizeof rows), *out = cuda_rig_alloc(NULL, sizeof sums),
+         *there = cuda_rig_alloc(NULL, sizeof idx);
+    for (int t = 0; t < TOKENS; t++) idx[t] = BUSY;
+    cuda_rig_put(there, idx, sizeof idx, stream);
+    for (int round = 0; round < 3; round++) {
+        xep_combine_args_t b = XEP_COMBINE_ARGS_INIT;
+        const xep_recv_t *recv;
+        xep_handle_t *handle;
+        for (int i = 0; i < TOKENS * HIDDEN; i++) rows[i / HIDDEN][i % HIDDEN] = (float)(i + round + (int)mp_rank());
+        cuda_rig_put(x, rows, sizeof rows, stream);
+        a.tokens = TOKENS, a.x = x, a.topk_idx = there, a.stream = stream;
+        a.flags = round == 1 ? 0 : XEP_DISPATCH_BALANCE;
+        MP_OK(xep_dispatch(buffer, &a, &handle, NULL));
+        MP_OK(xep_handle_recv(handle, &recv));
+        b.x = recv->x, b.out = out, b.stream = stream;
+        MP_OK(xep_combine(handle, &b, NULL));
+        cuda_rig_get(sums, out, sizeof sums, stream);
+        MP_CHECK(memcmp(sums, rows, sizeof sums) == 0);
+        MP_CHECK(round == 1 || recv->rows <= (all + among - 1) / among);
+        xep_handle_release(handle);
+    }
+    MP_OK(xep_buffer_loads(buffer, &loads));
+    MP_CHECK(loads.dispatches == 2 && loads.most_before == 2 * all &&
+             loads.most_after == (2 * all + among - 1) / among);
+    xep_buffer_destroy(buffer);
+    cuda_rig_free(x), cuda_rig_free(out), cuda_rig_free(there);
+}
+
+/* On one node no host sees the indices. What a buffer takes is told for jobs of several. */
+static void not_balanced(xep_group_t *group, const char *mode)
+{
+    xep_buffer_params_t p = XEP_BUFFER_PARAMS_INIT;
+    xep_buffer_size_t size = XEP_BUFFER_SIZE_INIT;
+    xep_buffer_t *buffer = NULL;
+    p.mode = mode, p.experts = 8, p.topk = 1, p.hidden = 64, p.tokens = 16, p.memory = XEP_MEMORY_CUDA;
+    p.balance = XEP_BALANCE_EVEN;
+    MP_FAILS(XEP_ERR_UNSUPPORTED, xep_buffer_create(group, &p, &buffer));
+    MP_REASON("invalid balance: 2 (0 in device memory where all ranks map one another: no host sees topk_idx)");
+    MP_OK(xep_buffer_size(&p, 2, &size));
+    MP_CHECK(size.bytes != 0 && size.device_bytes != 0);
+}
+
 void cuda_staged(xep_group_t *group, const char *mode, void *streams[2])
 {
-    if (!cuda_job_stages(group)) return;
+    if (!cuda_job_stages(group)) {
+        not_balanced(group, mode);
+        return;
+    }
     in_parts(group, mode, streams[0]);
     if (strcmp(mode, "ll") == 0) taken_in_the_call(group, streams);
     goes_on_in_a_wait(group, mode, streams);
@@ -359,4 +419,6 @@ void cuda_staged(xep_group_t *group, const char *mode, void *streams[2])
     told_at_once(group, mode, streams[0]);
     scales(group, mode, streams[0]);
     fewer_bits(group, mode, streams[0]);
+    balanced(group, mode, streams[0], XEP_BALANCE_EVEN, 0);
+    balanced(group, mode, streams[0], XEP_BALANCE_LEAST_LOADED, 1);
 }

@@ -5,13 +5,16 @@
  * the others go on. Each operation is compared with what the oracle makes of the same routing without the ranks that
  * the library says are out of it.
  *
- * cuda_survivors MODE SCENARIO SEED TIMEOUT_MS
+ * cuda_survivors MODE SCENARIO SEED TIMEOUT_MS [ADDRESS]
  *   between   the last rank is killed before a dispatch, the one before it behind another one
  *   anywhere  all ranks but two are killed by timers, at any instruction
  *   graph     the last rank is killed between two replays of a graph, which goes on; and so does the next capture
  *   stopped   the last rank stops, is left out, and goes on later: it is told
  *   asked     rank 0 masks the last rank, which is told
- *   shrink    as between; then the others make a group without the dead, and a buffer of it
+ *   shrink    as between; then the others make a group without the dead, and a buffer of it; a graph of the old group
+ *             does nothing any more (normal: with an even seed, as it must be captured)
+ *   grow      as none, which nobody dies in; then a joiner comes, by the file ADDRESS, and they go on with its device
+ *   joiner    that one, which no launcher has started
  */
 #define _GNU_SOURCE /* setitimer, kill */
 #include <signal.h>
@@ -221,13 +224,36 @@ static void replay(cuda_job_t *job, xep_group_t *group)
 
 /* ---- the group that is left ---- */
 
-static xep_group_t *go_on_smaller(xep_group_t *group, mp_case_t c, void *stream)
+/* Of the group that was: a launch of its graph ends, and a call says how it is. */
+static void replay_of_before(cuda_job_t *before, void *graph)
+{
+    xep_handle_t *none = NULL;
+    const double begin = mp_now();
+    cuda_rig_replay(graph, before->stream);
+    cuda_rig_wait(before->stream);
+    xep_dispatch_args_t a = cuda_job_dispatch(before, NULL);
+    MP_FAILS(XEP_ERR_ABORTED, xep_dispatch(before->host.buffer, &a, &none, NULL));
+    MP_REASON("it called xep_group_shrink()");
+    MP_CHECK(mp_now() - begin < 30);
+}
+
+static xep_group_t *go_on_smaller(xep_group_t *group, mp_case_t c, cuda_job_t *before, void *stream)
 {
     const uint32_t left = mp_nranks() - 1;
     const xep_shrink_args_t args = XEP_SHRINK_ARGS_INIT;
     xep_group_t *next;
+    xep_handle_t *handle = NULL;
     cuda_job_t job;
+    xep_dispatch_args_t a = cuda_job_dispatch(before, NULL);
+    cuda_rig_capture(stream);
+    MP_OK(xep_dispatch(before->host.buffer, &a, &handle, NULL));
+    void *graph = cuda_rig_graph(stream);
+    cuda_rig_replay(graph, stream);
+    cuda_rig_wait(stream);
     MP_OK(xep_group_shrink(group, &args, &next));
+    replay_of_before(before, graph);
+    cuda_rig_free_graph(graph);
+    cuda_job_close(before);
     xep_group_destroy(group);
     mp_go_on(next);
     MP_CHECK(mp_nranks() == left);
@@ -236,6 +262,48 @@ static xep_group_t *go_on_smaller(xep_group_t *group, mp_case_t c, void *stream)
     for (uint32_t round = 0; round < 3; round++) MP_OK(play_round(&job, round));
     cuda_job_close(&job);
     return next;
+}
+
+/* ---- the group with a joiner ---- */
+
+/* old: NULL of the joiner, which has the others' params. */
+static void go_on_larger(xep_group_t *group, const xep_buffer_t *old, mp_case_t c, void *stream)
+{
+    xep_buffer_t *fresh;
+    cuda_job_t job;
+    MP_OK(xep_buffer_follow(old, group, &fresh));
+    cuda_job_open(&job, &c, 3, group, stream);
+    xep_buffer_destroy(job.host.buffer);
+    job.host.buffer = fresh;
+    job.counts_there = strcmp(c.mode, "normal") == 0;
+    for (uint32_t round = 0; round < 3; round++) MP_OK(play_round(&job, round));
+    cuda_job_close(&job);
+}
+
+static xep_group_t *grow(xep_group_t *group, const char *address, cuda_job_t *before, mp_case_t c, void *stream)
+{
+    const uint32_t nranks = mp_nranks();
+    xep_grow_args_t args = XEP_GROW_ARGS_INIT;
+    xep_group_t *next;
+    args.joiners = 1;
+    args.path = mp_rank() == 0 ? address : NULL;
+    MP_OK(xep_group_grow(group, &args, &next));
+    mp_go_on(next);
+    MP_CHECK(mp_nranks() == nranks + 1);
+    go_on_larger(next, before->host.buffer, c, stream);
+    cuda_job_close(before);
+    xep_group_destroy(group);
+    return next;
+}
+
+static xep_group_t *join(const char *address)
+{
+    xep_join_params_t params = XEP_JOIN_PARAMS_INIT;
+    xep_group_t *group;
+    params.path = address;
+    MP_OK(xep_group_join(&params, &group));
+    mp_go_on(group);
+    return group;
 }
 
 int main(int argc, char **argv)
@@ -253,14 +321,23 @@ int main(int argc, char **argv)
                          .on_failure = XEP_ON_FAILURE_MASK};
     test.scenario = argc > 2 ? argv[2] : "";
     test.seed = argc > 3 ? strtoull(argv[3], NULL, 0) : 0;
-    xep_group_t *group = mp_group();
+    xep_group_t *group = is("joiner") && argc > 5 ? join(argv[5]) : mp_group();
     if (!cuda_rig_open(mp_rank())) return mp_skip("there is no CUDA device");
     MP_CHECK(mp_nranks() <= RANKS);
-    test.left = mp_counter(group);
-    test.pid = mp_counter(group);
+    if (!is("joiner")) { /* which is in none of the group's calls so far */
+        test.left = mp_counter(group);
+        test.pid = mp_counter(group);
+    }
     void *stream = cuda_rig_stream();
     test.missing = cuda_rig_alloc(NULL, TOKENS * TOPK);
     cuda_job_t job;
+    if (is("joiner")) {
+        go_on_larger(group, NULL, c, stream);
+        cuda_rig_free(test.missing);
+        xep_group_destroy(group);
+        printf("survived\n");
+        return 0;
+    }
     cuda_job_open(&job, &c, 1 + test.seed, group, stream);
     job.counts_there = c.fixed_capacity && (test.seed % 2 == 0 || is("graph"));
     if (is_victim(mp_rank())) set_timer();
@@ -274,9 +351,13 @@ int main(int argc, char **argv)
     while (is_victim(mp_rank())) pause();
     if ((is("stopped") || is("asked")) && mp_rank() == 0) mp_await(test.left, 1);
     MP_OK(xep_group_barrier(group));
-    MP_CHECK(count_out(group) == (is("anywhere") ? mp_nranks() - 2 : is("between") ? 2 : is("none") ? 0 : 1));
-    cuda_job_close(&job);
-    if (is("shrink")) group = go_on_smaller(group, c, stream);
+    MP_CHECK(count_out(group) == (is("anywhere")             ? mp_nranks() - 2
+                                  : is("between")            ? 2
+                                  : is("none") || is("grow") ? 0
+                                                             : 1));
+    if (is("grow") && argc > 5) group = grow(group, argv[5], &job, c, stream);
+    else if (is("shrink")) group = go_on_smaller(group, c, &job, stream);
+    else cuda_job_close(&job);
     cuda_rig_free(test.missing);
     xep_group_destroy(group);
     printf("survived\n");

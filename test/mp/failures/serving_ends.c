@@ -22,7 +22,7 @@
 enum { SOON_MS = 400, FAR_S = 30 };
 
 static const char *scenario;
-static mp_case_t base = {.name = "serving ends", MP_SHAPE(21, 4, 64, 20), .weights = 1, .served = 1};
+static mp_case_t base = {.name = "serving ends", MP_SHAPE(21, 4, 64, 20), .weights = 1, .served = 1, .slots = 3};
 static xep_group_t *group;
 static mp_job_t job, all; /* ranks 0 and 1 have tokens; all ranks have */
 static pid_t *pids;
@@ -156,6 +156,28 @@ static void stops(void)
     work_together();
 }
 
+/* Each mistake within announced layers is refused, and they go on. */
+static void wrong_layers(const xep_dispatch_args_t *d)
+{
+    xep_handle_t *first, *second, *none = NULL;
+    MP_OK(xep_dispatch(job.buffer, d, &first, NULL));
+    MP_OK(xep_announce_layers(job.buffer, 1));
+    xep_combine_args_t c = mp_job_combine(&all, first);
+    MP_FAILS(XEP_ERR_INVALID, xep_combine(first, &c, NULL));
+    MP_REASON("this rank has announced a dispatch (xep_announce_layers()): begin it first");
+    MP_OK(xep_dispatch(job.buffer, d, &second, NULL));
+    MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job.buffer, d, &none, NULL));
+    MP_REASON("this rank has announced a combine of its last dispatch (xep_announce_layers()): begin it first");
+    MP_FAILS(XEP_ERR_INVALID, xep_combine(first, &c, NULL));
+    MP_FAILS(XEP_ERR_INVALID, xep_step_end(&job.buffer, 1, 0));
+    MP_OK(xep_combine(second, &c, NULL));
+    MP_FAILS(XEP_ERR_INVALID, xep_combine(first, &c, NULL));
+    MP_REASON("invalid handle: ranks that serve have released it since xep_announce_layers()");
+    MP_OK(xep_combine(second, &c, NULL));
+    xep_handle_release(first);
+    xep_handle_release(second);
+}
+
 static void wrong(void)
 {
     mp_case_t other = base;
@@ -199,6 +221,10 @@ static void wrong(void)
     MP_REASON("this rank has announced a dispatch");
     mp_job_round(&all);
     MP_FAILS(XEP_ERR_UNSUPPORTED, xep_announce_dispatch(plain.buffer));
+    MP_FAILS(XEP_ERR_INVALID, xep_announce_layers(job.buffer, 0));
+    MP_REASON("invalid layers: 0 (at least 1)");
+    d.after = NULL;
+    wrong_layers(&d);
     mp_job_close(&plain);
     end_step(0);
     work_together();
@@ -247,6 +273,65 @@ static void fails(void)
     fail_at = 0, stop_at = calls + 1;
     if (serves()) MP_OK(serve(0));
     else mp_job_round(&job), end_step(0);
+    work_together();
+}
+
+/* XEP_STEP_LAST ends one call, however soon or late the next step begins. */
+static void again(void)
+{
+    for (uint64_t i = 1; i <= 2; i++) {
+        if (serves()) {
+            MP_OK(serve(0));
+            MP_CHECK(calls == i);
+        } else {
+            mp_sleep_us(50 * 1000 * (unsigned)(i - 1));
+            mp_job_round(&job);
+            end_step(XEP_STEP_LAST);
+        }
+    }
+    work_together();
+}
+
+/* The ranks that work are late within the step, with a dispatch that has no combine yet: the next call goes on. */
+static void late(void)
+{
+    xep_handle_t *handle;
+    stop_at = 1;
+    if (serves()) {
+        MP_FAILS(XEP_ERR_TIMEOUT, serve(SOON_MS / 4));
+        MP_REASON("step 0 has not ended: rank 0 has not called xep_step_end()");
+        xep_serve_stop(job.buffer);
+        MP_OK(serve(0));
+        MP_CHECK(calls == 1);
+    } else {
+        xep_dispatch_args_t d = mp_job_dispatch(&job);
+        MP_OK(xep_dispatch(job.buffer, &d, &handle, NULL));
+        xep_combine_args_t c = mp_job_combine(&job, handle);
+        mp_sleep_us(SOON_MS * 1000);
+        MP_OK(xep_combine(handle, &c, NULL));
+        mp_job_check_out(&job);
+        xep_handle_release(handle);
+        end_step(0);
+    }
+    work_together();
+}
+
+/* An announced layer fails on all ranks: those behind it are announced no more, and the step goes on. */
+static void layers(void)
+{
+    stop_at = 2 + 3;
+    if (serves()) MP_OK(serve(0));
+    else {
+        mp_job_round(&job);
+        xep_dispatch_args_t d = mp_job_dispatch(&job);
+        xep_handle_t *handle = NULL;
+        MP_OK(xep_announce_layers(job.buffer, 4));
+        mp_job_round(&job);
+        d.capacity = mp_rank() == 0 ? 1 : 0;
+        MP_FAILS(XEP_ERR_OVERFLOW, xep_dispatch(job.buffer, &d, &handle, NULL));
+        for (int i = 0; i < 3; i++) mp_job_round(&job);
+        end_step(0);
+    }
     work_together();
 }
 
@@ -346,9 +431,10 @@ static void server_dies(void)
 static const struct {
     const char *name;
     void (*run)(void);
-} scenarios[] = {{"idle", idle},         {"many", many},           {"stops", stops},       {"wrong", wrong},
-                 {"fails", fails},       {"stopped", is_stopped},  {"disagree", disagree}, {"worker", worker_dies},
-                 {"boundary", boundary}, {"workers", workers_die}, {"server", server_dies}};
+} scenarios[] = {{"idle", idle},           {"many", many},          {"stops", stops},        {"wrong", wrong},
+                 {"fails", fails},         {"stopped", is_stopped}, {"disagree", disagree},  {"again", again},
+                 {"layers", layers},       {"late", late},          {"worker", worker_dies}, {"boundary", boundary},
+                 {"workers", workers_die}, {"server", server_dies}};
 
 int main(int argc, char **argv)
 {

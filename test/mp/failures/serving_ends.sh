@@ -28,6 +28,10 @@ ends 3 normal fails -- $over_tcp
 ends 3 ll fails mask
 ends 3 normal stopped
 ends 3 ll stopped mask -- $over_tcp
+ends 3 normal again
+ends 3 ll layers
+ends 3 ll late
+ends 3 normal late mask -- $over_tcp
 ends 3 ll disagree
 ends 2 normal worker mask
 ends 2 ll worker mask -- $over_tcp

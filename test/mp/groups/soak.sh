@@ -8,9 +8,8 @@ soak=$srcdir/contrib/soak
 failed=0
 # what a sanitizer keeps of freed memory would look like a leak
 export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}quarantine_size_mb=1:thread_local_quarantine_size_kb=16"
-seconds=10 # at least: each second it tells what it uses, and eight times are needed
-[ -z "${XEP_TEST_BRIEF:-}" ] || [ "${XEP_TEST_SLOW:-1}" -lt 2 ] || seconds=5
-"$soak" --build "$PWD" --seconds $((seconds * ${XEP_TEST_SLOW:-1})) --every 2 --ranks 3 --ways mapped || failed=1
+# each second it tells what it uses, and eight times are needed
+"$soak" --build "$PWD" --seconds 12 --every 2 --ranks 3 --ways mapped || failed=1
 for wrong in '--ways smoke' '--every 0' '--ranks 1' '--build /nowhere'; do
     "$soak" --build "$PWD" $wrong >/dev/null 2>&1
     [ $? -eq 2 ] || { echo "soak $wrong: not refused"; failed=1; }

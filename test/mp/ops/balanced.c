@@ -16,6 +16,7 @@
 
 #include "mp_rig.h"
 #include <xep/pieces.h>
+#include <xep/serve.h>
 
 enum { EXPERTS = 13, TOPK = 3, HIDDEN = 48, TOKENS = 37, COPIES = 40 };
 
@@ -24,18 +25,19 @@ typedef enum { UNIFORM, SKEWED, ONE, NONE, ROUTINGS } routing_t;
 static float x[TOKENS][HIDDEN], weights[TOKENS][TOPK];
 static int64_t idx[TOKENS][TOPK];
 static uint64_t tokens;
+static float unit = 1; /* of all values: as long as it is 1, sums are the same in any order */
 
-/* Whole numbers, so that normal's sums are the same in any order. Rank 1 has no tokens. */
+/* Rank 1 has no tokens. */
 static void fill(routing_t routing, uint32_t seed)
 {
     uint32_t state = seed * 2654435761u + mp_rank() * 40503u + 1;
     tokens = mp_rank() == 1 ? 0 : TOKENS - mp_rank() * 2;
     for (uint32_t t = 0; t < TOKENS; t++) {
-        for (uint32_t i = 0; i < HIDDEN; i++) x[t][i] = (float)((t * 7 + i * 3 + mp_rank()) % 31);
+        for (uint32_t i = 0; i < HIDDEN; i++) x[t][i] = unit * (float)((t * 7 + i * 3 + mp_rank()) % 31);
         for (uint32_t k = 0; k < TOPK; k++) {
             state = state * 1664525u + 1013904223u;
             const uint32_t random = state >> 8;
-            weights[t][k] = (float)(1 + random % 3);
+            weights[t][k] = unit * (float)(1 + random % 3);
             idx[t][k] = routing == UNIFORM ? random % EXPERTS : random % 4 != 0 ? 2 : random % EXPERTS;
             if (routing == ONE) idx[t][k] = 7;
             if (routing == NONE || random % 11 == 0) idx[t][k] = -1;
@@ -240,6 +242,88 @@ static void nearest(xep_group_t *group)
     mp_free(replicas, "replicas");
 }
 
+/* The two last ranks have all experts: selections of the others go to them in turn, first to the next one. */
+static void nearest_in_turn(xep_group_t *group)
+{
+    const uint32_t n = mp_nranks();
+    float out[TOKENS][HIDDEN];
+    xep_replica_t replicas[EXPERTS];
+    uint32_t owners[EXPERTS];
+    uint64_t mine = 0, counts[64], expected = 0;
+    xep_buffer_params_t p = params("ll");
+    xep_buffer_t *buffer;
+    for (uint32_t e = 0; e < EXPERTS; e++) owners[e] = n - 1, replicas[e] = (xep_replica_t){e, n - 2};
+    p.owners = owners, p.replicas = replicas, p.nreplicas = EXPERTS;
+    MP_OK(xep_buffer_create(group, &p, &buffer));
+    fill(SKEWED, 12);
+    for (uint64_t t = 0; t < tokens; t++)
+        for (uint32_t k = 0; k < TOPK; k++) mine += idx[t][k] >= 0;
+    MP_OK(xep_group_allgather(group, &mine, counts, sizeof mine));
+    const uint64_t served = run(buffer, 0, out);
+    for (uint32_t r = 0; r < n; r++) {
+        if (r == mp_rank()) expected += r < n - 2 ? 0 : mine;
+        if (r < n - 2 && mp_rank() >= n - 2) expected += (counts[r] + (mp_rank() == n - 2)) / 2;
+    }
+    MP_CHECK(served == expected);
+    xep_buffer_destroy(buffer);
+}
+
+/* On nodes of two each even rank has all experts: rows of odd ones stay on their node. */
+static void nearest_of_node(xep_group_t *nodes)
+{
+    float out[TOKENS][HIDDEN];
+    xep_replica_t replicas[EXPERTS * 64];
+    uint32_t owners[EXPERTS] = {0};
+    uint64_t mine = 0, counts[64];
+    xep_buffer_params_t p = params("normal");
+    xep_buffer_t *buffer;
+    for (uint32_t e = 0; e < EXPERTS; e++)
+        for (uint32_t r = 2; r < mp_nranks(); r += 2) replicas[p.nreplicas++] = (xep_replica_t){e, r};
+    p.owners = owners, p.replicas = replicas;
+    MP_OK(xep_buffer_create(nodes, &p, &buffer));
+    fill(UNIFORM, 13);
+    for (uint64_t t = 0; t < tokens; t++)
+        for (uint32_t k = 0; k < TOPK; k++) mine += idx[t][k] >= 0;
+    MP_OK(xep_group_allgather(nodes, &mine, counts, sizeof mine));
+    counts[mp_nranks()] = 0;
+    MP_CHECK(run(buffer, 0, out) == (mp_rank() % 2 == 0 ? mine + counts[mp_rank() + 1] : 0));
+    xep_buffer_destroy(buffer);
+}
+
+/* What normal documents: ranks ascending, whichever of them have computed. */
+static void sums_follow_instances(xep_group_t *group)
+{
+    float out[TOKENS][HIDDEN], sums[TOKENS][HIDDEN] = {{0}};
+    xep_replica_t replicas[COPIES];
+    uint32_t of[EXPERTS], first, owned;
+    xep_buffer_params_t p = params("normal");
+    xep_buffer_t *buffer;
+    p.replicas = replicas, p.nreplicas = replicate(replicas), p.balance = XEP_BALANCE_PLAN;
+    p.plan = plan_last, p.plan_ctx = &plan_wrong;
+    for (uint32_t r = 0; r < mp_nranks(); r++) {
+        xep_expert_range(EXPERTS, mp_nranks(), r, &first, &owned);
+        for (uint32_t e = first; e < first + owned; e++) of[e] = r;
+    }
+    for (uint32_t r = 0; r < mp_nranks(); r++)
+        for (uint32_t i = 0; i < p.nreplicas; i++)
+            if (replicas[i].rank == r) of[replicas[i].expert] = r;
+    MP_OK(xep_buffer_create(group, &p, &buffer));
+    unit = 1.0f / 3;
+    fill(UNIFORM, 14);
+    run(buffer, XEP_DISPATCH_BALANCE, out);
+    for (uint32_t r = 0; r < mp_nranks(); r++)
+        for (uint64_t t = 0; t < tokens; t++)
+            for (uint32_t i = 0; i < HIDDEN; i++) {
+                float part = 0;
+                for (uint32_t k = 0; k < TOPK; k++)
+                    if (idx[t][k] >= 0 && of[idx[t][k]] == r) part += weights[t][k] * (x[t][i] + (float)idx[t][k]);
+                sums[t][i] += part;
+            }
+    unit = 1;
+    MP_CHECK(memcmp(out, sums, tokens * sizeof out[0]) == 0);
+    xep_buffer_destroy(buffer);
+}
+
 /* Several in flight, one behind another, one with the routing of another. */
 static void in_flight(xep_group_t *group, const char *mode)
 {
@@ -407,6 +491,8 @@ static void wrong_plans(xep_group_t *group)
 {
     static const char *const own[] = {"have different plans for expert 5", "invalid plan: the rows of expert 9",
                                       "params.plan returned -5"};
+    static const char *const others[] = {NULL, "has no valid plan: the rows of expert 9 do not add up",
+                                         "has no plan: its function failed"};
     float out[TOKENS][HIDDEN];
     xep_replica_t replicas[COPIES];
     xep_buffer_params_t p = params("normal");
@@ -422,7 +508,7 @@ static void wrong_plans(xep_group_t *group)
         args = dispatch_args(XEP_DISPATCH_BALANCE);
         const xep_status_t expected = i == 0 || !mp_is_last() ? XEP_ERR_MISMATCH : XEP_ERR_INVALID;
         MP_FAILS(expected, xep_dispatch(buffer, &args, &handle, NULL));
-        MP_REASON(expected == XEP_ERR_INVALID || i == 0 ? i == 1 ? "invalid plan: " : own[i] : "has no valid plan");
+        MP_REASON(expected == XEP_ERR_INVALID || i == 0 ? own[i] : others[i]);
         plan_wrong = 0;
         run(buffer, XEP_DISPATCH_BALANCE, out);
     }
@@ -615,6 +701,7 @@ static void all(xep_group_t *group)
 {
     static const char *const modes[] = {"normal", "ll"};
     for (int i = 0; i < 2; i++) {
+        unit = i == 1 ? 1.0f / 3 : 1; /* ll sums by k, whoever has computed */
         compare(group, modes[i], XEP_BALANCE_NONE, 0, 1);
         compare(group, modes[i], XEP_BALANCE_LEAST_LOADED, 0, 1);
         compare(group, modes[i], XEP_BALANCE_EVEN, 0, 1);
@@ -623,7 +710,10 @@ static void all(xep_group_t *group)
         compare(group, modes[i], XEP_BALANCE_PLAN, 0, 1);
         in_flight(group, modes[i]);
     }
+    unit = 1;
     nearest(group);
+    if (mp_nranks() > 2) nearest_in_turn(group);
+    sums_follow_instances(group);
 }
 
 /* On nodes of two, rows and sums go by nodes. */
@@ -637,7 +727,78 @@ static void by_nodes(xep_group_t *group)
         compare(nodes, modes[i], XEP_BALANCE_LEAST_LOADED, 0, 1);
         other_forms(nodes, modes[i], XEP_BALANCE_EVEN, 0);
     }
+    nearest_of_node(nodes);
     xep_group_destroy(nodes);
+}
+
+/* ---- a rank that serves ---- */
+
+static xep_status_t serve_rows(void *arg, xep_serve_call_t *call)
+{
+    uint64_t *rows = arg;
+    for (uint64_t row = 0; row < call->recv->rows; row++)
+        compute(call->recv, row, (float *)(void *)((char *)call->out + row * call->out_stride));
+    *rows += call->recv->rows;
+    return XEP_OK;
+}
+
+/* Its last one but two fails, for want of a plan, on all ranks. The two behind it are announced as layers. */
+static void work_balanced(xep_buffer_t *buffer, int has_plan, uint32_t rounds, float expected[][TOKENS][HIDDEN])
+{
+    float out[TOKENS][HIDDEN];
+    for (uint32_t i = 0; i < rounds; i++) {
+        fill((routing_t)(i % NONE), i);
+        if (i + 2 == rounds) {
+            xep_dispatch_args_t args = dispatch_args(XEP_DISPATCH_BALANCE);
+            xep_handle_t *handle = NULL;
+            plan_wrong = mp_rank() == 0 ? 3 : 0;
+            const xep_status_t status = mp_rank() == 0 ? XEP_ERR_INVALID : XEP_ERR_MISMATCH;
+            if (has_plan) MP_FAILS(status, xep_dispatch(buffer, &args, &handle, NULL));
+            plan_wrong = 0;
+            MP_OK(xep_announce_layers(buffer, 2));
+        }
+        run(buffer, i != 1 ? XEP_DISPATCH_BALANCE : 0, out);
+        MP_CHECK(memcmp(out, expected[i], tokens * sizeof out[0]) == 0);
+    }
+    MP_OK(xep_step_end(&buffer, 1, XEP_STEP_LAST));
+}
+
+/* The last rank has no tokens and serves: experts of others, too. */
+static void served(xep_group_t *group, const char *mode, xep_balance_t rule)
+{
+    enum { SERVED = 6 };
+    static float expected[SERVED][TOKENS][HIDDEN];
+    xep_replica_t replicas[COPIES];
+    xep_buffer_params_t p = params(mode);
+    xep_buffer_t *plain, *buffer;
+    uint64_t rows = 0;
+    MP_OK(xep_buffer_create(group, &p, &plain));
+    p.balance = rule, p.flags = XEP_BUFFER_SERVED;
+    p.replicas = replicas, p.nreplicas = rule == XEP_BALANCE_EVEN ? 0 : replicate(replicas);
+    if (rule == XEP_BALANCE_PLAN) p.plan = plan_last, p.plan_ctx = &plan_wrong;
+    MP_OK(xep_buffer_create(group, &p, &buffer));
+    for (uint32_t i = 0; i < SERVED; i++) {
+        fill((routing_t)(i % NONE), i);
+        if (mp_is_last()) tokens = 0;
+        run(plain, 0, expected[i]);
+    }
+    if (mp_is_last()) {
+        xep_serve_args_t args = XEP_SERVE_ARGS_INIT;
+        args.buffers = &buffer, args.count = 1, args.fn = serve_rows, args.arg = &rows;
+        MP_OK(xep_serve(&args));
+        MP_CHECK(rows != 0);
+    } else {
+        work_balanced(buffer, rule == XEP_BALANCE_PLAN, SERVED, expected);
+    }
+    xep_buffer_destroy(buffer);
+    xep_buffer_destroy(plain);
+}
+
+static void all_served(xep_group_t *group)
+{
+    served(group, "normal", XEP_BALANCE_EVEN);
+    served(group, "ll", XEP_BALANCE_LEAST_LOADED);
+    served(group, "ll", XEP_BALANCE_PLAN);
 }
 
 int main(int argc, char **argv)
@@ -650,10 +811,12 @@ int main(int argc, char **argv)
     if (mp_nranks() > 1) {
         wrong_plans(group);
         missing_calls(group);
+        all_served(group);
         setenv("XEP_MAP", "never", 1);
         unmapped = mp_second_group(group, 0);
         all(unmapped);
         missing_calls(unmapped);
+        all_served(unmapped);
         xep_group_destroy(unmapped);
         unsetenv("XEP_MAP");
         by_nodes(group);

@@ -6,10 +6,12 @@
  * is compared with the oracle on every rank. settings.sh runs it with the progress thread, and by nodes.
  */
 
+#include <stdlib.h>
+
 #include "mp_pieces.h"
 #include "mp_rig.h"
 
-enum { ROUNDS = 3 };
+enum { ROUNDS = 3, LAYERS = 9 /* more than a ring of announcements has */ };
 
 static const mp_case_t cases[] = {
     {.name = "payloads, scales",
@@ -47,6 +49,13 @@ static mp_job_t job;
 static mp_pieces_t pieces;
 static uint64_t payload_of;
 
+/* Combines whose rows of other nodes are encoded, at both ends; flags as the case has it. */
+static void combine_quant(xep_combine_args_t *args)
+{
+    if (job.shape.sum_at_owner) args->flags = XEP_COMBINE_SUM_AT_OWNER;
+    args->quant = job.shape.combine_quant;
+}
+
 /* more: another round follows, whose dispatch is announced early. */
 static void work_round(int more)
 {
@@ -60,7 +69,7 @@ static void work_round(int more)
         mp_job_check_recv(&job, handle);
     }
     xep_combine_args_t combine = mp_job_combine(&job, handle);
-    if (job.shape.sum_at_owner) combine.flags = XEP_COMBINE_SUM_AT_OWNER;
+    combine_quant(&combine);
     MP_OK(xep_combine(handle, &combine, NULL));
     mp_job_check_out(&job);
     if (more) MP_OK(xep_announce_dispatch(job.buffer));
@@ -85,8 +94,22 @@ static void serve(void)
     MP_OK(xep_serve(&args));
 }
 
-static void run(xep_group_t *group, const mp_case_t *of)
+/* What follows is announced for each round, for all that follow at once, by one rank or by all, or not at all. */
+static void work(uint32_t number)
 {
+    const uint64_t rounds = number % 3 == 1 && !job.c->pieces ? LAYERS : ROUNDS;
+    for (uint64_t round = 0; round < rounds; round++) {
+        mp_job_payload(&job, payload_of + round);
+        if (rounds == LAYERS && round == 1 && (mp_rank() == 0 || number % 2 == 0))
+            MP_OK(xep_announce_layers(job.buffer, LAYERS - 2));
+        work_round(round + 1 < ROUNDS && rounds == ROUNDS && number % 3 == 0);
+    }
+    MP_OK(xep_step_end(&job.buffer, 1, XEP_STEP_LAST));
+}
+
+static void run(xep_group_t *group, const mp_case_t *of, uint32_t number)
+{
+    uint8_t *afar = calloc(mp_nranks(), 1);
     mp_case_t c = *of;
     c.works = 0x55555555;
     c.served = 1;
@@ -94,23 +117,20 @@ static void run(xep_group_t *group, const mp_case_t *of)
     mp_job_open(&job, &c, 7);
     mp_job_buffer(&job, group);
     job.shape.sum_at_owner = c.sent;
+    for (uint32_t r = 0; r < mp_nranks(); r++) afar[r] = !mp_is_mapped(group, r);
+    job.shape.encoded_from = afar;
+    job.shape.combine_quant = number % 2 == 1 && !c.pieces && !c.sent ? XEP_QUANT_E4M3 : XEP_QUANT_NONE;
     payload_of = c.hidden;
-    if (mp_rank() % 2 == 1) {
-        serve();
-    } else {
-        for (uint64_t round = 0; round < ROUNDS; round++) {
-            mp_job_payload(&job, payload_of + round);
-            work_round(round + 1 < ROUNDS && job.c->payloads != 2); /* with and without */
-        }
-        MP_OK(xep_step_end(&job.buffer, 1, XEP_STEP_LAST));
-    }
+    if (mp_rank() % 2 == 1) serve();
+    else work(number);
     mp_job_close(&job);
+    free(afar);
 }
 
 int main(void)
 {
     xep_group_t *group = mp_group();
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) run(group, &cases[i]);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) run(group, &cases[i], (uint32_t)i);
     xep_group_destroy(group);
     return 0;
 }

@@ -24,6 +24,10 @@ for quant in ue8m0 mxfp8_e5m2 mxfp4 int8 int8_row e4m3_static; do
     at_length 2 XEP_MAP=never $small --hidden 329 --quant $quant --combine $quant --payloads 3,8:8 --check-only
 done
 at_length 4 XEP_NODE_RANKS=2 XEP_PATH=nodes $small --quant e4m3 --cached --check-only
+for e in 2 0 2 1 1 0 2 2 2 0 2 1 1 0 2 2 2 0 2 1 1 0 2 2; do echo $e; done >"$dir/owners"
+check 3 $small --owners "$dir/owners" --check-only
+at_length 4 $small --owners random:3 --check-only
+at_length 4 $small --owners split:1 --mode ll --check-only
 check 3 $small --slots 3 --threads 2 --iters 3 --check
 check 3 $small --cached --copy-in --iters 3 --check
 check 2 $small --op combine --iters 3 --check

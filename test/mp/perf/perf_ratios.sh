@@ -30,6 +30,10 @@ kill $busy
 grep -q '^0 of 3 slower than their bound, 3 not judged$' "$tmp/out" || wrong "$(cat "$tmp/out")"
 
 expect 1 'no line of .* has frob' $ratios frob
+printf '%s\n' 'cores 1' 'll 2 8 64 2 8 combine limit 1e9' 'cores 100000' 'nosuch' >"$tmp/more"
+cat "$tmp/bounds" "$tmp/more" >"$tmp/both" && mv "$tmp/bounds" "$tmp/two" && mv "$tmp/both" "$tmp/bounds"
+expect 0 '^0 of 1 slower than their bound, 0 not judged$' $ratios --busy --launches 1
+mv "$tmp/two" "$tmp/bounds"
 echo 'normal 2 8 64 2 8 dispatch limit' >>"$tmp/bounds"
 expect 1 "^$tmp/bounds:7: not a bound: normal 2 8 64 2 8 dispatch limit" $ratios
 sed -i '$d' "$tmp/bounds"

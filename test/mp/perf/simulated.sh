@@ -164,6 +164,10 @@ placed = json.load(open(sys.argv[1]))["placements"]
 values = [each["imbalance"] for each in placed if each["name"] == "blocks" or "replica" in each["name"]]
 assert len(values) == 6 and values == sorted(values, reverse=True) and values[-1] < values[0], values
 END
+$perf ${placed% --placement} --routing zipf:1 --record "$tmp/recorded" >/dev/null || wrong 'a routing is not written'
+$perf $placed --routing "file:$tmp/recorded" --json - >"$tmp/again"
+[ "$(sed 's/.*"placements"/placements/' "$tmp/again")" = "$(sed 's/.*"placements"/placements/' "$tmp/placed")" ] ||
+    wrong "placements of a recorded routing: $(cat "$tmp/again")"
 expect 2 '^xep_perf: --placement cannot be used without --simulate$' $perf --placement
 expect 2 '^xep_perf: --placement cannot be used with --owners or --record$' $perf $job --placement --owners greedy
 expect 2 '^xep_perf: --simulate cannot be used with --balance$' $perf $job --balance 8

@@ -5,7 +5,7 @@
  * second, whatever its unit was on the command line.
  */
 #define _DEFAULT_SOURCE /* strsep */
-#include "perf_cluster.h"
+#include "perf_options.h"
 
 #include <errno.h>
 #include <math.h>
@@ -42,12 +42,6 @@ static const rate_t rate_table[] = {
 
 enum { RATES = sizeof rate_table / sizeof *rate_table };
 
-static int refuse_rate(const char *text, const char *allowed, char *why, size_t why_bytes)
-{
-    snprintf(why, why_bytes, "invalid --rates: \"%s\" (%s)", text, allowed);
-    return -1;
-}
-
 static const rate_t *find_rate(const char *name, size_t length)
 {
     for (int i = 0; i < RATES; i++)
@@ -59,46 +53,43 @@ static const rate_t *find_rate(const char *name, size_t length)
  * NAME=NUMBER. The first character is looked at, as strtod() alone would take a sign, blanks, "inf" and "nan". A rate
  * of 0 is allowed and bounds nothing.
  */
-static int take_rate(const char *word, perf_cluster_t *cluster, char *why, size_t why_bytes)
+static int take_rate(const char *word, perf_options_t *options)
 {
     const size_t length = strcspn(word, "=");
     const rate_t *rate = find_rate(word, length);
-    char allowed[96], *end;
+    char *end;
 
     if (rate == NULL || word[length] != '=')
-        return refuse_rate(word, "NAME=NUMBER of network, rank, copy, memory, latency, message, piece, passing, sum",
-                           why, why_bytes);
+        return perf_refuse(options,
+                           "invalid --rates: \"%s\" (NAME=NUMBER of network, rank, copy, memory, latency, message, "
+                           "piece, passing, sum)",
+                           word);
     const char *number = word + length + 1;
     const double value = strtod(number, &end);
-    if (*number < '0' || *number > '9' || *end || strpbrk(number, "xX") || !isfinite(value) || value > 1e9) {
-        snprintf(allowed, sizeof allowed, "a number of %s from 0 to 1000000000", rate->unit);
-        return refuse_rate(word, allowed, why, why_bytes);
-    }
-    *(double *)(void *)((char *)cluster + rate->offset) = value * rate->factor;
+    if (*number < '0' || *number > '9' || *end || strpbrk(number, "xX") || !isfinite(value) || value > 1e9)
+        return perf_refuse(options, "invalid --rates: \"%s\" (a number of %s from 0 to 1000000000)", word, rate->unit);
+    *(double *)(void *)((char *)&options->cluster + rate->offset) = value * rate->factor;
     return 0;
 }
 
 /* In a copy, as strsep() writes into what it takes apart and the text is the user's own. */
-static int take_rates(const char *text, perf_cluster_t *cluster, char *why, size_t why_bytes)
+static int take_rates(const char *text, perf_options_t *options)
 {
     char list[512], *rest = list, *word;
 
-    if (strlen(text) >= sizeof list) {
-        snprintf(why, why_bytes, "invalid --rates: %zu characters (at most %zu)", strlen(text), sizeof list - 1);
-        return -1;
-    }
+    if (strlen(text) >= sizeof list)
+        return perf_refuse(options, "invalid --rates: %zu characters (at most %zu)", strlen(text), sizeof list - 1);
     snprintf(list, sizeof list, "%s", text);
     while ((word = strsep(&rest, ",")) != NULL)
-        if (take_rate(word, cluster, why, why_bytes)) return -1;
+        if (take_rate(word, options)) return -1;
     return 0;
 }
 
 /* ---- ranks and nodes ---- */
 
-static int refuse_job(const char *text, const char *allowed, char *why, size_t why_bytes)
+static int refuse_job(perf_options_t *options, const char *allowed)
 {
-    snprintf(why, why_bytes, "invalid --simulate: \"%s\" (%s)", text, allowed);
-    return -1;
+    return perf_refuse(options, "invalid --simulate: \"%s\" (%s)", options->simulate, allowed);
 }
 
 /* A number of ranks, in *end_p what follows it; 0: none. */
@@ -113,19 +104,20 @@ static uint32_t take_ranks(const char *text, const char **end_p)
 }
 
 /* RANKS,PER_NODE; PER_NODE may be several, with + between them */
-static int take_job(const char *text, perf_cluster_t *cluster, char *why, size_t why_bytes)
+static int take_job(perf_options_t *options)
 {
     static const char form[] = "RANKS,PER_NODE with 1 to 4096 ranks, as 64,8, or 16,8+4 for nodes of 8 and 4 in turn";
-    const char *at = text;
+    const char *at = options->simulate;
+    perf_cluster_t *cluster = &options->cluster;
     char separator = ',';
 
-    cluster->nranks = take_ranks(text, &at);
-    if (cluster->nranks == 0) return refuse_job(text, form, why, why_bytes);
+    cluster->nranks = take_ranks(at, &at);
+    if (cluster->nranks == 0) return refuse_job(options, form);
     do {
-        if (*at != separator) return refuse_job(text, form, why, why_bytes);
-        if (cluster->nsizes == PERF_MOST_SIZES) return refuse_job(text, "at most 64 sizes of nodes", why, why_bytes);
+        if (*at != separator) return refuse_job(options, form);
+        if (cluster->nsizes == PERF_MOST_SIZES) return refuse_job(options, "at most 64 sizes of nodes");
         cluster->sizes[cluster->nsizes] = take_ranks(at + 1, &at);
-        if (cluster->sizes[cluster->nsizes++] == 0) return refuse_job(text, form, why, why_bytes);
+        if (cluster->sizes[cluster->nsizes++] == 0) return refuse_job(options, form);
         separator = '+';
     } while (*at);
     return 0;
@@ -142,12 +134,9 @@ uint32_t perf_cluster_nodes(const perf_cluster_t *cluster, uint32_t *node)
 
 /* ---- both ---- */
 
-int perf_cluster_read(const char *job, const char *rates, perf_cluster_t *cluster_p, char *why, size_t why_bytes)
+int perf_cluster_read(perf_options_t *options)
 {
-    perf_cluster_t cluster = usual;
-
-    if (job != NULL && take_job(job, &cluster, why, why_bytes)) return -1;
-    if (rates != NULL && take_rates(rates, &cluster, why, why_bytes)) return -1;
-    *cluster_p = cluster;
-    return 0;
+    options->cluster = usual;
+    if (options->simulate != NULL && take_job(options)) return -1;
+    return options->rates != NULL ? take_rates(options->rates, options) : 0;
 }

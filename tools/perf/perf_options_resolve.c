@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* In the order in which they need one another: the mode decides on the layout, type and layout on the cast. */
-#include "perf_resolve.h"
+#include "perf_options.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* Names of the field, not of the header: fp8 is e4m3 with scales, as models have it. */
-static int resolve_dtype(perf_options_t *options, char *why, size_t why_bytes)
+static int resolve_dtype(perf_options_t *options)
 {
     static const struct {
         const char *name;
@@ -20,15 +21,14 @@ static int resolve_dtype(perf_options_t *options, char *why, size_t why_bytes)
             options->dtype = dtypes[i].dtype;
             return 0;
         }
-    snprintf(why, why_bytes, "invalid --dtype: \"%s\" (bf16, fp16, fp32 or fp8)", options->dtype_name);
-    return -1;
+    return perf_refuse(options, "invalid --dtype: \"%s\" (bf16, fp16, fp32 or fp8)", options->dtype_name);
 }
 
 /*
  * How rows arrive: what was asked for, or what the mode asked for is known to have. ll is known by its name, since no
  * plugin is loaded before there is a group.
  */
-static int resolve_layout(perf_options_t *options, char *why, size_t why_bytes)
+static int resolve_layout(perf_options_t *options)
 {
     const char *env = getenv("XEP_MODE");
 
@@ -37,19 +37,15 @@ static int resolve_layout(perf_options_t *options, char *why, size_t why_bytes)
     if (options->layout == NULL) options->layout = options->ll ? "compact" : "rank";
     options->padded = !strcmp(options->layout, "padded");
     options->by_expert = options->padded || !strcmp(options->layout, "compact");
-    if (!options->by_expert && strcmp(options->layout, "rank")) {
-        snprintf(why, why_bytes, "invalid --layout: \"%s\" (rank, compact or padded)", options->layout);
-        return -1;
-    }
-    if (options->padded && options->copy_in) {
-        snprintf(why, why_bytes, "--copy-in cannot be used with this layout: padded (rank or compact)");
-        return -1;
-    }
+    if (!options->by_expert && strcmp(options->layout, "rank"))
+        return perf_refuse(options, "invalid --layout: \"%s\" (rank, compact or padded)", options->layout);
+    if (options->padded && options->copy_in)
+        return perf_refuse(options, "--copy-in cannot be used with this layout: padded (rank or compact)");
     return 0;
 }
 
 /* What is cast must be wider, outputs that are must be bf16. */
-static int refuse_pair(const perf_options_t *options, char *why, size_t why_bytes)
+static int refuse_pair(perf_options_t *options)
 {
     const char *option = NULL, *name = options->quant_name, *allowed = "bf16, fp16 or fp32";
 
@@ -57,9 +53,8 @@ static int refuse_pair(const perf_options_t *options, char *why, size_t why_byte
     if (options->combine_quant != XEP_QUANT_NONE && options->dtype != XEP_BF16 && options->dtype != XEP_E4M3)
         option = "--combine", name = options->combine_quant_name, allowed = "bf16 or fp8";
     if (option == NULL) return 0;
-    snprintf(why, why_bytes, "%s %s cannot be used with this --dtype: %s (%s)", option, name, options->dtype_name,
-             allowed);
-    return -1;
+    return perf_refuse(options, "%s %s cannot be used with this --dtype: %s (%s)", option, name, options->dtype_name,
+                       allowed);
 }
 
 /* "mxfp8-e5m2" is "mxfp8_e5m2", too. */
@@ -72,8 +67,8 @@ static int is_called(const char *wanted, const char *name)
 #define QUANT_(_name, _value, _text) {_name, _text},
 
 /* outputs: LogFMT, too. -1, with the names that there are: no such cast. */
-static int find_quant(const char *option, const char *wanted, int outputs, xep_quant_t *quant_p, char *why,
-                      size_t why_bytes)
+static int find_quant(perf_options_t *options, const char *option, const char *wanted, int outputs,
+                      xep_quant_t *quant_p)
 {
     static const struct {
         xep_quant_t quant;
@@ -88,23 +83,22 @@ static int find_quant(const char *option, const char *wanted, int outputs, xep_q
         if (is_called(wanted, quants[i].name)) return 0;
         snprintf(known + used, sizeof known - used, "%s%s", used == 0 ? "" : ", ", quants[i].name);
     }
-    snprintf(why, why_bytes, "invalid %s: \"%s\" (%s)", option, wanted, known);
-    return -1;
+    return perf_refuse(options, "invalid %s: \"%s\" (%s)", option, wanted, known);
 }
 
 /* Without the option rows by expert are cast to e4m3, unless they are fp8 already, and rows by rank are not. */
-static int resolve_quant(perf_options_t *options, char *why, size_t why_bytes)
+static int resolve_quant(perf_options_t *options)
 {
     if (options->quant_name == NULL)
         options->quant_name = options->by_expert && options->dtype != XEP_E4M3 ? "e4m3" : "none";
-    if (find_quant("--quant", options->quant_name, 0, &options->quant, why, why_bytes) != 0 ||
-        find_quant("--combine", options->combine_quant_name, 1, &options->combine_quant, why, why_bytes) != 0)
+    if (find_quant(options, "--quant", options->quant_name, 0, &options->quant) != 0 ||
+        find_quant(options, "--combine", options->combine_quant_name, 1, &options->combine_quant) != 0)
         return -1;
-    return refuse_pair(options, why, why_bytes);
+    return refuse_pair(options);
 }
 
 /* "BYTES[:ALIGNMENT],...": whether they are sane the library says. */
-static int resolve_payloads(perf_options_t *options, char *why, size_t why_bytes)
+static int resolve_payloads(perf_options_t *options)
 {
     const char *at = options->payloads_text;
     for (char *end; at != NULL && options->npayloads < XEP_PAYLOADS_MOST; at = *end == ',' ? end + 1 : NULL) {
@@ -114,21 +108,19 @@ static int resolve_payloads(perf_options_t *options, char *why, size_t why_bytes
         if (payload->bytes == 0 || (*end != ',' && *end != '\0')) break;
     }
     if (at == NULL) return 0;
-    snprintf(why, why_bytes, "invalid --payloads: \"%s\" (up to %d of BYTES or BYTES:ALIGNMENT, as 4,448:16)",
-             options->payloads_text, XEP_PAYLOADS_MOST);
-    return -1;
+    return perf_refuse(options, "invalid --payloads: \"%s\" (up to %d of BYTES or BYTES:ALIGNMENT, as 4,448:16)",
+                       options->payloads_text, XEP_PAYLOADS_MOST);
 }
 
-int perf_resolve_rows(perf_options_t *options, char *why, size_t why_bytes)
+int perf_resolve_rows(perf_options_t *options)
 {
-    return resolve_dtype(options, why, why_bytes) || resolve_layout(options, why, why_bytes) ||
-                   resolve_quant(options, why, why_bytes) || resolve_payloads(options, why, why_bytes)
-               ? -1
-               : 0;
+    const int fails = resolve_dtype(options) || resolve_layout(options) || resolve_quant(options);
+
+    return fails ? -1 : resolve_payloads(options);
 }
 
 /* What has a meaning for the processors of the host alone. */
-static int refuse_host_options(const perf_options_t *options, char *why, size_t why_bytes)
+static int refuse_host_options(perf_options_t *options)
 {
     const struct {
         const char *name;
@@ -142,41 +134,35 @@ static int refuse_host_options(const perf_options_t *options, char *why, size_t 
                    {"--waits", options->waits, "kernels wait, and the library does not see for whom"},
                    {"--in-place", options->in_place, "devices have no send memory"},
                    {"--recv-rows", options->recv_rows != 0, "rows of devices do not come in pieces"},
-                   {"--payloads", options->npayloads != 0, "payloads travel between hosts"},
+                   {"--payloads", options->npayloads != 0, "the limit of a device is of rows alone"},
                    {"--sum-at-owner", options->sum_at_owner, "rows are summed where their tokens are"},
                    {"--combine", options->combine_quant != XEP_QUANT_NONE, "it is for ranks that are not mapped"}};
 
     for (size_t i = 0; i < sizeof of_host / sizeof *of_host; i++)
-        if (of_host[i].given) {
-            snprintf(why, why_bytes, "%s cannot be used with this --memory: cuda (host): %s", of_host[i].name,
-                     of_host[i].reason);
-            return -1;
-        }
+        if (of_host[i].given)
+            return perf_refuse(options, "%s cannot be used with this --memory: cuda (host): %s", of_host[i].name,
+                               of_host[i].reason);
     return 0;
 }
 
 /* Behind the sweep, which may be one of multiprocessors: a sweep of what only devices have is refused here, too. */
-int perf_resolve_memory(perf_options_t *options, char *why, size_t why_bytes)
+static int resolve_memory(perf_options_t *options)
 {
     const int sweeps_sms = options->sweep.count != 0 && options->sweep.offset == offsetof(perf_options_t, sms);
 
     options->cuda = !strcmp(options->memory, "cuda");
-    if (!options->cuda && strcmp(options->memory, "host")) {
-        snprintf(why, why_bytes, "invalid --memory: \"%s\" (host or cuda)", options->memory);
-        return -1;
-    }
-    if (!options->cuda && (options->sms || sweeps_sms)) {
-        snprintf(why, why_bytes, "%s cannot be used with this --memory: host (cuda)",
-                 options->sms ? "--sms" : "--sweep sms");
-        return -1;
-    }
-    return options->cuda ? refuse_host_options(options, why, why_bytes) : 0;
+    if (!options->cuda && strcmp(options->memory, "host"))
+        return perf_refuse(options, "invalid --memory: \"%s\" (host or cuda)", options->memory);
+    if (!options->cuda && (options->sms || sweeps_sms))
+        return perf_refuse(options, "%s cannot be used with this --memory: host (cuda)",
+                           options->sms ? "--sms" : "--sweep sms");
+    return options->cuda ? refuse_host_options(options) : 0;
 }
 
 /* The peer has rows by rank and one operation, and plans each. Rows in place are written before each dispatch. Pieces
  * have the outputs of others between them, which is half a combine; they are not padded, and their outputs go as they
  * are. */
-int perf_resolve_others(const perf_options_t *options, char *why, size_t why_bytes)
+static int resolve_extras(perf_options_t *options)
 {
     const char *complaint = NULL;
 
@@ -191,12 +177,11 @@ int perf_resolve_others(const perf_options_t *options, char *why, size_t why_byt
         complaint = "--recv-rows cannot be used with --layout padded, --combine, --sum-at-owner, --cached, "
                     "--slots above 1, or --op";
     if (complaint == NULL) return 0;
-    snprintf(why, why_bytes, "%s", complaint);
-    return -1;
+    return perf_refuse(options, "%s", complaint);
 }
 
 /* What looks at operations that are run. */
-static int refuse_others(const perf_options_t *options, char *why, size_t why_bytes)
+static int refuse_others(perf_options_t *options)
 {
     const struct {
         const char *name;
@@ -221,34 +206,57 @@ static int refuse_others(const perf_options_t *options, char *why, size_t why_by
                   {"--op", !perf_times_dispatch(options) || !perf_times_combine(options)}};
 
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        if (others[i].given) {
-            snprintf(why, why_bytes, "--simulate cannot be used with %s", others[i].name);
-            return -1;
-        }
+        if (others[i].given) return perf_refuse(options, "--simulate cannot be used with %s", others[i].name);
     return 0;
 }
 
-int perf_resolve_balance(const perf_options_t *options, char *why, size_t why_bytes)
+static int resolve_balance(perf_options_t *options)
 {
     const int fits = options->dtype == XEP_BF16 && !options->cuda && options->combine_quant == XEP_QUANT_NONE;
 
     if (options->balance == 0 || fits) return 0;
-    snprintf(why, why_bytes, "--balance cannot be used with other rows than bf16 in host memory");
-    return -1;
+    return perf_refuse(options, "--balance cannot be used with other rows than bf16 in host memory");
 }
 
 /* Without --simulate nothing is simulated, and there is nothing to refuse. */
-int perf_resolve_cluster(perf_options_t *options, char *why, size_t why_bytes)
+static int resolve_cluster(perf_options_t *options)
 {
-    if (options->simulate == NULL && options->rates != NULL) {
-        snprintf(why, why_bytes, "--rates cannot be used without --simulate");
+    if (options->simulate == NULL && options->rates != NULL)
+        return perf_refuse(options, "--rates cannot be used without --simulate");
+    if (options->placement && (options->simulate == NULL || options->owners != NULL || options->record != NULL))
+        return perf_refuse(options, "--placement cannot be used %s",
+                           options->simulate == NULL ? "without --simulate" : "with --owners or --record");
+    if (perf_cluster_read(options)) return -1;
+    return options->simulate != NULL ? refuse_others(options) : 0;
+}
+
+/* There must be experts enough for every value of a sweep. */
+static uint64_t most_topk(const perf_options_t *options)
+{
+    uint64_t most = options->topk;
+    for (uint32_t i = 0; options->sweep.offset == offsetof(perf_options_t, topk) && i < options->sweep.count; i++)
+        if (options->sweep.values[i] > most) most = options->sweep.values[i];
+    return most;
+}
+
+static int resolve_topk(perf_options_t *options)
+{
+    if (most_topk(options) <= options->experts) return 0;
+    return perf_refuse(options, "invalid --topk: %" PRIu64 " (at most --experts, %" PRIu64 ")", most_topk(options),
+                       options->experts);
+}
+
+/*
+ * In this order: memory and top-k are compared with what a sweep has; --simulate is refused with much that the others
+ * have found out.
+ */
+int perf_resolve_others(perf_options_t *options)
+{
+    char reason[256];
+
+    if (resolve_memory(options) || resolve_extras(options) || resolve_topk(options) || resolve_cluster(options) ||
+        resolve_balance(options))
         return -1;
-    }
-    if (options->placement && (options->simulate == NULL || options->owners != NULL || options->record != NULL)) {
-        snprintf(why, why_bytes, "--placement cannot be used %s",
-                 options->simulate == NULL ? "without --simulate" : "with --owners or --record");
-        return -1;
-    }
-    if (perf_cluster_read(options->simulate, options->rates, &options->cluster, why, why_bytes)) return -1;
-    return options->simulate != NULL ? refuse_others(options, why, why_bytes) : 0;
+    if (!oracle_route_parse(options->routing, &options->route, reason, sizeof reason)) return 0;
+    return perf_refuse(options, "invalid --routing: %s", reason);
 }
