@@ -74,14 +74,15 @@ xep_ll_la_LIBADD = libxep_kit_parts.la libxep_kernels.la -lm
 # The modes for device memory: nvcc compiles the kernels, and they are part of the mode as fat binaries, for the
 # architecture there is most of today and, as PTX, for what comes after.
 cuda_kernels = \
-	%D%/cuda/cuda_plan.cu %D%/cuda/cuda_dispatch.cu %D%/cuda/cuda_combine.cu \
+	%D%/cuda/cuda_plan.cu %D%/cuda/cuda_dispatch.cu %D%/cuda/cuda_dispatch_with_all.cu %D%/cuda/cuda_combine.cu \
 	%D%/cuda/cuda_layout.cu %D%/cuda/cuda_experts.cu %D%/cuda/cuda_cast.cu \
-	%D%/cuda/cuda_ll_send.cu %D%/cuda/cuda_ll_receive.cu %D%/cuda/cuda_ll_combine.cu
+	%D%/cuda/cuda_ll_dispatch.cu %D%/cuda/cuda_ll_combine.cu
 cuda_headers = \
 	%D%/cuda/cuda_args.h %D%/cuda/cuda_kernels.h %D%/cuda/cuda_ll_kernels.h %D%/cuda/cuda_layout.h \
 	%D%/cuda/cuda_experts.h %D%/cuda/cuda_words.cuh %D%/cuda/cuda_plan.cuh %D%/cuda/cuda_counts.cuh \
 	%D%/cuda/cuda_bulk.cuh %D%/cuda/cuda_elements.cuh %D%/cuda/cuda_sum.cuh %D%/cuda/cuda_ll_heaps.cuh \
-	%D%/cuda/cuda_ll_board.cuh %D%/cuda/cuda_cast.cuh %D%/cuda/cuda_outs.cuh
+	%D%/cuda/cuda_ll_board.cuh %D%/cuda/cuda_ll_send.cuh %D%/cuda/cuda_ll_receive.cuh %D%/cuda/cuda_cast.cuh \
+	%D%/cuda/cuda_outs.cuh
 cuda_mode_sources = %D%/kernels/cast_formats.c %D%/kernels/logfmt.h %D%/kernels/logfmt.c \
 	%D%/cuda/cuda_args.h %D%/cuda/cuda_images.h %D%/cuda/cuda_mode.h %D%/cuda/cuda_mode.c \
 	%D%/cuda/cuda_layout.h %D%/cuda/cuda_layout.c
@@ -96,10 +97,11 @@ cuda_cppflags = $(plugin_cppflags) -I$(srcdir)/%D%/kit -I$(srcdir)/%D%/kernels -
 	-I$(srcdir)/%D%/ll -I$(srcdir)/%D%/cuda
 if HAVE_NVCC
 pkglib_LTLIBRARIES += xep_normal_cuda.la xep_ll_cuda.la
-cuda_normal_images = cuda_plan.fatbin cuda_dispatch.fatbin cuda_combine.fatbin \
+cuda_normal_images = cuda_plan.fatbin cuda_dispatch.fatbin cuda_dispatch_with_all.fatbin cuda_combine.fatbin \
 	cuda_layout.fatbin cuda_experts.fatbin cuda_cast.fatbin
-cuda_ll_images = cuda_ll_send.fatbin cuda_ll_receive.fatbin cuda_ll_combine.fatbin cuda_layout.fatbin
+cuda_ll_images = cuda_ll_dispatch.fatbin cuda_ll_combine.fatbin cuda_layout.fatbin
 CLEANFILES += $(cuda_normal_images) $(cuda_ll_images)
+cuda_dispatch_with_all.fatbin: $(srcdir)/%D%/cuda/cuda_dispatch.cu
 %.fatbin: $(srcdir)/%D%/cuda/%.cu $(addprefix $(srcdir)/,$(cuda_headers)) \
 		%D%/normal/normal_record.h %D%/ll/ll_notice.h %D%/kernels/floats.h %D%/kernels/cast_formats.h
 	$(AM_V_GEN)$(NVCC) -std=c++17 -O3 -gencode arch=compute_90,code=sm_90 -gencode arch=compute_90,code=compute_90 \

@@ -12,6 +12,8 @@
 
 #include <stdint.h>
 
+enum { XEP_CUDA_WHOLE = 1 << 16 /* shares of a word that all blocks of a kernel tell together, in an epoch */ };
+
 /** A wait that has lasted too long says so in pinned host memory, and its kernel ends. */
 typedef struct xep_cuda_deadline {
     uint64_t timeout_ns;  /* by the device's clock; 0: none */

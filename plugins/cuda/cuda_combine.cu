@@ -172,14 +172,15 @@ static __device__ __forceinline__ int await_owners(const xep_cuda_combine_t &c, 
         [](uint32_t, uint32_t) {});
 }
 
-/* The last block: whether all have read what is here. */
+/* One block: whether all have read what is here. */
 static __device__ __forceinline__ int await_readers(const xep_cuda_combine_t &c, uint64_t epoch)
 {
     const char *own = c.peer[c.rank] + c.read;
-    if (!leaves_out(c.outs)) return wait_all(c.peer[c.rank], c.nranks, c.read, c.word_stride, epoch, c.at_the_end);
+    const uint64_t value = epoch * XEP_CUDA_WHOLE;
+    if (!leaves_out(c.outs)) return wait_all(c.peer[c.rank], c.nranks, c.read, c.word_stride, value, c.at_the_end);
     const waiter_t w = {c.outs, c.peer, c.rank, c.nranks};
     return await_all(
-        w, [&](uint32_t r) { return own + r * c.word_stride; }, epoch, epoch, c.at_the_end, [](uint32_t, uint32_t) {});
+        w, [&](uint32_t r) { return own + r * c.word_stride; }, value, epoch, c.at_the_end, [](uint32_t, uint32_t) {});
 }
 
 /* Waits for the others, in every block by itself; then sums where they agree and the dispatch has moved rows. */
@@ -224,23 +225,27 @@ static __device__ __forceinline__ void say_offer(const xep_cuda_combine_t &c, ui
 }
 
 /*
- * The last block counts the operation: by then all blocks have read the epoch of the one before. Where a rank did not
- * come in time it may come yet, and find the input as it was, since the end of this kernel waits for it once more.
+ * One block counts the operation when all have told: by then they have read the epoch of the one before. Where a rank
+ * did not come in time it may come yet, and find the input as it was, since the end of this kernel waits for it once
+ * more.
  */
 template <typename E> static __device__ __forceinline__ void combine(const xep_cuda_combine_t &c)
 {
     extern __shared__ __align__(128) char shared[];
-    const uint64_t epoch = c.now->epoch + 1;
+    const uint64_t epoch = c.now->epoch + 1, read = c.now->read;
     const int lost = has_lost_step(&c.now->lost, epoch); /* loaded beside the other word, not behind it */
     if (is_stale(c.life) || lost) return;                /* all blocks */
     /* one block tells; its word to this rank itself is among those that all blocks wait for */
     if (blockIdx.x == 0) say_offer(c, epoch);
     open_pulls(c.sum, shared);
     sum_all<E>(c, epoch, shared);
-    if (!is_last_block(c.blocks_done)) return;
-    if (threadIdx.x == 0) c.now->epoch = epoch;
-    /* all blocks have pulled what they sum; told also where they summed nothing, as the owners wait for it */
-    tell_all(c.peer, c.rank, c.nranks, c.read, c.word_stride, epoch);
+    /* told also where nothing was summed, as the owners wait for it */
+    tell_share(c.peer, c.rank, c.nranks, c.read, c.word_stride, read, epoch, 1);
+    if (blockIdx.x != 0) return;
+    if (threadIdx.x == 0) {
+        wait_for_blocks(c.peer[c.rank] + c.read + c.rank * c.word_stride, epoch);
+        c.now->epoch = c.now->read = epoch;
+    }
     if (!await_readers(c, epoch)) lose_step(&c.now->lost, epoch);
 }
 

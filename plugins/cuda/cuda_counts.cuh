@@ -58,6 +58,16 @@ static __device__ __forceinline__ uint32_t experts_of(const dispatch_t &d, uint3
     return d.first_expert[rank + 1] - d.first_expert[rank];
 }
 
+/* Into the board, before there is anything to tell: later one load would wait for another. */
+static __device__ __forceinline__ void take_experts(const dispatch_t &d, const board_t &b)
+{
+    for (uint32_t r = threadIdx.x; r < d.plan.nranks; r += blockDim.x) {
+        b.ranks[r].heap = d.peer[r];
+        b.ranks[r].first_expert = d.first_expert[r];
+        b.ranks[r].end_expert = d.first_expert[r + 1];
+    }
+}
+
 static __device__ __forceinline__ int is_cached(const dispatch_t &d)
 {
     return d.counts.header.params[NORMAL_CACHED] != 0;
@@ -66,12 +76,12 @@ static __device__ __forceinline__ int is_cached(const dispatch_t &d)
 /* ---- to all ranks ---- */
 
 /* A warp writes the record of one rank: rows to everyone, and the selections of that rank's experts. */
-static __device__ __forceinline__ void store_record(const dispatch_t &d, const xep_cuda_plan_t &plan, uint64_t epoch,
-                                                    uint32_t to)
+static __device__ __forceinline__ void store_record(const dispatch_t &d, const board_t &b, const xep_cuda_plan_t &plan,
+                                                    uint64_t epoch, uint32_t to)
 {
-    uint32_t *record = (uint32_t *)(d.peer[to] + d.counts.records + d.rank * d.counts.record_bytes);
+    uint32_t *record = (uint32_t *)(b.ranks[to].heap + d.counts.records + d.rank * d.counts.record_bytes);
     const uint32_t *header = (const uint32_t *)&d.counts.header;
-    const uint32_t first = d.first_expert[to], lane = threadIdx.x % 32;
+    const uint32_t first = b.ranks[to].first_expert, count = b.ranks[to].end_expert - first, lane = threadIdx.x % 32;
     const uint32_t wrong = !is_cached(d) && *plan.wrong != UINT64_MAX;
     if (lane == 0) ((normal_record_t *)record)->epoch = epoch;
     for (uint32_t i = EPOCH + lane; i < HEADER; i += 32)
@@ -79,7 +89,7 @@ static __device__ __forceinline__ void store_record(const dispatch_t &d, const x
     if (is_cached(d)) return;
     record += HEADER;
     for (uint32_t i = lane; i < plan.nranks; i += 32) record[i] = plan.rows[i];
-    for (uint32_t i = lane; i < experts_of(d, to); i += 32) record[plan.nranks + i] = plan.selections[first + i];
+    for (uint32_t i = lane; i < count; i += 32) record[plan.nranks + i] = plan.selections[first + i];
 }
 
 static __device__ __forceinline__ waiter_t waiter_of(const dispatch_t &d)
@@ -91,10 +101,10 @@ static __device__ __forceinline__ waiter_t waiter_of(const dispatch_t &d)
  * Where ranks may be out, before the record is told, all threads of one block: it is in this rank's own heap, and then
  * claimed. 0: others have left this rank out.
  */
-static __device__ int claim_record(const dispatch_t &d, const xep_cuda_plan_t &plan, uint64_t epoch)
+static __device__ int claim_record(const dispatch_t &d, const board_t &b, const xep_cuda_plan_t &plan, uint64_t epoch)
 {
     __shared__ int claimed;
-    if (threadIdx.x < 32) store_record(d, plan, epoch, d.rank);
+    if (threadIdx.x < 32) store_record(d, b, plan, epoch, d.rank);
     __syncwarp();
     if (threadIdx.x == 0) {
         const waiter_t w = waiter_of(d);
@@ -128,13 +138,14 @@ static __device__ __forceinline__ int is_without(const dispatch_t &d, uint32_t r
 }
 
 /* All threads of one block. A warp's word comes behind the record that it has stored: no warp waits for another. */
-static __device__ __forceinline__ void tell_records(const dispatch_t &d, const xep_cuda_plan_t &plan, uint64_t epoch)
+static __device__ __forceinline__ void tell_records(const dispatch_t &d, const board_t &b, const xep_cuda_plan_t &plan,
+                                                    uint64_t epoch)
 {
     for (uint32_t i = threadIdx.x / 32; i < plan.nranks; i += blockDim.x / 32) {
         const uint32_t to = (d.rank + 1 + i) % plan.nranks;
-        store_record(d, plan, epoch, to);
+        store_record(d, b, plan, epoch, to);
         __syncwarp();
-        if (threadIdx.x % 32 == 0) store_word(d.peer[to] + d.counts.word + d.rank * d.word_stride, epoch);
+        if (threadIdx.x % 32 == 0) store_word(b.ranks[to].heap + d.counts.word + d.rank * d.word_stride, epoch);
     }
 }
 
@@ -207,10 +218,8 @@ static __device__ __forceinline__ void find_places(const dispatch_t &d, const bo
     for (int i = 0; i < XEP_CUDA_AREAS; i++) {
         const xep_cuda_area_t &area = d.counts.area[i];
         there->at.area[i] =
-            is_without(d, rank) ? nullptr : d.peer[rank] + area.first + slot * area.stride + row * area.row_bytes;
+            is_without(d, rank) ? nullptr : there->heap + area.first + slot * area.stride + row * area.row_bytes;
     }
-    there->first_expert = d.first_expert[rank];
-    there->end_expert = d.first_expert[rank + 1];
 }
 
 /* All threads of the block; true: rows may move. The same in all blocks and on all ranks. */

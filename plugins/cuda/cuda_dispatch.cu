@@ -9,6 +9,12 @@
 #include "cuda_counts.cuh"
 #include "cuda_plan.cuh"
 
+#ifdef XEP_CUDA_WITH_ALL
+#define XEP_CUDA_DISPATCH xep_cuda_dispatch_with_all
+#else
+#define XEP_CUDA_DISPATCH xep_cuda_dispatch
+#endif
+
 /* What a block knows of a dispatch, once all ranks have told. */
 typedef struct moving {
     const dispatch_t &d;
@@ -213,48 +219,15 @@ static __device__ void move_metadata(const moving_t &m, uint32_t warp, uint32_t 
     }
 }
 
-/* ---- a plan of few tokens, in every block ---- */
+/* ---- what all ranks have told ---- */
 
-/* The same arrays as those of the plan's kernel, in shared memory: xep_cuda_plan_bytes(). */
-static __device__ __forceinline__ void lay_plan(const dispatch_t &d, char *shared, xep_cuda_plan_t *plan)
-{
-    const uint32_t segments = (plan->tokens + 31) / 32;
-    plan->wrong = (uint64_t *)shared;
-    plan->dest = (xep_cuda_dest_t *)(plan->wrong + 1);
-    plan->chosen = (int32_t *)(plan->dest + plan->tokens * plan->max_dests);
-    plan->scratch = (uint32_t *)(plan->chosen + plan->tokens * plan->topk);
-    plan->rows = plan->scratch + 2 * segments * plan->nranks;
-    plan->selections = plan->rows + plan->nranks;
-}
-
-/* All threads of the block. Sums in the order of tokens, so that all blocks come to the same. */
-static __device__ void make_plan(const xep_cuda_plan_t &plan)
-{
-    const uint32_t segments = (plan.tokens + 31) / 32;
-    uint32_t *mask = plan.scratch, *before = mask + segments * plan.nranks;
-    for (uint32_t i = threadIdx.x; i < segments * plan.nranks; i += blockDim.x) mask[i] = 0;
-    for (uint32_t e = threadIdx.x; e < plan.experts; e += blockDim.x) plan.selections[e] = 0;
-    if (threadIdx.x == 0) *plan.wrong = UINT64_MAX;
-    __syncthreads();
-    for (uint32_t t = threadIdx.x; t < segments * 32; t += blockDim.x)
-        mark_segment(plan, t, plan.owner, mask + t / 32 * plan.nranks, plan.selections);
-    __syncthreads();
-    for (uint32_t r = threadIdx.x / 32; r < plan.nranks; r += blockDim.x / 32)
-        scan_rank(plan, r, segments, mask, before);
-    __syncthreads();
-    for (uint32_t t = threadIdx.x; t < plan.tokens; t += blockDim.x)
-        list_token(plan, t, mask + t / 32 * plan.nranks, before + t / 32 * plan.nranks);
-    __syncthreads();
-}
-
-/* ---- the kernel ---- */
-
-/* Rows that nobody sent select no expert; all of them where nothing moves. */
+/* Rows that nobody sent select no expert; all of them where nothing moves. By the warps that move no rows. */
 static __device__ void mark_tail(const moving_t &m, int go)
 {
     const uint64_t words = (uint64_t)m.plan.topk * (m.d.wide ? 2 : 1);
     const uint64_t begin = go ? rows_before(m.board, m.plan.nranks, m.d.rank) * words : 0;
-    const uint64_t me = blockIdx.x * blockDim.x + threadIdx.x, all = (uint64_t)gridDim.x * blockDim.x;
+    const uint32_t copying = m.d.copying * 32, threads = blockDim.x - copying;
+    const uint64_t me = blockIdx.x * threads + threadIdx.x - copying, all = (uint64_t)gridDim.x * threads;
     for (uint64_t i = begin + me; i < m.d.tail_words && m.d.tail != nullptr; i += all) m.d.tail[i] = UINT32_MAX;
 }
 
@@ -277,8 +250,9 @@ static __device__ __forceinline__ int exchange_records(const moving_t &m, uint64
     const dispatch_t &d = m.d;
     const char *own = d.peer[d.rank] + d.counts.word;
     int claimed = 1;
-    if (leaves_out(d.outs) && blockIdx.x == 0) claimed = claim_record(d, m.plan, epoch);
-    if (blockIdx.x == 0 && claimed) tell_records(d, m.plan, epoch);
+    if (leaves_out(d.outs) && blockIdx.x == 0) claimed = claim_record(d, m.board, m.plan, epoch);
+    if (blockIdx.x == 0 && claimed) tell_records(d, m.board, m.plan, epoch);
+    if (d.planning) list_plan(m.plan);
     if (!leaves_out(d.outs))
         return wait_all(d.peer[d.rank], m.plan.nranks, d.counts.word, d.word_stride, epoch, d.counts.deadline);
     return decide(
@@ -311,14 +285,14 @@ static __device__ void wait_until_quiet(const dispatch_t &d, uint32_t rank)
     }
 }
 
-/* The last block, where ranks may be out: rows of one whose last word does not come select no expert. */
+/* One block, where ranks may be out: rows of one whose last word does not come select no expert. */
 static __device__ int await_rows(const moving_t &m, uint64_t epoch, int go)
 {
     const dispatch_t &d = m.d;
     const waiter_t w = waiter_of(d);
     const char *own = d.peer[d.rank] + d.done;
     const int good = await_all(
-        w, [&](uint32_t r) { return own + r * d.word_stride; }, epoch, epoch, d.deadline,
+        w, [&](uint32_t r) { return own + r * d.word_stride; }, epoch * XEP_CUDA_WHOLE, epoch, d.deadline,
         [&](uint32_t r, uint32_t how) {
             d.out[r] = how != XEP_CUDA_WITH || is_without(d, r);
             if (how != XEP_CUDA_WITH && !is_without(d, r)) wait_until_quiet(d, r);
@@ -332,6 +306,22 @@ static __device__ int await_rows(const moving_t &m, uint64_t epoch, int go)
             ((uint32_t *)(rows + first * idx.row_bytes))[i] = UINT32_MAX;
     }
     return good;
+}
+
+/* One block: when all of this rank have told, the operation is counted; then the rows of all ranks are waited for. */
+static __device__ __forceinline__ void end_dispatch(const moving_t &m, uint64_t epoch, int verdict)
+{
+    const dispatch_t &d = m.d;
+    if (threadIdx.x == 0) {
+        wait_for_blocks(d.peer[d.rank] + d.done + d.rank * d.word_stride, epoch);
+        d.now->epoch = d.now->done = epoch;
+        if (leaves_out(d.outs)) *(volatile uint64_t *)&words_of(waiter_of(d), d.rank)->storing = 0;
+    }
+    if (verdict == XEP_CUDA_LOST) return;
+    if (leaves_out(d.outs)
+            ? !await_rows(m, epoch, verdict == XEP_CUDA_GO)
+            : !wait_all(d.peer[d.rank], m.plan.nranks, d.done, d.word_stride, epoch * XEP_CUDA_WHOLE, d.deadline))
+        lose_step(&d.now->lost, epoch);
 }
 
 /* The warps of a block share the work: the first "copying" ones move rows, the rest what belongs to them. */
@@ -350,7 +340,7 @@ static __device__ __forceinline__ void move(const moving_t &m, const chunks_t &c
  * block has lost step nobody is told that rows are there, so ranks that go on wait for this one in vain, and name it.
  */
 extern "C" __global__ void __launch_bounds__(1024, 1)
-    xep_cuda_dispatch(const __grid_constant__ xep_cuda_dispatch_t dispatch)
+    XEP_CUDA_DISPATCH(const __grid_constant__ xep_cuda_dispatch_t dispatch)
 {
     extern __shared__ __align__(128) char shared[];
     __shared__ xep_cuda_plan_t plan;
@@ -363,31 +353,27 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
     for (uint32_t i = threadIdx.x; i < stages; i += blockDim.x) open_barrier(&barriers[i]);
     if (threadIdx.x == 0) {
         plan = d.plan;
-        if (d.planning) lay_plan(d, (char *)(m.board.ranks + plan.nranks), &plan);
+        if (d.planning) lay_plan((char *)(m.board.ranks + plan.nranks), &plan);
     }
     share_barriers();
+    if (d.planning) take_owners(plan, d.plan.owner);
+    take_experts(d, m.board);
     wait_for_last();
-    const uint64_t epoch = d.now->epoch + 1;
+    const uint64_t epoch = d.now->epoch + 1, done = d.now->done;
     const int lost = has_lost_step(&d.now->lost, epoch); /* loaded beside the other word, not behind it */
     if (is_stale(d.plan.life)) return;                   /* all blocks */
     int verdict = XEP_CUDA_LOST;
     if (!lost) {
         if (threadIdx.x % 32 == 0) load_ahead(d, chunks, stage_bytes);
-        if (d.planning) make_plan(plan);
+        if (d.planning) count_plan(plan, d.copying);
         verdict = hear(m, epoch);
     }
     if (blockIdx.x == 0 && warp >= d.copying) publish(m, epoch, verdict);
-    mark_tail(m, verdict == XEP_CUDA_GO);
+    if (warp >= d.copying) mark_tail(m, verdict == XEP_CUDA_GO);
     if (lost) return;
     if (verdict == XEP_CUDA_GO) move(m, chunks, stage_bytes);
     else if (threadIdx.x % 32 == 0) drop_loads(d, chunks);
-    if (!is_last_block(d.blocks_done)) return;
-    if (threadIdx.x == 0) d.now->epoch = epoch; /* all blocks have read it */
-    if (threadIdx.x == 0 && leaves_out(d.outs)) *(volatile uint64_t *)&words_of(waiter_of(d), d.rank)->storing = 0;
-    if (*(const volatile uint64_t *)&d.now->lost == epoch) return; /* in any block */
     /* also where nothing moves: until all have said so, a rank still looks at the records of the others */
-    tell_all(d.peer, d.rank, m.plan.nranks, d.done, d.word_stride, epoch);
-    if (leaves_out(d.outs) ? !await_rows(m, epoch, verdict == XEP_CUDA_GO)
-                           : !wait_all(d.peer[d.rank], m.plan.nranks, d.done, d.word_stride, epoch, d.deadline))
-        lose_step(&d.now->lost, epoch);
+    tell_share(d.peer, d.rank, m.plan.nranks, d.done, d.word_stride, done, epoch, verdict != XEP_CUDA_LOST);
+    if (blockIdx.x == 0) end_dispatch(m, epoch, verdict);
 }

@@ -7,13 +7,14 @@
 enum {
     CUDA_IMAGE_PLAN,
     CUDA_IMAGE_DISPATCH,
+    CUDA_IMAGE_DISPATCH_WITH_ALL,
     CUDA_IMAGE_COMBINE,
     CUDA_IMAGE_LAYOUT,
     CUDA_IMAGE_EXPERTS,
     CUDA_IMAGE_CAST,
     CUDA_NORMAL_IMAGES
 };
-enum { CUDA_IMAGE_LL_SEND, CUDA_IMAGE_LL_RECEIVE, CUDA_IMAGE_LL_COMBINE, CUDA_IMAGE_LL_LAYOUT, CUDA_LL_IMAGES };
+enum { CUDA_IMAGE_LL_DISPATCH, CUDA_IMAGE_LL_COMBINE, CUDA_IMAGE_LL_LAYOUT, CUDA_LL_IMAGES };
 
 /** Those of the mode whose object this is. */
 __attribute__((visibility("hidden"))) extern const void *const cuda_images[];

@@ -19,8 +19,9 @@ enum {
 
 /** How far a buffer has come: counted by its kernels, so that a replayed graph counts on. Device memory. */
 typedef struct xep_cuda_now {
-    uint64_t epoch; /* of the last operation that has begun here */
-    uint64_t lost;  /* epoch of the first one in which some word did not come; 0: none. Later ones do nothing */
+    uint64_t epoch;      /* of the last operation that has begun here */
+    uint64_t lost;       /* epoch of the first one in which some word did not come; 0: none. Later ones do nothing */
+    uint64_t done, read; /* epochs at which these words of this rank are */
 } xep_cuda_now_t;
 
 /** A token goes to this rank, as this row of what the rank gets from here. */
@@ -144,7 +145,6 @@ typedef struct xep_cuda_dispatch {
     uint32_t *tail;               /* the received indices of this rank: -1 behind the rows; NULL: the host sees to it */
     uint64_t tail_words;          /* of all rows that there is room for */
     uint64_t done, word_stride;   /* offset of the word that rank 0 writes; bytes to that of the next rank */
-    uint32_t *blocks_done;        /* 0 before and after */
     xep_cuda_deadline_t deadline;
     xep_cuda_outs_t outs;
     uint8_t *out; /* [nranks] made, where ranks may be out: 1: its rows are not here */
@@ -153,6 +153,7 @@ typedef struct xep_cuda_dispatch {
 /** Where the rows of this rank begin at another, and what that one's experts are: at hand for each token. */
 typedef struct xep_cuda_rank {
     xep_cuda_there_t at;
+    char *heap;
     uint32_t first_expert, end_expert;
 } xep_cuda_rank_t;
 
@@ -173,7 +174,8 @@ static inline uint64_t xep_cuda_plan_bytes(const xep_cuda_plan_t *plan)
 {
     return sizeof(uint64_t) +
            plan->tokens * (plan->max_dests * sizeof(xep_cuda_dest_t) + plan->topk * sizeof(int32_t)) +
-           ((plan->tokens + UINT64_C(31)) / 32 * 2 * plan->nranks + plan->nranks + plan->experts) * sizeof(uint32_t);
+           ((plan->tokens + UINT64_C(31)) / 32 * 2 * plan->nranks + plan->nranks + 2 * plan->experts) *
+               sizeof(uint32_t);
 }
 
 /** Outputs that lie elsewhere, and come into the input while the kernel runs. */
@@ -207,7 +209,6 @@ typedef struct xep_cuda_combine {
     uint64_t out_weights_stride;
     uint64_t offer[2]; /* what ranks must agree on; UINT64_MAX agrees with all. Lies beside ready */
     uint64_t ready, said, read, word_stride;  /* words: input may be read; the offer; input was read */
-    uint32_t *blocks_done;                    /* 0 before and after */
     xep_cuda_deadline_t deadline, at_the_end; /* of ready, of read */
     uint32_t *differs;                        /* rank whose offer is another, plus 1. Pinned */
     xep_cuda_outs_t outs;

@@ -34,7 +34,8 @@ static xep_status_t lay_heap(const xep_shape_t *shape, xep_heap_layout_t *common
     at->head_counts = lay_lines(&head, shape->experts, sizeof(uint32_t));
     at->head_bytes = head.end;
     region[XEP_REGION_METADATA].overflow |= head.overflow;
-    at->words = lay_lines(&region[XEP_REGION_CONTROL], 1, sizeof(xep_cuda_own_words_t));
+    at->own_words = lay_lines(&region[XEP_REGION_CONTROL], 1, sizeof(xep_cuda_own_words_t));
+    at->words = lay_lines(&region[XEP_REGION_CONTROL], lines, sizeof(xep_cuda_ll_words_t));
     at->heads = lay_lines(&region[XEP_REGION_METADATA], lines, head.end);
     return status;
 }
@@ -123,8 +124,7 @@ static xep_status_t check_refusal(void *opaque, xep_op_t *op)
 /* ---- the plugin ---- */
 
 static const cuda_kernel_name_t kernel_names[CUDA_LL_KERNELS] = {
-    [CUDA_LL_SEND] = {CUDA_IMAGE_LL_SEND, "xep_cuda_ll_send"},
-    [CUDA_LL_RECEIVE] = {CUDA_IMAGE_LL_RECEIVE, "xep_cuda_ll_receive"},
+    [CUDA_LL_DISPATCH] = {CUDA_IMAGE_LL_DISPATCH, "xep_cuda_ll_dispatch"},
     [CUDA_LL_OFFER] = {CUDA_IMAGE_LL_COMBINE, "xep_cuda_ll_offer"},
     [CUDA_LL_SUM_BF16] = {CUDA_IMAGE_LL_COMBINE, "xep_cuda_ll_sum_bf16"},
     [CUDA_LL_SUM_FP16] = {CUDA_IMAGE_LL_COMBINE, "xep_cuda_ll_sum_fp16"},
@@ -144,7 +144,7 @@ static xep_status_t set_up(void *opaque)
     cuda_ll_t *mode = opaque;
     xep_device_t *device = mode->cuda.device;
     mode->ll.layout = mode->layout.ll;
-    mode->cuda.words = mode->layout.words;
+    mode->cuda.words = mode->layout.own_words;
     xep_status_t status = device->ops->fill(device, mode->wrong, 0xff, sizeof *mode->wrong, NULL);
     return status == XEP_OK ? cuda_clear_words(&mode->ll.kit) : status;
 }

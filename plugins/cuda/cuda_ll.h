@@ -16,7 +16,8 @@
  *  2. receive: waits for all words, compares the offers, sums each token's rows where they are, tells all that it has
  *     read, and ends when all have read what is here.
  *
- * Where the call waits for the end of a combine whose outputs are in the input, one launch makes both phases.
+ * Where the call waits for the end of a dispatch, or of a combine whose outputs are in the input, one launch makes both
+ * phases.
  *
  * Where ranks may be left out (cuda_outs.cuh), one that is out counts as a source without tokens.
  *
@@ -50,8 +51,7 @@
 typedef enum { CUDA_LL_NOTICES, CUDA_LL_OFFERS, CUDA_LL_READERS, CUDA_LL_DIFFERS, CUDA_LL_LATE_WORDS } cuda_ll_late_t;
 
 typedef enum {
-    CUDA_LL_SEND,
-    CUDA_LL_RECEIVE,
+    CUDA_LL_DISPATCH,
     CUDA_LL_OFFER,
     CUDA_LL_SUM_BF16,
     CUDA_LL_SUM_FP16,
@@ -65,7 +65,8 @@ typedef struct cuda_ll_layout {
     ll_layout_t ll; /* first */
     /* XEP_REGION_METADATA: [ring][R] heads of packets, delivered to every rank; offsets in a head */
     uint64_t heads, head_bytes, head_weights, head_counts;
-    uint64_t words; /* XEP_REGION_CONTROL: xep_cuda_own_words_t */
+    uint64_t own_words; /* XEP_REGION_CONTROL: xep_cuda_own_words_t */
+    uint64_t words;     /* XEP_REGION_CONTROL: [ring][R] xep_cuda_ll_words_t */
 } cuda_ll_layout_t;
 
 /** Beside an ll_slot_t, whose arrays are device memory, in device memory too. */

@@ -10,7 +10,7 @@
 #include "cuda_ll_heaps.cuh"
 #include "cuda_outs.cuh"
 
-typedef xep_cuda_ll_receive_t receive_t;
+typedef xep_cuda_ll_dispatch_t receive_t;
 
 /* In shared memory: what a block has made of the notices and the counts. */
 typedef struct board {
@@ -43,28 +43,29 @@ static __device__ __forceinline__ board_t lay_board(const receive_t &r, char *sh
 
 /* ---- what was told ---- */
 
-/* Copies, so that what is checked is what is used. */
-static __device__ __forceinline__ void take_notices(const receive_t &r, uint64_t turn, const board_t &b)
+static __device__ __forceinline__ int hears(const receive_t &r, uint32_t source)
 {
-    const uint32_t words = sizeof(ll_notice_t) / 8;
-    for (uint32_t i = threadIdx.x; i < r.at.nranks * words; i += blockDim.x)
-        ((uint64_t *)b.notice)[i] = ((const volatile uint64_t *)notice_at(r.at, r.at.rank, turn, i / words))[i % words];
-    __syncthreads();
+    return !leaves_out(r.at.outs) || how_with(r.at.outs, source) == XEP_CUDA_WITH;
 }
 
-/* Of a rank that is out: it agrees with this one, sends nothing, and has room for all. */
-static __device__ __forceinline__ void imagine_notices(const receive_t &r, uint64_t epoch, const board_t &b)
+/* A thread a source. Copies, so that what is checked is what is used. */
+static __device__ __forceinline__ void take_notices(const receive_t &r, uint64_t epoch, uint64_t turn, const board_t &b)
 {
     for (uint32_t s = threadIdx.x; s < r.at.nranks; s += blockDim.x) {
-        if (how_with(r.at.outs, s) == XEP_CUDA_WITH) continue;
         ll_notice_t *notice = &b.notice[s];
+        const volatile uint64_t *line = (const volatile uint64_t *)notice_at(r.at, r.at.rank, turn, s);
+        const uint64_t wrong = *(volatile uint64_t *)&words_at(r.at, r.at.rank, turn, s)->wrong;
+#pragma unroll
+        for (uint32_t w = 0; w < sizeof(ll_notice_t) / 8; w++) ((uint64_t *)notice)[w] = line[w];
+        notice->wrong = wrong == epoch;
+        if (hears(r, s)) continue;
+        /* it agrees with this one, sends nothing, and has room for all */
         *notice = r.notice;
         notice->word = epoch;
         notice->capacity = UINT32_MAX;
         notice->alignment = 1;
         notice->tokens = notice->slot = notice->padded = notice->wrong = 0;
     }
-    __syncthreads();
 }
 
 static __device__ __forceinline__ uint64_t align_up(uint64_t rows, uint32_t alignment)
@@ -87,9 +88,10 @@ static __device__ __forceinline__ int is_agreed(const receive_t &r, const ll_not
            n.sends_weights == own.sends_weights;
 }
 
-/* Selections of every expert, of all sources. 0: a count that none can be. All threads of the block. */
+/* Selections of every expert, of all sources, by all threads. 0: a count that none can be. */
 static __device__ __forceinline__ int add_counts(const receive_t &r, uint64_t turn, const board_t &b)
 {
+    const uint32_t most = (uint32_t)r.at.tokens * r.notice.topk;
     int sane = 1;
     for (uint32_t e = threadIdx.x; e < r.at.experts; e += blockDim.x) {
         const uint32_t local = e - b.first_expert;
@@ -97,15 +99,14 @@ static __device__ __forceinline__ int add_counts(const receive_t &r, uint64_t tu
 #pragma unroll 4
         for (uint32_t s = 0; s < r.at.nranks; s++) {
             const char *head = head_at(r.at, r.at.rank, turn, s);
-            const uint32_t count =
-                b.notice[s].tokens == 0 ? 0 : ((const volatile uint32_t *)(head + r.at.head_counts))[e];
-            sane &= count <= b.notice[s].tokens * b.notice[s].topk;
+            const uint32_t count = hears(r, s) ? ((const volatile uint32_t *)(head + r.at.head_counts))[e] : 0;
+            sane &= count <= most;
             if (local < b.experts) b.count[local * r.at.nranks + s] = count;
             total += count;
         }
         b.total[e] = total;
     }
-    return __syncthreads_and(sane);
+    return sane;
 }
 
 /* What every rank gets, a warp a rank: all ranks add up the same. */
@@ -160,15 +161,15 @@ static __device__ __forceinline__ void tell_refusal(const receive_t &r, const bo
 static __device__ __forceinline__ int judge(const receive_t &r, uint64_t epoch, uint64_t turn, const board_t &b)
 {
     int sound = 1, agreed = 1;
-    take_notices(r, turn, b);
-    if (leaves_out(r.at.outs)) imagine_notices(r, epoch, b);
+    take_notices(r, epoch, turn, b);
+    const int sane = add_counts(r, turn, b); /* loaded beside the notices, not behind them */
     for (uint32_t i = threadIdx.x; i < r.at.nranks; i += blockDim.x) {
         sound &= is_sound(r, b.notice[i], epoch);
         agreed &= is_agreed(r, b.notice[i]) && !b.notice[i].wrong;
     }
     sound = __syncthreads_and(sound);
     agreed = __syncthreads_and(agreed);
-    if (sound && agreed) sound = add_counts(r, turn, b);
+    if (sound && agreed) sound = __syncthreads_and(sane);
     if (sound && agreed) add_rows(r, b);
     const uint32_t full = sound && agreed ? find_full(r, b) : r.at.nranks;
     if (sound && agreed && full == r.at.nranks) return XEP_CUDA_LL_HERE;

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* Combine: outputs into the input, and the word; then the rows of each token are pulled, weighed and summed. */
+#include <stddef.h>
+
 #include "cuda_ll_heaps.cuh"
 #include "cuda_outs.cuh"
 #include "cuda_sum.cuh"
@@ -73,8 +75,11 @@ static __device__ void copy_rows(const offer_t &o, uint32_t *before)
     }
 }
 
-/* By all threads of a block: to each rank, in the line of this rank's slot, what it offers and that it is ready. */
-static __device__ __forceinline__ void tell_offer(const xep_cuda_ll_heaps_t &at, const uint64_t *offer, uint64_t epoch)
+/*
+ * By all threads of a block: to each rank, in the line of this rank's slot, what it offers; and, if nobody else tells,
+ * that it is ready.
+ */
+static __device__ __forceinline__ void tell_offer(const xep_cuda_ll_heaps_t &at, const uint64_t *offer, uint64_t ready)
 {
     for (uint32_t i = threadIdx.x; i < at.nranks; i += blockDim.x) {
         char *line = line_at(at, (at.rank + 1 + i) % at.nranks, at.slot_number, at.rank);
@@ -82,30 +87,36 @@ static __device__ __forceinline__ void tell_offer(const xep_cuda_ll_heaps_t &at,
         said[0] = offer[0];
         said[1] = offer[1];
         /* a release by the thread that wrote the offer: whoever sees the word sees that, too */
-        store_word(line + at.line_ready, epoch);
+        if (ready != 0) store_word(line + at.line_ready, ready);
     }
 }
 
 /* By one thread, when all blocks have read the epoch of the operation before. */
-static __device__ __forceinline__ void count_operation(const xep_cuda_ll_heaps_t &at, uint64_t epoch)
+static __device__ __forceinline__ void count_operation(const xep_cuda_ll_heaps_t &at, uint64_t epoch, int told)
 {
+    if (told) at.slot->ready = epoch;
     at.slot->epoch = epoch;
     at.now->epoch = epoch;
 }
 
-/* Of a dispatch that all refused, all leave out the combine too; where a rank lost it, the others wait in vain. */
+/*
+ * Of a dispatch that all refused, all leave out the combine too; where a rank lost it, the others wait in vain. It is
+ * told and counted all the same, as it was on all ranks, so their epochs stay the same.
+ */
 extern "C" __global__ void __launch_bounds__(1024, 1) xep_cuda_ll_offer(const __grid_constant__ xep_cuda_ll_offer_t o)
 {
     extern __shared__ uint32_t before[];
-    const uint64_t epoch = o.at.now->epoch + 1;
-    if (is_left_out(o.at, epoch)) return;
-    const int here = o.at.slot->verdict == XEP_CUDA_LL_HERE;
-    if (here && o.x != nullptr) copy_rows(o, before);
+    const xep_cuda_ll_heaps_t &at = o.at;
+    const uint64_t epoch = at.now->epoch + 1, ready = at.slot->ready;
+    const uint64_t word = at.line + at.slot_number * (uint64_t)at.nranks * at.line_bytes + at.line_ready;
+    if (is_left_out(at, epoch)) return;
+    if (at.slot->verdict == XEP_CUDA_LL_HERE && o.x != nullptr) copy_rows(o, before);
+    if (blockIdx.x == 0) tell_offer(at, o.offer, 0);
     begin_next();
-    if (!is_last_block(o.at.blocks_done)) return;
-    if (here) tell_offer(o.at, o.offer, epoch);
-    /* counted also where the dispatch was refused: it was on all ranks, so their epochs stay the same */
-    if (threadIdx.x == 0) count_operation(o.at, epoch);
+    tell_share(at.peer, at.rank, at.nranks, word, at.line_bytes, ready, epoch, 1);
+    if (blockIdx.x != 0 || threadIdx.x != 0) return;
+    wait_for_blocks(line_at(at, at.rank, at.slot_number, at.rank) + at.line_ready, epoch);
+    count_operation(at, epoch, 1);
 }
 
 /* ---- the receive phase ---- */
@@ -134,15 +145,6 @@ static __device__ __forceinline__ const char *contribution(const xep_cuda_ll_sum
                               : c.at.peer[owner] + c.input + there * c.input_bytes + row * c.row_stride;
 }
 
-/* The last block tells each owner, in the line of its slot. */
-static __device__ __forceinline__ void tell_read(const xep_cuda_ll_heaps_t &at, uint64_t epoch)
-{
-    for (uint32_t i = threadIdx.x; i < at.nranks; i += blockDim.x) {
-        const uint32_t r = (at.rank + 1 + i) % at.nranks;
-        store_word(line_at(at, r, at.there[r], at.rank) + at.line_read, epoch);
-    }
-}
-
 /* Which selections are in no sum. All blocks. */
 static __device__ void tell_missing(const xep_cuda_ll_sums_t &c)
 {
@@ -158,43 +160,28 @@ template <typename F>
 static __device__ __forceinline__ int await_owners(const xep_cuda_ll_sums_t &c, F line, uint64_t epoch)
 {
     const auto at = [&](uint32_t r) { return line(r) + c.at.line_ready; };
-    if (!leaves_out(c.at.outs)) return wait_words(c.at.nranks, at, epoch, c.deadline);
+    const uint64_t value = epoch * XEP_CUDA_WHOLE;
+    if (!leaves_out(c.at.outs)) return wait_words(c.at.nranks, at, value, c.deadline);
     const waiter_t w = {c.at.outs, c.at.peer, c.at.rank, c.at.nranks};
-    return decide(w, 1, at, epoch, epoch, c.deadline, [](uint32_t, uint32_t) {});
+    return decide(w, 1, at, value, epoch, c.deadline, [](uint32_t, uint32_t) {});
 }
 
-/* The last block: whether all have read what is here. */
+/* One block: whether all have read what is here. */
 static __device__ __forceinline__ int await_readers(const xep_cuda_ll_sums_t &c, uint64_t epoch)
 {
-    const char *own = line_at(c.at, c.at.rank, c.at.slot_number, 0) + c.at.line_read;
-    const auto at = [&](uint32_t r) { return own + r * c.at.line_bytes; };
-    if (!leaves_out(c.at.outs)) return wait_words(c.at.nranks, at, epoch, c.at_the_end);
+    const uint64_t value = epoch * XEP_CUDA_WHOLE;
+    const auto at = [&](uint32_t r) { return (const char *)&words_at(c.at, c.at.rank, 0, r)->read; };
+    if (!leaves_out(c.at.outs)) return wait_words(c.at.nranks, at, value, c.at_the_end);
     const waiter_t w = {c.at.outs, c.at.peer, c.at.rank, c.at.nranks};
-    return await_all(w, at, epoch, epoch, c.at_the_end, [](uint32_t, uint32_t) {});
+    return await_all(w, at, value, epoch, c.at_the_end, [](uint32_t, uint32_t) {});
 }
 
-/*
- * Where nothing comes between the phases, and nothing is to be copied, this kernel makes the offer, too: outputs were
- * there when it began. Else the epoch is the one that the send phase has left in the slot: those of other operations
- * may have come in between. Lines go by the number of the owner's slot, on both sides: "ready" is looked for under
- * there[r], "read" under this rank's own slot. The last block tells that all is read also where nothing was summed, as
- * owners wait for it.
- */
-template <typename E> static __device__ __forceinline__ void combine(const xep_cuda_ll_sums_t &c)
+/* Waits for the outputs of all ranks, and sums where they agree. All blocks. */
+template <typename E>
+static __device__ __forceinline__ void sum_rows(const xep_cuda_ll_sums_t &c, uint64_t epoch, char *shared)
 {
-    extern __shared__ __align__(128) char shared[];
     const xep_cuda_ll_heaps_t &at = c.at;
-    open_pulls(c.sum, shared);
-    wait_for_last();
-    const uint64_t epoch = c.offers ? at.now->epoch + 1 : at.slot->epoch;
     const auto line = [&](uint32_t r) { return (const char *)line_at(at, at.rank, at.there[r], r); };
-    const int lost = has_lost_step(&at.now->lost, epoch), here = at.slot->verdict == XEP_CUDA_LL_HERE;
-    if (is_stale(at.life) || lost) return; /* all blocks; one load behind the other would take a microsecond */
-    if (!here) {
-        if (c.offers && is_last_block(at.blocks_done) && threadIdx.x == 0) count_operation(at, epoch);
-        return;
-    }
-    if (c.offers && blockIdx.x == 0) tell_offer(at, c.offer, epoch);
     /* a rank that is out agrees with this one */
     const auto said = [&](uint32_t r) { return line(is_with(at, r) ? r : at.rank) + at.line_said; };
     if (!await_owners(c, line, epoch)) {
@@ -203,10 +190,36 @@ template <typename E> static __device__ __forceinline__ void combine(const xep_c
         sum_tokens<E, true>(c, shared);
         if (c.missing != nullptr) tell_missing(c);
     }
-    if (!is_last_block(at.blocks_done)) return;
-    if (c.offers && threadIdx.x == 0) count_operation(at, epoch);
-    tell_read(at, epoch);
-    if (!await_readers(c, epoch)) lose_step(&at.now->lost, epoch);
+}
+
+/*
+ * Where nothing comes between the phases, and nothing is to be copied, this kernel makes the offer, too: outputs were
+ * there when it began. Else the epoch is the one that the send phase has left in the slot: those of other operations
+ * may have come in between. "Ready" goes by the number of the owner's slot: it is looked for under there[r]. "Read" is
+ * told also where nothing was summed, as owners wait for it; of a dispatch that was refused, which it was on all ranks,
+ * only this one waits, for its own blocks.
+ */
+template <typename E> static __device__ __forceinline__ void combine(const xep_cuda_ll_sums_t &c)
+{
+    extern __shared__ __align__(128) char shared[];
+    const xep_cuda_ll_heaps_t &at = c.at;
+    open_pulls(c.sum, shared);
+    wait_for_last();
+    const uint64_t epoch = c.offers ? at.now->epoch + 1 : at.slot->epoch;
+    const uint64_t read = at.now->read;
+    const int lost = has_lost_step(&at.now->lost, epoch), here = at.slot->verdict == XEP_CUDA_LL_HERE;
+    if (is_stale(at.life) || lost) return; /* all blocks; one load behind the other would take a microsecond */
+    if (here && c.offers && blockIdx.x == 0) tell_offer(at, c.offer, epoch * XEP_CUDA_WHOLE);
+    if (here) sum_rows<E>(c, epoch, shared);
+    tell_share(at.peer, at.rank, at.nranks, at.words + offsetof(xep_cuda_ll_words_t, read), sizeof(xep_cuda_ll_words_t),
+               read, epoch, 1);
+    if (blockIdx.x != 0) return;
+    if (threadIdx.x == 0) {
+        wait_for_blocks((const char *)&words_at(at, at.rank, 0, at.rank)->read, epoch);
+        if (c.offers) count_operation(at, epoch, here);
+        at.now->read = epoch;
+    }
+    if (here && !await_readers(c, epoch)) lose_step(&at.now->lost, epoch);
 }
 
 extern "C" __global__ void __launch_bounds__(1024, 1) xep_cuda_ll_sum_bf16(const __grid_constant__ xep_cuda_ll_sums_t c)

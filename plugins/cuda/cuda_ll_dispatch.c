@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Dispatch: a launch for each phase. */
+/* Dispatch: a launch for each phase, or one for both. */
 #include "cuda_ll.h"
 
 enum {
@@ -19,26 +19,36 @@ static xep_cuda_ll_item_t item_of(const cuda_ll_t *mode, const xep_op_t *op)
 
 /* ---- send ---- */
 
+/* Where each warp has what it moves, and a barrier: before the board. */
+static uint32_t stages_bytes(uint32_t warps, uint32_t chunk)
+{
+    return warps * (chunk + (uint32_t)sizeof(uint64_t));
+}
+
 /* Indices as the user has them, or as the handle has kept them whose routing is used again. */
-static void find_routing(const cuda_ll_t *mode, const xep_op_t *op, xep_cuda_ll_send_t *send)
+static xep_cuda_ll_given_t find_given(const cuda_ll_t *mode, const xep_op_t *op)
 {
     const xep_dispatch_args_t *args = op->dispatch;
+    xep_cuda_ll_given_t given = {.scales = args->scales,
+                                 .scales_token_stride = args->scales_token_stride,
+                                 .scales_stride = args->scales_stride};
     if (op->cached_slot == XEP_NO_SLOT) {
-        send->topk_idx = args->topk_idx;
-        send->topk_idx_stride = args->topk_idx_stride;
-        send->wide = args->topk_idx_dtype == XEP_INT64;
-        send->idx_bytes = (uint32_t)xep_elem_bytes(args->topk_idx_dtype);
-        send->callers = mode->cuda.callers;
-        send->weights = (const char *)args->topk_weights;
-        send->weights_stride = args->topk_weights_stride;
-        return;
+        given.topk_idx = args->topk_idx;
+        given.topk_idx_stride = args->topk_idx_stride;
+        given.wide = args->topk_idx_dtype == XEP_INT64;
+        given.idx_bytes = (uint32_t)xep_elem_bytes(args->topk_idx_dtype);
+        given.callers = mode->cuda.callers;
+        given.weights = (const char *)args->topk_weights;
+        given.weights_stride = args->topk_weights_stride;
+        return given;
     }
     const xep_cuda_ll_kept_t *kept = &mode->slots[op->cached_slot].kept;
-    send->topk_idx = (const char *)kept->picks;
-    send->topk_idx_stride = args->topk * sizeof *kept->picks;
-    send->idx_bytes = sizeof *kept->picks;
-    send->weights = (const char *)kept->weights;
-    send->weights_stride = args->topk * sizeof *kept->weights;
+    given.topk_idx = (const char *)kept->picks;
+    given.topk_idx_stride = args->topk * sizeof *kept->picks;
+    given.idx_bytes = sizeof *kept->picks;
+    given.weights = (const char *)kept->weights;
+    given.weights_stride = args->topk * sizeof *kept->weights;
+    return given;
 }
 
 static xep_cuda_cast_t cast_of(const xep_op_t *op, const xep_cuda_ll_item_t *item)
@@ -49,27 +59,41 @@ static xep_cuda_cast_t cast_of(const xep_op_t *op, const xep_cuda_ll_item_t *ite
     return cast;
 }
 
+static void fill_send(const cuda_ll_t *mode, const xep_op_t *op, xep_cuda_ll_dispatch_t *dispatch)
+{
+    dispatch->sends = 1;
+    dispatch->kept = mode->slots[op->slot].kept;
+    dispatch->given = find_given(mode, op);
+    dispatch->cast = cast_of(op, &dispatch->item);
+    dispatch->wrong = mode->wrong;
+}
+
+/* What both phases look at. */
+static xep_cuda_ll_dispatch_t common_of(const cuda_ll_t *mode, const xep_op_t *op)
+{
+    return (xep_cuda_ll_dispatch_t){
+        .at = cuda_ll_heaps(mode, op),
+        .item = item_of(mode, op),
+        .notice = ((const ll_state_t *)op->state)->notice,
+    };
+}
+
+/* Where the call waits nothing comes between the phases: the receive phase is launched with the send phase in it. */
+static int is_in_one(const xep_op_t *op)
+{
+    return op->waits;
+}
+
 /* x, scales, indices and weights are read by this launch alone: behind it on the stream they may be overwritten. */
 static xep_status_t send(void *opaque, xep_op_t *op)
 {
     cuda_ll_t *mode = opaque;
-    const xep_dispatch_args_t *args = op->dispatch;
-    const ll_state_t *state = op->state;
-    const xep_cuda_ll_item_t item = item_of(mode, op);
-    xep_cuda_ll_send_t send = {
-        .at = cuda_ll_heaps(mode, op),
-        .kept = mode->slots[op->slot].kept,
-        .item = item,
-        .notice = state->notice,
-        .cast = cast_of(op, &item),
-        .scales = args->scales,
-        .scales_token_stride = args->scales_token_stride,
-        .scales_stride = args->scales_stride,
-        .wrong = mode->wrong,
-    };
-    find_routing(mode, op, &send);
-    xep_status_t status =
-        cuda_launch(&mode->cuda, op, CUDA_LL_SEND, cuda_multiprocessors(&mode->ll.kit), SENDING * WARP, 0, &send);
+    if (is_in_one(op)) return XEP_OK;
+    xep_cuda_ll_dispatch_t dispatch = common_of(mode, op);
+    fill_send(mode, op, &dispatch);
+    const uint32_t bytes = stages_bytes(SENDING, 0) + mode->ll.kit.shape->nranks * (uint32_t)sizeof(char *);
+    xep_status_t status = cuda_launch(&mode->cuda, op, CUDA_LL_DISPATCH, cuda_multiprocessors(&mode->ll.kit),
+                                      SENDING * WARP, bytes, &dispatch);
     return status == XEP_OK ? mode->cuda.device->ops->mark(mode->cuda.device, cuda_stream(op)) : status;
 }
 
@@ -98,48 +122,52 @@ static uint64_t board_bytes(const xep_shape_t *shape)
 }
 
 /* After show_rows(): rows go to where recv shows them. */
-static xep_status_t launch_receive(cuda_ll_t *mode, const xep_op_t *op)
+static void fill_receive(const cuda_ll_t *mode, const xep_op_t *op, xep_cuda_ll_dispatch_t *dispatch)
 {
     const xep_dispatch_args_t *args = op->dispatch;
     const xep_recv_t *recv = op->recv;
-    const ll_state_t *state = op->state;
     const ll_slot_t *slot = ll_slot(&mode->ll, op->slot);
     const xep_shape_t *shape = mode->ll.kit.shape;
-    const int padded = state->notice.padded, by_column = (args->flags & XEP_DISPATCH_SCALES_BY_COLUMN) != 0;
-    xep_cuda_ll_receive_t receive = {
-        .at = cuda_ll_heaps(mode, op),
-        .item = item_of(mode, op),
-        .notice = state->notice,
-        .wide = args->topk_idx_dtype == XEP_INT64,
-        .x = recv->x,
-        .x_stride = recv->x_stride,
-        .src_token = recv->src_token,
-        .topk_idx = recv->topk_idx,
-        .weights = recv->topk_weights,
-        .scales = recv->scales,
-        .scales_token_stride = (uint64_t)recv->scales_token_stride,
-        .scales_stride = (uint64_t)recv->scales_stride,
-        .capacity = recv->capacity,
-        .rows_of_expert = padded ? shape->nranks * shape->tokens : 0,
-        .expert_begin = slot->expert_begin,
-        .expert_count = slot->expert_count,
-        .expert_rows = slot->expert_rows,
-        .pair_begin = slot->pair_begin,
-        .pair_count = slot->pair_count,
-        .stats = args->expert_stats,
-        .rows = args->recv_rows_p,
-        .out = mode->slots[op->slot].out,
-        .mirror = (char *)mode->refused,
-        .refusal = mode->refusal,
-        .deadline = cuda_deadline(&mode->cuda, op, CUDA_LL_NOTICES),
-    };
-    if (padded && by_column) receive.scales_expert_stride = recv->nscales * receive.scales_stride;
-    receive.chunk = choose_chunk(&receive.item);
-    uint32_t warps = RECEIVING, board = (uint32_t)board_bytes(shape);
-    /* each warp has a piece and a barrier of its own; with many experts the board leaves room for fewer of them */
-    while (warps > 1 && warps * (receive.chunk + sizeof(uint64_t)) + board > cuda_shared_bytes(&mode->cuda)) warps--;
-    return cuda_launch_after(&mode->cuda, op, CUDA_LL_RECEIVE, cuda_multiprocessors(&mode->ll.kit), warps * WARP,
-                             warps * (receive.chunk + (uint32_t)sizeof(uint64_t)) + board, &receive);
+    const int padded = dispatch->notice.padded, by_column = (args->flags & XEP_DISPATCH_SCALES_BY_COLUMN) != 0;
+    dispatch->receives = 1;
+    dispatch->chunk = choose_chunk(&dispatch->item);
+    dispatch->wide = args->topk_idx_dtype == XEP_INT64;
+    dispatch->x = recv->x;
+    dispatch->x_stride = recv->x_stride;
+    dispatch->src_token = recv->src_token;
+    dispatch->topk_idx = recv->topk_idx;
+    dispatch->weights = recv->topk_weights;
+    dispatch->scales = recv->scales;
+    dispatch->scales_token_stride = (uint64_t)recv->scales_token_stride;
+    dispatch->scales_stride = (uint64_t)recv->scales_stride;
+    if (padded && by_column) dispatch->scales_expert_stride = recv->nscales * dispatch->scales_stride;
+    dispatch->capacity = recv->capacity;
+    dispatch->rows_of_expert = padded ? shape->nranks * shape->tokens : 0;
+    dispatch->expert_begin = slot->expert_begin;
+    dispatch->expert_count = slot->expert_count;
+    dispatch->expert_rows = slot->expert_rows;
+    dispatch->pair_begin = slot->pair_begin;
+    dispatch->pair_count = slot->pair_count;
+    dispatch->stats = args->expert_stats;
+    dispatch->rows = args->recv_rows_p;
+    dispatch->out = mode->slots[op->slot].out;
+    dispatch->mirror = (char *)mode->refused;
+    dispatch->refusal = mode->refusal;
+    dispatch->deadline = cuda_deadline(&mode->cuda, op, CUDA_LL_NOTICES);
+}
+
+/* Each warp has a piece and a barrier of its own; with many experts the board leaves room for fewer of them. */
+static xep_status_t launch_receive(cuda_ll_t *mode, const xep_op_t *op)
+{
+    xep_cuda_ll_dispatch_t dispatch = common_of(mode, op);
+    const uint32_t board = (uint32_t)board_bytes(mode->ll.kit.shape), blocks = cuda_multiprocessors(&mode->ll.kit);
+    uint32_t warps = RECEIVING;
+    fill_receive(mode, op, &dispatch);
+    if (is_in_one(op)) fill_send(mode, op, &dispatch);
+    while (warps > 1 && stages_bytes(warps, dispatch.chunk) + board > cuda_shared_bytes(&mode->cuda)) warps--;
+    const uint32_t bytes = stages_bytes(warps, dispatch.chunk) + board;
+    return is_in_one(op) ? cuda_launch(&mode->cuda, op, CUDA_LL_DISPATCH, blocks, warps * WARP, bytes, &dispatch)
+                         : cuda_launch_after(&mode->cuda, op, CUDA_LL_DISPATCH, blocks, warps * WARP, bytes, &dispatch);
 }
 
 /* How many rows come is counted on the device: the host shows the arrays, whose every row may be one. */

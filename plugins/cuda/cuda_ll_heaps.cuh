@@ -48,6 +48,13 @@ __device__ __forceinline__ char *line_at(const xep_cuda_ll_heaps_t &at, uint32_t
     return at.peer[heap] + at.line + (slot * (uint64_t)at.nranks + writer) * at.line_bytes;
 }
 
+/** Words of a source for a turn, in the heap of a rank. */
+__device__ __forceinline__ xep_cuda_ll_words_t *words_at(const xep_cuda_ll_heaps_t &at, uint32_t heap, uint64_t turn,
+                                                         uint32_t source)
+{
+    return (xep_cuda_ll_words_t *)(at.peer[heap] + at.words) + line_of(at, turn, source);
+}
+
 /** First rows of a rank's experts, as they are told for a slot of the heap. */
 __device__ __forceinline__ uint32_t *table_at(const xep_cuda_ll_heaps_t &at, uint32_t heap, uint32_t slot,
                                               uint32_t owner)

@@ -2,14 +2,12 @@
 
 #include "cuda_images.h"
 
-CUDA_IMAGE(ll_send);
-CUDA_IMAGE(ll_receive);
+CUDA_IMAGE(ll_dispatch);
 CUDA_IMAGE(ll_combine);
 CUDA_IMAGE(layout);
 
 const void *const cuda_images[CUDA_LL_IMAGES] = {
-    [CUDA_IMAGE_LL_SEND] = cuda_image_ll_send,
-    [CUDA_IMAGE_LL_RECEIVE] = cuda_image_ll_receive,
+    [CUDA_IMAGE_LL_DISPATCH] = cuda_image_ll_dispatch,
     [CUDA_IMAGE_LL_COMBINE] = cuda_image_ll_combine,
     [CUDA_IMAGE_LL_LAYOUT] = cuda_image_layout,
 };

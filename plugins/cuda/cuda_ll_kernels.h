@@ -19,7 +19,16 @@ typedef struct xep_cuda_ll_now {
     uint64_t epoch; /* of the last operation that was begun */
     uint64_t turn;  /* of the next dispatch */
     uint64_t lost;  /* epoch of the first operation in which some word did not come; 0: none. Later ones do nothing */
+    uint64_t sent, read; /* epochs at which these words of this rank are (xep_cuda_ll_words_t) */
 } xep_cuda_ll_now_t;
+
+/** A line of a device for each source: [ring][nranks]. Words that all blocks tell are those of the first ring entry. */
+typedef struct xep_cuda_ll_words {
+    uint64_t sent;  /* XEP_CUDA_WHOLE * epoch of the last dispatch whose packets can be read */
+    uint64_t read;  /* likewise: of the last combine that has read what it sums */
+    uint64_t wrong; /* epoch of the last dispatch of this entry that had an index that is no expert */
+    uint64_t reserved[13];
+} xep_cuda_ll_words_t;
 
 enum {
     XEP_CUDA_LL_LOST = -1, /* some notice did not come, or is of another operation */
@@ -31,6 +40,7 @@ enum {
 typedef struct xep_cuda_ll_slot {
     uint64_t epoch, turn; /* of the operation in flight; of its dispatch */
     uint64_t wrong;       /* token * topk + k of the first index that is no expert and not -1; UINT64_MAX: all are */
+    uint64_t ready;       /* epoch at which the word of its lines is */
     int32_t verdict;      /* of its dispatch */
 } xep_cuda_ll_slot_t;
 
@@ -59,13 +69,13 @@ typedef struct xep_cuda_ll_heaps {
     uint64_t items, items_bytes;  /* [ring] of a rank's own packets */
     uint64_t tables, table_bytes; /* [slots][nranks]: uint32_t first row of each expert of that rank */
     uint64_t line, line_bytes;    /* [slots][nranks]: words of combines */
-    uint64_t line_ready, line_read, line_said;
+    uint64_t line_ready, line_said;
+    uint64_t words; /* [ring][nranks] xep_cuda_ll_words_t */
     /* own: */
     xep_cuda_ll_now_t *now;
     xep_cuda_ll_slot_t *slot;
-    uint32_t *there;       /* [nranks] the slot that each rank chose */
-    uint32_t slot_number;  /* of this rank */
-    uint32_t *blocks_done; /* 0 before and after */
+    uint32_t *there;      /* [nranks] the slot that each rank chose */
+    uint32_t slot_number; /* of this rank */
 } xep_cuda_ll_heaps_t;
 
 /** What the handle keeps of its tokens. */
@@ -79,32 +89,36 @@ typedef struct xep_cuda_ll_item {
     uint64_t row_bytes, scales, scale_words, stride;
 } xep_cuda_ll_item_t;
 
-/** Casts rows into the packet, numbers the selections, tells all ranks. Any number of blocks. */
-typedef struct xep_cuda_ll_send {
-    xep_cuda_ll_heaps_t at;
-    xep_cuda_ll_kept_t kept;
-    xep_cuda_ll_item_t item;
-    ll_notice_t notice; /* epoch and wrong are filled here */
+/** The caller's arrays, or those of the handle whose routing is used again. */
+typedef struct xep_cuda_ll_given {
     const char *topk_idx;
     uint64_t topk_idx_stride;
     const uint32_t *callers; /* [experts] the caller's number of each of the mode's; NULL: the same */
     const char *weights;     /* NULL: 1 */
     uint64_t weights_stride;
-    xep_cuda_cast_t cast; /* without a cast its rows alone are read, as they are */
     const char *scales;
     int64_t scales_token_stride, scales_stride;
     uint32_t wide; /* 1: indices are int64_t, 0: int32_t, of xep_cuda_pick_t 8 bytes apart */
     uint32_t idx_bytes;
-    uint64_t *wrong; /* UINT64_MAX before and after */
-} xep_cuda_ll_send_t;
+} xep_cuda_ll_given_t;
 
-/** Waits for the packets of all ranks, and copies their rows to where they belong. Any number of blocks. */
-typedef struct xep_cuda_ll_receive {
+/**
+ * Both phases of a dispatch, or one. Sends: casts rows into the packet, numbers the selections, tells all ranks.
+ * Receives: waits for the packets of all ranks, and copies their rows to where they belong. Any number of blocks.
+ */
+typedef struct xep_cuda_ll_dispatch {
     xep_cuda_ll_heaps_t at;
+    uint32_t sends, receives;
     xep_cuda_ll_item_t item;
-    ll_notice_t notice; /* own: that of others must agree */
-    uint32_t chunk;     /* bytes of an item that a warp moves at once: a multiple of 16 */
-    uint32_t wide;      /* 1: the received indices are int64_t, 0: int32_t */
+    ll_notice_t notice; /* own: that of others must agree; word is filled here */
+    /* what is sent: */
+    xep_cuda_ll_kept_t kept;
+    xep_cuda_ll_given_t given;
+    xep_cuda_cast_t cast; /* without a cast its rows alone are read, as they are */
+    uint64_t *wrong;      /* UINT64_MAX before and after */
+    /* what is received: */
+    uint32_t chunk; /* bytes of an item that a warp moves at once: a multiple of 16; 0: nothing is received */
+    uint32_t wide;  /* 1: the received indices are int64_t, 0: int32_t */
     char *x;
     uint64_t x_stride;
     int32_t *src_token;
@@ -124,7 +138,7 @@ typedef struct xep_cuda_ll_receive {
     char *mirror;                                        /* pinned: [nranks] notices, of a dispatch that is refused */
     xep_cuda_ll_refusal_t *refusal;
     xep_cuda_deadline_t deadline;
-} xep_cuda_ll_receive_t;
+} xep_cuda_ll_dispatch_t;
 
 /** Copies outputs into the input where they are elsewhere, and tells all ranks. Any number of blocks. */
 typedef struct xep_cuda_ll_offer {

@@ -37,13 +37,12 @@ xep_cuda_ll_heaps_t cuda_ll_heaps(const cuda_ll_t *mode, const xep_op_t *op)
         .line = at->common.combine_line,
         .line_bytes = sizeof(xep_combine_line_t),
         .line_ready = offsetof(xep_combine_line_t, ready),
-        .line_read = offsetof(xep_combine_line_t, read),
         .line_said = offsetof(xep_combine_line_t, offer),
+        .words = mode->layout.words,
         .now = mode->now,
         .slot = slot->state,
         .there = slot->there,
         .slot_number = op->slot,
-        .blocks_done = mode->cuda.blocks_done,
     };
 }
 

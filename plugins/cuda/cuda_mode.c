@@ -29,7 +29,6 @@ static void lay_device(xep_kit_t *kit, xep_carve_t *memory)
     cuda->first_expert = xep_carve_array(memory, shape->nranks + UINT64_C(1), sizeof *cuda->first_expert);
     cuda->callers = xep_carve_array(memory, shape->experts, sizeof *cuda->callers);
     cuda->numbers = xep_carve_array(memory, shape->experts, sizeof *cuda->numbers);
-    cuda->blocks_done = xep_carve_array(memory, 1, sizeof *cuda->blocks_done);
     cuda->life = xep_carve_array(memory, 1, sizeof *cuda->life);
     cuda->out = xep_carve_array(memory, shape->nranks, sizeof *cuda->out);
     cuda->decided = xep_carve_array(memory, 1, sizeof *cuda->decided);

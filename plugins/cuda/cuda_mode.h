@@ -12,7 +12,7 @@
 
 #include "cuda_args.h"
 
-enum { CUDA_MOST_IMAGES = 6, CUDA_MOST_KERNELS = 10, CUDA_MOST_WARPS = 32 /* of a block */ };
+enum { CUDA_MOST_IMAGES = 7, CUDA_MOST_KERNELS = 11, CUDA_MOST_WARPS = 32 /* of a block */ };
 
 /** A kernel: which image has it, and what it is called there. */
 typedef struct cuda_kernel_name {
@@ -47,7 +47,6 @@ typedef struct cuda_mode {
     uint32_t *owner, *first_expert; /* [E], [R + 1] */
     /* [E] the caller's number of each of the mode's experts, and the mode's of each of the caller's; NULL: the same */
     uint32_t *callers, *numbers;
-    uint32_t *blocks_done;   /* of kernels with several blocks */
     uint64_t *life;          /* xep_cuda_life_t.now */
     uint64_t *out, *decided; /* [R], [1] xep_cuda_outs_t */
     uint32_t *with;          /* [R] likewise */

@@ -95,6 +95,7 @@ static void lay_pinned(void *opaque, xep_carve_t *memory)
 static const cuda_kernel_name_t kernel_names[CUDA_KERNELS] = {
     [CUDA_PLAN] = {CUDA_IMAGE_PLAN, "xep_cuda_plan"},
     [CUDA_MOVE] = {CUDA_IMAGE_DISPATCH, "xep_cuda_dispatch"},
+    [CUDA_MOVE_WITH_ALL] = {CUDA_IMAGE_DISPATCH_WITH_ALL, "xep_cuda_dispatch_with_all"},
     [CUDA_SUM_BF16] = {CUDA_IMAGE_COMBINE, "xep_cuda_combine_bf16"},
     [CUDA_SUM_FP16] = {CUDA_IMAGE_COMBINE, "xep_cuda_combine_fp16"},
     [CUDA_SUM_FP32] = {CUDA_IMAGE_COMBINE, "xep_cuda_combine_fp32"},

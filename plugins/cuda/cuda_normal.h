@@ -18,10 +18,10 @@
  *     driver sets a word of this device, a warp of the kernel tells the readers, and they wait for the part of the row
  *     that they pull. All copies are enqueued before the kernel, so all parts come, whatever the readers do.
  *
- * Epochs are counted by the kernels, in device memory (xep_cuda_now_t): each adds one, in its last block, to that of
- * the operation before. No launch has a number of its own, so a graph of operations can be replayed: a replay is
- * further operations, the same on all ranks. The host's epochs are for the host alone: a kernel gives back the one that
- * it was launched with (counted), and shows records with it.
+ * Epochs are counted by the kernels, in device memory (xep_cuda_now_t): each adds one, when all of its blocks have
+ * told, to that of the operation before. No launch has a number of its own, so a graph of operations can be replayed: a
+ * replay is further operations, the same on all ranks. The host's epochs are for the host alone: a kernel gives back
+ * the one that it was launched with (counted), and shows records with it.
  *
  * Words. A rank has one line for each other rank in every heap. All operations of a buffer run one after the other on
  * a device, in the order of their epochs on every rank, so a line, with one record, serves all slots: a word at epoch n
@@ -33,6 +33,8 @@
  * ready         line[r].ready = n * steps     combine                 the offer of r, and so many parts of its input
  *               and parts that are there                              (XEP_CUDA_STEPS)
  * read          combine line[r].read = n      end of the combine      r has read what it sums, and all offers
+ *
+ * "Done" and "read" are sums of what the blocks of their writer add: XEP_CUDA_WHOLE * n when all have.
  *
  * Why nothing is overwritten before it was read. Records and offers: their writer's next operation begins when it has
  * the "done" or "read" of all ranks of this one, which they send after they have looked. Slots: a rank names its slot
@@ -73,6 +75,7 @@ typedef enum { CUDA_COUNTS, CUDA_ROWS, CUDA_OFFERS, CUDA_READERS, CUDA_DIFFERS, 
 typedef enum {
     CUDA_PLAN,
     CUDA_MOVE,
+    CUDA_MOVE_WITH_ALL,
     CUDA_SUM_BF16,
     CUDA_SUM_FP16,
     CUDA_SUM_FP32,

@@ -137,7 +137,6 @@ static xep_status_t launch_sums(cuda_normal_t *mode, const xep_op_t *op)
         .said = normal->layout.common.combine_line + offsetof(xep_combine_line_t, offer),
         .read = normal->layout.common.combine_line + offsetof(xep_combine_line_t, read),
         .word_stride = sizeof(xep_combine_line_t),
-        .blocks_done = mode->cuda.blocks_done,
         .deadline = cuda_deadline(&mode->cuda, op, CUDA_OFFERS),
         .at_the_end = cuda_deadline(&mode->cuda, op, CUDA_READERS),
         .differs = &mode->cuda.late[CUDA_DIFFERS],

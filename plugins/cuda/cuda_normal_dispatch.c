@@ -154,7 +154,6 @@ static xep_cuda_dispatch_t rows_of(cuda_normal_t *mode, const xep_op_t *op)
         .first_expert = mode->cuda.first_expert,
         .done = normal->layout.line + offsetof(normal_line_t, done),
         .word_stride = sizeof(normal_line_t),
-        .blocks_done = mode->cuda.blocks_done,
         .deadline = cuda_deadline(&mode->cuda, op, CUDA_ROWS),
         .outs = cuda_outs(&mode->cuda, normal->kit.shape->nranks),
         .out = mode->slots[op->slot].out,
@@ -188,10 +187,11 @@ static xep_status_t launch_rows(cuda_normal_t *mode, const xep_op_t *op)
     rows.planning = !cached && rows.plan.tokens <= FEW_TOKENS && bytes + plan <= cuda_shared_bytes(&mode->cuda);
     if (rows.planning) bytes += (uint32_t)plan;
     const uint32_t threads = (rows.copying + METADATA) * WARP;
-    if (cached || rows.planning) return cuda_launch(&mode->cuda, op, CUDA_MOVE, blocks, threads, bytes, &rows);
+    const cuda_kernel_t kernel = mode->cuda.device->gone == NULL ? CUDA_MOVE_WITH_ALL : CUDA_MOVE;
+    if (cached || rows.planning) return cuda_launch(&mode->cuda, op, (int)kernel, blocks, threads, bytes, &rows);
     xep_status_t status = launch_plan(mode, op, &rows.plan);
     if (status != XEP_OK) return status;
-    return cuda_launch_after(&mode->cuda, op, CUDA_MOVE, blocks, threads, bytes, &rows);
+    return cuda_launch_after(&mode->cuda, op, (int)kernel, blocks, threads, bytes, &rows);
 }
 
 /* ---- steps ---- */

@@ -4,13 +4,18 @@
 
 CUDA_IMAGE(plan);
 CUDA_IMAGE(dispatch);
+CUDA_IMAGE(dispatch_with_all);
 CUDA_IMAGE(combine);
 CUDA_IMAGE(layout);
 CUDA_IMAGE(experts);
 CUDA_IMAGE(cast);
 
 const void *const cuda_images[CUDA_NORMAL_IMAGES] = {
-    [CUDA_IMAGE_PLAN] = cuda_image_plan,       [CUDA_IMAGE_DISPATCH] = cuda_image_dispatch,
-    [CUDA_IMAGE_COMBINE] = cuda_image_combine, [CUDA_IMAGE_LAYOUT] = cuda_image_layout,
-    [CUDA_IMAGE_EXPERTS] = cuda_image_experts, [CUDA_IMAGE_CAST] = cuda_image_cast,
+    [CUDA_IMAGE_PLAN] = cuda_image_plan,
+    [CUDA_IMAGE_DISPATCH] = cuda_image_dispatch,
+    [CUDA_IMAGE_DISPATCH_WITH_ALL] = cuda_image_dispatch_with_all,
+    [CUDA_IMAGE_COMBINE] = cuda_image_combine,
+    [CUDA_IMAGE_LAYOUT] = cuda_image_layout,
+    [CUDA_IMAGE_EXPERTS] = cuda_image_experts,
+    [CUDA_IMAGE_CAST] = cuda_image_cast,
 };

@@ -116,4 +116,55 @@ static __device__ __forceinline__ void list_token(const xep_cuda_plan_t &plan, u
     for (; n < plan.max_dests; n++) dest[n] = {XEP_CUDA_NOBODY, 0};
 }
 
+/* ---- a plan of few tokens, in every block ---- */
+
+/* The same arrays as those of the plan's kernel, in shared memory: xep_cuda_plan_bytes(). */
+static __device__ __forceinline__ void lay_plan(char *shared, xep_cuda_plan_t *plan)
+{
+    const uint32_t segments = (plan->tokens + 31) / 32;
+    plan->wrong = (uint64_t *)shared;
+    plan->dest = (xep_cuda_dest_t *)(plan->wrong + 1);
+    plan->chosen = (int32_t *)(plan->dest + plan->tokens * plan->max_dests);
+    plan->scratch = (uint32_t *)(plan->chosen + plan->tokens * plan->topk);
+    plan->rows = plan->scratch + 2 * segments * plan->nranks;
+    plan->selections = plan->rows + plan->nranks;
+    plan->owner = plan->selections + plan->experts;
+}
+
+/* The owners of experts into shared memory, before there is anything to plan: later one load would wait for another. */
+static __device__ __forceinline__ void take_owners(const xep_cuda_plan_t &plan, const uint32_t *owner)
+{
+    for (uint32_t e = threadIdx.x; e < plan.experts; e += blockDim.x) {
+        ((uint32_t *)plan.owner)[e] = owner[e];
+        plan.selections[e] = 0;
+    }
+}
+
+/*
+ * All threads of the block. Sums in the order of tokens, so that all blocks come to the same. The first warps, so many,
+ * have something else to do: tokens begin behind them.
+ */
+static __device__ void count_plan(const xep_cuda_plan_t &plan, uint32_t busy)
+{
+    const uint32_t segments = (plan.tokens + 31) / 32, me = threadIdx.x - busy * 32;
+    const uint32_t first = threadIdx.x < busy * 32 ? me + blockDim.x : me;
+    uint32_t *mask = plan.scratch, *before = mask + segments * plan.nranks;
+    for (uint32_t i = threadIdx.x; i < segments * plan.nranks; i += blockDim.x) mask[i] = 0;
+    if (threadIdx.x == 0) *plan.wrong = UINT64_MAX;
+    __syncthreads();
+    for (uint32_t t = first; t < segments * 32; t += blockDim.x)
+        mark_segment(plan, t, plan.owner, mask + t / 32 * plan.nranks, plan.selections);
+    __syncthreads();
+    for (uint32_t r = first / 32; r < plan.nranks; r += blockDim.x / 32) scan_rank(plan, r, segments, mask, before);
+    __syncthreads();
+}
+
+/* The lists, which are not told: while words are waited for, behind which threads wait for one another. */
+static __device__ void list_plan(const xep_cuda_plan_t &plan)
+{
+    const uint32_t *mask = plan.scratch, *before = mask + (plan.tokens + 31) / 32 * plan.nranks;
+    for (uint32_t t = threadIdx.x; t < plan.tokens; t += blockDim.x)
+        list_token(plan, t, mask + t / 32 * plan.nranks, before + t / 32 * plan.nranks);
+}
+
 #endif

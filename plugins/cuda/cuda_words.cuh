@@ -18,6 +18,12 @@ __device__ __forceinline__ uint64_t load_word(const char *address)
     return value;
 }
 
+/** A release, as that of store_word(). */
+__device__ __forceinline__ void add_word_to(char *address, uint64_t value)
+{
+    asm volatile("red.release.sys.global.add.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
+}
+
 /** Waits for all threads of a cluster, whose blocks run at the same time: each sees what any of them wrote before. */
 __device__ __forceinline__ void sync_cluster()
 {
@@ -43,19 +49,6 @@ __device__ __forceinline__ uint64_t clock_ns()
     uint64_t now;
     asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
     return now;
-}
-
-/**
- * Tells every rank, each by another thread of the block: what those threads saw written is there when the word is. A
- * release waits for 2 us until all stores have come, so no fence is before it.
- */
-__device__ __forceinline__ void tell_all(char *const *peer, uint32_t rank, uint32_t nranks, uint64_t word,
-                                         uint64_t word_stride, uint64_t epoch)
-{
-    for (uint32_t i = threadIdx.x; i < nranks; i += blockDim.x) {
-        uint32_t to = (rank + 1 + i) % nranks; /* no rank is everyone's first */
-        store_word(peer[to] + word + rank * word_stride, epoch);
-    }
 }
 
 /** One thread: waits until the word of a rank is at an epoch. 0: the deadline has passed. */
@@ -95,21 +88,23 @@ __device__ __forceinline__ int wait_all(const char *heap, uint32_t nranks, uint6
 }
 
 /**
- * Whether all ranks that have an opinion offer the same, as it is said at(rank); else differs is the second rank of two
- * that do not, plus 1. All threads of the block; the first two compare.
+ * Whether all ranks that have an opinion offer the same, as it is said at(rank); else differs is a rank whose offer is
+ * another than that of a rank before it, plus 1. All threads of the block; a warp compares a word, a lane has a rank.
  */
 template <typename F> __device__ __forceinline__ int compare_offers(uint32_t nranks, F at, uint32_t *differs)
 {
-    uint64_t offer = UINT64_MAX;
     int same = 1;
-    for (uint32_t r = 0; r < nranks && threadIdx.x < 2; r++) {
-        const uint64_t value = ((volatile const uint64_t *)at(r))[threadIdx.x];
-        if (value == UINT64_MAX || value == offer) continue;
-        if (offer != UINT64_MAX) {
+    for (uint32_t word = threadIdx.x / 32; word < 2; word += blockDim.x / 32) {
+        uint64_t offer = UINT64_MAX;
+        for (uint32_t begin = 0; begin < nranks; begin += 32) {
+            const uint32_t r = begin + threadIdx.x % 32;
+            const uint64_t value = r < nranks ? ((volatile const uint64_t *)at(r))[word] : UINT64_MAX;
+            const uint32_t said = __ballot_sync(UINT32_MAX, value != UINT64_MAX);
+            if (offer == UINT64_MAX && said != 0) offer = __shfl_sync(UINT32_MAX, value, __ffs((int)said) - 1);
+            if (value == UINT64_MAX || value == offer) continue;
             *(volatile uint32_t *)differs = r + 1;
             same = 0;
         }
-        offer = value;
     }
     return __syncthreads_and(same);
 }
@@ -136,24 +131,25 @@ __device__ __forceinline__ int has_lost_step(const uint64_t *lost, uint64_t epoc
 }
 
 /**
- * True in the last block of the grid that comes here: all that the others wrote is visible to it, and to whom it tells.
- * One thread orders what its block wrote: with 1,024 of them that waited for their stores each, this took microseconds.
+ * All threads of each block, once in a kernel, when the block is done: as soon as all have told, the word of this
+ * rank at every rank has gone from one epoch to another, and all that they wrote is visible to whom it tells. Each adds
+ * its share, so no block waits for another, and each has one fence: a word by the last block would have two, and an
+ * atomic operation between them. Of a block that has lost step only this rank itself hears.
  */
-__device__ __forceinline__ int is_last_block(uint32_t *blocks_done)
+__device__ __forceinline__ void tell_share(char *const *peer, uint32_t rank, uint32_t nranks, uint64_t word,
+                                           uint64_t word_stride, uint64_t from, uint64_t to, int good)
 {
-    __shared__ uint32_t before;
+    const uint32_t each = XEP_CUDA_WHOLE / gridDim.x;
+    const uint64_t share = (to - from) * (blockIdx.x == 0 ? XEP_CUDA_WHOLE - each * (gridDim.x - 1) : each);
     __syncthreads();
-    if (gridDim.x == 1) return 1; /* words are releases of threads that have seen what their block wrote */
-    if (threadIdx.x == 0) {
-        __threadfence_system();
-        before = atomicAdd(blocks_done, 1);
-        if (before == gridDim.x - 1) {
-            *blocks_done = 0;
-            __threadfence(); /* of this device: words are releases to all */
-        }
-    }
-    __syncthreads();
-    return before == gridDim.x - 1;
+    for (uint32_t i = threadIdx.x + (good ? 0 : nranks - 1); i < nranks; i += blockDim.x)
+        add_word_to(peer[(rank + 1 + i) % nranks] + word + rank * word_stride, share);
+}
+
+/** One thread of a block that has told: until all blocks of this kernel have. They run at the same time. */
+__device__ __forceinline__ void wait_for_blocks(const char *word, uint64_t epoch)
+{
+    while (load_word(word) < epoch * XEP_CUDA_WHOLE) continue;
 }
 
 #endif

@@ -102,16 +102,13 @@ void world::open_rank(uint32_t r)
     rank->local.make(s.experts);
     rank->rank_rows.make((size_t)s.nranks * s.nranks);
     rank->scratch.make(2 * ((tokens + 31) / 32) * s.nranks);
-    rank->blocks_done.make(std::vector<uint32_t>(1, 0));
     rank->verdict.make(1);
     rank->life.make(std::vector<uint64_t>(1, LIFE));
     rank->chosen.make(tokens * s.topk);
     rank->there.make(s.nranks);
     rank->wrong.make(1);
     rank->dest.make(tokens * max_dests);
-    std::vector<xep_cuda_now_t> epochs;
-    for (uint64_t i = 0; i < EPOCHS; i++) epochs.push_back({i, 0});
-    for (auto &now : rank->now) now.make(epochs);
+    for (auto &now : rank->now) now.make(std::vector<xep_cuda_now_t>(1));
     ranks.push_back(std::move(rank));
 }
 
@@ -224,7 +221,7 @@ void world::dispatch(rank_state &rank, bool planning)
     a.nscales = s.nscales;
     a.wide = s.idx_dtype == XEP_INT64;
     a.stages = (s.hidden * elem) % 16 == 0 && x_stride % 16 == 0 ? stages : 0;
-    a.now = now(rank, MOVING, rank.epoch - 1);
+    a.now = rank.now[MOVING].data;
     a.x = rank.x.data;
     a.x_stride = x_stride;
     a.row_bytes = s.hidden * elem;
@@ -237,7 +234,6 @@ void world::dispatch(rank_state &rank, bool planning)
     a.first_expert = rank.first_expert.data;
     a.done = word(DONE);
     a.word_stride = WORDS * 64;
-    a.blocks_done = rank.blocks_done.data;
     a.deadline = {TIMEOUT_NS, rank.late, rank.late + 1};
     if (a.stages == 0) copying = 24;
     a.copying = copying;
@@ -264,7 +260,7 @@ void world::combine(rank_state &rank)
     a.sum.tokens = (uint32_t)rank.tokens;
     a.sum.hidden = s.hidden;
     a.max_dests = max_dests;
-    a.now = now(rank, SUMMING, rank.epoch - 1);
+    a.now = rank.now[SUMMING].data;
     a.row_stride = at.combine_stride;
     a.dest = rank.dest.data;
     a.there = rank.there.data;
@@ -280,7 +276,6 @@ void world::combine(rank_state &rank)
     a.said = word(READY) + 8;
     a.read = word(READ);
     a.word_stride = WORDS * 64;
-    a.blocks_done = rank.blocks_done.data;
     a.deadline = a.at_the_end = {TIMEOUT_NS, rank.late, rank.late + 1};
     a.differs = rank.late;
     auto kernel = s.combine_dtype == XEP_BF16   ? xep_cuda_combine_bf16

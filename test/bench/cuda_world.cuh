@@ -78,7 +78,7 @@ struct heap_layout {
 enum { COUNTS, DONE, READY, READ, WORDS };
 
 /* What kernels count from is given to each launch by itself, so that it may be one of any kernel, or of several. */
-enum { EPOCHS = 8192, LIFE = 41, MOVING = 0, SUMMING, LAUNCHES, FEW_TOKENS = 128 };
+enum { LIFE = 41, MOVING = 0, SUMMING, LAUNCHES, FEW_TOKENS = 128 };
 
 struct rank_state {
     uint32_t rank;
@@ -86,12 +86,12 @@ struct rank_state {
     device_array<char> heap, x, topk_idx, out, bias[2], scales;
     device_array<float> weights;
     device_array<char *> peer;
-    device_array<uint32_t> owner, first_expert, rows, selections, local, rank_rows, scratch, blocks_done;
+    device_array<uint32_t> owner, first_expert, rows, selections, local, rank_rows, scratch;
     device_array<uint64_t> wrong;
     device_array<int32_t> verdict, chosen;
     device_array<xep_cuda_there_t> there;
     device_array<xep_cuda_dest_t> dest;
-    device_array<xep_cuda_now_t> now[LAUNCHES]; /* [EPOCHS] with that epoch */
+    device_array<xep_cuda_now_t> now[LAUNCHES]; /* each kernel counts its own */
     uint64_t *counted;                          /* pinned, as the two below: the epoch, and the first wrong index */
     uint32_t *late;                             /* [3], the second one stops; the third: a kernel was of another life */
     device_array<uint64_t> life;
@@ -136,11 +136,6 @@ struct world {
     static xep_cuda_life_t life(rank_state &rank)
     {
         return {rank.life.data, LIFE, rank.late + 2};
-    }
-    static xep_cuda_now_t *now(rank_state &rank, int launch, uint64_t epoch)
-    {
-        if (epoch >= EPOCHS) fprintf(stderr, "too many epochs\n"), exit(2);
-        return rank.now[launch].data + epoch;
     }
     template <typename F> void each(F f)
     {

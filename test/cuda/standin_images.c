@@ -3,7 +3,8 @@
 /* In place of the fat binaries: the stand-in has its kernels itself, and needs something to be loaded. */
 #include "cuda_images.h"
 
-enum { MOST = 6 };
+enum { MOST = CUDA_NORMAL_IMAGES }; /* ll has fewer */
 
 static const char image[] = "kernels of the stand-in";
-const void *const cuda_images[MOST] = {image, image, image, image, image, image};
+const void *const cuda_images[MOST] = {image, image, image, image, image, image, image};
+_Static_assert(MOST == 7 && (int)CUDA_LL_IMAGES <= (int)MOST, "one for each image");

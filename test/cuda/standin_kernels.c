@@ -321,10 +321,11 @@ static int await_rows(const xep_cuda_dispatch_t *d, uint64_t epoch, int go)
 {
     const standin_waiter_t w = waiter_of(d);
     if (d->outs.gone == NULL)
-        return wait_all(d->peer[d->rank], d->plan.nranks, d->done, d->word_stride, epoch, &d->deadline);
+        return wait_all(d->peer[d->rank], d->plan.nranks, d->done, d->word_stride, epoch * XEP_CUDA_WHOLE,
+                        &d->deadline);
     __atomic_store_n(&words_of(&w, d->rank)->storing, 0, __ATOMIC_RELEASE);
     for (uint32_t r = 0; r < d->plan.nranks; r++) {
-        const int how = await_rank(&w, d->done + r * d->word_stride, r, epoch, epoch, &d->deadline);
+        const int how = await_rank(&w, d->done + r * d->word_stride, r, epoch * XEP_CUDA_WHOLE, epoch, &d->deadline);
         const uint64_t begin = now_ns();
         if (how == STANDIN_LATE) return 0;
         d->out[r] = how != XEP_CUDA_WITH || is_without(d, r);
@@ -357,7 +358,7 @@ static void run_dispatch(const void *args)
              n++)
             if (!is_without(d, (uint32_t)d->plan.dest[t * d->plan.max_dests + n].rank))
                 move_token(d, t, d->plan.dest[t * d->plan.max_dests + n]);
-    tell_all(d->peer, d->rank, d->plan.nranks, d->done, d->word_stride, epoch);
+    tell_all(d->peer, d->rank, d->plan.nranks, d->done, d->word_stride, epoch * XEP_CUDA_WHOLE);
     if (!await_rows(d, epoch, verdict == XEP_CUDA_GO)) d->now->lost = epoch;
 }
 
@@ -492,8 +493,8 @@ static void combine(const xep_cuda_combine_t *c, xep_dtype_t dtype)
     }
     free(sum);
     if (good) tell_missing(c);
-    tell_all(c->peer, c->rank, c->nranks, c->read, c->word_stride, epoch);
-    if (!await_combine(c, c->read, epoch, epoch, &c->at_the_end, 0)) c->now->lost = epoch;
+    tell_all(c->peer, c->rank, c->nranks, c->read, c->word_stride, epoch * XEP_CUDA_WHOLE);
+    if (!await_combine(c, c->read, epoch * XEP_CUDA_WHOLE, epoch, &c->at_the_end, 0)) c->now->lost = epoch;
 }
 
 static void run_combine_bf16(const void *args)
@@ -520,6 +521,7 @@ static void run_copy(const void *args)
 
 const standin_kernel_t standin_normal_kernels[] = {
     {"perf_copy", 3 * sizeof(uint64_t), run_copy},
+    {"xep_cuda_dispatch_with_all", sizeof(xep_cuda_dispatch_t), run_dispatch},
     {"xep_cuda_plan", sizeof(xep_cuda_plan_t), run_plan},
     {"xep_cuda_cast", sizeof(xep_cuda_cast_rows_t), run_cast},
     {"xep_cuda_layout", sizeof(xep_cuda_layout_t), standin_layout},

@@ -2,6 +2,7 @@
 
 /* The kernels of ll in plain C: what cuda_ll_kernels.h says that they do, as one thread would do it. */
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,29 +16,31 @@
 
 /* ---- send ---- */
 
-static int64_t index_of(const xep_cuda_ll_send_t *s, uint64_t i)
+static int64_t index_of(const xep_cuda_ll_dispatch_t *s, uint64_t i)
 {
-    const char *at = s->topk_idx + i / s->notice.topk * s->topk_idx_stride + i % s->notice.topk * s->idx_bytes;
+    const char *at =
+        s->given.topk_idx + i / s->notice.topk * s->given.topk_idx_stride + i % s->notice.topk * s->given.idx_bytes;
     int64_t wide;
     int32_t narrow;
-    memcpy(&wide, at, s->wide ? sizeof wide : 0);
-    memcpy(&narrow, at, s->wide ? 0 : sizeof narrow);
-    const int64_t expert = s->wide ? wide : narrow;
-    for (uint32_t e = 0; s->callers != NULL && e < s->at.experts; e++)
-        if (s->callers[e] == expert) return e;
+    memcpy(&wide, at, s->given.wide ? sizeof wide : 0);
+    memcpy(&narrow, at, s->given.wide ? 0 : sizeof narrow);
+    const int64_t expert = s->given.wide ? wide : narrow;
+    for (uint32_t e = 0; s->given.callers != NULL && e < s->at.experts; e++)
+        if (s->given.callers[e] == expert) return e;
     return expert;
 }
 
-static float weight_of(const xep_cuda_ll_send_t *s, uint64_t i)
+static float weight_of(const xep_cuda_ll_dispatch_t *s, uint64_t i)
 {
     float weight = 1;
-    if (s->weights != NULL)
-        memcpy(&weight, s->weights + i / s->notice.topk * s->weights_stride + i % s->notice.topk * sizeof weight,
+    if (s->given.weights != NULL)
+        memcpy(&weight,
+               s->given.weights + i / s->notice.topk * s->given.weights_stride + i % s->notice.topk * sizeof weight,
                sizeof weight);
     return weight;
 }
 
-static void number_selections(const xep_cuda_ll_send_t *s, uint64_t turn)
+static void number_selections(const xep_cuda_ll_dispatch_t *s, uint64_t turn)
 {
     uint32_t *counts = calloc(s->at.experts, sizeof *counts);
     for (uint64_t i = 0; counts != NULL && i < (uint64_t)s->notice.tokens * s->notice.topk; i++) {
@@ -68,7 +71,7 @@ void standin_cast_row(const xep_cuda_cast_t *cast, uint64_t token, char *rows)
                     (uint32_t *)(void *)(rows + cast->scales + token * cast->scales_stride));
 }
 
-static void pack_token(const xep_cuda_ll_send_t *s, uint64_t token, char *item)
+static void pack_token(const xep_cuda_ll_dispatch_t *s, uint64_t token, char *item)
 {
     const char *x = s->cast.x + token * s->cast.x_stride;
     char *scales = item + s->item.scales;
@@ -79,7 +82,8 @@ static void pack_token(const xep_cuda_ll_send_t *s, uint64_t token, char *item)
     memcpy(item, x, s->item.row_bytes);
     for (uint32_t i = 0; i < s->notice.nscales; i++)
         memcpy(scales + i * (size_t)4,
-               s->scales + (int64_t)token * s->scales_token_stride + (int64_t)i * s->scales_stride, 4);
+               s->given.scales + (int64_t)token * s->given.scales_token_stride + (int64_t)i * s->given.scales_stride,
+               4);
 }
 
 /* What sources write to a rank: devices have lines of 128 bytes, and none of them is two sources'. */
@@ -88,50 +92,56 @@ static int has_own_lines(const heaps_t *at)
     return (at->heads | at->head_bytes | at->head_weights | at->head_counts) % 128 == 0;
 }
 
-static void run_send(const void *args)
+/* 0: it is left out. */
+static int send_packets(const xep_cuda_ll_dispatch_t *s)
 {
-    const xep_cuda_ll_send_t *s = args;
     const uint64_t epoch = s->at.now->epoch + 1, turn = s->at.now->turn, wrong_before = *s->wrong;
     ll_notice_t notice = s->notice;
-    if (is_left_out(&s->at)) return;
+    if (is_left_out(&s->at)) return 0;
     if (wrong_before != UINT64_MAX || !has_own_lines(&s->at)) abort();
     number_selections(s, turn);
     for (uint64_t t = 0; t < notice.tokens; t++)
         pack_token(s, t, items_of(&s->at, turn, s->at.rank) + t * s->item.stride);
-    notice.wrong = *s->wrong != UINT64_MAX;
-    *s->at.slot = (xep_cuda_ll_slot_t){epoch, turn, *s->wrong, XEP_CUDA_LL_LOST};
-    *s->wrong = UINT64_MAX;
-    *s->at.now = (xep_cuda_ll_now_t){epoch, turn + 1, 0};
+    notice.word = epoch;
+    *s->at.slot = (xep_cuda_ll_slot_t){epoch, turn, *s->wrong, s->at.slot->ready, XEP_CUDA_LL_LOST};
+    *s->at.now = (xep_cuda_ll_now_t){epoch, turn + 1, 0, epoch, s->at.now->read};
     for (uint32_t r = 0; r < s->at.nranks; r++) {
-        uint64_t at = notice_offset(&s->at, turn, s->at.rank);
-        memcpy(s->at.peer[r] + at + 8, (const char *)&notice + 8, sizeof notice - 8);
-        atomic_store_explicit(word(s->at.peer[r], at), epoch, memory_order_release);
+        xep_cuda_ll_words_t *words = words_of_turn(&s->at, r, turn, s->at.rank);
+        memcpy(s->at.peer[r] + notice_offset(&s->at, turn, s->at.rank), &notice, sizeof notice);
+        if (*s->wrong != UINT64_MAX) words->wrong = epoch;
+        atomic_store_explicit(word(s->at.peer[r], words_offset(&s->at, s->at.rank)), epoch * XEP_CUDA_WHOLE,
+                              memory_order_release);
     }
+    *s->wrong = UINT64_MAX;
+    return 1;
 }
 
 /* ---- receive ---- */
 
-/* Of a rank that is out: what agrees with all. */
-static const ll_notice_t *notice_from(const xep_cuda_ll_receive_t *r, uint32_t source)
+/* Until it is asked for the next one. Of a rank that is out: what agrees with all. */
+static const ll_notice_t *notice_from(const xep_cuda_ll_dispatch_t *r, uint32_t source)
 {
-    static _Thread_local ll_notice_t imagined;
+    static _Thread_local ll_notice_t imagined, told;
+    const uint64_t turn = r->at.slot->turn;
     imagined = r->notice;
     imagined.word = r->at.slot->epoch;
     imagined.capacity = UINT32_MAX;
     imagined.alignment = 1;
     imagined.tokens = imagined.slot = imagined.padded = imagined.wrong = 0;
     if (how_with(&r->at.outs, source) != XEP_CUDA_WITH) return &imagined;
-    return (const ll_notice_t *)(void *)(r->at.peer[r->at.rank] + notice_offset(&r->at, r->at.slot->turn, source));
+    memcpy(&told, r->at.peer[r->at.rank] + notice_offset(&r->at, turn, source), sizeof told);
+    told.wrong = words_of_turn(&r->at, r->at.rank, turn, source)->wrong == r->at.slot->epoch;
+    return &told;
 }
 
-static uint32_t count_from(const xep_cuda_ll_receive_t *r, uint32_t source, uint32_t expert)
+static uint32_t count_from(const xep_cuda_ll_dispatch_t *r, uint32_t source, uint32_t expert)
 {
     if (how_with(&r->at.outs, source) != XEP_CUDA_WITH) return 0;
     return counts_of(&r->at, r->at.rank, r->at.slot->turn, source)[expert];
 }
 
 /* Selections of an expert: of all sources. */
-static uint64_t total_of(const xep_cuda_ll_receive_t *r, uint32_t expert)
+static uint64_t total_of(const xep_cuda_ll_dispatch_t *r, uint32_t expert)
 {
     uint64_t total = 0;
     for (uint32_t s = 0; s < r->at.nranks; s++) total += count_from(r, s, expert);
@@ -143,7 +153,7 @@ static uint64_t align(uint64_t rows, uint64_t alignment)
     return (rows + alignment - 1) / alignment * alignment;
 }
 
-static uint64_t rows_needed(const xep_cuda_ll_receive_t *r, uint32_t rank)
+static uint64_t rows_needed(const xep_cuda_ll_dispatch_t *r, uint32_t rank)
 {
     const ll_notice_t *n = notice_from(r, rank);
     uint64_t sum = 0, most = 0;
@@ -155,7 +165,7 @@ static uint64_t rows_needed(const xep_cuda_ll_receive_t *r, uint32_t rank)
     return n->padded ? most : sum;
 }
 
-static int agrees(const xep_cuda_ll_receive_t *r, const ll_notice_t *n)
+static int agrees(const xep_cuda_ll_dispatch_t *r, const ll_notice_t *n)
 {
     const ll_notice_t *own = &r->notice;
     return n->refused == own->refused && n->dtype == own->dtype && n->hidden == own->hidden && n->topk == own->topk &&
@@ -164,7 +174,7 @@ static int agrees(const xep_cuda_ll_receive_t *r, const ll_notice_t *n)
 }
 
 /* The rank whose rows do not fit; nranks: the dispatch is refused for another reason; nranks + 1: it is not. */
-static uint32_t judge(const xep_cuda_ll_receive_t *r)
+static uint32_t judge(const xep_cuda_ll_dispatch_t *r)
 {
     for (uint32_t s = 0; s < r->at.nranks; s++)
         if (notice_from(r, s)->word != r->at.slot->epoch || !agrees(r, notice_from(r, s))) return r->at.nranks;
@@ -173,7 +183,7 @@ static uint32_t judge(const xep_cuda_ll_receive_t *r)
     return r->at.nranks + 1;
 }
 
-static void refuse(const xep_cuda_ll_receive_t *r, uint32_t rank)
+static void refuse(const xep_cuda_ll_dispatch_t *r, uint32_t rank)
 {
     r->at.slot->verdict = XEP_CUDA_LL_REFUSED;
     if (r->refusal->refused) return;
@@ -185,14 +195,14 @@ static void refuse(const xep_cuda_ll_receive_t *r, uint32_t rank)
     __atomic_store_n(&r->refusal->refused, 1, __ATOMIC_RELEASE);
 }
 
-static void store_index(const xep_cuda_ll_receive_t *r, uint64_t row, int64_t expert)
+static void store_index(const xep_cuda_ll_dispatch_t *r, uint64_t row, int64_t expert)
 {
     if (r->wide) ((int64_t *)(void *)r->topk_idx)[row] = expert;
     else ((int32_t *)(void *)r->topk_idx)[row] = (int32_t)expert;
 }
 
 /* Where rows of each expert and source begin; rows that are unused. */
-static void lay_rows(const xep_cuda_ll_receive_t *r)
+static void lay_rows(const xep_cuda_ll_dispatch_t *r)
 {
     const uint32_t first = r->at.first_expert[r->at.rank], experts = r->at.first_expert[r->at.rank + 1] - first;
     uint64_t row = 0, received = 0;
@@ -218,7 +228,7 @@ static void lay_rows(const xep_cuda_ll_receive_t *r)
     for (; r->rows_of_expert == 0 && row < r->capacity; row++) store_index(r, row, -1);
 }
 
-static void store_row(const xep_cuda_ll_receive_t *r, const char *item, uint64_t row)
+static void store_row(const xep_cuda_ll_dispatch_t *r, const char *item, uint64_t row)
 {
     uint64_t block = r->scales_expert_stride == 0 ? 0 : row / r->rows_of_expert;
     uint64_t in_block = r->scales_expert_stride == 0 ? row : row % r->rows_of_expert;
@@ -228,7 +238,7 @@ static void store_row(const xep_cuda_ll_receive_t *r, const char *item, uint64_t
         memcpy(scales + i * r->scales_stride, item + r->item.scales + i * 4, 4);
 }
 
-static void unpack_source(const xep_cuda_ll_receive_t *r, uint32_t source)
+static void unpack_source(const xep_cuda_ll_dispatch_t *r, uint32_t source)
 {
     const uint64_t turn = r->at.slot->turn;
     const char *head = head_of(&r->at, r->at.rank, turn, source), *items = items_of(&r->at, turn, source);
@@ -247,25 +257,25 @@ static void unpack_source(const xep_cuda_ll_receive_t *r, uint32_t source)
 }
 
 /* Waits for all ranks that are not out. at: of rank 0; 0: step is lost. */
-static int await_all(const heaps_t *at, uint64_t first, uint64_t stride, uint64_t epoch,
-                     const xep_cuda_deadline_t *deadline, int decides)
+static int await_all(const heaps_t *at, uint64_t first, uint64_t epoch, const xep_cuda_deadline_t *deadline,
+                     int decides)
 {
     const standin_waiter_t w = {&at->outs, at->peer, at->rank, at->nranks};
-    if (at->outs.gone == NULL) return wait_all(at->peer[at->rank], at->nranks, first, stride, epoch, deadline);
+    const uint64_t stride = sizeof(xep_cuda_ll_words_t), value = epoch * XEP_CUDA_WHOLE;
+    if (at->outs.gone == NULL) return wait_all(at->peer[at->rank], at->nranks, first, stride, value, deadline);
     for (uint32_t r = 0; r < at->nranks; r++) {
-        const int how = await_rank(&w, first + r * stride, r, epoch, epoch, deadline);
+        const int how = await_rank(&w, first + r * stride, r, value, epoch, deadline);
         if (how == STANDIN_LATE) return 0;
         if (decides) at->outs.with[r] = (uint32_t)how;
     }
     return !is_left_by_others(&w);
 }
 
-static void run_receive(const void *args)
+static void receive_packets(const xep_cuda_ll_dispatch_t *r)
 {
-    const xep_cuda_ll_receive_t *r = args;
     const heaps_t *at = &r->at;
     if (is_stale(&at->life) || at->now->lost != 0) return;
-    if (!await_all(at, notice_offset(at, at->slot->turn, 0), sizeof(ll_notice_t), at->slot->epoch, &r->deadline, 1)) {
+    if (!await_all(at, words_offset(at, 0), at->slot->epoch, &r->deadline, 1)) {
         at->now->lost = at->slot->epoch;
         return;
     }
@@ -283,6 +293,13 @@ static void run_receive(const void *args)
     for (uint32_t s = 0; s < at->nranks; s++) unpack_source(r, s);
 }
 
+static void run_dispatch(const void *args)
+{
+    const xep_cuda_ll_dispatch_t *d = args;
+    if (d->sends && !send_packets(d)) return;
+    if (d->receives) receive_packets(d);
+}
+
 /* ---- combine ---- */
 
 static void tell_offer(const heaps_t *at, const uint64_t *offer, uint64_t epoch)
@@ -290,7 +307,7 @@ static void tell_offer(const heaps_t *at, const uint64_t *offer, uint64_t epoch)
     for (uint32_t r = 0; r < at->nranks; r++) {
         char *line = at->peer[r] + line_offset(at, at->slot_number, at->rank);
         memcpy(line + at->line_said, offer, 2 * sizeof *offer);
-        atomic_store_explicit(word(line, at->line_ready), epoch, memory_order_release);
+        atomic_store_explicit(word(line, at->line_ready), epoch * XEP_CUDA_WHOLE, memory_order_release);
     }
 }
 
@@ -341,9 +358,10 @@ static int await_owner(const xep_cuda_ll_sums_t *c, uint32_t rank, uint64_t epoc
     const heaps_t *at = &c->at;
     const standin_waiter_t w = {&at->outs, at->peer, at->rank, at->nranks};
     const uint64_t ready = line_offset(at, at->there[rank], rank) + at->line_ready;
+    const uint64_t value = epoch * XEP_CUDA_WHOLE;
     if (at->outs.gone == NULL)
-        return wait_word(at->peer[at->rank], ready, rank, epoch, begin, &c->deadline) ? XEP_CUDA_WITH : STANDIN_LATE;
-    const int how = await_rank(&w, ready, rank, epoch, epoch, &c->deadline);
+        return wait_word(at->peer[at->rank], ready, rank, value, begin, &c->deadline) ? XEP_CUDA_WITH : STANDIN_LATE;
+    const int how = await_rank(&w, ready, rank, value, epoch, &c->deadline);
     if (how != STANDIN_LATE) at->outs.with[rank] = (uint32_t)how;
     return is_left_by_others(&w) ? STANDIN_LATE : how;
 }
@@ -386,18 +404,17 @@ static void combine(const xep_cuda_ll_sums_t *c, xep_dtype_t dtype)
         at->slot->epoch = ++at->now->epoch;
         if (here) tell_offer(at, c->offer, at->now->epoch);
     }
-    const uint64_t epoch = at->slot->epoch;
+    const uint64_t epoch = at->slot->epoch, read = words_offset(at, 0) + offsetof(xep_cuda_ll_words_t, read);
     float *sum = malloc(c->sum.hidden * sizeof *sum);
     if (!is_stale(&at->life) && at->now->lost == 0 && here && sum != NULL) {
         int good = take_offers(c, epoch);
         for (uint64_t t = 0; good && t < c->sum.tokens; t++) sum_token(c, dtype, t, sum);
         if (good) tell_missing(c);
         for (uint32_t r = 0; r < at->nranks; r++)
-            atomic_store_explicit(word(at->peer[r], line_offset(at, at->there[r], at->rank) + at->line_read), epoch,
-                                  memory_order_release);
-        if (!await_all(at, line_offset(at, at->slot_number, 0) + at->line_read, at->line_bytes, epoch, &c->at_the_end,
-                       0))
-            at->now->lost = epoch;
+            atomic_store_explicit(word(at->peer[r], read + at->rank * sizeof(xep_cuda_ll_words_t)),
+                                  epoch * XEP_CUDA_WHOLE, memory_order_release);
+        at->now->read = epoch;
+        if (!await_all(at, read, epoch, &c->at_the_end, 0)) at->now->lost = epoch;
     }
     free(sum);
 }
@@ -418,12 +435,11 @@ static void run_sum_fp32(const void *args)
 }
 
 const standin_kernel_t standin_ll_kernels[] = {
-    {"xep_cuda_ll_send", sizeof(xep_cuda_ll_send_t), run_send},
-    {"xep_cuda_ll_receive", sizeof(xep_cuda_ll_receive_t), run_receive},
+    {"xep_cuda_ll_dispatch", sizeof(xep_cuda_ll_dispatch_t), run_dispatch},
     {"xep_cuda_ll_offer", sizeof(xep_cuda_ll_offer_t), run_offer},
     {"xep_cuda_ll_sum_bf16", sizeof(xep_cuda_ll_sums_t), run_sum_bf16},
     {"xep_cuda_ll_sum_fp16", sizeof(xep_cuda_ll_sums_t), run_sum_fp16},
     {"xep_cuda_ll_sum_fp32", sizeof(xep_cuda_ll_sums_t), run_sum_fp32},
 };
 const int standin_ll_count = sizeof standin_ll_kernels / sizeof standin_ll_kernels[0];
-_Static_assert(sizeof(xep_cuda_ll_receive_t) <= STANDIN_ARGS_BYTES, "work holds a copy");
+_Static_assert(sizeof(xep_cuda_ll_dispatch_t) <= STANDIN_ARGS_BYTES, "work holds a copy");

@@ -21,6 +21,17 @@ static inline uint64_t notice_offset(const heaps_t *at, uint64_t turn, uint32_t 
     return at->notices + line_of(at, turn, source) * sizeof(ll_notice_t);
 }
 
+/* Of those of the first entry, which all blocks tell. */
+static inline uint64_t words_offset(const heaps_t *at, uint32_t source)
+{
+    return at->words + source * sizeof(xep_cuda_ll_words_t);
+}
+
+static inline xep_cuda_ll_words_t *words_of_turn(const heaps_t *at, uint32_t heap, uint64_t turn, uint32_t source)
+{
+    return (xep_cuda_ll_words_t *)(void *)(at->peer[heap] + at->words) + line_of(at, turn, source);
+}
+
 static inline char *head_of(const heaps_t *at, uint32_t heap, uint64_t turn, uint32_t source)
 {
     return at->peer[heap] + at->heads + line_of(at, turn, source) * at->head_bytes;

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/*
+/**
  * The receive phase of a dispatch: from what all ranks have told, every block finds the places of all rows, and so
  * whether they fit, on its own; then each row is fetched once, from its source, and stored wherever it belongs.
  */
+#ifndef XEP_CUDA_LL_RECEIVE_CUH
+#define XEP_CUDA_LL_RECEIVE_CUH
+
 #include <xep/xep.h>
 
 #include "cuda_bulk.cuh"
@@ -145,10 +148,14 @@ static __device__ __forceinline__ void fetch_piece(const receive_t &r, uint64_t 
                p.barrier);
 }
 
-/* Fetches a piece once, if it is not here, and stores it to the rows of all of the token's selections. A warp. */
-static __device__ __forceinline__ void move_piece(const receive_t &r, const board_t &b, uint64_t turn, const piece_t &p,
-                                                  int fetched, uint32_t *phase)
+/*
+ * Fetches a piece once, if it is not on its way, and stores it to the rows of all of the token's selections. A warp.
+ * Returns whether it is on its way still: nobody here wants it.
+ */
+static __device__ __forceinline__ int move_piece(const receive_t &r, const board_t &b, uint64_t turn, const piece_t &p,
+                                                 int on_its_way, uint32_t *phase)
 {
+    int fetched = 0;
     const uint32_t lane = threadIdx.x % 32, topk = r.notice.topk;
     const char *head = head_at(r.at, r.at.rank, turn, p.source);
     const xep_cuda_pick_t *picks = picks_of(r, turn, p);
@@ -158,7 +165,7 @@ static __device__ __forceinline__ void move_piece(const receive_t &r, const boar
         const int64_t row = k < topk ? place_pick(r, b, p.source, picks[k], &local) : NOWHERE;
         uint32_t here = __ballot_sync(UINT32_MAX, row != NOWHERE);
         if (here == 0) continue;
-        if (!fetched && lane == 0) fetch_piece(r, turn, p);
+        if (!fetched && !on_its_way && lane == 0) fetch_piece(r, turn, p);
         /* metadata is stored while the piece is on its way */
         if (p.part == 0 && row != NOWHERE) store_metadata(r, head, p, k, row, local);
         if (!fetched) wait_load(p.barrier, (*phase)++ & 1);
@@ -177,6 +184,7 @@ static __device__ __forceinline__ void move_piece(const receive_t &r, const boar
         wait_read();
     }
     __syncwarp();
+    return on_its_way && !fetched;
 }
 
 /* The pieces of a warp: the first one, and how far it is to the next. */
@@ -223,73 +231,87 @@ static __device__ __forceinline__ piece_t find_piece(const receive_t &r, const p
  * The first piece of a warp is on its way while all blocks find out whether rows may move, and where to. If they may
  * not, or the source has fewer tokens, nobody looks at what came. 1: it is to be waited for, as the barrier's phase 0.
  */
-static __device__ __forceinline__ int fetch_first(const receive_t &r, const pieces_t &all, uint64_t turn)
+static __device__ __forceinline__ int fetch_first(const receive_t &r, const board_t &b, const pieces_t &all,
+                                                  uint64_t turn)
 {
     if (all.first >= all.end) return 0;
     const piece_t p = find_piece(r, all, all.first);
-    const uint32_t first = r.at.first_expert[r.at.rank], experts = r.at.first_expert[r.at.rank + 1] - first;
     int mine = 0;
     for (uint32_t k = threadIdx.x % 32; k < r.notice.topk; k += 32)
-        mine |= (uint32_t)picks_of(r, turn, p)[k].expert - first < experts;
+        mine |= (uint32_t)picks_of(r, turn, p)[k].expert - b.first_expert < b.experts;
     const int begun = __any_sync(UINT32_MAX, mine);
     if (begun && threadIdx.x % 32 == 0) fetch_piece(r, turn, p);
     return begun;
 }
 
-/* Each wait turns the phase of the warp's barrier; that for the first piece, if it was fetched, was phase 0. */
-static __device__ void move_rows(const receive_t &r, const board_t &b, uint64_t turn, const pieces_t &all, int fetched)
+/* Each wait turns the phase of the warp's barrier. No copy outlives its block. */
+static __device__ void move_rows(const receive_t &r, const board_t &b, uint64_t turn, const pieces_t &all,
+                                 int on_its_way)
 {
-    uint32_t phase = (uint32_t)fetched;
+    uint32_t phase = 0;
     for (uint64_t u = all.first; u < all.end; u += all.step) {
         const piece_t p = find_piece(r, all, u);
-        if (p.token < b.notice[p.source].tokens) move_piece(r, b, turn, p, fetched, &phase);
-        fetched = 0;
+        if (p.token < b.notice[p.source].tokens) on_its_way = move_piece(r, b, turn, p, on_its_way, &phase);
+        if (on_its_way) wait_load(p.barrier, phase++ & 1);
+        on_its_way = 0;
     }
     wait_stored();
 }
 
-/* Whether the notices of all ranks have come that are not out. All blocks. */
-static __device__ __forceinline__ int await_notices(const receive_t &r, uint64_t epoch, uint64_t turn)
+/* ---- the phase ---- */
+
+/* Whether the packets of all ranks have come that are not out. All blocks. */
+static __device__ __forceinline__ int await_packets(const receive_t &r, uint64_t epoch)
 {
-    const auto at = [&](uint32_t s) { return (const char *)notice_at(r.at, r.at.rank, turn, s); };
-    if (!leaves_out(r.at.outs)) return wait_words(r.at.nranks, at, epoch, r.deadline);
+    const uint64_t value = epoch * XEP_CUDA_WHOLE;
+    const auto at = [&](uint32_t s) { return (const char *)&words_at(r.at, r.at.rank, 0, s)->sent; };
+    if (!leaves_out(r.at.outs)) return wait_words(r.at.nranks, at, value, r.deadline);
     const waiter_t w = {r.at.outs, r.at.peer, r.at.rank, r.at.nranks};
-    return decide(w, 1, at, epoch, epoch, r.deadline, [](uint32_t, uint32_t) {});
+    return decide(w, 1, at, value, epoch, r.deadline, [](uint32_t, uint32_t) {});
 }
 
-/* Shared memory: a stage and a barrier for each warp, then the board. */
-extern "C" __global__ void __launch_bounds__(1024, 1)
-    xep_cuda_ll_receive(const __grid_constant__ xep_cuda_ll_receive_t r)
+/* What a block has in shared memory: a stage for each warp, their barriers, the board. Before it waits for anything. */
+typedef struct receiving {
+    pieces_t pieces;
+    board_t board;
+} receiving_t;
+
+static __device__ __forceinline__ receiving_t open_receive(const receive_t &r, char *shared)
 {
-    extern __shared__ __align__(128) char shared[];
     const uint32_t warps = blockDim.x / 32;
     uint64_t *barriers = (uint64_t *)(shared + (uint64_t)warps * r.chunk);
-    const board_t b = lay_board(r, (char *)(barriers + warps));
-    const pieces_t pieces = lay_pieces(r, shared);
-    int verdict = XEP_CUDA_LL_LOST, fetched = 0;
+    const receiving_t in = {lay_pieces(r, shared), lay_board(r, (char *)(barriers + warps))};
     if (threadIdx.x < warps) open_barrier(&barriers[threadIdx.x]);
     share_barriers();
-    wait_for_last();
-    const uint64_t epoch = r.at.slot->epoch, turn = r.at.slot->turn;
-    const int left_out = has_lost_step(&r.at.now->lost, epoch);
-    if (is_stale(r.at.life)) return; /* all blocks */
-    if (!left_out && await_notices(r, epoch, turn)) {
+    return in;
+}
+
+/* All threads of all blocks. */
+static __device__ __forceinline__ void receive_packets(const receive_t &r, const receiving_t &in, uint64_t epoch,
+                                                       uint64_t turn)
+{
+    const board_t &b = in.board;
+    int verdict = XEP_CUDA_LL_LOST, on_its_way = 0;
+    if (await_packets(r, epoch)) {
         /* the words were read by ordinary loads, rows are fetched by bulk copies, which must come after */
         fence_for_bulk();
-        fetched = fetch_first(r, pieces, turn);
+        on_its_way = fetch_first(r, b, in.pieces, turn);
         verdict = judge(r, epoch, turn, b);
-        if (fetched) wait_load(pieces.barrier, 0); /* also if nobody will look at it: no copy outlives its block */
     }
     if (verdict == XEP_CUDA_LL_HERE) {
         const uint32_t end = lay_rows(r, b);
         if (blockIdx.x == 0) publish(r, b, end);
-        move_rows(r, b, turn, pieces, fetched);
+        move_rows(r, b, turn, in.pieces, on_its_way);
         fill_unused(r, b, end);
         /* who has left this rank out may have written over what it has read, but only after telling it */
         if (leaves_out(r.at.outs) && threadIdx.x == 0)
             is_left_by_others(waiter_t{r.at.outs, r.at.peer, r.at.rank, r.at.nranks});
+    } else if (on_its_way) {
+        wait_load(in.pieces.barrier, 0);
     }
-    if (verdict == XEP_CUDA_LL_LOST && !left_out) lose_step(&r.at.now->lost, epoch);
+    if (verdict == XEP_CUDA_LL_LOST) lose_step(&r.at.now->lost, epoch);
     /* combines of the handle look at it: they sum nothing unless the rows are here */
     if (blockIdx.x == 0 && threadIdx.x == 0) r.at.slot->verdict = verdict;
 }
+
+#endif
