@@ -149,9 +149,9 @@ class Slot:
         held = handle is not None and handle._memory is not None
         return memory is not None and sys.getrefcount(memory) > 2 + held  # here it is two more
 
-    def look(self) -> None:
+    def look(self, stream: int) -> None:
         if self._readers is None and not self.is_viewed():
-            self._readers = self._queue.mark(self._received_on)
+            self._readers = self._queue.mark(self._received_on, stream)
 
     def look_again(self) -> None:
         """After a tensor of it was had once more."""
@@ -194,9 +194,10 @@ class DeviceQueue:
             else:
                 self._done.record(stream)
 
-    def mark(self, received_on: int) -> list[_ext.Event]:
-        """Events behind what is on a stream and on the current one."""
-        return [_ext.Event(self.index, stream) for stream in {received_on, self.current.raw()}]
+    def mark(self, received_on: int, stream: int) -> list[_ext.Event]:
+        """Events behind what is on a stream and on the current one; but for the stream of an operation that begins, as
+        all later ones come after that."""
+        return [_ext.Event(self.index, each) for each in {received_on, self.current.raw()} - {stream}]
 
     def watch(self, handle: xep.Handle, stream: int) -> Slot:
         slot = Slot(self, handle, stream)
@@ -216,11 +217,12 @@ class DeviceQueue:
                 else:
                     self._freed.append(_ext.Event(self.index, stream))
 
-    def look(self) -> None:
-        """Marks what has read slots that nobody looks at any more, although a handle has them."""
+    def look(self, stream: int) -> None:
+        """Marks what has read slots that nobody looks at any more, although a handle has them. stream: of the operation
+        that begins."""
         if self._slots and not is_capturing():
             for slot in list(self._slots):
-                slot.look()
+                slot.look(stream)
 
     def free_slots(self) -> None:
         """The current stream comes after all that reads slots which were given back."""
@@ -249,7 +251,7 @@ class DeviceOrdering:
         queue.streams.add(self._raw)
         if not self.wait:
             self.stream = queue.current.stream()
-        queue.look()
+        queue.look(self._raw)
         queue.begin(self._raw)
         return self
 
@@ -293,7 +295,7 @@ class CommOrdering(DeviceOrdering):
         queue = self._queue
         self._compute = queue.current.stream()
         self._raw = self._compute.cuda_stream
-        queue.look()
+        queue.look(queue.comm.cuda_stream)
         if self._previous is None:
             queue.order(queue.comm, self._compute)
         self._inside.__enter__()
