@@ -28,8 +28,8 @@
  * entries more than a buffer has requests in flight, for what is announced early. A balanced dispatch may fail before
  * it begins, and what has its epoch then is written over its entry: ranks that serve have refused that call, too, and
  * take no entry of one with fewer refused calls than theirs. The combine of announced layers is written behind the
- * entry of their dispatch before that begins, and has its call: if the dispatch fails, nobody takes it for an operation.
- * A rank that is out may read nonsense; it can do nothing with it.
+ * entry of their dispatch before that begins, with its call: if the dispatch fails, nobody takes it for an operation. A
+ * rank that is out may read nonsense; it can do nothing with it.
  *
  * Why the word of one rank is enough: ranks that work end a step behind the same operation, as they call the same
  * operations in the same order. Words with the same step and different epochs, and operations that ranks say are of
@@ -134,8 +134,8 @@ xep_status_t xep_announce_early(xep_buffer_t *buffer, uint32_t layers);
 xep_status_t xep_announce_check(const xep_buffer_t *buffer);
 
 /**
- * The operation of an epoch has failed, on all ranks. If it was announced early, what was announced with it is announced
- * no more; what comes behind it, and is announced by itself, ranks that serve may have begun.
+ * The operation of an epoch has failed, on all ranks. If it was announced early, so is no more what was announced with
+ * it. Operations that were announced while it was in flight still are: ranks that serve may have begun them.
  */
 static inline void xep_announce_failed(xep_buffer_t *buffer, uint64_t epoch)
 {
