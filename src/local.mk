@@ -16,7 +16,7 @@ libxep_all_la_SOURCES = \
  %D%/api/api_gather.c \
 	%D%/api/api_layout.c %D%/api/api_check_memory.c %D%/api/api_operations.c \
 	%D%/api/api_requests.c %D%/api/api_weights.c %D%/api/api_check_require.c \
-	%D%/request/beside.h %D%/request/beside.c %D%/request/handle.h %D%/request/handle.c \
+	%D%/request/packed_payloads.h %D%/request/packed_payloads.c %D%/request/handle.h %D%/request/handle.c \
 	%D%/request/request.h %D%/request/request.c \
 	%D%/request/request_advance.c %D%/request/request_begin.c %D%/request/request_end.c \
 	%D%/request/request_trace.c %D%/request/request_wait.c \

@@ -94,11 +94,11 @@ XEP_API void xep_serve_stop(xep_buffer_t *buffer);
 XEP_API xep_status_t xep_announce_dispatch(xep_buffer_t *buffer);
 
 /**
- * The same for all layers that follow in the step: the next operations of this rank on this buffer are a dispatch and
- * then the combine of its handle, with the arguments of its last dispatch and of its last combine, so many times. Ranks
- * that serve then take part in each as soon as the one before has ended. Until all of them have begun, whatever else is
- * begun is XEP_ERR_INVALID, as is, from then on, a combine of any but the last one's handle. If one fails, which it
- * does on all ranks, those behind it are announced no more.
+ * Announces the layers that follow in the step: the next operations of this rank on this buffer are a dispatch and the
+ * combine of its handle, "layers" times, with the arguments of its last dispatch and of its last combine. Ranks that
+ * serve take part in each operation as soon as the one before has ended. Until all have begun, any other operation is
+ * XEP_ERR_INVALID; so is, also later, a combine of an older handle than the last one's. Where one fails, which it does
+ * on all ranks, those behind it are not announced any more.
  *
  * Errors as of xep_announce_dispatch(), and XEP_ERR_INVALID if layers is 0, this rank has begun no combine lately, or
  * its last dispatch was in pieces.

@@ -8,13 +8,14 @@
  *
  * dispatch, turn q; i = q % ring:
  *  1. send: casts the rows once into entry i of its own ring; numbers the selections of each expert in the order of
- *     tokens; writes these and the number of each expert's selections to all ranks, then the notice, then its word.
- *  2. receive: waits for the notices; all blocks find the places of all rows from the counts, which all ranks have
+ *     tokens; writes these, the number of each expert's selections and the notice to all ranks, then the word "sent".
+ *  2. receive: waits for these words; all blocks find the places of all rows from the counts, which all ranks have
  *     alike, and so the verdict; copies each row from its source's ring; tells each source where its rows begin.
  * combine of a handle:
- *  1. send: copies outputs into the input if they are elsewhere (this rank's own stay), then the offer and the word.
+ *  1. send: copies outputs into the input if they are elsewhere (this rank's own stay), then the offer and "ready".
  *  2. receive: waits for all words, compares the offers, sums each token's rows where they are, tells all that it has
- *     read, and ends when all have read what is here.
+ *     read ("read"), and ends when all have read what is here.
+ * All blocks of a kernel tell these words together: each adds its share, XEP_CUDA_WHOLE * epoch when all have.
  *
  * Where the call waits for the end of a dispatch, or of a combine whose outputs are in the input, one launch makes both
  * phases.

@@ -73,7 +73,7 @@ void xep_in_place_lay_arrays(xep_kit_t *kit, xep_carve_t *arena)
         uint64_t *sums = xep_carve_array(arena, tokens, sizeof *sums);
         if (arena->base != NULL) in_place->areas[a].sums = sums;
     }
-    kit->in_place = in_place;
+    if (arena->base != NULL) kit->in_place = in_place;
 }
 
 void xep_in_place_prefault_own(const xep_kit_t *kit, uint32_t rank)

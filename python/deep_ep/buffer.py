@@ -453,7 +453,7 @@ class Buffer(NormalCalls, LowLatencyCalls):
 
     @staticmethod
     def is_sm90_compiled() -> bool:
-        """True: rows of 8 bits are cast and arguments.carried, which is what programs want to know."""
+        """True: rows of 8 bits are cast and carried, which is what programs want to know."""
         return True
 
     @staticmethod

@@ -277,7 +277,7 @@ class ElasticCalls(Core):
         most, alignment = self.num_max_tokens_per_rank if most is None else most, 1 if alignment is None else alignment
         if self._destroyed or how[2] or type(most) is not int or type(alignment) is not int or alignment < 1:
             return None
-        if type(x) is not torch.Tensor or x.shape[0] > most:
+        if type(x) is not torch.Tensor or x.dim() != 2 or x.shape[0] > most:
             return None
         received = self._pool.dispatch_now(experts, x, topk_idx, topk_weights)
         if received is None:

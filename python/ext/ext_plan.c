@@ -15,10 +15,10 @@ static PyObject *view(const void *array, size_t bytes, int flags)
 static int run(void *ctx, const xep_plan_t *plan)
 {
     const PyGILState_STATE state = PyGILState_Ensure();
-    const size_t instances = plan->begin[plan->experts], each = sizeof(uint32_t);
+    const size_t experts = plan->experts, instances = plan->begin[experts], each = sizeof(uint32_t);
     PyObject *result = PyObject_CallMethod(ctx, "make", "IINNNNN", plan->experts, plan->nranks,
-                                           view(plan->counts, plan->nranks * plan->experts * each, PyBUF_READ),
-                                           view(plan->begin, (plan->experts + 1) * each, PyBUF_READ),
+                                           view(plan->counts, plan->nranks * experts * each, PyBUF_READ),
+                                           view(plan->begin, (experts + 1) * each, PyBUF_READ),
                                            view(plan->rank, instances * each, PyBUF_READ),
                                            view(plan->rows, instances * sizeof *plan->rows, PyBUF_WRITE),
                                            view(plan->out, plan->nranks, PyBUF_READ));

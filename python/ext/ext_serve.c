@@ -286,9 +286,9 @@ static PyMethodDef methods[] = {
      "announced, as for anything else that is begun then. BusyError: each slot holds a handle."},
     {"announce_layers", announce_layers, METH_VARARGS,
      "announce_layers($self, layers, /)\n--\n\n"
-     "Announces that this rank's next operations of the buffer are so many times a dispatch like its last one, then\n"
-     "its combine like the last one: ranks that serve take part in each when the one before has ended. Errors as of\n"
-     "announce_dispatch(); later also for a combine of any handle but the last one."},
+     "Announces that this rank's next operations of the buffer are, for each layer, a dispatch like its last one and\n"
+     "the combine of its handle, like the last combine: ranks that serve take part in each when the one before has\n"
+     "ended. Errors as of announce_dispatch(); also later for a combine of an older handle."},
     {NULL, NULL, 0, NULL},
 };
 

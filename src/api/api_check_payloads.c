@@ -3,8 +3,8 @@
 /* Checks of what travels beside rows, where there is more than scales. */
 #include "api_check.h"
 
-#include "beside.h"
 #include "error.h"
+#include "packed_payloads.h"
 
 enum { MOST_BYTES = 65536, MOST_ALIGNMENT = 64 };
 
@@ -25,10 +25,10 @@ static xep_status_t check_payload(const xep_payload_t *payload, uint32_t index, 
     return XEP_OK;
 }
 
-/* They are words behind the scales there. */
+/* There they are packed behind the scales of their row. */
 static xep_status_t check_on_device(const xep_buffer_t *buffer, const xep_dispatch_args_t *a)
 {
-    const uint32_t words = xep_beside_words(a);
+    const uint32_t words = xep_packed_words(a);
     if (a->quant != XEP_QUANT_NONE || (a->flags & XEP_DISPATCH_SCALES_BY_COLUMN) != 0)
         return xep_fail(XEP_ERR_UNSUPPORTED, "invalid npayloads: %u (0 in device memory with %s)", a->npayloads,
                         a->quant != XEP_QUANT_NONE ? "a quant" : "XEP_DISPATCH_SCALES_BY_COLUMN");

@@ -2,9 +2,9 @@
 
 /* xep_handle_expand() and xep_handle_reduce(): what the user passed is checked, then the mode of the buffer does it. */
 #include "api_check.h"
-#include "beside.h"
 #include "error.h"
 #include "handle.h"
+#include "packed_payloads.h"
 
 /* Kernels load whole elements: one that is not where it may be would end the process's use of the device. */
 static xep_status_t check_aligned(const char *name, uint64_t address, size_t alignment)
@@ -72,8 +72,8 @@ static xep_status_t expand(const xep_handle_t *handle, const xep_expand_args_t *
     xep_status_t status = xep_buffer_usable(handle->buffer);
     if (status == XEP_OK) status = xep_check_struct("args", args, &own, sizeof own);
     if (status == XEP_OK) status = check_handle(handle, plugin->expand != NULL);
-    if (status == XEP_OK) status = check_expand(xep_beside_recv(handle), &own);
-    return status == XEP_OK ? plugin->expand(handle->buffer->mode, xep_beside_recv(handle), &own) : status;
+    if (status == XEP_OK) status = check_expand(xep_packed_recv(handle), &own);
+    return status == XEP_OK ? plugin->expand(handle->buffer->mode, xep_packed_recv(handle), &own) : status;
 }
 
 xep_status_t xep_handle_expand(const xep_handle_t *handle, const xep_expand_args_t *args)

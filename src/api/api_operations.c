@@ -3,9 +3,9 @@
 /* The exported functions of dispatches and combines and their handles: as api.c has those before them. */
 
 #include "api_check.h"
-#include "beside.h"
 #include "handle.h"
 #include "mode.h"
+#include "packed_payloads.h"
 #include "recording.h"
 #include "request.h"
 #include "staging.h"
@@ -218,7 +218,7 @@ xep_status_t xep_handle_recv(const xep_handle_t *handle, const xep_recv_t **recv
     if (recv_p == NULL) return xep_fail(XEP_ERR_INVALID, "recv_p is NULL");
     if (atomic_load_explicit(&handle->abandoned, memory_order_relaxed) && !has_rows(handle)) go_on_abandoned(handle);
     if (!has_rows(handle)) return tell_why_not(handle);
-    *recv_p = handle->buffer->device != NULL ? xep_beside_recv(handle) : &handle->recv;
+    *recv_p = handle->buffer->device != NULL ? xep_packed_recv(handle) : &handle->recv;
     return XEP_OK;
 }
 

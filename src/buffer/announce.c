@@ -40,14 +40,10 @@ uint64_t xep_announce_bytes(const xep_shape_t *shape)
 }
 
 /* The word has a line of its own in front of the ring. */
-static uint64_t entry_at(const xep_buffer_t *buffer, uint64_t epoch)
-{
-    return LINE + epoch % xep_announce_entries(&buffer->shape) * buffer->announce->entry_bytes;
-}
-
 xep_announced_t *xep_announce_entry(const xep_buffer_t *buffer, uint32_t rank, uint64_t epoch)
 {
-    return (xep_announced_t *)(void *)(buffer->announce->row[rank] + entry_at(buffer, epoch));
+    const uint64_t at = LINE + epoch % xep_announce_entries(&buffer->shape) * buffer->announce->entry_bytes;
+    return (xep_announced_t *)(void *)(buffer->announce->row[rank] + at);
 }
 
 static _Atomic uint64_t *word_of(const xep_buffer_t *buffer, uint32_t rank)
@@ -74,8 +70,9 @@ static void put_entry(xep_buffer_t *buffer, uint32_t rank, const xep_announced_t
 {
     const xep_announce_t *announce = buffer->announce;
     xep_wire_t *wire = &buffer->heap->wire;
-    const uint64_t at = announce->offset + buffer->shape.rank * xep_announce_row_bytes(&buffer->shape) +
-                        entry_at(buffer, epoch),
+    const uint32_t self = buffer->shape.rank;
+    const uint64_t at = announce->offset + self * xep_announce_row_bytes(&buffer->shape) +
+                        (uint64_t)((const char *)entry - announce->row[self]),
                    behind = sizeof entry->call, deadline_ns = xep_deadline(buffer->timeout_ms);
     xep_status_t status;
     do status = wire->ops->put(wire, rank, at + behind, (const char *)entry + behind, announce->entry_bytes - behind);
@@ -172,7 +169,7 @@ void xep_announce_reset(xep_buffer_t *buffer)
 {
     xep_announce_t *announce = buffer->announce;
     announce->last[XEP_OP_DISPATCH] = announce->last[XEP_OP_COMBINE] = announce->dismissed = 0;
-    announce->early = announce->untold = announce->follows = 0;
+    announce->first = announce->early = announce->untold = announce->follows = 0;
     for (uint32_t s = 0; s < buffer->shape.slots; s++) {
         if (announce->served[s].req != NULL) xep_request_drop(announce->served[s].req);
         announce->served[s] = (xep_served_t){0};

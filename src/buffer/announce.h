@@ -27,8 +27,9 @@
  * Why an entry may be written over: no operation ends anywhere before all ranks have begun it, and the ring has two
  * entries more than a buffer has requests in flight, for what is announced early. A balanced dispatch may fail before
  * it begins, and what has its epoch then is written over its entry: ranks that serve have refused that call, too, and
- * take no entry of one with fewer refused calls than theirs. A rank that is out may read nonsense; it can do nothing
- * with it.
+ * take no entry of one with fewer refused calls than theirs. The combine of announced layers is written behind the
+ * entry of their dispatch before that begins, with its call: if the dispatch fails, nobody takes it for an operation. A
+ * rank that is out may read nonsense; it can do nothing with it.
  *
  * Why the word of one rank is enough: ranks that work end a step behind the same operation, as they call the same
  * operations in the same order. Words with the same step and different epochs, and operations that ranks say are of
@@ -72,8 +73,9 @@ typedef struct xep_announced {
     float quant_scale;
     uint32_t npayloads, payload_bytes[XEP_PAYLOADS_MOST];
     uint8_t payload_alignment[XEP_PAYLOADS_MOST]; /* at most 64 */
-    uint32_t
-        layers; /* of a dispatch announced early: so many, each with a combine; that of the first is the next entry */
+    /* of a dispatch announced early: so many, each with a combine. The next entry, which has the same call, is that of
+     * the first combine: an operation of its own only once it has begun */
+    uint32_t layers;
     uint32_t reserved[2];
     uint64_t held[]; /* [slots] dispatch: 1 + turn of each older handle that its rank still has; 0: none */
 } xep_announced_t;
@@ -102,7 +104,8 @@ struct xep_announce {
     uint64_t last[2];     /* epochs of its last dispatch and combine, by their kinds; 0: none */
     uint64_t told;        /* entries are written up to this epoch, */
     uint64_t untold;      /* and need not be up to this one: this rank works alone, and has announced layers */
-    uint64_t early;       /* epoch of the last operation that was announced before it begins */
+    uint64_t first;       /* epoch of the first operation that this rank, or one it serves, has announced early, */
+    uint64_t early;       /* and of the last one, of this rank */
     int in_layers;        /* these end with a combine; else it is a dispatch alone */
     uint64_t oldest;      /* turn of the first handle that ranks that serve still have */
     uint32_t dismissed;   /* the step, if any, whose XEP_STEP_LAST has ended xep_serve(); it does so once */
@@ -130,10 +133,14 @@ xep_status_t xep_announce_early(xep_buffer_t *buffer, uint32_t layers);
 /** XEP_ERR_INVALID: something was, and has not begun. */
 xep_status_t xep_announce_check(const xep_buffer_t *buffer);
 
-/** An operation has failed, on all ranks: what was announced behind it is announced no more. */
-static inline void xep_announce_failed(xep_buffer_t *buffer)
+/**
+ * The operation of an epoch has failed, on all ranks. If it was announced early, so is no more what was announced with
+ * it. Operations that were announced while it was in flight still are: ranks that serve may have begun them.
+ */
+static inline void xep_announce_failed(xep_buffer_t *buffer, uint64_t epoch)
 {
     xep_announce_t *announce = buffer->announce;
+    if (epoch < announce->first) return;
     if (announce->told > buffer->epoch) announce->told = buffer->epoch;
     announce->early = announce->untold = announce->follows = 0;
 }
@@ -183,7 +190,7 @@ xep_announced_t *xep_announce_entry(const xep_buffer_t *buffer, uint32_t rank, u
 /** The handles that this rank has but begun; returns how many slots hold none. */
 uint32_t xep_announce_fill_held(const xep_buffer_t *buffer, const xep_handle_t *begun, xep_announced_t *entry);
 
-/** Tells an entry of this rank, which is filled. */
+/** Tells an entry of this rank, which is filled, as that of an epoch's call. */
 void xep_announce_put(xep_buffer_t *buffer, xep_announced_t *entry, uint64_t epoch);
 
 /** Whether it has the operation of an epoch that this rank can take part in. */

@@ -94,7 +94,7 @@ static xep_status_t take_dispatch(xep_request_t *req)
         buffer->announce->told = req->op.epoch;
     }
     status = buffer->announce->take(req);
-    if (status != XEP_OK) xep_announce_failed(buffer);
+    if (status != XEP_OK) xep_announce_failed(buffer, req->op.epoch);
     return status;
 }
 

@@ -79,17 +79,20 @@ static int works_alone(const xep_buffer_t *buffer)
     return 1;
 }
 
-/* The combine of the first layer comes first, so that it is there when the dispatch is found. */
+/*
+ * The combine of the first layer comes first, so that it is there when the dispatch is found. It is not told as an
+ * operation: where its dispatch fails, that epoch is another one's.
+ */
 static void tell_early(xep_buffer_t *buffer, xep_announced_t *entry, uint32_t layers)
 {
     xep_announce_t *announce = buffer->announce;
     const uint64_t epoch = buffer->epoch + 1;
     entry->layers = layers;
     announce->in_layers = layers != 0;
+    announce->first = announce->told = epoch;
     announce->early = layers != 0 ? buffer->epoch + UINT64_C(2) * layers : epoch;
-    announce->told = epoch + (layers != 0);
     announce->untold = layers != 0 && works_alone(buffer) ? announce->early - 2 : 0;
-    if (layers != 0) xep_announce_put(buffer, repeat(buffer, last_of(buffer, XEP_OP_COMBINE), epoch + 1), epoch + 1);
+    if (layers != 0) xep_announce_put(buffer, repeat(buffer, last_of(buffer, XEP_OP_COMBINE), epoch + 1), epoch);
     xep_announce_put(buffer, entry, epoch);
     if (buffer->group->nnodes != 1) xep_announce_push(buffer);
 }
@@ -121,10 +124,11 @@ static void follow(xep_buffer_t *buffer, uint32_t rank, const xep_announced_t *e
     xep_announce_t *announce = buffer->announce;
     const xep_announced_t *combine = xep_announce_entry(buffer, rank, buffer->epoch + 2);
     const size_t from = offsetof(xep_announced_t, turn), bytes = offsetof(xep_announced_t, held) - from;
-    if (entry->kind != XEP_OP_DISPATCH || !xep_announce_is_of(buffer, combine, buffer->epoch + 2)) return;
+    if (entry->kind != XEP_OP_DISPATCH || !xep_announce_is_of(buffer, combine, buffer->epoch + 1)) return;
     if (combine->kind != XEP_OP_COMBINE) return;
     memcpy((char *)announce->layer[XEP_OP_DISPATCH] + from, (const char *)entry + from, bytes);
     memcpy((char *)announce->layer[XEP_OP_COMBINE] + from, (const char *)combine + from, bytes);
+    announce->first = buffer->epoch + 1;
     announce->follows = buffer->epoch + UINT64_C(2) * entry->layers;
 }
 

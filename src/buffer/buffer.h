@@ -41,7 +41,7 @@ struct xep_buffer {
     xep_heap_wire_t *heap;
     xep_heap_device_t *device; /* NULL: all in host memory */
     xep_staging_t *staging;    /* NULL: the mode works where the rows are */
-    char *beside;              /* [slots] memory of the device for payloads that are sent (beside.h) */
+    char *packed;              /* [slots] device memory for scales and payloads that are sent (packed_payloads.h) */
     xep_pointers_t *pointers;  /* of host memory, in a process that has devices; else NULL */
     uint64_t lines_offset;
     uint64_t quiesces; /* done so far */

@@ -7,7 +7,6 @@
 
 #include "announce.h"
 #include "balance.h"
-#include "beside.h"
 #include "buffer_agree.h"
 #include "buffer_size.h"
 #include "group_exchange.h"
@@ -17,6 +16,7 @@
 #include "members.h"
 #include "mode.h"
 #include "owners.h"
+#include "packed_payloads.h"
 #include "path.h"
 #include "request.h"
 #include "room.h"
@@ -160,7 +160,7 @@ static xep_status_t open_device(xep_buffer_t *buffer, const xep_buffer_size_t *s
         status = device->ops->heap_open(device, size->device_bytes);
         if (status == XEP_OK) status = xep_heap_note(buffer, device->base, device->bytes);
     }
-    return status == XEP_OK ? xep_beside_open(buffer) : status;
+    return status == XEP_OK ? xep_packed_open(buffer) : status;
 }
 
 /*

@@ -258,7 +258,7 @@ xep_status_t xep_cuda_work_reached(xep_heap_device_t *device, uint32_t number)
     return XEP_INPROGRESS;
 }
 
-/* An error of a context stays: whatever is asked says it. */
+/* Errors of a context are sticky: any call returns them. */
 xep_status_t xep_cuda_work_works(xep_heap_device_t *device)
 {
     xep_cuda_device_t *cuda = xep_cuda_of(&device->device);

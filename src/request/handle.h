@@ -24,11 +24,11 @@ typedef struct xep_outputs {
     int weighted; /* means nothing on a rank without rows */
 } xep_outputs_t;
 
-/** Payloads that travel behind the scales (beside.h). */
-typedef struct xep_joined {
-    uint32_t nscales, npayloads; /* the caller's; npayloads 0: none do */
+/** Of a dispatch whose payloads are packed behind the scales (packed_payloads.h). */
+typedef struct xep_packed {
+    uint32_t nscales, npayloads; /* the caller's; npayloads 0: none are */
     xep_recv_t shown;
-} xep_joined_t;
+} xep_packed_t;
 
 struct xep_handle {
     xep_buffer_t *buffer;
@@ -46,7 +46,7 @@ struct xep_handle {
     int has_input;             /* the user may have outputs there: it was asked for, and not overwritten since */
     xep_recv_t recv;
     xep_payload_t payloads[XEP_PAYLOADS_MOST]; /* of the dispatch, defaults filled in */
-    xep_joined_t joined;
+    xep_packed_t packed;
     xep_dispatch_args_t sent; /* of one in pieces: what the next ones are taken from */
     xep_outputs_t outputs;
     int combined;

@@ -9,11 +9,11 @@
 #include <stddef.h>
 #include <stdio.h>
 
-#include "beside.h"
 #include "buffer.h"
 #include "group_abort.h"
 #include "handle.h"
 #include "members.h"
+#include "packed_payloads.h"
 #include "staging.h"
 
 /*
@@ -76,7 +76,7 @@ static xep_status_t progress_with_more(xep_request_t *req)
         if (req->op.kind == XEP_OP_DISPATCH) req->op.recv->out = req->op.out;
     }
     if (req->buffer->staging != NULL) status = xep_staging_show(req, status);
-    if (status == XEP_OK && req->op.kind == XEP_OP_DISPATCH) xep_beside_show(req->handle);
+    if (status == XEP_OK && req->op.kind == XEP_OP_DISPATCH) xep_packed_show(req->handle);
     return status;
 }
 

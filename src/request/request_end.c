@@ -127,7 +127,7 @@ void xep_request_end(xep_request_t *req, xep_status_t status)
 {
     if (status != XEP_OK) {
         xep_request_keep_reason(req);
-        if (req->buffer->announce != NULL) xep_announce_failed(req->buffer);
+        if (req->buffer->announce != NULL) xep_announce_failed(req->buffer, req->op.epoch);
     }
     if (status == XEP_ERR_MISMATCH) xep_request_note_pace(req);
     if (req->buffer->members != NULL) xep_members_note_decision(req->buffer, &req->op, status);

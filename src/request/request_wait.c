@@ -9,13 +9,13 @@
 #include <stdio.h>
 
 #include "announce.h"
-#include "beside.h"
 #include "buffer_give_up.h"
 #include "cpu.h"
 #include "group_account.h"
 #include "group_wait.h"
 #include "handle.h"
 #include "members.h"
+#include "packed_payloads.h"
 #include "staging.h"
 
 /* A look calls the mode, which asks the wire by itself; the group's progress is for what is not of this buffer. */
@@ -100,7 +100,7 @@ static uint64_t deadline_of(const xep_request_t *req, uint64_t now)
     return deadline + DEVICE_SPARE_NS;
 }
 
-/* A device that is lost counts nothing and ends nothing: then that is what was wrong. */
+/* A lost device ends nothing: then it is the cause, and not the rank that was waited for. */
 static xep_status_t blame_device(const xep_buffer_t *buffer, xep_status_t status)
 {
     if (status == XEP_OK || status == XEP_ERR_ABORTED || buffer->device == NULL) return status;
@@ -164,7 +164,7 @@ xep_status_t xep_request_finish_counts(xep_request_t *req)
     xep_status_t status = wait_until(req, is_counted);
     if (is_done(req)) return status;
     xep_staging_show_counts(req);
-    xep_beside_show(req->handle);
+    xep_packed_show(req->handle);
     xep_handle_set_state(req->handle, XEP_HANDLE_COUNTED);
     return status;
 }

@@ -136,7 +136,7 @@ xep_status_t xep_staging_open(xep_buffer_t *buffer)
     void *there = NULL;
     if (staging == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u slots", shape->slots);
     buffer->staging = staging;
-    staging->take_copied = buffer->take_dispatch;
+    staging->take_on_host = buffer->take_dispatch;
     buffer->take_dispatch = xep_staging_take;
     staging->came = calloc(shape->slots, shape->nranks);
     if (staging->came == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u slots", shape->slots);

@@ -62,7 +62,7 @@ struct xep_staging {
     uint64_t x_stride, y_stride; /* of rows here, and of a slot's input there */
     char *here, *there;          /* [slots][inputs.bytes], [slots][views.bytes] */
     int pinned;
-    xep_status_t (*take_copied)(xep_request_t *req); /* buffer->take_dispatch of a buffer in host memory */
+    xep_status_t (*take_on_host)(xep_request_t *req); /* buffer->take_dispatch for what was copied; NULL: none */
     void *layout; /* pinned memory of layouts, as large as the largest so far; NULL: there was none */
     uint64_t layout_bytes;
     uint8_t *came; /* of all slots */

@@ -5,8 +5,8 @@
 
 #include <string.h>
 
-#include "beside.h"
 #include "handle.h"
+#include "packed_payloads.h"
 #include "request.h"
 #include "staging_slots.h"
 
@@ -289,11 +289,11 @@ xep_status_t xep_staging_take(xep_request_t *req)
         return xep_fail(XEP_ERR_UNSUPPORTED,
                         "invalid flags: XEP_DISPATCH_COUNTS_THERE (not on %u nodes: the host counts the rows)",
                         buffer->shape.nodes);
-    xep_status_t status = is_dispatch ? xep_beside_take(req) : XEP_OK;
+    xep_status_t status = is_dispatch ? xep_packed_take(req) : XEP_OK;
     if (status == XEP_OK) status = is_dispatch ? take_dispatch(req) : take_combine(req);
     if (status != XEP_OK) return status;
     status = xep_staging_wait(buffer, is_dispatch ? XEP_WAITS_DISPATCH : XEP_WAITS_COMBINE,
                               timeout_ms == 0 ? buffer->timeout_ms : timeout_ms);
-    if (status != XEP_OK || !is_dispatch || buffer->staging->take_copied == NULL) return status;
-    return buffer->staging->take_copied(req);
+    if (status != XEP_OK || !is_dispatch || buffer->staging->take_on_host == NULL) return status;
+    return buffer->staging->take_on_host(req);
 }

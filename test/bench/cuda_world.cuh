@@ -77,7 +77,7 @@ struct heap_layout {
 
 enum { COUNTS, DONE, READY, READ, WORDS };
 
-/* What kernels count from is given to each launch by itself, so that it may be one of any kernel, or of several. */
+/* Each kernel counts how far it has come by itself, so that a launch may be one of any kernel, or of several. */
 enum { LIFE = 41, MOVING = 0, SUMMING, LAUNCHES, FEW_TOKENS = 128 };
 
 struct rank_state {
@@ -91,9 +91,9 @@ struct rank_state {
     device_array<int32_t> verdict, chosen;
     device_array<xep_cuda_there_t> there;
     device_array<xep_cuda_dest_t> dest;
-    device_array<xep_cuda_now_t> now[LAUNCHES]; /* each kernel counts its own */
-    uint64_t *counted;                          /* pinned, as the two below: the epoch, and the first wrong index */
-    uint32_t *late;                             /* [3], the second one stops; the third: a kernel was of another life */
+    device_array<xep_cuda_now_t> now[LAUNCHES];
+    uint64_t *counted; /* pinned, as the two below: the epoch, and the first wrong index */
+    uint32_t *late;    /* [3], the second one stops; the third: a kernel was of another life */
     device_array<uint64_t> life;
     char *mirror;
     uint64_t tokens, epoch = 0;

@@ -317,19 +317,44 @@ static void late(void)
 }
 
 /* An announced layer fails on all ranks: those behind it are announced no more, and the step goes on. */
+static void fail_layer(int number)
+{
+    xep_dispatch_args_t d = mp_job_dispatch(&job);
+    xep_handle_t *handle = NULL;
+    MP_OK(xep_announce_layers(job.buffer, 4));
+    for (int i = 0; i < number; i++) mp_job_round(&job);
+    d.capacity = mp_rank() == 0 ? 1 : 0;
+    MP_FAILS(XEP_ERR_OVERFLOW, xep_dispatch(job.buffer, &d, &handle, NULL));
+    mp_sleep_us(20 * 1000); /* ranks that serve look for what comes next */
+    mp_job_round(&job);
+}
+
+/* What is announced behind an operation in flight, which fails, has still to begin. */
+static void fail_before_layers(void)
+{
+    xep_dispatch_args_t d = mp_job_dispatch(&job);
+    xep_handle_t *handle = NULL;
+    xep_request_t *req = NULL;
+    d.capacity = mp_rank() == 0 ? 1 : 0;
+    MP_OK(xep_dispatch(job.buffer, &d, &handle, &req));
+    MP_OK(xep_announce_layers(job.buffer, 2));
+    MP_FAILS(XEP_ERR_OVERFLOW, xep_request_wait(req));
+    xep_request_free(req);
+    xep_handle_release(handle);
+    MP_FAILS(XEP_ERR_INVALID, xep_step_end(&job.buffer, 1, 0));
+    for (int i = 0; i < 2; i++) mp_job_round(&job);
+}
+
 static void layers(void)
 {
-    stop_at = 2 + 3;
+    stop_at = 1 + 2 + 1 + 2 + 1;
     if (serves()) MP_OK(serve(0));
     else {
         mp_job_round(&job);
-        xep_dispatch_args_t d = mp_job_dispatch(&job);
-        xep_handle_t *handle = NULL;
-        MP_OK(xep_announce_layers(job.buffer, 4));
+        fail_layer(1);
+        fail_layer(0);
+        fail_before_layers();
         mp_job_round(&job);
-        d.capacity = mp_rank() == 0 ? 1 : 0;
-        MP_FAILS(XEP_ERR_OVERFLOW, xep_dispatch(job.buffer, &d, &handle, NULL));
-        for (int i = 0; i < 3; i++) mp_job_round(&job);
         end_step(0);
     }
     work_together();

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-#include "beside.h"
+#include "packed_payloads.h"
 
 #include "handle.h"
 #include "request.h"
@@ -17,8 +17,8 @@ static uint32_t place(uint32_t bytes, const xep_payload_t *payload)
     return align(bytes, payload->alignment != 0 ? payload->alignment : 1);
 }
 
-/* All rows are as long, so the next one is aligned, too. */
-uint32_t xep_beside_words(const xep_dispatch_args_t *args)
+/* Rounded up to the largest alignment, so that the payloads of the next row are aligned, too. */
+uint32_t xep_packed_words(const xep_dispatch_args_t *args)
 {
     uint32_t bytes = args->nscales * 4, most = 4;
     for (uint32_t i = 0; i < args->npayloads; i++) {
@@ -33,10 +33,10 @@ static uint64_t bytes_of_slot(const xep_buffer_t *buffer)
     return buffer->shape.tokens * buffer->shape.scales * 4;
 }
 
-/* ---- joined ---- */
+/* ---- as they are sent ---- */
 
-/* Scales may lie anyhow, but behind one another. */
-static xep_status_t join_scales(xep_device_t *device, const xep_dispatch_args_t *a, char *to, size_t row)
+/* One copy, if the scales of a token lie one behind the other. */
+static xep_status_t pack_scales(xep_device_t *device, const xep_dispatch_args_t *a, char *to, size_t row)
 {
     const uint32_t copies = a->scales_stride == 4 ? 1 : a->nscales, words = a->nscales / (copies != 0 ? copies : 1);
     xep_status_t status = XEP_OK;
@@ -54,7 +54,7 @@ static xep_status_t copy_all(xep_device_t *device, const xep_dispatch_args_t *a,
     for (uint32_t i = 0; i < a->npayloads && status == XEP_OK; i++)
         status = device->ops->check(device, "data of a payload", a->payloads[i].data);
     if (status == XEP_OK) status = device->ops->after_mark(device, a->stream);
-    if (status == XEP_OK) status = join_scales(device, a, to, row);
+    if (status == XEP_OK) status = pack_scales(device, a, to, row);
     for (uint32_t i = 0; i < a->npayloads && status == XEP_OK; i++) {
         const xep_payload_t *payload = &a->payloads[i];
         at = place(at, payload);
@@ -66,16 +66,16 @@ static xep_status_t copy_all(xep_device_t *device, const xep_dispatch_args_t *a,
 }
 
 /* The slot is the request's by now. */
-static xep_status_t join(xep_request_t *req)
+static xep_status_t pack(xep_request_t *req)
 {
     xep_buffer_t *buffer = req->buffer;
     xep_handle_t *handle = req->handle;
     xep_dispatch_args_t *a = &req->dispatch;
-    const uint32_t words = xep_beside_words(a);
-    char *to = buffer->beside + handle->slot * bytes_of_slot(buffer);
+    const uint32_t words = xep_packed_words(a);
+    char *to = buffer->packed + handle->slot * bytes_of_slot(buffer);
     xep_status_t status = a->tokens == 0 ? XEP_OK : copy_all(&buffer->device->device, a, to, words * (size_t)4);
     if (status != XEP_OK) return status;
-    handle->joined = (xep_joined_t){.nscales = a->nscales, .npayloads = a->npayloads};
+    handle->packed = (xep_packed_t){.nscales = a->nscales, .npayloads = a->npayloads};
     a->scales = to;
     a->nscales = words;
     a->scales_stride = 4;
@@ -85,40 +85,40 @@ static xep_status_t join(xep_request_t *req)
     return XEP_OK;
 }
 
-xep_status_t xep_beside_take(xep_request_t *req)
+xep_status_t xep_packed_take(xep_request_t *req)
 {
-    req->handle->joined.npayloads = 0;
-    return req->dispatch.npayloads != 0 ? join(req) : XEP_OK;
+    req->handle->packed.npayloads = 0;
+    return req->dispatch.npayloads != 0 ? pack(req) : XEP_OK;
 }
 
-xep_status_t xep_beside_open(xep_buffer_t *buffer)
+xep_status_t xep_packed_open(xep_buffer_t *buffer)
 {
     xep_device_t *device = &buffer->device->device;
     const uint64_t bytes = buffer->shape.slots * bytes_of_slot(buffer);
     void *memory = NULL;
     xep_status_t status = bytes == 0 ? XEP_OK : device->ops->allocate(device, XEP_MEMORY_CUDA, bytes, &memory);
-    buffer->beside = memory;
-    if (buffer->staging == NULL) buffer->take_dispatch = xep_beside_take; /* else xep_staging_take() begins with it */
+    buffer->packed = memory;
+    if (buffer->staging == NULL) buffer->take_dispatch = xep_packed_take; /* else xep_staging_take() begins with it */
     return status;
 }
 
-/* ---- shown ---- */
+/* ---- as they arrive ---- */
 
 static const xep_recv_t *find_recv(const xep_handle_t *handle)
 {
     return handle->buffer->staging != NULL ? xep_staging_recv(handle) : &handle->recv;
 }
 
-const xep_recv_t *xep_beside_recv(const xep_handle_t *handle)
+const xep_recv_t *xep_packed_recv(const xep_handle_t *handle)
 {
-    return handle->joined.npayloads != 0 ? &handle->joined.shown : find_recv(handle);
+    return handle->packed.npayloads != 0 ? &handle->packed.shown : find_recv(handle);
 }
 
-void xep_beside_show(xep_handle_t *handle)
+void xep_packed_show(xep_handle_t *handle)
 {
-    const uint32_t nscales = handle->joined.nscales, npayloads = handle->joined.npayloads;
+    const uint32_t nscales = handle->packed.nscales, npayloads = handle->packed.npayloads;
     const xep_recv_t *recv = find_recv(handle);
-    xep_recv_t *shown = &handle->joined.shown;
+    xep_recv_t *shown = &handle->packed.shown;
     uint32_t at = nscales * 4;
     if (npayloads == 0) return;
     for (uint32_t i = 0; i < npayloads; i++) {
