@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Attention on half of the ranks, experts on the others, and two batches in flight. */
+/* Attention on half of the ranks, experts on the others, and two batches in flight: bit for bit as in one process. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <xep/xep.h>
 
 enum { T = 16, H = 256, K = 2, E = 7, LAYERS = 3, BATCHES = 2 };
-static float x[BATCHES][T][H], out[BATCHES][T][H], weights[T][K];
+static float x[BATCHES][T][H], out[BATCHES][T][H], alone[BATCHES][T][H], weights[T][K];
 static int64_t topk[T][K];
 
 static void check(xep_status_t status)
@@ -38,6 +39,16 @@ static void experts(xep_handle_t *handle) /* expert e multiplies by e + 1; combi
                     ((float *)((char *)recv->x + row * recv->x_stride))[h] * (float)(recv->experts[e] + 1);
 }
 
+static void run_alone(void) /* the same by one process; mode ll adds by k, too */
+{
+    for (int i = 0; i < LAYERS * BATCHES * T * H; i++) {
+        float *token = &alone[0][0][0] + i % (BATCHES * T * H), sum = 0;
+        const int t = i / H % T;
+        for (int k = 0; k < K; k++) sum += weights[t][k] * (*token * (float)(topk[t][k] + 1));
+        *token = sum / 4;
+    }
+}
+
 int main(void)
 {
     xep_group_t *group;
@@ -55,6 +66,8 @@ int main(void)
     for (int t = 0; t < T; t++)
         for (int k = 0; k < K; k++) topk[t][k] = (t + 3 * k) % E, weights[t][k] = 0.5f;
     for (int i = 0; i < BATCHES * T * H; i++) (&x[0][0][0])[i] = (float)(i % 1000 + 1);
+    memcpy(alone, x, sizeof x);
+    run_alone();
 
     shape.mode = "ll", shape.experts = E, shape.owners = owners, shape.topk = K, shape.hidden = H;
     shape.tokens = tokens, shape.slots = BATCHES, shape.dtype = shape.combine_dtype = XEP_FP32;
@@ -73,7 +86,8 @@ int main(void)
         if (i / BATCHES + 1 < LAYERS) arrives[b] = dispatch(buffer, tokens, b, &handle[b]);
     }
     for (int b = 0; b < BATCHES && tokens != 0; b++)
-        printf("batch %d, token 1: from %d to %g\n", b, (b * T + 1) * H % 1000 + 1, (double)x[b][1][0]);
+        printf("batch %d, token 1: from %d to %g, %s\n", b, (b * T + 1) * H % 1000 + 1, (double)x[b][1][0],
+               memcmp(x[b], alone[b], sizeof x[b]) == 0 ? "as in one process" : "NOT as in one process");
     xep_buffer_destroy(buffer);
     xep_group_destroy(group);
     return 0;

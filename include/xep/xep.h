@@ -380,9 +380,10 @@ typedef struct xep_buffer_size {
 #define XEP_BUFFER_SIZE_INIT XEP_INIT_(xep_buffer_size_t)
 
 /**
- * Returns how much memory a buffer of this shape would take on each of nranks ranks. Local; loads the mode, and
- * allocates nothing else. Errors: XEP_ERR_INVALID, XEP_ERR_PLUGIN, XEP_ERR_NO_MEMORY (the size does not fit in 64
- * bits).
+ * Returns how much memory a buffer of this shape would take on each of nranks ranks; params->tokens is the most of any.
+ * A rank that owns no expert uses none of it for received rows, and one that says 0 tokens none for rows that it sends:
+ * pages that no rank uses take no memory, but in POSIX segments, which UCX fills. Local; loads the mode, and allocates
+ * nothing else. Errors: XEP_ERR_INVALID, XEP_ERR_PLUGIN, XEP_ERR_NO_MEMORY (the size does not fit in 64 bits).
  */
 XEP_API xep_status_t xep_buffer_size(const xep_buffer_params_t *params, uint32_t nranks, xep_buffer_size_t *size);
 

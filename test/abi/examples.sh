@@ -74,7 +74,7 @@ for program in "$srcdir"/examples/*.{c,cpp}; do
     hello.c) example hello '4 rows for my experts; my token 3 came back as 7' ;;
     moe.c) example moe 'token 1: 3.5 times its value' && in_mode_ll ;;
     moe.cpp) example moe 'batch 1, token 1: 3.5 times its value' ;;
-    attention.c) example attention 'batch 1, token 1: from 353 to 236.482' 2 ;;
+    attention.c) example attention 'batch 1, token 1: from 353 to 236.482, as in one process' 2 ;;
     overlap.c) example overlap 'batch 1, token 1: 3.5 times its value' ;;
     failure.c) ranks_left ;;
     nodes.c) two_nodes ;;

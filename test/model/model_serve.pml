@@ -55,6 +55,8 @@ bool dead;
 #endif
 #ifdef DEFECT_HOLD
 #define IS_HELD(r, b) false
+#elif defined(DEFECT_FOLLOW)
+#define IS_HELD(r, b) (stop[r] && (FOLLOWS(r, b) > B(r, b) || STEP_OF(B(r, b) + 1) >= HELD_FROM(r, b)))
 #else
 #define IS_HELD(r, b) (stop[r] && STEP_OF(B(r, b) + 1) >= HELD_FROM(r, b))
 #endif
@@ -70,6 +72,8 @@ bool dead;
 #define HAS_NEXT(r, w, b) (SEEN(r, w, b).told > B(r, b))
 #ifdef DEFECT_NEXT
 #define ENTRY(r, w, b) NONE
+#elif defined(DEFECT_TOLD)
+#define ENTRY(r, w, b) (HAS_NEXT(r, w, b) -> STEP_OF(SEEN(r, w, b).told) : NONE)
 #else
 #define ENTRY(r, w, b) (HAS_NEXT(r, w, b) -> STEP_OF(B(r, b) + 1) : NONE)
 #endif

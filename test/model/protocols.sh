@@ -224,6 +224,8 @@ serving() {
     found serve -DDEFECT_MAX  # an operation is held that is of the step under way in another buffer
     found serve -DFROZEN -DDEFECT_ONE  # one buffer alone counts
     found serve -DFROZEN -DDEFECT_NEXT # words alone count, and those of a rank that is ahead are of a later step
+    found serve -DOPS=2 -DDEFECT_FOLLOW # who is told to stop takes no part in what was announced at once
+    found serve -DFROZEN -DOPS=2 -DDEFECT_TOLD # the last operation that a rank has announced tells its step
 }
 
 small() {

@@ -59,12 +59,14 @@ static void run(xep_group_t *group, const mp_case_t *c)
     mp_job_close(&job);
 }
 
-/* The ranks below M have no expert: the shape of attention on some ranks and experts on others. */
+/* Attention on the ranks below M, which have no expert, and experts on the others, which have no tokens. */
 static void splits(xep_group_t *group, const char *mode)
 {
     char owners[32];
-    mp_case_t c = {.name = "split", .mode = mode, .owners = owners, MP_SHAPE(11, 4, 48, 12), .weights = 1};
+    mp_case_t c = {.name = "split", .mode = mode, .owners = owners, .says_none = 1, MP_SHAPE(11, 4, 48, 12)};
+    c.weights = 1;
     for (uint32_t without = 0; without < mp_nranks(); without++) {
+        c.works = (1U << without) - 1; /* without = 0: all */
         snprintf(owners, sizeof owners, "split:%u", without);
         run(group, &c);
     }
@@ -118,8 +120,7 @@ static size_t touched(xep_group_t *group, const char *mode, int says_none)
 
 /*
  * 256 rows of 2 KiB are 512 KiB. Who has no experts touches no received ones; who has no tokens, none that are sent.
- * Where
- * ranks do not map one another, rows of the others pass through the heap, too.
+ * Where ranks do not map one another, rows of the others pass through the heap, too.
  */
 static void memory(xep_group_t *group)
 {
