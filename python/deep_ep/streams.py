@@ -159,8 +159,7 @@ class Slot:
 
     def _free(self, _memory: Any) -> None:
         if not sys.is_finalizing():
-            self.look()
-            self._queue.free(self, self._readers or [])
+            self._queue.free(self, self._received_on, self._readers)
 
 
 class DeviceQueue:
@@ -196,25 +195,26 @@ class DeviceQueue:
                 self._done.record(stream)
 
     def mark(self, received_on: int) -> list[_ext.Event]:
-        """Events behind what is on a stream and on the current one, where the next operation would not wait for it."""
-        if is_capturing():
-            return []
-        made = []
-        for stream in {received_on, self.current.raw()}:
-            if stream == self._last:
-                self._done.record(stream)
-            else:
-                made.append(_ext.Event(self.index, stream))
-        return made
+        """Events behind what is on a stream and on the current one."""
+        return [_ext.Event(self.index, stream) for stream in {received_on, self.current.raw()}]
 
     def watch(self, handle: xep.Handle, stream: int) -> Slot:
         slot = Slot(self, handle, stream)
         self._slots.add(slot)
         return slot
 
-    def free(self, slot: Slot, readers: list[_ext.Event]) -> None:
+    def free(self, slot: Slot, received_on: int, readers: Optional[list[_ext.Event]]) -> None:
+        """What has read the slot is before readers, or else before now: the stream of the last operation needs no
+        further event for that."""
         self._slots.discard(slot)
-        self._freed.extend(readers)
+        if readers is not None:
+            self._freed.extend(readers)
+        elif not is_capturing():
+            for stream in {received_on, self.current.raw()}:
+                if stream == self._last:
+                    self._done.record(stream)
+                else:
+                    self._freed.append(_ext.Event(self.index, stream))
 
     def look(self) -> None:
         """Marks what has read slots that nobody looks at any more, although a handle has them."""

@@ -245,6 +245,19 @@ def test_slots_that_a_handle_keeps(log):
     assert log == ["compute waits for event 1 of compute"]
 
 
+def test_slots_that_a_handle_keeps_on_the_stream_of_the_operations(log):
+    """What comes after previous_event alone does not wait for what is enqueued when the last tensor is found gone."""
+    queue, handle = DeviceQueue(DEVICE), Handle()
+    with queue.ordering(None, False, False) as ordering:
+        ordering.receives(handle)
+    with queue.ordering(deep_ep.Buffer.capture(), True, False):
+        queue.free_slots()
+    assert log == ["comm waits for event 1 of compute", "comm waits for event 2 of compute"]
+    del log[:], handle
+    queue.free_slots()
+    assert log == ["compute waits for event 3 of compute"]
+
+
 def test_a_slot_that_is_looked_at_again(log):
     queue, handle = DeviceQueue(DEVICE), Handle()
     with queue.ordering(None, True, False) as ordering:

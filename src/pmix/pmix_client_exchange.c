@@ -317,6 +317,7 @@ xep_status_t xep_pmix_exchange(xep_pmix_client_t *client, const xep_boot_t *boot
     client->boot = boot;
     client->interrupted = 0;
     status = exchange(client, send, recv, bytes, deadline_ns);
+    if (status == XEP_ERR_PEER && xep_pmix_life_follow(client)) status = check_end(client);
     if (status != XEP_OK) xep_pmix_life_leave(client);
     client->boot = NULL;
     pthread_mutex_unlock(&client->lock);

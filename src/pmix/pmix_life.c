@@ -19,7 +19,9 @@
 #include "pmix_call.h"
 
 enum {
-    LINGER_NS = 700000000,      /* the others look every half second (pmix_call.c) */
+    LINGER_NS = 700000000, /* the others look every half second (pmix_call.c) */
+    FOLLOW_NS = 500000000, /* for a server that has just reported something */
+    PAUSE_NS = 1000000,
     EXIT_REPORT_NS = 2000000000 /* the most that the server may take, as of PMIx_Finalize */
 };
 
@@ -117,10 +119,33 @@ void xep_pmix_life_find_dead(xep_pmix_client_t *client, uint64_t deadline_ns)
     if (dead != none && atomic_compare_exchange_strong(&client->dead_rank, &none, dead)) client->found_dead = 1;
 }
 
+int xep_pmix_life_follow(xep_pmix_client_t *client)
+{
+    const uint32_t reported = atomic_load(&client->dead_rank);
+    exit_report_t exit_report;
+    if (reported == UINT32_MAX || client->found_dead) return 0;
+    if (ask(client, reported, exit_report_key, &exit_report, sizeof exit_report, xep_clock_ns() + FOLLOW_NS) !=
+        PMIX_SUCCESS)
+        return 0;
+    if (exit_report.dead >= client->nranks || exit_report.dead == client->self.rank) return 0;
+    atomic_store(&client->dead_rank, exit_report.dead);
+    return 1;
+}
+
+/* A wait for an answer that a death has ended: the server has it soon. */
+static void await_commits(const xep_pmix_client_t *client)
+{
+    const struct timespec pause = {0, PAUSE_NS};
+    const uint64_t until_ns = xep_clock_ns() + FOLLOW_NS;
+    if (atomic_load(&client->dead_rank) == UINT32_MAX) return;
+    while (client->commits != 0 && xep_clock_ns() < until_ns) nanosleep(&pause, NULL);
+}
+
 /* If an earlier commit has no answer, this one gets none either. */
 void xep_pmix_life_leave(xep_pmix_client_t *client)
 {
     struct timespec time = {0, LINGER_NS};
+    await_commits(client);
     exit_report_t exit_report = {.dead = atomic_load(&client->dead_rank)};
     xep_pmix_wait_t wait = {.deadline_ns = xep_clock_ns() + EXIT_REPORT_NS, .goes_on = 1};
     if (client->said_exit_report || client->commits != 0) return;

@@ -16,6 +16,12 @@ pmix_status_t xep_pmix_life_put(const xep_pmix_client_t *client);
 void xep_pmix_life_find_dead(xep_pmix_client_t *client, uint64_t deadline_ns);
 
 /**
+ * Whether the rank that the launcher reports had left because of another one, which counts as the dead one from now on.
+ * A rank that is slow to register for such reports hears only of the last.
+ */
+int xep_pmix_life_follow(xep_pmix_client_t *client);
+
+/**
  * Once, before an error is returned or the process ends: says whom this rank has found, so that it is not taken for
  * dead itself, and stays long enough for the others to find the same rank, if the launcher does not report it.
  */

@@ -256,6 +256,45 @@ TEST(whom_the_others_have_found_is_named)
     assert_int_equal(server.ours.dead, 3);
 }
 
+/* The server is silent, then reports a death, then answers. */
+static void *report_in_a_commit(void *arg)
+{
+    pthread_mutex_lock(&server.silent);
+    atomic_store((atomic_int *)arg, 1);
+    usleep(50000);
+    atomic_store(&client.dead_rank, 2);
+    usleep(100000);
+    pthread_mutex_unlock(&server.silent);
+    return NULL;
+}
+
+TEST(an_exit_report_follows_a_commit_that_a_death_has_ended)
+{
+    pthread_t thread;
+    atomic_int is_silent = 0;
+    assert_int_equal(pthread_create(&thread, NULL, report_in_a_commit, &is_silent), 0);
+    while (!atomic_load(&is_silent)) usleep(1000);
+    exchange(XEP_ERR_PEER, "rank 2 has died");
+    assert_int_equal(server.ours_count, 1);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+}
+
+/* The launcher has reported the first death before this rank could hear of it. */
+TEST(whom_the_launcher_reports_has_left_because_of_another)
+{
+    leave_rank(0, 2);
+    atomic_store(&client.dead_rank, 0);
+    exchange(XEP_ERR_PEER, "rank 2 has died");
+    assert_int_equal(server.ours.dead, 2);
+}
+
+TEST(whom_the_launcher_reports_is_named)
+{
+    kill_rank(3);
+    atomic_store(&client.dead_rank, 3);
+    exchange(XEP_ERR_PEER, "rank 3 has died");
+}
+
 TEST(who_never_came_is_named_before_those_that_left)
 {
     server.fence = PMIX_ERR_PARTIAL_SUCCESS;
