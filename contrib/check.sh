@@ -191,7 +191,7 @@ python_tests() {
     local python=$1 log=$work/$2
     [ -n "$python" ] || return # said at the downloads
     shift 2
-    bounded 1500 env XEP_TEST_PYTHON="$python" "$top/python/run-tests" "$@" "$work/gcc" >"$log" 2>&1
+    bounded 2400 env XEP_TEST_PYTHON="$python" "$top/python/run-tests" "$@" "$work/gcc" >"$log" 2>&1
     grep '^SKIPPED\|^skipped: ' "$log" | sort -u
     count_line python/run-tests "$log"
 }
