@@ -1,15 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/*
- * Dispatch: both phases by one kernel where nothing comes between them. Then each block that has sent its share waits
- * for the packets of all ranks at once; a kernel of its own for the second phase would begin when the first has ended.
- */
+/* Dispatch: a launch for each phase. */
 #include "cuda_ll_receive.cuh"
 #include "cuda_ll_send.cuh"
 
 /*
  * Shared memory: a stage and a barrier for each warp, then the board; before there is one, the heads of packets. A send
- * phase that is left out leaves the slot an epoch behind that of the loss.
+ * phase of a rank that is left out leaves the slot an epoch behind that of the loss.
  */
 extern "C" __global__ void __launch_bounds__(1024, 1)
     xep_cuda_ll_dispatch(const __grid_constant__ xep_cuda_ll_dispatch_t d)
