@@ -29,6 +29,7 @@ def can_serve(config: Any) -> bool:
         and not parallel.enable_eplb  # counts the tokens of dummy batches' routing
         and config.speculative_config is None  # whose model has layers of its own
         and not config.use_v2_model_runner
+        and not config.model_config.is_multimodal_model  # some layers may be for some kinds of tokens
     )
 
 
