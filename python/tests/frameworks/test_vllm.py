@@ -259,6 +259,7 @@ def test_the_change_for_upstream(tmp_path, model, plugins, alone):
 
 def test_what_is_refused(tmp_path):
     alone_in_a_process(tmp_path, "vllm_checks:what_is_refused")
+    alone_in_a_process(tmp_path, "vllm_checks:who_serves")
 
 
 def test_uneven_collectives(tmp_path):

@@ -43,6 +43,23 @@ def what_is_refused() -> None:
     assert "data_parallel_size: expected 2 or more beside EPLB, got 1" in refusal(**eplb, data_parallel_size=1)
 
 
+def who_serves() -> None:
+    """Engines whose part in a step of the others is each layer's experts, once."""
+    from xep.integrations.vllm_serve import can_serve
+
+    def serves(multimodal=False, speculative=None, **changed):
+        parallel = dict(data_parallel_size=2, tensor_parallel_size=1, pipeline_parallel_size=1,
+                        prefill_context_parallel_size=1, enable_eplb=False, **changed)  # fmt: skip
+        return can_serve(
+            types.SimpleNamespace(
+                parallel_config=types.SimpleNamespace(**parallel), speculative_config=speculative,
+                use_v2_model_runner=False, model_config=types.SimpleNamespace(is_multimodal_model=multimodal),
+            )
+        )  # fmt: skip
+
+    assert serves() and not serves(multimodal=True) and not serves(speculative=object())
+
+
 def uneven_collectives(folder: str, rank: int, ranks: int) -> None:
     """Rank r has r + 1 rows; the control is vLLM's own communicator."""
     import torch
