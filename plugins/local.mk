@@ -118,4 +118,5 @@ xep_ll_cuda_la_CPPFLAGS = $(cuda_cppflags) -DXEP_CUDA_IMAGES='"$(abs_builddir)"'
 xep_ll_cuda_la_LDFLAGS = $(plugin_ldflags)
 xep_ll_cuda_la_LIBADD = libxep_kit_parts.la -lm
 EXTRA_DIST += $(cuda_headers) $(cuda_kernels) \
-	test/bench/cuda_world.cuh test/bench/cuda_world.cu test/bench/cuda_kernels.cu test/bench/cuda_puts.cu contrib/check-cuda.sh
+	test/bench/cuda_world.cuh test/bench/cuda_world.cu test/bench/cuda_kernels.cu test/bench/cuda_puts.cu \
+	contrib/check-cuda.sh

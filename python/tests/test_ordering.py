@@ -246,7 +246,7 @@ def test_slots_that_a_handle_keeps(log):
 
 
 def test_slots_that_a_handle_keeps_on_the_stream_of_the_operations(log):
-    """What comes after previous_event alone does not wait for what is enqueued when the last tensor is found gone; where
+    """What comes after an event alone does not wait for what is enqueued when the last tensor is found gone. Where
     an operation of the same stream finds it, no event is needed."""
     queue, handle, early = DeviceQueue(DEVICE), Handle(), Handle()
     with queue.ordering(None, False, False) as ordering:

@@ -268,6 +268,7 @@ void cuda_job_check_recv(cuda_job_t *job, const xep_handle_t *handle)
         oracle_difference_text(&d, text, sizeof text);
         mp_fail(__FILE__, __LINE__, "case %s: %s", job->host.c->name, text);
     }
+    for (uint32_t i = 0; i < host.npayloads; i++) mp_free(payloads[i].data, "received payload");
     free_recv(job, &host);
 }
 
