@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Builds xep in build/check, installing what is missing, and runs all tests: the suite with gcc, sanitizers, the release
 # tarball with clang, each transport, a second UCX, every launcher, the Python package, what configure says when
-# something is missing. Three lanes of stages run at the same time; each stage prints its output when it ends.
+# something is missing. Two lanes of stages run at the same time; each stage prints its output when it ends.
 # Can be run again. Ends with one line "N passed, N failed, N skipped"; exit status 1 when one failed.
 #
 #     contrib/check.sh [--quick] [--torch] [--frameworks] [--vllm] [--help]
@@ -30,7 +30,7 @@ work=$top/build/check
 rm -rf "$work/stages" "$work/again"
 mkdir -p "$work/stages" "$downloads"
 # Most tests wait more than they compute: for ranks, for sleeps, for deadlines. So more of them run at once than there
-# are processors: twice as many, or half as many again in each of two lanes beside that of Python.
+# are processors: twice as many, or half as many again in each of two lanes.
 at_once=$((quick ? jobs * 2 : jobs + jobs / 2))
 [ $quick -eq 0 ] || export XEP_TEST_BRIEF=yes
 export XEP_TEST_SLOW=${XEP_TEST_SLOW:-2}
@@ -318,7 +318,7 @@ lane_download() { stage 'downloads' fetch; }
 
 lane_suite() { stage 'make check' suite 2000 'make check' "$work/$suite_folder" check; }
 
-# What any lane may take, the longest first, so that all lanes end at about the same time.
+# What any lane may take, the longest first, so that both lanes end at about the same time.
 any_lane='stage_asan stage_python stage_distribution stage_wheel stage_tsan stage_aarch64 stage_device stage_configure'
 
 stage_asan() { stage 'sanitizers: address, undefined behaviour' check_asan; }
@@ -370,7 +370,7 @@ else
     rm -f "$work/found"
     together lane_build lane_download
     [ ! -e "$work/found" ] || . "$work/found"
-    together lane_ranks lane_any lane_any
+    together lane_ranks lane_any
 fi
 [ ! -e "$work/again" ] || stage 'again, alone' run_again
 say "all: $SECONDS seconds"
