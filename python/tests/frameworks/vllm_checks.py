@@ -103,7 +103,7 @@ def scales_of_cast_rows(folder: str, rank: int, ranks: int) -> None:
     manager = vllm_all2all.XepAll2All.__new__(vllm_all2all.XepAll2All)
     manager._group, manager._alarm = xep.Group(dist.group.WORLD), contextlib.nullcontext()
     manager._buffers, manager._way, manager._elsewhere, manager._experts = {}, None, None, experts
-    manager._used, manager._served = [], None
+    manager._used, manager._served, manager._owners = [], None, None
     manager._tokens, manager._hidden, manager._outputs = 64, hidden, torch.bfloat16
     ids = (torch.arange(tokens * topk).reshape(tokens, topk) + rank) % experts
     weights = torch.ones(tokens, topk)
