@@ -100,8 +100,8 @@ static __device__ __forceinline__ void count_operation(const xep_cuda_ll_heaps_t
 }
 
 /*
- * Of a dispatch that all refused, all leave out the combine too; where a rank lost it, the others wait in vain. It is
- * told and counted all the same, as it was on all ranks, so their epochs stay the same.
+ * If all ranks refused the dispatch, all leave out its combine, too; if one rank lost it, the others wait for that rank
+ * in vain. The combine is told and counted all the same, as it was on all ranks, so their epochs stay the same.
  */
 extern "C" __global__ void __launch_bounds__(1024, 1) xep_cuda_ll_offer(const __grid_constant__ xep_cuda_ll_offer_t o)
 {

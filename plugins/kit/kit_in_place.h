@@ -35,7 +35,7 @@ typedef struct xep_in_place_read {
     uint64_t offset, epoch; /* where that rank has token 0, in its heap, or 0: nothing; of the dispatch */
 } xep_in_place_read_t;
 
-/** Of a buffer that has such memory: kit->in_place. */
+/** What a buffer with such memory knows of it: kit->in_place. */
 typedef struct xep_in_place {
     xep_in_place_area_t *areas; /* [areas] */
     xep_in_place_read_t *reads; /* [slots][R] of the handle in each */

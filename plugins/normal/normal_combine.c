@@ -70,7 +70,7 @@ normal_place_t normal_outputs_at(const normal_t *mode, const xep_op_t *op, uint3
     return at;
 }
 
-/* What others returned from this row on: in the type of the rows, or encoded. */
+/* Where the rows lie that others returned, from this row on: in the type of the rows, or encoded. */
 normal_place_t normal_returned_at(const normal_t *mode, const xep_op_t *op, uint64_t row)
 {
     const uint32_t topk = normal_slot(mode, op->slot)->routing->topk;

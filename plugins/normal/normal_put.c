@@ -3,7 +3,7 @@
 /* Steps 4 and 5 for a rank that is not mapped: its rows, the metadata once it is staged, the signal. */
 #include "normal_steps.h"
 
-/* Of the rows for a rank, which are in the order of tokens, those whose tokens are not there yet. */
+/* How many of the rows for a rank, which are in the order of tokens, are of tokens that are not there yet. */
 static uint64_t count_coming(const xep_op_t *op, const uint32_t *tokens, uint64_t rows)
 {
     if (op->coming == 0) return 0;

@@ -7,8 +7,8 @@ is made by agreement at the first dispatch, and replaced by a larger one when a 
 tells every rank so (CapacityError), having moved nothing. A rank whose own tokens do not fit says so by a
 dispatch that cannot be received: two tokens to itself, with room for one.
 
-Of the slots of a buffer the handles used last have two or more (xep.Buffer.limit_handles()), the other ones are for
-received tensors that are views; once those are taken, received tensors are copies. So there is always a slot for the
+Two or more slots of a buffer are for the handles that were used last (xep.Buffer.limit_handles()), the other ones for
+received tensors that are views. Once those are taken, received tensors are copies. So there is always a slot for the
 next dispatch.
 
 Where nobody waits for counts (on a CUDA device, with rows to receive that are known beforehand) nobody could be told of
