@@ -191,20 +191,23 @@ static void go_on_abandoned(const xep_handle_t *handle)
     xep_buffer_leave(handle->buffer);
 }
 
-/* The state says that all before it is there. */
-static int has_rows(const xep_handle_t *handle)
+/* The state says that all before it is there. Loaded once a look: the thread of the group changes it. */
+static int look(const xep_handle_t *handle)
 {
-    const int state = atomic_load_explicit(&handle->state, memory_order_acquire);
-    return !handle->released && (state == XEP_HANDLE_READY || state == XEP_HANDLE_COUNTED);
+    return handle->released ? XEP_HANDLE_FREE : atomic_load_explicit(&handle->state, memory_order_acquire);
+}
+
+static int has_rows(int state)
+{
+    return state == XEP_HANDLE_READY || state == XEP_HANDLE_COUNTED;
 }
 
 /* Of a handle without rows; a program may ask again and again, so "not yet" makes no sentence. */
-static xep_status_t tell_why_not(const xep_handle_t *handle)
+static xep_status_t tell_why_not(int state)
 {
-    const int state = atomic_load_explicit(&handle->state, memory_order_acquire);
-    if (state == XEP_HANDLE_SENT && !handle->released) return XEP_INPROGRESS;
+    if (state == XEP_HANDLE_SENT) return XEP_INPROGRESS;
     return xep_fail(XEP_ERR_INVALID, "invalid handle: %s",
-                    handle->released || state == XEP_HANDLE_FREE ? "it was released" : "its dispatch failed");
+                    state == XEP_HANDLE_FREE ? "it was released" : "its dispatch failed");
 }
 
 /*
@@ -216,8 +219,12 @@ xep_status_t xep_handle_recv(const xep_handle_t *handle, const xep_recv_t **recv
     xep_status_t status = xep_require_handle(handle);
     if (status != XEP_OK) return status;
     if (recv_p == NULL) return xep_fail(XEP_ERR_INVALID, "recv_p is NULL");
-    if (atomic_load_explicit(&handle->abandoned, memory_order_relaxed) && !has_rows(handle)) go_on_abandoned(handle);
-    if (!has_rows(handle)) return tell_why_not(handle);
+    int state = look(handle);
+    if (!has_rows(state) && atomic_load_explicit(&handle->abandoned, memory_order_relaxed)) {
+        go_on_abandoned(handle);
+        state = look(handle);
+    }
+    if (!has_rows(state)) return tell_why_not(state);
     *recv_p = handle->buffer->device != NULL ? xep_packed_recv(handle) : &handle->recv;
     return XEP_OK;
 }
