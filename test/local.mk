@@ -39,9 +39,7 @@ unit_tests = \
 	%D%/unit/intake_order.t \
 	%D%/unit/util_cache.t %D%/unit/util_config.t %D%/unit/util_cpu.t %D%/unit/util_dtype.t %D%/unit/util_error.t \
 	%D%/unit/util_loaded.t %D%/unit/util_log.t %D%/unit/util_mapping.t \
-	%D%/unit/kernels_sum.t \
-	%D%/unit/kernels_cast.t %D%/unit/kernels_codec.t \
-	%D%/unit/kernels_formats.t %D%/unit/kernels_logfmt.t %D%/unit/kernels_weigh.t \
+	%D%/unit/kernels_cast.t %D%/unit/kernels_codec.t %D%/unit/kernels_weigh.t \
 	%D%/unit/kit_steps.t %D%/unit/kit_words.t \
 	%D%/unit/pmix_exchange_faults.t \
 	%D%/unit/oracle_numbers.t %D%/unit/oracle_routes.t %D%/unit/oracle_self.t \
