@@ -14,7 +14,9 @@ trap 'rm -rf "$tmp"' EXIT
     echo '#include <xep/plugin.h>'
     echo '#if UINTPTR_MAX == UINT64_MAX'
     awk '
-        function check(what, number) { printf "_Static_assert(%s == %s, \"%s is not %s\");\n", what, number, what, number }
+        function check(what, number) {
+            printf "_Static_assert(%s == %s, \"%s is not %s\");\n", what, number, what, number
+        }
         function check_entry(    head, list, pair, n, i) {
             if (entry == "") return
             split(entry, head, ":")

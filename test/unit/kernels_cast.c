@@ -97,8 +97,8 @@ static void every_half(xep_dtype_t dtype, int rounds, uint32_t stride, uint16_t 
 }
 
 /*
- * All patterns of a half that are not above the greatest of their group, 127 to a group, which is the last element; those
- * above it are zeros, as they were in the round of a greater one.
+ * All patterns of a half that are not above the greatest of their group, 127 to a group, which is the last element;
+ * those above it are zeros, as they were in the round of a greater one.
  */
 static void every_half_below(xep_dtype_t dtype, const uint16_t *greatest, size_t count)
 {

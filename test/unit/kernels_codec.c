@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /**
- * Unit test of plugins/kernels/codec.c and logfmt.c: rows encoded and decoded are what the oracle says, of every cast and
- * LogFMT, of bf16 and fp32, and of every length; and every code with every scale decodes alike with all kernels.
+ * Unit test of plugins/kernels/codec.c and logfmt.c: rows encoded and decoded are what the oracle says, of every cast
+ * and LogFMT, of bf16 and fp32, and of every length; and every code with every scale decodes alike with all kernels.
  */
 #include <stdlib.h>
 #include <string.h>
