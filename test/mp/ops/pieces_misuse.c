@@ -317,7 +317,7 @@ static void refuse_by_expert(xep_group_t *group)
     MP_REASON("mode ll does not support topk_weights and out_weights of a combine");
     disagree(&job, handle);
     mp_pieces_rest(&all, &job, handle, 1);
-    mp_pieces_combine(&job, handle);
+    mp_job_sum(&job, handle);
     xep_handle_release(handle);
     ask_apart(&job);
     mp_job_close(&job);
