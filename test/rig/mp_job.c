@@ -396,7 +396,7 @@ void mp_job_sum(mp_job_t *job, xep_handle_t *handle)
     mp_job_check_inputs(job);
 }
 
-void mp_job_refuses(mp_job_t *job, const xep_dispatch_args_t *args, xep_status_t status, const char *text,
+void mp_job_refuses(const mp_job_t *job, const xep_dispatch_args_t *args, xep_status_t status, const char *text,
                     const char *file, int line)
 {
     xep_handle_t *none = NULL;

@@ -99,7 +99,7 @@ void mp_job_sum(mp_job_t *job, xep_handle_t *handle);
 
 /** A dispatch with these args fails on this rank, for a reason that holds the text, and gives no handle. */
 #define MP_REFUSES(_job, _args, _status, _text) mp_job_refuses((_job), (_args), (_status), (_text), __FILE__, __LINE__)
-void mp_job_refuses(mp_job_t *job, const xep_dispatch_args_t *args, xep_status_t status, const char *text,
+void mp_job_refuses(const mp_job_t *job, const xep_dispatch_args_t *args, xep_status_t status, const char *text,
                     const char *file, int line);
 
 /** Both, and the release. */

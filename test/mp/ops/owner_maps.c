@@ -81,12 +81,10 @@ static size_t touched(xep_group_t *group, const char *mode, int says_none)
     MP_CHECK(info.tokens == (says_none ? job.tokens : split.tokens));
     xep_dispatch_args_t args = mp_job_dispatch(&job);
     if (says_none && job.tokens == 0) {
-        xep_handle_t *none = NULL;
         int64_t idx[4] = {0, 1, 2, 3};
         char x[2048] = {0};
         args.tokens = 1, args.x = x, args.topk_idx = idx, args.topk_weights = NULL;
-        MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job.buffer, &args, &none, NULL));
-        MP_REASON("too many tokens: 1 (the buffer was made for 0)");
+        MP_REFUSES(&job, &args, XEP_ERR_INVALID, "too many tokens: 1 (the buffer was made for 0)");
     }
     mp_job_close(&job);
     return bytes;
@@ -124,8 +122,7 @@ static void later(xep_group_t *group, const char *mode)
     mp_job_check_recv(&job, second);
     xep_dispatch_args_t cached = mp_job_cached(&job, second);
     xep_handle_release(first);
-    MP_OK(xep_dispatch(job.buffer, &cached, &third, NULL));
-    mp_job_check_recv(&job, third);
+    third = mp_job_receive(&job, &cached);
     xep_handle_release(second);
     xep_handle_release(third);
     args = mp_job_dispatch(&job);
@@ -134,8 +131,7 @@ static void later(xep_group_t *group, const char *mode)
         memset(wrong, 0xff, job.tokens * c.topk * sizeof *wrong);
         wrong[2 * c.topk + 1] = 8;
         args.topk_idx = wrong, args.topk_idx_stride = 0;
-        MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job.buffer, &args, &third, NULL));
-        MP_REASON("invalid topk_idx[2][1]: 8 (-1, or one of 8 experts)");
+        MP_REFUSES(&job, &args, XEP_ERR_INVALID, "invalid topk_idx[2][1]: 8 (-1, or one of 8 experts)");
         mp_free(wrong, "wrong");
     }
     mp_job_round(&job);
