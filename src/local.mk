@@ -72,7 +72,7 @@ libxep_all_la_SOURCES = \
 	%D%/ucp/ucp_heap_wire.c \
 	%D%/pmix/pmix_api.h %D%/pmix/pmix_api.c %D%/pmix/pmix_boot.h %D%/pmix/pmix_boot.c %D%/pmix/pmix_call.h \
 	%D%/pmix/pmix_call.c %D%/pmix/pmix_client.h %D%/pmix/pmix_client.c \
-	%D%/pmix/pmix_client_exchange.c %D%/pmix/pmix_init.h %D%/pmix/pmix_init.c %D%/pmix/pmix_life.h %D%/pmix/pmix_life.c \
+	%D%/pmix/pmix_client_exchange.c %D%/pmix/pmix_life.h %D%/pmix/pmix_life.c \
 	%D%/pmix/pmix_names.h %D%/pmix/pmix_names.c \
 	%D%/cuda/cuda_device.h %D%/cuda/cuda_device.c %D%/cuda/cuda_driver.h %D%/cuda/cuda_driver.c \
 	%D%/cuda/cuda_heap.h %D%/cuda/cuda_heap.c %D%/cuda/cuda_kept.h %D%/cuda/cuda_kept.c %D%/cuda/cuda_objects.h \

@@ -66,9 +66,12 @@ static void call_free(call_t *call)
 /* value is the library's, and gone when this returns */
 static size_t take(const call_t *call, const pmix_value_t *value)
 {
-    if (value == NULL || value->type != PMIX_BYTE_OBJECT) return SIZE_MAX;
-    if (value->data.bo.size == call->bytes && call->bytes > 0) memcpy(call->recv, value->data.bo.bytes, call->bytes);
-    return value->data.bo.size;
+    if (value == NULL || (value->type != PMIX_BYTE_OBJECT && value->type != PMIX_UINT32)) return SIZE_MAX;
+    const int is_number = value->type == PMIX_UINT32;
+    const void *bytes = is_number ? (const void *)&value->data.uint32 : value->data.bo.bytes;
+    size_t size = is_number ? sizeof value->data.uint32 : value->data.bo.size;
+    if (size == call->bytes && size > 0) memcpy(call->recv, bytes, size);
+    return size;
 }
 
 /* Called by libpmix. */
@@ -91,7 +94,28 @@ static void end_fence(pmix_status_t ret, void *arg)
     end_get(ret, NULL, arg);
 }
 
-/* Runs a commit in a thread of its own, which the caller may leave behind. */
+/* ---- calls that take no callback, and wait for the server ---- */
+
+/* For ever, if it is stopped or hangs: so a thread makes them, which the caller may leave behind. */
+static pmix_status_t start_thread(call_t *call, void *(*run)(void *arg))
+{
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, run, call) != 0) return PMIX_ERR_NOMEM;
+    pthread_detach(thread);
+    return PMIX_SUCCESS;
+}
+
+static void *run_init(void *arg)
+{
+    call_t *call = arg;
+    size_t infos = call->info.key[0] != '\0';
+    pmix_status_t ret = call->client->api->init(&call->proc, infos == 0 ? NULL : &call->info, infos);
+    pmix_value_t self = {.type = PMIX_BYTE_OBJECT,
+                         .data.bo = {.bytes = (char *)&call->proc, .size = sizeof call->proc}};
+    end_get(ret, &self, call);
+    return NULL;
+}
+
 static void *run_commit(void *arg)
 {
     call_t *call = arg;
@@ -172,6 +196,19 @@ static xep_pmix_result_t wait_for(call_t *call, pmix_status_t begun, const xep_p
 
 static const xep_pmix_result_t no_memory = {.done = 1, .ret = PMIX_ERR_NOMEM, .bytes = SIZE_MAX};
 
+/* filled by hand: which functions PMIx's macros call depends on the version of its headers */
+xep_pmix_result_t xep_pmix_call_init(xep_pmix_client_t *client, const xep_pmix_wait_t *wait)
+{
+    const char *prefix = xep_pmix_api_prefix();
+    call_t *call = call_new(client, prefix == NULL ? NULL : PMIX_PREFIX);
+    if (call == NULL) return no_memory;
+    if (prefix != NULL)
+        call->info.value = (pmix_value_t){.type = PMIX_STRING, .data.string = (char *)(uintptr_t)prefix};
+    call->recv = &client->self;
+    call->bytes = sizeof client->self;
+    return wait_for(call, start_thread(call, run_init), wait);
+}
+
 xep_pmix_result_t xep_pmix_call_fence(xep_pmix_client_t *client, const xep_pmix_wait_t *wait)
 {
     /* on Slurm a fence is a barrier across nodes only if it collects data, even if there are none */
@@ -182,16 +219,12 @@ xep_pmix_result_t xep_pmix_call_fence(xep_pmix_client_t *client, const xep_pmix_
 
 xep_pmix_result_t xep_pmix_call_commit(xep_pmix_client_t *client, const xep_pmix_wait_t *wait)
 {
-    pthread_t thread;
     call_t *call = call_new(client, NULL);
     if (call == NULL) return no_memory;
     atomic_fetch_add(&client->commits, 1);
-    if (pthread_create(&thread, NULL, run_commit, call) != 0) {
-        atomic_fetch_sub(&client->commits, 1);
-        return wait_for(call, PMIX_ERR_NOMEM, wait);
-    }
-    pthread_detach(thread);
-    return wait_for(call, PMIX_SUCCESS, wait);
+    pmix_status_t begun = start_thread(call, run_commit);
+    if (begun != PMIX_SUCCESS) atomic_fetch_sub(&client->commits, 1);
+    return wait_for(call, begun, wait);
 }
 
 static xep_pmix_result_t get(call_t *call, uint32_t rank, const char *key, void *recv, size_t bytes, size_t infos,
@@ -213,6 +246,12 @@ xep_pmix_result_t xep_pmix_call_get(xep_pmix_client_t *client, uint32_t rank, co
                                     const xep_pmix_wait_t *wait)
 {
     return get(call_new(client, NULL), rank, key, recv, bytes, 0, wait);
+}
+
+/* A wildcard rank asks about the job. */
+xep_pmix_result_t xep_pmix_call_size(xep_pmix_client_t *client, const xep_pmix_wait_t *wait)
+{
+    return xep_pmix_call_get(client, PMIX_RANK_WILDCARD, PMIX_JOB_SIZE, &client->nranks, sizeof client->nranks, wait);
 }
 
 xep_pmix_result_t xep_pmix_call_ask(xep_pmix_client_t *client, uint32_t rank, const char *key, void *recv, size_t bytes,
