@@ -25,6 +25,7 @@ typedef struct call {
     pmix_proc_t proc;
     pmix_key_t key;
     pmix_info_t info;
+    size_t infos; /* 1, or 0: without info */
     int is_get;
     pthread_mutex_t lock;
     pthread_cond_t cond; /* of the monotonic clock */
@@ -48,6 +49,7 @@ static call_t *call_new_with(xep_pmix_client_t *client, const char *info, size_t
     pmix_info_t directive = {.value = {.type = PMIX_BOOL, .data.flag = true}};
     if (info != NULL) snprintf(directive.key, sizeof directive.key, "%s", info);
     call->info = directive;
+    call->infos = info != NULL;
     return call;
 }
 
@@ -108,8 +110,7 @@ static pmix_status_t start_thread(call_t *call, void *(*run)(void *arg))
 static void *run_init(void *arg)
 {
     call_t *call = arg;
-    size_t infos = call->info.key[0] != '\0';
-    pmix_status_t ret = call->client->api->init(&call->proc, infos == 0 ? NULL : &call->info, infos);
+    pmix_status_t ret = call->client->api->init(&call->proc, &call->info, call->infos);
     pmix_value_t self = {.type = PMIX_BYTE_OBJECT,
                          .data.bo = {.bytes = (char *)&call->proc, .size = sizeof call->proc}};
     end_get(ret, &self, call);
@@ -214,7 +215,7 @@ xep_pmix_result_t xep_pmix_call_fence(xep_pmix_client_t *client, const xep_pmix_
     /* on Slurm a fence is a barrier across nodes only if it collects data, even if there are none */
     call_t *call = call_new(client, PMIX_COLLECT_DATA);
     if (call == NULL) return no_memory;
-    return wait_for(call, client->api->fence_nb(NULL, 0, &call->info, 1, end_fence, call), wait);
+    return wait_for(call, client->api->fence_nb(NULL, 0, &call->info, call->infos, end_fence, call), wait);
 }
 
 xep_pmix_result_t xep_pmix_call_commit(xep_pmix_client_t *client, const xep_pmix_wait_t *wait)
@@ -227,7 +228,7 @@ xep_pmix_result_t xep_pmix_call_commit(xep_pmix_client_t *client, const xep_pmix
     return wait_for(call, begun, wait);
 }
 
-static xep_pmix_result_t get(call_t *call, uint32_t rank, const char *key, void *recv, size_t bytes, size_t infos,
+static xep_pmix_result_t get(call_t *call, uint32_t rank, const char *key, void *recv, size_t bytes,
                              const xep_pmix_wait_t *wait)
 {
     if (call == NULL) return no_memory;
@@ -239,13 +240,14 @@ static xep_pmix_result_t get(call_t *call, uint32_t rank, const char *key, void 
     call->bytes = bytes;
     /* before the call: the callback, which subtracts, may run first, on another thread */
     atomic_fetch_add(&call->client->gets, 1);
-    return wait_for(call, call->client->api->get_nb(&call->proc, call->key, &call->info, infos, end_get, call), wait);
+    return wait_for(call, call->client->api->get_nb(&call->proc, call->key, &call->info, call->infos, end_get, call),
+                    wait);
 }
 
 xep_pmix_result_t xep_pmix_call_get(xep_pmix_client_t *client, uint32_t rank, const char *key, void *recv, size_t bytes,
                                     const xep_pmix_wait_t *wait)
 {
-    return get(call_new(client, NULL), rank, key, recv, bytes, 0, wait);
+    return get(call_new(client, NULL), rank, key, recv, bytes, wait);
 }
 
 /* A wildcard rank asks about the job. */
@@ -258,7 +260,7 @@ xep_pmix_result_t xep_pmix_call_ask(xep_pmix_client_t *client, uint32_t rank, co
                                     uint64_t deadline_ns)
 {
     if (atomic_load(&client->gets) > 0) return (xep_pmix_result_t){0};
-    return get(call_new(client, PMIX_IMMEDIATE), rank, key, recv, bytes, 1,
+    return get(call_new(client, PMIX_IMMEDIATE), rank, key, recv, bytes,
                &(xep_pmix_wait_t){.deadline_ns = deadline_ns});
 }
 
