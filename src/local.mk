@@ -24,13 +24,13 @@ libxep_all_la_SOURCES = \
 	%D%/buffer/announce.h %D%/buffer/announce.c %D%/buffer/announce_begin.c %D%/buffer/announce_early.c \
 	%D%/buffer/buffer.h %D%/buffer/buffer.c %D%/buffer/buffer_agree.h %D%/buffer/buffer_agree.c \
  %D%/buffer/buffer_create.c %D%/buffer/buffer_end.c \
- %D%/buffer/buffer_env.c %D%/buffer/buffer_follow.c \
+ %D%/buffer/buffer_env.c \
 	%D%/buffer/buffer_give_up.h %D%/buffer/buffer_give_up.c %D%/buffer/buffer_size.h %D%/buffer/buffer_size.c \
 	%D%/buffer/heap.h %D%/buffer/heap.c %D%/buffer/heap_ranges.c %D%/buffer/layout.h %D%/buffer/layout.c \
 	%D%/buffer/owners.h %D%/buffer/owners.c %D%/buffer/instances.h %D%/buffer/instances.c \
 	%D%/balance/balance.h %D%/balance/balance.c %D%/balance/balance_round.c \
 	%D%/buffer/mode.h %D%/buffer/mode.c %D%/buffer/path.h %D%/buffer/path.c %D%/buffer/path_cost.c \
-	%D%/buffer/plugin_loader_file.c %D%/buffer/plugin_loader.h %D%/buffer/plugin_loader.c %D%/buffer/room_together.h \
+	%D%/buffer/plugin_loader_file.c %D%/buffer/plugin_loader.h %D%/buffer/plugin_loader.c \
 	%D%/buffer/room_together.c %D%/buffer/shape.h %D%/buffer/shape.c \
 	%D%/staging/staging.h %D%/staging/staging.c %D%/staging/staging_copy.c %D%/staging/staging_layout.c \
 	%D%/staging/staging_show.c %D%/staging/staging_slots.h %D%/staging/staging_take.c %D%/staging/staging_wait.c \

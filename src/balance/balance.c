@@ -23,7 +23,7 @@ uint64_t xep_balance_bytes(const xep_buffer_params_t *params, uint32_t nranks)
     return nranks * (LINE_BYTES + 2 * share_bytes(params->experts));
 }
 
-xep_status_t xep_balance_open(xep_buffer_t *buffer, const xep_buffer_params_t *params, uint64_t offset)
+xep_status_t xep_balance_open(xep_buffer_t *buffer, const xep_buffer_params_t *params)
 {
     const uint32_t nranks = buffer->shape.nranks, experts = params->experts;
     xep_balancer_t *balancer = calloc(1, sizeof *balancer);
@@ -34,8 +34,6 @@ xep_status_t xep_balance_open(xep_buffer_t *buffer, const xep_buffer_params_t *p
         goto err_memory;
     balancer->plan = params->plan;
     balancer->plan_ctx = params->plan_ctx;
-    balancer->offset = offset;
-    balancer->end = offset + xep_balance_bytes(params, nranks);
     balancer->share_bytes = share_bytes(experts);
     balancer->counts = calloc(nranks, sizeof *balancer->counts);
     balancer->all_counts = params->plan != NULL ? calloc((size_t)nranks * experts, sizeof(uint32_t)) : NULL;

@@ -71,7 +71,7 @@ static void put_entry(xep_buffer_t *buffer, uint32_t rank, const xep_announced_t
     const xep_announce_t *announce = buffer->announce;
     xep_wire_t *wire = &buffer->heap->wire;
     const uint32_t self = buffer->shape.rank;
-    const uint64_t at = announce->offset + self * xep_announce_row_bytes(&buffer->shape) +
+    const uint64_t at = buffer->areas.announce + self * xep_announce_row_bytes(&buffer->shape) +
                         (uint64_t)((const char *)entry - announce->row[self]),
                    behind = sizeof entry->call, deadline_ns = xep_deadline(buffer->timeout_ms);
     xep_status_t status;
@@ -85,7 +85,7 @@ static void put_word(xep_buffer_t *buffer, uint32_t rank)
 {
     const xep_announce_t *announce = buffer->announce;
     xep_wire_t *wire = &buffer->heap->wire;
-    const uint64_t at = announce->offset + buffer->shape.rank * xep_announce_row_bytes(&buffer->shape),
+    const uint64_t at = buffer->areas.announce + buffer->shape.rank * xep_announce_row_bytes(&buffer->shape),
                    deadline_ns = xep_deadline(buffer->timeout_ms);
     xep_status_t status;
     do status = wire->ops->put_signal(wire, rank, at, NULL, 0, at, announce->word);

@@ -94,7 +94,6 @@ typedef struct xep_served {
 
 /** Of a buffer, in private memory. */
 struct xep_announce {
-    uint64_t offset;      /* of the rows, in every heap */
     uint32_t entry_bytes; /* of the ring */
     char **row;           /* [R] where this rank reads the row of each rank */
     uint64_t word;        /* its own */
@@ -120,8 +119,8 @@ struct xep_announce {
 /** Bytes behind all else in a heap; where they begin: a multiple of 64. */
 uint64_t xep_announce_bytes(const xep_shape_t *shape);
 
-/** The heaps are connected, the rows at offset; take_dispatch is the buffer's. XEP_ERR_NO_MEMORY. */
-xep_status_t xep_announce_open(xep_buffer_t *buffer, uint64_t offset);
+/** The heaps are connected; take_dispatch is the buffer's. XEP_ERR_NO_MEMORY. */
+xep_status_t xep_announce_open(xep_buffer_t *buffer);
 void xep_announce_close(xep_announce_t *announce);
 
 /** All ranks begin anew, at step 0, with the epoch of a reset. */

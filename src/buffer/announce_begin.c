@@ -118,7 +118,7 @@ static int allocate(xep_announce_t *announce, const xep_shape_t *shape)
     return announce->row == NULL || announce->served == NULL ? -1 : 0;
 }
 
-xep_status_t xep_announce_open(xep_buffer_t *buffer, uint64_t offset)
+xep_status_t xep_announce_open(xep_buffer_t *buffer)
 {
     const xep_shape_t *shape = &buffer->shape;
     xep_wire_t *wire = &buffer->heap->wire;
@@ -127,11 +127,9 @@ xep_status_t xep_announce_open(xep_buffer_t *buffer, uint64_t offset)
     if (announce == NULL || allocate(announce, shape) != 0)
         return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the announcements of %u ranks", shape->nranks);
     for (uint32_t r = 0; r < shape->nranks; r++) {
-        char *base = wire->ops->map(wire, r);
-        announce->row[r] =
-            (base != NULL ? base : (char *)buffer->heap->base) + offset + r * xep_announce_row_bytes(shape);
+        char *mapped = wire->ops->map(wire, r), *base = mapped != NULL ? mapped : buffer->heap->base;
+        announce->row[r] = base + buffer->areas.announce + r * xep_announce_row_bytes(shape);
     }
-    announce->offset = offset;
     buffer->before_mode = begin;
     announce->take = buffer->take_dispatch;
     if (announce->take == NULL) buffer->take_dispatch = check_indices;

@@ -173,7 +173,7 @@ void xep_buffer_fill_env(xep_buffer_t *buffer)
     env->size = sizeof *env;
     env->shape = &buffer->shape;
     env->heap = buffer->heap->base;
-    env->heap_bytes = buffer->lines_offset;
+    env->heap_bytes = buffer->areas.lines;
     env->device = buffer->device == NULL || buffer->staging != NULL ? NULL : &buffer->device->device;
     for (int i = 0; i < XEP_REGIONS; i++) {
         xep_region_t *region = &env->regions[i];

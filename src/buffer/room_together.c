@@ -5,7 +5,7 @@
  * touched, and all check /dev/shm before one of them writes. So in the first exchange of a buffer, before there is any
  * heap, every rank says what it would draw from and how much is free there, and all see the same numbers.
  */
-#include "room_together.h"
+#include "buffer_agree.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -42,8 +42,8 @@ static void place_experts(const xep_instances_t *instances, uint32_t experts, xe
 }
 
 /* All arrays in one allocation, which begins with the first experts: close frees by that address. */
-static xep_status_t open_shape(const xep_buffer_params_t *params, const xep_group_t *group, uint32_t rank,
-                               uint32_t nranks, uint32_t nodes, const uint32_t *who, xep_shape_t *shape)
+xep_status_t xep_shape_open(const xep_buffer_params_t *params, const xep_group_t *group, uint32_t nranks,
+                            uint32_t nodes, const uint32_t *who, xep_shape_t *shape)
 {
     size_t ranks = nranks;
     xep_instances_t instances;
@@ -56,7 +56,7 @@ static xep_status_t open_shape(const xep_buffer_params_t *params, const xep_grou
     }
     uint32_t *first = arrays, *node = first + ranks + 1, *place = node + ranks, *node_ranks = place + ranks;
     uint32_t *sends = node_ranks + nodes, *expert = sends + ranks;
-    *shape = (xep_shape_t){.rank = rank,
+    *shape = (xep_shape_t){.rank = group == NULL ? 0 : group->rank,
                            .nranks = nranks,
                            .nodes = nodes,
                            .node = node,
@@ -83,17 +83,6 @@ static xep_status_t open_shape(const xep_buffer_params_t *params, const xep_grou
     place_experts(&instances, params->experts, shape, first, expert);
     xep_instances_close(&instances);
     return XEP_OK;
-}
-
-xep_status_t xep_shape_open(const xep_buffer_params_t *params, const xep_group_t *group, const uint32_t *sends,
-                            xep_shape_t *shape)
-{
-    return open_shape(params, group, group->rank, group->nranks, group->nnodes, sends, shape);
-}
-
-xep_status_t xep_shape_imagine(const xep_buffer_params_t *params, uint32_t nranks, uint32_t nodes, xep_shape_t *shape)
-{
-    return open_shape(params, NULL, 0, nranks, nodes, NULL, shape);
 }
 
 void xep_shape_close(xep_shape_t *shape)

@@ -8,12 +8,12 @@
 
 #include "group.h"
 
-/** From checked params; sends: [R], copied. XEP_ERR_NO_MEMORY; free what it made with close. */
-xep_status_t xep_shape_open(const xep_buffer_params_t *params, const xep_group_t *group, const uint32_t *sends,
-                            xep_shape_t *shape);
-
-/** The same for rank 0 of a group that does not exist, spread evenly over so many nodes. */
-xep_status_t xep_shape_imagine(const xep_buffer_params_t *params, uint32_t nranks, uint32_t nodes, xep_shape_t *shape);
+/**
+ * From checked params; sends: [R], copied; NULL: all do. group NULL: for rank 0 of one that does not exist, spread
+ * evenly over so many nodes. XEP_ERR_NO_MEMORY; free what it made with close.
+ */
+xep_status_t xep_shape_open(const xep_buffer_params_t *params, const xep_group_t *group, uint32_t nranks,
+                            uint32_t nodes, const uint32_t *sends, xep_shape_t *shape);
 void xep_shape_close(xep_shape_t *shape);
 
 enum { XEP_MEMORIES = 2 }; /* kinds of memory */

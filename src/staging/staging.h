@@ -31,8 +31,8 @@ static inline int xep_staging_is_needed(xep_memory_t memory, uint32_t nodes)
     return memory != XEP_MEMORY_HOST && nodes != 1;
 }
 
-/** Adds the host's bytes to those of a heap, and sets the device's. The same on every rank. */
-xep_status_t xep_staging_measure(const xep_shape_t *shape, uint64_t recv_rows, uint64_t *bytes_p,
+/** Adds the host's bytes to those of a heap, from *begin_p on, and sets the device's. The same on every rank. */
+xep_status_t xep_staging_measure(const xep_shape_t *shape, uint64_t recv_rows, uint64_t *begin_p, uint64_t *bytes_p,
                                  uint64_t *device_bytes_p);
 
 /** For a buffer whose heap is open. Local. close: nothing may be enqueued any more; a no-op if it was never opened. */
