@@ -32,8 +32,6 @@ typedef struct xep_share {
 
 struct xep_balancer {
     xep_planner_t planner;
-    xep_plan_fn plan; /* NULL: not the caller's */
-    void *plan_ctx;
     uint64_t share_bytes; /* a multiple of a cache line */
     uint32_t round;
     const uint32_t **counts; /* [R] those of the last first round */

@@ -147,22 +147,12 @@ static void tell_word(xep_buffer_t *buffer, uint64_t word)
 }
 
 /* This rank is where the step with the number before this one has ended. */
-static void stand(xep_buffer_t *buffer, uint32_t step, uint32_t flags)
+void xep_announce_stand(xep_buffer_t *buffer, uint32_t step, int last)
 {
     xep_announce_t *announce = buffer->announce;
     announce->step = announce->boundary = step & XEP_STEP_MASK;
     announce->dispatches = 0;
-    tell_word(buffer, buffer->epoch << (XEP_STEP_BITS + FLAG_BITS) | announce->step | flags);
-}
-
-void xep_announce_step(xep_buffer_t *buffer, int last)
-{
-    stand(buffer, buffer->announce->step + 1, last ? LAST : 0);
-}
-
-void xep_announce_stand(xep_buffer_t *buffer, uint32_t step)
-{
-    stand(buffer, step, 0);
+    tell_word(buffer, buffer->epoch << (XEP_STEP_BITS + FLAG_BITS) | announce->step | (last ? LAST : 0));
 }
 
 void xep_announce_reset(xep_buffer_t *buffer)
@@ -174,7 +164,7 @@ void xep_announce_reset(xep_buffer_t *buffer)
         if (announce->served[s].req != NULL) xep_request_drop(announce->served[s].req);
         announce->served[s] = (xep_served_t){0};
     }
-    stand(buffer, 0, 0);
+    xep_announce_stand(buffer, 0, 0);
 }
 
 void xep_announce_serving(xep_buffer_t *buffer, int serving)

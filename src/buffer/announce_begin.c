@@ -18,18 +18,9 @@ static void fill_dispatch(const xep_request_t *req, xep_announced_t *entry)
     entry->has = (args->cached != NULL) * XEP_ANNOUNCED_CACHED | (args->topk_weights != NULL) * XEP_ANNOUNCED_WEIGHTS |
                  (args->nscales != 0) * XEP_ANNOUNCED_SCALES;
     entry->turn = args->cached != NULL ? args->cached->turn : 0;
-    entry->flags = args->flags;
-    entry->hidden = args->hidden;
-    entry->topk = args->topk;
-    entry->nscales = args->nscales;
-    entry->dtype = args->dtype;
-    entry->topk_idx_dtype = args->topk_idx_dtype;
-    entry->scales_dtype = args->scales_dtype;
-    entry->quant = args->quant;
-    entry->quant_scale = args->quant_scale;
-    entry->arrangement = args->arrangement;
-    entry->expert_alignment = args->expert_alignment;
-    entry->npayloads = args->npayloads;
+#define ENTRY_TELL(_name) entry->_name = args->_name;
+    XEP_ANNOUNCED_ARGS(ENTRY_TELL)
+#undef ENTRY_TELL
     for (uint32_t i = 0; i < args->npayloads; i++) {
         entry->payload_bytes[i] = args->payloads[i].bytes;
         entry->payload_alignment[i] = (uint8_t)args->payloads[i].alignment;

@@ -51,7 +51,6 @@ struct xep_buffer {
     xep_pointers_t *pointers;  /* of host memory, in a process that has devices; else NULL */
     uint64_t quiesces;         /* done so far */
     xep_team_t *team;
-    xep_dtype_t dtype, combine_dtype;
     uint64_t most_tokens; /* of a dispatch of this rank; 0: it never has any */
     int32_t timeout_ms;
     uint64_t epoch, turn; /* of the next operation; of the next one that is no combine */
@@ -112,8 +111,6 @@ xep_status_t xep_buffer_open(xep_group_t *group, const xep_buffer_params_t *para
 
 /* ---- buffer_end.c ---- */
 
-/* The end of a buffer, and its new beginning after an error. */
-
 /** Frees everything a buffer has, as far as it was made. Sends nothing to peers. */
 void xep_buffer_free(xep_buffer_t *buffer);
 
@@ -125,8 +122,6 @@ xep_status_t xep_buffer_restart(xep_buffer_t *buffer);
 
 /* ---- buffer_env.c ---- */
 
-/* What a mode may call and read: its xep_env_t. */
-
 /** Operations that move so many bytes bypass the caches (XEP_STREAMING). The heaps are open. */
 uint64_t xep_buffer_stream_bytes(const xep_buffer_t *buffer);
 
@@ -134,8 +129,6 @@ uint64_t xep_buffer_stream_bytes(const xep_buffer_t *buffer);
 void xep_buffer_fill_env(xep_buffer_t *buffer);
 
 /* ---- buffer_agree.c ---- */
-
-/* The params of a buffer, for ranks that do not have one. */
 
 enum { XEP_FOLLOWED_MODE = 64 };
 

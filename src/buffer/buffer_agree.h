@@ -34,7 +34,7 @@ typedef struct xep_proposal {
  */
 xep_status_t xep_buffer_agree(xep_group_t *group, const xep_proposal_t *proposal, int *is_short_p);
 
-/* ---- room_together.c ---- */
+/* ---- buffer_agree_room.c ---- */
 
 /* Whether the heaps of all ranks of a host fit there together: all ranks of the group come to the same verdict. */
 

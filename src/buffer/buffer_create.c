@@ -142,8 +142,6 @@ static xep_status_t prepare(xep_buffer_t *buffer, attempt_t *attempt)
     buffer->params.replicas = NULL;
     buffer->shape.recv_rows = size->recv_rows;
     buffer->most_tokens = attempt->sends[group->rank] ? params->tokens : 0;
-    buffer->dtype = params->dtype;
-    buffer->combine_dtype = params->combine_dtype;
     buffer->timeout_ms = params->timeout_ms;
     buffer->prefault_left = group->config.prefault;
     status = allocate_pools(buffer);
@@ -184,7 +182,7 @@ static xep_status_t open_device(xep_buffer_t *buffer, const xep_buffer_size_t *s
     xep_heap_device_t *device = buffer->device;
     if (device == NULL) return XEP_OK;
     xep_status_t status;
-    if (xep_staging_is_needed(buffer->params.memory, buffer->group->nnodes)) {
+    if (xep_buffer_memory_of_mode(&buffer->params, buffer->group->nnodes) == XEP_MEMORY_HOST) {
         status = xep_staging_open(buffer);
     } else {
         status = device->ops->heap_open(device, size->device_bytes);
@@ -366,14 +364,13 @@ static xep_status_t open_agreed(xep_group_t *group, const xep_buffer_params_t *p
 xep_status_t xep_buffer_open(xep_group_t *group, const xep_buffer_params_t *params, xep_heap_device_t *device,
                              xep_status_t status, xep_buffer_t **buffer_p)
 {
-    const char *before = group->gathers_for;
     xep_buffer_params_t own = *params;
     uint32_t *sends = calloc(group->nranks, sizeof *sends);
-    if (before == NULL) group->gathers_for = "xep_buffer_create";
+    group->gathers_for = "xep_buffer_create";
     status = learn_tokens(group, status, &own.tokens, sends);
     if (status == XEP_OK) status = open_agreed(group, &own, sends, device, buffer_p);
     else if (device != NULL) device->ops->close(device);
-    group->gathers_for = before;
+    group->gathers_for = NULL;
     free(sends);
     return status;
 }

@@ -283,7 +283,7 @@ xep_status_t xep_buffer_restart(xep_buffer_t *buffer)
     if (status != XEP_OK) return status;
     xep_request_end_all(buffer, XEP_ERR_ABORTED, "the buffer was reset");
     for (uint32_t s = 0; s < buffer->shape.slots; s++) xep_handle_give_back(&buffer->handles[s]);
-    xep_request_forget_refused(buffer);
+    buffer->refused = buffer->refused_most = 0;
     if (buffer->balancer != NULL) buffer->balancer->round = 0;
     quiesce_device(buffer, 0);
     status = agree_epoch(buffer);

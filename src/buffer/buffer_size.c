@@ -13,10 +13,45 @@
 #include "shape.h"
 #include "staging.h"
 
-/* The memory of the rows as the mode sees it. */
-xep_memory_t xep_buffer_memory_of_mode(const xep_buffer_params_t *params, uint32_t nodes)
+enum { MEMORIES = 2, LEAST_ALIGNMENT = 64, MOST_ALIGNMENT = 4096 };
+
+static int is_alignment(uint32_t alignment)
 {
-    return xep_staging_is_needed(params->memory, nodes) ? XEP_MEMORY_HOST : params->memory;
+    return alignment >= LEAST_ALIGNMENT && alignment <= MOST_ALIGNMENT && (alignment & (alignment - 1)) == 0;
+}
+
+/* Half of the 64 bits: sums of an offset and a length cannot overflow then, wherever they are computed. */
+static xep_status_t lay_region(const xep_plugin_t *plugin, xep_memory_t memory, xep_region_t *region, uint64_t *end)
+{
+    int is_known = region->memory == XEP_MEMORY_HOST || region->memory == memory;
+    if (!is_known || (region->bytes != 0 && !is_alignment(region->alignment)))
+        return xep_fail(XEP_ERR_PLUGIN, "mode \"%s\" wants memory of kind %d aligned to %u (kind %d, %d to %d)",
+                        plugin->name, region->memory, region->alignment, memory, LEAST_ALIGNMENT, MOST_ALIGNMENT);
+    uint64_t *end_p = &end[region->memory];
+    if (region->bytes == 0) region->alignment = LEAST_ALIGNMENT;
+    region->offset = (*end_p + region->alignment - 1) / region->alignment * region->alignment;
+    if (__builtin_add_overflow(region->offset, region->bytes, end_p) || *end_p > UINT64_MAX / 2)
+        return XEP_ERR_NO_MEMORY;
+    return XEP_OK;
+}
+
+/*
+ * Asks the mode how large its regions are and puts those of a kind of memory one behind the other, in the order of
+ * their numbers. end: where the last of each kind ends.
+ */
+static xep_status_t lay_regions(const xep_plugin_t *plugin, const xep_shape_t *shape, xep_memory_t memory,
+                                xep_region_t regions[XEP_REGIONS], uint64_t end[MEMORIES], uint64_t *recv_rows_p)
+{
+    xep_status_t status;
+    for (int i = 0; i < MEMORIES; i++) end[i] = 0;
+    for (int i = 0; i < XEP_REGIONS; i++) regions[i] = (xep_region_t){0};
+    status = plugin->heap_size(shape, regions, recv_rows_p);
+    for (int i = 0; i < XEP_REGIONS && status == XEP_OK; i++) status = lay_region(plugin, memory, &regions[i], end);
+    if (status == XEP_ERR_PLUGIN) return status;
+    if (status != XEP_OK)
+        return xep_fail(status, "mode \"%s\" cannot serve this shape: %s", plugin->name,
+                        status == XEP_ERR_NO_MEMORY ? "its size does not fit into 64 bits" : xep_status_text(status));
+    return XEP_OK;
 }
 
 /* Puts an area at a cache line behind the others, of which *end_p is the end. */
@@ -34,8 +69,8 @@ xep_status_t xep_buffer_measure_shape(const xep_plugin_t *plugin, const xep_shap
 {
     const xep_memory_t memory = xep_buffer_memory_of_mode(params, shape->nodes);
     const int masks = params->on_failure == XEP_ON_FAILURE_MASK, is_served = (params->flags & XEP_BUFFER_SERVED) != 0;
-    uint64_t end[XEP_MEMORIES];
-    xep_status_t status = xep_shape_measure(plugin, shape, memory, regions, end, &size->recv_rows);
+    uint64_t end[MEMORIES];
+    xep_status_t status = lay_regions(plugin, shape, memory, regions, end, &size->recv_rows);
     if (status != XEP_OK) return status;
     size->bytes = end[XEP_MEMORY_HOST];
     areas->lines = place(&size->bytes, (uint64_t)shape->nranks * sizeof(xep_buffer_line_t));

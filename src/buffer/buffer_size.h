@@ -18,7 +18,10 @@ xep_status_t xep_buffer_measure_shape(const xep_plugin_t *plugin, const xep_shap
 /** Whether a buffer of these params, of so many bytes, would take less with pieces, which the params do not ask for. */
 int xep_buffer_may_be_smaller(const xep_buffer_t *buffer, const xep_buffer_params_t *params, uint64_t bytes);
 
-/** The memory of the rows as the mode sees it. */
-xep_memory_t xep_buffer_memory_of_mode(const xep_buffer_params_t *params, uint32_t nodes);
+/** The memory of the rows as the mode sees it: the host's, where those in another memory are staged (staging.h). */
+static inline xep_memory_t xep_buffer_memory_of_mode(const xep_buffer_params_t *params, uint32_t nodes)
+{
+    return nodes != 1 ? XEP_MEMORY_HOST : params->memory;
+}
 
 #endif

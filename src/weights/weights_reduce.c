@@ -128,7 +128,6 @@ static void give(xep_weights_t *weights, const xep_weights_reduce_args_t *args, 
 xep_status_t xep_weights_sum(xep_weights_t *weights, const xep_weights_reduce_args_t *args, xep_status_t status)
 {
     const size_t bytes = sizeof(offer_t) + weights->params.gradients * sizeof(uint32_t);
-    const char *before = weights->group->gathers_for;
     offer_t *mine = calloc(1, bytes);
     char *all = calloc(weights->group->nranks, bytes);
     if (mine == NULL || all == NULL) {
@@ -143,7 +142,7 @@ xep_status_t xep_weights_sum(xep_weights_t *weights, const xep_weights_reduce_ar
         status = add_all(weights, all, args->out);
         status = exchange(weights, mine, all, status);
     }
-    weights->group->gathers_for = before;
+    weights->group->gathers_for = NULL;
     free(mine);
     free(all);
     return status;
