@@ -9,6 +9,7 @@
 #include "ext_args.h"
 #include "ext_arrays.h"
 #include "ext_failed.h"
+#include "ext_module.h"
 #include "ext_python.h"
 #include "ext_request.h"
 
@@ -343,13 +344,8 @@ static PyObject *combine_async(PyObject *self, PyObject *const *args, Py_ssize_t
     return combine_by(self, args, nargs, keywords, 1);
 }
 
-static PyMethodDef methods[] = {
+PyMethodDef ext_combine_methods[] = {
     {"combine", EXT_KEYWORDS(combine), combine_doc},
     {"combine_async", EXT_KEYWORDS(combine_async), combine_async_doc},
     {NULL, NULL, 0, NULL},
 };
-
-int ext_combine_ready(PyObject *module)
-{
-    return ext_add_methods(module, "Handle", methods, NULL);
-}

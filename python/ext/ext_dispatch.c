@@ -4,12 +4,11 @@
  * What a dispatch is given becomes the struct of the library. The Handle is made before the call: what the library
  * counts while it runs (recv_rows_p) is written into it, by whatever thread makes progress.
  */
-#include "ext_dispatch.h"
+#include "ext_module.h"
 
 #include "ext_args.h"
 #include "ext_failed.h"
-#include "ext_park.h"
-#include "ext_plan.h"
+#include "ext_params.h"
 #include "ext_python.h"
 #include "ext_request.h"
 
@@ -340,13 +339,8 @@ static PyObject *dispatch_async(PyObject *self, PyObject *const *args, Py_ssize_
     return dispatch_by(self, args, nargs, keywords, 1);
 }
 
-static PyMethodDef methods[] = {
+PyMethodDef ext_dispatch_methods[] = {
     {"dispatch", EXT_KEYWORDS(dispatch), dispatch_doc},
     {"dispatch_async", EXT_KEYWORDS(dispatch_async), dispatch_async_doc},
     {NULL, NULL, 0, NULL},
 };
-
-int ext_dispatch_ready(PyObject *module)
-{
-    return ext_add_methods(module, "Buffer", methods, NULL);
-}

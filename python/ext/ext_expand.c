@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* Rows by expert on a device: kernels of the library, which nothing waits for, so the GIL is kept. */
-#include "ext_expand.h"
+#include "ext_module.h"
 
 #include "ext_args.h"
 #include "ext_handle.h"
@@ -138,13 +138,8 @@ static PyObject *reduce(PyObject *self, PyObject *const *given, Py_ssize_t nargs
     return own != NULL ? ext_none_or_raise(lib.handle_reduce(own, &args)) : NULL;
 }
 
-static PyMethodDef methods[] = {
+PyMethodDef ext_expand_methods[] = {
     {"expand", EXT_KEYWORDS(expand), expand_doc},
     {"reduce", EXT_KEYWORDS(reduce), reduce_doc},
     {NULL, NULL, 0, NULL},
 };
-
-int ext_expand_ready(PyObject *module)
-{
-    return ext_add_methods(module, "Handle", methods, NULL);
-}

@@ -4,7 +4,7 @@
  * Rows that are sent lie in memory of the whole buffer, so an array over them keeps the buffer open and no slot. Those
  * that are received lie at addresses, in the memory of other ranks or of this one, until the handle is released.
  */
-#include "ext_in_place.h"
+#include "ext_module.h"
 
 #include "ext_args.h"
 #include "ext_arrays.h"
@@ -188,12 +188,12 @@ static PyObject *gather(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     return array == NULL || recv->rows == 0 ? array : gather_into(handle, array, data, 0);
 }
 
-static PyMethodDef buffer_methods[] = {
+PyMethodDef ext_in_place_buffer_methods[] = {
     {"send_memory", EXT_KEYWORDS(send_memory), send_memory_doc},
     {NULL, NULL, 0, NULL},
 };
 
-static PyMethodDef handle_methods[] = {
+PyMethodDef ext_in_place_handle_methods[] = {
     {"combine_input", EXT_KEYWORDS(combine_input),
      "combine_input($self, dtype=None)\n--\n\n"
      "[rows, H] of the buffer's combine type, or of dtype: expert outputs written here need no copy; then combine()\n"
@@ -203,9 +203,3 @@ static PyMethodDef handle_methods[] = {
     {"gather", EXT_KEYWORDS(gather), gather_doc},
     {NULL, NULL, 0, NULL},
 };
-
-int ext_in_place_ready(PyObject *module)
-{
-    if (ext_add_methods(module, "Buffer", buffer_methods, NULL) != 0) return -1;
-    return ext_add_methods(module, "Handle", handle_methods, NULL);
-}

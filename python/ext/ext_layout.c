@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* The library's arithmetic, and what a device does of it: nothing here waits, so the GIL is kept. */
-#include "ext_layout.h"
+#include "ext_module.h"
 
 #include "ext_args.h"
 #include "ext_arrays.h"
@@ -140,19 +140,13 @@ static PyObject *layout_there(PyObject *self, PyObject *const *given, Py_ssize_t
     return ext_none_or_raise(lib.layout(&args, &out));
 }
 
-static PyMethodDef functions[] = {
+PyMethodDef ext_layout_functions[] = {
     {"expert_range", expert_range, METH_VARARGS, "First expert and number of experts of a rank."},
     {"layout", layout, METH_VARARGS, "The arrays of a Layout."},
     {NULL, NULL, 0, NULL},
 };
 
-static PyMethodDef methods[] = {
+PyMethodDef ext_layout_methods[] = {
     {"layout", EXT_KEYWORDS(layout_there), layout_there_doc},
     {NULL, NULL, 0, NULL},
 };
-
-int ext_layout_ready(PyObject *module)
-{
-    if (PyModule_AddFunctions(module, functions) != 0) return -1;
-    return ext_add_methods(module, "Buffer", methods, NULL);
-}

@@ -7,7 +7,6 @@
 #include "ext_library.h"
 
 #include "ext_args.h"
-#include "ext_signals.h"
 
 #include <dlfcn.h>
 #include <pthread.h>

@@ -8,7 +8,8 @@
 #include "ext_params.h"
 
 #include "ext_args.h"
-#include "ext_plan.h"
+#include "ext_module.h"
+#include "ext_python.h"
 
 /* As they stand in names; the first five may come by position. */
 enum {
@@ -133,11 +134,8 @@ int ext_params_read(PyObject *const *args, Py_ssize_t nargs, PyObject *keywords,
     return ret;
 }
 
-const char ext_params_size_doc[] =
-    "(bytes, recv_rows, node_bytes, device_bytes) of a buffer of so many ranks, instead of its group.";
-
 /* A new tuple. Nothing waits here, so the GIL is kept, also while the library loads the mode. */
-PyObject *ext_params_size(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs, PyObject *keywords)
+static PyObject *buffer_size(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs, PyObject *keywords)
 {
     xep_buffer_params_t params = XEP_BUFFER_PARAMS_INIT;
     xep_buffer_size_t size = XEP_BUFFER_SIZE_INIT;
@@ -151,3 +149,9 @@ PyObject *ext_params_size(PyObject *Py_UNUSED(module), PyObject *const *args, Py
     return status < 0 ? ext_raise(status)
                       : Py_BuildValue("(KKKK)", size.bytes, size.recv_rows, size.node_bytes, size.device_bytes);
 }
+
+PyMethodDef ext_params_functions[] = {
+    {"buffer_size", EXT_KEYWORDS(buffer_size),
+     "(bytes, recv_rows, node_bytes, device_bytes) of a buffer of so many ranks, instead of its group."},
+    {NULL, NULL, 0, NULL},
+};

@@ -4,7 +4,7 @@
  * The piece that a handle shows ends with a call of next(): arrays of its rows look at the next one's then, so what was
  * Received for it gives no arrays any more.
  */
-#include "ext_pieces.h"
+#include "ext_module.h"
 
 #include "ext_args.h"
 #include "ext_combine.h"
@@ -301,7 +301,7 @@ static PyType_Slot slots[] = {
 
 static PyType_Spec spec = {"xep._ext.Pieces", sizeof(ext_pieces_t), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots};
 
-static PyMethodDef handle_methods[] = {
+PyMethodDef ext_pieces_methods[] = {
     {"next", EXT_KEYWORDS(next), next_doc},
     {"next_async", EXT_KEYWORDS(next_async), next_async_doc},
     {"give", EXT_KEYWORDS(give), give_doc},
@@ -311,6 +311,5 @@ static PyMethodDef handle_methods[] = {
 
 int ext_pieces_ready(PyObject *module)
 {
-    if (ext_add_type(module, &spec, 0, &pieces_type) != 0) return -1;
-    return ext_add_methods(module, "Handle", handle_methods, NULL);
+    return ext_add_type(module, &spec, 0, &pieces_type);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-#include "ext_plan.h"
+#include "ext_params.h"
 
 #include "ext_args.h"
 #include "ext_python.h"

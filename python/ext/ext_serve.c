@@ -4,7 +4,7 @@
  * The library has the handles of a rank that serves, and shows one for each call of the function. So the Handle that
  * the function gets ends with that call, and gives nothing back to the library.
  */
-#include "ext_serve.h"
+#include "ext_module.h"
 
 #include "ext_args.h"
 #include "ext_combine.h"
@@ -268,13 +268,13 @@ static PyObject *announce_layers(PyObject *self, PyObject *args)
     return buffer != NULL ? ext_none_or_raise(lib.announce_layers(buffer, layers)) : NULL;
 }
 
-static PyMethodDef functions[] = {
+PyMethodDef ext_serve_functions[] = {
     {"serve", serve, METH_VARARGS, NULL},
     {"step_end", step_end, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
-static PyMethodDef methods[] = {
+PyMethodDef ext_serve_methods[] = {
     {"serve_stop", serve_stop, METH_NOARGS,
      "serve_stop($self)\n--\n\n"
      "Tells this rank's serve() with this buffer to return at the end of the step, or, where there is none, its next\n"
@@ -291,8 +291,3 @@ static PyMethodDef methods[] = {
      "ended. Errors as of announce_dispatch(); also later for a combine of an older handle."},
     {NULL, NULL, 0, NULL},
 };
-
-int ext_serve_ready(PyObject *module)
-{
-    return PyModule_AddFunctions(module, functions) == 0 ? ext_add_methods(module, "Buffer", methods, NULL) : -1;
-}

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-#include "ext_show.h"
+#include "ext_module.h"
 
 #include "ext_python.h"
 #include "ext_received.h"
@@ -27,7 +27,7 @@ static PyObject *show_torch(PyObject *self, PyObject *Py_UNUSED(unused))
     return met != NULL ? ext_received_of((ext_handle_t *)self, EXT_TORCH) : NULL;
 }
 
-static PyMethodDef methods[] = {
+PyMethodDef ext_show_methods[] = {
     {"numpy", show_numpy, METH_NOARGS,
      "numpy($self)\n--\n\nThe received rows as numpy arrays; bfloat16 as uint16, 8-bit floats as uint8, where they\n"
      "were not dispatched as types of package ml_dtypes."},
@@ -35,12 +35,7 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyGetSetDef getset[] = {
+PyGetSetDef ext_show_getset[] = {
     {"recv", get_recv, NULL, "The received rows, as arrays of the kind that was dispatched (numpy or torch).", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
-
-int ext_show_ready(PyObject *module)
-{
-    return ext_add_methods(module, "Handle", methods, getset);
-}

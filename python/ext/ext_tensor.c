@@ -4,7 +4,7 @@
  * The library sees nothing of a tensor but its memory: a sign that has not been applied to that would be lost, as
  * gradients are. To ask torch for both takes 0.12 us, so a tensor that has passed is not asked again while it lives.
  */
-#include "ext_tensor.h"
+#include "ext_arrays.h"
 
 #include "ext_python.h"
 

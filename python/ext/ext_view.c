@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-#include "ext_view.h"
+#include "ext_arrays.h"
 
 #include <stddef.h>
 

@@ -1,13 +1,24 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* Arrays are of one dimension here; weights.py gives them the shape of an expert. */
-#include "ext_weights.h"
+#include "ext_module.h"
 
 #include "ext_args.h"
+#include "ext_arrays.h"
+#include "ext_group.h"
 #include "ext_python.h"
 
 #include <stddef.h>
 #include <structmember.h>
+
+typedef struct ext_weights {
+    PyObject_HEAD
+    ext_group_t *group;
+    xep_weights_t *weights; /* NULL: closed, or not made yet */
+    ext_element_t element;
+    Py_ssize_t count; /* elements of an expert */
+    Py_ssize_t alive; /* arrays */
+} ext_weights_t;
 
 /* An expert's memory, which an array is based on. */
 typedef struct part {
