@@ -50,8 +50,7 @@ static int shape_rows(const ext_buffer_t *buffer, char *data, size_t stride, ext
  */
 static PyObject *send_memory(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
 {
-    static const char *const known[SEND_COUNT] = {"dtype", "torch"};
-    static ext_signature_t signature = {"send_memory", 2, SEND_COUNT, known, {NULL}};
+    static ext_signature_t signature = {"send_memory", send_memory_doc, SEND_COUNT, 0, {NULL}};
     ext_buffer_t *buffer = (ext_buffer_t *)self;
     ext_array_t look = {.element = {.kind = EXT_NUMPY, .dtype = buffer->dtype}};
     PyObject *values[SEND_COUNT];
@@ -83,6 +82,13 @@ static PyObject *send_memory(PyObject *self, PyObject *const *args, Py_ssize_t n
 
 /* ---- before a combine ---- */
 
+static const char combine_input_doc[] =
+    "combine_input($self, dtype=None)\n--\n\n"
+    "[rows, H] of the buffer's combine type, or of dtype: expert outputs written here need no copy; then combine()\n"
+    "without x. bfloat16 is uint16 bits in numpy, and floats are refused (to_bfloat16()), where the rows that were\n"
+    "dispatched are none of package ml_dtypes; dtype=ml_dtypes.bfloat16 takes floats.\n\n"
+    "Waits until peers have read what an earlier combine left there. Ask again before writing again.";
+
 enum { INPUT_DTYPE, INPUT_COUNT };
 
 /*
@@ -91,8 +97,7 @@ enum { INPUT_DTYPE, INPUT_COUNT };
  */
 static PyObject *combine_input(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
 {
-    static const char *const known[INPUT_COUNT] = {"dtype"};
-    static ext_signature_t signature = {"combine_input", 1, INPUT_COUNT, known, {NULL}};
+    static ext_signature_t signature = {"combine_input", combine_input_doc, INPUT_COUNT, 0, {NULL}};
     ext_handle_t *handle = (ext_handle_t *)self;
     ext_array_t look = {.element = {.kind = handle->element.kind,
                                     .dtype = handle->buffer->combine_dtype,
@@ -166,8 +171,7 @@ static PyObject *gather_into(const ext_handle_t *handle, PyObject *array, char *
  */
 static PyObject *gather(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
 {
-    static const char *const known[GATHER_COUNT] = {"out"};
-    static ext_signature_t signature = {"gather", 1, GATHER_COUNT, known, {NULL}};
+    static ext_signature_t signature = {"gather", gather_doc, GATHER_COUNT, 0, {NULL}};
     const ext_handle_t *handle = (const ext_handle_t *)self;
     PyObject *values[GATHER_COUNT];
     ext_matrix_t matrix;
@@ -194,12 +198,7 @@ PyMethodDef ext_in_place_buffer_methods[] = {
 };
 
 PyMethodDef ext_in_place_handle_methods[] = {
-    {"combine_input", EXT_KEYWORDS(combine_input),
-     "combine_input($self, dtype=None)\n--\n\n"
-     "[rows, H] of the buffer's combine type, or of dtype: expert outputs written here need no copy; then combine()\n"
-     "without x. bfloat16 is uint16 bits in numpy, and floats are refused (to_bfloat16()), where the rows that were\n"
-     "dispatched are none of package ml_dtypes; dtype=ml_dtypes.bfloat16 takes floats.\n\n"
-     "Waits until peers have read what an earlier combine left there. Ask again before writing again."},
+    {"combine_input", EXT_KEYWORDS(combine_input), combine_input_doc},
     {"gather", EXT_KEYWORDS(gather), gather_doc},
     {NULL, NULL, 0, NULL},
 };

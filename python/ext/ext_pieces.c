@@ -39,8 +39,7 @@ enum { GIVEN_X, GIVEN_WEIGHTS, GIVEN_DTYPE, GIVEN_COUNT };
  */
 static PyObject *give(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *keywords)
 {
-    static const char *const names[GIVEN_COUNT] = {"x", "topk_weights", "dtype"};
-    static ext_signature_t signature = {"give", 3, GIVEN_COUNT, names, {NULL}};
+    static ext_signature_t signature = {"give", give_doc, GIVEN_COUNT, 0, {NULL}};
     ext_handle_t *handle = (ext_handle_t *)self;
     xep_combine_args_t outputs = XEP_COMBINE_ARGS_INIT;
     PyObject *values[GIVEN_COUNT];
@@ -80,10 +79,8 @@ static const char next_async_doc[] =
 /* SENT is no argument: behind the arguments that are kept stands what the dispatch was given. */
 enum { X, TOPK_WEIGHTS, DTYPE, OUTPUTS, WAIT_NS, TIMEOUT, SENT, COUNT = SENT };
 
-static const char *const names[COUNT] = {"x", "topk_weights", "dtype", "outputs", "wait_ns", "timeout"};
-
 _Static_assert(COUNT <= EXT_MOST_PARAMETERS, "no room for a name");
-static ext_signature_t signature = {"next", 1, COUNT, names, {NULL}};
+static ext_signature_t signature = {"next", next_doc, COUNT, 0, {NULL}};
 
 /*
  * *args_p: NULL where there are no outputs, which is how the library is told so. It then has no struct that could hold
@@ -100,7 +97,7 @@ static int fill_args(const ext_handle_t *handle, PyObject *const *values, xep_ne
         PyObject *const *extra = values;
         while (extra < values + COUNT && (*extra == NULL || extra == values + OUTPUTS)) extra++;
         if (extra == values + COUNT) return 0;
-        PyErr_Format(PyExc_ValueError, "%s: expected None with outputs=False", names[extra - values]);
+        PyErr_Format(PyExc_ValueError, "%U: expected None with outputs=False", signature.names[extra - values]);
         return -1;
     }
     if (ext_combine_read(handle, values[X], values[TOPK_WEIGHTS], values[DTYPE], &outputs, &made) != 0 ||
@@ -207,8 +204,7 @@ static PyTypeObject *pieces_type;
  */
 static PyObject *new_pieces(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *keywords)
 {
-    static const char *const known[] = {"outputs", "timeout"};
-    static ext_signature_t options = {"pieces", 0, 2, known, {NULL}};
+    static ext_signature_t options = {"pieces", pieces_doc, 2, 0, {NULL}};
     PyObject *values[2];
     int32_t timeout_ms;
     if (ext_args_read(&options, args, nargs, keywords, values) != 0) return NULL;
