@@ -253,60 +253,16 @@ int ext_args_number32(const char *name, PyObject *object, void *value_p)
     return 0;
 }
 
-/* NumPy's integers and torch's tensors of one element are integers by __index__. */
-static int read_rank(const char *name, Py_ssize_t i, PyObject *item, char *to)
-{
-    PyObject *integer = PyNumber_Index(item);
-    const unsigned long long value = integer != NULL ? PyLong_AsUnsignedLongLong(integer) : 0;
-    const uint32_t rank = (uint32_t)value;
-    Py_XDECREF(integer);
-    if (PyErr_Occurred() == NULL && value == rank) {
-        memcpy(to, &rank, sizeof rank);
-        return 0;
-    }
-    PyErr_Format(PyExc_ValueError, "%s[%zd]: expected a rank, got %R", name, i, item);
-    return -1;
-}
-
 int ext_args_ranks(const char *name, PyObject *object, uint32_t count, PyObject **bytes_p)
 {
-    *bytes_p = NULL;
-    if (object == NULL) return 0;
-    PyObject *ranks = PySequence_Fast(object, "owners: expected a sequence of ranks");
-    if (ranks == NULL) return -1;
-    const Py_ssize_t length = PySequence_Fast_GET_SIZE(ranks);
-    if (length != (Py_ssize_t)count)
-        PyErr_Format(PyExc_ValueError, "%s: expected %u ranks, one for each expert, got %zd", name, count, length);
-    else *bytes_p = PyBytes_FromStringAndSize(NULL, length * (Py_ssize_t)sizeof(uint32_t));
-    for (Py_ssize_t i = 0; *bytes_p != NULL && i < length; i++)
-        if (read_rank(name, i, PySequence_Fast_GET_ITEM(ranks, i),
-                      PyBytes_AS_STRING(*bytes_p) + i * (Py_ssize_t)sizeof(uint32_t)) != 0)
-            Py_CLEAR(*bytes_p);
-    Py_DECREF(ranks);
-    return *bytes_p != NULL ? 0 : -1;
+    *bytes_p = object != NULL ? ext_call_helper("bytes_of_ranks", "(sOI)", name, object, count) : NULL;
+    return object == NULL || *bytes_p != NULL ? 0 : -1;
 }
 
 int ext_args_replicas(const char *name, PyObject *object, PyObject **bytes_p)
 {
-    *bytes_p = NULL;
-    if (object == NULL) return 0;
-    PyObject *pairs = PySequence_Fast(object, "replicas: expected a sequence of (expert, rank)");
-    if (pairs == NULL) return -1;
-    const Py_ssize_t length = PySequence_Fast_GET_SIZE(pairs);
-    *bytes_p = PyBytes_FromStringAndSize(NULL, length * (Py_ssize_t)sizeof(xep_replica_t));
-    for (Py_ssize_t i = 0; *bytes_p != NULL && i < length; i++) {
-        PyObject *pair = PySequence_Fast(PySequence_Fast_GET_ITEM(pairs, i), "replicas: expected (expert, rank)");
-        char *to = PyBytes_AS_STRING(*bytes_p) + i * (Py_ssize_t)sizeof(xep_replica_t);
-        const int is_pair = pair != NULL && PySequence_Fast_GET_SIZE(pair) == 2;
-        if (pair != NULL && !is_pair)
-            PyErr_Format(PyExc_ValueError, "%s[%zd]: expected (expert, rank), got %R", name, i, pair);
-        for (Py_ssize_t j = 0; is_pair && j < 2 && PyErr_Occurred() == NULL; j++)
-            (void)read_rank(name, i, PySequence_Fast_GET_ITEM(pair, j), to + j * (Py_ssize_t)sizeof(uint32_t));
-        Py_XDECREF(pair);
-        if (PyErr_Occurred() != NULL) Py_CLEAR(*bytes_p);
-    }
-    Py_DECREF(pairs);
-    return *bytes_p != NULL ? 0 : -1;
+    *bytes_p = object != NULL ? ext_call_helper("bytes_of_replicas", "(sO)", name, object) : NULL;
+    return object == NULL || *bytes_p != NULL ? 0 : -1;
 }
 
 int ext_args_dtype(const char *name, PyObject *object, xep_dtype_t *dtype_p)

@@ -30,6 +30,9 @@ int ext_arrays_ready(PyObject *module);
 /** -1: an exception is set; a tensor with the negative bit is refused, of one that requires grad it is warned once. */
 int ext_tensor_check(const char *name, PyObject *tensor, xep_dtype_t dtype);
 
+/** EXT_TORCH, once torch is imported, which a program that has not done so does by this. -1: an exception is set. */
+int ext_tensor_kind(ext_kind_t *kind_p);
+
 /** Memory as DLPack shows it. One of both is given away, to be ended by its own deleter, and takes the view with it. */
 typedef struct ext_view {
     dl_managed_t managed;

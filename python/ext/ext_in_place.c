@@ -59,14 +59,9 @@ static PyObject *send_memory(PyObject *self, PyObject *const *args, Py_ssize_t n
     size_t stride = 0;
     xep_status_t status;
     if (ext_args_read(&signature, args, nargs, names, values) != 0 ||
-        ext_args_element("dtype", values[DTYPE], &look.element) != 0 || ext_args_flag(values[TORCH], 1, &torch) != 0)
+        ext_args_element("dtype", values[DTYPE], &look.element) != 0 || ext_args_flag(values[TORCH], 1, &torch) != 0 ||
+        (torch && ext_tensor_kind(&look.element.kind) != 0))
         return NULL;
-    if (torch) {
-        PyObject *met = ext_call_helper("meet_torch", "()");
-        Py_XDECREF(met);
-        if (met == NULL) return NULL;
-        look.element.kind = EXT_TORCH;
-    }
     xep_buffer_t *own = ext_request_begin(buffer);
     PyObject *memory = own != NULL ? ext_slots_whole(&buffer->slots, self) : NULL;
     if (memory == NULL) return NULL;

@@ -7,6 +7,7 @@
 #include "ext_module.h"
 
 #include "ext_args.h"
+#include "ext_arrays.h"
 #include "ext_combine.h"
 #include "ext_failed.h"
 #include "ext_python.h"
@@ -215,14 +216,8 @@ static PyObject *serve(PyObject *Py_UNUSED(module), PyObject *args)
     int torch;
     int32_t timeout_ms = 0;
     if (!PyArg_ParseTuple(args, "O!OOp", &PyTuple_Type, &server.buffers, &server.function, &timeout, &torch) ||
-        ext_args_timeout(timeout, &timeout_ms) != 0)
+        ext_args_timeout(timeout, &timeout_ms) != 0 || (torch && ext_tensor_kind(&server.kind) != 0))
         return NULL;
-    if (torch) {
-        PyObject *met = ext_call_helper("meet_torch", "()");
-        Py_XDECREF(met);
-        if (met == NULL) return NULL;
-        server.kind = EXT_TORCH;
-    }
     if ((server.list = list_buffers(server.buffers, &server.count)) == NULL) return NULL;
     if ((server.weights = PyDict_New()) != NULL) result = serve_buffers(&server, timeout_ms);
     Py_XDECREF(server.weights);

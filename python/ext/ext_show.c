@@ -2,6 +2,7 @@
 
 #include "ext_module.h"
 
+#include "ext_arrays.h"
 #include "ext_python.h"
 #include "ext_received.h"
 
@@ -19,12 +20,10 @@ static PyObject *show_numpy(PyObject *self, PyObject *Py_UNUSED(unused))
     return ext_received_of((ext_handle_t *)self, ((ext_handle_t *)self)->element.kind == EXT_ML ? EXT_ML : EXT_NUMPY);
 }
 
-/* In a program that has not imported torch yet, this does. */
 static PyObject *show_torch(PyObject *self, PyObject *Py_UNUSED(unused))
 {
-    PyObject *met = ext_call_helper("meet_torch", "()");
-    Py_XDECREF(met);
-    return met != NULL ? ext_received_of((ext_handle_t *)self, EXT_TORCH) : NULL;
+    ext_kind_t kind;
+    return ext_tensor_kind(&kind) == 0 ? ext_received_of((ext_handle_t *)self, kind) : NULL;
 }
 
 PyMethodDef ext_show_methods[] = {

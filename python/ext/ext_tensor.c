@@ -101,3 +101,11 @@ int ext_tensor_check(const char *name, PyObject *tensor, xep_dtype_t dtype)
     note_passed(tensor);
     return 0;
 }
+
+int ext_tensor_kind(ext_kind_t *kind_p)
+{
+    PyObject *met = ext_call_helper("meet_torch", "()");
+    Py_XDECREF(met);
+    *kind_p = EXT_TORCH;
+    return met != NULL ? 0 : -1;
+}

@@ -4,9 +4,12 @@ of, arrays and streams of other packages. Where an array is: 0 in host memory, n
 
 from __future__ import annotations
 
+import contextlib
 import operator
+import struct
 import sys
 import warnings
+from array import array as c_array
 from typing import Any, NamedTuple, NoReturn, Optional
 
 import numpy as np
@@ -168,6 +171,42 @@ def parked(handle: _ext.Handle) -> Parked:
     recv = handle.recv
     arrays = (recv.topk_idx, recv.src_token, recv.rank_rows, recv.pair_begin, recv.pair_count)
     return Parked(*(None if one is None else one.clone() if hasattr(one, "clone") else one.copy() for one in arrays))
+
+
+# ---- ranks, as the library has them: 32 bits each ----
+
+
+def bytes_of_ranks(name: str, ranks: Any, count: int) -> bytes:
+    listed = _listed(name, ranks, "a sequence of ranks")
+    if len(listed) != count:
+        raise ValueError(f"{name}: expected {count} ranks, one for each expert, got {len(listed)}")
+    with contextlib.suppress(TypeError, OverflowError):
+        return c_array("I", listed).tobytes()
+    return b"".join(_bytes_of_rank(name, i, rank) for i, rank in enumerate(listed))
+
+
+def bytes_of_replicas(name: str, replicas: Any) -> bytes:
+    found = b""
+    for i, replica in enumerate(_listed(name, replicas, "a sequence of (expert, rank)")):
+        pair = _listed(name, replica, "(expert, rank)")
+        if len(pair) != 2:
+            raise ValueError(f"{name}[{i}]: expected (expert, rank), got {replica!r}")
+        found += _bytes_of_rank(name, i, pair[0]) + _bytes_of_rank(name, i, pair[1])
+    return found
+
+
+def _listed(name: str, given: Any, expected: str) -> list[Any]:
+    try:
+        return list(given)
+    except TypeError:
+        raise TypeError(f"{name}: expected {expected}") from None
+
+
+def _bytes_of_rank(name: str, i: int, rank: Any) -> bytes:
+    try:
+        return struct.pack("=I", rank)
+    except struct.error:
+        raise ValueError(f"{name}[{i}]: expected a rank, got {rank!r}") from None
 
 
 # ---- what objects say of themselves ----
