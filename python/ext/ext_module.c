@@ -10,8 +10,8 @@
 
 /* Types come before what is added to them. */
 static int (*const ready[])(PyObject *) = {
-    ext_library_ready, ext_arrays_ready,   ext_device_ready, ext_group_ready,  ext_buffer_ready,  ext_handle_ready,
-    ext_request_ready, ext_received_ready, ext_pieces_ready, ext_stream_ready, ext_weights_ready,
+    ext_library_ready, ext_arrays_ready,  ext_device_ready,   ext_group_ready,  ext_buffer_ready,
+    ext_handle_ready,  ext_request_ready, ext_received_ready, ext_stream_ready, ext_weights_ready,
 };
 
 static PyMethodDef *const functions[] = {

@@ -8,7 +8,6 @@
 #include <Python.h>
 
 /** Add their types. -1: an exception is set. */
-int ext_pieces_ready(PyObject *module);
 int ext_stream_ready(PyObject *module);
 int ext_weights_ready(PyObject *module);
 

@@ -173,6 +173,43 @@ def parked(handle: _ext.Handle) -> Parked:
     return Parked(*(None if one is None else one.clone() if hasattr(one, "clone") else one.copy() for one in arrays))
 
 
+# ---- a loop ----
+
+
+class Pieces:
+    """What Handle.pieces() loops over. The first iteration brings nothing, as the dispatch has brought its piece.
+
+    outputs: None or False, as next() is given them.
+    """
+
+    def __init__(self, handle: _ext.Handle, outputs: Any, timeout: Optional[float]) -> None:
+        self._handle, self._outputs, self._timeout = handle, outputs, timeout
+        self._piece = -1  # that the last iteration gave
+
+    def __iter__(self) -> Pieces:
+        return self
+
+    def __next__(self) -> _ext.Received:
+        try:
+            recv = self._handle.recv
+            if self._piece not in (-1, recv.piece):
+                raise ValueError(
+                    f"pieces: the handle shows piece {recv.piece + 1}, the last iteration gave {self._piece + 1} (one "
+                    "loop at a time, without next())"
+                )
+        except Exception:  # of which this rank alone may know: refused as a call is
+            with contextlib.suppress(Exception):
+                self._handle.buffer.dispatch(None)
+            raise
+        if self._piece != -1:
+            if recv.piece + 1 >= recv.pieces:
+                raise StopIteration
+            self._handle.next(outputs=self._outputs, timeout=self._timeout)
+            recv = self._handle.recv
+        self._piece = recv.piece
+        return recv
+
+
 # ---- ranks, as the library has them: 32 bits each ----
 
 
