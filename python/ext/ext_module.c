@@ -15,7 +15,8 @@ static int (*const ready[])(PyObject *) = {
 };
 
 static PyMethodDef *const functions[] = {
-    ext_experts_functions, ext_layout_functions, ext_params_functions, ext_serve_functions, ext_stream_functions,
+    ext_experts_functions, ext_layout_functions, ext_params_functions,
+    ext_serve_functions,   ext_stream_functions, ext_view_functions,
 };
 
 static const struct {

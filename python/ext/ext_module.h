@@ -12,7 +12,7 @@ int ext_stream_ready(PyObject *module);
 int ext_weights_ready(PyObject *module);
 
 extern PyMethodDef ext_experts_functions[], ext_layout_functions[], ext_params_functions[], ext_serve_functions[],
-    ext_stream_functions[];
+    ext_stream_functions[], ext_view_functions[];
 
 /** Of Group. */
 extern PyMethodDef ext_grow_group_methods[];

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn, Optional
 
 import numpy as np
 
-from . import _ext, dlpack
+from . import _ext
 from .dtypes import SIZES, Dtype, Quant, Rows, dtype_of, name_of, need_dtype
 from .plan import Plan
 
@@ -86,6 +86,7 @@ def warn_of_gradients(name: str) -> bool:
 
 
 Look = tuple[int, tuple[int, ...], tuple[int, ...], int, int]
+_DLPACK_CUDA = 2  # kind of device
 
 
 def look(name: str, tensor: Any, where: int) -> Look:
@@ -104,7 +105,9 @@ def look_interface(name: str, array: Any, where: int) -> Look:
     if where == 0:
         refuse_elsewhere(name, array, where)
     if not hasattr(array, "__cuda_array_interface__"):
-        return dlpack.look(array) if dlpack.where_is(array) == where else refuse_elsewhere(name, array, where)
+        if tuple(array.__dlpack_device__()) != (_DLPACK_CUDA, where - 1):
+            refuse_elsewhere(name, array, where)
+        return _ext.look_capsule(array.__dlpack__(stream=-1))  # nothing waits: xep is given streams
     told = array.__cuda_array_interface__
     shape, dtype, (address, read_only) = tuple(told["shape"]), np.dtype(told["typestr"]), told["data"]
     strides = told.get("strides")
