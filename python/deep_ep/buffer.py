@@ -91,7 +91,7 @@ class NormalCalls(Core):
                 return False
         return True
 
-    @counted("_last_normal")
+    @counted("normal")
     def dispatch(
         self,
         x: Rows,
@@ -243,7 +243,7 @@ class NormalCalls(Core):
 
     internode_dispatch = dispatch  # which path rows take to other nodes is the library's choice
 
-    @counted("_last_normal")
+    @counted("normal")
     def combine(
         self,
         x: torch.Tensor,
@@ -427,10 +427,9 @@ class Buffer(NormalCalls, LowLatencyCalls):
         self.num_nvl_bytes, self.num_rdma_bytes = num_nvl_bytes, num_rdma_bytes
         self.low_latency_mode, self.enable_shrink = low_latency_mode, enable_shrink
         self._join(group if group is not None else comm, num_slots, timeout, explicitly_destroy)
-        self._passing = Passing(self._xep, self._nodes, timeout) if self._nodes.count > 1 else None
-        self._low_latency = LowLatency(
-            self._xep, self._agreement, num_slots, timeout, "mask" if enable_shrink else "fail"
-        )
+        if self._nodes.count > 1:
+            self._passing = self._pools["passing", False] = Passing(self._joined, self._nodes)
+        self._low_latency = self._pool_of(LowLatency, HOST)
         self.rank, self.group_size = self._xep.rank, self._xep.nranks
         if enable_shrink:
             try:
@@ -492,29 +491,9 @@ class Buffer(NormalCalls, LowLatencyCalls):
     def is_available(self) -> bool:
         return not self._destroyed
 
-    def _shared(self) -> list[xep.Buffer]:
-        low_latency = [buffer for one in self._low_latencies() for buffer in one.buffers()]
-        return super()._shared() + low_latency + self._beside()
-
-    def _beside(self) -> list[xep.Buffer]:
-        """That of what ranks tell one another beside rows."""
-        told = self._passing.buffer if self._passing is not None else None
-        return [] if told is None else [told]
-
     def _forget(self) -> None:
         self._scratch.clear()
         super()._forget()
-        for low_latency in self._low_latencies():
-            low_latency.forget()
-
-    def reset(self) -> None:
-        """Makes usable what an error (a deadline, a peer that failed) left broken, in both modes. Handles end, and what
-        was received with them is undefined. Not a call of DeepEP's. Collective."""
-        super().reset()
-        for low_latency in self._low_latencies():
-            low_latency.reset()
-        for buffer in self._beside():
-            buffer.reset()
 
     def get_local_buffer_tensor(
         self, dtype: torch.dtype, size: Optional[torch.Size] = None, offset: int = 0, use_rdma_buffer: bool = False

@@ -178,7 +178,7 @@ class ElasticCalls(Core):
     num_allocated_qps: int
     allow_multiple_reduction: bool
 
-    @counted("_last_normal")
+    @counted("normal")
     def dispatch(
         self,
         x: Rows,
@@ -350,7 +350,7 @@ class ElasticCalls(Core):
         extra = _extra_words(made, scales, given.topk_weights)
         return made, self._pool_on(rows.device).again(made, rows, extra, ordering)
 
-    @counted("_last_normal")
+    @counted("normal")
     def combine(
         self,
         x: torch.Tensor,
@@ -614,9 +614,9 @@ class ElasticBuffer(ElasticCalls, Absent):
         self._join(group, num_slots, timeout, explicitly_destroy)
         self.rank_idx, self.num_ranks = self._xep.rank, self._xep.nranks
         self._is_hybrid = allow_hybrid_mode and self._nodes.are_even() and path_is_free()
-        self._pool.ways["path"] = "nodes" if self._is_hybrid else "flat"
-        self._pool.ways["node_sums"] = "dtype" if allow_multiple_reduction else "fp32"
-        self._pool.ways["sum_by_selection"] = True
+        self._joined.ways["path"] = "nodes" if self._is_hybrid else "flat"
+        self._joined.ways["node_sums"] = "dtype" if allow_multiple_reduction else "fp32"
+        self._joined.ways["sum_by_selection"] = True
         self.num_scaleout_ranks, self.num_scaleup_ranks = self.get_logical_domain_size()
         self._scaleup_ranks = self.num_scaleup_ranks if self._is_hybrid else 0
         self.scaleout_rank_idx, self.scaleup_rank_idx = divmod(self.rank_idx, self.num_scaleup_ranks)

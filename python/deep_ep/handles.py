@@ -9,7 +9,6 @@ it is used: by a dispatch, which is collective.
 
 from __future__ import annotations
 
-import copy
 import functools
 import inspect
 import itertools
@@ -356,13 +355,8 @@ class HandleTuple(tuple):
     def __reduce__(self) -> Any:
         return tuple, (tuple(self),)
 
-    __reduce_ex__: Any = lambda self, _protocol: self.__reduce__()  # noqa: E731
-
     def __copy__(self) -> "HandleTuple":
         return self
-
-    def __deepcopy__(self, memo: Any) -> tuple:
-        return copy.deepcopy(tuple(self), memo)
 
 
 def _of_plain_tuple(name: str) -> Callable[..., Any]:
