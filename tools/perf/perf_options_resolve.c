@@ -8,6 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "oracle_payloads.h"
+
+enum { FP8_BLOCK = 128 };
+
 /* Names of the field, not of the header: fp8 is e4m3 with scales, as models have it. */
 static int resolve_dtype(perf_options_t *options)
 {
@@ -259,4 +263,57 @@ int perf_resolve_others(perf_options_t *options)
         return -1;
     if (!oracle_route_parse(options->routing, &options->route, reason, sizeof reason)) return 0;
     return perf_refuse(options, "invalid --routing: %s", reason);
+}
+
+/* ---- what is made of them ---- */
+
+/* fp8 rows travel with scales and are combined as bf16, which is what models do. */
+oracle_shape_t perf_shape_of(const perf_options_t *options)
+{
+    const int fp8 = options->dtype == XEP_E4M3;
+    /* there combine has the weights, and they need not travel, unless it does without */
+    const int weights = !options->by_expert || options->sum_at_owner;
+
+    return (oracle_shape_t){
+        .hidden = (uint32_t)options->hidden,
+        .nscales = fp8 ? (uint32_t)((options->hidden + FP8_BLOCK - 1) / FP8_BLOCK) : 0,
+        .dtype = options->dtype,
+        .combine_dtype = fp8 ? XEP_BF16 : options->dtype,
+        .idx_dtype = XEP_INT64,
+        .scales_dtype = XEP_FP32,
+        .weights = weights,
+        .sum_at_owner = options->sum_at_owner,
+        .unweighted = options->sum_at_owner,
+        .by_expert = options->by_expert,
+        .padded = options->padded,
+        .payloads = options->payloads,
+        .npayloads = options->npayloads,
+        .quant = options->quant,
+        .quant_scale = options->quant == XEP_QUANT_E4M3_STATIC ? 1.0f / 64 : 0,
+        .combine_quant = options->combine_quant,
+        .combine_scale = options->combine_quant == XEP_QUANT_E4M3_STATIC ? 1.0f / 64 : 0,
+    };
+}
+
+/* Mode ll has room for what casts alone add. */
+uint32_t perf_scales_of(const oracle_shape_t *shape)
+{
+    return shape->by_expert && shape->npayloads == 0 ? shape->nscales : oracle_words_beside(shape);
+}
+
+oracle_routing_params_t perf_routing_of(const perf_options_t *options, uint32_t nranks, uint64_t tokens)
+{
+    return (oracle_routing_params_t){.spec = options->route,
+                                     .seed = options->seed,
+                                     .nranks = nranks,
+                                     .experts = (uint32_t)options->experts,
+                                     .topk = (uint32_t)options->topk,
+                                     .mask = (uint32_t)options->mask,
+                                     .owners = options->owners,
+                                     .tokens = tokens};
+}
+
+uint64_t perf_tokens_of(const perf_options_t *options)
+{
+    return options->tokens || options->route.kind == ORACLE_ROUTE_FILE ? options->tokens : PERF_TOKENS;
 }

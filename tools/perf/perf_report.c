@@ -7,9 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "perf_pieces.h"
+#include "perf_ops.h"
 #include "perf_time.h"
-#include "perf_waits.h"
 
 static const char *const op_names[] = {[PERF_DISPATCH] = "dispatch", [PERF_COMBINE] = "combine"};
 
@@ -131,17 +130,17 @@ static void print_in_place_line(const char *what, double us, double cpu, double 
 }
 
 /* The last line is what both others are compared with: copying pays only for who reads rows more than once. */
-static void print_in_place(const perf_times_t *times)
+static void print_in_place(const perf_time_t *time)
 {
-    print_in_place_line("in place, not read", times->in_place, times->in_place_cpu, times->op[PERF_DISPATCH].limit);
-    print_in_place_line("in place, and one read", times->in_place_read, times->in_place_read_cpu, times->read);
-    print_in_place_line("copied, and one read", times->read, times->read_cpu, times->read);
+    print_in_place_line("in place, not read", time->in_place, time->in_place_cpu, time->limit);
+    print_in_place_line("in place, and one read", time->in_place_read, time->in_place_read_cpu, time->read);
+    print_in_place_line("copied, and one read", time->read, time->read_cpu, time->read);
 }
 
 /* What comes back before the last piece is a part of the first time, so both together are what is compared. */
 static void print_pieces(const perf_t *perf, const perf_times_t *times)
 {
-    const double dispatch = times->pieces[PERF_DISPATCH], combine = times->pieces[PERF_COMBINE];
+    const double dispatch = times->op[PERF_DISPATCH].pieces, combine = times->op[PERF_COMBINE].pieces;
     const double whole = times->op[PERF_DISPATCH].median + times->op[PERF_COMBINE].median;
 
     printf("room for %" PRIu64 " rows: %" PRIu64
@@ -193,7 +192,7 @@ static void print_table(const perf_t *perf, const perf_times_t *times)
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
         for (perf_op_t op = PERF_DISPATCH; op < PERF_OPS; op++)
             if (times->op[op].timed) lines[i](perf, op, &times->op[op]);
-    if (perf->options.in_place) print_in_place(times);
+    if (perf->options.in_place) print_in_place(&times->op[PERF_DISPATCH]);
     if (perf->pieces != NULL) print_pieces(perf, times);
     if (perf->options.fixed) print_fixed(perf, times);
     if (perf->options.waits) print_waits(perf, times);

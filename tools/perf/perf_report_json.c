@@ -11,11 +11,10 @@
 
 #include "oracle_alloc.h"
 #include "perf_machine.h"
-#include "perf_pieces.h"
-#include "perf_placement.h"
+#include "perf_ops.h"
 #include "perf_say.h"
+#include "perf_simulate.h"
 #include "perf_time.h"
-#include "perf_waits.h"
 
 /* Each value is written with the comma behind it; what ends an object is written by hand for that. */
 static void write_text(FILE *file, const char *name, const char *text)
@@ -170,6 +169,7 @@ static void write_load(FILE *file, const perf_t *perf)
  */
 static void write_all(FILE *file, const perf_t *perf, const perf_times_t *times)
 {
+    const perf_time_t *dispatch = &times->op[PERF_DISPATCH];
     const char *separator = "";
 
     fputc('{', file);
@@ -181,13 +181,14 @@ static void write_all(FILE *file, const perf_t *perf, const perf_times_t *times)
         fprintf(file,
                 "\"in_place\": {\"us\": %.3f, \"cpu_us\": %.3f, \"read_us\": %.3f, \"read_cpu_us\": %.3f, "
                 "\"copied_read_us\": %.3f, \"copied_read_cpu_us\": %.3f}, ",
-                times->in_place, times->in_place_cpu, times->in_place_read, times->in_place_read_cpu, times->read,
-                times->read_cpu);
+                dispatch->in_place, dispatch->in_place_cpu, dispatch->in_place_read, dispatch->in_place_read_cpu,
+                dispatch->read, dispatch->read_cpu);
     if (perf->pieces != NULL)
         fprintf(file,
                 "\"pieces\": {\"room\": %" PRIu64 ", \"count\": %" PRIu64
                 ", \"dispatch_us\": %.3f, \"combine_us\": %.3f}, ",
-                perf->pieces->room, perf->pieces->count, times->pieces[PERF_DISPATCH], times->pieces[PERF_COMBINE]);
+                perf->pieces->room, perf->pieces->count, times->op[PERF_DISPATCH].pieces,
+                times->op[PERF_COMBINE].pieces);
     fputs("\"ops\": [", file);
     for (perf_op_t op = PERF_DISPATCH; op < PERF_OPS; op++) {
         if (!times->op[op].timed) continue;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-#include "perf_placement.h"
+#include "perf_simulate.h"
 
 #include <stdlib.h>
 #include <string.h>
