@@ -127,7 +127,7 @@ static char *memory_of(const perf_by_hand_t *hand, uint64_t token, uint32_t i)
 
 /*
  * Rows and scales as the receivers would have them. What the C library does well is left to it, as the modes do. Behind
- * a row lies that of the next token, unless it was cast. The fence counts: until then streaming stores are on their way.
+ * a row lies that of the next token, unless it was cast. The fence counts: until then streaming stores are under way.
  */
 void perf_by_hand_store(const perf_by_hand_t *hand, int streaming)
 {

@@ -12,6 +12,15 @@
 
 static const char *const op_names[] = {[PERF_DISPATCH] = "dispatch", [PERF_COMBINE] = "combine"};
 
+void perf_print_shape(const perf_options_t *options, uint64_t tokens)
+{
+    printf("%" PRIu64 " tokens a rank, hidden %" PRIu64 " %s, top %" PRIu64 " of %" PRIu64
+           " experts, routing %s, seed %" PRIu64,
+           tokens, options->hidden, options->dtype_name, options->topk, options->experts, options->routing,
+           options->seed);
+    if (options->mask) printf(", %" PRIu64 " of 1000 masked", options->mask);
+}
+
 /*
  * The mode, the path and the type of sums are those of the buffer: where no option names them, variables or the library
  * have decided.
@@ -27,11 +36,7 @@ static void print_head(const perf_t *perf)
     printf("xep %s, mode %s, %" PRIu32 " rank%s on %" PRIu32 " node%s (%" PRIu32 " mapped), ucx %s\n", library.version,
            buffer.mode, perf->info.nranks, perf->info.nranks == 1 ? "" : "s", perf->info.nnodes,
            perf->info.nnodes == 1 ? "" : "s", perf->mapped, library.ucx_version);
-    printf("%" PRIu64 " tokens a rank, hidden %" PRIu64 " %s, top %" PRIu64 " of %" PRIu64
-           " experts, routing %s, seed %" PRIu64,
-           perf->routing->tokens, options->hidden, options->dtype_name, options->topk, options->experts,
-           options->routing, options->seed);
-    if (options->mask) printf(", %" PRIu64 " of 1000 masked", options->mask);
+    perf_print_shape(options, perf->routing->tokens);
     if (options->by_expert) printf(", %s", options->layout);
     if (options->by_expert || options->quant != XEP_QUANT_NONE) printf(", quant %s", options->quant_name);
     if (options->npayloads != 0) printf(", payloads %s", options->payloads_text);
@@ -163,8 +168,9 @@ static void print_waits(const perf_t *perf, const perf_times_t *times)
 }
 
 /* A line for each operation; the head of all before the first. */
-static void print_point(const perf_t *perf, const perf_times_t *times)
+static void print_point(const perf_t *perf)
 {
+    const perf_times_t *times = perf->times;
     const perf_sweep_t *sweep = &perf->options.sweep;
 
     if (perf->point == 0) {
@@ -181,8 +187,9 @@ static void print_point(const perf_t *perf, const perf_times_t *times)
     fflush(stdout);
 }
 
-static void print_table(const perf_t *perf, const perf_times_t *times)
+static void print_table(const perf_t *perf)
 {
+    const perf_times_t *times = perf->times;
     static void (*const lines[])(const perf_t *perf, perf_op_t op,
                                  const perf_time_t *time) = {print_op, print_quant, print_phases, print_device,
                                                              print_peer};
@@ -198,14 +205,14 @@ static void print_table(const perf_t *perf, const perf_times_t *times)
     if (perf->options.waits) print_waits(perf, times);
 }
 
-void perf_report(const perf_t *perf, const perf_times_t *times)
+void perf_report(const perf_t *perf)
 {
     if (perf->options.sweep.count != 0) {
-        print_point(perf, times);
+        print_point(perf);
         return;
     }
     print_head(perf);
-    if (!perf->options.check_only) print_table(perf, times);
+    if (!perf->options.check_only) print_table(perf);
     if (perf->options.check) printf("check: every byte compared, %s\n", perf->check_result);
     if (perf->options.pressure)
         printf("pressure: two runs of %" PRIu64 " seeds, %s\n", perf->options.pressure, perf->pressure_result);

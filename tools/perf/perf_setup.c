@@ -46,7 +46,7 @@ static uint64_t agree_least(perf_t *perf, uint64_t least)
 
 /* ---- memory ------------------------------------------------------------------------- */
 
-/* The next piece of the memory, NULL while it is only being measured. Arrays begin on lines, so that no two share one. */
+/* The next piece of the memory, NULL while it is only being measured. No two arrays share a line. */
 static void *carve(perf_t *perf, size_t bytes)
 {
     const size_t at = perf->memory.bytes;
@@ -218,8 +218,8 @@ static xep_status_t need_of(perf_t *perf, uint64_t budget, uint64_t *bytes_p)
 }
 
 /*
- * Halves the tokens until they fit the budget, unless the user said how many. NULL or a complaint. Each step makes the routing anew, as it is drawn for a number of tokens. need_of() leaves the sizes of the last try
- * in perf.
+ * Halves the tokens until they fit the budget, unless the user said how many. NULL or a complaint. Each step makes the
+ * routing anew, as it is drawn for a number of tokens. need_of() leaves the sizes of the last try in perf.
  */
 static const char *fit(perf_t *perf, uint64_t budget, char *why, size_t why_bytes)
 {

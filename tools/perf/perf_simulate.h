@@ -4,8 +4,6 @@
 #ifndef PERF_SIMULATE_H
 #define PERF_SIMULATE_H
 
-#include <stdio.h>
-
 #include "oracle.h"
 #include "perf_options.h"
 #include "plan.h"
@@ -96,9 +94,6 @@ int perf_simulate(const perf_options_t *options, const perf_placement_t *placeme
 
 /** The exit status of xep_perf. */
 int perf_forecast_report(void *arg, const perf_simulation_t *simulation);
-
-/** Where --json asks for it, lets write() fill the file or stdout. The exit status. */
-int perf_simulated_json(const perf_options_t *options, void (*write)(FILE *file, const void *arg), const void *arg);
 
 /* ---- perf_simulate_placements.c ---- */
 

@@ -214,8 +214,9 @@ static void reckon_better(timing_t *timing, perf_op_t op, uint32_t way, uint32_t
  * Operations in flight share the time of their step. Of a limit the least of all iterations: what the machine can do it
  * has done once.
  */
-static void reckon(timing_t *timing, perf_op_t op, perf_time_t *time)
+static void reckon(timing_t *timing, perf_op_t op)
 {
+    perf_time_t *time = &timing->perf->times->op[op];
     const perf_options_t *options = &timing->perf->options;
     const double slots = (double)options->slots;
 
@@ -251,7 +252,7 @@ static uint64_t calibrate(uint64_t us)
 }
 
 /* Allocated here for all iterations, so that the loop allocates nothing. */
-void perf_time(perf_t *perf, perf_times_t *times_p)
+void perf_time(perf_t *perf)
 {
     timing_t timing = {.perf = perf, .rounds = calibrate(perf->options.overlap)};
 
@@ -260,9 +261,9 @@ void perf_time(perf_t *perf, perf_times_t *times_p)
     perf->timing = 1;
     run_all(&timing);
     perf_waits_gather(perf);
-    if (perf->options.fixed) perf_fixed_parts(perf, &times_p->round_trip, &times_p->layout);
-    if (perf_times_dispatch(&perf->options)) reckon(&timing, PERF_DISPATCH, &times_p->op[PERF_DISPATCH]);
-    if (perf_times_combine(&perf->options)) reckon(&timing, PERF_COMBINE, &times_p->op[PERF_COMBINE]);
+    if (perf->options.fixed) perf_fixed_parts(perf);
+    if (perf_times_dispatch(&perf->options)) reckon(&timing, PERF_DISPATCH);
+    if (perf_times_combine(&perf->options)) reckon(&timing, PERF_COMBINE);
     perf->timing = 0;
     perf_limit_close(perf);
     perf_samples_close(&timing.samples);

@@ -32,8 +32,8 @@ typedef struct perf_times {
     double layout;     /* --fixed: xep_layout() of the tokens of a rank */
 } perf_times_t;
 
-/** Times all operations and limits. Collective. */
-void perf_time(perf_t *perf, perf_times_t *times_p);
+/** Times all operations and limits: perf->times. Collective. */
+void perf_time(perf_t *perf);
 
 /** Median over limit; 0 where the limit is too short to measure. */
 double perf_time_ratio(const perf_time_t *time);
@@ -111,7 +111,7 @@ double perf_waits_mean(const perf_t *perf, perf_op_t op, uint32_t waiting, uint3
 
 /* What an operation costs besides its bytes. */
 
-/** Times flags and the layout, as perf_times_t has them; *round_trip_p stays where none is measured. Collective. */
-void perf_fixed_parts(perf_t *perf, double *round_trip_p, double *layout_p);
+/** Times flags and the layout. Collective. */
+void perf_fixed_parts(perf_t *perf);
 
 #endif

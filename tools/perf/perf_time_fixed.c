@@ -69,12 +69,12 @@ static double time_layout(const perf_t *perf)
 }
 
 /* Ranks above 1 have nothing to do here but to wait at the barrier. */
-void perf_fixed_parts(perf_t *perf, double *round_trip_p, double *layout_p)
+void perf_fixed_parts(perf_t *perf)
 {
     flags_t *flags = perf->one_clock && perf->info.nranks > 1 ? perf_share(perf, sizeof *flags) : NULL;
 
-    *layout_p = time_layout(perf);
-    if (flags != NULL && perf->info.rank == 0) *round_trip_p = time_ping(flags);
+    perf->times->layout = time_layout(perf);
+    if (flags != NULL && perf->info.rank == 0) perf->times->round_trip = time_ping(flags);
     if (flags != NULL && perf->info.rank == 1) answer_ping(flags);
     if (flags != NULL) munmap(flags, sizeof *flags);
     perf_must(perf, xep_group_barrier(perf->group));

@@ -61,7 +61,7 @@ static void measure(perf_t *perf)
 
     if (options->peer) perf_peer_open(perf);
     if (options->check) perf_check(perf, options->seed);
-    if (!options->check_only) perf_time(perf, perf->times);
+    if (!options->check_only) perf_time(perf);
     if (options->check) perf_check(perf, options->seed + 1);
     if (options->check) perf->check_result = "ok";
     if (options->pressure) perf_pressure(perf);
@@ -73,8 +73,8 @@ static int report(const perf_t *perf)
     const char *json = perf->options.json;
 
     if (perf->info.rank != 0) return 0;
-    if (json == NULL || strcmp(json, "-") != 0) perf_report(perf, perf->times);
-    return json != NULL && perf_json_write(perf, perf->times) ? PERF_EXIT_FAILED : 0;
+    if (json == NULL || strcmp(json, "-") != 0) perf_report(perf);
+    return perf_json_write(perf);
 }
 
 static void close_point(perf_t *perf)
