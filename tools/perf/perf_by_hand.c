@@ -144,6 +144,7 @@ void perf_by_hand_store(const perf_by_hand_t *hand, int streaming)
             else memcpy(to, x, bytes);
             if (perf->placed_scales != 0)
                 memcpy(memory + hand->scales + row * perf->placed_scales, scales, perf->placed_scales);
+            if (hand->beside != NULL) hand->beside(perf, token, i);
         }
     }
     xep_stores_fence();

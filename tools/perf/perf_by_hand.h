@@ -29,6 +29,8 @@ typedef struct perf_by_hand {
     size_t x, scales, out; /* begin of dispatched rows, of what is beside them, and of experts' outputs in it */
     const uint64_t *first; /* [ndest] first row of this rank in each destination */
     int by_rank;           /* sums have the order of destinations, not of selections */
+    /* NULL, or stores what goes with a row besides: of a token's i-th destination */
+    void (*beside)(const perf_t *perf, uint64_t token, uint32_t i);
     /* the kernels: those of the modes, the widest that this CPU runs, whatever XEP_SIMD says to the modes */
     xep_copy_fn copy_streaming;
     xep_weigh_fn sum[2]; /* [1]: streaming */

@@ -196,6 +196,26 @@ static void open_recv(perf_peer_t *peer)
     recv->experts = peer->experts;
 }
 
+/* Which selections of a token are the receiver's, with their weights. */
+static void store_selections(const perf_t *perf, uint64_t token, uint32_t i)
+{
+    const perf_peer_t *peer = perf->peer;
+    const size_t topk = perf->options.topk;
+    const uint32_t to = peer->hand.to[token * peer->hand.width + i];
+    const uint64_t row = perf_by_hand_row(&peer->hand, token, i);
+    char *memory = memory_of(peer, to);
+    int64_t *idx = (int64_t *)(void *)(memory + peer->idx) + row * topk;
+    float *weights = (float *)(void *)(memory + peer->weights) + row * topk;
+
+    for (size_t k = 0; k < topk; k++) {
+        const int64_t expert = perf->idx[token * topk + k];
+        const int is_there = expert >= 0 && peer->hand.owner[expert] == to;
+        idx[k] = is_there ? (int64_t)peer->of_rank[expert] : -1;
+        weights[k] = is_there ? perf->weights[token * topk + k] : 0;
+    }
+    ((int32_t *)(void *)(memory + peer->token))[row] = (int32_t)token;
+}
+
 /* Everything is allocated and mapped here, so that what is timed later is a plan, counts, rows and flags alone. */
 void perf_peer_open(perf_t *perf)
 {
@@ -212,6 +232,7 @@ void perf_peer_open(perf_t *perf)
     peer->experts = oracle_alloc(perf->options.experts * sizeof *peer->experts);
     peer->of_rank = oracle_alloc(perf->options.experts * sizeof *peer->of_rank);
     perf_by_hand_open(&peer->hand, perf);
+    peer->hand.beside = store_selections;
     lay_out(peer);
     peer->hand.memory = perf_share(perf, nranks * peer->hand.each);
     snprintf(why, sizeof why, "--peer: no %.1f MiB of shared memory in /dev/shm: %s",
@@ -266,26 +287,6 @@ static void share_counts(perf_peer_t *peer)
     peer->recv.rows = peer->recv.capacity = peer->src_begin[nranks];
 }
 
-/* Which selections of a token are the receiver's, with their weights. */
-static void store_selections(const perf_peer_t *peer, uint64_t token, uint32_t i)
-{
-    const perf_t *perf = peer->perf;
-    const size_t topk = perf->options.topk;
-    const uint32_t to = peer->hand.to[token * peer->hand.width + i];
-    const uint64_t row = perf_by_hand_row(&peer->hand, token, i);
-    char *memory = memory_of(peer, to);
-    int64_t *idx = (int64_t *)(void *)(memory + peer->idx) + row * topk;
-    float *weights = (float *)(void *)(memory + peer->weights) + row * topk;
-
-    for (size_t k = 0; k < topk; k++) {
-        const int64_t expert = perf->idx[token * topk + k];
-        const int is_there = expert >= 0 && peer->hand.owner[expert] == to;
-        idx[k] = is_there ? (int64_t)peer->of_rank[expert] : -1;
-        weights[k] = is_there ? perf->weights[token * topk + k] : 0;
-    }
-    ((int32_t *)(void *)(memory + peer->token))[row] = (int32_t)token;
-}
-
 /* Part of a dispatch of xep as well. */
 static void count_experts(perf_peer_t *peer)
 {
@@ -308,8 +309,6 @@ void perf_peer_dispatch(perf_t *perf)
     peer->step++;
     perf_by_hand_plan(&peer->hand);
     share_counts(peer);
-    for (uint64_t token = 0; token < perf->tokens; token++)
-        for (uint32_t i = 0; i < peer->hand.copies[token]; i++) store_selections(peer, token, i);
     perf_by_hand_store(&peer->hand, perf->streaming);
     tell(&words_of(peer, perf->info.rank)->stored, peer->step);
     for (uint32_t rank = 0; rank < perf->info.nranks; rank++) perf_await(&words_of(peer, rank)->stored, peer->step);
