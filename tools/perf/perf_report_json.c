@@ -12,7 +12,6 @@
 #include "oracle_alloc.h"
 #include "perf_machine.h"
 #include "perf_ops.h"
-#include "perf_simulate.h"
 #include "perf_time.h"
 
 /* Each value is written with the comma behind it; what ends an object is written by hand for that. */
@@ -138,18 +137,14 @@ static void write_op(FILE *file, const perf_t *perf, perf_op_t op, const perf_ti
 static void write_load(FILE *file, const perf_t *perf)
 {
     const uint32_t nranks = perf->info.nranks, nexperts = perf->routing->params.experts;
-    uint32_t *selections = oracle_alloc((size_t)nranks * nexperts * sizeof *selections);
+    uint64_t *load = oracle_alloc(nexperts * sizeof *load);
     uint32_t *ranks = oracle_alloc((size_t)nranks * nranks * sizeof *ranks);
     oracle_traffic_t traffic;
 
-    perf_count_selections(perf->routing, selections);
+    for (uint32_t rank = 0; rank < nranks; rank++) oracle_count_selections(perf->routing, rank, load);
     oracle_traffic_count(perf->routing, ranks, &traffic);
     fputs("\"load\": {\"experts\": [", file);
-    for (uint32_t e = 0; e < nexperts; e++) {
-        uint64_t sum = 0;
-        for (uint32_t rank = 0; rank < nranks; rank++) sum += selections[(size_t)rank * nexperts + e];
-        fprintf(file, "%s%" PRIu64, e ? ", " : "", sum);
-    }
+    for (uint32_t e = 0; e < nexperts; e++) fprintf(file, "%s%" PRIu64, e ? ", " : "", load[e]);
     fputs("], \"rows\": [", file);
     for (uint32_t from = 0; from < nranks; from++) {
         fputs(from ? ", [" : "[", file);
@@ -159,7 +154,7 @@ static void write_load(FILE *file, const perf_t *perf)
     }
     fputs("]}, ", file);
     free(ranks);
-    free(selections);
+    free(load);
 }
 
 /*

@@ -32,9 +32,6 @@ typedef struct perf_placer {
     uint64_t *before;      /* [E] selections of the ranks so far that do not stay there */
 } perf_placer_t;
 
-/** How often each rank selects each expert: adds to counts, [R][E]. */
-void perf_count_selections(const oracle_routing_t *routing, uint32_t *counts);
-
 /** Counts the routing, and makes a plan for it. */
 void perf_placer_open(const oracle_routing_t *routing, const perf_placement_t *placement, perf_placer_t *placer);
 void perf_placer_close(perf_placer_t *placer);
@@ -81,10 +78,7 @@ static inline const perf_forecast_t *perf_forecast(const perf_simulation_t *simu
 /** Takes the result; returns the exit status of xep_perf. */
 typedef int (*perf_simulated_fn)(void *arg, const perf_simulation_t *simulation);
 
-/**
- * The exit status of xep_perf: what report returns, or after it has printed what is wrong. placement: in place of the
- * owners that the options have; NULL: those.
- */
+/** What report returns; ends the process where something is wrong. placement NULL: the owners of the options. */
 int perf_simulate(const perf_options_t *options, const perf_placement_t *placement, perf_simulated_fn report,
                   void *arg);
 
