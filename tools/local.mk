@@ -52,7 +52,6 @@ xep_run_SOURCES = \
 	%D%/run/run_names.c %D%/run/run_names.h \
 	%D%/run/run_server.c %D%/run/run_server.h \
 	%D%/run/run_spawn.c %D%/run/run_spawn.h \
-	%D%/run/run_trace.c \
 	%D%/run/run_watch.c %D%/run/run_watch.h
 xep_run_CPPFLAGS = $(public_cppflags) -I$(srcdir)/tools/trace $(PMIX_CFLAGS) -DRUN_PMIX_DIR='"$(PMIX_LIBDIR)"'
 xep_run_LDFLAGS =

@@ -120,7 +120,7 @@ static size_t bytes_of(const perf_cuda_limit_t *limit, int received)
 perf_cuda_limit_t *perf_cuda_limit_open(const perf_t *perf, const perf_by_hand_t *hand)
 {
     if (perf->cuda == NULL) return NULL;
-    const perf_cuda_driver_t *driver = perf_cuda_calls(perf);
+    const perf_cuda_driver_t *driver = &perf->cuda->driver;
     const uint32_t nranks = perf->info.nranks, me = perf->info.rank;
     perf_cuda_limit_t *limit = oracle_alloc(sizeof *limit);
     perf_ipc_t own, *all = oracle_alloc(nranks * sizeof *all);
@@ -149,7 +149,7 @@ void perf_cuda_limit_close(perf_cuda_limit_t *limit)
 {
     if (limit == NULL) return;
     const perf_t *perf = limit->perf;
-    const perf_cuda_driver_t *driver = perf_cuda_calls(perf);
+    const perf_cuda_driver_t *driver = &perf->cuda->driver;
 
     for (uint32_t r = 0; r < perf->info.nranks; r++)
         if (r != perf->info.rank) driver->ipc_close(limit->there[r]);
@@ -168,7 +168,7 @@ static void copy_part(const perf_cuda_limit_t *limit, uintptr_t to, uintptr_t fr
                       void *stream)
 {
     const perf_t *perf = limit->perf;
-    const perf_cuda_driver_t *driver = perf_cuda_calls(perf);
+    const perf_cuda_driver_t *driver = &perf->cuda->driver;
     const unsigned nranks = perf->info.nranks, blocks = nranks < BLOCKS ? BLOCKS / nranks : 1;
     copy_t copy = {to, from, bytes};
     void *args = &copy;
@@ -188,7 +188,7 @@ static void copy_part(const perf_cuda_limit_t *limit, uintptr_t to, uintptr_t fr
 void perf_cuda_limit_run(const perf_cuda_limit_t *limit, perf_op_t op, int in_turn)
 {
     const perf_t *perf = limit->perf;
-    const perf_cuda_driver_t *driver = perf_cuda_calls(perf);
+    const perf_cuda_driver_t *driver = &perf->cuda->driver;
     const uint32_t nranks = perf->info.nranks, me = perf->info.rank;
     const size_t row = row_of(perf, op);
     const int own_last = in_turn && op == PERF_DISPATCH;

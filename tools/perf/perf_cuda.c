@@ -17,14 +17,6 @@
 
 enum { NON_BLOCKING = 1 };
 
-struct perf_cuda {
-    perf_cuda_driver_t driver;
-    void *stream;
-    void *begin, *end; /* events around an operation */
-    uintptr_t twins;   /* of perf->memory, as many bytes */
-    xep_recv_t recv;   /* the last one fetched, its arrays in host memory */
-};
-
 /* ---- calls of the driver ---- */
 
 /* Made of the one list in the header: the name to look for, and where its pointer belongs in a perf_cuda_driver_t. */
@@ -38,26 +30,26 @@ static const struct {
 };
 
 /*
- * It stays loaded: the library has it, too. A driver that lacks one of the functions is not used at all, so nobody has
- * to ask whether a pointer is there. ISO C knows no cast from an object's address to a function.
+ * NULL or a complaint. It stays loaded: the library has it, too. A driver that lacks one of the functions is not used at
+ * all, so nobody has to ask whether a pointer is there. ISO C knows no cast from an object's address to a function.
  */
-int perf_cuda_driver_open(perf_cuda_driver_t *driver, char *why, size_t why_bytes)
+static const char *open_driver(perf_cuda_driver_t *driver, char *why, size_t why_bytes)
 {
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (library == NULL) {
         snprintf(why, why_bytes, "--memory cuda: there is no driver for CUDA devices here: %s", dlerror());
-        return -1;
+        return why;
     }
     for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
         void *symbol = dlsym(library, functions[i].symbol);
         if (symbol == NULL) {
             snprintf(why, why_bytes, "--memory cuda: the driver of the CUDA devices is too old: it has no %s",
                      functions[i].symbol);
-            return -1;
+            return why;
         }
         memcpy((char *)driver + functions[i].offset, &symbol, sizeof symbol);
     }
-    return 0;
+    return NULL;
 }
 
 void perf_cuda_must(const perf_t *perf, int result, const char *what)
@@ -83,11 +75,6 @@ uintptr_t perf_cuda_allocate(const perf_t *perf, size_t bytes)
 static void wait_for(const perf_t *perf, void *stream)
 {
     perf_cuda_must(perf, perf->cuda->driver.stream_wait(stream), "wait for a stream");
-}
-
-const perf_cuda_driver_t *perf_cuda_calls(const perf_t *perf)
-{
-    return &perf->cuda->driver;
 }
 
 /* ---- memory ---- */
@@ -244,7 +231,7 @@ static const char *find_device(const perf_t *perf, perf_cuda_driver_t *driver, c
     void *context;
     int count = 0;
 
-    if (perf_cuda_driver_open(driver, why, why_bytes)) return why;
+    if (open_driver(driver, why, why_bytes) != NULL) return why;
     if (driver->init(0) != 0 || driver->device_count(&count) != 0 || count == 0)
         return "--memory cuda: the driver finds no CUDA device that this process may use";
     if (driver->context_retain(&context, (int)(perf->info.rank % (uint32_t)count)) != 0 ||

@@ -10,8 +10,6 @@
 
 #include "perf.h"
 
-typedef struct perf_cuda perf_cuda_t;
-
 /** Makes a device current and allocates the twins. Collective. */
 void perf_cuda_open(perf_t *perf);
 void perf_cuda_close(perf_t *perf);
@@ -60,7 +58,6 @@ typedef struct perf_ipc {
     X(device_count, "cuDeviceGetCount", (int *count_p))                                                       \
     X(context_retain, "cuDevicePrimaryCtxRetain", (void **context_p, int device))                             \
     X(context_set, "cuCtxSetCurrent", (void *context))                                                        \
-    X(context_sync, "cuCtxSynchronize", (void))                                                               \
     X(allocate, "cuMemAlloc_v2", (uintptr_t * address_p, size_t bytes))                                       \
     X(release, "cuMemFree_v2", (uintptr_t address))                                                           \
     X(put, "cuMemcpyHtoDAsync_v2", (uintptr_t to, const void *from, size_t n, void *stream))                  \
@@ -88,10 +85,13 @@ typedef struct perf_cuda_driver {
 #undef PERF_CUDA_FUNCTION
 } perf_cuda_driver_t;
 
-/** 0, or -1 and a sentence in why. */
-int perf_cuda_driver_open(perf_cuda_driver_t *driver, char *why, size_t why_bytes);
-
-const perf_cuda_driver_t *perf_cuda_calls(const perf_t *perf);
+typedef struct perf_cuda {
+    perf_cuda_driver_t driver;
+    void *stream;
+    void *begin, *end; /* events around an operation */
+    uintptr_t twins;   /* of perf->memory, as many bytes */
+    xep_recv_t recv;   /* the last one fetched, its arrays in host memory */
+} perf_cuda_t;
 
 /** Ends the run where a call of the driver has failed: what could not be done. */
 void perf_cuda_must(const perf_t *perf, int result, const char *what);

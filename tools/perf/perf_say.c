@@ -90,7 +90,7 @@ void *perf_gather(perf_t *perf, const void *own, size_t bytes)
 }
 
 /* Ends all ranks alike when one of them cannot go on, where no operation of the library would tell them. */
-int perf_complained(perf_t *perf, const char *complaint)
+void perf_stop_if(perf_t *perf, const char *complaint, int exit_status)
 {
     char own[COMPLAINT_BYTES] = "", *all;
     uint32_t rank = 0;
@@ -98,14 +98,11 @@ int perf_complained(perf_t *perf, const char *complaint)
     if (complaint != NULL) snprintf(own, sizeof own, "%s", complaint);
     all = perf_gather(perf, own, sizeof own);
     while (rank < perf->info.nranks && !all[rank * sizeof own]) rank++;
-    if (rank < perf->info.nranks) perf_say(perf, "%s", all + rank * sizeof own);
+    if (rank < perf->info.nranks) {
+        perf_say(perf, "%s", all + rank * sizeof own);
+        end(perf, exit_status);
+    }
     free(all);
-    return rank < perf->info.nranks;
-}
-
-void perf_stop_if(perf_t *perf, const char *complaint, int exit_status)
-{
-    if (perf_complained(perf, complaint)) end(perf, exit_status);
 }
 
 /* A few times a second: what is measured must not wait for a terminal. A launcher's pipe gets a line now and then. */

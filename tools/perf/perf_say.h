@@ -21,10 +21,7 @@ void perf_leave_word(void);
 /** What every rank has: own of each, bytes long; free() frees it. Collective. */
 void *perf_gather(perf_t *perf, const void *own, size_t bytes);
 
-/** Whether some rank has a complaint; if so rank 0 prints that of the lowest. Collective. */
-int perf_complained(perf_t *perf, const char *complaint);
-
-/** Ends the run then, on all ranks. Collective. */
+/** Ends the run if some rank has a complaint: rank 0 prints that of the lowest. Collective. */
 void perf_stop_if(perf_t *perf, const char *complaint, int exit_status);
 
 /** Ends the run if some rank has a difference: rank 0 prints that of the lowest. Collective. */
