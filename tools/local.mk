@@ -13,7 +13,7 @@ xep_perf_SOURCES = \
 	%D%/perf/perf_by_hand.c %D%/perf/perf_by_hand.h \
 	%D%/perf/perf_by_hand_cuda.c \
 	%D%/perf/perf_by_hand_peer.c \
-	%D%/perf/perf_check.c %D%/perf/perf_check.h \
+	%D%/perf/perf_check.c \
 	%D%/perf/perf_cuda.c %D%/perf/perf_cuda.h \
 	%D%/perf/perf_machine.c %D%/perf/perf_machine.h \
 	%D%/perf/perf_ops.c %D%/perf/perf_ops.h \

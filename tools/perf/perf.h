@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** One run of xep_perf on this rank: what its parts share. */
+/**
+ * One run of xep_perf on this rank: what its parts share. main() reads the options (perf_options*.c), makes shape,
+ * memory and buffer (perf_setup.c), checks (perf_check.c), times (perf_time*.c) and reports (perf_report*.c). What is
+ * checked and timed are operations of the library (perf_ops*.c; on devices perf_cuda.c), and beside them the same by
+ * hand (perf_by_hand*.c). --simulate runs nothing of this (perf_simulate*.c).
+ */
 #ifndef PERF_H
 #define PERF_H
 
@@ -100,6 +105,14 @@ void perf_buffer_params(const perf_t *perf, int in_pieces, xep_buffer_params_t *
 
 /** Routing and inputs of another seed. */
 void perf_reseed(perf_t *perf, uint64_t seed);
+
+/* ---- perf_check.c ---- */
+
+/** Dispatches and combines in every way there is and compares all of it with the oracle. Collective. */
+void perf_check(perf_t *perf, uint64_t payload);
+
+/** The same operations twice, for many seeds: compares hashes. Collective. */
+void perf_pressure(perf_t *perf);
 
 /* ---- perf_balance.c ---- */
 

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* What xep_perf tells people: each sentence once, however many ranks there are. */
-
 #include "perf_say.h"
 
 #include <inttypes.h>
@@ -58,7 +56,7 @@ void perf_leave_word(void)
     nanosleep(&second, NULL);
 }
 
-/* All that is open is closed first: launchers do not like ranks that just end. */
+/* Everything is closed first: for a launcher a rank that just ends has crashed. */
 static _Noreturn void end(perf_t *perf, int exit_status)
 {
     perf->close(perf);
@@ -98,11 +96,10 @@ void perf_stop_if(perf_t *perf, const char *complaint, int exit_status)
     if (complaint != NULL) snprintf(own, sizeof own, "%s", complaint);
     all = perf_gather(perf, own, sizeof own);
     while (rank < perf->info.nranks && !all[rank * sizeof own]) rank++;
-    if (rank < perf->info.nranks) {
-        perf_say(perf, "%s", all + rank * sizeof own);
-        end(perf, exit_status);
-    }
+    const int complained = rank < perf->info.nranks;
+    if (complained) perf_say(perf, "%s", all + rank * sizeof own);
     free(all);
+    if (complained) end(perf, exit_status);
 }
 
 /* A few times a second: what is measured must not wait for a terminal. A launcher's pipe gets a line now and then. */
@@ -132,12 +129,12 @@ void perf_compared(perf_t *perf, const char *what, const oracle_difference_t *di
     char text[256];
 
     while (rank < perf->info.nranks && !all[rank].found) rank++;
-    if (rank < perf->info.nranks) {
-        oracle_difference_text(&all[rank], text, sizeof text);
-        perf_progress_end(perf);
-        perf_say(perf, "%s differs: %s", what, text);
-        perf->check_result = "failed";
-        end(perf, PERF_EXIT_FAILED);
-    }
+    const int differs = rank < perf->info.nranks;
+    if (differs) oracle_difference_text(&all[rank], text, sizeof text);
     free(all);
+    if (!differs) return;
+    perf_progress_end(perf);
+    perf_say(perf, "%s differs: %s", what, text);
+    perf->check_result = "failed";
+    end(perf, PERF_EXIT_FAILED);
 }

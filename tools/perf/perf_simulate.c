@@ -277,16 +277,18 @@ int perf_simulate(const perf_options_t *options, const perf_placement_t *placeme
     const xep_plugin_t *mode = find_mode(options->mode);
     oracle_routing_t *routing;
     perf_placer_t placer;
+    int ret = PERF_EXIT_FAILED;
     char why[512];
 
     if (placement != NULL) params.owners = placement->owners;
-    const int is_wrong = oracle_routing_create(&params, &routing, why, sizeof why);
-    if (is_wrong || (options->record != NULL && oracle_routing_write(routing, options->record, why, sizeof why))) {
+    if (oracle_routing_create(&params, &routing, why, sizeof why)) {
         fprintf(stderr, "xep_perf: %s\n", why);
-        exit(is_wrong ? PERF_EXIT_USAGE : PERF_EXIT_FAILED);
+        exit(PERF_EXIT_USAGE);
     }
     if (placement != NULL) perf_placer_open(routing, placement, &placer);
-    const int ret = simulate(options, routing, mode, placement != NULL ? &placer : NULL, report, arg);
+    if (options->record != NULL && oracle_routing_write(routing, options->record, why, sizeof why))
+        fprintf(stderr, "xep_perf: %s\n", why);
+    else ret = simulate(options, routing, mode, placement != NULL ? &placer : NULL, report, arg);
     if (placement != NULL) perf_placer_close(&placer);
     oracle_routing_destroy(routing);
     return ret;

@@ -15,7 +15,8 @@
 #include "perf_say.h"
 
 /* The ways to do both operations that are timed in turn. The two of the limit, and of the peer, are not neighbours, as
- * the second would find in the caches what the first has left. Streaming is to the limit of devices: in turn. */
+ * the second would find in the caches what the first has left. For the limit of devices streaming means that it copies
+ * to one peer after the other. */
 enum {
     OPS,
     LIMIT,
@@ -39,7 +40,7 @@ typedef struct way {
     void (*experts)(perf_t *perf);  /* outputs are written, also for limits, so that all find the same caches */
     void (*combine)(perf_t *perf);  /* timed; NULL: dispatches alone */
     void (*release)(perf_t *perf);
-    int streaming, computes, empty, in_place; /* what perf says to them */
+    int streaming, computes, empty, in_place; /* set in perf while they run */
 } way_t;
 
 #define OPERATIONS .dispatch = perf_dispatch, .experts = perf_experts, .combine = perf_combine, .release = perf_release

@@ -8,7 +8,6 @@
 
 #include "perf.h"
 #include "perf_by_hand.h"
-#include "perf_check.h"
 #include "perf_ops.h"
 #include "perf_report.h"
 #include "perf_say.h"
