@@ -30,8 +30,8 @@ static const struct {
 };
 
 /*
- * NULL or a complaint. It stays loaded: the library has it, too. A driver that lacks one of the functions is not used at
- * all, so nobody has to ask whether a pointer is there. ISO C knows no cast from an object's address to a function.
+ * NULL or a complaint. It stays loaded: the library has it, too. A driver that lacks one of the functions is not used
+ * at all, so nobody has to ask whether a pointer is there. ISO C knows no cast from an object's address to a function.
  */
 static const char *open_driver(perf_cuda_driver_t *driver, char *why, size_t why_bytes)
 {
