@@ -135,18 +135,9 @@ class NormalPool(Pool):
         """Whether calls are kept for a CUDA graph."""
         return self._on != HOST and is_capturing()
 
-    def buffer_of(self, experts: int) -> Optional[xep.Buffer]:
-        """That in use for so many experts; None: nothing was dispatched yet."""
-        used = self.used.get(experts)
-        return None if used is None else used[0]
-
     def most_of(self, most: int) -> int:
         """Of a Job with rows to receive that are known, of whose tokens no rank has more than most."""
         return 0 if self._on == HOST or self._group.nnodes > 1 else most
-
-    def tokens_of(self, experts: int) -> int:
-        """Tokens of a rank that there is room for, of the buffer in use."""
-        return self.used[experts][1].tokens
 
     def experts_for(self, topk: int) -> int:
         """A number of experts by which topk selections of a token can be routed: of a buffer in use, if there is."""
@@ -483,11 +474,6 @@ class Core:
         if not isinstance(num_experts, int) or num_experts <= 0 or num_experts % self._xep.nranks:
             raise WrongValue(f"num_experts: expected a multiple of the {self._xep.nranks} ranks, got {num_experts!r}")
 
-    def _wait(self, previous_event: Any) -> None:
-        request = request_of(previous_event)
-        if request is not None:
-            request.wait()
-
     def _after(self, previous_event: Any) -> Optional[xep.Request]:
         """What an operation is to begin after, where xep can see to that: what another Buffer does is waited for."""
         request = request_of(previous_event)
@@ -554,10 +540,6 @@ class Core:
 
     # ---- the end ----
 
-    def _shared(self) -> list[xep.Buffer]:
-        """All of them, in the order in which every rank has them."""
-        return [buffer for pool in self._all_pools() for buffer in pool.buffers()]
-
     def _forget(self) -> None:
         for pool in self._all_pools():
             pool.forget()
@@ -592,7 +574,7 @@ class Core:
             self._xep.leave()
             return
         self._forget()
-        held = [buffer.arrays_left() for buffer in self._shared()]
+        held = [buffer.arrays_left() for pool in self._all_pools() for buffer in pool.buffers()]
         mine = bytes(min(count, 255) for count in held) + b"\0"
         try:
             everywhere = [mine]

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Optional, Sequence, Union
 import torch
 
 import xep
+from xep import _ext
 
 from . import arguments
 from .arguments import FLOAT, HOST, Rows, WrongType, WrongUse, WrongValue, calls_of, counted, integer, tensor
@@ -288,7 +289,8 @@ class ElasticCalls(Core):
         made.xep, made._scaleup_ranks = received._handle, self._scaleup_ranks
         if how[0]:
             given = (received.topk_idx, made._counts, alignment, received.x, received.topk_weights, how[1])
-            made.__dict__["places"], rows, weights = Places.expand(*given)
+            slots, rows, weights = _ext.expert_expand(*given)
+            made.__dict__["places"] = Places(slots, made._counts, alignment)
             return rows, None, weights, EPHandle._of(made), EventOverlap()
         rows, _, indices, weights = self._pool.shown(received)  # topk_idx is also what the handle looks at
         indices = indices.clone() if indices is received.topk_idx else indices

@@ -345,7 +345,7 @@ class LowLatency(Pool):
         else:
             request = buffer.dispatch_async(x, topk_idx, **options)
             sent = request.result
-            rows = _rows(sent, made, Shape(*shape), casting)
+            rows = _rows(sent, made, casting)
         copies, viewed = [], may_view(buffer)  # which counts this one
         if not viewed:
             copies = [(torch.empty_like(one), one) for one in _listed(rows)]
@@ -396,7 +396,7 @@ def _learn(buffer: xep.Buffer, on: torch.device) -> dict[int, tuple[int, int]]:
     return begins
 
 
-def _rows(handle: xep.Handle, made: _Made, shape: Shape, casting: Casting) -> Rows:
+def _rows(handle: xep.Handle, made: _Made, casting: Casting) -> Rows:
     """Where rows and scales will be."""
     (x, scales), (local, rows, hidden) = made.begins[handle.slot], made.rows
     dtype = torch.bfloat16 if casting.quant == xep.Quant.NONE else torch.float8_e4m3fn
@@ -482,16 +482,14 @@ class LowLatencyCalls(Core):
             )
         return shape
 
-    def _check_stats(
-        self, x: torch.Tensor, num_experts: int, received: Optional[torch.Tensor], waited: Optional[torch.Tensor]
-    ) -> None:
-        """Tensors to which a dispatch of x adds: the rows of each local expert, the waits for each rank."""
-        if received is not None:
-            local = (num_experts // self.group_size,)
-            arguments.tensor("cumulative_local_expert_recv_stats", received, (torch.int32,), local, on=x.device)
-        if waited is not None:
-            arguments.tensor("dispatch_wait_recv_cost_stats", waited, (torch.int64,), (self.group_size,), on=x.device)
-        _check_costs("dispatch_wait_recv_cost_stats", waited)
+    def _check_costs(self, name: str, costs: Optional[torch.Tensor], on: torch.device) -> None:
+        """[R]: to which the waits for each rank are added."""
+        if costs is not None:
+            arguments.tensor(name, costs, (torch.int64,), (self.group_size,), on=on)
+            if on != HOST:
+                raise WrongValue(
+                    f"{name}: expected None for tensors of a CUDA device, where kernels wait and nobody counts"
+                )
 
     @counted("ll")
     def low_latency_dispatch(
@@ -534,10 +532,13 @@ class LowLatencyCalls(Core):
             raise WrongUse("low_latency_dispatch: expected a Buffer made with low_latency_mode=True")
         arguments.one_of("async_finish", async_finish, "return_recv_hook", return_recv_hook)
         shape = self._shape_of(x, topk_idx, num_max_dispatch_tokens_per_rank, num_experts)
-        self._check_stats(x, num_experts, cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats)
+        stats = (cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats)
+        if stats[0] is not None:
+            local = (num_experts // self.group_size,)
+            arguments.tensor("cumulative_local_expert_recv_stats", stats[0], (torch.int32,), local, on=x.device)
+        self._check_costs("dispatch_wait_recv_cost_stats", stats[1], x.device)
         casting = Casting.of(shape.hidden, use_fp8, round_scale, use_ue8m0)
         low_latency = self._low_latency_on(x.device)
-        stats = (cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats)
         with self._phases(x.device, async_finish, return_recv_hook) as ordering:
             made = low_latency.of(shape)
             rows, counts, handle = low_latency.dispatch(x, topk_idx, made, shape, casting, ordering.wait, *stats)
@@ -647,9 +648,7 @@ class LowLatencyCalls(Core):
         arguments.tensor("topk_weights", topk_weights, arguments.FLOAT, (tokens, shape.topk), on=found.on)
         if out is not None:
             arguments.tensor("out", out, (torch.bfloat16,), (tokens, shape.hidden), on=found.on)
-        if costs is not None:
-            arguments.tensor("combine_wait_recv_cost_stats", costs, (torch.int64,), (self.group_size,), on=found.on)
-        _check_costs("combine_wait_recv_cost_stats", costs)
+        self._check_costs("combine_wait_recv_cost_stats", costs, found.on)
         sent = None if zero_copy else x
         with self._phases(found.on, async_finish, return_recv_hook) as ordering:
             back = found.ready()
@@ -756,11 +755,6 @@ def _refuse_to_unmask(rank: int) -> NoReturn:
     raise xep.UnsupportedError(
         xep.Status.ERR_UNSUPPORTED, f"rank {rank} is out and cannot come back into this group (make a new group)"
     )
-
-
-def _check_costs(name: str, stats: Optional[torch.Tensor]) -> None:
-    if stats is not None and not stats.is_cpu:
-        raise WrongValue(f"{name}: expected None for tensors of a CUDA device, where kernels wait and nobody counts")
 
 
 def _left_to(
