@@ -85,14 +85,12 @@ static ext_signature_t signature = {"next", next_doc, COUNT, 0, {NULL}};
  * *args_p: NULL where there are no outputs, which is how the library is told so. It then has no struct that could hold
  * anything else, so every other argument is refused, the timeout too. -1: an exception is set.
  */
-static int fill_args(const ext_handle_t *handle, PyObject *const *values, xep_next_args_t *args,
+static int fill_args(const ext_handle_t *handle, PyObject *const *values, int has_outputs, xep_next_args_t *args,
                      xep_next_args_t **args_p)
 {
     xep_combine_args_t outputs = XEP_COMBINE_ARGS_INIT;
     ext_element_t made;
-    const int none = values[OUTPUTS] != NULL ? PyObject_Not(values[OUTPUTS]) : 0;
-    if (none < 0) return -1;
-    if (none) {
+    if (!has_outputs) {
         PyObject *const *extra = values;
         while (extra < values + COUNT && (*extra == NULL || extra == values + OUTPUTS)) extra++;
         if (extra == values + COUNT) return 0;
@@ -116,7 +114,7 @@ static int fill_args(const ext_handle_t *handle, PyObject *const *values, xep_ne
  * values are borrowed from the caller, who also holds what give() was told: end_piece() lets go of that. sent gets a
  * reference for the call, as whoever releases the handle meanwhile clears the handle's own.
  */
-static PyObject *bring(ext_handle_t *handle, PyObject *const *values, int begin_only)
+static PyObject *bring(ext_handle_t *handle, PyObject *const *values, int has_outputs, int begin_only)
 {
     xep_next_args_t args = XEP_NEXT_ARGS_INIT, *outputs = NULL;
     xep_request_t *request = NULL;
@@ -125,7 +123,7 @@ static PyObject *bring(ext_handle_t *handle, PyObject *const *values, int begin_
     if (ext_handle_get(handle) == NULL) return ext_failed_refuse(handle->buffer);
     if (ext_request_begin(handle->buffer) == NULL) return NULL;
     /* again: what was settled may have been its dispatch, which failed; and what arrays are asked may release it */
-    if (ext_handle_get(handle) == NULL || fill_args(handle, values, &args, &outputs) != 0)
+    if (ext_handle_get(handle) == NULL || fill_args(handle, values, has_outputs, &args, &outputs) != 0)
         return ext_failed_refuse(handle->buffer);
     xep_handle_t *own = ext_handle_get(handle);
     if (own == NULL) return ext_failed_refuse(handle->buffer);
@@ -160,8 +158,10 @@ static PyObject *next_by(PyObject *self, PyObject *const *args, Py_ssize_t nargs
     ext_handle_t *handle = (ext_handle_t *)self;
     PyObject *values[COUNT];
     if (ext_args_read(&signature, args, nargs, keywords, values) != 0) return ext_failed_refuse(handle->buffer);
-    PyObject *given = values[OUTPUTS] == NULL ? ext_combine_given(handle, values, at) : NULL;
-    PyObject *result = bring(handle, values, begin_only);
+    const int has_outputs = values[OUTPUTS] == NULL ? 1 : PyObject_IsTrue(values[OUTPUTS]);
+    if (has_outputs < 0) return ext_failed_refuse(handle->buffer);
+    PyObject *given = has_outputs ? ext_combine_given(handle, values, at) : NULL;
+    PyObject *result = bring(handle, values, has_outputs, begin_only);
     Py_XDECREF(given);
     return result;
 }
