@@ -290,7 +290,6 @@ typedef struct normal_returning {
     int begun;
     uint32_t feed;                       /* whose sums are in the batch; before there is one, whose come next */
     uint64_t entry, rows;                /* the batch: so many, from this entry of "sums" on; 0: there is none */
-    uint64_t put, weights_put;           /* of its rows; the wire has them */
     uint64_t next;                       /* entry for the next batch */
     uint64_t marks[NORMAL_SUM_QUARTERS]; /* of the wire, behind what was put from each quarter last */
 } normal_returning_t;

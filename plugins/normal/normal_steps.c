@@ -53,7 +53,7 @@ const xep_step_t normal_dispatch_steps[] = {
     {SEND_RECORDS, .run = xep_step_send, .transfers = normal_feed_record_transfer, .with = NODES},
     /* 3 */
     {WAIT_FOR_COUNTS, .run = xep_step_wait, .without = NODES},
-    {WAIT_FOR_COUNTS, .run = xep_step_wait_relayed, .relayed = 1, .with = NODES},
+    {WAIT_FOR_COUNTS, .run = xep_step_wait_through, .hears_through = 1, .with = NODES},
     {.name = "agreement", .does = "agree", .run = normal_agree, .without = MASKS | NODES | PIECES},
     {.name = "agreement", .does = "agree", .run = normal_agree_by_nodes, .with = NODES},
     {.name = "agreement", .does = "agree", .run = normal_agree_in_pieces, .with = PIECES, .without = NEXT},
@@ -93,7 +93,7 @@ const xep_step_t normal_dispatch_steps[] = {
     {WAIT_FOR_ROWS, .run = xep_step_wait, .without = WIRED | MASKS},
     {WAIT_FOR_ROWS, .run = normal_wait_rows, .with = WIRED, .without = MASKS | NODES},
     {WAIT_FOR_ROWS, .run = normal_wait_rows_masked, .announced = {DONE_ANNOUNCED}, .with = MASKS},
-    {WAIT_FOR_ROWS, .run = xep_step_wait_relayed, .relayed = 1, .with = NODES},
+    {WAIT_FOR_ROWS, .run = xep_step_wait_through, .hears_through = 1, .with = NODES},
     {.name = "digests", .does = "compare digests", .run = normal_compare_digests, .without = MASKS},
     {.name = OUT, .does = "compare digests", .run = normal_compare_masked, .with = MASKS},
     {.name = "rows", .does = "show", .run = normal_show_piece, .agreed = 1, .with = PIECES},
