@@ -49,8 +49,8 @@ enum {
 };
 
 /**
- * Chooses those steps of the mode's lists that a buffer with these features takes. through: [R] the ranks in whose
- * heaps lies what is said to this one (forwarders.h); NULL: all in its own. xep_kit_open() has with none.
+ * Chooses those steps of the mode's lists that a buffer with these features takes. through: [R] the rank in whose heap
+ * this one finds what another one says (forwarders.h); NULL: always in its own. xep_kit_open() has with none.
  */
 void xep_steps_choose(void *mode, unsigned features, const uint32_t *through);
 
