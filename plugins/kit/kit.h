@@ -177,12 +177,6 @@ static inline xep_status_t xep_kit_flush(const xep_kit_t *kit)
     return kit->all_mapped ? XEP_OK : kit->env->wire->ops->flush(kit->env->wire);
 }
 
-/** What a rank says to this one, at an offset that is the same in all heaps. */
-static inline void *xep_kit_heard(const xep_kit_t *kit, uint32_t rank, uint64_t offset)
-{
-    return kit->heard[rank] + offset;
-}
-
 /** Own memory at an offset, and this rank's part of an area. Memory of a device is not to be touched here. */
 static inline void *xep_kit_own(const xep_kit_t *kit, uint64_t offset)
 {

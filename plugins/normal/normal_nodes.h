@@ -200,7 +200,6 @@ xep_status_t normal_return_sums(void *mode, xep_op_t *op);
 
 /* ---- normal_nodes_steps.c: steps, and what one of them sends ---- */
 
-xep_status_t normal_agree_by_nodes(void *mode, xep_op_t *op);
 xep_status_t normal_find_places_of_locals(void *mode, xep_op_t *op);
 xep_status_t normal_move_by_nodes(void *mode, xep_op_t *op);
 xep_status_t normal_fill_for_nodes(void *mode, xep_op_t *op);

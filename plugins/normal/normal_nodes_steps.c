@@ -7,27 +7,6 @@
 #include "normal_nodes.h"
 #include "normal_steps.h"
 
-/* ---- what is heard of an upstream rank ---- */
-
-/* In the heap of its forwarder here, or in the own one. */
-static const char *find_heard(const normal_t *mode, const xep_op_t *op, uint32_t rank)
-{
-    return xep_kit_heard(&mode->kit, rank, normal_record_offset(mode, op->turn, rank));
-}
-
-/* Behind the rows to all ranks; what came by the wire has those of all experts. */
-static const char *find_heard_selections(const normal_t *mode, const xep_op_t *op, uint32_t rank)
-{
-    const xep_shape_t *shape = mode->kit.shape;
-    const uint32_t before = mode->kit.base[rank] == NULL ? mode->kit.first_expert[shape->rank] : 0;
-    return find_heard(mode, op, rank) + sizeof(normal_record_t) + (shape->nranks + (size_t)before) * sizeof(uint32_t);
-}
-
-xep_status_t normal_agree_by_nodes(void *mode, xep_op_t *op)
-{
-    return normal_agree_by(mode, op, find_heard, find_heard_selections);
-}
-
 /* ---- what will pass ---- */
 
 /* A row that passes goes to one rank of this node at least, and to each of them once at most. */
@@ -77,7 +56,7 @@ static xep_status_t take_feeds(normal_t *mode, xep_op_t *op)
     if (op->cached_slot != XEP_NO_SLOT) return XEP_OK;
     for (uint32_t f = 0; f < mode->nodes->who.upstreams; f++) {
         normal_feed_tail_t *tail = &routing->passing->feeds[f];
-        memcpy(tail, find_heard(mode, op, mode->nodes->who.upstream[f]) + at, sizeof *tail);
+        memcpy(tail, normal_find_record(mode, op, mode->nodes->who.upstream[f]) + at, sizeof *tail);
         xep_status_t status = check_tail(mode, op, f, tail);
         if (status != XEP_OK) return status;
     }

@@ -54,8 +54,7 @@ const xep_step_t normal_dispatch_steps[] = {
     /* 3 */
     {WAIT_FOR_COUNTS, .run = xep_step_wait, .without = NODES},
     {WAIT_FOR_COUNTS, .run = xep_step_wait_through, .hears_through = 1, .with = NODES},
-    {.name = "agreement", .does = "agree", .run = normal_agree, .without = MASKS | NODES | PIECES},
-    {.name = "agreement", .does = "agree", .run = normal_agree_by_nodes, .with = NODES},
+    {.name = "agreement", .does = "agree", .run = normal_agree, .without = MASKS | PIECES},
     {.name = "agreement", .does = "agree", .run = normal_agree_in_pieces, .with = PIECES, .without = NEXT},
     {.name = "agreement", .does = "agree", .run = normal_agree_on_next, .with = NEXT | PIECES},
     {.name = OUT, .does = "agree", .run = normal_agree_masked, .with = MASKS},
