@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** Shapes that every way of moving rows is tried on: in each mode, flat and by nodes, in pieces, in place, on devices. */
+/** Shapes that every way of moving rows is tried on: in each mode, by nodes, in pieces, in place, on devices. */
 #ifndef TEST_MP_SHAPES_H
 #define TEST_MP_SHAPES_H
 

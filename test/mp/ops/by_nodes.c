@@ -5,8 +5,8 @@
 /*
  * Rows that go once to each node, in both modes, and receive rings with room for some of the rows that come at once:
  * right in all shapes, with as little room as there can be, in flight, waited for in any order and cached, with a
- * forwarder, or a receiver, that is away; in ll to the bit what the flat path gives with room for all. And what is wrong
- * with params. Nodes of one to three ranks, drawn by force.
+ * forwarder, or a receiver, that is away; in ll to the bit what the flat path gives with room for all. And what is
+ * wrong with params. Nodes of one to three ranks, drawn by force.
  */
 #define _GNU_SOURCE /* setenv */
 #include <stdio.h>
