@@ -135,18 +135,14 @@ check_LTLIBRARIES += %D%/cuda/standin_cuda.la %D%/cuda/xep_normal_cuda.la %D%/cu
 %C%_cuda_xep_ll_cuda_la_CPPFLAGS = $(cuda_cppflags)
 %C%_cuda_xep_ll_cuda_la_LIBADD = libxep_kit_parts.la -lm
 %C%_cuda_xep_ll_cuda_la_LDFLAGS = -module -avoid-version -shared -rpath /nowhere
-cuda_parts = \
+%C%_mp_device_cuda_ops_SOURCES = \
 	%D%/mp/device/cuda_rig.h %D%/mp/device/cuda_rig.c %D%/mp/device/cuda_job.h %D%/mp/device/cuda_job.c \
 	%D%/mp/device/cuda_parts.h %D%/mp/device/cuda_refuse.c %D%/mp/device/cuda_layouts.c \
 	%D%/mp/device/cuda_staged.c %D%/mp/device/cuda_graphs.c %D%/mp/device/cuda_rounds.h \
-	%D%/mp/device/cuda_rounds.c %D%/mp/device/cuda_standing.c %D%/mp/device/cuda_faults.c
-%C%_mp_device_cuda_ops_SOURCES = $(cuda_parts) %D%/mp/device/cuda_after.c %D%/mp/device/cuda_there.c \
-	%D%/mp/device/cuda_by_expert.c \
-	%D%/mp/device/cuda_break.c %D%/mp/device/cuda_death.c %D%/mp/device/cuda_ops.c
+	%D%/mp/device/cuda_rounds.c %D%/mp/device/cuda_standing.c %D%/mp/device/cuda_faults.c \
+	%D%/mp/device/cuda_after.c %D%/mp/device/cuda_by_expert.c %D%/mp/device/cuda_broken.c \
+	%D%/mp/device/cuda_death.c %D%/mp/device/cuda_ll_patterns.c %D%/mp/device/cuda_ops.c
 %C%_mp_device_cuda_ops_LDADD = libmp_rig.la
-%C%_mp_device_cuda_ll_ops_SOURCES = $(cuda_parts) \
-	%D%/mp/device/cuda_ll_later.c %D%/mp/device/cuda_ll_patterns.c %D%/mp/device/cuda_ll_ops.c
-%C%_mp_device_cuda_ll_ops_LDADD = libmp_rig.la
 %C%_mp_device_cuda_survivors_SOURCES = \
 	%D%/mp/device/cuda_rig.h %D%/mp/device/cuda_rig.c %D%/mp/device/cuda_job.h %D%/mp/device/cuda_job.c \
 	%D%/mp/device/cuda_survivors.c
@@ -277,7 +273,7 @@ model:
 
 # what tests use and is no test itself
 test_helpers = %D%/mp/device/cuda_survivors \
-	%D%/mp/device/cuda_ops %D%/mp/device/cuda_ll_ops %D%/bench/cuda_calls %D%/abi/mode_load \
+	%D%/mp/device/cuda_ops %D%/bench/cuda_calls %D%/abi/mode_load \
 	%D%/mp/machine/killed_in_shm_open %D%/mp/failures/heartbeat %D%/mp/failures/killed %D%/mp/groups/listening \
 	%D%/mp/groups/meet_by_name %D%/mp/machine/no_room %D%/mp/machine/no_sysv %D%/mp/machine/two_users \
 	%D%/mp/machine/room_in_pieces %D%/mp/perf/traced %D%/mp/failures/survivors \
