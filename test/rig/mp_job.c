@@ -174,8 +174,7 @@ static xep_buffer_params_t params_of(const mp_job_t *job)
 /* Sums have another order where rows go once to each node. */
 static void find_nodes(mp_job_t *job, xep_group_t *group)
 {
-    xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
-    MP_OK(xep_buffer_query(job->buffer, &info));
+    const xep_buffer_info_t info = mp_buffer_info(job->buffer);
     free(job->nodes);
     job->nodes = NULL;
     job->shape.node = NULL;
@@ -203,16 +202,14 @@ void mp_job_buffer(mp_job_t *job, xep_group_t *group)
 {
     xep_buffer_params_t p = params_of(job);
     xep_buffer_size_t size = XEP_BUFFER_SIZE_INIT;
-    xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
-    xep_group_info_t ranks = XEP_GROUP_INFO_INIT;
     void *base;
     size_t bytes;
-    MP_OK(xep_group_query(group, &ranks));
+    const xep_group_info_t ranks = mp_group_info(group);
     MP_OK(xep_buffer_size(&p, ranks.nranks, &size));
     if (job->c->says_none && job->tokens == 0) p.tokens = 0;
     MP_OK(xep_buffer_create(group, &p, &job->buffer));
     MP_OK(xep_buffer_memory(job->buffer, &base, &bytes));
-    MP_OK(xep_buffer_query(job->buffer, &info));
+    const xep_buffer_info_t info = mp_buffer_info(job->buffer);
     MP_CHECK(info.bytes == bytes && info.recv_rows == size.recv_rows);
     if (ranks.nnodes == 1) MP_CHECK(bytes == size.node_bytes);
     else if (job->c->pieces && !job->shape.by_expert) /* outputs return in any case */

@@ -23,7 +23,6 @@ xep_group_t *mp_nodes_group(void)
 
 void mp_nodes_check_masks(xep_group_t *group, const char *mode)
 {
-    xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
     xep_buffer_params_t p = mp_small_params();
     xep_buffer_t *buffer;
     p.mode = mode;
@@ -31,7 +30,7 @@ void mp_nodes_check_masks(xep_group_t *group, const char *mode)
     p.pass_rows = 1;
     p.on_failure = XEP_ON_FAILURE_MASK;
     MP_OK(xep_buffer_create(group, &p, &buffer));
-    MP_OK(xep_buffer_query(buffer, &info));
+    const xep_buffer_info_t info = mp_buffer_info(buffer);
     MP_CHECK(info.path == XEP_PATH_FLAT && info.pass_rows == 0);
     xep_buffer_destroy(buffer);
 }

@@ -1,18 +1,24 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-#define _GNU_SOURCE /* mkstemp, ftruncate */
+#define _GNU_SOURCE /* mkstemp, ftruncate, setitimer */
 #include "mp_rig.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "oracle.h"
+
 enum { GUARD = 256, CANARY = 0xC7, AWAIT_S = 60 };
+
+const char *const mp_modes[2] = {"normal", "ll"};
 
 static xep_group_t *the_group;
 static xep_group_info_t the_info = XEP_GROUP_INFO_INIT;
@@ -85,6 +91,20 @@ int mp_is_last(void)
     return mp_rank() == mp_nranks() - 1;
 }
 
+xep_group_info_t mp_group_info(const xep_group_t *group)
+{
+    xep_group_info_t info = XEP_GROUP_INFO_INIT;
+    MP_OK(xep_group_query(group, &info));
+    return info;
+}
+
+xep_buffer_info_t mp_buffer_info(const xep_buffer_t *buffer)
+{
+    xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
+    MP_OK(xep_buffer_query(buffer, &info));
+    return info;
+}
+
 int mp_is_mapped(xep_group_t *group, uint32_t rank)
 {
     xep_peer_info_t peer = XEP_PEER_INFO_INIT;
@@ -151,6 +171,14 @@ void mp_sleep_us(unsigned us)
 {
     struct timespec t = {us / 1000000, (long)(us % 1000000) * 1000};
     nanosleep(&t, NULL);
+}
+
+void mp_die_within(uint64_t seed, uint32_t most_us)
+{
+    const uint32_t us = (uint32_t)(oracle_hash_row(&seed, sizeof seed, 5) % most_us) + 1;
+    const struct itimerval timer = {.it_value = {.tv_sec = us / 1000000, .tv_usec = us % 1000000}};
+    signal(SIGALRM, SIG_DFL); /* which ends the process */
+    MP_CHECK(setitimer(ITIMER_REAL, &timer, NULL) == 0);
 }
 
 void *mp_shared(xep_group_t *group, size_t bytes)

@@ -34,9 +34,7 @@ static void put_inputs(cuda_job_t *job)
 
 int cuda_job_stages(xep_group_t *group)
 {
-    xep_group_info_t info = XEP_GROUP_INFO_INIT;
-    MP_OK(xep_group_query(group, &info));
-    return info.nnodes != 1;
+    return mp_group_info(group).nnodes != 1;
 }
 
 void cuda_job_open(cuda_job_t *job, const mp_case_t *c, uint64_t seed, xep_group_t *group, void *stream)

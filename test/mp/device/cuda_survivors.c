@@ -16,12 +16,11 @@
  *   grow      as none, which nobody dies in; then a joiner comes, by the file ADDRESS, and they go on with its device
  *   joiner    that one, which no launcher has started
  */
-#define _GNU_SOURCE /* setitimer, kill */
+#define _GNU_SOURCE /* kill */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/time.h>
 #include <unistd.h>
 
 #include "cuda_job.h"
@@ -152,15 +151,6 @@ static xep_status_t play_round(cuda_job_t *job, uint32_t round)
 static int is_victim(uint32_t rank)
 {
     return is("anywhere") && (rank + test.seed) % mp_nranks() >= 2;
-}
-
-static void set_timer(void)
-{
-    const uint64_t drawn[2] = {test.seed, mp_rank()};
-    const uint32_t us = (uint32_t)(oracle_hash_row(drawn, sizeof drawn, 5) % SPREAD_US) + 1;
-    struct itimerval timer = {.it_value = {.tv_usec = us}};
-    signal(SIGALRM, SIG_DFL); /* which ends the process */
-    MP_CHECK(setitimer(ITIMER_REAL, &timer, NULL) == 0);
 }
 
 static void strike(xep_group_t *group, uint32_t round)
@@ -338,7 +328,7 @@ int main(int argc, char **argv)
     }
     cuda_job_open(&job, &c, 1 + test.seed, group, stream);
     job.counts_there = c.fixed_capacity && (test.seed % 2 == 0 || is("graph"));
-    if (is_victim(mp_rank())) set_timer();
+    if (is_victim(mp_rank())) mp_die_within(test.seed * RANKS + mp_rank(), SPREAD_US);
     if (is("graph")) replay(&job, group);
     for (uint32_t round = 0; round < (is("anywhere") ? ROUNDS : LAST) && !is("graph"); round++) {
         strike(group, round);

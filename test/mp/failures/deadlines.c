@@ -172,10 +172,9 @@ static void aborts(void)
 
 int main(void)
 {
-    static const char *const modes[] = {"normal", "ll"};
     xep_group_t *group = mp_group();
     for (int m = 0; m < 2; m++) {
-        base.mode = modes[m];
+        base.mode = mp_modes[m];
         stays_away(group, m);
         no_combine(group, m);
         comes_late(group);

@@ -21,12 +21,11 @@
  * every third round the first of them uses the routing of a handle that all ranks have made, and in every third that
  * handle is combined again. The seed chooses what the arrays are like.
  */
-#define _GNU_SOURCE /* setitimer, kill */
+#define _GNU_SOURCE /* kill */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/time.h>
 #include <unistd.h>
 
 #include "mp_job.h"
@@ -197,14 +196,6 @@ static void strike(const char *scenario, uint32_t round, int before_combine)
     if (stops && round == THIRD && !before_combine && r == 0) mp_await(&said->done[3], 1);
 }
 
-static void set_timer(uint64_t seed)
-{
-    uint32_t us = (uint32_t)(oracle_hash_row(&seed, sizeof seed, 5) % SPREAD_US) + 1;
-    struct itimerval timer = {.it_value = {.tv_usec = us}};
-    signal(SIGALRM, SIG_DFL); /* which ends the process */
-    MP_CHECK(setitimer(ITIMER_REAL, &timer, NULL) == 0);
-}
-
 /* It may have come back before the others gave it up. */
 static uint32_t out_by_now(xep_group_t *group)
 {
@@ -349,7 +340,7 @@ int main(int argc, char **argv)
     MP_OK(xep_dispatch(job.buffer, &d, &kept, NULL));
     if (is(scenario, "paused") && mp_rank() == 3) pause_later(seed, SPREAD_US, 3);
     if (is(scenario, "stale") && mp_rank() == 3) pause_later(seed, STALE_US, 0);
-    if (is(scenario, "anywhere") && (dead >> mp_rank() & 1)) set_timer(seed * SAID_RANKS + mp_rank());
+    if (is(scenario, "anywhere") && (dead >> mp_rank() & 1)) mp_die_within(seed * SAID_RANKS + mp_rank(), SPREAD_US);
     for (uint32_t round = 0; round < rounds_of(scenario); round++) {
         if (is(scenario, "asked") && round == FIRST && mp_rank() == 0) MP_OK(xep_group_mask_set(group, 3));
         xep_status_t status = play_round(&job, round, scenario, strike);

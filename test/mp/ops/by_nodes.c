@@ -18,21 +18,14 @@
 #include "mp_rig.h"
 #include "mp_shapes.h"
 
-static xep_buffer_info_t query(const mp_job_t *job)
-{
-    xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
-    MP_OK(xep_buffer_query(job->buffer, &info));
-    return info;
-}
-
 static void open_on(mp_job_t *job, mp_case_t *c, xep_group_t *group, xep_path_t path, uint64_t pass_rows, uint64_t seed)
 {
     c->path = path;
     c->pass_rows = pass_rows;
     mp_job_begin(job, c, seed, group);
-    MP_CHECK(query(job).path == path);
-    MP_CHECK((query(job).pass_rows != 0) == (path == XEP_PATH_NODES || pass_rows != 0));
-    MP_CHECK(pass_rows == 0 || query(job).pass_rows <= pass_rows);
+    MP_CHECK(mp_buffer_info(job->buffer).path == path);
+    MP_CHECK((mp_buffer_info(job->buffer).pass_rows != 0) == (path == XEP_PATH_NODES || pass_rows != 0));
+    MP_CHECK(pass_rows == 0 || mp_buffer_info(job->buffer).pass_rows <= pass_rows);
 }
 
 /* ---- normal: sums of a node are rounded as they travel, or kept in fp32 ---- */
@@ -60,7 +53,7 @@ static void sums_of_nodes(xep_group_t *group, mp_case_t c, xep_node_sums_t sums,
     mp_job_t job;
     c.node_sums = sums;
     open_on(&job, &c, group, XEP_PATH_NODES, pass_rows, seed);
-    MP_CHECK(query(&job).node_sums == (sums != 0 ? sums : XEP_NODE_SUMS_DTYPE));
+    MP_CHECK(mp_buffer_info(job.buffer).node_sums == (sums != 0 ? sums : XEP_NODE_SUMS_DTYPE));
     mp_job_rounds(&job, 3, seed);
     mp_job_close(&job);
 }
@@ -85,8 +78,8 @@ static void compare(xep_group_t *group, const mp_case_t *shape, xep_path_t path,
     open_on(&whole, &c[0], group, pass_rows == 0 ? XEP_PATH_FLAT : path, 0, seed);
     open_on(&other, &c[1], group, path, pass_rows, seed);
     if (pass_rows != 0) {
-        MP_CHECK(query(&other).recv_rows == query(&whole).recv_rows);
-        MP_CHECK(query(&other).bytes < query(&whole).bytes);
+        MP_CHECK(mp_buffer_info(other.buffer).recv_rows == mp_buffer_info(whole.buffer).recv_rows);
+        MP_CHECK(mp_buffer_info(other.buffer).bytes < mp_buffer_info(whole.buffer).bytes);
     }
     mp_job_compare(&whole, &other, seed);
 }

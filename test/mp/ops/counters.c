@@ -75,8 +75,7 @@ static void check_counters(const xep_buffer_t *buffer, uint64_t operations, uint
 /* Ranks that map one another give nothing to UCX. */
 static void check_wire(const xep_buffer_t *buffer)
 {
-    xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
-    MP_OK(xep_buffer_query(buffer, &info));
+    const xep_buffer_info_t info = mp_buffer_info(buffer);
     MP_CHECK((counters_of(buffer, XEP_OP_DISPATCH).wire_bytes == 0) == (info.mapped_peers == mp_nranks()));
 }
 

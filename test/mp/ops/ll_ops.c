@@ -175,12 +175,11 @@ static void receive_without(atomic_int *received, int before, xep_request_t *req
 static void away(xep_group_t *group)
 {
     const mp_case_t c = mode_ops_case("ll");
-    xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
     mp_job_t job;
     xep_handle_t *handle;
     xep_request_t *req;
     mp_job_begin(&job, &c, 23, group);
-    MP_OK(xep_buffer_query(job.buffer, &info));
+    const xep_buffer_info_t info = mp_buffer_info(job.buffer);
     atomic_int *received = mp_counter(group);
     for (int round = 0; info.mapped_peers == mp_nranks() && round < 5; round++) {
         int before = 2 * round * ((int)mp_nranks() - 1);
