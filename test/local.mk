@@ -26,7 +26,7 @@ libunit_la_SOURCES = %D%/unit/unit.h %D%/unit/unit.c %D%/unit/unit_files.h %D%/u
 
 unit_tests = \
 	%D%/sim/sim_deaths.t %D%/sim/sim_normal.t %D%/sim/sim_ll.t %D%/sim/sim_threads.t \
-	%D%/abi/dlopen.t %D%/abi/frozen.t \
+	%D%/abi/dlopen.t \
 	%D%/unit/boot_alone.t %D%/unit/boot_over_callback.t \
 	%D%/unit/core_account.t %D%/unit/core_ballot.t %D%/unit/core_cost_rows.t \
 	%D%/unit/core_cost_model.t %D%/unit/core_doubts.t \
@@ -39,9 +39,7 @@ unit_tests = \
 	%D%/unit/intake_order.t \
 	%D%/unit/util_cache.t %D%/unit/util_config.t %D%/unit/util_cpu.t %D%/unit/util_dtype.t %D%/unit/util_error.t \
 	%D%/unit/util_loaded.t %D%/unit/util_log.t %D%/unit/util_mapping.t \
-	%D%/unit/kernels_sum.t \
-	%D%/unit/kernels_cast.t %D%/unit/kernels_codec.t \
-	%D%/unit/kernels_formats.t %D%/unit/kernels_logfmt.t %D%/unit/kernels_weigh.t \
+	%D%/unit/kernels_cast.t %D%/unit/kernels_codec.t %D%/unit/kernels_weigh.t \
 	%D%/unit/kit_steps.t %D%/unit/kit_words.t \
 	%D%/unit/pmix_exchange_faults.t \
 	%D%/unit/oracle_numbers.t %D%/unit/oracle_routes.t %D%/unit/oracle_self.t \
@@ -258,6 +256,7 @@ short_scripts = \
 	%D%/mp/perf/documented.sh \
 	%D%/model/orders.sh \
 	%D%/rig/mutants.sh %D%/abi/examples.sh %D%/abi/outoftree.sh %D%/abi/headers.sh %D%/abi/cmake.sh %D%/abi/loader.sh \
+	%D%/abi/frozen.sh \
 	%D%/mp/groups/listen_addresses.sh %D%/mp/ops/no_system_calls.sh %D%/mp/failures/death_in_phase.sh
 script_tests = $(long_scripts) $(short_scripts)
 
@@ -313,7 +312,7 @@ EXTRA_DIST += %D%/mp/perf/trace_check.py %D%/bench/ratios.py %D%/bench/bounds %D
 	%D%/bench/formats.sh %D%/bench/sockets.py %D%/bench/activations.py
 EXTRA_DIST += %D%/rig/run-test %D%/rig/installed.bash %D%/rig/hosts.bash %D%/rig/relay.py %D%/rig/exchange.py \
 	%D%/rig/launch.bash %D%/rig/ranks.bash %D%/rig/run.bash %D%/rig/prterun.bash \
-	%D%/abi/stub_mode.c %D%/abi/outoftree/xep_flood.c %D%/abi/outoftree/flood_client.c
+	%D%/abi/layouts %D%/abi/stub_mode.c %D%/abi/outoftree/xep_flood.c %D%/abi/outoftree/flood_client.c
 
 check_PROGRAMS = $(test_helpers) $(rank_tests)
 TESTS = $(long_scripts) $(rank_tests)
@@ -358,8 +357,8 @@ check-units:
 	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(unit_tests)'
 # what runs programs that a sanitizer can learn from: but for tests that look at sources and objects, or compare times;
 # for launchers and hosts whose programs settings.sh and launch_xep_run.sh run; and for over_4_gib.sh, which is of sizes
-no_programs = %D%/rig/% %/headers.sh %/protocols.sh %/orders.sh %/perf_ratios.sh %/simulated_hosts.sh %/hosts.sh \
-	%/recovery_time.sh %/shared_processor.mp %/over_4_gib.sh %/launch_prterun.sh %/launch_mpirun.sh \
+no_programs = %D%/rig/% %/headers.sh %/frozen.sh %/protocols.sh %/orders.sh %/perf_ratios.sh %/simulated_hosts.sh \
+	%/hosts.sh %/recovery_time.sh %/shared_processor.mp %/over_4_gib.sh %/launch_prterun.sh %/launch_mpirun.sh \
 	%/ucx_versions.sh %/networks.sh
 check-run:
 	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(filter-out $(no_programs),$(TESTS))'

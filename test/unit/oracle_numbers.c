@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The oracle's numbers: rows as they are published, and floats of 16 bits rounded as they must be. */
+/* The oracle's numbers: rows as they are published, and floats of 16 and 8 bits rounded as they must be. */
+
+#include <math.h>
 
 #include "oracle.h"
 #include "unit.h"
@@ -45,4 +47,24 @@ TEST(ties_go_to_even)
     assert_int_equal(oracle_float_to_fp16(65519.0f), 0x7bff);
     assert_int_equal(oracle_float_to_fp16(65520.0f), 0x7c00);
     assert_int_equal(oracle_float_to_fp16(-1e9f), 0xfc00);
+}
+
+static double e4m3_value(int code)
+{
+    const int exponent = code >> 3, fraction = code & 7;
+    return exponent == 0 ? ldexp(fraction, -9) : ldexp(8 + fraction, exponent - 10);
+}
+
+TEST(e4m3_is_the_nearest)
+{
+    for (int code = 0; code < 0x7e; code++) {
+        const double low = e4m3_value(code), high = e4m3_value(code + 1);
+        const double middle = (low + high) / 2, little = (high - low) / 64;
+        assert_int_equal(oracle_float_to_e4m3((float)low), code);
+        assert_int_equal(oracle_float_to_e4m3((float)middle), code % 2 == 0 ? code : code + 1);
+        assert_int_equal(oracle_float_to_e4m3((float)-(middle - little)), code | 0x80);
+        assert_int_equal(oracle_float_to_e4m3((float)(middle + little)), code + 1);
+    }
+    assert_int_equal(oracle_float_to_e4m3(INFINITY), 0x7e);
+    assert_int_equal(oracle_float_to_e4m3(-NAN), 0x7f);
 }
