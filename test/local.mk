@@ -162,9 +162,9 @@ transport_tests = \
 	%D%/mp/ops/ll_ops.mp %D%/mp/ops/bad_arguments.mp %D%/mp/ops/mismatch.mp %D%/mp/ops/refused_calls.mp \
 	%D%/mp/failures/aborted.mp %D%/mp/ops/dependencies.mp %D%/mp/groups/fork_in_flight.mp \
 	%D%/mp/ops/never_begun.mp %D%/mp/groups/allgather.mp %D%/mp/ops/no_allocations.mp \
-	%D%/mp/ops/prefaulted_pages.mp %D%/mp/groups/group_query.mp %D%/mp/ops/away_between_ops.mp %D%/mp/ops/waits.mp \
+	%D%/mp/ops/prefaulted_pages.mp %D%/mp/groups/group_query.mp %D%/mp/ops/waits.mp \
 	%D%/mp/ops/counters.mp \
-	%D%/mp/failures/explain_on_signal.mp %D%/mp/failures/deadline_causes.mp %D%/mp/ops/barriers_between.mp \
+	%D%/mp/failures/explain_on_signal.mp %D%/mp/failures/deadline_causes.mp %D%/mp/ops/ranks_outside.mp \
 	%D%/mp/failures/given_up_ops.mp %D%/mp/ops/misuse.mp
 # those of them that look at memory and messages, for ranks that map one another: their rows then go the same way,
 # whichever memory it is, and whichever UCX has made it
@@ -174,7 +174,7 @@ mapped_tests = \
 	%D%/mp/ops/owner_maps.mp %D%/mp/ops/serving.mp %D%/mp/ops/serving_kinds.mp \
 	%D%/mp/ops/in_place.mp %D%/mp/ops/normal_ops.mp %D%/mp/ops/ll_ops.mp \
 	%D%/mp/failures/aborted.mp %D%/mp/ops/never_begun.mp %D%/mp/ops/prefaulted_pages.mp \
-	%D%/mp/groups/group_query.mp %D%/mp/ops/away_between_ops.mp
+	%D%/mp/groups/group_query.mp %D%/mp/ops/ranks_outside.mp
 rank_tests = $(transport_tests) %D%/mp/ops/mode_query.mp %D%/mp/ops/events.mp %D%/mp/wire/wire_order.mp \
 	%D%/mp/ops/shared_processor.mp \
 	%D%/mp/launch/boot_client.mp %D%/mp/launch/setuid.mp %D%/mp/ops/by_nodes.mp \
@@ -200,7 +200,7 @@ rank_tests = $(transport_tests) %D%/mp/ops/mode_query.mp %D%/mp/ops/events.mp %D
 %C%_mp_ops_owned_weights_mp_LDADD = libmp_rig.la
 %C%_mp_ops_balanced_mp_LDADD = libmp_rig.la
 %C%_mp_ops_normal_ops_mp_LDADD = libmp_rig.la
-%C%_mp_ops_barriers_between_mp_LDADD = libmp_rig.la
+%C%_mp_ops_ranks_outside_mp_LDADD = libmp_rig.la
 %C%_mp_ops_ll_ops_mp_LDADD = libmp_rig.la
 %C%_mp_ops_bad_arguments_mp_LDADD = libmp_rig.la
 %C%_mp_ops_mismatch_mp_LDADD = libmp_rig.la
@@ -221,7 +221,6 @@ rank_tests = $(transport_tests) %D%/mp/ops/mode_query.mp %D%/mp/ops/events.mp %D
 %C%_mp_machine_ucx_disagree_mp_LDFLAGS = -export-dynamic
 %C%_mp_machine_process_settings_mp_LDADD = libmp_rig.la -lnuma
 %C%_mp_machine_process_settings_mp_LDFLAGS = -export-dynamic
-%C%_mp_ops_away_between_ops_mp_LDADD = libmp_rig.la
 %C%_mp_failures_late_puts_mp_LDADD = libmp_rig.la
 %C%_mp_ops_waits_mp_SOURCES = %D%/mp/ops/waits_books.h %D%/mp/ops/waits_books.c %D%/mp/ops/waits.c
 %C%_mp_ops_waits_mp_LDADD = libmp_rig.la
