@@ -98,8 +98,8 @@ sim_ldadd = libsim.la libxep_oracle.la $(CMOCKA_LIBS) -lm
 check_LTLIBRARIES += libmp_rig.la
 libmp_rig_la_SOURCES = \
 	%D%/rig/mp_job.c %D%/rig/mp_job.h \
-	%D%/rig/mp_nodes.c %D%/rig/mp_nodes.h %D%/rig/mp_pieces.c %D%/rig/mp_pieces.h %D%/rig/mp_rig.c %D%/rig/mp_rig.h \
-	%D%/rig/mp_shapes.c %D%/rig/mp_shapes.h \
+	%D%/rig/mp_pieces.c %D%/rig/mp_pieces.h %D%/rig/mp_rig.c %D%/rig/mp_rig.h \
+	%D%/rig/mp_shapes.c \
 	%D%/rig/mode_ops.c %D%/rig/mode_ops.h
 libmp_rig_la_LIBADD = libxep_oracle.la libxep.la
 

@@ -334,6 +334,30 @@ xep_combine_args_t mp_job_combine(mp_job_t *job, xep_handle_t *handle)
     return a;
 }
 
+void mp_job_tokens_without(mp_job_t *job, uint32_t out)
+{
+    const mp_case_t *c = job->c;
+    for (uint32_t r = 0; r < mp_nranks(); r++) job->routing->tokens_of[r] = out >> r & 1 ? 0 : tokens_of(c, r);
+}
+
+uint32_t mp_job_sums_without(mp_job_t *job, const uint8_t *missing)
+{
+    const uint32_t topk = job->c->topk;
+    uint32_t out = 0, in = 0;
+    int32_t idx[16];
+    float weights[16];
+    MP_CHECK(topk <= 16);
+    for (uint64_t i = 0; i < job->tokens * topk; i++) {
+        oracle_route(job->routing, mp_rank(), i / topk, idx, weights);
+        const int32_t expert = idx[i % topk];
+        MP_CHECK(missing[i] <= 1 && !(expert < 0 && missing[i]));
+        if (expert >= 0) *(missing[i] ? &out : &in) |= 1u << oracle_owner(job->routing, (uint32_t)expert);
+    }
+    MP_CHECK((out & in) == 0 && (out | in) == (1u << mp_nranks()) - 1);
+    job->shape.without = out;
+    return out;
+}
+
 static void complain(const mp_job_t *job, const oracle_difference_t *difference)
 {
     char text[256];

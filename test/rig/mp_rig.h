@@ -32,6 +32,11 @@ void mp_fail(const char *file, int line, const char *format, ...) __attribute__(
 xep_group_t *mp_group(void);
 /** The same, where making it may fail. */
 xep_status_t mp_try_group(xep_group_t **group_p);
+/**
+ * The same on nodes of two if there are five ranks, else of three (XEP_NODE_RANKS); every other rank sends its rows of
+ * ll in many small parts. NULL: no two ranks map one another.
+ */
+xep_group_t *mp_nodes_group(void);
 /** From now on the group of all ranks is this one. */
 void mp_go_on(xep_group_t *group);
 uint32_t mp_rank(void);

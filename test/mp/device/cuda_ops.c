@@ -16,7 +16,6 @@
 #include "cuda_rig.h"
 #include "cuda_rounds.h"
 #include "mp_rig.h"
-#include "mp_shapes.h"
 
 enum { ROUNDS = 3, STREAMS = 2 };
 

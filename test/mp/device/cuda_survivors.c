@@ -77,35 +77,22 @@ static int is_left(cuda_job_t *job, xep_handle_t *handle)
 
 static void check_dispatch(cuda_job_t *job, xep_handle_t *handle)
 {
-    oracle_routing_t *routing = job->host.routing, without = *routing;
-    uint64_t tokens[RANKS];
-    uint8_t out[RANKS];
+    uint8_t is_out[RANKS];
+    uint32_t out = 0;
     MP_CHECK(mp_recv(handle)->out != NULL);
-    cuda_rig_get(out, mp_recv(handle)->out, mp_nranks(), job->stream);
-    for (uint32_t r = 0; r < mp_nranks(); r++) tokens[r] = out[r] ? 0 : routing->tokens_of[r];
-    without.tokens_of = tokens;
-    without.params.tokens_of = tokens;
-    job->host.shape.routing = &without;
+    cuda_rig_get(is_out, mp_recv(handle)->out, mp_nranks(), job->stream);
+    for (uint32_t r = 0; r < mp_nranks(); r++) out |= (uint32_t)(is_out[r] != 0) << r;
+    mp_job_tokens_without(&job->host, out);
     cuda_job_check_recv(job, handle);
-    job->host.shape.routing = routing;
+    mp_job_tokens_without(&job->host, 0);
 }
 
-/* A selection is missing if and only if its expert is on a rank that is out, so tokens must have selected all. */
+/* A selection is missing if and only if its expert is on a rank that is out. */
 static void check_combine(cuda_job_t *job, const xep_combine_args_t *args)
 {
-    uint32_t out = 0, in = 0;
     uint8_t missing[TOKENS * TOPK];
-    int32_t idx[TOPK];
-    float weights[TOPK];
     cuda_rig_get(missing, test.missing, sizeof missing, job->stream);
-    for (uint64_t i = 0; i < job->host.tokens * TOPK; i++) {
-        oracle_route(job->host.routing, mp_rank(), i / TOPK, idx, weights);
-        const int32_t expert = idx[i % TOPK];
-        MP_CHECK(missing[i] <= 1 && !(expert < 0 && missing[i]));
-        if (expert >= 0) *(missing[i] ? &out : &in) |= 1u << oracle_owner(job->host.routing, (uint32_t)expert);
-    }
-    MP_CHECK((out & in) == 0 && (out | in) == (1u << mp_nranks()) - 1);
-    job->host.shape.without = out;
+    (void)mp_job_sums_without(&job->host, missing);
     cuda_job_check_sums(job, args);
     job->host.shape.without = 0;
 }

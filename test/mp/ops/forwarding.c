@@ -13,7 +13,6 @@
 #include <unistd.h>
 
 #include "mp_job.h"
-#include "mp_nodes.h"
 #include "mp_rig.h"
 
 /* that passes on what the first rank of every other node sends to its own */

@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "mp_job.h"
 #include "mp_rig.h"
-#include "mp_shapes.h"
 
 /* ---- where rows are, and what they are ---- */
 

@@ -12,8 +12,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "mp_job.h"
 #include "mp_rig.h"
-#include "mp_shapes.h"
 
 static void run(xep_group_t *group, const mp_case_t *c)
 {

@@ -11,10 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "mp_nodes.h"
 #include "mp_pieces.h"
 #include "mp_rig.h"
-#include "mp_shapes.h"
 
 /* Slots with room for a part of an even load, or, in every fourth shape, as much as there is by default. */
 static void run(xep_group_t *group, uint32_t number, const char *mode)
