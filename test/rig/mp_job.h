@@ -96,8 +96,8 @@ void mp_job_check_out(mp_job_t *job);
 /** Sets of ranks that are out of an operation, by the bits of their numbers: from here on they have no tokens. */
 void mp_job_tokens_without(mp_job_t *job, uint32_t out);
 /**
- * Those whose experts' selections are missing [tokens][topk], all of each: which ranks are out shows in no other way, so
- * tokens must have selected experts of all. Sums are expected without them, until the next call.
+ * Those whose experts' selections are missing [tokens][topk], all of each: which ranks are out shows in no other way,
+ * so tokens must have selected experts of all. Sums are expected without them, until shape.without is 0 again.
  */
 uint32_t mp_job_sums_without(mp_job_t *job, const uint8_t *missing);
 /** Inputs are as they were. */

@@ -137,7 +137,7 @@ static void shapes(xep_group_t *group, const char *mode)
     }
 }
 
-/* ---- phases of ll: two dispatches are sent before either is received, and the one sent last is asked for first ---- */
+/* ---- phases of ll: two dispatches are sent before either is received; the one sent last is asked for first ---- */
 
 static void phases(xep_group_t *group)
 {
@@ -169,7 +169,7 @@ static void phases(xep_group_t *group)
     cuda_job_close(&job);
 }
 
-/* ---- requests of normal: done when the rows are counted; an operation of the same buffer comes after it anyway ---- */
+/* ---- requests of normal: done when rows are counted; an operation of the same buffer comes after it anyway ---- */
 
 static void requests(xep_group_t *group)
 {

@@ -4,8 +4,8 @@
 
 /*
  * Dispatches that come in pieces, in both modes, on one node and by nodes: all rows of all pieces, and the sums of
- * their outputs, against the oracle, which knows of no pieces; in ll with room for all that comes to a rank at once, and
- * for some of it; and the statistics, memory and sums that pieces must not change.
+ * their outputs, against the oracle, which knows of no pieces; in ll with room for all that comes to a rank at once,
+ * and for some of it; and the statistics, memory and sums that pieces must not change.
  */
 
 #include <stdlib.h>
