@@ -33,7 +33,7 @@ while [ $# -gt 0 ]; do
 done
 nvcc=${NVCC:-$(PATH=$PATH:/usr/local/cuda/bin command -v nvcc)} || { echo 'skipped: there is no nvcc'; exit 77; }
 mkdir -p "$work/include/xep"
-tests='test/mp/device/cuda_ops test/mp/device/cuda_ll_ops test/mp/device/cuda_survivors test/bench/cuda_calls'
+tests='test/mp/device/cuda_ops test/mp/device/cuda_survivors test/bench/cuda_calls'
 
 # ---- the library: built here, or carried ----
 
@@ -182,19 +182,17 @@ if [ "$what" = sanitize ]; then
         done
     done
     # shellcheck disable=SC2154
-    sanitize 'memcheck, cuda_ops' 1 "$cuda_ops"
-    # shellcheck disable=SC2154
-    sanitize 'memcheck, cuda_ll_ops' 1 "$cuda_ll_ops"
+    for mode in normal ll; do sanitize "memcheck, cuda_ops $mode" 1 "$cuda_ops" $mode; done
     leave
 fi
 
 # ---- the programs of make check that a stand-in serves where there is no device ----
 
 for ranks in $(seq 1 $few; [ $several -le $few ] || echo $several); do
-    for program in cuda_ops cuda_ll_ops; do
-        step "$program, $ranks ranks" "$bin/xep_run" -n "$ranks" "${!program}"
+    for mode in normal ll; do
+        step "cuda_ops $mode, $ranks ranks" "$bin/xep_run" -n "$ranks" "$cuda_ops" $mode
         [ "$ranks" = 1 ] ||
-            step "$program, $ranks ranks, staged" env XEP_MAP=never "$bin/xep_run" -n "$ranks" "${!program}"
+            step "cuda_ops $mode, $ranks ranks, staged" env XEP_MAP=never "$bin/xep_run" -n "$ranks" "$cuda_ops" $mode
     done
 done
 
@@ -204,7 +202,7 @@ export -f dies
 for mode in normal ll; do
     # shellcheck disable=SC2016
     step "a rank that dies, mode $mode, 3 ranks" \
-        bash -c 'dies "$@"' - "$bin/xep_run" -k -n 3 "$cuda_ops" $mode
+        bash -c 'dies "$@"' - "$bin/xep_run" -k -n 3 "$cuda_ops" $mode dies
 done
 
 # survive RANKS MODE SCENARIO SEED SURVIVE: so many ranks are left, all of whose bits are the oracle's

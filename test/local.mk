@@ -98,8 +98,8 @@ sim_ldadd = libsim.la libxep_oracle.la $(CMOCKA_LIBS) -lm
 check_LTLIBRARIES += libmp_rig.la
 libmp_rig_la_SOURCES = \
 	%D%/rig/mp_job.c %D%/rig/mp_job.h \
-	%D%/rig/mp_nodes.c %D%/rig/mp_nodes.h %D%/rig/mp_pieces.c %D%/rig/mp_pieces.h %D%/rig/mp_rig.c %D%/rig/mp_rig.h \
-	%D%/rig/mp_shapes.c %D%/rig/mp_shapes.h \
+	%D%/rig/mp_pieces.c %D%/rig/mp_pieces.h %D%/rig/mp_rig.c %D%/rig/mp_rig.h \
+	%D%/rig/mp_shapes.c \
 	%D%/rig/mode_ops.c %D%/rig/mode_ops.h
 libmp_rig_la_LIBADD = libxep_oracle.la libxep.la
 
@@ -133,18 +133,14 @@ check_LTLIBRARIES += %D%/cuda/standin_cuda.la %D%/cuda/xep_normal_cuda.la %D%/cu
 %C%_cuda_xep_ll_cuda_la_CPPFLAGS = $(cuda_cppflags)
 %C%_cuda_xep_ll_cuda_la_LIBADD = libxep_kit_parts.la -lm
 %C%_cuda_xep_ll_cuda_la_LDFLAGS = -module -avoid-version -shared -rpath /nowhere
-cuda_parts = \
+%C%_mp_device_cuda_ops_SOURCES = \
 	%D%/mp/device/cuda_rig.h %D%/mp/device/cuda_rig.c %D%/mp/device/cuda_job.h %D%/mp/device/cuda_job.c \
 	%D%/mp/device/cuda_parts.h %D%/mp/device/cuda_refuse.c %D%/mp/device/cuda_layouts.c \
 	%D%/mp/device/cuda_staged.c %D%/mp/device/cuda_graphs.c %D%/mp/device/cuda_rounds.h \
-	%D%/mp/device/cuda_rounds.c %D%/mp/device/cuda_standing.c %D%/mp/device/cuda_faults.c
-%C%_mp_device_cuda_ops_SOURCES = $(cuda_parts) %D%/mp/device/cuda_after.c %D%/mp/device/cuda_there.c \
-	%D%/mp/device/cuda_by_expert.c \
-	%D%/mp/device/cuda_break.c %D%/mp/device/cuda_death.c %D%/mp/device/cuda_ops.c
+	%D%/mp/device/cuda_rounds.c %D%/mp/device/cuda_standing.c %D%/mp/device/cuda_faults.c \
+	%D%/mp/device/cuda_after.c %D%/mp/device/cuda_by_expert.c %D%/mp/device/cuda_broken.c \
+	%D%/mp/device/cuda_death.c %D%/mp/device/cuda_ll_patterns.c %D%/mp/device/cuda_ops.c
 %C%_mp_device_cuda_ops_LDADD = libmp_rig.la
-%C%_mp_device_cuda_ll_ops_SOURCES = $(cuda_parts) \
-	%D%/mp/device/cuda_ll_later.c %D%/mp/device/cuda_ll_patterns.c %D%/mp/device/cuda_ll_ops.c
-%C%_mp_device_cuda_ll_ops_LDADD = libmp_rig.la
 %C%_mp_device_cuda_survivors_SOURCES = \
 	%D%/mp/device/cuda_rig.h %D%/mp/device/cuda_rig.c %D%/mp/device/cuda_job.h %D%/mp/device/cuda_job.c \
 	%D%/mp/device/cuda_survivors.c
@@ -166,9 +162,9 @@ transport_tests = \
 	%D%/mp/ops/ll_ops.mp %D%/mp/ops/bad_arguments.mp %D%/mp/ops/mismatch.mp %D%/mp/ops/refused_calls.mp \
 	%D%/mp/failures/aborted.mp %D%/mp/ops/dependencies.mp %D%/mp/groups/fork_in_flight.mp \
 	%D%/mp/ops/never_begun.mp %D%/mp/groups/allgather.mp %D%/mp/ops/no_allocations.mp \
-	%D%/mp/ops/prefaulted_pages.mp %D%/mp/groups/group_query.mp %D%/mp/ops/away_between_ops.mp %D%/mp/ops/waits.mp \
+	%D%/mp/ops/prefaulted_pages.mp %D%/mp/groups/group_query.mp %D%/mp/ops/waits.mp \
 	%D%/mp/ops/counters.mp \
-	%D%/mp/failures/explain_on_signal.mp %D%/mp/failures/deadline_causes.mp %D%/mp/ops/barriers_between.mp \
+	%D%/mp/failures/explain_on_signal.mp %D%/mp/failures/deadline_causes.mp %D%/mp/ops/ranks_outside.mp \
 	%D%/mp/failures/given_up_ops.mp %D%/mp/ops/misuse.mp
 # those of them that look at memory and messages, for ranks that map one another: their rows then go the same way,
 # whichever memory it is, and whichever UCX has made it
@@ -178,7 +174,7 @@ mapped_tests = \
 	%D%/mp/ops/owner_maps.mp %D%/mp/ops/serving.mp %D%/mp/ops/serving_kinds.mp \
 	%D%/mp/ops/in_place.mp %D%/mp/ops/normal_ops.mp %D%/mp/ops/ll_ops.mp \
 	%D%/mp/failures/aborted.mp %D%/mp/ops/never_begun.mp %D%/mp/ops/prefaulted_pages.mp \
-	%D%/mp/groups/group_query.mp %D%/mp/ops/away_between_ops.mp
+	%D%/mp/groups/group_query.mp %D%/mp/ops/ranks_outside.mp
 rank_tests = $(transport_tests) %D%/mp/ops/mode_query.mp %D%/mp/ops/events.mp %D%/mp/wire/wire_order.mp \
 	%D%/mp/ops/shared_processor.mp \
 	%D%/mp/launch/boot_client.mp %D%/mp/launch/setuid.mp %D%/mp/ops/by_nodes.mp \
@@ -204,7 +200,7 @@ rank_tests = $(transport_tests) %D%/mp/ops/mode_query.mp %D%/mp/ops/events.mp %D
 %C%_mp_ops_owned_weights_mp_LDADD = libmp_rig.la
 %C%_mp_ops_balanced_mp_LDADD = libmp_rig.la
 %C%_mp_ops_normal_ops_mp_LDADD = libmp_rig.la
-%C%_mp_ops_barriers_between_mp_LDADD = libmp_rig.la
+%C%_mp_ops_ranks_outside_mp_LDADD = libmp_rig.la
 %C%_mp_ops_ll_ops_mp_LDADD = libmp_rig.la
 %C%_mp_ops_bad_arguments_mp_LDADD = libmp_rig.la
 %C%_mp_ops_mismatch_mp_LDADD = libmp_rig.la
@@ -225,7 +221,6 @@ rank_tests = $(transport_tests) %D%/mp/ops/mode_query.mp %D%/mp/ops/events.mp %D
 %C%_mp_machine_ucx_disagree_mp_LDFLAGS = -export-dynamic
 %C%_mp_machine_process_settings_mp_LDADD = libmp_rig.la -lnuma
 %C%_mp_machine_process_settings_mp_LDFLAGS = -export-dynamic
-%C%_mp_ops_away_between_ops_mp_LDADD = libmp_rig.la
 %C%_mp_failures_late_puts_mp_LDADD = libmp_rig.la
 %C%_mp_ops_waits_mp_SOURCES = %D%/mp/ops/waits_books.h %D%/mp/ops/waits_books.c %D%/mp/ops/waits.c
 %C%_mp_ops_waits_mp_LDADD = libmp_rig.la
@@ -276,7 +271,7 @@ model:
 
 # what tests use and is no test itself
 test_helpers = %D%/mp/device/cuda_survivors \
-	%D%/mp/device/cuda_ops %D%/mp/device/cuda_ll_ops %D%/bench/cuda_calls %D%/abi/mode_load \
+	%D%/mp/device/cuda_ops %D%/bench/cuda_calls %D%/abi/mode_load \
 	%D%/mp/machine/killed_in_shm_open %D%/mp/failures/heartbeat %D%/mp/failures/killed %D%/mp/groups/listening \
 	%D%/mp/groups/meet_by_name %D%/mp/machine/no_room %D%/mp/machine/no_sysv %D%/mp/machine/two_users \
 	%D%/mp/machine/room_in_pieces %D%/mp/perf/traced %D%/mp/failures/survivors \

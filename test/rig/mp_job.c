@@ -174,8 +174,7 @@ static xep_buffer_params_t params_of(const mp_job_t *job)
 /* Sums have another order where rows go once to each node. */
 static void find_nodes(mp_job_t *job, xep_group_t *group)
 {
-    xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
-    MP_OK(xep_buffer_query(job->buffer, &info));
+    const xep_buffer_info_t info = mp_buffer_info(job->buffer);
     free(job->nodes);
     job->nodes = NULL;
     job->shape.node = NULL;
@@ -203,16 +202,14 @@ void mp_job_buffer(mp_job_t *job, xep_group_t *group)
 {
     xep_buffer_params_t p = params_of(job);
     xep_buffer_size_t size = XEP_BUFFER_SIZE_INIT;
-    xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
-    xep_group_info_t ranks = XEP_GROUP_INFO_INIT;
     void *base;
     size_t bytes;
-    MP_OK(xep_group_query(group, &ranks));
+    const xep_group_info_t ranks = mp_group_info(group);
     MP_OK(xep_buffer_size(&p, ranks.nranks, &size));
     if (job->c->says_none && job->tokens == 0) p.tokens = 0;
     MP_OK(xep_buffer_create(group, &p, &job->buffer));
     MP_OK(xep_buffer_memory(job->buffer, &base, &bytes));
-    MP_OK(xep_buffer_query(job->buffer, &info));
+    const xep_buffer_info_t info = mp_buffer_info(job->buffer);
     MP_CHECK(info.bytes == bytes && info.recv_rows == size.recv_rows);
     if (ranks.nnodes == 1) MP_CHECK(bytes == size.node_bytes);
     else if (job->c->pieces && !job->shape.by_expert) /* outputs return in any case */
@@ -335,6 +332,30 @@ xep_combine_args_t mp_job_combine(mp_job_t *job, xep_handle_t *handle)
         a.out_weights = job->out_weights;
     }
     return a;
+}
+
+void mp_job_tokens_without(mp_job_t *job, uint32_t out)
+{
+    const mp_case_t *c = job->c;
+    for (uint32_t r = 0; r < mp_nranks(); r++) job->routing->tokens_of[r] = out >> r & 1 ? 0 : tokens_of(c, r);
+}
+
+uint32_t mp_job_sums_without(mp_job_t *job, const uint8_t *missing)
+{
+    const uint32_t topk = job->c->topk;
+    uint32_t out = 0, in = 0;
+    int32_t idx[16];
+    float weights[16];
+    MP_CHECK(topk <= 16);
+    for (uint64_t i = 0; i < job->tokens * topk; i++) {
+        oracle_route(job->routing, mp_rank(), i / topk, idx, weights);
+        const int32_t expert = idx[i % topk];
+        MP_CHECK(missing[i] <= 1 && !(expert < 0 && missing[i]));
+        if (expert >= 0) *(missing[i] ? &out : &in) |= 1u << oracle_owner(job->routing, (uint32_t)expert);
+    }
+    MP_CHECK((out & in) == 0 && (out | in) == (1u << mp_nranks()) - 1);
+    job->shape.without = out;
+    return out;
 }
 
 static void complain(const mp_job_t *job, const oracle_difference_t *difference)

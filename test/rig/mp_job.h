@@ -52,6 +52,10 @@ typedef struct mp_case {
     .experts = (_experts), .topk = (_topk), .hidden = (_hidden), .tokens = (_tokens)
 #define MP_FP32 .dtype = XEP_FP32, .combine_dtype = XEP_FP32
 
+/** Shapes that every way of moving rows is tried on: in each mode, by nodes, in pieces, in place, on devices. */
+enum { MP_SHAPES = 14 };
+mp_case_t mp_shape(uint32_t number, const char *mode);
+
 typedef struct mp_job {
     const mp_case_t *c;
     oracle_routing_t *routing;
@@ -89,6 +93,13 @@ xep_combine_args_t mp_job_combine(mp_job_t *job, xep_handle_t *handle);
 
 void mp_job_check_recv(mp_job_t *job, const xep_handle_t *handle);
 void mp_job_check_out(mp_job_t *job);
+/** Sets of ranks that are out of an operation, by the bits of their numbers: from here on they have no tokens. */
+void mp_job_tokens_without(mp_job_t *job, uint32_t out);
+/**
+ * Those whose experts' selections are missing [tokens][topk], all of each: which ranks are out shows in no other way,
+ * so tokens must have selected experts of all. Sums are expected without them, until shape.without is 0 again.
+ */
+uint32_t mp_job_sums_without(mp_job_t *job, const uint8_t *missing);
 /** Inputs are as they were. */
 void mp_job_check_inputs(const mp_job_t *job);
 

@@ -29,9 +29,7 @@ static void take(mp_pieces_t *pieces, const mp_job_t *job, const xep_handle_t *h
 
 static void begin(mp_pieces_t *pieces, const mp_job_t *job)
 {
-    xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
-    MP_OK(xep_buffer_query(job->buffer, &info));
-    *pieces = (mp_pieces_t){.room = info.recv_rows};
+    *pieces = (mp_pieces_t){.room = mp_buffer_info(job->buffer).recv_rows};
 }
 
 void mp_pieces_served(mp_pieces_t *pieces, const mp_job_t *job, const xep_handle_t *handle)

@@ -1,18 +1,24 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-#define _GNU_SOURCE /* mkstemp, ftruncate */
+#define _GNU_SOURCE /* mkstemp, ftruncate, setitimer */
 #include "mp_rig.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "oracle.h"
+
 enum { GUARD = 256, CANARY = 0xC7, AWAIT_S = 60 };
+
+const char *const mp_modes[2] = {"normal", "ll"};
 
 static xep_group_t *the_group;
 static xep_group_info_t the_info = XEP_GROUP_INFO_INIT;
@@ -64,6 +70,21 @@ xep_group_t *mp_group(void)
     return group;
 }
 
+xep_group_t *mp_nodes_group(void)
+{
+    xep_group_info_t info = XEP_GROUP_INFO_INIT;
+    xep_group_t *group; /* how many ranks there are */
+    MP_OK(xep_group_create(NULL, &group));
+    MP_OK(xep_group_query(group, &info));
+    xep_group_destroy(group);
+    setenv("XEP_NODE_RANKS", info.nranks == 5 ? "2" : "3", 1);
+    setenv("XEP_PART", info.rank % 2 == 0 ? "2k" : "256k", 1);
+    group = mp_group();
+    MP_OK(xep_group_query(group, &info));
+    MP_CHECK(info.nnodes >= (info.nranks == 5 ? 3 : (info.nranks + 2) / 3));
+    return info.nnodes == info.nranks ? NULL : group;
+}
+
 void mp_go_on(xep_group_t *group)
 {
     the_group = group;
@@ -83,6 +104,20 @@ uint32_t mp_nranks(void)
 int mp_is_last(void)
 {
     return mp_rank() == mp_nranks() - 1;
+}
+
+xep_group_info_t mp_group_info(const xep_group_t *group)
+{
+    xep_group_info_t info = XEP_GROUP_INFO_INIT;
+    MP_OK(xep_group_query(group, &info));
+    return info;
+}
+
+xep_buffer_info_t mp_buffer_info(const xep_buffer_t *buffer)
+{
+    xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
+    MP_OK(xep_buffer_query(buffer, &info));
+    return info;
 }
 
 int mp_is_mapped(xep_group_t *group, uint32_t rank)
@@ -151,6 +186,14 @@ void mp_sleep_us(unsigned us)
 {
     struct timespec t = {us / 1000000, (long)(us % 1000000) * 1000};
     nanosleep(&t, NULL);
+}
+
+void mp_die_within(uint64_t seed, uint32_t most_us)
+{
+    const uint32_t us = (uint32_t)(oracle_hash_row(&seed, sizeof seed, 5) % most_us) + 1;
+    const struct itimerval timer = {.it_value = {.tv_sec = us / 1000000, .tv_usec = us % 1000000}};
+    signal(SIGALRM, SIG_DFL); /* which ends the process */
+    MP_CHECK(setitimer(ITIMER_REAL, &timer, NULL) == 0);
 }
 
 void *mp_shared(xep_group_t *group, size_t bytes)

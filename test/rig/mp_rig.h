@@ -32,12 +32,24 @@ void mp_fail(const char *file, int line, const char *format, ...) __attribute__(
 xep_group_t *mp_group(void);
 /** The same, where making it may fail. */
 xep_status_t mp_try_group(xep_group_t **group_p);
+/**
+ * The same on nodes of two if there are five ranks, else of three (XEP_NODE_RANKS); every other rank sends its rows of
+ * ll in many small parts. NULL: no two ranks map one another.
+ */
+xep_group_t *mp_nodes_group(void);
 /** From now on the group of all ranks is this one. */
 void mp_go_on(xep_group_t *group);
 uint32_t mp_rank(void);
 uint32_t mp_nranks(void);
 /** Whether this is the last of several ranks: the one that is odd, late or away in many tests. */
 int mp_is_last(void);
+/** What they say of themselves. */
+xep_group_info_t mp_group_info(const xep_group_t *group);
+xep_buffer_info_t mp_buffer_info(const xep_buffer_t *buffer);
+
+/** Both modes. */
+extern const char *const mp_modes[2];
+
 /** Whether this rank maps the heaps of that one. */
 int mp_is_mapped(xep_group_t *group, uint32_t rank);
 
@@ -56,6 +68,9 @@ xep_buffer_params_t mp_small_params(void);
 double mp_now(void);
 
 void mp_sleep_us(unsigned us);
+
+/** The kernel kills this process, at any instruction, within so many microseconds, drawn from the seed. */
+void mp_die_within(uint64_t seed, uint32_t most_us);
 
 /** The smallest number first. */
 void mp_sort(double *numbers, size_t count);

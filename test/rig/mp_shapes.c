@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-#include "mp_shapes.h"
+#include "mp_job.h"
 
 #include "mp_rig.h"
 

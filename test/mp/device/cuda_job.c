@@ -34,9 +34,7 @@ static void put_inputs(cuda_job_t *job)
 
 int cuda_job_stages(xep_group_t *group)
 {
-    xep_group_info_t info = XEP_GROUP_INFO_INIT;
-    MP_OK(xep_group_query(group, &info));
-    return info.nnodes != 1;
+    return mp_group_info(group).nnodes != 1;
 }
 
 void cuda_job_open(cuda_job_t *job, const mp_case_t *c, uint64_t seed, xep_group_t *group, void *stream)
@@ -399,16 +397,6 @@ void cuda_job_round(cuda_job_t *job)
     xep_handle_release(handle);
 }
 
-/* A later dispatch tells it, in this rank's words. */
-static void tell_later(cuda_job_t *job, const xep_dispatch_args_t *a, xep_status_t status, const char *reason)
-{
-    xep_handle_t *handle = NULL, *next = NULL;
-    MP_OK(xep_dispatch(job->host.buffer, a, &handle, NULL)); /* nothing is waited for */
-    cuda_rig_wait(job->stream);
-    MP_FAILS(status, xep_dispatch(job->host.buffer, a, &next, NULL));
-    MP_REASON(reason);
-}
-
 /* Refused by rank 0 alone, which the others are told; and all leave one call out. */
 static void refuse_index(cuda_job_t *job)
 {
@@ -424,6 +412,7 @@ static void refuse_index(cuda_job_t *job)
 void cuda_job_wrong_index(cuda_job_t *job)
 {
     int64_t wrong = 8, right = ((int64_t *)job->host.idx)[5];
+    xep_handle_t *handle;
     if (job->staged) {
         if (mp_rank() == 0) cuda_rig_put((int64_t *)job->idx + 5, &wrong, sizeof wrong, job->stream);
         refuse_index(job);
@@ -431,46 +420,10 @@ void cuda_job_wrong_index(cuda_job_t *job)
     }
     if (mp_rank() == 0) cuda_rig_put((int64_t *)job->idx + 5, &wrong, sizeof wrong, job->stream);
     xep_dispatch_args_t a = cuda_job_dispatch(job, NULL);
-    tell_later(job, &a, XEP_ERR_PROTOCOL, mp_rank() == 0 ? "invalid topk_idx[2][1]" : "topk_idx of rank 0");
+    MP_OK(xep_dispatch(job->host.buffer, &a, &handle, NULL)); /* nothing is waited for */
+    cuda_rig_wait(job->stream);
+    MP_REFUSES(&job->host, &a, XEP_ERR_PROTOCOL, mp_rank() == 0 ? "invalid topk_idx[2][1]" : "topk_idx of rank 0");
     if (mp_rank() == 0) cuda_rig_put((int64_t *)job->idx + 5, &right, sizeof right, job->stream);
     MP_OK(xep_buffer_reset(job->host.buffer));
-    cuda_job_round(job);
-}
-
-/* The device's own deadline: the later call says who did not come. */
-void cuda_job_late_rank(cuda_job_t *job)
-{
-    xep_handle_t *next = NULL;
-    xep_dispatch_args_t a = cuda_job_dispatch(job, NULL);
-    a.timeout_ms = 400;
-    if (mp_rank() != mp_nranks() - 1) {
-        tell_later(job, &a, XEP_ERR_TIMEOUT, "a kernel has waited too long for");
-        MP_FAILS(XEP_ERR_BROKEN, xep_dispatch(job->host.buffer, &a, &next, NULL));
-    }
-    MP_OK(xep_buffer_reset(job->host.buffer));
-    cuda_job_round(job);
-}
-
-void cuda_job_other_combines(cuda_job_t *job)
-{
-    xep_handle_t *handle = NULL;
-    xep_dispatch_args_t a = cuda_job_dispatch(job, NULL);
-    MP_OK(xep_dispatch(job->host.buffer, &a, &handle, NULL));
-    MP_CHECK(mp_input(handle, NULL) != NULL);
-    xep_combine_args_t b = XEP_COMBINE_ARGS_INIT;
-    b.out = job->out;
-    b.hidden = mp_rank() == 1 ? 32 : 64;
-    b.stream = job->stream;
-    if (job->staged) {
-        MP_FAILS(XEP_ERR_MISMATCH, xep_combine(handle, &b, NULL));
-        MP_REASON("disagree on hidden");
-        xep_handle_release(handle);
-    } else {
-        MP_OK(xep_combine(handle, &b, NULL)); /* the device finds it */
-        cuda_rig_wait(job->stream);
-        MP_FAILS(XEP_ERR_PROTOCOL, xep_combine(handle, &b, NULL));
-        MP_REASON("disagreed");
-        MP_OK(xep_buffer_reset(job->host.buffer));
-    }
     cuda_job_round(job);
 }

@@ -51,13 +51,8 @@ void cuda_job_round(cuda_job_t *job);
 
 /**
  * What only the device sees, and a later dispatch tells: of 8 experts and two selections of a token, rank 0 selects one
- * that is none; the last of several ranks does not come. Then a reset, and a round. Staged, the host sees the first at
- * once.
+ * that is none. Then a reset, and a round. Staged, the host sees it at once.
  */
 void cuda_job_wrong_index(cuda_job_t *job);
-void cuda_job_late_rank(cuda_job_t *job);
-
-/** Ranks of 64 elements combine different things: staged, the call says so; else the device, and the next call. */
-void cuda_job_other_combines(cuda_job_t *job);
 
 #endif

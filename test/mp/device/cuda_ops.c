@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Operations of normal on rows in device memory: every byte compared with the oracle, streams, errors. Started by
+ * Operations on rows in device memory: every byte compared with the oracle, streams, errors. Started by
  * test/mp/device/cuda_standin.sh, with a stand-in for the driver, and by contrib/check-cuda.sh, on devices.
+ *
+ * cuda_ops MODE               all of it
+ * cuda_ops MODE dies          the last rank dies by SIGKILL
+ * cuda_ops MODE lost          its device falls off (with the stand-in alone)
+ * cuda_ops driver WHAT        the driver is none: absent, old, none
  */
 #include <string.h>
 
@@ -17,11 +22,18 @@ enum { ROUNDS = 3, STREAMS = 2 };
 static void *streams[STREAMS];
 
 #define CUDA .memory = XEP_MEMORY_CUDA
-static const mp_case_t cases[] = {
-    {.name = "plain", MP_SHAPE(32, 4, 256, 65), CUDA},
-    {.name = "ragged", MP_SHAPE(24, 6, 200, 40), .ragged = 1, .mask = 50, .weights = 1, CUDA},
-    {.name = "only rank 0", MP_SHAPE(9, 3, 72, 33), .ragged = 2, .weights = 1, CUDA},
-    {.name = "odd",
+
+/* ---- shapes: a dispatch, one with its routing, and combines of both, on two streams in turn ---- */
+
+/* In both modes, where none is named. */
+static const mp_case_t extremes[] = {
+    {.name = "large rows", MP_SHAPE(16, 8, 9000, 6), MP_FP32},
+    {.name = "tokens", .mode = "normal", .owners = "random:11", MP_SHAPE(21, 5, 72, 700), .mask = 150, .weights = 1},
+    {.name = "many casts", .mode = "normal", MP_SHAPE(16, 8, 256, 700), .quant = XEP_QUANT_MXFP8, .weights = 1},
+    {.name = "many selections", MP_SHAPE(80, 40, 96, 9), .weights = 1},
+    {.name = "four slots", .routing = "one-rank", MP_SHAPE(8, 2, 64, 130), .slots = 4},
+    {.name = "behind scales", MP_SHAPE(16, 2, 128, 50), .nscales = 5, .payloads = 3, .dtype = XEP_E4M3, .weights = 1},
+    {.name = "odd bytes",
      MP_SHAPE(61, 5, 333, 70),
      .nscales = 3,
      .dtype = XEP_E4M3,
@@ -29,98 +41,73 @@ static const mp_case_t cases[] = {
      .idx_dtype = XEP_INT32,
      .biases = 1,
      .weights = 1,
-     .strided = 1,
-     CUDA},
-    {.name = "scales",
+     .strided = 1},
+    {.name = "packed scales",
      MP_SHAPE(16, 2, 1024, 50),
-     .nscales = 8,
+     .nscales = 9,
      .scales_dtype = XEP_INT32,
      .dtype = XEP_E4M3,
      .combine_dtype = XEP_FP16,
-     .biases = 3,
-     .copy_in = 1,
-     CUDA},
-    {.name = "payloads", MP_SHAPE(12, 3, 72, 33), .payloads = 3, .ragged = 1, .strided = 1, CUDA},
-    {.name = "payloads behind scales",
-     MP_SHAPE(16, 2, 128, 50),
-     .nscales = 5,
-     .payloads = 3,
-     .dtype = XEP_E4M3,
-     .weights = 1,
-     CUDA},
-    {.name = "capacity",
-     MP_SHAPE(12, 3, 128, 31),
-     .fixed_capacity = 1,
-     .weights = 1,
-     .copy_in = 1,
-     .alignment = 8,
-     CUDA},
-    {.name = "to one rank", .routing = "one-rank", MP_SHAPE(8, 2, 64, 130), .slots = 4, CUDA},
-    {.name = "nothing", MP_SHAPE(8, 2, 64, 20), .mask = 1000, .biases = 2, CUDA},
-    {.name = "large rows", MP_SHAPE(16, 8, 9000, 12), MP_FP32, CUDA},
-    {.name = "owners, many tokens", .owners = "random:11", MP_SHAPE(21, 5, 72, 700), .mask = 150, .weights = 1, CUDA},
-    {.name = "owners, few experts",
-     .owners = "random:5",
-     MP_SHAPE(3, 2, 72, 40),
-     .idx_dtype = XEP_INT32,
-     .ragged = 1,
-     .strided = 1,
-     CUDA},
-    {.name = "e4m3", MP_SHAPE(12, 3, 264, 37), .quant = XEP_QUANT_E4M3, .weights = 1, CUDA},
-    {.name = "e4m3, powers of two, odd",
-     MP_SHAPE(61, 5, 333, 30),
-     MP_FP32,
-     .idx_dtype = XEP_INT32,
-     .quant = XEP_QUANT_E4M3_POW2,
-     .biases = 1,
-     .strided = 1,
-     .copy_in = 1,
-     CUDA},
-    {.name = "packed exponents",
-     MP_SHAPE(12, 3, 1024, 31),
-     .dtype = XEP_FP16,
-     .combine_dtype = XEP_FP16,
-     .quant = XEP_QUANT_UE8M0,
-     .alignment = 8,
-     CUDA},
-    {.name = "mxfp8, many tokens", MP_SHAPE(16, 8, 256, 700), .quant = XEP_QUANT_MXFP8, .weights = 1, CUDA},
-    {.name = "mxfp8_e5m2, only rank 0",
-     MP_SHAPE(9, 3, 77, 33),
-     MP_FP32,
-     .quant = XEP_QUANT_MXFP8_E5M2,
-     .ragged = 2,
-     CUDA},
-    {.name = "mxfp4, odd", MP_SHAPE(12, 3, 333, 31), .quant = XEP_QUANT_MXFP4, .strided = 1, CUDA},
-    {.name = "nvfp4", MP_SHAPE(12, 3, 1001, 37), .quant = XEP_QUANT_NVFP4, .ragged = 1, CUDA},
-    {.name = "nvfp4, a scale of all", MP_SHAPE(12, 3, 520, 31), .quant = XEP_QUANT_NVFP4, .quant_scale = 0.02f, CUDA},
-    {.name = "int8", MP_SHAPE(12, 3, 333, 31), .quant = XEP_QUANT_INT8, .fixed_capacity = 1, CUDA},
-    {.name = "int8_row, owners",
-     .owners = "random:11",
-     MP_SHAPE(21, 5, 1024, 40),
-     MP_FP32,
-     .quant = XEP_QUANT_INT8_ROW,
-     .mask = 150,
-     CUDA},
-    {.name = "e4m3_static", MP_SHAPE(12, 3, 333, 31), .quant = XEP_QUANT_E4M3_STATIC, .quant_scale = 0.03f, CUDA},
+     .biases = 2,
+     .copy_in = 1},
 };
 
-/* ---- shapes: a dispatch, one with its routing, and combines of both, on two streams in turn ---- */
+static const struct {
+    xep_quant_t quant;
+    float scale;
+    uint32_t hidden;
+    xep_dtype_t dtype;
+} casts[] = {{XEP_QUANT_E4M3, 0, 264, XEP_BF16},           {XEP_QUANT_E4M3_POW2, 0, 333, XEP_FP32},
+             {XEP_QUANT_UE8M0, 0, 700, XEP_FP16},          {XEP_QUANT_MXFP8, 0, 1000, XEP_BF16},
+             {XEP_QUANT_MXFP8_E5M2, 0, 77, XEP_FP32},      {XEP_QUANT_MXFP4, 0, 333, XEP_BF16},
+             {XEP_QUANT_NVFP4, 0, 1001, XEP_BF16},         {XEP_QUANT_NVFP4, 0.02f, 520, XEP_FP16},
+             {XEP_QUANT_INT8, 0, 333, XEP_BF16},           {XEP_QUANT_INT8_ROW, 0, 1024, XEP_FP32},
+             {XEP_QUANT_E4M3_STATIC, 0.03f, 333, XEP_BF16}};
 
-static void run_case(xep_group_t *group, const mp_case_t *c)
+static int is_ll(const char *mode)
+{
+    return strcmp(mode, "ll") == 0;
+}
+
+static xep_dispatch_args_t args_of(cuda_job_t *job, xep_handle_t *cached, int padded, int by_column)
+{
+    xep_dispatch_args_t a = cuda_job_dispatch(job, cached);
+    job->host.shape.padded = padded;
+    job->host.shape.by_column = by_column;
+    job->host.shape.room = job->host.c->tokens;
+    if (padded) a.arrangement = XEP_ROWS_BY_EXPERT_PADDED;
+    if (by_column) a.flags |= XEP_DISPATCH_SCALES_BY_COLUMN;
+    return a;
+}
+
+/*
+ * By rank with a fixed capacity every third round waits for counts, and the others leave them there; the routing of one
+ * whose counts the host knows will do for such a one. By expert some are padded, with scales by column.
+ */
+static void run_case(xep_group_t *group, mp_case_t c, const char *mode)
 {
     cuda_job_t job;
     xep_handle_t *first, *again;
-    cuda_job_open(&job, c, 17, group, streams[0]);
+    c.mode = mode;
+    c.memory = XEP_MEMORY_CUDA;
+    if (c.quant != XEP_QUANT_NONE) c.payloads = 0;
+    if (c.scales_dtype == XEP_U8) c.scales_dtype = XEP_INT32;
+    const int pads = is_ll(mode) && !c.fixed_capacity, by_column = is_ll(mode) && c.payloads == 0;
+    cuda_job_open(&job, &c, 17, group, streams[0]);
+    const int there = !is_ll(mode) && c.fixed_capacity && !job.staged;
     for (int i = 0; i < ROUNDS; i++) {
         cuda_job_payload(&job, 100 + (uint64_t)i);
         cuda_rig_wait(job.stream);
         job.stream = streams[i % STREAMS];
-        xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
+        job.counts_there = there && i != 0;
+        xep_dispatch_args_t a = args_of(&job, NULL, pads && i == 1, by_column && i != 0);
         MP_OK(xep_dispatch(job.host.buffer, &a, &first, NULL));
         cuda_job_check_recv(&job, first);
         cuda_job_combine(&job, first);
         cuda_job_payload(&job, 200 + (uint64_t)i);
-        a = cuda_job_dispatch(&job, first);
+        job.counts_there = there;
+        a = args_of(&job, first, pads && i == 2, by_column && i == 1);
+        if (is_ll(mode)) job.host.shape.weights = c.sent;
         MP_OK(xep_dispatch(job.host.buffer, &a, &again, NULL));
         cuda_job_check_recv(&job, again);
         xep_handle_release(first);
@@ -131,7 +118,58 @@ static void run_case(xep_group_t *group, const mp_case_t *c)
     cuda_job_close(&job);
 }
 
-/* ---- requests: done when the rows are counted; an operation of the same buffer comes after it anyway ---- */
+static void shapes(xep_group_t *group, const char *mode)
+{
+    for (uint32_t i = 0; i < MP_SHAPES; i++) {
+        mp_case_t c = mp_shape(i, mode);
+        if (!is_ll(mode)) c.fixed_capacity = i % 2 == 1;
+        run_case(group, c, mode);
+    }
+    for (size_t i = 0; i < sizeof extremes / sizeof extremes[0]; i++)
+        if (extremes[i].mode == NULL || strcmp(extremes[i].mode, mode) == 0) run_case(group, extremes[i], mode);
+    for (uint32_t i = 0; i < sizeof casts / sizeof casts[0]; i++) {
+        mp_case_t c = {.name = xep_quant_name(casts[i].quant), MP_SHAPE(12, 3, casts[i].hidden, 31), .weights = 1};
+        c.quant = casts[i].quant, c.quant_scale = casts[i].scale;
+        c.dtype = c.combine_dtype = casts[i].dtype;
+        c.strided = i % 2 == 1, c.biases = i % 4, c.ragged = i % 5 == 3 ? 2 : 0, c.fixed_capacity = i % 4 == 2;
+        if (i % 3 == 0) c.owners = "random:5", c.mask = 150;
+        run_case(group, c, mode);
+    }
+}
+
+/* ---- phases of ll: two dispatches are sent before either is received; the one sent last is asked for first ---- */
+
+static void phases(xep_group_t *group)
+{
+    const mp_case_t c =
+        {.name = "phases", .mode = "ll", MP_SHAPE(12, 3, 80, 37), .weights = 1, .quant = XEP_QUANT_E4M3, CUDA};
+    cuda_job_t job;
+    xep_handle_t *handle[2];
+    xep_request_t *req[2];
+    cuda_job_open(&job, &c, 29, group, streams[0]);
+    for (int i = 0; i < ROUNDS; i++) {
+        for (int h = 0; h < 2; h++) {
+            xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
+            a.stream = streams[h];
+            MP_OK(xep_dispatch(job.host.buffer, &a, &handle[h], &req[h]));
+            MP_CHECK(mp_recv(handle[h]) == NULL);
+        }
+        for (int h = 1; h >= 0; h--) {
+            if (i % 2 != 0) MP_OK(xep_request_stream_wait(req[h], streams[1 - h])); /* that finishes it, too */
+            mp_finish(req[h]);
+        }
+        for (int h = 0; h < 2; h++) {
+            job.stream = streams[i % 2 != 0 ? 1 - h : h];
+            cuda_job_check_recv(&job, handle[h]);
+            cuda_job_combine(&job, handle[h]);
+            xep_handle_release(handle[h]);
+        }
+    }
+    job.stream = streams[0];
+    cuda_job_close(&job);
+}
+
+/* ---- requests of normal: done when rows are counted; an operation of the same buffer comes after it anyway ---- */
 
 static void requests(xep_group_t *group)
 {
@@ -203,35 +241,43 @@ static void casts_as_on_hosts(void)
     MP_CHECK(device.casts == host.casts && device.combine_casts == host.combine_casts);
 }
 
-static void refusals(xep_group_t *group)
+/* Of normal, which the host hears of in the call; so it does of ranks that disagree. */
+static void refuse_by_rank(cuda_job_t *job)
 {
-    const mp_case_t c = {.name = "refused", MP_SHAPE(8, 2, 64, 16), .nscales = 1, CUDA};
-    cuda_job_t job;
-    xep_handle_t *handle = NULL;
-    cuda_job_open(&job, &c, 5, group, streams[0]);
-    xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
-    a.x = job.host.x;
-    MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job.host.buffer, &a, &handle, NULL));
-    MP_REASON("invalid x: ");
-    MP_REASON("host memory");
-    a = cuda_job_dispatch(&job, NULL);
+    xep_handle_t *handle;
+    xep_dispatch_args_t a = cuda_job_dispatch(job, NULL);
+    a.x = job->host.x;
+    MP_REFUSES(&job->host, &a, XEP_ERR_INVALID, "host memory");
+    a = cuda_job_dispatch(job, NULL);
     a.quant = XEP_QUANT_NVFP4;
     a.scales = NULL;
     a.nscales = 0;
-    MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job.host.buffer, &a, &handle, NULL));
-    MP_REASON("too few scales in a row for quant 7: 1 (params.scales: at least 2 for a hidden of 64)");
-    a = cuda_job_dispatch(&job, NULL);
-    a.hidden = 32 + mp_rank() % 2; /* ranks disagree */
-    MP_FAILS(mp_nranks() == 1 ? XEP_OK : XEP_ERR_MISMATCH, xep_dispatch(job.host.buffer, &a, &handle, NULL));
-    if (mp_nranks() == 1) xep_handle_release(handle);
-    else MP_REASON("rank 0 and rank 1 disagree on hidden: 32, 33");
-    a = cuda_job_dispatch(&job, NULL);
+    MP_REFUSES(&job->host, &a, XEP_ERR_INVALID,
+               "too few scales in a row for quant 7: 1 (params.scales: at least 2 for a hidden of 64)");
+    a = cuda_job_dispatch(job, NULL);
+    a.hidden = 32 + mp_rank() % 2;
+    if (mp_nranks() == 1) {
+        MP_OK(xep_dispatch(job->host.buffer, &a, &handle, NULL));
+        xep_handle_release(handle);
+    } else MP_REFUSES(&job->host, &a, XEP_ERR_MISMATCH, "rank 0 and rank 1 disagree on hidden: 32, 33");
+    a = cuda_job_dispatch(job, NULL);
     a.capacity = 1;
-    MP_FAILS(XEP_ERR_OVERFLOW, xep_dispatch(job.host.buffer, &a, &handle, NULL));
-    MP_REASON("has room for 1");
-    if (!job.staged) cuda_refuse_index(&job);
+    MP_REFUSES(&job->host, &a, XEP_ERR_OVERFLOW, "has room for 1");
+    if (!job->staged) cuda_refuse_index(job);
+}
+
+static void refusals(xep_group_t *group, const char *mode)
+{
+    const mp_case_t c = {.name = "refused", .mode = mode, MP_SHAPE(8, 2, 64, 16), .nscales = is_ll(mode) ? 2 : 1, CUDA};
+    cuda_job_t job;
+    xep_handle_t *handle = NULL;
+    cuda_job_open(&job, &c, 5, group, streams[0]);
+    if (!is_ll(mode)) refuse_by_rank(&job);
     cuda_refuse_memory(&job);
     cuda_refuse_streams(&job);
+    xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
+    a.arrangement = is_ll(mode) ? XEP_ROWS_BY_RANK : XEP_ROWS_BY_EXPERT_PADDED;
+    MP_FAILS(XEP_ERR_UNSUPPORTED, xep_dispatch(job.host.buffer, &a, &handle, NULL));
     a = cuda_job_dispatch(&job, NULL); /* and the buffer goes on */
     MP_OK(xep_dispatch(job.host.buffer, &a, &handle, NULL));
     cuda_job_nothing_missing(&job, handle);
@@ -243,37 +289,52 @@ static void refusals(xep_group_t *group)
     cuda_job_close(&job);
 }
 
-int main(int argc, char **argv)
+/* ---- all of it ---- */
+
+static void of_normal(xep_group_t *group)
 {
-    xep_group_t *group = mp_group();
-    const char *what = argc > 1 ? argv[1] : "";
-    if (strcmp(what, "driver") == 0) return cuda_refuse(group, argv[2]);
-    if (!cuda_rig_open(mp_rank())) return mp_skip("there is no CUDA device");
-    if (argc > 2) return cuda_lost(group, what, cuda_rig_stream());
-    if (*what != 0) return cuda_death(group, what, cuda_rig_stream());
-    for (int i = 0; i < STREAMS; i++) streams[i] = cuda_rig_stream();
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) run_case(group, &cases[i]);
-    cuda_rounds_in_a_row(group, "normal", streams);
     requests(group);
-    cuda_after(group, streams);
     other_streams(group);
-    refusals(group);
     casts_as_on_hosts();
-    cuda_staged(group, "normal", streams);
+    cuda_after(group, streams);
     if (!cuda_job_stages(group)) {
-        cuda_there(group, streams);
         cuda_experts(group, streams[0]);
-        cuda_standing(group, "normal", streams[0]);
-        cuda_graphs(group, "normal", streams[0]);
         cuda_graphs_exact(group, streams[0]);
     }
-    cuda_layouts(group, "normal", streams[0]);
-    cuda_break(group, streams[0]);
     cuda_refuse_stream(group, streams[0]);
     cuda_refuse_no_device(group);
     cuda_refuse_machine(group);
-    cuda_faults(group, "normal", streams[0]);
-    cuda_give_up(group, streams[0]);
+}
+
+static void of_ll(xep_group_t *group)
+{
+    phases(group);
+    cuda_ll_patterns(group, streams[0]);
+}
+
+int main(int argc, char **argv)
+{
+    xep_group_t *group = mp_group();
+    const char *mode = argc > 1 ? argv[1] : "normal", *what = argc > 2 ? argv[2] : "";
+    if (strcmp(mode, "driver") == 0) return cuda_refuse(group, what);
+    if (!cuda_rig_open(mp_rank())) return mp_skip("there is no CUDA device");
+    for (int i = 0; i < STREAMS; i++) streams[i] = cuda_rig_stream();
+    if (strcmp(what, "lost") == 0) return cuda_lost(group, mode, streams[0]);
+    if (strcmp(what, "dies") == 0) return cuda_death(group, mode, streams[0]);
+    shapes(group, mode);
+    cuda_rounds_in_a_row(group, mode, streams);
+    if (is_ll(mode)) of_ll(group);
+    else of_normal(group);
+    refusals(group, mode);
+    cuda_staged(group, mode, streams);
+    if (!cuda_job_stages(group)) {
+        cuda_standing(group, mode, streams[0]);
+        cuda_graphs(group, mode, streams[0]);
+    }
+    cuda_layouts(group, mode, streams[0]);
+    cuda_broken(group, mode, streams[0]);
+    cuda_faults(group, mode, streams[0]);
+    if (!is_ll(mode)) cuda_give_up(group, streams[0]);
     xep_group_destroy(group);
     return 0;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** The parts of cuda_ops and cuda_ll_ops, each with a file of its own. */
+/** The parts of cuda_ops, each with a file of its own. */
 #ifndef TEST_CUDA_PARTS_H
 #define TEST_CUDA_PARTS_H
 
@@ -39,11 +39,6 @@ void cuda_layouts(xep_group_t *group, const char *mode, void *stream);
 /** Sums of one buffer are the rows of another one, on streams that know nothing of each other; and what is refused. */
 void cuda_after(xep_group_t *group, void *streams[2]);
 
-/* ---- cuda_there.c: dispatches of normal whose counts stay on the device */
-
-/** Rows and counts compared with the oracle; that no call waits for a rank; what is refused, at once and later. */
-void cuda_there(xep_group_t *group, void *streams[2]);
-
 /* ---- cuda_by_expert.c: rows by expert */
 
 /** Of received rows, and back: compared with plain loops; what is refused. Where all ranks map one another. */
@@ -54,10 +49,13 @@ void cuda_experts(xep_group_t *group, void *stream);
 /** Nothing where all ranks map one another. */
 void cuda_staged(xep_group_t *group, const char *mode, void *streams[2]);
 
-/* ---- cuda_break.c: what breaks a buffer of normal in device memory */
+/* ---- cuda_broken.c: what breaks a buffer in device memory */
 
-/** A rank that does not come, and ranks that combine different things: the buffer is broken until a reset. */
-void cuda_break(xep_group_t *group, void *stream);
+/**
+ * A rank that does not come, dispatches that all refuse, ranks that combine different things: told by the call, or by a
+ * later one, and the buffer is broken until a reset.
+ */
+void cuda_broken(xep_group_t *group, const char *mode, void *stream);
 
 /** Without a deadline a kernel waits as long as it takes; giving up on the group ends that, and nothing hangs. */
 void cuda_give_up(xep_group_t *group, void *stream);
@@ -92,11 +90,6 @@ int cuda_lost(xep_group_t *group, const char *mode, void *stream);
 
 /** The last of at least two ranks dies by SIGKILL; the others find it out, and their devices go on. */
 int cuda_death(xep_group_t *group, const char *mode, void *stream);
-
-/* ---- cuda_ll_later.c: errors of ll in device memory that show while kernels run */
-
-/** Dispatches that all refuse, a rank that does not come, ranks that combine different things. */
-void cuda_ll_told_later(xep_group_t *group, void *stream);
 
 /* ---- cuda_ll_patterns.c: casts and sums of ll in device memory, compared with those of ll in host memory */
 

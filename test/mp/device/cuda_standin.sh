@@ -9,17 +9,17 @@ trap 'rm -rf "$tmp"' EXIT
 ln -s "$builddir/test/cuda/.libs/standin_cuda.so" "$tmp/libcuda.so.1"
 export XEP_PLUGIN_PATH=$builddir/test/cuda/.libs:$builddir/.libs XEP_TIMEOUT=60s
 failed=0
-programs=$builddir/test/mp/device
+program=$builddir/test/mp/device/cuda_ops
 # ranks and seed; three ranks do what two do
 jobs='1:1 2:2 3:1'
 [ -z "${XEP_TEST_BRIEF:-}" ] || jobs=2:2
 
 for job in $jobs; do
     ranks=${job%:*} seed=${job#*:}
-    for program in cuda_ops cuda_ll_ops; do
+    for mode in normal ll; do
         LD_LIBRARY_PATH=$tmp:$LD_LIBRARY_PATH STANDIN_SEED=$seed \
-            timeout $((100 * ${XEP_TEST_SLOW:-1})) "$builddir/xep_run" -n "$ranks" "$programs/$program" ||
-            { echo "FAIL: $program, $ranks ranks, seed $seed"; failed=1; }
+            timeout $((100 * ${XEP_TEST_SLOW:-1})) "$builddir/xep_run" -n "$ranks" "$program" $mode ||
+            { echo "FAIL: cuda_ops $mode, $ranks ranks, seed $seed"; failed=1; }
     done
 done
 
@@ -53,25 +53,25 @@ grep -q '^{.*"memory": "cuda", "sms": 8, .*"device_us": [0-9.]*, "limit_us": .*"
 # rows that are staged: no two ranks map one another, by TCP, on nodes and by nodes, with a thread that makes progress,
 # and with memory that the driver cannot pin
 staged() {
-    local ranks=$1 program=$2
+    local ranks=$1 mode=$2
     shift 2
     env LD_LIBRARY_PATH="$tmp:$LD_LIBRARY_PATH" STANDIN_SEED="$ranks" "$@" timeout $((100 * ${XEP_TEST_SLOW:-1})) \
-        "$builddir/xep_run" -n "$ranks" "$programs/$program" ||
-        { echo "FAIL: $program, staged, $ranks ranks: $*"; failed=1; }
+        "$builddir/xep_run" -n "$ranks" "$program" $mode ||
+        { echo "FAIL: cuda_ops $mode, staged, $ranks ranks: $*"; failed=1; }
 }
-staged 2 cuda_ll_ops XEP_MAP=never XEP_PROGRESS=thread STANDIN_PINS_NOTHING=yes XEP_LOG=error
-staged 2 cuda_ops XEP_MAP=never STANDIN_SLOW_COPIES=100000 # counts are there before the rows
+staged 2 ll XEP_MAP=never XEP_PROGRESS=thread STANDIN_PINS_NOTHING=yes XEP_LOG=error
+staged 2 normal XEP_MAP=never STANDIN_SLOW_COPIES=100000 # counts are there before the rows
 if [ -z "${XEP_TEST_BRIEF:-}" ]; then
-    for program in cuda_ops cuda_ll_ops; do
-        staged 3 $program UCX_TLS=tcp,self
-        staged 4 $program XEP_NODE_RANKS=2 XEP_PATH=nodes XEP_THREADS=2
+    for mode in normal ll; do
+        staged 3 $mode UCX_TLS=tcp,self
+        staged 4 $mode XEP_NODE_RANKS=2 XEP_PATH=nodes XEP_THREADS=2
     done
-    staged 4 cuda_ops XEP_NODE_RANKS=2 XEP_PATH=flat
+    staged 4 normal XEP_NODE_RANKS=2 XEP_PATH=flat
 fi
 for mode in normal ll; do
     for of_node in 2 3; do # ranks of a node: staged, and mapped
         LD_LIBRARY_PATH=$tmp:$LD_LIBRARY_PATH XEP_NODE_RANKS=$of_node XEP_LOG=error \
-            timeout $((60 * ${XEP_TEST_SLOW:-1})) "$builddir/xep_run" -k -n 3 "$programs/cuda_ops" $mode
+            timeout $((60 * ${XEP_TEST_SLOW:-1})) "$builddir/xep_run" -k -n 3 "$program" $mode dies
         [ $? -eq 137 ] || { echo "FAIL: a rank that dies, $of_node ranks on a node, $mode"; failed=1; }
     done
 done
@@ -80,7 +80,7 @@ done
 for mode in normal ll; do
     for of_node in 2 1; do
         LD_LIBRARY_PATH=$tmp:$LD_LIBRARY_PATH XEP_NODE_RANKS=$of_node XEP_LOG=error \
-            timeout $((60 * ${XEP_TEST_SLOW:-1})) "$builddir/xep_run" -n 2 "$programs/cuda_ops" $mode lost ||
+            timeout $((60 * ${XEP_TEST_SLOW:-1})) "$builddir/xep_run" -n 2 "$program" $mode lost ||
             { echo "FAIL: a device that falls off, $of_node ranks on a node, $mode"; failed=1; }
     done
 done
@@ -89,7 +89,7 @@ done
 driver() {
     local what=$1
     shift
-    env "$@" "$builddir/xep_run" -n 2 "$programs/cuda_ops" driver "$what" ||
+    env "$@" "$builddir/xep_run" -n 2 "$program" driver "$what" ||
         { echo "FAIL: a driver that is $what"; failed=1; }
 }
 mkdir "$tmp/old"

@@ -16,12 +16,11 @@
  *   grow      as none, which nobody dies in; then a joiner comes, by the file ADDRESS, and they go on with its device
  *   joiner    that one, which no launcher has started
  */
-#define _GNU_SOURCE /* setitimer, kill */
+#define _GNU_SOURCE /* kill */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/time.h>
 #include <unistd.h>
 
 #include "cuda_job.h"
@@ -78,35 +77,22 @@ static int is_left(cuda_job_t *job, xep_handle_t *handle)
 
 static void check_dispatch(cuda_job_t *job, xep_handle_t *handle)
 {
-    oracle_routing_t *routing = job->host.routing, without = *routing;
-    uint64_t tokens[RANKS];
-    uint8_t out[RANKS];
+    uint8_t is_out[RANKS];
+    uint32_t out = 0;
     MP_CHECK(mp_recv(handle)->out != NULL);
-    cuda_rig_get(out, mp_recv(handle)->out, mp_nranks(), job->stream);
-    for (uint32_t r = 0; r < mp_nranks(); r++) tokens[r] = out[r] ? 0 : routing->tokens_of[r];
-    without.tokens_of = tokens;
-    without.params.tokens_of = tokens;
-    job->host.shape.routing = &without;
+    cuda_rig_get(is_out, mp_recv(handle)->out, mp_nranks(), job->stream);
+    for (uint32_t r = 0; r < mp_nranks(); r++) out |= (uint32_t)(is_out[r] != 0) << r;
+    mp_job_tokens_without(&job->host, out);
     cuda_job_check_recv(job, handle);
-    job->host.shape.routing = routing;
+    mp_job_tokens_without(&job->host, 0);
 }
 
-/* A selection is missing if and only if its expert is on a rank that is out, so tokens must have selected all. */
+/* A selection is missing if and only if its expert is on a rank that is out. */
 static void check_combine(cuda_job_t *job, const xep_combine_args_t *args)
 {
-    uint32_t out = 0, in = 0;
     uint8_t missing[TOKENS * TOPK];
-    int32_t idx[TOPK];
-    float weights[TOPK];
     cuda_rig_get(missing, test.missing, sizeof missing, job->stream);
-    for (uint64_t i = 0; i < job->host.tokens * TOPK; i++) {
-        oracle_route(job->host.routing, mp_rank(), i / TOPK, idx, weights);
-        const int32_t expert = idx[i % TOPK];
-        MP_CHECK(missing[i] <= 1 && !(expert < 0 && missing[i]));
-        if (expert >= 0) *(missing[i] ? &out : &in) |= 1u << oracle_owner(job->host.routing, (uint32_t)expert);
-    }
-    MP_CHECK((out & in) == 0 && (out | in) == (1u << mp_nranks()) - 1);
-    job->host.shape.without = out;
+    (void)mp_job_sums_without(&job->host, missing);
     cuda_job_check_sums(job, args);
     job->host.shape.without = 0;
 }
@@ -152,15 +138,6 @@ static xep_status_t play_round(cuda_job_t *job, uint32_t round)
 static int is_victim(uint32_t rank)
 {
     return is("anywhere") && (rank + test.seed) % mp_nranks() >= 2;
-}
-
-static void set_timer(void)
-{
-    const uint64_t drawn[2] = {test.seed, mp_rank()};
-    const uint32_t us = (uint32_t)(oracle_hash_row(drawn, sizeof drawn, 5) % SPREAD_US) + 1;
-    struct itimerval timer = {.it_value = {.tv_usec = us}};
-    signal(SIGALRM, SIG_DFL); /* which ends the process */
-    MP_CHECK(setitimer(ITIMER_REAL, &timer, NULL) == 0);
 }
 
 static void strike(xep_group_t *group, uint32_t round)
@@ -338,7 +315,7 @@ int main(int argc, char **argv)
     }
     cuda_job_open(&job, &c, 1 + test.seed, group, stream);
     job.counts_there = c.fixed_capacity && (test.seed % 2 == 0 || is("graph"));
-    if (is_victim(mp_rank())) set_timer();
+    if (is_victim(mp_rank())) mp_die_within(test.seed * RANKS + mp_rank(), SPREAD_US);
     if (is("graph")) replay(&job, group);
     for (uint32_t round = 0; round < (is("anywhere") ? ROUNDS : LAST) && !is("graph"); round++) {
         strike(group, round);

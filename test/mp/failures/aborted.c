@@ -133,6 +133,9 @@ static void play(const scene_t *scene, int by_signal)
         else xep_group_abort(group);
         MP_FAILS(XEP_ERR_ABORTED, xep_group_barrier(group));
         MP_REASON("aborted by this rank");
+        const xep_dispatch_args_t d = mp_job_dispatch(&job);
+        MP_REFUSES(&job, &d, XEP_ERR_ABORTED, "aborted by this rank");
+        MP_FAILS(XEP_ERR_ABORTED, xep_buffer_reset(job.buffer));
     }
     if (job.buffer != NULL) mp_job_close(&job);
     xep_group_destroy(group);

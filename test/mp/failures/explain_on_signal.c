@@ -143,7 +143,6 @@ static void in_input(mp_job_t *job)
 
 static void in_operations(xep_group_t *group)
 {
-    xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
     mp_job_t job;
     xep_handle_t *handle;
     char what[64];
@@ -160,8 +159,7 @@ static void in_operations(xep_group_t *group)
     end();
     xep_handle_release(handle);
     in_tests(&job);
-    MP_OK(xep_buffer_query(job.buffer, &info));
-    if (info.mapped_peers == mp_nranks()) in_input(&job);
+    if (mp_buffer_info(job.buffer).mapped_peers == mp_nranks()) in_input(&job);
     mp_job_close(&job);
 }
 
@@ -225,7 +223,6 @@ static void taken(void)
 
 int main(void)
 {
-    static const char *const modes[] = {"normal", "ll"};
     refused();
     taken();
     xep_group_t *group = mp_group();
@@ -234,7 +231,7 @@ int main(void)
     xep_log_set(listen, NULL);
     in_collectives(group);
     for (int m = 0; m < 2; m++) {
-        base.mode = modes[m];
+        base.mode = mp_modes[m];
         in_operations(group);
     }
     xep_log_set(NULL, NULL);

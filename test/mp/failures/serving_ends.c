@@ -178,29 +178,11 @@ static void wrong_layers(const xep_dispatch_args_t *d)
     xep_handle_release(second);
 }
 
+/* With operations under way; bad_arguments.c has the rest. */
 static void wrong(void)
 {
-    mp_case_t other = base;
-    xep_serve_args_t args = XEP_SERVE_ARGS_INIT;
     xep_handle_t *handle;
     xep_request_t *req;
-    mp_job_t plain;
-    other.served = 0;
-    mp_job_open(&plain, &other, 1);
-    mp_job_buffer(&plain, group);
-    MP_FAILS(XEP_ERR_INVALID, xep_serve(&args));
-    MP_REASON("no buffers (at least 1)");
-    args.buffers = &plain.buffer, args.count = 1;
-    MP_FAILS(XEP_ERR_UNSUPPORTED, xep_serve(&args));
-    MP_REASON("invalid buffers[0]: made without XEP_BUFFER_SERVED");
-    MP_FAILS(XEP_ERR_UNSUPPORTED, xep_step_end(&plain.buffer, 1, 0));
-    args.buffers = &job.buffer;
-    MP_FAILS(XEP_ERR_INVALID, xep_serve(&args));
-    MP_REASON("fn is NULL");
-    MP_FAILS(XEP_ERR_INVALID, xep_step_end(&job.buffer, 1, 6));
-    MP_REASON("invalid flags: 0x6 (bits of XEP_STEP_*)");
-    xep_serve_stop(NULL);
-    xep_serve_stop(plain.buffer);
     xep_dispatch_args_t d = mp_job_dispatch(&all);
     MP_OK(xep_dispatch(job.buffer, &d, &handle, &req));
     MP_FAILS(XEP_ERR_BUSY, serve(0));
@@ -219,12 +201,10 @@ static void wrong(void)
     MP_FAILS(XEP_ERR_INVALID, serve(0));
     MP_REASON("this rank has announced a dispatch");
     mp_job_round(&all);
-    MP_FAILS(XEP_ERR_UNSUPPORTED, xep_announce_dispatch(plain.buffer));
     MP_FAILS(XEP_ERR_INVALID, xep_announce_layers(job.buffer, 0));
     MP_REASON("invalid layers: 0 (at least 1)");
     d.after = NULL;
     wrong_layers(&d);
-    mp_job_close(&plain);
     end_step(0);
     work_together();
 }

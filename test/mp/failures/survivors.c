@@ -21,12 +21,11 @@
  * every third round the first of them uses the routing of a handle that all ranks have made, and in every third that
  * handle is combined again. The seed chooses what the arrays are like.
  */
-#define _GNU_SOURCE /* setitimer, kill */
+#define _GNU_SOURCE /* kill */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/time.h>
 #include <unistd.h>
 
 #include "mp_job.h"
@@ -63,35 +62,17 @@ static uint32_t out_of(const xep_recv_t *recv)
 /* A rank that is out has no tokens, as far as the others can tell. */
 static void check_dispatch(mp_job_t *job, const xep_handle_t *handle, uint32_t operation)
 {
-    oracle_routing_t *routing = job->routing, without = *routing;
-    uint64_t tokens[SAID_RANKS];
-    uint32_t out = out_of(mp_recv(handle));
-    for (uint32_t r = 0; r < mp_nranks(); r++) tokens[r] = out >> r & 1 ? 0 : routing->tokens_of[r];
-    without.tokens_of = tokens;
-    without.params.tokens_of = tokens;
-    job->shape.routing = &without;
+    const uint32_t out = out_of(mp_recv(handle));
+    mp_job_tokens_without(job, out);
     mp_job_check_recv(job, handle);
-    job->shape.routing = routing;
+    mp_job_tokens_without(job, 0);
     said->dispatch[operation][mp_rank()] = out + 1;
 }
 
-/* A selection is missing if and only if its expert is on a rank that is out. Which ranks are out shows in no other
- * way, so tokens must have selected experts of all. */
+/* A selection is missing if and only if its expert is on a rank that is out. */
 static void check_combine(mp_job_t *job, const uint8_t *missing, uint32_t operation)
 {
-    uint32_t topk = job->c->topk, out = 0, in = 0;
-    int32_t idx[16];
-    float weights[16];
-    for (uint64_t t = 0; t < job->tokens; t++) {
-        oracle_route(job->routing, mp_rank(), t, idx, weights);
-        for (uint32_t k = 0; k < topk; k++) {
-            uint8_t miss = missing[t * topk + k];
-            MP_CHECK(miss <= 1 && !(idx[k] < 0 && miss));
-            if (idx[k] >= 0) *(miss ? &out : &in) |= 1u << oracle_owner(job->routing, (uint32_t)idx[k]);
-        }
-    }
-    MP_CHECK((out & in) == 0 && (out | in) == (1u << mp_nranks()) - 1);
-    job->shape.without = out;
+    const uint32_t out = mp_job_sums_without(job, missing);
     mp_job_check_out(job);
     job->shape.without = 0;
     said->combine[operation][mp_rank()] = out + 1;
@@ -195,14 +176,6 @@ static void strike(const char *scenario, uint32_t round, int before_combine)
     int stops = is(scenario, "stopped") || is(scenario, "reading");
     if (stops && round == SECOND && r == 0 && !before_combine) kill(said->pid[3], SIGCONT);
     if (stops && round == THIRD && !before_combine && r == 0) mp_await(&said->done[3], 1);
-}
-
-static void set_timer(uint64_t seed)
-{
-    uint32_t us = (uint32_t)(oracle_hash_row(&seed, sizeof seed, 5) % SPREAD_US) + 1;
-    struct itimerval timer = {.it_value = {.tv_usec = us}};
-    signal(SIGALRM, SIG_DFL); /* which ends the process */
-    MP_CHECK(setitimer(ITIMER_REAL, &timer, NULL) == 0);
 }
 
 /* It may have come back before the others gave it up. */
@@ -349,7 +322,7 @@ int main(int argc, char **argv)
     MP_OK(xep_dispatch(job.buffer, &d, &kept, NULL));
     if (is(scenario, "paused") && mp_rank() == 3) pause_later(seed, SPREAD_US, 3);
     if (is(scenario, "stale") && mp_rank() == 3) pause_later(seed, STALE_US, 0);
-    if (is(scenario, "anywhere") && (dead >> mp_rank() & 1)) set_timer(seed * SAID_RANKS + mp_rank());
+    if (is(scenario, "anywhere") && (dead >> mp_rank() & 1)) mp_die_within(seed * SAID_RANKS + mp_rank(), SPREAD_US);
     for (uint32_t round = 0; round < rounds_of(scenario); round++) {
         if (is(scenario, "asked") && round == FIRST && mp_rank() == 0) MP_OK(xep_group_mask_set(group, 3));
         xep_status_t status = play_round(&job, round, scenario, strike);

@@ -44,8 +44,6 @@ static void compare_with(uint32_t survivor, int mapped)
 
 void said_compare(xep_group_t *group, uint32_t out)
 {
-    xep_group_info_t info = XEP_GROUP_INFO_INIT;
-    MP_OK(xep_group_query(group, &info));
     for (uint32_t r = 0; r < mp_nranks(); r++)
-        if (!(out >> r & 1)) compare_with(r, info.nnodes == 1);
+        if (!(out >> r & 1)) compare_with(r, mp_group_info(group).nnodes == 1);
 }

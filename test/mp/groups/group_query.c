@@ -11,10 +11,9 @@
 
 static void peers(xep_group_t *group)
 {
-    xep_group_info_t info = XEP_GROUP_INFO_INIT;
     xep_peer_info_t me = XEP_PEER_INFO_INIT;
     uint32_t highest = 0;
-    MP_OK(xep_group_query(group, &info));
+    const xep_group_info_t info = mp_group_info(group);
     MP_CHECK(info.rank == mp_rank() && info.nranks == mp_nranks() && info.boot[0] != '\0');
     MP_OK(xep_group_peer(group, info.rank, &me));
     MP_CHECK(me.mapped && me.node == info.node && strcmp(me.transport, "self") == 0);
@@ -33,10 +32,9 @@ static void peers(xep_group_t *group)
 static void drawn_nodes(int mapped)
 {
     xep_group_t *group;
-    xep_group_info_t info = XEP_GROUP_INFO_INIT;
     setenv("XEP_NODE_RANKS", "3", 1);
     MP_OK(xep_group_create(NULL, &group));
-    MP_OK(xep_group_query(group, &info));
+    const xep_group_info_t info = mp_group_info(group);
     MP_CHECK(info.node >= info.rank / 3 && info.nnodes >= (info.nranks + 2) / 3);
     if (mapped) MP_CHECK(info.node == info.rank / 3);
     peers(group);
@@ -67,12 +65,10 @@ static void again_and_again(void)
 int main(void)
 {
     xep_group_t *group = mp_group();
-    xep_group_info_t info = XEP_GROUP_INFO_INIT;
-    MP_OK(xep_group_query(group, &info));
     library();
     peers(group);
     again_and_again(); /* beside the first */
-    drawn_nodes(info.nnodes == 1);
+    drawn_nodes(mp_group_info(group).nnodes == 1);
     xep_group_destroy(group);
     return 0;
 }

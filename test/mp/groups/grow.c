@@ -19,13 +19,11 @@
  *   dying         dies by a timer
  *   late          nobody lets it in
  */
-#define _GNU_SOURCE /* setitimer */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/time.h>
 #include <unistd.h>
 
 #include "mp_job.h"
@@ -68,9 +66,8 @@ static int is_failure_of_others(xep_status_t status)
 
 static void check_params(const mp_job_t *job)
 {
-    xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
     const mp_case_t *c = job->c;
-    MP_OK(xep_buffer_query(job->buffer, &info));
+    const xep_buffer_info_t info = mp_buffer_info(job->buffer);
     MP_CHECK(strcmp(info.mode, c->mode == NULL ? "normal" : c->mode) == 0);
     MP_CHECK(info.slots == (c->slots == 0 ? 2 : c->slots) && info.experts == c->experts && info.topk == c->topk);
     MP_CHECK(info.hidden == c->hidden && info.scales == c->nscales && info.tokens == c->tokens);
@@ -154,8 +151,7 @@ static xep_grow_args_t args_of(int called, uint32_t joiners)
 /* Ranks keep their numbers; the joiners are behind them. */
 static void check_grown(const xep_group_t *next, uint32_t before, uint32_t joiners)
 {
-    xep_group_info_t info = XEP_GROUP_INFO_INIT;
-    MP_OK(xep_group_query(next, &info));
+    const xep_group_info_t info = mp_group_info(next);
     MP_CHECK(info.nranks == before + joiners && strcmp(info.boot, "grow") == 0);
     MP_CHECK(info.rank == mp_rank());
 }
@@ -333,14 +329,6 @@ static void be_member(const char *scenario)
 
 /* ---- joiners ---- */
 
-static void set_timer(uint64_t seed)
-{
-    uint32_t us = (uint32_t)(oracle_hash_row(&seed, sizeof seed, 5) % SPREAD_US) + 1;
-    struct itimerval timer = {.it_value = {.tv_usec = us}};
-    signal(SIGALRM, SIG_DFL); /* which ends the process */
-    MP_CHECK(setitimer(ITIMER_REAL, &timer, NULL) == 0);
-}
-
 static int say_mortal(void)
 {
     uint32_t mine = 1, *all = calloc(mp_nranks(), sizeof *all);
@@ -365,7 +353,7 @@ static void be_joiner(const char *how, uint64_t seed)
     if (strcmp(how, "called") == 0) params.lookup = lookup, params.lookup_ctx = (void *)(uintptr_t)address_path;
     else params.path = address_path;
     const int mortal = strcmp(how, "dying") == 0;
-    if (mortal) set_timer(seed);
+    if (mortal) mp_die_within(seed, SPREAD_US);
     if (strcmp(how, "late") == 0) {
         params.timeout_ms = 300;
         MP_FAILS(XEP_ERR_TIMEOUT, xep_group_join(&params, &next));

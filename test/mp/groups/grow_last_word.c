@@ -97,11 +97,9 @@ static void check_void(xep_group_t *group)
 
 static void check_left(xep_group_t *group)
 {
-    xep_group_info_t info = XEP_GROUP_INFO_INIT;
     xep_group_t *less = NULL;
     MP_OK(xep_group_shrink(group, NULL, &less));
-    MP_OK(xep_group_query(less, &info));
-    MP_CHECK(info.nranks == MEMBERS - 1);
+    MP_CHECK(mp_group_info(less).nranks == MEMBERS - 1);
     MP_OK(xep_group_barrier(less));
     xep_group_destroy(less);
     printf("left %u\n", own);
@@ -126,7 +124,6 @@ static xep_group_t *begin(void)
 
 int main(int argc, char **argv)
 {
-    xep_group_info_t info = XEP_GROUP_INFO_INIT;
     xep_group_t *group, *next;
     MP_CHECK(argc == 2 && getenv("PMIX_RANK") != NULL);
     victim = (uint32_t)strtoul(argv[1], NULL, 0);
@@ -140,7 +137,7 @@ int main(int argc, char **argv)
         return 0;
     }
     group = begin();
-    MP_OK(xep_group_query(group, &info));
+    const xep_group_info_t info = mp_group_info(group);
     MP_CHECK(info.rank == own && info.nranks == MEMBERS);
     armed = own == victim;
     next = grow(group, 1);

@@ -133,9 +133,7 @@ int main(int argc, char **argv)
         MP_OK(xep_group_join(&params, &next));
     }
     if (next != NULL) {
-        xep_group_info_t info = XEP_GROUP_INFO_INIT;
-        MP_OK(xep_group_query(next, &info));
-        MP_CHECK(info.nranks == ranks);
+        MP_CHECK(mp_group_info(next).nranks == ranks);
         play(next);
     }
     xep_group_destroy(next);

@@ -59,9 +59,7 @@ int main(void)
 {
     xep_group_t *group = mp_group(), *none = NULL;
     const int odd = mp_rank() == mp_nranks() - 1;
-    xep_group_info_t info = XEP_GROUP_INFO_INIT;
-    MP_OK(xep_group_query(group, &info));
-    if (info.nnodes == 1) {
+    if (mp_group_info(group).nnodes == 1) {
         refused(odd, MAPS_FEWER, XEP_ERR_TRANSPORT,
                 "rank 3 maps 3 ranks from rank 0 on, which maps 4 from rank 0 on (all ranks of a machine must map one "
                 "another, or none with XEP_MAP=never)");

@@ -13,12 +13,11 @@
  *   none         all are well
  *   alone        all but rank 0 die
  */
-#define _GNU_SOURCE /* setitimer, kill */
+#define _GNU_SOURCE /* kill */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/time.h>
 #include <unistd.h>
 
 #include "mp_job.h"
@@ -97,14 +96,6 @@ static xep_group_t *shrink(xep_group_t *group, const xep_shrink_args_t *args)
 
 /* ---- scenarios ---- */
 
-static void set_timer(uint64_t seed)
-{
-    uint32_t us = (uint32_t)(oracle_hash_row(&seed, sizeof seed, 5) % SPREAD_US) + 1;
-    struct itimerval timer = {.it_value = {.tv_usec = us}};
-    signal(SIGALRM, SIG_DFL); /* which ends the process */
-    MP_CHECK(setitimer(ITIMER_REAL, &timer, NULL) == 0);
-}
-
 static uint32_t choose(uint64_t seed, uint32_t count)
 {
     uint32_t set = 0;
@@ -141,7 +132,7 @@ static void check_logs(uint32_t dead)
 static void killed(xep_group_t *group, uint64_t seed, uint32_t count)
 {
     uint32_t dead = choose(seed, count);
-    if (dead >> self & 1) set_timer(seed * RANKS + self);
+    if (dead >> self & 1) mp_die_within(seed * RANKS + self, SPREAD_US);
     group = go_on(group, first_nranks - count);
     while (dead >> self & 1) pause();
     MP_OK(xep_group_barrier(group));

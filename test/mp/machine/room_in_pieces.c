@@ -63,10 +63,9 @@ static uint64_t give_back(xep_handle_t *handle)
 static void use(xep_buffer_t *buffer)
 {
     const uint64_t worst = (uint64_t)TOKENS * mp_nranks();
-    xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
     xep_handle_t *handle = NULL;
     uint64_t rows = 0;
-    MP_OK(xep_buffer_query(buffer, &info));
+    const xep_buffer_info_t info = mp_buffer_info(buffer);
     MP_CHECK((info.flags & XEP_BUFFER_PIECES) != 0);
     MP_CHECK(info.recv_rows >= TOKENS && info.recv_rows < worst);
 
@@ -84,7 +83,6 @@ static void use(xep_buffer_t *buffer)
 
 int main(int argc, char **argv)
 {
-    static const char *const modes[] = {"normal", "ll"};
     xep_group_t *group = mp_group();
     const int all = argc > 1 && strcmp(argv[1], "all") == 0;
     int made = 0;
@@ -93,10 +91,10 @@ int main(int argc, char **argv)
     for (int m = 0; m < 2; m++) {
         xep_buffer_t *buffer = NULL;
         /* one that insists, among others that do not */
-        MP_CHECK(create(group, modes[m], mp_rank() == 1 ? (uint64_t)TOKENS * mp_nranks() : 0, &buffer) ==
+        MP_CHECK(create(group, mp_modes[m], mp_rank() == 1 ? (uint64_t)TOKENS * mp_nranks() : 0, &buffer) ==
                  XEP_ERR_MISMATCH);
         MP_CHECK(strstr(xep_last_error(), "recv_rows") != NULL && buffer == NULL);
-        xep_status_t status = create(group, modes[m], all ? (uint64_t)TOKENS * mp_nranks() : 0, &buffer);
+        xep_status_t status = create(group, mp_modes[m], all ? (uint64_t)TOKENS * mp_nranks() : 0, &buffer);
         if (status != XEP_OK) {
             fprintf(stderr, "rank %u: %s\n", mp_rank(), xep_last_error());
             MP_CHECK(status == XEP_ERR_NO_MEMORY && buffer == NULL);

@@ -35,15 +35,13 @@ static int gather(void *arg, const void *send, void *recv, size_t bytes)
 static int run_rank(pair_t pair)
 {
     xep_group_params_t params = XEP_GROUP_PARAMS_INIT;
-    xep_group_info_t info = XEP_GROUP_INFO_INIT;
     xep_group_t *group;
     uint32_t all[2];
     params.rank = pair.rank, params.nranks = 2, params.allgather = gather, params.allgather_ctx = &pair;
     MP_OK(xep_group_create(&params, &group));
-    MP_OK(xep_group_query(group, &info));
     MP_OK(xep_group_allgather(group, &pair.rank, all, sizeof all[0]));
     MP_CHECK(all[0] == 0 && all[1] == 1);
-    printf("rank %u: %u nodes\n", pair.rank, info.nnodes);
+    printf("rank %u: %u nodes\n", pair.rank, mp_group_info(group).nnodes);
     xep_group_destroy(group);
     return 0;
 }

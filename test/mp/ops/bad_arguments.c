@@ -242,6 +242,8 @@ static void buffers(xep_group_t *group)
     BAD_PARAM(dtype, (xep_dtype_t)99, "invalid dtype: 99");
     BAD_PARAM(combine_dtype, XEP_E4M3, "combine_dtype");
     BAD_PARAM(threads, 100000, "invalid threads: 100000");
+    BAD_PARAM(path, (xep_path_t)3, "invalid path: 3 (one of XEP_PATH_*)");
+    BAD_PARAM(node_sums, (xep_node_sums_t)3, "invalid node_sums: 3 (one of XEP_NODE_SUMS_*)");
     BAD_PARAM(slots, 1u << 20, "slots");
     MP_FAILS(XEP_ERR_INVALID, xep_buffer_create(NULL, &p, &buffer));
     MP_FAILS(XEP_ERR_INVALID, xep_buffer_create(group, NULL, &buffer));
@@ -435,8 +437,10 @@ static void serving(mp_job_t *job, xep_group_t *group)
     MP_FAILS(XEP_ERR_INVALID, xep_step_end(NULL, 1, 0));
     MP_FAILS(XEP_ERR_INVALID, xep_step_end(buffers, 0, 0));
     MP_FAILS(XEP_ERR_INVALID, xep_step_end(buffers, 1, 2));
-    MP_REASON("invalid flags: 0x2");
+    MP_REASON("invalid flags: 0x2 (bits of XEP_STEP_*)");
+    MP_FAILS(XEP_ERR_UNSUPPORTED, xep_announce_dispatch(job->buffer));
     xep_serve_stop(NULL);
+    xep_serve_stop(job->buffer);
     args.buffers = buffers, args.count = 1;
     xep_serve_stop(buffers[0]);
     MP_OK(xep_serve(&args)); /* no step is under way */

@@ -6,12 +6,11 @@
  * comes back is, bit for bit, what a buffer without any of that has; what is sent is where the rule wants it.
  */
 
-#define _GNU_SOURCE /* setitimer, kill */
+#define _GNU_SOURCE /* kill */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/time.h>
 #include <unistd.h>
 
 #include "mp_rig.h"
@@ -675,11 +674,7 @@ static int survive(xep_group_t *group, char **argv)
     if (rule == XEP_BALANCE_PLAN) p.plan = plan_last, p.plan_ctx = &plan_wrong;
     list_servers(&p);
     MP_OK(xep_buffer_create(group, &p, &buffer));
-    if (!stops && (dead >> mp_rank() & 1)) {
-        const struct itimerval timer = {.it_value = {.tv_usec = 1 + (seed * 7919 + mp_rank() * 104729) % SPREAD_US}};
-        signal(SIGALRM, SIG_DFL); /* which ends the process */
-        MP_CHECK(setitimer(ITIMER_REAL, &timer, NULL) == 0);
-    }
+    if (!stops && (dead >> mp_rank() & 1)) mp_die_within(seed * n + mp_rank(), SPREAD_US);
     for (uint32_t round = 0; round < ROUNDS + 4; round++) {
         mp_sleep_us(round == ROUNDS ? SPREAD_US : SPREAD_US / ROUNDS); /* so that all timers end before the last ones */
         if (stops && mp_rank() == 1 && round == STOPS) raise(SIGSTOP);
@@ -699,16 +694,15 @@ static int survive(xep_group_t *group, char **argv)
 
 static void all(xep_group_t *group)
 {
-    static const char *const modes[] = {"normal", "ll"};
     for (int i = 0; i < 2; i++) {
         unit = i == 1 ? 1.0f / 3 : 1; /* ll sums by k, whoever has computed */
-        compare(group, modes[i], XEP_BALANCE_NONE, 0, 1);
-        compare(group, modes[i], XEP_BALANCE_LEAST_LOADED, 0, 1);
-        compare(group, modes[i], XEP_BALANCE_EVEN, 0, 1);
-        compare(group, modes[i], XEP_BALANCE_EVEN, 1, 0);
-        compare(group, modes[i], XEP_BALANCE_EVEN, 0, 0);
-        compare(group, modes[i], XEP_BALANCE_PLAN, 0, 1);
-        in_flight(group, modes[i]);
+        compare(group, mp_modes[i], XEP_BALANCE_NONE, 0, 1);
+        compare(group, mp_modes[i], XEP_BALANCE_LEAST_LOADED, 0, 1);
+        compare(group, mp_modes[i], XEP_BALANCE_EVEN, 0, 1);
+        compare(group, mp_modes[i], XEP_BALANCE_EVEN, 1, 0);
+        compare(group, mp_modes[i], XEP_BALANCE_EVEN, 0, 0);
+        compare(group, mp_modes[i], XEP_BALANCE_PLAN, 0, 1);
+        in_flight(group, mp_modes[i]);
     }
     unit = 1;
     nearest(group);
@@ -719,13 +713,12 @@ static void all(xep_group_t *group)
 /* On nodes of two, rows and sums go by nodes. */
 static void by_nodes(xep_group_t *group)
 {
-    static const char *const modes[] = {"normal", "ll"};
     setenv("XEP_NODE_RANKS", "2", 1);
     setenv("XEP_PATH", "nodes", 1);
     xep_group_t *nodes = mp_second_group(group, 0);
     for (int i = 0; i < 2; i++) {
-        compare(nodes, modes[i], XEP_BALANCE_LEAST_LOADED, 0, 1);
-        other_forms(nodes, modes[i], XEP_BALANCE_EVEN, 0);
+        compare(nodes, mp_modes[i], XEP_BALANCE_LEAST_LOADED, 0, 1);
+        other_forms(nodes, mp_modes[i], XEP_BALANCE_EVEN, 0);
     }
     nearest_of_node(nodes);
     xep_group_destroy(nodes);

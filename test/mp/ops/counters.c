@@ -15,13 +15,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "mp_job.h"
 #include "mp_rig.h"
 
-enum { EXPERTS = 7, TOPK = 3, HIDDEN = 33, TOKENS = 13, ROUNDS = 3, TEXT = 1 << 16 };
+enum { HIDDEN = 33, ROUNDS = 3, TEXT = 1 << 16 };
 
-static uint16_t x[TOKENS][HIDDEN], rows[TOKENS * TOPK * 3][HIDDEN];
-static float out[TOKENS][HIDDEN];
-static int64_t idx[TOKENS][TOPK];
 static char text[TEXT];
 
 static xep_counters_t counters_of(const xep_buffer_t *buffer, xep_op_kind_t kind)
@@ -31,31 +29,25 @@ static xep_counters_t counters_of(const xep_buffer_t *buffer, xep_op_kind_t kind
     return counters;
 }
 
-static xep_buffer_t *make_buffer(xep_group_t *group, const char *mode)
+static mp_case_t make_case(const char *mode)
 {
+    return (mp_case_t){.name = "counters", .mode = mode, MP_SHAPE(7, 3, HIDDEN, 13), .ragged = 1};
+}
+
+static xep_buffer_t *make_buffer(xep_group_t *group)
+{
+    const xep_buffer_params_t p = mp_small_params();
     xep_buffer_t *buffer;
-    xep_buffer_params_t p = XEP_BUFFER_PARAMS_INIT;
-    p.mode = mode, p.experts = EXPERTS, p.topk = TOPK, p.hidden = HIDDEN, p.tokens = TOKENS;
-    p.dtype = XEP_BF16, p.combine_dtype = XEP_BF16;
     MP_OK(xep_buffer_create(group, &p, &buffer));
     return buffer;
 }
 
-/* Returns the rows that came. Rank 1 has no tokens. */
-static uint64_t run(xep_buffer_t *buffer, unsigned round)
+/* Returns the rows that came. */
+static uint64_t run(mp_job_t *job)
 {
-    xep_dispatch_args_t d = XEP_DISPATCH_ARGS_INIT;
-    xep_combine_args_t c = XEP_COMBINE_ARGS_INIT;
-    xep_handle_t *handle;
-    const xep_recv_t *recv;
-    for (unsigned t = 0; t < TOKENS; t++)
-        for (unsigned k = 0; k < TOPK; k++) idx[t][k] = (round + t * 3 + k * 2 + mp_rank()) % EXPERTS;
-    d.tokens = mp_rank() == 1 ? 0 : TOKENS - round, d.x = x, d.topk_idx = idx;
-    MP_OK(xep_dispatch(buffer, &d, &handle, NULL));
-    MP_OK(xep_handle_recv(handle, &recv));
-    const uint64_t came = recv->rows;
-    c.x = rows, c.out = out;
-    MP_OK(xep_combine(handle, &c, NULL));
+    xep_handle_t *handle = mp_job_receive(job, NULL);
+    const uint64_t came = mp_recv(handle)->rows;
+    mp_job_sum(job, handle);
     xep_handle_release(handle);
     return came;
 }
@@ -65,7 +57,7 @@ static void check_counters(const xep_buffer_t *buffer, uint64_t operations, uint
     for (xep_op_kind_t kind = XEP_OP_DISPATCH; kind <= XEP_OP_COMBINE; kind++) {
         const xep_counters_t counters = counters_of(buffer, kind);
         MP_CHECK(counters.operations == operations && counters.errors == 0 && counters.peer_errors == 0);
-        MP_CHECK(counters.rows == came && counters.bytes == came * HIDDEN * sizeof x[0][0]);
+        MP_CHECK(counters.rows == came && counters.bytes == came * HIDDEN * sizeof(uint16_t));
         MP_CHECK(counters.waits <= operations && counters.wait_ns <= counters.age_ns && counters.ranks_out == 0);
         MP_CHECK((counters.waits == 0) == (counters.wait_ns == 0));
     }
@@ -75,8 +67,7 @@ static void check_counters(const xep_buffer_t *buffer, uint64_t operations, uint
 /* Ranks that map one another give nothing to UCX. */
 static void check_wire(const xep_buffer_t *buffer)
 {
-    xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
-    MP_OK(xep_buffer_query(buffer, &info));
+    const xep_buffer_info_t info = mp_buffer_info(buffer);
     MP_CHECK((counters_of(buffer, XEP_OP_DISPATCH).wire_bytes == 0) == (info.mapped_peers == mp_nranks()));
 }
 
@@ -115,42 +106,45 @@ static void check_info(const char *mode, uint64_t operations, uint64_t came)
     check_line("xep_operations_total", mode, "combine", operations);
     check_line("xep_errors_total", mode, "combine", 0);
     check_line("xep_rows_total", mode, "dispatch", came);
-    check_line("xep_bytes_total", mode, "combine", came * HIDDEN * sizeof x[0][0]);
+    check_line("xep_bytes_total", mode, "combine", came * HIDDEN * sizeof(uint16_t));
     MP_CHECK(strstr(text, "# TYPE xep_wait_seconds_total counter\n") != NULL);
 }
 
 static void check_mode(xep_group_t *group, const char *mode)
 {
+    const mp_case_t c = make_case(mode);
     uint64_t came = 0;
-    xep_buffer_t *buffer = make_buffer(group, mode);
-    check_counters(buffer, 0, 0);
+    mp_job_t job;
+    mp_job_begin(&job, &c, 1, group);
+    check_counters(job.buffer, 0, 0);
     for (unsigned round = 0; round < ROUNDS; round++) {
-        came += run(buffer, round);
-        check_counters(buffer, round + 1, came);
+        came += run(&job);
+        check_counters(job.buffer, round + 1, came);
     }
-    check_wire(buffer);
+    check_wire(job.buffer);
     check_info(mode, ROUNDS, came);
-    MP_OK(xep_buffer_destroy(buffer));
+    mp_job_close(&job);
 }
 
 /* Where ranks disagree the operation counts as one with an error, and moves nothing. */
 static void check_error(xep_group_t *group)
 {
-    xep_dispatch_args_t d = XEP_DISPATCH_ARGS_INIT;
-    xep_handle_t *handle;
-    xep_buffer_t *buffer = make_buffer(group, "normal");
-    d.tokens = TOKENS, d.x = x, d.topk_idx = idx, d.hidden = mp_is_last() ? HIDDEN - 1 : HIDDEN;
-    if (mp_nranks() > 1) MP_FAILS(XEP_ERR_MISMATCH, xep_dispatch(buffer, &d, &handle, NULL));
-    const xep_counters_t counters = counters_of(buffer, XEP_OP_DISPATCH);
+    const mp_case_t c = make_case("normal");
+    mp_job_t job;
+    mp_job_begin(&job, &c, 1, group);
+    xep_dispatch_args_t d = mp_job_dispatch(&job);
+    d.hidden = mp_is_last() ? HIDDEN - 1 : HIDDEN;
+    if (mp_nranks() > 1) MP_REFUSES(&job, &d, XEP_ERR_MISMATCH, "hidden");
+    const xep_counters_t counters = counters_of(job.buffer, XEP_OP_DISPATCH);
     MP_CHECK(counters.operations == (mp_nranks() > 1) && counters.errors == counters.operations);
     MP_CHECK(counters.rows == 0 && counters.peer_errors == 0);
-    MP_OK(xep_buffer_destroy(buffer));
+    mp_job_close(&job);
 }
 
 static void check_arguments(xep_group_t *group)
 {
     xep_counters_t counters = XEP_COUNTERS_INIT;
-    xep_buffer_t *buffer = make_buffer(group, "ll");
+    xep_buffer_t *buffer = make_buffer(group);
     MP_FAILS(XEP_ERR_INVALID, xep_buffer_counters(NULL, XEP_OP_DISPATCH, &counters));
     MP_FAILS(XEP_ERR_INVALID, xep_buffer_counters(buffer, XEP_OP_NEXT + 1, &counters));
     MP_FAILS(XEP_ERR_INVALID, xep_buffer_counters(buffer, XEP_OP_DISPATCH, NULL));
@@ -198,7 +192,7 @@ static void check_others(xep_group_t *group)
     check_refused("-- -1", 2, "invalid process: \"-1\"");
     check_refused("2147483647", 1, "process 2147483647: there is none");
     check_refused(pid, 1, "it has no buffer of xep");
-    xep_buffer_t *buffer = make_buffer(group, "normal");
+    xep_buffer_t *buffer = make_buffer(group);
     const size_t count = copy_shown(bytes, sizeof bytes);
     MP_CHECK(count > 64 && count < sizeof bytes);
     MP_OK(xep_buffer_destroy(buffer));

@@ -166,16 +166,15 @@ static void drop(void *arg, xep_log_level_t level, const char *message)
 
 int main(void)
 {
-    static const char *const modes[] = {"normal", "ll"};
     xep_group_t *group = mp_group();
     xep_log_set(drop, NULL); /* of the failures that are wanted here */
     for (int m = 0; m < 2; m++) {
-        freed_request(group, modes[m]);
-        other_group(group, modes[m]);
-        failed_and_freed(group, modes[m]);
-        released_before_begun(group, modes[m]);
-        if (mp_nranks() > 1) destroyed(group, modes[m]);
-        for (int behind = 0; behind < 2 && mp_nranks() > 1; behind++) deadline(group, modes[m], behind);
+        freed_request(group, mp_modes[m]);
+        other_group(group, mp_modes[m]);
+        failed_and_freed(group, mp_modes[m]);
+        released_before_begun(group, mp_modes[m]);
+        if (mp_nranks() > 1) destroyed(group, mp_modes[m]);
+        for (int behind = 0; behind < 2 && mp_nranks() > 1; behind++) deadline(group, mp_modes[m], behind);
     }
     xep_group_destroy(group);
     return 0;

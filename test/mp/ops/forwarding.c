@@ -13,7 +13,6 @@
 #include <unistd.h>
 
 #include "mp_job.h"
-#include "mp_nodes.h"
 #include "mp_rig.h"
 
 /* that passes on what the first rank of every other node sends to its own */
@@ -23,10 +22,8 @@ static mp_case_t base = {.name = "forwarding", MP_SHAPE(20, 6, 700, 90), .weight
 
 static void open_by_nodes(mp_job_t *job, xep_group_t *group, uint64_t seed)
 {
-    xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
     mp_job_begin(job, &base, seed, group);
-    MP_OK(xep_buffer_query(job->buffer, &info));
-    MP_CHECK(info.path == XEP_PATH_NODES);
+    MP_CHECK(mp_buffer_info(job->buffer).path == XEP_PATH_NODES);
 }
 
 static void rounds(mp_job_t *job)
@@ -109,11 +106,10 @@ static int is_upstream(xep_group_t *group)
 static void check_reason(const mp_job_t *job, xep_group_t *group)
 {
     unsigned row, rows;
-    xep_group_info_t info = XEP_GROUP_INFO_INIT;
     const char *said = strstr(xep_last_error(), "rank 0");
     MP_CHECK(said != NULL);
     if (!is_upstream(group)) return;
-    MP_OK(xep_group_query(group, &info));
+    const xep_group_info_t info = mp_group_info(group);
     const unsigned to = count_passing(job, group, mp_rank(), 0), from = count_passing(job, group, 0, info.node);
     if (sscanf(said, "rank 0 at row %u of %u", &row, &rows) != 2 || row >= rows ||
         !(rows == from || (rows < to && to - rows <= base.pass_rows)))

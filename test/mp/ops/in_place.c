@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "mp_job.h"
 #include "mp_rig.h"
-#include "mp_shapes.h"
 
 /* ---- where rows are, and what they are ---- */
 
@@ -329,18 +329,15 @@ static void every_mode(xep_group_t *group, const char *mode, int one_node)
 
 int main(void)
 {
-    static const char *const modes[] = {"normal", "ll"};
     setenv("XEP_CHECK_ROWS", "yes", 1);
     xep_group_t *group = mp_group();
-    xep_group_info_t info = XEP_GROUP_INFO_INIT;
-    MP_OK(xep_group_query(group, &info));
     for (uint32_t m = 0; m < 2; m++) {
         for (uint32_t i = 0; i < MP_SHAPES; i++) {
-            mp_case_t c = mp_shape(i, modes[m]);
+            mp_case_t c = mp_shape(i, mp_modes[m]);
             c.in_place = 1 + (i + m) % 2;
             run_shape(group, &c);
         }
-        if (mp_nranks() > 1) every_mode(group, modes[m], info.nnodes == 1);
+        if (mp_nranks() > 1) every_mode(group, mp_modes[m], mp_group_info(group).nnodes == 1);
     }
     in_flight(group, XEP_QUANT_NONE);
     in_flight(group, XEP_QUANT_E4M3);

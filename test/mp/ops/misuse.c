@@ -159,7 +159,6 @@ static void in_another_buffer(mp_job_t *job, xep_handle_t *handle, mp_job_t *oth
     char *heap, *input;
     size_t bytes;
     xep_handle_t *placed;
-    xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
     xep_dispatch_args_t d = mp_job_dispatch(other);
     MP_OK(xep_buffer_memory(other->buffer, (void **)&heap, &bytes));
     mp_job_place(other, &d);
@@ -169,8 +168,7 @@ static void in_another_buffer(mp_job_t *job, xep_handle_t *handle, mp_job_t *oth
     MP_CHECK((input = mp_input(placed, NULL)) != NULL);
     refuse_all(job, handle, input);
     void *row = find_row_of_peer(mp_recv(placed), heap, bytes);
-    MP_OK(xep_buffer_query(other->buffer, &info));
-    MP_CHECK((row != NULL) == (info.mapped_peers > 1));
+    MP_CHECK((row != NULL) == (mp_buffer_info(other->buffer).mapped_peers > 1));
     if (row != NULL) refuse_all(job, handle, row);
     xep_handle_release(placed);
 }
@@ -283,12 +281,11 @@ static void freed_early(mp_job_t *job)
 
 int main(void)
 {
-    static const char *const modes[] = {"normal", "ll"};
     xep_group_t *group = mp_group();
     atomic_int *told = mp_counter(group);
     for (int i = 0; i < 2; i++) {
         mp_job_t job;
-        base.mode = modes[i];
+        base.mode = mp_modes[i];
         mp_job_begin(&job, &base, 1, group);
         without_outputs(&job);
         in_buffers(&job);

@@ -12,7 +12,6 @@
 
 enum { TOKENS = 4, EXPERTS = 4, TOPK = 2, HIDDEN = 64, SCALES = 64 };
 
-static const char *const modes[] = {"normal", "ll"};
 static int64_t idx[TOKENS][TOPK];
 static double x[TOKENS][HIDDEN], out[TOKENS][HIDDEN];
 static float weights[TOKENS][TOPK], out_weights[TOKENS][TOPK];
@@ -51,11 +50,9 @@ static void compare_buffer(xep_group_t *group, const xep_buffer_params_t *p, con
 
 static void compare_path(xep_group_t *group, const xep_buffer_params_t *p, int said)
 {
-    xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
     xep_buffer_t *buffer;
     MP_OK(xep_buffer_create(group, p, &buffer));
-    MP_OK(xep_buffer_query(buffer, &info));
-    MP_CHECK((info.path == XEP_PATH_NODES) == said);
+    MP_CHECK((mp_buffer_info(buffer).path == XEP_PATH_NODES) == said);
     MP_OK(xep_buffer_destroy(buffer));
 }
 
@@ -188,14 +185,14 @@ int main(void)
     MP_FAILS(XEP_ERR_PLUGIN, xep_mode_query("nothing", XEP_MEMORY_HOST, &info));
     MP_FAILS(XEP_ERR_INVALID, xep_mode_query("ll", (xep_memory_t)7, &info));
     for (int m = 0; m < 2; m++) {
-        const xep_buffer_params_t p = params_of(modes[m]);
+        const xep_buffer_params_t p = params_of(mp_modes[m]);
         xep_buffer_t *buffer;
-        MP_OK(xep_mode_query(modes[m], XEP_MEMORY_HOST, &info));
-        compare_buffers(group, modes[m], info.features);
+        MP_OK(xep_mode_query(mp_modes[m], XEP_MEMORY_HOST, &info));
+        compare_buffers(group, mp_modes[m], info.features);
         MP_OK(xep_buffer_create(group, &p, &buffer));
-        compare_dispatches(buffer, modes[m], &info);
+        compare_dispatches(buffer, mp_modes[m], &info);
         compare_types(buffer, &info);
-        compare_combines(buffer, modes[m], &info);
+        compare_combines(buffer, mp_modes[m], &info);
         MP_OK(xep_buffer_destroy(buffer));
     }
     MP_OK(xep_group_destroy(group));

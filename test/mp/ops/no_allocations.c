@@ -94,10 +94,9 @@ int main(int argc, char **argv)
 {
     static const mp_case_t c = {.name = "steady", MP_SHAPE(16, 4, 1024, 64), .weights = 1};
     xep_group_t *group = mp_group();
-    xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
     mp_job_t job;
     mp_job_begin(&job, &c, 1, group);
-    MP_OK(xep_buffer_query(job.buffer, &info));
+    const xep_buffer_info_t info = mp_buffer_info(job.buffer);
     if (info.mapped_peers != mp_nranks()) return mp_skip("not all peers are mapped: UCX allocates");
     rounds(&job, 6);
     MP_OK(xep_group_barrier(group));

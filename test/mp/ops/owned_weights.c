@@ -226,10 +226,9 @@ static int dead_owner(xep_group_t *group, atomic_int *ended)
 {
     const void *base = NULL;
     xep_weights_t *weights;
-    xep_group_info_t info = XEP_GROUP_INFO_INIT;
     xep_weights_params_t p = params();
     char text[64];
-    MP_OK(xep_group_query(group, &info));
+    const xep_group_info_t info = mp_group_info(group);
     MP_OK(xep_weights_create(group, &p, &weights));
     fill(weights, 3);
     MP_OK(xep_group_barrier(group));

@@ -12,8 +12,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "mp_job.h"
 #include "mp_rig.h"
-#include "mp_shapes.h"
 
 static void run(xep_group_t *group, const mp_case_t *c)
 {
@@ -72,13 +72,11 @@ static size_t touched(xep_group_t *group, const char *mode, int says_none)
                              .says_none = says_none,
                              MP_SHAPE(8, 4, 1024, 256),
                              .weights = 1};
-    xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
     mp_job_t job;
     mp_job_begin(&job, &split, 7, group);
     mp_job_rounds(&job, 3, 0);
     size_t bytes = resident(job.buffer);
-    MP_OK(xep_buffer_query(job.buffer, &info));
-    MP_CHECK(info.tokens == (says_none ? job.tokens : split.tokens));
+    MP_CHECK(mp_buffer_info(job.buffer).tokens == (says_none ? job.tokens : split.tokens));
     xep_dispatch_args_t args = mp_job_dispatch(&job);
     if (says_none && job.tokens == 0) {
         int64_t idx[4] = {0, 1, 2, 3};
@@ -96,11 +94,9 @@ static size_t touched(xep_group_t *group, const char *mode, int says_none)
  */
 static void memory(xep_group_t *group)
 {
-    xep_group_info_t info = XEP_GROUP_INFO_INIT;
     const size_t rows = 512 << 10, normal = touched(group, "normal", 1), ll = touched(group, "ll", 1),
                  whole = touched(group, "ll", 0);
-    MP_OK(xep_group_query(group, &info));
-    if (info.nnodes != 1 || normal == 0) return;
+    if (mp_group_info(group).nnodes != 1 || normal == 0) return;
     if (mp_rank() == 0) MP_CHECK(normal < rows && ll < 5 * rows); /* four areas of cast rows */
     else MP_CHECK(normal > 2 * rows && ll > 5 * rows && ll + 2 * rows < whole);
 }

@@ -3,18 +3,16 @@
 /* ranks: 1 2 3 4 5, brief: 1 5, limit: 180 */
 
 /*
- * Dispatches that come in pieces, in both modes, on one node and by nodes: all rows of all pieces, and the sums of their
- * outputs, against the oracle, which knows of no pieces; in ll with room for all that comes to a rank at once, and for
- * some of it; and the statistics, memory and sums that pieces must not change.
+ * Dispatches that come in pieces, in both modes, on one node and by nodes: all rows of all pieces, and the sums of
+ * their outputs, against the oracle, which knows of no pieces; in ll with room for all that comes to a rank at once,
+ * and for some of it; and the statistics, memory and sums that pieces must not change.
  */
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "mp_nodes.h"
 #include "mp_pieces.h"
 #include "mp_rig.h"
-#include "mp_shapes.h"
 
 /* Slots with room for a part of an even load, or, in every fourth shape, as much as there is by default. */
 static void run(xep_group_t *group, uint32_t number, const char *mode)

@@ -192,9 +192,7 @@ static void pages_of(xep_group_t *group, const mp_case_t *c)
 int main(void)
 {
     xep_group_t *group = mp_group();
-    xep_group_info_t info = XEP_GROUP_INFO_INIT;
-    MP_OK(xep_group_query(group, &info));
-    if (info.nnodes != 1) return mp_skip("not all peers are mapped");
+    if (mp_group_info(group).nnodes != 1) return mp_skip("not all peers are mapped");
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) pages_of(group, &cases[i]);
     read_in_place(group);
     xep_group_destroy(group);

@@ -10,7 +10,6 @@
 
 #include "mp_pieces.h"
 #include "mp_rig.h"
-#include "mp_shapes.h"
 
 enum { ROUNDS = 3, LAYERS = 9 /* more than a ring of announcements has */ };
 

@@ -39,12 +39,12 @@ at_length 3 ops/normal_ops XEP_MAP=never XEP_PUT=pack UCX_TLS=tcp,self
 at_length 3 ops/normal_ops XEP_MAP=never XEP_PUT=am UCX_TLS=tcp,self
 for put in rma pack am; do at_length 3 ops/normal_shapes XEP_MAP=never XEP_PUT=$put; done
 # ranks that come to a barrier of their own between two calls: sockets, and what waits for the other side's progress
-passes 3 ops/barriers_between XEP_MAP=never UCX_TLS=tcp,self
-passes 3 ops/barriers_between XEP_NODE_RANKS=2 XEP_PATH=nodes
+passes 3 ops/ranks_outside XEP_MAP=never UCX_TLS=tcp,self
+passes 3 ops/ranks_outside XEP_NODE_RANKS=2 XEP_PATH=nodes
 if [ -n "${XEP_TEST_UCX_LIB:-}" ]; then
     second="LD_LIBRARY_PATH=$XEP_TEST_UCX_LIB${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
     for tls in tcp,self posix,sysv,tcp,self; do
-        passes 3 ops/barriers_between "$second" XEP_MAP=never UCX_TLS=$tls XEP_PUT=rma
+        passes 3 ops/ranks_outside "$second" XEP_MAP=never UCX_TLS=$tls XEP_PUT=rma
     done
 fi
 at_length 3 ops/ll_ops XEP_THREADS=2

@@ -164,9 +164,7 @@ static void one_is_late(xep_group_t *group, books_t *books, uint32_t late)
 
 static int is_by_nodes(const books_t *books)
 {
-    xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
-    MP_OK(xep_buffer_query(books->buffer, &info));
-    return info.path == XEP_PATH_NODES;
+    return mp_buffer_info(books->buffer).path == XEP_PATH_NODES;
 }
 
 /* Where rows go once to each node, one of another node is heard through one of this node, which is waited for first. */

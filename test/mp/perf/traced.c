@@ -68,9 +68,8 @@ static void round_of(xep_buffer_t *buffer, int number, uint64_t *epoch_p, uint64
 
 static void rounds(xep_group_t *group, int count)
 {
-    static const char *const modes[] = {"normal", "ll"};
     for (int m = 0; m < 2; m++) {
-        xep_buffer_t *buffer = make_buffer(group, modes[m]);
+        xep_buffer_t *buffer = make_buffer(group, mp_modes[m]);
         uint64_t epoch = 1;
         for (int i = 0; i < count; i++) {
             MP_OK(xep_group_barrier(group));
