@@ -16,8 +16,8 @@ check_LTLIBRARIES = libtest_parts.la
 libtest_parts_la_SOURCES = \
 	plugins/kernels/cast.c plugins/kernels/cast_avx2.c plugins/kernels/cast_avx512.c plugins/kernels/cast_table.c \
 	plugins/kernels/cast_vbmi.c plugins/kernels/cast_neon.c plugins/kernels/cast_formats.c plugins/kernels/cast_rows.c \
-	plugins/kernels/cast_rows_avx2.c plugins/kernels/cast_rows_avx512.c plugins/kernels/logfmt.c \
-	plugins/kernels/codec.c plugins/kernels/decode.c plugins/kernels/decode_avx2.c plugins/kernels/decode_neon.c \
+	plugins/kernels/logfmt.c plugins/kernels/codec.c plugins/kernels/decode.c plugins/kernels/decode_avx2.c \
+	plugins/kernels/decode_neon.c \
 	tools/perf/perf_options_cluster.c tools/perf/perf_options_help.c tools/perf/perf_options.c \
 	tools/perf/perf_options_resolve.c
 
