@@ -132,8 +132,8 @@ static xep_status_t fail_late(const grow_t *grow, const xep_grow_args_t *args, u
 }
 
 /*
- * On rank 0: looks for joiners for a while. XEP_INPROGRESS: not all are here. It does not wait for a word of the
- * group, and that joiners are missing is no error yet: so this is not xep_group_wait(). The next tell(), at most LOOK_MS
+ * On rank 0: looks for joiners for a while. XEP_INPROGRESS: not all are here. It does not wait for a word of the group,
+ * and that joiners are missing is no error yet: so this is not xep_group_wait(). The next tell(), at most LOOK_MS
  * later, notices an abort or a death.
  */
 static xep_status_t look_out(grow_t *grow, const xep_grow_args_t *args, int32_t timeout_ms, uint64_t deadline_ns)

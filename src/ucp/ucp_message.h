@@ -18,7 +18,7 @@ xep_status_t xep_ucp_message_send_empty(xep_ucp_link_t *link, uint64_t heap);
 /** Makes the worker take messages in. */
 xep_status_t xep_ucp_message_listen(xep_ucp_transport_t *transport);
 
-/** Operations of the transport, for messages from rank to rank that belong to no heap; they take the lock themselves. */
+/** Operations of the transport: messages from rank to rank that belong to no heap. They take the lock themselves. */
 xep_status_t xep_ucp_ctl(xep_transport_t *base, uint32_t rank, const void *data, size_t bytes);
 int xep_ucp_ctl_has_left(xep_transport_t *base);
 

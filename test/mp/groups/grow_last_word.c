@@ -11,13 +11,14 @@
  *
  * It is linked with the insides of the library, of which one function is wrapped.
  *
- * grow_last_word VICTIM
+ * grow_last_word VICTIM FOLDER
  */
 #define _GNU_SOURCE /* setenv */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "group_grow.h"
 #include "group_out.h"
@@ -81,6 +82,22 @@ static xep_group_t *join(void)
     return xep_group_join(&params, &group) == XEP_OK ? group : NULL;
 }
 
+/* Joiners get their numbers in the order they come: each comes once the one before it is a member, however long. */
+static void await_member(const char *folder, uint32_t member)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/member.%u", folder, member);
+    for (double begin = mp_now(); access(path, F_OK) != 0; mp_sleep_us(1000)) MP_CHECK(mp_now() - begin < 20);
+}
+
+static void note_member(const char *folder)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/member.%u", folder, own);
+    FILE *file = fopen(path, "w");
+    MP_CHECK(file != NULL && fclose(file) == 0);
+}
+
 /* The first calls may only find that somebody has died; to shrink it finds out the rest. */
 static void check_void(xep_group_t *group)
 {
@@ -105,14 +122,15 @@ static void check_left(xep_group_t *group)
     printf("left %u\n", own);
 }
 
-/* The first member is alone, then there are two, then three: joiners get their numbers in the order they come. */
-static xep_group_t *begin(void)
+/* The first member is alone, then there are two, then three. */
+static xep_group_t *begin(const char *folder)
 {
     xep_group_t *group = NULL, *next;
     if (own == 0) {
         setenv("XEP_BOOT", "single", 1);
         MP_OK(xep_group_create(NULL, &group));
     } else MP_CHECK((group = join()) != NULL);
+    note_member(folder);
     for (uint32_t ranks = own == 0 ? 1 : own + 1; ranks < MEMBERS; ranks++) {
         next = grow(group, 1);
         MP_CHECK(next != NULL);
@@ -125,10 +143,10 @@ static xep_group_t *begin(void)
 int main(int argc, char **argv)
 {
     xep_group_t *group, *next;
-    MP_CHECK(argc == 2 && getenv("PMIX_RANK") != NULL);
+    MP_CHECK(argc == 3 && getenv("PMIX_RANK") != NULL);
     victim = (uint32_t)strtoul(argv[1], NULL, 0);
     own = (uint32_t)strtoul(getenv("PMIX_RANK"), NULL, 0);
-    if (own > 0) mp_sleep_us(own * 300 * 1000); /* so that they come in order; if not, they have other numbers */
+    if (own > 0) await_member(argv[2], own - 1);
     if (own == MEMBERS) {
         next = join();
         if (next != NULL) check_void(next);
@@ -136,7 +154,7 @@ int main(int argc, char **argv)
         printf("ended %u\n", own);
         return 0;
     }
-    group = begin();
+    group = begin(argv[2]);
     const xep_group_info_t info = mp_group_info(group);
     MP_CHECK(info.rank == own && info.nranks == MEMBERS);
     armed = own == victim;
