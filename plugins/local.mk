@@ -34,7 +34,7 @@ libxep_kernels_la_SOURCES = \
 	%D%/kernels/cast_neon.c \
 	%D%/kernels/cast_table.c %D%/kernels/cast_table.h %D%/kernels/cast_formats.h %D%/kernels/cast_rows.c \
 	%D%/kernels/cast_walk.h %D%/kernels/cast_vectors.h %D%/kernels/cast_x86.h \
-	%D%/kernels/cast_rows_avx2.c %D%/kernels/cast_rows_avx512.c %D%/kernels/cast_formats.c \
+	%D%/kernels/cast_formats.c \
 	%D%/kernels/codec.h %D%/kernels/codec.c %D%/kernels/decode.h %D%/kernels/decode.c \
 	%D%/kernels/decode_walk.h %D%/kernels/decode_vectors.h %D%/kernels/decode_avx2.c %D%/kernels/decode_neon.c \
 	%D%/kernels/logfmt.h %D%/kernels/logfmt.c %D%/kernels/logfmt_lanes.h

@@ -97,8 +97,7 @@ xep_cast_fn xep_cast_groups_by(int type, xep_simd_t simd)
     static const xep_cast_fn scalar[XEP_CAST_TYPES] = {bf16_scalar, fp16_scalar, fp32_scalar};
 #if defined(__x86_64__)
     if (simd >= XEP_SIMD_AVX512VBMI && type == XEP_CAST_BF16) return xep_cast_vbmi;
-    if (simd >= XEP_SIMD_AVX512) return xep_cast_avx512[type];
-    if (simd == XEP_SIMD_AVX2) return xep_cast_avx2[type];
+    if (simd >= XEP_SIMD_AVX2) return xep_cast_avx2[type];
 #elif defined(__aarch64__)
     if (simd >= XEP_SIMD_NEON) return xep_cast_neon[type];
 #else

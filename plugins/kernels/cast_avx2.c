@@ -1,63 +1,65 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The AVX2 cast: largest magnitude and codes of a group, for the walk of cast_blocks.h. */
+/*
+ * All casts with AVX2: what cast_vectors.h cannot say in C of a vector, and e4m3 of bf16 by the table, a byte of which
+ * is looked up for each of 32 numbers at once.
+ */
 #include "cast_table.h"
 
 #if defined(__x86_64__)
 
-#include <immintrin.h>
+enum { VECTOR = 32 };
 
-enum { VECTOR = 32, GROUP = XEP_CAST_GROUP };
+#define TARGET   __attribute__((target("avx2,f16c")))
+#define REGISTER "x"
 
-#if defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
+#include "cast_x86.h"
 
-#define TARGET __attribute__((target("avx2,f16c")))
-#define AVX2   __attribute__((always_inline)) TARGET static inline
-
-AVX2 __m256i load256(const char *x)
+X86 words_t max32(words_t a, words_t b)
 {
-    return _mm256_loadu_si256((const void *)x);
+    return (words_t)_mm256_max_epi32((__m256i)a, (__m256i)b);
 }
 
-/*
- * The largest of 16 patterns of 16 bits. An instruction finds the least of eight such numbers, but none the largest: it
- * gets their complements.
- */
-AVX2 uint16_t largest_of_16(__m256i v)
+X86 words_t min32(words_t a, words_t b)
 {
-    __m128i a = _mm_max_epu16(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
-    return (uint16_t)~_mm_extract_epi16(_mm_minpos_epu16(_mm_xor_si128(a, _mm_set1_epi16(-1))), 0);
+    return (words_t)_mm256_min_epi32((__m256i)a, (__m256i)b);
 }
 
-/* largest of 8 32-bit patterns */
-AVX2 uint32_t largest_of_8(__m256i v)
+X86 uint32_t largest_word(words_t v)
 {
-    __m128i a = _mm_max_epu32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
-    a = _mm_max_epu32(a, _mm_shuffle_epi32(a, 0x4e));
-    a = _mm_max_epu32(a, _mm_shuffle_epi32(a, 0xb1));
+    __m128i a = _mm_max_epi32(_mm256_castsi256_si128((__m256i)v), _mm256_extracti128_si256((__m256i)v, 1));
+    a = _mm_max_epi32(a, _mm_shuffle_epi32(a, 0x4e));
+    a = _mm_max_epi32(a, _mm_shuffle_epi32(a, 0xb1));
     return (uint32_t)_mm_cvtsi128_si32(a);
 }
 
-/* largest magnitude of a group, as the bits of a float: floats of either size compare as numbers of their bits */
-AVX2 uint32_t amax_of_group(int type, const char *x)
+X86 int is_any_below(singles_t v, uint16_t least)
 {
-    const __m256i mask = type == XEP_CAST_FP32 ? _mm256_set1_epi32(0x7fffffff) : _mm256_set1_epi16(0x7fff);
-    __m256i most = _mm256_setzero_si256();
-    UNROLL for (size_t i = 0; i < GROUP * xep_cast_type_bytes(type); i += VECTOR)
-    {
-        __m256i magnitude = _mm256_and_si256(load256(x + i), mask);
-        most = type == XEP_CAST_FP32 ? _mm256_max_epu32(most, magnitude) : _mm256_max_epu16(most, magnitude);
-    }
-    /* an Inf or a NaN is larger than all numbers, also when it is widened: cast_block() finds it in the result */
-    if (type == XEP_CAST_FP32) return largest_of_8(most);
-    uint32_t half = largest_of_16(most);
-    return type == XEP_CAST_BF16
-               ? half << 16
-               : (uint32_t)_mm_cvtsi128_si32(_mm_castps_si128(_mm_cvtph_ps(_mm_cvtsi32_si128((int)half))));
+    const __m256i most = _mm256_max_epu16((__m256i)v, _mm256_set1_epi16((short)least));
+    return _mm256_movemask_epi8(_mm256_cmpeq_epi16(most, (__m256i)v)) != -1;
+}
+
+X86 words_t load_fp16(const char *x)
+{
+    return (words_t)_mm256_cvtph_ps(_mm_loadu_si128((const void *)x));
+}
+
+/* Packing works within lanes of 128 bits: the permutation puts them in order. */
+X86 unit_t pack(const words_t codes[2])
+{
+    __m256i halves = _mm256_permute4x64_epi64(_mm256_packus_epi32((__m256i)codes[0], (__m256i)codes[1]), 0xd8);
+    return (unit_t)_mm_packus_epi16(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1));
+}
+
+#include "cast_vectors.h"
+
+const xep_cast_row_fn xep_cast_rows_avx2[XEP_CAST_TABLE][XEP_CAST_TYPES] = {XEP_CAST_BLOCKS(CAST_ENTRY_)};
+
+/* ---- e4m3 with a scale for each 128 channels ---- */
+
+X86 __m256i load256(const char *x)
+{
+    return _mm256_loadu_si256((const void *)x);
 }
 
 /*
@@ -65,7 +67,7 @@ AVX2 uint32_t amax_of_group(int type, const char *x)
  * that of 2^-6, rounds v to a place of its code: the lower half of the sum counts places, the upper has an exponent
  * of eight places in units of 1/16 of a place.
  */
-AVX2 __m256i codes256(__m256 v, int scale)
+X86 __m256i codes256(__m256 v, int scale)
 {
     __m256i power = _mm256_and_si256(_mm256_castps_si256(v), _mm256_set1_epi32(0x7f800000));
     power = _mm256_max_epi32(power, _mm256_set1_epi32(121 << 23));
@@ -75,14 +77,14 @@ AVX2 __m256i codes256(__m256 v, int scale)
 }
 
 /* Codes were made of magnitudes; the sign is bit 7 of a code, as it is the top bit of every number. */
-AVX2 __m256i with_signs(__m256i codes, __m256i negative)
+X86 __m256i with_signs(__m256i codes, __m256i negative)
 {
     return _mm256_or_si256(codes, _mm256_and_si256(negative, _mm256_set1_epi8((char)0x80)));
 }
 
 /* 16 bf16: even elements are the lower halves of 32-bit lanes, odd ones the upper; their codes meet in 16 bits of
  * each */
-AVX2 __m256i codes_of_bf16(__m256i v, __m256 factor)
+X86 __m256i codes_of_16_bf16(__m256i v, __m256 factor)
 {
     __m256i magnitude = _mm256_and_si256(v, _mm256_set1_epi16(0x7fff));
     __m256i odd = _mm256_and_si256(magnitude, _mm256_set1_epi32((int)0xffff0000u)),
@@ -94,23 +96,23 @@ AVX2 __m256i codes_of_bf16(__m256i v, __m256 factor)
 }
 
 /* Packing works within 128-bit lanes, of codes and of numbers alike; saturated, a number keeps its sign. */
-AVX2 void cast_32_bf16(uint8_t *q, const char *x, __m256 factor)
+X86 void cast_32_bf16(uint8_t *q, const char *x, __m256 factor)
 {
     __m256i a = load256(x), b = load256(x + VECTOR);
-    __m256i codes = _mm256_packus_epi32(codes_of_bf16(a, factor), codes_of_bf16(b, factor));
+    __m256i codes = _mm256_packus_epi32(codes_of_16_bf16(a, factor), codes_of_16_bf16(b, factor));
     codes = with_signs(codes, _mm256_packs_epi16(a, b));
     _mm256_storeu_si256((void *)q, _mm256_permute4x64_epi64(codes, 0xd8));
 }
 
 /* Eight elements as floats, whatever they are in memory. */
-AVX2 __m256i load_floats(int type, const char *x)
+X86 __m256i load_floats(int type, const char *x)
 {
     if (type == XEP_CAST_FP32) return load256(x);
     return _mm256_castps_si256(_mm256_cvtph_ps(_mm_loadu_si128((const void *)x)));
 }
 
 /* 1128 is what codes256() has added to each code; 16 is the scale that its multiplication needs at least. */
-AVX2 __m256i codes_of_floats(__m256i v, __m256 factor)
+X86 __m256i codes_of_floats(__m256i v, __m256 factor)
 {
     __m256 magnitude = _mm256_castsi256_ps(_mm256_and_si256(v, _mm256_set1_epi32(0x7fffffff)));
     return _mm256_srli_epi32(_mm256_sub_epi32(codes256(_mm256_mul_ps(magnitude, factor), 16),
@@ -119,7 +121,7 @@ AVX2 __m256i codes_of_floats(__m256i v, __m256 factor)
 }
 
 /* Four vectors of 8 make 32 codes. Packing works within 128-bit lanes: the permutation puts them in order. */
-AVX2 void cast_32(int type, uint8_t *q, const char *x, __m256 factor)
+X86 void cast_32(int type, uint8_t *q, const char *x, __m256 factor)
 {
     const size_t step = 8 * xep_cast_type_bytes(type);
     __m256i a = load_floats(type, x), b = load_floats(type, x + step);
@@ -136,7 +138,7 @@ AVX2 void cast_32(int type, uint8_t *q, const char *x, __m256 factor)
  * 32 bf16 by the table. A byte of low has a number's fraction, one of exponents its exponent; rare gets the bytes whose
  * codes the table does not know. Zero needs no care: its exponent is so far from any top that its code comes to 0.
  */
-AVX2 void look_up_32(uint8_t *q, const char *x, __m256i first, __m256i last, __m256i top, __m256i *rare)
+X86 void look_up_32(uint8_t *q, const char *x, __m256i first, __m256i last, __m256i top, __m256i *rare)
 {
     __m256i a = load256(x), b = load256(x + VECTOR);
     const __m256i fraction = _mm256_set1_epi16(0x7f), least = _mm256_set1_epi8(XEP_CAST_LEAST_PLACE);
@@ -159,7 +161,7 @@ AVX2 void look_up_32(uint8_t *q, const char *x, __m256i first, __m256i last, __m
  * The 16 steps are in both lanes, since bytes are looked up within a lane of 128 bits. 0: some number is not in the
  * table; the codes stored so far do no harm, as codes_of_group() writes all of them again.
  */
-AVX2 int codes_by_table(uint8_t *q, const char *x, uint32_t amax, uint32_t scale, int pow2)
+X86 int codes_by_table(uint8_t *q, const char *x, uint32_t amax, uint32_t scale, int pow2)
 {
     uint8_t top;
     const xep_cast_codes_t *codes = xep_cast_codes_of(amax, scale, pow2, &top);
@@ -169,16 +171,20 @@ AVX2 int codes_by_table(uint8_t *q, const char *x, uint32_t amax, uint32_t scale
     __m256i first = _mm256_and_si256(_mm256_srli_epi16(steps, 4), low), last = _mm256_and_si256(steps, low);
     first = _mm256_add_epi8(first, _mm256_set1_epi8((char)codes->first));
     __m256i tops = _mm256_set1_epi8((char)top), rare = _mm256_setzero_si256();
-    UNROLL for (size_t i = 0; i < GROUP; i += 32) look_up_32(q + i, x + i * 2, first, last, tops, &rare);
+    UNROLL for (size_t i = 0; i < XEP_CAST_GROUP; i += 32) look_up_32(q + i, x + i * 2, first, last, tops, &rare);
     return _mm256_testz_si256(rare, rare);
 }
 
 /* 32 codes, which is half a line, at a time. */
-AVX2 void codes_of_group(int type, uint8_t *q, const char *x, float scale)
+X86 void codes_of_group(int type, uint8_t *q, const char *x, float scale)
 {
-    __m256 factor = _mm256_set1_ps(scale);
-    UNROLL for (size_t i = 0; i < GROUP; i += 32) if (type == XEP_CAST_BF16) cast_32_bf16(q + i, x + i * 2, factor);
-    else cast_32(type, q + i, x + i * xep_cast_type_bytes(type), factor); }
+    const __m256 factor = _mm256_set1_ps(scale);
+    UNROLL for (size_t i = 0; i < XEP_CAST_GROUP; i += 32)
+    {
+        if (type == XEP_CAST_BF16) cast_32_bf16(q + i, x + i * 2, factor);
+        else cast_32(type, q + i, x + i * xep_cast_type_bytes(type), factor);
+    }
+}
 
 #include "cast_blocks.h"
 

@@ -1,36 +1,27 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /**
- * The walk of the vector casts over a row. Included by the file of an instruction set, which has said TARGET, VECTOR
- * (bytes), UNROLL, amax_of_group(), codes_of_group() and codes_by_table() (cast_table.h; 0: the group has numbers that
- * it does not know, and all of it is to be done by codes_of_group()). As many groups at a time as a vector has floats:
- * first the largest magnitude of each, then their scales in one vector, then the codes. Group by group, each would wait
- * for its own reduction and division. A group with an Inf or a NaN is left to the definition.
+ * The walk of the vector casts to e4m3 with a scale for each 128 channels. Included behind cast_vectors.h by the file
+ * of an instruction set, which has said codes_of_group() and, for bf16, codes_by_table() (cast_table.h; 0: the group
+ * has numbers that it does not know, and all of it is to be done by codes_of_group()). As many groups at a time as a
+ * vector has floats: first the largest magnitude of each, then their scales in one vector, then the codes. Group by
+ * group, each would wait for its own reduction and division. A group with an Inf or a NaN is left to the definition.
  */
 #ifndef XEP_CAST_BLOCKS_H
 #define XEP_CAST_BLOCKS_H
 
-#include "cast_kernels.h"
-
-enum { BLOCK = VECTOR / 4, CACHE_LINE = 64 };
-
-#define KERNEL __attribute__((always_inline)) TARGET static inline
-
-typedef float block_floats_t __attribute__((vector_size(VECTOR)));
-typedef uint32_t block_words_t __attribute__((vector_size(VECTOR)));
-
 /* xep_cast_scale() of a block's groups; what it gives for a group that is not finite is not used */
-KERNEL block_floats_t find_scales(block_floats_t amax, int pow2, block_floats_t *scale_p)
+KERNEL floats_t find_scales(floats_t amax, int pow2, floats_t *scale_p)
 {
-    block_floats_t scale = amax * (1.0f / 448.0f);
+    floats_t scale = amax * (1.0f / 448.0f);
     if (!pow2) {
         *scale_p = scale;
         return 448.0f / amax;
     }
     /* the least power of two that is not smaller: a carry out of the fraction */
-    block_words_t power = ((block_words_t)scale + 0x7fffffu) & 0x7f800000u;
-    *scale_p = (block_floats_t)power;
-    return (block_floats_t)((254u << 23) - power);
+    words_t power = ((words_t)scale + 0x7fffffu) & 0x7f800000u;
+    *scale_p = (floats_t)power;
+    return (floats_t)((254u << 23) - power);
 }
 
 KERNEL void cast_block(int type, uint8_t *q, float *scales, const char *x, size_t groups, int pow2, const char *next)
@@ -38,14 +29,14 @@ KERNEL void cast_block(int type, uint8_t *q, float *scales, const char *x, size_
     const size_t step = XEP_CAST_GROUP * xep_cast_type_bytes(type);
     const uint32_t least = xep_bits_of_float(XEP_CAST_LEAST_AMAX);
     union {
-        block_floats_t vector;
-        float one[BLOCK];
-        uint32_t bits[BLOCK];
+        floats_t vector;
+        float one[LANES];
+        uint32_t bits[LANES];
     } amax = {0}, scale, factor;
     for (size_t g = 0; g < groups; g++) {
-        uint32_t most = amax_of_group(type, x + g * step);
+        uint32_t most = amax_of(type, x + g * step, XEP_CAST_GROUP);
         amax.bits[g] = most > least ? most : least;
-        UNROLL for (size_t i = 0; i < step; i += CACHE_LINE) __builtin_prefetch(next + g * step + i);
+        UNROLL for (size_t i = 0; i < step; i += LINE) __builtin_prefetch(next + g * step + i);
     }
     factor.vector = find_scales(amax.vector, pow2, &scale.vector);
     for (size_t g = 0; g < groups; g++, x += step, q += XEP_CAST_GROUP) {
@@ -59,8 +50,8 @@ KERNEL void cast_block(int type, uint8_t *q, float *scales, const char *x, size_
 KERNEL void cast_blocks(int type, uint8_t *q, float *scales, const void *x, size_t groups, int pow2, const void *next)
 {
     const char *from = x, *ahead = next;
-    for (size_t g = 0; g < groups; g += BLOCK) {
-        size_t n = groups - g < BLOCK ? groups - g : BLOCK, bytes = n * XEP_CAST_GROUP * xep_cast_type_bytes(type);
+    for (size_t g = 0; g < groups; g += LANES) {
+        size_t n = groups - g < LANES ? groups - g : LANES, bytes = n * XEP_CAST_GROUP * xep_cast_type_bytes(type);
         cast_block(type, q + g * XEP_CAST_GROUP, scales + g, from, n, pow2, ahead);
         from += bytes, ahead += bytes;
     }
@@ -76,7 +67,7 @@ static void cast_bf16(uint8_t *q, float *scales, const void *x, size_t elems, in
     xep_cast_row(bf16_groups, XEP_CAST_BF16, q, scales, x, elems, pow2, next);
 }
 
-#ifndef BF16_ALONE /* said before */
+#ifndef BF16_ALONE
 
 TARGET static void fp16_groups(uint8_t *q, float *scales, const void *x, size_t groups, int pow2, const void *next)
 {

@@ -64,7 +64,7 @@ void xep_cast_row(xep_cast_groups_fn cast, int type, uint8_t *q, float *scales, 
                   const void *next);
 
 #if defined(__x86_64__)
-extern const xep_cast_fn xep_cast_avx2[XEP_CAST_TYPES], xep_cast_avx512[XEP_CAST_TYPES];
+extern const xep_cast_fn xep_cast_avx2[XEP_CAST_TYPES];
 extern const xep_cast_fn xep_cast_vbmi; /* of bf16 */
 #elif defined(__aarch64__)
 extern const xep_cast_fn xep_cast_neon[XEP_CAST_TYPES];

@@ -70,16 +70,9 @@ const xep_cast_row_fn xep_cast_rows_neon[XEP_CAST_TABLE][XEP_CAST_TYPES] = {XEP_
 
 /* ---- e4m3 with a scale for each 128 channels ---- */
 
-static const xep_cast_rule_t e4m3 = {XEP_E4M3, XEP_ELEMENT_E4M3, XEP_SCALE_FP32, XEP_CAST_GROUP};
-
-NEON uint32_t amax_of_group(int type, const char *x)
-{
-    return amax_of(type, x, XEP_CAST_GROUP);
-}
-
 NEON void codes_of_group(int type, uint8_t *q, const char *x, float factor)
 {
-    codes_of(&e4m3, type, q, x, XEP_CAST_GROUP, factor);
+    codes_of(&e4m3_rule, type, q, x, XEP_CAST_GROUP, factor);
 }
 
 /*

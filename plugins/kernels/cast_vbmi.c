@@ -1,17 +1,23 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* The AVX-512 cast of bf16 with VBMI (Ice Lake, Zen 4): one permutation looks 64 codes up. */
-#include "cast_kernels.h"
+#include "cast_table.h"
 
 #if defined(__x86_64__)
 
-#include "cast_avx512.h"
-
 #define TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi")))
-#define VBMI   __attribute__((always_inline)) TARGET static inline
+#define BF16_ALONE
+
+#include "cast_avx512.h"
+#include "cast_vectors.h"
+
+X86 void codes_of_group(int type, uint8_t *q, const char *x, float factor)
+{
+    codes_of(&e4m3_rule, type, q, x, XEP_CAST_GROUP, factor);
+}
 
 /* Bytes 0, 2, 4, ... of two registers, or, from 1, the others. */
-VBMI __m512i every_other_byte(__m512i a, __m512i b, char from)
+X86 __m512i every_other_byte(__m512i a, __m512i b, char from)
 {
     const __m512i counting =
         _mm512_set_epi8(63, 62, 61, 60, 59, 58, 57, 56, 55, 54, 53, 52, 51, 50, 49, 48, 47, 46, 45, 44, 43, 42, 41, 40,
@@ -25,7 +31,7 @@ VBMI __m512i every_other_byte(__m512i a, __m512i b, char from)
  * 64 bf16. The low byte of a number has the last bit of its exponent above its fraction, the high one the sign above
  * the rest of the exponent. Returns which codes the table does not know: those of numbers too small, but not of zero.
  */
-VBMI __mmask64 look_up_64(uint8_t *q, const char *x, __m512i codes_0, __m512i codes_64, __m512i top)
+X86 __mmask64 look_up_64(uint8_t *q, const char *x, __m512i codes_0, __m512i codes_64, __m512i top)
 {
     __m512i a = _mm512_loadu_si512(x), b = _mm512_loadu_si512(x + VECTOR);
     __m512i low = every_other_byte(a, b, 0), high = every_other_byte(a, b, 1);
@@ -42,7 +48,7 @@ VBMI __mmask64 look_up_64(uint8_t *q, const char *x, __m512i codes_0, __m512i co
 }
 
 /* The codes of fractions from 8 h on, 64 of them, one by one. */
-VBMI __m512i codes_from(const xep_cast_codes_t *codes, int h)
+X86 __m512i codes_from(const xep_cast_codes_t *codes, int h)
 {
     const __m512i eighths = _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0), within = _mm512_set1_epi64(0x0706050403020100);
     __m512i at = _mm512_add_epi64(eighths, _mm512_set1_epi64(h));
@@ -56,7 +62,7 @@ VBMI __m512i codes_from(const xep_cast_codes_t *codes, int h)
 }
 
 /* Two registers have the codes of all 128 fractions. What was stored before a 0 is written again by arithmetic. */
-VBMI int codes_by_table(uint8_t *q, const char *x, uint32_t amax, uint32_t scale, int pow2)
+X86 int codes_by_table(uint8_t *q, const char *x, uint32_t amax, uint32_t scale, int pow2)
 {
     uint8_t top;
     const xep_cast_codes_t *codes = xep_cast_codes_of(amax, scale, pow2, &top);
@@ -65,7 +71,6 @@ VBMI int codes_by_table(uint8_t *q, const char *x, uint32_t amax, uint32_t scale
     return (look_up_64(q, x, codes_0, codes_64, tops) | look_up_64(q + 64, x + 128, codes_0, codes_64, tops)) == 0;
 }
 
-#define BF16_ALONE
 #include "cast_blocks.h"
 
 const xep_cast_fn xep_cast_vbmi = cast_bf16;

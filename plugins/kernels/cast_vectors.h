@@ -110,7 +110,9 @@ KERNEL words_t codes_of_lanes(const xep_cast_rule_t *rule, words_t bits, floats_
     floats_t number = (floats_t)(bits & 0x7fffffffu) * factor;
     __asm__("" : "+" REGISTER(number));
     words_t magnitude = (words_t)number;
-    if (rule->scale != XEP_SCALE_E8M0) magnitude = min32(magnitude, zero + element->most); /* else none is larger */
+    /* by the scale of their own group none is larger */
+    if (rule->scale == XEP_SCALE_E4M3 || rule->scale == XEP_SCALE_GIVEN)
+        magnitude = min32(magnitude, zero + element->most);
     words_t power = max32(magnitude & 0x7f800000u, zero + (element->least << 23));
     words_t large = power + ((23 - element->fraction) << 23);
     words_t codes = (words_t)((floats_t)magnitude + (floats_t)large) - large;
@@ -266,6 +268,9 @@ KERNEL void codes_of(const xep_cast_rule_t *rule, int type, uint8_t *q, const ch
     codes_of_unit(rule, type, last, padded, factor);
     memcpy(q + i * bits / 8, last, ((elems - i) * bits + 7) / 8);
 }
+
+/* Of cast_blocks.h. */
+static const xep_cast_rule_t e4m3_rule = {XEP_E4M3, XEP_ELEMENT_E4M3, XEP_SCALE_FP32, XEP_CAST_GROUP};
 
 #include "cast_walk.h"
 

@@ -80,11 +80,12 @@ KERNEL void cast_row(const xep_cast_rule_t *rule, int type, uint8_t *q, uint8_t 
     if (rest > 0) cast_groups(rule, type, q, scales + scales_before(rule, whole), from, 1, rest, inverse);
 }
 
-#define CAST_ROW_(_name, _type, _TYPE, _rule)                                                                 \
-    TARGET static void _name##_##_type(uint8_t *q, uint8_t *scales, const void *x, size_t elems, float scale, \
-                                       const void *next)                                                      \
-    {                                                                                                         \
-        cast_row(_rule, _TYPE, q, scales, x, elems, scale, next);                                             \
+/* Line-aligned, so that what stands before it in the file does not move its loops. */
+#define CAST_ROW_(_name, _type, _TYPE, _rule)                                                                      \
+    __attribute__((aligned(LINE))) TARGET static void _name##_##_type(uint8_t *q, uint8_t *scales, const void *x,  \
+                                                                      size_t elems, float scale, const void *next) \
+    {                                                                                                              \
+        cast_row(_rule, _TYPE, q, scales, x, elems, scale, next);                                                  \
     }
 #define CAST_ROWS_(_quant, _name, _dtype, _element, _scale, _group)                 \
     static const xep_cast_rule_t _name##_rule = {_dtype, _element, _scale, _group}; \
@@ -94,6 +95,8 @@ KERNEL void cast_row(const xep_cast_rule_t *rule, int type, uint8_t *q, uint8_t 
 #define CAST_ENTRY_(_quant, _name, _dtype, _element, _scale, _group) \
     [XEP_QUANT_##_quant] = {_name##_bf16, _name##_fp16, _name##_fp32},
 
+#ifndef BF16_ALONE /* cast_vbmi.c: all others are those of AVX-512 */
 XEP_CAST_BLOCKS(CAST_ROWS_)
+#endif
 
 #endif
