@@ -46,34 +46,41 @@ static int make_file(offer_t *offer, size_t bytes)
 }
 
 /* The reason of the lowest rank that has one; 0: all have it mapped. */
-static int agree(perf_t *perf, int own)
+static xep_status_t agree(const perf_t *perf, int own, int *reason_p)
 {
-    int *all = perf_gather(perf, &own, sizeof own), reason = 0;
+    int *all = oracle_alloc(perf->info.nranks * sizeof *all);
+    xep_status_t status = xep_group_allgather(perf->group, &own, all, sizeof own);
 
-    for (uint32_t rank = perf->info.nranks; rank-- > 0;)
-        if (all[rank] != 0) reason = all[rank];
+    *reason_p = 0;
+    for (uint32_t rank = perf->info.nranks; status == XEP_OK && rank-- > 0;)
+        if (all[rank] != 0) *reason_p = all[rank];
     free(all);
-    return reason;
+    return status;
 }
 
 /*
  * Rank 0 makes the file, all map it, and when all have said how that went its name is removed. A rank on which it has
- * failed says so too, and does not leave: the others wait for its word.
+ * failed says so too, and does not leave: the others wait for its word. A call that fails ends the run, but only when
+ * the name is gone.
  */
 void *perf_share(perf_t *perf, size_t bytes)
 {
-    offer_t own = {.path = "/dev/shm/xep_perf.XXXXXX"};
-    int file = perf->info.rank == 0 ? make_file(&own, bytes) : -1;
-    offer_t *offer = perf_gather(perf, &own, sizeof own); /* that of rank 0 */
+    offer_t own = {.path = "/dev/shm/xep_perf.XXXXXX"}, *offer = oracle_alloc(perf->info.nranks * sizeof own);
+    int file = perf->info.rank == 0 ? make_file(&own, bytes) : -1, reason = 0;
     void *memory = MAP_FAILED;
+    xep_status_t status = xep_group_allgather(perf->group, &own, offer, sizeof own);
 
-    if (perf->info.rank != 0 && offer->path[0] != '\0') file = open(offer->path, O_RDWR | O_CLOEXEC);
-    if (offer->path[0] != '\0' && file >= 0) memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    const int reason = agree(perf, offer->reason != 0 ? offer->reason : memory == MAP_FAILED ? errno : 0);
+    if (status == XEP_OK) {
+        if (perf->info.rank != 0 && offer->path[0] != '\0') file = open(offer->path, O_RDWR | O_CLOEXEC);
+        if (offer->path[0] != '\0' && file >= 0)
+            memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+        status = agree(perf, offer->reason != 0 ? offer->reason : memory == MAP_FAILED ? errno : 0, &reason);
+    }
     if (perf->info.rank == 0 && own.path[0] != '\0') unlink(own.path);
     if (file >= 0) close(file);
-    if (memory != MAP_FAILED && reason != 0) munmap(memory, bytes);
     free(offer);
+    perf_must(perf, status);
+    if (memory != MAP_FAILED && reason != 0) munmap(memory, bytes);
     errno = reason;
     return reason != 0 ? NULL : memory;
 }
