@@ -120,6 +120,8 @@ static const oracle_source_t *source_of(const oracle_shape_t *shape)
 void oracle_route_token(const oracle_shape_t *shape, uint32_t rank, uint64_t token, int32_t *idx, float *weights)
 {
     source_of(shape)->route(shape, rank, token, idx, weights);
+    for (uint32_t k = 0; shape->without != 0 && k < shape->routing->params.topk; k++)
+        if (idx[k] >= 0 && (shape->without >> oracle_owner(shape->routing, (uint32_t)idx[k]) & 1)) idx[k] = -1;
 }
 
 void oracle_fill_row(const oracle_shape_t *shape, uint32_t rank, uint64_t token, void *row)

@@ -43,6 +43,7 @@ struct oracle_shape {
     const oracle_routing_t *routing; /* ranks, tokens of each, experts, top-k, who selects what */
     const oracle_source_t *source;   /* NULL: the generator's */
     const void *source_arg;          /* the source's own */
+    uint32_t without;                /* ranks whose experts nobody has selected, by the bits of their numbers */
     uint64_t payload;                /* seed of rows, scales, biases and expert outputs */
     uint32_t hidden;
     uint32_t nscales;

@@ -36,8 +36,8 @@ libxep_all_la_SOURCES = \
 	%D%/staging/staging_show.c %D%/staging/staging_slots.h %D%/staging/staging_take.c %D%/staging/staging_wait.c \
 	%D%/weights/weights.h %D%/weights/weights.c %D%/weights/weights_copy.c %D%/weights/weights_reduce.c \
 	%D%/elastic/address.h %D%/elastic/address.c %D%/elastic/agreement.h %D%/elastic/agreement.c \
-	%D%/elastic/ballot.h %D%/elastic/ballot.c %D%/elastic/boot_grow.h %D%/elastic/boot_grow.c \
-	%D%/elastic/boot_join.h %D%/elastic/boot_join.c %D%/elastic/group_shrink_boot.c \
+	%D%/elastic/ballot.h %D%/elastic/ballot.c \
+	%D%/elastic/group_shrink_boot.c \
 	%D%/elastic/frames.h %D%/elastic/frames.c \
 	%D%/elastic/group_grow.h %D%/elastic/group_grow.c %D%/elastic/group_grow_join.c \
 	%D%/elastic/group_shrink.h %D%/elastic/group_shrink.c %D%/elastic/rendezvous.h %D%/elastic/rendezvous.c \
@@ -62,7 +62,7 @@ libxep_all_la_SOURCES = \
 	%D%/ucp/ucp_heartbeat.h %D%/ucp/ucp_heartbeat.c %D%/ucp/ucp_intake.h %D%/ucp/ucp_intake.c \
 	%D%/ucp/ucp_transport_library.c \
 	%D%/ucp/ucp_link.h %D%/ucp/ucp_link.c \
-	%D%/ucp/ucp_message_ctl.c %D%/ucp/ucp_memory.h %D%/ucp/ucp_memory.c %D%/ucp/ucp_message.h \
+	%D%/ucp/ucp_memory.h %D%/ucp/ucp_memory.c %D%/ucp/ucp_message.h \
 	%D%/ucp/ucp_message.c %D%/ucp/ucp_objects.h %D%/ucp/ucp_op.h %D%/ucp/ucp_op.c %D%/ucp/ucp_peer.h \
 	%D%/ucp/ucp_peer.c \
 	%D%/ucp/ucp_registry.h %D%/ucp/ucp_registry.c \
@@ -72,7 +72,7 @@ libxep_all_la_SOURCES = \
 	%D%/ucp/ucp_heap_wire.c \
 	%D%/pmix/pmix_api.h %D%/pmix/pmix_api.c %D%/pmix/pmix_boot.h %D%/pmix/pmix_boot.c %D%/pmix/pmix_call.h \
 	%D%/pmix/pmix_call.c %D%/pmix/pmix_client.h %D%/pmix/pmix_client.c \
-	%D%/pmix/pmix_client_exchange.c %D%/pmix/pmix_init.h %D%/pmix/pmix_init.c %D%/pmix/pmix_life.h %D%/pmix/pmix_life.c \
+	%D%/pmix/pmix_client_exchange.c %D%/pmix/pmix_life.h %D%/pmix/pmix_life.c \
 	%D%/pmix/pmix_names.h %D%/pmix/pmix_names.c \
 	%D%/cuda/cuda_device.h %D%/cuda/cuda_device.c %D%/cuda/cuda_driver.h %D%/cuda/cuda_driver.c \
 	%D%/cuda/cuda_heap.h %D%/cuda/cuda_heap.c %D%/cuda/cuda_kept.h %D%/cuda/cuda_kept.c %D%/cuda/cuda_objects.h \

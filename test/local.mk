@@ -97,9 +97,9 @@ sim_ldadd = libsim.la libxep_oracle.la $(CMOCKA_LIBS) -lm
 # programs on ranks are users of libxep.so; what they share is in mp_rig
 check_LTLIBRARIES += libmp_rig.la
 libmp_rig_la_SOURCES = \
-	%D%/rig/mp_job.c %D%/rig/mp_job.h %D%/rig/mp_masked.c %D%/rig/mp_masked.h \
-	%D%/rig/mp_nodes.c %D%/rig/mp_nodes.h %D%/rig/mp_placed.c %D%/rig/mp_placed.h \
-	%D%/rig/mp_pieces.c %D%/rig/mp_pieces.h %D%/rig/mp_rig.c %D%/rig/mp_rig.h \
+	%D%/rig/mp_job.c %D%/rig/mp_job.h \
+	%D%/rig/mp_nodes.c %D%/rig/mp_nodes.h %D%/rig/mp_pieces.c %D%/rig/mp_pieces.h %D%/rig/mp_rig.c %D%/rig/mp_rig.h \
+	%D%/rig/mp_shapes.c %D%/rig/mp_shapes.h \
 	%D%/rig/mode_ops.c %D%/rig/mode_ops.h
 libmp_rig_la_LIBADD = libxep_oracle.la libxep.la
 
@@ -162,7 +162,7 @@ transport_tests = \
 	%D%/mp/wire/wire_keys.mp %D%/mp/wire/wire_late.mp %D%/mp/failures/late_puts.mp %D%/mp/launch/boot_reload.mp \
 	%D%/mp/ops/owner_maps.mp %D%/mp/ops/owned_weights.mp %D%/mp/ops/balanced.mp %D%/mp/ops/serving.mp \
 	%D%/mp/ops/serving_kinds.mp \
-	%D%/mp/ops/normal_shapes.mp %D%/mp/ops/in_place.mp %D%/mp/ops/in_place_ll.mp %D%/mp/ops/normal_ops.mp \
+	%D%/mp/ops/normal_shapes.mp %D%/mp/ops/in_place.mp %D%/mp/ops/normal_ops.mp \
 	%D%/mp/ops/ll_ops.mp %D%/mp/ops/bad_arguments.mp %D%/mp/ops/mismatch.mp %D%/mp/ops/refused_calls.mp \
 	%D%/mp/failures/aborted.mp %D%/mp/ops/dependencies.mp %D%/mp/groups/fork_in_flight.mp \
 	%D%/mp/ops/never_begun.mp %D%/mp/groups/allgather.mp %D%/mp/ops/no_allocations.mp \
@@ -176,20 +176,18 @@ mapped_tests = \
 	%D%/mp/failures/deadlines.mp %D%/mp/ops/pieces.mp %D%/mp/wire/wire_death.mp %D%/mp/wire/wire_keys.mp \
 	%D%/mp/wire/wire_late.mp %D%/mp/failures/late_puts.mp %D%/mp/launch/boot_reload.mp %D%/mp/ops/normal_shapes.mp \
 	%D%/mp/ops/owner_maps.mp %D%/mp/ops/serving.mp %D%/mp/ops/serving_kinds.mp \
-	%D%/mp/ops/in_place.mp %D%/mp/ops/in_place_ll.mp %D%/mp/ops/normal_ops.mp %D%/mp/ops/ll_ops.mp \
+	%D%/mp/ops/in_place.mp %D%/mp/ops/normal_ops.mp %D%/mp/ops/ll_ops.mp \
 	%D%/mp/failures/aborted.mp %D%/mp/ops/never_begun.mp %D%/mp/ops/prefaulted_pages.mp \
 	%D%/mp/groups/group_query.mp %D%/mp/ops/away_between_ops.mp
 rank_tests = $(transport_tests) %D%/mp/ops/mode_query.mp %D%/mp/ops/events.mp %D%/mp/wire/wire_order.mp \
 	%D%/mp/ops/shared_processor.mp \
-	%D%/mp/launch/boot_client.mp %D%/mp/launch/setuid.mp %D%/mp/ops/normal_by_nodes.mp %D%/mp/ops/ll_by_nodes.mp \
-	%D%/mp/ops/ll_pieces_by_nodes.mp %D%/mp/ops/forwarding.mp \
+	%D%/mp/launch/boot_client.mp %D%/mp/launch/setuid.mp %D%/mp/ops/by_nodes.mp \
+	%D%/mp/ops/forwarding.mp \
 	%D%/mp/groups/nodes_disagree.mp %D%/mp/groups/own_allgather.mp %D%/mp/machine/ucx_disagree.mp \
 	%D%/mp/machine/locked_memory.mp %D%/mp/machine/process_settings.mp
 %C%_mp_launch_boot_reload_mp_LDADD =
 %C%_mp_ops_normal_shapes_mp_LDADD = libmp_rig.la
-%C%_mp_ops_normal_by_nodes_mp_LDADD = libmp_rig.la
-%C%_mp_ops_ll_by_nodes_mp_LDADD = libmp_rig.la
-%C%_mp_ops_ll_pieces_by_nodes_mp_LDADD = libmp_rig.la
+%C%_mp_ops_by_nodes_mp_LDADD = libmp_rig.la
 %C%_mp_ops_forwarding_mp_LDADD = libmp_rig.la
 %C%_mp_groups_own_allgather_mp_LDADD = libmp_rig.la
 %C%_unit_ucp_segments_t_LDFLAGS = -Wl,--wrap=shmget -Wl,--wrap=shmat -Wl,--wrap=shmctl
@@ -200,7 +198,6 @@ rank_tests = $(transport_tests) %D%/mp/ops/mode_query.mp %D%/mp/ops/events.mp %D
 %C%_mp_ops_in_place_mp_LDADD = libmp_rig.la
 %C%_mp_ops_pieces_mp_LDADD = libmp_rig.la
 %C%_mp_ops_pieces_misuse_mp_LDADD = libmp_rig.la
-%C%_mp_ops_in_place_ll_mp_LDADD = libmp_rig.la
 %C%_mp_ops_owner_maps_mp_LDADD = libmp_rig.la
 %C%_mp_ops_serving_mp_LDADD = libmp_rig.la
 %C%_mp_ops_serving_kinds_mp_LDADD = libmp_rig.la

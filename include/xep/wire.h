@@ -9,7 +9,8 @@
  *
  * Ordering. Puts and gets complete in any order. A signal is an 8-byte word, 8-byte aligned, with one writer. A thread
  * that loads it with acquire and sees the value also sees the put that came with it, and every earlier put and signal
- * of this wire to that rank. Nothing else is promised.
+ * of this wire to that rank: a thread of that rank, or of another one that has mapped its heap. Nothing else is
+ * promised.
  *
  * Errors. Every call but map returns XEP_ERR_TRANSPORT or XEP_ERR_PEER once the wire has failed, and has then set the
  * reason in this thread; a mode returns such an error as it is.

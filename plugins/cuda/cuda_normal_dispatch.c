@@ -296,7 +296,7 @@ static xep_status_t agree(void *opaque, xep_op_t *op)
         return XEP_OK;
     }
     take_own_counts(normal, op);
-    xep_status_t status = normal_take_records(normal, op, normal_find_record);
+    xep_status_t status = normal_take_records(normal, op, normal_find_record, normal_find_selections);
     if (status != XEP_OK) return status;
     normal_judge_room(normal, op);
     judge_indices(mode, op);

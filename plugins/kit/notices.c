@@ -36,28 +36,15 @@ const _Atomic uint64_t *xep_notices_word(const void *mode, const xep_op_t *op, u
 {
     const xep_kit_t *kit = mode;
     *value_p = xep_rows_word(op->epoch, 0);
-    return xep_kit_own(kit, offset_of(kit, op, rank));
+    return xep_kit_heard(kit, rank, offset_of(kit, op, rank));
 }
 
 /* All but the first word by plain stores, then that word with release: whoever sees the epoch sees the rest. */
-static void store_rest(const xep_kit_t *kit, uint64_t offset, const char *line, uint32_t rank)
-{
-    memcpy(kit->base[rank] + offset + WORD, line + WORD, XEP_NOTICE_BYTES - WORD);
-}
-
 void xep_notices_store(const xep_kit_t *kit, const xep_op_t *op, uint32_t rank, const void *notice)
 {
     uint64_t offset = offset_of(kit, op, kit->shape->rank), word;
     memcpy(&word, notice, WORD);
-    store_rest(kit, offset, notice, rank);
-    xep_kit_signal(kit, rank, offset, word);
-}
-
-void xep_notices_relay(const xep_kit_t *kit, const xep_op_t *op, uint32_t source, uint32_t rank, uint64_t word,
-                       int with_rest)
-{
-    uint64_t offset = offset_of(kit, op, source);
-    if (with_rest) store_rest(kit, offset, xep_kit_own(kit, offset), rank);
+    memcpy(kit->base[rank] + offset + WORD, (const char *)notice + WORD, XEP_NOTICE_BYTES - WORD);
     xep_kit_signal(kit, rank, offset, word);
 }
 
@@ -84,7 +71,7 @@ void xep_notices_transfer(const xep_kit_t *kit, const xep_op_t *op, const void *
  */
 void xep_notices_take(const xep_kit_t *kit, const xep_op_t *op, uint32_t source, const void *own, void *notice)
 {
-    const char *line = source == kit->shape->rank ? own : xep_kit_own(kit, offset_of(kit, op, source));
+    const char *line = source == kit->shape->rank ? own : xep_kit_heard(kit, source, offset_of(kit, op, source));
     uint64_t word = atomic_load_explicit((const _Atomic uint64_t *)(const void *)line, memory_order_relaxed);
     memcpy(notice, &word, WORD);
     memcpy((char *)notice + WORD, line + WORD, XEP_NOTICE_BYTES - WORD);

@@ -50,10 +50,6 @@ void xep_notices_transfer(const xep_kit_t *kit, const xep_op_t *op, const void *
 /** Sends the word again: now so many rows are there. */
 void xep_notices_more(const xep_kit_t *kit, const xep_op_t *op, uint64_t rows, xep_transfer_t *transfer);
 
-/** Stores a source's notice at a mapped rank, as if the source had done so itself: the word, and the rest before it. */
-void xep_notices_relay(const xep_kit_t *kit, const xep_op_t *op, uint32_t source, uint32_t rank, uint64_t word,
-                       int with_rest);
-
 /**
  * Copies the notice of a source, so that what is checked is what is used; own is this rank's, which is not read where
  * peers can write.

@@ -30,7 +30,7 @@ typedef struct xep_step {
     xep_store_fn store; /* what xep_step_send() sends: by stores to mapped ranks (NULL: as transfers to them, too), */
     xep_transfer_fn transfers; /* and as transfers to all others */
     xep_announced_t announced; /* only on the step whose word is a rank's last one (masks.h) */
-    uint8_t relayed;           /* its words come through others, as xep_step_wait_relayed() has it */
+    uint8_t relayed;           /* its words may lie with others, as xep_step_wait_relayed() has it */
     uint8_t rows_bits;         /* of its words, below the epoch: a count of rows; 0: they are epochs */
     int agreed;                /* left out where the verdict is an error */
     int receives;              /* begin goes no further than here: the receive phase, which may be postponed */
@@ -49,8 +49,8 @@ enum {
 };
 
 /**
- * Chooses those steps of the mode's lists that a buffer with these features takes; through: of those that are relayed.
- * xep_kit_open() has with none.
+ * Chooses those steps of the mode's lists that a buffer with these features takes. through: [R] the ranks in whose
+ * heaps lies what is said to this one (forwarders.h); NULL: all in its own. xep_kit_open() has with none.
  */
 void xep_steps_choose(void *mode, unsigned features, const uint32_t *through);
 

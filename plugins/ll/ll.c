@@ -20,7 +20,6 @@ static void lay_flows(const ll_t *mode, xep_carve_t *carve, ll_slot_t *slot)
     slot->bound = xep_carve_array(carve, shape->tokens * shape->topk, sizeof *slot->bound);
     slot->sent = xep_carve_array(carve, shape->nranks, sizeof *slot->sent);
     slot->recv_rings = xep_carve_array(carve, shape->nranks, sizeof *slot->recv_rings);
-    slot->relayed = xep_carve_array(carve, mode->nodes.upstreams, sizeof *slot->relayed);
 }
 
 /* Picks are the longest and come last, so that their unused pages follow all that is used. */

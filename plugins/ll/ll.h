@@ -173,7 +173,6 @@ typedef struct ll_slot {
     uint32_t *bound;            /* [tokens * K] tokens whose rows go there, flow by flow, ascending */
     xep_cursor_t *sent;         /* [R] how far parts have been sent */
     ll_recv_ring_t *recv_rings; /* [R] of sources */
-    uint64_t *relayed;          /* [upstreams] by nodes: the word of each that all local ranks have */
     const void **row;           /* [recv_rows] where received rows are, if they may be in place; NULL where none is */
     int pointed;                /* row is that of a dispatch, not cleared yet */
     uint64_t pieces, piece;     /* of the dispatch; which is shown. 1 and 0 where all is in one */

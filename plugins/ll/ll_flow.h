@@ -11,15 +11,12 @@
  *
  * by nodes (xep_shape_t.by_nodes) what a dispatch says to another node goes once to each, to this rank's forwarder f
  * there (forwarders.h): the packet, with the rows that any rank of that node needs, into what was delivered to f
- * [i][line], as one of its upstream ranks, and f's notice [i][self]. f stores the notice of each of its upstream ranks
- * at all its local ranks, in [i][upstream], and the word again whenever it has grown. It does so while it sends and
- * while it waits, and its waits end when all are stored. Local ranks read the packet where it was delivered: in the
- * memory of f, which they map. So no rank moves rows in passing: they need room for a packet of each upstream rank, and
- * no more. A packet is complete for its reader: f has loaded the word behind it with acquire, and stores its own with
- * release. It is not overwritten before all local ranks have read it for the reason that holds for all packets: the
- * source begins turn q + ring when it has the notices of turn q + slots of all ranks, which they send when they have
- * ended turn q. And f stores the last word of a turn before it ends that turn itself, with an error, too: nothing of a
- * turn is on its way when the next one is sent, and a line never goes back.
+ * [i][line], as one of its upstream ranks, and f's notice [i][self]. f and its local ranks, which map its heap, read it
+ * there: the notice, whose word they wait for, and the packet. So no rank moves or says anything in passing. f only
+ * drives its wire until its own operation has ended, for which all these words must have come, with an error, too. A
+ * packet is complete for whoever has loaded the word behind it with acquire (wire.h). Neither is overwritten before all
+ * local ranks have read it for the reason that holds for all packets and notices: the source begins turn q + ring when
+ * it has the notices of turn q + slots of all ranks, which they send when they have ended turn q.
  *
  * A receive ring, which has the items of one source, may not have room for all of them (recv_ring_bytes). Then it is a
  * ring: item j of those that come lies at j % room, where room is how many fit, which source and readers know from the
@@ -69,9 +66,6 @@ const char *ll_delivered(const ll_t *mode, const xep_op_t *op, uint32_t source, 
 
 /** The entry of this rank's packet at a rank to which it is sent. */
 uint64_t ll_delivery_entry(const ll_t *mode, const xep_op_t *op, uint32_t rank);
-
-/** By nodes: passes new words of upstream ranks on to the local ranks. */
-void ll_relay(const ll_t *mode, const xep_op_t *op);
 
 /** The word that says that all rows of a source are here; its notice is taken. */
 const _Atomic uint64_t *ll_rows_word(const void *mode, const xep_op_t *op, uint32_t source, uint64_t *value_p);

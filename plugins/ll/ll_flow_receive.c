@@ -37,26 +37,6 @@ uint64_t ll_tokens_here(const ll_t *mode, const xep_op_t *op, uint32_t source)
     return here >= value ? ll_slot(mode, op->slot)->from[source].tokens : xep_rows_of(here, op->epoch);
 }
 
-/*
- * The word is loaded with acquire and stored with release, so that a local rank that sees it sees the rows, too. Local
- * ranks may miss values between two looks: the last one includes the others. Notices are not checked here, but by the
- * ranks that take them.
- */
-void ll_relay(const ll_t *mode, const xep_op_t *op)
-{
-    const xep_forwarders_t *nodes = &mode->nodes;
-    uint64_t *relayed = ll_slot(mode, op->slot)->relayed, begun;
-    for (uint32_t f = 0; f < nodes->upstreams && nodes->locals > 1; f++) {
-        const _Atomic uint64_t *own = xep_notices_word(mode, op, nodes->upstream[f], &begun);
-        uint64_t word = atomic_load_explicit(own, memory_order_acquire);
-        if (word < begun || word == relayed[f]) continue;
-        for (uint32_t p = 0; p < nodes->locals; p++)
-            if (p != nodes->place)
-                xep_notices_relay(&mode->kit, op, nodes->upstream[f], nodes->local[p], word, relayed[f] < begun);
-        relayed[f] = word;
-    }
-}
-
 /* ---- whose an item is ---- */
 
 /* Whether a token has an item here, by the rule of its source (list_tokens() in ll_flow_send.c). */

@@ -17,9 +17,7 @@ static xep_status_t send_packets(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;
     ll_fill_items(mode, op);
-    xep_status_t status = xep_send_transfers(&mode->kit, op, ll_packet_transfer);
-    if (status == XEP_INPROGRESS) ll_relay(mode, op);
-    return status;
+    return xep_send_transfers(&mode->kit, op, ll_packet_transfer);
 }
 
 /* Mapped ranks, which read the whole packet, are told when all of it is there. */
@@ -29,7 +27,6 @@ static xep_status_t send_rows(void *opaque, xep_op_t *op)
     ll_fill_items(mode, op);
     xep_status_t status = ll_send_parts(mode, op);
     if (status == XEP_OK && op->coming != 0) status = XEP_INPROGRESS;
-    if (status == XEP_INPROGRESS) ll_relay(mode, op);
     if (status == XEP_OK) xep_send_stores(&mode->kit, op, ll_store_notice);
     return status;
 }
@@ -41,18 +38,10 @@ static xep_status_t send_rest(void *mode, xep_op_t *op)
     return sent == XEP_OK ? status : sent;
 }
 
-/* Behind the look at the words: when all were there, all that this rank forwards are relayed. */
-static xep_status_t wait_and_relay(void *mode, xep_op_t *op)
-{
-    xep_status_t status = xep_step_wait_relayed(mode, op);
-    ll_relay(mode, op);
-    return status;
-}
-
-/* Rows that are here each time to their places. When the words of all were there, all rows are, and were relayed. */
+/* Rows that are here each time to their places. When the words of all were there, all rows are. */
 static xep_status_t take_rows(void *mode, xep_op_t *op)
 {
-    xep_status_t status = wait_and_relay(mode, op);
+    xep_status_t status = xep_step_wait_relayed(mode, op);
     if (status >= 0 && xep_kit_state(op)->verdict == XEP_OK) ll_unpack_here(mode, op);
     return status;
 }
@@ -103,7 +92,7 @@ const xep_step_t ll_dispatch_steps[] = {
     {.name = "rows", .does = "note rows", .run = ll_in_place_note, .with = IN_PLACE},
     /* 3 */
     {WAIT_FOR_NOTICES, .run = xep_step_wait, .without = WIRED},
-    {WAIT_FOR_NOTICES, .run = wait_and_relay, .relayed = 1, .with = WIRED},
+    {WAIT_FOR_NOTICES, .run = xep_step_wait_relayed, .relayed = 1, .with = WIRED},
     {.name = "agreement", .does = "take notices", .run = ll_take_notices},
     {.name = "agreement", .does = "find rows in place", .run = ll_in_place_find, .with = IN_PLACE},
     /* 4 */

@@ -5,14 +5,13 @@
  *
  * Each rank s has on every other node one forwarder: the rank there whose place is that of s, modulo the ranks of the
  * node. s is one of its upstream ranks, and has a ring of rows in its heap for each index of a turn, a line of it. What
- * s has to say to that node it says to its forwarder alone, by the wire; that one says it to the ranks of its node, its
- * local ranks, by stores. So a rank sends a message to its local ranks and one to each other node, and to nobody else.
+ * s has to say to that node it says to its forwarder alone, by the wire; the ranks of that node, its local ranks, look
+ * at it there. So a rank sends a message to its local ranks and one to each other node, and to nobody else.
  *
  * dispatch, epoch n, index i:
  *  2. to local ranks as in normal.h. To each forwarder f likewise, but the record has the selections of all experts,
  *     how many rows will pass by f, and where in own "returned" their sums belong; then f.line[i][s].counts = n.
- *  3. whoever waits for the counts of all stores the records of its upstream ranks in the heaps of its local ranks, as
- *     if their writers had: record, then line[i][s].counts = n.
+ *  3. as in normal.h, but f's local ranks wait for this word, and read this record, in f's heap.
  *  4. rows and metadata for local ranks as in normal.h. For f: rows into the ring of that line, row p at entry p %
  *     feed_rows, their metadata (token, all experts, weights, scales) beside; then f.passed[i][line] = (n, p + 1).
  *     Meanwhile what upstream ranks pass: the place of a row follows from the records and from its number among the
@@ -21,17 +20,14 @@
  *     again only then.
  *  5. when all own rows to other nodes are sent: digest and done to the forwarders; and when all to local ranks are
  *     stored, too, and all that upstream ranks pass: to local ranks.
- *  6. whoever waits for done of all stores that of its upstream ranks at its local ranks, as in 3, once all their rows
- *     are stored.
+ *  6. likewise for done, and the digest. That of f says that what has passed is stored, too.
  * A word (n, rows) is n * 2^24 + rows: it only grows, as others do.
  *
  * Why nothing is overwritten before it was read: s writes into its line of index i at f again in turn q + slots, which
- * begins at s after all ranks' done of turn q was there, that of f among them. f has sent it behind 3, when it had read
- * and relayed all records of turn q. Its rows, digest and done of q are read later; but s writes them again behind 3 of
- * turn q + slots, for which f has sent its record, and so has ended turn q. The same holds for the lines of local
- * ranks: f stores the record of turn q + slots there after it has ended turn q, for which that local rank has sent
- * done; and the digest after the local rank's record of q + slots was counted by s. test/model/model_nodes.pml tries
- * it.
+ * begins at s after all ranks' done of turn q was there, those of f and its local ranks among them. They have sent it
+ * behind 3, when they had read all records of turn q. Its rows, digest and done of q are read later; but s writes them
+ * again behind 3 of turn q + slots, for which these ranks have sent their records, and so have ended turn q.
+ * test/model/model_nodes.pml tries it.
  *
  * Why nobody waits in a circle: a row that waits for room in a ring waits for its forwarder to store what came before,
  * which needs memory of mapped ranks alone. Every rank forwards inside its own operation, in all steps that wait.
@@ -105,7 +101,6 @@ typedef struct normal_feed {
     uint64_t taken;  /* that it was told of */
     int64_t token;   /* of the last one; -1 */
     uint64_t summed; /* rows whose sums are made, in a combine */
-    int relayed;     /* 1: its record; 2: its digest, too */
 } normal_feed_t;
 
 /** The same of what this rank passes to a node. */
@@ -180,9 +175,8 @@ int normal_feed_record_transfer(const void *mode, const xep_op_t *op, uint32_t r
 int normal_feed_done_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
                               xep_transfer_t *transfer);
 
-/** Steps with counts_word and done_word: wait, and relay what has come. */
-xep_status_t normal_relay_records(void *mode, xep_op_t *op);
-xep_status_t normal_relay_dones(void *mode, xep_op_t *op);
+/** Step 3. */
+xep_status_t normal_agree_by_nodes(void *mode, xep_op_t *op);
 
 /** The records are in: what will pass here. XEP_ERR_PROTOCOL: an upstream rank says what cannot be. */
 xep_status_t normal_take_feeds(normal_t *mode, xep_op_t *op);

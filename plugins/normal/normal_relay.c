@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * What a rank says to another node it says to one rank there, which stores it at all ranks of the node: records and
- * digests lie there, and are looked at, as if their writer had stored them itself.
+ * What a rank says to another node it says to one rank there, in whose heap all ranks of the node look at it: records
+ * and digests lie there as if their writer had stored them itself.
  */
 #include <string.h>
 
@@ -50,79 +50,25 @@ int normal_feed_done_transfer(const void *opaque, const xep_op_t *op, uint32_t r
     return 1;
 }
 
-/* ---- a forwarder ---- */
+/* ---- what is heard of an upstream rank ---- */
 
-/*
- * As normal_store_record() would at the upstream rank. Whether it may be used is looked at by who reads it. It came
- * with the selections of all experts, of which each local rank gets its own: this one last, in their place.
- */
-static void relay_record(const normal_t *mode, const xep_op_t *op, uint32_t source)
+/* In the heap of its forwarder here, or in the own one. */
+static const char *find_heard(const normal_t *mode, const xep_op_t *op, uint32_t rank)
 {
-    const xep_forwarders_t *who = &mode->nodes->who;
-    const uint32_t counted = op->cached_slot == XEP_NO_SLOT;
-    const uint64_t at = normal_record_offset(mode, op->turn, source);
-    const size_t header = sizeof(normal_record_t) + counted * mode->kit.shape->nranks * sizeof(uint32_t);
-    const char *from = xep_kit_own(&mode->kit, at);
-    for (uint32_t i = 1; i <= who->locals; i++) {
-        const uint32_t local = who->local[(who->place + i) % who->locals];
-        const size_t selections = mode->kit.first_expert[local] * sizeof(uint32_t);
-        char *to = mode->kit.base[local] + at;
-        if (i < who->locals) memcpy(to, from, header);
-        memmove(to + header, from + header + selections,
-                counted * xep_kit_experts(&mode->kit, local) * sizeof(uint32_t));
-        if (i < who->locals)
-            xep_kit_signal(&mode->kit, local,
-                           normal_line_offset(mode, normal_index(mode, op), source) + offsetof(normal_line_t, counts),
-                           op->epoch);
-    }
+    return xep_kit_heard(&mode->kit, rank, normal_record_offset(mode, op->turn, rank));
 }
 
-/*
- * One copy for all: were the upstream rank to write again meanwhile, local ranks would otherwise compare different
- * digests.
- */
-static void relay_done(const normal_t *mode, const xep_op_t *op, uint32_t source)
+/* Behind the rows to all ranks; what came by the wire has those of all experts. */
+static const char *find_heard_selections(const normal_t *mode, const xep_op_t *op, uint32_t rank)
 {
-    const xep_forwarders_t *who = &mode->nodes->who;
-    const normal_digest_t digest = normal_line(mode, normal_index(mode, op), source)->digest;
-    const uint64_t line = normal_line_offset(mode, normal_index(mode, op), source);
-    for (uint32_t p = 0; p < who->locals; p++) {
-        if (p == who->place) continue;
-        memcpy(mode->kit.base[who->local[p]] + line + offsetof(normal_line_t, digest), &digest, sizeof digest);
-        xep_kit_signal(&mode->kit, who->local[p], line + offsetof(normal_line_t, done), op->epoch);
-    }
+    const xep_shape_t *shape = mode->kit.shape;
+    const uint32_t before = mode->kit.base[rank] == NULL ? mode->kit.first_expert[shape->rank] : 0;
+    return find_heard(mode, op, rank) + sizeof(normal_record_t) + (shape->nranks + (size_t)before) * sizeof(uint32_t);
 }
 
-/*
- * Relays what has come behind the look at the words: when all were there, all that this rank forwards is relayed.
- * state: that of a feed then.
- */
-static xep_status_t wait_and_relay(normal_t *mode, xep_op_t *op, xep_word_fn word, int state,
-                                   void (*relay)(const normal_t *mode, const xep_op_t *op, uint32_t source))
+xep_status_t normal_agree_by_nodes(void *mode, xep_op_t *op)
 {
-    normal_feed_t *feeds = normal_slot(mode, op->slot)->traffic->feeds;
-    xep_status_t status = xep_step_wait_relayed(mode, op);
-    for (uint32_t f = 0; f < mode->nodes->who.upstreams; f++) {
-        const uint32_t source = mode->nodes->who.upstream[f];
-        uint64_t value;
-        if (feeds[f].relayed == state ||
-            atomic_load_explicit(word(mode, op, source, &value), memory_order_acquire) < op->epoch)
-            continue;
-        relay(mode, op, source);
-        feeds[f].relayed = state;
-    }
-    return status;
-}
-
-xep_status_t normal_relay_records(void *mode, xep_op_t *op)
-{
-    return wait_and_relay(mode, op, normal_counts_word, 1, relay_record);
-}
-
-/* All rows of upstream ranks are stored since the step before, and by threads that have fenced them. */
-xep_status_t normal_relay_dones(void *mode, xep_op_t *op)
-{
-    return wait_and_relay(mode, op, normal_done_word, 2, relay_done);
+    return normal_agree_by(mode, op, find_heard, find_heard_selections);
 }
 
 /* ---- what will pass ---- */
@@ -174,7 +120,7 @@ xep_status_t normal_take_feeds(normal_t *mode, xep_op_t *op)
     if (op->cached_slot != XEP_NO_SLOT) return XEP_OK;
     for (uint32_t f = 0; f < mode->nodes->who.upstreams; f++) {
         normal_feed_tail_t *tail = &routing->passing->feeds[f];
-        memcpy(tail, normal_find_record(mode, op, mode->nodes->who.upstream[f]) + at, sizeof *tail);
+        memcpy(tail, find_heard(mode, op, mode->nodes->who.upstream[f]) + at, sizeof *tail);
         xep_status_t status = check_tail(mode, op, f, tail);
         if (status != XEP_OK) return status;
     }

@@ -7,17 +7,114 @@
  */
 #include "group_grow.h"
 
+#include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
-#include "boot_grow.h"
+#include "backoff.h"
 #include "cpu.h"
 #include "error.h"
 #include "group.h"
 #include "group_abort.h"
+#include "group_control.h"
+#include "joiners.h"
 #include "log.h"
 #include "watch.h"
 
-enum { LOOK_MS = 100 /* most time in which rank 0 says nothing to the others */ };
+enum { LOOK_MS = 100 /* most time in which rank 0 says nothing to the others */, TEXT_BYTES = 224 };
+
+/** Of one call of xep_group_grow(). */
+typedef struct grow {
+    xep_group_t *group;                 /* that grows */
+    const xep_rendezvous_t *rendezvous; /* rank 0 alone */
+    xep_joiners_t *joiners;             /* rank 0 alone */
+    uint32_t count;                     /* of joiners */
+    /* a member has failed, or all have settled: no more words. The same on all members, unless one of them has died */
+    int over;
+    int in_doubt;        /* this rank has made the group, and does not know whether all others know that all have */
+    xep_status_t status; /* then */
+    char text[TEXT_BYTES];
+} grow_t;
+
+/* ---- words ---- */
+
+/** What a member says. Written by each, read by all. */
+typedef struct word {
+    uint32_t step;
+    int32_t status;
+    uint64_t number;
+    char text[TEXT_BYTES];
+} word_t;
+_Static_assert(sizeof(word_t) == 16 + TEXT_BYTES, "exchanged as bytes: no padding");
+
+static xep_status_t end(grow_t *grow, xep_status_t status, const char *text)
+{
+    grow->over = 1;
+    grow->status = status;
+    snprintf(grow->text, sizeof grow->text, "%.*s", TEXT_BYTES - 1, text);
+    return status == XEP_OK ? XEP_OK : xep_fail(status, "%s", grow->text);
+}
+
+/* Ends with the last error: the members cannot be heard any more, and notice that, too. */
+static xep_status_t end_here(grow_t *grow, xep_status_t status)
+{
+    char text[TEXT_BYTES];
+    snprintf(text, sizeof text, "%.*s", TEXT_BYTES - 1, xep_last_error());
+    return end(grow, status, text);
+}
+
+/* The lowest rank's error counts; other ranks name that rank, except for what rank 0 found out. */
+static xep_status_t judge(grow_t *grow, const word_t *words, const word_t *mine)
+{
+    for (uint32_t r = 0; r < grow->group->nranks; r++) {
+        const word_t *word = &words[r];
+        char text[TEXT_BYTES + 32];
+        if (word->status >= 0) continue;
+        xep_status_t status = word->status >= XEP_ERR_BROKEN ? (xep_status_t)word->status : XEP_ERR_PROTOCOL;
+        if (r == 0 || r == grow->group->rank) snprintf(text, sizeof text, "%.*s", TEXT_BYTES - 1, word->text);
+        else snprintf(text, sizeof text, "rank %u: %.*s", r, TEXT_BYTES - 1, word->text);
+        return end(grow, status, text);
+    }
+    for (uint32_t r = 0; r < grow->group->nranks; r++)
+        if (words[r].step != mine->step || (mine->step == XEP_GROW_EXCHANGE && words[r].number != mine->number)) {
+            char text[TEXT_BYTES];
+            snprintf(text, sizeof text,
+                     "rank %u is at step %u with %" PRIu64 " bytes, this rank at step %u with %" PRIu64, r,
+                     words[r].step, words[r].number, mine->step, mine->number);
+            return end(grow, XEP_ERR_PROTOCOL, text);
+        }
+    /* all are well and at the same step: rank 0 alone sees the joiners, and so says how far these are */
+    return (xep_status_t)words[0].status;
+}
+
+/*
+ * Tells the others how far this member is, and hears them. number: bytes, or the count. XEP_INPROGRESS: rank 0 says so.
+ * An error of one member is the result of all, and over is set.
+ */
+static xep_status_t tell(grow_t *grow, xep_grow_step_t step, xep_status_t status, uint64_t number)
+{
+    word_t mine = {.step = step, .status = status, .number = number},
+           *words = calloc(grow->group->nranks, sizeof *words);
+    if (grow->over) {
+        free(words);
+        return grow->status == XEP_OK ? XEP_OK : xep_fail(grow->status, "%s", grow->text);
+    }
+    if (status < 0) snprintf(mine.text, sizeof mine.text, "%.*s", TEXT_BYTES - 1, xep_last_error());
+    if (words == NULL) return end(grow, XEP_ERR_NO_MEMORY, "no memory for the words of all ranks");
+    xep_status_t said = xep_group_gather(grow->group, &mine, words, sizeof mine);
+    if (said != XEP_OK) {
+        /* the others may have heard that this rank is well, and have taken the group */
+        grow->in_doubt = step == XEP_GROW_SETTLE && status == XEP_OK;
+        said = end_here(grow, said);
+    } else {
+        said = judge(grow, words, &mine);
+        if (said >= 0 && step == XEP_GROW_WAIT && words[0].number != 0) grow->count = (uint32_t)words[0].number;
+        if (said == XEP_OK && step == XEP_GROW_SETTLE) said = end(grow, XEP_OK, "");
+    }
+    free(words);
+    return said;
+}
 
 static int32_t fraction_of(int32_t timeout_ms, int32_t parts)
 {
@@ -27,7 +124,7 @@ static int32_t fraction_of(int32_t timeout_ms, int32_t parts)
 
 /* ---- 1: wait ---- */
 
-static xep_status_t fail_late(const xep_grow_t *grow, const xep_grow_args_t *args, uint32_t count, int32_t timeout_ms)
+static xep_status_t fail_late(const grow_t *grow, const xep_grow_args_t *args, uint32_t count, int32_t timeout_ms)
 {
     const char *name = grow->rendezvous->name;
     return xep_fail(XEP_ERR_TIMEOUT, "%u of %u joiners came in %d ms%s%.100s", count, args->joiners, timeout_ms,
@@ -36,10 +133,10 @@ static xep_status_t fail_late(const xep_grow_t *grow, const xep_grow_args_t *arg
 
 /*
  * On rank 0: looks for joiners for a while. XEP_INPROGRESS: not all are here. It does not wait for a word of the
- * group, and that joiners are missing is no error yet: so this is not xep_group_wait(). The next xep_grow_say(), at
- * most LOOK_MS later, notices an abort or a death.
+ * group, and that joiners are missing is no error yet: so this is not xep_group_wait(). The next tell(), at most LOOK_MS
+ * later, notices an abort or a death.
  */
-static xep_status_t look_out(xep_grow_t *grow, const xep_grow_args_t *args, int32_t timeout_ms, uint64_t deadline_ns)
+static xep_status_t look_out(grow_t *grow, const xep_grow_args_t *args, int32_t timeout_ms, uint64_t deadline_ns)
 {
     xep_backoff_t backoff;
     int32_t look_ms = fraction_of(grow->group->timeout_ms, 4);
@@ -57,10 +154,10 @@ static xep_status_t look_out(xep_grow_t *grow, const xep_grow_args_t *args, int3
 }
 
 /*
- * Closing may set errors of its own. The sentence is what xep_grow_say() will tell the others, so it is set again;
- * its status goes beside it.
+ * Closing may set errors of its own. The sentence is what tell() will tell the others, so it is set again; its status
+ * goes beside it.
  */
-static void dismiss(xep_grow_t *grow)
+static void dismiss(grow_t *grow)
 {
     char reason[XEP_REASON_BYTES];
     snprintf(reason, sizeof reason, "%s", xep_last_error());
@@ -70,7 +167,7 @@ static void dismiss(xep_grow_t *grow)
 }
 
 typedef struct outlook {
-    xep_grow_t *grow;
+    grow_t *grow;
     const xep_grow_args_t *args;
 } outlook_t;
 
@@ -81,7 +178,7 @@ static void explain(void *arg, char *text, size_t bytes)
              outlook->args->joiners);
 }
 
-static xep_status_t await(xep_grow_t *grow, const xep_grow_args_t *args, xep_transport_open_fn open_transport,
+static xep_status_t await(grow_t *grow, const xep_grow_args_t *args, xep_transport_open_fn open_transport,
                           xep_status_t status)
 {
     int32_t timeout_ms = args->timeout_ms == 0 ? grow->group->timeout_ms : args->timeout_ms;
@@ -97,7 +194,7 @@ static xep_status_t await(xep_grow_t *grow, const xep_grow_args_t *args, xep_tra
         if (status >= 0 && leads) status = look_out(grow, args, timeout_ms, deadline_ns);
         if (status == XEP_INPROGRESS) xep_watch_poll(&watch, xep_clock_ns());
         if (status < 0) dismiss(grow); /* the address is gone before anybody returns */
-        said = xep_grow_say(grow, XEP_GROW_WAIT, status, args->joiners);
+        said = tell(grow, XEP_GROW_WAIT, status, args->joiners);
     } while (said == XEP_INPROGRESS);
     xep_watch_end(&watch);
     return said;
@@ -105,12 +202,106 @@ static xep_status_t await(xep_grow_t *grow, const xep_grow_args_t *args, xep_tra
 
 /* ---- 2: build ---- */
 
-static xep_status_t build(xep_grow_t *grow, xep_transport_open_fn open_transport, xep_group_t **made_p)
+/*
+ * An allgather of the new group, by the members:
+ *  1. rank 0 takes what the joiners give.
+ *  2. all say that they are here, how many bytes they give, and whether all is well.
+ *  3. an allgather of the members' bytes, and one of the joiners', which rank 0 alone has.
+ *  4. rank 0 gives all of it to the joiners.
+ *
+ * A member that has failed says so in place of 2, where the others wait for it.
+ */
+
+typedef struct grow_boot {
+    xep_boot_t boot; /* first: the core's pointer is ours */
+    grow_t *grow;
+    uint32_t number; /* of the last allgather */
+} grow_boot_t;
+
+/* Between looks at what joiners say. */
+static xep_status_t look(void *arg)
+{
+    grow_t *grow = arg;
+    xep_group_progress(grow->group);
+    if (xep_boot_interrupted(grow->group->boot))
+        return xep_fail(XEP_ERR_ABORTED, "the caller stopped waiting for joiners");
+    return XEP_OK;
+}
+
+/* For what a joiner is to say. */
+static xep_patience_t patience_of(grow_t *grow)
+{
+    return (xep_patience_t){.deadline_ns = xep_deadline(fraction_of(grow->group->timeout_ms, 4)),
+                            .look = look,
+                            .arg = grow};
+}
+
+/* recv has the members' bytes in front, where they belong; what rank 0 has of joiners goes behind them. */
+static xep_status_t share(const grow_boot_t *boot, const void *send, char *recv, const char *given, size_t bytes)
+{
+    xep_group_t *group = boot->grow->group;
+    size_t behind = boot->grow->count * bytes;
+    xep_status_t status = xep_group_gather(group, send, recv, bytes);
+    if (status != XEP_OK) return status;
+    char *all = malloc(group->nranks * behind);
+    if (all == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u ranks", group->nranks);
+    status = xep_group_gather(group, given, all, behind);
+    if (status == XEP_OK) memcpy(recv + group->nranks * bytes, all, behind); /* rank 0's are the first */
+    free(all);
+    return status;
+}
+
+static xep_status_t grow_allgather(xep_boot_t *base, const void *send, void *recv, size_t bytes)
+{
+    grow_boot_t *boot = (grow_boot_t *)base;
+    grow_t *grow = boot->grow;
+    xep_status_t status = XEP_OK;
+    boot->number++;
+    char *given = calloc(grow->count, bytes);
+    if (given == NULL) status = xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u joiners", grow->count);
+    xep_patience_t patience = patience_of(grow);
+    if (status == XEP_OK && grow->joiners != NULL)
+        status = xep_joiners_take(grow->joiners, boot->number, given, bytes, &patience);
+    status = tell(grow, XEP_GROW_EXCHANGE, status, bytes);
+    if (status == XEP_OK) {
+        status = share(boot, send, recv, given, bytes);
+        if (status != XEP_OK) status = end_here(grow, status);
+    }
+    free(given);
+    if (status != XEP_OK || grow->joiners == NULL) return status;
+    return xep_joiners_give(grow->joiners, boot->number, recv, base->nranks * bytes);
+}
+
+static const xep_boot_ops_t grow_ops = {.name = "grow",
+                                        .allgather = grow_allgather,
+                                        .dead_rank = xep_boot_knows_no_dead,
+                                        .close = xep_boot_free};
+
+/* Interrupts waits over the new group's own connections, during which rank 0 does not listen to joiners. */
+static int interrupted(void *ctx)
+{
+    const grow_t *grow = ((const grow_boot_t *)ctx)->grow;
+    return (grow->joiners != NULL && xep_joiners_have_failed(grow->joiners)) || xep_boot_interrupted(grow->group->boot);
+}
+
+static xep_status_t open_boot(grow_t *grow, int32_t timeout_ms, xep_boot_t **boot_p)
+{
+    const xep_group_t *group = grow->group;
+    grow_boot_t *boot = xep_boot_new(sizeof *boot, &grow_ops, group->rank, group->nranks + grow->count, timeout_ms);
+    if (boot == NULL) return XEP_ERR_NO_MEMORY;
+    boot->boot.interrupted = interrupted;
+    boot->boot.interrupted_ctx = boot;
+    boot->grow = grow;
+    *boot_p = &boot->boot;
+    return XEP_OK;
+}
+
+static xep_status_t build(grow_t *grow, xep_transport_open_fn open_transport, xep_group_t **made_p)
 {
     xep_boot_t *boot;
     int32_t timeout_ms = fraction_of(grow->group->timeout_ms, 2);
     xep_status_t status = grow->joiners == NULL ? XEP_OK : xep_joiners_welcome(grow->joiners);
-    if (status == XEP_OK) status = xep_boot_grow_open(grow, timeout_ms, &boot);
+    if (status == XEP_OK) status = open_boot(grow, timeout_ms, &boot);
     if (status == XEP_OK) status = xep_group_open(&grow->group->config, timeout_ms, boot, open_transport, made_p);
     return status;
 }
@@ -118,10 +309,10 @@ static xep_status_t build(xep_grow_t *grow, xep_transport_open_fn open_transport
 /* ---- 3: settle ---- */
 
 /* On rank 0. Errors of joiners count before its own: it may have failed because of them. */
-static xep_status_t hear_joiners(xep_grow_t *grow, xep_status_t built)
+static xep_status_t hear_joiners(grow_t *grow, xep_status_t built)
 {
     char reason[XEP_REASON_BYTES];
-    xep_patience_t patience = xep_grow_patience(grow, grow->patience_ms);
+    xep_patience_t patience = patience_of(grow);
     snprintf(reason, sizeof reason, "%s", xep_last_error());
     if (built == XEP_OK || xep_joiners_have_failed(grow->joiners)) {
         xep_status_t status = xep_joiners_settle(grow->joiners, &patience);
@@ -130,10 +321,10 @@ static xep_status_t hear_joiners(xep_grow_t *grow, xep_status_t built)
     return built == XEP_OK ? XEP_OK : xep_fail(built, "%s", reason);
 }
 
-static xep_status_t settle(xep_grow_t *grow, xep_status_t status)
+static xep_status_t settle(grow_t *grow, xep_status_t status)
 {
     if (!grow->over && grow->joiners != NULL) status = hear_joiners(grow, status);
-    status = xep_grow_say(grow, XEP_GROW_SETTLE, status, 0);
+    status = tell(grow, XEP_GROW_SETTLE, status, 0);
     if (grow->joiners != NULL) xep_joiners_tell(grow->joiners, status, grow->text);
     return status;
 }
@@ -142,7 +333,7 @@ static xep_status_t settle(xep_grow_t *grow, xep_status_t status)
 xep_status_t xep_group_make_larger(xep_group_t *group, const xep_grow_args_t *args, const xep_rendezvous_t *rendezvous,
                                    xep_status_t status, xep_transport_open_fn open_transport, xep_group_t **group_p)
 {
-    xep_grow_t grow = {.group = group, .rendezvous = rendezvous, .patience_ms = fraction_of(group->timeout_ms, 4)};
+    grow_t grow = {.group = group, .rendezvous = rendezvous};
     xep_group_t *made = NULL;
     for (uint32_t r = 0; r < group->nranks; r++)
         if (xep_group_is_out(group, r))
@@ -155,7 +346,7 @@ xep_status_t xep_group_make_larger(xep_group_t *group, const xep_grow_args_t *ar
     }
     group->gathers_for = NULL;
     if (status == XEP_OK) {
-        xep_boot_grow_end(made->boot);
+        xep_boot_follow(made->boot, group->boot);
         made->timeout_ms = group->timeout_ms;
         *group_p = made;
     } else {

@@ -9,10 +9,10 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "backoff.h"
-#include "boot_join.h"
 #include "cpu.h"
 #include "error.h"
 #include "group.h"
@@ -20,6 +20,46 @@
 #include "log.h"
 
 enum { AGAIN_NS = 50 * 1000 * 1000, HEARD_MS = 2000, MOST_RANKS = 1 << 20 };
+
+/* ---- what rank 0 says ---- */
+
+static int is_interrupted(const xep_join_t *join)
+{
+    const xep_join_params_t *params = join->params;
+    return params->interrupted != NULL && params->interrupted(params->interrupted_ctx) != 0;
+}
+
+static xep_status_t look(void *arg)
+{
+    if (!is_interrupted(arg)) return XEP_OK;
+    return xep_fail(XEP_ERR_ABORTED, "the caller stopped waiting for a group");
+}
+
+xep_patience_t xep_join_patience(xep_join_t *join, uint64_t deadline_ns)
+{
+    return (xep_patience_t){.deadline_ns = deadline_ns, .look = look, .arg = join};
+}
+
+/*
+ * Rank 0 may say instead that there will be no group, and why; that reason becomes this process's. An unknown status is
+ * not passed on as it is.
+ */
+static xep_status_t judge(const xep_frame_t *frame, xep_frame_kind_t kind)
+{
+    if (frame->status < 0)
+        return xep_fail(frame->status >= XEP_ERR_BROKEN ? (xep_status_t)frame->status : XEP_ERR_PEER, "%s",
+                        frame->text[0] != '\0' ? frame->text : "rank 0 gave no reason");
+    if (frame->kind == kind) return XEP_OK;
+    return xep_fail(XEP_ERR_PROTOCOL, "unexpected message from rank 0: kind %u (kind %u)", frame->kind, (uint32_t)kind);
+}
+
+xep_status_t xep_join_hear(xep_join_t *join, xep_frame_kind_t kind, const xep_patience_t *patience,
+                           xep_message_t **message_p)
+{
+    *message_p = NULL;
+    xep_status_t status = xep_frames_recv(join->frames, 0, patience, message_p);
+    return status == XEP_OK ? judge(&(*message_p)->frame, kind) : status;
+}
 
 /* ---- finding the group ---- */
 
@@ -74,21 +114,70 @@ static xep_status_t try_once(xep_join_t *join, uint64_t deadline_ns, char *why, 
 
 static xep_status_t knock(xep_join_t *join)
 {
-    const xep_join_params_t *params = join->params;
     const struct timespec again = {.tv_nsec = AGAIN_NS};
     uint64_t deadline_ns = xep_deadline(join->timeout_ms);
     char why[400] = "";
     for (;;) {
         xep_status_t status = try_once(join, deadline_ns, why, sizeof why);
         if (status != XEP_INPROGRESS) return status;
-        if (params->interrupted != NULL && params->interrupted(params->interrupted_ctx) != 0)
-            return xep_fail(XEP_ERR_ABORTED, "the caller stopped waiting for a group");
+        if ((status = look(join)) != XEP_OK) return status;
         if (xep_clock_ns() >= deadline_ns)
             return xep_fail(XEP_ERR_TIMEOUT, "no group accepted this process in %d ms, by the %s%s%.300s: %s",
                             join->timeout_ms, join->rendezvous->kind, join->rendezvous->name[0] == '\0' ? "" : " ",
                             join->rendezvous->name, why);
         nanosleep(&again, NULL);
     }
+}
+
+/* ---- the bootstrap of the new group ---- */
+
+typedef struct join_boot {
+    xep_boot_t boot; /* first: the core's pointer is ours */
+    xep_join_t *join;
+    uint32_t number; /* of the last allgather */
+} join_boot_t;
+
+/* Rank 0 has both ends: a joiner gives its bytes, and gets those of all, itself and the group's ranks among them. The
+ * number keeps an answer of an exchange that was given up from being taken for this one's. */
+static xep_status_t join_allgather(xep_boot_t *base, const void *send, void *recv, size_t bytes)
+{
+    join_boot_t *boot = (join_boot_t *)base;
+    xep_message_t *all = NULL;
+    xep_frame_t give = {.kind = XEP_FRAME_GIVE, .exchange = ++boot->number, .bytes = bytes};
+    xep_patience_t patience = xep_join_patience(boot->join, xep_deadline(boot->join->timeout_ms));
+    xep_status_t status = xep_frames_send(boot->join->frames, 0, give, NULL, send);
+    if (status == XEP_OK) status = xep_join_hear(boot->join, XEP_FRAME_ALL, &patience, &all);
+    if (status == XEP_OK && (all->frame.exchange != boot->number || all->frame.bytes != base->nranks * bytes))
+        status = xep_fail(XEP_ERR_PROTOCOL, "unexpected bytes from rank 0: %llu of exchange %u (%llu of exchange %u)",
+                          (unsigned long long)all->frame.bytes, all->frame.exchange,
+                          (unsigned long long)(base->nranks * bytes), boot->number);
+    else if (status == XEP_OK) memcpy(recv, all->data, all->frame.bytes);
+    free(all);
+    return status;
+}
+
+/* A joiner knows rank 0 alone, of whose death its frames tell; it cannot tell of the others. */
+static const xep_boot_ops_t join_ops = {.name = "grow",
+                                        .allgather = join_allgather,
+                                        .dead_rank = xep_boot_knows_no_dead,
+                                        .close = xep_boot_free};
+
+/* Interrupts waits over the new group's own connections: rank 0 sends nothing then, unless it has failed. */
+static int interrupted(void *ctx)
+{
+    const xep_join_t *join = ((const join_boot_t *)ctx)->join;
+    return xep_frames_peek(join->frames, 0) != NULL || xep_frames_is_gone(join->frames, 0) || is_interrupted(join);
+}
+
+static xep_status_t open_boot(xep_join_t *join, int32_t timeout_ms, xep_boot_t **boot_p)
+{
+    join_boot_t *boot = xep_boot_new(sizeof *boot, &join_ops, join->rank, join->nranks, timeout_ms);
+    if (boot == NULL) return XEP_ERR_NO_MEMORY;
+    boot->boot.interrupted = interrupted;
+    boot->boot.interrupted_ctx = boot;
+    boot->join = join;
+    *boot_p = &boot->boot;
+    return XEP_OK;
 }
 
 /* ---- becoming a rank ---- */
@@ -122,7 +211,7 @@ static xep_status_t become(xep_join_t *join, xep_group_t **group_p)
     xep_group_t *made = NULL;
     int in_doubt = 0;
     int32_t timeout_ms = join->timeout_ms < 0 ? join->timeout_ms : join->timeout_ms / 2 + 1;
-    xep_status_t status = xep_boot_join_open(join, timeout_ms, &boot);
+    xep_status_t status = open_boot(join, timeout_ms, &boot);
     if (status == XEP_OK) status = xep_group_open(join->config, timeout_ms, boot, join->open_transport, &made);
     status = settle(join, status, &in_doubt);
     if (status != XEP_OK) {
@@ -134,7 +223,8 @@ static xep_status_t become(xep_join_t *join, xep_group_t **group_p)
         xep_log_rank(-1);
         return status;
     }
-    xep_boot_join_end(made->boot);
+    made->boot->interrupted = join->params->interrupted;
+    made->boot->interrupted_ctx = join->params->interrupted_ctx;
     made->timeout_ms = join->timeout_ms;
     *group_p = made;
     return XEP_OK;

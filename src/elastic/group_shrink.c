@@ -192,7 +192,7 @@ static xep_status_t build(work_t *work)
     xep_status_t status = xep_boot_ctl_open(&work->shrink, work->timeout_ms, patience, work, &boot);
     if (status == XEP_OK)
         status = xep_group_open(&work->old->config, work->timeout_ms, boot, work->open_transport, &work->made);
-    if (status == XEP_OK) xep_boot_ctl_end(boot);
+    if (status == XEP_OK) xep_boot_follow(boot, work->old->boot);
     return status;
 }
 

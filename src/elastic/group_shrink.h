@@ -106,11 +106,10 @@ xep_status_t xep_shrink_hear(xep_shrink_t *shrink);
 
 /**
  * The ranks that shrink does not suspect now, in order. shrink is used until the group is made; then comes
- * xep_boot_ctl_end(). patience: looked at while it waits; an error ends the wait.
+ * xep_boot_follow(). patience: looked at while it waits; an error ends the wait.
  */
 xep_status_t xep_boot_ctl_open(xep_shrink_t *shrink, int32_t timeout_ms, xep_status_t (*patience)(void *arg), void *arg,
                                xep_boot_t **boot_p);
-void xep_boot_ctl_end(xep_boot_t *boot);
 
 /** The number in the group that carries the control messages of a rank of the new one. */
 uint32_t xep_boot_ctl_old(const xep_boot_t *boot, uint32_t rank);

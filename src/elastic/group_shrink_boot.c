@@ -171,14 +171,6 @@ static int interrupted(void *ctx)
     return boot->patience(boot->arg) != XEP_OK;
 }
 
-void xep_boot_ctl_end(xep_boot_t *base)
-{
-    ctl_boot_t *boot = (ctl_boot_t *)base;
-    base->interrupted = boot->shrink->group->boot->interrupted;
-    base->interrupted_ctx = boot->shrink->group->boot->interrupted_ctx;
-    boot->shrink = NULL;
-}
-
 uint32_t xep_boot_ctl_old(const xep_boot_t *boot, uint32_t rank)
 {
     return ((const ctl_boot_t *)boot)->old[rank];

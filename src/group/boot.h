@@ -34,6 +34,13 @@ static inline int xep_boot_interrupted(const xep_boot_t *boot)
     return boot->interrupted != NULL && boot->interrupted(boot->interrupted_ctx) != 0;
 }
 
+/** Once the group is made that another one's ranks have met by: who stops its waits is the caller of that one. */
+static inline void xep_boot_follow(xep_boot_t *boot, const xep_boot_t *other)
+{
+    boot->interrupted = other->interrupted;
+    boot->interrupted_ctx = other->interrupted_ctx;
+}
+
 /**
  * A bootstrap of so many bytes, which begin with an xep_boot_t; zeros follow. NULL: there is no memory, as the reason
  * says.

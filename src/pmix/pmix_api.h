@@ -10,7 +10,7 @@
 /* clang-format off */
 #define XEP_PMIX_FUNCTIONS(X) \
     X(init, Init) X(initialized, Initialized) X(finalize, Finalize) X(put, Put) X(commit, Commit) \
-    X(fence_nb, Fence_nb) X(get, Get) X(get_nb, Get_nb) X(publish_nb, Publish_nb) X(unpublish_nb, Unpublish_nb) \
+    X(fence_nb, Fence_nb) X(get_nb, Get_nb) X(publish_nb, Publish_nb) X(unpublish_nb, Unpublish_nb) \
     X(lookup_nb, Lookup_nb) X(register_event_handler, Register_event_handler) X(error_string, Error_string) \
     X(get_version, Get_version)
 /* clang-format on */

@@ -25,6 +25,7 @@ typedef struct call {
     pmix_proc_t proc;
     pmix_key_t key;
     pmix_info_t info;
+    size_t infos; /* 1, or 0: without info */
     int is_get;
     pthread_mutex_t lock;
     pthread_cond_t cond; /* of the monotonic clock */
@@ -48,6 +49,7 @@ static call_t *call_new_with(xep_pmix_client_t *client, const char *info, size_t
     pmix_info_t directive = {.value = {.type = PMIX_BOOL, .data.flag = true}};
     if (info != NULL) snprintf(directive.key, sizeof directive.key, "%s", info);
     call->info = directive;
+    call->infos = info != NULL;
     return call;
 }
 
@@ -66,9 +68,12 @@ static void call_free(call_t *call)
 /* value is the library's, and gone when this returns */
 static size_t take(const call_t *call, const pmix_value_t *value)
 {
-    if (value == NULL || value->type != PMIX_BYTE_OBJECT) return SIZE_MAX;
-    if (value->data.bo.size == call->bytes && call->bytes > 0) memcpy(call->recv, value->data.bo.bytes, call->bytes);
-    return value->data.bo.size;
+    if (value == NULL || (value->type != PMIX_BYTE_OBJECT && value->type != PMIX_UINT32)) return SIZE_MAX;
+    const int is_number = value->type == PMIX_UINT32;
+    const void *bytes = is_number ? (const void *)&value->data.uint32 : value->data.bo.bytes;
+    size_t size = is_number ? sizeof value->data.uint32 : value->data.bo.size;
+    if (size == call->bytes && size > 0) memcpy(call->recv, bytes, size);
+    return size;
 }
 
 /* Called by libpmix. */
@@ -91,7 +96,27 @@ static void end_fence(pmix_status_t ret, void *arg)
     end_get(ret, NULL, arg);
 }
 
-/* Runs a commit in a thread of its own, which the caller may leave behind. */
+/* ---- calls that take no callback, and wait for the server ---- */
+
+/* For ever, if it is stopped or hangs: so a thread makes them, which the caller may leave behind. */
+static pmix_status_t start_thread(call_t *call, void *(*run)(void *arg))
+{
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, run, call) != 0) return PMIX_ERR_NOMEM;
+    pthread_detach(thread);
+    return PMIX_SUCCESS;
+}
+
+static void *run_init(void *arg)
+{
+    call_t *call = arg;
+    pmix_status_t ret = call->client->api->init(&call->proc, &call->info, call->infos);
+    pmix_value_t self = {.type = PMIX_BYTE_OBJECT,
+                         .data.bo = {.bytes = (char *)&call->proc, .size = sizeof call->proc}};
+    end_get(ret, &self, call);
+    return NULL;
+}
+
 static void *run_commit(void *arg)
 {
     call_t *call = arg;
@@ -172,29 +197,38 @@ static xep_pmix_result_t wait_for(call_t *call, pmix_status_t begun, const xep_p
 
 static const xep_pmix_result_t no_memory = {.done = 1, .ret = PMIX_ERR_NOMEM, .bytes = SIZE_MAX};
 
+/* filled by hand: which functions PMIx's macros call depends on the version of its headers */
+xep_pmix_result_t xep_pmix_call_init(xep_pmix_client_t *client, const xep_pmix_wait_t *wait)
+{
+    const char *prefix = xep_pmix_api_prefix();
+    call_t *call = call_new(client, prefix == NULL ? NULL : PMIX_PREFIX);
+    if (call == NULL) return no_memory;
+    if (prefix != NULL)
+        call->info.value = (pmix_value_t){.type = PMIX_STRING, .data.string = (char *)(uintptr_t)prefix};
+    call->recv = &client->self;
+    call->bytes = sizeof client->self;
+    return wait_for(call, start_thread(call, run_init), wait);
+}
+
 xep_pmix_result_t xep_pmix_call_fence(xep_pmix_client_t *client, const xep_pmix_wait_t *wait)
 {
     /* on Slurm a fence is a barrier across nodes only if it collects data, even if there are none */
     call_t *call = call_new(client, PMIX_COLLECT_DATA);
     if (call == NULL) return no_memory;
-    return wait_for(call, client->api->fence_nb(NULL, 0, &call->info, 1, end_fence, call), wait);
+    return wait_for(call, client->api->fence_nb(NULL, 0, &call->info, call->infos, end_fence, call), wait);
 }
 
 xep_pmix_result_t xep_pmix_call_commit(xep_pmix_client_t *client, const xep_pmix_wait_t *wait)
 {
-    pthread_t thread;
     call_t *call = call_new(client, NULL);
     if (call == NULL) return no_memory;
     atomic_fetch_add(&client->commits, 1);
-    if (pthread_create(&thread, NULL, run_commit, call) != 0) {
-        atomic_fetch_sub(&client->commits, 1);
-        return wait_for(call, PMIX_ERR_NOMEM, wait);
-    }
-    pthread_detach(thread);
-    return wait_for(call, PMIX_SUCCESS, wait);
+    pmix_status_t begun = start_thread(call, run_commit);
+    if (begun != PMIX_SUCCESS) atomic_fetch_sub(&client->commits, 1);
+    return wait_for(call, begun, wait);
 }
 
-static xep_pmix_result_t get(call_t *call, uint32_t rank, const char *key, void *recv, size_t bytes, size_t infos,
+static xep_pmix_result_t get(call_t *call, uint32_t rank, const char *key, void *recv, size_t bytes,
                              const xep_pmix_wait_t *wait)
 {
     if (call == NULL) return no_memory;
@@ -206,20 +240,27 @@ static xep_pmix_result_t get(call_t *call, uint32_t rank, const char *key, void 
     call->bytes = bytes;
     /* before the call: the callback, which subtracts, may run first, on another thread */
     atomic_fetch_add(&call->client->gets, 1);
-    return wait_for(call, call->client->api->get_nb(&call->proc, call->key, &call->info, infos, end_get, call), wait);
+    return wait_for(call, call->client->api->get_nb(&call->proc, call->key, &call->info, call->infos, end_get, call),
+                    wait);
 }
 
 xep_pmix_result_t xep_pmix_call_get(xep_pmix_client_t *client, uint32_t rank, const char *key, void *recv, size_t bytes,
                                     const xep_pmix_wait_t *wait)
 {
-    return get(call_new(client, NULL), rank, key, recv, bytes, 0, wait);
+    return get(call_new(client, NULL), rank, key, recv, bytes, wait);
+}
+
+/* A wildcard rank asks about the job. */
+xep_pmix_result_t xep_pmix_call_size(xep_pmix_client_t *client, const xep_pmix_wait_t *wait)
+{
+    return xep_pmix_call_get(client, PMIX_RANK_WILDCARD, PMIX_JOB_SIZE, &client->nranks, sizeof client->nranks, wait);
 }
 
 xep_pmix_result_t xep_pmix_call_ask(xep_pmix_client_t *client, uint32_t rank, const char *key, void *recv, size_t bytes,
                                     uint64_t deadline_ns)
 {
     if (atomic_load(&client->gets) > 0) return (xep_pmix_result_t){0};
-    return get(call_new(client, PMIX_IMMEDIATE), rank, key, recv, bytes, 1,
+    return get(call_new(client, PMIX_IMMEDIATE), rank, key, recv, bytes,
                &(xep_pmix_wait_t){.deadline_ns = deadline_ns});
 }
 

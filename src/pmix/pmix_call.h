@@ -13,7 +13,7 @@
 typedef struct xep_pmix_result {
     int done; /* 0: given up (deadline, caller, or a dead rank); the rest is not set */
     pmix_status_t ret;
-    size_t bytes; /* of the value that came; SIZE_MAX: none, or one of another type */
+    size_t bytes; /* of the value that came, bytes or a number of 32 bits; SIZE_MAX: none, or one of another type */
 } xep_pmix_result_t;
 
 /** The deadline of a call, and functions that explain the wait; NULL: the call is short. */
@@ -25,6 +25,12 @@ typedef struct xep_pmix_wait {
     void (*find_dead)(xep_pmix_client_t *client, uint64_t deadline_ns);
     int goes_on; /* even if a rank has died: waits only for the server */
 } xep_pmix_wait_t;
+
+/** PMIx_Init, once in a process: sets client->self, even if it fails. Given up: PMIx cannot be used any more. */
+xep_pmix_result_t xep_pmix_call_init(xep_pmix_client_t *client, const xep_pmix_wait_t *wait);
+
+/** The number of ranks of the job, to client->nranks. */
+xep_pmix_result_t xep_pmix_call_size(xep_pmix_client_t *client, const xep_pmix_wait_t *wait);
 
 /** A fence of all ranks that collects what they have put. PMIX_ERR_NOMEM: no memory for it. */
 xep_pmix_result_t xep_pmix_call_fence(xep_pmix_client_t *client, const xep_pmix_wait_t *wait);

@@ -24,11 +24,12 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "backoff.h"
 #include "boot.h"
 #include "error.h"
 #include "hash.h"
 #include "log.h"
-#include "pmix_init.h"
+#include "pmix_call.h"
 #include "process.h"
 
 /* a process has one PMIx, whoever uses it, and so one of these */
@@ -214,17 +215,21 @@ static xep_status_t check_size(const xep_pmix_client_t *client, pmix_status_t re
 
 static xep_status_t start(xep_pmix_client_t *client, int32_t timeout_ms, const char *nspace, const char *rank)
 {
-    xep_pmix_start_t start;
     /* before PMIx_Init, which makes it true */
     int used_before = client->api->initialized();
-    xep_status_t status = xep_pmix_init(client->api, timeout_ms, &start);
-    if (status == XEP_ERR_TIMEOUT)
-        return xep_fail(status, "as rank %s of %s: %s (it is stopped, or hangs)", rank, nspace, xep_last_error());
-    if (status != XEP_OK) return status;
-    client->self = start.self;
-    client->nranks = start.nranks;
-    status = check_init(client, start.init, used_before, nspace, rank);
-    return status == XEP_OK ? check_size(client, start.size) : status;
+    xep_pmix_wait_t wait = {.deadline_ns = xep_deadline(timeout_ms)};
+    xep_watch_outside("xep: asked what it waits for: PMIx_Init, the answer of the launcher's server\n");
+    xep_pmix_result_t init = xep_pmix_call_init(client, &wait), size = init;
+    if (init.done && init.ret == PMIX_SUCCESS) size = xep_pmix_call_size(client, &wait);
+    xep_watch_outside(NULL);
+    if (!size.done)
+        return xep_fail(XEP_ERR_TIMEOUT,
+                        "as rank %s of %s: the launcher's PMIx server has not answered PMIx_Init within %d ms (it is "
+                        "stopped, or hangs)",
+                        rank, nspace, timeout_ms);
+    if (init.ret == PMIX_ERR_NOMEM) return xep_fail(XEP_ERR_NO_MEMORY, "no memory, or no thread, for PMIx_Init");
+    xep_status_t status = check_init(client, init.ret, used_before, nspace, rank);
+    return status == XEP_OK ? check_size(client, size.ret) : status;
 }
 
 /*

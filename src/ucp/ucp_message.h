@@ -15,17 +15,10 @@ xep_status_t xep_ucp_message_push_out(xep_ucp_link_t *link);
 /** Sends an empty message: heap is XEP_UCP_NO_HEAP or XEP_UCP_GOODBYE. */
 xep_status_t xep_ucp_message_send_empty(xep_ucp_link_t *link, uint64_t heap);
 
-/** Sends control messages: payload, at most XEP_UCP_MESSAGE_BYTES, stays until op is done. */
-xep_status_t xep_ucp_message_send_ctl(xep_ucp_op_t *op, const void *payload, size_t bytes);
-
 /** Makes the worker take messages in. */
 xep_status_t xep_ucp_message_listen(xep_ucp_transport_t *transport);
 
-/* ---- ucp_message_ctl.c ---- */
-
-/* Messages from rank to rank that belong to no heap. */
-
-/** Operations of the transport; they take the lock themselves. */
+/** Operations of the transport, for messages from rank to rank that belong to no heap; they take the lock themselves. */
 xep_status_t xep_ucp_ctl(xep_transport_t *base, uint32_t rank, const void *data, size_t bytes);
 int xep_ucp_ctl_has_left(xep_transport_t *base);
 

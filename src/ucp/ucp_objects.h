@@ -12,7 +12,7 @@
  *   op          one UCX operation in flight                  ucp_op.c
  *   message     an eager active message                      ucp_message.c; taken in by ucp_intake.c
  *   heartbeat   a thread that looks for ranks that are gone  ucp_heartbeat.c
- *   ctl         a message that belongs to no heap            ucp_message_ctl.c; without ranks ucp_transport_unranked.c
+ *   ctl         a message that belongs to no heap            ucp_message.c; without ranks ucp_transport_unranked.c
  *
  * Locking. The worker is SERIALIZED, and buffers of one group are used from several threads: every call into UCX, and
  * everything the callbacks touch, is under transport->lock. Mapped peers need neither. Functions are

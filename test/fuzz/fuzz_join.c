@@ -12,9 +12,9 @@
 #include <unistd.h>
 
 #include "address.h"
-#include "boot_join.h"
 #include "error.h"
 #include "fuzz_target.h"
+#include "group_grow.h"
 
 const fuzz_target_t fuzz_target = {.name = "join", .unit = "addresses and frames", .runs = 20000};
 

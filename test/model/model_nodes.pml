@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Dispatches of normal by nodes (plugins/normal/normal_nodes.h): records and rows that go to a rank of another node and
- * on from there, rings that are smaller than what passes, and lines that are used again by later dispatches. Ranks 0
+ * Dispatches of normal by nodes (plugins/normal/normal_nodes.h): records that go to a rank of another node and are read
+ * there, rows that go on from there, rings that are smaller than what passes, and lines that are used again by later
+ * dispatches. Ranks 0
  * and 1 are a node, rank 2 is one: it is the forwarder of both, and rank 0 is its. Every token of a rank goes to all
  * ranks.
  *
@@ -48,10 +49,10 @@ byte ring[RANKS * SLOTS * RING];
 #define ENTRY(s, o, p) [((s) * SLOTS + INDEX(o)) * RING + (p) % RING]
 /* at the upstream rank, written by the forwarder over the wire */
 byte taken[RANKS * SLOTS], taken_rows[RANKS * SLOTS];
-/* in the heap of r, written by s, which is mapped or whose forwarder r is, or by the forwarder of s */
+/* in the heap of r, written by s, which is mapped or whose forwarder r is */
 byte counts[RANKS * RANKS * SLOTS], done[RANKS * RANKS * SLOTS];
 byte record_of[RANKS * RANKS * SLOTS], digest_of[RANKS * RANKS * SLOTS];
-byte rows_of[RANKS * RANKS * SLOTS]; /* how many are at their places */
+byte rows_of[RANKS * RANKS * SLOTS]; /* how many are at their places; by s or by its forwarder */
 
 /* private */
 byte begun[RANKS], ended[RANKS]; /* operations; ended is a set */
@@ -114,29 +115,32 @@ proctype deliver(byte which)
 #endif
 #define LOCAL(r) (1 - (r)) /* of 0 and 1 */
 
+/* what s says lies with r, or with the forwarder of s on the node of r */
+#define HEARD(r, s) (IS_LOCAL(r, s) -> (r) : FORWARDER(s))
 #define IS_SET(words, r, s, o, value) (!IS_HERE(s) || words AT(r, s, o) == (value))
 #define ALL_SET(words, r, o, value) \
     (IS_SET(words, r, 0, o, value) && IS_SET(words, r, 1, o, value) && IS_SET(words, r, 2, o, value))
-#define ALL(words, r, o) ALL_SET(words, r, o, EPOCH(o))
+#define IS_HEARD(words, r, s, o) IS_SET(words, HEARD(r, s), s, o, EPOCH(o))
+#define ALL(words, r, o) (IS_HEARD(words, r, 0, o) && IS_HEARD(words, r, 1, o) && IS_HEARD(words, r, 2, o))
 #define ALL_ROWS(r, o) ALL_SET(rows_of, r, o, ROW(o, ROWS - 1))
 
-/* What s says, stored in the heaps of the node of r. */
-inline say_record(r_, s_, o_)
+/* What r says, stored in the heaps of its node. */
+inline say_record(r_, o_)
 {
-    record_of AT(r_, s_, o_) = EPOCH(o_);
-    counts AT(r_, s_, o_) = EPOCH(o_);
+    record_of AT(r_, r_, o_) = EPOCH(o_);
+    counts AT(r_, r_, o_) = EPOCH(o_);
     if
-    :: HAS_LOCAL(r_) -> record_of AT(LOCAL(r_), s_, o_) = EPOCH(o_); counts AT(LOCAL(r_), s_, o_) = EPOCH(o_)
+    :: HAS_LOCAL(r_) -> record_of AT(LOCAL(r_), r_, o_) = EPOCH(o_); counts AT(LOCAL(r_), r_, o_) = EPOCH(o_)
     :: else -> skip
     fi
 }
 
-inline say_done(r_, s_, o_)
+inline say_done(r_, o_)
 {
-    digest_of AT(r_, s_, o_) = EPOCH(o_);
-    done AT(r_, s_, o_) = EPOCH(o_);
+    digest_of AT(r_, r_, o_) = EPOCH(o_);
+    done AT(r_, r_, o_) = EPOCH(o_);
     if
-    :: HAS_LOCAL(r_) -> digest_of AT(LOCAL(r_), s_, o_) = EPOCH(o_); done AT(LOCAL(r_), s_, o_) = EPOCH(o_)
+    :: HAS_LOCAL(r_) -> digest_of AT(LOCAL(r_), r_, o_) = EPOCH(o_); done AT(LOCAL(r_), r_, o_) = EPOCH(o_)
     :: else -> skip
     fi
 }
@@ -170,18 +174,8 @@ inline put_row(r_, s_, o_, p_)
 
 /* Rank 1 has no upstream ranks, rank 0 has one, rank 2 two. */
 #define FEEDS(s, r) (IS_HERE(s) && !IS_LOCAL(s, r) && FORWARDER(s) == r)
-#define IS_RELAYED(s, r, flag, value) (!FEEDS(s, r) || (flag) == (value))
-#define ALL_RELAYED(r, value) \
-    (IS_RELAYED(0, r, flag0, value) && IS_RELAYED(1, r, flag1, value) && IS_RELAYED(2, r, flag2, value))
 #define IS_STORED(s, r, o, told) (!FEEDS(s, r) || (STORED(s, o) == ROWS && !NEEDS(told)))
 #define ALL_STORED(r, o) (IS_STORED(0, r, o, told0) && IS_STORED(1, r, o, told1) && IS_STORED(2, r, o, told2))
-
-/* 2 and 3: a record is stored as soon as it comes, and the step that waits for all ends behind that */
-#define RELAY_RECORD(s, flag) \
-    :: d_step { FEEDS(s, r) && !flag && counts AT(r, s, o) == EPOCH(o) -> \
-        assert(record_of AT(r, s, o) == EPOCH(o)); \
-        say_record(r, s, o); \
-        flag = 1 }
 
 /* 4: the next row, or the word that it is stored */
 #ifdef DEFECT_CYCLE /* own rows first, then those of others */
@@ -204,13 +198,6 @@ inline put_row(r_, s_, o_, p_)
         told = TAKES(s, o); \
         TO_UPSTREAM(s) ! TAKEN, o, told }
 
-/* 6 */
-#define RELAY_DONE(s, flag) \
-    :: d_step { FEEDS(s, r) && at == 4 && flag == 1 && done AT(r, s, o) == EPOCH(o) -> \
-        assert(digest_of AT(r, s, o) == EPOCH(o)); \
-        say_done(r, s, o); \
-        flag = 2 }
-
 /*
  * A rank that has sent its own rows says so to its forwarder; to its local ranks once it has stored those of its
  * upstream ranks.
@@ -223,23 +210,17 @@ inline put_row(r_, s_, o_, p_)
 
 proctype dispatch(byte r; byte o)
 {
-    byte at, put, told0, told1, told2, flag0, flag1, flag2;
+    byte at, put, told0, told1, told2;
 
     d_step { MAY_BEGIN(r, o) && HAS_ROOM(r) -> /* 2 */
         begun[r]++;
         record_of THERE(r, o) = EPOCH(o) + ARRIVING;
         TO_FORWARDER(r) ! RECORDED, o, 0;
-        say_record(r, r, o);
+        say_record(r, o);
         at = 1
     };
     do
-    RELAY_RECORD(0, flag0)
-    RELAY_RECORD(1, flag1)
-    RELAY_RECORD(2, flag2)
-    RELAY_DONE(0, flag0)
-    RELAY_DONE(1, flag1)
-    RELAY_DONE(2, flag2)
-    :: d_step { at == 1 && ALL(counts, r, o) && ALL_RELAYED(r, 1) -> /* 3 */
+    :: d_step { at == 1 && ALL(counts, r, o) -> /* 3 */
         assert(ALL(record_of, r, o));
         put_row(r, r, o, ROWS - 1); /* 4: to local ranks, and its own */
         at = 2 }
@@ -255,13 +236,13 @@ proctype dispatch(byte r; byte o)
         TO_FORWARDER(r) ! DONE, o, 0;
         at = 3 }
     :: d_step { MAY_TELL_LOCALS -> /* 5 */
-        say_done(r, r, o);
+        say_done(r, o);
         at = 4 }
-    :: d_step { at == 4 && ALL(done, r, o) && ALL_RELAYED(r, 2) && empty(TO_FORWARDER(r)) -> /* 6, and the flush */
+    :: d_step { at == 4 && ALL(done, r, o) && empty(TO_FORWARDER(r)) -> /* 6, and the flush */
         assert(ALL(digest_of, r, o));
         assert(ALL_ROWS(r, o));
         ended[r] = ended[r] | 1 << o;
-        at = 0; put = 0; told0 = 0; told1 = 0; told2 = 0; flag0 = 0; flag1 = 0; flag2 = 0 };
+        at = 0; put = 0; told0 = 0; told1 = 0; told2 = 0 };
         break
     od
 }

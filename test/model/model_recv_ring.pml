@@ -51,7 +51,7 @@ chan to_source = [FEW] of { byte, byte, byte };    /* 0: a notice of the forward
 chan of_local_rank = [FEW] of { byte };                  /* its notices, to the source */
 
 byte recv_ring[RING * ROOM];                               /* at the forwarder */
-byte came[2 * RING]; /* the word of the source at the forwarder, and at its local rank */
+byte came[RING]; /* the word of the source, at the forwarder */
 /* notices at the source, of the forwarder and of the local rank */
 byte theirs[2 * RING];
 byte taken[RING];                                      /* at the source */
@@ -64,7 +64,7 @@ active proctype wire()
 {
     byte kind, o, word;
     do
-    :: atomic { to_forwarder?o, word -> came AT(FORWARDER, o) = word; o = 0; word = 0 }
+    :: atomic { to_forwarder?o, word -> came[ENTRY(o)] = word; o = 0; word = 0 }
     :: atomic {
         to_source?kind, o, word ->
         if
@@ -132,17 +132,12 @@ inline copy(o, p)
 #define TAKEN(o, p) (ROWS_OF(locals_taken[ENTRY(o)], o) < (p) -> ROWS_OF(locals_taken[ENTRY(o)], o) : (p))
 #endif
 #ifdef DEFECT_TAKEN
-#define SAYS(o, p) (ROWS_OF(came AT(FORWARDER, o), o) < ROWS -> ROWS_OF(came AT(FORWARDER, o), o) : TAKEN(o, p))
+#define SAYS(o, p) (ROWS_OF(came[ENTRY(o)], o) < ROWS -> ROWS_OF(came[ENTRY(o)], o) : TAKEN(o, p))
 #else
 #define SAYS(o, p) TAKEN(o, p)
 #endif
 
-#define HAS_ALL(o, p) (ROWS_OF(came AT(FORWARDER, o), o) == ROWS && ((p) == ROWS || (o) == BAD))
-#ifdef ALONE
-#define IS_RELAYED(o) true
-#else
-#define IS_RELAYED(o) (ROWS_OF(came AT(LOCAL, o), o) == ROWS)
-#endif
+#define HAS_ALL(o, p) (ROWS_OF(came[ENTRY(o)], o) == ROWS && ((p) == ROWS || (o) == BAD))
 
 active proctype forwarder()
 {
@@ -150,19 +145,14 @@ active proctype forwarder()
     do
     :: o < OPS ->
         to_source!0, o, EPOCH(o);
-        came AT(FORWARDER, o) >= WORD(o, 0);
+        came[ENTRY(o)] >= WORD(o, 0);
         do
-        :: atomic { o != BAD && p < ROWS_OF(came AT(FORWARDER, o), o) -> copy(o, p) }
-#ifndef ALONE
-        :: atomic {
-            came AT(FORWARDER, o) > came AT(LOCAL, o) ->
-            came AT(LOCAL, o) = came AT(FORWARDER, o) }
-#endif
+        :: atomic { o != BAD && p < ROWS_OF(came[ENTRY(o)], o) -> copy(o, p) }
         :: atomic {
             o != BAD && SAYS(o, p) > told && SAYS(o, p) < ROWS && nfull(to_source) ->
             told = SAYS(o, p);
             to_source!1, o, WORD(o, told) }
-        :: atomic { HAS_ALL(o, p) && IS_RELAYED(o) -> break }
+        :: atomic { HAS_ALL(o, p) -> break }
         od;
         atomic { o++; p = 0; told = 0; ended[FORWARDER] = o }
     :: else -> break
@@ -176,11 +166,11 @@ active proctype local_rank()
     do
     :: o < OPS ->
         of_local_rank!o;
-        came AT(LOCAL, o) >= WORD(o, 0);
+        came[ENTRY(o)] >= WORD(o, 0);
         do
-        :: atomic { o != BAD && p < ROWS_OF(came AT(LOCAL, o), o) -> copy(o, p) }
+        :: atomic { o != BAD && p < ROWS_OF(came[ENTRY(o)], o) -> copy(o, p) }
         :: atomic { o != BAD && p > ROWS_OF(locals_taken[ENTRY(o)], o) -> locals_taken[ENTRY(o)] = WORD(o, p) }
-        :: atomic { ROWS_OF(came AT(LOCAL, o), o) == ROWS && (p == ROWS || o == BAD) -> break }
+        :: atomic { HAS_ALL(o, p) -> break }
         od;
         atomic { o++; p = 0; ended[LOCAL] = o }
     :: else -> break

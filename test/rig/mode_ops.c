@@ -161,9 +161,7 @@ static void combine_thrice(mp_job_t *job, xep_handle_t *handle, uint64_t payload
 {
     for (uint64_t i = 0; i < 3; i++) {
         mp_job_payload(job, payload + i);
-        xep_combine_args_t a = mp_job_combine(job, handle);
-        MP_OK(xep_combine(handle, &a, NULL));
-        mp_job_check_out(job);
+        mp_job_sum(job, handle);
     }
 }
 
@@ -181,8 +179,7 @@ static void cached(xep_group_t *group, const mp_case_t *c)
         if (round % 2 == 0) xep_handle_release(first);
         mp_job_check_recv(&job, again);
         a.cached = again; /* of a cached one */
-        MP_OK(xep_dispatch(job.buffer, &a, &third, NULL));
-        mp_job_check_recv(&job, third);
+        third = mp_job_receive(&job, &a);
         combine_thrice(&job, third, 2000 + round * 10);
         if (round % 2 == 1) { /* released last, so that no other dispatch has taken its slot */
             xep_handle_release(first);
@@ -212,8 +209,7 @@ static void overflow(xep_group_t *group, mp_case_t c)
         uint64_t rows = UINT64_MAX;
         a.recv_rows_p = &rows;
         a.capacity = mp_rank() == 0 ? need - 1 : 0;
-        MP_FAILS(XEP_ERR_OVERFLOW, xep_dispatch(job.buffer, &a, &handle, NULL));
-        MP_REASON("rank 0");
+        MP_REFUSES(&job, &a, XEP_ERR_OVERFLOW, "rank 0");
         MP_CHECK(handle == NULL && rows == need);
         a.capacity = need;
         rows = UINT64_MAX;

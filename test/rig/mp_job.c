@@ -265,7 +265,7 @@ xep_dispatch_args_t mp_job_dispatch(mp_job_t *job)
     if (c->payloads != 0) a.payloads = job->payloads, a.npayloads = c->payloads;
     a.quant = c->quant;
     a.quant_scale = c->quant_scale;
-    a.flags = c->sent ? XEP_DISPATCH_SEND_WEIGHTS : 0;
+    a.flags = c->sent && job->shape.by_expert ? XEP_DISPATCH_SEND_WEIGHTS : 0;
     if (c->pieces == 1) a.flags |= XEP_DISPATCH_PIECES;
     return a;
 }
@@ -341,7 +341,7 @@ static void complain(const mp_job_t *job, const oracle_difference_t *difference)
 {
     char text[256];
     oracle_difference_text(difference, text, sizeof text);
-    mp_fail(__FILE__, __LINE__, "case %s: %s", job->c->name, text);
+    mp_fail(__FILE__, __LINE__, "case %s, mode %s: %s", job->c->name, job->shape.by_expert ? "ll" : "normal", text);
 }
 
 void mp_job_check_recv(mp_job_t *job, const xep_handle_t *handle)
@@ -379,16 +379,36 @@ void mp_job_check_inputs(const mp_job_t *job)
     MP_CHECK(hash_inputs(job) == job->inputs_hash);
 }
 
-void mp_job_round(mp_job_t *job)
+xep_handle_t *mp_job_receive(mp_job_t *job, const xep_dispatch_args_t *args)
 {
-    xep_dispatch_args_t d = mp_job_dispatch(job);
+    const xep_dispatch_args_t own = args == NULL ? mp_job_dispatch(job) : *args;
     xep_handle_t *handle;
-    MP_OK(xep_dispatch(job->buffer, &d, &handle, NULL));
+    MP_OK(xep_dispatch(job->buffer, &own, &handle, NULL));
     mp_job_check_recv(job, handle);
-    xep_combine_args_t c = mp_job_combine(job, handle);
-    MP_OK(xep_combine(handle, &c, NULL));
+    return handle;
+}
+
+void mp_job_sum(mp_job_t *job, xep_handle_t *handle)
+{
+    const xep_combine_args_t args = mp_job_combine(job, handle);
+    MP_OK(xep_combine(handle, &args, NULL));
     mp_job_check_out(job);
     mp_job_check_inputs(job);
+}
+
+void mp_job_refuses(const mp_job_t *job, const xep_dispatch_args_t *args, xep_status_t status, const char *text,
+                    const char *file, int line)
+{
+    xep_handle_t *none = NULL;
+    mp_status(xep_dispatch(job->buffer, args, &none, NULL), status, file, line, "xep_dispatch()");
+    mp_reason(text, file, line);
+    mp_check(none == NULL, file, line, "a dispatch that fails gives no handle");
+}
+
+void mp_job_round(mp_job_t *job)
+{
+    xep_handle_t *handle = mp_job_receive(job, NULL);
+    mp_job_sum(job, handle);
     xep_handle_release(handle);
 }
 

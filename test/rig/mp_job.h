@@ -92,7 +92,17 @@ void mp_job_check_out(mp_job_t *job);
 /** Inputs are as they were. */
 void mp_job_check_inputs(const mp_job_t *job);
 
-/** Dispatch, check, combine, check, release: blocking. */
+/** A blocking dispatch with these args, checked; NULL: those of mp_job_dispatch(). */
+xep_handle_t *mp_job_receive(mp_job_t *job, const xep_dispatch_args_t *args);
+/** A blocking combine of what the experts make of it, checked. */
+void mp_job_sum(mp_job_t *job, xep_handle_t *handle);
+
+/** A dispatch with these args fails on this rank, for a reason that holds the text, and gives no handle. */
+#define MP_REFUSES(_job, _args, _status, _text) mp_job_refuses((_job), (_args), (_status), (_text), __FILE__, __LINE__)
+void mp_job_refuses(const mp_job_t *job, const xep_dispatch_args_t *args, xep_status_t status, const char *text,
+                    const char *file, int line);
+
+/** Both, and the release. */
 void mp_job_round(mp_job_t *job);
 /** So many, of payload and those behind it. */
 void mp_job_rounds(mp_job_t *job, uint32_t count, uint64_t payload);

@@ -14,6 +14,7 @@ xep_group_t *mp_nodes_group(void)
     MP_OK(xep_group_query(group, &info));
     xep_group_destroy(group);
     setenv("XEP_NODE_RANKS", info.nranks == 5 ? "2" : "3", 1);
+    setenv("XEP_PART", info.rank % 2 == 0 ? "2k" : "256k", 1);
     group = mp_group();
     MP_OK(xep_group_query(group, &info));
     MP_CHECK(info.nnodes >= (info.nranks == 5 ? 3 : (info.nranks + 2) / 3));

@@ -7,8 +7,8 @@
 #include <xep/xep.h>
 
 /**
- * A group of all ranks, on nodes of two if there are five ranks, else of three (XEP_NODE_RANKS). NULL: no two ranks map
- * one another.
+ * A group of all ranks, on nodes of two if there are five ranks, else of three (XEP_NODE_RANKS); every other rank sends
+ * its rows of ll in many small parts. NULL: no two ranks map one another.
  */
 xep_group_t *mp_nodes_group(void);
 

@@ -2,7 +2,16 @@
 
 #include "mp_pieces.h"
 
+#include <string.h>
+
 #include "mp_rig.h"
+
+uint64_t mp_pieces_room(const mp_case_t *c)
+{
+    const int by_expert = c->mode != NULL && strcmp(c->mode, "ll") == 0;
+    const uint64_t rows = by_expert || c->topk < mp_nranks() ? c->topk : mp_nranks(); /* of a token */
+    return 1 + c->tokens * rows / 3 + c->alignment;
+}
 
 static void take(mp_pieces_t *pieces, const mp_job_t *job, const xep_handle_t *handle)
 {
@@ -76,14 +85,6 @@ void mp_pieces_rest(mp_pieces_t *pieces, mp_job_t *job, xep_handle_t *handle, in
         mp_pieces_next(pieces, job, handle, outputs, (int)(i % 2));
 }
 
-void mp_pieces_combine(mp_job_t *job, xep_handle_t *handle)
-{
-    xep_combine_args_t args = mp_job_combine(job, handle);
-    MP_OK(xep_combine(handle, &args, NULL));
-    mp_job_check_out(job);
-    mp_job_check_inputs(job);
-}
-
 xep_handle_t *mp_pieces_receive(mp_job_t *job, const xep_dispatch_args_t *args, int outputs)
 {
     mp_pieces_t all;
@@ -105,17 +106,17 @@ static void interleave(mp_job_t *job)
     args = mp_job_cached(job, a);
     xep_handle_t *b = mp_pieces_begin(&second, job, &args);
     mp_pieces_rest(&second, job, b, 1);
-    mp_pieces_combine(job, b);
+    mp_job_sum(job, b);
     xep_handle_release(b);
     mp_job_payload(job, 78);
     args = mp_job_cached(job, a);
     b = mp_pieces_receive(job, &args, 1);
-    mp_pieces_combine(job, b);
+    mp_job_sum(job, b);
     xep_handle_release(b);
     mp_job_payload(job, 76); /* x must not have changed since: restores it */
     args = mp_job_dispatch(job);
     mp_pieces_rest(&first, job, a, 1);
-    mp_pieces_combine(job, a);
+    mp_job_sum(job, a);
     xep_handle_release(a);
 }
 
@@ -127,7 +128,7 @@ void mp_pieces_run(xep_group_t *group, const mp_case_t *c)
         mp_job_payload(&job, round + 100);
         xep_dispatch_args_t args = mp_job_dispatch(&job);
         xep_handle_t *handle = mp_pieces_receive(&job, &args, round != 1);
-        if (round != 1) mp_pieces_combine(&job, handle);
+        if (round != 1) mp_job_sum(&job, handle);
         xep_handle_release(handle);
     }
     mp_job_payload(&job, 76);

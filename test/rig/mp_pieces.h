@@ -13,6 +13,9 @@ typedef struct mp_pieces {
     uint64_t room, pieces; /* rows of a slot; in how many the dispatch comes */
 } mp_pieces_t;
 
+/** Rows of a slot with room for a third of an even load. */
+uint64_t mp_pieces_room(const mp_case_t *c);
+
 /** Begins a dispatch with these args; compares its first piece, and what its recv says of the others. */
 xep_handle_t *mp_pieces_begin(mp_pieces_t *pieces, mp_job_t *job, const xep_dispatch_args_t *args);
 
@@ -27,9 +30,6 @@ void mp_pieces_rest(mp_pieces_t *pieces, mp_job_t *job, xep_handle_t *handle, in
 
 /** A dispatch and all its pieces. */
 xep_handle_t *mp_pieces_receive(mp_job_t *job, const xep_dispatch_args_t *args, int outputs);
-
-/** A combine of the last piece, compared. */
-void mp_pieces_combine(mp_job_t *job, xep_handle_t *handle);
 
 /** All of the above, in rounds, and with two handles of the same routing in turn. */
 void mp_pieces_run(xep_group_t *group, const mp_case_t *c);

@@ -197,11 +197,11 @@ void sim_nodes_summed_lie(void **state)
 
 /* ---- rows in parts ---- */
 
-/* Rank 1 hears rank 2 through rank 0: tokens whose rows are in the memory of that one, as rank 1 knows. */
+/* Rank 1 hears rank 2 through rank 0: tokens whose rows are in the memory of that one. */
 static uint64_t tokens_passed(const sim_world_t *world)
 {
     const ll_t *mode = world->ranks[1].mode;
-    const ll_notice_t *notices = (const void *)(mode->kit.own + mode->layout.common.notices);
+    const ll_notice_t *notices = (const void *)(mode->kit.heard[2] + mode->layout.common.notices);
     return xep_rows_of(notices[2].word, 1);
 }
 

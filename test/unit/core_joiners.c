@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 #include "backoff.h"
-#include "boot_join.h"
 #include "cpu.h"
+#include "group_grow.h"
 #include "joiners.h"
 #include "ucp_transport.h"
 #include "unit.h"

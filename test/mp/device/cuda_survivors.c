@@ -26,7 +26,6 @@
 
 #include "cuda_job.h"
 #include "cuda_rig.h"
-#include "mp_masked.h"
 #include "mp_rig.h"
 
 enum { ROUNDS = 60, FIRST = 10, SECOND = 20, LAST = 30, SPREAD_US = 300 * 1000, TOKENS = 40, TOPK = 4, RANKS = 16 };
@@ -107,10 +106,9 @@ static void check_combine(cuda_job_t *job, const xep_combine_args_t *args)
         if (expert >= 0) *(missing[i] ? &out : &in) |= 1u << oracle_owner(job->host.routing, (uint32_t)expert);
     }
     MP_CHECK((out & in) == 0 && (out | in) == (1u << mp_nranks()) - 1);
-    mp_masked_out = out;
-    job->host.shape.source = &mp_masked;
+    job->host.shape.without = out;
     cuda_job_check_sums(job, args);
-    job->host.shape.source = NULL;
+    job->host.shape.without = 0;
 }
 
 static xep_combine_args_t outputs_of(cuda_job_t *job, xep_handle_t *handle)

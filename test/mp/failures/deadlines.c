@@ -53,15 +53,13 @@ static void dispatch_in_vain(mp_job_t *job, int with_request, uint32_t timeout_m
         xep_handle_release(handle);
         handle = NULL;
     } else {
-        MP_FAILS(XEP_ERR_TIMEOUT, xep_dispatch(job->buffer, &a, &handle, NULL));
-        MP_REASON("dispatch");
+        MP_REFUSES(job, &a, XEP_ERR_TIMEOUT, "dispatch");
         MP_REASON(missing);
         MP_CHECK(handle == NULL);
     }
     MP_CHECK(mp_now() - begin > timeout_ms / 1200.0 && mp_now() - begin < 60);
     if (timeout_ms == WARNED_MS) check_warning("dispatch", missing);
-    MP_FAILS(XEP_ERR_BROKEN, xep_dispatch(job->buffer, &a, &handle, NULL));
-    MP_REASON("xep_buffer_reset");
+    MP_REFUSES(job, &a, XEP_ERR_BROKEN, "xep_buffer_reset");
 }
 
 /* The last rank does not dispatch; after a reset all is well again. A warning is looked for in one round. */

@@ -182,7 +182,7 @@ static void wrong(void)
 {
     mp_case_t other = base;
     xep_serve_args_t args = XEP_SERVE_ARGS_INIT;
-    xep_handle_t *handle, *later;
+    xep_handle_t *handle;
     xep_request_t *req;
     mp_job_t plain;
     other.served = 0;
@@ -206,8 +206,7 @@ static void wrong(void)
     MP_FAILS(XEP_ERR_BUSY, serve(0));
     MP_REASON("slot 0 holds a handle that was not released");
     d.after = req;
-    MP_FAILS(XEP_ERR_UNSUPPORTED, xep_dispatch(job.buffer, &d, &later, NULL));
-    MP_REASON("after must be NULL with XEP_BUFFER_SERVED");
+    MP_REFUSES(&job, &d, XEP_ERR_UNSUPPORTED, "after must be NULL with XEP_BUFFER_SERVED");
     mp_finish(req);
     MP_OK(xep_announce_dispatch(job.buffer));
     MP_FAILS(XEP_ERR_INVALID, xep_announce_dispatch(job.buffer));

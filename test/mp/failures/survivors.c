@@ -30,7 +30,6 @@
 #include <unistd.h>
 
 #include "mp_job.h"
-#include "mp_masked.h"
 #include "mp_rig.h"
 #include "survivors_log.h"
 
@@ -92,10 +91,9 @@ static void check_combine(mp_job_t *job, const uint8_t *missing, uint32_t operat
         }
     }
     MP_CHECK((out & in) == 0 && (out | in) == (1u << mp_nranks()) - 1);
-    mp_masked_out = out;
-    job->shape.source = &mp_masked;
+    job->shape.without = out;
     mp_job_check_out(job);
-    job->shape.source = NULL;
+    job->shape.without = 0;
     said->combine[operation][mp_rank()] = out + 1;
 }
 
@@ -245,14 +243,12 @@ static void check_masks(xep_group_t *group, uint32_t expected)
 /* The rank that was left out: every call says so, and its end waits for nobody. */
 static void leave(mp_job_t *job, xep_group_t *group, xep_status_t status)
 {
-    xep_handle_t *handle;
     double begin = mp_now();
     kept = NULL;
     MP_CHECK(status == XEP_ERR_PEER);
     MP_REASON("this rank is out");
     xep_dispatch_args_t d = mp_job_dispatch(job);
-    MP_FAILS(XEP_ERR_PEER, xep_dispatch(job->buffer, &d, &handle, NULL));
-    MP_REASON("this rank is out");
+    MP_REFUSES(job, &d, XEP_ERR_PEER, "this rank is out");
     MP_FAILS(XEP_ERR_PEER, xep_group_barrier(group));
     MP_REASON("this rank is out");
     MP_CHECK(mp_now() - begin < 30);

@@ -140,9 +140,7 @@ static void fork_amid(const char *mode)
     for (int kind = 0; kind < CHILDREN; kind++) fork_child(kind);
     mp_finish(req);
     mp_job_check_recv(&job, sent);
-    xep_combine_args_t a = mp_job_combine(&job, done);
-    MP_OK(xep_combine(done, &a, NULL));
-    mp_job_check_out(&job);
+    mp_job_sum(&job, done);
     xep_handle_release(sent);
     xep_handle_release(done);
     mp_job_round(&job);

@@ -41,7 +41,9 @@ all() {
     larger 5 3 two file file
     larger 4 2 turns file file
     larger 3 3 replaced file
-    for seed in ${XEP_TEST_SEEDS:-1}; do larger 4 3 dying "dying:$seed" "dying:1$seed" "dying:2$seed" stays; done
+    for seed in ${XEP_TEST_SEEDS:-1}; do
+        ASAN_OPTIONS=$whole_stacks larger 4 3 dying "dying:$seed" "dying:1$seed" "dying:2$seed" stays
+    done
 }
 
 all

@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "boot_grow.h"
+#include "group_grow.h"
 #include "group_out.h"
 #include "group_signal.h"
 #include "mp_rig.h"

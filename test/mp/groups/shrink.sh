@@ -20,11 +20,11 @@ all() {
     shrink 4 4 late 0
     shrink 2 4 few 0
     shrink 1 3 alone 0
-    for seed in ${XEP_TEST_SEEDS:-$seeds}; do shrink 2 4 killed "$seed" 2; done
+    for seed in ${XEP_TEST_SEEDS:-$seeds}; do ASAN_OPTIONS=$whole_stacks shrink 2 4 killed "$seed" 2; done
 }
 
 all
-shrink 5 8 killed 4 3
+ASAN_OPTIONS=$whole_stacks shrink 5 8 killed 4 3
 export XEP_MAP=never
 in_brief || all # in brief, as over sockets
 export UCX_TLS=tcp,self

@@ -267,12 +267,10 @@ static void buffers(xep_group_t *group)
 static void bad_index(mp_job_t *job, int64_t value, xep_request_t *after)
 {
     xep_dispatch_args_t a = mp_job_dispatch(job);
-    xep_handle_t *handle = NULL;
     int64_t *idx = job->idx, good = idx[7];
     idx[7] = value;
     a.after = after;
-    MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job->buffer, &a, &handle, NULL));
-    MP_REASON("topk_idx[1][3]");
+    MP_REFUSES(job, &a, XEP_ERR_INVALID, "topk_idx[1][3]");
     MP_REASON("12 experts");
     idx[7] = good;
 }
@@ -296,10 +294,8 @@ static void bad_payloads(mp_job_t *job)
                   "too little room beside a row: 2 words of 4 bytes (params.scales: at least 3 for"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         xep_dispatch_args_t a = mp_job_dispatch(job);
-        xep_handle_t *handle = NULL;
         a.payloads = &cases[i].payload, a.npayloads = cases[i].count;
-        MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job->buffer, &a, &handle, NULL));
-        MP_REASON(cases[i].reason);
+        MP_REFUSES(job, &a, XEP_ERR_INVALID, cases[i].reason);
     }
 }
 
@@ -354,8 +350,7 @@ static void dispatches(mp_job_t *job)
     c.cached = handle;
     c.topk_idx = NULL;
     xep_handle_t *h = NULL;
-    MP_FAILS(XEP_ERR_INVALID, xep_dispatch(other.buffer, &c, &h, NULL));
-    MP_REASON("another buffer");
+    MP_REFUSES(&other, &c, XEP_ERR_INVALID, "another buffer");
     c.tokens = 3;
     MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job->buffer, &c, &h, NULL));
     mp_job_close(&other);

@@ -1,52 +1,129 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* ranks: 4, limit: 120 */
+
+/* ranks: 1 4, limit: 120 */
 
 /*
- * Rows that are read where their source has them, in both modes: right in all shapes, nowhere copied where ranks map
- * one another, and in memory that is used again only when all ranks have released them. All of it with checksums
- * (XEP_CHECK_ROWS).
+ * Rows that are read where their source has them, or has cast them to, in both modes: right in all shapes, nowhere
+ * copied where ranks map one another, and in memory that is used again only when all ranks have released them. All of
+ * it with checksums (XEP_CHECK_ROWS).
  */
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "mp_placed.h"
 #include "mp_rig.h"
+#include "mp_shapes.h"
 
-static const mp_case_t shapes[] = {
-    {.name = "plain", MP_SHAPE(16, 4, 256, 96), .weights = 1, .in_place = 1},
-    {.name = "odd",
-     MP_SHAPE(13, 5, 77, 61),
-     .ragged = 1,
-     .mask = 200,
-     .nscales = 3,
-     .scales_dtype = XEP_U8,
-     .payloads = 3,
-     .weights = 1,
-     .strided = 1,
-     .in_place = 1},
-    {.name = "one rank sends", MP_SHAPE(9, 9, 1, 33), .ragged = 2, .in_place = 1},
-    {.name = "mxfp8", MP_SHAPE(13, 5, 77, 61), .weights = 1, .payloads = 8, .quant = XEP_QUANT_MXFP8, .in_place = 1},
-    {.name = "nvfp4, elsewhere", MP_SHAPE(16, 4, 200, 64), .strided = 1, .quant = XEP_QUANT_NVFP4, .in_place = 2},
-    {.name = "nobody receives", MP_SHAPE(8, 2, 64, 10), .mask = 1000, .in_place = 1},
-    {.name = "few experts", MP_SHAPE(2, 1, 130, 50), .dtype = XEP_FP32, .idx_dtype = XEP_INT32, .in_place = 1},
-    {.name = "elsewhere",
-     MP_SHAPE(16, 4, 200, 64),
-     .ragged = 1,
-     .strided = 1,
-     .weights = 1,
-     .biases = 3,
-     .threads = 3,
-     .fixed_capacity = 1,
-     .in_place = 2},
-    {.name = "elsewhere, fp8",
-     MP_SHAPE(24, 6, 1000, 70),
-     .dtype = XEP_E4M3,
-     .nscales = 8,
-     .mask = 100,
-     .slots = 3,
-     .in_place = 2},
-};
+/* ---- where rows are, and what they are ---- */
+
+typedef struct placed {
+    const xep_recv_t *recv;
+    uintptr_t own; /* memory of this rank's buffer, */
+    size_t bytes;  /* so much */
+    uint8_t *seen; /* [capacity] rows that came from some rank */
+} placed_t;
+
+/* Rows of a mapped source are not in this rank's memory; all others are. */
+static void check_source(const placed_t *placed, int stays, uint64_t begin, uint64_t end)
+{
+    for (uint64_t i = begin; i < end; i++) {
+        int own = (uintptr_t)placed->recv->row[i] - placed->own < placed->bytes;
+        MP_CHECK(placed->recv->row[i] != NULL && own == !stays);
+        placed->seen[i] = 1;
+    }
+}
+
+/* Rows of mapped sources are in their memory, all others in this rank's. */
+static void check_places(xep_group_t *group, const mp_job_t *job, const xep_recv_t *recv)
+{
+    placed_t placed = {.recv = recv, .seen = calloc(recv->capacity + 1, 1)};
+    void *base;
+    MP_OK(xep_buffer_memory(job->buffer, &base, &placed.bytes));
+    placed.own = (uintptr_t)base;
+    MP_CHECK(recv->x == NULL && recv->row != NULL);
+    for (uint32_t r = 0; r < mp_nranks(); r++) {
+        int stays = r != mp_rank() && mp_is_mapped(group, r);
+        if (recv->src_begin != NULL) check_source(&placed, stays, recv->src_begin[r], recv->src_begin[r + 1]);
+        for (uint32_t e = 0; recv->src_begin == NULL && e < recv->local_experts; e++) {
+            uint64_t pair = (uint64_t)e * mp_nranks() + r, begin = recv->pair_begin[pair];
+            check_source(&placed, stays, begin, begin + recv->pair_count[pair]);
+        }
+    }
+    for (uint64_t i = 0; i < recv->capacity; i++) MP_CHECK(placed.seen[i] || recv->row[i] == NULL);
+    free(placed.seen);
+}
+
+/* Unused rows of the array stay as they were. */
+static void check_gather(const mp_job_t *job, const xep_handle_t *handle)
+{
+    const xep_recv_t *recv = mp_recv(handle);
+    const uint64_t rows = recv->arrangement == XEP_ROWS_BY_EXPERT_PADDED ? recv->capacity : recv->rows;
+    size_t bytes = recv->hidden * xep_dtype_size(recv->dtype), stride = bytes + 24;
+    char *dense = mp_alloc(rows * bytes, 0), *apart = mp_alloc(rows * stride, 0), none[4096];
+    MP_CHECK(bytes <= sizeof none);
+    memset(none, MP_POISON, sizeof none);
+    memset(dense, MP_POISON, rows * bytes);
+    memset(apart, MP_POISON, rows * stride);
+    MP_OK(xep_handle_gather(handle, dense, 0));
+    MP_OK(xep_handle_gather(handle, apart, stride));
+    for (uint64_t i = 0; i < rows; i++) {
+        const void *row = recv->row != NULL ? recv->row[i] : (const char *)recv->x + i * recv->x_stride;
+        if (row == NULL) row = none;
+        MP_CHECK(memcmp(dense + i * bytes, row, bytes) == 0 && memcmp(apart + i * stride, row, bytes) == 0);
+        for (size_t j = bytes; j < stride; j++) MP_CHECK((unsigned char)apart[i * stride + j] == MP_POISON);
+    }
+    if (bytes > 1) MP_FAILS(XEP_ERR_INVALID, xep_handle_gather(handle, dense, bytes - 1));
+    mp_free(dense, "dense");
+    mp_free(apart, job->c->name);
+}
+
+/* One dispatch of that payload, its rows in place as the case says; group NULL: wherever they are. */
+static xep_handle_t *receive(xep_group_t *group, mp_job_t *job, uint64_t payload)
+{
+    mp_job_payload(job, payload);
+    xep_dispatch_args_t args = mp_job_dispatch(job);
+    mp_job_place(job, &args);
+    xep_handle_t *handle = mp_job_receive(job, &args);
+    if (group != NULL) check_places(group, job, mp_recv(handle));
+    return handle;
+}
+
+/* So many, each released. */
+static void rounds(xep_group_t *group, mp_job_t *job, uint64_t count)
+{
+    for (uint64_t i = 0; i < count; i++) xep_handle_release(receive(group, job, i));
+}
+
+/* The rows of a handle do not change while another dispatch, cached, comes and goes. */
+static void overlap(xep_group_t *group, mp_job_t *job, uint64_t payload)
+{
+    xep_handle_t *first = receive(group, job, payload), *second;
+    mp_job_payload(job, payload + 1);
+    xep_dispatch_args_t args = mp_job_cached(job, first);
+    mp_job_place(job, &args);
+    second = mp_job_receive(job, &args);
+    mp_job_sum(job, second);
+    xep_handle_release(second);
+    mp_job_payload(job, payload);
+    (void)mp_job_dispatch(job); /* checks expect the first again */
+    mp_job_check_recv(job, first);
+    check_gather(job, first);
+    mp_job_sum(job, first);
+    xep_handle_release(first);
+}
+
+/* In the end the same buffer copies, as it is not told otherwise. */
+static void run_shape(xep_group_t *group, const mp_case_t *c)
+{
+    mp_job_t job;
+    mp_job_begin(&job, c, 5, group);
+    for (uint64_t round = 0; round < 2; round++) overlap(group, &job, round * 10);
+    mp_job_payload(&job, 99);
+    xep_handle_t *handle = mp_job_receive(&job, NULL);
+    check_gather(&job, handle);
+    xep_handle_release(handle);
+    mp_job_close(&job);
+}
 
 /* ---- memory is used again when all have released, and not before ---- */
 
@@ -67,18 +144,18 @@ static void held_by_others(xep_group_t *group, const char *mode)
     c.timeout_ms = mp_rank() == most ? 500 : 60000; /* the one that waits in vain; the others wait for it */
     mp_job_begin(&job, &c, 6, group);
     for (uint32_t i = 0; i < most; i++) {
-        handle = mp_placed_dispatch(group, &job, i);
+        handle = receive(group, &job, i);
         if (mp_rank() == i) mine = handle;
         else xep_handle_release(handle);
     }
     MP_OK(xep_group_barrier(group));
     if (mp_rank() == most) {
         MP_FAILS(XEP_ERR_TIMEOUT, xep_buffer_send_memory(job.buffer, &base, &stride));
-        MP_CHECK(strstr(xep_last_error(), "peers have not released handles") != NULL);
+        MP_REASON("peers have not released handles");
     }
     MP_OK(xep_group_barrier(group));
     c.in_place = 2; /* the case that the job looks at */
-    handle = mp_placed_dispatch(NULL, &job, 50);
+    handle = receive(NULL, &job, 50);
     const xep_recv_t *recv = mp_recv(handle);
     MP_OK(xep_buffer_memory(job.buffer, &base, &stride));
     for (uint64_t i = 0; i < recv->rows; i++) MP_CHECK((uintptr_t)recv->row[i] - (uintptr_t)base < stride);
@@ -89,7 +166,7 @@ static void held_by_others(xep_group_t *group, const char *mode)
         mp_job_check_recv(&job, mine);
         xep_handle_release(mine);
     }
-    for (uint64_t i = 0; i < 4; i++) xep_handle_release(mp_placed_dispatch(group, &job, 60 + i));
+    rounds(group, &job, 4);
     mp_job_close(&job);
 }
 
@@ -104,56 +181,45 @@ static void changed_too_early(xep_group_t *group, const char *mode)
     size_t stride;
     mp_job_begin(&job, &c, 7, group);
     MP_OK(xep_buffer_send_memory(job.buffer, &base, &stride));
-    xep_handle_t *handle = mp_placed_dispatch(group, &job, 1);
+    xep_handle_t *handle = receive(group, &job, 1);
     MP_OK(xep_group_barrier(group));
     ((char *)base)[3 * stride + 1] ^= mp_rank() == 0 ? 0x40 : 0;
     xep_handle_release(handle);
     MP_OK(xep_group_barrier(group));
     xep_status_t status = xep_buffer_send_memory(job.buffer, &base, &stride);
     MP_CHECK(status == (mp_rank() == 0 ? XEP_ERR_INVALID : XEP_OK));
-    if (mp_rank() == 0) MP_CHECK(strstr(xep_last_error(), "row 3 of dispatch 1 was changed") != NULL);
-    for (uint64_t i = 0; i < 3; i++) xep_handle_release(mp_placed_dispatch(group, &job, i));
+    if (mp_rank() == 0) MP_REASON("row 3 of dispatch 1 was changed");
+    rounds(group, &job, 3);
     mp_job_close(&job);
 }
 
 /* All ranks make the same mistake, so that they stay in step. */
-static void refuse(mp_job_t *job, xep_dispatch_args_t args, const char *why)
-{
-    xep_handle_t *handle = NULL;
-    MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job->buffer, &args, &handle, NULL));
-    if (strstr(xep_last_error(), why) == NULL) mp_fail(__FILE__, __LINE__, "%s: %s", why, xep_last_error());
-    MP_CHECK(handle == NULL);
-}
-
 static void wrong_rows(xep_group_t *group, const char *mode)
 {
     const mp_case_t c = held_in(mode);
     mp_job_t job;
-    xep_handle_t *handle;
     mp_job_begin(&job, &c, 8, group);
     xep_dispatch_args_t args = mp_job_dispatch(&job), wrong;
     mp_job_place(&job, &args);
     wrong = args;
     wrong.x_stride = args.x_stride + 64;
-    refuse(&job, wrong, "(128, as xep_buffer_send_memory() returned)");
+    MP_REFUSES(&job, &wrong, XEP_ERR_INVALID, "(128, as xep_buffer_send_memory() returned)");
     wrong = args;
     wrong.x = (const char *)args.x + 2 * args.x_stride;
-    refuse(&job, wrong, "20 rows (rows of the memory that xep_buffer_send_memory() returned");
+    MP_REFUSES(&job, &wrong, XEP_ERR_INVALID, "20 rows (rows of the memory that xep_buffer_send_memory() returned");
     wrong = args;
     wrong.x = (const char *)args.x - args.x_stride; /* in front of it */
-    refuse(&job, wrong, "rows of the memory");
+    MP_REFUSES(&job, &wrong, XEP_ERR_INVALID, "rows of the memory");
     wrong = args;
     wrong.capacity = 1;
-    MP_FAILS(XEP_ERR_OVERFLOW, xep_dispatch(job.buffer, &wrong, &handle, NULL));
-    MP_OK(xep_dispatch(job.buffer, &args, &handle, NULL)); /* the same rows, not asked for again */
-    mp_job_check_recv(&job, handle);
-    refuse(&job, args, "rows of the memory"); /* a dispatch has them */
+    MP_REFUSES(&job, &wrong, XEP_ERR_OVERFLOW, "room for 1");
+    xep_handle_t *handle = mp_job_receive(&job, &args);             /* the same rows, not asked for again */
+    MP_REFUSES(&job, &args, XEP_ERR_INVALID, "rows of the memory"); /* a dispatch has them */
     xep_handle_release(handle);
     args = mp_job_dispatch(&job);
     if (mp_rank() != 0) args.flags |= XEP_DISPATCH_IN_PLACE;
-    MP_FAILS(XEP_ERR_MISMATCH, xep_dispatch(job.buffer, &args, &handle, NULL));
-    MP_CHECK(strstr(xep_last_error(), "disagree on whether rows are read in place") != NULL);
-    for (uint64_t i = 0; i < 4; i++) xep_handle_release(mp_placed_dispatch(group, &job, i));
+    MP_REFUSES(&job, &args, XEP_ERR_MISMATCH, "disagree on whether rows are read in place");
+    rounds(group, &job, 4);
     mp_job_close(&job);
 }
 
@@ -162,15 +228,12 @@ static void one_token(xep_group_t *group, const char *mode)
 {
     mp_case_t c = held_in(mode);
     mp_job_t job;
-    xep_handle_t *handle;
     c.tokens = 1, c.hidden = 4096;
     mp_job_begin(&job, &c, 12, group);
     xep_dispatch_args_t args = mp_job_dispatch(&job);
     mp_job_place(&job, &args);
     args.x_stride += 64;
-    MP_OK(xep_dispatch(job.buffer, &args, &handle, NULL));
-    mp_job_check_recv(&job, handle);
-    xep_handle_release(handle);
+    xep_handle_release(mp_job_receive(&job, &args));
     mp_job_close(&job);
 }
 
@@ -190,10 +253,8 @@ static void wrong_buffers(xep_group_t *group, const char *mode)
     mp_job_begin(&job, &c, 9, group);
     MP_FAILS(XEP_ERR_UNSUPPORTED, xep_buffer_send_memory(job.buffer, &base, &stride));
     xep_dispatch_args_t args = mp_job_dispatch(&job);
-    xep_handle_t *handle;
     args.flags |= XEP_DISPATCH_IN_PLACE;
-    MP_FAILS(XEP_ERR_UNSUPPORTED, xep_dispatch(job.buffer, &args, &handle, NULL));
-    MP_CHECK(strstr(xep_last_error(), "without XEP_BUFFER_SEND_MEMORY") != NULL);
+    MP_REFUSES(&job, &args, XEP_ERR_UNSUPPORTED, "without XEP_BUFFER_SEND_MEMORY");
     mp_job_close(&job);
 }
 
@@ -204,9 +265,53 @@ static void reset(xep_group_t *group, const char *mode)
     mp_job_t job;
     mp_job_begin(&job, &c, 11, group);
     for (uint64_t round = 0; round < 5; round++) {
-        (void)mp_placed_dispatch(group, &job, round);
-        (void)mp_placed_dispatch(group, &job, round + 1);
+        (void)receive(group, &job, round);
+        (void)receive(group, &job, round + 1);
         MP_OK(xep_buffer_reset(job.buffer));
+    }
+    mp_job_close(&job);
+}
+
+/* ---- mode ll: received in another order than sent ---- */
+
+/*
+ * Rows that are cast are other rows than the user's: send memory stays the user's. Padded and compact, received in
+ * another order than sent, and summed.
+ */
+static void in_flight(xep_group_t *group, xep_quant_t quant)
+{
+    mp_case_t c = {.name = "in flight", .mode = "ll", .experts = 8, .topk = 8, .tokens = 20, .in_place = 1};
+    mp_job_t job;
+    xep_handle_t *handle[2];
+    xep_request_t *req[2];
+    void *base, *again;
+    size_t stride;
+    c.quant = quant, c.weights = 1, c.hidden = 300, c.ragged = 1, c.slots = 3;
+    mp_job_begin(&job, &c, 13, group);
+    for (uint64_t round = 0; round < 4; round++) {
+        for (uint64_t i = 0; i < 2; i++) {
+            mp_job_payload(&job, 2 * round + i);
+            xep_dispatch_args_t args = mp_job_dispatch(&job);
+            mp_job_place(&job, &args);
+            MP_OK(xep_buffer_send_memory(job.buffer, &base, &stride));
+            args.arrangement = i == 0 ? XEP_ROWS_BY_EXPERT_PADDED : XEP_ROWS_BY_EXPERT_COMPACT;
+            MP_OK(xep_dispatch(job.buffer, &args, &handle[i], &req[i]));
+            MP_OK(xep_buffer_send_memory(job.buffer, &again, &stride));
+            MP_CHECK((again == base) == (quant != XEP_QUANT_NONE || job.tokens == 0));
+            memset(again, MP_POISON, c.tokens * stride);
+        }
+        for (uint64_t i = 2; i-- > 0;) {
+            MP_OK(xep_request_wait(req[i]));
+            xep_request_free(req[i]);
+            mp_job_payload(&job, 2 * round + i);
+            (void)mp_job_dispatch(&job);
+            job.shape.padded = i == 0, job.shape.room = c.tokens;
+            mp_job_check_recv(&job, handle[i]);
+            check_places(group, &job, mp_recv(handle[i]));
+            check_gather(&job, handle[i]);
+            mp_job_sum(&job, handle[i]);
+            xep_handle_release(handle[i]);
+        }
     }
     mp_job_close(&job);
 }
@@ -224,13 +329,21 @@ static void every_mode(xep_group_t *group, const char *mode, int one_node)
 
 int main(void)
 {
+    static const char *const modes[] = {"normal", "ll"};
     setenv("XEP_CHECK_ROWS", "yes", 1);
     xep_group_t *group = mp_group();
     xep_group_info_t info = XEP_GROUP_INFO_INIT;
     MP_OK(xep_group_query(group, &info));
-    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) mp_placed_shape(group, &shapes[i]);
-    every_mode(group, "normal", info.nnodes == 1);
-    every_mode(group, "ll", info.nnodes == 1);
+    for (uint32_t m = 0; m < 2; m++) {
+        for (uint32_t i = 0; i < MP_SHAPES; i++) {
+            mp_case_t c = mp_shape(i, modes[m]);
+            c.in_place = 1 + (i + m) % 2;
+            run_shape(group, &c);
+        }
+        if (mp_nranks() > 1) every_mode(group, modes[m], info.nnodes == 1);
+    }
+    in_flight(group, XEP_QUANT_NONE);
+    in_flight(group, XEP_QUANT_E4M3);
     xep_group_destroy(group);
     return 0;
 }

@@ -148,12 +148,10 @@ static void refusals(xep_group_t *group)
     MP_FAILS(XEP_ERR_UNSUPPORTED, xep_dispatch(normal.buffer, &a, &handle, NULL));
     a = mp_job_dispatch(&ll);
     a.arrangement = XEP_ROWS_BY_RANK;
-    MP_FAILS(XEP_ERR_UNSUPPORTED, xep_dispatch(ll.buffer, &a, &handle, NULL));
-    MP_REASON("mode ll does not support arrangement 1");
+    MP_REFUSES(&ll, &a, XEP_ERR_UNSUPPORTED, "mode ll does not support arrangement 1");
     a = mp_job_dispatch(&ll);
     a.quant = (xep_quant_t)99;
-    MP_FAILS(XEP_ERR_INVALID, xep_dispatch(ll.buffer, &a, &handle, NULL));
-    MP_REASON("quant");
+    MP_REFUSES(&ll, &a, XEP_ERR_INVALID, "quant");
     a = mp_job_dispatch(&ll);
     a.topk_weights = NULL, a.flags = XEP_DISPATCH_SEND_WEIGHTS;
     MP_FAILS(XEP_ERR_INVALID, xep_dispatch(ll.buffer, &a, &handle, NULL));
@@ -216,10 +214,8 @@ static void cast_once(xep_group_t *group, xep_quant_t quant, float quant_scale, 
 
 static void refuse_quant_scale(const mp_job_t *job, xep_dispatch_args_t a, xep_quant_t quant, float quant_scale)
 {
-    xep_handle_t *handle = NULL;
     a.quant = quant, a.quant_scale = quant_scale, a.nscales = 0, a.scales = NULL;
-    MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job->buffer, &a, &handle, NULL));
-    MP_REASON("quant_scale");
+    MP_REFUSES(job, &a, XEP_ERR_INVALID, "quant_scale");
 }
 
 static void casts(xep_group_t *group)

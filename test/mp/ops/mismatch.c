@@ -99,7 +99,6 @@ static void casts(xep_group_t *group)
 {
     mp_case_t c = base;
     mp_job_t one, *job = &one;
-    xep_handle_t *handle = NULL;
     c.nscales = c.payloads = 0, c.quant = XEP_QUANT_MXFP8;
     mp_job_begin(job, &c, 5, group);
     DISAGREE_DISPATCH(a_.quant = XEP_QUANT_NONE, "quant");
@@ -108,8 +107,8 @@ static void casts(xep_group_t *group)
     DISAGREE_DISPATCH(a_.hidden = 63, "hidden");
     xep_dispatch_args_t a = mp_job_dispatch(job);
     a.quant = XEP_QUANT_NVFP4;
-    MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job->buffer, &a, &handle, NULL));
-    MP_REASON("too few scales in a row for quant 7: 1 (params.scales: at least 2 for a hidden of 64)");
+    MP_REFUSES(job, &a, XEP_ERR_INVALID,
+               "too few scales in a row for quant 7: 1 (params.scales: at least 2 for a hidden of 64)");
     mp_job_round(job);
     mp_job_close(job);
 }
@@ -132,8 +131,7 @@ static void cached(mp_job_t *job)
     /* both slots are taken: free one of them first, the other stays a wrong routing on one rank */
     if (mp_is_last()) xep_handle_release(first);
     else xep_handle_release(second);
-    MP_FAILS(XEP_ERR_MISMATCH, xep_dispatch(job->buffer, &a, &none, NULL));
-    MP_REASON("cached");
+    MP_REFUSES(job, &a, XEP_ERR_MISMATCH, "cached");
     xep_handle_release(mp_is_last() ? second : first);
     mp_job_round(job);
 }

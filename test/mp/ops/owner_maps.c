@@ -12,44 +12,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "mp_job.h"
-#include "mp_placed.h"
 #include "mp_rig.h"
-
-static const mp_case_t cases[] = {
-    {.name = "normal, cyclic", .owners = "cyclic", MP_SHAPE(21, 5, 72, 40), .ragged = 1, .mask = 150, .weights = 1},
-    {.name = "normal, random",
-     .owners = "random:11",
-     MP_SHAPE(13, 4, 65, 33),
-     MP_FP32,
-     .idx_dtype = XEP_INT32,
-     .nscales = 3,
-     .strided = 1,
-     .alignment = 4,
-     .biases = 3,
-     .slots = 3},
-    {.name = "normal, all on one", .owners = "split:0", .routing = "one-rank", MP_SHAPE(9, 9, 24, 17), .ragged = 2},
-    {.name = "normal, in place", .owners = "cyclic", MP_SHAPE(10, 3, 128, 30), .in_place = 1, .mask = 100},
-    {.name = "ll, cyclic",
-     .mode = "ll",
-     .owners = "cyclic",
-     MP_SHAPE(21, 5, 256, 40),
-     .ragged = 1,
-     .mask = 150,
-     .weights = 1,
-     .sent = 1},
-    {.name = "ll, random",
-     .mode = "ll",
-     .owners = "random:11",
-     MP_SHAPE(13, 4, 264, 33),
-     .idx_dtype = XEP_INT32,
-     .quant = XEP_QUANT_E4M3,
-     .strided = 1,
-     .alignment = 4,
-     .biases = 3,
-     .slots = 3},
-    {.name = "ll, in place", .mode = "ll", .owners = "cyclic", MP_SHAPE(10, 3, 128, 30), .in_place = 1},
-};
+#include "mp_shapes.h"
 
 static void run(xep_group_t *group, const mp_case_t *c)
 {
@@ -57,6 +21,16 @@ static void run(xep_group_t *group, const mp_case_t *c)
     mp_job_begin(&job, c, 5, group);
     mp_job_rounds(&job, 3, 0);
     mp_job_close(&job);
+}
+
+/* Each in one of the modes, and with one kind of map. */
+static void shapes(xep_group_t *group)
+{
+    for (uint32_t i = 0; i < MP_SHAPES; i++) {
+        mp_case_t c = mp_shape(i, i % 2 == 0 ? "normal" : "ll");
+        c.owners = i / 2 % 2 == 0 ? "cyclic" : "random:11";
+        run(group, &c);
+    }
 }
 
 /* Attention on the ranks below M, which have no expert, and experts on the others, which have no tokens. */
@@ -107,12 +81,10 @@ static size_t touched(xep_group_t *group, const char *mode, int says_none)
     MP_CHECK(info.tokens == (says_none ? job.tokens : split.tokens));
     xep_dispatch_args_t args = mp_job_dispatch(&job);
     if (says_none && job.tokens == 0) {
-        xep_handle_t *none = NULL;
         int64_t idx[4] = {0, 1, 2, 3};
         char x[2048] = {0};
         args.tokens = 1, args.x = x, args.topk_idx = idx, args.topk_weights = NULL;
-        MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job.buffer, &args, &none, NULL));
-        MP_REASON("too many tokens: 1 (the buffer was made for 0)");
+        MP_REFUSES(&job, &args, XEP_ERR_INVALID, "too many tokens: 1 (the buffer was made for 0)");
     }
     mp_job_close(&job);
     return bytes;
@@ -150,8 +122,7 @@ static void later(xep_group_t *group, const char *mode)
     mp_job_check_recv(&job, second);
     xep_dispatch_args_t cached = mp_job_cached(&job, second);
     xep_handle_release(first);
-    MP_OK(xep_dispatch(job.buffer, &cached, &third, NULL));
-    mp_job_check_recv(&job, third);
+    third = mp_job_receive(&job, &cached);
     xep_handle_release(second);
     xep_handle_release(third);
     args = mp_job_dispatch(&job);
@@ -160,8 +131,7 @@ static void later(xep_group_t *group, const char *mode)
         memset(wrong, 0xff, job.tokens * c.topk * sizeof *wrong);
         wrong[2 * c.topk + 1] = 8;
         args.topk_idx = wrong, args.topk_idx_stride = 0;
-        MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job.buffer, &args, &third, NULL));
-        MP_REASON("invalid topk_idx[2][1]: 8 (-1, or one of 8 experts)");
+        MP_REFUSES(&job, &args, XEP_ERR_INVALID, "invalid topk_idx[2][1]: 8 (-1, or one of 8 experts)");
         mp_free(wrong, "wrong");
     }
     mp_job_round(&job);
@@ -221,9 +191,7 @@ static void wrong(xep_group_t *group)
 int main(void)
 {
     xep_group_t *group = mp_group();
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
-        if (cases[i].in_place) mp_placed_shape(group, &cases[i]);
-        else run(group, &cases[i]);
+    shapes(group);
     splits(group, "normal");
     splits(group, "ll");
     if (mp_nranks() > 1) memory(group);

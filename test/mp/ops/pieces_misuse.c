@@ -72,8 +72,7 @@ static void refuse_dispatches(xep_group_t *group)
     xep_dispatch_args_t args = mp_job_dispatch(&job);
     MP_FAILS(XEP_ERR_OVERFLOW, xep_dispatch(job.buffer, &args, &handle, NULL));
     args.flags = XEP_DISPATCH_PIECES;
-    MP_FAILS(XEP_ERR_UNSUPPORTED, xep_dispatch(job.buffer, &args, &handle, NULL));
-    MP_REASON("XEP_DISPATCH_PIECES (without XEP_BUFFER_PIECES)");
+    MP_REFUSES(&job, &args, XEP_ERR_UNSUPPORTED, "XEP_DISPATCH_PIECES (without XEP_BUFFER_PIECES)");
     mp_job_close(&job);
     c.pieces = 1;
     c.in_place = 1;
@@ -86,16 +85,13 @@ static void refuse_dispatches(xep_group_t *group)
     MP_REASON("params.recv_rows; or XEP_DISPATCH_PIECES");
     MP_CHECK(rows != 0);
     args.flags = XEP_DISPATCH_PIECES | XEP_DISPATCH_IN_PLACE;
-    MP_FAILS(XEP_ERR_UNSUPPORTED, xep_dispatch(job.buffer, &args, &handle, NULL));
-    MP_REASON("XEP_DISPATCH_PIECES with XEP_DISPATCH_IN_PLACE");
+    MP_REFUSES(&job, &args, XEP_ERR_UNSUPPORTED, "XEP_DISPATCH_PIECES with XEP_DISPATCH_IN_PLACE");
     args.flags = XEP_DISPATCH_PIECES;
     args.capacity = 3;
-    MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job.buffer, &args, &handle, NULL));
-    MP_REASON("invalid capacity: 3 rows (0 with XEP_DISPATCH_PIECES)");
+    MP_REFUSES(&job, &args, XEP_ERR_INVALID, "invalid capacity: 3 rows (0 with XEP_DISPATCH_PIECES)");
     args.capacity = 0;
     args.flags = mp_rank() == 1 ? 0 : XEP_DISPATCH_PIECES;
-    MP_FAILS(XEP_ERR_MISMATCH, xep_dispatch(job.buffer, &args, &handle, NULL));
-    MP_REASON("piece, from 1 (0: without XEP_DISPATCH_PIECES): 1, 0");
+    MP_REFUSES(&job, &args, XEP_ERR_MISMATCH, "piece, from 1 (0: without XEP_DISPATCH_PIECES): 1, 0");
     args.flags = XEP_DISPATCH_PIECES | 32;
     MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job.buffer, &args, &handle, NULL));
     mp_job_close(&job);
@@ -276,9 +272,7 @@ static void stop_asking(xep_group_t *group, const mp_case_t *shape, const char *
     oracle_pieces_free(&again.all);
     handle = mp_pieces_begin(&again, &job, &args);
     mp_pieces_rest(&again, &job, handle, 1);
-    xep_combine_args_t combine = mp_job_combine(&job, handle);
-    MP_OK(xep_combine(handle, &combine, NULL));
-    mp_job_check_out(&job);
+    mp_job_sum(&job, handle);
     xep_handle_release(handle);
     mp_job_close(&job);
 }
@@ -293,16 +287,15 @@ static void refuse_by_expert(xep_group_t *group)
     mp_job_begin(&job, &c, 5, group);
     xep_dispatch_args_t args = mp_job_dispatch(&job);
     args.arrangement = XEP_ROWS_BY_EXPERT_PADDED;
-    MP_FAILS(XEP_ERR_UNSUPPORTED, xep_dispatch(job.buffer, &args, &handle, NULL));
-    MP_REASON("XEP_ROWS_BY_EXPERT_PADDED (with XEP_DISPATCH_PIECES: compact)");
+    MP_REFUSES(&job, &args, XEP_ERR_UNSUPPORTED, "XEP_ROWS_BY_EXPERT_PADDED (with XEP_DISPATCH_PIECES: compact)");
     args.arrangement = XEP_ROWS_DEFAULT;
     args.expert_alignment = mp_rank() == 1 ? 17 : 16;
-    MP_FAILS(XEP_ERR_OVERFLOW, xep_dispatch(job.buffer, &args, &handle, NULL));
-    MP_REASON("expert_alignment of rank 1 is more than a slot has rows: 17 (params.recv_rows: 16)");
+    MP_REFUSES(&job, &args, XEP_ERR_OVERFLOW,
+               "expert_alignment of rank 1 is more than a slot has rows: 17 (params.recv_rows: 16)");
     args.expert_alignment = 0;
     args.flags = mp_rank() == 1 ? 0 : XEP_DISPATCH_PIECES;
-    MP_FAILS(XEP_ERR_MISMATCH, xep_dispatch(job.buffer, &args, &handle, NULL));
-    MP_REASON("rank 0 and rank 1 disagree on piece, from 1 (0: without XEP_DISPATCH_PIECES): 1, 0");
+    MP_REFUSES(&job, &args, XEP_ERR_MISMATCH,
+               "rank 0 and rank 1 disagree on piece, from 1 (0: without XEP_DISPATCH_PIECES): 1, 0");
     args.flags = 0;
     MP_FAILS(XEP_ERR_OVERFLOW, xep_dispatch(job.buffer, &args, &handle, NULL));
     MP_REASON("it has room for 16 (params.recv_rows; or XEP_DISPATCH_PIECES)");
@@ -317,7 +310,7 @@ static void refuse_by_expert(xep_group_t *group)
     MP_REASON("mode ll does not support topk_weights and out_weights of a combine");
     disagree(&job, handle);
     mp_pieces_rest(&all, &job, handle, 1);
-    mp_pieces_combine(&job, handle);
+    mp_job_sum(&job, handle);
     xep_handle_release(handle);
     ask_apart(&job);
     mp_job_close(&job);

@@ -23,8 +23,7 @@ static void refuse_dispatch(mp_job_t *job)
     xep_dispatch_args_t bad = mp_job_dispatch(job);
     xep_handle_t *none = NULL;
     bad.x_stride = 3;
-    MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job->buffer, &bad, &none, NULL));
-    MP_REASON("invalid x_stride: 3");
+    MP_REFUSES(job, &bad, XEP_ERR_INVALID, "invalid x_stride: 3");
     MP_CHECK(none == NULL);
 }
 

@@ -81,11 +81,8 @@ static void work_round(mp_job_t *job)
     mp_job_check_recv(job, first);
     xep_combine_args_t c1 = mp_job_combine(job, first);
     d = mp_job_cached(job, first);
-    MP_OK(xep_dispatch(job->buffer, &d, &second, NULL));
-    mp_job_check_recv(job, second);
-    xep_combine_args_t c2 = mp_job_combine(job, second);
-    MP_OK(xep_combine(second, &c2, NULL));
-    mp_job_check_out(job);
+    second = mp_job_receive(job, &d);
+    mp_job_sum(job, second);
     xep_handle_release(second);
     (void)mp_job_dispatch(job); /* what checks expect */
     for (int i = 0; i < 2; i++) {

@@ -10,40 +10,25 @@
 
 #include "mp_pieces.h"
 #include "mp_rig.h"
+#include "mp_shapes.h"
 
 enum { ROUNDS = 3, LAYERS = 9 /* more than a ring of announcements has */ };
 
-static const mp_case_t cases[] = {
-    {.name = "payloads, scales",
-     .mode = "normal",
-     MP_SHAPE(13, 5, 77, 31),
-     .mask = 200,
-     .nscales = 3,
-     .scales_dtype = XEP_U8,
-     .payloads = 8,
-     .weights = 1},
-    {.name = "payloads, ll", .mode = "ll", MP_SHAPE(13, 5, 77, 31), .owners = "random:3", .payloads = 3, .weights = 1},
-    {.name = "pieces", .mode = "normal", MP_SHAPE(16, 4, 72, 40), .weights = 1, .pieces = 1, .recv_rows = 17},
-    {.name = "pieces, owners",
-     .mode = "ll",
-     MP_SHAPE(9, 4, 264, 33),
-     .owners = "cyclic",
-     .quant = XEP_QUANT_MXFP8,
-     .payloads = 2,
-     .weights = 1,
-     .pieces = 1,
-     .recv_rows = 29},
-    {.name = "in place", .mode = "normal", MP_SHAPE(16, 4, 256, 48), .owners = "random:2", .weights = 1, .in_place = 1},
-    {.name = "in place, ll", .mode = "ll", MP_SHAPE(16, 4, 256, 48), .quant = XEP_QUANT_NVFP4, .in_place = 1},
-    {.name = "sums at owners", .mode = "ll", MP_SHAPE(13, 5, 264, 33), .owners = "cyclic", .weights = 1, .sent = 1},
-    {.name = "a cast", .mode = "normal", MP_SHAPE(16, 4, 96, 30), .quant = XEP_QUANT_E4M3, .weights = 1},
-    {.name = "all experts on a rank that serves",
-     .mode = "normal",
-     MP_SHAPE(8, 3, 64, 20),
-     MP_FP32,
-     .owners = "split:1",
-     .weights = 1},
-};
+/* Of which rank 0 has no experts, some ranks have those of others, and rows are copied, in pieces or in place. */
+static mp_case_t make_case(uint32_t number)
+{
+    mp_case_t c = mp_shape(number, number % 2 == 0 ? "normal" : "ll");
+    if (c.owners == NULL) c.owners = number == 0 ? "split:1" : number % 4 >= 2 ? "cyclic" : NULL;
+    c.pieces = number / 2 % 3 == 1;
+    c.recv_rows = c.pieces ? mp_pieces_room(&c) / 2 + c.alignment : 0; /* half of the ranks have tokens */
+    c.in_place = number / 2 % 3 == 2;
+    c.fixed_capacity = 0;
+    c.copy_in = 0; /* experts of a rank that serves write where they are told to */
+    c.works = 0x55555555;
+    c.served = 1;
+    c.timeout_ms = 30 * 1000;
+    return c;
+}
 
 static mp_job_t job;
 static mp_pieces_t pieces;
@@ -65,8 +50,7 @@ static void work_round(int more)
         handle = mp_pieces_receive(&job, &args, 1);
     } else {
         if (job.c->in_place) mp_job_place(&job, &args);
-        MP_OK(xep_dispatch(job.buffer, &args, &handle, NULL));
-        mp_job_check_recv(&job, handle);
+        handle = mp_job_receive(&job, &args);
     }
     xep_combine_args_t combine = mp_job_combine(&job, handle);
     combine_quant(&combine);
@@ -107,19 +91,16 @@ static void work(uint32_t number)
     MP_OK(xep_step_end(&job.buffer, 1, XEP_STEP_LAST));
 }
 
-static void run(xep_group_t *group, const mp_case_t *of, uint32_t number)
+static void run(xep_group_t *group, uint32_t number)
 {
     uint8_t *afar = calloc(mp_nranks(), 1);
-    mp_case_t c = *of;
-    c.works = 0x55555555;
-    c.served = 1;
-    c.timeout_ms = 30 * 1000;
-    mp_job_open(&job, &c, 7);
-    mp_job_buffer(&job, group);
-    job.shape.sum_at_owner = c.sent;
+    const mp_case_t c = make_case(number);
+    const int is_quantized = number % 2 == 1 && !c.pieces && !c.sent && c.combine_dtype == XEP_DTYPE_DEFAULT;
+    mp_job_begin(&job, &c, 7, group);
+    job.shape.sum_at_owner = c.sent && job.shape.by_expert;
     for (uint32_t r = 0; r < mp_nranks(); r++) afar[r] = !mp_is_mapped(group, r);
     job.shape.encoded_from = afar;
-    job.shape.combine_quant = number % 2 == 1 && !c.pieces && !c.sent ? XEP_QUANT_E4M3 : XEP_QUANT_NONE;
+    job.shape.combine_quant = is_quantized ? XEP_QUANT_E4M3 : XEP_QUANT_NONE;
     payload_of = c.hidden;
     if (mp_rank() % 2 == 1) serve();
     else work(number);
@@ -130,7 +111,7 @@ static void run(xep_group_t *group, const mp_case_t *of, uint32_t number)
 int main(void)
 {
     xep_group_t *group = mp_group();
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) run(group, &cases[i], (uint32_t)i);
+    for (uint32_t i = 0; i < MP_SHAPES; i++) run(group, i);
     xep_group_destroy(group);
     return 0;
 }

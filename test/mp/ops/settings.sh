@@ -24,13 +24,11 @@ passes 4 ops/normal_ops XEP_NODE_RANKS=2 XEP_PATH=nodes
 at_length 4 ops/normal_ops XEP_NODE_RANKS=3 XEP_PATH=nodes
 at_length 4 ops/normal_ops XEP_NODE_RANKS=2 XEP_PATH=nodes XEP_PROGRESS=thread
 at_length 4 ops/waits XEP_NODE_RANKS=3 XEP_PATH=nodes
-at_length 5 ops/normal_by_nodes UCX_TLS=tcp,sysv,self
 at_length 5 ops/normal_shapes XEP_NODE_RANKS=3 XEP_PATH=nodes XEP_NODE_SUMS=fp32 XEP_THREADS=2
 at_length 4 failures/deadlines XEP_NODE_RANKS=2 XEP_PATH=nodes
 at_length 4 ops/waits XEP_NODE_RANKS=2 XEP_PATH=nodes
 at_length 5 ops/normal_shapes XEP_NODE_RANKS=2 UCX_TLS=tcp,sysv,self
-passes 4 ops/pieces XEP_NODE_RANKS=2
-at_length 5 ops/pieces XEP_NODE_RANKS=2 UCX_TLS=tcp,sysv,self
+at_length 5 ops/pieces UCX_TLS=tcp,sysv,self
 at_length 4 ops/serving_kinds XEP_NODE_RANKS=2 UCX_TLS=tcp,sysv,self
 at_length 3 ops/normal_shapes XEP_NODE_RANKS=1
 passes 3 ops/normal_ops XEP_MAP=never XEP_INFLIGHT=64k
@@ -55,5 +53,5 @@ at_length 3 ops/ll_ops XEP_SIMD=scalar
 at_length 4 ops/ll_ops XEP_NODE_RANKS=2 XEP_PATH=flat
 at_length 4 ops/ll_ops XEP_NODE_RANKS=2 XEP_PATH=nodes
 passes 3 ops/ll_ops XEP_NODE_RANKS=2 XEP_PATH=nodes XEP_PROGRESS=thread XEP_THREADS=2
-passes 5 ops/ll_by_nodes UCX_TLS=tcp,sysv,self
+passes 5 ops/by_nodes UCX_TLS=tcp,sysv,self
 exit $failed
