@@ -9,7 +9,7 @@
 
 #include "normal_shared.h"
 
-/** Steps: the records say where rows are in place; it stores no rows, has its rows in place; row of the slot is filled. */
+/** Steps: the records say where rows are in place; no rows are stored; they are in place; row of the slot is filled. */
 xep_status_t normal_check_places(void *mode, xep_op_t *op);
 xep_status_t normal_leave_rows(void *mode, xep_op_t *op);
 xep_status_t normal_note_rows(void *mode, xep_op_t *op);
