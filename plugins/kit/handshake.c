@@ -107,16 +107,6 @@ xep_status_t xep_combine_begin(void *mode, xep_op_t *op, uint32_t weights)
     return xep_steps_begin(mode, op);
 }
 
-xep_status_t xep_outputs_put(void *mode, xep_op_t *op)
-{
-    return op->combine == NULL ? XEP_OK : xep_step_put(mode, op);
-}
-
-xep_status_t xep_outputs_flush(void *mode, xep_op_t *op)
-{
-    return op->combine == NULL ? XEP_OK : xep_step_flush(mode, op);
-}
-
 const char *xep_combine_outputs(const xep_kit_t *kit, const xep_op_t *op, size_t *stride_p)
 {
     const xep_combine_args_t *args = op->combine;

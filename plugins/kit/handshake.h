@@ -47,13 +47,6 @@ xep_status_t xep_combine_drain(void *mode, xep_op_t *op);
 /** Begins a combine that the mode has not refused. weights: XEP_AGREE_ANY, or the same on all ranks. */
 xep_status_t xep_combine_begin(void *mode, xep_op_t *op, uint32_t weights);
 
-/**
- * Steps of a next piece: puts the outputs of the piece before, by the step's transfers; until they have left the slot,
- * where they may lie and rows of the next piece are written. Nothing where that piece has no outputs.
- */
-xep_status_t xep_outputs_put(void *mode, xep_op_t *op);
-xep_status_t xep_outputs_flush(void *mode, xep_op_t *op);
-
 /** Where this rank's expert outputs are: with the user, or in the slot's input. */
 const char *xep_combine_outputs(const xep_kit_t *kit, const xep_op_t *op, size_t *stride_p);
 
@@ -87,8 +80,9 @@ xep_status_t xep_combine_tell_read(void *mode, xep_op_t *op);
         .name = "readers of the last combine", .does = "wait for readers", .run = xep_combine_drain, \
         .word = xep_combine_read_word                                                                \
     }
-#define XEP_STEP_PUT_OUTPUTS   .name = "outputs to go out", .does = "put outputs", .run = xep_outputs_put
-#define XEP_STEP_FLUSH_OUTPUTS .name = "outputs to leave", .does = "flush outputs", .run = xep_outputs_flush
+/* Of a next piece: outputs of the one before leave the slot, where they may lie, before rows are written there. */
+#define XEP_STEP_PUT_OUTPUTS   .name = "outputs to go out", .does = "put outputs", .run = xep_step_put
+#define XEP_STEP_FLUSH_OUTPUTS .name = "outputs to leave", .does = "flush outputs", .run = xep_step_flush
 #define XEP_COMBINE_STEP_AGREE                                               \
     {                                                                        \
         .name = "agreement", .does = "agree", .run = xep_combine_take_offers \

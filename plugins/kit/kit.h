@@ -94,6 +94,13 @@ typedef struct xep_cursor {
     uint64_t row;      /* of this transfer */
 } xep_cursor_t;
 
+/** Where the rows of a dispatch are that are read in place (kit_in_place.h). */
+typedef struct xep_in_place_rows {
+    uint64_t offset; /* of token 0, in this rank's heap; 0: rows are copied to the receivers */
+    uint32_t area;
+    char *fill; /* where this rank puts them first; NULL: the user wrote them there */
+} xep_in_place_rows_t;
+
 typedef struct xep_kit_state {
     uint32_t casts;       /* XEP_STEPS_CASTS: its steps are those of its kind that casts; 0: the others */
     uint32_t step;        /* in them */
@@ -104,6 +111,7 @@ typedef struct xep_kit_state {
     xep_cursor_t cursor;  /* of this step */
     uint64_t since_ns;    /* when this step began; only in a trace */
     xep_offer_t offer;    /* of this rank's combine: source of puts, unchanged until flushed */
+    xep_in_place_rows_t in_place; /* of this rank's dispatch */
 } xep_kit_state_t;
 
 static inline xep_kit_state_t *xep_kit_state(const xep_op_t *op)

@@ -119,9 +119,10 @@ static uint64_t sum_token(const xep_kit_t *kit, const xep_in_place_area_t *area,
 }
 
 /* A row that no rank reads may be anything. */
-void xep_in_place_note(const xep_kit_t *kit, const xep_op_t *op, const xep_in_place_rows_t *rows, size_t bytes,
-                       size_t stride, xep_in_place_read_fn is_read)
+void xep_in_place_note(const xep_kit_t *kit, const xep_op_t *op, size_t bytes, size_t stride,
+                       xep_in_place_read_fn is_read)
 {
+    const xep_in_place_rows_t *rows = &xep_kit_state(op)->in_place;
     xep_in_place_area_t *area = &kit->in_place->areas[rows->area];
     if (!kit->env->checks_rows || rows->offset == 0) return;
     area->tokens = op->dispatch->tokens;
@@ -177,13 +178,15 @@ static int is_in_areas(const xep_kit_t *kit, const xep_dispatch_args_t *args)
     return begin < areas + kit->layout->in_place.areas * kit->layout->in_place.bytes && end > areas;
 }
 
-xep_status_t xep_in_place_choose(const xep_kit_t *kit, xep_op_t *op, int casts, xep_in_place_rows_t *rows)
+/* Of rows that are cast the user keeps the originals. */
+xep_status_t xep_in_place_choose(const xep_kit_t *kit, xep_op_t *op)
 {
     const xep_dispatch_args_t *args = op->dispatch;
+    xep_in_place_rows_t *rows = &xep_kit_state(op)->in_place;
     uint64_t first = 0;
     memset(read_of(kit, op->slot, 0), 0, kit->shape->nranks * sizeof(xep_in_place_read_t));
     if ((args->flags & XEP_DISPATCH_IN_PLACE) == 0 || args->tokens == 0) return XEP_OK;
-    int is_inside = is_in_areas(kit, args), stays = is_inside && !casts;
+    int is_inside = is_in_areas(kit, args), stays = is_inside && args->quant == XEP_QUANT_NONE;
     xep_status_t status = is_inside ? check_rows(kit, op, &first) : XEP_OK;
     if (status != XEP_OK) return status;
     rows->area = stays ? kit->in_place->handed : find_area(kit);
@@ -196,22 +199,28 @@ xep_status_t xep_in_place_choose(const xep_kit_t *kit, xep_op_t *op, int casts, 
     return XEP_OK;
 }
 
-void xep_in_place_take(const xep_kit_t *kit, const xep_op_t *op, const xep_in_place_rows_t *rows)
+xep_status_t xep_in_place_take(void *mode, xep_op_t *op)
 {
-    if (rows->offset == 0) return;
+    const xep_kit_t *kit = mode;
+    const xep_in_place_rows_t *rows = &xep_kit_state(op)->in_place;
+    if (rows->offset == 0) return XEP_OK;
     xep_in_place_area_t *area = &kit->in_place->areas[rows->area];
     *area =
         (xep_in_place_area_t){.epoch = op->epoch, .before = area->epoch, .offset = rows->offset, .sums = area->sums};
     if (rows->area == kit->in_place->handed) kit->in_place->handed = XEP_NO_AREA;
+    return XEP_OK;
 }
 
 /* What the user wrote there stays there, so that the same call with room succeeds. */
-void xep_in_place_return(const xep_kit_t *kit, const xep_in_place_rows_t *rows)
+xep_status_t xep_in_place_return(void *mode, xep_op_t *op)
 {
-    if (rows->offset == 0) return;
+    const xep_kit_t *kit = mode;
+    const xep_in_place_rows_t *rows = &xep_kit_state(op)->in_place;
+    if (xep_kit_state(op)->verdict == XEP_OK || rows->offset == 0) return XEP_OK;
     kit->in_place->areas[rows->area].epoch = kit->in_place->areas[rows->area].before;
     kit->in_place->areas[rows->area].tokens = 0;
     if (rows->fill == NULL && kit->in_place->handed == XEP_NO_AREA) kit->in_place->handed = rows->area;
+    return XEP_OK;
 }
 
 /* ---- where they are read ---- */

@@ -42,13 +42,6 @@ typedef struct xep_in_place {
     uint32_t handed;            /* area that the user may write, or XEP_NO_AREA */
 } xep_in_place_t;
 
-/** Where the rows of a dispatch are; part of its state. */
-typedef struct xep_in_place_rows {
-    uint64_t offset; /* of token 0, in this rank's heap; 0: rows are copied to the receivers */
-    uint32_t area;
-    char *fill; /* where this rank puts them first; NULL: the user wrote them there */
-} xep_in_place_rows_t;
-
 /** Lays all areas, where the shape has any; its arrays among those of the mode. */
 void xep_in_place_lay(const xep_shape_t *shape, xep_in_place_layout_t *at, xep_carve_t region[XEP_REGIONS]);
 void xep_in_place_lay_arrays(xep_kit_t *kit, xep_carve_t *arena);
@@ -58,23 +51,20 @@ void xep_in_place_prefault_own(const xep_kit_t *kit, uint32_t rank);
 void xep_in_place_prefault_slot(const xep_kit_t *kit, uint32_t rank, uint32_t slot, uint64_t tokens);
 
 /**
- * Decides where the rows of a dispatch will be. casts: the rows are cast, so the user keeps the originals. Changes
- * nothing yet; an error refuses the dispatch.
+ * Decides where the rows of a dispatch will be, in its state. Changes nothing yet; an error refuses the dispatch.
  */
-xep_status_t xep_in_place_choose(const xep_kit_t *kit, xep_op_t *op, int casts, xep_in_place_rows_t *rows);
+xep_status_t xep_in_place_choose(const xep_kit_t *kit, xep_op_t *op);
 
-/** The dispatch begins: the area is its own. */
-void xep_in_place_take(const xep_kit_t *kit, const xep_op_t *op, const xep_in_place_rows_t *rows);
-
-/** The dispatch has moved nothing: the area is as it was before. */
-void xep_in_place_return(const xep_kit_t *kit, const xep_in_place_rows_t *rows);
+/** Steps: the dispatch begins, the area is its own; behind its verdict: if it moves nothing the area is as before. */
+xep_status_t xep_in_place_take(void *mode, xep_op_t *op);
+xep_status_t xep_in_place_return(void *mode, xep_op_t *op);
 
 /** Whether any rank reads a token's row. */
 typedef int (*xep_in_place_read_fn)(const void *mode, const xep_op_t *op, uint64_t token);
 
 /** Notes the checksums of the rows (bytes each, stride apart) if they are checked: all rows are in place now. */
-void xep_in_place_note(const xep_kit_t *kit, const xep_op_t *op, const xep_in_place_rows_t *rows, size_t bytes,
-                       size_t stride, xep_in_place_read_fn is_read);
+void xep_in_place_note(const xep_kit_t *kit, const xep_op_t *op, size_t bytes, size_t stride,
+                       xep_in_place_read_fn is_read);
 
 /** Whether offset is that of a row that the user can write, with tokens rows from there on in its area. */
 int xep_in_place_is_sane(const xep_kit_t *kit, uint64_t offset, uint64_t tokens);

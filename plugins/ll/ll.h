@@ -225,7 +225,6 @@ typedef struct ll_state {
     xep_kit_state_t kit;             /* first */
     ll_packet_t packet;              /* dispatch: of this rank */
     char *items;                     /* its items: in the ring, or where peers read them in place */
-    xep_in_place_rows_t in_place;    /* dispatch: where its items are, if not in the ring */
     int is_there;                    /* the user wrote the rows where these are */
     ll_notice_t notice;              /* dispatch: source of puts, unchanged until flushed */
     uint64_t packed;                 /* dispatch: tokens, from the first on, whose items are in the packet */

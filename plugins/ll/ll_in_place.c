@@ -19,7 +19,7 @@ xep_status_t ll_in_place_choose(ll_t *mode, xep_op_t *op)
     ll_slot_t *slot = ll_slot(mode, op->slot);
     if (slot->pointed) forget_rows(mode, slot);
     slot->pointed = 0;
-    return xep_in_place_choose(&mode->kit, op, op->dispatch->quant != XEP_QUANT_NONE, &ll_state(op)->in_place);
+    return xep_in_place_choose(&mode->kit, op);
 }
 
 /* Rows are numbered through all areas, so that one word says where they are. */
@@ -47,20 +47,20 @@ xep_status_t ll_in_place_take(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;
     ll_state_t *state = ll_state(op);
-    if (state->in_place.offset == 0) return XEP_OK;
-    xep_in_place_take(&mode->kit, op, &state->in_place);
-    state->is_there = state->in_place.fill == NULL;
-    state->items = xep_kit_own(&mode->kit, state->in_place.offset);
-    state->notice.rows_at = 1 + number_of(mode, state->in_place.offset);
+    const xep_in_place_rows_t *rows = &state->kit.in_place;
+    if (rows->offset == 0) return XEP_OK;
+    state->is_there = rows->fill == NULL;
+    state->items = xep_kit_own(&mode->kit, rows->offset);
+    state->notice.rows_at = 1 + number_of(mode, rows->offset);
     space_items(mode, &state->notice, &state->packet);
-    return XEP_OK;
+    return xep_in_place_take(mode, op);
 }
 
 xep_status_t ll_in_place_note(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;
     const ll_state_t *state = ll_state(op);
-    xep_in_place_note(&mode->kit, op, &state->in_place, state->packet.row_bytes, state->packet.stride, mode->goes);
+    xep_in_place_note(&mode->kit, op, state->packet.row_bytes, state->packet.stride, mode->goes);
     return XEP_OK;
 }
 
@@ -122,7 +122,6 @@ static void point_rows(const ll_t *mode, const xep_op_t *op)
 xep_status_t ll_in_place_end(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;
-    if (xep_kit_state(op)->verdict != XEP_OK) xep_in_place_return(&mode->kit, &ll_state(op)->in_place);
-    else if (op->dispatch->flags & XEP_DISPATCH_IN_PLACE) point_rows(mode, op);
-    return XEP_OK;
+    if (xep_kit_state(op)->verdict == XEP_OK && (op->dispatch->flags & XEP_DISPATCH_IN_PLACE)) point_rows(mode, op);
+    return xep_in_place_return(mode, op);
 }

@@ -163,13 +163,16 @@ static int cut_row(const void *opaque, const xep_op_t *op, uint32_t reader, uint
     return 1;
 }
 
-/* Transfer n has the rows of local expert n. One that the reader has no rows of is there all the same, and empty. */
+/*
+ * Transfer n has the rows of local expert n. One that the reader has no rows of is there all the same, and empty. A
+ * piece may have no outputs.
+ */
 int ll_outputs_transfer(const void *opaque, const xep_op_t *op, uint32_t reader, uint32_t number,
                         xep_transfer_t *transfer)
 {
     const ll_t *mode = opaque;
     const uint32_t pair = number * mode->kit.shape->nranks + reader;
-    if (number >= mode->kit.shape->local_experts) return 0;
+    if (op->combine == NULL || number >= mode->kit.shape->local_experts) return 0;
     *transfer = (xep_transfer_t){.cut = cut_row,
                                  .coming = ll_slot(mode, op->slot)->pair_count[pair] - rows_here(mode, op, pair)};
     return 1;

@@ -306,7 +306,6 @@ typedef struct normal_state {
     int placed;                       /* the slot's grants are of this dispatch */
     uint32_t outs;                    /* dispatch, with grants: ranks that were out when it began */
     int weighted; /* rows have weights: known once the records are in; of a combine by nodes, those of local ranks do */
-    xep_in_place_rows_t in_place; /* dispatch: where this rank's rows are read in place */
     int uncounted; /* dispatch: selections of the local experts are to be counted when the rows are here */
     normal_returning_t returning;
     xep_codec_t codec;               /* combine that casts */

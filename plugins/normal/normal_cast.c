@@ -21,7 +21,7 @@ void normal_lay_casts(normal_t *mode)
 /* Rows that are read in place are made where peers read them: they are there then, as if the caller had done so. */
 static void place_rows(const normal_t *mode, xep_op_t *op, xep_dispatch_args_t *to)
 {
-    xep_in_place_rows_t *in_place = &normal_state(op)->in_place;
+    xep_in_place_rows_t *in_place = &xep_kit_state(op)->in_place;
     if (in_place->fill == NULL) return;
     to->x = in_place->fill;
     to->x_stride = mode->layout.common.in_place.stride;

@@ -260,9 +260,7 @@ xep_status_t normal_dispatch(void *opaque, xep_op_t *op)
     normal_t *mode = opaque;
     uint64_t begin_ns = xep_kit_phase(&mode->kit);
     xep_status_t status = XEP_OK;
-    if (mode->kit.shape->sends_in_place)
-        status =
-            xep_in_place_choose(&mode->kit, op, op->dispatch->quant != XEP_QUANT_NONE, &normal_state(op)->in_place);
+    if (mode->kit.shape->sends_in_place) status = xep_in_place_choose(&mode->kit, op);
     if (status == XEP_OK) status = take_routing(mode, op);
     if (status != XEP_OK) return status;
     xep_kit_use_slot(&mode->kit, op);

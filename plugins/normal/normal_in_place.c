@@ -12,13 +12,6 @@ static int is_read(const void *mode, const xep_op_t *op, uint64_t token)
     return routing->first[token] < routing->first[token + 1];
 }
 
-xep_status_t normal_take_place(void *opaque, xep_op_t *op)
-{
-    normal_t *mode = opaque;
-    xep_in_place_take(&mode->kit, op, &normal_state(op)->in_place);
-    return XEP_OK;
-}
-
 /* Behind the records: memory is indexed by what they say. */
 xep_status_t normal_check_places(void *opaque, xep_op_t *op)
 {
@@ -31,13 +24,6 @@ xep_status_t normal_check_places(void *opaque, xep_op_t *op)
                                        "invalid record from rank %u: rows in place at byte %llu (in its send memory)",
                                        r, (unsigned long long)record->x_offset);
     }
-    return XEP_OK;
-}
-
-xep_status_t normal_return_place(void *opaque, xep_op_t *op)
-{
-    normal_t *mode = opaque;
-    if (xep_kit_state(op)->verdict != XEP_OK) xep_in_place_return(&mode->kit, &normal_state(op)->in_place);
     return XEP_OK;
 }
 
@@ -57,7 +43,7 @@ static void fill_place(void *arg, uint32_t thread, uint32_t nthreads)
     for (uint64_t t = begin; t < end; t++) {
         const char *row = (const char *)args->x + t * args->x_stride, *next = t + 1 < end ? row + args->x_stride : row;
         if (is_read(fill->mode, fill->op, t))
-            fill->copy(normal_state(fill->op)->in_place.fill + t * stride, row, bytes, next);
+            fill->copy(xep_kit_state(fill->op)->in_place.fill + t * stride, row, bytes, next);
     }
     xep_stores_fence();
 }
@@ -68,9 +54,9 @@ xep_status_t normal_leave_rows(void *opaque, xep_op_t *op)
     const normal_t *mode = opaque;
     const xep_env_t *env = mode->kit.env;
     normal_target_t *targets = normal_slot(mode, op->slot)->targets;
-    if (normal_state(op)->in_place.offset == 0) return XEP_OK;
+    if (xep_kit_state(op)->in_place.offset == 0) return XEP_OK;
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) targets[r].x = NULL;
-    if (normal_state(op)->in_place.fill == NULL) return XEP_OK;
+    if (xep_kit_state(op)->in_place.fill == NULL) return XEP_OK;
     fill_t fill = {mode, op, xep_copy_for(env, op->dispatch->tokens * xep_dispatch_row_bytes(op->dispatch))};
     env->parallel(env, fill_place, &fill);
     return XEP_OK;
@@ -81,8 +67,8 @@ xep_status_t normal_note_rows(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
     if (op->dispatch->tokens != 0)
-        xep_in_place_note(&mode->kit, op, &normal_state(op)->in_place, xep_dispatch_row_bytes(op->dispatch),
-                          mode->layout.common.in_place.stride, is_read);
+        xep_in_place_note(&mode->kit, op, xep_dispatch_row_bytes(op->dispatch), mode->layout.common.in_place.stride,
+                          is_read);
     return XEP_OK;
 }
 

@@ -9,13 +9,8 @@
 
 #include "normal_shared.h"
 
-/**
- * Steps: the dispatch begins; the records say where rows are in place; it moves nothing, stores no rows, has its rows
- * in place; row of the slot is filled.
- */
-xep_status_t normal_take_place(void *mode, xep_op_t *op);
+/** Steps: the records say where rows are in place; no rows are stored; they are in place; row of the slot is filled. */
 xep_status_t normal_check_places(void *mode, xep_op_t *op);
-xep_status_t normal_return_place(void *mode, xep_op_t *op);
 xep_status_t normal_leave_rows(void *mode, xep_op_t *op);
 xep_status_t normal_note_rows(void *mode, xep_op_t *op);
 xep_status_t normal_point_rows(void *mode, xep_op_t *op);

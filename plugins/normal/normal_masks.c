@@ -51,7 +51,7 @@ const xep_mask_ops_t normal_masks = {.holds = holds,
  * has ended op. If some ranks are not mapped, this rank cannot fetch a record that it lacks: then the other one is
  * silent, and its record is not looked for.
  */
-const char *normal_find_left_record(const normal_t *mode, const xep_op_t *op, uint32_t rank)
+static const char *find_left_record(const normal_t *mode, const xep_op_t *op, uint32_t rank)
 {
     if (!xep_op_is_without(op, rank)) return normal_find_record(mode, op, rank);
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++)
@@ -62,36 +62,42 @@ const char *normal_find_left_record(const normal_t *mode, const xep_op_t *op, ui
 
 /* ---- a rank that stores, and may be out ---- */
 
-/*
- * This rank sets its word and then checks whether it is out; the others tell it first and then check this word. So
- * either this rank sees that it is out, or they see that it stores.
- */
-int normal_begin_storing(const normal_t *mode, const xep_op_t *op)
+/* The epoch of the dispatch whose rows a rank is storing. */
+static _Atomic uint64_t *storing_word(const normal_t *mode, uint32_t rank)
 {
-    const xep_env_t *env = mode->kit.env;
-    atomic_store_explicit(normal_storing(mode, mode->kit.shape->rank), op->epoch, memory_order_relaxed);
-    atomic_thread_fence(memory_order_seq_cst);
-    if (!env->is_told(env)) return 1;
-    normal_end_storing(mode);
-    return 0;
+    return (_Atomic uint64_t *)(void *)(mode->kit.base[rank] + mode->layout.storing);
 }
 
 /* Release: the rows of all threads come before it. */
-void normal_end_storing(const normal_t *mode)
+static void end_storing(const normal_t *mode)
 {
-    atomic_store_explicit(normal_storing(mode, mode->kit.shape->rank), 0, memory_order_release);
+    atomic_store_explicit(storing_word(mode, mode->kit.shape->rank), 0, memory_order_release);
+}
+
+/*
+ * This rank sets its word and then checks whether it is out; the others tell it first and then check this word. So
+ * either this rank sees that it is out, and stores nothing (0), or they see that it stores.
+ */
+static int begin_storing(const normal_t *mode, const xep_op_t *op)
+{
+    const xep_env_t *env = mode->kit.env;
+    atomic_store_explicit(storing_word(mode, mode->kit.shape->rank), op->epoch, memory_order_relaxed);
+    atomic_thread_fence(memory_order_seq_cst);
+    if (!env->is_told(env)) return 1;
+    end_storing(mode);
+    return 0;
 }
 
 /*
  * A rank that has not begun to store checks first whether it is out. One that was stopped in the middle may go on at
  * any time. Rows in messages of a rank that is out are not stored.
  */
-int normal_is_quiesced(const normal_t *mode, const xep_op_t *op)
+static int is_quiesced(const normal_t *mode, const xep_op_t *op)
 {
     const xep_env_t *env = mode->kit.env;
     for (uint32_t r = 0; op->out != NULL && r < mode->kit.shape->nranks; r++)
         if (xep_op_is_without(op, r) && mode->kit.base[r] != NULL &&
-            atomic_load_explicit(normal_storing(mode, r), memory_order_acquire) == op->epoch && !env->has_ended(env, r))
+            atomic_load_explicit(storing_word(mode, r), memory_order_acquire) == op->epoch && !env->has_ended(env, r))
             return 0;
     return 1;
 }
@@ -146,7 +152,7 @@ static void narrow_cached(normal_t *mode, xep_op_t *op)
 }
 
 /* A silent rank has no tokens, takes no rows, and agrees with this rank's parameters. */
-void normal_imagine_records(normal_t *mode, xep_op_t *op)
+static void imagine_records(normal_t *mode, xep_op_t *op)
 {
     normal_slot_t *slot = normal_slot(mode, op->slot);
     if (op->out == NULL) return;
@@ -213,7 +219,7 @@ static int brings_rows(const normal_t *mode, const normal_routing_t *routing, ui
 }
 
 /* Combines find rows by the new places, at their owners and at their readers. */
-void normal_close_gaps(normal_t *mode, xep_op_t *op)
+static void close_gaps(normal_t *mode, xep_op_t *op)
 {
     normal_slot_t *slot = normal_slot(mode, op->slot);
     const uint64_t *begin = slot->routing->src_begin;
@@ -245,9 +251,9 @@ void normal_close_gaps(normal_t *mode, xep_op_t *op)
 xep_status_t normal_agree_masked(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
-    if (!normal_is_quiesced(mode, op)) return XEP_INPROGRESS;
-    normal_imagine_records(mode, op);
-    xep_status_t status = normal_take_records(mode, op, normal_find_left_record);
+    if (!is_quiesced(mode, op)) return XEP_INPROGRESS;
+    imagine_records(mode, op);
+    xep_status_t status = normal_take_records(mode, op, find_left_record);
     if (status != XEP_OK) return status;
     if (!op->is_ruled) normal_judge_room(mode, op);
     if (mode->grants) normal_state(op)->changed = normal_count_outs(mode) != normal_state(op)->outs;
@@ -270,10 +276,10 @@ xep_status_t normal_move_masked(void *opaque, xep_op_t *op)
     normal_t *mode = opaque;
     uint64_t tokens = xep_kit_state(op)->verdict == XEP_OK ? normal_slot(mode, op->slot)->routing->tokens : 0;
     int fenced = normal_state(op)->moved < tokens;
-    if (fenced && !normal_begin_storing(mode, op)) return XEP_INPROGRESS; /* the core will end it */
+    if (fenced && !begin_storing(mode, op)) return XEP_INPROGRESS; /* the core will end it */
     xep_status_t status = normal_move_rows(mode, op);
     if (status != XEP_OK) return status;
-    if (fenced) normal_end_storing(mode);
+    if (fenced) end_storing(mode);
     return xep_step_send(mode, op);
 }
 
@@ -291,12 +297,12 @@ xep_status_t normal_wait_rows_masked(void *opaque, xep_op_t *op)
 xep_status_t normal_compare_masked(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
-    if (!normal_is_quiesced(mode, op)) return XEP_INPROGRESS;
+    if (!is_quiesced(mode, op)) return XEP_INPROGRESS;
     xep_status_t status = normal_compare_digests(mode, op);
     if (status != XEP_OK || xep_kit_state(op)->verdict != XEP_OK) return status;
     if (normal_state(op)->placed) status = normal_check_begins(mode, op);
     if (status != XEP_OK) return status;
-    if (op->out != NULL || normal_state(op)->placed) normal_close_gaps(mode, op);
+    if (op->out != NULL || normal_state(op)->placed) close_gaps(mode, op);
     return XEP_OK;
 }
 

@@ -51,32 +51,10 @@
 
 #include "normal_shared.h"
 
-/** The word for a dispatch of this rank's stores. */
-static inline _Atomic uint64_t *normal_storing(const normal_t *mode, uint32_t rank)
-{
-    return (_Atomic uint64_t *)(void *)(mode->kit.base[rank] + mode->layout.storing);
-}
-
 extern const xep_mask_ops_t normal_masks;
-
-/** normal_find_fn, also of a rank that op is without: with whoever has it. */
-const char *normal_find_left_record(const normal_t *mode, const xep_op_t *op, uint32_t rank);
-
-/** Before the records are taken: what ranks would say that say nothing. */
-void normal_imagine_records(normal_t *mode, xep_op_t *op);
 
 /** Arrays of a slot's narrow routing, in the arena. */
 void normal_lay_narrow(const xep_shape_t *shape, xep_carve_t *arena, normal_routing_t *narrow);
-
-/**
- * Says that this rank stores rows of op from now on, or does so no longer. Begin returns 0 if it must not: it was told
- * that it is out.
- */
-int normal_begin_storing(const normal_t *mode, const xep_op_t *op);
-void normal_end_storing(const normal_t *mode);
-
-/** Whether no rank that op is without can store rows of it any more. */
-int normal_is_quiesced(const normal_t *mode, const xep_op_t *op);
 
 /** Steps, and what one of them stores. */
 xep_status_t normal_agree_masked(void *mode, xep_op_t *op);
@@ -88,8 +66,5 @@ xep_status_t normal_compare_masked(void *mode, xep_op_t *op);
 normal_terms_t normal_list_terms(const normal_t *mode, const xep_op_t *op);
 
 xep_status_t normal_sum_masked(void *mode, xep_op_t *op);
-
-/** Moves the rows received to where they lie without those of ranks that op is without, and shows them so. */
-void normal_close_gaps(normal_t *mode, xep_op_t *op);
 
 #endif

@@ -208,12 +208,13 @@ int normal_pieces_transfer(const void *opaque, const xep_op_t *op, uint32_t rank
     return 1;
 }
 
-/* Rows, then weights. */
+/* Rows, then weights, of a piece that has outputs. */
 int normal_outputs_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
                             xep_transfer_t *transfer)
 {
-    if (number < NORMAL_RETURNED_TRANSFERS) kept_transfer(mode, op, rank, number, transfer);
-    return number < NORMAL_RETURNED_TRANSFERS;
+    if (op->combine == NULL || number >= NORMAL_RETURNED_TRANSFERS) return 0;
+    kept_transfer(mode, op, rank, number, transfer);
+    return 1;
 }
 
 xep_status_t normal_return_outputs(void *mode, xep_op_t *op)

@@ -52,7 +52,7 @@ static void look_at_store(void *arg, const char *at);
 
 /*
  * Those that leave it out need nothing of it: they have finished, but for ranks in whose midst this one has its turn.
- * Where it may store rows of others (normal_is_quiesced()) they wait.
+ * Where it may store rows of others (normal_masks.c) they wait.
  */
 static void check_alone(const sim_rank_t *rank)
 {
