@@ -220,7 +220,7 @@ depends() {
                     name = substr(text, RSTART, RLENGTH); text = substr(text, RSTART + RLENGTH)
                     if (!(name in owner) || from ~ /\.h$/) continue
                     if (is_hook(name)) continue
-                    top = owner[name] ~ /^src\/api\/api(_elastic|_experts|_gather|_layout|_operations|_requests)?\.c$/
+                    top = owner[name] ~ /^src\/api\/api(_group|_layout|_operations|_requests|_rows)?\.c$/
                     if (!top || from == owner[name])
                         depend(from, owner[name], at[i])
                     else print "below", at[i] ": " name

@@ -245,25 +245,31 @@ static int read_file(oracle_routing_t *routing, char *why, size_t why_bytes)
     return oracle_route_file_read(params->spec.path, &limits, routing->tokens_of, &routing->file, why, why_bytes);
 }
 
+void oracle_count_selections(const oracle_routing_t *routing, uint32_t rank, uint64_t *counts)
+{
+    const uint32_t topk = routing->params.topk;
+    int32_t *idx = oracle_alloc(topk * sizeof *idx);
+    float *weights = oracle_alloc(topk * sizeof *weights);
+
+    for (uint64_t token = 0; token < routing->tokens_of[rank]; token++) {
+        oracle_route(routing, rank, token, idx, weights);
+        for (uint32_t k = 0; k < topk; k++)
+            if (idx[k] >= 0) counts[idx[k]]++;
+    }
+    free(idx);
+    free(weights);
+}
+
 /* The load is that of blocks: what a token selects may follow from who owns what (one-rank, self). */
 static int make_owners(oracle_routing_t *routing, char *why, size_t why_bytes)
 {
     const oracle_routing_params_t *params = &routing->params;
     uint64_t *load = oracle_alloc(params->experts * sizeof *load);
-    int32_t *idx = oracle_alloc(params->topk * sizeof *idx);
-    float *weights = oracle_alloc(params->topk * sizeof *weights);
 
-    for (uint32_t rank = 0; rank < params->nranks; rank++)
-        for (uint64_t token = 0; token < routing->tokens_of[rank]; token++) {
-            oracle_route(routing, rank, token, idx, weights);
-            for (uint32_t k = 0; k < params->topk; k++)
-                if (idx[k] >= 0) load[idx[k]]++;
-        }
+    for (uint32_t rank = 0; rank < params->nranks; rank++) oracle_count_selections(routing, rank, load);
     const int ret =
         oracle_owners_make(params->owners, params->nranks, params->experts, load, &routing->owners, why, why_bytes);
     free(load);
-    free(idx);
-    free(weights);
     return ret;
 }
 

@@ -61,6 +61,9 @@ int oracle_routing_write(const oracle_routing_t *routing, const char *path, char
 /** Selections [K] and weights [K] of a token. */
 void oracle_route(const oracle_routing_t *routing, uint32_t rank, uint64_t token, int32_t *idx, float *weights);
 
+/** How often a rank selects each expert: adds to counts [E]. */
+void oracle_count_selections(const oracle_routing_t *routing, uint32_t rank, uint64_t *counts);
+
 /** Lowest expert of a rank, E where it owns none, and how many it owns. */
 void oracle_experts_of(const oracle_routing_t *routing, uint32_t rank, uint32_t *first_p, uint32_t *count_p);
 

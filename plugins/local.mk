@@ -52,7 +52,7 @@ xep_normal_la_SOURCES = $(normal_shared_sources) \
 	%D%/normal/normal.c %D%/normal/normal_steps.h %D%/normal/normal_steps.c %D%/normal/normal_plan.c \
 	%D%/normal/normal_masks.h %D%/normal/normal_masks.c %D%/normal/normal_grants.h %D%/normal/normal_grants.c \
 	%D%/normal/normal_in_place.h %D%/normal/normal_in_place.c \
-	%D%/normal/normal_pieces.c %D%/normal/normal_nodes.c %D%/normal/normal_relay.c \
+	%D%/normal/normal_pieces.c %D%/normal/normal_nodes.c \
 	%D%/normal/normal_pass.c %D%/normal/normal_forward.c %D%/normal/normal_return.c %D%/normal/normal_put.c \
 	%D%/normal/normal_dispatch.c %D%/normal/normal_combine.c %D%/normal/normal_fill.c \
 	%D%/normal/normal_nodes_steps.c %D%/normal/normal_cast.c \

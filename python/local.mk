@@ -5,22 +5,16 @@
 ext_sources = %D%/setup.py $(xepinclude_HEADERS) \
 	%D%/ext/ext_args.c %D%/ext/ext_args.h %D%/ext/ext_arrays.c %D%/ext/ext_arrays.h %D%/ext/ext_buffer.c \
 	%D%/ext/ext_buffer.h %D%/ext/ext_combine.c %D%/ext/ext_combine.h %D%/ext/ext_device.c \
-	%D%/ext/ext_device.h %D%/ext/ext_dispatch.c %D%/ext/ext_dispatch.h %D%/ext/ext_dlpack.h \
-	%D%/ext/ext_elements.c %D%/ext/ext_elements.h %D%/ext/ext_end.c %D%/ext/ext_end.h \
-	%D%/ext/ext_expand.c %D%/ext/ext_expand.h %D%/ext/ext_experts.c \
-	%D%/ext/ext_experts.h %D%/ext/ext_sums.c %D%/ext/ext_failed.c \
-	%D%/ext/ext_failed.h %D%/ext/ext_group.c %D%/ext/ext_group.h %D%/ext/ext_grow.c %D%/ext/ext_grow.h \
-	%D%/ext/ext_handle.c %D%/ext/ext_handle.h %D%/ext/ext_in_place.c %D%/ext/ext_in_place.h \
-	%D%/ext/ext_layout.c %D%/ext/ext_layout.h %D%/ext/ext_library.c %D%/ext/ext_library.h \
-	%D%/ext/ext_module.c %D%/ext/ext_params.c %D%/ext/ext_params.h %D%/ext/ext_park.c %D%/ext/ext_park.h \
-	%D%/ext/ext_pieces.c %D%/ext/ext_pieces.h %D%/ext/ext_recent.c %D%/ext/ext_recent.h \
-	%D%/ext/ext_plan.c %D%/ext/ext_plan.h \
-	%D%/ext/ext_python.c %D%/ext/ext_python.h %D%/ext/ext_received.c %D%/ext/ext_received.h \
-	%D%/ext/ext_request.c %D%/ext/ext_request.h %D%/ext/ext_serve.c %D%/ext/ext_serve.h \
-	%D%/ext/ext_show.c %D%/ext/ext_show.h %D%/ext/ext_signals.c \
-	%D%/ext/ext_signals.h %D%/ext/ext_slots.c %D%/ext/ext_slots.h %D%/ext/ext_stream.c \
-	%D%/ext/ext_stream.h %D%/ext/ext_tensor.c %D%/ext/ext_tensor.h \
-	%D%/ext/ext_view.c %D%/ext/ext_view.h %D%/ext/ext_weights.c %D%/ext/ext_weights.h
+	%D%/ext/ext_dispatch.c %D%/ext/ext_dlpack.h %D%/ext/ext_elements.c %D%/ext/ext_elements.h \
+	%D%/ext/ext_end.c %D%/ext/ext_expand.c %D%/ext/ext_experts.c %D%/ext/ext_experts.h %D%/ext/ext_failed.c \
+	%D%/ext/ext_failed.h %D%/ext/ext_group.c %D%/ext/ext_group.h %D%/ext/ext_grow.c %D%/ext/ext_handle.c \
+	%D%/ext/ext_handle.h %D%/ext/ext_in_place.c %D%/ext/ext_layout.c %D%/ext/ext_library.c \
+	%D%/ext/ext_library.h %D%/ext/ext_module.c %D%/ext/ext_module.h %D%/ext/ext_params.c \
+	%D%/ext/ext_params.h %D%/ext/ext_park.c %D%/ext/ext_pieces.c %D%/ext/ext_plan.c %D%/ext/ext_python.c \
+	%D%/ext/ext_python.h %D%/ext/ext_received.c %D%/ext/ext_received.h %D%/ext/ext_recent.c \
+	%D%/ext/ext_recent.h %D%/ext/ext_request.c %D%/ext/ext_request.h %D%/ext/ext_serve.c %D%/ext/ext_show.c \
+	%D%/ext/ext_signals.c %D%/ext/ext_slots.c %D%/ext/ext_slots.h %D%/ext/ext_stream.c %D%/ext/ext_sums.c \
+	%D%/ext/ext_tensor.c %D%/ext/ext_view.c %D%/ext/ext_weights.c
 %D%/ext.stamp: $(ext_sources)
 	$(AM_V_at)$(MKDIR_P) %D%
 	$(AM_V_GEN)cd '$(srcdir)/%D%' && $(PYTHON) setup.py -q build_ext --build-lib '$(abs_builddir)/%D%' \

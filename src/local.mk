@@ -11,9 +11,8 @@ libxep_cost_la_LIBADD = -lm
 # libxep_all.la is what libxep.so is made of and what unit tests link, so that these reach what is not exported
 noinst_LTLIBRARIES += libxep_all.la
 libxep_all_la_SOURCES = \
-	%D%/api/api.c %D%/api/api_boot.h %D%/api/api_boot.c %D%/api/api_check.h %D%/api/api_check.c \
- %D%/api/api_check_payloads.c %D%/api/api_check_pieces.c %D%/api/api_elastic.c %D%/api/api_experts.c \
- %D%/api/api_gather.c \
+	%D%/api/api.c %D%/api/api_check.h %D%/api/api_check.c \
+ %D%/api/api_check_payloads.c %D%/api/api_check_pieces.c %D%/api/api_group.c %D%/api/api_rows.c \
 	%D%/api/api_layout.c %D%/api/api_check_memory.c %D%/api/api_operations.c \
 	%D%/api/api_requests.c %D%/api/api_weights.c %D%/api/api_check_require.c \
 	%D%/request/packed_payloads.h %D%/request/packed_payloads.c %D%/request/handle.h %D%/request/handle.c \
@@ -24,14 +23,14 @@ libxep_all_la_SOURCES = \
 	%D%/buffer/announce.h %D%/buffer/announce.c %D%/buffer/announce_begin.c %D%/buffer/announce_early.c \
 	%D%/buffer/buffer.h %D%/buffer/buffer.c %D%/buffer/buffer_agree.h %D%/buffer/buffer_agree.c \
  %D%/buffer/buffer_create.c %D%/buffer/buffer_end.c \
- %D%/buffer/buffer_env.c %D%/buffer/buffer_follow.c \
+ %D%/buffer/buffer_env.c \
 	%D%/buffer/buffer_give_up.h %D%/buffer/buffer_give_up.c %D%/buffer/buffer_size.h %D%/buffer/buffer_size.c \
 	%D%/buffer/heap.h %D%/buffer/heap.c %D%/buffer/heap_ranges.c %D%/buffer/layout.h %D%/buffer/layout.c \
-	%D%/buffer/owners.h %D%/buffer/owners.c %D%/buffer/instances.h %D%/buffer/instances.c \
+	%D%/buffer/owners.h %D%/buffer/owners.c \
 	%D%/balance/balance.h %D%/balance/balance.c %D%/balance/balance_round.c \
-	%D%/buffer/mode.h %D%/buffer/mode.c %D%/buffer/path.h %D%/buffer/path.c %D%/buffer/path_cost.c \
-	%D%/buffer/plugin_loader_file.c %D%/buffer/plugin_loader.h %D%/buffer/plugin_loader.c %D%/buffer/room_together.h \
-	%D%/buffer/room_together.c %D%/buffer/shape.h %D%/buffer/shape.c \
+	%D%/buffer/mode.h %D%/buffer/mode.c %D%/buffer/path.h %D%/buffer/path.c \
+	%D%/buffer/plugin_loader_file.c %D%/buffer/plugin_loader.h %D%/buffer/plugin_loader.c \
+	%D%/buffer/buffer_agree_room.c %D%/buffer/shape.h %D%/buffer/shape.c \
 	%D%/staging/staging.h %D%/staging/staging.c %D%/staging/staging_copy.c %D%/staging/staging_layout.c \
 	%D%/staging/staging_show.c %D%/staging/staging_slots.h %D%/staging/staging_take.c %D%/staging/staging_wait.c \
 	%D%/weights/weights.h %D%/weights/weights.c %D%/weights/weights_copy.c %D%/weights/weights_reduce.c \
@@ -55,7 +54,7 @@ libxep_all_la_SOURCES = \
 	%D%/group/group_wait.c %D%/group/neighbours.h %D%/group/neighbours.c \
 	%D%/group/group_progress_thread.c %D%/group/transport.h \
 	%D%/report/account.h %D%/report/account.c %D%/report/recording.h %D%/report/recording.c \
-	%D%/report/counts.h %D%/report/counts.c %D%/report/wait_times.h %D%/report/wait_times.c \
+	%D%/report/counts.h %D%/report/wait_times.h %D%/report/wait_times.c \
 	%D%/ucp/ucp_peer_address.c \
 	%D%/ucp/ucp_context.h %D%/ucp/ucp_context.c %D%/ucp/ucp_devices.h %D%/ucp/ucp_devices.c \
 	%D%/ucp/ucp_protocol_gather.c %D%/ucp/ucp_heap.h %D%/ucp/ucp_heap.c \

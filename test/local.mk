@@ -34,7 +34,7 @@ unit_tests = \
 	%D%/unit/core_joiners.t %D%/unit/core_path.t \
 	%D%/unit/core_polled.t %D%/unit/core_recording.t \
 	%D%/unit/core_backoff.t %D%/unit/core_room.t %D%/unit/core_room_together.t %D%/unit/core_sleep.t \
-	%D%/unit/core_wait.t %D%/unit/core_words.t \
+	%D%/unit/core_wait.t \
 	%D%/unit/core_plan.t %D%/unit/ucp_segments.t \
 	%D%/unit/intake_order.t \
 	%D%/unit/util_cache.t %D%/unit/util_config.t %D%/unit/util_cpu.t %D%/unit/util_dtype.t %D%/unit/util_error.t \
@@ -369,7 +369,7 @@ check-run:
 # the units that have threads, or call what is meant for several: a thread sanitizer learns nothing from the others
 threads_tests = %D%/sim/sim_threads.t %D%/abi/dlopen.t %D%/unit/boot_over_callback.t %D%/unit/core_host.t \
 	%D%/unit/core_exchange.t %D%/unit/core_heap_ranges.t %D%/unit/core_joiners.t %D%/unit/core_polled.t \
-	%D%/unit/core_recording.t %D%/unit/core_sleep.t %D%/unit/core_wait.t %D%/unit/core_words.t %D%/unit/intake_order.t \
+	%D%/unit/core_recording.t %D%/unit/core_sleep.t %D%/unit/core_wait.t %D%/unit/intake_order.t \
 	%D%/unit/pmix_exchange_faults.t \
 	%D%/unit/util_cache.t %D%/unit/util_config.t %D%/unit/util_error.t %D%/unit/util_loaded.t %D%/unit/util_log.t
 check-threads: libxep.la xep_normal.la xep_ll.la $(threads_tests)

@@ -8,36 +8,33 @@ xep_info_LDFLAGS =
 xep_info_LDADD = libxep.la
 
 xep_perf_SOURCES = \
-	%D%/perf/perf.h %D%/perf/xep_perf.c \
-	%D%/perf/perf_report_bytes.c \
-	%D%/perf/perf_check.c %D%/perf/perf_check.h \
+	%D%/perf/perf.h \
+	%D%/perf/perf_balance.c \
+	%D%/perf/perf_by_hand.c %D%/perf/perf_by_hand.h \
+	%D%/perf/perf_by_hand_cuda.c \
+	%D%/perf/perf_by_hand_peer.c \
+	%D%/perf/perf_check.c \
 	%D%/perf/perf_cuda.c %D%/perf/perf_cuda.h \
-	%D%/perf/perf_cuda_driver.c %D%/perf/perf_cuda_driver.h \
-	%D%/perf/perf_cuda_limit.c %D%/perf/perf_cuda_limit.h \
-	%D%/perf/perf_time_fixed.c \
-	%D%/perf/perf_simulate_report.c \
-	%D%/perf/perf_options_help.c \
-	%D%/perf/perf_report_json.c \
-	%D%/perf/perf_limit_kernels.c \
-	%D%/perf/perf_limit.c %D%/perf/perf_limit.h \
 	%D%/perf/perf_machine.c %D%/perf/perf_machine.h \
 	%D%/perf/perf_ops.c %D%/perf/perf_ops.h \
-	%D%/perf/perf_options.c %D%/perf/perf_options.h %D%/perf/perf_options_resolve.c %D%/perf/perf_options_cluster.c \
-	%D%/perf/perf_peer.c %D%/perf/perf_peer.h \
-	%D%/perf/perf_pieces.c %D%/perf/perf_pieces.h \
-	%D%/perf/perf_ops_in_place.c \
-	%D%/perf/perf_balance.c \
-	%D%/perf/perf_placement.c %D%/perf/perf_placement.h %D%/perf/perf_simulate_placements.c \
-	%D%/perf/perf_plan.c %D%/perf/perf_plan.h \
-	%D%/perf/perf_check_pressure.c \
+	%D%/perf/perf_ops_pieces.c \
+	%D%/perf/perf_options.c %D%/perf/perf_options.h \
+	%D%/perf/perf_options_cluster.c \
+	%D%/perf/perf_options_help.c \
+	%D%/perf/perf_options_resolve.c \
 	%D%/perf/perf_report.c %D%/perf/perf_report.h \
-	%D%/perf/perf_samples.c %D%/perf/perf_samples.h \
+	%D%/perf/perf_report_bytes.c \
+	%D%/perf/perf_report_json.c \
 	%D%/perf/perf_say.c %D%/perf/perf_say.h \
 	%D%/perf/perf_setup.c \
-	%D%/perf/perf_shared.c \
 	%D%/perf/perf_simulate.c %D%/perf/perf_simulate.h \
+	%D%/perf/perf_simulate_placements.c \
+	%D%/perf/perf_simulate_placer.c \
+	%D%/perf/perf_simulate_report.c \
 	%D%/perf/perf_time.c %D%/perf/perf_time.h \
-	%D%/perf/perf_waits.c %D%/perf/perf_waits.h
+	%D%/perf/perf_time_fixed.c \
+	%D%/perf/perf_time_samples.c \
+	%D%/perf/xep_perf.c
 xep_perf_CPPFLAGS = $(public_cppflags) \
 	-I$(srcdir)/oracle -I$(srcdir)/src/cost -I$(srcdir)/src/balance -I$(srcdir)/plugins/kernels
 xep_perf_LDFLAGS =
@@ -55,7 +52,6 @@ xep_run_SOURCES = \
 	%D%/run/run_names.c %D%/run/run_names.h \
 	%D%/run/run_server.c %D%/run/run_server.h \
 	%D%/run/run_spawn.c %D%/run/run_spawn.h \
-	%D%/run/run_trace.c \
 	%D%/run/run_watch.c %D%/run/run_watch.h
 xep_run_CPPFLAGS = $(public_cppflags) -I$(srcdir)/tools/trace $(PMIX_CFLAGS) -DRUN_PMIX_DIR='"$(PMIX_LIBDIR)"'
 xep_run_LDFLAGS =

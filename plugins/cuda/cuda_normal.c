@@ -39,6 +39,8 @@ static void lay_host(void *opaque, xep_carve_t *arena)
     const xep_shape_t *shape = mode->normal.kit.shape;
     mode->routings = xep_carve_array(arena, shape->slots, sizeof *mode->routings);
     mode->slots = xep_carve_array(arena, shape->slots, sizeof *mode->slots);
+    mode->normal.records = xep_carve_array(arena, shape->nranks, sizeof *mode->normal.records);
+    mode->normal.skips = xep_carve_array(arena, shape->nranks, sizeof *mode->normal.skips);
     mode->normal.factors = xep_carve_array(arena, shape->nranks, sizeof *mode->normal.factors);
     for (uint32_t s = 0; s < shape->slots; s++) {
         normal_slot_t *slot = normal_slot(&mode->normal, s);
@@ -126,7 +128,7 @@ static xep_status_t set_up(void *opaque)
     if (selections > cuda_shared_bytes(&mode->cuda))
         return env->fail(env, NULL, XEP_ERR_UNSUPPORTED, "too many experts: %u (%u with this device)", shape->experts,
                          cuda_shared_bytes(&mode->cuda) / 8);
-    mode->normal.records = mode->mirror;
+    for (uint32_t r = 0; r < shape->nranks; r++) mode->normal.records[r] = mode->mirror;
     mode->cuda.words = mode->normal.layout.storing;
     normal_make_factors(mode->normal.factors, shape->nranks);
     return cuda_clear_words(&mode->normal.kit);

@@ -236,7 +236,7 @@ static void take_own_counts(normal_t *mode, const xep_op_t *op)
 {
     const xep_shape_t *shape = mode->kit.shape;
     const normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
-    const char *counts = mode->records + normal_record_begin(mode, op->turn, shape->rank) + sizeof(normal_record_t);
+    const char *counts = normal_find_record(mode, op, shape->rank) + sizeof(normal_record_t);
     size_t rows = shape->nranks * sizeof *routing->rows;
     if (op->cached_slot != XEP_NO_SLOT) return;
     memcpy(routing->rows, counts, rows);
@@ -296,7 +296,7 @@ static xep_status_t agree(void *opaque, xep_op_t *op)
         return XEP_OK;
     }
     take_own_counts(normal, op);
-    xep_status_t status = normal_take_records(normal, op, normal_find_record, normal_find_selections);
+    xep_status_t status = normal_take_records(normal, op, normal_find_record);
     if (status != XEP_OK) return status;
     normal_judge_room(normal, op);
     judge_indices(mode, op);

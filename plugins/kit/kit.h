@@ -74,7 +74,7 @@ typedef struct xep_kit {
     void *arrays, *own_arrays;       /* the mode's, and the kit's: each in one block */
     char *own;                       /* heap of this rank, of the kind of memory that the mode's regions are of */
     char **base;                     /* [R] heap of a rank; NULL: not mapped */
-    char **heard;                    /* [R] heap in which lies what a rank says to this one: its own, or forwarders.h */
+    char **heard; /* [R] heap that has what a rank says to this one: its own, or as steps were chosen */
     int all_mapped;
     uint64_t *prefaulted;         /* [slots] tokens for which the pages of a slot were made present */
     uint32_t *owner;              /* [E] rank */
@@ -183,12 +183,6 @@ static inline void xep_kit_signal(const xep_kit_t *kit, uint32_t rank, uint64_t 
 static inline xep_status_t xep_kit_flush(const xep_kit_t *kit)
 {
     return kit->all_mapped ? XEP_OK : kit->env->wire->ops->flush(kit->env->wire);
-}
-
-/** Where lies what a rank says to this one, of which every rank has an offset. */
-static inline void *xep_kit_heard(const xep_kit_t *kit, uint32_t rank, uint64_t offset)
-{
-    return kit->heard[rank] + offset;
 }
 
 /** Own memory at an offset, and this rank's part of an area. Memory of a device is not to be touched here. */

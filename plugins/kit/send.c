@@ -71,20 +71,40 @@ static xep_status_t put_transfer(const xep_kit_t *kit, const xep_op_t *op, uint3
 }
 
 /*
- * Sends rank by rank, beginning after this one, so that not all ranks send to the same one at a time. The cursor moves
- * only after a put was taken: refused puts are tried again, and nothing is sent twice.
+ * From the cursor on until a transfer is blocked, or the wire refuses it. The cursor moves only after a put was taken:
+ * refused puts are tried again, and nothing is sent twice.
  */
-static xep_status_t put_all(xep_kit_t *kit, xep_op_t *op, xep_transfer_fn transfers, int to_mapped)
+static xep_status_t put_open(const xep_kit_t *kit, const xep_op_t *op, uint32_t rank, xep_transfer_fn transfers,
+                             int *blocked_p)
 {
     xep_cursor_t *cursor = &xep_kit_state(op)->cursor;
     xep_transfer_t transfer;
+    for (; transfers(kit, op, rank, cursor->transfer, &transfer); cursor->transfer++, cursor->row = 0) {
+        xep_status_t status = put_transfer(kit, op, rank, &transfer);
+        *blocked_p = transfer.blocked;
+        if (status != XEP_OK) return status;
+    }
+    return XEP_OK;
+}
+
+xep_status_t xep_send_to(const xep_kit_t *kit, const xep_op_t *op, uint32_t rank, xep_transfer_fn transfers)
+{
+    int blocked;
+    xep_status_t status = put_open(kit, op, rank, transfers, &blocked);
+    if (status == XEP_OK) xep_kit_state(op)->cursor = (xep_cursor_t){0};
+    return status;
+}
+
+/* Sends rank by rank, beginning after this one, so that not all ranks send to the same one at a time. */
+static xep_status_t put_all(xep_kit_t *kit, xep_op_t *op, xep_transfer_fn transfers, int to_mapped)
+{
+    xep_cursor_t *cursor = &xep_kit_state(op)->cursor;
+    int blocked;
     for (; cursor->peer < kit->shape->nranks; *cursor = (xep_cursor_t){.peer = cursor->peer + 1}) {
         uint32_t rank = xep_kit_peer(kit, cursor->peer);
         if ((kit->base[rank] != NULL && !to_mapped) || xep_op_is_without(op, rank)) continue;
-        for (; transfers(kit, op, rank, cursor->transfer, &transfer); cursor->transfer++, cursor->row = 0) {
-            xep_status_t status = put_transfer(kit, op, rank, &transfer);
-            if (status != XEP_OK) return status;
-        }
+        xep_status_t status = put_open(kit, op, rank, transfers, &blocked);
+        if (status != XEP_OK) return status;
     }
     return XEP_OK;
 }
@@ -92,21 +112,6 @@ static xep_status_t put_all(xep_kit_t *kit, xep_op_t *op, xep_transfer_fn transf
 xep_status_t xep_send_transfers(xep_kit_t *kit, xep_op_t *op, xep_transfer_fn transfers)
 {
     return kit->all_mapped ? XEP_OK : put_all(kit, op, transfers, 0);
-}
-
-/* Sends from the cursor on until a transfer is blocked, or the wire refuses it. */
-static xep_status_t put_open(const xep_kit_t *kit, const xep_op_t *op, uint32_t rank, xep_transfer_fn transfers,
-                             int *blocked_p)
-{
-    xep_cursor_t *cursor = &xep_kit_state(op)->cursor;
-    xep_transfer_t transfer;
-    while (transfers(kit, op, rank, cursor->transfer, &transfer)) {
-        xep_status_t status = put_transfer(kit, op, rank, &transfer);
-        *blocked_p = transfer.blocked;
-        if (status != XEP_OK) return status;
-        *cursor = (xep_cursor_t){.transfer = cursor->transfer + 1};
-    }
-    return XEP_OK;
 }
 
 /* A blocked transfer does not hold up those to other ranks; a refusal by the wire does. */

@@ -16,7 +16,7 @@ static void choose(const xep_step_t *list, unsigned features, const uint32_t *th
     for (; list != NULL && list->run != NULL; list++) {
         if ((features & list->with) != list->with || (features & list->without) != 0) continue;
         steps[count] = *list;
-        steps[count].through = list->relayed ? through : NULL;
+        steps[count].through = list->hears_through ? through : NULL;
         steps[count++].opens = list->word != NULL && waits++ == 0;
     }
     assert(count < XEP_STEPS_MOST);
@@ -137,7 +137,7 @@ static xep_opens_t find_opens(const xep_kit_t *kit, const xep_op_t *op, const xe
 {
     if (!step->opens) return XEP_OPENS_NOT;
     for (uint32_t i = 0; step->through != NULL && i < op->late.count; i++)
-        if (xep_words_are_relayed(step->through, kit->shape->rank, op->late.ranks[i])) return XEP_OPENS_THROUGH;
+        if (xep_words_are_through(step->through, kit->shape->rank, op->late.ranks[i])) return XEP_OPENS_THROUGH;
     return XEP_OPENS_DIRECTLY;
 }
 
@@ -157,7 +157,7 @@ xep_status_t xep_step_wait(void *mode, xep_op_t *op)
     return xep_words_arrived(kit->env, step_of(kit, op)->word, mode, op) ? XEP_OK : go_on_waiting(mode, op);
 }
 
-xep_status_t xep_step_wait_relayed(void *mode, xep_op_t *op)
+xep_status_t xep_step_wait_through(void *mode, xep_op_t *op)
 {
     const xep_kit_t *kit = mode;
     const xep_step_t *step = step_of(kit, op);

@@ -30,7 +30,7 @@ typedef struct xep_step {
     xep_store_fn store; /* what xep_step_send() sends: by stores to mapped ranks (NULL: as transfers to them, too), */
     xep_transfer_fn transfers; /* and as transfers to all others */
     xep_announced_t announced; /* only on the step whose word is a rank's last one (masks.h) */
-    uint8_t relayed;           /* its words may lie with others, as xep_step_wait_relayed() has it */
+    uint8_t hears_through;     /* its words may lie with others, as xep_step_wait_through() has it */
     uint8_t rows_bits;         /* of its words, below the epoch: a count of rows; 0: they are epochs */
     int agreed;                /* left out where the verdict is an error */
     int receives;              /* begin goes no further than here: the receive phase, which may be postponed */
@@ -49,8 +49,8 @@ enum {
 };
 
 /**
- * Chooses those steps of the mode's lists that a buffer with these features takes. through: [R] the ranks in whose
- * heaps lies what is said to this one (forwarders.h); NULL: all in its own. xep_kit_open() has with none.
+ * Chooses those steps of the mode's lists that a buffer with these features takes. through: [R] the rank in whose heap
+ * this one finds what another one says (forwarders.h); NULL: always in its own. xep_kit_open() has with none.
  */
 void xep_steps_choose(void *mode, unsigned features, const uint32_t *through);
 
@@ -71,7 +71,7 @@ xep_status_t xep_step_send(void *mode, xep_op_t *op);
 xep_status_t xep_step_store(void *mode, xep_op_t *op);
 xep_status_t xep_step_put(void *mode, xep_op_t *op);
 xep_status_t xep_step_wait(void *mode, xep_op_t *op);
-xep_status_t xep_step_wait_relayed(void *mode, xep_op_t *op);
+xep_status_t xep_step_wait_through(void *mode, xep_op_t *op);
 xep_status_t xep_step_flush(void *mode, xep_op_t *op);
 
 /** Of an entry of a list of steps, as most lists end. */

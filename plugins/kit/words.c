@@ -16,7 +16,7 @@ static int has_arrived(xep_word_fn word, const void *mode, const xep_op_t *op, u
     return atomic_load_explicit(seen, memory_order_acquire) >= value;
 }
 
-int xep_words_are_relayed(const uint32_t *through, uint32_t self, uint32_t rank)
+int xep_words_are_through(const uint32_t *through, uint32_t self, uint32_t rank)
 {
     return through[rank] != XEP_NO_RANK && through[rank] != self;
 }
@@ -73,11 +73,11 @@ int xep_words_arrived_through(const xep_env_t *env, xep_word_fn word, const uint
     xep_late_t *late = &op->late;
     if (late->count != 0) look_again(env, word, mode, op);
     if (late->count != 0) return 0;
-    for (int relayed = 0; relayed <= 1; relayed++)
+    for (int others = 0; others <= 1; others++)
         for (uint32_t i = 0; i < op->with.count; i++) {
             const uint32_t r = op->with.rank[i];
-            if (xep_words_are_relayed(through, env->shape->rank, r) == relayed && !has_arrived(word, mode, op, r) &&
-                !(relayed && is_listed(late, through[r])))
+            if (xep_words_are_through(through, env->shape->rank, r) == others && !has_arrived(word, mode, op, r) &&
+                !(others && is_listed(late, through[r])))
                 late->ranks[late->count++] = r;
         }
     return late->count == 0;
@@ -97,7 +97,7 @@ static int tell_word(const xep_words_wait_t *wait, uint64_t seen, uint64_t value
 
 static int tell_through(const xep_words_wait_t *wait, uint32_t rank, char *text, size_t bytes)
 {
-    if (wait->through == NULL || !xep_words_are_relayed(wait->through, wait->rank, rank)) return 0;
+    if (wait->through == NULL || !xep_words_are_through(wait->through, wait->rank, rank)) return 0;
     return snprintf(text, bytes, " (through rank %u)", wait->through[rank]);
 }
 

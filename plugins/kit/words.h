@@ -46,7 +46,7 @@ int xep_words_arrived_through(const xep_env_t *env, xep_word_fn word, const uint
                               xep_op_t *op);
 
 /** Whether the words of a rank come to this one, self, through another one. */
-int xep_words_are_relayed(const uint32_t *through, uint32_t self, uint32_t rank);
+int xep_words_are_through(const uint32_t *through, uint32_t self, uint32_t rank);
 
 /** What a wait for words says of itself. */
 typedef struct xep_words_wait {

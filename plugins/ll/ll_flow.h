@@ -61,8 +61,8 @@ const _Atomic uint64_t *ll_room_word(const void *mode, const xep_op_t *op, uint3
 
 /* ---- ll_flow_receive.c: as a receiver, or as a forwarder ---- */
 
-/** The packet of a source that is not mapped: the heap that has it, and the entry in both delivered areas. */
-const char *ll_delivered(const ll_t *mode, const xep_op_t *op, uint32_t source, uint64_t *entry_p);
+/** The entry in both delivered areas of the packet of an upstream rank of the rank that has it. */
+uint64_t ll_delivered_entry(const ll_t *mode, const xep_op_t *op, uint32_t line);
 
 /** The entry of this rank's packet at a rank to which it is sent. */
 uint64_t ll_delivery_entry(const ll_t *mode, const xep_op_t *op, uint32_t rank);

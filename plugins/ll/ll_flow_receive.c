@@ -5,21 +5,14 @@
 
 /* ---- where packets are ---- */
 
-/* The entry of a packet delivered in a turn, by upstream rank of the rank that has it. */
-static uint64_t delivered_entry(const ll_t *mode, const xep_op_t *op, uint32_t line)
+uint64_t ll_delivered_entry(const ll_t *mode, const xep_op_t *op, uint32_t line)
 {
     return xep_notices_entry(&mode->kit, op->turn) * xep_forwarders_most(mode->kit.shape) + line;
 }
 
 uint64_t ll_delivery_entry(const ll_t *mode, const xep_op_t *op, uint32_t rank)
 {
-    return delivered_entry(mode, op, mode->nodes.line[mode->nodes.node_of[rank]]);
-}
-
-const char *ll_delivered(const ll_t *mode, const xep_op_t *op, uint32_t source, uint64_t *entry_p)
-{
-    *entry_p = delivered_entry(mode, op, mode->nodes.fed[source]);
-    return mode->kit.base[mode->nodes.through[source]];
+    return ll_delivered_entry(mode, op, mode->nodes.line[mode->nodes.node_of[rank]]);
 }
 
 /* ---- the head ---- */

@@ -41,7 +41,7 @@ static xep_status_t send_rest(void *mode, xep_op_t *op)
 /* Rows that are here each time to their places. When the words of all were there, all rows are. */
 static xep_status_t take_rows(void *mode, xep_op_t *op)
 {
-    xep_status_t status = xep_step_wait_relayed(mode, op);
+    xep_status_t status = xep_step_wait_through(mode, op);
     if (status >= 0 && xep_kit_state(op)->verdict == XEP_OK) ll_unpack_here(mode, op);
     return status;
 }
@@ -75,7 +75,7 @@ enum {
     .rows_bits = XEP_FEED_ROWS_BITS, .receives = 1
 #define FIND_PLACES .name = "agreement", .does = "find places"
 #define TAKE_ROWS \
-    .name = "rows", .does = "copy rows", .word = ll_rows_word, .relayed = 1, .rows_bits = XEP_FEED_ROWS_BITS
+    .name = "rows", .does = "copy rows", .word = ll_rows_word, .hears_through = 1, .rows_bits = XEP_FEED_ROWS_BITS
 #define OFFER .name = "room to send rows", .does = "offer", .store = xep_combine_store_offer
 
 /* Numbers are those of ll.h. A next piece is a dispatch behind the outputs of the piece before. */
@@ -92,7 +92,7 @@ const xep_step_t ll_dispatch_steps[] = {
     {.name = "rows", .does = "note rows", .run = ll_in_place_note, .with = IN_PLACE},
     /* 3 */
     {WAIT_FOR_NOTICES, .run = xep_step_wait, .without = WIRED},
-    {WAIT_FOR_NOTICES, .run = xep_step_wait_relayed, .relayed = 1, .with = WIRED},
+    {WAIT_FOR_NOTICES, .run = xep_step_wait_through, .hears_through = 1, .with = WIRED},
     {.name = "agreement", .does = "take notices", .run = ll_take_notices},
     {.name = "agreement", .does = "find rows in place", .run = ll_in_place_find, .with = IN_PLACE},
     /* 4 */

@@ -81,6 +81,8 @@ static void lay_arrays(void *opaque, xep_carve_t *arena)
     const xep_shape_t *shape = mode->kit.shape;
     uint64_t rows = (uint64_t)mode->kit.env->threads * (mode->layout.max_dests + 2); /* and two biases */
     mode->marks = xep_carve_array(arena, (shape->nranks + UINT64_C(63)) / 64, sizeof *mode->marks);
+    mode->records = xep_carve_array(arena, shape->nranks, sizeof *mode->records);
+    mode->skips = xep_carve_array(arena, shape->nranks, sizeof *mode->skips);
     mode->factors = xep_carve_array(arena, shape->nranks, sizeof *mode->factors);
     mode->rows = xep_carve_array(arena, rows, sizeof *mode->rows);
     mode->wide = xep_carve_array(arena, rows, sizeof *mode->wide);
@@ -157,15 +159,25 @@ const xep_kit_mode_t xep_kit_mode = {
     .prefault_slot = prefault_slot,
 };
 
+/* By nodes a record that came over the wire is for all ranks of the node, and has the selections of all experts. */
+static void find_rings(normal_t *mode)
+{
+    const xep_shape_t *shape = mode->kit.shape;
+    for (uint32_t r = 0; r < shape->nranks; r++) {
+        mode->records[r] = mode->kit.heard[r] + mode->layout.records;
+        if (shape->by_nodes && mode->kit.base[r] == NULL) mode->skips[r] = mode->kit.first_expert[shape->rank];
+    }
+}
+
 static xep_status_t normal_open(const xep_env_t *env, void **mode_p)
 {
     xep_status_t status = xep_kit_open(env, mode_p);
     if (status != XEP_OK) return status;
     normal_t *mode = *mode_p;
     mode->grants = env->out != NULL && !mode->kit.all_mapped;
-    mode->records = xep_kit_own(&mode->kit, mode->layout.records);
     normal_make_factors(mode->factors, env->shape->nranks);
     normal_choose_steps(mode);
+    find_rings(mode);
     normal_lay_casts(mode);
     normal_lay_coded(mode);
     return XEP_OK;

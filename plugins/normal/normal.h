@@ -231,7 +231,8 @@ typedef struct normal {
     xep_kit_t kit; /* first */
     normal_layout_t layout;
     int grants;                 /* receivers may have to say where rows go (normal_grants.c) */
-    const char *records;        /* the ring, as this rank reads it */
+    const char **records;       /* [R] the ring that has those of a rank, as this one reads it */
+    uint32_t *skips;            /* [R] selections in its record in front of those of this rank's experts */
     uint64_t *marks;            /* [(R + 63) / 64] ranks of a token: scratch of the plan */
     uint64_t *factors;          /* [R] of the rows to each rank, in a digest: odd, so that no change of one is lost */
     const void **rows;          /* [threads][max_dests + 2] rows to sum: scratch of combine */
@@ -290,7 +291,6 @@ typedef struct normal_returning {
     int begun;
     uint32_t feed;                       /* whose sums are in the batch; before there is one, whose come next */
     uint64_t entry, rows;                /* the batch: so many, from this entry of "sums" on; 0: there is none */
-    uint64_t put, weights_put;           /* of its rows; the wire has them */
     uint64_t next;                       /* entry for the next batch */
     uint64_t marks[NORMAL_SUM_QUARTERS]; /* of the wire, behind what was put from each quarter last */
 } normal_returning_t;

@@ -172,14 +172,10 @@ void normal_conclude(normal_t *mode, xep_op_t *op)
     if (xep_kit_state(op)->verdict == XEP_OK) normal_show_rows(mode, op);
 }
 
-xep_status_t normal_agree(void *mode, xep_op_t *op)
+xep_status_t normal_agree(void *opaque, xep_op_t *op)
 {
-    return normal_agree_by(mode, op, normal_find_record, normal_find_selections);
-}
-
-xep_status_t normal_agree_by(normal_t *mode, xep_op_t *op, normal_find_fn find, normal_find_fn find_selections)
-{
-    xep_status_t status = normal_take_records(mode, op, find, find_selections);
+    normal_t *mode = opaque;
+    xep_status_t status = normal_take_records(mode, op, normal_find_record);
     if (status != XEP_OK) return status;
     normal_judge_room(mode, op);
     normal_conclude(mode, op);

@@ -253,7 +253,7 @@ xep_status_t normal_agree_masked(void *opaque, xep_op_t *op)
     normal_t *mode = opaque;
     if (!is_quiesced(mode, op)) return XEP_INPROGRESS;
     imagine_records(mode, op);
-    xep_status_t status = normal_take_records(mode, op, find_left_record, normal_find_selections);
+    xep_status_t status = normal_take_records(mode, op, find_left_record);
     if (status != XEP_OK) return status;
     if (!op->is_ruled) normal_judge_room(mode, op);
     if (mode->grants) normal_state(op)->changed = normal_count_outs(mode) != normal_state(op)->outs;

@@ -168,20 +168,13 @@ uint64_t normal_taken_offset(const normal_t *mode, uint32_t index, uint32_t node
 /** Bytes of the metadata of a row that passes: token, experts, weights if there are any, fields. */
 size_t normal_passing_bytes(const normal_t *mode, const xep_op_t *op, int weighted);
 
-/* ---- normal_relay.c: what upstream ranks say to this node ---- */
+/* ---- normal_pass.c, normal_forward.c ---- */
 
+/** What is said to forwarders. */
 int normal_feed_record_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
                                 xep_transfer_t *transfer);
 int normal_feed_done_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
                               xep_transfer_t *transfer);
-
-/** Step 3. */
-xep_status_t normal_agree_by_nodes(void *mode, xep_op_t *op);
-
-/** The records are in: what will pass here. XEP_ERR_PROTOCOL: an upstream rank says what cannot be. */
-xep_status_t normal_take_feeds(normal_t *mode, xep_op_t *op);
-
-/* ---- normal_pass.c, normal_forward.c ---- */
 
 /** Passes own rows as far as there is room. XEP_OK: all are passed. */
 xep_status_t normal_pass_rows(normal_t *mode, xep_op_t *op);

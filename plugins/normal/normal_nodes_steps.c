@@ -7,6 +7,63 @@
 #include "normal_nodes.h"
 #include "normal_steps.h"
 
+/* ---- what will pass ---- */
+
+/* A row that passes goes to one rank of this node at least, and to each of them once at most. */
+static xep_status_t check_tail(const normal_t *mode, xep_op_t *op, uint32_t feed, const normal_feed_tail_t *tail)
+{
+    const normal_nodes_t *nodes = mode->nodes;
+    const xep_shape_t *shape = mode->kit.shape;
+    const uint32_t *rows =
+        normal_slot(mode, op->slot)->routing->rank_rows + (size_t)nodes->who.upstream[feed] * shape->nranks;
+    uint64_t most = 0, sum = 0, room = mode->layout.returned_rows;
+    for (uint32_t p = 0; p < nodes->who.locals; p++) {
+        if (rows[nodes->who.local[p]] > most) most = rows[nodes->who.local[p]];
+        sum += rows[nodes->who.local[p]];
+    }
+    if (tail->rows >= most && tail->rows <= sum && tail->rows <= shape->tokens && tail->returned <= room &&
+        tail->rows <= room - tail->returned)
+        return XEP_OK;
+    return mode->kit.env
+        ->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
+               "invalid tail from rank %u: %u rows, with sums from row %llu on (%llu to %llu rows, of %llu)",
+               nodes->who.upstream[feed], tail->rows, (unsigned long long)tail->returned, (unsigned long long)most,
+               (unsigned long long)sum, (unsigned long long)room);
+}
+
+/* Where rows of upstream ranks begin at the local ranks follows from what lower ranks send there, as all know it. */
+static void find_begins(const normal_t *mode, const normal_routing_t *routing)
+{
+    const normal_nodes_t *nodes = mode->nodes;
+    const uint32_t nranks = mode->kit.shape->nranks;
+    for (uint32_t p = 0; p < nodes->who.locals; p++) {
+        uint64_t begin = 0;
+        for (uint32_t r = 0; r < nranks; r++) {
+            if (nodes->who.feed_of[r] != UINT32_MAX)
+                routing->passing->begins[(size_t)nodes->who.feed_of[r] * nodes->who.locals + p] = begin;
+            begin += routing->rank_rows[(size_t)r * nranks + nodes->who.local[p]];
+        }
+    }
+}
+
+/* Those of a cached dispatch are the routing's already. */
+static xep_status_t take_feeds(normal_t *mode, xep_op_t *op)
+{
+    const xep_shape_t *shape = mode->kit.shape;
+    normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
+    /* behind the header, the rows to all ranks and the selections of all experts */
+    size_t at = sizeof(normal_record_t) + (shape->nranks + (size_t)shape->experts) * sizeof(uint32_t);
+    if (op->cached_slot != XEP_NO_SLOT) return XEP_OK;
+    for (uint32_t f = 0; f < mode->nodes->who.upstreams; f++) {
+        normal_feed_tail_t *tail = &routing->passing->feeds[f];
+        memcpy(tail, normal_find_record(mode, op, mode->nodes->who.upstream[f]) + at, sizeof *tail);
+        xep_status_t status = check_tail(mode, op, f, tail);
+        if (status != XEP_OK) return status;
+    }
+    find_begins(mode, routing);
+    return XEP_OK;
+}
+
 /* ---- dispatch ---- */
 
 /* Where rows of upstream ranks go: the slots of all local ranks, whatever of this rank's own rows stays in place. */
@@ -14,7 +71,7 @@ xep_status_t normal_find_places_of_locals(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
     const normal_slot_t *slot = normal_slot(mode, op->slot);
-    xep_status_t status = normal_take_feeds(mode, op);
+    xep_status_t status = take_feeds(mode, op);
     if (status != XEP_OK) return status;
     memset(slot->targets, 0, mode->kit.shape->nranks * sizeof *slot->targets);
     for (uint32_t p = 0; p < mode->nodes->who.locals; p++) {

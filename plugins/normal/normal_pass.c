@@ -1,12 +1,56 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Rows of this rank on their way to other nodes: each once to the forwarder there, as far as its ring has room. A batch
- * to each node in turn, so that no forwarder is idle while others get rows.
+ * What this rank says to other nodes, and its rows on their way there: each once to the forwarder, as far as its ring
+ * has room. A batch to each node in turn, so that no forwarder is idle while others get rows.
  */
 #include <string.h>
 
 #include "normal_nodes.h"
+#include "normal_steps.h"
+
+/* ---- what is said ---- */
+
+static int is_forwarder(const normal_t *mode, uint32_t rank)
+{
+    return mode->nodes->who.forwarder[mode->kit.shape->node[rank]] == rank;
+}
+
+/*
+ * It lies in the slot and not on the stack, as the wire may read it until the flush. Own rows have their sums in
+ * "returned" by (node, row), as they have their tokens: so begin says both.
+ */
+static normal_feed_tail_t *make_tail(const normal_t *mode, const xep_op_t *op, uint32_t node)
+{
+    const normal_slot_t *slot = normal_slot(mode, op->slot);
+    const uint64_t *begin = slot->routing->passing->begin;
+    normal_feed_tail_t *tail = &slot->traffic->tails[node];
+    *tail = (normal_feed_tail_t){.rows = (uint32_t)(begin[node + 1] - begin[node]), .returned = begin[node]};
+    return tail;
+}
+
+int normal_feed_record_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number,
+                                xep_transfer_t *transfer)
+{
+    const normal_t *mode = opaque;
+    const normal_told_t told = {.selections = normal_slot(mode, op->slot)->routing->selections,
+                                .experts = mode->kit.shape->experts,
+                                .tail = number == 3 ? make_tail(mode, op, mode->kit.shape->node[rank]) : NULL,
+                                .tail_bytes = sizeof(normal_feed_tail_t)};
+    return is_forwarder(mode, rank) && normal_tell(mode, op, &told, number, transfer);
+}
+
+/* Behind all rows that this rank has passed there, and once: nobody there waits for what passes here. */
+int normal_feed_done_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number,
+                              xep_transfer_t *transfer)
+{
+    const normal_t *mode = opaque;
+    if (number > 0 || !is_forwarder(mode, rank) || normal_state(op)->forwarders_told) return 0;
+    normal_done_transfer(mode, op, rank, transfer);
+    return 1;
+}
+
+/* ---- room ---- */
 
 /* How many of this rank's rows a forwarder has taken; at most those that were passed. */
 static uint64_t rows_taken(const normal_t *mode, const xep_op_t *op, uint32_t node)

@@ -46,7 +46,7 @@ xep_status_t normal_agree_in_pieces(void *opaque, xep_op_t *op)
     const xep_kit_state_t *state = xep_kit_state(op);
     normal_slot_t *slot = normal_slot(mode, op->slot);
     if ((op->dispatch->flags & XEP_DISPATCH_PIECES) == 0) return normal_agree(mode, op);
-    xep_status_t status = normal_take_records(mode, op, normal_find_record, normal_find_selections);
+    xep_status_t status = normal_take_records(mode, op, normal_find_record);
     if (status == XEP_OK && state->verdict == XEP_OK) status = count_pieces(mode, op);
     if (status != XEP_OK) return status;
     if (slot->pieces > 1) {

@@ -152,12 +152,7 @@ static xep_status_t check_header(normal_t *mode, xep_op_t *op, uint32_t rank, co
 
 const char *normal_find_record(const normal_t *mode, const xep_op_t *op, uint32_t rank)
 {
-    return mode->records + normal_record_begin(mode, op->turn, rank);
-}
-
-const char *normal_find_selections(const normal_t *mode, const xep_op_t *op, uint32_t rank)
-{
-    return normal_find_record(mode, op, rank) + sizeof(normal_record_t) + mode->kit.shape->nranks * sizeof(uint32_t);
+    return mode->records[rank] + normal_record_begin(mode, op->turn, rank);
 }
 
 xep_status_t normal_take_header(normal_t *mode, xep_op_t *op, uint32_t rank, normal_find_fn find)
@@ -262,7 +257,7 @@ static xep_status_t take_rows(normal_t *mode, xep_op_t *op, normal_find_fn find)
  * Of ranks whose rows come: those of others count for nobody, and the record of one may be the copy that another rank
  * got, with that one's experts.
  */
-static xep_status_t take_selections(normal_t *mode, xep_op_t *op, normal_find_fn find)
+static xep_status_t take_selections(normal_t *mode, xep_op_t *op)
 {
     const xep_shape_t *shape = mode->kit.shape;
     normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
@@ -270,7 +265,9 @@ static xep_status_t take_selections(normal_t *mode, xep_op_t *op, normal_find_fn
     for (uint32_t i = 0; i < op->with.count; i++) {
         uint32_t r = op->with.rank[i];
         const char *from = (const char *)(routing->selections + mode->kit.first_expert[shape->rank]);
-        if (r != shape->rank) from = find(mode, op, r);
+        if (r != shape->rank)
+            from = normal_find_record(mode, op, r) + sizeof(normal_record_t) +
+                   (shape->nranks + mode->skips[r]) * sizeof(uint32_t);
         xep_status_t status = add_selections(mode, op, r, from);
         if (status != XEP_OK) return status;
     }
@@ -323,7 +320,7 @@ static xep_status_t agree_on_params(normal_t *mode, xep_op_t *op)
  * The order matters: headers before parameters, and counts only when all parameters agree, as topk bounds them. What
  * disagrees is a verdict, and the operation goes on to its signals; what cannot be right ends it.
  */
-xep_status_t normal_take_records(normal_t *mode, xep_op_t *op, normal_find_fn find, normal_find_fn find_selections)
+xep_status_t normal_take_records(normal_t *mode, xep_op_t *op, normal_find_fn find)
 {
     xep_kit_state_t *state = xep_kit_state(op);
     normal_slot_t *slot = normal_slot(mode, op->slot);
@@ -335,7 +332,7 @@ xep_status_t normal_take_records(normal_t *mode, xep_op_t *op, normal_find_fn fi
     if (state->verdict != XEP_OK) return XEP_OK;
     if (op->cached_slot == XEP_NO_SLOT) {
         status = take_rows(mode, op, find);
-        if (status == XEP_OK) status = take_selections(mode, op, find_selections);
+        if (status == XEP_OK) status = take_selections(mode, op);
         if (status != XEP_OK) return status;
         normal_find_begins(mode, slot->routing);
     }

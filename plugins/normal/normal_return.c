@@ -130,39 +130,7 @@ static void sum_rows(void *arg, uint32_t thread, uint32_t nthreads)
     xep_stores_fence();
 }
 
-/* ---- puts ---- */
-
-/** An array of sums, and where it goes in the heap of the upstream rank. */
-typedef struct returned {
-    xep_area_t from, to;
-    size_t bytes, stride;
-} returned_t;
-
-/*
- * Rows of the batch that are not yet under way, from *put_p on. Those that lie together on both sides are one put, if
- * there is nothing between them.
- */
-static xep_status_t put_array(const normal_t *mode, const xep_op_t *op, const returned_t *array, uint64_t *put_p)
-{
-    const normal_slot_t *slot = normal_slot(mode, op->slot);
-    const normal_returning_t *batch = &normal_state(op)->returning;
-    uint32_t rank = mode->nodes->who.upstream[batch->feed], there = slot->from[rank].slot;
-    uint64_t first = slot->routing->passing->feeds[batch->feed].returned + slot->traffic->feeds[batch->feed].summed;
-    const char *from = xep_kit_own_area(&mode->kit, array->from, op->slot);
-    xep_wire_t *wire = mode->kit.env->wire;
-    /*
-     * "first" counts the rows of this batch already, as sum_batch() has added them: the batch begins that many before
-     */
-    while (*put_p < batch->rows) {
-        uint64_t rows = array->bytes == array->stride ? batch->rows - *put_p : 1;
-        xep_status_t status =
-            wire->ops->put(wire, rank, xep_area_at(array->to, there) + (first - batch->rows + *put_p) * array->stride,
-                           from + (batch->entry + *put_p) * array->stride, (rows - 1) * array->stride + array->bytes);
-        if (status != XEP_OK) return status;
-        *put_p += rows;
-    }
-    return XEP_OK;
-}
+/* ---- what is sent ---- */
 
 /* Encoded ones with what is between two of them, so that several are one put. */
 static size_t sum_bytes(const normal_t *mode, const xep_op_t *op)
@@ -171,14 +139,42 @@ static size_t sum_bytes(const normal_t *mode, const xep_op_t *op)
     return normal_sums_are_wide(mode, op) ? op->combine->hidden * sizeof(float) : xep_combine_row_bytes(op->combine);
 }
 
-/* Tells the upstream rank how many sums were put. The wire delivers the word after them. */
-static xep_status_t tell_summed(const normal_t *mode, const xep_op_t *op, uint32_t feed)
+/*
+ * The sums of the batch, from "sums" into "returned" of the upstream rank; the weights beside them; and how many it has
+ * then. "summed" counts the rows of this batch already, as sum_batch() has added them.
+ */
+static int batch_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number,
+                          xep_transfer_t *transfer)
 {
+    enum { ARRAYS = 2 };
+    const normal_t *mode = opaque;
+    const normal_layout_t *at = &mode->layout;
     const normal_slot_t *slot = normal_slot(mode, op->slot);
-    xep_wire_t *wire = mode->kit.env->wire;
-    uint32_t rank = mode->nodes->who.upstream[feed], there = slot->from[rank].slot;
-    return wire->ops->put_signal(wire, rank, 0, NULL, 0, summed_offset(mode, there, mode->nodes->who.node),
-                                 xep_rows_word(op->epoch, slot->traffic->feeds[feed].summed));
+    const normal_returning_t *batch = &normal_state(op)->returning;
+    const uint64_t summed = slot->traffic->feeds[batch->feed].summed;
+    const uint64_t first = slot->routing->passing->feeds[batch->feed].returned + summed - batch->rows;
+    const uint32_t there = slot->from[rank].slot;
+    const size_t weights = normal_state(op)->weighted ? slot->routing->topk * sizeof(float) : 0;
+    const struct {
+        xep_area_t from, to;
+        size_t bytes, stride;
+    } arrays[ARRAYS] = {{at->sums, at->returned, sum_bytes(mode, op), sum_stride(mode, op)},
+                        {at->sum_weights, at->returned_weights, weights, weights}};
+    if (number > ARRAYS) return 0;
+    *transfer = (xep_transfer_t){.signal = 1,
+                                 .signal_offset = summed_offset(mode, there, mode->nodes->who.node),
+                                 .value = xep_rows_word(op->epoch, summed)};
+    if (number == ARRAYS) return 1;
+    const size_t stride = arrays[number].stride;
+    *transfer = (xep_transfer_t){
+        .src = xep_kit_own_area(&mode->kit, arrays[number].from, op->slot) + batch->entry * stride,
+        .src_stride = stride,
+        .rows = batch->rows,
+        .bytes = arrays[number].bytes,
+        .offset = xep_area_at(arrays[number].to, there) + first * stride,
+        .stride = stride,
+    };
+    return 1;
 }
 
 /* ---- "sums" ---- */
@@ -205,26 +201,16 @@ static xep_status_t find_room(const normal_t *mode, const xep_op_t *op, uint64_t
 
 /* ---- batches ---- */
 
-/*
- * Puts each array from where the wire has refused it; when nothing of the batch is left, the next upstream rank has its
- * turn.
- */
+/* From where the wire has refused it; when nothing of the batch is left, the next upstream rank has its turn. */
 static xep_status_t put_batch(const normal_t *mode, const xep_op_t *op)
 {
-    const normal_layout_t *at = &mode->layout;
-    const normal_slot_t *slot = normal_slot(mode, op->slot);
     normal_returning_t *batch = &normal_state(op)->returning;
     xep_wire_t *wire = mode->kit.env->wire;
-    size_t weights = slot->routing->topk * sizeof(float);
-    const returned_t rows = {at->sums, at->returned, sum_bytes(mode, op), sum_stride(mode, op)};
-    const returned_t beside = {at->sum_weights, at->returned_weights, weights, weights};
-    xep_status_t status = put_array(mode, op, &rows, &batch->put);
-    if (status == XEP_OK && normal_state(op)->weighted) status = put_array(mode, op, &beside, &batch->weights_put);
-    if (status == XEP_OK) status = tell_summed(mode, op, batch->feed);
+    xep_status_t status = xep_send_to(&mode->kit, op, mode->nodes->who.upstream[batch->feed], batch_transfer);
     if (status != XEP_OK) return status;
     batch->marks[batch->entry / entries_of_quarter(mode)] = wire->ops->mark(wire);
     batch->next = (batch->entry + batch->rows) % entries(mode);
-    batch->rows = batch->put = batch->weights_put = 0;
+    batch->rows = 0;
     batch->feed = (batch->feed + 1) % mode->nodes->who.upstreams;
     return XEP_OK;
 }

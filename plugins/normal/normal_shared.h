@@ -89,19 +89,15 @@ typedef struct normal_told {
 int normal_tell(const normal_t *mode, const xep_op_t *op, const normal_told_t *told, uint32_t number,
                 xep_transfer_t *transfer);
 
-/**
- * Where the record of a rank lies that op has heard; NULL: nowhere any more. In the ring, if it is with that rank; and
- * its selections of this rank's experts there.
- */
+/** Where the record of a rank lies that op has heard; NULL: nowhere any more. In the ring, if it is with that rank. */
 typedef const char *(*normal_find_fn)(const normal_t *mode, const xep_op_t *op, uint32_t rank);
 const char *normal_find_record(const normal_t *mode, const xep_op_t *op, uint32_t rank);
-const char *normal_find_selections(const normal_t *mode, const xep_op_t *op, uint32_t rank);
 
 /**
  * Copies and checks all records, and sets the verdict of what they say; rows are counted, unless it is an error.
  * XEP_OK, or XEP_ERR_PROTOCOL.
  */
-xep_status_t normal_take_records(normal_t *mode, xep_op_t *op, normal_find_fn find, normal_find_fn find_selections);
+xep_status_t normal_take_records(normal_t *mode, xep_op_t *op, normal_find_fn find);
 
 /** Parts of it: copies the header of a rank, and checks the copy; whether all have the same dispatch in mind. */
 xep_status_t normal_take_header(normal_t *mode, xep_op_t *op, uint32_t rank, normal_find_fn find);

@@ -55,7 +55,6 @@ void normal_store_done(const void *mode, const xep_op_t *op, uint32_t rank);
 
 /** Step 3; and its end, where the verdict is known: the digest, and what the user sees of rows that are counted. */
 xep_status_t normal_agree(void *mode, xep_op_t *op);
-xep_status_t normal_agree_by(normal_t *mode, xep_op_t *op, normal_find_fn find, normal_find_fn find_selections);
 void normal_conclude(normal_t *mode, xep_op_t *op);
 
 /**

@@ -277,8 +277,8 @@ def count_refused(buffer: Optional[xep.Buffer], agreement: Agreement, why: str) 
             buffer.dispatch(None, None)
 
 
-def counted(last: str) -> Callable[[Call], Call]:
-    """A collective call; the method of that name tells the buffer of the last one."""
+def counted(kind: str) -> Callable[[Call], Call]:
+    """A collective call of a Buffer, by buffers of that kind."""
 
     def wrap(call: Call) -> Call:
         @functools.wraps(call)
@@ -288,7 +288,7 @@ def counted(last: str) -> Callable[[Call], Call]:
             except Wrong as wrong:
                 if not wrong.counted:  # in another call, of which this one is made
                     wrong.counted = True
-                    count_refused(getattr(self, last)(), self._agreement, str(wrong))
+                    count_refused(self._last(kind), self._agreement, str(wrong))
                 raise
 
         return made  # type: ignore[return-value]

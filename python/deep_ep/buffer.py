@@ -67,15 +67,15 @@ class NormalCalls(Core):
             found = xep.layout(topk_idx, experts, self.group_size, self._nodes.per_block)
             per_node = found.tokens_per_node if self._nodes.per_block and self._nodes.count > 1 else None
             return found.tokens_per_rank, found.tokens_per_expert, found.token_in_rank.view(torch.bool), per_node
-        buffer = self._pool_on(topk_idx.device).buffer_of(experts)
-        if buffer is None:
+        used = self._pool_on(topk_idx.device).used.get(experts)
+        if used is None:
             return (*layout_there(topk_idx, experts, self.group_size), None)
         made = ordering.results(
             ("per_rank", (self.group_size,), torch.int32),
             ("per_expert", (experts,), torch.int32),
             ("in_rank", (topk_idx.shape[0], self.group_size), torch.uint8),
         )
-        buffer.layout(topk_idx.contiguous(), *made.values())
+        used[0].layout(topk_idx.contiguous(), *made.values())
         return made["per_rank"], made["per_expert"], made["in_rank"].view(torch.bool), None
 
     def _note_layout(self, *made_and_given: torch.Tensor) -> None:
@@ -91,7 +91,7 @@ class NormalCalls(Core):
                 return False
         return True
 
-    @counted("_last_normal")
+    @counted("normal")
     def dispatch(
         self,
         x: Rows,
@@ -145,7 +145,11 @@ class NormalCalls(Core):
             if topk_idx is not None or topk_weights is not None:
                 raise WrongValue("topk_idx, topk_weights: expected None with handle, which has the routing")
             with ordering:
-                return self._dispatch_again(self._own(handle, 0, x.device), x, scales, ordering)
+                found = self._own(handle, 0, x.device)
+                arguments.check_tokens(found, x)
+                sent = self._pool_on(x.device).again(found, x, scales, ordering)
+                rows, _, _, event = self._give(sent, sent.handle.recv, x.dtype, False, (x, scales), ordering)
+            return rows, None, None, None, None, event
         layout = (num_tokens_per_rank, is_token_in_rank, num_tokens_per_expert)
         with ordering:
             return self._dispatch_anew(
@@ -184,7 +188,10 @@ class NormalCalls(Core):
         ordering: Ordering,
     ) -> tuple:
         per_rank, in_rank, per_expert = layout
-        per_expert, in_rank = self._layout_of(x, per_rank, in_rank, per_expert)
+        arguments.tensor("num_tokens_per_rank", per_rank, (torch.int32,), (self.group_size,), on=x.device)
+        arguments.tensor("is_token_in_rank", in_rank, (torch.bool,), (x.shape[0], self.group_size), on=x.device)
+        arguments.tensor("num_tokens_per_expert", per_expert, (torch.int32,), (None,), on=x.device)
+        self._check_experts(per_expert.numel())
         is_noted = self._is_noted(per_rank, per_expert, in_rank, topk_idx)
         routed = self._route(in_rank, per_expert.numel(), topk_idx, topk_weights, is_noted)
         num_worst_tokens = arguments.integer("num_worst_tokens", num_worst_tokens, 0)
@@ -212,7 +219,7 @@ class NormalCalls(Core):
         sent = pool.dispatch(job, wait=ordering.wait and not (x.is_cpu and self._passing))
         told = None
         if self._passing is not None:
-            told = self._passing.exchange(in_rank, pool.tokens_of(experts))  # while rows travel
+            told = self._passing.exchange(in_rank, pool.used[experts][1].tokens)  # while rows travel
             sent = finished(sent) if ordering.wait else sent
         slot = ordering.receives(sent.handle)
         received = sent.handle.recv
@@ -229,21 +236,9 @@ class NormalCalls(Core):
             made.arrives(event.event)
         return rows, indices, weights, counts, HandleTuple.over(made), event
 
-    def _dispatch_again(
-        self,
-        handle: NormalHandle,
-        x: torch.Tensor,
-        scales: Optional[torch.Tensor],
-        ordering: Ordering,
-    ) -> tuple:
-        arguments.check_tokens(handle, x)
-        sent = self._pool_on(x.device).again(handle, x, scales, ordering)
-        rows, _, _, event = self._give(sent, sent.handle.recv, x.dtype, False, (x, scales), ordering)
-        return rows, None, None, None, None, event
-
     internode_dispatch = dispatch  # which path rows take to other nodes is the library's choice
 
-    @counted("_last_normal")
+    @counted("normal")
     def combine(
         self,
         x: torch.Tensor,
@@ -303,17 +298,6 @@ class NormalCalls(Core):
             topk = topk or self.group_size
             return adopt(handle, self._xep, self._nodes, self._pool_on(on).experts_for(topk), topk, on)
         return self._known(found, on)
-
-    def _layout_of(
-        self, x: torch.Tensor, per_rank: Any, in_rank: Any, per_expert: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """(num_tokens_per_expert, is_token_in_rank) of a layout that is whole."""
-        on = x.device
-        arguments.tensor("num_tokens_per_rank", per_rank, (torch.int32,), (self.group_size,), on=on)
-        arguments.tensor("is_token_in_rank", in_rank, (torch.bool,), (x.shape[0], self.group_size), on=on)
-        arguments.tensor("num_tokens_per_expert", per_expert, (torch.int32,), (None,), on=on)
-        self._check_experts(per_expert.numel())
-        return per_expert, in_rank
 
     def _route(
         self,
@@ -427,10 +411,9 @@ class Buffer(NormalCalls, LowLatencyCalls):
         self.num_nvl_bytes, self.num_rdma_bytes = num_nvl_bytes, num_rdma_bytes
         self.low_latency_mode, self.enable_shrink = low_latency_mode, enable_shrink
         self._join(group if group is not None else comm, num_slots, timeout, explicitly_destroy)
-        self._passing = Passing(self._xep, self._nodes, timeout) if self._nodes.count > 1 else None
-        self._low_latency = LowLatency(
-            self._xep, self._agreement, num_slots, timeout, "mask" if enable_shrink else "fail"
-        )
+        if self._nodes.count > 1:
+            self._passing = self._pools["passing", False] = Passing(self._joined, self._nodes)
+        self._low_latency = self._pool_of(LowLatency, HOST)
         self.rank, self.group_size = self._xep.rank, self._xep.nranks
         if enable_shrink:
             try:
@@ -492,29 +475,9 @@ class Buffer(NormalCalls, LowLatencyCalls):
     def is_available(self) -> bool:
         return not self._destroyed
 
-    def _shared(self) -> list[xep.Buffer]:
-        low_latency = [buffer for one in self._low_latencies() for buffer in one.buffers()]
-        return super()._shared() + low_latency + self._beside()
-
-    def _beside(self) -> list[xep.Buffer]:
-        """That of what ranks tell one another beside rows."""
-        told = self._passing.buffer if self._passing is not None else None
-        return [] if told is None else [told]
-
     def _forget(self) -> None:
         self._scratch.clear()
         super()._forget()
-        for low_latency in self._low_latencies():
-            low_latency.forget()
-
-    def reset(self) -> None:
-        """Makes usable what an error (a deadline, a peer that failed) left broken, in both modes. Handles end, and what
-        was received with them is undefined. Not a call of DeepEP's. Collective."""
-        super().reset()
-        for low_latency in self._low_latencies():
-            low_latency.reset()
-        for buffer in self._beside():
-            buffer.reset()
 
     def get_local_buffer_tensor(
         self, dtype: torch.dtype, size: Optional[torch.Size] = None, offset: int = 0, use_rdma_buffer: bool = False

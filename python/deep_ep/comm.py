@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Process groups: which ranks are a node, which tokens pass a rank; and what DeepEP asks of a group beside its buffers:
-a barrier, the stream that communicates."""
+"""Process groups: which ranks are a node, pools of their shared memory, which tokens pass a rank; and what DeepEP asks
+of a group beside its buffers: a barrier, the stream that communicates."""
 
 from __future__ import annotations
 
 import struct
 import weakref
-from typing import Any, Optional
+from typing import Any, Callable, Literal, NamedTuple, Optional
 
 import numpy
 import torch
 
 import xep
 
-from .arguments import HOST
+from .arguments import HOST, Agreement
 from .compat import path_is_free
 from .utils.event import CommStream
 
@@ -57,6 +57,48 @@ class Nodes:
         ]
 
 
+# ---- pools of shared memory ----
+
+
+class Joined(NamedTuple):
+    """What the pools of a Buffer have in common. ways: how rows of mode normal reach other nodes, and their sums come
+    back."""
+
+    group: xep.Group
+    agreement: Agreement
+    slots: int
+    timeout: Optional[float]
+    on_failure: Literal["fail", "mask"]
+    ways: dict[str, Any]
+
+
+class Pool:
+    """Buffers of one kind.
+
+    on: where tensors are. Those of a CUDA device are used on the current stream, which is that of the operation;
+    free_slots lets it wait for what reads slots that were given back.
+    """
+
+    kind: str
+    last: Optional[xep.Buffer] = None  # of the last dispatch or combine
+    threads = 0
+
+    def __init__(self, joined: Joined, on: torch.device = HOST, free_slots: Callable[[], None] = lambda: None) -> None:
+        self._joined, self._group, self._agreement = joined, joined.group, joined.agreement
+        self._on, self._free_slots = on, free_slots
+
+    def buffers(self) -> list[xep.Buffer]:
+        raise NotImplementedError
+
+    def forget(self) -> None:
+        """What is in flight is waited for, or of no more interest; handles keep what their tensors are made of."""
+
+    def reset(self) -> None:
+        """Collective."""
+        for buffer in self.buffers():
+            buffer.reset()
+
+
 # ---- what passes a rank ----
 
 
@@ -82,15 +124,20 @@ class Told:
         return torch.from_numpy(numpy.unpackbits(bits, axis=1, count=self._width, bitorder="little")).view(torch.bool)
 
 
-class Passing:
+class Passing(Pool):
     """Of a Buffer on several nodes. A rank sends each node one row, for all ranks there: how many tokens it has, and a
     bit for each token and rank of that node."""
 
-    def __init__(self, group: xep.Group, nodes: Nodes, timeout: Optional[float]) -> None:
-        self._group, self._nodes, self._timeout = group, nodes, timeout
-        self._width = len(nodes.members[group.node])
+    kind = "passing"
+
+    def __init__(self, joined: Joined, nodes: Nodes) -> None:
+        super().__init__(joined)
+        self._nodes, self._width = nodes, len(nodes.members[joined.group.node])
         self._tokens = 0
-        self.buffer: Optional[xep.Buffer] = None
+        self._buffer: Optional[xep.Buffer] = None
+
+    def buffers(self) -> list[xep.Buffer]:
+        return [] if self._buffer is None else [self._buffer]
 
     def exchange(self, in_rank: torch.Tensor, room: int) -> Told:
         """in_rank: [T, R] bool. room: tokens of a rank at most, the same everywhere. Collective, blocking."""
@@ -104,16 +151,16 @@ class Passing:
         return -(-most // _ALIGNMENT) * _ALIGNMENT
 
     def _buffer_for(self, room: int) -> xep.Buffer:
-        if self.buffer is None or room > self._tokens:
-            replaced, self.buffer = self.buffer, None
+        if self._buffer is None or room > self._tokens:
+            replaced, self._buffer = self._buffer, None
             if replaced is not None:
                 replaced.close()
             self._tokens, nranks = room, self._group.nranks
-            self.buffer = self._group.buffer(
+            self._buffer = self._group.buffer(
                 nranks, self._nodes.width, self._bytes(), self._nodes.count, mode="ll", dtype=torch.uint8, slots=1,
-                timeout=self._timeout,
+                timeout=self._joined.timeout,
             )  # fmt: skip
-        return self.buffer
+        return self._buffer
 
     def _rows_of(self, in_rank: numpy.ndarray) -> numpy.ndarray:
         """[M, bytes]"""

@@ -23,7 +23,7 @@ import struct
 import sys
 import threading
 import warnings
-from typing import Any, Callable, NamedTuple, Optional, TypeVar
+from typing import Any, Callable, Literal, NamedTuple, Optional, TypeVar
 
 import torch
 
@@ -31,7 +31,7 @@ import xep
 
 from . import arguments
 from .arguments import HOST, Agreement, WrongUse, WrongValue, carried, integer, is_plain, memory_of, workers_of
-from .comm import Nodes
+from .comm import Joined, Nodes, Pool
 from .compat import Runtime
 from .handles import Dispatched, Sent, tokens_per_rank
 from .streams import DeviceQueue, HostOrdering, Ordering, is_capturing
@@ -105,48 +105,27 @@ class Room(NamedTuple):
         return job._replace(x=x, topk_idx=topk_idx, topk_weights=weights, scales=scales)
 
 
-class NormalPool:
+class NormalPool(Pool):
     """For each number of experts the buffer in use; and those that were replaced while what they have received was
-    looked at.
+    looked at."""
 
-    on: where tensors are. Those of a CUDA device are used on the current stream, which is that of the operation;
-    free_slots lets it wait for what reads slots that were given back. ways: how rows reach other nodes, and their sums
-    come back.
-    """
-
+    kind = "normal"
     _needs_room = False  # than the buffer in use has, as all ranks were told by the dispatch that is made again
 
-    def __init__(
-        self,
-        group: xep.Group,
-        agreement: Agreement,
-        slots: int,
-        timeout: Optional[float],
-        on: torch.device = HOST,
-        free_slots: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._group, self._timeout, self._on, self._free_slots = group, timeout, on, free_slots
-        self.ways: dict[str, Any] = {}
-        self._agreement, self._slots = agreement, max(3, slots + 1)
-        self._handles = max(2, slots - 2)  # that keep their slots
+    def __init__(self, joined: Joined, *where: Any) -> None:
+        super().__init__(joined, *where)
+        self._slots = max(3, joined.slots + 1)
+        self._handles = max(2, joined.slots - 2)  # that keep their slots
         self.views = self._slots - self._handles  # slots in use, with which what is received may be views
         self.used: dict[int, tuple[xep.Buffer, Room]] = {}
         self._replaced: list[xep.Buffer] = []
-        self.last: Optional[xep.Buffer] = None  # of the last dispatch or combine
-        self.threads = 0
 
     def buffers(self) -> list[xep.Buffer]:
         return [buffer for buffer, _ in self.used.values()] + self._replaced
 
     def forget(self) -> None:
-        """What is in flight is waited for; handles give up their slots, and keep what their tensors are made of."""
         for buffer in self.buffers():
             buffer.park()
-
-    def reset(self) -> None:
-        """Collective."""
-        for buffer in self.buffers():
-            buffer.reset()
 
     def may_view(self, buffer: xep.Buffer) -> bool:
         """Whether what the dispatch just begun receives may be given as views of its slot."""
@@ -156,18 +135,9 @@ class NormalPool:
         """Whether calls are kept for a CUDA graph."""
         return self._on != HOST and is_capturing()
 
-    def buffer_of(self, experts: int) -> Optional[xep.Buffer]:
-        """That in use for so many experts; None: nothing was dispatched yet."""
-        used = self.used.get(experts)
-        return None if used is None else used[0]
-
     def most_of(self, most: int) -> int:
         """Of a Job with rows to receive that are known, of whose tokens no rank has more than most."""
         return 0 if self._on == HOST or self._group.nnodes > 1 else most
-
-    def tokens_of(self, experts: int) -> int:
-        """Tokens of a rank that there is room for, of the buffer in use."""
-        return self.used[experts][1].tokens
 
     def experts_for(self, topk: int) -> int:
         """A number of experts by which topk selections of a token can be routed: of a buffer in use, if there is."""
@@ -370,9 +340,9 @@ class NormalPool:
             recv_rows=room.recv_rows,
             slots=self._slots,
             **workers_of(memory_of(self._on), self.threads),
-            timeout=self._timeout,
+            timeout=self._joined.timeout,
             memory=memory_of(self._on),
-            **self.ways,
+            **self._joined.ways,
         )
         buffer.limit_handles(self._handles)
         self.used[job.experts] = (buffer, room)
@@ -460,6 +430,7 @@ def combines(buffer: xep.Buffer, row_bytes: int) -> bool:
 
 
 Made = TypeVar("Made", bound=Dispatched)
+AnyPool = TypeVar("AnyPool", bound=Pool)
 _CLOSE_SECONDS = 5.0  # for which a destructor waits for the other ranks
 
 
@@ -471,7 +442,7 @@ class Core:
     runtime: Optional[Runtime]
     explicitly_destroy: bool
     _queue: Optional[DeviceQueue] = None  # of the CUDA device, where tensors are of one
-    _device_pool: Optional[NormalPool] = None
+    enable_shrink = False
 
     def _join(self, group: Any, num_slots: int, timeout: Optional[float], explicitly_destroy: bool) -> None:
         integer("num_slots", num_slots, 1)
@@ -479,9 +450,11 @@ class Core:
         self.explicitly_destroy = explicitly_destroy
         self._xep = xep.Group(group, timeout=timeout)
         self._nodes = Nodes(self._xep)
-        self._num_slots, self._timeout = num_slots, timeout
         self._agreement = Agreement(self._xep)
-        self._pool = NormalPool(self._xep, self._agreement, num_slots, timeout)
+        on_failure: Literal["fail", "mask"] = "mask" if self.enable_shrink else "fail"
+        self._joined = Joined(self._xep, self._agreement, num_slots, timeout, on_failure, {})
+        self._pools: dict[tuple[str, bool], Any] = {}  # by kind, and whether tensors are on the device
+        self._pool = self._pool_on(HOST)
         self.runtime = Runtime(self)
         self._destroyed = False
 
@@ -501,11 +474,6 @@ class Core:
         if not isinstance(num_experts, int) or num_experts <= 0 or num_experts % self._xep.nranks:
             raise WrongValue(f"num_experts: expected a multiple of the {self._xep.nranks} ranks, got {num_experts!r}")
 
-    def _wait(self, previous_event: Any) -> None:
-        request = request_of(previous_event)
-        if request is not None:
-            request.wait()
-
     def _after(self, previous_event: Any) -> Optional[xep.Request]:
         """What an operation is to begin after, where xep can see to that: what another Buffer does is waited for."""
         request = request_of(previous_event)
@@ -523,6 +491,29 @@ class Core:
             raise WrongValue(f"x: expected a tensor of {found.on}, as what was dispatched, got {on}")
         return found
 
+    # ---- pools ----
+
+    def _pool_on(self, device: torch.device) -> NormalPool:
+        return self._pool_of(NormalPool, device)
+
+    def _pool_of(self, kind: type[AnyPool], device: torch.device) -> AnyPool:
+        """Made when it is first asked for."""
+        key = (kind.kind, device != HOST)
+        found = self._pools.get(key)
+        if found is None:
+            where = () if device == HOST else (device, self._queue_of(device).free_slots)
+            found = self._pools[key] = kind(self._joined, *where)
+        return found
+
+    def _all_pools(self) -> list[Pool]:
+        """In the order in which every rank has them."""
+        return [self._pools[key] for key in sorted(self._pools)]
+
+    def _last(self, kind: str) -> Optional[xep.Buffer]:
+        """Of the last dispatch or combine; tensors are on a device where any were."""
+        found = self._pools.get((kind, True)) or self._pools[kind, False]
+        return None if self._destroyed else found.last
+
     # ---- tensors of a CUDA device ----
 
     def _queue_of(self, device: torch.device) -> DeviceQueue:
@@ -532,24 +523,6 @@ class Core:
         if self._queue.device != device:
             raise WrongValue(f"x: expected a tensor of {self._queue.device}, which this Buffer is on, got {device}")
         return self._queue
-
-    def _pool_on(self, device: torch.device) -> NormalPool:
-        if device == HOST:
-            return self._pool
-        if self._device_pool is None:
-            free_slots = self._queue_of(device).free_slots
-            self._device_pool = NormalPool(
-                self._xep, self._agreement, self._num_slots, self._timeout, device, free_slots
-            )
-            self._device_pool.ways = self._pool.ways
-        return self._device_pool
-
-    def _pools(self) -> list[NormalPool]:
-        return [self._pool] if self._device_pool is None else [self._pool, self._device_pool]
-
-    def _last_normal(self) -> Optional[xep.Buffer]:
-        """Of the last dispatch or combine; tensors are on a device where any were."""
-        return None if self._destroyed else self._pools()[-1].last
 
     def _ordering(self, device: torch.device, previous_event: Any, asynchronous: bool, on_comm: bool) -> Ordering:
         """An operation of tensors that are there."""
@@ -567,13 +540,8 @@ class Core:
 
     # ---- the end ----
 
-    def _shared(self) -> list[xep.Buffer]:
-        """All of them, in the order in which every rank has them."""
-        return [buffer for pool in self._pools() for buffer in pool.buffers()]
-
     def _forget(self) -> None:
-        """What is in flight is waited for, or of no more interest; handles keep what they are made of."""
-        for pool in self._pools():
+        for pool in self._all_pools():
             pool.forget()
 
     def _goes_without(self) -> bool:
@@ -597,7 +565,7 @@ class Core:
         """Makes usable what an error (a deadline, a peer that failed) left broken. Handles end, and what was received
         with them is undefined. Not a call of DeepEP's. Collective."""
         self._usable()
-        for pool in self._pools():
+        for pool in self._all_pools():
             pool.reset()
 
     def _close(self) -> None:
@@ -606,7 +574,7 @@ class Core:
             self._xep.leave()
             return
         self._forget()
-        held = [buffer.arrays_left() for buffer in self._shared()]
+        held = [buffer.arrays_left() for pool in self._all_pools() for buffer in pool.buffers()]
         mine = bytes(min(count, 255) for count in held) + b"\0"
         try:
             everywhere = [mine]

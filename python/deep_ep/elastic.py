@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Optional, Sequence, Union
 import torch
 
 import xep
+from xep import _ext
 
 from . import arguments
 from .arguments import FLOAT, HOST, Rows, WrongType, WrongUse, WrongValue, calls_of, counted, integer, tensor
@@ -178,7 +179,7 @@ class ElasticCalls(Core):
     num_allocated_qps: int
     allow_multiple_reduction: bool
 
-    @counted("_last_normal")
+    @counted("normal")
     def dispatch(
         self,
         x: Rows,
@@ -288,7 +289,8 @@ class ElasticCalls(Core):
         made.xep, made._scaleup_ranks = received._handle, self._scaleup_ranks
         if how[0]:
             given = (received.topk_idx, made._counts, alignment, received.x, received.topk_weights, how[1])
-            made.__dict__["places"], rows, weights = Places.expand(*given)
+            slots, rows, weights = _ext.expert_expand(*given)
+            made.__dict__["places"] = Places(slots, made._counts, alignment)
             return rows, None, weights, EPHandle._of(made), EventOverlap()
         rows, _, indices, weights = self._pool.shown(received)  # topk_idx is also what the handle looks at
         indices = indices.clone() if indices is received.topk_idx else indices
@@ -350,7 +352,7 @@ class ElasticCalls(Core):
         extra = _extra_words(made, scales, given.topk_weights)
         return made, self._pool_on(rows.device).again(made, rows, extra, ordering)
 
-    @counted("_last_normal")
+    @counted("normal")
     def combine(
         self,
         x: torch.Tensor,
@@ -614,9 +616,9 @@ class ElasticBuffer(ElasticCalls, Absent):
         self._join(group, num_slots, timeout, explicitly_destroy)
         self.rank_idx, self.num_ranks = self._xep.rank, self._xep.nranks
         self._is_hybrid = allow_hybrid_mode and self._nodes.are_even() and path_is_free()
-        self._pool.ways["path"] = "nodes" if self._is_hybrid else "flat"
-        self._pool.ways["node_sums"] = "dtype" if allow_multiple_reduction else "fp32"
-        self._pool.ways["sum_by_selection"] = True
+        self._joined.ways["path"] = "nodes" if self._is_hybrid else "flat"
+        self._joined.ways["node_sums"] = "dtype" if allow_multiple_reduction else "fp32"
+        self._joined.ways["sum_by_selection"] = True
         self.num_scaleout_ranks, self.num_scaleup_ranks = self.get_logical_domain_size()
         self._scaleup_ranks = self.num_scaleup_ranks if self._is_hybrid else 0
         self.scaleout_rank_idx, self.scaleup_rank_idx = divmod(self.rank_idx, self.num_scaleup_ranks)

@@ -9,7 +9,6 @@ it is used: by a dispatch, which is collective.
 
 from __future__ import annotations
 
-import copy
 import functools
 import inspect
 import itertools
@@ -81,21 +80,6 @@ class Places:
 
     def __init__(self, slots: torch.Tensor, counts: list[int], alignment: int) -> None:
         self.slots, self._counts, self._alignment = slots, counts, alignment
-
-    @classmethod
-    def expand(
-        cls,
-        topk_idx: torch.Tensor,
-        counts: list[int],
-        alignment: int,
-        x: Any = None,
-        weights: Any = None,
-        zero: bool = False,
-    ) -> tuple[Places, Any, Any]:
-        """(the places, x and weights by expert). topk_idx, weights: [N, K]: local expert, or -1. x: [N, ..] or None.
-        zero: the rows that alignment leaves unused become 0."""
-        slots, rows, row_weights = _ext.expert_expand(topk_idx, counts, alignment, x, weights, zero)
-        return cls(slots, counts, alignment), rows, row_weights
 
     def spread(self, to: torch.Tensor, source: torch.Tensor, zero: bool = False) -> None:
         """source [N, ..] of each received row. zero: the rows that alignment leaves unused become 0."""
@@ -350,19 +334,11 @@ class HandleTuple(tuple):
     def __eq__(self, other: Any) -> Any:
         return self is other or tuple(self) == (tuple(other) if isinstance(other, tuple) else other)
 
-    def __ne__(self, other: Any) -> Any:
-        return not self == other
-
     def __reduce__(self) -> Any:
         return tuple, (tuple(self),)
 
-    __reduce_ex__: Any = lambda self, _protocol: self.__reduce__()  # noqa: E731
-
     def __copy__(self) -> "HandleTuple":
         return self
-
-    def __deepcopy__(self, memo: Any) -> tuple:
-        return copy.deepcopy(tuple(self), memo)
 
 
 def _of_plain_tuple(name: str) -> Callable[..., Any]:
@@ -373,7 +349,7 @@ def _of_plain_tuple(name: str) -> Callable[..., Any]:
     return call
 
 
-for _name in ("__add__", "__mul__", "__rmul__", "__hash__", "__contains__", "__repr__", "index", "count"):
+for _name in ("__add__", "__mul__", "__rmul__", "__ne__", "__hash__", "__contains__", "__repr__", "index", "count"):
     setattr(HandleTuple, _name, _of_plain_tuple(_name))
 
 
@@ -470,10 +446,6 @@ class NormalHandle(Dispatched):
     def _names(self) -> tuple[str, ...]:
         return INTRANODE if self._nodes.count == 1 else INTERNODE
 
-    @property
-    def _rank(self) -> int:
-        return self.owner.rank
-
     def routing(self) -> torch.Tensor:
         return routing_of(self.in_rank, self.experts, self.topk)
 
@@ -525,7 +497,7 @@ class NormalHandle(Dispatched):
 
     def _global_channels(self) -> torch.Tensor:
         """[R, C]: first row of channel c of source r."""
-        place, begin, found = self._nodes.place_of[self._rank], 0, []
+        place, begin, found = self._nodes.place_of[self.owner.rank], 0, []
         for rank, count in enumerate(self.came_from().tolist()):
             places, begins = self._told_of(rank)
             here = places[:, place : place + 1]
@@ -536,7 +508,7 @@ class NormalHandle(Dispatched):
     def _passed_channels(self) -> torch.Tensor:
         """[M, C]: tokens of channels 0 .. c that passed this rank, of each source node."""
         found = torch.zeros((self._nodes.count, self._channels), dtype=torch.int32, device=HOST)
-        for node, upstreams in enumerate(self._nodes.upstreams(self._rank)):
+        for node, upstreams in enumerate(self._nodes.upstreams(self.owner.rank)):
             for rank in upstreams:
                 places, begins = self._told_of(rank)
                 found[node] += prefix_of(places.any(dim=1, keepdim=True), begins)[0]
@@ -545,7 +517,7 @@ class NormalHandle(Dispatched):
     def _source_meta(self) -> torch.Tensor:
         """int32 source node, int32 bits of the places of this node that got the token; those from 32 on have none."""
         meta = torch.full((self.capacity, 2), -1, dtype=torch.int32, device=HOST)
-        place, begin = self._nodes.place_of[self._rank], 0
+        place, begin = self._nodes.place_of[self.owner.rank], 0
         for rank, count in enumerate(self.came_from().tolist()):
             places, _ = self._told_of(rank)
             shifts = torch.arange(min(places.shape[1], 32), device=HOST)
@@ -558,7 +530,7 @@ class NormalHandle(Dispatched):
     def _forward_heads(self) -> torch.Tensor:
         """[tokens that passed this rank, P]: position among those of the same channel for the same place, or -1."""
         passed, channels = [], []
-        for rank in itertools.chain(*self._nodes.upstreams(self._rank)):
+        for rank in itertools.chain(*self._nodes.upstreams(self.owner.rank)):
             places, begins = self._told_of(rank)
             of_node = places.any(dim=1).nonzero().flatten()
             passed.append(torch.nn.functional.pad(places[of_node], (0, self._nodes.width - places.shape[1])))
@@ -779,7 +751,8 @@ class Routed(Dispatched):
     def places(self) -> Union[Places, PlacesThere]:
         idx, alignment = self.recv_topk_idx, self.expert_alignment
         if idx.is_cpu:
-            return Places.expand(idx, self._counts, alignment)[0]
+            slots, _, _ = _ext.expert_expand(idx, self._counts, alignment, None, None, False)
+            return Places(slots, self._counts, alignment)
         return PlacesThere(*self.placed_by())
 
     def placed_by(self) -> tuple[torch.Tensor, torch.Tensor, int, int]:

@@ -12,7 +12,7 @@ import ctypes
 import dataclasses
 import functools
 import weakref
-from typing import Any, Callable, Literal, NamedTuple, NoReturn, Optional, Sequence
+from typing import Any, Callable, NamedTuple, NoReturn, Optional, Sequence
 
 import torch
 
@@ -20,7 +20,8 @@ import xep
 from xep.dtypes import need_dtype
 
 from . import arguments
-from .arguments import HOST, Agreement, Rows, WrongType, WrongUse, WrongValue, counted, is_plain
+from .arguments import HOST, Rows, WrongType, WrongUse, WrongValue, counted, is_plain
+from .comm import Joined, Pool
 from .core import Core
 from .handles import HandleTuple
 from .streams import DeviceOrdering, Ending, HostOrdering, Ordering, is_capturing
@@ -72,7 +73,6 @@ def bytes_of(tensor: torch.Tensor) -> bytes:
 
 GROUP = 128  # channels that share a scale
 HINTED_TOPK = 16  # a hint does not say how many selections tokens have; they take little memory
-OnFailure = Literal["fail", "mask"]
 
 
 class Shape(NamedTuple):
@@ -256,31 +256,20 @@ class _Made(NamedTuple):
                 self.handles.remove(ref)
 
 
-class LowLatency:
-    """Buffers of mode ll, one for each shape; collective to use."""
+class LowLatency(Pool):
+    """One buffer for each shape; collective to use."""
 
-    def __init__(
-        self,
-        group: xep.Group,
-        agreement: Agreement,
-        slots: int,
-        timeout: Optional[float],
-        on_failure: OnFailure,
-        on: torch.device = HOST,
-        free_slots: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._group, self._slots, self._timeout, self._on_failure = group, slots, timeout, on_failure
-        self._agreement, self._on, self._free_slots = agreement, on, free_slots
+    kind = "ll"
+
+    def __init__(self, joined: Joined, *where: Any) -> None:
+        super().__init__(joined, *where)
         self._made: dict[Shape, _Made] = {}
         self.made_for: dict[tuple, _Made] = {}  # each shape that was dispatched
-        self.last: Optional[xep.Buffer] = None  # of the last dispatch
-        self.threads = 0
 
     def buffers(self) -> list[xep.Buffer]:
         return [made.buffer for made in self._made.values()]
 
     def forget(self) -> None:
-        """What was begun is of no more interest; handles keep what they are made of."""
         for made in self._made.values():
             made.begun.clear()
             for ref in made.handles:
@@ -291,7 +280,7 @@ class LowLatency:
     def reset(self) -> None:
         for made in self._made.values():
             made.begun.clear()
-            made.buffer.reset()
+        super().reset()
 
     def make(self, shape: Shape) -> _Made:
         """Collective."""
@@ -302,10 +291,10 @@ class LowLatency:
             shape.hidden,
             shape.tokens,
             mode="ll",
-            slots=self._slots,
+            slots=self._joined.slots,
             **arguments.workers_of(arguments.memory_of(self._on), self.threads),
-            timeout=self._timeout,
-            on_failure=self._on_failure,
+            timeout=self._joined.timeout,
+            on_failure=self._joined.on_failure,
             memory=arguments.memory_of(self._on),
         )
         rows = (buffer.local_experts, self._group.nranks * shape.tokens, shape.hidden)
@@ -356,7 +345,7 @@ class LowLatency:
         else:
             request = buffer.dispatch_async(x, topk_idx, **options)
             sent = request.result
-            rows = _rows(sent, made, Shape(*shape), casting)
+            rows = _rows(sent, made, casting)
         copies, viewed = [], may_view(buffer)  # which counts this one
         if not viewed:
             copies = [(torch.empty_like(one), one) for one in _listed(rows)]
@@ -407,7 +396,7 @@ def _learn(buffer: xep.Buffer, on: torch.device) -> dict[int, tuple[int, int]]:
     return begins
 
 
-def _rows(handle: xep.Handle, made: _Made, shape: Shape, casting: Casting) -> Rows:
+def _rows(handle: xep.Handle, made: _Made, casting: Casting) -> Rows:
     """Where rows and scales will be."""
     (x, scales), (local, rows, hidden) = made.begins[handle.slot], made.rows
     dtype = torch.bfloat16 if casting.quant == xep.Quant.NONE else torch.float8_e4m3fn
@@ -440,17 +429,14 @@ class LowLatencyCalls(Core):
 
     hinted: dict[int, tuple[int, int, int, int]] = {}  # by bytes, what a hint was asked for: tokens, hidden, ranks, E
     _low_latency: LowLatency
-    _device_low_latency: Optional[LowLatency] = None
     low_latency_mode: bool
-    enable_shrink: bool
     group_size: int
 
     def _make_hinted(self, num_rdma_bytes: int) -> None:
         """Collective where there is such a hint."""
         tokens, hidden, ranks, experts = self.hinted.get(num_rdma_bytes, (0, 0, 0, 0))
         if ranks == self.group_size and experts % ranks == 0 and hidden % GROUP == 0:
-            self._low_latency.threads = self._threads_here()
-            self._low_latency.make(Shape(tokens, hidden, experts, min(experts, HINTED_TOPK)))
+            self._low_latency_on(HOST).make(Shape(tokens, hidden, experts, min(experts, HINTED_TOPK)))
 
     def clean_low_latency_buffer(self, num_max_dispatch_tokens_per_rank: int, hidden: int, num_experts: int) -> None:
         """Nothing has to be cleaned here: signals carry numbers that are never used again. What it does do is to make
@@ -463,28 +449,16 @@ class LowLatencyCalls(Core):
         if self.enable_shrink:
             self._low_latency.meet()
         else:
-            for low_latency in self._low_latencies():
-                low_latency.reset()
-
-    def _low_latencies(self) -> list[LowLatency]:
-        return [self._low_latency] + ([] if self._device_low_latency is None else [self._device_low_latency])
-
-    def _last_low_latency(self) -> Optional[xep.Buffer]:
-        """Tensors are on a device where any were."""
-        return None if self._destroyed or not self.low_latency_mode else self._low_latencies()[-1].last
+            for pool in self._all_pools():
+                if isinstance(pool, LowLatency):
+                    pool.reset()
 
     def _low_latency_on(self, device: torch.device) -> LowLatency:
-        if device == HOST:
-            self._low_latency.threads = self._threads_here()
-            return self._low_latency
-        if self.enable_shrink:
+        if device != HOST and self.enable_shrink:
             raise WrongUse("enable_shrink: expected False for tensors of a CUDA device, where no rank can be masked")
-        if self._device_low_latency is None:
-            free_slots = self._queue_of(device).free_slots
-            made = LowLatency(self._xep, self._agreement, self._num_slots, self._timeout, "fail", device, free_slots)
-            made.threads = _MULTIPROCESSORS
-            self._device_low_latency = made
-        return self._device_low_latency
+        found = self._pool_of(LowLatency, device)
+        found.threads = self._threads_here() if device == HOST else _MULTIPROCESSORS
+        return found
 
     def _phases(self, device: torch.device, async_finish: bool, hooked: bool) -> Ordering:
         """Both phases of a call; or its first one, where the second one is left to a hook."""
@@ -508,18 +482,16 @@ class LowLatencyCalls(Core):
             )
         return shape
 
-    def _check_stats(
-        self, x: torch.Tensor, num_experts: int, received: Optional[torch.Tensor], waited: Optional[torch.Tensor]
-    ) -> None:
-        """Tensors to which a dispatch of x adds: the rows of each local expert, the waits for each rank."""
-        if received is not None:
-            local = (num_experts // self.group_size,)
-            arguments.tensor("cumulative_local_expert_recv_stats", received, (torch.int32,), local, on=x.device)
-        if waited is not None:
-            arguments.tensor("dispatch_wait_recv_cost_stats", waited, (torch.int64,), (self.group_size,), on=x.device)
-        _check_costs("dispatch_wait_recv_cost_stats", waited)
+    def _check_costs(self, name: str, costs: Optional[torch.Tensor], on: torch.device) -> None:
+        """[R]: to which the waits for each rank are added."""
+        if costs is not None:
+            arguments.tensor(name, costs, (torch.int64,), (self.group_size,), on=on)
+            if on != HOST:
+                raise WrongValue(
+                    f"{name}: expected None for tensors of a CUDA device, where kernels wait and nobody counts"
+                )
 
-    @counted("_last_low_latency")
+    @counted("ll")
     def low_latency_dispatch(
         self,
         x: torch.Tensor,
@@ -560,10 +532,13 @@ class LowLatencyCalls(Core):
             raise WrongUse("low_latency_dispatch: expected a Buffer made with low_latency_mode=True")
         arguments.one_of("async_finish", async_finish, "return_recv_hook", return_recv_hook)
         shape = self._shape_of(x, topk_idx, num_max_dispatch_tokens_per_rank, num_experts)
-        self._check_stats(x, num_experts, cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats)
+        stats = (cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats)
+        if stats[0] is not None:
+            local = (num_experts // self.group_size,)
+            arguments.tensor("cumulative_local_expert_recv_stats", stats[0], (torch.int32,), local, on=x.device)
+        self._check_costs("dispatch_wait_recv_cost_stats", stats[1], x.device)
         casting = Casting.of(shape.hidden, use_fp8, round_scale, use_ue8m0)
         low_latency = self._low_latency_on(x.device)
-        stats = (cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats)
         with self._phases(x.device, async_finish, return_recv_hook) as ordering:
             made = low_latency.of(shape)
             rows, counts, handle = low_latency.dispatch(x, topk_idx, made, shape, casting, ordering.wait, *stats)
@@ -601,7 +576,7 @@ class LowLatencyCalls(Core):
         """Of what may be a tensor that something was dispatched like."""
         if type(x) is not torch.Tensor or self._destroyed or not self.low_latency_mode:
             return None
-        return self._low_latency if x.is_cpu else self._device_low_latency
+        return self._low_latency if x.is_cpu else self._pools.get(("ll", True))
 
     def _low_latency_back(self, x: Any, topk_idx: Any, topk_weights: Any, handle: Any) -> Optional[tuple]:
         """Likewise, the way back."""
@@ -625,7 +600,7 @@ class LowLatencyCalls(Core):
             out = x.new_empty((found.num_tokens, found.rows[2]))
             return found.xep.combine(x, weights=topk_weights, out=out), EventOverlap(), None
 
-    @counted("_last_low_latency")
+    @counted("ll")
     def low_latency_combine(
         self,
         x: torch.Tensor,
@@ -673,9 +648,7 @@ class LowLatencyCalls(Core):
         arguments.tensor("topk_weights", topk_weights, arguments.FLOAT, (tokens, shape.topk), on=found.on)
         if out is not None:
             arguments.tensor("out", out, (torch.bfloat16,), (tokens, shape.hidden), on=found.on)
-        if costs is not None:
-            arguments.tensor("combine_wait_recv_cost_stats", costs, (torch.int64,), (self.group_size,), on=found.on)
-        _check_costs("combine_wait_recv_cost_stats", costs)
+        self._check_costs("combine_wait_recv_cost_stats", costs, found.on)
         sent = None if zero_copy else x
         with self._phases(found.on, async_finish, return_recv_hook) as ordering:
             back = found.ready()
@@ -782,11 +755,6 @@ def _refuse_to_unmask(rank: int) -> NoReturn:
     raise xep.UnsupportedError(
         xep.Status.ERR_UNSUPPORTED, f"rank {rank} is out and cannot come back into this group (make a new group)"
     )
-
-
-def _check_costs(name: str, stats: Optional[torch.Tensor]) -> None:
-    if stats is not None and not stats.is_cpu:
-        raise WrongValue(f"{name}: expected None for tensors of a CUDA device, where kernels wait and nobody counts")
 
 
 def _left_to(

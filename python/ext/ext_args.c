@@ -14,28 +14,45 @@
 
 /* ---- which is which ---- */
 
-/* By the first call, under the GIL; the names live as long as the process. */
-static int intern_names(ext_signature_t *signature)
+/*
+ * By the first call, under the GIL; the names live as long as the process. A parameter is a name, and what is left out
+ * up to the next comma. $self is none, and what stands behind * is given by name alone.
+ */
+static int read_names(ext_signature_t *signature)
 {
-    for (int i = 0; i < signature->count; i++)
-        if ((signature->interned[i] = PyUnicode_InternFromString(signature->names[i])) == NULL) return -1;
-    return 0;
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyz_";
+    const char *at = strchr(signature->parameters, '(');
+    int count = 0, positional = signature->count;
+    for (; *at != ')' && count <= signature->count; at += strcspn(at, ",)")) {
+        at += 1 + strspn(at + 1, " \n");
+        const size_t length = strspn(at, letters);
+        if (*at == '*') positional = count;
+        if (length == 0) continue;
+        PyObject *name = PyUnicode_FromStringAndSize(at, (Py_ssize_t)length);
+        if (name == NULL) return -1;
+        PyUnicode_InternInPlace(&name);
+        signature->names[count++] = name;
+    }
+    signature->positional = positional;
+    if (count == signature->count) return 0;
+    PyErr_BadInternalCall();
+    return -1;
 }
 
 /* Names are mostly the same objects: compared one by one they would take longer than all the rest of a call. */
 static int find_name(const ext_signature_t *signature, PyObject *name)
 {
     for (int i = 0; i < signature->count; i++)
-        if (signature->interned[i] == name) return i;
+        if (signature->names[i] == name) return i;
     for (int i = 0; i < signature->count; i++)
-        if (PyUnicode_Compare(signature->interned[i], name) == 0) return i;
+        if (PyUnicode_Compare(signature->names[i], name) == 0) return i;
     PyErr_Format(PyExc_TypeError, "%s() got an unexpected keyword argument '%U'", signature->function, name);
     return -1;
 }
 
 static int refuse_twice(const ext_signature_t *signature, int which)
 {
-    PyErr_Format(PyExc_TypeError, "%s() got multiple values for argument '%s'", signature->function,
+    PyErr_Format(PyExc_TypeError, "%s() got multiple values for argument '%U'", signature->function,
                  signature->names[which]);
     return -1;
 }
@@ -47,12 +64,12 @@ static int refuse_twice(const ext_signature_t *signature, int which)
 int ext_args_read(ext_signature_t *signature, PyObject *const *args, Py_ssize_t nargs, PyObject *names,
                   PyObject **values)
 {
+    if (signature->names[0] == NULL && read_names(signature) != 0) return -1;
     if (nargs > signature->positional) {
         PyErr_Format(PyExc_TypeError, "%s() takes %d positional arguments at most (%zd given)", signature->function,
                      signature->positional, nargs);
         return -1;
     }
-    if (signature->interned[0] == NULL && intern_names(signature) != 0) return -1;
     memset(values, 0, (size_t)signature->count * sizeof *values);
     for (Py_ssize_t i = 0; i < nargs; i++)
         if (args[i] != Py_None) values[i] = args[i];
@@ -236,60 +253,16 @@ int ext_args_number32(const char *name, PyObject *object, void *value_p)
     return 0;
 }
 
-/* NumPy's integers and torch's tensors of one element are integers by __index__. */
-static int read_rank(const char *name, Py_ssize_t i, PyObject *item, char *to)
-{
-    PyObject *integer = PyNumber_Index(item);
-    const unsigned long long value = integer != NULL ? PyLong_AsUnsignedLongLong(integer) : 0;
-    const uint32_t rank = (uint32_t)value;
-    Py_XDECREF(integer);
-    if (PyErr_Occurred() == NULL && value == rank) {
-        memcpy(to, &rank, sizeof rank);
-        return 0;
-    }
-    PyErr_Format(PyExc_ValueError, "%s[%zd]: expected a rank, got %R", name, i, item);
-    return -1;
-}
-
 int ext_args_ranks(const char *name, PyObject *object, uint32_t count, PyObject **bytes_p)
 {
-    *bytes_p = NULL;
-    if (object == NULL) return 0;
-    PyObject *ranks = PySequence_Fast(object, "owners: expected a sequence of ranks");
-    if (ranks == NULL) return -1;
-    const Py_ssize_t length = PySequence_Fast_GET_SIZE(ranks);
-    if (length != (Py_ssize_t)count)
-        PyErr_Format(PyExc_ValueError, "%s: expected %u ranks, one for each expert, got %zd", name, count, length);
-    else *bytes_p = PyBytes_FromStringAndSize(NULL, length * (Py_ssize_t)sizeof(uint32_t));
-    for (Py_ssize_t i = 0; *bytes_p != NULL && i < length; i++)
-        if (read_rank(name, i, PySequence_Fast_GET_ITEM(ranks, i),
-                      PyBytes_AS_STRING(*bytes_p) + i * (Py_ssize_t)sizeof(uint32_t)) != 0)
-            Py_CLEAR(*bytes_p);
-    Py_DECREF(ranks);
-    return *bytes_p != NULL ? 0 : -1;
+    *bytes_p = object != NULL ? ext_call_helper("bytes_of_ranks", "(sOI)", name, object, count) : NULL;
+    return object == NULL || *bytes_p != NULL ? 0 : -1;
 }
 
 int ext_args_replicas(const char *name, PyObject *object, PyObject **bytes_p)
 {
-    *bytes_p = NULL;
-    if (object == NULL) return 0;
-    PyObject *pairs = PySequence_Fast(object, "replicas: expected a sequence of (expert, rank)");
-    if (pairs == NULL) return -1;
-    const Py_ssize_t length = PySequence_Fast_GET_SIZE(pairs);
-    *bytes_p = PyBytes_FromStringAndSize(NULL, length * (Py_ssize_t)sizeof(xep_replica_t));
-    for (Py_ssize_t i = 0; *bytes_p != NULL && i < length; i++) {
-        PyObject *pair = PySequence_Fast(PySequence_Fast_GET_ITEM(pairs, i), "replicas: expected (expert, rank)");
-        char *to = PyBytes_AS_STRING(*bytes_p) + i * (Py_ssize_t)sizeof(xep_replica_t);
-        const int is_pair = pair != NULL && PySequence_Fast_GET_SIZE(pair) == 2;
-        if (pair != NULL && !is_pair)
-            PyErr_Format(PyExc_ValueError, "%s[%zd]: expected (expert, rank), got %R", name, i, pair);
-        for (Py_ssize_t j = 0; is_pair && j < 2 && PyErr_Occurred() == NULL; j++)
-            (void)read_rank(name, i, PySequence_Fast_GET_ITEM(pair, j), to + j * (Py_ssize_t)sizeof(uint32_t));
-        Py_XDECREF(pair);
-        if (PyErr_Occurred() != NULL) Py_CLEAR(*bytes_p);
-    }
-    Py_DECREF(pairs);
-    return *bytes_p != NULL ? 0 : -1;
+    *bytes_p = object != NULL ? ext_call_helper("bytes_of_replicas", "(sO)", name, object) : NULL;
+    return object == NULL || *bytes_p != NULL ? 0 : -1;
 }
 
 int ext_args_dtype(const char *name, PyObject *object, xep_dtype_t *dtype_p)
@@ -337,34 +310,6 @@ int ext_args_flag(PyObject *object, uint32_t flag, uint32_t *flags_p)
     return is_true < 0 ? -1 : 0;
 }
 
-/* The number of a word among some; other words are an error that lists them. */
-static int find_word(const char *name, PyObject *word, const char *const *words, int nwords, int *number_p)
-{
-    char known[192] = "";
-    for (int i = 0; i < nwords; i++) {
-        if (PyUnicode_Check(word) && PyUnicode_CompareWithASCIIString(word, words[i]) == 0) {
-            *number_p = i;
-            return 0;
-        }
-        const size_t used = strlen(known);
-        snprintf(known + used, sizeof known - used, "%s\"%s\"", i == 0 ? "" : i + 1 < nwords ? ", " : " or ", words[i]);
-    }
-    PyErr_Format(PyExc_ValueError, "%s: expected %s, got %R", name, known, word);
-    return -1;
-}
-
-#define QUANT_WORD_(_name, _value, _text) [_name] = _text,
-
-int ext_args_quant(PyObject *object, xep_quant_t *quant_p)
-{
-    static const char *const words[] = {XEP_QUANT_LIST(QUANT_WORD_)};
-    int number = (int)*quant_p;
-    if (object == NULL || !PyUnicode_Check(object)) return ext_args_number32("quant", object, quant_p);
-    if (find_word("quant", object, words, sizeof words / sizeof words[0], &number) != 0) return -1;
-    *quant_p = (xep_quant_t)number;
-    return 0;
-}
-
 /* With a cast that has no use for it the library says so. */
 int ext_args_quant_scale(PyObject *object, float *scale_p)
 {
@@ -375,65 +320,51 @@ int ext_args_quant_scale(PyObject *object, float *scale_p)
     return 0;
 }
 
-int ext_args_arrangement(PyObject *object, xep_rows_t *arrangement_p)
+/* ---- words ---- */
+
+#define QUANT_WORD_(_name, _value, _text) [_name] = _text,
+
+/* By ext_word_t. */
+static const struct {
+    const char *name; /* of the argument */
+    int may_be_number;
+    const char *words[XEP_QUANT_LOGFMT + 2]; /* by their numbers; behind the last one NULL */
+} enumerations[] = {
+    [EXT_QUANT] = {"quant", 1, {XEP_QUANT_LIST(QUANT_WORD_)}},
+    [EXT_ARRANGEMENT] = {"arrangement", 1, {"default", "rank", "compact", "padded"}},
+    [EXT_MEMORY] = {"memory", 0, {"host", "cuda"}},
+    [EXT_ON_FAILURE] = {"on_failure", 0, {"fail", "mask"}},
+    [EXT_PATH] = {"path", 0, {"auto", "flat", "nodes"}},
+    [EXT_NODE_SUMS] = {"node_sums", 0, {"default", "dtype", "fp32"}},
+    [EXT_BALANCE] = {"balance", 0, {"none", "least-loaded", "even"}},
+};
+
+/* Words that are not known are an error that lists those that are. */
+static int find_word(const char *name, PyObject *word, const char *const *words, void *value_p)
 {
-    static const char *const words[] = {[XEP_ROWS_DEFAULT] = "default",
-                                        [XEP_ROWS_BY_RANK] = "rank",
-                                        [XEP_ROWS_BY_EXPERT_COMPACT] = "compact",
-                                        [XEP_ROWS_BY_EXPERT_PADDED] = "padded"};
-    int number = (int)*arrangement_p;
-    if (object == NULL || !PyUnicode_Check(object)) return ext_args_number32("arrangement", object, arrangement_p);
-    if (find_word("arrangement", object, words, 4, &number) != 0) return -1;
-    *arrangement_p = (xep_rows_t)number;
-    return 0;
+    char known[192] = "";
+    for (uint32_t i = 0; words[i] != NULL; i++) {
+        if (PyUnicode_Check(word) && PyUnicode_CompareWithASCIIString(word, words[i]) == 0) {
+            memcpy(value_p, &i, sizeof i);
+            return 0;
+        }
+        const size_t used = strlen(known);
+        const char *before = i == 0 ? "" : words[i + 1] != NULL ? ", " : " or ";
+        snprintf(known + used, sizeof known - used, "%s\"%s\"", before, words[i]);
+    }
+    PyErr_Format(PyExc_ValueError, "%s: expected %s, got %R", name, known, word);
+    return -1;
 }
 
-int ext_args_memory(PyObject *object, xep_memory_t *memory_p)
+int ext_args_word(ext_word_t which, PyObject *object, void *value_p)
 {
-    static const char *const words[] = {[XEP_MEMORY_HOST] = "host", [XEP_MEMORY_CUDA] = "cuda"};
-    int number = (int)*memory_p;
-    if (object != NULL && find_word("memory", object, words, 2, &number) != 0) return -1;
-    *memory_p = (xep_memory_t)number;
-    return 0;
+    const char *name = enumerations[which].name;
+    if (object == NULL) return 0;
+    if (enumerations[which].may_be_number && !PyUnicode_Check(object)) return ext_args_number32(name, object, value_p);
+    return find_word(name, object, enumerations[which].words, value_p);
 }
 
-int ext_args_on_failure(PyObject *word, xep_on_failure_t *on_failure_p)
-{
-    static const char *const words[] = {[XEP_ON_FAILURE_FAIL] = "fail", [XEP_ON_FAILURE_MASK] = "mask"};
-    int number = (int)*on_failure_p;
-    if (word != NULL && find_word("on_failure", word, words, 2, &number) != 0) return -1;
-    *on_failure_p = (xep_on_failure_t)number;
-    return 0;
-}
-
-int ext_args_path(PyObject *word, xep_path_t *path_p)
-{
-    static const char *const words[] = {[XEP_PATH_AUTO] = "auto", [XEP_PATH_FLAT] = "flat", [XEP_PATH_NODES] = "nodes"};
-    int number = (int)*path_p;
-    if (word != NULL && find_word("path", word, words, 3, &number) != 0) return -1;
-    *path_p = (xep_path_t)number;
-    return 0;
-}
-
-int ext_args_node_sums(PyObject *word, xep_node_sums_t *node_sums_p)
-{
-    static const char *const words[] =
-        {[XEP_NODE_SUMS_DEFAULT] = "default", [XEP_NODE_SUMS_DTYPE] = "dtype", [XEP_NODE_SUMS_FP32] = "fp32"};
-    int number = (int)*node_sums_p;
-    if (word != NULL && find_word("node_sums", word, words, 3, &number) != 0) return -1;
-    *node_sums_p = (xep_node_sums_t)number;
-    return 0;
-}
-
-int ext_args_balance(PyObject *word, xep_balance_t *balance_p)
-{
-    static const char *const words[] =
-        {[XEP_BALANCE_NONE] = "none", [XEP_BALANCE_LEAST_LOADED] = "least-loaded", [XEP_BALANCE_EVEN] = "even"};
-    int number = (int)*balance_p;
-    if (word != NULL && find_word("balance", word, words, 3, &number) != 0) return -1;
-    *balance_p = (xep_balance_t)number;
-    return 0;
-}
+/* ---- streams and times ---- */
 
 /* A stream where there is no device goes on to the library, which has the sentence for it. */
 int ext_args_stream(PyObject *object, const ext_element_t *element, void **stream_p)

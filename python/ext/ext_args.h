@@ -10,10 +10,11 @@
 
 /** The parameters of a function; the first ones may come without their names. */
 typedef struct ext_signature {
-    const char *function;
-    int positional, count;
-    const char *const *names;
-    PyObject *interned[EXT_MOST_PARAMETERS]; /* the names, made by the first call */
+    const char *function, *parameters; /* its docstring, or "(a, b=0, *, c)" */
+    int count;
+    /* made by the first call: */
+    int positional;
+    PyObject *names[EXT_MOST_PARAMETERS + 1];
 } ext_signature_t;
 
 /** The arguments of a call, by number; NULL: not given, or None. -1: TypeError. */
@@ -85,28 +86,24 @@ int ext_args_said(PyObject *object, const ext_matrix_t *rows, xep_dtype_t as);
 int ext_args_fits(PyObject *object, const ext_matrix_t *rows, Py_ssize_t hidden, const char *argument,
                   xep_dtype_t widest);
 
-/** How rows are cast, or arranged: a number, or a word; object NULL: the number stays. */
-int ext_args_quant(PyObject *object, xep_quant_t *quant_p);
 int ext_args_quant_scale(PyObject *object, float *scale_p);
-int ext_args_arrangement(PyObject *object, xep_rows_t *arrangement_p);
 
 /** Bits of flags where the object is true. */
 int ext_args_flag(PyObject *object, uint32_t flag, uint32_t *flags_p);
 
-/** A kind of memory, "host" or "cuda"; object NULL: memory_p stays. */
-int ext_args_memory(PyObject *object, xep_memory_t *memory_p);
+/** Enumerations of the library whose values have words; those of the first two may be given as numbers, too. */
+typedef enum {
+    EXT_QUANT,
+    EXT_ARRANGEMENT,
+    EXT_MEMORY,
+    EXT_ON_FAILURE,
+    EXT_PATH,
+    EXT_NODE_SUMS,
+    EXT_BALANCE,
+} ext_word_t;
 
-/** What a buffer does when a rank fails, "fail" or "mask"; object NULL: on_failure_p stays. */
-int ext_args_on_failure(PyObject *word, xep_on_failure_t *on_failure_p);
-
-/** How rows reach other nodes, "auto", "flat" or "nodes"; word NULL: path_p stays. */
-int ext_args_path(PyObject *word, xep_path_t *path_p);
-
-/** How the sum of a node travels, "default", "dtype" or "fp32"; word NULL: node_sums_p stays. */
-int ext_args_node_sums(PyObject *word, xep_node_sums_t *node_sums_p);
-
-/** "none", "least-loaded" or "even". */
-int ext_args_balance(PyObject *word, xep_balance_t *balance_p);
+/** value_p: of the enumeration; object NULL: it stays. */
+int ext_args_word(ext_word_t which, PyObject *object, void *value_p);
 
 /** A stream of whatever package; object NULL: the one that is current for arrays of this element. */
 int ext_args_stream(PyObject *object, const ext_element_t *element, void **stream_p);

@@ -6,10 +6,7 @@
  */
 #include "ext_arrays.h"
 
-#include "ext_device.h"
 #include "ext_python.h"
-#include "ext_tensor.h"
-#include "ext_view.h"
 
 #define NPY_NO_DEPRECATED_API NPY_1_7_API_VERSION
 #include <numpy/arrayobject.h>

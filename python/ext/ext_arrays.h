@@ -25,4 +25,33 @@ PyObject *ext_array_view_to_write(const ext_array_t *look, PyObject *base);
 /** -1: an exception is set. */
 int ext_arrays_ready(PyObject *module);
 
+/* ---- of which arrays are made ---- */
+
+/** -1: an exception is set; a tensor with the negative bit is refused, of one that requires grad it is warned once. */
+int ext_tensor_check(const char *name, PyObject *tensor, xep_dtype_t dtype);
+
+/** EXT_TORCH, once torch is imported, which a program that has not done so does by this. -1: an exception is set. */
+int ext_tensor_kind(ext_kind_t *kind_p);
+
+/** Memory as DLPack shows it. One of both is given away, to be ended by its own deleter, and takes the view with it. */
+typedef struct ext_view {
+    dl_managed_t managed;
+    dl_unversioned_t unversioned;
+    int64_t shape[EXT_DIMS], strides[EXT_DIMS];
+} ext_view_t;
+
+/** NULL: MemoryError. It has a reference to keeper. */
+ext_view_t *ext_view_new(const ext_array_t *look, PyObject *keeper);
+
+/** A DeviceArray of this look, which base keeps; base may be NULL where there are no elements. */
+PyObject *ext_device_new(const ext_array_t *look, PyObject *base);
+
+int ext_device_check(PyObject *object);
+
+/** Of a DeviceArray. */
+const ext_array_t *ext_device_look(PyObject *object);
+
+/** -1: an exception is set. */
+int ext_device_ready(PyObject *module);
+
 #endif

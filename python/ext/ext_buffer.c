@@ -272,13 +272,7 @@ static PyType_Slot slots[] = {
 static PyType_Spec spec = {"xep._ext.Buffer", sizeof(ext_buffer_t), 0,
                            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, slots};
 
-static PyMethodDef functions[] = {
-    {"buffer_size", EXT_KEYWORDS(ext_params_size), ext_params_size_doc},
-    {NULL, NULL, 0, NULL},
-};
-
 int ext_buffer_ready(PyObject *module)
 {
-    if (ext_slots_ready(module) != 0 || PyModule_AddFunctions(module, functions) != 0) return -1;
-    return ext_add_type(module, &spec, 1, &buffer_type);
+    return ext_slots_ready(module) == 0 ? ext_add_type(module, &spec, 1, &buffer_type) : -1;
 }

@@ -9,6 +9,7 @@
 #include "ext_args.h"
 #include "ext_arrays.h"
 #include "ext_failed.h"
+#include "ext_module.h"
 #include "ext_python.h"
 #include "ext_request.h"
 
@@ -64,12 +65,8 @@ enum {
     COUNT
 };
 
-static const char *const names[COUNT] = {"x",           "out",     "topk_weights", "weights",     "bias",
-                                         "out_weights", "dtype",   "quant",        "quant_scale", "sum_at_owner",
-                                         "wait_ns",     "missing", "after",        "timeout",     "stream"};
-
 _Static_assert(COUNT <= EXT_MOST_PARAMETERS, "no room for a name");
-static ext_signature_t signature = {"combine", 1, COUNT, names, {NULL}};
+static ext_signature_t signature = {"combine", combine_doc, COUNT, 0, {NULL}};
 
 /* ---- the struct ---- */
 
@@ -220,7 +217,7 @@ static int fill_args(const ext_handle_t *handle, PyObject *const *values, xep_co
         read_biases(handle, values[BIAS], args) != 0 || read_weights(handle, values, args) != 0 ||
         read_missing(handle, values[MISSING], args) != 0 ||
         ext_args_vector("wait_ns", values[WAIT_NS], EXT_HOST, handle->nranks, XEP_INT64, &args->wait_ns) != 0 ||
-        ext_args_quant(values[QUANT], &args->quant) != 0 ||
+        ext_args_word(EXT_QUANT, values[QUANT], &args->quant) != 0 ||
         ext_args_quant_scale(values[QUANT_SCALE], &args->quant_scale) != 0 ||
         ext_args_flag(values[SUM_AT_OWNER], XEP_COMBINE_SUM_AT_OWNER, &args->flags) != 0 ||
         ext_request_read_after(values[AFTER], &args->after) != 0 ||
@@ -343,13 +340,8 @@ static PyObject *combine_async(PyObject *self, PyObject *const *args, Py_ssize_t
     return combine_by(self, args, nargs, keywords, 1);
 }
 
-static PyMethodDef methods[] = {
+PyMethodDef ext_combine_methods[] = {
     {"combine", EXT_KEYWORDS(combine), combine_doc},
     {"combine_async", EXT_KEYWORDS(combine_async), combine_async_doc},
     {NULL, NULL, 0, NULL},
 };
-
-int ext_combine_ready(PyObject *module)
-{
-    return ext_add_methods(module, "Handle", methods, NULL);
-}

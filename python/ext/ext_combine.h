@@ -19,7 +19,4 @@ int ext_combine_read(const ext_handle_t *handle, PyObject *x, PyObject *topk_wei
  */
 PyObject *ext_combine_given(const ext_handle_t *handle, PyObject **values, const int at[3]);
 
-/** Its methods of Handle. -1: an exception is set. */
-int ext_combine_ready(PyObject *module);
-
 #endif

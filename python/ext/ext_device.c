@@ -4,10 +4,9 @@
  * Only a description: nothing here touches the memory, and nothing waits for a stream. What is read through it must be
  * there in the order of the reader's stream, as xep.h says.
  */
-#include "ext_device.h"
+#include "ext_arrays.h"
 
 #include "ext_python.h"
-#include "ext_view.h"
 
 #include <stddef.h>
 #include <structmember.h>

@@ -4,12 +4,11 @@
  * What a dispatch is given becomes the struct of the library. The Handle is made before the call: what the library
  * counts while it runs (recv_rows_p) is written into it, by whatever thread makes progress.
  */
-#include "ext_dispatch.h"
+#include "ext_module.h"
 
 #include "ext_args.h"
 #include "ext_failed.h"
-#include "ext_park.h"
-#include "ext_plan.h"
+#include "ext_params.h"
 #include "ext_python.h"
 #include "ext_request.h"
 
@@ -84,32 +83,8 @@ enum {
     COUNT
 };
 
-static const char *const names[COUNT] = {"x",
-                                         "topk_idx",
-                                         "topk_weights",
-                                         "scales",
-                                         "cached",
-                                         "capacity",
-                                         "expert_alignment",
-                                         "dtype",
-                                         "quant",
-                                         "quant_scale",
-                                         "arrangement",
-                                         "scales_by_column",
-                                         "send_weights",
-                                         "in_place",
-                                         "counts_there",
-                                         "expert_stats",
-                                         "wait_ns",
-                                         "after",
-                                         "timeout",
-                                         "stream",
-                                         "pieces",
-                                         "balance",
-                                         "payloads"};
-
 _Static_assert(COUNT <= EXT_MOST_PARAMETERS, "no room for a name");
-static ext_signature_t signature = {"dispatch", 3, COUNT, names, {NULL}};
+static ext_signature_t signature = {"dispatch", dispatch_doc, COUNT, 0, {NULL}};
 
 /*
  * Checked here although the library does, too: these sentences name the arguments as Python has them. The handle is
@@ -227,10 +202,10 @@ static int read_options(const ext_buffer_t *buffer, PyObject *const *values, xep
 {
     if (read_scales(buffer->where, values[SCALES], args) != 0 ||
         ext_args_number("capacity", values[CAPACITY], INT64_MAX, &args->capacity) != 0 ||
-        ext_args_number32(names[EXPERT_ALIGNMENT], values[EXPERT_ALIGNMENT], &args->expert_alignment) != 0 ||
-        ext_args_quant(values[QUANT], &args->quant) != 0 ||
+        ext_args_number32("expert_alignment", values[EXPERT_ALIGNMENT], &args->expert_alignment) != 0 ||
+        ext_args_word(EXT_QUANT, values[QUANT], &args->quant) != 0 ||
         ext_args_quant_scale(values[QUANT_SCALE], &args->quant_scale) != 0 ||
-        ext_args_arrangement(values[ARRANGEMENT], &args->arrangement) != 0 ||
+        ext_args_word(EXT_ARRANGEMENT, values[ARRANGEMENT], &args->arrangement) != 0 ||
         ext_args_flag(values[SCALES_BY_COLUMN], XEP_DISPATCH_SCALES_BY_COLUMN, &args->flags) != 0 ||
         ext_args_flag(values[SEND_WEIGHTS], XEP_DISPATCH_SEND_WEIGHTS, &args->flags) != 0 ||
         ext_args_flag(values[IN_PLACE], XEP_DISPATCH_IN_PLACE, &args->flags) != 0 ||
@@ -340,13 +315,8 @@ static PyObject *dispatch_async(PyObject *self, PyObject *const *args, Py_ssize_
     return dispatch_by(self, args, nargs, keywords, 1);
 }
 
-static PyMethodDef methods[] = {
+PyMethodDef ext_dispatch_methods[] = {
     {"dispatch", EXT_KEYWORDS(dispatch), dispatch_doc},
     {"dispatch_async", EXT_KEYWORDS(dispatch_async), dispatch_async_doc},
     {NULL, NULL, 0, NULL},
 };
-
-int ext_dispatch_ready(PyObject *module)
-{
-    return ext_add_methods(module, "Buffer", methods, NULL);
-}

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-#include "ext_end.h"
+#include "ext_module.h"
 
 #include "ext_python.h"
 #include "ext_request.h"
@@ -88,7 +88,7 @@ static PyObject *leave(PyObject *self, PyObject *Py_UNUSED(unused))
     Py_RETURN_NONE;
 }
 
-static PyMethodDef methods[] = {
+PyMethodDef ext_end_methods[] = {
     {"_destroy", destroy, METH_NOARGS, NULL},
     {"_leave", leave, METH_NOARGS, NULL},
     {"_abort", abort_buffer, METH_NOARGS, NULL},
@@ -98,8 +98,3 @@ static PyMethodDef methods[] = {
     {"arrays_left", arrays_left, METH_NOARGS, "arrays_left($self)\n--\n\nEnds every handle; then as arrays_alive()."},
     {NULL, NULL, 0, NULL},
 };
-
-int ext_end_ready(PyObject *module)
-{
-    return ext_add_methods(module, "Buffer", methods, NULL);
-}

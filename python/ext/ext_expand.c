@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* Rows by expert on a device: kernels of the library, which nothing waits for, so the GIL is kept. */
-#include "ext_expand.h"
+#include "ext_module.h"
 
 #include "ext_args.h"
 #include "ext_handle.h"
@@ -59,10 +59,7 @@ static int read_filled(const ext_handle_t *handle, const xep_recv_t *recv, PyObj
 
 static PyObject *expand(PyObject *self, PyObject *const *given, Py_ssize_t nargs, PyObject *keywords)
 {
-    static const char *const names[EXPAND_COUNT] = {"slots",        "expert_begin", "expert_count",     "x",
-                                                    "topk_weights", "scales",       "expert_alignment", "zero",
-                                                    "stream"};
-    static ext_signature_t signature = {"expand", 6, EXPAND_COUNT, names, {NULL}};
+    static ext_signature_t signature = {"expand", expand_doc, EXPAND_COUNT, 0, {NULL}};
     const ext_handle_t *handle = (const ext_handle_t *)self;
     const ext_where_t where = handle->buffer->where;
     xep_expand_args_t args = XEP_EXPAND_ARGS_INIT;
@@ -112,8 +109,7 @@ static int read_weights(const ext_handle_t *handle, const xep_recv_t *recv, PyOb
 
 static PyObject *reduce(PyObject *self, PyObject *const *given, Py_ssize_t nargs, PyObject *keywords)
 {
-    static const char *const names[REDUCE_COUNT] = {"x", "slots", "out", "topk_weights", "out_weights", "stream"};
-    static ext_signature_t signature = {"reduce", 5, REDUCE_COUNT, names, {NULL}};
+    static ext_signature_t signature = {"reduce", reduce_doc, REDUCE_COUNT, 0, {NULL}};
     const unsigned dtypes = EXT_BIT(XEP_BF16) | EXT_BIT(XEP_FP16) | EXT_BIT(XEP_FP32);
     const ext_handle_t *handle = (const ext_handle_t *)self;
     const ext_where_t where = handle->buffer->where;
@@ -138,13 +134,8 @@ static PyObject *reduce(PyObject *self, PyObject *const *given, Py_ssize_t nargs
     return own != NULL ? ext_none_or_raise(lib.handle_reduce(own, &args)) : NULL;
 }
 
-static PyMethodDef methods[] = {
+PyMethodDef ext_expand_methods[] = {
     {"expand", EXT_KEYWORDS(expand), expand_doc},
     {"reduce", EXT_KEYWORDS(reduce), reduce_doc},
     {NULL, NULL, 0, NULL},
 };
-
-int ext_expand_ready(PyObject *module)
-{
-    return ext_add_methods(module, "Handle", methods, NULL);
-}

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "ext_args.h"
+#include "ext_module.h"
 
 static int64_t index_at(const ext_matrix_t *indices, Py_ssize_t row, Py_ssize_t k)
 {
@@ -255,7 +256,7 @@ static PyObject *expert_gather(PyObject *Py_UNUSED(module), PyObject *args)
     Py_RETURN_NONE;
 }
 
-static PyMethodDef functions[] = {
+PyMethodDef ext_experts_functions[] = {
     {"expert_expand", expert_expand, METH_VARARGS,
      "expert_expand(topk_idx, counts, alignment, x, topk_weights, zero): new (slots, rows, weights): slots, [N, K]\n"
      "int64, of topk_idx, [N, K] local expert or -1, of which counts, a list, says how many rows each expert has;\n"
@@ -270,8 +271,3 @@ static PyMethodDef functions[] = {
      "expert_gather(to, source, slots): to, [N, K] float32, becomes source, [M, 1], at the slots, 0 where none is."},
     {NULL, NULL, 0, NULL},
 };
-
-int ext_experts_ready(PyObject *module)
-{
-    return PyModule_AddFunctions(module, functions);
-}

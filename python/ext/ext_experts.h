@@ -16,7 +16,4 @@ static inline int64_t *ext_slots_of_row(const ext_matrix_t *slots, Py_ssize_t ro
 /** Each row of to is the sum of its slots in from, k ascending, in fp32, rounded once. terms: room for K + 1. */
 void ext_sum_rows(const ext_matrix_t *to, const ext_matrix_t *from, const ext_matrix_t *slots, const char **terms);
 
-/** -1: an exception is set. */
-int ext_experts_ready(PyObject *module);
-
 #endif

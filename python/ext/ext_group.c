@@ -8,7 +8,6 @@
 
 #include "ext_args.h"
 #include "ext_python.h"
-#include "ext_signals.h"
 
 #include <stddef.h>
 #include <structmember.h>

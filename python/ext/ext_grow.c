@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* What a caller's function raises goes to the caller of the call, in place of the library's word that it has failed. */
-#include "ext_grow.h"
+#include "ext_module.h"
 
 #include "ext_args.h"
 #include "ext_buffer.h"
 #include "ext_python.h"
-#include "ext_signals.h"
 
 /* The caller's function, and what it raised first. It runs inside a call of the library, which knows no exceptions. */
 typedef struct caller {
@@ -159,19 +158,13 @@ static PyObject *follow(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
-static PyMethodDef group_methods[] = {
+PyMethodDef ext_grow_group_methods[] = {
     {"_grow", grow, METH_VARARGS, NULL},
     {"_join", join, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
-static PyMethodDef buffer_methods[] = {
+PyMethodDef ext_grow_buffer_methods[] = {
     {"_follow", follow, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
-
-int ext_grow_ready(PyObject *module)
-{
-    if (ext_add_methods(module, "Group", group_methods, NULL) != 0) return -1;
-    return ext_add_methods(module, "Buffer", buffer_methods, NULL);
-}

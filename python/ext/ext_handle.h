@@ -27,7 +27,7 @@ typedef struct ext_handle {
     PyObject *sent;                /* what a dispatch in pieces was given, until all have come; else NULL */
     PyObject *given;               /* (outputs, topk_weights, dtype) of give(), some of them NULL; else NULL */
     PyObject *request;             /* the last one that was begun with it and is not done, not counted; else NULL */
-    PyObject *parked;              /* what is known of it without the slot (ext_park.h); NULL: it was not parked */
+    PyObject *parked;              /* what is known of it without the slot (ext_park.c); NULL: it was not parked */
     PyObject *weak;
 } ext_handle_t;
 
@@ -51,6 +51,10 @@ void ext_handle_forget_arrays(ext_shown_t *shown);
 
 /** Ends this handle's use of the slot. */
 void ext_handle_forget(ext_handle_t *handle);
+
+/** Before a dispatch: where as many handles have slots as may, the one used longest ago gives up its own. -1: an
+ *  exception is set. */
+int ext_park_make_room(ext_buffer_t *buffer);
 
 /** -1: an exception is set. */
 int ext_handle_ready(PyObject *module);

@@ -4,7 +4,7 @@
  * Rows that are sent lie in memory of the whole buffer, so an array over them keeps the buffer open and no slot. Those
  * that are received lie at addresses, in the memory of other ranks or of this one, until the handle is released.
  */
-#include "ext_in_place.h"
+#include "ext_module.h"
 
 #include "ext_args.h"
 #include "ext_arrays.h"
@@ -50,8 +50,7 @@ static int shape_rows(const ext_buffer_t *buffer, char *data, size_t stride, ext
  */
 static PyObject *send_memory(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
 {
-    static const char *const known[SEND_COUNT] = {"dtype", "torch"};
-    static ext_signature_t signature = {"send_memory", 2, SEND_COUNT, known, {NULL}};
+    static ext_signature_t signature = {"send_memory", send_memory_doc, SEND_COUNT, 0, {NULL}};
     ext_buffer_t *buffer = (ext_buffer_t *)self;
     ext_array_t look = {.element = {.kind = EXT_NUMPY, .dtype = buffer->dtype}};
     PyObject *values[SEND_COUNT];
@@ -60,14 +59,9 @@ static PyObject *send_memory(PyObject *self, PyObject *const *args, Py_ssize_t n
     size_t stride = 0;
     xep_status_t status;
     if (ext_args_read(&signature, args, nargs, names, values) != 0 ||
-        ext_args_element("dtype", values[DTYPE], &look.element) != 0 || ext_args_flag(values[TORCH], 1, &torch) != 0)
+        ext_args_element("dtype", values[DTYPE], &look.element) != 0 || ext_args_flag(values[TORCH], 1, &torch) != 0 ||
+        (torch && ext_tensor_kind(&look.element.kind) != 0))
         return NULL;
-    if (torch) {
-        PyObject *met = ext_call_helper("meet_torch", "()");
-        Py_XDECREF(met);
-        if (met == NULL) return NULL;
-        look.element.kind = EXT_TORCH;
-    }
     xep_buffer_t *own = ext_request_begin(buffer);
     PyObject *memory = own != NULL ? ext_slots_whole(&buffer->slots, self) : NULL;
     if (memory == NULL) return NULL;
@@ -83,6 +77,13 @@ static PyObject *send_memory(PyObject *self, PyObject *const *args, Py_ssize_t n
 
 /* ---- before a combine ---- */
 
+static const char combine_input_doc[] =
+    "combine_input($self, dtype=None)\n--\n\n"
+    "[rows, H] of the buffer's combine type, or of dtype: expert outputs written here need no copy; then combine()\n"
+    "without x. bfloat16 is uint16 bits in numpy, and floats are refused (to_bfloat16()), where the rows that were\n"
+    "dispatched are none of package ml_dtypes; dtype=ml_dtypes.bfloat16 takes floats.\n\n"
+    "Waits until peers have read what an earlier combine left there. Ask again before writing again.";
+
 enum { INPUT_DTYPE, INPUT_COUNT };
 
 /*
@@ -91,8 +92,7 @@ enum { INPUT_DTYPE, INPUT_COUNT };
  */
 static PyObject *combine_input(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
 {
-    static const char *const known[INPUT_COUNT] = {"dtype"};
-    static ext_signature_t signature = {"combine_input", 1, INPUT_COUNT, known, {NULL}};
+    static ext_signature_t signature = {"combine_input", combine_input_doc, INPUT_COUNT, 0, {NULL}};
     ext_handle_t *handle = (ext_handle_t *)self;
     ext_array_t look = {.element = {.kind = handle->element.kind,
                                     .dtype = handle->buffer->combine_dtype,
@@ -166,8 +166,7 @@ static PyObject *gather_into(const ext_handle_t *handle, PyObject *array, char *
  */
 static PyObject *gather(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
 {
-    static const char *const known[GATHER_COUNT] = {"out"};
-    static ext_signature_t signature = {"gather", 1, GATHER_COUNT, known, {NULL}};
+    static ext_signature_t signature = {"gather", gather_doc, GATHER_COUNT, 0, {NULL}};
     const ext_handle_t *handle = (const ext_handle_t *)self;
     PyObject *values[GATHER_COUNT];
     ext_matrix_t matrix;
@@ -188,24 +187,13 @@ static PyObject *gather(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     return array == NULL || recv->rows == 0 ? array : gather_into(handle, array, data, 0);
 }
 
-static PyMethodDef buffer_methods[] = {
+PyMethodDef ext_in_place_buffer_methods[] = {
     {"send_memory", EXT_KEYWORDS(send_memory), send_memory_doc},
     {NULL, NULL, 0, NULL},
 };
 
-static PyMethodDef handle_methods[] = {
-    {"combine_input", EXT_KEYWORDS(combine_input),
-     "combine_input($self, dtype=None)\n--\n\n"
-     "[rows, H] of the buffer's combine type, or of dtype: expert outputs written here need no copy; then combine()\n"
-     "without x. bfloat16 is uint16 bits in numpy, and floats are refused (to_bfloat16()), where the rows that were\n"
-     "dispatched are none of package ml_dtypes; dtype=ml_dtypes.bfloat16 takes floats.\n\n"
-     "Waits until peers have read what an earlier combine left there. Ask again before writing again."},
+PyMethodDef ext_in_place_handle_methods[] = {
+    {"combine_input", EXT_KEYWORDS(combine_input), combine_input_doc},
     {"gather", EXT_KEYWORDS(gather), gather_doc},
     {NULL, NULL, 0, NULL},
 };
-
-int ext_in_place_ready(PyObject *module)
-{
-    if (ext_add_methods(module, "Buffer", buffer_methods, NULL) != 0) return -1;
-    return ext_add_methods(module, "Handle", handle_methods, NULL);
-}

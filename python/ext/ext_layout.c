@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* The library's arithmetic, and what a device does of it: nothing here waits, so the GIL is kept. */
-#include "ext_layout.h"
+#include "ext_module.h"
 
 #include "ext_args.h"
 #include "ext_arrays.h"
@@ -81,12 +81,8 @@ static const char layout_there_doc[] =
 
 enum { TOPK_IDX, PER_RANK, PER_EXPERT, IN_RANK, PER_NODE, RANKS_PER_NODE, STREAM, COUNT };
 
-static const char *const names[COUNT] = {"topk_idx",      "tokens_per_rank", "tokens_per_expert",
-                                         "token_in_rank", "tokens_per_node", "ranks_per_node",
-                                         "stream"};
-
 _Static_assert(COUNT <= EXT_MOST_PARAMETERS, "no room for a name");
-static ext_signature_t signature = {"layout", 4, COUNT, names, {NULL}};
+static ext_signature_t signature = {"layout", layout_there_doc, COUNT, 0, {NULL}};
 
 /*
  * The arrays of the caller, of the extents that args have. Where none was given out keeps NULL, and the library leaves
@@ -97,13 +93,14 @@ static int read_outputs(ext_where_t where, PyObject *const *values, const xep_la
     const Py_ssize_t ranks = (Py_ssize_t)args->nranks;
     const Py_ssize_t nodes = args->ranks_per_node == 0 ? 1 : (ranks - 1) / args->ranks_per_node + 1;
     ext_matrix_t in_rank = {.data = NULL};
-    if (ext_args_vector(names[PER_RANK], values[PER_RANK], where, ranks, XEP_INT32, &out->tokens_per_rank) != 0 ||
-        ext_args_vector(names[PER_NODE], values[PER_NODE], where, nodes, XEP_INT32, &out->tokens_per_node) != 0 ||
-        ext_args_vector(names[PER_EXPERT], values[PER_EXPERT], where, (Py_ssize_t)args->experts, XEP_INT32,
+    if (ext_args_vector("tokens_per_rank", values[PER_RANK], where, ranks, XEP_INT32, &out->tokens_per_rank) != 0 ||
+        ext_args_vector("tokens_per_node", values[PER_NODE], where, nodes, XEP_INT32, &out->tokens_per_node) != 0 ||
+        ext_args_vector("tokens_per_expert", values[PER_EXPERT], where, (Py_ssize_t)args->experts, XEP_INT32,
                         &out->tokens_per_expert) != 0)
         return -1;
     if (values[IN_RANK] == NULL) return 0;
-    if (ext_args_output(names[IN_RANK], values[IN_RANK], where, (Py_ssize_t)args->tokens, ranks, XEP_U8, &in_rank) != 0)
+    if (ext_args_output("token_in_rank", values[IN_RANK], where, (Py_ssize_t)args->tokens, ranks, XEP_U8, &in_rank) !=
+        0)
         return -1;
     if (in_rank.rows > 1 && in_rank.stride != ranks) {
         PyErr_Format(PyExc_ValueError, "token_in_rank: expected dense rows of %zd, got %zd bytes between them", ranks,
@@ -128,9 +125,9 @@ static PyObject *layout_there(PyObject *self, PyObject *const *given, Py_ssize_t
     if (ext_args_read(&signature, given, nargs, keywords, values) != 0) return NULL;
     args.buffer = ext_buffer_get((ext_buffer_t *)self);
     if (args.buffer == NULL) return NULL;
-    if (ext_args_matrix(names[TOPK_IDX], values[TOPK_IDX] != NULL ? values[TOPK_IDX] : Py_None, buffer->where, EXT_ANY,
+    if (ext_args_matrix("topk_idx", values[TOPK_IDX] != NULL ? values[TOPK_IDX] : Py_None, buffer->where, EXT_ANY,
                         EXT_ANY, EXT_INDEX_DTYPES, 0, &topk_idx) != 0 ||
-        ext_args_number32(names[RANKS_PER_NODE], values[RANKS_PER_NODE], &args.ranks_per_node) != 0 ||
+        ext_args_number32("ranks_per_node", values[RANKS_PER_NODE], &args.ranks_per_node) != 0 ||
         ext_args_stream(values[STREAM], &topk_idx.element, &args.stream) != 0)
         return NULL;
     args.tokens = (uint64_t)topk_idx.rows, args.topk = (uint32_t)topk_idx.columns;
@@ -140,19 +137,13 @@ static PyObject *layout_there(PyObject *self, PyObject *const *given, Py_ssize_t
     return ext_none_or_raise(lib.layout(&args, &out));
 }
 
-static PyMethodDef functions[] = {
+PyMethodDef ext_layout_functions[] = {
     {"expert_range", expert_range, METH_VARARGS, "First expert and number of experts of a rank."},
     {"layout", layout, METH_VARARGS, "The arrays of a Layout."},
     {NULL, NULL, 0, NULL},
 };
 
-static PyMethodDef methods[] = {
+PyMethodDef ext_layout_methods[] = {
     {"layout", EXT_KEYWORDS(layout_there), layout_there_doc},
     {NULL, NULL, 0, NULL},
 };
-
-int ext_layout_ready(PyObject *module)
-{
-    if (PyModule_AddFunctions(module, functions) != 0) return -1;
-    return ext_add_methods(module, "Buffer", methods, NULL);
-}

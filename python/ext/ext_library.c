@@ -7,7 +7,6 @@
 #include "ext_library.h"
 
 #include "ext_args.h"
-#include "ext_signals.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -165,7 +164,7 @@ static PyObject *mode_query(PyObject *Py_UNUSED(module), PyObject *args)
     const char *mode;
     PyObject *place;
     xep_memory_t memory = XEP_MEMORY_HOST;
-    if (!PyArg_ParseTuple(args, "zO", &mode, &place) || ext_args_memory(place, &memory) != 0) return NULL;
+    if (!PyArg_ParseTuple(args, "zO", &mode, &place) || ext_args_word(EXT_MEMORY, place, &memory) != 0) return NULL;
     xep_status_t status = lib.mode_query(mode, memory, &info);
     if (status < 0) return ext_raise(status);
     return Py_BuildValue("(IIIIIII)", info.features, info.casts, info.combine_casts, info.arrangements, info.dtypes,

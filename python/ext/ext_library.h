@@ -65,4 +65,12 @@ unsigned ext_forks(void);
 /** load, version and the other functions that ask the library about itself; -1: an exception is set. */
 int ext_library_ready(PyObject *module);
 
+/* ---- Ctrl-C, which ends a wait ---- */
+
+/** xep_group_params_t.interrupted: runs Python's handlers; whether one has raised an exception, which is kept. */
+int ext_signals_raised(void *unused);
+
+/** Sets the exception that was kept; 0: there is none. */
+int ext_signals_set(void);
+
 #endif

@@ -8,9 +8,10 @@
 #include "ext_params.h"
 
 #include "ext_args.h"
-#include "ext_plan.h"
+#include "ext_module.h"
+#include "ext_python.h"
 
-/* As they stand in names; the first five may come by position. */
+/* As they stand in parameters. */
 enum {
     GROUP,
     EXPERTS,
@@ -41,35 +42,13 @@ enum {
     COUNT
 };
 
-static const char *const names[COUNT] = {"group",
-                                         "experts",
-                                         "topk",
-                                         "hidden",
-                                         "tokens",
-                                         "mode",
-                                         "dtype",
-                                         "combine_dtype",
-                                         "scales",
-                                         "recv_rows",
-                                         "slots",
-                                         "threads",
-                                         "multiprocessors",
-                                         "timeout",
-                                         "memory",
-                                         "on_failure",
-                                         "send_memory",
-                                         "path",
-                                         "pass_rows",
-                                         "node_sums",
-                                         "pieces",
-                                         "owners",
-                                         "replicas",
-                                         "balance",
-                                         "sum_by_selection",
-                                         "served"};
-
 _Static_assert(COUNT <= EXT_MOST_PARAMETERS, "no room for a name");
-static ext_signature_t signature = {"Buffer", 5, COUNT, names, {NULL}};
+static const char parameters[] =
+    "(group, experts, topk, hidden, tokens, *, mode, dtype, combine_dtype, scales, recv_rows, slots, threads, "
+    "multiprocessors, timeout, memory, on_failure, send_memory, path, pass_rows, node_sums, pieces, owners, replicas, "
+    "balance, sum_by_selection, served)";
+
+static ext_signature_t signature = {"Buffer", parameters, COUNT, 0, {NULL}};
 
 /* The arrays are bytes, in a list that the caller keeps for the call, and a plan behind them; NULL: there is none. */
 static int read_arrays(PyObject *map, PyObject *list, PyObject *plan, PyObject **arrays_p, xep_buffer_params_t *params)
@@ -77,8 +56,8 @@ static int read_arrays(PyObject *map, PyObject *list, PyObject *plan, PyObject *
     PyObject *owners = NULL, *replicas = NULL;
     *arrays_p = NULL;
     if (map == NULL && list == NULL && plan == NULL) return 0;
-    if (ext_args_ranks(names[OWNERS], map, params->experts, &owners) != 0 ||
-        ext_args_replicas(names[REPLICAS], list, &replicas) != 0) {
+    if (ext_args_ranks("owners", map, params->experts, &owners) != 0 ||
+        ext_args_replicas("replicas", list, &replicas) != 0) {
         Py_XDECREF(owners);
         return -1;
     }
@@ -104,26 +83,26 @@ int ext_params_read(PyObject *const *args, Py_ssize_t nargs, PyObject *keywords,
     PyObject *values[COUNT], *plan = NULL;
     if (ext_args_read(&signature, args, nargs, keywords, values) != 0) return -1;
     if (values[MODE] != NULL && (params->mode = PyUnicode_AsUTF8(values[MODE])) == NULL) return -1;
-    if (ext_args_number32(names[EXPERTS], values[EXPERTS], &params->experts) != 0 ||
-        ext_args_number32(names[TOPK], values[TOPK], &params->topk) != 0 ||
-        ext_args_number32(names[HIDDEN], values[HIDDEN], &params->hidden) != 0 ||
-        ext_args_number32(names[SCALES], values[SCALES], &params->scales) != 0 ||
-        ext_args_number32(names[SLOTS], values[SLOTS], &params->slots) != 0 ||
-        ext_args_number32(names[THREADS], values[THREADS], &params->threads) != 0 ||
-        ext_args_number32(names[MULTIPROCESSORS], values[MULTIPROCESSORS], &params->multiprocessors) != 0 ||
+    if (ext_args_number32("experts", values[EXPERTS], &params->experts) != 0 ||
+        ext_args_number32("topk", values[TOPK], &params->topk) != 0 ||
+        ext_args_number32("hidden", values[HIDDEN], &params->hidden) != 0 ||
+        ext_args_number32("scales", values[SCALES], &params->scales) != 0 ||
+        ext_args_number32("slots", values[SLOTS], &params->slots) != 0 ||
+        ext_args_number32("threads", values[THREADS], &params->threads) != 0 ||
+        ext_args_number32("multiprocessors", values[MULTIPROCESSORS], &params->multiprocessors) != 0 ||
         ext_args_number("tokens", values[TOKENS], INT64_MAX, &params->tokens) != 0 ||
         ext_args_number("recv_rows", values[RECV_ROWS], INT64_MAX, &params->recv_rows) != 0 ||
         ext_args_dtype("dtype", values[DTYPE], &params->dtype) != 0 ||
         ext_args_dtype("combine_dtype", values[COMBINE_DTYPE], &params->combine_dtype) != 0 ||
-        ext_args_memory(values[MEMORY], &params->memory) != 0 ||
-        ext_args_on_failure(values[ON_FAILURE], &params->on_failure) != 0 ||
+        ext_args_word(EXT_MEMORY, values[MEMORY], &params->memory) != 0 ||
+        ext_args_word(EXT_ON_FAILURE, values[ON_FAILURE], &params->on_failure) != 0 ||
         ext_args_flag(values[SEND_MEMORY], XEP_BUFFER_SEND_MEMORY, &params->flags) != 0 ||
         ext_args_flag(values[PIECES], XEP_BUFFER_PIECES, &params->flags) != 0 ||
         ext_args_flag(values[BY_SELECTION], XEP_BUFFER_SUM_BY_SELECTION, &params->flags) != 0 ||
         ext_args_flag(values[SERVED], XEP_BUFFER_SERVED, &params->flags) != 0 ||
-        ext_args_path(values[PATH], &params->path) != 0 ||
+        ext_args_word(EXT_PATH, values[PATH], &params->path) != 0 ||
         ext_args_number("pass_rows", values[PASS_ROWS], INT64_MAX, &params->pass_rows) != 0 ||
-        ext_args_node_sums(values[NODE_SUMS], &params->node_sums) != 0 ||
+        ext_args_word(EXT_NODE_SUMS, values[NODE_SUMS], &params->node_sums) != 0 ||
         ext_args_timeout(values[TIMEOUT], &params->timeout_ms) != 0 ||
         ext_plan_read(values[BALANCE], &plan, params) != 0)
         return -1;
@@ -133,11 +112,8 @@ int ext_params_read(PyObject *const *args, Py_ssize_t nargs, PyObject *keywords,
     return ret;
 }
 
-const char ext_params_size_doc[] =
-    "(bytes, recv_rows, node_bytes, device_bytes) of a buffer of so many ranks, instead of its group.";
-
 /* A new tuple. Nothing waits here, so the GIL is kept, also while the library loads the mode. */
-PyObject *ext_params_size(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs, PyObject *keywords)
+static PyObject *buffer_size(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs, PyObject *keywords)
 {
     xep_buffer_params_t params = XEP_BUFFER_PARAMS_INIT;
     xep_buffer_size_t size = XEP_BUFFER_SIZE_INIT;
@@ -151,3 +127,9 @@ PyObject *ext_params_size(PyObject *Py_UNUSED(module), PyObject *const *args, Py
     return status < 0 ? ext_raise(status)
                       : Py_BuildValue("(KKKK)", size.bytes, size.recv_rows, size.node_bytes, size.device_bytes);
 }
+
+PyMethodDef ext_params_functions[] = {
+    {"buffer_size", EXT_KEYWORDS(buffer_size),
+     "(bytes, recv_rows, node_bytes, device_bytes) of a buffer of so many ranks, instead of its group."},
+    {NULL, NULL, 0, NULL},
+};

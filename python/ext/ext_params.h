@@ -15,8 +15,13 @@
 int ext_params_read(PyObject *const *args, Py_ssize_t nargs, PyObject *keywords, PyObject **group_p,
                     PyObject **arrays_p, xep_buffer_params_t *params);
 
-/** buffer_size(), with the signature of Buffer: in the place of its group is the number of ranks. */
-extern const char ext_params_size_doc[];
-PyObject *ext_params_size(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *keywords);
+/**
+ * What balance says: a word, a function, or NULL. *plan_p: of a function, a new reference, which lives as long as the
+ * buffer; else unchanged. -1: an exception is set.
+ */
+int ext_plan_read(PyObject *balance, PyObject **plan_p, xep_buffer_params_t *params);
+
+/** Raises what the function raised in the last dispatch. 0: nothing. plan: may be NULL. */
+int ext_plan_raise(PyObject *plan);
 
 #endif

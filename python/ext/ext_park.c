@@ -5,8 +5,9 @@
  * which is collective: so every rank must know of a handle whether it has a slot, and that is decided by the order of
  * the calls, which is the same everywhere, and by nothing that one rank does alone.
  */
-#include "ext_park.h"
+#include "ext_handle.h"
 
+#include "ext_module.h"
 #include "ext_python.h"
 
 /* An error of the library; an interrupt is told: -1. */
@@ -117,7 +118,7 @@ static PyObject *settle_one(PyObject *self, PyObject *Py_UNUSED(unused))
     Py_RETURN_NONE;
 }
 
-static PyMethodDef of_buffers[] = {
+PyMethodDef ext_park_buffer_methods[] = {
     {"limit_handles", limit_handles, METH_O,
      "limit_handles($self, most)\n--\n\n"
      "From now on so many dispatches have slots at most, those used last (by combine, or as cached): a further one\n"
@@ -129,7 +130,7 @@ static PyMethodDef of_buffers[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyMethodDef of_handles[] = {
+PyMethodDef ext_park_handle_methods[] = {
     {"park", park_one, METH_NOARGS,
      "park($self)\n--\n\n"
      "Gives the slot back, as release(), and keeps what is known of the routing: ``parked`` has it. Waits for what is\n"
@@ -138,10 +139,3 @@ static PyMethodDef of_handles[] = {
      "settle($self)\n--\n\nWaits for what was begun last with it; an error is its request's."},
     {NULL, NULL, 0, NULL},
 };
-
-int ext_park_ready(PyObject *module)
-{
-    return ext_add_methods(module, "Buffer", of_buffers, NULL) == 0
-               ? ext_add_methods(module, "Handle", of_handles, NULL)
-               : -1;
-}

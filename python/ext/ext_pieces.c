@@ -4,13 +4,12 @@
  * The piece that a handle shows ends with a call of next(): arrays of its rows look at the next one's then, so what was
  * Received for it gives no arrays any more.
  */
-#include "ext_pieces.h"
+#include "ext_module.h"
 
 #include "ext_args.h"
 #include "ext_combine.h"
 #include "ext_failed.h"
 #include "ext_python.h"
-#include "ext_received.h"
 #include "ext_request.h"
 
 /* What was shown goes on saying what it was, without arrays. What give() was told was of that piece. */
@@ -39,8 +38,7 @@ enum { GIVEN_X, GIVEN_WEIGHTS, GIVEN_DTYPE, GIVEN_COUNT };
  */
 static PyObject *give(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *keywords)
 {
-    static const char *const names[GIVEN_COUNT] = {"x", "topk_weights", "dtype"};
-    static ext_signature_t signature = {"give", 3, GIVEN_COUNT, names, {NULL}};
+    static ext_signature_t signature = {"give", give_doc, GIVEN_COUNT, 0, {NULL}};
     ext_handle_t *handle = (ext_handle_t *)self;
     xep_combine_args_t outputs = XEP_COMBINE_ARGS_INIT;
     PyObject *values[GIVEN_COUNT];
@@ -80,27 +78,23 @@ static const char next_async_doc[] =
 /* SENT is no argument: behind the arguments that are kept stands what the dispatch was given. */
 enum { X, TOPK_WEIGHTS, DTYPE, OUTPUTS, WAIT_NS, TIMEOUT, SENT, COUNT = SENT };
 
-static const char *const names[COUNT] = {"x", "topk_weights", "dtype", "outputs", "wait_ns", "timeout"};
-
 _Static_assert(COUNT <= EXT_MOST_PARAMETERS, "no room for a name");
-static ext_signature_t signature = {"next", 1, COUNT, names, {NULL}};
+static ext_signature_t signature = {"next", next_doc, COUNT, 0, {NULL}};
 
 /*
  * *args_p: NULL where there are no outputs, which is how the library is told so. It then has no struct that could hold
  * anything else, so every other argument is refused, the timeout too. -1: an exception is set.
  */
-static int fill_args(const ext_handle_t *handle, PyObject *const *values, xep_next_args_t *args,
+static int fill_args(const ext_handle_t *handle, PyObject *const *values, int has_outputs, xep_next_args_t *args,
                      xep_next_args_t **args_p)
 {
     xep_combine_args_t outputs = XEP_COMBINE_ARGS_INIT;
     ext_element_t made;
-    const int none = values[OUTPUTS] != NULL ? PyObject_Not(values[OUTPUTS]) : 0;
-    if (none < 0) return -1;
-    if (none) {
+    if (!has_outputs) {
         PyObject *const *extra = values;
         while (extra < values + COUNT && (*extra == NULL || extra == values + OUTPUTS)) extra++;
         if (extra == values + COUNT) return 0;
-        PyErr_Format(PyExc_ValueError, "%s: expected None with outputs=False", names[extra - values]);
+        PyErr_Format(PyExc_ValueError, "%U: expected None with outputs=False", signature.names[extra - values]);
         return -1;
     }
     if (ext_combine_read(handle, values[X], values[TOPK_WEIGHTS], values[DTYPE], &outputs, &made) != 0 ||
@@ -120,7 +114,7 @@ static int fill_args(const ext_handle_t *handle, PyObject *const *values, xep_ne
  * values are borrowed from the caller, who also holds what give() was told: end_piece() lets go of that. sent gets a
  * reference for the call, as whoever releases the handle meanwhile clears the handle's own.
  */
-static PyObject *bring(ext_handle_t *handle, PyObject *const *values, int begin_only)
+static PyObject *bring(ext_handle_t *handle, PyObject *const *values, int has_outputs, int begin_only)
 {
     xep_next_args_t args = XEP_NEXT_ARGS_INIT, *outputs = NULL;
     xep_request_t *request = NULL;
@@ -129,7 +123,7 @@ static PyObject *bring(ext_handle_t *handle, PyObject *const *values, int begin_
     if (ext_handle_get(handle) == NULL) return ext_failed_refuse(handle->buffer);
     if (ext_request_begin(handle->buffer) == NULL) return NULL;
     /* again: what was settled may have been its dispatch, which failed; and what arrays are asked may release it */
-    if (ext_handle_get(handle) == NULL || fill_args(handle, values, &args, &outputs) != 0)
+    if (ext_handle_get(handle) == NULL || fill_args(handle, values, has_outputs, &args, &outputs) != 0)
         return ext_failed_refuse(handle->buffer);
     xep_handle_t *own = ext_handle_get(handle);
     if (own == NULL) return ext_failed_refuse(handle->buffer);
@@ -164,8 +158,10 @@ static PyObject *next_by(PyObject *self, PyObject *const *args, Py_ssize_t nargs
     ext_handle_t *handle = (ext_handle_t *)self;
     PyObject *values[COUNT];
     if (ext_args_read(&signature, args, nargs, keywords, values) != 0) return ext_failed_refuse(handle->buffer);
-    PyObject *given = values[OUTPUTS] == NULL ? ext_combine_given(handle, values, at) : NULL;
-    PyObject *result = bring(handle, values, begin_only);
+    const int has_outputs = values[OUTPUTS] == NULL ? 1 : PyObject_IsTrue(values[OUTPUTS]);
+    if (has_outputs < 0) return ext_failed_refuse(handle->buffer);
+    PyObject *given = has_outputs ? ext_combine_given(handle, values, at) : NULL;
+    PyObject *result = bring(handle, values, has_outputs, begin_only);
     Py_XDECREF(given);
     return result;
 }
@@ -191,24 +187,10 @@ static const char pieces_doc[] =
     "    out = handle.combine()\n\n"
     "What an iteration gives is there until the next one.";
 
-typedef struct ext_pieces {
-    PyObject_HEAD
-    ext_handle_t *handle;
-    uint64_t piece; /* what the last iteration gave */
-    int began;
-    PyObject *options[COUNT]; /* of bring(), counted: OUTPUTS and TIMEOUT alone may be there */
-} ext_pieces_t;
-
-static PyTypeObject *pieces_type;
-
-/*
- * A new reference. The loop counts the handle, and so keeps its slot. Options are checked here, before there is a call
- * that could be counted as refused.
- */
-static PyObject *new_pieces(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *keywords)
+/* Options are checked here, before there is a call that could be counted as refused. */
+static PyObject *loop(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *keywords)
 {
-    static const char *const known[] = {"outputs", "timeout"};
-    static ext_signature_t options = {"pieces", 0, 2, known, {NULL}};
+    static ext_signature_t options = {"pieces", pieces_doc, 2, 0, {NULL}};
     PyObject *values[2];
     int32_t timeout_ms;
     if (ext_args_read(&options, args, nargs, keywords, values) != 0) return NULL;
@@ -218,99 +200,13 @@ static PyObject *new_pieces(PyObject *self, PyObject *const *args, Py_ssize_t na
         PyErr_SetString(PyExc_ValueError, "timeout: expected None with outputs=False");
         return NULL;
     }
-    ext_pieces_t *pieces = (ext_pieces_t *)pieces_type->tp_alloc(pieces_type, 0);
-    if (pieces == NULL) return NULL;
-    pieces->options[OUTPUTS] = has ? NULL : Py_False;
-    pieces->options[TIMEOUT] = values[1];
-    Py_XINCREF(pieces->options[OUTPUTS]);
-    Py_XINCREF(values[1]);
-    Py_INCREF(self);
-    pieces->handle = (ext_handle_t *)self;
-    return (PyObject *)pieces;
+    return ext_call_helper("Pieces", "(OOO)", self, has ? Py_None : Py_False, values[1] != NULL ? values[1] : Py_None);
 }
 
-/* What moved the handle on besides this took a piece away, of which a rank alone may know: refused as a call is. */
-static int check_piece(const ext_pieces_t *pieces, const xep_recv_t *recv)
-{
-    if (recv->piece == pieces->piece) return 0;
-    PyErr_Format(
-        PyExc_ValueError,
-        "pieces: the handle shows piece %llu, the last iteration gave %llu (one loop at a time, without next())",
-        (unsigned long long)recv->piece + 1, (unsigned long long)pieces->piece + 1);
-    return -1;
-}
-
-/*
- * A new reference to the Received of the handle's own kind; NULL without an exception: there are no more. The first
- * iteration brings nothing, as the dispatch has brought its piece.
- */
-static PyObject *iterate(PyObject *self)
-{
-    static const int at[3] = {X, TOPK_WEIGHTS, DTYPE};
-    ext_pieces_t *pieces = (ext_pieces_t *)self;
-    ext_handle_t *handle = pieces->handle;
-    const xep_recv_t *recv = ext_handle_recv(handle);
-    if (recv == NULL || (pieces->began && check_piece(pieces, recv) != 0)) return ext_failed_refuse(handle->buffer);
-    if (pieces->began) {
-        PyObject *values[COUNT];
-        if (recv->piece + 1 >= recv->pieces) return NULL;
-        memcpy(values, pieces->options, sizeof values);
-        PyObject *given = values[OUTPUTS] == NULL ? ext_combine_given(handle, values, at) : NULL;
-        PyObject *moved = bring(handle, values, 0);
-        Py_XDECREF(given);
-        if (moved == NULL) return NULL;
-        Py_DECREF(moved);
-        recv = ext_handle_recv(handle);
-        if (recv == NULL) return NULL;
-    }
-    pieces->began = 1;
-    pieces->piece = recv->piece;
-    return ext_received_of(handle, handle->element.kind);
-}
-
-static int clear(PyObject *self)
-{
-    ext_pieces_t *pieces = (ext_pieces_t *)self;
-    Py_CLEAR(pieces->handle);
-    Py_CLEAR(pieces->options[OUTPUTS]);
-    Py_CLEAR(pieces->options[TIMEOUT]);
-    return 0;
-}
-
-static int traverse(PyObject *self, visitproc visit, void *arg)
-{
-    Py_VISIT(Py_TYPE(self));
-    Py_VISIT(((ext_pieces_t *)self)->handle);
-    return 0;
-}
-
-static void dealloc(PyObject *self)
-{
-    ext_dealloc(self, NULL, clear);
-}
-
-static PyType_Slot slots[] = {
-    {Py_tp_dealloc, dealloc},
-    {Py_tp_traverse, traverse},
-    {Py_tp_clear, clear},
-    {Py_tp_iter, PyObject_SelfIter},
-    {Py_tp_iternext, iterate},
-    {Py_tp_doc, "What Handle.pieces() loops over."},
-    {0, NULL},
-};
-
-static PyType_Spec spec = {"xep._ext.Pieces", sizeof(ext_pieces_t), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots};
-
-static PyMethodDef handle_methods[] = {
+PyMethodDef ext_pieces_methods[] = {
     {"next", EXT_KEYWORDS(next), next_doc},
     {"next_async", EXT_KEYWORDS(next_async), next_async_doc},
     {"give", EXT_KEYWORDS(give), give_doc},
-    {"pieces", EXT_KEYWORDS(new_pieces), pieces_doc},
+    {"pieces", EXT_KEYWORDS(loop), pieces_doc},
     {NULL, NULL, 0, NULL},
 };
-
-int ext_pieces_ready(PyObject *module)
-{
-    if (ext_add_type(module, &spec, 0, &pieces_type) != 0) return -1;
-    return ext_add_methods(module, "Handle", handle_methods, NULL);
-}

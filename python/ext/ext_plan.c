@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-#include "ext_plan.h"
+#include "ext_params.h"
 
 #include "ext_args.h"
 #include "ext_python.h"
@@ -31,7 +31,7 @@ static int run(void *ctx, const xep_plan_t *plan)
 
 int ext_plan_read(PyObject *balance, PyObject **plan_p, xep_buffer_params_t *params)
 {
-    if (balance == NULL || !PyCallable_Check(balance)) return ext_args_balance(balance, &params->balance);
+    if (balance == NULL || !PyCallable_Check(balance)) return ext_args_word(EXT_BALANCE, balance, &params->balance);
     *plan_p = ext_call_helper("Plan", "(O)", balance);
     if (*plan_p == NULL) return -1;
     params->balance = XEP_BALANCE_PLAN;

@@ -4,9 +4,10 @@
  * The library has the handles of a rank that serves, and shows one for each call of the function. So the Handle that
  * the function gets ends with that call, and gives nothing back to the library.
  */
-#include "ext_serve.h"
+#include "ext_module.h"
 
 #include "ext_args.h"
+#include "ext_arrays.h"
 #include "ext_combine.h"
 #include "ext_failed.h"
 #include "ext_python.h"
@@ -215,14 +216,8 @@ static PyObject *serve(PyObject *Py_UNUSED(module), PyObject *args)
     int torch;
     int32_t timeout_ms = 0;
     if (!PyArg_ParseTuple(args, "O!OOp", &PyTuple_Type, &server.buffers, &server.function, &timeout, &torch) ||
-        ext_args_timeout(timeout, &timeout_ms) != 0)
+        ext_args_timeout(timeout, &timeout_ms) != 0 || (torch && ext_tensor_kind(&server.kind) != 0))
         return NULL;
-    if (torch) {
-        PyObject *met = ext_call_helper("meet_torch", "()");
-        Py_XDECREF(met);
-        if (met == NULL) return NULL;
-        server.kind = EXT_TORCH;
-    }
     if ((server.list = list_buffers(server.buffers, &server.count)) == NULL) return NULL;
     if ((server.weights = PyDict_New()) != NULL) result = serve_buffers(&server, timeout_ms);
     Py_XDECREF(server.weights);
@@ -268,13 +263,13 @@ static PyObject *announce_layers(PyObject *self, PyObject *args)
     return buffer != NULL ? ext_none_or_raise(lib.announce_layers(buffer, layers)) : NULL;
 }
 
-static PyMethodDef functions[] = {
+PyMethodDef ext_serve_functions[] = {
     {"serve", serve, METH_VARARGS, NULL},
     {"step_end", step_end, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
-static PyMethodDef methods[] = {
+PyMethodDef ext_serve_methods[] = {
     {"serve_stop", serve_stop, METH_NOARGS,
      "serve_stop($self)\n--\n\n"
      "Tells this rank's serve() with this buffer to return at the end of the step, or, where there is none, its next\n"
@@ -291,8 +286,3 @@ static PyMethodDef methods[] = {
      "ended. Errors as of announce_dispatch(); also later for a combine of an older handle."},
     {NULL, NULL, 0, NULL},
 };
-
-int ext_serve_ready(PyObject *module)
-{
-    return PyModule_AddFunctions(module, functions) == 0 ? ext_add_methods(module, "Buffer", methods, NULL) : -1;
-}

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-#include "ext_show.h"
+#include "ext_module.h"
 
+#include "ext_arrays.h"
 #include "ext_python.h"
 #include "ext_received.h"
 
@@ -19,15 +20,13 @@ static PyObject *show_numpy(PyObject *self, PyObject *Py_UNUSED(unused))
     return ext_received_of((ext_handle_t *)self, ((ext_handle_t *)self)->element.kind == EXT_ML ? EXT_ML : EXT_NUMPY);
 }
 
-/* In a program that has not imported torch yet, this does. */
 static PyObject *show_torch(PyObject *self, PyObject *Py_UNUSED(unused))
 {
-    PyObject *met = ext_call_helper("meet_torch", "()");
-    Py_XDECREF(met);
-    return met != NULL ? ext_received_of((ext_handle_t *)self, EXT_TORCH) : NULL;
+    ext_kind_t kind;
+    return ext_tensor_kind(&kind) == 0 ? ext_received_of((ext_handle_t *)self, kind) : NULL;
 }
 
-static PyMethodDef methods[] = {
+PyMethodDef ext_show_methods[] = {
     {"numpy", show_numpy, METH_NOARGS,
      "numpy($self)\n--\n\nThe received rows as numpy arrays; bfloat16 as uint16, 8-bit floats as uint8, where they\n"
      "were not dispatched as types of package ml_dtypes."},
@@ -35,12 +34,7 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyGetSetDef getset[] = {
+PyGetSetDef ext_show_getset[] = {
     {"recv", get_recv, NULL, "The received rows, as arrays of the kind that was dispatched (numpy or torch).", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
-
-int ext_show_ready(PyObject *module)
-{
-    return ext_add_methods(module, "Handle", methods, getset);
-}

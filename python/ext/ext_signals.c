@@ -5,10 +5,7 @@
  * while a call waits. What they raise, KeyboardInterrupt as a rule, goes to the caller in place of the error with which
  * the call then ends; where it ends well, or has no error to tell, Python raises it right behind the call.
  */
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-
-#include "ext_signals.h"
+#include "ext_library.h"
 
 static PyObject *kept[3]; /* type, value, traceback; under the GIL */
 

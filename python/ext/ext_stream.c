@@ -5,7 +5,7 @@
  * take longer than a kernel. Streams are addresses, as torch has them; 0 is the default one. The device is named in
  * every call, since another one may be current in this thread, or none yet.
  */
-#include "ext_stream.h"
+#include "ext_module.h"
 
 #include "ext_python.h"
 
@@ -177,7 +177,7 @@ static PyType_Slot slots[] = {
 
 static PyType_Spec spec = {"xep._ext.Event", sizeof(ext_event_t), 0, Py_TPFLAGS_DEFAULT, slots};
 
-static PyMethodDef functions[] = {
+PyMethodDef ext_stream_functions[] = {
     {"stream_wait", stream_wait, METH_VARARGS,
      "stream_wait($module, device, waiter, other)\n--\n\nA stream comes after all that is on another by now."},
     {NULL, NULL, 0, NULL},
@@ -185,5 +185,5 @@ static PyMethodDef functions[] = {
 
 int ext_stream_ready(PyObject *module)
 {
-    return PyModule_AddFunctions(module, functions) == 0 ? ext_add_type(module, &spec, 1, NULL) : -1;
+    return ext_add_type(module, &spec, 1, NULL);
 }

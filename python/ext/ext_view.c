@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-#include "ext_view.h"
+#include "ext_arrays.h"
+#include "ext_module.h"
 
 #include <stddef.h>
 
@@ -57,3 +58,29 @@ ext_view_t *ext_view_new(const ext_array_t *look, PyObject *keeper)
     view->unversioned = (dl_unversioned_t){.context = keeper, .deleter = delete_unversioned, .tensor = tensor};
     return view;
 }
+
+/* ---- what others show ---- */
+
+/* As arrays.look() has it. The memory is the array's, with or without the capsule. */
+static PyObject *look_capsule(PyObject *Py_UNUSED(module), PyObject *capsule)
+{
+    const dl_unversioned_t *managed = PyCapsule_GetPointer(capsule, "dltensor");
+    if (managed == NULL) return NULL;
+    const dl_tensor_t *tensor = &managed->tensor;
+    const int64_t size = tensor->type.bits * tensor->type.lanes / 8;
+    PyObject *shape = PyTuple_New(tensor->ndim), *strides = PyTuple_New(tensor->ndim);
+    int64_t dense = 1;
+    for (int i = tensor->ndim; shape != NULL && strides != NULL && i-- > 0; dense *= tensor->shape[i]) {
+        const int64_t step = tensor->strides != NULL ? tensor->strides[i] : dense;
+        PyTuple_SET_ITEM(shape, i, PyLong_FromLongLong(tensor->shape[i]));
+        PyTuple_SET_ITEM(strides, i, PyLong_FromLongLong(step * size));
+    }
+    const unsigned long long address = (uintptr_t)tensor->data + tensor->byte_offset;
+    return Py_BuildValue("(KNNii)", address, shape, strides, (int)ext_dtype_of_dl(tensor->type), 1);
+}
+
+PyMethodDef ext_view_functions[] = {
+    {"look_capsule", look_capsule, METH_O,
+     "look_capsule($module, capsule)\n--\n\nAddress, shape, strides in bytes, element type or 0, and 1: of DLPack's."},
+    {NULL, NULL, 0, NULL},
+};

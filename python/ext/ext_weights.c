@@ -1,13 +1,24 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* Arrays are of one dimension here; weights.py gives them the shape of an expert. */
-#include "ext_weights.h"
+#include "ext_module.h"
 
 #include "ext_args.h"
+#include "ext_arrays.h"
+#include "ext_group.h"
 #include "ext_python.h"
 
 #include <stddef.h>
 #include <structmember.h>
+
+typedef struct ext_weights {
+    PyObject_HEAD
+    ext_group_t *group;
+    xep_weights_t *weights; /* NULL: closed, or not made yet */
+    ext_element_t element;
+    Py_ssize_t count; /* elements of an expert */
+    Py_ssize_t alive; /* arrays */
+} ext_weights_t;
 
 /* An expert's memory, which an array is based on. */
 typedef struct part {
@@ -27,15 +38,6 @@ static xep_weights_t *get(const ext_weights_t *weights)
 
 /* ---- making them ---- */
 
-static int set_kind(ext_weights_t *weights, int torch)
-{
-    if (!torch) return 0;
-    PyObject *met = ext_call_helper("meet_torch", "()");
-    Py_XDECREF(met);
-    weights->element.kind = EXT_TORCH;
-    return met != NULL ? 0 : -1;
-}
-
 /*
  * _create(group, experts, elements, dtype, owners, copies, gradients, timeout, torch). The group is kept from before
  * the call on. An error leaves an object that is closed.
@@ -51,7 +53,7 @@ static PyObject *create(PyObject *self, PyObject *args)
                           &timeout, &torch))
         return NULL;
     xep_group_t *group = ext_group_get(given);
-    if (group == NULL || set_kind(weights, torch) != 0 ||
+    if (group == NULL || (torch && ext_tensor_kind(&weights->element.kind) != 0) ||
         ext_args_number32("experts", numbers[0], &params.experts) != 0 ||
         ext_args_number("shape", numbers[1], INT64_MAX / 8, &elements) != 0 ||
         ext_args_element("dtype", dtype, &weights->element) != 0 ||

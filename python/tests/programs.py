@@ -11,6 +11,8 @@ from typing import Optional
 
 import xep
 
+SLOW = int(os.environ.get("XEP_TEST_SLOW", "1"))  # times longer than usual a program may take
+
 DISPATCH = """
     import numpy as np, xep
     with xep.Group() as group, group.buffer(4, 2, 64, 8, dtype="float32", combine_dtype="float32") as buffer:
@@ -27,6 +29,6 @@ def run(
     changed = {"PYTHONPATH": ":".join(sys.path), "XEP_LIBRARY": xep.library_info().library_path, **variables}
     environment = {name: value for name, value in {**os.environ, **changed}.items() if value is not None}
     command = [*launcher, python, "-c", textwrap.dedent(program)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=90)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=90 * SLOW)
     assert done.returncode == 0, done.stderr + done.stdout
     return done

@@ -302,6 +302,17 @@ def test_pieces_by_expert(group, buffer_with, sent, room):
         del piece
 
 
+def test_outputs_said_and_given(group, buffer_with, sent):
+    """next(outputs=True) takes what give() was told, as next() does."""
+    mine = sent[group.rank]
+    with buffer_with(6).dispatch(mine.x, mine.topk_idx, pieces=True) as handle:
+        for left in reversed(range(handle.recv.pieces)):
+            handle.give(np.asarray(handle.recv.x) * np.float32(group.rank + 1))
+            if left:
+                handle.next(outputs=True)
+        np.testing.assert_array_equal(handle.combine(), mine.x * sums_of(sent, group.rank, group.nranks))
+
+
 def test_pieces_that_one_rank_alone_refuses(group, buffer_with, sent):
     """The others are told with their next calls; then all go on with the same piece."""
     several(group)

@@ -55,8 +55,9 @@ def test_size_hints_of_small_nodes():
         "import deep_ep; c = deep_ep.Config(20, 6, 256, 6, 128); "
         "print([c.get_rdma_buffer_size_hint(64, n) for n in (4, 8)], c.get_nvl_buffer_size_hint(64, 4))"
     )
-    environ = dict(os.environ, XEP_NODE_RANKS="2")
-    found = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=True)
+    environ = dict(os.environ, XEP_NODE_RANKS="2", PYTHONPATH=":".join(sys.path))
+    python = os.environ.get("XEP_TEST_FORKS", sys.executable)
+    found = subprocess.run([python, "-c", program], env=environ, capture_output=True, text=True, check=True)
     token = 64 + 8 + 128 * (8 + 4 + 4)
     rdma = [10 * nodes * 6 * 2 * 4 + 10 * nodes * 132 * 2 * (token + 16) for nodes in (2, 4)]
     nvl = 10 * 2 * (2 * 2 + 3) * 4 + 10 * 2 * 256 * token

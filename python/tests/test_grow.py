@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from programs import SLOW
 
 import xep
 
@@ -18,8 +19,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 @pytest.mark.parametrize("how", ["file", "called"])
 def test_a_joiner(how, tmp_path):
     variables = {"PYTHONPATH": ":".join(sys.path), "XEP_LIBRARY": xep.library_info().library_path}
-    program = [sys.executable, str(HERE / "grow_xep.py")]
-    limit = 120 * int(os.environ.get("XEP_TEST_SLOW", "1"))
+    program = [os.environ.get("XEP_TEST_FORKS", sys.executable), str(HERE / "grow_xep.py")]
     path = str(tmp_path / "address")
     options = {
         "env": {**os.environ, **variables},
@@ -30,7 +30,7 @@ def test_a_joiner(how, tmp_path):
     with subprocess.Popen(["xep_run", "-n", "2", *program, "member", path, how], **options) as members:
         with subprocess.Popen([*program, "joiner", path, how], **options) as joiner:
             try:
-                said = members.communicate(timeout=limit)[0] + joiner.communicate(timeout=limit)[0]
+                said = members.communicate(timeout=120 * SLOW)[0] + joiner.communicate(timeout=120 * SLOW)[0]
             finally:
                 members.kill()
                 joiner.kill()

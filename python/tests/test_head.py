@@ -235,7 +235,7 @@ def test_program():
         for rank in range(2)
     ]
     try:
-        told = [rank.communicate(timeout=90)[0] for rank in ranks]
+        told = [rank.communicate(timeout=90 * programs.SLOW)[0] for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()

@@ -15,7 +15,7 @@ import venv
 
 import numpy as np
 import pytest
-from programs import DISPATCH, run
+from programs import DISPATCH, SLOW, run
 
 import xep
 
@@ -65,7 +65,7 @@ def test_by_the_loader(package, tmp_path):
 def message_of_import(library: str, path: str) -> str:
     variables = {"XEP_LIBRARY": library, "PYTHONPATH": path}
     done = subprocess.run(
-        [sys.executable, "-c", "import xep"], env=variables, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", "import xep"], env=variables, capture_output=True, text=True, timeout=60 * SLOW
     )
     assert done.returncode != 0
     return done.stderr.splitlines()[-1]
@@ -75,7 +75,7 @@ def test_no_compiler(tmp_path):
     folders = ["--build-lib", tmp_path, "--build-temp", tmp_path / "temp"]
     command = [sys.executable, "setup.py", "-q", "build_ext", *folders]
     variables = {**os.environ, "CC": "/no/such/compiler"}
-    done = subprocess.run(command, cwd=SOURCE, env=variables, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=SOURCE, env=variables, capture_output=True, text=True, timeout=60 * SLOW)
     said = done.stderr.splitlines()[-1]
     assert done.returncode != 0
     assert said.startswith("xep: xep._ext cannot be compiled: ") and "apt-get install gcc" in said, done.stderr
@@ -92,7 +92,7 @@ def test_no_ucx(package):
         env={**os.environ, "PYTHONPATH": path_of(package), "XEP_LIBRARY": str(LIBRARY)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=60 * SLOW,
     )
     said = done.stderr.splitlines()[-1]
     assert done.returncode != 0
@@ -128,7 +128,8 @@ def test_without_the_compiled_module(package, tmp_path):
 
 def test_no_wheels_for_free_threaded_python(tmp_path):
     program = "import runpy, sysconfig; sysconfig.get_config_vars()['Py_GIL_DISABLED'] = 1; runpy.run_path('setup.py')"
-    done = subprocess.run([sys.executable, "-c", program], cwd=SOURCE, capture_output=True, text=True, timeout=60)
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=SOURCE, capture_output=True, text=True, timeout=60 * SLOW)
     assert done.returncode != 0 and done.stderr.startswith("xep: free-threaded Python is not supported")
     spec = importlib.util.spec_from_file_location("wheel_of_xep", SOURCE.parent / "contrib" / "wheel.py")
     wheel = importlib.util.module_from_spec(spec)
@@ -171,7 +172,7 @@ def test_pip_install(tmp_path):
         str(source / "packages" / "deep_ep"),
     ]
     environment = {**os.environ, "PYTHONPATH": PACKAGES}
-    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120 * SLOW)
     assert done.returncode == 0, done.stderr + done.stdout
     found = run(WHERE, python=python, PYTHONPATH=PACKAGES).stdout.split()
     assert found[1].startswith(str(tmp_path / "venv"))

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from programs import SLOW
 
 import xep
 
@@ -37,7 +38,7 @@ def survive(ranks: int, survivors: int, left: int, program: str, *arguments: str
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=120 * int(os.environ.get("XEP_TEST_SLOW", "1")),
+        timeout=120 * SLOW,
     )
     said = done.stdout
     assert (said.count("I survived"), said.count("I left")) == (survivors, left), said

@@ -8,6 +8,7 @@ import sys
 import xml.etree.ElementTree
 
 import pytest
+from programs import SLOW
 
 import xep
 from xep import plot
@@ -20,7 +21,7 @@ def measured(tmp_path_factory):
     small = ["--hidden", "64", "--experts", "9", "--topk", "2", "--iters", "2", "--warmup", "1"]
     for name, more in (("sweep", ["--sweep", "tokens=1..5"]), ("run", ["--tokens", "8", "--waits"])):
         command = ["xep_run", "-n", "2", "xep_perf", *small, *more, "--json", str(folder / f"{name}.json")]
-        subprocess.run(command, check=True, timeout=100, stdout=subprocess.DEVNULL)
+        subprocess.run(command, check=True, timeout=100 * SLOW, stdout=subprocess.DEVNULL)
     return folder
 
 
@@ -75,7 +76,7 @@ def test_placements(tmp_path):
     pytest.importorskip("matplotlib")
     command = ["xep_perf", "--simulate", "4,2", "--tokens", "8", "--hidden", "64", "--experts", "8", "--topk", "2"]
     command += ["--placement", "--json", str(tmp_path / "placed.json")]
-    subprocess.run(command, check=True, timeout=100, stdout=subprocess.DEVNULL)
+    subprocess.run(command, check=True, timeout=100 * SLOW, stdout=subprocess.DEVNULL)
     assert plot.main([str(tmp_path / "placed.json"), "-o", str(tmp_path / "placed.svg")]) == 0
     drawn = (tmp_path / "placed.svg").read_text()
     assert "64 replicas" in drawn and "selections: max / mean" in drawn
@@ -138,5 +139,5 @@ def test_version(capsys):
 
 def test_without_matplotlib(measured):
     program = f"import sys; sys.modules['matplotlib'] = None; from xep import plot; plot.main(['{measured}/run.json'])"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60 * SLOW)
     assert done.stderr == "xep_plot: matplotlib is missing: pip install 'xep-moe[plot]', or pip install matplotlib\n"

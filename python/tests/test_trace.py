@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from programs import SLOW
 
 import xep
 
@@ -42,8 +43,9 @@ with xep.Group() as group:
 
 def test_spans_beside_the_library(tmp_path):
     trace = tmp_path / "trace.json"
-    subprocess.run([sys.executable, "-c", PROGRAM], env={**os.environ, "XEP_TRACE": str(trace)}, check=True, timeout=60)
-    subprocess.run(["xep_trace", "merge", str(trace)], check=True, timeout=60)
+    environment = {**os.environ, "XEP_TRACE": str(trace)}
+    subprocess.run([sys.executable, "-c", PROGRAM], env=environment, check=True, timeout=60 * SLOW)
+    subprocess.run(["xep_trace", "merge", str(trace)], check=True, timeout=60 * SLOW)
     spans = [event for event in json.loads(trace.read_text())["traceEvents"] if event["ph"] == "X"]
     own = [event["name"] for event in spans if event["cat"] == "span"]
     assert sorted(own) == ["a decorated function"] * 3 + ["experts \u00e4", "layer", "raises"]

@@ -58,15 +58,14 @@ from .library import (
     mode_query,
     modes,
     set_log,
+    span,
     use_logging,
     version,
 )  # fmt: skip
-from .params import BufferInfo, BufferSize, Loads, buffer_size
+from .params import BufferInfo, BufferSize, Counters, Loads, OpCounters, RankWaits, Waits, buffer_size
 from .paths import get_deep_ep, get_include, get_pkgconfig
 from .plan import PlanCall, placement
 from .serve import ServeCall, serve, step_end
-from .trace import span
-from .waits import Counters, OpCounters, RankWaits, Waits
 from .weights import Weights
 
 

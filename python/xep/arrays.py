@@ -4,14 +4,17 @@ of, arrays and streams of other packages. Where an array is: 0 in host memory, n
 
 from __future__ import annotations
 
+import contextlib
 import operator
+import struct
 import sys
 import warnings
+from array import array as c_array
 from typing import Any, NamedTuple, NoReturn, Optional
 
 import numpy as np
 
-from . import _ext, dlpack
+from . import _ext
 from .dtypes import SIZES, Dtype, Quant, Rows, dtype_of, name_of, need_dtype
 from .plan import Plan
 
@@ -83,6 +86,7 @@ def warn_of_gradients(name: str) -> bool:
 
 
 Look = tuple[int, tuple[int, ...], tuple[int, ...], int, int]
+_DLPACK_CUDA = 2  # kind of device
 
 
 def look(name: str, tensor: Any, where: int) -> Look:
@@ -101,7 +105,9 @@ def look_interface(name: str, array: Any, where: int) -> Look:
     if where == 0:
         refuse_elsewhere(name, array, where)
     if not hasattr(array, "__cuda_array_interface__"):
-        return dlpack.look(array) if dlpack.where_is(array) == where else refuse_elsewhere(name, array, where)
+        if tuple(array.__dlpack_device__()) != (_DLPACK_CUDA, where - 1):
+            refuse_elsewhere(name, array, where)
+        return _ext.look_capsule(array.__dlpack__(stream=-1))  # nothing waits: xep is given streams
     told = array.__cuda_array_interface__
     shape, dtype, (address, read_only) = tuple(told["shape"]), np.dtype(told["typestr"]), told["data"]
     strides = told.get("strides")
@@ -168,6 +174,79 @@ def parked(handle: _ext.Handle) -> Parked:
     recv = handle.recv
     arrays = (recv.topk_idx, recv.src_token, recv.rank_rows, recv.pair_begin, recv.pair_count)
     return Parked(*(None if one is None else one.clone() if hasattr(one, "clone") else one.copy() for one in arrays))
+
+
+# ---- a loop ----
+
+
+class Pieces:
+    """What Handle.pieces() loops over. The first iteration brings nothing, as the dispatch has brought its piece.
+
+    outputs: None or False, as next() is given them.
+    """
+
+    def __init__(self, handle: _ext.Handle, outputs: Any, timeout: Optional[float]) -> None:
+        self._handle, self._outputs, self._timeout = handle, outputs, timeout
+        self._piece = -1  # that the last iteration gave
+
+    def __iter__(self) -> Pieces:
+        return self
+
+    def __next__(self) -> _ext.Received:
+        try:
+            recv = self._handle.recv
+            if self._piece not in (-1, recv.piece):
+                raise ValueError(
+                    f"pieces: the handle shows piece {recv.piece + 1}, the last iteration gave {self._piece + 1} (one "
+                    "loop at a time, without next())"
+                )
+        except Exception:  # of which this rank alone may know: refused as a call is
+            with contextlib.suppress(Exception):
+                self._handle.buffer.dispatch(None)
+            raise
+        if self._piece != -1:
+            if recv.piece + 1 >= recv.pieces:
+                raise StopIteration
+            self._handle.next(outputs=self._outputs, timeout=self._timeout)
+            recv = self._handle.recv
+        self._piece = recv.piece
+        return recv
+
+
+# ---- ranks, as the library has them: 32 bits each ----
+
+
+def bytes_of_ranks(name: str, ranks: Any, count: int) -> bytes:
+    listed = _listed(name, ranks, "a sequence of ranks")
+    if len(listed) != count:
+        raise ValueError(f"{name}: expected {count} ranks, one for each expert, got {len(listed)}")
+    with contextlib.suppress(TypeError, OverflowError):
+        return c_array("I", listed).tobytes()
+    return b"".join(_bytes_of_rank(name, i, rank) for i, rank in enumerate(listed))
+
+
+def bytes_of_replicas(name: str, replicas: Any) -> bytes:
+    found = b""
+    for i, replica in enumerate(_listed(name, replicas, "a sequence of (expert, rank)")):
+        pair = _listed(name, replica, "(expert, rank)")
+        if len(pair) != 2:
+            raise ValueError(f"{name}[{i}]: expected (expert, rank), got {replica!r}")
+        found += _bytes_of_rank(name, i, pair[0]) + _bytes_of_rank(name, i, pair[1])
+    return found
+
+
+def _listed(name: str, given: Any, expected: str) -> list[Any]:
+    try:
+        return list(given)
+    except TypeError:
+        raise TypeError(f"{name}: expected {expected}") from None
+
+
+def _bytes_of_rank(name: str, i: int, rank: Any) -> bytes:
+    try:
+        return struct.pack("=I", rank)
+    except struct.error:
+        raise ValueError(f"{name}[{i}]: expected a rank, got {rank!r}") from None
 
 
 # ---- what objects say of themselves ----

@@ -13,9 +13,8 @@ from . import _ext
 from .boot import Allgather, exchange_of
 from .dtypes import Dtype
 from .library import default_timeout
-from .params import BufferInfo, BufferOptions, Loads
+from .params import BufferInfo, BufferOptions, Counters, Loads, OpCounters, RankWaits, Waits
 from .serve import ServeCall, serve, step_end
-from .waits import Counters, OpCounters, RankWaits, Waits
 from .weights import Weights, WeightsOptions
 
 if TYPE_CHECKING:

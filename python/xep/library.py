@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the process is bound to: versions, configuration, modes, the log."""
+"""What the process is bound to: versions, configuration, modes, the log, the trace."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import re
@@ -97,6 +98,34 @@ def use_logging(logger: Union[str, logging.Logger] = "xep") -> None:
     levels = (logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG)
     log = logging.getLogger(logger) if isinstance(logger, str) else logger
     set_log(lambda level, message: log.log(levels[level], "%s", message))
+
+
+class span(contextlib.ContextDecorator):
+    """What is done inside is a span of the trace, on the track of its thread; without a trace nothing is.
+
+        with xep.span("experts"):
+            y = experts(handle.recv.x)
+
+    It may decorate a function, too. 31 bytes of the name are kept.
+    """
+
+    __slots__ = ("name", "_begin")
+
+    def __init__(self, name: str):
+        if not isinstance(name, str) or "\0" in name:
+            raise TypeError(f"invalid name of a span: {name!r} (a str without null characters)")
+        self.name = name
+        self._begin = 0
+
+    def _recreate_cm(self) -> span:
+        return span(self.name)
+
+    def __enter__(self) -> span:
+        self._begin = _ext.trace_begin()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        _ext.trace_end(self.name, self._begin)
 
 
 def default_timeout() -> Optional[float]:

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a buffer is made with, how much memory it takes, and what the library says of it."""
+"""What a buffer is made with, how much memory it takes, and what the library says of it: what it has done so far, and
+for whom this rank has waited."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Callable, Literal, NamedTuple, Optional, Sequence, TypedDict, Union
+
+import numpy as np
 
 from . import _ext
 from .plan import PlanCall
@@ -51,6 +54,46 @@ class Loads(NamedTuple):
     selections: int
     most_before: int
     most_after: int
+
+
+class RankWaits(NamedTuple):
+    """Of the operations of one kind that have ended: how many there were; then, for each rank, [R] int64: in how many
+    of them this rank waited for it, for how many nanoseconds all together, and in one operation at most."""
+
+    operations: int
+    count: np.ndarray  # type: ignore[assignment]  # hides the method of tuples
+    sum_ns: np.ndarray
+    max_ns: np.ndarray
+
+
+class Waits(NamedTuple):
+    """Of a buffer, since it was made."""
+
+    dispatch: RankWaits
+    combine: RankWaits
+
+
+class OpCounters(NamedTuple):
+    """``xep_counters_t``: of the operations of one kind that have ended. The last three are the whole buffer's."""
+
+    operations: int
+    errors: int
+    peer_errors: int
+    rows: int
+    bytes: int
+    waits: int
+    wait_ns: int
+    wire_bytes: int
+    ranks_out: int
+    age_ns: int
+
+
+class Counters(NamedTuple):
+    """Of a buffer, since it was made."""
+
+    dispatch: OpCounters
+    combine: OpCounters
+    next: OpCounters
 
 
 class BufferOptions(TypedDict, total=False):

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * The exported functions of library, groups and buffers: what the user passed is checked, then the core does it.
- * api_elastic.c has those of groups that lose ranks or gain some, api_operations.c those of dispatches and combines.
+ * The exported functions of library and buffers: what the user passed is checked, then the core does it. api_group.c
+ * has those of groups, api_operations.c those of dispatches and combines.
  */
 
 #include <stdint.h>
 #include <string.h>
 
-#include "api_boot.h"
+#include <xep/elastic.h>
+
 #include "api_check.h"
 #include "balance.h"
 #include "buffer.h"
@@ -16,12 +17,8 @@
 #include "cpu.h"
 #include "cuda/cuda_device.h"
 #include "cuda/cuda_pointers.h"
-#include "group.h"
 #include "group_abort.h"
-#include "group_control.h"
-#include "group_exchange.h"
 #include "handle.h"
-#include "log.h"
 #include "mode.h"
 #include "path.h"
 #include "plugin_loader.h"
@@ -30,7 +27,6 @@
 #include "request.h"
 #include "trace.h"
 #include "ucp/ucp_transport.h"
-#include "watch.h"
 
 /* ---- library ---- */
 
@@ -106,125 +102,6 @@ void xep_trace_end(const char *name, uint64_t begin)
 {
     if (!xep_trace_is_on() || begin == 0 || name == NULL || begin > xep_clock_ns()) return;
     xep_trace_write_call(XEP_TRACE_SPAN, name, 0, begin);
-}
-
-/* ---- group ---- */
-
-/* A rank without an allgather is most likely a mistake: a group of one would silently compute something else. */
-static xep_status_t check_group(const xep_group_params_t *params)
-{
-    if (params->reserved != 0) return xep_fail(XEP_ERR_INVALID, "invalid reserved: %u (0)", params->reserved);
-    if (params->allgather == NULL && (params->nranks != 0 || params->rank != 0))
-        return xep_fail(XEP_ERR_INVALID, "rank %u and nranks %u without an allgather (0 and 0: the launcher sets them)",
-                        params->rank, params->nranks);
-    if (params->allgather != NULL && params->rank >= params->nranks)
-        return xep_fail(XEP_ERR_INVALID, "invalid rank: %u (below nranks, %u)", params->rank, params->nranks);
-    return XEP_OK;
-}
-
-/*
- * Boot belongs to the group from xep_group_open() on, also when that fails. Errors up to there are not told to the
- * other ranks, which wait for this one at most until their deadline: to find one another is what has failed.
- * interrupted is set before the first wait.
- */
-xep_status_t xep_group_create(const xep_group_params_t *params, xep_group_t **group_p)
-{
-    xep_group_params_t own = XEP_GROUP_PARAMS_INIT;
-    xep_config_t config;
-    xep_boot_t *boot;
-    int32_t timeout_ms;
-    xep_status_t status = params == NULL ? XEP_OK : xep_check_struct("params", params, &own, sizeof own);
-    if (status == XEP_OK && group_p == NULL) status = xep_fail(XEP_ERR_INVALID, "group_p is NULL");
-    if (status == XEP_OK) status = check_group(&own);
-    if (status == XEP_OK) status = xep_config_read(&config);
-    if (status != XEP_OK) return status;
-    if ((status = xep_watch_listen(config.explain)) != XEP_OK) return status;
-    timeout_ms = own.timeout_ms == 0 ? config.timeout : own.timeout_ms;
-    status = xep_api_open_boot(&config, &own, timeout_ms, &boot);
-    if (status != XEP_OK) return status;
-    boot->interrupted = own.interrupted;
-    boot->interrupted_ctx = own.interrupted_ctx;
-    return xep_group_open(&config, timeout_ms, boot, xep_ucp_transport_open, group_p);
-}
-
-/*
- * With a buffer left, freeing the group would pull the connections from under it: leaking is the smaller harm. What a
- * fork has inherited is its parent's: taking it apart would reach the peers.
- */
-xep_status_t xep_group_destroy(xep_group_t *group)
-{
-    if (group == NULL) return XEP_OK;
-    xep_status_t status = xep_require_group(group);
-    if (status != XEP_OK) return status;
-    if (group->tasks != NULL) {
-        status = xep_fail(XEP_ERR_INVALID, "the group still has buffers (destroy them first)");
-        xep_log(XEP_LOG_ERROR, "xep_group_destroy: %s", xep_last_error());
-        return status;
-    }
-    return xep_group_close(group);
-}
-
-/* Only stores, as a signal handler may call it. Waits check them in every round. */
-void xep_group_abort(xep_group_t *group)
-{
-    if (group != NULL && !xep_group_is_inherited(group)) xep_group_end(group, XEP_END_ASKED);
-}
-
-xep_status_t xep_group_event_fd(xep_group_t *group, int *fd_p)
-{
-    xep_status_t status = xep_require_group(group);
-    if (status != XEP_OK) return status;
-    if (fd_p == NULL) return xep_fail(XEP_ERR_INVALID, "fd_p is NULL");
-    return xep_progress_open_event(group->progress_thread, fd_p);
-}
-
-xep_status_t xep_group_barrier(xep_group_t *group)
-{
-    xep_status_t status = xep_require_group(group);
-    return status == XEP_OK ? xep_group_run_barrier(group) : status;
-}
-
-xep_status_t xep_group_allgather(xep_group_t *group, const void *send, void *recv, size_t bytes)
-{
-    xep_status_t status = xep_require_group(group);
-    if (status != XEP_OK) return status;
-    if (send == NULL || recv == NULL) return xep_fail(XEP_ERR_INVALID, "%s is NULL", send == NULL ? "send" : "recv");
-    if (bytes == 0) return xep_fail(XEP_ERR_INVALID, "invalid bytes: 0 (at least 1)");
-    status = xep_check_output("recv", recv);
-    return status == XEP_OK ? xep_group_exchange(group, send, recv, bytes) : status;
-}
-
-/*
- * The size of the caller's struct decides how much is written: in all queries the library fills its own struct first.
- */
-xep_status_t xep_group_query(const xep_group_t *group, xep_group_info_t *info)
-{
-    xep_status_t status = xep_require_group(group);
-    if (status != XEP_OK) return status;
-    xep_group_info_t own = {.rank = group->rank,
-                            .nranks = group->nranks,
-                            .node = group->peers[group->rank].node,
-                            .nnodes = group->nnodes,
-                            .boot = group->boot->ops->name};
-    return xep_fill_struct("info", info, &own, sizeof own);
-}
-
-/*
- * describe() connects to the rank if nobody has yet. A rank that cannot be reached is no error of the question:
- * transport is "not reachable" then.
- */
-xep_status_t xep_group_peer(xep_group_t *group, uint32_t rank, xep_peer_info_t *info)
-{
-    xep_status_t status = xep_require_group(group);
-    if (status != XEP_OK) return status;
-    if (rank >= group->nranks)
-        return xep_fail(XEP_ERR_INVALID, "invalid rank: %u (the group has %u)", rank, group->nranks);
-    const xep_peer_t *peer = &group->peers[rank];
-    const char *transport = rank == group->rank ? "self"
-                            : peer->mapped      ? "mapped"
-                                                : group->transport->ops->describe(group->transport, rank);
-    xep_peer_info_t own = {.node = peer->node, .mapped = peer->mapped, .transport = transport};
-    return xep_fill_struct("info", info, &own, sizeof own);
 }
 
 /* ---- buffer ---- */
@@ -358,14 +235,19 @@ xep_status_t xep_buffer_loads(const xep_buffer_t *buffer, xep_loads_t *loads)
     return xep_fill_struct("loads", loads, buffer->balancer != NULL ? &buffer->balancer->loads : &none, sizeof none);
 }
 
+static xep_status_t check_kind(const xep_buffer_t *buffer, xep_op_kind_t kind)
+{
+    xep_status_t status = xep_require_buffer(buffer);
+    if (status != XEP_OK || (unsigned)kind < XEP_OP_KINDS) return status;
+    return xep_fail(XEP_ERR_INVALID, "invalid kind: %d (one of XEP_OP_*)", (int)kind);
+}
+
 /* As xep_buffer_waits(). */
 xep_status_t xep_buffer_counters(const xep_buffer_t *buffer, xep_op_kind_t kind, xep_counters_t *counters)
 {
     xep_counters_t own;
-    xep_status_t status = xep_require_buffer(buffer);
+    xep_status_t status = check_kind(buffer, kind);
     if (status != XEP_OK) return status;
-    if ((unsigned)kind >= XEP_OP_KINDS)
-        return xep_fail(XEP_ERR_INVALID, "invalid kind: %d (one of XEP_OP_*)", (int)kind);
     xep_counts_read(buffer->waits.counts, kind, &own);
     return xep_fill_struct("counters", counters, &own, sizeof own);
 }
@@ -377,11 +259,8 @@ xep_status_t xep_buffer_counters(const xep_buffer_t *buffer, xep_op_kind_t kind,
 xep_status_t xep_buffer_waits(const xep_buffer_t *buffer, xep_op_kind_t kind, xep_waits_t *waits)
 {
     xep_waits_t arrays;
-    xep_status_t status = xep_require_buffer(buffer);
-    if (status != XEP_OK) return status;
-    if ((unsigned)kind >= XEP_OP_KINDS)
-        return xep_fail(XEP_ERR_INVALID, "invalid kind: %d (one of XEP_OP_*)", (int)kind);
-    status = xep_check_struct("waits", waits, &arrays, sizeof arrays);
+    xep_status_t status = check_kind(buffer, kind);
+    if (status == XEP_OK) status = xep_check_struct("waits", waits, &arrays, sizeof arrays);
     if (status == XEP_OK) status = xep_check_waits_memory(&arrays);
     if (status == XEP_OK) xep_wait_times_read(&buffer->waits, kind, &arrays);
     return status;

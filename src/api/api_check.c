@@ -15,8 +15,7 @@
 #include "request.h"
 
 /* MULTIPROCESSORS: of a device, where none are asked for. */
-enum { MAX_THREADS = 1024, MAX_SLOTS = 4096, MAX_RANKS = 1 << 20, MULTIPROCESSORS = 16 };
-static const uint64_t MAX_TOKENS = INT32_MAX; /* src_token is an int32 */
+enum { MAX_THREADS = 1024, MAX_SLOTS = 4096, MULTIPROCESSORS = 16 };
 
 /* ---- pieces ---- */
 
@@ -32,11 +31,11 @@ static xep_status_t check_stride(const char *name, size_t *stride_p, uint64_t ro
 {
     if (*stride_p == 0) *stride_p = row_bytes;
     if (*stride_p < row_bytes)
-        return xep_fail(XEP_ERR_INVALID, "invalid %s: %zu bytes (at least the %llu of a row)", name, *stride_p,
+        return xep_fail(XEP_ERR_INVALID, "invalid %s_stride: %zu bytes (at least the %llu of a row)", name, *stride_p,
                         (unsigned long long)row_bytes);
     if (*stride_p % elem != 0)
-        return xep_fail(XEP_ERR_INVALID, "invalid %s: %zu bytes (a multiple of the %zu of an element)", name, *stride_p,
-                        elem);
+        return xep_fail(XEP_ERR_INVALID, "invalid %s_stride: %zu bytes (a multiple of the %zu of an element)", name,
+                        *stride_p, elem);
     return XEP_OK;
 }
 
@@ -51,53 +50,32 @@ static xep_status_t check_pointer(const char *name, const void *pointer, uint64_
 }
 
 /* No object is larger: a negative stride that became a size_t, or a product that does not fit 64 bits. */
-static xep_status_t check_extent(const char *stride_name, size_t stride, uint64_t rows, uint64_t row_bytes)
+static xep_status_t check_extent(const char *name, size_t stride, uint64_t rows, uint64_t row_bytes)
 {
     uint64_t apart;
     if (rows <= 1 || (!__builtin_mul_overflow(rows - 1, stride, &apart) && apart <= PTRDIFF_MAX - row_bytes))
         return XEP_OK;
-    return xep_fail(XEP_ERR_INVALID, "invalid %s: %zu bytes (%llu rows must fit in memory)", stride_name, stride,
+    return xep_fail(XEP_ERR_INVALID, "invalid %s_stride: %zu bytes (%llu rows must fit in memory)", name, stride,
                     (unsigned long long)rows);
 }
 
-/* a matrix of tokens rows; NULL only without rows */
-static xep_status_t check_matrix(const char *name, const char *stride_name, const void *pointer, size_t *stride_p,
-                                 uint64_t rows, uint64_t row_bytes, size_t elem)
+xep_status_t xep_check_matrix(const char *name, const void *pointer, size_t *stride_p, uint64_t rows,
+                              uint64_t row_bytes, size_t elem)
 {
     xep_status_t status = check_pointer(name, pointer, rows, elem);
-    if (status == XEP_OK) status = check_stride(stride_name, stride_p, row_bytes, elem);
-    return status == XEP_OK ? check_extent(stride_name, *stride_p, rows, row_bytes) : status;
+    if (status == XEP_OK) status = check_stride(name, stride_p, row_bytes, elem);
+    return status == XEP_OK ? check_extent(name, *stride_p, rows, row_bytes) : status;
 }
 
 /* Both, because torch has int64 where other frameworks have int32, and a conversion would cost a pass over topk_idx. */
-static xep_status_t check_index_type(const char *name, xep_dtype_t *dtype)
+xep_status_t xep_check_topk_idx(const void *topk_idx, size_t *stride_p, xep_dtype_t *dtype_p, uint64_t tokens,
+                                uint32_t topk)
 {
-    if (*dtype == XEP_DTYPE_DEFAULT) *dtype = XEP_INT64;
-    if (*dtype == XEP_INT64 || *dtype == XEP_INT32) return XEP_OK;
-    return xep_fail(XEP_ERR_INVALID, "invalid %s: %s (int64 or int32)", name, xep_dtype_name(*dtype));
-}
-
-/* ---- layout ---- */
-
-/* The indices themselves are checked one by one where they are read. */
-xep_status_t xep_check_layout(xep_layout_args_t *args)
-{
-    xep_status_t status = check_index_type("topk_idx_dtype", &args->topk_idx_dtype);
-    if (status != XEP_OK) return status;
-    if (args->nranks == 0 || args->nranks > MAX_RANKS)
-        return xep_fail(XEP_ERR_INVALID, "invalid nranks: %u (1 to %d)", args->nranks, MAX_RANKS);
-    if (args->experts == 0) return xep_fail(XEP_ERR_INVALID, "invalid experts: 0 (at least 1)");
-    if (args->topk == 0) return xep_fail(XEP_ERR_INVALID, "invalid topk: 0 (at least 1)");
-    if (args->owners != NULL && args->buffer != NULL)
-        return xep_fail(XEP_ERR_UNSUPPORTED, "owners must be NULL with a buffer in device memory");
-    if ((status = xep_owners_check(args->owners, args->experts, args->nranks)) != XEP_OK) return status;
-    if (args->tokens > MAX_TOKENS)
-        return xep_fail(XEP_ERR_INVALID, "invalid tokens: %llu (at most %llu)", (unsigned long long)args->tokens,
-                        (unsigned long long)MAX_TOKENS);
-    if (args->ranks_per_node == 0) args->ranks_per_node = args->nranks;
-    size_t elem = xep_dtype_size(args->topk_idx_dtype);
-    return check_matrix("topk_idx", "topk_idx_stride", args->topk_idx, &args->topk_idx_stride, args->tokens,
-                        (uint64_t)args->topk * elem, elem);
+    if (*dtype_p == XEP_DTYPE_DEFAULT) *dtype_p = XEP_INT64;
+    if (*dtype_p != XEP_INT64 && *dtype_p != XEP_INT32)
+        return xep_fail(XEP_ERR_INVALID, "invalid topk_idx_dtype: %s (int64 or int32)", xep_dtype_name(*dtype_p));
+    const size_t elem = xep_dtype_size(*dtype_p);
+    return xep_check_matrix("topk_idx", topk_idx, stride_p, tokens, topk * elem, elem);
 }
 
 /* ---- buffer ---- */
@@ -116,16 +94,16 @@ static xep_status_t check_buffer_types(xep_buffer_params_t *p)
 /* Checks each field alone. Whether the resulting sizes fit in 64 bits shows when a heap is laid out. */
 static xep_status_t check_buffer_shape(const xep_buffer_params_t *p, uint32_t nranks)
 {
-    if (nranks == 0 || nranks > MAX_RANKS)
-        return xep_fail(XEP_ERR_INVALID, "invalid nranks: %u (1 to %d)", nranks, MAX_RANKS);
+    if (nranks == 0 || nranks > XEP_MOST_RANKS)
+        return xep_fail(XEP_ERR_INVALID, "invalid nranks: %u (1 to %d)", nranks, XEP_MOST_RANKS);
     if (p->experts == 0 || p->experts > INT32_MAX)
         return xep_fail(XEP_ERR_INVALID, "invalid experts: %u (1 to %d)", p->experts, INT32_MAX);
     if (p->topk == 0 || p->topk > p->experts)
         return xep_fail(XEP_ERR_INVALID, "invalid topk: %u (1 to %u, the experts)", p->topk, p->experts);
     if (p->hidden == 0) return xep_fail(XEP_ERR_INVALID, "invalid hidden: 0 (at least 1)");
-    if (p->tokens > MAX_TOKENS)
-        return xep_fail(XEP_ERR_INVALID, "invalid tokens: %llu (at most %llu)", (unsigned long long)p->tokens,
-                        (unsigned long long)MAX_TOKENS);
+    if (p->tokens > XEP_MOST_TOKENS)
+        return xep_fail(XEP_ERR_INVALID, "invalid tokens: %llu (at most %d)", (unsigned long long)p->tokens,
+                        XEP_MOST_TOKENS);
     if (p->slots > MAX_SLOTS) return xep_fail(XEP_ERR_INVALID, "invalid slots: %u (at most %d)", p->slots, MAX_SLOTS);
     if (p->threads == 0 || p->threads > MAX_THREADS)
         return xep_fail(XEP_ERR_INVALID, "invalid threads: %u (1 to %d)", p->threads, MAX_THREADS);
@@ -191,7 +169,7 @@ static xep_status_t refuse_row(uint32_t given, xep_dtype_t dtype, uint32_t hidde
 static xep_status_t check_rows(const xep_buffer_t *buffer, xep_dispatch_args_t *a)
 {
     const xep_shape_t *shape = &buffer->shape;
-    if (a->dtype == XEP_DTYPE_DEFAULT) a->dtype = buffer->dtype;
+    if (a->dtype == XEP_DTYPE_DEFAULT) a->dtype = buffer->params.dtype;
     if (a->hidden == 0) a->hidden = shape->hidden;
     xep_status_t status = check_dtype("dtype", a->dtype);
     if (status != XEP_OK) return status;
@@ -201,8 +179,8 @@ static xep_status_t check_rows(const xep_buffer_t *buffer, xep_dispatch_args_t *
     size_t elem = xep_dtype_size(a->dtype);
     uint64_t row = (uint64_t)a->hidden * elem;
     if (row > (uint64_t)shape->hidden * shape->elem_bytes)
-        return refuse_row(a->hidden, a->dtype, shape->hidden, buffer->dtype, "dtype");
-    return check_matrix("x", "x_stride", a->x, &a->x_stride, a->tokens, row, elem);
+        return refuse_row(a->hidden, a->dtype, shape->hidden, buffer->params.dtype, "dtype");
+    return xep_check_matrix("x", a->x, &a->x_stride, a->tokens, row, elem);
 }
 
 /*
@@ -214,14 +192,10 @@ static xep_status_t check_routing(const xep_buffer_t *buffer, xep_dispatch_args_
     if (a->topk == 0) a->topk = buffer->shape.topk;
     if (a->topk > buffer->shape.topk)
         return xep_fail(XEP_ERR_INVALID, "invalid topk: %u (the buffer was made for %u)", a->topk, buffer->shape.topk);
-    xep_status_t status = check_index_type("topk_idx_dtype", &a->topk_idx_dtype);
+    xep_status_t status = xep_check_topk_idx(a->topk_idx, &a->topk_idx_stride, &a->topk_idx_dtype, a->tokens, a->topk);
     if (status != XEP_OK) return status;
-    size_t elem = xep_dtype_size(a->topk_idx_dtype);
-    status = check_matrix("topk_idx", "topk_idx_stride", a->topk_idx, &a->topk_idx_stride, a->tokens,
-                          (uint64_t)a->topk * elem, elem);
-    if (status != XEP_OK) return status;
-    return check_matrix("topk_weights", "topk_weights_stride", a->topk_weights, &a->topk_weights_stride,
-                        a->topk_weights == NULL ? 0 : a->tokens, (uint64_t)a->topk * sizeof(float), sizeof(float));
+    return xep_check_matrix("topk_weights", a->topk_weights, &a->topk_weights_stride,
+                            a->topk_weights == NULL ? 0 : a->tokens, (uint64_t)a->topk * sizeof(float), sizeof(float));
 }
 
 /* Arguments that the handle knows may be left out, but must be right if given. */
@@ -247,46 +221,16 @@ static xep_status_t check_cached(const xep_buffer_t *buffer, xep_dispatch_args_t
     return XEP_OK;
 }
 
-/* Strides are signed here and may be anything that is aligned: scales come transposed, or out of a larger array. */
-static xep_status_t check_scales(const xep_buffer_t *buffer, xep_dispatch_args_t *a)
-{
-    if (a->scales_dtype == XEP_DTYPE_DEFAULT) a->scales_dtype = XEP_FP32;
-    if (a->scales == NULL && (a->nscales | a->npayloads) == 0) return XEP_OK;
-    const ptrdiff_t width = (ptrdiff_t)xep_dtype_size(a->scales_dtype);
-    const int is_word = a->scales_dtype == XEP_FP32 || a->scales_dtype == XEP_INT32;
-    if (width == 0 || (!is_word && buffer->device != NULL))
-        return xep_fail(XEP_ERR_INVALID, "invalid scales_dtype: %s (%s)", xep_dtype_name(a->scales_dtype),
-                        width == 0 ? "one of XEP_DTYPE_LIST" : "in device memory: fp32 or int32");
-    if (a->nscales * (uint64_t)width > buffer->shape.scales * UINT64_C(4))
-        return xep_fail(XEP_ERR_INVALID, "invalid nscales: %u (at most %llu, by params.scales)", a->nscales,
-                        buffer->shape.scales * 4ULL / (unsigned long long)width);
-    if (a->scales == NULL && a->nscales > 0 && a->tokens > 0)
-        return xep_fail(XEP_ERR_INVALID, "scales is NULL, with %u nscales", a->nscales);
-    if (a->scales != NULL && a->nscales == 0)
-        return xep_fail(XEP_ERR_INVALID, "invalid nscales: 0 (at least 1 where scales are given)");
-    if (a->scales_stride == 0) a->scales_stride = width;
-    if (a->scales_token_stride == 0) a->scales_token_stride = (ptrdiff_t)a->nscales * width;
-    if ((intptr_t)a->scales % width != 0 || a->scales_stride % width != 0 || a->scales_token_stride % width != 0)
-        return xep_fail(
-            XEP_ERR_INVALID,
-            "misaligned scales: scales_stride %td, scales_token_stride %td (multiples of %td bytes, as their address)",
-            a->scales_stride, a->scales_token_stride, width);
-    return a->npayloads != 0 ? xep_check_payloads(buffer, a) : XEP_OK;
-}
-
 static int is_quant_scale_sane(xep_quant_t quant, float scale)
 {
     if (scale == 0) return quant != XEP_QUANT_E4M3_STATIC;
     return (quant == XEP_QUANT_E4M3_STATIC || quant == XEP_QUANT_NVFP4) && scale >= 1e-30f && scale <= 1e30f;
 }
 
-#define ONE_MORE_(_name, _value, _text) +1
-
 /* Which of them a mode has, and for which operation, its table says. */
 static xep_status_t check_quant(xep_quant_t quant, float scale)
 {
-    enum { QUANTS = 0 XEP_QUANT_LIST(ONE_MORE_) };
-    if ((unsigned)quant >= QUANTS)
+    if ((unsigned)quant > XEP_QUANT_LOGFMT)
         return xep_fail(XEP_ERR_INVALID, "invalid quant: %d (one of XEP_QUANT_*)", (int)quant);
     if (is_quant_scale_sane(quant, scale)) return XEP_OK;
     return xep_fail(XEP_ERR_INVALID,
@@ -345,7 +289,7 @@ xep_status_t xep_check_dispatch(const xep_buffer_t *buffer, xep_dispatch_args_t 
 {
     xep_status_t status = check_rows(buffer, a);
     if (status == XEP_OK) status = a->cached != NULL ? check_cached(buffer, a) : check_routing(buffer, a);
-    if (status == XEP_OK) status = check_scales(buffer, a);
+    if (status == XEP_OK) status = xep_check_beside(buffer, a);
     if (status == XEP_OK && a->flags != 0) status = check_flags(buffer, a);
     if (status == XEP_OK) status = check_choices(a);
     if (status == XEP_OK) status = check_order(buffer, &a->after, a->stream);
@@ -366,14 +310,14 @@ xep_status_t xep_check_dispatch(const xep_buffer_t *buffer, xep_dispatch_args_t 
 xep_status_t xep_check_outputs(const xep_handle_t *h, xep_combine_args_t *a, uint64_t *row_p)
 {
     const xep_shape_t *shape = &h->buffer->shape;
-    if (a->dtype == XEP_DTYPE_DEFAULT) a->dtype = h->buffer->combine_dtype;
+    if (a->dtype == XEP_DTYPE_DEFAULT) a->dtype = h->buffer->params.combine_dtype;
     if (a->dtype != XEP_BF16 && a->dtype != XEP_FP16 && a->dtype != XEP_FP32)
         return xep_fail(XEP_ERR_INVALID, "invalid dtype: %s (bf16, fp16 or fp32)", xep_dtype_name(a->dtype));
     if (a->hidden == 0) a->hidden = shape->hidden;
     size_t elem = xep_dtype_size(a->dtype);
     uint64_t row = (uint64_t)a->hidden * elem;
     if (row > (uint64_t)shape->hidden * shape->combine_elem_bytes)
-        return refuse_row(a->hidden, a->dtype, shape->hidden, h->buffer->combine_dtype, "combine_dtype");
+        return refuse_row(a->hidden, a->dtype, shape->hidden, h->buffer->params.combine_dtype, "combine_dtype");
     *row_p = row;
     xep_status_t status = XEP_OK;
     if (a->x == NULL || a->x == h->combine_input) {
@@ -384,11 +328,11 @@ xep_status_t xep_check_outputs(const xep_handle_t *h, xep_combine_args_t *a, uin
                             (unsigned long long)h->recv.rows);
         a->x = NULL;
     } else {
-        status = check_matrix("x", "x_stride", a->x, &a->x_stride, h->recv.rows, row, elem);
+        status = xep_check_matrix("x", a->x, &a->x_stride, h->recv.rows, row, elem);
     }
     if (status != XEP_OK || a->topk_weights == NULL) return status;
-    return check_matrix("topk_weights", "topk_weights_stride", a->topk_weights, &a->topk_weights_stride, h->recv.rows,
-                        (uint64_t)h->topk * sizeof(float), sizeof(float));
+    return xep_check_matrix("topk_weights", a->topk_weights, &a->topk_weights_stride, h->recv.rows,
+                            (uint64_t)h->topk * sizeof(float), sizeof(float));
 }
 
 /* out and bias have a row for each token of this rank. */
@@ -398,10 +342,9 @@ static xep_status_t check_combine_rows(const xep_handle_t *h, xep_combine_args_t
     xep_status_t status = xep_check_outputs(h, a, &row);
     if (status != XEP_OK) return status;
     size_t elem = xep_dtype_size(a->dtype);
-    status = check_matrix("out", "out_stride", a->out, &a->out_stride, h->tokens, row, elem);
+    status = xep_check_matrix("out", a->out, &a->out_stride, h->tokens, row, elem);
     for (int i = 0; i < 2 && status == XEP_OK; i++)
-        if (a->bias[i] != NULL)
-            status = check_matrix("bias", "bias_stride", a->bias[i], &a->bias_stride[i], h->tokens, row, elem);
+        if (a->bias[i] != NULL) status = xep_check_matrix("bias", a->bias[i], &a->bias_stride[i], h->tokens, row, elem);
     return status;
 }
 
@@ -414,8 +357,7 @@ static xep_status_t check_combine_weights(const xep_handle_t *h, xep_combine_arg
         return xep_fail(XEP_ERR_INVALID, "topk_weights is NULL (needed where out_weights is given)");
     if (a->out_weights == NULL && h->tokens > 0)
         return xep_fail(XEP_ERR_INVALID, "out_weights is NULL (needed where topk_weights are given)");
-    return check_matrix("out_weights", "out_weights_stride", a->out_weights, &a->out_weights_stride, h->tokens, row,
-                        sizeof(float));
+    return xep_check_matrix("out_weights", a->out_weights, &a->out_weights_stride, h->tokens, row, sizeof(float));
 }
 
 /* The weights that ll applies at the rank of the tokens; normal refuses them itself. */
@@ -428,8 +370,8 @@ static xep_status_t check_source_weights(const xep_handle_t *h, xep_combine_args
     if (a->quant != XEP_QUANT_NONE && a->dtype != XEP_BF16)
         return xep_fail(XEP_ERR_INVALID, "invalid dtype: %s (with quant: bf16)", xep_dtype_name(a->dtype));
     if (a->weights == NULL) return XEP_OK;
-    return check_matrix("weights", "weights_stride", a->weights, &a->weights_stride, h->tokens,
-                        (uint64_t)h->topk * sizeof(float), sizeof(float));
+    return xep_check_matrix("weights", a->weights, &a->weights_stride, h->tokens, (uint64_t)h->topk * sizeof(float),
+                            sizeof(float));
 }
 
 /* h->recv is read for the number of rows, so the handle is checked first. */
@@ -440,6 +382,6 @@ xep_status_t xep_check_combine(xep_handle_t *h, xep_combine_args_t *a)
     if (status == XEP_OK) status = check_combine_weights(h, a);
     if (status == XEP_OK) status = check_source_weights(h, a);
     if (status == XEP_OK && a->missing != NULL)
-        status = check_matrix("missing", "missing_stride", a->missing, &a->missing_stride, h->tokens, h->topk, 1);
+        status = xep_check_matrix("missing", a->missing, &a->missing_stride, h->tokens, h->topk, 1);
     return status == XEP_OK ? check_order(h->buffer, &a->after, a->stream) : status;
 }

@@ -9,7 +9,9 @@
 
 #include "buffer.h"
 
-xep_status_t xep_check_layout(xep_layout_args_t *args);
+/** What a buffer or a layout may have. src_token is an int32. */
+enum { XEP_MOST_RANKS = 1 << 20, XEP_MOST_TOKENS = INT32_MAX };
+
 xep_status_t xep_check_buffer(const xep_config_t *config, uint32_t nranks, xep_buffer_params_t *params);
 xep_status_t xep_check_dispatch(const xep_buffer_t *buffer, xep_dispatch_args_t *args);
 xep_status_t xep_check_combine(xep_handle_t *handle, xep_combine_args_t *args);
@@ -17,12 +19,21 @@ xep_status_t xep_check_combine(xep_handle_t *handle, xep_combine_args_t *args);
 /** A part of the last one: what goes back, and the bytes of a row of it. */
 xep_status_t xep_check_outputs(const xep_handle_t *handle, xep_combine_args_t *args, uint64_t *row_p);
 
+/**
+ * A matrix [rows] of elements, rows of row_bytes: NULL only without rows. A stride of 0 becomes that of dense rows.
+ * topk_idx likewise: by default of int64.
+ */
+xep_status_t xep_check_matrix(const char *name, const void *pointer, size_t *stride_p, uint64_t rows,
+                              uint64_t row_bytes, size_t elem);
+xep_status_t xep_check_topk_idx(const void *topk_idx, size_t *stride_p, xep_dtype_t *dtype_p, uint64_t tokens,
+                                uint32_t topk);
+
+/* ---- api_check_payloads.c ---- */
+
+/** Scales and payloads. */
+xep_status_t xep_check_beside(const xep_buffer_t *buffer, xep_dispatch_args_t *args);
+
 /* ---- api_check_pieces.c ---- */
-
-/** The list of payloads, which is not empty. */
-xep_status_t xep_check_payloads(const xep_buffer_t *buffer, const xep_dispatch_args_t *args);
-
-/* Checks of dispatches in pieces. */
 
 /** What XEP_DISPATCH_PIECES needs. */
 xep_status_t xep_check_pieces(const xep_buffer_t *buffer, const xep_dispatch_args_t *args);

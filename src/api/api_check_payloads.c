@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Checks of what travels beside rows, where there is more than scales. */
+/* Checks of what travels beside rows: scales and payloads. */
 #include "api_check.h"
 
 #include "error.h"
@@ -45,7 +45,7 @@ static xep_status_t check_on_device(const xep_buffer_t *buffer, const xep_dispat
 }
 
 /* Whether there is room for all of them beside a row, only the mode knows: a cast may need some of it. */
-xep_status_t xep_check_payloads(const xep_buffer_t *buffer, const xep_dispatch_args_t *a)
+static xep_status_t check_payloads(const xep_buffer_t *buffer, const xep_dispatch_args_t *a)
 {
     xep_status_t status = XEP_OK;
     if (a->npayloads > XEP_PAYLOADS_MOST)
@@ -54,4 +54,31 @@ xep_status_t xep_check_payloads(const xep_buffer_t *buffer, const xep_dispatch_a
     for (uint32_t i = 0; i < a->npayloads && status == XEP_OK; i++)
         status = check_payload(&a->payloads[i], i, a->tokens);
     return status == XEP_OK && buffer->device != NULL ? check_on_device(buffer, a) : status;
+}
+
+/* Strides are signed here and may be anything that is aligned: scales come transposed, or out of a larger array. */
+xep_status_t xep_check_beside(const xep_buffer_t *buffer, xep_dispatch_args_t *a)
+{
+    if (a->scales_dtype == XEP_DTYPE_DEFAULT) a->scales_dtype = XEP_FP32;
+    if (a->scales == NULL && (a->nscales | a->npayloads) == 0) return XEP_OK;
+    const ptrdiff_t width = (ptrdiff_t)xep_dtype_size(a->scales_dtype);
+    const int is_word = a->scales_dtype == XEP_FP32 || a->scales_dtype == XEP_INT32;
+    if (width == 0 || (!is_word && buffer->device != NULL))
+        return xep_fail(XEP_ERR_INVALID, "invalid scales_dtype: %s (%s)", xep_dtype_name(a->scales_dtype),
+                        width == 0 ? "one of XEP_DTYPE_LIST" : "in device memory: fp32 or int32");
+    if (a->nscales * (uint64_t)width > buffer->shape.scales * UINT64_C(4))
+        return xep_fail(XEP_ERR_INVALID, "invalid nscales: %u (at most %llu, by params.scales)", a->nscales,
+                        buffer->shape.scales * 4ULL / (unsigned long long)width);
+    if (a->scales == NULL && a->nscales > 0 && a->tokens > 0)
+        return xep_fail(XEP_ERR_INVALID, "scales is NULL, with %u nscales", a->nscales);
+    if (a->scales != NULL && a->nscales == 0)
+        return xep_fail(XEP_ERR_INVALID, "invalid nscales: 0 (at least 1 where scales are given)");
+    if (a->scales_stride == 0) a->scales_stride = width;
+    if (a->scales_token_stride == 0) a->scales_token_stride = (ptrdiff_t)a->nscales * width;
+    if ((intptr_t)a->scales % width != 0 || a->scales_stride % width != 0 || a->scales_token_stride % width != 0)
+        return xep_fail(
+            XEP_ERR_INVALID,
+            "misaligned scales: scales_stride %td, scales_token_stride %td (multiples of %td bytes, as their address)",
+            a->scales_stride, a->scales_token_stride, width);
+    return a->npayloads != 0 ? check_payloads(buffer, a) : XEP_OK;
 }

@@ -67,19 +67,20 @@ xep_status_t xep_require_request(const xep_request_t *req)
 enum { MAX_STRUCT = 65536 };
 
 /* All structs begin with a size_t and are aligned to it: no version of one has ended in the middle of a word. */
-static int is_struct_size(size_t size)
+static xep_status_t read_size(const char *name, const void *user, size_t *size_p)
 {
-    return size >= sizeof size && size <= MAX_STRUCT && size % sizeof size == 0;
+    if (user == NULL) return xep_fail(XEP_ERR_INVALID, "%s is NULL", name);
+    memcpy(size_p, user, sizeof *size_p);
+    if (*size_p >= sizeof *size_p && *size_p <= MAX_STRUCT && *size_p % sizeof *size_p == 0) return XEP_OK;
+    return xep_fail(XEP_ERR_INVALID, "invalid %s.size: %zu (what its _INIT macro sets)", name, *size_p);
 }
 
 /* Nothing but size is read before it is known how much there is: user may be the shorter struct of an older caller. */
 xep_status_t xep_check_struct(const char *name, const void *user, void *own, size_t own_size)
 {
     size_t size;
-    if (user == NULL) return xep_fail(XEP_ERR_INVALID, "%s is NULL", name);
-    memcpy(&size, user, sizeof size);
-    if (!is_struct_size(size))
-        return xep_fail(XEP_ERR_INVALID, "invalid %s.size: %zu (what its _INIT macro sets)", name, size);
+    xep_status_t status = read_size(name, user, &size);
+    if (status != XEP_OK) return status;
     for (size_t i = own_size; i < size; i++)
         if (((const unsigned char *)user)[i] != 0)
             return xep_fail(XEP_ERR_INVALID, "unknown field in %s: byte %zu is set (%zu bytes are known)", name, i,
@@ -93,12 +94,9 @@ xep_status_t xep_check_struct(const char *name, const void *user, void *own, siz
 xep_status_t xep_fill_struct(const char *name, void *user, const void *own, size_t own_size)
 {
     size_t size;
-    if (user == NULL) return xep_fail(XEP_ERR_INVALID, "%s is NULL", name);
-    xep_status_t status = xep_check_output(name, user);
+    xep_status_t status = read_size(name, user, &size);
+    if (status == XEP_OK) status = xep_check_output(name, user);
     if (status != XEP_OK) return status;
-    memcpy(&size, user, sizeof size);
-    if (!is_struct_size(size))
-        return xep_fail(XEP_ERR_INVALID, "invalid %s.size: %zu (what its _INIT macro sets)", name, size);
     if (size > sizeof size)
         memcpy((char *)user + sizeof size, (const char *)own + sizeof size,
                (size < own_size ? size : own_size) - sizeof size);

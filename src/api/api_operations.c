@@ -54,35 +54,26 @@ static void count_for_recording(const xep_buffer_t *buffer, const xep_dispatch_a
 }
 
 /*
- * The caller holds the buffer. ordered is what order_behind() returned. Errors are found before a slot is taken or a
- * word is sent; refusals are counted, so that the other ranks learn of them (request.h).
+ * The caller holds the buffer. given: whether args could be read, and the stream put behind args->after. Errors are
+ * found before a slot is taken or a word is sent; refusals are counted, so that the other ranks learn of them
+ * (request.h).
  */
-static xep_status_t begin_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_t *args, xep_status_t ordered,
+static xep_status_t begin_dispatch(xep_buffer_t *buffer, xep_dispatch_args_t *args, xep_status_t given,
                                    xep_handle_t **handle_p, xep_request_t **req_p)
 {
-    xep_dispatch_args_t own;
     xep_status_t status = xep_buffer_usable(buffer);
     if (status != XEP_OK) return status;
     status = xep_request_keep_pace(buffer);
     if (status == XEP_OK && handle_p == NULL) status = xep_fail(XEP_ERR_INVALID, "handle_p is NULL");
-    if (status == XEP_OK) status = xep_check_struct("args", args, &own, sizeof own);
-    if (status == XEP_OK) status = xep_check_dispatch(buffer, &own);
-    if (status == XEP_OK) status = xep_check_dispatch_memory(buffer, &own);
-    if (status == XEP_OK) status = xep_mode_check_dispatch(buffer->plugin.plugin, &buffer->can, &own);
-    if (status == XEP_OK && (own.flags & XEP_DISPATCH_PIECES) != 0) status = xep_check_pieces(buffer, &own);
-    if (status == XEP_OK) status = ordered;
-    if (status == XEP_OK) status = xep_request_dispatch(buffer, &own, req_p);
+    if (status == XEP_OK) status = given;
+    if (status == XEP_OK) status = xep_check_dispatch(buffer, args);
+    if (status == XEP_OK) status = xep_check_dispatch_memory(buffer, args);
+    if (status == XEP_OK) status = xep_mode_check_dispatch(buffer->plugin.plugin, &buffer->can, args);
+    if (status == XEP_OK && (args->flags & XEP_DISPATCH_PIECES) != 0) status = xep_check_pieces(buffer, args);
+    if (status == XEP_OK) status = xep_request_dispatch(buffer, args, req_p);
     if (status != XEP_OK) return xep_request_count_refused(buffer, status);
-    count_for_recording(buffer, &own);
+    count_for_recording(buffer, args);
     return XEP_OK;
-}
-
-/* The args are not checked yet: begin_dispatch() does that. */
-static xep_status_t order_dispatch(const xep_buffer_t *buffer, const xep_dispatch_args_t *args)
-{
-    xep_dispatch_args_t own;
-    if (buffer->device == NULL || xep_check_struct("args", args, &own, sizeof own) != XEP_OK) return XEP_OK;
-    return order_behind(buffer, own.after, own.stream);
 }
 
 /*
@@ -93,12 +84,14 @@ xep_status_t xep_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_t *args,
                           xep_request_t **req_p)
 {
     xep_request_t *req;
+    xep_dispatch_args_t own;
     uint64_t begin_ns = xep_trace_now();
     xep_status_t status = xep_require_buffer(buffer);
     if (status != XEP_OK) return status;
-    xep_status_t ordered = order_dispatch(buffer, args);
+    xep_status_t given = xep_check_struct("args", args, &own, sizeof own);
+    if (given == XEP_OK && buffer->device != NULL) given = order_behind(buffer, own.after, own.stream);
     if ((status = xep_buffer_claim(buffer)) != XEP_OK) return status;
-    status = begin_dispatch(buffer, args, ordered, handle_p, &req);
+    status = begin_dispatch(buffer, &own, given, handle_p, &req);
     if (status == XEP_OK) {
         xep_handle_t *handle = req->handle;
         status = deliver(req, req_p, "dispatch", begin_ns);
@@ -113,40 +106,33 @@ xep_status_t xep_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_t *args,
  * As begin_dispatch(): the caller holds the buffer, all checks come before anything is sent, and refusals are counted.
  * A refused call leaves the handle as it was.
  */
-static xep_status_t begin_combine(xep_handle_t *handle, const xep_combine_args_t *args, xep_status_t ordered, int waits,
+static xep_status_t begin_combine(xep_handle_t *handle, xep_combine_args_t *args, xep_status_t given, int waits,
                                   xep_request_t **req_p)
 {
-    xep_combine_args_t own;
     xep_status_t status = xep_buffer_usable(handle->buffer);
     if (status != XEP_OK) return status;
     status = xep_request_keep_pace(handle->buffer);
-    if (status == XEP_OK) status = xep_check_struct("args", args, &own, sizeof own);
-    if (status == XEP_OK) status = xep_check_combine(handle, &own);
-    if (status == XEP_OK) status = xep_check_combine_memory(handle, &own);
-    if (status == XEP_OK) status = xep_mode_check_combine(handle->buffer->plugin.plugin, &handle->buffer->can, &own);
-    if (status == XEP_OK && handle->recv.pieces > 1) status = xep_check_combined_pieces(handle, &own);
-    if (status == XEP_OK) status = ordered;
-    if (status == XEP_OK) status = xep_request_combine(handle, &own, waits, req_p);
+    if (status == XEP_OK) status = given;
+    if (status == XEP_OK) status = xep_check_combine(handle, args);
+    if (status == XEP_OK) status = xep_check_combine_memory(handle, args);
+    if (status == XEP_OK) status = xep_mode_check_combine(handle->buffer->plugin.plugin, &handle->buffer->can, args);
+    if (status == XEP_OK && handle->recv.pieces > 1) status = xep_check_combined_pieces(handle, args);
+    if (status == XEP_OK) status = xep_request_combine(handle, args, waits, req_p);
     return status == XEP_OK ? XEP_OK : xep_request_count_refused(handle->buffer, status);
-}
-
-static xep_status_t order_combine(const xep_buffer_t *buffer, const xep_combine_args_t *args)
-{
-    xep_combine_args_t own;
-    if (buffer->device == NULL || xep_check_struct("args", args, &own, sizeof own) != XEP_OK) return XEP_OK;
-    return order_behind(buffer, own.after, own.stream);
 }
 
 /* The handle stays the user's, however this ends. */
 xep_status_t xep_combine(xep_handle_t *handle, const xep_combine_args_t *args, xep_request_t **req_p)
 {
     xep_request_t *req;
+    xep_combine_args_t own;
     uint64_t begin_ns = xep_trace_now();
     xep_status_t status = xep_require_handle(handle);
     if (status != XEP_OK) return status;
-    xep_status_t ordered = order_combine(handle->buffer, args);
+    xep_status_t given = xep_check_struct("args", args, &own, sizeof own);
+    if (given == XEP_OK && handle->buffer->device != NULL) given = order_behind(handle->buffer, own.after, own.stream);
     if ((status = xep_buffer_claim(handle->buffer)) != XEP_OK) return status;
-    status = begin_combine(handle, args, ordered, req_p == NULL, &req);
+    status = begin_combine(handle, &own, given, req_p == NULL, &req);
     if (status == XEP_OK) status = deliver(req, req_p, "combine", begin_ns);
     xep_buffer_leave(handle->buffer);
     return status;
@@ -232,63 +218,63 @@ xep_status_t xep_handle_recv(const xep_handle_t *handle, const xep_recv_t **recv
 /* Waits until peers have read what an earlier combine has left there. */
 static xep_status_t combine_input(xep_handle_t *handle, void **base_p, size_t *stride_p)
 {
-    xep_status_t status = xep_buffer_usable(handle->buffer);
-    if (status == XEP_OK) status = xep_require_idle(handle);
+    xep_status_t status = xep_require_idle(handle);
     if (status != XEP_OK) return status;
     if (handle->buffer->staging == NULL) return xep_request_wait_memory(handle->buffer, handle, base_p, stride_p);
     *base_p = xep_staging_input(handle, stride_p);
     return XEP_OK;
 }
 
-/* Notes that the input was given out: a combine with it as x has nothing to copy. */
-xep_status_t xep_handle_combine_input(xep_handle_t *handle, void **base_p, size_t *stride_p)
-{
-    void *base = NULL;
-    size_t stride = 0;
-    xep_status_t status = xep_require_handle(handle);
-    if (status != XEP_OK) return status;
-    if (base_p == NULL) return xep_fail(XEP_ERR_INVALID, "base_p is NULL");
-    uint64_t begin_ns = xep_trace_now();
-    if ((status = xep_buffer_claim(handle->buffer)) != XEP_OK) return status;
-    status = combine_input(handle, &base, &stride);
-    xep_buffer_leave(handle->buffer);
-    if (begin_ns != 0) xep_trace_write_call(XEP_TRACE_CALL, "combine_input", 0, begin_ns);
-    if (status != XEP_OK) return status;
-    handle->combine_input = base;
-    handle->has_input = 1;
-    *base_p = base;
-    if (stride_p != NULL) *stride_p = stride;
-    return XEP_OK;
-}
-
-/* The caller holds the buffer. May block: peers may still have handles with rows there. */
+/* May block: peers may still have handles with rows there. */
 static xep_status_t send_memory(xep_buffer_t *buffer, void **base_p, size_t *stride_p)
 {
-    xep_status_t status = xep_buffer_usable(buffer);
-    if (status != XEP_OK) return status;
     if (!buffer->shape.sends_in_place)
         return xep_fail(XEP_ERR_UNSUPPORTED, "the buffer was made without XEP_BUFFER_SEND_MEMORY");
     return xep_request_wait_memory(buffer, NULL, base_p, stride_p);
 }
 
-/* The wait is given locals, so that the outputs stay as they are after an error. */
+/*
+ * The input of a handle or, with NULL, the buffer's send memory. The wait is given locals, so that the outputs stay as
+ * they are after an error.
+ */
+static xep_status_t show_memory(xep_buffer_t *buffer, xep_handle_t *handle, void **base_p, size_t *stride_p)
+{
+    void *base = NULL;
+    size_t stride = 0;
+    uint64_t begin_ns = xep_trace_now();
+    xep_status_t status = xep_buffer_claim(buffer);
+    if (status != XEP_OK) return status;
+    status = xep_buffer_usable(buffer);
+    if (status == XEP_OK)
+        status = handle != NULL ? combine_input(handle, &base, &stride) : send_memory(buffer, &base, &stride);
+    xep_buffer_leave(buffer);
+    if (begin_ns != 0)
+        xep_trace_write_call(XEP_TRACE_CALL, handle != NULL ? "combine_input" : "send_memory", 0, begin_ns);
+    if (status != XEP_OK) return status;
+    *base_p = base;
+    if (stride_p != NULL) *stride_p = stride;
+    return XEP_OK;
+}
+
+/* Notes that the input was given out: a combine with it as x has nothing to copy. */
+xep_status_t xep_handle_combine_input(xep_handle_t *handle, void **base_p, size_t *stride_p)
+{
+    xep_status_t status = xep_require_handle(handle);
+    if (status != XEP_OK) return status;
+    if (base_p == NULL) return xep_fail(XEP_ERR_INVALID, "base_p is NULL");
+    if ((status = show_memory(handle->buffer, handle, base_p, stride_p)) != XEP_OK) return status;
+    handle->combine_input = *base_p;
+    handle->has_input = 1;
+    return XEP_OK;
+}
+
 xep_status_t xep_buffer_send_memory(xep_buffer_t *buffer, void **base_p, size_t *stride_p)
 {
-    void *base;
-    size_t stride;
     xep_status_t status = xep_require_buffer(buffer);
     if (status != XEP_OK) return status;
     if (base_p == NULL || stride_p == NULL)
         return xep_fail(XEP_ERR_INVALID, "%s is NULL", base_p == NULL ? "base_p" : "stride_p");
-    uint64_t begin_ns = xep_trace_now();
-    if ((status = xep_buffer_claim(buffer)) != XEP_OK) return status;
-    status = send_memory(buffer, &base, &stride);
-    xep_buffer_leave(buffer);
-    if (begin_ns != 0) xep_trace_write_call(XEP_TRACE_CALL, "send_memory", 0, begin_ns);
-    if (status != XEP_OK) return status;
-    *base_p = base;
-    *stride_p = stride;
-    return XEP_OK;
+    return show_memory(buffer, NULL, base_p, stride_p);
 }
 
 /* While an operation needs the slot this is only noted. */

@@ -23,7 +23,7 @@ uint64_t xep_balance_bytes(const xep_buffer_params_t *params, uint32_t nranks)
     return nranks * (LINE_BYTES + 2 * share_bytes(params->experts));
 }
 
-xep_status_t xep_balance_open(xep_buffer_t *buffer, const xep_buffer_params_t *params, uint64_t offset)
+xep_status_t xep_balance_open(xep_buffer_t *buffer, const xep_buffer_params_t *params)
 {
     const uint32_t nranks = buffer->shape.nranks, experts = params->experts;
     xep_balancer_t *balancer = calloc(1, sizeof *balancer);
@@ -32,10 +32,6 @@ xep_status_t xep_balance_open(xep_buffer_t *buffer, const xep_buffer_params_t *p
     if (xep_planner_open(&buffer->owners->instances, experts, nranks, xep_instances_are_whole(params),
                          &balancer->planner) != XEP_OK)
         goto err_memory;
-    balancer->plan = params->plan;
-    balancer->plan_ctx = params->plan_ctx;
-    balancer->offset = offset;
-    balancer->end = offset + xep_balance_bytes(params, nranks);
     balancer->share_bytes = share_bytes(experts);
     balancer->counts = calloc(nranks, sizeof *balancer->counts);
     balancer->all_counts = params->plan != NULL ? calloc((size_t)nranks * experts, sizeof(uint32_t)) : NULL;
@@ -88,7 +84,7 @@ static xep_status_t ask_caller(xep_buffer_t *buffer, uint32_t *expert_p)
                              .rank = planner->instances->rank,
                              .rows = planner->rows,
                              .out = planner->out};
-    const int ret = balancer->plan(balancer->plan_ctx, &plan);
+    const int ret = buffer->params.plan(buffer->params.plan_ctx, &plan);
     *expert_p = experts;
     if (ret != 0) return xep_fail(XEP_ERR_INVALID, "params.plan returned %d", ret);
     const uint32_t e = *expert_p = xep_plan_take(planner);
@@ -144,7 +140,7 @@ static xep_status_t make_plan(xep_request_t *req)
 {
     xep_buffer_t *buffer = req->buffer;
     xep_planner_t *planner = &buffer->balancer->planner;
-    if (buffer->balancer->plan != NULL) return compare_plans(req);
+    if (buffer->params.plan != NULL) return compare_plans(req);
     if (buffer->params.balance == XEP_BALANCE_EVEN) xep_plan_even(planner);
     else xep_plan_least_loaded(planner);
     return XEP_OK;

@@ -32,9 +32,6 @@ typedef struct xep_share {
 
 struct xep_balancer {
     xep_planner_t planner;
-    xep_plan_fn plan; /* NULL: not the caller's */
-    void *plan_ctx;
-    uint64_t offset, end; /* of the words and shares in the heap */
     uint64_t share_bytes; /* a multiple of a cache line */
     uint32_t round;
     const uint32_t **counts; /* [R] those of the last first round */
@@ -46,8 +43,8 @@ struct xep_balancer {
 /** Bytes in the heap behind the lines; 0 without balance. */
 uint64_t xep_balance_bytes(const xep_buffer_params_t *params, uint32_t nranks);
 
-/** For a buffer that has its shape and its instances; offset: of those bytes. close(NULL) is a no-op. */
-xep_status_t xep_balance_open(xep_buffer_t *buffer, const xep_buffer_params_t *params, uint64_t offset);
+/** For a buffer that has its shape and its instances. close(NULL) is a no-op. */
+xep_status_t xep_balance_open(xep_buffer_t *buffer, const xep_buffer_params_t *params);
 void xep_balance_close(xep_balancer_t *balancer);
 
 /** buffer->take_dispatch where there is balance: waits for the other ranks if the dispatch asks for it. */

@@ -13,7 +13,7 @@ enum { WORD_STRIDE = 64 };
 
 static uint64_t word_offset(const xep_buffer_t *buffer, uint32_t rank)
 {
-    return buffer->balancer->offset + (uint64_t)rank * WORD_STRIDE;
+    return buffer->areas.balance + (uint64_t)rank * WORD_STRIDE;
 }
 
 static uint64_t share_offset(const xep_buffer_t *buffer, uint32_t round, uint32_t rank)

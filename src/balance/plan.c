@@ -42,20 +42,20 @@ xep_status_t xep_planner_open(const xep_instances_t *instances, uint32_t experts
                                .nranks = nranks,
                                .room = room,
                                .is_whole = is_whole};
-    planner->total = calloc(experts, sizeof *planner->total);
-    planner->load = calloc(nranks, sizeof *planner->load);
-    planner->first = calloc(experts, sizeof *planner->first);
-    planner->count = calloc(experts, sizeof *planner->count);
+    uint64_t *wide = calloc((size_t)experts + nranks + instances->count + room, sizeof *wide);
+    uint32_t *narrow = calloc(4 * (size_t)experts + nranks + 1, sizeof *narrow);
+    planner->total = wide;
+    planner->first = narrow;
     planner->parts = calloc(room, sizeof *planner->parts);
-    planner->of_rank = calloc(experts, sizeof *planner->of_rank);
-    planner->rank_begin = calloc(nranks + 1, sizeof *planner->rank_begin);
-    planner->rows = calloc(instances->count, sizeof *planner->rows);
-    planner->quotas = calloc(room, sizeof *planner->quotas);
-    planner->at = calloc(experts, sizeof *planner->at);
-    if (planner->total == NULL || planner->load == NULL || planner->first == NULL || planner->count == NULL ||
-        planner->parts == NULL || planner->of_rank == NULL || planner->rank_begin == NULL || planner->rows == NULL ||
-        planner->quotas == NULL || planner->at == NULL || (!is_whole && open_paths(planner) != XEP_OK))
+    if (wide == NULL || narrow == NULL || planner->parts == NULL || (!is_whole && open_paths(planner) != XEP_OK))
         return XEP_ERR_NO_MEMORY;
+    planner->load = wide + experts;
+    planner->rows = planner->load + nranks;
+    planner->quotas = planner->rows + instances->count;
+    planner->count = narrow + experts;
+    planner->of_rank = planner->count + experts;
+    planner->at = planner->of_rank + experts;
+    planner->rank_begin = planner->at + experts;
     for (uint32_t e = 0; e < experts; e++) planner->rank_begin[instances->rank[instances->begin[e]] + 1]++;
     for (uint32_t r = 0; r < nranks; r++) planner->rank_begin[r + 1] += planner->rank_begin[r];
     for (uint32_t e = 0; e < experts; e++)
@@ -67,16 +67,9 @@ xep_status_t xep_planner_open(const xep_instances_t *instances, uint32_t experts
 
 void xep_planner_close(xep_planner_t *planner)
 {
-    free(planner->total);
-    free(planner->load);
-    free(planner->first);
-    free(planner->count);
+    free(planner->total); /* and the others of its type, which are one allocation */
+    free(planner->first); /* likewise */
     free(planner->parts);
-    free(planner->of_rank);
-    free(planner->rank_begin);
-    free(planner->rows);
-    free(planner->quotas);
-    free(planner->at);
     free(planner->paths.of_rank);
     free(planner->paths.rank_begin);
     free(planner->paths.seen);

@@ -71,7 +71,7 @@ static void put_entry(xep_buffer_t *buffer, uint32_t rank, const xep_announced_t
     const xep_announce_t *announce = buffer->announce;
     xep_wire_t *wire = &buffer->heap->wire;
     const uint32_t self = buffer->shape.rank;
-    const uint64_t at = announce->offset + self * xep_announce_row_bytes(&buffer->shape) +
+    const uint64_t at = buffer->areas.announce + self * xep_announce_row_bytes(&buffer->shape) +
                         (uint64_t)((const char *)entry - announce->row[self]),
                    behind = sizeof entry->call, deadline_ns = xep_deadline(buffer->timeout_ms);
     xep_status_t status;
@@ -85,7 +85,7 @@ static void put_word(xep_buffer_t *buffer, uint32_t rank)
 {
     const xep_announce_t *announce = buffer->announce;
     xep_wire_t *wire = &buffer->heap->wire;
-    const uint64_t at = announce->offset + buffer->shape.rank * xep_announce_row_bytes(&buffer->shape),
+    const uint64_t at = buffer->areas.announce + buffer->shape.rank * xep_announce_row_bytes(&buffer->shape),
                    deadline_ns = xep_deadline(buffer->timeout_ms);
     xep_status_t status;
     do status = wire->ops->put_signal(wire, rank, at, NULL, 0, at, announce->word);
@@ -147,22 +147,12 @@ static void tell_word(xep_buffer_t *buffer, uint64_t word)
 }
 
 /* This rank is where the step with the number before this one has ended. */
-static void stand(xep_buffer_t *buffer, uint32_t step, uint32_t flags)
+void xep_announce_stand(xep_buffer_t *buffer, uint32_t step, int last)
 {
     xep_announce_t *announce = buffer->announce;
     announce->step = announce->boundary = step & XEP_STEP_MASK;
     announce->dispatches = 0;
-    tell_word(buffer, buffer->epoch << (XEP_STEP_BITS + FLAG_BITS) | announce->step | flags);
-}
-
-void xep_announce_step(xep_buffer_t *buffer, int last)
-{
-    stand(buffer, buffer->announce->step + 1, last ? LAST : 0);
-}
-
-void xep_announce_stand(xep_buffer_t *buffer, uint32_t step)
-{
-    stand(buffer, step, 0);
+    tell_word(buffer, buffer->epoch << (XEP_STEP_BITS + FLAG_BITS) | announce->step | (last ? LAST : 0));
 }
 
 void xep_announce_reset(xep_buffer_t *buffer)
@@ -174,7 +164,7 @@ void xep_announce_reset(xep_buffer_t *buffer)
         if (announce->served[s].req != NULL) xep_request_drop(announce->served[s].req);
         announce->served[s] = (xep_served_t){0};
     }
-    stand(buffer, 0, 0);
+    xep_announce_stand(buffer, 0, 0);
 }
 
 void xep_announce_serving(xep_buffer_t *buffer, int serving)

@@ -81,6 +81,13 @@ typedef struct xep_announced {
 } xep_announced_t;
 _Static_assert(sizeof(xep_announced_t) == 128, "written by peers");
 
+/* clang-format off */
+/** The args of a dispatch among these. */
+#define XEP_ANNOUNCED_ARGS(X) \
+    X(flags) X(hidden) X(topk) X(nscales) X(dtype) X(topk_idx_dtype) X(scales_dtype) X(quant) X(arrangement) \
+    X(expert_alignment) X(quant_scale) X(npayloads)
+/* clang-format on */
+
 /** A dispatch that a rank that serves has taken part in, and may have to combine. */
 typedef struct xep_served {
     xep_handle_t *handle; /* NULL: none */
@@ -94,7 +101,6 @@ typedef struct xep_served {
 
 /** Of a buffer, in private memory. */
 struct xep_announce {
-    uint64_t offset;      /* of the rows, in every heap */
     uint32_t entry_bytes; /* of the ring */
     char **row;           /* [R] where this rank reads the row of each rank */
     uint64_t word;        /* its own */
@@ -111,6 +117,7 @@ struct xep_announce {
     uint32_t dismissed;   /* the step, if any, whose XEP_STEP_LAST has ended xep_serve(); it does so once */
     atomic_int stop;      /* xep_serve_stop() */
     /* of a rank that serves: */
+    int holds_back;            /* what nobody waited for when an operation ended may not have left this rank */
     uint64_t follows;          /* epoch of the last operation of the layers that another rank has announced */
     xep_announced_t *layer[2]; /* their dispatch and their combine */
     xep_served_t *served;      /* [slots] xep_serve() may return in a step: the next call goes on */
@@ -120,8 +127,8 @@ struct xep_announce {
 /** Bytes behind all else in a heap; where they begin: a multiple of 64. */
 uint64_t xep_announce_bytes(const xep_shape_t *shape);
 
-/** The heaps are connected, the rows at offset; take_dispatch is the buffer's. XEP_ERR_NO_MEMORY. */
-xep_status_t xep_announce_open(xep_buffer_t *buffer, uint64_t offset);
+/** The heaps are connected; take_dispatch is the buffer's. XEP_ERR_NO_MEMORY. */
+xep_status_t xep_announce_open(xep_buffer_t *buffer);
 void xep_announce_close(xep_announce_t *announce);
 
 /** All ranks begin anew, at step 0, with the epoch of a reset. */
@@ -160,12 +167,11 @@ const xep_announced_t *xep_announce_find(const xep_buffer_t *buffer, uint64_t ep
  */
 const xep_announced_t *xep_announce_next(xep_buffer_t *buffer, int *follows_p);
 
-/** This rank's step ends here; last: ranks that serve need not wait for more. */
-void xep_announce_step(xep_buffer_t *buffer, int last);
-
-/** This rank serves, or does so no more: then it is where step has ended. */
+/** This rank serves, or does so no more. */
 void xep_announce_serving(xep_buffer_t *buffer, int serving);
-void xep_announce_stand(xep_buffer_t *buffer, uint32_t step);
+
+/** This rank is where the step before this one has ended; last: ranks that serve need not wait for more. */
+void xep_announce_stand(xep_buffer_t *buffer, uint32_t step, int last);
 
 /** The word of a rank, in parts. */
 typedef struct xep_announced_end {

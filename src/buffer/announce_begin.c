@@ -18,18 +18,9 @@ static void fill_dispatch(const xep_request_t *req, xep_announced_t *entry)
     entry->has = (args->cached != NULL) * XEP_ANNOUNCED_CACHED | (args->topk_weights != NULL) * XEP_ANNOUNCED_WEIGHTS |
                  (args->nscales != 0) * XEP_ANNOUNCED_SCALES;
     entry->turn = args->cached != NULL ? args->cached->turn : 0;
-    entry->flags = args->flags;
-    entry->hidden = args->hidden;
-    entry->topk = args->topk;
-    entry->nscales = args->nscales;
-    entry->dtype = args->dtype;
-    entry->topk_idx_dtype = args->topk_idx_dtype;
-    entry->scales_dtype = args->scales_dtype;
-    entry->quant = args->quant;
-    entry->quant_scale = args->quant_scale;
-    entry->arrangement = args->arrangement;
-    entry->expert_alignment = args->expert_alignment;
-    entry->npayloads = args->npayloads;
+#define ENTRY_TELL(_name) entry->_name = args->_name;
+    XEP_ANNOUNCED_ARGS(ENTRY_TELL)
+#undef ENTRY_TELL
     for (uint32_t i = 0; i < args->npayloads; i++) {
         entry->payload_bytes[i] = args->payloads[i].bytes;
         entry->payload_alignment[i] = (uint8_t)args->payloads[i].alignment;
@@ -118,7 +109,7 @@ static int allocate(xep_announce_t *announce, const xep_shape_t *shape)
     return announce->row == NULL || announce->served == NULL ? -1 : 0;
 }
 
-xep_status_t xep_announce_open(xep_buffer_t *buffer, uint64_t offset)
+xep_status_t xep_announce_open(xep_buffer_t *buffer)
 {
     const xep_shape_t *shape = &buffer->shape;
     xep_wire_t *wire = &buffer->heap->wire;
@@ -127,11 +118,9 @@ xep_status_t xep_announce_open(xep_buffer_t *buffer, uint64_t offset)
     if (announce == NULL || allocate(announce, shape) != 0)
         return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the announcements of %u ranks", shape->nranks);
     for (uint32_t r = 0; r < shape->nranks; r++) {
-        char *base = wire->ops->map(wire, r);
-        announce->row[r] =
-            (base != NULL ? base : (char *)buffer->heap->base) + offset + r * xep_announce_row_bytes(shape);
+        char *mapped = wire->ops->map(wire, r), *base = mapped != NULL ? mapped : buffer->heap->base;
+        announce->row[r] = base + buffer->areas.announce + r * xep_announce_row_bytes(shape);
     }
-    announce->offset = offset;
     buffer->before_mode = begin;
     announce->take = buffer->take_dispatch;
     if (announce->take == NULL) buffer->take_dispatch = check_indices;

@@ -26,6 +26,12 @@ typedef struct xep_owners xep_owners_t;     /* owners.h */
 typedef struct xep_announce xep_announce_t; /* announce.h */
 typedef struct xep_balancer xep_balancer_t; /* balance.h */
 
+/** Where each area behind the mode's bytes begins in a heap: at a cache line. One that a buffer lacks has no bytes. */
+typedef struct xep_areas {
+    uint64_t lines; /* of each rank, buffer_give_up.h */
+    uint64_t members, balance, announce, staging;
+} xep_areas_t;
+
 struct xep_buffer {
     xep_group_t *group;
     xep_group_task_t task;   /* while it is open */
@@ -37,16 +43,14 @@ struct xep_buffer {
     xep_shape_t shape;
     xep_buffer_params_t params; /* that it was made with, defaults filled in; mode is the plugin's name */
     xep_env_t env;
-    /* [the mode's bytes | a line of each rank, buffer_give_up.h | the areas of members, of balance, of staging] */
     xep_heap_wire_t *heap;
+    xep_areas_t areas;
     xep_heap_device_t *device; /* NULL: all in host memory */
     xep_staging_t *staging;    /* NULL: the mode works where the rows are */
     char *packed;              /* [slots] device memory for scales and payloads that are sent (packed_payloads.h) */
     xep_pointers_t *pointers;  /* of host memory, in a process that has devices; else NULL */
-    uint64_t lines_offset;
-    uint64_t quiesces; /* done so far */
+    uint64_t quiesces;         /* done so far */
     xep_team_t *team;
-    xep_dtype_t dtype, combine_dtype;
     uint64_t most_tokens; /* of a dispatch of this rank; 0: it never has any */
     int32_t timeout_ms;
     uint64_t epoch, turn; /* of the next operation; of the next one that is no combine */
@@ -105,12 +109,10 @@ xep_status_t xep_buffer_usable(const xep_buffer_t *buffer);
 xep_status_t xep_buffer_open(xep_group_t *group, const xep_buffer_params_t *params, xep_heap_device_t *device,
                              xep_status_t status, xep_buffer_t **buffer_p);
 
-/** Frees everything a buffer has, as far as it was made. Sends nothing to peers. */
-void xep_buffer_free(xep_buffer_t *buffer);
-
 /* ---- buffer_end.c ---- */
 
-/* The end of a buffer, and its new beginning after an error. */
+/** Frees everything a buffer has, as far as it was made. Sends nothing to peers. */
+void xep_buffer_free(xep_buffer_t *buffer);
 
 /** xep_buffer_destroy(), arguments checked. */
 xep_status_t xep_buffer_close(xep_buffer_t *buffer);
@@ -120,17 +122,13 @@ xep_status_t xep_buffer_restart(xep_buffer_t *buffer);
 
 /* ---- buffer_env.c ---- */
 
-/* What a mode may call and read: its xep_env_t. */
-
 /** Operations that move so many bytes bypass the caches (XEP_STREAMING). The heaps are open. */
 uint64_t xep_buffer_stream_bytes(const xep_buffer_t *buffer);
 
 /** All but the threads and the regions, which are known before there is a heap; and begins to count. */
 void xep_buffer_fill_env(xep_buffer_t *buffer);
 
-/* ---- buffer_follow.c ---- */
-
-/* The params of a buffer, for ranks that do not have one. */
+/* ---- buffer_agree.c ---- */
 
 enum { XEP_FOLLOWED_MODE = 64 };
 

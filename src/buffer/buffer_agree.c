@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
+/* Params as ranks exchange them: all agree on them, or those without a buffer take them from one that has it. */
 #include "buffer_agree.h"
 
 #include <inttypes.h>
@@ -8,27 +9,36 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "error.h"
+#include <xep/elastic.h>
+
 #include "group_exchange.h"
 #include "owners.h"
 
-/* VALUE_BYTES: a number of 64 bits in decimal has 20 digits. */
-enum { MODE_BYTES = 64, VALUE_BYTES = 24 };
+enum { VALUE_BYTES = 24 }; /* a number of 64 bits in decimal has 20 digits */
+
+/* clang-format off */
+/* Of xep_buffer_params_t: what all ranks must agree on, and what each has for itself. */
+#define SHARED(X) \
+    X(experts) X(topk) X(hidden) X(scales) X(tokens) X(recv_rows) X(dtype) X(combine_dtype) X(slots) X(memory) \
+    X(on_failure) X(flags) X(path) X(pass_rows) X(node_sums) X(balance)
+#define OWN(X) X(threads) X(multiprocessors) X(timeout_ms)
+/* clang-format on */
 
 /* What is compared, as numbers: also what follows from several parameters. */
-#define COLLECTIVE(X) XEP_BUFFER_TERMS(X) X(owners) X(by_nodes) X(bytes)
+#define COLLECTIVE(X) SHARED(X) X(owners) X(by_nodes) X(bytes)
 
 /* A proposal as it is exchanged. Written by each rank, read by all. */
 typedef struct terms {
     int32_t status;
     int32_t may_be_smaller;
-    char mode[MODE_BYTES];
+    char mode[XEP_FOLLOWED_MODE];
 #define TERMS_FIELD(_name) uint64_t _name;
     COLLECTIVE(TERMS_FIELD)
+    OWN(TERMS_FIELD)
 #undef TERMS_FIELD
     xep_room_view_t room;
 } terms_t;
-_Static_assert(sizeof(terms_t) == 8 + MODE_BYTES + 19 * 8 + sizeof(xep_room_view_t),
+_Static_assert(sizeof(terms_t) == 8 + XEP_FOLLOWED_MODE + 22 * 8 + sizeof(xep_room_view_t),
                "terms are exchanged as bytes: no padding");
 
 static const struct {
@@ -41,6 +51,18 @@ static const struct {
 };
 enum { NCOLLECTIVE = sizeof collective / sizeof collective[0] };
 
+/* Field by field and not as one copy: the struct of params has pointers, and its layout is each process's own. */
+static void fill_params(const xep_buffer_params_t *params, int mode_length, terms_t *terms)
+{
+    snprintf(terms->mode, sizeof terms->mode, "%.*s", mode_length, params->mode);
+#define TERMS_FILL(_name) terms->_name = (uint64_t)params->_name;
+    SHARED(TERMS_FILL)
+    OWN(TERMS_FILL)
+#undef TERMS_FILL
+}
+
+/* ---- an agreement ---- */
+
 /*
  * A rank whose own params are wrong takes part all the same: the others would wait for it until their deadline. What it
  * says behind its status, and whether less would do, are zeros, at which nobody looks.
@@ -52,10 +74,7 @@ static void fill_terms(const xep_proposal_t *proposal, uint32_t nranks, terms_t 
     terms->status = proposal->status;
     terms->may_be_smaller = proposal->may_be_smaller;
     if (proposal->status != XEP_OK) return;
-    snprintf(terms->mode, sizeof terms->mode, "%s", params->mode);
-#define TERMS_FILL(_name) terms->_name = (uint64_t)params->_name;
-    XEP_BUFFER_TERMS(TERMS_FILL)
-#undef TERMS_FILL
+    fill_params(params, XEP_FOLLOWED_MODE - 1, terms);
     terms->owners = xep_owners_digest(params, nranks);
     terms->by_nodes = proposal->by_nodes;
     terms->bytes = proposal->bytes;
@@ -97,9 +116,9 @@ static xep_status_t compare_terms(xep_group_t *group, const xep_buffer_params_t 
                                   uint32_t rank)
 {
     const terms_t *first = &all[0], *terms = &all[rank];
-    if (strncmp(terms->mode, first->mode, MODE_BYTES) != 0)
-        return xep_fail(XEP_ERR_MISMATCH, "rank %u and rank 0 disagree on mode: %.*s, %.*s", rank, MODE_BYTES - 1,
-                        terms->mode, MODE_BYTES - 1, first->mode);
+    if (strncmp(terms->mode, first->mode, XEP_FOLLOWED_MODE) != 0)
+        return xep_fail(XEP_ERR_MISMATCH, "rank %u and rank 0 disagree on mode: %.*s, %.*s", rank,
+                        XEP_FOLLOWED_MODE - 1, terms->mode, XEP_FOLLOWED_MODE - 1, first->mode);
     for (int i = 0; i < NCOLLECTIVE; i++) {
         char theirs[VALUE_BYTES], others[VALUE_BYTES];
         if (read_value(terms, i, theirs) == read_value(first, i, others)) continue;
@@ -108,19 +127,6 @@ static xep_status_t compare_terms(xep_group_t *group, const xep_buffer_params_t 
                         others);
     }
     return XEP_OK;
-}
-
-/* The sentence is the same on every rank but for the rank whose own check failed: that one knows more. */
-static xep_status_t check_terms(xep_group_t *group, const xep_buffer_params_t *params, const terms_t *all)
-{
-    const uint32_t nranks = group->nranks;
-    xep_status_t status = XEP_OK;
-    for (uint32_t r = 0; r < nranks; r++)
-        if (all[r].status != XEP_OK)
-            return xep_fail((xep_status_t)all[r].status, "rank %u cannot create its buffer: %s", r,
-                            xep_status_text((xep_status_t)all[r].status));
-    for (uint32_t r = 1; r < nranks && status == XEP_OK; r++) status = compare_terms(group, params, all, r);
-    return status;
 }
 
 /* Ranks that asked for no room have zeros there, which do not count. */
@@ -142,22 +148,73 @@ static int is_short(const terms_t *all, uint32_t nranks, xep_status_t verdict)
     return verdict == XEP_ERR_NO_MEMORY;
 }
 
-/* Keeps this rank's reason before the exchange, which may set another one in this thread. */
 xep_status_t xep_buffer_agree(xep_group_t *group, const xep_proposal_t *proposal, int *is_short_p)
 {
+    const uint32_t nranks = group->nranks;
+    terms_t mine, *all = calloc(nranks, sizeof *all);
     *is_short_p = 0;
-    char own_reason[XEP_REASON_BYTES];
-    terms_t mine, *all = calloc(group->nranks, sizeof *all);
-    xep_status_t status;
-    if (all == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the proposals of %u ranks", group->nranks);
-    fill_terms(proposal, group->nranks, &mine);
-    snprintf(own_reason, sizeof own_reason, "%s", xep_last_error());
-    status = xep_group_exchange(group, &mine, all, sizeof mine);
-    const int is_exchanged = status == XEP_OK;
-    if (status == XEP_OK) status = check_terms(group, proposal->params, all);
-    if (status == XEP_OK && proposal->room != NULL) status = check_room(all, group->nranks);
-    *is_short_p = is_exchanged && is_short(all, group->nranks, status);
-    if (status != XEP_OK && proposal->status != XEP_OK) status = xep_fail(proposal->status, "%s", own_reason);
+    if (all == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the proposals of %u ranks", nranks);
+    fill_terms(proposal, nranks, &mine);
+    xep_status_t status = xep_group_agree(group, "create its buffer", &mine, all, sizeof mine);
+    for (uint32_t r = 1; r < nranks && status == XEP_OK; r++) status = compare_terms(group, proposal->params, all, r);
+    if (status == XEP_OK && proposal->room != NULL) status = check_room(all, nranks);
+    *is_short_p = is_short(all, nranks, status); /* all are zeros where nothing was exchanged */
+    free(all);
+    return status;
+}
+
+/* ---- params of others ---- */
+
+/* What the mode is called by users, also where rows are in device memory. */
+static int length_of_mode(const xep_buffer_t *old)
+{
+    const int is_for_devices = old->device != NULL && old->staging == NULL;
+    return (int)(strlen(old->params.mode) - (is_for_devices ? strlen(XEP_CUDA_SUFFIX) : 0));
+}
+
+static terms_t draw(const xep_buffer_t *old)
+{
+    terms_t terms = {.owners = old != NULL && old->owners != NULL};
+    if (old != NULL) fill_params(&old->params, length_of_mode(old), &terms);
+    return terms;
+}
+
+/* Values are checked where params always are: in xep_buffer_create(), which gets these. mode is a name from another
+ * process: it ends within its array, whatever was sent. */
+static void fill_followed(const terms_t *terms, xep_followed_t *followed)
+{
+    memcpy(followed->mode, terms->mode, sizeof followed->mode);
+    followed->mode[sizeof followed->mode - 1] = '\0';
+    followed->params = (xep_buffer_params_t)XEP_BUFFER_PARAMS_INIT;
+    followed->params.mode = followed->mode;
+#define TERMS_TAKE(_name) followed->params._name = (__typeof__(followed->params._name))terms->_name;
+    SHARED(TERMS_TAKE)
+    OWN(TERMS_TAKE)
+#undef TERMS_TAKE
+}
+
+/*
+ * A rank whose own buffer differs finds out when all agree on the new one. One that has none, as it is new in the
+ * group, takes the params of the lowest rank that has one.
+ */
+xep_status_t xep_buffer_find_params(const xep_buffer_t *old, xep_group_t *group, xep_followed_t *followed)
+{
+    terms_t mine = draw(old), *all = calloc(group->nranks, sizeof *all);
+    uint32_t r = 0;
+    if (all == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the params of %u ranks", group->nranks);
+    group->gathers_for = "xep_buffer_follow";
+    xep_status_t status = xep_group_exchange(group, &mine, all, sizeof mine);
+    group->gathers_for = NULL;
+    while (status == XEP_OK && r < group->nranks && all[r].experts == 0) r++;
+    if (status == XEP_OK && r == group->nranks)
+        status = xep_fail(XEP_ERR_INVALID, "old is NULL on all %u ranks: there is no buffer to follow", r);
+    for (uint32_t i = 0; status == XEP_OK && i < group->nranks; i++)
+        if (all[i].owners != 0)
+            status = xep_fail(XEP_ERR_INVALID,
+                              "the buffer of rank %u has an owner map or replicas, of the old ranks "
+                              "(xep_buffer_create() with a new one)",
+                              i);
+    if (status == XEP_OK) fill_followed(old != NULL ? &mine : &all[r], followed);
     free(all);
     return status;
 }

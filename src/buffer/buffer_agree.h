@@ -5,14 +5,17 @@
 #define XEP_BUFFER_AGREE_H
 
 #include "group.h"
-#include "room_together.h"
+#include "room.h"
+#include "transport.h"
 
-/** Of xep_buffer_params_t: what all ranks must agree on, and what a rank without a buffer takes from others. */
-/* clang-format off */
-#define XEP_BUFFER_TERMS(X) \
-    X(experts) X(topk) X(hidden) X(scales) X(tokens) X(recv_rows) X(dtype) X(combine_dtype) X(slots) X(memory) \
-    X(on_failure) X(flags) X(path) X(pass_rows) X(node_sums) X(balance)
-/* clang-format on */
+/** What a rank sees before any heap is opened; written by each, read by all. Zeros: not checked. */
+typedef struct xep_room_view {
+    xep_room_t room;
+    xep_shared_room_t shared[XEP_SHARED_KINDS];
+    xep_room_space_t space;
+    uint64_t heaps; /* that this rank maps: of the ranks of its host */
+} xep_room_view_t;
+_Static_assert(sizeof(xep_room_view_t) == XEP_ROOM_SOURCES * 16 + XEP_SHARED_KINDS * 24 + 24, "exchanged as bytes");
 
 /** What a rank says of the buffer it wants to create. */
 typedef struct xep_proposal {
@@ -30,5 +33,18 @@ typedef struct xep_proposal {
  * the same on all ranks: they lack only memory, and all may do with less. Collective.
  */
 xep_status_t xep_buffer_agree(xep_group_t *group, const xep_proposal_t *proposal, int *is_short_p);
+
+/* ---- buffer_agree_room.c ---- */
+
+/* Whether the heaps of all ranks of a host fit there together: all ranks of the group come to the same verdict. */
+
+/** here: ranks of this host, this one included. */
+void xep_room_view(xep_transport_t *transport, uint64_t bytes, uint32_t here, xep_room_view_t *view);
+
+/**
+ * XEP_ERR_NO_MEMORY if heaps of so many bytes fit one by one but not together, with ranks, bytes and kind of memory. If
+ * one alone does not fit, its own rank says so, which knows more.
+ */
+xep_status_t xep_room_check_together(const xep_room_view_t *views, uint32_t nranks, uint64_t bytes);
 
 #endif

@@ -105,24 +105,34 @@ static xep_status_t open_instances(xep_buffer_t *buffer, const xep_buffer_params
     xep_status_t status = xep_owners_open(buffer, params);
     if (memory == XEP_MEMORY_HOST) buffer->take_dispatch = xep_owners_take;
     if (status != XEP_OK || params->balance == XEP_BALANCE_NONE) return status;
-    return xep_balance_open(buffer, params, xep_buffer_balance_offset(buffer->lines_offset, &buffer->shape, params));
+    return xep_balance_open(buffer, params);
 }
 
+/** Of making a buffer once, perhaps in vain. */
+typedef struct attempt {
+    const xep_buffer_params_t *params;
+    const uint32_t *sends; /* [R] */
+    xep_buffer_size_t size;
+    int is_prepared;              /* all but the heaps, whose size the caller can change, is there */
+    int may_be_smaller, is_short; /* less memory would do; the attempt has ended for lack of memory alone */
+} attempt_t;
+
 /* all that this rank can do alone before it knows what the others want */
-static xep_status_t prepare(xep_buffer_t *buffer, const xep_buffer_params_t *params, const uint32_t *sends,
-                            xep_buffer_size_t *size)
+static xep_status_t prepare(xep_buffer_t *buffer, attempt_t *attempt)
 {
     xep_group_t *group = buffer->group;
+    const xep_buffer_params_t *params = attempt->params;
+    xep_buffer_size_t *size = &attempt->size;
     const xep_memory_t memory = xep_buffer_memory_of_mode(params, group->nnodes);
     xep_status_t status = xep_plugin_load(&group->config, params->mode, memory, &buffer->plugin);
     if (status == XEP_OK) status = xep_mode_check_buffer(buffer->plugin.plugin, params, memory);
     if (status == XEP_OK) status = xep_members_check(group, params, buffer->plugin.plugin);
     if (status != XEP_OK) return status;
-    status = xep_shape_open(params, group, sends, &buffer->shape);
+    status = xep_shape_open(params, group, group->nranks, group->nnodes, attempt->sends, &buffer->shape);
     if (status == XEP_OK) status = xep_path_choose(&group->config, params, buffer->plugin.plugin, &buffer->shape);
     if (status != XEP_OK) return status;
     status = xep_buffer_measure_shape(buffer->plugin.plugin, &buffer->shape, params, buffer->env.regions,
-                                      &buffer->lines_offset, size);
+                                      &buffer->areas, size);
     if (status != XEP_OK) return status;
     buffer->params = *params;
     buffer->can = xep_mode_tell(buffer->plugin.plugin, params->memory);
@@ -131,22 +141,40 @@ static xep_status_t prepare(xep_buffer_t *buffer, const xep_buffer_params_t *par
     buffer->params.owners = NULL; /* likewise */
     buffer->params.replicas = NULL;
     buffer->shape.recv_rows = size->recv_rows;
-    buffer->most_tokens = sends[group->rank] ? params->tokens : 0;
-    buffer->dtype = params->dtype;
-    buffer->combine_dtype = params->combine_dtype;
+    buffer->most_tokens = attempt->sends[group->rank] ? params->tokens : 0;
     buffer->timeout_ms = params->timeout_ms;
     buffer->prefault_left = group->config.prefault;
     status = allocate_pools(buffer);
     if (status == XEP_OK && has_instances(params)) status = open_instances(buffer, params, memory);
-    if (status != XEP_OK) return status;
-    return open_team(buffer, params);
+    if (status == XEP_OK) status = open_team(buffer, params);
+    attempt->is_prepared = status == XEP_OK;
+    attempt->may_be_smaller = status == XEP_OK && xep_buffer_may_be_smaller(buffer, params, size->bytes);
+    return status;
 }
 
-/** Of making a buffer: whether less memory would do, and whether the attempt has ended for lack of memory alone. */
-typedef struct attempt {
-    int is_prepared; /* all but the heaps, whose size the caller can change, is there */
-    int may_be_smaller, is_short;
-} attempt_t;
+/* status: of this rank so far. room: as in xep_proposal_t. */
+static xep_status_t agree(const xep_buffer_t *buffer, attempt_t *attempt, const xep_room_view_t *room,
+                          xep_status_t status)
+{
+    const xep_proposal_t mine = {.params = attempt->params,
+                                 .by_nodes = buffer->shape.by_nodes,
+                                 .bytes = attempt->size.bytes,
+                                 .room = room,
+                                 .may_be_smaller = attempt->may_be_smaller,
+                                 .status = status};
+    return xep_buffer_agree(buffer->group, &mine, &attempt->is_short);
+}
+
+/* Step 1. A rank that looks at its own heap alone says nothing of what there is. */
+static xep_status_t propose(xep_buffer_t *buffer, attempt_t *attempt)
+{
+    xep_group_t *group = buffer->group;
+    xep_room_view_t room = {0};
+    const xep_status_t status = prepare(buffer, attempt);
+    if (status == XEP_OK && group->config.room == XEP_ROOM_OF_HOST)
+        xep_room_view(group->transport, attempt->size.bytes, group->here, &room);
+    return agree(buffer, attempt, &room, status);
+}
 
 /* The device's heap, which other devices reach, or what stands for it where they cannot. */
 static xep_status_t open_device(xep_buffer_t *buffer, const xep_buffer_size_t *size)
@@ -154,7 +182,7 @@ static xep_status_t open_device(xep_buffer_t *buffer, const xep_buffer_size_t *s
     xep_heap_device_t *device = buffer->device;
     if (device == NULL) return XEP_OK;
     xep_status_t status;
-    if (xep_staging_is_needed(buffer->params.memory, buffer->group->nnodes)) {
+    if (xep_buffer_memory_of_mode(&buffer->params, buffer->group->nnodes) == XEP_MEMORY_HOST) {
         status = xep_staging_open(buffer);
     } else {
         status = device->ops->heap_open(device, size->device_bytes);
@@ -167,19 +195,15 @@ static xep_status_t open_device(xep_buffer_t *buffer, const xep_buffer_size_t *s
  * Step 2 and 3. An error of this rank goes into its proposal first: the others are on their way into the exchange,
  * and would wait there until their deadline.
  */
-static xep_status_t open_heaps(xep_buffer_t *buffer, const xep_buffer_params_t *params, const xep_buffer_size_t *size,
-                               attempt_t *attempt)
+static xep_status_t open_heaps(xep_buffer_t *buffer, attempt_t *attempt)
 {
     xep_group_t *group = buffer->group;
-    xep_proposal_t mine = {.params = params,
-                           .by_nodes = buffer->shape.by_nodes,
-                           .bytes = size->bytes,
-                           .may_be_smaller = attempt->may_be_smaller};
-    mine.status = xep_heap_open(&group->config, group->transport, size->bytes, &buffer->heap);
-    if (mine.status == XEP_OK) buffer->heap->spares = params->on_failure == XEP_ON_FAILURE_MASK && group->nnodes != 1;
-    if (mine.status == XEP_OK) mine.status = open_device(buffer, size);
-    if (mine.status == XEP_OK) buffer->heap->stream_bytes = xep_buffer_stream_bytes(buffer);
-    xep_status_t status = xep_buffer_agree(group, &mine, &attempt->is_short);
+    const int masks = attempt->params->on_failure == XEP_ON_FAILURE_MASK;
+    xep_status_t status = xep_heap_open(&group->config, group->transport, attempt->size.bytes, &buffer->heap);
+    if (status == XEP_OK) buffer->heap->spares = masks && group->nnodes != 1;
+    if (status == XEP_OK) status = open_device(buffer, &attempt->size);
+    if (status == XEP_OK) buffer->heap->stream_bytes = xep_buffer_stream_bytes(buffer);
+    status = agree(buffer, attempt, NULL, status);
     return status == XEP_OK ? xep_group_connect_heap(group, buffer->heap) : status;
 }
 
@@ -223,91 +247,27 @@ static xep_status_t check_mapped(xep_buffer_t *buffer)
     return XEP_OK;
 }
 
-/* Step 4. An error of the mapping is told to all ranks, as one of the mode is. */
-static xep_status_t open_mode(xep_buffer_t *buffer, const xep_buffer_params_t *params, xep_status_t status)
+/* Step 4. An error of the mapping is told to all ranks, as one of the mode is. Less memory would not help here. */
+static xep_status_t open_mode(xep_buffer_t *buffer, attempt_t *attempt, xep_status_t status)
 {
-    int is_short; /* not here: the memory is there */
+    const int masks = attempt->params->on_failure == XEP_ON_FAILURE_MASK;
     if (status == XEP_OK) status = check_mapped(buffer);
     xep_buffer_fill_env(buffer);
-    if (status == XEP_OK && params->on_failure == XEP_ON_FAILURE_MASK && buffer->device != NULL)
-        status = xep_members_open_device(buffer);
-    else if (status == XEP_OK && params->on_failure == XEP_ON_FAILURE_MASK)
-        status = xep_members_open(buffer, xep_buffer_members_offset(buffer->lines_offset, buffer->shape.nranks));
-    if (status == XEP_OK && (params->flags & XEP_BUFFER_SERVED) != 0)
-        status = xep_announce_open(buffer, buffer->heap->bytes - xep_announce_bytes(&buffer->shape));
+    if (status == XEP_OK && masks)
+        status = buffer->device != NULL ? xep_members_open_device(buffer) : xep_members_open(buffer);
+    if (status == XEP_OK && (attempt->params->flags & XEP_BUFFER_SERVED) != 0) status = xep_announce_open(buffer);
     xep_request_choose_progress(buffer);
     if (status == XEP_OK) status = buffer->plugin.plugin->open(&buffer->env, &buffer->mode);
-    xep_proposal_t mine = {.params = params,
-                           .by_nodes = buffer->shape.by_nodes,
-                           .bytes = buffer->heap->bytes,
-                           .status = status};
-    return xep_buffer_agree(buffer->group, &mine, &is_short);
-}
-
-/* All but the heap: the mode first, as it knows that; then what the device knows; then what no other process sees. */
-static void release(void *arg)
-{
-    xep_buffer_t *buffer = arg;
-    if (buffer->mode != NULL) buffer->plugin.plugin->close(buffer->mode);
-    xep_staging_close(buffer);
-    if (buffer->device != NULL) buffer->device->ops->close(buffer->device);
-    if (buffer->pointers != NULL) buffer->pointers->close(buffer->pointers);
-    xep_team_destroy(buffer->team);
-    xep_wait_times_close(&buffer->waits);
-    xep_members_close(buffer);
-    xep_announce_close(buffer->announce);
-    xep_balance_close(buffer->balancer);
-    xep_owners_close(buffer->owners);
-    free(buffer->peer_pages.ranges);
-    free(buffer->states);
-    free((uint32_t *)buffer->everybody.rank);
-    free(buffer->requests);
-    free(buffer->handles);
-    xep_shape_close(&buffer->shape);
-    xep_plugin_unload(&buffer->plugin);
-    free(buffer);
-}
-
-/* UCX may still send what modes have in memory of their own: counts, records. So that goes once the heap has ended. */
-void xep_buffer_free(xep_buffer_t *buffer)
-{
-    xep_heap_wire_t *heap = buffer->heap;
-    xep_heap_forget(buffer);
-    if (heap == NULL) {
-        release(buffer);
-        return;
-    }
-    heap->release = release;
-    heap->release_arg = buffer;
-    buffer->group->transport->ops->heap_close(heap);
-}
-
-/* The agreement of step 1. A rank that looks at its own heap alone says nothing of what there is. */
-static xep_status_t propose(const xep_buffer_t *buffer, const xep_buffer_params_t *params,
-                            const xep_buffer_size_t *size, xep_status_t status, attempt_t *attempt)
-{
-    xep_group_t *group = buffer->group;
-    xep_room_view_t room = {0};
-    if (status == XEP_OK && group->config.room == XEP_ROOM_OF_HOST)
-        xep_room_view(group->transport, size->bytes, group->here, &room);
-    xep_proposal_t mine = {.params = params,
-                           .by_nodes = buffer->shape.by_nodes,
-                           .bytes = size->bytes,
-                           .room = &room,
-                           .may_be_smaller = attempt->may_be_smaller,
-                           .status = status};
-    return xep_buffer_agree(group, &mine, &attempt->is_short);
+    attempt->may_be_smaller = 0;
+    return agree(buffer, attempt, NULL, status);
 }
 
 /* Everything is kept in the buffer as soon as it is made, so that free knows how far this came. */
-static xep_status_t open_buffer(xep_group_t *group, const xep_buffer_params_t *params, const uint32_t *sends,
-                                xep_heap_device_t *device, xep_status_t status, attempt_t *attempt,
+static xep_status_t open_buffer(xep_group_t *group, xep_heap_device_t *device, attempt_t *attempt,
                                 xep_buffer_t **buffer_p)
 {
-    xep_buffer_size_t size = XEP_BUFFER_SIZE_INIT;
-    xep_status_t reached;
+    xep_status_t status, reached;
     xep_buffer_t *buffer = calloc(1, sizeof *buffer);
-    *attempt = (attempt_t){0};
     if (buffer == NULL) {
         if (device != NULL) device->ops->close(device);
         return xep_fail(XEP_ERR_NO_MEMORY, "no memory for a buffer");
@@ -317,19 +277,17 @@ static xep_status_t open_buffer(xep_group_t *group, const xep_buffer_params_t *p
     buffer->device = device;
     buffer->task.run = xep_request_run_task;
     pthread_mutex_init(&buffer->entered, NULL);
-    if (status == XEP_OK) status = prepare(buffer, params, sends, &size);
-    attempt->is_prepared = status == XEP_OK;
-    attempt->may_be_smaller = status == XEP_OK && xep_buffer_may_be_smaller(buffer, params, size.bytes);
-    if ((status = propose(buffer, params, &size, status, attempt)) != XEP_OK) goto err_free;
-    if ((status = open_heaps(buffer, params, &size, attempt)) != XEP_OK) goto err_free;
+    if ((status = propose(buffer, attempt)) != XEP_OK) goto err_free;
+    if ((status = open_heaps(buffer, attempt)) != XEP_OK) goto err_free;
     if ((status = connect_device(buffer, &reached)) != XEP_OK) goto err_free;
-    if ((status = open_mode(buffer, params, reached)) != XEP_OK) goto err_free;
+    if ((status = open_mode(buffer, attempt, reached)) != XEP_OK) goto err_free;
     group->buffers = buffer->number;
     if (xep_trace_is_on()) buffer->trace_number = add_to_trace(buffer);
     xep_group_add_task(group, &buffer->task);
     xep_log(XEP_LOG_INFO, "buffer of mode %s: %llu bytes, %llu of the device, %u slots of %llu rows",
-            buffer->plugin.plugin->name, (unsigned long long)size.bytes, (unsigned long long)size.device_bytes,
-            buffer->shape.slots, (unsigned long long)buffer->shape.recv_rows);
+            buffer->plugin.plugin->name, (unsigned long long)attempt->size.bytes,
+            (unsigned long long)attempt->size.device_bytes, buffer->shape.slots,
+            (unsigned long long)buffer->shape.recv_rows);
     xep_heap_prefault_all(&buffer->peer_pages, &buffer->prefault_left);
     xep_heap_log_pages(buffer->heap);
     *buffer_p = buffer;
@@ -345,9 +303,9 @@ static xep_status_t open_smaller(xep_group_t *group, const xep_buffer_params_t *
                                  xep_buffer_t **buffer_p)
 {
     xep_buffer_params_t smaller = *params;
-    attempt_t attempt;
+    attempt_t attempt = {.params = &smaller, .sends = sends, .size = XEP_BUFFER_SIZE_INIT};
     smaller.flags |= XEP_BUFFER_PIECES;
-    xep_status_t status = open_buffer(group, &smaller, sends, NULL, XEP_OK, &attempt, buffer_p);
+    xep_status_t status = open_buffer(group, NULL, &attempt, buffer_p);
     if (status == XEP_OK && group->rank == 0)
         xep_log(XEP_LOG_WARN,
                 "no memory for the rows of any routing: this buffer of mode %s has room for %llu rows a rank, and more "
@@ -364,35 +322,41 @@ static xep_status_t add_remedy(const xep_buffer_params_t *params)
                     whole && params->memory == XEP_MEMORY_HOST ? ", or rows in pieces (XEP_BUFFER_PIECES)" : "");
 }
 
-/*
- * Who sends, and what a rank that never has tokens makes its buffer for: the most that any rank says. A rank that has
- * come to an error says 0 here, and the error in the agreement; the exchange may set another reason in this thread.
- */
+/** What a rank says before all else; exchanged as bytes. */
+typedef struct call {
+    int32_t status; /* of its arguments */
+    uint32_t reserved;
+    uint64_t tokens;
+} call_t;
+
+/* Who sends, and what a rank that never has tokens makes its buffer for: the most that any rank says. */
 static xep_status_t learn_tokens(xep_group_t *group, xep_status_t own, uint64_t *tokens_p, uint32_t *sends)
 {
-    char reason[XEP_REASON_BYTES];
-    uint64_t mine = own == XEP_OK ? *tokens_p : 0, most = 0, *all = calloc(group->nranks, sizeof *all);
-    if (all == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the tokens of %u ranks", group->nranks);
-    snprintf(reason, sizeof reason, "%s", xep_last_error());
-    xep_status_t status = xep_group_exchange(group, &mine, all, sizeof mine);
-    for (uint32_t r = 0; status == XEP_OK && r < group->nranks; r++) {
-        sends[r] = all[r] != 0;
-        if (all[r] > most) most = all[r];
+    const call_t mine = {.status = own, .tokens = own == XEP_OK ? *tokens_p : 0};
+    uint64_t most = 0;
+    call_t *all = calloc(group->nranks, sizeof *all);
+    if (all == NULL || sends == NULL) {
+        free(all);
+        return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the tokens of %u ranks", group->nranks);
     }
-    if (mine == 0) *tokens_p = most;
-    if (status == XEP_OK && own != XEP_OK) (void)xep_fail(own, "%s", reason);
+    xep_status_t status = xep_group_agree(group, "create its buffer", &mine, all, sizeof mine);
+    for (uint32_t r = 0; r < group->nranks; r++) {
+        sends[r] = all[r].tokens != 0;
+        if (all[r].tokens > most) most = all[r].tokens;
+    }
+    if (status == XEP_OK && most == 0)
+        status = xep_fail(XEP_ERR_INVALID, "invalid tokens: 0 on all ranks (at least 1 on one of them)");
+    if (mine.tokens == 0) *tokens_p = most;
     free(all);
     return status;
 }
 
-/* Less where all ranks lack memory for all; from then on the device is the buffer's. */
-static xep_status_t open_for(xep_group_t *group, const xep_buffer_params_t *params, const uint32_t *sends,
-                             xep_heap_device_t *device, xep_status_t status, xep_buffer_t **buffer_p)
+/* Less where all ranks lack memory for all; the device is the buffer's by then. */
+static xep_status_t open_agreed(xep_group_t *group, const xep_buffer_params_t *params, const uint32_t *sends,
+                                xep_heap_device_t *device, xep_buffer_t **buffer_p)
 {
-    attempt_t attempt;
-    if (status == XEP_OK && params->tokens == 0)
-        status = xep_fail(XEP_ERR_INVALID, "invalid tokens: 0 on all ranks (at least 1 on one of them)");
-    status = open_buffer(group, params, sends, device, status, &attempt, buffer_p);
+    attempt_t attempt = {.params = params, .sends = sends, .size = XEP_BUFFER_SIZE_INIT};
+    xep_status_t status = open_buffer(group, device, &attempt, buffer_p);
     if (attempt.is_short) status = open_smaller(group, params, sends, buffer_p);
     return status == XEP_ERR_NO_MEMORY && attempt.is_prepared ? add_remedy(params) : status;
 }
@@ -400,15 +364,13 @@ static xep_status_t open_for(xep_group_t *group, const xep_buffer_params_t *para
 xep_status_t xep_buffer_open(xep_group_t *group, const xep_buffer_params_t *params, xep_heap_device_t *device,
                              xep_status_t status, xep_buffer_t **buffer_p)
 {
-    const char *before = group->gathers_for;
     xep_buffer_params_t own = *params;
     uint32_t *sends = calloc(group->nranks, sizeof *sends);
-    if (before == NULL) group->gathers_for = "xep_buffer_create";
-    xep_status_t learnt = sends != NULL ? learn_tokens(group, status, &own.tokens, sends)
-                                        : xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u ranks", group->nranks);
-    if (learnt == XEP_OK) learnt = open_for(group, &own, sends, device, status, buffer_p);
+    group->gathers_for = "xep_buffer_create";
+    status = learn_tokens(group, status, &own.tokens, sends);
+    if (status == XEP_OK) status = open_agreed(group, &own, sends, device, buffer_p);
     else if (device != NULL) device->ops->close(device);
-    group->gathers_for = before;
+    group->gathers_for = NULL;
     free(sends);
-    return learnt;
+    return status;
 }

@@ -35,9 +35,54 @@
 #include "handle.h"
 #include "log.h"
 #include "members.h"
+#include "owners.h"
 #include "request.h"
+#include "shape.h"
+#include "staging.h"
 
 enum { BROKEN_WAIT_MS = 2000 }; /* for ranks that may be gone */
+
+/* ---- memory ---- */
+
+/* All but the heap: the mode first, as it knows that; then what the device knows; then what no other process sees. */
+static void release(void *arg)
+{
+    xep_buffer_t *buffer = arg;
+    if (buffer->mode != NULL) buffer->plugin.plugin->close(buffer->mode);
+    xep_staging_close(buffer);
+    if (buffer->device != NULL) buffer->device->ops->close(buffer->device);
+    if (buffer->pointers != NULL) buffer->pointers->close(buffer->pointers);
+    xep_team_destroy(buffer->team);
+    xep_wait_times_close(&buffer->waits);
+    xep_members_close(buffer);
+    xep_announce_close(buffer->announce);
+    xep_balance_close(buffer->balancer);
+    xep_owners_close(buffer->owners);
+    free(buffer->peer_pages.ranges);
+    free(buffer->states);
+    free((uint32_t *)buffer->everybody.rank);
+    free(buffer->requests);
+    free(buffer->handles);
+    xep_shape_close(&buffer->shape);
+    xep_plugin_unload(&buffer->plugin);
+    free(buffer);
+}
+
+/* UCX may still send what modes have in memory of their own: counts, records. So that goes once the heap has ended. */
+void xep_buffer_free(xep_buffer_t *buffer)
+{
+    xep_heap_wire_t *heap = buffer->heap;
+    xep_heap_forget(buffer);
+    if (heap == NULL) {
+        release(buffer);
+        return;
+    }
+    heap->release = release;
+    heap->release_arg = buffer;
+    buffer->group->transport->ops->heap_close(heap);
+}
+
+/* ---- leaving ---- */
 
 typedef struct leaving {
     const xep_buffer_t *buffer;
@@ -62,10 +107,10 @@ static xep_status_t quiesce_number(xep_buffer_t *buffer, uint64_t number, int32_
 {
     xep_group_t *group = buffer->group;
     uint64_t deadline_ns = xep_deadline(timeout_ms);
-    xep_group_signal_t signal = {.word = buffer->lines_offset + (uint64_t)group->rank * sizeof(xep_buffer_line_t),
+    xep_group_signal_t signal = {.word = buffer->areas.lines + (uint64_t)group->rank * sizeof(xep_buffer_line_t),
                                  .value = number,
                                  .what = "end of the buffer"};
-    xep_group_words_t words = {.first = (char *)buffer->heap->base + buffer->lines_offset,
+    xep_group_words_t words = {.first = (char *)buffer->heap->base + buffer->areas.lines,
                                .stride = sizeof(xep_buffer_line_t),
                                .value = signal.value,
                                .what = signal.what,
@@ -184,6 +229,8 @@ xep_status_t xep_buffer_close(xep_buffer_t *buffer)
     return alone;
 }
 
+/* ---- a reset ---- */
+
 /* the largest epoch, turn and number of quiesces any rank has reached: all go on from there */
 static xep_status_t agree_epoch(xep_buffer_t *buffer)
 {
@@ -236,7 +283,7 @@ xep_status_t xep_buffer_restart(xep_buffer_t *buffer)
     if (status != XEP_OK) return status;
     xep_request_end_all(buffer, XEP_ERR_ABORTED, "the buffer was reset");
     for (uint32_t s = 0; s < buffer->shape.slots; s++) xep_handle_give_back(&buffer->handles[s]);
-    xep_request_forget_refused(buffer);
+    buffer->refused = buffer->refused_most = 0;
     if (buffer->balancer != NULL) buffer->balancer->round = 0;
     quiesce_device(buffer, 0);
     status = agree_epoch(buffer);

@@ -85,7 +85,7 @@ static uint64_t env_now_ns(const xep_env_t *env)
 __attribute__((format(printf, 4, 5))) static xep_status_t env_fail(const xep_env_t *env, xep_op_t *op,
                                                                    xep_status_t status, const char *format, ...)
 {
-    xep_request_t *req = op == NULL ? NULL : (xep_request_t *)(void *)((char *)op - offsetof(xep_request_t, op));
+    xep_request_t *req = op == NULL ? NULL : xep_request_of(op);
     va_list args;
     (void)env;
     if (format == NULL) {
@@ -114,9 +114,8 @@ __attribute__((format(printf, 3, 4))) static void env_log(const xep_env_t *env, 
 static void env_span(const xep_env_t *env, const xep_op_t *op, const char *name, uint32_t rank, uint64_t begin_ns,
                      uint64_t end_ns)
 {
-    const xep_request_t *req = (const xep_request_t *)(const void *)((const char *)op - offsetof(xep_request_t, op));
     (void)env;
-    if (xep_trace_is_on()) xep_request_trace_span(req, name, rank, begin_ns, end_ns);
+    if (xep_trace_is_on()) xep_request_trace_span(xep_request_of(op), name, rank, begin_ns, end_ns);
 }
 
 static int env_is_told(const xep_env_t *env)
@@ -132,7 +131,7 @@ static int env_has_ended(const xep_env_t *env, uint32_t rank)
 static void env_leave_out(const xep_env_t *env, xep_op_t *op, uint32_t rank)
 {
     (void)env;
-    xep_members_leave_out((xep_request_t *)(void *)((char *)op - offsetof(xep_request_t, op)), rank);
+    xep_members_leave_out(xep_request_of(op), rank);
 }
 
 static void env_wake(const xep_env_t *env, uint32_t rank)
@@ -173,7 +172,7 @@ void xep_buffer_fill_env(xep_buffer_t *buffer)
     env->size = sizeof *env;
     env->shape = &buffer->shape;
     env->heap = buffer->heap->base;
-    env->heap_bytes = buffer->lines_offset;
+    env->heap_bytes = buffer->areas.lines;
     env->device = buffer->device == NULL || buffer->staging != NULL ? NULL : &buffer->device->device;
     for (int i = 0; i < XEP_REGIONS; i++) {
         xep_region_t *region = &env->regions[i];

@@ -15,7 +15,7 @@ static uint64_t wall_ms(void)
 
 static uint64_t line_offset(const xep_buffer_t *buffer, uint32_t rank)
 {
-    return buffer->lines_offset + rank * sizeof(xep_buffer_line_t);
+    return buffer->areas.lines + rank * sizeof(xep_buffer_line_t);
 }
 
 static xep_buffer_line_t *line_of(const xep_buffer_t *buffer, uint32_t rank)

@@ -15,7 +15,7 @@
 
 #include "buffer.h"
 
-/** Every heap has one for each rank, at lines_offset of the buffer; only that rank writes it. */
+/** Every heap has one for each rank, at areas.lines of the buffer; only that rank writes it. */
 typedef struct xep_buffer_line {
     uint64_t quiet;    /* buffer_end.c: how often it has been */
     uint64_t given_up; /* an epoch; 0: never */

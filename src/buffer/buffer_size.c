@@ -13,63 +13,99 @@
 #include "shape.h"
 #include "staging.h"
 
-/* The members begin at a cache line behind the lines. */
-uint64_t xep_buffer_members_offset(uint64_t lines_offset, uint32_t nranks)
+enum { MEMORIES = 2, LEAST_ALIGNMENT = 64, MOST_ALIGNMENT = 4096 };
+
+static int is_alignment(uint32_t alignment)
 {
-    return (lines_offset + nranks * sizeof(xep_buffer_line_t) + 63) / 64 * 64;
+    return alignment >= LEAST_ALIGNMENT && alignment <= MOST_ALIGNMENT && (alignment & (alignment - 1)) == 0;
 }
 
-uint64_t xep_buffer_balance_offset(uint64_t lines_offset, const xep_shape_t *shape, const xep_buffer_params_t *params)
+/* Half of the 64 bits: sums of an offset and a length cannot overflow then, wherever they are computed. */
+static xep_status_t lay_region(const xep_plugin_t *plugin, xep_memory_t memory, xep_region_t *region, uint64_t *end)
 {
-    const uint64_t offset = xep_buffer_members_offset(lines_offset, shape->nranks);
-    return params->on_failure == XEP_ON_FAILURE_MASK ? offset + xep_members_bytes(shape) : offset;
+    int is_known = region->memory == XEP_MEMORY_HOST || region->memory == memory;
+    if (!is_known || (region->bytes != 0 && !is_alignment(region->alignment)))
+        return xep_fail(XEP_ERR_PLUGIN, "mode \"%s\" wants memory of kind %d aligned to %u (kind %d, %d to %d)",
+                        plugin->name, region->memory, region->alignment, memory, LEAST_ALIGNMENT, MOST_ALIGNMENT);
+    uint64_t *end_p = &end[region->memory];
+    if (region->bytes == 0) region->alignment = LEAST_ALIGNMENT;
+    region->offset = (*end_p + region->alignment - 1) / region->alignment * region->alignment;
+    if (__builtin_add_overflow(region->offset, region->bytes, end_p) || *end_p > UINT64_MAX / 2)
+        return XEP_ERR_NO_MEMORY;
+    return XEP_OK;
 }
 
-/* The memory of the rows as the mode sees it. */
-xep_memory_t xep_buffer_memory_of_mode(const xep_buffer_params_t *params, uint32_t nodes)
+/*
+ * Asks the mode how large its regions are and puts those of a kind of memory one behind the other, in the order of
+ * their numbers. end: where the last of each kind ends.
+ */
+static xep_status_t lay_regions(const xep_plugin_t *plugin, const xep_shape_t *shape, xep_memory_t memory,
+                                xep_region_t regions[XEP_REGIONS], uint64_t end[MEMORIES], uint64_t *recv_rows_p)
 {
-    return xep_staging_is_needed(params->memory, nodes) ? XEP_MEMORY_HOST : params->memory;
+    xep_status_t status;
+    for (int i = 0; i < MEMORIES; i++) end[i] = 0;
+    for (int i = 0; i < XEP_REGIONS; i++) regions[i] = (xep_region_t){0};
+    status = plugin->heap_size(shape, regions, recv_rows_p);
+    for (int i = 0; i < XEP_REGIONS && status == XEP_OK; i++) status = lay_region(plugin, memory, &regions[i], end);
+    if (status == XEP_ERR_PLUGIN) return status;
+    if (status != XEP_OK)
+        return xep_fail(status, "mode \"%s\" cannot serve this shape: %s", plugin->name,
+                        status == XEP_ERR_NO_MEMORY ? "its size does not fit into 64 bits" : xep_status_text(status));
+    return XEP_OK;
 }
 
-/* The lines begin at a cache line behind what is the mode's. */
+/* Puts an area at a cache line behind the others, of which *end_p is the end. */
+static uint64_t place(uint64_t *end_p, uint64_t bytes)
+{
+    const uint64_t begin = (*end_p + 63) / 64 * 64;
+    if (bytes != 0) *end_p = begin + bytes;
+    return begin;
+}
+
+/* The lines begin behind what is the mode's. */
 xep_status_t xep_buffer_measure_shape(const xep_plugin_t *plugin, const xep_shape_t *shape,
                                       const xep_buffer_params_t *params, xep_region_t regions[XEP_REGIONS],
-                                      uint64_t *lines_offset_p, xep_buffer_size_t *size)
+                                      xep_areas_t *areas, xep_buffer_size_t *size)
 {
-    uint64_t end[XEP_MEMORIES];
-    xep_memory_t memory = xep_buffer_memory_of_mode(params, shape->nodes);
-    xep_status_t status = xep_shape_measure(plugin, shape, memory, regions, end, &size->recv_rows);
+    const xep_memory_t memory = xep_buffer_memory_of_mode(params, shape->nodes);
+    const int masks = params->on_failure == XEP_ON_FAILURE_MASK, is_served = (params->flags & XEP_BUFFER_SERVED) != 0;
+    uint64_t end[MEMORIES];
+    xep_status_t status = lay_regions(plugin, shape, memory, regions, end, &size->recv_rows);
     if (status != XEP_OK) return status;
-    *lines_offset_p = (end[XEP_MEMORY_HOST] + 63) / 64 * 64;
-    size->bytes = *lines_offset_p + (uint64_t)shape->nranks * sizeof(xep_buffer_line_t);
-    if (params->on_failure == XEP_ON_FAILURE_MASK)
-        size->bytes = xep_buffer_members_offset(*lines_offset_p, shape->nranks) + xep_members_bytes(shape);
-    if (params->balance != XEP_BALANCE_NONE)
-        size->bytes =
-            xep_buffer_balance_offset(*lines_offset_p, shape, params) + xep_balance_bytes(params, shape->nranks);
-    if (params->flags & XEP_BUFFER_SERVED) size->bytes = (size->bytes + 63) / 64 * 64 + xep_announce_bytes(shape);
+    size->bytes = end[XEP_MEMORY_HOST];
+    areas->lines = place(&size->bytes, (uint64_t)shape->nranks * sizeof(xep_buffer_line_t));
+    areas->members = place(&size->bytes, masks ? xep_members_bytes(shape) : 0);
+    areas->balance = place(&size->bytes, xep_balance_bytes(params, shape->nranks));
+    areas->announce = place(&size->bytes, is_served ? xep_announce_bytes(shape) : 0);
     size->device_bytes = end[XEP_MEMORY_CUDA];
     if (memory == params->memory) return XEP_OK;
-    return xep_staging_measure(shape, size->recv_rows, &size->bytes, &size->device_bytes);
+    return xep_staging_measure(shape, size->recv_rows, &areas->staging, &size->bytes, &size->device_bytes);
+}
+
+/* group: NULL where there is none, and its ranks are spread evenly over the nodes. */
+static xep_status_t measure_params(const xep_plugin_t *plugin, const xep_buffer_params_t *params,
+                                   const xep_group_t *group, uint32_t nranks, uint32_t nodes, const uint32_t *sends,
+                                   xep_buffer_size_t *size)
+{
+    xep_shape_t shape;
+    xep_region_t regions[XEP_REGIONS];
+    xep_areas_t areas;
+    xep_status_t status = xep_mode_check_buffer(plugin, params, xep_buffer_memory_of_mode(params, nodes));
+    if (status == XEP_OK) status = xep_shape_open(params, group, nranks, nodes, sends, &shape);
+    if (status != XEP_OK) return status;
+    if (nodes != 1) xep_path_imagine(params, plugin, &shape);
+    status = xep_buffer_measure_shape(plugin, &shape, params, regions, &areas, size);
+    xep_shape_close(&shape);
+    return status;
 }
 
 static xep_status_t measure_nodes(const xep_config_t *config, const xep_buffer_params_t *params, uint32_t nranks,
                                   uint32_t nodes, xep_buffer_size_t *size)
 {
     xep_plugin_ref_t ref;
-    xep_shape_t shape;
-    xep_region_t regions[XEP_REGIONS];
-    uint64_t lines_offset;
-    const xep_memory_t memory = xep_buffer_memory_of_mode(params, nodes);
-    xep_status_t status = xep_plugin_load(config, params->mode, memory, &ref);
+    xep_status_t status = xep_plugin_load(config, params->mode, xep_buffer_memory_of_mode(params, nodes), &ref);
     if (status != XEP_OK) return status;
-    status = xep_mode_check_buffer(ref.plugin, params, memory);
-    if (status == XEP_OK) status = xep_shape_imagine(params, nranks, nodes, &shape);
-    if (status == XEP_OK) {
-        if (nodes != 1) xep_path_imagine(params, ref.plugin, &shape);
-        status = xep_buffer_measure_shape(ref.plugin, &shape, params, regions, &lines_offset, size);
-        xep_shape_close(&shape);
-    }
+    status = measure_params(ref.plugin, params, NULL, nranks, nodes, NULL, size);
     xep_plugin_unload(&ref);
     return status;
 }
@@ -99,19 +135,11 @@ xep_status_t xep_buffer_measure(const xep_config_t *config, const xep_buffer_par
 int xep_buffer_may_be_smaller(const xep_buffer_t *buffer, const xep_buffer_params_t *params, uint64_t bytes)
 {
     const xep_group_t *group = buffer->group;
-    const xep_plugin_t *plugin = buffer->plugin.plugin;
     xep_buffer_params_t smaller = *params;
     xep_buffer_size_t size = XEP_BUFFER_SIZE_INIT;
-    xep_region_t regions[XEP_REGIONS];
-    xep_shape_t shape;
-    uint64_t lines_offset;
     if (params->recv_rows != 0 || (params->flags & XEP_BUFFER_PIECES) != 0) return 0;
     smaller.flags |= XEP_BUFFER_PIECES;
-    if (xep_mode_check_buffer(plugin, &smaller, xep_buffer_memory_of_mode(params, group->nnodes)) != XEP_OK ||
-        xep_shape_open(&smaller, group, buffer->shape.sends, &shape) != XEP_OK)
-        return 0;
-    if (group->nnodes != 1) xep_path_imagine(&smaller, plugin, &shape);
-    xep_status_t status = xep_buffer_measure_shape(plugin, &shape, &smaller, regions, &lines_offset, &size);
-    xep_shape_close(&shape);
-    return status == XEP_OK && size.bytes < bytes;
+    return measure_params(buffer->plugin.plugin, &smaller, group, group->nranks, group->nnodes, buffer->shape.sends,
+                          &size) == XEP_OK &&
+           size.bytes < bytes;
 }

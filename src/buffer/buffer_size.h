@@ -10,21 +10,18 @@
 xep_status_t xep_buffer_measure(const xep_config_t *config, const xep_buffer_params_t *params, uint32_t nranks,
                                 xep_buffer_size_t *size);
 
-/** For a known shape: also where the mode's regions lie in the heap, and the lines of all ranks behind them. */
+/** For a known shape: also where the mode's regions lie in the heap, and the areas behind them. */
 xep_status_t xep_buffer_measure_shape(const xep_plugin_t *plugin, const xep_shape_t *shape,
                                       const xep_buffer_params_t *params, xep_region_t regions[XEP_REGIONS],
-                                      uint64_t *lines_offset_p, xep_buffer_size_t *size);
+                                      xep_areas_t *areas, xep_buffer_size_t *size);
 
 /** Whether a buffer of these params, of so many bytes, would take less with pieces, which the params do not ask for. */
 int xep_buffer_may_be_smaller(const xep_buffer_t *buffer, const xep_buffer_params_t *params, uint64_t bytes);
 
-/** The memory of the rows as the mode sees it. */
-xep_memory_t xep_buffer_memory_of_mode(const xep_buffer_params_t *params, uint32_t nodes);
-
-/** Where the members' words begin in a heap that has them. */
-uint64_t xep_buffer_members_offset(uint64_t lines_offset, uint32_t nranks);
-
-/** Likewise those of balance, behind the members' areas. */
-uint64_t xep_buffer_balance_offset(uint64_t lines_offset, const xep_shape_t *shape, const xep_buffer_params_t *params);
+/** The memory of the rows as the mode sees it: the host's, where those in another memory are staged (staging.h). */
+static inline xep_memory_t xep_buffer_memory_of_mode(const xep_buffer_params_t *params, uint32_t nodes)
+{
+    return nodes != 1 ? XEP_MEMORY_HOST : params->memory;
+}
 
 #endif

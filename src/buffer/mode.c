@@ -48,7 +48,7 @@ xep_status_t xep_mode_tell_all(const xep_plugin_t *plugin, xep_memory_t memory, 
     xep_shape_t shape;
     *info = xep_mode_tell(plugin, memory);
     if (memory != XEP_MEMORY_HOST) return XEP_OK;
-    xep_status_t status = xep_shape_imagine(&params, 4, 2, &shape);
+    xep_status_t status = xep_shape_open(&params, NULL, 4, 2, NULL, &shape);
     if (status != XEP_OK) return status;
     if (xep_path_knows_nodes(plugin, &shape)) info->features |= XEP_CAN_NODES;
     xep_shape_close(&shape);

@@ -2,15 +2,16 @@
 
 /**
  * Owner maps: which rank has which expert, where the caller says so (xep_buffer_params_t.owners), and which others
- * serve it, too (instances.h). Modes number experts by rank and know no map; to them each instance is an expert. A
- * buffer that has a map or instances puts those numbers in place of the caller's when a dispatch begins.
+ * serve it, too (params.replicas, XEP_BALANCE_EVEN): the instances of the expert. Modes number experts by rank and know
+ * no map; to them each instance is an expert. A buffer that has a map or instances puts those numbers in place of the
+ * caller's when a dispatch begins.
  */
 #ifndef XEP_BUFFER_OWNERS_H
 #define XEP_BUFFER_OWNERS_H
 
 #include "buffer.h"
-#include "instances.h"
 #include "layout.h"
+#include "plan.h"
 #include "request.h"
 
 /** Owner of an expert by a map [E], or by blocks: NULL. */
@@ -27,6 +28,19 @@ static inline int xep_owners_is_out(const xep_buffer_t *buffer, uint32_t rank)
 
 /** XEP_ERR_INVALID: an owner that is no rank. owners: [experts], or NULL. */
 xep_status_t xep_owners_check(const uint32_t *owners, uint32_t experts, uint32_t nranks);
+
+/** XEP_ERR_INVALID: replicas or a rule that cannot be. owners are checked. */
+xep_status_t xep_instances_check(const xep_buffer_params_t *params, uint32_t nranks);
+
+/** Whether each expert has all ranks. */
+static inline int xep_instances_are_whole(const xep_buffer_params_t *params)
+{
+    return params->balance == XEP_BALANCE_EVEN && params->nreplicas == 0;
+}
+
+/** Of checked params. XEP_ERR_NO_MEMORY; free what it made with close. */
+xep_status_t xep_instances_open(const xep_buffer_params_t *params, uint32_t nranks, xep_instances_t *instances);
+void xep_instances_close(xep_instances_t *instances);
 
 /** A number that is another one for another map or other replicas, as good as certainly. */
 uint64_t xep_owners_digest(const xep_buffer_params_t *params, uint32_t nranks);

@@ -2,11 +2,43 @@
 
 #include "path.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "cost_model.h"
 #include "error.h"
 #include "log.h"
+
+/* ---- what an even load costs on both paths ---- */
+
+typedef struct path_cost {
+    double seconds; /* of a dispatch and its combine */
+    double copies;  /* of a dispatched row that leave its node, on an average over all ranks */
+} path_cost_t;
+
+enum { MESSAGE_BYTES = 512 * 1024 }; /* as the transport packs them */
+
+/*
+ * Of the largest batch that the buffer takes: the choice is made once, at create, when no routing is known. flow: room
+ * for all ranks, overwritten for each operation. Copies are those of the dispatch: a combine sends as many back.
+ */
+static void find_cost(const xep_cost_map_t *map, const xep_shape_t *shape, const xep_plugin_t *plugin,
+                      const xep_cost_rates_t *rates, xep_cost_flow_t *flow, path_cost_t *cost_p)
+{
+    xep_traffic_t traffic[XEP_COST_OPERATIONS] = {0};
+    path_cost_t cost = {0};
+
+    plugin->traffic(shape, &traffic[XEP_COST_DISPATCH], &traffic[XEP_COST_COMBINE]);
+    for (xep_cost_operation_t operation = XEP_COST_DISPATCH; operation < XEP_COST_OPERATIONS; operation++) {
+        xep_cost_time_t time;
+        xep_cost_expect_flow(map, shape, &traffic[operation], MESSAGE_BYTES, flow);
+        xep_cost_find_time(map, operation, &traffic[operation], rates, flow, &time);
+        cost.seconds += time.seconds;
+        for (uint32_t r = 0; r < map->nranks && operation == XEP_COST_DISPATCH; r++)
+            cost.copies += flow[r].sent / (double)shape->tokens / map->nranks;
+    }
+    *cost_p = cost;
+}
 
 /* ---- the choice ---- */
 
@@ -42,7 +74,7 @@ static const char *find_refusal(const xep_buffer_params_t *params)
 
 /* why not, or NULL */
 static const char *find_objection(const xep_buffer_params_t *params, const xep_plugin_t *plugin,
-                                  const xep_shape_t *shape, const xep_path_cost_t cost[XEP_COST_PATHS])
+                                  const xep_shape_t *shape, const path_cost_t cost[XEP_COST_PATHS])
 {
     if (shape->nodes == 1) return "all ranks are on one node";
     if (!xep_path_knows_nodes(plugin, shape)) return "the mode has no other";
@@ -112,20 +144,35 @@ static xep_status_t choose_room(const xep_buffer_params_t *params, const xep_plu
  * path is given should not pass over all ranks.
  */
 static xep_status_t find_costs(const xep_config_t *config, const xep_buffer_params_t *params,
-                               const xep_plugin_t *plugin, const xep_shape_t *shape,
-                               xep_path_cost_t cost[XEP_COST_PATHS])
+                               const xep_plugin_t *plugin, const xep_shape_t *shape, path_cost_t cost[XEP_COST_PATHS])
 {
     const int chooses = params->path == XEP_PATH_AUTO && xep_path_knows_nodes(plugin, shape);
-    xep_cost_rates_t rates = {.rank_network = (double)config->net_rate, .rank_memory = (double)config->memory_rate};
-    cost[XEP_COST_FLAT] = cost[XEP_COST_NODES] = (xep_path_cost_t){0, 0};
+    const xep_cost_rates_t rates = {.rank_network = (double)config->net_rate,
+                                    .rank_memory = (double)config->memory_rate};
+    xep_status_t status = XEP_OK;
+    cost[XEP_COST_FLAT] = cost[XEP_COST_NODES] = (path_cost_t){0, 0};
     if (shape->nodes == 1 || plugin->traffic == NULL || !(chooses || xep_log_enabled(XEP_LOG_INFO))) return XEP_OK;
-    return xep_path_find_costs(shape, plugin, &rates, cost);
+    xep_cost_flow_t *flow = calloc(shape->nranks, sizeof *flow);
+    uint32_t *words = calloc(xep_cost_map_words(shape->nranks, shape->nodes), sizeof *words);
+    if (flow == NULL || words == NULL) {
+        status = xep_fail(XEP_ERR_NO_MEMORY, "no memory to choose a path for %u ranks", shape->nranks);
+    } else {
+        xep_cost_map_t map;
+        xep_cost_make_map(&map, shape->nranks, shape->nodes, shape->node, words);
+        for (xep_cost_path_t path = XEP_COST_FLAT; path < XEP_COST_PATHS; path++) {
+            const xep_shape_t taken = xep_cost_shape_on(shape, path);
+            find_cost(&map, &taken, plugin, &rates, flow, &cost[path]);
+        }
+    }
+    free(words);
+    free(flow);
+    return status;
 }
 
 xep_status_t xep_path_choose(const xep_config_t *config, const xep_buffer_params_t *params, const xep_plugin_t *plugin,
                              xep_shape_t *shape)
 {
-    xep_path_cost_t cost[XEP_COST_PATHS];
+    path_cost_t cost[XEP_COST_PATHS];
     xep_status_t status = find_costs(config, params, plugin, shape, cost);
     if (status != XEP_OK) return status;
     const char *why = find_objection(params, plugin, shape, cost);

@@ -26,17 +26,4 @@ int xep_path_knows_nodes(const xep_plugin_t *plugin, const xep_shape_t *shape);
 /** Whether combines, too, go once to each node, where dispatches do: a node sums what its ranks have. */
 int xep_path_sums_by_nodes(const xep_plugin_t *plugin, const xep_shape_t *shape);
 
-/* ---- path_cost.c ---- */
-
-/* What an even load of a shape costs on both paths. */
-
-typedef struct xep_path_cost {
-    double seconds; /* of a dispatch and its combine */
-    double copies;  /* of a dispatched row that leave its node, on an average over all ranks */
-} xep_path_cost_t;
-
-/** cost: of each path, by the mode's traffic. The same on all ranks, if their rates are. XEP_ERR_NO_MEMORY. */
-xep_status_t xep_path_find_costs(const xep_shape_t *shape, const xep_plugin_t *plugin, const xep_cost_rates_t *rates,
-                                 xep_path_cost_t cost[XEP_COST_PATHS]);
-
 #endif

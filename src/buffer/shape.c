@@ -1,17 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/*
- * The arrays of a shape are one allocation. The regions of the heap are laid one after the other here, in the order of
- * their numbers, and nowhere else.
- */
 #include "shape.h"
 
 #include <stdlib.h>
 
 #include "error.h"
-#include "instances.h"
-
-enum { LEAST_ALIGNMENT = 64, MOST_ALIGNMENT = 4096 };
+#include "owners.h"
 
 /* Without a group the ranks are dealt out to the nodes. */
 static void place_ranks(const xep_group_t *group, const xep_shape_t *shape, uint32_t *node, uint32_t *place,
@@ -42,8 +36,8 @@ static void place_experts(const xep_instances_t *instances, uint32_t experts, xe
 }
 
 /* All arrays in one allocation, which begins with the first experts: close frees by that address. */
-static xep_status_t open_shape(const xep_buffer_params_t *params, const xep_group_t *group, uint32_t rank,
-                               uint32_t nranks, uint32_t nodes, const uint32_t *who, xep_shape_t *shape)
+xep_status_t xep_shape_open(const xep_buffer_params_t *params, const xep_group_t *group, uint32_t nranks,
+                            uint32_t nodes, const uint32_t *who, xep_shape_t *shape)
 {
     size_t ranks = nranks;
     xep_instances_t instances;
@@ -56,7 +50,7 @@ static xep_status_t open_shape(const xep_buffer_params_t *params, const xep_grou
     }
     uint32_t *first = arrays, *node = first + ranks + 1, *place = node + ranks, *node_ranks = place + ranks;
     uint32_t *sends = node_ranks + nodes, *expert = sends + ranks;
-    *shape = (xep_shape_t){.rank = rank,
+    *shape = (xep_shape_t){.rank = group == NULL ? 0 : group->rank,
                            .nranks = nranks,
                            .nodes = nodes,
                            .node = node,
@@ -85,56 +79,8 @@ static xep_status_t open_shape(const xep_buffer_params_t *params, const xep_grou
     return XEP_OK;
 }
 
-xep_status_t xep_shape_open(const xep_buffer_params_t *params, const xep_group_t *group, const uint32_t *sends,
-                            xep_shape_t *shape)
-{
-    return open_shape(params, group, group->rank, group->nranks, group->nnodes, sends, shape);
-}
-
-xep_status_t xep_shape_imagine(const xep_buffer_params_t *params, uint32_t nranks, uint32_t nodes, xep_shape_t *shape)
-{
-    return open_shape(params, NULL, 0, nranks, nodes, NULL, shape);
-}
-
 void xep_shape_close(xep_shape_t *shape)
 {
     free((void *)(uintptr_t)shape->first_expert); /* all its arrays are one */
     *shape = (xep_shape_t){0};
-}
-
-/* ---- regions ---- */
-
-static int is_alignment(uint32_t alignment)
-{
-    return alignment >= LEAST_ALIGNMENT && alignment <= MOST_ALIGNMENT && (alignment & (alignment - 1)) == 0;
-}
-
-/* Half of the 64 bits: sums of an offset and a length cannot overflow then, wherever they are computed. */
-static xep_status_t lay_region(const xep_plugin_t *plugin, xep_memory_t memory, xep_region_t *region, uint64_t *end)
-{
-    int is_known = region->memory == XEP_MEMORY_HOST || region->memory == memory;
-    if (!is_known || (region->bytes != 0 && !is_alignment(region->alignment)))
-        return xep_fail(XEP_ERR_PLUGIN, "mode \"%s\" wants memory of kind %d aligned to %u (kind %d, %d to %d)",
-                        plugin->name, region->memory, region->alignment, memory, LEAST_ALIGNMENT, MOST_ALIGNMENT);
-    uint64_t *end_p = &end[region->memory];
-    if (region->bytes == 0) region->alignment = LEAST_ALIGNMENT;
-    region->offset = (*end_p + region->alignment - 1) / region->alignment * region->alignment;
-    if (__builtin_add_overflow(region->offset, region->bytes, end_p) || *end_p > UINT64_MAX / 2)
-        return XEP_ERR_NO_MEMORY;
-    return XEP_OK;
-}
-
-xep_status_t xep_shape_measure(const xep_plugin_t *plugin, const xep_shape_t *shape, xep_memory_t memory,
-                               xep_region_t regions[XEP_REGIONS], uint64_t end[XEP_MEMORIES], uint64_t *recv_rows_p)
-{
-    xep_status_t status;
-    for (int i = 0; i < XEP_MEMORIES; i++) end[i] = 0;
-    for (int i = 0; i < XEP_REGIONS; i++) regions[i] = (xep_region_t){0};
-    status = plugin->heap_size(shape, regions, recv_rows_p);
-    for (int i = 0; i < XEP_REGIONS && status == XEP_OK; i++) status = lay_region(plugin, memory, &regions[i], end);
-    if (status == XEP_ERR_PLUGIN) return status;
-    if (status != XEP_OK)
-        return xep_fail(status, "mode \"%s\" cannot serve this shape: %s", plugin->name,
-                        status == XEP_ERR_NO_MEMORY ? "its size does not fit into 64 bits" : xep_status_text(status));
-    return XEP_OK;
 }

@@ -284,14 +284,13 @@ static int get_memory(xep_members_t *members, uint32_t rank, uint32_t nranks, ui
                               members->ways->words(nranks, WORDS * nrequests));
 }
 
-xep_status_t xep_members_open(xep_buffer_t *buffer, uint64_t offset)
+xep_status_t xep_members_open(xep_buffer_t *buffer)
 {
     uint32_t nranks = buffer->shape.nranks;
     xep_members_t *members = buffer->members = calloc(1, sizeof *members);
     if (members != NULL) {
         members->ways = ways_of(&buffer->shape);
-        members->offset = offset;
-        members->own = (xep_members_area_t *)(void *)((char *)buffer->heap->base + offset);
+        members->own = (xep_members_area_t *)(void *)((char *)buffer->heap->base + buffer->areas.members);
         members->agreement.ops = &members->ways->agreement;
         members->agreement.suspect = suspect;
         members->agreement.arg = buffer;

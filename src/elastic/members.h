@@ -45,7 +45,7 @@ typedef struct xep_members_ways {
     uint64_t (*bytes)(uint32_t nranks, uint32_t most);
     uint64_t (*words)(uint32_t nranks, uint32_t most);
 
-    /** Finds what the others write here, and allocates. The area is at members->offset. XEP_ERR_NO_MEMORY. */
+    /** Finds what the others write here, and allocates. The area is at areas.members. XEP_ERR_NO_MEMORY. */
     xep_status_t (*open)(xep_buffer_t *buffer);
     void (*close)(xep_members_t *members);
 
@@ -78,7 +78,6 @@ typedef struct xep_members_ctl xep_members_ctl_t; /* members_wire.c */
 /** Of a buffer, in private memory. */
 struct xep_members {
     const xep_members_ways_t *ways;
-    uint64_t offset; /* of the area, in every heap */
     xep_members_area_t *own;
     xep_agreement_t agreement; /* whose out are out of operations that begin: a mode's env has it */
     uint8_t *without;          /* [nrequests + slots][R] for the out of operations, and of handles */
@@ -104,8 +103,8 @@ xep_status_t xep_members_check(const xep_group_t *group, const xep_buffer_params
 /** Bytes of a rank's area. */
 uint64_t xep_members_bytes(const xep_shape_t *shape);
 
-/** The heaps are connected, the areas at offset. XEP_ERR_NO_MEMORY. */
-xep_status_t xep_members_open(xep_buffer_t *buffer, uint64_t offset);
+/** The heaps are connected. XEP_ERR_NO_MEMORY. */
+xep_status_t xep_members_open(xep_buffer_t *buffer);
 void xep_members_close(xep_buffer_t *buffer);
 
 /** Takes the agreement further. Whether operations may be taken further, too. */

@@ -31,7 +31,7 @@ static xep_status_t open(xep_buffer_t *buffer)
     members->scratch = calloc(members->agreement.capacity, sizeof *members->scratch);
     if (members->of == NULL || members->beats == NULL || members->scratch == NULL) return XEP_ERR_NO_MEMORY;
     for (uint32_t r = 0; r < nranks; r++)
-        members->of[r] = (xep_members_area_t *)(void *)((char *)wire->ops->map(wire, r) + members->offset);
+        members->of[r] = (xep_members_area_t *)(void *)((char *)wire->ops->map(wire, r) + buffer->areas.members);
     return XEP_OK;
 }
 

@@ -66,7 +66,7 @@ static void arrived(void *arg, uint32_t from, const void *message, size_t bytes)
         memcpy(&word, data, sizeof word);
         atomic_store_explicit(&group->ctl_by, from, memory_order_relaxed);
         atomic_store_explicit(&group->ctl_end, word, memory_order_release);
-    } else if (head.kind == XEP_CTL_STATE || head.kind == XEP_CTL_FRAGMENT || head.kind == XEP_CTL_BALLOT) {
+    } else if (head.kind == XEP_CTL_STATE || head.kind == XEP_CTL_SHARE || head.kind == XEP_CTL_BALLOT) {
         keep(group->inbox, from, &head, data);
     } else if (head.kind != XEP_CTL_FIRST) {
         xep_log(XEP_LOG_WARN, "invalid control message from rank %u was dropped: kind %u, %zu bytes", from, head.kind,
@@ -102,19 +102,20 @@ void xep_ctl_close(xep_group_t *group)
     free(group->inbox);
 }
 
-/* Sends header and data as one message from the stack: the transport has copied it when this returns. */
+/* The transport has copied the message when this returns. */
 xep_status_t xep_ctl_send(xep_group_t *group, uint32_t rank, xep_ctl_kind_t kind, uint64_t about, const void *data,
                           size_t bytes)
 {
-    struct {
-        head_t head;
-        char data[XEP_CTL_BYTES];
-    } message;
+    const head_t head = {.about = about, .kind = kind, .bytes = (uint32_t)bytes};
     if (bytes > XEP_CTL_BYTES)
         return xep_fail(XEP_ERR_INVALID, "control message too long: %zu bytes (at most %d)", bytes, XEP_CTL_BYTES);
-    message.head = (head_t){.about = about, .kind = kind, .bytes = (uint32_t)bytes};
-    memcpy(message.data, data, bytes);
-    return group->transport->ops->ctl(group->transport, rank, &message, sizeof message.head + bytes);
+    char *message = malloc(sizeof head + bytes);
+    if (message == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for a control message of %zu bytes", bytes);
+    memcpy(message, &head, sizeof head);
+    memcpy(message + sizeof head, data, bytes);
+    xep_status_t status = group->transport->ops->ctl(group->transport, rank, message, sizeof head + bytes);
+    free(message);
+    return status;
 }
 
 void xep_ctl_leave(xep_group_t *group, int32_t most_ms)

@@ -8,22 +8,22 @@
 
 /** What a message is about; others read it, so values never change. */
 typedef enum xep_ctl_kind {
-    XEP_CTL_END = 1,      /* a word of group_abort.c */
-    XEP_CTL_STATE = 2,    /* of group_shrink_ctl.c */
-    XEP_CTL_FRAGMENT = 3, /* of group_shrink_boot.c */
-    XEP_CTL_FIRST = 4,    /* says nothing */
-    XEP_CTL_BALLOT = 5    /* of members_wire.c, about a buffer */
+    XEP_CTL_END = 1,   /* a word of group_abort.c */
+    XEP_CTL_STATE = 2, /* of group_shrink_ctl.c */
+    XEP_CTL_SHARE = 3, /* of group_shrink_boot.c */
+    XEP_CTL_FIRST = 4, /* says nothing */
+    XEP_CTL_BALLOT = 5 /* of members_wire.c, about a buffer */
 } xep_ctl_kind_t;
 
-/** Most bytes of a message. */
-enum { XEP_CTL_BYTES = 32 * 1024 };
+/** Most bytes of a message: what a rank gives to an allgather while a group is made (group_exchange.c), and a head. */
+enum { XEP_CTL_BYTES = 64 * 1024 + 512 };
 
 /** A message that has come, kept until it is taken. */
 typedef struct xep_msg {
     struct xep_msg *next;
     uint64_t about; /* the number of a buffer; 0: none */
     uint32_t from;
-    uint32_t kind; /* XEP_CTL_STATE, XEP_CTL_FRAGMENT, XEP_CTL_BALLOT */
+    uint32_t kind; /* XEP_CTL_STATE, XEP_CTL_SHARE, XEP_CTL_BALLOT */
     size_t bytes;
     _Alignas(8) char data[];
 } xep_msg_t;

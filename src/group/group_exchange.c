@@ -7,6 +7,7 @@
 #include "group_exchange.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,6 +24,30 @@ xep_status_t xep_group_exchange(xep_group_t *group, const void *send, void *recv
     if (status != XEP_OK) return status;
     if (group->connected) return xep_group_gather(group, send, recv, bytes);
     return group->boot->ops->allgather(group->boot, send, recv, bytes);
+}
+
+/* The first rank that does not stand well: the same one for all but those that know more themselves. */
+static xep_status_t check_all(const xep_group_t *group, const char *what, const char *all, size_t bytes)
+{
+    for (uint32_t r = 0; r < group->nranks; r++) {
+        int32_t status;
+        memcpy(&status, all + r * bytes, sizeof status);
+        if (status != XEP_OK)
+            return xep_fail((xep_status_t)status, "rank %u cannot %s: %s", r, what,
+                            xep_status_text((xep_status_t)status));
+    }
+    return XEP_OK;
+}
+
+xep_status_t xep_group_agree(xep_group_t *group, const char *what, const void *mine, void *all, size_t bytes)
+{
+    char reason[XEP_REASON_BYTES];
+    int32_t own;
+    memcpy(&own, mine, sizeof own);
+    snprintf(reason, sizeof reason, "%s", xep_last_error());
+    xep_status_t status = xep_group_exchange(group, mine, all, bytes);
+    if (own != XEP_OK) return xep_fail((xep_status_t)own, "%s", reason);
+    return status == XEP_OK ? check_all(group, what, all, bytes) : status;
 }
 
 /* One more byte than needed, as malloc of none may give NULL. */

@@ -12,6 +12,13 @@
  */
 xep_status_t xep_group_exchange(xep_group_t *group, const void *send, void *recv, size_t bytes);
 
+/**
+ * As exchange, of structs that begin with how each rank stands: an int32_t, its status. XEP_OK: all stand well. A rank
+ * with an error of its own keeps that and its reason, this thread's last; to the others it is a rank that cannot do
+ * what.
+ */
+xep_status_t xep_group_agree(xep_group_t *group, const char *what, const void *mine, void *all, size_t bytes);
+
 /** As exchange, for blobs whose lengths differ: blob[r] points into storage. */
 typedef struct xep_blobs {
     const void **blob; /* [nranks] */

@@ -35,16 +35,4 @@ typedef struct xep_counts {
 } xep_counts_t;
 static_assert(sizeof(xep_counts_t) == 248, "read by other processes");
 
-/** A page of zeros, and its file, which is -1 where there can be none. NULL: no memory. */
-xep_counts_t *xep_counts_open(int *file_p);
-
-/** Writes who counts: from then on other processes find it. */
-void xep_counts_show(xep_counts_t *counts, uint32_t rank, uint32_t nranks, uint32_t buffer, const char *mode);
-
-/** NULL is a no-op. */
-void xep_counts_close(xep_counts_t *counts, int file);
-
-/** xep_buffer_counters(), from any thread. */
-void xep_counts_read(const xep_counts_t *counts, xep_op_kind_t kind, xep_counters_t *to);
-
 #endif

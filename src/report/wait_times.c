@@ -4,13 +4,78 @@
  * One thread at a time adds: the one that holds the buffer. Any thread reads. So plain stores of whole words are
  * enough, and the data path needs no lock.
  */
+#define _GNU_SOURCE
 #include "wait_times.h"
 
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "cpu.h"
 #include "error.h"
+
+/* ---- counters ---- */
+
+/* Where the system refuses a file, the page is as good for this process alone. */
+static xep_counts_t *open_counts(int *file_p)
+{
+    int file = memfd_create(XEP_COUNTS_FILE, MFD_CLOEXEC);
+    if (file >= 0 && ftruncate(file, sizeof(xep_counts_t)) != 0) {
+        close(file);
+        file = -1;
+    }
+    const int flags = file >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
+    xep_counts_t *counts = mmap(NULL, sizeof *counts, PROT_READ | PROT_WRITE, flags, file, 0);
+    *file_p = file;
+    if (counts != MAP_FAILED) return counts;
+    if (file >= 0) close(file);
+    return NULL;
+}
+
+/* The magic comes last: a reader that sees it sees the rest. */
+void xep_counts_show(xep_counts_t *counts, uint32_t rank, uint32_t nranks, uint32_t buffer, const char *mode)
+{
+    counts->bytes = sizeof *counts;
+    counts->rank = rank;
+    counts->nranks = nranks;
+    counts->buffer = buffer;
+    counts->created_ns = xep_clock_ns();
+    snprintf(counts->mode, sizeof counts->mode, "%s", mode);
+    atomic_store_explicit(&counts->magic, XEP_COUNTS_MAGIC, memory_order_release);
+}
+
+static void close_counts(xep_counts_t *counts, int file)
+{
+    if (counts == NULL) return;
+    munmap(counts, sizeof *counts);
+    if (file >= 0) close(file);
+}
+
+static uint64_t read_count(const _Atomic uint64_t *count)
+{
+    return atomic_load_explicit(count, memory_order_relaxed);
+}
+
+/* Each number is a whole one, which is all that the interface promises. */
+void xep_counts_read(const xep_counts_t *counts, xep_op_kind_t kind, xep_counters_t *to)
+{
+    const xep_counts_of_kind_t *of = &counts->of[kind];
+    *to = (xep_counters_t){.size = sizeof *to,
+                           .operations = read_count(&of->operations),
+                           .errors = read_count(&of->errors),
+                           .peer_errors = read_count(&of->peer_errors),
+                           .rows = read_count(&of->rows),
+                           .bytes = read_count(&of->bytes),
+                           .waits = read_count(&of->waits),
+                           .wait_ns = read_count(&of->wait_ns),
+                           .wire_bytes = read_count(&counts->wire_bytes),
+                           .ranks_out = read_count(&counts->ranks_out),
+                           .age_ns = xep_clock_ns() - counts->created_ns};
+}
+
+/* ---- waits ---- */
 
 xep_status_t xep_wait_times_open(xep_wait_times_t *table, uint32_t nrequests, uint32_t nranks)
 {
@@ -18,7 +83,7 @@ xep_status_t xep_wait_times_open(xep_wait_times_t *table, uint32_t nrequests, ui
     table->nranks = nranks;
     table->wait_ns = calloc(words, sizeof *table->wait_ns);
     table->ranks = calloc(words, sizeof *table->ranks);
-    table->counts = xep_counts_open(&table->file);
+    table->counts = open_counts(&table->file);
     int whole = table->wait_ns != NULL && table->ranks != NULL && table->counts != NULL;
     for (int kind = 0; kind < XEP_OP_KINDS; kind++) {
         table->sums[kind] = calloc(nranks, sizeof *table->sums[kind]);
@@ -32,7 +97,7 @@ void xep_wait_times_close(xep_wait_times_t *table)
     for (int kind = 0; kind < XEP_OP_KINDS; kind++) free(table->sums[kind]);
     free(table->ranks);
     free(table->wait_ns);
-    xep_counts_close(table->counts, table->file);
+    close_counts(table->counts, table->file);
 }
 
 /* The rows of a request live as long as the buffer: waiting allocates nothing. */
@@ -103,11 +168,10 @@ void xep_wait_times_add(xep_wait_times_t *table, xep_op_t *op, xep_status_t stat
 void xep_wait_times_read(const xep_wait_times_t *table, xep_op_kind_t kind, const xep_waits_t *to)
 {
     const xep_rank_waits_t *sums = table->sums[kind];
-    if (to->operations != NULL)
-        *to->operations = atomic_load_explicit(&table->counts->of[kind].operations, memory_order_relaxed);
+    if (to->operations != NULL) *to->operations = read_count(&table->counts->of[kind].operations);
     for (uint32_t r = 0; r < table->nranks; r++) {
-        if (to->count != NULL) to->count[r] = atomic_load_explicit(&sums[r].count, memory_order_relaxed);
-        if (to->sum_ns != NULL) to->sum_ns[r] = atomic_load_explicit(&sums[r].sum_ns, memory_order_relaxed);
-        if (to->max_ns != NULL) to->max_ns[r] = atomic_load_explicit(&sums[r].max_ns, memory_order_relaxed);
+        if (to->count != NULL) to->count[r] = read_count(&sums[r].count);
+        if (to->sum_ns != NULL) to->sum_ns[r] = read_count(&sums[r].sum_ns);
+        if (to->max_ns != NULL) to->max_ns[r] = read_count(&sums[r].max_ns);
     }
 }

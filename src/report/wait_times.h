@@ -59,4 +59,10 @@ void xep_wait_times_add(xep_wait_times_t *table, xep_op_t *op, xep_status_t stat
 /** xep_buffer_waits(), from any thread. */
 void xep_wait_times_read(const xep_wait_times_t *table, xep_op_kind_t kind, const xep_waits_t *to);
 
+/** Writes who counts: from then on other processes find it. */
+void xep_counts_show(xep_counts_t *counts, uint32_t rank, uint32_t nranks, uint32_t buffer, const char *mode);
+
+/** xep_buffer_counters(), from any thread. */
+void xep_counts_read(const xep_counts_t *counts, xep_op_kind_t kind, xep_counters_t *to);
+
 #endif

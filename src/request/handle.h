@@ -55,13 +55,7 @@ struct xep_handle {
 /** Behind all that the state says is there: the user may see it at once. */
 void xep_handle_set_state(xep_handle_t *handle, xep_handle_state_t state);
 
-/** A free slot, the one that was begun in last (its memory is in the caches); NULL: none. */
-xep_handle_t *xep_handle_take(xep_buffer_t *buffer);
-
 void xep_handle_give_back(xep_handle_t *handle);
-
-/** A piece's outputs were taken; NULL: it had none. */
-void xep_handle_note_outputs(xep_handle_t *handle, const xep_combine_args_t *outputs);
 
 /** Gives the slot of a released handle back, unless an operation still needs it. */
 void xep_handle_give_back_if_unused(xep_handle_t *handle);

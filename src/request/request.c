@@ -149,8 +149,3 @@ void xep_request_note_pace(const xep_request_t *req)
     buffer->refused_most = req->op.refused;
     snprintf(buffer->refused_reason, sizeof buffer->refused_reason, "%s", req->reason);
 }
-
-void xep_request_forget_refused(xep_buffer_t *buffer)
-{
-    buffer->refused = buffer->refused_most = 0;
-}

@@ -11,6 +11,7 @@
 #define XEP_REQUEST_H
 
 #include <stdatomic.h>
+#include <stddef.h>
 
 #include <xep/plugin.h>
 
@@ -36,7 +37,8 @@ struct xep_request {
     xep_handle_t *handle;
     xep_handle_t *cached; /* whose routing it will use, while it is deferred */
     xep_request_t *after; /* what it comes after, while it is deferred; NULL: only dispatches called before it */
-    int32_t timeout_ms;
+    int (*reached)(const xep_request_t *req); /* what a thread waits for */
+    int given_up; /* by another rank, as that thread has heard, which said all there is to say of ranks that are late */
     uint64_t test_deadline_ns; /* 0: not tested yet */
     xep_watch_t test_watch;    /* since the first test */
     uint64_t test_peers_ns;    /* when a test looks next whether a peer has died */
@@ -48,6 +50,12 @@ struct xep_request {
     xep_combine_args_t combine;
     char reason[XEP_REASON_BYTES];
 };
+
+/** The request that an operation, which a mode was given, is part of. */
+static inline xep_request_t *xep_request_of(const xep_op_t *op)
+{
+    return (xep_request_t *)((uintptr_t)op - offsetof(xep_request_t, op));
+}
 
 /** A free one, for an operation that begins; NULL, with the reason: all are in use. */
 xep_request_t *xep_request_take(xep_buffer_t *buffer);
@@ -90,8 +98,6 @@ xep_status_t xep_request_outcome(const xep_request_t *req);
 
 /* ---- request_advance.c ---- */
 
-/* Takes the requests of a buffer as far as they go. */
-
 /** Calls the mode for an operation that begins; a dispatch has a turn from then on. */
 xep_status_t xep_request_call_mode(xep_request_t *req);
 
@@ -105,8 +111,6 @@ void xep_request_choose_progress(xep_buffer_t *buffer);
 void xep_request_run_task(xep_group_task_t *task);
 
 /* ---- request_begin.c ---- */
-
-/* How operations begin. */
 
 /**
  * Begins a dispatch or combine. args are checked, defaults filled in. On success *req_p is
@@ -135,8 +139,6 @@ void xep_request_trace_waits(const xep_request_t *req);
 void xep_request_trace_end(const xep_request_t *req);
 
 /* ---- request_end.c ---- */
-
-/* How requests end: each alone, or all of a buffer with one that cannot be ended properly. */
 
 /**
  * Ends a request with its mode's status: XEP_OK, an error that every rank gets and that leaves nothing half done, or
@@ -185,12 +187,7 @@ xep_status_t xep_request_count_refused(xep_buffer_t *buffer, xep_status_t status
 /** Of an operation that ends with XEP_ERR_MISMATCH and a reason: notes whether this rank is behind. */
 void xep_request_note_pace(const xep_request_t *req);
 
-/** All ranks begin anew. */
-void xep_request_forget_refused(xep_buffer_t *buffer);
-
 /* ---- request_wait.c ---- */
-
-/* Waiting for requests. Called between xep_buffer_enter() and leave. */
 
 /** Blocks until the request is done; its status, and its reason as this thread's. */
 xep_status_t xep_request_finish(xep_request_t *req);

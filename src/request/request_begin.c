@@ -38,8 +38,7 @@ static xep_status_t launch(xep_request_t *req, int now, xep_request_t *after, xe
 {
     xep_buffer_t *buffer = req->buffer;
     xep_status_t status = XEP_OK;
-    req->timeout_ms = timeout_ms == 0 ? buffer->timeout_ms : timeout_ms;
-    req->op.timeout_ms = req->timeout_ms;
+    req->op.timeout_ms = timeout_ms == 0 ? buffer->timeout_ms : timeout_ms;
     req->op.epoch = buffer->epoch + 1;
     req->op.refused = buffer->refused;
     req->status = XEP_INPROGRESS;
@@ -61,22 +60,6 @@ static xep_status_t launch(xep_request_t *req, int now, xep_request_t *after, xe
     buffer->active++;
     atomic_fetch_add_explicit(&buffer->group->active, 1, memory_order_relaxed);
     return XEP_OK;
-}
-
-/* A dispatch that begins later cannot be refused then, so its indices are looked at now. */
-static xep_status_t check_indices(const xep_buffer_t *buffer, const xep_dispatch_args_t *args)
-{
-    xep_layout_args_t layout = {.size = sizeof layout,
-                                .tokens = args->tokens,
-                                .topk = args->topk,
-                                .experts = buffer->params.experts,
-                                .nranks = buffer->shape.nranks,
-                                .ranks_per_node = buffer->shape.nranks,
-                                .topk_idx = args->topk_idx,
-                                .topk_idx_stride = args->topk_idx_stride,
-                                .topk_idx_dtype = args->topk_idx_dtype};
-    xep_layout_t nothing = {.size = sizeof nothing};
-    return xep_layout_compute(&layout, &nothing);
 }
 
 /* What its combines, and dispatches that use its routing, are checked against. */
@@ -104,26 +87,57 @@ static void keep_payloads(xep_handle_t *handle, xep_dispatch_args_t *args)
     args->payloads = handle->payloads;
 }
 
-/*
- * Everything that can refuse it comes before the mode is asked: order of turns, indices, a slot, a request. Slot and
- * request are taken for good when launch() has succeeded, so what returns before that has nothing to give back.
- */
-static xep_status_t begin_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_t *args, xep_request_t **req_p)
+/* A scan, as a buffer has a few: the free one that was begun in last, whose memory is in the caches; NULL: none. */
+static xep_handle_t *find_slot(xep_buffer_t *buffer)
+{
+    xep_handle_t *best = NULL;
+    for (uint32_t s = 0; s < buffer->shape.slots; s++) {
+        xep_handle_t *h = &buffer->handles[s];
+        if (h->state == XEP_HANDLE_FREE && (best == NULL || h->turn > best->turn)) best = h;
+    }
+    return best;
+}
+
+/* Finds a request and, for a dispatch, a slot. Both are taken for good when launch() has succeeded. */
+static xep_status_t find_room(xep_buffer_t *buffer, const xep_dispatch_args_t *dispatch, xep_handle_t **handle_p,
+                              xep_request_t **req_p)
+{
+    if (dispatch != NULL) {
+        const xep_request_t *before = has_turn(buffer, dispatch->after) ? xep_request_in_turn(buffer) : NULL;
+        if (before != NULL)
+            return xep_fail(XEP_ERR_BUSY, "dispatch %llu is still in flight, %u dispatches later",
+                            (unsigned long long)before->op.epoch, buffer->shape.slots);
+        *handle_p = find_slot(buffer);
+        if (*handle_p == NULL)
+            return xep_fail(XEP_ERR_BUSY, "all %u slots hold a handle that was not released", buffer->shape.slots);
+    }
+    *req_p = xep_request_take(buffer);
+    return *req_p != NULL ? XEP_OK : XEP_ERR_BUSY;
+}
+
+/* Where there is no room, progress may make some; else the caller will retry, and this has helped that to succeed. */
+static xep_status_t take_room(xep_buffer_t *buffer, const xep_dispatch_args_t *dispatch, xep_handle_t **handle_p,
+                              xep_request_t **req_p)
+{
+    xep_status_t status = find_room(buffer, dispatch, handle_p, req_p);
+    if (status != XEP_ERR_BUSY) return status;
+    xep_group_progress(buffer->group);
+    xep_request_advance_all(buffer);
+    status = xep_buffer_usable(buffer);
+    return status == XEP_OK ? find_room(buffer, dispatch, handle_p, req_p) : status;
+}
+
+/* Everything that can refuse it comes before the mode is asked: a slot, a request, indices. */
+xep_status_t xep_request_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_t *args, xep_request_t **req_p)
 {
     xep_request_t *req;
     xep_handle_t *handle;
-    int now = has_turn(buffer, args->after);
-    const xep_request_t *before = now ? xep_request_in_turn(buffer) : NULL;
-    if (before != NULL)
-        return xep_fail(XEP_ERR_BUSY, "dispatch %llu is still in flight, %u dispatches later",
-                        (unsigned long long)before->op.epoch, buffer->shape.slots);
-    xep_status_t status = now || args->cached != NULL ? XEP_OK : check_indices(buffer, args);
+    xep_status_t status = take_room(buffer, args, &handle, &req);
+    const int now = has_turn(buffer, args->after);
+    /* one that begins later cannot be refused then, so its indices are looked at now */
+    if (status == XEP_OK && !now && args->cached == NULL)
+        status = xep_layout_count_selections(args, buffer->params.experts, NULL);
     if (status != XEP_OK) return status;
-    handle = xep_handle_take(buffer);
-    if (handle == NULL)
-        return xep_fail(XEP_ERR_BUSY, "all %u slots hold a handle that was not released", buffer->shape.slots);
-    req = xep_request_take(buffer);
-    if (req == NULL) return XEP_ERR_BUSY;
     req->dispatch = *args;
     if (args->npayloads != 0) keep_payloads(handle, &req->dispatch);
     req->handle = handle;
@@ -143,12 +157,11 @@ static xep_status_t begin_dispatch(xep_buffer_t *buffer, const xep_dispatch_args
 }
 
 /* In the slot of the dispatch, by its turn; the handle has one operation at a time. */
-static xep_status_t begin_combine(xep_handle_t *handle, const xep_combine_args_t *args, int waits,
-                                  xep_request_t **req_p)
+xep_status_t xep_request_combine(xep_handle_t *handle, const xep_combine_args_t *args, int waits, xep_request_t **req_p)
 {
-    xep_request_t *req = xep_request_take(handle->buffer);
-    xep_status_t status;
-    if (req == NULL) return XEP_ERR_BUSY;
+    xep_request_t *req;
+    xep_status_t status = take_room(handle->buffer, NULL, NULL, &req);
+    if (status != XEP_OK) return status;
     req->combine = *args;
     req->handle = handle;
     req->op.kind = XEP_OP_COMBINE;
@@ -168,11 +181,12 @@ static xep_status_t begin_combine(xep_handle_t *handle, const xep_combine_args_t
 }
 
 /* What is sent is the dispatch's. The rows that are shown are written over: there are none until it is done. */
-static xep_status_t begin_next(xep_handle_t *handle, const xep_combine_args_t *outputs, int32_t timeout_ms,
-                               xep_request_t **req_p)
+xep_status_t xep_request_next(xep_handle_t *handle, const xep_combine_args_t *outputs, int32_t timeout_ms,
+                              xep_request_t **req_p)
 {
-    xep_request_t *req = xep_request_take(handle->buffer);
-    if (req == NULL) return XEP_ERR_BUSY;
+    xep_request_t *req;
+    xep_status_t status = take_room(handle->buffer, NULL, NULL, &req);
+    if (status != XEP_OK) return status;
     req->dispatch = handle->sent;
     req->combine = outputs != NULL ? *outputs : (xep_combine_args_t){0};
     req->handle = handle;
@@ -182,43 +196,10 @@ static xep_status_t begin_next(xep_handle_t *handle, const xep_combine_args_t *o
     req->op.combine = outputs != NULL ? &req->combine : NULL;
     req->op.recv = &handle->recv;
     const int now = has_turn(handle->buffer, NULL) && xep_request_in_turn(handle->buffer) == NULL;
-    xep_status_t status = launch(req, now, NULL, NULL, timeout_ms);
+    status = launch(req, now, NULL, NULL, timeout_ms);
     if (status != XEP_OK) return status;
     xep_handle_set_state(handle, XEP_HANDLE_SENT);
     handle->in_flight = req;
     *req_p = req;
     return XEP_OK;
-}
-
-/* The caller will retry; makes progress here so that retrying can succeed. */
-static xep_status_t give_way(xep_buffer_t *buffer)
-{
-    xep_group_progress(buffer->group);
-    xep_request_advance_all(buffer);
-    return xep_buffer_usable(buffer);
-}
-
-xep_status_t xep_request_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_t *args, xep_request_t **req_p)
-{
-    xep_status_t status = begin_dispatch(buffer, args, req_p);
-    if (status != XEP_ERR_BUSY) return status;
-    status = give_way(buffer);
-    return status == XEP_OK ? begin_dispatch(buffer, args, req_p) : status;
-}
-
-xep_status_t xep_request_combine(xep_handle_t *handle, const xep_combine_args_t *args, int waits, xep_request_t **req_p)
-{
-    xep_status_t status = begin_combine(handle, args, waits, req_p);
-    if (status != XEP_ERR_BUSY) return status;
-    status = give_way(handle->buffer);
-    return status == XEP_OK ? begin_combine(handle, args, waits, req_p) : status;
-}
-
-xep_status_t xep_request_next(xep_handle_t *handle, const xep_combine_args_t *outputs, int32_t timeout_ms,
-                              xep_request_t **req_p)
-{
-    xep_status_t status = begin_next(handle, outputs, timeout_ms, req_p);
-    if (status != XEP_ERR_BUSY) return status;
-    status = give_way(handle->buffer);
-    return status == XEP_OK ? begin_next(handle, outputs, timeout_ms, req_p) : status;
 }

@@ -38,6 +38,18 @@ static int is_agreed(xep_status_t status)
     return status == XEP_OK || status == XEP_ERR_OVERFLOW || status == XEP_ERR_MISMATCH || status == XEP_ERR_INVALID;
 }
 
+/* A rank with any rows has some in the first piece: so the first outputs say whether there are weights. */
+static void note_outputs(xep_handle_t *handle, const xep_combine_args_t *outputs)
+{
+    xep_outputs_t *kind = &handle->outputs;
+    if (kind->state != XEP_OUTPUTS_UNKNOWN) return;
+    kind->state = outputs == NULL ? XEP_OUTPUTS_NONE : XEP_OUTPUTS_TAKEN;
+    if (outputs == NULL) return;
+    kind->dtype = outputs->dtype;
+    kind->hidden = outputs->hidden;
+    kind->weighted = outputs->topk_weights != NULL;
+}
+
 /*
  * After an agreed error the piece that was shown is shown again; after any other the buffer is broken, and what the
  * slot has is not known.
@@ -46,7 +58,7 @@ static void end_piece(const xep_request_t *req)
 {
     xep_handle_t *handle = req->handle;
     xep_handle_set_state(handle, is_agreed(req->status) ? XEP_HANDLE_READY : XEP_HANDLE_FAILED);
-    if (req->status == XEP_OK) xep_handle_note_outputs(handle, req->op.combine);
+    if (req->status == XEP_OK) note_outputs(handle, req->op.combine);
 }
 
 /* The user may have released the handle while the operation was in flight: then this is where its slot becomes free. */

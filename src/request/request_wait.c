@@ -23,8 +23,6 @@ enum { PROGRESS_EVERY = 16, TEST_PEERS_NS = 100 * 1000 * 1000, DEVICE_SPARE_NS =
 
 /* ---- a request ---- */
 
-typedef int (*reached_fn)(const xep_request_t *req);
-
 static int is_done(const xep_request_t *req)
 {
     return req->state == XEP_REQUEST_DONE;
@@ -41,19 +39,12 @@ static int is_counted(const xep_request_t *req)
     return is_done(req) || (req->op.kind == XEP_OP_DISPATCH && req->op.recv->size != 0);
 }
 
-typedef struct request_look {
-    xep_request_t *req;
-    reached_fn reached;
-    int given_up; /* by another rank, which has said what there is to say of the ranks that are late */
-} request_look_t;
-
 /* Each look takes all of the buffer further, then asks for this one. */
 static xep_status_t look_at_request(void *arg)
 {
-    const request_look_t *look = arg;
-    xep_request_t *req = look->req;
+    xep_request_t *req = arg;
     xep_request_advance_all(req->buffer);
-    if (look->reached(req)) return XEP_OK;
+    if (req->reached(req)) return XEP_OK;
     if (xep_wait_times_is_new(&req->op)) xep_wait_times_begin(&req->op, xep_clock_ns());
     /* what it comes after may be of another buffer */
     if (req->state == XEP_REQUEST_DEFERRED) xep_group_progress(req->buffer->group);
@@ -63,7 +54,7 @@ static xep_status_t look_at_request(void *arg)
 /* With one operation in flight alone nothing else is to be done meanwhile. */
 static uint32_t late_of_request(void *arg)
 {
-    const xep_request_t *req = ((const request_look_t *)arg)->req;
+    const xep_request_t *req = arg;
     const xep_late_t *late = &req->op.late;
     if (atomic_load_explicit(&req->buffer->group->active, memory_order_relaxed) != 1) return XEP_NO_RANK;
     return late->count == 0 ? XEP_NO_RANK : late->ranks[late->count - 1];
@@ -71,20 +62,20 @@ static uint32_t late_of_request(void *arg)
 
 static void explain_request(void *arg, char *text, size_t bytes)
 {
-    xep_request_explain(((const request_look_t *)arg)->req, "; ", text, bytes);
+    xep_request_explain(arg, "; ", text, bytes);
 }
 
 static void account_for_request(void *arg, xep_account_t *account)
 {
-    xep_request_account(((const request_look_t *)arg)->req, account);
+    xep_request_account(arg, account);
 }
 
 static xep_status_t hope_for_request(void *arg)
 {
-    request_look_t *look = arg;
-    if (look->req->buffer->announce != NULL) xep_announce_push(look->req->buffer);
-    xep_status_t status = xep_buffer_check_given_up(look->req->buffer, look->req->op.epoch);
-    look->given_up = status != XEP_INPROGRESS;
+    xep_request_t *req = arg;
+    if (req->buffer->announce != NULL) xep_announce_push(req->buffer);
+    xep_status_t status = xep_buffer_check_given_up(req->buffer, req->op.epoch);
+    req->given_up = status != XEP_INPROGRESS;
     return status;
 }
 
@@ -95,7 +86,7 @@ static xep_status_t hope_for_request(void *arg)
 static uint64_t deadline_of(const xep_request_t *req, uint64_t now)
 {
     const xep_buffer_t *buffer = req->buffer;
-    uint64_t deadline = xep_deadline_from(now, req->timeout_ms);
+    uint64_t deadline = xep_deadline_from(now, req->op.timeout_ms);
     if (buffer->device == NULL || buffer->staging != NULL || deadline == UINT64_MAX) return deadline;
     return deadline + DEVICE_SPARE_NS;
 }
@@ -110,12 +101,11 @@ static xep_status_t blame_device(const xep_buffer_t *buffer, xep_status_t status
 
 /* The first look found it in flight: the deadline and the waits for late ranks count from here, by one look at the
  * clock. */
-static void keep_waiting(xep_request_t *req, reached_fn reached)
+static void keep_waiting(xep_request_t *req)
 {
     uint64_t now = xep_clock_ns();
-    request_look_t look = {.req = req, .reached = reached};
     xep_wait_t wait = {.look = look_at_request,
-                       .arg = &look,
+                       .arg = req,
                        .deadline_ns = deadline_of(req, now),
                        .progress_every = PROGRESS_EVERY,
                        .late = late_of_request,
@@ -123,11 +113,12 @@ static void keep_waiting(xep_request_t *req, reached_fn reached)
                        .account = account_for_request,
                        .hope = hope_for_request};
     xep_account_t account;
+    req->given_up = 0;
     xep_wait_times_begin(&req->op, now);
     xep_status_t status = xep_members_wait(req->buffer, &wait);
-    if (status == XEP_ERR_TIMEOUT && !look.given_up) {
-        account_for_request(&look, &account);
-        status = xep_group_ask(req->buffer->group, &account, req->timeout_ms, status);
+    if (status == XEP_ERR_TIMEOUT && !req->given_up) {
+        xep_request_account(req, &account);
+        status = xep_group_ask(req->buffer->group, &account, req->op.timeout_ms, status);
     }
     status = blame_device(req->buffer, status);
     if (status == XEP_ERR_ABORTED) xep_request_advance_all(req->buffer); /* which ends it */
@@ -137,10 +128,11 @@ static void keep_waiting(xep_request_t *req, reached_fn reached)
 }
 
 /* The outcome where it is done, else XEP_OK. */
-static xep_status_t wait_until(xep_request_t *req, reached_fn reached)
+static xep_status_t wait_until(xep_request_t *req, int (*reached)(const xep_request_t *req))
 {
+    req->reached = reached;
     xep_request_advance_all(req->buffer);
-    if (!reached(req)) keep_waiting(req, reached);
+    if (!reached(req)) keep_waiting(req);
     return is_done(req) ? xep_request_outcome(req) : XEP_OK;
 }
 
@@ -169,11 +161,6 @@ xep_status_t xep_request_finish_counts(xep_request_t *req)
     return status;
 }
 
-static void account_for_tested(void *arg, xep_account_t *account)
-{
-    xep_request_account(arg, account);
-}
-
 /* A test does not wait, and so gathers no answers. */
 static void give_up_test(xep_request_t *req)
 {
@@ -181,11 +168,6 @@ static void give_up_test(xep_request_t *req)
     xep_request_account(req, &account);
     xep_group_tell(req->buffer->group, &account);
     xep_request_expire(req, XEP_ERR_TIMEOUT, "deadline passed since the first test");
-}
-
-static void explain_tested(void *arg, char *text, size_t bytes)
-{
-    xep_request_explain(arg, "; ", text, bytes);
 }
 
 /* What a wait does in time: deadline, and a look at the peers now and then. */
@@ -196,7 +178,7 @@ static void check_test(xep_request_t *req)
     if (req->test_deadline_ns == 0) {
         req->test_deadline_ns = deadline_of(req, now);
         req->test_peers_ns = now + TEST_PEERS_NS;
-        xep_watch_begin(&req->test_watch, explain_tested, req, req->test_deadline_ns);
+        xep_watch_begin(&req->test_watch, explain_request, req, req->test_deadline_ns);
         xep_watch_end(&req->test_watch); /* a test is no wait: the program is elsewhere in between */
     } else if (now >= req->test_deadline_ns) {
         if (req->buffer->members == NULL || xep_members_doubt(req->buffer, &req->test_deadline_ns) != XEP_OK)
@@ -207,7 +189,7 @@ static void check_test(xep_request_t *req)
         if (gone && req->peer_gone && !(masks && xep_members_bury(req->buffer) == XEP_OK))
             xep_request_expire(req, XEP_ERR_PEER, xep_last_error());
         req->peer_gone = gone;
-        xep_group_answer(req->buffer->group, account_for_tested, req);
+        xep_group_answer(req->buffer->group, account_for_request, req);
         if (req->buffer->announce != NULL) xep_announce_push(req->buffer);
         xep_status_t status = xep_buffer_check_given_up(req->buffer, req->op.epoch);
         if (!is_done(req) && status != XEP_INPROGRESS) xep_request_expire(req, status, xep_last_error());

@@ -3,7 +3,6 @@
 #include "server.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "api_check.h"
 #include "backoff.h"
@@ -23,7 +22,7 @@ static xep_status_t look(void *arg)
 {
     xep_server_t *server = arg;
     for (uint32_t b = 0; b < server->args.count; b++) {
-        xep_status_t status = xep_server_attend(server, &server->places[b]);
+        xep_status_t status = xep_server_attend(server, server->args.buffers[b]);
         if (status != XEP_INPROGRESS) return status;
     }
     if (server->due != NULL) return XEP_OK;
@@ -41,8 +40,9 @@ static uint32_t late_of(void *arg)
     const uint32_t active = atomic_load_explicit(&server->group->active, memory_order_relaxed);
     if (active > 1) return XEP_NO_RANK;
     for (uint32_t b = 0; b < server->args.count && active == 1; b++)
-        for (uint32_t s = 0; s < xep_server_slots(&server->places[b]); s++)
-            if (server->places[b].served[s].req != NULL) one = &server->places[b].served[s];
+        for (uint32_t s = 0; s < server->args.buffers[b]->shape.slots; s++)
+            if (server->args.buffers[b]->announce->served[s].req != NULL)
+                one = &server->args.buffers[b]->announce->served[s];
     if (active == 0) return XEP_ANY_RANK;
     if (one == NULL || one->req->op.late.count == 0) return XEP_NO_RANK;
     return one->req->op.late.ranks[one->req->op.late.count - 1];
@@ -54,7 +54,7 @@ static xep_status_t hope(void *arg)
     xep_server_t *server = arg;
     xep_server_poll(server);
     for (uint32_t b = 0; b < server->args.count; b++) {
-        const xep_buffer_t *buffer = server->places[b].buffer;
+        const xep_buffer_t *buffer = server->args.buffers[b];
         xep_status_t status = xep_buffer_check_given_up(buffer, buffer->epoch + 1);
         if (status != XEP_INPROGRESS) return status;
     }
@@ -77,7 +77,7 @@ static void explain(void *arg, char *text, size_t bytes)
 static int is_late(const xep_server_t *server)
 {
     for (uint32_t b = 0; b < server->args.count; b++)
-        if (server->places[b].buffer->broken) return 0;
+        if (server->args.buffers[b]->broken) return 0;
     return server->stop_ns != 0;
 }
 
@@ -85,7 +85,7 @@ static int is_late(const xep_server_t *server)
 static int goes_on(const xep_server_t *server)
 {
     for (uint32_t b = 0; b < server->args.count; b++)
-        if (server->places[b].buffer->members == NULL) return 0;
+        if (server->args.buffers[b]->members == NULL) return 0;
     return 1;
 }
 
@@ -102,7 +102,7 @@ static xep_status_t wait_for_work(xep_server_t *server)
     xep_status_t status;
     do status = xep_group_wait(server->group, &wait);
     while (status == XEP_ERR_PEER && wait.spares && server->failure == XEP_OK &&
-           xep_members_bury(server->places[0].buffer) == XEP_OK);
+           xep_members_bury(server->args.buffers[0]) == XEP_OK);
     return status == XEP_ERR_TIMEOUT && is_late(server) ? xep_server_fail_late(server) : status;
 }
 
@@ -143,7 +143,7 @@ static xep_status_t run_function(xep_server_t *server)
     served->is_due = 0;
     call->handle = served->handle;
     call->recv = &served->handle->recv;
-    call->dtype = call->buffer->combine_dtype;
+    call->dtype = call->buffer->params.combine_dtype;
     call->expert = only_expert(call->recv);
     call->out = NULL;
     call->topk_weights = NULL;
@@ -168,18 +168,6 @@ static xep_status_t serve(xep_server_t *server)
         if (status == XEP_OK && xep_clock_ns() - server->polled_ns > POLL_NS) xep_server_poll(server);
     }
     return status;
-}
-
-static xep_status_t open_places(xep_server_t *server)
-{
-    server->places = calloc(server->args.count, sizeof *server->places);
-    if (server->places == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory to serve %u buffers", server->args.count);
-    for (uint32_t b = 0; b < server->args.count; b++) {
-        xep_serve_place_t *place = &server->places[b];
-        place->buffer = server->args.buffers[b];
-        place->served = place->buffer->announce->served;
-    }
-    return XEP_OK;
 }
 
 /* Buffers that are served, or whose step ends, together. */
@@ -228,7 +216,7 @@ static xep_status_t check_args(const xep_serve_args_t *args, xep_serve_args_t *o
 static void tell_serving(const xep_server_t *server, int serving)
 {
     for (uint32_t b = 0; b < server->args.count; b++) {
-        xep_buffer_t *buffer = server->places[b].buffer;
+        xep_buffer_t *buffer = server->args.buffers[b];
         xep_buffer_enter(buffer);
         xep_announce_serving(buffer, serving);
         if (!serving) atomic_store_explicit(&buffer->announce->stop, 0, memory_order_relaxed);
@@ -242,7 +230,7 @@ static void give_up(const xep_server_t *server)
     char reason[XEP_REASON_BYTES];
     snprintf(reason, sizeof reason, "%s", xep_last_error());
     for (uint32_t b = 0; b < server->args.count; b++) {
-        xep_buffer_t *buffer = server->places[b].buffer;
+        xep_buffer_t *buffer = server->args.buffers[b];
         xep_buffer_enter(buffer);
         xep_request_give_up_all(buffer, server->failure, reason);
         xep_buffer_leave(buffer);
@@ -253,8 +241,9 @@ static void give_up(const xep_server_t *server)
 static void drop_all(const xep_server_t *server)
 {
     for (uint32_t b = 0; b < server->args.count; b++)
-        for (uint32_t s = 0; s < xep_server_slots(&server->places[b]); s++)
-            if (server->places[b].served[s].handle != NULL) xep_served_drop(&server->places[b].served[s]);
+        for (uint32_t s = 0; s < server->args.buffers[b]->shape.slots; s++)
+            if (server->args.buffers[b]->announce->served[s].handle != NULL)
+                xep_served_drop(&server->args.buffers[b]->announce->served[s]);
 }
 
 xep_status_t xep_serve(const xep_serve_args_t *args)
@@ -264,7 +253,6 @@ xep_status_t xep_serve(const xep_serve_args_t *args)
     xep_status_t status = check_args(args, &server.args);
     if (status != XEP_OK) return status;
     server.group = server.args.buffers[0]->group;
-    if ((status = open_places(&server)) != XEP_OK) goto out;
     tell_serving(&server, 1);
     status = serve(&server);
     if (server.failure != XEP_OK) give_up(&server);
@@ -272,10 +260,7 @@ xep_status_t xep_serve(const xep_serve_args_t *args)
     /* after that error the next call goes on in the same step */
     if (status != XEP_ERR_TIMEOUT || !is_late(&server)) drop_all(&server);
     tell_serving(&server, 0);
-    if (status != XEP_OK) status = xep_fail(status, "%s", reason);
-out:
-    free(server.places);
-    return status;
+    return status == XEP_OK ? XEP_OK : xep_fail(status, "%s", reason);
 }
 
 /* A store and a wake, as a signal handler may call it. */
@@ -315,7 +300,7 @@ xep_status_t xep_step_end(xep_buffer_t *const *buffers, uint32_t count, uint32_t
         status = xep_buffer_claim(buffers[b]);
         if (status != XEP_OK) break;
         if ((status = xep_announce_check(buffers[b])) == XEP_OK)
-            xep_announce_step(buffers[b], (flags & XEP_STEP_LAST) != 0);
+            xep_announce_stand(buffers[b], buffers[b]->announce->step + 1, (flags & XEP_STEP_LAST) != 0);
         xep_buffer_leave(buffers[b]);
     }
     return status;

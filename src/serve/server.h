@@ -18,35 +18,22 @@
 #include "announce.h"
 #include "request.h"
 
-/** A buffer that is served. */
-typedef struct xep_serve_place {
-    xep_buffer_t *buffer;
-    xep_served_t *served; /* [slots] the buffer's */
-    int holds_back;       /* what nobody waited for when an operation ended may not have left this rank */
-} xep_serve_place_t;
-
 typedef struct xep_server {
     xep_serve_args_t args;
     xep_group_t *group;
-    xep_serve_place_t *places; /* [args.count] */
-    xep_served_t *due;         /* whose function runs next; NULL: none */
-    xep_status_t failure;      /* of this rank alone: the others have to be told */
-    int is_over;               /* it is between two steps, and was told to return */
-    uint64_t stop_ns;          /* deadline, once it was told to; 0: it was not */
-    uint64_t polled_ns;        /* when the operations in flight were tested last */
+    xep_served_t *due;    /* whose function runs next; NULL: none */
+    xep_status_t failure; /* of this rank alone: the others have to be told */
+    int is_over;          /* it is between two steps, and was told to return */
+    uint64_t stop_ns;     /* deadline, once it was told to; 0: it was not */
+    uint64_t polled_ns;   /* when the operations in flight were tested last */
 } xep_server_t;
-
-static inline uint32_t xep_server_slots(const xep_serve_place_t *place)
-{
-    return place->buffer->shape.slots;
-}
 
 /* ---- server_begin.c ---- */
 
 /* The operations of a buffer that is served. */
 
 /** Ends what is done, and begins what was announced. XEP_INPROGRESS: there is no more to do now. */
-xep_status_t xep_server_attend(xep_server_t *server, xep_serve_place_t *place);
+xep_status_t xep_server_attend(xep_server_t *server, xep_buffer_t *buffer);
 
 /** Deadlines, and deaths that an operation has to be ended for: every few ms. */
 void xep_server_poll(xep_server_t *server);

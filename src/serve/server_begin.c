@@ -14,22 +14,21 @@ static int has_turn(const xep_served_t *served)
     return served->handle != NULL && (served->req == NULL || served->req->state != XEP_REQUEST_DEFERRED);
 }
 
-static int has_request(const xep_serve_place_t *place)
+static int has_request(const xep_buffer_t *buffer)
 {
-    for (uint32_t s = 0; s < xep_server_slots(place); s++)
-        if (place->served[s].req != NULL) return 1;
+    for (uint32_t s = 0; s < buffer->shape.slots; s++)
+        if (buffer->announce->served[s].req != NULL) return 1;
     return 0;
 }
 
-static xep_served_t *find_served(const xep_serve_place_t *place, uint64_t turn)
+static xep_served_t *find_served(const xep_buffer_t *buffer, uint64_t turn)
 {
-    for (uint32_t s = 0; s < xep_server_slots(place); s++) {
-        xep_served_t *served = &place->served[s];
+    for (uint32_t s = 0; s < buffer->shape.slots; s++) {
+        xep_served_t *served = &buffer->announce->served[s];
         if (has_turn(served) && served->handle->turn == turn) return served;
     }
     (void)xep_fail(XEP_ERR_PROTOCOL, "operation %llu of mode %s uses dispatch %llu, which this rank has not served",
-                   (unsigned long long)place->buffer->epoch + 1, place->buffer->plugin.plugin->name,
-                   (unsigned long long)turn);
+                   (unsigned long long)buffer->epoch + 1, buffer->plugin.plugin->name, (unsigned long long)turn);
     return NULL;
 }
 
@@ -40,21 +39,20 @@ void xep_served_drop(xep_served_t *served)
     *served = (xep_served_t){0};
 }
 
-static void release_others(const xep_serve_place_t *place, const xep_announced_t *entry)
+static void release_others(const xep_buffer_t *buffer, const xep_announced_t *entry)
 {
-    for (uint32_t s = 0; s < xep_server_slots(place); s++) {
-        xep_served_t *served = &place->served[s];
+    for (uint32_t s = 0; s < buffer->shape.slots; s++) {
+        xep_served_t *served = &buffer->announce->served[s];
         int held = !has_turn(served);
-        for (uint32_t i = 0; !held && i < xep_server_slots(place); i++)
-            held = entry->held[i] == served->handle->turn + 1;
+        for (uint32_t i = 0; !held && i < buffer->shape.slots; i++) held = entry->held[i] == served->handle->turn + 1;
         if (!held) xep_served_drop(served);
     }
 }
 
-static xep_served_t *find_free(const xep_serve_place_t *place)
+static xep_served_t *find_free(const xep_buffer_t *buffer)
 {
-    for (uint32_t s = 0; s < xep_server_slots(place); s++)
-        if (place->served[s].handle == NULL) return &place->served[s];
+    for (uint32_t s = 0; s < buffer->shape.slots; s++)
+        if (buffer->announce->served[s].handle == NULL) return &buffer->announce->served[s];
     return NULL;
 }
 
@@ -63,45 +61,37 @@ static xep_dispatch_args_t dispatch_args(const xep_announced_t *entry, xep_paylo
 {
     static const float some;
     xep_dispatch_args_t args = XEP_DISPATCH_ARGS_INIT;
-    args.dtype = (xep_dtype_t)entry->dtype;
-    args.hidden = entry->hidden;
-    args.topk = entry->topk;
-    args.topk_idx_dtype = (xep_dtype_t)entry->topk_idx_dtype;
+#define ENTRY_TAKE(_name) args._name = (__typeof__(args._name))entry->_name;
+    XEP_ANNOUNCED_ARGS(ENTRY_TAKE)
+#undef ENTRY_TAKE
     args.topk_weights = entry->has & XEP_ANNOUNCED_WEIGHTS ? &some : NULL;
     args.scales = entry->has & XEP_ANNOUNCED_SCALES ? &some : NULL;
-    args.nscales = entry->nscales;
-    args.scales_dtype = (xep_dtype_t)entry->scales_dtype;
-    args.quant = (xep_quant_t)entry->quant;
-    args.quant_scale = entry->quant_scale;
-    args.arrangement = (xep_rows_t)entry->arrangement;
-    args.expert_alignment = entry->expert_alignment;
-    args.flags = entry->flags;
     args.payloads = payloads;
-    args.npayloads = entry->npayloads > XEP_PAYLOADS_MOST ? XEP_PAYLOADS_MOST : entry->npayloads;
+    if (args.npayloads > XEP_PAYLOADS_MOST) args.npayloads = XEP_PAYLOADS_MOST;
     for (uint32_t i = 0; i < args.npayloads; i++)
         payloads[i] = (xep_payload_t){.bytes = entry->payload_bytes[i], .alignment = entry->payload_alignment[i]};
     return args;
 }
 
 /* XEP_INPROGRESS: not yet. */
-static xep_status_t begin_dispatch(const xep_serve_place_t *place, const xep_announced_t *entry)
+static xep_status_t begin_dispatch(xep_buffer_t *buffer, const xep_announced_t *entry)
 {
     xep_payload_t payloads[XEP_PAYLOADS_MOST];
     xep_served_t *served;
     xep_dispatch_args_t args = dispatch_args(entry, payloads);
-    release_others(place, entry);
-    if ((served = find_free(place)) == NULL) return XEP_INPROGRESS;
+    release_others(buffer, entry);
+    if ((served = find_free(buffer)) == NULL) return XEP_INPROGRESS;
     if (entry->has & XEP_ANNOUNCED_CACHED) {
-        const xep_served_t *cached = find_served(place, entry->turn);
+        const xep_served_t *cached = find_served(buffer, entry->turn);
         if (cached == NULL) return XEP_ERR_PROTOCOL;
         if (cached->req != NULL) return XEP_INPROGRESS;
         args.cached = cached->handle;
     }
     served->call = (xep_serve_call_t){.size = sizeof served->call,
-                                      .buffer = place->buffer,
+                                      .buffer = buffer,
                                       .step = entry->step,
-                                      .dispatch = place->buffer->announce->dispatches};
-    return xep_dispatch(place->buffer, &args, &served->handle, &served->req);
+                                      .dispatch = buffer->announce->dispatches};
+    return xep_dispatch(buffer, &args, &served->handle, &served->req);
 }
 
 /* As many weights as there are rows; without rows it is enough that there are some. */
@@ -138,9 +128,9 @@ static xep_status_t begin_next(xep_served_t *served, const xep_announced_t *entr
 }
 
 /* Its dispatch may still be in flight here, or the function still to run: also where outputs were taken before. */
-static xep_status_t begin_with_outputs(const xep_serve_place_t *place, const xep_announced_t *entry)
+static xep_status_t begin_with_outputs(const xep_buffer_t *buffer, const xep_announced_t *entry)
 {
-    xep_served_t *served = find_served(place, entry->turn);
+    xep_served_t *served = find_served(buffer, entry->turn);
     if (served == NULL) return XEP_ERR_PROTOCOL;
     if (served->req != NULL) return XEP_INPROGRESS;
     if (!served->has_outputs) {
@@ -159,13 +149,13 @@ static int has_no_plan(const xep_announced_t *entry, xep_status_t status)
 }
 
 /* BUSY: a slot or a request is still in use. MISMATCH: others have refused calls, and this one is refused, too. */
-static xep_status_t begin_announced(xep_server_t *server, const xep_serve_place_t *place)
+static xep_status_t begin_announced(xep_server_t *server, xep_buffer_t *buffer)
 {
-    xep_announce_t *announce = place->buffer->announce;
+    xep_announce_t *announce = buffer->announce;
     int follows;
-    const xep_announced_t *entry = xep_announce_next(place->buffer, &follows);
+    const xep_announced_t *entry = xep_announce_next(buffer, &follows);
     xep_status_t status;
-    if (entry == NULL || (follows && has_request(place))) return XEP_INPROGRESS;
+    if (entry == NULL || (follows && has_request(buffer))) return XEP_INPROGRESS;
     /* asked for each: ranks that work may be in the next step as soon as this one has begun their last operation */
     const int begins_step = !xep_step_is_before(entry->step, xep_server_boundary(server));
     if (begins_step && (server->stop_ns != 0 || xep_server_is_told(server) || xep_server_is_dismissed(server)))
@@ -173,9 +163,9 @@ static xep_status_t begin_announced(xep_server_t *server, const xep_serve_place_
     if (entry->step != announce->step) announce->dispatches = 0;
     announce->step = entry->step;
     switch (entry->kind) {
-    case XEP_OP_DISPATCH: status = begin_dispatch(place, entry); break;
+    case XEP_OP_DISPATCH: status = begin_dispatch(buffer, entry); break;
     case XEP_OP_COMBINE:
-    case XEP_OP_NEXT: status = begin_with_outputs(place, entry); break;
+    case XEP_OP_NEXT: status = begin_with_outputs(buffer, entry); break;
     default: status = xep_fail(XEP_ERR_PROTOCOL, "invalid kind of an announced operation: %u", entry->kind);
     }
     if (has_no_plan(entry, status) || status == XEP_ERR_BUSY || status == XEP_ERR_MISMATCH) return XEP_INPROGRESS;
@@ -205,45 +195,45 @@ static xep_status_t end_operation(xep_served_t *served)
 }
 
 /* A rank that goes on takes along with its next operation what it has read: this one may not have a next one. */
-static void send_held_back(xep_serve_place_t *place)
+static void send_held_back(xep_buffer_t *buffer)
 {
-    if (!place->holds_back || xep_buffer_claim(place->buffer) != XEP_OK) return;
-    xep_announce_push(place->buffer);
-    place->holds_back = 0;
-    xep_buffer_leave(place->buffer);
+    if (!buffer->announce->holds_back || xep_buffer_claim(buffer) != XEP_OK) return;
+    xep_announce_push(buffer);
+    buffer->announce->holds_back = 0;
+    xep_buffer_leave(buffer);
 }
 
 /* Takes the operations of a buffer further and ends those that are done, in one hold of it, as each takes time. */
-static xep_status_t advance(const xep_server_t *server, xep_serve_place_t *place)
+static xep_status_t advance(const xep_server_t *server, xep_buffer_t *buffer)
 {
-    xep_status_t status = xep_buffer_claim(place->buffer), ended = XEP_OK;
+    xep_status_t status = xep_buffer_claim(buffer), ended = XEP_OK;
     if (status != XEP_OK) return status;
-    xep_request_advance_all(place->buffer);
-    for (uint32_t s = 0; s < xep_server_slots(place) && ended == XEP_OK; s++) {
-        xep_served_t *served = &place->served[s];
+    xep_request_advance_all(buffer);
+    for (uint32_t s = 0; s < buffer->shape.slots && ended == XEP_OK; s++) {
+        xep_served_t *served = &buffer->announce->served[s];
         if (served->req == NULL || served->req->state != XEP_REQUEST_DONE) continue;
         ended = end_operation(served);
-        place->holds_back = server->group->nnodes != 1;
+        buffer->announce->holds_back = server->group->nnodes != 1;
     }
-    status = ended != XEP_OK ? ended : xep_buffer_usable(place->buffer);
-    xep_buffer_leave(place->buffer);
-    for (uint32_t s = 0; s < xep_server_slots(place); s++)
-        if (place->served[s].is_failed) xep_served_drop(&place->served[s]);
+    status = ended != XEP_OK ? ended : xep_buffer_usable(buffer);
+    xep_buffer_leave(buffer);
+    for (uint32_t s = 0; s < buffer->shape.slots; s++)
+        if (buffer->announce->served[s].is_failed) xep_served_drop(&buffer->announce->served[s]);
     return status;
 }
 
 /* Ends what is done, then begins what was announced, which may need what has just become free, and takes it along. */
-xep_status_t xep_server_attend(xep_server_t *server, xep_serve_place_t *place)
+xep_status_t xep_server_attend(xep_server_t *server, xep_buffer_t *buffer)
 {
     xep_status_t status;
     do {
-        if ((status = advance(server, place)) != XEP_OK) return status;
-        status = begin_announced(server, place);
+        if ((status = advance(server, buffer)) != XEP_OK) return status;
+        status = begin_announced(server, buffer);
     } while (status == XEP_OK);
-    if (status != XEP_INPROGRESS) server->failure = xep_buffer_usable(place->buffer) == XEP_OK ? status : XEP_OK;
-    for (uint32_t s = 0; s < xep_server_slots(place) && server->due == NULL; s++)
-        if (place->served[s].is_due) server->due = &place->served[s];
-    if (status == XEP_INPROGRESS && server->due == NULL) send_held_back(place);
+    if (status != XEP_INPROGRESS) server->failure = xep_buffer_usable(buffer) == XEP_OK ? status : XEP_OK;
+    for (uint32_t s = 0; s < buffer->shape.slots && server->due == NULL; s++)
+        if (buffer->announce->served[s].is_due) server->due = &buffer->announce->served[s];
+    if (status == XEP_INPROGRESS && server->due == NULL) send_held_back(buffer);
     return status;
 }
 
@@ -252,6 +242,7 @@ void xep_server_poll(xep_server_t *server)
 {
     server->polled_ns = xep_clock_ns();
     for (uint32_t b = 0; b < server->args.count; b++)
-        for (uint32_t s = 0; s < xep_server_slots(&server->places[b]); s++)
-            if (server->places[b].served[s].req != NULL) (void)xep_request_test(server->places[b].served[s].req);
+        for (uint32_t s = 0; s < server->args.buffers[b]->shape.slots; s++)
+            if (server->args.buffers[b]->announce->served[s].req != NULL)
+                (void)xep_request_test(server->args.buffers[b]->announce->served[s].req);
 }

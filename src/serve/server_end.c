@@ -11,16 +11,18 @@
 int xep_server_is_idle(const xep_server_t *server)
 {
     for (uint32_t b = 0; b < server->args.count; b++)
-        for (uint32_t s = 0; s < xep_server_slots(&server->places[b]); s++)
-            if (server->places[b].served[s].req != NULL || server->places[b].served[s].is_due) return 0;
+        for (uint32_t s = 0; s < server->args.buffers[b]->shape.slots; s++)
+            if (server->args.buffers[b]->announce->served[s].req != NULL ||
+                server->args.buffers[b]->announce->served[s].is_due)
+                return 0;
     return 1;
 }
 
 uint32_t xep_server_boundary(const xep_server_t *server)
 {
-    uint32_t last = server->places[0].buffer->announce->boundary;
+    uint32_t last = server->args.buffers[0]->announce->boundary;
     for (uint32_t b = 1; b < server->args.count; b++) {
-        const uint32_t other = server->places[b].buffer->announce->boundary;
+        const uint32_t other = server->args.buffers[b]->announce->boundary;
         if (xep_step_is_before(last, other)) last = other;
     }
     return last;
@@ -42,9 +44,9 @@ static const xep_announced_t *next_of(const xep_buffer_t *buffer, uint32_t rank)
 static int find_step(const xep_server_t *server, uint32_t rank, uint32_t *step_p)
 {
     int found = 0;
-    *step_p = xep_announce_end_of(server->places[0].buffer, rank).step;
+    *step_p = xep_announce_end_of(server->args.buffers[0], rank).step;
     for (uint32_t b = 0; b < server->args.count; b++) {
-        const xep_announced_t *next = next_of(server->places[b].buffer, rank);
+        const xep_announced_t *next = next_of(server->args.buffers[b], rank);
         if (next == NULL || (found && !xep_step_is_before(next->step, *step_p))) continue;
         *step_p = next->step;
         found = 1;
@@ -58,7 +60,7 @@ static int is_where(const xep_server_t *server, uint32_t rank, uint32_t *step_p)
     const int found = find_step(server, rank, step_p);
     if (xep_step_is_before(*step_p, xep_server_boundary(server))) return 0;
     for (uint32_t b = 0; b < server->args.count; b++) {
-        const xep_buffer_t *buffer = server->places[b].buffer;
+        const xep_buffer_t *buffer = server->args.buffers[b];
         const xep_announced_end_t end = xep_announce_end_of(buffer, rank);
         if (next_of(buffer, rank) != NULL) continue;
         if (end.epoch != buffer->epoch || xep_step_is_before(end.step, *step_p)) return 0;
@@ -111,8 +113,8 @@ xep_status_t xep_server_check_ends(const xep_server_t *server)
 {
     xep_status_t status = XEP_OK;
     for (uint32_t b = 0; status == XEP_OK && b < server->args.count; b++) {
-        status = check_words(server->places[b].buffer);
-        if (status == XEP_OK) status = check_entries(server->places[b].buffer);
+        status = check_words(server->args.buffers[b]);
+        if (status == XEP_OK) status = check_entries(server->args.buffers[b]);
     }
     return status;
 }
@@ -123,7 +125,7 @@ xep_status_t xep_server_try_to_end(xep_server_t *server)
     if (!xep_server_is_idle(server) || !find_end(server, &step)) return XEP_INPROGRESS;
     xep_status_t status = xep_server_check_ends(server);
     if (status != XEP_OK) return server->failure = status;
-    for (uint32_t b = 0; b < server->args.count; b++) xep_announce_stand(server->places[b].buffer, step);
+    for (uint32_t b = 0; b < server->args.count; b++) xep_announce_stand(server->args.buffers[b], step, 0);
     server->is_over = 1;
     return XEP_OK;
 }
@@ -131,20 +133,20 @@ xep_status_t xep_server_try_to_end(xep_server_t *server)
 int xep_server_is_told(const xep_server_t *server)
 {
     for (uint32_t b = 0; b < server->args.count; b++)
-        if (atomic_load_explicit(&server->places[b].buffer->announce->stop, memory_order_relaxed)) return 1;
+        if (atomic_load_explicit(&server->args.buffers[b]->announce->stop, memory_order_relaxed)) return 1;
     return 0;
 }
 
 void xep_server_stop(xep_server_t *server)
 {
-    const xep_buffer_t *first = server->places[0].buffer;
+    const xep_buffer_t *first = server->args.buffers[0];
     const int32_t timeout_ms = server->args.timeout_ms == 0 ? first->timeout_ms : server->args.timeout_ms;
     server->stop_ns = xep_deadline(timeout_ms);
 }
 
 int xep_server_is_dismissed(xep_server_t *server)
 {
-    xep_buffer_t *buffer = server->places[0].buffer;
+    xep_buffer_t *buffer = server->args.buffers[0];
     uint32_t step;
     for (uint32_t r = 0; r < server->group->nranks; r++) {
         const xep_announced_end_t end = xep_announce_end_of(buffer, r);
@@ -160,7 +162,7 @@ int xep_server_is_dismissed(xep_server_t *server)
 /* The step has no rank any more that could end it. */
 xep_status_t xep_server_check_workers(const xep_server_t *server)
 {
-    const xep_buffer_t *buffer = server->places[0].buffer;
+    const xep_buffer_t *buffer = server->args.buffers[0];
     uint32_t step;
     for (uint32_t r = 0; r < server->group->nranks; r++)
         if (!xep_group_is_out(server->group, r) && !xep_announce_end_of(buffer, r).serving) return XEP_INPROGRESS;
@@ -172,7 +174,7 @@ xep_status_t xep_server_check_workers(const xep_server_t *server)
 /* Ranks that work and whose word is not here. */
 xep_status_t xep_server_fail_late(const xep_server_t *server)
 {
-    const xep_buffer_t *buffer = server->places[0].buffer;
+    const xep_buffer_t *buffer = server->args.buffers[0];
     uint32_t step, late = server->group->nranks;
     for (uint32_t r = server->group->nranks; r-- > 0;)
         if (!xep_group_is_out(server->group, r) && !xep_announce_end_of(buffer, r).serving &&

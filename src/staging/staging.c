@@ -8,8 +8,6 @@
 
 #include <stdlib.h>
 
-#include "balance.h"
-#include "buffer_give_up.h"
 #include "log.h"
 #include "staging_slots.h"
 
@@ -89,15 +87,11 @@ static staged_views_t lay_views(const xep_shape_t *shape, uint64_t recv_rows)
     return at;
 }
 
-static uint64_t begin_of_inputs(uint64_t heap_bytes)
-{
-    return (heap_bytes + PAGE - 1) / PAGE * PAGE;
-}
-
-xep_status_t xep_staging_measure(const xep_shape_t *shape, uint64_t recv_rows, uint64_t *bytes_p,
+xep_status_t xep_staging_measure(const xep_shape_t *shape, uint64_t recv_rows, uint64_t *begin_p, uint64_t *bytes_p,
                                  uint64_t *device_bytes_p)
 {
-    uint64_t end = begin_of_inputs(*bytes_p), device = 0;
+    uint64_t end = (*bytes_p + PAGE - 1) / PAGE * PAGE, device = 0;
+    *begin_p = end;
     carve(&end, shape->slots, lay_inputs(shape, recv_rows).bytes);
     carve(&device, shape->slots, lay_views(shape, recv_rows).bytes);
     if (end >= UINT64_MAX / 2 || device >= UINT64_MAX / 2)
@@ -105,16 +99,6 @@ xep_status_t xep_staging_measure(const xep_shape_t *shape, uint64_t recv_rows, u
     *bytes_p = end;
     *device_bytes_p = device;
     return XEP_OK;
-}
-
-/*
- * Where xep_staging_measure() let the heap end: behind the lines of all ranks, or what balance has behind them. Masks
- * need rows in host memory.
- */
-static uint64_t end_of_core(const xep_buffer_t *buffer)
-{
-    if (buffer->balancer != NULL) return buffer->balancer->end;
-    return buffer->lines_offset + (uint64_t)buffer->shape.nranks * sizeof(xep_buffer_line_t);
 }
 
 /* ---- open and close ---- */
@@ -145,7 +129,7 @@ xep_status_t xep_staging_open(xep_buffer_t *buffer)
     staging->views = lay_views(shape, shape->recv_rows);
     staging->x_stride = x_stride(shape);
     staging->y_stride = y_stride(shape);
-    staging->here = (char *)buffer->heap->base + begin_of_inputs(end_of_core(buffer));
+    staging->here = (char *)buffer->heap->base + buffer->areas.staging;
     xep_status_t status = device->ops->allocate(device, XEP_MEMORY_CUDA, shape->slots * staging->views.bytes, &there);
     staging->there = there;
     if (status == XEP_OK) status = buffer->device->ops->make_notes(buffer->device, staged_note(shape->slots, 0));

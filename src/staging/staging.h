@@ -25,40 +25,15 @@
 #include "account.h"
 #include "buffer.h"
 
-/** Whether a buffer in such memory is staged, on a group of so many nodes. */
-static inline int xep_staging_is_needed(xep_memory_t memory, uint32_t nodes)
-{
-    return memory != XEP_MEMORY_HOST && nodes != 1;
-}
-
-/** Adds the host's bytes to those of a heap, and sets the device's. The same on every rank. */
-xep_status_t xep_staging_measure(const xep_shape_t *shape, uint64_t recv_rows, uint64_t *bytes_p,
+/** Adds the host's bytes to those of a heap, from *begin_p on, and sets the device's. The same on every rank. */
+xep_status_t xep_staging_measure(const xep_shape_t *shape, uint64_t recv_rows, uint64_t *begin_p, uint64_t *bytes_p,
                                  uint64_t *device_bytes_p);
 
 /** For a buffer whose heap is open. Local. close: nothing may be enqueued any more; a no-op if it was never opened. */
 xep_status_t xep_staging_open(xep_buffer_t *buffer);
 void xep_staging_close(xep_buffer_t *buffer);
 
-/* ---- staging_layout.c ---- */
-
-/* xep_layout() in device memory where the host counts. */
-
-/** args are checked. Waits for the stream. */
-xep_status_t xep_staging_layout(xep_buffer_t *buffer, const xep_layout_args_t *args, const xep_layout_t *out);
-
-/* ---- staging_take.c ---- */
-
-/* What an operation in device memory is given, on its way to the host. */
-
-/**
- * Replaces the arguments of req, which are checked, by those of the mode. After an error the operation cannot begin,
- * and after a timeout of the stream the buffer is broken.
- */
-xep_status_t xep_staging_take(xep_request_t *req);
-
 /* ---- staging_copy.c ---- */
-
-/* Copies between the device and the host. */
 
 /** A matrix, its copy, and its name for the caller. bytes: of a row. */
 typedef struct staged_matrix {
@@ -82,9 +57,20 @@ xep_status_t xep_staging_check_stream(const xep_buffer_t *buffer, void *stream);
 /** Finds out which of the rows on their way have arrived; before each step of the request's mode. */
 xep_status_t xep_staging_poll(xep_request_t *req);
 
-/* ---- staging_show.c ---- */
+/* ---- staging_layout.c ---- */
 
-/* What an operation in device memory has brought, on its way to the device. */
+/** args are checked. Waits for the stream. */
+xep_status_t xep_staging_layout(xep_buffer_t *buffer, const xep_layout_args_t *args, const xep_layout_t *out);
+
+/* ---- staging_take.c ---- */
+
+/**
+ * Replaces the arguments of req, which are checked, by those of the mode. After an error the operation cannot begin,
+ * and after a timeout of the stream the buffer is broken.
+ */
+xep_status_t xep_staging_take(xep_request_t *req);
+
+/* ---- staging_show.c ---- */
 
 /** The mode has ended the operation with status: returns that, or an error of the device. */
 xep_status_t xep_staging_show(xep_request_t *req, xep_status_t status);
@@ -100,8 +86,6 @@ const xep_recv_t *xep_staging_recv(const xep_handle_t *handle);
 void *xep_staging_input(const xep_handle_t *handle, size_t *stride_p);
 
 /* ---- staging_wait.c ---- */
-
-/* Waiting for a stream of the caller. */
 
 /** Notes what was enqueued on the stream last, for xep_staging_wait(). */
 xep_status_t xep_staging_note(xep_buffer_t *buffer, void *stream);

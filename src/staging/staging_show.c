@@ -3,8 +3,6 @@
 /* What an operation has brought, on its way to the device. */
 #include "staging.h"
 
-#include <stddef.h>
-
 #include "handle.h"
 #include "request.h"
 #include "staging_slots.h"
@@ -115,7 +113,7 @@ static xep_status_t show_rows(const xep_request_t *req)
  */
 void xep_staging_rows_came(const xep_env_t *env, const xep_op_t *op, uint32_t rank)
 {
-    const xep_request_t *req = (const void *)((const char *)op - offsetof(xep_request_t, op));
+    const xep_request_t *req = xep_request_of(op);
     uint8_t *came = req->buffer->staging->slots[op->slot].came;
     const uint64_t begin = op->recv->src_begin[rank], rows = op->recv->src_begin[rank + 1] - begin;
     (void)env;
@@ -131,32 +129,24 @@ static staged_matrix_t dense(const void *to, const void *from, uint64_t bytes)
     return (staged_matrix_t){NULL, (void *)(uintptr_t)to, bytes, from, bytes, bytes, 1};
 }
 
-/* Indices are copied to the end of the arrays: those behind the rows say that there is none. */
+/* What the mode does not show is not copied. Indices are, to the end: those behind the rows say that there is none. */
 static xep_status_t show_metadata(const xep_request_t *req)
 {
     const xep_recv_t *recv = &req->handle->recv, *shown = xep_staging_recv(req->handle);
     const uint64_t rows = recv->arrangement == XEP_ROWS_BY_EXPERT_PADDED ? recv->capacity : recv->rows;
+    const uint64_t experts = recv->local_experts, pairs = experts * req->buffer->shape.nranks;
     const staged_matrix_t arrays[] = {
         dense(shown->topk_idx, recv->topk_idx, recv->capacity * recv->topk * xep_dtype_size(recv->topk_idx_dtype)),
         dense(shown->topk_weights, recv->topk_weights, rows * recv->topk * sizeof(float)),
         dense(shown->src_token, recv->src_token, rows * sizeof(int32_t)),
-    };
-    return xep_staging_copy(req->buffer, arrays, sizeof arrays / sizeof arrays[0], req->dispatch.stream);
-}
-
-static xep_status_t show_places(const xep_request_t *req)
-{
-    const xep_recv_t *recv = &req->handle->recv, *shown = xep_staging_recv(req->handle);
-    const uint64_t experts = recv->local_experts, pairs = experts * req->buffer->shape.nranks;
-    const staged_matrix_t arrays[] = {
         dense(shown->expert_rows, recv->expert_rows, experts * sizeof *recv->expert_rows),
         dense(shown->expert_begin, recv->expert_begin, experts * sizeof *recv->expert_begin),
         dense(shown->expert_count, recv->expert_count, experts * sizeof *recv->expert_count),
         dense(shown->pair_begin, recv->pair_begin, pairs * sizeof *recv->pair_begin),
         dense(shown->pair_count, recv->pair_count, pairs * sizeof *recv->pair_count),
     };
-    if (recv->expert_begin == NULL) return XEP_OK;
-    return xep_staging_copy(req->buffer, arrays, sizeof arrays / sizeof arrays[0], req->dispatch.stream);
+    const size_t count = recv->expert_begin == NULL ? 3 : sizeof arrays / sizeof arrays[0];
+    return xep_staging_copy(req->buffer, arrays, count, req->dispatch.stream);
 }
 
 /* Writes the number of rows even if there was too little room for them. */
@@ -176,7 +166,6 @@ static xep_status_t show_dispatch(const xep_request_t *req)
 {
     fill_shown(req->buffer, req->handle);
     xep_status_t status = show_metadata(req);
-    if (status == XEP_OK) status = show_places(req);
     return status == XEP_OK ? show_rows(req) : status;
 }
 
@@ -186,11 +175,11 @@ static xep_status_t show_combine(const xep_request_t *req)
 {
     const xep_buffer_t *buffer = req->buffer;
     const staged_slot_t *slot = &buffer->staging->slots[req->op.slot];
-    const xep_combine_args_t *a = &req->combine;
+    const xep_combine_args_t *a = &req->combine, *to = &slot->combine;
     const uint64_t tokens = req->handle->tokens, weights = req->handle->topk * sizeof(float);
     const staged_matrix_t sums[] = {
-        {NULL, slot->out, slot->out_stride, a->out, a->out_stride, a->hidden * xep_dtype_size(a->dtype), tokens},
-        {NULL, slot->out_weights, slot->out_weights_stride, a->out_weights, weights, weights, tokens},
+        {NULL, to->out, to->out_stride, a->out, a->out_stride, a->hidden * xep_dtype_size(a->dtype), tokens},
+        {NULL, to->out_weights, to->out_weights_stride, a->out_weights, weights, weights, tokens},
     };
     return xep_staging_copy(buffer, sums, 2, a->stream);
 }

@@ -214,32 +214,6 @@ static staged_matrix_t find_outputs(const xep_request_t *req)
                              .rows = req->handle->recv.rows};
 }
 
-static xep_status_t check_outs(const xep_request_t *req)
-{
-    const xep_buffer_t *buffer = req->buffer;
-    const xep_combine_args_t *a = &req->combine;
-    const uint64_t tokens = req->handle->tokens;
-    xep_status_t status = xep_staging_check(buffer, "out", a->out, tokens);
-    return status == XEP_OK ? xep_staging_check(buffer, "out_weights", a->out_weights, tokens) : status;
-}
-
-/* The sums go to the slot's host memory; show() knows where the caller wants them. */
-static void direct_outs(xep_request_t *req)
-{
-    const xep_buffer_t *buffer = req->buffer;
-    const staged_inputs_t *at = &buffer->staging->inputs;
-    staged_slot_t *slot = &buffer->staging->slots[req->op.slot];
-    xep_combine_args_t *a = &req->combine;
-    slot->out = a->out;
-    slot->out_stride = a->out_stride;
-    slot->out_weights = a->out_weights;
-    slot->out_weights_stride = a->out_weights_stride;
-    a->out = staged_here(buffer, req->op.slot, at->out);
-    a->out_stride = buffer->staging->y_stride;
-    if (a->out_weights != NULL) a->out_weights = (void *)staged_here(buffer, req->op.slot, at->out_weights);
-    a->out_weights_stride = req->handle->topk * sizeof(float);
-}
-
 static xep_status_t take_combine(xep_request_t *req)
 {
     xep_buffer_t *buffer = req->buffer;
@@ -258,13 +232,15 @@ static xep_status_t take_combine(xep_request_t *req)
         {"bias", staged_here(buffer, s, at->bias[1]), stride, a->bias[1], a->bias_stride[1], row, tokens},
     };
     const size_t count = sizeof matrices / sizeof matrices[0];
-    xep_status_t status = check_outs(req);
+    xep_status_t status = xep_staging_check(buffer, "out", a->out, tokens);
+    if (status == XEP_OK) status = xep_staging_check(buffer, "out_weights", a->out_weights, tokens);
     if (status == XEP_OK) status = check_matrices(buffer, &y, 1);
     if (status == XEP_OK) status = check_matrices(buffer, matrices, count);
     if (status == XEP_OK) status = begin_on(buffer, a->stream);
     if (status == XEP_OK) status = xep_staging_copy(buffer, matrices, 2, a->stream);
     if (status == XEP_OK) status = take_rows(req, &y, &matrices[2], 2, a->stream);
     if (status != XEP_OK) return status;
+    buffer->staging->slots[s].combine = *a;
     a->x = y.to;
     a->x_stride = y.to_stride;
     if (a->topk_weights != NULL) a->topk_weights = matrices[0].to;
@@ -275,7 +251,10 @@ static xep_status_t take_combine(xep_request_t *req)
     }
     if (a->weights != NULL) a->weights = matrices[1].to;
     a->weights_stride = weights;
-    direct_outs(req);
+    a->out = staged_here(buffer, s, at->out);
+    a->out_stride = stride;
+    if (a->out_weights != NULL) a->out_weights = (void *)staged_here(buffer, s, at->out_weights);
+    a->out_weights_stride = weights;
     return XEP_OK;
 }
 

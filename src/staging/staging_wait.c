@@ -77,7 +77,7 @@ void xep_staging_stay(xep_request_t *req)
                           .req = req};
     xep_wait_t wait = {.look = look_at_stream,
                        .arg = &look,
-                       .deadline_ns = xep_deadline(req->timeout_ms),
+                       .deadline_ns = xep_deadline(req->op.timeout_ms),
                        .explain = explain_stream};
     char what[200], text[XEP_REASON_BYTES];
     if (buffer->plugin.plugin->begins_early != XEP_BEGINS_IN_CALL || req->state != XEP_REQUEST_ACTIVE) return;

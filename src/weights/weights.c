@@ -3,7 +3,6 @@
 #include "weights.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "error.h"
@@ -49,53 +48,40 @@ static xep_status_t lay_out(xep_weights_t *weights, uint64_t *bytes_p)
 
 /** What a rank says; exchanged as bytes. */
 typedef struct terms {
-    int64_t status;
-    uint64_t experts, bytes, elements, gradients, owners;
+    int32_t status;
+    uint32_t reserved;
+    uint64_t value[4], owners;
 } terms_t;
 
-static xep_status_t compare_value(uint32_t rank, const char *name, uint64_t theirs, uint64_t first)
-{
-    if (theirs == first) return XEP_OK;
-    return xep_fail(XEP_ERR_MISMATCH, "rank %u and rank 0 disagree on %s: %" PRIu64 ", %" PRIu64, rank, name, theirs,
-                    first);
-}
-
-static xep_status_t compare_terms(xep_group_t *group, const xep_weights_params_t *params, const terms_t *all)
+static terms_t fill_terms(const xep_group_t *group, const xep_weights_params_t *params, xep_status_t own)
 {
     const xep_buffer_params_t map = {.experts = params->experts, .owners = params->owners};
-    xep_status_t status = XEP_OK;
-    for (uint32_t r = 0; r < group->nranks; r++)
-        if (all[r].status != XEP_OK)
-            return xep_fail((xep_status_t)all[r].status, "rank %u cannot go on with its weights: %s", r,
-                            xep_status_text((xep_status_t)all[r].status));
-    for (uint32_t r = 1; r < group->nranks && status == XEP_OK; r++) {
-        status = compare_value(r, "experts", all[r].experts, all[0].experts);
-        if (status == XEP_OK) status = compare_value(r, "bytes", all[r].bytes, all[0].bytes);
-        if (status == XEP_OK) status = compare_value(r, "elements", all[r].elements, all[0].elements);
-        if (status == XEP_OK) status = compare_value(r, "gradients", all[r].gradients, all[0].gradients);
-        if (status == XEP_OK && all[r].owners != all[0].owners) status = xep_owners_refuse(group, &map, r);
-    }
-    return status;
+    if (own != XEP_OK) return (terms_t){.status = own};
+    return (terms_t){.value = {params->experts, params->bytes, params->elements, params->gradients},
+                     .owners = xep_owners_digest(&map, group->nranks)};
 }
 
-/* Keeps this rank's reason over the exchange. params is read only where all ranks are fine. */
+static xep_status_t compare_terms(xep_group_t *group, const xep_weights_params_t *params, const terms_t *first,
+                                  const terms_t *theirs, uint32_t rank)
+{
+    static const char *const names[] = {"experts", "bytes", "elements", "gradients"};
+    const xep_buffer_params_t map = {.experts = params->experts, .owners = params->owners};
+    for (int i = 0; i < 4; i++)
+        if (theirs->value[i] != first->value[i])
+            return xep_fail(XEP_ERR_MISMATCH, "rank %u and rank 0 disagree on %s: %" PRIu64 ", %" PRIu64, rank,
+                            names[i], theirs->value[i], first->value[i]);
+    return theirs->owners == first->owners ? XEP_OK : xep_owners_refuse(group, &map, rank);
+}
+
+/* params is read only where all ranks are fine. */
 static xep_status_t agree(xep_group_t *group, const xep_weights_params_t *params, xep_status_t own)
 {
-    char reason[XEP_REASON_BYTES];
-    terms_t mine = {.status = own}, *all = calloc(group->nranks, sizeof *all);
+    const terms_t mine = fill_terms(group, params, own);
+    terms_t *all = calloc(group->nranks, sizeof *all);
     if (all == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the parameters of %u ranks", group->nranks);
-    if (own == XEP_OK) {
-        const xep_buffer_params_t map = {.experts = params->experts, .owners = params->owners};
-        mine = (terms_t){.experts = params->experts,
-                         .bytes = params->bytes,
-                         .elements = params->elements,
-                         .gradients = params->gradients,
-                         .owners = xep_owners_digest(&map, group->nranks)};
-    }
-    snprintf(reason, sizeof reason, "%s", xep_last_error());
-    xep_status_t status = xep_group_exchange(group, &mine, all, sizeof mine);
-    if (status == XEP_OK) status = compare_terms(group, params, all);
-    if (status != XEP_OK && own != XEP_OK) status = xep_fail(own, "%s", reason);
+    xep_status_t status = xep_group_agree(group, "go on with its weights", &mine, all, sizeof mine);
+    for (uint32_t r = 1; r < group->nranks && status == XEP_OK; r++)
+        status = compare_terms(group, params, &all[0], &all[r], r);
     free(all);
     return status;
 }
@@ -171,10 +157,9 @@ static xep_status_t open_agreed(xep_group_t *group, const xep_weights_params_t *
 xep_status_t xep_weights_open(xep_group_t *group, const xep_weights_params_t *params, xep_status_t status,
                               xep_weights_t **weights_p)
 {
-    const char *before = group->gathers_for;
     group->gathers_for = "xep_weights_create";
     status = open_agreed(group, params, status, weights_p);
-    group->gathers_for = before;
+    group->gathers_for = NULL;
     return status;
 }
 
@@ -182,11 +167,10 @@ xep_status_t xep_weights_open(xep_group_t *group, const xep_weights_params_t *pa
 void xep_weights_close(xep_weights_t *weights)
 {
     xep_group_t *group = weights->group;
-    const char *before = group->gathers_for;
     uint8_t mine = 0, *all = malloc(group->nranks);
     group->gathers_for = "xep_weights_destroy";
     if (all != NULL) (void)xep_group_exchange(group, &mine, all, sizeof mine);
-    group->gathers_for = before;
+    group->gathers_for = NULL;
     free(all);
     xep_group_remove_task(group, &weights->task);
     free_weights(weights);

@@ -108,26 +108,11 @@ static xep_status_t add_all(xep_weights_t *weights, const char *all, float *out)
     return status;
 }
 
-static xep_status_t check_offers(const xep_weights_t *weights, const char *all)
-{
-    for (uint32_t r = 0; r < weights->group->nranks; r++) {
-        const xep_status_t status = (xep_status_t)offer_of(weights, all, r)->status;
-        if (status != XEP_OK)
-            return xep_fail(status, "rank %u cannot go on with its gradients: %s", r, xep_status_text(status));
-    }
-    return XEP_OK;
-}
-
-/* This rank's own reason outlives the exchange. */
 static xep_status_t exchange(xep_weights_t *weights, offer_t *mine, char *all, xep_status_t own)
 {
-    char reason[XEP_REASON_BYTES];
-    const size_t bytes = sizeof *mine + weights->params.gradients * sizeof(uint32_t);
     mine->status = own;
-    snprintf(reason, sizeof reason, "%s", xep_last_error());
-    xep_status_t status = xep_group_exchange(weights->group, mine, all, bytes);
-    if (status == XEP_OK) status = check_offers(weights, all);
-    return status != XEP_OK && own != XEP_OK ? xep_fail(own, "%s", reason) : status;
+    return xep_group_agree(weights->group, "go on with its gradients", mine, all,
+                           sizeof *mine + weights->params.gradients * sizeof(uint32_t));
 }
 
 static void give(xep_weights_t *weights, const xep_weights_reduce_args_t *args, offer_t *mine)
@@ -143,7 +128,6 @@ static void give(xep_weights_t *weights, const xep_weights_reduce_args_t *args, 
 xep_status_t xep_weights_sum(xep_weights_t *weights, const xep_weights_reduce_args_t *args, xep_status_t status)
 {
     const size_t bytes = sizeof(offer_t) + weights->params.gradients * sizeof(uint32_t);
-    const char *before = weights->group->gathers_for;
     offer_t *mine = calloc(1, bytes);
     char *all = calloc(weights->group->nranks, bytes);
     if (mine == NULL || all == NULL) {
@@ -158,7 +142,7 @@ xep_status_t xep_weights_sum(xep_weights_t *weights, const xep_weights_reduce_ar
         status = add_all(weights, all, args->out);
         status = exchange(weights, mine, all, status);
     }
-    weights->group->gathers_for = before;
+    weights->group->gathers_for = NULL;
     free(mine);
     free(all);
     return status;

@@ -45,9 +45,9 @@ fuzz_wrapped = -Wl,--wrap=xep_clock_ns -Wl,--wrap=sched_yield -Wl,--wrap=nanosle
 %C%_fuzz_join_t_LDADD = libfuzz.la $(insides)
 
 # a mode that the target changes; -rpath makes it a shared object although it is not installed
-check_LTLIBRARIES += %D%/xep_fuzzed.la
-%C%_xep_fuzzed_la_SOURCES = %D%/fuzz_mode.h %D%/fuzz_mode.c
-%C%_xep_fuzzed_la_LDFLAGS = -module -avoid-version -shared -rpath /nowhere
+check_LTLIBRARIES += %D%/xep_solo.la
+%C%_xep_solo_la_SOURCES = test/abi/stub_mode.c
+%C%_xep_solo_la_LDFLAGS = -module -avoid-version -shared -rpath /nowhere
 %C%_fuzz_plugin_t_SOURCES = $(fuzz_sources) %D%/fuzz_plugin.c
 %C%_fuzz_plugin_t_LDFLAGS = $(FUZZ_LDFLAGS)
 %C%_fuzz_plugin_t_LDADD = libfuzz.la $(insides)
@@ -62,7 +62,7 @@ check_LTLIBRARIES += %D%/xep_fuzzed.la
 %C%_fuzz_trace_t_LDADD = libfuzz.la libxep_trace.la
 
 # what contrib/fuzz builds besides the library
-fuzz-programs: $(fuzz_targets) %D%/xep_fuzzed.la
+fuzz-programs: $(fuzz_targets) %D%/xep_solo.la
 .PHONY: fuzz-programs
 
 if HAVE_CMOCKA

@@ -205,7 +205,8 @@ static void open_all(sim_world_t *world)
     for (uint32_t r = 0; r < world->options.nranks; r++) {
         xep_env_t *env = &world->ranks[r].env;
         xep_buffer_t *buffer = &member_of(&world->ranks[r])->buffer;
-        if (xep_members_open(buffer, env->heap_bytes - xep_members_bytes(&buffer->shape)) != XEP_OK) abort();
+        buffer->areas.members = env->heap_bytes - xep_members_bytes(&buffer->shape);
+        if (xep_members_open(buffer) != XEP_OK) abort();
         env->out = buffer->members->agreement.out;
         env->is_told = env_is_told;
         env->has_ended = env_has_ended;

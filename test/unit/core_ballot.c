@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * The agreement on who is out, with the ballots of the library and ranks of this test: each begins operations, gets
- * words, ends operations, dies, doubts, reads ballots and decides, in random order. Whoever is left in the end must
- * have ended every operation with the same ranks. What every order of fewer steps does, test/model proves.
+ * Ballots: two become one; what is written is read as it was, and words that are torn or cut are refused; what has
+ * become of operations is kept as long as there is room. What ranks make of them together is played by
+ * test/sim/sim_deaths.c, words of a rank that lies by test/fuzz/fuzz_ballot.c.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -11,206 +11,128 @@
 #include "ballot.h"
 #include "unit.h"
 
-enum { MOST_RANKS = 6, OPS = 7, FLYING = 3, WORDS = 128, ROUNDS = 20000, STEPS = 4000 };
+enum { RANKS = 7, MOST = 6, ROUNDS = 20000, WORDS = 256, FLYING = 3 };
 
-typedef struct rank {
-    int dead, slow;             /* slow: it lives, and is doubted all the same */
-    uint32_t begun;             /* operations */
-    uint32_t told;              /* ranks that have the word of the last one */
-    uint32_t words[MOST_RANKS]; /* operations, as bits: whose words are here */
-    uint32_t ended;             /* operations, as bits */
-    uint32_t with[OPS];         /* ranks, as bits */
-    uint32_t decided, asked;    /* ranks, as bits */
-    xep_ballot_t ballot, theirs;
-    uint64_t said[WORDS]; /* of its ballot, as others read it */
-} rank_t;
+static uint64_t dice = 5;
 
-static rank_t ranks[MOST_RANKS];
-static uint32_t nranks;
-static uint64_t dice;
-
-static uint32_t below(uint32_t n)
+static uint64_t below(uint64_t n)
 {
     return unit_random(&dice) % n;
 }
 
-static uint32_t suspects(const rank_t *rank)
+static void open_ballot(xep_ballot_t *ballot)
 {
-    uint32_t set = 0;
-    for (uint32_t r = 0; r < nranks; r++) set |= (uint32_t)xep_ballot_suspects(&rank->ballot, r) << r;
-    return set;
+    assert_true(xep_ballot_open(ballot, RANKS, MOST));
 }
 
-static int is_open(const rank_t *rank)
+/* Some suspects, each with some operations missing; some adopted decisions. */
+static void fill(xep_ballot_t *ballot)
 {
-    return suspects(rank) != rank->decided;
-}
-
-/* Told by others that it is out, or dead. */
-static int is_gone(uint32_t r)
-{
-    uint32_t told = 0;
-    for (uint32_t q = 0; q < nranks; q++) told |= ranks[q].decided;
-    return ranks[r].dead || (told >> r & 1);
-}
-
-/* ---- what a rank does ---- */
-
-static void begin(uint32_t self)
-{
-    rank_t *me = &ranks[self];
-    if (is_open(me) || me->told != (1u << nranks) - 1 || me->begun == OPS) return;
-    if (me->begun >= FLYING && !(me->ended >> (me->begun - FLYING) & 1)) return;
-    me->words[self] |= 1u << me->begun++;
-    me->told = 1u << self;
-}
-
-static void tell(uint32_t self)
-{
-    uint32_t to = below(nranks);
-    if (ranks[self].told >> to & 1) return;
-    ranks[to].words[self] |= 1u << (ranks[self].begun - 1);
-    ranks[self].told |= 1u << to;
-}
-
-/* The word of a suspect that an operation is with is fetched: somebody must have it, dead or alive. */
-static int is_anywhere(uint32_t of, uint32_t op)
-{
-    for (uint32_t r = 0; r < nranks; r++)
-        if (ranks[r].words[of] >> op & 1) return 1;
-    return 0;
-}
-
-static void end(uint32_t self, uint32_t op)
-{
-    rank_t *me = &ranks[self];
-    uint32_t members = 0;
-    if (is_open(me) || op >= me->begun || (me->ended >> op & 1)) return;
-    for (uint32_t r = 0; r < nranks; r++) {
-        int doubted = me->decided >> r & 1;
-        if (doubted && !xep_ballot_is_with(&me->ballot, r, op + 1)) continue;
-        if (doubted) assert_true(is_anywhere(r, op));
-        else if (!(me->words[r] >> op & 1)) return;
-        members |= 1u << r;
+    static const xep_status_t due[] = {XEP_ERR_MISMATCH, XEP_ERR_OVERFLOW, XEP_ERR_INVALID};
+    for (uint32_t r = 0; r < RANKS; r++) {
+        uint64_t missing[MOST], top = 20 + below(5), count = below(MOST + 1);
+        ballot->suspects[r].reason = 0;
+        if (below(3) != 0 || r == RANKS - 1) continue;
+        for (uint64_t i = 0; i < count; i++) missing[i] = top - 2 * i;
+        xep_ballot_suspect(ballot, r, (xep_out_reason_t)(1 + below(3)), top, missing, (uint32_t)count);
+        if (below(2)) assert_true(xep_ballot_set_gone(ballot, r));
     }
-    me->ended |= 1u << op;
-    me->with[op] = members;
+    ballot->decisions.count = 0;
+    ballot->decisions.forgotten = below(3);
+    for (uint64_t i = below(MOST + 1); i > 0; i--)
+        xep_decisions_add(&ballot->decisions, (xep_decision_t){10 + i, due[below(3)], (uint32_t)below(100)});
 }
 
-static void suspect(uint32_t self, uint32_t other)
+TEST(what_is_written_is_read)
 {
-    rank_t *me = &ranks[self];
-    uint64_t missing[FLYING];
-    uint32_t count = 0;
-    for (uint32_t op = me->begun; op-- > 0;)
-        if (!(me->words[other] >> op & 1) && !(me->ended >> op & 1)) missing[count++] = op + 1;
-    /* what has ended without it was decided before, and it is a suspect since then */
-    xep_ballot_suspect(&me->ballot, other, XEP_OUT_DIED, me->begun, missing, count);
-    xep_ballot_write(&me->ballot, me->said, WORDS);
-    me->asked = 0;
-}
-
-static void doubt(uint32_t self)
-{
-    uint32_t other = below(nranks);
-    if (other == self || xep_ballot_suspects(&ranks[self].ballot, other)) return;
-    if (ranks[other].dead || ranks[other].slow) suspect(self, other);
-}
-
-static void listen(uint32_t self, uint32_t other)
-{
-    rank_t *me = &ranks[self];
-    if (other == self || xep_ballot_suspects(&me->ballot, other)) return;
-    assert_true(xep_ballot_read(&me->theirs, ranks[other].said, WORDS));
-    for (uint32_t r = 0; r < nranks; r++)
-        if (r != self && xep_ballot_suspects(&me->theirs, r) && !xep_ballot_suspects(&me->ballot, r)) suspect(self, r);
-    if (xep_ballot_adopt(&me->ballot, &me->theirs)) {
-        xep_ballot_write(&me->ballot, me->said, WORDS);
-        me->asked = 0;
-    }
-    if (xep_ballot_is_same(&me->ballot, &me->theirs)) me->asked |= 1u << other;
-}
-
-static void decide(uint32_t self)
-{
-    rank_t *me = &ranks[self];
-    if (is_open(me) && (me->asked | suspects(me) | 1u << self) == (1u << nranks) - 1) me->decided = suspects(me);
-}
-
-static void step(uint32_t self)
-{
-    if (is_gone(self)) return;
-    if (ranks[self].told != (1u << nranks) - 1) {
-        tell(self);
-        return;
-    }
-    switch (below(6)) {
-    case 0: begin(self); break;
-    case 1: doubt(self); break;
-    case 2:
-    case 3: listen(self, below(nranks)); break;
-    case 4: decide(self); break;
-    default: end(self, below(OPS));
-    }
-}
-
-/* ---- a round ---- */
-
-static void set_up(uint32_t n)
-{
-    nranks = n;
-    for (uint32_t r = 0; r < n; r++) {
-        memset(&ranks[r], 0, sizeof ranks[r]);
-        ranks[r].told = (1u << n) - 1;
-        assert_true(xep_ballot_words(n, FLYING) <= WORDS);
-        assert_true(xep_ballot_open(&ranks[r].ballot, n, FLYING) && xep_ballot_open(&ranks[r].theirs, n, FLYING));
-        xep_ballot_write(&ranks[r].ballot, ranks[r].said, WORDS);
-    }
-}
-
-static void tear_down(void)
-{
-    for (uint32_t r = 0; r < nranks; r++) {
-        xep_ballot_close(&ranks[r].ballot);
-        xep_ballot_close(&ranks[r].theirs);
-    }
-}
-
-static int is_finished(void)
-{
-    for (uint32_t r = 0; r < nranks; r++)
-        if (!is_gone(r) && ranks[r].ended != (1u << OPS) - 1) return 0;
-    return 1;
-}
-
-/* Up to all but one die, each at any step; the last that is doubted may be alive. */
-static void play(void)
-{
-    uint32_t deaths = below(nranks), slow = below(2);
-    for (uint32_t i = 0; i < STEPS * nranks && !is_finished(); i++) {
-        uint32_t r = below(nranks);
-        if (deaths > slow && below(40) == 0 && !ranks[r].slow && !ranks[r].dead) ranks[r].dead = 1, deaths--;
-        else if (deaths == 1 && slow && below(40) == 0 && !ranks[r].dead) ranks[r].slow = 1, slow = deaths = 0;
-        step(r);
-    }
-}
-
-TEST(survivors_agree)
-{
-    for (uint32_t round = 0; round < ROUNDS; round++) {
-        int first = -1;
-        dice = round;
-        set_up(2 + round % (MOST_RANKS - 1));
-        play();
-        if (!is_finished()) fail_msg("round %u: some rank still waits", round);
-        for (uint32_t r = 0; r < nranks; r++) {
-            if (is_gone(r)) continue;
-            if (first >= 0 && memcmp(ranks[first].with, ranks[r].with, sizeof ranks[r].with) != 0)
-                fail_msg("round %u: ranks %d and %u ended an operation with other ranks", round, first, r);
-            first = (int)r;
+    xep_ballot_t one, other;
+    uint64_t words[WORDS] = {0};
+    open_ballot(&one);
+    for (int round = 0; round < ROUNDS / 10; round++) {
+        open_ballot(&other);
+        fill(&one);
+        uint64_t length = xep_ballot_write(&one, words, WORDS);
+        assert_true(length != 0 && length <= xep_ballot_words(RANKS, MOST));
+        assert_true(xep_ballot_write(&one, words, length) == length && xep_ballot_write(&one, words, length - 1) == 0);
+        assert_true(xep_ballot_read(&other, words, WORDS));
+        assert_true(xep_ballot_is_same(&one, &other));
+        assert_int_equal(one.decisions.count, other.decisions.count);
+        assert_int_equal(one.decisions.forgotten, other.decisions.forgotten);
+        for (uint32_t i = 0; i < one.decisions.count; i++) {
+            const xep_decision_t *same = xep_decisions_find(&other.decisions, one.decisions.list[i].epoch);
+            assert_true(same != NULL && same->status == one.decisions.list[i].status &&
+                        same->refused == one.decisions.list[i].refused);
         }
-        tear_down();
+        xep_ballot_close(&other);
     }
+    xep_ballot_close(&one);
+}
+
+/* The reader has exactly the words it may read, so that a sanitizer sees one too many. */
+static int take_copy(xep_ballot_t *ballot, const uint64_t *words, uint64_t count)
+{
+    uint64_t *copy = malloc((count + 1) * sizeof *copy);
+    assert_non_null(copy);
+    memcpy(copy, words, count * sizeof *copy);
+    int taken = xep_ballot_read(ballot, copy, count);
+    free(copy);
+    return taken;
+}
+
+/* A word of another ballot, a bit, or the rest is missing. */
+static void spoil(uint64_t *words, const uint64_t *before, uint64_t *count_p)
+{
+    uint64_t at = below(*count_p);
+    switch (below(4)) {
+    case 0: words[at] = before[at]; break;
+    case 1: words[at] ^= UINT64_C(1) << below(64); break;
+    case 2: words[at] = below(2) ? UINT64_MAX - below(3) : below(200); break;
+    default: *count_p = at; break;
+    }
+}
+
+TEST(what_is_spoiled_is_refused)
+{
+    xep_ballot_t one, other;
+    uint64_t words[WORDS] = {0}, before[WORDS] = {0};
+    open_ballot(&one);
+    for (int round = 0; round < ROUNDS; round++) {
+        uint64_t whole[WORDS];
+        open_ballot(&other);
+        fill(&one);
+        memcpy(before, words, sizeof before);
+        uint64_t length = xep_ballot_write(&one, words, WORDS), count = length;
+        memcpy(whole, words, sizeof whole);
+        for (uint64_t n = 1 + below(3); n > 0 && count > 0; n--) spoil(words, before, &count);
+        int taken = take_copy(&other, words, count);
+        assert_int_equal(taken, count >= length && memcmp(words, whole, length * sizeof *words) == 0);
+        xep_ballot_close(&other);
+    }
+    xep_ballot_close(&one);
+}
+
+/* What may be missing is said, and never what is there. */
+TEST(the_oldest_is_forgotten)
+{
+    xep_ballot_t side;
+    open_ballot(&side);
+    for (int round = 0; round < ROUNDS / 10; round++) {
+        uint64_t given[64] = {0}, from = 0;
+        side.decisions.count = 0;
+        side.decisions.forgotten = 0;
+        for (int i = 0; i < 20; i++) {
+            uint64_t epoch = 1 + (uint64_t)i + below(5);
+            xep_decisions_add(&side.decisions, (xep_decision_t){epoch, XEP_ERR_MISMATCH, (uint32_t)epoch});
+            given[epoch] = 1;
+        }
+        for (uint64_t epoch = 1; epoch < 64; epoch++) {
+            const xep_decision_t *found = xep_decisions_find(&side.decisions, epoch);
+            if (epoch > side.decisions.forgotten) assert_int_equal(found != NULL, given[epoch]);
+            from += found != NULL;
+        }
+        assert_int_equal(from, MOST);
+    }
+    xep_ballot_close(&side);
 }
 
 /* ---- suspects ---- */

@@ -139,7 +139,7 @@ static void open_member(uint32_t r, int is_mapped)
     buffer->nrequests = REQUESTS;
     buffer->requests = member->requests;
     assert_int_equal(xep_ctl_open(&member->group), XEP_OK);
-    assert_int_equal(xep_members_open(buffer, 0), XEP_OK);
+    assert_int_equal(xep_members_open(buffer), XEP_OK);
 }
 
 static void open_world(uint32_t n, int is_mapped)

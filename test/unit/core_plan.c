@@ -8,7 +8,7 @@
 #include <time.h>
 
 #include "hash.h"
-#include "instances.h"
+#include "owners.h"
 #include "plan.h"
 #include "unit.h"
 

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "room_together.h"
+#include "buffer_agree.h"
 #include "unit.h"
 
 enum { RANKS = 6, HEAP = 1000 };

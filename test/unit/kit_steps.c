@@ -98,7 +98,7 @@ static const xep_step_t list_of_dispatches[] = {
     {.name = "next", .run = first, .with = XEP_STEPS_OF_NEXT},
     {.name = "no next", .run = first, .without = XEP_STEPS_OF_NEXT},
     {.name = "left out", .run = first, .word = word, .with = 1},
-    {.name = "opens", .run = first, .word = word, .relayed = 1},
+    {.name = "opens", .run = first, .word = word, .hears_through = 1},
     {.name = "later", .run = first, .word = word},
     {0},
 };
@@ -186,7 +186,7 @@ TEST(steps_are_chosen)
     assert_null(chosen[3].run);
     assert_string_equal(of_next[0].name, "next");
     assert_string_equal(desk.kit.steps[XEP_OP_DISPATCH][0].name, "no next");
-    /* the first of them that waits opens, and the one that is relayed knows through whom */
+    /* the first of them that waits opens, and the one that hears through others knows whom */
     assert_int_equal(of_next[0].opens, 0);
     assert_string_equal(of_next[1].name, "opens");
     assert_int_equal(of_next[1].opens, 1);

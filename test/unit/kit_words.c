@@ -133,10 +133,10 @@ TEST(one_is_heard_through_another)
 TEST(one_is_heard_here)
 {
     static const uint32_t through[RANKS] = {2, XEP_NO_RANK, 1, 2};
-    assert_true(xep_words_are_relayed(through, 1, 0));
-    assert_false(xep_words_are_relayed(through, 1, 1));
-    assert_false(xep_words_are_relayed(through, 1, 2));
-    assert_true(xep_words_are_relayed(through, 1, 3));
+    assert_true(xep_words_are_through(through, 1, 0));
+    assert_false(xep_words_are_through(through, 1, 1));
+    assert_false(xep_words_are_through(through, 1, 2));
+    assert_true(xep_words_are_through(through, 1, 3));
 }
 
 /* The words of the next step are waited for anew, and their time is added. */

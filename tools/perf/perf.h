@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** One run of xep_perf on this rank: what its parts share. */
+/**
+ * One run of xep_perf on this rank: what its parts share. main() reads the options (perf_options*.c), makes shape,
+ * memory and buffer (perf_setup.c), checks (perf_check.c), times (perf_time*.c) and reports (perf_report*.c). What is
+ * checked and timed are operations of the library (perf_ops*.c; on devices perf_cuda.c), and beside them the same by
+ * hand (perf_by_hand*.c). --simulate runs nothing of this (perf_simulate*.c).
+ */
 #ifndef PERF_H
 #define PERF_H
 
@@ -62,6 +67,7 @@ typedef struct perf {
     size_t sends_stride;        /* between rows there */
     int in_place;               /* it leaves them there */
     int empty;                  /* operations are without tokens now */
+    int streaming;              /* the limit and --peer: their stores go past the caches */
     uint64_t computing;         /* rounds of the compute kernel between the phases; 0: none */
     uint64_t sent_ns;           /* when the send phase of the last operation ended */
     uint64_t device_ns;         /* --memory cuda: how long the last operation was on its stream */
@@ -70,12 +76,16 @@ typedef struct perf {
     uint32_t point;             /* of the sweep */
     uint64_t *wait_ns;          /* [R] --waits: of the step that runs; else NULL, as waits */
     struct perf_wait *waits;    /* [R][PERF_OPS][R] of this rank, and once gathered of every rank, for each rank */
+    struct perf_limit *limit;   /* while operations are timed */
     struct perf_peer *peer;     /* --peer: else NULL */
     struct perf_cuda *cuda;     /* --memory cuda: else NULL */
     struct perf_pieces *pieces; /* --recv-rows: else NULL */
+    struct perf_layer *layer;   /* --balance: likewise, while it is timed */
     int timing;                 /* nobody looks at what operations bring now */
     const char *check_result;   /* "off", "ok", "failed" */
     const char *pressure_result;
+    struct perf_times *times;
+    void (*close)(struct perf *perf); /* before the process ends: reports what a check has found, and closes all */
 } perf_t;
 
 /** Rows of the area begin at cache lines. */
@@ -86,38 +96,28 @@ static inline size_t perf_line_up(size_t bytes)
 
 /* ---- perf_setup.c ---- */
 
-/** What options say of rows, of the words beside a row that a buffer is asked for, of the routing, and of tokens. */
-oracle_shape_t perf_shape_of(const perf_options_t *options);
-uint32_t perf_scales_of(const oracle_shape_t *shape);
-oracle_routing_params_t perf_routing_of(const perf_options_t *options, uint32_t nranks, uint64_t tokens);
-
-/** PERF_TOKENS where nothing is said; a file says by itself how many there are. */
-uint64_t perf_tokens_of(const perf_options_t *options);
-
-/** Chooses the shape, makes routing, memory, buffer and inputs. 0 or the exit status, said why. Collective. */
-int perf_setup(perf_t *perf);
+/** Chooses the shape, makes routing, memory, buffer and inputs. Collective. */
+void perf_setup(perf_t *perf);
 void perf_teardown(perf_t *perf);
 
-/** Of the buffer of --recv-rows. */
-void perf_pieces_params(const perf_t *perf, xep_buffer_params_t *params_p);
+/** With as much room as this routing needs and no more, as a program would ask for it; or as --recv-rows says. */
+void perf_buffer_params(const perf_t *perf, int in_pieces, xep_buffer_params_t *params_p);
 
 /** Routing and inputs of another seed. */
-int perf_reseed(perf_t *perf, uint64_t seed);
+void perf_reseed(perf_t *perf, uint64_t seed);
 
-/* ---- perf_shared.c ---- */
+/* ---- perf_check.c ---- */
 
-/**
- * So many bytes of zeros, which all ranks see and which have no name any more; the same number on every rank. NULL:
- * there is none on some rank, and errno says why on all. All ranks are on one machine. Collective.
- */
-void *perf_share(perf_t *perf, size_t bytes);
+/** Dispatches and combines in every way there is and compares all of it with the oracle. Collective. */
+void perf_check(perf_t *perf, uint64_t payload);
 
-/** Waits until a word has reached a value. That its writer has died ends the run by the launcher. */
-void perf_await(const _Atomic uint64_t *word, uint64_t value);
+/** The same operations twice, for many seeds: compares hashes. Collective. */
+void perf_pressure(perf_t *perf);
 
 /* ---- perf_balance.c ---- */
 
-/** --balance: times a layer both ways and prints a line for each, from rank 0. 0, or the exit status. Collective. */
-int perf_balance(perf_t *perf);
+/** --balance: times a layer both ways and prints a line for each, from rank 0. Collective. */
+void perf_balance(perf_t *perf);
+void perf_balance_close(struct perf_layer *layer);
 
 #endif

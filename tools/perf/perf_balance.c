@@ -14,13 +14,13 @@
 
 #include "oracle_alloc.h"
 #include "perf_machine.h"
-#include "perf_samples.h"
 #include "perf_say.h"
+#include "perf_time.h"
 
 enum { LANES = 8, OWNERS = 0, EVEN = 1, WAYS = 2 };
 typedef float lanes_t __attribute__((vector_size(LANES * sizeof(float))));
 
-typedef struct layer {
+typedef struct perf_layer {
     perf_t *perf;
     xep_buffer_t *buffer[WAYS];
     xep_weights_t *weights;
@@ -28,8 +28,7 @@ typedef struct layer {
     size_t width;           /* hidden, rounded up to lanes */
     float *wide, *x, *y;    /* a row of the matrix; rows of an expert; their outputs */
     uint64_t room;          /* rows that there is memory for in x and y */
-    perf_sample_t *samples; /* [WAYS][iters] of this rank; device: processor time of its experts */
-    perf_samples_t all;
+    perf_samples_t samples; /* [WAYS]; device: processor time of a rank's experts */
 } layer_t;
 
 /* ---- the expert ---- */
@@ -79,8 +78,7 @@ static void run_expert(layer_t *layer, const uint16_t *matrix, uint64_t rows)
 }
 
 /* which: scratch. Where a row selects several experts of this rank, the last one's output stays. */
-static xep_status_t serve(layer_t *layer, const xep_recv_t *recv, uint32_t local, uint64_t *which, char *out,
-                          size_t stride)
+static void serve(layer_t *layer, const xep_recv_t *recv, uint32_t local, uint64_t *which, char *out, size_t stride)
 {
     const int64_t *idx = recv->topk_idx;
     const void *matrix;
@@ -88,9 +86,8 @@ static xep_status_t serve(layer_t *layer, const xep_recv_t *recv, uint32_t local
 
     for (uint64_t i = 0; i < recv->rows * recv->topk; i++)
         if (idx[i] == (int64_t)local) which[rows++] = i / recv->topk;
-    if (rows == 0) return XEP_OK;
-    xep_status_t status = xep_weights_of(layer->weights, recv->experts[local], &matrix);
-    if (status != XEP_OK) return status;
+    if (rows == 0) return;
+    perf_must(layer->perf, xep_weights_of(layer->weights, recv->experts[local], &matrix));
     for (uint64_t i = 0; i < rows; i++)
         widen((const uint16_t *)(const void *)((const char *)recv->x + which[i] * recv->x_stride), recv->hidden,
               layer->x + i * layer->width);
@@ -98,7 +95,6 @@ static xep_status_t serve(layer_t *layer, const xep_recv_t *recv, uint32_t local
     for (uint64_t i = 0; i < rows; i++)
         for (uint64_t h = 0; h < recv->hidden; h++)
             ((uint16_t *)(void *)(out + which[i] * stride))[h] = narrow(layer->y[i * layer->width + h]);
-    return XEP_OK;
 }
 
 static void make_room(layer_t *layer, uint64_t rows)
@@ -111,28 +107,27 @@ static void make_room(layer_t *layer, uint64_t rows)
 }
 
 /* Experts one after the other; to look for the rows of each is little beside a matrix. */
-static xep_status_t run_experts(layer_t *layer, xep_handle_t *handle)
+static void run_experts(layer_t *layer, xep_handle_t *handle)
 {
     const xep_recv_t *recv;
     size_t stride;
     void *out;
-    xep_status_t status = xep_handle_recv(handle, &recv);
 
-    if (status == XEP_OK) status = xep_handle_combine_input(handle, &out, &stride);
-    if (status != XEP_OK) return status;
+    perf_must(layer->perf, xep_handle_recv(handle, &recv));
+    perf_must(layer->perf, xep_handle_combine_input(handle, &out, &stride));
     make_room(layer, recv->rows * recv->topk);
     uint64_t *which = oracle_alloc(recv->rows * recv->topk * sizeof *which);
-    for (uint32_t local = 0; local < recv->local_experts && status == XEP_OK; local++)
-        if (recv->expert_rows[local] != 0) status = serve(layer, recv, local, which, out, stride);
+    for (uint32_t local = 0; local < recv->local_experts; local++)
+        if (recv->expert_rows[local] != 0) serve(layer, recv, local, which, out, stride);
     free(which);
-    return status;
 }
 
 /* ---- a layer ---- */
 
-static xep_status_t run_layer(layer_t *layer, int way, uint64_t *experts_p)
+/* Returns the processor time of its experts. */
+static uint64_t run_layer(layer_t *layer, int way)
 {
-    const perf_t *perf = layer->perf;
+    perf_t *perf = layer->perf;
     xep_dispatch_args_t args = XEP_DISPATCH_ARGS_INIT;
     xep_combine_args_t back = XEP_COMBINE_ARGS_INIT;
     xep_handle_t *handle;
@@ -140,126 +135,120 @@ static xep_status_t run_layer(layer_t *layer, int way, uint64_t *experts_p)
     args.tokens = perf->tokens, args.x = perf->x, args.topk_idx = perf->idx, args.topk_weights = perf->weights;
     args.flags = way == EVEN ? XEP_DISPATCH_BALANCE : 0;
     back.out = perf->out;
-    xep_status_t status = xep_dispatch(layer->buffer[way], &args, &handle, NULL);
-    if (status != XEP_OK) return status;
-    *experts_p = perf_clock_thread_ns();
-    status = run_experts(layer, handle);
-    *experts_p = perf_clock_thread_ns() - *experts_p;
-    if (status == XEP_OK) status = xep_combine(handle, &back, NULL);
+    perf_must(perf, xep_dispatch(layer->buffer[way], &args, &handle, NULL));
+    const uint64_t begin = perf_clock_thread_ns();
+    run_experts(layer, handle);
+    const uint64_t end = perf_clock_thread_ns();
+    perf_must(perf, xep_combine(handle, &back, NULL));
     xep_handle_release(handle);
-    return status;
+    return end - begin;
 }
 
-static xep_status_t run_timed(layer_t *layer, int way, perf_sample_t *sample)
+static perf_sample_t run_timed(layer_t *layer, int way)
 {
-    xep_status_t status = xep_group_barrier(layer->perf->group);
+    perf_sample_t sample = {0};
 
-    sample->begin = perf_clock_ns();
-    if (status == XEP_OK) status = run_layer(layer, way, &sample->device);
-    sample->end = perf_clock_ns();
-    return status;
+    perf_must(layer->perf, xep_group_barrier(layer->perf->group));
+    sample.begin = perf_clock_ns();
+    sample.device = run_layer(layer, way);
+    sample.end = perf_clock_ns();
+    return sample;
 }
 
 /* A warm-up leaves no sample. */
-static xep_status_t time_layers(layer_t *layer)
+static void time_layers(layer_t *layer)
 {
-    const uint64_t warmup = layer->perf->options.warmup, iters = layer->all.iters;
-    perf_sample_t warm = {0};
-    xep_status_t status = XEP_OK;
+    const uint64_t warmup = layer->perf->options.warmup, all = warmup + layer->perf->options.iters;
 
-    for (uint64_t i = 0; i < warmup + iters; i++)
-        for (int way = 0; way < WAYS && status == XEP_OK; way++)
-            status = run_timed(layer, way, i < warmup ? &warm : &layer->samples[way * iters + i - warmup]);
-    if (status != XEP_OK) return status;
-    return xep_group_allgather(layer->perf->group, layer->samples, layer->all.samples,
-                               WAYS * iters * sizeof *layer->samples);
+    for (uint64_t i = 0; i < all; i++)
+        for (uint32_t way = 0; way < WAYS; way++) {
+            const perf_sample_t sample = run_timed(layer, way);
+            if (i >= warmup) *perf_sample_at(&layer->samples, way, i - warmup) = sample;
+        }
+    perf_samples_gather(&layer->samples);
 }
 
 /* Both times of the rank that has most. */
-static xep_status_t print(layer_t *layer)
+static void print(layer_t *layer)
 {
     static const char *const names[] = {"owners", "even"};
-    const perf_t *perf = layer->perf;
+    perf_t *perf = layer->perf;
     xep_loads_t loads = XEP_LOADS_INIT;
     double wall[WAYS];
 
-    xep_status_t status = xep_buffer_loads(layer->buffer[EVEN], &loads);
-    if (status != XEP_OK || perf->info.rank != 0) return status;
+    perf_must(perf, xep_buffer_loads(layer->buffer[EVEN], &loads));
+    if (perf->info.rank != 0) return;
     printf("%-10s %10s %12s %12s %8s\n", "balance", "imbalance", "layer us", "experts us", "ratio");
-    for (int way = 0; way < WAYS; way++) {
+    for (uint32_t way = 0; way < WAYS; way++) {
         const uint64_t most = way == EVEN ? loads.most_after : loads.most_before;
-        wall[way] = perf_samples_percentile(&layer->all, way, PERF_SPAN, 50);
+        wall[way] = perf_samples_percentile(&layer->samples, way, PERF_SPAN, 50);
         printf("%-10s %10.3f %12.1f %12.1f %8.3f\n", names[way],
                loads.selections == 0 ? 0 : (double)most * perf->info.nranks / (double)loads.selections, wall[way],
-               perf_samples_percentile(&layer->all, way, PERF_DEVICE, 50), wall[way] / wall[OWNERS]);
+               perf_samples_percentile(&layer->samples, way, PERF_DEVICE, 50), wall[way] / wall[OWNERS]);
     }
     fflush(stdout);
-    return XEP_OK;
 }
 
 /* ---- buffers and weights ---- */
 
-static xep_status_t fill_weights(layer_t *layer)
+static void fill_weights(layer_t *layer)
 {
-    const perf_t *perf = layer->perf;
+    perf_t *perf = layer->perf;
     const uint64_t elements = layer->matrix_rows * perf->shape.hidden;
-    xep_status_t status = XEP_OK;
 
-    for (uint32_t e = 0; e < perf->options.experts && status == XEP_OK; e++) {
+    for (uint32_t e = 0; e < perf->options.experts; e++) {
         void *base;
         if (oracle_owner(perf->routing, e) != perf->info.rank) continue;
-        status = xep_weights_change(layer->weights, e, &base);
-        for (uint64_t i = 0; i < elements && status == XEP_OK; i++)
-            ((uint16_t *)base)[i] = (uint16_t)(0x3a00 + (i * 7 + e) % 256);
-        if (status == XEP_OK) status = xep_weights_publish(layer->weights, e);
+        perf_must(perf, xep_weights_change(layer->weights, e, &base));
+        for (uint64_t i = 0; i < elements; i++) ((uint16_t *)base)[i] = (uint16_t)(0x3a00 + (i * 7 + e) % 256);
+        perf_must(perf, xep_weights_publish(layer->weights, e));
     }
-    return status == XEP_OK ? xep_group_barrier(perf->group) : status;
+    perf_must(perf, xep_group_barrier(perf->group));
 }
 
-static xep_status_t open_layer(layer_t *layer)
+static void open_layer(layer_t *layer)
 {
-    const perf_t *perf = layer->perf;
-    xep_buffer_params_t params = XEP_BUFFER_PARAMS_INIT;
+    perf_t *perf = layer->perf;
+    xep_buffer_params_t params;
     xep_weights_params_t weights = XEP_WEIGHTS_PARAMS_INIT;
 
-    params.mode = perf->options.mode;
-    params.experts = (uint32_t)perf->options.experts;
-    params.owners = perf->routing->owners;
-    params.topk = (uint32_t)perf->options.topk;
-    params.hidden = perf->shape.hidden;
-    params.tokens = perf->routing->tokens ? perf->routing->tokens : 1;
-    params.threads = (uint32_t)perf->options.threads;
+    perf_buffer_params(perf, 0, &params);
+    params.recv_rows = 0; /* a balanced dispatch may bring any of them */
     params.slots = 1;
-    xep_status_t status = xep_buffer_create(perf->group, &params, &layer->buffer[OWNERS]);
+    params.flags = 0;
+    perf_must(perf, xep_buffer_create(perf->group, &params, &layer->buffer[OWNERS]));
     params.balance = XEP_BALANCE_EVEN;
-    if (status == XEP_OK) status = xep_buffer_create(perf->group, &params, &layer->buffer[EVEN]);
+    perf_must(perf, xep_buffer_create(perf->group, &params, &layer->buffer[EVEN]));
     weights.experts = params.experts;
     weights.owners = params.owners;
     weights.bytes = layer->matrix_rows * perf->shape.hidden * sizeof(uint16_t);
-    if (status == XEP_OK) status = xep_weights_create(perf->group, &weights, &layer->weights);
-    return status == XEP_OK ? fill_weights(layer) : status;
+    perf_must(perf, xep_weights_create(perf->group, &weights, &layer->weights));
+    fill_weights(layer);
 }
 
-int perf_balance(perf_t *perf)
+void perf_balance(perf_t *perf)
 {
     const uint64_t bytes = perf->options.balance * 1024, row = perf->shape.hidden * sizeof(uint16_t);
-    layer_t layer = {.perf = perf,
-                     .matrix_rows = bytes > row ? bytes / row : 1,
-                     .width = ((size_t)perf->shape.hidden + 2 * LANES - 1) / (2 * LANES) * (2 * LANES)};
+    layer_t *layer = perf->layer = oracle_alloc(sizeof *layer);
 
-    layer.wide = oracle_alloc(layer.width * sizeof *layer.wide);
-    layer.samples = oracle_alloc(WAYS * perf->options.iters * sizeof *layer.samples);
-    perf_samples_open(&layer.all, perf, WAYS);
-    xep_status_t status = open_layer(&layer);
-    if (status == XEP_OK) status = time_layers(&layer);
-    if (status == XEP_OK) status = print(&layer);
-    const int ret = status != XEP_OK ? perf_give_up(perf, status) : 0;
-    xep_weights_destroy(layer.weights);
-    for (int way = 0; way < WAYS; way++) xep_buffer_destroy(layer.buffer[way]);
-    perf_samples_close(&layer.all);
-    free(layer.samples);
-    free(layer.wide);
-    free(layer.x);
-    free(layer.y);
-    return ret;
+    layer->perf = perf;
+    layer->matrix_rows = bytes > row ? bytes / row : 1;
+    layer->width = ((size_t)perf->shape.hidden + 2 * LANES - 1) / (2 * LANES) * (2 * LANES);
+    layer->wide = oracle_alloc(layer->width * sizeof *layer->wide);
+    perf_samples_open(&layer->samples, perf, WAYS);
+    open_layer(layer);
+    time_layers(layer);
+    print(layer);
+}
+
+void perf_balance_close(layer_t *layer)
+{
+    if (layer == NULL) return;
+    xep_weights_destroy(layer->weights);
+    for (int way = 0; way < WAYS; way++) xep_buffer_destroy(layer->buffer[way]);
+    perf_samples_close(&layer->samples);
+    free(layer->wide);
+    free(layer->x);
+    free(layer->y);
+    free(layer);
 }

@@ -3,29 +3,29 @@
 /* Compares every byte of every kind of operation with the oracle. Outputs are filled with
  * a pattern before, and inputs are new each time, so that what was not written is found. */
 
-#include "perf_check.h"
+#include "perf.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "oracle_alloc.h"
+#include "perf_by_hand.h"
 #include "perf_cuda.h"
 #include "perf_ops.h"
-#include "perf_peer.h"
-#include "perf_pieces.h"
 #include "perf_say.h"
 
 /* In bf16, fp16 and fp32 a number that is nearer to 0 than any that the generator of the oracle makes. */
 enum { POISON = 0xa5 };
 
 /* Two ranks a node, whatever the machine, so that nodes differ from ranks also where all are on one. */
-static int check_layout(perf_t *perf)
+static void check_layout(perf_t *perf)
 {
     const uint32_t nranks = perf->info.nranks;
     xep_layout_args_t args = XEP_LAYOUT_ARGS_INIT;
     xep_layout_t layout = XEP_LAYOUT_INIT;
     oracle_difference_t difference;
-    xep_status_t status;
 
     args.tokens = perf->tokens;
     args.topk = (uint32_t)perf->options.topk;
@@ -38,20 +38,20 @@ static int check_layout(perf_t *perf)
     layout.tokens_per_node = oracle_alloc((nranks + 1) / 2 * sizeof *layout.tokens_per_node);
     layout.tokens_per_expert = oracle_alloc(args.experts * sizeof *layout.tokens_per_expert);
     layout.token_in_rank = oracle_alloc(perf->tokens * nranks);
-    status = xep_layout(&args, &layout);
+    perf_must(perf, xep_layout(&args, &layout));
     oracle_check_layout(&perf->shape, perf->info.rank, args.ranks_per_node, &layout, &difference);
     free(layout.tokens_per_rank);
     free(layout.tokens_per_node);
     free(layout.tokens_per_expert);
     free(layout.token_in_rank);
-    return status == XEP_OK ? perf_compared(perf, "layout", &difference) : perf_give_up(perf, status);
+    perf_compared(perf, "layout", &difference);
 }
 
 /*
  * Every slot by itself: they have brought the same rows, and any of them may be the one that is wrong. The first
  * difference is what is told.
  */
-static int check_rows(perf_t *perf, const char *what)
+static void check_rows(perf_t *perf, const char *what)
 {
     oracle_difference_t difference = {0};
 
@@ -61,11 +61,11 @@ static int check_rows(perf_t *perf, const char *what)
         if (perf->cuda != NULL && shape.by_expert) shape.capacity = recv->capacity; /* all of the slot is shown there */
         oracle_check_recv(&shape, perf->info.rank, recv, &difference);
     }
-    return perf_compared(perf, what, &difference);
+    perf_compared(perf, what, &difference);
 }
 
 /* out has the sums of all slots, [slots][T]; they are compared in host memory, also those of a device. */
-static int check_sums(perf_t *perf, const char *what)
+static void check_sums(perf_t *perf, const char *what)
 {
     const size_t slot_bytes = perf->tokens * perf->sum_bytes;
     oracle_difference_t difference = {0};
@@ -74,7 +74,7 @@ static int check_sums(perf_t *perf, const char *what)
     for (uint32_t slot = 0; slot < perf->options.slots && !difference.found; slot++)
         oracle_check_combine(&perf->shape, perf->info.rank, 0, perf->out + slot * slot_bytes, perf->sum_bytes,
                              &difference);
-    return perf_compared(perf, what, &difference);
+    perf_compared(perf, what, &difference);
 }
 
 /* Here and, with --memory cuda, in its twin, which is what operations write to. */
@@ -85,18 +85,14 @@ static void poison(const perf_t *perf, void *array, size_t bytes)
 }
 
 /* Dispatches, combines what the experts wrote in place, compares both. The handles stay. */
-static int check_pair(perf_t *perf, const char *dispatch, const char *combine)
+static void check_pair(perf_t *perf, const char *dispatch, const char *combine)
 {
-    xep_status_t status = perf_dispatch(perf);
-    int ret;
-
-    if (status != XEP_OK) return perf_give_up(perf, status);
-    ret = check_rows(perf, dispatch);
-    if (ret) return ret;
+    perf_dispatch(perf);
+    check_rows(perf, dispatch);
     poison(perf, perf->out, perf->options.slots * perf->tokens * perf->sum_bytes);
-    status = perf_experts(perf);
-    if (status == XEP_OK) status = perf_combine(perf);
-    return status == XEP_OK ? check_sums(perf, combine) : perf_give_up(perf, status);
+    perf_experts(perf);
+    perf_combine(perf);
+    check_sums(perf, combine);
 }
 
 static size_t weights_bytes(const perf_t *perf)
@@ -105,7 +101,7 @@ static size_t weights_bytes(const perf_t *perf)
 }
 
 /* Rows that are padded stay where combine left them: copying them would copy the padding. */
-static xep_status_t combine_everything(perf_t *perf)
+static void combine_everything(perf_t *perf)
 {
     xep_combine_args_t args;
 
@@ -128,24 +124,23 @@ static xep_status_t combine_everything(perf_t *perf)
     }
     poison(perf, perf->out, perf->tokens * perf->sum_bytes);
     poison(perf, perf->out_weights, weights_bytes(perf));
-    return xep_combine(perf->handle[0], &args, NULL);
+    perf_must(perf, xep_combine(perf->handle[0], &args, NULL));
 }
 
 /* From private memory, with both biases and the weights, of a handle combined before. */
 /* 3: both biases, as bits. By expert the weights are this rank's own and nothing comes back with the rows. */
-static int check_everything(perf_t *perf)
+static void check_everything(perf_t *perf)
 {
-    xep_status_t status = combine_everything(perf);
     oracle_difference_t difference;
 
-    if (status != XEP_OK) return perf_give_up(perf, status);
+    combine_everything(perf);
     perf_fetch(perf, perf->out, perf->tokens * perf->sum_bytes);
     perf_fetch(perf, perf->out_weights, weights_bytes(perf));
     if (!oracle_check_combine(&perf->shape, perf->info.rank, 3, perf->out, perf->sum_bytes, &difference) &&
         !perf->options.by_expert)
         oracle_check_weights(&perf->shape, perf->info.rank, perf->out_weights,
                              perf->options.topk * sizeof *perf->out_weights, &difference);
-    return perf_compared(perf, "combine of copied rows, biases and weights", &difference);
+    perf_compared(perf, "combine of copied rows, biases and weights", &difference);
 }
 
 /*
@@ -162,93 +157,141 @@ static void renew_inputs(perf_t *perf, uint64_t payload)
 
 /* Other rows by the routing of handle 0, which is released before the combine: a cached
  * dispatch has a life of its own. */
-static int check_cached(perf_t *perf, uint64_t payload)
+static void check_cached(perf_t *perf, uint64_t payload)
 {
     const int weights = perf->shape.weights;
-    xep_status_t status;
-    int ret;
 
     perf_release(perf);
-    status = perf_open_base(perf);
-    if (status != XEP_OK) return perf_give_up(perf, status);
+    perf_open_base(perf);
     renew_inputs(perf, payload);
     perf->shape.weights &= perf->options.by_expert; /* there they are sent again */
-    ret = check_pair(perf, "cached dispatch", "combine of a cached dispatch");
+    check_pair(perf, "cached dispatch", "combine of a cached dispatch");
     perf->shape.weights = weights;
-    if (ret) return ret;
     perf_release(perf);
     xep_handle_release(perf->base);
     perf->base = NULL;
-    return 0;
 }
 
 /* Rows that lie where peers read them, then rows that the rank copies there itself. */
-static int check_place(perf_t *perf, uint64_t payload)
+static void check_place(perf_t *perf, uint64_t payload)
 {
-    xep_status_t status;
-    int ret;
-
     perf_release(perf);
     renew_inputs(perf, payload);
-    status = perf_in_place_rows(perf);
-    if (status != XEP_OK) return perf_give_up(perf, status);
+    perf_in_place_rows(perf);
     perf->in_place = 1;
-    ret = check_pair(perf, "dispatch in place", "combine of rows in place");
+    check_pair(perf, "dispatch in place", "combine of rows in place");
     perf->sends = NULL;
-    if (!ret) perf_release(perf);
-    if (!ret) ret = check_pair(perf, "dispatch in place from elsewhere", "combine of rows in place from elsewhere");
+    perf_release(perf);
+    check_pair(perf, "dispatch in place from elsewhere", "combine of rows in place from elsewhere");
     perf->in_place = 0;
-    if (!ret) perf_release(perf);
-    return ret;
+    perf_release(perf);
 }
 
 /* A peer that is wrong is nothing to compare times with. */
-static int check_peer(perf_t *perf)
+static void check_peer(perf_t *perf)
 {
     oracle_difference_t difference;
-    xep_status_t status = xep_group_barrier(perf->group);
-    int ret;
 
-    if (status != XEP_OK) return perf_give_up(perf, status);
-    perf_peer_dispatch(perf->peer, 1);
+    perf_must(perf, xep_group_barrier(perf->group));
+    perf->streaming = 1;
+    perf_peer_dispatch(perf);
+    perf->streaming = 0;
     oracle_check_recv(&perf->shape, perf->info.rank, perf_peer_recv(perf->peer), &difference);
-    ret = perf_compared(perf, "dispatch by hand", &difference);
-    if (ret) return ret;
+    perf_compared(perf, "dispatch by hand", &difference);
     memset(perf->peer_sums[0], POISON, perf->tokens * perf->sum_bytes);
-    perf_peer_experts(perf->peer);
-    perf_peer_combine(perf->peer, 0);
+    perf_peer_experts(perf);
+    perf_peer_combine(perf);
     memcpy(perf->out, perf->peer_sums[0], perf->tokens * perf->sum_bytes);
-    return check_sums(perf, "combine by hand");
+    check_sums(perf, "combine by hand");
 }
 
 /*
  * Everything in place first: copied rows are one of the things that are checked, not the way in which all are. Behind
  * it copy_in is what it was, and so are the inputs, which are those of the run's seed whatever payload was compared.
  */
-int perf_check(perf_t *perf, uint64_t payload)
+void perf_check(perf_t *perf, uint64_t payload)
 {
     const int copy_in = perf->options.copy_in;
-    int ret;
 
     perf->options.copy_in = 0;
     perf_progress(perf, "check", 1, 4);
     renew_inputs(perf, payload);
-    ret = check_layout(perf);
-    if (!ret) ret = check_pair(perf, "dispatch", "combine");
-    if (!ret) ret = check_everything(perf);
-    if (!ret) ret = check_cached(perf, ~payload);
-    if (!ret && perf->options.in_place) ret = check_place(perf, payload);
-    if (!ret && perf->pieces != NULL) ret = perf_pieces_check(perf);
-    if (!ret && perf->peer != NULL) ret = check_peer(perf);
+    check_layout(perf);
+    check_pair(perf, "dispatch", "combine");
+    check_everything(perf);
+    check_cached(perf, ~payload);
+    if (perf->options.in_place) check_place(perf, payload);
+    if (perf->pieces != NULL) perf_pieces_check(perf);
+    if (perf->peer != NULL) check_peer(perf);
     perf->options.copy_in = copy_in;
     perf_progress_end(perf);
-    if (!ret) renew_inputs(perf, perf->options.seed);
-    return ret;
+    renew_inputs(perf, perf->options.seed);
 }
 
-int perf_check_outputs(perf_t *perf)
-{
-    const int ret = check_rows(perf, "dispatch");
+/* ---- the same operations twice, for many seeds: what arrives must be the same bytes ---- */
 
-    return ret ? ret : check_sums(perf, "combine");
+typedef struct hashes {
+    uint64_t received, combined;
+} hashes_t;
+
+/* Sums over slots: which slot an operation got does not matter, what it brought does. */
+static hashes_t hash_outputs(const perf_t *perf)
+{
+    hashes_t hashes = {0};
+
+    perf_fetch(perf, perf->out, perf->options.slots * perf->tokens * perf->sum_bytes);
+    for (uint32_t slot = 0; slot < perf->options.slots; slot++) {
+        hashes.received += oracle_hash_recv(perf_recv(perf, slot), perf->info.nranks);
+        hashes.combined += oracle_hash_rows(perf->out + slot * perf->tokens * perf->sum_bytes, perf->sum_bytes,
+                                            perf->sum_bytes, perf->tokens);
+    }
+    return hashes;
+}
+
+/* The outputs stay, for those who compare them; perf_release() ends them. */
+static hashes_t run_once(perf_t *perf)
+{
+    perf_dispatch(perf);
+    perf_experts(perf);
+    perf_combine(perf);
+    return hash_outputs(perf);
+}
+
+/* Says on which rank, of what, the two runs differ. */
+static void agree(perf_t *perf, uint64_t seed, const hashes_t *first, const hashes_t *second)
+{
+    char complaint[128];
+    const int received = first->received != second->received, combined = first->combined != second->combined;
+
+    snprintf(complaint, sizeof complaint, "seed %" PRIu64 ": two runs differ in what rank %" PRIu32 " %s", seed,
+             perf->info.rank, received ? "received" : "combined");
+    perf_stop_if(perf, received || combined ? complaint : NULL, PERF_EXIT_FAILED);
+}
+
+/*
+ * The same seed twice, with nothing in common but the memory: a race that shows once in a thousand operations shows as
+ * two runs that differ, without the time that the oracle takes.
+ */
+static void press(perf_t *perf, uint64_t seed)
+{
+    perf_reseed(perf, seed);
+    const hashes_t first = run_once(perf);
+    perf_release(perf);
+    const hashes_t second = run_once(perf);
+    agree(perf, seed, &first, &second);
+    if (perf->options.check) check_rows(perf, "dispatch");
+    if (perf->options.check) check_sums(perf, "combine");
+    perf_release(perf);
+}
+
+/* The seeds behind the run's own, until one has two runs that differ. */
+void perf_pressure(perf_t *perf)
+{
+    perf->pressure_result = "failed";
+    for (uint64_t i = 1; i <= perf->options.pressure; i++) {
+        perf_progress(perf, "pressure, seed", i, perf->options.pressure);
+        press(perf, perf->options.seed + i);
+    }
+    perf_progress_end(perf);
+    perf->pressure_result = "ok";
 }

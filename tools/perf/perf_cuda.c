@@ -6,6 +6,7 @@
  */
 #include "perf_cuda.h"
 
+#include <dlfcn.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,15 +17,40 @@
 
 enum { NON_BLOCKING = 1 };
 
-struct perf_cuda {
-    perf_cuda_driver_t driver;
-    void *stream;
-    void *begin, *end; /* events around an operation */
-    uintptr_t twins;   /* of perf->memory, as many bytes */
-    xep_recv_t recv;   /* the last one fetched, its arrays in host memory */
+/* ---- calls of the driver ---- */
+
+/* Made of the one list in the header: the name to look for, and where its pointer belongs in a perf_cuda_driver_t. */
+static const struct {
+    const char *symbol;
+    size_t offset;
+} functions[] = {
+#define PERF_CUDA_FUNCTION(_name, _symbol, _params) {_symbol, offsetof(perf_cuda_driver_t, _name)},
+    PERF_CUDA_FUNCTIONS(PERF_CUDA_FUNCTION)
+#undef PERF_CUDA_FUNCTION
 };
 
-/* ---- calls of the driver ---- */
+/*
+ * NULL or a complaint. It stays loaded: the library has it, too. A driver that lacks one of the functions is not used
+ * at all, so nobody has to ask whether a pointer is there. ISO C knows no cast from an object's address to a function.
+ */
+static const char *open_driver(perf_cuda_driver_t *driver, char *why, size_t why_bytes)
+{
+    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (library == NULL) {
+        snprintf(why, why_bytes, "--memory cuda: there is no driver for CUDA devices here: %s", dlerror());
+        return why;
+    }
+    for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
+        void *symbol = dlsym(library, functions[i].symbol);
+        if (symbol == NULL) {
+            snprintf(why, why_bytes, "--memory cuda: the driver of the CUDA devices is too old: it has no %s",
+                     functions[i].symbol);
+            return why;
+        }
+        memcpy((char *)driver + functions[i].offset, &symbol, sizeof symbol);
+    }
+    return NULL;
+}
 
 void perf_cuda_must(const perf_t *perf, int result, const char *what)
 {
@@ -49,11 +75,6 @@ uintptr_t perf_cuda_allocate(const perf_t *perf, size_t bytes)
 static void wait_for(const perf_t *perf, void *stream)
 {
     perf_cuda_must(perf, perf->cuda->driver.stream_wait(stream), "wait for a stream");
-}
-
-const perf_cuda_driver_t *perf_cuda_calls(const perf_t *perf)
-{
-    return &perf->cuda->driver;
 }
 
 /* ---- memory ---- */
@@ -205,17 +226,16 @@ void perf_device_end(perf_t *perf)
 /* ---- open and close ---- */
 
 /* NULL or a complaint. Ranks take the devices in turn, and share them where there are fewer. */
-static const char *find_device(perf_t *perf, char *why, size_t why_bytes)
+static const char *find_device(const perf_t *perf, perf_cuda_driver_t *driver, char *why, size_t why_bytes)
 {
-    perf_cuda_t *cuda = perf->cuda;
     void *context;
     int count = 0;
 
-    if (perf_cuda_driver_open(&cuda->driver, why, why_bytes)) return why;
-    if (cuda->driver.init(0) != 0 || cuda->driver.device_count(&count) != 0 || count == 0)
+    if (open_driver(driver, why, why_bytes) != NULL) return why;
+    if (driver->init(0) != 0 || driver->device_count(&count) != 0 || count == 0)
         return "--memory cuda: the driver finds no CUDA device that this process may use";
-    if (cuda->driver.context_retain(&context, (int)(perf->info.rank % (uint32_t)count)) != 0 ||
-        cuda->driver.context_set(context) != 0)
+    if (driver->context_retain(&context, (int)(perf->info.rank % (uint32_t)count)) != 0 ||
+        driver->context_set(context) != 0)
         return "--memory cuda: the device cannot be used";
     return NULL;
 }
@@ -224,25 +244,20 @@ static const char *find_device(perf_t *perf, char *why, size_t why_bytes)
  * All ranks end with the same complaint if one of them has no device. Called when the private memory is there and
  * before inputs are filled, as these are put into the twins.
  */
-int perf_cuda_open(perf_t *perf)
+void perf_cuda_open(perf_t *perf)
 {
     char why[256];
 
-    if (!perf->options.cuda) return 0;
+    if (!perf->options.cuda) return;
     perf_cuda_t *cuda = oracle_alloc(sizeof *cuda);
-    memset(cuda, 0, sizeof *cuda);
+    const char *complaint = find_device(perf, &cuda->driver, why, sizeof why);
+    perf_stop_if(perf, complaint, PERF_EXIT_FAILED);
     perf->cuda = cuda;
-    if (perf_complained(perf, find_device(perf, why, sizeof why))) {
-        perf->cuda = NULL;
-        free(cuda);
-        return PERF_EXIT_FAILED;
-    }
     perf_cuda_must(perf, cuda->driver.stream_create(&cuda->stream, NON_BLOCKING), "make a stream");
     perf_cuda_must(perf, cuda->driver.event_create(&cuda->begin, 0), "make an event");
     perf_cuda_must(perf, cuda->driver.event_create(&cuda->end, 0), "make an event");
     cuda->twins = perf_cuda_allocate(perf, perf->memory.bytes);
     perf_put(perf, perf->memory.base, perf->memory.bytes);
-    return 0;
 }
 
 /* Streams and events go with the process. */

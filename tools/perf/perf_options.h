@@ -11,6 +11,7 @@
 #include <xep/xep.h>
 
 #include "cost_model.h"
+#include "oracle.h"
 #include "oracle_route_parse.h"
 
 enum { PERF_TOKENS = 4096, PERF_FEW_TOKENS = 128, PERF_SWEEP_MAX = 64 };
@@ -125,5 +126,13 @@ int perf_resolve_rows(perf_options_t *options);
 
 /** All that also depends on the sweep. */
 int perf_resolve_others(perf_options_t *options);
+
+/** What options say of rows, of the words beside a row that a buffer is asked for, of the routing, and of tokens. */
+oracle_shape_t perf_shape_of(const perf_options_t *options);
+uint32_t perf_scales_of(const oracle_shape_t *shape);
+oracle_routing_params_t perf_routing_of(const perf_options_t *options, uint32_t nranks, uint64_t tokens);
+
+/** PERF_TOKENS where nothing is said; a file says by itself how many there are. */
+uint64_t perf_tokens_of(const perf_options_t *options);
 
 #endif

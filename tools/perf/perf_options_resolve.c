@@ -8,6 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "oracle_payloads.h"
+
+enum { FP8_BLOCK = 128 };
+
 /* Names of the field, not of the header: fp8 is e4m3 with scales, as models have it. */
 static int resolve_dtype(perf_options_t *options)
 {
@@ -119,115 +123,109 @@ int perf_resolve_rows(perf_options_t *options)
     return fails ? -1 : resolve_payloads(options);
 }
 
-/* What has a meaning for the processors of the host alone. */
-static int refuse_host_options(perf_options_t *options)
-{
-    const struct {
-        const char *name;
-        int given;
-        const char *reason;
-    } of_host[] = {{"--threads", options->threads != 0, "kernels move rows, --sms says with how many multiprocessors"},
-                   {"--overlap", options->overlap != 0, "the host takes no part between the phases"},
-                   {"--split", options->split, "the host takes no part between the phases"},
-                   {"--fixed", options->fixed, "flags and the layout would be those of the host"},
-                   {"--peer", options->peer, "it stores to memory that the hosts' processes share"},
-                   {"--waits", options->waits, "kernels wait, and the library does not see for whom"},
-                   {"--in-place", options->in_place, "devices have no send memory"},
-                   {"--recv-rows", options->recv_rows != 0, "rows of devices do not come in pieces"},
-                   {"--payloads", options->npayloads != 0, "the limit of a device is of rows alone"},
-                   {"--sum-at-owner", options->sum_at_owner, "rows are summed where their tokens are"},
-                   {"--combine", options->combine_quant != XEP_QUANT_NONE, "it is for ranks that are not mapped"}};
+/* ---- what does not go together ---- */
 
-    for (size_t i = 0; i < sizeof of_host / sizeof *of_host; i++)
-        if (of_host[i].given)
-            return perf_refuse(options, "%s cannot be used with this --memory: cuda (host): %s", of_host[i].name,
-                               of_host[i].reason);
+typedef struct conflict {
+    int is_there;
+    const char *why;
+} conflict_t;
+
+static int refuse_conflicts(perf_options_t *options, const conflict_t *conflicts, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (conflicts[i].is_there) return perf_refuse(options, "%s", conflicts[i].why);
     return 0;
 }
 
-/* Behind the sweep, which may be one of multiprocessors: a sweep of what only devices have is refused here, too. */
+#define NOT_ON_DEVICES(_option, _reason) _option " cannot be used with this --memory: cuda (host): " _reason
+#define ON_DEVICES(_option)              _option " cannot be used with this --memory: host (cuda)"
+
+/* Behind the sweep, which may be one of multiprocessors. */
 static int resolve_memory(perf_options_t *options)
 {
     const int sweeps_sms = options->sweep.count != 0 && options->sweep.offset == offsetof(perf_options_t, sms);
+    const int cuda = !strcmp(options->memory, "cuda"), overlap = options->overlap != 0, split = options->split;
+    const conflict_t conflicts[] = {
+        {!cuda && options->sms, ON_DEVICES("--sms")},
+        {!cuda && sweeps_sms, ON_DEVICES("--sweep sms")},
+        {cuda && options->threads,
+         NOT_ON_DEVICES("--threads", "kernels move rows, --sms says with how many multiprocessors")},
+        {cuda && overlap, NOT_ON_DEVICES("--overlap", "the host takes no part between the phases")},
+        {cuda && split, NOT_ON_DEVICES("--split", "the host takes no part between the phases")},
+        {cuda && options->fixed, NOT_ON_DEVICES("--fixed", "flags and the layout would be those of the host")},
+        {cuda && options->peer, NOT_ON_DEVICES("--peer", "it stores to memory that the hosts' processes share")},
+        {cuda && options->waits, NOT_ON_DEVICES("--waits", "kernels wait, and the library does not see for whom")},
+        {cuda && options->in_place, NOT_ON_DEVICES("--in-place", "devices have no send memory")},
+        {cuda && options->recv_rows, NOT_ON_DEVICES("--recv-rows", "rows of devices do not come in pieces")},
+        {cuda && options->npayloads, NOT_ON_DEVICES("--payloads", "the limit of a device is of rows alone")},
+        {cuda && options->sum_at_owner, NOT_ON_DEVICES("--sum-at-owner", "rows are summed where their tokens are")},
+        {cuda && options->combine_quant, NOT_ON_DEVICES("--combine", "it is for ranks that are not mapped")},
+    };
 
-    options->cuda = !strcmp(options->memory, "cuda");
-    if (!options->cuda && strcmp(options->memory, "host"))
+    options->cuda = cuda;
+    if (!cuda && strcmp(options->memory, "host"))
         return perf_refuse(options, "invalid --memory: \"%s\" (host or cuda)", options->memory);
-    if (!options->cuda && (options->sms || sweeps_sms))
-        return perf_refuse(options, "%s cannot be used with this --memory: host (cuda)",
-                           options->sms ? "--sms" : "--sweep sms");
-    return options->cuda ? refuse_host_options(options) : 0;
+    return refuse_conflicts(options, conflicts, sizeof conflicts / sizeof *conflicts);
 }
 
-/* The peer has rows by rank and one operation, and plans each. Rows in place are written before each dispatch. Pieces
+/*
+ * The peer has rows by rank and one operation, and plans each. Rows in place are written before each dispatch. Pieces
  * have the outputs of others between them, which is half a combine; they are not padded, and their outputs go as they
- * are. */
+ * are.
+ */
 static int resolve_extras(perf_options_t *options)
 {
-    const char *complaint = NULL;
+    const int several = options->slots != 1, pair = !strcmp(options->op, "pair");
+    const conflict_t conflicts[] = {
+        {options->recv_rows && (options->padded || options->combine_quant || options->sum_at_owner || options->cached ||
+                                several || !pair),
+         "--recv-rows cannot be used with --layout padded, --combine, --sum-at-owner, --cached, --slots above 1, or "
+         "--op"},
+        {options->in_place && (several || !perf_times_dispatch(options)),
+         "--in-place cannot be used with --slots above 1 or --op combine"},
+        {options->peer &&
+             (options->by_expert || options->cached || options->copy_in || several || options->npayloads != 0),
+         "--peer cannot be used with rows by expert, --cached, --copy-in, --payloads or --slots above 1"},
+        {options->balance && (options->dtype != XEP_BF16 || options->cuda || options->combine_quant),
+         "--balance cannot be used with other rows than bf16 in host memory"},
+    };
 
-    if (options->peer &&
-        (options->by_expert || options->cached || options->copy_in || options->slots != 1 || options->npayloads != 0))
-        complaint = "--peer cannot be used with rows by expert, --cached, --copy-in, --payloads or --slots above 1";
-    if (options->in_place && (options->slots != 1 || !perf_times_dispatch(options)))
-        complaint = "--in-place cannot be used with --slots above 1 or --op combine";
-    if (options->recv_rows != 0 &&
-        (options->padded || options->combine_quant != XEP_QUANT_NONE || options->sum_at_owner || options->cached ||
-         options->slots != 1 || !perf_times_dispatch(options) || !perf_times_combine(options)))
-        complaint = "--recv-rows cannot be used with --layout padded, --combine, --sum-at-owner, --cached, "
-                    "--slots above 1, or --op";
-    if (complaint == NULL) return 0;
-    return perf_refuse(options, "%s", complaint);
+    return refuse_conflicts(options, conflicts, sizeof conflicts / sizeof *conflicts);
 }
 
-/* What looks at operations that are run. */
-static int refuse_others(perf_options_t *options)
-{
-    const struct {
-        const char *name;
-        int given;
-    } others[] = {{"rows by expert", options->by_expert && !options->ll},
-                  {"rows by rank", !options->by_expert && options->ll},
-                  {"--layout padded", options->padded},
-                  {"--memory cuda", options->cuda},
-                  {"--sweep", options->sweep.count != 0},
-                  {"--check", options->check || options->check_only},
-                  {"--pressure", options->pressure != 0},
-                  {"--balance", options->balance != 0},
-                  {"--split", options->split},
-                  {"--overlap", options->overlap != 0},
-                  {"--fixed", options->fixed},
-                  {"--peer", options->peer},
-                  {"--waits", options->waits},
-                  {"--in-place", options->in_place},
-                  {"--cached", options->cached},
-                  {"--copy-in", options->copy_in},
-                  {"--threads", options->threads != 0},
-                  {"--op", !perf_times_dispatch(options) || !perf_times_combine(options)}};
+#define NOT_SIMULATED(_what) "--simulate cannot be used with " _what
 
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        if (others[i].given) return perf_refuse(options, "--simulate cannot be used with %s", others[i].name);
-    return 0;
-}
-
-static int resolve_balance(perf_options_t *options)
-{
-    const int fits = options->dtype == XEP_BF16 && !options->cuda && options->combine_quant == XEP_QUANT_NONE;
-
-    if (options->balance == 0 || fits) return 0;
-    return perf_refuse(options, "--balance cannot be used with other rows than bf16 in host memory");
-}
-
-/* Without --simulate nothing is simulated, and there is nothing to refuse. */
+/* Without --simulate nothing is simulated; with it, nothing that looks at operations that are run. */
 static int resolve_cluster(perf_options_t *options)
 {
-    if (options->simulate == NULL && options->rates != NULL)
-        return perf_refuse(options, "--rates cannot be used without --simulate");
-    if (options->placement && (options->simulate == NULL || options->owners != NULL || options->record != NULL))
-        return perf_refuse(options, "--placement cannot be used %s",
-                           options->simulate == NULL ? "without --simulate" : "with --owners or --record");
+    const int simulates = options->simulate != NULL;
+    const conflict_t conflicts[] = {
+        {!simulates && options->rates != NULL, "--rates cannot be used without --simulate"},
+        {!simulates && options->placement, "--placement cannot be used without --simulate"},
+        {options->placement && (options->owners != NULL || options->record != NULL),
+         "--placement cannot be used with --owners or --record"},
+        {simulates && options->by_expert && !options->ll, NOT_SIMULATED("rows by expert")},
+        {simulates && !options->by_expert && options->ll, NOT_SIMULATED("rows by rank")},
+        {simulates && options->padded, NOT_SIMULATED("--layout padded")},
+        {simulates && options->cuda, NOT_SIMULATED("--memory cuda")},
+        {simulates && options->sweep.count, NOT_SIMULATED("--sweep")},
+        {simulates && (options->check || options->check_only), NOT_SIMULATED("--check")},
+        {simulates && options->pressure, NOT_SIMULATED("--pressure")},
+        {simulates && options->balance, NOT_SIMULATED("--balance")},
+        {simulates && options->split, NOT_SIMULATED("--split")},
+        {simulates && options->overlap, NOT_SIMULATED("--overlap")},
+        {simulates && options->fixed, NOT_SIMULATED("--fixed")},
+        {simulates && options->peer, NOT_SIMULATED("--peer")},
+        {simulates && options->waits, NOT_SIMULATED("--waits")},
+        {simulates && options->in_place, NOT_SIMULATED("--in-place")},
+        {simulates && options->cached, NOT_SIMULATED("--cached")},
+        {simulates && options->copy_in, NOT_SIMULATED("--copy-in")},
+        {simulates && options->threads, NOT_SIMULATED("--threads")},
+        {simulates && strcmp(options->op, "pair") != 0, NOT_SIMULATED("--op")},
+    };
+
     if (perf_cluster_read(options)) return -1;
-    return options->simulate != NULL ? refuse_others(options) : 0;
+    return refuse_conflicts(options, conflicts, sizeof conflicts / sizeof *conflicts);
 }
 
 /* There must be experts enough for every value of a sweep. */
@@ -254,9 +252,61 @@ int perf_resolve_others(perf_options_t *options)
 {
     char reason[256];
 
-    if (resolve_memory(options) || resolve_extras(options) || resolve_topk(options) || resolve_cluster(options) ||
-        resolve_balance(options))
+    if (resolve_memory(options) || resolve_extras(options) || resolve_topk(options) || resolve_cluster(options))
         return -1;
     if (!oracle_route_parse(options->routing, &options->route, reason, sizeof reason)) return 0;
     return perf_refuse(options, "invalid --routing: %s", reason);
+}
+
+/* ---- what is made of them ---- */
+
+/* fp8 rows travel with scales and are combined as bf16, which is what models do. */
+oracle_shape_t perf_shape_of(const perf_options_t *options)
+{
+    const int fp8 = options->dtype == XEP_E4M3;
+    /* there combine has the weights, and they need not travel, unless it does without */
+    const int weights = !options->by_expert || options->sum_at_owner;
+
+    return (oracle_shape_t){
+        .hidden = (uint32_t)options->hidden,
+        .nscales = fp8 ? (uint32_t)((options->hidden + FP8_BLOCK - 1) / FP8_BLOCK) : 0,
+        .dtype = options->dtype,
+        .combine_dtype = fp8 ? XEP_BF16 : options->dtype,
+        .idx_dtype = XEP_INT64,
+        .scales_dtype = XEP_FP32,
+        .weights = weights,
+        .sum_at_owner = options->sum_at_owner,
+        .unweighted = options->sum_at_owner,
+        .by_expert = options->by_expert,
+        .padded = options->padded,
+        .payloads = options->payloads,
+        .npayloads = options->npayloads,
+        .quant = options->quant,
+        .quant_scale = options->quant == XEP_QUANT_E4M3_STATIC ? 1.0f / 64 : 0,
+        .combine_quant = options->combine_quant,
+        .combine_scale = options->combine_quant == XEP_QUANT_E4M3_STATIC ? 1.0f / 64 : 0,
+    };
+}
+
+/* Mode ll has room for what casts alone add. */
+uint32_t perf_scales_of(const oracle_shape_t *shape)
+{
+    return shape->by_expert && shape->npayloads == 0 ? shape->nscales : oracle_words_beside(shape);
+}
+
+oracle_routing_params_t perf_routing_of(const perf_options_t *options, uint32_t nranks, uint64_t tokens)
+{
+    return (oracle_routing_params_t){.spec = options->route,
+                                     .seed = options->seed,
+                                     .nranks = nranks,
+                                     .experts = (uint32_t)options->experts,
+                                     .topk = (uint32_t)options->topk,
+                                     .mask = (uint32_t)options->mask,
+                                     .owners = options->owners,
+                                     .tokens = tokens};
+}
+
+uint64_t perf_tokens_of(const perf_options_t *options)
+{
+    return options->tokens || options->route.kind == ORACLE_ROUTE_FILE ? options->tokens : PERF_TOKENS;
 }

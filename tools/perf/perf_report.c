@@ -7,11 +7,19 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "perf_pieces.h"
+#include "perf_ops.h"
 #include "perf_time.h"
-#include "perf_waits.h"
 
 static const char *const op_names[] = {[PERF_DISPATCH] = "dispatch", [PERF_COMBINE] = "combine"};
+
+void perf_print_shape(const perf_options_t *options, uint64_t tokens)
+{
+    printf("%" PRIu64 " tokens a rank, hidden %" PRIu64 " %s, top %" PRIu64 " of %" PRIu64
+           " experts, routing %s, seed %" PRIu64,
+           tokens, options->hidden, options->dtype_name, options->topk, options->experts, options->routing,
+           options->seed);
+    if (options->mask) printf(", %" PRIu64 " of 1000 masked", options->mask);
+}
 
 /*
  * The mode, the path and the type of sums are those of the buffer: where no option names them, variables or the library
@@ -28,11 +36,7 @@ static void print_head(const perf_t *perf)
     printf("xep %s, mode %s, %" PRIu32 " rank%s on %" PRIu32 " node%s (%" PRIu32 " mapped), ucx %s\n", library.version,
            buffer.mode, perf->info.nranks, perf->info.nranks == 1 ? "" : "s", perf->info.nnodes,
            perf->info.nnodes == 1 ? "" : "s", perf->mapped, library.ucx_version);
-    printf("%" PRIu64 " tokens a rank, hidden %" PRIu64 " %s, top %" PRIu64 " of %" PRIu64
-           " experts, routing %s, seed %" PRIu64,
-           perf->routing->tokens, options->hidden, options->dtype_name, options->topk, options->experts,
-           options->routing, options->seed);
-    if (options->mask) printf(", %" PRIu64 " of 1000 masked", options->mask);
+    perf_print_shape(options, perf->routing->tokens);
     if (options->by_expert) printf(", %s", options->layout);
     if (options->by_expert || options->quant != XEP_QUANT_NONE) printf(", quant %s", options->quant_name);
     if (options->npayloads != 0) printf(", payloads %s", options->payloads_text);
@@ -131,17 +135,17 @@ static void print_in_place_line(const char *what, double us, double cpu, double 
 }
 
 /* The last line is what both others are compared with: copying pays only for who reads rows more than once. */
-static void print_in_place(const perf_times_t *times)
+static void print_in_place(const perf_time_t *time)
 {
-    print_in_place_line("in place, not read", times->in_place, times->in_place_cpu, times->op[PERF_DISPATCH].limit);
-    print_in_place_line("in place, and one read", times->in_place_read, times->in_place_read_cpu, times->read);
-    print_in_place_line("copied, and one read", times->read, times->read_cpu, times->read);
+    print_in_place_line("in place, not read", time->in_place, time->in_place_cpu, time->limit);
+    print_in_place_line("in place, and one read", time->in_place_read, time->in_place_read_cpu, time->read);
+    print_in_place_line("copied, and one read", time->read, time->read_cpu, time->read);
 }
 
 /* What comes back before the last piece is a part of the first time, so both together are what is compared. */
 static void print_pieces(const perf_t *perf, const perf_times_t *times)
 {
-    const double dispatch = times->pieces[PERF_DISPATCH], combine = times->pieces[PERF_COMBINE];
+    const double dispatch = times->op[PERF_DISPATCH].pieces, combine = times->op[PERF_COMBINE].pieces;
     const double whole = times->op[PERF_DISPATCH].median + times->op[PERF_COMBINE].median;
 
     printf("room for %" PRIu64 " rows: %" PRIu64
@@ -164,8 +168,9 @@ static void print_waits(const perf_t *perf, const perf_times_t *times)
 }
 
 /* A line for each operation; the head of all before the first. */
-static void print_point(const perf_t *perf, const perf_times_t *times)
+static void print_point(const perf_t *perf)
 {
+    const perf_times_t *times = perf->times;
     const perf_sweep_t *sweep = &perf->options.sweep;
 
     if (perf->point == 0) {
@@ -182,8 +187,9 @@ static void print_point(const perf_t *perf, const perf_times_t *times)
     fflush(stdout);
 }
 
-static void print_table(const perf_t *perf, const perf_times_t *times)
+static void print_table(const perf_t *perf)
 {
+    const perf_times_t *times = perf->times;
     static void (*const lines[])(const perf_t *perf, perf_op_t op,
                                  const perf_time_t *time) = {print_op, print_quant, print_phases, print_device,
                                                              print_peer};
@@ -193,20 +199,20 @@ static void print_table(const perf_t *perf, const perf_times_t *times)
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
         for (perf_op_t op = PERF_DISPATCH; op < PERF_OPS; op++)
             if (times->op[op].timed) lines[i](perf, op, &times->op[op]);
-    if (perf->options.in_place) print_in_place(times);
+    if (perf->options.in_place) print_in_place(&times->op[PERF_DISPATCH]);
     if (perf->pieces != NULL) print_pieces(perf, times);
     if (perf->options.fixed) print_fixed(perf, times);
     if (perf->options.waits) print_waits(perf, times);
 }
 
-void perf_report(const perf_t *perf, const perf_times_t *times)
+void perf_report(const perf_t *perf)
 {
     if (perf->options.sweep.count != 0) {
-        print_point(perf, times);
+        print_point(perf);
         return;
     }
     print_head(perf);
-    if (!perf->options.check_only) print_table(perf, times);
+    if (!perf->options.check_only) print_table(perf);
     if (perf->options.check) printf("check: every byte compared, %s\n", perf->check_result);
     if (perf->options.pressure)
         printf("pressure: two runs of %" PRIu64 " seeds, %s\n", perf->options.pressure, perf->pressure_result);

@@ -4,10 +4,15 @@
 #ifndef PERF_REPORT_H
 #define PERF_REPORT_H
 
+#include <stdio.h>
+
 #include "perf.h"
 #include "perf_time.h"
 
-void perf_report(const perf_t *perf, const perf_times_t *times);
+void perf_report(const perf_t *perf);
+
+/** What a run and a simulated one have in common: the begin of a line. */
+void perf_print_shape(const perf_options_t *options, uint64_t tokens);
 
 /* ---- perf_report_json.c ---- */
 
@@ -19,8 +24,12 @@ enum { PERF_JSON_FORMAT = 1 };
 /** Before a long run: NULL, or why rank 0 cannot write the file. */
 const char *perf_json_complaint(const perf_t *perf, char *text, size_t bytes);
 
-/** 0, or -1 and said why. */
-int perf_json_write(const perf_t *perf, const perf_times_t *times);
+/** Where --json asks for it, lets write() fill the file, opened how fopen() says, or stdout. 0 or the exit status. */
+int perf_json_file(const perf_options_t *options, const char *how, int (*write)(FILE *file, const void *arg),
+                   const void *arg);
+
+/** Likewise, the result of the run. */
+int perf_json_write(const perf_t *perf);
 
 /* ---- perf_report_bytes.c ---- */
 
@@ -33,7 +42,6 @@ typedef struct perf_bytes {
 
 void perf_bytes_of(const perf_t *perf, perf_op_t op, perf_bytes_t *bytes_p);
 
-/** Rows received by all ranks. */
 /** How rows of an operation are cast on their way, and the bytes that one has then, with its scales. */
 xep_quant_t perf_quant_of(const perf_t *perf, perf_op_t op);
 size_t perf_row_bytes(const perf_t *perf, perf_op_t op);
@@ -41,6 +49,7 @@ size_t perf_row_bytes(const perf_t *perf, perf_op_t op);
 /** What the cast loses: the root of the mean square by which channels are off, by that of the channels. 0: no cast. */
 double perf_error_of(const perf_t *perf, perf_op_t op);
 
+/** Rows received by all ranks. */
 uint64_t perf_rows_of(const perf_t *perf);
 
 #endif

@@ -11,11 +11,8 @@
 
 #include "oracle_alloc.h"
 #include "perf_machine.h"
-#include "perf_pieces.h"
-#include "perf_placement.h"
-#include "perf_say.h"
+#include "perf_ops.h"
 #include "perf_time.h"
-#include "perf_waits.h"
 
 /* Each value is written with the comma behind it; what ends an object is written by hand for that. */
 static void write_text(FILE *file, const char *name, const char *text)
@@ -140,18 +137,14 @@ static void write_op(FILE *file, const perf_t *perf, perf_op_t op, const perf_ti
 static void write_load(FILE *file, const perf_t *perf)
 {
     const uint32_t nranks = perf->info.nranks, nexperts = perf->routing->params.experts;
-    uint32_t *selections = oracle_alloc((size_t)nranks * nexperts * sizeof *selections);
+    uint64_t *load = oracle_alloc(nexperts * sizeof *load);
     uint32_t *ranks = oracle_alloc((size_t)nranks * nranks * sizeof *ranks);
     oracle_traffic_t traffic;
 
-    perf_count_selections(perf->routing, selections);
+    for (uint32_t rank = 0; rank < nranks; rank++) oracle_count_selections(perf->routing, rank, load);
     oracle_traffic_count(perf->routing, ranks, &traffic);
     fputs("\"load\": {\"experts\": [", file);
-    for (uint32_t e = 0; e < nexperts; e++) {
-        uint64_t sum = 0;
-        for (uint32_t rank = 0; rank < nranks; rank++) sum += selections[(size_t)rank * nexperts + e];
-        fprintf(file, "%s%" PRIu64, e ? ", " : "", sum);
-    }
+    for (uint32_t e = 0; e < nexperts; e++) fprintf(file, "%s%" PRIu64, e ? ", " : "", load[e]);
     fputs("], \"rows\": [", file);
     for (uint32_t from = 0; from < nranks; from++) {
         fputs(from ? ", [" : "[", file);
@@ -161,15 +154,17 @@ static void write_load(FILE *file, const perf_t *perf)
     }
     fputs("]}, ", file);
     free(ranks);
-    free(selections);
+    free(load);
 }
 
 /*
  * The object of one run, or of one point of a sweep. A point has no load, and no newline, as the next one may come
  * behind it.
  */
-static void write_all(FILE *file, const perf_t *perf, const perf_times_t *times)
+static void write_all(FILE *file, const perf_t *perf)
 {
+    const perf_times_t *times = perf->times;
+    const perf_time_t *dispatch = &times->op[PERF_DISPATCH];
     const char *separator = "";
 
     fputc('{', file);
@@ -181,13 +176,14 @@ static void write_all(FILE *file, const perf_t *perf, const perf_times_t *times)
         fprintf(file,
                 "\"in_place\": {\"us\": %.3f, \"cpu_us\": %.3f, \"read_us\": %.3f, \"read_cpu_us\": %.3f, "
                 "\"copied_read_us\": %.3f, \"copied_read_cpu_us\": %.3f}, ",
-                times->in_place, times->in_place_cpu, times->in_place_read, times->in_place_read_cpu, times->read,
-                times->read_cpu);
+                dispatch->in_place, dispatch->in_place_cpu, dispatch->in_place_read, dispatch->in_place_read_cpu,
+                dispatch->read, dispatch->read_cpu);
     if (perf->pieces != NULL)
         fprintf(file,
                 "\"pieces\": {\"room\": %" PRIu64 ", \"count\": %" PRIu64
                 ", \"dispatch_us\": %.3f, \"combine_us\": %.3f}, ",
-                perf->pieces->room, perf->pieces->count, times->pieces[PERF_DISPATCH], times->pieces[PERF_COMBINE]);
+                perf->pieces->room, perf->pieces->count, times->op[PERF_DISPATCH].pieces,
+                times->op[PERF_COMBINE].pieces);
     fputs("\"ops\": [", file);
     for (perf_op_t op = PERF_DISPATCH; op < PERF_OPS; op++) {
         if (!times->op[op].timed) continue;
@@ -198,30 +194,32 @@ static void write_all(FILE *file, const perf_t *perf, const perf_times_t *times)
     fputs(perf->options.sweep.count != 0 ? "]}" : "]}\n", file);
 }
 
-/* What a sweep ends with; open_result() goes back by its length to write another point over it. */
+/* What a sweep ends with; the next point goes back by its length to write itself over it. */
 static const char sweep_end[] = "\n]}\n";
 
-/* A sweep is one object in which each point has what a run has. It ends after every point: one that is interrupted
- * leaves what was measured. */
-static void write_point(FILE *file, const perf_t *perf, const perf_times_t *times, int is_last)
+/*
+ * A sweep is one object in which each point has what a run has. It ends after every point: one that is interrupted
+ * leaves what was measured. To a pipe the end comes with the last point: it cannot be taken back there.
+ */
+static int write_point(FILE *file, const perf_t *perf)
 {
+    const int is_last = perf->point + 1 == perf->options.sweep.count;
+
+    if (perf->point != 0 && file != stdout && fseek(file, -(long)strlen(sweep_end), SEEK_END) != 0) return -1;
     if (perf->point == 0) fprintf(file, "{\"sweep\": \"%s\", \"results\": [\n", perf->options.sweep.name);
     else fputs(",\n", file);
-    write_all(file, perf, times);
-    if (is_last) fputs(sweep_end, file);
+    write_all(file, perf);
+    if (is_last || file != stdout) fputs(sweep_end, file);
+    return 0;
 }
 
-/*
- * The file of an earlier point goes on where its end was. "r+": "a" would write behind the end wherever the file is
- * wound to. NULL: errno says why.
- */
-static FILE *open_result(const perf_t *perf, const char *path)
+static int write_result(FILE *file, const void *arg)
 {
-    FILE *file = fopen(path, perf->point == 0 ? "w" : "r+");
-    if (file == NULL || perf->point == 0) return file;
-    if (fseek(file, -(long)strlen(sweep_end), SEEK_END) == 0) return file;
-    fclose(file);
-    return NULL;
+    const perf_t *perf = arg;
+
+    if (perf->options.sweep.count != 0) return write_point(file, perf);
+    write_all(file, perf);
+    return 0;
 }
 
 const char *perf_json_complaint(const perf_t *perf, char *text, size_t bytes)
@@ -236,23 +234,26 @@ const char *perf_json_complaint(const perf_t *perf, char *text, size_t bytes)
     return text;
 }
 
-/*
- * By rank 0 alone. To a pipe each point is written once and the end comes with the last one: it cannot be taken back
- * there.
- */
-int perf_json_write(const perf_t *perf, const perf_times_t *times)
+/* A file that cannot be written, also at its end, is an error. */
+int perf_json_file(const perf_options_t *options, const char *how, int (*write)(FILE *file, const void *arg),
+                   const void *arg)
 {
-    const char *path = perf->options.json;
-    const int to_stdout = !strcmp(path, "-");
-    FILE *file = to_stdout ? stdout : open_result(perf, path);
-    int failed;
+    const char *path = options->json;
 
-    if (file != NULL) {
-        if (perf->options.sweep.count == 0) write_all(file, perf, times);
-        else write_point(file, perf, times, !to_stdout || perf->point + 1 == perf->options.sweep.count);
-        failed = ferror(file) | (to_stdout ? fflush(file) : fclose(file));
-        if (!failed) return 0;
+    if (path == NULL) return 0;
+    FILE *file = strcmp(path, "-") != 0 ? fopen(path, how) : stdout;
+    int failed = file == NULL;
+    if (!failed) {
+        failed = write(file, arg);
+        failed |= ferror(file);
+        failed |= file == stdout ? fflush(file) : fclose(file);
     }
-    perf_say(perf, "cannot write --json %s: %s", path, strerror(errno));
-    return -1;
+    if (failed) fprintf(stderr, "xep_perf: cannot write --json %s: %s\n", path, strerror(errno));
+    return failed ? PERF_EXIT_FAILED : 0;
+}
+
+/* "r+": "a" would write behind the end of an earlier point wherever the file is wound to. */
+int perf_json_write(const perf_t *perf)
+{
+    return perf_json_file(&perf->options, perf->point == 0 ? "w" : "r+", write_result, perf);
 }

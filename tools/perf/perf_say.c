@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* What xep_perf tells people: each sentence once, however many ranks there are. */
-
 #include "perf_say.h"
 
 #include <inttypes.h>
@@ -58,42 +56,50 @@ void perf_leave_word(void)
     nanosleep(&second, NULL);
 }
 
+/* Everything is closed first: for a launcher a rank that just ends has crashed. */
+static _Noreturn void end(perf_t *perf, int exit_status)
+{
+    perf->close(perf);
+    exit(exit_status);
+}
+
 /*
  * An error that all get is told by rank 0; one that is this rank's own by itself. The abort then ends the waits of the
  * others.
  */
-int perf_give_up(perf_t *perf, xep_status_t status)
+void perf_must(perf_t *perf, xep_status_t status)
 {
+    if (status == XEP_OK) return;
     perf_progress_end(perf);
     if (perf->info.rank == 0 || !is_shared(status))
         fprintf(stderr, "xep_perf: rank %" PRIu32 ": %s: %s\n", perf->info.rank, xep_status_text(status),
                 xep_last_error());
     else perf_leave_word();
     xep_group_abort(perf->group);
-    return PERF_EXIT_FAILED;
+    end(perf, PERF_EXIT_FAILED);
+}
+
+void *perf_gather(perf_t *perf, const void *own, size_t bytes)
+{
+    void *all = oracle_alloc(perf->info.nranks * bytes);
+
+    perf_must(perf, xep_group_allgather(perf->group, own, all, bytes));
+    return all;
 }
 
 /* Ends all ranks alike when one of them cannot go on, where no operation of the library would tell them. */
-int perf_complained(perf_t *perf, const char *complaint)
+void perf_stop_if(perf_t *perf, const char *complaint, int exit_status)
 {
     char own[COMPLAINT_BYTES] = "", *all;
-    xep_status_t status;
-    uint32_t rank;
+    uint32_t rank = 0;
 
     if (complaint != NULL) snprintf(own, sizeof own, "%s", complaint);
-    all = calloc(perf->info.nranks, sizeof own);
-    if (all == NULL) {
-        fprintf(stderr, "xep_perf: rank %" PRIu32 ": out of memory\n", perf->info.rank);
-        xep_group_abort(perf->group);
-        return 1;
-    }
-    status = xep_group_allgather(perf->group, own, all, sizeof own);
-    for (rank = 0; status == XEP_OK && rank < perf->info.nranks; rank++)
-        if (all[rank * sizeof own]) break;
-    if (status != XEP_OK) perf_give_up(perf, status);
-    else if (rank < perf->info.nranks) perf_say(perf, "%s", all + rank * sizeof own);
+    all = perf_gather(perf, own, sizeof own);
+    while (rank < perf->info.nranks && !all[rank * sizeof own]) rank++;
+    const int complained = rank < perf->info.nranks;
+    if (complained) perf_say(perf, "%s", all + rank * sizeof own);
     free(all);
-    return status != XEP_OK || rank < perf->info.nranks;
+    if (complained) end(perf, exit_status);
 }
 
 /* A few times a second: what is measured must not wait for a terminal. A launcher's pipe gets a line now and then. */
@@ -115,27 +121,20 @@ void perf_progress_end(perf_t *perf)
     perf->progress_ns = 0;
 }
 
-/*
- * An operation that failed is no difference. All ranks come here, those that have found nothing as well: only so they
- * know that another one has.
- */
-int perf_compared(perf_t *perf, const char *what, const oracle_difference_t *difference)
+/* All ranks come here, those that have found nothing as well: only so they know that another one has. */
+void perf_compared(perf_t *perf, const char *what, const oracle_difference_t *difference)
 {
-    oracle_difference_t *all = oracle_alloc(perf->info.nranks * sizeof *all);
-    xep_status_t status = xep_group_allgather(perf->group, difference, all, sizeof *all);
+    oracle_difference_t *all = perf_gather(perf, difference, sizeof *all);
     uint32_t rank = 0;
     char text[256];
 
-    if (status == XEP_OK) {
-        while (rank < perf->info.nranks && !all[rank].found) rank++;
-        if (rank < perf->info.nranks) {
-            oracle_difference_text(&all[rank], text, sizeof text);
-            perf_progress_end(perf);
-            perf_say(perf, "%s differs: %s", what, text);
-            perf->check_result = "failed";
-        }
-    }
+    while (rank < perf->info.nranks && !all[rank].found) rank++;
+    const int differs = rank < perf->info.nranks;
+    if (differs) oracle_difference_text(&all[rank], text, sizeof text);
     free(all);
-    if (status != XEP_OK) return perf_give_up(perf, status);
-    return rank < perf->info.nranks ? PERF_EXIT_FAILED : 0;
+    if (!differs) return;
+    perf_progress_end(perf);
+    perf_say(perf, "%s differs: %s", what, text);
+    perf->check_result = "failed";
+    end(perf, PERF_EXIT_FAILED);
 }

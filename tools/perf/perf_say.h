@@ -10,19 +10,22 @@
 void perf_say(const perf_t *perf, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /**
- * Ends the run after a failed call: says xep_last_error() once, aborts the group so that
- * nobody waits for this rank, returns the exit status.
+ * Ends the run where a call has failed: says xep_last_error() once, aborts the group so that nobody waits for this
+ * rank, closes everything and exits. XEP_OK: returns.
  */
-int perf_give_up(perf_t *perf, xep_status_t status);
+void perf_must(perf_t *perf, xep_status_t status);
 
 /** Lets rank 0 say what is wrong before this rank's exit makes the launcher end the job. */
 void perf_leave_word(void);
 
-/** Whether some rank has a complaint; if so rank 0 prints that of the lowest. Collective. */
-int perf_complained(perf_t *perf, const char *complaint);
+/** What every rank has: own of each, bytes long; free() frees it. Collective. */
+void *perf_gather(perf_t *perf, const void *own, size_t bytes);
 
-/** Whether some rank has a difference; if so rank 0 prints that of the lowest. 0 or the exit status. Collective. */
-int perf_compared(perf_t *perf, const char *what, const oracle_difference_t *difference);
+/** Ends the run if some rank has a complaint: rank 0 prints that of the lowest. Collective. */
+void perf_stop_if(perf_t *perf, const char *complaint, int exit_status);
+
+/** Ends the run if some rank has a difference: rank 0 prints that of the lowest. Collective. */
+void perf_compared(perf_t *perf, const char *what, const oracle_difference_t *difference);
 
 /** A line on a terminal, rewritten; elsewhere one every ten seconds. Done of all. */
 void perf_progress(perf_t *perf, const char *what, uint64_t done, uint64_t all);

@@ -12,48 +12,41 @@
 
 #include "oracle_alloc.h"
 #include "oracle_payloads.h"
+#include "perf_by_hand.h"
 #include "perf_cuda.h"
 #include "perf_machine.h"
 #include "perf_ops.h"
-#include "perf_peer.h"
 #include "perf_say.h"
-#include "perf_waits.h"
-
-enum { FP8_BLOCK = 128 };
+#include "perf_time.h"
 
 /* ---- where the ranks are ------------------------------------------------------------ */
 
 /* Ranks of one machine share its memory, and only if all do their clocks can be compared. */
-static xep_status_t find_machines(perf_t *perf)
+static void find_machines(perf_t *perf)
 {
     const uint64_t own = perf_machine_id();
-    uint64_t *all = oracle_alloc(perf->info.nranks * sizeof *all);
-    xep_status_t status = xep_group_allgather(perf->group, &own, all, sizeof own);
+    uint64_t *all = perf_gather(perf, &own, sizeof own);
 
     perf->host_ranks = 0;
     for (uint32_t rank = 0; rank < perf->info.nranks; rank++) perf->host_ranks += all[rank] == own;
     perf->one_clock = perf->host_ranks == perf->info.nranks;
     free(all);
-    return status;
 }
 
 /* The smallest value of any rank. */
-static xep_status_t agree_least(perf_t *perf, uint64_t own, uint64_t *least_p)
+static uint64_t agree_least(perf_t *perf, uint64_t least)
 {
-    uint64_t *all = oracle_alloc(perf->info.nranks * sizeof *all), least = own;
-    xep_status_t status = xep_group_allgather(perf->group, &own, all, sizeof own);
+    uint64_t *all = perf_gather(perf, &least, sizeof least);
 
     for (uint32_t rank = 0; rank < perf->info.nranks; rank++)
         if (all[rank] < least) least = all[rank];
     free(all);
-    if (status == XEP_OK) *least_p = least;
-    return status;
+    return least;
 }
 
 /* ---- memory ------------------------------------------------------------------------- */
 
-/* The next piece of the memory, NULL while it is only being measured. */
-/* Arrays begin on lines, so that no two of them share one. */
+/* The next piece of the memory, NULL while it is only being measured. No two arrays share a line. */
 static void *carve(perf_t *perf, size_t bytes)
 {
     const size_t at = perf->memory.bytes;
@@ -119,57 +112,6 @@ static const char *map_memory(perf_t *perf)
 
 /* ---- shape -------------------------------------------------------------------------- */
 
-/* fp8 rows travel with scales and are combined as bf16, which is what models do. */
-oracle_shape_t perf_shape_of(const perf_options_t *options)
-{
-    const int fp8 = options->dtype == XEP_E4M3;
-    /* there combine has the weights, and they need not travel, unless it does without */
-    const int weights = !options->by_expert || options->sum_at_owner;
-
-    return (oracle_shape_t){
-        .hidden = (uint32_t)options->hidden,
-        .nscales = fp8 ? (uint32_t)((options->hidden + FP8_BLOCK - 1) / FP8_BLOCK) : 0,
-        .dtype = options->dtype,
-        .combine_dtype = fp8 ? XEP_BF16 : options->dtype,
-        .idx_dtype = XEP_INT64,
-        .scales_dtype = XEP_FP32,
-        .weights = weights,
-        .sum_at_owner = options->sum_at_owner,
-        .unweighted = options->sum_at_owner,
-        .by_expert = options->by_expert,
-        .padded = options->padded,
-        .payloads = options->payloads,
-        .npayloads = options->npayloads,
-        .quant = options->quant,
-        .quant_scale = options->quant == XEP_QUANT_E4M3_STATIC ? 1.0f / 64 : 0,
-        .combine_quant = options->combine_quant,
-        .combine_scale = options->combine_quant == XEP_QUANT_E4M3_STATIC ? 1.0f / 64 : 0,
-    };
-}
-
-/* Mode ll has room for what casts alone add. */
-uint32_t perf_scales_of(const oracle_shape_t *shape)
-{
-    return shape->by_expert && shape->npayloads == 0 ? shape->nscales : oracle_words_beside(shape);
-}
-
-oracle_routing_params_t perf_routing_of(const perf_options_t *options, uint32_t nranks, uint64_t tokens)
-{
-    return (oracle_routing_params_t){.spec = options->route,
-                                     .seed = options->seed,
-                                     .nranks = nranks,
-                                     .experts = (uint32_t)options->experts,
-                                     .topk = (uint32_t)options->topk,
-                                     .mask = (uint32_t)options->mask,
-                                     .owners = options->owners,
-                                     .tokens = tokens};
-}
-
-uint64_t perf_tokens_of(const perf_options_t *options)
-{
-    return options->tokens || options->route.kind == ORACLE_ROUTE_FILE ? options->tokens : PERF_TOKENS;
-}
-
 static void set_types(perf_t *perf)
 {
     perf->shape = perf_shape_of(&perf->options);
@@ -219,8 +161,7 @@ static void count_rows(perf_t *perf)
     free(rank_rows);
 }
 
-/* As much room as this routing needs and no more, as a program would ask for. */
-static void set_buffer_params(const perf_t *perf, xep_buffer_params_t *params_p)
+void perf_buffer_params(const perf_t *perf, int in_pieces, xep_buffer_params_t *params_p)
 {
     xep_buffer_params_t params = XEP_BUFFER_PARAMS_INIT;
 
@@ -241,46 +182,44 @@ static void set_buffer_params(const perf_t *perf, xep_buffer_params_t *params_p)
     params.multiprocessors = perf->options.cuda ? (uint32_t)perf->options.sms : 0;
     params.memory = perf->options.cuda ? XEP_MEMORY_CUDA : XEP_MEMORY_HOST;
     if (perf->options.in_place) params.flags = XEP_BUFFER_SEND_MEMORY;
+    if (in_pieces) {
+        params.recv_rows = perf->options.recv_rows;
+        params.slots = 1;
+        params.flags = XEP_BUFFER_PIECES;
+    }
     *params_p = params;
 }
 
-/* The same shape beside it, with room for what was asked for. */
-void perf_pieces_params(const perf_t *perf, xep_buffer_params_t *params_p)
+static xep_status_t add_buffer(const perf_t *perf, int in_pieces, uint64_t *bytes_p)
 {
-    set_buffer_params(perf, params_p);
-    params_p->recv_rows = perf->options.recv_rows;
-    params_p->slots = 1;
-    params_p->flags = XEP_BUFFER_PIECES;
+    xep_buffer_size_t size = XEP_BUFFER_SIZE_INIT;
+    xep_buffer_params_t params;
+
+    perf_buffer_params(perf, in_pieces, &params);
+    if (perf->options.padded) params.recv_rows = 2 * perf->recv_rows + 1;
+    xep_status_t status = xep_buffer_size(&params, perf->info.nranks, &size);
+    if (status == XEP_OK) *bytes_p += perf->info.nnodes == 1 ? size.node_bytes : size.bytes;
+    return status;
 }
 
 /* Bytes a shape takes of this rank's machine for this rank. What inputs and outputs alone
  * put beyond the budget is not worth routing token by token. */
 static xep_status_t need_of(perf_t *perf, uint64_t budget, uint64_t *bytes_p)
 {
-    xep_buffer_size_t size = XEP_BUFFER_SIZE_INIT;
-    xep_buffer_params_t params;
     xep_status_t status;
 
     *bytes_p = perf->routing->tokens * (perf->row_bytes + perf->sum_bytes);
     if (*bytes_p > budget) return XEP_OK;
     count_rows(perf);
-    set_buffer_params(perf, &params);
-    if (perf->options.padded) params.recv_rows = 2 * perf->recv_rows + 1;
-    status = xep_buffer_size(&params, perf->info.nranks, &size);
-    if (status != XEP_OK) return status;
     lay_out(perf);
-    *bytes_p = (perf->info.nnodes == 1 ? size.node_bytes : size.bytes) + perf->memory.bytes;
-    if (perf->options.recv_rows == 0) return XEP_OK;
-    perf_pieces_params(perf, &params);
-    status = xep_buffer_size(&params, perf->info.nranks, &size);
-    if (status == XEP_OK) *bytes_p += perf->info.nnodes == 1 ? size.node_bytes : size.bytes;
-    return status;
+    *bytes_p = perf->memory.bytes;
+    status = add_buffer(perf, 0, bytes_p);
+    return status != XEP_OK || perf->options.recv_rows == 0 ? status : add_buffer(perf, 1, bytes_p);
 }
 
-/* Halves the tokens until they fit the budget, unless the user said how many. NULL or a complaint. */
 /*
- * Each step makes the routing anew, as it is drawn for a number of tokens. need_of() leaves the sizes of the last try
- * in perf.
+ * Halves the tokens until they fit the budget, unless the user said how many. NULL or a complaint. Each step makes the
+ * routing anew, as it is drawn for a number of tokens. need_of() leaves the sizes of the last try in perf.
  */
 static const char *fit(perf_t *perf, uint64_t budget, char *why, size_t why_bytes)
 {
@@ -302,28 +241,22 @@ static const char *fit(perf_t *perf, uint64_t budget, char *why, size_t why_byte
 }
 
 /* All ranks come to the same number of tokens: the least that any of them has memory for. */
-static int choose_shape(perf_t *perf)
+static void choose_shape(perf_t *perf)
 {
     const uint64_t budget = perf_free_memory() / 10 * 8 / perf->host_ranks;
     const int from_file = perf->options.route.kind == ORACLE_ROUTE_FILE;
     const uint64_t wanted = perf_tokens_of(&perf->options);
-    uint64_t tokens;
-    xep_status_t status;
     char why[512];
-    int ret;
 
-    ret = make_routing(perf, perf->options.seed, wanted, why, sizeof why);
-    if (perf_complained(perf, ret ? why : NULL)) return PERF_EXIT_USAGE;
-    if (perf_complained(perf, fit(perf, budget, why, sizeof why))) return PERF_EXIT_FAILED;
-    status = agree_least(perf, perf->routing->tokens, &tokens);
-    if (status != XEP_OK) return perf_give_up(perf, status);
-    if (wanted == tokens || from_file) return 0;
+    perf_stop_if(perf, make_routing(perf, perf->options.seed, wanted, why, sizeof why) ? why : NULL, PERF_EXIT_USAGE);
+    perf_stop_if(perf, fit(perf, budget, why, sizeof why), PERF_EXIT_FAILED);
+    const uint64_t tokens = agree_least(perf, perf->routing->tokens);
+    if (wanted == tokens || from_file) return;
     perf_say(perf, "%" PRIu64 " tokens a rank, not %d: %.1f GiB are free for each rank", tokens, PERF_TOKENS,
              (double)budget / 0x1p30);
     make_routing(perf, perf->options.seed, tokens, why, sizeof why);
     count_rows(perf);
     lay_out(perf);
-    return 0;
 }
 
 /* ---- all together -------------------------------------------------------------------- */
@@ -332,39 +265,34 @@ static int choose_shape(perf_t *perf)
  * Of ranks that are not mapped outputs are encoded, where combine has a cast; sums have another order where rows go
  * once to each node.
  */
-static xep_status_t ask_peers(perf_t *perf, const xep_buffer_info_t *info)
+static void ask_peers(perf_t *perf, const xep_buffer_info_t *info)
 {
     const uint32_t nranks = perf->info.nranks;
-    xep_status_t status = XEP_OK;
 
     perf->encoded_from = oracle_alloc(nranks);
     perf->nodes = oracle_alloc(nranks * sizeof *perf->nodes);
-    for (uint32_t rank = 0; status == XEP_OK && rank < nranks; rank++) {
+    for (uint32_t rank = 0; rank < nranks; rank++) {
         xep_peer_info_t peer = XEP_PEER_INFO_INIT;
-        status = xep_group_peer(perf->group, rank, &peer);
+        perf_must(perf, xep_group_peer(perf->group, rank, &peer));
         perf->encoded_from[rank] = !peer.mapped;
         perf->nodes[rank] = peer.node;
     }
     perf->shape.encoded_from = perf->encoded_from;
     if (info->path == XEP_PATH_NODES) perf->shape.node = perf->nodes;
     perf->shape.wide_sums = info->node_sums == XEP_NODE_SUMS_FP32;
-    return status;
 }
 
 /* How many ranks are mapped is told in the report: the least of all, as they may differ. */
-static xep_status_t open_buffer(perf_t *perf)
+static void open_buffer(perf_t *perf)
 {
     xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
     xep_buffer_params_t params;
-    xep_status_t status;
-    uint64_t mapped;
 
-    set_buffer_params(perf, &params);
-    status = xep_buffer_create(perf->group, &params, &perf->buffer);
-    if (status == XEP_OK) status = xep_buffer_query(perf->buffer, &info);
-    if (status == XEP_OK) status = agree_least(perf, info.mapped_peers, &mapped);
-    if (status == XEP_OK) perf->mapped = (uint32_t)mapped;
-    return status == XEP_OK ? ask_peers(perf, &info) : status;
+    perf_buffer_params(perf, 0, &params);
+    perf_must(perf, xep_buffer_create(perf->group, &params, &perf->buffer));
+    perf_must(perf, xep_buffer_query(perf->buffer, &info));
+    perf->mapped = (uint32_t)agree_least(perf, info.mapped_peers);
+    ask_peers(perf, &info);
 }
 
 /* All inputs of a rank are functions of the seed, so no rank has to send its data to those that check it. */
@@ -376,14 +304,13 @@ static void fill_inputs(perf_t *perf)
 }
 
 /* Another routing of the same size: the buffer and all memory stay. */
-int perf_reseed(perf_t *perf, uint64_t seed)
+void perf_reseed(perf_t *perf, uint64_t seed)
 {
     char why[512];
+    const int ret = make_routing(perf, seed, perf->routing->tokens, why, sizeof why);
 
-    if (perf_complained(perf, make_routing(perf, seed, perf->routing->tokens, why, sizeof why) ? why : NULL))
-        return PERF_EXIT_FAILED;
+    perf_stop_if(perf, ret ? why : NULL, PERF_EXIT_FAILED);
     fill_inputs(perf);
-    return 0;
 }
 
 /* By rank 0, which has made the routing of all, when all have read theirs. NULL or a complaint. */
@@ -394,26 +321,21 @@ static const char *record_routing(const perf_t *perf, char *why, size_t why_byte
 }
 
 /* In the order in which each needs what came before. */
-int perf_setup(perf_t *perf)
+void perf_setup(perf_t *perf)
 {
-    xep_status_t status = find_machines(perf);
     char text[256];
-    int ret;
 
-    if (status != XEP_OK) return perf_give_up(perf, status);
+    find_machines(perf);
     set_types(perf);
-    ret = choose_shape(perf);
-    if (ret) return ret;
-    if (perf_complained(perf, record_routing(perf, text, sizeof text))) return PERF_EXIT_FAILED;
-    if (perf_complained(perf, map_memory(perf))) return PERF_EXIT_FAILED;
-    ret = perf_cuda_open(perf);
-    if (ret) return ret;
+    choose_shape(perf);
+    perf_stop_if(perf, record_routing(perf, text, sizeof text), PERF_EXIT_FAILED);
+    perf_stop_if(perf, map_memory(perf), PERF_EXIT_FAILED);
+    perf_cuda_open(perf);
     fill_inputs(perf);
     perf->handle = oracle_alloc(perf->options.slots * sizeof *perf->handle);
     perf->request = oracle_alloc(perf->options.slots * sizeof *perf->request);
     perf_waits_open(perf);
-    status = open_buffer(perf);
-    return status != XEP_OK ? perf_give_up(perf, status) : 0;
+    open_buffer(perf);
 }
 
 void perf_teardown(perf_t *perf)

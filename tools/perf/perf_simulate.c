@@ -136,7 +136,7 @@ static void begin_path(perf_simulation_t *simulation, xep_cost_path_t path)
 }
 
 /* What the mode asks for, with the room for rows in passing that a buffer would choose. */
-static int measure_heap(perf_simulation_t *simulation, xep_cost_path_t path)
+static void measure_heap(perf_simulation_t *simulation, xep_cost_path_t path)
 {
     xep_shape_t shape = xep_cost_shape_on(&simulation->shape, path);
     const uint64_t sources = shape.by_nodes ? shape.upstreams : shape.nranks;
@@ -149,14 +149,13 @@ static int measure_heap(perf_simulation_t *simulation, xep_cost_path_t path)
     if (room == 0 || shape.feed_rows > shape.tokens) shape.feed_rows = shape.tokens;
     if (simulation->mode->heap_size(&shape, regions, &rows) != XEP_OK) {
         fprintf(stderr, "xep_perf: mode %s cannot serve this shape\n", simulation->mode->name);
-        return -1;
+        exit(PERF_EXIT_FAILED);
     }
     for (int i = 0; i < XEP_REGIONS; i++)
         if (regions[i].bytes != 0)
             bytes = (bytes + regions[i].alignment - 1) / regions[i].alignment * regions[i].alignment + regions[i].bytes;
     simulation->memory[path] = bytes;
     if (path == XEP_COST_NODES) simulation->pass_rows = room;
-    return 0;
 }
 
 /* As perf_setup.c asks a buffer for it. Arrays are the caller's. */
@@ -203,7 +202,7 @@ static int work_out(perf_simulation_t *simulation, perf_simulated_fn report, voi
             find_loads(simulation, operation, forecast);
             simulation->seconds[path] += forecast->time.seconds;
         }
-        if (measure_heap(simulation, path)) return PERF_EXIT_FAILED;
+        measure_heap(simulation, path);
     }
     if (xep_cost_has_locals(&simulation->shape) &&
         simulation->seconds[XEP_COST_NODES] < simulation->seconds[XEP_COST_FLAT])
@@ -260,7 +259,6 @@ static int look_at_mode(void *arg, const char *name, const char *path, const cha
     return 1;
 }
 
-/* NULL, and a sentence on stderr. */
 static const xep_plugin_t *find_mode(const char *name)
 {
     search_t search = {.name = name, .why = "there is none, see --list"};
@@ -268,39 +266,30 @@ static const xep_plugin_t *find_mode(const char *name)
     if (search.mode != NULL && search.mode->traffic != NULL) return search.mode;
     fprintf(stderr, "xep_perf: --simulate cannot be used with mode %s: %s\n", name,
             search.mode != NULL ? "it does not tell its traffic" : search.why);
-    return NULL;
+    exit(PERF_EXIT_USAGE);
 }
 
-/* Ranks with few experts have other room then: the mode is asked for that of the owners, so memory is not compared. */
-static int place_and_simulate(const perf_options_t *options, const oracle_routing_t *routing, const xep_plugin_t *mode,
-                              const perf_placement_t *placement, perf_simulated_fn report, void *arg)
-{
-    perf_placer_t placer;
-
-    if (placement == NULL) return simulate(options, routing, mode, NULL, report, arg);
-    perf_placer_open(routing, placement, &placer);
-    const int ret = simulate(options, routing, mode, &placer, report, arg);
-    perf_placer_close(&placer);
-    return ret;
-}
-
+/* Ranks with few experts have other room by a placement: the mode is asked for that of the owners, so memory is not
+ * compared. */
 int perf_simulate(const perf_options_t *options, const perf_placement_t *placement, perf_simulated_fn report, void *arg)
 {
     oracle_routing_params_t params = perf_routing_of(options, options->cluster.nranks, perf_tokens_of(options));
     const xep_plugin_t *mode = find_mode(options->mode);
     oracle_routing_t *routing;
-    char why[512];
+    perf_placer_t placer;
     int ret = PERF_EXIT_FAILED;
+    char why[512];
 
-    if (mode == NULL) return PERF_EXIT_USAGE;
     if (placement != NULL) params.owners = placement->owners;
     if (oracle_routing_create(&params, &routing, why, sizeof why)) {
         fprintf(stderr, "xep_perf: %s\n", why);
-        return PERF_EXIT_USAGE;
+        exit(PERF_EXIT_USAGE);
     }
+    if (placement != NULL) perf_placer_open(routing, placement, &placer);
     if (options->record != NULL && oracle_routing_write(routing, options->record, why, sizeof why))
         fprintf(stderr, "xep_perf: %s\n", why);
-    else ret = place_and_simulate(options, routing, mode, placement, report, arg);
+    else ret = simulate(options, routing, mode, placement != NULL ? &placer : NULL, report, arg);
+    if (placement != NULL) perf_placer_close(&placer);
     oracle_routing_destroy(routing);
     return ret;
 }

@@ -4,11 +4,43 @@
 #ifndef PERF_SIMULATE_H
 #define PERF_SIMULATE_H
 
-#include <stdio.h>
-
 #include "oracle.h"
 #include "perf_options.h"
-#include "perf_placement.h"
+#include "plan.h"
+
+/* ---- perf_simulate_placer.c ---- */
+
+/* --placement: what other places for experts would be worth, by the plans of the library. */
+
+/** Where experts are, and who serves a selection. */
+typedef struct perf_placement {
+    const char *name;
+    const char *owners; /* of oracle_owners_make() */
+    uint32_t replicas;  /* of the busiest experts, by XEP_BALANCE_LEAST_LOADED */
+    int is_even;        /* XEP_BALANCE_EVEN */
+} perf_placement_t;
+
+enum { PERF_PLACEMENTS = 9 };
+extern const perf_placement_t perf_placements[PERF_PLACEMENTS];
+
+/** Chooses the rank of each selection. */
+typedef struct perf_placer {
+    xep_instances_t instances;
+    xep_planner_t planner;
+    uint32_t *counts;      /* [R][E] selections */
+    const uint32_t **rows; /* [R] of counts */
+    uint64_t *before;      /* [E] selections of the ranks so far that do not stay there */
+} perf_placer_t;
+
+/** Counts the routing, and makes a plan for it. */
+void perf_placer_open(const oracle_routing_t *routing, const perf_placement_t *placement, perf_placer_t *placer);
+void perf_placer_close(perf_placer_t *placer);
+
+/** Ranks in turn, from 0; then of each of a rank's selections: the rank that serves it. */
+void perf_placer_begin(perf_placer_t *placer, uint32_t source);
+uint32_t perf_placer_pick(perf_placer_t *placer, uint32_t expert);
+
+/* ---- perf_simulate.c ---- */
 
 /** What is known of one operation on one path. */
 typedef struct perf_forecast {
@@ -46,10 +78,7 @@ static inline const perf_forecast_t *perf_forecast(const perf_simulation_t *simu
 /** Takes the result; returns the exit status of xep_perf. */
 typedef int (*perf_simulated_fn)(void *arg, const perf_simulation_t *simulation);
 
-/**
- * The exit status of xep_perf: what report returns, or after it has printed what is wrong. placement: in place of the
- * owners that the options have; NULL: those.
- */
+/** What report returns; ends the process where something is wrong. placement NULL: the owners of the options. */
 int perf_simulate(const perf_options_t *options, const perf_placement_t *placement, perf_simulated_fn report,
                   void *arg);
 
@@ -59,9 +88,6 @@ int perf_simulate(const perf_options_t *options, const perf_placement_t *placeme
 
 /** The exit status of xep_perf. */
 int perf_forecast_report(void *arg, const perf_simulation_t *simulation);
-
-/** Where --json asks for it, lets write() fill the file or stdout. The exit status. */
-int perf_simulated_json(const perf_options_t *options, void (*write)(FILE *file, const void *arg), const void *arg);
 
 /* ---- perf_simulate_placements.c ---- */
 

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "perf.h"
+#include "perf_report.h"
 #include "perf_simulate.h"
 
 /** What is known of one placement. */
@@ -51,7 +51,7 @@ typedef struct placements {
     placed_t placed[PERF_PLACEMENTS];
 } placements_t;
 
-static void write_json(FILE *file, const void *arg)
+static int write_json(FILE *file, const void *arg)
 {
     const placements_t *all = arg;
     const perf_options_t *options = all->options;
@@ -70,7 +70,7 @@ static void write_json(FILE *file, const void *arg)
                 i == 0 ? "" : ", ", perf_placements[i].name, placed->imbalance, placed->mean_rows, placed->most_rows,
                 placed->most_bytes, placed->network_bytes, placed->seconds * 1e6);
     }
-    fputs("]}\n", file);
+    return fputs("]}\n", file) < 0;
 }
 
 int perf_compare_placements(const perf_options_t *options)
@@ -83,5 +83,5 @@ int perf_compare_placements(const perf_options_t *options)
     }
     if (options->json == NULL || strcmp(options->json, "-")) print(options, all.placed);
     fflush(stdout);
-    return perf_simulated_json(options, write_json, &all);
+    return perf_json_file(options, "w", write_json, &all);
 }

@@ -6,7 +6,6 @@
  */
 #include "perf_simulate.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -28,11 +27,7 @@ static void print_head(const perf_simulation_t *simulation)
 
     printf("xep %s, simulated: %" PRIu32 " rank%s on %" PRIu32 " node%s\n", xep_version_string(), cluster->nranks,
            cluster->nranks == 1 ? "" : "s", simulation->map.nnodes, simulation->map.nnodes == 1 ? "" : "s");
-    printf("%" PRIu64 " tokens a rank, hidden %" PRIu64 " %s, top %" PRIu64 " of %" PRIu64
-           " experts, routing %s, seed %" PRIu64,
-           simulation->routing->tokens, options->hidden, options->dtype_name, options->topk, options->experts,
-           options->routing, options->seed);
-    if (options->mask) printf(", %" PRIu64 " of 1000 masked", options->mask);
+    perf_print_shape(options, simulation->routing->tokens);
     if (options->ll) printf(", mode ll");
     if (options->ll || options->quant != XEP_QUANT_NONE) printf(", quant %s", options->quant_name);
     if (options->combine_quant != XEP_QUANT_NONE) printf(", combine %s", options->combine_quant_name);
@@ -141,7 +136,7 @@ static void write_path(FILE *file, const perf_simulation_t *simulation, xep_cost
 }
 
 /* Numbers as %.17g: what reads them gets the same bits. */
-static void write_json(FILE *file, const void *arg)
+static int write_json(FILE *file, const void *arg)
 {
     const perf_simulation_t *simulation = arg;
     const perf_options_t *options = simulation->options;
@@ -159,23 +154,7 @@ static void write_json(FILE *file, const void *arg)
     write_path(file, simulation, XEP_COST_FLAT);
     fputs(", ", file);
     write_path(file, simulation, XEP_COST_NODES);
-    fputs("]}\n", file);
-}
-
-/* A file that cannot be written, also at its end, is an error. */
-int perf_simulated_json(const perf_options_t *options, void (*write)(FILE *file, const void *arg), const void *arg)
-{
-    const int to_stdout = options->json != NULL && !strcmp(options->json, "-");
-    FILE *file = to_stdout ? stdout : NULL;
-
-    if (options->json == NULL) return 0;
-    if (!to_stdout) file = fopen(options->json, "w");
-    if (file != NULL) {
-        write(file, arg);
-        if ((to_stdout ? fflush(file) : fclose(file)) == 0) return 0;
-    }
-    fprintf(stderr, "xep_perf: cannot write --json %s: %s\n", options->json, strerror(errno));
-    return PERF_EXIT_FAILED;
+    return fputs("]}\n", file) < 0;
 }
 
 /* Called by one process alone. With --json - stdout is JSON and nothing else, so the table is left out. */
@@ -191,5 +170,5 @@ int perf_forecast_report(void *arg, const perf_simulation_t *simulation)
         print_end(simulation);
         fflush(stdout);
     }
-    return perf_simulated_json(simulation->options, write_json, simulation);
+    return perf_json_file(simulation->options, "w", write_json, simulation);
 }

@@ -9,8 +9,9 @@
 #include <sys/mman.h>
 
 #include "oracle_alloc.h"
+#include "perf_by_hand.h"
 #include "perf_machine.h"
-#include "perf_samples.h"
+#include "perf_say.h"
 
 enum { ROUNDS = 2000, LAYOUTS = 50 };
 
@@ -68,13 +69,13 @@ static double time_layout(const perf_t *perf)
 }
 
 /* Ranks above 1 have nothing to do here but to wait at the barrier. */
-xep_status_t perf_fixed_parts(perf_t *perf, double *round_trip_p, double *layout_p)
+void perf_fixed_parts(perf_t *perf)
 {
     flags_t *flags = perf->one_clock && perf->info.nranks > 1 ? perf_share(perf, sizeof *flags) : NULL;
 
-    *layout_p = time_layout(perf);
-    if (flags != NULL && perf->info.rank == 0) *round_trip_p = time_ping(flags);
+    perf->times->layout = time_layout(perf);
+    if (flags != NULL && perf->info.rank == 0) perf->times->round_trip = time_ping(flags);
     if (flags != NULL && perf->info.rank == 1) answer_ping(flags);
     if (flags != NULL) munmap(flags, sizeof *flags);
-    return xep_group_barrier(perf->group);
+    perf_must(perf, xep_group_barrier(perf->group));
 }

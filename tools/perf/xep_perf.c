@@ -7,9 +7,8 @@
 #include <string.h>
 
 #include "perf.h"
-#include "perf_check.h"
-#include "perf_peer.h"
-#include "perf_pieces.h"
+#include "perf_by_hand.h"
+#include "perf_ops.h"
 #include "perf_report.h"
 #include "perf_say.h"
 #include "perf_simulate.h"
@@ -55,57 +54,57 @@ static int refuse_options(const char *why)
 }
 
 /* Checked before and after the timing: what a thousand operations have left behind is part of what must be right. */
-static int measure(perf_t *perf, perf_times_t *times_p)
+static void measure(perf_t *perf)
 {
     const perf_options_t *options = &perf->options;
-    int ret = 0;
 
-    if (options->peer) ret = perf_peer_open(perf, &perf->peer);
-    if (!ret && options->check) ret = perf_check(perf, options->seed);
-    if (!ret && !options->check_only) ret = perf_time(perf, times_p);
-    if (!ret && options->check) ret = perf_check(perf, options->seed + 1);
-    if (!ret && options->check) perf->check_result = "ok";
-    if (!ret && options->pressure) ret = perf_pressure(perf);
-    return ret;
+    if (options->peer) perf_peer_open(perf);
+    if (options->check) perf_check(perf, options->seed);
+    if (!options->check_only) perf_time(perf);
+    if (options->check) perf_check(perf, options->seed + 1);
+    if (options->check) perf->check_result = "ok";
+    if (options->pressure) perf_pressure(perf);
+}
+
+/* Rank 0 alone prints. 0, or the exit status: a result that cannot be written makes a run fail. */
+static int report(const perf_t *perf)
+{
+    const char *json = perf->options.json;
+
+    if (perf->info.rank != 0) return 0;
+    if (json == NULL || strcmp(json, "-") != 0) perf_report(perf);
+    return perf_json_write(perf);
+}
+
+static void close_point(perf_t *perf)
+{
+    perf_balance_close(perf->layer);
+    perf_pieces_close(perf->pieces);
+    perf_teardown(perf);
 }
 
 /* A check that failed is a result; an operation that failed leaves none. */
-static int has_result(const perf_t *perf, int ret)
+static void close_all(perf_t *perf)
 {
-    return !ret || !strcmp(perf->check_result, "failed") || !strcmp(perf->pressure_result, "failed");
+    if (!strcmp(perf->check_result, "failed") || !strcmp(perf->pressure_result, "failed")) report(perf);
+    close_point(perf);
+    xep_group_destroy(perf->group);
 }
 
-/* Rank 0 alone prints. A result that cannot be written makes a run fail that had not failed before. */
-static int report(const perf_t *perf, const perf_times_t *times, int ret)
-{
-    const int to_stdout = perf->options.json != NULL && !strcmp(perf->options.json, "-");
-
-    if (perf->info.rank != 0 || !has_result(perf, ret)) return ret;
-    if (!to_stdout) perf_report(perf, times);
-    if (perf->options.json != NULL && perf_json_write(perf, times) && !ret) ret = PERF_EXIT_FAILED;
-    return ret;
-}
-
-/*
- * One shape from its memory to its report, collective. perf_teardown() also takes what a setup that has failed half-way
- * has left.
- */
+/* One shape from its memory to its report, collective. */
 static int run_point(perf_t *perf)
 {
     perf_times_t times = {0};
     char text[256];
-    int ret;
 
-    if (perf_complained(perf, perf_json_complaint(perf, text, sizeof text))) return PERF_EXIT_FAILED;
-    ret = perf_setup(perf);
-    if (!ret && perf->options.recv_rows != 0) ret = perf_pieces_open(perf);
-    if (!ret) {
-        ret = measure(perf, &times);
-        ret = report(perf, &times, ret);
-    }
-    if (!ret && perf->options.balance != 0) ret = perf_balance(perf);
-    perf_pieces_close(perf->pieces);
-    perf_teardown(perf);
+    perf->times = &times;
+    perf_stop_if(perf, perf_json_complaint(perf, text, sizeof text), PERF_EXIT_FAILED);
+    perf_setup(perf);
+    if (perf->options.recv_rows != 0) perf_pieces_open(perf);
+    measure(perf);
+    const int ret = report(perf);
+    if (!ret && perf->options.balance != 0) perf_balance(perf);
+    close_point(perf);
     return ret;
 }
 
@@ -147,7 +146,7 @@ static int simulate(const perf_options_t *options)
  */
 int main(int argc, char **argv)
 {
-    perf_t perf = {.check_result = "off", .pressure_result = "off", .info = XEP_GROUP_INFO_INIT};
+    perf_t perf = {.check_result = "off", .pressure_result = "off", .info = XEP_GROUP_INFO_INIT, .close = close_all};
     xep_status_t status;
     char why[512];
     int ret;
@@ -157,8 +156,8 @@ int main(int argc, char **argv)
     if (perf.options.simulate != NULL) return simulate(&perf.options);
     status = xep_group_create(NULL, &perf.group);
     if (status != XEP_OK) return refuse_group(status);
-    status = xep_group_query(perf.group, &perf.info);
-    ret = status == XEP_OK ? run(&perf) : perf_give_up(&perf, status);
+    perf_must(&perf, xep_group_query(perf.group, &perf.info));
+    ret = run(&perf);
     xep_group_destroy(perf.group);
     return ret;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** What parts of xep_run share: its options, the environment of ranks, what it tells the user, and traces. */
+/** What parts of xep_run share: its options, the environment of ranks, and what it tells the user. */
 #ifndef RUN_H
 #define RUN_H
 
@@ -42,13 +42,5 @@ void run_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /** Milliseconds of a clock that nobody sets. */
 int64_t run_clock_ms(void);
-
-/* ---- run_trace.c: of a job whose ranks have XEP_TRACE ---- */
-
-/** Removes what an earlier job has left under these names. */
-void run_trace_begin(const run_options_t *options);
-
-/** At the end of the job. Merges what the ranks wrote; their files stay where that fails, as a message says. */
-void run_trace_end(const run_options_t *options);
 
 #endif

@@ -121,17 +121,17 @@ typedef union host {
     char room[4096];
 } host_t;
 
-static const host_t host = {.module = {.client_connected2 = on_connected,
-                                       .client_finalized = on_finalized,
-                                       .abort = on_abort,
-                                       .fence_nb = on_fence,
-                                       .direct_modex = on_direct_modex,
-                                       .publish = run_names_publish,
-                                       .unpublish = run_names_unpublish,
-                                       .lookup = run_names_lookup,
-                                       .register_events = on_register_events,
-                                       .deregister_events = on_deregister_events,
-                                       .notify_event = on_notify_event}};
+static host_t host = {.module = {.client_connected2 = on_connected,
+                                 .client_finalized = on_finalized,
+                                 .abort = on_abort,
+                                 .fence_nb = on_fence,
+                                 .direct_modex = on_direct_modex,
+                                 .publish = run_names_publish,
+                                 .unpublish = run_names_unpublish,
+                                 .lookup = run_names_lookup,
+                                 .register_events = on_register_events,
+                                 .deregister_events = on_deregister_events,
+                                 .notify_event = on_notify_event}};
 
 /* ---- calls whose end a callback tells ------------------------------------------------------------- */
 
@@ -220,15 +220,13 @@ enum { JOB_INFOS = 10 };
 static pmix_status_t set_job(const run_pmix_t *pmix, pmix_info_t *infos, uint32_t nranks, const char *hostname,
                              const char *list)
 {
+    static const char *const sizes[5] = {PMIX_JOB_SIZE, PMIX_UNIV_SIZE, PMIX_MAX_PROCS, PMIX_LOCAL_SIZE,
+                                         PMIX_NODE_SIZE};
     char *nodes = NULL, *ranks = NULL;
     pmix_status_t status = pmix->generate_regex(hostname, &nodes);
     if (status == PMIX_SUCCESS) status = pmix->generate_ppn(list, &ranks);
     if (status == PMIX_SUCCESS) {
-        set_u32(pmix, &infos[0], PMIX_JOB_SIZE, nranks);
-        set_u32(pmix, &infos[1], PMIX_UNIV_SIZE, nranks);
-        set_u32(pmix, &infos[2], PMIX_MAX_PROCS, nranks);
-        set_u32(pmix, &infos[3], PMIX_LOCAL_SIZE, nranks);
-        set_u32(pmix, &infos[4], PMIX_NODE_SIZE, nranks);
+        for (size_t i = 0; i < 5; i++) set_u32(pmix, &infos[i], sizes[i], nranks);
         set_u32(pmix, &infos[5], PMIX_NUM_NODES, 1);
         set_u32(pmix, &infos[6], PMIX_JOB_NUM_APPS, 1);
         run_pmix_info_set(pmix, &infos[7], PMIX_LOCAL_PEERS, list, PMIX_STRING);
@@ -244,16 +242,15 @@ static pmix_status_t set_job(const run_pmix_t *pmix, pmix_info_t *infos, uint32_
 static pmix_status_t register_job(run_server_t *server)
 {
     const run_pmix_t *pmix = server->pmix;
-    const char *hostname = server->hostname;
     waiter_t waiter = WAITER_INIT;
     pmix_status_t status = PMIX_ERR_NOMEM;
     size_t ninfos = JOB_INFOS + (size_t)server->nranks;
     char *list = list_ranks(server->nranks);
     pmix_info_t *infos = calloc(ninfos, sizeof *infos);
     if (list == NULL || infos == NULL) goto out;
-    status = set_job(pmix, infos, server->nranks, hostname, list);
+    status = set_job(pmix, infos, server->nranks, server->hostname, list);
     if (status != PMIX_SUCCESS) goto out;
-    for (uint32_t i = 0; i < server->nranks; i++) set_rank(pmix, &infos[JOB_INFOS + i], i, hostname);
+    for (uint32_t i = 0; i < server->nranks; i++) set_rank(pmix, &infos[JOB_INFOS + i], i, server->hostname);
     status = pmix->server_register_nspace(server->nspace, (int)server->nranks, infos, ninfos, waiter_wake, &waiter);
     status = waiter_wait(&waiter, status);
 out:
@@ -274,37 +271,30 @@ static pmix_status_t register_rank(run_server_t *server, uint32_t rank)
 /* Files go to the folder of the job, which is removed with it. Only a PMIx that came with xep_run has a prefix. */
 static pmix_status_t start(const run_server_t *server, const char *dir)
 {
-    static host_t own; /* the library takes a pointer that is not const */
     const run_pmix_t *pmix = server->pmix;
     const char *prefix = run_pmix_prefix(pmix);
     pmix_info_t infos[4];
     size_t ninfos = prefix == NULL ? 3 : 4;
     memset(infos, 0, sizeof infos);
-    own = host;
     run_pmix_info_set(pmix, &infos[0], PMIX_SERVER_TMPDIR, dir, PMIX_STRING);
     run_pmix_info_set(pmix, &infos[1], PMIX_SYSTEM_TMPDIR, dir, PMIX_STRING);
     run_pmix_info_set(pmix, &infos[2], PMIX_HOSTNAME, server->hostname, PMIX_STRING);
     if (prefix != NULL) run_pmix_info_set(pmix, &infos[3], PMIX_PREFIX, prefix, PMIX_STRING);
-    pmix_status_t status = pmix->server_init(&own.module, infos, ninfos);
+    pmix_status_t status = pmix->server_init(&host.module, infos, ninfos);
     run_pmix_infos_clear(pmix, infos, ninfos);
     return status;
 }
 
-/* ---- ------------------------------------------------------------------------------------------------ */
+/* ---- the server ------------------------------------------------------------------------------------- */
 
-/* There is no close: a server lives as long as the process, as PMIx cannot be ended safely. */
+/* There is no close, also after a failure: a server lives as long as the process, as PMIx cannot be ended safely. */
 static run_server_t *allocate(uint32_t nranks)
 {
-    run_server_t *server = calloc(1, sizeof *server);
-    if (server == NULL) return NULL;
-    server->nranks = nranks;
-    server->finalized = calloc(nranks, sizeof *server->finalized);
-    server->abort_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (server->finalized != NULL && server->abort_fd >= 0) return server;
-    if (server->abort_fd >= 0) close(server->abort_fd);
-    free((void *)server->finalized);
-    free(server);
-    return NULL;
+    static run_server_t server; /* there is one job */
+    server.nranks = nranks;
+    server.finalized = calloc(nranks, sizeof *server.finalized);
+    server.abort_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    return server.finalized != NULL && server.abort_fd >= 0 ? &server : NULL;
 }
 
 /*

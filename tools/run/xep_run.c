@@ -11,12 +11,42 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include <trace_merge.h>
+
 #include "run.h"
 #include "run_keeper.h"
 #include "run_output.h"
 #include "run_server.h"
 #include "run_spawn.h"
 #include "run_watch.h"
+
+/* ---- a job whose ranks have XEP_TRACE ---- */
+
+/* As the ranks will see it: the last -x wins over our own environment. NULL: there is no trace. */
+static const char *trace_file(const run_options_t *options)
+{
+    static const char name[] = "XEP_TRACE=";
+    const char *file = getenv("XEP_TRACE");
+    for (size_t i = 0; i < options->nsets; i++)
+        if (strncmp(options->sets[i], name, sizeof name - 1) == 0) file = options->sets[i] + sizeof name - 1;
+    return file == NULL || *file == '\0' ? NULL : file;
+}
+
+/* Files of an earlier job would be taken for those of this one. */
+static void begin_trace(const run_options_t *options)
+{
+    const char *file = trace_file(options);
+    if (file != NULL) trace_remove_journals(file, options->nranks);
+}
+
+/* The job is over, so nobody writes any more. */
+static void end_trace(const run_options_t *options)
+{
+    const char *file = trace_file(options);
+    if (file != NULL && trace_merge(file) != TRACE_NOTHING) trace_remove_journals(file, options->nranks);
+}
+
+/* ---- a job ---- */
 
 static void say_cannot_run(const char *program, int error)
 {
@@ -75,12 +105,12 @@ static int run_job(const run_options_t *options, run_keeper_t *keeper, int signa
     if (job.pids == NULL) return RUN_EXIT_SELF;
     if (run_server_open(options->nranks, keeper->folder.path, &job.server) != 0) return RUN_EXIT_SELF;
     if (options->label && run_output_open(options->nranks, &job.output) != 0) return RUN_EXIT_SELF;
-    run_trace_begin(options);
+    begin_trace(options);
     start_ranks(&job, signals);
     run_watch_ranks(&job);
     run_spawn_sweep(keeper->pid, job.kill_at == INT64_MAX ? 0 : job.kill_at);
     run_watch_output(&job);
-    run_trace_end(options);
+    end_trace(options);
     return job.verdict;
 }
 

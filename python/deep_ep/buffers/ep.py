@@ -10,7 +10,7 @@ import torch
 
 from ..arguments import WrongUse, WrongValue, integer, without
 from ..elastic import ElasticBuffer
-from ..utils.event import EventOverlap
+from ..utils.event import EventOverlap, request_of
 from .base import ALLOCATION, BufferAllocator, BufferBase, storage_of
 from .redundant import RedundantExperts, Tensors
 
@@ -141,8 +141,9 @@ class EPBuffer(ElasticBuffer, BufferBase):
         if self._redundant is None:
             raise WrongUse("the buffer has no memory for copies of experts: lb_allocation_plan_or_num_bytes was 0")
         given = [*([own] if isinstance(own, torch.Tensor) else own), mapping]
-        if mapping.is_cpu:
-            self._wait(previous_event)
+        request = request_of(previous_event) if mapping.is_cpu else None
+        if request is not None:
+            request.wait()
         with self._ordering(mapping.device, None if mapping.is_cpu else previous_event, True, False) as ordering:
             getattr(self._redundant, what)(redundant, own, mapping)
             return ordering.end(None, *given)

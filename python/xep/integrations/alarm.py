@@ -8,12 +8,13 @@ operation. So nobody has to wait for a deadline, and an operation that is quick 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
 import time
 import weakref
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Iterator, Optional
 
 import torch.distributed as dist
 
@@ -74,9 +75,14 @@ class Alarm:
                 raise RankError(self.reason) from error
         self.tell(error)
 
-    def telling(self) -> "_Telling":
+    @contextlib.contextmanager
+    def telling(self) -> Iterator[None]:
         """Around what runs on this rank alone while the others wait for it."""
-        return _Telling(self)
+        try:
+            yield
+        except BaseException as error:
+            self.tell(error)
+            raise
 
     # ---- reasons ----
 
@@ -120,18 +126,6 @@ class Alarm:
     def _is_a_fork(self) -> bool:
         """A child of this rank is no rank: what happens to it is its own."""
         return os.getpid() != self._pid
-
-
-class _Telling:
-    def __init__(self, alarm: Alarm) -> None:
-        self._alarm = alarm
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _kind: Any, error: Any, _traceback: Any) -> None:
-        if error is not None:
-            self._alarm.tell(error)
 
 
 def _watch(found: weakref.ref[Any]) -> None:

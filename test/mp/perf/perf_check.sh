@@ -18,7 +18,7 @@ at_length 3 $small --experts 7 --topk 7 --check-only
 at_length 4 $small --experts 2 --topk 1 --check-only
 check 2 $small --hidden 1 --check-only
 check 2 $small --mask 1000 --check-only
-check 3 $small --quant nvfp4 --mask 150 --iters 2 --check
+check 3 $small --quant nvfp4 --mask 150 --peer --iters 2 --check
 check 4 XEP_MAP=never $small --quant mxfp8 --slots 2 --check-only
 for quant in ue8m0 mxfp8_e5m2 mxfp4 int8 int8_row e4m3_static; do
     at_length 2 XEP_MAP=never $small --hidden 329 --quant $quant --combine $quant --payloads 3,8:8 --check-only

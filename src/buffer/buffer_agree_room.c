@@ -5,7 +5,7 @@
  * touched, and all check /dev/shm before one of them writes. So in the first exchange of a buffer, before there is any
  * heap, every rank says what it would draw from and how much is free there, and all see the same numbers.
  */
-#include "room_together.h"
+#include "buffer_agree.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -23,36 +23,47 @@ void xep_room_view(xep_transport_t *transport, uint64_t bytes, uint32_t here, xe
     transport->ops->shared_room(transport, bytes, view->shared);
 }
 
-/* ---- memory ---- */
+/* ---- what ranks draw from ---- */
 
-/* that a rank draws from */
+/* Ranks that draw from the same have the same id. */
 typedef struct draw {
-    uint64_t id, bytes;
-    uint32_t rank, source;
+    uint64_t id[2];
+    uint32_t rank, source; /* XEP_ROOM_* */
+    uint64_t bytes;        /* of memory */
+    const xep_shared_room_t *shared;
 } draw_t;
 
-/* groups draws from the same source, by rank; a machine's memory and what it may promise are different sources */
+static int compare_ids(const draw_t *x, const draw_t *y)
+{
+    for (int i = 0; i < 2; i++)
+        if (x->id[i] != y->id[i]) return x->id[i] < y->id[i] ? -1 : 1;
+    return 0;
+}
+
 static int compare_draws(const void *a, const void *b)
 {
     const draw_t *x = a, *y = b;
-    int promise_x = x->source == XEP_ROOM_PROMISE, promise_y = y->source == XEP_ROOM_PROMISE;
-    if (x->id != y->id) return x->id < y->id ? -1 : 1;
-    if (promise_x != promise_y) return promise_x - promise_y;
-    return (x->rank > y->rank) - (x->rank < y->rank);
+    const int order = compare_ids(x, y);
+    return order != 0 ? order : (x->rank > y->rank) - (x->rank < y->rank);
 }
 
-static size_t list_draws(const xep_room_view_t *views, uint32_t nranks, draw_t *draws)
+typedef xep_status_t (*check_fn)(const draw_t *draws, size_t count, uint64_t bytes);
+
+/* Those that draw from the same together, by rank. */
+static xep_status_t check_each(draw_t *draws, size_t count, uint64_t bytes, check_fn check)
 {
-    size_t count = 0;
-    for (uint32_t r = 0; r < nranks; r++)
-        for (uint32_t i = 0; i < XEP_ROOM_SOURCES; i++) {
-            const xep_room_source_t *source = &views[r].room.source[i];
-            if (source->id != 0 && source->bytes != UINT64_MAX)
-                draws[count++] = (draw_t){source->id, source->bytes, r, i};
-        }
+    xep_status_t status = XEP_OK;
+    size_t begin = 0;
     qsort(draws, count, sizeof *draws, compare_draws);
-    return count;
+    for (size_t i = 1; i <= count && status == XEP_OK; i++) {
+        if (i < count && compare_ids(&draws[i], &draws[begin]) == 0) continue;
+        status = check(&draws[begin], i - begin, bytes);
+        begin = i;
+    }
+    return status;
 }
+
+/* ---- memory ---- */
 
 static const char *name_source(uint32_t source)
 {
@@ -75,49 +86,28 @@ static xep_status_t check_source(const draw_t *draws, size_t count, uint64_t byt
                     xep_units_of(least, left), name_source(draws[0].source));
 }
 
+/* A machine's memory and what it may promise are different sources. */
 static xep_status_t check_memory(const xep_room_view_t *views, uint32_t nranks, uint64_t bytes, draw_t *draws)
 {
-    xep_status_t status = XEP_OK;
-    size_t all = list_draws(views, nranks, draws), begin = 0;
-    for (size_t i = 1; i <= all && status == XEP_OK; i++) {
-        if (i < all && draws[i].id == draws[begin].id &&
-            (draws[i].source == XEP_ROOM_PROMISE) == (draws[begin].source == XEP_ROOM_PROMISE))
-            continue;
-        status = check_source(&draws[begin], i - begin, bytes);
-        begin = i;
-    }
-    return status;
+    size_t count = 0;
+    for (uint32_t r = 0; r < nranks; r++)
+        for (uint32_t i = 0; i < XEP_ROOM_SOURCES; i++) {
+            const xep_room_source_t *source = &views[r].room.source[i];
+            if (source->id != 0 && source->bytes != UINT64_MAX)
+                draws[count++] = (draw_t){{source->id, i == XEP_ROOM_PROMISE}, r, i, source->bytes, NULL};
+        }
+    return check_each(draws, count, bytes, check_source);
 }
 
-/* ---- shared memory ---- */
+/* ---- shared memory: a rank's heap may be of either kind, whichever has room ---- */
 
-/* the two kinds that a rank's heap may be of, whichever has room */
-typedef struct choice {
-    const xep_shared_room_t *shared;
-    uint32_t rank;
-} choice_t;
-
-static int compare_choices(const void *a, const void *b)
-{
-    const choice_t *x = a, *y = b;
-    for (int kind = 0; kind < XEP_SHARED_KINDS; kind++)
-        if (x->shared[kind].id != y->shared[kind].id) return x->shared[kind].id < y->shared[kind].id ? -1 : 1;
-    return (x->rank > y->rank) - (x->rank < y->rank);
-}
-
-static int is_same_choice(const choice_t *a, const choice_t *b)
-{
-    return a->shared[XEP_SHARED_SYSV].id == b->shared[XEP_SHARED_SYSV].id &&
-           a->shared[XEP_SHARED_POSIX].id == b->shared[XEP_SHARED_POSIX].id;
-}
-
-static xep_status_t check_choice(const choice_t *choices, size_t count, uint64_t bytes)
+static xep_status_t check_kinds(const draw_t *draws, size_t count, uint64_t bytes)
 {
     xep_shared_room_t least[XEP_SHARED_KINDS];
-    memcpy(least, choices[0].shared, sizeof least);
+    memcpy(least, draws[0].shared, sizeof least);
     for (size_t i = 1; i < count; i++)
         for (int kind = 0; kind < XEP_SHARED_KINDS; kind++)
-            if (choices[i].shared[kind].heaps < least[kind].heaps) least[kind] = choices[i].shared[kind];
+            if (draws[i].shared[kind].heaps < least[kind].heaps) least[kind] = draws[i].shared[kind];
     uint64_t heaps = least[XEP_SHARED_SYSV].heaps, posix = least[XEP_SHARED_POSIX].heaps;
     if (heaps == 0 && posix == 0) return XEP_OK; /* nor does one alone, or none are asked for */
     if (heaps >= count || posix >= count - heaps) return XEP_OK;
@@ -125,24 +115,18 @@ static xep_status_t check_choice(const choice_t *choices, size_t count, uint64_t
     return xep_fail(XEP_ERR_NO_MEMORY,
                     "not enough shared memory for %zu ranks of one host, from rank %u on: each needs %s, all together "
                     "%s (System V segments: %s free, room for %" PRIu64 "; /dev/shm: %s free, room for %" PRIu64 ")",
-                    count, choices[0].rank, xep_units_of(bytes, each), xep_units_of(bytes * count, all),
+                    count, draws[0].rank, xep_units_of(bytes, each), xep_units_of(bytes * count, all),
                     xep_units_of(least[XEP_SHARED_SYSV].bytes, segments), heaps,
                     xep_units_of(least[XEP_SHARED_POSIX].bytes, files), posix);
 }
 
-static xep_status_t check_shared(const xep_room_view_t *views, uint32_t nranks, uint64_t bytes, choice_t *choices)
+static xep_status_t check_shared(const xep_room_view_t *views, uint32_t nranks, uint64_t bytes, draw_t *draws)
 {
-    xep_status_t status = XEP_OK;
-    size_t begin = 0;
-    for (uint32_t r = 0; r < nranks; r++) choices[r] = (choice_t){views[r].shared, r};
-    qsort(choices, nranks, sizeof *choices, compare_choices);
-    for (size_t i = 1; i <= nranks && status == XEP_OK; i++) {
-        if (i < nranks && is_same_choice(&choices[i], &choices[begin])) continue;
-        status = check_choice(&choices[begin], i - begin, bytes);
-        begin = i;
-    }
-    return status;
+    for (uint32_t r = 0; r < nranks; r++)
+        draws[r] = (draw_t){.id = {views[r].shared[0].id, views[r].shared[1].id}, .rank = r, .shared = views[r].shared};
+    return check_each(draws, nranks, bytes, check_kinds);
 }
+_Static_assert(XEP_SHARED_KINDS == 2 && XEP_ROOM_SOURCES >= 1, "an id for both, and room for a draw of each rank");
 
 /* ---- addresses ---- */
 
@@ -178,14 +162,11 @@ static xep_status_t check_spaces(const xep_room_view_t *views, uint32_t nranks, 
 xep_status_t xep_room_check_together(const xep_room_view_t *views, uint32_t nranks, uint64_t bytes)
 {
     draw_t *draws = calloc((size_t)nranks * XEP_ROOM_SOURCES, sizeof *draws);
-    choice_t *choices = calloc(nranks, sizeof *choices);
     xep_status_t status;
-    if (draws == NULL || choices == NULL)
-        status = xep_fail(XEP_ERR_NO_MEMORY, "no memory for the views of %u ranks", nranks);
+    if (draws == NULL) status = xep_fail(XEP_ERR_NO_MEMORY, "no memory for the views of %u ranks", nranks);
     else if ((status = check_spaces(views, nranks, bytes)) == XEP_OK &&
-             (status = check_shared(views, nranks, bytes, choices)) == XEP_OK)
+             (status = check_shared(views, nranks, bytes, draws)) == XEP_OK)
         status = check_memory(views, nranks, bytes, draws);
-    free(choices);
     free(draws);
     return status;
 }

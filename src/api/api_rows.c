@@ -1,10 +1,83 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* xep_handle_expand() and xep_handle_reduce(): what the user passed is checked, then the mode of the buffer does it. */
+/*
+ * What is done with received rows: what the user passed is checked, then rows are gathered here, or the mode of the
+ * buffer arranges and sums them by expert.
+ */
+#include <string.h>
+
 #include "api_check.h"
 #include "error.h"
 #include "handle.h"
 #include "packed_payloads.h"
+
+/* Counts are not enough: the rows must be there. */
+static xep_status_t check_ready(const xep_handle_t *handle)
+{
+    if (handle->state == XEP_HANDLE_READY && !handle->released) return XEP_OK;
+    return xep_fail(XEP_ERR_INVALID, "invalid handle: it has no rows (in flight, failed or released)");
+}
+
+/* ---- gather ---- */
+
+/* An array of rows from wherever they are. bytes: of a row; stride: from row to row of out. */
+typedef struct gather {
+    const xep_recv_t *recv;
+    char *out;
+    size_t bytes, stride;
+    uint64_t rows;
+} gather_t;
+
+/* Each thread of the team copies a part of its own. Of a row that did not come, what is in out stays. */
+static void gather_rows(void *arg, uint32_t thread, uint32_t nthreads)
+{
+    const gather_t *gather = arg;
+    const xep_recv_t *recv = gather->recv;
+    uint64_t begin = gather->rows * thread / nthreads, end = gather->rows * (thread + 1) / nthreads;
+    for (uint64_t i = begin; i < end; i++) {
+        const void *row = recv->row != NULL ? recv->row[i] : (const char *)recv->x + i * recv->x_stride;
+        if (row != NULL) memcpy(gather->out + i * gather->stride, row, gather->bytes);
+    }
+}
+
+/* Padded rows have a place for each row of the capacity. */
+static xep_status_t gather_all(const xep_handle_t *handle, void *out, size_t stride)
+{
+    const xep_recv_t *recv = &handle->recv;
+    const int padded = recv->arrangement == XEP_ROWS_BY_EXPERT_PADDED;
+    gather_t gather = {.recv = recv,
+                       .out = out,
+                       .bytes = recv->hidden * xep_dtype_size(recv->dtype),
+                       .stride = stride,
+                       .rows = padded ? recv->capacity : recv->rows};
+    xep_status_t status = check_ready(handle);
+    if (status != XEP_OK) return status;
+    if (handle->buffer->device != NULL)
+        return xep_fail(XEP_ERR_UNSUPPORTED, "rows in device memory are not gathered: they are in x");
+    if (padded && recv->row == NULL)
+        return xep_fail(XEP_ERR_UNSUPPORTED, "padded rows are not gathered: they are in x");
+    status = gather.rows == 0 ? XEP_OK : xep_check_gather_memory(handle, out);
+    if (status != XEP_OK) return status;
+    if (stride == 0) gather.stride = gather.bytes;
+    if (gather.stride < gather.bytes)
+        return xep_fail(XEP_ERR_INVALID, "invalid stride: %zu bytes (at least the %zu of a row)", stride, gather.bytes);
+    xep_team_run(handle->buffer->team, gather_rows, &gather);
+    return XEP_OK;
+}
+
+/* Enters the buffer, as its team has one caller at a time. */
+xep_status_t xep_handle_gather(const xep_handle_t *handle, void *out, size_t stride)
+{
+    xep_status_t status = xep_require_handle(handle);
+    if (status != XEP_OK) return status;
+    if (out == NULL) return xep_fail(XEP_ERR_INVALID, "out is NULL");
+    if ((status = xep_buffer_claim(handle->buffer)) != XEP_OK) return status;
+    status = gather_all(handle, out, stride);
+    xep_buffer_leave(handle->buffer);
+    return status;
+}
+
+/* ---- by expert ---- */
 
 /* Kernels load whole elements: one that is not where it may be would end the process's use of the device. */
 static xep_status_t check_aligned(const char *name, uint64_t address, size_t alignment)
@@ -17,8 +90,8 @@ static xep_status_t check_aligned(const char *name, uint64_t address, size_t ali
 /* Rows of a device, one for each token. */
 static xep_status_t check_handle(const xep_handle_t *handle, int is_there)
 {
-    if (handle->state != XEP_HANDLE_READY || handle->released)
-        return xep_fail(XEP_ERR_INVALID, "invalid handle: it has no rows (in flight, failed or released)");
+    xep_status_t status = check_ready(handle);
+    if (status != XEP_OK) return status;
     if (handle->buffer->device == NULL || handle->buffer->staging != NULL || !is_there)
         return xep_fail(XEP_ERR_UNSUPPORTED,
                         "rows of %s are not arranged by expert (mode normal in device memory, where "
@@ -90,7 +163,7 @@ xep_status_t xep_handle_expand(const xep_handle_t *handle, const xep_expand_args
 static xep_status_t check_types(const xep_handle_t *handle, xep_reduce_args_t *a)
 {
     if (a->reserved != 0) return xep_fail(XEP_ERR_INVALID, "invalid reserved: %u (0)", a->reserved);
-    if (a->dtype == XEP_DTYPE_DEFAULT) a->dtype = handle->buffer->combine_dtype;
+    if (a->dtype == XEP_DTYPE_DEFAULT) a->dtype = handle->buffer->params.combine_dtype;
     if (a->out_dtype == XEP_DTYPE_DEFAULT) a->out_dtype = a->dtype;
     if (a->hidden == 0) a->hidden = handle->buffer->shape.hidden;
     if (a->dtype != XEP_BF16 && a->dtype != XEP_FP16 && a->dtype != XEP_FP32)

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-#include "perf_cuda_limit.h"
+#include "perf_by_hand.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "oracle_alloc.h"
 #include "perf_cuda.h"
-#include "perf_plan.h"
 
 enum { NON_BLOCKING = 1, PEER_ACCESS = 1, THREADS = 1024, BLOCKS = 128 /* of all peers: a device has some more */ };
 
@@ -70,14 +69,13 @@ static uint64_t *pair_of(const perf_cuda_limit_t *limit, perf_op_t op, uint32_t 
  * A dispatch needs each row once on each rank that has one of its experts; so does a combine by rank. By expert a
  * combine needs the output of every selection.
  */
-static void count_pairs(perf_cuda_limit_t *limit)
+static void count_pairs(perf_cuda_limit_t *limit, const perf_by_hand_t *hand)
 {
     const perf_t *perf = limit->perf;
     const uint32_t nranks = perf->info.nranks;
     uint32_t *rows = oracle_alloc((size_t)nranks * nranks * sizeof *rows);
     uint64_t *own = oracle_alloc(nranks * sizeof *own);
     oracle_traffic_t traffic;
-    perf_plan_t plan;
 
     limit->pairs = oracle_alloc((size_t)PERF_OPS * nranks * nranks * sizeof *limit->pairs);
     oracle_traffic_count(perf->routing, rows, &traffic);
@@ -86,13 +84,9 @@ static void count_pairs(perf_cuda_limit_t *limit)
             *pair_of(limit, PERF_DISPATCH, from, to) = *pair_of(limit, PERF_COMBINE, from, to) =
                 rows[(size_t)from * nranks + to];
     if (perf->options.by_expert) {
-        perf_plan_open(&plan, perf);
-        perf_plan_make(&plan, perf);
-        memset(own, 0, nranks * sizeof *own);
-        for (uint32_t e = 0; e < plan.ndest; e++)
-            own[oracle_owner(perf->routing, e)] += plan.begin[e + 1] - plan.begin[e];
+        for (uint32_t e = 0; e < hand->ndest; e++)
+            own[oracle_owner(perf->routing, e)] += hand->begin[e + 1] - hand->begin[e];
         xep_group_allgather(perf->group, own, pair_of(limit, PERF_COMBINE, 0, 0), nranks * sizeof *own);
-        perf_plan_close(&plan);
     }
     free(own);
     free(rows);
@@ -123,16 +117,16 @@ static size_t bytes_of(const perf_cuda_limit_t *limit, int received)
 }
 
 /* Handles of the driver are for other processes: a rank has its own memory already. */
-perf_cuda_limit_t *perf_cuda_limit_open(const perf_t *perf)
+perf_cuda_limit_t *perf_cuda_limit_open(const perf_t *perf, const perf_by_hand_t *hand)
 {
     if (perf->cuda == NULL) return NULL;
-    const perf_cuda_driver_t *driver = perf_cuda_calls(perf);
+    const perf_cuda_driver_t *driver = &perf->cuda->driver;
     const uint32_t nranks = perf->info.nranks, me = perf->info.rank;
     perf_cuda_limit_t *limit = oracle_alloc(sizeof *limit);
     perf_ipc_t own, *all = oracle_alloc(nranks * sizeof *all);
 
     limit->perf = perf;
-    count_pairs(limit);
+    count_pairs(limit, hand);
     limit->there = oracle_alloc(nranks * sizeof *limit->there);
     limit->streams = oracle_alloc(nranks * sizeof *limit->streams);
     limit->here = perf_cuda_allocate(perf, bytes_of(limit, 0));
@@ -155,7 +149,7 @@ void perf_cuda_limit_close(perf_cuda_limit_t *limit)
 {
     if (limit == NULL) return;
     const perf_t *perf = limit->perf;
-    const perf_cuda_driver_t *driver = perf_cuda_calls(perf);
+    const perf_cuda_driver_t *driver = &perf->cuda->driver;
 
     for (uint32_t r = 0; r < perf->info.nranks; r++)
         if (r != perf->info.rank) driver->ipc_close(limit->there[r]);
@@ -174,7 +168,7 @@ static void copy_part(const perf_cuda_limit_t *limit, uintptr_t to, uintptr_t fr
                       void *stream)
 {
     const perf_t *perf = limit->perf;
-    const perf_cuda_driver_t *driver = perf_cuda_calls(perf);
+    const perf_cuda_driver_t *driver = &perf->cuda->driver;
     const unsigned nranks = perf->info.nranks, blocks = nranks < BLOCKS ? BLOCKS / nranks : 1;
     copy_t copy = {to, from, bytes};
     void *args = &copy;
@@ -194,7 +188,7 @@ static void copy_part(const perf_cuda_limit_t *limit, uintptr_t to, uintptr_t fr
 void perf_cuda_limit_run(const perf_cuda_limit_t *limit, perf_op_t op, int in_turn)
 {
     const perf_t *perf = limit->perf;
-    const perf_cuda_driver_t *driver = perf_cuda_calls(perf);
+    const perf_cuda_driver_t *driver = &perf->cuda->driver;
     const uint32_t nranks = perf->info.nranks, me = perf->info.rank;
     const size_t row = row_of(perf, op);
     const int own_last = in_turn && op == PERF_DISPATCH;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-#include "perf_placement.h"
+#include "perf_simulate.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -19,20 +19,17 @@ const perf_placement_t perf_placements[PERF_PLACEMENTS] = {
     {.name = "even", .owners = "block", .is_even = 1},
 };
 
-void perf_count_selections(const oracle_routing_t *routing, uint32_t *counts)
+static void count_selections(const oracle_routing_t *routing, perf_placer_t *placer)
 {
-    const uint32_t topk = routing->params.topk;
-    int32_t *idx = oracle_alloc(topk * sizeof *idx);
-    float *weights = oracle_alloc(topk * sizeof *weights);
+    const uint32_t experts = routing->params.experts;
 
-    for (uint32_t rank = 0; rank < routing->params.nranks; rank++)
-        for (uint64_t token = 0; token < routing->params.tokens_of[rank]; token++) {
-            oracle_route(routing, rank, token, idx, weights);
-            for (uint32_t k = 0; k < topk; k++)
-                if (idx[k] >= 0) counts[(size_t)rank * routing->params.experts + (uint32_t)idx[k]]++;
-        }
-    free(weights);
-    free(idx);
+    for (uint32_t r = 0; r < routing->params.nranks; r++) {
+        uint64_t *counts = oracle_alloc(experts * sizeof *counts);
+        oracle_count_selections(routing, r, counts);
+        placer->rows[r] = placer->counts + (size_t)r * experts;
+        for (uint32_t e = 0; e < experts; e++) placer->counts[(size_t)r * experts + e] = (uint32_t)counts[e];
+        free(counts);
+    }
 }
 
 /* ---- replicas ---- */
@@ -139,8 +136,7 @@ void perf_placer_open(const oracle_routing_t *routing, const perf_placement_t *p
     *placer = (perf_placer_t){.counts = oracle_alloc((size_t)nranks * experts * sizeof *placer->counts),
                               .rows = oracle_alloc(nranks * sizeof *placer->rows),
                               .before = oracle_alloc(experts * sizeof *placer->before)};
-    for (uint32_t r = 0; r < nranks; r++) placer->rows[r] = placer->counts + (size_t)r * experts;
-    perf_count_selections(routing, placer->counts);
+    count_selections(routing, placer);
     place(routing, placement, placer);
     if (xep_planner_open(&placer->instances, experts, nranks, placement->is_even, &placer->planner) != XEP_OK)
         abort(); /* as oracle_alloc() does */

@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include "perf_by_hand.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "oracle_alloc.h"
+
+/* ---- open and close ---- */
+
+static xep_simd_t widest(void)
+{
+    static const char *const names[] =
+        {[XEP_SIMD_AVX2] = "avx2", [XEP_SIMD_AVX512] = "avx512", [XEP_SIMD_AVX512VBMI] = "avx512vbmi"};
+    xep_library_info_t info = XEP_LIBRARY_INFO_INIT;
+    if (xep_library_query(&info) != XEP_OK) return XEP_SIMD_SCALAR;
+    if (strcmp(info.simd, "neon") == 0) return XEP_SIMD_NEON;
+    for (int simd = XEP_SIMD_AVX512VBMI; simd > XEP_SIMD_SCALAR; simd--)
+        if (strcmp(info.simd, names[simd]) == 0) return (xep_simd_t)simd;
+    return XEP_SIMD_SCALAR;
+}
+
+static void open_kernels(perf_by_hand_t *hand)
+{
+    const oracle_shape_t *shape = &hand->perf->shape;
+    const xep_simd_t simd = widest();
+
+    hand->copy_streaming = xep_copy_select(simd, 1);
+    for (int streaming = 0; streaming < 2; streaming++)
+        hand->sum[streaming] = xep_weigh_select(shape->combine_dtype, simd, streaming);
+    hand->terms = oracle_alloc(hand->width * sizeof *hand->terms);
+    if (shape->quant == XEP_QUANT_NONE) return;
+    hand->cast = xep_cast_select(shape->quant, shape->dtype, simd, shape->quant_scale);
+    hand->row = oracle_alloc(hand->perf->placed_bytes);
+    hand->row_scales = oracle_alloc(hand->perf->placed_scales);
+}
+
+/*
+ * A row goes to a rank once, or by expert to each expert: destinations are one or the other, all else is the same. Made
+ * once right away: a combine is timed without a dispatch, too, and with --cached nobody plans.
+ */
+void perf_by_hand_open(perf_by_hand_t *hand, const perf_t *perf)
+{
+    const uint32_t experts = (uint32_t)perf->options.experts;
+    const uint32_t ndest = perf->options.by_expert ? experts : perf->info.nranks;
+    const size_t width = perf->options.topk < ndest ? perf->options.topk : ndest;
+
+    hand->perf = perf;
+    hand->ndest = ndest;
+    hand->width = (uint32_t)width;
+    hand->owner = oracle_alloc(experts * sizeof *hand->owner);
+    hand->copies = oracle_alloc(perf->tokens * sizeof *hand->copies);
+    hand->to = oracle_alloc(perf->tokens * width * sizeof *hand->to);
+    hand->place = oracle_alloc(perf->tokens * width * sizeof *hand->place);
+    hand->begin = oracle_alloc((ndest + 1) * sizeof *hand->begin);
+    hand->seen = oracle_alloc(ndest * sizeof *hand->seen);
+    for (uint32_t e = 0; e < experts; e++)
+        hand->owner[e] = perf->options.by_expert ? e : oracle_owner(perf->routing, e);
+    hand->memory = perf->area;
+    hand->scales = perf->sent_rows * perf_line_up(perf->placed_bytes);
+    hand->first = hand->begin;
+    perf_by_hand_plan(hand);
+    open_kernels(hand);
+}
+
+void perf_by_hand_close(perf_by_hand_t *hand)
+{
+    free(hand->owner);
+    free(hand->copies);
+    free(hand->to);
+    free(hand->place);
+    free(hand->begin);
+    free(hand->seen);
+    free(hand->row);
+    free(hand->row_scales);
+    free(hand->terms);
+}
+
+/* ---- a dispatch ---- */
+
+/*
+ * What hand-written code would do before it moves a row: place of each copy among those for its destination, then where
+ * each destination begins. begin[d + 1] counts the rows for d until the last loop, which makes sums of the counts.
+ * seen: token + 1, so that it need not be cleared for each token.
+ */
+void perf_by_hand_plan(perf_by_hand_t *hand)
+{
+    const perf_t *perf = hand->perf;
+    const uint32_t ndest = hand->ndest, topk = (uint32_t)perf->options.topk;
+
+    memset(hand->begin, 0, (ndest + 1) * sizeof *hand->begin);
+    memset(hand->seen, 0, ndest * sizeof *hand->seen);
+    for (uint64_t token = 0; token < perf->tokens; token++) {
+        uint32_t n = 0;
+        for (uint32_t k = 0; k < topk; k++) {
+            const int64_t expert = perf->idx[token * topk + k];
+            if (expert < 0 || hand->seen[hand->owner[expert]] == token + 1) continue;
+            const uint32_t dest = hand->owner[expert];
+            hand->seen[dest] = token + 1;
+            hand->to[token * hand->width + n] = dest;
+            hand->place[token * hand->width + n++] = hand->begin[dest + 1]++;
+        }
+        hand->copies[token] = n;
+    }
+    for (uint32_t dest = 0; dest < ndest; dest++) hand->begin[dest + 1] += hand->begin[dest];
+}
+
+/* A row as it is stored, and what lies beside it: the caller's scales, those of a cast, or for payloads any bytes. */
+static const char *cast_row(const perf_by_hand_t *hand, uint64_t token, const char **scales_p)
+{
+    const perf_t *perf = hand->perf;
+    const char *x = (const char *)perf->x + token * perf->row_bytes;
+
+    *scales_p = perf->scales != NULL ? (const char *)perf->scales + token * perf->scale_bytes : x;
+    if (hand->row == NULL) return x;
+    hand->cast.row(&hand->cast, hand->row, hand->row_scales, x, perf->shape.hidden,
+                   token + 1 < perf->tokens ? x + perf->row_bytes : x);
+    *scales_p = hand->row_scales;
+    return hand->row;
+}
+
+static char *memory_of(const perf_by_hand_t *hand, uint64_t token, uint32_t i)
+{
+    return hand->memory + hand->to[token * hand->width + i] * hand->each;
+}
+
+/*
+ * Rows and scales as the receivers would have them. What the C library does well is left to it, as the modes do. Behind
+ * a row lies that of the next token, unless it was cast. The fence counts: until then streaming stores are under way.
+ */
+void perf_by_hand_store(const perf_by_hand_t *hand, int streaming)
+{
+    const perf_t *perf = hand->perf;
+    const size_t bytes = perf->placed_bytes, stride = perf_line_up(bytes);
+
+    for (uint64_t token = 0; token < perf->tokens; token++) {
+        const char *scales, *x = cast_row(hand, token, &scales);
+        const char *next = hand->row == NULL ? x + perf->row_bytes : x;
+        for (uint32_t i = 0; i < hand->copies[token]; i++) {
+            const uint64_t row = perf_by_hand_row(hand, token, i);
+            char *memory = memory_of(hand, token, i), *to = memory + hand->x + row * stride;
+            if (streaming) hand->copy_streaming(to, x, bytes, next);
+            else memcpy(to, x, bytes);
+            if (perf->placed_scales != 0)
+                memcpy(memory + hand->scales + row * perf->placed_scales, scales, perf->placed_scales);
+            if (hand->beside != NULL) hand->beside(perf, token, i);
+        }
+    }
+    xep_stores_fence();
+}
+
+/* ---- a combine ---- */
+
+/* The outputs for a token; returns how many. Destinations are in the order of selections, sums may have their own. */
+static uint32_t list_terms(const perf_by_hand_t *hand, uint64_t token, size_t stride)
+{
+    const uint32_t n = hand->copies[token], *to = &hand->to[token * hand->width];
+
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t before = hand->by_rank ? 0 : i;
+        for (uint32_t j = 0; hand->by_rank && j < n; j++) before += to[j] < to[i];
+        hand->terms[before] = memory_of(hand, token, i) + hand->out + perf_by_hand_row(hand, token, i) * stride;
+    }
+    return n;
+}
+
+void perf_by_hand_sum(const perf_by_hand_t *hand, char *sums, int streaming)
+{
+    const perf_t *perf = hand->perf;
+    const size_t stride = perf_line_up(perf->sum_bytes);
+
+    for (uint64_t token = 0; token < perf->tokens; token++) {
+        const uint32_t n = list_terms(hand, token, stride);
+        hand->sum[streaming](sums + token * perf->sum_bytes, hand->terms, NULL, n, 0, perf->shape.hidden);
+    }
+    xep_stores_fence();
+}
+
+/* ---- the limit ---- */
+
+/* Planned, stored and summed by the same processes at the same time, but in each one's private memory and with no word
+ * to each other: no metadata, no signals, no waiting. */
+
+struct perf_limit {
+    perf_by_hand_t hand;
+    perf_cuda_limit_t *of_devices; /* NULL without --memory cuda; else it is the limit */
+};
+
+void perf_limit_open(perf_t *perf)
+{
+    perf->limit = oracle_alloc(sizeof *perf->limit);
+    perf_by_hand_open(&perf->limit->hand, perf);
+    perf->limit->of_devices = perf_cuda_limit_open(perf, &perf->limit->hand);
+}
+
+void perf_limit_close(perf_t *perf)
+{
+    perf_cuda_limit_close(perf->limit->of_devices);
+    perf_by_hand_close(&perf->limit->hand);
+    free(perf->limit);
+    perf->limit = NULL;
+}
+
+/* A cached handle needs no plan, so the limit is not charged with one either. */
+static void store_rows(perf_t *perf)
+{
+    if (!perf->options.cached) perf_by_hand_plan(&perf->limit->hand);
+    perf_by_hand_store(&perf->limit->hand, perf->streaming);
+}
+
+void perf_limit_dispatch(perf_t *perf)
+{
+    const perf_limit_t *limit = perf->limit;
+
+    if (limit->of_devices == NULL) store_rows(perf);
+    else perf_cuda_limit_run(limit->of_devices, PERF_DISPATCH, perf->streaming);
+}
+
+/* Where dispatched rows cannot be read as outputs, numbers are put there that can. */
+void perf_limit_experts(perf_t *perf)
+{
+    if (perf->limit->of_devices == NULL &&
+        (perf->shape.dtype != perf->shape.combine_dtype || perf->placed_bytes != perf->sum_bytes))
+        memset(perf->area, 0x3e, perf->sent_rows * perf_line_up(perf->sum_bytes));
+}
+
+void perf_limit_combine(perf_t *perf)
+{
+    const perf_limit_t *limit = perf->limit;
+
+    if (limit->of_devices == NULL) perf_by_hand_sum(&limit->hand, perf->limit_sums[perf->streaming], perf->streaming);
+    else perf_cuda_limit_run(limit->of_devices, PERF_COMBINE, perf->streaming);
+}
