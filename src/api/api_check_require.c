@@ -78,7 +78,7 @@ static xep_status_t read_size(const char *name, const void *user, size_t *size_p
 /* Nothing but size is read before it is known how much there is: user may be the shorter struct of an older caller. */
 xep_status_t xep_check_struct(const char *name, const void *user, void *own, size_t own_size)
 {
-    size_t size;
+    size_t size = 0;
     xep_status_t status = read_size(name, user, &size);
     if (status != XEP_OK) return status;
     for (size_t i = own_size; i < size; i++)
@@ -93,7 +93,7 @@ xep_status_t xep_check_struct(const char *name, const void *user, void *own, siz
 /* The caller's size stays as it is, and a field that this library does not know becomes 0. */
 xep_status_t xep_fill_struct(const char *name, void *user, const void *own, size_t own_size)
 {
-    size_t size;
+    size_t size = 0;
     xep_status_t status = read_size(name, user, &size);
     if (status == XEP_OK) status = xep_check_output(name, user);
     if (status != XEP_OK) return status;
