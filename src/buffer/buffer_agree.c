@@ -172,7 +172,7 @@ static int length_of_mode(const xep_buffer_t *old)
     return (int)(strlen(old->params.mode) - (is_for_devices ? strlen(XEP_CUDA_SUFFIX) : 0));
 }
 
-static terms_t draw(const xep_buffer_t *old)
+static terms_t terms_of(const xep_buffer_t *old)
 {
     terms_t terms = {.owners = old != NULL && old->owners != NULL};
     if (old != NULL) fill_params(&old->params, length_of_mode(old), &terms);
@@ -199,7 +199,7 @@ static void fill_followed(const terms_t *terms, xep_followed_t *followed)
  */
 xep_status_t xep_buffer_find_params(const xep_buffer_t *old, xep_group_t *group, xep_followed_t *followed)
 {
-    terms_t mine = draw(old), *all = calloc(group->nranks, sizeof *all);
+    terms_t mine = terms_of(old), *all = calloc(group->nranks, sizeof *all);
     uint32_t r = 0;
     if (all == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the params of %u ranks", group->nranks);
     group->gathers_for = "xep_buffer_follow";

@@ -34,7 +34,7 @@ static inline int xep_boot_interrupted(const xep_boot_t *boot)
     return boot->interrupted != NULL && boot->interrupted(boot->interrupted_ctx) != 0;
 }
 
-/** Once the group is made that another one's ranks have met by: who stops its waits is the caller of that one. */
+/** Of a group that was made over another one (grow, shrink): from now on that one's caller stops its waits, too. */
 static inline void xep_boot_follow(xep_boot_t *boot, const xep_boot_t *other)
 {
     boot->interrupted = other->interrupted;

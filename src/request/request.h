@@ -38,7 +38,7 @@ struct xep_request {
     xep_handle_t *cached; /* whose routing it will use, while it is deferred */
     xep_request_t *after; /* what it comes after, while it is deferred; NULL: only dispatches called before it */
     int (*reached)(const xep_request_t *req); /* what a thread waits for */
-    int given_up; /* by another rank, as that thread has heard, which said all there is to say of ranks that are late */
+    int given_up;              /* by another rank, as that thread has heard: that rank has said which ones are late */
     uint64_t test_deadline_ns; /* 0: not tested yet */
     xep_watch_t test_watch;    /* since the first test */
     uint64_t test_peers_ns;    /* when a test looks next whether a peer has died */

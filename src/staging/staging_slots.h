@@ -27,9 +27,10 @@ typedef struct staged_views {
 typedef struct staged_slot {
     xep_recv_t shown;
     xep_combine_args_t combine; /* as the caller gave them */
-    int32_t *stats;             /* where the caller wants what a dispatch tells; NULL: nowhere, or */
-    uint64_t *rows;             /* the mode writes it itself */
-    uint64_t coming;            /* rows that the operation is given, which come in parts */
+    /* where the caller wants what a dispatch tells; NULL: nowhere, or the mode writes it there itself */
+    int32_t *stats;
+    uint64_t *rows;
+    uint64_t coming; /* rows that the operation is given, which come in parts */
     uint32_t parts, parts_here;
     uint8_t *came; /* [nranks] 1: rows of the rank are on their way to the device */
 } staged_slot_t;

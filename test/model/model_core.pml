@@ -122,7 +122,7 @@ byte dead = NONE;
 #define HAS_TURN(o) true
 #endif
 
-/* xep_handle_take(): the free slot that was given back last. */
+/* find_slot() of request_begin.c: the free slot that was begun in last. */
 #if SLOTS == 1
 #define FREE_SLOT(r) (taken[r] -> NONE : 0)
 #else

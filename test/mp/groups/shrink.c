@@ -110,6 +110,7 @@ static xep_group_t *go_on(xep_group_t *group, uint32_t left)
 {
     const xep_shrink_args_t args = XEP_SHRINK_ARGS_INIT;
     for (;;) {
+        MP_CHECK(mp_nranks() >= left); /* else one has died that was to live: nobody else will, and this never ends */
         xep_status_t status = play(group, mp_nranks() == left ? ROUNDS : 0);
         if (status == XEP_OK) return group;
         MP_CHECK(mp_is_failure_of_others(status));
