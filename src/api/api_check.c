@@ -227,10 +227,13 @@ static int is_quant_scale_sane(xep_quant_t quant, float scale)
     return (quant == XEP_QUANT_E4M3_STATIC || quant == XEP_QUANT_NVFP4) && scale >= 1e-30f && scale <= 1e30f;
 }
 
+#define ONE_MORE(_name, _value, _text) +1
+
 /* Which of them a mode has, and for which operation, its table says. */
 static xep_status_t check_quant(xep_quant_t quant, float scale)
 {
-    if ((unsigned)quant > XEP_QUANT_LOGFMT)
+    enum { QUANTS = 0 XEP_QUANT_LIST(ONE_MORE) };
+    if ((unsigned)quant >= QUANTS)
         return xep_fail(XEP_ERR_INVALID, "invalid quant: %d (one of XEP_QUANT_*)", (int)quant);
     if (is_quant_scale_sane(quant, scale)) return XEP_OK;
     return xep_fail(XEP_ERR_INVALID,

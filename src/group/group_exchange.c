@@ -14,9 +14,11 @@
 #include "error.h"
 #include "group_abort.h"
 #include "group_control.h"
+#include "group_ctl.h"
 
 /* An address or a key of UCX with a dozen devices has a few KB. All ranks see the same lengths: all refuse. */
 enum { MAX_BLOB = 64 * 1024 };
+_Static_assert(MAX_BLOB + 512 <= XEP_CTL_BYTES, "a group that shrinks gathers them by control messages");
 
 xep_status_t xep_group_exchange(xep_group_t *group, const void *send, void *recv, size_t bytes)
 {
