@@ -269,7 +269,7 @@ KERNEL void codes_of(const xep_cast_rule_t *rule, int type, uint8_t *q, const ch
     memcpy(q + i * bits / 8, last, ((elems - i) * bits + 7) / 8);
 }
 
-/* Of cast_blocks.h. */
+/* For codes_of_group() of cast_blocks.h. */
 static const xep_cast_rule_t e4m3_rule = {XEP_E4M3, XEP_ELEMENT_E4M3, XEP_SCALE_FP32, XEP_CAST_GROUP};
 
 #include "cast_walk.h"

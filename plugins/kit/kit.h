@@ -74,7 +74,7 @@ typedef struct xep_kit {
     void *arrays, *own_arrays;       /* the mode's, and the kit's: each in one block */
     char *own;                       /* heap of this rank, of the kind of memory that the mode's regions are of */
     char **base;                     /* [R] heap of a rank; NULL: not mapped */
-    char **heard; /* [R] heap that has what a rank says to this one: its own, or as steps were chosen */
+    char **heard;                    /* [R] heap in which this rank finds what another one says in a dispatch */
     int all_mapped;
     uint64_t *prefaulted;         /* [slots] tokens for which the pages of a slot were made present */
     uint32_t *owner;              /* [E] rank */

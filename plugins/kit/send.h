@@ -61,7 +61,7 @@ void xep_send_stores(xep_kit_t *kit, const xep_op_t *op, xep_store_fn store);
 /** Transfers alone, as far as they can be sent before mapped ranks are told. */
 xep_status_t xep_send_transfers(xep_kit_t *kit, xep_op_t *op, xep_transfer_fn transfers);
 
-/** Transfers to one rank, from op's cursor on: at first, and when it returns XEP_OK, that is their begin. */
+/** All transfers to one rank, from op's cursor on. The cursor is zero before the first call, and after XEP_OK. */
 xep_status_t xep_send_to(const xep_kit_t *kit, const xep_op_t *op, uint32_t rank, xep_transfer_fn transfers);
 
 /**

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** Words that other ranks write in this rank's heap, and that only grow: waiting for them, and saying for which. */
+/**
+ * Words that other ranks write, in this rank's heap or in one that it maps, and that only grow: waiting for them, and
+ * saying for which.
+ */
 #ifndef XEP_WORDS_H
 #define XEP_WORDS_H
 

@@ -12,8 +12,8 @@
  * by nodes (xep_shape_t.by_nodes) what a dispatch says to another node goes once to each, to this rank's forwarder f
  * there (forwarders.h): the packet, with the rows that any rank of that node needs, into what was delivered to f
  * [i][line], as one of its upstream ranks, and f's notice [i][self]. f and its local ranks, which map its heap, read it
- * there: the notice, whose word they wait for, and the packet. So no rank moves or says anything in passing. f only
- * drives its wire until its own operation has ended, for which all these words must have come, with an error, too. A
+ * there: the notice, whose word they wait for, and the packet. So no rank moves or says anything in passing: f has to
+ * drive its wire, which it does until its own operation ends, and that waits for all these words, with an error, too. A
  * packet is complete for whoever has loaded the word behind it with acquire (wire.h). Neither is overwritten before all
  * local ranks have read it for the reason that holds for all packets and notices: the source begins turn q + ring when
  * it has the notices of turn q + slots of all ranks, which they send when they have ended turn q.

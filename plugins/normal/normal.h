@@ -90,7 +90,7 @@ typedef struct normal_digest {
     uint64_t sum, places; /* 0, 0 where the ranks disagree, and rows were not counted */
 } normal_digest_t;
 
-/** One line per (index, rank); written by that rank, read by the heap's owner. */
+/** One line per (index, rank); written by that rank, read by the heap's owner, and by nodes by its local ranks, too. */
 typedef struct normal_line {
     _Atomic uint64_t counts;  /* record of this epoch is in ring entry [index] */
     _Atomic uint64_t done;    /* all rows of this epoch are with everybody, and the digest is here */

@@ -150,7 +150,7 @@ void normal_move_slice(normal_t *mode, xep_op_t *op)
 
 /* ---- steps ---- */
 
-/* The words of steps 3 and 6, in this rank's own heap: each is written by the rank it is asked for. */
+/* The words of steps 3 and 6: each is written by the rank it is asked for. */
 const _Atomic uint64_t *normal_counts_word(const void *opaque, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
 {
     const normal_t *mode = opaque;

@@ -150,7 +150,8 @@ static uint64_t metadata_bytes(const xep_shape_t *shape, size_t index_bytes)
 }
 
 /*
- * Forwarders tell their local ranks what came, so that a dispatch has messages with them alone; a combine has with all.
+ * All ranks of a node read what came to a forwarder, so that a dispatch has messages to forwarders alone; a combine has
+ * them to all.
  */
 void normal_tell_traffic(const xep_shape_t *shape, xep_traffic_t *dispatch, xep_traffic_t *combine)
 {

@@ -66,7 +66,7 @@ void normal_make_record(normal_t *mode, const xep_op_t *op)
 
 /* ---- sending ---- */
 
-/* The word that says a record of this turn is there: the reader waits for it in its own heap. */
+/* The word that says that a record of this turn is there, in the heap of the reader or of this rank's forwarder. */
 static uint64_t counts_offset(const normal_t *mode, const xep_op_t *op)
 {
     return normal_line_there(mode, op) + offsetof(normal_line_t, counts);

@@ -3,9 +3,8 @@
 /*
  * Dispatches of normal by nodes (plugins/normal/normal_nodes.h): records that go to a rank of another node and are read
  * there, rows that go on from there, rings that are smaller than what passes, and lines that are used again by later
- * dispatches. Ranks 0
- * and 1 are a node, rank 2 is one: it is the forwarder of both, and rank 0 is its. Every token of a rank goes to all
- * ranks.
+ * dispatches. Ranks 0 and 1 are a node, rank 2 is one: it is the forwarder of both, and rank 0 is its. Every token of a
+ * rank goes to all ranks.
  *
  * One step of a rank is what it does up to one word that others see. What goes over the wire is written where it
  * belongs when it is sent, as early as that can be, and counts as ARRIVING until its word is delivered, as late as that
