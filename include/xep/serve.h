@@ -44,7 +44,8 @@ typedef xep_status_t (*xep_serve_fn)(void *arg, xep_serve_call_t *call);
 
 typedef struct xep_serve_args {
     size_t size;
-    xep_buffer_t *const *buffers; /* [count] of one group, with XEP_BUFFER_SERVED; all handles are released; read during the call */
+    /* [count] of one group, with XEP_BUFFER_SERVED; read during the call; all handles are released */
+    xep_buffer_t *const *buffers;
     uint32_t count;
     /* deadline for the end of the step, from xep_serve_stop() on; 0: that of the first buffer; < 0: none */
     int32_t timeout_ms;

@@ -28,7 +28,8 @@ enum {
 /**
  * What a rank tells another at the start of a dispatch; written by that rank into the ring, read by
  * the heap's owner. Followed by uint32_t rows[R], to each rank, and selections[L], of each
- * expert of the heap's owner (both absent from a cached dispatch, and from a next piece).
+ * expert of the heap's owner (both absent from a cached dispatch, and from a next piece). What a
+ * forwarder gets has more, and all its node reads it: normal_nodes.h.
  */
 typedef struct normal_record {
     uint64_t epoch;

@@ -5,7 +5,8 @@
  * 5,000 unfenced 14 KB puts followed by their signal over shared memory, UCX 1.22 showed stale bytes in 4,995. Before
  * 1.14 ucp_worker_fence() orders without waiting, but not with the second protocols, which users can ask for: 64 KB of
  * a busy sender were stale. Since 1.14 it may be a blocking flush, which a wire must not do. In both cases the signal
- * is queued for a non-blocking flush.
+ * is queued for a non-blocking flush. So it is where the processor reorders stores: if UCX emulates puts the receiver
+ * stores the bytes and then the word, and other ranks of its node read both.
  */
 
 #include "ucp_protocol.h"

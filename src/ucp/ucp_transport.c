@@ -22,6 +22,11 @@
 #include "ucp_shared.h"
 
 enum { PROBE_BYTES = 4096, FENCE_MAY_BLOCK = 114 };
+#if defined(__x86_64__)
+enum { STORES_KEEP_ORDER = 1 };
+#else
+enum { STORES_KEEP_ORDER = 0 };
+#endif
 
 static xep_ucp_transport_t *transport_of(xep_transport_t *transport)
 {
@@ -268,7 +273,8 @@ xep_status_t xep_ucp_transport_open(const xep_config_t *config, xep_transport_t 
     transport->super.ops = &transport_ops;
     pthread_mutex_init(&transport->lock, NULL);
     transport->version = xep_ucp_version_number();
-    transport->fence_orders = transport->version < FENCE_MAY_BLOCK && !xep_ucp_settings_has_second_protocols();
+    transport->fence_orders =
+        STORES_KEEP_ORDER && transport->version < FENCE_MAY_BLOCK && !xep_ucp_settings_has_second_protocols();
     transport->map = config->map;
     transport->put = config->put;
     transport->inflight = config->inflight;
