@@ -79,6 +79,8 @@ def test_what_is_refused():
         ([0] * 4 + [-1] * 9, r"owners\[4\]: expected a rank, got -1"),
         ([0] * 5 + [2] * 8, r"invalid owners\[5\]: 2 \(one of 2 ranks\)"),
         ([0] * 12 + ["1"], r"owners\[12\]: expected a rank, got '1'"),
+        (np.zeros(EXPERTS), r"owners\[0\]: expected a rank, got .*0\.0"),
+        (np.zeros((EXPERTS, 2), np.int64), r"owners\[0\]: expected a rank, got array"),
         (7, "owners: expected a sequence of ranks"),
     ]:
         with pytest.raises((ValueError, TypeError), match=message):

@@ -9,7 +9,6 @@ import operator
 import struct
 import sys
 import warnings
-from array import array as c_array
 from typing import Any, NamedTuple, NoReturn, Optional
 
 import numpy as np
@@ -220,8 +219,8 @@ def bytes_of_ranks(name: str, ranks: Any, count: int) -> bytes:
     listed = _listed(name, ranks, "a sequence of ranks")
     if len(listed) != count:
         raise ValueError(f"{name}: expected {count} ranks, one for each expert, got {len(listed)}")
-    with contextlib.suppress(TypeError, OverflowError):
-        return c_array("I", listed).tobytes()
+    with contextlib.suppress(struct.error, TypeError):
+        return struct.pack(f"={count}I", *listed)
     return b"".join(_bytes_of_rank(name, i, rank) for i, rank in enumerate(listed))
 
 
@@ -245,7 +244,7 @@ def _listed(name: str, given: Any, expected: str) -> list[Any]:
 def _bytes_of_rank(name: str, i: int, rank: Any) -> bytes:
     try:
         return struct.pack("=I", rank)
-    except struct.error:
+    except (struct.error, TypeError):  # TypeError: by __index__() of arrays
         raise ValueError(f"{name}[{i}]: expected a rank, got {rank!r}") from None
 
 

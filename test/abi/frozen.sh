@@ -33,6 +33,7 @@ trap 'rm -rf "$tmp"' EXIT
         END { check_entry() }' "$srcdir/test/abi/layouts"
     echo '#endif'
 } >"$tmp/frozen.c"
+grep -q '^_Static_assert' "$tmp/frozen.c" || { echo 'FAIL: there are no layouts'; exit 1; }
 for enums in -fno-short-enums -fshort-enums; do
     ${CC:-cc} -std=gnu11 $enums -I"$srcdir/include" -I"$builddir/include" -fsyntax-only "$tmp/frozen.c" || exit 1
 done

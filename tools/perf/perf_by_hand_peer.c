@@ -240,6 +240,7 @@ void perf_peer_open(perf_t *perf)
     peer->of_rank = oracle_alloc(perf->options.experts * sizeof *peer->of_rank);
     perf_by_hand_open(&peer->hand, perf);
     peer->hand.beside = store_selections;
+    peer->hand.memory = NULL; /* until all share it: perf_peer_close() unmaps what is here */
     lay_out(peer);
     peer->hand.memory = perf_share(perf, nranks * peer->hand.each);
     snprintf(why, sizeof why, "--peer: no %.1f MiB of shared memory in /dev/shm: %s",

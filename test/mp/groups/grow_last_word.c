@@ -87,7 +87,7 @@ static void await_member(const char *folder, uint32_t member)
 {
     char path[4096];
     snprintf(path, sizeof path, "%s/member.%u", folder, member);
-    for (double begin = mp_now(); access(path, F_OK) != 0; mp_sleep_us(1000)) MP_CHECK(mp_now() - begin < 20);
+    for (double begin = mp_now(); access(path, F_OK) != 0; mp_sleep_us(1000)) MP_CHECK(mp_now() - begin < 60);
 }
 
 static void note_member(const char *folder)
