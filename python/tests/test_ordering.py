@@ -329,7 +329,8 @@ def test_rows_by_expert(rows, topk, local, alignment):
     idx[idx >= local] = -1
     counts = [int((idx == e).sum()) for e in range(local)]
     total = sum(-(-n // alignment) * alignment for n in counts)
-    ours = by_expert.Places.expand(idx, counts, alignment)[0]
+    slots, _, _ = _ext.expert_expand(idx, counts, alignment, None, None, False)
+    ours = by_expert.Places(slots, counts, alignment)
     theirs = by_expert.PlacesThere(idx, torch.tensor(counts), alignment, total)
     assert torch.equal(ours.slots, theirs.slots)
     x = torch.randn((rows, 6), generator=generator).bfloat16()

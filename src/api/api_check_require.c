@@ -94,8 +94,8 @@ xep_status_t xep_check_struct(const char *name, const void *user, void *own, siz
 xep_status_t xep_fill_struct(const char *name, void *user, const void *own, size_t own_size)
 {
     size_t size = 0;
-    xep_status_t status = read_size(name, user, &size);
-    if (status == XEP_OK) status = xep_check_output(name, user);
+    xep_status_t status = xep_check_output(name, user);
+    if (status == XEP_OK) status = read_size(name, user, &size);
     if (status != XEP_OK) return status;
     if (size > sizeof size)
         memcpy((char *)user + sizeof size, (const char *)own + sizeof size,

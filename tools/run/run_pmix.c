@@ -100,6 +100,23 @@ const char *run_pmix_prefix(const run_pmix_t *pmix)
     return strcmp(prefix, own) == 0 && access(file, F_OK) == 0 ? prefix : NULL;
 }
 
+/* ---- the server ---------------------------------------------------------------------------------------- */
+
+/*
+ * By default PMIx 4 keeps it in memory that all ranks map, with mutexes that are not robust: if a rank is killed in a
+ * look at it, the server waits in its next write, and every other rank in its next look, whatever their deadlines.
+ * With hash each process has its own. Ranks learn it from the server; what the user has set stays.
+ */
+pmix_status_t run_pmix_serve(const run_pmix_t *pmix, pmix_server_module_t *module, pmix_info_t *infos, size_t ninfos)
+{
+    static const char name[] = "PMIX_MCA_gds";
+    const int is_set = getenv(name) != NULL;
+    if (!is_set) setenv(name, "hash", 1);
+    pmix_status_t status = pmix->server_init(module, infos, ninfos);
+    if (!is_set) unsetenv(name);
+    return status;
+}
+
 /* ---- infos --------------------------------------------------------------------------------------------- */
 
 void run_pmix_info_set(const run_pmix_t *pmix, pmix_info_t *info, const char *key, const void *data,

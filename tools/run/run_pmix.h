@@ -32,6 +32,9 @@ const run_pmix_t *run_pmix_load(void);
 /** The folder that PMIx has its parts in where they came with xep_run (in ../lib); NULL: it knows better itself. */
 const char *run_pmix_prefix(const run_pmix_t *pmix);
 
+/** PMIx_server_init(), with a store of what ranks publish that a rank which is killed cannot lock. */
+pmix_status_t run_pmix_serve(const run_pmix_t *pmix, pmix_server_module_t *module, pmix_info_t *infos, size_t ninfos);
+
 /** Copies data into an info that was zero. */
 void run_pmix_info_set(const run_pmix_t *pmix, pmix_info_t *info, const char *key, const void *data,
                        pmix_data_type_t type);

@@ -280,7 +280,7 @@ static pmix_status_t start(const run_server_t *server, const char *dir)
     run_pmix_info_set(pmix, &infos[1], PMIX_SYSTEM_TMPDIR, dir, PMIX_STRING);
     run_pmix_info_set(pmix, &infos[2], PMIX_HOSTNAME, server->hostname, PMIX_STRING);
     if (prefix != NULL) run_pmix_info_set(pmix, &infos[3], PMIX_PREFIX, prefix, PMIX_STRING);
-    pmix_status_t status = pmix->server_init(&host.module, infos, ninfos);
+    pmix_status_t status = run_pmix_serve(pmix, &host.module, infos, ninfos);
     run_pmix_infos_clear(pmix, infos, ninfos);
     return status;
 }

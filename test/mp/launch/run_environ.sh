@@ -26,6 +26,8 @@ for name in PMIX_SOMETHING PMI_SIZE OMPI_COMM_WORLD_SIZE SLURM_PROCID SLURM_STEP
     same "$name of another job" "$(export $name=7 && value $name "$run" -n 1)" unset
 done
 same 'settings of PMIx' "$(PMIX_MCA_x=7 value PMIX_MCA_x "$run" -n 1)" 7
+same 'a store without locks that a killed rank keeps' "$(value PMIX_GDS_MODULE "$run" -n 1)" hash
+same 'the setting for it' "$(value PMIX_MCA_gds "$run" -n 1)" unset
 same 'ranks' "$("$run" -n 3 sh -c 'echo $PMIX_RANK' </dev/null | sort | paste -sd' ')" '0 1 2'
 
 # inside a job of its own kind, a job of its own
