@@ -42,10 +42,13 @@ static void find_packet(const ll_t *mode, const xep_op_t *op, uint32_t source)
     const ll_slot_t *slot = ll_slot(mode, op->slot);
     ll_packet_t *packet = &slot->list.packets[source];
     const ll_layout_t *at = &mode->layout;
-    const int mapped = mode->kit.base[source] != NULL;
-    const char *heap = mapped ? mode->kit.base[source] : mode->kit.heard[source];
-    const uint64_t entry =
-        mapped ? xep_notices_entry(&mode->kit, op->turn) : ll_delivered_entry(mode, op, mode->nodes.fed[source]);
+    const char *heap = mode->kit.base[source];
+    const int mapped = heap != NULL;
+    uint64_t entry = xep_notices_entry(&mode->kit, op->turn);
+    if (!mapped) {
+        heap = mode->kit.heard[source];
+        entry = ll_delivered_entry(mode, op, mode->nodes.fed[source]);
+    }
     ll_make_packet(&slot->from[source], slot->fields.bytes, packet);
     packet->head = heap + xep_area_at(mapped ? at->heads : at->delivered_heads, entry);
     packet->items = heap + xep_area_at(mapped ? at->items : at->delivered_items, entry);

@@ -292,7 +292,9 @@ xep_status_t xep_check_dispatch(const xep_buffer_t *buffer, xep_dispatch_args_t 
 {
     xep_status_t status = check_rows(buffer, a);
     if (status == XEP_OK) status = a->cached != NULL ? check_cached(buffer, a) : check_routing(buffer, a);
-    if (status == XEP_OK) status = xep_check_beside(buffer, a);
+    if (a->scales_dtype == XEP_DTYPE_DEFAULT) a->scales_dtype = XEP_FP32;
+    if (status == XEP_OK && (a->scales != NULL || (a->nscales | a->npayloads) != 0))
+        status = xep_check_beside(buffer, a);
     if (status == XEP_OK && a->flags != 0) status = check_flags(buffer, a);
     if (status == XEP_OK) status = check_choices(a);
     if (status == XEP_OK) status = check_order(buffer, &a->after, a->stream);

@@ -59,8 +59,6 @@ static xep_status_t check_payloads(const xep_buffer_t *buffer, const xep_dispatc
 /* Strides are signed here and may be anything that is aligned: scales come transposed, or out of a larger array. */
 xep_status_t xep_check_beside(const xep_buffer_t *buffer, xep_dispatch_args_t *a)
 {
-    if (a->scales_dtype == XEP_DTYPE_DEFAULT) a->scales_dtype = XEP_FP32;
-    if (a->scales == NULL && (a->nscales | a->npayloads) == 0) return XEP_OK;
     const ptrdiff_t width = (ptrdiff_t)xep_dtype_size(a->scales_dtype);
     const int is_word = a->scales_dtype == XEP_FP32 || a->scales_dtype == XEP_INT32;
     if (width == 0 || (!is_word && buffer->device != NULL))

@@ -29,12 +29,13 @@ static xep_status_t deliver(xep_request_t *req, xep_request_t **req_p, const cha
 }
 
 /*
- * For devices. Enters the other request's buffer, so it runs before this one is entered: a thread holds one at a time.
- * A freed request is refused later, with the other arguments.
+ * For devices, if the args that were given are right. Enters the other request's buffer, so it runs before this one is
+ * entered: a thread holds one at a time. A freed request is refused later, with the other arguments.
  */
-static xep_status_t order_behind(const xep_buffer_t *buffer, xep_request_t *after, void *stream)
+static xep_status_t order_behind(const xep_buffer_t *buffer, xep_status_t given, xep_request_t *after, void *stream)
 {
-    if (after == NULL || !after->kept || (after->buffer == buffer && buffer->staging == NULL)) return XEP_OK;
+    if (given != XEP_OK || after == NULL || !after->kept) return given;
+    if (after->buffer == buffer && buffer->staging == NULL) return XEP_OK;
     const xep_heap_device_t *other = after->buffer->device;
     if (other == NULL)
         return xep_fail(XEP_ERR_UNSUPPORTED,
@@ -89,7 +90,7 @@ xep_status_t xep_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_t *args,
     xep_status_t status = xep_require_buffer(buffer);
     if (status != XEP_OK) return status;
     xep_status_t given = xep_check_struct("args", args, &own, sizeof own);
-    if (given == XEP_OK && buffer->device != NULL) given = order_behind(buffer, own.after, own.stream);
+    if (buffer->device != NULL) given = order_behind(buffer, given, own.after, own.stream);
     if ((status = xep_buffer_claim(buffer)) != XEP_OK) return status;
     status = begin_dispatch(buffer, &own, given, handle_p, &req);
     if (status == XEP_OK) {
@@ -130,7 +131,7 @@ xep_status_t xep_combine(xep_handle_t *handle, const xep_combine_args_t *args, x
     xep_status_t status = xep_require_handle(handle);
     if (status != XEP_OK) return status;
     xep_status_t given = xep_check_struct("args", args, &own, sizeof own);
-    if (given == XEP_OK && handle->buffer->device != NULL) given = order_behind(handle->buffer, own.after, own.stream);
+    if (handle->buffer->device != NULL) given = order_behind(handle->buffer, given, own.after, own.stream);
     if ((status = xep_buffer_claim(handle->buffer)) != XEP_OK) return status;
     status = begin_combine(handle, &own, given, req_p == NULL, &req);
     if (status == XEP_OK) status = deliver(req, req_p, "combine", begin_ns);
