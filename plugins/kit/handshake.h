@@ -80,7 +80,10 @@ xep_status_t xep_combine_tell_read(void *mode, xep_op_t *op);
         .name = "readers of the last combine", .does = "wait for readers", .run = xep_combine_drain, \
         .word = xep_combine_read_word                                                                \
     }
-/* Of a next piece: outputs of the one before leave the slot, where they may lie, before rows are written there. */
+/*
+ * Steps of a next piece. The outputs of the piece before may lie in the slot: they are sent, and have left, before rows
+ * of the next one are written there.
+ */
 #define XEP_STEP_PUT_OUTPUTS   .name = "outputs to go out", .does = "put outputs", .run = xep_step_put
 #define XEP_STEP_FLUSH_OUTPUTS .name = "outputs to leave", .does = "flush outputs", .run = xep_step_flush
 #define XEP_COMBINE_STEP_AGREE                                               \

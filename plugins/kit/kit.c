@@ -22,7 +22,7 @@ static void connect_all(xep_kit_t *kit)
     for (uint32_t r = 0; r < kit->shape->nranks; r++) {
         kit->base[r] = device != NULL ? device->ops->map(device, r) : kit->env->wire->ops->map(kit->env->wire, r);
         if (kit->base[r] == NULL) kit->all_mapped = 0;
-        kit->heard[r] = kit->own;
+        kit->hears_in[r] = kit->own;
     }
 }
 
@@ -39,7 +39,7 @@ static void lay_own(xep_kit_t *kit, xep_carve_t *arena)
     const xep_shape_t *shape = kit->shape;
     kit->slots = xep_carve_array(arena, shape->slots, xep_kit_mode.slot_bytes);
     kit->base = xep_carve_array(arena, shape->nranks, sizeof *kit->base);
-    kit->heard = xep_carve_array(arena, shape->nranks, sizeof *kit->heard);
+    kit->hears_in = xep_carve_array(arena, shape->nranks, sizeof *kit->hears_in);
     kit->owner = xep_carve_array(arena, shape->experts, sizeof *kit->owner);
     kit->prefaulted = xep_carve_array(arena, shape->slots, sizeof *kit->prefaulted);
     kit->there = xep_carve_array(arena, shape->slots * (uint64_t)shape->nranks, sizeof *kit->there);

@@ -74,7 +74,7 @@ typedef struct xep_kit {
     void *arrays, *own_arrays;       /* the mode's, and the kit's: each in one block */
     char *own;                       /* heap of this rank, of the kind of memory that the mode's regions are of */
     char **base;                     /* [R] heap of a rank; NULL: not mapped */
-    char **heard;                    /* [R] heap in which this rank finds what another one says in a dispatch */
+    char **hears_in;                 /* [R] heap in which this rank finds what another one says in a dispatch */
     int all_mapped;
     uint64_t *prefaulted;         /* [slots] tokens for which the pages of a slot were made present */
     uint32_t *owner;              /* [E] rank */
@@ -94,7 +94,7 @@ typedef struct xep_cursor {
     uint64_t row;      /* of this transfer */
 } xep_cursor_t;
 
-/** Where the rows of a dispatch are that are read in place (kit_in_place.h). */
+/** Where the rows of a dispatch lie if they are read in place (kit_in_place.h). */
 typedef struct xep_in_place_rows {
     uint64_t offset; /* of token 0, in this rank's heap; 0: rows are copied to the receivers */
     uint32_t area;

@@ -36,7 +36,7 @@ const _Atomic uint64_t *xep_notices_word(const void *mode, const xep_op_t *op, u
 {
     const xep_kit_t *kit = mode;
     *value_p = xep_rows_word(op->epoch, 0);
-    return (const void *)(kit->heard[rank] + offset_of(kit, op, rank));
+    return (const void *)(kit->hears_in[rank] + offset_of(kit, op, rank));
 }
 
 /* All but the first word by plain stores, then that word with release: whoever sees the epoch sees the rest. */
@@ -71,7 +71,7 @@ void xep_notices_transfer(const xep_kit_t *kit, const xep_op_t *op, const void *
  */
 void xep_notices_take(const xep_kit_t *kit, const xep_op_t *op, uint32_t source, const void *own, void *notice)
 {
-    const char *line = source == kit->shape->rank ? own : kit->heard[source] + offset_of(kit, op, source);
+    const char *line = source == kit->shape->rank ? own : kit->hears_in[source] + offset_of(kit, op, source);
     uint64_t word = atomic_load_explicit((const _Atomic uint64_t *)(const void *)line, memory_order_relaxed);
     memcpy(notice, &word, WORD);
     memcpy((char *)notice + WORD, line + WORD, XEP_NOTICE_BYTES - WORD);

@@ -28,7 +28,7 @@ void xep_steps_choose(void *mode, unsigned features, const uint32_t *through)
     xep_kit_t *kit = mode;
     const unsigned next = features | XEP_STEPS_OF_NEXT, casts = features | XEP_STEPS_OF_CASTS;
     for (uint32_t r = 0; through != NULL && r < kit->shape->nranks; r++)
-        if (through[r] != XEP_NO_RANK) kit->heard[r] = kit->base[through[r]];
+        if (through[r] != XEP_NO_RANK) kit->hears_in[r] = kit->base[through[r]];
     choose(xep_kit_mode.dispatch_steps, features, through, kit->steps[XEP_OP_DISPATCH]);
     choose(xep_kit_mode.combine_steps, features, through, kit->steps[XEP_OP_COMBINE]);
     choose(xep_kit_mode.dispatch_steps, next, through, kit->steps[XEP_OP_NEXT]);

@@ -46,7 +46,7 @@ static void find_packet(const ll_t *mode, const xep_op_t *op, uint32_t source)
     const int mapped = heap != NULL;
     uint64_t entry = xep_notices_entry(&mode->kit, op->turn);
     if (!mapped) {
-        heap = mode->kit.heard[source];
+        heap = mode->kit.hears_in[source];
         entry = ll_delivered_entry(mode, op, mode->nodes.fed[source]);
     }
     ll_make_packet(&slot->from[source], slot->fields.bytes, packet);

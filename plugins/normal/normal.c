@@ -164,7 +164,7 @@ static void find_rings(normal_t *mode)
 {
     const xep_shape_t *shape = mode->kit.shape;
     for (uint32_t r = 0; r < shape->nranks; r++) {
-        mode->records[r] = mode->kit.heard[r] + mode->layout.records;
+        mode->records[r] = mode->kit.hears_in[r] + mode->layout.records;
         if (shape->by_nodes && mode->kit.base[r] == NULL) mode->skips[r] = mode->kit.first_expert[shape->rank];
     }
 }

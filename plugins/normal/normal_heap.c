@@ -99,7 +99,7 @@ uint64_t normal_line_there(const normal_t *mode, const xep_op_t *op)
 
 normal_line_t *normal_line(const normal_t *mode, uint32_t index, uint32_t rank)
 {
-    return (normal_line_t *)(void *)(mode->kit.heard[rank] + normal_line_offset(mode, index, rank));
+    return (normal_line_t *)(void *)(mode->kit.hears_in[rank] + normal_line_offset(mode, index, rank));
 }
 
 /* A ring of as many turns as there are slots: normal.h says why no entry is written again before it was read. */

@@ -170,7 +170,7 @@ size_t normal_passing_bytes(const normal_t *mode, const xep_op_t *op, int weight
 
 /* ---- normal_pass.c, normal_forward.c ---- */
 
-/** What is said to forwarders. */
+/** Transfers of what a rank tells a forwarder: the record of a dispatch, and that all its rows are there. */
 int normal_feed_record_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
                                 xep_transfer_t *transfer);
 int normal_feed_done_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,

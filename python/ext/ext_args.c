@@ -15,8 +15,8 @@
 /* ---- which is which ---- */
 
 /*
- * By the first call, under the GIL; the names live as long as the process. A parameter is a name, and what is left out
- * up to the next comma. $self is none, and what stands behind * is given by name alone.
+ * Reads the names out of the signature: $self is skipped, as is what follows a name up to the next comma; parameters
+ * behind * are given by name alone. The first call does this, under the GIL; the names live as long as the process.
  */
 static int read_names(ext_signature_t *signature)
 {

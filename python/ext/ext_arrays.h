@@ -33,7 +33,7 @@ int ext_tensor_check(const char *name, PyObject *tensor, xep_dtype_t dtype);
 /** EXT_TORCH, once torch is imported, which a program that has not done so does by this. -1: an exception is set. */
 int ext_tensor_kind(ext_kind_t *kind_p);
 
-/** Memory as DLPack shows it. One of both is given away, to be ended by its own deleter, and takes the view with it. */
+/** Memory as DLPack shows it. A consumer gets one of the two structs; its deleter frees the whole view. */
 typedef struct ext_view {
     dl_managed_t managed;
     dl_unversioned_t unversioned;
@@ -48,7 +48,7 @@ PyObject *ext_device_new(const ext_array_t *look, PyObject *base);
 
 int ext_device_check(PyObject *object);
 
-/** Of a DeviceArray. */
+/** Where the elements of a DeviceArray are, and of which type and shape. */
 const ext_array_t *ext_device_look(PyObject *object);
 
 /** -1: an exception is set. */

@@ -70,7 +70,7 @@ int ext_library_ready(PyObject *module);
 /** xep_group_params_t.interrupted: runs Python's handlers; whether one has raised an exception, which is kept. */
 int ext_signals_raised(void *unused);
 
-/** Sets the exception that was kept; 0: there is none. */
+/** Raises the exception that a handler has left, if there is one. 1: it is set; 0: there was none. */
 int ext_signals_set(void);
 
 #endif

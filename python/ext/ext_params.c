@@ -11,7 +11,7 @@
 #include "ext_module.h"
 #include "ext_python.h"
 
-/* As they stand in parameters. */
+/* In the order of the signature. */
 enum {
     GROUP,
     EXPERTS,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a buffer is made with, how much memory it takes, and what the library says of it: what it has done so far, and
-for whom this rank has waited."""
+"""The parameters of a buffer, the memory it takes, and what it reports: counters of its operations, and how long this
+rank has waited for each other one."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * What is done with received rows: what the user passed is checked, then rows are gathered here, or the mode of the
- * buffer arranges and sums them by expert.
+ * The calls on received rows: gather, expand and reduce. They check what the user passed. gather copies the rows here;
+ * the buffer's mode does the other two.
  */
 #include <string.h>
 
@@ -16,6 +16,12 @@ static xep_status_t check_ready(const xep_handle_t *handle)
 {
     if (handle->state == XEP_HANDLE_READY && !handle->released) return XEP_OK;
     return xep_fail(XEP_ERR_INVALID, "invalid handle: it has no rows (in flight, failed or released)");
+}
+
+static xep_status_t check_stride(const char *name, size_t stride, size_t row)
+{
+    if (stride >= row) return XEP_OK;
+    return xep_fail(XEP_ERR_INVALID, "invalid %s: %zu bytes (at least the %zu of a row)", name, stride, row);
 }
 
 /* ---- gather ---- */
@@ -59,8 +65,7 @@ static xep_status_t gather_all(const xep_handle_t *handle, void *out, size_t str
     status = gather.rows == 0 ? XEP_OK : xep_check_gather_memory(handle, out);
     if (status != XEP_OK) return status;
     if (stride == 0) gather.stride = gather.bytes;
-    if (gather.stride < gather.bytes)
-        return xep_fail(XEP_ERR_INVALID, "invalid stride: %zu bytes (at least the %zu of a row)", stride, gather.bytes);
+    if ((status = check_stride("stride", gather.stride, gather.bytes)) != XEP_OK) return status;
     xep_team_run(handle->buffer->team, gather_rows, &gather);
     return XEP_OK;
 }
@@ -100,6 +105,14 @@ static xep_status_t check_handle(const xep_handle_t *handle, int is_there)
     return XEP_OK;
 }
 
+/* What both calls begin with. is_there: whether the mode has the call. */
+static xep_status_t read_args(const xep_handle_t *handle, int is_there, const void *args, void *own, size_t bytes)
+{
+    xep_status_t status = xep_buffer_usable(handle->buffer);
+    if (status == XEP_OK) status = xep_check_struct("args", args, own, bytes);
+    return status == XEP_OK ? check_handle(handle, is_there) : status;
+}
+
 /* ---- expand ---- */
 
 /* What is not given is left out; what was not received cannot be given. */
@@ -133,18 +146,15 @@ static xep_status_t check_expand(const xep_recv_t *recv, xep_expand_args_t *a)
     if (a->capacity > INT32_MAX)
         return xep_fail(XEP_ERR_INVALID, "invalid capacity: %llu (0 to %d)", (unsigned long long)a->capacity,
                         INT32_MAX);
-    if (a->x_stride < row)
-        return xep_fail(XEP_ERR_INVALID, "invalid x_stride: %zu bytes (at least the %zu of a row)", a->x_stride, row);
-    return check_arrays(recv, a);
+    xep_status_t status = check_stride("x_stride", a->x_stride, row);
+    return status == XEP_OK ? check_arrays(recv, a) : status;
 }
 
 static xep_status_t expand(const xep_handle_t *handle, const xep_expand_args_t *args)
 {
     const xep_plugin_t *plugin = handle->buffer->plugin.plugin;
     xep_expand_args_t own;
-    xep_status_t status = xep_buffer_usable(handle->buffer);
-    if (status == XEP_OK) status = xep_check_struct("args", args, &own, sizeof own);
-    if (status == XEP_OK) status = check_handle(handle, plugin->expand != NULL);
+    xep_status_t status = read_args(handle, plugin->expand != NULL, args, &own, sizeof own);
     if (status == XEP_OK) status = check_expand(xep_packed_recv(handle), &own);
     return status == XEP_OK ? plugin->expand(handle->buffer->mode, xep_packed_recv(handle), &own) : status;
 }
@@ -184,12 +194,9 @@ static xep_status_t check_reduce(const xep_handle_t *handle, xep_reduce_args_t *
     const size_t element = xep_dtype_size(a->dtype), out_element = xep_dtype_size(a->out_dtype);
     if (a->x_stride == 0) a->x_stride = a->hidden * element;
     if (a->out_stride == 0) a->out_stride = a->hidden * out_element;
-    if (a->x_stride < a->hidden * element)
-        return xep_fail(XEP_ERR_INVALID, "invalid x_stride: %zu bytes (at least the %zu of a row)", a->x_stride,
-                        a->hidden * element);
-    if (a->out_stride < a->hidden * out_element)
-        return xep_fail(XEP_ERR_INVALID, "invalid out_stride: %zu bytes (at least the %zu of a row)", a->out_stride,
-                        a->hidden * out_element);
+    status = check_stride("x_stride", a->x_stride, a->hidden * element);
+    if (status == XEP_OK) status = check_stride("out_stride", a->out_stride, a->hidden * out_element);
+    if (status != XEP_OK) return status;
     if (handle->recv.rows != 0 && (a->slots == NULL || a->x == NULL || a->out == NULL))
         return xep_fail(XEP_ERR_INVALID, "%s is NULL", a->slots == NULL ? "slots" : a->x == NULL ? "x" : "out");
     status = check_aligned("slots", (uintptr_t)a->slots, sizeof *a->slots);
@@ -205,9 +212,7 @@ static xep_status_t reduce(const xep_handle_t *handle, const xep_reduce_args_t *
 {
     const xep_plugin_t *plugin = handle->buffer->plugin.plugin;
     xep_reduce_args_t own;
-    xep_status_t status = xep_buffer_usable(handle->buffer);
-    if (status == XEP_OK) status = xep_check_struct("args", args, &own, sizeof own);
-    if (status == XEP_OK) status = check_handle(handle, plugin->reduce != NULL);
+    xep_status_t status = read_args(handle, plugin->reduce != NULL, args, &own, sizeof own);
     if (status == XEP_OK) status = check_reduce(handle, &own);
     return status == XEP_OK ? plugin->reduce(handle->buffer->mode, &handle->recv, &own) : status;
 }

@@ -8,7 +8,7 @@
 #include "room.h"
 #include "transport.h"
 
-/** What a rank sees before any heap is opened; written by each, read by all. Zeros: not checked. */
+/** The room that a rank sees before any heap is opened: each rank writes its own, all read it. Zeros: not looked at. */
 typedef struct xep_room_view {
     xep_room_t room;
     xep_shared_room_t shared[XEP_SHARED_KINDS];

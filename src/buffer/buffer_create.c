@@ -108,7 +108,7 @@ static xep_status_t open_instances(xep_buffer_t *buffer, const xep_buffer_params
     return xep_balance_open(buffer, params);
 }
 
-/** Of making a buffer once, perhaps in vain. */
+/** One attempt to make a buffer; where memory is short another one follows, with less. */
 typedef struct attempt {
     const xep_buffer_params_t *params;
     const uint32_t *sends; /* [R] */

@@ -26,7 +26,7 @@ typedef struct xep_pmix_wait {
     int goes_on; /* even if a rank has died: waits only for the server */
 } xep_pmix_wait_t;
 
-/** PMIx_Init, once in a process: sets client->self, even if it fails. Given up: PMIx cannot be used any more. */
+/** PMIx_Init, once in a process: sets client->self, even if it fails. After a timeout PMIx cannot be used. */
 xep_pmix_result_t xep_pmix_call_init(xep_pmix_client_t *client, const xep_pmix_wait_t *wait);
 
 /** The number of ranks of the job, to client->nranks. */

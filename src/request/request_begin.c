@@ -87,7 +87,7 @@ static void keep_payloads(xep_handle_t *handle, xep_dispatch_args_t *args)
     args->payloads = handle->payloads;
 }
 
-/* A scan, as a buffer has a few: the free one that was begun in last, whose memory is in the caches; NULL: none. */
+/* The free slot that was used last, whose memory is in the caches; NULL: none is free. A buffer has only a few. */
 static xep_handle_t *find_slot(xep_buffer_t *buffer)
 {
     xep_handle_t *best = NULL;

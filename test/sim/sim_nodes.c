@@ -201,7 +201,7 @@ void sim_nodes_summed_lie(void **state)
 static uint64_t tokens_passed(const sim_world_t *world)
 {
     const ll_t *mode = world->ranks[1].mode;
-    const ll_notice_t *notices = (const void *)(mode->kit.heard[2] + mode->layout.common.notices);
+    const ll_notice_t *notices = (const void *)(mode->kit.hears_in[2] + mode->layout.common.notices);
     return xep_rows_of(notices[2].word, 1);
 }
 
