@@ -212,7 +212,20 @@ survive() {
     echo "$said"
     [ "$(grep -c '^survived$' <<<"$said")" -eq "$5" ]
 }
-export -f survive
+
+# join MODE: a process that no launcher has started joins two ranks
+join() {
+    local folder said
+    folder=$(mktemp -d) || return 1
+    "$cuda_survivors" "$1" joiner 3 10000 "$folder/address" >"$folder/joiner" 2>&1 &
+    said=$("$bin/xep_run" -n 2 "$cuda_survivors" "$1" grow 3 10000 "$folder/address" 2>&1)
+    wait $!
+    said+=$'\n'$(cat "$folder/joiner")
+    rm -rf "$folder"
+    echo "$said"
+    [ "$(grep -c '^survived$' <<<"$said")" -eq 3 ]
+}
+export -f survive join
 export bin cuda_survivors
 for mode in normal ll; do
     for seed in 1 2; do
@@ -223,6 +236,7 @@ for mode in normal ll; do
     step "a rank that dies between replays, mode $mode" bash -c 'survive "$@"' - 3 $mode graph 1 2
     # shellcheck disable=SC2016
     step "a group that shrinks, mode $mode" bash -c 'survive "$@"' - 3 $mode shrink 2 2
+    step "a group that grows, mode $mode" bash -c "join $mode"
 done
 
 # tensors: xep and deep_ep; Python's own tests of them skip what is not on a device
