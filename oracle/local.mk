@@ -15,7 +15,7 @@ libxep_oracle_la_SOURCES = \
 	%D%/oracle_cast_logfmt.c \
 	%D%/oracle_number.c %D%/oracle_number.h \
 	%D%/oracle_owners.c %D%/oracle_owners.h \
-	%D%/oracle_recv.c %D%/oracle_recv.h \
+	%D%/oracle_check_recv.c \
 	%D%/oracle_payloads.c %D%/oracle_payloads.h \
 	%D%/oracle_pieces.c %D%/oracle_pieces.h \
 	%D%/oracle_route_file.c %D%/oracle_route_file.h \

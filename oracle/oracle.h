@@ -5,7 +5,7 @@
  * with the library, so that the two do not share mistakes. xep_perf --check, the simulator and the tests on ranks
  * compare with it, byte for byte.
  *
- * The truth is xep.h: which rows arrive where and in which order (oracle_recv.h), what the cast makes of them
+ * The truth is xep.h: which rows arrive where and in which order (oracle_check.h), what the cast makes of them
  * (oracle_cast.h), what xep_layout() counts (oracle_layout.c). Sums are made in fp32 from +0: bias 0, bias 1, then by
  * rank in ascending order, or by expert fma(weight, y, sum) with k ascending; rounded once, to nearest even
  * (oracle_combine.h). NaN is the type's positive quiet NaN without payload.
@@ -28,13 +28,13 @@
 #include <xep/inspect.h>
 
 #include "oracle_cast.h"
+#include "oracle_check.h"
 #include "oracle_combine.h"
 #include "oracle_data.h"
 #include "oracle_differ.h"
 #include "oracle_hash.h"
 #include "oracle_number.h"
 #include "oracle_pieces.h"
-#include "oracle_recv.h"
 #include "oracle_routing.h"
 #include "oracle_traffic.h"
 

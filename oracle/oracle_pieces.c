@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "oracle_alloc.h"
+#include "oracle_check.h"
 #include "oracle_number.h"
-#include "oracle_recv.h"
 
 static uint64_t least(uint64_t a, uint64_t b)
 {

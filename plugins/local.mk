@@ -35,7 +35,7 @@ libxep_kernels_la_SOURCES = \
 	%D%/kernels/cast_table.c %D%/kernels/cast_table.h %D%/kernels/cast_formats.h %D%/kernels/cast_rows.c \
 	%D%/kernels/cast_walk.h %D%/kernels/cast_vectors.h %D%/kernels/cast_x86.h \
 	%D%/kernels/cast_formats.c \
-	%D%/kernels/codec.h %D%/kernels/codec.c %D%/kernels/decode.h %D%/kernels/decode.c \
+	%D%/kernels/codec.h %D%/kernels/codec.c %D%/kernels/decode.c \
 	%D%/kernels/decode_walk.h %D%/kernels/decode_vectors.h %D%/kernels/decode_avx2.c %D%/kernels/decode_neon.c \
 	%D%/kernels/logfmt.h %D%/kernels/logfmt.c %D%/kernels/logfmt_lanes.h
 libxep_kernels_la_CPPFLAGS = $(plugin_cppflags) -I$(srcdir)/%D%/kit -I$(srcdir)/%D%/kernels
@@ -51,7 +51,7 @@ pkglib_LTLIBRARIES = xep_normal.la xep_ll.la
 xep_normal_la_SOURCES = $(normal_shared_sources) \
 	%D%/normal/normal.c %D%/normal/normal_steps.h %D%/normal/normal_steps.c %D%/normal/normal_plan.c \
 	%D%/normal/normal_masks.h %D%/normal/normal_masks.c %D%/normal/normal_grants.h %D%/normal/normal_grants.c \
-	%D%/normal/normal_in_place.h %D%/normal/normal_in_place.c \
+	%D%/normal/normal_in_place.c \
 	%D%/normal/normal_pieces.c %D%/normal/normal_nodes.c \
 	%D%/normal/normal_pass.c %D%/normal/normal_forward.c %D%/normal/normal_return.c %D%/normal/normal_put.c \
 	%D%/normal/normal_dispatch.c %D%/normal/normal_combine.c %D%/normal/normal_fill.c \

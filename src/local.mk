@@ -30,7 +30,7 @@ libxep_all_la_SOURCES = \
 	%D%/balance/balance.h %D%/balance/balance.c %D%/balance/balance_round.c \
 	%D%/buffer/mode.h %D%/buffer/mode.c %D%/buffer/path.h %D%/buffer/path.c \
 	%D%/buffer/plugin_loader_file.c %D%/buffer/plugin_loader.h %D%/buffer/plugin_loader.c \
-	%D%/buffer/buffer_agree_room.c %D%/buffer/shape.h %D%/buffer/shape.c \
+	%D%/buffer/buffer_agree_room.c %D%/buffer/mode_shape.c \
 	%D%/staging/staging.h %D%/staging/staging.c %D%/staging/staging_copy.c %D%/staging/staging_layout.c \
 	%D%/staging/staging_show.c %D%/staging/staging_slots.h %D%/staging/staging_take.c %D%/staging/staging_wait.c \
 	%D%/weights/weights.h %D%/weights/weights.c %D%/weights/weights_copy.c %D%/weights/weights_reduce.c \
@@ -75,7 +75,7 @@ libxep_all_la_SOURCES = \
 	%D%/pmix/pmix_names.h %D%/pmix/pmix_names.c \
 	%D%/cuda/cuda_device.h %D%/cuda/cuda_device.c %D%/cuda/cuda_driver.h %D%/cuda/cuda_driver.c \
 	%D%/cuda/cuda_heap.h %D%/cuda/cuda_heap.c %D%/cuda/cuda_kept.h %D%/cuda/cuda_kept.c %D%/cuda/cuda_objects.h \
-	%D%/cuda/cuda_pointers.h %D%/cuda/cuda_pointers.c %D%/cuda/cuda_work.h %D%/cuda/cuda_work.c \
+	%D%/cuda/cuda_device_pointers.c %D%/cuda/cuda_work.h %D%/cuda/cuda_work.c \
 	%D%/util/cache.h %D%/util/cache.c %D%/util/config.h %D%/util/config.c %D%/util/config_defs.h %D%/util/cpu.h \
 	%D%/util/cpu.c %D%/util/dtype.c %D%/util/error.h %D%/util/error.c \
 	%D%/util/hash.h %D%/util/host.h %D%/util/host.c %D%/util/interfaces.h %D%/util/interfaces.c %D%/util/process.h \

@@ -3,7 +3,6 @@
 /* What a row is encoded and decoded by. */
 #include "codec.h"
 
-#include "decode.h"
 #include "logfmt.h"
 #include "rows.h"
 

@@ -8,6 +8,7 @@
 #define XEP_CODEC_H
 
 #include "cast.h"
+#include "cast_formats.h"
 #include "logfmt.h"
 
 /**
@@ -19,6 +20,21 @@ typedef void (*xep_decode_fn)(xep_quant_t quant, uint16_t *row, const void *q, c
 
 /** The scalar function is the definition, the other one has the same bits for every input. Not for LogFMT. */
 xep_decode_fn xep_decode_select(xep_simd_t simd);
+
+/* ---- decode.c ---- */
+
+/** Channels of a group, the first of which begins with a byte of q, by the definition. */
+void xep_decode_group(const xep_cast_element_t *element, uint16_t *row, const uint8_t *q, size_t elems, float scale);
+
+/** Rows, as xep_decode_fn has it. */
+void xep_decode_scalar(xep_quant_t quant, uint16_t *row, const void *q, const void *scales, size_t elems, float given);
+#if defined(__x86_64__)
+void xep_decode_avx2(xep_quant_t quant, uint16_t *row, const void *q, const void *scales, size_t elems, float given);
+#elif defined(__aarch64__)
+void xep_decode_neon(xep_quant_t quant, uint16_t *row, const void *q, const void *scales, size_t elems, float given);
+#endif
+
+/* ---- codec.c ---- */
 
 typedef struct xep_codec {
     xep_quant_t quant;

@@ -7,7 +7,7 @@
 #ifndef XEP_DECODE_WALK_H
 #define XEP_DECODE_WALK_H
 
-#include "decode.h"
+#include "codec.h"
 
 /* Channels of a group, the first of which begins with a byte of q. */
 KERNEL void decode_group(const xep_cast_element_t *element, uint16_t *row, const uint8_t *q, size_t elems, float scale);

@@ -5,7 +5,6 @@
  * kit in one allocation, and none is made later: an operation allocates nothing.
  */
 #include "normal_coded.h"
-#include "normal_in_place.h"
 #include "normal_masks.h"
 #include "normal_nodes.h"
 #include "normal_pieces.h"

@@ -44,7 +44,7 @@
  * combine of the same handle; a slot gets a new handle only after all of the old one's combines
  * have completed at the reader, and the writer learns of the new one from the reader's record.
  *
- * Without ranks that are out: normal_masks.h. Rows that are read in place: normal_in_place.h. Rows that go once to each
+ * Without ranks that are out: normal_masks.h. Rows that are read in place: normal_in_place.c. Rows that go once to each
  * node: normal_nodes.h.
  *
  * Ordering. Between mapped ranks: rows are stored, streaming stores fenced by the thread that made

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* Rows that are read in place: what of it depends on records and on the order of rows. */
-#include "normal_in_place.h"
+#include "normal_steps.h"
 
 #include <string.h>
 

@@ -5,7 +5,6 @@
 
 #include "normal_coded.h"
 #include "normal_grants.h"
-#include "normal_in_place.h"
 #include "normal_masks.h"
 #include "normal_nodes.h"
 #include "normal_pieces.h"
@@ -16,7 +15,7 @@ enum {
     GRANTS = 2,                 /* and receivers may have to say where rows go: normal_grants.c */
     NODES = 4,                  /* rows go once to each node: normal_nodes.h */
     PIECES = 8,                 /* rows may come in pieces: normal_pieces.h */
-    IN_PLACE = 16,              /* rows may be read in place: normal_in_place.h */
+    IN_PLACE = 16,              /* rows may be read in place: normal_in_place.c */
     WIRED = 32,                 /* some rank is not mapped; with GRANTS and NODES one always is */
     BY_SELECTION = 64,          /* of a dispatch: sums are in that order */
     CASTS = XEP_STEPS_OF_CASTS, /* operations that cast: normal_cast.c, normal_coded.h */

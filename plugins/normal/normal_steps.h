@@ -122,6 +122,16 @@ void normal_sum_tokens(normal_t *mode, xep_op_t *op, const normal_terms_t *terms
 xep_status_t normal_sum_terms(normal_t *mode, xep_op_t *op, const normal_terms_t *terms);
 xep_status_t normal_sum(void *mode, xep_op_t *op);
 
+/* ---- normal_in_place.c: rows that are read in place (kit_in_place.h) ---- */
+
+/* With XEP_DISPATCH_IN_PLACE step 4 (normal.h) moves no rows between mapped ranks. Records say where they are. */
+
+/** Steps: the records say where rows are in place; no rows are stored; they are in place; row of the slot is filled. */
+xep_status_t normal_check_places(void *mode, xep_op_t *op);
+xep_status_t normal_leave_rows(void *mode, xep_op_t *op);
+xep_status_t normal_note_rows(void *mode, xep_op_t *op);
+xep_status_t normal_point_rows(void *mode, xep_op_t *op);
+
 /* ---- for the plugin ---- */
 
 xep_status_t normal_dispatch(void *mode, xep_op_t *op);

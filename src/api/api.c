@@ -16,7 +16,6 @@
 #include "buffer_size.h"
 #include "cpu.h"
 #include "cuda/cuda_device.h"
-#include "cuda/cuda_pointers.h"
 #include "group_abort.h"
 #include "handle.h"
 #include "mode.h"

@@ -7,7 +7,7 @@
  */
 #include "api_check.h"
 
-#include "cuda/cuda_pointers.h"
+#include "cuda/cuda_device.h"
 #include "error.h"
 #include "handle.h"
 

@@ -20,7 +20,6 @@
 #include "path.h"
 #include "request.h"
 #include "room.h"
-#include "shape.h"
 #include "staging.h"
 #include "trace.h"
 

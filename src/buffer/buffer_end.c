@@ -35,9 +35,9 @@
 #include "handle.h"
 #include "log.h"
 #include "members.h"
+#include "mode.h"
 #include "owners.h"
 #include "request.h"
-#include "shape.h"
 #include "staging.h"
 
 enum { BROKEN_WAIT_MS = 2000 }; /* for ranks that may be gone */

@@ -10,7 +10,6 @@
 #include "mode.h"
 #include "path.h"
 #include "plugin_loader.h"
-#include "shape.h"
 #include "staging.h"
 
 enum { MEMORIES = 2, LEAST_ALIGNMENT = 64, MOST_ALIGNMENT = 4096 };

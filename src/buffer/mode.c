@@ -10,7 +10,6 @@
 
 #include "error.h"
 #include "path.h"
-#include "shape.h"
 
 /* ---- what there is ---- */
 

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** What a mode can for a kind of memory, as its table says, and the refusals that follow from that. */
+/** What a mode can for a kind of memory, as its table says, the refusals that follow from that, and what it is told. */
 #ifndef XEP_BUFFER_MODE_H
 #define XEP_BUFFER_MODE_H
 
 #include <xep/inspect.h>
 #include <xep/plugin.h>
+
+#include "group.h"
 
 /** Whether bit is in a set of xep_mode_info_t. */
 #define XEP_MODE_HAS(_set, _bit) (((_set) >> (_bit)&1u) != 0)
@@ -27,5 +29,15 @@ xep_status_t xep_mode_check_dispatch(const xep_plugin_t *plugin, const xep_mode_
                                      const xep_dispatch_args_t *args);
 xep_status_t xep_mode_check_combine(const xep_plugin_t *plugin, const xep_mode_info_t *can,
                                     const xep_combine_args_t *args);
+
+/* ---- mode_shape.c: the shape that a mode gets ---- */
+
+/**
+ * From checked params; sends: [R], copied; NULL: all do. group NULL: for rank 0 of one that does not exist, spread
+ * evenly over so many nodes. XEP_ERR_NO_MEMORY; free what it made with close.
+ */
+xep_status_t xep_shape_open(const xep_buffer_params_t *params, const xep_group_t *group, uint32_t nranks,
+                            uint32_t nodes, const uint32_t *sends, xep_shape_t *shape);
+void xep_shape_close(xep_shape_t *shape);
 
 #endif

@@ -174,7 +174,7 @@ xep_status_t xep_owners_refuse(xep_group_t *group, const xep_buffer_params_t *pa
 
 /* ---- a buffer with a map ---- */
 
-/* As place_experts() has placed them (shape.c): by rank, and there in the order of experts. next: [R], zeros. */
+/* As place_experts() has placed them (mode_shape.c): by rank, and there in the order of experts. next: [R], zeros. */
 static void number_instances(const xep_shape_t *shape, const xep_instances_t *instances, uint32_t *next,
                              uint32_t *number)
 {

@@ -14,7 +14,6 @@
 #include "oracle_check.h"
 #include "oracle_combine.h"
 #include "oracle_number.h"
-#include "oracle_recv.h"
 
 #define COUNT(_fields) (sizeof(_fields) / sizeof(_fields)[0])
 enum { ROOMY = 512, POISON = 0xa5 };

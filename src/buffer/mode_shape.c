@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-#include "shape.h"
+#include "mode.h"
 
 #include <stdlib.h>
 

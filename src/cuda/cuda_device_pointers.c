@@ -5,7 +5,7 @@
  * the program has loaded it, and never loads it for this.
  */
 #define _GNU_SOURCE /* dl_iterate_phdr */
-#include "cuda_pointers.h"
+#include "cuda_device.h"
 
 #include <dlfcn.h>
 #include <link.h>

@@ -3,12 +3,11 @@
 /*
  * The two arrangements have nothing in common but the walk over all tokens; a third would be one more of these calls.
  */
-#include "oracle_recv.h"
+#include "oracle_check.h"
 
 #include <stdlib.h>
 
 #include "oracle_alloc.h"
-#include "oracle_check.h"
 
 int oracle_check_recv(const oracle_shape_t *shape, uint32_t rank, const xep_recv_t *recv,
                       oracle_difference_t *difference_p)
