@@ -106,14 +106,11 @@ static void explain(void *arg, char *text, size_t bytes)
 }
 
 /* As an operation that has failed: the others hear of it, and the buffer is broken until a reset. */
-static xep_status_t give_up(const round_t *round, xep_status_t status)
+static xep_status_t give_up(xep_buffer_t *buffer, xep_status_t status)
 {
-    char late[128], why[XEP_REASON_BYTES];
+    char why[XEP_REASON_BYTES];
     snprintf(why, sizeof why, "%s", xep_last_error());
-    explain((void *)(uintptr_t)round, late, sizeof late);
-    status = xep_fail(status, "%s: %.800s", late, why);
-    snprintf(why, sizeof why, "%s", xep_last_error());
-    xep_request_give_up_all(round->buffer, XEP_ERR_BROKEN, why);
+    xep_request_give_up_all(buffer, XEP_ERR_BROKEN, why);
     return xep_fail(status, "%s", why);
 }
 
@@ -182,7 +179,7 @@ xep_status_t xep_balance_exchange(xep_request_t *req)
     char reason[XEP_REASON_BYTES];
     snprintf(reason, sizeof reason, "%s", xep_last_error());
     xep_status_t status = wait_for_all(req, &wait);
-    if (status != XEP_OK) return give_up(&round, status);
+    if (status != XEP_OK) return give_up(buffer, xep_group_explain(&wait, status));
     status = check_pace(buffer);
     if (status == XEP_OK) status = check_shares(buffer);
     return status == XEP_OK || status == XEP_ERR_MISMATCH ? status : xep_fail(status, "%s", reason);

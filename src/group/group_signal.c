@@ -6,7 +6,6 @@
  */
 #include "group_signal.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 
 #include "cpu.h"
@@ -32,18 +31,10 @@ static void blame_dead(xep_group_t *group)
     if (xep_group_wait(group, &wait) != XEP_ERR_PEER) (void)xep_fail(XEP_ERR_PEER, "%s", why);
 }
 
-/* What the wait was for, behind why it ended; an abort is nobody's fault. */
-__attribute__((format(printf, 4, 5))) static xep_status_t explain(xep_group_t *group, xep_status_t status,
-                                                                  const char *what, const char *format, ...)
+static xep_status_t explain(xep_group_t *group, const xep_wait_t *wait, xep_status_t status)
 {
-    char detail[320];
-    va_list args;
-    if (status != XEP_ERR_TIMEOUT && status != XEP_ERR_PEER) return status;
     if (status == XEP_ERR_PEER && !group->left_out) blame_dead(group);
-    va_start(args, format);
-    vsnprintf(detail, sizeof detail, format, args);
-    va_end(args);
-    return xep_fail(status, "%s: %.400s; %s", what, xep_last_error(), detail);
+    return xep_group_explain(wait, status);
 }
 
 /* ---- sending ---- */
@@ -85,7 +76,7 @@ xep_status_t xep_group_signal_all(xep_group_t *group, xep_heap_wire_t *heap, con
         if (xep_group_is_out(group, sending.rank)) continue;
         sending.bytes = sending.rank == group->rank ? 0 : signal->bytes; /* ours are there already */
         xep_status_t status = xep_group_wait(group, &wait);
-        if (status != XEP_OK) return explain(group, status, signal->what, "rank %u takes no signal", sending.rank);
+        if (status != XEP_OK) return explain(group, &wait, status);
     }
     return XEP_OK;
 }
@@ -111,7 +102,7 @@ xep_status_t xep_group_flush(xep_group_t *group, xep_heap_wire_t *heap, uint64_t
 {
     flushing_t flushing = {.wire = &heap->wire, .what = what};
     xep_wait_t wait = {.look = try_flush, .arg = &flushing, .deadline_ns = deadline_ns, .explain = explain_flushing};
-    return explain(group, xep_group_wait(group, &wait), what, "bytes to peers have not left");
+    return explain(group, &wait, xep_group_wait(group, &wait));
 }
 
 /* ---- receiving ---- */
@@ -146,28 +137,15 @@ static xep_status_t look_for_words(void *arg)
     return receiving->missing == receiving->group->nranks ? XEP_OK : XEP_INPROGRESS;
 }
 
-/* "still missing: rank 1 5" */
-static void list_missing(const receiving_t *receiving, char *text, size_t bytes)
+/* "barrier: still missing: rank 1 5" */
+static void explain_words(void *arg, char *text, size_t bytes)
 {
+    const receiving_t *receiving = arg;
     uint32_t nranks = receiving->group->nranks, r = receiving->missing;
-    size_t used = (size_t)snprintf(text, bytes, "still missing: rank");
+    size_t used = (size_t)snprintf(text, bytes, "%s: still missing: rank", receiving->words->what);
     for (; r < nranks && used + 24 < bytes; r = find_missing(receiving, r + 1))
         used += (size_t)snprintf(text + used, bytes - used, " %u", r);
     if (r < nranks) snprintf(text + used, bytes - used, " ...");
-}
-
-static xep_status_t name_missing(xep_group_t *group, const receiving_t *receiving, xep_status_t status)
-{
-    char list[256];
-    list_missing(receiving, list, sizeof list);
-    return explain(group, status, receiving->words->what, "%s", list);
-}
-
-static void explain_words(void *arg, char *text, size_t bytes)
-{
-    char list[256];
-    list_missing(arg, list, sizeof list);
-    snprintf(text, bytes, "%s: %s", ((const receiving_t *)arg)->words->what, list);
 }
 
 static void account_for_words(void *arg, xep_account_t *account)
@@ -213,5 +191,5 @@ xep_status_t xep_group_wait_words(xep_group_t *group, const xep_group_words_t *w
     uint64_t begin_ns = xep_clock_ns();
     xep_status_t status = xep_group_wait(group, &wait);
     if (status == XEP_ERR_TIMEOUT) ask_ranks(group, &receiving, begin_ns, deadline_ns);
-    return status == XEP_OK ? XEP_OK : name_missing(group, &receiving, status);
+    return explain(group, &wait, status);
 }

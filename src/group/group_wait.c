@@ -135,3 +135,11 @@ xep_status_t xep_group_wait(xep_group_t *group, const xep_wait_t *wait)
     xep_watch_end(&watch);
     return status;
 }
+
+xep_status_t xep_group_explain(const xep_wait_t *wait, xep_status_t status)
+{
+    char what[400];
+    if (status == XEP_OK || status == XEP_ERR_ABORTED || status == XEP_ERR_INVALID) return status;
+    wait->explain(wait->arg, what, sizeof what);
+    return xep_fail(status, "%.600s; %s", xep_last_error(), what);
+}

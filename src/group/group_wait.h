@@ -27,8 +27,14 @@ typedef struct xep_wait {
  * backs off. Other ends, each after one more look:
  *   XEP_ERR_ABORTED xep_group_abort(), by whatever thread; or the caller's params.interrupted, which aborts the group
  *   XEP_ERR_TIMEOUT the deadline XEP_ERR_PEER a rank has died, and its last words have not ended the wait within 100 ms
- * The reason says only that; the caller adds what was waited for.
+ * The reason says only that.
  */
 xep_status_t xep_group_wait(xep_group_t *group, const xep_wait_t *wait);
+
+/**
+ * For the caller of a wait that has ended with status: adds to this thread's reason what was waited for. An abort is
+ * nobody's fault, and what is invalid has been said.
+ */
+xep_status_t xep_group_explain(const xep_wait_t *wait, xep_status_t status);
 
 #endif

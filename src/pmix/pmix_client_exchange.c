@@ -117,11 +117,11 @@ static void explain_fence(void *arg, char *text, size_t bytes)
              (unsigned long long)fenced->client->exchanges, fenced->client->nranks, missing);
 }
 
-/* The deadline has passed in a fence. */
-static xep_status_t tell_missing(fenced_t *fenced)
+/* The deadline has passed. */
+static xep_status_t fail_late(const xep_pmix_wait_t *wait)
 {
     char text[400];
-    explain_fence(fenced, text, sizeof text);
+    wait->explain(wait->arg, text, sizeof text);
     return xep_fail(XEP_ERR_TIMEOUT, "%s", text);
 }
 
@@ -141,7 +141,7 @@ static xep_status_t fence(xep_pmix_client_t *client, size_t bytes, uint64_t dead
     if (!result.done) client->broken = 1;
     if (status != XEP_OK) return status;
     if (result.done && result.ret == PMIX_ERR_NOMEM) return no_memory();
-    if (!result.done) return tell_missing(&fenced);
+    if (!result.done) return fail_late(&wait);
     if (result.ret == PMIX_SUCCESS || result.ret == PMIX_OPERATION_SUCCEEDED) return XEP_OK;
     if (result.ret == PMIX_ERR_PARTIAL_SUCCESS) return tell_who_left(client, bytes);
     status = find_reason(client);
@@ -164,16 +164,13 @@ static void explain_commit(void *arg, char *text, size_t bytes)
 /* XEP_OK with *ret_p. Else the commit was given up, and the others enter a fence to which this rank does not come. */
 static xep_status_t commit(xep_pmix_client_t *client, uint64_t deadline_ns, pmix_status_t *ret_p)
 {
-    char text[400];
     xep_pmix_wait_t wait = {.deadline_ns = deadline_ns, .explain = explain_commit, .arg = client};
     xep_pmix_result_t result = xep_pmix_call_commit(client, &wait);
     *ret_p = result.ret;
     if (result.done) return XEP_OK;
     client->broken = 1;
     xep_status_t status = check_end(client);
-    if (status != XEP_OK) return status;
-    explain_commit(client, text, sizeof text);
-    return xep_fail(XEP_ERR_TIMEOUT, "%s", text);
+    return status == XEP_OK ? fail_late(&wait) : status;
 }
 
 /* Values of at most a megabyte, each under a key of its own. */
@@ -221,9 +218,7 @@ static xep_status_t get_value(xep_pmix_client_t *client, uint32_t rank, size_t n
     if (result.done && result.ret == PMIX_ERR_NOMEM) return no_memory();
     xep_status_t status = check_end(client);
     if (status != XEP_OK) return status;
-    if (!result.done)
-        return xep_fail(XEP_ERR_TIMEOUT, "exchange %llu over PMIx: nothing from rank %u in time",
-                        (unsigned long long)client->exchanges, rank);
+    if (!result.done) return fail_late(&wait);
     if (result.ret == PMIX_SUCCESS && result.bytes != SIZE_MAX)
         return xep_fail(XEP_ERR_MISMATCH, "rank %u gave %zu bytes to an exchange of %zu", rank, result.bytes, bytes);
     status = find_reason(client); /* the server may give up a living rank when another one has died */

@@ -56,9 +56,8 @@ static xep_status_t open_client(const xep_rendezvous_t *rendezvous, xep_pmix_cli
 {
     xep_status_t status = xep_pmix_client_open(rendezvous->timeout_ms, 0, client_p);
     if (status == XEP_OK) return XEP_OK;
-    char why[400];
-    snprintf(why, sizeof why, "%s", xep_last_error());
-    return xep_fail(status, "the PMIx name \"%s\" cannot be used: %s (%s)", rendezvous->name, why, instead);
+    return xep_fail(status, "the PMIx name \"%s\" cannot be used: %.400s (%s)", rendezvous->name, xep_last_error(),
+                    instead);
 }
 
 static xep_status_t publish(const xep_rendezvous_t *rendezvous, const xep_address_t *address)

@@ -266,11 +266,7 @@ xep_status_t xep_request_wait_memory(xep_buffer_t *buffer, const xep_handle_t *h
                        .explain = explain_memory};
     xep_status_t status =
         buffer->goes_on ? xep_members_wait_input(buffer, handle->slot, &wait) : xep_group_wait(buffer->group, &wait);
-    if (status != XEP_ERR_TIMEOUT) return status;
-    return xep_fail(status, "%s: %s",
-                    handle != NULL ? "rows of the last combine of this handle are still read"
-                                   : "peers have not released handles with rows of this rank's send memory",
-                    xep_last_error());
+    return status == XEP_ERR_TIMEOUT ? xep_group_explain(&wait, status) : status;
 }
 
 /* ---- the order of operations of several buffers on a device ---- */

@@ -58,12 +58,11 @@ xep_status_t xep_staging_wait(xep_buffer_t *buffer, xep_waits_kind_t kind, int32
                        .deadline_ns = xep_deadline(timeout_ms),
                        .account = kind == XEP_WAITS_NOWHERE ? NULL : account_for_stream,
                        .explain = explain_stream};
-    char what[200], text[XEP_REASON_BYTES];
-    xep_status_t status = xep_group_wait(buffer->group, &wait);
+    char text[XEP_REASON_BYTES];
+    xep_status_t status = xep_group_explain(&wait, xep_group_wait(buffer->group, &wait));
     if (status == XEP_OK) return xep_buffer_usable(buffer);
     if (status == XEP_ERR_ABORTED) return status;
-    explain_stream(&look, what, sizeof what);
-    snprintf(text, sizeof text, "%.700s; %s", xep_last_error(), what);
+    snprintf(text, sizeof text, "%s", xep_last_error());
     xep_request_end_all(buffer, XEP_ERR_BROKEN, text);
     return xep_fail(status, "%s", text);
 }
@@ -79,11 +78,8 @@ void xep_staging_stay(xep_request_t *req)
                        .arg = &look,
                        .deadline_ns = xep_deadline(req->op.timeout_ms),
                        .explain = explain_stream};
-    char what[200], text[XEP_REASON_BYTES];
     if (buffer->plugin.plugin->begins_early != XEP_BEGINS_IN_CALL || req->state != XEP_REQUEST_ACTIVE) return;
     xep_status_t status = xep_group_wait(buffer->group, &wait);
     if (status == XEP_OK || status == XEP_ERR_ABORTED || req->state != XEP_REQUEST_ACTIVE) return;
-    explain_stream(&look, what, sizeof what);
-    snprintf(text, sizeof text, "%.700s; %s", xep_last_error(), what);
-    xep_request_break(req, status, text);
+    xep_request_break(req, xep_group_explain(&wait, status), xep_last_error());
 }

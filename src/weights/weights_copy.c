@@ -181,7 +181,6 @@ static void explain(void *arg, char *text, size_t bytes)
 
 xep_status_t xep_weights_fetch(xep_weights_t *weights, uint32_t expert, const void **base_p)
 {
-    char why[XEP_REASON_BYTES];
     fetching_t fetching = {.weights = weights, .expert = expert};
     const xep_wait_t wait = {.look = look,
                              .arg = &fetching,
@@ -189,9 +188,7 @@ xep_status_t xep_weights_fetch(xep_weights_t *weights, uint32_t expert, const vo
                              .explain = explain};
     xep_status_t status = xep_group_wait(weights->group, &wait);
     if (status == XEP_OK) *base_p = fetching.copy->base;
-    if (status != XEP_ERR_TIMEOUT && status != XEP_ERR_PEER && status != XEP_ERR_TRANSPORT) return status;
-    snprintf(why, sizeof why, "%s", xep_last_error());
-    return xep_fail(status, "the weights of expert %u of rank %u: %.900s", expert, weights->owner[expert], why);
+    return xep_group_explain(&wait, status);
 }
 
 xep_status_t xep_weights_begin_fetch(xep_weights_t *weights, uint32_t expert)

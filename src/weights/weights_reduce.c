@@ -69,7 +69,7 @@ static xep_status_t add_piece(xep_weights_t *weights, uint32_t rank, uint64_t of
                              .arg = &reading,
                              .deadline_ns = xep_deadline(weights->params.timeout_ms),
                              .explain = explain};
-    xep_status_t status = base != NULL ? XEP_OK : xep_group_wait(weights->group, &wait);
+    xep_status_t status = base != NULL ? XEP_OK : xep_group_explain(&wait, xep_group_wait(weights->group, &wait));
     if (status == XEP_OK)
         add(sum, base != NULL ? (const float *)(const void *)(base + offset) : weights->bounce, count);
     return status;

@@ -235,7 +235,7 @@ static int dead_owner(xep_group_t *group, atomic_int *ended)
     if (mp_is_last()) raise(SIGKILL);
     mp_sleep_us(300000);
     const xep_status_t status = xep_weights_of(weights, EXPERTS - 1, &base);
-    snprintf(text, sizeof text, "the weights of expert 6 of rank %u: ", mp_nranks() - 1);
+    snprintf(text, sizeof text, "the weights of expert 6 of rank %u have not come", mp_nranks() - 1);
     if (info.nnodes == 1) MP_CHECK(status == XEP_OK && ((const uint8_t *)base)[1] == (uint8_t)(7 + 6 * 31 + 3));
     else MP_CHECK(status == XEP_ERR_PEER || status == XEP_ERR_TRANSPORT);
     if (info.nnodes != 1) MP_REASON(text);
