@@ -43,10 +43,11 @@ static void bury(work_t *work)
 {
     xep_shrink_t *shrink = &work->shrink;
     for (uint32_t r = 0; r < shrink->nranks; r++) {
-        if (r == work->old->rank || (shrink->gone[r] && xep_shrink_suspects(shrink, r))) continue;
+        xep_shrink_rank_t *of = &shrink->of[r];
+        if (r == work->old->rank || (of->gone && xep_shrink_suspects(shrink, r))) continue;
         int gone = xep_group_has_died(work->old, r);
-        if (gone && (shrink->gone[r] || shrink->of[r] == NULL)) xep_shrink_suspect(shrink, r, XEP_OUT_DIED);
-        shrink->gone[r] = (uint8_t)gone;
+        if (gone && (of->gone || of->said == NULL)) xep_shrink_suspect(shrink, r, XEP_OUT_DIED);
+        of->gone = (uint8_t)gone;
     }
 }
 
@@ -57,7 +58,7 @@ static int is_late(const work_t *work, uint32_t rank)
     if (rank == work->old->rank || xep_shrink_suspects(shrink, rank)) return 0;
     switch (work->step) {
     case AGREE: return xep_agreement_waits_for(&shrink->agreement, rank, &since);
-    case BUILD: return shrink->late[rank];
+    case BUILD: return shrink->of[rank].late;
     case READY: return !xep_shrink_is_ready(shrink, rank);
     }
     return 0;

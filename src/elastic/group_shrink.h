@@ -52,6 +52,13 @@ typedef struct xep_state {
 } xep_state_t;
 _Static_assert(sizeof(xep_state_t) == 24 + XEP_SHRINK_TEXT, "wire format");
 
+/** What is known of another rank. */
+typedef struct xep_shrink_rank {
+    xep_msg_t *said; /* its last state, while it was not suspected; NULL: none */
+    uint8_t gone;    /* it was gone at the last look */
+    uint8_t late;    /* the bootstrap waits for it */
+} xep_shrink_rank_t;
+
 typedef struct xep_shrink {
     xep_group_t *group;
     uint32_t nranks;
@@ -59,12 +66,10 @@ typedef struct xep_shrink {
     uint64_t tried, built; /* the last attempt; the last one whose group this rank has made. 0: none */
     int builds;            /* it tries, or waits for the others to be ready: nothing is decided meanwhile */
     xep_state_t *mine;
-    xep_msg_t **of;    /* [nranks] the last state of a rank that was not suspected then; NULL: none */
-    xep_msg_t *shares; /* of group_shrink_boot.c, not used yet */
-    uint8_t *gone;     /* [nranks] it was gone at the last look */
-    uint8_t *late;     /* [nranks] the bootstrap waits for it */
-    int left_out;      /* the others go on without this rank */
-    int changed;       /* what this rank says, since it was sent */
+    xep_shrink_rank_t *of; /* [nranks] */
+    xep_msg_t *shares;     /* of group_shrink_boot.c, not used yet */
+    int left_out;          /* the others go on without this rank */
+    int changed;           /* what this rank says, since it was sent */
 } xep_shrink_t;
 
 /** xep_group_shrink(), arguments checked. */

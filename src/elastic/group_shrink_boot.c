@@ -88,7 +88,7 @@ static int note_late(ctl_boot_t *boot)
 {
     int is_late = 0;
     for (uint32_t r = 0; r < boot->boot.nranks; r++) {
-        boot->shrink->late[boot->old[r]] = !boot->got[r];
+        boot->shrink->of[boot->old[r]].late = !boot->got[r];
         is_late |= !boot->got[r];
     }
     return is_late;
@@ -114,7 +114,7 @@ static xep_status_t ctl_allgather(xep_boot_t *base, const void *send, void *recv
         status = boot->patience(boot->arg);
         (void)xep_backoff_wait(&backoff, atomic_load(&boot->shrink->group->transport->moves));
     }
-    memset(boot->shrink->late, 0, boot->shrink->nranks);
+    for (uint32_t r = 0; r < boot->shrink->nranks; r++) boot->shrink->of[r].late = 0;
     return status;
 }
 

@@ -22,7 +22,8 @@ static void suspect(void *arg, uint32_t rank, xep_out_reason_t reason)
 
 static const xep_state_t *state_of(const xep_shrink_t *shrink, uint32_t rank)
 {
-    return shrink->of[rank] == NULL ? NULL : (const xep_state_t *)(const void *)shrink->of[rank]->data;
+    const xep_msg_t *said = shrink->of[rank].said;
+    return said == NULL ? NULL : (const xep_state_t *)(const void *)said->data;
 }
 
 static int read(void *arg, uint32_t rank)
@@ -30,7 +31,7 @@ static int read(void *arg, uint32_t rank)
     xep_shrink_t *shrink = arg;
     const xep_state_t *state = state_of(shrink, rank);
     return state != NULL && xep_ballot_read(&shrink->agreement.theirs, state->words,
-                                            (shrink->of[rank]->bytes - sizeof *state) / sizeof(uint64_t));
+                                            (shrink->of[rank].said->bytes - sizeof *state) / sizeof(uint64_t));
 }
 
 static void publish(void *arg)
@@ -65,11 +66,9 @@ xep_status_t xep_shrink_open(xep_shrink_t *shrink, xep_group_t *group)
     *shrink =
         (xep_shrink_t){.group = group, .nranks = nranks, .agreement = {.ops = &ops, .suspect = suspect, .arg = shrink}};
     shrink->of = calloc(nranks, sizeof *shrink->of);
-    shrink->gone = calloc(nranks, sizeof *shrink->gone);
-    shrink->late = calloc(nranks, sizeof *shrink->late);
     int opened = xep_agreement_open(agreement, group->rank, nranks, 1, words < MOST_WORDS ? words : MOST_WORDS);
     shrink->mine = calloc(1, sizeof *shrink->mine + agreement->capacity * sizeof(uint64_t));
-    if (shrink->of != NULL && shrink->gone != NULL && shrink->late != NULL && opened && shrink->mine != NULL) {
+    if (shrink->of != NULL && opened && shrink->mine != NULL) {
         shrink->mine->phase = XEP_SHRINK_GOES_ON;
         xep_agreement_publish(agreement);
         return XEP_OK;
@@ -81,11 +80,9 @@ xep_status_t xep_shrink_open(xep_shrink_t *shrink, xep_group_t *group)
 void xep_shrink_close(xep_shrink_t *shrink)
 {
     xep_ctl_free(shrink->shares);
-    for (uint32_t r = 0; shrink->of != NULL && r < shrink->nranks; r++) free(shrink->of[r]);
+    for (uint32_t r = 0; shrink->of != NULL && r < shrink->nranks; r++) free(shrink->of[r].said);
     xep_agreement_close(&shrink->agreement);
     free(shrink->mine);
-    free(shrink->late);
-    free(shrink->gone);
     free(shrink->of);
 }
 
@@ -109,7 +106,7 @@ void xep_shrink_say(xep_shrink_t *shrink)
     mine->built = shrink->built;
     memcpy(mine->words, shrink->agreement.said, bytes);
     for (uint32_t r = 0; r < shrink->nranks; r++)
-        if (r != shrink->group->rank && !shrink->gone[r])
+        if (r != shrink->group->rank && !shrink->of[r].gone)
             (void)xep_ctl_send(shrink->group, r, XEP_CTL_STATE, 0, mine, sizeof *mine + bytes);
 }
 
@@ -139,7 +136,7 @@ static void take_msgs(xep_shrink_t *shrink)
     for (; msg != NULL; msg = next) {
         next = msg->next;
         if (msg->bytes < sizeof(xep_state_t) || xep_shrink_suspects(shrink, msg->from)) free(msg);
-        else (void)xep_ctl_keep_last(&shrink->of[msg->from], msg);
+        else (void)xep_ctl_keep_last(&shrink->of[msg->from].said, msg);
     }
 }
 
@@ -160,7 +157,7 @@ xep_status_t xep_shrink_hear(xep_shrink_t *shrink)
     if (changed) return XEP_INPROGRESS; /* some have not been read */
     xep_status_t status = XEP_INPROGRESS;
     for (uint32_t r = 0; r < shrink->nranks && status == XEP_INPROGRESS; r++)
-        if (shrink->of[r] != NULL && !xep_shrink_suspects(shrink, r))
+        if (shrink->of[r].said != NULL && !xep_shrink_suspects(shrink, r))
             status = check_phase(shrink, r, state_of(shrink, r));
     if (status == XEP_INPROGRESS) (void)xep_agreement_decide(agreement);
     return status;

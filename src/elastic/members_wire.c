@@ -48,12 +48,17 @@ typedef struct said {
 } said_t;
 _Static_assert(sizeof(said_t) == 32, "wire format");
 
+/* Between this rank and another one. */
+typedef struct heard {
+    xep_msg_t *last;   /* of its control messages; NULL: none has come */
+    uint64_t sent;     /* number of the ballot that it was sent */
+    uint64_t answered; /* the last of its questions that was answered */
+} heard_t;
+
 struct xep_members_ctl {
-    said_t *mine;       /* the control message that is sent */
-    xep_msg_t **of;     /* [R] the last of each; NULL: none has come */
-    uint64_t number;    /* of the own ballot; 0: nothing was said */
-    uint64_t *sent;     /* [R] number of the ballot that the rank was sent */
-    uint64_t *answered; /* [R] the last of its questions that was answered */
+    said_t *mine;    /* the control message that is sent */
+    heard_t *of;     /* [R] */
+    uint64_t number; /* of the own ballot; 0: nothing was said */
     uint32_t rounds;
     int is_waiting; /* something has been told, and has to leave */
 };
@@ -79,10 +84,8 @@ static xep_status_t open(xep_buffer_t *buffer)
     xep_members_ctl_t *ctl = buffer->members->ctl = calloc(1, sizeof *ctl);
     if (ctl == NULL) return XEP_ERR_NO_MEMORY;
     ctl->mine = calloc(1, sizeof *ctl->mine + buffer->members->agreement.capacity * sizeof(uint64_t));
-    ctl->of = calloc(nranks, sizeof(xep_msg_t *));
-    ctl->sent = calloc(nranks, sizeof *ctl->sent);
-    ctl->answered = calloc(nranks, sizeof *ctl->answered);
-    if (ctl->mine == NULL || ctl->of == NULL || ctl->sent == NULL || ctl->answered == NULL) return XEP_ERR_NO_MEMORY;
+    ctl->of = calloc(nranks, sizeof *ctl->of);
+    if (ctl->mine == NULL || ctl->of == NULL) return XEP_ERR_NO_MEMORY;
     buffer->group->control->spares = 1;
     return XEP_OK;
 }
@@ -93,9 +96,7 @@ static void close(xep_members_t *members)
     const xep_buffer_t *buffer = members->agreement.arg;
     if (ctl == NULL) return;
     xep_ctl_free(xep_ctl_take(buffer->group, XEP_CTL_BALLOT, buffer->number));
-    for (uint32_t r = 0; ctl->of != NULL && r < members->agreement.mine.nranks; r++) free(ctl->of[r]);
-    free(ctl->answered);
-    free(ctl->sent);
+    for (uint32_t r = 0; ctl->of != NULL && r < members->agreement.mine.nranks; r++) free(ctl->of[r].last);
     free(ctl->of);
     free(ctl->mine);
     free(ctl);
@@ -106,7 +107,7 @@ static void close(xep_members_t *members)
 static const said_t *said_by(const xep_members_ctl_t *ctl, uint32_t rank)
 {
     static const said_t nothing = {0};
-    return ctl->of[rank] == NULL ? &nothing : (const said_t *)(const void *)ctl->of[rank]->data;
+    return ctl->of[rank].last == NULL ? &nothing : (const said_t *)(const void *)ctl->of[rank].last->data;
 }
 
 static int is_asked(const xep_buffer_t *buffer, uint32_t rank)
@@ -128,15 +129,15 @@ static void tell(xep_buffer_t *buffer, uint32_t rank)
     if (xep_ctl_send(buffer->group, rank, XEP_CTL_BALLOT, buffer->number, ctl->mine, sizeof *ctl->mine + length) !=
         XEP_OK)
         return;
-    ctl->sent[rank] = ctl->number;
-    ctl->answered[rank] = ctl->mine->answer;
+    ctl->of[rank].sent = ctl->number;
+    ctl->of[rank].answered = ctl->mine->answer;
 }
 
 static void tell_who_lacks(xep_buffer_t *buffer)
 {
     const xep_members_ctl_t *ctl = buffer->members->ctl;
     for (uint32_t r = 0; r < buffer->shape.nranks; r++)
-        if (is_asked(buffer, r) && (ctl->sent[r] != ctl->number || ctl->answered[r] != said_by(ctl, r)->question))
+        if (is_asked(buffer, r) && (ctl->of[r].sent != ctl->number || ctl->of[r].answered != said_by(ctl, r)->question))
             tell(buffer, r);
 }
 
@@ -148,7 +149,7 @@ static int take_msgs(xep_buffer_t *buffer)
     for (; msg != NULL; msg = next) {
         next = msg->next;
         if (msg->bytes < sizeof(said_t) || !is_asked(buffer, msg->from)) free(msg);
-        else news |= xep_ctl_keep_last(&buffer->members->ctl->of[msg->from], msg);
+        else news |= xep_ctl_keep_last(&buffer->members->ctl->of[msg->from].last, msg);
     }
     return news;
 }
@@ -184,7 +185,7 @@ static void publish(void *arg)
 static int read(void *arg, uint32_t rank)
 {
     xep_members_t *members = ((xep_buffer_t *)arg)->members;
-    const xep_msg_t *msg = members->ctl->of[rank];
+    const xep_msg_t *msg = members->ctl->of[rank].last;
     return msg != NULL && xep_ballot_read(&members->agreement.theirs, said_by(members->ctl, rank)->words,
                                           (msg->bytes - sizeof(said_t)) / sizeof(uint64_t));
 }
@@ -238,7 +239,7 @@ static int may_decide(const void *arg)
     const xep_buffer_t *buffer = arg;
     const xep_members_ctl_t *ctl = buffer->members->ctl;
     for (uint32_t r = 0; r < buffer->shape.nranks; r++)
-        if (is_asked(buffer, r) && ctl->sent[r] != ctl->number) return 0;
+        if (is_asked(buffer, r) && ctl->of[r].sent != ctl->number) return 0;
     return has_most(buffer);
 }
 

@@ -27,19 +27,12 @@ xep_status_t xep_group_accounts_open(xep_group_t *group, uint64_t offset)
 {
     uint32_t n = group->nranks;
     xep_group_accounts_t *accounts = group->accounts = calloc(1, sizeof *accounts);
-    if (accounts == NULL) goto no_memory;
+    if (accounts == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the accounts of a group");
     pthread_mutex_init(&accounts->lock, NULL);
     accounts->offset = offset;
-    accounts->told = calloc(n, sizeof *accounts->told);
-    accounts->heard = calloc(n, sizeof *accounts->heard);
-    accounts->asked = calloc(n, sizeof *accounts->asked);
+    accounts->numbers = calloc(n, sizeof *accounts->numbers);
     accounts->theirs = calloc(n, sizeof *accounts->theirs);
-    accounts->died = calloc(n, 1);
-    accounts->roles = calloc(n, 1);
-    if (accounts->told != NULL && accounts->heard != NULL && accounts->asked != NULL && accounts->theirs != NULL &&
-        accounts->died != NULL && accounts->roles != NULL)
-        return XEP_OK;
-no_memory:
+    if (accounts->numbers != NULL && accounts->theirs != NULL) return XEP_OK;
     return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the accounts of %u ranks", n);
 }
 
@@ -48,12 +41,8 @@ void xep_group_accounts_close(xep_group_t *group)
 {
     xep_group_accounts_t *accounts = group->accounts;
     if (accounts == NULL) return;
-    free(accounts->roles);
-    free(accounts->died);
     free(accounts->theirs);
-    free(accounts->asked);
-    free(accounts->heard);
-    free(accounts->told);
+    free(accounts->numbers);
     pthread_mutex_destroy(&accounts->lock);
     free(accounts);
     group->accounts = NULL;
@@ -76,7 +65,7 @@ static sheet_t *sheet_of(const xep_group_t *group, uint32_t rank)
 static void put(xep_group_t *group, uint32_t rank, const xep_account_t *account)
 {
     xep_wire_t *wire = &group->control->wire;
-    uint64_t number = ++group->accounts->told[rank], own = sheet_offset(group, group->rank);
+    uint64_t number = ++group->accounts->numbers[rank].told, own = sheet_offset(group, group->rank);
     sheet_t *from = sheet_of(group, group->rank);
     size_t at = offsetof(sheet_t, accounts) + number % ENTRIES * sizeof *account;
     from->accounts[number % ENTRIES] = *account;
@@ -111,7 +100,7 @@ int xep_group_account_get(const xep_group_t *group, uint32_t rank, xep_account_t
 static int has_news(const xep_group_t *group, uint32_t rank)
 {
     uint64_t number = atomic_load_explicit(&sheet_of(group, rank)->number, memory_order_relaxed);
-    return xep_group_account_is_asked(group, rank) && number != group->accounts->heard[rank];
+    return xep_group_account_is_asked(group, rank) && number != group->accounts->numbers[rank].heard;
 }
 
 /* Answers are not answered. A rank that is in no call does not answer, which says the same. */
@@ -120,7 +109,7 @@ static void answer(xep_group_t *group, uint32_t rank, xep_account_fn fill, void 
     xep_account_t question, mine = {.kind = XEP_WAITS_NOWHERE};
     uint64_t number;
     if (!xep_group_account_get(group, rank, &question, &number)) return;
-    group->accounts->heard[rank] = number;
+    group->accounts->numbers[rank].heard = number;
     if (question.answers != 0) return;
     fill(arg, &mine);
     mine.answers = number;
@@ -145,7 +134,7 @@ void xep_group_account_put_all(xep_group_t *group, const xep_account_t *account)
     for (uint32_t r = 0; r < group->nranks; r++) {
         if (!xep_group_account_is_asked(group, r)) continue;
         put(group, r, account);
-        accounts->asked[r] = accounts->told[r];
+        accounts->numbers[r].asked = accounts->numbers[r].told;
     }
 }
 

@@ -24,15 +24,19 @@
 #include "account.h"
 #include "group.h"
 
+/** Numbers of accounts between this rank and another one. */
+typedef struct xep_account_numbers {
+    uint64_t told;  /* accounts that this rank has put there */
+    uint64_t heard; /* the last number of theirs that was looked at for a question */
+    uint64_t asked; /* number of this rank's last question to it */
+} xep_account_numbers_t;
+
 /** Of one group; the arrays are under the lock. */
 struct xep_group_accounts {
     pthread_mutex_t lock;
-    uint64_t offset;       /* of the places in the control heap */
-    uint64_t *told;        /* [nranks] accounts that this rank has put there */
-    uint64_t *heard;       /* [nranks] the last number of theirs that was looked at for a question */
-    uint64_t *asked;       /* [nranks] number of this rank's last question to it */
-    xep_account_t *theirs; /* [nranks] that were gathered */
-    uint8_t *died, *roles; /* [nranks] */
+    uint64_t offset;                /* of the places in the control heap */
+    xep_account_numbers_t *numbers; /* [nranks] */
+    xep_account_of_t *theirs;       /* [nranks] that were gathered */
 };
 
 /** The bytes of it in the control heap; they begin at offset there. */

@@ -21,7 +21,7 @@ static void gather(xep_group_t *group, uint32_t rank, const xep_account_t *mine)
     uint64_t number;
     if (!xep_group_account_get(group, rank, &account, &number)) return;
     int same = account.answers == 0 && xep_account_is_same(&account, mine);
-    if (same || account.answers == group->accounts->asked[rank]) group->accounts->theirs[rank] = account;
+    if (same || account.answers == group->accounts->numbers[rank].asked) group->accounts->theirs[rank].said = account;
 }
 
 typedef struct asking {
@@ -40,7 +40,7 @@ static xep_status_t look_for_answers(void *arg)
     for (uint32_t r = 0; r < group->nranks; r++) {
         if (!xep_group_account_is_asked(group, r)) continue;
         gather(group, r, asking->mine);
-        const xep_account_t *theirs = &accounts->theirs[r];
+        const xep_account_t *theirs = &accounts->theirs[r].said;
         int same = xep_account_is_same(theirs, asking->mine);
         if (r < group->rank && same && theirs->answers == 0) asking->leads = 0;
         /* a lower one that waits in the same call may ask any moment, and says it then */
@@ -52,14 +52,9 @@ static xep_status_t look_for_answers(void *arg)
 /* By the one rank that leads, so that a job of a thousand ranks writes one such line and not a thousand. */
 static void conclude(xep_group_t *group)
 {
-    xep_group_accounts_t *accounts = group->accounts;
-    xep_accounts_t all = {.nranks = group->nranks,
-                          .rank = group->rank,
-                          .of = accounts->theirs,
-                          .died = accounts->died,
-                          .roles = accounts->roles};
+    xep_accounts_t all = {.nranks = group->nranks, .rank = group->rank, .of = group->accounts->theirs};
     char text[XEP_REASON_BYTES];
-    for (uint32_t r = 0; r < group->nranks; r++) accounts->died[r] = (uint8_t)xep_group_has_died(group, r);
+    for (uint32_t r = 0; r < group->nranks; r++) all.of[r].died = (uint8_t)xep_group_has_died(group, r);
     xep_accounts_tell(&all, text, sizeof text);
     xep_log(XEP_LOG_ERROR, "all ranks together: %s", text);
 }
@@ -73,7 +68,7 @@ static void ask(xep_group_t *group, const xep_account_t *account, int32_t timeou
     if (most_ms < LEAST_MS) most_ms = LEAST_MS;
     if (most_ms > MOST_MS) most_ms = MOST_MS;
     memset(group->accounts->theirs, 0, group->nranks * sizeof *group->accounts->theirs);
-    group->accounts->theirs[group->rank] = *account;
+    group->accounts->theirs[group->rank].said = *account;
     xep_group_account_put_all(group, account);
     xep_wait_t wait = {.look = look_for_answers,
                        .arg = &asking,

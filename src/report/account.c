@@ -83,8 +83,8 @@ typedef enum { WAITING, DEAD, SILENT, ELSEWHERE, UNHEARD } role_t;
 /* The role of a rank that others wait for. */
 static role_t blame(const xep_accounts_t *accounts, uint32_t rank)
 {
-    if (accounts->died[rank]) return DEAD;
-    return accounts->of[rank].kind == XEP_WAITS_NOWHERE ? SILENT : ELSEWHERE;
+    if (accounts->of[rank].died) return DEAD;
+    return accounts->of[rank].said.kind == XEP_WAITS_NOWHERE ? SILENT : ELSEWHERE;
 }
 
 static begun_t begun_for(const xep_account_t *account)
@@ -101,16 +101,17 @@ static void assign_roles(teller_t *teller)
 {
     const xep_accounts_t *accounts = teller->accounts;
     for (uint32_t r = 0; r < accounts->nranks; r++) {
-        int waits = !accounts->died[r] && xep_account_is_same(&accounts->of[r], teller->own);
-        accounts->roles[r] = waits ? WAITING : UNHEARD;
-        if (waits && begun_for(&accounts->of[r]) > teller->begun) teller->begun = begun_for(&accounts->of[r]);
+        xep_account_of_t *of = &accounts->of[r];
+        int waits = !of->died && xep_account_is_same(&of->said, teller->own);
+        of->role = waits ? WAITING : UNHEARD;
+        if (waits && begun_for(&of->said) > teller->begun) teller->begun = begun_for(&of->said);
     }
     for (uint32_t r = 0; r < accounts->nranks; r++) {
-        const xep_account_t *account = &accounts->of[r];
-        for (uint32_t i = 0; accounts->roles[r] == WAITING && i < listed(account); i++) {
+        const xep_account_t *account = &accounts->of[r].said;
+        for (uint32_t i = 0; accounts->of[r].role == WAITING && i < listed(account); i++) {
             uint32_t late = account->ranks[i];
-            if (accounts->roles[late] != UNHEARD) continue;
-            accounts->roles[late] = (uint8_t)blame(accounts, late);
+            if (accounts->of[late].role != UNHEARD) continue;
+            accounts->of[late].role = (uint8_t)blame(accounts, late);
             teller->nblamed++;
         }
     }
@@ -118,7 +119,7 @@ static void assign_roles(teller_t *teller)
 
 static role_t role_of(const teller_t *teller, uint32_t rank)
 {
-    return (role_t)teller->accounts->roles[rank];
+    return (role_t)teller->accounts->of[rank].role;
 }
 
 typedef int (*is_of_fn)(const teller_t *teller, uint32_t rank, const void *arg);
@@ -196,7 +197,7 @@ static void add_silent(writer_t *to, const teller_t *teller)
 static void add_elsewhere(writer_t *to, const teller_t *teller)
 {
     for (uint32_t r = 0; r < teller->accounts->nranks; r++) {
-        const xep_account_t *other = &teller->accounts->of[r];
+        const xep_account_t *other = &teller->accounts->of[r].said;
         if (role_of(teller, r) != ELSEWHERE) continue;
         add(to, "%srank %u", separate(to), r);
         add_began(to, teller, 1);
@@ -209,8 +210,8 @@ static void add_elsewhere(writer_t *to, const teller_t *teller)
 /* Waits for the same as the rank that arg points to. */
 static int waits_as(const teller_t *teller, uint32_t rank, const void *arg)
 {
-    const xep_account_t *of = teller->accounts->of, *like = &of[*(const uint32_t *)arg];
-    return role_of(teller, rank) == WAITING && strcmp(of[rank].what, like->what) == 0;
+    const xep_account_of_t *of = teller->accounts->of, *like = &of[*(const uint32_t *)arg];
+    return role_of(teller, rank) == WAITING && strcmp(of[rank].said.what, like->said.what) == 0;
 }
 
 /* Names each thing that is waited for once, with all ranks that wait for it. */
@@ -218,7 +219,7 @@ static void add_waiting(writer_t *to, const teller_t *teller)
 {
     for (uint32_t r = 0; r < teller->accounts->nranks; r++) {
         uint32_t first = 0;
-        const char *what = teller->accounts->of[r].what;
+        const char *what = teller->accounts->of[r].said.what;
         if (role_of(teller, r) != WAITING) continue;
         /* r itself at the latest */
         while (!waits_as(teller, first, &r)) first++;
@@ -235,7 +236,7 @@ static void add_waiting(writer_t *to, const teller_t *teller)
 
 void xep_accounts_tell(const xep_accounts_t *accounts, char *text, size_t bytes)
 {
-    teller_t teller = {.accounts = accounts, .own = &accounts->of[accounts->rank]};
+    teller_t teller = {.accounts = accounts, .own = &accounts->of[accounts->rank].said};
     writer_t to = {.text = text, .bytes = bytes};
     role_t unheard = UNHEARD;
     if (bytes != 0) text[0] = '\0';

@@ -47,12 +47,17 @@ int xep_account_check(xep_account_t *account, uint32_t nranks);
 /** Whether both wait in the same call. */
 int xep_account_is_same(const xep_account_t *a, const xep_account_t *b);
 
-/** What is known of all ranks when a wait of this one has ended in vain. */
+/** What is known of a rank when a wait of this one has ended in vain. */
+typedef struct xep_account_of {
+    xep_account_t said; /* kind XEP_WAITS_NOWHERE: it has not answered */
+    uint8_t died;
+    uint8_t role; /* scratch memory of xep_accounts_tell() */
+} xep_account_of_t;
+
+/** Of all ranks. */
 typedef struct xep_accounts {
     uint32_t nranks, rank;
-    const xep_account_t *of; /* [nranks]; kind XEP_WAITS_NOWHERE: the rank has not answered */
-    const uint8_t *died;     /* [nranks] */
-    uint8_t *roles;          /* [nranks] scratch memory of xep_accounts_tell() */
+    xep_account_of_t *of; /* [nranks] */
 } xep_accounts_t;
 
 /**

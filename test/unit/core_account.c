@@ -9,34 +9,32 @@
 
 enum { RANKS = 8 };
 
-static xep_account_t of[RANKS];
-static uint8_t died[RANKS], roles[RANKS];
+static xep_account_of_t of[RANKS];
 
 static void all_wait(uint32_t kind, uint64_t number, const char *what, uint32_t opens)
 {
-    memset(died, 0, sizeof died);
     for (uint32_t r = 0; r < RANKS; r++) {
-        of[r] = (xep_account_t){.kind = kind, .number = number, .opens = opens};
-        if (kind == XEP_WAITS_DISPATCH) strcpy(of[r].mode, "ll");
-        strcpy(of[r].what, what);
+        of[r] = (xep_account_of_t){.said = {.kind = kind, .number = number, .opens = opens}};
+        if (kind == XEP_WAITS_DISPATCH) strcpy(of[r].said.mode, "ll");
+        strcpy(of[r].said.what, what);
     }
 }
 
 static void all_wait_for(uint32_t late)
 {
     for (uint32_t r = 0; r < RANKS; r++)
-        if (r != late) xep_account_add_late(&of[r], late);
+        if (r != late) xep_account_add_late(&of[r].said, late);
 }
 
 static void says_nothing(uint32_t rank)
 {
-    of[rank] = (xep_account_t){.kind = XEP_WAITS_NOWHERE};
+    of[rank].said = (xep_account_t){.kind = XEP_WAITS_NOWHERE};
 }
 
 static void expect(uint32_t rank, const char *sentence)
 {
     char text[512];
-    xep_accounts_t accounts = {.nranks = RANKS, .rank = rank, .of = of, .died = died, .roles = roles};
+    xep_accounts_t accounts = {.nranks = RANKS, .rank = rank, .of = of};
     xep_accounts_tell(&accounts, text, sizeof text);
     assert_string_equal(text, sentence);
 }
@@ -48,10 +46,10 @@ TEST(one_that_never_came)
     says_nothing(5);
     expect(0, "rank 5 never began dispatch 17 of mode ll and does not answer; "
               "ranks 0-4, 6, 7 wait for its counts");
-    of[5] = (xep_account_t){.kind = XEP_WAITS_BARRIER, .number = 3};
+    of[5].said = (xep_account_t){.kind = XEP_WAITS_BARRIER, .number = 3};
     expect(2, "rank 5 never began dispatch 17 of mode ll and waits in barrier 3; "
               "ranks 0-4, 6, 7 wait for its counts");
-    died[5] = 1;
+    of[5].died = 1;
     expect(7, "rank 5 has died; ranks 0-4, 6, 7 wait for its counts");
 }
 
@@ -63,12 +61,12 @@ TEST(one_that_is_heard_through_others)
     says_nothing(5);
     expect(0, "rank 5 was not heard in dispatch 17 of mode ll and does not answer; "
               "ranks 0-4, 6, 7 wait for its counts");
-    of[4].opens = 1;
+    of[4].said.opens = 1;
     expect(0, "rank 5 never began dispatch 17 of mode ll and does not answer; "
               "ranks 0-4, 6, 7 wait for its counts");
-    of[4].opens = 99;
+    of[4].said.opens = 99;
     for (uint32_t r = 0; r < RANKS; r++)
-        if (r != 5) xep_account_add_late(&of[r], 6);
+        if (r != 5) xep_account_add_late(&of[r].said, 6);
     says_nothing(6);
     expect(0, "ranks 5, 6 were not heard in dispatch 17 of mode ll and do not answer; "
               "ranks 0-4, 7 wait for their counts");
@@ -80,9 +78,9 @@ TEST(one_that_stopped_in_the_middle)
     all_wait(XEP_WAITS_DISPATCH, 9, "rows", 0);
     all_wait_for(7);
     says_nothing(7);
-    for (uint32_t r = 0; r < 6; r++) xep_account_add_late(&of[r], 6);
-    strcpy(of[6].what, "counts");
-    of[6].opens = 1;
+    for (uint32_t r = 0; r < 6; r++) xep_account_add_late(&of[r].said, 6);
+    strcpy(of[6].said.what, "counts");
+    of[6].said.opens = 1;
     expect(0, "rank 7 began dispatch 9 of mode ll and does not answer; ranks 0-5 wait for its rows; "
               "rank 6 waits for its counts");
 }
@@ -92,14 +90,14 @@ TEST(several)
     all_wait(XEP_WAITS_BARRIER, 4, "", 1);
     for (uint32_t late = 3; late < 6; late++) all_wait_for(late);
     says_nothing(3), says_nothing(4), says_nothing(5);
-    died[4] = 1;
+    of[4].died = 1;
     expect(1, "rank 4 has died; ranks 3, 5 never came to barrier 4 and do not answer; ranks 0-2, 6, 7 wait for them");
 }
 
 TEST(nobody_to_blame)
 {
     all_wait(XEP_WAITS_COMBINE, 2, "rows", 0);
-    for (uint32_t r = 0; r < RANKS; r++) xep_account_add_late(&of[r], (r + 1) % RANKS);
+    for (uint32_t r = 0; r < RANKS; r++) xep_account_add_late(&of[r].said, (r + 1) % RANKS);
     expect(0, "ranks 0-7 wait for rows of one another in combine 2");
 }
 
@@ -117,7 +115,7 @@ TEST(other_buffers)
 {
     all_wait(XEP_WAITS_DISPATCH, 17, "counts", 1);
     all_wait_for(1);
-    of[1].buffer = 2;
+    of[1].said.buffer = 2;
     expect(0, "rank 1 never began dispatch 17 of mode ll and waits in dispatch 17 of mode ll of another buffer; "
               "ranks 0, 2-7 wait for its counts");
 }
@@ -151,7 +149,7 @@ TEST(short_of_room)
     says_nothing(5);
     for (size_t bytes = 0; bytes < 100; bytes++) {
         char text[128];
-        xep_accounts_t accounts = {.nranks = RANKS, .of = of, .died = died, .roles = roles};
+        xep_accounts_t accounts = {.nranks = RANKS, .of = of};
         memset(text, '#', sizeof text);
         xep_accounts_tell(&accounts, text, bytes);
         if (bytes > 0) assert_true(strlen(text) < bytes);
