@@ -86,7 +86,6 @@ int normal_coded_transfer(const void *opaque, const xep_op_t *op, uint32_t rank,
 
 xep_status_t normal_sum_coded(void *mode, xep_op_t *op)
 {
-    if (op->coming != 0) return XEP_INPROGRESS;
     normal_terms_t terms = normal_list_terms(mode, op);
     terms.how = NORMAL_CODED;
     return normal_sum_terms(mode, op, &terms);

@@ -324,7 +324,6 @@ normal_terms_t normal_list_terms(const normal_t *mode, const xep_op_t *op)
 
 xep_status_t normal_sum_masked(void *mode, xep_op_t *op)
 {
-    if (op->coming != 0) return XEP_INPROGRESS;
     const normal_terms_t terms = normal_list_terms(mode, op);
     return normal_sum_terms(mode, op, &terms);
 }
