@@ -265,7 +265,7 @@ static void agree(perf_t *perf, uint64_t seed, const hashes_t *first, const hash
 
     snprintf(complaint, sizeof complaint, "seed %" PRIu64 ": two runs differ in what rank %" PRIu32 " %s", seed,
              perf->info.rank, received ? "received" : "combined");
-    perf_stop_if(perf, received || combined ? complaint : NULL, PERF_EXIT_FAILED);
+    perf_fail_if(perf, received || combined ? complaint : NULL, &perf->pressure_result);
 }
 
 /*
@@ -287,7 +287,6 @@ static void press(perf_t *perf, uint64_t seed)
 /* The seeds behind the run's own, until one has two runs that differ. */
 void perf_pressure(perf_t *perf)
 {
-    perf->pressure_result = "failed";
     for (uint64_t i = 1; i <= perf->options.pressure; i++) {
         perf_progress(perf, "pressure, seed", i, perf->options.pressure);
         press(perf, perf->options.seed + i);

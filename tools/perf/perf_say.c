@@ -87,8 +87,8 @@ void *perf_gather(perf_t *perf, const void *own, size_t bytes)
     return all;
 }
 
-/* Ends all ranks alike when one of them cannot go on, where no operation of the library would tell them. */
-void perf_stop_if(perf_t *perf, const char *complaint, int exit_status)
+/* Whether some rank has a complaint, which rank 0 then prints. All ranks come here: only so they know of it. */
+static int is_complained(perf_t *perf, const char *complaint)
 {
     char own[COMPLAINT_BYTES] = "", *all;
     uint32_t rank = 0;
@@ -97,9 +97,23 @@ void perf_stop_if(perf_t *perf, const char *complaint, int exit_status)
     all = perf_gather(perf, own, sizeof own);
     while (rank < perf->info.nranks && !all[rank * sizeof own]) rank++;
     const int complained = rank < perf->info.nranks;
+    if (complained) perf_progress_end(perf);
     if (complained) perf_say(perf, "%s", all + rank * sizeof own);
     free(all);
-    if (complained) end(perf, exit_status);
+    return complained;
+}
+
+/* Ends all ranks alike when one of them cannot go on, where no operation of the library would tell them. */
+void perf_stop_if(perf_t *perf, const char *complaint, int exit_status)
+{
+    if (is_complained(perf, complaint)) end(perf, exit_status);
+}
+
+void perf_fail_if(perf_t *perf, const char *complaint, const char **result_p)
+{
+    if (!is_complained(perf, complaint)) return;
+    *result_p = "failed";
+    end(perf, PERF_EXIT_FAILED);
 }
 
 /* A few times a second: what is measured must not wait for a terminal. A launcher's pipe gets a line now and then. */
@@ -121,20 +135,11 @@ void perf_progress_end(perf_t *perf)
     perf->progress_ns = 0;
 }
 
-/* All ranks come here, those that have found nothing as well: only so they know that another one has. */
 void perf_compared(perf_t *perf, const char *what, const oracle_difference_t *difference)
 {
-    oracle_difference_t *all = perf_gather(perf, difference, sizeof *all);
-    uint32_t rank = 0;
-    char text[256];
+    char text[256], complaint[COMPLAINT_BYTES];
 
-    while (rank < perf->info.nranks && !all[rank].found) rank++;
-    const int differs = rank < perf->info.nranks;
-    if (differs) oracle_difference_text(&all[rank], text, sizeof text);
-    free(all);
-    if (!differs) return;
-    perf_progress_end(perf);
-    perf_say(perf, "%s differs: %s", what, text);
-    perf->check_result = "failed";
-    end(perf, PERF_EXIT_FAILED);
+    if (difference->found) oracle_difference_text(difference, text, sizeof text);
+    if (difference->found) snprintf(complaint, sizeof complaint, "%s differs: %s", what, text);
+    perf_fail_if(perf, difference->found ? complaint : NULL, &perf->check_result);
 }

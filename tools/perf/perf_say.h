@@ -24,7 +24,10 @@ void *perf_gather(perf_t *perf, const void *own, size_t bytes);
 /** Ends the run if some rank has a complaint: rank 0 prints that of the lowest. Collective. */
 void perf_stop_if(perf_t *perf, const char *complaint, int exit_status);
 
-/** Ends the run if some rank has a difference: rank 0 prints that of the lowest. Collective. */
+/** Likewise of what was tested, whose result is reported. Collective. */
+void perf_fail_if(perf_t *perf, const char *complaint, const char **result_p);
+
+/** Likewise if some rank has a difference. Collective. */
 void perf_compared(perf_t *perf, const char *what, const oracle_difference_t *difference);
 
 /** A line on a terminal, rewritten; elsewhere one every ten seconds. Done of all. */

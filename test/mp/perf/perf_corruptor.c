@@ -3,7 +3,7 @@
 /*
  * Preloaded, it stands between xep_perf and the library and flips one bit of one element of
  * what an operation brought to one rank: PERF_CORRUPT=OPERATION,CALL,RANK,ROW,COLUMN, where
- * CALL counts that operation from 0 and elements are of 16 bits.
+ * CALL counts that operation from 0 and elements are of 16 bits. OPERATION refuse: that dispatch fails on the rank.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -41,6 +41,7 @@ xep_status_t xep_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_t *args,
     xep_status_t status;
     uint16_t *element;
 
+    if (req_p == NULL && target("refuse", calls, buffer, 0) != NULL) return XEP_ERR_TRANSPORT;
     *(void **)&real = dlsym(RTLD_NEXT, "xep_dispatch");
     status = real(buffer, args, handle_p, req_p);
     if (status == XEP_OK && req_p == NULL) {
