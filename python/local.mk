@@ -12,9 +12,9 @@ ext_sources = %D%/setup.py $(xepinclude_HEADERS) \
 	%D%/ext/ext_library.h %D%/ext/ext_module.c %D%/ext/ext_module.h %D%/ext/ext_params.c \
 	%D%/ext/ext_params.h %D%/ext/ext_park.c %D%/ext/ext_pieces.c %D%/ext/ext_plan.c %D%/ext/ext_python.c \
 	%D%/ext/ext_python.h %D%/ext/ext_received.c %D%/ext/ext_received.h %D%/ext/ext_recent.c \
-	%D%/ext/ext_recent.h %D%/ext/ext_request.c %D%/ext/ext_request.h %D%/ext/ext_serve.c %D%/ext/ext_show.c \
-	%D%/ext/ext_signals.c %D%/ext/ext_slots.c %D%/ext/ext_slots.h %D%/ext/ext_stream.c %D%/ext/ext_sums.c \
-	%D%/ext/ext_tensor.c %D%/ext/ext_view.c %D%/ext/ext_weights.c
+	%D%/ext/ext_recent.h %D%/ext/ext_request.c %D%/ext/ext_request.h %D%/ext/ext_rows.c %D%/ext/ext_serve.c \
+	%D%/ext/ext_show.c %D%/ext/ext_signals.c %D%/ext/ext_slots.c %D%/ext/ext_slots.h %D%/ext/ext_stream.c \
+	%D%/ext/ext_sums.c %D%/ext/ext_tensor.c %D%/ext/ext_view.c %D%/ext/ext_weights.c
 %D%/ext.stamp: $(ext_sources)
 	$(AM_V_at)$(MKDIR_P) %D%
 	$(AM_V_GEN)cd '$(srcdir)/%D%' && $(PYTHON) setup.py -q build_ext --build-lib '$(abs_builddir)/%D%' \
