@@ -355,6 +355,7 @@ void mode_ops_two_threads(xep_group_t *group, const mp_case_t *mine, const mp_ca
     MP_CHECK(pthread_create(&thread, NULL, hammer, &b) == 0);
     hammer(&a);
     MP_CHECK(pthread_join(thread, NULL) == 0);
+    for (uint64_t i = 0; i < 10; i++) mp_job_rounds(i % 2 == 0 ? &a : &b, 1, i);
     mp_job_close(&a);
     mp_job_close(&b);
 }
