@@ -22,7 +22,7 @@ libtest_parts_la_SOURCES = \
 	tools/perf/perf_options_resolve.c
 
 # what defines main() and finds the tests that are TEST(name) in a source
-libunit_la_SOURCES = %D%/unit/unit.h %D%/unit/unit.c %D%/unit/unit_files.h %D%/unit/unit_files.c
+libunit_la_SOURCES = %D%/unit/unit.h %D%/unit/unit.c %D%/unit/unit_files.c
 
 unit_tests = \
 	%D%/sim/sim_deaths.t %D%/sim/sim_normal.t %D%/sim/sim_ll.t %D%/sim/sim_threads.t \
@@ -47,10 +47,10 @@ unit_tests = \
 
 # one simulator for all modes: a new one is a file of sim/, a program as these are, and a line of threads_modes.c
 libsim_la_SOURCES = \
-	%D%/sim/sim_heap.h %D%/sim/sim_heap.c %D%/sim/sim_shape.h %D%/sim/sim_shape.c \
+	%D%/sim/sim_heap.h %D%/sim/sim_heap.c %D%/sim/sim_shape.c \
 	%D%/sim/sim_world.h %D%/sim/sim_world.c \
 	%D%/sim/sim_calls.h %D%/sim/sim_calls.c %D%/sim/sim_death.h %D%/sim/sim_death.c \
-	%D%/sim/sim_stores.h %D%/sim/sim_stores.c \
+	%D%/sim/sim_stores.c \
 	%D%/sim/sim_wire.h %D%/sim/sim_wire.c %D%/sim/script.h %D%/sim/script.c \
 	%D%/sim/script_truth.h %D%/sim/script_truth.c %D%/sim/script_memory.h %D%/sim/script_memory.c \
 	%D%/sim/script_flight.h %D%/sim/script_flight.c \
@@ -66,18 +66,18 @@ sim_ldadd = libsim.la libxep_oracle.la $(CMOCKA_LIBS) -lm
 %C%_sim_sim_ll_t_CPPFLAGS = $(AM_CPPFLAGS) -DSIM_MODE=sim_ll
 %C%_sim_sim_ll_t_LDADD = $(sim_ldadd)
 %C%_sim_sim_threads_t_SOURCES = \
-	%D%/sim/sim_threads.h %D%/sim/sim_threads.c %D%/sim/threads_modes.c %D%/sim/sim_normal.c %D%/sim/sim_ll.c
+	%D%/sim/sim_threads.c %D%/sim/threads_modes.c %D%/sim/sim_normal.c %D%/sim/sim_ll.c
 %C%_sim_sim_threads_t_LDADD = $(sim_ldadd)
 
 # with the core's members around the modes
 %C%_sim_sim_deaths_t_SOURCES = \
-	%D%/sim/sim_members.h %D%/sim/sim_members.c %D%/sim/sim_blame.h %D%/sim/sim_blame.c %D%/sim/sim_deaths.c \
+	%D%/sim/sim_members.h %D%/sim/sim_members.c %D%/sim/sim_blame.c %D%/sim/sim_deaths.c \
 	%D%/sim/sim_normal.c %D%/sim/sim_ll.c
 %C%_sim_sim_deaths_t_LDADD = libsim.la $(insides) $(CMOCKA_LIBS)
 
 # the transport alone, between processes that it forks itself
 %C%_mp_wire_wire_order_mp_SOURCES = %D%/rig/forked.h %D%/rig/forked.c %D%/mp/wire/wire_calls.h \
-	%D%/mp/wire/wire_calls.c %D%/mp/wire/wire_heap.h %D%/mp/wire/wire_heap.c %D%/mp/wire/wire_order.c
+	%D%/mp/wire/wire_calls.c %D%/mp/wire/wire_order.c
 %C%_mp_wire_wire_death_mp_SOURCES = %D%/rig/forked.h %D%/rig/forked.c %D%/mp/wire/wire_death.c
 %C%_mp_wire_wire_late_mp_SOURCES = %D%/rig/forked.h %D%/rig/forked.c %D%/mp/wire/wire_late.c
 %C%_mp_wire_wire_keys_mp_SOURCES = %D%/rig/forked.h %D%/rig/forked.c %D%/mp/wire/wire_keys.c

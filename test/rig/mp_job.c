@@ -400,6 +400,14 @@ void mp_job_check_inputs(const mp_job_t *job)
     MP_CHECK(hash_inputs(job) == job->inputs_hash);
 }
 
+xep_handle_t *mp_job_send(mp_job_t *job)
+{
+    const xep_dispatch_args_t args = mp_job_dispatch(job);
+    xep_handle_t *handle;
+    MP_OK(xep_dispatch(job->buffer, &args, &handle, NULL));
+    return handle;
+}
+
 xep_handle_t *mp_job_receive(mp_job_t *job, const xep_dispatch_args_t *args)
 {
     const xep_dispatch_args_t own = args == NULL ? mp_job_dispatch(job) : *args;

@@ -103,6 +103,8 @@ uint32_t mp_job_sums_without(mp_job_t *job, const uint8_t *missing);
 /** Inputs are as they were. */
 void mp_job_check_inputs(const mp_job_t *job);
 
+/** A blocking dispatch of what is in the input, whose rows are not compared. */
+xep_handle_t *mp_job_send(mp_job_t *job);
 /** A blocking dispatch with these args, checked; NULL: those of mp_job_dispatch(). */
 xep_handle_t *mp_job_receive(mp_job_t *job, const xep_dispatch_args_t *args);
 /** A blocking combine of what the experts make of it, checked. */

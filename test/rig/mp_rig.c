@@ -85,6 +85,12 @@ xep_group_t *mp_nodes_group(void)
     return info.nnodes == info.nranks ? NULL : group;
 }
 
+int mp_end(xep_group_t *group)
+{
+    xep_group_destroy(group);
+    return 0;
+}
+
 void mp_go_on(xep_group_t *group)
 {
     the_group = group;

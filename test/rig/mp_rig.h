@@ -22,6 +22,16 @@
 #define MP_FAILS(_status, _call) mp_status((_call), (_status), __FILE__, __LINE__, #_call)
 /** The reason of the last error must hold the text. */
 #define MP_REASON(_text) mp_reason((_text), __FILE__, __LINE__)
+/** Both: the call fails so, for a reason that holds the text. */
+#define MP_SAYS(_status, _text, _call) (MP_FAILS(_status, _call), MP_REASON(_text))
+/** The call says so with this value in a field of what it is given; afterwards that has its own again. */
+#define MP_WRONG(_given, _field, _value, _status, _text, _call) \
+    do {                                                        \
+        const __typeof__(_given) right_ = (_given);             \
+        (_given)._field = (_value);                             \
+        MP_SAYS(_status, _text, _call);                         \
+        (_given) = right_;                                      \
+    } while (0)
 
 void mp_check(int condition, const char *file, int line, const char *what);
 void mp_status(xep_status_t got, xep_status_t expected, const char *file, int line, const char *what);
@@ -37,6 +47,8 @@ xep_status_t mp_try_group(xep_group_t **group_p);
  * ll in many small parts. NULL: no two ranks map one another.
  */
 xep_group_t *mp_nodes_group(void);
+/** What main() returns when all was right; destroys the group. */
+int mp_end(xep_group_t *group);
 /** From now on the group of all ranks is this one. */
 void mp_go_on(xep_group_t *group);
 uint32_t mp_rank(void);

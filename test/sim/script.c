@@ -6,8 +6,8 @@
 
 #include "oracle_number.h"
 #include "script_truth.h"
+#include "sim_heap.h"
 #include "sim_mode.h"
-#include "sim_shape.h"
 
 xep_dtype_t script_dtype(sim_dice_t *dice, size_t most, xep_dtype_t first, xep_dtype_t last)
 {

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-#include "sim_blame.h"
+#include "sim_death.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "script_flight.h"
 #include "script_player.h"
-#include "sim_death.h"
 
 /* By nodes: whoever hears others through the one that is gone says so. */
 static int hears_through(const sim_world_t *world, const sim_rank_t *rank, const script_flight_t *flight, uint32_t gone)

@@ -186,14 +186,7 @@ void sim_hostile_peers(void **state)
 /* More ranks than bits of a word, experts that do not divide by them. */
 static void many_ranks(void **state, uint64_t seed)
 {
-    static const xep_shape_t shape = {.nranks = SIM_MAX_RANKS,
-                                      .experts = 333,
-                                      .topk = 6,
-                                      .hidden = 5,
-                                      .elem_bytes = 2,
-                                      .combine_elem_bytes = 2,
-                                      .slots = 1,
-                                      .tokens = 3};
+    static const xep_shape_t shape = {.nranks = SIM_MAX_RANKS, .slots = 1, SIM_SHAPE(333, 6, 5, 3)};
     sim_run_t *run = sim_run_begin(state, seed, shape.nranks);
     script_begin(&run->world, run->mode, &run->script, &shape);
     script_dispatch(&run->script, 0, SCRIPT_NO_HANDLE)->weights = 1;
@@ -237,15 +230,7 @@ void sim_tight_rooms(void **state)
 
 /* ---- words ---- */
 
-const xep_shape_t sim_small_shape = {.nranks = 3,
-                                     .experts = 7,
-                                     .topk = 2,
-                                     .hidden = 40,
-                                     .scales = 1,
-                                     .elem_bytes = 2,
-                                     .combine_elem_bytes = 2,
-                                     .slots = 3,
-                                     .tokens = 6};
+const xep_shape_t sim_small_shape = {.nranks = 3, .slots = 3, SIM_SHAPE(7, 2, 40, 6), .scales = 1};
 
 /* Every rank must have got the error, in the same words. */
 static void check_reason(sim_world_t *world, const char *reason)

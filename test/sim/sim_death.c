@@ -4,7 +4,6 @@
 
 #include <stdlib.h>
 
-#include "sim_stores.h"
 #include "sim_wire.h"
 
 /* Not inlined, as what it walks by would be a variable beside a setjmp(). */

@@ -3,7 +3,7 @@
 /**
  * A rank that dies, or is stopped and goes on later, at one point of what it does. Points are the places where others
  * get a turn in the middle of its own, each of its stores into a heap, where this machine lets us see them
- * (sim_stores.h), and the begin of a turn after any of these: more can nobody see of when a rank died.
+ * (sim_stores.c), and the begin of a turn after any of these: more can nobody see of when a rank died.
  */
 #ifndef SIM_DEATH_H
 #define SIM_DEATH_H
@@ -60,5 +60,28 @@ void sim_death_pass(sim_rank_t *rank);
  */
 int sim_death_enter(sim_rank_t *rank);
 int sim_death_leave(sim_rank_t *rank, int watched);
+
+/* ---- sim_stores.c: every single store of this thread into the heaps of a world, as it is about to happen ---- */
+
+typedef void (*sim_store_fn)(void *arg, const char *at);
+
+/**
+ * Until unwatch, which returns whether there was a watch, before is called before each store into a heap. It ends the
+ * watch if it does not return, or lets others store, and begins it again behind these. Returns whether this machine can
+ * do it. Not nested.
+ */
+int sim_stores_watch(sim_world_t *world, sim_store_fn before, void *arg);
+int sim_stores_unwatch(void);
+
+/* ---- sim_blame.c: whose fault it is that ranks wait, where one has died and is not left out ---- */
+
+/** Whoever has not finished waits for the dead one, or for one that does, and the mode says so. */
+void sim_blame_check(sim_world_t *world);
+
+/**
+ * By nodes: whoever waits for the dead one, and does not hear it itself, says through whom. Returns how many sentences
+ * said so.
+ */
+uint64_t sim_blame_check_names(sim_world_t *world);
 
 #endif

@@ -22,7 +22,6 @@
 
 #include <cmocka.h>
 
-#include "sim_blame.h"
 #include "sim_cases.h"
 #include "sim_death.h"
 #include "sim_members.h"
@@ -31,14 +30,7 @@ enum { RANKS = 3, RANKS_OF_TWO = 4 /* deaths */, POINTS = 18, POINTS_OF_WIRE = 3
 
 static xep_shape_t shape_of(uint32_t nranks)
 {
-    return (xep_shape_t){.nranks = nranks,
-                         .experts = 5,
-                         .topk = 2,
-                         .hidden = 9,
-                         .elem_bytes = 2,
-                         .combine_elem_bytes = 2,
-                         .slots = 2,
-                         .tokens = 2};
+    return (xep_shape_t){.nranks = nranks, .slots = 2, SIM_SHAPE(5, 2, 9, 2)};
 }
 
 /* ---- schedules ---- */

@@ -99,14 +99,7 @@ enum { ALL_TOKENS = 16, ALL_HIDDEN = 200, ROW = ALL_HIDDEN * 2 };
 static void sum_on(void **state, uint64_t seed, uint32_t nranks, char *sums)
 {
     static char parts[8][ALL_TOKENS * ROW];
-    const xep_shape_t shape = {.nranks = nranks,
-                               .experts = 24,
-                               .topk = 5,
-                               .hidden = ALL_HIDDEN,
-                               .elem_bytes = 2,
-                               .combine_elem_bytes = 2,
-                               .slots = 1,
-                               .tokens = ALL_TOKENS / nranks};
+    const xep_shape_t shape = {.nranks = nranks, .slots = 1, SIM_SHAPE(24, 5, ALL_HIDDEN, ALL_TOKENS / nranks)};
     sim_run_t *run = sim_run_begin(state, seed * 8 + nranks, nranks);
     script_begin(&run->world, run->mode, &run->script, &shape);
     run->script.seed = seed;
@@ -202,13 +195,8 @@ static script_flight_t *begin_by_hand(sim_run_t *run, uint32_t rank, xep_recv_t 
 static sim_run_t *open_two(void **state, uint64_t recv_rows, uint64_t capacity)
 {
     const xep_shape_t shape = {.nranks = 2,
-                               .experts = 8,
-                               .topk = 1,
-                               .hidden = 16,
-                               .elem_bytes = 2,
-                               .combine_elem_bytes = 2,
                                .slots = 1,
-                               .tokens = 4,
+                               SIM_SHAPE(8, 1, 16, 4),
                                .sends_in_place = 1,
                                .recv_rows = recv_rows};
     sim_run_t *run = sim_run_begin(state, 1, 2);

@@ -10,7 +10,7 @@
 #include "../../plugins/normal/normal_nodes.h"
 #include "oracle_cast.h"
 #include "sim_cases.h"
-#include "sim_shape.h"
+#include "sim_heap.h"
 #include "sim_suites.h"
 #include "sim_wire.h"
 

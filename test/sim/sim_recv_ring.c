@@ -120,14 +120,7 @@ typedef struct two {
 static void begin_two(void **state, two_t *two)
 {
     static const int32_t idx[4] = {0, 1, 2, 3};
-    const xep_shape_t shape = {.nranks = 2,
-                               .experts = 8,
-                               .topk = 1,
-                               .hidden = 16,
-                               .elem_bytes = 2,
-                               .combine_elem_bytes = 2,
-                               .slots = 1,
-                               .tokens = 4};
+    const xep_shape_t shape = {.nranks = 2, .slots = 1, SIM_SHAPE(8, 1, 16, 4)};
     sim_run_t *run = two->run = sim_run_begin(state, 1, 2);
     run->options = (sim_options_t){.nranks = 2, .node = {0, 1}, .threads = 1, .inflight = 100, .feed_rows = 2};
     script_begin(&run->world, run->mode, &run->script, &shape);

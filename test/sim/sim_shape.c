@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-#include "sim_shape.h"
+#include "sim_heap.h"
 
 #include <stdlib.h>
 

@@ -6,7 +6,7 @@
  * fenced, is not watched.
  */
 #define _GNU_SOURCE /* REG_EFL */
-#include "sim_stores.h"
+#include "sim_death.h"
 
 #if defined(__x86_64__) && defined(__linux__)
 

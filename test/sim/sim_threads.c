@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-#include "sim_threads.h"
+#include "sim_world.h"
 
 #include <pthread.h>
 #include <sched.h>

@@ -9,7 +9,6 @@
 
 #include "sim_death.h"
 #include "sim_heap.h"
-#include "sim_shape.h"
 #include "sim_wire.h"
 
 /* ---- chance ---- */

@@ -4,7 +4,7 @@
  * A world of N ranks in one process over a wire that does whatever wire.h allows: puts arrive late and in any order,
  * signals no earlier than they may, anything may be refused for a while, ranks stall. Everything follows from a seed,
  * so what failed once fails again. Any mode can live in it. Ranks take turns (sim_world_run) or are threads
- * (sim_threads.h).
+ * (sim_threads.c).
  */
 #ifndef SIM_WORLD_H
 #define SIM_WORLD_H
@@ -16,6 +16,11 @@
 #include <xep/plugin.h>
 
 enum { SIM_MAX_RANKS = 70 };
+
+/** Fields of a xep_shape_t whose elements are of two bytes. */
+#define SIM_SHAPE(_experts, _topk, _hidden, _tokens)                                                   \
+    .experts = (_experts), .topk = (_topk), .hidden = (_hidden), .tokens = (_tokens), .elem_bytes = 2, \
+    .combine_elem_bytes = 2
 
 typedef struct sim_world sim_world_t;
 typedef struct sim_message sim_message_t;
@@ -186,5 +191,14 @@ const char *sim_reason(const sim_rank_t *rank, const xep_op_t *op);
 
 /** Notes the first failure. */
 void sim_fail(sim_world_t *world, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* ---- sim_threads.c ---- */
+
+/**
+ * The ranks are threads, all mapped, until they have finished or one has failed. What ranks that take turns cannot show
+ * is the order of plain stores and words: a thread sanitizer sees it at once; without one it is a race that is run
+ * often. delays: ranks are stopped for a while anywhere.
+ */
+void sim_threads_run(sim_world_t *world, int delays);
 
 #endif

@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 #include "sim_cases.h"
-#include "sim_threads.h"
+#include "sim_world.h"
 
 enum { RANKS = 4, WORLDS = 60 };
 

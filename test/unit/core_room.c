@@ -7,7 +7,6 @@
 
 #include "room.h"
 #include "unit.h"
-#include "unit_files.h"
 
 static const char *root;
 

@@ -40,4 +40,12 @@ void unit_before_each(void);
 /** Any 32 bits; the same after the same state. */
 uint32_t unit_random(uint64_t *state);
 
+/* ---- copies of the files of a system, for what reads them below a root of its own ---- */
+
+/** A new folder; valid until the next one is made. */
+const char *unit_make_root(void);
+
+/** A file below the last root, with its folders. */
+void unit_write_file(const char *path, const char *text);
+
 #endif

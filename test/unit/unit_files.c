@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-#include "unit_files.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

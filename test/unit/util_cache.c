@@ -5,7 +5,6 @@
 
 #include "cache.h"
 #include "unit.h"
-#include "unit_files.h"
 
 static void write_cache(const char *index, const char *size, const char *sharers)
 {

@@ -14,14 +14,12 @@
 #include "cuda_rig.h"
 #include "mp_rig.h"
 
-#define CUDA .memory = XEP_MEMORY_CUDA
-
 /* ---- told by the call ---- */
 
 /* The kernel begins when most of the host's time is over, and has all of its own: so it is the one that says who. */
 static void late_for_the_host(xep_group_t *group, void *stream)
 {
-    const mp_case_t c = {.name = "late", MP_SHAPE(8, 2, 64, 16), CUDA};
+    const mp_case_t c = {.name = "late", MP_SHAPE(8, 2, 64, 16), MP_CUDA};
     const uint32_t last = mp_nranks() - 1;
     cuda_job_t job;
     xep_handle_t *handle = NULL;
@@ -46,26 +44,22 @@ static void late_for_the_host(xep_group_t *group, void *stream)
 
 static void other_combines(xep_group_t *group, const char *mode, void *stream)
 {
-    const mp_case_t c = {.name = "other combines", .mode = mode, MP_SHAPE(8, 2, 64, 16), CUDA};
+    const mp_case_t c = {.name = "other combines", .mode = mode, MP_SHAPE(8, 2, 64, 16), MP_CUDA};
     cuda_job_t job;
-    xep_handle_t *handle = NULL;
     cuda_job_open(&job, &c, 5, group, stream);
-    xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
-    MP_OK(xep_dispatch(job.host.buffer, &a, &handle, NULL));
+    xep_handle_t *handle = cuda_job_send(&job);
     MP_CHECK(mp_input(handle, NULL) != NULL);
     xep_combine_args_t b = XEP_COMBINE_ARGS_INIT;
     b.out = job.out;
     b.hidden = mp_rank() == 1 ? 32 : 64;
     b.stream = job.stream;
     if (job.staged) {
-        MP_FAILS(XEP_ERR_MISMATCH, xep_combine(handle, &b, NULL));
-        MP_REASON("disagree on hidden");
+        MP_SAYS(XEP_ERR_MISMATCH, "disagree on hidden", xep_combine(handle, &b, NULL));
         xep_handle_release(handle);
     } else {
         MP_OK(xep_combine(handle, &b, NULL)); /* the device finds it */
         cuda_rig_wait(job.stream);
-        MP_FAILS(XEP_ERR_PROTOCOL, xep_combine(handle, &b, NULL));
-        MP_REASON("disagreed");
+        MP_SAYS(XEP_ERR_PROTOCOL, "disagreed", xep_combine(handle, &b, NULL));
         MP_OK(xep_buffer_reset(job.host.buffer));
     }
     cuda_job_round(&job);
@@ -74,26 +68,23 @@ static void other_combines(xep_group_t *group, const char *mode, void *stream)
 
 static void refused_at_once(xep_group_t *group, void *stream)
 {
-    const mp_case_t c = {.name = "at once", MP_SHAPE(8, 2, 64, 16), .fixed_capacity = 1, CUDA};
+    const mp_case_t c = {.name = "at once", MP_SHAPE(8, 2, 64, 16), .fixed_capacity = 1, MP_CUDA};
     cuda_job_t job;
-    xep_handle_t *handle, *none = NULL;
+    xep_handle_t *handle;
     uint64_t rows;
     cuda_job_open(&job, &c, 5, group, stream);
     job.counts_there = 1;
     xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
     a.recv_rows_p = &rows;
-    MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job.host.buffer, &a, &none, NULL));
-    MP_REASON("recv_rows_p must be NULL");
+    MP_REFUSES(&job.host, &a, XEP_ERR_INVALID, "recv_rows_p must be NULL");
     a = cuda_job_dispatch(&job, NULL);
     a.capacity = 0;
-    MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job.host.buffer, &a, &none, NULL));
-    MP_REASON("invalid capacity: 0");
+    MP_REFUSES(&job.host, &a, XEP_ERR_INVALID, "invalid capacity: 0");
     a = cuda_job_dispatch(&job, NULL);
     MP_OK(xep_dispatch(job.host.buffer, &a, &handle, NULL));
     a = cuda_job_dispatch(&job, handle);
     a.flags = 0;
-    MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job.host.buffer, &a, &none, NULL));
-    MP_REASON("XEP_DISPATCH_COUNTS_THERE, as the cached handle has");
+    MP_REFUSES(&job.host, &a, XEP_ERR_INVALID, "XEP_DISPATCH_COUNTS_THERE, as the cached handle has");
     cuda_job_check_recv(&job, handle);
     xep_handle_release(handle);
     cuda_job_close(&job);
@@ -151,7 +142,7 @@ static void late_for_the_device(cuda_job_t *job)
 static void later(xep_group_t *group, const char *mode, void *stream)
 {
     const int there = strcmp(mode, "normal") == 0;
-    const mp_case_t c = {.name = "later", .mode = mode, MP_SHAPE(8, 2, 64, 16), .fixed_capacity = there, CUDA};
+    const mp_case_t c = {.name = "later", .mode = mode, MP_SHAPE(8, 2, 64, 16), .fixed_capacity = there, MP_CUDA};
     cuda_job_t job;
     cuda_job_open(&job, &c, 5, group, stream);
     job.counts_there = there;
@@ -162,7 +153,7 @@ static void later(xep_group_t *group, const char *mode, void *stream)
     a = cuda_job_dispatch(&job, NULL);
     a.hidden = 32 + mp_rank() % 2;
     if (mp_nranks() > 1) told_later(&job, &a, "rank 0 and rank 1 disagree on hidden: 32, 33");
-    cuda_job_wrong_index(&job);
+    cuda_job_wrong_index(&job, XEP_ERR_PROTOCOL);
     if (mp_nranks() > 1) late_for_the_device(&job);
     cuda_job_close(&job);
 }
@@ -181,7 +172,7 @@ void cuda_broken(xep_group_t *group, const char *mode, void *stream)
 
 void cuda_give_up(xep_group_t *group, void *stream)
 {
-    const mp_case_t c = {.name = "given up", MP_SHAPE(8, 2, 64, 16), CUDA};
+    const mp_case_t c = {.name = "given up", MP_SHAPE(8, 2, 64, 16), MP_CUDA};
     cuda_job_t job;
     xep_handle_t *handle;
     xep_request_t *req;

@@ -250,11 +250,9 @@ static void arrange(xep_handle_t *handle, cuda_job_t *job, uint64_t alignment, i
 static void run_case(xep_group_t *group, const mp_case_t *c, int there, void *stream)
 {
     cuda_job_t job;
-    xep_handle_t *handle;
     cuda_job_open(&job, c, 23, group, stream);
     job.counts_there = there;
-    xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
-    MP_OK(xep_dispatch(job.host.buffer, &a, &handle, NULL));
+    xep_handle_t *handle = cuda_job_send(&job);
     arrange(handle, &job, 1, 0, 0);
     arrange(handle, &job, 16, 0, c->strided ? 6 : 32);
     arrange(handle, &job, 128, -1, 0);
@@ -262,38 +260,30 @@ static void run_case(xep_group_t *group, const mp_case_t *c, int there, void *st
     cuda_job_close(&job);
 }
 
-#define WRONG(_field, _value, _status, _sentence)         \
-    do {                                                  \
-        a = good;                                         \
-        a._field = (_value);                              \
-        MP_FAILS(_status, xep_handle_expand(handle, &a)); \
-        MP_REASON(_sentence);                             \
-    } while (0)
+#define WRONG(_field, _value, _text) \
+    MP_WRONG(good, _field, _value, XEP_ERR_INVALID, _text, xep_handle_expand(handle, &good))
 
 static void refuse(xep_group_t *group, void *stream)
 {
-    const mp_case_t c = {.name = "refused by expert", MP_SHAPE(8, 2, 64, 16), .memory = XEP_MEMORY_CUDA};
+    const mp_case_t c = {.name = "refused by expert", MP_SHAPE(8, 2, 64, 16), MP_CUDA};
     cuda_job_t job;
-    xep_handle_t *handle;
     cuda_job_open(&job, &c, 5, group, stream);
-    xep_dispatch_args_t d = cuda_job_dispatch(&job, NULL);
-    MP_OK(xep_dispatch(job.host.buffer, &d, &handle, NULL));
+    xep_handle_t *handle = cuda_job_send(&job);
     void *there = cuda_rig_alloc(NULL, 1 << 16);
-    xep_expand_args_t a, good = XEP_EXPAND_ARGS_INIT;
+    xep_expand_args_t good = XEP_EXPAND_ARGS_INIT;
     good.slots = there, good.expert_begin = there, good.expert_count = there, good.stream = stream;
-    WRONG(slots, NULL, XEP_ERR_INVALID, "slots is NULL");
-    WRONG(slots, (int32_t *)((char *)there + 2), XEP_ERR_INVALID, "invalid slots: ");
-    WRONG(expert_count, NULL, XEP_ERR_INVALID, "expert_count is NULL");
-    WRONG(flags, 2, XEP_ERR_INVALID, "invalid flags: 0x2 (XEP_EXPAND_ZERO)");
-    WRONG(capacity, UINT64_C(1) << 31, XEP_ERR_INVALID, "invalid capacity: 2147483648");
-    WRONG(topk_weights, there, XEP_ERR_INVALID, "none were received");
-    WRONG(scales, there, XEP_ERR_INVALID, "none were received");
-    WRONG(x_stride, 2, XEP_ERR_INVALID, "invalid x_stride: 2 bytes (at least the 128 of a row)");
-    WRONG(slots, job.host.x, XEP_ERR_INVALID, "invalid slots: ");
+    WRONG(slots, NULL, "slots is NULL");
+    WRONG(slots, (int32_t *)((char *)there + 2), "invalid slots: ");
+    WRONG(expert_count, NULL, "expert_count is NULL");
+    WRONG(flags, 2, "invalid flags: 0x2 (XEP_EXPAND_ZERO)");
+    WRONG(capacity, UINT64_C(1) << 31, "invalid capacity: 2147483648");
+    WRONG(topk_weights, there, "none were received");
+    WRONG(scales, there, "none were received");
+    WRONG(x_stride, 2, "invalid x_stride: 2 bytes (at least the 128 of a row)");
+    WRONG(slots, job.host.x, "invalid slots: ");
     xep_reduce_args_t r = XEP_REDUCE_ARGS_INIT;
     r.dtype = XEP_BF16, r.out_dtype = XEP_FP16;
-    MP_FAILS(XEP_ERR_INVALID, xep_handle_reduce(handle, &r));
-    MP_REASON("invalid out_dtype: ");
+    MP_SAYS(XEP_ERR_INVALID, "invalid out_dtype: ", xep_handle_reduce(handle, &r));
     MP_FAILS(XEP_ERR_INVALID, xep_handle_reduce(NULL, &r));
     cuda_rig_free(there);
     xep_handle_release(handle);
@@ -304,34 +294,29 @@ static void refuse_host(xep_group_t *group)
 {
     const mp_case_t c = {.name = "by expert on the host", MP_SHAPE(8, 2, 64, 16)};
     mp_job_t job;
-    xep_handle_t *handle;
     xep_expand_args_t a = XEP_EXPAND_ARGS_INIT;
-    mp_job_open(&job, &c, 5);
-    mp_job_buffer(&job, group);
-    xep_dispatch_args_t d = mp_job_dispatch(&job);
-    MP_OK(xep_dispatch(job.buffer, &d, &handle, NULL));
-    MP_FAILS(XEP_ERR_UNSUPPORTED, xep_handle_expand(handle, &a));
-    MP_REASON("rows of host memory are not arranged by expert (mode normal in device memory");
+    mp_job_begin(&job, &c, 5, group);
+    xep_handle_t *handle = mp_job_send(&job);
+    MP_SAYS(XEP_ERR_UNSUPPORTED, "rows of host memory are not arranged by expert (mode normal in device memory",
+            xep_handle_expand(handle, &a));
     xep_handle_release(handle);
     mp_job_close(&job);
 }
 
-#define CUDA .memory = XEP_MEMORY_CUDA
-
 void cuda_experts(xep_group_t *group, void *stream)
 {
     static const mp_case_t cases[] = {
-        {.name = "by expert", MP_SHAPE(32, 4, 256, 65), .weights = 1, .nscales = 3, CUDA},
-        {.name = "by expert, long rows", MP_SHAPE(96, 8, 7168, 20), .weights = 1, .idx_dtype = XEP_INT32, CUDA},
-        {.name = "by expert, odd", .owners = "random:7", MP_SHAPE(61, 5, 333, 40), .strided = 1, .mask = 100, CUDA},
-        {.name = "by expert, many selections", MP_SHAPE(80, 40, 96, 9), .weights = 1, CUDA},
-        {.name = "by expert, nothing", MP_SHAPE(8, 2, 64, 20), .mask = 1000, CUDA},
+        {.name = "by expert", MP_SHAPE(32, 4, 256, 65), .weights = 1, .nscales = 3, MP_CUDA},
+        {.name = "by expert, long rows", MP_SHAPE(96, 8, 7168, 20), .weights = 1, .idx_dtype = XEP_INT32, MP_CUDA},
+        {.name = "by expert, odd", .owners = "random:7", MP_SHAPE(61, 5, 333, 40), .strided = 1, .mask = 100, MP_CUDA},
+        {.name = "by expert, many selections", MP_SHAPE(80, 40, 96, 9), .weights = 1, MP_CUDA},
+        {.name = "by expert, nothing", MP_SHAPE(8, 2, 64, 20), .mask = 1000, MP_CUDA},
         {.name = "by expert, capacity",
          MP_SHAPE(24, 6, 136, 31),
          .weights = 1,
          .fixed_capacity = 1,
          .recv_rows = 400,
-         CUDA},
+         MP_CUDA},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         run_case(group, &cases[i], cases[i].fixed_capacity, stream);

@@ -62,13 +62,12 @@ int cuda_death(xep_group_t *group, const char *mode, void *stream)
                          .mode = mode,
                          MP_SHAPE(8, 2, 64, 16),
                          .fixed_capacity = strcmp(mode, "ll") != 0,
-                         .memory = XEP_MEMORY_CUDA};
+                         MP_CUDA};
     cuda_job_t job;
     cuda_job_open(&job, &c, 5, group, stream);
     job.counts_there = c.fixed_capacity && !job.staged;
     cuda_job_round(&job);
     if (job.staged) call_in_vain(&job);
     else store_to_the_gone(&job, group);
-    xep_group_destroy(group);
-    return 0;
+    return mp_end(group);
 }

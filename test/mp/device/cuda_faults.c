@@ -116,11 +116,7 @@ static int round_fails_at(xep_group_t *group, cuda_job_t *job, const char *funct
 static void faults_of_operations(xep_group_t *group, const char *mode, void *stream)
 {
     static const char *const names[] = {"cuLaunchKernelEx", "cuEventRecord", "cuStreamWaitEvent", "cuMemcpyAsync"};
-    const mp_case_t c = {.name = "faults",
-                         .mode = mode,
-                         MP_SHAPE(8, 2, 64, 16),
-                         .copy_in = 1,
-                         .memory = XEP_MEMORY_CUDA};
+    const mp_case_t c = {.name = "faults", .mode = mode, MP_SHAPE(8, 2, 64, 16), .copy_in = 1, MP_CUDA};
     cuda_job_t job;
     int faults = 0;
     cuda_job_open(&job, &c, 5, group, stream);
@@ -155,8 +151,7 @@ static void hear_of_device(cuda_job_t *job, const xep_dispatch_args_t *args, ato
         xep_request_free(req);
     }
     if (status == XEP_OK) status = xep_dispatch(job->host.buffer, args, &handle, NULL);
-    MP_FAILS(XEP_ERR_TRANSPORT, status);
-    MP_REASON("unspecified launch failure");
+    MP_SAYS(XEP_ERR_TRANSPORT, "unspecified launch failure", status);
 }
 
 static void hear_of_rank(cuda_job_t *job, const xep_dispatch_args_t *args)
@@ -174,7 +169,7 @@ static void hear_of_rank(cuda_job_t *job, const xep_dispatch_args_t *args)
 /* While a dispatch waits on the stream. Neither a reset, which may say so, too, nor an end hangs. */
 int cuda_lost(xep_group_t *group, const char *mode, void *stream)
 {
-    const mp_case_t c = {.name = "lost", .mode = mode, MP_SHAPE(8, 2, 64, 16), .memory = XEP_MEMORY_CUDA};
+    const mp_case_t c = {.name = "lost", .mode = mode, MP_SHAPE(8, 2, 64, 16), MP_CUDA};
     atomic_int *begin = mp_counter(group);
     const double began = mp_now();
     cuda_job_t job;

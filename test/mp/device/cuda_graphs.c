@@ -83,7 +83,7 @@ static void every_byte(xep_group_t *group, const char *mode, void *stream)
                          .biases = 1,
                          .alignment = 8,
                          .fixed_capacity = 1,
-                         .memory = XEP_MEMORY_CUDA};
+                         MP_CUDA};
     cuda_job_t job[ROUTINGS];
     xep_handle_t *handle;
     open_job(&job[0], &c, 17, group, stream);
@@ -186,11 +186,9 @@ static void *capture_round(cuda_job_t *job, int timeout_ms, xep_handle_t **handl
 
 static void check_told(cuda_job_t *job, xep_status_t status, const char *reason)
 {
-    xep_handle_t *none = NULL;
     xep_dispatch_args_t a = cuda_job_dispatch(job, NULL);
     cuda_rig_wait(job->stream);
-    MP_FAILS(status, xep_dispatch(job->host.buffer, &a, &none, NULL));
-    MP_REASON(reason);
+    MP_REFUSES(&job->host, &a, status, reason);
 }
 
 /* Nothing is summed from now on, whatever is replayed. */
@@ -215,7 +213,7 @@ static void other_numbers(xep_group_t *group, const char *mode, void *stream)
                          MP_SHAPE(8, 2, 64, 16),
                          .slots = 3,
                          .fixed_capacity = 1,
-                         .memory = XEP_MEMORY_CUDA};
+                         MP_CUDA};
     const uint32_t last = mp_nranks() - 1;
     cuda_job_t job;
     xep_handle_t *handle[2];
@@ -248,12 +246,8 @@ static void other_numbers(xep_group_t *group, const char *mode, void *stream)
  */
 static void after_a_reset(xep_group_t *group, const char *mode, void *stream)
 {
-    const mp_case_t c = {.name = "from before a reset",
-                         .mode = mode,
-                         MP_SHAPE(8, 2, 64, 16),
-                         .slots = 1,
-                         .fixed_capacity = 1,
-                         .memory = XEP_MEMORY_CUDA};
+    const mp_case_t c =
+        {.name = "from before a reset", .mode = mode, MP_SHAPE(8, 2, 64, 16), .slots = 1, .fixed_capacity = 1, MP_CUDA};
     cuda_job_t job[ROUTINGS];
     xep_handle_t *handle;
     open_job(&job[0], &c, 5, group, stream);
@@ -288,7 +282,7 @@ static void told_later(xep_group_t *group, const char *mode, void *stream)
                          .mode = mode,
                          MP_SHAPE(8, 2, 64, 16),
                          .fixed_capacity = 1,
-                         .memory = XEP_MEMORY_CUDA};
+                         MP_CUDA};
     cuda_job_t job;
     xep_handle_t *handle;
     int64_t wrong = 8;
@@ -321,7 +315,7 @@ void cuda_graphs(xep_group_t *group, const char *mode, void *stream)
 
 void cuda_graphs_exact(xep_group_t *group, void *stream)
 {
-    const mp_case_t c = {.name = "exact", MP_SHAPE(8, 2, 64, 16), .memory = XEP_MEMORY_CUDA};
+    const mp_case_t c = {.name = "exact", MP_SHAPE(8, 2, 64, 16), MP_CUDA};
     cuda_job_t job;
     xep_handle_t *handle, *none = NULL;
     cuda_job_open(&job, &c, 5, group, stream);
@@ -331,8 +325,9 @@ void cuda_graphs_exact(xep_group_t *group, void *stream)
     cuda_rig_capture(stream);
     for (int cached = 0; cached < 2; cached++) {
         a = cuda_job_dispatch(&job, cached ? handle : NULL);
-        MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job.host.buffer, &a, &none, NULL));
-        MP_REASON("is being captured (one that is not, or XEP_DISPATCH_COUNTS_THERE with a capacity: the host waits");
+        MP_SAYS(XEP_ERR_INVALID,
+                "is being captured (one that is not, or XEP_DISPATCH_COUNTS_THERE with a capacity: the host waits",
+                xep_dispatch(job.host.buffer, &a, &none, NULL));
     }
     cuda_rig_free_graph(cuda_rig_graph(stream));
     void *graph = capture_combine(&job, handle);

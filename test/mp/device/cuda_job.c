@@ -345,10 +345,10 @@ void cuda_job_refuse_formats(cuda_job_t *job, xep_handle_t *handle)
     d.payloads = &payload, d.npayloads = 1;
     d.quant = d.dtype == XEP_E4M3 ? XEP_QUANT_NONE : XEP_QUANT_E4M3;
     payload.bytes = d.quant != XEP_QUANT_NONE ? 4 : 65536;
-    MP_FAILS(d.quant != XEP_QUANT_NONE ? XEP_ERR_UNSUPPORTED : XEP_ERR_INVALID,
-             xep_dispatch(job->host.buffer, &d, &none, NULL));
-    MP_REASON(d.quant != XEP_QUANT_NONE ? "invalid npayloads: 1 (0 in device memory with a quant"
-                                        : "too little room beside a row: ");
+    MP_SAYS(d.quant != XEP_QUANT_NONE ? XEP_ERR_UNSUPPORTED : XEP_ERR_INVALID,
+            d.quant != XEP_QUANT_NONE ? "invalid npayloads: 1 (0 in device memory with a quant"
+                                      : "too little room beside a row: ",
+            xep_dispatch(job->host.buffer, &d, &none, NULL));
     if (job->staged || job->host.shape.combine_dtype != XEP_BF16) return;
     xep_combine_args_t a = cuda_job_outputs(job, handle);
     a.quant = XEP_QUANT_MXFP8;
@@ -387,43 +387,55 @@ void cuda_job_refuse_lacks(cuda_job_t *job, xep_handle_t *handle)
         if ((can.features & features[i]) == 0) MP_FAILS(XEP_ERR_UNSUPPORTED, xep_combine(handle, &lacking[i], NULL));
 }
 
-void cuda_job_round(cuda_job_t *job)
+xep_handle_t *cuda_job_send(cuda_job_t *job)
 {
+    const xep_dispatch_args_t args = cuda_job_dispatch(job, NULL);
     xep_handle_t *handle;
-    xep_dispatch_args_t a = cuda_job_dispatch(job, NULL);
-    MP_OK(xep_dispatch(job->host.buffer, &a, &handle, NULL));
+    MP_OK(xep_dispatch(job->host.buffer, &args, &handle, NULL));
+    return handle;
+}
+
+void cuda_job_end(cuda_job_t *job, xep_handle_t *handle)
+{
     cuda_job_check_recv(job, handle);
     cuda_job_combine(job, handle);
     xep_handle_release(handle);
 }
 
-/* Refused by rank 0 alone, which the others are told; and all leave one call out. */
-static void refuse_index(cuda_job_t *job)
+void cuda_job_round(cuda_job_t *job)
 {
-    xep_handle_t *handle = NULL;
-    xep_dispatch_args_t a = cuda_job_dispatch(job, NULL);
-    MP_FAILS(mp_rank() == 0 ? XEP_ERR_INVALID : XEP_ERR_MISMATCH, xep_dispatch(job->host.buffer, &a, &handle, NULL));
-    if (mp_rank() == 0) MP_REASON("invalid topk_idx[2][1]");
-    cuda_job_payload(job, 100);
-    MP_FAILS(XEP_ERR_MISMATCH, xep_dispatch(job->host.buffer, &a, &handle, NULL));
-    cuda_job_round(job);
+    cuda_job_end(job, cuda_job_send(job));
 }
 
-void cuda_job_wrong_index(cuda_job_t *job)
+/* Of rank 0: one behind the last expert, or what it was. */
+static void put_index(const cuda_job_t *job, int is_wrong)
 {
-    int64_t wrong = 8, right = ((int64_t *)job->host.idx)[5];
-    xep_handle_t *handle;
+    const int64_t wrong = 8, right = ((const int64_t *)job->host.idx)[5];
+    if (mp_rank() == 0) cuda_rig_put((int64_t *)job->idx + 5, is_wrong ? &wrong : &right, sizeof right, job->stream);
+    cuda_rig_wait(job->stream); /* neither is there any more then */
+}
+
+/* Refused by rank 0 alone, which the others are told; and all leave one call out. */
+static void refuse_staged_index(cuda_job_t *job)
+{
+    const xep_dispatch_args_t a = cuda_job_dispatch(job, NULL);
+    MP_REFUSES(&job->host, &a, mp_rank() == 0 ? XEP_ERR_INVALID : XEP_ERR_MISMATCH,
+               mp_rank() == 0 ? "invalid topk_idx[2][1]" : "");
+    cuda_job_payload(job, 100);
+    MP_REFUSES(&job->host, &a, XEP_ERR_MISMATCH, "");
+}
+
+void cuda_job_wrong_index(cuda_job_t *job, xep_status_t status)
+{
+    put_index(job, 1);
     if (job->staged) {
-        if (mp_rank() == 0) cuda_rig_put((int64_t *)job->idx + 5, &wrong, sizeof wrong, job->stream);
-        refuse_index(job);
-        return;
+        refuse_staged_index(job);
+    } else {
+        const xep_dispatch_args_t a = cuda_job_dispatch(job, NULL);
+        if (status == XEP_ERR_PROTOCOL) (void)cuda_job_send(job), cuda_rig_wait(job->stream);
+        MP_REFUSES(&job->host, &a, status, mp_rank() == 0 ? "invalid topk_idx[2][1]" : "topk_idx of rank 0");
+        put_index(job, 0);
+        if (status == XEP_ERR_PROTOCOL) MP_OK(xep_buffer_reset(job->host.buffer));
     }
-    if (mp_rank() == 0) cuda_rig_put((int64_t *)job->idx + 5, &wrong, sizeof wrong, job->stream);
-    xep_dispatch_args_t a = cuda_job_dispatch(job, NULL);
-    MP_OK(xep_dispatch(job->host.buffer, &a, &handle, NULL)); /* nothing is waited for */
-    cuda_rig_wait(job->stream);
-    MP_REFUSES(&job->host, &a, XEP_ERR_PROTOCOL, mp_rank() == 0 ? "invalid topk_idx[2][1]" : "topk_idx of rank 0");
-    if (mp_rank() == 0) cuda_rig_put((int64_t *)job->idx + 5, &right, sizeof right, job->stream);
-    MP_OK(xep_buffer_reset(job->host.buffer));
     cuda_job_round(job);
 }

@@ -6,6 +6,9 @@
 
 #include "mp_job.h"
 
+/** A field of a mp_case_t. */
+#define MP_CUDA .memory = XEP_MEMORY_CUDA
+
 typedef struct cuda_job {
     mp_job_t host;
     void *stream;
@@ -46,13 +49,20 @@ void cuda_job_nothing_missing(cuda_job_t *job, xep_handle_t *handle);
 /** So is all that xep_mode_query() says the mode does not have; not staged. */
 void cuda_job_refuse_lacks(cuda_job_t *job, xep_handle_t *handle);
 
-/** Dispatch, check, combine, check, release. */
+/** A blocking dispatch of what is in the input. */
+xep_handle_t *cuda_job_send(cuda_job_t *job);
+
+/** Check, combine, check, release. */
+void cuda_job_end(cuda_job_t *job, xep_handle_t *handle);
+
+/** Both. */
 void cuda_job_round(cuda_job_t *job);
 
 /**
- * What only the device sees, and a later dispatch tells: of 8 experts and two selections of a token, rank 0 selects one
- * that is none. Then a reset, and a round. Staged, the host sees it at once.
+ * Of 8 experts and two selections of a token, rank 0 selects one that is none. XEP_ERR_PROTOCOL: what only the device
+ * sees, and a later dispatch tells, before a reset; XEP_ERR_INVALID: the call tells. Staged, the host sees it at once.
+ * Then a round.
  */
-void cuda_job_wrong_index(cuda_job_t *job);
+void cuda_job_wrong_index(cuda_job_t *job, xep_status_t status);
 
 #endif

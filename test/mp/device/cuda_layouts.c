@@ -175,12 +175,10 @@ static void refuse(xep_buffer_t *buffer, void *stream, int staged)
     xep_layout_args_t args = args_of(&s, buffer, stream);
     xep_layout_t out = XEP_LAYOUT_INIT;
     args.topk_idx = idx;
-    MP_FAILS(XEP_ERR_INVALID, xep_layout(&args, &out));
-    MP_REASON("invalid topk_idx: ");
+    MP_SAYS(XEP_ERR_INVALID, "invalid topk_idx: ", xep_layout(&args, &out));
     args.topk_idx = there;
     out.tokens_per_rank = counts;
-    MP_FAILS(XEP_ERR_INVALID, xep_layout(&args, &out));
-    MP_REASON("invalid tokens_per_rank: ");
+    MP_SAYS(XEP_ERR_INVALID, "invalid tokens_per_rank: ", xep_layout(&args, &out));
     out.tokens_per_rank = NULL;
     args.experts = 100000;
     if (staged) MP_OK(xep_layout(&args, &out));
@@ -205,8 +203,7 @@ static void refuse_host(xep_group_t *group)
     xep_layout_t out = XEP_LAYOUT_INIT;
     MP_OK(xep_buffer_create(group, &p, &buffer));
     const xep_layout_args_t args = args_of(&s, buffer, NULL);
-    MP_FAILS(XEP_ERR_INVALID, xep_layout(&args, &out));
-    MP_REASON("invalid buffer: it is in host memory");
+    MP_SAYS(XEP_ERR_INVALID, "invalid buffer: it is in host memory", xep_layout(&args, &out));
     xep_buffer_destroy(buffer);
 }
 

@@ -21,8 +21,6 @@ enum { ROUNDS = 3, STREAMS = 2 };
 
 static void *streams[STREAMS];
 
-#define CUDA .memory = XEP_MEMORY_CUDA
-
 /* ---- shapes: a dispatch, one with its routing, and combines of both, on two streams in turn ---- */
 
 /* In both modes, where none is named. */
@@ -142,7 +140,7 @@ static void shapes(xep_group_t *group, const char *mode)
 static void phases(xep_group_t *group)
 {
     const mp_case_t c =
-        {.name = "phases", .mode = "ll", MP_SHAPE(12, 3, 80, 37), .weights = 1, .quant = XEP_QUANT_E4M3, CUDA};
+        {.name = "phases", .mode = "ll", MP_SHAPE(12, 3, 80, 37), .weights = 1, .quant = XEP_QUANT_E4M3, MP_CUDA};
     cuda_job_t job;
     xep_handle_t *handle[2];
     xep_request_t *req[2];
@@ -160,9 +158,7 @@ static void phases(xep_group_t *group)
         }
         for (int h = 0; h < 2; h++) {
             job.stream = streams[i % 2 != 0 ? 1 - h : h];
-            cuda_job_check_recv(&job, handle[h]);
-            cuda_job_combine(&job, handle[h]);
-            xep_handle_release(handle[h]);
+            cuda_job_end(&job, handle[h]);
         }
     }
     job.stream = streams[0];
@@ -173,7 +169,7 @@ static void phases(xep_group_t *group)
 
 static void requests(xep_group_t *group)
 {
-    const mp_case_t c = {.name = "requests", MP_SHAPE(12, 3, 80, 37), .quant = XEP_QUANT_E4M3, .weights = 1, CUDA};
+    const mp_case_t c = {.name = "requests", MP_SHAPE(12, 3, 80, 37), .quant = XEP_QUANT_E4M3, .weights = 1, MP_CUDA};
     cuda_job_t job;
     xep_handle_t *first, *second;
     xep_request_t *reqs[2];
@@ -204,7 +200,7 @@ static void requests(xep_group_t *group)
  */
 static void other_streams(xep_group_t *group)
 {
-    const mp_case_t c = {.name = "other streams", MP_SHAPE(12, 3, 80, 37), CUDA};
+    const mp_case_t c = {.name = "other streams", MP_SHAPE(12, 3, 80, 37), MP_CUDA};
     cuda_job_t job;
     xep_handle_t *handle;
     xep_request_t *req;
@@ -223,8 +219,7 @@ static void other_streams(xep_group_t *group)
     xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
     MP_OK(xep_dispatch(job.host.buffer, &a, &handle, &req));
     cuda_rig_capture(streams[1]);
-    MP_FAILS(XEP_ERR_INVALID, xep_request_stream_wait(req, streams[1]));
-    MP_REASON("is being captured");
+    MP_SAYS(XEP_ERR_INVALID, "is being captured", xep_request_stream_wait(req, streams[1]));
     cuda_rig_free_graph(cuda_rig_graph(streams[1]));
     mp_finish(req);
     xep_handle_release(handle);
@@ -263,12 +258,16 @@ static void refuse_by_rank(cuda_job_t *job)
     a = cuda_job_dispatch(job, NULL);
     a.capacity = 1;
     MP_REFUSES(&job->host, &a, XEP_ERR_OVERFLOW, "has room for 1");
-    if (!job->staged) cuda_refuse_index(job);
+    if (!job->staged) cuda_job_wrong_index(job, XEP_ERR_INVALID);
 }
 
 static void refusals(xep_group_t *group, const char *mode)
 {
-    const mp_case_t c = {.name = "refused", .mode = mode, MP_SHAPE(8, 2, 64, 16), .nscales = is_ll(mode) ? 2 : 1, CUDA};
+    const mp_case_t c = {.name = "refused",
+                         .mode = mode,
+                         MP_SHAPE(8, 2, 64, 16),
+                         .nscales = is_ll(mode) ? 2 : 1,
+                         MP_CUDA};
     cuda_job_t job;
     xep_handle_t *handle = NULL;
     cuda_job_open(&job, &c, 5, group, streams[0]);
@@ -278,14 +277,11 @@ static void refusals(xep_group_t *group, const char *mode)
     xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
     a.arrangement = is_ll(mode) ? XEP_ROWS_BY_RANK : XEP_ROWS_BY_EXPERT_PADDED;
     MP_FAILS(XEP_ERR_UNSUPPORTED, xep_dispatch(job.host.buffer, &a, &handle, NULL));
-    a = cuda_job_dispatch(&job, NULL); /* and the buffer goes on */
-    MP_OK(xep_dispatch(job.host.buffer, &a, &handle, NULL));
+    handle = cuda_job_send(&job); /* and the buffer goes on */
     cuda_job_nothing_missing(&job, handle);
     cuda_job_refuse_lacks(&job, handle);
     cuda_job_refuse_formats(&job, handle);
-    cuda_job_check_recv(&job, handle);
-    cuda_job_combine(&job, handle);
-    xep_handle_release(handle);
+    cuda_job_end(&job, handle);
     cuda_job_close(&job);
 }
 
@@ -335,6 +331,5 @@ int main(int argc, char **argv)
     cuda_broken(group, mode, streams[0]);
     cuda_faults(group, mode, streams[0]);
     if (!is_ll(mode)) cuda_give_up(group, streams[0]);
-    xep_group_destroy(group);
-    return 0;
+    return mp_end(group);
 }

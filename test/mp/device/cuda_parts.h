@@ -23,9 +23,6 @@ void cuda_refuse_machine(xep_group_t *group);
 /** A stream, of whatever device, and arrays of a device, for a buffer in host memory. */
 void cuda_refuse_stream(xep_group_t *group, void *stream);
 
-/** By normal, of all ranks: of 8 experts and two selections of a token, rank 0 selects one that is none. */
-void cuda_refuse_index(cuda_job_t *job);
-
 /** As the script has made the machine: absent, there is no driver; old, one that lacks functions; none, no device. */
 int cuda_refuse(xep_group_t *group, const char *driver);
 

@@ -168,9 +168,7 @@ void cuda_refuse_memory(cuda_job_t *job)
         if (elsewhere != NULL) refuse_combines(handle, &b, mode, elsewhere, "is memory of CUDA device");
     }
     MP_CHECK(cuda_rig_context() == context);
-    cuda_job_check_recv(job, handle);
-    cuda_job_combine(job, handle);
-    xep_handle_release(handle);
+    cuda_job_end(job, handle);
     cuda_rig_free(elsewhere);
     cuda_rig_free(there);
 }
@@ -205,10 +203,8 @@ void cuda_refuse_streams(cuda_job_t *job)
 {
     void *streams[] = {cuda_rig_stream_elsewhere(mp_rank()), cuda_rig_stream_apart(mp_rank())};
     void *there = cuda_rig_alloc(NULL, 1 << 16), *context = cuda_rig_context();
-    xep_handle_t *handle;
     xep_request_t *req;
-    xep_dispatch_args_t a = cuda_job_dispatch(job, NULL);
-    MP_OK(xep_dispatch(job->host.buffer, &a, &handle, NULL));
+    xep_handle_t *handle = cuda_job_send(job);
     const xep_combine_args_t b = cuda_job_outputs(job, handle);
     for (int i = 0; i < 2; i++)
         if (streams[i] != NULL) refuse_stream(job, handle, &b, there, streams[i]);
@@ -235,8 +231,7 @@ static void cannot_hold(xep_group_t *group)
     p.memory = XEP_MEMORY_CUDA;
     p.hidden = 1 << 19;
     p.recv_rows = 1 << 20;
-    MP_FAILS(XEP_ERR_NO_MEMORY, xep_buffer_create(group, &p, &buffer));
-    MP_REASON(" bytes for the buffer");
+    MP_SAYS(XEP_ERR_NO_MEMORY, " bytes for the buffer", xep_buffer_create(group, &p, &buffer));
 }
 
 /* By the stand-in alone: on rank 0, which says why, while the others are told of it. */
@@ -317,19 +312,17 @@ void cuda_refuse_stream(xep_group_t *group, void *stream)
     const mp_case_t c = {.name = "host", MP_SHAPE(8, 2, 64, 16), .nscales = 2};
     mp_job_t job;
     xep_handle_t *handle = NULL;
-    mp_job_open(&job, &c, 5);
-    mp_job_buffer(&job, group);
+    mp_job_begin(&job, &c, 5, group);
     xep_dispatch_args_t a = mp_job_dispatch(&job);
     a.stream = stream;
-    MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job.buffer, &a, &handle, NULL));
-    MP_REASON("invalid stream: ");
+    MP_REFUSES(&job, &a, XEP_ERR_INVALID, "invalid stream: ");
     xep_request_t *req;
     void *there = cuda_rig_alloc(NULL, 1 << 16);
     a.stream = NULL;
     refuse_dispatches(job.buffer, &a, BOTH, there, "is memory of CUDA device");
     MP_OK(xep_dispatch(job.buffer, &a, &handle, &req));
-    MP_FAILS(XEP_ERR_UNSUPPORTED, xep_request_stream_wait(req, stream));
-    MP_REASON("a stream cannot wait for a request in host memory");
+    MP_SAYS(XEP_ERR_UNSUPPORTED, "a stream cannot wait for a request in host memory",
+            xep_request_stream_wait(req, stream));
     MP_FAILS(XEP_ERR_INVALID, xep_request_stream_wait(NULL, stream));
     mp_finish(req);
     refuse_there(handle, there);
@@ -341,24 +334,11 @@ void cuda_refuse_stream(xep_group_t *group, void *stream)
     mp_job_close(&job);
 }
 
-void cuda_refuse_index(cuda_job_t *job)
-{
-    xep_handle_t *handle = NULL;
-    int64_t wrong = 8, right = ((int64_t *)job->host.idx)[5];
-    if (mp_rank() == 0) cuda_rig_put((int64_t *)job->idx + 5, &wrong, sizeof wrong, job->stream);
-    xep_dispatch_args_t a = cuda_job_dispatch(job, NULL);
-    MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job->host.buffer, &a, &handle, NULL));
-    MP_REASON(mp_rank() == 0 ? "invalid topk_idx[2][1]" : "topk_idx of rank 0");
-    if (mp_rank() == 0) cuda_rig_put((int64_t *)job->idx + 5, &right, sizeof right, job->stream);
-    cuda_rig_wait(job->stream); /* right is gone then */
-}
-
 int cuda_refuse(xep_group_t *group, const char *driver)
 {
     const char *reason = strcmp(driver, "absent") == 0 ? "there is no driver for CUDA devices here"
                          : strcmp(driver, "old") == 0  ? "the driver of the CUDA devices is too old: it has no cuInit"
                                                        : "the driver finds no CUDA device that this process may use";
     cannot_create(group, "normal", XEP_ERR_UNSUPPORTED, reason);
-    xep_group_destroy(group);
-    return 0;
+    return mp_end(group);
 }

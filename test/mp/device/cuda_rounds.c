@@ -11,12 +11,8 @@ enum { HIDDEN = CUDA_ROUND_HIDDEN, TOKENS = CUDA_ROUND_TOKENS, EXPERTS = 16, TOP
 
 mp_case_t cuda_round_case(const char *name, const char *mode)
 {
-    return (mp_case_t){.name = name,
-                       .mode = mode,
-                       MP_SHAPE(EXPERTS, TOPK, HIDDEN, TOKENS),
-                       .mask = 100,
-                       MP_FP32,
-                       .memory = XEP_MEMORY_CUDA};
+    return (
+        mp_case_t){.name = name, .mode = mode, MP_SHAPE(EXPERTS, TOPK, HIDDEN, TOKENS), .mask = 100, MP_FP32, MP_CUDA};
 }
 
 void cuda_round_fill(float *x, int round, uint64_t tokens)

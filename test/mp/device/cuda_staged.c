@@ -16,7 +16,7 @@ enum { ROUNDS = 4 };
 
 static mp_case_t small_case(const char *mode)
 {
-    return (mp_case_t){.name = "staged", .mode = mode, MP_SHAPE(8, 2, 64, 16), .memory = XEP_MEMORY_CUDA};
+    return (mp_case_t){.name = "staged", .mode = mode, MP_SHAPE(8, 2, 64, 16), MP_CUDA};
 }
 
 /*
@@ -87,7 +87,6 @@ static void slot_again(xep_group_t *group, const char *mode, void *streams[2])
     static atomic_int held;
     const mp_case_t c = small_case(mode);
     void *x[2], *out[2];
-    xep_handle_t *handle;
     pthread_t thread;
     cuda_job_t job;
     cuda_job_open(&job, &c, 5, group, streams[0]);
@@ -96,8 +95,7 @@ static void slot_again(xep_group_t *group, const char *mode, void *streams[2])
         x[i] = cuda_rig_alloc(rows, sizeof rows);
         out[i] = cuda_rig_alloc(rows, sizeof sums[i]);
     }
-    xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
-    MP_OK(xep_dispatch(job.host.buffer, &a, &handle, NULL));
+    xep_handle_t *handle = cuda_job_send(&job);
     MP_CHECK(mp_recv(handle)->rows <= MOST_ROWS);
     atomic_store(&held, 0);
     send_back(handle, x[0], out[0], streams[0], &held);
@@ -129,8 +127,7 @@ static void stream_stands(xep_group_t *group, const char *mode, void *streams[2]
     xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
     a.timeout_ms = 200;
     a.stream = streams[1];
-    MP_FAILS(XEP_ERR_TIMEOUT, xep_dispatch(job.host.buffer, &a, &handle, NULL));
-    MP_REASON("which begins when its stream has come to it");
+    MP_REFUSES(&job.host, &a, XEP_ERR_TIMEOUT, "which begins when its stream has come to it");
     MP_FAILS(XEP_ERR_BROKEN, xep_dispatch(job.host.buffer, &a, &handle, NULL));
     ++*given_up;
     MP_OK(xep_buffer_reset(job.host.buffer));
@@ -143,36 +140,30 @@ static void refusals(xep_group_t *group, const char *mode, void *streams[2])
 {
     const mp_case_t c = small_case(mode);
     cuda_job_t job;
-    xep_handle_t *handle, *none = NULL;
+    xep_handle_t *handle;
     xep_combine_args_t b = XEP_COMBINE_ARGS_INIT;
     size_t stride;
     cuda_job_open(&job, &c, 5, group, streams[0]);
     xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
     a.flags = XEP_DISPATCH_COUNTS_THERE;
     a.capacity = 8;
-    MP_FAILS(XEP_ERR_UNSUPPORTED, xep_dispatch(job.host.buffer, &a, &none, NULL));
-    MP_REASON("the host counts the rows");
+    MP_REFUSES(&job.host, &a, XEP_ERR_UNSUPPORTED, "the host counts the rows");
     a = cuda_job_dispatch(&job, NULL);
     a.stream = streams[1];
     cuda_rig_capture(streams[1]);
-    MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job.host.buffer, &a, &none, NULL));
-    MP_REASON("is being captured");
+    MP_REFUSES(&job.host, &a, XEP_ERR_INVALID, "is being captured");
     a.stream = streams[0];
     MP_OK(xep_dispatch(job.host.buffer, &a, &handle, NULL));
     b.x = mp_input(handle, &stride);
     b.out = job.out;
     b.stream = streams[1];
-    MP_FAILS(XEP_ERR_INVALID, xep_combine(handle, &b, NULL));
-    MP_REASON("is being captured");
+    MP_SAYS(XEP_ERR_INVALID, "is being captured", xep_combine(handle, &b, NULL));
     cuda_rig_free_graph(cuda_rig_graph(streams[1]));
     b.stream = streams[0];
     b.out = job.host.out;
-    MP_FAILS(XEP_ERR_INVALID, xep_combine(handle, &b, NULL));
-    MP_REASON("invalid out: ");
+    MP_SAYS(XEP_ERR_INVALID, "invalid out: ", xep_combine(handle, &b, NULL));
     cuda_job_nothing_missing(&job, handle);
-    cuda_job_check_recv(&job, handle);
-    cuda_job_combine(&job, handle);
-    xep_handle_release(handle);
+    cuda_job_end(&job, handle);
     cuda_job_close(&job);
 }
 
@@ -189,15 +180,13 @@ static void told_at_once(xep_group_t *group, const char *mode, void *stream)
     xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
     a.capacity = 1;
     a.recv_rows_p = there;
-    MP_FAILS(XEP_ERR_OVERFLOW, xep_dispatch(job.host.buffer, &a, &handle, NULL));
-    MP_REASON("room for 1");
+    MP_REFUSES(&job.host, &a, XEP_ERR_OVERFLOW, "room for 1");
     cuda_rig_get(&rows, there, sizeof rows, stream);
     MP_CHECK(rows <= mp_nranks() * 16 * 2);
     a = cuda_job_dispatch(&job, NULL);
     a.hidden = 32 + mp_rank() % 2;
-    MP_FAILS(XEP_ERR_MISMATCH, xep_dispatch(job.host.buffer, &a, &handle, NULL));
-    MP_REASON("rank 0 and rank 1 disagree on hidden: 32, 33");
-    cuda_job_wrong_index(&job);
+    MP_REFUSES(&job.host, &a, XEP_ERR_MISMATCH, "rank 0 and rank 1 disagree on hidden: 32, 33");
+    cuda_job_wrong_index(&job, XEP_ERR_INVALID);
     a = cuda_job_dispatch(&job, NULL);
     a.timeout_ms = 400;
     if (mp_rank() != last) {
@@ -254,13 +243,8 @@ static void scales(xep_group_t *group, const char *mode, void *stream)
 static void in_parts(xep_group_t *group, const char *mode, void *stream)
 {
     const char *slow = getenv("STANDIN_SLOW_COPIES");
-    const mp_case_t c = {.name = "parts",
-                         .mode = mode,
-                         MP_SHAPE(8, 2, 1024, 700),
-                         MP_FP32,
-                         .biases = 2,
-                         .slots = 1,
-                         .memory = XEP_MEMORY_CUDA};
+    const mp_case_t c =
+        {.name = "parts", .mode = mode, MP_SHAPE(8, 2, 1024, 700), MP_FP32, .biases = 2, .slots = 1, MP_CUDA};
     cuda_job_t job;
     xep_handle_t *handle;
     xep_request_t *req;
@@ -273,9 +257,7 @@ static void in_parts(xep_group_t *group, const char *mode, void *stream)
         MP_OK(xep_request_wait_counts(req));
         if (slow != NULL) MP_CHECK(mp_now() - begin < 4 * atof(slow) / 1e6); /* the rows take twice as long */
         mp_finish(req);
-        cuda_job_check_recv(&job, handle);
-        cuda_job_combine(&job, handle);
-        xep_handle_release(handle);
+        cuda_job_end(&job, handle);
     }
     cuda_job_close(&job);
 }
@@ -313,9 +295,7 @@ static void taken_in_the_call(xep_group_t *group, void *streams[2])
         cuda_rig_put(job.x, poison, bytes, streams[1]);
         cuda_rig_wait(streams[1]);
         mp_finish(req);
-        cuda_job_check_recv(&job, handle);
-        cuda_job_combine(&job, handle);
-        xep_handle_release(handle);
+        cuda_job_end(&job, handle);
         free(poison);
         cuda_job_close(&job);
     }
@@ -328,13 +308,11 @@ static void fewer_bits(xep_group_t *group, const char *mode, void *stream)
     uint8_t *afar = calloc(mp_nranks(), 1);
     mp_case_t c = small_case(mode);
     cuda_job_t job;
-    xep_handle_t *handle;
     for (uint32_t r = 0; r < mp_nranks(); r++) afar[r] = !mp_is_mapped(group, r);
     c.weights = 1;
     cuda_job_open(&job, &c, 5, group, stream);
     job.host.shape.encoded_from = afar;
-    xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
-    MP_OK(xep_dispatch(job.host.buffer, &a, &handle, NULL));
+    xep_handle_t *handle = cuda_job_send(&job);
     for (size_t i = 0; i < sizeof casts / sizeof casts[0]; i++) {
         job.host.shape.combine_quant = casts[i];
         xep_combine_args_t b = cuda_job_outputs(&job, handle);
@@ -398,8 +376,9 @@ static void not_balanced(xep_group_t *group, const char *mode)
     xep_buffer_t *buffer = NULL;
     p.mode = mode, p.experts = 8, p.topk = 1, p.hidden = 64, p.tokens = 16, p.memory = XEP_MEMORY_CUDA;
     p.balance = XEP_BALANCE_EVEN;
-    MP_FAILS(XEP_ERR_UNSUPPORTED, xep_buffer_create(group, &p, &buffer));
-    MP_REASON("invalid balance: 2 (0 in device memory where all ranks map one another: no host sees topk_idx)");
+    MP_SAYS(XEP_ERR_UNSUPPORTED,
+            "invalid balance: 2 (0 in device memory where all ranks map one another: no host sees topk_idx)",
+            xep_buffer_create(group, &p, &buffer));
     MP_OK(xep_buffer_size(&p, 2, &size));
     MP_CHECK(size.bytes != 0 && size.device_bytes != 0);
 }

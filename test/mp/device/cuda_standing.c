@@ -42,7 +42,7 @@ void cuda_standing(xep_group_t *group, const char *mode, void *stream)
                          MP_SHAPE(12, 3, 80, 37),
                          .slots = HANDLES,
                          .fixed_capacity = strcmp(mode, "ll") != 0,
-                         .memory = XEP_MEMORY_CUDA};
+                         MP_CUDA};
     const int last = (int)mp_nranks() - 1;
     cuda_job_t job;
     xep_handle_t *handles[HANDLES];

@@ -52,11 +52,9 @@ static uint32_t last_rank(void)
 /* Every call says so, and its end waits for nobody. */
 static void leave(cuda_job_t *job, xep_group_t *group)
 {
-    xep_handle_t *handle = NULL;
     xep_dispatch_args_t a = cuda_job_dispatch(job, NULL);
     const double begin = mp_now();
-    MP_FAILS(XEP_ERR_PEER, xep_dispatch(job->host.buffer, &a, &handle, NULL));
-    MP_REASON("this rank is out");
+    MP_REFUSES(&job->host, &a, XEP_ERR_PEER, "this rank is out");
     cuda_job_close(job);
     ++*test.left;
     xep_group_destroy(group);
@@ -202,13 +200,11 @@ static void replay(cuda_job_t *job, xep_group_t *group)
 /* Of the group that was: a launch of its graph ends, and a call says how it is. */
 static void replay_of_before(cuda_job_t *before, void *graph)
 {
-    xep_handle_t *none = NULL;
     const double begin = mp_now();
     cuda_rig_replay(graph, before->stream);
     cuda_rig_wait(before->stream);
     xep_dispatch_args_t a = cuda_job_dispatch(before, NULL);
-    MP_FAILS(XEP_ERR_ABORTED, xep_dispatch(before->host.buffer, &a, &none, NULL));
-    MP_REASON("it called xep_group_shrink()");
+    MP_REFUSES(&before->host, &a, XEP_ERR_ABORTED, "it called xep_group_shrink()");
     MP_CHECK(mp_now() - begin < 30);
 }
 
@@ -290,7 +286,7 @@ int main(int argc, char **argv)
                          .quant = argc > 3 && strtoull(argv[3], NULL, 0) % 2 != 0 ? XEP_QUANT_MXFP8 : XEP_QUANT_NONE,
                          .mask = 100,
                          .slots = 3,
-                         .memory = XEP_MEMORY_CUDA,
+                         MP_CUDA,
                          .fixed_capacity = argc > 1 && strcmp(argv[1], "normal") == 0,
                          .timeout_ms = argc > 4 ? atoi(argv[4]) : 2000,
                          .on_failure = XEP_ON_FAILURE_MASK};

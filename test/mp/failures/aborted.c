@@ -104,8 +104,7 @@ static void check_reason(xep_group_t *group)
 {
     char who[64];
     snprintf(who, sizeof who, "aborted by rank %u: it called xep_group_abort()", mp_nranks() - 1);
-    MP_FAILS(XEP_ERR_ABORTED, xep_group_barrier(group));
-    MP_REASON(who);
+    MP_SAYS(XEP_ERR_ABORTED, who, xep_group_barrier(group));
 }
 
 static void play(const scene_t *scene, int by_signal)
@@ -131,8 +130,7 @@ static void play(const scene_t *scene, int by_signal)
         to_abort = group;
         if (by_signal) raise(SIGUSR1);
         else xep_group_abort(group);
-        MP_FAILS(XEP_ERR_ABORTED, xep_group_barrier(group));
-        MP_REASON("aborted by this rank");
+        MP_SAYS(XEP_ERR_ABORTED, "aborted by this rank", xep_group_barrier(group));
         const xep_dispatch_args_t d = mp_job_dispatch(&job);
         MP_REFUSES(&job, &d, XEP_ERR_ABORTED, "aborted by this rank");
         MP_FAILS(XEP_ERR_ABORTED, xep_buffer_reset(job.buffer));
@@ -147,6 +145,5 @@ int main(void)
     signal(SIGUSR1, abort_in_handler);
     for (size_t i = 0; i < sizeof scenes / sizeof scenes[0]; i++) play(&scenes[i], i % 2 == 1);
     MP_OK(xep_group_barrier(mp_group())); /* another group is none the worse for it */
-    xep_group_destroy(mp_group());
-    return 0;
+    return mp_end(mp_group());
 }

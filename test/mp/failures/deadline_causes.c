@@ -126,6 +126,5 @@ int main(void)
     base.mode = "ll";
     in_operations(group, COMPUTES);
     in_barrier(group);
-    xep_group_destroy(group);
-    return 0;
+    return mp_end(group);
 }

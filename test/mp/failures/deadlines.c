@@ -87,18 +87,15 @@ static void stays_away(xep_group_t *group, int warned)
 static void no_combine(xep_group_t *group, int is_warned)
 {
     mp_job_t job;
-    xep_handle_t *handle;
     int logged = 0;
     mp_job_begin(&job, &base, 2, group);
-    xep_dispatch_args_t d = mp_job_dispatch(&job);
-    MP_OK(xep_dispatch(job.buffer, &d, &handle, NULL));
+    xep_handle_t *handle = mp_job_send(&job);
     xep_combine_args_t c = mp_job_combine(&job, handle);
     c.timeout_ms = is_warned ? WARNED_MS : SOON_MS;
     warning[0] = '\0';
     xep_log_set(count_logged, &logged);
     if (mp_rank() != 0) {
-        MP_FAILS(XEP_ERR_TIMEOUT, xep_combine(handle, &c, NULL));
-        MP_REASON("combine");
+        MP_SAYS(XEP_ERR_TIMEOUT, "combine", xep_combine(handle, &c, NULL));
         MP_REASON("rank 0");
         MP_CHECK(logged > 0);
         if (is_warned) check_warning("combine 2 of mode ", "rank 0");
@@ -158,6 +155,5 @@ int main(void)
         comes_late(group);
     }
     in_group_calls(group);
-    xep_group_destroy(group);
-    return 0;
+    return mp_end(group);
 }

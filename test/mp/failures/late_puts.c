@@ -113,6 +113,5 @@ int main(void)
     if (mp_rank() == 0) give_up(&job, turn);
     else come_back(&job, turn);
     mp_await(turn, DONE);
-    xep_group_destroy(group);
-    return 0;
+    return mp_end(group);
 }

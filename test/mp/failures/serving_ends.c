@@ -163,16 +163,17 @@ static void wrong_layers(const xep_dispatch_args_t *d)
     MP_OK(xep_dispatch(job.buffer, d, &first, NULL));
     MP_OK(xep_announce_layers(job.buffer, 1));
     xep_combine_args_t c = mp_job_combine(&all, first);
-    MP_FAILS(XEP_ERR_INVALID, xep_combine(first, &c, NULL));
-    MP_REASON("this rank has announced a dispatch (xep_announce_layers()): begin it first");
+    MP_SAYS(XEP_ERR_INVALID, "this rank has announced a dispatch (xep_announce_layers()): begin it first",
+            xep_combine(first, &c, NULL));
     MP_OK(xep_dispatch(job.buffer, d, &second, NULL));
-    MP_FAILS(XEP_ERR_INVALID, xep_dispatch(job.buffer, d, &none, NULL));
-    MP_REASON("this rank has announced a combine of its last dispatch (xep_announce_layers()): begin it first");
+    MP_SAYS(XEP_ERR_INVALID,
+            "this rank has announced a combine of its last dispatch (xep_announce_layers()): begin it first",
+            xep_dispatch(job.buffer, d, &none, NULL));
     MP_FAILS(XEP_ERR_INVALID, xep_combine(first, &c, NULL));
     MP_FAILS(XEP_ERR_INVALID, xep_step_end(&job.buffer, 1, 0));
     MP_OK(xep_combine(second, &c, NULL));
-    MP_FAILS(XEP_ERR_INVALID, xep_combine(first, &c, NULL));
-    MP_REASON("invalid handle: ranks that serve have released it since xep_announce_layers()");
+    MP_SAYS(XEP_ERR_INVALID, "invalid handle: ranks that serve have released it since xep_announce_layers()",
+            xep_combine(first, &c, NULL));
     MP_OK(xep_combine(second, &c, NULL));
     xep_handle_release(first);
     xep_handle_release(second);
@@ -185,24 +186,20 @@ static void wrong(void)
     xep_request_t *req;
     xep_dispatch_args_t d = mp_job_dispatch(&all);
     MP_OK(xep_dispatch(job.buffer, &d, &handle, &req));
-    MP_FAILS(XEP_ERR_BUSY, serve(0));
-    MP_REASON("slot 0 holds a handle that was not released");
+    MP_SAYS(XEP_ERR_BUSY, "slot 0 holds a handle that was not released", serve(0));
     d.after = req;
     MP_REFUSES(&job, &d, XEP_ERR_UNSUPPORTED, "after must be NULL with XEP_BUFFER_SERVED");
     mp_finish(req);
     MP_OK(xep_announce_dispatch(job.buffer));
-    MP_FAILS(XEP_ERR_INVALID, xep_announce_dispatch(job.buffer));
-    MP_REASON("this rank has announced a dispatch (xep_announce_dispatch()): begin it first");
+    MP_SAYS(XEP_ERR_INVALID, "this rank has announced a dispatch (xep_announce_dispatch()): begin it first",
+            xep_announce_dispatch(job.buffer));
     MP_FAILS(XEP_ERR_INVALID, xep_step_end(&job.buffer, 1, 0));
     xep_combine_args_t c = mp_job_combine(&all, handle);
-    MP_FAILS(XEP_ERR_INVALID, xep_combine(handle, &c, NULL));
-    MP_REASON("this rank has announced a dispatch");
+    MP_SAYS(XEP_ERR_INVALID, "this rank has announced a dispatch", xep_combine(handle, &c, NULL));
     xep_handle_release(handle);
-    MP_FAILS(XEP_ERR_INVALID, serve(0));
-    MP_REASON("this rank has announced a dispatch");
+    MP_SAYS(XEP_ERR_INVALID, "this rank has announced a dispatch", serve(0));
     mp_job_round(&all);
-    MP_FAILS(XEP_ERR_INVALID, xep_announce_layers(job.buffer, 0));
-    MP_REASON("invalid layers: 0 (at least 1)");
+    MP_SAYS(XEP_ERR_INVALID, "invalid layers: 0 (at least 1)", xep_announce_layers(job.buffer, 0));
     d.after = NULL;
     wrong_layers(&d);
     end_step(0);
@@ -217,8 +214,7 @@ static void fails_with_masks(void)
     xep_status_t status = XEP_OK;
     fail_at = 3;
     if (serves()) {
-        MP_FAILS(XEP_ERR_FUNCTION, serve(0));
-        MP_REASON("the expert function failed for expert 17 (local 3)");
+        MP_SAYS(XEP_ERR_FUNCTION, "the expert function failed for expert 17 (local 3)", serve(0));
         printf("fine %s\n", scenario);
         exit(0);
     }
@@ -237,9 +233,9 @@ static void fails(void)
     }
     fail_at = 3;
     if (serves()) {
-        MP_FAILS(XEP_ERR_FUNCTION, serve(0));
-        MP_REASON(
-            "the expert function failed for expert 17 (local 3) in dispatch 2 of step 0, with -3 (not supported)");
+        MP_SAYS(XEP_ERR_FUNCTION,
+                "the expert function failed for expert 17 (local 3) in dispatch 2 of step 0, with -3 (not supported)",
+                serve(0));
     }
     for (int i = 0; !serves() && status == XEP_OK && i < 4; i++) status = try_round(&job);
     if (!serves()) {
@@ -277,14 +273,12 @@ static void late(void)
     xep_handle_t *handle;
     stop_at = 1;
     if (serves()) {
-        MP_FAILS(XEP_ERR_TIMEOUT, serve(SOON_MS / 4));
-        MP_REASON("step 0 has not ended: rank 0 has not called xep_step_end()");
+        MP_SAYS(XEP_ERR_TIMEOUT, "step 0 has not ended: rank 0 has not called xep_step_end()", serve(SOON_MS / 4));
         xep_serve_stop(job.buffer);
         MP_OK(serve(0));
         MP_CHECK(calls == 1);
     } else {
-        xep_dispatch_args_t d = mp_job_dispatch(&job);
-        MP_OK(xep_dispatch(job.buffer, &d, &handle, NULL));
+        handle = mp_job_send(&job);
         xep_combine_args_t c = mp_job_combine(&job, handle);
         mp_sleep_us(SOON_MS * 1000);
         MP_OK(xep_combine(handle, &c, NULL));
@@ -354,8 +348,7 @@ static void is_stopped(void)
         end_step(0);
     } else {
         const double begin = mp_now();
-        MP_FAILS(XEP_ERR_TIMEOUT, serve(SOON_MS));
-        MP_REASON("step 0 has not ended: rank 0 has not called xep_step_end()");
+        MP_SAYS(XEP_ERR_TIMEOUT, "step 0 has not ended: rank 0 has not called xep_step_end()", serve(SOON_MS));
         MP_CHECK(mp_now() - begin > SOON_MS * 0.9e-3);
         xep_serve_stop(job.buffer);
         MP_OK(serve(0));
@@ -371,8 +364,7 @@ static void disagree(void)
     MP_CHECK(status == XEP_OK || status == XEP_ERR_MISMATCH); /* the last rank may find it meanwhile */
     if (mp_rank() == 1 && status == XEP_OK) end_step(0);
     if (!serves()) return;
-    MP_FAILS(XEP_ERR_MISMATCH, serve(0));
-    MP_REASON("rank 1 and rank 0 disagree on the ");
+    MP_SAYS(XEP_ERR_MISMATCH, "rank 1 and rank 0 disagree on the ", serve(0));
 }
 
 static void die(int dies)

@@ -69,6 +69,5 @@ int main(void)
     peers(group);
     again_and_again(); /* beside the first */
     drawn_nodes(mp_group_info(group).nnodes == 1);
-    xep_group_destroy(group);
-    return 0;
+    return mp_end(group);
 }

@@ -257,17 +257,14 @@ static void wrong(void)
     xep_group_t *next = NULL;
     xep_grow_args_t args = args_of(0, 1);
     args.publish = mp_rank() == 0 ? publish : NULL;
-    MP_FAILS(XEP_ERR_INVALID, xep_group_grow(group, &args, &next));
-    MP_REASON("args.path and args.publish are both given");
+    MP_SAYS(XEP_ERR_INVALID, "args.path and args.publish are both given", xep_group_grow(group, &args, &next));
     args = args_of(0, 1);
     if (mp_rank() == 0) args.path = "/nonexistent/address";
-    MP_FAILS(XEP_ERR_BOOT, xep_group_grow(group, &args, &next));
-    MP_REASON("cannot write the address file /nonexistent/address");
+    MP_SAYS(XEP_ERR_BOOT, "cannot write the address file /nonexistent/address", xep_group_grow(group, &args, &next));
     args = args_of(0, 1);
     args.reserved = mp_rank() == 2;
     args.size = mp_rank() == 2 ? 3 : sizeof args;
-    MP_FAILS(XEP_ERR_INVALID, xep_group_grow(group, &args, &next));
-    MP_REASON(mp_rank() == 2 ? "args" : "rank 2: ");
+    MP_SAYS(XEP_ERR_INVALID, mp_rank() == 2 ? "args" : "rank 2: ", xep_group_grow(group, &args, &next));
     MP_OK(play(ROUNDS));
 }
 
@@ -356,8 +353,8 @@ static void be_joiner(const char *how, uint64_t seed)
     if (mortal) mp_die_within(seed, SPREAD_US);
     if (strcmp(how, "late") == 0) {
         params.timeout_ms = 300;
-        MP_FAILS(XEP_ERR_TIMEOUT, xep_group_join(&params, &next));
-        MP_REASON("no group accepted this process in 300 ms, by the address file ");
+        MP_SAYS(XEP_ERR_TIMEOUT, "no group accepted this process in 300 ms, by the address file ",
+                xep_group_join(&params, &next));
         printf("grown\n");
         return;
     }

@@ -58,8 +58,8 @@ static void check_free(xep_group_t *group)
     for (int i = 0; i < 2; i++) {
         xep_grow_args_t args = args_of(1, name);
         args.timeout_ms = 100;
-        MP_FAILS(XEP_ERR_TIMEOUT, xep_group_grow(group, &args, &next));
-        MP_REASON(name == NULL ? "0 of 1 joiners came in 100 ms to xep" : "came in 100 ms to met here");
+        MP_SAYS(XEP_ERR_TIMEOUT, name == NULL ? "0 of 1 joiners came in 100 ms to xep" : "came in 100 ms to met here",
+                xep_group_grow(group, &args, &next));
     }
 }
 
@@ -72,10 +72,9 @@ static void check_names(xep_group_t *group)
         xep_grow_args_t args = args_of(1, i == 0 ? "pmix:" : path);
         xep_join_params_t params = XEP_JOIN_PARAMS_INIT;
         params.path = args.path;
-        MP_FAILS(XEP_ERR_INVALID, xep_group_grow(group, &args, &next));
-        MP_REASON("invalid path: a PMIx name of ");
-        MP_FAILS(XEP_ERR_INVALID, xep_group_join(&params, &next));
-        MP_REASON(i == 0 ? "of 0 bytes behind \"pmix:\" (1 to 127)" : "of 300 bytes");
+        MP_SAYS(XEP_ERR_INVALID, "invalid path: a PMIx name of ", xep_group_grow(group, &args, &next));
+        MP_SAYS(XEP_ERR_INVALID, i == 0 ? "of 0 bytes behind \"pmix:\" (1 to 127)" : "of 300 bytes",
+                xep_group_join(&params, &next));
     }
 }
 
@@ -87,10 +86,8 @@ static void check_refused(xep_group_t *group, xep_status_t status, const char *g
     xep_join_params_t params = XEP_JOIN_PARAMS_INIT;
     double begin = mp_now();
     params.path = name;
-    MP_FAILS(status, xep_group_grow(group, &args, &next));
-    MP_REASON(grows);
-    MP_FAILS(status, xep_group_join(&params, &next));
-    MP_REASON(joins);
+    MP_SAYS(status, grows, xep_group_grow(group, &args, &next));
+    MP_SAYS(status, joins, xep_group_join(&params, &next));
     MP_CHECK(mp_now() - begin < 30);
 }
 

@@ -23,6 +23,5 @@ int main(void)
     rounds(own, "normal");
     rounds(own, "ll");
     xep_group_destroy(own);
-    xep_group_destroy(group);
-    return 0;
+    return mp_end(group);
 }

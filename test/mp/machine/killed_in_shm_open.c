@@ -17,6 +17,5 @@ __attribute__((visibility("default"))) int shm_unlink(const char *name)
 
 int main(void)
 {
-    xep_group_destroy(mp_group());
-    return 0;
+    return mp_end(mp_group());
 }

@@ -73,6 +73,5 @@ int main(void)
     MP_CHECK(set_mempolicy(MPOL_BIND, first, MASK_BITS) == 0);
     check_buffer(group, MPOL_BIND);
     MP_CHECK(asked > 0);
-    xep_group_destroy(group);
-    return 0;
+    return mp_end(group);
 }

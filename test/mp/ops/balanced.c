@@ -51,35 +51,52 @@ static xep_dispatch_args_t dispatch_args(uint32_t flags)
     return args;
 }
 
-/* The sum of what this rank's experts have for a row; in ll there is one, and combine weighs it. */
+/*
+ * The sum of what this rank's experts have for a row, whatever its elements are: floats, or bytes of a cast. In ll
+ * there is one, and combine weighs it.
+ */
 static void compute(const xep_recv_t *recv, uint64_t row, float *out)
 {
-    const float *in = (const float *)(const void *)((const char *)recv->x + row * recv->x_stride);
+    const char *at = recv->row != NULL ? recv->row[row] : (const char *)recv->x + row * recv->x_stride;
+    const xep_payload_t *payload = recv->payloads;
+    float beside = 0;
+    if (payload != NULL) memcpy(&beside, (const char *)payload->data + row * payload->stride, sizeof beside);
     for (uint32_t i = 0; i < HIDDEN; i++) out[i] = 0;
     for (uint32_t k = 0; k < recv->topk; k++) {
         const int64_t local = ((const int64_t *)recv->topk_idx)[row * recv->topk + k];
         if (local < 0) continue;
         MP_CHECK(local < recv->local_experts);
         const float weight = recv->topk_weights != NULL ? recv->topk_weights[row * recv->topk + k] : 1;
-        for (uint32_t i = 0; i < HIDDEN; i++) out[i] += weight * (in[i] + (float)recv->experts[local]);
+        for (uint32_t i = 0; i < HIDDEN; i++) {
+            const float in =
+                recv->dtype == XEP_FP32 ? ((const float *)(const void *)at)[i] : (float)((const uint8_t *)at)[i];
+            out[i] += weight * (in + beside + (float)recv->experts[local]);
+        }
     }
 }
 
+/* All pieces, and their combine. */
 static xep_status_t finish_missing(xep_handle_t *handle, float out[TOKENS][HIDDEN], uint8_t *missing,
                                    uint64_t *served_p)
 {
-    const xep_recv_t *recv;
-    xep_combine_args_t args = XEP_COMBINE_ARGS_INIT;
+    const xep_recv_t *recv = mp_recv(handle);
+    xep_combine_args_t last = XEP_COMBINE_ARGS_INIT;
+    xep_next_args_t next = XEP_NEXT_ARGS_INIT;
+    xep_status_t status = XEP_OK;
+    const uint64_t pieces = recv->pieces;
     uint64_t served = 0;
-    MP_OK(xep_handle_recv(handle, &recv));
-    float *y = mp_alloc((recv->rows + 1) * HIDDEN * sizeof *y, 0);
-    for (uint64_t row = 0; row < recv->rows; row++) compute(recv, row, y + row * HIDDEN);
-    for (uint32_t e = 0; e < recv->local_experts; e++) served += recv->expert_rows[e];
     memset(out, 0x5a, TOKENS * HIDDEN * sizeof(float));
-    args.x = y, args.out = out, args.missing = missing;
-    const xep_status_t status = xep_combine(handle, &args, NULL);
+    for (uint64_t piece = 0; piece < pieces; piece++) {
+        float *y = mp_alloc((recv->rows + 1) * HIDDEN * sizeof *y, 0);
+        for (uint64_t row = 0; row < recv->rows; row++) compute(recv, row, y + row * HIDDEN);
+        for (uint32_t e = 0; e < recv->local_experts; e++) served += recv->expert_rows[e];
+        last.x = next.x = y, last.out = out, last.missing = missing;
+        if (piece + 1 < pieces) MP_OK(xep_handle_next(handle, &next, NULL));
+        else status = xep_combine(handle, &last, NULL);
+        recv = mp_recv(handle);
+        mp_free(y, "y");
+    }
     xep_handle_release(handle);
-    mp_free(y, "y");
     *served_p = served;
     return status;
 }
@@ -362,47 +379,7 @@ typedef struct form {
     int has_payload;
 } form_t;
 
-/* What an expert makes of a row, whatever its elements are: bytes, of a cast, or floats. */
-static void compute_form(const xep_recv_t *recv, uint64_t row, float *out)
-{
-    const char *at = recv->row != NULL ? recv->row[row] : (const char *)recv->x + row * recv->x_stride;
-    const xep_payload_t *payload = recv->payloads;
-    float beside = 0;
-    if (payload != NULL) memcpy(&beside, (const char *)payload->data + row * payload->stride, sizeof beside);
-    for (uint32_t i = 0; i < HIDDEN; i++) out[i] = 0;
-    for (uint32_t k = 0; k < recv->topk; k++) {
-        const int64_t local = ((const int64_t *)recv->topk_idx)[row * recv->topk + k];
-        if (local < 0) continue;
-        const float weight = recv->topk_weights != NULL ? recv->topk_weights[row * recv->topk + k] : 1;
-        for (uint32_t i = 0; i < HIDDEN; i++) {
-            const float in =
-                recv->dtype == XEP_FP32 ? ((const float *)(const void *)at)[i] : (float)((const uint8_t *)at)[i];
-            out[i] += weight * (in + beside + (float)recv->experts[local]);
-        }
-    }
-}
-
-/* All pieces, and their combine. Returns how many pieces there were. */
-static uint64_t finish_form(xep_handle_t *handle, float out[TOKENS][HIDDEN])
-{
-    const xep_recv_t *recv;
-    xep_combine_args_t last = XEP_COMBINE_ARGS_INIT;
-    xep_next_args_t next = XEP_NEXT_ARGS_INIT;
-    MP_OK(xep_handle_recv(handle, &recv));
-    const uint64_t pieces = recv->pieces;
-    for (uint64_t piece = 0; piece < pieces; piece++) {
-        float *y = mp_alloc((recv->rows + 1) * HIDDEN * sizeof *y, 0);
-        for (uint64_t row = 0; row < recv->rows; row++) compute_form(recv, row, y + row * HIDDEN);
-        last.x = next.x = y, last.out = out;
-        if (piece + 1 == pieces) MP_OK(xep_combine(handle, &last, NULL));
-        else MP_OK(xep_handle_next(handle, &next, NULL));
-        MP_OK(xep_handle_recv(handle, &recv));
-        mp_free(y, "y");
-    }
-    xep_handle_release(handle);
-    return pieces;
-}
-
+/* Returns how many pieces there were. */
 static uint64_t run_form(xep_buffer_t *buffer, const form_t *form, uint32_t flags, float out[TOKENS][HIDDEN])
 {
     static float beside[TOKENS];
@@ -418,9 +395,10 @@ static uint64_t run_form(xep_buffer_t *buffer, const form_t *form, uint32_t flag
         for (uint64_t t = 0; t < tokens; t++) memcpy((char *)base + t * args.x_stride, x[t], sizeof x[t]);
         args.x = base;
     }
-    memset(out, 0x5a, TOKENS * HIDDEN * sizeof(float));
     MP_OK(xep_dispatch(buffer, &args, &handle, NULL));
-    return finish_form(handle, out);
+    const uint64_t pieces = mp_recv(handle)->pieces;
+    finish(handle, out);
+    return pieces;
 }
 
 /* The same bits as without instances, whatever the form. */
@@ -468,20 +446,20 @@ static void refused_params(xep_group_t *group)
     xep_replica_t replicas[2] = {{4, mp_nranks() - 1}, {4, mp_nranks() - 1}};
     uint32_t owners[EXPERTS] = {0};
     p.replicas = replicas, p.nreplicas = 2, p.owners = owners;
-    MP_FAILS(XEP_ERR_INVALID, xep_buffer_create(group, &p, &none));
-    MP_REASON(mp_nranks() == 1 ? "expert 4 on rank 0 (which owns it)" : "invalid replicas: expert 4 on rank");
+    MP_SAYS(XEP_ERR_INVALID,
+            mp_nranks() == 1 ? "expert 4 on rank 0 (which owns it)" : "invalid replicas: expert 4 on rank",
+            xep_buffer_create(group, &p, &none));
     replicas[1].rank = mp_nranks();
     if (mp_nranks() == 1) replicas[0].expert = EXPERTS;
-    MP_FAILS(XEP_ERR_INVALID, xep_buffer_create(group, &p, &none));
-    MP_REASON(mp_nranks() == 1 ? "invalid replicas[0]: expert 13" : "invalid replicas[1]: expert 4 on rank");
+    MP_SAYS(XEP_ERR_INVALID,
+            mp_nranks() == 1 ? "invalid replicas[0]: expert 13" : "invalid replicas[1]: expert 4 on rank",
+            xep_buffer_create(group, &p, &none));
     p.nreplicas = 0, p.balance = XEP_BALANCE_PLAN;
-    MP_FAILS(XEP_ERR_INVALID, xep_buffer_create(group, &p, &none));
-    MP_REASON("plan is NULL");
+    MP_SAYS(XEP_ERR_INVALID, "plan is NULL", xep_buffer_create(group, &p, &none));
     if (mp_nranks() == 1) return;
     p.nreplicas = 1;
     p.balance = XEP_BALANCE_NONE, replicas[0].expert = mp_is_last() ? 6 : 5;
-    MP_FAILS(XEP_ERR_MISMATCH, xep_buffer_create(group, &p, &none));
-    MP_REASON("and rank 0 disagree on the replicas of expert 5");
+    MP_SAYS(XEP_ERR_MISMATCH, "and rank 0 disagree on the replicas of expert 5", xep_buffer_create(group, &p, &none));
     MP_CHECK(none == NULL);
 }
 
@@ -506,8 +484,8 @@ static void wrong_plans(xep_group_t *group)
         plan_wrong = mp_is_last() ? i + 1 : 0;
         args = dispatch_args(XEP_DISPATCH_BALANCE);
         const xep_status_t expected = i == 0 || !mp_is_last() ? XEP_ERR_MISMATCH : XEP_ERR_INVALID;
-        MP_FAILS(expected, xep_dispatch(buffer, &args, &handle, NULL));
-        MP_REASON(expected == XEP_ERR_INVALID || i == 0 ? own[i] : others[i]);
+        MP_SAYS(expected, expected == XEP_ERR_INVALID || i == 0 ? own[i] : others[i],
+                xep_dispatch(buffer, &args, &handle, NULL));
         plan_wrong = 0;
         run(buffer, XEP_DISPATCH_BALANCE, out);
     }
@@ -526,8 +504,7 @@ static void missing_calls(xep_group_t *group)
     MP_OK(xep_buffer_create(group, &p, &buffer));
     fill(UNIFORM, 2);
     xep_dispatch_args_t args = dispatch_args(XEP_DISPATCH_BALANCE);
-    MP_FAILS(XEP_ERR_INVALID, xep_dispatch(buffer, &args, &handle, NULL));
-    MP_REASON("invalid flags: 0x20");
+    MP_SAYS(XEP_ERR_INVALID, "invalid flags: 0x20", xep_dispatch(buffer, &args, &handle, NULL));
     xep_buffer_destroy(buffer);
     p.balance = XEP_BALANCE_EVEN;
     MP_OK(xep_buffer_create(group, &p, &buffer));
@@ -814,6 +791,5 @@ int main(int argc, char **argv)
         unsetenv("XEP_MAP");
         by_nodes(group);
     }
-    xep_group_destroy(group);
-    return 0;
+    return mp_end(group);
 }

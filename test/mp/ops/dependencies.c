@@ -25,10 +25,8 @@ static void freed_request(xep_group_t *group, const char *mode)
     xep_request_t *req;
     MP_OK(xep_dispatch(job.buffer, &a, &handle, &req));
     mp_finish(req);
-    MP_FAILS(XEP_ERR_INVALID, xep_request_wait(req));
-    MP_REASON("req was freed");
-    MP_FAILS(XEP_ERR_INVALID, xep_request_wait_counts(req));
-    MP_REASON("req was freed");
+    MP_SAYS(XEP_ERR_INVALID, "req was freed", xep_request_wait(req));
+    MP_SAYS(XEP_ERR_INVALID, "req was freed", xep_request_wait_counts(req));
     MP_FAILS(XEP_ERR_INVALID, xep_request_test(req));
     xep_request_free(req); /* twice: nothing happens */
     a.after = req;
@@ -68,8 +66,7 @@ static void failed_and_freed(xep_group_t *group, const char *mode)
     a.after = first;
     MP_OK(xep_dispatch(job.buffer, &a, &handle, &second));
     xep_request_free(first);
-    MP_FAILS(XEP_ERR_OVERFLOW, xep_request_wait(second));
-    MP_REASON("the operation it came after failed");
+    MP_SAYS(XEP_ERR_OVERFLOW, "the operation it came after failed", xep_request_wait(second));
     xep_request_free(second);
     xep_handle_release(full);
     xep_handle_release(handle);
@@ -128,8 +125,7 @@ static void destroyed(xep_group_t *group, const char *mode)
     }
     mp_job_close(&gone);
     if (second != NULL) {
-        MP_FAILS(XEP_ERR_ABORTED, xep_request_wait(second));
-        MP_REASON("the buffer was destroyed");
+        MP_SAYS(XEP_ERR_ABORTED, "the buffer was destroyed", xep_request_wait(second));
     }
     MP_OK(xep_buffer_reset(job.buffer));
     a.after = NULL;
@@ -176,6 +172,5 @@ int main(void)
         if (mp_nranks() > 1) destroyed(group, mp_modes[m]);
         for (int behind = 0; behind < 2 && mp_nranks() > 1; behind++) deadline(group, mp_modes[m], behind);
     }
-    xep_group_destroy(group);
-    return 0;
+    return mp_end(group);
 }

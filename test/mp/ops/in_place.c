@@ -150,8 +150,7 @@ static void held_by_others(xep_group_t *group, const char *mode)
     }
     MP_OK(xep_group_barrier(group));
     if (mp_rank() == most) {
-        MP_FAILS(XEP_ERR_TIMEOUT, xep_buffer_send_memory(job.buffer, &base, &stride));
-        MP_REASON("peers have not released handles");
+        MP_SAYS(XEP_ERR_TIMEOUT, "peers have not released handles", xep_buffer_send_memory(job.buffer, &base, &stride));
     }
     MP_OK(xep_group_barrier(group));
     c.in_place = 2; /* the case that the job looks at */
@@ -245,8 +244,8 @@ static void wrong_buffers(xep_group_t *group, const char *mode)
     size_t stride;
     c.on_failure = XEP_ON_FAILURE_MASK;
     mp_job_open(&job, &c, 9);
-    MP_FAILS(XEP_ERR_UNSUPPORTED, mp_job_try_buffer(&job, group));
-    MP_REASON("invalid flags: XEP_BUFFER_SEND_MEMORY with XEP_ON_FAILURE_MASK");
+    MP_SAYS(XEP_ERR_UNSUPPORTED, "invalid flags: XEP_BUFFER_SEND_MEMORY with XEP_ON_FAILURE_MASK",
+            mp_job_try_buffer(&job, group));
     mp_job_close(&job);
     c = held_in(mode);
     c.in_place = 0;
@@ -341,6 +340,5 @@ int main(void)
     }
     in_flight(group, XEP_QUANT_NONE);
     in_flight(group, XEP_QUANT_E4M3);
-    xep_group_destroy(group);
-    return 0;
+    return mp_end(group);
 }

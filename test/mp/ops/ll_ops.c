@@ -146,8 +146,7 @@ static void casts(xep_group_t *group)
 
 static void refuse_combine(xep_handle_t *handle, const xep_combine_args_t *args, xep_status_t status, const char *why)
 {
-    MP_FAILS(status, xep_combine(handle, args, NULL));
-    MP_REASON(why);
+    MP_SAYS(status, why, xep_combine(handle, args, NULL));
 }
 
 /* Weights that stayed here are known to nobody else. */
@@ -169,12 +168,10 @@ static void fewer_bits(xep_group_t *group)
 {
     mp_case_t c = mode_ops_case("ll");
     mp_job_t job;
-    xep_handle_t *handle;
     c.hidden = 104;
     mode_ops_fewer_bits(group, &c, 0);
     mp_job_begin(&job, &c, 24, group);
-    xep_dispatch_args_t d = mp_job_dispatch(&job);
-    MP_OK(xep_dispatch(job.buffer, &d, &handle, NULL));
+    xep_handle_t *handle = mp_job_send(&job);
     refuse_combines(&job, handle);
     xep_handle_release(handle);
     mp_job_close(&job);
@@ -194,6 +191,5 @@ int main(void)
     casts(group);
     fewer_bits(group);
     mode_ops_two_threads(group, &ll, &normal);
-    xep_group_destroy(group);
-    return 0;
+    return mp_end(group);
 }

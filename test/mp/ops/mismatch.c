@@ -126,8 +126,7 @@ static void cached(mp_job_t *job)
     a.cached = first;
     xep_dispatch_args_t fresh = mp_job_dispatch(job);
     fresh.topk_weights = NULL;
-    MP_FAILS(XEP_ERR_MISMATCH, xep_dispatch(job->buffer, mp_is_last() ? &fresh : &a, &none, NULL));
-    MP_REASON("cached");
+    MP_SAYS(XEP_ERR_MISMATCH, "cached", xep_dispatch(job->buffer, mp_is_last() ? &fresh : &a, &none, NULL));
     MP_OK(xep_dispatch(job->buffer, &fresh, &second, NULL));
     a.cached = mp_is_last() ? second : first;
     xep_handle_release(NULL);
@@ -141,21 +140,15 @@ static void cached(mp_job_t *job)
 
 static void combines(mp_job_t *job)
 {
-    xep_handle_t *handle;
-    xep_dispatch_args_t d = mp_job_dispatch(job);
-    MP_OK(xep_dispatch(job->buffer, &d, &handle, NULL));
+    xep_handle_t *handle = mp_job_send(job);
     xep_combine_args_t good = mp_job_combine(job, handle), bad = good;
     bad.dtype = XEP_FP16;
-    MP_FAILS(XEP_ERR_MISMATCH, xep_combine(handle, mp_is_last() ? &bad : &good, NULL));
-    MP_REASON("dtype");
+    MP_SAYS(XEP_ERR_MISMATCH, "dtype", xep_combine(handle, mp_is_last() ? &bad : &good, NULL));
     bad = good;
     bad.topk_weights = NULL;
     bad.out_weights = NULL;
-    MP_FAILS(XEP_ERR_MISMATCH, xep_combine(handle, mp_is_last() ? &bad : &good, NULL));
-    MP_REASON("weights");
-    good = mp_job_combine(job, handle);
-    MP_OK(xep_combine(handle, &good, NULL));
-    mp_job_check_out(job);
+    MP_SAYS(XEP_ERR_MISMATCH, "weights", xep_combine(handle, mp_is_last() ? &bad : &good, NULL));
+    mp_job_sum(job, handle);
     xep_handle_release(handle);
 }
 
@@ -175,6 +168,5 @@ int main(void)
     mp_job_begin(&job, &ll, 1, group);
     dispatches(&job);
     mp_job_close(&job);
-    xep_group_destroy(group);
-    return 0;
+    return mp_end(group);
 }

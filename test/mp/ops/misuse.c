@@ -19,9 +19,7 @@ static mp_case_t base = {.name = "misused", MP_SHAPE(8, 2, 64, 20), .weights = 1
 
 static xep_handle_t *dispatch(mp_job_t *job)
 {
-    xep_handle_t *handle;
-    xep_dispatch_args_t d = mp_job_dispatch(job);
-    MP_OK(xep_dispatch(job->buffer, &d, &handle, NULL));
+    xep_handle_t *handle = mp_job_send(job);
     MP_CHECK(mp_recv(handle)->rows > 0);
     return handle;
 }
@@ -30,8 +28,7 @@ static void check_no_outputs(xep_handle_t *handle, const xep_combine_args_t *arg
 {
     xep_combine_args_t c = *args;
     c.x = NULL;
-    MP_FAILS(XEP_ERR_INVALID, xep_combine(handle, &c, NULL));
-    MP_REASON("no outputs for the ");
+    MP_SAYS(XEP_ERR_INVALID, "no outputs for the ", xep_combine(handle, &c, NULL));
 }
 
 /* Neither before the input was asked for nor when other memory was combined since; after an own dispatch alone. */
@@ -293,6 +290,5 @@ int main(void)
         freed_early(&job);
         mp_job_close(&job);
     }
-    xep_group_destroy(group);
-    return 0;
+    return mp_end(group);
 }

@@ -61,6 +61,5 @@ int main(void)
     mp_case_t c = mode_ops_case("normal");
     c.hidden = 104;
     mode_ops_fewer_bits(group, &c, 0);
-    xep_group_destroy(group);
-    return 0;
+    return mp_end(group);
 }

@@ -62,6 +62,5 @@ int main(void)
 {
     xep_group_t *group = mp_group();
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) run(group, &cases[i]);
-    xep_group_destroy(group);
-    return 0;
+    return mp_end(group);
 }

@@ -78,8 +78,7 @@ static void unfilled(xep_group_t *group, xep_weights_t *weights)
     char text[96];
     const uint32_t e = mp_is_last() ? 0 : EXPERTS - 1;
     snprintf(text, sizeof text, "the weights of expert %u are not filled: rank %u", e, owners[e]);
-    MP_FAILS(XEP_ERR_INVALID, xep_weights_of(weights, e, &base));
-    MP_REASON(text);
+    MP_SAYS(XEP_ERR_INVALID, text, xep_weights_of(weights, e, &base));
     MP_OK(xep_group_barrier(group));
     MP_CHECK(base == NULL);
 }
@@ -156,8 +155,8 @@ static void reduce(xep_weights_t *weights)
     if (mp_is_last()) args.count = 4; /* the others are told, and nothing is added */
     else if (args.count == 0) args.experts = NULL;
     const float before = out[0];
-    MP_FAILS(XEP_ERR_INVALID, xep_weights_reduce(weights, &args));
-    MP_REASON(mp_nranks() == 1 || mp_is_last() ? "invalid count: 4" : "cannot go on with its gradients");
+    MP_SAYS(XEP_ERR_INVALID, mp_nranks() == 1 || mp_is_last() ? "invalid count: 4" : "cannot go on with its gradients",
+            xep_weights_reduce(weights, &args));
     MP_CHECK(out[0] == before);
     for (uint32_t i = 0; i < 3; i++) mp_free(x[i], "x");
     mp_free(out, "out");
@@ -172,30 +171,26 @@ static void wrong(xep_group_t *group, xep_weights_t *weights)
     uint32_t other[EXPERTS];
     void *own = NULL;
     const void *base = NULL;
-    MP_FAILS(XEP_ERR_INVALID, xep_weights_of(weights, EXPERTS, &base));
-    MP_REASON("invalid expert: 7 (one of 7)");
+    MP_SAYS(XEP_ERR_INVALID, "invalid expert: 7 (one of 7)", xep_weights_of(weights, EXPERTS, &base));
     for (uint32_t e = 0; e < EXPERTS; e++) {
         if (owners[e] == mp_rank()) MP_FAILS(XEP_ERR_INVALID, xep_weights_publish(weights, e));
         else MP_FAILS(XEP_ERR_INVALID, xep_weights_change(weights, e, &own));
     }
     p.bytes = 0;
-    MP_FAILS(XEP_ERR_INVALID, xep_weights_create(group, &p, &none));
-    MP_REASON("invalid bytes: 0");
+    MP_SAYS(XEP_ERR_INVALID, "invalid bytes: 0", xep_weights_create(group, &p, &none));
     if (mp_nranks() == 1) return;
     p = params();
     if (mp_is_last()) p.bytes = 0;
-    MP_FAILS(XEP_ERR_INVALID, xep_weights_create(group, &p, &none));
-    MP_REASON(mp_is_last() ? "invalid bytes: 0" : "cannot go on with its weights");
+    MP_SAYS(XEP_ERR_INVALID, mp_is_last() ? "invalid bytes: 0" : "cannot go on with its weights",
+            xep_weights_create(group, &p, &none));
     p = params();
     if (mp_is_last()) p.bytes++;
-    MP_FAILS(XEP_ERR_MISMATCH, xep_weights_create(group, &p, &none));
-    MP_REASON("and rank 0 disagree on bytes: 700004, 700003");
+    MP_SAYS(XEP_ERR_MISMATCH, "and rank 0 disagree on bytes: 700004, 700003", xep_weights_create(group, &p, &none));
     p = params();
     memcpy(other, owners, sizeof other);
     if (mp_is_last()) other[4] = (owners[4] + 1) % mp_nranks();
     p.owners = other;
-    MP_FAILS(XEP_ERR_MISMATCH, xep_weights_create(group, &p, &none));
-    MP_REASON("disagree on owners[4]");
+    MP_SAYS(XEP_ERR_MISMATCH, "disagree on owners[4]", xep_weights_create(group, &p, &none));
     MP_CHECK(none == NULL);
 }
 
@@ -263,6 +258,5 @@ int main(int argc, char **argv)
         all(unmapped, ended, 1);
         xep_group_destroy(unmapped);
     }
-    xep_group_destroy(group);
-    return 0;
+    return mp_end(group);
 }

@@ -154,8 +154,7 @@ static void different(xep_group_t *group)
     p = mp_small_params();
     for (uint32_t e = 0; e < p.experts; e++) owners[e] = mp_nranks() - 1;
     if (mp_is_last()) p.owners = owners; /* all others: blocks */
-    MP_FAILS(XEP_ERR_MISMATCH, xep_buffer_create(group, &p, &buffer));
-    MP_REASON("disagree on owners[0]");
+    MP_SAYS(XEP_ERR_MISMATCH, "disagree on owners[0]", xep_buffer_create(group, &p, &buffer));
     MP_CHECK(buffer == NULL);
 }
 
@@ -169,18 +168,14 @@ static void wrong(xep_group_t *group)
     xep_buffer_t *buffer = NULL, *followed = NULL;
     p.owners = owners;
     owners[5] = mp_nranks();
-    MP_FAILS(XEP_ERR_INVALID, xep_buffer_size(&p, mp_nranks(), &size));
-    MP_REASON("invalid owners[5]: ");
-    MP_FAILS(XEP_ERR_INVALID, xep_buffer_create(group, &p, &buffer));
-    MP_REASON("invalid owners[5]: ");
+    MP_SAYS(XEP_ERR_INVALID, "invalid owners[5]: ", xep_buffer_size(&p, mp_nranks(), &size));
+    MP_SAYS(XEP_ERR_INVALID, "invalid owners[5]: ", xep_buffer_create(group, &p, &buffer));
     args.experts = p.experts, args.nranks = mp_nranks(), args.topk = 1, args.owners = owners;
-    MP_FAILS(XEP_ERR_INVALID, xep_layout(&args, &layout));
-    MP_REASON("invalid owners[5]: ");
+    MP_SAYS(XEP_ERR_INVALID, "invalid owners[5]: ", xep_layout(&args, &layout));
     owners[5] = 0;
     MP_OK(xep_buffer_create(group, &p, &buffer));
     memset(owners, 0xff, sizeof owners); /* the buffer has a map of its own */
-    MP_FAILS(XEP_ERR_INVALID, xep_buffer_follow(buffer, group, &followed));
-    MP_REASON("has an owner map");
+    MP_SAYS(XEP_ERR_INVALID, "has an owner map", xep_buffer_follow(buffer, group, &followed));
     xep_buffer_destroy(buffer);
 }
 
@@ -195,6 +190,5 @@ int main(void)
     later(group, "ll");
     wrong(group);
     if (mp_nranks() > 1) different(group);
-    xep_group_destroy(group);
-    return 0;
+    return mp_end(group);
 }

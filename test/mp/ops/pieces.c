@@ -52,9 +52,7 @@ static void small_and_large(xep_group_t *group)
 static uint64_t count_most(mp_job_t *job)
 {
     uint64_t most = 0;
-    xep_handle_t *handle;
-    xep_dispatch_args_t args = mp_job_dispatch(job);
-    MP_OK(xep_dispatch(job->buffer, &args, &handle, NULL));
+    xep_handle_t *handle = mp_job_send(job);
     const xep_recv_t *recv = mp_recv(handle);
     for (uint32_t d = 0; d < mp_nranks(); d++) {
         uint64_t rows = 0;
@@ -206,6 +204,5 @@ int main(void)
         in_flight(group);
         count_rows(group);
     }
-    xep_group_destroy(group);
-    return 0;
+    return mp_end(group);
 }

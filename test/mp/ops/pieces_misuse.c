@@ -34,21 +34,17 @@ static void refuse_buffers(xep_group_t *group)
     p.flags = XEP_BUFFER_PIECES;
     p.mode = "ll";
     p.on_failure = XEP_ON_FAILURE_MASK;
-    MP_FAILS(XEP_ERR_UNSUPPORTED, xep_buffer_create(group, &p, &buffer));
-    MP_REASON("XEP_BUFFER_PIECES with XEP_ON_FAILURE_MASK");
-    MP_FAILS(XEP_ERR_UNSUPPORTED, xep_buffer_size(&p, 4, &size));
-    MP_REASON("XEP_BUFFER_PIECES with XEP_ON_FAILURE_MASK");
+    MP_SAYS(XEP_ERR_UNSUPPORTED, "XEP_BUFFER_PIECES with XEP_ON_FAILURE_MASK", xep_buffer_create(group, &p, &buffer));
+    MP_SAYS(XEP_ERR_UNSUPPORTED, "XEP_BUFFER_PIECES with XEP_ON_FAILURE_MASK", xep_buffer_size(&p, 4, &size));
     p.mode = "normal";
     p.on_failure = XEP_ON_FAILURE_MASK;
-    MP_FAILS(XEP_ERR_UNSUPPORTED, xep_buffer_create(group, &p, &buffer));
-    MP_REASON("XEP_BUFFER_PIECES with XEP_ON_FAILURE_MASK");
+    MP_SAYS(XEP_ERR_UNSUPPORTED, "XEP_BUFFER_PIECES with XEP_ON_FAILURE_MASK", xep_buffer_create(group, &p, &buffer));
     p.on_failure = XEP_ON_FAILURE_FAIL;
     p.flags = 2 * XEP_BUFFER_SUM_BY_SELECTION; /* the highest */
     MP_FAILS(XEP_ERR_INVALID, xep_buffer_create(group, &p, &buffer));
     p.flags = XEP_BUFFER_PIECES;
     p.recv_rows = 5 + mp_rank() % 2;
-    MP_FAILS(XEP_ERR_MISMATCH, xep_buffer_create(group, &p, &buffer));
-    MP_REASON("recv_rows");
+    MP_SAYS(XEP_ERR_MISMATCH, "recv_rows", xep_buffer_create(group, &p, &buffer));
     p.recv_rows = 0;
     p.flags = mp_rank() % 2 == 0 ? XEP_BUFFER_PIECES : 0;
     MP_FAILS(XEP_ERR_MISMATCH, xep_buffer_create(group, &p, &buffer));
@@ -81,8 +77,8 @@ static void refuse_dispatches(xep_group_t *group)
     args.flags = 0; /* who does not know of pieces must not see the first of them alone */
     uint64_t rows = 0;
     args.recv_rows_p = &rows;
-    MP_FAILS(XEP_ERR_OVERFLOW, xep_dispatch(job.buffer, &args, &handle, NULL));
-    MP_REASON("params.recv_rows; or XEP_DISPATCH_PIECES");
+    MP_SAYS(XEP_ERR_OVERFLOW, "params.recv_rows; or XEP_DISPATCH_PIECES",
+            xep_dispatch(job.buffer, &args, &handle, NULL));
     MP_CHECK(rows != 0);
     args.flags = XEP_DISPATCH_PIECES | XEP_DISPATCH_IN_PLACE;
     MP_REFUSES(&job, &args, XEP_ERR_UNSUPPORTED, "XEP_DISPATCH_PIECES with XEP_DISPATCH_IN_PLACE");
@@ -97,43 +93,31 @@ static void refuse_dispatches(xep_group_t *group)
     mp_job_close(&job);
 }
 
+#define WRONG_NEXT(_field, _value, _text) \
+    MP_WRONG(next, _field, _value, XEP_ERR_INVALID, _text, xep_handle_next(handle, &next, NULL))
+
 /* Each of these is refused on all ranks alike, and leaves the piece as it is. */
 static void refuse_calls(mp_job_t *job, xep_handle_t *handle)
 {
     xep_next_args_t next = mp_pieces_outputs(job, handle);
     xep_combine_args_t combine = mp_job_combine(job, handle);
     MP_FAILS(XEP_ERR_INVALID, xep_handle_next(NULL, &next, NULL));
-    MP_FAILS(XEP_ERR_INVALID, xep_combine(handle, &combine, NULL));
-    MP_REASON("it shows piece 1 of");
-    next.size = 3;
-    MP_FAILS(XEP_ERR_INVALID, xep_handle_next(handle, &next, NULL));
-    next.size = sizeof next;
-    next.reserved = 1;
-    MP_FAILS(XEP_ERR_INVALID, xep_handle_next(handle, &next, NULL));
-    MP_REASON("invalid reserved: 1 (0)");
-    next.reserved = 0;
-    next.x_stride = 1;
-    MP_FAILS(XEP_ERR_INVALID, xep_handle_next(handle, &next, NULL));
-    MP_REASON("x_stride");
-    next.x_stride = 0;
-    next.dtype = XEP_E4M3;
-    MP_FAILS(XEP_ERR_INVALID, xep_handle_next(handle, &next, NULL));
-    MP_REASON("invalid dtype: e4m3");
-    next.dtype = XEP_FP32;
-    next.hidden = 65;
-    MP_FAILS(XEP_ERR_INVALID, xep_handle_next(handle, &next, NULL));
-    MP_REASON("row too long");
+    MP_SAYS(XEP_ERR_INVALID, "it shows piece 1 of", xep_combine(handle, &combine, NULL));
+    WRONG_NEXT(size, 3, "size");
+    WRONG_NEXT(reserved, 1, "invalid reserved: 1 (0)");
+    WRONG_NEXT(x_stride, 1, "x_stride");
+    WRONG_NEXT(dtype, XEP_E4M3, "invalid dtype: e4m3");
+    WRONG_NEXT(hidden, 65, "row too long");
 }
 
 /* Ranks that want different things: nothing has moved then, and the same call, made alike, goes on. */
 static void disagree(mp_job_t *job, xep_handle_t *handle)
 {
     xep_next_args_t next = mp_pieces_outputs(job, handle);
-    MP_FAILS(XEP_ERR_MISMATCH, xep_handle_next(handle, mp_rank() == 1 ? NULL : &next, NULL));
-    MP_REASON("whether a piece has outputs: yes, no");
+    MP_SAYS(XEP_ERR_MISMATCH, "whether a piece has outputs: yes, no",
+            xep_handle_next(handle, mp_rank() == 1 ? NULL : &next, NULL));
     next.hidden = mp_rank() == 1 ? 32 : 64;
-    MP_FAILS(XEP_ERR_MISMATCH, xep_handle_next(handle, &next, NULL));
-    MP_REASON("rank 0 and rank 1 disagree on hidden: 64, 32");
+    MP_SAYS(XEP_ERR_MISMATCH, "rank 0 and rank 1 disagree on hidden: 64, 32", xep_handle_next(handle, &next, NULL));
     next.hidden = 0;
     next.x_stride = mp_rank() == 1 ? 2 : 0; /* refused there alone, which all are told */
     MP_FAILS(mp_rank() == 1 ? XEP_ERR_INVALID : XEP_ERR_MISMATCH, xep_handle_next(handle, &next, NULL));
@@ -146,19 +130,10 @@ static void disagree(mp_job_t *job, xep_handle_t *handle)
 static void refuse_kinds(mp_job_t *job, xep_handle_t *handle)
 {
     xep_next_args_t next = mp_pieces_outputs(job, handle);
-    MP_FAILS(XEP_ERR_INVALID, xep_handle_next(handle, NULL, NULL));
-    MP_REASON("args must not be NULL, as with the first piece");
-    next.dtype = XEP_BF16;
-    MP_FAILS(XEP_ERR_INVALID, xep_handle_next(handle, &next, NULL));
-    MP_REASON("invalid dtype: bf16 (fp32, as with the first piece)");
-    next.dtype = XEP_FP32;
-    next.hidden = 32;
-    MP_FAILS(XEP_ERR_INVALID, xep_handle_next(handle, &next, NULL));
-    MP_REASON("invalid hidden: 32 (64, as with the first piece)");
-    next.hidden = 0;
-    next.topk_weights = NULL;
-    MP_FAILS(XEP_ERR_INVALID, xep_handle_next(handle, &next, NULL));
-    MP_REASON("topk_weights is NULL (with the first piece they were not)");
+    MP_SAYS(XEP_ERR_INVALID, "args must not be NULL, as with the first piece", xep_handle_next(handle, NULL, NULL));
+    WRONG_NEXT(dtype, XEP_BF16, "invalid dtype: bf16 (fp32, as with the first piece)");
+    WRONG_NEXT(hidden, 32, "invalid hidden: 32 (64, as with the first piece)");
+    WRONG_NEXT(topk_weights, NULL, "topk_weights is NULL (with the first piece they were not)");
 }
 
 /* Ranks that ask for pieces of two handles, which look alike in all else; of different pieces; of one and of none. */
@@ -168,12 +143,12 @@ static void ask_apart(mp_job_t *job)
     xep_dispatch_args_t args = mp_job_dispatch(job);
     xep_handle_t *handle[2], *none;
     for (int i = 0; i < 2; i++) handle[i] = mp_pieces_begin(&all[i], job, &args);
-    MP_FAILS(XEP_ERR_MISMATCH, xep_handle_next(handle[mp_rank() == 1], NULL, NULL));
-    MP_REASON("disagree on the handle whose next piece it is");
+    MP_SAYS(XEP_ERR_MISMATCH, "disagree on the handle whose next piece it is",
+            xep_handle_next(handle[mp_rank() == 1], NULL, NULL));
     MP_CHECK(mp_recv(handle[0])->piece == 0 && mp_recv(handle[1])->piece == 0);
     mp_pieces_next(&all[0], job, handle[0], 0, 0);
-    MP_FAILS(XEP_ERR_MISMATCH, xep_handle_next(handle[mp_rank() == 1], NULL, NULL));
-    MP_REASON("rank 0 and rank 1 disagree on piece, from 1 (0: without XEP_DISPATCH_PIECES): 3, 2");
+    MP_SAYS(XEP_ERR_MISMATCH, "rank 0 and rank 1 disagree on piece, from 1 (0: without XEP_DISPATCH_PIECES): 3, 2",
+            xep_handle_next(handle[mp_rank() == 1], NULL, NULL));
     xep_handle_release(handle[1]);
     oracle_pieces_free(&all[1].all);
     if (mp_rank() == 1) MP_FAILS(XEP_ERR_MISMATCH, xep_dispatch(job->buffer, &args, &none, NULL));
@@ -199,17 +174,12 @@ static void refuse_pieces(xep_group_t *group)
     refuse_kinds(&job, handle);
     mp_pieces_rest(&all, &job, handle, 1);
     xep_next_args_t next = mp_pieces_outputs(&job, handle);
-    MP_FAILS(XEP_ERR_INVALID, xep_handle_next(handle, &next, NULL));
-    MP_REASON("it shows the last of");
+    MP_SAYS(XEP_ERR_INVALID, "it shows the last of", xep_handle_next(handle, &next, NULL));
     xep_combine_args_t combine = mp_job_combine(&job, handle);
-    combine.hidden = 32;
-    MP_FAILS(XEP_ERR_INVALID, xep_combine(handle, &combine, NULL));
-    MP_REASON("as with the first piece");
-    combine.hidden = 0;
+    MP_WRONG(combine, hidden, 32, XEP_ERR_INVALID, "as with the first piece", xep_combine(handle, &combine, NULL));
     MP_OK(xep_combine(handle, &combine, NULL));
     mp_job_check_out(&job);
-    MP_FAILS(XEP_ERR_INVALID, xep_combine(handle, &combine, NULL));
-    MP_REASON("it was combined (once, with");
+    MP_SAYS(XEP_ERR_INVALID, "it was combined (once, with", xep_combine(handle, &combine, NULL));
     xep_handle_release(handle);
     ask_apart(&job);
     mp_job_close(&job);
@@ -230,15 +200,13 @@ static void refuse_ends(xep_group_t *group)
         mp_pieces_next(&all, &job, handle, 0, 0);
     }
     xep_combine_args_t combine = mp_job_combine(&job, handle);
-    MP_FAILS(XEP_ERR_INVALID, xep_combine(handle, &combine, NULL));
-    MP_REASON("earlier pieces had no outputs");
+    MP_SAYS(XEP_ERR_INVALID, "earlier pieces had no outputs", xep_combine(handle, &combine, NULL));
     xep_handle_release(handle);
     MP_FAILS(XEP_ERR_INVALID, xep_handle_next(handle, NULL, NULL));
     args.tokens = 0;
     MP_OK(xep_dispatch(job.buffer, &args, &handle, NULL));
     MP_CHECK(mp_recv(handle)->pieces == 1 && mp_recv(handle)->all_rows == 0);
-    MP_FAILS(XEP_ERR_INVALID, xep_handle_next(handle, NULL, NULL));
-    MP_REASON("it shows the last of 1 piece");
+    MP_SAYS(XEP_ERR_INVALID, "it shows the last of 1 piece", xep_handle_next(handle, NULL, NULL));
     xep_handle_release(handle);
     mp_job_close(&job);
 }
@@ -254,8 +222,7 @@ static void stop_asking(xep_group_t *group, const mp_case_t *shape, const char *
     xep_dispatch_args_t args = mp_job_dispatch(&job);
     xep_handle_t *handle = mp_pieces_begin(&all, &job, &args);
     if (mp_rank() != 1) {
-        MP_FAILS(XEP_ERR_TIMEOUT, xep_handle_next(handle, NULL, NULL));
-        MP_REASON(next);
+        MP_SAYS(XEP_ERR_TIMEOUT, next, xep_handle_next(handle, NULL, NULL));
         MP_REASON(waits);
         MP_FAILS(XEP_ERR_BROKEN, xep_handle_next(handle, NULL, NULL));
     }
@@ -297,8 +264,8 @@ static void refuse_by_expert(xep_group_t *group)
     MP_REFUSES(&job, &args, XEP_ERR_MISMATCH,
                "rank 0 and rank 1 disagree on piece, from 1 (0: without XEP_DISPATCH_PIECES): 1, 0");
     args.flags = 0;
-    MP_FAILS(XEP_ERR_OVERFLOW, xep_dispatch(job.buffer, &args, &handle, NULL));
-    MP_REASON("it has room for 16 (params.recv_rows; or XEP_DISPATCH_PIECES)");
+    MP_SAYS(XEP_ERR_OVERFLOW, "it has room for 16 (params.recv_rows; or XEP_DISPATCH_PIECES)",
+            xep_dispatch(job.buffer, &args, &handle, NULL));
     args.flags = XEP_DISPATCH_PIECES;
     handle = mp_pieces_begin(&all, &job, &args);
     MP_CHECK(all.pieces >= 3);
@@ -306,8 +273,8 @@ static void refuse_by_expert(xep_group_t *group)
     float weights[16] = {0}; /* a slot has so many rows */
     MP_CHECK(mp_input(handle, NULL) != NULL);
     next.topk_weights = weights;
-    MP_FAILS(XEP_ERR_UNSUPPORTED, xep_handle_next(handle, &next, NULL));
-    MP_REASON("mode ll does not support topk_weights and out_weights of a combine");
+    MP_SAYS(XEP_ERR_UNSUPPORTED, "mode ll does not support topk_weights and out_weights of a combine",
+            xep_handle_next(handle, &next, NULL));
     disagree(&job, handle);
     mp_pieces_rest(&all, &job, handle, 1);
     mp_job_sum(&job, handle);
@@ -326,6 +293,5 @@ int main(void)
     stop_asking(group, &base, "next piece 2 of mode normal", "waits for counts: rank 1 at 0 of 2");
     refuse_by_expert(group);
     stop_asking(group, &by_expert, "next piece 2 of mode ll", "waits for rows: rank 1 at 0 of 2");
-    xep_group_destroy(group);
-    return 0;
+    return mp_end(group);
 }

@@ -195,6 +195,5 @@ int main(void)
     if (mp_group_info(group).nnodes != 1) return mp_skip("not all peers are mapped");
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) pages_of(group, &cases[i]);
     read_in_place(group);
-    xep_group_destroy(group);
-    return 0;
+    return mp_end(group);
 }

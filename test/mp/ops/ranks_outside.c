@@ -58,10 +58,8 @@ static void away(xep_group_t *group, uint32_t hidden, uint64_t tokens, int copy_
 {
     const mp_case_t c = {.name = "away", MP_SHAPE(16, 8, hidden, tokens), .weights = 1, .copy_in = copy_in};
     mp_job_t job;
-    xep_handle_t *handle;
     mp_job_begin(&job, &c, 1, group);
-    xep_dispatch_args_t d = mp_job_dispatch(&job);
-    MP_OK(xep_dispatch(job.buffer, &d, &handle, NULL));
+    xep_handle_t *handle = mp_job_send(&job);
     away_or_done();
     xep_combine_args_t a = mp_job_combine(&job, handle);
     MP_OK(xep_combine(handle, &a, NULL));
@@ -82,6 +80,5 @@ int main(void)
     }
     away(group, 64, 8, 0);
     away(group, 7168, 600, 1);
-    xep_group_destroy(group);
-    return 0;
+    return mp_end(group);
 }

@@ -92,18 +92,14 @@ static void in_flight(mp_job_t *job)
 /* A combine of the same handle: what the others have in mind are other outputs. */
 static void combines(mp_job_t *job)
 {
-    xep_handle_t *handle;
-    xep_dispatch_args_t d = mp_job_dispatch(job);
-    MP_OK(xep_dispatch(job->buffer, &d, &handle, NULL));
+    xep_handle_t *handle = mp_job_send(job);
     xep_combine_args_t good = mp_job_combine(job, handle), bad = good;
     bad.out_stride = 3;
     if (mp_is_last()) MP_FAILS(XEP_ERR_INVALID, xep_combine(handle, &bad, NULL));
     MP_FAILS(XEP_ERR_MISMATCH, xep_combine(handle, &good, NULL));
     must_name(1);
     if (!mp_is_last()) MP_FAILS(XEP_ERR_MISMATCH, xep_combine(handle, &good, NULL));
-    good = mp_job_combine(job, handle);
-    MP_OK(xep_combine(handle, &good, NULL));
-    mp_job_check_out(job);
+    mp_job_sum(job, handle);
     xep_handle_release(handle);
 }
 
@@ -133,6 +129,5 @@ int main(void)
         reset(&job);
         mp_job_close(&job);
     }
-    xep_group_destroy(group);
-    return 0;
+    return mp_end(group);
 }

@@ -163,6 +163,5 @@ int main(void)
                           .slots = 3};
     xep_group_t *group = mp_group();
     all_steps(group, normal, ll);
-    xep_group_destroy(group);
-    return 0;
+    return mp_end(group);
 }

@@ -111,6 +111,5 @@ int main(void)
 {
     xep_group_t *group = mp_group();
     for (uint32_t i = 0; i < MP_SHAPES; i++) run(group, i);
-    xep_group_destroy(group);
-    return 0;
+    return mp_end(group);
 }

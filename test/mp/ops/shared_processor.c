@@ -171,6 +171,5 @@ int main(void)
     }
     run(group, "normal");
     run(group, "ll");
-    xep_group_destroy(group);
-    return 0;
+    return mp_end(group);
 }

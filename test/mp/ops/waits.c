@@ -319,17 +319,13 @@ static void refusals(const books_t *books)
     } grown = {XEP_WAITS_INIT, 1};
     xep_waits_t none = XEP_WAITS_INIT;
     MP_OK(xep_buffer_waits(books->buffer, XEP_OP_COMBINE, &none)); /* every array left out */
-    MP_FAILS(XEP_ERR_INVALID, xep_buffer_waits(NULL, XEP_OP_DISPATCH, &none));
-    MP_REASON("buffer is NULL");
-    MP_FAILS(XEP_ERR_INVALID, xep_buffer_waits(books->buffer, XEP_OP_DISPATCH, NULL));
-    MP_REASON("waits is NULL");
-    MP_FAILS(XEP_ERR_INVALID, xep_buffer_waits(books->buffer, (xep_op_kind_t)3, &none));
-    MP_REASON("invalid kind: 3");
+    MP_SAYS(XEP_ERR_INVALID, "buffer is NULL", xep_buffer_waits(NULL, XEP_OP_DISPATCH, &none));
+    MP_SAYS(XEP_ERR_INVALID, "waits is NULL", xep_buffer_waits(books->buffer, XEP_OP_DISPATCH, NULL));
+    MP_SAYS(XEP_ERR_INVALID, "invalid kind: 3", xep_buffer_waits(books->buffer, (xep_op_kind_t)3, &none));
     grown.waits.size = sizeof grown;
     MP_FAILS(XEP_ERR_INVALID, xep_buffer_waits(books->buffer, XEP_OP_DISPATCH, &grown.waits));
     none.size = 0;
-    MP_FAILS(XEP_ERR_INVALID, xep_buffer_waits(books->buffer, XEP_OP_DISPATCH, &none));
-    MP_REASON("_INIT");
+    MP_SAYS(XEP_ERR_INVALID, "_INIT", xep_buffer_waits(books->buffer, XEP_OP_DISPATCH, &none));
 }
 
 typedef struct watch {
@@ -384,6 +380,5 @@ int main(void)
         for (int k = 0; k < TOPK; k++) idx[t][k] = (t * 7 + k * 5 + (int)mp_rank()) % EXPERTS;
     run(group, "normal");
     run(group, "ll");
-    xep_group_destroy(group);
-    return 0;
+    return mp_end(group);
 }

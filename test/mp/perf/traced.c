@@ -142,6 +142,5 @@ int main(int argc, char **argv)
         if (mp_rank() == 1) kill(getpid(), SIGKILL);
     }
     fclose(truth);
-    xep_group_destroy(group);
-    return 0;
+    return mp_end(group);
 }

@@ -32,4 +32,12 @@ void wire_flush_to(const wire_end_t *end, uint64_t mark);
 uint64_t wire_load(const wire_end_t *end, uint64_t word);
 void wire_await(const wire_end_t *end, uint64_t word, uint64_t value);
 
+/* ---- what a heap is that nothing was stored in yet, and where others' are ---- */
+
+/** The address of a rank's heap, if it has one here: always the same, and as XEP_MAP and describe() say. */
+void wire_check_map(const wire_end_t *end, uint32_t rank);
+
+/** All bytes are 0. Then a barrier: others may store. */
+void wire_check_zeroed(const wire_end_t *end);
+
 #endif

@@ -19,7 +19,6 @@
 #include "cpu.h"
 #include "forked.h"
 #include "wire_calls.h"
-#include "wire_heap.h"
 
 enum {
     NRANKS = 3,
