@@ -12,13 +12,10 @@
  * be larger than a difference; of all these the median, with the interval that holds the true one in 95 of 100 cases,
  * whatever they are distributed like. Each rank has a processor of its own where there are enough.
  */
-#define _GNU_SOURCE /* sched_setaffinity */
 #include <math.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "mp_job.h"
 #include "mp_rig.h"
@@ -36,16 +33,6 @@ typedef struct bench {
 static size_t number(int argc, char **argv, int at, size_t otherwise)
 {
     return argc > at ? strtoull(argv[at], NULL, 0) : otherwise;
-}
-
-/* Two ranks that a busy kernel puts on one processor would time each other. */
-static void stay_on_one_cpu(void)
-{
-    cpu_set_t set;
-    long cpus = sysconf(_SC_NPROCESSORS_ONLN);
-    CPU_ZERO(&set);
-    CPU_SET(mp_rank() % (uint32_t)cpus, &set);
-    if (mp_nranks() <= (uint32_t)cpus) MP_CHECK(sched_setaffinity(0, sizeof set, &set) == 0);
 }
 
 static double median(double *numbers, size_t count)
@@ -69,8 +56,7 @@ static void measure(bench_t *bench, xep_group_t *group, size_t creation)
 {
     for (size_t i = 0; i < KINDS; i++) {
         size_t kind = (i + creation) % KINDS;
-        mp_job_open(&bench->jobs[kind], &bench->c[kind], 1);
-        mp_job_buffer(&bench->jobs[kind], group);
+        mp_job_begin(&bench->jobs[kind], &bench->c[kind], 1, group);
     }
     for (size_t i = 0; i < WARM_UP * KINDS; i++) mp_job_time(&bench->jobs[i % KINDS]);
     for (size_t turn = 0; turn < bench->turns; turn++) {
@@ -114,7 +100,7 @@ int main(int argc, char **argv)
         bench.middles[kind] = calloc(bench.creations, sizeof(double));
     }
     bench.differences = calloc(bench.turns, sizeof(double));
-    stay_on_one_cpu();
+    mp_stay_on_one_cpu();
     for (size_t i = 0; i < bench.creations; i++) measure(&bench, group, i);
     if (mp_rank() == 0) report(&bench);
     free(bench.differences);

@@ -9,11 +9,8 @@
  *
  *     xep_run -n 2 test/bench/serve_cost normal|ll TOKENS HIDDEN [ROUNDS]
  */
-#define _GNU_SOURCE /* sched_setaffinity */
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "mp_job.h"
 #include "mp_rig.h"
@@ -22,15 +19,6 @@ enum { BATCH = 50, TURNS = 30, CALLED = 0, ON_SERVED, SERVED, EARLY, LAYERS, WAY
 
 static const char *const names[WAYS] = {"called", "called on a served buffer", "served", "announced early",
                                         "announced layers"};
-
-static void stay_on_one_cpu(void)
-{
-    cpu_set_t set;
-    const long cpus = sysconf(_SC_NPROCESSORS_ONLN);
-    CPU_ZERO(&set);
-    CPU_SET(mp_rank() % (uint32_t)cpus, &set);
-    if (mp_nranks() <= (uint32_t)cpus) MP_CHECK(sched_setaffinity(0, sizeof set, &set) == 0);
-}
 
 static xep_status_t no_experts(void *arg, xep_serve_call_t *call)
 {
@@ -77,12 +65,11 @@ int main(int argc, char **argv)
     double *times = calloc(rounds, sizeof *times), smallest[WAYS][TURNS];
     xep_group_t *group = mp_group();
     mp_job_t jobs[2];
-    stay_on_one_cpu();
+    mp_stay_on_one_cpu();
     c[1] = c[0];
     c[1].served = 1;
     for (int i = 0; i < 2; i++) {
-        mp_job_open(&jobs[i], &c[i], 3);
-        mp_job_buffer(&jobs[i], group);
+        mp_job_begin(&jobs[i], &c[i], 3, group);
         (void)batch(&jobs[i], CALLED, rounds, times);
     }
     for (int turn = 0; turn < TURNS; turn++)

@@ -378,18 +378,11 @@ static void combine_by_all(mp_job_t *job, xep_handle_t *handle, uint32_t flags)
 
 void mode_ops_fewer_bits(xep_group_t *group, const mp_case_t *c, uint32_t flags)
 {
-    uint8_t *afar = calloc(mp_nranks(), 1);
     mp_job_t job;
-    xep_handle_t *handle;
-    for (uint32_t r = 0; r < mp_nranks(); r++) afar[r] = !mp_is_mapped(group, r);
-    mp_job_open(&job, c, 24);
-    job.shape.encoded_from = afar;
+    mp_job_begin(&job, c, 24, group);
     job.shape.sum_at_owner = flags != 0;
-    mp_job_buffer(&job, group);
-    xep_dispatch_args_t d = mp_job_dispatch(&job);
-    MP_OK(xep_dispatch(job.buffer, &d, &handle, NULL));
+    xep_handle_t *handle = mp_job_send(&job);
     combine_by_all(&job, handle, flags);
     xep_handle_release(handle);
     mp_job_close(&job);
-    free(afar);
 }

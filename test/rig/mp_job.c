@@ -171,30 +171,32 @@ static xep_buffer_params_t params_of(const mp_job_t *job)
     return p;
 }
 
-/* Sums have another order where rows go once to each node. */
-static void find_nodes(mp_job_t *job, xep_group_t *group)
+/* Sums have another order where rows go once to each node; outputs of ranks that are not mapped may be encoded. */
+static void find_peers(mp_job_t *job, xep_group_t *group)
 {
     const xep_buffer_info_t info = mp_buffer_info(job->buffer);
+    const uint32_t nranks = mp_group_info(group).nranks;
+    const int by_nodes = info.path == XEP_PATH_NODES;
     free(job->nodes);
-    job->nodes = NULL;
-    job->shape.node = NULL;
-    if (info.path != XEP_PATH_NODES) return;
-    uint32_t nranks = job->routing->params.nranks;
+    free(job->afar);
     job->nodes = calloc(nranks, sizeof *job->nodes);
+    job->afar = calloc(nranks, 1);
     for (uint32_t r = 0; r < nranks; r++) {
         xep_peer_info_t peer = XEP_PEER_INFO_INIT;
         MP_OK(xep_group_peer(group, r, &peer));
         job->nodes[r] = peer.node;
+        job->afar[r] = !peer.mapped;
     }
-    job->shape.node = job->nodes;
-    job->shape.wide_sums = info.node_sums == XEP_NODE_SUMS_FP32;
+    job->shape.encoded_from = job->afar;
+    job->shape.node = by_nodes ? job->nodes : NULL;
+    job->shape.wide_sums = by_nodes && info.node_sums == XEP_NODE_SUMS_FP32;
 }
 
 xep_status_t mp_job_try_buffer(mp_job_t *job, xep_group_t *group)
 {
     xep_buffer_params_t p = params_of(job);
     xep_status_t status = xep_buffer_create(group, &p, &job->buffer);
-    if (status == XEP_OK) find_nodes(job, group);
+    if (status == XEP_OK) find_peers(job, group);
     return status;
 }
 
@@ -216,7 +218,7 @@ void mp_job_buffer(mp_job_t *job, xep_group_t *group)
         MP_CHECK(bytes == size.node_bytes && bytes == size.bytes);
     else /* of a tiny shape in pieces, receive rings are lost in the rounding to pages */
         MP_CHECK(bytes + (job->c->pieces != 0) > size.node_bytes && bytes <= size.bytes);
-    find_nodes(job, group);
+    find_peers(job, group);
     if (job->c->fixed_capacity) job->shape.capacity = size.recv_rows;
 }
 
@@ -230,6 +232,7 @@ void mp_job_close(mp_job_t *job)
 {
     xep_buffer_destroy(job->buffer);
     free(job->nodes);
+    free(job->afar);
     mp_free(job->x, "x");
     mp_free(job->idx, "topk_idx");
     mp_free(job->weights, "topk_weights");

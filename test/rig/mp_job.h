@@ -62,7 +62,8 @@ typedef struct mp_job {
     oracle_shape_t shape;
     xep_buffer_t *buffer;
     uint64_t tokens; /* of this rank */
-    uint32_t *nodes; /* [R] of each rank, where rows go once to each node; NULL: they do not */
+    uint32_t *nodes; /* [R] of each rank of the buffer's group */
+    uint8_t *afar;   /* [R] those that are not mapped, whose outputs a combine in fewer bits encodes */
     int may_be_out;  /* others may leave this rank out at any moment, in which a call gives it no memory */
     void *x, *idx, *out, *bias[2], *y;
     float *weights, *out_weights;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-#define _GNU_SOURCE /* mkstemp, ftruncate, setitimer */
+#define _GNU_SOURCE /* mkstemp, ftruncate, setitimer, sched_setaffinity */
 #include "mp_rig.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -138,6 +139,25 @@ static int gather(void *group, const void *send, void *recv, size_t bytes)
     return xep_group_allgather(group, send, recv, bytes) == XEP_OK ? 0 : -1;
 }
 
+uint32_t mp_ranks_out(xep_group_t *group)
+{
+    xep_mask_t masks[32];
+    uint32_t count, set = 0;
+    MP_OK(xep_group_mask_query(group, masks, sizeof *masks, 32, &count));
+    for (uint32_t i = 0; i < count; i++) {
+        MP_CHECK(masks[i].since_ns != 0 && masks[i].reason >= XEP_OUT_DIED && masks[i].reason <= XEP_OUT_ASKED);
+        set |= 1u << masks[i].rank;
+    }
+    return set;
+}
+
+uint32_t mp_out_of(const xep_recv_t *recv)
+{
+    uint32_t set = 0;
+    for (uint32_t r = 0; recv->out != NULL && r < mp_nranks(); r++) set |= (uint32_t)recv->out[r] << r;
+    return set;
+}
+
 xep_group_t *mp_second_group(xep_group_t *group, int32_t timeout_ms)
 {
     xep_group_params_t params = XEP_GROUP_PARAMS_INIT;
@@ -186,6 +206,15 @@ static int compare(const void *a, const void *b)
 void mp_sort(double *numbers, size_t count)
 {
     qsort(numbers, count, sizeof *numbers, compare);
+}
+
+void mp_stay_on_one_cpu(void)
+{
+    cpu_set_t set;
+    const uint32_t cpus = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
+    CPU_ZERO(&set);
+    CPU_SET(mp_rank() % cpus, &set);
+    if (mp_nranks() <= cpus) MP_CHECK(sched_setaffinity(0, sizeof set, &set) == 0);
 }
 
 void mp_sleep_us(unsigned us)

@@ -59,6 +59,10 @@ int mp_is_last(void);
 xep_group_info_t mp_group_info(const xep_group_t *group);
 xep_buffer_info_t mp_buffer_info(const xep_buffer_t *buffer);
 
+/** Sets of ranks, by the bits of their numbers: those that the group says are out; that a dispatch was without. */
+uint32_t mp_ranks_out(xep_group_t *group);
+uint32_t mp_out_of(const xep_recv_t *recv);
+
 /** Both modes. */
 extern const char *const mp_modes[2];
 
@@ -83,6 +87,9 @@ void mp_sleep_us(unsigned us);
 
 /** The kernel kills this process, at any instruction, within so many microseconds, drawn from the seed. */
 void mp_die_within(uint64_t seed, uint32_t most_us);
+
+/** A processor of its own for each rank, where there are enough: two on one would time each other. */
+void mp_stay_on_one_cpu(void);
 
 /** The smallest number first. */
 void mp_sort(double *numbers, size_t count);

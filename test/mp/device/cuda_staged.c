@@ -305,13 +305,10 @@ static void taken_in_the_call(xep_group_t *group, void *streams[2])
 static void fewer_bits(xep_group_t *group, const char *mode, void *stream)
 {
     static const xep_quant_t casts[] = {XEP_QUANT_E4M3, XEP_QUANT_NVFP4, XEP_QUANT_NONE, XEP_QUANT_LOGFMT};
-    uint8_t *afar = calloc(mp_nranks(), 1);
     mp_case_t c = small_case(mode);
     cuda_job_t job;
-    for (uint32_t r = 0; r < mp_nranks(); r++) afar[r] = !mp_is_mapped(group, r);
     c.weights = 1;
     cuda_job_open(&job, &c, 5, group, stream);
-    job.host.shape.encoded_from = afar;
     xep_handle_t *handle = cuda_job_send(&job);
     for (size_t i = 0; i < sizeof casts / sizeof casts[0]; i++) {
         job.host.shape.combine_quant = casts[i];
@@ -322,7 +319,6 @@ static void fewer_bits(xep_group_t *group, const char *mode, void *stream)
     }
     xep_handle_release(handle);
     cuda_job_close(&job);
-    free(afar);
 }
 
 /* All tokens select one expert; its rows are dealt out, by the counts of indices that only the device had. */

@@ -111,11 +111,6 @@ static void say_times(void)
 
 static uint32_t without; /* ranks that some operation was without */
 
-static void note_out(const xep_recv_t *recv)
-{
-    for (uint32_t r = 0; recv->out != NULL && r < mp_nranks(); r++) without |= (uint32_t)recv->out[r] << r;
-}
-
 static void say_without(void)
 {
     fprintf(says, "without %u", own_rank());
@@ -139,7 +134,7 @@ static int run_round(mp_job_t *job)
         tell("dispatch", status);
         return 0;
     }
-    note_out(mp_recv(handle));
+    without |= mp_out_of(mp_recv(handle));
     if (without == 0) mp_job_check_recv(job, handle);
     uint8_t missing[64 * 4];
     xep_combine_args_t c = mp_job_combine(job, handle);

@@ -52,17 +52,10 @@ static int is(const char *scenario, const char *name)
 
 /* ---- a round ---- */
 
-static uint32_t out_of(const xep_recv_t *recv)
-{
-    uint32_t set = 0;
-    for (uint32_t r = 0; recv->out != NULL && r < mp_nranks(); r++) set |= (uint32_t)recv->out[r] << r;
-    return set;
-}
-
 /* A rank that is out has no tokens, as far as the others can tell. */
 static void check_dispatch(mp_job_t *job, const xep_handle_t *handle, uint32_t operation)
 {
-    const uint32_t out = out_of(mp_recv(handle));
+    const uint32_t out = mp_out_of(mp_recv(handle));
     mp_job_tokens_without(job, out);
     mp_job_check_recv(job, handle);
     mp_job_tokens_without(job, 0);
@@ -178,19 +171,6 @@ static void strike(const char *scenario, uint32_t round, int before_combine)
     if (stops && round == THIRD && !before_combine && r == 0) mp_await(&said->done[3], 1);
 }
 
-/* It may have come back before the others gave it up. */
-static uint32_t out_by_now(xep_group_t *group)
-{
-    xep_mask_t masks[SAID_RANKS];
-    uint32_t count, set = 0;
-    MP_OK(xep_group_mask_query(group, masks, sizeof *masks, SAID_RANKS, &count));
-    for (uint32_t i = 0; i < count; i++) {
-        MP_CHECK(masks[i].since_ns != 0 && masks[i].reason >= XEP_OUT_DIED && masks[i].reason <= XEP_OUT_ASKED);
-        set |= 1u << masks[i].rank;
-    }
-    return set;
-}
-
 /* The stop, and what ends it after so many seconds, 0: never, come from a process that does nothing else. */
 static void pause_later(uint64_t seed, uint32_t spread_us, unsigned seconds)
 {
@@ -209,7 +189,7 @@ static void pause_later(uint64_t seed, uint32_t spread_us, unsigned seconds)
 
 static void check_masks(xep_group_t *group, uint32_t expected)
 {
-    uint32_t set = out_by_now(group);
+    uint32_t set = mp_ranks_out(group);
     if (set != expected) mp_fail(__FILE__, __LINE__, "ranks out: %#x, expected %#x", set, expected);
 }
 
@@ -334,7 +314,7 @@ int main(int argc, char **argv)
         mp_await(&said->done[3], 1);
     }
     MP_OK(xep_group_barrier(group));
-    if (is(scenario, "paused")) dead = out_by_now(group);
+    if (is(scenario, "paused")) dead = mp_ranks_out(group); /* it may have come back in time */
     check_masks(group, dead);
     said_compare(group, dead);
     xep_handle_release(kept);

@@ -547,15 +547,6 @@ static void list_servers(const xep_buffer_params_t *p)
     for (uint32_t i = 0; i < p->nreplicas; i++) servers[p->replicas[i].expert] |= 1u << p->replicas[i].rank;
 }
 
-static uint32_t ranks_out(xep_group_t *group)
-{
-    xep_mask_t masks[8];
-    uint32_t count, set = 0;
-    MP_OK(xep_group_mask_query(group, masks, sizeof *masks, 8, &count));
-    for (uint32_t i = 0; i < count; i++) set |= 1u << masks[i].rank;
-    return set;
-}
-
 /* before: who was out of an earlier dispatch; after: who is now. Between them selections of an expert of these may be
  * missing, or not. */
 static void check_missing(float out[TOKENS][HIDDEN], const uint8_t *missing, uint32_t before, uint32_t after)
@@ -594,17 +585,15 @@ static xep_status_t play(xep_group_t *group, xep_buffer_t *buffer, uint32_t roun
     uint8_t missing[TOKENS * TOPK];
     const uint32_t before = *out_p;
     xep_handle_t *handle;
-    const xep_recv_t *recv;
     uint64_t served;
     fill((routing_t)(round % NONE), round);
     const xep_dispatch_args_t args = dispatch_args(flags);
     xep_status_t status = xep_dispatch(buffer, &args, &handle, NULL);
     if (status != XEP_OK) return status;
-    MP_OK(xep_handle_recv(handle, &recv));
-    for (uint32_t r = 0; recv->out != NULL && r < mp_nranks(); r++) *out_p |= (uint32_t)recv->out[r] << r;
+    *out_p |= mp_out_of(mp_recv(handle));
     memset(missing, 0x5a, sizeof missing);
     status = finish_missing(handle, out, missing, &served);
-    if (status == XEP_OK) check_missing(out, missing, before, ranks_out(group));
+    if (status == XEP_OK) check_missing(out, missing, before, mp_ranks_out(group));
     return status;
 }
 

@@ -92,19 +92,15 @@ static void work(uint32_t number)
 
 static void run(xep_group_t *group, uint32_t number)
 {
-    uint8_t *afar = calloc(mp_nranks(), 1);
     const mp_case_t c = make_case(number);
     const int is_quantized = number % 2 == 1 && !c.pieces && !c.sent && c.combine_dtype == XEP_DTYPE_DEFAULT;
     mp_job_begin(&job, &c, 7, group);
     job.shape.sum_at_owner = c.sent && job.shape.by_expert;
-    for (uint32_t r = 0; r < mp_nranks(); r++) afar[r] = !mp_is_mapped(group, r);
-    job.shape.encoded_from = afar;
     job.shape.combine_quant = is_quantized ? XEP_QUANT_E4M3 : XEP_QUANT_NONE;
     payload_of = c.hidden;
     if (mp_rank() % 2 == 1) serve();
     else work(number);
     mp_job_close(&job);
-    free(afar);
 }
 
 int main(void)
