@@ -308,7 +308,7 @@ test_helpers = %D%/mp/device/cuda_survivors \
 EXTRA_DIST += %D%/mutants/run %D%/mutants/fuzz.mutants %D%/mutants/kit.mutants \
 	%D%/mutants/normal.mutants %D%/mutants/ll.mutants %D%/mutants/members.mutants
 EXTRA_DIST += %D%/mp/perf/trace_check.py %D%/bench/ratios.py %D%/bench/bounds %D%/bench/paths.sh \
-	%D%/bench/formats.sh %D%/bench/sockets.py %D%/bench/activations.py
+	%D%/bench/formats.sh %D%/bench/sockets.py %D%/bench/activations.py %D%/bench/product_parts.py
 EXTRA_DIST += %D%/rig/run-test %D%/rig/installed.bash %D%/rig/hosts.bash %D%/rig/relay.py %D%/rig/exchange.py \
 	%D%/rig/launch.bash %D%/rig/ranks.bash %D%/rig/run.bash %D%/rig/prterun.bash \
 	%D%/abi/layouts %D%/abi/stub_mode.c %D%/abi/outoftree/xep_flood.c %D%/abi/outoftree/flood_client.c

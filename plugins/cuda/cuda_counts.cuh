@@ -13,6 +13,7 @@
 
 #include "cuda_kernels.h"
 #include "cuda_outs.cuh"
+#include "cuda_plan.cuh"
 #include "cuda_words.cuh"
 
 #include <stddef.h>
@@ -47,10 +48,19 @@ static __device__ __forceinline__ uint32_t rows_of(const board_t &b, uint32_t fr
     return b.words[from * b.stride + HEADER + to];
 }
 
-/* In this rank's heap, where its source has stored it: one record of each rank, which serves all slots. */
-static __device__ __forceinline__ const uint32_t *record_of(const dispatch_t &d, uint32_t source)
+/*
+ * The record of a rank in a heap, where its source has stored it: one of each rank, which serves all slots. Each number
+ * of it lies beside the epoch.
+ */
+static __device__ __forceinline__ uint64_t *record_in(const dispatch_t &d, char *heap, uint32_t source)
 {
-    return (const uint32_t *)(d.peer[d.rank] + d.counts.records + source * d.counts.record_bytes);
+    return (uint64_t *)(heap + d.counts.records + source * 2 * d.counts.record_bytes);
+}
+
+/* A number of a record in this rank's heap, which is there. */
+static __device__ __forceinline__ uint32_t told_by(const dispatch_t &d, uint32_t source, uint32_t i)
+{
+    return (uint32_t)load_told(record_in(d, d.peer[d.rank], source) + i);
 }
 
 static __device__ __forceinline__ uint32_t experts_of(const dispatch_t &d, uint32_t rank)
@@ -58,10 +68,14 @@ static __device__ __forceinline__ uint32_t experts_of(const dispatch_t &d, uint3
     return d.first_expert[rank + 1] - d.first_expert[rank];
 }
 
-/* Into the board, before there is anything to tell: later one load would wait for another. */
+/*
+ * Into the board, before there is anything to tell: later one load would wait for another. By the last warp: the first
+ * ones load owners.
+ */
 static __device__ __forceinline__ void take_experts(const dispatch_t &d, const board_t &b)
 {
-    for (uint32_t r = threadIdx.x; r < d.plan.nranks; r += blockDim.x) {
+    if (threadIdx.x + 32 < blockDim.x) return;
+    for (uint32_t r = threadIdx.x % 32; r < d.plan.nranks; r += 32) {
         b.ranks[r].heap = d.peer[r];
         b.ranks[r].first_expert = d.first_expert[r];
         b.ranks[r].end_expert = d.first_expert[r + 1];
@@ -75,21 +89,33 @@ static __device__ __forceinline__ int is_cached(const dispatch_t &d)
 
 /* ---- to all ranks ---- */
 
-/* A warp writes the record of one rank: rows to everyone, and the selections of that rank's experts. */
+/* Rows to a rank, as its plan has them. */
+static __device__ __forceinline__ uint32_t rows_to(const dispatch_t &d, const xep_cuda_plan_t &plan, uint32_t rank)
+{
+    return d.planning ? count_rows(plan, rank) : plan.rows[rank];
+}
+
+/*
+ * A warp writes the record of one rank: rows to everyone, and the selections of that rank's experts. With a cached
+ * handle zeros: a rank that has none, and so disagrees, waits for as much.
+ */
 static __device__ __forceinline__ void store_record(const dispatch_t &d, const board_t &b, const xep_cuda_plan_t &plan,
                                                     uint64_t epoch, uint32_t to)
 {
-    uint32_t *record = (uint32_t *)(b.ranks[to].heap + d.counts.records + d.rank * d.counts.record_bytes);
+    uint64_t *record = record_in(d, b.ranks[to].heap, d.rank);
     const uint32_t *header = (const uint32_t *)&d.counts.header;
     const uint32_t first = b.ranks[to].first_expert, count = b.ranks[to].end_expert - first, lane = threadIdx.x % 32;
-    const uint32_t wrong = !is_cached(d) && *plan.wrong != UINT64_MAX;
-    if (lane == 0) ((normal_record_t *)record)->epoch = epoch;
-    for (uint32_t i = EPOCH + lane; i < HEADER; i += 32)
-        record[i] = i == offsetof(normal_record_t, wrong) / 4 ? wrong : header[i];
-    if (is_cached(d)) return;
+    const uint32_t cached = is_cached(d), wrong = !cached && *plan.wrong != UINT64_MAX;
+    for (uint32_t i = lane; i < HEADER; i += 32) {
+        uint32_t number = header[i];
+        if (i < EPOCH) number = (uint32_t)(epoch >> 32 * i);
+        if (i == offsetof(normal_record_t, wrong) / 4) number = wrong;
+        store_told(record + i, number, epoch);
+    }
     record += HEADER;
-    for (uint32_t i = lane; i < plan.nranks; i += 32) record[i] = plan.rows[i];
-    for (uint32_t i = lane; i < count; i += 32) record[plan.nranks + i] = plan.selections[first + i];
+    for (uint32_t i = lane; i < plan.nranks; i += 32) store_told(record + i, cached ? 0 : rows_to(d, plan, i), epoch);
+    record += plan.nranks;
+    for (uint32_t i = lane; i < count; i += 32) store_told(record + i, cached ? 0 : plan.selections[first + i], epoch);
 }
 
 static __device__ __forceinline__ waiter_t waiter_of(const dispatch_t &d)
@@ -122,13 +148,13 @@ static __device__ int claim_record(const dispatch_t &d, const board_t &b, const 
 }
 
 /* One thread: the record of a rank that is out, and counts, from its own heap; of selections it has told nothing. */
-static __device__ void fetch_record(const dispatch_t &d, uint32_t source)
+static __device__ void fetch_record(const dispatch_t &d, uint32_t source, uint64_t epoch)
 {
-    const uint32_t *from = (const uint32_t *)(d.peer[source] + d.counts.records + source * d.counts.record_bytes);
-    volatile uint32_t *to = (volatile uint32_t *)record_of(d, source);
+    const uint64_t *from = record_in(d, d.peer[source], source);
+    uint64_t *to = record_in(d, d.peer[d.rank], source);
     const uint32_t counts = is_cached(d) ? 0 : d.plan.nranks, words = HEADER + counts;
-    for (uint32_t i = 0; i < words; i++) to[i] = ((const volatile uint32_t *)from)[i];
-    for (uint32_t i = 0; i < experts_of(d, d.rank) && !is_cached(d); i++) to[words + i] = 0;
+    for (uint32_t i = 0; i < words; i++) store_told(to + i, (uint32_t)load_told(from + i), epoch);
+    for (uint32_t i = 0; i < experts_of(d, d.rank) && !is_cached(d); i++) store_told(to + words + i, 0, epoch);
 }
 
 /* Whether nothing that a rank says counts. */
@@ -137,13 +163,17 @@ static __device__ __forceinline__ int is_without(const dispatch_t &d, uint32_t r
     return leaves_out(d.outs) && how_with(d.outs, rank) == XEP_CUDA_WITHOUT;
 }
 
-/* All threads of one block. A warp's word comes behind the record that it has stored: no warp waits for another. */
+/*
+ * All threads of one block. Where ranks may be out a word says that the whole record is there: it comes behind what its
+ * warp has stored, so no warp waits for another.
+ */
 static __device__ __forceinline__ void tell_records(const dispatch_t &d, const board_t &b, const xep_cuda_plan_t &plan,
                                                     uint64_t epoch)
 {
     for (uint32_t i = threadIdx.x / 32; i < plan.nranks; i += blockDim.x / 32) {
         const uint32_t to = (d.rank + 1 + i) % plan.nranks;
         store_record(d, b, plan, epoch, to);
+        if (!leaves_out(d.outs)) continue;
         __syncwarp();
         if (threadIdx.x % 32 == 0) store_word(b.ranks[to].heap + d.counts.word + d.rank * d.word_stride, epoch);
     }
@@ -151,16 +181,27 @@ static __device__ __forceinline__ void tell_records(const dispatch_t &d, const b
 
 /* ---- what all have told ---- */
 
-/* Copies, so that what is checked is what is used. The rows of a cached routing are known, and records bring none. */
-static __device__ __forceinline__ void take_records(const dispatch_t &d, const board_t &b)
+/*
+ * Copies, so that what is checked is what is used; waits for each number, if they are not known to be there. The rows
+ * of a cached routing are known. The block that shows counts waits for the selections, too. All threads of the block;
+ * 0: the deadline has passed.
+ */
+static __device__ __forceinline__ int take_records(const dispatch_t &d, const board_t &b, uint64_t epoch, int wait)
 {
-    const uint32_t nranks = d.plan.nranks, each = HEADER + nranks;
-    for (uint32_t i = threadIdx.x; i < nranks * each; i += blockDim.x) {
+    const uint32_t nranks = d.plan.nranks, rows = HEADER + (is_cached(d) ? 0 : nranks);
+    const uint32_t each = rows + (wait && blockIdx.x == 0 && !is_cached(d) ? experts_of(d, d.rank) : 0);
+    int here = 1;
+    for (uint32_t i = threadIdx.x; i < nranks * each && here; i += blockDim.x) {
         const uint32_t r = i / each, w = i % each;
-        b.words[r * b.stride + w] = is_cached(d) && w >= HEADER ? d.counts.rank_rows[r * nranks + w - HEADER]
-                                                                : ((const volatile uint32_t *)record_of(d, r))[w];
+        const uint64_t *told = record_in(d, d.peer[d.rank], r) + w;
+        uint32_t number;
+        if (wait) here = wait_told(told, r, epoch, d.counts.deadline, &number);
+        else number = (uint32_t)load_told(told);
+        if (w < rows) b.words[r * b.stride + w] = number;
     }
-    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < nranks * nranks && is_cached(d); i += blockDim.x)
+        b.words[i / nranks * b.stride + HEADER + i % nranks] = d.counts.rank_rows[i];
+    return __syncthreads_and(here);
 }
 
 /* Of ranks that are out: they agree with this one, send nothing, and have as much room as any rank. */
@@ -227,7 +268,6 @@ static __device__ __forceinline__ int judge(const dispatch_t &d, const board_t &
 {
     const uint32_t nranks = d.plan.nranks;
     int good = 1;
-    take_records(d, b);
     if (leaves_out(d.outs)) imagine_records(d, b, epoch);
     for (uint32_t p = threadIdx.x; p < NORMAL_PARAMS; p += blockDim.x) good &= is_agreed(b, nranks, p);
     for (uint32_t r = threadIdx.x; r < nranks; r += blockDim.x) {
@@ -247,7 +287,7 @@ static __device__ __forceinline__ void show_experts(const dispatch_t &d, int go,
         uint32_t sum = 0;
 #pragma unroll 4
         for (uint32_t s = 0; s < d.plan.nranks && go && !is_cached(d); s++)
-            sum += is_without(d, s) ? 0 : record_of(d, s)[HEADER + d.plan.nranks + e];
+            sum += is_without(d, s) ? 0 : told_by(d, s, HEADER + d.plan.nranks + e);
         if (!is_cached(d)) counts.local[e] = sum;
         else if (go) sum = counts.local[e];
         if (counts.counts_there)
@@ -273,7 +313,7 @@ static __device__ __forceinline__ void show_counts(const dispatch_t &d, const bo
 /* A word of a record: of one that is imagined, as it is on the board. */
 static __device__ __forceinline__ uint32_t mirrored(const dispatch_t &d, const board_t &b, uint32_t rank, uint32_t i)
 {
-    if (!is_without(d, rank)) return record_of(d, rank)[i];
+    if (!is_without(d, rank)) return told_by(d, rank, i);
     return i < HEADER + d.plan.nranks ? b.words[rank * b.stride + i] : 0;
 }
 

@@ -72,10 +72,12 @@ static __device__ __forceinline__ void store_chunk(const moving_t &m, const chun
     const dispatch_t &d = m.d;
     uint32_t unit = c.lane + i * c.lanes, token = unit / c.of_row, part = unit % c.of_row;
     const xep_cuda_dest_t *dest = dests_of(m, token);
-    for (uint32_t n = 0; n < m.plan.max_dests && dest[n].rank != XEP_CUDA_NOBODY; n++)
-        if (takes_rows(m, dest[n]))
-            begin_store(row_at(m, dest[n]) + (uint64_t)part * XEP_CUDA_CHUNK, c.stage + i % d.stages * stage_bytes,
-                        chunk_bytes(d, part));
+    /* first to the ranks behind this one: else all ranks would begin with the same one */
+    for (int behind = 1; behind >= 0; behind--)
+        for (uint32_t n = 0; n < m.plan.max_dests && dest[n].rank != XEP_CUDA_NOBODY; n++)
+            if ((dest[n].rank > (int32_t)d.rank) == behind && takes_rows(m, dest[n]))
+                begin_store(row_at(m, dest[n]) + (uint64_t)part * XEP_CUDA_CHUNK, c.stage + i % d.stages * stage_bytes,
+                            chunk_bytes(d, part));
     end_group();
 }
 
@@ -244,7 +246,7 @@ static __device__ __forceinline__ void publish(const moving_t &m, uint64_t epoch
     if (me == 0) *d.counts.verdict = verdict;
 }
 
-/* Tells the record in one block, and waits for those of all ranks that are not out. All threads of the block. */
+/* Tells the record in one block, and takes those of all ranks that are not out. All threads of the block. */
 static __device__ __forceinline__ int exchange_records(const moving_t &m, uint64_t epoch)
 {
     const dispatch_t &d = m.d;
@@ -252,14 +254,15 @@ static __device__ __forceinline__ int exchange_records(const moving_t &m, uint64
     int claimed = 1;
     if (leaves_out(d.outs) && blockIdx.x == 0) claimed = claim_record(d, m.board, m.plan, epoch);
     if (blockIdx.x == 0 && claimed) tell_records(d, m.board, m.plan, epoch);
-    if (d.planning) list_plan(m.plan);
-    if (!leaves_out(d.outs))
-        return wait_all(d.peer[d.rank], m.plan.nranks, d.counts.word, d.word_stride, epoch, d.counts.deadline);
-    return decide(
+    if (d.planning) list_plan(m.plan, d.copying);
+    if (!leaves_out(d.outs)) return take_records(d, m.board, epoch, 1);
+    const int goes_on = decide(
         waiter_of(d), claimed, [&](uint32_t r) { return own + r * d.word_stride; }, epoch, epoch, d.counts.deadline,
         [&](uint32_t r, uint32_t how) {
-            if (how == XEP_CUDA_HEARD) fetch_record(d, r);
+            if (how == XEP_CUDA_HEARD) fetch_record(d, r, epoch);
         });
+    if (goes_on) take_records(d, m.board, epoch, 0);
+    return goes_on;
 }
 
 /* What all ranks have told; lost where some record did not come. All threads of the block. */
@@ -312,16 +315,16 @@ static __device__ int await_rows(const moving_t &m, uint64_t epoch, int go)
 static __device__ __forceinline__ void end_dispatch(const moving_t &m, uint64_t epoch, int verdict)
 {
     const dispatch_t &d = m.d;
+    int good = 1;
+    if (!leaves_out(d.outs) && verdict != XEP_CUDA_LOST)
+        good = wait_all(d.peer[d.rank], m.plan.nranks, d.done, d.word_stride, epoch * XEP_CUDA_WHOLE, d.deadline);
     if (threadIdx.x == 0) {
         wait_for_blocks(d.peer[d.rank] + d.done + d.rank * d.word_stride, epoch);
         d.now->epoch = d.now->done = epoch;
         if (leaves_out(d.outs)) *(volatile uint64_t *)&words_of(waiter_of(d), d.rank)->storing = 0;
     }
-    if (verdict == XEP_CUDA_LOST) return;
-    if (leaves_out(d.outs)
-            ? !await_rows(m, epoch, verdict == XEP_CUDA_GO)
-            : !wait_all(d.peer[d.rank], m.plan.nranks, d.done, d.word_stride, epoch * XEP_CUDA_WHOLE, d.deadline))
-        lose_step(&d.now->lost, epoch);
+    if (leaves_out(d.outs) && verdict != XEP_CUDA_LOST) good = await_rows(m, epoch, verdict == XEP_CUDA_GO);
+    if (!good) lose_step(&d.now->lost, epoch);
 }
 
 /* The warps of a block share the work: the first "copying" ones move rows, the rest what belongs to them. */

@@ -100,8 +100,8 @@ typedef struct xep_cuda_refusal {
 /** The record to all ranks, and what is made of theirs: then all know the matrix of rows and so every place. */
 typedef struct xep_cuda_counts {
     normal_record_t header;         /* of the own record, with the host's epoch; that and wrong are filled here */
-    uint64_t records, record_bytes; /* offset of the [nranks] records in a heap */
-    uint64_t word;                  /* offset of the word that rank 0 writes */
+    uint64_t records, record_bytes; /* offset of the [nranks] records in a heap, with twice as many bytes each */
+    uint64_t word;                  /* offset of the word that rank 0 writes, where ranks may be out */
     uint32_t slots;                 /* of every rank */
     uint64_t recv_rows;             /* of a slot */
     xep_cuda_area_t area[XEP_CUDA_AREAS];

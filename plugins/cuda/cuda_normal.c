@@ -9,11 +9,17 @@
 
 enum { LINE_OF_DEVICE = 128 };
 
-/* Between devices, copies of rows that do not begin where a line does take a fifth longer. */
+/*
+ * Between devices, copies of rows that do not begin where a line does take a fifth longer. Records have an epoch beside
+ * each number, so they are words: of the epochs before a reset none may stay.
+ */
 static xep_status_t lay_heap(const xep_shape_t *shape, xep_heap_layout_t *layout, xep_carve_t region[XEP_REGIONS])
 {
+    normal_layout_t *at = (normal_layout_t *)layout;
     region[XEP_REGION_ROWS].alignment = LINE_OF_DEVICE;
-    return normal_lay_heap(shape, layout, region);
+    xep_status_t status = normal_lay_heap(shape, layout, region);
+    at->records = xep_carve_offset(&region[XEP_REGION_CONTROL], shape->nranks, 2 * at->record_bytes);
+    return status;
 }
 
 /*

@@ -25,10 +25,12 @@
  *
  * Words. A rank has one line for each other rank in every heap. All operations of a buffer run one after the other on
  * a device, in the order of their epochs on every rank, so a line, with one record, serves all slots: a word at epoch n
- * or later says that its writer has come so far in operation n.
+ * or later says that its writer has come so far in operation n. A record needs no word, and no fence before one: each
+ * of its numbers is stored at once with the low half of n beside it, so a reader that sees that has the number.
  *
  * operation n   writer r, in every heap       reader                  before that word
- * counts        line[r].counts = n            counts of a dispatch    the record of r
+ * counts        record[r], n at each number   counts of a dispatch    nothing
+ *               line[r].counts = n            where ranks may be out  the record of r
  * done          line[r].done = n              rows of a dispatch      all rows of r; r has looked at all records
  * ready         line[r].ready = n * steps     combine                 the offer of r, and so many parts of its input
  *               and parts that are there                              (XEP_CUDA_STEPS)

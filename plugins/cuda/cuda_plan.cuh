@@ -88,6 +88,15 @@ static __device__ __forceinline__ void scan_rank(const xep_cuda_plan_t &plan, ui
     if (lane == 0) plan.rows[rank] = rows;
 }
 
+/* The same of a rank alone, by one thread: of few segments. */
+static __device__ __forceinline__ uint32_t count_rows(const xep_cuda_plan_t &plan, uint32_t rank)
+{
+    const uint32_t segments = (plan.tokens + 31) / 32;
+    uint32_t rows = 0;
+    for (uint32_t s = 0; s < segments; s++) rows += __popc(plan.scratch[s * plan.nranks + rank]);
+    return rows;
+}
+
 /* From the last selection on, those found last: as normal_plan.c does. */
 static __device__ __forceinline__ void order_token(const xep_cuda_plan_t &plan, uint32_t token, xep_cuda_dest_t *dest,
                                                    uint32_t left)
@@ -140,29 +149,32 @@ static __device__ __forceinline__ void take_owners(const xep_cuda_plan_t &plan, 
     }
 }
 
-/*
- * All threads of the block. Sums in the order of tokens, so that all blocks come to the same. The first warps, so many,
- * have something else to do: tokens begin behind them.
- */
+/* The number of this thread, where the first warps, so many, have something else to do and are the last ones. */
+static __device__ __forceinline__ uint32_t behind(uint32_t busy)
+{
+    return threadIdx.x < busy * 32 ? threadIdx.x - busy * 32 + blockDim.x : threadIdx.x - busy * 32;
+}
+
+/* All threads of the block: the ranks of each token, and selections. The first warps, so many, are busy. */
 static __device__ void count_plan(const xep_cuda_plan_t &plan, uint32_t busy)
 {
-    const uint32_t segments = (plan.tokens + 31) / 32, me = threadIdx.x - busy * 32;
-    const uint32_t first = threadIdx.x < busy * 32 ? me + blockDim.x : me;
-    uint32_t *mask = plan.scratch, *before = mask + segments * plan.nranks;
+    const uint32_t segments = (plan.tokens + 31) / 32, first = behind(busy);
+    uint32_t *mask = plan.scratch;
     for (uint32_t i = threadIdx.x; i < segments * plan.nranks; i += blockDim.x) mask[i] = 0;
     if (threadIdx.x == 0) *plan.wrong = UINT64_MAX;
     __syncthreads();
     for (uint32_t t = first; t < segments * 32; t += blockDim.x)
         mark_segment(plan, t, plan.owner, mask + t / 32 * plan.nranks, plan.selections);
     __syncthreads();
-    for (uint32_t r = first / 32; r < plan.nranks; r += blockDim.x / 32) scan_rank(plan, r, segments, mask, before);
-    __syncthreads();
 }
 
-/* The lists, which are not told: while words are waited for, behind which threads wait for one another. */
-static __device__ void list_plan(const xep_cuda_plan_t &plan)
+/* The lists, which are not told: while records are waited for, behind which threads wait for one another. */
+static __device__ void list_plan(const xep_cuda_plan_t &plan, uint32_t busy)
 {
-    const uint32_t *mask = plan.scratch, *before = mask + (plan.tokens + 31) / 32 * plan.nranks;
+    const uint32_t segments = (plan.tokens + 31) / 32, first = behind(busy);
+    uint32_t *mask = plan.scratch, *before = mask + segments * plan.nranks;
+    for (uint32_t r = first / 32; r < plan.nranks; r += blockDim.x / 32) scan_rank(plan, r, segments, mask, before);
+    __syncthreads();
     for (uint32_t t = threadIdx.x; t < plan.tokens; t += blockDim.x)
         list_token(plan, t, mask + t / 32 * plan.nranks, before + t / 32 * plan.nranks);
 }

@@ -51,13 +51,13 @@ __device__ __forceinline__ uint64_t clock_ns()
     return now;
 }
 
-/** One thread: waits until the word of a rank is at an epoch. 0: the deadline has passed. */
-__device__ __forceinline__ int wait_word(const char *address, uint32_t rank, uint64_t epoch,
-                                         const xep_cuda_deadline_t &deadline)
+/** One thread: waits until is_here() says that a rank has told something. 0: the deadline has passed. */
+template <typename F>
+__device__ __forceinline__ int wait_until(F is_here, uint32_t rank, const xep_cuda_deadline_t &deadline)
 {
-    if (load_word(address) >= epoch) return 1;
+    if (is_here()) return 1;
     const uint64_t begin = clock_ns();
-    for (uint32_t looks = 1; load_word(address) < epoch; looks++) {
+    for (uint32_t looks = 1; !is_here(); looks++) {
         /* the word that stops is in the host's memory: far away */
         if (looks % 256 == 0 && *(volatile const uint32_t *)deadline.stop != 0) return 0;
         if (deadline.timeout_ns == 0 || clock_ns() - begin < deadline.timeout_ns) continue;
@@ -65,6 +65,42 @@ __device__ __forceinline__ int wait_word(const char *address, uint32_t rank, uin
         return 0;
     }
     return 1;
+}
+
+/** The same, until the word of a rank is at an epoch. */
+__device__ __forceinline__ int wait_word(const char *address, uint32_t rank, uint64_t epoch,
+                                         const xep_cuda_deadline_t &deadline)
+{
+    return wait_until([=] { return load_word(address) >= epoch; }, rank, deadline);
+}
+
+/* ---- numbers of 4 bytes that are told each with the epoch beside it: whoever sees that has the number ---- */
+
+__device__ __forceinline__ void store_told(uint64_t *address, uint32_t number, uint64_t epoch)
+{
+    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(address), "l"(epoch << 32 | number) : "memory");
+}
+
+__device__ __forceinline__ uint64_t load_told(const uint64_t *address)
+{
+    uint64_t told;
+    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(told) : "l"(address) : "memory");
+    return told;
+}
+
+/** One thread: waits for what a rank tells in an epoch. 0: the deadline has passed. */
+__device__ __forceinline__ int wait_told(const uint64_t *address, uint32_t rank, uint64_t epoch,
+                                         const xep_cuda_deadline_t &deadline, uint32_t *number_p)
+{
+    uint64_t told;
+    const int here = wait_until(
+        [&] {
+            told = load_told(address);
+            return (uint32_t)(told >> 32) == (uint32_t)epoch;
+        },
+        rank, deadline);
+    *number_p = (uint32_t)told;
+    return here;
 }
 
 /**

@@ -3,6 +3,9 @@
 /*
  * How long operations on device memory take as a program calls them, on a device for each rank: contrib/check-cuda.sh.
  * Twenty calls one after the other, then a wait for the stream; the slowest rank, the median of five such rounds.
+ *
+ *     xep_run -n 4 cuda_calls              # all shapes
+ *     xep_run -n 4 cuda_calls 2048 1024    # rows of bf16 in mode normal, of so many tokens
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -267,13 +270,27 @@ static void run_ll(xep_group_t *group, const mp_case_t *c, void *stream)
     cuda_job_close(&bench.job);
 }
 
-int main(void)
+static void run_tokens(xep_group_t *group, uint64_t tokens, void *stream)
+{
+    for (uint32_t processors = 8; processors <= 24; processors += 8) {
+        mp_case_t c = {.name = "bf16", MP_SHAPE(256, 8, 7168, tokens), .memory = XEP_MEMORY_CUDA};
+        c.threads = processors;
+        run(group, &c, stream);
+    }
+}
+
+int main(int argc, char **argv)
 {
     static const uint32_t processors[] = {8, 16, 24};
     xep_group_t *group = mp_group();
     MP_CHECK(mp_nranks() <= MOST_RANKS);
     if (!cuda_rig_open(mp_rank())) return mp_skip("there is no CUDA device");
     void *stream = cuda_rig_stream();
+    if (argc > 1) {
+        for (int i = 1; i < argc; i++) run_tokens(group, strtoull(argv[i], NULL, 10), stream);
+        xep_group_destroy(group);
+        return 0;
+    }
     const mp_case_t shapes[] = {
         {.name = "bf16", MP_SHAPE(256, 8, 7168, 4096), .memory = XEP_MEMORY_CUDA},
         {.name = "e4m3 + scales",

@@ -137,6 +137,57 @@ template <typename F> double time_us(world &w, int count, F enqueue)
     return all[all.size() / 2];
 }
 
+/* What a product does with its rows, at least: each is read once, by all multiprocessors, a warp a row. */
+__global__ void read_rows(const char *const *rows, uint32_t count, uint32_t bytes, uint32_t *sink)
+{
+    uint32_t all = 0;
+    for (uint32_t r = (blockIdx.x * blockDim.x + threadIdx.x) / 32; r < count; r += gridDim.x * blockDim.x / 32)
+#pragma unroll 4
+        for (uint32_t i = threadIdx.x % 32; i < bytes / 16; i += 32) {
+            const int4 part = ((const int4 *)rows[r])[i];
+            all ^= (uint32_t)(part.x ^ part.y ^ part.z ^ part.w);
+        }
+    if (all == 0xdeadbeef) *sink = all;
+}
+
+/* Rows of this rank: in its slot, and where their senders have them. */
+void find_rows(world &w, rank_state &rank, std::vector<const char *> &here, std::vector<const char *> &there)
+{
+    const uint32_t nranks = w.s.nranks;
+    const std::vector<uint32_t> matrix = rank.rank_rows.read((size_t)nranks * nranks);
+    const std::vector<char> heap = rank.heap.read(w.at.topk_idx);
+    const int32_t *token = (const int32_t *)&heap[w.at.src_token];
+    for (uint32_t s = 0; s < nranks; s++)
+        for (uint32_t i = 0; i < matrix[(size_t)s * nranks + rank.rank]; i++) {
+            there.push_back(w.ranks[s]->x.data + (uint64_t)token[here.size()] * w.x_stride);
+            here.push_back(rank.heap.data + w.at.x + here.size() * w.at.row_stride);
+        }
+}
+
+/* What it takes to read the rows that the last dispatch has brought, in both places, on all devices at once. */
+void time_reading(world &w, int count)
+{
+    std::vector<device_array<const char *>> lists[2] = {std::vector<device_array<const char *>>(w.ranks.size()),
+                                                        std::vector<device_array<const char *>>(w.ranks.size())};
+    w.each([&](rank_state &rank) {
+        std::vector<const char *> here, there;
+        find_rows(w, rank, here, there);
+        lists[0][rank.rank].make(here);
+        lists[1][rank.rank].make(there);
+    });
+    for (uint32_t blocks : {16, 132}) {
+        double us[2];
+        for (int where = 0; where < 2; where++)
+            us[where] = time_us(w, count, [&](rank_state &rank) {
+                const auto &list = lists[where][rank.rank];
+                read_rows<<<blocks, 1024, 0, rank.stream>>>(list.data, (uint32_t)list.count,
+                                                            (uint32_t)(w.s.hidden * w.elem), rank.scratch.data);
+            });
+        printf("  %3u blocks read each row once: %.1f us in the slot, %.1f us where the senders have them\n", blocks,
+               us[0], us[1]);
+    }
+}
+
 void time_shape(const shape &s)
 {
     world w(s);
@@ -165,6 +216,7 @@ void time_shape(const shape &s)
         printf("  SMs %2u: dispatch cached %.1f us (%.0f GB/s), whole %.1f us; combine %.1f us (%.0f GB/s)\n", sms,
                cached, bytes / cached / 1e3, whole, combine, back / combine / 1e3);
     }
+    time_reading(w, count);
     fflush(stdout);
 }
 

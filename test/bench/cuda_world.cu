@@ -50,7 +50,7 @@ void world::lay_out()
     at.row_stride = lines(s.hidden * elem);
     at.combine_stride = lines(s.hidden * combine_elem);
     at.words = take((uint64_t)s.nranks * WORDS * 64);
-    at.records = take(s.nranks * at.record_bytes);
+    at.records = take(s.nranks * 2 * at.record_bytes);
     at.src_token = take(at.recv_rows * 4);
     at.topk_idx = take(at.recv_rows * s.topk * 8);
     at.weights = take(at.recv_rows * s.topk * 4);
@@ -95,7 +95,7 @@ void world::open_rank(uint32_t r)
         rank->bias[b].make(bias);
     }
     rank->heap.make(at.bytes);
-    CHECK(cudaMemset(rank->heap.data + at.words, 0, s.nranks * WORDS * 64));
+    CHECK(cudaMemset(rank->heap.data + at.words, 0, at.src_token - at.words));
     rank->out.make(tokens * out_stride);
     rank->rows.make(s.nranks);
     rank->selections.make(s.experts);

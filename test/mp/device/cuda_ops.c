@@ -236,6 +236,18 @@ static void casts_as_on_hosts(void)
     MP_CHECK(device.casts == host.casts && device.combine_casts == host.combine_casts);
 }
 
+/* One rank has counts to tell, the next has none. */
+static void refuse_half_cached(cuda_job_t *job)
+{
+    xep_handle_t *handle, *none = NULL;
+    xep_dispatch_args_t a = cuda_job_dispatch(job, NULL);
+    MP_OK(xep_dispatch(job->host.buffer, &a, &handle, NULL));
+    a = cuda_job_dispatch(job, mp_rank() % 2 == 0 ? handle : NULL);
+    if (mp_nranks() > 1) MP_FAILS(XEP_ERR_MISMATCH, xep_dispatch(job->host.buffer, &a, &none, NULL));
+    cuda_job_check_recv(job, handle);
+    xep_handle_release(handle);
+}
+
 /* Of normal, which the host hears of in the call; so it does of ranks that disagree. */
 static void refuse_by_rank(cuda_job_t *job)
 {
@@ -258,6 +270,7 @@ static void refuse_by_rank(cuda_job_t *job)
     a = cuda_job_dispatch(job, NULL);
     a.capacity = 1;
     MP_REFUSES(&job->host, &a, XEP_ERR_OVERFLOW, "has room for 1");
+    refuse_half_cached(job);
     if (!job->staged) cuda_job_wrong_index(job, XEP_ERR_INVALID);
 }
 
