@@ -112,8 +112,8 @@ class NormalPool(Pool):
     kind = "normal"
     _needs_room = False  # than the buffer in use has, as all ranks were told by the dispatch that is made again
 
-    def __init__(self, joined: Joined, *where: Any) -> None:
-        super().__init__(joined, *where)
+    def __init__(self, joined: Joined, queue: Optional[DeviceQueue]) -> None:
+        super().__init__(joined, queue)
         self._slots = max(3, joined.slots + 1)
         self._handles = max(2, joined.slots - 2)  # that keep their slots
         self.views = self._slots - self._handles  # slots in use, with which what is received may be views
@@ -133,11 +133,11 @@ class NormalPool(Pool):
 
     def _captures(self) -> bool:
         """Whether calls are kept for a CUDA graph."""
-        return self._on != HOST and is_capturing()
+        return self.on != HOST and is_capturing()
 
     def most_of(self, most: int) -> int:
         """Of a Job with rows to receive that are known, of whose tokens no rank has more than most."""
-        return 0 if self._on == HOST or self._group.nnodes > 1 else most
+        return 0 if self.on == HOST or self._group.nnodes > 1 else most
 
     def experts_for(self, topk: int) -> int:
         """A number of experts by which topk selections of a token can be routed: of a buffer in use, if there is."""
@@ -257,7 +257,7 @@ class NormalPool(Pool):
     def _dispatch_nothing(self, handle: Dispatched, row: int) -> None:
         """So that rows of so many bytes can be combined by handle. Collective, blocking."""
         width = self._width_to_combine(handle.experts, row)
-        x = torch.zeros((handle.num_tokens, width), dtype=torch.uint8, device=self._on)
+        x = torch.zeros((handle.num_tokens, width), dtype=torch.uint8, device=self.on)
         job = Job(handle.experts, x, _NO_ROUTING, None, None, 1, handle.worst, None, handle.most)
         self._dispatch_anew(handle, job, True)
 
@@ -278,9 +278,9 @@ class NormalPool(Pool):
         if stays:
             buffer._stay(True)
         try:
-            if self._on != HOST:  # what reads a slot that is given back now is waited for, too
+            if self.queue is not None:  # what reads a slot that is given back now is waited for, too
                 buffer._make_room(options.get("cached"))
-                self._free_slots()
+                self.queue.free_slots()
             if wait:
                 return Sent(buffer.dispatch(x, topk_idx, topk_weights, **options), None)
             request: xep.Request[xep.Handle] = buffer.dispatch_async(x, topk_idx, topk_weights, **options)
@@ -339,9 +339,9 @@ class NormalPool(Pool):
             scales=room.scales,
             recv_rows=room.recv_rows,
             slots=self._slots,
-            **workers_of(memory_of(self._on), self.threads),
+            **workers_of(memory_of(self.on), self.threads),
             timeout=self._joined.timeout,
-            memory=memory_of(self._on),
+            memory=memory_of(self.on),
             **self._joined.ways,
         )
         buffer.limit_handles(self._handles)
@@ -501,8 +501,8 @@ class Core:
         key = (kind.kind, device != HOST)
         found = self._pools.get(key)
         if found is None:
-            where = () if device == HOST else (device, self._queue_of(device).free_slots)
-            found = self._pools[key] = kind(self._joined, *where)
+            queue = None if device == HOST else self._queue_of(device)
+            found = self._pools[key] = kind(self._joined, queue)
         return found
 
     def _all_pools(self) -> list[Pool]:

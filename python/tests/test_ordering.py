@@ -201,10 +201,10 @@ def test_slots_that_go_back_on_the_stream_of_the_operations(log):
     del handle
     with queue.ordering(None, False, False):
         queue.free_slots()
-    assert log == [] and Stream.called("compute").marks == 3
+    assert log == [] and Stream.called("compute").marks == 0, "the order of a stream needs no event"
     with other_stream(), queue.ordering(None, False, False):
         queue.free_slots()
-    assert log == ["other waits for event 3 of compute"]
+    assert log == ["other waits for event 1 of compute"]
 
 
 def test_slots_that_a_dispatch_takes(log):
@@ -219,7 +219,8 @@ def test_slots_that_a_dispatch_takes(log):
             calls.append("dispatches")
 
     pool = NormalPool.__new__(NormalPool)
-    pool._on, pool._free_slots = DEVICE, lambda: calls.append("waits for readers")
+    pool.on, pool.queue = DEVICE, DeviceQueue.__new__(DeviceQueue)
+    pool.queue.free_slots = lambda: calls.append("waits for readers")
     pool._send(Buffer(), True, None, None, None, dict(cached="this"))
     assert calls == ["parks, but not this", "waits for readers", "dispatches"]
 
@@ -246,20 +247,31 @@ def test_slots_that_a_handle_keeps(log):
 
 
 def test_slots_that_a_handle_keeps_on_the_stream_of_the_operations(log):
-    """What comes after an event alone does not wait for what is enqueued when the last tensor is found gone. Where
-    an operation of the same stream finds it, no event is needed."""
+    """The first operation on another stream waits for all that is on theirs, and finds the last tensors gone."""
     queue, handle, early = DeviceQueue(DEVICE), Handle(), Handle()
     with queue.ordering(None, False, False) as ordering:
         ordering.receives(early)
     with queue.ordering(None, False, False) as ordering:
         ordering.receives(handle)
-    assert Stream.called("compute").marks == 2
+    assert Stream.called("compute").marks == 0
     with queue.ordering(deep_ep.Buffer.capture(), True, False):
         queue.free_slots()
-    assert log == ["comm waits for event 2 of compute", "comm waits for event 3 of compute"]
+    assert log == ["comm waits for event 4 of compute", "comm waits for event 1 of compute"]
     del log[:], handle, early
     queue.free_slots()
-    assert log == ["compute waits for event 4 of compute"]
+    assert sorted(log) == ["compute waits for event 2 of compute", "compute waits for event 3 of compute"]
+
+
+def test_slots_that_go_back_on_another_stream(log):
+    """Operations are all on one stream, and tensors are read on another one until they go."""
+    queue, handle = DeviceQueue(DEVICE), Handle()
+    with queue.ordering(None, False, False) as ordering:
+        ordering.receives(handle)
+    with other_stream():
+        del handle
+    with queue.ordering(None, False, False):
+        queue.free_slots()
+    assert log == ["compute waits for event 1 of other"] and Stream.called("compute").marks == 0
 
 
 def test_a_slot_that_is_looked_at_again(log):
