@@ -33,7 +33,7 @@ from . import arguments
 from .arguments import HOST, Agreement, WrongUse, WrongValue, carried, integer, is_plain, memory_of, workers_of
 from .comm import Joined, Nodes, Pool
 from .compat import Runtime
-from .handles import Dispatched, Sent, tokens_per_rank
+from .handles import AnyPlaces, Dispatched, Sent, tokens_per_rank
 from .streams import DeviceQueue, HostOrdering, Ordering, is_capturing
 from .utils.event import CommStream, request_of
 
@@ -236,9 +236,15 @@ class NormalPool(Pool):
         return sent
 
     def combine(
-        self, handle: Dispatched, x: torch.Tensor, topk_weights: Any, biases: tuple, ordering: Ordering
+        self,
+        handle: Dispatched,
+        x: torch.Tensor,
+        topk_weights: Any,
+        biases: tuple,
+        ordering: Ordering,
+        places: Optional[AnyPlaces] = None,
     ) -> tuple[torch.Tensor, Optional[torch.Tensor], Optional[xep.Request]]:
-        """(sums, those of the weights or None, the request unless waited for). Collective."""
+        """(sums, those of the weights or None, the request unless waited for). places: x is by expert. Collective."""
         handle.arrived()
         row = x.shape[1] * x.dtype.itemsize
         if not handle.has_slot() or not combines(handle.xep.buffer, row):
@@ -246,12 +252,15 @@ class NormalPool(Pool):
         back = handle.xep
         self.last = back.buffer
         back.settle()  # of one handle one combine is in flight
+        sent: Optional[torch.Tensor] = x
+        if places is not None:
+            sent = None if places.fold_in_place(x) else places.fold(x)
         shapes = [("out", (handle.num_tokens, x.shape[1]), x.dtype)]
         if topk_weights is not None:
             shapes.append(("out_weights", (handle.num_tokens, handle.topk), torch.float32))
         options = dict(ordering.results(*shapes), topk_weights=topk_weights, bias=biases or None, after=ordering.after)
-        request = None if ordering.wait else back.combine_async(x, **options)
-        result = back.combine(x, **options) if request is None else request.result
+        request = None if ordering.wait else back.combine_async(sent, **options)
+        result = back.combine(sent, **options) if request is None else request.result
         return (*(result if topk_weights is not None else (result, None)), request)
 
     def _dispatch_nothing(self, handle: Dispatched, row: int) -> None:

@@ -416,8 +416,7 @@ class ElasticCalls(Core):
         in a combine for each selection."""
         pool = self._pool_on(x.device)
         if not made.do_expand or self.allow_multiple_reduction:
-            x = made.places.fold(x) if made.do_expand else x
-            return (None, *pool.combine(made, x, weights, biases, ordering))
+            return (None, *pool.combine(made, x, weights, biases, ordering, made.places if made.do_expand else None))
         total = torch.zeros((made.num_tokens, x.shape[1]), dtype=torch.float32, device=x.device)
         for bias in biases:
             total += bias

@@ -97,6 +97,10 @@ class Places:
         rounded to their type."""
         return _ext.expert_sum(expanded, self.slots if columns is ALL else self.slots[:, columns])
 
+    def fold_in_place(self, expanded: torch.Tensor) -> bool:
+        """Whether the sums were written to where the combine that follows reads them."""
+        return False
+
     def fold_selections(self, expanded: torch.Tensor) -> torch.Tensor:
         """[N, K] of one of each expanded row; 0 where the expert is another rank's."""
         found = torch.empty(self.slots.shape, dtype=torch.float32, device=HOST)
@@ -148,6 +152,9 @@ class PlacesThere:
                 _sum_there(expanded, slots, to)
         return folded
 
+    def fold_in_place(self, expanded: torch.Tensor) -> bool:
+        return False
+
     def fold_selections(self, expanded: torch.Tensor) -> torch.Tensor:
         if expanded.shape[0] == 0:
             return torch.zeros(self.slots.shape, dtype=expanded.dtype, device=expanded.device)
@@ -181,10 +188,22 @@ class PlacesOfLibrary(PlacesThere):
         made = self._made()
         if columns is not ALL or made is None or not made.has_slot() or expanded.shape[0] == 0:
             return super().fold(expanded, columns)
-        made.look_again()
         folded = expanded.new_empty((self.slots.shape[0], expanded.shape[1]))
+        made.look_again()
         made.xep.reduce(expanded, self._all, folded)
         return folded
+
+    def fold_in_place(self, expanded: torch.Tensor) -> bool:
+        """By the kernel, if rows of this width have their place there: it is that of what was dispatched."""
+        made = self._made()
+        if made is None or not made.has_slot() or expanded.shape[0] == 0 or made.xep.hidden != expanded.shape[1]:
+            return False
+        made.look_again()
+        made.xep.reduce(expanded, self._all, made.xep.combine_input(expanded.dtype))
+        return True
+
+
+AnyPlaces = Union[Places, PlacesThere]
 
 
 def aligned_counts(counts: torch.Tensor, alignment: int) -> torch.Tensor:
@@ -748,7 +767,7 @@ class Routed(Dispatched):
         return True
 
     @functools.cached_property
-    def places(self) -> Union[Places, PlacesThere]:
+    def places(self) -> AnyPlaces:
         idx, alignment = self.recv_topk_idx, self.expert_alignment
         if idx.is_cpu:
             slots, _, _ = _ext.expert_expand(idx, self._counts, alignment, None, None, False)
