@@ -33,7 +33,7 @@ from . import arguments
 from .arguments import HOST, Agreement, WrongUse, WrongValue, carried, integer, is_plain, memory_of, workers_of
 from .comm import Joined, Nodes, Pool
 from .compat import Runtime
-from .handles import AnyPlaces, Dispatched, Sent, tokens_per_rank
+from .handles import AnyPlaces, Dispatched, Sent, layout_of
 from .streams import DeviceQueue, HostOrdering, Ordering, is_capturing
 from .utils.event import CommStream, request_of
 
@@ -361,7 +361,7 @@ class NormalPool(Pool):
         self._agreement.meet("dispatch")
         nranks = self._group.nranks
         buffers = self.buffers()
-        to_ranks = tokens_per_rank(job.topk_idx, job.experts, nranks)
+        to_ranks = layout_of(job.topk_idx, job.experts, nranks).tokens_per_rank.tolist()
         busy = [int(buffer.slots_held() > 0) for buffer in buffers]
         words = (job.x.shape[0], job.worst, *to_ranks, *busy, *(value for _, value in _alike(job)))
         mine = struct.pack(f"<{len(words)}q", *words)

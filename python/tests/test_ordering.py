@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """deep_ep on a CUDA device, as far as that can be seen without one: which stream waits for what, with streams that only
-write down what they are told; layouts by operations of torch; what is refused."""
+write down what they are told; rows by expert by operations of torch; what is refused."""
 
 from __future__ import annotations
 
@@ -307,29 +307,6 @@ def test_cpu_tensors_after_an_event_of_a_device(monkeypatch):
     event = deep_ep.EventHandle()
     event.of_stream = type("Event", (), {"synchronize": lambda self: waited.append(True)})()
     assert deep_ep.utils.event.request_of(deep_ep.EventOverlap(event)) is None and waited == [True]
-
-
-@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
-@pytest.mark.parametrize("tokens, topk, experts, nranks", [(57, 5, 12, 3), (0, 2, 4, 4), (9, 1, 6, 1), (300, 8, 64, 8)])
-def test_layout(tokens, topk, experts, nranks, dtype):
-    generator = torch.Generator().manual_seed(tokens)
-    idx = torch.randint(-1, experts, (tokens, topk), generator=generator).to(dtype)
-    found = by_expert.layout_there(idx, experts, nranks)
-    selections, in_rank = [0] * experts, [[False] * nranks for _ in range(tokens)]
-    for token, row in enumerate(idx.tolist()):
-        for expert in row:
-            if expert >= 0:
-                selections[expert] += 1
-                in_rank[token][expert // (experts // nranks)] = True
-    assert found.per_expert.tolist() == selections and found.per_expert.dtype == torch.int32
-    assert found.in_rank.tolist() == in_rank and found.in_rank.dtype == torch.bool and found.in_rank.is_contiguous()
-    assert found.per_rank.tolist() == [sum(row[r] for row in in_rank) for r in range(nranks)]
-    assert found.per_rank.dtype == torch.int32
-
-
-def test_layout_of_what_is_no_expert():
-    found = by_expert.layout_there(torch.tensor([[4, -7, 1], [1 << 40, 3, -1]]), 4, 2)
-    assert found.per_expert.tolist() == [0, 1, 0, 1] and found.per_rank.tolist() == [1, 1]
 
 
 @pytest.mark.parametrize("alignment", [1, 4])
