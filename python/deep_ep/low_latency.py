@@ -578,8 +578,7 @@ class LowLatencyCalls(Core):
             rows, counts, handle = low_latency.dispatch(*given)
             Slot(queue, handle.xep, stream)
         finally:
-            if stream != queue.alone:
-                queue.end(stream)
+            queue.end(stream)
         return rows, counts, HandleTuple.over(handle), EventOverlap(), None
 
     def _low_latency_back(
@@ -609,8 +608,7 @@ class LowLatencyCalls(Core):
             out = x.new_empty((found.num_tokens, x.shape[2])) if out is None else out
             return found.xep.combine(sent, weights=topk_weights, out=out), EventOverlap(), None
         finally:
-            if stream != queue.alone:
-                queue.end(stream)
+            queue.end(stream)
 
     @counted("ll")
     def low_latency_combine(

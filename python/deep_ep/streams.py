@@ -166,18 +166,18 @@ class Slot:
 class DeviceQueue:
     """What a Buffer has of a CUDA device: a stream of its own, for what is not to be in the order of the program's; and
     what its next operation has to wait for. Its operations come one after the other, whichever streams they are on. As
-    long as they are all on one stream of the program's, the order of that is enough, and no event is made."""
+    long as they are all on one stream of the program's, the order of that is enough, and only its event is recorded."""
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.index = device, device.index
         self.comm = torch.cuda.Stream(device, priority=-1)
         self.current = Current(self.index)
         self.alone: Optional[int] = None  # the stream of the program's that all operations were on; None: several
+        self.done: Any = None  # an event behind the last operation, and behind what has read slots on its stream
         self.slots: set[Slot] = set()
         self.freed: list[_ext.Event] = []
         self.streams: set[int] = set()  # of the program's, that operations were on
         self._last: Optional[int] = None  # stream of the last operation
-        self._done: Any = None  # an event behind that, and behind what has read slots on that stream; None: see alone
 
     def ordering(self, previous_event: Any, asynchronous: bool, on_comm: bool) -> "DeviceOrdering":
         if previous_event is None and not (asynchronous or on_comm):
@@ -185,7 +185,7 @@ class DeviceQueue:
         return CommOrdering(self, previous_event, asynchronous, on_comm)
 
     def begin_here(self) -> int:
-        """An operation begins on the current stream, whose address this is; end() must follow, unless it is alone."""
+        """An operation begins on the current stream, whose address this is; end() follows."""
         stream = torch._C._cuda_getCurrentRawStream(self.index)
         if stream != self.alone:
             self.streams.add(stream)
@@ -195,22 +195,17 @@ class DeviceQueue:
 
     def begin(self, stream: int) -> None:
         """The stream comes after the last operation. Outside of graphs, which are ordered by whoever launches them."""
-        if self._last in (None, stream) or is_capturing():
-            return
-        if self._done is None:
-            self.alone, self._done = None, _ext.Event(self.index, self._last)
-        self._done.wait(stream)
+        if self._last not in (None, stream) and not is_capturing():
+            self.alone = None
+            self.done.wait(stream)
 
     def end(self, stream: int) -> None:
-        if stream == self.alone or is_capturing():
-            return
-        if self._last is None and stream in self.streams:
-            self.alone = stream
-        elif self._done is None:
-            self._done = _ext.Event(self.index, stream)
-        else:
-            self._done.record(stream)
-        self._last = stream
+        if self.done is not None:
+            if self.done.record(stream):
+                self._last = stream
+        elif not is_capturing():
+            self.alone = stream if stream in self.streams else None
+            self._last, self.done = stream, _ext.Event(self.index, stream)
 
     def mark(self, received_on: int, stream: int) -> list[_ext.Event]:
         """Events behind what is on a stream and on the current one; but for the stream of an operation that begins, as
@@ -225,13 +220,14 @@ class DeviceQueue:
             self.freed.extend(readers)
             return
         current = torch._C._cuda_getCurrentRawStream(self.index)
-        if received_on == current == self.alone or is_capturing():
-            return
-        for stream in {received_on, current} - {self.alone}:
-            if stream == self._last and self._done is not None:
-                self._done.record(stream)
-            else:
-                self.freed.append(_ext.Event(self.index, stream))
+        if received_on == current == self._last:
+            self.done.record(current)
+        elif not is_capturing():
+            for stream in {received_on, current}:
+                if stream == self._last:
+                    self.done.record(stream)
+                else:
+                    self.freed.append(_ext.Event(self.index, stream))
 
     def look(self, stream: int) -> None:
         """Marks what has read slots that nobody looks at any more, although a handle has them. stream: of the operation
