@@ -166,6 +166,20 @@ def test_previous_event(log):
     assert log == ["comm waits for event 1 of comm", "compute waits for comm"]
 
 
+def test_an_event_alone_after_operations_of_the_program(log):
+    """What the program has enqueued behind the event is not waited for, and what it has received is gone by then."""
+    queue, handle = DeviceQueue(DEVICE), None
+    for _ in range(5):
+        with queue.ordering(None, False, False) as ordering:
+            handle = Handle()
+            ordering.receives(handle)
+    previous, last = deep_ep.Buffer.capture(), Stream.called("compute").marks
+    with queue.ordering(previous, True, False):
+        queue.free_slots()
+    waited = [int(one.split()[4]) for one in log]
+    assert len(log) == 2 and max(waited) == last and handle is not None
+
+
 def test_an_error(log):
     """What was enqueued until then comes before what the program does next."""
     queue = DeviceQueue(DEVICE)
