@@ -15,7 +15,7 @@ from .arguments import HOST, Rows, WrongType, WrongValue, calls_of, counted, int
 from .comm import Passing
 from .compat import ALIGNMENT, Config, check_config, combine_config, dispatch_config, low_latency_size_hint
 from .core import Core, Job
-from .handles import HandleTuple, NormalHandle, Sent, adopt, finished, layout_there, routing_of
+from .handles import HandleTuple, NormalHandle, Sent, adopt, finished, layout_of, routing_of
 from .low_latency import LowLatency, LowLatencyCalls
 from .streams import Ordering
 from .utils.event import EventHandle, EventOverlap
@@ -40,8 +40,8 @@ class NormalCalls(Core):
         async_finish: bool = False,
         allocate_on_comm_stream: bool = False,
     ) -> tuple[torch.Tensor, Optional[torch.Tensor], torch.Tensor, torch.Tensor, EventOverlap]:
-        """topk_idx: [T, K] int64 or int32: expert, or -1. Local. On a CUDA device nothing waits for it, and an index
-        that is not an expert is counted nowhere.
+        """topk_idx: [T, K] int64 or int32: expert, or -1. Local. On a CUDA device nothing waits for it after the first
+        dispatch to so many experts, and an index that is not an expert is counted nowhere.
 
         Returns num_tokens_per_rank [R] int32, num_tokens_per_rdma_rank [M] int32 (of each node; None on one node),
         num_tokens_per_expert [E] int32, is_token_in_rank [T, R] bool, event.
@@ -59,17 +59,15 @@ class NormalCalls(Core):
         return per_rank, per_node, per_expert, in_rank, event
 
     def _layout(self, topk_idx: torch.Tensor, experts: int, ordering: Ordering) -> tuple:
-        """(per_rank, per_expert, in_rank, per_node or None). On a device without waiting for it: by one kernel, once
-        there is a buffer that has it."""
-        if topk_idx.is_cpu:
+        """(per_rank, per_expert, in_rank, per_node or None). On a device by one kernel, once there is a buffer that has
+        it, without waiting."""
+        used = None if topk_idx.is_cpu else self._pool_on(topk_idx.device).used.get(experts)
+        if used is None:
             if ordering.after is not None:
                 ordering.after.wait()
-            found = xep.layout(topk_idx, experts, self.group_size, self._nodes.per_block)
+            found = layout_of(topk_idx, experts, self.group_size, self._nodes.per_block)
             per_node = found.tokens_per_node if self._nodes.per_block and self._nodes.count > 1 else None
             return found.tokens_per_rank, found.tokens_per_expert, found.token_in_rank.view(torch.bool), per_node
-        used = self._pool_on(topk_idx.device).used.get(experts)
-        if used is None:
-            return (*layout_there(topk_idx, experts, self.group_size), None)
         made = ordering.results(
             ("per_rank", (self.group_size,), torch.int32),
             ("per_expert", (experts,), torch.int32),
@@ -318,10 +316,7 @@ class NormalCalls(Core):
         arguments.tensor("topk_weights", topk_weights, arguments.FLOAT, tuple(topk_idx.shape), on=on)
         if is_noted:
             return topk_idx
-        if topk_idx.is_cpu:
-            own = xep.layout(topk_idx, experts, self.group_size).token_in_rank.view(torch.bool)
-        else:
-            own = layout_there(topk_idx, experts, self.group_size).in_rank
+        own = layout_of(topk_idx, experts, self.group_size).token_in_rank.view(torch.bool)
         if torch.equal(own, in_rank):
             return topk_idx
         if bool((in_rank & ~own).any()):

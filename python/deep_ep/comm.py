@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import struct
 import weakref
-from typing import Any, Callable, Literal, NamedTuple, Optional
+from typing import Any, Literal, NamedTuple, Optional
 
 import numpy
 import torch
@@ -15,6 +15,7 @@ import xep
 
 from .arguments import HOST, Agreement
 from .compat import path_is_free
+from .streams import DeviceQueue
 from .utils.event import CommStream
 
 # ---- nodes ----
@@ -75,17 +76,18 @@ class Joined(NamedTuple):
 class Pool:
     """Buffers of one kind.
 
-    on: where tensors are. Those of a CUDA device are used on the current stream, which is that of the operation;
-    free_slots lets it wait for what reads slots that were given back.
+    queue: of the CUDA device where tensors are; None: host memory. They are used on the current stream, which is that
+    of the operation, and comes after what reads slots that were given back.
     """
 
     kind: str
     last: Optional[xep.Buffer] = None  # of the last dispatch or combine
     threads = 0
 
-    def __init__(self, joined: Joined, on: torch.device = HOST, free_slots: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, joined: Joined, queue: Optional[DeviceQueue] = None) -> None:
         self._joined, self._group, self._agreement = joined, joined.group, joined.agreement
-        self._on, self._free_slots = on, free_slots
+        self.queue, self.on = queue, HOST if queue is None else queue.device
+        self.where = 0 if queue is None else queue.index + 1  # for is_plain()
 
     def buffers(self) -> list[xep.Buffer]:
         raise NotImplementedError

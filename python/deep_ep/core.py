@@ -33,7 +33,7 @@ from . import arguments
 from .arguments import HOST, Agreement, WrongUse, WrongValue, carried, integer, is_plain, memory_of, workers_of
 from .comm import Joined, Nodes, Pool
 from .compat import Runtime
-from .handles import Dispatched, Sent, tokens_per_rank
+from .handles import AnyPlaces, Dispatched, Sent, layout_of
 from .streams import DeviceQueue, HostOrdering, Ordering, is_capturing
 from .utils.event import CommStream, request_of
 
@@ -112,8 +112,8 @@ class NormalPool(Pool):
     kind = "normal"
     _needs_room = False  # than the buffer in use has, as all ranks were told by the dispatch that is made again
 
-    def __init__(self, joined: Joined, *where: Any) -> None:
-        super().__init__(joined, *where)
+    def __init__(self, joined: Joined, queue: Optional[DeviceQueue]) -> None:
+        super().__init__(joined, queue)
         self._slots = max(3, joined.slots + 1)
         self._handles = max(2, joined.slots - 2)  # that keep their slots
         self.views = self._slots - self._handles  # slots in use, with which what is received may be views
@@ -133,11 +133,11 @@ class NormalPool(Pool):
 
     def _captures(self) -> bool:
         """Whether calls are kept for a CUDA graph."""
-        return self._on != HOST and is_capturing()
+        return self.on != HOST and is_capturing()
 
     def most_of(self, most: int) -> int:
         """Of a Job with rows to receive that are known, of whose tokens no rank has more than most."""
-        return 0 if self._on == HOST or self._group.nnodes > 1 else most
+        return 0 if self.on == HOST or self._group.nnodes > 1 else most
 
     def experts_for(self, topk: int) -> int:
         """A number of experts by which topk selections of a token can be routed: of a buffer in use, if there is."""
@@ -236,9 +236,15 @@ class NormalPool(Pool):
         return sent
 
     def combine(
-        self, handle: Dispatched, x: torch.Tensor, topk_weights: Any, biases: tuple, ordering: Ordering
+        self,
+        handle: Dispatched,
+        x: torch.Tensor,
+        topk_weights: Any,
+        biases: tuple,
+        ordering: Ordering,
+        places: Optional[AnyPlaces] = None,
     ) -> tuple[torch.Tensor, Optional[torch.Tensor], Optional[xep.Request]]:
-        """(sums, those of the weights or None, the request unless waited for). Collective."""
+        """(sums, those of the weights or None, the request unless waited for). places: x is by expert. Collective."""
         handle.arrived()
         row = x.shape[1] * x.dtype.itemsize
         if not handle.has_slot() or not combines(handle.xep.buffer, row):
@@ -246,18 +252,21 @@ class NormalPool(Pool):
         back = handle.xep
         self.last = back.buffer
         back.settle()  # of one handle one combine is in flight
+        sent: Optional[torch.Tensor] = x
+        if places is not None:
+            sent = None if places.fold_in_place(x) else places.fold(x)
         shapes = [("out", (handle.num_tokens, x.shape[1]), x.dtype)]
         if topk_weights is not None:
             shapes.append(("out_weights", (handle.num_tokens, handle.topk), torch.float32))
         options = dict(ordering.results(*shapes), topk_weights=topk_weights, bias=biases or None, after=ordering.after)
-        request = None if ordering.wait else back.combine_async(x, **options)
-        result = back.combine(x, **options) if request is None else request.result
+        request = None if ordering.wait else back.combine_async(sent, **options)
+        result = back.combine(sent, **options) if request is None else request.result
         return (*(result if topk_weights is not None else (result, None)), request)
 
     def _dispatch_nothing(self, handle: Dispatched, row: int) -> None:
         """So that rows of so many bytes can be combined by handle. Collective, blocking."""
         width = self._width_to_combine(handle.experts, row)
-        x = torch.zeros((handle.num_tokens, width), dtype=torch.uint8, device=self._on)
+        x = torch.zeros((handle.num_tokens, width), dtype=torch.uint8, device=self.on)
         job = Job(handle.experts, x, _NO_ROUTING, None, None, 1, handle.worst, None, handle.most)
         self._dispatch_anew(handle, job, True)
 
@@ -278,9 +287,9 @@ class NormalPool(Pool):
         if stays:
             buffer._stay(True)
         try:
-            if self._on != HOST:  # what reads a slot that is given back now is waited for, too
+            if self.queue is not None:  # what reads a slot that is given back now is waited for, too
                 buffer._make_room(options.get("cached"))
-                self._free_slots()
+                self.queue.free_slots()
             if wait:
                 return Sent(buffer.dispatch(x, topk_idx, topk_weights, **options), None)
             request: xep.Request[xep.Handle] = buffer.dispatch_async(x, topk_idx, topk_weights, **options)
@@ -339,9 +348,9 @@ class NormalPool(Pool):
             scales=room.scales,
             recv_rows=room.recv_rows,
             slots=self._slots,
-            **workers_of(memory_of(self._on), self.threads),
+            **workers_of(memory_of(self.on), self.threads),
             timeout=self._joined.timeout,
-            memory=memory_of(self._on),
+            memory=memory_of(self.on),
             **self._joined.ways,
         )
         buffer.limit_handles(self._handles)
@@ -352,7 +361,7 @@ class NormalPool(Pool):
         self._agreement.meet("dispatch")
         nranks = self._group.nranks
         buffers = self.buffers()
-        to_ranks = tokens_per_rank(job.topk_idx, job.experts, nranks)
+        to_ranks = layout_of(job.topk_idx, job.experts, nranks).tokens_per_rank.tolist()
         busy = [int(buffer.slots_held() > 0) for buffer in buffers]
         words = (job.x.shape[0], job.worst, *to_ranks, *busy, *(value for _, value in _alike(job)))
         mine = struct.pack(f"<{len(words)}q", *words)
@@ -501,8 +510,8 @@ class Core:
         key = (kind.kind, device != HOST)
         found = self._pools.get(key)
         if found is None:
-            where = () if device == HOST else (device, self._queue_of(device).free_slots)
-            found = self._pools[key] = kind(self._joined, *where)
+            queue = None if device == HOST else self._queue_of(device)
+            found = self._pools[key] = kind(self._joined, queue)
         return found
 
     def _all_pools(self) -> list[Pool]:

@@ -12,7 +12,7 @@ import xep
 from xep import _ext
 
 from . import arguments
-from .arguments import FLOAT, HOST, Rows, WrongType, WrongUse, WrongValue, calls_of, counted, integer, tensor
+from .arguments import FLOAT, HOST, Rows, WrongType, WrongValue, calls_of, counted, integer, tensor
 from .compat import Absent, nodes_of, path_is_free
 from .core import Core, Job
 from .handles import EPHandle, Places, Routed, Sent
@@ -196,13 +196,12 @@ class ElasticCalls(Core):
         async_with_compute_stream: bool = False,
         allocate_on_comm_stream: bool = False,
         handle: Optional[EPHandle] = None,
-        do_handle_copy: Optional[bool] = None,
+        do_handle_copy: bool = True,
         do_cpu_sync: Optional[bool] = None,
         do_expand: bool = False,
         do_zero_padding: bool = False,
         use_tma_aligned_col_major_sf: bool = False,
-        defer_epilogue: bool = False,
-    ) -> Any:
+    ) -> tuple[Rows, Optional[torch.Tensor], Optional[torch.Tensor], EPHandle, EventOverlap]:
         """Sends every token once to each rank that has one of its experts. Collective.
 
         x: [T, H] rows of any element type, or (rows of 1 byte [T, H], scales [T, S] float32 or int32 of any strides).
@@ -217,31 +216,19 @@ class ElasticCalls(Core):
             Until then x and what is received must not be touched.
         handle: of an earlier dispatch, whose routing is used again, with other x and topk_weights.
         do_handle_copy: the handle has a copy of topk_idx; else topk_idx itself, and using it after that was written is
-            an AssertionError. None: True; in V2.5 False, which is all there is.
+            an AssertionError.
         do_cpu_sync: False: received tensors have the rows that could arrive at most; on a CUDA device nothing waits for
             counts then, once a call has made memory for so many. None: True without handle.
         do_expand: one row for each selection, by local expert, each at a multiple of expert_alignment, then in the
             order of source rank, then token; weights are [rows] then, and recv_topk_idx is None. Else one for each
             token, in the order of source rank, then token. do_zero_padding: the rows between experts are 0.
         use_tma_aligned_col_major_sf: received scales are stored by column, each column at a multiple of 16 bytes.
-        defer_epilogue: of V2.5, with async_with_compute_stream: returns the event alone, and its first wait returns
-            (recv_x, recv_topk_idx, recv_topk_weights, handle). The rows are counted before the call returns (DeepEP: in
-            the wait), and several may be waited for in any order.
 
         Returns (recv_x or (recv_x, recv_scales), recv_topk_idx [N, K] local expert or -1, recv_topk_weights, handle,
         event). Weights of selections of other ranks are 0 (DeepEP: undefined).
         """
-        if self._is_v25:
-            _check_v25(do_handle_copy, handle, do_expand, cumulative_local_expert_recv_stats)
-        do_handle_copy = not self._is_v25 if do_handle_copy is None else do_handle_copy
         events = previous_event is None and previous_event_before_epilogue is None and not async_with_compute_stream
-        if (
-            events
-            and not defer_epilogue
-            and handle is None
-            and cumulative_local_expert_recv_stats is None
-            and not num_qps
-        ):
+        if events and handle is None and cumulative_local_expert_recv_stats is None and not num_qps:
             if (do_cpu_sync is None or do_cpu_sync is True) and (do_expand or not do_zero_padding):
                 how = (do_expand, do_zero_padding, use_tma_aligned_col_major_sf, do_handle_copy)
                 numbers = (num_experts, num_max_tokens_per_rank, expert_alignment, num_sms)
@@ -250,7 +237,6 @@ class ElasticCalls(Core):
                     return common
         self._usable()
         self._check_ways(previous_event, allocate_on_comm_stream, num_qps, do_zero_padding and not do_expand)
-        _check_deferred(defer_epilogue, async_with_compute_stream)
         rows, scales = arguments.rows_of(x, on=None)
         given = Given(
             handle, topk_idx, topk_weights, cumulative_local_expert_recv_stats, num_experts, num_max_tokens_per_rank,
@@ -266,8 +252,7 @@ class ElasticCalls(Core):
                 self._pool_on(rows.device).may_view(sent.handle.buffer), previous_event_before_epilogue,
             )  # fmt: skip
             event = self._end(delivery, sent.request, ordering, made, rows, scales, *given[1:4], *delivery.tensors())
-        results = (delivery.rows, delivery.topk_idx, delivery.weights, handle or EPHandle._of(made))
-        return _deferred(event, results) if defer_epilogue else (*results, event)
+        return delivery.rows, delivery.topk_idx, delivery.weights, handle or EPHandle._of(made), event
 
     def _dispatch_common(
         self, x: Any, topk_idx: Any, topk_weights: Any, numbers: tuple, how: tuple
@@ -365,8 +350,7 @@ class ElasticCalls(Core):
         previous_event_before_epilogue: Any = None,
         async_with_compute_stream: bool = False,
         allocate_on_comm_stream: bool = False,
-        defer_epilogue: bool = False,
-    ) -> Any:
+    ) -> tuple[torch.Tensor, Optional[torch.Tensor], EventOverlap]:
         """Sums what the ranks of a token's experts have made of it, unweighted, in fp32: [T, H]. Collective.
 
         The order is DeepEP's, bit for bit: the biases, then ranks in the order of the token's last selection of each.
@@ -378,23 +362,17 @@ class ElasticCalls(Core):
 
         x: rows as they were received, bfloat16 (float16 and float32 too); after do_expand by expert.
         topk_weights: [N, K], after do_expand [rows], float32; what the rank of each selection gives of it comes back.
-        bias: one or two [T, H] of x's type, added first. In V2.5 a tensor or a tuple, of which either may be None.
-        defer_epilogue: of V2.5, with async_with_compute_stream: returns the event alone, and its first wait returns
-            (combined_x, combined_topk_weights). bias is read from the call on (DeepEP: in the wait): written in
-            between, it is an error of the wait.
+        bias: one or two [T, H] of x's type, added first.
 
         Returns (combined_x [T, H], combined_topk_weights [T, K] or None, event).
         """
         events = previous_event is None and previous_event_before_epilogue is None and not async_with_compute_stream
-        if events and bias is None and not (num_qps or defer_epilogue):
+        if events and bias is None and not num_qps:
             common = self._combine_common(x, handle, topk_weights)
             if common is not None:
                 return common
         self._usable()
         self._check_ways(previous_event, allocate_on_comm_stream, num_qps, False)
-        _check_deferred(defer_epilogue, async_with_compute_stream)
-        if self._is_v25 and not (bias is None or isinstance(bias, (torch.Tensor, tuple))):
-            raise WrongType(f"bias: expected a tensor or a tuple of two, got {type(bias).__name__}")
         on = tensor("x", x, None, (None, None), on=None).device
         found = self._own(handle, on)
         rows = found.num_expanded_tokens if found.do_expand else found.rows
@@ -407,17 +385,14 @@ class ElasticCalls(Core):
             ending = Sum(request, combined, total, previous_event_before_epilogue)
             given = (x, topk_weights, *biases)
             event = self._end(ending, request, ordering, found, *given, total, ending.result, weights)
-        if not defer_epilogue:
-            return ending.result, weights, event
-        return _deferred(event, (ending.result, weights), biases)
+        return ending.result, weights, event
 
     def _sum(self, made: Routed, x: torch.Tensor, weights: Any, biases: tuple, ordering: Ordering) -> tuple:
         """(None, or what is to be added before; then as of NormalPool.combine()). What is added one by one comes back
         in a combine for each selection."""
         pool = self._pool_on(x.device)
         if not made.do_expand or self.allow_multiple_reduction:
-            x = made.places.fold(x) if made.do_expand else x
-            return (None, *pool.combine(made, x, weights, biases, ordering))
+            return (None, *pool.combine(made, x, weights, biases, ordering, made.places if made.do_expand else None))
         total = torch.zeros((made.num_tokens, x.shape[1]), dtype=torch.float32, device=x.device)
         for bias in biases:
             total += bias
@@ -512,33 +487,6 @@ class ElasticCalls(Core):
         if event.event is not None:
             handle.arrives(event.event)
         return event
-
-
-def _check_v25(do_handle_copy: Optional[bool], handle: Any, do_expand: bool, stats: Any) -> None:
-    """What DeepEP's V2.5 refuses, or does wrong without a word."""
-    if do_handle_copy:
-        raise WrongValue("do_handle_copy: expected False: the handle has topk_idx itself")
-    if isinstance(handle, EPHandle) and bool(do_expand) != handle.do_expand:
-        raise WrongValue(f"do_expand: expected {handle.do_expand}, as of the handle, got {bool(do_expand)}")
-    if handle is not None and stats is not None:
-        raise WrongValue("cumulative_local_expert_recv_stats: expected None with handle")
-
-
-def _check_deferred(deferred: bool, asynchronous: bool) -> None:
-    if deferred and not asynchronous:
-        raise WrongValue("defer_epilogue: expected async_with_compute_stream with it")
-
-
-def _deferred(event: EventOverlap, results: tuple, biases: Sequence[torch.Tensor] = ()) -> EventOverlap:
-    versions = [(one, arguments.version_of(one)) for one in biases]
-
-    def hand_over() -> tuple:
-        if any(arguments.version_of(one) != version for one, version in versions):
-            raise WrongUse("bias: it was written between combine and the wait for it, and is read by the call here")
-        return results
-
-    event.register_hook_after_wait(hand_over)
-    return event
 
 
 def _extra_words(handle: Routed, scales: Optional[torch.Tensor], weights: Any) -> Optional[torch.Tensor]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What dispatch returns to come back by; who gets what, by operations of torch where tokens are on a device; and rows
-by expert: a received row is copied to a place for each of its experts here, and their results are summed to one row
-again before they go back. So the wire carries a row once for each rank.
+"""What dispatch returns to come back by; who gets what; and rows by expert: a received row is copied to a place for
+each of its experts here, and their results are summed to one row again before they go back. So the wire carries a row
+once for each rank.
 
 Slots are few. A handle that has given its own back (xep.Handle.park()) still knows its routing, and gets one again when
 it is used: by a dispatch, which is collective.
@@ -29,39 +29,15 @@ from .utils.math import align
 # ---- layouts ----
 
 
-class Layout(NamedTuple):
-    """Tokens for each rank [R] int32, selections of each expert [E] int32, whether a token goes to a rank [T, R]."""
-
-    per_rank: torch.Tensor
-    per_expert: torch.Tensor
-    in_rank: torch.Tensor
-
-
-def layout_there(topk_idx: torch.Tensor, experts: int, nranks: int) -> Layout:
-    """By few operations of torch. An index that is neither an expert nor -1 counts for nobody: the dispatch refuses it,
-    as to raise here the host would have to wait for the device."""
-    device = topk_idx.device
-    one, owner_of = _constants(experts, nranks, device)
-    chosen = topk_idx.to(torch.int64).clamp(-1, experts) + 1  # 0, experts + 1: none
-    per_expert = torch.zeros(experts + 2, dtype=torch.int32, device=device)
-    per_expert.scatter_add_(0, chosen.flatten(), one.expand(chosen.numel()))
-    in_rank = torch.zeros((chosen.shape[0], nranks + 1), dtype=torch.bool, device=device)
-    in_rank = in_rank.scatter_(1, owner_of[chosen], True)[:, :nranks].contiguous()
-    return Layout(in_rank.sum(0, dtype=torch.int32), per_expert[1:-1], in_rank)
-
-
-@functools.lru_cache
-def _constants(experts: int, nranks: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """One; and of each expert, with what is none before and behind them, the rank, or nranks."""
-    owners = torch.full((experts + 2,), nranks)
-    owners[1:-1] = torch.arange(experts) // (experts // nranks)
-    return torch.ones((), dtype=torch.int32).to(device), owners.to(device)
-
-
-def tokens_per_rank(topk_idx: torch.Tensor, experts: int, nranks: int) -> list[int]:
+def layout_of(topk_idx: torch.Tensor, experts: int, nranks: int, ranks_per_node: int = 0) -> xep.Layout:
+    """xep.layout(), where topk_idx is. On a device, where there is no buffer yet whose kernel counts, the host does,
+    and waits for it; an index that is neither an expert nor -1 counts for nobody, as with the kernel: the dispatch
+    refuses it."""
     if topk_idx.is_cpu:
-        return xep.layout(topk_idx, experts, nranks).tokens_per_rank.tolist()
-    return layout_there(topk_idx, experts, nranks).per_rank.tolist()
+        return xep.layout(topk_idx, experts, nranks, ranks_per_node)
+    known = torch.where((topk_idx >= 0) & (topk_idx < experts), topk_idx, -1)
+    found = xep.layout(known.cpu(), experts, nranks, ranks_per_node)
+    return xep.Layout(*(None if one is None else one.to(topk_idx.device) for one in found))
 
 
 # ---- rows by expert ----
@@ -96,6 +72,10 @@ class Places:
         """[N, H]: of each received row the sum of its expanded ones, of these columns of slots, in fp32, k ascending,
         rounded to their type."""
         return _ext.expert_sum(expanded, self.slots if columns is ALL else self.slots[:, columns])
+
+    def fold_in_place(self, expanded: torch.Tensor) -> bool:
+        """Whether the sums were written to where the combine that follows reads them."""
+        return False
 
     def fold_selections(self, expanded: torch.Tensor) -> torch.Tensor:
         """[N, K] of one of each expanded row; 0 where the expert is another rank's."""
@@ -148,6 +128,9 @@ class PlacesThere:
                 _sum_there(expanded, slots, to)
         return folded
 
+    def fold_in_place(self, expanded: torch.Tensor) -> bool:
+        return False
+
     def fold_selections(self, expanded: torch.Tensor) -> torch.Tensor:
         if expanded.shape[0] == 0:
             return torch.zeros(self.slots.shape, dtype=expanded.dtype, device=expanded.device)
@@ -181,10 +164,22 @@ class PlacesOfLibrary(PlacesThere):
         made = self._made()
         if columns is not ALL or made is None or not made.has_slot() or expanded.shape[0] == 0:
             return super().fold(expanded, columns)
-        made.look_again()
         folded = expanded.new_empty((self.slots.shape[0], expanded.shape[1]))
+        made.look_again()
         made.xep.reduce(expanded, self._all, folded)
         return folded
+
+    def fold_in_place(self, expanded: torch.Tensor) -> bool:
+        """By the kernel, if rows of this width have their place there: it is that of what was dispatched."""
+        made = self._made()
+        if made is None or not made.has_slot() or expanded.shape[0] == 0 or made.xep.hidden != expanded.shape[1]:
+            return False
+        made.look_again()
+        made.xep.reduce(expanded, self._all, made.xep.combine_input(expanded.dtype))
+        return True
+
+
+AnyPlaces = Union[Places, PlacesThere]
 
 
 def aligned_counts(counts: torch.Tensor, alignment: int) -> torch.Tensor:
@@ -748,7 +743,7 @@ class Routed(Dispatched):
         return True
 
     @functools.cached_property
-    def places(self) -> Union[Places, PlacesThere]:
+    def places(self) -> AnyPlaces:
         idx, alignment = self.recv_topk_idx, self.expert_alignment
         if idx.is_cpu:
             slots, _, _ = _ext.expert_expand(idx, self._counts, alignment, None, None, False)

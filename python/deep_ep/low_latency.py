@@ -24,7 +24,7 @@ from .arguments import HOST, Rows, WrongType, WrongUse, WrongValue, counted, is_
 from .comm import Joined, Pool
 from .core import Core
 from .handles import HandleTuple
-from .streams import DeviceOrdering, Ending, HostOrdering, Ordering, is_capturing
+from .streams import DeviceOrdering, DeviceQueue, Ending, HostOrdering, Ordering, Slot
 from .utils.event import EventHandle, EventOverlap
 
 # ---- what was routed: combine may leave selections out of it ----
@@ -128,10 +128,12 @@ class LowLatencyHandle:
     was_combined = False
     _tensors: Optional[tuple[torch.Tensor, torch.Tensor]] = None
 
-    def __init__(self, handle: xep.Handle, made: "_Made", shape: tuple, topk_idx: torch.Tensor, viewed: bool) -> None:
+    def __init__(
+        self, handle: xep.Handle, pool: "LowLatency", made: "_Made", shape: tuple, topk_idx: torch.Tensor, viewed: bool
+    ) -> None:
         self.owner, self.xep = handle.buffer.group, handle
         self._shape, self.num_tokens = shape, handle.tokens
-        self.on, self.where, self.rows = topk_idx.device, topk_idx.get_device() + 1, made.rows
+        self.on, self.where, self.queue, self.rows = pool.on, pool.where, pool.queue, made.rows
         self.routing = Routing(topk_idx)
         self._viewed = viewed
 
@@ -261,8 +263,8 @@ class LowLatency(Pool):
 
     kind = "ll"
 
-    def __init__(self, joined: Joined, *where: Any) -> None:
-        super().__init__(joined, *where)
+    def __init__(self, joined: Joined, queue: Optional[DeviceQueue]) -> None:
+        super().__init__(joined, queue)
         self._made: dict[Shape, _Made] = {}
         self.made_for: dict[tuple, _Made] = {}  # each shape that was dispatched
 
@@ -292,13 +294,13 @@ class LowLatency(Pool):
             shape.tokens,
             mode="ll",
             slots=self._joined.slots,
-            **arguments.workers_of(arguments.memory_of(self._on), self.threads),
+            **arguments.workers_of(arguments.memory_of(self.on), self.threads),
             timeout=self._joined.timeout,
             on_failure=self._joined.on_failure,
-            memory=arguments.memory_of(self._on),
+            memory=arguments.memory_of(self.on),
         )
         rows = (buffer.local_experts, self._group.nranks * shape.tokens, shape.hidden)
-        made = self._made[shape] = _Made(buffer, _learn(buffer, self._on), rows, {}, [], [])
+        made = self._made[shape] = _Made(buffer, _learn(buffer, self.on), rows, {}, [], [])
         return made
 
     def meet(self) -> None:
@@ -308,7 +310,7 @@ class LowLatency(Pool):
             self._group.barrier()
             return
         made.make_way()
-        with made.buffer.dispatch(*_nothing(made.buffer, self._on)):
+        with made.buffer.dispatch(*_nothing(made.buffer, self.on)):
             pass
 
     def of(self, shape: Shape) -> _Made:
@@ -335,7 +337,8 @@ class LowLatency(Pool):
         buffer, self.last = made.buffer, made.buffer
         if made.begun or len(made.handles) > 2 * buffer.slots or buffer.slots_held() >= buffer.slots:
             made.make_way()
-        self._free_slots()
+        if self.queue is not None and self.queue.freed:
+            self.queue.free_slots()
         counts, request = self._zeros_of(made), None
         options = dict(casting.options, expert_stats=counts, wait_ns=wait_ns)
         if wait:
@@ -350,7 +353,7 @@ class LowLatency(Pool):
         if not viewed:
             copies = [(torch.empty_like(one), one) for one in _listed(rows)]
             rows = tuple(to for to, _ in copies) if casting.words else copies[0][0]
-        found = LowLatencyHandle(sent, made, shape, topk_idx, viewed)
+        found = LowLatencyHandle(sent, self, made, shape, topk_idx, viewed)
         made.handles.append(weakref.ref(found))
         if request is not None or copies or stats is not None:
             ending = DispatchEnding(request, found, counts, stats, copies)
@@ -364,14 +367,14 @@ class LowLatency(Pool):
     def _zeros_of(self, made: _Made) -> torch.Tensor:
         """Many are made at once, of memory of the current stream, if there is one."""
         stream = 0
-        if self._on != HOST:
-            stream = torch._C._cuda_getCurrentRawStream(self._on.index)
-            if is_capturing():  # to be zeros whenever the graph is launched
-                return torch.zeros(made.rows[0], dtype=torch.int32, device=self._on)
+        if self.on != HOST:
+            stream = torch._C._cuda_getCurrentRawStream(self.on.index)
+            if torch._C._cuda_isCurrentStreamCapturing():  # to be zeros whenever the graph is launched
+                return torch.zeros(made.rows[0], dtype=torch.int32, device=self.on)
         left = made.zeros.get(stream)
         if not left:
             with torch.inference_mode(False):
-                zeros = torch.zeros((_ZEROS, made.rows[0]), dtype=torch.int32, device=self._on)
+                zeros = torch.zeros((_ZEROS, made.rows[0]), dtype=torch.int32, device=self.on)
                 left = made.zeros[stream] = list(zeros.unbind())
         return left.pop()
 
@@ -550,10 +553,12 @@ class LowLatencyCalls(Core):
 
     def _low_latency_common(self, x: Any, topk_idx: Any, most: tuple, stats: Any, cast: tuple) -> Optional[tuple]:
         """What most programs do most of the time, in a buffer that is there. None: it is something else, or wrong."""
-        low_latency = self._low_latency_of(x)
+        if type(x) is not torch.Tensor or self._destroyed or not self.low_latency_mode:
+            return None
+        low_latency = self._low_latency if x.is_cpu else self._pools.get(("ll", True))
         if (
             low_latency is None
-            or not is_plain(x, where := x.get_device() + 1, arguments.IS_BFLOAT16, -1, -1)
+            or not is_plain(x, where := low_latency.where, arguments.IS_BFLOAT16, -1, -1)
             or not is_plain(topk_idx, where, arguments.IS_INDEX, x.shape[0], -1)
         ):
             return None
@@ -564,21 +569,21 @@ class LowLatencyCalls(Core):
         if stats is not None and not is_plain(stats, where, arguments.IS_INT32, made.rows[0]):
             return None
         given = (x, topk_idx, made, shape, Casting.of(x.shape[1], *cast), True, stats)
-        if not where:
+        queue = low_latency.queue
+        if queue is None:
             rows, counts, handle = low_latency.dispatch(*given)
-        else:
-            with DeviceOrdering(self._queue_of(x.device)) as ordering:
-                rows, counts, handle = low_latency.dispatch(*given)
-                ordering.receives(handle.xep)
+            return rows, counts, HandleTuple.over(handle), EventOverlap(), None
+        stream = queue.begin_here()
+        try:
+            rows, counts, handle = low_latency.dispatch(*given)
+            Slot(queue, handle.xep, stream)
+        finally:
+            queue.end(stream)
         return rows, counts, HandleTuple.over(handle), EventOverlap(), None
 
-    def _low_latency_of(self, x: Any) -> Optional[LowLatency]:
-        """Of what may be a tensor that something was dispatched like."""
-        if type(x) is not torch.Tensor or self._destroyed or not self.low_latency_mode:
-            return None
-        return self._low_latency if x.is_cpu else self._pools.get(("ll", True))
-
-    def _low_latency_back(self, x: Any, topk_idx: Any, topk_weights: Any, handle: Any) -> Optional[tuple]:
+    def _low_latency_back(
+        self, x: Any, topk_idx: Any, topk_weights: Any, handle: Any, zero_copy: bool, out: Any
+    ) -> Optional[tuple]:
         """Likewise, the way back."""
         found = handle.core if type(handle) is HandleTuple else None
         if (
@@ -591,14 +596,19 @@ class LowLatencyCalls(Core):
             or not is_plain(x, found.where, arguments.IS_BFLOAT16, *found.rows)
             or not found.routing.is_of(topk_idx)
             or not is_plain(topk_weights, found.where, arguments.IS_FLOAT, *topk_idx.shape)
+            or (out is not None and not is_plain(out, found.where, arguments.IS_BFLOAT16, found.num_tokens, x.shape[2]))
         ):
             return None
         found.was_combined = True
-        if not found.where:
-            return found.xep.combine(x, weights=topk_weights), EventOverlap(), None
-        with DeviceOrdering(self._queue_of(found.on)):
-            out = x.new_empty((found.num_tokens, found.rows[2]))
-            return found.xep.combine(x, weights=topk_weights, out=out), EventOverlap(), None
+        sent, queue = None if zero_copy else x, found.queue
+        if queue is None:
+            return found.xep.combine(sent, weights=topk_weights, out=out), EventOverlap(), None
+        stream = queue.begin_here()
+        try:
+            out = x.new_empty((found.num_tokens, x.shape[2])) if out is None else out
+            return found.xep.combine(sent, weights=topk_weights, out=out), EventOverlap(), None
+        finally:
+            queue.end(stream)
 
     @counted("ll")
     def low_latency_combine(
@@ -629,8 +639,8 @@ class LowLatencyCalls(Core):
         Returns (combined_x, event, hook).
         """
         costs = combine_wait_recv_cost_stats
-        if not (async_finish or return_recv_hook or use_logfmt or zero_copy) and costs is None and out is None:
-            common = self._low_latency_back(x, topk_idx, topk_weights, handle)
+        if not (async_finish or return_recv_hook or use_logfmt) and costs is None:
+            common = self._low_latency_back(x, topk_idx, topk_weights, handle, zero_copy, out)
             if common is not None:
                 return common
         self._usable()

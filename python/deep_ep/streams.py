@@ -142,6 +142,7 @@ class Slot:
         self._queue, self._received_on = queue, received_on
         self._handle, self._memory = weakref.ref(handle), weakref.ref(handle._memory, self._free)
         self._readers: Optional[list[_ext.Event]] = None  # None: it may still be read
+        queue.slots.add(self)
 
     def is_viewed(self) -> bool:
         """A tensor of the slot refers to its memory, as the handle does, while it has the slot."""
@@ -164,70 +165,81 @@ class Slot:
 
 class DeviceQueue:
     """What a Buffer has of a CUDA device: a stream of its own, for what is not to be in the order of the program's; and
-    what its next operation has to wait for. Its operations come one after the other, whichever streams they are on."""
+    what its next operation has to wait for. Its operations come one after the other, whichever streams they are on. As
+    long as they are all on one stream of the program's, the order of that is enough, and only its event is recorded."""
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.index = device, device.index
         self.comm = torch.cuda.Stream(device, priority=-1)
         self.current = Current(self.index)
-        self._slots: set[Slot] = set()
-        self._freed: list[_ext.Event] = []
+        self.alone: Optional[int] = None  # the stream of the program's that all operations were on; None: several
+        self.done: Any = None  # an event behind the last operation, and behind what has read slots on its stream
+        self.slots: set[Slot] = set()
+        self.freed: list[_ext.Event] = []
         self.streams: set[int] = set()  # of the program's, that operations were on
         self._last: Optional[int] = None  # stream of the last operation
-        self._done: Any = None  # an event behind that, and behind what has read slots on that stream
 
     def ordering(self, previous_event: Any, asynchronous: bool, on_comm: bool) -> "DeviceOrdering":
         if previous_event is None and not (asynchronous or on_comm):
             return DeviceOrdering(self)
         return CommOrdering(self, previous_event, asynchronous, on_comm)
 
+    def begin_here(self) -> int:
+        """An operation begins on the current stream, whose address this is; end() follows."""
+        stream = torch._C._cuda_getCurrentRawStream(self.index)
+        if stream != self.alone:
+            self.streams.add(stream)
+            self.look(stream)
+            self.begin(stream)
+        return stream
+
     def begin(self, stream: int) -> None:
         """The stream comes after the last operation. Outside of graphs, which are ordered by whoever launches them."""
         if self._last not in (None, stream) and not is_capturing():
-            self._done.wait(stream)
+            self.alone = None
+            self.done.wait(stream)
 
     def end(self, stream: int) -> None:
-        if not is_capturing():
-            self._last = stream
-            if self._done is None:
-                self._done = _ext.Event(self.index, stream)
-            else:
-                self._done.record(stream)
+        if self.done is not None:
+            if self.done.record(stream):
+                self._last = stream
+        elif not is_capturing():
+            self.alone = stream if stream in self.streams else None
+            self._last, self.done = stream, _ext.Event(self.index, stream)
 
     def mark(self, received_on: int, stream: int) -> list[_ext.Event]:
         """Events behind what is on a stream and on the current one; but for the stream of an operation that begins, as
         all later ones come after that."""
         return [_ext.Event(self.index, each) for each in {received_on, self.current.raw()} - {stream}]
 
-    def watch(self, handle: xep.Handle, stream: int) -> Slot:
-        slot = Slot(self, handle, stream)
-        self._slots.add(slot)
-        return slot
-
     def free(self, slot: Slot, received_on: int, readers: Optional[list[_ext.Event]]) -> None:
         """What has read the slot is before readers, or else before now: the stream of the last operation needs no
         further event for that."""
-        self._slots.discard(slot)
+        self.slots.discard(slot)
         if readers is not None:
-            self._freed.extend(readers)
+            self.freed.extend(readers)
+            return
+        current = torch._C._cuda_getCurrentRawStream(self.index)
+        if received_on == current == self._last:
+            self.done.record(current)
         elif not is_capturing():
-            for stream in {received_on, self.current.raw()}:
+            for stream in {received_on, current}:
                 if stream == self._last:
-                    self._done.record(stream)
+                    self.done.record(stream)
                 else:
-                    self._freed.append(_ext.Event(self.index, stream))
+                    self.freed.append(_ext.Event(self.index, stream))
 
     def look(self, stream: int) -> None:
         """Marks what has read slots that nobody looks at any more, although a handle has them. stream: of the operation
         that begins."""
-        if self._slots and not is_capturing():
-            for slot in list(self._slots):
+        if self.slots and not is_capturing():
+            for slot in list(self.slots):
                 slot.look(stream)
 
     def free_slots(self) -> None:
         """The current stream comes after all that reads slots which were given back."""
-        while self._freed and not is_capturing():
-            self._freed.pop().wait(self.current.raw())
+        while self.freed and not is_capturing():
+            self.freed.pop().wait(self.current.raw())
 
     def order(self, waiter: Any, other: Any) -> None:
         """waiter comes after what is on the other stream by now."""
@@ -246,13 +258,9 @@ class DeviceOrdering:
         self._queue, self.wait = queue, wait
 
     def __enter__(self) -> "DeviceOrdering":
-        queue = self._queue
-        self._raw = queue.current.raw()
-        queue.streams.add(self._raw)
+        self._raw = self._queue.begin_here()
         if not self.wait:
-            self.stream = queue.current.stream()
-        queue.look(self._raw)
-        queue.begin(self._raw)
+            self.stream = self._queue.current.stream()
         return self
 
     def __exit__(self, *_error: Any) -> None:
@@ -267,7 +275,7 @@ class DeviceOrdering:
 
     def receives(self, handle: xep.Handle) -> Slot:
         """Arrays of the slot may be had from now on."""
-        return self._queue.watch(handle, self._raw)
+        return Slot(self._queue, handle, self._raw)
 
     def end(self, _request: Any, *tensors: Optional[torch.Tensor]) -> EventOverlap:
         """tensors: all that was given and is returned; they may be of another stream, where there are several."""

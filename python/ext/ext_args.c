@@ -370,6 +370,7 @@ int ext_args_word(ext_word_t which, PyObject *object, void *value_p)
 int ext_args_stream(PyObject *object, const ext_element_t *element, void **stream_p)
 {
     if (object == NULL && (element->where == EXT_HOST || element->kind != EXT_TORCH)) return 0;
+    if (object == NULL && ext_array_stream(element->where - 1, stream_p)) return 0;
     PyObject *found = ext_call_helper("stream_of", "(Oi)", object != NULL ? object : Py_None, element->where - 1);
     if (found == NULL) return -1;
     *stream_p = PyLong_AsVoidPtr(found);

@@ -374,6 +374,13 @@ static PyObject *use_ml_dtypes(PyObject *Py_UNUSED(module), PyObject *args)
     Py_RETURN_NONE;
 }
 
+int ext_array_stream(int device, void **stream_p)
+{
+    const int is_found = torch.exchange != NULL && torch.exchange->current_stream(DL_CUDA, device, stream_p) == 0;
+    if (!is_found) PyErr_Clear();
+    return is_found;
+}
+
 static PyMethodDef functions[] = {
     {"is_plain", (PyCFunction)(void (*)(void))is_plain, METH_FASTCALL,
      "is_plain($module, tensor, where, dtypes, *extents)\n--\n\n"

@@ -22,6 +22,9 @@ PyObject *ext_array_view(const ext_array_t *look, PyObject *base);
 /** The same of memory that a program writes: bits of floats as an array that refuses floats (dtypes.Bits). */
 PyObject *ext_array_view_to_write(const ext_array_t *look, PyObject *base);
 
+/** torch's current stream of a device, asked in C: by Python that takes as long as a launch. 0: ask Python. */
+int ext_array_stream(int device, void **stream_p);
+
 /** -1: an exception is set. */
 int ext_arrays_ready(PyObject *module);
 

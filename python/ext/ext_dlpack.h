@@ -58,6 +58,7 @@ typedef struct dl_exchange {
     int (*export_managed)(void);
     int (*import_managed)(dl_managed_t *tensor, void **object_p);
     int (*look)(void *object, dl_tensor_t *tensor_p);
+    int (*current_stream)(int device_type, int32_t device_id, void **stream_p);
 } dl_exchange_t;
 
 #endif

@@ -23,6 +23,7 @@ static struct {
     int (*record)(void *event, void *stream);
     int (*wait)(void *stream, void *event, unsigned flags);
     int (*sync)(void *event);
+    int (*capturing)(void *stream, int *status_p);
 } driver;
 
 static void *contexts[MOST_DEVICES]; /* the primary ones, for good; NULL: not asked for yet */
@@ -35,10 +36,11 @@ typedef struct ext_event {
 
 static int load(void)
 {
-    static const char *const names[] = {"cuDevicePrimaryCtxRetain", "cuCtxPushCurrent_v2",
-                                        "cuCtxPopCurrent_v2",       "cuEventCreate",
-                                        "cuEventDestroy_v2",        "cuEventRecord",
-                                        "cuStreamWaitEvent",        "cuEventSynchronize"};
+    static const char *const names[] = {
+        "cuDevicePrimaryCtxRetain", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2",
+        "cuEventCreate",            "cuEventDestroy_v2",   "cuEventRecord",
+        "cuStreamWaitEvent",        "cuEventSynchronize",  "cuStreamIsCapturing",
+    };
     enum { COUNT = sizeof names / sizeof *names };
     _Static_assert(sizeof driver == COUNT * sizeof(void *), "a name for each function");
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL), *found[COUNT];
@@ -55,7 +57,7 @@ static int load(void)
 /* Makes the device current in this thread until leave(). -1: an exception is set. */
 static int enter(int device)
 {
-    if (driver.sync == NULL && load() != 0) return -1;
+    if (driver.capturing == NULL && load() != 0) return -1;
     int result = device < 0 || device >= MOST_DEVICES;
     if (result == 0 && contexts[device] == NULL) result = driver.context_of(&contexts[device], device);
     if (result == 0) result = driver.push(contexts[device]);
@@ -121,14 +123,16 @@ static PyObject *new_event(PyTypeObject *type, PyObject *args, PyObject *keyword
     return (PyObject *)event;
 }
 
-/* Once more, by a later call than the one that made it. */
+/* Once more, by a later call than the one that made it. What is captured is run by whoever launches the graph. */
 static PyObject *record(PyObject *self, PyObject *stream)
 {
     const ext_event_t *event = (ext_event_t *)self;
     void *recorded = PyLong_AsVoidPtr(stream);
+    int status = 0;
     if (PyErr_Occurred() || enter(event->device) != 0) return NULL;
-    if (leave(driver.record(event->event, recorded), "record") != 0) return NULL;
-    Py_RETURN_NONE;
+    const int is_captured = driver.capturing(recorded, &status) != 0 || status != 0;
+    if (leave(is_captured ? 0 : driver.record(event->event, recorded), "record") != 0) return NULL;
+    return PyBool_FromLong(!is_captured);
 }
 
 static PyObject *wait(PyObject *self, PyObject *stream)
@@ -161,7 +165,10 @@ static void dealloc(PyObject *self)
 }
 
 static PyMethodDef methods[] = {
-    {"record", record, METH_O, "record($self, stream)\n--\n\nFrom now on behind all that is on this stream by now."},
+    {"record", record, METH_O,
+     "record($self, stream)\n--\n\n"
+     "From now on behind all that is on this stream by now. False: that is captured into a CUDA graph, and nothing is\n"
+     "done."},
     {"wait", wait, METH_O, "wait($self, stream)\n--\n\nThe stream waits for it, and nobody else."},
     {"synchronize", synchronize, METH_NOARGS, "synchronize($self)\n--\n\nBlocks until it is reached."},
     {NULL, NULL, 0, NULL},

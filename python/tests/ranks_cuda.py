@@ -300,6 +300,7 @@ def test_order_of_streams(group, driver):
         assert found[0] == value
     driver.free(address)
     _ext.stream_wait(driver.device, streams[0], streams[0])
+    assert _ext.Event(driver.device, streams[0]).record(streams[1])
     with pytest.raises(RuntimeError, match="device: expected a CUDA device, got 64"):
         _ext.Event(64, 0)
     with pytest.raises(TypeError, match="Event: expected a device and a stream by position"):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 
 import pytest
 
@@ -158,6 +159,26 @@ def test_a_graph(low):
         assert calc_diff(wanted_sum(low) * (step + 1), combined.cpu()) < 1e-5
     torch.cuda.synchronize()
     meet()
+
+
+def test_calls_of_python(low):
+    """A dispatch and its combine, in the common case: what the host does is to be done before the device is."""
+    calls: list[str] = []
+
+    def operations() -> None:
+        (rows, _), _, handle, _, _ = low.buffer.low_latency_dispatch(low.x, low.idx, MOST, low.experts)
+        low.buffer.low_latency_combine(rows.new_zeros(rows.shape, dtype=torch.bfloat16), low.idx, low.weights, handle)
+
+    for _ in range(6):
+        operations()
+    queue = low.buffer._queue
+    assert queue.alone is not None and not queue.freed, "all is on one stream, whose order is enough"
+    sys.setprofile(lambda frame, event, _: calls.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        operations()
+    finally:
+        sys.setprofile(None)
+    assert len(calls) <= 21, calls  # one of which is operations()
 
 
 def test_what_is_refused(low, buffer_of):

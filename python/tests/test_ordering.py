@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """deep_ep on a CUDA device, as far as that can be seen without one: which stream waits for what, with streams that only
-write down what they are told; layouts by operations of torch; what is refused."""
+write down what they are told; rows by expert by operations of torch; what is refused."""
 
 from __future__ import annotations
 
@@ -56,10 +56,11 @@ class Event:
         self.log = log
         self.record(stream.cuda_stream)
 
-    def record(self, stream: int) -> None:
+    def record(self, stream: int) -> bool:
         recorded = Stream.made[stream]
         recorded.marks += 1
         self.name = f"event {recorded.marks} of {recorded.name}"
+        return True
 
     def wait(self, stream: int) -> None:
         self.log.append(f"{Stream.made[stream].name} waits for {self.name}")
@@ -165,6 +166,20 @@ def test_previous_event(log):
     assert log == ["comm waits for event 1 of comm", "compute waits for comm"]
 
 
+def test_an_event_alone_after_operations_of_the_program(log):
+    """What the program has enqueued behind the event is not waited for, and what it has received is gone by then."""
+    queue, handle = DeviceQueue(DEVICE), None
+    for _ in range(5):
+        with queue.ordering(None, False, False) as ordering:
+            handle = Handle()
+            ordering.receives(handle)
+    previous, last = deep_ep.Buffer.capture(), Stream.called("compute").marks
+    with queue.ordering(previous, True, False):
+        queue.free_slots()
+    waited = [int(one.split()[4]) for one in log]
+    assert len(log) == 2 and max(waited) == last and handle is not None
+
+
 def test_an_error(log):
     """What was enqueued until then comes before what the program does next."""
     queue = DeviceQueue(DEVICE)
@@ -219,7 +234,8 @@ def test_slots_that_a_dispatch_takes(log):
             calls.append("dispatches")
 
     pool = NormalPool.__new__(NormalPool)
-    pool._on, pool._free_slots = DEVICE, lambda: calls.append("waits for readers")
+    pool.on, pool.queue = DEVICE, DeviceQueue.__new__(DeviceQueue)
+    pool.queue.free_slots = lambda: calls.append("waits for readers")
     pool._send(Buffer(), True, None, None, None, dict(cached="this"))
     assert calls == ["parks, but not this", "waits for readers", "dispatches"]
 
@@ -246,8 +262,8 @@ def test_slots_that_a_handle_keeps(log):
 
 
 def test_slots_that_a_handle_keeps_on_the_stream_of_the_operations(log):
-    """What comes after an event alone does not wait for what is enqueued when the last tensor is found gone. Where
-    an operation of the same stream finds it, no event is needed."""
+    """What comes after an event alone does not wait for what is enqueued when the last tensor is found gone, by the
+    first operation on another stream."""
     queue, handle, early = DeviceQueue(DEVICE), Handle(), Handle()
     with queue.ordering(None, False, False) as ordering:
         ordering.receives(early)
@@ -259,7 +275,19 @@ def test_slots_that_a_handle_keeps_on_the_stream_of_the_operations(log):
     assert log == ["comm waits for event 2 of compute", "comm waits for event 3 of compute"]
     del log[:], handle, early
     queue.free_slots()
-    assert log == ["compute waits for event 4 of compute"]
+    assert sorted(log) == ["compute waits for event 4 of compute", "compute waits for event 5 of compute"]
+
+
+def test_slots_that_go_back_on_another_stream(log):
+    """Operations are all on one stream, and tensors are read on another one until they go."""
+    queue, handle = DeviceQueue(DEVICE), Handle()
+    with queue.ordering(None, False, False) as ordering:
+        ordering.receives(handle)
+    with other_stream():
+        del handle
+    with queue.ordering(None, False, False):
+        queue.free_slots()
+    assert "compute waits for event 1 of other" in log and not any(one.startswith("other") for one in log)
 
 
 def test_a_slot_that_is_looked_at_again(log):
@@ -295,29 +323,6 @@ def test_cpu_tensors_after_an_event_of_a_device(monkeypatch):
     event = deep_ep.EventHandle()
     event.of_stream = type("Event", (), {"synchronize": lambda self: waited.append(True)})()
     assert deep_ep.utils.event.request_of(deep_ep.EventOverlap(event)) is None and waited == [True]
-
-
-@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
-@pytest.mark.parametrize("tokens, topk, experts, nranks", [(57, 5, 12, 3), (0, 2, 4, 4), (9, 1, 6, 1), (300, 8, 64, 8)])
-def test_layout(tokens, topk, experts, nranks, dtype):
-    generator = torch.Generator().manual_seed(tokens)
-    idx = torch.randint(-1, experts, (tokens, topk), generator=generator).to(dtype)
-    found = by_expert.layout_there(idx, experts, nranks)
-    selections, in_rank = [0] * experts, [[False] * nranks for _ in range(tokens)]
-    for token, row in enumerate(idx.tolist()):
-        for expert in row:
-            if expert >= 0:
-                selections[expert] += 1
-                in_rank[token][expert // (experts // nranks)] = True
-    assert found.per_expert.tolist() == selections and found.per_expert.dtype == torch.int32
-    assert found.in_rank.tolist() == in_rank and found.in_rank.dtype == torch.bool and found.in_rank.is_contiguous()
-    assert found.per_rank.tolist() == [sum(row[r] for row in in_rank) for r in range(nranks)]
-    assert found.per_rank.dtype == torch.int32
-
-
-def test_layout_of_what_is_no_expert():
-    found = by_expert.layout_there(torch.tensor([[4, -7, 1], [1 << 40, 3, -1]]), 4, 2)
-    assert found.per_expert.tolist() == [0, 1, 0, 1] and found.per_rank.tolist() == [1, 1]
 
 
 @pytest.mark.parametrize("alignment", [1, 4])

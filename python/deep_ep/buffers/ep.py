@@ -4,17 +4,85 @@ are made when they are waited for, and copies of experts on other ranks."""
 
 from __future__ import annotations
 
-from typing import Any, Optional, Union
+import inspect
+from typing import Any, Callable, Optional, Union
 
 import torch
 
-from ..arguments import WrongUse, WrongValue, integer, without
+from ..arguments import WrongType, WrongUse, WrongValue, counted, integer, leave_to_python, version_of, without
 from ..elastic import ElasticBuffer
+from ..handles import EPHandle
 from ..utils.event import EventOverlap, request_of
 from .base import ALLOCATION, BufferAllocator, BufferBase, storage_of
 from .redundant import RedundantExperts, Tensors
 
 _SECONDS = 300
+
+
+# ---- what V2.5's calls have, or refuse, that V2's do not ----
+
+
+def _check_dispatch(
+    handle: Any = None,
+    do_handle_copy: bool = False,
+    do_expand: bool = False,
+    cumulative_local_expert_recv_stats: Any = None,
+    **_others: Any,
+) -> None:
+    """What DeepEP refuses, or does wrong without a word."""
+    if do_handle_copy:
+        raise WrongValue("do_handle_copy: expected False: the handle has topk_idx itself")
+    if isinstance(handle, EPHandle) and bool(do_expand) != handle.do_expand:
+        raise WrongValue(f"do_expand: expected {handle.do_expand}, as of the handle, got {bool(do_expand)}")
+    if handle is not None and cumulative_local_expert_recv_stats is not None:
+        raise WrongValue("cumulative_local_expert_recv_stats: expected None with handle")
+
+
+def _check_combine(bias: Any = None, **_others: Any) -> None:
+    if not (bias is None or isinstance(bias, (torch.Tensor, tuple))):
+        raise WrongType(f"bias: expected a tensor or a tuple of two, got {type(bias).__name__}")
+
+
+def _deferred(event: EventOverlap, results: tuple, bias: Any) -> EventOverlap:
+    biases = bias if isinstance(bias, tuple) else (bias,)
+    versions = [(one, version_of(one)) for one in biases if one is not None]
+
+    def hand_over() -> tuple:
+        if any(version_of(one) != version for one, version in versions):
+            raise WrongUse("bias: it was written between combine and the wait for it, and is read by the call here")
+        return results
+
+    event.register_hook_after_wait(hand_over)
+    return event
+
+
+def _of_v25(call: Any, check: Callable[..., None], **defaults: Any) -> Any:
+    """call of V2's, with other defaults, without previous_event_before_epilogue, and with defer_epilogue at the end."""
+    shorter = without(call, "previous_event_before_epilogue")
+    defaults["defer_epilogue"] = False
+    last = inspect.Parameter("defer_epilogue", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    known = [*inspect.signature(shorter).parameters.values(), last]
+    signature = inspect.Signature([one.replace(default=defaults.get(one.name, one.default)) for one in known])
+    names = list(signature.parameters)[1:]
+
+    @counted("normal")
+    def made(self: Any, *given: Any, **options: Any) -> Any:
+        named = {**dict(zip(names, given)), **options}
+        if len(named) < len(given) + len(options):  # more than there are, or one of them twice
+            signature.bind(self, *given, **options)
+        named = {**defaults, **named}
+        deferred = named.pop("defer_epilogue")
+        check(**named)
+        if deferred and not named.get("async_with_compute_stream"):
+            raise WrongValue("defer_epilogue: expected async_with_compute_stream with it")
+        *results, event = shorter(self, **named)
+        return _deferred(event, tuple(results), named.get("bias")) if deferred else (*results, event)
+
+    made.__name__ = made.__qualname__ = call.__name__
+    made.__doc__ = call.__doc__
+    made.__signature__ = signature  # type: ignore[attr-defined]
+    leave_to_python(made)
+    return made
 
 
 class EPBuffer(ElasticBuffer, BufferBase):
@@ -24,7 +92,12 @@ class EPBuffer(ElasticBuffer, BufferBase):
     allow_multiple_reduction, prefer_overlap_with_compute, num_allocated_qps, num_cpu_timeout_secs,
     num_gpu_timeout_secs, explicitly_destroy, num_slots, timeout: see ElasticBuffer. Without num_bytes there must be
     num_max_tokens_per_rank and hidden. sl_idx: UCX's choice here (UCX_IB_SL).
-    dispatch and combine: see ElasticBuffer's, and what they say of V2.5.
+    dispatch and combine: see ElasticBuffer's. The handle has topk_idx itself, and no copy (do_handle_copy). bias is a
+        tensor or a tuple, of which either may be None. defer_epilogue, with async_with_compute_stream: returns the
+        event alone, and its first wait returns (recv_x, recv_topk_idx, recv_topk_weights, handle), or (combined_x,
+        combined_topk_weights). Rows are counted before dispatch returns (DeepEP: in the wait), and several may be
+        waited for in any order. combine reads bias from the call on (DeepEP: in the wait): written in between, it is
+        an error of the wait.
     lb_allocation_plan_or_num_bytes: a plan, or bytes, of what lb_prefetch_weights and lb_reduce_grads have copies in,
         on torch's default device. Plans are alike on all ranks.
     """
@@ -91,8 +164,8 @@ class EPBuffer(ElasticBuffer, BufferBase):
         """Waits until all ranks are here. Collective."""
         super().barrier(wait_comm_stream, with_cpu_sync, sequential)
 
-    dispatch = without(ElasticBuffer.dispatch, "previous_event_before_epilogue")
-    combine = without(ElasticBuffer.combine, "previous_event_before_epilogue")
+    dispatch = _of_v25(ElasticBuffer.dispatch, _check_dispatch, do_handle_copy=False)
+    combine = _of_v25(ElasticBuffer.combine, _check_combine)
 
     # ---- copies of experts ----
 
