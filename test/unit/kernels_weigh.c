@@ -189,5 +189,6 @@ TEST(every_length_is_copied)
             for (size_t bytes = 0; bytes < 1500; bytes += bytes < 300 ? 1 : 17) {
                 copy_once(xep_copy_select((xep_simd_t)simd, streaming), 0, below(64), bytes);
                 copy_once(xep_copy_select((xep_simd_t)simd, streaming), below(64), below(64), bytes);
+                copy_once(xep_copy_select_fetching((xep_simd_t)simd), below(64), below(64), bytes);
             }
 }
