@@ -10,7 +10,7 @@
 
 enum { VECTOR = 32 };
 
-#define TARGET   __attribute__((target("avx2,f16c")))
+#define TARGET   __attribute__((target("avx2,f16c,prfchw")))
 #define REGISTER "x"
 
 #include "cast_x86.h"

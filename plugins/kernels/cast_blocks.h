@@ -24,6 +24,17 @@ KERNEL floats_t find_scales(floats_t amax, int pow2, floats_t *scale_p)
     return (floats_t)((254u << 23) - power);
 }
 
+/*
+ * Codes go to lines that others have read since they were last written, so each store would have to take its line away
+ * from all of them first. STORES_AHEAD: bytes; behind the end of this row another one follows.
+ */
+enum { STORES_AHEAD = 2048 };
+
+KERNEL void fetch_codes(const uint8_t *q)
+{
+    UNROLL for (size_t i = 0; i < XEP_CAST_GROUP; i += LINE) __builtin_prefetch(q + STORES_AHEAD + i, 1);
+}
+
 KERNEL void cast_block(int type, uint8_t *q, float *scales, const char *x, size_t groups, int pow2, const char *next)
 {
     const size_t step = XEP_CAST_GROUP * xep_cast_type_bytes(type);
@@ -41,6 +52,7 @@ KERNEL void cast_block(int type, uint8_t *q, float *scales, const char *x, size_
     factor.vector = find_scales(amax.vector, pow2, &scale.vector);
     for (size_t g = 0; g < groups; g++, x += step, q += XEP_CAST_GROUP) {
         scales[g] = scale.one[g];
+        fetch_codes(q);
         if (amax.bits[g] >= 0x7f800000) xep_cast_group(type, q, &scales[g], x, XEP_CAST_GROUP, pow2);
         else if (type != XEP_CAST_BF16 || !codes_by_table(q, x, amax.bits[g], scale.bits[g], pow2))
             codes_of_group(type, q, x, factor.one[g]);

@@ -5,7 +5,7 @@
 
 #if defined(__x86_64__)
 
-#define TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi")))
+#define TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,prfchw")))
 #define BF16_ALONE
 
 #include "cast_avx512.h"

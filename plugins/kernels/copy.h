@@ -19,8 +19,14 @@ typedef void (*xep_copy_fn)(void *dst, const void *src, size_t bytes, const void
 /** The copy for this instruction set. Streaming needs dst 64-byte aligned to have effect; any dst is right. */
 xep_copy_fn xep_copy_select(xep_simd_t simd, int streaming);
 
+/** Likewise through the caches, into rows of which none has been in them lately: lines of dst are fetched ahead. */
+xep_copy_fn xep_copy_select_fetching(xep_simd_t simd);
+
 /** The copy for an operation that writes so many bytes: past the caches where they would not stay there until read. */
 xep_copy_fn xep_copy_for(const xep_env_t *env, uint64_t bytes);
+
+/** Likewise, where only this rank writes, into rows that lie close together: through the caches it fetches ahead. */
+xep_copy_fn xep_copy_for_own(const xep_env_t *env, uint64_t bytes);
 
 /** Orders this thread's streaming stores before its later stores. */
 void xep_stores_fence(void);

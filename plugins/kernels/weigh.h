@@ -10,6 +10,7 @@
 #define XEP_WEIGH_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 #include <xep/plugin.h>
 
@@ -17,9 +18,12 @@
  * out and rows: elems elements of one type, any alignment of it. n may be 0. weights NULL: all are 1, which the kernels
  * know: +0 + rows[0] + rows[1] + ... Behind the n rows stand more that are summed next: a streaming sum fetches them
  * ahead, as nothing else will where rows lie anywhere. 0: they follow these in memory, or are not known.
+ * XEP_WEIGH_GOES_ON: likewise, and the sum that comes next goes behind out in memory, whose begin is fetched.
  */
 typedef void (*xep_weigh_fn)(void *out, const void *const *rows, const float *weights, size_t n, size_t more,
                              size_t elems);
+
+#define XEP_WEIGH_GOES_ON SIZE_MAX
 
 /**
  * The sum for XEP_BF16, XEP_FP16 or XEP_FP32. Streaming is for what the caches do not hold. It has effect where out is

@@ -180,7 +180,7 @@ static void copy_rows(const ll_t *mode, const xep_op_t *op, const uint64_t *from
                        .x_stride = xep_row_stride(own->row_bytes),
                        .fields = &slot->fields,
                        .beside = xep_kit_own_area(&mode->kit, mode->layout.common.beside, op->slot),
-                       .copy = xep_copy_for(mode->kit.env, bytes)};
+                       .copy = xep_copy_for_own(mode->kit.env, bytes)};
     if (rows != 0) mode->kit.env->parallel(mode->kit.env, unpack_share, &unpack);
 }
 

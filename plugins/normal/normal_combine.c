@@ -138,9 +138,8 @@ static size_t list_rows(const sum_t *sum, uint64_t token, const void **rows)
 
 static void add_rows(const sum_t *sum, uint64_t token, void *out, const void **rows, size_t n, uint32_t thread)
 {
-    (void)token;
     (void)thread;
-    sum->weigh(out, rows, NULL, n, 0, sum->op->combine->hidden);
+    sum->weigh(out, rows, NULL, n, token + 1 < sum->end ? XEP_WEIGH_GOES_ON : 0, sum->op->combine->hidden);
 }
 
 /* Rows of the own node become one, which is rounded as those of other nodes were. */

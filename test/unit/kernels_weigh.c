@@ -36,19 +36,20 @@ static void sum_slowly(xep_dtype_t dtype, void *out, const void *const *rows, co
 }
 
 /*
- * All kernels, cached and streaming, aligned and not, with rows to fetch behind these and without, must give the bits
- * of the oracle and write nothing else.
+ * All kernels, cached and streaming, aligned and not, with rows or sums to fetch behind these and without, must give
+ * the bits of the oracle and write nothing else.
  */
 static void check_sum(xep_dtype_t dtype, const void *const *rows, const float *weights, size_t n, uint32_t elems)
 {
     static _Alignas(64) uint8_t expected[ALL * 4], room[64 + (ALL + MOST_SKEW) * 4 + 1];
+    const size_t more[] = {0, elems & 1 ? n : XEP_WEIGH_GOES_ON};
     const size_t size = oracle_element_bytes(dtype), bytes = elems * size;
     sum_slowly(dtype, expected, rows, weights, n, elems);
     for (xep_simd_t simd = XEP_SIMD_SCALAR; simd <= xep_cpu_simd(); simd++)
         for (int way = 0; way < 8; way++) {
             uint8_t *to = room + 64 + (way & 1 ? size * below(MOST_SKEW) : 0);
             memset(to - 64, 0xa5, bytes + 65);
-            xep_weigh_select(dtype, simd, way >> 1 & 1)(to, rows, weights, n, way & 4 ? n : 0, elems);
+            xep_weigh_select(dtype, simd, way >> 1 & 1)(to, rows, weights, n, more[way >> 2], elems);
             xep_stores_fence();
             if (memcmp(to, expected, bytes) != 0)
                 fail_msg("%s: dtype %d, %zu rows of %u: other numbers", xep_cpu_simd_name(simd), dtype, n, elems);
@@ -188,5 +189,6 @@ TEST(every_length_is_copied)
             for (size_t bytes = 0; bytes < 1500; bytes += bytes < 300 ? 1 : 17) {
                 copy_once(xep_copy_select((xep_simd_t)simd, streaming), 0, below(64), bytes);
                 copy_once(xep_copy_select((xep_simd_t)simd, streaming), below(64), below(64), bytes);
+                copy_once(xep_copy_select_fetching((xep_simd_t)simd), below(64), below(64), bytes);
             }
 }
