@@ -12,10 +12,13 @@
  *  2. receive: waits for these words; all blocks find the places of all rows from the counts, which all ranks have
  *     alike, and so the verdict; copies each row from its source's ring; tells each source where its rows begin.
  * combine of a handle:
- *  1. send: copies outputs into the input if they are elsewhere (this rank's own stay), then the offer and "ready".
- *  2. receive: waits for all words, compares the offers, sums each token's rows where they are, tells all that it has
- *     read ("read"), and ends when all have read what is here.
- * All blocks of a kernel tell these words together: each adds its share, XEP_CUDA_WHOLE * epoch when all have.
+ *  1. send: copies outputs into the input if they are elsewhere (this rank's own stay), then "ready"; before it the
+ *     offer, unless that is what the lines of the slot have from its last combine.
+ *  2. receive: waits for all words, begins to pull each token's rows where they are, sums them if the offers agree,
+ *     tells all that it has read ("read"), and ends when all have read what is here.
+ * All blocks of a kernel tell these words together: each adds its share, XEP_CUDA_WHOLE * epoch when all have. A share
+ * of "sent" or "ready" is a release of all that the block has written; one of "read" orders nothing, as it is told when
+ * the last value that was pulled is in a register or in shared memory, and nothing is written that it announces.
  *
  * Where the call waits for the end of a dispatch, or of a combine whose outputs are in the input, one launch makes both
  * phases.

@@ -76,25 +76,33 @@ static __device__ void copy_rows(const offer_t &o, uint32_t *before)
 }
 
 /*
- * By all threads of a block: to each rank, in the line of this rank's slot, what it offers; and, if nobody else tells,
- * that it is ready.
+ * By all threads of a block: to each rank, in the line of this rank's slot, what it offers, if that is news: the word
+ * would have to wait until the store is at the rank. And, if nobody else tells, that it is ready.
  */
 static __device__ __forceinline__ void tell_offer(const xep_cuda_ll_heaps_t &at, const uint64_t *offer, uint64_t ready)
 {
+    const int news = at.slot->said[0] != offer[0] || at.slot->said[1] != offer[1];
     for (uint32_t i = threadIdx.x; i < at.nranks; i += blockDim.x) {
         char *line = line_at(at, (at.rank + 1 + i) % at.nranks, at.slot_number, at.rank);
         uint64_t *said = (uint64_t *)(line + at.line_said);
-        said[0] = offer[0];
-        said[1] = offer[1];
+        if (news) {
+            said[0] = offer[0];
+            said[1] = offer[1];
+        }
         /* a release by the thread that wrote the offer: whoever sees the word sees that, too */
         if (ready != 0) store_word(line + at.line_ready, ready);
     }
 }
 
 /* By one thread, when all blocks have read the epoch of the operation before. */
-static __device__ __forceinline__ void count_operation(const xep_cuda_ll_heaps_t &at, uint64_t epoch, int told)
+static __device__ __forceinline__ void count_operation(const xep_cuda_ll_heaps_t &at, uint64_t epoch,
+                                                       const uint64_t *told)
 {
-    if (told) at.slot->ready = epoch;
+    if (told != nullptr) {
+        at.slot->ready = epoch;
+        at.slot->said[0] = told[0];
+        at.slot->said[1] = told[1];
+    }
     at.slot->epoch = epoch;
     at.now->epoch = epoch;
 }
@@ -116,7 +124,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1) xep_cuda_ll_offer(const __
     tell_share(at.peer, at.rank, at.nranks, word, at.line_bytes, ready, epoch, 1);
     if (blockIdx.x != 0 || threadIdx.x != 0) return;
     wait_for_blocks(line_at(at, at.rank, at.slot_number, at.rank) + at.line_ready, epoch);
-    count_operation(at, epoch, 1);
+    count_operation(at, epoch, o.offer);
 }
 
 /* ---- the receive phase ---- */
@@ -127,22 +135,64 @@ static __device__ __forceinline__ int is_with(const xep_cuda_ll_heaps_t &at, uin
     return !leaves_out(at.outs) || how_with(at.outs, rank) == XEP_CUDA_WITH;
 }
 
+/* Where a row lies, as far as it is known before its owner is ready: all but the first row of its expert there. */
+typedef struct place {
+    const uint32_t *first; /* NULL: rows is all there is to know */
+    const char *rows;      /* NULL: there is none */
+    uint64_t stride;
+    uint32_t ordinal, owner;
+    float weight;
+} place_t;
+
 /* Biases first, whose weight is 1, then the rows of the selections. */
-static __device__ __forceinline__ const char *contribution(const xep_cuda_ll_sums_t &c, uint32_t token, uint32_t n,
+static __device__ __forceinline__ place_t find_place(const xep_cuda_ll_sums_t &c, uint32_t token, uint32_t n)
+{
+    place_t p = {nullptr, bias_of(c.sum, token, &n), 0, 0, 0, 1};
+    if (p.rows != nullptr) return p;
+    const xep_cuda_pick_t pick = c.kept.picks[(uint64_t)token * c.topk + n];
+    if (pick.expert < 0) return p;
+    const uint32_t owner = c.at.owner[pick.expert], there = c.at.there[owner];
+    const int own = owner == c.at.rank;
+    p.first = table_at(c.at, c.at.rank, c.at.slot_number, owner) + (uint32_t)pick.expert - c.at.first_expert[owner];
+    p.rows = own ? c.own : c.at.peer[owner] + c.input + there * c.input_bytes;
+    p.stride = own ? c.own_stride : c.row_stride;
+    p.ordinal = pick.ordinal;
+    p.owner = owner;
+    if (c.weights != nullptr) p.weight = ((const float *)(c.weights + token * c.weights_stride))[n];
+    return p;
+}
+
+static __device__ __forceinline__ const char *row_at(const xep_cuda_ll_sums_t &c, const place_t &p)
+{
+    if (p.first == nullptr) return p.rows;
+    if (!is_with(c.at, p.owner)) return nullptr;
+    const uint64_t row = (uint64_t)*p.first + p.ordinal;
+    /* the owner's word alone is no reason to read elsewhere */
+    return row >= c.at.recv_rows ? nullptr : p.rows + row * p.stride;
+}
+
+/* What each lane has found of its warp's first token, while owners were not ready. */
+typedef struct reading {
+    const xep_cuda_sum_t &sum;
+    const xep_cuda_ll_sums_t &c;
+    uint32_t token;
+    place_t place;
+} reading_t;
+
+template <typename E> static __device__ __forceinline__ reading_t look_ahead(const xep_cuda_ll_sums_t &c, char *shared)
+{
+    reading_t r = {c.sum, c, first_token<E>(c.sum, shared), {}};
+    const uint32_t n = threadIdx.x % 32;
+    if (r.token != UINT32_MAX && n < c.sum.rows) r.place = find_place(c, r.token, n);
+    return r;
+}
+
+static __device__ __forceinline__ const char *contribution(const reading_t &r, uint32_t token, uint32_t n,
                                                            float *weight_p)
 {
-    const char *bias = bias_of(c.sum, token, &n);
-    if (bias != nullptr) return bias;
-    const xep_cuda_pick_t pick = c.kept.picks[(uint64_t)token * c.topk + n];
-    if (pick.expert < 0) return nullptr;
-    const uint32_t owner = c.at.owner[pick.expert], there = c.at.there[owner];
-    if (!is_with(c.at, owner)) return nullptr;
-    const uint32_t *table = table_at(c.at, c.at.rank, c.at.slot_number, owner);
-    const uint64_t row = (uint64_t)table[(uint32_t)pick.expert - c.at.first_expert[owner]] + pick.ordinal;
-    if (c.weights != nullptr) *weight_p = ((const float *)(c.weights + token * c.weights_stride))[n];
-    if (row >= c.at.recv_rows) return nullptr; /* the owner's word alone is no reason to read elsewhere */
-    return owner == c.at.rank ? c.own + row * c.own_stride
-                              : c.at.peer[owner] + c.input + there * c.input_bytes + row * c.row_stride;
+    const place_t p = token == r.token ? r.place : find_place(r.c, token, n);
+    *weight_p = p.weight;
+    return row_at(r.c, p);
 }
 
 /* Which selections are in no sum. All blocks. */
@@ -176,7 +226,10 @@ static __device__ __forceinline__ int await_readers(const xep_cuda_ll_sums_t &c,
     return await_all(w, at, value, epoch, c.at_the_end, [](uint32_t, uint32_t) {});
 }
 
-/* Waits for the outputs of all ranks, and sums where they agree. All blocks. */
+/*
+ * Waits for the outputs of all ranks, and sums where they agree: this is found out while rows come that, if they do
+ * not, nobody looks at. All blocks.
+ */
 template <typename E>
 static __device__ __forceinline__ void sum_rows(const xep_cuda_ll_sums_t &c, uint64_t epoch, char *shared)
 {
@@ -184,12 +237,14 @@ static __device__ __forceinline__ void sum_rows(const xep_cuda_ll_sums_t &c, uin
     const auto line = [&](uint32_t r) { return (const char *)line_at(at, at.rank, at.there[r], r); };
     /* a rank that is out agrees with this one */
     const auto said = [&](uint32_t r) { return line(is_with(at, r) ? r : at.rank) + at.line_said; };
+    const reading_t reading = look_ahead<E>(c, shared);
     if (!await_owners(c, line, epoch)) {
         lose_step(&at.now->lost, epoch);
-    } else if (compare_offers(at.nranks, said, c.differs)) {
-        sum_tokens<E, true>(c, shared);
-        if (c.missing != nullptr) tell_missing(c);
+        return;
     }
+    int same = 0;
+    sum_tokens<E, true>(reading, shared, [&] { return same = compare_offers(at.nranks, said, c.differs); });
+    if (same && c.missing != nullptr) tell_missing(c);
 }
 
 /*
@@ -211,15 +266,15 @@ template <typename E> static __device__ __forceinline__ void combine(const xep_c
     if (is_stale(at.life) || lost) return; /* all blocks; one load behind the other would take a microsecond */
     if (here && c.offers && blockIdx.x == 0) tell_offer(at, c.offer, epoch * XEP_CUDA_WHOLE);
     if (here) sum_rows<E>(c, epoch, shared);
-    tell_share(at.peer, at.rank, at.nranks, at.words + offsetof(xep_cuda_ll_words_t, read), sizeof(xep_cuda_ll_words_t),
-               read, epoch, 1);
+    tell_read(at.peer, at.rank, at.nranks, at.words + offsetof(xep_cuda_ll_words_t, read), sizeof(xep_cuda_ll_words_t),
+              read, epoch);
     if (blockIdx.x != 0) return;
-    if (threadIdx.x == 0) {
-        wait_for_blocks((const char *)&words_at(at, at.rank, 0, at.rank)->read, epoch);
-        if (c.offers) count_operation(at, epoch, here);
-        at.now->read = epoch;
-    }
     if (here && !await_readers(c, epoch)) lose_step(&at.now->lost, epoch);
+    if (threadIdx.x != 0) return;
+    /* where nothing was summed, none were waited for; else this one is among the readers */
+    wait_for_blocks((const char *)&words_at(at, at.rank, 0, at.rank)->read, epoch);
+    if (c.offers) count_operation(at, epoch, here ? c.offer : nullptr);
+    at.now->read = epoch;
 }
 
 extern "C" __global__ void __launch_bounds__(1024, 1) xep_cuda_ll_sum_bf16(const __grid_constant__ xep_cuda_ll_sums_t c)

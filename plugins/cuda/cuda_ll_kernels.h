@@ -42,6 +42,7 @@ typedef struct xep_cuda_ll_slot {
     uint64_t wrong;       /* token * topk + k of the first index that is no expert and not -1; UINT64_MAX: all are */
     uint64_t ready;       /* epoch at which the word of its lines is */
     int32_t verdict;      /* of its dispatch */
+    uint64_t said[2];     /* the offer that its lines have */
 } xep_cuda_ll_slot_t;
 
 /** Pinned: why a dispatch was refused; set once, for the next operation to tell. The notices are beside it. */

@@ -208,8 +208,9 @@ static __device__ __forceinline__ void end_pull(const xep_cuda_sum_t &s, const p
     __syncwarp();
 }
 
-template <typename E, bool W, typename C>
-static __device__ void sum_chunks(const C &c, const pulls_t &p, uint32_t row_bytes)
+/* goes_on: asked by all warps when their first pulls are on their way. 0: nothing was summed. */
+template <typename E, bool W, typename C, typename F>
+static __device__ int sum_chunks(const C &c, const pulls_t &p, uint32_t row_bytes, F goes_on)
 {
     found_t mine = {UINT32_MAX, nullptr, 0};
     cursor_t end = {}, begin;
@@ -219,13 +220,16 @@ static __device__ void sum_chunks(const C &c, const pulls_t &p, uint32_t row_byt
         begin_pull<W>(c, p, begin, row_bytes, &mine);
         go_on(p, &begin, c.sum.stages);
     }
-    for (uint32_t i = 0; i < p.count; i++) {
+    const int good = goes_on();
+    for (uint32_t i = 0; i < c.sum.stages && i < p.count && !good; i++) wait_load(&p.barrier[i], 0);
+    for (uint32_t i = 0; i < p.count && good; i++) {
         end_pull<E, W>(c.sum, p, end, row_bytes);
         go_on(p, &end, c.sum.stages);
         if (i + c.sum.stages >= p.count) continue;
         begin_pull<W>(c, p, begin, row_bytes, &mine);
         go_on(p, &begin, c.sum.stages);
     }
+    return good;
 }
 
 /* Shared memory: for each warp its stages; then the barriers of all, their numbers of contributions, their weights. */
@@ -262,25 +266,52 @@ static __device__ __forceinline__ void share_chunks(const xep_cuda_sum_t &s, uin
                (uint32_t)((uint64_t)p->rest * lane / lanes);
 }
 
+/* What this warp pulls of all tokens. */
+template <typename E> static __device__ __forceinline__ pulls_t lay_pulls(const xep_cuda_sum_t &s, char *shared)
+{
+    const uint32_t whole = s.hidden * (uint32_t)sizeof(typename E::raw) & ~15u;
+    pulls_t p = find_pulls(s, shared);
+    p.of_row = (whole + s.chunk - 1) / s.chunk;
+    share_chunks(s, blockIdx.x * s.warps + threadIdx.x / 32, gridDim.x * s.warps, &p);
+    return p;
+}
+
+/* Of which this warp pulls the first chunk; UINT32_MAX: it pulls none. */
+template <typename E> static __device__ __forceinline__ uint32_t first_token(const xep_cuda_sum_t &s, char *shared)
+{
+    if (s.stages == 0) return UINT32_MAX;
+    const pulls_t p = lay_pulls<E>(s, shared);
+    cursor_t at;
+    enter_slice(p, &at, 0);
+    return p.count == 0 ? UINT32_MAX : at.token;
+}
+
 /*
  * All tokens, by the warps of the grid that pull. A warp takes chunks of a token one after the other, and looks for
- * what contributes to it once.
+ * what contributes to it once. All threads of the block; goes_on: whether anything is summed, asked once.
  */
-template <typename E, bool W, typename C> static __device__ void sum_tokens(const C &c, char *shared)
+template <typename E, bool W, typename C, typename F>
+static __device__ void sum_tokens(const C &c, char *shared, F goes_on)
 {
     const uint32_t lane = blockIdx.x * c.sum.warps + threadIdx.x / 32, lanes = gridDim.x * c.sum.warps;
     const uint32_t whole = c.sum.hidden * (uint32_t)sizeof(typename E::raw) & ~15u;
     uint32_t begin = 0;
+    int good;
     if (c.sum.stages != 0) {
-        pulls_t p = find_pulls(c.sum, shared);
-        p.of_row = (whole + c.sum.chunk - 1) / c.sum.chunk;
-        share_chunks(c.sum, lane, lanes, &p);
+        const pulls_t p = lay_pulls<E>(c.sum, shared);
         fence_for_bulk();
-        sum_chunks<E, W>(c, p, whole);
+        good = sum_chunks<E, W>(c, p, whole, goes_on);
         begin = whole / sizeof(typename E::raw);
+    } else {
+        good = goes_on();
     }
-    for (uint32_t t = lane; begin < c.sum.hidden && t < c.sum.tokens; t += lanes)
+    for (uint32_t t = lane; good && begin < c.sum.hidden && t < c.sum.tokens; t += lanes)
         sum_elements<E, W>(c, t, begin, c.sum.hidden);
+}
+
+template <typename E, bool W, typename C> static __device__ void sum_tokens(const C &c, char *shared)
+{
+    sum_tokens<E, W>(c, shared, [] { return 1; });
 }
 
 #endif

@@ -24,6 +24,12 @@ __device__ __forceinline__ void add_word_to(char *address, uint64_t value)
     asm volatile("red.release.sys.global.add.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
 }
 
+/** Orders nothing. */
+__device__ __forceinline__ void add_plainly(char *address, uint64_t value)
+{
+    asm volatile("red.relaxed.sys.global.add.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
+}
+
 /** Waits for all threads of a cluster, whose blocks run at the same time: each sees what any of them wrote before. */
 __device__ __forceinline__ void sync_cluster()
 {
@@ -166,6 +172,13 @@ __device__ __forceinline__ int has_lost_step(const uint64_t *lost, uint64_t epoc
     return first != 0 && first < epoch;
 }
 
+/** What a block adds to a word that goes up by so many epochs. */
+__device__ __forceinline__ uint64_t share_of(uint64_t epochs)
+{
+    const uint32_t each = XEP_CUDA_WHOLE / gridDim.x;
+    return epochs * (blockIdx.x == 0 ? XEP_CUDA_WHOLE - each * (gridDim.x - 1) : each);
+}
+
 /**
  * All threads of each block, once in a kernel, when the block is done: as soon as all have told, the word of this
  * rank at every rank has gone from one epoch to another, and all that they wrote is visible to whom it tells. Each adds
@@ -175,11 +188,23 @@ __device__ __forceinline__ int has_lost_step(const uint64_t *lost, uint64_t epoc
 __device__ __forceinline__ void tell_share(char *const *peer, uint32_t rank, uint32_t nranks, uint64_t word,
                                            uint64_t word_stride, uint64_t from, uint64_t to, int good)
 {
-    const uint32_t each = XEP_CUDA_WHOLE / gridDim.x;
-    const uint64_t share = (to - from) * (blockIdx.x == 0 ? XEP_CUDA_WHOLE - each * (gridDim.x - 1) : each);
+    const uint64_t share = share_of(to - from);
     __syncthreads();
     for (uint32_t i = threadIdx.x + (good ? 0 : nranks - 1); i < nranks; i += blockDim.x)
         add_word_to(peer[(rank + 1 + i) % nranks] + word + rank * word_stride, share);
+}
+
+/**
+ * The same of a word that says only what a block has read. It has no fence, which would wait for what the block has
+ * stored: nothing goes with the word, and every value that was loaded is in a register or in shared memory by then.
+ */
+__device__ __forceinline__ void tell_read(char *const *peer, uint32_t rank, uint32_t nranks, uint64_t word,
+                                          uint64_t word_stride, uint64_t from, uint64_t to)
+{
+    const uint64_t share = share_of(to - from);
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < nranks; i += blockDim.x)
+        add_plainly(peer[(rank + 1 + i) % nranks] + word + rank * word_stride, share);
 }
 
 /** One thread of a block that has told: until all blocks of this kernel have. They run at the same time. */

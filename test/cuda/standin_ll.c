@@ -103,7 +103,7 @@ static int send_packets(const xep_cuda_ll_dispatch_t *s)
     for (uint64_t t = 0; t < notice.tokens; t++)
         pack_token(s, t, items_of(&s->at, turn, s->at.rank) + t * s->item.stride);
     notice.word = epoch;
-    *s->at.slot = (xep_cuda_ll_slot_t){epoch, turn, *s->wrong, s->at.slot->ready, XEP_CUDA_LL_LOST};
+    *s->at.slot = (xep_cuda_ll_slot_t){epoch, turn, *s->wrong, s->at.slot->ready, XEP_CUDA_LL_LOST, {0}};
     *s->at.now = (xep_cuda_ll_now_t){epoch, turn + 1, 0, epoch, s->at.now->read};
     for (uint32_t r = 0; r < s->at.nranks; r++) {
         xep_cuda_ll_words_t *words = words_of_turn(&s->at, r, turn, s->at.rank);
