@@ -23,6 +23,7 @@ typedef struct board {
     uint32_t *own;       /* [L] of which these are this rank's */
     uint32_t experts;    /* L */
     uint32_t first_expert;
+    char *heap; /* of this rank: looked up before there is anything to wait for */
 } board_t;
 
 /* As the host has measured it: cuda_ll_dispatch.c. */
@@ -38,6 +39,7 @@ static __device__ __forceinline__ board_t lay_board(const receive_t &r, char *sh
     b.first = b.count + b.experts * r.at.nranks;
     b.total = b.first + b.experts;
     b.own = b.total + b.first_expert;
+    b.heap = r.at.peer[r.at.rank];
     return b;
 }
 
@@ -48,13 +50,19 @@ static __device__ __forceinline__ int hears(const receive_t &r, uint32_t source)
     return !leaves_out(r.at.outs) || how_with(r.at.outs, source) == XEP_CUDA_WITH;
 }
 
+/* The last warps of a block have other things to do than the first, whose first rows are looked for. */
+static __device__ __forceinline__ uint32_t from_behind()
+{
+    return blockDim.x - 1 - threadIdx.x;
+}
+
 /* A thread a source. Copies, so that what is checked is what is used. */
 static __device__ __forceinline__ void take_notices(const receive_t &r, uint64_t epoch, uint64_t turn, const board_t &b)
 {
-    for (uint32_t s = threadIdx.x; s < r.at.nranks; s += blockDim.x) {
+    for (uint32_t s = from_behind(); s < r.at.nranks; s += blockDim.x) {
         ll_notice_t *notice = &b.notice[s];
-        const volatile uint64_t *line = (const volatile uint64_t *)notice_at(r.at, r.at.rank, turn, s);
-        const uint64_t wrong = *(volatile uint64_t *)&words_at(r.at, r.at.rank, turn, s)->wrong;
+        const volatile uint64_t *line = (const volatile uint64_t *)notice_in(r.at, b.heap, turn, s);
+        const uint64_t wrong = *(volatile uint64_t *)&words_in(r.at, b.heap, turn, s)->wrong;
 #pragma unroll
         for (uint32_t w = 0; w < sizeof(ll_notice_t) / 8; w++) ((uint64_t *)notice)[w] = line[w];
         notice->wrong = wrong == epoch;
@@ -93,12 +101,12 @@ static __device__ __forceinline__ int add_counts(const receive_t &r, uint64_t tu
 {
     const uint32_t most = (uint32_t)r.at.tokens * r.notice.topk;
     int sane = 1;
-    for (uint32_t e = threadIdx.x; e < r.at.experts; e += blockDim.x) {
+    for (uint32_t e = from_behind(); e < r.at.experts; e += blockDim.x) {
         const uint32_t local = e - b.first_expert;
         uint32_t total = 0;
 #pragma unroll 4
         for (uint32_t s = 0; s < r.at.nranks; s++) {
-            const char *head = head_at(r.at, r.at.rank, turn, s);
+            const char *head = head_in(r.at, b.heap, turn, s);
             const uint32_t count = hears(r, s) ? ((const volatile uint32_t *)(head + r.at.head_counts))[e] : 0;
             sane &= count <= most;
             if (local < b.experts) b.count[local * r.at.nranks + s] = count;
@@ -109,23 +117,21 @@ static __device__ __forceinline__ int add_counts(const receive_t &r, uint64_t tu
     return sane;
 }
 
-/* What every rank gets, a warp a rank: all ranks add up the same. */
-static __device__ __forceinline__ void add_rows(const receive_t &r, const board_t &b)
+/* Rows of a rank, by a warp; padded: of its largest expert. All ranks add up the same. */
+static __device__ __forceinline__ uint64_t add_rows(const receive_t &r, const board_t &b, uint32_t rank)
 {
-    for (uint32_t rank = threadIdx.x / 32; rank < r.at.nranks; rank += blockDim.x / 32) {
-        const uint32_t alignment = b.notice[rank].alignment, padded = b.notice[rank].padded;
-        uint64_t rows = 0;
-        for (uint32_t e = r.at.first_expert[rank] + threadIdx.x % 32; e < r.at.first_expert[rank + 1]; e += 32) {
-            if (!padded) rows += align_up(b.total[e], alignment);
-            else if (b.total[e] > rows) rows = b.total[e];
-        }
-        for (int step = 16; step > 0; step /= 2) {
-            const uint64_t other = __shfl_xor_sync(UINT32_MAX, rows, step);
-            rows = !padded ? rows + other : other > rows ? other : rows;
-        }
-        if (threadIdx.x % 32 == 0) b.rows[rank] = rows;
+    const uint32_t alignment = b.notice[rank].alignment, padded = b.notice[rank].padded,
+                   end = r.at.first_expert[rank + 1];
+    uint64_t rows = 0;
+    for (uint32_t e = r.at.first_expert[rank] + threadIdx.x % 32; e < end; e += 32) {
+        if (!padded) rows += align_up(b.total[e], alignment);
+        else if (b.total[e] > rows) rows = b.total[e];
     }
-    __syncthreads();
+    for (int step = 16; step > 0; step /= 2) {
+        const uint64_t other = __shfl_xor_sync(UINT32_MAX, rows, step);
+        rows = !padded ? rows + other : other > rows ? other : rows;
+    }
+    return rows;
 }
 
 /* The lowest rank whose rows do not fit, or nranks. All threads of the block. */
@@ -152,27 +158,39 @@ static __device__ __forceinline__ void tell_refusal(const receive_t &r, const bo
     if (threadIdx.x != 0) return;
     r.refusal->rank = full;
     r.refusal->rows = full < r.at.nranks ? b.rows[full] : 0;
-    r.refusal->wrong = r.at.slot->wrong;
+    r.refusal->wrong = r.sends ? *(volatile uint64_t *)r.wrong : r.at.slot->wrong;
     __threadfence_system();
     *(volatile uint32_t *)&r.refusal->refused = 1;
 }
 
-/* All threads of the block; the same in all blocks, and where ranks refuse, on all ranks. */
-static __device__ __forceinline__ int judge(const receive_t &r, uint64_t epoch, uint64_t turn, const board_t &b)
+/*
+ * All threads of the block; the same in all blocks, and where ranks refuse, on all ranks. The first warp lays the rows
+ * of this rank while others add up those of all.
+ */
+template <typename F>
+static __device__ __forceinline__ int judge(const receive_t &r, uint64_t epoch, uint64_t turn, const board_t &b, F lay)
 {
-    int sound = 1, agreed = 1;
+    const uint32_t last = blockDim.x / 32 - 1;
+    int sound = 1, agreed = 1, fits = 1;
     take_notices(r, epoch, turn, b);
     const int sane = add_counts(r, turn, b); /* loaded beside the notices, not behind them */
-    for (uint32_t i = threadIdx.x; i < r.at.nranks; i += blockDim.x) {
+    for (uint32_t i = from_behind(); i < r.at.nranks; i += blockDim.x) {
         sound &= is_sound(r, b.notice[i], epoch);
         agreed &= is_agreed(r, b.notice[i]) && !b.notice[i].wrong;
     }
+    int good = __syncthreads_and(sound && agreed && sane);
+    if (good && threadIdx.x < 32) lay();
+    for (uint32_t rank = from_behind() / 32; good && rank < r.at.nranks; rank += last + 1) {
+        const uint64_t rows = add_rows(r, b, rank);
+        if (threadIdx.x % 32 == 0) b.rows[rank] = rows;
+        fits &= rows <= b.notice[rank].capacity;
+    }
+    good = __syncthreads_and(good && fits);
+    if (good) return XEP_CUDA_LL_HERE;
     sound = __syncthreads_and(sound);
     agreed = __syncthreads_and(agreed);
-    if (sound && agreed) sound = __syncthreads_and(sane);
-    if (sound && agreed) add_rows(r, b);
+    if (sound && agreed) sound = __syncthreads_and(sane); /* ranks that disagree count otherwise */
     const uint32_t full = sound && agreed ? find_full(r, b) : r.at.nranks;
-    if (sound && agreed && full == r.at.nranks) return XEP_CUDA_LL_HERE;
     if (blockIdx.x == 0) tell_refusal(r, b, full);
     return sound ? XEP_CUDA_LL_REFUSED : XEP_CUDA_LL_LOST;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Dispatch: a launch for each phase. */
+/* Dispatch: a launch for each phase, or one for both. */
 #include "cuda_ll.h"
 
 enum {
@@ -78,10 +78,17 @@ static xep_cuda_ll_dispatch_t common_of(const cuda_ll_t *mode, const xep_op_t *o
     };
 }
 
+/* Where the call waits nothing comes between the phases: one launch makes both. */
+static int is_in_one(const xep_op_t *op)
+{
+    return op->waits != 0;
+}
+
 /* x, scales, indices and weights are read by this launch alone: behind it on the stream they may be overwritten. */
 static xep_status_t send(void *opaque, xep_op_t *op)
 {
     cuda_ll_t *mode = opaque;
+    if (is_in_one(op)) return XEP_OK;
     xep_cuda_ll_dispatch_t dispatch = common_of(mode, op);
     fill_send(mode, op, &dispatch);
     const uint32_t bytes = stages_bytes(SENDING, 0) + mode->ll.kit.shape->nranks * (uint32_t)sizeof(char *);
@@ -156,6 +163,7 @@ static xep_status_t launch_receive(cuda_ll_t *mode, const xep_op_t *op)
     const uint32_t board = (uint32_t)board_bytes(mode->ll.kit.shape), blocks = cuda_multiprocessors(&mode->ll.kit);
     uint32_t warps = RECEIVING;
     fill_receive(mode, op, &dispatch);
+    if (is_in_one(op)) fill_send(mode, op, &dispatch);
     while (warps > 1 && stages_bytes(warps, dispatch.chunk) + board > cuda_shared_bytes(&mode->cuda)) warps--;
     const uint32_t bytes = stages_bytes(warps, dispatch.chunk) + board;
     return cuda_launch_after(&mode->cuda, op, CUDA_LL_DISPATCH, blocks, warps * WARP, bytes, &dispatch);

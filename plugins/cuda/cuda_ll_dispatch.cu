@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Dispatch: a launch for each phase. */
+/*
+ * Dispatch: both phases by one kernel where nothing comes between them. Then each block that has told its share waits
+ * for the packets of all ranks at once; a kernel of its own for the second phase would begin when the first has ended.
+ */
 #include "cuda_ll_receive.cuh"
 #include "cuda_ll_send.cuh"
 
@@ -15,7 +18,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
     char **head = (char **)(shared + blockDim.x / 32 * (d.chunk + sizeof(uint64_t)));
     receiving_t in;
     if (d.receives) in = open_receive(d, shared);
-    if (!d.sends) wait_for_last();
+    wait_for_last();
     const uint64_t epoch = d.sends ? d.at.now->epoch + 1 : d.at.slot->epoch;
     const uint64_t turn = d.sends ? d.at.now->turn : d.at.slot->turn;
     if (is_left_out(d.at, epoch)) return;

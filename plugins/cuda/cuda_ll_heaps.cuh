@@ -26,14 +26,14 @@ __device__ __forceinline__ uint64_t line_of(const xep_cuda_ll_heaps_t &at, uint6
     return turn % at.ring * at.nranks + source;
 }
 
-__device__ __forceinline__ char *notice_at(const xep_cuda_ll_heaps_t &at, uint32_t heap, uint64_t turn, uint32_t source)
+__device__ __forceinline__ char *notice_in(const xep_cuda_ll_heaps_t &at, char *heap, uint64_t turn, uint32_t source)
 {
-    return at.peer[heap] + at.notices + line_of(at, turn, source) * sizeof(ll_notice_t);
+    return heap + at.notices + line_of(at, turn, source) * sizeof(ll_notice_t);
 }
 
-__device__ __forceinline__ char *head_at(const xep_cuda_ll_heaps_t &at, uint32_t heap, uint64_t turn, uint32_t source)
+__device__ __forceinline__ char *head_in(const xep_cuda_ll_heaps_t &at, char *heap, uint64_t turn, uint32_t source)
 {
-    return at.peer[heap] + at.heads + line_of(at, turn, source) * at.head_bytes;
+    return heap + at.heads + line_of(at, turn, source) * at.head_bytes;
 }
 
 /** The rows of a source, in its own heap. */
@@ -49,10 +49,16 @@ __device__ __forceinline__ char *line_at(const xep_cuda_ll_heaps_t &at, uint32_t
 }
 
 /** Words of a source for a turn, in the heap of a rank. */
+__device__ __forceinline__ xep_cuda_ll_words_t *words_in(const xep_cuda_ll_heaps_t &at, char *heap, uint64_t turn,
+                                                         uint32_t source)
+{
+    return (xep_cuda_ll_words_t *)(heap + at.words) + line_of(at, turn, source);
+}
+
 __device__ __forceinline__ xep_cuda_ll_words_t *words_at(const xep_cuda_ll_heaps_t &at, uint32_t heap, uint64_t turn,
                                                          uint32_t source)
 {
-    return (xep_cuda_ll_words_t *)(at.peer[heap] + at.words) + line_of(at, turn, source);
+    return words_in(at, at.peer[heap], turn, source);
 }
 
 /** First rows of a rank's experts, as they are told for a slot of the heap. */

@@ -104,12 +104,12 @@ typedef struct xep_cuda_ll_given {
 } xep_cuda_ll_given_t;
 
 /**
- * A phase of a dispatch. Sends: casts rows into the packet, numbers the selections, tells all ranks.
+ * Both phases of a dispatch, or one. Sends: casts rows into the packet, numbers the selections, tells all ranks.
  * Receives: waits for the packets of all ranks, and copies their rows to where they belong. Any number of blocks.
  */
 typedef struct xep_cuda_ll_dispatch {
     xep_cuda_ll_heaps_t at;
-    uint32_t sends, receives; /* one of them is 1 */
+    uint32_t sends, receives;
     xep_cuda_ll_item_t item;
     ll_notice_t notice; /* own: that of others must agree; word is filled here */
     /* what is sent: */

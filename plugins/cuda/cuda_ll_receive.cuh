@@ -12,20 +12,20 @@
 #include "cuda_bulk.cuh"
 #include "cuda_ll_board.cuh"
 #include "cuda_ll_heaps.cuh"
+#include "cuda_ll_send.cuh"
 #include "cuda_words.cuh"
 
 enum { NOWHERE = -1 };
 
 /* ---- places ---- */
 
-/* A warp adds up the rows of experts, 32 at a time; then all know where each pair begins. Returns how many rows. */
-static __device__ __forceinline__ uint32_t lay_rows(const receive_t &r, const board_t &b)
+/* A warp adds up the rows of experts, 32 at a time. Returns how many there are. */
+static __device__ __forceinline__ uint32_t lay_experts(const receive_t &r, const board_t &b)
 {
-    __shared__ uint32_t end;
     const uint32_t lane = threadIdx.x % 32,
                    alignment = r.rows_of_expert != 0 ? 1 : r.notice.alignment; /* padded rows are counted as they are */
     uint32_t row = 0;
-    for (uint32_t begin = 0; begin < b.experts && threadIdx.x < 32; begin += 32) {
+    for (uint32_t begin = 0; begin < b.experts; begin += 32) {
         const uint32_t e = begin + lane, rows = e < b.experts ? (uint32_t)align_up(b.own[e], alignment) : 0;
         uint32_t sum = rows;
         for (uint32_t step = 1; step < 32; step *= 2) {
@@ -35,15 +35,18 @@ static __device__ __forceinline__ uint32_t lay_rows(const receive_t &r, const bo
         if (e < b.experts) b.first[e] = r.rows_of_expert != 0 ? (uint32_t)(e * r.rows_of_expert) : row + sum - rows;
         row += __shfl_sync(UINT32_MAX, sum, 31);
     }
-    if (threadIdx.x == 0) end = row;
-    __syncthreads();
+    return row;
+}
+
+/* All know where each pair begins. */
+static __device__ __forceinline__ void lay_pairs(const receive_t &r, const board_t &b)
+{
     for (uint32_t e = threadIdx.x; e < b.experts; e += blockDim.x)
         for (uint32_t s = 0, at = b.first[e]; s < r.at.nranks; s++) {
             b.begin[e * r.at.nranks + s] = at;
             at += b.count[e * r.at.nranks + s];
         }
     __syncthreads();
-    return end;
 }
 
 /* One block: what the user sees of it, and to each source where its rows begin. */
@@ -135,17 +138,23 @@ static __device__ __forceinline__ void store_metadata(const receive_t &r, const 
     store_index(r, row, (int32_t)local);
 }
 
-static __device__ __forceinline__ const xep_cuda_pick_t *picks_of(const receive_t &r, uint64_t turn, const piece_t &p)
+static __device__ __forceinline__ const xep_cuda_pick_t *picks_of(const receive_t &r, const board_t &b, uint64_t turn,
+                                                                  const piece_t &p)
 {
-    return (const xep_cuda_pick_t *)head_at(r.at, r.at.rank, turn, p.source) + (uint64_t)p.token * r.notice.topk;
+    return (const xep_cuda_pick_t *)head_in(r.at, b.heap, turn, p.source) + (uint64_t)p.token * r.notice.topk;
+}
+
+/* In the ring of its source. */
+static __device__ __forceinline__ const char *piece_at(const receive_t &r, uint64_t turn, const piece_t &p)
+{
+    return items_at(r.at, turn, p.source) + p.token * r.item.stride + (uint64_t)p.part * r.chunk;
 }
 
 /* One lane. */
-static __device__ __forceinline__ void fetch_piece(const receive_t &r, uint64_t turn, const piece_t &p)
+static __device__ __forceinline__ void fetch_piece(const piece_t &p, const char *from)
 {
     expect_bytes(p.barrier, p.bytes);
-    begin_load(p.stage, items_at(r.at, turn, p.source) + p.token * r.item.stride + (uint64_t)p.part * r.chunk, p.bytes,
-               p.barrier);
+    begin_load(p.stage, from, p.bytes, p.barrier);
 }
 
 /*
@@ -157,15 +166,15 @@ static __device__ __forceinline__ int move_piece(const receive_t &r, const board
 {
     int fetched = 0;
     const uint32_t lane = threadIdx.x % 32, topk = r.notice.topk;
-    const char *head = head_at(r.at, r.at.rank, turn, p.source);
-    const xep_cuda_pick_t *picks = picks_of(r, turn, p);
+    const char *head = head_in(r.at, b.heap, turn, p.source);
+    const xep_cuda_pick_t *picks = picks_of(r, b, turn, p);
     for (uint32_t begin = 0; begin < topk; begin += 32) {
         const uint32_t k = begin + lane;
         uint32_t local = 0;
         const int64_t row = k < topk ? place_pick(r, b, p.source, picks[k], &local) : NOWHERE;
         uint32_t here = __ballot_sync(UINT32_MAX, row != NOWHERE);
         if (here == 0) continue;
-        if (!fetched && !on_its_way && lane == 0) fetch_piece(r, turn, p);
+        if (!fetched && !on_its_way && lane == 0) fetch_piece(p, piece_at(r, turn, p));
         /* metadata is stored while the piece is on its way */
         if (p.part == 0 && row != NOWHERE) store_metadata(r, head, p, k, row, local);
         if (!fetched) wait_load(p.barrier, (*phase)++ & 1);
@@ -232,15 +241,14 @@ static __device__ __forceinline__ piece_t find_piece(const receive_t &r, const p
  * not, or the source has fewer tokens, nobody looks at what came. 1: it is to be waited for, as the barrier's phase 0.
  */
 static __device__ __forceinline__ int fetch_first(const receive_t &r, const board_t &b, const pieces_t &all,
-                                                  uint64_t turn)
+                                                  uint64_t turn, const piece_t &p, const char *from)
 {
     if (all.first >= all.end) return 0;
-    const piece_t p = find_piece(r, all, all.first);
     int mine = 0;
     for (uint32_t k = threadIdx.x % 32; k < r.notice.topk; k += 32)
-        mine |= (uint32_t)picks_of(r, turn, p)[k].expert - b.first_expert < b.experts;
+        mine |= (uint32_t)picks_of(r, b, turn, p)[k].expert - b.first_expert < b.experts;
     const int begun = __any_sync(UINT32_MAX, mine);
-    if (begun && threadIdx.x % 32 == 0) fetch_piece(r, turn, p);
+    if (begun && threadIdx.x % 32 == 0) fetch_piece(p, from);
     return begun;
 }
 
@@ -290,16 +298,25 @@ static __device__ __forceinline__ receiving_t open_receive(const receive_t &r, c
 static __device__ __forceinline__ void receive_packets(const receive_t &r, const receiving_t &in, uint64_t epoch,
                                                        uint64_t turn)
 {
+    __shared__ uint32_t end;
     const board_t &b = in.board;
+    /* found while nothing is there yet */
+    const piece_t first = find_piece(r, in.pieces, in.pieces.first);
+    const char *from = piece_at(r, turn, first);
     int verdict = XEP_CUDA_LL_LOST, on_its_way = 0;
-    if (await_packets(r, epoch)) {
+    const int here = await_packets(r, epoch);
+    if (here) {
         /* the words were read by ordinary loads, rows are fetched by bulk copies, which must come after */
         fence_for_bulk();
-        on_its_way = fetch_first(r, b, in.pieces, turn);
-        verdict = judge(r, epoch, turn, b);
+        on_its_way = fetch_first(r, b, in.pieces, turn, first, from);
     }
+    if (here)
+        verdict = judge(r, epoch, turn, b, [&] {
+            const uint32_t rows = lay_experts(r, b);
+            if (threadIdx.x == 0) end = rows;
+        });
     if (verdict == XEP_CUDA_LL_HERE) {
-        const uint32_t end = lay_rows(r, b);
+        lay_pairs(r, b);
         if (blockIdx.x == 0) publish(r, b, end);
         move_rows(r, b, turn, in.pieces, on_its_way);
         fill_unused(r, b, end);
@@ -311,7 +328,9 @@ static __device__ __forceinline__ void receive_packets(const receive_t &r, const
     }
     if (verdict == XEP_CUDA_LL_LOST) lose_step(&r.at.now->lost, epoch);
     /* combines of the handle look at it: they sum nothing unless the rows are here */
-    if (blockIdx.x == 0 && threadIdx.x == 0) r.at.slot->verdict = verdict;
+    if (blockIdx.x != 0 || threadIdx.x != 0) return;
+    if (r.sends) count_dispatch(r, epoch, turn);
+    r.at.slot->verdict = verdict;
 }
 
 #endif

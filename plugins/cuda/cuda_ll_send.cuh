@@ -168,23 +168,24 @@ static __device__ __forceinline__ void tell_notices(const sending_t &s)
     ll_notice_t notice = s.notice;
     notice.word = s.epoch;
     for (uint32_t i = threadIdx.x; i < s.at.nranks; i += blockDim.x) {
-        uint64_t *line = (uint64_t *)notice_at(s.at, i, s.turn, s.at.rank);
+        uint64_t *line = (uint64_t *)notice_in(s.at, s.at.peer[i], s.turn, s.at.rank);
         for (uint32_t w = 0; w < sizeof notice / 8; w++) line[w] = ((const uint64_t *)&notice)[w];
     }
 }
 
 /* One thread of one block, when it has told: once all have, all have read where the operation before has left off. */
-static __device__ __forceinline__ void count_dispatch(const sending_t &s)
+static __device__ __forceinline__ void count_dispatch(const xep_cuda_ll_dispatch_t &d, uint64_t epoch, uint64_t turn)
 {
-    wait_for_blocks((const char *)&words_at(s.at, s.at.rank, 0, s.at.rank)->sent, s.epoch);
-    const uint64_t wrong = *(volatile uint64_t *)s.d.wrong;
-    *s.d.wrong = UINT64_MAX;
-    s.at.slot->epoch = s.epoch;
-    s.at.slot->turn = s.turn;
-    s.at.slot->wrong = wrong;
-    s.at.slot->verdict = XEP_CUDA_LL_LOST;
-    s.at.now->epoch = s.at.now->sent = s.epoch;
-    s.at.now->turn = s.turn + 1;
+    const xep_cuda_ll_heaps_t &at = d.at;
+    wait_for_blocks((const char *)&words_at(at, at.rank, 0, at.rank)->sent, epoch);
+    const uint64_t wrong = *(volatile uint64_t *)d.wrong;
+    *d.wrong = UINT64_MAX;
+    at.slot->epoch = epoch;
+    at.slot->turn = turn;
+    at.slot->wrong = wrong;
+    at.slot->verdict = XEP_CUDA_LL_LOST;
+    at.now->epoch = at.now->sent = epoch;
+    at.now->turn = turn + 1;
 }
 
 /* Waits for no other rank: notices.h says why all have read this entry of the ring by now. All threads. */
@@ -193,7 +194,7 @@ static __device__ __forceinline__ void send_packets(const sending_t &s)
     const uint64_t sent = s.at.now->sent;
     char *items = items_at(s.at, s.turn, s.at.rank);
     for (uint32_t i = threadIdx.x; i < s.at.nranks; i += blockDim.x)
-        s.head[i] = head_at(s.at, (s.at.rank + i) % s.at.nranks, s.turn, s.at.rank);
+        s.head[i] = head_in(s.at, s.at.peer[(s.at.rank + i) % s.at.nranks], s.turn, s.at.rank);
     __syncthreads();
     /* where there are enough warps, those that number selections leave the rows to the others */
     const uint32_t busy = all_warps() < 2 * s.at.experts ? 0 : s.at.experts;
@@ -203,7 +204,8 @@ static __device__ __forceinline__ void send_packets(const sending_t &s)
     if (warps_before() >= busy) move_rows(s, items, warps_before() - busy, all_warps() - busy);
     begin_next();
     tell_share(s.at.peer, s.at.rank, s.at.nranks, s.at.words, sizeof(xep_cuda_ll_words_t), sent, s.epoch, 1);
-    if (blockIdx.x == 0 && threadIdx.x == 0) count_dispatch(s);
+    /* a kernel that receives, too, counts at its end: by then all blocks have told */
+    if (!s.d.receives && blockIdx.x == 0 && threadIdx.x == 0) count_dispatch(s.d, s.epoch, s.turn);
 }
 
 #endif

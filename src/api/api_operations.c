@@ -59,7 +59,7 @@ static void count_for_recording(const xep_buffer_t *buffer, const xep_dispatch_a
  * found before a slot is taken or a word is sent; refusals are counted, so that the other ranks learn of them
  * (request.h).
  */
-static xep_status_t begin_dispatch(xep_buffer_t *buffer, xep_dispatch_args_t *args, xep_status_t given,
+static xep_status_t begin_dispatch(xep_buffer_t *buffer, xep_dispatch_args_t *args, xep_status_t given, int waits,
                                    xep_handle_t **handle_p, xep_request_t **req_p)
 {
     xep_status_t status = xep_buffer_usable(buffer);
@@ -71,7 +71,7 @@ static xep_status_t begin_dispatch(xep_buffer_t *buffer, xep_dispatch_args_t *ar
     if (status == XEP_OK) status = xep_check_dispatch_memory(buffer, args);
     if (status == XEP_OK) status = xep_mode_check_dispatch(buffer->plugin.plugin, &buffer->can, args);
     if (status == XEP_OK && (args->flags & XEP_DISPATCH_PIECES) != 0) status = xep_check_pieces(buffer, args);
-    if (status == XEP_OK) status = xep_request_dispatch(buffer, args, req_p);
+    if (status == XEP_OK) status = xep_request_dispatch(buffer, args, waits, req_p);
     if (status != XEP_OK) return xep_request_count_refused(buffer, status);
     count_for_recording(buffer, args);
     return XEP_OK;
@@ -92,7 +92,7 @@ xep_status_t xep_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_t *args,
     xep_status_t given = xep_check_struct("args", args, &own, sizeof own);
     if (buffer->device != NULL) given = order_behind(buffer, given, own.after, own.stream);
     if ((status = xep_buffer_claim(buffer)) != XEP_OK) return status;
-    status = begin_dispatch(buffer, &own, given, handle_p, &req);
+    status = begin_dispatch(buffer, &own, given, req_p == NULL, handle_p, &req);
     if (status == XEP_OK) {
         xep_handle_t *handle = req->handle;
         status = deliver(req, req_p, "dispatch", begin_ns);

@@ -116,7 +116,8 @@ void xep_request_run_task(xep_group_task_t *task);
  * Begins a dispatch or combine. args are checked, defaults filled in. On success *req_p is
  * the caller's and the buffer's epoch (and turn) is used; on error nothing has changed.
  */
-xep_status_t xep_request_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_t *args, xep_request_t **req_p);
+xep_status_t xep_request_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_t *args, int waits,
+                                  xep_request_t **req_p);
 xep_status_t xep_request_combine(xep_handle_t *handle, const xep_combine_args_t *args, int waits,
                                  xep_request_t **req_p);
 

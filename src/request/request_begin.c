@@ -128,7 +128,8 @@ static xep_status_t take_room(xep_buffer_t *buffer, const xep_dispatch_args_t *d
 }
 
 /* Everything that can refuse it comes before the mode is asked: a slot, a request, indices. */
-xep_status_t xep_request_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_t *args, xep_request_t **req_p)
+xep_status_t xep_request_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_t *args, int waits,
+                                  xep_request_t **req_p)
 {
     xep_request_t *req;
     xep_handle_t *handle;
@@ -145,6 +146,7 @@ xep_status_t xep_request_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_
     req->op.slot = handle->slot;
     req->op.cached_slot = args->cached == NULL ? XEP_NO_SLOT : args->cached->slot;
     req->op.dispatch = &req->dispatch;
+    req->op.waits = (uint32_t)waits;
     req->op.recv = &handle->recv;
     handle->recv = (xep_recv_t){0}; /* that of the slot's last dispatch until now */
     if (buffer->take_dispatch != NULL && (status = buffer->take_dispatch(req)) != XEP_OK) return status;
