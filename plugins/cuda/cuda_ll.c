@@ -125,6 +125,7 @@ static xep_status_t check_refusal(void *opaque, xep_op_t *op)
 
 static const cuda_kernel_name_t kernel_names[CUDA_LL_KERNELS] = {
     [CUDA_LL_DISPATCH] = {CUDA_IMAGE_LL_DISPATCH, "xep_cuda_ll_dispatch"},
+    [CUDA_LL_DISPATCH_USUAL] = {CUDA_IMAGE_LL_DISPATCH, "xep_cuda_ll_dispatch_usual"},
     [CUDA_LL_OFFER] = {CUDA_IMAGE_LL_COMBINE, "xep_cuda_ll_offer"},
     [CUDA_LL_SUM_BF16] = {CUDA_IMAGE_LL_COMBINE, "xep_cuda_ll_sum_bf16"},
     [CUDA_LL_SUM_FP16] = {CUDA_IMAGE_LL_COMBINE, "xep_cuda_ll_sum_fp16"},

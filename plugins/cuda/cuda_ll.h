@@ -56,6 +56,7 @@ typedef enum { CUDA_LL_NOTICES, CUDA_LL_OFFERS, CUDA_LL_READERS, CUDA_LL_DIFFERS
 
 typedef enum {
     CUDA_LL_DISPATCH,
+    CUDA_LL_DISPATCH_USUAL, /* rows as they are, or bf16 cast to e4m3 */
     CUDA_LL_OFFER,
     CUDA_LL_SUM_BF16,
     CUDA_LL_SUM_FP16,

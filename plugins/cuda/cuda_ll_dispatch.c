@@ -4,8 +4,9 @@
 #include "cuda_ll.h"
 
 enum {
-    SENDING = 32,   /* warps */
-    RECEIVING = 24, /* warps, and the most that each moves at once: what fills the shared memory of a multiprocessor */
+    SENDING = 24, /* warps */
+    RECEIVING =
+        24, /* likewise, and the most that each moves at once: what fills the shared memory of a multiprocessor */
     CHUNK = 8192,
     WARP = 32
 };
@@ -84,6 +85,13 @@ static int is_in_one(const xep_op_t *op)
     return op->waits != 0;
 }
 
+static cuda_ll_kernel_t kernel_of(const xep_op_t *op)
+{
+    const xep_dispatch_args_t *args = op->dispatch;
+    const int usual = args->quant == XEP_QUANT_NONE || (args->quant == XEP_QUANT_E4M3 && args->dtype == XEP_BF16);
+    return usual ? CUDA_LL_DISPATCH_USUAL : CUDA_LL_DISPATCH;
+}
+
 /* x, scales, indices and weights are read by this launch alone: behind it on the stream they may be overwritten. */
 static xep_status_t send(void *opaque, xep_op_t *op)
 {
@@ -92,7 +100,7 @@ static xep_status_t send(void *opaque, xep_op_t *op)
     xep_cuda_ll_dispatch_t dispatch = common_of(mode, op);
     fill_send(mode, op, &dispatch);
     const uint32_t bytes = stages_bytes(SENDING, 0) + mode->ll.kit.shape->nranks * (uint32_t)sizeof(char *);
-    xep_status_t status = cuda_launch(&mode->cuda, op, CUDA_LL_DISPATCH, cuda_multiprocessors(&mode->ll.kit),
+    xep_status_t status = cuda_launch(&mode->cuda, op, (int)kernel_of(op), cuda_multiprocessors(&mode->ll.kit),
                                       SENDING * WARP, bytes, &dispatch);
     return status == XEP_OK ? mode->cuda.device->ops->mark(mode->cuda.device, cuda_stream(op)) : status;
 }
@@ -166,7 +174,7 @@ static xep_status_t launch_receive(cuda_ll_t *mode, const xep_op_t *op)
     if (is_in_one(op)) fill_send(mode, op, &dispatch);
     while (warps > 1 && stages_bytes(warps, dispatch.chunk) + board > cuda_shared_bytes(&mode->cuda)) warps--;
     const uint32_t bytes = stages_bytes(warps, dispatch.chunk) + board;
-    return cuda_launch_after(&mode->cuda, op, CUDA_LL_DISPATCH, blocks, warps * WARP, bytes, &dispatch);
+    return cuda_launch_after(&mode->cuda, op, (int)kernel_of(op), blocks, warps * WARP, bytes, &dispatch);
 }
 
 /* How many rows come is counted on the device: the host shows the arrays, whose every row may be one. */

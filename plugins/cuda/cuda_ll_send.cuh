@@ -155,10 +155,12 @@ static __device__ void pack_rows(const sending_t &s, char *items, uint32_t first
 
 /* ---- the phase ---- */
 
-/* The rows, by so many warps, of which this is one. */
+/* The rows, by so many warps, of which this is one. Usual: as they are, or bf16 cast to e4m3 (cuda_ll_dispatch.c). */
+template <bool USUAL>
 static __device__ __forceinline__ void move_rows(const sending_t &s, char *items, uint32_t warp, uint32_t warps)
 {
     if (s.notice.quant == XEP_QUANT_NONE) pack_rows(s, items, warp, warps);
+    else if (USUAL) cast_rows_as<XEP_QUANT_E4M3, bf16_t>(s.d.cast, (uint8_t *)items, warp, warps);
     else cast_rows(s.d.cast, items, warp, warps);
 }
 
@@ -189,7 +191,7 @@ static __device__ __forceinline__ void count_dispatch(const xep_cuda_ll_dispatch
 }
 
 /* Waits for no other rank: notices.h says why all have read this entry of the ring by now. All threads. */
-static __device__ __forceinline__ void send_packets(const sending_t &s)
+template <bool USUAL> static __device__ __forceinline__ void send_packets(const sending_t &s)
 {
     const uint64_t sent = s.at.now->sent;
     char *items = items_at(s.at, s.turn, s.at.rank);
@@ -201,7 +203,7 @@ static __device__ __forceinline__ void send_packets(const sending_t &s)
     for (uint32_t e = warps_before(); e < s.at.experts; e += all_warps()) number_expert(s, e);
     tell_rest(s);
     if (blockIdx.x == 0) tell_notices(s);
-    if (warps_before() >= busy) move_rows(s, items, warps_before() - busy, all_warps() - busy);
+    if (warps_before() >= busy) move_rows<USUAL>(s, items, warps_before() - busy, all_warps() - busy);
     begin_next();
     tell_share(s.at.peer, s.at.rank, s.at.nranks, s.at.words, sizeof(xep_cuda_ll_words_t), sent, s.epoch, 1);
     /* a kernel that receives, too, counts at its end: by then all blocks have told */

@@ -436,6 +436,7 @@ static void run_sum_fp32(const void *args)
 
 const standin_kernel_t standin_ll_kernels[] = {
     {"xep_cuda_ll_dispatch", sizeof(xep_cuda_ll_dispatch_t), run_dispatch},
+    {"xep_cuda_ll_dispatch_usual", sizeof(xep_cuda_ll_dispatch_t), run_dispatch},
     {"xep_cuda_ll_offer", sizeof(xep_cuda_ll_offer_t), run_offer},
     {"xep_cuda_ll_sum_bf16", sizeof(xep_cuda_ll_sums_t), run_sum_bf16},
     {"xep_cuda_ll_sum_fp16", sizeof(xep_cuda_ll_sums_t), run_sum_fp16},
