@@ -61,6 +61,7 @@ enum {
     CUDA_INVALID_VALUE = 1,
     CUDA_OUT_OF_MEMORY = 2,
     CUDA_NOT_READY = 600,
+    CUDA_ALREADY_PINNED = 712,
     CUDA_KIND_UNIFIED = 4,   /* of a copy: the addresses tell */
     CUDA_MEMORY_DEVICE = 2,  /* of a pointer */
     CUDA_POINTER_MEMORY = 2, /* attributes of pointers */

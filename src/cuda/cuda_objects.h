@@ -25,6 +25,7 @@ typedef struct xep_cuda_device {
     cuda_handle_t marked; /* event */
     cuda_handle_t *notes; /* [nnotes] events */
     uint32_t nnotes;
+    void *pinned; /* memory of the host that unpin gives back; NULL: none */
     xep_cuda_key_t key;
     xep_cuda_block_t *blocks;   /* memory of modes */
     xep_cuda_module_t *modules; /* and their kernels */

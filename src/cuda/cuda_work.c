@@ -24,15 +24,20 @@ xep_status_t xep_cuda_work_pin(xep_heap_device_t *device, void *base, uint64_t b
 {
     xep_cuda_device_t *cuda = xep_cuda_of(&device->device);
     xep_cuda_enter(cuda);
-    return end(cuda, cuda->driver.host_pin(base, bytes, 0), "pin memory of the host");
+    const cuda_result_t result = cuda->driver.host_pin(base, bytes, 0);
+    if (result == CUDA_DONE) cuda->pinned = base;
+    /* a UCX that knows CUDA has pinned the heap, and will unpin it */
+    return end(cuda, result == CUDA_ALREADY_PINNED ? CUDA_DONE : result, "pin memory of the host");
 }
 
 void xep_cuda_work_unpin(xep_heap_device_t *device, void *base)
 {
     xep_cuda_device_t *cuda = xep_cuda_of(&device->device);
+    if (cuda->pinned != base) return;
     xep_cuda_enter(cuda);
     cuda->driver.host_unpin(base);
     xep_cuda_leave(cuda);
+    cuda->pinned = NULL;
 }
 
 /*

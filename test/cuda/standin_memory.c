@@ -115,6 +115,7 @@ API cuMemHostRegister_v2(void *address, size_t bytes, unsigned flags)
     result_t result = NO_MEMORY;
     if (address == NULL || bytes == 0 || flags != 0 || standin_context() == NULL) return INVALID;
     if (getenv("STANDIN_PINS_NOTHING") != NULL) return NO_MEMORY;
+    if (getenv("STANDIN_HAS_PINNED") != NULL) return ALREADY_PINNED;
     pthread_mutex_lock(&ranges_lock);
     if (find_range((address_t)address) != NULL) result = ALREADY_PINNED;
     for (int i = 0; i < RANGES && result == NO_MEMORY; i++) {

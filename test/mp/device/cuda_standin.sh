@@ -61,6 +61,10 @@ staged() {
 }
 staged 2 ll XEP_MAP=never XEP_PROGRESS=thread STANDIN_PINS_NOTHING=yes XEP_LOG=error
 staged 2 normal XEP_MAP=never STANDIN_SLOW_COPIES=100000 # counts are there before the rows
+# a UCX that knows CUDA has pinned the heap before
+env LD_LIBRARY_PATH="$tmp:$LD_LIBRARY_PATH" STANDIN_HAS_PINNED=yes XEP_MAP=never timeout 60 "$builddir/xep_run" -n 2 \
+    "$builddir/xep_perf" --memory cuda --tokens 40 --hidden 256 --check-only >"$tmp/pinned" 2>&1 &&
+    ! grep -q 'will be slow' "$tmp/pinned" || { cat "$tmp/pinned"; echo 'FAIL: a heap that UCX has pinned'; failed=1; }
 if [ -z "${XEP_TEST_BRIEF:-}" ]; then
     for mode in normal ll; do
         staged 3 $mode UCX_TLS=tcp,self
