@@ -13,17 +13,6 @@
 #include "cuda_bulk.cuh"
 #include "cuda_elements.cuh"
 
-/* Of the warps of the grid that sum: which one this is, and how many there are. */
-static __device__ __forceinline__ uint32_t summing_warp(const xep_cuda_sum_t &s)
-{
-    return (blockIdx.x - s.beside) * s.warps + threadIdx.x / 32;
-}
-
-static __device__ __forceinline__ uint32_t summing_warps(const xep_cuda_sum_t &s)
-{
-    return (gridDim.x - s.beside) * s.warps;
-}
-
 /* Bias b of a token as contribution n; what is not a bias begins at 0 again. */
 static __device__ __forceinline__ const char *bias_of(const xep_cuda_sum_t &s, uint32_t token, uint32_t *n_p)
 {
@@ -304,7 +293,7 @@ template <typename E> static __device__ __forceinline__ uint32_t first_token(con
 template <typename E, bool W, typename C, typename F>
 static __device__ void sum_tokens(const C &c, char *shared, F goes_on)
 {
-    const uint32_t lane = summing_warp(c.sum), lanes = summing_warps(c.sum);
+    const uint32_t lane = blockIdx.x * c.sum.warps + threadIdx.x / 32, lanes = gridDim.x * c.sum.warps;
     const uint32_t whole = c.sum.hidden * (uint32_t)sizeof(typename E::raw) & ~15u;
     uint32_t begin = 0;
     int good;

@@ -71,6 +71,7 @@ enum {
     CUDA_SHARED_BYTES = 97,
     CUDA_KERNEL_SHARED_BYTES = 8, /* of kernels */
     CUDA_LAUNCH_FOLLOWS = 6,      /* of launches: programmatic stream serialization */
+    CUDA_STREAM_NON_BLOCKING = 1,
     CUDA_EVENT_NO_TIMING = 2,
     CUDA_IPC_PEER_ACCESS = 1
 };
@@ -109,6 +110,8 @@ enum {
     X(event_destroy, "cuEventDestroy_v2", (cuda_handle_t event))                                                    \
     X(event_record, "cuEventRecord", (cuda_handle_t event, cuda_handle_t stream))                                   \
     X(event_query, "cuEventQuery", (cuda_handle_t event))                                                           \
+    X(stream_create, "cuStreamCreate", (cuda_handle_t * stream_p, unsigned flags))                                  \
+    X(stream_destroy, "cuStreamDestroy_v2", (cuda_handle_t stream))                                                 \
     X(stream_capturing, "cuStreamIsCapturing", (cuda_handle_t stream, int *status_p))                               \
     X(stream_context, "cuStreamGetCtx", (cuda_handle_t stream, cuda_handle_t * context_p))                          \
     X(stream_wait, "cuStreamWaitEvent", (cuda_handle_t stream, cuda_handle_t event, unsigned flags))
