@@ -63,11 +63,8 @@ static __device__ __forceinline__ void take_notices(const receive_t &r, uint64_t
         ll_notice_t *notice = &b.notice[s];
         const volatile uint64_t *line = (const volatile uint64_t *)notice_in(r.at, b.heap, turn, s);
         const uint64_t wrong = *(volatile uint64_t *)&words_in(r.at, b.heap, turn, s)->wrong;
-        uint64_t word[sizeof(ll_notice_t) / 8]; /* all are loaded before the first is stored */
 #pragma unroll
-        for (uint32_t w = 0; w < sizeof(ll_notice_t) / 8; w++) word[w] = line[w];
-#pragma unroll
-        for (uint32_t w = 0; w < sizeof(ll_notice_t) / 8; w++) ((uint64_t *)notice)[w] = word[w];
+        for (uint32_t w = 0; w < sizeof(ll_notice_t) / 8; w++) ((uint64_t *)notice)[w] = line[w];
         notice->wrong = wrong == epoch;
         if (hears(r, s)) continue;
         /* it agrees with this one, sends nothing, and has room for all */
@@ -99,8 +96,6 @@ static __device__ __forceinline__ int is_agreed(const receive_t &r, const ll_not
            n.sends_weights == own.sends_weights;
 }
 
-enum { AT_ONCE = 4 /* counts that a thread loads before it stores the first */ };
-
 /* Selections of every expert, of all sources, by all threads. 0: a count that none can be. */
 static __device__ __forceinline__ int add_counts(const receive_t &r, uint64_t turn, const board_t &b)
 {
@@ -109,21 +104,13 @@ static __device__ __forceinline__ int add_counts(const receive_t &r, uint64_t tu
     for (uint32_t e = from_behind(); e < r.at.experts; e += blockDim.x) {
         const uint32_t local = e - b.first_expert;
         uint32_t total = 0;
-        for (uint32_t begin = 0; begin < r.at.nranks; begin += AT_ONCE) {
-            uint32_t count[AT_ONCE];
-#pragma unroll
-            for (uint32_t i = 0; i < AT_ONCE; i++) {
-                const uint32_t s = begin + i;
-                const char *head = head_in(r.at, b.heap, turn, s);
-                count[i] =
-                    s < r.at.nranks && hears(r, s) ? ((const volatile uint32_t *)(head + r.at.head_counts))[e] : 0;
-            }
-#pragma unroll
-            for (uint32_t i = 0; i < AT_ONCE; i++) {
-                sane &= count[i] <= most;
-                total += count[i];
-                if (begin + i < r.at.nranks && local < b.experts) b.count[local * r.at.nranks + begin + i] = count[i];
-            }
+#pragma unroll 4
+        for (uint32_t s = 0; s < r.at.nranks; s++) {
+            const char *head = head_in(r.at, b.heap, turn, s);
+            const uint32_t count = hears(r, s) ? ((const volatile uint32_t *)(head + r.at.head_counts))[e] : 0;
+            sane &= count <= most;
+            if (local < b.experts) b.count[local * r.at.nranks + s] = count;
+            total += count;
         }
         b.total[e] = total;
     }
