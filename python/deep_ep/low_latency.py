@@ -349,7 +349,10 @@ class LowLatency(Pool):
             request = buffer.dispatch_async(x, topk_idx, **options)
             sent = request.result
             rows = _rows(sent, made, casting)
-        copies, viewed = [], may_view(buffer)  # which counts this one
+        # A tensor that is kept keeps the slot for good; two slots, this one counted, are left to handles alone, of
+        # which the newest keeps one and the other is passed on.
+        viewed = buffer.slots_viewed() <= buffer.slots - 2 if buffer.slots > 1 else buffer.arrays_alive() == 0
+        copies = []
         if not viewed:
             copies = [(torch.empty_like(one), one) for one in _listed(rows)]
             rows = tuple(to for to, _ in copies) if casting.words else copies[0][0]
@@ -410,14 +413,6 @@ def _rows(handle: xep.Handle, made: _Made, casting: Casting) -> Rows:
         return found
     strides = (casting.words * rows * 4, 4, rows * 4)
     return found, handle._view(scales, (local, rows, casting.words), strides, need_dtype("", casting.dtype))
-
-
-def may_view(buffer: xep.Buffer) -> bool:
-    """Whether what the dispatch just begun receives may be given as views of its slot. A tensor that is kept keeps the
-    slot for good; two slots are left to handles alone, of which the newest keeps one and the other is passed on."""
-    if buffer.slots == 1:
-        return buffer.arrays_alive() == 0
-    return buffer.slots_viewed() <= buffer.slots - 2
 
 
 # ---- calls ----

@@ -64,17 +64,17 @@ class Current:
 
     def __init__(self, device: int) -> None:
         self._device = device
-        self._last: tuple[tuple, Any] = ((), None)
+        self.last: tuple[tuple, Any] = ((), None)
 
     def raw(self) -> int:
         """Its address."""
         return torch._C._cuda_getCurrentRawStream(self._device)
 
     def stream(self) -> Any:
-        ids, (last_ids, stream) = torch._C._cuda_getCurrentStream(self._device), self._last
+        ids, (last_ids, stream) = torch._C._cuda_getCurrentStream(self._device), self.last
         if ids != last_ids:
             stream = torch.cuda.Stream(stream_id=ids[0], device_index=ids[1], device_type=ids[2])
-            self._last = ids, stream
+            self.last = ids, stream
         return stream
 
 
@@ -159,8 +159,24 @@ class Slot:
         self._readers = None
 
     def _free(self, _memory: Any) -> None:
-        if not sys.is_finalizing():
-            self._queue.free(self, self._received_on, self._readers)
+        """What has read the slot is before the readers, or else before now: the stream of the last operation needs no
+        further event for that."""
+        if sys.is_finalizing():
+            return
+        queue = self._queue
+        queue.slots.discard(self)
+        if self._readers is not None:
+            queue.freed.extend(self._readers)
+            return
+        current = torch._C._cuda_getCurrentRawStream(queue.index)
+        if self._received_on == current == queue.last:
+            queue.done.record(current)
+        elif not is_capturing():
+            for stream in {self._received_on, current}:
+                if stream == queue.last:
+                    queue.done.record(stream)
+                else:
+                    queue.freed.append(_ext.Event(queue.index, stream))
 
 
 class DeviceQueue:
@@ -177,7 +193,7 @@ class DeviceQueue:
         self.slots: set[Slot] = set()
         self.freed: list[_ext.Event] = []
         self.streams: set[int] = set()  # of the program's, that operations were on
-        self._last: Optional[int] = None  # stream of the last operation
+        self.last: Optional[int] = None  # stream of the last operation
 
     def ordering(self, previous_event: Any, asynchronous: bool, on_comm: bool) -> "DeviceOrdering":
         if previous_event is None and not (asynchronous or on_comm):
@@ -195,39 +211,22 @@ class DeviceQueue:
 
     def begin(self, stream: int) -> None:
         """The stream comes after the last operation. Outside of graphs, which are ordered by whoever launches them."""
-        if self._last not in (None, stream) and not is_capturing():
+        if self.last not in (None, stream) and not is_capturing():
             self.alone = None
             self.done.wait(stream)
 
     def end(self, stream: int) -> None:
         if self.done is not None:
             if self.done.record(stream):
-                self._last = stream
+                self.last = stream
         elif not is_capturing():
             self.alone = stream if stream in self.streams else None
-            self._last, self.done = stream, _ext.Event(self.index, stream)
+            self.last, self.done = stream, _ext.Event(self.index, stream)
 
     def mark(self, received_on: int, stream: int) -> list[_ext.Event]:
         """Events behind what is on a stream and on the current one; but for the stream of an operation that begins, as
         all later ones come after that."""
         return [_ext.Event(self.index, each) for each in {received_on, self.current.raw()} - {stream}]
-
-    def free(self, slot: Slot, received_on: int, readers: Optional[list[_ext.Event]]) -> None:
-        """What has read the slot is before readers, or else before now: the stream of the last operation needs no
-        further event for that."""
-        self.slots.discard(slot)
-        if readers is not None:
-            self.freed.extend(readers)
-            return
-        current = torch._C._cuda_getCurrentRawStream(self.index)
-        if received_on == current == self._last:
-            self.done.record(current)
-        elif not is_capturing():
-            for stream in {received_on, current}:
-                if stream == self._last:
-                    self.done.record(stream)
-                else:
-                    self.freed.append(_ext.Event(self.index, stream))
 
     def look(self, stream: int) -> None:
         """Marks what has read slots that nobody looks at any more, although a handle has them. stream: of the operation
