@@ -142,6 +142,19 @@ typedef struct xep_transport_ops {
     /** Likewise: whether this rank, which is in, has not taken all that was sent to it. */
     int (*heap_is_behind)(xep_heap_wire_t *heap, uint32_t rank);
 
+    /**
+     * Of a heap that is not connected yet: bytes from begin on have a twin on a device, at this address, in whose
+     * context the call is made. XEP_ERR_UNSUPPORTED: UCX does not know such memory. Local.
+     */
+    xep_status_t (*heap_twin)(xep_heap_wire_t *heap, uint64_t begin, uint64_t bytes, void *address);
+
+    /**
+     * As the wire's put, from the memory of a device into the twin of a rank that is not mapped: offset is that in the
+     * heap. None is refused.
+     */
+    xep_status_t (*heap_put_direct)(xep_heap_wire_t *heap, uint32_t rank, uint64_t offset, const void *src,
+                                    size_t bytes);
+
     /** Progress of all heaps. Any thread; returns at once when another thread is at it. */
     xep_status_t (*progress)(xep_transport_t *transport);
 

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/*
+ * A UCX that knows CUDA puts from device to device: by cuda_ipc within a host, by GPUDirect over RDMA, over TCP by way
+ * of pieces in host memory. Over cuda_ipc a put is there when it has completed, which a flush of the endpoint does not
+ * wait for; over RDMA it is there after a flush that was posted behind it. So a signal waits for both, in this order.
+ */
+#include "ucp_direct.h"
+
+#include <inttypes.h>
+
+#include "error.h"
+#include "ucp_heap.h"
+#include "ucp_link.h"
+#include "ucp_op.h"
+#include "ucp_peer.h"
+#include "ucp_transport.h"
+
+static xep_status_t check_knows_cuda(const xep_ucp_transport_t *transport)
+{
+    ucp_context_attr_t attr = {.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES};
+    const ucs_status_t ret = ucp_context_query(transport->context, &attr);
+    if (ret == UCS_OK && (attr.memory_types & UCS_BIT(UCS_MEMORY_TYPE_CUDA)) != 0) return XEP_OK;
+    return xep_fail(XEP_ERR_UNSUPPORTED,
+                    "XEP_DIRECT is yes, but UCX %s does not know the memory of CUDA devices (as that of the wheel "
+                    "libucx-cu13 does; UCX_TLS must not leave out cuda_copy)",
+                    xep_ucp_version());
+}
+
+/* UCX may look for the device in the context that is current: that of the caller. */
+static xep_status_t open_locked(xep_ucp_heap_t *heap, uint64_t bytes, void *address)
+{
+    ucp_mem_map_params_t params = {
+        .field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH |
+                      UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE,
+        .address = address,
+        .length = bytes,
+        .memory_type = UCS_MEMORY_TYPE_CUDA,
+    };
+    void *rkey;
+    size_t rkey_bytes;
+    xep_status_t status = check_knows_cuda(heap->transport);
+    if (status != XEP_OK) return status;
+    ucs_status_t ret = ucp_mem_map(heap->transport->context, &params, &heap->twin.memory);
+    if (ret != UCS_OK) {
+        heap->twin.memory = NULL;
+        return xep_fail(XEP_ERR_TRANSPORT, "ucp_mem_map of %" PRIu64 " bytes of a CUDA device: %s", bytes,
+                        ucs_status_string(ret));
+    }
+    ret = ucp_rkey_pack(heap->transport->context, heap->twin.memory, &rkey, &rkey_bytes);
+    if (ret != UCS_OK) return xep_fail(XEP_ERR_TRANSPORT, "ucp_rkey_pack: %s", ucs_status_string(ret));
+    status = xep_ucp_heap_add_key(heap, (uintptr_t)address, rkey, rkey_bytes);
+    ucp_rkey_buffer_release(rkey);
+    return status;
+}
+
+xep_status_t xep_ucp_direct_open(xep_heap_wire_t *base, uint64_t begin, uint64_t bytes, void *address)
+{
+    xep_ucp_heap_t *heap = (xep_ucp_heap_t *)base;
+    xep_ucp_lock(heap->transport);
+    heap->twin.begin = begin;
+    heap->twin.bytes = bytes;
+    xep_status_t status = open_locked(heap, bytes, address);
+    xep_ucp_unlock(heap->transport);
+    return status;
+}
+
+xep_status_t xep_ucp_direct_connect(xep_ucp_link_t *link)
+{
+    if (link->heap->twin.memory == NULL) return XEP_OK;
+    const ucs_status_t ret =
+        ucp_ep_rkey_unpack(xep_ucp_peer_of(link)->endpoint, link->twin_buffer, &link->twin_rkey);
+    if (ret == UCS_OK) return XEP_OK;
+    return xep_fail(XEP_ERR_TRANSPORT, "the key of the device memory of rank %u cannot be used: %s", link->rank,
+                    ucs_status_string(ret));
+}
+
+void xep_ucp_direct_close(xep_ucp_heap_t *heap)
+{
+    if (heap->twin.memory == NULL) return;
+    for (uint32_t r = 0; heap->links != NULL && r < heap->transport->nranks; r++) {
+        if (heap->links[r].twin_rkey != NULL) ucp_rkey_destroy(heap->links[r].twin_rkey);
+        heap->links[r].twin_rkey = NULL;
+    }
+    ucp_mem_unmap(heap->transport->context, heap->twin.memory);
+    heap->twin.memory = NULL;
+}
+
+/* ---- puts ---- */
+
+static void ended(xep_ucp_op_t *op, ucs_status_t status)
+{
+    xep_ucp_link_t *link = op->link;
+    link->direct_puts--;
+    xep_ucp_op_done(op, status);
+    xep_ucp_link_make_ready(link); /* signals may go on */
+}
+
+static void completed(void *request, ucs_status_t status, void *arg)
+{
+    ended(arg, status);
+    ucp_request_free(request);
+}
+
+/* As many as the mode likes: there are few, and all are long. */
+static xep_status_t put_locked(xep_ucp_link_t *link, uint64_t there, const void *src, size_t bytes)
+{
+    xep_ucp_op_t *op = xep_ucp_op_get(link, 0);
+    if (op == NULL) return XEP_ERR_NO_MEMORY;
+    ucp_request_param_t param = xep_ucp_op_param(op);
+    param.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+    param.memory_type = UCS_MEMORY_TYPE_CUDA;
+    param.cb.send = completed;
+    link->puts++;
+    link->direct_puts++;
+    xep_ucp_link_touch(link);
+    ucs_status_ptr_t request =
+        ucp_put_nbx(xep_ucp_peer_of(link)->endpoint, src, bytes, link->twin_base + there, link->twin_rkey, &param);
+    if (!UCS_PTR_IS_PTR(request)) link->direct_puts--;
+    return xep_ucp_op_posted(op, request);
+}
+
+xep_status_t xep_ucp_direct_put(xep_heap_wire_t *base, uint32_t rank, uint64_t offset, const void *src, size_t bytes)
+{
+    xep_ucp_heap_t *heap = (xep_ucp_heap_t *)base;
+    const uint64_t there = offset - heap->twin.begin;
+    if (rank >= heap->transport->nranks || offset < heap->twin.begin || bytes > heap->twin.bytes ||
+        there > heap->twin.bytes - bytes)
+        return xep_fail(XEP_ERR_INVALID,
+                        "invalid range in the device memory of rank %u: %zu bytes at %" PRIu64 " (of %" PRIu64
+                        " at %" PRIu64 ")",
+                        rank, bytes, offset, heap->twin.bytes, heap->twin.begin);
+    xep_ucp_link_t *link = &heap->links[rank];
+    xep_ucp_lock(heap->transport);
+    xep_status_t status = xep_ucp_link_check(link);
+    if (status == XEP_OK && bytes != 0) status = put_locked(link, there, src, bytes);
+    if (status == XEP_OK && heap->super.moved != NULL)
+        atomic_fetch_add_explicit(heap->super.moved, bytes, memory_order_relaxed);
+    xep_ucp_unlock(heap->transport);
+    return status;
+}
