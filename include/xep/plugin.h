@@ -469,9 +469,9 @@ typedef struct xep_plugin {
      * rows never wait for room.
      */
     void (*traffic)(const xep_shape_t *shape, xep_traffic_t *dispatch, xep_traffic_t *combine);
-    int goes_direct;           /* flat it can leave rows to env->direct */
+    int goes_direct;                   /* flat it can leave rows to env->direct */
     const void *(*direct_image)(void); /* device memory: the kernels of direct.h, for the mode of the host */
-    xep_begins_t begins_early; /* if it may begin before all rows are there: then it looks at xep_op_t.coming */
+    xep_begins_t begins_early;         /* if it may begin before all rows are there: then it looks at xep_op_t.coming */
 
     /**
      * Begins to send the outputs of the slot's current piece to the ranks of its tokens, and to bring the next piece;

@@ -23,7 +23,8 @@ static xep_status_t gather(normal_t *mode, xep_op_t *op)
     const xep_env_t *env = mode->kit.env;
     normal_slot_t *slot = normal_slot(mode, op->slot);
     const size_t bytes = xep_dispatch_row_bytes(op->dispatch);
-    for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) mode->gathered[r] = xep_kit_own(&mode->kit, outbox(mode, op, r));
+    for (uint32_t r = 0; r < mode->kit.shape->nranks; r++)
+        mode->gathered[r] = xep_kit_own(&mode->kit, outbox(mode, op, r));
     slot->targets[mode->kit.shape->rank].x = NULL; /* the kernel copies those, too */
     const xep_direct_gather_t rows = {.bytes = bytes,
                                       .stride = xep_row_stride(bytes),

@@ -29,7 +29,7 @@ enum {
 #define WAIT_FOR_COUNTS .name = "counts", .does = "wait for counts", .word = normal_counts_word
 #define FIND_PLACES     .name = "places", .does = "find places", .agreed = 1
 #define MOVE_ROWS       .name = "rows to go out", .does = "rows", .transfers = normal_dispatch_transfer
-#define GO_DIRECT     .name = "rows to go out", .does = "rows", .transfers = normal_direct_transfer
+#define GO_DIRECT       .name = "rows to go out", .does = "rows", .transfers = normal_direct_transfer
 #define WAIT_FOR_ROWS   .name = "rows", .does = "wait for rows", .word = normal_done_word
 #define OFFER           .name = "rows to go out", .does = "offer", .store = xep_combine_store_offer
 #define OFFER_AND_BEGIN .name = "rows to go out", .does = "offer", .store = normal_store_offer_and_begin
@@ -141,7 +141,11 @@ const xep_step_t normal_combine_steps[] = {
     /* 5 */
     {.name = "places", .does = "find places", .run = normal_take_begins, .agreed = 1, .with = GRANTS},
     {.name = "sums", .does = "sum", .run = normal_sum, .agreed = 1, .without = MASKS | NODES | PIECES | CASTS | DIRECT},
-    {.name = "sums on the device", .does = "sum", .run = normal_sum_direct, .agreed = 1, .with = DIRECT,
+    {.name = "sums on the device",
+     .does = "sum",
+     .run = normal_sum_direct,
+     .agreed = 1,
+     .with = DIRECT,
      .without = CASTS},
     {.name = "sums", .does = "sum", .run = normal_sum_masked, .agreed = 1, .with = MASKS, .without = CASTS},
     {.name = "sums",
@@ -169,7 +173,6 @@ void normal_choose_steps(normal_t *mode)
     unsigned features = (mode->kit.env->out != NULL ? MASKS : 0) | (mode->grants ? GRANTS : 0) |
                         (shape->by_nodes ? NODES : 0) | (shape->in_pieces ? PIECES : 0) |
                         (shape->sends_in_place ? IN_PLACE : 0) | (mode->kit.all_mapped ? 0 : WIRED) |
-                        (shape->sums_by_selection ? BY_SELECTION : 0) |
-                        (mode->kit.env->direct != NULL ? DIRECT : 0);
+                        (shape->sums_by_selection ? BY_SELECTION : 0) | (mode->kit.env->direct != NULL ? DIRECT : 0);
     xep_steps_choose(mode, features, shape->by_nodes ? mode->nodes->who.through : NULL);
 }

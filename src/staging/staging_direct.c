@@ -41,8 +41,8 @@ static xep_status_t load_kernels(xep_buffer_t *buffer, struct xep_direct *direct
 {
     static const char *const names[SUMS] = {"xep_cuda_sum_bf16", "xep_cuda_sum_fp16", "xep_cuda_sum_fp32"};
     xep_device_t *device = &buffer->device->device;
-    xep_status_t status = xep_plugin_load(&buffer->group->config, buffer->params.mode, XEP_MEMORY_CUDA,
-                                          &direct->kernels);
+    xep_status_t status =
+        xep_plugin_load(&buffer->group->config, buffer->params.mode, XEP_MEMORY_CUDA, &direct->kernels);
     if (status != XEP_OK) return status;
     if (direct->kernels.plugin->direct_image == NULL)
         return xep_fail(XEP_ERR_PLUGIN, "mode \"%s\" has no kernels for XEP_DIRECT=yes", direct->kernels.plugin->name);

@@ -179,8 +179,9 @@ static xep_status_t show_combine(const xep_request_t *req)
     const staged_slot_t *slot = &buffer->staging->slots[req->op.slot];
     const xep_combine_args_t *a = &req->combine, *to = &slot->combine;
     const uint64_t tokens = req->handle->tokens, weights = req->handle->topk * sizeof(float);
+    const void *out = slot->sums_direct ? NULL : a->out;
     const staged_matrix_t sums[] = {
-        {NULL, to->out, to->out_stride, slot->sums_direct ? NULL : a->out, a->out_stride, a->hidden * xep_dtype_size(a->dtype), tokens},
+        {NULL, to->out, to->out_stride, out, a->out_stride, a->hidden * xep_dtype_size(a->dtype), tokens},
         {NULL, to->out_weights, to->out_weights_stride, a->out_weights, weights, weights, tokens},
     };
     return xep_staging_copy(buffer, sums, 2, a->stream);

@@ -63,7 +63,7 @@ struct xep_staging {
     char *here, *there;          /* [slots][inputs.bytes], [slots][views.bytes] */
     int pinned;
     xep_status_t (*take_on_host)(xep_request_t *req); /* buffer->take_dispatch for what was copied; NULL: none */
-    struct xep_direct *direct; /* staging_direct.c; NULL: no rows are direct */
+    struct xep_direct *direct;                        /* staging_direct.c; NULL: no rows are direct */
     void *layout; /* pinned memory of layouts, as large as the largest so far; NULL: there was none */
     uint64_t layout_bytes;
     uint8_t *came; /* of all slots */

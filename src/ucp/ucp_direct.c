@@ -31,8 +31,8 @@ static xep_status_t check_knows_cuda(const xep_ucp_transport_t *transport)
 static xep_status_t open_locked(xep_ucp_heap_t *heap, uint64_t bytes, void *address)
 {
     ucp_mem_map_params_t params = {
-        .field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH |
-                      UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE,
+        .field_mask =
+            UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE,
         .address = address,
         .length = bytes,
         .memory_type = UCS_MEMORY_TYPE_CUDA,
@@ -63,27 +63,6 @@ xep_status_t xep_ucp_direct_open(xep_heap_wire_t *base, uint64_t begin, uint64_t
     xep_status_t status = open_locked(heap, bytes, address);
     xep_ucp_unlock(heap->transport);
     return status;
-}
-
-xep_status_t xep_ucp_direct_connect(xep_ucp_link_t *link)
-{
-    if (link->heap->twin.memory == NULL) return XEP_OK;
-    const ucs_status_t ret =
-        ucp_ep_rkey_unpack(xep_ucp_peer_of(link)->endpoint, link->twin_buffer, &link->twin_rkey);
-    if (ret == UCS_OK) return XEP_OK;
-    return xep_fail(XEP_ERR_TRANSPORT, "the key of the device memory of rank %u cannot be used: %s", link->rank,
-                    ucs_status_string(ret));
-}
-
-void xep_ucp_direct_close(xep_ucp_heap_t *heap)
-{
-    if (heap->twin.memory == NULL) return;
-    for (uint32_t r = 0; heap->links != NULL && r < heap->transport->nranks; r++) {
-        if (heap->links[r].twin_rkey != NULL) ucp_rkey_destroy(heap->links[r].twin_rkey);
-        heap->links[r].twin_rkey = NULL;
-    }
-    ucp_mem_unmap(heap->transport->context, heap->twin.memory);
-    heap->twin.memory = NULL;
 }
 
 /* ---- puts ---- */

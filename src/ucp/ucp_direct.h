@@ -10,10 +10,4 @@
 xep_status_t xep_ucp_direct_open(xep_heap_wire_t *heap, uint64_t begin, uint64_t bytes, void *address);
 xep_status_t xep_ucp_direct_put(xep_heap_wire_t *heap, uint32_t rank, uint64_t offset, const void *src, size_t bytes);
 
-/** Unpacks the key of the link's twin. XEP_OK where the heap has none. */
-xep_status_t xep_ucp_direct_connect(xep_ucp_link_t *link);
-
-/** Before the device's memory is freed; a no-op for a heap without a twin. */
-void xep_ucp_direct_close(xep_ucp_heap_t *heap);
-
 #endif

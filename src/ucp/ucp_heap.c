@@ -15,7 +15,6 @@
 #include "error.h"
 #include "host.h"
 #include "mapping.h"
-#include "ucp_direct.h"
 #include "ucp_intake.h"
 #include "ucp_link.h"
 #include "ucp_memory.h"
@@ -32,7 +31,7 @@ typedef struct heap_key {
     uint64_t bytes;
     uint64_t segment, segment_offset; /* of shared memory, and where in it the heap begins; 0, 0: not known */
     xep_ucp_owner_t owner;
-    uint64_t twin; /* the owner's address of the heap's twin, whose rkey follows the other one */
+    uint64_t twin;            /* the owner's address of the heap's twin, whose rkey follows the other one */
     uint32_t twin_rkey_bytes; /* 0: there is none */
     uint32_t reserved;
 } heap_key_t;
@@ -249,7 +248,7 @@ void xep_ucp_heap_unlink(xep_ucp_heap_t *heap)
 void xep_ucp_heap_free(xep_ucp_heap_t *heap)
 {
     xep_ucp_registry_leave(heap);
-    xep_ucp_direct_close(heap);
+    xep_ucp_twin_close(heap);
     if (heap->super.release != NULL) heap->super.release(heap->super.release_arg);
     xep_ucp_heap_unlink(heap);
     xep_ucp_pool_close(&heap->pool);

@@ -123,7 +123,7 @@ struct xep_ucp_link {
     uint64_t remote_base, remote_heap;
     const void *twin_buffer; /* key and address of the rank's twin (ucp_direct.h); NULL: it has none */
     ucp_rkey_h twin_rkey;
-    uint64_t twin_base, direct_puts; /* puts into it that UCX has */
+    uint64_t twin_base, direct_puts;  /* puts into it that UCX has */
     uint64_t segment, segment_offset; /* where the rank has its region; segment 0: not known */
     xep_ucp_owner_t owner;
     const xep_ucp_protocol_t *protocol; /* REMOTE */
