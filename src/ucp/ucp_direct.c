@@ -60,6 +60,7 @@ xep_status_t xep_ucp_direct_open(xep_heap_wire_t *base, uint64_t begin, uint64_t
     xep_ucp_lock(heap->transport);
     heap->twin.begin = begin;
     heap->twin.bytes = bytes;
+    heap->twin.address = (uintptr_t)address;
     xep_status_t status = open_locked(heap, bytes, address);
     xep_ucp_unlock(heap->transport);
     return status;
@@ -90,6 +91,10 @@ static xep_status_t put_locked(xep_ucp_link_t *link, uint64_t there, const void 
     param.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMORY_TYPE;
     param.memory_type = UCS_MEMORY_TYPE_CUDA;
     param.cb.send = completed;
+    if ((uintptr_t)src - link->heap->twin.address < link->heap->twin.bytes) { /* UCX need not look for its key */
+        param.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMH;
+        param.memh = link->heap->twin.memory;
+    }
     link->puts++;
     link->direct_puts++;
     xep_ucp_link_touch(link);

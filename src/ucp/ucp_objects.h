@@ -166,6 +166,7 @@ struct xep_ucp_heap {
     struct {
         ucp_mem_h memory; /* NULL: there is none */
         uint64_t begin, bytes;
+        uintptr_t address;
     } twin;                   /* of this part of the heap, in the memory of a device */
     uint8_t *keys;            /* copies of all */
     xep_ucp_link_t *links;    /* [nranks], NULL before heap_connect */
