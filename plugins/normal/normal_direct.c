@@ -81,23 +81,19 @@ int normal_direct_transfer(const void *opaque, const xep_op_t *op, uint32_t rank
 
 /* ---- combine ---- */
 
-/* Outputs lie as they will there, and are one put; from rows of the caller's with another stride each is one. */
+/* Outputs lie in the slot's input, as they will there: so those for a rank are one put. */
 xep_status_t normal_return_direct(void *opaque, xep_op_t *op)
 {
     const normal_t *mode = opaque;
     const xep_env_t *env = mode->kit.env;
     xep_status_t status = XEP_OK;
-    for (uint32_t i = 0; i + 1 < mode->kit.shape->nranks; i++) {
+    for (uint32_t i = 0; i + 1 < mode->kit.shape->nranks && status == XEP_OK; i++) {
         const uint32_t r = xep_kit_peer(&mode->kit, i), self = mode->kit.shape->rank;
         xep_transfer_t t;
         normal_returned_transfer(mode, op, r, 0, normal_returned_begin(mode, normal_slot(mode, op->slot), r, self), &t);
-        const uint64_t puts = t.rows == 0 ? 0 : t.src_stride == t.stride ? 1 : t.rows;
-        for (uint64_t p = 0; p < puts && status == XEP_OK; p++)
-            status = env->direct->put(env, op, r, t.offset + p * t.stride, t.src + p * t.src_stride,
-                                      (t.rows / puts - 1) * t.stride + t.bytes);
-        if (status != XEP_OK) return status;
+        if (t.rows != 0) status = env->direct->put(env, op, r, t.offset, t.src, (t.rows - 1) * t.stride + t.bytes);
     }
-    return XEP_OK;
+    return status;
 }
 
 int normal_direct_offer_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number,

@@ -87,7 +87,9 @@ xep_status_t xep_staging_open_direct(xep_buffer_t *buffer)
     buffer->staging->direct = direct;
     xep_status_t status = load_kernels(buffer, direct);
     if (status == XEP_OK) status = allocate(buffer, direct);
-    if (status == XEP_OK) status = transport->heap_twin(buffer->heap, direct->begin, direct->bytes, direct->twin);
+    const xep_memory_range_t rows = {direct->twin, direct->bytes},
+                             inputs = {buffer->staging->there, buffer->shape.slots * buffer->staging->views.bytes};
+    if (status == XEP_OK) status = transport->heap_twin(buffer->heap, direct->begin, &rows, &inputs);
     if (status == XEP_OK) xep_log(XEP_LOG_INFO, "rows go from device to device");
     return status;
 }

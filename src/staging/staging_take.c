@@ -234,7 +234,8 @@ static xep_status_t take_combine(xep_request_t *req)
     xep_combine_args_t *a = &req->combine;
     const uint64_t rows = req->handle->recv.rows, tokens = req->handle->tokens, stride = buffer->staging->y_stride,
                    row = a->hidden * xep_dtype_size(a->dtype), weights = req->handle->topk * sizeof(float);
-    const staged_matrix_t y = find_outputs(req);
+    const int is_direct = buffer->staging->slots[s].sums_direct = xep_staging_goes_direct(req);
+    staged_matrix_t y = find_outputs(req);
     const staged_matrix_t matrices[] = {
         {"topk_weights", staged_here(buffer, s, at->y_weights), weights, a->topk_weights, a->topk_weights_stride,
          weights, rows},
@@ -244,19 +245,21 @@ static xep_status_t take_combine(xep_request_t *req)
         {"bias", staged_here(buffer, s, at->bias[1]), stride, a->bias[1], a->bias_stride[1], row, tokens},
     };
     const size_t count = sizeof matrices / sizeof matrices[0];
+    /* UCX puts from the slot's input alone, whose memory it knows */
+    if (is_direct) y.to = staged_there(buffer, s, buffer->staging->views.input);
     xep_status_t status = xep_staging_check(buffer, "out", a->out, tokens);
     if (status == XEP_OK) status = xep_staging_check(buffer, "out_weights", a->out_weights, tokens);
     if (status == XEP_OK) status = check_matrices(buffer, &y, 1);
     if (status == XEP_OK) status = check_matrices(buffer, matrices, count);
     if (status == XEP_OK) status = begin_on(buffer, a->stream);
     if (status == XEP_OK) status = xep_staging_copy(buffer, matrices, 2, a->stream);
-    const int is_direct = buffer->staging->slots[s].sums_direct = xep_staging_goes_direct(req);
+    if (status == XEP_OK && is_direct && y.from != y.to) status = xep_staging_copy(buffer, &y, 1, a->stream);
     if (status == XEP_OK)
         status = is_direct ? leave_rows(req, a->stream) : take_rows(req, &y, &matrices[2], 2, a->stream);
     if (status != XEP_OK) return status;
     buffer->staging->slots[s].combine = *a;
-    a->x = is_direct ? y.from : y.to;
-    a->x_stride = is_direct ? y.from_stride : y.to_stride;
+    a->x = y.to;
+    a->x_stride = y.to_stride;
     if (a->topk_weights != NULL) a->topk_weights = matrices[0].to;
     a->topk_weights_stride = weights;
     for (int b = 0; b < 2 && !is_direct; b++) {

@@ -27,41 +27,46 @@ static xep_status_t check_knows_cuda(const xep_ucp_transport_t *transport)
                     xep_ucp_version());
 }
 
-/* UCX may look for the device in the context that is current: that of the caller. */
-static xep_status_t open_locked(xep_ucp_heap_t *heap, uint64_t bytes, void *address)
+static xep_status_t map(const xep_ucp_heap_t *heap, const xep_memory_range_t *range, ucp_mem_h *memory_p)
 {
-    ucp_mem_map_params_t params = {
+    const ucp_mem_map_params_t params = {
         .field_mask =
             UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE,
-        .address = address,
-        .length = bytes,
+        .address = range->base,
+        .length = range->bytes,
         .memory_type = UCS_MEMORY_TYPE_CUDA,
     };
+    const ucs_status_t ret = ucp_mem_map(heap->transport->context, &params, memory_p);
+    if (ret == UCS_OK) return XEP_OK;
+    *memory_p = NULL;
+    return xep_fail(XEP_ERR_TRANSPORT, "ucp_mem_map of %" PRIu64 " bytes of a CUDA device: %s", range->bytes,
+                    ucs_status_string(ret));
+}
+
+static xep_status_t open_locked(xep_ucp_heap_t *heap)
+{
     void *rkey;
     size_t rkey_bytes;
     xep_status_t status = check_knows_cuda(heap->transport);
+    if (status == XEP_OK) status = map(heap, &heap->twin.rows, &heap->twin.memory);
+    if (status == XEP_OK) status = map(heap, &heap->twin.inputs, &heap->twin.inputs_memory);
     if (status != XEP_OK) return status;
-    ucs_status_t ret = ucp_mem_map(heap->transport->context, &params, &heap->twin.memory);
-    if (ret != UCS_OK) {
-        heap->twin.memory = NULL;
-        return xep_fail(XEP_ERR_TRANSPORT, "ucp_mem_map of %" PRIu64 " bytes of a CUDA device: %s", bytes,
-                        ucs_status_string(ret));
-    }
-    ret = ucp_rkey_pack(heap->transport->context, heap->twin.memory, &rkey, &rkey_bytes);
+    const ucs_status_t ret = ucp_rkey_pack(heap->transport->context, heap->twin.memory, &rkey, &rkey_bytes);
     if (ret != UCS_OK) return xep_fail(XEP_ERR_TRANSPORT, "ucp_rkey_pack: %s", ucs_status_string(ret));
-    status = xep_ucp_heap_add_key(heap, (uintptr_t)address, rkey, rkey_bytes);
+    status = xep_ucp_heap_add_key(heap, (uintptr_t)heap->twin.rows.base, rkey, rkey_bytes);
     ucp_rkey_buffer_release(rkey);
     return status;
 }
 
-xep_status_t xep_ucp_direct_open(xep_heap_wire_t *base, uint64_t begin, uint64_t bytes, void *address)
+xep_status_t xep_ucp_direct_open(xep_heap_wire_t *base, uint64_t begin, const xep_memory_range_t *rows,
+                                 const xep_memory_range_t *inputs)
 {
     xep_ucp_heap_t *heap = (xep_ucp_heap_t *)base;
     xep_ucp_lock(heap->transport);
     heap->twin.begin = begin;
-    heap->twin.bytes = bytes;
-    heap->twin.address = (uintptr_t)address;
-    xep_status_t status = open_locked(heap, bytes, address);
+    heap->twin.rows = *rows;
+    heap->twin.inputs = *inputs;
+    xep_status_t status = open_locked(heap);
     xep_ucp_unlock(heap->transport);
     return status;
 }
@@ -82,6 +87,11 @@ static void completed(void *request, ucs_status_t status, void *arg)
     ucp_request_free(request);
 }
 
+static bool is_in(const xep_memory_range_t *range, const void *address)
+{
+    return (uintptr_t)address - (uintptr_t)range->base < range->bytes;
+}
+
 /* As many as the mode likes: there are few, and all are long. */
 static xep_status_t put_locked(xep_ucp_link_t *link, uint64_t there, const void *src, size_t bytes)
 {
@@ -91,10 +101,9 @@ static xep_status_t put_locked(xep_ucp_link_t *link, uint64_t there, const void 
     param.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMORY_TYPE;
     param.memory_type = UCS_MEMORY_TYPE_CUDA;
     param.cb.send = completed;
-    if ((uintptr_t)src - link->heap->twin.address < link->heap->twin.bytes) { /* UCX need not look for its key */
-        param.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMH;
-        param.memh = link->heap->twin.memory;
-    }
+    /* without the handle UCX 1.22 takes the memory of a device for that of the host, and reads it */
+    param.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMH;
+    param.memh = is_in(&link->heap->twin.rows, src) ? link->heap->twin.memory : link->heap->twin.inputs_memory;
     link->puts++;
     link->direct_puts++;
     xep_ucp_link_touch(link);
@@ -108,12 +117,14 @@ xep_status_t xep_ucp_direct_put(xep_heap_wire_t *base, uint32_t rank, uint64_t o
 {
     xep_ucp_heap_t *heap = (xep_ucp_heap_t *)base;
     const uint64_t there = offset - heap->twin.begin;
-    if (rank >= heap->transport->nranks || offset < heap->twin.begin || bytes > heap->twin.bytes ||
-        there > heap->twin.bytes - bytes)
+    if (rank >= heap->transport->nranks || offset < heap->twin.begin || bytes > heap->twin.rows.bytes ||
+        there > heap->twin.rows.bytes - bytes)
         return xep_fail(XEP_ERR_INVALID,
                         "invalid range in the device memory of rank %u: %zu bytes at %" PRIu64 " (of %" PRIu64
                         " at %" PRIu64 ")",
-                        rank, bytes, offset, heap->twin.bytes, heap->twin.begin);
+                        rank, bytes, offset, heap->twin.rows.bytes, heap->twin.begin);
+    if (bytes != 0 && !is_in(&heap->twin.rows, src) && !is_in(&heap->twin.inputs, src))
+        return xep_fail(XEP_ERR_INVALID, "invalid source of a put: %p (in the twin or the inputs of the heap)", src);
     xep_ucp_link_t *link = &heap->links[rank];
     xep_ucp_lock(heap->transport);
     xep_status_t status = xep_ucp_link_check(link);

@@ -258,6 +258,7 @@ void xep_ucp_twin_close(xep_ucp_heap_t *heap)
         if (heap->links[r].twin_rkey != NULL) ucp_rkey_destroy(heap->links[r].twin_rkey);
         heap->links[r].twin_rkey = NULL;
     }
+    if (heap->twin.inputs_memory != NULL) ucp_mem_unmap(heap->transport->context, heap->twin.inputs_memory);
     ucp_mem_unmap(heap->transport->context, heap->twin.memory);
     heap->twin.memory = NULL;
 }

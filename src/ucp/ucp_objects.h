@@ -165,8 +165,9 @@ struct xep_ucp_heap {
     ucp_mem_h memory;
     struct {
         ucp_mem_h memory; /* NULL: there is none */
-        uint64_t begin, bytes;
-        uintptr_t address;
+        uint64_t begin;
+        xep_memory_range_t rows, inputs; /* inputs: what is put from, too */
+        ucp_mem_h inputs_memory;
     } twin;                   /* of this part of the heap, in the memory of a device */
     uint8_t *keys;            /* copies of all */
     xep_ucp_link_t *links;    /* [nranks], NULL before heap_connect */
