@@ -80,7 +80,10 @@ typedef struct xep_direct_ops {
     /** XEP_OK: what was enqueued for op last is done; XEP_INPROGRESS: not yet. */
     xep_status_t (*reached)(const struct xep_env *env, const struct xep_op *op);
 
-    /** The wire's put, from device memory into the twin of another rank; it never refuses one. */
+    /**
+     * The wire's put, from device memory into the twin of another rank; it never refuses one, but with bytes 0 says
+     * whether the rank can be put to yet (XEP_INPROGRESS: not yet).
+     */
     xep_status_t (*put)(const struct xep_env *env, const struct xep_op *op, uint32_t rank, uint64_t offset,
                         const void *src, size_t bytes);
 } xep_direct_ops_t;

@@ -42,6 +42,8 @@ static xep_status_t put_rows(const normal_t *mode, const xep_op_t *op)
     const normal_slot_t *slot = normal_slot(mode, op->slot);
     const uint64_t stride = xep_row_stride(xep_dispatch_row_bytes(op->dispatch));
     xep_status_t status = XEP_OK;
+    for (uint32_t i = 0; i + 1 < mode->kit.shape->nranks && status == XEP_OK; i++)
+        status = env->direct->put(env, op, xep_kit_peer(&mode->kit, i), xep_area_at(mode->layout.common.x, 0), NULL, 0);
     for (uint32_t i = 0; i + 1 < mode->kit.shape->nranks && status == XEP_OK; i++) {
         const uint32_t r = xep_kit_peer(&mode->kit, i);
         const uint64_t to = xep_area_at(mode->layout.common.x, slot->from[r].slot) + slot->there[r] * stride;

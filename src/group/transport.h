@@ -157,7 +157,8 @@ typedef struct xep_transport_ops {
 
     /**
      * As the wire's put, from this heap's twin or inputs into the twin of a rank that is not mapped: offset is that in
-     * the heap. None is refused.
+     * the heap. None is refused; but before the first one bytes 0 says whether there may be any: XEP_INPROGRESS: call
+     * again, this rank's first signal is on its way.
      */
     xep_status_t (*heap_put_direct)(xep_heap_wire_t *heap, uint32_t rank, uint64_t offset, const void *src,
                                     size_t bytes);
