@@ -56,6 +56,7 @@ xep_normal_la_SOURCES = $(normal_shared_sources) \
 	%D%/normal/normal_pass.c %D%/normal/normal_forward.c %D%/normal/normal_return.c %D%/normal/normal_put.c \
 	%D%/normal/normal_dispatch.c %D%/normal/normal_combine.c %D%/normal/normal_fill.c \
 	%D%/normal/normal_nodes_steps.c %D%/normal/normal_cast.c \
+	%D%/normal/normal_direct.h %D%/normal/normal_direct.c \
 	%D%/normal/normal_coded.h %D%/normal/normal_coded.c
 xep_normal_la_CPPFLAGS = $(plugin_cppflags) -I$(srcdir)/%D%/kit -I$(srcdir)/%D%/kernels
 xep_normal_la_LDFLAGS = $(plugin_ldflags)
@@ -75,7 +76,7 @@ xep_ll_la_LIBADD = libxep_kit_parts.la libxep_kernels.la -lm
 # architecture there is most of today and, as PTX, for what comes after.
 cuda_kernels = \
 	%D%/cuda/cuda_plan.cu %D%/cuda/cuda_dispatch.cu %D%/cuda/cuda_dispatch_with_all.cu %D%/cuda/cuda_combine.cu \
-	%D%/cuda/cuda_layout.cu %D%/cuda/cuda_experts.cu %D%/cuda/cuda_cast.cu \
+	%D%/cuda/cuda_layout.cu %D%/cuda/cuda_experts.cu %D%/cuda/cuda_cast.cu %D%/cuda/cuda_direct.cu \
 	%D%/cuda/cuda_ll_dispatch.cu %D%/cuda/cuda_ll_combine.cu
 cuda_headers = \
 	%D%/cuda/cuda_args.h %D%/cuda/cuda_kernels.h %D%/cuda/cuda_ll_kernels.h %D%/cuda/cuda_layout.h \
@@ -98,7 +99,7 @@ cuda_cppflags = $(plugin_cppflags) -I$(srcdir)/%D%/kit -I$(srcdir)/%D%/kernels -
 if HAVE_NVCC
 pkglib_LTLIBRARIES += xep_normal_cuda.la xep_ll_cuda.la
 cuda_normal_images = cuda_plan.fatbin cuda_dispatch.fatbin cuda_dispatch_with_all.fatbin cuda_combine.fatbin \
-	cuda_layout.fatbin cuda_experts.fatbin cuda_cast.fatbin
+	cuda_layout.fatbin cuda_experts.fatbin cuda_cast.fatbin cuda_direct.fatbin
 cuda_ll_images = cuda_ll_dispatch.fatbin cuda_ll_combine.fatbin cuda_layout.fatbin
 CLEANFILES += $(cuda_normal_images) $(cuda_ll_images)
 cuda_dispatch_with_all.fatbin: $(srcdir)/%D%/cuda/cuda_dispatch.cu

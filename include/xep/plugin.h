@@ -21,6 +21,7 @@
 #include <stdint.h>
 
 #include <xep/cuda.h>
+#include <xep/direct.h>
 #include <xep/inspect.h>
 #include <xep/launch.h>
 #include <xep/wire.h>
@@ -31,7 +32,7 @@ extern "C" {
 #endif
 
 /** Goes up with every change of meaning here, in wire.h or launch.h; changes of layout also show in the sizes. */
-#define XEP_PLUGIN_ABI 19u
+#define XEP_PLUGIN_ABI 20u
 
 /** By nodes modes count rows in so many bits of a word, below its epoch. */
 #define XEP_FEED_ROWS_BITS 24
@@ -331,6 +332,8 @@ struct xep_env {
      */
     void (*rows_came)(const xep_env_t *env, const xep_op_t *op, uint32_t rank);
 
+    const xep_direct_ops_t *direct; /* NULL: all rows are in host memory; else those of operations that cast are */
+
     /* rows that receivers can use one by one are announced each time so many bytes are on their way */
     uint64_t part_bytes;
 };
@@ -466,7 +469,9 @@ typedef struct xep_plugin {
      * rows never wait for room.
      */
     void (*traffic)(const xep_shape_t *shape, xep_traffic_t *dispatch, xep_traffic_t *combine);
-    xep_begins_t begins_early; /* if it may begin before all rows are there: then it looks at xep_op_t.coming */
+    int goes_direct;                   /* flat it can leave rows to env->direct */
+    const void *(*direct_image)(void); /* device memory: the kernels of direct.h, for the mode of the host */
+    xep_begins_t begins_early;         /* if it may begin before all rows are there: then it looks at xep_op_t.coming */
 
     /**
      * Begins to send the outputs of the slot's current piece to the ranks of its tokens, and to bring the next piece;

@@ -156,6 +156,11 @@ const cuda_mode_traits_t cuda_mode_traits = {
 
 /* ---- the plugin ---- */
 
+static const void *direct_image(void)
+{
+    return cuda_images[CUDA_IMAGE_DIRECT];
+}
+
 const xep_kit_mode_t xep_kit_mode = {
     .mode_bytes = sizeof(cuda_normal_t),
     .layout = offsetof(cuda_normal_t, normal.layout),
@@ -186,6 +191,7 @@ const xep_plugin_t xep_plugin = {
     .combine = cuda_normal_combine,
     .expand = cuda_normal_expand,
     .reduce = cuda_normal_reduce,
+    .direct_image = direct_image,
 };
 
 _Static_assert(sizeof(xep_cuda_own_words_t) == sizeof(normal_line_t), "lies where the host mode has a line");

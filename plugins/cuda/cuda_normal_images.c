@@ -9,8 +9,9 @@ CUDA_IMAGE(combine);
 CUDA_IMAGE(layout);
 CUDA_IMAGE(experts);
 CUDA_IMAGE(cast);
+CUDA_IMAGE(direct);
 
-const void *const cuda_images[CUDA_NORMAL_IMAGES] = {
+const void *const cuda_images[CUDA_ALL_IMAGES] = {
     [CUDA_IMAGE_PLAN] = cuda_image_plan,
     [CUDA_IMAGE_DISPATCH] = cuda_image_dispatch,
     [CUDA_IMAGE_DISPATCH_WITH_ALL] = cuda_image_dispatch_with_all,
@@ -18,4 +19,5 @@ const void *const cuda_images[CUDA_NORMAL_IMAGES] = {
     [CUDA_IMAGE_LAYOUT] = cuda_image_layout,
     [CUDA_IMAGE_EXPERTS] = cuda_image_experts,
     [CUDA_IMAGE_CAST] = cuda_image_cast,
+    [CUDA_IMAGE_DIRECT] = cuda_image_direct,
 };

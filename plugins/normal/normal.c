@@ -84,6 +84,9 @@ static void lay_arrays(void *opaque, xep_carve_t *arena)
     mode->skips = xep_carve_array(arena, shape->nranks, sizeof *mode->skips);
     mode->factors = xep_carve_array(arena, shape->nranks, sizeof *mode->factors);
     mode->rows = xep_carve_array(arena, rows, sizeof *mode->rows);
+    const uint32_t direct = mode->kit.env->direct != NULL ? shape->nranks : 0;
+    mode->gathered = xep_carve_array(arena, direct, sizeof *mode->gathered);
+    mode->sources = xep_carve_array(arena, direct, sizeof *mode->sources);
     mode->wide = xep_carve_array(arena, rows, sizeof *mode->wide);
     const int rounds = shape->by_nodes && shape->sums_by_selection && !shape->wide_sums;
     mode->own_sums = rounds ? xep_carve_array(arena, mode->kit.env->threads, mode->layout.common.combine_stride) : NULL;
@@ -220,6 +223,7 @@ const xep_plugin_t xep_plugin = {
     .place = &xep_kit_places,
     .traffic = normal_tell_traffic,
     .begins_early = XEP_BEGINS_EARLY,
+    .goes_direct = 1,
     .dispatch = normal_dispatch,
     .combine = normal_combine,
     .next = normal_next,

@@ -230,14 +230,16 @@ typedef struct normal_slot {
 typedef struct normal {
     xep_kit_t kit; /* first */
     normal_layout_t layout;
-    int grants;                 /* receivers may have to say where rows go (normal_grants.c) */
-    const char **records;       /* [R] the ring that has those of a rank, as this one reads it */
-    uint32_t *skips;            /* [R] selections in its record in front of those of this rank's experts */
-    uint64_t *marks;            /* [(R + 63) / 64] ranks of a token: scratch of the plan */
-    uint64_t *factors;          /* [R] of the rows to each rank, in a digest: odd, so that no change of one is lost */
-    const void **rows;          /* [threads][max_dests + 2] rows to sum: scratch of combine */
-    normal_dest_t *terms;       /* [T][max_dests] what is summed without ranks that are out: scratch; with masks */
-    uint64_t *term_first;       /* [T + 1] in terms */
+    int grants;                   /* receivers may have to say where rows go (normal_grants.c) */
+    const char **records;         /* [R] the ring that has those of a rank, as this one reads it */
+    uint32_t *skips;              /* [R] selections in its record in front of those of this rank's experts */
+    uint64_t *marks;              /* [(R + 63) / 64] ranks of a token: scratch of the plan */
+    uint64_t *factors;            /* [R] of the rows to each rank, in a digest: odd, so that no change of one is lost */
+    char **gathered;              /* [R] and */
+    xep_direct_source_t *sources; /* [R]: scratch of rows that stay on devices; else not there */
+    const void **rows;            /* [threads][max_dests + 2] rows to sum: scratch of combine */
+    normal_dest_t *terms;         /* [T][max_dests] what is summed without ranks that are out: scratch; with masks */
+    uint64_t *term_first;         /* [T + 1] in terms */
     uint8_t *wide;              /* [threads][max_dests + 2] likewise: which of them are fp32, by nodes with wide_sums */
     char *own_sums;             /* [threads] rows: of the own node, where they are rounded; NULL: they are not */
     char *coded;                /* those of the slots; NULL: there are none, or there was no memory: normal_coded.h */
@@ -295,6 +297,9 @@ typedef struct normal_returning {
     uint64_t marks[NORMAL_SUM_QUARTERS]; /* of the wire, behind what was put from each quarter last */
 } normal_returning_t;
 
+/** How far rows are that stay on devices: of a combine, their sums. */
+typedef enum { NORMAL_DIRECT_BEGINS, NORMAL_DIRECT_ENQUEUED, NORMAL_DIRECT_PUT } normal_direct_t;
+
 /** Private state of an operation. */
 typedef struct normal_state {
     xep_kit_state_t kit; /* first */
@@ -308,6 +313,7 @@ typedef struct normal_state {
     int weighted; /* rows have weights: known once the records are in; of a combine by nodes, those of local ranks do */
     int uncounted; /* dispatch: selections of the local experts are to be counted when the rows are here */
     normal_returning_t returning;
+    normal_direct_t direct;
     xep_codec_t codec;               /* combine that casts */
     uint64_t coded_begin, coded_end; /* rows of the slot that are encoded; flat */
     int forwarders_told;             /* dispatch by nodes: they have done */

@@ -4,6 +4,7 @@
 #include "normal_steps.h"
 
 #include "normal_coded.h"
+#include "normal_direct.h"
 #include "normal_grants.h"
 #include "normal_masks.h"
 #include "normal_nodes.h"
@@ -18,6 +19,7 @@ enum {
     IN_PLACE = 16,              /* rows may be read in place: normal_in_place.c */
     WIRED = 32,                 /* some rank is not mapped; with GRANTS and NODES one always is */
     BY_SELECTION = 64,          /* of a dispatch: sums are in that order */
+    DIRECT = 512,               /* rows stay on devices, but for those that are cast: normal_direct.c */
     CASTS = XEP_STEPS_OF_CASTS, /* operations that cast: normal_cast.c, normal_coded.h */
     NEXT = XEP_STEPS_OF_NEXT
 };
@@ -27,6 +29,7 @@ enum {
 #define WAIT_FOR_COUNTS .name = "counts", .does = "wait for counts", .word = normal_counts_word
 #define FIND_PLACES     .name = "places", .does = "find places", .agreed = 1
 #define MOVE_ROWS       .name = "rows to go out", .does = "rows", .transfers = normal_dispatch_transfer
+#define GO_DIRECT       .name = "rows to go out", .does = "rows", .transfers = normal_direct_transfer
 #define WAIT_FOR_ROWS   .name = "rows", .does = "wait for rows", .word = normal_done_word
 #define OFFER           .name = "rows to go out", .does = "offer", .store = xep_combine_store_offer
 #define OFFER_AND_BEGIN .name = "rows to go out", .does = "offer", .store = normal_store_offer_and_begin
@@ -71,7 +74,9 @@ const xep_step_t normal_dispatch_steps[] = {
     {.name = "places", .does = "leave rows", .run = normal_leave_rows, .agreed = 1, .with = IN_PLACE},
     /* 4 and 5 */
     {MOVE_ROWS, .run = normal_move_mapped, .store = normal_store_done, .without = WIRED | MASKS},
-    {MOVE_ROWS, .run = normal_move, .store = normal_store_done, .with = WIRED, .without = MASKS | NODES},
+    {MOVE_ROWS, .run = normal_move, .store = normal_store_done, .with = WIRED, .without = MASKS | NODES | DIRECT},
+    {MOVE_ROWS, .run = normal_move, .store = normal_store_done, .with = DIRECT | CASTS},
+    {GO_DIRECT, .run = normal_move_direct, .store = normal_store_done, .with = DIRECT, .without = CASTS},
     {MOVE_ROWS, .run = normal_move_masked, .store = normal_store_done_masked, .with = MASKS},
     {.name = "rows to pass",
      .does = "rows",
@@ -111,7 +116,9 @@ const xep_step_t normal_combine_steps[] = {
     /* 3 */
     {OFFER, .run = xep_step_store, .without = WIRED},
     {OFFER, .run = xep_step_send, .transfers = normal_combine_transfer, .with = WIRED,
-     .without = GRANTS | NODES | PIECES | CASTS},
+     .without = GRANTS | NODES | PIECES | CASTS | DIRECT},
+    {.name = "rows to go out", .does = "put rows", .run = normal_return_direct, .with = DIRECT, .without = CASTS},
+    {OFFER, .run = xep_step_send, .transfers = normal_direct_offer_transfer, .with = DIRECT, .without = CASTS},
     {OFFER, .run = xep_step_send, .transfers = normal_coded_transfer, .with = WIRED | CASTS,
      .without = GRANTS | NODES | PIECES},
     {OFFER_AND_BEGIN, .run = xep_step_send, .transfers = normal_combine_transfer, .with = GRANTS, .without = CASTS},
@@ -133,7 +140,13 @@ const xep_step_t normal_combine_steps[] = {
     XEP_COMBINE_STEP_AGREE,
     /* 5 */
     {.name = "places", .does = "find places", .run = normal_take_begins, .agreed = 1, .with = GRANTS},
-    {.name = "sums", .does = "sum", .run = normal_sum, .agreed = 1, .without = MASKS | NODES | PIECES | CASTS},
+    {.name = "sums", .does = "sum", .run = normal_sum, .agreed = 1, .without = MASKS | NODES | PIECES | CASTS | DIRECT},
+    {.name = "sums on the device",
+     .does = "sum",
+     .run = normal_sum_direct,
+     .agreed = 1,
+     .with = DIRECT,
+     .without = CASTS},
     {.name = "sums", .does = "sum", .run = normal_sum_masked, .agreed = 1, .with = MASKS, .without = CASTS},
     {.name = "sums",
      .does = "decode and sum",
@@ -160,6 +173,6 @@ void normal_choose_steps(normal_t *mode)
     unsigned features = (mode->kit.env->out != NULL ? MASKS : 0) | (mode->grants ? GRANTS : 0) |
                         (shape->by_nodes ? NODES : 0) | (shape->in_pieces ? PIECES : 0) |
                         (shape->sends_in_place ? IN_PLACE : 0) | (mode->kit.all_mapped ? 0 : WIRED) |
-                        (shape->sums_by_selection ? BY_SELECTION : 0);
+                        (shape->sums_by_selection ? BY_SELECTION : 0) | (mode->kit.env->direct != NULL ? DIRECT : 0);
     xep_steps_choose(mode, features, shape->by_nodes ? mode->nodes->who.through : NULL);
 }

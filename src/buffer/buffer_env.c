@@ -194,6 +194,7 @@ void xep_buffer_fill_env(xep_buffer_t *buffer)
     env->has_ended = env_has_ended;
     env->leave_out = env_leave_out;
     env->wake = xep_group_sleeps(buffer->group) ? env_wake : NULL;
+    env->direct = xep_staging_direct(buffer);
     env->rows_came = buffer->staging == NULL ? NULL : xep_staging_rows_came;
     buffer->heap->moved = &buffer->waits.counts->wire_bytes;
     xep_counts_show(buffer->waits.counts, buffer->shape.rank, buffer->shape.nranks, buffer->number,

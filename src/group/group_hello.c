@@ -30,7 +30,9 @@ typedef struct hello {
     int32_t heartbeat;   /* XEP_HEARTBEAT */
     int32_t map;         /* XEP_MAP */
     int32_t liveness;    /* XEP_LIVENESS */
+    int32_t direct;      /* XEP_DIRECT */
     int32_t pid;
+    uint32_t reserved;
     uint64_t start;
     uint64_t host;
     uint64_t network;   /* 0: not known */
@@ -39,7 +41,7 @@ typedef struct hello {
     xep_neighbour_t neighbour;
     uint32_t addresses[XEP_INTERFACES]; /* of its interfaces, in network order; then 0 */
 } hello_t;
-_Static_assert(sizeof(hello_t) == 80 + sizeof(xep_neighbour_t) + 4 * XEP_INTERFACES, "hello is exchanged as bytes");
+_Static_assert(sizeof(hello_t) == 88 + sizeof(xep_neighbour_t) + 4 * XEP_INTERFACES, "hello is exchanged as bytes");
 
 static uint32_t library_version(void)
 {
@@ -57,6 +59,7 @@ static hello_t hello_of(const xep_group_t *group)
                      .heartbeat = group->config.heartbeat,
                      .map = group->config.map,
                      .liveness = group->config.liveness,
+                     .direct = group->config.direct,
                      .pid = (int32_t)getpid(),
                      .start = xep_host_start((int32_t)getpid()),
                      .host = xep_host_identity(),
@@ -80,6 +83,7 @@ static xep_status_t check_hellos(const xep_group_t *group, const hello_t *hellos
         } terms[] = {{"the number of ranks", h->nranks, first->nranks},
                      {"XEP_NODE_RANKS", h->node_ranks, first->node_ranks},
                      {"XEP_MAP", h->map, first->map},
+                     {"XEP_DIRECT", h->direct, first->direct},
                      {"XEP_LIVENESS", h->liveness, first->liveness},
                      {"XEP_HEARTBEAT (ms)", h->heartbeat, first->heartbeat}};
         if (h->magic != HELLO_MAGIC || h->version != first->version)

@@ -42,6 +42,12 @@ struct xep_heap_wire {
     size_t key_bytes;        /* differs from rank to rank */
 };
 
+/** Memory of a device. */
+typedef struct xep_memory_range {
+    void *base;
+    uint64_t bytes;
+} xep_memory_range_t;
+
 /** Shared memory of one kind, from which a rank's heaps may come. Exchanged as bytes. */
 typedef struct xep_shared_room {
     uint64_t id;    /* equal for ranks that draw from the same; 0: this rank has none of the kind */
@@ -141,6 +147,21 @@ typedef struct xep_transport_ops {
 
     /** Likewise: whether this rank, which is in, has not taken all that was sent to it. */
     int (*heap_is_behind)(xep_heap_wire_t *heap, uint32_t rank);
+
+    /**
+     * Of a heap that is not connected yet: its bytes from begin on have a twin on a device, into which peers put from
+     * their twins and inputs. XEP_ERR_UNSUPPORTED: UCX does not know such memory. Local.
+     */
+    xep_status_t (*heap_twin)(xep_heap_wire_t *heap, uint64_t begin, const xep_memory_range_t *rows,
+                              const xep_memory_range_t *inputs);
+
+    /**
+     * As the wire's put, from this heap's twin or inputs into the twin of a rank that is not mapped: offset is that in
+     * the heap. None is refused; but before the first one bytes 0 says whether there may be any: XEP_INPROGRESS: call
+     * again, this rank's first signal is on its way.
+     */
+    xep_status_t (*heap_put_direct)(xep_heap_wire_t *heap, uint32_t rank, uint64_t offset, const void *src,
+                                    size_t bytes);
 
     /** Progress of all heaps. Any thread; returns at once when another thread is at it. */
     xep_status_t (*progress)(xep_transport_t *transport);

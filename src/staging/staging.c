@@ -134,6 +134,7 @@ xep_status_t xep_staging_open(xep_buffer_t *buffer)
     staging->there = there;
     if (status == XEP_OK) status = buffer->device->ops->make_notes(buffer->device, staged_note(shape->slots, 0));
     if (status == XEP_OK) pin_heap(buffer);
+    if (status == XEP_OK) status = xep_staging_open_direct(buffer);
     /* the zeros are there before anything is copied over them */
     return status == XEP_OK ? device->ops->sync(device) : status;
 }
@@ -143,6 +144,7 @@ void xep_staging_close(xep_buffer_t *buffer)
     xep_staging_t *staging = buffer->staging;
     if (staging == NULL) return;
     xep_heap_device_t *device = buffer->device;
+    xep_staging_close_direct(buffer);
     device->device.ops->release(&device->device, XEP_MEMORY_HOST, staging->layout);
     device->device.ops->release(&device->device, XEP_MEMORY_CUDA, staging->there);
     if (staging->pinned) device->ops->unpin(device, buffer->heap->base);

@@ -33,6 +33,20 @@ xep_status_t xep_staging_measure(const xep_shape_t *shape, uint64_t recv_rows, u
 xep_status_t xep_staging_open(xep_buffer_t *buffer);
 void xep_staging_close(xep_buffer_t *buffer);
 
+/* ---- staging_direct.c ---- */
+
+/** Where rows are direct (xep/direct.h): makes the twin, and tells it to the heap, which is not connected yet. */
+xep_status_t xep_staging_open_direct(xep_buffer_t *buffer);
+void xep_staging_close_direct(xep_buffer_t *buffer);
+
+/** Whether the rows of an operation will be; and where an address of the heap's rows is in the twin. */
+int xep_staging_goes_direct(const xep_request_t *req);
+char *xep_staging_twin(const xep_buffer_t *buffer, const void *address);
+
+/** xep_env_t.direct. */
+extern const xep_direct_ops_t xep_staging_direct_ops;
+const xep_direct_ops_t *xep_staging_direct(const xep_buffer_t *buffer);
+
 /* ---- staging_copy.c ---- */
 
 /** A matrix, its copy, and its name for the caller. bytes: of a row. */

@@ -20,6 +20,7 @@ static void fill_shown(const xep_buffer_t *buffer, const xep_handle_t *handle)
     xep_recv_t *shown = &buffer->staging->slots[s].shown;
     *shown = handle->recv;
     shown->x = staged_there(buffer, s, at->x);
+    if (buffer->staging->slots[s].is_direct) shown->x = xep_staging_twin(buffer, handle->recv.x);
     shown->topk_idx = staged_there(buffer, s, at->idx);
     if (shown->topk_weights != NULL) shown->topk_weights = (void *)staged_there(buffer, s, at->weights);
     if (shown->scales != NULL) shown->scales = staged_there(buffer, s, at->scales);
@@ -67,6 +68,7 @@ static xep_status_t show_range(const xep_request_t *req, uint64_t begin, uint64_
          .rows = rows},
         {0},
     };
+    if (req->buffer->staging->slots[req->op.slot].is_direct) parts[0].from = NULL;
     if (recv->scales != NULL)
         parts[1] = (staged_matrix_t){.to = (char *)shown->scales + scales, .from = (const char *)recv->scales + scales};
     if (recv->scales_stride == 4) {
@@ -177,8 +179,9 @@ static xep_status_t show_combine(const xep_request_t *req)
     const staged_slot_t *slot = &buffer->staging->slots[req->op.slot];
     const xep_combine_args_t *a = &req->combine, *to = &slot->combine;
     const uint64_t tokens = req->handle->tokens, weights = req->handle->topk * sizeof(float);
+    const void *out = slot->sums_direct ? NULL : a->out;
     const staged_matrix_t sums[] = {
-        {NULL, to->out, to->out_stride, a->out, a->out_stride, a->hidden * xep_dtype_size(a->dtype), tokens},
+        {NULL, to->out, to->out_stride, out, a->out_stride, a->hidden * xep_dtype_size(a->dtype), tokens},
         {NULL, to->out_weights, to->out_weights_stride, a->out_weights, weights, weights, tokens},
     };
     return xep_staging_copy(buffer, sums, 2, a->stream);

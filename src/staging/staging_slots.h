@@ -30,6 +30,8 @@ typedef struct staged_slot {
     /* where the caller wants what a dispatch tells; NULL: nowhere, or the mode writes it there itself */
     int32_t *stats;
     uint64_t *rows;
+    int is_direct;   /* the dispatch has its rows in the twin */
+    int sums_direct; /* the last combine has stored its sums where the caller wants them */
     uint64_t coming; /* rows that the operation is given, which come in parts */
     uint32_t parts, parts_here;
     uint8_t *came; /* [nranks] 1: rows of the rank are on their way to the device */
@@ -61,6 +63,7 @@ struct xep_staging {
     char *here, *there;          /* [slots][inputs.bytes], [slots][views.bytes] */
     int pinned;
     xep_status_t (*take_on_host)(xep_request_t *req); /* buffer->take_dispatch for what was copied; NULL: none */
+    struct xep_direct *direct;                        /* staging_direct.c; NULL: no rows are direct */
     void *layout; /* pinned memory of layouts, as large as the largest so far; NULL: there was none */
     uint64_t layout_bytes;
     uint8_t *came; /* of all slots */

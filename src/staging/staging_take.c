@@ -101,6 +101,14 @@ static xep_status_t take_rows(xep_request_t *req, const staged_matrix_t *rows, c
     return status == XEP_OK ? xep_staging_note(req->buffer, stream) : status;
 }
 
+/* Rows stay where they are: the call waits until they are there, which a kernel or UCX will read. */
+static xep_status_t leave_rows(const xep_request_t *req, void *stream)
+{
+    staged_slot_t *slot = &req->buffer->staging->slots[req->op.slot];
+    slot->coming = slot->parts = slot->parts_here = 0;
+    return xep_staging_note(req->buffer, stream);
+}
+
 /* ---- dispatch ---- */
 
 /*
@@ -183,10 +191,14 @@ static xep_status_t take_dispatch(xep_request_t *req)
     if (status == XEP_OK) status = begin_on(buffer, a->stream);
     if (status == XEP_OK) status = xep_staging_copy(buffer, matrices, count, a->stream);
     if (status == XEP_OK) status = fetch_scales(buffer, a, staged_here(buffer, s, at->scales));
-    if (status == XEP_OK) status = take_rows(req, &rows, NULL, 0, a->stream);
+    slot->is_direct = xep_staging_goes_direct(req);
+    if (status == XEP_OK)
+        status = slot->is_direct ? leave_rows(req, a->stream) : take_rows(req, &rows, NULL, 0, a->stream);
     if (status != XEP_OK) return status;
-    a->x = x;
-    a->x_stride = buffer->staging->x_stride;
+    if (!slot->is_direct) {
+        a->x = x;
+        a->x_stride = buffer->staging->x_stride;
+    }
     if (a->topk_idx != NULL) a->topk_idx = idx;
     a->topk_idx_stride = idx_bytes;
     if (a->topk_weights != NULL) a->topk_weights = (float *)(void *)weights;
@@ -222,7 +234,8 @@ static xep_status_t take_combine(xep_request_t *req)
     xep_combine_args_t *a = &req->combine;
     const uint64_t rows = req->handle->recv.rows, tokens = req->handle->tokens, stride = buffer->staging->y_stride,
                    row = a->hidden * xep_dtype_size(a->dtype), weights = req->handle->topk * sizeof(float);
-    const staged_matrix_t y = find_outputs(req);
+    const int is_direct = buffer->staging->slots[s].sums_direct = xep_staging_goes_direct(req);
+    staged_matrix_t y = find_outputs(req);
     const staged_matrix_t matrices[] = {
         {"topk_weights", staged_here(buffer, s, at->y_weights), weights, a->topk_weights, a->topk_weights_stride,
          weights, rows},
@@ -232,27 +245,33 @@ static xep_status_t take_combine(xep_request_t *req)
         {"bias", staged_here(buffer, s, at->bias[1]), stride, a->bias[1], a->bias_stride[1], row, tokens},
     };
     const size_t count = sizeof matrices / sizeof matrices[0];
+    /* UCX puts from the slot's input alone, whose memory it knows */
+    if (is_direct) y.to = staged_there(buffer, s, buffer->staging->views.input);
     xep_status_t status = xep_staging_check(buffer, "out", a->out, tokens);
     if (status == XEP_OK) status = xep_staging_check(buffer, "out_weights", a->out_weights, tokens);
     if (status == XEP_OK) status = check_matrices(buffer, &y, 1);
     if (status == XEP_OK) status = check_matrices(buffer, matrices, count);
     if (status == XEP_OK) status = begin_on(buffer, a->stream);
     if (status == XEP_OK) status = xep_staging_copy(buffer, matrices, 2, a->stream);
-    if (status == XEP_OK) status = take_rows(req, &y, &matrices[2], 2, a->stream);
+    if (status == XEP_OK && is_direct && y.from != y.to) status = xep_staging_copy(buffer, &y, 1, a->stream);
+    if (status == XEP_OK)
+        status = is_direct ? leave_rows(req, a->stream) : take_rows(req, &y, &matrices[2], 2, a->stream);
     if (status != XEP_OK) return status;
     buffer->staging->slots[s].combine = *a;
     a->x = y.to;
     a->x_stride = y.to_stride;
     if (a->topk_weights != NULL) a->topk_weights = matrices[0].to;
     a->topk_weights_stride = weights;
-    for (int b = 0; b < 2; b++) {
+    for (int b = 0; b < 2 && !is_direct; b++) {
         if (a->bias[b] != NULL) a->bias[b] = matrices[2 + b].to;
         a->bias_stride[b] = stride;
     }
     if (a->weights != NULL) a->weights = matrices[1].to;
     a->weights_stride = weights;
-    a->out = staged_here(buffer, s, at->out);
-    a->out_stride = stride;
+    if (!is_direct) {
+        a->out = staged_here(buffer, s, at->out);
+        a->out_stride = stride;
+    }
     if (a->out_weights != NULL) a->out_weights = (void *)staged_here(buffer, s, at->out_weights);
     a->out_weights_stride = weights;
     return XEP_OK;

@@ -31,8 +31,11 @@ typedef struct heap_key {
     uint64_t bytes;
     uint64_t segment, segment_offset; /* of shared memory, and where in it the heap begins; 0, 0: not known */
     xep_ucp_owner_t owner;
+    uint64_t twin;            /* the owner's address of the heap's twin, whose rkey follows the other one */
+    uint32_t twin_rkey_bytes; /* 0: there is none */
+    uint32_t reserved;
 } heap_key_t;
-static_assert(sizeof(heap_key_t) == 64, "wire format");
+static_assert(sizeof(heap_key_t) == 80, "wire format");
 
 static xep_ucp_heap_t *heap_of(xep_heap_wire_t *heap)
 {
@@ -75,6 +78,21 @@ static xep_status_t make_key(xep_ucp_heap_t *heap)
     return XEP_OK;
 }
 
+xep_status_t xep_ucp_heap_add_key(xep_ucp_heap_t *heap, uint64_t twin, const void *rkey, size_t bytes)
+{
+    const size_t before = heap->super.key_bytes;
+    heap_key_t *key = malloc(before + bytes);
+    if (key == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for a key of %zu bytes", before + bytes);
+    memcpy(key, heap->super.key, before);
+    memcpy((char *)key + before, rkey, bytes);
+    key->twin = twin;
+    key->twin_rkey_bytes = (uint32_t)bytes;
+    free((void *)(uintptr_t)heap->super.key);
+    heap->super.key = key;
+    heap->super.key_bytes = before + bytes;
+    return XEP_OK;
+}
+
 /* Without ranks this is the probe, which is part of the address: it takes no messages. */
 static xep_status_t open_locked(xep_ucp_heap_t *heap, uint64_t bytes)
 {
@@ -106,8 +124,9 @@ xep_status_t xep_ucp_heap_open(xep_transport_t *base, uint64_t bytes, xep_heap_w
 /* The key came from another process, which may run another program: nothing of it is used before it was checked. */
 static xep_status_t check_key(const xep_ucp_heap_t *heap, uint32_t rank, const heap_key_t *key, size_t bytes)
 {
-    if (bytes < sizeof *key || key->magic != KEY_MAGIC || key->rkey_bytes != bytes - sizeof *key ||
-        key->rkey_bytes == 0)
+    if (bytes < sizeof *key || key->magic != KEY_MAGIC || key->rkey_bytes == 0 ||
+        (uint64_t)key->rkey_bytes + key->twin_rkey_bytes != bytes - sizeof *key ||
+        (key->twin_rkey_bytes != 0) != (heap->twin.memory != NULL))
         return xep_fail(XEP_ERR_PROTOCOL, "invalid key from rank %u: %zu bytes (more than a header of %zu)", rank,
                         bytes, sizeof *key);
     if (key->bytes != heap->super.bytes)
@@ -130,6 +149,8 @@ static xep_status_t set_link(xep_ucp_heap_t *heap, uint32_t rank, const uint8_t 
                              .rkey_buffer = copy + sizeof key,
                              .remote_base = key.base,
                              .remote_heap = key.heap,
+                             .twin_buffer = copy + sizeof key + key.rkey_bytes,
+                             .twin_base = key.twin,
                              .segment = key.segment,
                              .segment_offset = key.segment_offset,
                              .owner = key.owner};
@@ -223,10 +244,11 @@ void xep_ucp_heap_unlink(xep_ucp_heap_t *heap)
         xep_ucp_link_close(&heap->links[rank]);
 }
 
-/* In this order: the keys of peers, the memory, the list of links. */
+/* In this order: the twin, as release() frees its memory; the keys of peers, the memory, the list of links. */
 void xep_ucp_heap_free(xep_ucp_heap_t *heap)
 {
     xep_ucp_registry_leave(heap);
+    xep_ucp_twin_close(heap);
     if (heap->super.release != NULL) heap->super.release(heap->super.release_arg);
     xep_ucp_heap_unlink(heap);
     xep_ucp_pool_close(&heap->pool);

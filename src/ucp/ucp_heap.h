@@ -16,6 +16,9 @@ int xep_ucp_heap_is_behind(xep_heap_wire_t *heap, uint32_t rank);
 /** Releases the peers' keys; needs the worker. */
 void xep_ucp_heap_unlink(xep_ucp_heap_t *heap);
 
+/** Adds the key of a twin at this address of the caller's. Before the key is exchanged. */
+xep_status_t xep_ucp_heap_add_key(xep_ucp_heap_t *heap, uint64_t twin, const void *rkey, size_t bytes);
+
 /** Frees the heap, of which UCX has no operation any more. */
 void xep_ucp_heap_free(xep_ucp_heap_t *heap);
 

@@ -57,16 +57,6 @@ static void store_signal(xep_ucp_link_t *link, uint64_t offset, uint64_t value)
     atomic_store_explicit((_Atomic uint64_t *)(void *)(link->base + offset), value, memory_order_release);
 }
 
-/* XEP_OK if the link may be used */
-static xep_status_t check_remote(xep_ucp_link_t *link)
-{
-    const xep_ucp_peer_t *peer = &link->heap->transport->peers[link->rank];
-    if (peer->failed != UCS_OK) return xep_ucp_peer_fail(peer);
-    if (link->state == XEP_UCP_LINK_BROKEN)
-        return xep_fail(link->broken, "the memory of rank %u cannot be reached", link->rank);
-    return XEP_OK;
-}
-
 /* Under the lock, so there is one writer. */
 static xep_status_t count_moved(const xep_ucp_heap_t *heap, size_t bytes, xep_status_t status)
 {
@@ -80,7 +70,7 @@ static xep_status_t count_moved(const xep_ucp_heap_t *heap, size_t bytes, xep_st
 static xep_status_t remote_put(xep_ucp_link_t *link, uint64_t offset, const void *src, size_t bytes)
 {
     if (xep_ucp_link_is_spared(link)) return XEP_OK;
-    xep_status_t status = check_remote(link);
+    xep_status_t status = xep_ucp_link_check(link);
     if (status != XEP_OK || bytes == 0) return status;
     if (!link->protocol->has_room(link, bytes)) return XEP_INPROGRESS;
     return count_moved(link->heap, bytes, link->protocol->put(link, offset, src, bytes));
@@ -107,7 +97,7 @@ static xep_status_t remote_put_signal(xep_ucp_link_t *link, uint64_t offset, con
                                       uint64_t signal_offset, uint64_t value)
 {
     if (xep_ucp_link_is_spared(link)) return XEP_OK;
-    xep_status_t status = check_remote(link);
+    xep_status_t status = xep_ucp_link_check(link);
     if (status != XEP_OK) return status;
     if (!link->protocol->has_room(link, bytes)) return XEP_INPROGRESS;
     if (bytes != 0) status = count_moved(link->heap, bytes, link->protocol->put(link, offset, src, bytes));
@@ -137,7 +127,7 @@ static xep_status_t wire_put_signal(xep_wire_t *wire, uint32_t rank, uint64_t of
 static xep_status_t remote_signal_later(xep_ucp_link_t *link, uint64_t offset, uint64_t value)
 {
     if (xep_ucp_link_is_spared(link)) return XEP_OK;
-    xep_status_t status = check_remote(link);
+    xep_status_t status = xep_ucp_link_check(link);
     if (status != XEP_OK) return status;
     return link->protocol->has_room(link, 0) ? link->protocol->signal_later(link, offset, value) : XEP_INPROGRESS;
 }
@@ -161,7 +151,7 @@ static xep_status_t wire_signal_later(xep_wire_t *wire, uint32_t rank, uint64_t 
 
 static xep_status_t remote_get(xep_ucp_link_t *link, uint64_t offset, void *dst, size_t bytes)
 {
-    xep_status_t status = check_remote(link);
+    xep_status_t status = xep_ucp_link_check(link);
     if (status != XEP_OK || bytes == 0) return status;
     if (!xep_ucp_rma_has_room(link, bytes)) return XEP_INPROGRESS;
     return count_moved(link->heap, bytes, xep_ucp_rma_get(link, offset, dst, bytes));

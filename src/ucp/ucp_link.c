@@ -103,6 +103,7 @@ static xep_status_t unpack(xep_ucp_link_t *link)
     ucs_status_t ret = UCS_OK;
     if (status == XEP_OK) ret = ucp_ep_rkey_unpack(xep_ucp_peer_of(link)->endpoint, link->rkey_buffer, &link->rkey);
     if (held != NULL) (void)shmdt(held);
+    if (status == XEP_OK && ret == UCS_OK) status = xep_ucp_twin_connect(link);
     if (status != XEP_OK || ret == UCS_OK) return status;
     return xep_fail(XEP_ERR_TRANSPORT, "the key of rank %u cannot be used: %s", link->rank, ucs_status_string(ret));
 }
@@ -155,8 +156,9 @@ static xep_status_t open_pool(xep_ucp_heap_t *heap, const xep_ucp_protocol_t *pr
 /* From here on UCX moves bytes for this rank: progress is made in every round, no longer in every sixteenth only. */
 static xep_status_t open_remote(xep_ucp_link_t *link)
 {
-    const xep_ucp_protocol_t *protocol =
-        link->heap->super.spares ? &xep_ucp_am : xep_ucp_protocol(xep_ucp_peer_of(link));
+    const xep_ucp_protocol_t *protocol = link->heap->super.spares          ? &xep_ucp_am
+                                         : link->heap->twin.memory != NULL ? &xep_ucp_rma
+                                                                           : xep_ucp_protocol(xep_ucp_peer_of(link));
     xep_status_t status = open_pool(link->heap, protocol);
     if (status != XEP_OK) return status;
     link->protocol = protocol;
@@ -208,6 +210,15 @@ xep_status_t xep_ucp_link_open(xep_ucp_link_t *link)
     if (status != XEP_OK) xep_log(XEP_LOG_ERROR, "%s", xep_last_error());
     note_reach(xep_ucp_peer_of(link), link->state);
     return status;
+}
+
+xep_status_t xep_ucp_link_check(xep_ucp_link_t *link)
+{
+    const xep_ucp_peer_t *peer = &link->heap->transport->peers[link->rank];
+    if (peer->failed != UCS_OK) return xep_ucp_peer_fail(peer);
+    if (link->state == XEP_UCP_LINK_BROKEN)
+        return xep_fail(link->broken, "the memory of rank %u cannot be reached", link->rank);
+    return XEP_OK;
 }
 
 void xep_ucp_link_close(xep_ucp_link_t *link)

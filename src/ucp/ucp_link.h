@@ -6,6 +6,9 @@
 
 #include "ucp_objects.h"
 
+/** XEP_OK: a link whose peer is not mapped may be used. */
+xep_status_t xep_ucp_link_check(xep_ucp_link_t *link);
+
 /** Finds out how the rank is reached. After it link->state is not NEW. */
 xep_status_t xep_ucp_link_open(xep_ucp_link_t *link);
 void xep_ucp_link_close(xep_ucp_link_t *link);
@@ -34,6 +37,9 @@ void xep_ucp_signals_drop(xep_ucp_link_t *link);
 
 /** Flushes all puts so far. XEP_OK: link->flushed covers them already; XEP_INPROGRESS: it will. */
 xep_status_t xep_ucp_link_flush(xep_ucp_link_t *link);
+
+/** Has the next round of progress advance its signals. */
+void xep_ucp_link_make_ready(xep_ucp_link_t *link);
 
 /** Notes that something was sent or held back. */
 void xep_ucp_link_touch(xep_ucp_link_t *link);

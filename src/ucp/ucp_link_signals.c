@@ -19,18 +19,23 @@ void xep_ucp_link_touch(xep_ucp_link_t *link)
     link->heap->touched = link;
 }
 
-/* flushes end in ucp_worker_progress, where no UCX call should be made: the transport advances the link after it */
-static void flush_ended(xep_ucp_op_t *op, ucs_status_t status)
+void xep_ucp_link_make_ready(xep_ucp_link_t *link)
 {
-    xep_ucp_link_t *link = op->link;
     xep_ucp_transport_t *transport = link->heap->transport;
-    link->flushing = false;
-    if (status == UCS_OK && op->mark > link->flushed) link->flushed = op->mark;
-    xep_ucp_op_done(op, status);
     if (link->ready) return;
     link->ready = true;
     link->next_ready = transport->ready;
     transport->ready = link;
+}
+
+/* flushes end in ucp_worker_progress, where no UCX call should be made: the transport advances the link after it */
+static void flush_ended(xep_ucp_op_t *op, ucs_status_t status)
+{
+    xep_ucp_link_t *link = op->link;
+    link->flushing = false;
+    if (status == UCS_OK && op->mark > link->flushed) link->flushed = op->mark;
+    xep_ucp_op_done(op, status);
+    xep_ucp_link_make_ready(link);
 }
 
 static void flush_completed(void *request, ucs_status_t status, void *arg)
@@ -82,6 +87,7 @@ xep_status_t xep_ucp_signals_advance(xep_ucp_link_t *link)
             xep_ucp_signals_drop(link);
             break;
         }
+        if (link->direct_puts != 0) break;
         if (link->queued->mark <= link->flushed) status = link->protocol->post_signal(take_queued(link));
         else if (link->flushing) break;
         else status = xep_ucp_link_flush(link);

@@ -239,3 +239,26 @@ void xep_ucp_pool_put(xep_ucp_pool_t *pool, xep_ucp_bounce_t *bounce)
     bounce->next = pool->free;
     pool->free = bounce;
 }
+
+/* ---- twins ---- */
+
+xep_status_t xep_ucp_twin_connect(xep_ucp_link_t *link)
+{
+    if (link->heap->twin.memory == NULL) return XEP_OK;
+    const ucs_status_t ret = ucp_ep_rkey_unpack(xep_ucp_peer_of(link)->endpoint, link->twin_buffer, &link->twin_rkey);
+    if (ret == UCS_OK) return XEP_OK;
+    return xep_fail(XEP_ERR_TRANSPORT, "the key of the device memory of rank %u cannot be used: %s", link->rank,
+                    ucs_status_string(ret));
+}
+
+void xep_ucp_twin_close(xep_ucp_heap_t *heap)
+{
+    if (heap->twin.memory == NULL) return;
+    for (uint32_t r = 0; heap->links != NULL && r < heap->transport->nranks; r++) {
+        if (heap->links[r].twin_rkey != NULL) ucp_rkey_destroy(heap->links[r].twin_rkey);
+        heap->links[r].twin_rkey = NULL;
+    }
+    if (heap->twin.inputs_memory != NULL) ucp_mem_unmap(heap->transport->context, heap->twin.inputs_memory);
+    ucp_mem_unmap(heap->transport->context, heap->twin.memory);
+    heap->twin.memory = NULL;
+}

@@ -7,6 +7,7 @@
  *   peer        a rank: its endpoint                         ucp_peer.c
  *   heap        memory of a buffer, a wire                   ucp_heap.c, ucp_heap_wire.c, ucp_memory.c
  *   link        a heap on a peer: mapped, or a protocol      ucp_link.c, ucp_link_signals.c
+ *   twin        of a part of a heap, on a device             ucp_direct.c
  *   protocol    how bytes go to a link that is not mapped    ucp_protocol.c and those of its name
  *   bounce buffer       staging memory, of a heap's pool             ucp_memory.c
  *   op          one UCX operation in flight                  ucp_op.c
@@ -120,6 +121,9 @@ struct xep_ucp_link {
     const void *rkey_buffer; /* the rank's, within heap->keys */
     ucp_rkey_h rkey;
     uint64_t remote_base, remote_heap;
+    const void *twin_buffer; /* key and address of the rank's twin (ucp_direct.h); NULL: it has none */
+    ucp_rkey_h twin_rkey;
+    uint64_t twin_base, direct_puts;  /* puts into it that UCX has */
     uint64_t segment, segment_offset; /* where the rank has its region; segment 0: not known */
     xep_ucp_owner_t owner;
     const xep_ucp_protocol_t *protocol; /* REMOTE */
@@ -159,6 +163,12 @@ struct xep_ucp_heap {
     xep_ucp_transport_t *transport;
     uint64_t id;
     ucp_mem_h memory;
+    struct {
+        ucp_mem_h memory; /* NULL: there is none */
+        uint64_t begin;
+        xep_memory_range_t rows, inputs; /* inputs: what is put from, too */
+        ucp_mem_h inputs_memory;
+    } twin;                   /* of this part of the heap, in the memory of a device */
     uint8_t *keys;            /* copies of all */
     xep_ucp_link_t *links;    /* [nranks], NULL before heap_connect */
     xep_ucp_intake_t *intake; /* NULL for a heap opened before connect */

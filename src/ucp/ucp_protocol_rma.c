@@ -93,7 +93,8 @@ static xep_status_t fenced_signal(xep_ucp_link_t *link, uint64_t offset, uint64_
 
 static xep_status_t signal_after_puts(xep_ucp_link_t *link, uint64_t offset, uint64_t value)
 {
-    if (link->heap->transport->fence_orders) return fenced_signal(link, offset, value);
+    const xep_ucp_heap_t *heap = link->heap;
+    if (heap->transport->fence_orders && heap->twin.memory == NULL) return fenced_signal(link, offset, value);
     return xep_ucp_signals_queue(link, offset, value);
 }
 

@@ -11,6 +11,7 @@
 #include "backoff.h"
 #include "error.h"
 #include "ucp_context.h"
+#include "ucp_direct.h"
 #include "ucp_heap.h"
 #include "ucp_heartbeat.h"
 #include "ucp_link.h"
@@ -257,6 +258,8 @@ static const xep_transport_ops_t transport_ops = {
     .heap_close = xep_ucp_heap_close,
     .heap_fence_off = xep_ucp_heap_fence_off,
     .heap_is_behind = xep_ucp_heap_is_behind,
+    .heap_twin = xep_ucp_direct_open,
+    .heap_put_direct = xep_ucp_direct_put,
     .progress = transport_progress,
     .ctl = xep_ucp_ctl,
     .ctl_has_left = xep_ucp_ctl_has_left,

@@ -57,6 +57,7 @@ static const choice_t put_choices[] = {{"auto", XEP_PUT_AUTO},
                                        {"pack", XEP_PUT_PACK},
                                        {"am", XEP_PUT_AM},
                                        {NULL, 0}};
+static const choice_t direct_choices[] = {{"yes", 1}, {"no", 0}, {NULL, 0}};
 static const choice_t progress_choices[] = {{"call", XEP_PROGRESS_CALL}, {"thread", XEP_PROGRESS_THREAD}, {NULL, 0}};
 static const choice_t simd_choices[] = {{"auto", XEP_SIMD_AUTO},
                                         {"scalar", XEP_SIMD_SCALAR},

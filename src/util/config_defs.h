@@ -13,6 +13,9 @@ VALUE(plugin_path, "PLUGIN_PATH", folders, "",
       "folders with plugins, colon-separated, looked in before the installed ones; not when setuid")
 CHOICE(map, "MAP", "auto",
        "auto: load and store in the memory of peers where UCX can map it; never: UCX moves every byte")
+CHOICE(direct, "DIRECT", "no",
+       "rows in device memory where no rank maps another: yes: mode normal has UCX put them from device to device, "
+       "where it knows CUDA; no: they go through host memory, as all other rows do")
 CHOICE(path, "PATH", "auto",
        "how rows reach ranks of other nodes: flat (once to each rank), nodes (once to each node, and on from there), "
        "auto (what takes less time for an even load)")

@@ -91,6 +91,7 @@ typedef struct standin_stream standin_stream_t;
 /** The stream of a handle; NULL: the default one. */
 standin_stream_t *standin_stream(void *handle);
 standin_stream_t *standin_stream_create(void *context);
+void standin_stream_destroy(standin_stream_t *stream);
 void *standin_stream_context(const standin_stream_t *stream);
 void standin_stream_add(standin_stream_t *stream, void (*run)(const void *args), const void *args, size_t bytes);
 

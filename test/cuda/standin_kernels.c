@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include <oracle_number.h>
+#include <xep/direct.h>
 #include <xep/xep.h>
 
 #include "cuda_experts.h"
@@ -512,6 +513,47 @@ static void run_combine_fp32(const void *args)
     combine(args, XEP_FP32);
 }
 
+/* ---- rows that are direct ---- */
+
+static void run_gather(const void *args)
+{
+    const xep_direct_gather_t *g = args;
+    for (uint32_t r = 0; r < g->nranks; r++)
+        for (uint64_t i = g->begin[r]; i < g->begin[r + 1]; i++)
+            memcpy(g->to[r] + (i - g->begin[r]) * g->stride, g->x + g->tokens[i] * g->x_stride, g->bytes);
+}
+
+static void sum_direct(const xep_direct_sum_t *s, xep_dtype_t dtype)
+{
+    float *sum = malloc(s->hidden * sizeof *sum);
+    for (uint64_t t = 0; sum != NULL && t < s->tokens; t++) {
+        memset(sum, 0, s->hidden * sizeof *sum);
+        for (int b = 0; b < 2; b++)
+            if (s->bias[b] != NULL) oracle_row_add(sum, s->bias[b] + t * s->bias_stride[b], dtype, s->hidden);
+        for (uint64_t i = s->first[t]; i < s->first[t + 1]; i++) {
+            const xep_direct_source_t *source = &s->sources[s->terms[i].rank];
+            oracle_row_add(sum, source->x + s->terms[i].row * source->stride, dtype, s->hidden);
+        }
+        oracle_row_round(s->out + t * s->out_stride, sum, dtype, s->hidden);
+    }
+    free(sum);
+}
+
+static void run_sum_bf16(const void *args)
+{
+    sum_direct(args, XEP_BF16);
+}
+
+static void run_sum_fp16(const void *args)
+{
+    sum_direct(args, XEP_FP16);
+}
+
+static void run_sum_fp32(const void *args)
+{
+    sum_direct(args, XEP_FP32);
+}
+
 /* That of xep_perf: to, from, bytes. */
 static void run_copy(const void *args)
 {
@@ -529,6 +571,10 @@ const standin_kernel_t standin_normal_kernels[] = {
     {"xep_cuda_expand", sizeof(xep_cuda_expand_t), standin_expand},
     {"xep_cuda_reduce", sizeof(xep_cuda_reduce_t), standin_reduce},
     {"xep_cuda_dispatch", sizeof(xep_cuda_dispatch_t), run_dispatch},
+    {"xep_cuda_gather", sizeof(xep_direct_gather_t), run_gather},
+    {"xep_cuda_sum_bf16", sizeof(xep_direct_sum_t), run_sum_bf16},
+    {"xep_cuda_sum_fp16", sizeof(xep_direct_sum_t), run_sum_fp16},
+    {"xep_cuda_sum_fp32", sizeof(xep_direct_sum_t), run_sum_fp32},
     {"xep_cuda_combine_bf16", sizeof(xep_cuda_combine_t), run_combine_bf16},
     {"xep_cuda_combine_fp16", sizeof(xep_cuda_combine_t), run_combine_fp16},
     {"xep_cuda_combine_fp32", sizeof(xep_cuda_combine_t), run_combine_fp32},

@@ -72,6 +72,31 @@ if [ -z "${XEP_TEST_BRIEF:-}" ]; then
     done
     staged 4 normal XEP_NODE_RANKS=2 XEP_PATH=flat
 fi
+
+# rows that go from device to device, by a UCX that says it knows such memory, over shared memory and TCP, with casts,
+# which are staged; mode ll, which stages all; and by a UCX that does not know it
+direct() {
+    local ranks=$1
+    shift
+    env LD_LIBRARY_PATH="$tmp:$LD_LIBRARY_PATH" STANDIN_SEED="$ranks" XEP_MAP=never XEP_DIRECT=yes XEP_LOG=error \
+        ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}verify_asan_link_order=0" \
+        timeout $((100 * ${XEP_TEST_SLOW:-1})) "$builddir/xep_run" -n "$ranks" \
+        -x "LD_PRELOAD=$builddir/test/cuda/.libs/knows_cuda.so" "$@" ||
+        { echo "FAIL: direct, $ranks ranks: $*"; failed=1; }
+}
+direct 2 "$program" normal
+UCX_TLS=tcp,self direct 3 "$program" normal
+[ -n "${XEP_TEST_BRIEF:-}" ] || direct 2 "$program" ll
+for more in '--copy-in --cached' '--dtype fp8 --slots 3' '--quant nvfp4' '--pressure 2 --hidden 250'; do
+    # shellcheck disable=SC2086
+    direct 3 "$builddir/xep_perf" --memory cuda --tokens 40 --hidden 256 --experts 12 --topk 3 --iters 3 --check $more \
+        >"$tmp/direct" && grep -q '^check: every byte compared, ok$' "$tmp/direct" ||
+        { cat "$tmp/direct"; echo "FAIL: direct, xep_perf $more"; failed=1; }
+done
+LD_LIBRARY_PATH=$tmp:$LD_LIBRARY_PATH XEP_MAP=never XEP_DIRECT=yes timeout 60 "$builddir/xep_run" -n 2 \
+    "$builddir/xep_perf" --memory cuda --tokens 40 --hidden 256 >"$tmp/direct" 2>&1
+grep -q 'XEP_DIRECT is yes, but UCX [0-9.]* does not know the memory of CUDA devices' "$tmp/direct" ||
+    { cat "$tmp/direct"; echo 'FAIL: direct, by a UCX that does not know CUDA'; failed=1; }
 for mode in normal ll; do
     for of_node in 2 3; do # ranks of a node: staged, and mapped
         LD_LIBRARY_PATH=$tmp:$LD_LIBRARY_PATH XEP_NODE_RANKS=$of_node XEP_LOG=error \
