@@ -5,7 +5,7 @@
 # packages, where python3 has torch and pytest. The kernels alone need neither UCX nor PMIx nor configure; the library
 # is left out where these are not. The last lines say what ran. Exit status 77: there is no nvcc, or no device.
 #
-#     contrib/check-cuda.sh [--compile|--check|--sanitize|--carry FOLDER|--help] [--with FOLDER]
+#     contrib/check-cuda.sh [--compile|--check|--sanitize|--carry FOLDER|--help] [--with FOLDER] [--ucx FOLDER]
 #
 #     --compile       only compile the kernels: any machine with nvcc will do
 #     --check         compile and compare, without the times
@@ -13,20 +13,21 @@
 #     --carry FOLDER  puts the library, its tests, and the UCX and PMIx of wheels into FOLDER, for a machine with
 #                     devices that has none of them: any machine with nvcc and patchelf makes it
 #     --with FOLDER   uses what --carry has made, in place of a build
+#     --ucx FOLDER    also runs what needs a UCX that knows CUDA, with the libraries there (of the wheel libucx-cu13)
 set -u
 top=$(cd "$(dirname "$0")/.." && pwd)
 work=$top/build/cuda
-what=all carried=
+what=all carried= ucx=
 while [ $# -gt 0 ]; do
     case $1 in
     --compile | --check | --sanitize) what=${1#--} ;;
-    --carry | --with)
+    --carry | --with | --ucx)
         [ $# -gt 1 ] || { echo "check-cuda.sh: missing folder: $1 (--help says which)" >&2; exit 2; }
-        [ "$1" = --with ] || what=carry
-        carried=$2
+        [ "$1" != --carry ] || what=carry
+        if [ "$1" = --ucx ]; then ucx=$(cd "$2" && pwd) || exit 2; else carried=$2; fi
         shift
         ;;
-    --help) sed -n 's/^# \{0,1\}//; 3,15p' "$0"; exit 0 ;;
+    --help) sed -n 's/^# \{0,1\}//; 3,16p' "$0"; exit 0 ;;
     *) echo "check-cuda.sh: unknown option: $1 (--help lists them)" >&2; exit 2 ;;
     esac
     shift
@@ -265,6 +266,15 @@ perf --mode ll --check-only
 perf --check-only --quant nvfp4
 perf --check-only --owners random:3
 perf --mode ll --check-only --owners split:1
+if [ -n "$ucx" ]; then # rows go straight from device to device
+    export XEP_MAP=never XEP_DIRECT=yes LD_LIBRARY_PATH=$ucx:${LD_LIBRARY_PATH:-}
+    for ranks in $(seq 2 $few); do
+        step "cuda_ops normal, $ranks ranks, direct" "$bin/xep_run" -n "$ranks" "$cuda_ops" normal
+    done
+    perf --check-only
+    unset XEP_MAP XEP_DIRECT
+    LD_LIBRARY_PATH=${LD_LIBRARY_PATH#"$ucx:"}
+fi
 if [ "$what" != check ]; then
     for sms in 8 16 24; do perf --sms "$sms"; done
     for sms in 8 16; do perf --sms "$sms" --cached; done
