@@ -37,12 +37,13 @@
  * xep_buffer_reset().
  *
  * Staged: where some rank is not mapped (other hosts, XEP_MAP=never) every operation goes through pinned memory of the
- * host, by the mode, the transports and the threads (params.threads) of host memory, with its sums and its errors. What
- * changes for the caller: a call waits until its stream has come to it, at most for its timeout, and for the request
- * that it comes after. Its request is done when the host has ended the operation, and copies of what it brought are
- * enqueued on the stream, or another error ended it; only tests, waits, calls of other operations and a progress thread
- * take it further. Counts are known then, in ll as well: capacity is exactly what is received where none was asked for.
- * Streams that are captured (XEP_ERR_INVALID) and XEP_DISPATCH_COUNTS_THERE (XEP_ERR_UNSUPPORTED) are refused.
+ * host (but for rows with XEP_DIRECT=yes), by the mode, the transports and the threads (params.threads) of host memory,
+ * with its sums and its errors. What changes for the caller: a call waits until its stream has come to it, at most for
+ * its timeout, and for the request that it comes after. Its request is done when the host has ended the operation, and
+ * copies of what it brought are enqueued on the stream, or another error ended it; only tests, waits, calls of other
+ * operations and a progress thread take it further. Counts are known then, in ll as well: capacity is exactly what is
+ * received where none was asked for. Streams that are captured (XEP_ERR_INVALID) and XEP_DISPATCH_COUNTS_THERE
+ * (XEP_ERR_UNSUPPORTED) are refused.
  */
 #ifndef XEP_CUDA_H
 #define XEP_CUDA_H

@@ -6,11 +6,11 @@
  * is in the host's heap, and an address in that region stands for the one in the twin.
  *
  *  word           written by                       read by          ordered behind
- *  gather's note  this rank's stream               this rank        the rows in the outbox, and its own in their places
+ *  gather's note  a stream of the buffer           this rank        the rows in the outbox, and its own in their places
  *  done, ready    the host of the sending rank     the peer's host  all direct puts to that rank: these have completed
  *                                                                   and were flushed after that, as UCX orders nothing
  *                                                                   between memory of a device and that of a host
- *  sum's note     this rank's stream               this rank        what peers have returned was read
+ *  sum's note     a stream of the buffer           this rank        what peers have returned was read
  *  read           the host of the reading rank     the peer's host  that note
  *
  * The outbox of a dispatch is where its rows will be returned: those for a rank lie where that rank will return them,
@@ -70,7 +70,7 @@ struct xep_op;
 
 typedef struct xep_direct_ops {
     /**
-     * Enqueue a kernel on op's stream, for op's slot alone: gather fills in x; lists are copied, and addresses of the
+     * Enqueue a kernel on a stream of the buffer's, for op's slot alone: gather fills in x; lists are copied, and addresses of the
      * region of rows become those of the twin.
      */
     xep_status_t (*gather)(const struct xep_env *env, const struct xep_op *op, const xep_direct_gather_t *gather);

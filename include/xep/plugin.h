@@ -332,7 +332,7 @@ struct xep_env {
      */
     void (*rows_came)(const xep_env_t *env, const xep_op_t *op, uint32_t rank);
 
-    const xep_direct_ops_t *direct; /* NULL: all rows are in host memory; else those of operations that cast are */
+    const xep_direct_ops_t *direct; /* NULL: all rows are in host memory; else rows that are cast are, no others */
 
     /* rows that receivers can use one by one are announced each time so many bytes are on their way */
     uint64_t part_bytes;

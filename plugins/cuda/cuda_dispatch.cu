@@ -311,7 +311,10 @@ static __device__ int await_rows(const moving_t &m, uint64_t epoch, int go)
     return good;
 }
 
-/* One block: when all of this rank have told, the operation is counted; then the rows of all ranks are waited for. */
+/*
+ * One block: waits for the rows of all ranks, and counts the operation when all blocks of this one have told; where
+ * ranks may be left out it is counted first.
+ */
 static __device__ __forceinline__ void end_dispatch(const moving_t &m, uint64_t epoch, int verdict)
 {
     const dispatch_t &d = m.d;
@@ -369,6 +372,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
     if (!lost) {
         if (threadIdx.x % 32 == 0) load_ahead(d, chunks, stage_bytes);
         if (d.planning) count_plan(plan, d.copying);
+        else __syncthreads(); /* behind take_experts(), as in the plan */
         verdict = hear(m, epoch);
     }
     if (blockIdx.x == 0 && warp >= d.copying) publish(m, epoch, verdict);

@@ -190,7 +190,8 @@ template <typename E> static __device__ __forceinline__ reading_t look_ahead(con
 static __device__ __forceinline__ const char *contribution(const reading_t &r, uint32_t token, uint32_t n,
                                                            float *weight_p)
 {
-    const place_t p = token == r.token ? r.place : find_place(r.c, token, n);
+    const int is_ahead = token == r.token && n == threadIdx.x % 32;
+    const place_t p = is_ahead ? r.place : find_place(r.c, token, n);
     *weight_p = p.weight;
     return row_at(r.c, p);
 }

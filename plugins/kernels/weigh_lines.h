@@ -137,7 +137,7 @@ KERNEL void fetch(const void *const *rows, const void *const *next, size_t n, si
  */
 KERNEL void fetch_out(const char *out, size_t at)
 {
-    UNROLL for (size_t i = 0; i < VECTORS * VECTOR; i += LINE) __builtin_prefetch(out + at + i, 1);
+    UNROLL for (size_t i = 0; i < VECTORS * VECTOR; i += LINE) __builtin_prefetch(out + at + i);
 }
 
 /* VECTORS vectors of out at a time; returns the bytes done. out_ahead: 0, or how far sums are fetched ahead. */

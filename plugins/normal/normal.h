@@ -120,7 +120,7 @@ typedef struct normal_layout {
     uint64_t line;               /* XEP_REGION_CONTROL: [slots][R] normal_line_t */
     uint64_t storing;            /* XEP_REGION_CONTROL: epoch of the dispatch whose rows this rank is storing, or 0 */
     uint64_t asked;              /* XEP_REGION_CONTROL: [slots][R] epochs, by that rank: it asks for a grant */
-    uint64_t records;            /* XEP_REGION_METADATA: [slots][R], record_bytes each */
+    uint64_t records;            /* XEP_REGION_METADATA: [slots][R], record_bytes each; not those of devices */
     xep_area_t input_weights;    /* [recv_rows][K] float: pulled by combine */
     xep_area_t returned_weights; /* [returned_rows][K] float: put by owners */
     xep_area_t returned;         /* XEP_REGION_ROWS: [returned_rows] rows, put by owners */

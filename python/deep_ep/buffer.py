@@ -17,7 +17,7 @@ from .compat import ALIGNMENT, Config, check_config, combine_config, dispatch_co
 from .core import Core, Job
 from .handles import HandleTuple, NormalHandle, Sent, adopt, finished, layout_of, routing_of
 from .low_latency import LowLatency, LowLatencyCalls
-from .streams import Ordering
+from .streams import Ordering, is_capturing
 from .utils.event import EventHandle, EventOverlap
 from .utils.math import align
 
@@ -65,6 +65,8 @@ class NormalCalls(Core):
         if used is None:
             if ordering.after is not None:
                 ordering.after.wait()
+            if not topk_idx.is_cpu and is_capturing():
+                raise WrongValue(f"num_experts: expected a dispatch to {experts} experts before the CUDA graph")
             found = layout_of(topk_idx, experts, self.group_size, self._nodes.per_block)
             per_node = found.tokens_per_node if self._nodes.per_block and self._nodes.count > 1 else None
             return found.tokens_per_rank, found.tokens_per_expert, found.token_in_rank.view(torch.bool), per_node

@@ -30,9 +30,8 @@ from .utils.math import align
 
 
 def layout_of(topk_idx: torch.Tensor, experts: int, nranks: int, ranks_per_node: int = 0) -> xep.Layout:
-    """xep.layout(), where topk_idx is. On a device, where there is no buffer yet whose kernel counts, the host does,
-    and waits for it; an index that is neither an expert nor -1 counts for nobody, as with the kernel: the dispatch
-    refuses it."""
+    """xep.layout(), where topk_idx is. That of a device is copied to the host, which waits for it and counts; an index
+    that is neither an expert nor -1 counts for nobody, as with the kernel of a buffer: the dispatch refuses it."""
     if topk_idx.is_cpu:
         return xep.layout(topk_idx, experts, nranks, ranks_per_node)
     known = torch.where((topk_idx >= 0) & (topk_idx < experts), topk_idx, -1)
@@ -170,7 +169,7 @@ class PlacesOfLibrary(PlacesThere):
         return folded
 
     def fold_in_place(self, expanded: torch.Tensor) -> bool:
-        """By the kernel, if rows of this width have their place there: it is that of what was dispatched."""
+        """By the kernel, if these rows are as wide as those dispatched: combine_input() has that width."""
         made = self._made()
         if made is None or not made.has_slot() or expanded.shape[0] == 0 or made.xep.hidden != expanded.shape[1]:
             return False

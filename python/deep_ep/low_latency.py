@@ -571,7 +571,7 @@ class LowLatencyCalls(Core):
         stream = queue.begin_here()
         try:
             rows, counts, handle = low_latency.dispatch(*given)
-            Slot(queue, handle.xep, stream)
+            Slot(queue, handle.xep, stream)  # which the queue keeps
         finally:
             queue.end(stream)
         return rows, counts, HandleTuple.over(handle), EventOverlap(), None

@@ -8,7 +8,8 @@ or for previous_event alone, and at the end of which there is an event.
 Received tensors are slots of a buffer, of which torch's allocator knows nothing. So when the last tensor of a slot has
 gone an event is recorded, on the stream that was current in the call that received it and on the current one; an
 operation on another stream waits for it, before peers may write there again. That is what the allocator does with
-memory of its own. A handle that is kept has the slot still: there it is the next operation that finds out.
+memory of its own. A handle that is kept has the slot still: there the next operation on another stream finds out, or
+the slot's going back.
 """
 
 from __future__ import annotations
@@ -64,17 +65,17 @@ class Current:
 
     def __init__(self, device: int) -> None:
         self._device = device
-        self.last: tuple[tuple, Any] = ((), None)
+        self._last: tuple[tuple, Any] = ((), None)
 
     def raw(self) -> int:
         """Its address."""
         return torch._C._cuda_getCurrentRawStream(self._device)
 
     def stream(self) -> Any:
-        ids, (last_ids, stream) = torch._C._cuda_getCurrentStream(self._device), self.last
+        ids, (last_ids, stream) = torch._C._cuda_getCurrentStream(self._device), self._last
         if ids != last_ids:
             stream = torch.cuda.Stream(stream_id=ids[0], device_index=ids[1], device_type=ids[2])
-            self.last = ids, stream
+            self._last = ids, stream
         return stream
 
 

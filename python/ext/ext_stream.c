@@ -11,7 +11,7 @@
 
 #include <dlfcn.h>
 
-enum { NO_TIMING = 2, MOST_DEVICES = 64 };
+enum { NO_TIMING = 2, MOST_DEVICES = 64, CAPTURE_IMPLICIT = 906 /* of the default stream, while another captures */ };
 
 /* Each returns 0 where it went well. */
 static struct {
@@ -130,8 +130,11 @@ static PyObject *record(PyObject *self, PyObject *stream)
     void *recorded = PyLong_AsVoidPtr(stream);
     int status = 0;
     if (PyErr_Occurred() || enter(event->device) != 0) return NULL;
-    const int is_captured = driver.capturing(recorded, &status) != 0 || status != 0;
-    if (leave(is_captured ? 0 : driver.record(event->event, recorded), "record") != 0) return NULL;
+    int result = driver.capturing(recorded, &status);
+    const int is_captured = result == CAPTURE_IMPLICIT || (result == 0 && status != 0);
+    if (is_captured) result = 0;
+    else if (result == 0) result = driver.record(event->event, recorded);
+    if (leave(result, "record") != 0) return NULL;
     return PyBool_FromLong(!is_captured);
 }
 

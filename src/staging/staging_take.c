@@ -3,6 +3,7 @@
 /* The input of an operation on its way to the host. Arguments are refused before anything is enqueued. */
 #include "staging.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 #include "handle.h"
@@ -226,6 +227,17 @@ static staged_matrix_t find_outputs(const xep_request_t *req)
                              .rows = req->handle->recv.rows};
 }
 
+/* Outputs are where the slot's input begins, or outside of it: others would be copied over themselves. */
+static xep_status_t check_direct(const staged_matrix_t *y)
+{
+    const uint64_t within = (uintptr_t)y->from - (uintptr_t)y->to;
+    if (within == 0 || within >= y->rows * y->to_stride) return XEP_OK;
+    return xep_fail(XEP_ERR_INVALID,
+                    "invalid x: %" PRIu64 " bytes behind what xep_handle_combine_input() returned (that, "
+                    "or other memory, with XEP_DIRECT=yes)",
+                    within);
+}
+
 static xep_status_t take_combine(xep_request_t *req)
 {
     xep_buffer_t *buffer = req->buffer;
@@ -251,6 +263,7 @@ static xep_status_t take_combine(xep_request_t *req)
     if (status == XEP_OK) status = xep_staging_check(buffer, "out_weights", a->out_weights, tokens);
     if (status == XEP_OK) status = check_matrices(buffer, &y, 1);
     if (status == XEP_OK) status = check_matrices(buffer, matrices, count);
+    if (status == XEP_OK && is_direct) status = check_direct(&y);
     if (status == XEP_OK) status = begin_on(buffer, a->stream);
     if (status == XEP_OK) status = xep_staging_copy(buffer, matrices, 2, a->stream);
     if (status == XEP_OK && is_direct && y.from != y.to) status = xep_staging_copy(buffer, &y, 1, a->stream);

@@ -103,7 +103,8 @@ static xep_status_t put_locked(xep_ucp_link_t *link, uint64_t there, const void 
     xep_ucp_op_t *op = xep_ucp_op_get(link, 0);
     if (op == NULL) return XEP_ERR_NO_MEMORY;
     ucp_request_param_t param = xep_ucp_op_param(op);
-    param.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+    /* what ends at once is short, and UCX reads short ones as memory of the host */
+    param.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMORY_TYPE | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
     param.memory_type = UCS_MEMORY_TYPE_CUDA;
     param.cb.send = completed;
     /* without the handle UCX 1.22 takes the memory of a device for that of the host, and reads it */

@@ -125,10 +125,12 @@ xep_status_t xep_ucp_heap_open(xep_transport_t *base, uint64_t bytes, xep_heap_w
 static xep_status_t check_key(const xep_ucp_heap_t *heap, uint32_t rank, const heap_key_t *key, size_t bytes)
 {
     if (bytes < sizeof *key || key->magic != KEY_MAGIC || key->rkey_bytes == 0 ||
-        (uint64_t)key->rkey_bytes + key->twin_rkey_bytes != bytes - sizeof *key ||
-        (key->twin_rkey_bytes != 0) != (heap->twin.memory != NULL))
+        (uint64_t)key->rkey_bytes + key->twin_rkey_bytes != bytes - sizeof *key)
         return xep_fail(XEP_ERR_PROTOCOL, "invalid key from rank %u: %zu bytes (more than a header of %zu)", rank,
                         bytes, sizeof *key);
+    if ((key->twin_rkey_bytes != 0) != (heap->twin.memory != NULL))
+        return xep_fail(XEP_ERR_MISMATCH, "rank %u has %s for rows in device memory, this rank has %s", rank,
+                        key->twin_rkey_bytes != 0 ? "a key" : "none", heap->twin.memory != NULL ? "one" : "none");
     if (key->bytes != heap->super.bytes)
         return xep_fail(XEP_ERR_MISMATCH,
                         "wrong size of the heap of rank %u: %" PRIu64 " bytes (%" PRIu64 ", as this rank's)", rank,

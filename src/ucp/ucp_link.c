@@ -225,6 +225,8 @@ void xep_ucp_link_close(xep_ucp_link_t *link)
 {
     if (link->rkey != NULL) ucp_rkey_destroy(link->rkey);
     link->rkey = NULL;
+    if (link->twin_rkey != NULL) ucp_rkey_destroy(link->twin_rkey);
+    link->twin_rkey = NULL;
 }
 
 /*

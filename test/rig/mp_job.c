@@ -67,9 +67,10 @@ static void allocate(mp_job_t *job)
     const mp_case_t *c = job->c;
     const oracle_shape_t *s = &job->shape;
     size_t elem = xep_dtype_size(s->dtype), out_elem = xep_dtype_size(s->combine_dtype), n = job->tokens;
-    size_t more = c->strided ? 5 : 0; /* odd, so that rows begin at odd elements */
-    job->x_stride = row_bytes(s, s->dtype) + more * elem;
-    job->out_stride = row_bytes(s, s->combine_dtype) + more * out_elem;
+    size_t more = c->strided == 1 ? 5 : 0; /* odd, so that rows begin at odd elements */
+    size_t pack = c->strided == 2 ? 16 : 1;
+    job->x_stride = (row_bytes(s, s->dtype) + more * elem + pack - 1) / pack * pack;
+    job->out_stride = (row_bytes(s, s->combine_dtype) + more * out_elem + pack - 1) / pack * pack;
     job->x = mp_alloc(n * job->x_stride, more == 0 ? 0 : elem);
     job->idx = mp_alloc(n * c->topk * xep_dtype_size(s->idx_dtype), 0);
     job->weights = mp_alloc(n * c->topk * sizeof(float), 0);

@@ -34,7 +34,7 @@ typedef struct mp_case {
     int fixed_capacity; /* received arrays have all rows a slot holds */
     unsigned biases;    /* bit 0, bit 1 */
     int copy_in;        /* expert outputs in private memory */
-    int strided;        /* every input and output with more than a row between rows */
+    int strided;        /* every input and output with more than a row between rows; 2: to whole packs of 16 bytes */
     int in_place;       /* 1: rows lie in send memory; 2: the same, and the caller has them elsewhere */
     uint64_t recv_rows; /* of the buffer; 0: the worst case */
     int pieces;         /* 1: dispatches may come in pieces; 2: the buffer could, and they do not */

@@ -214,7 +214,7 @@ void perf_report(const perf_t *perf)
     print_head(perf);
     if (!perf->options.check_only) print_table(perf);
     if (perf->options.check) printf("check: every byte compared, %s\n", perf->check_result);
-    if (perf->options.pressure)
+    if (strcmp(perf->pressure_result, "off") != 0) /* it was come to */
         printf("pressure: two runs of %" PRIu64 " seeds, %s\n", perf->options.pressure, perf->pressure_result);
     fflush(stdout);
 }

@@ -40,6 +40,7 @@ static const mp_case_t extremes[] = {
      .biases = 1,
      .weights = 1,
      .strided = 1},
+    {.name = "rows end within a pack", MP_SHAPE(16, 6, 1028, 100), .weights = 1, .biases = 3, .strided = 2},
     {.name = "packed scales",
      MP_SHAPE(16, 2, 1024, 50),
      .nscales = 9,

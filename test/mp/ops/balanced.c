@@ -83,6 +83,7 @@ static xep_status_t finish_missing(xep_handle_t *handle, float out[TOKENS][HIDDE
     xep_combine_args_t last = XEP_COMBINE_ARGS_INIT;
     xep_next_args_t next = XEP_NEXT_ARGS_INIT;
     xep_status_t status = XEP_OK;
+    MP_CHECK(recv != NULL);
     const uint64_t pieces = recv->pieces;
     uint64_t served = 0;
     memset(out, 0x5a, TOKENS * HIDDEN * sizeof(float));
