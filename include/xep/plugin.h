@@ -332,10 +332,10 @@ struct xep_env {
      */
     void (*rows_came)(const xep_env_t *env, const xep_op_t *op, uint32_t rank);
 
-    const xep_direct_ops_t *direct; /* NULL: all rows are in host memory; else rows that are cast are, no others */
-
     /* rows that receivers can use one by one are announced each time so many bytes are on their way */
     uint64_t part_bytes;
+
+    const xep_direct_ops_t *direct; /* NULL: all rows are in host memory; else rows that are cast are, no others */
 };
 
 /** Which words of a rank in an operation are here. */
@@ -469,9 +469,7 @@ typedef struct xep_plugin {
      * rows never wait for room.
      */
     void (*traffic)(const xep_shape_t *shape, xep_traffic_t *dispatch, xep_traffic_t *combine);
-    int goes_direct;                   /* flat it can leave rows to env->direct */
-    const void *(*direct_image)(void); /* device memory: the kernels of direct.h, for the mode of the host */
-    xep_begins_t begins_early;         /* if it may begin before all rows are there: then it looks at xep_op_t.coming */
+    xep_begins_t begins_early; /* if it may begin before all rows are there: then it looks at xep_op_t.coming */
 
     /**
      * Begins to send the outputs of the slot's current piece to the ranks of its tokens, and to bring the next piece;
@@ -483,6 +481,9 @@ typedef struct xep_plugin {
     /* device memory: enqueue what args ask for, which are checked, on args->stream. NULL: XEP_ERR_UNSUPPORTED */
     xep_status_t (*expand)(void *mode, const xep_recv_t *recv, const xep_expand_args_t *args);
     xep_status_t (*reduce)(void *mode, const xep_recv_t *recv, const xep_reduce_args_t *args);
+
+    const void *(*direct_image)(void); /* device memory: the kernels of direct.h, for the mode of the host */
+    uint64_t goes_direct;              /* host memory: flat it can leave rows to env->direct */
 } xep_plugin_t;
 
 /** The first members of a mode's table: what it was compiled with. */

@@ -37,9 +37,9 @@ typedef struct ext_event {
 static int load(void)
 {
     static const char *const names[] = {
-        "cuDevicePrimaryCtxRetain", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2",
-        "cuEventCreate",            "cuEventDestroy_v2",   "cuEventRecord",
-        "cuStreamWaitEvent",        "cuEventSynchronize",  "cuStreamIsCapturing",
+        "cuDevicePrimaryCtxRetain", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2", "cuEventCreate",
+        "cuEventDestroy_v2",        "cuEventRecord",       "cuStreamWaitEvent",  "cuEventSynchronize",
+        "cuStreamIsCapturing",
     };
     enum { COUNT = sizeof names / sizeof *names };
     _Static_assert(sizeof driver == COUNT * sizeof(void *), "a name for each function");

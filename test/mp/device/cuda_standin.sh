@@ -62,7 +62,8 @@ staged() {
 staged 2 ll XEP_MAP=never XEP_PROGRESS=thread STANDIN_PINS_NOTHING=yes XEP_LOG=error
 staged 2 normal XEP_MAP=never STANDIN_SLOW_COPIES=100000 # counts are there before the rows
 # a UCX that knows CUDA has pinned the heap before
-env LD_LIBRARY_PATH="$tmp:$LD_LIBRARY_PATH" STANDIN_HAS_PINNED=yes XEP_MAP=never timeout 60 "$builddir/xep_run" -n 2 \
+env LD_LIBRARY_PATH="$tmp:$LD_LIBRARY_PATH" STANDIN_HAS_PINNED=yes XEP_MAP=never \
+    timeout $((60 * ${XEP_TEST_SLOW:-1})) "$builddir/xep_run" -n 2 \
     "$builddir/xep_perf" --memory cuda --tokens 40 --hidden 256 --check-only >"$tmp/pinned" 2>&1 &&
     ! grep -q 'will be slow' "$tmp/pinned" || { cat "$tmp/pinned"; echo 'FAIL: a heap that UCX has pinned'; failed=1; }
 if [ -z "${XEP_TEST_BRIEF:-}" ]; then
@@ -93,8 +94,8 @@ for more in '--copy-in --cached' '--dtype fp8 --slots 3' '--quant nvfp4' '--pres
         >"$tmp/direct" && grep -q '^check: every byte compared, ok$' "$tmp/direct" ||
         { cat "$tmp/direct"; echo "FAIL: direct, xep_perf $more"; failed=1; }
 done
-LD_LIBRARY_PATH=$tmp:$LD_LIBRARY_PATH XEP_MAP=never XEP_DIRECT=yes timeout 60 "$builddir/xep_run" -n 2 \
-    "$builddir/xep_perf" --memory cuda --tokens 40 --hidden 256 >"$tmp/direct" 2>&1
+LD_LIBRARY_PATH=$tmp:$LD_LIBRARY_PATH XEP_MAP=never XEP_DIRECT=yes timeout $((60 * ${XEP_TEST_SLOW:-1})) \
+    "$builddir/xep_run" -n 2 "$builddir/xep_perf" --memory cuda --tokens 40 --hidden 256 >"$tmp/direct" 2>&1
 grep -q 'XEP_DIRECT is yes, but UCX [0-9.]* does not know the memory of CUDA devices' "$tmp/direct" ||
     { cat "$tmp/direct"; echo 'FAIL: direct, by a UCX that does not know CUDA'; failed=1; }
 for mode in normal ll; do
