@@ -70,8 +70,8 @@ struct xep_op;
 
 typedef struct xep_direct_ops {
     /**
-     * Enqueue a kernel on a stream of the buffer's, for op's slot alone: gather fills in x; lists are copied, and addresses of the
-     * region of rows become those of the twin.
+     * Enqueue a kernel on a stream of the buffer's, for op's slot alone: gather fills in x; lists are copied, and
+     * addresses of the region of rows become those of the twin.
      */
     xep_status_t (*gather)(const struct xep_env *env, const struct xep_op *op, const xep_direct_gather_t *gather);
     xep_status_t (*sum)(const struct xep_env *env, const struct xep_op *op, const xep_direct_sum_t *sum,
