@@ -235,8 +235,8 @@ typedef struct normal {
     uint32_t *skips;              /* [R] selections in its record in front of those of this rank's experts */
     uint64_t *marks;              /* [(R + 63) / 64] ranks of a token: scratch of the plan */
     uint64_t *factors;            /* [R] of the rows to each rank, in a digest: odd, so that no change of one is lost */
-    char **gathered;              /* [R] and */
-    xep_direct_source_t *sources; /* [R]: scratch of rows that stay on devices; else not there */
+    char **gathered;              /* [R] scratch of a dispatch whose rows stay on devices; else not there */
+    xep_direct_source_t *sources; /* [R] the same of a combine */
     const void **rows;            /* [threads][max_dests + 2] rows to sum: scratch of combine */
     normal_dest_t *terms;         /* [T][max_dests] what is summed without ranks that are out: scratch; with masks */
     uint64_t *term_first;         /* [T + 1] in terms */

@@ -52,7 +52,7 @@ typedef struct xep_state {
 } xep_state_t;
 _Static_assert(sizeof(xep_state_t) == 24 + XEP_SHRINK_TEXT, "wire format");
 
-/** What is known of another rank. */
+/** What this rank knows of another one. */
 typedef struct xep_shrink_rank {
     xep_msg_t *said; /* its last state, while it was not suspected; NULL: none */
     uint8_t gone;    /* it was gone at the last look */

@@ -149,8 +149,8 @@ typedef struct xep_transport_ops {
     int (*heap_is_behind)(xep_heap_wire_t *heap, uint32_t rank);
 
     /**
-     * Of a heap that is not connected yet: its bytes from begin on have a twin on a device, into which peers put from
-     * their twins and inputs. XEP_ERR_UNSUPPORTED: UCX does not know such memory. Local.
+     * Tells a heap, before it is connected, that its bytes from begin on have a twin in device memory. Peers put there,
+     * from their own twins and inputs. XEP_ERR_UNSUPPORTED: UCX does not know such memory. Local.
      */
     xep_status_t (*heap_twin)(xep_heap_wire_t *heap, uint64_t begin, const xep_memory_range_t *rows,
                               const xep_memory_range_t *inputs);

@@ -47,7 +47,7 @@ int xep_account_check(xep_account_t *account, uint32_t nranks);
 /** Whether both wait in the same call. */
 int xep_account_is_same(const xep_account_t *a, const xep_account_t *b);
 
-/** What is known of a rank when a wait of this one has ended in vain. */
+/** What this rank knows of one of them when its own wait has timed out. */
 typedef struct xep_account_of {
     xep_account_t said; /* kind XEP_WAITS_NOWHERE: it has not answered */
     uint8_t died;

@@ -53,7 +53,7 @@ static xep_status_t load_kernels(xep_buffer_t *buffer, struct xep_direct *direct
     return status;
 }
 
-/* Of a gather: tokens by rank, begins, targets. Of a sum: terms, begins, sources. */
+/* Room for the lists of a kernel. A gather has tokens by rank, begins and targets; a sum terms, begins and sources. */
 static uint64_t lists_bytes(const xep_shape_t *shape)
 {
     const uint64_t ranks = shape->nranks, dests = shape->tokens * (shape->topk < ranks ? shape->topk : ranks);

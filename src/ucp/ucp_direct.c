@@ -92,11 +92,6 @@ static bool is_in(const xep_memory_range_t *range, const void *address)
     return (uintptr_t)address - (uintptr_t)range->base < range->bytes;
 }
 
-/*
- * Before UCX has connected the endpoint it keeps puts, and then sends them in messages, as if they were of the host:
- * so the first flush comes before them, that of the records of a dispatch.
- */
-
 /* As many as the mode likes: there are few, and all are long. */
 static xep_status_t put_locked(xep_ucp_link_t *link, uint64_t there, const void *src, size_t bytes)
 {
@@ -134,10 +129,12 @@ xep_status_t xep_ucp_direct_put(xep_heap_wire_t *base, uint32_t rank, uint64_t o
     xep_ucp_link_t *link = &heap->links[rank];
     xep_ucp_lock(heap->transport);
     xep_status_t status = xep_ucp_link_check(link);
+    /*
+     * UCX keeps what is put before it has connected the endpoint, and then sends it in messages, as if it were memory
+     * of the host: so a flush comes first, that of the records of a dispatch.
+     */
     if (status == XEP_OK && bytes == 0 && link->flushed == 0) status = XEP_INPROGRESS;
-    if (status == XEP_OK && bytes != 0) status = put_locked(link, there, src, bytes);
-    if (status == XEP_OK && heap->super.moved != NULL)
-        atomic_fetch_add_explicit(heap->super.moved, bytes, memory_order_relaxed);
+    if (status == XEP_OK && bytes != 0) status = xep_ucp_heap_count(heap, bytes, put_locked(link, there, src, bytes));
     xep_ucp_unlock(heap->transport);
     return status;
 }

@@ -29,4 +29,7 @@ void xep_ucp_heap_free(xep_ucp_heap_t *heap);
 /** Its functions take the lock where they need it. */
 extern const xep_wire_ops_t xep_ucp_wire_ops;
 
+/** Counts bytes that UCX has taken, if status is XEP_OK, and returns it. Under the lock, so there is one writer. */
+xep_status_t xep_ucp_heap_count(const xep_ucp_heap_t *heap, size_t bytes, xep_status_t status);
+
 #endif

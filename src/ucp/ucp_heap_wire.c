@@ -57,8 +57,7 @@ static void store_signal(xep_ucp_link_t *link, uint64_t offset, uint64_t value)
     atomic_store_explicit((_Atomic uint64_t *)(void *)(link->base + offset), value, memory_order_release);
 }
 
-/* Under the lock, so there is one writer. */
-static xep_status_t count_moved(const xep_ucp_heap_t *heap, size_t bytes, xep_status_t status)
+xep_status_t xep_ucp_heap_count(const xep_ucp_heap_t *heap, size_t bytes, xep_status_t status)
 {
     _Atomic uint64_t *moved = heap->super.moved;
     if (moved != NULL && status == XEP_OK)
@@ -73,7 +72,7 @@ static xep_status_t remote_put(xep_ucp_link_t *link, uint64_t offset, const void
     xep_status_t status = xep_ucp_link_check(link);
     if (status != XEP_OK || bytes == 0) return status;
     if (!link->protocol->has_room(link, bytes)) return XEP_INPROGRESS;
-    return count_moved(link->heap, bytes, link->protocol->put(link, offset, src, bytes));
+    return xep_ucp_heap_count(link->heap, bytes, link->protocol->put(link, offset, src, bytes));
 }
 
 static xep_status_t wire_put(xep_wire_t *wire, uint32_t rank, uint64_t offset, const void *src, size_t bytes)
@@ -100,7 +99,7 @@ static xep_status_t remote_put_signal(xep_ucp_link_t *link, uint64_t offset, con
     xep_status_t status = xep_ucp_link_check(link);
     if (status != XEP_OK) return status;
     if (!link->protocol->has_room(link, bytes)) return XEP_INPROGRESS;
-    if (bytes != 0) status = count_moved(link->heap, bytes, link->protocol->put(link, offset, src, bytes));
+    if (bytes != 0) status = xep_ucp_heap_count(link->heap, bytes, link->protocol->put(link, offset, src, bytes));
     return status == XEP_OK ? link->protocol->signal(link, signal_offset, value) : status;
 }
 
@@ -154,7 +153,7 @@ static xep_status_t remote_get(xep_ucp_link_t *link, uint64_t offset, void *dst,
     xep_status_t status = xep_ucp_link_check(link);
     if (status != XEP_OK || bytes == 0) return status;
     if (!xep_ucp_rma_has_room(link, bytes)) return XEP_INPROGRESS;
-    return count_moved(link->heap, bytes, xep_ucp_rma_get(link, offset, dst, bytes));
+    return xep_ucp_heap_count(link->heap, bytes, xep_ucp_rma_get(link, offset, dst, bytes));
 }
 
 static xep_status_t wire_get(xep_wire_t *wire, uint32_t rank, uint64_t offset, void *dst, size_t bytes)

@@ -75,7 +75,7 @@ int sim_stores_unwatch(void);
 
 /* ---- sim_blame.c: whose fault it is that ranks wait, where one has died and is not left out ---- */
 
-/** Whoever has not finished waits for the dead one, or for one that does, and the mode says so. */
+/** Every rank that has not finished waits for the dead one, or for a rank that waits for it, and its mode says so. */
 void sim_blame_check(sim_world_t *world);
 
 /**

@@ -59,9 +59,9 @@ void cuda_job_end(cuda_job_t *job, xep_handle_t *handle);
 void cuda_job_round(cuda_job_t *job);
 
 /**
- * Of 8 experts and two selections of a token, rank 0 selects one that is none. XEP_ERR_PROTOCOL: what only the device
- * sees, and a later dispatch tells, before a reset; XEP_ERR_INVALID: the call tells. Staged, the host sees it at once.
- * Then a round.
+ * Rank 0 selects an expert that does not exist; the job has 8 experts and two selections a token. status is
+ * XEP_ERR_INVALID if the call itself says so (staged it always does), XEP_ERR_PROTOCOL if only the device sees it: then
+ * a later dispatch says so, and the buffer is reset. A plain round follows.
  */
 void cuda_job_wrong_index(cuda_job_t *job, xep_status_t status);
 
