@@ -707,6 +707,9 @@ typedef struct xep_combine_args {
      * they are */
     xep_quant_t quant;
     float quant_scale; /* as in xep_dispatch_args_t */
+    /* device memory, normal: [recv.capacity][K] as xep_handle_expand() has filled them: x has rows by expert, of which
+     * the call first makes one of each received row, as xep_handle_reduce() does. NULL: x has received rows */
+    const int32_t *slots;
 } xep_combine_args_t;
 
 #define XEP_COMBINE_ARGS_INIT XEP_INIT_(xep_combine_args_t)

@@ -74,6 +74,7 @@ typedef struct xep_cuda_sum {
     uint32_t tokens, hidden;
     uint32_t warps;    /* of a block, that pull; those behind them do something else */
     uint32_t together; /* 1: warps go through the tokens together, a row each; 0: each through tokens of its own */
+    uint32_t beside;   /* blocks that come before those that sum, and do something else */
     uint32_t stages;   /* for each warp, in shared memory; 0: contributions that no bulk copy can move, or too many */
     uint32_t rows;     /* most contributions to a token; with stages 32 at most */
     uint32_t chunk;    /* bytes of a row in a stage: a multiple of 16 */

@@ -3,6 +3,7 @@
 /* Combine: pulls the rows that ranks contribute to a token and sums them: +0, biases, then ranks as dest has them. */
 #include "cuda_kernels.h"
 #include "cuda_outs.cuh"
+#include "cuda_reduce.cuh"
 #include "cuda_sum.cuh"
 #include "cuda_words.cuh"
 
@@ -89,7 +90,7 @@ static __device__ __forceinline__ const char *contribution(const summing_t &s, u
     if (bias != nullptr) return bias;
     const xep_cuda_dest_t dest = c.dest[(uint64_t)token * c.max_dests + n];
     if (dest.rank == XEP_CUDA_NOBODY || !is_with(c, (uint32_t)dest.rank)) return nullptr;
-    if (c.input.x != nullptr && dest.rank == (int32_t)c.rank)
+    if (c.input.x != nullptr && c.input.slots == nullptr && dest.rank == (int32_t)c.rank)
         return c.input.x + (s.seen->own + dest.row) * c.input.x_stride;
     if (!s.seen->all) {
         wait_row(s, dest);
@@ -101,7 +102,7 @@ static __device__ __forceinline__ const char *contribution(const summing_t &s, u
 /* A warp a token, a lane a weight: in the order of dest, as on the host. */
 static __device__ void sum_weights(const xep_cuda_combine_t &c)
 {
-    const uint32_t lane = blockIdx.x * c.sum.warps + threadIdx.x / 32, lanes = gridDim.x * c.sum.warps;
+    const uint32_t lane = summing_warp(c.sum), lanes = summing_warps(c.sum);
     for (uint32_t t = lane; t < c.sum.tokens; t += lanes) {
         const xep_cuda_dest_t *dest = c.dest + (uint64_t)t * c.max_dests;
         float *out = (float *)(c.out_weights + t * c.out_weights_stride);
@@ -120,8 +121,8 @@ static __device__ void sum_weights(const xep_cuda_combine_t &c)
 /* Which selections are in no sum. All blocks, by the warps that sum. */
 static __device__ void tell_missing(const xep_cuda_combine_t &c)
 {
-    const uint32_t all = c.sum.tokens * c.topk, threads = c.sum.warps * 32;
-    for (uint32_t i = blockIdx.x * threads + threadIdx.x; i < all; i += gridDim.x * threads)
+    const uint32_t all = c.sum.tokens * c.topk, threads = summing_warps(c.sum) * 32;
+    for (uint32_t i = summing_warp(c.sum) * 32 + threadIdx.x % 32; i < all; i += threads)
         c.missing[i / c.topk * c.missing_stride + i % c.topk] = c.chosen[i] >= 0 && !is_with(c, c.owner[c.chosen[i]]);
 }
 
@@ -145,21 +146,89 @@ static __device__ __forceinline__ void look_at_owners(const summing_t &s)
     __syncthreads();
 }
 
-/* The warp of a block that pulls nothing tells the readers of each part as soon as the driver has copied it. */
+/* ---- outputs that are not in the input yet ---- */
+
+/* How many parts are told after so many: a quarter more, as a token's reader waits for the next ones that are told. */
+static __device__ __forceinline__ uint32_t next_parts(uint32_t parts)
+{
+    const uint32_t next = parts + (parts + 3) / 4 + (parts == 0);
+    return next < XEP_CUDA_PARTS ? next : XEP_CUDA_PARTS;
+}
+
+/* Parts of the rows from one to another. Returns which warp this one is for what comes next. */
+static __device__ uint32_t copy_rows(const xep_cuda_combine_t &c, uint32_t row_bytes, uint64_t begin, uint64_t end,
+                                     uint32_t warp, uint32_t warps)
+{
+    const uint32_t packs = row_bytes / 16, parts = (packs + 32 * FEW - 1) / (32 * FEW);
+    const uint64_t all = (end - begin) * parts;
+    for (uint64_t u = warp; u < all; u += warps) {
+        const uint64_t row = begin + u / parts;
+        const uint32_t first = (uint32_t)(u % parts) * 32 * FEW + threadIdx.x % 32;
+        const int4 *from = (const int4 *)(c.input.x + row * c.input.x_stride);
+        int4 *to = (int4 *)(c.input.input + row * c.row_stride), x[FEW];
+#pragma unroll
+        for (uint32_t i = 0; i < FEW; i++)
+            if (first + i * 32 < packs) x[i] = __ldcs(from + first + i * 32);
+#pragma unroll
+        for (uint32_t i = 0; i < FEW; i++)
+            if (first + i * 32 < packs) to[first + i * 32] = x[i];
+    }
+    return next_turn(warp, warps, all);
+}
+
+/* From part begin to part end of the rows of each reader. */
+template <typename E>
+static __device__ void bring_parts(const xep_cuda_combine_t &c, const reduce_t &r, uint32_t begin, uint32_t end)
+{
+    const uint32_t warps = c.sum.beside * (blockDim.x / 32);
+    uint32_t warp = threadIdx.x / 32 * c.sum.beside + blockIdx.x;
+    uint64_t first = 0;
+    for (uint32_t reader = 0; reader < c.nranks; reader++) {
+        const uint64_t rows = c.rank_rows[(uint64_t)reader * c.nranks + c.rank];
+        const uint64_t from = first + rows * begin / XEP_CUDA_PARTS, to = first + rows * end / XEP_CUDA_PARTS;
+        first += rows;
+        if (c.input.slots != nullptr) warp = reduce_rows<E, E>(r, from, to, warp, warps);
+        else if (reader != c.rank)
+            warp = copy_rows(c, c.sum.hidden * (uint32_t)sizeof(typename E::raw), from, to, warp, warps);
+    }
+}
+
+/* A block that sums nothing: it counts itself when it has brought so many parts. */
+template <typename E> static __device__ __forceinline__ void bring(const xep_cuda_combine_t &c)
+{
+    const reduce_t r = {.slots = c.input.slots,
+                        .topk = c.topk,
+                        .hidden = c.sum.hidden,
+                        .x = c.input.x,
+                        .x_stride = c.input.x_stride,
+                        .out = c.input.input,
+                        .out_stride = c.row_stride};
+    if (*c.verdict != XEP_CUDA_GO) return;
+    for (uint32_t begin = 0, end; begin < XEP_CUDA_PARTS; begin = end) {
+        end = next_parts(begin);
+        bring_parts<E>(c, r, begin, end);
+        __syncthreads();
+        if (threadIdx.x == 0) add_word_to((char *)&c.input.copied[end - 1], 1);
+    }
+}
+
+/* The warp of a block that pulls nothing tells the readers of each part as soon as all of it is there. */
 static __device__ void forward_parts(const summing_t &s)
 {
     const xep_cuda_combine_t &c = s.c;
     const uint32_t lane = threadIdx.x % 32;
-    for (uint32_t parts = 1; parts <= XEP_CUDA_PARTS; parts *= 2) {
-        const int here = wait_word((const char *)&c.input.copied[parts - 1], c.rank, 1, c.deadline);
+    for (uint32_t parts = 0; parts < XEP_CUDA_PARTS;) {
+        parts = next_parts(parts);
+        const int here = wait_word((const char *)&c.input.copied[parts - 1], c.rank, c.sum.beside, c.deadline);
         if (!here) s.seen->late = 1;
         if (!__all_sync(UINT32_MAX, here)) return;
         for (uint32_t i = lane; i < c.nranks; i += 32)
             store_word(c.peer[(c.rank + 1 + i) % c.nranks] + c.ready + c.rank * c.word_stride,
                        s.epoch * XEP_CUDA_STEPS + parts);
     }
-    for (uint32_t i = lane; i < XEP_CUDA_PARTS; i += 32) c.input.copied[i] = 0;
 }
+
+/* ---- all of it ---- */
 
 /* Whether the outputs of all ranks are ready that are not out: with masks, all parts of them. All blocks. */
 static __device__ __forceinline__ int await_owners(const xep_cuda_combine_t &c, uint64_t epoch)
@@ -202,7 +271,7 @@ static __device__ __forceinline__ void sum_all(const xep_cuda_combine_t &c, uint
     if (!compare_offers(c.nranks, said, c.differs) || *c.verdict != XEP_CUDA_GO) return;
     look_at_owners(s);
     if (warp >= c.sum.warps) {
-        if (blockIdx.x == 0 && c.input.x != nullptr) forward_parts(s);
+        if (blockIdx.x == c.sum.beside && c.input.x != nullptr) forward_parts(s);
         return;
     }
     sum_tokens<E, false>(s, shared);
@@ -238,30 +307,32 @@ template <typename E> static __device__ __forceinline__ void combine(const xep_c
     /* one block tells; its word to this rank itself is among those that all blocks wait for */
     if (blockIdx.x == 0) say_offer(c, epoch);
     open_pulls(c.sum, shared);
-    sum_all<E>(c, epoch, shared);
+    if (blockIdx.x < c.sum.beside) bring<E>(c);
+    else sum_all<E>(c, epoch, shared);
     /* told also where nothing was summed, as the owners wait for it */
     tell_share(c.peer, c.rank, c.nranks, c.read, c.word_stride, read, epoch, 1);
     if (blockIdx.x != 0) return;
     if (threadIdx.x == 0) {
         wait_for_blocks(c.peer[c.rank] + c.read + c.rank * c.word_stride, epoch);
+        for (uint32_t i = 0; i < XEP_CUDA_PARTS && c.input.x != nullptr; i++) c.input.copied[i] = 0;
         c.now->epoch = c.now->read = epoch;
     }
     if (!await_readers(c, epoch)) lose_step(&c.now->lost, epoch);
 }
 
-extern "C" __global__ void __launch_bounds__(1024, 1)
+extern "C" __global__ void __launch_bounds__(XEP_CUDA_COMBINE_THREADS, 1)
     xep_cuda_combine_bf16(const __grid_constant__ xep_cuda_combine_t c)
 {
     combine<bf16_t>(c);
 }
 
-extern "C" __global__ void __launch_bounds__(1024, 1)
+extern "C" __global__ void __launch_bounds__(XEP_CUDA_COMBINE_THREADS, 1)
     xep_cuda_combine_fp16(const __grid_constant__ xep_cuda_combine_t c)
 {
     combine<fp16_t>(c);
 }
 
-extern "C" __global__ void __launch_bounds__(1024, 1)
+extern "C" __global__ void __launch_bounds__(XEP_CUDA_COMBINE_THREADS, 1)
     xep_cuda_combine_fp32(const __grid_constant__ xep_cuda_combine_t c)
 {
     combine<fp32_t>(c);

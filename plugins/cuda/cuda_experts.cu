@@ -3,14 +3,12 @@
 /* A received row to a slot for each of its experts here, and what they made of it back to one row. */
 #include "cuda_experts.h"
 
-#include "cuda_elements.cuh"
+#include "cuda_reduce.cuh"
 #include "cuda_words.cuh"
 
-/* AHEAD: loads of selections that a lane has on their way; FEW: those of rows. */
-enum { NOWHERE = -1, AHEAD = 8, FEW = 4 };
+enum { AHEAD = 8 /* loads of selections that a lane has on their way */ };
 
 typedef xep_cuda_expand_t expand_t;
-typedef xep_cuda_reduce_t reduce_t;
 
 /* ---- slots: expert, then received row, then k, ascending ---- */
 
@@ -184,13 +182,6 @@ static __device__ __forceinline__ void store_scales(const expand_t &e, uint64_t 
         *(uint32_t *)(to + i * e.to_scales_stride) = *(const uint32_t *)(from + i * e.scales_stride);
 }
 
-/* The slots of 32 selections of a row; NOWHERE behind the last. */
-static __device__ __forceinline__ int32_t load_slot(const int32_t *slots, uint64_t row, uint32_t begin, uint32_t topk)
-{
-    const uint32_t k = begin + threadIdx.x % 32;
-    return k < topk ? slots[row * topk + k] : NOWHERE;
-}
-
 /* A part of a row, loaded once, to the slots of all of its selections; with the first one what belongs to the row. */
 template <typename T>
 static __device__ __forceinline__ void move_part(const expand_t &e, uint64_t row, uint32_t part, int32_t slot)
@@ -270,114 +261,13 @@ extern "C" __global__ void __launch_bounds__(XEP_CUDA_EXPAND_THREADS, 1)
 
 /* ---- and back ---- */
 
-template <typename E> struct packed {
-    static constexpr uint32_t EACH = 16 / sizeof(typename E::raw); /* elements */
-    union {
-        int4 pack;
-        typename E::raw raw[EACH];
-    };
-};
-
-template <typename O, uint32_t N> static __device__ __forceinline__ void store_sum(char *out, const float *sum)
-{
-    uint32_t words[N * sizeof(typename O::raw) / 4];
-#pragma unroll
-    for (uint32_t i = 0; i < sizeof words / 4; i++) words[i] = round_word<O>(sum + i * N / (sizeof words / 4));
-#pragma unroll
-    for (uint32_t i = 0; i < sizeof words / 16; i++)
-        ((int4 *)out)[i] =
-            make_int4((int)words[4 * i], (int)words[4 * i + 1], (int)words[4 * i + 2], (int)words[4 * i + 3]);
-}
-
-/* PACKS packs of a lane, 32 apart: k ascending, the loads of some rows on their way. All lanes. */
-template <typename E, int PACKS>
-static __device__ __forceinline__ void sum_packs(const reduce_t &r, uint64_t row, uint32_t first, uint32_t packs,
-                                                 int32_t slot, float (*sum)[packed<E>::EACH])
-{
-    for (uint32_t begin = 0; begin < r.topk; begin += 32) {
-        if (begin != 0) slot = load_slot(r.slots, row, begin, r.topk);
-        for (uint32_t left = __ballot_sync(UINT32_MAX, slot != NOWHERE); left != 0;) {
-            packed<E> x[FEW][PACKS];
-            uint32_t found = 0;
-#pragma unroll
-            for (uint32_t a = 0; a < FEW; a++, left &= left - 1) {
-                const int32_t from = __shfl_sync(UINT32_MAX, slot, __ffs((int)left) - 1);
-                if (left == 0) continue;
-                found = a + 1;
-#pragma unroll
-                for (uint32_t i = 0; i < PACKS; i++)
-                    if (first + i * 32 < packs)
-                        x[a][i].pack = __ldcs((const int4 *)(r.x + from * r.x_stride) + first + i * 32);
-            }
-#pragma unroll
-            for (uint32_t a = 0; a < FEW; a++)
-#pragma unroll
-                for (uint32_t i = 0; i < PACKS; i++)
-#pragma unroll
-                    for (uint32_t j = 0; j < packed<E>::EACH; j++)
-                        if (a < found) sum[i][j] = __fadd_rn(sum[i][j], E::load(x[a][i].raw[j]));
-        }
-    }
-}
-
-/* From one element to another, of any alignment of their types. */
-template <typename E, typename O>
-static __device__ __forceinline__ void sum_elements(const reduce_t &r, uint64_t row, uint32_t begin)
-{
-    typename O::raw *out = (typename O::raw *)(r.out + row * r.out_stride);
-    for (uint32_t h = begin + threadIdx.x % 32; h < r.hidden; h += 32) {
-        float sum[2] = {};
-        for (uint32_t k = 0; k < r.topk; k++) {
-            const int32_t slot = r.slots[row * r.topk + k];
-            if (slot != NOWHERE)
-                sum[0] = __fadd_rn(sum[0], E::load(((const typename E::raw *)(r.x + slot * r.x_stride))[h]));
-        }
-        out[h] = (typename O::raw)round_word<O>(sum);
-    }
-}
-
-static __device__ __forceinline__ void gather_weights(const reduce_t &r, uint64_t row)
-{
-    for (uint32_t k = threadIdx.x % 32; k < r.topk; k += 32) {
-        const int32_t slot = r.slots[row * r.topk + k];
-        r.out_weights[row * r.topk + k] = slot == NOWHERE ? 0.0f : r.weights[slot];
-    }
-}
-
-/* Parts of rows, as in move_rows(); with the first one what no packs are, and the weights. */
-template <typename E, typename O> static __device__ void reduce_rows(const reduce_t &r, uint32_t warp, uint32_t warps)
-{
-    enum { PACKS = 2 };
-    constexpr uint32_t EACH = packed<E>::EACH;
-    const uint64_t odd = (uint64_t)r.x | r.x_stride | (uint64_t)r.out | r.out_stride;
-    const uint32_t packs = odd % 16 == 0 ? r.hidden / EACH : 0, in_parts = (packs + 32 * PACKS - 1) / (32 * PACKS);
-    const uint32_t parts = in_parts == 0 ? 1 : in_parts;
-    const uint64_t all = r.rows * parts;
-    int32_t next = warp < all ? load_slot(r.slots, warp / parts, 0, r.topk) : NOWHERE;
-    for (uint64_t u = warp; u < all; u += warps) {
-        const uint64_t row = u / parts;
-        const uint32_t part = (uint32_t)(u % parts), first = part * 32 * PACKS + threadIdx.x % 32;
-        const int32_t slot = next;
-        float sum[PACKS][EACH] = {};
-        if (u + warps < all) next = load_slot(r.slots, (u + warps) / parts, 0, r.topk);
-        sum_packs<E, PACKS>(r, row, first, packs, slot, sum);
-#pragma unroll
-        for (uint32_t i = 0; i < PACKS; i++)
-            if (first + i * 32 < packs)
-                store_sum<O, EACH>(r.out + row * r.out_stride + (first + i * 32) * EACH * sizeof(typename O::raw),
-                                   sum[i]);
-        if (part == 0) sum_elements<E, O>(r, row, packs * EACH);
-        if (part == 0 && r.weights != nullptr) gather_weights(r, row);
-    }
-}
-
 extern "C" __global__ void __launch_bounds__(XEP_CUDA_REDUCE_THREADS, 1)
     xep_cuda_reduce(const __grid_constant__ xep_cuda_reduce_t r)
 {
     const uint32_t each = blockDim.x / 32, warp = threadIdx.x / 32 * gridDim.x + blockIdx.x, warps = gridDim.x * each;
-    if (r.dtype == XEP_FP32) reduce_rows<fp32_t, fp32_t>(r, warp, warps);
-    else if (r.dtype == XEP_BF16 && r.wide) reduce_rows<bf16_t, fp32_t>(r, warp, warps);
-    else if (r.dtype == XEP_BF16) reduce_rows<bf16_t, bf16_t>(r, warp, warps);
-    else if (r.wide) reduce_rows<fp16_t, fp32_t>(r, warp, warps);
-    else reduce_rows<fp16_t, fp16_t>(r, warp, warps);
+    if (r.dtype == XEP_FP32) reduce_rows<fp32_t, fp32_t>(r, 0, r.rows, warp, warps);
+    else if (r.dtype == XEP_BF16 && r.wide) reduce_rows<bf16_t, fp32_t>(r, 0, r.rows, warp, warps);
+    else if (r.dtype == XEP_BF16) reduce_rows<bf16_t, bf16_t>(r, 0, r.rows, warp, warps);
+    else if (r.wide) reduce_rows<fp16_t, fp32_t>(r, 0, r.rows, warp, warps);
+    else reduce_rows<fp16_t, fp16_t>(r, 0, r.rows, warp, warps);
 }

@@ -13,7 +13,8 @@ enum {
     XEP_CUDA_CHUNK = 16384, /* most bytes of one bulk copy */
     XEP_CUDA_PLAN_BLOCKS = 8,
     XEP_CUDA_PLAN_THREADS = 512,
-    XEP_CUDA_PARTS = 8, /* in which outputs that are copied become ready: after 1, 2, 4 and 8 of them it is told */
+    XEP_CUDA_COMBINE_THREADS = 768, /* most: of fewer, each has registers for more that is on its way */
+    XEP_CUDA_PARTS = 32,            /* in which outputs that are brought into the input become ready; some at once */
     XEP_CUDA_STEPS = XEP_CUDA_PARTS + 1 /* of the word that says so in an operation: from no part to all */
 };
 
@@ -178,12 +179,17 @@ static inline uint64_t xep_cuda_plan_bytes(const xep_cuda_plan_t *plan)
                sizeof(uint32_t);
 }
 
-/** Outputs that lie elsewhere, and come into the input while the kernel runs. */
+/**
+ * Outputs that lie elsewhere: the first blocks of the grid bring them into the input, those of all readers at the same
+ * pace, while the others pull.
+ */
 typedef struct xep_cuda_input {
-    const char *x; /* NULL: all are in the input; else those for this rank itself stay here */
+    const char *x; /* NULL: all are in the input */
     uint64_t x_stride;
+    const int32_t *slots; /* [rows][topk] x has rows by expert, of which these are summed; NULL: rows as received, of
+                           * which those for this rank itself stay here */
     char *input;
-    uint64_t *copied; /* [XEP_CUDA_PARTS] not 0: so many parts are there, and one more; 0 before and after */
+    uint64_t *copied; /* [XEP_CUDA_PARTS] blocks that have brought so many parts and one more; 0 before and after */
 } xep_cuda_input_t;
 
 /**

@@ -13,10 +13,12 @@
  *     sentence for what is wrong. The device has come to the same verdict alone, and moves rows or none.
  *     Rows that are cast are made by a kernel before: the dispatch is one of those.
  * combine: one kernel: ready to all, wait for theirs, pull and sum, read to all, wait for theirs. Rows that are not in
- *     the slot's input yet (zero copy: they are there) are copied by the driver: few before the kernel; many beside it,
- *     on a stream of their own, in parts, those of each reader in the order in which it wants them. After each part the
- *     driver sets a word of this device, a warp of the kernel tells the readers, and they wait for the part of the row
- *     that they pull. All copies are enqueued before the kernel, so all parts come, whatever the readers do.
+ *     the slot's input yet (zero copy: they are there) are brought there by blocks of the same kernel, in parts, those
+ *     of each reader in the order in which it wants them: copied, or summed from rows by expert. Each of these blocks
+ *     counts itself (copied) when it is done with a part; a warp of another block tells the readers when all are, and
+ *     they wait for the part of the row that they pull. These blocks are the first of the grid and wait for nobody, so
+ *     all parts come, whatever the readers do. Where ranks may be out, of few rows, or if they are no packs of 16
+ *     bytes, they are brought before the kernel.
  *
  * Epochs are counted by the kernels, in device memory (xep_cuda_now_t): each adds one, when all of its blocks have
  * told, to that of the operation before. No launch has a number of its own, so a graph of operations can be replayed: a

@@ -1,88 +1,65 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Combine: copies into the input, and one kernel that does the rest. Nothing is waited for here. */
+/* Combine: one kernel, which also brings outputs into the input. Nothing is waited for here. */
+#include "cuda_experts.h"
 #include "cuda_normal.h"
 
 enum {
-    MANY_BYTES = 16 << 20, /* of rows that are copied: of fewer, the calls for parts would take longer than they save */
-    MOST_PULLING = CUDA_MOST_WARPS - 1, /* and one that tells how far copies are */
-    WARP = 32
+    WARP = 32,
+    MOST_WARPS = XEP_CUDA_COMBINE_THREADS / WARP,
+    MANY_BYTES = 16 << 20, /* of rows: fewer are brought before the kernel sooner than in parts */
+    COPYING = 32,          /* blocks that copy rows, beside those that pull and sum */
+    REDUCING = 64,         /* that sum rows by expert */
 };
 
 /* ---- rows and weights into the slot ---- */
 
 /*
- * Whether the input is copied beside the kernel: if the host knows whose rows are where, and what no capture has to
- * keep together. Rows for this rank itself are pulled from where they are, so bulk copies must be able to.
+ * Whether blocks of the kernel bring outputs into the input: if there are many, in packs of 16 bytes. Where ranks may
+ * be out no part is waited for.
  */
 static int is_in_parts(const cuda_normal_t *mode, const xep_op_t *op)
 {
     const xep_combine_args_t *args = op->combine;
-    /* where counts stay on the device, recv shows them there; where ranks may be out, no part is waited for */
-    if (args->x == NULL || mode->cuda.device->gone != NULL || op->recv->src_begin == mode->slots[op->slot].src_begin)
-        return 0;
-    const uint64_t *begin = op->recv->src_begin;
-    const uint32_t rank = mode->normal.kit.shape->rank;
-    const uint64_t rows = op->recv->rows - (begin[rank + 1] - begin[rank]), bytes = xep_combine_row_bytes(args);
-    return (bytes | args->x_stride | (uintptr_t)args->x) % 16 == 0 && rows * bytes >= MANY_BYTES &&
-           !mode->cuda.device->ops->is_captured(mode->cuda.device, args->stream);
+    if (args->x == NULL || mode->cuda.device->gone != NULL || mode->cuda.device->multiprocessors < 2) return 0;
+    const uint64_t bytes = xep_combine_row_bytes(args);
+    return (bytes | args->x_stride | (uintptr_t)args->x) % 16 == 0 && op->recv->rows * bytes >= MANY_BYTES;
 }
 
-/* From part begin to part end of the rows of all other ranks. */
-static xep_status_t copy_parts(const cuda_normal_t *mode, const xep_op_t *op, uint32_t begin, uint32_t end,
-                               void *stream)
+/* Else they are brought before the kernel. */
+static xep_status_t bring_rows(const cuda_normal_t *mode, const xep_op_t *op)
 {
     const xep_combine_args_t *args = op->combine;
     const normal_t *normal = &mode->normal;
-    const xep_shape_t *shape = normal->kit.shape;
-    const size_t stride = normal->layout.common.combine_stride;
     char *input = xep_kit_own_area(&normal->kit, normal->layout.common.input, op->slot);
-    xep_status_t status = XEP_OK;
-    for (uint32_t i = 1; i < shape->nranks && status == XEP_OK; i++) {
-        const uint64_t *source = &op->recv->src_begin[(shape->rank + i) % shape->nranks], rows = source[1] - source[0];
-        const uint64_t first = source[0] + rows * begin / XEP_CUDA_PARTS,
-                       last = source[0] + rows * end / XEP_CUDA_PARTS;
-        status = mode->cuda.device->ops->copy(mode->cuda.device, input + first * stride, stride,
-                                              (const char *)args->x + first * args->x_stride, args->x_stride,
-                                              xep_combine_row_bytes(args), last - first, stream);
-    }
-    return status;
+    const size_t stride = normal->layout.common.combine_stride;
+    if (args->slots == NULL)
+        return mode->cuda.device->ops->copy(mode->cuda.device, input, stride, args->x, args->x_stride,
+                                            xep_combine_row_bytes(args), op->recv->rows, args->stream);
+    const xep_reduce_args_t reduce = {.slots = args->slots,
+                                      .x = args->x,
+                                      .x_stride = args->x_stride,
+                                      .dtype = args->dtype,
+                                      .hidden = args->hidden,
+                                      .out = input,
+                                      .out_stride = stride,
+                                      .out_dtype = args->dtype,
+                                      .stream = args->stream};
+    return cuda_normal_reduce((void *)(uintptr_t)mode, op->recv, &reduce);
 }
 
-/* Each part is as long as all before it: it is copied at twice the speed at least at which those are pulled. */
-static xep_status_t enqueue_parts(const cuda_normal_t *mode, const xep_op_t *op)
-{
-    const xep_device_ops_t *ops = mode->cuda.device->ops;
-    void *beside;
-    xep_status_t status = ops->branch(mode->cuda.device, op->combine->stream, &beside);
-    for (uint32_t begin = 0, end = 1; begin < XEP_CUDA_PARTS && status == XEP_OK; begin = end, end *= 2) {
-        status = copy_parts(mode, op, begin, end, beside);
-        if (status == XEP_OK)
-            status = ops->fill(mode->cuda.device, &mode->copied[end - 1], 1, sizeof *mode->copied, beside);
-    }
-    return status;
-}
-
-/*
- * Step 1 of the owner. NULL says that rows are in the input already (zero copy), or that there are no weights. The
- * copies are on the caller's stream, so the kernel that tells readers comes behind them.
- */
+/* NULL says that rows are in the input already (zero copy), or that there are no weights. */
 static xep_status_t enqueue_input(const cuda_normal_t *mode, const xep_op_t *op)
 {
     const xep_combine_args_t *args = op->combine;
     const normal_t *normal = &mode->normal;
-    const xep_device_ops_t *ops = mode->cuda.device->ops;
     const size_t weights = normal_slot(normal, op->slot)->routing->topk * sizeof(float);
-    xep_status_t status = XEP_OK;
-    if (is_in_parts(mode, op)) status = enqueue_parts(mode, op);
-    else if (args->x != NULL)
-        status = ops->copy(mode->cuda.device, xep_kit_own_area(&normal->kit, normal->layout.common.input, op->slot),
-                           normal->layout.common.combine_stride, args->x, args->x_stride, xep_combine_row_bytes(args),
-                           op->recv->rows, args->stream);
+    xep_status_t status = args->x == NULL || is_in_parts(mode, op) ? XEP_OK : bring_rows(mode, op);
     if (status == XEP_OK && args->topk_weights != NULL)
-        status =
-            ops->copy(mode->cuda.device, xep_kit_own_area(&normal->kit, normal->layout.input_weights, op->slot),
-                      weights, args->topk_weights, args->topk_weights_stride, weights, op->recv->rows, args->stream);
+        status = mode->cuda.device->ops->copy(mode->cuda.device,
+                                              xep_kit_own_area(&normal->kit, normal->layout.input_weights, op->slot),
+                                              weights, args->topk_weights, args->topk_weights_stride, weights,
+                                              op->recv->rows, args->stream);
     return status;
 }
 
@@ -104,6 +81,28 @@ static void fill_offer(const cuda_normal_t *mode, const xep_op_t *op, uint64_t o
         offer[1] = UINT64_MAX;
 }
 
+static uint32_t least(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+/*
+ * Outputs that blocks beside those that sum bring into the input. All run at the same time: of a device that has too
+ * few multiprocessors for both, the buffer gives up to half of its own.
+ */
+static void add_input(const cuda_normal_t *mode, const xep_op_t *op, xep_cuda_combine_t *sum, uint32_t *blocks_p)
+{
+    const xep_combine_args_t *args = op->combine;
+    const normal_t *normal = &mode->normal;
+    const uint32_t all = mode->cuda.device->multiprocessors, most = args->slots == NULL ? COPYING : REDUCING;
+    if (all - *blocks_p < most) *blocks_p -= least(most - (all - *blocks_p), *blocks_p / 2);
+    sum->sum.together = 1;
+    sum->sum.beside = least(most, all - *blocks_p);
+    sum->input =
+        (xep_cuda_input_t){args->x, args->x_stride, args->slots,
+                           xep_kit_own_area(&normal->kit, normal->layout.common.input, op->slot), mode->copied};
+}
+
 /*
  * The places of rows are those that the dispatch of this handle has found and left in its routing and slot on the
  * device: a combine needs no exchange of counts.
@@ -117,6 +116,7 @@ static xep_status_t launch_sums(cuda_normal_t *mode, const xep_op_t *op)
     const cuda_kernel_t kernel = args->dtype == XEP_BF16   ? CUDA_SUM_BF16
                                  : args->dtype == XEP_FP16 ? CUDA_SUM_FP16
                                                            : CUDA_SUM_FP32;
+    uint32_t blocks = cuda_multiprocessors(&normal->kit);
     xep_cuda_combine_t sum = {
         .life = cuda_life(&mode->cuda),
         .peer = mode->cuda.peer,
@@ -147,16 +147,11 @@ static xep_status_t launch_sums(cuda_normal_t *mode, const xep_op_t *op)
         .missing_stride = args->missing_stride,
     };
     fill_offer(mode, op, sum.offer);
-    if (is_in_parts(mode, op)) {
-        sum.sum.together = 1;
-        sum.input =
-            (xep_cuda_input_t){args->x, args->x_stride,
-                               xep_kit_own_area(&normal->kit, normal->layout.common.input, op->slot), mode->copied};
-    }
-    const uint32_t blocks = cuda_multiprocessors(&normal->kit);
-    const uint32_t bytes = cuda_lay_sums(args, blocks, sum.max_dests, xep_cuda_sum_chunk(sum.max_dests), MOST_PULLING,
-                                         cuda_shared_bytes(&mode->cuda), 0, &sum.sum);
-    return cuda_launch(&mode->cuda, op, kernel, blocks, (sum.sum.warps + (sum.input.x != NULL)) * WARP, bytes, &sum);
+    if (is_in_parts(mode, op)) add_input(mode, op, &sum, &blocks);
+    const uint32_t telling = sum.sum.beside != 0; /* a warp */
+    const uint32_t bytes = cuda_lay_sums(args, blocks, sum.max_dests, xep_cuda_sum_chunk(sum.max_dests),
+                                         MOST_WARPS - telling, cuda_shared_bytes(&mode->cuda), 0, &sum.sum);
+    return cuda_launch(&mode->cuda, op, kernel, blocks + sum.sum.beside, (sum.sum.warps + telling) * WARP, bytes, &sum);
 }
 
 /* ---- steps ---- */
@@ -168,7 +163,6 @@ static xep_status_t enqueue(void *opaque, xep_op_t *op)
     const xep_device_ops_t *ops = mode->cuda.device->ops;
     xep_status_t status = enqueue_input(mode, op);
     if (status == XEP_OK) status = launch_sums(mode, op);
-    if (status == XEP_OK && is_in_parts(mode, op)) status = ops->join(mode->cuda.device, cuda_stream(op));
     return status == XEP_OK ? ops->mark(mode->cuda.device, cuda_stream(op)) : status;
 }
 
@@ -187,6 +181,7 @@ static xep_status_t check_memory(const cuda_normal_t *mode, const xep_op_t *op)
     const xep_combine_args_t *args = op->combine;
     const int tokens = normal_slot(&mode->normal, op->slot)->routing->tokens != 0, rows = op->recv->rows != 0;
     const cuda_array_t arrays[] = {{"x", rows ? args->x : NULL},
+                                   {"slots", rows ? args->slots : NULL},
                                    {"topk_weights", rows ? args->topk_weights : NULL},
                                    {"bias", tokens ? args->bias[0] : NULL},
                                    {"bias", tokens ? args->bias[1] : NULL},

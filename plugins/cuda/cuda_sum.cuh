@@ -13,6 +13,17 @@
 #include "cuda_bulk.cuh"
 #include "cuda_elements.cuh"
 
+/* Of the warps of the grid that sum: which one this is, and how many there are. */
+static __device__ __forceinline__ uint32_t summing_warp(const xep_cuda_sum_t &s)
+{
+    return (blockIdx.x - s.beside) * s.warps + threadIdx.x / 32;
+}
+
+static __device__ __forceinline__ uint32_t summing_warps(const xep_cuda_sum_t &s)
+{
+    return (gridDim.x - s.beside) * s.warps;
+}
+
 /* Bias b of a token as contribution n; what is not a bias begins at 0 again. */
 static __device__ __forceinline__ const char *bias_of(const xep_cuda_sum_t &s, uint32_t token, uint32_t *n_p)
 {
@@ -272,7 +283,7 @@ template <typename E> static __device__ __forceinline__ pulls_t lay_pulls(const 
     const uint32_t whole = s.hidden * (uint32_t)sizeof(typename E::raw) & ~15u;
     pulls_t p = find_pulls(s, shared);
     p.of_row = (whole + s.chunk - 1) / s.chunk;
-    share_chunks(s, blockIdx.x * s.warps + threadIdx.x / 32, gridDim.x * s.warps, &p);
+    share_chunks(s, summing_warp(s), summing_warps(s), &p);
     return p;
 }
 
@@ -293,7 +304,7 @@ template <typename E> static __device__ __forceinline__ uint32_t first_token(con
 template <typename E, bool W, typename C, typename F>
 static __device__ void sum_tokens(const C &c, char *shared, F goes_on)
 {
-    const uint32_t lane = blockIdx.x * c.sum.warps + threadIdx.x / 32, lanes = gridDim.x * c.sum.warps;
+    const uint32_t lane = summing_warp(c.sum), lanes = summing_warps(c.sum);
     const uint32_t whole = c.sum.hidden * (uint32_t)sizeof(typename E::raw) & ~15u;
     uint32_t begin = 0;
     int good;

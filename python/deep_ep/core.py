@@ -252,13 +252,13 @@ class NormalPool(Pool):
         back = handle.xep
         self.last = back.buffer
         back.settle()  # of one handle one combine is in flight
-        sent: Optional[torch.Tensor] = x
-        if places is not None:
-            sent = None if places.fold_in_place(x) else places.fold(x)
+        sent, slots = (x, None) if places is None else places.to_combine(x)
         shapes = [("out", (handle.num_tokens, x.shape[1]), x.dtype)]
         if topk_weights is not None:
             shapes.append(("out_weights", (handle.num_tokens, handle.topk), torch.float32))
         options = dict(ordering.results(*shapes), topk_weights=topk_weights, bias=biases or None, after=ordering.after)
+        if slots is not None:
+            options["slots"] = slots
         request = None if ordering.wait else back.combine_async(sent, **options)
         result = back.combine(sent, **options) if request is None else request.result
         return (*(result if topk_weights is not None else (result, None)), request)

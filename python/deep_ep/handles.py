@@ -72,9 +72,9 @@ class Places:
         rounded to their type."""
         return _ext.expert_sum(expanded, self.slots if columns is ALL else self.slots[:, columns])
 
-    def fold_in_place(self, expanded: torch.Tensor) -> bool:
-        """Whether the sums were written to where the combine that follows reads them."""
-        return False
+    def to_combine(self, expanded: torch.Tensor) -> tuple[torch.Tensor, Optional[torch.Tensor]]:
+        """What a combine by a handle that has its slot is given as rows, and as slots where it sums them itself."""
+        return self.fold(expanded), None
 
     def fold_selections(self, expanded: torch.Tensor) -> torch.Tensor:
         """[N, K] of one of each expanded row; 0 where the expert is another rank's."""
@@ -127,8 +127,8 @@ class PlacesThere:
                 _sum_there(expanded, slots, to)
         return folded
 
-    def fold_in_place(self, expanded: torch.Tensor) -> bool:
-        return False
+    def to_combine(self, expanded: torch.Tensor) -> tuple[torch.Tensor, Optional[torch.Tensor]]:
+        return self.fold(expanded), None
 
     def fold_selections(self, expanded: torch.Tensor) -> torch.Tensor:
         if expanded.shape[0] == 0:
@@ -159,23 +159,8 @@ class PlacesOfLibrary(PlacesThere):
         if not hasattr(self, "_selections"):
             super().__init__(*self._made().placed_by())
 
-    def fold(self, expanded: torch.Tensor, columns: slice = ALL) -> torch.Tensor:
-        made = self._made()
-        if columns is not ALL or made is None or not made.has_slot() or expanded.shape[0] == 0:
-            return super().fold(expanded, columns)
-        folded = expanded.new_empty((self.slots.shape[0], expanded.shape[1]))
-        made.look_again()
-        made.xep.reduce(expanded, self._all, folded)
-        return folded
-
-    def fold_in_place(self, expanded: torch.Tensor) -> bool:
-        """By the kernel, if these rows are as wide as those dispatched: combine_input() has that width."""
-        made = self._made()
-        if made is None or not made.has_slot() or expanded.shape[0] == 0 or made.xep.hidden != expanded.shape[1]:
-            return False
-        made.look_again()
-        made.xep.reduce(expanded, self._all, made.xep.combine_input(expanded.dtype))
-        return True
+    def to_combine(self, expanded: torch.Tensor) -> tuple[torch.Tensor, Optional[torch.Tensor]]:
+        return super().to_combine(expanded) if expanded.shape[0] == 0 else (expanded, self._all)
 
 
 AnyPlaces = Union[Places, PlacesThere]

@@ -16,7 +16,7 @@
 #define EXT_PARAMETERS                                                                                         \
     "($self, x=None, *, out=None, topk_weights=None, weights=None, bias=None, out_weights=None, dtype=None,\n" \
     "quant=0, quant_scale=0.0, sum_at_owner=False, wait_ns=None, missing=None, after=None, timeout=None,\n"    \
-    "stream=None)\n--\n\n"
+    "stream=None, slots=None)\n--\n\n"
 
 static const char combine_doc[] =
     "combine" EXT_PARAMETERS
@@ -38,7 +38,8 @@ static const char combine_doc[] =
     "stream: memory=\"cuda\", as in dispatch(): the call does not wait for it. Of arrays that are no tensors, out and\n"
     "    out_weights have to be given.\n"
     "missing: mode ll: [T, K] uint8 to write to: 1 where a selection is not in the sum, as the rank of its expert is\n"
-    "    out, else 0.";
+    "    out, else 0.\n"
+    "slots: of expand(), memory=\"cuda\": x has rows by expert, [M, H], which are summed first, as reduce() does.";
 
 static const char combine_async_doc[] =
     "combine_async" EXT_PARAMETERS
@@ -62,6 +63,7 @@ enum {
     AFTER,
     TIMEOUT,
     STREAM,
+    SLOTS,
     COUNT
 };
 
@@ -107,8 +109,8 @@ static int read_x(const ext_handle_t *handle, PyObject *x, xep_dtype_t as, xep_c
     if (ext_args_rows("x", x, &look, EXT_ANY, EXT_ANY, dtypes, as, &rows) != 0 || ext_args_said(x, &rows, as) != 0 ||
         ext_args_fits(x, &rows, handle->buffer->hidden, "combine_dtype", handle->buffer->combine_dtype) != 0)
         return -1;
-    if ((uint64_t)rows.rows > recv->capacity || (uint64_t)rows.rows < (is_padded ? recv->capacity : recv->rows))
-        return refuse_rows("x", x, recv, "H");
+    const uint64_t count = (uint64_t)rows.rows, least = is_padded ? recv->capacity : recv->rows;
+    if (args->slots == NULL && (count > recv->capacity || count < least)) return refuse_rows("x", x, recv, "H");
     args->x = rows.data, args->x_stride = (size_t)rows.stride;
     args->dtype = rows.dtype, args->hidden = (uint32_t)rows.columns;
     *made = rows.element;
@@ -182,6 +184,20 @@ static int read_missing(const ext_handle_t *handle, PyObject *missing, xep_combi
     return 0;
 }
 
+/* As expand() has filled them: then x may have any number of rows. */
+static int read_slots(const ext_handle_t *handle, PyObject *slots, xep_combine_args_t *args)
+{
+    const xep_recv_t *recv;
+    ext_matrix_t rows;
+    if (slots == NULL) return 0;
+    if ((recv = ext_handle_recv(handle)) == NULL ||
+        ext_args_output("slots", slots, handle->buffer->where, (Py_ssize_t)recv->capacity, handle->topk, XEP_INT32,
+                        &rows) != 0)
+        return -1;
+    args->slots = (const int32_t *)(const void *)rows.data;
+    return 0;
+}
+
 /* What was written as one type would be summed as another; bits may be any of their width. */
 static int check_input(const ext_handle_t *handle, PyObject *dtype, xep_dtype_t as)
 {
@@ -213,7 +229,8 @@ int ext_combine_read(const ext_handle_t *handle, PyObject *x, PyObject *topk_wei
 /* made: what results are made like. */
 static int fill_args(const ext_handle_t *handle, PyObject *const *values, xep_combine_args_t *args, ext_element_t *made)
 {
-    if (ext_combine_read(handle, values[X], values[TOPK_WEIGHTS], values[DTYPE], args, made) != 0 ||
+    if (read_slots(handle, values[SLOTS], args) != 0 ||
+        ext_combine_read(handle, values[X], values[TOPK_WEIGHTS], values[DTYPE], args, made) != 0 ||
         read_biases(handle, values[BIAS], args) != 0 || read_weights(handle, values, args) != 0 ||
         read_missing(handle, values[MISSING], args) != 0 ||
         ext_args_vector("wait_ns", values[WAIT_NS], EXT_HOST, handle->nranks, XEP_INT64, &args->wait_ns) != 0 ||

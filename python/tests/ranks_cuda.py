@@ -146,6 +146,11 @@ def test_rows_by_expert(group, driver, buffer, sent):
         assert handle.combine(out=out) is out
         chosen = (mine.topk_idx >= 0).sum(axis=1, dtype=np.float32)[:, None]
         np.testing.assert_array_equal(driver.get(out), mine.x * chosen)
+        (again,) = put(driver, np.full_like(mine.x, np.nan))
+        assert handle.combine(there[3], slots=there[0], out=again) is again
+        np.testing.assert_array_equal(driver.get(again), mine.x * chosen)
+        with pytest.raises(xep.InvalidError, match="slots without x"):
+            handle.combine(slots=there[0], out=again)
         with pytest.raises(TypeError, match="slots"):
             handle.expand(there[1], there[1], there[2])
         del y

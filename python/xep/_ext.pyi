@@ -79,6 +79,7 @@ class CombineOptions(TypedDict, total=False):
     after: Optional[Request[Any]]
     timeout: Optional[float]
     stream: Any
+    slots: Any
 
 class NextOptions(TypedDict, total=False):
     topk_weights: Any

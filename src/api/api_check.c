@@ -340,6 +340,14 @@ xep_status_t xep_check_outputs(const xep_handle_t *h, xep_combine_args_t *a, uin
                             (uint64_t)h->topk * sizeof(float), sizeof(float));
 }
 
+/* Rows by expert are summed into the input, so they are somewhere else; how many there are only the device knows. */
+static xep_status_t check_slots(const xep_handle_t *h, const xep_combine_args_t *a)
+{
+    if (a->x == NULL && h->recv.rows > 0)
+        return xep_fail(XEP_ERR_INVALID, "slots without x: its rows are summed into xep_handle_combine_input()");
+    return check_pointer("slots", a->slots, h->recv.capacity, sizeof *a->slots);
+}
+
 /* out and bias have a row for each token of this rank. */
 static xep_status_t check_combine_rows(const xep_handle_t *h, xep_combine_args_t *a)
 {
@@ -350,7 +358,7 @@ static xep_status_t check_combine_rows(const xep_handle_t *h, xep_combine_args_t
     status = xep_check_matrix("out", a->out, &a->out_stride, h->tokens, row, elem);
     for (int i = 0; i < 2 && status == XEP_OK; i++)
         if (a->bias[i] != NULL) status = xep_check_matrix("bias", a->bias[i], &a->bias_stride[i], h->tokens, row, elem);
-    return status;
+    return status == XEP_OK && a->slots != NULL ? check_slots(h, a) : status;
 }
 
 /* Weights go back with rows: a rank without rows has none to send, one without tokens has no place for them. */

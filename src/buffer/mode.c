@@ -121,7 +121,8 @@ static xep_status_t refuse_feature(const xep_plugin_t *plugin, const xep_mode_in
                   {XEP_CAN_WEIGH, "weights of a combine"},
                   {XEP_CAN_RETURN_WEIGHTS, "topk_weights and out_weights of a combine"},
                   {XEP_CAN_SUM_AT_OWNER, "XEP_COMBINE_SUM_AT_OWNER"},
-                  {XEP_CAN_MASK, "missing"}};
+                  {XEP_CAN_MASK, "missing"},
+                  {XEP_CAN_EXPAND, "slots"}};
     uint32_t i = 0;
     while ((fields[i].feature & lacks) == 0) i++;
     return refuse(plugin, can, fields[i].field, -1);
@@ -148,7 +149,7 @@ xep_status_t xep_mode_check_combine(const xep_plugin_t *plugin, const xep_mode_i
     const uint32_t needs = (args->weights != NULL) * XEP_CAN_WEIGH |
                            (args->topk_weights != NULL || args->out_weights != NULL) * XEP_CAN_RETURN_WEIGHTS |
                            (args->flags & XEP_COMBINE_SUM_AT_OWNER) * XEP_CAN_SUM_AT_OWNER |
-                           (args->missing != NULL) * XEP_CAN_MASK;
+                           (args->missing != NULL) * XEP_CAN_MASK | (args->slots != NULL) * XEP_CAN_EXPAND;
     const uint32_t lacks = needs & ~can->features;
     if ((lacks | (1u << args->quant & ~can->combine_casts)) == 0) return XEP_OK;
     if (!XEP_MODE_HAS(can->combine_casts, args->quant)) return refuse_quant(plugin, can, " of a combine", args->quant);

@@ -35,8 +35,7 @@ static void close_device(xep_heap_device_t *device)
         xep_cuda_heap_close(cuda);
         xep_cuda_kept_close(cuda);
         if (cuda->marked != NULL) cuda->driver.event_destroy(cuda->marked);
-        if (cuda->forked != NULL) cuda->driver.event_destroy(cuda->forked);
-        if (cuda->beside != NULL) cuda->driver.stream_destroy(cuda->beside);
+        if (cuda->own != NULL) cuda->driver.stream_destroy(cuda->own);
         for (uint32_t i = 0; i < cuda->nnotes; i++) cuda->driver.event_destroy(cuda->notes[i]);
         if (cuda->stop != NULL) cuda->driver.host_free(cuda->stop);
         if (cuda->heap.device.gone != NULL) cuda->driver.host_free(cuda->heap.device.gone);
@@ -60,8 +59,7 @@ static const xep_device_ops_t device_ops = {
     .fill = xep_cuda_work_fill,
     .after_mark = xep_cuda_work_after_mark,
     .mark = xep_cuda_work_mark,
-    .branch = xep_cuda_work_branch,
-    .join = xep_cuda_work_join,
+    .own_stream = xep_cuda_work_own_stream,
     .check_stream = xep_cuda_work_check_stream,
     .check = xep_cuda_work_check,
     .is_captured = xep_cuda_work_is_captured,

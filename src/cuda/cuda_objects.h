@@ -23,8 +23,7 @@ typedef struct xep_cuda_device {
     xep_cuda_driver_t driver;
     cuda_handle_t context;
     cuda_handle_t marked; /* event */
-    cuda_handle_t beside; /* stream; NULL until it is used */
-    cuda_handle_t forked; /* event, of both streams in turn */
+    cuda_handle_t own;    /* stream; NULL until it is used */
     cuda_handle_t *notes; /* [nnotes] events */
     uint32_t nnotes;
     void *pinned; /* memory of the host that unpin gives back; NULL: none */

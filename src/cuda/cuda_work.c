@@ -182,38 +182,14 @@ xep_status_t xep_cuda_work_mark(xep_device_t *device, void *stream)
                "mark the stream");
 }
 
-/* Made when it is first used: most programs have their outputs in the input. */
-static cuda_result_t make_beside(xep_cuda_device_t *cuda)
+xep_status_t xep_cuda_work_own_stream(xep_device_t *device, void **stream_p)
 {
+    xep_cuda_device_t *cuda = xep_cuda_of(device);
+    xep_cuda_enter(cuda);
     cuda_result_t result = CUDA_DONE;
-    if (cuda->forked == NULL) result = cuda->driver.event_create(&cuda->forked, CUDA_EVENT_NO_TIMING);
-    if (result == CUDA_DONE && cuda->beside == NULL)
-        result = cuda->driver.stream_create(&cuda->beside, CUDA_STREAM_NON_BLOCKING);
-    return result;
-}
-
-/* Orders all work on one stream before later work on the other. */
-static cuda_result_t order(const xep_cuda_device_t *cuda, cuda_handle_t first, cuda_handle_t second)
-{
-    cuda_result_t result = cuda->driver.event_record(cuda->forked, first);
-    return result == CUDA_DONE ? cuda->driver.stream_wait(second, cuda->forked, 0) : result;
-}
-
-xep_status_t xep_cuda_work_branch(xep_device_t *device, void *stream, void **beside_p)
-{
-    xep_cuda_device_t *cuda = xep_cuda_of(device);
-    xep_cuda_enter(cuda);
-    cuda_result_t result = make_beside(cuda);
-    if (result == CUDA_DONE) result = order(cuda, stream, cuda->beside);
-    *beside_p = cuda->beside;
+    if (cuda->own == NULL) result = cuda->driver.stream_create(&cuda->own, CUDA_STREAM_NON_BLOCKING);
+    *stream_p = cuda->own;
     return end(cuda, result, "use a second stream");
-}
-
-xep_status_t xep_cuda_work_join(xep_device_t *device, void *stream)
-{
-    xep_cuda_device_t *cuda = xep_cuda_of(device);
-    xep_cuda_enter(cuda);
-    return end(cuda, order(cuda, cuda->beside, stream), "wait for the second stream");
 }
 
 /* Notes are events beside the mark, only for the host to wait for. */

@@ -286,7 +286,7 @@ void world::combine(rank_state &rank)
     a.sum.rows = max_dests + (s.biases & 1) + (s.biases >> 1);
     a.sum.chunk = std::min<uint32_t>(xep_cuda_sum_chunk(max_dests), (s.hidden * combine_elem) & ~15u);
     a.sum.stages = odd % 16 == 0 && a.sum.chunk != 0;
-    a.sum.warps = a.sum.stages == 0 ? 32 : pulling;
+    a.sum.warps = std::min<uint32_t>(a.sum.stages == 0 ? 32 : pulling, XEP_CUDA_COMBINE_THREADS / 32);
     if (a.sum.stages != 0) a.sum.stages = xep_cuda_sum_stages(&a.sum, a.sum.warps, sms, SHARED_BYTES);
     while (a.sum.warps > 1 && a.sum.warps * a.sum.stages * xep_cuda_stage_bytes(&a.sum) > SHARED_BYTES) a.sum.warps--;
     const uint32_t bytes = a.sum.warps * a.sum.stages * xep_cuda_stage_bytes(&a.sum);

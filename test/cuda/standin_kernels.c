@@ -365,22 +365,41 @@ static void run_dispatch(const void *args)
 
 /* ---- combine ---- */
 
-static uint64_t first_row_here(const xep_cuda_combine_t *c, uint32_t source)
+static uint64_t first_of_reader(const xep_cuda_combine_t *c, uint32_t reader)
 {
     uint64_t row = 0;
-    for (uint32_t s = 0; s < source; s++) row += c->rank_rows[(uint64_t)s * c->nranks + c->rank];
+    for (uint32_t r = 0; r < reader; r++) row += c->rank_rows[(uint64_t)r * c->nranks + c->rank];
     return row;
 }
 
-/* Tells readers of each part that the driver has copied. 0: one did not come. */
-static int forward_parts(const xep_cuda_combine_t *c, uint64_t epoch)
+/* A row of the input: as x has it, or the sum of the rows by expert that the slots name. */
+static void bring_row(const xep_cuda_combine_t *c, xep_dtype_t dtype, uint64_t row, float *sum)
 {
-    for (uint32_t parts = 1; c->input.x != NULL && parts <= XEP_CUDA_PARTS; parts *= 2) {
-        if (!wait_word((char *)&c->input.copied[parts - 1], 0, c->rank, 1, now_ns(), &c->deadline)) return 0;
-        tell_all(c->peer, c->rank, c->nranks, c->ready, c->word_stride, epoch * XEP_CUDA_STEPS + parts);
-        c->input.copied[parts - 1] = 0;
+    char *to = c->input.input + row * c->row_stride;
+    if (c->input.slots == NULL) {
+        memcpy(to, c->input.x + row * c->input.x_stride, c->sum.hidden * xep_dtype_size(dtype));
+        return;
     }
-    return 1;
+    memset(sum, 0, c->sum.hidden * sizeof *sum);
+    for (uint32_t k = 0; k < c->topk; k++) {
+        const int32_t slot = c->input.slots[row * c->topk + k];
+        if (slot >= 0) oracle_row_add(sum, c->input.x + (uint64_t)slot * c->input.x_stride, dtype, c->sum.hidden);
+    }
+    oracle_row_round(to, sum, dtype, c->sum.hidden);
+}
+
+/* Brings the rows of each reader into the input, part by part, and tells. */
+static void bring_parts(const xep_cuda_combine_t *c, xep_dtype_t dtype, uint64_t epoch, float *sum)
+{
+    for (uint32_t begin = 0, end = 1; c->input.x != NULL && end <= XEP_CUDA_PARTS; begin = end, end *= 2) {
+        for (uint32_t r = 0; r < c->nranks; r++) {
+            const uint64_t first = first_of_reader(c, r), rows = first_of_reader(c, r + 1) - first;
+            if (r == c->rank && c->input.slots == NULL) continue;
+            for (uint64_t row = rows * begin / XEP_CUDA_PARTS; row < rows * end / XEP_CUDA_PARTS; row++)
+                bring_row(c, dtype, first + row, sum);
+        }
+        tell_all(c->peer, c->rank, c->nranks, c->ready, c->word_stride, epoch * XEP_CUDA_STEPS + end);
+    }
 }
 
 static int is_with(const xep_cuda_combine_t *c, uint32_t rank)
@@ -390,8 +409,8 @@ static int is_with(const xep_cuda_combine_t *c, uint32_t rank)
 
 static const char *row_of(const xep_cuda_combine_t *c, xep_cuda_dest_t dest)
 {
-    if (c->input.x != NULL && (uint32_t)dest.rank == c->rank)
-        return c->input.x + (first_row_here(c, c->rank) + dest.row) * c->input.x_stride;
+    if (c->input.x != NULL && c->input.slots == NULL && (uint32_t)dest.rank == c->rank)
+        return c->input.x + (first_of_reader(c, c->rank) + dest.row) * c->input.x_stride;
     return c->there[dest.rank].area[XEP_CUDA_INPUT] + dest.row * c->row_stride;
 }
 
@@ -484,8 +503,8 @@ static void combine(const xep_cuda_combine_t *c, xep_dtype_t dtype)
     int good = await_combine(c, c->ready, epoch * XEP_CUDA_STEPS, epoch, &c->deadline, 1);
     if (!good) c->now->lost = epoch;
     if (good) good = compare_offers(c) && *c->verdict == XEP_CUDA_GO;
-    if (good && !forward_parts(c, epoch)) good = 0, c->now->lost = epoch;
     float *sum = malloc(c->sum.hidden * sizeof *sum);
+    if (good && sum != NULL) bring_parts(c, dtype, epoch, sum);
     for (uint64_t t = 0; good && sum != NULL && t < c->sum.tokens; t++) {
         good = wait_rows(c, t, epoch);
         if (!good) c->now->lost = epoch;

@@ -190,14 +190,14 @@ static void reduce(const xep_handle_t *handle, const experts_t *e, xep_dtype_t d
     for (int i = 0; i < 4; i++) cuda_rig_free(arrays[i]);
 }
 
-/* Sums in the input of the combine are what a combine of copies of them sends. */
+/* Sums in the input of the combine are what a combine of copies of them sends, and one that sums them itself. */
 static void combine(xep_handle_t *handle, const experts_t *e, cuda_job_t *job)
 {
     const size_t row =
         job->host.c->hidden * xep_dtype_size(job->host.c->combine_dtype ? job->host.c->combine_dtype : XEP_BF16);
     const size_t bytes = job->host.tokens * row;
     void *x = cuda_rig_alloc(NULL, e->capacity * row + 1), *copied = cuda_rig_alloc(NULL, e->recv->rows * row + 1);
-    void *out[2] = {poisoned(bytes), poisoned(bytes)};
+    void *out[3] = {poisoned(bytes), poisoned(bytes), poisoned(bytes)};
     size_t stride;
     xep_reduce_args_t a = XEP_REDUCE_ARGS_INIT;
     a.slots = e->slots, a.x = x, a.out = copied, a.stream = e->stream;
@@ -210,11 +210,14 @@ static void combine(xep_handle_t *handle, const experts_t *e, cuda_job_t *job)
     MP_OK(xep_handle_reduce(handle, &a));
     c.x = a.out, c.x_stride = stride, c.out = out[1];
     MP_OK(xep_combine(handle, &c, NULL));
-    char *found[2] = {get(e, out[0], bytes), get(e, out[1], bytes)};
+    c.x = x, c.x_stride = 0, c.slots = e->slots, c.out = out[2];
+    MP_OK(xep_combine(handle, &c, NULL));
+    char *found[3] = {get(e, out[0], bytes), get(e, out[1], bytes), get(e, out[2], bytes)};
     compare(e, "sums of copies, and of what was summed in place,", found[0], found[1], bytes);
-    free(found[0]), free(found[1]);
-    void *arrays[] = {x, copied, out[0], out[1]};
-    for (int i = 0; i < 4; i++) cuda_rig_free(arrays[i]);
+    compare(e, "sums of copies, and of what the combine has summed,", found[0], found[2], bytes);
+    for (int i = 0; i < 3; i++) free(found[i]);
+    void *arrays[] = {x, copied, out[0], out[1], out[2]};
+    for (int i = 0; i < 5; i++) cuda_rig_free(arrays[i]);
 }
 
 /* ---- cases ---- */
@@ -260,8 +263,44 @@ static void run_case(xep_group_t *group, const mp_case_t *c, int there, void *st
     cuda_job_close(&job);
 }
 
+/* So many that a combine sums some while others pull what is done. */
+static void sum_many(xep_group_t *group, void *stream)
+{
+    const mp_case_t c = {.name = "by expert, many rows", MP_SHAPE(8, 2, 7168, 1200), MP_CUDA};
+    cuda_job_t job;
+    cuda_job_open(&job, &c, 29, group, stream);
+    xep_handle_t *handle = cuda_job_send(&job);
+    const xep_recv_t *recv = mp_recv(handle);
+    experts_t e = {.recv = recv, .capacity = recv->rows * recv->topk, .alignment = 1, .stream = stream};
+    xep_expand_args_t a = XEP_EXPAND_ARGS_INIT;
+    e.row = e.stride = c.hidden * xep_dtype_size(recv->dtype);
+    e.x = poisoned(e.capacity * e.row), e.slots = poisoned(recv->capacity * recv->topk * 4);
+    e.begin = poisoned(recv->local_experts * 8ul), e.count = poisoned(recv->local_experts * 8ul);
+    a.slots = e.slots, a.expert_begin = e.begin, a.expert_count = e.count, a.x = e.x, a.capacity = e.capacity;
+    a.stream = stream;
+    MP_OK(xep_handle_expand(handle, &a));
+    for (int i = 0; i < 3; i++) combine(handle, &e, &job);
+    void *arrays[] = {e.x, e.slots, e.begin, e.count};
+    for (int i = 0; i < 4; i++) cuda_rig_free(arrays[i]);
+    xep_handle_release(handle);
+    cuda_job_close(&job);
+}
+
 #define WRONG(_field, _value, _text) \
     MP_WRONG(good, _field, _value, XEP_ERR_INVALID, _text, xep_handle_expand(handle, &good))
+
+/* On every rank alike: a refused combine counts as a call. */
+static void refuse_slots(xep_handle_t *handle, void *there, void *stream)
+{
+    xep_combine_args_t c = XEP_COMBINE_ARGS_INIT;
+    c.out = there, c.stream = stream, c.slots = there;
+    MP_CHECK(mp_input(handle, NULL) != NULL);
+    MP_SAYS(XEP_ERR_INVALID, "slots without x: ", xep_combine(handle, &c, NULL));
+    c.x = there, c.slots = (const int32_t *)(const void *)((char *)there + 2);
+    MP_SAYS(XEP_ERR_INVALID, "misaligned slots: ", xep_combine(handle, &c, NULL));
+    c.slots = (const int32_t *)(const void *)&c;
+    MP_SAYS(XEP_ERR_INVALID, "invalid slots: ", xep_combine(handle, &c, NULL));
+}
 
 static void refuse(xep_group_t *group, void *stream)
 {
@@ -285,6 +324,7 @@ static void refuse(xep_group_t *group, void *stream)
     r.dtype = XEP_BF16, r.out_dtype = XEP_FP16;
     MP_SAYS(XEP_ERR_INVALID, "invalid out_dtype: ", xep_handle_reduce(handle, &r));
     MP_FAILS(XEP_ERR_INVALID, xep_handle_reduce(NULL, &r));
+    refuse_slots(handle, there, stream);
     cuda_rig_free(there);
     xep_handle_release(handle);
     cuda_job_close(&job);
@@ -299,6 +339,9 @@ static void refuse_host(xep_group_t *group)
     xep_handle_t *handle = mp_job_send(&job);
     MP_SAYS(XEP_ERR_UNSUPPORTED, "rows of host memory are not arranged by expert (mode normal in device memory",
             xep_handle_expand(handle, &a));
+    xep_combine_args_t back = mp_job_combine(&job, handle);
+    back.x = job.out, back.slots = (const int32_t *)(const void *)job.out;
+    MP_SAYS(XEP_ERR_UNSUPPORTED, "mode normal does not support slots", xep_combine(handle, &back, NULL));
     xep_handle_release(handle);
     mp_job_close(&job);
 }
@@ -320,6 +363,7 @@ void cuda_experts(xep_group_t *group, void *stream)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         run_case(group, &cases[i], cases[i].fixed_capacity, stream);
+    sum_many(group, stream);
     refuse(group, stream);
     refuse_host(group);
 }
