@@ -149,6 +149,7 @@ def test_rows_by_expert(group, driver, buffer, sent):
         (again,) = put(driver, np.full_like(mine.x, np.nan))
         assert handle.combine(there[3], slots=there[0], out=again) is again
         np.testing.assert_array_equal(driver.get(again), mine.x * chosen)
+        y = handle.combine_input()
         with pytest.raises(xep.InvalidError, match="slots without x"):
             handle.combine(slots=there[0], out=again)
         with pytest.raises(TypeError, match="slots"):
