@@ -38,17 +38,22 @@ tests='test/mp/device/cuda_ops test/mp/device/cuda_survivors test/bench/cuda_cal
 
 # ---- the library: built here, or carried ----
 
+# logged COMMAND...: what it says goes into the log, whose end is shown if it fails
+logged() {
+    "$@" >>"$work/library.log" 2>&1 || { tail "$work/library.log"; echo "FAIL: $*" >&2; return 1; }
+}
+
 build_library() {
     home=$work/library bin=$home
     export XEP_PLUGIN_PATH=$home/.libs
     mkdir -p "$home"
-    [ -x "$top/configure" ] || (cd "$top" && ./autogen.sh) >"$work/library.log" 2>&1 || return 1
+    : >"$work/library.log"
+    [ -x "$top/configure" ] || (cd "$top" && logged ./autogen.sh) || return 1
+    [ -e "$home/Makefile" ] ||
+        (cd "$home" && logged "$top/contrib/configure-release" NVCC="$nvcc" PYTHON=false) || return 1
+    logged make -C "$home" -s -j"$(nproc)" all || return 1
     # shellcheck disable=SC2086
-    { [ -e "$home/Makefile" ] || (cd "$home" && "$top/contrib/configure-release" NVCC="$nvcc" PYTHON=false); } \
-        >"$work/library.log" 2>&1 &&
-        make -C "$home" -s -j"$(nproc)" all >>"$work/library.log" 2>&1 &&
-        make -C "$home" -s -j"$(nproc)" $tests >>"$work/library.log" 2>&1 || # not at once: both would make the library
-        { tail "$work/library.log"; echo 'FAIL: the library was not built' >&2; return 1; }
+    logged make -C "$home" -s -j"$(nproc)" $tests || return 1 # not at once: both would make the library
     library=$home/.libs/libxep.so
     for program in $tests; do declare -g "$(basename "$program")=$home/$program"; done
 }
@@ -60,7 +65,7 @@ carry() {
     [ -z "$(ls -A "$folder")" ] || { echo "check-cuda.sh: not empty: $folder" >&2; return 2; }
     build_library || return 1
     rm -rf "$work/stage"
-    make -C "$home" -s install DESTDIR="$work/stage" >>"$work/library.log" 2>&1 || return 1
+    logged make -C "$home" -s install DESTDIR="$work/stage" || return 1
     for program in $tests; do files+=("$home/$(dirname "$program")/.libs/$(basename "$program")"); done
     for program in "${!files[@]}"; do # by libtool, or without it
         [ -x "${files[program]}" ] || files[program]=$home/$(echo $tests | cut -d' ' -f$((program + 1)))
@@ -117,17 +122,24 @@ export CUDA_MODULE_LOADING=EAGER # a kernel that is loaded late waits for one th
 export XEP_TIMEOUT=60s
 export XEP_RUN_RAW=1 # what programs print is compared as they print it
 status=0 ran=() limit=300 # seconds
+said=$(mktemp -d) || exit 1
+trap 'rm -rf "$said"' EXIT
 
-# step NAME COMMAND...
+# step NAME COMMAND...: what a failed one has said last is repeated at the end
 step() {
     local name=$1 began=$SECONDS result=passed
     shift
     echo "== $name"
-    timeout $limit "$@" || { result=FAILED status=1; }
+    timeout -k 10 $limit "$@" 2>&1 | tee "$said/now"
+    [ "${PIPESTATUS[0]}" -eq 0 ] || {
+        result=FAILED status=1
+        { echo "== the end of $name"; tail -n 15 "$said/now" | cut -c1-500; } >>"$said/failed"
+    }
     ran+=("$(printf '%-7s %4d s  %s' "$result" $((SECONDS - began)) "$name")")
 }
 
 leave() {
+    [ ! -e "$said/failed" ] || cat "$said/failed"
     echo "== on $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | sort | uniq -c | sed 's/^ *//')," \
         "of which $devices may be used, by up to $several ranks"
     printf '%s\n' "${ran[@]}"
@@ -208,26 +220,22 @@ done
 
 # survive RANKS MODE SCENARIO SEED SURVIVE: so many ranks are left, all of whose bits are the oracle's
 survive() {
-    local said
-    said=$("$bin/xep_run" -k -n "$1" "$cuda_survivors" "$2" "$3" "$4" 1000 2>&1)
-    echo "$said"
-    [ "$(grep -c '^survived$' <<<"$said")" -eq "$5" ]
+    "$bin/xep_run" -k -n "$1" "$cuda_survivors" "$2" "$3" "$4" 1000 2>&1 | tee "$said/survivors"
+    [ "$(grep -c '^survived$' "$said/survivors")" -eq "$5" ]
 }
 
 # join MODE: a process that no launcher has started joins two ranks
 join() {
-    local folder said
-    folder=$(mktemp -d) || return 1
-    "$cuda_survivors" "$1" joiner 3 10000 "$folder/address" >"$folder/joiner" 2>&1 &
-    said=$("$bin/xep_run" -n 2 "$cuda_survivors" "$1" grow 3 10000 "$folder/address" 2>&1)
-    wait $!
-    said+=$'\n'$(cat "$folder/joiner")
-    rm -rf "$folder"
-    echo "$said"
-    [ "$(grep -c '^survived$' <<<"$said")" -eq 3 ]
+    rm -f "$said/address"
+    {
+        "$cuda_survivors" "$1" joiner 3 10000 "$said/address" &
+        "$bin/xep_run" -n 2 "$cuda_survivors" "$1" grow 3 10000 "$said/address"
+        wait $!
+    } 2>&1 | tee "$said/survivors"
+    [ "$(grep -c '^survived$' "$said/survivors")" -eq 3 ]
 }
 export -f survive join
-export bin cuda_survivors
+export bin cuda_survivors said
 for mode in normal ll; do
     for seed in 1 2; do
         # shellcheck disable=SC2016
@@ -242,8 +250,8 @@ done
 
 # tensors: xep and deep_ep; Python's own tests of them skip what is not on a device
 python_tests() {
-    (cd "$top/python" && python3 setup.py -q build_ext --build-lib "$home/python" --build-temp "$work/temp") \
-        >>"$work/library.log" 2>&1 || { ran+=('left out        Python: the compiled module was not built'); return; }
+    (cd "$top/python" && logged python3 setup.py -q build_ext --build-lib "$home/python" --build-temp "$work/temp") ||
+        { ran+=('left out        Python: the compiled module was not built'); return; }
     local file
     cd "$top/python/tests" || return
     for file in ranks_cuda*.py; do

@@ -130,8 +130,8 @@ static xep_status_t prepare(xep_buffer_t *buffer, attempt_t *attempt)
     status = xep_shape_open(params, group, group->nranks, group->nnodes, attempt->sends, &buffer->shape);
     if (status == XEP_OK) status = xep_path_choose(&group->config, params, buffer->plugin.plugin, &buffer->shape);
     if (status != XEP_OK) return status;
-    status = xep_buffer_measure_shape(buffer->plugin.plugin, &buffer->shape, params, buffer->env.regions,
-                                      &buffer->areas, size);
+    status = xep_buffer_measure_shape(&group->config, buffer->plugin.plugin, &buffer->shape, params,
+                                      buffer->env.regions, &buffer->areas, size);
     if (status != XEP_OK) return status;
     buffer->params = *params;
     buffer->can = xep_mode_tell(buffer->plugin.plugin, params->memory);

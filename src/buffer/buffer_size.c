@@ -62,7 +62,7 @@ static uint64_t place(uint64_t *end_p, uint64_t bytes)
 }
 
 /* The lines begin behind what is the mode's. */
-xep_status_t xep_buffer_measure_shape(const xep_plugin_t *plugin, const xep_shape_t *shape,
+xep_status_t xep_buffer_measure_shape(const xep_config_t *config, const xep_plugin_t *plugin, const xep_shape_t *shape,
                                       const xep_buffer_params_t *params, xep_region_t regions[XEP_REGIONS],
                                       xep_areas_t *areas, xep_buffer_size_t *size)
 {
@@ -78,13 +78,16 @@ xep_status_t xep_buffer_measure_shape(const xep_plugin_t *plugin, const xep_shap
     areas->announce = place(&size->bytes, is_served ? xep_announce_bytes(shape) : 0);
     size->device_bytes = end[XEP_MEMORY_CUDA];
     if (memory == params->memory) return XEP_OK;
-    return xep_staging_measure(shape, size->recv_rows, &areas->staging, &size->bytes, &size->device_bytes);
+    status = xep_staging_measure(shape, size->recv_rows, &areas->staging, &size->bytes, &size->device_bytes);
+    if (status == XEP_OK && xep_staging_wants_direct(config, plugin, shape, params))
+        size->device_bytes += regions[XEP_REGION_ROWS].bytes; /* the twin */
+    return status;
 }
 
 /* group: NULL where there is none, and its ranks are spread evenly over the nodes. */
-static xep_status_t measure_params(const xep_plugin_t *plugin, const xep_buffer_params_t *params,
-                                   const xep_group_t *group, uint32_t nranks, uint32_t nodes, const uint32_t *sends,
-                                   xep_buffer_size_t *size)
+static xep_status_t measure_params(const xep_config_t *config, const xep_plugin_t *plugin,
+                                   const xep_buffer_params_t *params, const xep_group_t *group, uint32_t nranks,
+                                   uint32_t nodes, const uint32_t *sends, xep_buffer_size_t *size)
 {
     xep_shape_t shape;
     xep_region_t regions[XEP_REGIONS];
@@ -93,7 +96,7 @@ static xep_status_t measure_params(const xep_plugin_t *plugin, const xep_buffer_
     if (status == XEP_OK) status = xep_shape_open(params, group, nranks, nodes, sends, &shape);
     if (status != XEP_OK) return status;
     if (nodes != 1) xep_path_imagine(params, plugin, &shape);
-    status = xep_buffer_measure_shape(plugin, &shape, params, regions, &areas, size);
+    status = xep_buffer_measure_shape(config, plugin, &shape, params, regions, &areas, size);
     xep_shape_close(&shape);
     return status;
 }
@@ -104,7 +107,7 @@ static xep_status_t measure_nodes(const xep_config_t *config, const xep_buffer_p
     xep_plugin_ref_t ref;
     xep_status_t status = xep_plugin_load(config, params->mode, xep_buffer_memory_of_mode(params, nodes), &ref);
     if (status != XEP_OK) return status;
-    status = measure_params(ref.plugin, params, NULL, nranks, nodes, NULL, size);
+    status = measure_params(config, ref.plugin, params, NULL, nranks, nodes, NULL, size);
     xep_plugin_unload(&ref);
     return status;
 }
@@ -138,7 +141,7 @@ int xep_buffer_may_be_smaller(const xep_buffer_t *buffer, const xep_buffer_param
     xep_buffer_size_t size = XEP_BUFFER_SIZE_INIT;
     if (params->recv_rows != 0 || (params->flags & XEP_BUFFER_PIECES) != 0) return 0;
     smaller.flags |= XEP_BUFFER_PIECES;
-    return measure_params(buffer->plugin.plugin, &smaller, group, group->nranks, group->nnodes, buffer->shape.sends,
-                          &size) == XEP_OK &&
+    return measure_params(&group->config, buffer->plugin.plugin, &smaller, group, group->nranks, group->nnodes,
+                          buffer->shape.sends, &size) == XEP_OK &&
            size.bytes < bytes;
 }

@@ -11,7 +11,7 @@ xep_status_t xep_buffer_measure(const xep_config_t *config, const xep_buffer_par
                                 xep_buffer_size_t *size);
 
 /** For a known shape: also where the mode's regions lie in the heap, and the areas behind them. */
-xep_status_t xep_buffer_measure_shape(const xep_plugin_t *plugin, const xep_shape_t *shape,
+xep_status_t xep_buffer_measure_shape(const xep_config_t *config, const xep_plugin_t *plugin, const xep_shape_t *shape,
                                       const xep_buffer_params_t *params, xep_region_t regions[XEP_REGIONS],
                                       xep_areas_t *areas, xep_buffer_size_t *size);
 

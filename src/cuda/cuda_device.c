@@ -75,6 +75,7 @@ static const xep_heap_device_ops_t heap_ops = {
     .make_outs = xep_cuda_work_make_outs,
     .note = xep_cuda_work_note,
     .reached = xep_cuda_work_reached,
+    .after_note = xep_cuda_work_after_note,
     .works = xep_cuda_work_works,
     .pin = xep_cuda_work_pin,
     .unpin = xep_cuda_work_unpin,

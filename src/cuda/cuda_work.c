@@ -239,6 +239,13 @@ xep_status_t xep_cuda_work_reached(xep_heap_device_t *device, uint32_t number)
     return XEP_INPROGRESS;
 }
 
+xep_status_t xep_cuda_work_after_note(xep_heap_device_t *device, uint32_t number, void *stream)
+{
+    xep_cuda_device_t *cuda = xep_cuda_of(&device->device);
+    xep_cuda_enter(cuda);
+    return end(cuda, cuda->driver.stream_wait(stream, cuda->notes[number], 0), "let the stream wait");
+}
+
 /* Errors of a context are sticky: any call returns them. */
 xep_status_t xep_cuda_work_works(xep_heap_device_t *device)
 {

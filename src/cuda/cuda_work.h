@@ -19,6 +19,7 @@ xep_status_t xep_cuda_work_make_notes(xep_heap_device_t *device, uint32_t count)
 xep_status_t xep_cuda_work_make_outs(xep_heap_device_t *device, uint32_t nranks);
 xep_status_t xep_cuda_work_note(xep_heap_device_t *device, uint32_t number, void *stream);
 xep_status_t xep_cuda_work_reached(xep_heap_device_t *device, uint32_t number);
+xep_status_t xep_cuda_work_after_note(xep_heap_device_t *device, uint32_t number, void *stream);
 xep_status_t xep_cuda_work_works(xep_heap_device_t *device);
 xep_status_t xep_cuda_work_pin(xep_heap_device_t *device, void *base, uint64_t bytes);
 void xep_cuda_work_unpin(xep_heap_device_t *device, void *base);

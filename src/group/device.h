@@ -22,9 +22,13 @@ typedef struct xep_heap_device_ops {
     /** Makes so many notes, once; freed by close. */
     xep_status_t (*make_notes)(xep_heap_device_t *device, uint32_t count);
 
-    /** Notes how far a stream has come; reached: XEP_OK when it is there, XEP_INPROGRESS before. */
+    /**
+     * Notes how far a stream has come; reached: XEP_OK when it is there, XEP_INPROGRESS before; after_note: orders later
+     * work on a stream, which is checked, after it.
+     */
     xep_status_t (*note)(xep_heap_device_t *device, uint32_t number, void *stream);
     xep_status_t (*reached)(xep_heap_device_t *device, uint32_t number);
+    xep_status_t (*after_note)(xep_heap_device_t *device, uint32_t number, void *stream);
 
     /** XEP_OK, or why the device does no work any more. */
     xep_status_t (*works)(xep_heap_device_t *device);

@@ -35,7 +35,11 @@ void xep_staging_close(xep_buffer_t *buffer);
 
 /* ---- staging_direct.c ---- */
 
-/** Where rows are direct (xep/direct.h): makes the twin, and tells it to the heap, which is not connected yet. */
+/** Whether the rows of such a buffer will be direct (xep/direct.h), in a twin as large as the heap's region of rows. */
+int xep_staging_wants_direct(const xep_config_t *config, const xep_plugin_t *plugin, const xep_shape_t *shape,
+                             const xep_buffer_params_t *params);
+
+/** Where they are: makes the twin, and tells it to the heap, which is not connected yet. */
 xep_status_t xep_staging_open_direct(xep_buffer_t *buffer);
 void xep_staging_close_direct(xep_buffer_t *buffer);
 

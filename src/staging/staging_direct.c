@@ -27,14 +27,13 @@ struct xep_direct {
 
 /* ---- what there is ---- */
 
-static int is_wanted(const xep_buffer_t *buffer)
+int xep_staging_wants_direct(const xep_config_t *config, const xep_plugin_t *plugin, const xep_shape_t *shape,
+                             const xep_buffer_params_t *params)
 {
-    const xep_group_t *group = buffer->group;
-    const xep_shape_t *shape = &buffer->shape;
-    return group->config.direct && buffer->plugin.plugin->goes_direct && group->nranks > 1 &&
-           group->nnodes == group->nranks && !shape->by_nodes && !shape->in_pieces && !shape->sends_in_place &&
+    return config->direct && plugin->goes_direct && shape->nranks > 1 && shape->nodes == shape->nranks &&
+           !shape->in_pieces && !shape->sends_in_place &&
            (shape->topk < shape->nranks ? shape->topk : shape->nranks) + 2 <= XEP_DIRECT_MOST_ROWS &&
-           buffer->params.on_failure == XEP_ON_FAILURE_FAIL && shape->elem_bytes <= shape->combine_elem_bytes;
+           params->on_failure == XEP_ON_FAILURE_FAIL && shape->elem_bytes <= shape->combine_elem_bytes;
 }
 
 static xep_status_t load_kernels(xep_buffer_t *buffer, struct xep_direct *direct)
@@ -81,7 +80,8 @@ static xep_status_t allocate(xep_buffer_t *buffer, struct xep_direct *direct)
 xep_status_t xep_staging_open_direct(xep_buffer_t *buffer)
 {
     const xep_transport_ops_t *transport = buffer->group->transport->ops;
-    if (!is_wanted(buffer)) return XEP_OK;
+    if (!xep_staging_wants_direct(&buffer->group->config, buffer->plugin.plugin, &buffer->shape, &buffer->params))
+        return XEP_OK;
     struct xep_direct *direct = calloc(1, sizeof *direct);
     if (direct == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for direct rows");
     buffer->staging->direct = direct;
@@ -142,17 +142,23 @@ static void *keep(char **end_p, const void *list, uint64_t count, size_t bytes)
 
 /*
  * A block for each multiprocessor that the buffer may use. On a stream of its own: what the kernel reads is there, and
- * the caller may have enqueued something behind the call that waits for the end of the operation, on any rank.
+ * the caller may have enqueued something behind the call that waits for the end of the operation, on any rank. The
+ * caller's stream goes on behind the kernel, however the operation ends: it may then write or free what the kernel
+ * reads and writes.
  */
 static xep_status_t enqueue(const xep_op_t *op, void *kernel, void *args)
 {
     const xep_buffer_t *buffer = xep_request_of(op)->buffer;
     xep_heap_device_t *device = buffer->device;
-    void *stream = buffer->staging->direct->stream;
+    void *own = buffer->staging->direct->stream,
+         *callers = op->kind == XEP_OP_COMBINE ? op->combine->stream : op->dispatch->stream;
     const uint32_t there = device->device.multiprocessors, may = buffer->params.multiprocessors;
-    const xep_launch_t launch = {kernel, may < there ? may : there, THREADS, 0, 0, stream, args};
-    xep_status_t status = device->device.ops->launch(&device->device, &launch);
-    return status == XEP_OK ? device->ops->note(device, staged_note(op->slot, 0), stream) : status;
+    const xep_launch_t launch = {kernel, may < there ? may : there, THREADS, 0, 0, own, args};
+    xep_status_t status = xep_staging_check_stream(buffer, callers); /* again: much may have come since the call */
+    if (status == XEP_OK) status = device->device.ops->launch(&device->device, &launch);
+    if (status == XEP_OK) status = device->ops->note(device, staged_note(op->slot, 0), own);
+    if (status == XEP_OK) status = device->ops->after_note(device, staged_note(op->slot, 0), callers);
+    return status == XEP_ERR_INVALID ? XEP_ERR_TRANSPORT : status; /* which no other rank gets */
 }
 
 static xep_status_t direct_gather(const xep_env_t *env, const xep_op_t *op, const xep_direct_gather_t *given)

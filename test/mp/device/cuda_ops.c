@@ -5,6 +5,7 @@
  * test/mp/device/cuda_standin.sh, with a stand-in for the driver, and by contrib/check-cuda.sh, on devices.
  *
  * cuda_ops MODE               all of it
+ * cuda_ops MODE PART          one of the names at the end of this file, for what does not come back
  * cuda_ops MODE dies          the last rank dies by SIGKILL
  * cuda_ops MODE lost          its device falls off (with the stand-in alone)
  * cuda_ops driver WHAT        the driver is none: absent, old, none
@@ -301,25 +302,33 @@ static void refusals(xep_group_t *group, const char *mode)
 
 /* ---- all of it ---- */
 
-static void of_normal(xep_group_t *group)
+static const char *only = ""; /* the part that is wanted; "": all */
+static int nruns;
+
+static int runs(const char *part)
 {
-    requests(group);
-    other_streams(group);
-    casts_as_on_hosts();
-    cuda_after(group, streams);
-    if (!cuda_job_stages(group)) {
-        cuda_experts(group, streams[0]);
-        cuda_graphs_exact(group, streams[0]);
-    }
-    cuda_refuse_stream(group, streams[0]);
-    cuda_refuse_no_device(group);
-    cuda_refuse_machine(group);
+    const int is_wanted = only[0] == '\0' || strcmp(only, part) == 0;
+    nruns += is_wanted;
+    return is_wanted;
+}
+
+static void of_normal(xep_group_t *group, int staged)
+{
+    if (runs("requests")) requests(group);
+    if (runs("other-streams")) other_streams(group);
+    if (runs("casts")) casts_as_on_hosts();
+    if (runs("after")) cuda_after(group, streams);
+    if (runs("experts") && !staged) cuda_experts(group, streams[0]);
+    if (runs("graphs-exact") && !staged) cuda_graphs_exact(group, streams[0]);
+    if (runs("refuse-stream")) cuda_refuse_stream(group, streams[0]);
+    if (runs("refuse-device")) cuda_refuse_no_device(group);
+    if (runs("refuse-machine")) cuda_refuse_machine(group);
 }
 
 static void of_ll(xep_group_t *group)
 {
-    phases(group);
-    cuda_ll_patterns(group, streams[0]);
+    if (runs("phases")) phases(group);
+    if (runs("ll-patterns")) cuda_ll_patterns(group, streams[0]);
 }
 
 int main(int argc, char **argv)
@@ -331,19 +340,21 @@ int main(int argc, char **argv)
     for (int i = 0; i < STREAMS; i++) streams[i] = cuda_rig_stream();
     if (strcmp(what, "lost") == 0) return cuda_lost(group, mode, streams[0]);
     if (strcmp(what, "dies") == 0) return cuda_death(group, mode, streams[0]);
-    shapes(group, mode);
-    cuda_rounds_in_a_row(group, mode, streams);
+    const int staged = cuda_job_stages(group);
+    only = what;
+    if (runs("shapes")) shapes(group, mode);
+    if (runs("rounds")) cuda_rounds_in_a_row(group, mode, streams);
     if (is_ll(mode)) of_ll(group);
-    else of_normal(group);
-    refusals(group, mode);
-    cuda_staged(group, mode, streams);
-    if (!cuda_job_stages(group)) {
-        cuda_standing(group, mode, streams[0]);
-        cuda_graphs(group, mode, streams[0]);
-    }
-    cuda_layouts(group, mode, streams[0]);
-    cuda_broken(group, mode, streams[0]);
-    cuda_faults(group, mode, streams[0]);
-    if (!is_ll(mode)) cuda_give_up(group, streams[0]);
+    else of_normal(group, staged);
+    if (runs("refusals")) refusals(group, mode);
+    if (runs("staged")) cuda_staged(group, mode, streams);
+    if (runs("direct") && !is_ll(mode)) cuda_goes_direct(group, streams[0]);
+    if (runs("standing") && !staged) cuda_standing(group, mode, streams[0]);
+    if (runs("graphs") && !staged) cuda_graphs(group, mode, streams[0]);
+    if (runs("layouts")) cuda_layouts(group, mode, streams[0]);
+    if (runs("broken")) cuda_broken(group, mode, streams[0]);
+    if (runs("faults")) cuda_faults(group, mode, streams[0]);
+    if (runs("give-up") && !is_ll(mode)) cuda_give_up(group, streams[0]);
+    MP_CHECK(nruns != 0);
     return mp_end(group);
 }

@@ -46,6 +46,11 @@ void cuda_experts(xep_group_t *group, void *stream);
 /** Nothing where all ranks map one another. */
 void cuda_staged(xep_group_t *group, const char *mode, void *streams[2]);
 
+/* ---- cuda_goes_direct.c: where rows go from device to device, by XEP_DIRECT=yes */
+
+/** Mode normal: what such a buffer takes, outputs that cannot be put, and an error while a kernel is under way. */
+void cuda_goes_direct(xep_group_t *group, void *stream);
+
 /* ---- cuda_broken.c: what breaks a buffer in device memory */
 
 /**

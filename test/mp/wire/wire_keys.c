@@ -12,7 +12,7 @@
 #include "forked.h"
 #include "mapping.h"
 
-enum { NRANKS = 2, HEAP = 1 << 20, KEY_BASE = 16 };
+enum { NRANKS = 2, HEAP = 1 << 20, KEY_BASE = 16, KEY_TWIN_BYTES = 72 };
 
 static void share(forked_rank_t *self, xep_heap_wire_t *heap, const void *key, size_t bytes, xep_status_t expected)
 {
@@ -97,6 +97,25 @@ static void short_key(forked_rank_t *self)
     self->transport->ops->heap_close(heap);
 }
 
+/* Whole, and with the key of a twin, which the heap here has none of: the peer would put rows where nobody reads them. */
+static void twin_of_one_side(forked_rank_t *self)
+{
+    enum { TWIN_BYTES = 8 };
+    const uint32_t twin_bytes = TWIN_BYTES;
+    xep_heap_wire_t *heap;
+    char key[4096] = {0};
+    REQUIRE(self->transport->ops->heap_open(self->transport, HEAP, &heap) == XEP_OK, "heap_open");
+    REQUIRE(heap->key_bytes + TWIN_BYTES <= sizeof key, "%zu bytes", heap->key_bytes);
+    memcpy(key, heap->key, heap->key_bytes);
+    memcpy(key + KEY_TWIN_BYTES, &twin_bytes, sizeof twin_bytes);
+    share(self, heap, key, heap->key_bytes, XEP_ERR_PROTOCOL);
+    share(self, heap, key, heap->key_bytes + TWIN_BYTES, XEP_ERR_MISMATCH);
+    REQUIRE(strstr(xep_last_error(), "has a key for rows in device memory, this rank has none") != NULL, "%s",
+            xep_last_error());
+    forked_barrier(self);
+    self->transport->ops->heap_close(heap);
+}
+
 static int is_own_user_alone(const xep_mapping_t *mapping, void *count)
 {
     struct shmid_ds segment;
@@ -135,6 +154,7 @@ static void run(forked_rank_t *self)
         wrong_base(self, 1ll << 40);
     }
     short_key(self);
+    twin_of_one_side(self);
     forked_barrier(self);
     self->transport->ops->heap_close(heap);
     self->transport->ops->close(self->transport);
