@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /**
- * How the ranks of a group tell one another what they wait for, when a wait of one of them has ended in vain: by control
- * message, and not before that.
+ * How the ranks of a group tell one another what they wait for, when a wait of one of them has ended in vain: by
+ * control message, and not before that.
  *
  *  1. A rank whose wait has reached its deadline sends its account to all others. It is a question.
  *  2. A rank that waits looks for such messages every few milliseconds. It answers a question with its own account, to

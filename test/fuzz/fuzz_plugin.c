@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Tables of plugins: that of a mode that loads, test/abi/stub_mode.c, is written over, and a heap_size() of this program
- * lies; what is loaded has the table of this library, and a size is told only where all regions fit in it.
+ * Tables of plugins: that of a mode that loads, test/abi/stub_mode.c, is written over, and a heap_size() of this
+ * program lies; what is loaded has the table of this library, and a size is told only where all regions fit in it.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
