@@ -29,7 +29,7 @@ libxep_all_la_SOURCES = \
 	%D%/buffer/owners.h %D%/buffer/owners.c \
 	%D%/balance/balance.h %D%/balance/balance.c %D%/balance/balance_round.c \
 	%D%/buffer/mode.h %D%/buffer/mode.c %D%/buffer/path.h %D%/buffer/path.c \
-	%D%/buffer/plugin_loader_file.c %D%/buffer/plugin_loader.h %D%/buffer/plugin_loader.c \
+	%D%/buffer/plugin_loader.h %D%/buffer/plugin_loader.c \
 	%D%/buffer/buffer_agree_room.c %D%/buffer/mode_shape.c \
 	%D%/staging/staging.h %D%/staging/staging.c %D%/staging/staging_copy.c %D%/staging/staging_layout.c \
 	%D%/staging/staging_direct.c \

@@ -30,9 +30,4 @@ void xep_plugin_unload(xep_plugin_ref_t *ref);
 /** Every plugin file in the folders looked in; see xep_mode_each(). */
 void xep_plugin_each(const xep_config_t *config, xep_mode_fn fn, void *arg);
 
-/* ---- plugin_loader_file.c ---- */
-
-/** XEP_ERR_PLUGIN if it is not a file (opening a pipe would block), or a shared object that ends too early. */
-xep_status_t xep_plugin_file_check(const char *path);
-
 #endif

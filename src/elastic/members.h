@@ -5,9 +5,11 @@
  * happens inside xep_buffer_enter() and leave.
  *
  * Every rank has an area in the buffer's heap, and every other rank loads and stores there:
- *   doorbell anybody counts it up after publishing a ballot: for news of the others a rank looks at this word alone
- *   left_out anybody writes it when it has decided that this rank is out beat this rank counts its rounds, so that
- *   others can tell whether it is in the library begun this rank's last operation ballot this rank's (agreement.h)
+ *   doorbell  anybody counts it up after publishing a ballot: for news of the others a rank looks at this word alone
+ *   left_out  anybody writes it when it has decided that this rank is out
+ *   beat      this rank counts its rounds, so that others can tell whether it is in the library
+ *   begun     this rank's last operation
+ *   ballot    this rank's (agreement.h)
  *
  * A rank that has decided that another one is out says so in the other's left_out, and then looks at its own: of two
  * that leave each other out at least one sees it and ends nothing. A rank looks at left_out once more after it has read

@@ -135,21 +135,15 @@ static xep_status_t map(xep_ucp_link_t *link)
     return XEP_OK;
 }
 
-/*
- * staging memory, once for each heap: all links that need some have the same protocol, or bounce buffers of the same
- * size
- */
-static xep_status_t open_pool(xep_ucp_heap_t *heap, const xep_ucp_protocol_t *protocol)
+/* staging memory, once for each heap */
+static xep_status_t open_pool(xep_ucp_heap_t *heap)
 {
-    xep_ucp_transport_t *transport = heap->transport;
-    size_t bounce_bytes = xep_ucp_protocol_bounce(transport, protocol);
+    const xep_ucp_transport_t *transport = heap->transport;
     uint64_t most = transport->inflight < XEP_UCP_STAGING ? transport->inflight : XEP_UCP_STAGING;
-    size_t nchunks;
-    if (bounce_bytes == 0 || heap->pool.bounce_bytes != 0) return XEP_OK;
-    nchunks = (size_t)(most / bounce_bytes);
+    if (heap->pool.slabs != NULL) return XEP_OK;
+    size_t nchunks = (size_t)(most / XEP_UCP_MESSAGE_BYTES);
     /* every rank may have an open bounce buffer: some more are needed that are in flight and come back */
     if (nchunks < (size_t)transport->nranks + 2) nchunks = (size_t)transport->nranks + 2;
-    heap->pool.bounce_bytes = bounce_bytes;
     return xep_ucp_pool_grow(&heap->pool, nchunks);
 }
 
@@ -159,7 +153,7 @@ static xep_status_t open_remote(xep_ucp_link_t *link)
     const xep_ucp_protocol_t *protocol = link->heap->super.spares          ? &xep_ucp_am
                                          : link->heap->twin.memory != NULL ? &xep_ucp_rma
                                                                            : xep_ucp_protocol(xep_ucp_peer_of(link));
-    xep_status_t status = open_pool(link->heap, protocol);
+    xep_status_t status = protocol == &xep_ucp_am ? open_pool(link->heap) : XEP_OK;
     if (status != XEP_OK) return status;
     link->protocol = protocol;
     link->cut = xep_ucp_protocol_cut(xep_ucp_peer_of(link));

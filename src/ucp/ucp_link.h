@@ -23,11 +23,14 @@ xep_status_t xep_ucp_links_push(xep_ucp_heap_t *heap);
 
 /*
  * The signals of a link that wait for the puts before them. UCX orders nothing: a signal that follows puts is queued
- * until a flush of the endpoint says that they are in the peer's memory, and then sent by the link's protocol.
+ * until a flush of the endpoint says that they are in the peer's memory.
  */
 
 /** Queues a signal and sends what may be sent. */
 xep_status_t xep_ucp_signals_queue(xep_ucp_link_t *link, uint64_t offset, uint64_t value);
+
+/** Sends op's signal, op->offset and op->value, as a put of its own. */
+xep_status_t xep_ucp_signal_post(xep_ucp_op_t *op);
 
 /** Sends the queued signals whose puts are flushed; flushes for the next one. */
 xep_status_t xep_ucp_signals_advance(xep_ucp_link_t *link);

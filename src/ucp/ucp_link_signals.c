@@ -77,6 +77,18 @@ void xep_ucp_signals_drop(xep_ucp_link_t *link)
     while (link->queued != NULL) xep_ucp_op_done(take_queued(link), UCS_OK);
 }
 
+/* The value is put from the op, which stays until UCX is done with it. */
+xep_status_t xep_ucp_signal_post(xep_ucp_op_t *op)
+{
+    xep_ucp_link_t *link = op->link;
+    ucp_request_param_t param = xep_ucp_op_param(op);
+    link->puts++;
+    xep_ucp_link_touch(link);
+    if (link->queued != NULL) link->queued->mark = link->puts; /* not before this one */
+    return xep_ucp_op_posted(op, ucp_put_nbx(xep_ucp_peer_of(link)->endpoint, &op->value, sizeof op->value,
+                                             link->remote_base + op->offset, link->rkey, &param));
+}
+
 /* A signal may leave when a flush has covered every put before it. */
 xep_status_t xep_ucp_signals_advance(xep_ucp_link_t *link)
 {
@@ -88,7 +100,7 @@ xep_status_t xep_ucp_signals_advance(xep_ucp_link_t *link)
             break;
         }
         if (link->direct_puts != 0) break;
-        if (link->queued->mark <= link->flushed) status = link->protocol->post_signal(take_queued(link));
+        if (link->queued->mark <= link->flushed) status = xep_ucp_signal_post(take_queued(link));
         else if (link->flushing) break;
         else status = xep_ucp_link_flush(link);
     }

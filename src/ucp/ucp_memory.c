@@ -195,7 +195,7 @@ xep_status_t xep_ucp_memory_open(xep_ucp_heap_t *heap, uint64_t bytes)
 xep_status_t xep_ucp_pool_grow(xep_ucp_pool_t *pool, size_t nchunks)
 {
     /* reserved, not touched: bounce buffers that are never in use at once cost nothing */
-    size_t stride = XEP_UCP_HEADROOM + pool->bounce_bytes, bytes = stride * nchunks;
+    size_t stride = XEP_UCP_HEADROOM + XEP_UCP_MESSAGE_BYTES, bytes = stride * nchunks;
     xep_ucp_slab_t *slab = calloc(1, sizeof *slab + nchunks * sizeof slab->bounces[0]);
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (slab == NULL || memory == MAP_FAILED) goto fail;
@@ -212,7 +212,7 @@ xep_status_t xep_ucp_pool_grow(xep_ucp_pool_t *pool, size_t nchunks)
 fail:
     if (memory != MAP_FAILED) munmap(memory, bytes);
     free(slab);
-    return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %zu bounce buffers of %zu bytes", nchunks, pool->bounce_bytes);
+    return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %zu bounce buffers of %d bytes", nchunks, XEP_UCP_MESSAGE_BYTES);
 }
 
 void xep_ucp_pool_close(xep_ucp_pool_t *pool)

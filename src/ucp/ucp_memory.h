@@ -28,7 +28,7 @@ void xep_ucp_memory_keep_to_user(xep_ucp_segments_t *before);
 
 /* ---- bounce buffers in which puts to one rank are put together ---- */
 
-/** Adds so many bounce buffers of bounce_bytes, which is set. */
+/** Adds so many bounce buffers. */
 xep_status_t xep_ucp_pool_grow(xep_ucp_pool_t *pool, size_t nchunks);
 
 /** Without the lock. */

@@ -68,9 +68,6 @@ typedef struct xep_ucp_protocol {
     /** Takes a signal that may stay here until something else goes, or push. */
     xep_status_t (*signal_later)(xep_ucp_link_t *link, uint64_t offset, uint64_t value);
 
-    /** Sends a queued signal whose turn has come: op->offset, op->value. */
-    xep_status_t (*post_signal)(xep_ucp_op_t *op);
-
     /** Sends what put held back. */
     xep_status_t (*push)(xep_ucp_link_t *link);
 } xep_ucp_protocol_t;
@@ -93,7 +90,7 @@ struct xep_ucp_op {
 /** Staging memory in which puts to one rank are gathered. */
 struct xep_ucp_bounce {
     xep_ucp_bounce_t *next;
-    uint8_t *data; /* XEP_UCP_HEADROOM bytes before it are ours too */
+    uint8_t *data; /* XEP_UCP_MESSAGE_BYTES; the XEP_UCP_HEADROOM bytes before it are ours too */
     size_t bytes;
     uint32_t nruns;
     xep_ucp_run_t runs[XEP_UCP_MESSAGE_RUNS];
@@ -151,11 +148,10 @@ typedef struct xep_ucp_slab {
     xep_ucp_bounce_t bounces[];
 } xep_ucp_slab_t;
 
-/** The staging memory of a heap. */
+/** The staging memory of a heap; slabs NULL: it has none. */
 typedef struct xep_ucp_pool {
     xep_ucp_slab_t *slabs;
     xep_ucp_bounce_t *free;
-    size_t bounce_bytes; /* data of a bounce buffer; 0: there is no pool */
 } xep_ucp_pool_t;
 
 struct xep_ucp_heap {

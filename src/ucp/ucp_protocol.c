@@ -4,11 +4,11 @@
  * Rows of 14 KB between two ranks, both ways at once, GB/s of 128 rows and of 4096 (wire_rate.mp, medians, 2 cores of
  * an EPYC with AVX-512):
  *
- *                                  rma           pack          am
- *   1.13  TCP                       1.1   0.8     1.1   1.1      11   8.9
- *   1.13  shared memory              88    19      73    21      23    15
- *   1.22  TCP                       2.4   2.1     6.4   4.1      11   8.9
- *   1.22  shared memory, with CMA    89    27      22    12      14    11
+ *                                  rma            am
+ *   1.13  TCP                       1.1   0.8      11   8.9
+ *   1.13  shared memory              88    19      23    15
+ *   1.22  TCP                       2.4   2.1      11   8.9
+ *   1.22  shared memory, with CMA    89    27      14    11
  *   1.22  the same, puts not cut     10   6.8
  *
  * On shared memory a put is a copy by the sender; but from 1.16 on, with CMA, long puts are system calls: so they are
@@ -21,7 +21,7 @@
 #include "ucp_peer.h"
 #include "ucp_transport.h"
 
-enum { PACK_BYTES = 512 * 1024, LINE_BYTES = 64 };
+enum { LINE_BYTES = 64 };
 
 /*
  * Whether the sender copies puts, or hardware moves them. From 1.16 on UCX may use CMA beside shared memory for long
@@ -38,12 +38,10 @@ const xep_ucp_protocol_t *xep_ucp_protocol(xep_ucp_peer_t *peer)
 {
     switch (peer->transport->put) {
     case XEP_PUT_RMA: return &xep_ucp_rma;
-    case XEP_PUT_PACK: return &xep_ucp_pack;
     case XEP_PUT_AM: return &xep_ucp_am;
     default: break;
     }
-    if (xep_ucp_peer_is_tcp(peer)) return &xep_ucp_am;
-    return puts_copy(peer) ? &xep_ucp_rma : &xep_ucp_pack;
+    return puts_copy(peer) && !xep_ucp_peer_is_tcp(peer) ? &xep_ucp_rma : &xep_ucp_am;
 }
 
 size_t xep_ucp_protocol_cut(xep_ucp_peer_t *peer)
@@ -51,12 +49,4 @@ size_t xep_ucp_protocol_cut(xep_ucp_peer_t *peer)
     size_t least = peer->transport->copied_below;
     const bool shares = xep_ucp_peer_has(peer, "sysv") || xep_ucp_peer_has(peer, "posix");
     return least != 0 && shares ? least - LINE_BYTES : SIZE_MAX;
-}
-
-size_t xep_ucp_protocol_bounce(const xep_ucp_transport_t *transport, const xep_ucp_protocol_t *protocol)
-{
-    uint64_t share = transport->inflight / 4; /* so that several are in flight at once */
-    if (protocol == &xep_ucp_rma) return 0;
-    if (protocol == &xep_ucp_am || share < XEP_UCP_MESSAGE_BYTES) return XEP_UCP_MESSAGE_BYTES;
-    return share < PACK_BYTES ? (size_t)share : PACK_BYTES;
 }

@@ -11,24 +11,17 @@ const xep_ucp_protocol_t *xep_ucp_protocol(xep_ucp_peer_t *peer);
 /** Most bytes of one UCX put to the peer: longer puts are cut, as UCX would not copy them; SIZE_MAX: none is cut. */
 size_t xep_ucp_protocol_cut(xep_ucp_peer_t *peer);
 
-/** Data bytes of a bounce buffer in which protocol gathers puts; 0: it gathers none. */
-size_t xep_ucp_protocol_bounce(const xep_ucp_transport_t *transport, const xep_ucp_protocol_t *protocol);
-
 /* ---- ucp_protocol_gather.c ---- */
 
 /* Puts to one rank are gathered and sent together. */
 
-extern const xep_ucp_protocol_t xep_ucp_pack, xep_ucp_am;
+extern const xep_ucp_protocol_t xep_ucp_am;
 
 /* ---- ucp_protocol_rma.c ---- */
 
-/* One UCX put for each put. All protocols use its gets, and its puts of bounce buffers. */
+/* One UCX put for each put. All protocols use its gets. */
 
 extern const xep_ucp_protocol_t xep_ucp_rma;
-
-/** One put from src, which stays until done. */
-xep_status_t xep_ucp_rma_put(xep_ucp_link_t *link, uint64_t offset, const void *src, size_t bytes,
-                             xep_ucp_bounce_t *bounce);
 
 xep_status_t xep_ucp_rma_get(xep_ucp_link_t *link, uint64_t offset, void *dst, size_t bytes);
 

@@ -1,16 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * am    messages of up to 120 KB.
- * pack  up to 120 KB, anywhere in the heap: a message; more that is contiguous there: one UCX put of a bounce buffer.
- *
- * A put is appended to the open bounce buffer of its link: to its last run if it continues that, else as a new run. The
- * bounce buffer is sent when it is full, when a signal follows, or at a flush; a message then carries the signal, too.
- * A put that fills a bounce buffer alone is not copied. The receiver stores each run where it belongs: see
- * ucp_intake.h.
- *
- * Signals travel in messages, numbered per sender, and are stored in that order: see ucp_intake.h. UCX does not order
- * messages and puts: after a put, the signal is queued for a flush. A signal that nobody waits for yet is held for the
+ * All bytes go in messages of up to 120 KB. A put is appended to the open bounce buffer of its link: to its last run if
+ * it continues that, else as a new run. The bounce buffer is sent when it is full, when a signal follows, or at a
+ * flush; a message then carries the signal, too. The receiver stores each run where it belongs, and signals in the
+ * order of their messages, which have numbers: see ucp_intake.h. A signal that nobody waits for yet is held for the
  * next message.
  */
 
@@ -24,11 +18,7 @@
 #include "ucp_message.h"
 #include "ucp_op.h"
 
-enum {
-    LEAST_SPLIT = 1024, /* a run is split only if at least so many bytes of it fit the message */
-    /* bytes of the first bounce buffer, so that some travel soon; each later one has twice as many */
-    FIRST_PUT = 128 * 1024
-};
+enum { LEAST_SPLIT = 1024 /* a run is split only if at least so many bytes of it fit the message */ };
 
 static bool continues(const xep_ucp_bounce_t *bounce, uint64_t offset)
 {
@@ -37,19 +27,7 @@ static bool continues(const xep_ucp_bounce_t *bounce, uint64_t offset)
     return last->offset + last->bytes == offset;
 }
 
-/*
- * size at which a bounce buffer of one run is sent: 1.8 MB on TCP took 12 % less time than in bounce buffers of 512 KB
- * from the start
- */
-static size_t full_size(const xep_ucp_link_t *link)
-{
-    size_t most = link->heap->pool.bounce_bytes;
-    uint64_t sent = link->puts - link->flushed;
-    size_t size = sent < 8 ? (size_t)FIRST_PUT << sent : most;
-    return size < most ? size : most;
-}
-
-/* bytes that can be added at offset. One run may fill the bounce buffer; several go as a message only */
+/* bytes that can be added at offset: several runs have headers beside them */
 static size_t room_at(const xep_ucp_link_t *link, uint64_t offset, size_t wanted)
 {
     const xep_ucp_bounce_t *bounce = link->bounce;
@@ -59,11 +37,8 @@ static size_t room_at(const xep_ucp_link_t *link, uint64_t offset, size_t wanted
      * an empty bounce buffer takes any put that is gathered: so a put needs one bounce buffer more than the open one,
      * never two
      */
-    if (bounce->nruns == 0) return link->heap->pool.bounce_bytes;
-    if (bounce->nruns == 1 && same_run) {
-        size_t full = full_size(link);
-        return full > bounce->bytes ? full - bounce->bytes : 0;
-    }
+    if (bounce->nruns == 0) return XEP_UCP_MESSAGE_BYTES;
+    if (bounce->nruns == 1 && same_run) return XEP_UCP_MESSAGE_BYTES - bounce->bytes;
     if (bounce->nruns == XEP_UCP_MESSAGE_RUNS && !same_run) return 0;
     used = bounce->bytes + (bounce->nruns + !same_run) * sizeof(xep_ucp_run_t);
     room = used < XEP_UCP_MESSAGE_BYTES ? XEP_UCP_MESSAGE_BYTES - used : 0;
@@ -96,13 +71,8 @@ static xep_status_t send_message(xep_ucp_link_t *link, xep_ucp_op_t *op)
     return xep_ucp_message_send(op, bounce->data - head, head + bounce->bytes);
 }
 
-static bool fits_message(const xep_ucp_bounce_t *bounce)
-{
-    return bounce == NULL || bounce->bytes <= XEP_UCP_MESSAGE_BYTES;
-}
-
-/* one message with the bytes and the signal, when nothing has to arrive before it that is not a message */
-static xep_status_t send_with_signal(xep_ucp_link_t *link, uint64_t offset, uint64_t value)
+/* one message with the bytes and the signal */
+static xep_status_t send_signal(xep_ucp_link_t *link, uint64_t offset, uint64_t value)
 {
     xep_ucp_op_t *op = xep_ucp_op_get(link, link->bounce == NULL ? 0 : link->bounce->bytes);
     if (op == NULL) return XEP_ERR_NO_MEMORY;
@@ -111,16 +81,11 @@ static xep_status_t send_with_signal(xep_ucp_link_t *link, uint64_t offset, uint
     return send_message(link, op);
 }
 
-/* What fits a message is sent as one, since its signal needs no flush then; a held signal goes with any message. */
+/* A held signal goes with any message. */
 static xep_status_t push(xep_ucp_link_t *link)
 {
-    xep_ucp_bounce_t *bounce = link->bounce;
-    if (bounce == NULL && link->held_offset == XEP_UCP_NO_SIGNAL) return XEP_OK;
-    if (!fits_message(bounce)) {
-        link->bounce = NULL;
-        return xep_ucp_rma_put(link, bounce->runs[0].offset, bounce->data, bounce->bytes, bounce);
-    }
-    return send_with_signal(link, XEP_UCP_NO_SIGNAL, 0);
+    if (link->bounce == NULL && link->held_offset == XEP_UCP_NO_SIGNAL) return XEP_OK;
+    return send_signal(link, XEP_UCP_NO_SIGNAL, 0);
 }
 
 /*
@@ -161,7 +126,7 @@ static bool has_room(xep_ucp_link_t *link, size_t bytes)
 {
     const xep_ucp_pool_t *pool = &link->heap->pool;
     if (!xep_ucp_rma_has_room(link, bytes)) return false;
-    return bytes == 0 || bytes >= pool->bounce_bytes || pool->free != NULL || link->heap->super.spares;
+    return bytes == 0 || bytes >= XEP_UCP_MESSAGE_BYTES || pool->free != NULL || link->heap->super.spares;
 }
 
 /* fragments of the caller's memory, each a message */
@@ -189,47 +154,23 @@ static xep_status_t send_fragments(xep_ucp_link_t *link, uint64_t offset, const 
  * are taken in: else ranks that send to each other fill the sockets first, then read (exchange of 58 MB: 23 ms in place
  * of 29).
  */
-static xep_status_t am_put(xep_ucp_link_t *link, uint64_t offset, const void *src, size_t bytes)
+static xep_status_t put(xep_ucp_link_t *link, uint64_t offset, const void *src, size_t bytes)
 {
     uint64_t sequence = link->sequence;
     xep_status_t status;
-    if (bytes < link->heap->pool.bounce_bytes || link->heap->super.spares) status = gather(link, offset, src, bytes);
+    if (bytes < XEP_UCP_MESSAGE_BYTES || link->heap->super.spares) status = gather(link, offset, src, bytes);
     else status = send_fragments(link, offset, src, bytes);
     if (sequence != link->sequence) xep_ucp_advance(link->heap->transport);
     return status;
 }
 
-static xep_status_t pack_put(xep_ucp_link_t *link, uint64_t offset, const void *src, size_t bytes)
-{
-    if (bytes < link->heap->pool.bounce_bytes) return gather(link, offset, src, bytes);
-    return xep_ucp_rma_put(link, offset, src, bytes, NULL);
-}
-
-static xep_status_t post_signal(xep_ucp_op_t *op)
-{
-    op->message.signal_offset = op->offset;
-    op->message.signal_value = op->value;
-    return xep_ucp_message_send(op, NULL, 0);
-}
-
-/* A UCX put that is still under way, or a signal that waits for one, must come first: then this signal waits, too. */
-static xep_status_t signal_after_puts(xep_ucp_link_t *link, uint64_t offset, uint64_t value)
-{
-    xep_status_t status;
-    if (fits_message(link->bounce) && link->puts == link->flushed && link->queued == NULL)
-        return send_with_signal(link, offset, value);
-    status = push(link);
-    return status == XEP_OK ? xep_ucp_signals_queue(link, offset, value) : status;
-}
-
 /*
- * At most one signal is held, and nothing sent before it waits for a flush: so it may go with any message. That saves a
- * system call for each rank: on TCP loopback, the smallest combine took 7 us in place of 11.
+ * At most one signal is held, and no bytes before it: so it may go with any message. That saves a system call for each
+ * rank: on TCP loopback, the smallest combine took 7 us in place of 11.
  */
 static xep_status_t hold_signal(xep_ucp_link_t *link, uint64_t offset, uint64_t value)
 {
-    const bool takes_turns = link->bounce != NULL || link->puts != link->flushed || link->queued != NULL;
-    if (takes_turns || link->held_offset != XEP_UCP_NO_SIGNAL) return signal_after_puts(link, offset, value);
+    if (link->bounce != NULL || link->held_offset != XEP_UCP_NO_SIGNAL) return send_signal(link, offset, value);
     link->held_offset = offset;
     link->held_value = value;
     xep_ucp_link_touch(link);
@@ -241,21 +182,8 @@ const xep_ucp_protocol_t xep_ucp_am = {
     .text = "packed messages",
     .by_messages = true,
     .has_room = has_room,
-    .put = am_put,
-    .signal = signal_after_puts,
+    .put = put,
+    .signal = send_signal,
     .signal_later = hold_signal,
-    .post_signal = post_signal,
-    .push = push,
-};
-
-const xep_ucp_protocol_t xep_ucp_pack = {
-    .name = "pack",
-    .text = "packed puts",
-    .by_messages = true,
-    .has_room = has_room,
-    .put = pack_put,
-    .signal = signal_after_puts,
-    .signal_later = hold_signal,
-    .post_signal = post_signal,
     .push = push,
 };

@@ -27,13 +27,11 @@ bool xep_ucp_rma_has_room(xep_ucp_link_t *link, size_t bytes)
 }
 
 /* puts counts what a flush has to cover before a signal may go. */
-xep_status_t xep_ucp_rma_put(xep_ucp_link_t *link, uint64_t offset, const void *src, size_t bytes,
-                             xep_ucp_bounce_t *bounce)
+static xep_status_t put_piece(xep_ucp_link_t *link, uint64_t offset, const void *src, size_t bytes)
 {
     xep_ucp_op_t *op = xep_ucp_op_get(link, bytes);
     ucp_request_param_t param;
     if (op == NULL) return XEP_ERR_NO_MEMORY;
-    op->bounce = bounce;
     param = xep_ucp_op_param(op);
     link->puts++;
     xep_ucp_link_touch(link);
@@ -59,24 +57,12 @@ static xep_status_t rma_put(xep_ucp_link_t *link, uint64_t offset, const void *s
     xep_status_t status = XEP_OK;
     while (status == XEP_OK && bytes != 0) {
         size_t n = bytes < link->cut ? bytes : link->cut;
-        status = xep_ucp_rma_put(link, offset, from, n, NULL);
+        status = put_piece(link, offset, from, n);
         offset += n;
         from += n;
         bytes -= n;
     }
     return status;
-}
-
-/* The value is put from the op, which stays until UCX is done with it. */
-static xep_status_t post_signal(xep_ucp_op_t *op)
-{
-    xep_ucp_link_t *link = op->link;
-    ucp_request_param_t param = xep_ucp_op_param(op);
-    link->puts++;
-    xep_ucp_link_touch(link);
-    if (link->queued != NULL) link->queued->mark = link->puts; /* not before this one */
-    return xep_ucp_op_posted(op, ucp_put_nbx(xep_ucp_peer_of(link)->endpoint, &op->value, sizeof op->value,
-                                             link->remote_base + op->offset, link->rkey, &param));
 }
 
 static xep_status_t fenced_signal(xep_ucp_link_t *link, uint64_t offset, uint64_t value)
@@ -88,7 +74,7 @@ static xep_status_t fenced_signal(xep_ucp_link_t *link, uint64_t offset, uint64_
     op->value = value;
     ret = ucp_worker_fence(link->heap->transport->worker);
     if (ret != UCS_OK) return xep_ucp_op_posted(op, UCS_STATUS_PTR(ret));
-    return post_signal(op);
+    return xep_ucp_signal_post(op);
 }
 
 static xep_status_t signal_after_puts(xep_ucp_link_t *link, uint64_t offset, uint64_t value)
@@ -111,6 +97,5 @@ const xep_ucp_protocol_t xep_ucp_rma = {
     .put = rma_put,
     .signal = signal_after_puts,
     .signal_later = signal_after_puts,
-    .post_signal = post_signal,
     .push = push,
 };

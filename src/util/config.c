@@ -54,7 +54,6 @@ static const choice_t path_choices[] = {{"auto", XEP_PATH_AUTO},
 static const choice_t node_sums_choices[] = {{"dtype", XEP_NODE_SUMS_DTYPE}, {"fp32", XEP_NODE_SUMS_FP32}, {NULL, 0}};
 static const choice_t put_choices[] = {{"auto", XEP_PUT_AUTO},
                                        {"rma", XEP_PUT_RMA},
-                                       {"pack", XEP_PUT_PACK},
                                        {"am", XEP_PUT_AM},
                                        {NULL, 0}};
 static const choice_t direct_choices[] = {{"yes", 1}, {"no", 0}, {NULL, 0}};

@@ -26,7 +26,7 @@ VALUE(net_rate, "NET_RATE", bytes, "1g",
       "bytes a second that a rank gets through the network, for the choice of XEP_PATH=auto")
 VALUE(memory_rate, "MEMORY_RATE", bytes, "4g", "bytes a second that a rank copies, likewise")
 CHOICE(put, "PUT", "auto",
-       "bytes to ranks that are not mapped: rma (a put each), pack (large packed puts), am (packed eager messages), "
+       "bytes to ranks that are not mapped: rma (a put each), am (packed eager messages), "
        "auto (chosen by transport and version of UCX)")
 VALUE(inflight, "INFLIGHT", bytes, "8m", "most bytes on their way to ranks that are not mapped, before a sender waits")
 VALUE(part, "PART", bytes, "256k",

@@ -77,16 +77,6 @@ refused imports 'it cannot be loaded: .*xep_log'
 cp "$tmp/a/xep_solo.so" "$tmp/a/xep_other.so"
 refused other 'it calls itself "solo": the file must be named xep_solo.so'
 
-# a copy that was interrupted: dlopen() would map it, and the process would die of SIGBUS
-for kept in 1000 4200 8200; do
-    head -c $kept "$tmp/a/xep_solo.so" >"$tmp/a/xep_short.so"
-    refused short "it is incomplete: $kept bytes (its headers name [0-9]*)"
-done
-head -c 20 "$tmp/a/xep_solo.so" >"$tmp/a/xep_short.so"
-refused short 'it cannot be loaded: .*xep_short.so'
-mkfifo "$tmp/a/xep_pipe.so"
-refused pipe 'it is not a file'
-
 # the first file of that name decides, also when it is refused
 cp "$tmp/a/xep_solo.so" "$tmp/b/xep_twice.so"
 echo 'this is text' >"$tmp/a/xep_twice.so"

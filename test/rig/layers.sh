@@ -74,8 +74,6 @@ closes() {
     bad "$1" "$2" 'circle of files'
     echo "$3:$(grep -nF "$4" "$srcdir/$3" | cut -d: -f1): circle of files" >>"$tmp/expected"
 }
-closes src/buffer/plugin_loader_file.c 'static void again(void) { xep_plugin_unload(0); }' src/buffer/plugin_loader.c \
-    'xep_plugin_file_check('
 closes src/util/trace_file.h '#include "trace.h"' src/util/trace.h '#include "trace_file.h"'
 closes tools/perf/perf_time_fixed.c 'static double again(void) { return perf_time_ratio(0); }' tools/perf/perf_time.c \
     'perf_fixed_parts('

@@ -25,7 +25,7 @@ else
         XEP_PROGRESS=thread; do
         check 3 $setting $small --check-only
     done
-    for put in rma pack am; do check 3 XEP_MAP=never XEP_PUT=$put UCX_TLS=tcp,self $small --slots 2 --check-only; done
+    for put in rma am; do check 3 XEP_MAP=never XEP_PUT=$put UCX_TLS=tcp,self $small --slots 2 --check-only; done
     for routing in group:2,1 zipf:1.3 one-rank self; do check 4 $small --routing $routing --check-only; done
 fi
 check 2 XEP_MAP=never --mode ll --tokens 5 --hidden 3072 --experts 6 --topk 3 --combine logfmt --check-only

@@ -15,5 +15,5 @@ large() {
 
 large
 ! in_brief || exit $failed
-for put in rma pack am; do large XEP_MAP=never XEP_PUT=$put; done
+for put in rma am; do large XEP_MAP=never XEP_PUT=$put; done
 exit $failed

@@ -28,7 +28,7 @@ every_setting() {
     shift
     for tls in "$all" tcp,self $mapped_by; do
         run "$@" UCX_TLS=$tls
-        for put in rma pack am; do run "$@" UCX_TLS=$tls XEP_MAP=never XEP_PUT=$put; done
+        for put in rma am; do run "$@" UCX_TLS=$tls XEP_MAP=never XEP_PUT=$put; done
     done
     run "$@" UCX_TLS="$all" XEP_MAP=never XEP_INFLIGHT=64k
     run "$@" UCX_TLS=tcp,self XEP_INFLIGHT=64k
@@ -40,7 +40,7 @@ older_settings() {
     ./xep_info | grep -q '^ucx *1\.1[345]\.' || return
     # Without CMA, as in many containers. UCX from 1.16 on then opens TCP beside shared memory, and a rank that leaves
     # breaks it under those that still wait for others: the processes of a group leave together, these do not.
-    for put in rma pack am; do run UCX_WARN_UNUSED_ENV_VARS=n UCX_TLS=^cma XEP_MAP=never XEP_PUT=$put; done
+    for put in rma am; do run UCX_WARN_UNUSED_ENV_VARS=n UCX_TLS=^cma XEP_MAP=never XEP_PUT=$put; done
     run UCX_WARN_UNUSED_ENV_VARS=n UCX_TLS=^cma
     # its second generation of protocols, for who asks for it
     run UCX_WARN_UNUSED_ENV_VARS=n UCX_PROTO_ENABLE=y XEP_MAP=never
