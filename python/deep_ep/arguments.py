@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import operator
 import struct
 import types
@@ -134,27 +133,6 @@ def leave_to_python(function: Any) -> None:
 
 
 _frames: Any = torch._C._dynamo.eval_frame
-
-
-def without(call: Any, name: str) -> Any:
-    """call of another version of DeepEP, which has no argument of that name: those behind it stand one place
-    earlier."""
-    parameters = inspect.signature(call).parameters
-    place, default = list(parameters).index(name), parameters[name].default
-
-    @functools.wraps(call)
-    def made(*given: Any, **options: Any) -> Any:
-        if name in options:
-            raise TypeError(f"{call.__name__}() got an unexpected keyword argument {name!r}")
-        if len(given) > place:
-            given = (*given[:place], default, *given[place:])
-        return call(*given, **options)
-
-    made.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [one for one in parameters.values() if one.name != name]
-    )
-    leave_to_python(made)
-    return made
 
 
 def one_of(name: str, value: bool, other: str, other_value: bool) -> None:

@@ -19,28 +19,82 @@ each finds out alone, and as the others do, when that was not so before, and mem
 from __future__ import annotations
 
 import os
-import struct
 import sys
 import threading
 import warnings
 from typing import Any, Callable, Literal, NamedTuple, Optional, TypeVar
 
+import numpy
 import torch
 
 import xep
 
 from . import arguments
 from .arguments import HOST, Agreement, WrongUse, WrongValue, carried, integer, is_plain, memory_of, workers_of
-from .comm import Joined, Nodes, Pool
 from .compat import Runtime
 from .handles import AnyPlaces, Dispatched, Sent, layout_of
 from .streams import DeviceQueue, HostOrdering, Ordering, is_capturing
+from .utils.comm import Nodes
 from .utils.event import CommStream, request_of
+from .utils.math import ceil_div
 
-# ---- a pool ----
+# ---- pools of shared memory ----
+
+
+class Joined(NamedTuple):
+    """What the pools of a Buffer have in common. ways: how rows of mode normal reach other nodes, and their sums come
+    back."""
+
+    group: xep.Group
+    agreement: Agreement
+    slots: int
+    timeout: Optional[float]
+    on_failure: Literal["fail", "mask"]
+    ways: dict[str, Any]
+
+
+class Pool:
+    """Buffers of one kind.
+
+    queue: of the CUDA device where tensors are; None: host memory. They are used on the current stream, which is that
+    of the operation, and comes after what reads slots that were given back.
+    """
+
+    kind: str
+    last: Optional[xep.Buffer] = None  # of the last dispatch or combine
+    threads = 0
+
+    def __init__(self, joined: Joined, queue: Optional[DeviceQueue]) -> None:
+        self._joined, self._group, self._agreement = joined, joined.group, joined.agreement
+        self.queue, self.on = queue, HOST if queue is None else queue.device
+        self.where = 0 if queue is None else queue.index + 1  # for is_plain()
+
+    def buffers(self) -> list[xep.Buffer]:
+        raise NotImplementedError
+
+    def forget(self) -> None:
+        """What is in flight is waited for, or of no more interest; handles keep what their tensors are made of."""
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        """Collective."""
+        for buffer in self.buffers():
+            buffer.reset()
+
+
+# ---- of mode normal ----
 
 _WIDEST = {1: (2, torch.bfloat16), 2: (2, torch.bfloat16), 4: (4, torch.float32), 8: (8, torch.float64)}
 _MARGIN = 5 / 4  # more room than was needed, so that growing ends soon
+
+
+ALIKE = (
+    "hidden (channels of x)",
+    "bytes of an element of x",
+    "topk (columns of topk_idx)",
+    "scales of a token",
+    "tokens that no rank has more of, where nobody waits for counts",
+)
 
 
 class Job(NamedTuple):
@@ -60,6 +114,10 @@ class Job(NamedTuple):
     @property
     def nscales(self) -> int:
         return 0 if self.scales is None else self.scales.shape[1]
+
+    def alike(self) -> tuple[int, ...]:
+        """What every rank must dispatch alike, as ALIKE says."""
+        return self.x.shape[1], self.x.element_size(), self.topk_idx.shape[1], self.nscales, self.most
 
     def options(self) -> dict[str, Any]:
         """Of xep.Buffer.dispatch()."""
@@ -359,68 +417,39 @@ class NormalPool(Pool):
 
     def _agree(self, job: Job, old: Optional[Room]) -> Room:
         self._agreement.meet("dispatch")
-        nranks = self._group.nranks
-        buffers = self.buffers()
-        to_ranks = layout_of(job.topk_idx, job.experts, nranks).tokens_per_rank.tolist()
-        busy = [int(buffer.slots_held() > 0) for buffer in buffers]
-        words = (job.x.shape[0], job.worst, *to_ranks, *busy, *(value for _, value in _alike(job)))
-        mine = struct.pack(f"<{len(words)}q", *words)
-        all_ranks = [struct.unpack(f"<{len(words)}q", part) for part in self._group.allgather(mine)]
-        for i, (name, _) in enumerate(_alike(job)):
-            _check_alike(name, [words[2 + nranks + len(busy) + i] for words in all_ranks])
-        rows = [sum(words[2 + rank] for words in all_ranks) for rank in range(nranks)]
-        for rank, words in enumerate(all_ranks):
-            if 0 < words[1] < rows[rank]:
-                raise xep.CapacityError(
-                    xep.Status.ERR_OVERFLOW,
-                    f"num_worst_tokens: rank {rank} gets {rows[rank]} rows and has room for {words[1]}",
-                )
-        self._close_idle(
-            [buffer for i, buffer in enumerate(buffers) if not any(words[2 + nranks + i] for words in all_ranks)]
-        )
-        return self._room(
-            job, old, max(words[0] for words in all_ranks), max(rows), max(words[1] for words in all_ranks)
-        )
-
-    def _close_idle(self, buffers: list[xep.Buffer]) -> None:
-        """Those of which no rank has a handle or an array: the same on every rank, in the same order."""
-        for buffer in buffers:
-            self.used = {experts: used for experts, used in self.used.items() if used[0] is not buffer}
-            self._replaced = [other for other in self._replaced if other is not buffer]
-            buffer.close()
+        nranks, buffers = self._group.nranks, self.buffers()
+        words = [*job.alike(), job.x.shape[0], job.worst]
+        words += layout_of(job.topk_idx, job.experts, nranks).tokens_per_rank.tolist()
+        words += [buffer.slots_held() > 0 for buffer in buffers]
+        gathered = self._group.allgather(numpy.array(words, dtype=numpy.int64).tobytes())
+        told = numpy.frombuffer(b"".join(gathered), dtype=numpy.int64).reshape(nranks, -1)
+        ends = numpy.cumsum([len(ALIKE), 1, 1, nranks])
+        alike, tokens, worst, to_ranks, busy = numpy.split(told, ends, axis=1)
+        for i, rank in numpy.argwhere(alike.T != alike[:1].T):
+            text = f"ranks disagree on {ALIKE[i]}: {alike[0, i]} on rank 0, {alike[rank, i]} on rank {rank}"
+            raise xep.MismatchError(xep.Status.ERR_MISMATCH, text)
+        rows = to_ranks.sum(axis=0)
+        for rank in numpy.flatnonzero((worst[:, 0] > 0) & (worst[:, 0] < rows)):
+            text = f"num_worst_tokens: rank {rank} gets {rows[rank]} rows and has room for {worst[rank, 0]}"
+            raise xep.CapacityError(xep.Status.ERR_OVERFLOW, text)
+        for buffer, held in zip(buffers, busy.T):
+            if not held.any():  # no rank has a handle or an array of it: the same on every rank, in the same order
+                self.used = {experts: used for experts, used in self.used.items() if used[0] is not buffer}
+                self._replaced = [other for other in self._replaced if other is not buffer]
+                buffer.close()
+        return self._room(job, old, int(tokens.max()), int(rows.max()), int(worst.max()))
 
     def _room(self, job: Job, old: Optional[Room], tokens: int, rows: int, worst: int) -> Room:
-        elem, hidden = _WIDEST[job.x.element_size()][0], job.x.shape[1]
-        nranks = self._group.nranks
-        topk = min(job.experts, max(job.topk_idx.shape[1], nranks))
-        fresh = Room(elem, hidden, topk, job.nscales, max(2, int(tokens * _MARGIN), job.most), 0)
-        if old is not None:
-            elem = max(old.elem_bytes, elem)
-            hidden = max(-(-old.elem_bytes * old.hidden // elem), -(-fresh.elem_bytes * hidden // elem))
-            fresh = Room(
-                elem, hidden, max(old.topk, topk), max(old.scales, job.nscales), max(old.tokens, fresh.tokens), 0
-            )
-        rows = max(2, int(rows * _MARGIN), worst, old.recv_rows if old else 0)
-        return fresh._replace(recv_rows=max(worst, min(rows, nranks * fresh.tokens)))
-
-
-def _alike(job: Job) -> list[tuple[str, int]]:
-    """What every rank must dispatch alike."""
-    return [
-        ("hidden (channels of x)", job.x.shape[1]),
-        ("bytes of an element of x", job.x.element_size()),
-        ("topk (columns of topk_idx)", job.topk_idx.shape[1]),
-        ("scales of a token", job.nscales),
-        ("tokens that no rank has more of, where nobody waits for counts", job.most),
-    ]
-
-
-def _check_alike(name: str, values: list[int]) -> None:
-    for rank, value in enumerate(values):
-        if value != values[0]:
-            raise xep.MismatchError(
-                xep.Status.ERR_MISMATCH, f"ranks disagree on {name}: {values[0]} on rank 0, {value} on rank {rank}"
-            )
+        """No less than there was."""
+        each, nranks = _WIDEST[job.x.element_size()][0], self._group.nranks
+        old = old or Room(each, 0, 0, 0, 0, 0)
+        elem = max(old.elem_bytes, each)
+        hidden = max(ceil_div(old.elem_bytes * old.hidden, elem), ceil_div(each * job.x.shape[1], elem))
+        topk = max(old.topk, min(job.experts, max(job.topk_idx.shape[1], nranks)))
+        tokens = max(2, int(tokens * _MARGIN), job.most, old.tokens)
+        rows = max(2, int(rows * _MARGIN), worst, old.recv_rows)
+        rows = max(worst, min(rows, nranks * tokens))
+        return Room(elem, hidden, topk, max(old.scales, job.nscales), tokens, rows)
 
 
 _NO_ROUTING = torch.empty((0, 0), dtype=torch.int64, device=HOST)

@@ -22,8 +22,8 @@ import xep
 from xep import _ext
 
 from .arguments import HOST, SENT_AS, WrongType, WrongUse, WrongValue, calls_of, tensor, version_of
-from .comm import Nodes, Told
 from .streams import is_capturing
+from .utils.comm import Nodes
 from .utils.math import align
 
 # ---- layouts ----
@@ -398,12 +398,12 @@ class NormalHandle(Dispatched):
     order. On one node recv_channel_prefix_matrix takes the sender to have as many tokens as this rank.
 
     recv_rdma_*, recv_src_meta and send_nvl_head mean what they do in DeepEP, whichever path rows take: all ranks have
-    told one another which tokens go where (comm.py). What passes a rank are the tokens that a rank of its node gets
+    told one another which tokens go where. What passes a rank are the tokens that a rank of its node gets
     from those with its place on their nodes, modulo the size of its own; and its own tokens for its node. Rows of
     send_nvl_head are in the order source node, source rank, token.
     """
 
-    told: Optional[Told] = None  # on several nodes, of a dispatch
+    told: list[torch.Tensor] = []  # on several nodes, of a dispatch: in_rank of each rank
 
     def __init__(
         self,
@@ -471,8 +471,8 @@ class NormalHandle(Dispatched):
 
     def _told_of(self, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
         """[T of that rank, P] places of this node that its tokens go to; [C + 1] begins of its channels."""
-        assert self.told is not None
-        return self.told.places(rank), channel_begins(self.told.tokens(rank), self._channels, HOST)
+        places = self.told[rank][:, self._nodes.members[self.owner.node]]
+        return places, channel_begins(len(places), self._channels, HOST)
 
     def _global_channels(self) -> torch.Tensor:
         """[R, C]: first row of channel c of source r."""

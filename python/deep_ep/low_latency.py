@@ -21,8 +21,7 @@ from xep.dtypes import need_dtype
 
 from . import arguments
 from .arguments import HOST, Rows, WrongType, WrongUse, WrongValue, counted, is_plain
-from .comm import Joined, Pool
-from .core import Core
+from .core import Core, Joined, Pool
 from .handles import HandleTuple
 from .streams import DeviceOrdering, DeviceQueue, Ending, HostOrdering, Ordering, Slot
 from .utils.event import EventHandle, EventOverlap
