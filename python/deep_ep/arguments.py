@@ -20,7 +20,6 @@ import torch
 import xep
 from xep._ext import is_plain as is_plain
 from xep.dtypes import need_dtype
-from xep.params import BufferOptions
 
 # ---- checks ----
 
@@ -50,11 +49,6 @@ Place = Optional[torch.device]  # where a tensor must be; None: host memory or a
 def memory_of(on: torch.device) -> str:
     """As xep names it."""
     return "host" if on == HOST else "cuda"
-
-
-def workers_of(memory: str, count: int) -> BufferOptions:
-    """Of a Buffer: what copies and reduces there, of which DeepEP has one number."""
-    return {"threads": count} if memory == "host" else {"multiprocessors": count}
 
 
 def tensor(

@@ -14,7 +14,7 @@ from . import arguments
 from .arguments import HOST, Rows, WrongType, WrongValue, calls_of, counted, integer
 from .compat import ALIGNMENT, Config, check_config, combine_config, dispatch_config, low_latency_size_hint
 from .core import Core, Job
-from .handles import HandleTuple, NormalHandle, Sent, adopt, finished, layout_of, routing_of
+from .handles import HandleTuple, NormalHandle, Sent, adopt, layout_of, routing_of
 from .low_latency import LowLatency, LowLatencyCalls
 from .streams import Ordering, is_capturing
 from .utils.event import EventHandle, EventOverlap
@@ -354,7 +354,9 @@ class Buffer(LowLatencyCalls):
         sent = pool.dispatch(job, wait=ordering.wait and not (x.is_cpu and several))
         room = pool.used[experts][1].tokens
         told = self._nodes.tell(self._xep, in_rank, room) if several else []  # while rows travel
-        sent = finished(sent) if several and ordering.wait else sent
+        if sent.request is not None and ordering.wait:
+            sent.request.wait()
+            sent = Sent(sent.handle, None)
         slot = ordering.receives(sent.handle)
         received = sent.handle.recv
         made = NormalHandle(

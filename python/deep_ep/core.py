@@ -28,11 +28,12 @@ import numpy
 import torch
 
 import xep
+from xep.params import BufferOptions
 
 from . import arguments
-from .arguments import HOST, Agreement, WrongUse, WrongValue, carried, integer, is_plain, memory_of, workers_of
+from .arguments import HOST, Agreement, WrongUse, WrongValue, carried, integer, is_plain, memory_of
 from .compat import Runtime
-from .handles import AnyPlaces, Dispatched, Sent, layout_of
+from .handles import Dispatched, Places, Sent, layout_of
 from .streams import DeviceQueue, HostOrdering, Ordering, is_capturing
 from .utils.comm import Nodes
 from .utils.event import CommStream, request_of
@@ -71,6 +72,11 @@ class Pool:
 
     def buffers(self) -> list[xep.Buffer]:
         raise NotImplementedError
+
+    def _options(self) -> BufferOptions:
+        """Of all buffers here. threads: of DeepEP's one number, what copies and reduces."""
+        workers: BufferOptions = {"threads": self.threads} if self.on == HOST else {"multiprocessors": self.threads}
+        return {**workers, "memory": memory_of(self.on), "timeout": self._joined.timeout}
 
     def forget(self) -> None:
         """What is in flight is waited for, or of no more interest; handles keep what their tensors are made of."""
@@ -300,7 +306,7 @@ class NormalPool(Pool):
         topk_weights: Any,
         biases: tuple,
         ordering: Ordering,
-        places: Optional[AnyPlaces] = None,
+        places: Optional[Places] = None,
     ) -> tuple[torch.Tensor, Optional[torch.Tensor], Optional[xep.Request]]:
         """(sums, those of the weights or None, the request unless waited for). places: x is by expert. Collective."""
         handle.arrived()
@@ -406,9 +412,7 @@ class NormalPool(Pool):
             scales=room.scales,
             recv_rows=room.recv_rows,
             slots=self._slots,
-            **workers_of(memory_of(self.on), self.threads),
-            timeout=self._joined.timeout,
-            memory=memory_of(self.on),
+            **self._options(),
             **self._joined.ways,
         )
         buffer.limit_handles(self._handles)

@@ -137,8 +137,7 @@ class Delivery(Epilogue):
                 self.weights[: handle.rows].masked_fill_(handle.recv_topk_idx < 0, 0.0)
         elif self._behind or not handle.expand(sent, {name: to for name, (to, _) in expanded.items()}, zero):
             for name, (to, source) in expanded.items():
-                places = handle.places
-                (places.spread_selections if name == "topk_weights" else places.spread)(to, source, zero)
+                handle.places.spread(to, source, zero, each=name == "topk_weights")
 
 
 class Sum(Epilogue):

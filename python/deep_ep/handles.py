@@ -13,7 +13,7 @@ import functools
 import inspect
 import itertools
 import weakref
-from typing import Any, Callable, Iterator, NamedTuple, Optional, Union
+from typing import Any, Callable, Iterator, NamedTuple, Optional
 
 import torch
 from torch.utils import _pytree
@@ -56,16 +56,12 @@ class Places:
     def __init__(self, slots: torch.Tensor, counts: list[int], alignment: int) -> None:
         self.slots, self._counts, self._alignment = slots, counts, alignment
 
-    def spread(self, to: torch.Tensor, source: torch.Tensor, zero: bool = False) -> None:
-        """source [N, ..] of each received row. zero: the rows that alignment leaves unused become 0."""
+    def spread(self, to: torch.Tensor, source: torch.Tensor, zero: bool = False, each: bool = False) -> None:
+        """source [N, ..] of each received row; each: [N, K] of each selection, one of each expanded row in to. zero:
+        the rows that alignment leaves unused become 0."""
         bits = SENT_AS[source.element_size()]
-        alignment = self._alignment if zero else 0
-        _ext.expert_spread(to.view(bits), source.view(bits), self.slots, self._counts, alignment, False)
-
-    def spread_selections(self, to: torch.Tensor, source: torch.Tensor, zero: bool = False) -> None:
-        """source [N, K]; to: one of each expanded row."""
-        alignment = self._alignment if zero else 0
-        _ext.expert_spread(to.unsqueeze(1), source, self.slots, self._counts, alignment, True)
+        to, alignment = to.unsqueeze(1) if each else to, self._alignment if zero else 0
+        _ext.expert_spread(to.view(bits), source.view(bits), self.slots, self._counts, alignment, each)
 
     def fold(self, expanded: torch.Tensor, columns: slice = ALL) -> torch.Tensor:
         """[N, H]: of each received row the sum of its expanded ones, of these columns of slots, in fp32, k ascending,
@@ -83,7 +79,7 @@ class Places:
         return found
 
 
-class PlacesThere:
+class PlacesThere(Places):
     """Places on a CUDA device, where the counts are, too: the same rows and sums, by operations of torch, for none of
     which the host waits. Rows that have not come have no expert. Every expanded row is written, from row 0 where it is
     none.
@@ -107,18 +103,14 @@ class PlacesThere:
         self._selections = selections[:-1].clamp_(min=0)
         self._tokens = self._selections // max(1, topk_idx.shape[1])
 
-    def spread(self, to: torch.Tensor, source: torch.Tensor, zero: bool = False) -> None:
-        bits = SENT_AS[source.element_size()]
+    def spread(self, to: torch.Tensor, source: torch.Tensor, zero: bool = False, each: bool = False) -> None:
+        bits, rows = SENT_AS[source.element_size()], self._selections if each else self._tokens
+        if each:
+            to, source = to.unsqueeze(1), source.reshape(-1, 1)
         if source.shape[0]:
-            to.view(bits).copy_(source.view(bits).index_select(0, self._tokens))
+            to.view(bits).copy_(source.view(bits).index_select(0, rows))
         if zero:
             to.view(bits).masked_fill_(self._none.unsqueeze(1), 0)
-
-    def spread_selections(self, to: torch.Tensor, source: torch.Tensor, zero: bool = False) -> None:
-        if source.shape[0]:
-            to.copy_(source.reshape(-1).index_select(0, self._selections))
-        if zero:
-            to.masked_fill_(self._none, 0)
 
     def fold(self, expanded: torch.Tensor, columns: slice = ALL) -> torch.Tensor:
         folded = expanded.new_zeros((self.slots.shape[0], expanded.shape[1]))
@@ -126,9 +118,6 @@ class PlacesThere:
             for slots, to in zip(self.slots[:, columns].split(_DEVICE_ROWS), folded.split(_DEVICE_ROWS)):
                 _sum_there(expanded, slots, to)
         return folded
-
-    def to_combine(self, expanded: torch.Tensor) -> tuple[torch.Tensor, Optional[torch.Tensor]]:
-        return self.fold(expanded), None
 
     def fold_selections(self, expanded: torch.Tensor) -> torch.Tensor:
         if expanded.shape[0] == 0:
@@ -146,24 +135,14 @@ class PlacesOfLibrary(PlacesThere):
         self._made, self._all = weakref.ref(made), slots
         self.slots = slots[: made.rows]
 
-    def spread(self, to: torch.Tensor, source: torch.Tensor, zero: bool = False) -> None:
-        self._find_selections()
-        super().spread(to, source, zero)
-
-    def spread_selections(self, to: torch.Tensor, source: torch.Tensor, zero: bool = False) -> None:
-        self._find_selections()
-        super().spread_selections(to, source, zero)
-
-    def _find_selections(self) -> None:
-        """Which a cached dispatch with weights needs, and the kernel does not tell."""
+    def spread(self, to: torch.Tensor, source: torch.Tensor, zero: bool = False, each: bool = False) -> None:
+        """Of a cached dispatch with weights: which selections expanded rows are of the kernel does not tell."""
         if not hasattr(self, "_selections"):
             super().__init__(*self._made().placed_by())
+        super().spread(to, source, zero, each)
 
     def to_combine(self, expanded: torch.Tensor) -> tuple[torch.Tensor, Optional[torch.Tensor]]:
         return super().to_combine(expanded) if expanded.shape[0] == 0 else (expanded, self._all)
-
-
-AnyPlaces = Union[Places, PlacesThere]
 
 
 def aligned_counts(counts: torch.Tensor, alignment: int) -> torch.Tensor:
@@ -189,13 +168,6 @@ class Sent(NamedTuple):
 
     handle: xep.Handle
     request: Optional[xep.Request]
-
-
-def finished(sent: Sent) -> Sent:
-    """Waits for the rows."""
-    if sent.request is not None:
-        sent.request.wait()
-    return Sent(sent.handle, None)
 
 
 class Dispatched:
@@ -727,7 +699,7 @@ class Routed(Dispatched):
         return True
 
     @functools.cached_property
-    def places(self) -> AnyPlaces:
+    def places(self) -> Places:
         idx, alignment = self.recv_topk_idx, self.expert_alignment
         if idx.is_cpu:
             slots, _, _ = _ext.expert_expand(idx, self._counts, alignment, None, None, False)

@@ -293,10 +293,8 @@ class LowLatency(Pool):
             shape.tokens,
             mode="ll",
             slots=self._joined.slots,
-            **arguments.workers_of(arguments.memory_of(self.on), self.threads),
-            timeout=self._joined.timeout,
             on_failure=self._joined.on_failure,
-            memory=arguments.memory_of(self.on),
+            **self._options(),
         )
         rows = (buffer.local_experts, self._group.nranks * shape.tokens, shape.hidden)
         made = self._made[shape] = _Made(buffer, _learn(buffer, self.on), rows, {}, [], [])

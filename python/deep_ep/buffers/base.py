@@ -95,6 +95,24 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.view(-1).view(torch.uint8)
 
 
+# ---- sizes ----
+
+
+def get_num_allocation_alignment() -> int:
+    """Bytes of which sizes of buffers are multiples."""
+    return ALLOCATION
+
+
+def get_num_rdma_alignment() -> int:
+    """Bytes of which a session's tensors are multiples."""
+    return 64
+
+
+def get_num_tma_alignment() -> int:
+    """Bytes of which what ranks copy and reduce is a multiple."""
+    return ROW
+
+
 # ---- calls of other versions ----
 
 
