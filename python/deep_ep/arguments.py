@@ -8,7 +8,6 @@ Programs catch either.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import operator
 import struct
@@ -27,7 +26,7 @@ from xep.dtypes import need_dtype
 class Wrong(Exception):
     """What was refused here, before xep has seen it."""
 
-    counted = False  # by count_refused()
+    counted = False  # by counted()
 
 
 class WrongValue(Wrong, ValueError, AssertionError, RuntimeError):
@@ -142,14 +141,13 @@ FLOAT = (torch.float32,)
 COMBINED = (torch.bfloat16, torch.float16, torch.float32)
 _SCALE = (torch.float32, torch.int32)
 KNOWN = frozenset((
-    torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.float8_e4m3fn, torch.float8_e5m2, torch.uint8,
-    torch.int32, torch.int64,
+    torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn, torch.float8_e5m2, torch.uint8, torch.int32,
 ))  # fmt: skip
 IS_KNOWN, IS_INDEX, IS_FLOAT, IS_COMBINED, IS_BFLOAT16, IS_INT32 = (
     sum(1 << need_dtype("", dtype) for dtype in dtypes)
     for dtypes in (KNOWN, INDEX, FLOAT, COMBINED, COMBINED[:1], INDEX[1:])
 )  # for is_plain()
-SENT_AS = {1: torch.uint8, 2: torch.bfloat16, 4: torch.int32, 8: torch.int64, 16: torch.float64}
+SENT_AS = {1: torch.uint8, 2: torch.bfloat16, 4: torch.int32, 8: torch.int32, 16: torch.int32}
 
 Rows = Union[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]
 
@@ -240,17 +238,8 @@ class Agreement:
             raise xep.MismatchError(xep.Status.ERR_MISMATCH, f"this {call} is refused on all ranks: {refused}")
 
 
-def count_refused(buffer: Optional[xep.Buffer], agreement: Agreement, why: str) -> None:
-    """As if xep had refused it."""
-    if buffer is None:
-        agreement.refuse(why)
-    else:
-        with contextlib.suppress(xep.XepError, TypeError, ValueError, RuntimeError):
-            buffer.dispatch(None, None)
-
-
 def counted(kind: str) -> Callable[[Call], Call]:
-    """A collective call of a Buffer, by buffers of that kind."""
+    """A collective call of a Buffer, by buffers of that kind: what is refused here counts as if xep had refused it."""
 
     def wrap(call: Call) -> Call:
         @functools.wraps(call)
@@ -260,7 +249,7 @@ def counted(kind: str) -> Callable[[Call], Call]:
             except Wrong as wrong:
                 if not wrong.counted:  # in another call, of which this one is made
                     wrong.counted = True
-                    count_refused(self._last(kind), self._agreement, str(wrong))
+                    self._refused(kind, str(wrong))
                 raise
 
         return made  # type: ignore[return-value]

@@ -12,7 +12,7 @@ import xep
 
 from . import arguments
 from .arguments import HOST, Rows, WrongType, WrongValue, calls_of, counted, integer
-from .compat import ALIGNMENT, Config, check_config, combine_config, dispatch_config, low_latency_size_hint
+from .compat import ALIGNMENT, COMBINE, DISPATCH, Config, check_config, config_of, low_latency_size_hint
 from .core import Core, Job
 from .handles import HandleTuple, NormalHandle, Sent, adopt, layout_of, routing_of
 from .low_latency import LowLatency, LowLatencyCalls
@@ -119,11 +119,11 @@ class Buffer(LowLatencyCalls):
 
     @staticmethod
     def get_dispatch_config(num_ranks: int) -> Config:
-        return dispatch_config(Buffer.num_sms, num_ranks)
+        return config_of(DISPATCH, Buffer.num_sms, num_ranks)
 
     @staticmethod
     def get_combine_config(num_ranks: int) -> Config:
-        return combine_config(Buffer.num_sms, num_ranks)
+        return config_of(COMBINE, Buffer.num_sms, num_ranks)
 
     @staticmethod
     def _unpack_bias(bias: Any) -> tuple[Any, Any]:
@@ -432,7 +432,8 @@ class Buffer(LowLatencyCalls):
             if handle is None:
                 raise WrongValue("handle: expected one of this Buffer, got None")
             topk = topk or self.group_size
-            return adopt(handle, self._xep, self._nodes, self._pool_on(on).experts_for(topk), topk, on)
+            experts = next((n for n in self._pool_on(on).used if n >= topk), align(topk, self.group_size))
+            return adopt(handle, self._xep, self._nodes, experts, topk, on)
         return self._known(found, on)
 
     def _route(

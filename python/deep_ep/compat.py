@@ -102,32 +102,23 @@ def check_config(value: Any) -> None:
 
 
 # ranks: (nvl_send, nvl_recv, rdma_send, rdma_recv)
-_DISPATCH = {
+DISPATCH = {
     2: (24, 256, 6, 128), 4: (6, 256, 6, 128), 8: (6, 256, 6, 128), 16: (36, 288, 20, 128), 24: (32, 288, 8, 128),
     32: (32, 288, 8, 128), 48: (32, 288, 8, 128), 64: (32, 288, 8, 128),
     96: (20, 480, 12, 128), 128: (20, 560, 12, 128),
     144: (32, 720, 12, 128), 160: (28, 720, 12, 128),
 }  # fmt: skip
-_COMBINE = {
+COMBINE = {
     2: (10, 256, 6, 128), 4: (9, 256, 6, 128), 8: (4, 256, 6, 128), 16: (4, 288, 12, 128), 24: (1, 288, 8, 128),
     32: (1, 288, 8, 128), 48: (1, 288, 8, 128), 64: (1, 288, 8, 128), 96: (1, 480, 8, 128), 128: (1, 560, 8, 128),
     144: (2, 720, 8, 128), 160: (2, 720, 8, 128),
 }  # fmt: skip
 
 
-def _nearest(table: dict, num_ranks: int) -> tuple:
+def config_of(table: dict[int, tuple[int, int, int, int]], num_sms: int, num_ranks: int) -> Config:
+    """DeepEP's table; between its rows that of the next larger number of ranks."""
     _expect(num_ranks > 0, f"num_ranks: expected 1 or more, got {num_ranks}")
-    return table[min((n for n in table if n >= num_ranks), default=max(table))]
-
-
-def dispatch_config(num_sms: int, num_ranks: int) -> Config:
-    """DeepEP's table; between its rows that of the next larger number of ranks."""
-    return Config(num_sms, *_nearest(_DISPATCH, num_ranks))
-
-
-def combine_config(num_sms: int, num_ranks: int) -> Config:
-    """DeepEP's table; between its rows that of the next larger number of ranks."""
-    return Config(num_sms, *_nearest(_COMBINE, num_ranks))
+    return Config(num_sms, *table[min((n for n in table if n >= num_ranks), default=max(table))])
 
 
 def low_latency_size_hint(num_max_dispatch_tokens_per_rank: int, hidden: int, num_ranks: int, num_experts: int) -> int:

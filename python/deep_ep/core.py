@@ -18,6 +18,7 @@ each finds out alone, and as the others do, when that was not so before, and mem
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -90,7 +91,7 @@ class Pool:
 
 # ---- of mode normal ----
 
-_WIDEST = {1: (2, torch.bfloat16), 2: (2, torch.bfloat16), 4: (4, torch.float32), 8: (8, torch.float64)}
+_WIDEST = {1: torch.bfloat16, 2: torch.bfloat16, 4: torch.float32}  # by bytes of an element: what can be summed
 _MARGIN = 5 / 4  # more room than was needed, so that growing ends soon
 
 
@@ -159,7 +160,7 @@ class Room(NamedTuple):
         on = job.x.device
         x = torch.zeros((2, job.x.shape[1]), dtype=job.x.dtype, device=on)
         if not self._holds_rows_of(job):
-            x = torch.zeros((2, self.hidden), dtype=_WIDEST[self.elem_bytes][1], device=on)
+            x = torch.zeros((2, self.hidden), dtype=_WIDEST[self.elem_bytes], device=on)
         topk = min(job.topk_idx.shape[1], self.topk)
         topk_idx = torch.full((2, topk), -1, dtype=job.topk_idx.dtype, device=on)
         weights = None if job.topk_weights is None else torch.zeros((2, topk), dtype=torch.float32, device=on)
@@ -202,10 +203,6 @@ class NormalPool(Pool):
     def most_of(self, most: int) -> int:
         """Of a Job with rows to receive that are known, of whose tokens no rank has more than most."""
         return 0 if self.on == HOST or self._group.nnodes > 1 else most
-
-    def experts_for(self, topk: int) -> int:
-        """A number of experts by which topk selections of a token can be routed: of a buffer in use, if there is."""
-        return next((n for n in self.used if n >= topk), -(-topk // self._group.nranks) * self._group.nranks)
 
     def dispatch_now(self, experts: int, x: Any, topk_idx: Any, topk_weights: Any) -> Optional[xep.Received]:
         """What most programs do most of the time, of CPU tensors. None: it is something else, or wrong, or there is no
@@ -329,18 +326,11 @@ class NormalPool(Pool):
 
     def _dispatch_nothing(self, handle: Dispatched, row: int) -> None:
         """So that rows of so many bytes can be combined by handle. Collective, blocking."""
-        width = self._width_to_combine(handle.experts, row)
+        used = self.used.get(handle.experts)
+        width = 1 if used is not None and combines(used[0], row) else row
         x = torch.zeros((handle.num_tokens, width), dtype=torch.uint8, device=self.on)
         job = Job(handle.experts, x, _NO_ROUTING, None, None, 1, handle.worst, None, handle.most)
         self._dispatch_anew(handle, job, True)
-
-    def _width_to_combine(self, experts: int, row_bytes: int) -> int:
-        """Bytes of rows such that in the buffer they are dispatched in rows of row_bytes can be combined."""
-        used = self.used.get(experts)
-        if used is not None and combines(used[0], row_bytes):
-            return 1
-        # what is combined has 4 bytes at most
-        return row_bytes if used is None or used[1].elem_bytes <= 4 else 2 * row_bytes
 
     def _send(
         self, buffer: xep.Buffer, wait: bool, x: Any, topk_idx: Any, topk_weights: Any, options: dict[str, Any]
@@ -400,15 +390,14 @@ class NormalPool(Pool):
         room = self._agree(job, old[1] if old else None)
         if job.experts in self.used:  # it was not closed: what was received is looked at somewhere
             self._replaced.append(self.used.pop(job.experts)[0])
-        widest = _WIDEST[room.elem_bytes][1]
         buffer = self._group.buffer(
             job.experts,
             room.topk,
             room.hidden,
             room.tokens,
             mode="normal",
-            dtype=widest,
-            combine_dtype=torch.bfloat16 if room.elem_bytes == 2 else torch.float32,
+            dtype=_WIDEST[room.elem_bytes],
+            combine_dtype=_WIDEST[room.elem_bytes],
             scales=room.scales,
             recv_rows=room.recv_rows,
             slots=self._slots,
@@ -445,7 +434,7 @@ class NormalPool(Pool):
 
     def _room(self, job: Job, old: Optional[Room], tokens: int, rows: int, worst: int) -> Room:
         """No less than there was."""
-        each, nranks = _WIDEST[job.x.element_size()][0], self._group.nranks
+        each, nranks = _WIDEST[job.x.element_size()].itemsize, self._group.nranks
         old = old or Room(each, 0, 0, 0, 0, 0)
         elem = max(old.elem_bytes, each)
         hidden = max(ceil_div(old.elem_bytes * old.hidden, elem), ceil_div(each * job.x.shape[1], elem))
@@ -516,19 +505,13 @@ class Core:
         if not isinstance(num_experts, int) or num_experts <= 0 or num_experts % self._xep.nranks:
             raise WrongValue(f"num_experts: expected a multiple of the {self._xep.nranks} ranks, got {num_experts!r}")
 
-    def _after(self, previous_event: Any) -> Optional[xep.Request]:
-        """What an operation is to begin after, where xep can see to that: what another Buffer does is waited for."""
-        request = request_of(previous_event)
-        if request is not None and request.buffer.group is not self._xep:
-            request.wait()
-            return None
-        return request
-
     def _known(self, found: Made, on: torch.device) -> Made:
         """found, if a dispatch of this Buffer made it, of tensors that are there, and it can be gone back by."""
         if found.owner is not self._xep:
             raise WrongValue("handle: expected one of this Buffer, got one of another")
-        found.check_known()
+        if found.xep is not None and not found.has_slot() and found.xep.parked is None:  # its rows are gone
+            found.arrived()  # which says so, if it failed
+            raise WrongValue("handle: its dispatch ended when the Buffer was reset")
         if found.on != on:
             raise WrongValue(f"x: expected a tensor of {found.on}, as what was dispatched, got {on}")
         return found
@@ -551,10 +534,14 @@ class Core:
         """In the order in which every rank has them."""
         return [self._pools[key] for key in sorted(self._pools)]
 
-    def _last(self, kind: str) -> Optional[xep.Buffer]:
-        """Of the last dispatch or combine; tensors are on a device where any were."""
-        found = self._pools.get((kind, True)) or self._pools[kind, False]
-        return None if self._destroyed else found.last
+    def _refused(self, kind: str, why: str) -> None:
+        """A call, by buffers of that kind; tensors are on a device where any were."""
+        pool = self._pools.get((kind, True)) or self._pools[kind, False]
+        if pool.last is None or self._destroyed:
+            self._agreement.refuse(why)
+        else:
+            with contextlib.suppress(xep.XepError, TypeError, ValueError, RuntimeError):
+                pool.last.dispatch(None, None)
 
     # ---- tensors of a CUDA device ----
 
@@ -569,7 +556,11 @@ class Core:
     def _ordering(self, device: torch.device, previous_event: Any, asynchronous: bool, on_comm: bool) -> Ordering:
         """An operation of tensors that are there."""
         if device == HOST:
-            return HostOrdering(self._after(previous_event), asynchronous)
+            after = request_of(previous_event)
+            if after is not None and after.buffer.group is not self._xep:  # xep can see to what its own group does
+                after.wait()
+                after = None
+            return HostOrdering(after, asynchronous)
         return self._queue_of(device).ordering(previous_event, asynchronous, on_comm)
 
     def get_comm_stream(self) -> Any:
@@ -645,11 +636,8 @@ class Core:
                 "deep_ep.Buffer: destroy() was not called, its memory stays mapped", ResourceWarning, source=self
             )
             self._xep.leave()
-        else:
-            self._close_in_time()
-
-    def _close_in_time(self) -> None:
-        """A destructor may hold nobody up, least of all an exception on its way: the other ranks may be anywhere."""
+            return
+        # A destructor may hold nobody up, least of all an exception on its way: the other ranks may be anywhere.
         closer = threading.Thread(target=self._close, name="xep-close", daemon=True)
         closer.start()
         closer.join(_CLOSE_SECONDS)

@@ -82,8 +82,7 @@ class Delivery(Epilogue):
         weighted, cached = given.topk_weights is not None, given.handle is not None
         self._handle, self._expand, self._zero, self._may_view = handle, given.expand, given.zero, may_view
         self._sent: Any = sent.handle
-        self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self._expanded: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._copies: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}  # by name: to, and of which received rows
         self._behind = cached and weighted
         received, width = sent.handle.recv, 0 if scales is None else scales.shape[1]
         self.rows: Any = self._take("x", received.x if received.x.dtype == dtype else received.x.view(dtype))
@@ -117,26 +116,22 @@ class Delivery(Epilogue):
             to = torch.empty(columns, dtype=source.dtype, device=self.on).t()[:count]
         else:
             to = torch.empty((count, source.shape[1]), dtype=source.dtype, device=self.on)
-        here = source[: handle.rows]
-        if expand:
-            self._expanded[name] = (to, here)
-        else:
-            self._copies.append((to, here))
+        self._copies[name] = (to, source[: handle.rows])
         return to
 
     def fill(self) -> None:
         self._wait_before()
         handle, zero = self._handle, self._zero
-        sent, copies, expanded = self._sent, self._copies, self._expanded
-        self._sent, self._copies, self._expanded = None, [], {}  # with what they see of the slot
-        for to, source in copies:
-            to[: handle.rows].copy_(source)
+        sent, copies = self._sent, self._copies
+        self._sent, self._copies = None, {}  # with what they see of the slot
         if self.topk_idx is not None:
+            for to, source in copies.values():
+                to[: handle.rows].copy_(source)
             self.topk_idx[: handle.rows].copy_(handle.recv_topk_idx)
             if self._behind and self.weights is not None:  # those for other ranks are in it
                 self.weights[: handle.rows].masked_fill_(handle.recv_topk_idx < 0, 0.0)
-        elif self._behind or not handle.expand(sent, {name: to for name, (to, _) in expanded.items()}, zero):
-            for name, (to, source) in expanded.items():
+        elif self._behind or not handle.expand(sent, {name: to for name, (to, _) in copies.items()}, zero):
+            for name, (to, source) in copies.items():
                 handle.places.spread(to, source, zero, each=name == "topk_weights")
 
 

@@ -210,12 +210,6 @@ class Dispatched:
     def has_slot(self) -> bool:
         return self.xep is not None and self.xep._memory is not None
 
-    def check_known(self) -> None:
-        """Its rows may be gone, and what is not known of it by then will never be."""
-        if self.xep is not None and not self.has_slot() and self.xep.parked is None:
-            self.arrived()  # which says so, if it failed
-            raise WrongValue("handle: its dispatch ended when the Buffer was reset")
-
     def known(self) -> Any:
         """What the library has counted: arrays as of xep.Received, views of the slot while there is one."""
         self.look_again()
@@ -317,10 +311,6 @@ class _Whole:
         return hash(len(self.handle))
 
 
-def _flatten(handle: HandleTuple) -> tuple[list[Any], _Whole]:
-    return list(handle), _Whole(handle)
-
-
 def _unflatten(items: Any, whole: _Whole) -> tuple:
     """The same handle, if none of its items was replaced."""
     items = tuple(items)
@@ -329,7 +319,7 @@ def _unflatten(items: Any, whole: _Whole) -> tuple:
 
 
 calls_of(HandleTuple)
-_pytree.register_pytree_node(HandleTuple, _flatten, _unflatten)
+_pytree.register_pytree_node(HandleTuple, lambda handle: (list(handle), _Whole(handle)), _unflatten)
 
 
 # ---- Buffer's handles ----
@@ -430,14 +420,14 @@ class NormalHandle(Dispatched):
         return found
 
     def _received_channels(self) -> torch.Tensor:
-        """[R, C]: first row of channel c of source r, counted from the first of r."""
-        src, firsts = self._get("recv_src_idx").cpu(), self._begins[:-1].cpu()
-        found = torch.empty((self.owner.nranks, self._channels), dtype=torch.int32, device=HOST)
-        begin = 0
+        """[R, C]: first row of channel c of source r; on one node counted from the first of r."""
+        src, found, begin = self._get("recv_src_idx").cpu().to(torch.int64), [], 0
         for rank, count in enumerate(self.came_from().tolist()):
-            found[rank] = torch.searchsorted(src[begin : begin + count].to(torch.int64), firsts).to(torch.int32)
+            tokens = len(self.told[rank]) if self.told else self.num_tokens
+            firsts = channel_begins(tokens, self._channels, HOST)[:-1]
+            found.append(torch.searchsorted(src[begin : begin + count], firsts) + (begin if self.told else 0))
             begin += count
-        return found
+        return torch.stack(found).to(torch.int32)
 
     # ---- of the receiver, on several nodes ----
 
@@ -445,16 +435,6 @@ class NormalHandle(Dispatched):
         """[T of that rank, P] places of this node that its tokens go to; [C + 1] begins of its channels."""
         places = self.told[rank][:, self._nodes.members[self.owner.node]]
         return places, channel_begins(len(places), self._channels, HOST)
-
-    def _global_channels(self) -> torch.Tensor:
-        """[R, C]: first row of channel c of source r."""
-        place, begin, found = self._nodes.place_of[self.owner.rank], 0, []
-        for rank, count in enumerate(self.came_from().tolist()):
-            places, begins = self._told_of(rank)
-            here = places[:, place : place + 1]
-            found.append(begin + torch.nn.functional.pad(prefix_of(here, begins)[0, :-1], (1, 0)))
-            begin += count
-        return torch.stack(found).to(torch.int32)
 
     def _passed_channels(self) -> torch.Tensor:
         """[M, C]: tokens of channels 0 .. c that passed this rank, of each source node."""
@@ -518,7 +498,7 @@ _MAKERS: dict[str, Callable[[NormalHandle], torch.Tensor]] = {
     "rdma_channel_prefix_matrix": lambda h: prefix_of(h._nodes.reached(h.in_rank), h._begins),
     "recv_rdma_channel_prefix_matrix": lambda h: h._passed_channels(),
     "recv_rdma_rank_prefix_sum": lambda h: _prefix_sum(h._get("recv_rdma_channel_prefix_matrix")[:, -1]),
-    "recv_gbl_channel_prefix_matrix": lambda h: h._global_channels(),
+    "recv_gbl_channel_prefix_matrix": lambda h: h._received_channels(),
     "recv_gbl_rank_prefix_sum": lambda h: _prefix_sum(h.came_from()),
     "recv_src_meta": lambda h: h._source_meta(),
     "send_rdma_head": lambda h: heads_of(h._nodes.reached(h.in_rank), h._begins),
@@ -535,26 +515,20 @@ def adopt(handle: Any, owner: xep.Group, nodes: Nodes, experts: int, topk: int, 
     if len(handle) != len(names):
         raise WrongValue(f"handle: expected the {len(names)} tensors that dispatch returned, got {len(handle)} items")
     items = dict(zip(names, handle))
-    in_rank = tensor("handle: is_token_in_rank", items["is_token_in_rank"], (torch.bool,), (None, owner.nranks), on=on)
-    rows, capacity = _rows_of(items, owner, on)
-    worst = capacity if capacity > rows else 0
-    made = NormalHandle(owner, nodes, in_rank, 1, experts, topk, rows, capacity)
-    made.worst = worst
-    return made
 
+    def item(name: str, dtype: torch.dtype, *shape: Optional[int]) -> torch.Tensor:
+        return tensor(f"handle: {name}", items[name], (dtype,), shape, on=on)
 
-def _rows_of(items: dict[str, Any], owner: xep.Group, on: torch.device) -> tuple[int, int]:
-    """Rows received, and rows of the received tensors, as a plain tuple tells them."""
-    if "rank_prefix_matrix" in items:
-        shape = (owner.nranks, owner.nranks)
-        found = tensor("handle: rank_prefix_matrix", items["rank_prefix_matrix"], (torch.int32,), shape, on=on)
-        until = found[:, owner.rank]
-        room = tensor("handle: recv_src_idx", items["recv_src_idx"], (torch.int32,), (None,), on=on)
+    in_rank = item("is_token_in_rank", torch.bool, None, owner.nranks)
+    if nodes.count == 1:
+        until = item("rank_prefix_matrix", torch.int32, owner.nranks, owner.nranks)[:, owner.rank]
+        received = item("recv_src_idx", torch.int32, None)
     else:
-        name = "recv_gbl_rank_prefix_sum"
-        until = tensor(f"handle: {name}", items[name], (torch.int32,), (owner.nranks,), on=on)
-        room = tensor("handle: recv_src_meta", items["recv_src_meta"], (torch.uint8,), (None, 8), on=on)
-    return int(until[-1]), room.shape[0]
+        until = item("recv_gbl_rank_prefix_sum", torch.int32, owner.nranks)
+        received = item("recv_src_meta", torch.uint8, None, 8)
+    made = NormalHandle(owner, nodes, in_rank, 1, experts, topk, int(until[-1]), len(received))
+    made.worst = made.capacity if made.capacity > made.rows else 0
+    return made
 
 
 # ---- ElasticBuffer's handles ----
@@ -681,11 +655,9 @@ class Routed(Dispatched):
 
     def expand(self, sent: xep.Handle, arrays: dict[str, torch.Tensor], zero: bool) -> bool:
         """Fills arrays, named as those of xep.Handle.expand(), by its kernels, of a dispatch with this routing; False:
-        the library has none for these rows, which are on the host or were staged there, or for such scales."""
-        scales, local = arrays.get("scales"), self.experts // self.owner.nranks
+        the library has none for these rows, which are on the host or were staged there."""
+        local = self.experts // self.owner.nranks
         if self.on.type != "cuda" or self.num_expanded_tokens == 0 or self.capacity == 0:
-            return False
-        if scales is not None and scales.dtype not in (torch.float32, torch.int32):
             return False
         self.arrived()
         self.look_again()
