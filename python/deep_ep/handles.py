@@ -365,7 +365,7 @@ class NormalHandle(Dispatched):
     send_nvl_head are in the order source node, source rank, token.
     """
 
-    told: list[torch.Tensor] = []  # on several nodes, of a dispatch: in_rank of each rank
+    told: list[Any] = []  # on several nodes, of a dispatch, by each rank: see Nodes
 
     def __init__(
         self,
@@ -433,7 +433,7 @@ class NormalHandle(Dispatched):
 
     def _told_of(self, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
         """[T of that rank, P] places of this node that its tokens go to; [C + 1] begins of its channels."""
-        places = self.told[rank][:, self._nodes.members[self.owner.node]]
+        places = self._nodes.places(self.owner.node, self.told[rank])
         return places, channel_begins(len(places), self._channels, HOST)
 
     def _passed_channels(self) -> torch.Tensor:

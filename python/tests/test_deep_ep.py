@@ -99,6 +99,22 @@ def test_nodes():
     assert Nodes(Group()).per_block == 3
 
 
+@pytest.mark.parametrize("tokens", [0, 5])
+def test_what_ranks_tell_one_another(tokens):
+    """Bits of ranks that are in several bytes, of nodes whose ranks lie apart."""
+
+    class Group:
+        nranks, nnodes, node = 21, 2, 1
+
+        def allgather(self, data):
+            numbers = [struct.pack("<I", rank in (3, 9, 10, 20)) for rank in range(self.nranks)]
+            return numbers if len(data) == 4 else [data] * self.nranks
+
+    nodes, in_rank = Nodes(Group()), torch.rand((tokens, 21), generator=torch.Generator().manual_seed(1)) < 0.5
+    told = nodes.tell(Group(), in_rank, 8)
+    assert len(told) == 21 and all(torch.equal(nodes.places(1, one), in_rank[:, [3, 9, 10, 20]]) for one in told)
+
+
 @pytest.mark.parametrize(
     "shape, size",
     [

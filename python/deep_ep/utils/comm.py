@@ -53,19 +53,27 @@ class Nodes:
             for node, members in enumerate(self.members)
         ]
 
-    @staticmethod
-    def tell(group: xep.Group, in_rank: torch.Tensor, room: int) -> list[torch.Tensor]:
-        """in_rank [T, R] bool of each rank, in host memory. room: tokens of a rank at most, the same everywhere.
+    def tell(self, group: xep.Group, in_rank: torch.Tensor, room: int) -> list[numpy.ndarray]:
+        """in_rank [T, R] bool of each rank, as bits for places(). room: tokens of a rank at most, the same everywhere.
         Collective, blocking."""
         bits = numpy.packbits(in_rank.cpu().numpy(), axis=1, bitorder="little").tobytes()
         count, width = struct.Struct("<q"), ceil_div(group.nranks, 8)
+        first, last = self._bytes_of(group.node)
         told = []
         for row in group.allgather((count.pack(len(in_rank)) + bits).ljust(count.size + room * width, b"\0")):
-            tokens, packed = count.unpack_from(row)[0], numpy.frombuffer(row, numpy.uint8, offset=count.size)
-            of_tokens = packed[: tokens * width].reshape(tokens, width)
-            ranks = numpy.unpackbits(of_tokens, axis=1, count=group.nranks, bitorder="little")
-            told.append(torch.from_numpy(ranks).view(torch.bool))
+            of_tokens = numpy.frombuffer(row, numpy.uint8, count.unpack_from(row)[0] * width, count.size)
+            told.append(of_tokens.reshape(-1, width)[:, first : last + 1].copy())
         return told
+
+    def _bytes_of(self, node: int) -> tuple[int, int]:
+        """The first and the last of those with the bits of its ranks."""
+        return self.members[node][0] // 8, self.members[node][-1] // 8
+
+    def places(self, node: int, told: numpy.ndarray) -> torch.Tensor:
+        """[T, P] bool: whether a token goes to the rank of this node with that place."""
+        first, _ = self._bytes_of(node)
+        bits = numpy.unpackbits(told, axis=1, bitorder="little")
+        return torch.from_numpy(bits[:, [rank - 8 * first for rank in self.members[node]]]).view(torch.bool)
 
 
 # ---- what programs ask ----
