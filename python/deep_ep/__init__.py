@@ -24,13 +24,20 @@ from .handles import EPHandle
 from .utils.event import EventHandle, EventOverlap
 
 if TYPE_CHECKING:
-    from .buffers.base import BufferAllocator, BufferBase
+    from .buffers.base import (
+        BufferAllocator,
+        BufferBase,
+        get_num_allocation_alignment,
+        get_num_rdma_alignment,
+        get_num_tma_alignment,
+    )
     from .buffers.bucket import BucketBuffer, BucketSession
     from .buffers.ep import EngramBuffer, EPBuffer, PPBuffer
 
 _OF_V25 = {
     "BucketBuffer": "bucket", "BucketSession": "bucket", "BufferAllocator": "base", "BufferBase": "base",
-    "EPBuffer": "ep", "EngramBuffer": "ep", "PPBuffer": "ep",
+    "EPBuffer": "ep", "EngramBuffer": "ep", "PPBuffer": "ep", "get_num_allocation_alignment": "base",
+    "get_num_rdma_alignment": "base", "get_num_tma_alignment": "base",
 }  # fmt: skip
 _VERSIONS = {"1": "1.2.1", "2": "2.1.0", "2.5": "2.5.0"}
 _chosen = os.environ.get("DEEP_EP_VERSION")
@@ -39,21 +46,6 @@ if _chosen is not None and _chosen not in _VERSIONS:
 __version__ = f"{_VERSIONS[_chosen or '2']}+xep{xep.version()}"
 if _chosen in ("2", "2.5"):
     from .buffers.legacy import Buffer as Buffer  # type: ignore[assignment]  # noqa: F811
-
-
-def get_num_allocation_alignment() -> int:
-    """Bytes of which sizes of buffers are multiples."""
-    return 2 << 20
-
-
-def get_num_rdma_alignment() -> int:
-    """Bytes of which a session's tensors are multiples."""
-    return 64
-
-
-def get_num_tma_alignment() -> int:
-    """Bytes of which what ranks copy and reduce is a multiple."""
-    return 32
 
 
 def __getattr__(name: str) -> Any:

@@ -8,9 +8,7 @@ Programs catch either.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import inspect
 import operator
 import struct
 import types
@@ -21,7 +19,6 @@ import torch
 import xep
 from xep._ext import is_plain as is_plain
 from xep.dtypes import need_dtype
-from xep.params import BufferOptions
 
 # ---- checks ----
 
@@ -29,7 +26,7 @@ from xep.params import BufferOptions
 class Wrong(Exception):
     """What was refused here, before xep has seen it."""
 
-    counted = False  # by count_refused()
+    counted = False  # by counted()
 
 
 class WrongValue(Wrong, ValueError, AssertionError, RuntimeError):
@@ -51,11 +48,6 @@ Place = Optional[torch.device]  # where a tensor must be; None: host memory or a
 def memory_of(on: torch.device) -> str:
     """As xep names it."""
     return "host" if on == HOST else "cuda"
-
-
-def workers_of(memory: str, count: int) -> BufferOptions:
-    """Of a Buffer: what copies and reduces there, of which DeepEP has one number."""
-    return {"threads": count} if memory == "host" else {"multiprocessors": count}
 
 
 def tensor(
@@ -136,27 +128,6 @@ def leave_to_python(function: Any) -> None:
 _frames: Any = torch._C._dynamo.eval_frame
 
 
-def without(call: Any, name: str) -> Any:
-    """call of another version of DeepEP, which has no argument of that name: those behind it stand one place
-    earlier."""
-    parameters = inspect.signature(call).parameters
-    place, default = list(parameters).index(name), parameters[name].default
-
-    @functools.wraps(call)
-    def made(*given: Any, **options: Any) -> Any:
-        if name in options:
-            raise TypeError(f"{call.__name__}() got an unexpected keyword argument {name!r}")
-        if len(given) > place:
-            given = (*given[:place], default, *given[place:])
-        return call(*given, **options)
-
-    made.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [one for one in parameters.values() if one.name != name]
-    )
-    leave_to_python(made)
-    return made
-
-
 def one_of(name: str, value: bool, other: str, other_value: bool) -> None:
     if value and other_value:
         raise WrongValue(f"{name}, {other}: expected at most one of them")
@@ -170,14 +141,13 @@ FLOAT = (torch.float32,)
 COMBINED = (torch.bfloat16, torch.float16, torch.float32)
 _SCALE = (torch.float32, torch.int32)
 KNOWN = frozenset((
-    torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.float8_e4m3fn, torch.float8_e5m2, torch.uint8,
-    torch.int32, torch.int64,
+    torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn, torch.float8_e5m2, torch.uint8, torch.int32,
 ))  # fmt: skip
 IS_KNOWN, IS_INDEX, IS_FLOAT, IS_COMBINED, IS_BFLOAT16, IS_INT32 = (
     sum(1 << need_dtype("", dtype) for dtype in dtypes)
     for dtypes in (KNOWN, INDEX, FLOAT, COMBINED, COMBINED[:1], INDEX[1:])
 )  # for is_plain()
-SENT_AS = {1: torch.uint8, 2: torch.bfloat16, 4: torch.int32, 8: torch.int64, 16: torch.float64}
+SENT_AS = {1: torch.uint8, 2: torch.bfloat16, 4: torch.int32, 8: torch.int32, 16: torch.int32}
 
 Rows = Union[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]
 
@@ -268,17 +238,8 @@ class Agreement:
             raise xep.MismatchError(xep.Status.ERR_MISMATCH, f"this {call} is refused on all ranks: {refused}")
 
 
-def count_refused(buffer: Optional[xep.Buffer], agreement: Agreement, why: str) -> None:
-    """As if xep had refused it."""
-    if buffer is None:
-        agreement.refuse(why)
-    else:
-        with contextlib.suppress(xep.XepError, TypeError, ValueError, RuntimeError):
-            buffer.dispatch(None, None)
-
-
 def counted(kind: str) -> Callable[[Call], Call]:
-    """A collective call of a Buffer, by buffers of that kind."""
+    """A collective call of a Buffer, by buffers of that kind: what is refused here counts as if xep had refused it."""
 
     def wrap(call: Call) -> Call:
         @functools.wraps(call)
@@ -288,7 +249,7 @@ def counted(kind: str) -> Callable[[Call], Call]:
             except Wrong as wrong:
                 if not wrong.counted:  # in another call, of which this one is made
                     wrong.counted = True
-                    count_refused(self._last(kind), self._agreement, str(wrong))
+                    self._refused(kind, str(wrong))
                 raise
 
         return made  # type: ignore[return-value]

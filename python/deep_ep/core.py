@@ -18,29 +18,90 @@ each finds out alone, and as the others do, when that was not so before, and mem
 
 from __future__ import annotations
 
+import contextlib
 import os
-import struct
 import sys
 import threading
 import warnings
 from typing import Any, Callable, Literal, NamedTuple, Optional, TypeVar
 
+import numpy
 import torch
 
 import xep
+from xep.params import BufferOptions
 
 from . import arguments
-from .arguments import HOST, Agreement, WrongUse, WrongValue, carried, integer, is_plain, memory_of, workers_of
-from .comm import Joined, Nodes, Pool
+from .arguments import HOST, Agreement, WrongUse, WrongValue, carried, integer, is_plain, memory_of
 from .compat import Runtime
-from .handles import AnyPlaces, Dispatched, Sent, layout_of
+from .handles import Dispatched, Places, Sent, layout_of
 from .streams import DeviceQueue, HostOrdering, Ordering, is_capturing
+from .utils.comm import Nodes
 from .utils.event import CommStream, request_of
+from .utils.math import ceil_div
 
-# ---- a pool ----
+# ---- pools of shared memory ----
 
-_WIDEST = {1: (2, torch.bfloat16), 2: (2, torch.bfloat16), 4: (4, torch.float32), 8: (8, torch.float64)}
+
+class Joined(NamedTuple):
+    """What the pools of a Buffer have in common. ways: how rows of mode normal reach other nodes, and their sums come
+    back."""
+
+    group: xep.Group
+    agreement: Agreement
+    slots: int
+    timeout: Optional[float]
+    on_failure: Literal["fail", "mask"]
+    ways: dict[str, Any]
+
+
+class Pool:
+    """Buffers of one kind.
+
+    queue: of the CUDA device where tensors are; None: host memory. They are used on the current stream, which is that
+    of the operation, and comes after what reads slots that were given back.
+    """
+
+    kind: str
+    last: Optional[xep.Buffer] = None  # of the last dispatch or combine
+    threads = 0
+
+    def __init__(self, joined: Joined, queue: Optional[DeviceQueue]) -> None:
+        self._joined, self._group, self._agreement = joined, joined.group, joined.agreement
+        self.queue, self.on = queue, HOST if queue is None else queue.device
+        self.where = 0 if queue is None else queue.index + 1  # for is_plain()
+
+    def buffers(self) -> list[xep.Buffer]:
+        raise NotImplementedError
+
+    def _options(self) -> BufferOptions:
+        """Of all buffers here. threads: of DeepEP's one number, what copies and reduces."""
+        workers: BufferOptions = {"threads": self.threads} if self.on == HOST else {"multiprocessors": self.threads}
+        return {**workers, "memory": memory_of(self.on), "timeout": self._joined.timeout}
+
+    def forget(self) -> None:
+        """What is in flight is waited for, or of no more interest; handles keep what their tensors are made of."""
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        """Collective."""
+        for buffer in self.buffers():
+            buffer.reset()
+
+
+# ---- of mode normal ----
+
+_WIDEST = {1: torch.bfloat16, 2: torch.bfloat16, 4: torch.float32}  # by bytes of an element: what can be summed
 _MARGIN = 5 / 4  # more room than was needed, so that growing ends soon
+
+
+ALIKE = (
+    "hidden (channels of x)",
+    "bytes of an element of x",
+    "topk (columns of topk_idx)",
+    "scales of a token",
+    "tokens that no rank has more of, where nobody waits for counts",
+)
 
 
 class Job(NamedTuple):
@@ -60,6 +121,10 @@ class Job(NamedTuple):
     @property
     def nscales(self) -> int:
         return 0 if self.scales is None else self.scales.shape[1]
+
+    def alike(self) -> tuple[int, ...]:
+        """What every rank must dispatch alike, as ALIKE says."""
+        return self.x.shape[1], self.x.element_size(), self.topk_idx.shape[1], self.nscales, self.most
 
     def options(self) -> dict[str, Any]:
         """Of xep.Buffer.dispatch()."""
@@ -95,7 +160,7 @@ class Room(NamedTuple):
         on = job.x.device
         x = torch.zeros((2, job.x.shape[1]), dtype=job.x.dtype, device=on)
         if not self._holds_rows_of(job):
-            x = torch.zeros((2, self.hidden), dtype=_WIDEST[self.elem_bytes][1], device=on)
+            x = torch.zeros((2, self.hidden), dtype=_WIDEST[self.elem_bytes], device=on)
         topk = min(job.topk_idx.shape[1], self.topk)
         topk_idx = torch.full((2, topk), -1, dtype=job.topk_idx.dtype, device=on)
         weights = None if job.topk_weights is None else torch.zeros((2, topk), dtype=torch.float32, device=on)
@@ -138,10 +203,6 @@ class NormalPool(Pool):
     def most_of(self, most: int) -> int:
         """Of a Job with rows to receive that are known, of whose tokens no rank has more than most."""
         return 0 if self.on == HOST or self._group.nnodes > 1 else most
-
-    def experts_for(self, topk: int) -> int:
-        """A number of experts by which topk selections of a token can be routed: of a buffer in use, if there is."""
-        return next((n for n in self.used if n >= topk), -(-topk // self._group.nranks) * self._group.nranks)
 
     def dispatch_now(self, experts: int, x: Any, topk_idx: Any, topk_weights: Any) -> Optional[xep.Received]:
         """What most programs do most of the time, of CPU tensors. None: it is something else, or wrong, or there is no
@@ -242,7 +303,7 @@ class NormalPool(Pool):
         topk_weights: Any,
         biases: tuple,
         ordering: Ordering,
-        places: Optional[AnyPlaces] = None,
+        places: Optional[Places] = None,
     ) -> tuple[torch.Tensor, Optional[torch.Tensor], Optional[xep.Request]]:
         """(sums, those of the weights or None, the request unless waited for). places: x is by expert. Collective."""
         handle.arrived()
@@ -265,18 +326,11 @@ class NormalPool(Pool):
 
     def _dispatch_nothing(self, handle: Dispatched, row: int) -> None:
         """So that rows of so many bytes can be combined by handle. Collective, blocking."""
-        width = self._width_to_combine(handle.experts, row)
+        used = self.used.get(handle.experts)
+        width = 1 if used is not None and combines(used[0], row) else row
         x = torch.zeros((handle.num_tokens, width), dtype=torch.uint8, device=self.on)
         job = Job(handle.experts, x, _NO_ROUTING, None, None, 1, handle.worst, None, handle.most)
         self._dispatch_anew(handle, job, True)
-
-    def _width_to_combine(self, experts: int, row_bytes: int) -> int:
-        """Bytes of rows such that in the buffer they are dispatched in rows of row_bytes can be combined."""
-        used = self.used.get(experts)
-        if used is not None and combines(used[0], row_bytes):
-            return 1
-        # what is combined has 4 bytes at most
-        return row_bytes if used is None or used[1].elem_bytes <= 4 else 2 * row_bytes
 
     def _send(
         self, buffer: xep.Buffer, wait: bool, x: Any, topk_idx: Any, topk_weights: Any, options: dict[str, Any]
@@ -336,21 +390,18 @@ class NormalPool(Pool):
         room = self._agree(job, old[1] if old else None)
         if job.experts in self.used:  # it was not closed: what was received is looked at somewhere
             self._replaced.append(self.used.pop(job.experts)[0])
-        widest = _WIDEST[room.elem_bytes][1]
         buffer = self._group.buffer(
             job.experts,
             room.topk,
             room.hidden,
             room.tokens,
             mode="normal",
-            dtype=widest,
-            combine_dtype=torch.bfloat16 if room.elem_bytes == 2 else torch.float32,
+            dtype=_WIDEST[room.elem_bytes],
+            combine_dtype=_WIDEST[room.elem_bytes],
             scales=room.scales,
             recv_rows=room.recv_rows,
             slots=self._slots,
-            **workers_of(memory_of(self.on), self.threads),
-            timeout=self._joined.timeout,
-            memory=memory_of(self.on),
+            **self._options(),
             **self._joined.ways,
         )
         buffer.limit_handles(self._handles)
@@ -359,68 +410,39 @@ class NormalPool(Pool):
 
     def _agree(self, job: Job, old: Optional[Room]) -> Room:
         self._agreement.meet("dispatch")
-        nranks = self._group.nranks
-        buffers = self.buffers()
-        to_ranks = layout_of(job.topk_idx, job.experts, nranks).tokens_per_rank.tolist()
-        busy = [int(buffer.slots_held() > 0) for buffer in buffers]
-        words = (job.x.shape[0], job.worst, *to_ranks, *busy, *(value for _, value in _alike(job)))
-        mine = struct.pack(f"<{len(words)}q", *words)
-        all_ranks = [struct.unpack(f"<{len(words)}q", part) for part in self._group.allgather(mine)]
-        for i, (name, _) in enumerate(_alike(job)):
-            _check_alike(name, [words[2 + nranks + len(busy) + i] for words in all_ranks])
-        rows = [sum(words[2 + rank] for words in all_ranks) for rank in range(nranks)]
-        for rank, words in enumerate(all_ranks):
-            if 0 < words[1] < rows[rank]:
-                raise xep.CapacityError(
-                    xep.Status.ERR_OVERFLOW,
-                    f"num_worst_tokens: rank {rank} gets {rows[rank]} rows and has room for {words[1]}",
-                )
-        self._close_idle(
-            [buffer for i, buffer in enumerate(buffers) if not any(words[2 + nranks + i] for words in all_ranks)]
-        )
-        return self._room(
-            job, old, max(words[0] for words in all_ranks), max(rows), max(words[1] for words in all_ranks)
-        )
-
-    def _close_idle(self, buffers: list[xep.Buffer]) -> None:
-        """Those of which no rank has a handle or an array: the same on every rank, in the same order."""
-        for buffer in buffers:
-            self.used = {experts: used for experts, used in self.used.items() if used[0] is not buffer}
-            self._replaced = [other for other in self._replaced if other is not buffer]
-            buffer.close()
+        nranks, buffers = self._group.nranks, self.buffers()
+        words = [*job.alike(), job.x.shape[0], job.worst]
+        words += layout_of(job.topk_idx, job.experts, nranks).tokens_per_rank.tolist()
+        words += [buffer.slots_held() > 0 for buffer in buffers]
+        gathered = self._group.allgather(numpy.array(words, dtype=numpy.int64).tobytes())
+        told = numpy.frombuffer(b"".join(gathered), dtype=numpy.int64).reshape(nranks, -1)
+        ends = numpy.cumsum([len(ALIKE), 1, 1, nranks])
+        alike, tokens, worst, to_ranks, busy = numpy.split(told, ends, axis=1)
+        for i, rank in numpy.argwhere(alike.T != alike[:1].T):
+            text = f"ranks disagree on {ALIKE[i]}: {alike[0, i]} on rank 0, {alike[rank, i]} on rank {rank}"
+            raise xep.MismatchError(xep.Status.ERR_MISMATCH, text)
+        rows = to_ranks.sum(axis=0)
+        for rank in numpy.flatnonzero((worst[:, 0] > 0) & (worst[:, 0] < rows)):
+            text = f"num_worst_tokens: rank {rank} gets {rows[rank]} rows and has room for {worst[rank, 0]}"
+            raise xep.CapacityError(xep.Status.ERR_OVERFLOW, text)
+        for buffer, held in zip(buffers, busy.T):
+            if not held.any():  # no rank has a handle or an array of it: the same on every rank, in the same order
+                self.used = {experts: used for experts, used in self.used.items() if used[0] is not buffer}
+                self._replaced = [other for other in self._replaced if other is not buffer]
+                buffer.close()
+        return self._room(job, old, int(tokens.max()), int(rows.max()), int(worst.max()))
 
     def _room(self, job: Job, old: Optional[Room], tokens: int, rows: int, worst: int) -> Room:
-        elem, hidden = _WIDEST[job.x.element_size()][0], job.x.shape[1]
-        nranks = self._group.nranks
-        topk = min(job.experts, max(job.topk_idx.shape[1], nranks))
-        fresh = Room(elem, hidden, topk, job.nscales, max(2, int(tokens * _MARGIN), job.most), 0)
-        if old is not None:
-            elem = max(old.elem_bytes, elem)
-            hidden = max(-(-old.elem_bytes * old.hidden // elem), -(-fresh.elem_bytes * hidden // elem))
-            fresh = Room(
-                elem, hidden, max(old.topk, topk), max(old.scales, job.nscales), max(old.tokens, fresh.tokens), 0
-            )
-        rows = max(2, int(rows * _MARGIN), worst, old.recv_rows if old else 0)
-        return fresh._replace(recv_rows=max(worst, min(rows, nranks * fresh.tokens)))
-
-
-def _alike(job: Job) -> list[tuple[str, int]]:
-    """What every rank must dispatch alike."""
-    return [
-        ("hidden (channels of x)", job.x.shape[1]),
-        ("bytes of an element of x", job.x.element_size()),
-        ("topk (columns of topk_idx)", job.topk_idx.shape[1]),
-        ("scales of a token", job.nscales),
-        ("tokens that no rank has more of, where nobody waits for counts", job.most),
-    ]
-
-
-def _check_alike(name: str, values: list[int]) -> None:
-    for rank, value in enumerate(values):
-        if value != values[0]:
-            raise xep.MismatchError(
-                xep.Status.ERR_MISMATCH, f"ranks disagree on {name}: {values[0]} on rank 0, {value} on rank {rank}"
-            )
+        """No less than there was."""
+        each, nranks = _WIDEST[job.x.element_size()].itemsize, self._group.nranks
+        old = old or Room(each, 0, 0, 0, 0, 0)
+        elem = max(old.elem_bytes, each)
+        hidden = max(ceil_div(old.elem_bytes * old.hidden, elem), ceil_div(each * job.x.shape[1], elem))
+        topk = max(old.topk, min(job.experts, max(job.topk_idx.shape[1], nranks)))
+        tokens = max(2, int(tokens * _MARGIN), job.most, old.tokens)
+        rows = max(2, int(rows * _MARGIN), worst, old.recv_rows)
+        rows = max(worst, min(rows, nranks * tokens))
+        return Room(elem, hidden, topk, max(old.scales, job.nscales), tokens, rows)
 
 
 _NO_ROUTING = torch.empty((0, 0), dtype=torch.int64, device=HOST)
@@ -483,19 +505,13 @@ class Core:
         if not isinstance(num_experts, int) or num_experts <= 0 or num_experts % self._xep.nranks:
             raise WrongValue(f"num_experts: expected a multiple of the {self._xep.nranks} ranks, got {num_experts!r}")
 
-    def _after(self, previous_event: Any) -> Optional[xep.Request]:
-        """What an operation is to begin after, where xep can see to that: what another Buffer does is waited for."""
-        request = request_of(previous_event)
-        if request is not None and request.buffer.group is not self._xep:
-            request.wait()
-            return None
-        return request
-
     def _known(self, found: Made, on: torch.device) -> Made:
         """found, if a dispatch of this Buffer made it, of tensors that are there, and it can be gone back by."""
         if found.owner is not self._xep:
             raise WrongValue("handle: expected one of this Buffer, got one of another")
-        found.check_known()
+        if found.xep is not None and not found.has_slot() and found.xep.parked is None:  # its rows are gone
+            found.arrived()  # which says so, if it failed
+            raise WrongValue("handle: its dispatch ended when the Buffer was reset")
         if found.on != on:
             raise WrongValue(f"x: expected a tensor of {found.on}, as what was dispatched, got {on}")
         return found
@@ -518,10 +534,14 @@ class Core:
         """In the order in which every rank has them."""
         return [self._pools[key] for key in sorted(self._pools)]
 
-    def _last(self, kind: str) -> Optional[xep.Buffer]:
-        """Of the last dispatch or combine; tensors are on a device where any were."""
-        found = self._pools.get((kind, True)) or self._pools[kind, False]
-        return None if self._destroyed else found.last
+    def _refused(self, kind: str, why: str) -> None:
+        """A call, by buffers of that kind; tensors are on a device where any were."""
+        pool = self._pools.get((kind, True)) or self._pools[kind, False]
+        if pool.last is None or self._destroyed:
+            self._agreement.refuse(why)
+        else:
+            with contextlib.suppress(xep.XepError, TypeError, ValueError, RuntimeError):
+                pool.last.dispatch(None, None)
 
     # ---- tensors of a CUDA device ----
 
@@ -536,7 +556,11 @@ class Core:
     def _ordering(self, device: torch.device, previous_event: Any, asynchronous: bool, on_comm: bool) -> Ordering:
         """An operation of tensors that are there."""
         if device == HOST:
-            return HostOrdering(self._after(previous_event), asynchronous)
+            after = request_of(previous_event)
+            if after is not None and after.buffer.group is not self._xep:  # xep can see to what its own group does
+                after.wait()
+                after = None
+            return HostOrdering(after, asynchronous)
         return self._queue_of(device).ordering(previous_event, asynchronous, on_comm)
 
     def get_comm_stream(self) -> Any:
@@ -612,11 +636,8 @@ class Core:
                 "deep_ep.Buffer: destroy() was not called, its memory stays mapped", ResourceWarning, source=self
             )
             self._xep.leave()
-        else:
-            self._close_in_time()
-
-    def _close_in_time(self) -> None:
-        """A destructor may hold nobody up, least of all an exception on its way: the other ranks may be anywhere."""
+            return
+        # A destructor may hold nobody up, least of all an exception on its way: the other ranks may be anywhere.
         closer = threading.Thread(target=self._close, name="xep-close", daemon=True)
         closer.start()
         closer.join(_CLOSE_SECONDS)

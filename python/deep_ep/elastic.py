@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple, Optional, Sequence, Union
+from typing import Any, NamedTuple, NoReturn, Optional, Sequence, Union
 
 import torch
 
@@ -13,7 +13,7 @@ from xep import _ext
 
 from . import arguments
 from .arguments import FLOAT, HOST, Rows, WrongType, WrongValue, calls_of, counted, integer, tensor
-from .compat import Absent, nodes_of, path_is_free
+from .compat import nodes_of, path_is_free
 from .core import Core, Job
 from .handles import EPHandle, Places, Routed, Sent
 from .streams import Ending, HostOrdering, Ordering
@@ -26,9 +26,21 @@ from .utils.math import align, ceil_div
 _COLUMN = 4  # words: 16 bytes
 
 
-class Arrangement(NamedTuple):
-    """expand: rows by expert; zero: the gaps between experts; by_column: scales."""
+class Given(NamedTuple):
+    """To a dispatch, besides its rows. before: an event that what is not received in place is written after. expand:
+    rows by expert; zero: the gaps between experts; by_column: scales."""
 
+    handle: Any
+    topk_idx: Any
+    topk_weights: Any
+    stats: Any
+    experts: Any
+    most: Any
+    alignment: Any
+    sync: Any
+    sms: int
+    before: Any
+    copy: bool
     expand: bool
     zero: bool
     by_column: bool
@@ -63,25 +75,22 @@ class Delivery(Epilogue):
         sent: Sent,
         dtype: torch.dtype,
         scales: Optional[torch.Tensor],
-        weighted: bool,
-        cached: bool,
-        how: Arrangement,
+        given: Given,
         may_view: bool,
-        before: Any,
     ) -> None:
-        super().__init__(sent.request, before, handle.on)
-        self._handle, self._how, self._may_view = handle, how, may_view
+        super().__init__(sent.request, given.before, handle.on)
+        weighted, cached = given.topk_weights is not None, given.handle is not None
+        self._handle, self._expand, self._zero, self._may_view = handle, given.expand, given.zero, may_view
         self._sent: Any = sent.handle
-        self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self._expanded: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._copies: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}  # by name: to, and of which received rows
         self._behind = cached and weighted
         received, width = sent.handle.recv, 0 if scales is None else scales.shape[1]
         self.rows: Any = self._take("x", received.x if received.x.dtype == dtype else received.x.view(dtype))
         if scales is not None:
             words = received.scales[:, :width].view(scales.dtype)
-            self.rows = (self.rows, self._take("scales", words, how.by_column))
+            self.rows = (self.rows, self._take("scales", words, given.by_column))
         self.topk_idx: Optional[torch.Tensor] = None  # a copy: what is in the slot is the handle's
-        if not how.expand:
+        if not given.expand:
             self.topk_idx = torch.full((handle.capacity, handle.topk), -1, dtype=handle.topk_idx.dtype, device=self.on)
         self.weights: Optional[torch.Tensor] = None
         if weighted:
@@ -95,7 +104,7 @@ class Delivery(Epilogue):
 
     def _take(self, name: str, source: torch.Tensor, by_column: bool = False) -> torch.Tensor:
         """source [N, ..]; name: of an argument of xep.Handle.expand()."""
-        handle, expand, is_weights = self._handle, self._how.expand, name == "topk_weights"
+        handle, expand, is_weights = self._handle, self._expand, name == "topk_weights"
         may_view = self._may_view and not expand and not by_column and not (is_weights and self._behind)
         if may_view and source.is_contiguous():
             return source
@@ -107,28 +116,23 @@ class Delivery(Epilogue):
             to = torch.empty(columns, dtype=source.dtype, device=self.on).t()[:count]
         else:
             to = torch.empty((count, source.shape[1]), dtype=source.dtype, device=self.on)
-        here = source[: handle.rows]
-        if expand:
-            self._expanded[name] = (to, here)
-        else:
-            self._copies.append((to, here))
+        self._copies[name] = (to, source[: handle.rows])
         return to
 
     def fill(self) -> None:
         self._wait_before()
-        handle, zero = self._handle, self._how.zero
-        sent, copies, expanded = self._sent, self._copies, self._expanded
-        self._sent, self._copies, self._expanded = None, [], {}  # with what they see of the slot
-        for to, source in copies:
-            to[: handle.rows].copy_(source)
+        handle, zero = self._handle, self._zero
+        sent, copies = self._sent, self._copies
+        self._sent, self._copies = None, {}  # with what they see of the slot
         if self.topk_idx is not None:
+            for to, source in copies.values():
+                to[: handle.rows].copy_(source)
             self.topk_idx[: handle.rows].copy_(handle.recv_topk_idx)
             if self._behind and self.weights is not None:  # those for other ranks are in it
                 self.weights[: handle.rows].masked_fill_(handle.recv_topk_idx < 0, 0.0)
-        elif self._behind or not handle.expand(sent, {name: to for name, (to, _) in expanded.items()}, zero):
-            for name, (to, source) in expanded.items():
-                places = handle.places
-                (places.spread_selections if name == "topk_weights" else places.spread)(to, source, zero)
+        elif self._behind or not handle.expand(sent, {name: to for name, (to, _) in copies.items()}, zero):
+            for name, (to, source) in copies.items():
+                handle.places.spread(to, source, zero, each=name == "topk_weights")
 
 
 class Sum(Epilogue):
@@ -148,36 +152,153 @@ class Sum(Epilogue):
             self.result.copy_(terms[0].add_(terms[1]))
 
 
-# ---- calls ----
+# ---- the ElasticBuffer ----
 
 
+_UNIT = 2 << 20  # bytes, of which sizes are multiples
+_PART = 32  # bytes, of which the parts of a token are
+_MOST_TOPK = 32
+_CHANNEL_TOKENS = 1280
+_SECONDS = 300  # num_cpu_timeout_secs, if nothing else is said
 MULTIPROCESSORS = 24  # of a CUDA device, where num_sms does not say how many
 
 
-class Given(NamedTuple):
-    """To a dispatch, besides its rows and how they are to come."""
+class ElasticBuffer(Core):
+    """Dispatch and combine of MoE tokens, of CPU tensors or those of a CUDA device, without layouts of the program's;
+    collective to make.
 
-    handle: Any
-    topk_idx: Any
-    topk_weights: Any
-    stats: Any
-    experts: Any
-    most: Any
-    alignment: Any
-    sync: Any
-    sms: int
-    expand: bool
-    copy: bool
-
-
-class ElasticCalls(Core):
-    """The calls that move tokens."""
+    group: a torch.distributed process group of any backend, an mpi4py communicator; None: PMIx (xep_run, prterun,
+        mpirun, srun), or a group of one.
+    num_bytes: a multiple of 2 MiB, or None: the hint for num_max_tokens_per_rank tokens of hidden channels, num_topk
+        and use_fp8_dispatch. It limits nothing: shared memory is made at the first dispatch, for its shape, and grows
+        by agreement of the ranks.
+    num_max_tokens_per_rank: what dispatch takes if it is not told.
+    allow_hybrid_mode: where nodes are blocks of as many ranks each, more than one, rows go once to each node, and sums
+        come back from it: the logical domain is (nodes, ranks of one) then, else (1, ranks), with rows that go straight
+        to their rank. XEP_PATH=flat is as False.
+    allow_multiple_reduction: combine may round on the way; else a token is rounded once. See combine.
+    num_cpu_timeout_secs: of each wait; 300: XEP_TIMEOUT.
+    explicitly_destroy: destroy() will be called; else the destructor does it, where no received tensor is alive.
+    deterministic, prefer_overlap_with_compute, sl_idx, num_allocated_qps, num_gpu_timeout_secs:
+        choices among ways of a GPU. Rows always arrive in the same order.
+    num_slots: how many dispatches have their memory at once; see Buffer.
+    """
 
     _is_v25 = False
-    num_max_tokens_per_rank: int
-    _scaleup_ranks: int  # of several logical domains; 0: there is one
-    num_allocated_qps: int
-    allow_multiple_reduction: bool
+
+    def __init__(
+        self,
+        group: Any = None,
+        num_bytes: Optional[int] = None,
+        num_cpu_bytes: int = 0,
+        num_max_tokens_per_rank: int = 0,
+        hidden: int = 0,
+        num_topk: int = 0,
+        use_fp8_dispatch: bool = False,
+        deterministic: bool = False,
+        allow_hybrid_mode: bool = True,
+        allow_multiple_reduction: bool = True,
+        prefer_overlap_with_compute: bool = True,
+        sl_idx: int = 3,
+        num_allocated_qps: int = 0,
+        num_cpu_timeout_secs: float = _SECONDS,
+        num_gpu_timeout_secs: float = 100,
+        explicitly_destroy: bool = False,
+        *,
+        num_slots: int = 4,
+        timeout: Optional[float] = None,
+    ) -> None:
+        for name, size in (("num_bytes", num_bytes or 0), ("num_cpu_bytes", num_cpu_bytes)):
+            if integer(name, size, 0) % _UNIT:
+                raise WrongValue(f"{name}: expected a multiple of {_UNIT} bytes, got {size}")
+        self.num_max_tokens_per_rank = integer("num_max_tokens_per_rank", num_max_tokens_per_rank, 0)
+        self.allow_hybrid_mode, self.allow_multiple_reduction = allow_hybrid_mode, allow_multiple_reduction
+        self.prefer_overlap_with_compute, self.deterministic = prefer_overlap_with_compute, deterministic
+        self.num_allocated_qps = integer("num_allocated_qps", num_allocated_qps, 0) or (
+            129 if allow_hybrid_mode else 17
+        )
+        if timeout is None and num_cpu_timeout_secs != _SECONDS:
+            timeout = float(num_cpu_timeout_secs)
+        self._join(group, num_slots, timeout, explicitly_destroy)
+        self.rank_idx, self.num_ranks = self._xep.rank, self._xep.nranks
+        self._is_hybrid = allow_hybrid_mode and self._nodes.are_even() and path_is_free()
+        self._joined.ways["path"] = "nodes" if self._is_hybrid else "flat"
+        self._joined.ways["node_sums"] = "dtype" if allow_multiple_reduction else "fp32"
+        self._joined.ways["sum_by_selection"] = True
+        self.num_scaleout_ranks, self.num_scaleup_ranks = self.get_logical_domain_size()
+        self._scaleup_ranks = self.num_scaleup_ranks if self._is_hybrid else 0  # of several logical domains; else 0
+        self.scaleout_rank_idx, self.scaleup_rank_idx = divmod(self.rank_idx, self.num_scaleup_ranks)
+        self.num_rdma_ranks, self.num_nvlink_ranks = self.get_physical_domain_size()
+        self.num_bytes = num_bytes
+        if num_bytes is None:
+            shape = (num_max_tokens_per_rank, hidden, num_topk, use_fp8_dispatch)
+            ways = (allow_hybrid_mode, allow_multiple_reduction, self._is_v25)
+            self.num_bytes = size_hint(self._nodes.count, self.num_ranks, *shape, *ways)
+
+    def destroy(self) -> None:
+        """Frees all, if that was not done. Collective; only with explicitly_destroy. The memory of tensors that are
+        alive on some rank stays mapped until the process ends, with a ResourceWarning."""
+        if self.runtime is not None or not self.explicitly_destroy:
+            super().destroy()
+
+    @classmethod
+    def get_buffer_size_hint(
+        cls,
+        group: Any,
+        num_max_tokens_per_rank: int,
+        hidden: int,
+        num_topk: int = 0,
+        use_fp8_dispatch: bool = False,
+        allow_hybrid_mode: bool = True,
+        allow_multiple_reduction: bool = True,
+    ) -> int:
+        """DeepEP's hint, in bytes; nodes are those of XEP_NODE_RANKS, else of 8 ranks. Here memory is sized by what is
+        dispatched, whatever was hinted."""
+        ranks = group.size() if callable(group.size) else group.size
+        shape = (num_max_tokens_per_rank, hidden, num_topk, use_fp8_dispatch)
+        return size_hint(nodes_of(ranks), ranks, *shape, allow_hybrid_mode, allow_multiple_reduction, cls._is_v25)
+
+    @staticmethod
+    def capture() -> EventHandle:
+        """An event for what is enqueued on the current stream by now. On a CPU what was called has been done."""
+        return EventHandle()
+
+    def barrier(self, use_comm_stream: bool = True, with_cpu_sync: bool = False, sequential: bool = True) -> None:
+        """Waits until all ranks are here. Collective."""
+        self._usable()
+        self._xep.barrier()
+
+    def get_physical_domain_size(self) -> tuple[int, int]:
+        """(nodes, ranks of the largest node)."""
+        return self._nodes.count, self._nodes.width
+
+    def get_logical_domain_size(self) -> tuple[int, int]:
+        """(nodes, ranks of one) where rows go once to each node; (1, ranks) where they go straight to their rank."""
+        return self.get_physical_domain_size() if self._is_hybrid else (1, self._xep.nranks)
+
+    def get_theoretical_num_sms(
+        self,
+        num_experts: int,
+        num_topk: int,
+        num_scaleout_topk: int = 0,
+        rdma_gbs: float = 0,
+        nvlink_gbs: float = 0,
+        sm_read_gbs: float = 200,
+        sm_write_gbs: float = 50,
+    ) -> int:
+        """This rank's share of the machine's processors, as an even number from 4 on, as DeepEP has it. In a program
+        that uses a CUDA device: multiprocessors that fill its links."""
+        self._check_experts(num_experts)
+        if torch.cuda.is_initialized():
+            return MULTIPROCESSORS
+        return self._default_sms
+
+    def get_theoretical_num_qps(self, num_sms: int) -> int:
+        """DeepEP's number, up to num_allocated_qps; there are no queue pairs here."""
+        wanted = 16 * num_sms + 1 if self.allow_hybrid_mode else min(num_sms, 9)
+        return min(wanted, self.num_allocated_qps)
+
+    # ---- the calls that move tokens ----
 
     @counted("normal")
     def dispatch(
@@ -240,17 +361,15 @@ class ElasticCalls(Core):
         rows, scales = arguments.rows_of(x, on=None)
         given = Given(
             handle, topk_idx, topk_weights, cumulative_local_expert_recv_stats, num_experts, num_max_tokens_per_rank,
-            expert_alignment, do_cpu_sync, num_sms, do_expand, do_handle_copy,
+            expert_alignment, do_cpu_sync, num_sms, previous_event_before_epilogue, do_handle_copy, do_expand,
+            do_zero_padding, use_tma_aligned_col_major_sf,
         )  # fmt: skip
-        arrangement = Arrangement(do_expand, do_zero_padding, use_tma_aligned_col_major_sf)
         waits = (previous_event, async_with_compute_stream, allocate_on_comm_stream)
         with self._ordering(rows.device, *waits) as ordering:
             begin = self._begin if handle is None else self._begin_again
             made, sent = begin(rows, scales, given, ordering)
-            delivery = Delivery(
-                made, sent, rows.dtype, scales, topk_weights is not None, handle is not None, arrangement,
-                self._pool_on(rows.device).may_view(sent.handle.buffer), previous_event_before_epilogue,
-            )  # fmt: skip
+            may_view = self._pool_on(rows.device).may_view(sent.handle.buffer)
+            delivery = Delivery(made, sent, rows.dtype, scales, given, may_view)
             event = self._end(delivery, sent.request, ordering, made, rows, scales, *given[1:4], *delivery.tensors())
         return delivery.rows, delivery.topk_idx, delivery.weights, handle or EPHandle._of(made), event
 
@@ -334,7 +453,12 @@ class ElasticCalls(Core):
             if value is not None and value != known:
                 raise WrongValue(f"{name}: expected {known} (or None), as of the handle, got {value!r}")
         arguments.check_tokens(made, rows)
-        extra = _extra_words(made, scales, given.topk_weights)
+        extra = scales
+        if given.topk_weights is not None:  # a cached dispatch has none of its own, and scales are moved untouched
+            shape = (made.num_tokens, made.topk)
+            extra = tensor("topk_weights", given.topk_weights, FLOAT, shape, on=made.on)
+            if scales is not None:
+                extra = torch.cat([scales.view(torch.int32), extra.view(torch.int32)], dim=1)
         return made, self._pool_on(rows.device).again(made, rows, extra, ordering)
 
     @counted("normal")
@@ -449,7 +573,7 @@ class ElasticCalls(Core):
             options = dict(num_experts=handle.num_experts, num_max_tokens_per_rank=handle.num_max_tokens_per_rank)
             options.update(expert_alignment=handle.expert_alignment, do_expand=handle.do_expand, do_handle_copy=False)
             options.update(num_sms=handle.num_sms, do_cpu_sync=bool(handle.num_recv_tokens_per_expert_list))
-            handle._made = ElasticCalls.dispatch(self, x, topk_idx, **options)[3]._made
+            handle._made = ElasticBuffer.dispatch(self, x, topk_idx, **options)[3]._made
         return self._known(handle._made, on)
 
     def _weights_back(self, handle: Routed, x: torch.Tensor, weights: Any) -> Optional[torch.Tensor]:
@@ -489,159 +613,27 @@ class ElasticCalls(Core):
         return event
 
 
-def _extra_words(handle: Routed, scales: Optional[torch.Tensor], weights: Any) -> Optional[torch.Tensor]:
-    """Scales and behind them weights: a cached dispatch has no weights of its own, and scales are moved untouched."""
-    if weights is None:
-        return scales
-    tensor("topk_weights", weights, FLOAT, (handle.num_tokens, handle.topk), on=handle.on)
-    return weights if scales is None else torch.cat([scales.view(torch.int32), weights.view(torch.int32)], dim=1)
+# ---- what is not here ----
 
 
-# ---- the ElasticBuffer ----
+def _absent(name: str) -> Any:
+    def call(*_arguments: Any, **_options: Any) -> NoReturn:
+        raise NotImplementedError(f"{name}: this part of DeepEP is not available on CPU")
+
+    return staticmethod(call)
 
 
-_UNIT = 2 << 20  # bytes, of which sizes are multiples
-_PART = 32  # bytes, of which the parts of a token are
-_MOST_TOPK = 32
-_CHANNEL_TOKENS = 1280
-_SECONDS = 300  # num_cpu_timeout_secs, if nothing else is said
+for _name in (
+    "engram_write", "engram_fetch", "get_engram_storage_size_hint", "pp_set_config", "pp_send", "pp_recv",
+    "get_pp_buffer_size_hint", "agrs_set_config", "agrs_get_inplace_tensor", "agrs_new_session", "create_agrs_session",
+    "destroy_agrs_session", "all_gather", "get_agrs_num_max_session_bytes", "get_agrs_buffer_size_hint",
+):  # fmt: skip
+    setattr(ElasticBuffer, _name, _absent(_name))
+
+calls_of(ElasticBuffer)
 
 
-class ElasticBuffer(ElasticCalls, Absent):
-    """Dispatch and combine of MoE tokens, of CPU tensors or those of a CUDA device, without layouts of the program's;
-    collective to make.
-
-    group: a torch.distributed process group of any backend, an mpi4py communicator; None: PMIx (xep_run, prterun,
-        mpirun, srun), or a group of one.
-    num_bytes: a multiple of 2 MiB, or None: the hint for num_max_tokens_per_rank tokens of hidden channels, num_topk
-        and use_fp8_dispatch. It limits nothing: shared memory is made at the first dispatch, for its shape, and grows
-        by agreement of the ranks.
-    num_max_tokens_per_rank: what dispatch takes if it is not told.
-    allow_hybrid_mode: where nodes are blocks of as many ranks each, more than one, rows go once to each node, and sums
-        come back from it: the logical domain is (nodes, ranks of one) then, else (1, ranks), with rows that go straight
-        to their rank. XEP_PATH=flat is as False.
-    allow_multiple_reduction: combine may round on the way; else a token is rounded once. See combine.
-    num_cpu_timeout_secs: of each wait; 300: XEP_TIMEOUT.
-    explicitly_destroy: destroy() will be called; else the destructor does it, where no received tensor is alive.
-    deterministic, prefer_overlap_with_compute, sl_idx, num_allocated_qps, num_gpu_timeout_secs:
-        choices among ways of a GPU. Rows always arrive in the same order.
-    num_slots: how many dispatches have their memory at once; see Buffer.
-    """
-
-    def __init__(
-        self,
-        group: Any = None,
-        num_bytes: Optional[int] = None,
-        num_cpu_bytes: int = 0,
-        num_max_tokens_per_rank: int = 0,
-        hidden: int = 0,
-        num_topk: int = 0,
-        use_fp8_dispatch: bool = False,
-        deterministic: bool = False,
-        allow_hybrid_mode: bool = True,
-        allow_multiple_reduction: bool = True,
-        prefer_overlap_with_compute: bool = True,
-        sl_idx: int = 3,
-        num_allocated_qps: int = 0,
-        num_cpu_timeout_secs: float = _SECONDS,
-        num_gpu_timeout_secs: float = 100,
-        explicitly_destroy: bool = False,
-        *,
-        num_slots: int = 4,
-        timeout: Optional[float] = None,
-    ) -> None:
-        for name, size in (("num_bytes", num_bytes or 0), ("num_cpu_bytes", num_cpu_bytes)):
-            if integer(name, size, 0) % _UNIT:
-                raise WrongValue(f"{name}: expected a multiple of {_UNIT} bytes, got {size}")
-        self.num_max_tokens_per_rank = integer("num_max_tokens_per_rank", num_max_tokens_per_rank, 0)
-        self.allow_hybrid_mode, self.allow_multiple_reduction = allow_hybrid_mode, allow_multiple_reduction
-        self.prefer_overlap_with_compute, self.deterministic = prefer_overlap_with_compute, deterministic
-        self.num_allocated_qps = integer("num_allocated_qps", num_allocated_qps, 0) or (
-            129 if allow_hybrid_mode else 17
-        )
-        if timeout is None and num_cpu_timeout_secs != _SECONDS:
-            timeout = float(num_cpu_timeout_secs)
-        self._join(group, num_slots, timeout, explicitly_destroy)
-        self.rank_idx, self.num_ranks = self._xep.rank, self._xep.nranks
-        self._is_hybrid = allow_hybrid_mode and self._nodes.are_even() and path_is_free()
-        self._joined.ways["path"] = "nodes" if self._is_hybrid else "flat"
-        self._joined.ways["node_sums"] = "dtype" if allow_multiple_reduction else "fp32"
-        self._joined.ways["sum_by_selection"] = True
-        self.num_scaleout_ranks, self.num_scaleup_ranks = self.get_logical_domain_size()
-        self._scaleup_ranks = self.num_scaleup_ranks if self._is_hybrid else 0
-        self.scaleout_rank_idx, self.scaleup_rank_idx = divmod(self.rank_idx, self.num_scaleup_ranks)
-        self.num_rdma_ranks, self.num_nvlink_ranks = self.get_physical_domain_size()
-        self.num_bytes = num_bytes
-        if num_bytes is None:
-            shape = (num_max_tokens_per_rank, hidden, num_topk, use_fp8_dispatch)
-            ways = (allow_hybrid_mode, allow_multiple_reduction, self._is_v25)
-            self.num_bytes = size_hint(self._nodes.count, self.num_ranks, *shape, *ways)
-
-    def destroy(self) -> None:
-        """Frees all, if that was not done. Collective; only with explicitly_destroy. The memory of tensors that are
-        alive on some rank stays mapped until the process ends, with a ResourceWarning."""
-        if self.runtime is not None or not self.explicitly_destroy:
-            super().destroy()
-
-    @classmethod
-    def get_buffer_size_hint(
-        cls,
-        group: Any,
-        num_max_tokens_per_rank: int,
-        hidden: int,
-        num_topk: int = 0,
-        use_fp8_dispatch: bool = False,
-        allow_hybrid_mode: bool = True,
-        allow_multiple_reduction: bool = True,
-    ) -> int:
-        """DeepEP's hint, in bytes; nodes are those of XEP_NODE_RANKS, else of 8 ranks. Here memory is sized by what is
-        dispatched, whatever was hinted."""
-        ranks = group.size() if callable(group.size) else group.size
-        shape = (num_max_tokens_per_rank, hidden, num_topk, use_fp8_dispatch)
-        return size_hint(nodes_of(ranks), ranks, *shape, allow_hybrid_mode, allow_multiple_reduction, cls._is_v25)
-
-    @staticmethod
-    def capture() -> EventHandle:
-        """An event for what is enqueued on the current stream by now. On a CPU what was called has been done."""
-        return EventHandle()
-
-    def barrier(self, use_comm_stream: bool = True, with_cpu_sync: bool = False, sequential: bool = True) -> None:
-        """Waits until all ranks are here. Collective."""
-        self._usable()
-        self._xep.barrier()
-
-    def get_physical_domain_size(self) -> tuple[int, int]:
-        """(nodes, ranks of the largest node)."""
-        return self._nodes.count, self._nodes.width
-
-    def get_logical_domain_size(self) -> tuple[int, int]:
-        """(nodes, ranks of one) where rows go once to each node; (1, ranks) where they go straight to their rank."""
-        return self.get_physical_domain_size() if self._is_hybrid else (1, self._xep.nranks)
-
-    def get_theoretical_num_sms(
-        self,
-        num_experts: int,
-        num_topk: int,
-        num_scaleout_topk: int = 0,
-        rdma_gbs: float = 0,
-        nvlink_gbs: float = 0,
-        sm_read_gbs: float = 200,
-        sm_write_gbs: float = 50,
-    ) -> int:
-        """This rank's share of the machine's processors, as an even number from 4 on, as DeepEP has it. In a program
-        that uses a CUDA device: multiprocessors that fill its links."""
-        self._check_experts(num_experts)
-        if torch.cuda.is_initialized():
-            return MULTIPROCESSORS
-        return self._default_sms
-
-    def get_theoretical_num_qps(self, num_sms: int) -> int:
-        """DeepEP's number, up to num_allocated_qps; there are no queue pairs here."""
-        wanted = 16 * num_sms + 1 if self.allow_hybrid_mode else min(num_sms, 9)
-        return min(wanted, self.num_allocated_qps)
-
-
-calls_of(ElasticCalls, Absent)
+# ---- sizes ----
 
 
 def size_hint(

@@ -13,7 +13,7 @@ import functools
 import inspect
 import itertools
 import weakref
-from typing import Any, Callable, Iterator, NamedTuple, Optional, Union
+from typing import Any, Callable, Iterator, NamedTuple, Optional
 
 import torch
 from torch.utils import _pytree
@@ -22,8 +22,8 @@ import xep
 from xep import _ext
 
 from .arguments import HOST, SENT_AS, WrongType, WrongUse, WrongValue, calls_of, tensor, version_of
-from .comm import Nodes, Told
 from .streams import is_capturing
+from .utils.comm import Nodes
 from .utils.math import align
 
 # ---- layouts ----
@@ -56,16 +56,12 @@ class Places:
     def __init__(self, slots: torch.Tensor, counts: list[int], alignment: int) -> None:
         self.slots, self._counts, self._alignment = slots, counts, alignment
 
-    def spread(self, to: torch.Tensor, source: torch.Tensor, zero: bool = False) -> None:
-        """source [N, ..] of each received row. zero: the rows that alignment leaves unused become 0."""
+    def spread(self, to: torch.Tensor, source: torch.Tensor, zero: bool = False, each: bool = False) -> None:
+        """source [N, ..] of each received row; each: [N, K] of each selection, one of each expanded row in to. zero:
+        the rows that alignment leaves unused become 0."""
         bits = SENT_AS[source.element_size()]
-        alignment = self._alignment if zero else 0
-        _ext.expert_spread(to.view(bits), source.view(bits), self.slots, self._counts, alignment, False)
-
-    def spread_selections(self, to: torch.Tensor, source: torch.Tensor, zero: bool = False) -> None:
-        """source [N, K]; to: one of each expanded row."""
-        alignment = self._alignment if zero else 0
-        _ext.expert_spread(to.unsqueeze(1), source, self.slots, self._counts, alignment, True)
+        to, alignment = to.unsqueeze(1) if each else to, self._alignment if zero else 0
+        _ext.expert_spread(to.view(bits), source.view(bits), self.slots, self._counts, alignment, each)
 
     def fold(self, expanded: torch.Tensor, columns: slice = ALL) -> torch.Tensor:
         """[N, H]: of each received row the sum of its expanded ones, of these columns of slots, in fp32, k ascending,
@@ -83,7 +79,7 @@ class Places:
         return found
 
 
-class PlacesThere:
+class PlacesThere(Places):
     """Places on a CUDA device, where the counts are, too: the same rows and sums, by operations of torch, for none of
     which the host waits. Rows that have not come have no expert. Every expanded row is written, from row 0 where it is
     none.
@@ -107,18 +103,14 @@ class PlacesThere:
         self._selections = selections[:-1].clamp_(min=0)
         self._tokens = self._selections // max(1, topk_idx.shape[1])
 
-    def spread(self, to: torch.Tensor, source: torch.Tensor, zero: bool = False) -> None:
-        bits = SENT_AS[source.element_size()]
+    def spread(self, to: torch.Tensor, source: torch.Tensor, zero: bool = False, each: bool = False) -> None:
+        bits, rows = SENT_AS[source.element_size()], self._selections if each else self._tokens
+        if each:
+            to, source = to.unsqueeze(1), source.reshape(-1, 1)
         if source.shape[0]:
-            to.view(bits).copy_(source.view(bits).index_select(0, self._tokens))
+            to.view(bits).copy_(source.view(bits).index_select(0, rows))
         if zero:
             to.view(bits).masked_fill_(self._none.unsqueeze(1), 0)
-
-    def spread_selections(self, to: torch.Tensor, source: torch.Tensor, zero: bool = False) -> None:
-        if source.shape[0]:
-            to.copy_(source.reshape(-1).index_select(0, self._selections))
-        if zero:
-            to.masked_fill_(self._none, 0)
 
     def fold(self, expanded: torch.Tensor, columns: slice = ALL) -> torch.Tensor:
         folded = expanded.new_zeros((self.slots.shape[0], expanded.shape[1]))
@@ -126,9 +118,6 @@ class PlacesThere:
             for slots, to in zip(self.slots[:, columns].split(_DEVICE_ROWS), folded.split(_DEVICE_ROWS)):
                 _sum_there(expanded, slots, to)
         return folded
-
-    def to_combine(self, expanded: torch.Tensor) -> tuple[torch.Tensor, Optional[torch.Tensor]]:
-        return self.fold(expanded), None
 
     def fold_selections(self, expanded: torch.Tensor) -> torch.Tensor:
         if expanded.shape[0] == 0:
@@ -146,24 +135,14 @@ class PlacesOfLibrary(PlacesThere):
         self._made, self._all = weakref.ref(made), slots
         self.slots = slots[: made.rows]
 
-    def spread(self, to: torch.Tensor, source: torch.Tensor, zero: bool = False) -> None:
-        self._find_selections()
-        super().spread(to, source, zero)
-
-    def spread_selections(self, to: torch.Tensor, source: torch.Tensor, zero: bool = False) -> None:
-        self._find_selections()
-        super().spread_selections(to, source, zero)
-
-    def _find_selections(self) -> None:
-        """Which a cached dispatch with weights needs, and the kernel does not tell."""
+    def spread(self, to: torch.Tensor, source: torch.Tensor, zero: bool = False, each: bool = False) -> None:
+        """Of a cached dispatch with weights: which selections expanded rows are of the kernel does not tell."""
         if not hasattr(self, "_selections"):
             super().__init__(*self._made().placed_by())
+        super().spread(to, source, zero, each)
 
     def to_combine(self, expanded: torch.Tensor) -> tuple[torch.Tensor, Optional[torch.Tensor]]:
         return super().to_combine(expanded) if expanded.shape[0] == 0 else (expanded, self._all)
-
-
-AnyPlaces = Union[Places, PlacesThere]
 
 
 def aligned_counts(counts: torch.Tensor, alignment: int) -> torch.Tensor:
@@ -189,13 +168,6 @@ class Sent(NamedTuple):
 
     handle: xep.Handle
     request: Optional[xep.Request]
-
-
-def finished(sent: Sent) -> Sent:
-    """Waits for the rows."""
-    if sent.request is not None:
-        sent.request.wait()
-    return Sent(sent.handle, None)
 
 
 class Dispatched:
@@ -237,12 +209,6 @@ class Dispatched:
 
     def has_slot(self) -> bool:
         return self.xep is not None and self.xep._memory is not None
-
-    def check_known(self) -> None:
-        """Its rows may be gone, and what is not known of it by then will never be."""
-        if self.xep is not None and not self.has_slot() and self.xep.parked is None:
-            self.arrived()  # which says so, if it failed
-            raise WrongValue("handle: its dispatch ended when the Buffer was reset")
 
     def known(self) -> Any:
         """What the library has counted: arrays as of xep.Received, views of the slot while there is one."""
@@ -345,10 +311,6 @@ class _Whole:
         return hash(len(self.handle))
 
 
-def _flatten(handle: HandleTuple) -> tuple[list[Any], _Whole]:
-    return list(handle), _Whole(handle)
-
-
 def _unflatten(items: Any, whole: _Whole) -> tuple:
     """The same handle, if none of its items was replaced."""
     items = tuple(items)
@@ -357,7 +319,7 @@ def _unflatten(items: Any, whole: _Whole) -> tuple:
 
 
 calls_of(HandleTuple)
-_pytree.register_pytree_node(HandleTuple, _flatten, _unflatten)
+_pytree.register_pytree_node(HandleTuple, lambda handle: (list(handle), _Whole(handle)), _unflatten)
 
 
 # ---- Buffer's handles ----
@@ -398,12 +360,12 @@ class NormalHandle(Dispatched):
     order. On one node recv_channel_prefix_matrix takes the sender to have as many tokens as this rank.
 
     recv_rdma_*, recv_src_meta and send_nvl_head mean what they do in DeepEP, whichever path rows take: all ranks have
-    told one another which tokens go where (comm.py). What passes a rank are the tokens that a rank of its node gets
+    told one another which tokens go where. What passes a rank are the tokens that a rank of its node gets
     from those with its place on their nodes, modulo the size of its own; and its own tokens for its node. Rows of
     send_nvl_head are in the order source node, source rank, token.
     """
 
-    told: Optional[Told] = None  # on several nodes, of a dispatch
+    told: list[Any] = []  # on several nodes, of a dispatch, by each rank: see Nodes
 
     def __init__(
         self,
@@ -458,31 +420,21 @@ class NormalHandle(Dispatched):
         return found
 
     def _received_channels(self) -> torch.Tensor:
-        """[R, C]: first row of channel c of source r, counted from the first of r."""
-        src, firsts = self._get("recv_src_idx").cpu(), self._begins[:-1].cpu()
-        found = torch.empty((self.owner.nranks, self._channels), dtype=torch.int32, device=HOST)
-        begin = 0
+        """[R, C]: first row of channel c of source r; on one node counted from the first of r."""
+        src, found, begin = self._get("recv_src_idx").cpu().to(torch.int64), [], 0
         for rank, count in enumerate(self.came_from().tolist()):
-            found[rank] = torch.searchsorted(src[begin : begin + count].to(torch.int64), firsts).to(torch.int32)
+            tokens = len(self.told[rank]) if self.told else self.num_tokens
+            firsts = channel_begins(tokens, self._channels, HOST)[:-1]
+            found.append(torch.searchsorted(src[begin : begin + count], firsts) + (begin if self.told else 0))
             begin += count
-        return found
+        return torch.stack(found).to(torch.int32)
 
     # ---- of the receiver, on several nodes ----
 
     def _told_of(self, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
         """[T of that rank, P] places of this node that its tokens go to; [C + 1] begins of its channels."""
-        assert self.told is not None
-        return self.told.places(rank), channel_begins(self.told.tokens(rank), self._channels, HOST)
-
-    def _global_channels(self) -> torch.Tensor:
-        """[R, C]: first row of channel c of source r."""
-        place, begin, found = self._nodes.place_of[self.owner.rank], 0, []
-        for rank, count in enumerate(self.came_from().tolist()):
-            places, begins = self._told_of(rank)
-            here = places[:, place : place + 1]
-            found.append(begin + torch.nn.functional.pad(prefix_of(here, begins)[0, :-1], (1, 0)))
-            begin += count
-        return torch.stack(found).to(torch.int32)
+        places = self._nodes.places(self.owner.node, self.told[rank])
+        return places, channel_begins(len(places), self._channels, HOST)
 
     def _passed_channels(self) -> torch.Tensor:
         """[M, C]: tokens of channels 0 .. c that passed this rank, of each source node."""
@@ -546,7 +498,7 @@ _MAKERS: dict[str, Callable[[NormalHandle], torch.Tensor]] = {
     "rdma_channel_prefix_matrix": lambda h: prefix_of(h._nodes.reached(h.in_rank), h._begins),
     "recv_rdma_channel_prefix_matrix": lambda h: h._passed_channels(),
     "recv_rdma_rank_prefix_sum": lambda h: _prefix_sum(h._get("recv_rdma_channel_prefix_matrix")[:, -1]),
-    "recv_gbl_channel_prefix_matrix": lambda h: h._global_channels(),
+    "recv_gbl_channel_prefix_matrix": lambda h: h._received_channels(),
     "recv_gbl_rank_prefix_sum": lambda h: _prefix_sum(h.came_from()),
     "recv_src_meta": lambda h: h._source_meta(),
     "send_rdma_head": lambda h: heads_of(h._nodes.reached(h.in_rank), h._begins),
@@ -563,26 +515,20 @@ def adopt(handle: Any, owner: xep.Group, nodes: Nodes, experts: int, topk: int, 
     if len(handle) != len(names):
         raise WrongValue(f"handle: expected the {len(names)} tensors that dispatch returned, got {len(handle)} items")
     items = dict(zip(names, handle))
-    in_rank = tensor("handle: is_token_in_rank", items["is_token_in_rank"], (torch.bool,), (None, owner.nranks), on=on)
-    rows, capacity = _rows_of(items, owner, on)
-    worst = capacity if capacity > rows else 0
-    made = NormalHandle(owner, nodes, in_rank, 1, experts, topk, rows, capacity)
-    made.worst = worst
-    return made
 
+    def item(name: str, dtype: torch.dtype, *shape: Optional[int]) -> torch.Tensor:
+        return tensor(f"handle: {name}", items[name], (dtype,), shape, on=on)
 
-def _rows_of(items: dict[str, Any], owner: xep.Group, on: torch.device) -> tuple[int, int]:
-    """Rows received, and rows of the received tensors, as a plain tuple tells them."""
-    if "rank_prefix_matrix" in items:
-        shape = (owner.nranks, owner.nranks)
-        found = tensor("handle: rank_prefix_matrix", items["rank_prefix_matrix"], (torch.int32,), shape, on=on)
-        until = found[:, owner.rank]
-        room = tensor("handle: recv_src_idx", items["recv_src_idx"], (torch.int32,), (None,), on=on)
+    in_rank = item("is_token_in_rank", torch.bool, None, owner.nranks)
+    if nodes.count == 1:
+        until = item("rank_prefix_matrix", torch.int32, owner.nranks, owner.nranks)[:, owner.rank]
+        received = item("recv_src_idx", torch.int32, None)
     else:
-        name = "recv_gbl_rank_prefix_sum"
-        until = tensor(f"handle: {name}", items[name], (torch.int32,), (owner.nranks,), on=on)
-        room = tensor("handle: recv_src_meta", items["recv_src_meta"], (torch.uint8,), (None, 8), on=on)
-    return int(until[-1]), room.shape[0]
+        until = item("recv_gbl_rank_prefix_sum", torch.int32, owner.nranks)
+        received = item("recv_src_meta", torch.uint8, None, 8)
+    made = NormalHandle(owner, nodes, in_rank, 1, experts, topk, int(until[-1]), len(received))
+    made.worst = made.capacity if made.capacity > made.rows else 0
+    return made
 
 
 # ---- ElasticBuffer's handles ----
@@ -709,11 +655,9 @@ class Routed(Dispatched):
 
     def expand(self, sent: xep.Handle, arrays: dict[str, torch.Tensor], zero: bool) -> bool:
         """Fills arrays, named as those of xep.Handle.expand(), by its kernels, of a dispatch with this routing; False:
-        the library has none for these rows, which are on the host or were staged there, or for such scales."""
-        scales, local = arrays.get("scales"), self.experts // self.owner.nranks
+        the library has none for these rows, which are on the host or were staged there."""
+        local = self.experts // self.owner.nranks
         if self.on.type != "cuda" or self.num_expanded_tokens == 0 or self.capacity == 0:
-            return False
-        if scales is not None and scales.dtype not in (torch.float32, torch.int32):
             return False
         self.arrived()
         self.look_again()
@@ -727,7 +671,7 @@ class Routed(Dispatched):
         return True
 
     @functools.cached_property
-    def places(self) -> AnyPlaces:
+    def places(self) -> Places:
         idx, alignment = self.recv_topk_idx, self.expert_alignment
         if idx.is_cpu:
             slots, _, _ = _ext.expert_expand(idx, self._counts, alignment, None, None, False)

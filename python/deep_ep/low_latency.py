@@ -9,7 +9,6 @@ buffer is made.
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 import functools
 import weakref
 from typing import Any, Callable, NamedTuple, NoReturn, Optional, Sequence
@@ -21,8 +20,7 @@ from xep.dtypes import need_dtype
 
 from . import arguments
 from .arguments import HOST, Rows, WrongType, WrongUse, WrongValue, counted, is_plain
-from .comm import Joined, Pool
-from .core import Core
+from .core import Core, Joined, Pool
 from .handles import HandleTuple
 from .streams import DeviceOrdering, DeviceQueue, Ending, HostOrdering, Ordering, Slot
 from .utils.event import EventHandle, EventOverlap
@@ -84,34 +82,27 @@ class Shape(NamedTuple):
     topk: int
 
 
-@dataclasses.dataclass(frozen=True)
-class Casting:
-    """How rows are sent, and what scales they have: words of dtype, or none."""
+class Casting(NamedTuple):
+    """How rows are sent, and what scales they have: words of dtype, or none. options: of xep.Buffer.dispatch()."""
 
-    quant: xep.Quant
     words: int
     dtype: torch.dtype
-
-    @functools.cached_property
-    def options(self) -> dict[str, Any]:
-        """Of xep.Buffer.dispatch()."""
-        found: dict[str, Any] = dict(arrangement=xep.Rows.BY_EXPERT_PADDED)
-        if self.quant != xep.Quant.NONE:
-            found.update(quant=self.quant, scales_by_column=True)
-        return found
+    options: dict[str, Any]
 
     @staticmethod
     @functools.lru_cache
     def of(hidden: int, use_fp8: bool, round_scale: bool, use_ue8m0: bool) -> "Casting":
+        options: dict[str, Any] = dict(arrangement=xep.Rows.BY_EXPERT_PADDED)
         if not use_fp8:
-            return Casting(xep.Quant.NONE, 0, torch.float32)
+            return Casting(0, torch.float32, options)
+        options.update(quant=xep.Quant.E4M3_POW2 if round_scale else xep.Quant.E4M3, scales_by_column=True)
         if use_ue8m0 and not round_scale:
             raise WrongValue("round_scale: expected True with use_ue8m0, whose scales are powers of two")
         if use_ue8m0:
             if hidden % (4 * GROUP):
                 raise WrongValue(f"x: expected a multiple of {4 * GROUP} channels with use_ue8m0, got {hidden}")
-            return Casting(xep.Quant.UE8M0, hidden // (4 * GROUP), torch.int32)
-        return Casting(xep.Quant.E4M3_POW2 if round_scale else xep.Quant.E4M3, hidden // GROUP, torch.float32)
+            return Casting(hidden // (4 * GROUP), torch.int32, dict(options, quant=xep.Quant.UE8M0))
+        return Casting(hidden // GROUP, torch.float32, options)
 
 
 class LowLatencyHandle:
@@ -294,10 +285,8 @@ class LowLatency(Pool):
             shape.tokens,
             mode="ll",
             slots=self._joined.slots,
-            **arguments.workers_of(arguments.memory_of(self.on), self.threads),
-            timeout=self._joined.timeout,
             on_failure=self._joined.on_failure,
-            memory=arguments.memory_of(self.on),
+            **self._options(),
         )
         rows = (buffer.local_experts, self._group.nranks * shape.tokens, shape.hidden)
         made = self._made[shape] = _Made(buffer, _learn(buffer, self.on), rows, {}, [], [])
@@ -405,7 +394,7 @@ def _learn(buffer: xep.Buffer, on: torch.device) -> dict[int, tuple[int, int]]:
 def _rows(handle: xep.Handle, made: _Made, casting: Casting) -> Rows:
     """Where rows and scales will be."""
     (x, scales), (local, rows, hidden) = made.begins[handle.slot], made.rows
-    dtype = torch.bfloat16 if casting.quant == xep.Quant.NONE else torch.float8_e4m3fn
+    dtype = torch.float8_e4m3fn if casting.words else torch.bfloat16
     width = hidden * dtype.itemsize
     strides = (rows * width, width, dtype.itemsize)
     found = handle._view(x, made.rows, strides, need_dtype("", dtype))
@@ -565,15 +554,14 @@ class LowLatencyCalls(Core):
             return None
         given = (x, topk_idx, made, shape, Casting.of(x.shape[1], *cast), True, stats)
         queue = low_latency.queue
-        if queue is None:
-            rows, counts, handle = low_latency.dispatch(*given)
-            return rows, counts, HandleTuple.over(handle), EventOverlap(), None
-        stream = queue.begin_here()
+        stream = 0 if queue is None else queue.begin_here()
         try:
             rows, counts, handle = low_latency.dispatch(*given)
-            Slot(queue, handle.xep, stream)  # which the queue keeps
+            if queue is not None:
+                Slot(queue, handle.xep, stream)  # which the queue keeps
         finally:
-            queue.end(stream)
+            if queue is not None:
+                queue.end(stream)
         return rows, counts, HandleTuple.over(handle), EventOverlap(), None
 
     def _low_latency_back(
@@ -596,14 +584,14 @@ class LowLatencyCalls(Core):
             return None
         found.was_combined = True
         sent, queue = None if zero_copy else x, found.queue
-        if queue is None:
-            return found.xep.combine(sent, weights=topk_weights, out=out), EventOverlap(), None
-        stream = queue.begin_here()
+        stream = 0 if queue is None else queue.begin_here()
         try:
-            out = x.new_empty((found.num_tokens, x.shape[2])) if out is None else out
+            if queue is not None and out is None:
+                out = x.new_empty((found.num_tokens, x.shape[2]))
             return found.xep.combine(sent, weights=topk_weights, out=out), EventOverlap(), None
         finally:
-            queue.end(stream)
+            if queue is not None:
+                queue.end(stream)
 
     @counted("ll")
     def low_latency_combine(

@@ -59,26 +59,6 @@ leave_to_python(Ending.wait)  # a hook
 # ---- the current stream ----
 
 
-class Current:
-    """That of a CUDA device, as torch has it: by its C functions, and as an object only where it was another one the
-    last time."""
-
-    def __init__(self, device: int) -> None:
-        self._device = device
-        self._last: tuple[tuple, Any] = ((), None)
-
-    def raw(self) -> int:
-        """Its address."""
-        return torch._C._cuda_getCurrentRawStream(self._device)
-
-    def stream(self) -> Any:
-        ids, (last_ids, stream) = torch._C._cuda_getCurrentStream(self._device), self._last
-        if ids != last_ids:
-            stream = torch.cuda.Stream(stream_id=ids[0], device_index=ids[1], device_type=ids[2])
-            self._last = ids, stream
-        return stream
-
-
 def is_capturing() -> bool:
     """Whether calls on the current stream are kept for a CUDA graph."""
     return torch._C._cuda_isCurrentStreamCapturing()
@@ -188,13 +168,21 @@ class DeviceQueue:
     def __init__(self, device: torch.device) -> None:
         self.device, self.index = device, device.index
         self.comm = torch.cuda.Stream(device, priority=-1)
-        self.current = Current(self.index)
         self.alone: Optional[int] = None  # the stream of the program's that all operations were on; None: several
         self.done: Any = None  # an event behind the last operation, and behind what has read slots on its stream
         self.slots: set[Slot] = set()
         self.freed: list[_ext.Event] = []
         self.streams: set[int] = set()  # of the program's, that operations were on
         self.last: Optional[int] = None  # stream of the last operation
+        self._current: tuple[tuple, Any] = ((), None)  # the one that was, and its object
+
+    def current(self) -> Any:
+        """torch's object of the current stream, which is made only where that was another one the last time."""
+        ids = torch._C._cuda_getCurrentStream(self.index)
+        if ids != self._current[0]:
+            stream = torch.cuda.Stream(stream_id=ids[0], device_index=ids[1], device_type=ids[2])
+            self._current = ids, stream
+        return self._current[1]
 
     def ordering(self, previous_event: Any, asynchronous: bool, on_comm: bool) -> "DeviceOrdering":
         if previous_event is None and not (asynchronous or on_comm):
@@ -227,7 +215,8 @@ class DeviceQueue:
     def mark(self, received_on: int, stream: int) -> list[_ext.Event]:
         """Events behind what is on a stream and on the current one; but for the stream of an operation that begins, as
         all later ones come after that."""
-        return [_ext.Event(self.index, each) for each in {received_on, self.current.raw()} - {stream}]
+        current = torch._C._cuda_getCurrentRawStream(self.index)
+        return [_ext.Event(self.index, each) for each in {received_on, current} - {stream}]
 
     def look(self, stream: int) -> None:
         """Marks what has read slots that nobody looks at any more, although a handle has them. stream: of the operation
@@ -239,7 +228,7 @@ class DeviceQueue:
     def free_slots(self) -> None:
         """The current stream comes after all that reads slots which were given back."""
         while self.freed and not is_capturing():
-            self.freed.pop().wait(self.current.raw())
+            self.freed.pop().wait(torch._C._cuda_getCurrentRawStream(self.index))
 
     def order(self, waiter: Any, other: Any) -> None:
         """waiter comes after what is on the other stream by now."""
@@ -260,7 +249,7 @@ class DeviceOrdering:
     def __enter__(self) -> "DeviceOrdering":
         self._raw = self._queue.begin_here()
         if not self.wait:
-            self.stream = self._queue.current.stream()
+            self.stream = self._queue.current()
         return self
 
     def __exit__(self, *_error: Any) -> None:
@@ -282,7 +271,7 @@ class DeviceOrdering:
         if len(self._queue.streams) > 1:
             for tensor in tensors:
                 if tensor is not None:
-                    tensor.record_stream(self._queue.current.stream())
+                    tensor.record_stream(self._queue.current())
         return EventOverlap()
 
 
@@ -301,7 +290,7 @@ class CommOrdering(DeviceOrdering):
 
     def __enter__(self) -> "CommOrdering":
         queue = self._queue
-        self._compute = queue.current.stream()
+        self._compute = queue.current()
         self._raw = self._compute.cuda_stream
         queue.look(queue.comm.cuda_stream)
         if self._previous is None:

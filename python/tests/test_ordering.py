@@ -347,8 +347,8 @@ def test_rows_by_expert(rows, topk, local, alignment):
         assert torch.equal(found[0].view(torch.uint8), found[1].view(torch.uint8))
     weights = torch.rand((rows, topk), generator=generator)
     found = [torch.zeros(total) for _ in range(2)]
-    ours.spread_selections(found[0], weights, True)
-    theirs.spread_selections(found[1], weights, True)
+    ours.spread(found[0], weights, True, each=True)
+    theirs.spread(found[1], weights, True, each=True)
     assert torch.equal(*found) and torch.equal(ours.fold_selections(found[0]), theirs.fold_selections(found[0]))
     expanded = torch.randn((total, 5), generator=generator).bfloat16()
     expanded[::2, 1] = -0.0

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What V2.5's buffers have in common, and plans of tensors that are to lie in one."""
+"""What V2.5's buffers have in common; plans of tensors that are to lie in one; calls as other versions have them."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 from typing import Any, Sequence, Union
 
 import torch
 
-from ..arguments import WrongUse, WrongValue, integer
+from ..arguments import WrongUse, WrongValue, integer, leave_to_python
 from ..utils.math import align
 
 ALLOCATION = 2 << 20  # bytes, of which sizes and offsets of tensors are multiples
@@ -91,3 +93,45 @@ def lies_in(tensor: torch.Tensor, storage: torch.Tensor) -> bool:
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.view(-1).view(torch.uint8)
+
+
+# ---- sizes ----
+
+
+def get_num_allocation_alignment() -> int:
+    """Bytes of which sizes of buffers are multiples."""
+    return ALLOCATION
+
+
+def get_num_rdma_alignment() -> int:
+    """Bytes of which a session's tensors are multiples."""
+    return 64
+
+
+def get_num_tma_alignment() -> int:
+    """Bytes of which what ranks copy and reduce is a multiple."""
+    return ROW
+
+
+# ---- calls of other versions ----
+
+
+def without(call: Any, name: str) -> Any:
+    """call of another version of DeepEP, which has no argument of that name: those behind it stand one place
+    earlier."""
+    parameters = inspect.signature(call).parameters
+    place, default = list(parameters).index(name), parameters[name].default
+
+    @functools.wraps(call)
+    def made(*given: Any, **options: Any) -> Any:
+        if name in options:
+            raise TypeError(f"{call.__name__}() got an unexpected keyword argument {name!r}")
+        if len(given) > place:
+            given = (*given[:place], default, *given[place:])
+        return call(*given, **options)
+
+    made.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [one for one in parameters.values() if one.name != name]
+    )
+    leave_to_python(made)
+    return made

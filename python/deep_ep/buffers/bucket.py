@@ -17,8 +17,8 @@ import torch
 import xep
 
 from ..arguments import WrongType, WrongUse, WrongValue, memory_of
-from ..comm import Nodes
 from ..streams import DeviceOrdering, DeviceQueue, HostOrdering
+from ..utils.comm import Nodes
 from ..utils.event import EventOverlap
 from ..utils.math import align
 from .base import ALLOCATION, ROW, BufferAllocator, BufferBase, as_bytes, lies_in, storage_of

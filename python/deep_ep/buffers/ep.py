@@ -9,11 +9,11 @@ from typing import Any, Callable, Optional, Union
 
 import torch
 
-from ..arguments import WrongType, WrongUse, WrongValue, counted, integer, leave_to_python, version_of, without
+from ..arguments import WrongType, WrongUse, WrongValue, counted, integer, leave_to_python, version_of
 from ..elastic import ElasticBuffer
 from ..handles import EPHandle
 from ..utils.event import EventOverlap, request_of
-from .base import ALLOCATION, BufferAllocator, BufferBase, storage_of
+from .base import ALLOCATION, BufferAllocator, BufferBase, storage_of, without
 from .redundant import RedundantExperts, Tensors
 
 _SECONDS = 300

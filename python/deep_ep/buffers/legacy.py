@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from ..arguments import without
 from ..buffer import Buffer as V1Buffer
+from .base import without
 
 
 class Buffer(V1Buffer):

@@ -16,7 +16,7 @@ import torch
 import xep
 
 from ..arguments import WrongUse, WrongValue, memory_of, tensor
-from ..comm import Nodes
+from ..utils.comm import Nodes
 from .base import ROW, as_bytes, lies_in
 
 _WIDEST = 1 << 16  # bytes of a row at most
