@@ -71,7 +71,6 @@ static const choice_t simd_choices[] = {{"auto", XEP_SIMD_AUTO},
 static const choice_t numa_choices[] = {{"yes", 1},   {"no", 0}, {"on", 1}, {"off", 0}, {"true", 1},
                                         {"false", 0}, {"1", 1},  {"0", 0},  {NULL, 0}};
 static const choice_t room_choices[] = {{"host", XEP_ROOM_OF_HOST}, {"rank", XEP_ROOM_OF_RANK}, {NULL, 0}};
-static const choice_t check_rows_choices[] = {{"yes", 1}, {"no", 0}, {NULL, 0}};
 static const choice_t explain_choices[] = {{"no", 0}, {"sigusr1", SIGUSR1}, {"sigusr2", SIGUSR2}, {NULL, 0}};
 #define LEVEL(_name, _level) {_name, _level},
 static const choice_t log_choices[] = {XEP_LOG_LEVELS(LEVEL){NULL, 0}};
