@@ -17,8 +17,8 @@ extern "C" {
  * dispatch was made of it. Received rows that are read in place, of whatever rank, stay where they are meanwhile.
  *
  * Blocks until the peers have released the handles of an earlier dispatch whose rows were there. Errors:
- * XEP_ERR_TIMEOUT, XEP_ERR_UNSUPPORTED (the buffer was made without XEP_BUFFER_SEND_MEMORY), XEP_ERR_INVALID (with
- * XEP_CHECK_ROWS: rows were changed too early), XEP_ERR_BROKEN, XEP_ERR_ABORTED, XEP_ERR_PEER.
+ * XEP_ERR_TIMEOUT, XEP_ERR_UNSUPPORTED (the buffer was made without XEP_BUFFER_SEND_MEMORY), XEP_ERR_BROKEN,
+ * XEP_ERR_ABORTED, XEP_ERR_PEER.
  */
 XEP_API xep_status_t xep_buffer_send_memory(xep_buffer_t *buffer, void **base_p, size_t *stride_p);
 

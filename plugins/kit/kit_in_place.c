@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/*
- * Rows that are read in place: which memory of this rank they may be in, who has released them, and whether they stayed
- * as they were.
- */
+/* Rows that are read in place: which memory of this rank they may be in, and who has released them. */
 #include "kit_in_place.h"
 
 #include <string.h>
@@ -61,7 +58,7 @@ void xep_in_place_lay(const xep_shape_t *shape, xep_in_place_layout_t *at, xep_c
 
 void xep_in_place_lay_arrays(xep_kit_t *kit, xep_carve_t *arena)
 {
-    const uint64_t areas = kit->layout->in_place.areas, tokens = kit->env->checks_rows ? kit->shape->tokens : 0;
+    const uint64_t areas = kit->layout->in_place.areas;
     if (areas == 0) return;
     xep_in_place_t measured, *in_place = xep_carve_array(arena, 1, sizeof *in_place);
     if (in_place == NULL) in_place = &measured;
@@ -69,10 +66,6 @@ void xep_in_place_lay_arrays(xep_kit_t *kit, xep_carve_t *arena)
                                  .reads = xep_carve_array(arena, kit->shape->slots * (uint64_t)kit->shape->nranks,
                                                           sizeof *in_place->reads),
                                  .handed = XEP_NO_AREA};
-    for (uint64_t a = 0; a < areas; a++) {
-        uint64_t *sums = xep_carve_array(arena, tokens, sizeof *sums);
-        if (arena->base != NULL) in_place->areas[a].sums = sums;
-    }
     if (arena->base != NULL) kit->in_place = in_place;
 }
 
@@ -96,54 +89,6 @@ void xep_in_place_prefault_slot(const xep_kit_t *kit, uint32_t rank, uint32_t sl
         uint64_t begin = at->first + area * at->bytes;
         xep_kit_prefault(kit, rank, begin, begin + tokens * at->stride);
     }
-}
-
-/* ---- sums of rows ---- */
-
-/* Every changed bit shows in the sum: odd factors lose no bit of any word. */
-static uint64_t sum_row(const char *row, size_t bytes)
-{
-    uint64_t sum = bytes, word = 0;
-    for (size_t i = 0; i < bytes; i += sizeof word) {
-        memcpy(&word, row + i, bytes - i < sizeof word ? bytes - i : sizeof word);
-        sum = (sum ^ word) * UINT64_C(0x9e3779b97f4a7c15);
-        sum ^= sum >> 29;
-    }
-    return sum;
-}
-
-static uint64_t sum_token(const xep_kit_t *kit, const xep_in_place_area_t *area, uint64_t token)
-{
-    const char *rows = xep_kit_own(kit, area->offset);
-    return sum_row(rows + token * area->stride, area->bytes);
-}
-
-/* A row that no rank reads may be anything. */
-void xep_in_place_note(const xep_kit_t *kit, const xep_op_t *op, size_t bytes, size_t stride,
-                       xep_in_place_read_fn is_read)
-{
-    const xep_in_place_rows_t *rows = &xep_kit_state(op)->in_place;
-    xep_in_place_area_t *area = &kit->in_place->areas[rows->area];
-    if (!kit->env->checks_rows || rows->offset == 0) return;
-    area->tokens = op->dispatch->tokens;
-    area->bytes = bytes;
-    area->stride = stride;
-    for (uint64_t t = 0; t < area->tokens; t++) area->sums[t] = is_read(kit, op, t) ? sum_token(kit, area, t) : 0;
-}
-
-/* Once: then the memory is anybody's, as it would be otherwise. */
-static xep_status_t check_unchanged(const xep_kit_t *kit, xep_op_t *op, uint32_t number)
-{
-    xep_in_place_area_t *area = &kit->in_place->areas[number];
-    const xep_env_t *env = kit->env;
-    uint64_t tokens = area->tokens;
-    area->tokens = 0;
-    for (uint64_t t = 0; t < tokens; t++)
-        if (area->sums[t] != 0 && area->sums[t] != sum_token(kit, area, t))
-            return env->fail(env, op, XEP_ERR_INVALID,
-                             "row %llu of dispatch %llu was changed while ranks could read it in place",
-                             (unsigned long long)t, (unsigned long long)area->epoch);
-    return XEP_OK;
 }
 
 /* ---- where rows are ---- */
@@ -191,8 +136,6 @@ xep_status_t xep_in_place_choose(const xep_kit_t *kit, xep_op_t *op)
     if (status != XEP_OK) return status;
     rows->area = stays ? kit->in_place->handed : find_area(kit);
     if (rows->area == XEP_NO_AREA) return XEP_OK;
-    if (!stays) status = check_unchanged(kit, op, rows->area);
-    if (status != XEP_OK) return status;
     rows->fill = stays ? NULL : begin_of(kit, rows->area);
     rows->offset = kit->layout->in_place.first + rows->area * kit->layout->in_place.bytes +
                    (stays ? first * kit->layout->in_place.stride : 0);
@@ -205,8 +148,7 @@ xep_status_t xep_in_place_take(void *mode, xep_op_t *op)
     const xep_in_place_rows_t *rows = &xep_kit_state(op)->in_place;
     if (rows->offset == 0) return XEP_OK;
     xep_in_place_area_t *area = &kit->in_place->areas[rows->area];
-    *area =
-        (xep_in_place_area_t){.epoch = op->epoch, .before = area->epoch, .offset = rows->offset, .sums = area->sums};
+    *area = (xep_in_place_area_t){.epoch = op->epoch, .before = area->epoch};
     if (rows->area == kit->in_place->handed) kit->in_place->handed = XEP_NO_AREA;
     return XEP_OK;
 }
@@ -218,7 +160,6 @@ xep_status_t xep_in_place_return(void *mode, xep_op_t *op)
     const xep_in_place_rows_t *rows = &xep_kit_state(op)->in_place;
     if (xep_kit_state(op)->verdict == XEP_OK || rows->offset == 0) return XEP_OK;
     kit->in_place->areas[rows->area].epoch = kit->in_place->areas[rows->area].before;
-    kit->in_place->areas[rows->area].tokens = 0;
     if (rows->fill == NULL && kit->in_place->handed == XEP_NO_AREA) kit->in_place->handed = rows->area;
     return XEP_OK;
 }
@@ -263,8 +204,6 @@ static xep_status_t find_memory(void *mode, void **base_p, size_t *stride_p)
     if (kit->in_place->handed == XEP_NO_AREA) {
         uint32_t area = find_area(kit);
         if (area == XEP_NO_AREA) return XEP_INPROGRESS;
-        xep_status_t status = check_unchanged(kit, NULL, area);
-        if (status != XEP_OK) return status;
         kit->in_place->handed = area;
     }
     *base_p = begin_of(kit, kit->in_place->handed);

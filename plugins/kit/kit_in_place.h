@@ -22,12 +22,8 @@
 
 /** What a rank knows of an area of its own. */
 typedef struct xep_in_place_area {
-    uint64_t epoch;       /* of the dispatch whose rows are there; 0: none yet */
-    uint64_t before;      /* what epoch was before that dispatch, which may move nothing */
-    uint64_t offset;      /* of its token 0, in the heap */
-    uint64_t tokens;      /* of it, whose sums are known */
-    size_t bytes, stride; /* of its rows, and between them */
-    uint64_t *sums;       /* [tokens] of the rows, 0 where nobody reads one; only where they are checked */
+    uint64_t epoch;  /* of the dispatch whose rows are there; 0: none yet */
+    uint64_t before; /* what epoch was before that dispatch, which may move nothing */
 } xep_in_place_area_t;
 
 /** What a handle reads of a rank. */
@@ -58,13 +54,6 @@ xep_status_t xep_in_place_choose(const xep_kit_t *kit, xep_op_t *op);
 /** Steps: the dispatch begins, the area is its own; behind its verdict: if it moves nothing the area is as before. */
 xep_status_t xep_in_place_take(void *mode, xep_op_t *op);
 xep_status_t xep_in_place_return(void *mode, xep_op_t *op);
-
-/** Whether any rank reads a token's row. */
-typedef int (*xep_in_place_read_fn)(const void *mode, const xep_op_t *op, uint64_t token);
-
-/** Notes the checksums of the rows (bytes each, stride apart) if they are checked: all rows are in place now. */
-void xep_in_place_note(const xep_kit_t *kit, const xep_op_t *op, size_t bytes, size_t stride,
-                       xep_in_place_read_fn is_read);
 
 /** Whether offset is that of a row that the user can write, with tokens rows from there on in its area. */
 int xep_in_place_is_sane(const xep_kit_t *kit, uint64_t offset, uint64_t tokens);

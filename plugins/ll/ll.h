@@ -212,7 +212,7 @@ typedef struct ll {
     uint8_t *narrow;       /* [K] 0: for xep_weigh_mixed_fn */
     char *coded;           /* those of the slots; NULL where all ranks are mapped, or there was no memory: */
     int lacks_coded;
-    xep_in_place_read_fn goes; /* whether a token of this rank goes anywhere */
+    int (*goes)(const void *mode, const xep_op_t *op, uint64_t token); /* whether it goes anywhere */
 } ll_t;
 
 static inline ll_slot_t *ll_slot(const ll_t *mode, uint32_t slot)

@@ -56,14 +56,6 @@ xep_status_t ll_in_place_take(void *opaque, xep_op_t *op)
     return xep_in_place_take(mode, op);
 }
 
-xep_status_t ll_in_place_note(void *opaque, xep_op_t *op)
-{
-    ll_t *mode = opaque;
-    const ll_state_t *state = ll_state(op);
-    xep_in_place_note(&mode->kit, op, state->packet.row_bytes, state->packet.stride, mode->goes);
-    return XEP_OK;
-}
-
 /* ---- as a receiver ---- */
 
 /* Whether there are as many rows as the notice has tokens where it says that they are. */

@@ -89,7 +89,6 @@ const xep_step_t ll_dispatch_steps[] = {
     {.name = "room to send rows", .does = "plan", .run = ll_begin_flows, .with = WIRED},
     {.name = "room to send rows", .does = "plan and send", .run = send_packets, .with = WIRED},
     {.name = "room to send rows", .does = "send rows", .run = send_rows, .with = WIRED},
-    {.name = "rows", .does = "note rows", .run = ll_in_place_note, .with = IN_PLACE},
     /* 3 */
     {WAIT_FOR_NOTICES, .run = xep_step_wait, .without = WIRED},
     {WAIT_FOR_NOTICES, .run = xep_step_wait_through, .hears_through = 1, .with = WIRED},

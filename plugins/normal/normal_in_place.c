@@ -6,7 +6,7 @@
 #include <string.h>
 
 /* Whether any rank gets the token, and so reads its row. */
-static int is_read(const void *mode, const xep_op_t *op, uint64_t token)
+static int is_read(const normal_t *mode, const xep_op_t *op, uint64_t token)
 {
     const normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
     return routing->first[token] < routing->first[token + 1];
@@ -59,16 +59,6 @@ xep_status_t normal_leave_rows(void *opaque, xep_op_t *op)
     if (xep_kit_state(op)->in_place.fill == NULL) return XEP_OK;
     fill_t fill = {mode, op, xep_copy_for(env, op->dispatch->tokens * xep_dispatch_row_bytes(op->dispatch))};
     env->parallel(env, fill_place, &fill);
-    return XEP_OK;
-}
-
-/* They are all in place now. */
-xep_status_t normal_note_rows(void *opaque, xep_op_t *op)
-{
-    normal_t *mode = opaque;
-    if (op->dispatch->tokens != 0)
-        xep_in_place_note(&mode->kit, op, xep_dispatch_row_bytes(op->dispatch), mode->layout.common.in_place.stride,
-                          is_read);
     return XEP_OK;
 }
 

@@ -91,7 +91,6 @@ const xep_step_t normal_dispatch_steps[] = {
      .store = normal_store_done,
      .transfers = normal_feed_done_transfer,
      .with = NODES},
-    {.name = "rows", .does = "note rows", .run = normal_note_rows, .agreed = 1, .with = IN_PLACE},
     /* 6 */
     {WAIT_FOR_ROWS, .run = xep_step_wait, .without = WIRED | MASKS},
     {WAIT_FOR_ROWS, .run = normal_wait_rows, .with = WIRED, .without = MASKS | NODES},

@@ -126,10 +126,9 @@ xep_status_t normal_sum(void *mode, xep_op_t *op);
 
 /* With XEP_DISPATCH_IN_PLACE step 4 (normal.h) moves no rows between mapped ranks. Records say where they are. */
 
-/** Steps: the records say where rows are in place; no rows are stored; they are in place; row of the slot is filled. */
+/** Steps: the records say where rows are in place; no rows are stored; row of the slot is filled. */
 xep_status_t normal_check_places(void *mode, xep_op_t *op);
 xep_status_t normal_leave_rows(void *mode, xep_op_t *op);
-xep_status_t normal_note_rows(void *mode, xep_op_t *op);
 xep_status_t normal_point_rows(void *mode, xep_op_t *op);
 
 /* ---- for the plugin ---- */

@@ -182,7 +182,6 @@ void xep_buffer_fill_env(xep_buffer_t *buffer)
     env->simd = simd_of(config);
     env->stream_bytes = xep_buffer_stream_bytes(buffer);
     env->part_bytes = config->part == 0 ? 1 : config->part; /* each row by itself */
-    env->checks_rows = config->check_rows;
     env->parallel = env->threads == 1 ? env_alone : env_parallel;
     env->prefault = env_prefault;
     env->now_ns = env_now_ns;

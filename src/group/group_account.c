@@ -4,25 +4,35 @@
 #include "group_account.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "error.h"
 
-/** A control message, XEP_CTL_ACCOUNT. */
-typedef struct told {
-    uint64_t sequence; /* xep_ctl_keep_last() */
-    xep_account_t account;
-} told_t;
-static_assert(sizeof(told_t) == 136, "wire format");
+enum { ENTRIES = 2 };
 
-xep_status_t xep_group_accounts_open(xep_group_t *group)
+/** Written by one rank, at every rank. */
+typedef struct sheet {
+    _Atomic uint64_t number; /* of its last account here, from 1 */
+    uint64_t pad[7];
+    xep_account_t accounts[ENTRIES];
+} sheet_t;
+static_assert(sizeof(sheet_t) == 64 + ENTRIES * 128, "wire format");
+
+uint64_t xep_group_accounts_bytes(uint32_t nranks)
+{
+    return nranks * (uint64_t)sizeof(sheet_t);
+}
+
+xep_status_t xep_group_accounts_open(xep_group_t *group, uint64_t offset)
 {
     uint32_t n = group->nranks;
     xep_group_accounts_t *accounts = group->accounts = calloc(1, sizeof *accounts);
     if (accounts == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the accounts of a group");
     pthread_mutex_init(&accounts->lock, NULL);
-    accounts->last = calloc(n, sizeof *accounts->last);
+    accounts->offset = offset;
+    accounts->numbers = calloc(n, sizeof *accounts->numbers);
     accounts->theirs = calloc(n, sizeof *accounts->theirs);
-    if (accounts->last != NULL && accounts->theirs != NULL) return XEP_OK;
+    if (accounts->numbers != NULL && accounts->theirs != NULL) return XEP_OK;
     return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the accounts of %u ranks", n);
 }
 
@@ -31,75 +41,101 @@ void xep_group_accounts_close(xep_group_t *group)
 {
     xep_group_accounts_t *accounts = group->accounts;
     if (accounts == NULL) return;
-    for (uint32_t r = 0; accounts->last != NULL && r < group->nranks; r++) free(accounts->last[r]);
-    free(accounts->last);
     free(accounts->theirs);
+    free(accounts->numbers);
     pthread_mutex_destroy(&accounts->lock);
     free(accounts);
     group->accounts = NULL;
 }
 
-static told_t *told_by(const xep_msg_t *msg)
+static uint64_t sheet_offset(const xep_group_t *group, uint32_t rank)
 {
-    return (told_t *)(void *)msg->data;
+    return group->accounts->offset + rank * sizeof(sheet_t);
 }
 
-const xep_account_t *xep_group_account_of(const xep_group_t *group, uint32_t rank)
+static sheet_t *sheet_of(const xep_group_t *group, uint32_t rank)
 {
-    const xep_msg_t *last = group->accounts->last[rank];
-    return last == NULL ? NULL : &told_by(last)->account;
+    return (sheet_t *)(void *)((char *)group->control->base + sheet_offset(group, rank));
 }
 
-/* An account that cannot be sent now is not sent: no rank waits for it. */
-static void tell(xep_group_t *group, uint32_t rank, const told_t *told)
+/*
+ * An account that cannot be sent now is not sent: no rank waits for it. It is sent from this rank's own sheet; if it is
+ * overwritten before it has left, a newer account of this rank arrives.
+ */
+static void put(xep_group_t *group, uint32_t rank, const xep_account_t *account)
 {
-    (void)xep_ctl_send(group, rank, XEP_CTL_ACCOUNT, 0, told, sizeof *told);
+    xep_wire_t *wire = &group->control->wire;
+    uint64_t number = ++group->accounts->numbers[rank].told, own = sheet_offset(group, group->rank);
+    sheet_t *from = sheet_of(group, group->rank);
+    size_t at = offsetof(sheet_t, accounts) + number % ENTRIES * sizeof *account;
+    from->accounts[number % ENTRIES] = *account;
+    /* mapped ranks: the entry is not written before the last number is there, or its reader would not see the change */
+    atomic_thread_fence(memory_order_release);
+    (void)wire->ops->put_signal(wire, rank, own + at, (char *)from + at, sizeof *account,
+                                own + offsetof(sheet_t, number), number);
 }
 
-/* A rank that is in no call does not answer, which says the same. */
-static void answer(xep_group_t *group, uint32_t rank, uint64_t question, xep_account_fn fill, void *arg)
+/*
+ * Returns whether there was one, whole and valid, and its number. While it is copied, its writer may write the next one
+ * into the other entry, which does no harm, and then another one here: so the number is read again after the copy.
+ */
+int xep_group_account_get(const xep_group_t *group, uint32_t rank, xep_account_t *account, uint64_t *number_p)
 {
-    told_t mine = {.account = {.kind = XEP_WAITS_NOWHERE}};
-    fill(arg, &mine.account);
-    mine.account.answers = question;
-    if (mine.account.kind == XEP_WAITS_NOWHERE) return;
-    mine.sequence = ++group->accounts->told;
-    tell(group, rank, &mine);
+    sheet_t *sheet = sheet_of(group, rank);
+    uint64_t number = atomic_load_explicit(&sheet->number, memory_order_acquire);
+    if (number == 0) return 0;
+    memcpy(account, &sheet->accounts[number % ENTRIES], sizeof *account);
+    atomic_thread_fence(memory_order_acquire);
+    *number_p = number;
+    return atomic_load_explicit(&sheet->number, memory_order_relaxed) == number &&
+           xep_account_check(account, group->nranks);
 }
 
-/* Answers are not answered. */
-void xep_group_account_take(xep_group_t *group, xep_account_fn fill, void *arg)
+/* ---- answering ---- */
+
+/*
+ * Every wait, and every test, checks this every few milliseconds: so it is one load for each rank, and all else comes
+ * after it.
+ */
+static int has_news(const xep_group_t *group, uint32_t rank)
 {
-    xep_msg_t *msg = xep_ctl_take(group, XEP_CTL_ACCOUNT, 0), *next;
-    for (; msg != NULL; msg = next) {
-        const uint32_t from = msg->from;
-        next = msg->next;
-        if (msg->bytes != sizeof(told_t) || !xep_group_account_is_asked(group, from) ||
-            !xep_account_check(&told_by(msg)->account, group->nranks)) {
-            free(msg);
-            continue;
-        }
-        if (!xep_ctl_keep_last(&group->accounts->last[from], msg) || fill == NULL) continue;
-        const told_t *last = told_by(group->accounts->last[from]);
-        if (last->account.answers == 0) answer(group, from, last->sequence, fill, arg);
-    }
+    uint64_t number = atomic_load_explicit(&sheet_of(group, rank)->number, memory_order_relaxed);
+    return xep_group_account_is_asked(group, rank) && number != group->accounts->numbers[rank].heard;
+}
+
+/* Answers are not answered. A rank that is in no call does not answer, which says the same. */
+static void answer(xep_group_t *group, uint32_t rank, xep_account_fn fill, void *arg)
+{
+    xep_account_t question, mine = {.kind = XEP_WAITS_NOWHERE};
+    uint64_t number;
+    if (!xep_group_account_get(group, rank, &question, &number)) return;
+    group->accounts->numbers[rank].heard = number;
+    if (question.answers != 0) return;
+    fill(arg, &mine);
+    mine.answers = number;
+    if (mine.kind != XEP_WAITS_NOWHERE) put(group, rank, &mine);
 }
 
 /* trylock: another thread of this rank that holds it does all the work. */
 void xep_group_answer(xep_group_t *group, xep_account_fn fill, void *arg)
 {
     if (group->accounts == NULL || pthread_mutex_trylock(&group->accounts->lock) != 0) return;
-    xep_group_account_take(group, fill, arg);
+    for (uint32_t r = 0; r < group->nranks; r++)
+        if (has_news(group, r)) answer(group, r, fill, arg);
     pthread_mutex_unlock(&group->accounts->lock);
 }
+
+/* ---- asking ---- */
 
 /* asked: the number by which an answer will say what it answers. */
 void xep_group_account_put_all(xep_group_t *group, const xep_account_t *account)
 {
-    const told_t question = {.sequence = ++group->accounts->told, .account = *account};
-    group->accounts->asked = question.sequence;
-    for (uint32_t r = 0; r < group->nranks; r++)
-        if (xep_group_account_is_asked(group, r)) tell(group, r, &question);
+    xep_group_accounts_t *accounts = group->accounts;
+    for (uint32_t r = 0; r < group->nranks; r++) {
+        if (!xep_group_account_is_asked(group, r)) continue;
+        put(group, r, account);
+        accounts->numbers[r].asked = accounts->numbers[r].told;
+    }
 }
 
 void xep_group_tell(xep_group_t *group, const xep_account_t *account)

@@ -17,10 +17,11 @@ enum { SHARE = 20 /* of the deadline */, LEAST_MS = 20, MOST_MS = 1000 };
 /* What a rank has to say to the question of this one: an answer to it, or the same question. */
 static void gather(xep_group_t *group, uint32_t rank, const xep_account_t *mine)
 {
-    const xep_account_t *account = xep_group_account_of(group, rank);
-    if (account == NULL) return;
-    int same = account->answers == 0 && xep_account_is_same(account, mine);
-    if (same || account->answers == group->accounts->asked) group->accounts->theirs[rank].said = *account;
+    xep_account_t account;
+    uint64_t number;
+    if (!xep_group_account_get(group, rank, &account, &number)) return;
+    int same = account.answers == 0 && xep_account_is_same(&account, mine);
+    if (same || account.answers == group->accounts->numbers[rank].asked) group->accounts->theirs[rank].said = account;
 }
 
 typedef struct asking {
@@ -36,7 +37,6 @@ static xep_status_t look_for_answers(void *arg)
     xep_group_accounts_t *accounts = group->accounts;
     uint32_t missing = 0;
     if (xep_group_usable(group) != XEP_OK) return XEP_OK;
-    xep_group_account_take(group, NULL, NULL);
     for (uint32_t r = 0; r < group->nranks; r++) {
         if (!xep_group_account_is_asked(group, r)) continue;
         gather(group, r, asking->mine);

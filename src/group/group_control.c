@@ -4,8 +4,8 @@
  * The barrier and the allgather of a connected group, over the control heap.
  *
  * The heap has the doorbells (group_doorbell.h), then a line for each rank, which that rank alone writes, and behind
- * them two areas with a share of each. Every word only grows, so nothing is ever cleared, and a late rank still finds
- * what it looks for.
+ * them two areas with a share of each. Then come the accounts (group_account.h). Every word only grows, so nothing is
+ * ever cleared, and a late rank still finds what it looks for.
  *
  * barrier n: line[self].barriers = n at every rank; done when own line[r].barriers >= n for all r.
  *
@@ -84,11 +84,17 @@ static share_t *share_of(const xep_group_t *group, uint64_t number, uint32_t ran
     return (share_t *)(void *)((char *)group->control->base + share_offset(group, number, rank));
 }
 
+/* Behind the shares. */
+static uint64_t accounts_offset(const xep_group_t *group)
+{
+    return share_offset(group, 1, group->nranks);
+}
+
 xep_status_t xep_group_open_control(xep_group_t *group)
 {
-    uint64_t bytes = share_offset(group, 1, group->nranks);
+    uint64_t bytes = accounts_offset(group) + xep_group_accounts_bytes(group->nranks);
     xep_status_t status = group->transport->ops->heap_open(group->transport, bytes, &group->control);
-    return status == XEP_OK ? xep_group_accounts_open(group) : status;
+    return status == XEP_OK ? xep_group_accounts_open(group, accounts_offset(group)) : status;
 }
 
 /*

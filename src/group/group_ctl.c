@@ -53,15 +53,6 @@ static void keep(xep_inbox_t *inbox, uint32_t from, const head_t *head, const vo
     pthread_mutex_unlock(&inbox->lock);
 }
 
-/* Accounts are dropped: a rank whose calls time out again and again must not keep its own later messages out. */
-static int has_many(xep_inbox_t *inbox, uint32_t from)
-{
-    pthread_mutex_lock(&inbox->lock);
-    const int many = inbox->held[from] > MOST_HELD / 2;
-    pthread_mutex_unlock(&inbox->lock);
-    return many;
-}
-
 /* In the thread that makes progress, inside the transport: calls nothing of it. from is a rank. */
 static void arrived(void *arg, uint32_t from, const void *message, size_t bytes)
 {
@@ -75,10 +66,9 @@ static void arrived(void *arg, uint32_t from, const void *message, size_t bytes)
         memcpy(&word, data, sizeof word);
         atomic_store_explicit(&group->ctl_by, from, memory_order_relaxed);
         atomic_store_explicit(&group->ctl_end, word, memory_order_release);
-    } else if (head.kind == XEP_CTL_STATE || head.kind == XEP_CTL_SHARE || head.kind == XEP_CTL_BALLOT ||
-               (head.kind == XEP_CTL_ACCOUNT && !has_many(group->inbox, from))) {
+    } else if (head.kind == XEP_CTL_STATE || head.kind == XEP_CTL_SHARE || head.kind == XEP_CTL_BALLOT) {
         keep(group->inbox, from, &head, data);
-    } else if (head.kind != XEP_CTL_FIRST && head.kind != XEP_CTL_ACCOUNT) {
+    } else if (head.kind != XEP_CTL_FIRST) {
         xep_log(XEP_LOG_WARN, "invalid control message from rank %u was dropped: kind %u, %zu bytes", from, head.kind,
                 bytes);
     }

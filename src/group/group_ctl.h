@@ -12,8 +12,7 @@ typedef enum xep_ctl_kind {
     XEP_CTL_STATE = 2, /* of group_shrink_ctl.c */
     XEP_CTL_SHARE = 3, /* of group_shrink_boot.c */
     XEP_CTL_FIRST = 4, /* says nothing */
-    XEP_CTL_BALLOT = 5, /* of members_wire.c, about a buffer */
-    XEP_CTL_ACCOUNT = 6 /* of group_account.c */
+    XEP_CTL_BALLOT = 5 /* of members_wire.c, about a buffer */
 } xep_ctl_kind_t;
 
 /** Most bytes of a message: what a rank gives to an allgather while a group is made (group_exchange.c), and a head. */
@@ -24,7 +23,7 @@ typedef struct xep_msg {
     struct xep_msg *next;
     uint64_t about; /* the number of a buffer; 0: none */
     uint32_t from;
-    uint32_t kind; /* XEP_CTL_STATE, XEP_CTL_SHARE, XEP_CTL_BALLOT, XEP_CTL_ACCOUNT */
+    uint32_t kind; /* XEP_CTL_STATE, XEP_CTL_SHARE, XEP_CTL_BALLOT */
     size_t bytes;
     _Alignas(8) char data[];
 } xep_msg_t;

@@ -52,10 +52,7 @@ static const choice_t path_choices[] = {{"auto", XEP_PATH_AUTO},
                                         {"nodes", XEP_PATH_NODES},
                                         {NULL, 0}};
 static const choice_t node_sums_choices[] = {{"dtype", XEP_NODE_SUMS_DTYPE}, {"fp32", XEP_NODE_SUMS_FP32}, {NULL, 0}};
-static const choice_t put_choices[] = {{"auto", XEP_PUT_AUTO},
-                                       {"rma", XEP_PUT_RMA},
-                                       {"am", XEP_PUT_AM},
-                                       {NULL, 0}};
+static const choice_t put_choices[] = {{"auto", XEP_PUT_AUTO}, {"rma", XEP_PUT_RMA}, {"am", XEP_PUT_AM}, {NULL, 0}};
 static const choice_t direct_choices[] = {{"yes", 1}, {"no", 0}, {NULL, 0}};
 static const choice_t progress_choices[] = {{"call", XEP_PROGRESS_CALL}, {"thread", XEP_PROGRESS_THREAD}, {NULL, 0}};
 static const choice_t simd_choices[] = {{"auto", XEP_SIMD_AUTO},
@@ -71,7 +68,6 @@ static const choice_t simd_choices[] = {{"auto", XEP_SIMD_AUTO},
 static const choice_t numa_choices[] = {{"yes", 1},   {"no", 0}, {"on", 1}, {"off", 0}, {"true", 1},
                                         {"false", 0}, {"1", 1},  {"0", 0},  {NULL, 0}};
 static const choice_t room_choices[] = {{"host", XEP_ROOM_OF_HOST}, {"rank", XEP_ROOM_OF_RANK}, {NULL, 0}};
-static const choice_t check_rows_choices[] = {{"yes", 1}, {"no", 0}, {NULL, 0}};
 static const choice_t explain_choices[] = {{"no", 0}, {"sigusr1", SIGUSR1}, {"sigusr2", SIGUSR2}, {NULL, 0}};
 #define LEVEL(_name, _level) {_name, _level},
 static const choice_t log_choices[] = {XEP_LOG_LEVELS(LEVEL){NULL, 0}};

@@ -53,8 +53,6 @@ VALUE(prefault, "PREFAULT", bytes, "16g",
 CHOICE(room, "ROOM", "host",
        "what must fit into free memory before a buffer is made: host (the heaps of all ranks of a host together), rank "
        "(each by itself, as an even load never touches most pages of a large one)")
-CHOICE(check_rows, "CHECK_ROWS", "no",
-       "rows that peers read in place: yes: find out whether they were changed too early, by their checksums; no")
 CHOICE(numa, "NUMA", "yes", "place shared memory on the NUMA node the rank runs on: yes, no")
 VALUE(node_ranks, "NODE_RANKS", count, "0",
       "for tests: so many consecutive ranks form a node, whatever can be mapped; 0: find out")

@@ -154,6 +154,30 @@ struct ring : rl::test_suite<ring, 2> {
     }
 };
 
+/* An account is one of two entries, by its number, which is read again behind it (group_account.c). */
+struct account : rl::test_suite<account, 2> {
+    rl::atomic<int> number, entries[2][2];
+    void before()
+    {
+        number($) = 0;
+        for (int i = 0; i < 4; i++) entries[i / 2][i % 2]($) = 0;
+    }
+    void thread(unsigned rank)
+    {
+        for (int n = 1; rank == 0 && n <= 3; n++) {
+            fence(20, release);
+            for (int i = 0; i < 2; i++) entries[n % 2][i].store(n, relaxed, $);
+            number.store(n, order(17, release), $);
+        }
+        if (rank == 1) {
+            int n = number.load(order(18, acquire), $), seen[2];
+            for (int i = 0; i < 2; i++) seen[i] = entries[n % 2][i].load(relaxed, $);
+            fence(19, acquire);
+            if (number.load(relaxed, $) == n) RL_ASSERT(seen[0] == n && seen[1] == n);
+        }
+    }
+};
+
 template <typename test> static int holds()
 {
     std::ostream nowhere(nullptr);
@@ -171,7 +195,8 @@ static const struct {
     int first, last;
 } tests[] = {{"rows", holds<rows>, 1, 4},           {"sleeper", holds<sleeper>, 5, 6},
              {"storing", holds<storing>, 7, 10},    {"decide", holds<decide>, 11, 12},
-             {"check_in", holds<check_in>, 13, 14}, {"ring", holds<ring>, 15, 16}};
+             {"check_in", holds<check_in>, 13, 14}, {"ring", holds<ring>, 15, 16},
+             {"account", holds<account>, 17, 20}};
 
 int main()
 {

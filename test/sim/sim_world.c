@@ -213,7 +213,6 @@ static void rank_init(sim_world_t *world, uint32_t index, const xep_shape_t *sha
         .now_ns = env_now_ns,
         .fail = env_fail,
         .log = env_log,
-        .checks_rows = !world->options.corrupt && !world->options.spoiled && world->seed % 2,
         .tracing = 1,
         .span = env_span,
         .is_told = env_is_told,

@@ -226,14 +226,12 @@ TEST(choices)
     setenv("XEP_MAP", "Never", 1);
     setenv("XEP_PROGRESS", "thread", 1);
     setenv("XEP_NUMA", "0", 1);
-    setenv("XEP_CHECK_ROWS", "Yes", 1);
     setenv("XEP_ROOM", "rank", 1);
     setenv("XEP_LOG", "DEBUG", 1);
     assert_int_equal(xep_config_read(&config), XEP_OK);
     assert_int_equal(config.map, XEP_MAP_NEVER);
     assert_int_equal(config.progress, XEP_PROGRESS_THREAD);
     assert_int_equal(config.numa, 0);
-    assert_int_equal(config.check_rows, 1);
     assert_int_equal(config.room, XEP_ROOM_OF_RANK);
     assert_int_equal(config.log, XEP_LOG_DEBUG);
 }
@@ -267,7 +265,6 @@ TEST(wrong_values)
         {"XEP_BOOT", "mpi"},
         {"XEP_LOG", "loud"},
         {"XEP_NUMA", "2"},
-        {"XEP_CHECK_ROWS", "sometimes"},
         {"XEP_ROOM", "house"},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
