@@ -245,9 +245,12 @@ static void unpack_source(const xep_cuda_ll_dispatch_t *r, uint32_t source)
     const uint32_t first = r->at.first_expert[r->at.rank], end = r->at.first_expert[r->at.rank + 1];
     for (uint64_t i = 0; i < (uint64_t)notice_from(r, source)->tokens * r->notice.topk; i++) {
         xep_cuda_pick_t pick = ((const xep_cuda_pick_t *)(const void *)head)[i];
+        uint32_t *came = r->came.rows == NULL ? NULL : r->came.rows + source * r->at.tokens * r->notice.topk + i;
+        if (came != NULL) *came = (uint32_t)XEP_CUDA_LL_NO_ROW;
         if (pick.expert < (int64_t)first || pick.expert >= (int64_t)end) continue;
         uint32_t local = (uint32_t)pick.expert - first;
         uint64_t row = r->pair_begin[local * r->at.nranks + source] + pick.ordinal;
+        if (came != NULL) *came = (uint32_t)row;
         store_row(r, items + i / r->notice.topk * r->item.stride, row);
         store_index(r, row, local);
         r->src_token[row] = (int32_t)(i / r->notice.topk);
@@ -287,6 +290,7 @@ static void receive_packets(const xep_cuda_ll_dispatch_t *r)
     at->slot->verdict = XEP_CUDA_LL_HERE;
     for (uint32_t s = 0; s < at->nranks; s++) {
         at->there[s] = notice_from(r, s)->slot;
+        if (r->came.rows != NULL) r->came.tokens[s] = notice_from(r, s)->tokens;
         r->out[s] = how_with(&at->outs, s) != XEP_CUDA_WITH;
     }
     lay_rows(r);
@@ -311,18 +315,70 @@ static void tell_offer(const heaps_t *at, const uint64_t *offer, uint64_t epoch)
     }
 }
 
+/* Counts it; 0: there is nothing to offer. */
+static int begin_offer(const heaps_t *at)
+{
+    if (is_left_out(at)) return 0;
+    at->slot->epoch = ++at->now->epoch;
+    return at->slot->verdict == XEP_CUDA_LL_HERE;
+}
+
 static void run_offer(const void *args)
 {
     const xep_cuda_ll_offer_t *o = args;
-    const uint64_t epoch = o->at.now->epoch + 1;
-    if (is_left_out(&o->at)) return;
-    o->at.slot->epoch = o->at.now->epoch = epoch;
-    if (o->at.slot->verdict != XEP_CUDA_LL_HERE) return;
+    if (!begin_offer(&o->at)) return;
     for (uint32_t pair = 0; o->x != NULL && pair < o->pairs; pair++)
         for (uint64_t i = 0, row = o->pair_begin[pair]; pair % o->at.nranks != o->at.rank && i < o->pair_count[pair];
              i++, row++)
             memcpy(o->input + row * o->row_stride, o->x + row * o->x_stride, o->row_bytes);
-    tell_offer(&o->at, o->offer, epoch);
+    tell_offer(&o->at, o->offer, o->at.now->epoch);
+}
+
+static char *sum_of(const heaps_t *at, uint32_t heap, uint64_t sums, uint64_t stride, uint32_t owner, uint64_t token)
+{
+    return at->peer[heap] + sums + ((at->there[heap] * (uint64_t)at->nranks + owner) * at->tokens + token) * stride;
+}
+
+/* The sum of a token's rows here, to its source. */
+static void push_token(const xep_cuda_ll_push_t *p, xep_dtype_t dtype, uint32_t source, uint64_t token, float *sum)
+{
+    const heaps_t *at = &p->offer.at;
+    const uint32_t *rows = p->came.rows + (source * at->tokens + token) * p->topk;
+    uint32_t found = 0;
+    memset(sum, 0, p->hidden * sizeof *sum);
+    for (uint32_t k = 0; k < p->topk; k++) {
+        if (rows[k] == (uint32_t)XEP_CUDA_LL_NO_ROW) continue;
+        oracle_row_add(sum, p->offer.x + rows[k] * p->offer.x_stride, dtype, p->hidden);
+        found++;
+    }
+    if (found == 0) return;
+    oracle_row_round(sum_of(at, source, p->sums, p->offer.row_stride, at->rank, token), sum, dtype, p->hidden);
+}
+
+static void push(const xep_cuda_ll_push_t *p, xep_dtype_t dtype)
+{
+    const heaps_t *at = &p->offer.at;
+    if (!begin_offer(at)) return;
+    float *sum = malloc(p->hidden * sizeof *sum);
+    for (uint32_t s = 0; sum != NULL && s < at->nranks; s++)
+        for (uint64_t t = 0; t < p->came.tokens[s]; t++) push_token(p, dtype, s, t, sum);
+    free(sum);
+    tell_offer(at, p->offer.offer, at->now->epoch);
+}
+
+/* Of each owner that is with the combine, ascending. */
+static void add_owners(const xep_cuda_ll_sums_t *c, xep_dtype_t dtype, uint64_t token, float *sum)
+{
+    const heaps_t *at = &c->at;
+    for (uint32_t owner = 0; owner < at->nranks; owner++) {
+        int has = 0;
+        for (uint32_t k = 0; k < c->topk; k++) {
+            const int32_t expert = c->kept.picks[token * c->topk + k].expert;
+            has |= expert >= 0 && at->owner[expert] == owner;
+        }
+        if (has && how_with(&at->outs, owner) == XEP_CUDA_WITH)
+            oracle_row_add(sum, sum_of(at, at->rank, c->sums, c->row_stride, owner, token), dtype, c->sum.hidden);
+    }
 }
 
 static const char *row_of(const xep_cuda_ll_sums_t *c, xep_cuda_pick_t pick)
@@ -341,7 +397,8 @@ static void sum_token(const xep_cuda_ll_sums_t *c, xep_dtype_t dtype, uint64_t t
     for (int b = 0; b < 2; b++)
         if (c->sum.bias[b] != NULL)
             oracle_row_add(sum, c->sum.bias[b] + token * c->sum.bias_stride[b], dtype, c->sum.hidden);
-    for (uint32_t k = 0; k < c->topk; k++) {
+    if (c->at_owner) add_owners(c, dtype, token, sum);
+    for (uint32_t k = 0; k < c->topk && !c->at_owner; k++) {
         xep_cuda_pick_t pick = c->kept.picks[token * c->topk + k];
         float weight = 1;
         if (pick.expert < 0 || how_with(&c->at.outs, c->at.owner[pick.expert]) != XEP_CUDA_WITH) continue;
@@ -419,6 +476,21 @@ static void combine(const xep_cuda_ll_sums_t *c, xep_dtype_t dtype)
     free(sum);
 }
 
+static void run_push_bf16(const void *args)
+{
+    push(args, XEP_BF16);
+}
+
+static void run_push_fp16(const void *args)
+{
+    push(args, XEP_FP16);
+}
+
+static void run_push_fp32(const void *args)
+{
+    push(args, XEP_FP32);
+}
+
 static void run_sum_bf16(const void *args)
 {
     combine(args, XEP_BF16);
@@ -438,6 +510,9 @@ const standin_kernel_t standin_ll_kernels[] = {
     {"xep_cuda_ll_dispatch", sizeof(xep_cuda_ll_dispatch_t), run_dispatch},
     {"xep_cuda_ll_dispatch_usual", sizeof(xep_cuda_ll_dispatch_t), run_dispatch},
     {"xep_cuda_ll_offer", sizeof(xep_cuda_ll_offer_t), run_offer},
+    {"xep_cuda_ll_push_bf16", sizeof(xep_cuda_ll_push_t), run_push_bf16},
+    {"xep_cuda_ll_push_fp16", sizeof(xep_cuda_ll_push_t), run_push_fp16},
+    {"xep_cuda_ll_push_fp32", sizeof(xep_cuda_ll_push_t), run_push_fp32},
     {"xep_cuda_ll_sum_bf16", sizeof(xep_cuda_ll_sums_t), run_sum_bf16},
     {"xep_cuda_ll_sum_fp16", sizeof(xep_cuda_ll_sums_t), run_sum_fp16},
     {"xep_cuda_ll_sum_fp32", sizeof(xep_cuda_ll_sums_t), run_sum_fp32},
