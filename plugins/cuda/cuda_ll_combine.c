@@ -135,9 +135,10 @@ static xep_status_t launch_sums(cuda_ll_t *mode, const xep_op_t *op)
     /* where the user has this rank's outputs decides, too, whether bulk copies can pull them */
     const uintptr_t odd = sums.at_owner ? 0 : (uintptr_t)sums.own | sums.own_stride;
     const uint32_t most = sums.at_owner && nranks < slot->topk ? nranks : slot->topk;
-    const uint32_t bytes = cuda_lay_sums(args, blocks, most, CHUNK, CUDA_MOST_WARPS, cuda_shared_bytes(&mode->cuda), odd,
-                                         &sums.sum);
-    return cuda_launch_after(&mode->cuda, op, kernel_of(op, CUDA_LL_SUM_BF16), blocks, sums.sum.warps * WARP, bytes, &sums);
+    const uint32_t bytes =
+        cuda_lay_sums(args, blocks, most, CHUNK, CUDA_MOST_WARPS, cuda_shared_bytes(&mode->cuda), odd, &sums.sum);
+    return cuda_launch_after(&mode->cuda, op, kernel_of(op, CUDA_LL_SUM_BF16), blocks, sums.sum.warps * WARP, bytes,
+                             &sums);
 }
 
 static xep_status_t sum(void *opaque, xep_op_t *op)

@@ -166,7 +166,7 @@ typedef struct xep_cuda_ll_push {
     xep_cuda_ll_offer_t offer; /* first; x: outputs, wherever they are */
     xep_cuda_ll_came_t came;
     uint32_t topk, hidden;
-    uint64_t sums; /* offset in a heap: [slots][nranks][tokens] rows of offer.row_stride, by the rank that summed them */
+    uint64_t sums; /* offset in a heap: [slots][nranks][tokens] rows of offer.row_stride: by slot, owner, token */
 } xep_cuda_ll_push_t;
 
 /** Pulls and sums the rows of each token; ends when all have read what is here. A kernel a type. */

@@ -91,8 +91,8 @@ static __device__ __forceinline__ void push_elements(const push_t &p, const toke
         float sum[2] = {};
         for (uint32_t k = 0; k < p.topk; k++)
             if (token.rows[k] != (uint32_t)XEP_CUDA_LL_NO_ROW)
-                sum[0] = add_float<false>(
-                    sum[0], E::load(((const raw *)(p.offer.x + token.rows[k] * p.offer.x_stride))[h]), 1);
+                sum[0] = add_float<false>(sum[0],
+                                          E::load(((const raw *)(p.offer.x + token.rows[k] * p.offer.x_stride))[h]), 1);
         ((raw *)token.to)[h] = (raw)round_word<E>(sum);
     }
 }
