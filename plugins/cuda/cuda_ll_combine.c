@@ -4,8 +4,9 @@
 #include "cuda_ll.h"
 
 enum {
-    COPYING = 32, /* warps */
-    CHUNK = 1024, /* of a row, that a warp pulls at once: of as many rows as a token has selections */
+    COPYING = 32,      /* warps */
+    CHUNK = 1024,      /* of a row, that a warp pulls at once: of as many rows as a token has selections */
+    SUMS_CHUNK = 2048, /* likewise, of as many as it has owners */
     WARP = 32
 };
 
@@ -103,13 +104,26 @@ static void find_weights(const cuda_ll_t *mode, const xep_op_t *op, xep_cuda_ll_
     sums->weights_stride = args->weights_stride;
 }
 
+/*
+ * Of each owner its sum, in the heap, or a row of each selection: then where the user has this rank's outputs decides,
+ * too, whether bulk copies can pull them. Returns what shared memory it takes.
+ */
+static uint32_t lay_sums(const cuda_ll_t *mode, const xep_op_t *op, uint32_t blocks, xep_cuda_ll_sums_t *sums)
+{
+    const uint32_t topk = sums->topk, nranks = sums->at.nranks, room = cuda_shared_bytes(&mode->cuda);
+    if (sums->at_owner)
+        return cuda_lay_sums(op->combine, blocks, nranks < topk ? nranks : topk, SUMS_CHUNK, CUDA_MOST_WARPS, room, 0,
+                             &sums->sum);
+    return cuda_lay_sums(op->combine, blocks, topk, CHUNK, CUDA_MOST_WARPS, room,
+                         (uintptr_t)sums->own | sums->own_stride, &sums->sum);
+}
+
 /* Own outputs are read where the user has them: the send phase leaves them out of the copy. */
 static xep_status_t launch_sums(cuda_ll_t *mode, const xep_op_t *op)
 {
     const xep_combine_args_t *args = op->combine;
     const ll_slot_t *slot = ll_slot(&mode->ll, op->slot);
     const xep_heap_layout_t *at = &mode->layout.ll.common;
-    const uint32_t nranks = mode->ll.kit.shape->nranks;
     xep_cuda_ll_sums_t sums = {
         .sum = {.tokens = (uint32_t)slot->tokens},
         .at = cuda_ll_heaps(mode, op),
@@ -131,12 +145,7 @@ static xep_status_t launch_sums(cuda_ll_t *mode, const xep_op_t *op)
         .differs = &mode->cuda.late[CUDA_LL_DIFFERS],
     };
     find_weights(mode, op, &sums);
-    const uint32_t blocks = cuda_multiprocessors(&mode->ll.kit);
-    /* where the user has this rank's outputs decides, too, whether bulk copies can pull them */
-    const uintptr_t odd = sums.at_owner ? 0 : (uintptr_t)sums.own | sums.own_stride;
-    const uint32_t most = sums.at_owner && nranks < slot->topk ? nranks : slot->topk;
-    const uint32_t bytes =
-        cuda_lay_sums(args, blocks, most, CHUNK, CUDA_MOST_WARPS, cuda_shared_bytes(&mode->cuda), odd, &sums.sum);
+    const uint32_t blocks = cuda_multiprocessors(&mode->ll.kit), bytes = lay_sums(mode, op, blocks, &sums);
     return cuda_launch_after(&mode->cuda, op, kernel_of(op, CUDA_LL_SUM_BF16), blocks, sums.sum.warps * WARP, bytes,
                              &sums);
 }
