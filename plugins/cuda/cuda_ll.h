@@ -16,7 +16,8 @@
  *     offer, unless that is what the lines of the slot have from its last combine. XEP_COMBINE_SUM_AT_OWNER: stores the
  *     sum of each token's rows here into its source's heap, in place of the copy.
  *  2. receive: waits for all words, begins to pull each token's rows where they are, sums them if the offers agree,
- *     tells all that it has read ("read"), and ends when all have read what is here. Sums of owners are in its own heap.
+ *     tells all that it has read ("read"), and ends when all have read what is here. Sums of owners are in its own
+ *     heap.
  * All blocks of a kernel tell these words together: each adds its share, XEP_CUDA_WHOLE * epoch when all have. A share
  * of "sent" or "ready" is a release of all that the block has written; one of "read" orders nothing, as it is told when
  * the last value that was pulled is in a register or in shared memory, and nothing is written that it announces.
