@@ -119,7 +119,7 @@ check_LTLIBRARIES += %D%/cuda/standin_cuda.la %D%/cuda/xep_normal_cuda.la %D%/cu
 	%D%/cuda/standin.h %D%/cuda/standin_driver.c %D%/cuda/standin_contexts.c %D%/cuda/standin_memory.c \
 	%D%/cuda/standin_streams.c %D%/cuda/standin_words.h %D%/cuda/standin_ll_heaps.h %D%/cuda/standin_kernels.c \
 	%D%/cuda/standin_layout.c %D%/cuda/standin_experts.c \
-	%D%/cuda/standin_ll.c
+	%D%/cuda/standin_ll.c %D%/cuda/standin_ll_combine.c
 %C%_cuda_standin_cuda_la_CPPFLAGS = $(AM_CPPFLAGS) -I$(srcdir)/plugins/cuda -I$(srcdir)/plugins/normal \
 	-I$(srcdir)/plugins/ll
 %C%_cuda_standin_cuda_la_CFLAGS = $(AM_CFLAGS) -Wno-missing-prototypes

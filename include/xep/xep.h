@@ -654,7 +654,7 @@ XEP_API xep_status_t xep_handle_recv(const xep_handle_t *handle, const xep_recv_
 
 /** Bits of xep_combine_args_t.flags. */
 enum {
-    /* ll, host memory: a rank first sums what its own experts have for a token, so that it sends one row and not one
+    /* ll: a rank first sums what its own experts have for a token, so that it sends one row and not one
      * for each selection. out then is +0 + bias[0] + bias[1] + the sum of each rank, ranks ascending, in fp32, rounded
      * once to nearest even; and the sum of a rank +0 + y of each of its selections, k ascending, in fp32, rounded once:
      * to dtype, or where it travels by quant, to that (by LogFMT to bf16, and then to that). The same bits whoever is

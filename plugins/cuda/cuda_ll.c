@@ -37,6 +37,8 @@ static xep_status_t lay_heap(const xep_shape_t *shape, xep_heap_layout_t *common
     at->own_words = lay_lines(&region[XEP_REGION_CONTROL], 1, sizeof(xep_cuda_own_words_t));
     at->words = lay_lines(&region[XEP_REGION_CONTROL], lines, sizeof(xep_cuda_ll_words_t));
     at->heads = lay_lines(&region[XEP_REGION_METADATA], lines, head.end);
+    at->sums = xep_carve_offset(&region[XEP_REGION_ROWS], shape->slots * shape->nranks * shape->tokens,
+                                common->combine_stride);
     return status;
 }
 
@@ -57,6 +59,8 @@ static void lay_slot(const xep_shape_t *shape, xep_carve_t *memory, ll_slot_t *s
     beside->state = xep_carve_array(memory, 1, sizeof *beside->state);
     beside->kept.picks = xep_carve_array(memory, selections, sizeof *beside->kept.picks);
     beside->kept.weights = xep_carve_array(memory, selections, sizeof *beside->kept.weights);
+    beside->came.tokens = xep_carve_array(memory, shape->nranks, sizeof *beside->came.tokens);
+    beside->came.rows = xep_carve_array(memory, shape->nranks * selections, sizeof *beside->came.rows);
     beside->there = xep_carve_array(memory, shape->nranks, sizeof *beside->there);
     beside->out = xep_carve_array(memory, shape->nranks, sizeof *beside->out);
     slot->pair_begin = xep_carve_array(memory, pairs, sizeof *slot->pair_begin);
@@ -127,6 +131,9 @@ static const cuda_kernel_name_t kernel_names[CUDA_LL_KERNELS] = {
     [CUDA_LL_DISPATCH] = {CUDA_IMAGE_LL_DISPATCH, "xep_cuda_ll_dispatch"},
     [CUDA_LL_DISPATCH_USUAL] = {CUDA_IMAGE_LL_DISPATCH, "xep_cuda_ll_dispatch_usual"},
     [CUDA_LL_OFFER] = {CUDA_IMAGE_LL_COMBINE, "xep_cuda_ll_offer"},
+    [CUDA_LL_PUSH_BF16] = {CUDA_IMAGE_LL_COMBINE, "xep_cuda_ll_push_bf16"},
+    [CUDA_LL_PUSH_FP16] = {CUDA_IMAGE_LL_COMBINE, "xep_cuda_ll_push_fp16"},
+    [CUDA_LL_PUSH_FP32] = {CUDA_IMAGE_LL_COMBINE, "xep_cuda_ll_push_fp32"},
     [CUDA_LL_SUM_BF16] = {CUDA_IMAGE_LL_COMBINE, "xep_cuda_ll_sum_bf16"},
     [CUDA_LL_SUM_FP16] = {CUDA_IMAGE_LL_COMBINE, "xep_cuda_ll_sum_fp16"},
     [CUDA_LL_SUM_FP32] = {CUDA_IMAGE_LL_COMBINE, "xep_cuda_ll_sum_fp32"},
@@ -182,7 +189,7 @@ const xep_plugin_t xep_plugin = {
     .state_bytes = sizeof(cuda_ll_state_t),
     .name = "ll_cuda",
     .brief = "ll for device memory: kernels read the devices of all ranks directly; the host waits for nothing",
-    .can = XEP_CAN_MASK | XEP_CAN_CAPTURE | XEP_CAN_PAYLOADS | LL_CAN,
+    .can = XEP_CAN_MASK | XEP_CAN_CAPTURE | XEP_CAN_PAYLOADS | XEP_CAN_SUM_AT_OWNER | LL_CAN,
     .casts = XEP_CASTS,
     .combine_casts = XEP_CASTS | 1u << XEP_QUANT_LOGFMT,
     .arrangements = LL_ARRANGEMENTS,

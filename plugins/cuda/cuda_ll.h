@@ -13,9 +13,11 @@
  *     alike, and so the verdict; copies each row from its source's ring; tells each source where its rows begin.
  * combine of a handle:
  *  1. send: copies outputs into the input if they are elsewhere (this rank's own stay), then "ready"; before it the
- *     offer, unless that is what the lines of the slot have from its last combine.
+ *     offer, unless that is what the lines of the slot have from its last combine. XEP_COMBINE_SUM_AT_OWNER: stores the
+ *     sum of each token's rows here into its source's heap, in place of the copy.
  *  2. receive: waits for all words, begins to pull each token's rows where they are, sums them if the offers agree,
- *     tells all that it has read ("read"), and ends when all have read what is here.
+ *     tells all that it has read ("read"), and ends when all have read what is here. Sums of owners are in its own
+ *     heap.
  * All blocks of a kernel tell these words together: each adds its share, XEP_CUDA_WHOLE * epoch when all have. A share
  * of "sent" or "ready" is a release of all that the block has written; one of "read" orders nothing, as it is told when
  * the last value that was pulled is in a register or in shared memory, and nothing is written that it announces.
@@ -58,6 +60,9 @@ typedef enum {
     CUDA_LL_DISPATCH,
     CUDA_LL_DISPATCH_USUAL, /* rows as they are, or bf16 cast to e4m3 */
     CUDA_LL_OFFER,
+    CUDA_LL_PUSH_BF16,
+    CUDA_LL_PUSH_FP16,
+    CUDA_LL_PUSH_FP32,
     CUDA_LL_SUM_BF16,
     CUDA_LL_SUM_FP16,
     CUDA_LL_SUM_FP32,
@@ -72,12 +77,14 @@ typedef struct cuda_ll_layout {
     uint64_t heads, head_bytes, head_weights, head_counts;
     uint64_t own_words; /* XEP_REGION_CONTROL: xep_cuda_own_words_t */
     uint64_t words;     /* XEP_REGION_CONTROL: [ring][R] xep_cuda_ll_words_t */
+    uint64_t sums;      /* XEP_REGION_ROWS: xep_cuda_ll_push_t */
 } cuda_ll_layout_t;
 
 /** Beside an ll_slot_t, whose arrays are device memory, in device memory too. */
 typedef struct cuda_ll_slot {
     xep_cuda_ll_slot_t *state;
     xep_cuda_ll_kept_t kept;
+    xep_cuda_ll_came_t came;
     uint32_t *there; /* [R] */
     uint8_t *out;    /* [R] xep_recv_t.out */
 } cuda_ll_slot_t;

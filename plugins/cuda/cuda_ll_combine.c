@@ -4,8 +4,9 @@
 #include "cuda_ll.h"
 
 enum {
-    COPYING = 32, /* warps */
-    CHUNK = 1024, /* of a row, that a warp pulls at once: of as many rows as a token has selections */
+    COPYING = 32,      /* warps */
+    CHUNK = 1024,      /* of a row, that a warp pulls at once: of as many rows as a token has selections */
+    SUMS_CHUNK = 2048, /* likewise, of as many as it has owners */
     WARP = 32
 };
 
@@ -20,7 +21,7 @@ static char *input_of(const cuda_ll_t *mode, const xep_op_t *op)
 /* Whether the receive phase makes the offer: one launch. */
 static int is_in_one(const xep_op_t *op)
 {
-    return op->waits && op->combine->x == NULL;
+    return op->waits && op->combine->x == NULL && !ll_sums_at_owner(op);
 }
 
 /* What ranks must agree on. */
@@ -29,15 +30,12 @@ static uint64_t second_offer(const xep_combine_args_t *args)
     return (uint64_t)args->quant << 32 | args->flags;
 }
 
-/* Outputs that lie in the input already need one block, which only tells the readers. */
-static xep_status_t offer(void *opaque, xep_op_t *op)
+static xep_cuda_ll_offer_t offer_of(const cuda_ll_t *mode, const xep_op_t *op)
 {
-    cuda_ll_t *mode = opaque;
     const xep_combine_args_t *args = op->combine;
-    if (is_in_one(op)) return XEP_OK;
     const ll_slot_t *slot = ll_slot(&mode->ll, op->slot);
     const xep_shape_t *shape = mode->ll.kit.shape;
-    xep_cuda_ll_offer_t offer = {
+    return (xep_cuda_ll_offer_t){
         .at = cuda_ll_heaps(mode, op),
         .x = args->x,
         .x_stride = args->x_stride,
@@ -49,9 +47,45 @@ static xep_status_t offer(void *opaque, xep_op_t *op)
         .pair_count = slot->pair_count,
         .offer = {cuda_offer(op), second_offer(args)},
     };
-    const uint32_t blocks = args->x == NULL ? 1 : cuda_multiprocessors(&mode->ll.kit);
-    xep_status_t status = cuda_launch(&mode->cuda, op, CUDA_LL_OFFER, blocks, COPYING * WARP,
-                                      args->x == NULL ? 0 : (offer.pairs + 1) * (uint32_t)sizeof(uint32_t), &offer);
+}
+
+/* One of the kernels that there are for each type, of which this is the first. */
+static int kernel_of(const xep_op_t *op, cuda_ll_kernel_t bf16)
+{
+    return (int)bf16 + (op->combine->dtype == XEP_BF16 ? 0 : op->combine->dtype == XEP_FP16 ? 1 : 2);
+}
+
+/* Outputs that lie in the input already need one block, which only tells the readers. */
+static xep_status_t launch_offer(cuda_ll_t *mode, const xep_op_t *op)
+{
+    xep_cuda_ll_offer_t offer = offer_of(mode, op);
+    const uint32_t blocks = offer.x == NULL ? 1 : cuda_multiprocessors(&mode->ll.kit);
+    return cuda_launch(&mode->cuda, op, CUDA_LL_OFFER, blocks, COPYING * WARP,
+                       offer.x == NULL ? 0 : (offer.pairs + 1) * (uint32_t)sizeof(uint32_t), &offer);
+}
+
+static xep_status_t launch_push(cuda_ll_t *mode, const xep_op_t *op)
+{
+    xep_cuda_ll_push_t push = {
+        .offer = offer_of(mode, op),
+        .came = mode->slots[op->slot].came,
+        .topk = ll_slot(&mode->ll, op->slot)->topk,
+        .hidden = op->combine->hidden,
+        .sums = mode->layout.sums,
+    };
+    if (push.offer.x == NULL) {
+        push.offer.x = push.offer.input;
+        push.offer.x_stride = push.offer.row_stride;
+    }
+    return cuda_launch(&mode->cuda, op, kernel_of(op, CUDA_LL_PUSH_BF16), cuda_multiprocessors(&mode->ll.kit),
+                       COPYING * WARP, 0, &push);
+}
+
+static xep_status_t offer(void *opaque, xep_op_t *op)
+{
+    cuda_ll_t *mode = opaque;
+    if (is_in_one(op)) return XEP_OK;
+    xep_status_t status = ll_sums_at_owner(op) ? launch_push(mode, op) : launch_offer(mode, op);
     return status == XEP_OK ? mode->cuda.device->ops->mark(mode->cuda.device, cuda_stream(op)) : status;
 }
 
@@ -70,15 +104,26 @@ static void find_weights(const cuda_ll_t *mode, const xep_op_t *op, xep_cuda_ll_
     sums->weights_stride = args->weights_stride;
 }
 
+/*
+ * Of each owner its sum, in the heap, or a row of each selection: then where the user has this rank's outputs decides,
+ * too, whether bulk copies can pull them. Returns what shared memory it takes.
+ */
+static uint32_t lay_sums(const cuda_ll_t *mode, const xep_op_t *op, uint32_t blocks, xep_cuda_ll_sums_t *sums)
+{
+    const uint32_t topk = sums->topk, nranks = sums->at.nranks, room = cuda_shared_bytes(&mode->cuda);
+    if (sums->at_owner)
+        return cuda_lay_sums(op->combine, blocks, nranks < topk ? nranks : topk, SUMS_CHUNK, CUDA_MOST_WARPS, room, 0,
+                             &sums->sum);
+    return cuda_lay_sums(op->combine, blocks, topk, CHUNK, CUDA_MOST_WARPS, room,
+                         (uintptr_t)sums->own | sums->own_stride, &sums->sum);
+}
+
 /* Own outputs are read where the user has them: the send phase leaves them out of the copy. */
 static xep_status_t launch_sums(cuda_ll_t *mode, const xep_op_t *op)
 {
     const xep_combine_args_t *args = op->combine;
     const ll_slot_t *slot = ll_slot(&mode->ll, op->slot);
     const xep_heap_layout_t *at = &mode->layout.ll.common;
-    const cuda_ll_kernel_t kernel = args->dtype == XEP_BF16   ? CUDA_LL_SUM_BF16
-                                    : args->dtype == XEP_FP16 ? CUDA_LL_SUM_FP16
-                                                              : CUDA_LL_SUM_FP32;
     xep_cuda_ll_sums_t sums = {
         .sum = {.tokens = (uint32_t)slot->tokens},
         .at = cuda_ll_heaps(mode, op),
@@ -88,6 +133,8 @@ static xep_status_t launch_sums(cuda_ll_t *mode, const xep_op_t *op)
         .input_bytes = at->input.stride,
         .row_stride = at->combine_stride,
         .offers = (uint32_t)is_in_one(op),
+        .at_owner = (uint32_t)ll_sums_at_owner(op),
+        .sums = mode->layout.sums,
         .offer = {cuda_offer(op), second_offer(args)},
         .missing = args->missing,
         .missing_stride = args->missing_stride,
@@ -98,12 +145,9 @@ static xep_status_t launch_sums(cuda_ll_t *mode, const xep_op_t *op)
         .differs = &mode->cuda.late[CUDA_LL_DIFFERS],
     };
     find_weights(mode, op, &sums);
-    const uint32_t blocks = cuda_multiprocessors(&mode->ll.kit);
-    /* where the user has this rank's outputs decides, too, whether bulk copies can pull them */
-    const uint32_t bytes =
-        cuda_lay_sums(args, blocks, slot->topk, CHUNK, CUDA_MOST_WARPS, cuda_shared_bytes(&mode->cuda),
-                      (uintptr_t)sums.own | sums.own_stride, &sums.sum);
-    return cuda_launch_after(&mode->cuda, op, (int)kernel, blocks, sums.sum.warps * WARP, bytes, &sums);
+    const uint32_t blocks = cuda_multiprocessors(&mode->ll.kit), bytes = lay_sums(mode, op, blocks, &sums);
+    return cuda_launch_after(&mode->cuda, op, kernel_of(op, CUDA_LL_SUM_BF16), blocks, sums.sum.warps * WARP, bytes,
+                             &sums);
 }
 
 static xep_status_t sum(void *opaque, xep_op_t *op)
@@ -137,6 +181,7 @@ static xep_status_t check_memory(const cuda_ll_t *mode, const xep_op_t *op)
 xep_status_t cuda_ll_combine(void *opaque, xep_op_t *op)
 {
     cuda_ll_t *mode = opaque;
-    xep_status_t status = check_memory(mode, op);
+    xep_status_t status = ll_sums_at_owner(op) ? ll_check_sums(&mode->ll, op) : XEP_OK;
+    if (status == XEP_OK) status = check_memory(mode, op);
     return status == XEP_OK ? cuda_ll_begin(mode, op) : status;
 }

@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Combine: outputs into the input, and the word; then the rows of each token are pulled, weighed and summed. */
+/*
+ * Combine: outputs into the input, or sums of them to the sources of their tokens, and the word; then the rows of each
+ * token are pulled, weighed and summed.
+ */
 #include <stddef.h>
 
 #include "cuda_ll_heaps.cuh"
+#include "cuda_ll_push.cuh"
 #include "cuda_outs.cuh"
 #include "cuda_sum.cuh"
 #include "cuda_words.cuh"
@@ -111,20 +115,45 @@ static __device__ __forceinline__ void count_operation(const xep_cuda_ll_heaps_t
  * If all ranks refused the dispatch, all leave out its combine, too; if one rank lost it, the others wait for that rank
  * in vain. The combine is told and counted all the same, as it was on all ranks, so their epochs stay the same.
  */
-extern "C" __global__ void __launch_bounds__(1024, 1) xep_cuda_ll_offer(const __grid_constant__ xep_cuda_ll_offer_t o)
+template <typename F> static __device__ __forceinline__ void offer(const offer_t &o, F bring)
 {
-    extern __shared__ uint32_t before[];
     const xep_cuda_ll_heaps_t &at = o.at;
     const uint64_t epoch = at.now->epoch + 1, ready = at.slot->ready;
     const uint64_t word = at.line + at.slot_number * (uint64_t)at.nranks * at.line_bytes + at.line_ready;
     if (is_left_out(at, epoch)) return;
-    if (at.slot->verdict == XEP_CUDA_LL_HERE && o.x != nullptr) copy_rows(o, before);
+    if (at.slot->verdict == XEP_CUDA_LL_HERE) bring();
     if (blockIdx.x == 0) tell_offer(at, o.offer, 0);
     begin_next();
     tell_share(at.peer, at.rank, at.nranks, word, at.line_bytes, ready, epoch, 1);
     if (blockIdx.x != 0 || threadIdx.x != 0) return;
     wait_for_blocks(line_at(at, at.rank, at.slot_number, at.rank) + at.line_ready, epoch);
     count_operation(at, epoch, o.offer);
+}
+
+extern "C" __global__ void __launch_bounds__(1024, 1) xep_cuda_ll_offer(const __grid_constant__ xep_cuda_ll_offer_t o)
+{
+    extern __shared__ uint32_t before[];
+    offer(o, [&] {
+        if (o.x != nullptr) copy_rows(o, before);
+    });
+}
+
+extern "C" __global__ void __launch_bounds__(1024, 1)
+    xep_cuda_ll_push_bf16(const __grid_constant__ xep_cuda_ll_push_t p)
+{
+    offer(p.offer, [&] { push_sums<bf16_t>(p); });
+}
+
+extern "C" __global__ void __launch_bounds__(1024, 1)
+    xep_cuda_ll_push_fp16(const __grid_constant__ xep_cuda_ll_push_t p)
+{
+    offer(p.offer, [&] { push_sums<fp16_t>(p); });
+}
+
+extern "C" __global__ void __launch_bounds__(1024, 1)
+    xep_cuda_ll_push_fp32(const __grid_constant__ xep_cuda_ll_push_t p)
+{
+    offer(p.offer, [&] { push_sums<fp32_t>(p); });
 }
 
 /* ---- the receive phase ---- */
@@ -144,11 +173,28 @@ typedef struct place {
     float weight;
 } place_t;
 
+/* The sum of a token's n-th owner, ascending. */
+static __device__ __forceinline__ place_t find_sum(const xep_cuda_ll_sums_t &c, uint32_t token, uint32_t n)
+{
+    const xep_cuda_pick_t *picks = c.kept.picks + (uint64_t)token * c.topk;
+    uint32_t owner = UINT32_MAX;
+    for (uint32_t i = 0, from = 0; i <= n; i++, from = owner + 1) {
+        owner = UINT32_MAX;
+        for (uint32_t k = 0; k < c.topk; k++) {
+            const uint32_t one = picks[k].expert < 0 ? UINT32_MAX : c.at.owner[picks[k].expert];
+            if (one >= from && one < owner) owner = one;
+        }
+        if (owner == UINT32_MAX) return {nullptr, nullptr, 0, 0, c.at.rank, 1};
+    }
+    return {nullptr, sum_at(c.at, c.at.rank, c.sums, c.row_stride, c.at.slot_number, owner, token), 0, 0, owner, 1};
+}
+
 /* Biases first, whose weight is 1, then the rows of the selections. */
 static __device__ __forceinline__ place_t find_place(const xep_cuda_ll_sums_t &c, uint32_t token, uint32_t n)
 {
-    place_t p = {nullptr, bias_of(c.sum, token, &n), 0, 0, 0, 1};
+    place_t p = {nullptr, bias_of(c.sum, token, &n), 0, 0, c.at.rank, 1};
     if (p.rows != nullptr) return p;
+    if (c.at_owner) return find_sum(c, token, n);
     const xep_cuda_pick_t pick = c.kept.picks[(uint64_t)token * c.topk + n];
     if (pick.expert < 0) return p;
     const uint32_t owner = c.at.owner[pick.expert], there = c.at.there[owner];
@@ -164,8 +210,8 @@ static __device__ __forceinline__ place_t find_place(const xep_cuda_ll_sums_t &c
 
 static __device__ __forceinline__ const char *row_at(const xep_cuda_ll_sums_t &c, const place_t &p)
 {
-    if (p.first == nullptr) return p.rows;
     if (!is_with(c.at, p.owner)) return nullptr;
+    if (p.first == nullptr) return p.rows;
     const uint64_t row = (uint64_t)*p.first + p.ordinal;
     /* the owner's word alone is no reason to read elsewhere */
     return row >= c.at.recv_rows ? nullptr : p.rows + row * p.stride;

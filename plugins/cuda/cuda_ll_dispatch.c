@@ -5,9 +5,9 @@
 
 enum {
     SENDING = 24, /* warps */
-    RECEIVING =
-        24, /* likewise, and the most that each moves at once: what fills the shared memory of a multiprocessor */
-    CHUNK = 8192,
+    RECEIVING = 24,
+    CHUNK = 3072, /* bytes that each moves at once at most: 128 tokens are a piece or two for each warp of 64 blocks */
+    LINE = 128,
     WARP = 32
 };
 
@@ -109,13 +109,13 @@ static xep_status_t send(void *opaque, xep_op_t *op)
 
 /*
  * Bytes of a piece that a warp moves at once: pieces of about the same length, so that the last one is no stub, and
- * of whole 16 bytes, as bulk copies want them.
+ * of whole lines, as copies that begin within one take half as long again.
  */
 static uint32_t choose_chunk(const xep_cuda_ll_item_t *item)
 {
     const uint32_t bytes = (uint32_t)(item->scales + item->scale_words * 4 + 15) & ~15u;
     const uint32_t parts = (bytes + CHUNK - 1) / CHUNK;
-    return ((bytes + parts - 1) / parts + 15) & ~15u;
+    return ((bytes + parts - 1) / parts + LINE - 1) / LINE * LINE;
 }
 
 /*
@@ -159,6 +159,7 @@ static void fill_receive(const cuda_ll_t *mode, const xep_op_t *op, xep_cuda_ll_
     dispatch->stats = args->expert_stats;
     dispatch->rows = args->recv_rows_p;
     dispatch->out = mode->slots[op->slot].out;
+    if (ll_weights_are_owners(slot)) dispatch->came = mode->slots[op->slot].came;
     dispatch->mirror = (char *)mode->refused;
     dispatch->refusal = mode->refusal;
     dispatch->deadline = cuda_deadline(&mode->cuda, op, CUDA_LL_NOTICES);

@@ -61,6 +61,13 @@ __device__ __forceinline__ xep_cuda_ll_words_t *words_at(const xep_cuda_ll_heaps
     return words_in(at, at.peer[heap], turn, source);
 }
 
+/** What a rank has summed for a token of a slot of this heap. */
+__device__ __forceinline__ char *sum_at(const xep_cuda_ll_heaps_t &at, uint32_t heap, uint64_t sums, uint64_t stride,
+                                        uint32_t slot, uint32_t owner, uint32_t token)
+{
+    return at.peer[heap] + sums + ((slot * (uint64_t)at.nranks + owner) * at.tokens + token) * stride;
+}
+
 /** First rows of a rank's experts, as they are told for a slot of the heap. */
 __device__ __forceinline__ uint32_t *table_at(const xep_cuda_ll_heaps_t &at, uint32_t heap, uint32_t slot,
                                               uint32_t owner)

@@ -36,6 +36,8 @@ enum {
     XEP_CUDA_LL_HERE
 };
 
+enum { XEP_CUDA_LL_NO_ROW = -1 };
+
 /** What kernels know of a slot. */
 typedef struct xep_cuda_ll_slot {
     uint64_t epoch, turn; /* of the operation in flight; of its dispatch */
@@ -84,6 +86,12 @@ typedef struct xep_cuda_ll_kept {
     xep_cuda_pick_t *picks; /* [tokens][topk] */
     float *weights;         /* [tokens][topk] */
 } xep_cuda_ll_kept_t;
+
+/** What the handle keeps of the tokens that came, so that their rows can be summed here. */
+typedef struct xep_cuda_ll_came {
+    uint32_t *tokens; /* [nranks] of each source */
+    uint32_t *rows;   /* [nranks][tokens][topk] of each selection; XEP_CUDA_LL_NO_ROW: it is of another rank */
+} xep_cuda_ll_came_t;
 
 /** A row and its scales, of a packet. */
 typedef struct xep_cuda_ll_item {
@@ -136,6 +144,7 @@ typedef struct xep_cuda_ll_dispatch {
     int32_t *stats;                                      /* [L] or NULL */
     uint64_t *rows;                                      /* where to tell the number of rows, or NULL */
     uint8_t *out;                                        /* [nranks] 1: without this rank; where ranks may be out */
+    xep_cuda_ll_came_t came;                             /* rows NULL: rows of this dispatch are not summed here */
     char *mirror;                                        /* pinned: [nranks] notices, of a dispatch that is refused */
     xep_cuda_ll_refusal_t *refusal;
     xep_cuda_deadline_t deadline;
@@ -152,6 +161,14 @@ typedef struct xep_cuda_ll_offer {
     uint64_t offer[2];                       /* what ranks must agree on */
 } xep_cuda_ll_offer_t;
 
+/** Sums the rows of each token here and stores the sum where its source reads it; then as an offer. A kernel a type. */
+typedef struct xep_cuda_ll_push {
+    xep_cuda_ll_offer_t offer; /* first; x: outputs, wherever they are */
+    xep_cuda_ll_came_t came;
+    uint32_t topk, hidden;
+    uint64_t sums; /* offset in a heap: [slots][nranks][tokens] rows of offer.row_stride: by slot, owner, token */
+} xep_cuda_ll_push_t;
+
 /** Pulls and sums the rows of each token; ends when all have read what is here. A kernel a type. */
 typedef struct xep_cuda_ll_sums {
     xep_cuda_sum_t sum; /* first */
@@ -165,6 +182,8 @@ typedef struct xep_cuda_ll_sums {
     const char *own; /* outputs of this rank */
     uint64_t own_stride;
     uint32_t offers;   /* 1: no send phase was before: this kernel makes the offer, too */
+    uint32_t at_owner; /* 1: of each rank its sum, in this rank's heap; row_stride is that of sums */
+    uint64_t sums;     /* xep_cuda_ll_push_t */
     uint64_t offer[2]; /* xep_cuda_ll_offer_t */
     uint8_t *missing;  /* [tokens] rows of topk, 1: not in the sum; NULL: nobody asks */
     uint64_t missing_stride;

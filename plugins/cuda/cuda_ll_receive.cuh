@@ -68,6 +68,7 @@ static __device__ void publish(const receive_t &r, const board_t &b, uint32_t en
     }
     for (uint32_t i = threadIdx.x; i < r.at.nranks; i += blockDim.x) {
         r.at.there[i] = b.notice[i].slot;
+        if (r.came.rows != nullptr) r.came.tokens[i] = b.notice[i].tokens;
         if (leaves_out(r.at.outs)) r.out[i] = how_with(r.at.outs, i) != XEP_CUDA_WITH;
     }
     if (threadIdx.x == 0 && r.rows != nullptr) *r.rows = end;
@@ -138,6 +139,13 @@ static __device__ __forceinline__ void store_metadata(const receive_t &r, const 
     store_index(r, row, (int32_t)local);
 }
 
+/* Where a selection of a token that came has its row, for combines that sum here. */
+static __device__ __forceinline__ void note_row(const receive_t &r, const piece_t &p, uint32_t k, int64_t row)
+{
+    r.came.rows[(p.source * r.at.tokens + p.token) * r.notice.topk + k] =
+        row == NOWHERE ? (uint32_t)XEP_CUDA_LL_NO_ROW : (uint32_t)row;
+}
+
 static __device__ __forceinline__ const xep_cuda_pick_t *picks_of(const receive_t &r, const board_t &b, uint64_t turn,
                                                                   const piece_t &p)
 {
@@ -173,6 +181,7 @@ static __device__ __forceinline__ int move_piece(const receive_t &r, const board
         uint32_t local = 0;
         const int64_t row = k < topk ? place_pick(r, b, p.source, picks[k], &local) : NOWHERE;
         uint32_t here = __ballot_sync(UINT32_MAX, row != NOWHERE);
+        if (p.part == 0 && r.came.rows != nullptr && k < topk) note_row(r, p, k, row);
         if (here == 0) continue;
         if (!fetched && !on_its_way && lane == 0) fetch_piece(p, piece_at(r, turn, p));
         /* metadata is stored while the piece is on its way */

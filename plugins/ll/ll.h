@@ -274,6 +274,18 @@ uint64_t ll_table_offset(const ll_t *mode, uint32_t slot, uint32_t rank);
 
 xep_status_t ll_check_dispatch(const ll_t *mode, xep_op_t *op);
 
+/** Whether a rank sums the rows of its experts before they travel. */
+static inline int ll_sums_at_owner(const xep_op_t *op)
+{
+    return (op->combine->flags & XEP_COMBINE_SUM_AT_OWNER) != 0;
+}
+
+/** Of such a combine: refuses what the rank of the experts cannot sum. */
+xep_status_t ll_check_sums(const ll_t *mode, xep_op_t *op);
+
+/** Whether all weights of a dispatch, if it had some, went to the experts, so that they can be summed there. */
+int ll_weights_are_owners(const ll_slot_t *slot);
+
 /** All but most, which stays as it is. */
 void ll_fill_notice(const ll_t *mode, const xep_op_t *op, ll_notice_t *notice);
 

@@ -5,11 +5,6 @@
 
 #include <string.h>
 
-static int sums_at_owner(const xep_op_t *op)
-{
-    return (op->combine->flags & XEP_COMBINE_SUM_AT_OWNER) != 0;
-}
-
 static int is_encoded(const xep_op_t *op)
 {
     return op->combine->quant != XEP_QUANT_NONE;
@@ -47,7 +42,7 @@ static char *thread_rows(const ll_t *mode, uint32_t thread)
 static uint64_t count_together(const xep_op_t *op, const ll_pick_t *pick, const ll_pick_t *end)
 {
     uint64_t n = 1;
-    while (sums_at_owner(op) && pick + n < end && pick[n].token == pick->token) n++;
+    while (ll_sums_at_owner(op) && pick + n < end && pick[n].token == pick->token) n++;
     return n;
 }
 
@@ -77,7 +72,7 @@ static void code_rows(const coding_t *coding, const ll_pick_t *pick, uint64_t n,
 {
     size_t stride;
     const char *rows = xep_combine_outputs(&coding->mode->kit, coding->op, &stride);
-    if (sums_at_owner(coding->op)) code_sum(coding, pick, n, thread);
+    if (ll_sums_at_owner(coding->op)) code_sum(coding, pick, n, thread);
     else
         xep_codec_encode(&ll_state(coding->op)->codec, coded_row(coding->mode, coding->op, pick),
                          rows + pick->row * stride);
@@ -262,7 +257,7 @@ static void sum_share(void *arg, uint32_t thread, uint32_t nthreads)
     ll_t *mode = coding->mode;
     const xep_combine_args_t *args = coding->op->combine;
     const uint64_t tokens = ll_slot(mode, coding->op->slot)->tokens, end = tokens * (thread + 1) / nthreads;
-    const int at_owner = sums_at_owner(coding->op);
+    const int at_owner = ll_sums_at_owner(coding->op);
     for (uint64_t t = tokens * thread / nthreads; t < end; t++) {
         const uint32_t from = mode->row_begin[t];
         uint32_t n = mode->row_begin[t + 1] - from;
@@ -280,7 +275,7 @@ xep_status_t ll_sum_coded(void *opaque, xep_op_t *op)
     const xep_combine_args_t *args = op->combine;
     const uint64_t tokens = ll_slot(mode, op->slot)->tokens;
     ll_find_outputs(mode, op);
-    xep_status_t status = ll_list_outputs(mode, op, sums_at_owner(op) ? list_sums : ll_list_token);
+    xep_status_t status = ll_list_outputs(mode, op, ll_sums_at_owner(op) ? list_sums : ll_list_token);
     if (status != XEP_OK) return status;
     const uint64_t bytes = (mode->row_begin[tokens] + tokens) * args->hidden * xep_elem_bytes(args->dtype);
     coding_t coding = coding_of(mode, op, bytes >= mode->kit.env->stream_bytes);
@@ -290,21 +285,6 @@ xep_status_t ll_sum_coded(void *opaque, xep_op_t *op)
 
 /* ---- begin ---- */
 
-/* Owners have weights only if these came with the rows, and then the experts have applied them. */
-static xep_status_t check_sums(const ll_t *mode, xep_op_t *op)
-{
-    const xep_env_t *env = mode->kit.env;
-    const ll_slot_t *slot = ll_slot(mode, op->slot);
-    if (slot->pieces > 1)
-        return env->fail(env, op, XEP_ERR_UNSUPPORTED,
-                         "invalid flags: XEP_COMBINE_SUM_AT_OWNER (not for a handle of several pieces: %llu)",
-                         (unsigned long long)slot->pieces);
-    if (op->combine->weights == NULL && (slot->weights_sent || !slot->weights_given)) return XEP_OK;
-    return env->fail(env, op, XEP_ERR_UNSUPPORTED,
-                     "invalid flags: XEP_COMBINE_SUM_AT_OWNER with weights that owners do not have (dispatch with "
-                     "XEP_DISPATCH_SEND_WEIGHTS, or without topk_weights)");
-}
-
 /*
  * Memory for coded rows may have been short at open; then only what needs it is refused. Rows of several pieces have
  * gone as they are, but for those of the last one.
@@ -313,8 +293,8 @@ xep_status_t ll_choose_coded(ll_t *mode, xep_op_t *op)
 {
     const xep_env_t *env = mode->kit.env;
     const xep_combine_args_t *args = op->combine;
-    const int sums = sums_at_owner(op);
-    xep_status_t status = sums ? check_sums(mode, op) : XEP_OK;
+    const int sums = ll_sums_at_owner(op);
+    xep_status_t status = sums ? ll_check_sums(mode, op) : XEP_OK;
     if (status != XEP_OK) return status;
     if (!sums && (mode->kit.all_mapped || ll_slot(mode, op->slot)->pieces > 1)) return XEP_OK;
     if (mode->lacks_coded)

@@ -59,6 +59,26 @@ xep_status_t ll_check_dispatch(const ll_t *mode, xep_op_t *op)
     return status == XEP_OK ? check_arrangement(mode, op) : status;
 }
 
+/* Weights that came with the rows the experts have applied. */
+int ll_weights_are_owners(const ll_slot_t *slot)
+{
+    return slot->weights_sent || !slot->weights_given;
+}
+
+xep_status_t ll_check_sums(const ll_t *mode, xep_op_t *op)
+{
+    const xep_env_t *env = mode->kit.env;
+    const ll_slot_t *slot = ll_slot(mode, op->slot);
+    if (slot->pieces > 1)
+        return env->fail(env, op, XEP_ERR_UNSUPPORTED,
+                         "invalid flags: XEP_COMBINE_SUM_AT_OWNER (not for a handle of several pieces: %llu)",
+                         (unsigned long long)slot->pieces);
+    if (op->combine->weights == NULL && ll_weights_are_owners(slot)) return XEP_OK;
+    return env->fail(env, op, XEP_ERR_UNSUPPORTED,
+                     "invalid flags: XEP_COMBINE_SUM_AT_OWNER with weights that owners do not have (dispatch with "
+                     "XEP_DISPATCH_SEND_WEIGHTS, or without topk_weights)");
+}
+
 /* ---- what is said, and agreed ---- */
 
 /* What it counts is there. */

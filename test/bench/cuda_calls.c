@@ -6,6 +6,7 @@
  *
  *     xep_run -n 4 cuda_calls              # all shapes
  *     xep_run -n 4 cuda_calls 2048 1024    # rows of bf16 in mode normal, of so many tokens
+ *     xep_run -n 4 cuda_calls ll 64        # mode ll, with so many multiprocessors
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,6 +24,7 @@ typedef struct bench {
     xep_handle_t *handle; /* whose routing is used again, and that is combined */
     void *graph;
     uint64_t room;   /* rows of a slot */
+    uint32_t flags;  /* of combines */
     int32_t *counts; /* of a layout */
     void *outputs;   /* to be copied into the input; NULL: they are there */
     xep_expand_args_t expand;
@@ -82,6 +84,7 @@ static void combine(bench_t *bench)
 {
     xep_combine_args_t a = XEP_COMBINE_ARGS_INIT;
     a.x = bench->outputs;
+    a.flags = bench->flags;
     a.out = bench->job.out;
     a.out_stride = bench->job.host.out_stride;
     a.stream = bench->job.stream;
@@ -167,6 +170,7 @@ static void round_trip(bench_t *bench)
     xep_combine_args_t b = XEP_COMBINE_ARGS_INIT;
     b.out = bench->job.out;
     b.out_stride = bench->job.host.out_stride;
+    b.flags = bench->flags;
     b.stream = bench->job.stream;
     MP_OK(xep_combine(handle, &b, NULL));
     xep_handle_release(handle);
@@ -255,10 +259,13 @@ static void run(xep_group_t *group, const mp_case_t *c, void *stream)
     cuda_job_close(&bench.job);
 }
 
-/* Of ll: every call by itself, and as graphs of one dispatch and of a dispatch and its combine. */
+/*
+ * Of ll: every call by itself, and as graphs of one dispatch and of a dispatch and its combine. Where the weights were
+ * sent combines sum at owners.
+ */
 static void run_ll(xep_group_t *group, const mp_case_t *c, void *stream)
 {
-    bench_t bench = {.group = group};
+    bench_t bench = {.group = group, .flags = c->sent ? XEP_COMBINE_SUM_AT_OWNER : 0u};
     cuda_job_open(&bench.job, c, 7, group, stream);
     xep_dispatch_args_t a = cuda_job_dispatch(&bench.job, NULL);
     MP_OK(xep_dispatch(bench.job.host.buffer, &a, &bench.handle, NULL));
@@ -267,7 +274,7 @@ static void run_ll(xep_group_t *group, const mp_case_t *c, void *stream)
     double one_again = time_graph(&bench, dispatch_new), sum_again = time_graph(&bench, combine),
            both_again = time_graph(&bench, round_trip);
     if (mp_rank() == 0)
-        printf("%-14s T %4llu, SMs %3u: dispatch %6.1f us, combine %6.1f us, both %6.1f us; replayed: %6.1f, %6.1f, "
+        printf("%-18s T %4llu, SMs %3u: dispatch %6.1f us, combine %6.1f us, both %6.1f us; replayed: %6.1f, %6.1f, "
                "%6.1f us\n",
                c->name, (unsigned long long)c->tokens, c->threads, one, sum, both, one_again, sum_again, both_again);
     fflush(stdout);
@@ -284,6 +291,27 @@ static void run_tokens(xep_group_t *group, uint64_t tokens, void *stream)
     }
 }
 
+static void run_ll_shapes(xep_group_t *group, uint32_t processors, void *stream)
+{
+    const mp_case_t shapes[] = {
+        {.name = "ll e4m3", MP_SHAPE(288, 8, 7168, 128), .quant = XEP_QUANT_E4M3},
+        {.name = "ll bf16", MP_SHAPE(288, 8, 7168, 128)},
+        {.name = "ll bf16, at owners", MP_SHAPE(288, 8, 7168, 128), .sent = 1},
+    };
+    xep_mode_info_t can = XEP_MODE_INFO_INIT;
+    MP_OK(xep_mode_query("ll", XEP_MEMORY_CUDA, &can));
+    for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
+        mp_case_t c = shapes[s];
+        if (c.sent && (can.features & XEP_CAN_SUM_AT_OWNER) == 0) continue; /* an older plugin */
+        c.mode = "ll";
+        c.weights = 1;
+        c.slots = 4;
+        c.memory = XEP_MEMORY_CUDA;
+        c.threads = processors;
+        run_ll(group, &c, stream);
+    }
+}
+
 int main(int argc, char **argv)
 {
     static const uint32_t processors[] = {8, 16, 24};
@@ -291,6 +319,11 @@ int main(int argc, char **argv)
     MP_CHECK(mp_nranks() <= MOST_RANKS);
     if (!cuda_rig_open(mp_rank())) return mp_skip("there is no CUDA device");
     void *stream = cuda_rig_stream();
+    if (argc > 2 && strcmp(argv[1], "ll") == 0) {
+        run_ll_shapes(group, (uint32_t)strtoul(argv[2], NULL, 10), stream);
+        xep_group_destroy(group);
+        return 0;
+    }
     if (argc > 1) {
         for (int i = 1; i < argc; i++) run_tokens(group, strtoull(argv[i], NULL, 10), stream);
         xep_group_destroy(group);
@@ -312,20 +345,7 @@ int main(int argc, char **argv)
             run(group, &c, stream);
         }
     static const uint32_t more[] = {8, 16, 32, 64, 128};
-    const mp_case_t ll[] = {
-        {.name = "ll e4m3", MP_SHAPE(288, 8, 7168, 128), .quant = XEP_QUANT_E4M3},
-        {.name = "ll bf16", MP_SHAPE(288, 8, 7168, 128)},
-    };
-    for (size_t s = 0; s < sizeof ll / sizeof ll[0]; s++)
-        for (size_t i = 0; i < sizeof more / sizeof more[0]; i++) {
-            mp_case_t c = ll[s];
-            c.mode = "ll";
-            c.weights = 1;
-            c.slots = 4;
-            c.memory = XEP_MEMORY_CUDA;
-            c.threads = more[i];
-            run_ll(group, &c, stream);
-        }
+    for (size_t i = 0; i < sizeof more / sizeof more[0]; i++) run_ll_shapes(group, more[i], stream);
     xep_group_destroy(group);
     return 0;
 }

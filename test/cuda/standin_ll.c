@@ -245,30 +245,18 @@ static void unpack_source(const xep_cuda_ll_dispatch_t *r, uint32_t source)
     const uint32_t first = r->at.first_expert[r->at.rank], end = r->at.first_expert[r->at.rank + 1];
     for (uint64_t i = 0; i < (uint64_t)notice_from(r, source)->tokens * r->notice.topk; i++) {
         xep_cuda_pick_t pick = ((const xep_cuda_pick_t *)(const void *)head)[i];
+        uint32_t *came = r->came.rows == NULL ? NULL : r->came.rows + source * r->at.tokens * r->notice.topk + i;
+        if (came != NULL) *came = (uint32_t)XEP_CUDA_LL_NO_ROW;
         if (pick.expert < (int64_t)first || pick.expert >= (int64_t)end) continue;
         uint32_t local = (uint32_t)pick.expert - first;
         uint64_t row = r->pair_begin[local * r->at.nranks + source] + pick.ordinal;
+        if (came != NULL) *came = (uint32_t)row;
         store_row(r, items + i / r->notice.topk * r->item.stride, row);
         store_index(r, row, local);
         r->src_token[row] = (int32_t)(i / r->notice.topk);
         r->weights[row] =
             r->notice.sends_weights ? ((const float *)(const void *)(head + r->at.head_weights))[i] : 1.0f;
     }
-}
-
-/* Waits for all ranks that are not out. at: of rank 0; 0: step is lost. */
-static int await_all(const heaps_t *at, uint64_t first, uint64_t epoch, const xep_cuda_deadline_t *deadline,
-                     int decides)
-{
-    const standin_waiter_t w = {&at->outs, at->peer, at->rank, at->nranks};
-    const uint64_t stride = sizeof(xep_cuda_ll_words_t), value = epoch * XEP_CUDA_WHOLE;
-    if (at->outs.gone == NULL) return wait_all(at->peer[at->rank], at->nranks, first, stride, value, deadline);
-    for (uint32_t r = 0; r < at->nranks; r++) {
-        const int how = await_rank(&w, first + r * stride, r, value, epoch, deadline);
-        if (how == STANDIN_LATE) return 0;
-        if (decides) at->outs.with[r] = (uint32_t)how;
-    }
-    return !is_left_by_others(&w);
 }
 
 static void receive_packets(const xep_cuda_ll_dispatch_t *r)
@@ -287,6 +275,7 @@ static void receive_packets(const xep_cuda_ll_dispatch_t *r)
     at->slot->verdict = XEP_CUDA_LL_HERE;
     for (uint32_t s = 0; s < at->nranks; s++) {
         at->there[s] = notice_from(r, s)->slot;
+        if (r->came.rows != NULL) r->came.tokens[s] = notice_from(r, s)->tokens;
         r->out[s] = how_with(&at->outs, s) != XEP_CUDA_WITH;
     }
     lay_rows(r);
@@ -300,147 +289,9 @@ static void run_dispatch(const void *args)
     if (d->receives) receive_packets(d);
 }
 
-/* ---- combine ---- */
-
-static void tell_offer(const heaps_t *at, const uint64_t *offer, uint64_t epoch)
-{
-    for (uint32_t r = 0; r < at->nranks; r++) {
-        char *line = at->peer[r] + line_offset(at, at->slot_number, at->rank);
-        memcpy(line + at->line_said, offer, 2 * sizeof *offer);
-        atomic_store_explicit(word(line, at->line_ready), epoch * XEP_CUDA_WHOLE, memory_order_release);
-    }
-}
-
-static void run_offer(const void *args)
-{
-    const xep_cuda_ll_offer_t *o = args;
-    const uint64_t epoch = o->at.now->epoch + 1;
-    if (is_left_out(&o->at)) return;
-    o->at.slot->epoch = o->at.now->epoch = epoch;
-    if (o->at.slot->verdict != XEP_CUDA_LL_HERE) return;
-    for (uint32_t pair = 0; o->x != NULL && pair < o->pairs; pair++)
-        for (uint64_t i = 0, row = o->pair_begin[pair]; pair % o->at.nranks != o->at.rank && i < o->pair_count[pair];
-             i++, row++)
-            memcpy(o->input + row * o->row_stride, o->x + row * o->x_stride, o->row_bytes);
-    tell_offer(&o->at, o->offer, epoch);
-}
-
-static const char *row_of(const xep_cuda_ll_sums_t *c, xep_cuda_pick_t pick)
-{
-    const heaps_t *at = &c->at;
-    uint32_t owner = at->owner[pick.expert];
-    uint64_t row =
-        table_of(at, at->rank, at->slot_number, owner)[(uint32_t)pick.expert - at->first_expert[owner]] + pick.ordinal;
-    if (owner == at->rank) return c->own + row * c->own_stride;
-    return at->peer[owner] + c->input + at->there[owner] * c->input_bytes + row * c->row_stride;
-}
-
-static void sum_token(const xep_cuda_ll_sums_t *c, xep_dtype_t dtype, uint64_t token, float *sum)
-{
-    memset(sum, 0, c->sum.hidden * sizeof *sum);
-    for (int b = 0; b < 2; b++)
-        if (c->sum.bias[b] != NULL)
-            oracle_row_add(sum, c->sum.bias[b] + token * c->sum.bias_stride[b], dtype, c->sum.hidden);
-    for (uint32_t k = 0; k < c->topk; k++) {
-        xep_cuda_pick_t pick = c->kept.picks[token * c->topk + k];
-        float weight = 1;
-        if (pick.expert < 0 || how_with(&c->at.outs, c->at.owner[pick.expert]) != XEP_CUDA_WITH) continue;
-        if (c->weights != NULL)
-            memcpy(&weight, c->weights + token * c->weights_stride + k * sizeof weight, sizeof weight);
-        oracle_row_add_weighted(sum, weight, row_of(c, pick), dtype, c->sum.hidden);
-    }
-    oracle_row_round(c->sum.out + token * c->sum.out_stride, sum, dtype, c->sum.hidden);
-}
-
-/* How the combine is with a rank, whose slot it is that the word is of; STANDIN_LATE: it does not come. */
-static int await_owner(const xep_cuda_ll_sums_t *c, uint32_t rank, uint64_t epoch, uint64_t begin)
-{
-    const heaps_t *at = &c->at;
-    const standin_waiter_t w = {&at->outs, at->peer, at->rank, at->nranks};
-    const uint64_t ready = line_offset(at, at->there[rank], rank) + at->line_ready;
-    const uint64_t value = epoch * XEP_CUDA_WHOLE;
-    if (at->outs.gone == NULL)
-        return wait_word(at->peer[at->rank], ready, rank, value, begin, &c->deadline) ? XEP_CUDA_WITH : STANDIN_LATE;
-    const int how = await_rank(&w, ready, rank, value, epoch, &c->deadline);
-    if (how != STANDIN_LATE) at->outs.with[rank] = (uint32_t)how;
-    return is_left_by_others(&w) ? STANDIN_LATE : how;
-}
-
-static int take_offers(const xep_cuda_ll_sums_t *c, uint64_t epoch)
-{
-    const heaps_t *at = &c->at;
-    const uint64_t begin = now_ns();
-    char *own = at->peer[at->rank];
-    for (uint32_t r = 0; r < at->nranks; r++)
-        if (await_owner(c, r, epoch, begin) == STANDIN_LATE) {
-            at->now->lost = epoch;
-            return 0;
-        }
-    for (uint32_t r = 0; r < at->nranks; r++) {
-        if (how_with(&at->outs, r) != XEP_CUDA_WITH) continue;
-        if (memcmp(own + line_offset(at, at->there[r], r) + at->line_said,
-                   own + line_offset(at, at->there[at->rank], at->rank) + at->line_said, 16) == 0)
-            continue;
-        __atomic_store_n(c->differs, r + 1, __ATOMIC_RELEASE);
-        return 0;
-    }
-    return 1;
-}
-
-static void tell_missing(const xep_cuda_ll_sums_t *c)
-{
-    for (uint64_t i = 0; c->missing != NULL && i < (uint64_t)c->sum.tokens * c->topk; i++) {
-        const int32_t expert = c->kept.picks[i].expert;
-        c->missing[i / c->topk * c->missing_stride + i % c->topk] =
-            expert >= 0 && how_with(&c->at.outs, c->at.owner[expert]) != XEP_CUDA_WITH;
-    }
-}
-
-static void combine(const xep_cuda_ll_sums_t *c, xep_dtype_t dtype)
-{
-    const heaps_t *at = &c->at;
-    const int here = at->slot->verdict == XEP_CUDA_LL_HERE;
-    if (c->offers && !is_stale(&at->life) && at->now->lost == 0) {
-        at->slot->epoch = ++at->now->epoch;
-        if (here) tell_offer(at, c->offer, at->now->epoch);
-    }
-    const uint64_t epoch = at->slot->epoch, read = words_offset(at, 0) + offsetof(xep_cuda_ll_words_t, read);
-    float *sum = malloc(c->sum.hidden * sizeof *sum);
-    if (!is_stale(&at->life) && at->now->lost == 0 && here && sum != NULL) {
-        int good = take_offers(c, epoch);
-        for (uint64_t t = 0; good && t < c->sum.tokens; t++) sum_token(c, dtype, t, sum);
-        if (good) tell_missing(c);
-        for (uint32_t r = 0; r < at->nranks; r++)
-            atomic_store_explicit(word(at->peer[r], read + at->rank * sizeof(xep_cuda_ll_words_t)),
-                                  epoch * XEP_CUDA_WHOLE, memory_order_release);
-        at->now->read = epoch;
-        if (!await_all(at, read, epoch, &c->at_the_end, 0)) at->now->lost = epoch;
-    }
-    free(sum);
-}
-
-static void run_sum_bf16(const void *args)
-{
-    combine(args, XEP_BF16);
-}
-
-static void run_sum_fp16(const void *args)
-{
-    combine(args, XEP_FP16);
-}
-
-static void run_sum_fp32(const void *args)
-{
-    combine(args, XEP_FP32);
-}
-
 const standin_kernel_t standin_ll_kernels[] = {
     {"xep_cuda_ll_dispatch", sizeof(xep_cuda_ll_dispatch_t), run_dispatch},
     {"xep_cuda_ll_dispatch_usual", sizeof(xep_cuda_ll_dispatch_t), run_dispatch},
-    {"xep_cuda_ll_offer", sizeof(xep_cuda_ll_offer_t), run_offer},
-    {"xep_cuda_ll_sum_bf16", sizeof(xep_cuda_ll_sums_t), run_sum_bf16},
-    {"xep_cuda_ll_sum_fp16", sizeof(xep_cuda_ll_sums_t), run_sum_fp16},
-    {"xep_cuda_ll_sum_fp32", sizeof(xep_cuda_ll_sums_t), run_sum_fp32},
 };
 const int standin_ll_count = sizeof standin_ll_kernels / sizeof standin_ll_kernels[0];
 _Static_assert(sizeof(xep_cuda_ll_dispatch_t) <= STANDIN_ARGS_BYTES, "work holds a copy");

@@ -67,4 +67,19 @@ static inline int is_left_out(const heaps_t *at)
     return 1;
 }
 
+/* Waits for all ranks that are not out. at: of rank 0; 0: step is lost. */
+static inline int await_all(const heaps_t *at, uint64_t first, uint64_t epoch, const xep_cuda_deadline_t *deadline,
+                            int decides)
+{
+    const standin_waiter_t w = {&at->outs, at->peer, at->rank, at->nranks};
+    const uint64_t stride = sizeof(xep_cuda_ll_words_t), value = epoch * XEP_CUDA_WHOLE;
+    if (at->outs.gone == NULL) return wait_all(at->peer[at->rank], at->nranks, first, stride, value, deadline);
+    for (uint32_t r = 0; r < at->nranks; r++) {
+        const int how = await_rank(&w, first + r * stride, r, value, epoch, deadline);
+        if (how == STANDIN_LATE) return 0;
+        if (decides) at->outs.with[r] = (uint32_t)how;
+    }
+    return !is_left_by_others(&w);
+}
+
 #endif

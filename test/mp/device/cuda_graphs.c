@@ -49,7 +49,8 @@ static void *capture_dispatch(cuda_job_t *job, xep_handle_t **handle_p)
 
 static void *capture_combine(cuda_job_t *job, xep_handle_t *handle)
 {
-    const xep_combine_args_t b = cuda_job_outputs(job, handle);
+    xep_combine_args_t b = cuda_job_outputs(job, handle);
+    if (job->host.c->sent) b.flags = XEP_COMBINE_SUM_AT_OWNER;
     cuda_rig_capture(job->stream);
     MP_OK(xep_combine(handle, &b, NULL));
     return cuda_rig_graph(job->stream);
@@ -65,11 +66,14 @@ static void replay_round(cuda_job_t *job, xep_handle_t *handle, void *dispatch, 
     } else if (number % 3 == 1) {
         const xep_combine_args_t b = cuda_job_outputs(job, handle);
         cuda_rig_replay(combine, job->stream);
+        job->host.shape.sum_at_owner = job->host.c->sent;
         cuda_job_check_sums(job, &b);
+        job->host.shape.sum_at_owner = 0;
     }
 }
 
-static void every_byte(xep_group_t *group, const char *mode, void *stream)
+/* sent: weights are the experts', and the graph sums at owners. */
+static void every_byte(xep_group_t *group, const char *mode, int sent, void *stream)
 {
     const mp_case_t c = {.name = "graphs",
                          .mode = mode,
@@ -80,6 +84,7 @@ static void every_byte(xep_group_t *group, const char *mode, void *stream)
                          .quant = strcmp(mode, "normal") == 0 ? XEP_QUANT_NVFP4 : XEP_QUANT_NONE,
                          .payloads = strcmp(mode, "normal") == 0 ? 0 : 3,
                          .weights = 1,
+                         .sent = sent,
                          .biases = 1,
                          .alignment = 8,
                          .fixed_capacity = 1,
@@ -304,7 +309,7 @@ static void told_later(xep_group_t *group, const char *mode, void *stream)
 
 void cuda_graphs(xep_group_t *group, const char *mode, void *stream)
 {
-    every_byte(group, mode, stream);
+    for (int sent = 0; sent <= (strcmp(mode, "ll") == 0); sent++) every_byte(group, mode, sent, stream);
     several(group, mode, stream);
     other_numbers(group, mode, stream);
     told_later(group, mode, stream);

@@ -329,11 +329,18 @@ void cuda_job_check_sums(cuda_job_t *job, const xep_combine_args_t *a)
     mp_job_check_out(h);
 }
 
+/* In mode ll, where owners have all weights, of what ranks have summed, too. */
 void cuda_job_combine(cuda_job_t *job, xep_handle_t *handle)
 {
-    const xep_combine_args_t a = cuda_job_outputs(job, handle);
-    MP_OK(xep_combine(handle, &a, NULL));
-    cuda_job_check_sums(job, &a);
+    oracle_shape_t *shape = &job->host.shape;
+    for (int at_owner = 0; at_owner <= (shape->by_expert && shape->unweighted); at_owner++) {
+        xep_combine_args_t a = cuda_job_outputs(job, handle);
+        if (at_owner) a.flags = XEP_COMBINE_SUM_AT_OWNER;
+        shape->sum_at_owner = at_owner;
+        MP_OK(xep_combine(handle, &a, NULL));
+        cuda_job_check_sums(job, &a);
+    }
+    shape->sum_at_owner = 0;
 }
 
 /* Devices that map one another: rows stay as they are, whatever they were to be cast to. */

@@ -105,13 +105,16 @@ static xep_combine_args_t outputs_of(cuda_job_t *job, xep_handle_t *handle)
     return a;
 }
 
-/* XEP_ERR_PEER: this rank is out. */
-static xep_status_t combine(cuda_job_t *job, xep_handle_t *handle)
+/* XEP_ERR_PEER: this rank is out. Mode ll: of every other round what ranks have summed. */
+static xep_status_t combine(cuda_job_t *job, xep_handle_t *handle, int at_owner)
 {
-    const xep_combine_args_t a = outputs_of(job, handle);
+    xep_combine_args_t a = outputs_of(job, handle);
+    job->host.shape.sum_at_owner = at_owner;
+    if (at_owner) a.flags = XEP_COMBINE_SUM_AT_OWNER;
     xep_status_t status = xep_combine(handle, &a, NULL);
     if (status == XEP_OK && is_left(job, handle)) status = XEP_ERR_PEER;
     if (status == XEP_OK) check_combine(job, &a);
+    job->host.shape.sum_at_owner = 0;
     return status;
 }
 
@@ -125,7 +128,7 @@ static xep_status_t play_round(cuda_job_t *job, uint32_t round)
     if (is_left(job, handle)) return XEP_ERR_PEER;
     check_dispatch(job, handle);
     if (is("between") && round == SECOND && mp_rank() + 1 == last_rank()) raise(SIGKILL);
-    status = combine(job, handle);
+    status = combine(job, handle, job->host.shape.by_expert && round % 2 == 1);
     xep_handle_release(handle);
     return status;
 }
