@@ -368,6 +368,8 @@ class NormalPool(Pool):
         all_ranks = [struct.unpack(f"<{len(words)}q", part) for part in self._group.allgather(mine)]
         for i, (name, _) in enumerate(_alike(job)):
             _check_alike(name, [words[2 + nranks + len(busy) + i] for words in all_ranks])
+        if job.topk_idx.shape[1] > job.experts:
+            raise WrongValue(f"topk_idx: expected at most {job.experts} columns, the experts, got {job.topk_idx.shape[1]}")
         rows = [sum(words[2 + rank] for words in all_ranks) for rank in range(nranks)]
         for rank, words in enumerate(all_ranks):
             if 0 < words[1] < rows[rank]:
@@ -392,7 +394,7 @@ class NormalPool(Pool):
     def _room(self, job: Job, old: Optional[Room], tokens: int, rows: int, worst: int) -> Room:
         elem, hidden = _WIDEST[job.x.element_size()][0], job.x.shape[1]
         nranks = self._group.nranks
-        topk = min(job.experts, max(job.topk_idx.shape[1], nranks))
+        topk = max(job.topk_idx.shape[1], nranks)
         fresh = Room(elem, hidden, topk, job.nscales, max(2, int(tokens * _MARGIN), job.most), 0)
         if old is not None:
             elem = max(old.elem_bytes, elem)
