@@ -284,6 +284,17 @@ def test_worst_case_that_is_too_small(world):
         )
 
 
+def test_more_columns_than_experts(world):
+    experts = world.buffer.group_size
+    x, topk_idx = torch.ones(2, 8), torch.zeros((2, experts + 1), dtype=torch.int64)
+    layout = layout_arguments(world.buffer.get_dispatch_layout(topk_idx, experts))
+    for _ in range(2):
+        with pytest.raises(ValueError, match=f"topk_idx: expected at most {experts} columns, .*, got {experts + 1}"):
+            world.buffer.dispatch(x, topk_idx=topk_idx, topk_weights=torch.ones(topk_idx.shape), **layout)
+    layout = layout_arguments(world.buffer.get_dispatch_layout(topk_idx[:, :1].contiguous(), experts))
+    world.buffer.dispatch(x, topk_idx=topk_idx[:, :1].contiguous(), topk_weights=torch.ones(2, 1), **layout)
+
+
 def test_set_num_sms(world):
     assert deep_ep.Buffer.num_sms == 20
     try:
