@@ -251,6 +251,7 @@ static xep_status_t open_mode(xep_buffer_t *buffer, attempt_t *attempt, xep_stat
 {
     const int masks = attempt->params->on_failure == XEP_ON_FAILURE_MASK;
     if (status == XEP_OK) status = check_mapped(buffer);
+    if (status == XEP_OK) status = xep_staging_connect_direct(buffer);
     xep_buffer_fill_env(buffer);
     if (status == XEP_OK && masks)
         status = buffer->device != NULL ? xep_members_open_device(buffer) : xep_members_open(buffer);

@@ -41,6 +41,8 @@ int xep_staging_wants_direct(const xep_config_t *config, const xep_plugin_t *plu
 
 /** Where they are: makes the twin, and tells it to the heap, which is not connected yet. */
 xep_status_t xep_staging_open_direct(xep_buffer_t *buffer);
+/** Once the heap is connected: reaches the twins of all ranks. All ranks at once, before any operation. */
+xep_status_t xep_staging_connect_direct(const xep_buffer_t *buffer);
 void xep_staging_close_direct(xep_buffer_t *buffer);
 
 /** Whether the rows of an operation will be; and where an address of the heap's rows is in the twin. */

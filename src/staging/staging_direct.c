@@ -6,9 +6,12 @@
  */
 #include "staging.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "backoff.h"
+#include "group_wait.h"
 #include "log.h"
 #include "request.h"
 #include "staging_slots.h"
@@ -92,6 +95,59 @@ xep_status_t xep_staging_open_direct(xep_buffer_t *buffer)
     if (status == XEP_OK) status = transport->heap_twin(buffer->heap, direct->begin, &rows, &inputs);
     if (status == XEP_OK) xep_log(XEP_LOG_INFO, "rows go from device to device");
     return status;
+}
+
+/*
+ * The first put to a rank, of zeros over zeros. Over cuda_ipc it maps the rank's twin. Where UCX has mapped a former
+ * one at its address it unmaps that, for which CUDA waits until the device has done all that it was given, also what
+ * waits for a rank that waits for this put: so not under an operation. Before it comes a put to the host's rows, which
+ * nobody uses: a first put to a device ends the process unless a flush has connected the two.
+ */
+typedef struct first_puts {
+    const xep_buffer_t *buffer;
+    uint32_t next; /* to each rank's host, then to its twin */
+} first_puts_t;
+
+static xep_status_t put_zeros(const xep_buffer_t *buffer, uint32_t rank, int to_twin)
+{
+    enum { ZEROS = 16 };
+    const xep_transport_ops_t *transport = buffer->group->transport->ops;
+    const struct xep_direct *direct = buffer->staging->direct;
+    xep_heap_wire_t *heap = buffer->heap;
+    if (rank == buffer->shape.rank || direct->bytes < ZEROS) return XEP_OK;
+    if (to_twin) return transport->heap_put_direct(heap, rank, direct->begin, direct->twin, ZEROS);
+    return heap->wire.ops->put(&heap->wire, rank, direct->begin, (char *)heap->base + direct->begin, ZEROS);
+}
+
+static xep_status_t look_at_first_puts(void *arg)
+{
+    first_puts_t *puts = arg;
+    xep_wire_t *wire = &puts->buffer->heap->wire;
+    const uint32_t nranks = puts->buffer->shape.nranks;
+    xep_status_t status = XEP_OK;
+    for (; puts->next < 2 * nranks && status == XEP_OK; puts->next += status == XEP_OK) {
+        if (puts->next == nranks) status = wire->ops->flush(wire);
+        if (status == XEP_OK) status = put_zeros(puts->buffer, puts->next % nranks, puts->next >= nranks);
+    }
+    return status == XEP_OK ? wire->ops->flush(wire) : status;
+}
+
+static void explain_first_puts(void *arg, char *text, size_t bytes)
+{
+    const first_puts_t *puts = arg;
+    snprintf(text, bytes, "buffer of mode %s: a first put to the device of each rank",
+             puts->buffer->plugin.plugin->name);
+}
+
+xep_status_t xep_staging_connect_direct(const xep_buffer_t *buffer)
+{
+    first_puts_t puts = {.buffer = buffer};
+    const xep_wait_t wait = {.look = look_at_first_puts,
+                             .arg = &puts,
+                             .deadline_ns = xep_deadline(buffer->group->timeout_ms),
+                             .explain = explain_first_puts};
+    if (buffer->staging == NULL || buffer->staging->direct == NULL) return XEP_OK;
+    return xep_group_explain(&wait, xep_group_wait(buffer->group, &wait));
 }
 
 void xep_staging_close_direct(xep_buffer_t *buffer)

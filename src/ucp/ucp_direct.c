@@ -8,17 +8,22 @@
 #include "ucp_direct.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 
 #include "error.h"
 #include "ucp_heap.h"
 #include "ucp_link.h"
 #include "ucp_op.h"
 #include "ucp_peer.h"
+#include "ucp_settings.h"
 #include "ucp_transport.h"
 
 static xep_status_t check_knows_cuda(const xep_ucp_transport_t *transport)
 {
     ucp_context_attr_t attr = {.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES};
+    if (!xep_ucp_settings_keep_mappings()) /* CUDA unmaps when the device is idle: each put would wait for that */
+        return xep_fail(XEP_ERR_INVALID, "invalid UCX_CUDA_IPC_CACHE: %s (y, with XEP_DIRECT=yes)",
+                        getenv("UCX_CUDA_IPC_CACHE"));
     const ucs_status_t ret = ucp_context_query(transport->context, &attr);
     if (ret == UCS_OK && (attr.memory_types & UCS_BIT(UCS_MEMORY_TYPE_CUDA)) != 0) return XEP_OK;
     return xep_fail(XEP_ERR_UNSUPPORTED,

@@ -81,6 +81,12 @@ static void set_tcp_defaults(ucp_config_t *config, bool copied)
     if (copied && xep_ucp_version_number() >= XEP_UCP_SECOND_PROTOCOLS) set_tcp(config, "TCP_TX_SEG_SIZE", "128k");
 }
 
+static bool says_no(const char *asked)
+{
+    return strcasecmp(asked, "n") == 0 || strcasecmp(asked, "no") == 0 || strcmp(asked, "0") == 0 ||
+           strcasecmp(asked, "off") == 0;
+}
+
 /*
  * The second protocols are the default from 1.16 on. Before, users may ask for them, and libucp then aborts without a
  * lane for rendezvous.
@@ -89,8 +95,7 @@ bool xep_ucp_settings_has_second_protocols(void)
 {
     const char *asked = getenv("UCX_PROTO_ENABLE");
     if (asked == NULL) return xep_ucp_version_number() >= XEP_UCP_SECOND_PROTOCOLS;
-    return strcasecmp(asked, "n") != 0 && strcasecmp(asked, "no") != 0 && strcmp(asked, "0") != 0 &&
-           strcasecmp(asked, "off") != 0;
+    return !says_no(asked);
 }
 
 /* "^": all but these */
@@ -145,6 +150,12 @@ xep_status_t xep_ucp_settings_read(const xep_ucp_shared_t *shared, const xep_whe
     if (devices[0] != '\0') set_default(*config_p, "NET_DEVICES", devices);
     leave_out(*config_p, shared->transports);
     return XEP_OK;
+}
+
+bool xep_ucp_settings_keep_mappings(void)
+{
+    const char *asked = getenv("UCX_CUDA_IPC_CACHE");
+    return asked == NULL || !says_no(asked);
 }
 
 bool xep_ucp_settings_has_memory(void)

@@ -33,6 +33,9 @@ bool xep_ucp_settings_has_memory(void);
 /** Whether the user says which kinds of shared memory UCX opens or allocates, and names at least one. */
 bool xep_ucp_settings_keep_shared(void);
 
+/** Whether UCX keeps memory of other processes' devices mapped: not if the user says so. */
+bool xep_ucp_settings_keep_mappings(void);
+
 /** For an error: which of the user's variables ask for devices that do not exist; "": none. */
 void xep_ucp_settings_explain(ucs_status_t ret, char hint[XEP_UCP_HINT_BYTES]);
 

@@ -110,6 +110,6 @@ void standin_graph_destroy(standin_graph_t *graph);
 uint64_t standin_stream_given(standin_stream_t *stream);
 int standin_stream_is_past(standin_stream_t *stream, uint64_t given);
 void standin_stream_wait(standin_stream_t *stream, uint64_t given);
-void standin_streams_wait_all(void);
+STANDIN_TOOL void standin_streams_wait_all(void);
 
 #endif
