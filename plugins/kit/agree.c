@@ -16,6 +16,14 @@ typedef struct opinion {
     uint32_t rank, value;
 } opinion_t;
 
+int xep_agree_are_same(const xep_op_t *op, const void *said, size_t bytes, size_t stride)
+{
+    const char *first = (const char *)said + op->heard.rank[0] * stride;
+    uint32_t i = 1;
+    while (i < op->heard.count && memcmp((const char *)said + op->heard.rank[i] * stride, first, bytes) == 0) i++;
+    return i >= op->heard.count;
+}
+
 /*
  * A parameter of one byte is a small enum or a flag; all others have four. Read by memcpy(): the array may have any
  * stride.

@@ -30,6 +30,12 @@ typedef struct xep_agree_param {
     }
 
 /**
+ * 1: so many bytes are the same for all ranks that op has heard, stride bytes apart. Nearly always they are, and then
+ * there is nothing to compare one by one.
+ */
+int xep_agree_are_same(const xep_op_t *op, const void *said, size_t bytes, size_t stride);
+
+/**
  * Compares what all ranks said, which lies stride bytes apart. XEP_OK, or XEP_ERR_MISMATCH: "rank 0 and rank 3 disagree
  * on dtype: bf16, fp16". The sentence is about the first parameter on which a rank differs from the first rank with an
  * answer, so every rank gets the same one.

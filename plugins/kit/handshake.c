@@ -177,7 +177,7 @@ static xep_status_t copy_offers(const xep_kit_t *kit, xep_op_t *op, xep_offer_t 
     return XEP_OK;
 }
 
-xep_status_t xep_combine_take_offers(void *mode, xep_op_t *op)
+static xep_status_t compare_offers(const xep_kit_t *kit, xep_op_t *op, const xep_offer_t *offers)
 {
     static const xep_agree_param_t params[XEP_OFFER_PARAMS] = {
         XEP_AGREE_PARAM("dtype", XEP_AGREE_DTYPE, xep_offer_t, params[XEP_OFFER_DTYPE]),
@@ -186,16 +186,18 @@ xep_status_t xep_combine_take_offers(void *mode, xep_op_t *op)
         XEP_AGREE_PARAM("flags", XEP_AGREE_NUMBER, xep_offer_t, params[XEP_OFFER_FLAGS]),
         XEP_AGREE_PARAM("quant", XEP_AGREE_NUMBER, xep_offer_t, params[XEP_OFFER_QUANT]),
     };
+    if (op->is_ruled) return xep_agree_decision(kit->env, op);
+    if (xep_agree_are_same(op, offers, sizeof *offers, sizeof *offers)) return XEP_OK;
+    xep_status_t verdict = xep_agree_calls(kit->env, op, &offers->refused, sizeof *offers);
+    return verdict == XEP_OK ? xep_agree(kit->env, op, params, XEP_OFFER_PARAMS, offers, sizeof *offers) : verdict;
+}
+
+xep_status_t xep_combine_take_offers(void *mode, xep_op_t *op)
+{
     const xep_kit_t *kit = mode;
-    const xep_offer_t *offers = kit->offers;
     xep_status_t status = copy_offers(kit, op, kit->offers);
-    if (status != XEP_OK) return status;
-    xep_status_t *verdict = &xep_kit_state(op)->verdict;
-    *verdict = op->is_ruled ? xep_agree_decision(kit->env, op)
-                            : xep_agree_calls(kit->env, op, &offers->refused, sizeof *offers);
-    if (*verdict == XEP_OK && !op->is_ruled)
-        *verdict = xep_agree(kit->env, op, params, XEP_OFFER_PARAMS, offers, sizeof *offers);
-    return XEP_OK;
+    if (status == XEP_OK) xep_kit_state(op)->verdict = compare_offers(kit, op, kit->offers);
+    return status;
 }
 
 void xep_combine_tell_missing(const xep_kit_t *kit, const xep_op_t *op, const int32_t *experts, uint64_t tokens,

@@ -196,8 +196,8 @@ static void fill_metadata(const ll_t *mode, const xep_op_t *op)
     const uint32_t experts = recv->local_experts;
     int padded = recv->arrangement == XEP_ROWS_BY_EXPERT_PADDED;
     for (uint32_t e = 0; e < experts; e++) {
+        if (slot->expert_count[e] == 0) continue; /* of few tokens most */
         uint64_t begin = slot->expert_begin[e], end = begin + slot->expert_count[e];
-        if (begin == end) continue;
         fill_experts(recv, begin, end, e);
         if (!padded) fill_experts(recv, end, begin + slot->expert_rows[e], -1);
         for (uint64_t row = begin; row < end && !slot->weights_sent; row++) recv->topk_weights[row] = 1.0f;

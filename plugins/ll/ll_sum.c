@@ -36,8 +36,10 @@ static ll_source_t find_rows(const ll_t *mode, const xep_op_t *op, uint32_t owne
 static void load_begins(const ll_t *mode, uint32_t owner, const ll_source_t *source)
 {
     const uint32_t first = mode->kit.first_expert[owner], count = mode->kit.first_expert[owner + 1] - first;
-    for (uint32_t e = 0; source->begins != NULL && e < count; e++)
-        mode->next_row[first + e] = source->begins[e * source->step];
+    if (source->begins == NULL) return;
+    if (source->step == 1) memcpy(&mode->next_row[first], source->begins, count * sizeof *source->begins);
+    else
+        for (uint32_t e = 0; e < count; e++) mode->next_row[first + e] = source->begins[e * source->step];
 }
 
 /*

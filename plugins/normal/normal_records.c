@@ -302,6 +302,8 @@ void normal_judge_room(normal_t *mode, xep_op_t *op)
 xep_status_t normal_compare_records(const xep_env_t *env, xep_op_t *op, const void *records, size_t stride)
 {
     const size_t refused = offsetof(normal_record_t, params[NORMAL_REFUSED]);
+    const char *said = (const char *)records + offsetof(normal_record_t, params);
+    if (xep_agree_are_same(op, said, NORMAL_PARAMS * sizeof(uint32_t), stride)) return XEP_OK;
     xep_status_t status = xep_agree_calls(env, op, (const char *)records + refused, stride);
     return status == XEP_OK ? xep_agree(env, op, params, sizeof params / sizeof params[0], records, stride) : status;
 }

@@ -43,6 +43,8 @@ static xep_status_t launch(xep_request_t *req, int now, xep_request_t *after, xe
     req->op.refused = buffer->refused;
     req->status = XEP_INPROGRESS;
     req->begin_ns = xep_trace_now();
+    /* before the mode tells the others anything: the processor makes all stores before it adds */
+    atomic_fetch_add_explicit(&buffer->group->active, 1, memory_order_relaxed);
     if (!now) {
         req->state = XEP_REQUEST_DEFERRED;
         xep_request_follow(req, after, cached);
@@ -51,6 +53,7 @@ static xep_status_t launch(xep_request_t *req, int now, xep_request_t *after, xe
         status = xep_request_call_mode(req);
         if (status != XEP_OK) {
             req->state = XEP_REQUEST_FREE;
+            atomic_fetch_sub_explicit(&buffer->group->active, 1, memory_order_relaxed);
             xep_request_keep_reason(req);
             return xep_fail(status, "%s", req->reason);
         }
@@ -58,7 +61,6 @@ static xep_status_t launch(xep_request_t *req, int now, xep_request_t *after, xe
     buffer->epoch++;
     if (buffer->members != NULL) xep_members_tell_begun(buffer);
     buffer->active++;
-    atomic_fetch_add_explicit(&buffer->group->active, 1, memory_order_relaxed);
     return XEP_OK;
 }
 

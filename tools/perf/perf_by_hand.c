@@ -27,6 +27,7 @@ static void open_kernels(perf_by_hand_t *hand)
     const xep_simd_t simd = widest();
 
     hand->copy_streaming = xep_copy_select(simd, 1);
+    hand->copy_fetching = xep_copy_select_fetching(simd);
     for (int streaming = 0; streaming < 2; streaming++)
         hand->sum[streaming] = xep_weigh_select(shape->combine_dtype, simd, streaming);
     hand->terms = oracle_alloc(hand->width * sizeof *hand->terms);
@@ -179,11 +180,14 @@ void perf_by_hand_sum(const perf_by_hand_t *hand, char *sums, int streaming)
 
 /* ---- the limit ---- */
 
-/* Planned, stored and summed by the same processes at the same time, but in each one's private memory and with no word
- * to each other: no metadata, no signals, no waiting. */
+/*
+ * Planned, stored and summed by the same processes at the same time, but with no word to each other: no metadata, no
+ * signals, no waiting. In each one's private memory, but for rows that go from core to core through packets.
+ */
 
 struct perf_limit {
     perf_by_hand_t hand;
+    perf_packets_t *packets;       /* NULL, or how rows of a dispatch move */
     perf_cuda_limit_t *of_devices; /* NULL without --memory cuda; else it is the limit */
 };
 
@@ -191,12 +195,14 @@ void perf_limit_open(perf_t *perf)
 {
     perf->limit = oracle_alloc(sizeof *perf->limit);
     perf_by_hand_open(&perf->limit->hand, perf);
+    perf->limit->packets = perf_packets_open(perf, &perf->limit->hand);
     perf->limit->of_devices = perf_cuda_limit_open(perf, &perf->limit->hand);
 }
 
 void perf_limit_close(perf_t *perf)
 {
     perf_cuda_limit_close(perf->limit->of_devices);
+    perf_packets_close(perf->limit->packets);
     perf_by_hand_close(&perf->limit->hand);
     free(perf->limit);
     perf->limit = NULL;
@@ -205,8 +211,11 @@ void perf_limit_close(perf_t *perf)
 /* A cached handle needs no plan, so the limit is not charged with one either. */
 static void store_rows(perf_t *perf)
 {
-    if (!perf->options.cached) perf_by_hand_plan(&perf->limit->hand);
-    perf_by_hand_store(&perf->limit->hand, perf->streaming);
+    perf_limit_t *limit = perf->limit;
+
+    if (!perf->options.cached) perf_by_hand_plan(&limit->hand);
+    if (limit->packets != NULL) perf_packets_move(limit->packets, perf->streaming);
+    else perf_by_hand_store(&limit->hand, perf->streaming);
 }
 
 void perf_limit_dispatch(perf_t *perf)

@@ -32,7 +32,7 @@ typedef struct perf_by_hand {
     /* NULL, or stores what goes with a row besides: of a token's i-th destination */
     void (*beside)(const perf_t *perf, uint64_t token, uint32_t i);
     /* the kernels: those of the modes, the widest that this CPU runs, whatever XEP_SIMD says to the modes */
-    xep_copy_fn copy_streaming;
+    xep_copy_fn copy_streaming, copy_fetching;
     xep_weigh_fn sum[2]; /* [1]: streaming */
     xep_cast_t cast;
     char *row, *row_scales; /* what it makes of a row; NULL: nothing is cast */
@@ -75,6 +75,17 @@ void perf_limit_combine(perf_t *perf);
 /** Makes what the combine sums proper numbers again, after rows of another type were stored there. */
 void perf_limit_experts(perf_t *perf);
 
+/* ---- perf_by_hand_packet.c: rows by expert of ranks that share memory, which take what they get, as in mode ll ---- */
+
+typedef struct perf_packets perf_packets_t;
+
+/** NULL: rows are by rank, or of a device, or not all ranks share memory. Collective. */
+perf_packets_t *perf_packets_open(perf_t *perf, const perf_by_hand_t *hand);
+void perf_packets_close(perf_packets_t *packets);
+
+/** Casts or copies each row once, to where the others read it, and copies what others have for this rank's experts. */
+void perf_packets_move(perf_packets_t *packets, int streaming);
+
 /* ---- perf_by_hand_cuda.c: what devices and their links need for the same bytes, in one piece for each peer ---- */
 
 typedef struct perf_cuda_limit perf_cuda_limit_t;
@@ -110,6 +121,8 @@ void perf_peer_combine(perf_t *perf);
 
 /** What the last dispatch brought to this rank; sums are in peer_sums. */
 const xep_recv_t *perf_peer_recv(perf_peer_t *peer);
+
+/* ---- perf_by_hand_share.c ---- */
 
 /**
  * So many bytes of zeros, which all ranks see and which have no name any more; the same number on every rank. NULL:
