@@ -30,6 +30,8 @@ static const mp_case_t extremes[] = {
     {.name = "tokens", .mode = "normal", .owners = "random:11", MP_SHAPE(21, 5, 72, 700), .mask = 150, .weights = 1},
     {.name = "many casts", .mode = "normal", MP_SHAPE(16, 8, 256, 700), .quant = XEP_QUANT_MXFP8, .weights = 1},
     {.name = "many selections", MP_SHAPE(80, 40, 96, 9), .weights = 1},
+    {.name = "many selections that were sent", .mode = "ll", MP_SHAPE(80, 40, 96, 9), .weights = 1, .sent = 1},
+    {.name = "sums end within a pack", .mode = "ll", MP_SHAPE(61, 9, 333, 70), MP_FP32, .biases = 1, .copy_in = 1},
     {.name = "four slots", .routing = "one-rank", MP_SHAPE(8, 2, 64, 130), .slots = 4},
     {.name = "behind scales", MP_SHAPE(16, 2, 128, 50), .nscales = 5, .payloads = 3, .dtype = XEP_E4M3, .weights = 1},
     {.name = "odd bytes",
