@@ -53,5 +53,5 @@ at_length 3 ops/ll_ops XEP_SIMD=scalar
 at_length 4 ops/ll_ops XEP_NODE_RANKS=2 XEP_PATH=flat
 at_length 4 ops/ll_ops XEP_NODE_RANKS=2 XEP_PATH=nodes
 passes 3 ops/ll_ops XEP_NODE_RANKS=2 XEP_PATH=nodes XEP_PROGRESS=thread XEP_THREADS=2
-passes 5 ops/by_nodes UCX_TLS=tcp,sysv,self
+at_length 5 ops/by_nodes UCX_TLS=tcp,sysv,self
 exit $failed
