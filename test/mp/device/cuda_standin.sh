@@ -101,7 +101,7 @@ LD_LIBRARY_PATH=$tmp:$LD_LIBRARY_PATH XEP_MAP=never XEP_DIRECT=yes timeout $((60
     "$builddir/xep_run" -n 2 "$builddir/xep_perf" --memory cuda --tokens 40 --hidden 256 >"$tmp/direct" 2>&1
 grep -q 'XEP_DIRECT is yes, but UCX [0-9.]* does not know the memory of CUDA devices' "$tmp/direct" ||
     { cat "$tmp/direct"; echo 'FAIL: direct, by a UCX that does not know CUDA'; failed=1; }
-UCX_CUDA_IPC_CACHE=n direct 2 "$builddir/xep_perf" --memory cuda --tokens 40 --hidden 256 >"$tmp/direct" 2>&1
+(UCX_CUDA_IPC_CACHE=n direct 2 "$builddir/xep_perf" --memory cuda --tokens 40 --hidden 256) >"$tmp/direct" 2>&1
 grep -q 'invalid UCX_CUDA_IPC_CACHE: n (y, with XEP_DIRECT=yes)' "$tmp/direct" ||
     { cat "$tmp/direct"; echo 'FAIL: direct, by a UCX that unmaps after each put'; failed=1; }
 for mode in normal ll; do
