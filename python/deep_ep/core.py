@@ -421,8 +421,9 @@ class NormalPool(Pool):
         for i, rank in numpy.argwhere(alike.T != alike[:1].T):
             text = f"ranks disagree on {ALIKE[i]}: {alike[0, i]} on rank 0, {alike[rank, i]} on rank {rank}"
             raise xep.MismatchError(xep.Status.ERR_MISMATCH, text)
-        if job.topk_idx.shape[1] > job.experts:
-            raise WrongValue(f"topk_idx: expected at most {job.experts} columns, the experts, got {job.topk_idx.shape[1]}")
+        columns = job.topk_idx.shape[1]
+        if columns > job.experts:
+            raise WrongValue(f"topk_idx: expected at most {job.experts} columns, the experts, got {columns}")
         rows = to_ranks.sum(axis=0)
         for rank in numpy.flatnonzero((worst[:, 0] > 0) & (worst[:, 0] < rows)):
             text = f"num_worst_tokens: rank {rank} gets {rows[rank]} rows and has room for {worst[rank, 0]}"
