@@ -309,6 +309,7 @@ static void of_normal(xep_group_t *group)
     cuda_after(group, streams);
     if (!cuda_job_stages(group)) {
         cuda_experts(group, streams[0]);
+        cuda_coming(group, streams[0]);
         cuda_graphs_exact(group, streams[0]);
     }
     cuda_refuse_stream(group, streams[0]);
