@@ -272,11 +272,11 @@ static __device__ __forceinline__ void sum_all(const xep_cuda_combine_t &c, uint
     look_at_owners(s);
     if (warp >= c.sum.warps) {
         if (blockIdx.x == c.sum.beside && c.input.x != nullptr) forward_parts(s);
-        return;
+    } else {
+        sum_tokens<E, false>(s, shared);
+        if (c.out_weights != nullptr) sum_weights(c);
+        if (c.missing != nullptr) tell_missing(c);
     }
-    sum_tokens<E, false>(s, shared);
-    if (c.out_weights != nullptr) sum_weights(c);
-    if (c.missing != nullptr) tell_missing(c);
     if (seen.late) *(volatile uint64_t *)&c.now->lost = epoch; /* any thread's */
 }
 
@@ -304,7 +304,10 @@ template <typename E> static __device__ __forceinline__ void combine(const xep_c
     const uint64_t epoch = c.now->epoch + 1, read = c.now->read;
     const int lost = has_lost_step(&c.now->lost, epoch); /* loaded beside the other word, not behind it */
     if (is_stale(c.life) || lost) return;                /* all blocks */
-    /* one block tells; its word to this rank itself is among those that all blocks wait for */
+    /*
+     * One block tells; its word to this rank itself is among those that all blocks wait for. If outputs are brought, it
+     * is one of those that bring: the words of parts, which come behind what all of these have done, come behind it.
+     */
     if (blockIdx.x == 0) say_offer(c, epoch);
     open_pulls(c.sum, shared);
     if (blockIdx.x < c.sum.beside) bring<E>(c);
