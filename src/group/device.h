@@ -23,8 +23,8 @@ typedef struct xep_heap_device_ops {
     xep_status_t (*make_notes)(xep_heap_device_t *device, uint32_t count);
 
     /**
-     * Notes how far a stream has come; reached: XEP_OK when it is there, XEP_INPROGRESS before; after_note: orders later
-     * work on a stream, which is checked, after it.
+     * Notes how far a stream has come; reached: XEP_OK when it is there, XEP_INPROGRESS before; after_note: orders
+     * later work on a stream, which is checked, after it.
      */
     xep_status_t (*note)(xep_heap_device_t *device, uint32_t number, void *stream);
     xep_status_t (*reached)(xep_heap_device_t *device, uint32_t number);

@@ -75,7 +75,7 @@ void perf_limit_combine(perf_t *perf);
 /** Makes what the combine sums proper numbers again, after rows of another type were stored there. */
 void perf_limit_experts(perf_t *perf);
 
-/* ---- perf_by_hand_packet.c: rows by expert of ranks that share memory, which take what they get, as in mode ll ---- */
+/* ---- perf_by_hand_packet.c: rows by expert of ranks that share memory and take what they get, as in mode ll ---- */
 
 typedef struct perf_packets perf_packets_t;
 

@@ -97,7 +97,7 @@ static void short_key(forked_rank_t *self)
     self->transport->ops->heap_close(heap);
 }
 
-/* Whole, and with the key of a twin, which the heap here has none of: the peer would put rows where nobody reads them. */
+/* Whole, and with the key of a twin, which this heap has not: the peer would put rows where nobody reads them. */
 static void twin_of_one_side(forked_rank_t *self)
 {
     enum { TWIN_BYTES = 8 };
