@@ -64,7 +64,7 @@ void perf_by_hand_sum(const perf_by_hand_t *hand, char *sums, int streaming);
 
 typedef struct perf_limit perf_limit_t;
 
-/** perf->limit. Of devices both are collective. */
+/** perf->limit. Opening is collective; closing, too, of devices. */
 void perf_limit_open(perf_t *perf);
 void perf_limit_close(perf_t *perf);
 
