@@ -52,7 +52,7 @@ enum {
     XEP_CAN_IN_PLACE = 4,            /* XEP_BUFFER_SEND_MEMORY */
     XEP_CAN_NODES = 8,               /* XEP_PATH_NODES, where there are several nodes */
     XEP_CAN_OWNERS = 16,             /* xep_buffer_params_t.owners */
-    XEP_CAN_EXPAND = 32,             /* xep_handle_expand(), xep_handle_reduce() */
+    XEP_CAN_EXPAND = 32,             /* xep_handle_expand(), xep_handle_reduce(), xep_combine_args_t.slots */
     XEP_CAN_CAPTURE = 64,            /* operations may be captured into a CUDA graph (xep/cuda.h) */
     XEP_CAN_WEIGH = 128,             /* xep_combine_args_t.weights */
     XEP_CAN_RETURN_WEIGHTS = 256,    /* xep_combine_args_t.topk_weights, out_weights */

@@ -60,9 +60,6 @@ typedef struct xep_device_ops {
     xep_status_t (*after_mark)(xep_device_t *device, void *stream);
     xep_status_t (*mark)(xep_device_t *device, void *stream);
 
-    /** Gives a stream that the device has for work of the library alone. */
-    xep_status_t (*own_stream)(xep_device_t *device, void **stream_p);
-
     /**
      * XEP_ERR_INVALID: the stream, or the memory of the argument called name, is not of this device. NULL is accepted.
      */

@@ -299,8 +299,6 @@ struct xep_env {
     void (*span)(const xep_env_t *env, const xep_op_t *op, const char *name, uint32_t rank, uint64_t begin_ns,
                  uint64_t end_ns);
 
-    int reserved;
-
     /*
      * NULL: all ranks take part in all operations. Else [R] 1 for a rank that is out of all operations that begin: it
      * reads nothing any more. Only if it is not NULL, the functions up to leave_out:

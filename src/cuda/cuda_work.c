@@ -182,9 +182,9 @@ xep_status_t xep_cuda_work_mark(xep_device_t *device, void *stream)
                "mark the stream");
 }
 
-xep_status_t xep_cuda_work_own_stream(xep_device_t *device, void **stream_p)
+xep_status_t xep_cuda_work_own_stream(xep_heap_device_t *device, void **stream_p)
 {
-    xep_cuda_device_t *cuda = xep_cuda_of(device);
+    xep_cuda_device_t *cuda = xep_cuda_of(&device->device);
     xep_cuda_enter(cuda);
     cuda_result_t result = CUDA_DONE;
     if (cuda->own == NULL) result = cuda->driver.stream_create(&cuda->own, CUDA_STREAM_NON_BLOCKING);

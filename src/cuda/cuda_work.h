@@ -23,7 +23,7 @@ xep_status_t xep_cuda_work_after_note(xep_heap_device_t *device, uint32_t number
 xep_status_t xep_cuda_work_works(xep_heap_device_t *device);
 xep_status_t xep_cuda_work_pin(xep_heap_device_t *device, void *base, uint64_t bytes);
 void xep_cuda_work_unpin(xep_heap_device_t *device, void *base);
-xep_status_t xep_cuda_work_own_stream(xep_device_t *device, void **stream_p);
+xep_status_t xep_cuda_work_own_stream(xep_heap_device_t *device, void **stream_p);
 xep_status_t xep_cuda_work_mark(xep_device_t *device, void *stream);
 xep_status_t xep_cuda_work_check_stream(xep_device_t *device, void *stream);
 xep_status_t xep_cuda_work_check(xep_device_t *device, const char *name, const void *address);

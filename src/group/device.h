@@ -19,6 +19,9 @@ typedef struct xep_heap_device_ops {
     /** Orders later work on stream after the last mark. XEP_ERR_INVALID: it cannot. */
     xep_status_t (*follow)(xep_heap_device_t *device, void *stream);
 
+    /** Gives a stream that the device has for work of the library alone. */
+    xep_status_t (*own_stream)(xep_heap_device_t *device, void **stream_p);
+
     /** Makes so many notes, once; freed by close. */
     xep_status_t (*make_notes)(xep_heap_device_t *device, uint32_t count);
 

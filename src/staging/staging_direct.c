@@ -76,7 +76,7 @@ static xep_status_t allocate(xep_buffer_t *buffer, struct xep_direct *direct)
     if (status == XEP_OK)
         status = device->ops->allocate(device, XEP_MEMORY_HOST, buffer->shape.slots * direct->lists_bytes, &lists);
     direct->lists = lists;
-    if (status == XEP_OK) status = device->ops->own_stream(device, &direct->stream);
+    if (status == XEP_OK) status = buffer->device->ops->own_stream(buffer->device, &direct->stream);
     return status == XEP_OK ? device->ops->sync(device) : status;
 }
 

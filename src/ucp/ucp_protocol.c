@@ -25,8 +25,7 @@ enum { LINE_BYTES = 64 };
 
 /*
  * Whether the sender copies puts, or hardware moves them. From 1.16 on UCX may use CMA beside shared memory for long
- * puts, or TCP, whose flush waits for the peer to be in a call of xep; then puts are cut, or the signals after them are
- * messages.
+ * puts, or TCP, whose flush waits for the peer to be in a call of xep; then puts are cut, or all goes in messages.
  */
 static bool puts_copy(xep_ucp_peer_t *peer)
 {

@@ -226,11 +226,16 @@ void perf_limit_dispatch(perf_t *perf)
     else perf_cuda_limit_run(limit->of_devices, PERF_DISPATCH, perf->streaming);
 }
 
-/* Where dispatched rows cannot be read as outputs, numbers are put there that can. */
+/*
+ * Where dispatched rows cannot be read as outputs, or went elsewhere, numbers are put there that can: outputs were just
+ * written, as those of the operations were.
+ */
 void perf_limit_experts(perf_t *perf)
 {
-    if (perf->limit->of_devices == NULL &&
-        (perf->shape.dtype != perf->shape.combine_dtype || perf->placed_bytes != perf->sum_bytes))
+    const perf_limit_t *limit = perf->limit;
+
+    if (limit->of_devices == NULL && (limit->packets != NULL || perf->shape.dtype != perf->shape.combine_dtype ||
+                                      perf->placed_bytes != perf->sum_bytes))
         memset(perf->area, 0x3e, perf->sent_rows * perf_line_up(perf->sum_bytes));
 }
 

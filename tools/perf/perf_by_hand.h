@@ -64,7 +64,7 @@ void perf_by_hand_sum(const perf_by_hand_t *hand, char *sums, int streaming);
 
 typedef struct perf_limit perf_limit_t;
 
-/** perf->limit. Of devices both are collective. */
+/** perf->limit. Opening is collective; closing, too, of devices. */
 void perf_limit_open(perf_t *perf);
 void perf_limit_close(perf_t *perf);
 
@@ -72,12 +72,15 @@ void perf_limit_close(perf_t *perf);
 void perf_limit_dispatch(perf_t *perf);
 void perf_limit_combine(perf_t *perf);
 
-/** Makes what the combine sums proper numbers again, after rows of another type were stored there. */
+/** Writes what the combine sums, unless the dispatch has just stored rows there that can be summed. */
 void perf_limit_experts(perf_t *perf);
 
 /* ---- perf_by_hand_packet.c: rows by expert of ranks that share memory and take what they get, as in mode ll ---- */
 
 typedef struct perf_packets perf_packets_t;
+
+/** Bytes of this rank's machine that opening takes for this rank, at most; once it is known how many rows there are. */
+uint64_t perf_packets_bytes(const perf_t *perf);
 
 /** NULL: rows are by rank, or of a device, or not all ranks share memory. Collective. */
 perf_packets_t *perf_packets_open(perf_t *perf, const perf_by_hand_t *hand);

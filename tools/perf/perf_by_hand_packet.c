@@ -7,6 +7,7 @@
 
 #include "perf_by_hand.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -86,20 +87,42 @@ static int map_rows(perf_packets_t *packets)
     return 0;
 }
 
+static int is_wanted(const perf_t *perf)
+{
+    return perf->options.by_expert && !perf->options.cuda && perf->host_ranks == perf->info.nranks &&
+           perf->routing->tokens != 0;
+}
+
+static perf_packets_t lay_out(const perf_t *perf)
+{
+    perf_packets_t packets = {.ring = 2 * ((uint32_t)perf->options.slots + 1),
+                              .beside = perf_line_up(perf->placed_bytes)};
+
+    packets.stride = packets.beside + perf_line_up(perf->placed_scales);
+    packets.each = perf->routing->tokens * packets.stride;
+    return packets;
+}
+
+uint64_t perf_packets_bytes(const perf_t *perf)
+{
+    const perf_packets_t packets = lay_out(perf);
+
+    if (!is_wanted(perf) || perf->options.check_only) return 0;
+    return packets.ring * packets.each + 2 * perf->recv_rows * (packets.beside + perf->placed_scales);
+}
+
 perf_packets_t *perf_packets_open(perf_t *perf, const perf_by_hand_t *hand)
 {
     const uint32_t nranks = perf->info.nranks;
 
-    if (!perf->options.by_expert || perf->cuda != NULL || perf->mapped < nranks || perf->host_ranks < nranks)
-        return NULL;
+    if (!is_wanted(perf) || perf->mapped < nranks) return NULL;
     perf_packets_t *packets = oracle_alloc(sizeof *packets);
+    *packets = lay_out(perf);
     packets->hand = hand;
-    packets->ring = 2 * ((uint32_t)perf->options.slots + 1);
-    packets->beside = perf_line_up(perf->placed_bytes);
-    packets->stride = packets->beside + perf_line_up(perf->placed_scales);
-    packets->each = perf->routing->tokens * packets->stride;
     packets->memory = perf_share(perf, nranks * packets->ring * packets->each);
     if (packets->memory == NULL) {
+        perf_say(perf, "no %.1f MiB of shared memory in /dev/shm (%s): the limit stores rows in private memory",
+                 (double)nranks * packets->ring * (double)packets->each / 0x1p20, strerror(errno));
         free(packets);
         return NULL;
     }

@@ -212,7 +212,7 @@ static xep_status_t need_of(perf_t *perf, uint64_t budget, uint64_t *bytes_p)
     if (*bytes_p > budget) return XEP_OK;
     count_rows(perf);
     lay_out(perf);
-    *bytes_p = perf->memory.bytes;
+    *bytes_p = perf->memory.bytes + perf_packets_bytes(perf);
     status = add_buffer(perf, 0, bytes_p);
     return status != XEP_OK || perf->options.recv_rows == 0 ? status : add_buffer(perf, 1, bytes_p);
 }
