@@ -111,7 +111,8 @@ def calls_of(*classes: type) -> None:
             function = getattr(found, "__func__", found)
             leave_to_python(function)
             while isinstance(function, types.FunctionType):
-                function.__qualname__ = function.__name__
+                if function.__name__ != "__init__":  # of which class it is says only that
+                    function.__qualname__ = function.__name__
                 function = getattr(function, "__wrapped__", None)
 
 

@@ -137,6 +137,12 @@ class Buffer(LowLatencyCalls):
     def is_available(self) -> bool:
         return not self._destroyed
 
+    def reset(self) -> None:
+        self._usable()
+        if self._nodes.count > 1:
+            self._nodes.settle(self._xep)
+        super().reset()
+
     def _forget(self) -> None:
         self._scratch.clear()
         super()._forget()

@@ -96,6 +96,7 @@ _MARGIN = 5 / 4  # more room than was needed, so that growing ends soon
 
 
 ALIKE = (
+    "num_experts",
     "hidden (channels of x)",
     "bytes of an element of x",
     "topk (columns of topk_idx)",
@@ -125,7 +126,8 @@ class Job(NamedTuple):
 
     def alike(self) -> tuple[int, ...]:
         """What every rank must dispatch alike, as ALIKE says."""
-        return self.x.shape[1], self.x.element_size(), self.topk_idx.shape[1], self.nscales, self.most
+        columns = self.topk_idx.shape[1]
+        return self.experts, self.x.shape[1], self.x.element_size(), columns, self.nscales, self.most
 
     def options(self) -> dict[str, Any]:
         """Of xep.Buffer.dispatch()."""
@@ -272,6 +274,8 @@ class NormalPool(Pool):
         if self._captures():
             self._check_capture(job)
         needs_room, self._needs_room = self._needs_room, False
+        if job.experts not in self.used:
+            self._stop_others(job)
         used = (None if needs_room else self.used.get(job.experts)) or self._replace(job)
         while True:
             buffer, room = used
@@ -373,6 +377,14 @@ class NormalPool(Pool):
         sent = self.dispatch(job._replace(topk_idx=handle.routing()), wait)
         handle.xep, handle._arrives = sent
         return sent
+
+    def _stop_others(self, job: Job) -> None:
+        """There is no buffer for so many experts. Ranks that dispatch to another number may have one: those in the
+        last that was made are told as if its room did not do, so that all come to _agree() and find out there."""
+        if self.used and not job.most and job.topk_idx.shape[1] > 0:
+            experts, (buffer, room) = list(self.used.items())[-1]
+            with contextlib.suppress(xep.CapacityError):
+                self._call_for_room(buffer, room.clip(job._replace(experts=experts, after=None)))
 
     def _call_for_room(self, buffer: xep.Buffer, two: Job) -> None:
         """Always CapacityError, here and on every rank that dispatches meanwhile; or MismatchError there and here."""

@@ -10,10 +10,11 @@ import os
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-from conftest import communicator  # noqa: E402
+from conftest import communicator, meet  # noqa: E402
 from normal_world import layout_arguments  # noqa: E402
 
 import deep_ep  # noqa: E402
+import xep  # noqa: E402
 from deep_ep.utils import calc_diff, create_grouped_scores, per_token_cast_back, per_token_cast_to_fp8  # noqa: E402
 
 TOKENS, HIDDEN, TOPK, MOST_NODES = 24, 512, 4, 4
@@ -253,3 +254,32 @@ def test_every_node_is_one(world):
     mine = bytes([runtime.get_rdma_rank(), runtime.get_root_rdma_rank(True)])
     everywhere = [tuple(one) for one in communicator().allgather(mine)]
     assert everywhere == [(n, place) for n, ranks in enumerate(world.nodes) for place in range(len(ranks))]
+
+
+@pytest.mark.skipif("communicator().size > 4")
+def test_usable_again_after_a_late_rank():
+    """The late rank has the others' rows, and waits in vain for what they tell of theirs."""
+    buffer = deep_ep.Buffer(communicator(), explicitly_destroy=True, timeout=3)
+    world = World(buffer)
+    layout = layout_arguments(buffer.get_dispatch_layout(world.topk_idx[world.rank], world.experts))
+
+    def send() -> tuple:
+        x, idx = world.rows("rank", world.rank), world.topk_idx[world.rank]
+        return buffer.dispatch(x, topk_idx=idx, topk_weights=world.random_weights[world.rank], **layout)
+
+    send()
+    late = world.rank == world.size - 1
+    meet()
+    if not late:
+        with pytest.raises(xep.DeadlineError):
+            send()
+    meet()
+    if late:
+        with pytest.raises(xep.DeadlineError):
+            send()
+    meet()
+    buffer.reset()
+    got = send()
+    assert got[0][:, 0].tolist() == [float(source) for source, _ in world.sources()]
+    del got
+    buffer.destroy()

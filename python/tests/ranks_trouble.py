@@ -351,6 +351,28 @@ def test_one_rank_has_wider_rows(buffer_of, first, what):
     assert (send(world, 2.0)[0] == 2.0).all()
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_one_rank_has_more_experts(buffer_of, first):
+    """Nobody waits for a deadline, whether or not the others have a buffer already; and there may be one for each."""
+    world = make_world(buffer_of(), ragged=False)
+    if world.size == 1:
+        pytest.skip("needs more than one rank")
+    if not first:
+        send(world, 1.0)
+    idx, weights = world.topk_idx[world.rank], world.weights[world.rank]
+    x = torch.full((len(idx), HIDDEN), 2.0, dtype=torch.bfloat16)
+    arguments = layout_arguments(world.buffer.get_dispatch_layout(idx, 2 * world.experts))
+    want = f"num_experts: {world.experts} on rank 0, {2 * world.experts} on rank {world.size - 1}"
+    with pytest.raises(xep.MismatchError, match=want):
+        if world.rank == world.size - 1:
+            world.buffer.dispatch(x, topk_idx=idx, topk_weights=weights, **arguments)
+        else:
+            send(world, 2.0)
+    assert (send(world, 3.0)[0] == 3.0).all()
+    assert (world.buffer.dispatch(x, topk_idx=idx, topk_weights=weights, **arguments)[0] == 2.0).all()
+    assert (send(world, 4.0)[0] == 4.0).all()
+
+
 @pytest.mark.parametrize("num_slots", [2, 3, 4, 5])
 def test_low_latency_results_kept_without_combine(buffer_of, num_slots):
     buffer = buffer_of(low_latency_mode=True, num_slots=num_slots)

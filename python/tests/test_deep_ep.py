@@ -115,6 +115,31 @@ def test_what_ranks_tell_one_another(tokens):
     assert len(told) == 21 and all(torch.equal(nodes.places(1, one), in_rank[:, [3, 9, 10, 20]]) for one in told)
 
 
+def test_what_ranks_could_not_tell_one_another():
+    """What a deadline has ended is called again by reset(), whose other ranks call something else, and by nothing
+    before."""
+    sent, errors = [], [None, xep.DeadlineError(-7, "late"), xep.MismatchError(-4, "in another call"), None, None]
+
+    class Group:
+        nranks, nnodes, node = 2, 2, 0
+
+        def allgather(self, data):
+            sent.append(data)
+            error = errors.pop(0)
+            if error is not None:
+                raise error
+            return [struct.pack("<I", rank) for rank in range(2)] if len(sent) == 1 else [data] * 2
+
+    nodes, in_rank = Nodes(Group()), torch.tensor([[True, False]])
+    with pytest.raises(xep.DeadlineError):
+        nodes.tell(Group(), in_rank, 2)
+    with pytest.raises(xep.BrokenError, match=r"needs reset\(\)"):
+        nodes.tell(Group(), ~in_rank, 2)
+    nodes.settle(Group())
+    assert sent[2] == sent[1] and sent[3:] == [b"\0"]
+    assert torch.equal(nodes.places(1, nodes.tell(Group(), ~in_rank, 2)[0]), torch.tensor([[True]]))
+
+
 @pytest.mark.parametrize(
     "shape, size",
     [

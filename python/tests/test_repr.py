@@ -40,3 +40,8 @@ def test_the_interpreter_names_the_call():
     for call in (deep_ep.Buffer.dispatch, deep_ep.Buffer.low_latency_combine, deep_ep.ElasticBuffer.combine):
         with pytest.raises(TypeError, match=rf"^{call.__name__}\(\) got an unexpected keyword argument 'worst'"):
             call(None, worst=3)
+    for made in (deep_ep.Buffer, deep_ep.ElasticBuffer):
+        with pytest.raises(
+            TypeError, match=rf"^{made.__name__}.__init__\(\) got an unexpected keyword argument 'worst'"
+        ):
+            made(worst=3)

@@ -4,6 +4,7 @@ barrier, the stream that communicates."""
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import weakref
 from typing import Any, Optional
@@ -22,6 +23,8 @@ from .math import ceil_div
 
 class Nodes:
     """members: ranks of each node, ascending. node_of, place_of: of each rank. width: ranks of the largest node."""
+
+    _untold = b""  # what a deadline has ended tell() with
 
     def __init__(self, group: xep.Group) -> None:
         """Collective where there are several."""
@@ -57,13 +60,35 @@ class Nodes:
         """in_rank [T, R] bool of each rank, as bits for places(). room: tokens of a rank at most, the same everywhere.
         Collective, blocking."""
         bits = numpy.packbits(in_rank.cpu().numpy(), axis=1, bitorder="little").tobytes()
+        if self._untold:
+            raise xep.BrokenError(xep.Status.ERR_BROKEN, "the Buffer needs reset() after a dispatch that failed")
         count, width = struct.Struct("<q"), ceil_div(group.nranks, 8)
         first, last = self._bytes_of(group.node)
-        told = []
-        for row in group.allgather((count.pack(len(in_rank)) + bits).ljust(count.size + room * width, b"\0")):
+        told, mine = [], (count.pack(len(in_rank)) + bits).ljust(count.size + room * width, b"\0")
+        try:
+            rows = group.allgather(mine)
+        except xep.DeadlineError:
+            self._untold = mine
+            raise
+        for row in rows:
             of_tokens = numpy.frombuffer(row, numpy.uint8, count.unpack_from(row)[0] * width, count.size)
             told.append(of_tokens.reshape(-1, width)[:, first : last + 1].copy())
         return told
+
+    def settle(self, group: xep.Group) -> None:
+        """An allgather that was given up stands in the way of all others of the group until it is called again, if only
+        to fail. Not all ranks have given one up: so they meet in allgathers, until all have sent one byte to the same.
+        Collective, blocking."""
+        all_here = False
+        while not all_here:
+            mine, self._untold = self._untold or b"\0", b""
+            try:
+                with contextlib.suppress(xep.MismatchError):
+                    group.allgather(mine)
+                    all_here = len(mine) == 1
+            except xep.DeadlineError:
+                self._untold = mine
+                raise
 
     def _bytes_of(self, node: int) -> tuple[int, int]:
         """The first and the last of those with the bits of its ranks."""
