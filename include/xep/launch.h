@@ -86,7 +86,6 @@ struct xep_device {
      * out; 2: its process has ended, too. left: 1: a kernel has left the rank out; of this rank: others have
      */
     uint32_t *gone, *left;
-    uint32_t is_shared; /* 1: another rank has the same device, which may have no room for its kernels meanwhile */
 };
 
 #ifdef __cplusplus

@@ -218,9 +218,8 @@ static xep_status_t enqueue(void *opaque, xep_op_t *op)
     cuda_normal_t *mode = opaque;
     const xep_device_ops_t *ops = mode->cuda.device->ops;
     const uint64_t bytes = op->dispatch->tokens * xep_dispatch_row_bytes(op->dispatch);
-    /* blocks that wait for rows could take the place of another rank's, which are to bring them */
-    const int expands = (op->dispatch->flags & XEP_DISPATCH_WILL_EXPAND) != 0 && mode->cuda.device->gone == NULL &&
-                        !mode->cuda.device->is_shared && bytes >= MANY_BYTES;
+    const int expands =
+        (op->dispatch->flags & XEP_DISPATCH_WILL_EXPAND) != 0 && mode->cuda.device->gone == NULL && bytes >= MANY_BYTES;
     mode->expands = expands ? xep_kit_own_area(&mode->normal.kit, mode->normal.layout.common.x, op->slot) : NULL;
     mode->expands_rank_rows = mode->routings[routing_index(&mode->normal, op)].rank_rows;
     xep_status_t status = launch_rows(mode, op);

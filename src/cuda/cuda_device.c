@@ -101,19 +101,15 @@ static xep_status_t find_context(xep_cuda_device_t *cuda)
 static xep_status_t ask_device(xep_cuda_device_t *cuda)
 {
     const xep_cuda_driver_t *driver = &cuda->driver;
-    int processors = 0, shared = 0, domain = 0, bus = 0, slot = 0;
+    int processors = 0, shared = 0;
     void *stop = NULL;
     cuda_result_t result = driver->device_attribute(&processors, CUDA_MULTIPROCESSORS, cuda->heap.number);
     if (result == CUDA_DONE) result = driver->device_attribute(&shared, CUDA_SHARED_BYTES, cuda->heap.number);
-    if (result == CUDA_DONE) result = driver->device_attribute(&domain, CUDA_PCI_DOMAIN, cuda->heap.number);
-    if (result == CUDA_DONE) result = driver->device_attribute(&bus, CUDA_PCI_BUS, cuda->heap.number);
-    if (result == CUDA_DONE) result = driver->device_attribute(&slot, CUDA_PCI_DEVICE, cuda->heap.number);
     if (result == CUDA_DONE) result = driver->event_create(&cuda->marked, CUDA_EVENT_NO_TIMING);
     if (result == CUDA_DONE) result = driver->host_allocate(&stop, sizeof *cuda->stop, 0);
     if (result != CUDA_DONE) return xep_cuda_check(driver, result, "use its device");
     cuda->stop = stop;
     *cuda->stop = 0;
-    cuda->key.place = (uint32_t)domain << 16 | (uint32_t)bus << 8 | (uint32_t)slot;
     cuda->heap.device = (xep_device_t){.ops = &device_ops,
                                        .multiprocessors = (uint32_t)processors,
                                        .shared_bytes = (uint32_t)shared,

@@ -68,9 +68,6 @@ enum {
     CUDA_POINTER_MANAGED = 8,
     CUDA_POINTER_DEVICE = 9,
     CUDA_MULTIPROCESSORS = 16, /* attributes of devices */
-    CUDA_PCI_BUS = 33,
-    CUDA_PCI_DEVICE = 34,
-    CUDA_PCI_DOMAIN = 50,
     CUDA_SHARED_BYTES = 97,
     CUDA_KERNEL_SHARED_BYTES = 8, /* of kernels */
     CUDA_LAUNCH_FOLLOWS = 6,      /* of launches: programmatic stream serialization */

@@ -61,7 +61,6 @@ static xep_status_t reach(xep_cuda_device_t *cuda, uint32_t rank, const xep_cuda
 {
     cuda_address_t address = key->address;
     cuda_result_t result = CUDA_DONE;
-    if (rank != cuda->rank && key->place == cuda->key.place) cuda->heap.device.is_shared = 1;
     if (key->pid != (uint64_t)getpid()) {
         result = cuda->driver.ipc_open(&address, key->handle, CUDA_IPC_PEER_ACCESS);
         cuda->opened[rank] = result == CUDA_DONE;

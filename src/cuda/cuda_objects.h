@@ -11,8 +11,8 @@
 typedef struct xep_cuda_key {
     cuda_ipc_t handle;
     uint64_t pid, address;
-    int32_t device; /* its number in that process */
-    uint32_t place; /* and where it is for all: PCI domain, bus and device, of 16, 8 and 8 bits */
+    int32_t device;
+    uint32_t reserved;
 } xep_cuda_key_t;
 
 typedef struct xep_cuda_block xep_cuda_block_t;

@@ -79,9 +79,6 @@ result_t standin_error(result_t usual);
 
 /** For tests: memory, events, modules and contexts that were made and not given back. */
 STANDIN_TOOL int standin_alive(void);
-
-/** Dispatches whose rows were to be copied to experts as they come. */
-STANDIN_TOOL int standin_coming(void);
 void standin_count(int made);
 
 /** The context of this thread; NULL: none. It begins with the number of its device, an int. */

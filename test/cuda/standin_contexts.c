@@ -149,15 +149,9 @@ API cuCtxGetDevice(int *device_p)
 API cuDeviceGetAttribute(int *value_p, int attribute, int device)
 {
     if (standin_fails("cuDeviceGetAttribute")) return standin_error(INVALID);
-    if (device < 0 || device >= DEVICES) return INVALID;
-    switch (attribute) {
-    case 16: *value_p = 24; return DONE;     /* multiprocessors */
-    case 97: *value_p = 232448; return DONE; /* shared memory of a block */
-    case 33: *value_p = getenv("STANDIN_ONE_PLACE") == NULL ? device + 1 : 1; return DONE; /* PCI bus */
-    case 34:
-    case 50: *value_p = 0; return DONE; /* PCI device, domain */
-    default: return INVALID;
-    }
+    if (device < 0 || device >= DEVICES || (attribute != 16 && attribute != 97)) return INVALID;
+    *value_p = attribute == 16 ? 24 : 232448; /* multiprocessors; shared memory of a block */
+    return DONE;
 }
 
 API cuGetErrorString(result_t result, const char **text_p)

@@ -343,17 +343,9 @@ static int await_rows(const xep_cuda_dispatch_t *d, uint64_t epoch, int go)
     return !is_left_by_others(&w);
 }
 
-static int ncoming;
-
-int standin_coming(void)
-{
-    return __atomic_load_n(&ncoming, __ATOMIC_ACQUIRE);
-}
-
 static void run_dispatch(const void *args)
 {
     const xep_cuda_dispatch_t *d = args;
-    if (d->coming != NULL) __atomic_add_fetch(&ncoming, 1, __ATOMIC_RELEASE);
     if (is_stale(&d->plan.life)) return;
     const uint64_t epoch = d->now->epoch + 1;
     if (d->planning) run_plan(&d->plan);

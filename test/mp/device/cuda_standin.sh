@@ -23,10 +23,6 @@ for job in $jobs; do
     done
 done
 
-# ranks that share a device
-LD_LIBRARY_PATH=$tmp:$LD_LIBRARY_PATH STANDIN_ONE_PLACE=yes timeout $((100 * ${XEP_TEST_SLOW:-1})) \
-    "$builddir/xep_run" -n 2 "$program" normal coming || { echo 'FAIL: cuda_ops normal, on one device'; failed=1; }
-
 # what xep_perf compares and prints: each mode, and each way of an operation
 perf() {
     local ranks=$1
