@@ -144,8 +144,8 @@ check_LTLIBRARIES += %D%/cuda/knows_cuda.la
 	%D%/mp/device/cuda_parts.h %D%/mp/device/cuda_refuse.c %D%/mp/device/cuda_layouts.c \
 	%D%/mp/device/cuda_staged.c %D%/mp/device/cuda_graphs.c %D%/mp/device/cuda_rounds.h \
 	%D%/mp/device/cuda_rounds.c %D%/mp/device/cuda_standing.c %D%/mp/device/cuda_faults.c \
-	%D%/mp/device/cuda_after.c %D%/mp/device/cuda_by_expert.c %D%/mp/device/cuda_coming.c \
-	%D%/mp/device/cuda_broken.c %D%/mp/device/cuda_goes_direct.c \
+	%D%/mp/device/cuda_after.c %D%/mp/device/cuda_by_expert.c %D%/mp/device/cuda_broken.c \
+	%D%/mp/device/cuda_goes_direct.c \
 	%D%/mp/device/cuda_death.c %D%/mp/device/cuda_ll_patterns.c %D%/mp/device/cuda_ops.c
 %C%_mp_device_cuda_ops_LDADD = libmp_rig.la
 %C%_mp_device_cuda_survivors_SOURCES = \

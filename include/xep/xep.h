@@ -489,10 +489,7 @@ enum {
     /* collective: selections go to instances by params.balance. The call waits for the other ranks' calls, even with a
      * request. XEP_ERR_MISMATCH on all ranks: plans of params.plan differ or do not add up. No effect on a cached
      * dispatch, which keeps its routing */
-    XEP_DISPATCH_BALANCE = 32,
-    /* device memory, normal: xep_handle_expand() comes next, on the stream of the dispatch. If nothing else was
-     * enqueued there between, it copies rows while others still come. Changes nothing elsewhere */
-    XEP_DISPATCH_WILL_EXPAND = 64
+    XEP_DISPATCH_BALANCE = 32
 };
 
 /**

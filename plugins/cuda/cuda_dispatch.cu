@@ -5,13 +5,156 @@
  * and need no registers, so that 8 to 16 of a device's multiprocessors fill its links; the last warps of each block
  * move what belongs to the rows. The first rows are on their way to shared memory while counts are exchanged.
  */
-#include "cuda_move.cuh"
+#include "cuda_bulk.cuh"
+#include "cuda_counts.cuh"
+#include "cuda_plan.cuh"
 
 #ifdef XEP_CUDA_WITH_ALL
 #define XEP_CUDA_DISPATCH xep_cuda_dispatch_with_all
 #else
 #define XEP_CUDA_DISPATCH xep_cuda_dispatch
 #endif
+
+/* What a block knows of a dispatch, once all ranks have told. */
+typedef struct moving {
+    const dispatch_t &d;
+    const xep_cuda_plan_t &plan; /* in shared memory, if this block has made it */
+    board_t board;
+} moving_t;
+
+/* ---- where a row goes ---- */
+
+static __device__ __forceinline__ char *row_at(const moving_t &m, xep_cuda_dest_t dest)
+{
+    return m.board.ranks[dest.rank].at.area[XEP_CUDA_X] + dest.row * m.d.row_stride;
+}
+
+static __device__ __forceinline__ const xep_cuda_dest_t *dests_of(const moving_t &m, uint32_t token)
+{
+    return m.plan.dest + (uint64_t)token * m.plan.max_dests;
+}
+
+/* ---- rows that bulk copies can move: one thread of a warp keeps some chunks on their way ---- */
+
+/* What one warp moves: of the chunks of all tokens those numbered lane, lane + lanes and so on, count of them. */
+typedef struct chunks {
+    char *stage;       /* [stages][XEP_CUDA_CHUNK] */
+    uint64_t *barrier; /* [stages] */
+    uint32_t of_row;   /* chunks of a row */
+    uint32_t lane, lanes, count;
+} chunks_t;
+
+static __device__ __forceinline__ uint32_t chunk_bytes(const dispatch_t &d, uint32_t part)
+{
+    uint64_t left = d.row_bytes - (uint64_t)part * XEP_CUDA_CHUNK;
+    return left < XEP_CUDA_CHUNK ? (uint32_t)left : XEP_CUDA_CHUNK;
+}
+
+static __device__ __forceinline__ void load_chunk(const dispatch_t &d, const chunks_t &c, uint32_t i,
+                                                  uint32_t stage_bytes)
+{
+    uint32_t unit = c.lane + i * c.lanes, token = unit / c.of_row, part = unit % c.of_row, stage = i % d.stages;
+    expect_bytes(&c.barrier[stage], chunk_bytes(d, part));
+    begin_load(c.stage + stage * stage_bytes, d.x + token * d.x_stride + (uint64_t)part * XEP_CUDA_CHUNK,
+               chunk_bytes(d, part), &c.barrier[stage]);
+}
+
+/* Where the dispatch is without the rank nothing goes there. */
+static __device__ __forceinline__ int takes_rows(const moving_t &m, xep_cuda_dest_t dest)
+{
+    return m.board.ranks[dest.rank].at.area[XEP_CUDA_X] != nullptr;
+}
+
+/* To all ranks that get the row; a group of its own, so that the stage of the chunk before can be waited for. */
+static __device__ __forceinline__ void store_chunk(const moving_t &m, const chunks_t &c, uint32_t i,
+                                                   uint32_t stage_bytes)
+{
+    const dispatch_t &d = m.d;
+    uint32_t unit = c.lane + i * c.lanes, token = unit / c.of_row, part = unit % c.of_row;
+    const xep_cuda_dest_t *dest = dests_of(m, token);
+    /* first to the ranks behind this one: else all ranks would begin with the same one */
+    for (int behind = 1; behind >= 0; behind--)
+        for (uint32_t n = 0; n < m.plan.max_dests && dest[n].rank != XEP_CUDA_NOBODY; n++)
+            if ((dest[n].rank > (int32_t)d.rank) == behind && takes_rows(m, dest[n]))
+                begin_store(row_at(m, dest[n]) + (uint64_t)part * XEP_CUDA_CHUNK, c.stage + i % d.stages * stage_bytes,
+                            chunk_bytes(d, part));
+    end_group();
+}
+
+/* One thread, before it is known whether rows may move: all stages but one. */
+static __device__ __forceinline__ void load_ahead(const dispatch_t &d, const chunks_t &c, uint32_t stage_bytes)
+{
+    for (uint32_t i = 0; i + 1 < d.stages && i < c.count; i++) load_chunk(d, c, i, stage_bytes);
+}
+
+/* Where nothing moves: no copy outlives its block. */
+static __device__ __forceinline__ void drop_loads(const dispatch_t &d, const chunks_t &c)
+{
+    for (uint32_t i = 0; i + 1 < d.stages && i < c.count; i++) wait_load(&c.barrier[i], 0);
+}
+
+/*
+ * The same thread. Bit s of phases is the phase that stage s is waited for in. It ends when all stores are done: only
+ * then may the block count itself among those whose rows are there.
+ */
+static __device__ void move_chunks(const moving_t &m, const chunks_t &c, uint32_t stage_bytes)
+{
+    const dispatch_t &d = m.d;
+    uint32_t phases = 0;
+    for (uint32_t i = 0; i < c.count; i++) {
+        uint32_t stage = i % d.stages;
+        wait_load(&c.barrier[stage], phases >> stage & 1);
+        phases ^= 1u << stage;
+        store_chunk(m, c, i, stage_bytes);
+        if (i + d.stages - 1 >= c.count) continue;
+        /* the next load goes where the chunk before this one was: that has left when one group at most has not */
+        wait_read_but_one();
+        load_chunk(d, c, i + d.stages - 1, stage_bytes);
+    }
+    wait_stored();
+}
+
+/* What this warp moves; nothing, for those that move no rows, or not by bulk copies. */
+static __device__ __forceinline__ chunks_t share_chunks(const dispatch_t &d, char *shared, uint64_t *barriers,
+                                                        uint32_t stage_bytes)
+{
+    const uint32_t warp = threadIdx.x / 32;
+    const uint32_t of_row = (uint32_t)((d.row_bytes + XEP_CUDA_CHUNK - 1) / XEP_CUDA_CHUNK);
+    const uint32_t units = warp < d.copying && d.stages != 0 ? d.plan.tokens * of_row : 0;
+    chunks_t c = {shared + (uint64_t)warp * d.stages * stage_bytes,
+                  barriers + warp * d.stages,
+                  of_row,
+                  blockIdx.x * d.copying + warp,
+                  gridDim.x * d.copying,
+                  0};
+    if (c.lane < units) c.count = (units - c.lane + c.lanes - 1) / c.lanes;
+    return c;
+}
+
+/* ---- rows of any length and alignment: a warp a row ---- */
+
+template <typename T> static __device__ __forceinline__ void copy_row(char *to, const char *from, uint64_t bytes)
+{
+    for (uint64_t i = threadIdx.x % 32; i < bytes / sizeof(T); i += 32) ((T *)to)[i] = ((const T *)from)[i];
+}
+
+/* In the widest unit that addresses and lengths here allow; rows of a slot are multiples of 64 bytes apart. */
+static __device__ void move_rows(const moving_t &m, uint32_t warp, uint32_t warps)
+{
+    const dispatch_t &d = m.d;
+    uint64_t odd = (uint64_t)d.x | d.x_stride | d.row_bytes;
+    for (uint32_t t = warp; t < m.plan.tokens; t += warps) {
+        const xep_cuda_dest_t *dest = dests_of(m, t);
+        const char *row = d.x + t * d.x_stride;
+        for (uint32_t n = 0; n < m.plan.max_dests && dest[n].rank != XEP_CUDA_NOBODY; n++) {
+            if (!takes_rows(m, dest[n])) continue;
+            char *to = row_at(m, dest[n]);
+            if (odd % 16 == 0) copy_row<int4>(to, row, d.row_bytes);
+            else if (odd % 4 == 0) copy_row<uint32_t>(to, row, d.row_bytes);
+            else copy_row<char>(to, row, d.row_bytes);
+        }
+    }
+}
 
 /* ---- what belongs to rows: a warp a token ---- */
 
@@ -76,21 +219,6 @@ static __device__ void move_metadata(const moving_t &m, uint32_t warp, uint32_t 
         store_scales(m, t, dests);
         if (m.d.planning) keep_token(m, t, dests);
     }
-}
-
-/* By the same warps, when they are done; the last one of block 0 tells of what is passed. */
-static __device__ void tell_coming(const moving_t &m, const chunks_t &c, uint64_t epoch)
-{
-    const dispatch_t &d = m.d;
-    const uint32_t warps = blockDim.x / 32, others = (warps - d.copying) * gridDim.x, lane = threadIdx.x % 32;
-    __syncwarp();
-    if (lane == 0) add_word_to((char *)&d.coming->passed[0], 1);
-    if (blockIdx.x != 0 || threadIdx.x / 32 + 1 != warps) return;
-    tell_parts(d.coming, d.rank, others, c.lanes, c.most, d.deadline, [&](uint32_t chunks) {
-        const uint64_t told = epoch << 32 | (uint64_t)chunks * c.lanes / c.of_row;
-        for (uint32_t r = lane; r < m.plan.nranks; r += 32)
-            store_word(d.peer[r] + d.told + d.rank * d.word_stride, told);
-    });
 }
 
 /* ---- what all ranks have told ---- */
@@ -200,32 +328,17 @@ static __device__ __forceinline__ void end_dispatch(const moving_t &m, uint64_t 
     }
     if (leaves_out(d.outs) && verdict != XEP_CUDA_LOST) good = await_rows(m, epoch, verdict == XEP_CUDA_GO);
     if (!good) lose_step(&d.now->lost, epoch);
-    if (d.coming != nullptr && threadIdx.x == 0) end_coming(d.coming, epoch);
-}
-
-/* A thread of each block: then kernels that copy rows to experts may begin. */
-static __device__ __forceinline__ void invite(const dispatch_t &d, uint64_t epoch)
-{
-    const xep_cuda_area_t &x = d.counts.area[XEP_CUDA_X];
-    char *rows = d.peer[d.rank] + x.first + d.counts.header.slot * x.stride;
-    if (blockIdx.x == 0) announce_rows(d.coming, rows, epoch);
-    __threadfence(); /* whoever begins now sees it */
-    begin_next();
 }
 
 /* The warps of a block share the work: the first "copying" ones move rows, the rest what belongs to them. */
-static __device__ __forceinline__ void move(const moving_t &m, const chunks_t &c, uint32_t stage_bytes, uint64_t epoch)
+static __device__ __forceinline__ void move(const moving_t &m, const chunks_t &c, uint32_t stage_bytes)
 {
     const dispatch_t &d = m.d;
     const uint32_t warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    if (warp >= d.copying) {
+    if (warp >= d.copying)
         move_metadata(m, (warp - d.copying) * gridDim.x + blockIdx.x, (warps - d.copying) * gridDim.x);
-        if (d.coming != nullptr) tell_coming(m, c, epoch);
-    } else if (d.stages == 0) {
-        move_rows(m, blockIdx.x * d.copying + warp, gridDim.x * d.copying);
-    } else if (threadIdx.x % 32 == 0) {
-        move_chunks(m, c, stage_bytes);
-    }
+    else if (d.stages == 0) move_rows(m, blockIdx.x * d.copying + warp, gridDim.x * d.copying);
+    else if (threadIdx.x % 32 == 0) move_chunks(m, c, stage_bytes);
 }
 
 /*
@@ -265,8 +378,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
     if (blockIdx.x == 0 && warp >= d.copying) publish(m, epoch, verdict);
     if (warp >= d.copying) mark_tail(m, verdict == XEP_CUDA_GO);
     if (lost) return;
-    if (verdict == XEP_CUDA_GO && d.coming != nullptr && threadIdx.x == d.copying * 32) invite(d, epoch);
-    if (verdict == XEP_CUDA_GO) move(m, chunks, stage_bytes, epoch);
+    if (verdict == XEP_CUDA_GO) move(m, chunks, stage_bytes);
     else if (threadIdx.x % 32 == 0) drop_loads(d, chunks);
     /* also where nothing moves: until all have said so, a rank still looks at the records of the others */
     tell_share(d.peer, d.rank, m.plan.nranks, d.done, d.word_stride, done, epoch, verdict != XEP_CUDA_LOST);

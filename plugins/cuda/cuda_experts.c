@@ -49,19 +49,6 @@ static xep_cuda_expand_t expand_of(const xep_recv_t *recv, const xep_expand_args
     };
 }
 
-/* Of the last dispatch, as it said: it may be running, and has some of the multiprocessors. */
-static void add_coming(const cuda_normal_t *mode, const xep_recv_t *recv, xep_cuda_expand_t *expand)
-{
-    const xep_kit_t *kit = &mode->normal.kit;
-    expand->coming = mode->coming;
-    expand->told = xep_kit_own(kit, mode->normal.layout.line + offsetof(normal_line_t, granted));
-    expand->told_stride = sizeof(normal_line_t);
-    expand->src_token = recv->src_token;
-    expand->rank_rows = mode->expands_rank_rows;
-    expand->rank = kit->shape->rank;
-    expand->nranks = kit->shape->nranks;
-}
-
 /* As many warps count as have room for a number of each expert. */
 static uint32_t count_warps(const cuda_mode_t *cuda, uint32_t experts)
 {
@@ -86,31 +73,21 @@ static xep_status_t check_expand(const xep_kit_t *kit, const cuda_mode_t *cuda, 
     return cuda_check_arrays(cuda, arrays, sizeof arrays / sizeof arrays[0]);
 }
 
-static xep_status_t launch_expand(const cuda_normal_t *mode, void *stream, xep_cuda_expand_t *expand)
+xep_status_t cuda_normal_expand(void *mode, const xep_recv_t *recv, const xep_expand_args_t *args)
 {
-    const cuda_mode_t *cuda = &mode->cuda;
-    const int comes = expand->coming != NULL;
-    const uint32_t warps = count_warps(cuda, expand->experts), all = cuda->device->multiprocessors;
-    const uint32_t busy = comes ? cuda_multiprocessors(&mode->normal.kit) : 0;
-    xep_status_t status = launch(cuda, CUDA_SLOTS, XEP_CUDA_SLOTS_BLOCKS, warps * WARP,
-                                 xep_cuda_slots_bytes(expand->experts, warps), comes, stream, expand);
-    if (status != XEP_OK) return status;
-    return launch(cuda, CUDA_EXPAND, busy < all ? all - busy : all, XEP_CUDA_EXPAND_THREADS,
-                  expand->nranks * sizeof(uint32_t), 1, stream, expand);
-}
-
-xep_status_t cuda_normal_expand(void *opaque, const xep_recv_t *recv, const xep_expand_args_t *args)
-{
-    cuda_normal_t *mode = opaque;
-    const xep_device_ops_t *ops = mode->cuda.device->ops;
-    const int comes = mode->expands == recv->x;
+    const xep_kit_t *kit = mode;
+    const cuda_mode_t *cuda = cuda_mode_of(mode);
     xep_cuda_expand_t expand = expand_of(recv, args);
-    xep_status_t status = check_expand(&mode->normal.kit, &mode->cuda, args);
-    if (status == XEP_OK) status = ops->check_stream(mode->cuda.device, args->stream);
-    if (status != XEP_OK) return status;
-    if (comes) add_coming(mode, recv, &expand);
-    mode->expands = NULL;
-    return launch_expand(mode, args->stream, &expand);
+    const uint32_t slot_warps = count_warps(cuda, expand.experts);
+    xep_status_t status = check_expand(kit, cuda, args);
+    if (status == XEP_OK) status = cuda->device->ops->check_stream(cuda->device, args->stream);
+    if (status == XEP_OK)
+        status = launch(cuda, CUDA_SLOTS, XEP_CUDA_SLOTS_BLOCKS, slot_warps * WARP,
+                        xep_cuda_slots_bytes(expand.experts, slot_warps), 0, args->stream, &expand);
+    if (status == XEP_OK)
+        status = launch(cuda, CUDA_EXPAND, cuda->device->multiprocessors, XEP_CUDA_EXPAND_THREADS, 0, 1, args->stream,
+                        &expand);
+    return status;
 }
 
 /* ---- reduce ---- */

@@ -3,14 +3,10 @@
 /* A received row to a slot for each of its experts here, and what they made of it back to one row. */
 #include "cuda_experts.h"
 
-#include "cuda_coming.cuh"
 #include "cuda_reduce.cuh"
 #include "cuda_words.cuh"
 
-enum {
-    AHEAD = 8,  /* loads of selections that a lane has on their way */
-    PIECES = 32 /* of the rows of a rank, which are waited for together */
-};
+enum { AHEAD = 8 /* loads of selections that a lane has on their way */ };
 
 typedef xep_cuda_expand_t expand_t;
 
@@ -143,14 +139,6 @@ static __device__ __forceinline__ void sum_experts(const expand_t &e, const coun
     }
 }
 
-/* All threads: until what belongs to the rows of all ranks is there. */
-static __device__ __forceinline__ void await_selections(const expand_t &e, uint64_t epoch)
-{
-    for (uint32_t r = threadIdx.x; r < e.nranks; r += blockDim.x)
-        while (told_of(e.told + r * e.told_stride, epoch) == 0 && !has_ended(e.coming, epoch)) __nanosleep(100);
-    __syncthreads();
-}
-
 /* One cluster: each warp counts its selections, and numbers them once it knows what all before it have counted. */
 extern "C" __global__ void __cluster_dims__(XEP_CUDA_SLOTS_BLOCKS, 1, 1) __launch_bounds__(XEP_CUDA_SLOTS_WARPS * 32, 1)
     xep_cuda_slots(const __grid_constant__ xep_cuda_expand_t e)
@@ -159,11 +147,8 @@ extern "C" __global__ void __cluster_dims__(XEP_CUDA_SLOTS_BLOCKS, 1, 1) __launc
     const uint32_t warps = blockDim.x / 32, n = e.experts;
     const counters_t c = {numbers, numbers + warps * n, numbers + (warps + 1) * n, numbers + (warps + 2) * n};
     const share_t share = share_selections(e);
-    const uint64_t coming = find_coming(e.coming, e.x);
     uint32_t *mine = c.warp + threadIdx.x / 32 * n;
     for (uint32_t i = threadIdx.x; i < warps * n; i += blockDim.x) c.warp[i] = 0;
-    if (coming != 0) await_selections(e, coming);
-    else wait_for_last();
     __syncthreads();
     count_share(e, share, mine);
     __syncthreads();
@@ -175,9 +160,6 @@ extern "C" __global__ void __cluster_dims__(XEP_CUDA_SLOTS_BLOCKS, 1, 1) __launc
     sync_cluster(); /* also: no block ends whose counts others read */
     begin_next();
     number_share(e, share, c.begin, mine);
-    if (e.coming == nullptr) return;
-    sync_cluster();
-    if (coming != 0 && blockIdx.x == 0 && threadIdx.x == 0) store_word((char *)&e.coming->numbered, coming);
 }
 
 /* ---- to the experts ---- */
@@ -200,10 +182,7 @@ static __device__ __forceinline__ void store_scales(const expand_t &e, uint64_t 
         *(uint32_t *)(to + i * e.to_scales_stride) = *(const uint32_t *)(from + i * e.scales_stride);
 }
 
-/*
- * A part of a row, loaded once, to the slots of all of its selections; with the first one what belongs to the row. Not
- * through the cache of the multiprocessor: while rows come, it may have a line of an earlier one.
- */
+/* A part of a row, loaded once, to the slots of all of its selections; with the first one what belongs to the row. */
 template <typename T>
 static __device__ __forceinline__ void move_part(const expand_t &e, uint64_t row, uint32_t part, int32_t slot)
 {
@@ -213,7 +192,7 @@ static __device__ __forceinline__ void move_part(const expand_t &e, uint64_t row
     if (e.topk <= 32 && !__any_sync(UINT32_MAX, slot != NOWHERE)) return; /* a row that did not come */
 #pragma unroll
     for (uint32_t i = 0; i < FEW; i++)
-        if (first + i * 32 < units) x[i] = __ldcg((const T *)(e.x + row * e.x_stride) + first + i * 32);
+        if (first + i * 32 < units) x[i] = __ldcs((const T *)(e.x + row * e.x_stride) + first + i * 32);
     for (uint32_t begin = 0; begin < e.topk; begin += 32) {
         if (begin != 0) slot = load_slot(e.slots, row, begin, e.topk);
         if (part == 0 && e.to_weights != nullptr && slot != NOWHERE)
@@ -229,83 +208,18 @@ static __device__ __forceinline__ void move_part(const expand_t &e, uint64_t row
     }
 }
 
-template <typename T> static __device__ __forceinline__ uint32_t parts_of(const expand_t &e)
+/* In the widest unit that addresses and lengths allow. The slots of the next part are on their way meanwhile. */
+template <typename T> static __device__ void move_rows(const expand_t &e, uint32_t warp, uint32_t warps)
 {
-    const uint32_t parts = (uint32_t)((e.row_bytes / sizeof(T) + 32 * FEW - 1) / (32 * FEW));
-    return parts == 0 ? 1 : parts;
-}
-
-/*
- * The rows from one to another. The slots of the next part are on their way meanwhile. Returns which warp this one is
- * for what comes next.
- */
-template <typename T>
-static __device__ uint32_t move_rows(const expand_t &e, uint64_t begin, uint64_t end, uint32_t warp, uint32_t warps)
-{
-    const uint32_t parts = parts_of<T>(e);
-    const uint64_t all = (end - begin) * parts;
-    int32_t next = warp < all ? load_slot(e.slots, begin + warp / parts, 0, e.topk) : NOWHERE;
+    const uint32_t in_parts = (uint32_t)((e.row_bytes / sizeof(T) + 32 * FEW - 1) / (32 * FEW));
+    const uint32_t parts = in_parts == 0 ? 1 : in_parts;
+    const uint64_t all = e.rows * parts;
+    int32_t next = warp < all ? load_slot(e.slots, warp / parts, 0, e.topk) : NOWHERE;
     for (uint64_t u = warp; u < all; u += warps) {
         const int32_t slot = next;
-        if (u + warps < all) next = load_slot(e.slots, begin + (u + warps) / parts, 0, e.topk);
-        move_part<T>(e, begin + u / parts, (uint32_t)(u % parts), slot);
+        if (u + warps < all) next = load_slot(e.slots, (u + warps) / parts, 0, e.topk);
+        move_part<T>(e, u / parts, (uint32_t)(u % parts), slot);
     }
-    return next_turn(warp, warps, all);
-}
-
-/* A warp: until a row of a rank is there, of which another one tells. */
-static __device__ __forceinline__ void await_row(const expand_t &e, const volatile uint32_t *told, uint64_t row)
-{
-    const uint32_t least = (uint32_t)e.src_token[row] + 2;
-    while (*told < least) __nanosleep(100);
-    __threadfence_block();
-    __syncwarp();
-}
-
-/* Of the rows of all ranks the first ones, then the next ones, as they come. told: of each rank. */
-template <typename T>
-static __device__ void move_coming(const expand_t &e, const volatile uint32_t *told, uint32_t warp, uint32_t warps)
-{
-    const uint32_t parts = parts_of<T>(e);
-    for (uint32_t piece = 0; piece < PIECES; piece++) {
-        uint64_t first = 0;
-        for (uint32_t r = 0; r < e.nranks; r++) {
-            /* where a dispatch has moved nothing there may be any numbers */
-            const uint64_t told_rows = e.rank_rows[(uint64_t)r * e.nranks + e.rank], left = e.rows - first;
-            const uint64_t rows = told_rows < left ? told_rows : left;
-            const uint64_t begin = first + rows * piece / PIECES, end = first + rows * (piece + 1) / PIECES;
-            first += rows;
-            if (warp < (end - begin) * parts) await_row(e, &told[r], end - 1);
-            warp = move_rows<T>(e, begin, end, warp, warps);
-        }
-    }
-}
-
-/*
- * A warp of each block looks at the words, for the others, until the dispatch has ended: then all rows are here. epoch:
- * 0: it has.
- */
-static __device__ void watch(const expand_t &e, uint64_t epoch, volatile uint32_t *told)
-{
-    for (int over = 0; !over;) {
-        over = epoch == 0 || has_ended(e.coming, epoch);
-        for (uint32_t r = threadIdx.x % 32; r < e.nranks; r += 32) {
-            const uint32_t tokens = over ? UINT32_MAX : told_of(e.told + r * e.told_stride, epoch);
-            __threadfence_block();
-            told[r] = tokens;
-        }
-        __nanosleep(200);
-    }
-}
-
-/* In the widest unit that addresses and lengths allow. */
-template <typename T>
-static __device__ void move_all(const expand_t &e, uint64_t coming, volatile uint32_t *told, uint32_t warp,
-                                uint32_t warps)
-{
-    if (e.coming == nullptr) move_rows<T>(e, 0, e.rows, warp, warps);
-    else if (warp >= warps) watch(e, coming, told);
-    else move_coming<T>(e, told, warp, warps);
 }
 
 static __device__ __forceinline__ void zero_slot(const expand_t &e, uint64_t slot)
@@ -333,32 +247,16 @@ static __device__ void zero_unused(const expand_t &e, uint32_t warp, uint32_t wa
     }
 }
 
-/* All threads: until selections have slots. */
-static __device__ __forceinline__ void await_slots(const expand_t &e, uint64_t epoch, uint32_t *told)
-{
-    for (uint32_t r = threadIdx.x; r < e.nranks; r += blockDim.x) told[r] = 0;
-    if (epoch == 0) wait_for_last();
-    while (epoch != 0 && threadIdx.x == 0 && load_word((const char *)&e.coming->numbered) < epoch) __nanosleep(100);
-    __syncthreads();
-}
-
-/*
- * The warps go through the blocks, so that those of a block which come last are the last of all: one of them watches
- * while rows come.
- */
 extern "C" __global__ void __launch_bounds__(XEP_CUDA_EXPAND_THREADS, 1)
     xep_cuda_expand(const __grid_constant__ xep_cuda_expand_t e)
 {
-    extern __shared__ uint32_t told[];
-    const uint64_t odd = odd_of(e), coming = find_coming(e.coming, e.x);
-    const uint32_t warp = threadIdx.x / 32 * gridDim.x + blockIdx.x;
-    const uint32_t warps = gridDim.x * (blockDim.x / 32 - (e.coming != nullptr));
-    await_slots(e, coming, told);
-    if (e.zero && warp < warps) zero_unused(e, warp, warps);
-    if (odd % 16 == 0) move_all<int4>(e, coming, told, warp, warps);
-    else if (odd % 4 == 0) move_all<uint32_t>(e, coming, told, warp, warps);
-    else move_all<uint8_t>(e, coming, told, warp, warps);
-    if (coming != 0) wait_for_last();
+    const uint32_t warp = threadIdx.x / 32 * gridDim.x + blockIdx.x, warps = gridDim.x * (blockDim.x / 32);
+    const uint64_t odd = odd_of(e);
+    wait_for_last();
+    if (odd % 16 == 0) move_rows<int4>(e, warp, warps);
+    else if (odd % 4 == 0) move_rows<uint32_t>(e, warp, warps);
+    else move_rows<uint8_t>(e, warp, warps);
+    if (e.zero) zero_unused(e, warp, warps);
 }
 
 /* ---- and back ---- */

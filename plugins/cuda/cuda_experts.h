@@ -8,8 +8,6 @@
 
 #include <xep/xep.h>
 
-#include "cuda_coming.h"
-
 enum {
     XEP_CUDA_SLOTS_BLOCKS = 8,
     XEP_CUDA_SLOTS_WARPS = 32, /* of a block, at most */
@@ -40,13 +38,6 @@ typedef struct xep_cuda_expand {
     int64_t to_scales_token_stride, to_scales_stride;
     uint32_t nscales;
     uint32_t zero; /* 1: slots that no selection has become 0 */
-    /* rows that still come, as cuda_coming.h has it: */
-    xep_cuda_coming_t *coming; /* NULL: none do */
-    const char *told;          /* the word of rank 0 here; told_stride bytes to that of the next rank */
-    uint64_t told_stride;
-    const int32_t *src_token;  /* [rows] */
-    const uint32_t *rank_rows; /* [nranks][nranks] */
-    uint32_t rank, nranks;
 } xep_cuda_expand_t;
 
 /** Sums the slots of each row, k ascending, in fp32, and rounds the sum once. Any number of blocks. */

@@ -7,7 +7,6 @@
 #include <normal_record.h>
 
 #include "cuda_args.h"
-#include "cuda_coming.h"
 
 enum {
     XEP_CUDA_NOBODY = -1,   /* rank of a place in the list of a token that goes to fewer ranks */
@@ -149,9 +148,7 @@ typedef struct xep_cuda_dispatch {
     uint64_t done, word_stride;   /* offset of the word that rank 0 writes; bytes to that of the next rank */
     xep_cuda_deadline_t deadline;
     xep_cuda_outs_t outs;
-    uint8_t *out;              /* [nranks] made, where ranks may be out: 1: its rows are not here */
-    xep_cuda_coming_t *coming; /* NULL: nobody looks at rows before all are there */
-    uint64_t told;             /* offset of the word that rank 0 writes */
+    uint8_t *out; /* [nranks] made, where ranks may be out: 1: its rows are not here */
 } xep_cuda_dispatch_t;
 
 /** Where the rows of this rank begin at another, and what that one's experts are: at hand for each token. */

@@ -67,7 +67,6 @@ static void lay_device(void *opaque, xep_carve_t *memory)
     mode->casts = xep_carve_array(memory, 1, normal_cast_room(shape));
     mode->copied = xep_carve_array(memory, XEP_CUDA_PARTS, sizeof *mode->copied);
     mode->wrong = xep_carve_array(memory, 1, sizeof *mode->wrong);
-    mode->coming = xep_carve_array(memory, 1, sizeof *mode->coming);
     for (uint32_t s = 0; s < shape->slots; s++) {
         cuda_routing_t *routing = &mode->routings[s];
         routing->dest = xep_carve_array(memory, shape->tokens * mode->normal.layout.max_dests, sizeof *routing->dest);

@@ -34,7 +34,6 @@
  * counts        record[r], n at each number   counts of a dispatch    nothing
  *               line[r].counts = n            where ranks may be out  the record of r
  * done          line[r].done = n              rows of a dispatch      all rows of r; r has looked at all records
- * told          line[r].granted = n, tokens   kernels that expand     cuda_coming.h
  * ready         line[r].ready = n * steps     combine                 the offer of r, and so many parts of its input
  *               and parts that are there                              (XEP_CUDA_STEPS)
  * read          combine line[r].read = n      end of the combine      r has read what it sums, and all offers
@@ -126,13 +125,10 @@ typedef struct cuda_normal {
     char *casts;       /* rows that were cast, and their scales: of one dispatch, as they run one after the other */
     uint64_t *copied;  /* xep_cuda_input_t */
     uint64_t *wrong;
-    xep_cuda_coming_t *coming;
     /* pinned: */
     char *mirror;  /* ring of records, as the device has read them */
     char *refused; /* [R] records of the first dispatch that moved nothing, and nobody waited for its counts */
     xep_cuda_refusal_t *refusal;
-    const void *expands;               /* where rows of the last dispatch come, if it will expand; NULL: not */
-    const uint32_t *expands_rank_rows; /* of it. Device memory */
 } cuda_normal_t;
 
 extern const xep_step_t cuda_dispatch_steps[], cuda_combine_steps[];

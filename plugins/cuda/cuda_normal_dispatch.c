@@ -9,11 +9,10 @@
 enum {
     COPYING = 4, /* warps that keep bulk copies on their way, a thread each, and what each has on its way */
     STAGES = 3,
-    PLAIN = 24,           /* warps that copy rows which no bulk copy can move */
-    METADATA = 8,         /* warps that move what belongs to rows */
-    CASTING = 32,         /* warps that cast */
-    MANY_BYTES = 4 << 20, /* of rows: fewer are expanded sooner when all are there */
-    FEW_TOKENS = 512,     /* so few that each block makes the plan sooner than a kernel of its own would end */
+    PLAIN = 24,       /* warps that copy rows which no bulk copy can move */
+    METADATA = 8,     /* warps that move what belongs to rows */
+    CASTING = 32,     /* warps that cast */
+    FEW_TOKENS = 512, /* so few that each block makes the plan sooner than a kernel of its own would end */
     WARP = 32
 };
 
@@ -158,8 +157,6 @@ static xep_cuda_dispatch_t rows_of(cuda_normal_t *mode, const xep_op_t *op)
         .deadline = cuda_deadline(&mode->cuda, op, CUDA_ROWS),
         .outs = cuda_outs(&mode->cuda, normal->kit.shape->nranks),
         .out = mode->slots[op->slot].out,
-        .coming = mode->expands == NULL ? NULL : mode->coming,
-        .told = normal->layout.line + offsetof(normal_line_t, granted),
     };
     if (!cuda_counts_there(op)) return rows;
     rows.tail = (uint32_t *)(void *)xep_kit_own_area(&normal->kit, normal->layout.common.idx, op->slot);
@@ -217,11 +214,6 @@ static xep_status_t enqueue(void *opaque, xep_op_t *op)
 {
     cuda_normal_t *mode = opaque;
     const xep_device_ops_t *ops = mode->cuda.device->ops;
-    const uint64_t bytes = op->dispatch->tokens * xep_dispatch_row_bytes(op->dispatch);
-    const int expands =
-        (op->dispatch->flags & XEP_DISPATCH_WILL_EXPAND) != 0 && mode->cuda.device->gone == NULL && bytes >= MANY_BYTES;
-    mode->expands = expands ? xep_kit_own_area(&mode->normal.kit, mode->normal.layout.common.x, op->slot) : NULL;
-    mode->expands_rank_rows = mode->routings[routing_index(&mode->normal, op)].rank_rows;
     xep_status_t status = launch_rows(mode, op);
     return status == XEP_OK ? ops->mark(mode->cuda.device, cuda_stream(op)) : status;
 }

@@ -419,8 +419,7 @@ class ElasticBuffer(Core):
         worst = most * ranks if given.sync is not None and not given.sync else 0
         counted_there = pool.most_of(most) if worst else 0
         weights, after = given.topk_weights, ordering.after
-        sends = arguments.carried(rows)
-        job = Job(given.experts, sends, topk_idx, weights, scales, 1, worst, after, counted_there, bool(given.expand))
+        job = Job(given.experts, arguments.carried(rows), topk_idx, weights, scales, 1, worst, after, counted_there)
         pool.threads = self._threads_here() if on == HOST else given.sms or MULTIPROCESSORS
         kept = topk_idx.clone() if given.copy else topk_idx
         sent = pool.dispatch(job, ordering.wait)

@@ -40,7 +40,6 @@ void cuda_after(xep_group_t *group, void *streams[2]);
 
 /** Of received rows, and back: compared with plain loops; what is refused. Where all ranks map one another. */
 void cuda_experts(xep_group_t *group, void *stream);
-void cuda_coming(xep_group_t *group, void *stream);
 
 /* ---- cuda_staged.c: ranks that do not all map one another: what is the host's part of it */
 
