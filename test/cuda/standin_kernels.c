@@ -378,7 +378,7 @@ static void bring_row(const xep_cuda_combine_t *c, xep_dtype_t dtype, uint64_t r
 {
     char *to = c->input.input + row * c->row_stride;
     if (c->input.slots == NULL) {
-        memcpy(to, c->input.x + row * c->input.x_stride, c->sum.hidden * xep_dtype_size(dtype));
+        memcpy(to, c->input.x + row * c->input.x_stride, c->sum.hidden * (dtype == XEP_FP32 ? 4ul : 2ul));
         return;
     }
     memset(sum, 0, c->sum.hidden * sizeof *sum);
