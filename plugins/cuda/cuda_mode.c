@@ -202,11 +202,6 @@ enum {
     MOST_ROWS = 32, /* of a token, that a warp pulls at once: a lane each */
 };
 
-static uint32_t least(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
-}
-
 /* Bulk copies take multiples of 16 bytes at multiples of 16. */
 uint32_t cuda_lay_sums(const xep_combine_args_t *args, uint32_t blocks, uint32_t contributions, uint32_t chunk,
                        uint32_t most_warps, uint32_t room, uintptr_t odd, xep_cuda_sum_t *sum)
@@ -224,9 +219,9 @@ uint32_t cuda_lay_sums(const xep_combine_args_t *args, uint32_t blocks, uint32_t
         sum->rows++;
         odd |= (uintptr_t)args->bias[b] | args->bias_stride[b];
     }
-    sum->chunk = least(bytes, chunk);
+    sum->chunk = (uint32_t)xep_least(bytes, chunk);
     sum->stages = odd % 16 == 0 && bytes != 0 && sum->rows <= MOST_ROWS;
-    sum->warps = least(sum->stages ? PULLING : PLAIN, most_warps);
+    sum->warps = (uint32_t)xep_least(sum->stages ? PULLING : PLAIN, most_warps);
     if (sum->stages) sum->stages = xep_cuda_sum_stages(sum, sum->warps, blocks, room);
     /* fewer warps where their stages have no room together; without stages they need none */
     while (sum->warps > 1 && sum->warps * sum->stages * xep_cuda_stage_bytes(sum) > room) sum->warps--;

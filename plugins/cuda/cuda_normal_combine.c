@@ -81,11 +81,6 @@ static void fill_offer(const cuda_normal_t *mode, const xep_op_t *op, uint64_t o
         offer[1] = UINT64_MAX;
 }
 
-static uint32_t least(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
-}
-
 /*
  * Outputs that blocks beside those that sum bring into the input. All run at the same time: of a device that has too
  * few multiprocessors for both, the buffer gives up to half of its own.
@@ -95,9 +90,9 @@ static void add_input(const cuda_normal_t *mode, const xep_op_t *op, xep_cuda_co
     const xep_combine_args_t *args = op->combine;
     const normal_t *normal = &mode->normal;
     const uint32_t all = mode->cuda.device->multiprocessors, most = args->slots == NULL ? COPYING : REDUCING;
-    if (all - *blocks_p < most) *blocks_p -= least(most - (all - *blocks_p), *blocks_p / 2);
+    if (all - *blocks_p < most) *blocks_p -= (uint32_t)xep_least(most - (all - *blocks_p), *blocks_p / 2);
     sum->sum.together = 1;
-    sum->sum.beside = least(most, all - *blocks_p);
+    sum->sum.beside = (uint32_t)xep_least(most, all - *blocks_p);
     sum->input =
         (xep_cuda_input_t){args->x, args->x_stride, args->slots,
                            xep_kit_own_area(&normal->kit, normal->layout.common.input, op->slot), mode->copied};

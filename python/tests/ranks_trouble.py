@@ -329,16 +329,21 @@ def test_ctrl_c_ends_a_wait(group, wait):
     own.close()
 
 
-@pytest.mark.parametrize("first", [True, False])
-@pytest.mark.parametrize("what", ["hidden", "type"])
-def test_one_rank_has_wider_rows(buffer_of, first, what):
-    """Every rank is told which, whether or not there is a buffer already."""
+def several_ranks(buffer_of, first):
+    """The world, and this rank's topk_idx and weights. first: there is no buffer for its dispatches yet."""
     world = make_world(buffer_of(), ragged=False)
     if world.size == 1:
         pytest.skip("needs more than one rank")
     if not first:
         send(world, 1.0)
-    idx, weights = world.topk_idx[world.rank], world.weights[world.rank]
+    return world, world.topk_idx[world.rank], world.weights[world.rank]
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("what", ["hidden", "type"])
+def test_one_rank_has_wider_rows(buffer_of, first, what):
+    """Every rank is told which, whether or not there is a buffer already."""
+    world, idx, weights = several_ranks(buffer_of, first)
     arguments = layout_arguments(world.buffer.get_dispatch_layout(idx, world.experts))
     odd = world.rank == world.size - 1
     width, dtype = HIDDEN, torch.bfloat16
@@ -354,12 +359,7 @@ def test_one_rank_has_wider_rows(buffer_of, first, what):
 @pytest.mark.parametrize("first", [True, False])
 def test_one_rank_has_more_experts(buffer_of, first):
     """Nobody waits for a deadline, whether or not the others have a buffer already; and there may be one for each."""
-    world = make_world(buffer_of(), ragged=False)
-    if world.size == 1:
-        pytest.skip("needs more than one rank")
-    if not first:
-        send(world, 1.0)
-    idx, weights = world.topk_idx[world.rank], world.weights[world.rank]
+    world, idx, weights = several_ranks(buffer_of, first)
     x = torch.full((len(idx), HIDDEN), 2.0, dtype=torch.bfloat16)
     arguments = layout_arguments(world.buffer.get_dispatch_layout(idx, 2 * world.experts))
     want = f"num_experts: {world.experts} on rank 0, {2 * world.experts} on rank {world.size - 1}"
