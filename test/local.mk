@@ -186,6 +186,7 @@ rank_tests = $(transport_tests) %D%/mp/ops/mode_query.mp %D%/mp/ops/events.mp %D
 	%D%/mp/ops/shared_processor.mp \
 	%D%/mp/launch/boot_client.mp %D%/mp/launch/setuid.mp %D%/mp/ops/by_nodes.mp \
 	%D%/mp/ops/forwarding.mp \
+	%D%/mp/failures/late_in_call.mp \
 	%D%/mp/groups/nodes_disagree.mp %D%/mp/groups/own_allgather.mp %D%/mp/machine/ucx_disagree.mp \
 	%D%/mp/machine/locked_memory.mp %D%/mp/machine/process_settings.mp
 %C%_mp_launch_boot_reload_mp_LDADD =
@@ -194,6 +195,10 @@ rank_tests = $(transport_tests) %D%/mp/ops/mode_query.mp %D%/mp/ops/events.mp %D
 %C%_mp_ops_forwarding_mp_LDADD = libmp_rig.la
 %C%_mp_groups_own_allgather_mp_LDADD = libmp_rig.la
 %C%_unit_ucp_segments_t_LDFLAGS = -Wl,--wrap=shmget -Wl,--wrap=shmat -Wl,--wrap=shmctl
+%C%_mp_failures_late_in_call_mp_SOURCES = %D%/mp/failures/late_in_call.c %D%/rig/mp_rig.c %D%/rig/mp_rig.h
+%C%_mp_failures_late_in_call_mp_CPPFLAGS = $(AM_CPPFLAGS)
+%C%_mp_failures_late_in_call_mp_LDADD = $(insides)
+%C%_mp_failures_late_in_call_mp_LDFLAGS = -Wl,--wrap=xep_group_signal_all
 %C%_mp_groups_nodes_disagree_mp_SOURCES = %D%/mp/groups/nodes_disagree.c %D%/rig/mp_rig.c %D%/rig/mp_rig.h
 %C%_mp_groups_nodes_disagree_mp_CPPFLAGS = $(AM_CPPFLAGS)
 %C%_mp_groups_nodes_disagree_mp_LDADD = $(insides)

@@ -202,9 +202,9 @@ xep_status_t xep_buffer_find_params(const xep_buffer_t *old, xep_group_t *group,
     terms_t mine = terms_of(old), *all = calloc(group->nranks, sizeof *all);
     uint32_t r = 0;
     if (all == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the params of %u ranks", group->nranks);
-    group->gathers_for = "xep_buffer_follow";
+    xep_group_gathers_for(group, "xep_buffer_follow");
     xep_status_t status = xep_group_exchange(group, &mine, all, sizeof mine);
-    group->gathers_for = NULL;
+    xep_group_gathers_for(group, NULL);
     while (status == XEP_OK && r < group->nranks && all[r].experts == 0) r++;
     if (status == XEP_OK && r == group->nranks)
         status = xep_fail(XEP_ERR_INVALID, "old is NULL on all %u ranks: there is no buffer to follow", r);

@@ -366,11 +366,11 @@ xep_status_t xep_buffer_open(xep_group_t *group, const xep_buffer_params_t *para
 {
     xep_buffer_params_t own = *params;
     uint32_t *sends = calloc(group->nranks, sizeof *sends);
-    group->gathers_for = "xep_buffer_create";
+    xep_group_gathers_for(group, "xep_buffer_create");
     status = learn_tokens(group, status, &own.tokens, sends);
     if (status == XEP_OK) status = open_agreed(group, &own, sends, device, buffer_p);
     else if (device != NULL) device->ops->close(device);
-    group->gathers_for = NULL;
+    xep_group_gathers_for(group, NULL);
     free(sends);
     return status;
 }

@@ -240,9 +240,9 @@ static xep_status_t agree_epoch(xep_buffer_t *buffer)
     uint64_t *all = calloc(group->nranks, sizeof mine);
     xep_status_t status;
     if (all == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u ranks", group->nranks);
-    group->gathers_for = "xep_buffer_reset";
+    xep_group_gathers_for(group, "xep_buffer_reset");
     status = xep_group_exchange(group, mine, all, sizeof mine);
-    group->gathers_for = NULL;
+    xep_group_gathers_for(group, NULL);
     for (uint32_t i = 0; status == XEP_OK && i < group->nranks * 3; i++)
         if (all[i] > *own[i % 3]) *own[i % 3] = all[i];
     if (status == XEP_OK) buffer->reset_epoch = buffer->epoch;

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "error.h"
@@ -93,11 +94,16 @@ static xep_status_t check_plugin(const xep_plugin_t *p, const char *name)
     return check_ops(p);
 }
 
-/* RTLD_LOCAL: modes import nothing of this library or of one another, and two may have functions of one name. */
+/*
+ * RTLD_LOCAL: modes import nothing of this library or of one another, and two may have functions of one name. dlopen()
+ * waits for ever for who writes into a pipe.
+ */
 static xep_status_t load_file(const char *path, const char *name, xep_plugin_ref_t *ref_p)
 {
     xep_plugin_ref_t ref;
     xep_status_t status;
+    struct stat file;
+    if (stat(path, &file) == 0 && !S_ISREG(file.st_mode)) return xep_fail(XEP_ERR_PLUGIN, "it is not a file");
     ref.library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (ref.library == NULL) return xep_fail(XEP_ERR_PLUGIN, "it cannot be loaded: %s", dlerror());
     ref.plugin = dlsym(ref.library, "xep_plugin");

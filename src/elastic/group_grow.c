@@ -18,6 +18,7 @@
 #include "group.h"
 #include "group_abort.h"
 #include "group_control.h"
+#include "group_exchange.h"
 #include "joiners.h"
 #include "log.h"
 #include "watch.h"
@@ -338,13 +339,13 @@ xep_status_t xep_group_make_larger(xep_group_t *group, const xep_grow_args_t *ar
     for (uint32_t r = 0; r < group->nranks; r++)
         if (xep_group_is_out(group, r))
             return xep_fail(XEP_ERR_PEER, "rank %u is out, but a group grows by all its ranks (shrink it first)", r);
-    group->gathers_for = "xep_group_grow";
+    xep_group_gathers_for(group, "xep_group_grow");
     status = await(&grow, args, open_transport, status);
     if (status == XEP_OK) {
         status = build(&grow, open_transport, &made);
         status = settle(&grow, status);
     }
-    group->gathers_for = NULL;
+    xep_group_gathers_for(group, NULL);
     if (status == XEP_OK) {
         xep_boot_follow(made->boot, group->boot);
         made->timeout_ms = group->timeout_ms;

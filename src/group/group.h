@@ -37,6 +37,13 @@ typedef struct xep_peer {
     int visible;    /* of this host, and its process can be looked up by its number (XEP_LIVENESS) */
 } xep_peer_t;
 
+/** An allgather over the control heap: group_control.c. */
+typedef struct xep_gather {
+    size_t bytes, done; /* that each rank gives, in all rounds together; those of rounds that have ended */
+    uint64_t within;    /* the call that it belongs to, and the how many-th it is there */
+    const void *recv;   /* has what these rounds brought */
+} xep_gather_t;
+
 /** Whether, why and since when a rank is out: group_out.h. */
 typedef struct xep_group_out {
     _Atomic uint64_t since_ns;
@@ -67,8 +74,8 @@ struct xep_group {
     uint64_t barriers;              /* entered so far */
     uint64_t gathers, rounds;       /* allgathers over the control heap, and rounds of them all */
     const char *gathers_for;        /* the call that they belong to, as users know it; NULL: one of their own */
-    size_t gave_up, gave_up_done;   /* the bytes of an allgather in which it has, and those of its complete rounds */
-    const void *gave_up_recv;       /* which has what these brought */
+    uint32_t gathers_of;            /* of that call, so far */
+    xep_gather_t gather;            /* the one that it is in, or has given up in a round; bytes 0: none */
     int traced;                     /* some rank writes a trace */
     int syncs_trace;                /* this one does, and its barriers align the clocks of it */
     xep_recording_t *recording;     /* NULL: none is asked for (XEP_RECORD) */

@@ -15,11 +15,19 @@
  *
  * Why a share is never overwritten before it is read: r writes that of round n + 2 once round n + 1 is complete there.
  * That took this rank's share of round n + 1, which it sends after it has copied those of round n out. The same holds
- * for the share as the source of puts. A rank that gives up in the middle of a round takes part in no other one: called
- * again, it goes on with that round and its share, which others may have read by then, and waits for what was missing.
+ * for the share as the source of puts. A rank that gives up in the middle of a round takes part in no other one before
+ * that has ended: called again, it goes on with that round and its share, which others may have read by then, and waits
+ * for what was missing.
  *
  * What can go wrong: ranks that make different calls meet in the same round. Each share names its allgather, the call
- * that this is within and how many bytes it gathers, so all ranks find out in the first round and the next call works.
+ * that this is within and how many bytes it gathers, so all ranks find out in that round: it is the last one of this
+ * allgather, for all of them, and the next call works.
+ *
+ * A rank that has given up a round and makes another call then ends that round first. If there were to be more of them,
+ * its share of the next one is of no call: all others find a difference there, and nobody waits for more. Why all ranks
+ * are at the same round then: the last round of an allgather is the first one in which two shares differ, or the one
+ * with its last bytes, and whoever ends a round sees the same shares. One who has left knows it by its own share, and
+ * one who gave up in that round, and leaves later, finds the difference when it ends it.
  */
 
 #include "group_control.h"
@@ -49,7 +57,7 @@ enum { SHARE_BYTES = 4072 };
 typedef struct share {
     uint64_t call;   /* which allgather, from 1 */
     uint64_t bytes;  /* that each rank gives, in all rounds together */
-    uint64_t within; /* index in calls[] */
+    uint64_t within; /* index in calls[], and above that which allgather of the call it is */
     uint8_t data[SHARE_BYTES];
 } share_t;
 static_assert(sizeof(share_t) == 4096, "wire format");
@@ -58,13 +66,19 @@ static_assert(sizeof(share_t) == 4096, "wire format");
 static const char *const calls[] = {"xep_group_allgather", "xep_buffer_create", "xep_buffer_follow",
                                     "xep_buffer_reset",    "xep_group_grow",    "xep_weights_create",
                                     "xep_weights_destroy", "xep_weights_reduce"};
-enum { NCALLS = sizeof calls / sizeof calls[0] };
+enum { NCALLS = sizeof calls / sizeof calls[0], CALL_BITS = 8 };
 
 static uint64_t find_call(const xep_group_t *group)
 {
     uint64_t i = NCALLS - 1;
     while (i > 0 && (group->gathers_for == NULL || strcmp(calls[i], group->gathers_for) != 0)) i--;
-    return i;
+    return (uint64_t)group->gathers_of << CALL_BITS | i;
+}
+
+static const char *name_call(uint64_t within)
+{
+    const uint64_t call = within % (1 << CALL_BITS);
+    return call < NCALLS ? calls[call] : "another call";
 }
 
 /* The same in every rank's heap: a word of the line that rank writes. */
@@ -159,88 +173,116 @@ xep_status_t xep_group_sync_clocks(xep_group_t *group)
 }
 
 /* Distinguishes a rank that is in another call from one that gives another number of bytes. */
-static xep_status_t check_share(const xep_group_t *group, uint32_t rank, const share_t *share, size_t bytes)
+static xep_status_t check_share(const xep_group_t *group, uint32_t rank, const share_t *share)
 {
+    const xep_gather_t *gather = &group->gather;
+    const int is_same_call = share->within % (1 << CALL_BITS) == gather->within % (1 << CALL_BITS);
     if (share->call != group->gathers)
         return xep_fail(XEP_ERR_PROTOCOL, "rank %u is in allgather %" PRIu64 ", this rank in %" PRIu64, rank,
                         share->call, group->gathers);
-    if (share->within != find_call(group))
+    if (share->within != gather->within)
         return xep_fail(XEP_ERR_MISMATCH,
-                        "rank %u is in %s, this rank in %s (all ranks call the same, in the same order)", rank,
-                        share->within < NCALLS ? calls[share->within] : "another call", calls[find_call(group)]);
-    if (share->bytes != bytes)
+                        "rank %u is in %s, this rank in %s%s (all ranks call the same, in the same order)", rank,
+                        name_call(share->within), is_same_call ? "another " : "", name_call(gather->within));
+    if (share->bytes != gather->bytes)
         return xep_fail(XEP_ERR_MISMATCH,
                         "rank %u gave %" PRIu64 " bytes to an allgather of %zu (all ranks give the same number)", rank,
-                        share->bytes, bytes);
+                        share->bytes, gather->bytes);
     return XEP_OK;
 }
 
-/* Each share is there if its word is; it stays until the round after the next. */
-static xep_status_t take_shares(const xep_group_t *group, uint8_t *recv, size_t bytes, size_t done, size_t count)
+/* Bytes of this round. */
+static size_t count_bytes(const xep_gather_t *gather)
 {
+    const size_t left = gather->bytes - gather->done;
+    return left < SHARE_BYTES ? left : SHARE_BYTES;
+}
+
+/* Each share is there if its word is; it stays until the round after the next. recv NULL: they are only checked. */
+static xep_status_t take_shares(const xep_group_t *group, uint8_t *recv)
+{
+    const xep_gather_t *gather = &group->gather;
     for (uint32_t r = 0; r < group->nranks; r++) {
         const share_t *share = share_of(group, group->rounds, r);
-        xep_status_t status = check_share(group, r, share, bytes);
+        xep_status_t status = check_share(group, r, share);
         if (status != XEP_OK) return status;
-        memcpy(recv + r * bytes + done, share->data, count);
+        if (recv != NULL) memcpy(recv + r * gather->bytes + gather->done, share->data, count_bytes(gather));
     }
     return XEP_OK;
 }
 
 /* The own share lies in the own heap, as those of the others do; signal_all sends it from there. */
-static void fill_share(xep_group_t *group, const uint8_t *send, size_t bytes, size_t count)
+static void begin_round(xep_group_t *group, const uint8_t *send)
 {
+    const xep_gather_t *gather = &group->gather;
     share_t *mine = share_of(group, ++group->rounds, group->rank);
     mine->call = group->gathers;
-    mine->bytes = bytes;
-    mine->within = find_call(group);
-    memcpy(mine->data, send, count);
+    mine->bytes = gather->bytes;
+    mine->within = gather->within;
+    memcpy(mine->data, send + gather->done, count_bytes(gather));
 }
 
-/* again: this round was given up before, and others may have read this rank's share. */
-static xep_status_t gather_round(xep_group_t *group, const uint8_t *send, uint8_t *recv, size_t bytes, size_t done,
-                                 int again)
+/* One that was given up before, too: others may have read this rank's share. */
+static xep_status_t end_round(xep_group_t *group, uint8_t *recv)
 {
-    size_t count = bytes - done < SHARE_BYTES ? bytes - done : SHARE_BYTES;
-    if (!again) fill_share(group, send + done, bytes, count);
     xep_group_signal_t signal = {.word = word_offset(group, group->rank, offsetof(line_t, rounds)),
                                  .value = group->rounds,
                                  .offset = share_offset(group, group->rounds, group->rank),
-                                 .bytes = offsetof(share_t, data) + count,
+                                 .bytes = offsetof(share_t, data) + count_bytes(&group->gather),
                                  .what = group->gathers_for == NULL ? "allgather" : group->gathers_for,
                                  .kind = XEP_WAITS_ALLGATHER};
     xep_status_t status = signal_and_wait(group, &signal);
-    return status == XEP_OK ? take_shares(group, recv, bytes, done, count) : status;
+    return status == XEP_OK ? take_shares(group, recv) : status;
+}
+
+/* It is over for all ranks: none is left in it, and none of its rounds. */
+static xep_status_t end_gather(xep_group_t *group, xep_status_t status)
+{
+    if (status == XEP_OK || status == XEP_ERR_MISMATCH) group->gather.bytes = 0;
+    return status;
+}
+
+/*
+ * Ends an allgather in which this rank has given up a round, and which it does not call again: what that brings nobody
+ * asks for any more. The share that says so is like no other one.
+ */
+static xep_status_t leave_gather(xep_group_t *group)
+{
+    static const uint8_t none[1];
+    const int is_last = count_bytes(&group->gather) == group->gather.bytes - group->gather.done;
+    xep_status_t status = end_round(group, NULL);
+    if (status == XEP_OK && !is_last) {
+        group->gather = (xep_gather_t){.bytes = sizeof none, .within = NCALLS};
+        begin_round(group, none);
+        status = end_round(group, NULL);
+    }
+    status = end_gather(group, status);
+    return status == XEP_ERR_MISMATCH ? XEP_OK : status;
 }
 
 /* Whether this may be the call that this rank gave up: then the results of its first rounds are in recv. */
-static int is_same(const xep_group_t *group, const void *recv, size_t bytes)
+static int is_same(const xep_gather_t *gather, uint64_t within, const void *recv, size_t bytes)
 {
-    return group->gave_up == bytes && (group->gave_up_done == 0 || group->gave_up_recv == recv);
+    return gather->bytes == bytes && gather->within == within && (gather->done == 0 || gather->recv == recv);
 }
 
-/* All rounds count even if an allgather fails, so that all ranks are at the same number in the next one. */
 xep_status_t xep_group_gather(xep_group_t *group, const void *send, void *recv, size_t bytes)
 {
-    size_t done = group->gave_up_done;
-    int again = group->gave_up != 0;
+    xep_gather_t *gather = &group->gather;
+    const uint64_t within = find_call(group);
+    int again = is_same(gather, within, recv, bytes);
     xep_status_t status = xep_group_usable(group);
-    if (status == XEP_OK && again && !is_same(group, recv, bytes))
-        status =
-            xep_fail(XEP_ERR_BOOT,
-                     "an earlier allgather of the group was given up: %zu bytes (only that one may be called again, "
-                     "not one of %zu)",
-                     group->gave_up, bytes);
+    if (status == XEP_OK && !again && gather->bytes != 0) status = leave_gather(group);
     if (status != XEP_OK) return status;
-    if (!again) group->gathers++;
-    for (; done < bytes; done += SHARE_BYTES, again = 0) {
-        status = gather_round(group, send, recv, bytes, done, again);
-        if (status != XEP_OK) break;
+    if (!again) {
+        group->gathers++;
+        group->gathers_of += group->gathers_for != NULL;
+        *gather = (xep_gather_t){.bytes = bytes, .within = within, .recv = recv};
     }
-    /* all ranks see in the first round that sizes differ */
-    const int gives_up = status != XEP_OK && status != XEP_ERR_MISMATCH;
-    group->gave_up = gives_up ? bytes : 0;
-    group->gave_up_done = gives_up ? done : 0;
-    group->gave_up_recv = recv;
-    return status;
+    for (; status == XEP_OK && gather->done < bytes; again = 0) {
+        if (!again) begin_round(group, send);
+        status = end_round(group, recv);
+        if (status == XEP_OK) gather->done += count_bytes(gather);
+    }
+    return end_gather(group, status);
 }

@@ -6,6 +6,13 @@
 
 #include "group.h"
 
+/** From now on they belong to this call, which begins; NULL: each is called for itself. */
+static inline void xep_group_gathers_for(xep_group_t *group, const char *call)
+{
+    group->gathers_for = call;
+    group->gathers_of = 0;
+}
+
 /**
  * Allgather: over the control heap of a connected group, before that by the bootstrap. The former makes progress for
  * the transport and the operations of all buffers: a rank that waits here must not stop ranks that wait for its bytes.

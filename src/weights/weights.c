@@ -157,9 +157,9 @@ static xep_status_t open_agreed(xep_group_t *group, const xep_weights_params_t *
 xep_status_t xep_weights_open(xep_group_t *group, const xep_weights_params_t *params, xep_status_t status,
                               xep_weights_t **weights_p)
 {
-    group->gathers_for = "xep_weights_create";
+    xep_group_gathers_for(group, "xep_weights_create");
     status = open_agreed(group, params, status, weights_p);
-    group->gathers_for = NULL;
+    xep_group_gathers_for(group, NULL);
     return status;
 }
 
@@ -168,9 +168,9 @@ void xep_weights_close(xep_weights_t *weights)
 {
     xep_group_t *group = weights->group;
     uint8_t mine = 0, *all = malloc(group->nranks);
-    group->gathers_for = "xep_weights_destroy";
+    xep_group_gathers_for(group, "xep_weights_destroy");
     if (all != NULL) (void)xep_group_exchange(group, &mine, all, sizeof mine);
-    group->gathers_for = NULL;
+    xep_group_gathers_for(group, NULL);
     free(all);
     xep_group_remove_task(group, &weights->task);
     free_weights(weights);

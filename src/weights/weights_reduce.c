@@ -135,14 +135,14 @@ xep_status_t xep_weights_sum(xep_weights_t *weights, const xep_weights_reduce_ar
         free(all);
         return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the gradients of %u ranks", weights->group->nranks);
     }
-    weights->group->gathers_for = "xep_weights_reduce";
+    xep_group_gathers_for(weights->group, "xep_weights_reduce");
     if (status == XEP_OK) give(weights, args, mine);
     status = exchange(weights, mine, all, status);
     if (status == XEP_OK) {
         status = add_all(weights, all, args->out);
         status = exchange(weights, mine, all, status);
     }
-    weights->group->gathers_for = NULL;
+    xep_group_gathers_for(weights->group, NULL);
     free(mine);
     free(all);
     return status;

@@ -71,6 +71,8 @@ echo 'this is text' >"$tmp/a/xep_bad.so"
 refused bad 'it cannot be loaded: .*xep_bad.so'
 ln -s "$tmp/nothing" "$tmp/b/xep_dangling.so"
 load dangling XEP_ERR_PLUGIN 'there is no xep_dangling.so'
+mkfifo "$tmp/a/xep_pipe.so"
+refused pipe 'it is not a file'
 echo 'int xep_log(void); int xep_plugin(void) { return xep_log(); }' >"$tmp/imports.c"
 build a/xep_imports.so "$tmp/imports.c"
 refused imports 'it cannot be loaded: .*xep_log'
@@ -89,7 +91,7 @@ grep -q 'there is no xep_nowhere.so' "$tmp/out" || { cat "$tmp/out"; failed=1; }
 
 # xep_info says the same of all at once
 "$builddir/xep_info" -p >"$tmp/out" 2>&1
-for said in 'its plugin ABI is' 'its structs have' 'has no symbol xep_plugin' 'xep_bad.so' 'it calls itself'; do
+for said in 'its plugin ABI is' 'its structs have' 'has no symbol xep_plugin' 'xep_bad.so' 'is not a file' 'it calls itself'; do
     grep -q "$said" "$tmp/out" || { echo "xep_info -p does not say \"$said\":"; cat "$tmp/out"; failed=1; }
 done
 

@@ -24,7 +24,7 @@ from .math import ceil_div
 class Nodes:
     """members: ranks of each node, ascending. node_of, place_of: of each rank. width: ranks of the largest node."""
 
-    _untold = b""  # what a deadline has ended tell() with
+    _untold = False  # a deadline has ended tell()
 
     def __init__(self, group: xep.Group) -> None:
         """Collective where there are several."""
@@ -68,7 +68,7 @@ class Nodes:
         try:
             rows = group.allgather(mine)
         except xep.DeadlineError:
-            self._untold = mine
+            self._untold = True
             raise
         for row in rows:
             of_tokens = numpy.frombuffer(row, numpy.uint8, count.unpack_from(row)[0] * width, count.size)
@@ -76,19 +76,13 @@ class Nodes:
         return told
 
     def settle(self, group: xep.Group) -> None:
-        """An allgather that was given up stands in the way of all others of the group until it is called again, if only
-        to fail. Not all ranks have given one up: so they meet in allgathers, until all have sent one byte to the same.
-        Collective, blocking."""
-        all_here = False
-        while not all_here:
-            mine, self._untold = self._untold or b"\0", b""
-            try:
-                with contextlib.suppress(xep.MismatchError):
-                    group.allgather(mine)
-                    all_here = len(mine) == 1
-            except xep.DeadlineError:
-                self._untold = mine
-                raise
+        """Another allgather gives up for good the one that a deadline has ended. A rank that never came to that one
+        hears of it here, and calls once more. Collective, blocking."""
+        while True:
+            with contextlib.suppress(xep.MismatchError):
+                group.allgather(b"\0")
+                break
+        self._untold = False
 
     def _bytes_of(self, node: int) -> tuple[int, int]:
         """The first and the last of those with the bits of its ranks."""

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* ranks: 2 4, brief: 2, limit: 60 */
+
+/*
+ * A call that gathers twice, as many bytes each time: the last rank is late in the second one, in which the others give
+ * up. The next such call of these begins with its first one, and has the numbers of that call alone.
+ *
+ * It is linked with the insides of the library, of which one function is wrapped.
+ */
+
+#include <string.h>
+
+#include "group_signal.h"
+#include "mp_rig.h"
+#include <xep/experts.h>
+
+enum { DEADLINE_MS = 300, FAR_MS = 30000, CALLS = 200, ELEMENTS = 1000 };
+
+static uint32_t signals; /* until the last rank is late; 0: it never is */
+
+xep_status_t __real_xep_group_signal_all(xep_group_t *group, xep_heap_wire_t *heap, const xep_group_signal_t *signal,
+                                         uint64_t deadline_ns);
+xep_status_t __wrap_xep_group_signal_all(xep_group_t *group, xep_heap_wire_t *heap, const xep_group_signal_t *signal,
+                                         uint64_t deadline_ns);
+
+xep_status_t __wrap_xep_group_signal_all(xep_group_t *group, xep_heap_wire_t *heap, const xep_group_signal_t *signal,
+                                         uint64_t deadline_ns)
+{
+    if (signals != 0 && --signals == 0) mp_sleep_us(DEADLINE_MS * 2500);
+    return __real_xep_group_signal_all(group, heap, signal, deadline_ns);
+}
+
+/* All ranks have gradients for expert 0, of rank 0, which are other ones in each call. */
+static xep_status_t reduce(xep_weights_t *weights, float call)
+{
+    static const uint32_t expert = 0;
+    xep_weights_reduce_args_t args = XEP_WEIGHTS_REDUCE_ARGS_INIT;
+    float *x = mp_alloc(sizeof *x * ELEMENTS, 0), *out = mp_alloc(sizeof *out * ELEMENTS, 0), sum = 0;
+    const float *given = x;
+    for (uint32_t i = 0; i < ELEMENTS; i++) x[i] = call * (float)(mp_rank() + 1), out[i] = 0;
+    args.count = 1, args.experts = &expert, args.x = &given, args.out = out;
+    const xep_status_t status = xep_weights_reduce(weights, &args);
+    for (uint32_t r = 0; r < mp_nranks(); r++) sum += call * (float)(r + 1);
+    for (uint32_t i = 0; i < ELEMENTS && status == XEP_OK; i++) MP_CHECK(out[i] == (mp_rank() == 0 ? sum : 0));
+    mp_free(x, "x");
+    mp_free(out, "out");
+    return status;
+}
+
+int main(void)
+{
+    xep_group_t *group = mp_group(), *second = mp_second_group(group, mp_is_last() ? FAR_MS : DEADLINE_MS);
+    xep_weights_params_t p = XEP_WEIGHTS_PARAMS_INIT;
+    xep_weights_t *weights;
+    xep_status_t status;
+    p.experts = mp_nranks(), p.bytes = 64, p.elements = ELEMENTS, p.gradients = 1;
+    MP_OK(xep_weights_create(second, &p, &weights));
+    MP_OK(reduce(weights, 1));
+    MP_OK(xep_group_barrier(group));
+    if (mp_is_last()) signals = 2;
+    MP_CHECK(reduce(weights, 10) == (mp_is_last() ? XEP_OK : XEP_ERR_TIMEOUT));
+    for (int i = 0; (status = reduce(weights, 100)) == XEP_ERR_TIMEOUT && i < CALLS; i++) continue;
+    MP_OK(status);
+    for (float call = 1000; call < 1010; call++) MP_OK(reduce(weights, call));
+    xep_weights_destroy(weights);
+    xep_group_destroy(second);
+    return mp_end(group);
+}
