@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import itertools
 import weakref
 from typing import Any, Callable, Iterator, NamedTuple, Optional
 
@@ -356,16 +355,11 @@ class NormalHandle(Dispatched):
     C], recv_rdma_channel_prefix_matrix [M, C], recv_rdma_rank_prefix_sum [M], recv_gbl_channel_prefix_matrix [R, C],
     recv_gbl_rank_prefix_sum [R], recv_src_meta [N, 8] bytes, send_rdma_head [T, M], send_nvl_head [passed tokens, P].
 
-    There are no channels and rings here: channel matrices say how tokens would be split, heads are positions in that
-    order. On one node recv_channel_prefix_matrix takes the sender to have as many tokens as this rank.
-
-    recv_rdma_*, recv_src_meta and send_nvl_head mean what they do in DeepEP, whichever path rows take: all ranks have
-    told one another which tokens go where. What passes a rank are the tokens that a rank of its node gets
-    from those with its place on their nodes, modulo the size of its own; and its own tokens for its node. Rows of
-    send_nvl_head are in the order source node, source rank, token.
+    There are no channels, rings and forwarders here: channel matrices say how tokens would be split, heads are
+    positions in that order, and a sender is taken to have as many tokens as this rank. As rows are received by the
+    rank that they are for, what passes a rank (recv_rdma_*, recv_src_meta, send_nvl_head) are the rows that it
+    receives.
     """
-
-    told: list[Any] = []  # on several nodes, of a dispatch, by each rank: see Nodes
 
     def __init__(
         self,
@@ -419,58 +413,42 @@ class NormalHandle(Dispatched):
         found[self.rows :] = -1
         return found
 
-    def _received_channels(self) -> torch.Tensor:
-        """[R, C]: first row of channel c of source r; on one node counted from the first of r."""
-        src, found, begin = self._get("recv_src_idx").cpu().to(torch.int64), [], 0
-        for rank, count in enumerate(self.came_from().tolist()):
-            tokens = len(self.told[rank]) if self.told else self.num_tokens
-            firsts = channel_begins(tokens, self._channels, HOST)[:-1]
-            found.append(torch.searchsorted(src[begin : begin + count], firsts) + (begin if self.told else 0))
-            begin += count
-        return torch.stack(found).to(torch.int32)
+    @functools.cached_property
+    def _received_begins(self) -> torch.Tensor:
+        """[R, C]: first row of channel c of source r."""
+        src, begins = self._get("recv_src_idx").cpu().to(torch.int64), self._begins[:-1].cpu()
+        ends = self.came_from().cpu().cumsum(0).tolist()
+        return torch.stack([
+            begin + torch.searchsorted(src[begin:end], begins) for begin, end in zip([0, *ends], ends)
+        ])  # fmt: skip
 
     # ---- of the receiver, on several nodes ----
 
-    def _told_of(self, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """[T of that rank, P] places of this node that its tokens go to; [C + 1] begins of its channels."""
-        places = self._nodes.places(self.owner.node, self.told[rank])
-        return places, channel_begins(len(places), self._channels, HOST)
+    def _of_nodes(self, of_ranks: torch.Tensor) -> torch.Tensor:
+        """[R, ..] -> [M, ..], summed."""
+        return torch.stack([of_ranks[members].sum(dim=0) for members in self._nodes.members])
 
     def _passed_channels(self) -> torch.Tensor:
-        """[M, C]: tokens of channels 0 .. c that passed this rank, of each source node."""
-        found = torch.zeros((self._nodes.count, self._channels), dtype=torch.int32, device=HOST)
-        for node, upstreams in enumerate(self._nodes.upstreams(self.owner.rank)):
-            for rank in upstreams:
-                places, begins = self._told_of(rank)
-                found[node] += prefix_of(places.any(dim=1, keepdim=True), begins)[0]
-        return found
+        """[M, C]: rows of channels 0 .. c of each source node."""
+        begins, ends = self._received_begins, self.came_from().cpu().cumsum(0).unsqueeze(1)
+        return self._of_nodes(torch.cat((begins[:, 1:], ends), dim=1) - begins[:, :1]).to(torch.int32)
 
     def _source_meta(self) -> torch.Tensor:
-        """int32 source node, int32 bits of the places of this node that got the token; those from 32 on have none."""
+        """int32 source node, int32 the bit of this rank's place; those from 31 on have none."""
         meta = torch.full((self.capacity, 2), -1, dtype=torch.int32, device=HOST)
-        place, begin = self._nodes.place_of[self.owner.rank], 0
-        for rank, count in enumerate(self.came_from().tolist()):
-            places, _ = self._told_of(rank)
-            shifts = torch.arange(min(places.shape[1], 32), device=HOST)
-            bits = places[places[:, place], :32].to(torch.int64) << shifts
-            meta[begin : begin + count, 0] = self._nodes.node_of[rank]
-            meta[begin : begin + count, 1] = bits.sum(dim=1).to(torch.int32)
-            begin += count
+        counts, place = self.came_from().cpu(), self._nodes.place_of[self.owner.rank]
+        nodes = torch.tensor(self._nodes.node_of, dtype=torch.int32, device=HOST).repeat_interleave(counts)
+        meta[: len(nodes), 0] = nodes
+        meta[: len(nodes), 1] = 1 << place if place < 31 else 0
         return meta.view(torch.uint8)
 
     def _forward_heads(self) -> torch.Tensor:
-        """[tokens that passed this rank, P]: position among those of the same channel for the same place, or -1."""
-        passed, channels = [], []
-        for rank in itertools.chain(*self._nodes.upstreams(self.owner.rank)):
-            places, begins = self._told_of(rank)
-            of_node = places.any(dim=1).nonzero().flatten()
-            passed.append(torch.nn.functional.pad(places[of_node], (0, self._nodes.width - places.shape[1])))
-            channels.append(torch.bucketize(of_node, begins[1:], right=True))
-        places, channel = torch.cat(passed), torch.cat(channels)
-        heads = torch.full(places.shape, -1, dtype=torch.int32, device=HOST)
-        for c in range(self._channels):
-            here = places[channel == c]
-            heads[channel == c] = torch.where(here, torch.cumsum(here, dim=0, dtype=torch.int32) - 1, -1)
+        """[rows received, P]: position among those of the same channel of the same rank; -1 of other places."""
+        begins = self._received_begins.flatten()
+        rows = torch.arange(int(self.came_from().sum()), device=HOST)
+        heads = torch.full((len(rows), self._nodes.width), -1, dtype=torch.int32, device=HOST)
+        in_channel = rows - begins[torch.bucketize(rows, begins, right=True) - 1]
+        heads[:, self._nodes.place_of[self.owner.rank]] = in_channel.to(torch.int32)
         return heads
 
 
@@ -491,14 +469,14 @@ INTERNODE = (
 _MAKERS: dict[str, Callable[[NormalHandle], torch.Tensor]] = {
     "rank_prefix_matrix": lambda h: _prefix_sum(h.rank_rows),
     "channel_prefix_matrix": lambda h: prefix_of(h.in_rank, h._begins),
-    "recv_channel_prefix_matrix": lambda h: h._received_channels(),
+    "recv_channel_prefix_matrix": lambda h: (h._received_begins - h._received_begins[:, :1]).to(torch.int32),
     "recv_src_idx": lambda h: h._src_idx(),
     "is_token_in_rank": lambda h: h.in_rank,
     "send_head": lambda h: heads_of(h.in_rank, h._begins),
     "rdma_channel_prefix_matrix": lambda h: prefix_of(h._nodes.reached(h.in_rank), h._begins),
     "recv_rdma_channel_prefix_matrix": lambda h: h._passed_channels(),
-    "recv_rdma_rank_prefix_sum": lambda h: _prefix_sum(h._get("recv_rdma_channel_prefix_matrix")[:, -1]),
-    "recv_gbl_channel_prefix_matrix": lambda h: h._received_channels(),
+    "recv_rdma_rank_prefix_sum": lambda h: _prefix_sum(h._of_nodes(h.came_from())),
+    "recv_gbl_channel_prefix_matrix": lambda h: h._received_begins.to(torch.int32),
     "recv_gbl_rank_prefix_sum": lambda h: _prefix_sum(h.came_from()),
     "recv_src_meta": lambda h: h._source_meta(),
     "send_rdma_head": lambda h: heads_of(h._nodes.reached(h.in_rank), h._begins),
