@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import weakref
 from typing import Any, Callable, Iterator, NamedTuple, Optional
 
 import torch
@@ -42,7 +41,6 @@ def layout_of(topk_idx: torch.Tensor, experts: int, nranks: int, ranks_per_node:
 
 
 ALL = slice(None)  # selections
-_DEVICE_ROWS = 4096  # that are summed at once on a device: what that takes besides is bounded
 
 
 class Places:
@@ -67,9 +65,9 @@ class Places:
         rounded to their type."""
         return _ext.expert_sum(expanded, self.slots if columns is ALL else self.slots[:, columns])
 
-    def to_combine(self, expanded: torch.Tensor) -> tuple[torch.Tensor, Optional[torch.Tensor]]:
+    def to_combine(self, expanded: torch.Tensor, columns: slice) -> tuple[torch.Tensor, Optional[torch.Tensor]]:
         """What a combine by a handle that has its slot is given as rows, and as slots where it sums them itself."""
-        return self.fold(expanded), None
+        return self.fold(expanded, columns), None
 
     def fold_selections(self, expanded: torch.Tensor) -> torch.Tensor:
         """[N, K] of one of each expanded row; 0 where the expert is another rank's."""
@@ -79,44 +77,42 @@ class Places:
 
 
 class PlacesThere(Places):
-    """Places on a CUDA device, where the counts are, too: the same rows and sums, by operations of torch, for none of
-    which the host waits. Rows that have not come have no expert. Every expanded row is written, from row 0 where it is
-    none.
+    """Places on a CUDA device. For none of what is done here the host waits, but for sums of rows that were staged in
+    host memory. Rows that have not come have no expert. Every expanded row is written, from row 0 where it is none.
 
-    counts: [L] int64. expanded: rows that there is room for.
+    slots: [capacity of the received arrays, K] int32. rows: received; expanded: rows that there is room for. by_kernel:
+    the library has found them: while their handle has its slot, it sums rows, too.
     """
 
-    def __init__(self, topk_idx: torch.Tensor, counts: torch.Tensor, alignment: int, expanded: int) -> None:
-        on, local = topk_idx.device, counts.shape[0]
-        chosen = topk_idx.reshape(-1).to(torch.int64)
-        ordered, order = torch.where(chosen >= 0, chosen, local).sort(stable=True)
-        aligned = aligned_counts(counts, alignment)
-        shift = (aligned.cumsum(0) - aligned) - (counts.cumsum(0) - counts)
-        there = ordered < local
-        rows = torch.arange(chosen.shape[0], device=on) + shift[ordered.clamp(max=local - 1)]
-        slots = torch.empty_like(chosen).scatter_(0, order, torch.where(there, rows, -1))
-        self.slots = slots.view(topk_idx.shape)  # [N, K], -1: none
-        selections = torch.full((expanded + 1,), -1, dtype=torch.int64, device=on)
-        selections.scatter_(0, torch.where(there, rows, expanded), order)  # what is none is behind the last
-        self._none = selections[:-1] < 0
-        self._selections = selections[:-1].clamp_(min=0)
-        self._tokens = self._selections // max(1, topk_idx.shape[1])
+    def __init__(self, slots: torch.Tensor, rows: int, expanded: int, by_kernel: bool) -> None:
+        self._all, self.slots, self._expanded, self._by_kernel = slots, slots[:rows], expanded, by_kernel
 
     def spread(self, to: torch.Tensor, source: torch.Tensor, zero: bool = False, each: bool = False) -> None:
-        bits, rows = SENT_AS[source.element_size()], self._selections if each else self._tokens
+        bits, slots = SENT_AS[source.element_size()], self.slots.reshape(-1).to(torch.int64)
+        selections = torch.full((self._expanded + 1,), -1, dtype=torch.int64, device=slots.device)
+        behind = torch.where(slots < 0, self._expanded, slots)  # what is none is behind the last
+        selections = selections.scatter_(0, behind, torch.arange(len(slots), device=slots.device))[:-1]
+        rows = selections.clamp(min=0)
         if each:
             to, source = to.unsqueeze(1), source.reshape(-1, 1)
+        else:
+            rows //= max(1, self.slots.shape[1])
         if source.shape[0]:
             to.view(bits).copy_(source.view(bits).index_select(0, rows))
         if zero:
-            to.view(bits).masked_fill_(self._none.unsqueeze(1), 0)
+            to.view(bits).masked_fill_((selections < 0).unsqueeze(1), 0)
 
     def fold(self, expanded: torch.Tensor, columns: slice = ALL) -> torch.Tensor:
-        folded = expanded.new_zeros((self.slots.shape[0], expanded.shape[1]))
-        if expanded.shape[0] > 0:
-            for slots, to in zip(self.slots[:, columns].split(_DEVICE_ROWS), folded.split(_DEVICE_ROWS)):
-                _sum_there(expanded, slots, to)
-        return folded
+        return _ext.expert_sum(expanded.cpu(), self.slots[:, columns].to(HOST, torch.int64)).to(expanded.device)
+
+    def to_combine(self, expanded: torch.Tensor, columns: slice) -> tuple[torch.Tensor, Optional[torch.Tensor]]:
+        if not self._by_kernel or expanded.shape[0] == 0:
+            return super().to_combine(expanded, columns)
+        if columns is ALL:
+            return expanded, self._all
+        some = torch.full_like(self._all, -1)
+        some[:, columns] = self._all[:, columns]
+        return expanded, some
 
     def fold_selections(self, expanded: torch.Tensor) -> torch.Tensor:
         if expanded.shape[0] == 0:
@@ -124,39 +120,8 @@ class PlacesThere(Places):
         return torch.where(self.slots >= 0, expanded[self.slots.clamp(min=0)], 0)
 
 
-class PlacesOfLibrary(PlacesThere):
-    """Places that a kernel of the library has found. While their handle has its slot, it sums rows, too.
-
-    slots: [capacity of the received arrays, K] int32.
-    """
-
-    def __init__(self, made: Any, slots: torch.Tensor) -> None:
-        self._made, self._all = weakref.ref(made), slots
-        self.slots = slots[: made.rows]
-
-    def spread(self, to: torch.Tensor, source: torch.Tensor, zero: bool = False, each: bool = False) -> None:
-        """Of a cached dispatch with weights: which selections expanded rows are of the kernel does not tell."""
-        if not hasattr(self, "_selections"):
-            super().__init__(*self._made().placed_by())
-        super().spread(to, source, zero, each)
-
-    def to_combine(self, expanded: torch.Tensor) -> tuple[torch.Tensor, Optional[torch.Tensor]]:
-        return super().to_combine(expanded) if expanded.shape[0] == 0 else (expanded, self._all)
-
-
 def aligned_counts(counts: torch.Tensor, alignment: int) -> torch.Tensor:
     return (counts + (alignment - 1)) // alignment * alignment
-
-
-def _sum_there(expanded: torch.Tensor, slots: torch.Tensor, to: torch.Tensor) -> None:
-    total = torch.zeros(to.shape, dtype=torch.float32, device=to.device)
-    begun = torch.zeros((to.shape[0], 1), dtype=torch.bool, device=to.device)
-    for slot in slots.unbind(1):
-        there = (slot >= 0).unsqueeze(1)
-        row = expanded.index_select(0, slot.clamp(min=0)).float()
-        total = torch.where(there, torch.where(begun, total + row, row), total)
-        begun = begun | there
-    to.copy_(total)
 
 
 # ---- a dispatch ----
@@ -645,24 +610,17 @@ class Routed(Dispatched):
             sent.expand(slots, begin, count, expert_alignment=self.expert_alignment, zero=zero, **arrays)
         except xep.UnsupportedError:
             return False
-        self.__dict__["places"] = PlacesOfLibrary(self, slots)
+        self.__dict__["places"] = PlacesThere(slots, self.rows, self.num_expanded_tokens, True)
         return True
 
     @functools.cached_property
     def places(self) -> Places:
         idx, alignment = self.recv_topk_idx, self.expert_alignment
+        counts = self._counts or self.num_unaligned_recv_tokens_per_expert.tolist()
+        slots, _, _ = _ext.expert_expand(idx.cpu(), counts, alignment, None, None, False)
         if idx.is_cpu:
-            slots, _, _ = _ext.expert_expand(idx, self._counts, alignment, None, None, False)
-            return Places(slots, self._counts, alignment)
-        return PlacesThere(*self.placed_by())
-
-    def placed_by(self) -> tuple[torch.Tensor, torch.Tensor, int, int]:
-        """What PlacesThere is made of."""
-        idx, counts = self.recv_topk_idx, self._counts_there
-        if counts is None:  # from pinned memory, or the host would wait for the stream
-            counts = torch.tensor(self._counts, dtype=torch.int64, device=HOST).pin_memory()
-            counts = counts.to(idx.device, non_blocking=True)
-        return idx, counts, self.expert_alignment, self.num_expanded_tokens
+            return Places(slots, counts, alignment)
+        return PlacesThere(slots.to(idx.device, torch.int32), self.rows, self.num_expanded_tokens, False)
 
     def tensors(self) -> list[torch.Tensor]:
         """Made on the stream of a call, and looked at on others."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""deep_ep over several nodes: the ten tensors of a handle, worked out in plain loops from what all ranks say they choose:
-as DeepEP means them where each rank receives its own rows, and passes on nothing. Ranks have different numbers of tokens,
-one has none; nodes may differ in size."""
+"""deep_ep over several nodes: the ten tensors of a handle, worked out in plain loops from what all ranks say they
+choose: as DeepEP means them where each rank receives its own rows, and passes on nothing. Ranks have different numbers
+of tokens, one has none; nodes may differ in size."""
 
 from __future__ import annotations
 
