@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, NoReturn, Optional, Sequence, Union
 
 import torch
 
+import xep
 from xep import _ext
 
 from . import arguments
@@ -196,6 +197,11 @@ class ElasticBuffer(Core):
         if timeout is None and num_cpu_timeout_secs != _SECONDS:
             timeout = float(num_cpu_timeout_secs)
         self._join(group, num_slots, timeout, explicitly_destroy)
+        try:
+            self._agreement.meet(f"a Buffer for {num_max_tokens_per_rank} tokens", counts=False)
+        except xep.XepError:
+            self._close()
+            raise
         self.rank_idx, self.num_ranks = self._xep.rank, self._xep.nranks
         self._is_hybrid = allow_hybrid_mode and self._nodes.are_even() and path_is_free()
         self._joined.ways["path"] = "nodes" if self._is_hybrid else "flat"
@@ -325,7 +331,7 @@ class ElasticBuffer(Core):
         event). Weights of selections of other ranks are 0 (DeepEP: undefined).
         """
         events = previous_event is None and previous_event_before_epilogue is None and not async_with_compute_stream
-        if events and handle is None and cumulative_local_expert_recv_stats is None and not num_qps:
+        if events and handle is None and cumulative_local_expert_recv_stats is None and not num_qps and num_sms >= 0:
             if (do_cpu_sync is None or do_cpu_sync is True) and (do_expand or not do_zero_padding):
                 how = (do_expand, do_zero_padding, use_tma_aligned_col_major_sf, do_handle_copy)
                 numbers = (num_experts, num_max_tokens_per_rank, expert_alignment, num_sms)
@@ -333,7 +339,9 @@ class ElasticBuffer(Core):
                 if common is not None:
                     return common
         self._usable()
-        self._check_ways(previous_event, allocate_on_comm_stream, num_qps, do_zero_padding and not do_expand)
+        self._check_ways(previous_event, allocate_on_comm_stream, num_sms, num_qps)
+        if do_zero_padding and not do_expand:
+            raise WrongValue("do_zero_padding: expected do_expand with it, else there are no gaps")
         rows, scales = arguments.rows_of(x, on=None)
         given = Given(
             handle, topk_idx, topk_weights, cumulative_local_expert_recv_stats, num_experts, num_max_tokens_per_rank,
@@ -479,12 +487,12 @@ class ElasticBuffer(Core):
         Returns (combined_x [T, H], combined_topk_weights [T, K] or None, event).
         """
         events = previous_event is None and previous_event_before_epilogue is None and not async_with_compute_stream
-        if events and bias is None and not num_qps:
+        if events and bias is None and not num_qps and num_sms >= 0:
             common = self._combine_common(x, handle, topk_weights)
             if common is not None:
                 return common
         self._usable()
-        self._check_ways(previous_event, allocate_on_comm_stream, num_qps, False)
+        self._check_ways(previous_event, allocate_on_comm_stream, num_sms, num_qps)
         on = tensor("x", x, None, (None, None), on=None).device
         found = self._own(handle, on)
         rows = found.num_expanded_tokens if found.do_expand else found.rows
@@ -545,13 +553,12 @@ class ElasticBuffer(Core):
 
     # ---- arguments ----
 
-    def _check_ways(self, previous_event: Any, allocate_on_comm_stream: bool, num_qps: int, gapless: bool) -> None:
+    def _check_ways(self, previous_event: Any, allocate_on_comm_stream: bool, num_sms: int, num_qps: int) -> None:
         if previous_event is not None and not allocate_on_comm_stream:
             raise WrongValue("allocate_on_comm_stream: expected True with previous_event")
+        integer("num_sms", num_sms, 0)
         if integer("num_qps", num_qps, 0) > self.num_allocated_qps:
             raise WrongValue(f"num_qps: expected at most num_allocated_qps, {self.num_allocated_qps}, got {num_qps}")
-        if gapless:
-            raise WrongValue("do_zero_padding: expected do_expand with it, else there are no gaps")
 
     def _own(self, handle: Any, on: torch.device) -> Routed:
         """Of a handle that a dispatch of this Buffer made; or a program, which is collective the first time."""

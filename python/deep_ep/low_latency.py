@@ -8,7 +8,6 @@ buffer is made.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import weakref
 from typing import Any, Callable, NamedTuple, NoReturn, Optional, Sequence
@@ -24,47 +23,6 @@ from .core import Core, Joined, Pool
 from .handles import HandleTuple
 from .streams import DeviceOrdering, DeviceQueue, Ending, HostOrdering, Ordering, Slot
 from .utils.event import EventHandle, EventOverlap
-
-# ---- what was routed: combine may leave selections out of it ----
-
-
-class Routing:
-    """The tensor itself, if nobody has changed it. What is in another one, or in this one by now, is compared with a
-    copy; on a CUDA device the host would have to wait for it, so that it names the experts that were dispatched is not
-    checked there."""
-
-    def __init__(self, topk_idx: torch.Tensor) -> None:
-        self._sent: Any = weakref.ref(topk_idx)
-        self._version = -1 if topk_idx.is_inference() else topk_idx._version
-        self._dtype, self._shape = topk_idx.dtype, topk_idx.shape
-        self._bytes = bytes_of(topk_idx) if topk_idx.is_cpu else None
-
-    def is_of(self, topk_idx: Any) -> bool:
-        return self._sent() is topk_idx and -1 < self._version == topk_idx._version
-
-    def weights(self, topk_idx: torch.Tensor, topk_weights: torch.Tensor) -> torch.Tensor:
-        """topk_weights, 0 where topk_idx is -1."""
-        if self.is_of(topk_idx) or not topk_idx.numel():
-            return topk_weights
-        if self._bytes is None:
-            return topk_weights.masked_fill(topk_idx < 0, 0.0)
-        if topk_idx.dtype is self._dtype and bytes_of(topk_idx) == self._bytes:
-            return topk_weights
-        sent = torch.frombuffer(bytearray(self._bytes), dtype=self._dtype).view(self._shape)
-        changed = (topk_idx != sent) & (topk_idx >= 0)
-        if bool(changed.any()):
-            token, k = changed.nonzero()[0].tolist()
-            raise WrongValue(
-                f"topk_idx: expected what was dispatched (or -1), got expert {int(topk_idx[token, k])} for selection "
-                f"{k} of token {token}, which was {int(sent[token, k])}"
-            )
-        return topk_weights.masked_fill(topk_idx < 0, 0.0)
-
-
-def bytes_of(tensor: torch.Tensor) -> bytes:
-    """Of a contiguous one: a copy, which is to be had for a tenth of what clone() takes."""
-    return ctypes.string_at(tensor.data_ptr(), tensor.numel() * tensor.itemsize)
-
 
 # ---- buffers ----
 
@@ -125,8 +83,13 @@ class LowLatencyHandle:
         self.owner, self.xep = handle.buffer.group, handle
         self._shape, self.num_tokens = shape, handle.tokens
         self.on, self.where, self.queue, self.rows = pool.on, pool.where, pool.queue, made.rows
-        self.routing = Routing(topk_idx)
+        self._routed: Any = weakref.ref(topk_idx)
+        self._version = -1 if topk_idx.is_inference() else topk_idx._version
         self._viewed = viewed
+
+    def routed(self, topk_idx: Any) -> bool:
+        """Whether this is the tensor that was dispatched, and nobody has changed it."""
+        return self._routed() is topk_idx and -1 < self._version == topk_idx._version
 
     @property
     def shape(self) -> "Shape":
@@ -577,7 +540,7 @@ class LowLatencyCalls(Core):
             or found.dispatched is not None
             or found.combined is not None
             or not is_plain(x, found.where, arguments.IS_BFLOAT16, *found.rows)
-            or not found.routing.is_of(topk_idx)
+            or not found.routed(topk_idx)
             or not is_plain(topk_weights, found.where, arguments.IS_FLOAT, *topk_idx.shape)
             or (out is not None and not is_plain(out, found.where, arguments.IS_BFLOAT16, found.num_tokens, x.shape[2]))
         ):
@@ -611,7 +574,7 @@ class LowLatencyCalls(Core):
 
         x: [L, R * Tmax, H] bfloat16, in the places of the rows received; with zero_copy what
             get_next_low_latency_combine_buffer(handle) gave, into which the rows were written.
-        topk_idx: [T, K] as dispatched, which is not checked on a CUDA device; a -1 leaves the selection out.
+        topk_idx: [T, K] as dispatched, which is not checked; a -1 leaves the selection out.
         topk_weights: [T, K] float32.
         handle: a plain tuple of the items of one, the same on every rank, costs a dispatch; topk_idx is then exactly
             as dispatched.
@@ -647,7 +610,7 @@ class LowLatencyCalls(Core):
             back = found.ready()
             options = ordering.results(("out", (tokens, shape.hidden), torch.bfloat16)) if out is None else {"out": out}
             options.update(
-                weights=found.routing.weights(topk_idx, topk_weights),
+                weights=topk_weights if found.routed(topk_idx) else topk_weights.masked_fill(topk_idx < 0, 0.0),
                 quant=xep.Quant.LOGFMT if use_logfmt else xep.Quant.NONE,
                 wait_ns=costs,
             )

@@ -258,10 +258,14 @@ def test_errors_are_those_that_programs_catch(world):
         deep_ep.EventOverlap().current_stream_wait()
 
 
-def test_previous_events_of_others_are_passed_by(world):
-    (recv_x, _, _, _, handle, _), x = dispatch(world, previous_event=3)
-    for event in (object(), deep_ep.EventOverlap(), deep_ep.EventHandle(), deep_ep.EventOverlap(deep_ep.EventHandle())):
+def test_previous_events(world):
+    """Those that are reached, or none; what is no event is refused."""
+    (recv_x, _, _, _, handle, _), x = dispatch(world)
+    for event in (deep_ep.EventOverlap(), deep_ep.EventHandle(), deep_ep.EventOverlap(deep_ep.EventHandle())):
         assert torch.equal(world.buffer.combine(recv_x, handle, previous_event=event)[0], summed(world, x))
+    for wrong in (3, object(), deep_ep.EventOverlap(3)):
+        with pytest.raises(TypeError, match="previous_event: expected an EventHandle or EventOverlap, got "):
+            world.buffer.combine(recv_x, handle, previous_event=wrong)
 
 
 def test_events():
