@@ -14,7 +14,6 @@ import inspect
 from typing import Any, Callable, Iterator, NamedTuple, Optional
 
 import torch
-from torch.utils import _pytree
 
 import xep
 from xep import _ext
@@ -209,6 +208,7 @@ class HandleTuple(tuple):
     is empty: torch.compile guards the items that are there, and these it passes on unseen.
 
     What is made of this tuple (by +, a slice, pickle, deepcopy) is a plain one: its items are all that is known of it.
+    In a tree of arguments it is one leaf, which stays whole.
     """
 
     core: Any
@@ -220,7 +220,7 @@ class HandleTuple(tuple):
         return made
 
     def __new__(cls, items: Any = ()) -> Any:
-        """As of a tuple: what takes a tree apart builds it again by its type."""
+        """As of a tuple."""
         return tuple(items)
 
     def __len__(self) -> int:
@@ -262,28 +262,7 @@ for _name in ("__add__", "__mul__", "__rmul__", "__ne__", "__hash__", "__contain
     setattr(HandleTuple, _name, _of_plain_tuple(_name))
 
 
-class _Whole:
-    """The tuple that a tree was taken apart of. Trees of handles are alike, whichever handles they are."""
-
-    def __init__(self, handle: HandleTuple) -> None:
-        self.handle = handle
-
-    def __eq__(self, other: Any) -> bool:
-        return isinstance(other, _Whole) and len(other.handle) == len(self.handle)
-
-    def __hash__(self) -> int:
-        return hash(len(self.handle))
-
-
-def _unflatten(items: Any, whole: _Whole) -> tuple:
-    """The same handle, if none of its items was replaced."""
-    items = tuple(items)
-    same = len(items) == len(whole.handle) and all(new is old for new, old in zip(items, whole.handle))
-    return whole.handle if same else items
-
-
 calls_of(HandleTuple)
-_pytree.register_pytree_node(HandleTuple, lambda handle: (list(handle), _Whole(handle)), _unflatten)
 
 
 # ---- Buffer's handles ----
