@@ -42,8 +42,7 @@ class Buffer(LowLatencyCalls):
     Received tensors are views of shared memory, or copies where views that the program keeps have taken all but two
     slots. Handles may be kept, as many as one likes. Of normal mode, the num_slots - 2 that were used last have their
     slots; the first use of an older one is preceded by a dispatch of nearly empty rows, or is itself not cached. Low
-    latency: an older handle that was combined, or has two successors (DeepEP's rule for results), gives its slot to
-    the next dispatch when there is no other; using it then is an error.
+    latency: the handle used longest ago gives its slot to a dispatch that finds no other; using it then is an error.
     """
 
     num_sms: int = 20

@@ -74,18 +74,16 @@ class LowLatencyHandle:
     xep: Any  # parked: without a slot
     dispatched: Optional[Ending] = None  # where that is left to a hook or an event
     combined: Optional[Ending] = None  # likewise, the last time
-    was_combined = False
     _tensors: Optional[tuple[torch.Tensor, torch.Tensor]] = None
 
     def __init__(
-        self, handle: xep.Handle, pool: "LowLatency", made: "_Made", shape: tuple, topk_idx: torch.Tensor, viewed: bool
+        self, handle: xep.Handle, pool: "LowLatency", made: "_Made", shape: tuple, topk_idx: torch.Tensor
     ) -> None:
         self.owner, self.xep = handle.buffer.group, handle
         self._shape, self.num_tokens = shape, handle.tokens
         self.on, self.where, self.queue, self.rows = pool.on, pool.where, pool.queue, made.rows
         self._routed: Any = weakref.ref(topk_idx)
         self._version = -1 if topk_idx.is_inference() else topk_idx._version
-        self._viewed = viewed
 
     def routed(self, topk_idx: Any) -> bool:
         """Whether this is the tensor that was dispatched, and nobody has changed it."""
@@ -102,54 +100,33 @@ class LowLatencyHandle:
         if index > 1:
             return (self.shape.tokens, self.shape.hidden, self.shape.experts)[index - 2]
         if self._tensors is None:
-            pairs, here = (self.rows[0], self.owner.nranks), self._rows_here()
             src_info = torch.zeros(self.rows[:2], dtype=torch.int32, device=self.on)
-            if here and self._viewed:
-                src_info = self._received().src_token.view(self.rows[:2])
-            self._tensors = src_info, torch.zeros(pairs, dtype=torch.int64, device=self.on)
-            if here:
+            layout_range = torch.zeros((self.rows[0], self.owner.nranks), dtype=torch.int64, device=self.on)
+            self._tensors = src_info, layout_range
+            if self.dispatched is None or self.dispatched.request is None:
                 self.fill()
         return self._tensors[index]
-
-    def _received(self) -> Any:
-        return self.xep.parked or self.xep.recv
-
-    def _rows_here(self) -> bool:
-        return self.dispatched is None or self.dispatched.request is None
 
     def fill(self) -> None:
         """What the program has looked at before the dispatch ended."""
         if self._tensors is not None:
-            (src_info, layout_range), received = self._tensors, self._received()
+            (src_info, layout_range), received = self._tensors, self.xep.parked or self.xep.recv
             src_info.copy_(received.src_token.view(src_info.shape))
             begin = torch.arange(self.rows[0], device=self.on).unsqueeze(1) * self.rows[1]
             layout_range.copy_((received.pair_begin.long() - begin) << 32 | received.pair_count.long())
 
-    def ended(self) -> bool:
-        """Whether the program has ended all that it began with this handle, or left it to events, which are waited
-        for."""
-        for ending in (self.dispatched, self.combined):
-            if ending is not None and ending.request is not None:
-                if ending.hooked:
-                    return False
-                ending.wait()
-        return True
-
     def ready(self) -> xep.Handle:
-        """To combine by."""
+        """To combine by. What was left to events is waited for."""
         if self.xep.parked is not None:
             raise WrongValue(
                 "handle: its slot was given to a later dispatch; num_slots says how many of them there are"
             )
-        if not self.ended():
-            raise WrongUse("handle: hook() of its dispatch, or of the combine before, was not called yet")
+        for ending in (self.dispatched, self.combined):
+            if ending is not None and ending.request is not None:
+                if ending.hooked:
+                    raise WrongUse("handle: hook() of its dispatch, or of the combine before, was not called yet")
+                ending.wait()
         return self.xep
-
-    def keep(self) -> None:
-        """What it is made of, without the slot."""
-        if self.xep.parked is None and self._rows_here():
-            self._tensors = None  # a view
-            self.xep.park()
 
 
 class DispatchEnding(Ending):
@@ -188,14 +165,11 @@ class _Made(NamedTuple):
     begins: dict[int, tuple[int, int]]  # addresses of rows and scales, by slot
     rows: tuple[int, int, int]  # of what is received: [L, R * Tmax, H]
     zeros: dict[int, list[torch.Tensor]]  # by stream; [L] int32 each, to which a dispatch adds its rows
-    begun: list[Ending]  # dispatches that may be in flight; the oldest first, as below
-    handles: list["weakref.ref[LowLatencyHandle]"]
+    begun: list[Ending]  # dispatches that may be in flight; the oldest first
 
     def make_way(self) -> None:
-        """For one more dispatch: a mode has as many in flight as slots; and an older handle gives up its slot where
-        none is free."""
+        """For one more dispatch: a mode has as many in flight as slots."""
         self.begun[:] = [ending for ending in self.begun if ending.request is not None]
-        self.handles[:] = [ref for ref in self.handles if ref() is not None]
         if len(self.begun) >= self.buffer.slots:
             if self.begun[0].hooked:
                 raise WrongUse(
@@ -203,13 +177,6 @@ class _Made(NamedTuple):
                     "there are slots"
                 )
             self.begun.pop(0).wait()
-        for newer, ref in zip(reversed(range(len(self.handles))), list(self.handles)):
-            if self.buffer.slots_held() < self.buffer.slots:
-                break
-            handle = ref()
-            if handle is not None and handle.ended() and (newer or handle.was_combined):
-                handle.keep()
-                self.handles.remove(ref)
 
 
 class LowLatency(Pool):
@@ -228,10 +195,7 @@ class LowLatency(Pool):
     def forget(self) -> None:
         for made in self._made.values():
             made.begun.clear()
-            for ref in made.handles:
-                handle = ref()
-                if handle is not None:
-                    handle.keep()
+            made.buffer.park()
 
     def reset(self) -> None:
         for made in self._made.values():
@@ -252,7 +216,8 @@ class LowLatency(Pool):
             **self._options(),
         )
         rows = (buffer.local_experts, self._group.nranks * shape.tokens, shape.hidden)
-        made = self._made[shape] = _Made(buffer, _learn(buffer, self.on), rows, {}, [], [])
+        made = self._made[shape] = _Made(buffer, _learn(buffer, self.on), rows, {}, [])
+        buffer.park_when_full()
         return made
 
     def meet(self) -> None:
@@ -287,10 +252,12 @@ class LowLatency(Pool):
         """(rows, or rows and scales; counts [L]; handle); unless waited for, with an ending that fills them. stats: to
         which counts are added, or None."""
         buffer, self.last = made.buffer, made.buffer
-        if made.begun or len(made.handles) > 2 * buffer.slots or buffer.slots_held() >= buffer.slots:
+        if made.begun:
             made.make_way()
-        if self.queue is not None and self.queue.freed:
-            self.queue.free_slots()
+        if self.queue is not None:
+            buffer._make_room(None)
+            if self.queue.freed:
+                self.queue.free_slots()
         counts, request = self._zeros_of(made), None
         options = dict(casting.options, expert_stats=counts, wait_ns=wait_ns)
         if wait:
@@ -308,8 +275,7 @@ class LowLatency(Pool):
         if not viewed:
             copies = [(torch.empty_like(one), one) for one in _listed(rows)]
             rows = tuple(to for to, _ in copies) if casting.words else copies[0][0]
-        found = LowLatencyHandle(sent, self, made, shape, topk_idx, viewed)
-        made.handles.append(weakref.ref(found))
+        found = LowLatencyHandle(sent, self, made, shape, topk_idx)
         if request is not None or copies or stats is not None:
             ending = DispatchEnding(request, found, counts, stats, copies)
             if request is None:
@@ -545,7 +511,6 @@ class LowLatencyCalls(Core):
             or (out is not None and not is_plain(out, found.where, arguments.IS_BFLOAT16, found.num_tokens, x.shape[2]))
         ):
             return None
-        found.was_combined = True
         sent, queue = None if zero_copy else x, found.queue
         stream = 0 if queue is None else queue.begin_here()
         try:
@@ -614,7 +579,7 @@ class LowLatencyCalls(Core):
                 quant=xep.Quant.LOGFMT if use_logfmt else xep.Quant.NONE,
                 wait_ns=costs,
             )
-            found.combined, found.was_combined = None, True
+            found.combined = None
             request = None if ordering.wait else back.combine_async(sent, **options)
             combined = back.combine(sent, **options) if request is None else request.result
             ending = found.combined = None if request is None else Ending(request)
