@@ -42,8 +42,7 @@ class Buffer(LowLatencyCalls):
     Received tensors are views of shared memory, or copies where views that the program keeps have taken all but two
     slots. Handles may be kept, as many as one likes. Of normal mode, the num_slots - 2 that were used last have their
     slots; the first use of an older one is preceded by a dispatch of nearly empty rows, or is itself not cached. Low
-    latency: an older handle that was combined, or has two successors (DeepEP's rule for results), gives its slot to
-    the next dispatch when there is no other; using it then is an error.
+    latency: the handle used longest ago gives its slot to a dispatch that finds no other; using it then is an error.
     """
 
     num_sms: int = 20
@@ -136,12 +135,6 @@ class Buffer(LowLatencyCalls):
 
     def is_available(self) -> bool:
         return not self._destroyed
-
-    def reset(self) -> None:
-        self._usable()
-        if self._nodes.count > 1:
-            self._nodes.settle(self._xep)
-        super().reset()
 
     def _forget(self) -> None:
         self._scratch.clear()
@@ -301,7 +294,7 @@ class Buffer(LowLatencyCalls):
     ) -> Optional[tuple]:
         """What most programs do most of the time, of CPU tensors: there is room, and all is as get_dispatch_layout left
         it. None: it is something else, or wrong."""
-        if self._destroyed or self._nodes.count > 1 or alignment != 1 or topk_weights is None:
+        if self._destroyed or alignment != 1 or topk_weights is None:
             return None
         if not self._is_noted(*layout, topk_idx) or (config is not None and type(config) is not Config):
             return None
@@ -356,20 +349,14 @@ class Buffer(LowLatencyCalls):
             ordering.after,
             most,
         )
-        several = self._nodes.count > 1
-        sent = pool.dispatch(job, wait=ordering.wait and not (x.is_cpu and several))
-        room = pool.used[experts][1].tokens
-        told = self._nodes.tell(self._xep, in_rank, room) if several else []  # while rows travel
-        if sent.request is not None and ordering.wait:
-            sent.request.wait()
-            sent = Sent(sent.handle, None)
+        sent = pool.dispatch(job, ordering.wait)
         slot = ordering.receives(sent.handle)
         received = sent.handle.recv
         made = NormalHandle(
             self._xep, self._nodes, in_rank, max(1, num_sms // 2), experts, sent.handle.topk, received.rows,
             received.capacity,
         )  # fmt: skip
-        made.worst, made.most, made.told = num_worst_tokens, most, told
+        made.worst, made.most = num_worst_tokens, most
         made.begun(sent, slot)
         counts = [] if num_worst_tokens else self._expert_counts(received, per_expert, expert_alignment, with_topk)
         given = (x, scales, in_rank, topk_idx, topk_weights)

@@ -34,7 +34,7 @@ from xep.params import BufferOptions
 from . import arguments
 from .arguments import HOST, Agreement, WrongUse, WrongValue, carried, integer, is_plain, memory_of
 from .compat import Runtime
-from .handles import Dispatched, Places, Sent, layout_of
+from .handles import ALL, Dispatched, Places, Sent, layout_of
 from .streams import DeviceQueue, HostOrdering, Ordering, is_capturing
 from .utils.comm import Nodes
 from .utils.event import CommStream, request_of
@@ -308,8 +308,10 @@ class NormalPool(Pool):
         biases: tuple,
         ordering: Ordering,
         places: Optional[Places] = None,
+        columns: slice = ALL,
     ) -> tuple[torch.Tensor, Optional[torch.Tensor], Optional[xep.Request]]:
-        """(sums, those of the weights or None, the request unless waited for). places: x is by expert. Collective."""
+        """(sums, those of the weights or None, the request unless waited for). places: x is by expert, of which these
+        columns are summed. Collective."""
         handle.arrived()
         row = x.shape[1] * x.dtype.itemsize
         if not handle.has_slot() or not combines(handle.xep.buffer, row):
@@ -317,7 +319,7 @@ class NormalPool(Pool):
         back = handle.xep
         self.last = back.buffer
         back.settle()  # of one handle one combine is in flight
-        sent, slots = (x, None) if places is None else places.to_combine(x)
+        sent, slots = (x, None) if places is None else places.to_combine(x, columns)
         shapes = [("out", (handle.num_tokens, x.shape[1]), x.dtype)]
         if topk_weights is not None:
             shapes.append(("out_weights", (handle.num_tokens, handle.topk), torch.float32))

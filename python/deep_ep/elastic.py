@@ -46,25 +46,18 @@ class Given(NamedTuple):
     by_column: bool
 
 
-class Epilogue(Ending):
-    """before: an event that what is written here comes after. on: where that is; on a CUDA device it is written on the
-    current stream."""
-
-    def __init__(self, request: Optional[xep.Request], before: Any, on: torch.device) -> None:
-        self.request, self.on = request, on
-        self._before = before
-
-    def _wait_before(self) -> None:
-        event = None if self._before is None else event_of(self._before)
-        if event is not None and self.on == HOST:
-            event.synchronize()
-        elif event is not None:
-            event.current_stream_wait()
-        self._before = None
+def wait_before(previous: Any, on: torch.device) -> None:
+    """What is done on the current stream, or on the host, comes after this event, if it is one."""
+    event = None if previous is None else event_of(previous)
+    if event is not None and on == HOST:
+        event.synchronize()
+    elif event is not None:
+        event.current_stream_wait()
 
 
-class Delivery(Epilogue):
-    """Received tensors: views of the slot where that is what was asked for, else written by fill().
+class Delivery(Ending):
+    """Received tensors: views of the slot where that is what was asked for, else written by fill(), on the current
+    stream of a CUDA device.
 
     scales: those sent. After a cached dispatch weights, where there are any, are behind them.
     """
@@ -78,7 +71,8 @@ class Delivery(Epilogue):
         given: Given,
         may_view: bool,
     ) -> None:
-        super().__init__(sent.request, given.before, handle.on)
+        super().__init__(sent.request)
+        self.on, self._before = handle.on, given.before
         weighted, cached = given.topk_weights is not None, given.handle is not None
         self._handle, self._expand, self._zero, self._may_view = handle, given.expand, given.zero, may_view
         self._sent: Any = sent.handle
@@ -120,7 +114,7 @@ class Delivery(Epilogue):
         return to
 
     def fill(self) -> None:
-        self._wait_before()
+        wait_before(self._before, self.on)
         handle, zero = self._handle, self._zero
         sent, copies = self._sent, self._copies
         self._sent, self._copies = None, {}  # with what they see of the slot
@@ -133,23 +127,6 @@ class Delivery(Epilogue):
         elif self._behind or not handle.expand(sent, {name: to for name, (to, _) in copies.items()}, zero):
             for name, (to, source) in copies.items():
                 handle.places.spread(to, source, zero, each=name == "topk_weights")
-
-
-class Sum(Epilogue):
-    """What combine returns: what the library has summed; or that added to total, in fp32, and rounded."""
-
-    def __init__(
-        self, request: Optional[xep.Request], summed: torch.Tensor, total: Optional[torch.Tensor], before: Any
-    ) -> None:
-        super().__init__(request, before, summed.device)
-        self._terms = None if total is None else (total, summed)
-        self.result = summed if total is None else torch.empty_like(summed)
-
-    def fill(self) -> None:
-        self._wait_before()
-        terms, self._terms = self._terms, None
-        if terms is not None:
-            self.result.copy_(terms[0].add_(terms[1]))
 
 
 # ---- the ElasticBuffer ----
@@ -220,6 +197,11 @@ class ElasticBuffer(Core):
         if timeout is None and num_cpu_timeout_secs != _SECONDS:
             timeout = float(num_cpu_timeout_secs)
         self._join(group, num_slots, timeout, explicitly_destroy)
+        try:
+            self._agreement.meet(f"a Buffer for {num_max_tokens_per_rank} tokens", counts=False)
+        except xep.XepError:
+            self._close()
+            raise
         self.rank_idx, self.num_ranks = self._xep.rank, self._xep.nranks
         self._is_hybrid = allow_hybrid_mode and self._nodes.are_even() and path_is_free()
         self._joined.ways["path"] = "nodes" if self._is_hybrid else "flat"
@@ -349,7 +331,7 @@ class ElasticBuffer(Core):
         event). Weights of selections of other ranks are 0 (DeepEP: undefined).
         """
         events = previous_event is None and previous_event_before_epilogue is None and not async_with_compute_stream
-        if events and handle is None and cumulative_local_expert_recv_stats is None and not num_qps:
+        if events and handle is None and cumulative_local_expert_recv_stats is None and not num_qps and num_sms >= 0:
             if (do_cpu_sync is None or do_cpu_sync is True) and (do_expand or not do_zero_padding):
                 how = (do_expand, do_zero_padding, use_tma_aligned_col_major_sf, do_handle_copy)
                 numbers = (num_experts, num_max_tokens_per_rank, expert_alignment, num_sms)
@@ -357,7 +339,9 @@ class ElasticBuffer(Core):
                 if common is not None:
                     return common
         self._usable()
-        self._check_ways(previous_event, allocate_on_comm_stream, num_qps, do_zero_padding and not do_expand)
+        self._check_ways(previous_event, allocate_on_comm_stream, num_sms, num_qps)
+        if do_zero_padding and not do_expand:
+            raise WrongValue("do_zero_padding: expected do_expand with it, else there are no gaps")
         rows, scales = arguments.rows_of(x, on=None)
         given = Given(
             handle, topk_idx, topk_weights, cumulative_local_expert_recv_stats, num_experts, num_max_tokens_per_rank,
@@ -370,7 +354,7 @@ class ElasticBuffer(Core):
             made, sent = begin(rows, scales, given, ordering)
             may_view = self._pool_on(rows.device).may_view(sent.handle.buffer)
             delivery = Delivery(made, sent, rows.dtype, scales, given, may_view)
-            event = self._end(delivery, sent.request, ordering, made, rows, scales, *given[1:4], *delivery.tensors())
+            event = self._deliver(delivery, ordering, made, rows, scales, *given[1:4])
         return delivery.rows, delivery.topk_idx, delivery.weights, handle or EPHandle._of(made), event
 
     def _dispatch_common(
@@ -399,6 +383,18 @@ class ElasticBuffer(Core):
         rows, _, indices, weights = self._pool.shown(received)  # topk_idx is also what the handle looks at
         indices = indices.clone() if indices is received.topk_idx else indices
         return rows, indices, weights, EPHandle._of(made), EventOverlap()
+
+    def _deliver(self, delivery: Delivery, ordering: Ordering, made: Routed, *given: Any) -> EventOverlap:
+        """given: tensors."""
+        if delivery.request is not None:
+            return EventOverlap(EventHandle(delivery.request, delivery.wait))
+        delivery.fill()
+        if isinstance(ordering, HostOrdering):
+            return EventOverlap()
+        event = ordering.end(None, *given, *delivery.tensors(), *made.tensors())
+        if event.event is not None:
+            made.arrives(event.event)
+        return event
 
     def _begin(
         self, rows: torch.Tensor, scales: Optional[torch.Tensor], given: Given, ordering: Ordering
@@ -491,12 +487,12 @@ class ElasticBuffer(Core):
         Returns (combined_x [T, H], combined_topk_weights [T, K] or None, event).
         """
         events = previous_event is None and previous_event_before_epilogue is None and not async_with_compute_stream
-        if events and bias is None and not num_qps:
+        if events and bias is None and not num_qps and num_sms >= 0:
             common = self._combine_common(x, handle, topk_weights)
             if common is not None:
                 return common
         self._usable()
-        self._check_ways(previous_event, allocate_on_comm_stream, num_qps, False)
+        self._check_ways(previous_event, allocate_on_comm_stream, num_sms, num_qps)
         on = tensor("x", x, None, (None, None), on=None).device
         found = self._own(handle, on)
         rows = found.num_expanded_tokens if found.do_expand else found.rows
@@ -504,29 +500,31 @@ class ElasticBuffer(Core):
         biases: tuple = arguments.biases_of(found, x, bias)
         with self._ordering(on, previous_event, async_with_compute_stream, allocate_on_comm_stream) as ordering:
             found.arrived()
+            wait_before(previous_event_before_epilogue, on)
             weights = self._weights_back(found, x, topk_weights)
-            total, combined, weights, request = self._sum(found, x, weights, biases, ordering)
-            ending = Sum(request, combined, total, previous_event_before_epilogue)
-            given = (x, topk_weights, *biases)
-            event = self._end(ending, request, ordering, found, *given, total, ending.result, weights)
-        return ending.result, weights, event
+            combined, weights, request = self._sum(found, x, weights, biases, ordering)
+            event = ordering.end(request, x, topk_weights, *biases, combined, weights, *found.tensors())
+            if event.event is not None and on != HOST:
+                found.arrives(event.event)
+        return combined, weights, event
 
     def _sum(self, made: Routed, x: torch.Tensor, weights: Any, biases: tuple, ordering: Ordering) -> tuple:
-        """(None, or what is to be added before; then as of NormalPool.combine()). What is added one by one comes back
-        in a combine for each selection."""
-        pool = self._pool_on(x.device)
-        if not made.do_expand or self.allow_multiple_reduction:
-            return (None, *pool.combine(made, x, weights, biases, ordering, made.places if made.do_expand else None))
+        """As of NormalPool.combine(). What is added one by one comes back in a combine for each selection, and is
+        waited for."""
+        pool, places = self._pool_on(x.device), made.places if made.do_expand else None
+        if places is None or self.allow_multiple_reduction:
+            return pool.combine(made, x, weights, biases, ordering, places)
         total = torch.zeros((made.num_tokens, x.shape[1]), dtype=torch.float32, device=x.device)
         for bias in biases:
             total += bias
-        last = max(0, made.topk - 1)
-        for k in range(last):
-            part, _, request = pool.combine(made, made.places.fold(x, slice(k, k + 1)), None, (), ordering)
+        returned, last = None, max(0, made.topk - 1)
+        for k in range(last + 1):
+            given = (None if k < last else weights, (), ordering, places, slice(k, k + 1))
+            part, returned, request = pool.combine(made, x, *given)
             if request is not None:
                 request.wait()
             total += part
-        return (total, *pool.combine(made, made.places.fold(x, slice(last, last + 1)), weights, (), ordering))
+        return total.to(x.dtype), returned, None
 
     def _combine_common(
         self, x: Any, handle: Any, topk_weights: Any
@@ -555,13 +553,12 @@ class ElasticBuffer(Core):
 
     # ---- arguments ----
 
-    def _check_ways(self, previous_event: Any, allocate_on_comm_stream: bool, num_qps: int, gapless: bool) -> None:
+    def _check_ways(self, previous_event: Any, allocate_on_comm_stream: bool, num_sms: int, num_qps: int) -> None:
         if previous_event is not None and not allocate_on_comm_stream:
             raise WrongValue("allocate_on_comm_stream: expected True with previous_event")
+        integer("num_sms", num_sms, 0)
         if integer("num_qps", num_qps, 0) > self.num_allocated_qps:
             raise WrongValue(f"num_qps: expected at most num_allocated_qps, {self.num_allocated_qps}, got {num_qps}")
-        if gapless:
-            raise WrongValue("do_zero_padding: expected do_expand with it, else there are no gaps")
 
     def _own(self, handle: Any, on: torch.device) -> Routed:
         """Of a handle that a dispatch of this Buffer made; or a program, which is collective the first time."""
@@ -592,25 +589,6 @@ class ElasticBuffer(Core):
     def _default_sms(self) -> int:
         """This rank's share of the machine's processors, as an even number from 4 on, as DeepEP has it."""
         return max(4, align(self._processors(), 2))
-
-    def _end(
-        self,
-        ending: Union[Delivery, Sum],
-        request: Optional[xep.Request],
-        ordering: Ordering,
-        handle: Routed,
-        *tensors: Optional[torch.Tensor],
-    ) -> EventOverlap:
-        """tensors: all that was given and is returned."""
-        if request is not None:
-            return EventOverlap(EventHandle(request, ending.wait))
-        ending.fill()
-        if isinstance(ordering, HostOrdering):
-            return EventOverlap()
-        event = ordering.end(None, *tensors, *handle.tensors())
-        if event.event is not None:
-            handle.arrives(event.event)
-        return event
 
 
 # ---- what is not here ----

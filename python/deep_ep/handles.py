@@ -11,12 +11,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-import itertools
-import weakref
 from typing import Any, Callable, Iterator, NamedTuple, Optional
 
 import torch
-from torch.utils import _pytree
 
 import xep
 from xep import _ext
@@ -43,7 +40,6 @@ def layout_of(topk_idx: torch.Tensor, experts: int, nranks: int, ranks_per_node:
 
 
 ALL = slice(None)  # selections
-_DEVICE_ROWS = 4096  # that are summed at once on a device: what that takes besides is bounded
 
 
 class Places:
@@ -68,9 +64,9 @@ class Places:
         rounded to their type."""
         return _ext.expert_sum(expanded, self.slots if columns is ALL else self.slots[:, columns])
 
-    def to_combine(self, expanded: torch.Tensor) -> tuple[torch.Tensor, Optional[torch.Tensor]]:
+    def to_combine(self, expanded: torch.Tensor, columns: slice) -> tuple[torch.Tensor, Optional[torch.Tensor]]:
         """What a combine by a handle that has its slot is given as rows, and as slots where it sums them itself."""
-        return self.fold(expanded), None
+        return self.fold(expanded, columns), None
 
     def fold_selections(self, expanded: torch.Tensor) -> torch.Tensor:
         """[N, K] of one of each expanded row; 0 where the expert is another rank's."""
@@ -80,44 +76,42 @@ class Places:
 
 
 class PlacesThere(Places):
-    """Places on a CUDA device, where the counts are, too: the same rows and sums, by operations of torch, for none of
-    which the host waits. Rows that have not come have no expert. Every expanded row is written, from row 0 where it is
-    none.
+    """Places on a CUDA device. For none of what is done here the host waits, but for sums of rows that were staged in
+    host memory. Rows that have not come have no expert. Every expanded row is written, from row 0 where it is none.
 
-    counts: [L] int64. expanded: rows that there is room for.
+    slots: [capacity of the received arrays, K] int32. rows: received; expanded: rows that there is room for. by_kernel:
+    the library has found them: while their handle has its slot, it sums rows, too.
     """
 
-    def __init__(self, topk_idx: torch.Tensor, counts: torch.Tensor, alignment: int, expanded: int) -> None:
-        on, local = topk_idx.device, counts.shape[0]
-        chosen = topk_idx.reshape(-1).to(torch.int64)
-        ordered, order = torch.where(chosen >= 0, chosen, local).sort(stable=True)
-        aligned = aligned_counts(counts, alignment)
-        shift = (aligned.cumsum(0) - aligned) - (counts.cumsum(0) - counts)
-        there = ordered < local
-        rows = torch.arange(chosen.shape[0], device=on) + shift[ordered.clamp(max=local - 1)]
-        slots = torch.empty_like(chosen).scatter_(0, order, torch.where(there, rows, -1))
-        self.slots = slots.view(topk_idx.shape)  # [N, K], -1: none
-        selections = torch.full((expanded + 1,), -1, dtype=torch.int64, device=on)
-        selections.scatter_(0, torch.where(there, rows, expanded), order)  # what is none is behind the last
-        self._none = selections[:-1] < 0
-        self._selections = selections[:-1].clamp_(min=0)
-        self._tokens = self._selections // max(1, topk_idx.shape[1])
+    def __init__(self, slots: torch.Tensor, rows: int, expanded: int, by_kernel: bool) -> None:
+        self._all, self.slots, self._expanded, self._by_kernel = slots, slots[:rows], expanded, by_kernel
 
     def spread(self, to: torch.Tensor, source: torch.Tensor, zero: bool = False, each: bool = False) -> None:
-        bits, rows = SENT_AS[source.element_size()], self._selections if each else self._tokens
+        bits, slots = SENT_AS[source.element_size()], self.slots.reshape(-1).to(torch.int64)
+        selections = torch.full((self._expanded + 1,), -1, dtype=torch.int64, device=slots.device)
+        behind = torch.where(slots < 0, self._expanded, slots)  # what is none is behind the last
+        selections = selections.scatter_(0, behind, torch.arange(len(slots), device=slots.device))[:-1]
+        rows = selections.clamp(min=0)
         if each:
             to, source = to.unsqueeze(1), source.reshape(-1, 1)
+        else:
+            rows //= max(1, self.slots.shape[1])
         if source.shape[0]:
             to.view(bits).copy_(source.view(bits).index_select(0, rows))
         if zero:
-            to.view(bits).masked_fill_(self._none.unsqueeze(1), 0)
+            to.view(bits).masked_fill_((selections < 0).unsqueeze(1), 0)
 
     def fold(self, expanded: torch.Tensor, columns: slice = ALL) -> torch.Tensor:
-        folded = expanded.new_zeros((self.slots.shape[0], expanded.shape[1]))
-        if expanded.shape[0] > 0:
-            for slots, to in zip(self.slots[:, columns].split(_DEVICE_ROWS), folded.split(_DEVICE_ROWS)):
-                _sum_there(expanded, slots, to)
-        return folded
+        return _ext.expert_sum(expanded.cpu(), self.slots[:, columns].to(HOST, torch.int64)).to(expanded.device)
+
+    def to_combine(self, expanded: torch.Tensor, columns: slice) -> tuple[torch.Tensor, Optional[torch.Tensor]]:
+        if not self._by_kernel or expanded.shape[0] == 0:
+            return super().to_combine(expanded, columns)
+        if columns is ALL:
+            return expanded, self._all
+        some = torch.full_like(self._all, -1)
+        some[:, columns] = self._all[:, columns]
+        return expanded, some
 
     def fold_selections(self, expanded: torch.Tensor) -> torch.Tensor:
         if expanded.shape[0] == 0:
@@ -125,39 +119,8 @@ class PlacesThere(Places):
         return torch.where(self.slots >= 0, expanded[self.slots.clamp(min=0)], 0)
 
 
-class PlacesOfLibrary(PlacesThere):
-    """Places that a kernel of the library has found. While their handle has its slot, it sums rows, too.
-
-    slots: [capacity of the received arrays, K] int32.
-    """
-
-    def __init__(self, made: Any, slots: torch.Tensor) -> None:
-        self._made, self._all = weakref.ref(made), slots
-        self.slots = slots[: made.rows]
-
-    def spread(self, to: torch.Tensor, source: torch.Tensor, zero: bool = False, each: bool = False) -> None:
-        """Of a cached dispatch with weights: which selections expanded rows are of the kernel does not tell."""
-        if not hasattr(self, "_selections"):
-            super().__init__(*self._made().placed_by())
-        super().spread(to, source, zero, each)
-
-    def to_combine(self, expanded: torch.Tensor) -> tuple[torch.Tensor, Optional[torch.Tensor]]:
-        return super().to_combine(expanded) if expanded.shape[0] == 0 else (expanded, self._all)
-
-
 def aligned_counts(counts: torch.Tensor, alignment: int) -> torch.Tensor:
     return (counts + (alignment - 1)) // alignment * alignment
-
-
-def _sum_there(expanded: torch.Tensor, slots: torch.Tensor, to: torch.Tensor) -> None:
-    total = torch.zeros(to.shape, dtype=torch.float32, device=to.device)
-    begun = torch.zeros((to.shape[0], 1), dtype=torch.bool, device=to.device)
-    for slot in slots.unbind(1):
-        there = (slot >= 0).unsqueeze(1)
-        row = expanded.index_select(0, slot.clamp(min=0)).float()
-        total = torch.where(there, torch.where(begun, total + row, row), total)
-        begun = begun | there
-    to.copy_(total)
 
 
 # ---- a dispatch ----
@@ -245,6 +208,7 @@ class HandleTuple(tuple):
     is empty: torch.compile guards the items that are there, and these it passes on unseen.
 
     What is made of this tuple (by +, a slice, pickle, deepcopy) is a plain one: its items are all that is known of it.
+    In a tree of arguments it is one leaf, which stays whole.
     """
 
     core: Any
@@ -256,7 +220,7 @@ class HandleTuple(tuple):
         return made
 
     def __new__(cls, items: Any = ()) -> Any:
-        """As of a tuple: what takes a tree apart builds it again by its type."""
+        """As of a tuple."""
         return tuple(items)
 
     def __len__(self) -> int:
@@ -298,28 +262,7 @@ for _name in ("__add__", "__mul__", "__rmul__", "__ne__", "__hash__", "__contain
     setattr(HandleTuple, _name, _of_plain_tuple(_name))
 
 
-class _Whole:
-    """The tuple that a tree was taken apart of. Trees of handles are alike, whichever handles they are."""
-
-    def __init__(self, handle: HandleTuple) -> None:
-        self.handle = handle
-
-    def __eq__(self, other: Any) -> bool:
-        return isinstance(other, _Whole) and len(other.handle) == len(self.handle)
-
-    def __hash__(self) -> int:
-        return hash(len(self.handle))
-
-
-def _unflatten(items: Any, whole: _Whole) -> tuple:
-    """The same handle, if none of its items was replaced."""
-    items = tuple(items)
-    same = len(items) == len(whole.handle) and all(new is old for new, old in zip(items, whole.handle))
-    return whole.handle if same else items
-
-
 calls_of(HandleTuple)
-_pytree.register_pytree_node(HandleTuple, lambda handle: (list(handle), _Whole(handle)), _unflatten)
 
 
 # ---- Buffer's handles ----
@@ -356,16 +299,11 @@ class NormalHandle(Dispatched):
     C], recv_rdma_channel_prefix_matrix [M, C], recv_rdma_rank_prefix_sum [M], recv_gbl_channel_prefix_matrix [R, C],
     recv_gbl_rank_prefix_sum [R], recv_src_meta [N, 8] bytes, send_rdma_head [T, M], send_nvl_head [passed tokens, P].
 
-    There are no channels and rings here: channel matrices say how tokens would be split, heads are positions in that
-    order. On one node recv_channel_prefix_matrix takes the sender to have as many tokens as this rank.
-
-    recv_rdma_*, recv_src_meta and send_nvl_head mean what they do in DeepEP, whichever path rows take: all ranks have
-    told one another which tokens go where. What passes a rank are the tokens that a rank of its node gets
-    from those with its place on their nodes, modulo the size of its own; and its own tokens for its node. Rows of
-    send_nvl_head are in the order source node, source rank, token.
+    There are no channels, rings and forwarders here: channel matrices say how tokens would be split, heads are
+    positions in that order, and a sender is taken to have as many tokens as this rank. As rows are received by the
+    rank that they are for, what passes a rank (recv_rdma_*, recv_src_meta, send_nvl_head) are the rows that it
+    receives.
     """
-
-    told: list[Any] = []  # on several nodes, of a dispatch, by each rank: see Nodes
 
     def __init__(
         self,
@@ -419,58 +357,42 @@ class NormalHandle(Dispatched):
         found[self.rows :] = -1
         return found
 
-    def _received_channels(self) -> torch.Tensor:
-        """[R, C]: first row of channel c of source r; on one node counted from the first of r."""
-        src, found, begin = self._get("recv_src_idx").cpu().to(torch.int64), [], 0
-        for rank, count in enumerate(self.came_from().tolist()):
-            tokens = len(self.told[rank]) if self.told else self.num_tokens
-            firsts = channel_begins(tokens, self._channels, HOST)[:-1]
-            found.append(torch.searchsorted(src[begin : begin + count], firsts) + (begin if self.told else 0))
-            begin += count
-        return torch.stack(found).to(torch.int32)
+    @functools.cached_property
+    def _received_begins(self) -> torch.Tensor:
+        """[R, C]: first row of channel c of source r."""
+        src, begins = self._get("recv_src_idx").cpu().to(torch.int64), self._begins[:-1].cpu()
+        ends = self.came_from().cpu().cumsum(0).tolist()
+        return torch.stack([
+            begin + torch.searchsorted(src[begin:end], begins) for begin, end in zip([0, *ends], ends)
+        ])  # fmt: skip
 
     # ---- of the receiver, on several nodes ----
 
-    def _told_of(self, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """[T of that rank, P] places of this node that its tokens go to; [C + 1] begins of its channels."""
-        places = self._nodes.places(self.owner.node, self.told[rank])
-        return places, channel_begins(len(places), self._channels, HOST)
+    def _of_nodes(self, of_ranks: torch.Tensor) -> torch.Tensor:
+        """[R, ..] -> [M, ..], summed."""
+        return torch.stack([of_ranks[members].sum(dim=0) for members in self._nodes.members])
 
     def _passed_channels(self) -> torch.Tensor:
-        """[M, C]: tokens of channels 0 .. c that passed this rank, of each source node."""
-        found = torch.zeros((self._nodes.count, self._channels), dtype=torch.int32, device=HOST)
-        for node, upstreams in enumerate(self._nodes.upstreams(self.owner.rank)):
-            for rank in upstreams:
-                places, begins = self._told_of(rank)
-                found[node] += prefix_of(places.any(dim=1, keepdim=True), begins)[0]
-        return found
+        """[M, C]: rows of channels 0 .. c of each source node."""
+        begins, ends = self._received_begins, self.came_from().cpu().cumsum(0).unsqueeze(1)
+        return self._of_nodes(torch.cat((begins[:, 1:], ends), dim=1) - begins[:, :1]).to(torch.int32)
 
     def _source_meta(self) -> torch.Tensor:
-        """int32 source node, int32 bits of the places of this node that got the token; those from 32 on have none."""
+        """int32 source node, int32 the bit of this rank's place; those from 31 on have none."""
         meta = torch.full((self.capacity, 2), -1, dtype=torch.int32, device=HOST)
-        place, begin = self._nodes.place_of[self.owner.rank], 0
-        for rank, count in enumerate(self.came_from().tolist()):
-            places, _ = self._told_of(rank)
-            shifts = torch.arange(min(places.shape[1], 32), device=HOST)
-            bits = places[places[:, place], :32].to(torch.int64) << shifts
-            meta[begin : begin + count, 0] = self._nodes.node_of[rank]
-            meta[begin : begin + count, 1] = bits.sum(dim=1).to(torch.int32)
-            begin += count
+        counts, place = self.came_from().cpu(), self._nodes.place_of[self.owner.rank]
+        nodes = torch.tensor(self._nodes.node_of, dtype=torch.int32, device=HOST).repeat_interleave(counts)
+        meta[: len(nodes), 0] = nodes
+        meta[: len(nodes), 1] = 1 << place if place < 31 else 0
         return meta.view(torch.uint8)
 
     def _forward_heads(self) -> torch.Tensor:
-        """[tokens that passed this rank, P]: position among those of the same channel for the same place, or -1."""
-        passed, channels = [], []
-        for rank in itertools.chain(*self._nodes.upstreams(self.owner.rank)):
-            places, begins = self._told_of(rank)
-            of_node = places.any(dim=1).nonzero().flatten()
-            passed.append(torch.nn.functional.pad(places[of_node], (0, self._nodes.width - places.shape[1])))
-            channels.append(torch.bucketize(of_node, begins[1:], right=True))
-        places, channel = torch.cat(passed), torch.cat(channels)
-        heads = torch.full(places.shape, -1, dtype=torch.int32, device=HOST)
-        for c in range(self._channels):
-            here = places[channel == c]
-            heads[channel == c] = torch.where(here, torch.cumsum(here, dim=0, dtype=torch.int32) - 1, -1)
+        """[rows received, P]: position among those of the same channel of the same rank; -1 of other places."""
+        begins = self._received_begins.flatten()
+        rows = torch.arange(int(self.came_from().sum()), device=HOST)
+        heads = torch.full((len(rows), self._nodes.width), -1, dtype=torch.int32, device=HOST)
+        in_channel = rows - begins[torch.bucketize(rows, begins, right=True) - 1]
+        heads[:, self._nodes.place_of[self.owner.rank]] = in_channel.to(torch.int32)
         return heads
 
 
@@ -491,14 +413,14 @@ INTERNODE = (
 _MAKERS: dict[str, Callable[[NormalHandle], torch.Tensor]] = {
     "rank_prefix_matrix": lambda h: _prefix_sum(h.rank_rows),
     "channel_prefix_matrix": lambda h: prefix_of(h.in_rank, h._begins),
-    "recv_channel_prefix_matrix": lambda h: h._received_channels(),
+    "recv_channel_prefix_matrix": lambda h: (h._received_begins - h._received_begins[:, :1]).to(torch.int32),
     "recv_src_idx": lambda h: h._src_idx(),
     "is_token_in_rank": lambda h: h.in_rank,
     "send_head": lambda h: heads_of(h.in_rank, h._begins),
     "rdma_channel_prefix_matrix": lambda h: prefix_of(h._nodes.reached(h.in_rank), h._begins),
     "recv_rdma_channel_prefix_matrix": lambda h: h._passed_channels(),
-    "recv_rdma_rank_prefix_sum": lambda h: _prefix_sum(h._get("recv_rdma_channel_prefix_matrix")[:, -1]),
-    "recv_gbl_channel_prefix_matrix": lambda h: h._received_channels(),
+    "recv_rdma_rank_prefix_sum": lambda h: _prefix_sum(h._of_nodes(h.came_from())),
+    "recv_gbl_channel_prefix_matrix": lambda h: h._received_begins.to(torch.int32),
     "recv_gbl_rank_prefix_sum": lambda h: _prefix_sum(h.came_from()),
     "recv_src_meta": lambda h: h._source_meta(),
     "send_rdma_head": lambda h: heads_of(h._nodes.reached(h.in_rank), h._begins),
@@ -667,24 +589,17 @@ class Routed(Dispatched):
             sent.expand(slots, begin, count, expert_alignment=self.expert_alignment, zero=zero, **arrays)
         except xep.UnsupportedError:
             return False
-        self.__dict__["places"] = PlacesOfLibrary(self, slots)
+        self.__dict__["places"] = PlacesThere(slots, self.rows, self.num_expanded_tokens, True)
         return True
 
     @functools.cached_property
     def places(self) -> Places:
         idx, alignment = self.recv_topk_idx, self.expert_alignment
+        counts = self._counts or self.num_unaligned_recv_tokens_per_expert.tolist()
+        slots, _, _ = _ext.expert_expand(idx.cpu(), counts, alignment, None, None, False)
         if idx.is_cpu:
-            slots, _, _ = _ext.expert_expand(idx, self._counts, alignment, None, None, False)
-            return Places(slots, self._counts, alignment)
-        return PlacesThere(*self.placed_by())
-
-    def placed_by(self) -> tuple[torch.Tensor, torch.Tensor, int, int]:
-        """What PlacesThere is made of."""
-        idx, counts = self.recv_topk_idx, self._counts_there
-        if counts is None:  # from pinned memory, or the host would wait for the stream
-            counts = torch.tensor(self._counts, dtype=torch.int64, device=HOST).pin_memory()
-            counts = counts.to(idx.device, non_blocking=True)
-        return idx, counts, self.expert_alignment, self.num_expanded_tokens
+            return Places(slots, counts, alignment)
+        return PlacesThere(slots.to(idx.device, torch.int32), self.rows, self.num_expanded_tokens, False)
 
     def tensors(self) -> list[torch.Tensor]:
         """Made on the stream of a call, and looked at on others."""

@@ -8,7 +8,6 @@ buffer is made.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import weakref
 from typing import Any, Callable, NamedTuple, NoReturn, Optional, Sequence
@@ -24,47 +23,6 @@ from .core import Core, Joined, Pool
 from .handles import HandleTuple
 from .streams import DeviceOrdering, DeviceQueue, Ending, HostOrdering, Ordering, Slot
 from .utils.event import EventHandle, EventOverlap
-
-# ---- what was routed: combine may leave selections out of it ----
-
-
-class Routing:
-    """The tensor itself, if nobody has changed it. What is in another one, or in this one by now, is compared with a
-    copy; on a CUDA device the host would have to wait for it, so that it names the experts that were dispatched is not
-    checked there."""
-
-    def __init__(self, topk_idx: torch.Tensor) -> None:
-        self._sent: Any = weakref.ref(topk_idx)
-        self._version = -1 if topk_idx.is_inference() else topk_idx._version
-        self._dtype, self._shape = topk_idx.dtype, topk_idx.shape
-        self._bytes = bytes_of(topk_idx) if topk_idx.is_cpu else None
-
-    def is_of(self, topk_idx: Any) -> bool:
-        return self._sent() is topk_idx and -1 < self._version == topk_idx._version
-
-    def weights(self, topk_idx: torch.Tensor, topk_weights: torch.Tensor) -> torch.Tensor:
-        """topk_weights, 0 where topk_idx is -1."""
-        if self.is_of(topk_idx) or not topk_idx.numel():
-            return topk_weights
-        if self._bytes is None:
-            return topk_weights.masked_fill(topk_idx < 0, 0.0)
-        if topk_idx.dtype is self._dtype and bytes_of(topk_idx) == self._bytes:
-            return topk_weights
-        sent = torch.frombuffer(bytearray(self._bytes), dtype=self._dtype).view(self._shape)
-        changed = (topk_idx != sent) & (topk_idx >= 0)
-        if bool(changed.any()):
-            token, k = changed.nonzero()[0].tolist()
-            raise WrongValue(
-                f"topk_idx: expected what was dispatched (or -1), got expert {int(topk_idx[token, k])} for selection "
-                f"{k} of token {token}, which was {int(sent[token, k])}"
-            )
-        return topk_weights.masked_fill(topk_idx < 0, 0.0)
-
-
-def bytes_of(tensor: torch.Tensor) -> bytes:
-    """Of a contiguous one: a copy, which is to be had for a tenth of what clone() takes."""
-    return ctypes.string_at(tensor.data_ptr(), tensor.numel() * tensor.itemsize)
-
 
 # ---- buffers ----
 
@@ -116,17 +74,20 @@ class LowLatencyHandle:
     xep: Any  # parked: without a slot
     dispatched: Optional[Ending] = None  # where that is left to a hook or an event
     combined: Optional[Ending] = None  # likewise, the last time
-    was_combined = False
     _tensors: Optional[tuple[torch.Tensor, torch.Tensor]] = None
 
     def __init__(
-        self, handle: xep.Handle, pool: "LowLatency", made: "_Made", shape: tuple, topk_idx: torch.Tensor, viewed: bool
+        self, handle: xep.Handle, pool: "LowLatency", made: "_Made", shape: tuple, topk_idx: torch.Tensor
     ) -> None:
         self.owner, self.xep = handle.buffer.group, handle
         self._shape, self.num_tokens = shape, handle.tokens
         self.on, self.where, self.queue, self.rows = pool.on, pool.where, pool.queue, made.rows
-        self.routing = Routing(topk_idx)
-        self._viewed = viewed
+        self._routed: Any = weakref.ref(topk_idx)
+        self._version = -1 if topk_idx.is_inference() else topk_idx._version
+
+    def routed(self, topk_idx: Any) -> bool:
+        """Whether this is the tensor that was dispatched, and nobody has changed it."""
+        return self._routed() is topk_idx and -1 < self._version == topk_idx._version
 
     @property
     def shape(self) -> "Shape":
@@ -139,54 +100,33 @@ class LowLatencyHandle:
         if index > 1:
             return (self.shape.tokens, self.shape.hidden, self.shape.experts)[index - 2]
         if self._tensors is None:
-            pairs, here = (self.rows[0], self.owner.nranks), self._rows_here()
             src_info = torch.zeros(self.rows[:2], dtype=torch.int32, device=self.on)
-            if here and self._viewed:
-                src_info = self._received().src_token.view(self.rows[:2])
-            self._tensors = src_info, torch.zeros(pairs, dtype=torch.int64, device=self.on)
-            if here:
+            layout_range = torch.zeros((self.rows[0], self.owner.nranks), dtype=torch.int64, device=self.on)
+            self._tensors = src_info, layout_range
+            if self.dispatched is None or self.dispatched.request is None:
                 self.fill()
         return self._tensors[index]
-
-    def _received(self) -> Any:
-        return self.xep.parked or self.xep.recv
-
-    def _rows_here(self) -> bool:
-        return self.dispatched is None or self.dispatched.request is None
 
     def fill(self) -> None:
         """What the program has looked at before the dispatch ended."""
         if self._tensors is not None:
-            (src_info, layout_range), received = self._tensors, self._received()
+            (src_info, layout_range), received = self._tensors, self.xep.parked or self.xep.recv
             src_info.copy_(received.src_token.view(src_info.shape))
             begin = torch.arange(self.rows[0], device=self.on).unsqueeze(1) * self.rows[1]
             layout_range.copy_((received.pair_begin.long() - begin) << 32 | received.pair_count.long())
 
-    def ended(self) -> bool:
-        """Whether the program has ended all that it began with this handle, or left it to events, which are waited
-        for."""
-        for ending in (self.dispatched, self.combined):
-            if ending is not None and ending.request is not None:
-                if ending.hooked:
-                    return False
-                ending.wait()
-        return True
-
     def ready(self) -> xep.Handle:
-        """To combine by."""
+        """To combine by. What was left to events is waited for."""
         if self.xep.parked is not None:
             raise WrongValue(
                 "handle: its slot was given to a later dispatch; num_slots says how many of them there are"
             )
-        if not self.ended():
-            raise WrongUse("handle: hook() of its dispatch, or of the combine before, was not called yet")
+        for ending in (self.dispatched, self.combined):
+            if ending is not None and ending.request is not None:
+                if ending.hooked:
+                    raise WrongUse("handle: hook() of its dispatch, or of the combine before, was not called yet")
+                ending.wait()
         return self.xep
-
-    def keep(self) -> None:
-        """What it is made of, without the slot."""
-        if self.xep.parked is None and self._rows_here():
-            self._tensors = None  # a view
-            self.xep.park()
 
 
 class DispatchEnding(Ending):
@@ -225,14 +165,11 @@ class _Made(NamedTuple):
     begins: dict[int, tuple[int, int]]  # addresses of rows and scales, by slot
     rows: tuple[int, int, int]  # of what is received: [L, R * Tmax, H]
     zeros: dict[int, list[torch.Tensor]]  # by stream; [L] int32 each, to which a dispatch adds its rows
-    begun: list[Ending]  # dispatches that may be in flight; the oldest first, as below
-    handles: list["weakref.ref[LowLatencyHandle]"]
+    begun: list[Ending]  # dispatches that may be in flight; the oldest first
 
     def make_way(self) -> None:
-        """For one more dispatch: a mode has as many in flight as slots; and an older handle gives up its slot where
-        none is free."""
+        """For one more dispatch: a mode has as many in flight as slots."""
         self.begun[:] = [ending for ending in self.begun if ending.request is not None]
-        self.handles[:] = [ref for ref in self.handles if ref() is not None]
         if len(self.begun) >= self.buffer.slots:
             if self.begun[0].hooked:
                 raise WrongUse(
@@ -240,13 +177,6 @@ class _Made(NamedTuple):
                     "there are slots"
                 )
             self.begun.pop(0).wait()
-        for newer, ref in zip(reversed(range(len(self.handles))), list(self.handles)):
-            if self.buffer.slots_held() < self.buffer.slots:
-                break
-            handle = ref()
-            if handle is not None and handle.ended() and (newer or handle.was_combined):
-                handle.keep()
-                self.handles.remove(ref)
 
 
 class LowLatency(Pool):
@@ -265,10 +195,7 @@ class LowLatency(Pool):
     def forget(self) -> None:
         for made in self._made.values():
             made.begun.clear()
-            for ref in made.handles:
-                handle = ref()
-                if handle is not None:
-                    handle.keep()
+            made.buffer.park()
 
     def reset(self) -> None:
         for made in self._made.values():
@@ -289,7 +216,8 @@ class LowLatency(Pool):
             **self._options(),
         )
         rows = (buffer.local_experts, self._group.nranks * shape.tokens, shape.hidden)
-        made = self._made[shape] = _Made(buffer, _learn(buffer, self.on), rows, {}, [], [])
+        made = self._made[shape] = _Made(buffer, _learn(buffer, self.on), rows, {}, [])
+        buffer.park_when_full()
         return made
 
     def meet(self) -> None:
@@ -324,10 +252,12 @@ class LowLatency(Pool):
         """(rows, or rows and scales; counts [L]; handle); unless waited for, with an ending that fills them. stats: to
         which counts are added, or None."""
         buffer, self.last = made.buffer, made.buffer
-        if made.begun or len(made.handles) > 2 * buffer.slots or buffer.slots_held() >= buffer.slots:
+        if made.begun:
             made.make_way()
-        if self.queue is not None and self.queue.freed:
-            self.queue.free_slots()
+        if self.queue is not None:
+            buffer._make_room(None)
+            if self.queue.freed:
+                self.queue.free_slots()
         counts, request = self._zeros_of(made), None
         options = dict(casting.options, expert_stats=counts, wait_ns=wait_ns)
         if wait:
@@ -345,8 +275,7 @@ class LowLatency(Pool):
         if not viewed:
             copies = [(torch.empty_like(one), one) for one in _listed(rows)]
             rows = tuple(to for to, _ in copies) if casting.words else copies[0][0]
-        found = LowLatencyHandle(sent, self, made, shape, topk_idx, viewed)
-        made.handles.append(weakref.ref(found))
+        found = LowLatencyHandle(sent, self, made, shape, topk_idx)
         if request is not None or copies or stats is not None:
             ending = DispatchEnding(request, found, counts, stats, copies)
             if request is None:
@@ -577,12 +506,11 @@ class LowLatencyCalls(Core):
             or found.dispatched is not None
             or found.combined is not None
             or not is_plain(x, found.where, arguments.IS_BFLOAT16, *found.rows)
-            or not found.routing.is_of(topk_idx)
+            or not found.routed(topk_idx)
             or not is_plain(topk_weights, found.where, arguments.IS_FLOAT, *topk_idx.shape)
             or (out is not None and not is_plain(out, found.where, arguments.IS_BFLOAT16, found.num_tokens, x.shape[2]))
         ):
             return None
-        found.was_combined = True
         sent, queue = None if zero_copy else x, found.queue
         stream = 0 if queue is None else queue.begin_here()
         try:
@@ -611,7 +539,7 @@ class LowLatencyCalls(Core):
 
         x: [L, R * Tmax, H] bfloat16, in the places of the rows received; with zero_copy what
             get_next_low_latency_combine_buffer(handle) gave, into which the rows were written.
-        topk_idx: [T, K] as dispatched, which is not checked on a CUDA device; a -1 leaves the selection out.
+        topk_idx: [T, K] as dispatched, which is not checked; a -1 leaves the selection out.
         topk_weights: [T, K] float32.
         handle: a plain tuple of the items of one, the same on every rank, costs a dispatch; topk_idx is then exactly
             as dispatched.
@@ -647,11 +575,11 @@ class LowLatencyCalls(Core):
             back = found.ready()
             options = ordering.results(("out", (tokens, shape.hidden), torch.bfloat16)) if out is None else {"out": out}
             options.update(
-                weights=found.routing.weights(topk_idx, topk_weights),
+                weights=topk_weights if found.routed(topk_idx) else topk_weights.masked_fill(topk_idx < 0, 0.0),
                 quant=xep.Quant.LOGFMT if use_logfmt else xep.Quant.NONE,
                 wait_ns=costs,
             )
-            found.combined, found.was_combined = None, True
+            found.combined = None
             request = None if ordering.wait else back.combine_async(sent, **options)
             combined = back.combine(sent, **options) if request is None else request.result
             ending = found.combined = None if request is None else Ending(request)

@@ -3,7 +3,8 @@
 /*
  * A program may keep as many handles as it likes, slots are few. A handle that is parked may be dispatched by again,
  * which is collective: so every rank must know of a handle whether it has a slot, and that is decided by the order of
- * the calls, which is the same everywhere, and by nothing that one rank does alone.
+ * the calls, which is the same everywhere, and by nothing that one rank does alone. Where no parked handle is used
+ * again (when_full), a rank parks what it must.
  */
 #include "ext_handle.h"
 
@@ -64,21 +65,37 @@ static int park_beyond(ext_recent_t *recent, Py_ssize_t left)
 int ext_park_make_room(ext_buffer_t *buffer)
 {
     ext_recent_t *recent = &buffer->recent;
-    return recent->most > 0 && !recent->stays ? park_beyond(recent, recent->most - 1) : 0;
+    if (recent->most == 0 || recent->stays) return 0;
+    if (!recent->when_full) return park_beyond(recent, recent->most - 1);
+    while (recent->count > 0 && buffer->slots.held >= (Py_ssize_t)buffer->nslots)
+        if (park_beyond(recent, recent->count - 1) != 0) return -1;
+    return 0;
 }
 
 /* ---- what Python asks for ---- */
 
-static PyObject *limit_handles(PyObject *self, PyObject *most)
+static PyObject *keep_at_most(ext_recent_t *recent, Py_ssize_t count)
 {
-    ext_recent_t *recent = &((ext_buffer_t *)self)->recent;
-    const Py_ssize_t count = PyNumber_AsSsize_t(most, PyExc_OverflowError);
-    if (count == -1 && PyErr_Occurred()) return NULL;
     if (count < 1 || recent->handles != NULL)
         return PyErr_Format(PyExc_ValueError, "most: expected 1 or more, once for each Buffer, got %zd", count);
     if ((recent->handles = PyMem_Calloc((size_t)count, sizeof(ext_handle_t *))) == NULL) return PyErr_NoMemory();
     recent->most = count;
     Py_RETURN_NONE;
+}
+
+static PyObject *limit_handles(PyObject *self, PyObject *most)
+{
+    const Py_ssize_t count = PyNumber_AsSsize_t(most, PyExc_OverflowError);
+    if (count == -1 && PyErr_Occurred()) return NULL;
+    return keep_at_most(&((ext_buffer_t *)self)->recent, count);
+}
+
+static PyObject *park_when_full(PyObject *self, PyObject *Py_UNUSED(unused))
+{
+    ext_buffer_t *buffer = (ext_buffer_t *)self;
+    PyObject *done = keep_at_most(&buffer->recent, (Py_ssize_t)buffer->nslots);
+    if (done != NULL) buffer->recent.when_full = 1;
+    return done;
 }
 
 /* Ahead of the dispatch that would do so, for whoever has to know which slots are given back. */
@@ -123,6 +140,10 @@ PyMethodDef ext_park_buffer_methods[] = {
      "limit_handles($self, most)\n--\n\n"
      "From now on so many dispatches have slots at most, those used last (by combine, or as cached): a further one\n"
      "parks the one used longest ago, on every rank alike. Once for each Buffer."},
+    {"park_when_full", park_when_full, METH_NOARGS,
+     "park_when_full($self)\n--\n\n"
+     "From now on a dispatch that finds no free slot parks the handle used longest ago, on this rank alone: a parked\n"
+     "one must not be dispatched by again. Once for each Buffer, instead of limit_handles()."},
     {"_make_room", make_room, METH_O, "_make_room($self, cached)\n--\n\nParks what the next dispatch would."},
     {"_stay", stay, METH_O,
      "_stay($self, stays)\n--\n\nWhether what is dispatched now is never parked, and parks nothing."},

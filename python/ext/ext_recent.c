@@ -37,7 +37,8 @@ void ext_recent_use(ext_recent_t *recent, const struct ext_handle *handle)
 void ext_recent_forget(ext_recent_t *recent, const struct ext_handle *handle)
 {
     const Py_ssize_t place = place_of(recent, handle);
-    if (place >= 0) recent->handles[place] = NULL;
+    if (place >= 0 && recent->when_full) take_out(recent, place);
+    else if (place >= 0) recent->handles[place] = NULL;
 }
 
 void ext_recent_remove(ext_recent_t *recent, const struct ext_handle *handle)

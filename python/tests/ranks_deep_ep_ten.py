@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""deep_ep over several nodes: the ten tensors of a handle, as DeepEP means them, worked out in plain loops from what
-all ranks say they choose. Ranks have different numbers of tokens, one has none; nodes may differ in size."""
+"""deep_ep over several nodes: the ten tensors of a handle, worked out in plain loops from what all ranks say they
+choose: as DeepEP means them where each rank receives its own rows, and passes on nothing. Ranks have different numbers
+of tokens, one has none; nodes may differ in size."""
 
 from __future__ import annotations
 
@@ -35,47 +36,35 @@ class Oracle:
         self.node = {rank: n for n, ranks in enumerate(self.nodes) for rank in ranks}
         self.mates = self.nodes[self.node[self.rank]]
 
-    def channel(self, rank: int, token: int) -> int:
-        return token // -(-len(self.goes[rank]) // CHANNELS)
+    def channel(self, token: int) -> int:
+        """Of a token of this rank; and of another one, which is taken to have as many."""
+        own = len(self.goes[self.rank])
+        return token // -(-own // CHANNELS) if token < own else CHANNELS - 1
 
     def tokens(self, rank: int, to: set[int]) -> list[int]:
         return [token for token, ranks in enumerate(self.goes[rank]) if ranks & to]
 
-    def until(self, rank: int, tokens: list[int]) -> list[int]:
+    def until(self, tokens: list[int]) -> list[int]:
         """How many of them are in channels 0 .. c, for each c."""
-        return [sum(self.channel(rank, t) <= c for t in tokens) for c in range(CHANNELS)]
+        return [sum(self.channel(t) <= c for t in tokens) for c in range(CHANNELS)]
 
     def heads(self, to: list[set[int]]) -> list[list[int]]:
         """Of each own token and each of to, its number among those of its channel that go there, or -1."""
         own = [self.tokens(self.rank, ranks) for ranks in to]
         return [
-            [sum(u < t and self.channel(self.rank, u) == self.channel(self.rank, t) for u in one) if t in one else -1
+            [sum(u < t and self.channel(u) == self.channel(t) for u in one) if t in one else -1
              for one in own]
             for t in range(len(self.goes[self.rank]))
         ]  # fmt: skip
 
-    def passing(self) -> list[list[tuple[int, int]]]:
-        """(rank, token), of each source node, of what this rank passes on to its node: what goes to any rank of it and
-        comes from those with its place. There is no such rank on a smaller node: then from the place modulo its size,
-        seen from the source."""
-        found = []
-        for node, ranks in enumerate(self.nodes):
-            mine = [r for r in ranks if self.mates[ranks.index(r) % len(self.mates)] == self.rank]
-            if node == self.node[self.rank]:
-                mine = [self.rank]
-            found.append([(r, t) for r in mine for t in self.tokens(r, set(self.mates))])
-        return found
-
     def forwarded(self) -> list[list[int]]:
+        """Of each row received, at the place of this rank, its number among those of its channel and source."""
         width, found = max(map(len, self.nodes)), []
         counts: dict[tuple[int, int], int] = {}
-        for rank, token in sum(self.passing(), []):
-            row = [-1] * width
-            for place, mate in enumerate(self.mates):
-                if mate in self.goes[rank][token]:
-                    key = (self.channel(rank, token), place)
-                    row[place] = counts[key] = counts.get(key, -1) + 1
-            found.append(row)
+        for rank, token in self.sources():
+            key = (rank, self.channel(token))
+            counts[key] = counts.get(key, -1) + 1
+            found.append([counts[key] if place == self.mates.index(self.rank) else -1 for place in range(width)])
         return found
 
     def sources(self) -> list[tuple[int, int]]:
@@ -85,28 +74,26 @@ class Oracle:
         """[R][C] the row of what is received with which a channel of a source begins."""
         sources = self.sources()
         return [
-            [sum((r, self.channel(r, t)) < (rank, c) for r, t in sources) for c in range(CHANNELS)]
+            [sum((r, self.channel(t)) < (rank, c) for r, t in sources) for c in range(CHANNELS)]
             for rank in range(self.size)
         ]
 
     def meta(self) -> list[tuple[int, int]]:
-        bits = {mate: 1 << place for place, mate in enumerate(self.mates)}
-        mates = set(self.mates)
-        return [(self.node[r], sum(bits[mate] for mate in self.goes[r][t] & mates)) for r, t in self.sources()]
+        return [(self.node[rank], 1 << self.mates.index(self.rank)) for rank, _ in self.sources()]
 
     def tensors(self) -> dict[str, list]:
         each, own = [{rank} for rank in range(self.size)], self.goes[self.rank]
-        nodes, passing = [set(ranks) for ranks in self.nodes], self.passing()
+        nodes, came = [set(ranks) for ranks in self.nodes], self.sources()
         return dict(
             is_token_in_rank=[[rank in ranks for rank in range(self.size)] for ranks in own],
-            rdma_channel_prefix_matrix=[self.until(self.rank, self.tokens(self.rank, node)) for node in nodes],
-            gbl_channel_prefix_matrix=[self.until(self.rank, self.tokens(self.rank, one)) for one in each],
+            rdma_channel_prefix_matrix=[self.until(self.tokens(self.rank, node)) for node in nodes],
+            gbl_channel_prefix_matrix=[self.until(self.tokens(self.rank, one)) for one in each],
             recv_rdma_channel_prefix_matrix=[
-                [sum(self.channel(r, t) <= c for r, t in tokens) for c in range(CHANNELS)] for tokens in passing
+                [sum(r in node and self.channel(t) <= c for r, t in came) for c in range(CHANNELS)] for node in nodes
             ],
-            recv_rdma_rank_prefix_sum=[sum(map(len, passing[: n + 1])) for n in range(len(self.nodes))],
+            recv_rdma_rank_prefix_sum=[sum(self.node[r] <= n for r, _ in came) for n in range(len(nodes))],
             recv_gbl_channel_prefix_matrix=self.begins(),
-            recv_gbl_rank_prefix_sum=[sum(r <= rank for r, _ in self.sources()) for rank in range(self.size)],
+            recv_gbl_rank_prefix_sum=[sum(r <= rank for r, _ in came) for rank in range(self.size)],
             recv_src_meta=[list(struct.pack("<iI", *one)) for one in self.meta()],
             send_rdma_head=self.heads(nodes),
             send_nvl_head=self.forwarded(),
@@ -164,7 +151,7 @@ def buffer(buffer_of):
 
 @pytest.mark.parametrize("limited", [False, True])
 def test_ten_tensors(buffer, limited):
-    for seed, most in enumerate((13, 40, 7)):  # a second buffer for what ranks tell, then less than it has room for
+    for seed, most in enumerate((13, 40, 7)):  # a second buffer, then less than it has room for
         handle, oracle = dispatched(buffer, choose(buffer, seed, most, limited))
         oracle.check(handle)
         oracle.check(tuple(handle))

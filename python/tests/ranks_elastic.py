@@ -12,6 +12,7 @@ import sys
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
+from conftest import communicator  # noqa: E402
 from elastic_world import (  # noqa: E402
     LOCAL,
     ROUTINGS,
@@ -27,6 +28,7 @@ from elastic_world import (  # noqa: E402
 )  # fmt: skip
 
 import deep_ep  # noqa: E402
+import xep  # noqa: E402
 
 
 def poison(world) -> None:
@@ -262,6 +264,8 @@ def test_wrong_arguments(elastic):
         (buffer.dispatch, dict(mine, topk_weights=weights), ValueError, "topk_weights: expected a CPU tensor float32"),
         (buffer.dispatch, dict(mine, do_zero_padding=True), ValueError, "do_zero_padding: expected do_expand with it"),
         (buffer.dispatch, dict(mine, expert_alignment=0), ValueError, "expert_alignment: expected 1 or more, got 0"),
+        (buffer.dispatch, dict(mine, num_sms=-2), ValueError, "num_sms: expected 0 or more, got -2"),
+        (buffer.combine, dict(x=recv_x, handle=handle, num_sms=-2), ValueError, "num_sms: expected 0 or more, got -2"),
         (buffer.dispatch, dict(mine, num_qps=1000), ValueError, "num_qps: expected at most num_allocated_qps, 129"),
         (buffer.dispatch, dict(mine, previous_event=buffer.capture()), ValueError, "allocate_on_comm_stream: expe"),
         (buffer.dispatch, dict(mine, cumulative_local_expert_recv_stats=torch.zeros(1)), TypeError, "cumulative_loc"),
@@ -290,6 +294,12 @@ def test_wrong_arguments(elastic):
     assert buffer.runtime is None
     with pytest.raises(RuntimeError, match="the Buffer was destroyed"):
         buffer.dispatch(**mine)
+
+
+def test_ranks_disagree_on_the_tokens_of_a_rank(elastic):
+    if communicator().size > 1:
+        with pytest.raises(xep.MismatchError, match=r"rank \d is in a Buffer for \d+ tokens, this rank in a Buffer "):
+            elastic(num_max_tokens_per_rank=32 + communicator().rank)
 
 
 def test_a_handle_shows_what_deepep_shows(elastic):

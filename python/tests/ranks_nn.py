@@ -128,6 +128,8 @@ def test_the_backward_pass_is_everywhere(exchange_of):
     scaled.backward(grad[:, :HIDDEN])
     sent = exchange.dispatch(x.detach(), idx, weights.detach(), LOCAL * exchange.ranks)
     assert not sent.rows.requires_grad and not exchange.combine(sent.rows, sent).requires_grad
+    with pytest.raises(ValueError, match=r"x: expected 2 dimensions, got 3 of shape \[1, "):
+        exchange.dispatch(x.detach().unsqueeze(0), idx, weights.detach(), LOCAL * exchange.ranks)
     with pytest.raises(ValueError, match="tokens: expected .*, which were dispatched, got 99"):
         exchange.combine(sent.rows, sent, 99)
     with pytest.raises(RuntimeError, match="route: expected one that dispatch returned"):

@@ -158,6 +158,28 @@ def test_more_handles_than_slots(buffer, kind):
             buffer.limit_handles(wrong)
 
 
+def test_handles_parked_where_no_slot_is_free(buffer, kind):
+    """The one used longest ago, and none before; of one that arrays look at the slot stays taken."""
+    buffer.park_when_full()
+    arrays = arrays_of(kind, 4)
+    held = [buffer.dispatch(*arrays) for _ in range(buffer.slots)]
+    held[0].combine(held[0].recv.x)
+    assert [handle.parked for handle in held] == [None] * buffer.slots
+    for parked in (1, 2):
+        held.append(buffer.dispatch(*arrays))
+        assert held[parked].parked is not None and buffer.slots_held() == buffer.slots
+    held.pop().release()
+    held.append(buffer.dispatch(*arrays))
+    assert [handle.parked is None for handle in held] == [True, False, False, True, True]
+    rows = [handle.recv.x for handle in held if handle.parked is None]
+    with pytest.raises(xep.BusyError):
+        buffer.dispatch(*arrays)
+    assert all(handle.parked is not None for handle in held) and buffer.arrays_alive() == len(rows)
+    del rows
+    with pytest.raises(ValueError, match="most: expected 1 or more, once for each Buffer"):
+        buffer.limit_handles(2)
+
+
 def test_rows_that_do_not_fit(group, kind):
     with group.buffer(EXPERTS, TOPK, HIDDEN, TOKENS, dtype="float32", recv_rows=4 * group.nranks) as buffer:
         few, many = arrays_of(kind, 4), arrays_of(kind, TOKENS)

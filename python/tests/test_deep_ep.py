@@ -91,53 +91,10 @@ def test_nodes():
     nodes = Nodes(Group())
     assert nodes.members == [[0, 2, 3], [1, 4]] and nodes.place_of == [0, 0, 1, 2, 1]
     assert (nodes.width, nodes.per_block) == (3, 0)
-    fed = [[0], [1]], [[0, 3], [1]], [[2], [4]], [[3], []], [[2], [4]]  # ranks 0 and 3 pass by rank 1
-    assert tuple(nodes.upstreams(rank) for rank in range(5)) == fed
     in_rank = torch.tensor([[False, True, False, False, False], [True, False, False, True, False]])
     assert nodes.reached(in_rank).tolist() == [[False, True], [True, False]]
     Group.allgather = lambda self, data: [struct.pack("<I", node) for node in (0, 0, 0, 1, 1)]
     assert Nodes(Group()).per_block == 3
-
-
-@pytest.mark.parametrize("tokens", [0, 5])
-def test_what_ranks_tell_one_another(tokens):
-    """Bits of ranks that are in several bytes, of nodes whose ranks lie apart."""
-
-    class Group:
-        nranks, nnodes, node = 21, 2, 1
-
-        def allgather(self, data):
-            numbers = [struct.pack("<I", rank in (3, 9, 10, 20)) for rank in range(self.nranks)]
-            return numbers if len(data) == 4 else [data] * self.nranks
-
-    nodes, in_rank = Nodes(Group()), torch.rand((tokens, 21), generator=torch.Generator().manual_seed(1)) < 0.5
-    told = nodes.tell(Group(), in_rank, 8)
-    assert len(told) == 21 and all(torch.equal(nodes.places(1, one), in_rank[:, [3, 9, 10, 20]]) for one in told)
-
-
-def test_what_ranks_could_not_tell_one_another():
-    """What a deadline has ended is given up by reset(), whose other ranks may have been in another call, and by nothing
-    before."""
-    sent, errors = [], [None, xep.DeadlineError(-7, "late"), xep.MismatchError(-4, "in another call"), None, None]
-
-    class Group:
-        nranks, nnodes, node = 2, 2, 0
-
-        def allgather(self, data):
-            sent.append(data)
-            error = errors.pop(0)
-            if error is not None:
-                raise error
-            return [struct.pack("<I", rank) for rank in range(2)] if len(sent) == 1 else [data] * 2
-
-    nodes, in_rank = Nodes(Group()), torch.tensor([[True, False]])
-    with pytest.raises(xep.DeadlineError):
-        nodes.tell(Group(), in_rank, 2)
-    with pytest.raises(xep.BrokenError, match=r"needs reset\(\)"):
-        nodes.tell(Group(), ~in_rank, 2)
-    nodes.settle(Group())
-    assert sent[2:] == [b"\0", b"\0"]
-    assert torch.equal(nodes.places(1, nodes.tell(Group(), ~in_rank, 2)[0]), torch.tensor([[True]]))
 
 
 @pytest.mark.parametrize(

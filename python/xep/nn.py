@@ -96,6 +96,8 @@ class Exchange:
         for name, tensor in tensors.items():
             if tensor.is_meta:
                 raise TypeError(f"{name}: expected a CPU or CUDA tensor, got one on meta")
+            if tensor.dim() != 2:
+                raise ValueError(f"{name}: expected 2 dimensions, got {tensor.dim()} of shape {list(tensor.shape)}")
 
     # ---- operations, without gradients ----
 

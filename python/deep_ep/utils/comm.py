@@ -4,27 +4,22 @@ barrier, the stream that communicates."""
 
 from __future__ import annotations
 
-import contextlib
 import struct
 import weakref
 from typing import Any, Optional
 
-import numpy
 import torch
 
 import xep
 
 from ..compat import path_is_free
 from .event import CommStream
-from .math import ceil_div
 
 # ---- nodes ----
 
 
 class Nodes:
     """members: ranks of each node, ascending. node_of, place_of: of each rank. width: ranks of the largest node."""
-
-    _untold = False  # a deadline has ended tell()
 
     def __init__(self, group: xep.Group) -> None:
         """Collective where there are several."""
@@ -45,54 +40,6 @@ class Nodes:
     def reached(self, in_rank: torch.Tensor) -> torch.Tensor:
         """in_rank [T, R] bool -> [T, M] bool: whether a token goes to a rank of the node."""
         return torch.stack([in_rank[:, members].any(dim=1) for members in self.members], dim=1)
-
-    def upstreams(self, rank: int) -> list[list[int]]:
-        """Of each node the ranks whose tokens for the node of this one pass it: those with its place, modulo the size
-        of its node. Of its own node it is itself."""
-        own, place = self.node_of[rank], self.place_of[rank]
-        size = len(self.members[own])
-        return [
-            [rank] if node == own else [source for p, source in enumerate(members) if p % size == place]
-            for node, members in enumerate(self.members)
-        ]
-
-    def tell(self, group: xep.Group, in_rank: torch.Tensor, room: int) -> list[numpy.ndarray]:
-        """in_rank [T, R] bool of each rank, as bits for places(). room: tokens of a rank at most, the same everywhere.
-        Collective, blocking."""
-        bits = numpy.packbits(in_rank.cpu().numpy(), axis=1, bitorder="little").tobytes()
-        if self._untold:
-            raise xep.BrokenError(xep.Status.ERR_BROKEN, "the Buffer needs reset() after a dispatch that failed")
-        count, width = struct.Struct("<q"), ceil_div(group.nranks, 8)
-        first, last = self._bytes_of(group.node)
-        told, mine = [], (count.pack(len(in_rank)) + bits).ljust(count.size + room * width, b"\0")
-        try:
-            rows = group.allgather(mine)
-        except xep.DeadlineError:
-            self._untold = True
-            raise
-        for row in rows:
-            of_tokens = numpy.frombuffer(row, numpy.uint8, count.unpack_from(row)[0] * width, count.size)
-            told.append(of_tokens.reshape(-1, width)[:, first : last + 1].copy())
-        return told
-
-    def settle(self, group: xep.Group) -> None:
-        """Another allgather gives up for good the one that a deadline has ended. A rank that never came to that one
-        hears of it here, and calls once more. Collective, blocking."""
-        while True:
-            with contextlib.suppress(xep.MismatchError):
-                group.allgather(b"\0")
-                break
-        self._untold = False
-
-    def _bytes_of(self, node: int) -> tuple[int, int]:
-        """The first and the last of those with the bits of its ranks."""
-        return self.members[node][0] // 8, self.members[node][-1] // 8
-
-    def places(self, node: int, told: numpy.ndarray) -> torch.Tensor:
-        """[T, P] bool: whether a token goes to the rank of this node with that place."""
-        first, _ = self._bytes_of(node)
-        bits = numpy.unpackbits(told, axis=1, bitorder="little")
-        return torch.from_numpy(bits[:, [rank - 8 * first for rank in self.members[node]]]).view(torch.bool)
 
 
 # ---- what programs ask ----

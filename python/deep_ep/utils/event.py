@@ -10,7 +10,7 @@ import torch
 import xep
 from xep import _ext
 
-from ..arguments import calls_of
+from ..arguments import WrongType, calls_of
 
 
 class EventHandle:
@@ -100,9 +100,11 @@ class EventOverlap:
 
 
 def event_of(previous: Any) -> Optional[EventHandle]:
-    """DeepEP looks at what has an event of its own, and passes by everything else; so does this."""
+    """Of an EventHandle, or what has one: there need be none in it."""
     event = getattr(previous, "event", previous)
-    return event if isinstance(event, EventHandle) else None
+    if event is not None and not isinstance(event, EventHandle):
+        raise WrongType(f"previous_event: expected an EventHandle or EventOverlap, got {type(previous).__name__}")
+    return event
 
 
 def request_of(previous_event: Any) -> Optional[xep.Request]:
