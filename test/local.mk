@@ -11,13 +11,9 @@ AM_CPPFLAGS += $(library_cppflags) -I$(srcdir)/src/ucp -I$(srcdir)/plugins/kit -
 insides = libtest_parts.la libxep_kernels.la libxep_kit_parts.la libxep_cost.la libxep_all.la libxep_oracle.la -lm
 LDADD = libunit.la $(insides) $(CMOCKA_LIBS)
 
-# parts of modes and tools, for unit tests to look at from inside
+# parts of tools, for unit tests to look at from inside
 check_LTLIBRARIES = libtest_parts.la
 libtest_parts_la_SOURCES = \
-	plugins/kernels/cast.c plugins/kernels/cast_avx2.c plugins/kernels/cast_avx512.c plugins/kernels/cast_table.c \
-	plugins/kernels/cast_vbmi.c plugins/kernels/cast_neon.c plugins/kernels/cast_formats.c plugins/kernels/cast_rows.c \
-	plugins/kernels/logfmt.c plugins/kernels/codec.c plugins/kernels/decode.c plugins/kernels/decode_avx2.c \
-	plugins/kernels/decode_neon.c \
 	tools/perf/perf_options_cluster.c tools/perf/perf_options_help.c tools/perf/perf_options.c \
 	tools/perf/perf_options_resolve.c
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Sourced by tests that run programs on ranks again and again, each time with other settings: VAR=VALUE before the rest.
-# in_brief says whether XEP_TEST_BRIEF asks for few of them; $slow is the factor on limits.
+# in_brief says whether XEP_TEST_BRIEF asks for few of them, in_quick for the fewest; $slow is the factor on limits.
 set -u
 dir=$(mktemp -d) || exit 99
 trap 'rm -rf "$dir"' EXIT
@@ -10,6 +10,7 @@ slow=${XEP_TEST_SLOW:-1}
 whole_stacks=${ASAN_OPTIONS:+$ASAN_OPTIONS:}fast_unwind_on_malloc=0
 
 in_brief() { [ -n "${XEP_TEST_BRIEF:-}" ]; }
+in_quick() { [ "${XEP_TEST_BRIEF:-}" = quick ]; }
 
 # on_ranks RANKS [VAR=VALUE...] [OPTION...] PROGRAM [ARGUMENT...]: of xep_run; its output into $dir/out, its status into
 # $status

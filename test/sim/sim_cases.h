@@ -45,7 +45,10 @@ uint64_t sim_run_latencies(sim_run_t *run);
 /** Frees all; fails the test, with the seed, if something failed. */
 void sim_run_end(sim_run_t *run);
 
-/** A quarter of them with XEP_TEST_BRIEF: what goes wrong in an order that is rare is found where all are played. */
+/**
+ * A quarter of them with XEP_TEST_BRIEF, an eighth where that is "quick": what goes wrong in an order that is rare is
+ * found where all are played.
+ */
 uint64_t sim_few_if_brief(uint64_t share);
 
 /** Calls fn for so many seeds, or those of XEP_TEST_SEED and XEP_TEST_RUNS. */

@@ -70,10 +70,10 @@ static int fail_at(void **state, uint64_t seed, const uint32_t *node, uint64_t c
     return failed;
 }
 
-/* Every call of a run, until one has fewer; in brief every fourth. */
+/* Every call of a run, until one has fewer; in brief every fourth, or eighth. */
 static void fail_each(void **state, uint64_t seed, const uint32_t *node, int once, int pieces)
 {
-    uint64_t step = 4 / sim_few_if_brief(4), call = 1 + (seed + (uint64_t)once) % step;
+    uint64_t step = 8 / sim_few_if_brief(8), call = 1 + (seed + (uint64_t)once) % step;
     while (call < MOST_CALLS && fail_at(state, seed, node, call, once, pieces)) call += step;
     assert_in_range(call, node[1] == 0 && node[2] == 0 ? 1 : 20, MOST_CALLS - 1); /* all mapped: it is not called */
 }

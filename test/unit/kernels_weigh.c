@@ -37,8 +37,8 @@ static void sum_slowly(xep_dtype_t dtype, void *out, const void *const *rows, co
 
 /*
  * All kernels, cached and streaming, aligned and not, with rows or sums to fetch behind these and without, must give
- * the bits of the oracle and write nothing else. The scalar kernels are the same for all of that but the alignment, and
- * slow with numbers below the least normal.
+ * the bits of the oracle and write nothing else. The scalar kernels are the same for all of that, and slow: once, not
+ * aligned.
  */
 static void check_sum(xep_dtype_t dtype, const void *const *rows, const float *weights, size_t n, uint32_t elems)
 {
@@ -47,7 +47,7 @@ static void check_sum(xep_dtype_t dtype, const void *const *rows, const float *w
     const size_t size = oracle_element_bytes(dtype), bytes = elems * size;
     sum_slowly(dtype, expected, rows, weights, n, elems);
     for (xep_simd_t simd = XEP_SIMD_SCALAR; simd <= xep_cpu_simd(); simd++)
-        for (int way = 0; way < (simd == XEP_SIMD_SCALAR ? 2 : 8); way++) {
+        for (int way = simd == XEP_SIMD_SCALAR; way < (simd == XEP_SIMD_SCALAR ? 2 : 8); way++) {
             uint8_t *to = room + 64 + (way & 1 ? size * below(MOST_SKEW) : 0);
             memset(to - 64, 0xa5, bytes + 65);
             xep_weigh_select(dtype, simd, way >> 1 & 1)(to, rows, weights, n, more[way >> 2], elems);

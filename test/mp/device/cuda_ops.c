@@ -304,12 +304,12 @@ static void refusals(xep_group_t *group, const char *mode)
 
 /* ---- all of it ---- */
 
-static const char *only = ""; /* the part that is wanted; "": all */
+static const char *only = ""; /* the part that is wanted; -PART: all but that; "": all */
 static int nruns;
 
 static int runs(const char *part)
 {
-    const int is_wanted = only[0] == '\0' || strcmp(only, part) == 0;
+    const int is_wanted = only[0] == '-' ? strcmp(only + 1, part) != 0 : only[0] == '\0' || strcmp(only, part) == 0;
     nruns += is_wanted;
     return is_wanted;
 }

@@ -9,16 +9,19 @@ trap 'rm -rf "$tmp"' EXIT
 ln -s "$builddir/test/cuda/.libs/standin_cuda.so" "$tmp/libcuda.so.1"
 export XEP_PLUGIN_PATH=$builddir/test/cuda/.libs:$builddir/.libs XEP_TIMEOUT=60s
 failed=0
-program=$builddir/test/mp/device/cuda_ops
+program=$builddir/test/mp/device/cuda_ops perf=$builddir/.libs/xep_perf
 # ranks and seed; three ranks do what two do
 jobs='1:1 2:2 3:1'
 [ -z "${XEP_TEST_BRIEF:-}" ] || jobs=2:2
 
+# rows by expert sum thousands of long rows: most of the time of mode normal
+is_quick=
+[ "${XEP_TEST_BRIEF:-}" != quick ] || is_quick=yes
 for job in $jobs; do
     ranks=${job%:*} seed=${job#*:}
     for mode in normal ll; do
-        LD_LIBRARY_PATH=$tmp:$LD_LIBRARY_PATH STANDIN_SEED=$seed \
-            timeout $((100 * ${XEP_TEST_SLOW:-1})) "$builddir/xep_run" -n "$ranks" "$program" $mode ||
+        LD_LIBRARY_PATH=$tmp:$LD_LIBRARY_PATH STANDIN_SEED=$seed timeout $((100 * ${XEP_TEST_SLOW:-1})) \
+            "$builddir/xep_run" -n "$ranks" "$program" $mode ${is_quick:+-experts} ||
             { echo "FAIL: cuda_ops $mode, $ranks ranks, seed $seed"; failed=1; }
     done
 done
@@ -28,7 +31,7 @@ perf() {
     local ranks=$1
     shift
     LD_LIBRARY_PATH=$tmp:$LD_LIBRARY_PATH timeout $((100 * ${XEP_TEST_SLOW:-1})) "$builddir/xep_run" -n "$ranks" \
-        "$builddir/xep_perf" --memory cuda --tokens 40 --hidden 256 --experts 12 --topk 3 --iters 3 --check "$@" \
+        "$perf" --memory cuda --tokens 40 --hidden 256 --experts 12 --topk 3 --iters 3 --check "$@" \
         >"$tmp/perf" 2>&1 && grep -q '^check: every byte compared, ok$' "$tmp/perf" &&
         grep -q '^dispatch on the device [0-9.]* us, [0-9]* SMs, ' "$tmp/perf" ||
         { cat "$tmp/perf"; echo "FAIL: xep_perf --memory cuda, $ranks ranks: $*"; failed=1; }
@@ -38,20 +41,21 @@ perf 3 --sms 8 --pressure 2
 perf 2 --dtype fp8 --slots 3
 perf 2 --quant nvfp4
 perf 2 --cached --copy-in --mask 200
-perf 3 --copy-in --tokens 700 --hidden 7168 --iters 1 # so much that readers pull what is there while the rest is copied
+# so much that readers pull what is there while the rest is copied
+[ -n "$is_quick" ] || perf 3 --copy-in --tokens 700 --hidden 7168 --iters 1
 perf 3 --mode ll --sms 8
 perf 2 --mode ll --layout padded --quant none
 perf 2 --mode ll --slots 2 --copy-in --pressure 2
 
 # for programs: memory, multiprocessors, and the time on the device
 LD_LIBRARY_PATH=$tmp:$LD_LIBRARY_PATH timeout $((100 * ${XEP_TEST_SLOW:-1})) "$builddir/xep_run" -n 2 \
-    "$builddir/xep_perf" --memory cuda --tokens 40 --hidden 256 --experts 12 --topk 3 --iters 3 --sms 8 --json - \
+    "$perf" --memory cuda --tokens 40 --hidden 256 --experts 12 --topk 3 --iters 3 --sms 8 --json - \
     >"$tmp/json" 2>&1
 grep -q '^{.*"memory": "cuda", "sms": 8, .*"device_us": [0-9.]*, "limit_us": .*"device_us": .*}$' "$tmp/json" ||
     { cat "$tmp/json"; echo 'FAIL: xep_perf --memory cuda --json'; failed=1; }
 
-# rows that are staged: no two ranks map one another, by TCP, on nodes and by nodes, with a thread that makes progress,
-# and with memory that the driver cannot pin
+# staged RANKS "MODE [PART]" [VAR=VALUE...]: no two ranks map one another, by TCP, on nodes and by nodes, with a thread
+# that makes progress, and with memory that the driver cannot pin
 staged() {
     local ranks=$1 mode=$2
     shift 2
@@ -59,12 +63,13 @@ staged() {
         "$builddir/xep_run" -n "$ranks" "$program" $mode ||
         { echo "FAIL: cuda_ops $mode, staged, $ranks ranks: $*"; failed=1; }
 }
-staged 2 ll XEP_MAP=never XEP_PROGRESS=thread STANDIN_PINS_NOTHING=yes XEP_LOG=error
-staged 2 normal XEP_MAP=never STANDIN_SLOW_COPIES=100000 # counts are there before the rows
+only=${is_quick:+staged}
+staged 2 "ll $only" XEP_MAP=never XEP_PROGRESS=thread STANDIN_PINS_NOTHING=yes XEP_LOG=error
+staged 2 "normal $only" XEP_MAP=never STANDIN_SLOW_COPIES=100000 # counts are there before the rows
 # a UCX that knows CUDA has pinned the heap before
 env LD_LIBRARY_PATH="$tmp:$LD_LIBRARY_PATH" STANDIN_HAS_PINNED=yes XEP_MAP=never \
     timeout $((60 * ${XEP_TEST_SLOW:-1})) "$builddir/xep_run" -n 2 \
-    "$builddir/xep_perf" --memory cuda --tokens 40 --hidden 256 --check-only >"$tmp/pinned" 2>&1 &&
+    "$perf" --memory cuda --tokens 40 --hidden 256 --check-only >"$tmp/pinned" 2>&1 &&
     ! grep -q 'will be slow' "$tmp/pinned" || { cat "$tmp/pinned"; echo 'FAIL: a heap that UCX has pinned'; failed=1; }
 if [ -z "${XEP_TEST_BRIEF:-}" ]; then
     for mode in normal ll; do
@@ -93,15 +98,15 @@ fi
 for more in '--copy-in --cached' '--dtype fp8 --slots 3' '--quant nvfp4' '--pressure 2 --hidden 250'; do
     [ -z "${XEP_TEST_BRIEF:-}" ] || [ "$more" = '--copy-in --cached' ] || continue
     # shellcheck disable=SC2086
-    direct 3 "$builddir/xep_perf" --memory cuda --tokens 40 --hidden 256 --experts 12 --topk 3 --iters 3 --check $more \
+    direct 3 "$perf" --memory cuda --tokens 40 --hidden 256 --experts 12 --topk 3 --iters 3 --check $more \
         >"$tmp/direct" && grep -q '^check: every byte compared, ok$' "$tmp/direct" ||
         { cat "$tmp/direct"; echo "FAIL: direct, xep_perf $more"; failed=1; }
 done
 LD_LIBRARY_PATH=$tmp:$LD_LIBRARY_PATH XEP_MAP=never XEP_DIRECT=yes timeout $((60 * ${XEP_TEST_SLOW:-1})) \
-    "$builddir/xep_run" -n 2 "$builddir/xep_perf" --memory cuda --tokens 40 --hidden 256 >"$tmp/direct" 2>&1
+    "$builddir/xep_run" -n 2 "$perf" --memory cuda --tokens 40 --hidden 256 >"$tmp/direct" 2>&1
 grep -q 'XEP_DIRECT is yes, but UCX [0-9.]* does not know the memory of CUDA devices' "$tmp/direct" ||
     { cat "$tmp/direct"; echo 'FAIL: direct, by a UCX that does not know CUDA'; failed=1; }
-(UCX_CUDA_IPC_CACHE=n direct 2 "$builddir/xep_perf" --memory cuda --tokens 40 --hidden 256) >"$tmp/direct" 2>&1
+(UCX_CUDA_IPC_CACHE=n direct 2 "$perf" --memory cuda --tokens 40 --hidden 256) >"$tmp/direct" 2>&1
 grep -q 'invalid UCX_CUDA_IPC_CACHE: n (y, with XEP_DIRECT=yes)' "$tmp/direct" ||
     { cat "$tmp/direct"; echo 'FAIL: direct, by a UCX that unmaps after each put'; failed=1; }
 for mode in normal ll; do

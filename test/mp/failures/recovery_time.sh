@@ -20,5 +20,5 @@ if ! in_brief; then
     recover ll killed
     UCX_TLS=tcp,self recover ll stopped
 fi
-UCX_TLS=tcp,self recover normal killed
+in_quick || UCX_TLS=tcp,self recover normal killed
 exit $failed

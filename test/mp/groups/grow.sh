@@ -46,7 +46,7 @@ all() {
     done
 }
 
-all
+in_quick || all
 larger 3 2 called called
 larger 2 1 one file
 larger 3 3 nobody
@@ -54,7 +54,7 @@ larger 3 3 wrong
 larger 1 0 none late
 timeout=$((3 * slow))s larger 4 3 absent file
 export XEP_MAP=never
-in_brief || all # in brief, as over sockets
+in_brief || all # in brief, as over sockets; the quickest, there alone
 export UCX_TLS=tcp,self
 all
 unset XEP_MAP

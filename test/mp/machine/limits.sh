@@ -5,7 +5,7 @@
 # that this machine does not have.
 . "${srcdir:-.}/test/rig/launch.bash"
 unset UCX_NET_DEVICES XEP_MAP
-perf='./xep_perf --check-only --tokens 4 --hidden 64 --topk 2 --experts 32'
+perf='.libs/xep_perf --check-only --tokens 4 --hidden 64 --topk 2 --experts 32'
 
 UCX_TLS=tcp,self passes 'a low soft limit' ./xep_run -n 16 bash -c "ulimit -Sn 40; exec $perf"
 said='too few file descriptors: 60 ([0-9]*: [0-9]* that are open, 28 for UCX, and 3 for each of 15 ranks .*ulimit -Hn)'

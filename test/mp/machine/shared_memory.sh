@@ -55,6 +55,7 @@ whole 'alone' 1 1 1 "$inside" "$shm=1g,ro none /dev/shm && $no_sysv" ./xep_run -
 # from some version on UCX takes nothing of what little there is, and dies
 times=6
 [ -z "${XEP_TEST_BRIEF:-}" ] || times=3
+[ "${XEP_TEST_BRIEF:-}" != quick ] || times=1
 for i in $(seq $times); do whole 'little /dev/shm' 2 1 2 "$inside" "$shm=20m none /dev/shm" ./xep_run -n 2; done
 empty
 
@@ -133,7 +134,7 @@ cat >"$tmp/next" <<'END'
 echo "left by those that were killed: $(find /dev/shm -name 'ucx_shm_posix_*' | wc -l)"
 exec 9<>/dev/shm/ucx_shm_posix_in_use
 echo mine >/dev/shm/ucx_shm_mine
-./xep_run -n 2 -x XEP_LOG=info ./xep_perf --check-only --tokens 96 --hidden 512 --topk 4 --experts 37 || exit
+./xep_run -n 2 -x XEP_LOG=info .libs/xep_perf --check-only --tokens 96 --hidden 512 --topk 4 --experts 37 || exit
 echo "there now:" $(ls /dev/shm)
 rm /dev/shm/ucx_shm_posix_in_use /dev/shm/ucx_shm_mine
 END
@@ -148,12 +149,13 @@ empty
 # a buffer that is larger than /dev/shm where that is all there is: told before a page is written
 refuses 'too large a buffer' \
     'not enough shared memory for a buffer of [0-9.]* MiB (System V .*No space left.*; /dev/shm: .* free)' \
-    "$inside" "$shm=96m none /dev/shm && $no_sysv" ./xep_run -n 2 ./xep_perf --check-only --tokens 4096 --hidden 7168
+    "$inside" "$shm=96m none /dev/shm && $no_sysv" \
+    ./xep_run -n 2 .libs/xep_perf --check-only --tokens 4096 --hidden 7168
 empty
 
 # Heaps of 117 MB that fit one by one and not together: both ranks say so, before one of them has any. xep_perf would
 # not do here: it aborts the group at an error, and the other rank may hear of that first.
-large='./xep_perf --check-only --tokens 64 --hidden 7168 --topk 4 --experts 8 --slots 31'
+large='.libs/xep_perf --check-only --tokens 64 --hidden 7168 --topk 4 --experts 8 --slots 31'
 both() {
     local pattern=$2
     name=$1
@@ -176,7 +178,7 @@ both 'System V, not together' \
 # addresses, for the programs themselves and one heap and a half: UCX died where it could not attach. All say so before
 # one of them has a heap; where each looks at its own alone, when it maps another's.
 few='ulimit -v 425000'
-if "$inside" "$few" ./xep_run -n 2 ./xep_perf --check-only --tokens 1 --hidden 64 >/dev/null 2>&1; then
+if "$inside" "$few" ./xep_run -n 2 .libs/xep_perf --check-only --tokens 1 --hidden 64 >/dev/null 2>&1; then
     both 'addresses, not together' "address space in rank 0: it maps the heaps of 2 ranks of its host, [0-9]* bytes" \
         "$shm=1g none /dev/shm && $few"
     for kind in true "$no_sysv"; do
@@ -224,7 +226,7 @@ limit() {
     echo $((programs + $1 * 1000000)) >"$control/memory.limit_in_bytes"
 }
 if mkdir "$control" 2>/dev/null &&
-    "$inside" "$joins" ./xep_run -n 2 ./xep_perf --check-only --tokens 1 --hidden 64 >/dev/null 2>&1 &&
+    "$inside" "$joins" ./xep_run -n 2 .libs/xep_perf --check-only --tokens 1 --hidden 64 >/dev/null 2>&1 &&
     programs=$(cat "$control/memory.max_usage_in_bytes") && limit 130; then
     for more in 130 160 190 220 250 280; do
         limit "$more"

@@ -6,6 +6,8 @@
 # The test knows how much it touches: half of what the heaps have room for.
 . "${srcdir:-.}/test/rig/ranks.bash" || exit 99
 
+! in_quick || { echo 'skipped: the whole check has it'; exit 77; }
+
 # large [VAR=VALUE...]
 large() {
     on_ranks 2 "XEP_TIMEOUT=$((110 * slow))s" XEP_ROOM=rank "$@" ./test/mp/ops/over_4_gib

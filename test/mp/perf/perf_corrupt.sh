@@ -14,7 +14,7 @@ run() {
     # a sanitizer's runtime comes after what is preloaded, and may
     XEP_TIMEOUT=30s PERF_CORRUPT=$corruption ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}verify_asan_link_order=0" \
         timeout $((60 * ${XEP_TEST_SLOW:-1})) ./libtool --mode=execute ./xep_run -n 3 \
-        -x "LD_PRELOAD=$PWD/test/mp/perf/.libs/perf_corruptor.so" ./xep_perf $small "$@" >"$dir/out" 2>&1
+        -x "LD_PRELOAD=$PWD/test/mp/perf/.libs/perf_corruptor.so" .libs/xep_perf $small "$@" >"$dir/out" 2>&1
 }
 
 # found CORRUPTION SENTENCE OPTION...

@@ -27,8 +27,8 @@ expect() {
 export LSAN_OPTIONS="${LSAN_OPTIONS:+$LSAN_OPTIONS:}print_suppressions=0"
 
 small="--tokens 8 --hidden 64 --experts 8 --topk 2 --iters 3"
-run="./xep_run -n 3 ./xep_perf"
-solo="./xep_run -n 1 ./xep_perf"
+run="./xep_run -n 3 .libs/xep_perf" # the program itself, not libtool's script around it
+solo="./xep_run -n 1 .libs/xep_perf"
 
 # an error is said once, and no rank is left waiting
 expect 2 1 "^xep_perf: invalid --tokens: \"many\" (a whole number from 1 to [0-9]*)\$" $run --tokens many
@@ -100,7 +100,7 @@ expect 0 1 \
     $run $small --routing self --json -
 expect 0 0 '"check": "ok".*"ops": \[\]}' cat "$dir/json"
 if command -v python3 >/dev/null; then
-    ./xep_run -n 2 ./xep_perf $small --json - | python3 -c 'import json, sys
+    ./xep_run -n 2 .libs/xep_perf $small --json - | python3 -c 'import json, sys
 result = json.load(sys.stdin)
 assert result["ranks"] == 2 and result["hidden"] == 64 and result["dtype"] == "bf16", result
 assert [op["op"] for op in result["ops"]] == ["dispatch", "combine"], result
@@ -123,7 +123,7 @@ means = [waits["mean_us"] for waits in op["waits"]]
 assert means[1] > 3 * means[0], means
 END
     for iters in 5 10 20 40; do # other processes may keep rank 0 away, too, but not always
-        ./xep_run -n 2 ./xep_perf --mode ll --tokens 4000 --hidden 4096 --experts 8 --topk 2 \
+        ./xep_run -n 2 .libs/xep_perf --mode ll --tokens 4000 --hidden 4096 --experts 8 --topk 2 \
             --routing "file:$dir/uneven" --op dispatch --iters $iters --waits --json - |
             python3 "$dir/waits.py" 2>"$dir/out" && break
     done || { echo 'the slow rank is not the one that is waited for'; cat "$dir/out"; failed=1; }

@@ -40,9 +40,9 @@ grep -q 'warning: no routing is written: dispatch 1000 was asked for' "$dir/out"
 [ -z "$(ls "$routes".* 2>/dev/null)" ] || wrong 'a routing that nobody asked for'
 check 2 "XEP_RECORD=$dir/no/such" $small
 grep -q "warning: the routing is not written: $dir/no/such.1: No such file" "$dir/out" || wrong 'no warning'
-on_ranks 2 "XEP_RECORD=$routes" XEP_RECORD_AT=0 ./xep_perf $small
+on_ranks 2 "XEP_RECORD=$routes" XEP_RECORD_AT=0 .libs/xep_perf $small
 [ $status -ne 0 ] && grep -q 'invalid XEP_RECORD_AT: "0" (a whole number, at least 1)' "$dir/out" ||
     wrong 'XEP_RECORD_AT=0'
-on_ranks 2 ./xep_perf $small --record "$dir/no/such"
+on_ranks 2 .libs/xep_perf $small --record "$dir/no/such"
 [ $status -eq 1 ] && grep -q "cannot write $dir/no/such: No such file" "$dir/out" || wrong '--record nowhere'
 exit $failed
