@@ -96,7 +96,7 @@ typedef struct xep_cursor {
 
 /** Where the rows of a dispatch lie if they are read in place (kit_in_place.h). */
 typedef struct xep_in_place_rows {
-    uint64_t offset; /* of token 0, in this rank's heap; 0: rows are copied to the receivers */
+    uint32_t rows_at; /* what others are told (kit_in_place.h); 0: rows are copied to the receivers */
     uint32_t area;
     char *fill; /* where this rank puts them first; NULL: the user wrote them there */
 } xep_in_place_rows_t;

@@ -49,7 +49,8 @@ void xep_in_place_lay(const xep_shape_t *shape, xep_in_place_layout_t *at, xep_c
     if (at->areas == 0) return;
     xep_carve_offset(&area, shape->tokens, at->stride);
     xep_carve_page(&area);
-    rows->overflow |= area.overflow;
+    /* rows_at is a number of 32 bits */
+    rows->overflow |= area.overflow || at->areas >= UINT32_MAX / shape->tokens;
     at->bytes = area.end;
     xep_carve_page(rows);
     at->first = xep_carve_offset(rows, at->areas, at->bytes);
@@ -137,8 +138,7 @@ xep_status_t xep_in_place_choose(const xep_kit_t *kit, xep_op_t *op)
     rows->area = stays ? kit->in_place->handed : find_area(kit);
     if (rows->area == XEP_NO_AREA) return XEP_OK;
     rows->fill = stays ? NULL : begin_of(kit, rows->area);
-    rows->offset = kit->layout->in_place.first + rows->area * kit->layout->in_place.bytes +
-                   (stays ? first * kit->layout->in_place.stride : 0);
+    rows->rows_at = (uint32_t)(1 + rows->area * kit->shape->tokens + (stays ? first : 0));
     return XEP_OK;
 }
 
@@ -146,7 +146,7 @@ xep_status_t xep_in_place_take(void *mode, xep_op_t *op)
 {
     const xep_kit_t *kit = mode;
     const xep_in_place_rows_t *rows = &xep_kit_state(op)->in_place;
-    if (rows->offset == 0) return XEP_OK;
+    if (rows->rows_at == 0) return XEP_OK;
     xep_in_place_area_t *area = &kit->in_place->areas[rows->area];
     *area = (xep_in_place_area_t){.epoch = op->epoch, .before = area->epoch};
     if (rows->area == kit->in_place->handed) kit->in_place->handed = XEP_NO_AREA;
@@ -158,7 +158,7 @@ xep_status_t xep_in_place_return(void *mode, xep_op_t *op)
 {
     const xep_kit_t *kit = mode;
     const xep_in_place_rows_t *rows = &xep_kit_state(op)->in_place;
-    if (xep_kit_state(op)->verdict == XEP_OK || rows->offset == 0) return XEP_OK;
+    if (xep_kit_state(op)->verdict == XEP_OK || rows->rows_at == 0) return XEP_OK;
     kit->in_place->areas[rows->area].epoch = kit->in_place->areas[rows->area].before;
     if (rows->fill == NULL && kit->in_place->handed == XEP_NO_AREA) kit->in_place->handed = rows->area;
     return XEP_OK;
@@ -166,17 +166,23 @@ xep_status_t xep_in_place_return(void *mode, xep_op_t *op)
 
 /* ---- where they are read ---- */
 
-int xep_in_place_is_sane(const xep_kit_t *kit, uint64_t offset, uint64_t tokens)
+int xep_in_place_is_sane(const xep_kit_t *kit, uint64_t rows_at, uint64_t tokens)
 {
-    const xep_in_place_layout_t *at = &kit->layout->in_place;
-    if (offset < at->first || offset - at->first >= at->areas * at->bytes) return 0;
-    uint64_t inside = (offset - at->first) % at->bytes;
-    return inside % at->stride == 0 && inside / at->stride + tokens <= kit->shape->tokens;
+    const uint64_t room = kit->shape->tokens;
+    return rows_at == 0 ||
+           ((rows_at - 1) / room < kit->layout->in_place.areas && (rows_at - 1) % room + tokens <= room);
 }
 
-void xep_in_place_read(const xep_kit_t *kit, const xep_op_t *op, uint32_t rank, uint64_t offset)
+char *xep_in_place_rows(const xep_kit_t *kit, uint32_t rank, uint64_t rows_at)
 {
-    *read_of(kit, op->slot, rank) = (xep_in_place_read_t){offset, op->epoch};
+    const xep_in_place_layout_t *at = &kit->layout->in_place;
+    const uint64_t number = rows_at - 1, room = kit->shape->tokens;
+    return kit->base[rank] + at->first + number / room * at->bytes + number % room * at->stride;
+}
+
+void xep_in_place_read(const xep_kit_t *kit, const xep_op_t *op, uint32_t rank, uint64_t rows_at)
+{
+    *read_of(kit, op->slot, rank) = (xep_in_place_read_t){.epoch = op->epoch, .rows_at = (uint32_t)rows_at};
 }
 
 /*
@@ -186,13 +192,12 @@ void xep_in_place_read(const xep_kit_t *kit, const xep_op_t *op, uint32_t rank, 
 static void release(void *mode, uint32_t slot)
 {
     const xep_kit_t *kit = mode;
-    const xep_in_place_layout_t *at = &kit->layout->in_place;
     for (uint32_t r = 0; r < kit->shape->nranks; r++) {
         xep_in_place_read_t *read = read_of(kit, slot, r);
-        if (read->offset == 0) continue;
-        xep_kit_signal(kit, r, released_offset(kit, (read->offset - at->first) / at->bytes, kit->shape->rank),
+        if (read->rows_at == 0) continue;
+        xep_kit_signal(kit, r, released_offset(kit, (read->rows_at - 1) / kit->shape->tokens, kit->shape->rank),
                        read->epoch);
-        read->offset = 0;
+        read->rows_at = 0;
     }
 }
 

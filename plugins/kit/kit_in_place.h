@@ -12,6 +12,9 @@
  * may itself wait for an operation. There is one more area than slots, so this rank has released at least one. An area
  * has one dispatch at a time, so each word of released only grows. Unmapped receivers get rows from the source's
  * memory, which is not used again before the source's own handle has ended, and with it the operation.
+ *
+ * Rows are numbered through all areas, so that one word says where those of a dispatch are, in a record or a notice:
+ * rows_at, 1 + the number of token 0's; 0: they are copied.
  */
 #ifndef XEP_KIT_IN_PLACE_H
 #define XEP_KIT_IN_PLACE_H
@@ -28,7 +31,9 @@ typedef struct xep_in_place_area {
 
 /** What a handle reads of a rank. */
 typedef struct xep_in_place_read {
-    uint64_t offset, epoch; /* where that rank has token 0, in its heap, or 0: nothing; of the dispatch */
+    uint64_t epoch;   /* of the dispatch */
+    uint32_t rows_at; /* of that rank; 0: nothing */
+    uint32_t reserved;
 } xep_in_place_read_t;
 
 /** What a buffer with such memory knows of it: kit->in_place. */
@@ -55,11 +60,14 @@ xep_status_t xep_in_place_choose(const xep_kit_t *kit, xep_op_t *op);
 xep_status_t xep_in_place_take(void *mode, xep_op_t *op);
 xep_status_t xep_in_place_return(void *mode, xep_op_t *op);
 
-/** Whether offset is that of a row that the user can write, with tokens rows from there on in its area. */
-int xep_in_place_is_sane(const xep_kit_t *kit, uint64_t offset, uint64_t tokens);
+/** Whether so many rows are in an area from there on, or none are in place. */
+int xep_in_place_is_sane(const xep_kit_t *kit, uint64_t rows_at, uint64_t tokens);
 
-/** The handle of op reads the rows that rank, which is mapped, has from offset on: until it is released. */
-void xep_in_place_read(const xep_kit_t *kit, const xep_op_t *op, uint32_t rank, uint64_t offset);
+/** The row of token 0, of a rank that is mapped; not 0, and sane. */
+char *xep_in_place_rows(const xep_kit_t *kit, uint32_t rank, uint64_t rows_at);
+
+/** The handle of op reads these rows, of a rank that is mapped: until it is released. */
+void xep_in_place_read(const xep_kit_t *kit, const xep_op_t *op, uint32_t rank, uint64_t rows_at);
 
 /** xep_plugin_t.place */
 __attribute__((visibility("hidden"))) extern const xep_place_ops_t xep_kit_places;

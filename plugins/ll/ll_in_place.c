@@ -22,21 +22,6 @@ xep_status_t ll_in_place_choose(ll_t *mode, xep_op_t *op)
     return xep_in_place_choose(&mode->kit, op);
 }
 
-/* Rows are numbered through all areas, so that one word says where they are. */
-static uint32_t number_of(const ll_t *mode, uint64_t offset)
-{
-    const xep_in_place_layout_t *at = &mode->layout.common.in_place;
-    uint64_t inside = offset - at->first;
-    return (uint32_t)(inside / at->bytes * mode->kit.shape->tokens + inside % at->bytes / at->stride);
-}
-
-/* Back again; of the number of a peer is_sane() has seen that it is inside the areas. */
-static uint64_t offset_of(const ll_t *mode, uint32_t number)
-{
-    const xep_in_place_layout_t *at = &mode->layout.common.in_place;
-    return at->first + number / mode->kit.shape->tokens * at->bytes + number % mode->kit.shape->tokens * at->stride;
-}
-
 /* Rows that the user may have written have the stride that it was told; others are dense. */
 static void space_items(const ll_t *mode, const ll_notice_t *notice, ll_packet_t *packet)
 {
@@ -48,31 +33,22 @@ xep_status_t ll_in_place_take(void *opaque, xep_op_t *op)
     ll_t *mode = opaque;
     ll_state_t *state = ll_state(op);
     const xep_in_place_rows_t *rows = &state->kit.in_place;
-    if (rows->offset == 0) return XEP_OK;
+    if (rows->rows_at == 0) return XEP_OK;
     state->is_there = rows->fill == NULL;
-    state->items = xep_kit_own(&mode->kit, rows->offset);
-    state->notice.rows_at = 1 + number_of(mode, rows->offset);
+    state->items = xep_in_place_rows(&mode->kit, mode->kit.shape->rank, rows->rows_at);
+    state->notice.rows_at = rows->rows_at;
     space_items(mode, &state->notice, &state->packet);
     return xep_in_place_take(mode, op);
 }
 
 /* ---- as a receiver ---- */
 
-/* Whether there are as many rows as the notice has tokens where it says that they are. */
-static int is_sane(const ll_t *mode, const ll_notice_t *notice)
-{
-    const uint64_t tokens = mode->kit.shape->tokens, number = notice->rows_at - UINT64_C(1), first = number % tokens;
-    return notice->in_place == 1 && number < mode->layout.common.in_place.areas * tokens &&
-           first + notice->tokens <= tokens;
-}
-
 /* Not for ranks that are not mapped: they have put their items here as ever, but as far apart as they are there. */
 static void find_source(const ll_t *mode, const ll_notice_t *notice, uint32_t source, ll_packet_t *packet)
 {
-    const char *heap = mode->kit.base[source];
     space_items(mode, notice, packet);
-    packet->stays = heap != NULL;
-    if (packet->stays) packet->items = heap + offset_of(mode, notice->rows_at - 1);
+    packet->stays = mode->kit.base[source] != NULL;
+    if (packet->stays) packet->items = xep_in_place_rows(&mode->kit, source, notice->rows_at);
 }
 
 /* Completes the packets. */
@@ -81,10 +57,12 @@ xep_status_t ll_in_place_find(void *opaque, xep_op_t *op)
     ll_t *mode = opaque;
     const ll_slot_t *slot = ll_slot(mode, op->slot);
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) {
+        const ll_notice_t *notice = &slot->from[r];
         slot->list.packets[r].stays = 0;
-        if (slot->from[r].rows_at == 0) continue;
-        if (!is_sane(mode, &slot->from[r])) return ll_refuse_notice(mode, op, r);
-        find_source(mode, &slot->from[r], r, &slot->list.packets[r]);
+        if (notice->rows_at == 0) continue;
+        if (notice->in_place != 1 || !xep_in_place_is_sane(&mode->kit, notice->rows_at, notice->tokens))
+            return ll_refuse_notice(mode, op, r);
+        find_source(mode, notice, r, &slot->list.packets[r]);
     }
     return XEP_OK;
 }
@@ -102,7 +80,7 @@ static void point_rows(const ll_t *mode, const xep_op_t *op)
     op->recv->row = slot->row;
     for (uint32_t s = 0; s < mode->kit.shape->nranks; s++) {
         const ll_packet_t *packet = &list->packets[s];
-        if (packet->stays) xep_in_place_read(&mode->kit, op, s, offset_of(mode, slot->from[s].rows_at - 1));
+        if (packet->stays) xep_in_place_read(&mode->kit, op, s, slot->from[s].rows_at);
         const ll_pick_t *pick = list->picks + list->begin[s], *end = list->picks + list->begin[s + 1];
         for (; pick < end; pick++)
             slot->row[pick->row] =

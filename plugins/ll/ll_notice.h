@@ -12,9 +12,8 @@ typedef struct ll_notice {
      * before */
     uint64_t word;
     uint32_t capacity; /* rows the writer itself has room for */
-    /* 1 + number of the row of its token 0, of all that peers may read in place (ll_in_place.h); 0: they are copied */
-    uint32_t rows_at;
-    uint32_t piece; /* 1 + the piece that it brings (ll_pieces.h); 0: it is not in pieces */
+    uint32_t rows_at;  /* where its rows are read in place (kit_in_place.h); 0: they are copied */
+    uint32_t piece;    /* 1 + the piece that it brings (ll_pieces.h); 0: it is not in pieces */
     uint32_t tokens;
     uint32_t most;      /* rows of the expert that gets most of them; of a next piece 0 */
     uint32_t alignment; /* of its experts' first rows */

@@ -19,10 +19,11 @@ xep_status_t normal_check_places(void *opaque, xep_op_t *op)
     for (uint32_t i = 0; i < op->heard.count; i++) {
         const uint32_t r = op->heard.rank[i];
         const normal_record_t *record = &normal_slot(mode, op->slot)->from[r];
-        if (record->x_offset != 0 && !xep_in_place_is_sane(&mode->kit, record->x_offset, record->tokens))
+        if (!xep_in_place_is_sane(&mode->kit, record->rows_at, record->tokens))
             return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
-                                       "invalid record from rank %u: rows in place at byte %llu (in its send memory)",
-                                       r, (unsigned long long)record->x_offset);
+                                       "invalid record from rank %u: rows in place from row %llu on (in its send "
+                                       "memory)",
+                                       r, (unsigned long long)record->rows_at - 1);
     }
     return XEP_OK;
 }
@@ -54,7 +55,7 @@ xep_status_t normal_leave_rows(void *opaque, xep_op_t *op)
     const normal_t *mode = opaque;
     const xep_env_t *env = mode->kit.env;
     normal_target_t *targets = normal_slot(mode, op->slot)->targets;
-    if (xep_kit_state(op)->in_place.offset == 0) return XEP_OK;
+    if (xep_kit_state(op)->in_place.rows_at == 0) return XEP_OK;
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) targets[r].x = NULL;
     if (xep_kit_state(op)->in_place.fill == NULL) return XEP_OK;
     fill_t fill = {mode, op, xep_copy_for(env, op->dispatch->tokens * xep_dispatch_row_bytes(op->dispatch))};
@@ -72,7 +73,7 @@ static xep_status_t point_rows_of(normal_t *mode, xep_op_t *op, uint32_t rank)
 {
     normal_slot_t *slot = normal_slot(mode, op->slot);
     const normal_record_t *record = &slot->from[rank];
-    const char *base = mode->kit.base[rank] + record->x_offset;
+    const char *base = xep_in_place_rows(&mode->kit, rank, record->rows_at);
     const volatile int32_t *tokens = op->recv->src_token; /* read once: the peer may write there still */
     for (uint64_t i = slot->routing->src_begin[rank]; i < slot->routing->src_begin[rank + 1]; i++) {
         const int32_t token = tokens[i];
@@ -98,7 +99,7 @@ xep_status_t normal_point_rows(void *opaque, xep_op_t *op)
     xep_status_t status = XEP_OK;
     if ((op->dispatch->flags & XEP_DISPATCH_IN_PLACE) == 0) return XEP_OK;
     for (uint32_t r = 0; r < mode->kit.shape->nranks && status == XEP_OK; r++) {
-        if (mode->kit.base[r] != NULL && slot->from[r].x_offset != 0) {
+        if (mode->kit.base[r] != NULL && slot->from[r].rows_at != 0) {
             status = point_rows_of(mode, op, r);
             continue;
         }
@@ -107,6 +108,6 @@ xep_status_t normal_point_rows(void *opaque, xep_op_t *op)
     }
     memset(slot->row + op->recv->rows, 0, (op->recv->capacity - op->recv->rows) * sizeof *slot->row);
     for (uint32_t r = 0; r < mode->kit.shape->nranks && status == XEP_OK; r++)
-        if (mode->kit.base[r] != NULL) xep_in_place_read(&mode->kit, op, r, slot->from[r].x_offset);
+        if (mode->kit.base[r] != NULL) xep_in_place_read(&mode->kit, op, r, slot->from[r].rows_at);
     return status;
 }

@@ -60,7 +60,7 @@ void normal_make_record(normal_t *mode, const xep_op_t *op)
                 [NORMAL_PIECES] = (args->flags & XEP_DISPATCH_PIECES) != 0,
                 [NORMAL_REFUSED] = op->refused,
             },
-        .x_offset = xep_kit_state(op)->in_place.offset,
+        .rows_at = xep_kit_state(op)->in_place.rows_at,
     };
 }
 

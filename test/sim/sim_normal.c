@@ -121,9 +121,11 @@ static void check_lie(void **state, const lie_t *lie)
 {
     sim_run_t *run = sim_run_begin(state, 1, sim_small_shape.nranks);
     sim_world_t *world = &run->world;
+    xep_shape_t shape = sim_small_shape;
+    shape.sends_in_place = 1;
     run->options = (sim_options_t){.nranks = sim_small_shape.nranks, .threads = 1, .inflight = 100};
     memset(run->options.node, 0, sizeof run->options.node);
-    script_begin(world, run->mode, &run->script, &sim_small_shape);
+    script_begin(world, run->mode, &run->script, &shape);
     run->script.unchecked = 1;
     script_call_t *call = script_dispatch(&run->script, 0, SCRIPT_NO_HANDLE);
     call->route = ROUTE_ALL; /* rank 0 gets some of them */
@@ -148,6 +150,10 @@ static void lies(void **state)
         {offsetof(normal_record_t, slot), 3, 1, "invalid record from rank 1: slot: 3 (0 to 2)"},
         {offsetof(normal_record_t, tokens), 7, 1, "invalid record from rank 1: tokens: 7 (0 to 6)"},
         {offsetof(normal_record_t, capacity), 19, 1, "invalid record from rank 1: capacity: 19 (0 to 18)"},
+        {offsetof(normal_record_t, rows_at), 25, 1,
+         "invalid record from rank 1: rows in place from row 24 on (in its send memory)"}, /* behind all areas */
+        {offsetof(normal_record_t, rows_at), 3, 1,
+         "invalid record from rank 1: rows in place from row 2 on (in its send memory)"}, /* too many of one */
         {ROWS, 6, 1, "invalid record from rank 1: rows to a rank: 6 (0 to 5)"},
         {ROWS, 5, 3, "invalid record from rank 1: rows in all: 15 (0 to 10)"},
         {SELECTIONS, 0, 3, "invalid record from rank 1: selections: 0 (4 to 8)"},
