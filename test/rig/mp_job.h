@@ -55,6 +55,8 @@ typedef struct mp_case {
 /** Shapes that every way of moving rows is tried on: in each mode, by nodes, in pieces, in place, on devices. */
 enum { MP_SHAPES = 14 };
 mp_case_t mp_shape(uint32_t number, const char *mode);
+/** Which comes after it; every third where XEP_TEST_BRIEF is "quick". */
+uint32_t mp_next_shape(uint32_t number);
 
 typedef struct mp_job {
     const mp_case_t *c;

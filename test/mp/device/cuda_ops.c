@@ -122,7 +122,7 @@ static void run_case(xep_group_t *group, mp_case_t c, const char *mode)
 
 static void shapes(xep_group_t *group, const char *mode)
 {
-    for (uint32_t i = 0; i < MP_SHAPES; i++) {
+    for (uint32_t i = 0; i < MP_SHAPES; i = mp_next_shape(i)) {
         mp_case_t c = mp_shape(i, mode);
         if (!is_ll(mode)) c.fixed_capacity = i % 2 == 1;
         run_case(group, c, mode);

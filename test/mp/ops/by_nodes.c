@@ -260,7 +260,7 @@ int main(void)
     xep_group_t *group = mp_nodes_group();
     if (group == NULL) return mp_skip("no two ranks map one another");
     const uint64_t least = least_rows(group);
-    for (uint32_t i = 0; i < MP_SHAPES; i++) {
+    for (uint32_t i = 0; i < MP_SHAPES; i = mp_next_shape(i)) {
         const mp_case_t normal = mp_shape(i, "normal"), ll = mp_shape(i, "ll");
         const uint64_t pass_rows = (1 + i % 3) * mp_nranks();
         sums_of_nodes(group, normal, XEP_NODE_SUMS_DEFAULT, least, 100 + i);

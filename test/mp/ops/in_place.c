@@ -307,7 +307,7 @@ int main(void)
 {
     xep_group_t *group = mp_group();
     for (uint32_t m = 0; m < 2; m++) {
-        for (uint32_t i = 0; i < MP_SHAPES; i++) {
+        for (uint32_t i = 0; i < MP_SHAPES; i = mp_next_shape(i)) {
             mp_case_t c = mp_shape(i, mp_modes[m]);
             c.in_place = 1 + (i + m) % 2;
             run_shape(group, &c);

@@ -26,7 +26,7 @@ static void run(xep_group_t *group, const mp_case_t *c)
 /* Each in one of the modes, and with one kind of map. */
 static void shapes(xep_group_t *group)
 {
-    for (uint32_t i = 0; i < MP_SHAPES; i++) {
+    for (uint32_t i = 0; i < MP_SHAPES; i = mp_next_shape(i)) {
         mp_case_t c = mp_shape(i, i % 2 == 0 ? "normal" : "ll");
         c.owners = i / 2 % 2 == 0 ? "cyclic" : "random:11";
         run(group, &c);

@@ -28,7 +28,7 @@ static void run(xep_group_t *group, uint32_t number, const char *mode)
 /* By nodes each shape in one mode, of which the other number of ranks has the other. */
 static void shapes(xep_group_t *group)
 {
-    for (uint32_t i = 0; i < MP_SHAPES; i++) {
+    for (uint32_t i = 0; i < MP_SHAPES; i = mp_next_shape(i)) {
         if (mp_nranks() <= 3 || (i + mp_nranks()) % 2 == 0) run(group, i, "normal");
         if (mp_nranks() <= 3 || (i + mp_nranks()) % 2 == 1) run(group, i, "ll");
     }

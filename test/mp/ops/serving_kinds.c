@@ -106,6 +106,6 @@ static void run(xep_group_t *group, uint32_t number)
 int main(void)
 {
     xep_group_t *group = mp_group();
-    for (uint32_t i = 0; i < MP_SHAPES; i++) run(group, i);
+    for (uint32_t i = 0; i < MP_SHAPES; i = mp_next_shape(i)) run(group, i);
     return mp_end(group);
 }
