@@ -29,8 +29,9 @@ typedef struct xep_weights_params {
 /**
  * Makes memory for the weights of each rank's experts, which all ranks can read: shared, in huge pages if there are
  * any. Collective, blocking; as with a group, one thread at a time makes calls on the weights. The caller ends them
- * with xep_weights_destroy(), before the group. An error on one rank is an error on all: XEP_ERR_INVALID,
- * XEP_ERR_MISMATCH, XEP_ERR_NO_MEMORY, XEP_ERR_TIMEOUT, XEP_ERR_PEER, XEP_ERR_TRANSPORT, XEP_ERR_ABORTED.
+ * with xep_weights_destroy(), before the group. An error on one rank is an error on all, and nothing is left to free:
+ * XEP_ERR_INVALID, XEP_ERR_MISMATCH, XEP_ERR_NO_MEMORY, XEP_ERR_TIMEOUT, XEP_ERR_PEER, XEP_ERR_TRANSPORT,
+ * XEP_ERR_ABORTED.
  */
 XEP_API xep_status_t xep_weights_create(xep_group_t *group, const xep_weights_params_t *params,
                                         xep_weights_t **weights_p);
@@ -83,7 +84,8 @@ typedef struct xep_weights_reduce_args {
 /**
  * Adds the gradients that ranks have for an expert to those of its owner, in fp32, ranks ascending. Collective,
  * blocking. Invalid arguments on one rank are an error on all, and out is unchanged: XEP_ERR_INVALID. Others:
- * XEP_ERR_TIMEOUT, XEP_ERR_PEER, XEP_ERR_TRANSPORT, XEP_ERR_MISMATCH, XEP_ERR_ABORTED.
+ * XEP_ERR_TIMEOUT, XEP_ERR_PEER, XEP_ERR_TRANSPORT, XEP_ERR_MISMATCH, XEP_ERR_ABORTED. After these some gradients may
+ * have been added to out, and other ranks may have succeeded, as a late one does: the next call begins a new reduction.
  */
 XEP_API xep_status_t xep_weights_reduce(xep_weights_t *weights, const xep_weights_reduce_args_t *args);
 

@@ -175,7 +175,8 @@ XEP_API void xep_group_abort(xep_group_t *group);
 /**
  * Returns when every rank has called it. Collective, blocking. Operations in flight make progress meanwhile.
  * Errors: XEP_ERR_TIMEOUT (the sentence names the ranks that are missing), XEP_ERR_PEER, XEP_ERR_ABORTED,
- * XEP_ERR_TRANSPORT.
+ * XEP_ERR_TRANSPORT. After XEP_ERR_TIMEOUT this barrier is over for the rank, and its next call is the next barrier;
+ * those that were missing still return XEP_OK from this one.
  */
 XEP_API xep_status_t xep_group_barrier(xep_group_t *group);
 
