@@ -48,7 +48,7 @@ class Given(NamedTuple):
 
 def wait_before(previous: Any, on: torch.device) -> None:
     """What is done on the current stream, or on the host, comes after this event, if it is one."""
-    event = None if previous is None else event_of(previous)
+    event = event_of(previous)
     if event is not None and on == HOST:
         event.synchronize()
     elif event is not None:
@@ -114,7 +114,8 @@ class Delivery(Ending):
         return to
 
     def fill(self) -> None:
-        wait_before(self._before, self.on)
+        before, self._before = self._before, None  # it may keep what was received before
+        wait_before(before, self.on)
         handle, zero = self._handle, self._zero
         sent, copies = self._sent, self._copies
         self._sent, self._copies = None, {}  # with what they see of the slot
