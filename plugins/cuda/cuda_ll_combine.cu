@@ -307,6 +307,7 @@ template <typename E> static __device__ __forceinline__ void combine(const xep_c
     const xep_cuda_ll_heaps_t &at = c.at;
     open_pulls(c.sum, shared);
     wait_for_last();
+    begin_next(); /* its blocks are there when this kernel ends */
     const uint64_t epoch = c.offers ? at.now->epoch + 1 : at.slot->epoch;
     const uint64_t read = at.now->read;
     const int lost = has_lost_step(&at.now->lost, epoch), here = at.slot->verdict == XEP_CUDA_LL_HERE;
