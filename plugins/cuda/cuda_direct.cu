@@ -3,26 +3,12 @@
 /* Rows of the mode for host memory that stay on devices: xep/direct.h. Lists are in pinned memory, and read once. */
 #include <xep/direct.h>
 
+#include "cuda_copy.cuh"
 #include "cuda_elements.cuh"
 
-enum { AT_ONCE = 4, MOST_ROWS = XEP_DIRECT_MOST_ROWS };
+enum { MOST_ROWS = XEP_DIRECT_MOST_ROWS };
 
 /* ---- gather ---- */
-
-/* A warp a row; packs of 16 bytes where all is aligned. */
-template <typename T> static __device__ __forceinline__ void copy_row(char *to, const char *from, uint64_t bytes)
-{
-    const uint64_t count = bytes / sizeof(T), lane = threadIdx.x % 32;
-    uint64_t i = lane;
-    for (; i + 32 * (AT_ONCE - 1) < count; i += 32 * AT_ONCE) {
-        T part[AT_ONCE];
-#pragma unroll
-        for (int a = 0; a < AT_ONCE; a++) part[a] = ((const T *)from)[i + 32 * a];
-#pragma unroll
-        for (int a = 0; a < AT_ONCE; a++) ((T *)to)[i + 32 * a] = part[a];
-    }
-    for (; i < count; i += 32) ((T *)to)[i] = ((const T *)from)[i];
-}
 
 /* The last rank whose rows begin at or before this one. */
 static __device__ __forceinline__ uint32_t rank_of(const xep_direct_gather_t &g, uint64_t row)
@@ -36,17 +22,14 @@ static __device__ __forceinline__ uint32_t rank_of(const xep_direct_gather_t &g,
     return low;
 }
 
+/* A warp a row. */
 extern "C" __global__ void __launch_bounds__(1024) xep_cuda_gather(const __grid_constant__ xep_direct_gather_t g)
 {
     const uint64_t warps = (uint64_t)gridDim.x * blockDim.x / 32, rows = g.begin[g.nranks];
     const uint64_t odd = (uint64_t)g.x | g.x_stride | g.bytes;
     for (uint64_t i = ((uint64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32; i < rows; i += warps) {
         const uint32_t rank = rank_of(g, i);
-        const char *from = g.x + g.tokens[i] * g.x_stride;
-        char *to = g.to[rank] + (i - g.begin[rank]) * g.stride;
-        if (odd % 16 == 0) copy_row<int4>(to, from, g.bytes);
-        else if (odd % 4 == 0) copy_row<uint32_t>(to, from, g.bytes);
-        else copy_row<uint8_t>(to, from, g.bytes);
+        copy_row(g.to[rank] + (i - g.begin[rank]) * g.stride, g.x + g.tokens[i] * g.x_stride, g.bytes, odd);
     }
 }
 

@@ -6,6 +6,7 @@
  * move what belongs to the rows. The first rows are on their way to shared memory while counts are exchanged.
  */
 #include "cuda_bulk.cuh"
+#include "cuda_copy.cuh"
 #include "cuda_counts.cuh"
 #include "cuda_plan.cuh"
 
@@ -133,12 +134,7 @@ static __device__ __forceinline__ chunks_t share_chunks(const dispatch_t &d, cha
 
 /* ---- rows of any length and alignment: a warp a row ---- */
 
-template <typename T> static __device__ __forceinline__ void copy_row(char *to, const char *from, uint64_t bytes)
-{
-    for (uint64_t i = threadIdx.x % 32; i < bytes / sizeof(T); i += 32) ((T *)to)[i] = ((const T *)from)[i];
-}
-
-/* In the widest unit that addresses and lengths here allow; rows of a slot are multiples of 64 bytes apart. */
+/* Rows of a slot are multiples of 64 bytes apart. */
 static __device__ void move_rows(const moving_t &m, uint32_t warp, uint32_t warps)
 {
     const dispatch_t &d = m.d;
@@ -146,13 +142,8 @@ static __device__ void move_rows(const moving_t &m, uint32_t warp, uint32_t warp
     for (uint32_t t = warp; t < m.plan.tokens; t += warps) {
         const xep_cuda_dest_t *dest = dests_of(m, t);
         const char *row = d.x + t * d.x_stride;
-        for (uint32_t n = 0; n < m.plan.max_dests && dest[n].rank != XEP_CUDA_NOBODY; n++) {
-            if (!takes_rows(m, dest[n])) continue;
-            char *to = row_at(m, dest[n]);
-            if (odd % 16 == 0) copy_row<int4>(to, row, d.row_bytes);
-            else if (odd % 4 == 0) copy_row<uint32_t>(to, row, d.row_bytes);
-            else copy_row<char>(to, row, d.row_bytes);
-        }
+        for (uint32_t n = 0; n < m.plan.max_dests && dest[n].rank != XEP_CUDA_NOBODY; n++)
+            if (takes_rows(m, dest[n])) copy_row(row_at(m, dest[n]), row, d.row_bytes, odd);
     }
 }
 
