@@ -251,8 +251,7 @@ static void fetch_items(const perf_packets_t *packets, int streaming)
     for (uint64_t i = 0; i < packets->rows; i++) {
         const selected_t *at = &packets->selected[i], *next = &packets->selected[next_item(packets, i)];
         const char *item = item_of(packets, at->source, at->token);
-        if (i == 0 || at[-1].source != at->source)
-            perf_await(&packets->told[at->source].rows, packets->dispatched);
+        if (i == 0 || at[-1].source != at->source) perf_await(&packets->told[at->source].rows, packets->dispatched);
         copy(to + at->row * packets->beside, item, perf->placed_bytes, item_of(packets, next->source, next->token));
         if (perf->placed_scales != 0)
             memcpy(beside + at->row * perf->placed_scales, item + packets->beside, perf->placed_scales);
