@@ -60,7 +60,7 @@ void perf_by_hand_store(const perf_by_hand_t *hand, int streaming);
 /** Reads each output once and stores one sum for each token. */
 void perf_by_hand_sum(const perf_by_hand_t *hand, char *sums, int streaming);
 
-/* ---- the limit: the least these operations can take ---- */
+/* ---- perf_by_hand_limit.c: the least these operations can take ---- */
 
 typedef struct perf_limit perf_limit_t;
 
