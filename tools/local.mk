@@ -12,6 +12,7 @@ xep_perf_SOURCES = \
 	%D%/perf/perf_balance.c \
 	%D%/perf/perf_by_hand.c %D%/perf/perf_by_hand.h \
 	%D%/perf/perf_by_hand_cuda.c \
+	%D%/perf/perf_by_hand_limit.c \
 	%D%/perf/perf_by_hand_packet.c \
 	%D%/perf/perf_by_hand_peer.c \
 	%D%/perf/perf_by_hand_share.c \

@@ -55,12 +55,13 @@ const _Atomic uint64_t *xep_combine_read_word(const void *mode, const xep_op_t *
 
 xep_status_t xep_combine_input(void *mode, uint32_t slot, void **base_p, size_t *stride_p)
 {
-    const xep_kit_t *kit = mode;
+    xep_kit_t *kit = mode;
     if (!is_drained(kit, slot)) {
         /* those it waits for may wait in the same call, for what the wire holds here */
         xep_status_t status = xep_kit_flush(kit);
         return status < 0 ? status : XEP_INPROGRESS;
     }
+    kit->drained[slot] = kit->combined[slot];
     *base_p = xep_kit_own_area(kit, kit->layout->input, slot);
     *stride_p = kit->layout->combine_stride;
     return XEP_OK;
@@ -80,13 +81,15 @@ void xep_combine_explain(void *mode, const xep_op_t *op, char *text, size_t byte
 }
 
 /*
- * Nothing was ever offered from a slot whose epoch is 0, so there is no rank to wait for. From here on op is the last
- * combine of the slot: the next one waits for the readers of this one.
+ * There is no rank to wait for where nothing was ever offered from the slot, or where its input was asked for since:
+ * then all have read. Their words are not looked at again, as they share lines with the offers that ranks ahead are
+ * just writing. From here on op is the last combine of the slot: the next one waits for the readers of this one.
  */
 xep_status_t xep_combine_drain(void *mode, xep_op_t *op)
 {
     xep_kit_t *kit = mode;
-    xep_status_t status = kit->combined[op->slot] == 0 ? XEP_OK : xep_step_wait(mode, op);
+    const int is_known = kit->drained[op->slot] == kit->combined[op->slot];
+    xep_status_t status = is_known ? XEP_OK : xep_step_wait(mode, op);
     if (status == XEP_OK) kit->combined[op->slot] = op->epoch;
     return status;
 }

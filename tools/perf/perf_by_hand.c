@@ -30,7 +30,7 @@ static void open_kernels(perf_by_hand_t *hand)
     hand->copy_fetching = xep_copy_select_fetching(simd);
     for (int streaming = 0; streaming < 2; streaming++)
         hand->sum[streaming] = xep_weigh_select(shape->combine_dtype, simd, streaming);
-    hand->terms = oracle_alloc(hand->width * sizeof *hand->terms);
+    hand->terms = oracle_alloc(hand->perf->tokens * hand->width * sizeof *hand->terms);
     if (shape->quant == XEP_QUANT_NONE) return;
     hand->cast = xep_cast_select(shape->quant, shape->dtype, simd, shape->quant_scale);
     hand->row = oracle_alloc(hand->perf->placed_bytes);
@@ -154,95 +154,33 @@ void perf_by_hand_store(const perf_by_hand_t *hand, int streaming)
 /* ---- a combine ---- */
 
 /* The outputs for a token; returns how many. Destinations are in the order of selections, sums may have their own. */
-static uint32_t list_terms(const perf_by_hand_t *hand, uint64_t token, size_t stride)
+static uint32_t list_terms(const perf_by_hand_t *hand, uint64_t token, size_t stride, const void **terms)
 {
     const uint32_t n = hand->copies[token], *to = &hand->to[token * hand->width];
 
     for (uint32_t i = 0; i < n; i++) {
         uint32_t before = hand->by_rank ? 0 : i;
         for (uint32_t j = 0; hand->by_rank && j < n; j++) before += to[j] < to[i];
-        hand->terms[before] = memory_of(hand, token, i) + hand->out + perf_by_hand_row(hand, token, i) * stride;
+        terms[before] = memory_of(hand, token, i) + hand->out + perf_by_hand_row(hand, token, i) * stride;
     }
     return n;
 }
 
+/* Rows by expert lie anywhere: those of the next tokens are said to the kernel, which fetches them ahead. */
 void perf_by_hand_sum(const perf_by_hand_t *hand, char *sums, int streaming)
 {
     const perf_t *perf = hand->perf;
     const size_t stride = perf_line_up(perf->sum_bytes);
+    const void **terms = hand->terms;
+    uint64_t left = 0;
 
+    for (uint64_t token = 0; token < perf->tokens; token++) left += list_terms(hand, token, stride, terms + left);
     for (uint64_t token = 0; token < perf->tokens; token++) {
-        const uint32_t n = list_terms(hand, token, stride);
-        hand->sum[streaming](sums + token * perf->sum_bytes, hand->terms, NULL, n, 0, perf->shape.hidden);
+        const uint32_t n = hand->copies[token];
+        left -= n;
+        hand->sum[streaming](sums + token * perf->sum_bytes, terms, NULL, n, perf->options.by_expert ? left : 0,
+                             perf->shape.hidden);
+        terms += n;
     }
     xep_stores_fence();
-}
-
-/* ---- the limit ---- */
-
-/*
- * Planned, stored and summed by the same processes at the same time, but with no word to each other: no metadata, no
- * signals, no waiting. In each one's private memory, but for rows that go from core to core through packets.
- */
-
-struct perf_limit {
-    perf_by_hand_t hand;
-    perf_packets_t *packets;       /* NULL, or how rows of a dispatch move */
-    perf_cuda_limit_t *of_devices; /* NULL without --memory cuda; else it is the limit */
-};
-
-void perf_limit_open(perf_t *perf)
-{
-    perf->limit = oracle_alloc(sizeof *perf->limit);
-    perf_by_hand_open(&perf->limit->hand, perf);
-    perf->limit->packets = perf_packets_open(perf, &perf->limit->hand);
-    perf->limit->of_devices = perf_cuda_limit_open(perf, &perf->limit->hand);
-}
-
-void perf_limit_close(perf_t *perf)
-{
-    perf_cuda_limit_close(perf->limit->of_devices);
-    perf_packets_close(perf->limit->packets);
-    perf_by_hand_close(&perf->limit->hand);
-    free(perf->limit);
-    perf->limit = NULL;
-}
-
-/* A cached handle needs no plan, so the limit is not charged with one either. */
-static void store_rows(perf_t *perf)
-{
-    perf_limit_t *limit = perf->limit;
-
-    if (!perf->options.cached) perf_by_hand_plan(&limit->hand);
-    if (limit->packets != NULL) perf_packets_move(limit->packets, perf->streaming);
-    else perf_by_hand_store(&limit->hand, perf->streaming);
-}
-
-void perf_limit_dispatch(perf_t *perf)
-{
-    const perf_limit_t *limit = perf->limit;
-
-    if (limit->of_devices == NULL) store_rows(perf);
-    else perf_cuda_limit_run(limit->of_devices, PERF_DISPATCH, perf->streaming);
-}
-
-/*
- * Where dispatched rows cannot be read as outputs, or went elsewhere, numbers are put there that can: outputs were just
- * written, as those of the operations were.
- */
-void perf_limit_experts(perf_t *perf)
-{
-    const perf_limit_t *limit = perf->limit;
-
-    if (limit->of_devices == NULL && (limit->packets != NULL || perf->shape.dtype != perf->shape.combine_dtype ||
-                                      perf->placed_bytes != perf->sum_bytes))
-        memset(perf->area, 0x3e, perf->sent_rows * perf_line_up(perf->sum_bytes));
-}
-
-void perf_limit_combine(perf_t *perf)
-{
-    const perf_limit_t *limit = perf->limit;
-
-    if (limit->of_devices == NULL) perf_by_hand_sum(&limit->hand, perf->limit_sums[perf->streaming], perf->streaming);
-    else perf_cuda_limit_run(limit->of_devices, PERF_COMBINE, perf->streaming);
 }

@@ -36,7 +36,7 @@ typedef struct perf_by_hand {
     xep_weigh_fn sum[2]; /* [1]: streaming */
     xep_cast_t cast;
     char *row, *row_scales; /* what it makes of a row; NULL: nothing is cast */
-    const void **terms;     /* [width] */
+    const void **terms;     /* [T][width] */
 } perf_by_hand_t;
 
 /** Zeroed before. In private memory until the caller sets another one; planned once. */
@@ -60,7 +60,7 @@ void perf_by_hand_store(const perf_by_hand_t *hand, int streaming);
 /** Reads each output once and stores one sum for each token. */
 void perf_by_hand_sum(const perf_by_hand_t *hand, char *sums, int streaming);
 
-/* ---- the limit: the least these operations can take ---- */
+/* ---- perf_by_hand_limit.c: the least these operations can take ---- */
 
 typedef struct perf_limit perf_limit_t;
 
@@ -75,19 +75,23 @@ void perf_limit_combine(perf_t *perf);
 /** Writes what the combine sums, unless the dispatch has just stored rows there that can be summed. */
 void perf_limit_experts(perf_t *perf);
 
-/* ---- perf_by_hand_packet.c: rows by expert of ranks that share memory and take what they get, as in mode ll ---- */
+/* ---- perf_by_hand_packet.c: rows by expert of ranks that share memory and take what is theirs, as in mode ll ---- */
 
 typedef struct perf_packets perf_packets_t;
 
 /** Bytes of this rank's machine that opening takes for this rank, at most; once it is known how many rows there are. */
 uint64_t perf_packets_bytes(const perf_t *perf);
 
-/** NULL: rows are by rank, or of a device, or not all ranks share memory. Collective. */
-perf_packets_t *perf_packets_open(perf_t *perf, const perf_by_hand_t *hand);
+/** NULL: rows are by rank, or of a device, or not all ranks share memory. Else hand sums outputs there. Collective. */
+perf_packets_t *perf_packets_open(perf_t *perf, perf_by_hand_t *hand);
 void perf_packets_close(perf_packets_t *packets);
 
 /** Casts or copies each row once, to where the others read it, and copies what others have for this rank's experts. */
 void perf_packets_move(perf_packets_t *packets, int streaming);
+
+/** Writes what this rank's experts have, and sums what all have for this rank's tokens: once each for a dispatch. */
+void perf_packets_experts(const perf_packets_t *packets);
+void perf_packets_sum(perf_packets_t *packets, char *sums, int streaming);
 
 /* ---- perf_by_hand_cuda.c: what devices and their links need for the same bytes, in one piece for each peer ---- */
 

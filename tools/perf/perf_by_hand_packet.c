@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Rows that go from core to core without a word between ranks: nobody waits until an item is there, so a rank that is
- * ahead reads what the source left there before. That is one item or the other, and nobody looks at it.
+ * Rows that go from core to core, both ways: of a dispatch once cast, for all who take them; outputs where their
+ * experts write them. A rank tells that with one word for each way, which it alone writes and which counts the steps:
+ * stored with release behind the rows, loaded with acquire before them. Nobody writes over what another one still
+ * reads, as the caller has a barrier between two steps.
  */
 
 #include "perf_by_hand.h"
@@ -21,9 +23,21 @@ typedef struct selected {
     uint64_t token, row; /* row: where it goes, expert by expert */
 } selected_t;
 
+/** The words of a rank. */
+typedef struct told {
+    _Alignas(128) _Atomic uint64_t rows;    /* the packets of this step are there */
+    _Alignas(128) _Atomic uint64_t outputs; /* likewise */
+} told_t;
+
 struct perf_packets {
     const perf_by_hand_t *hand;
-    char *memory;        /* of all ranks: packets */
+    told_t *told;                  /* of all ranks; behind them are their packets, then the outputs */
+    size_t bytes;                  /* of all that is shared */
+    char *memory;                  /* packets */
+    char *outputs;                 /* rows of all ranks, by expert, then by source */
+    uint64_t *first;               /* [experts + 1] the first output of an expert; of all ranks */
+    uint64_t *own;                 /* [experts] that of this rank as a source */
+    uint64_t dispatched, combined; /* steps */
     size_t each, stride; /* of a packet, and of an item in it: the row, and its scales on a line of their own */
     size_t beside;       /* in an item */
     uint32_t ring, turn; /* as many packets of a rank as mode ll has, so that they are as cold */
@@ -69,6 +83,32 @@ static void place_rows(perf_packets_t *packets, uint32_t experts)
     free(next);
 }
 
+/*
+ * Where outputs are: each rank says how many rows it has for each expert. Those of one source are in the order of its
+ * tokens.
+ */
+static void place_outputs(perf_packets_t *packets, perf_t *perf)
+{
+    const uint32_t experts = packets->hand->ndest, nranks = perf->info.nranks;
+    uint64_t *counts = oracle_alloc((size_t)nranks * experts * sizeof *counts);
+    uint64_t *mine = oracle_alloc(experts * sizeof *mine), rows = 0;
+
+    for (uint32_t e = 0; e < experts; e++) mine[e] = packets->hand->begin[e + 1] - packets->hand->begin[e];
+    perf_must(perf, xep_group_allgather(perf->group, mine, counts, experts * sizeof *mine));
+    packets->first = oracle_alloc((experts + 1) * sizeof *packets->first);
+    packets->own = oracle_alloc(experts * sizeof *packets->own);
+    for (uint32_t e = 0; e < experts; e++) {
+        packets->first[e] = rows;
+        for (uint32_t source = 0; source < nranks; source++) {
+            if (source == perf->info.rank) packets->own[e] = rows;
+            rows += counts[(size_t)source * experts + e];
+        }
+    }
+    packets->first[experts] = rows;
+    free(counts);
+    free(mine);
+}
+
 static size_t row_bytes(const perf_packets_t *packets)
 {
     return packets->rows * (packets->beside + packets->hand->perf->placed_scales) + 1; /* a rank may have no rows */
@@ -108,10 +148,34 @@ uint64_t perf_packets_bytes(const perf_t *perf)
     const perf_packets_t packets = lay_out(perf);
 
     if (!is_wanted(perf) || perf->options.check_only) return 0;
-    return packets.ring * packets.each + 2 * perf->recv_rows * (packets.beside + perf->placed_scales);
+    return packets.ring * packets.each + perf->recv_rows * perf_line_up(perf->sum_bytes) +
+           2 * perf->recv_rows * (packets.beside + perf->placed_scales);
 }
 
-perf_packets_t *perf_packets_open(perf_t *perf, const perf_by_hand_t *hand)
+/* NULL: not all ranks have it. */
+static char *share_memory(perf_packets_t *packets, perf_t *perf)
+{
+    const uint32_t nranks = perf->info.nranks;
+    const size_t rows = nranks * packets->ring * packets->each;
+    const size_t outputs = packets->first[packets->hand->ndest] * perf_line_up(perf->sum_bytes);
+
+    packets->bytes = nranks * sizeof *packets->told + rows + outputs;
+    packets->told = perf_share(perf, packets->bytes);
+    if (packets->told == NULL) return NULL;
+    packets->memory = (char *)(packets->told + nranks);
+    packets->outputs = packets->memory + rows;
+    return packets->memory;
+}
+
+static void free_lists(perf_packets_t *packets)
+{
+    free(packets->first);
+    free(packets->own);
+    free(packets->selected);
+    free(packets);
+}
+
+perf_packets_t *perf_packets_open(perf_t *perf, perf_by_hand_t *hand)
 {
     const uint32_t nranks = perf->info.nranks;
 
@@ -119,13 +183,15 @@ perf_packets_t *perf_packets_open(perf_t *perf, const perf_by_hand_t *hand)
     perf_packets_t *packets = oracle_alloc(sizeof *packets);
     *packets = lay_out(perf);
     packets->hand = hand;
-    packets->memory = perf_share(perf, nranks * packets->ring * packets->each);
-    if (packets->memory == NULL) {
+    place_outputs(packets, perf);
+    if (share_memory(packets, perf) == NULL) {
         perf_say(perf, "no %.1f MiB of shared memory in /dev/shm (%s): the limit stores rows in private memory",
-                 (double)nranks * packets->ring * (double)packets->each / 0x1p20, strerror(errno));
-        free(packets);
+                 (double)packets->bytes / 0x1p20, strerror(errno));
+        free_lists(packets);
         return NULL;
     }
+    hand->memory = packets->outputs;
+    hand->first = packets->own;
     list_rows(packets, perf);
     place_rows(packets, (uint32_t)perf->options.experts);
     perf_stop_if(perf, map_rows(packets) ? "no memory for the rows of the limit" : NULL, PERF_EXIT_FAILED);
@@ -135,10 +201,9 @@ perf_packets_t *perf_packets_open(perf_t *perf, const perf_by_hand_t *hand)
 void perf_packets_close(perf_packets_t *packets)
 {
     if (packets == NULL) return;
-    munmap(packets->memory, packets->hand->perf->info.nranks * packets->ring * packets->each);
+    munmap(packets->told, packets->bytes);
     for (int streaming = 0; streaming < 2; streaming++) munmap(packets->to[streaming], row_bytes(packets));
-    free(packets->selected);
-    free(packets);
+    free_lists(packets);
 }
 
 /* ---- a dispatch ---- */
@@ -186,6 +251,7 @@ static void fetch_items(const perf_packets_t *packets, int streaming)
     for (uint64_t i = 0; i < packets->rows; i++) {
         const selected_t *at = &packets->selected[i], *next = &packets->selected[next_item(packets, i)];
         const char *item = item_of(packets, at->source, at->token);
+        if (i == 0 || at[-1].source != at->source) perf_await(&packets->told[at->source].rows, packets->dispatched);
         copy(to + at->row * packets->beside, item, perf->placed_bytes, item_of(packets, next->source, next->token));
         if (perf->placed_scales != 0)
             memcpy(beside + at->row * perf->placed_scales, item + packets->beside, perf->placed_scales);
@@ -195,7 +261,34 @@ static void fetch_items(const perf_packets_t *packets, int streaming)
 
 void perf_packets_move(perf_packets_t *packets, int streaming)
 {
+    packets->dispatched++;
     fill_items(packets);
+    atomic_store_explicit(&packets->told[packets->hand->perf->info.rank].rows, packets->dispatched,
+                          memory_order_release);
     fetch_items(packets, streaming);
     packets->turn = (packets->turn + 1) % packets->ring;
+}
+
+/* ---- a combine ---- */
+
+void perf_packets_experts(const perf_packets_t *packets)
+{
+    const perf_t *perf = packets->hand->perf;
+    const size_t stride = perf_line_up(perf->sum_bytes);
+
+    for (uint32_t e = 0; e < packets->hand->ndest; e++)
+        if (oracle_owner(perf->routing, e) == perf->info.rank)
+            memset(packets->outputs + packets->first[e] * stride, 0x3e,
+                   (packets->first[e + 1] - packets->first[e]) * stride);
+}
+
+void perf_packets_sum(perf_packets_t *packets, char *sums, int streaming)
+{
+    const perf_t *perf = packets->hand->perf;
+
+    packets->combined++;
+    atomic_store_explicit(&packets->told[perf->info.rank].outputs, packets->combined, memory_order_release);
+    for (uint32_t rank = 0; rank < perf->info.nranks; rank++)
+        perf_await(&packets->told[rank].outputs, packets->combined);
+    perf_by_hand_sum(packets->hand, sums, streaming);
 }

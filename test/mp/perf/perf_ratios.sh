@@ -39,3 +39,15 @@ expect 1 "^$tmp/bounds:7: not a bound: normal 2 8 64 2 8 dispatch limit" $ratios
 sed -i '$d' "$tmp/bounds"
 echo 'nosuch 2 8 64 2 8 dispatch limit 1' >>"$tmp/bounds"
 expect 1 'no mode "nosuch"|nosuch' $ratios nosuch
+
+# a limit that is beaten is none, whatever the bound
+mkdir "$tmp/beaten"
+cat >"$tmp/beaten/xep_run" <<'END'
+#!/bin/sh
+echo "{\"ops\": [{\"op\": \"combine\", \"us\": {\"median\": $MEDIAN}, \"limit_us\": 100}]}"
+END
+chmod +x "$tmp/beaten/xep_run"
+echo 'll 2 8 64 2 8 combine limit 1e9' >"$tmp/bounds"
+beaten="python3 $srcdir/test/bench/ratios.py $tmp/beaten $tmp/bounds --busy --launches 1"
+MEDIAN=96 expect 1 '^a limit that is beaten: ll 2 8 64 2 8 combine, 0.96$' $beaten
+MEDIAN=97.5 expect 0 '^0 of 1 slower than their bound, 0 not judged$' $beaten
