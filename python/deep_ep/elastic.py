@@ -39,16 +39,15 @@ class Given(NamedTuple):
     alignment: Any
     sync: Any
     sms: int
-    before: Any
+    before: Optional[EventHandle]
     copy: bool
     expand: bool
     zero: bool
     by_column: bool
 
 
-def wait_before(previous: Any, on: torch.device) -> None:
-    """What is done on the current stream, or on the host, comes after this event, if it is one."""
-    event = event_of(previous)
+def wait_before(event: Optional[EventHandle], on: torch.device) -> None:
+    """What is done on the current stream, or on the host, comes after this event, if there is one."""
     if event is not None and on == HOST:
         event.synchronize()
     elif event is not None:
@@ -332,7 +331,7 @@ class ElasticBuffer(Core):
         event). Weights of selections of other ranks are 0 (DeepEP: undefined).
         """
         events = previous_event is None and previous_event_before_epilogue is None and not async_with_compute_stream
-        if events and handle is None and cumulative_local_expert_recv_stats is None and not num_qps and num_sms >= 0:
+        if events and handle is None and cumulative_local_expert_recv_stats is None and not num_qps:
             if (do_cpu_sync is None or do_cpu_sync is True) and (do_expand or not do_zero_padding):
                 how = (do_expand, do_zero_padding, use_tma_aligned_col_major_sf, do_handle_copy)
                 numbers = (num_experts, num_max_tokens_per_rank, expert_alignment, num_sms)
@@ -344,10 +343,11 @@ class ElasticBuffer(Core):
         if do_zero_padding and not do_expand:
             raise WrongValue("do_zero_padding: expected do_expand with it, else there are no gaps")
         rows, scales = arguments.rows_of(x, on=None)
+        before = event_of(previous_event_before_epilogue, "previous_event_before_epilogue")
         given = Given(
             handle, topk_idx, topk_weights, cumulative_local_expert_recv_stats, num_experts, num_max_tokens_per_rank,
-            expert_alignment, do_cpu_sync, num_sms, previous_event_before_epilogue, do_handle_copy, do_expand,
-            do_zero_padding, use_tma_aligned_col_major_sf,
+            expert_alignment, do_cpu_sync, num_sms, before, do_handle_copy, do_expand, do_zero_padding,
+            use_tma_aligned_col_major_sf,
         )  # fmt: skip
         waits = (previous_event, async_with_compute_stream, allocate_on_comm_stream)
         with self._ordering(rows.device, *waits) as ordering:
@@ -366,6 +366,8 @@ class ElasticBuffer(Core):
         experts, most, alignment, num_sms = numbers
         most, alignment = self.num_max_tokens_per_rank if most is None else most, 1 if alignment is None else alignment
         if self._destroyed or how[2] or type(most) is not int or type(alignment) is not int or alignment < 1:
+            return None
+        if type(num_sms) is not int or num_sms < 0:
             return None
         if type(x) is not torch.Tensor or x.dim() != 2 or x.shape[0] > most:
             return None
@@ -488,12 +490,13 @@ class ElasticBuffer(Core):
         Returns (combined_x [T, H], combined_topk_weights [T, K] or None, event).
         """
         events = previous_event is None and previous_event_before_epilogue is None and not async_with_compute_stream
-        if events and bias is None and not num_qps and num_sms >= 0:
+        if events and bias is None and not num_qps and type(num_sms) is int and num_sms >= 0:
             common = self._combine_common(x, handle, topk_weights)
             if common is not None:
                 return common
         self._usable()
         self._check_ways(previous_event, allocate_on_comm_stream, num_sms, num_qps)
+        before = event_of(previous_event_before_epilogue, "previous_event_before_epilogue")
         on = tensor("x", x, None, (None, None), on=None).device
         found = self._own(handle, on)
         rows = found.num_expanded_tokens if found.do_expand else found.rows
@@ -501,7 +504,7 @@ class ElasticBuffer(Core):
         biases: tuple = arguments.biases_of(found, x, bias)
         with self._ordering(on, previous_event, async_with_compute_stream, allocate_on_comm_stream) as ordering:
             found.arrived()
-            wait_before(previous_event_before_epilogue, on)
+            wait_before(before, on)
             weights = self._weights_back(found, x, topk_weights)
             combined, weights, request = self._sum(found, x, weights, biases, ordering)
             event = ordering.end(request, x, topk_weights, *biases, combined, weights, *found.tensors())
@@ -525,6 +528,8 @@ class ElasticBuffer(Core):
             if request is not None:
                 request.wait()
             total += part
+            if part.is_cuda:  # allocated as for the current stream, which does not wait for this one
+                part.record_stream(torch.cuda.current_stream(part.device))
         return total.to(x.dtype), returned, None
 
     def _combine_common(

@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from elastic_world import MOST, ROUTINGS, answers, check_received, make_world, scaled, settle, sums  # noqa: E402
 
 import deep_ep  # noqa: E402
+import xep  # noqa: E402
 
 UNIT = 2 << 20
 
@@ -207,6 +208,12 @@ def test_refused(ep):
     for name in ("EngramBuffer", "PPBuffer"):
         with pytest.raises(NotImplementedError, match=name):
             getattr(deep_ep, name)(conftest.communicator(), 1, 2)
+
+
+def test_ranks_disagree_on_the_tokens_of_a_rank(ep):
+    if conftest.communicator().size > 1:
+        with pytest.raises(xep.MismatchError, match=r"rank \d is in a Buffer for \d+ tokens, this rank in a Buffer "):
+            ep(num_max_tokens_per_rank=32 + conftest.communicator().rank)
 
 
 def test_size_hints(ep):

@@ -103,6 +103,7 @@ class EPBuffer(ElasticBuffer, BufferBase):
     """
 
     _is_v25 = True
+    _redundant: Optional[RedundantExperts] = None
 
     def __init__(
         self,

@@ -99,11 +99,11 @@ class EventOverlap:
             self.current_stream_wait(lets_go)
 
 
-def event_of(previous: Any) -> Optional[EventHandle]:
+def event_of(previous: Any, name: str = "previous_event") -> Optional[EventHandle]:
     """Of an EventHandle, or what has one: there need be none in it."""
     event = getattr(previous, "event", previous)
     if event is not None and not isinstance(event, EventHandle):
-        raise WrongType(f"previous_event: expected an EventHandle or EventOverlap, got {type(previous).__name__}")
+        raise WrongType(f"{name}: expected an EventHandle or EventOverlap, got {type(previous).__name__}")
     return event
 
 
