@@ -274,9 +274,9 @@ xep_status_t xep_group_gather(xep_group_t *group, const void *send, void *recv, 
     xep_status_t status = xep_group_usable(group);
     if (status == XEP_OK && !again && gather->bytes != 0) status = leave_gather(group);
     if (status != XEP_OK) return status;
+    group->gathers_of += group->gathers_for != NULL; /* one that goes on, too: to the others it is the same one */
     if (!again) {
         group->gathers++;
-        group->gathers_of += group->gathers_for != NULL;
         *gather = (xep_gather_t){.bytes = bytes, .within = within, .recv = recv};
     }
     for (; status == XEP_OK && gather->done < bytes; again = 0) {
