@@ -3,9 +3,10 @@
 
 /*
  * Calls that gather several times: the last rank is late in one of these, in which the others give up, and call again.
- * A creation in which it comes late to the first one goes on, and a reduction begins anew.
+ * A creation in which it comes late to the first one goes on. A reduction begins anew, and writes nothing that the last
+ * rank may still read: no rank ever has sums of two calls.
  *
- * It is linked with the insides of the library, of which one function is wrapped.
+ * It is linked with the insides of the library, of which two functions are wrapped.
  */
 
 #include <string.h>
@@ -17,11 +18,14 @@
 enum { DEADLINE_MS = 300, FAR_MS = 30000, CALLS = 200, ELEMENTS = 1000 };
 
 static uint32_t signals; /* until the last rank is late with its word; 0: it never is */
+static int reads_late;   /* it is, behind the next one that it has sent and for which it has all others */
 
 xep_status_t __real_xep_group_signal_all(xep_group_t *group, xep_heap_wire_t *heap, const xep_group_signal_t *signal,
                                          uint64_t deadline_ns);
 xep_status_t __wrap_xep_group_signal_all(xep_group_t *group, xep_heap_wire_t *heap, const xep_group_signal_t *signal,
                                          uint64_t deadline_ns);
+xep_status_t __real_xep_group_flush(xep_group_t *group, xep_heap_wire_t *heap, uint64_t deadline_ns, const char *what);
+xep_status_t __wrap_xep_group_flush(xep_group_t *group, xep_heap_wire_t *heap, uint64_t deadline_ns, const char *what);
 
 static void be_late(void)
 {
@@ -33,6 +37,14 @@ xep_status_t __wrap_xep_group_signal_all(xep_group_t *group, xep_heap_wire_t *he
 {
     if (signals != 0 && --signals == 0) be_late();
     return __real_xep_group_signal_all(group, heap, signal, deadline_ns);
+}
+
+xep_status_t __wrap_xep_group_flush(xep_group_t *group, xep_heap_wire_t *heap, uint64_t deadline_ns, const char *what)
+{
+    const xep_status_t status = __real_xep_group_flush(group, heap, deadline_ns, what);
+    if (reads_late) be_late();
+    reads_late = 0;
+    return status;
 }
 
 /* All ranks have gradients for the expert of the last rank, which are other ones in each call. */
@@ -87,6 +99,11 @@ int main(void)
     MP_OK(xep_group_barrier(group));
     if (mp_is_last()) signals = 2;
     reduce_late(group, weights, XEP_OK);
+    if (mp_is_last()) reads_late = 1;
+    reduce_late(group, weights, XEP_OK);
+    /* it is in its second allgather when the others have begun anew */
+    if (mp_is_last()) signals = 1;
+    reduce_late(group, weights, XEP_ERR_MISMATCH);
     xep_weights_destroy(weights);
     xep_group_destroy(second);
     return mp_end(group);
