@@ -194,7 +194,7 @@ rank_tests = $(transport_tests) %D%/mp/ops/mode_query.mp %D%/mp/ops/events.mp %D
 %C%_mp_failures_late_in_call_mp_SOURCES = %D%/mp/failures/late_in_call.c %D%/rig/mp_rig.c %D%/rig/mp_rig.h
 %C%_mp_failures_late_in_call_mp_CPPFLAGS = $(AM_CPPFLAGS)
 %C%_mp_failures_late_in_call_mp_LDADD = $(insides)
-%C%_mp_failures_late_in_call_mp_LDFLAGS = -Wl,--wrap=xep_group_signal_all
+%C%_mp_failures_late_in_call_mp_LDFLAGS = -Wl,--wrap=xep_group_signal_all -Wl,--wrap=xep_group_flush
 %C%_mp_groups_nodes_disagree_mp_SOURCES = %D%/mp/groups/nodes_disagree.c %D%/rig/mp_rig.c %D%/rig/mp_rig.h
 %C%_mp_groups_nodes_disagree_mp_CPPFLAGS = $(AM_CPPFLAGS)
 %C%_mp_groups_nodes_disagree_mp_LDADD = $(insides)

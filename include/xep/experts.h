@@ -85,7 +85,8 @@ typedef struct xep_weights_reduce_args {
  * Adds the gradients that ranks have for an expert to those of its owner, in fp32, ranks ascending. Collective,
  * blocking. Invalid arguments on one rank are an error on all, and out is unchanged: XEP_ERR_INVALID. Others:
  * XEP_ERR_TIMEOUT, XEP_ERR_PEER, XEP_ERR_TRANSPORT, XEP_ERR_MISMATCH, XEP_ERR_ABORTED. After these some gradients may
- * have been added to out, and other ranks may have succeeded, as a late one does: the next call begins a new reduction.
+ * have been added to out. The next call waits until nobody is in this reduction any more, and begins a new one: a rank
+ * that was late has succeeded in this one, or both calls are XEP_ERR_MISMATCH, and the one after them works.
  */
 XEP_API xep_status_t xep_weights_reduce(xep_weights_t *weights, const xep_weights_reduce_args_t *args);
 

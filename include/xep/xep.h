@@ -188,8 +188,8 @@ XEP_API xep_status_t xep_group_barrier(xep_group_t *group);
  * may be called again with the same arguments, recv as it was left: it goes on where it was, and what was given first
  * counts, as other ranks may have it. Any other allgather of the group, that of xep_buffer_create() too, gives it up
  * for good, and begins when all ranks have come to the one that is given up. Those that come late get what the others
- * gave, or XEP_ERR_MISMATCH if that takes several rounds (of 4,072 bytes). After XEP_ERR_PEER or XEP_ERR_TRANSPORT every
- * allgather of the group fails.
+ * gave, or XEP_ERR_MISMATCH if that takes several rounds (of 4,072 bytes). After XEP_ERR_PEER or XEP_ERR_TRANSPORT
+ * every allgather of the group fails.
  */
 XEP_API xep_status_t xep_group_allgather(xep_group_t *group, const void *send, void *recv, size_t bytes);
 

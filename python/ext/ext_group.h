@@ -11,6 +11,8 @@ typedef struct ext_group {
     xep_group_t *group; /* NULL: closed, or not made yet */
     PyObject *boot;
     PyObject *left; /* list: what its buffers have kept for the transport; NULL: nothing */
+    char *gathered; /* what an allgather that has failed has gathered; NULL: none has, or another one came since */
+    size_t gathered_bytes;
     unsigned forks; /* ext_forks() of the process that made it */
     uint32_t rank, nranks, node, nnodes;
 } ext_group_t;

@@ -7,6 +7,7 @@ import functools
 import gc
 import os
 import select
+import subprocess
 import time
 from typing import Optional
 
@@ -404,6 +405,25 @@ def test_group_calls(group):
     assert group.peer(group.rank).transport == "self"
     with pytest.raises(xep.UnsupportedError, match="the group has no descriptor to poll: XEP_PROGRESS is call"):
         group.event_fd()
+
+
+def test_a_gather_that_is_called_again(group):
+    """The last rank is stopped in one of many rounds: what those before it brought is still there."""
+    need_several(group)
+    size, is_last = (48 << 20) // group.nranks, group.rank == group.nranks - 1
+    with xep.Group(communicator(), timeout=30 if is_last else 0.5) as hasty:
+        meet()
+        pid = os.getpid()
+        stop = f"sleep 0.03; kill -STOP {pid}; sleep 1.5; kill -CONT {pid}"
+        with subprocess.Popen(["sh", "-c", stop if is_last else "true"]):
+            for _ in range(60):
+                try:
+                    parts = hasty.allgather(bytes([1 + group.rank]) * size)
+                    break
+                except xep.DeadlineError:
+                    continue
+        assert parts == [bytes([1 + rank]) * size for rank in range(group.nranks)]
+        meet()
 
 
 def test_event_loop(sent, monkeypatch):

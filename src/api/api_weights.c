@@ -147,6 +147,7 @@ xep_status_t xep_weights_reduce(xep_weights_t *weights, const xep_weights_reduce
     xep_weights_reduce_args_t own;
     if (weights == NULL) return xep_fail(XEP_ERR_INVALID, "weights is NULL");
     xep_status_t status = xep_require_group(weights->group);
+    if (status == XEP_OK) status = xep_weights_end_last(weights);
     if (status != XEP_OK) return status;
     status = xep_check_struct("args", args, &own, sizeof own);
     if (status == XEP_OK) status = check_reduce(weights, &own);

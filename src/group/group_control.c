@@ -260,6 +260,13 @@ static xep_status_t leave_gather(xep_group_t *group)
     return status == XEP_ERR_MISMATCH ? XEP_OK : status;
 }
 
+xep_status_t xep_group_leave_gather(xep_group_t *group)
+{
+    if (group->gather.bytes == 0) return XEP_OK;
+    const xep_status_t status = xep_group_usable(group);
+    return status == XEP_OK ? leave_gather(group) : status;
+}
+
 /* Whether this may be the call that this rank gave up: then the results of its first rounds are in recv. */
 static int is_same(const xep_gather_t *gather, uint64_t within, const void *recv, size_t bytes)
 {
@@ -272,11 +279,11 @@ xep_status_t xep_group_gather(xep_group_t *group, const void *send, void *recv, 
     const uint64_t within = find_call(group);
     int again = is_same(gather, within, recv, bytes);
     xep_status_t status = xep_group_usable(group);
-    if (status == XEP_OK && !again && gather->bytes != 0) status = leave_gather(group);
+    if (status == XEP_OK && !again) status = xep_group_leave_gather(group);
     if (status != XEP_OK) return status;
+    group->gathers_of += group->gathers_for != NULL; /* one that goes on, too: to the others it is the same one */
     if (!again) {
         group->gathers++;
-        group->gathers_of += group->gathers_for != NULL;
         *gather = (xep_gather_t){.bytes = bytes, .within = within, .recv = recv};
     }
     for (; status == XEP_OK && gather->done < bytes; again = 0) {

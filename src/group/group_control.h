@@ -18,4 +18,10 @@ xep_status_t xep_group_sync_clocks(xep_group_t *group);
 /** Allgather of a group that is connected. */
 xep_status_t xep_group_gather(xep_group_t *group, const void *send, void *recv, size_t bytes);
 
+/**
+ * Ends an allgather that this rank has given up, if there is one, and waits for the ranks that it waited for. Then all
+ * that they did before it has been done.
+ */
+xep_status_t xep_group_leave_gather(xep_group_t *group);
+
 #endif

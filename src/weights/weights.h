@@ -104,7 +104,13 @@ xep_status_t xep_weights_refuse_unfilled(const xep_weights_t *weights, uint32_t 
 
 /* ---- weights_reduce.c ---- */
 
-/** xep_weights_reduce(); status: of this rank so far. Collective. */
+/**
+ * Before arguments are looked at: ends a reduction that this rank has given up, and waits for the ranks that it waited
+ * for. They may still read what it gave to that one, and would take what it gives next for the same.
+ */
+xep_status_t xep_weights_end_last(xep_weights_t *weights);
+
+/** xep_weights_reduce(), behind that; status: of this rank so far. Collective. */
 xep_status_t xep_weights_sum(xep_weights_t *weights, const xep_weights_reduce_args_t *args, xep_status_t status);
 
 #endif

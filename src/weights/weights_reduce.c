@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "error.h"
+#include "group_control.h"
 #include "group_exchange.h"
 #include "group_wait.h"
 #include "weights.h"
@@ -123,6 +124,14 @@ static void give(xep_weights_t *weights, const xep_weights_reduce_args_t *args, 
         memcpy((char *)weights->heap->base + gradients_offset(weights, i), args->x[i],
                weights->params.elements * sizeof(float));
     }
+}
+
+xep_status_t xep_weights_end_last(xep_weights_t *weights)
+{
+    xep_group_gathers_for(weights->group, "xep_weights_reduce");
+    const xep_status_t status = xep_group_leave_gather(weights->group);
+    xep_group_gathers_for(weights->group, NULL);
+    return status;
 }
 
 xep_status_t xep_weights_sum(xep_weights_t *weights, const xep_weights_reduce_args_t *args, xep_status_t status)

@@ -92,8 +92,8 @@ static xep_status_t call_another(xep_group_t *group, mp_job_t *job, size_t bytes
 }
 
 /*
- * Another one is called in its place, and by the last rank behind it: that is in its first round still, or (all_give_up)
- * has given up the second one. All do that twice, so that they are seen to be in the same round.
+ * Another one is called in its place, and by the last rank behind it: that is in its first round still, or
+ * (all_give_up) has given up the second one. All do that twice, so that they are seen to be in the same round.
  */
 static void leave_allgather(xep_group_t *group, xep_group_t *second, mp_job_t *job, size_t bytes, int all_give_up)
 {

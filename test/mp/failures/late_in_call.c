@@ -2,10 +2,11 @@
 /* ranks: 2 4, brief: 2, limit: 60 */
 
 /*
- * A call that gathers twice, as many bytes each time: the last rank is late in the second one, in which the others give
- * up. The next such call of these begins with its first one, and has the numbers of that call alone.
+ * Calls that gather several times: the last rank is late in one of these, in which the others give up, and call again.
+ * A creation in which it comes late to the first one goes on. A reduction begins anew, and writes nothing that the last
+ * rank may still read: no rank ever has sums of two calls.
  *
- * It is linked with the insides of the library, of which one function is wrapped.
+ * It is linked with the insides of the library, of which two functions are wrapped.
  */
 
 #include <string.h>
@@ -16,24 +17,40 @@
 
 enum { DEADLINE_MS = 300, FAR_MS = 30000, CALLS = 200, ELEMENTS = 1000 };
 
-static uint32_t signals; /* until the last rank is late; 0: it never is */
+static uint32_t signals; /* until the last rank is late with its word; 0: it never is */
+static int reads_late;   /* it is, behind the next one that it has sent and for which it has all others */
 
 xep_status_t __real_xep_group_signal_all(xep_group_t *group, xep_heap_wire_t *heap, const xep_group_signal_t *signal,
                                          uint64_t deadline_ns);
 xep_status_t __wrap_xep_group_signal_all(xep_group_t *group, xep_heap_wire_t *heap, const xep_group_signal_t *signal,
                                          uint64_t deadline_ns);
+xep_status_t __real_xep_group_flush(xep_group_t *group, xep_heap_wire_t *heap, uint64_t deadline_ns, const char *what);
+xep_status_t __wrap_xep_group_flush(xep_group_t *group, xep_heap_wire_t *heap, uint64_t deadline_ns, const char *what);
+
+static void be_late(void)
+{
+    mp_sleep_us(DEADLINE_MS * 2500);
+}
 
 xep_status_t __wrap_xep_group_signal_all(xep_group_t *group, xep_heap_wire_t *heap, const xep_group_signal_t *signal,
                                          uint64_t deadline_ns)
 {
-    if (signals != 0 && --signals == 0) mp_sleep_us(DEADLINE_MS * 2500);
+    if (signals != 0 && --signals == 0) be_late();
     return __real_xep_group_signal_all(group, heap, signal, deadline_ns);
 }
 
-/* All ranks have gradients for expert 0, of rank 0, which are other ones in each call. */
+xep_status_t __wrap_xep_group_flush(xep_group_t *group, xep_heap_wire_t *heap, uint64_t deadline_ns, const char *what)
+{
+    const xep_status_t status = __real_xep_group_flush(group, heap, deadline_ns, what);
+    if (reads_late) be_late();
+    reads_late = 0;
+    return status;
+}
+
+/* All ranks have gradients for the expert of the last rank, which are other ones in each call. */
 static xep_status_t reduce(xep_weights_t *weights, float call)
 {
-    static const uint32_t expert = 0;
+    const uint32_t expert = mp_nranks() - 1;
     xep_weights_reduce_args_t args = XEP_WEIGHTS_REDUCE_ARGS_INIT;
     float *x = mp_alloc(sizeof *x * ELEMENTS, 0), *out = mp_alloc(sizeof *out * ELEMENTS, 0), sum = 0;
     const float *given = x;
@@ -41,27 +58,52 @@ static xep_status_t reduce(xep_weights_t *weights, float call)
     args.count = 1, args.experts = &expert, args.x = &given, args.out = out;
     const xep_status_t status = xep_weights_reduce(weights, &args);
     for (uint32_t r = 0; r < mp_nranks(); r++) sum += call * (float)(r + 1);
-    for (uint32_t i = 0; i < ELEMENTS && status == XEP_OK; i++) MP_CHECK(out[i] == (mp_rank() == 0 ? sum : 0));
+    for (uint32_t i = 0; i < ELEMENTS && status == XEP_OK; i++) MP_CHECK(out[i] == (mp_is_last() ? sum : 0));
     mp_free(x, "x");
     mp_free(out, "out");
     return status;
 }
 
+static void create_late(xep_group_t *group, xep_group_t *second, xep_weights_t **weights_p)
+{
+    xep_weights_params_t p = XEP_WEIGHTS_PARAMS_INIT;
+    xep_status_t status;
+    p.experts = mp_nranks(), p.bytes = 64, p.elements = ELEMENTS, p.gradients = 1;
+    MP_OK(xep_group_barrier(group));
+    if (mp_is_last()) signals = 1;
+    status = xep_weights_create(second, &p, weights_p);
+    MP_CHECK(status == (mp_is_last() ? XEP_OK : XEP_ERR_TIMEOUT));
+    for (int i = 0; status == XEP_ERR_TIMEOUT && i < CALLS; i++) status = xep_weights_create(second, &p, weights_p);
+    MP_OK(status);
+}
+
+/* first: of the late rank; the others give up, and call until all have come to the same one. */
+static void reduce_late(xep_group_t *group, xep_weights_t *weights, xep_status_t first)
+{
+    xep_status_t status;
+    int i = 0;
+    MP_CHECK(reduce(weights, 10) == (mp_is_last() ? first : XEP_ERR_TIMEOUT));
+    do status = reduce(weights, 100);
+    while ((status == XEP_ERR_TIMEOUT || (status == XEP_ERR_MISMATCH && first != XEP_OK)) && ++i < CALLS);
+    MP_OK(status);
+    for (float call = 1000; call < 1010; call++) MP_OK(reduce(weights, call));
+    MP_OK(xep_group_barrier(group));
+}
+
 int main(void)
 {
     xep_group_t *group = mp_group(), *second = mp_second_group(group, mp_is_last() ? FAR_MS : DEADLINE_MS);
-    xep_weights_params_t p = XEP_WEIGHTS_PARAMS_INIT;
-    xep_weights_t *weights;
-    xep_status_t status;
-    p.experts = mp_nranks(), p.bytes = 64, p.elements = ELEMENTS, p.gradients = 1;
-    MP_OK(xep_weights_create(second, &p, &weights));
+    xep_weights_t *weights = NULL;
+    create_late(group, second, &weights);
     MP_OK(reduce(weights, 1));
     MP_OK(xep_group_barrier(group));
     if (mp_is_last()) signals = 2;
-    MP_CHECK(reduce(weights, 10) == (mp_is_last() ? XEP_OK : XEP_ERR_TIMEOUT));
-    for (int i = 0; (status = reduce(weights, 100)) == XEP_ERR_TIMEOUT && i < CALLS; i++) continue;
-    MP_OK(status);
-    for (float call = 1000; call < 1010; call++) MP_OK(reduce(weights, call));
+    reduce_late(group, weights, XEP_OK);
+    if (mp_is_last()) reads_late = 1;
+    reduce_late(group, weights, XEP_OK);
+    /* it is in its second allgather when the others have begun anew */
+    if (mp_is_last()) signals = 1;
+    reduce_late(group, weights, XEP_ERR_MISMATCH);
     xep_weights_destroy(weights);
     xep_group_destroy(second);
     return mp_end(group);
