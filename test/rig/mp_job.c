@@ -106,7 +106,6 @@ void mp_job_open(mp_job_t *job, const mp_case_t *c, uint64_t seed)
     job->tokens = job->routing->tokens_of[mp_rank()];
     job->shape = (oracle_shape_t){.routing = job->routing,
                                   .source = c->source,
-                                  .source_arg = c->source_arg,
                                   .hidden = c->hidden,
                                   .nscales = c->nscales,
                                   .payloads = payloads,

@@ -16,14 +16,13 @@ typedef struct mp_case {
     const char *mode;    /* NULL: normal */
     const char *routing; /* of oracle_route_parse(); NULL: uniform */
     const char *owners;  /* of oracle_owners_make(); NULL: blocks, without a map */
-    /* instances of experts: what came is compared whichever rank it came to, and normal sums fp32 */
+    /* experts on several ranks: rows are compared whichever of them they came to; normal must sum fp32 */
     const xep_replica_t *replicas;
     uint32_t nreplicas;
     xep_balance_t balance; /* of the buffer: dispatches say by flags whether they are balanced */
     xep_plan_fn plan;
     void *plan_ctx;
     const oracle_source_t *source; /* NULL: the generator's */
-    const void *source_arg;
     uint32_t experts, topk, hidden;
     uint64_t tokens; /* most of a rank */
     int ragged;      /* 1: ranks have different numbers of tokens, some 0; 2: rank 0 alone has any */
