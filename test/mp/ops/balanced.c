@@ -51,7 +51,7 @@ static int plan_last(void *ctx, const xep_plan_t *plan)
         for (uint32_t r = 0; r < plan->nranks; r++) rows += plan->counts[r * plan->experts + e];
         if (*wrong == 1 && e == 5 && plan->begin[e + 1] - plan->begin[e] > 1) to = plan->begin[e];
         while (to > plan->begin[e] && plan->out != NULL && plan->out[plan->rank[to]]) to--;
-        plan->rows[to] = rows + (*wrong == 2 && e == 9);
+        plan->rows[to] = rows + (*wrong == 2 && e == 9) - (*wrong == 4 && e == 9);
     }
     return *wrong == 3 ? -5 : 0;
 }
@@ -386,18 +386,19 @@ static void refused_params(xep_group_t *group)
     MP_CHECK(none == NULL);
 }
 
-/* Other plans, plans that do not add up, and none: on one rank, and all are told. */
+/* Other plans, plans of more rows and of fewer, and none: on one rank, and all are told. */
 static void wrong_plans(xep_group_t *group)
 {
     static const char *const own[] = {"have different plans for expert 5", "invalid plan: the rows of expert 9",
-                                      "params.plan returned -5"};
+                                      "params.plan returned -5", "invalid plan: the rows of expert 9"};
     static const char *const others[] = {NULL, "has no valid plan: the rows of expert 9 do not add up",
-                                         "has no plan: its function failed"};
+                                         "has no plan: its function failed",
+                                         "has no valid plan: the rows of expert 9 do not add up"};
     const mp_case_t c = case_of("normal", XEP_BALANCE_PLAN, 1);
     mp_job_t job;
     mp_job_begin(&job, &c, 1, group);
     fill(&job, UNIFORM, 4);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         plan_wrong = mp_is_last() ? i + 1 : 0;
         const xep_dispatch_args_t args = dispatch_args(&job, XEP_DISPATCH_BALANCE);
         const xep_status_t expected = i == 0 || !mp_is_last() ? XEP_ERR_MISMATCH : XEP_ERR_INVALID;
