@@ -5,6 +5,7 @@ libxep_oracle_la_SOURCES = \
 	%D%/oracle.h %D%/oracle_alloc.h %D%/oracle_random.h \
 	%D%/oracle_check_by_expert.c \
 	%D%/oracle_check_by_rank.c \
+	%D%/oracle_check_instances.c \
 	%D%/oracle_cast.c %D%/oracle_cast.h \
 	%D%/oracle_check.c %D%/oracle_check.h \
 	%D%/oracle_combine.c %D%/oracle_combine.h \

@@ -10,6 +10,12 @@
 #include "oracle_number.h"
 #include "oracle_payloads.h"
 
+static int has(const oracle_shape_t *shape, uint32_t rank, uint32_t expert)
+{
+    if (shape->instances != NULL) return (int)(shape->instances[expert] >> rank & 1);
+    return oracle_owner(shape->routing, expert) == rank;
+}
+
 /*
  * Allocates scratch memory for one row. difference is the caller's; it is emptied and names this rank. recv may be NULL
  * if tokens are only counted.
@@ -34,7 +40,7 @@ void oracle_check_open(oracle_check_t *check, const oracle_shape_t *shape, uint3
         .local = oracle_alloc(shape->routing->params.experts * sizeof *check->local),
     };
     for (uint32_t expert = 0; expert < shape->routing->params.experts; expert++)
-        check->local[expert] = oracle_owner(shape->routing, expert) == rank ? (int32_t)check->experts++ : -1;
+        check->local[expert] = has(shape, rank, expert) ? (int32_t)check->experts++ : -1;
 }
 
 void oracle_check_close(oracle_check_t *check)
@@ -129,20 +135,12 @@ const void *oracle_row_at(const xep_recv_t *recv, uint64_t row)
     return recv->row != NULL ? recv->row[row] : (const char *)recv->x + row * recv->x_stride;
 }
 
-static int64_t idx_of(const xep_recv_t *recv, uint64_t row, uint32_t k)
-{
-    const size_t at = row * recv->topk + k;
-
-    return recv->topk_idx_dtype == XEP_INT32 ? ((const int32_t *)recv->topk_idx)[at]
-                                             : ((const int64_t *)recv->topk_idx)[at];
-}
-
 /* A weight is compared as a row of one element, so its column is set afterwards. */
 int oracle_check_selection(const oracle_check_t *check, uint64_t row, uint32_t k, int64_t expert, float weight)
 {
     const xep_recv_t *recv = check->recv;
 
-    if (oracle_differ_number(check->difference, "topk_idx", row, k, expert, idx_of(recv, row, k))) return 1;
+    if (oracle_differ_number(check->difference, "topk_idx", row, k, expert, oracle_idx_at(recv, row, k))) return 1;
     if (recv->topk_weights == NULL || !oracle_differ_row(check->difference, "topk_weights", row, XEP_FP32, 1, &weight,
                                                          recv->topk_weights + row * recv->topk + k))
         return 0;
@@ -217,6 +215,7 @@ int oracle_check_unused(const oracle_check_t *check, uint64_t first, uint64_t en
 {
     for (uint64_t row = first; row < end; row++)
         for (uint32_t k = 0; k < check->recv->topk; k++)
-            if (oracle_differ_number(check->difference, "topk_idx", row, k, -1, idx_of(check->recv, row, k))) return 1;
+            if (oracle_differ_number(check->difference, "topk_idx", row, k, -1, oracle_idx_at(check->recv, row, k)))
+                return 1;
     return 0;
 }

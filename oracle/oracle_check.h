@@ -78,6 +78,13 @@ int oracle_check_unused(const oracle_check_t *check, uint64_t first, uint64_t en
 /** 0, or 1 and the first difference is noted. */
 int oracle_check_by_expert(oracle_check_t *check);
 
+/* ---- oracle_check_instances.c ---- */
+
+/* Rows of either arrangement, also of a piece, where experts have several instances. */
+
+/** 0, or 1 and the first difference is noted. */
+int oracle_check_instances(oracle_check_t *check);
+
 /* ---- oracle_check_by_rank.c ---- */
 
 /* Rows by rank: source rank, then source token, both ascending. */

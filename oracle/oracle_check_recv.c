@@ -16,7 +16,8 @@ int oracle_check_recv(const oracle_shape_t *shape, uint32_t rank, const xep_recv
     int differs;
 
     oracle_check_open(&check, shape, rank, recv, difference_p);
-    differs = shape->by_expert ? oracle_check_by_expert(&check) : oracle_check_by_rank(&check);
+    if (shape->instances != NULL) differs = oracle_check_instances(&check);
+    else differs = shape->by_expert ? oracle_check_by_expert(&check) : oracle_check_by_rank(&check);
     oracle_check_close(&check);
     return differs;
 }

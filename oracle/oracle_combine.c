@@ -124,6 +124,16 @@ static void add_experts(sum_t *s, uint64_t token)
     }
 }
 
+/* Parts of sums of ranks, whichever they are. */
+static void add_parts(sum_t *s, uint64_t token)
+{
+    for (uint32_t k = 0; k < s->shape->routing->params.topk; k++) {
+        if (s->idx[k] < 0) continue;
+        oracle_fill_output(s->shape, (uint32_t)s->idx[k], s->rank, token, s->row);
+        oracle_row_add(s->total, s->row, s->shape->combine_dtype, s->shape->hidden);
+    }
+}
+
 /* By rank: one row of each rank that the token went to, however many of its experts are there. */
 static void add_ranks(sum_t *s, uint64_t token)
 {
@@ -179,12 +189,22 @@ static void add_nodes(sum_t *s, uint64_t token)
     }
 }
 
+/* Its selections, but for those that the sum lacks. */
+static void route(sum_t *s, uint64_t token)
+{
+    const uint32_t topk = s->shape->routing->params.topk;
+
+    oracle_route_token(s->shape, s->rank, token, s->idx, s->weights);
+    for (uint32_t k = 0; s->shape->missing != NULL && k < topk; k++)
+        if (s->shape->missing[token * topk + k]) s->idx[k] = -1;
+}
+
 /* The row a token must combine to, in s->row. */
 static void sum_token(sum_t *s, uint64_t token)
 {
     const oracle_shape_t *shape = s->shape;
 
-    oracle_route_token(shape, s->rank, token, s->idx, s->weights);
+    route(s, token);
     memset(s->total, 0, shape->hidden * sizeof *s->total);
     for (uint32_t which = 0; which < 2; which++) {
         if (!(s->biases >> which & 1)) continue;
@@ -193,6 +213,7 @@ static void sum_token(sum_t *s, uint64_t token)
     }
     if (shape->by_expert && shape->sum_at_owner) add_owners(s, token);
     else if (shape->by_expert) add_experts(s, token);
+    else if (shape->instances != NULL) add_parts(s, token);
     else if (shape->node != NULL) add_nodes(s, token);
     else add_ranks(s, token);
     oracle_row_round(s->row, s->total, shape->combine_dtype, shape->hidden);
@@ -240,7 +261,7 @@ static void add_weights(sum_t *s, uint64_t token, float *sums)
     const uint32_t topk = s->shape->routing->params.topk, nranks = s->shape->routing->params.nranks;
     uint32_t n;
 
-    oracle_route_token(s->shape, s->rank, token, s->idx, s->weights);
+    route(s, token);
     n = oracle_destinations(s->shape->routing, s->idx, s->ranks);
     memset(sums, 0, topk * sizeof *sums);
     for (uint32_t node = 0; s->shape->node != NULL && node < nranks; node++) add_node_weights(s, node, n, token, sums);
@@ -248,6 +269,8 @@ static void add_weights(sum_t *s, uint64_t token, float *sums)
         oracle_fill_returned(s->shape, s->ranks[i], s->rank, token, s->weights);
         for (uint32_t k = 0; k < topk; k++) sums[k] += s->weights[k];
     }
+    for (uint32_t k = 0; k < topk; k++)
+        if (s->idx[k] < 0) sums[k] = 0; /* another selection's rank has it, too */
 }
 
 int oracle_check_weights(const oracle_shape_t *shape, uint32_t rank, const float *out, size_t out_stride,

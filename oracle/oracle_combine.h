@@ -12,8 +12,8 @@
  * ascending by rank, in fp32, rounded once to nearest even; with nodes, ascending by node: the outputs of the own
  * node's ranks one by one, and of every other node their sum, which was rounded once, or was not with wide_sums. By
  * expert: biases, then fma(weight, output, sum) by ascending k, of rows as combine_quant leaves them where encoded_from
- * says so; with sum_at_owner, by ascending ranks, the sums of their outputs by ascending k, rounded and encoded. 0, or
- * 1 and the first difference.
+ * says so; with sum_at_owner, by ascending ranks, the sums of their outputs by ascending k, rounded and encoded. With
+ * instances and by rank, the outputs of its experts in any order. 0, or 1 and the first difference.
  */
 int oracle_check_combine(const oracle_shape_t *shape, uint32_t rank, unsigned biases, const void *out,
                          size_t out_stride, oracle_difference_t *difference_p);

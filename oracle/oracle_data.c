@@ -80,10 +80,16 @@ static void generate_output(const oracle_shape_t *shape, uint32_t maker, uint32_
     /* LogFMT leaves what is not below 1 as it is */
     const int is_logfmt = shape->combine_quant == XEP_QUANT_LOGFMT;
     static const lanes_t below_one = {0x81ff81ff81ff81ff, 0x3c003c003c003c00};
-    const uint32_t stream = shape->by_expert ? shape->routing->params.nranks + maker : maker;
+    /* multiples of 2^-10 below 2: sums of some thousand are exact */
+    static const lanes_t exact = {0x81ff000081ff0000, 0x3e0000003e000000};
+    const int is_part = shape->instances != NULL && !shape->by_expert;
+    const uint32_t stream = shape->by_expert || is_part ? shape->routing->params.nranks + maker : maker;
     const uint64_t seed = oracle_stream(shape->payload, ORACLE_KIND_PAYLOAD, stream, 0);
 
-    fill(oracle_stream(seed, ORACLE_KIND_EXPERT, rank, token), is_logfmt ? below_one : lanes_of(shape->combine_dtype),
+    fill(oracle_stream(seed, ORACLE_KIND_EXPERT, rank, token),
+         is_part     ? exact
+         : is_logfmt ? below_one
+                     : lanes_of(shape->combine_dtype),
          row, shape->hidden * oracle_element_bytes(shape->combine_dtype));
 }
 
@@ -94,13 +100,13 @@ static void generate_returned(const oracle_shape_t *shape, uint32_t maker, uint3
     const uint32_t topk = shape->routing->params.topk;
     int32_t *idx = oracle_alloc(topk * sizeof *idx);
 
-    oracle_route(shape->routing, rank, token, idx, weights);
+    oracle_route_token(shape, rank, token, idx, weights);
     for (uint32_t k = 0; k < topk && !shape->by_expert; k++)
         if (idx[k] < 0 || oracle_owner(shape->routing, (uint32_t)idx[k]) != maker) weights[k] = 0.0f;
     free(idx);
 }
 
-static const oracle_source_t generator = {
+const oracle_source_t oracle_generator = {
     .route = generate_route,
     .row = generate_row,
     .scales = generate_scales,
@@ -114,7 +120,7 @@ static const oracle_source_t generator = {
 /* Whoever compares asks the same source as whoever fills, so a test that brings its own is compared with its own. */
 static const oracle_source_t *source_of(const oracle_shape_t *shape)
 {
-    return shape->source == NULL ? &generator : shape->source;
+    return shape->source == NULL ? &oracle_generator : shape->source;
 }
 
 void oracle_route_token(const oracle_shape_t *shape, uint32_t rank, uint64_t token, int32_t *idx, float *weights)
@@ -204,6 +210,29 @@ static void fill_outputs_by_expert(const oracle_shape_t *shape, const xep_recv_t
                                (char *)y + row * y_stride);
 }
 
+int64_t oracle_idx_at(const xep_recv_t *recv, uint64_t row, uint32_t k)
+{
+    const size_t at = row * recv->topk + k;
+
+    return recv->topk_idx_dtype == XEP_INT32 ? ((const int32_t *)recv->topk_idx)[at]
+                                             : ((const int64_t *)recv->topk_idx)[at];
+}
+
+/* The sum of what those experts have that the row says are here. */
+static void fill_sum(const oracle_shape_t *shape, const xep_recv_t *recv, uint64_t row, uint32_t src, void *y)
+{
+    float *sum = oracle_alloc(shape->hidden * sizeof *sum);
+
+    for (uint32_t k = 0; k < recv->topk; k++) {
+        const int64_t local = oracle_idx_at(recv, row, k);
+        if (local < 0 || local >= (int64_t)recv->local_experts) continue;
+        oracle_fill_output(shape, recv->experts[local], src, (uint64_t)recv->src_token[row], y);
+        oracle_row_add(sum, y, shape->combine_dtype, shape->hidden);
+    }
+    oracle_row_round(y, sum, shape->combine_dtype, shape->hidden);
+    free(sum);
+}
+
 void oracle_fill_outputs(const oracle_shape_t *shape, uint32_t rank, const xep_recv_t *recv, void *y, size_t y_stride)
 {
     if (shape->by_expert) {
@@ -211,6 +240,9 @@ void oracle_fill_outputs(const oracle_shape_t *shape, uint32_t rank, const xep_r
         return;
     }
     for (uint32_t src = 0; src < shape->routing->params.nranks; src++)
-        for (uint64_t row = recv->src_begin[src]; row < recv->src_begin[src + 1]; row++)
-            oracle_fill_output(shape, rank, src, (uint64_t)recv->src_token[row], (char *)y + row * y_stride);
+        for (uint64_t row = recv->src_begin[src]; row < recv->src_begin[src + 1]; row++) {
+            void *to = (char *)y + row * y_stride;
+            if (shape->instances != NULL) fill_sum(shape, recv, row, src, to);
+            else oracle_fill_output(shape, rank, src, (uint64_t)recv->src_token[row], to);
+        }
 }

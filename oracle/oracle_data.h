@@ -31,7 +31,10 @@ typedef struct oracle_source {
     /** Bias 0 or 1 [H] of combine_dtype. */
     void (*bias)(const oracle_shape_t *shape, uint32_t which, uint32_t rank, uint64_t token, void *row);
 
-    /** Its row as the experts of rank "maker" return it, or with by_expert as expert "maker" does: of combine_dtype. */
+    /**
+     * Its row as the experts of rank "maker" return it, or with by_expert or instances as expert "maker" does: of
+     * combine_dtype.
+     */
     void (*output)(const oracle_shape_t *shape, uint32_t maker, uint32_t rank, uint64_t token, void *row);
 
     /** Weights [K] that combine is given: by rank those "maker" sends back, by expert those of the token's rank. */
@@ -44,7 +47,13 @@ struct oracle_shape {
     const oracle_source_t *source;   /* NULL: the generator's */
     const void *source_arg;          /* the source's own */
     uint32_t without;                /* ranks whose experts nobody has selected, by the bits of their numbers */
-    uint64_t payload;                /* seed of rows, scales, biases and expert outputs */
+    /*
+     * [E] ranks that have each expert, by the bits of their numbers; NULL: its owner alone. Whichever of them gets a
+     * selection is right; outputs of a rank are sums of its experts', of fp32 that any order adds up to the same bits.
+     */
+    const uint32_t *instances;
+    const uint8_t *missing; /* [T][K] selections that the sums of the rank that combines lack; NULL: none */
+    uint64_t payload;       /* seed of rows, scales, biases and expert outputs */
     uint32_t hidden;
     uint32_t nscales;
     xep_dtype_t dtype;         /* of rows sent */
@@ -74,6 +83,9 @@ struct oracle_shape {
     int sum_at_owner;            /* by expert, unweighted: a rank sums what its experts have for a token */
 };
 
+/** What a shape without a source has; a test that routes by itself takes the rest from here. */
+extern const oracle_source_t oracle_generator;
+
 /** By the shape's source. */
 void oracle_route_token(const oracle_shape_t *shape, uint32_t rank, uint64_t token, int32_t *idx, float *weights);
 void oracle_fill_row(const oracle_shape_t *shape, uint32_t rank, uint64_t token, void *row);
@@ -86,6 +98,9 @@ void oracle_fill_returned(const oracle_shape_t *shape, uint32_t maker, uint32_t 
 void oracle_fill_inputs(const oracle_shape_t *shape, uint32_t rank, void *x, void *idx, float *weights,
                         uint32_t *scales);
 void oracle_fill_biases(const oracle_shape_t *shape, uint32_t which, uint32_t rank, void *bias);
+
+/** Selection k of a received row: a local expert, or -1. */
+int64_t oracle_idx_at(const xep_recv_t *recv, uint64_t row, uint32_t k);
 
 /** Outputs of this rank's experts for all rows received, by the received places and src_token. */
 void oracle_fill_outputs(const oracle_shape_t *shape, uint32_t rank, const xep_recv_t *recv, void *y, size_t y_stride);

@@ -91,12 +91,6 @@ static int differs(oracle_difference_t *difference, const char *array, uint64_t 
     return oracle_differ_number(difference, array, 0, column, (int64_t)expected, (int64_t)got);
 }
 
-static int64_t expert_at(const xep_recv_t *recv, uint64_t i)
-{
-    return recv->topk_idx_dtype == XEP_INT32 ? ((const int32_t *)recv->topk_idx)[i]
-                                             : ((const int64_t *)recv->topk_idx)[i];
-}
-
 /* Selections of the piece, counted from its indices: whether these are right is seen when all are there. */
 static int check_counts(oracle_pieces_t *pieces, const oracle_shape_t *shape, const xep_recv_t *recv,
                         oracle_difference_t *difference)
@@ -105,7 +99,7 @@ static int check_counts(oracle_pieces_t *pieces, const oracle_shape_t *shape, co
     uint64_t *counts = oracle_alloc(recv->local_experts * sizeof *counts);
     int found = 0;
     for (uint64_t i = 0; i < recv->rows * recv->topk; i++) {
-        const int64_t expert = expert_at(recv, i);
+        const int64_t expert = oracle_idx_at(recv, i / recv->topk, (uint32_t)(i % recv->topk));
         if (expert >= 0 && expert < (int64_t)recv->local_experts) counts[expert]++;
     }
     for (uint32_t e = 0; e < recv->local_experts && !found; e++) {
@@ -141,7 +135,8 @@ static int check_expert(oracle_pieces_t *pieces, const oracle_shape_t *shape, co
         differs(difference, "rows, at least,", e, 1, end <= recv->rows))
         return 1;
     for (uint64_t i = begin; i < end; i++)
-        if (differs(difference, "topk_idx", i, i < row ? e : (uint64_t)-1, (uint64_t)expert_at(recv, i))) return 1;
+        if (differs(difference, "topk_idx", i, i < row ? e : (uint64_t)-1, (uint64_t)oracle_idx_at(recv, i, 0)))
+            return 1;
     *row_p = end;
     return 0;
 }

@@ -86,6 +86,18 @@ static void allocate(mp_job_t *job)
         if (c->biases & 1u << b) job->bias[b] = mp_alloc(n * job->out_stride, 0);
 }
 
+/* With EVEN and no replicas every rank has every expert. */
+static void find_instances(mp_job_t *job, const mp_case_t *c)
+{
+    const int is_whole = c->balance == XEP_BALANCE_EVEN && c->nreplicas == 0;
+    if (!is_whole && c->replicas == NULL) return;
+    job->shape.instances = job->instances = calloc(c->experts, sizeof *job->instances);
+    MP_CHECK(job->instances != NULL);
+    for (uint32_t e = 0; e < c->experts; e++)
+        job->instances[e] = is_whole ? (1u << mp_nranks()) - 1 : 1u << oracle_owner(job->routing, e);
+    for (uint32_t i = 0; i < c->nreplicas; i++) job->instances[c->replicas[i].expert] |= 1u << c->replicas[i].rank;
+}
+
 void mp_job_open(mp_job_t *job, const mp_case_t *c, uint64_t seed)
 {
     const int by_expert = c->mode != NULL && strcmp(c->mode, "ll") == 0;
@@ -93,6 +105,7 @@ void mp_job_open(mp_job_t *job, const mp_case_t *c, uint64_t seed)
     open_routing(job, c, seed);
     job->tokens = job->routing->tokens_of[mp_rank()];
     job->shape = (oracle_shape_t){.routing = job->routing,
+                                  .source = c->source,
                                   .hidden = c->hidden,
                                   .nscales = c->nscales,
                                   .payloads = payloads,
@@ -106,6 +119,7 @@ void mp_job_open(mp_job_t *job, const mp_case_t *c, uint64_t seed)
                                   .quant = c->quant,
                                   .quant_scale = c->quant_scale,
                                   .alignment = c->alignment};
+    find_instances(job, c);
     allocate(job);
     mp_job_dispatch(job); /* what checks expect */
     mp_job_payload(job, seed * 31 + 7);
@@ -157,6 +171,11 @@ static xep_buffer_params_t params_of(const mp_job_t *job)
     p.combine_dtype = job->shape.combine_dtype;
     p.recv_rows = c->recv_rows;
     p.owners = job->routing->owners;
+    p.replicas = c->replicas;
+    p.nreplicas = c->nreplicas;
+    p.balance = c->balance;
+    p.plan = c->plan;
+    p.plan_ctx = c->plan_ctx;
     p.slots = c->slots;
     p.threads = c->threads;
     if (c->memory == XEP_MEMORY_CUDA) p.multiprocessors = c->threads;
@@ -215,6 +234,8 @@ void mp_job_buffer(mp_job_t *job, xep_group_t *group)
     const xep_buffer_info_t info = mp_buffer_info(job->buffer);
     MP_CHECK(info.bytes == bytes && info.recv_rows == size.recv_rows);
     if (ranks.nnodes == 1) MP_CHECK(bytes == size.node_bytes);
+    else if (job->c->memory == XEP_MEMORY_CUDA && job->instances != NULL) /* on one node there is no such buffer */
+        MP_CHECK(bytes <= size.bytes && bytes <= size.node_bytes);
     else if (job->c->pieces && !job->shape.by_expert) /* outputs return in any case */
         MP_CHECK(bytes == size.node_bytes && bytes == size.bytes);
     else /* of a tiny shape in pieces, receive rings are lost in the rounding to pages */
@@ -234,6 +255,7 @@ void mp_job_close(mp_job_t *job)
     xep_buffer_destroy(job->buffer);
     free(job->nodes);
     free(job->afar);
+    free(job->instances);
     mp_free(job->x, "x");
     mp_free(job->idx, "topk_idx");
     mp_free(job->weights, "topk_weights");

@@ -16,6 +16,13 @@ typedef struct mp_case {
     const char *mode;    /* NULL: normal */
     const char *routing; /* of oracle_route_parse(); NULL: uniform */
     const char *owners;  /* of oracle_owners_make(); NULL: blocks, without a map */
+    /* experts on several ranks: rows are compared whichever of them they came to; normal must sum fp32 */
+    const xep_replica_t *replicas;
+    uint32_t nreplicas;
+    xep_balance_t balance; /* of the buffer: dispatches say by flags whether they are balanced */
+    xep_plan_fn plan;
+    void *plan_ctx;
+    const oracle_source_t *source; /* NULL: the generator's */
     uint32_t experts, topk, hidden;
     uint64_t tokens; /* most of a rank */
     int ragged;      /* 1: ranks have different numbers of tokens, some 0; 2: rank 0 alone has any */
@@ -63,10 +70,11 @@ typedef struct mp_job {
     oracle_routing_t *routing;
     oracle_shape_t shape;
     xep_buffer_t *buffer;
-    uint64_t tokens; /* of this rank */
-    uint32_t *nodes; /* [R] of each rank of the buffer's group */
-    uint8_t *afar;   /* [R] those that are not mapped, whose outputs a combine in fewer bits encodes */
-    int may_be_out;  /* others may leave this rank out at any moment, in which a call gives it no memory */
+    uint64_t tokens;     /* of this rank */
+    uint32_t *nodes;     /* [R] of each rank of the buffer's group */
+    uint32_t *instances; /* [E] of the shape */
+    uint8_t *afar;       /* [R] those that are not mapped, whose outputs a combine in fewer bits encodes */
+    int may_be_out;      /* others may leave this rank out at any moment, in which a call gives it no memory */
     void *x, *idx, *out, *bias[2], *y;
     float *weights, *out_weights;
     uint32_t *scales;

@@ -255,6 +255,31 @@ TEST(swapped_rows_are_found)
     world_close(w);
 }
 
+/* Experts of other ranks may be here, too: a row that goes to another instance is not missed, a wrong one is found. */
+TEST(rows_of_instances)
+{
+    static const uint32_t instances[EXPERTS] = {1, 1, 1, 2, 6, 4, 4};
+    world_t *w = world_open(XEP_FP32, XEP_FP32);
+
+    w->shape.instances = instances;
+    expect_passes(w);
+    for (uint64_t row = 0; row < w->recv.rows; row++) {
+        expect_found(w, w->x[row], "x", row, 0);
+        for (uint32_t k = 0; k < TOPK; k++) {
+            expect_found(w, &w->idx[row][k], "topk_idx", row, k);
+            expect_found(w, &w->weights[row][k], "topk_weights", row, k);
+        }
+    }
+    expect_found(w, &w->expert_rows[1], "expert_rows", 0, 1);
+    expect_found(w, &w->recv.rows, "rows", 0, 0);
+    expect_found(w, &w->recv.local_experts, "local_experts", 0, 0);
+    const uint64_t last = w->src_begin[RANKS] = --w->recv.rows;
+    for (uint32_t k = 0; k < TOPK; k++)
+        if (w->idx[last][k] >= 0) w->expert_rows[w->idx[last][k]]--;
+    expect_passes(w);
+    world_close(w);
+}
+
 TEST(flipped_sums_are_found)
 {
     static const xep_dtype_t dtypes[] = {XEP_BF16, XEP_FP16, XEP_FP32};

@@ -321,47 +321,30 @@ static void fewer_bits(xep_group_t *group, const char *mode, void *stream)
     cuda_job_close(&job);
 }
 
-/* All tokens select one expert; its rows are dealt out, by the counts of indices that only the device had. */
+/* All tokens select the one expert; its rows are dealt out, by the counts of indices that only the device had. */
 static void balanced(xep_group_t *group, const char *mode, void *stream, xep_balance_t rule, uint32_t nreplicas)
 {
-    enum { HIDDEN = 64, TOKENS = 24, EXPERTS = 8, BUSY = 0 };
-    static float rows[TOKENS][HIDDEN], sums[TOKENS][HIDDEN];
-    const xep_replica_t replica = {BUSY, mp_nranks() - 1};
-    const uint64_t all = (uint64_t)TOKENS * mp_nranks(), among = nreplicas == 0 ? mp_nranks() : 2;
-    xep_buffer_params_t p = XEP_BUFFER_PARAMS_INIT;
-    xep_dispatch_args_t a = XEP_DISPATCH_ARGS_INIT;
+    const xep_replica_t replica = {0, mp_nranks() - 1};
+    mp_case_t c = small_case(mode);
     xep_loads_t loads = XEP_LOADS_INIT;
-    int64_t idx[TOKENS];
-    xep_buffer_t *buffer;
-    p.mode = mode, p.experts = EXPERTS, p.topk = 1, p.hidden = HIDDEN, p.tokens = TOKENS, p.memory = XEP_MEMORY_CUDA;
-    p.dtype = p.combine_dtype = XEP_FP32, p.balance = rule, p.replicas = &replica, p.nreplicas = nreplicas;
-    MP_OK(xep_buffer_create(group, &p, &buffer));
-    void *x = cuda_rig_alloc(NULL, sizeof rows), *out = cuda_rig_alloc(NULL, sizeof sums),
-         *there = cuda_rig_alloc(NULL, sizeof idx);
-    for (int t = 0; t < TOKENS; t++) idx[t] = BUSY;
-    cuda_rig_put(there, idx, sizeof idx, stream);
-    for (int round = 0; round < 3; round++) {
-        xep_combine_args_t b = XEP_COMBINE_ARGS_INIT;
-        const xep_recv_t *recv;
+    cuda_job_t job;
+    c.experts = c.topk = 1, c.dtype = c.combine_dtype = XEP_FP32, c.routing = "one-rank";
+    c.balance = rule, c.replicas = &replica, c.nreplicas = nreplicas;
+    const uint64_t all = c.tokens * mp_nranks(), among = nreplicas == 0 ? mp_nranks() : 2;
+    cuda_job_open(&job, &c, 5, group, stream);
+    for (uint64_t round = 0; round < 3; round++) {
         xep_handle_t *handle;
-        for (int i = 0; i < TOKENS * HIDDEN; i++) rows[i / HIDDEN][i % HIDDEN] = (float)(i + round + (int)mp_rank());
-        cuda_rig_put(x, rows, sizeof rows, stream);
-        a.tokens = TOKENS, a.x = x, a.topk_idx = there, a.stream = stream;
-        a.flags = round == 1 ? 0 : XEP_DISPATCH_BALANCE;
-        MP_OK(xep_dispatch(buffer, &a, &handle, NULL));
-        MP_OK(xep_handle_recv(handle, &recv));
-        b.x = recv->x, b.out = out, b.stream = stream;
-        MP_OK(xep_combine(handle, &b, NULL));
-        cuda_rig_get(sums, out, sizeof sums, stream);
-        MP_CHECK(memcmp(sums, rows, sizeof sums) == 0);
-        MP_CHECK(round == 1 || recv->rows <= (all + among - 1) / among);
-        xep_handle_release(handle);
+        cuda_job_payload(&job, round);
+        xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
+        if (round != 1) a.flags |= XEP_DISPATCH_BALANCE;
+        MP_OK(xep_dispatch(job.host.buffer, &a, &handle, NULL));
+        MP_CHECK(round == 1 || mp_recv(handle)->rows <= (all + among - 1) / among);
+        cuda_job_end(&job, handle);
     }
-    MP_OK(xep_buffer_loads(buffer, &loads));
+    MP_OK(xep_buffer_loads(job.host.buffer, &loads));
     MP_CHECK(loads.dispatches == 2 && loads.most_before == 2 * all &&
              loads.most_after == (2 * all + among - 1) / among);
-    xep_buffer_destroy(buffer);
-    cuda_rig_free(x), cuda_rig_free(out), cuda_rig_free(there);
+    cuda_job_close(&job);
 }
 
 /* On one node no host sees the indices. What a buffer takes is told for jobs of several. */
