@@ -91,7 +91,8 @@ grep -q 'there is no xep_nowhere.so' "$tmp/out" || { cat "$tmp/out"; failed=1; }
 
 # xep_info says the same of all at once
 "$builddir/xep_info" -p >"$tmp/out" 2>&1
-for said in 'its plugin ABI is' 'its structs have' 'has no symbol xep_plugin' 'xep_bad.so' 'is not a file' 'it calls itself'; do
+for said in 'its plugin ABI is' 'its structs have' 'has no symbol xep_plugin' 'xep_bad.so' 'is not a file' \
+    'it calls itself'; do
     grep -q "$said" "$tmp/out" || { echo "xep_info -p does not say \"$said\":"; cat "$tmp/out"; failed=1; }
 done
 
