@@ -269,8 +269,8 @@ static void add_weights(sum_t *s, uint64_t token, float *sums)
         oracle_fill_returned(s->shape, s->ranks[i], s->rank, token, s->weights);
         for (uint32_t k = 0; k < topk; k++) sums[k] += s->weights[k];
     }
-    for (uint32_t k = 0; k < topk; k++)
-        if (s->idx[k] < 0) sums[k] = 0; /* another selection's rank has it, too */
+    for (uint32_t k = 0; s->shape->missing != NULL && k < topk; k++)
+        if (s->shape->missing[token * topk + k]) sums[k] = 0; /* another selection's rank has it, too */
 }
 
 int oracle_check_weights(const oracle_shape_t *shape, uint32_t rank, const float *out, size_t out_stride,
