@@ -57,7 +57,7 @@ void xep_balance_close(xep_balancer_t *balancer)
 
 /* ---- a dispatch ---- */
 
-/* The shares stay until the round after the next: a second round does not touch these. */
+/* The shares stay until the round after the next, which may begin once this rank has sent its share of a second one. */
 static void note_counts(xep_buffer_t *buffer)
 {
     xep_balancer_t *balancer = buffer->balancer;
@@ -67,14 +67,17 @@ static void note_counts(xep_buffer_t *buffer)
     xep_plan_count(&balancer->planner, balancer->counts);
 }
 
-/* *expert_p: whose rows are wrong; E: nobody's. */
+/* *expert_p: whose rows are wrong; E: nobody's. From now on the counts are copies: others may write over the shares. */
 static xep_status_t ask_caller(xep_buffer_t *buffer, uint32_t *expert_p)
 {
     xep_balancer_t *balancer = buffer->balancer;
     xep_planner_t *planner = &balancer->planner;
     const uint32_t experts = planner->experts, nranks = planner->nranks;
-    for (uint32_t r = 0; r < nranks; r++)
-        memcpy(balancer->all_counts + (size_t)r * experts, balancer->counts[r], experts * sizeof(uint32_t));
+    for (uint32_t r = 0; r < nranks; r++) {
+        uint32_t *copy = balancer->all_counts + (size_t)r * experts;
+        memcpy(copy, balancer->counts[r], experts * sizeof *copy);
+        balancer->counts[r] = copy;
+    }
     memset(planner->rows, 0, planner->instances->count * sizeof *planner->rows);
     const xep_plan_t plan = {.size = sizeof plan,
                              .experts = experts,

@@ -34,7 +34,7 @@ struct xep_balancer {
     xep_planner_t planner;
     uint64_t share_bytes; /* a multiple of a cache line */
     uint32_t round;
-    const uint32_t **counts; /* [R] those of the last first round */
+    const uint32_t **counts; /* [R] those of the last first round: in the shares, or copies */
     uint32_t *nothing;       /* [E] zeros: of a rank that is out */
     uint32_t *all_counts;    /* [R][E] the same for a plan of the caller's */
     xep_loads_t loads;
