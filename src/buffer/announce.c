@@ -155,9 +155,22 @@ void xep_announce_stand(xep_buffer_t *buffer, uint32_t step, int last)
     tell_word(buffer, buffer->epoch << (XEP_STEP_BITS + FLAG_BITS) | announce->step | (last ? LAST : 0));
 }
 
+/*
+ * What was announced and has not begun has the epochs of operations that come. No rank announces any of these before
+ * all have come here, and none has an entry on its way.
+ */
+static void forget_entries(xep_buffer_t *buffer)
+{
+    const uint64_t bytes = xep_announce_row_bytes(&buffer->shape);
+    char *rows = (char *)buffer->heap->base + buffer->areas.announce;
+    for (uint32_t r = 0; r < buffer->shape.nranks; r++) memset(rows + r * bytes + LINE, 0, bytes - LINE);
+}
+
 void xep_announce_reset(xep_buffer_t *buffer)
 {
     xep_announce_t *announce = buffer->announce;
+    forget_entries(buffer);
+    announce->told = 0;
     announce->last[XEP_OP_DISPATCH] = announce->last[XEP_OP_COMBINE] = announce->dismissed = 0;
     announce->first = announce->early = announce->untold = announce->follows = 0;
     for (uint32_t s = 0; s < buffer->shape.slots; s++) {

@@ -251,6 +251,23 @@ static void fails(void)
     work_together();
 }
 
+/* What was announced in an earlier step, and had not begun at a reset, is not begun after it. */
+static void forgets(void)
+{
+    work_together();
+    if (!serves()) MP_OK(xep_announce_dispatch(job.buffer));
+    MP_OK(xep_buffer_reset(job.buffer));
+    stop_at = calls + 1;
+    if (serves()) {
+        MP_OK(serve(0));
+    } else {
+        mp_sleep_us(50 * 1000); /* the last rank looks for what comes */
+        mp_job_round(&job);
+        end_step(0);
+    }
+    work_together();
+}
+
 /* XEP_STEP_LAST ends one call, however soon or late the next step begins. */
 static void again(void)
 {
@@ -449,7 +466,8 @@ static const struct {
                  {"wrong", wrong},       {"fails", fails},         {"stopped", is_stopped},
                  {"disagree", disagree}, {"again", again},         {"layers", layers},
                  {"late", late},         {"worker", worker_dies},  {"announcer", announcer_dies},
-                 {"boundary", boundary}, {"workers", workers_die}, {"server", server_dies}};
+                 {"boundary", boundary}, {"workers", workers_die}, {"server", server_dies},
+                 {"forgets", forgets}};
 
 int main(int argc, char **argv)
 {

@@ -28,6 +28,8 @@ ends 3 normal fails -- $over_tcp
 ends 3 ll fails mask
 ends 3 normal stopped
 ends 3 ll stopped mask -- $over_tcp
+ends 3 ll forgets
+ends 3 normal forgets -- $over_tcp
 ends 3 normal again
 ends 3 ll layers
 ends 3 ll late
