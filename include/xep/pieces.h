@@ -16,7 +16,8 @@ extern "C" {
  * dispatch takes rows from it; ask again before writing for another one, which returns other memory, or the same if no
  * dispatch was made of it. Received rows that are read in place, of whatever rank, stay where they are meanwhile.
  *
- * Blocks until the peers have released the handles of an earlier dispatch whose rows were there. Errors:
+ * Blocks until the peers have released the handles of an earlier dispatch whose rows were there, and until every
+ * dispatch of rows there that comes after another operation has begun. Errors:
  * XEP_ERR_TIMEOUT, XEP_ERR_UNSUPPORTED (the buffer was made without XEP_BUFFER_SEND_MEMORY), XEP_ERR_BROKEN,
  * XEP_ERR_ABORTED, XEP_ERR_PEER.
  */

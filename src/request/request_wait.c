@@ -217,15 +217,34 @@ typedef struct memory_look {
     size_t *stride_p;
 } memory_look_t;
 
+/* Whether rows of that memory are of a dispatch that has not begun: the mode has not heard of it yet. */
+static int has_rows_to_take(const xep_buffer_t *buffer)
+{
+    for (uint32_t i = 0; i < buffer->nrequests && buffer->deferred != 0; i++) {
+        const xep_request_t *req = &buffer->requests[i];
+        if (req->state == XEP_REQUEST_DEFERRED && req->op.kind == XEP_OP_DISPATCH &&
+            (req->dispatch.flags & XEP_DISPATCH_IN_PLACE) != 0 &&
+            (uintptr_t)req->dispatch.x - (uintptr_t)buffer->heap->base < buffer->heap->bytes)
+            return 1;
+    }
+    return 0;
+}
+
+static xep_status_t ask_mode(const memory_look_t *look)
+{
+    const xep_buffer_t *buffer = look->buffer;
+    const xep_plugin_t *plugin = buffer->plugin.plugin;
+    if (look->handle != NULL) return plugin->input(buffer->mode, look->handle->slot, look->base_p, look->stride_p);
+    if (has_rows_to_take(buffer)) return XEP_INPROGRESS;
+    return plugin->place->memory(buffer->mode, look->base_p, look->stride_p);
+}
+
 /* Their reads end by operations of this buffer, or they wait for one of its: so these must go on. */
 static xep_status_t look_at_memory(void *arg)
 {
     const memory_look_t *look = arg;
     xep_buffer_t *buffer = look->buffer;
-    const xep_plugin_t *plugin = buffer->plugin.plugin;
-    xep_status_t status = look->handle != NULL
-                              ? plugin->input(buffer->mode, look->handle->slot, look->base_p, look->stride_p)
-                              : plugin->place->memory(buffer->mode, look->base_p, look->stride_p);
+    xep_status_t status = ask_mode(look);
     if (status != XEP_INPROGRESS) return status;
     xep_request_advance_all(buffer);
     status = xep_buffer_usable(buffer);
@@ -244,8 +263,9 @@ static void explain_memory(void *arg, char *text, size_t bytes)
     const memory_look_t *look = arg;
     const xep_plugin_t *plugin = look->buffer->plugin.plugin;
     if (look->handle == NULL) {
-        snprintf(text, bytes, "the send memory of mode %s: peers have not released handles with its rows",
-                 plugin->name);
+        snprintf(text, bytes, "the send memory of mode %s: %s", plugin->name,
+                 has_rows_to_take(look->buffer) ? "a dispatch of its rows has not begun"
+                                                : "peers have not released handles with its rows");
         return;
     }
     xep_op_t op = {.kind = XEP_OP_COMBINE, .slot = look->handle->slot};
