@@ -138,7 +138,10 @@ static void keep_memory(ext_group_t *group, char *memory, size_t bytes)
     group->gathered_bytes = bytes;
 }
 
-/* The buffer of data is exported for the length of the call, so that no other thread can resize it. */
+/*
+ * The buffer of data is exported for the length of the call, so that no other thread can resize it. Without bytes the
+ * library refuses the call, and the one before may still be called again.
+ */
 static PyObject *allgather(PyObject *self, PyObject *data)
 {
     ext_group_t *own = (ext_group_t *)self;
@@ -148,7 +151,7 @@ static PyObject *allgather(PyObject *self, PyObject *data)
     Py_buffer send;
     if (group == NULL || PyObject_GetBuffer(data, &send, PyBUF_SIMPLE) != 0) return NULL;
     const size_t bytes = (size_t)send.len * own->nranks;
-    char *recv = take_memory(own, bytes);
+    char none, *recv = bytes != 0 ? take_memory(own, bytes) : &none;
     if (recv == NULL) {
         PyBuffer_Release(&send);
         return NULL;
@@ -158,8 +161,8 @@ static PyObject *allgather(PyObject *self, PyObject *data)
     Py_END_ALLOW_THREADS
     parts = status < 0 ? ext_raise(status) : list_parts(recv, send.len, own->nranks);
     PyBuffer_Release(&send);
-    if (status < 0) keep_memory(own, recv, bytes);
-    else PyMem_Free(recv);
+    if (status == XEP_ERR_TIMEOUT) keep_memory(own, recv, bytes);
+    else if (bytes != 0) PyMem_Free(recv);
     return parts;
 }
 

@@ -100,10 +100,14 @@ static PyObject *get_enum(PyObject *self, void *closure)
     return ext_call_helper(named->name, "(i)", value);
 }
 
-/* Which experts are whose never changes: this is there before a release and after it. */
+/* Which experts are whose never changes: this is there before a release and after it, in memory of the buffer. */
 static PyObject *get_experts(PyObject *self, void *Py_UNUSED(closure))
 {
     const xep_recv_t *recv = &((ext_received_t *)self)->recv;
+    if (((ext_received_t *)self)->handle->buffer->buffer == NULL) {
+        PyErr_SetString(PyExc_ValueError, "the buffer is closed");
+        return NULL;
+    }
     PyObject *experts = PyTuple_New((Py_ssize_t)recv->local_experts);
     for (uint32_t e = 0; experts != NULL && e < recv->local_experts; e++)
         PyTuple_SET_ITEM(experts, (Py_ssize_t)e, PyLong_FromUnsignedLong(recv->experts[e]));

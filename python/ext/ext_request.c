@@ -127,12 +127,18 @@ xep_buffer_t *ext_request_begin(ext_buffer_t *buffer)
     return PySet_GET_SIZE(buffer->pending) == 0 || settle_pending(buffer) == 0 ? found : NULL;
 }
 
-/* The library's request is not freed: the buffer that it belongs to ends or is reset, and takes it along. */
+/*
+ * The library's request is not freed: the buffer that it belongs to ends or is reset, and takes it along. Until then
+ * the thread of the group may go on with it, and write the result.
+ */
 static int end(ext_request_t *request, const char *reason)
 {
     if (request->request == NULL) return 0;
     request->error = ext_error_new(XEP_ERR_ABORTED, reason);
-    return request->error != NULL ? forget(request, XEP_ERR_ABORTED) : -1;
+    if (request->error == NULL) return -1;
+    Py_INCREF(request->result);
+    ext_failed_keep(request->buffer, XEP_ERR_ABORTED, request->result);
+    return forget(request, XEP_ERR_ABORTED);
 }
 
 /* Those that have ended meanwhile keep their results; the rest get an error that says what became of the buffer. */

@@ -246,6 +246,27 @@ def test_arrays_of_failed_operations_are_kept(group):
             assert kept() is None
 
 
+def test_a_result_outlives_the_buffer_of_its_operation(group):
+    """Of one that is in flight when the buffer is closed, and of which nobody has the request: until the library has
+    ended it, the thread of the group may write there."""
+    need_several(group)
+    tokens, experts = 4, 2 * group.nranks
+    idx = np.arange(2 * tokens).reshape(tokens, 2) % experts
+    with xep.Group(communicator()) as own:
+        with own.buffer(experts, 2, 16, tokens, dtype="float32", combine_dtype="float32") as buffer:
+            handle = buffer.dispatch(np.ones((tokens, 16), np.float32), idx)
+            kept = None
+            if own.rank != 0:  # rank 0 does not come, so it does not end
+                request = handle.combine_async(handle.recv.x.copy())
+                kept = weakref.ref(request.result)
+                del request
+            del handle
+            gc.collect()
+        assert own.rank == 0 or kept() is not None
+    gc.collect()
+    assert own.rank == 0 or kept() is None
+
+
 def test_growing_with_another_default_type(buffer_of):
     world = make_world(buffer_of(), ragged=False)
     many = make_world(world.buffer, tokens=200, ragged=False)

@@ -407,6 +407,17 @@ def test_group_calls(group):
         group.event_fd()
 
 
+def test_experts_of_a_closed_buffer(group):
+    first, count = xep.expert_range(EXPERTS, group.nranks, group.rank)
+    with group.buffer(EXPERTS, TOPK, HIDDEN, 4, dtype="float32") as buffer:
+        handle = buffer.dispatch(np.zeros((0, HIDDEN), np.float32), np.zeros((0, TOPK), np.int64))
+        received = handle.recv
+        handle.release()
+        assert received.experts == tuple(range(first, first + count))
+    with pytest.raises(ValueError, match="the buffer is closed"):
+        assert received.experts
+
+
 def test_a_gather_that_is_called_again(group):
     """The last rank is stopped in one of many rounds: what those before it brought is still there."""
     need_several(group)

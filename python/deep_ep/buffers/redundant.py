@@ -9,6 +9,7 @@ is bounded. How often is known to every rank from the mapping.
 from __future__ import annotations
 
 import struct
+import threading
 from typing import Any, Iterator, NamedTuple, Optional, Sequence, Union
 
 import torch
@@ -189,14 +190,16 @@ def _copies(handle: xep.Handle, first: int, pieces: int) -> Iterator[tuple[torch
 def _group_of_node(group: xep.Group, nodes: Nodes) -> xep.Group:
     """Collective over the whole group: each node's ranks find one another by its allgather."""
     mine = nodes.members[nodes.node_of[group.rank]]
+    lock = threading.Lock()  # xep.Group gathers on a thread of its own, and may have stopped waiting for it
 
     def gather(data: Optional[bytes]) -> list[Optional[bytes]]:
         """None: this rank has its group, and helps the others to theirs."""
         length = struct.pack("<q", -1 if data is None else len(data))
-        lengths = [struct.unpack("<q", one)[0] for one in group.allgather(length)]
-        if max(lengths) < 0:
-            return [None] * group.nranks
-        parts = group.allgather((data or b"").ljust(max(lengths), b"\0"))
+        with lock:
+            lengths = [struct.unpack("<q", one)[0] for one in group.allgather(length)]
+            if max(lengths) < 0:
+                return [None] * group.nranks
+            parts = group.allgather((data or b"").ljust(max(lengths), b"\0"))
         return [None if size < 0 else part[:size] for size, part in zip(lengths, parts)]
 
     def allgather(data: bytes) -> list[bytes]:
