@@ -159,6 +159,7 @@ check_LTLIBRARIES += %D%/cuda/knows_cuda.la
 transport_tests = \
 	%D%/mp/failures/deadlines.mp %D%/mp/ops/pieces.mp %D%/mp/ops/pieces_misuse.mp %D%/mp/wire/wire_death.mp \
 	%D%/mp/wire/wire_keys.mp %D%/mp/wire/wire_late.mp %D%/mp/failures/late_puts.mp %D%/mp/launch/boot_reload.mp \
+	%D%/mp/failures/late_reads.mp \
 	%D%/mp/ops/owner_maps.mp %D%/mp/ops/owned_weights.mp %D%/mp/ops/balanced.mp %D%/mp/ops/serving.mp \
 	%D%/mp/ops/serving_kinds.mp \
 	%D%/mp/ops/normal_shapes.mp %D%/mp/ops/in_place.mp %D%/mp/ops/normal_ops.mp \
@@ -230,6 +231,7 @@ rank_tests = $(transport_tests) %D%/mp/ops/mode_query.mp %D%/mp/ops/events.mp %D
 %C%_mp_machine_process_settings_mp_LDADD = libmp_rig.la -lnuma
 %C%_mp_machine_process_settings_mp_LDFLAGS = -export-dynamic
 %C%_mp_failures_late_puts_mp_LDADD = libmp_rig.la
+%C%_mp_failures_late_reads_mp_LDADD = libmp_rig.la
 %C%_mp_ops_waits_mp_SOURCES = %D%/mp/ops/waits_books.h %D%/mp/ops/waits_books.c %D%/mp/ops/waits.c
 %C%_mp_ops_waits_mp_LDADD = libmp_rig.la
 %C%_mp_ops_counters_mp_LDADD = libmp_rig.la

@@ -294,6 +294,7 @@ static xep_status_t open_buffer(xep_group_t *group, xep_heap_device_t *device, a
     return XEP_OK;
 
 err_free:
+    if (buffer->heap != NULL) buffer->heap->exposed = 1; /* others may have made it, and put rows here by address */
     xep_buffer_free(buffer);
     return status;
 }
@@ -324,15 +325,15 @@ static xep_status_t add_remedy(const xep_buffer_params_t *params)
 
 /** What a rank says before all else; exchanged as bytes. */
 typedef struct call {
-    int32_t status; /* of its arguments */
-    uint32_t reserved;
+    int32_t status;   /* of its arguments */
+    uint32_t buffers; /* that it has created: fewer than another one where it has given up a creation at its end */
     uint64_t tokens;
 } call_t;
 
 /* Who sends, and what a rank that never has tokens makes its buffer for: the most that any rank says. */
 static xep_status_t learn_tokens(xep_group_t *group, xep_status_t own, uint64_t *tokens_p, uint32_t *sends)
 {
-    const call_t mine = {.status = own, .tokens = own == XEP_OK ? *tokens_p : 0};
+    const call_t mine = {.status = own, .buffers = group->buffers, .tokens = own == XEP_OK ? *tokens_p : 0};
     uint64_t most = 0;
     call_t *all = calloc(group->nranks, sizeof *all);
     if (all == NULL || sends == NULL) {
@@ -343,6 +344,7 @@ static xep_status_t learn_tokens(xep_group_t *group, xep_status_t own, uint64_t 
     for (uint32_t r = 0; r < group->nranks; r++) {
         sends[r] = all[r].tokens != 0;
         if (all[r].tokens > most) most = all[r].tokens;
+        if (all[r].buffers > group->buffers) group->buffers = all[r].buffers;
     }
     if (status == XEP_OK && most == 0)
         status = xep_fail(XEP_ERR_INVALID, "invalid tokens: 0 on all ranks (at least 1 on one of them)");

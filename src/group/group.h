@@ -41,7 +41,7 @@ typedef struct xep_peer {
 typedef struct xep_gather {
     size_t bytes, done; /* that each rank gives, in all rounds together; those of rounds that have ended */
     uint64_t within;    /* the call that it belongs to, and the how many-th it is there */
-    const void *recv;   /* has what these rounds brought */
+    const void *recv;   /* has what these rounds brought; NULL: nobody asks for that any more */
 } xep_gather_t;
 
 /** Whether, why and since when a rank is out: group_out.h. */

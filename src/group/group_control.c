@@ -250,6 +250,7 @@ static xep_status_t leave_gather(xep_group_t *group)
 {
     static const uint8_t none[1];
     const int is_last = count_bytes(&group->gather) == group->gather.bytes - group->gather.done;
+    group->gather.recv = NULL; /* for good: the caller may have other bytes there when it is called again */
     xep_status_t status = end_round(group, NULL);
     if (status == XEP_OK && !is_last) {
         group->gather = (xep_gather_t){.bytes = sizeof none, .within = NCALLS};
@@ -267,17 +268,24 @@ xep_status_t xep_group_leave_gather(xep_group_t *group)
     return status == XEP_OK ? leave_gather(group) : status;
 }
 
-/* Whether this may be the call that this rank gave up: then the results of its first rounds are in recv. */
-static int is_same(const xep_gather_t *gather, uint64_t within, const void *recv, size_t bytes)
+/*
+ * Whether this may be the call that this rank gave up: then the results of its first rounds are in recv. Within another
+ * call it gives what it gave before: else the others would have that, and this rank would go on with something else.
+ */
+static int is_same(const xep_group_t *group, uint64_t within, const void *send, const void *recv, size_t bytes)
 {
-    return gather->bytes == bytes && gather->within == within && (gather->done == 0 || gather->recv == recv);
+    const xep_gather_t *gather = &group->gather;
+    if (gather->bytes != bytes || gather->within != within) return 0;
+    if (group->gathers_for == NULL) return gather->done == 0 || gather->recv == recv;
+    const share_t *mine = share_of(group, group->rounds, group->rank);
+    return gather->done == 0 && memcmp(mine->data, send, count_bytes(gather)) == 0;
 }
 
 xep_status_t xep_group_gather(xep_group_t *group, const void *send, void *recv, size_t bytes)
 {
     xep_gather_t *gather = &group->gather;
     const uint64_t within = find_call(group);
-    int again = is_same(gather, within, recv, bytes);
+    int again = is_same(group, within, send, recv, bytes);
     xep_status_t status = xep_group_usable(group);
     if (status == XEP_OK && !again) status = xep_group_leave_gather(group);
     if (status != XEP_OK) return status;

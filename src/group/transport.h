@@ -19,7 +19,7 @@ struct xep_heap_wire {
     xep_wire_t wire; /* first, so that the mode's pointer is ours */
     void *base;      /* this rank's region, zeroed */
     uint64_t bytes;
-    int exposed; /* set by the core before closing: peers that are gone may come back and write by address */
+    int exposed; /* set by the core before closing: peers that are gone may come back and write or read by address */
     /*
      * set by the core: the loss of a rank is no error of the heap. If set before heap_connect, bytes come only in
      * messages, which heap_fence_off can refuse, and are copied before they leave; and a rank that has taken all its

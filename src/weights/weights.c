@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "error.h"
+#include "group_control.h"
 #include "group_exchange.h"
 #include "owners.h"
 
@@ -108,14 +109,15 @@ static void release(void *arg)
     free(weights);
 }
 
-/* Whatever was made; no rank is waited for. */
-static void free_weights(xep_weights_t *weights)
+/* Whatever was made; no rank is waited for. exposed: one that is late may still read here, by address. */
+static void free_weights(xep_weights_t *weights, int exposed)
 {
     xep_heap_wire_t *heap = weights->heap;
     if (heap == NULL) {
         release(weights);
         return;
     }
+    heap->exposed = exposed;
     heap->release = release;
     heap->release_arg = weights;
     weights->group->transport->ops->heap_close(heap);
@@ -142,13 +144,16 @@ static xep_status_t open_agreed(xep_group_t *group, const xep_weights_params_t *
     pthread_mutex_init(&weights->lock, NULL);
     status = lay_out(weights, &bytes);
     if (status == XEP_OK) status = open_heap(weights, bytes);
-    status = agree(group, &weights->params, status);
+    status = agree(group, params, status);
     if (status == XEP_OK) status = xep_group_connect_heap(group, weights->heap);
+    if (status == XEP_OK) {
+        map_node(weights);
+        status = agree(group, params, status); /* nobody has the keys of a rank that has given up before it had all */
+    }
     if (status != XEP_OK) {
-        free_weights(weights);
+        free_weights(weights, 1);
         return status;
     }
-    map_node(weights);
     xep_group_add_task(group, &weights->task);
     *weights_p = weights;
     return XEP_OK;
@@ -163,15 +168,19 @@ xep_status_t xep_weights_open(xep_group_t *group, const xep_weights_params_t *pa
     return status;
 }
 
-/* Others may still read here: all come first, or their deadline. */
+/*
+ * Others may still read here: all come first, or their deadline. An allgather that was given up is never gone on with
+ * here: it may be that of other weights.
+ */
 void xep_weights_close(xep_weights_t *weights)
 {
     xep_group_t *group = weights->group;
     uint8_t mine = 0, *all = malloc(group->nranks);
     xep_group_gathers_for(group, "xep_weights_destroy");
-    if (all != NULL) (void)xep_group_exchange(group, &mine, all, sizeof mine);
+    xep_status_t status = all != NULL ? xep_group_leave_gather(group) : XEP_ERR_NO_MEMORY;
+    if (status == XEP_OK) status = xep_group_exchange(group, &mine, all, sizeof mine);
     xep_group_gathers_for(group, NULL);
     free(all);
     xep_group_remove_task(group, &weights->task);
-    free_weights(weights);
+    free_weights(weights, status != XEP_OK);
 }

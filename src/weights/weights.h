@@ -52,6 +52,7 @@ struct xep_weights {
     xep_copy_t *copies; /* [params.copies] */
     uint64_t used;
     float *bounce; /* [XEP_BOUNCE] for gradients of ranks that are not mapped; NULL: params.gradients is 0 */
+    int may_come;  /* a read into it was given up */
 };
 
 enum { XEP_BOUNCE = 1 << 16 };

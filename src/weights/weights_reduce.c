@@ -11,6 +11,7 @@
 #include "error.h"
 #include "group_control.h"
 #include "group_exchange.h"
+#include "group_signal.h"
 #include "group_wait.h"
 #include "weights.h"
 
@@ -58,6 +59,16 @@ static void add(float *restrict sum, const float *restrict x, uint64_t count)
     for (uint64_t i = 0; i < count; i++) sum[i] += x[i];
 }
 
+/* Bytes of a read that was given up would come over those of the next one. */
+static xep_status_t await_last(xep_weights_t *weights)
+{
+    if (!weights->may_come) return XEP_OK;
+    const uint64_t deadline_ns = xep_deadline(weights->params.timeout_ms);
+    const xep_status_t status = xep_group_flush(weights->group, weights->heap, deadline_ns, "xep_weights_reduce");
+    weights->may_come = status != XEP_OK;
+    return status;
+}
+
 static xep_status_t add_piece(xep_weights_t *weights, uint32_t rank, uint64_t offset, float *sum, uint64_t count)
 {
     const char *base = weights->heap->wire.ops->map(&weights->heap->wire, rank);
@@ -71,8 +82,8 @@ static xep_status_t add_piece(xep_weights_t *weights, uint32_t rank, uint64_t of
                              .deadline_ns = xep_deadline(weights->params.timeout_ms),
                              .explain = explain};
     xep_status_t status = base != NULL ? XEP_OK : xep_group_explain(&wait, xep_group_wait(weights->group, &wait));
-    if (status == XEP_OK)
-        add(sum, base != NULL ? (const float *)(const void *)(base + offset) : weights->bounce, count);
+    if (status != XEP_OK) weights->may_come = 1;
+    else add(sum, base != NULL ? (const float *)(const void *)(base + offset) : weights->bounce, count);
     return status;
 }
 
@@ -145,6 +156,7 @@ xep_status_t xep_weights_sum(xep_weights_t *weights, const xep_weights_reduce_ar
         return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the gradients of %u ranks", weights->group->nranks);
     }
     xep_group_gathers_for(weights->group, "xep_weights_reduce");
+    if (status == XEP_OK) status = await_last(weights);
     if (status == XEP_OK) give(weights, args, mine);
     status = exchange(weights, mine, all, status);
     if (status == XEP_OK) {

@@ -119,6 +119,41 @@ static void leave_allgather(xep_group_t *group, xep_group_t *second, mp_job_t *j
     mp_free(recv, "recv");
 }
 
+static xep_status_t call_until(xep_group_t *group, const void *send, void *recv, size_t bytes)
+{
+    xep_status_t status;
+    for (int i = 0; (status = xep_group_allgather(group, send, recv, bytes)) == XEP_ERR_TIMEOUT && i < CALLS; i++)
+        continue;
+    return status;
+}
+
+/*
+ * Called again behind another one, which comes to its deadline as well, it is a new one: its memory has other bytes by
+ * then. The last rank has given it up in its first round, the others in the second one.
+ */
+static void come_back(xep_group_t *group, xep_group_t *hasty)
+{
+    const size_t bytes = PART + 5;
+    uint8_t *send = mp_alloc(bytes, 0), *recv = mp_alloc(mp_nranks() * bytes, 0);
+    memset(send, 0x55, bytes);
+    MP_OK(xep_group_barrier(group));
+    if (mp_is_last()) MP_FAILS(XEP_ERR_TIMEOUT, xep_group_allgather(hasty, send, recv, bytes));
+    MP_OK(xep_group_barrier(group));
+    if (!mp_is_last()) {
+        MP_FAILS(XEP_ERR_TIMEOUT, xep_group_allgather(hasty, send, recv, bytes));
+        MP_FAILS(XEP_ERR_TIMEOUT, xep_group_allgather(hasty, send, recv, 8));
+        memset(recv, 0xee, mp_nranks() * bytes);
+    }
+    MP_OK(xep_group_barrier(group));
+    if (mp_is_last()) MP_OK(call_until(hasty, send, recv, bytes));
+    memset(send, (int)mp_rank() + 1, bytes);
+    MP_OK(call_until(hasty, send, recv, bytes));
+    check_gathered(recv, bytes);
+    MP_OK(call_another(hasty, NULL, 2 * PART));
+    mp_free(send, "send");
+    mp_free(recv, "recv");
+}
+
 static void leave_allgathers(xep_group_t *group, xep_group_t *second)
 {
     const mp_case_t c = {.name = "left", MP_SHAPE(12, 4, 300, 30), .slots = 2};
@@ -129,6 +164,7 @@ static void leave_allgathers(xep_group_t *group, xep_group_t *second)
     leave_allgather(group, second, NULL, 3 * PART + 5, 0);
     leave_allgather(group, second, &job, 24, 0);
     leave_allgather(group, hasty, NULL, 3 * PART + 5, 1);
+    come_back(group, hasty);
     mp_job_close(&job);
     xep_group_destroy(hasty);
 }
@@ -151,6 +187,31 @@ static void at_the_end(xep_group_t *group)
     MP_CHECK(mp_now() - begin < FAR_MS / 2e3);
     MP_OK(xep_group_barrier(group));
     if (mp_is_last()) mp_job_close(&job);
+}
+
+/*
+ * The others give up an operation and then a reset, and leave. The last rank comes to that reset behind them: its word
+ * there does not let them believe that it leaves, too, and frees its memory.
+ */
+static void leave_reset(xep_group_t *group, xep_group_t *second)
+{
+    const mp_case_t c = {.name = "left",
+                         MP_SHAPE(12, 4, 300, 30),
+                         .slots = 2,
+                         .timeout_ms = mp_is_last() ? 12 * DEADLINE_MS : FAR_MS};
+    mp_job_t job;
+    xep_handle_t *handle;
+    mp_job_begin(&job, &c, 1, second);
+    MP_OK(xep_group_barrier(group));
+    come_late(8);
+    xep_dispatch_args_t d = mp_job_dispatch(&job);
+    if (!mp_is_last()) d.timeout_ms = DEADLINE_MS;
+    MP_FAILS(XEP_ERR_TIMEOUT, xep_dispatch(job.buffer, &d, &handle, NULL));
+    MP_FAILS(XEP_ERR_TIMEOUT, xep_buffer_reset(job.buffer));
+    if (!mp_is_last()) MP_CHECK(xep_buffer_destroy(job.buffer) != XEP_OK);
+    if (!mp_is_last()) job.buffer = NULL;
+    mp_job_close(&job);
+    MP_OK(xep_group_barrier(group));
 }
 
 /* The others hear of it in their operation. */
@@ -181,6 +242,7 @@ int main(void)
     in_operations(group, second, "ll");
     aborted(group);
     at_the_end(group);
+    leave_reset(group, second);
     xep_group_destroy(second);
     return mp_end(group);
 }

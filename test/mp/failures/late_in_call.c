@@ -3,8 +3,9 @@
 
 /*
  * Calls that gather several times: the last rank is late in one of these, in which the others give up, and call again.
- * A creation in which it comes late to the first one goes on. A reduction begins anew, and writes nothing that the last
- * rank may still read: no rank ever has sums of two calls.
+ * A creation in which it comes late to the first one goes on, but not with other arguments: these the last rank has not
+ * heard of. A reduction begins anew, and writes nothing that the last rank may still read: no rank ever
+ * has sums of two calls.
  *
  * It is linked with the insides of the library, of which two functions are wrapped.
  */
@@ -15,7 +16,7 @@
 #include "mp_rig.h"
 #include <xep/experts.h>
 
-enum { DEADLINE_MS = 300, FAR_MS = 30000, CALLS = 200, ELEMENTS = 1000 };
+enum { DEADLINE_MS = 300, FAR_MS = 30000, CALLS = 200, ELEMENTS = 1000, MOST_RANKS = 4 };
 
 static uint32_t signals; /* until the last rank is late with its word; 0: it never is */
 static int reads_late;   /* it is, behind the next one that it has sent and for which it has all others */
@@ -77,6 +78,27 @@ static void create_late(xep_group_t *group, xep_group_t *second, xep_weights_t *
     MP_OK(status);
 }
 
+/* The others call again with other owners, which the last rank does not have in its first call. */
+static void create_otherwise(xep_group_t *group, xep_group_t *second)
+{
+    uint32_t owners[MOST_RANKS];
+    xep_weights_t *weights = NULL;
+    xep_weights_params_t p = XEP_WEIGHTS_PARAMS_INIT;
+    xep_status_t status;
+    int i = 0;
+    p.experts = mp_nranks(), p.bytes = 64, p.owners = owners;
+    for (uint32_t e = 0; e < mp_nranks(); e++) owners[e] = e;
+    MP_OK(xep_group_barrier(group));
+    if (mp_is_last()) signals = 1;
+    MP_CHECK(xep_weights_create(second, &p, &weights) == (mp_is_last() ? XEP_ERR_MISMATCH : XEP_ERR_TIMEOUT));
+    for (uint32_t e = 0; e < mp_nranks(); e++) owners[e] = mp_nranks() - 1 - e;
+    do status = xep_weights_create(second, &p, &weights);
+    while ((status == XEP_ERR_TIMEOUT || status == XEP_ERR_MISMATCH) && ++i < CALLS);
+    MP_OK(status);
+    xep_weights_destroy(weights);
+    MP_OK(xep_group_barrier(group));
+}
+
 /* first: of the late rank; the others give up, and call until all have come to the same one. */
 static void reduce_late(xep_group_t *group, xep_weights_t *weights, xep_status_t first)
 {
@@ -105,6 +127,7 @@ int main(void)
     if (mp_is_last()) signals = 1;
     reduce_late(group, weights, XEP_ERR_MISMATCH);
     xep_weights_destroy(weights);
+    create_otherwise(group, second);
     xep_group_destroy(second);
     return mp_end(group);
 }
