@@ -7,8 +7,7 @@
  * Leaving together: what is in flight ends here; then all ranks quiesce; then each frees what it has. A rank that is
  * late or dead, or an abort, ends the wait, and the memory is freed nevertheless: a rank that writes into it later is
  * not one of those that go on. A buffer that is broken, here or on another rank, waits 2 s at most, as some rank is
- * probably the reason. Its word is not that of a reset: a rank that has given up a reset, and leaves, must neither take
- * those that come to that reset for ranks that leave, nor pass for one that comes.
+ * probably the reason.
  *
  * A reset:
  *  1. epochs, turns and quiesces go on from the highest of all ranks, as some may have begun more operations.
@@ -101,19 +100,17 @@ static xep_status_t hope_for_all(void *arg)
 }
 
 /*
- * Tells every peer that nothing of this rank will arrive any more, and waits until all have said so, by that word of
- * their lines: the signal comes after every put of this wire to that rank. Until then no rank may free or reuse memory
- * that others write into.
+ * Tells every peer that nothing of this rank will arrive any more, and waits until all have said so: the signal comes
+ * after every put of this wire to that rank. Until then no rank may free or reuse memory that others write into.
  */
-static xep_status_t quiesce_by(xep_buffer_t *buffer, size_t word, uint64_t value, int32_t timeout_ms,
-                               leaving_t *leaving)
+static xep_status_t quiesce_number(xep_buffer_t *buffer, uint64_t number, int32_t timeout_ms, leaving_t *leaving)
 {
     xep_group_t *group = buffer->group;
-    const uint64_t first = buffer->areas.lines + word, deadline_ns = xep_deadline(timeout_ms);
-    xep_group_signal_t signal = {.word = first + (uint64_t)group->rank * sizeof(xep_buffer_line_t),
-                                 .value = value,
+    uint64_t deadline_ns = xep_deadline(timeout_ms);
+    xep_group_signal_t signal = {.word = buffer->areas.lines + (uint64_t)group->rank * sizeof(xep_buffer_line_t),
+                                 .value = number,
                                  .what = "end of the buffer"};
-    xep_group_words_t words = {.first = (char *)buffer->heap->base + first,
+    xep_group_words_t words = {.first = (char *)buffer->heap->base + buffer->areas.lines,
                                .stride = sizeof(xep_buffer_line_t),
                                .value = signal.value,
                                .what = signal.what,
@@ -129,7 +126,7 @@ static xep_status_t quiesce_by(xep_buffer_t *buffer, size_t word, uint64_t value
 
 static xep_status_t quiesce(xep_buffer_t *buffer)
 {
-    return quiesce_by(buffer, offsetof(xep_buffer_line_t, quiet), ++buffer->quiesces, buffer->timeout_ms, NULL);
+    return quiesce_number(buffer, ++buffer->quiesces, buffer->timeout_ms, NULL);
 }
 
 /*
@@ -148,21 +145,17 @@ static void quiesce_device(xep_buffer_t *buffer, int goes_on)
     device->ops->stop(device, 0);
 }
 
-static xep_status_t leave(xep_buffer_t *buffer, int32_t timeout_ms, leaving_t *leaving)
-{
-    return quiesce_by(buffer, offsetof(xep_buffer_line_t, left), 1, timeout_ms, leaving);
-}
-
 /*
  * Does not wait for ranks that are out, or that die now. Others may still have to agree on who is out of their last
  * operations, so this rank goes on answering: the buffer's task runs until all are here.
  */
-static xep_status_t leave_members(xep_buffer_t *buffer, int32_t timeout_ms)
+static xep_status_t quiesce_members(xep_buffer_t *buffer, int32_t timeout_ms)
 {
+    uint64_t number = ++buffer->quiesces;
     xep_status_t status;
     if (buffer->group->left_out) return XEP_ERR_PEER;
     xep_buffer_leave(buffer);
-    do status = leave(buffer, timeout_ms, NULL);
+    do status = quiesce_number(buffer, number, timeout_ms, NULL);
     while (status == XEP_ERR_PEER && xep_members_bury(buffer) == XEP_OK);
     xep_buffer_enter(buffer);
     for (uint32_t r = 0; status == XEP_OK && r < buffer->shape.nranks; r++)
@@ -174,7 +167,8 @@ static xep_status_t leave_members(xep_buffer_t *buffer, int32_t timeout_ms)
 static xep_status_t take_leave(xep_buffer_t *buffer, int32_t timeout_ms)
 {
     leaving_t leaving = {.buffer = buffer};
-    xep_status_t status = buffer->goes_on ? leave_members(buffer, timeout_ms) : leave(buffer, timeout_ms, &leaving);
+    xep_status_t status = buffer->goes_on ? quiesce_members(buffer, timeout_ms)
+                                          : quiesce_number(buffer, ++buffer->quiesces, timeout_ms, &leaving);
     xep_group_remove_task(buffer->group, &buffer->task);
     return status;
 }

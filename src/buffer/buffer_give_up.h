@@ -17,14 +17,13 @@
 
 /** Every heap has one for each rank, at areas.lines of the buffer; only that rank writes it. */
 typedef struct xep_buffer_line {
-    uint64_t quiet;    /* buffer_end.c: how often it has been, in resets; */
-    uint64_t left;     /* 1: it frees the buffer */
+    uint64_t quiet;    /* buffer_end.c: how often it has been */
     uint64_t given_up; /* an epoch; 0: never */
     uint64_t when_ms;  /* wall clock: ranks of several hosts compare it, for a sentence */
     int32_t why;       /* xep_status_t */
     uint32_t expert;   /* 1 + global number of the expert that failed; 0: of none */
 } xep_buffer_line_t;
-_Static_assert(sizeof(xep_buffer_line_t) == 40, "written by peers");
+_Static_assert(sizeof(xep_buffer_line_t) == 32, "written by peers");
 
 /** What the next call of xep_buffer_give_up() tells beside a status: the global number of an expert. */
 void xep_buffer_blame_expert(xep_buffer_t *buffer, uint32_t expert);

@@ -189,31 +189,6 @@ static void at_the_end(xep_group_t *group)
     if (mp_is_last()) mp_job_close(&job);
 }
 
-/*
- * The others give up an operation and then a reset, and leave. The last rank comes to that reset behind them: its word
- * there does not let them believe that it leaves, too, and frees its memory.
- */
-static void leave_reset(xep_group_t *group, xep_group_t *second)
-{
-    const mp_case_t c = {.name = "left",
-                         MP_SHAPE(12, 4, 300, 30),
-                         .slots = 2,
-                         .timeout_ms = mp_is_last() ? 12 * DEADLINE_MS : FAR_MS};
-    mp_job_t job;
-    xep_handle_t *handle;
-    mp_job_begin(&job, &c, 1, second);
-    MP_OK(xep_group_barrier(group));
-    come_late(8);
-    xep_dispatch_args_t d = mp_job_dispatch(&job);
-    if (!mp_is_last()) d.timeout_ms = DEADLINE_MS;
-    MP_FAILS(XEP_ERR_TIMEOUT, xep_dispatch(job.buffer, &d, &handle, NULL));
-    MP_FAILS(XEP_ERR_TIMEOUT, xep_buffer_reset(job.buffer));
-    if (!mp_is_last()) MP_CHECK(xep_buffer_destroy(job.buffer) != XEP_OK);
-    if (!mp_is_last()) job.buffer = NULL;
-    mp_job_close(&job);
-    MP_OK(xep_group_barrier(group));
-}
-
 /* The others hear of it in their operation. */
 static void aborted(xep_group_t *group)
 {
@@ -242,7 +217,6 @@ int main(void)
     in_operations(group, second, "ll");
     aborted(group);
     at_the_end(group);
-    leave_reset(group, second);
     xep_group_destroy(second);
     return mp_end(group);
 }
