@@ -61,7 +61,7 @@ xep_status_t xep_combine_input(void *mode, uint32_t slot, void **base_p, size_t 
         xep_status_t status = xep_kit_flush(kit);
         return status < 0 ? status : XEP_INPROGRESS;
     }
-    kit->drained[slot] = kit->combined[slot];
+    kit->combined[slot] = 0;
     *base_p = xep_kit_own_area(kit, kit->layout->input, slot);
     *stride_p = kit->layout->combine_stride;
     return XEP_OK;
@@ -81,15 +81,14 @@ void xep_combine_explain(void *mode, const xep_op_t *op, char *text, size_t byte
 }
 
 /*
- * There is no rank to wait for where nothing was ever offered from the slot, or where its input was asked for since:
- * then all have read. Their words are not looked at again, as they share lines with the offers that ranks ahead are
- * just writing. From here on op is the last combine of the slot: the next one waits for the readers of this one.
+ * There is no rank to wait for where the epoch is 0: nothing was ever offered from the slot, or its input was asked for
+ * since, so that all have read. Their words are not looked at again, as they share lines with the offers that ranks
+ * ahead are just writing. From here on op is the last combine of the slot: the next one waits for the readers of it.
  */
 xep_status_t xep_combine_drain(void *mode, xep_op_t *op)
 {
     xep_kit_t *kit = mode;
-    const int is_known = kit->drained[op->slot] == kit->combined[op->slot];
-    xep_status_t status = is_known ? XEP_OK : xep_step_wait(mode, op);
+    xep_status_t status = kit->combined[op->slot] == 0 ? XEP_OK : xep_step_wait(mode, op);
     if (status == XEP_OK) kit->combined[op->slot] = op->epoch;
     return status;
 }

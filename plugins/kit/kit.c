@@ -44,7 +44,6 @@ static void lay_own(xep_kit_t *kit, xep_carve_t *arena)
     kit->prefaulted = xep_carve_array(arena, shape->slots, sizeof *kit->prefaulted);
     kit->there = xep_carve_array(arena, shape->slots * (uint64_t)shape->nranks, sizeof *kit->there);
     kit->combined = xep_carve_array(arena, shape->slots, sizeof *kit->combined);
-    kit->drained = xep_carve_array(arena, shape->slots, sizeof *kit->drained);
     kit->offers = xep_carve_array(arena, shape->nranks, sizeof *kit->offers);
 }
 

@@ -81,8 +81,7 @@ typedef struct xep_kit {
     const uint32_t *first_expert; /* [R + 1] the shape's */
     /* handshake of combines: */
     uint32_t *there;     /* [slots][R] the slot each rank chose for the dispatch of ours: the mode knows and sets it */
-    uint64_t *combined;  /* [slots] epoch of the last combine offered from a slot; 0: none */
-    uint64_t *drained;   /* [slots] the last of these that all were found to have read, for the input */
+    uint64_t *combined;  /* [slots] epoch of the last combine offered from a slot; 0: none, or all have read it */
     xep_offer_t *offers; /* [R] as received: scratch */
     struct xep_in_place *in_place;                         /* kit_in_place.h; NULL: rows are always copied */
     xep_step_t steps[XEP_STEPS_CASTS + 2][XEP_STEPS_MOST]; /* of each kind of operation, as they were chosen */
