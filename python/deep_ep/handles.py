@@ -76,8 +76,8 @@ class Places:
 
 
 class PlacesThere(Places):
-    """Places on a CUDA device. For none of what is done here the host waits, but for sums of rows that were staged in
-    host memory. Rows that have not come have no expert. Every expanded row is written, from row 0 where it is none.
+    """Places on a CUDA device. The host waits for nothing that is done here, except for sums of rows that were staged
+    in host memory. A row that has not come selects no expert. An expanded row of no selection is a copy of row 0.
 
     slots: [capacity of the received arrays, K] int32. rows: received; expanded: rows that there is room for. by_kernel:
     the library has found them: while their handle has its slot, it sums rows, too.

@@ -156,8 +156,8 @@ void xep_announce_stand(xep_buffer_t *buffer, uint32_t step, int last)
 }
 
 /*
- * What was announced and has not begun has the epochs of operations that come. No rank announces any of these before
- * all have come here, and none has an entry on its way.
+ * A dispatch that was announced but never began has left an entry under an epoch that a later operation will use. The
+ * entries can be cleared here: no rank announces again before every rank is in the reset, and no entry is in flight.
  */
 static void forget_entries(xep_buffer_t *buffer)
 {

@@ -58,7 +58,15 @@ static void check_gathered(const uint8_t *recv, size_t bytes)
     for (size_t i = 0; i < mp_nranks() * bytes; i++) MP_CHECK(recv[i] == i / bytes + 1);
 }
 
-/* It is called again, until the last rank has come. */
+/* Again and again, until the last rank has come. */
+static xep_status_t call_until(xep_group_t *group, const void *send, void *recv, size_t bytes)
+{
+    xep_status_t status;
+    for (int i = 0; (status = xep_group_allgather(group, send, recv, bytes)) == XEP_ERR_TIMEOUT && i < CALLS; i++)
+        continue;
+    return status;
+}
+
 static void in_allgather(xep_group_t *group, xep_group_t *second, size_t bytes)
 {
     uint8_t *send = mp_alloc(bytes, 0), *recv = mp_alloc(mp_nranks() * bytes, 0);
@@ -68,9 +76,7 @@ static void in_allgather(xep_group_t *group, xep_group_t *second, size_t bytes)
     come_late(5);
     status = xep_group_allgather(second, send, recv, bytes);
     MP_CHECK(status == (mp_is_last() ? XEP_OK : XEP_ERR_TIMEOUT));
-    for (int i = 0; status == XEP_ERR_TIMEOUT && i < CALLS; i++)
-        status = xep_group_allgather(second, send, recv, bytes);
-    MP_OK(status);
+    if (status == XEP_ERR_TIMEOUT) MP_OK(call_until(second, send, recv, bytes));
     check_gathered(recv, bytes);
     mp_free(send, "send");
     mp_free(recv, "recv");
@@ -83,8 +89,7 @@ static xep_status_t call_another(xep_group_t *group, mp_job_t *job, size_t bytes
     if (job != NULL) return xep_buffer_reset(job->buffer);
     uint8_t *send = mp_alloc(bytes, 0), *recv = mp_alloc(mp_nranks() * bytes, 0);
     memset(send, (int)mp_rank() + 1, bytes);
-    for (int i = 0; (status = xep_group_allgather(group, send, recv, bytes)) == XEP_ERR_TIMEOUT && i < CALLS; i++)
-        continue;
+    status = call_until(group, send, recv, bytes);
     if (status == XEP_OK) check_gathered(recv, bytes);
     mp_free(send, "send");
     mp_free(recv, "recv");
@@ -117,14 +122,6 @@ static void leave_allgather(xep_group_t *group, xep_group_t *second, mp_job_t *j
     if (job != NULL) mp_job_round(job);
     mp_free(send, "send");
     mp_free(recv, "recv");
-}
-
-static xep_status_t call_until(xep_group_t *group, const void *send, void *recv, size_t bytes)
-{
-    xep_status_t status;
-    for (int i = 0; (status = xep_group_allgather(group, send, recv, bytes)) == XEP_ERR_TIMEOUT && i < CALLS; i++)
-        continue;
-    return status;
 }
 
 /*

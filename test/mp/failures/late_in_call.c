@@ -4,8 +4,8 @@
 /*
  * Calls that gather several times: the last rank is late in one of these, in which the others give up, and call again.
  * A creation in which it comes late to the first one goes on, but not with other arguments: these the last rank has not
- * heard of. A reduction begins anew, and writes nothing that the last rank may still read: no rank ever
- * has sums of two calls.
+ * heard of. A reduction begins anew, and writes nothing that the last rank may still read: no rank ever has sums of two
+ * calls.
  *
  * It is linked with the insides of the library, of which two functions are wrapped.
  */

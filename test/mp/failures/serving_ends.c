@@ -251,7 +251,7 @@ static void fails(void)
     work_together();
 }
 
-/* What was announced in an earlier step, and had not begun at a reset, is not begun after it. */
+/* A dispatch that was announced but had not begun when the buffer was reset never begins. */
 static void forgets(void)
 {
     work_together();
