@@ -28,9 +28,9 @@
  *
  * Threads, forks, signals, streams:
  *  - One thread at a time uses a buffer, its handles and its requests; different buffers of one group may be used by
- *    different threads at once. A call on a buffer while another thread is in one returns XEP_ERR_INVALID at once.
- *    Calls on a group itself are made by one thread at a time. At any time any thread may call functions that take none
- *    of these, xep_group_abort() and xep_buffer_waits().
+ *    different threads at once. A call on a buffer while another thread is in one returns XEP_ERR_INVALID at once
+ *    (xep_request_test(): XEP_INPROGRESS). Calls on a group itself are made by one thread at a time. At any time any
+ *    thread may call functions that take none of these, xep_group_abort() and xep_buffer_waits().
  *  - Objects belong to the process that made them. After fork(), a call on one in the child returns XEP_ERR_INVALID,
  *    and destroy, release, free and abort do nothing there, so that the child may exit as it likes. It may create a
  *    group of its own.

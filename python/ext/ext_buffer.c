@@ -91,14 +91,21 @@ int ext_buffer_check(PyObject *object)
 
 /* ---- what it says ---- */
 
-/* A new tuple, in the order of BufferInfo. Ended handles are released first, as the library counts free slots. */
-static PyObject *query(PyObject *self, PyObject *Py_UNUSED(unused))
+/* Ended handles are released first, as they count as free; another thread may close the buffer meanwhile. */
+static xep_buffer_t *get_drained(ext_buffer_t *buffer)
 {
-    ext_buffer_t *buffer = (ext_buffer_t *)self;
-    xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
     if (ext_buffer_get(buffer) == NULL) return NULL;
     ext_slots_drain(&buffer->slots);
-    const xep_status_t status = lib.buffer_query(buffer->buffer, &info);
+    return ext_buffer_get(buffer);
+}
+
+/* A new tuple, in the order of BufferInfo. */
+static PyObject *query(PyObject *self, PyObject *Py_UNUSED(unused))
+{
+    const xep_buffer_t *buffer = get_drained((ext_buffer_t *)self);
+    xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
+    if (buffer == NULL) return NULL;
+    const xep_status_t status = lib.buffer_query(buffer, &info);
     if (status < 0) return ext_raise(status);
     static const char *const sums[] =
         {[XEP_NODE_SUMS_DEFAULT] = NULL, [XEP_NODE_SUMS_DTYPE] = "dtype", [XEP_NODE_SUMS_FP32] = "fp32"};
@@ -167,8 +174,7 @@ static PyObject *memory(PyObject *self, PyObject *Py_UNUSED(unused))
 /* Numbers for tests and for error messages: who holds a slot is the first question after BusyError. */
 static PyObject *slots_held(PyObject *self, PyObject *Py_UNUSED(unused))
 {
-    if (ext_buffer_get((ext_buffer_t *)self) == NULL) return NULL;
-    ext_slots_drain(&((ext_buffer_t *)self)->slots);
+    if (get_drained((ext_buffer_t *)self) == NULL) return NULL;
     return PyLong_FromSsize_t(((ext_buffer_t *)self)->slots.held);
 }
 

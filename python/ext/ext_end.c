@@ -32,6 +32,7 @@ static int end_all(ext_buffer_t *buffer, const char *reason)
     if (ext_request_end_all(buffer, reason) != 0) return -1;
     ext_slots_drain(&buffer->slots);
     if (end_handles(buffer) != 0) return -1;
+    ext_slots_settle(&buffer->slots);
     ext_slots_forget(&buffer->slots);
     buffer->recent.count = 0;
     return 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Rows by expert on a device: kernels of the library, which nothing waits for, so the GIL is kept. */
+/* Rows by expert on a device: kernels of the library, which nothing waits for; but a thread may be in the buffer. */
 #include "ext_module.h"
 
 #include "ext_args.h"
@@ -80,7 +80,15 @@ static PyObject *expand(PyObject *self, PyObject *const *given, Py_ssize_t nargs
         return NULL;
     args.slots = (int32_t *)(void *)slots.data;
     xep_handle_t *own = ext_handle_get(handle);
-    return own != NULL ? ext_none_or_raise(lib.handle_expand(own, &args)) : NULL;
+    PyObject *memory = (PyObject *)handle->memory;
+    xep_status_t status;
+    if (own == NULL) return NULL;
+    Py_INCREF(memory); /* another thread may release the handle */
+    Py_BEGIN_ALLOW_THREADS
+    status = lib.handle_expand(own, &args);
+    Py_END_ALLOW_THREADS
+    Py_DECREF(memory);
+    return ext_none_or_raise(status);
 }
 
 static const char reduce_doc[] =
@@ -131,7 +139,15 @@ static PyObject *reduce(PyObject *self, PyObject *const *given, Py_ssize_t nargs
     args.slots = (const int32_t *)(const void *)slots.data;
     args.out = out.data, args.out_stride = (size_t)out.stride, args.out_dtype = out.dtype;
     xep_handle_t *own = ext_handle_get(handle);
-    return own != NULL ? ext_none_or_raise(lib.handle_reduce(own, &args)) : NULL;
+    PyObject *memory = (PyObject *)handle->memory;
+    xep_status_t status;
+    if (own == NULL) return NULL;
+    Py_INCREF(memory);
+    Py_BEGIN_ALLOW_THREADS
+    status = lib.handle_reduce(own, &args);
+    Py_END_ALLOW_THREADS
+    Py_DECREF(memory);
+    return ext_none_or_raise(status);
 }
 
 PyMethodDef ext_expand_methods[] = {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The library's arithmetic, and what a device does of it: nothing here waits, so the GIL is kept. */
+/* The library's arithmetic, and what a device does of it. */
 #include "ext_module.h"
 
 #include "ext_args.h"
@@ -134,7 +134,11 @@ static PyObject *layout_there(PyObject *self, PyObject *const *given, Py_ssize_t
     args.topk_idx = topk_idx.data, args.topk_idx_stride = (size_t)topk_idx.stride, args.topk_idx_dtype = topk_idx.dtype;
     args.experts = buffer->experts, args.nranks = buffer->group->nranks;
     if (read_outputs(buffer->where, values, &args, &out) != 0) return NULL;
-    return ext_none_or_raise(lib.layout(&args, &out));
+    xep_status_t status;
+    Py_BEGIN_ALLOW_THREADS
+    status = lib.layout(&args, &out);
+    Py_END_ALLOW_THREADS
+    return ext_none_or_raise(status);
 }
 
 PyMethodDef ext_layout_functions[] = {

@@ -171,6 +171,14 @@ static PyObject *mode_query(PyObject *Py_UNUSED(module), PyObject *args)
                          info.cast_dtypes, info.combine_dtypes);
 }
 
+static int logs; /* messages have gone to a function of Python's: the library's own threads may want the GIL */
+
+int ext_is_alone(void)
+{
+    PyThreadState *first = PyInterpreterState_ThreadHead(PyInterpreterState_Get());
+    return !logs && PyThreadState_Next(first) == NULL;
+}
+
 /* On any thread of the library, with or without the GIL. arg: the callable, which lives as long as the process. */
 static void write_log(void *callable, xep_log_level_t level, const char *message)
 {
@@ -190,6 +198,7 @@ static PyObject *set_log(PyObject *Py_UNUSED(module), PyObject *callable)
         return PyErr_Format(PyExc_TypeError, "set_log: expected a function of level and text, or None, got %R",
                             callable);
     Py_INCREF(callable); /* for good: another thread may be about to call it */
+    logs = 1;
     Py_BEGIN_ALLOW_THREADS
     lib.log_set(callable == Py_None ? NULL : write_log, callable);
     Py_END_ALLOW_THREADS
@@ -210,7 +219,9 @@ static PyObject *trace_end(PyObject *module, PyObject *args)
     unsigned long long begin;
     (void)module;
     if (!PyArg_ParseTuple(args, "sK", &name, &begin)) return NULL;
+    Py_BEGIN_ALLOW_THREADS /* the first span of a thread takes a lock */
     lib.trace_end(name, begin);
+    Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
 

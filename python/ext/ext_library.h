@@ -59,6 +59,9 @@ PyObject *ext_raise(xep_status_t status);
 /** None, or with an exception set NULL. */
 PyObject *ext_none_or_raise(xep_status_t status);
 
+/** Whether nobody but this thread can be in a call of the library and want the GIL there. */
+int ext_is_alone(void);
+
 /** How often this process was forked off another since the module was loaded. */
 unsigned ext_forks(void);
 

@@ -19,15 +19,17 @@ static int pass_over_error(void)
     return 0;
 }
 
-/* What went wrong is told by the request. */
+/* What went wrong is told by the request; unless it goes on, as another thread is in a call on the buffer. */
 static int settle(const ext_handle_t *handle)
 {
     PyObject *request = handle->request;
     if (request == NULL) return 0;
     Py_INCREF(request);
     PyObject *result = PyObject_CallMethod(request, "wait", NULL);
+    const int goes_on = result == NULL && handle->request == request;
     Py_DECREF(request);
     Py_XDECREF(result);
+    if (goes_on) return -1;
     return result != NULL ? 0 : pass_over_error();
 }
 

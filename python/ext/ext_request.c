@@ -74,8 +74,9 @@ static int fail(ext_request_t *request, xep_status_t status)
 }
 
 /*
- * The status was found without the GIL, and another thread may have been here since: whoever comes first ends it. The
- * error is made before request_free(), as its sentence is that of this thread's last call.
+ * The status was found without the GIL, and another thread may have been here since: whoever comes first ends it, and
+ * has the library's request. The error is made before request_free(), as its sentence is that of this thread's last
+ * call.
  */
 static int settle(ext_request_t *request, xep_status_t status)
 {
@@ -83,7 +84,10 @@ static int settle(ext_request_t *request, xep_status_t status)
     if (own == NULL) return 0; /* another thread has */
     if (status < 0 && fail(request, status) != 0) return -1;
     if (status >= 0 && ext_handle_check(request->result)) ext_handle_came((ext_handle_t *)request->result);
+    request->request = NULL;
+    PyThreadState *state = ext_slots_leave_gil(&request->buffer->slots);
     lib.request_free(own);
+    ext_slots_take_gil(&request->buffer->slots, state);
     return forget(request, status);
 }
 
@@ -121,10 +125,10 @@ static int settle_pending(ext_buffer_t *buffer)
 /* Releases slots of which the last array has gone, sees to requests that nobody waits for. */
 xep_buffer_t *ext_request_begin(ext_buffer_t *buffer)
 {
-    xep_buffer_t *found = ext_buffer_get(buffer);
-    if (found == NULL || ext_buffer_refuse_served(buffer) != 0) return NULL;
+    if (ext_buffer_get(buffer) == NULL || ext_buffer_refuse_served(buffer) != 0) return NULL;
     ext_slots_drain(&buffer->slots);
-    return PySet_GET_SIZE(buffer->pending) == 0 || settle_pending(buffer) == 0 ? found : NULL;
+    if (PySet_GET_SIZE(buffer->pending) != 0 && settle_pending(buffer) != 0) return NULL;
+    return ext_buffer_get(buffer); /* another thread may have closed it meanwhile */
 }
 
 /*
@@ -168,6 +172,16 @@ static PyObject *done(PyObject *self, PyObject *Py_UNUSED(unused))
     return is_done < 0 ? NULL : PyBool_FromLong(is_done);
 }
 
+/* XEP_ERR_INVALID is how it ended, or another thread is in a call on the buffer: then a test says that it goes on. */
+static PyObject *refused_or_ended(ext_request_t *request)
+{
+    PyObject *refusal = ext_error_new(XEP_ERR_INVALID, NULL);
+    const int is_done = refusal != NULL ? test(request) : -1;
+    if (is_done == 0) return ext_raise_error(refusal);
+    Py_XDECREF(refusal);
+    return is_done < 0 ? NULL : result_or_raise(request);
+}
+
 /* stays_open: that all went well does not mean that it is done. */
 static PyObject *wait_by(PyObject *self, xep_status_t (*wait)(xep_request_t *request), int stays_open)
 {
@@ -179,6 +193,7 @@ static PyObject *wait_by(PyObject *self, xep_status_t (*wait)(xep_request_t *req
     Py_BEGIN_ALLOW_THREADS
     status = wait(own);
     Py_END_ALLOW_THREADS
+    if (status == XEP_ERR_INVALID) return refused_or_ended(request);
     if ((status < 0 || !stays_open) && settle(request, status) != 0) return NULL;
     return result_or_raise(request);
 }

@@ -225,7 +225,7 @@ static PyObject *serve(PyObject *Py_UNUSED(module), PyObject *args)
     return result;
 }
 
-/* step_end(buffers, last). Local: the GIL is kept. */
+/* step_end(buffers, last). Local, but another thread may be in a buffer. */
 static PyObject *step_end(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *buffers;
@@ -234,12 +234,15 @@ static PyObject *step_end(PyObject *Py_UNUSED(module), PyObject *args)
     if (!PyArg_ParseTuple(args, "O!p", &PyTuple_Type, &buffers, &last)) return NULL;
     xep_buffer_t **list = list_buffers(buffers, &count);
     if (list == NULL) return NULL;
-    const xep_status_t status = lib.step_end(list, count, last ? XEP_STEP_LAST : 0);
+    xep_status_t status;
+    Py_BEGIN_ALLOW_THREADS
+    status = lib.step_end(list, count, last ? XEP_STEP_LAST : 0);
+    Py_END_ALLOW_THREADS
     PyMem_Free(list);
     return ext_none_or_raise(status);
 }
 
-/* Local, and nothing waits. */
+/* A store, and the GIL is kept. */
 static PyObject *serve_stop(PyObject *self, PyObject *Py_UNUSED(unused))
 {
     xep_buffer_t *buffer = ext_buffer_get((ext_buffer_t *)self);
@@ -248,11 +251,15 @@ static PyObject *serve_stop(PyObject *self, PyObject *Py_UNUSED(unused))
     Py_RETURN_NONE;
 }
 
-/* Local, too. */
 static PyObject *announce_dispatch(PyObject *self, PyObject *Py_UNUSED(unused))
 {
     xep_buffer_t *buffer = ext_request_begin((ext_buffer_t *)self);
-    return buffer != NULL ? ext_none_or_raise(lib.announce_dispatch(buffer)) : NULL;
+    xep_status_t status;
+    if (buffer == NULL) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    status = lib.announce_dispatch(buffer);
+    Py_END_ALLOW_THREADS
+    return ext_none_or_raise(status);
 }
 
 static PyObject *announce_layers(PyObject *self, PyObject *args)
@@ -260,7 +267,12 @@ static PyObject *announce_layers(PyObject *self, PyObject *args)
     unsigned layers;
     if (!PyArg_ParseTuple(args, "I:announce_layers", &layers)) return NULL;
     xep_buffer_t *buffer = ext_request_begin((ext_buffer_t *)self);
-    return buffer != NULL ? ext_none_or_raise(lib.announce_layers(buffer, layers)) : NULL;
+    xep_status_t status;
+    if (buffer == NULL) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    status = lib.announce_layers(buffer, layers);
+    Py_END_ALLOW_THREADS
+    return ext_none_or_raise(status);
 }
 
 PyMethodDef ext_serve_functions[] = {

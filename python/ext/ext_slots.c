@@ -10,6 +10,7 @@
 
 #include <stddef.h>
 #include <structmember.h>
+#include <time.h>
 
 static PyTypeObject *memory_type;
 
@@ -124,9 +125,38 @@ PyObject *ext_slots_whole(ext_slots_t *slots, PyObject *buffer)
     return (PyObject *)slots->whole;
 }
 
+PyThreadState *ext_slots_leave_gil(ext_slots_t *slots)
+{
+    if (ext_is_alone()) return NULL;
+    slots->giving_back++;
+    return PyEval_SaveThread();
+}
+
+void ext_slots_take_gil(ext_slots_t *slots, PyThreadState *state)
+{
+    if (state == NULL) return;
+    PyEval_RestoreThread(state);
+    slots->giving_back--;
+}
+
 void ext_slots_drain(ext_slots_t *slots)
 {
-    while (slots->nended > 0) lib.handle_release(slots->ended[--slots->nended]);
+    while (slots->nended > 0) {
+        xep_handle_t *handle = slots->ended[--slots->nended];
+        PyThreadState *state = ext_slots_leave_gil(slots);
+        lib.handle_release(handle);
+        ext_slots_take_gil(slots, state);
+    }
+}
+
+void ext_slots_settle(const ext_slots_t *slots)
+{
+    const struct timespec moment = {.tv_nsec = 100 * 1000};
+    while (slots->giving_back > 0) {
+        PyThreadState *state = PyEval_SaveThread();
+        (void)nanosleep(&moment, NULL);
+        PyEval_RestoreThread(state);
+    }
 }
 
 PyObject *ext_slots_owners(const ext_slots_t *slots)

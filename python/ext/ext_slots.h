@@ -29,6 +29,7 @@ typedef struct ext_slots {
     Py_ssize_t held;         /* in the list */
     xep_handle_t **ended;    /* handles whose last array is gone */
     Py_ssize_t nended, room; /* room: at least held + nended */
+    Py_ssize_t giving_back;  /* threads that end a handle or a request, without the GIL */
 } ext_slots_t;
 
 /** Memory for a handle that is put into it; NULL: an exception is set. buffer: the object that these slots are of. */
@@ -37,8 +38,18 @@ ext_memory_t *ext_slots_hold(ext_slots_t *slots, PyObject *buffer);
 /** Memory of no handle, which is asked for by Buffer.memory(). */
 PyObject *ext_slots_whole(ext_slots_t *slots, PyObject *buffer);
 
-/** Releases the handles that have ended. */
+/**
+ * Around a call that ends a handle or a request. Such a call waits for a thread that is in the buffer, which may want
+ * the GIL: so the GIL is given up, but where there is no such thread (NULL), as that takes longer than the call.
+ */
+PyThreadState *ext_slots_leave_gil(ext_slots_t *slots);
+void ext_slots_take_gil(ext_slots_t *slots, PyThreadState *state);
+
+/** Releases the handles that have ended. Another thread may close the buffer meanwhile. */
 void ext_slots_drain(ext_slots_t *slots);
+
+/** Waits for the other threads that end handles or requests, which a reset would give to others, and a destroy free. */
+void ext_slots_settle(const ext_slots_t *slots);
 
 /** The Handles that use a slot, as a list; NULL: an exception is set. */
 PyObject *ext_slots_owners(const ext_slots_t *slots);

@@ -19,29 +19,28 @@ static xep_status_t check_kept(const xep_request_t *req)
     return req->kept ? XEP_OK : xep_fail(XEP_ERR_INVALID, "req was freed");
 }
 
-/* Runs ask() with the buffer held, under which requests are looked at and advanced. */
-static xep_status_t ask_request(xep_request_t *req, xep_status_t (*ask)(xep_request_t *req))
+/* Calls that may take long are in the trace; tests are not, as a loop of tests would fill it. */
+static xep_status_t wait_request(xep_request_t *req, xep_status_t (*wait)(xep_request_t *req))
+{
+    uint64_t begin_ns = xep_trace_now();
+    xep_status_t status = check_kept(req);
+    if (status == XEP_OK) status = xep_buffer_claim(req->buffer);
+    if (status != XEP_OK) return status;
+    status = wait(req);
+    xep_buffer_leave(req->buffer);
+    if (begin_ns != 0) xep_trace_write_call(XEP_TRACE_CALL, "wait", req->op.epoch, begin_ns);
+    return status;
+}
+
+/* A thread that is in a call on the buffer makes progress meanwhile: to any other one the operation is in flight. */
+xep_status_t xep_request_test(xep_request_t *req)
 {
     xep_status_t status = check_kept(req);
     if (status != XEP_OK) return status;
-    if ((status = xep_buffer_claim(req->buffer)) != XEP_OK) return status;
-    status = ask(req);
+    if (xep_buffer_claim(req->buffer) != XEP_OK) return XEP_INPROGRESS;
+    status = xep_request_poll(req);
     xep_buffer_leave(req->buffer);
     return status;
-}
-
-/* Calls that may take long are in the trace; tests are not, as a loop of tests would fill it. */
-static xep_status_t wait_request(xep_request_t *req, xep_status_t (*ask)(xep_request_t *req))
-{
-    uint64_t begin_ns = xep_trace_now();
-    xep_status_t status = ask_request(req, ask);
-    if (begin_ns != 0 && req != NULL) xep_trace_write_call(XEP_TRACE_CALL, "wait", req->op.epoch, begin_ns);
-    return status;
-}
-
-xep_status_t xep_request_test(xep_request_t *req)
-{
-    return ask_request(req, xep_request_poll);
 }
 
 xep_status_t xep_request_wait(xep_request_t *req)
@@ -62,7 +61,7 @@ static xep_status_t look_at_any(void *arg)
     any_t *any = arg;
     for (any->found = 0; any->found < any->count; any->found++) {
         if (any->reqs[any->found] == NULL) continue;
-        any->status = ask_request(any->reqs[any->found], xep_request_poll);
+        any->status = xep_request_test(any->reqs[any->found]);
         if (any->status != XEP_INPROGRESS) return XEP_OK;
     }
     return XEP_INPROGRESS;

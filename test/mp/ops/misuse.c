@@ -208,6 +208,7 @@ static void in_buffers(mp_job_t *job)
 
 typedef struct second {
     xep_handle_t *handle;
+    xep_request_t *req; /* that the first thread waits for */
     void *rows;
     atomic_int *told; /* ranks whose second thread has heard why it cannot call */
 } second_t;
@@ -223,23 +224,29 @@ static void *call_too(void *arg)
     }
     mp_check(status == XEP_ERR_INVALID, __FILE__, __LINE__, "the second thread is told");
     MP_REASON("another thread is in a call on this buffer");
+    MP_FAILS(XEP_ERR_INVALID, xep_request_wait(second->req));
+    MP_CHECK(xep_request_test(second->req) == XEP_INPROGRESS);
     ++*second->told;
     return NULL;
 }
 
-/* Rank 0 waits in a dispatch that the others come to only when its second thread was told. */
+/* Rank 0 waits for a dispatch that the others come to only when its second thread was told. */
 static void two_threads(mp_job_t *job, atomic_int *told)
 {
-    xep_handle_t *handle = dispatch(job);
+    xep_handle_t *handle = dispatch(job), *next;
     second_t second = {.handle = handle, .told = told};
     pthread_t thread;
     const int calls = *told;
+    const xep_dispatch_args_t d = mp_job_dispatch(job);
     second.rows = malloc(mp_recv(handle)->capacity * base.hidden * 4);
     MP_OK(xep_group_barrier(mp_group()));
+    if (mp_rank() != 0) mp_await(told, calls + 1);
+    MP_OK(xep_dispatch(job->buffer, &d, &next, &second.req));
     if (mp_rank() == 0) MP_CHECK(pthread_create(&thread, NULL, call_too, &second) == 0);
-    else mp_await(told, calls + 1);
-    xep_handle_release(dispatch(job));
+    MP_OK(xep_request_wait(second.req));
     if (mp_rank() == 0) MP_CHECK(pthread_join(thread, NULL) == 0);
+    xep_request_free(second.req);
+    xep_handle_release(next);
     xep_handle_release(handle);
     free(second.rows);
 }
