@@ -304,7 +304,7 @@ class Buffer(LowLatencyCalls):
             return None
         rows, _, indices, weights = self._pool.shown(received)
         counted = (topk_idx.shape[1], received.rows, received.capacity)
-        made = NormalHandle(self._xep, self._nodes, layout[2], max(1, num_sms // 2), experts, *counted)
+        made = NormalHandle(self._xep, self._nodes, layout[2], experts, *counted)
         made.xep = received._handle
         return rows, indices, weights, received.list_expert_rows(), HandleTuple.over(made), EventOverlap()
 
@@ -353,9 +353,8 @@ class Buffer(LowLatencyCalls):
         slot = ordering.receives(sent.handle)
         received = sent.handle.recv
         made = NormalHandle(
-            self._xep, self._nodes, in_rank, max(1, num_sms // 2), experts, sent.handle.topk, received.rows,
-            received.capacity,
-        )  # fmt: skip
+            self._xep, self._nodes, in_rank, experts, sent.handle.topk, received.rows, received.capacity
+        )
         made.worst, made.most = num_worst_tokens, most
         made.begun(sent, slot)
         counts = [] if num_worst_tokens else self._expert_counts(received, per_expert, expert_alignment, with_topk)

@@ -29,8 +29,8 @@ _SOURCE_META = 8  # bytes
 class Config:
     """Chunks and ring capacities in tokens, with DeepEP's rules of validity.
 
-    There are no rings here: rows go straight to their final place. ``num_sms`` decides the channels (num_sms / 2) of
-    the matrices in a handle; the other values are kept, and used by the size hints.
+    There are no rings here: rows go straight to their final place. The values are kept, and used by the size hints;
+    ``num_sms`` also on a CUDA device.
     """
 
     num_sms: int = 20

@@ -268,41 +268,29 @@ calls_of(HandleTuple)
 # ---- Buffer's handles ----
 
 
-def channel_begins(tokens: int, channels: int, on: torch.device) -> torch.Tensor:
-    """[C + 1]: channel c has tokens begin[c] .. begin[c+1]-1."""
-    share = -(-tokens // channels) if tokens else 0
-    return torch.clamp(torch.arange(channels + 1, device=on) * share, max=tokens)
+def heads_of(counted: torch.Tensor) -> torch.Tensor:
+    """counted [T, N] bool -> [T, N] int32: position among those before it, or -1."""
+    return torch.where(counted, torch.cumsum(counted, dim=0) - 1, -1).to(torch.int32)
 
 
-def prefix_of(counted: torch.Tensor, begins: torch.Tensor) -> torch.Tensor:
-    """counted [T, N] bool -> [N, C] int32: how many of the tokens of channels 0 .. c."""
-    total = torch.zeros((counted.shape[0] + 1, counted.shape[1]), dtype=torch.int32, device=counted.device)
-    torch.cumsum(counted, dim=0, dtype=torch.int32, out=total[1:])
-    return total[begins[1:]].t().contiguous()
-
-
-def heads_of(counted: torch.Tensor, begins: torch.Tensor) -> torch.Tensor:
-    """counted [T, N] bool -> [T, N] int32: position among those of its channel, or -1."""
-    before = torch.cumsum(counted, dim=0, dtype=torch.int32) - counted.to(torch.int32)
-    channel = torch.bucketize(torch.arange(counted.shape[0], device=counted.device), begins[1:], right=True)
-    start = before[begins[:-1].clamp(max=max(counted.shape[0] - 1, 0))] if counted.shape[0] else before
-    return torch.where(counted, before - start[channel], -1).to(torch.int32) if counted.shape[0] else before
+def column(counts: torch.Tensor) -> torch.Tensor:
+    """[N] -> [N, 1] int32: of the one channel."""
+    return counts.to(torch.int32).unsqueeze(1)
 
 
 class NormalHandle(Dispatched):
-    """Of a normal dispatch; R ranks, C channels (num_sms / 2), M nodes, P places on the largest of them.
+    """Of a normal dispatch; R ranks, M nodes, P places on the largest of them.
 
-    On one node, 6 tensors: rank_prefix_matrix [R, R], channel_prefix_matrix [R, C], recv_channel_prefix_matrix [R,
-    C], recv_src_idx [N], is_token_in_rank [T, R], send_head [T, R].
+    On one node, 6 tensors: rank_prefix_matrix [R, R], channel_prefix_matrix [R, 1], recv_channel_prefix_matrix [R,
+    1], recv_src_idx [N], is_token_in_rank [T, R], send_head [T, R].
 
-    On several, 10 tensors: is_token_in_rank [T, R], rdma_channel_prefix_matrix [M, C], gbl_channel_prefix_matrix [R,
-    C], recv_rdma_channel_prefix_matrix [M, C], recv_rdma_rank_prefix_sum [M], recv_gbl_channel_prefix_matrix [R, C],
+    On several, 10 tensors: is_token_in_rank [T, R], rdma_channel_prefix_matrix [M, 1], gbl_channel_prefix_matrix [R,
+    1], recv_rdma_channel_prefix_matrix [M, 1], recv_rdma_rank_prefix_sum [M], recv_gbl_channel_prefix_matrix [R, 1],
     recv_gbl_rank_prefix_sum [R], recv_src_meta [N, 8] bytes, send_rdma_head [T, M], send_nvl_head [passed tokens, P].
 
-    There are no channels, rings and forwarders here: channel matrices say how tokens would be split, heads are
-    positions in that order, and a sender is taken to have as many tokens as this rank. As rows are received by the
-    rank that they are for, what passes a rank (recv_rdma_*, recv_src_meta, send_nvl_head) are the rows that it
-    receives.
+    There are no channels, rings and forwarders here: all is as with one channel (num_sms 2), heads are positions among
+    its tokens. As rows are received by the rank that they are for, what passes a rank (recv_rdma_*, recv_src_meta,
+    send_nvl_head) are the rows that it receives.
     """
 
     def __init__(
@@ -310,7 +298,6 @@ class NormalHandle(Dispatched):
         owner: xep.Group,
         nodes: Nodes,
         is_token_in_rank: torch.Tensor,
-        channels: int,
         experts: int,
         topk: int,
         rows: int,
@@ -318,7 +305,7 @@ class NormalHandle(Dispatched):
     ) -> None:
         self.owner, self.experts, self.topk, self.rows, self.capacity = owner, experts, topk, rows, capacity
         self.in_rank, self.num_tokens, self.on = is_token_in_rank, is_token_in_rank.shape[0], is_token_in_rank.device
-        self._nodes, self._channels = nodes, channels
+        self._nodes = nodes
         self._made: dict[str, torch.Tensor] = {}
 
     @property
@@ -341,14 +328,6 @@ class NormalHandle(Dispatched):
             made = self._made[name] = make(self).to(self.in_rank.device)
         return made
 
-    # ---- of the sender ----
-
-    @functools.cached_property
-    def _begins(self) -> torch.Tensor:
-        return channel_begins(self.num_tokens, self._channels, self.in_rank.device)
-
-    # ---- of the receiver: counted in host memory, or on the device ----
-
     def _src_idx(self) -> torch.Tensor:
         self.arrived()
         found = self.known().src_token.clone()
@@ -357,25 +336,9 @@ class NormalHandle(Dispatched):
         found[self.rows :] = -1
         return found
 
-    @functools.cached_property
-    def _received_begins(self) -> torch.Tensor:
-        """[R, C]: first row of channel c of source r."""
-        src, begins = self._get("recv_src_idx").cpu().to(torch.int64), self._begins[:-1].cpu()
-        ends = self.came_from().cpu().cumsum(0).tolist()
-        return torch.stack([
-            begin + torch.searchsorted(src[begin:end], begins) for begin, end in zip([0, *ends], ends)
-        ])  # fmt: skip
-
-    # ---- of the receiver, on several nodes ----
-
     def _of_nodes(self, of_ranks: torch.Tensor) -> torch.Tensor:
         """[R, ..] -> [M, ..], summed."""
         return torch.stack([of_ranks[members].sum(dim=0) for members in self._nodes.members])
-
-    def _passed_channels(self) -> torch.Tensor:
-        """[M, C]: rows of channels 0 .. c of each source node."""
-        begins, ends = self._received_begins, self.came_from().cpu().cumsum(0).unsqueeze(1)
-        return self._of_nodes(torch.cat((begins[:, 1:], ends), dim=1) - begins[:, :1]).to(torch.int32)
 
     def _source_meta(self) -> torch.Tensor:
         """int32 source node, int32 the bit of this rank's place; those from 31 on have none."""
@@ -387,12 +350,11 @@ class NormalHandle(Dispatched):
         return meta.view(torch.uint8)
 
     def _forward_heads(self) -> torch.Tensor:
-        """[rows received, P]: position among those of the same channel of the same rank; -1 of other places."""
-        begins = self._received_begins.flatten()
-        rows = torch.arange(int(self.came_from().sum()), device=HOST)
-        heads = torch.full((len(rows), self._nodes.width), -1, dtype=torch.int32, device=HOST)
-        in_channel = rows - begins[torch.bucketize(rows, begins, right=True) - 1]
-        heads[:, self._nodes.place_of[self.owner.rank]] = in_channel.to(torch.int32)
+        """[rows received, P]: position among those of the same rank; -1 of other places."""
+        counts = self.came_from().cpu()
+        heads = torch.full((int(counts.sum()), self._nodes.width), -1, dtype=torch.int32, device=HOST)
+        positions = [torch.arange(count, dtype=torch.int32, device=HOST) for count in counts.tolist()]
+        heads[:, self._nodes.place_of[self.owner.rank]] = torch.cat(positions)
         return heads
 
 
@@ -412,18 +374,18 @@ INTERNODE = (
 
 _MAKERS: dict[str, Callable[[NormalHandle], torch.Tensor]] = {
     "rank_prefix_matrix": lambda h: _prefix_sum(h.rank_rows),
-    "channel_prefix_matrix": lambda h: prefix_of(h.in_rank, h._begins),
-    "recv_channel_prefix_matrix": lambda h: (h._received_begins - h._received_begins[:, :1]).to(torch.int32),
+    "channel_prefix_matrix": lambda h: column(h.in_rank.sum(dim=0)),
+    "recv_channel_prefix_matrix": lambda h: column(torch.zeros(h.owner.nranks, device=HOST)),
     "recv_src_idx": lambda h: h._src_idx(),
     "is_token_in_rank": lambda h: h.in_rank,
-    "send_head": lambda h: heads_of(h.in_rank, h._begins),
-    "rdma_channel_prefix_matrix": lambda h: prefix_of(h._nodes.reached(h.in_rank), h._begins),
-    "recv_rdma_channel_prefix_matrix": lambda h: h._passed_channels(),
+    "send_head": lambda h: heads_of(h.in_rank),
+    "rdma_channel_prefix_matrix": lambda h: column(h._nodes.reached(h.in_rank).sum(dim=0)),
+    "recv_rdma_channel_prefix_matrix": lambda h: column(h._of_nodes(h.came_from())),
     "recv_rdma_rank_prefix_sum": lambda h: _prefix_sum(h._of_nodes(h.came_from())),
-    "recv_gbl_channel_prefix_matrix": lambda h: h._received_begins.to(torch.int32),
+    "recv_gbl_channel_prefix_matrix": lambda h: column(h.came_from().cumsum(0) - h.came_from()),
     "recv_gbl_rank_prefix_sum": lambda h: _prefix_sum(h.came_from()),
     "recv_src_meta": lambda h: h._source_meta(),
-    "send_rdma_head": lambda h: heads_of(h._nodes.reached(h.in_rank), h._begins),
+    "send_rdma_head": lambda h: heads_of(h._nodes.reached(h.in_rank)),
     "send_nvl_head": lambda h: h._forward_heads(),
 }
 
@@ -448,7 +410,7 @@ def adopt(handle: Any, owner: xep.Group, nodes: Nodes, experts: int, topk: int, 
     else:
         until = item("recv_gbl_rank_prefix_sum", torch.int32, owner.nranks)
         received = item("recv_src_meta", torch.uint8, None, 8)
-    made = NormalHandle(owner, nodes, in_rank, 1, experts, topk, int(until[-1]), len(received))
+    made = NormalHandle(owner, nodes, in_rank, experts, topk, int(until[-1]), len(received))
     made.worst = made.capacity if made.capacity > made.rows else 0
     return made
 

@@ -18,8 +18,6 @@ from torch.utils import _pytree as pytree  # noqa: E402
 
 import deep_ep  # noqa: E402
 
-CHANNELS = 3
-
 
 @pytest.fixture
 def world(buffer_of):
@@ -40,7 +38,7 @@ def dispatch(world, call: str = "dispatch", **options):
     idx, weights = world.topk_idx[world.rank], world.weights[world.rank]
     layout = layout_arguments(world.buffer.get_dispatch_layout(idx, world.experts))
     x = rows_of("random", world.rank, len(idx))
-    config = deep_ep.Config(2 * CHANNELS)
+    config = deep_ep.Config(6)
     return getattr(world.buffer, call)(x, topk_idx=idx, topk_weights=weights, config=config, **layout, **options), x
 
 

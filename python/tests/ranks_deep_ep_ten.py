@@ -18,7 +18,7 @@ from normal_world import layout_arguments  # noqa: E402
 import deep_ep  # noqa: E402
 from deep_ep.utils import create_grouped_scores  # noqa: E402
 
-HIDDEN, TOPK, EXPERTS_EACH, MOST_NODES, CHANNELS = 64, 4, 2, 4, 5
+HIDDEN, TOPK, EXPERTS_EACH, MOST_NODES = 64, 4, 2, 4
 NAMES = (
     "is_token_in_rank", "rdma_channel_prefix_matrix", "gbl_channel_prefix_matrix", "recv_rdma_channel_prefix_matrix",
     "recv_rdma_rank_prefix_sum", "recv_gbl_channel_prefix_matrix", "recv_gbl_rank_prefix_sum", "recv_src_meta",
@@ -36,47 +36,24 @@ class Oracle:
         self.node = {rank: n for n, ranks in enumerate(self.nodes) for rank in ranks}
         self.mates = self.nodes[self.node[self.rank]]
 
-    def channel(self, token: int) -> int:
-        """Of a token of this rank; and of another one, which is taken to have as many."""
-        own = len(self.goes[self.rank])
-        return token // -(-own // CHANNELS) if token < own else CHANNELS - 1
-
     def tokens(self, rank: int, to: set[int]) -> list[int]:
         return [token for token, ranks in enumerate(self.goes[rank]) if ranks & to]
 
-    def until(self, tokens: list[int]) -> list[int]:
-        """How many of them are in channels 0 .. c, for each c."""
-        return [sum(self.channel(t) <= c for t in tokens) for c in range(CHANNELS)]
-
     def heads(self, to: list[set[int]]) -> list[list[int]]:
-        """Of each own token and each of to, its number among those of its channel that go there, or -1."""
+        """Of each own token and each of to, its number among those that go there, or -1."""
         own = [self.tokens(self.rank, ranks) for ranks in to]
-        return [
-            [sum(u < t and self.channel(u) == self.channel(t) for u in one) if t in one else -1
-             for one in own]
-            for t in range(len(self.goes[self.rank]))
-        ]  # fmt: skip
+        return [[one.index(t) if t in one else -1 for one in own] for t in range(len(self.goes[self.rank]))]
 
     def forwarded(self) -> list[list[int]]:
-        """Of each row received, at the place of this rank, its number among those of its channel and source."""
+        """Of each row received, at the place of this rank, its number among those of its source."""
         width, found = max(map(len, self.nodes)), []
-        counts: dict[tuple[int, int], int] = {}
         for rank, token in self.sources():
-            key = (rank, self.channel(token))
-            counts[key] = counts.get(key, -1) + 1
-            found.append([counts[key] if place == self.mates.index(self.rank) else -1 for place in range(width)])
+            number = self.tokens(rank, {self.rank}).index(token)
+            found.append([number if place == self.mates.index(self.rank) else -1 for place in range(width)])
         return found
 
     def sources(self) -> list[tuple[int, int]]:
         return [(rank, t) for rank in range(self.size) for t in self.tokens(rank, {self.rank})]
-
-    def begins(self) -> list[list[int]]:
-        """[R][C] the row of what is received with which a channel of a source begins."""
-        sources = self.sources()
-        return [
-            [sum((r, self.channel(t)) < (rank, c) for r, t in sources) for c in range(CHANNELS)]
-            for rank in range(self.size)
-        ]
 
     def meta(self) -> list[tuple[int, int]]:
         return [(self.node[rank], 1 << self.mates.index(self.rank)) for rank, _ in self.sources()]
@@ -86,13 +63,11 @@ class Oracle:
         nodes, came = [set(ranks) for ranks in self.nodes], self.sources()
         return dict(
             is_token_in_rank=[[rank in ranks for rank in range(self.size)] for ranks in own],
-            rdma_channel_prefix_matrix=[self.until(self.tokens(self.rank, node)) for node in nodes],
-            gbl_channel_prefix_matrix=[self.until(self.tokens(self.rank, one)) for one in each],
-            recv_rdma_channel_prefix_matrix=[
-                [sum(r in node and self.channel(t) <= c for r, t in came) for c in range(CHANNELS)] for node in nodes
-            ],
+            rdma_channel_prefix_matrix=[[len(self.tokens(self.rank, node))] for node in nodes],
+            gbl_channel_prefix_matrix=[[len(self.tokens(self.rank, one))] for one in each],
+            recv_rdma_channel_prefix_matrix=[[sum(r in node for r, _ in came)] for node in nodes],
             recv_rdma_rank_prefix_sum=[sum(self.node[r] <= n for r, _ in came) for n in range(len(nodes))],
-            recv_gbl_channel_prefix_matrix=self.begins(),
+            recv_gbl_channel_prefix_matrix=[[sum(r < rank for r, _ in came)] for rank in range(self.size)],
             recv_gbl_rank_prefix_sum=[sum(r <= rank for r, _ in came) for rank in range(self.size)],
             recv_src_meta=[list(struct.pack("<iI", *one)) for one in self.meta()],
             send_rdma_head=self.heads(nodes),
@@ -130,9 +105,7 @@ def dispatched(buffer: deep_ep.Buffer, idx: torch.Tensor, left_out: int = 0, **o
     arguments = layout_arguments(buffer.get_dispatch_layout(idx, EXPERTS_EACH * buffer.group_size))
     arguments["is_token_in_rank"][:left_out] = False
     x = torch.randn((len(idx), HIDDEN), generator=torch.Generator().manual_seed(3)).bfloat16()
-    *_, handle, event = buffer.dispatch(
-        x, topk_idx=idx, topk_weights=torch.ones(idx.shape), config=deep_ep.Config(2 * CHANNELS), **arguments, **options
-    )
+    *_, handle, event = buffer.dispatch(x, topk_idx=idx, topk_weights=torch.ones(idx.shape), **arguments, **options)
     event.event and event.current_stream_wait()
     told = [pickle.loads(one) for one in communicator().allgather(pickle.dumps((idx.tolist(), left_out)))]
     goes = [
