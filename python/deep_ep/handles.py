@@ -432,8 +432,8 @@ class EPHandle:
     its gap. num_unaligned_recv_tokens_per_expert [L].
     recv_src_metadata [N, 2 + K] int32: source rank * num_max_tokens_per_rank + token; place among the rows from that
     rank, times K, plus the first k with an expert here; of each k the expanded row, or -1.
-    dst_buffer_slot_idx [T, K]: place among the rows that go from here to that rank; -1: no expert, or one before it is
-    of the same rank. token_metadata_at_forward, channel_linked_list, cached_recv_src_metadata_before_sort: None.
+    dst_buffer_slot_idx, token_metadata_at_forward, channel_linked_list, cached_recv_src_metadata_before_sort: None, as
+    what DeepEP has there is for its kernels alone.
 
     A program may construct one, of the attributes of another: with topk_idx and what stands before it, its routing is
     known, and the first use costs a dispatch of nearly empty rows. All ranks do so alike.
@@ -443,6 +443,7 @@ class EPHandle:
     _topk_idx: torch.Tensor
     _version: int
     cached_recv_src_metadata_before_sort: Optional[torch.Tensor] = None
+    dst_buffer_slot_idx: Optional[torch.Tensor] = None
     token_metadata_at_forward: Optional[torch.Tensor] = None
     channel_linked_list: Optional[torch.Tensor] = None
 
@@ -610,15 +611,3 @@ class Routed(Dispatched):
         if self.most:  # some of the rows have not come
             meta.masked_fill_((rows >= ends[-1]).unsqueeze(1), -1)
         return meta
-
-    @functools.cached_property
-    def dst_buffer_slot_idx(self) -> torch.Tensor:
-        """-1 for what is masked."""
-        found = torch.full(self.topk_idx.shape, -1, dtype=torch.int32, device=self.on)
-        owners = torch.where(self.topk_idx >= 0, self.topk_idx // (self.experts // self.owner.nranks), -1)
-        for rank in range(self.owner.nranks):
-            there = owners == rank
-            first = there & (there.cumsum(dim=1) == 1)
-            tokens, k = first.nonzero(as_tuple=True)
-            found[tokens, k] = torch.arange(len(tokens), dtype=torch.int32, device=self.on)
-        return found

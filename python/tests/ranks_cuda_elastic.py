@@ -104,7 +104,7 @@ def check_handles(there, here, options) -> None:
     assert there.num_expanded_tokens == here.num_expanded_tokens and there.num_recv_tokens == here.num_recv_tokens
     for name in (
         "topk_idx", "psum_num_recv_tokens_per_scaleup_rank", "psum_num_recv_tokens_per_expert",
-        "num_unaligned_recv_tokens_per_expert", "recv_src_metadata", "dst_buffer_slot_idx",
+        "num_unaligned_recv_tokens_per_expert", "recv_src_metadata",
     ):  # fmt: skip
         assert same(getattr(there, name), getattr(here, name)), name
 

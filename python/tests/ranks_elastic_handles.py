@@ -114,22 +114,8 @@ def test_dispatch_handles_tell(elastic):
             first = next(k for k, e in enumerate(here) if e >= 0)
             slots = [rows.index((rank, token, k)) if e >= 0 and expand else -1 for k, e in enumerate(here)]
             assert meta[row].tolist() == [rank * MOST + token, place * TOPK + first, *slots]
-        check_places(world, handle)
-        assert handle.token_metadata_at_forward is None and handle.channel_linked_list is None
-
-
-def check_places(world, handle) -> None:
-    """dst_buffer_slot_idx."""
-    sent = [0] * world.size
-    for token, chosen in enumerate(world.topk_idx[world.rank].tolist()):
-        wanted, seen = [], set()
-        for expert in chosen:
-            owner = expert // LOCAL
-            wanted.append(-1 if expert < 0 or owner in seen else sent[owner])
-            if wanted[-1] >= 0:
-                sent[owner] += 1
-                seen.add(owner)
-        assert handle.dst_buffer_slot_idx[token].tolist() == wanted
+        for name in ("dst_buffer_slot_idx", "token_metadata_at_forward", "channel_linked_list"):
+            assert getattr(handle, name) is None
 
 
 def test_handles_of_many_layers(elastic):
