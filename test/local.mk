@@ -7,7 +7,8 @@
 # limits stand in a comment of its source (%D%/rig/run-test). Exit status 77 skips. Tests run at the same time: each in
 # its own temporary folder.
 AM_CPPFLAGS += $(library_cppflags) -I$(srcdir)/src/ucp -I$(srcdir)/plugins/kit -I$(srcdir)/plugins/kernels \
-	-I$(srcdir)/oracle -I$(srcdir)/tools/perf -I$(srcdir)/test/rig -I$(srcdir)/test/unit $(CMOCKA_CFLAGS)
+	-I$(srcdir)/oracle -I$(srcdir)/tools/perf -I$(srcdir)/test/rig -I$(srcdir)/test/unit \
+	-I$(srcdir)/test/sim $(CMOCKA_CFLAGS)
 insides = libtest_parts.la libxep_kernels.la libxep_kit_parts.la libxep_cost.la libxep_all.la libxep_oracle.la -lm
 LDADD = libunit.la $(insides) $(CMOCKA_LIBS)
 
@@ -47,7 +48,7 @@ libsim_la_SOURCES = \
 	%D%/sim/sim_world.h %D%/sim/sim_world.c \
 	%D%/sim/sim_calls.h %D%/sim/sim_calls.c %D%/sim/sim_death.h %D%/sim/sim_death.c \
 	%D%/sim/sim_stores.c \
-	%D%/sim/sim_wire.h %D%/sim/sim_wire.c %D%/sim/script.h %D%/sim/script.c \
+	%D%/sim/sim_dice.h %D%/sim/sim_wire.h %D%/sim/sim_wire.c %D%/sim/script.h %D%/sim/script.c \
 	%D%/sim/script_truth.h %D%/sim/script_truth.c %D%/sim/script_memory.h %D%/sim/script_memory.c \
 	%D%/sim/script_flight.h %D%/sim/script_flight.c \
 	%D%/sim/script_check.h %D%/sim/script_check.c %D%/sim/script_end.h %D%/sim/script_end.c \

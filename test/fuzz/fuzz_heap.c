@@ -109,7 +109,7 @@ static void kill_rank(sim_world_t *world, sim_death_t *death, uint32_t r)
     *death = (sim_death_t){.next = world->death, .rank = r, .at = SIM_NEVER, .is_over = 1, .since = world->now};
     world->death = death;
     world->ranks[r].dead = 1;
-    sim_wire_bury(world, r);
+    sim_wire_bury(&world->ranks[r].wire);
 }
 
 /* What one input says before it spoils anything: mode, number of ranks, whether with masks, seed of all else. */
@@ -130,7 +130,7 @@ static sim_run_t *open_run(fuzz_input_t *input)
 
 static void close_run(sim_run_t *run)
 {
-    sim_wire_clear(&run->world);
+    sim_wire_clear(&run->world.net);
     script_players_free(&run->world);
     sim_world_close(&run->world);
 }

@@ -236,7 +236,7 @@ void script_player_step(sim_rank_t *rank)
     int begun = (player->order != NULL || sim_chance(&rank->dice, 30)) && begin_next(rank);
     if (!player->broken && !(player->order != NULL && begun)) progress_one(rank);
     if (!rank->world->threads && !rank->world->still && sim_chance(&rank->dice, 50))
-        sim_wire_step(rank->world, &rank->dice);
+        sim_wire_step(&rank->world->net, &rank->dice);
 }
 
 int script_player_is_finished(const sim_rank_t *rank)

@@ -11,7 +11,8 @@
 /* Where the wire stays dead, an operation may have met that in a call of its own. */
 void sim_check_wires_sentence(sim_rank_t *rank, const xep_op_t *op)
 {
-    const char *reason = sim_reason(rank, op), *told = reason[0] ? reason : rank->told, *said = rank->wire.sentence;
+    const char *reason = sim_reason(rank, op), *told = reason[0] ? reason : rank->wire.told,
+               *said = rank->wire.sentence;
     size_t same = rank->world->options.fail_once ? strlen(said) + 1 : strlen("the simulated wire broke");
     if (strncmp(told, said, same)) sim_fail(rank->world, "\"%s\" is told, not \"%s\"", told, said);
 }
@@ -19,12 +20,12 @@ void sim_check_wires_sentence(sim_rank_t *rank, const xep_op_t *op)
 /* Another call of the thread has failed meanwhile. */
 static void forget_told(sim_rank_t *rank)
 {
-    snprintf(rank->told, sizeof rank->told, "something else");
+    snprintf(rank->wire.told, sizeof rank->wire.told, "something else");
 }
 
 static uint64_t hash_seen(sim_world_t *world, const sim_rank_t *but)
 {
-    uint64_t hash = sim_wire_posted(world, but->index);
+    uint64_t hash = sim_wire_count(&but->wire, NULL);
     for (uint32_t r = 0; r < world->options.nranks; r++) {
         const char *heap = world->ranks[r].env.heap;
         for (uint64_t at = 0; r != but->index && at + 8 <= but->env.heap_bytes; at += 8) {

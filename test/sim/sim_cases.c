@@ -94,7 +94,7 @@ void sim_run_play(sim_run_t *run, uint64_t turns, int quiet)
 
 void sim_arrive(sim_world_t *world)
 {
-    while (world->messages != NULL) sim_wire_step(world, &world->dice);
+    while (world->net.messages != NULL) sim_wire_step(&world->net, &world->dice);
 }
 
 int sim_has_finished(const sim_world_t *world)
@@ -122,7 +122,7 @@ uint64_t sim_run_latencies(sim_run_t *run)
 
 void sim_run_end(sim_run_t *run)
 {
-    sim_wire_clear(&run->world);
+    sim_wire_clear(&run->world.net);
     script_players_free(&run->world);
     sim_world_close(&run->world);
     if (run->world.failed) fail_msg("seed %llu: %s", (unsigned long long)run->world.seed, run->world.failure);
@@ -151,7 +151,7 @@ static void reset_world(void **state, uint64_t seed)
     script_make(&run->world, run->mode, &run->script, run->options.nranks, NULL);
     if (sim_run_open(run)) {
         sim_run_play(run, sim_below(&run->world.dice, 2000), 1);
-        sim_wire_clear(&run->world);
+        sim_wire_clear(&run->world.net);
         script_players_free(&run->world);
         before = run->script;
         script_make(&run->world, run->mode, &run->script, run->options.nranks, &before);

@@ -24,7 +24,7 @@ static void die(sim_rank_t *rank, sim_death_t *death)
 {
     rank->dead = 1;
     sim_stores_unwatch();
-    sim_wire_bury(rank->world, rank->index);
+    sim_wire_bury(&rank->wire);
     longjmp(death->way_out, 1);
 }
 

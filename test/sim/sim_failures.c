@@ -36,7 +36,7 @@ static int is_over(const sim_rank_t *rank)
 static void reset(sim_run_t *run)
 {
     static script_t before;
-    sim_wire_clear(&run->world);
+    sim_wire_clear(&run->world.net);
     script_players_free(&run->world);
     before = run->script;
     script_make(&run->world, run->mode, &run->script, RANKS, &before);

@@ -23,7 +23,7 @@ typedef struct member {
     xep_buffer_t buffer;
     xep_counts_t counts;
     xep_group_t group;
-    xep_heap_wire_t heap, control; /* the mode's; nothing */
+    xep_heap_wire_t control; /* nothing */
     xep_transport_t transport;
     xep_boot_t boot;
     xep_peer_t *peers; /* [R] */
@@ -54,47 +54,14 @@ static member_t *member_at(const void *field, size_t offset)
     return (member_t *)(void *)(uintptr_t)((const char *)field - offset);
 }
 
-/* The mode's own: what the members say goes the same way, among all else. */
-static xep_wire_t *wire_of(xep_wire_t *wire)
-{
-    return &member_at(wire, offsetof(member_t, heap.wire))->rank->wire.wire;
-}
-
-static void *heap_map(xep_wire_t *wire, uint32_t rank)
-{
-    return sim_wire_ops.map(wire_of(wire), rank);
-}
-
-static xep_status_t heap_put_signal(xep_wire_t *wire, uint32_t rank, uint64_t offset, const void *src, size_t bytes,
-                                    uint64_t signal_offset, uint64_t value)
-{
-    return sim_wire_ops.put_signal(wire_of(wire), rank, offset, src, bytes, signal_offset, value);
-}
-
-static xep_status_t heap_flush(xep_wire_t *wire)
-{
-    return sim_wire_ops.flush(wire_of(wire));
-}
-
-static xep_status_t heap_progress(xep_wire_t *wire)
-{
-    return sim_wire_ops.progress(wire_of(wire));
-}
-
-static const xep_wire_ops_t heap_ops = {.size = sizeof(xep_wire_ops_t),
-                                        .map = heap_map,
-                                        .put_signal = heap_put_signal,
-                                        .flush = heap_flush,
-                                        .progress = heap_progress};
-
 static void heap_fence_off(xep_heap_wire_t *heap, uint32_t rank)
 {
-    if (heap->wire.ops == &heap_ops) sim_wire_fence_off(member_at(heap, offsetof(member_t, heap))->rank, rank);
+    if (heap->wire.ops != NULL) sim_wire_fence_off((sim_wire_t *)(void *)heap, rank);
 }
 
 static xep_status_t ctl(xep_transport_t *transport, uint32_t rank, const void *data, size_t bytes)
 {
-    sim_wire_ctl(member_at(transport, offsetof(member_t, transport))->rank, rank, data, bytes);
+    sim_wire_ctl(&member_at(transport, offsetof(member_t, transport))->rank->wire, rank, data, bytes);
     return XEP_OK;
 }
 
@@ -185,10 +152,8 @@ static void make_member(sim_rank_t *rank)
     xep_buffer_t *buffer = &member->buffer;
     member->rank = rank;
     make_group(member);
-    member->heap.wire.ops = &heap_ops;
-    member->heap.base = rank->env.heap;
     buffer->group = &member->group;
-    buffer->heap = &member->heap;
+    buffer->heap = &rank->wire.super; /* the mode's: what the members say goes the same way, among all else */
     buffer->shape = rank->shape;
     buffer->waits.counts = &member->counts;
     buffer->plugin.plugin = rank->world->plugin;
@@ -298,7 +263,7 @@ static int waits_for(const member_t *member, uint32_t rank)
     if (agreement->open && agreement->asked_ns[rank] != 0) return 1;
     for (uint32_t i = 0; i < member->buffer.nrequests; i++) {
         const xep_op_t *op = member->ops[i];
-        if (op != NULL && op->late.count == 0 && sim_wire_is_behind(member->rank, rank)) return 1;
+        if (op != NULL && op->late.count == 0 && sim_wire_is_behind(&member->rank->wire, rank)) return 1;
         for (uint32_t j = 0; op != NULL && j < op->late.count; j++)
             if (op->late.ranks[j] == rank) return 1;
         flights += op != NULL;

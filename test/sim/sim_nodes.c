@@ -130,7 +130,7 @@ void sim_nodes_sums_go_on(void **state)
     for (uint32_t sums = ROOM; sums < ROWS; sums += PART) {
         uint64_t left = 0, posted = wire->posted;
         for (uint32_t taken = 0; taken < 4 * (PART + WORD) && wire->posted == posted; taken++) {
-            left = sim_wire_take(world, 0);
+            left = sim_wire_take(&world->ranks[0].wire);
             step_all(world);
         }
         assert_int_not_equal(wire->posted, posted);
@@ -161,8 +161,8 @@ static uint64_t count_sums_at_first_token(sim_world_t *world)
         if (flight != NULL && flight->op.kind == XEP_OP_COMBINE &&
             memcmp(flight->out.data, flight->out.data - ELEMENTS, ELEMENTS) != 0)
             return xep_rows_of(*summed_word(world), flight->op.epoch);
-        assert_true(!sim_has_finished(world) && world->messages != NULL);
-        sim_wire_step(world, &world->dice);
+        assert_true(!sim_has_finished(world) && world->net.messages != NULL);
+        sim_wire_step(&world->net, &world->dice);
         step_all(world);
     }
 }
@@ -237,7 +237,7 @@ static int is_early(void **state, uint64_t seed)
         for (uint32_t i = 0; i < 40 * RANKS; i++) script_player_step(&world->ranks[i % RANKS]);
         assert_true(rows_copied(world) <= tokens_passed(world));
         early |= rows_copied(world) != 0 && tokens_passed(world) < shape.tokens;
-        sim_wire_step(world, &world->dice);
+        sim_wire_step(&world->net, &world->dice);
     } while (!sim_has_finished(world));
     assert_int_equal(rows_copied(world), shape.tokens);
     sim_run_end(run);

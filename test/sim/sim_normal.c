@@ -221,11 +221,11 @@ static void check_passed_lie(void **state, const passed_lie_t *lie)
     char *at = find_passed(world, lie->word);
     for (uint32_t i = 0; i < 400 && lie->word != IN_TAIL && !is_recorded(world, 2, 0); i++) {
         script_player_step(&world->ranks[0]);
-        sim_wire_step(world, &world->dice);
+        sim_wire_step(&world->net, &world->dice);
     }
     for (uint32_t i = 0; i < 4000 && !(lie->word == IN_TAIL ? is_recorded(world, 0, 2) : has_passed(world)); i++) {
         script_player_step(&world->ranks[1 + i % 2]);
-        sim_wire_step(world, &world->dice);
+        sim_wire_step(&world->net, &world->dice);
     }
     memcpy(at + lie->offset, &lie->value, lie->bytes);
     for (uint32_t i = 0; i < 200; i++) script_player_step(&world->ranks[0]);

@@ -2,12 +2,13 @@
 
 #include "sim_wire.h"
 
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "sim_death.h"
+#include "sim_world.h"
 
 #if defined __SANITIZE_ADDRESS__
 #include <sanitizer/lsan_interface.h>
@@ -19,7 +20,7 @@ typedef enum { HELD, POSTED, TAKEN } stage_t; /* source in use, in use, copied *
 
 struct sim_message {
     sim_message_t *next;
-    uint32_t from, to;
+    sim_wire_t *from, *to;
     stage_t stage;
     int is_get, has_signal, is_later, is_ctl;
     uint64_t offset, signal_offset, value;
@@ -31,9 +32,14 @@ struct sim_message {
     char *copy;
 };
 
-static sim_rank_t *rank_of(xep_wire_t *wire)
+__attribute__((format(printf, 2, 3))) static void fail(sim_wire_t *self, const char *format, ...)
 {
-    return ((sim_wire_t *)wire)->rank;
+    char text[SIM_SENTENCE_BYTES];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    self->net->ops->fail(self, text);
 }
 
 static uint64_t checksum(const char *data, size_t bytes)
@@ -43,69 +49,71 @@ static uint64_t checksum(const char *data, size_t bytes)
     return sum;
 }
 
-static char *heap_at(sim_rank_t *rank, uint64_t offset, uint64_t bytes)
+static char *heap_at(sim_wire_t *of, uint64_t offset, uint64_t bytes)
 {
-    if (bytes <= rank->env.heap_bytes && offset <= rank->env.heap_bytes - bytes) return (char *)rank->env.heap + offset;
-    sim_fail(rank->world, "access to bytes %llu .. of rank %u, whose heap ends at %llu", (unsigned long long)offset,
-             rank->index, (unsigned long long)rank->env.heap_bytes);
+    if (bytes <= of->super.bytes && offset <= of->super.bytes - bytes) return (char *)of->super.base + offset;
+    fail(of, "access to bytes %llu .. of rank %u, whose heap ends at %llu", (unsigned long long)offset, of->rank,
+         (unsigned long long)of->super.bytes);
     return NULL;
 }
 
-static void word_store(sim_rank_t *rank, uint64_t offset, uint64_t value)
+static void word_store(sim_wire_t *of, uint64_t offset, uint64_t value)
 {
-    char *at = heap_at(rank, offset, sizeof value);
-    if (at != NULL && offset % sizeof value)
-        sim_fail(rank->world, "signal word at %llu is not aligned", (unsigned long long)offset);
-    if (at != NULL) atomic_store_explicit((_Atomic uint64_t *)at, value, memory_order_release);
+    char *at = heap_at(of, offset, sizeof value);
+    if (at != NULL && offset % sizeof value) fail(of, "signal word at %llu is not aligned", (unsigned long long)offset);
+    if (at != NULL) atomic_store_explicit((_Atomic uint64_t *)(void *)at, value, memory_order_release);
 }
 
 /* ---- the calls of a mode ---- */
 
+static sim_wire_t *wire_of(xep_wire_t *wire)
+{
+    return (sim_wire_t *)(void *)wire;
+}
+
 static void *wire_map(xep_wire_t *wire, uint32_t rank)
 {
-    sim_rank_t *self = rank_of(wire);
-    const uint32_t *node = self->world->options.node;
-    return node[rank] == node[self->index] ? self->world->ranks[rank].env.heap : NULL;
+    const sim_wire_t *self = wire_of(wire);
+    return self->is_mapped[rank] ? self->of[rank]->super.base : NULL;
 }
 
 /* Every call of the mode but map comes here first. Once told to fail, the wire is dead unless it fails just once. */
-static int is_broken(sim_rank_t *self, const char *call)
+static int is_broken(sim_wire_t *self, const char *call)
 {
-    const sim_options_t *options = &self->world->options;
-    uint64_t number = ++self->wire.calls;
-    if (!options->fail_at || self->index != 0 || number < options->fail_at) return 0;
+    const sim_options_t *options = self->net->options;
+    uint64_t number = ++self->calls;
+    if (!options->fail_at || self->rank != 0 || number < options->fail_at) return 0;
     if (number > options->fail_at && options->fail_once) return 0;
     snprintf(self->told, sizeof self->told, "the simulated wire broke in call %llu, a %s", (unsigned long long)number,
              call);
-    if (!self->wire.sentence[0]) memcpy(self->wire.sentence, self->told, sizeof self->told);
+    if (!self->sentence[0]) memcpy(self->sentence, self->told, sizeof self->told);
     return 1;
+}
+
+/* What is held for a rank, or, where to is NULL, for any. */
+static void post_held(const sim_wire_t *self, const sim_wire_t *to)
+{
+    for (sim_message_t *m = self->net->messages; m != NULL; m = m->next)
+        if (m->from == self && m->stage == HELD && (to == NULL || m->to == to)) m->stage = POSTED;
 }
 
 /*
  * A wire that has too much in flight must send what it holds: the caller only progresses and tries again. Where the
  * others go on, what a rank does not take that is gone keeps nothing back that is for another one.
  */
-static int is_refused(sim_rank_t *self, uint32_t rank)
+static int is_refused(sim_wire_t *self, const sim_wire_t *to)
 {
-    const sim_options_t *options = &self->world->options;
+    const sim_options_t *options = self->net->options;
     uint32_t inflight = 0, there = 0;
-    for (const sim_message_t *m = self->world->messages; m != NULL; m = m->next) {
-        if (m->from != self->index || self->wire.fenced_off[m->to] || m->is_ctl) continue;
+    for (const sim_message_t *m = self->net->messages; m != NULL; m = m->next) {
+        if (m->from != self || self->fenced_off[m->to->rank] || m->is_ctl) continue;
         inflight++;
-        there += m->to == rank;
+        there += m->to == to;
     }
-    int is_free = inflight < options->inflight || (self->world->around != NULL && there == 0);
-    if (is_free) return sim_chance(&self->dice, options->refuse);
-    for (sim_message_t *m = self->world->messages; m != NULL; m = m->next)
-        if (m->from == self->index && m->stage == HELD) m->stage = POSTED;
+    int is_free = inflight < options->inflight || (atomic_load(&self->super.spares) && there == 0);
+    if (is_free) return sim_chance(self->dice, options->refuse);
+    post_held(self, NULL);
     return 1;
-}
-
-/* What was held for a rank goes with what is sent to it. */
-static void post_held(const sim_rank_t *self, uint32_t rank)
-{
-    for (sim_message_t *m = self->world->messages; m != NULL; m = m->next)
-        if (m->from == self->index && m->to == rank && m->stage == HELD) m->stage = POSTED;
 }
 
 static void copy_source(sim_message_t *m)
@@ -114,124 +122,115 @@ static void copy_source(sim_message_t *m)
     if (m->bytes) memcpy(m->copy, m->src, m->bytes);
 }
 
-static sim_message_t *append(sim_rank_t *self, const sim_message_t *message)
+static sim_message_t *append(sim_wire_t *self, const sim_message_t *message)
 {
-    sim_world_t *world = self->world;
-    sim_message_t **end = &world->messages, *copy = malloc(sizeof *copy);
+    sim_message_t **end = &self->net->messages, *copy = malloc(sizeof *copy);
     *copy = *message;
-    copy->from = self->index;
+    copy->from = self;
     while (*end != NULL) end = &(*end)->next;
     *end = copy;
-    world->pending++;
+    self->net->pending++;
     return copy;
 }
 
-static xep_status_t post(sim_rank_t *self, const sim_message_t *message)
+static xep_status_t post(sim_wire_t *self, const sim_message_t *message)
 {
-    sim_world_t *world = self->world;
-    if (self->wire.fenced_off[message->to]) return XEP_OK;
+    if (self->fenced_off[message->to->rank]) return XEP_OK;
     if (is_refused(self, message->to)) return XEP_INPROGRESS;
-    if (heap_at(&world->ranks[message->to], message->offset, message->bytes) == NULL) return XEP_ERR_TRANSPORT;
+    if (heap_at(message->to, message->offset, message->bytes) == NULL) return XEP_ERR_TRANSPORT;
     sim_message_t *copy = append(self, message);
-    copy->number = self->wire.posted;
-    copy->stage = world->options.hold || copy->is_later ? HELD : POSTED;
-    if (copy->stage == POSTED) post_held(self, copy->to);
+    copy->number = self->posted;
+    copy->stage = self->net->options->hold || copy->is_later ? HELD : POSTED;
+    if (copy->stage == POSTED) post_held(self, copy->to); /* it goes with this */
     if (!copy->is_get) copy->checksum = checksum(copy->src, copy->bytes);
-    if (world->around != NULL) copy_source(copy);
-    self->wire.posted++;
-    self->wire.posted_bytes += message->bytes;
-    sim_interleave(self);
+    if (!copy->is_get && atomic_load(&self->super.spares)) copy_source(copy);
+    self->posted++;
+    self->posted_bytes += message->bytes;
+    self->net->ops->pause(self);
     return XEP_OK;
 }
 
-static xep_status_t put(sim_rank_t *self, uint32_t rank, uint64_t offset, const void *src, size_t bytes)
+/* Any call that moves bytes. To a rank that is mapped they are there at once, but for what a get fetches. */
+static xep_status_t send_message(xep_wire_t *wire, const char *call, const sim_message_t *message)
 {
-    sim_rank_t *peer = &self->world->ranks[rank];
-    if (wire_map(&self->wire.wire, rank) == NULL)
-        return post(self, &(sim_message_t){.to = rank, .offset = offset, .src = src, .bytes = bytes});
-    char *to = heap_at(peer, offset, bytes);
-    if (to != NULL && bytes) memcpy(to, src, bytes);
+    sim_wire_t *self = wire_of(wire);
+    if (is_broken(self, call)) return XEP_ERR_TRANSPORT;
+    if (message->is_get || !self->is_mapped[message->to->rank]) return post(self, message);
+    char *to = heap_at(message->to, message->offset, message->bytes);
+    if (to != NULL && message->bytes) memcpy(to, message->src, message->bytes);
+    if (message->has_signal) word_store(message->to, message->signal_offset, message->value);
     return to != NULL ? XEP_OK : XEP_ERR_TRANSPORT;
 }
 
 static xep_status_t wire_put(xep_wire_t *wire, uint32_t rank, uint64_t offset, const void *src, size_t bytes)
 {
-    sim_rank_t *self = rank_of(wire);
-    return is_broken(self, "put") ? XEP_ERR_TRANSPORT : put(self, rank, offset, src, bytes);
+    const sim_message_t message = {.to = wire_of(wire)->of[rank], .offset = offset, .src = src, .bytes = bytes};
+    return send_message(wire, "put", &message);
 }
 
 static xep_status_t wire_put_signal(xep_wire_t *wire, uint32_t rank, uint64_t offset, const void *src, size_t bytes,
                                     uint64_t signal_offset, uint64_t value)
 {
-    sim_rank_t *self = rank_of(wire);
-    sim_message_t message = {.to = rank, .offset = offset, .src = src, .bytes = bytes};
+    sim_message_t message = {.to = wire_of(wire)->of[rank], .offset = offset, .src = src, .bytes = bytes};
     message.has_signal = 1;
     message.signal_offset = signal_offset;
     message.value = value;
-    if (is_broken(self, "put_signal")) return XEP_ERR_TRANSPORT;
-    if (wire_map(wire, rank) == NULL) return post(self, &message);
-    put(self, rank, offset, src, bytes);
-    word_store(&self->world->ranks[rank], signal_offset, value);
-    return XEP_OK;
+    return send_message(wire, "put_signal", &message);
 }
 
 /* Held, whatever the world's wires do, until the next to that rank goes, or flush is called. */
 static xep_status_t wire_signal_later(xep_wire_t *wire, uint32_t rank, uint64_t offset, uint64_t value)
 {
-    sim_rank_t *self = rank_of(wire);
-    sim_message_t message = {.to = rank, .has_signal = 1, .is_later = 1, .signal_offset = offset, .value = value};
-    if (is_broken(self, "signal_later")) return XEP_ERR_TRANSPORT;
-    if (wire_map(wire, rank) == NULL) return post(self, &message);
-    word_store(&self->world->ranks[rank], offset, value);
-    return XEP_OK;
+    sim_message_t message = {.to = wire_of(wire)->of[rank], .has_signal = 1, .is_later = 1};
+    message.signal_offset = offset;
+    message.value = value;
+    return send_message(wire, "signal_later", &message);
 }
 
 static xep_status_t wire_get(xep_wire_t *wire, uint32_t rank, uint64_t offset, void *dst, size_t bytes)
 {
-    sim_message_t message = {.to = rank, .offset = offset, .dst = dst, .bytes = bytes, .is_get = 1};
-    return is_broken(rank_of(wire), "get") ? XEP_ERR_TRANSPORT : post(rank_of(wire), &message);
+    sim_message_t message = {.to = wire_of(wire)->of[rank], .offset = offset, .dst = dst, .bytes = bytes};
+    message.is_get = 1;
+    return send_message(wire, "get", &message);
 }
 
 static uint64_t wire_mark(xep_wire_t *wire)
 {
-    return rank_of(wire)->wire.posted;
+    return wire_of(wire)->posted;
 }
 
-static xep_status_t flush_to(sim_rank_t *self, uint64_t mark)
+static xep_status_t flush_to(sim_wire_t *self, uint64_t mark)
 {
     xep_status_t status = XEP_OK;
-    for (sim_message_t *m = self->world->messages; m != NULL; m = m->next) {
-        if (m->from != self->index || m->number >= mark || self->wire.fenced_off[m->to]) continue;
+    for (sim_message_t *m = self->net->messages; m != NULL; m = m->next) {
+        if (m->from != self || m->number >= mark || self->fenced_off[m->to->rank]) continue;
         if (m->stage == HELD) m->stage = POSTED;
         if (m->stage == POSTED || m->is_get) status = XEP_INPROGRESS;
     }
-    sim_interleave(self);
+    self->net->ops->pause(self);
     return status;
 }
 
 static xep_status_t wire_flush(xep_wire_t *wire)
 {
-    sim_rank_t *self = rank_of(wire);
-    return is_broken(self, "flush") ? XEP_ERR_TRANSPORT : flush_to(self, self->wire.posted);
+    sim_wire_t *self = wire_of(wire);
+    return is_broken(self, "flush") ? XEP_ERR_TRANSPORT : flush_to(self, self->posted);
 }
 
 static xep_status_t wire_flush_to(xep_wire_t *wire, uint64_t mark)
 {
-    sim_rank_t *self = rank_of(wire);
+    sim_wire_t *self = wire_of(wire);
     if (is_broken(self, "flush_to")) return XEP_ERR_TRANSPORT;
     xep_status_t status = flush_to(self, mark);
-    self->wire.held_up += status == XEP_INPROGRESS;
+    self->held_up += status == XEP_INPROGRESS;
     return status;
 }
 
 static xep_status_t wire_progress(xep_wire_t *wire)
 {
-    sim_rank_t *self = rank_of(wire);
+    sim_wire_t *self = wire_of(wire);
     if (is_broken(self, "progress")) return XEP_ERR_TRANSPORT;
-    if (self->world->still || !sim_chance(&self->dice, 50)) return XEP_OK;
-    int watched = sim_death_leave(self, 1); /* what arrives is no store of its own */
-    sim_wire_step(self->world, &self->dice);
-    if (watched) sim_death_enter(self);
+    self->net->ops->progress(self);
     return XEP_OK;
 }
 
@@ -250,140 +249,151 @@ const xep_wire_ops_t sim_wire_ops = {
 
 /* ---- what becomes of a message ---- */
 
-static void take(sim_world_t *world, sim_message_t *m)
+static void take(sim_net_t *net, sim_message_t *m)
 {
-    int may_change = world->options.corrupt || world->options.spoiled; /* a spoiled heap may hold the source */
+    const sim_options_t *options = net->options;
+    int may_change = options->corrupt || options->spoiled; /* a spoiled heap may hold the source */
     if (!may_change && checksum(m->src, m->bytes) != m->checksum)
-        sim_fail(world, "rank %u changed the source of a put before it was flushed", m->from);
+        fail(m->from, "rank %u changed the source of a put before it was flushed", m->from->rank);
     if (m->copy == NULL) copy_source(m);
-    if (world->options.corrupt && m->bytes && sim_chance(&world->dice, 10))
-        m->copy[sim_below(&world->dice, m->bytes)] ^= (char)(1 << sim_below(&world->dice, 8));
+    if (options->corrupt && m->bytes && sim_chance(net->dice, 10))
+        m->copy[sim_below(net->dice, m->bytes)] ^= (char)(1 << sim_below(net->dice, 8));
     m->stage = TAKEN;
 }
 
 /* A signal comes after everything that was sent before it by this rank to that one. */
-static int may_deliver(const sim_world_t *world, const sim_message_t *message)
+static int may_deliver(const sim_net_t *net, const sim_message_t *message)
 {
     if (!message->has_signal) return 1;
-    for (const sim_message_t *m = world->messages; m != message; m = m->next)
+    for (const sim_message_t *m = net->messages; m != message; m = m->next)
         if (m->from == message->from && m->to == message->to && !m->is_get) return 0;
     return 1;
 }
 
-static void drop(sim_world_t *world, sim_message_t *message)
+static void drop(sim_net_t *net, sim_message_t *message)
 {
-    sim_message_t **link = &world->messages;
+    sim_message_t **link = &net->messages;
     while (*link != message) link = &(*link)->next;
     *link = message->next;
-    world->pending--;
+    net->pending--;
     free(message->copy);
     free(message);
 }
 
-static void deliver(sim_world_t *world, sim_message_t *message)
+/* Of a rank that is out nothing is stored. */
+static void store(const sim_message_t *m)
 {
-    sim_rank_t *to = &world->ranks[message->to];
-    if (message->is_ctl) {
-        world->around->on_ctl(to, message->from, message->copy, message->bytes);
-        drop(world, message);
-        return;
-    }
-    char *there = heap_at(to, message->offset, message->bytes);
-    if (to->wire.fenced_off[message->from]) there = NULL; /* of a rank that is out nothing is stored */
-    if (there != NULL && message->bytes)
-        memcpy(message->is_get ? message->dst : there, message->is_get ? there : message->copy, message->bytes);
-    if (there != NULL && message->has_signal) word_store(to, message->signal_offset, message->value);
-    drop(world, message);
+    char *there = heap_at(m->to, m->offset, m->bytes);
+    if (there == NULL || m->to->fenced_off[m->from->rank]) return;
+    if (m->bytes) memcpy(m->is_get ? m->dst : there, m->is_get ? there : m->copy, m->bytes);
+    if (m->has_signal) word_store(m->to, m->signal_offset, m->value);
 }
 
-/* By messages, as a process that is stopped stores none. */
-static int takes_nothing(const sim_world_t *world, uint32_t rank)
+static void deliver(sim_net_t *net, sim_message_t *m)
 {
-    return world->around != NULL && (world->ranks[rank].dead || world->ranks[rank].stopped);
+    if (m->is_ctl) net->ops->on_ctl(m->to, m->from->rank, m->copy, m->bytes);
+    else store(m);
+    drop(net, m);
 }
 
-void sim_wire_step(sim_world_t *world, sim_dice_t *dice)
+/* from: only this one's are taken from their source; NULL: all are. */
+static void move_one(sim_net_t *net, sim_dice_t *dice, const sim_wire_t *from)
 {
-    sim_message_t *m = world->messages;
+    sim_message_t *m = net->messages;
     if (m == NULL) return;
-    for (uint64_t n = sim_below(dice, world->pending); n > 0; n--) m = m->next;
-    if (m->stage == HELD || takes_nothing(world, m->to)) return;
-    if (m->stage == POSTED && !m->is_get) take(world, m);
-    else if (may_deliver(world, m)) deliver(world, m);
+    for (uint64_t n = sim_below(dice, net->pending); n > 0; n--) m = m->next;
+    if (m->stage == HELD || net->ops->presence(m->to) != SIM_PRESENT) return;
+    if (m->stage == POSTED && from != NULL && m->from != from) return;
+    if (m->stage == POSTED && !m->is_get) take(net, m);
+    else if (may_deliver(net, m)) deliver(net, m);
+}
+
+void sim_wire_step(sim_net_t *net, sim_dice_t *dice)
+{
+    move_one(net, dice, NULL);
+}
+
+void sim_wire_move(const sim_wire_t *self)
+{
+    move_one(self->net, self->dice, self);
 }
 
 /* data is allocated memory, which its owner does not free if it dies in the call. */
-void sim_wire_ctl(sim_rank_t *self, uint32_t rank, const void *data, size_t bytes)
+void sim_wire_ctl(sim_wire_t *self, uint32_t rank, const void *data, size_t bytes)
 {
+    const sim_message_t message = {.to = self->of[rank], .src = data, .bytes = bytes, .stage = TAKEN, .is_ctl = 1};
     __lsan_ignore_object(data);
-    if (self->wire.fenced_off[rank]) return;
-    copy_source(append(self, &(sim_message_t){.to = rank, .src = data, .bytes = bytes, .stage = TAKEN, .is_ctl = 1}));
-    sim_interleave(self);
+    if (self->fenced_off[rank]) return;
+    copy_source(append(self, &message));
+    self->net->ops->pause(self);
 }
 
-uint64_t sim_wire_take(sim_world_t *world, uint32_t rank)
+uint64_t sim_wire_take(sim_wire_t *self)
 {
     uint64_t left = 0;
     int taken = 0;
-    for (sim_message_t *m = world->messages; m != NULL; m = m->next) {
-        if (m->from != rank || m->stage == TAKEN) continue;
-        if (taken++ == 0) take(world, m);
+    for (sim_message_t *m = self->net->messages; m != NULL; m = m->next) {
+        if (m->from != self || m->stage == TAKEN) continue;
+        if (taken++ == 0) take(self->net, m);
         else left++;
     }
     return left;
 }
 
-uint64_t sim_wire_posted(const sim_world_t *world, uint32_t rank)
+uint64_t sim_wire_count(const sim_wire_t *self, const sim_wire_t *to)
 {
     uint64_t count = 0;
-    for (const sim_message_t *m = world->messages; m != NULL; m = m->next) count += m->from == rank;
+    for (const sim_message_t *m = self->net->messages; m != NULL; m = m->next)
+        count += m->from == self && (to == NULL || m->to == to);
     return count;
 }
 
-/* Messages of one rank to another; of those that are kept, most of the first ones. */
-static void drop_between(sim_world_t *world, uint32_t from, uint32_t to, uint64_t keep)
+void sim_wire_finish(sim_wire_t *self)
 {
-    for (sim_message_t *m = world->messages, *next; m != NULL; m = next) {
+    for (sim_message_t *m = self->net->messages, *next; m != NULL; m = next) {
+        next = m->next;
+        if (m->from != self) continue;
+        if (m->stage != TAKEN && !m->is_get) take(self->net, m);
+        deliver(self->net, m);
+    }
+}
+
+/* Messages of one rank to another; of those that are kept, most of the first ones. */
+static void drop_between(sim_wire_t *from, const sim_wire_t *to, uint64_t keep)
+{
+    for (sim_message_t *m = from->net->messages, *next; m != NULL; m = next) {
         next = m->next;
         if (m->from != from || m->to != to) continue;
-        if (keep == 0 || m->stage == HELD) drop(world, m), keep = 0;
+        if (keep == 0 || m->stage == HELD) drop(from->net, m), keep = 0;
         else keep--;
     }
 }
 
-void sim_wire_bury(sim_world_t *world, uint32_t rank)
+void sim_wire_bury(sim_wire_t *self)
 {
-    for (uint32_t to = 0; to < world->options.nranks; to++) {
-        uint64_t count = 0;
-        for (const sim_message_t *m = world->messages; m != NULL; m = m->next) count += m->from == rank && m->to == to;
-        drop_between(world, rank, to, sim_below(&world->dice, count + 1));
-    }
+    for (uint32_t r = 0; r < self->nranks; r++)
+        drop_between(self, self->of[r], sim_below(self->net->dice, sim_wire_count(self, self->of[r]) + 1));
 }
 
 /* What is held of its own never leaves; the rest the other may still take, if it lives. */
-void sim_wire_fence_off(sim_rank_t *self, uint32_t rank)
+void sim_wire_fence_off(sim_wire_t *self, uint32_t rank)
 {
-    if (self->wire.fenced_off[rank]) return;
-    drop_between(self->world, rank, self->index, 0);
-    drop_between(self->world, self->index, rank, self->world->ranks[rank].dead ? 0 : UINT64_MAX);
-    self->wire.fenced_off[rank] = 1;
+    sim_wire_t *other = self->of[rank];
+    if (self->fenced_off[rank]) return;
+    drop_between(other, self, 0);
+    drop_between(self, other, self->net->ops->presence(other) == SIM_DEAD ? 0 : UINT64_MAX);
+    self->fenced_off[rank] = 1;
 }
 
-int sim_wire_is_behind(const sim_rank_t *self, uint32_t rank)
+int sim_wire_is_behind(const sim_wire_t *self, uint32_t rank)
 {
-    const sim_message_t *m = self->world->messages;
-    if (self->wire.fenced_off[rank]) return 0;
-    while (m != NULL && (m->from != self->index || m->to != rank || m->stage == TAKEN)) m = m->next;
+    const sim_message_t *m = self->net->messages;
+    if (self->fenced_off[rank]) return 0;
+    while (m != NULL && (m->from != self || m->to != self->of[rank] || m->stage == TAKEN)) m = m->next;
     return m != NULL;
 }
 
-void sim_wire_clear(sim_world_t *world)
+void sim_wire_clear(sim_net_t *net)
 {
-    while (world->messages != NULL) {
-        sim_message_t *m = world->messages;
-        world->messages = m->next;
-        free(m->copy);
-        free(m);
-    }
-    world->pending = 0;
+    while (net->messages != NULL) drop(net, net->messages);
 }

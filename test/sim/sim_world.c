@@ -3,42 +3,20 @@
 #include "sim_world.h"
 
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "sim_death.h"
 #include "sim_heap.h"
-#include "sim_wire.h"
 
 /* ---- chance ---- */
-
-static uint64_t mix(uint64_t x)
-{
-    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
-    return x ^ x >> 31;
-}
-
-uint64_t sim_random(sim_dice_t *dice)
-{
-    return mix(dice->state += UINT64_C(0x9e3779b97f4a7c15));
-}
-
-uint64_t sim_below(sim_dice_t *dice, uint64_t n)
-{
-    return sim_random(dice) % n;
-}
-
-int sim_chance(sim_dice_t *dice, uint32_t percent)
-{
-    return sim_below(dice, 100) < percent;
-}
 
 uint64_t sim_hash(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e)
 {
     uint64_t values[] = {a, b, c, d, e}, h = 0;
-    for (size_t i = 0; i < 5; i++) h = mix(h + values[i] + UINT64_C(0x9e3779b97f4a7c15));
+    for (size_t i = 0; i < 5; i++) h = sim_mix(h + values[i] + UINT64_C(0x9e3779b97f4a7c15));
     return h;
 }
 
@@ -121,7 +99,7 @@ __attribute__((format(printf, 4, 5))) static xep_status_t env_fail(const xep_env
     rank->nreasons++;
     reason->op = op;
     va_start(args, format);
-    if (format == NULL) snprintf(reason->text, sizeof reason->text, "%s", rank->told);
+    if (format == NULL) snprintf(reason->text, sizeof reason->text, "%s", rank->wire.told);
     else vsnprintf(reason->text, sizeof reason->text, format, args);
     va_end(args);
     return status;
@@ -183,9 +161,74 @@ void sim_world_init(sim_world_t *world, uint64_t seed, const xep_plugin_t *plugi
     memset(world, 0, sizeof *world);
     world->now = 1;
     world->seed = seed;
-    world->dice.state = mix(seed);
+    world->dice.state = sim_mix(seed);
     world->plugin = plugin;
 }
+
+/* ---- what wires call ---- */
+
+static sim_rank_t *rank_of(const sim_wire_t *wire)
+{
+    return (sim_rank_t *)(void *)((uintptr_t)wire - offsetof(sim_rank_t, wire));
+}
+
+static void net_fail(sim_wire_t *self, const char *text)
+{
+    sim_fail(rank_of(self)->world, "%s", text);
+}
+
+static void net_pause(sim_wire_t *self)
+{
+    sim_interleave(rank_of(self));
+}
+
+static void net_progress(sim_wire_t *self)
+{
+    sim_rank_t *rank = rank_of(self);
+    if (rank->world->still || !sim_chance(&rank->dice, 50)) return;
+    int watched = sim_death_leave(rank, 1); /* what arrives is no store of its own */
+    sim_wire_step(self->net, &rank->dice);
+    if (watched) sim_death_enter(rank);
+}
+
+/* Where the others do not go on without ranks that die, these take what was on its way. */
+static sim_presence_t net_presence(const sim_wire_t *self)
+{
+    const sim_rank_t *rank = rank_of(self);
+    if (rank->world->around == NULL) return SIM_PRESENT;
+    return rank->dead ? SIM_DEAD : rank->stopped ? SIM_STOPPED : SIM_PRESENT;
+}
+
+static void net_ctl(sim_wire_t *self, uint32_t from, const void *data, size_t bytes)
+{
+    sim_rank_t *rank = rank_of(self);
+    rank->world->around->on_ctl(rank, from, data, bytes);
+}
+
+static const sim_net_ops_t net_ops = {.fail = net_fail,
+                                      .pause = net_pause,
+                                      .progress = net_progress,
+                                      .presence = net_presence,
+                                      .on_ctl = net_ctl};
+
+static void wire_init(sim_world_t *world, sim_rank_t *rank)
+{
+    sim_wire_t *wire = &rank->wire;
+    wire->super = (xep_heap_wire_t){.wire = {&sim_wire_ops},
+                                    .base = rank->env.heap,
+                                    .bytes = rank->env.heap_bytes,
+                                    .spares = world->around != NULL};
+    wire->net = &world->net;
+    wire->dice = &rank->dice;
+    wire->rank = rank->index;
+    wire->nranks = world->options.nranks;
+    for (uint32_t r = 0; r < wire->nranks; r++) {
+        wire->of[r] = &world->ranks[r].wire;
+        wire->is_mapped[r] = world->options.node[r] == world->options.node[rank->index];
+    }
+}
+
+/* ---- ranks ---- */
 
 static void rank_init(sim_world_t *world, uint32_t index, const xep_shape_t *shape, const xep_region_t *regions,
                       uint64_t bytes)
@@ -197,13 +240,11 @@ static void rank_init(sim_world_t *world, uint32_t index, const xep_shape_t *sha
     rank->shape = *shape;
     sim_shape_fill(&rank->shape, index, world->options.node);
     if (world->around != NULL) bytes = (bytes + 63) / 64 * 64 + world->around->bytes(&rank->shape);
-    rank->wire.wire.ops = &sim_wire_ops;
-    rank->wire.rank = rank;
     rank->env = (xep_env_t){
         .size = sizeof(xep_env_t),
         .shape = &rank->shape,
         .heap_bytes = bytes,
-        .wire = &rank->wire.wire,
+        .wire = &rank->wire.super.wire,
         .threads = world->options.threads,
         .simd = world->options.simd,
         .stream_bytes = world->options.stream_bytes,
@@ -224,6 +265,7 @@ static void rank_init(sim_world_t *world, uint32_t index, const xep_shape_t *sha
     rank->env.heap = sim_heap_make(bytes, (int)world->options.spoiled);
     memcpy(rank->env.regions, regions, sizeof rank->env.regions);
     for (int i = 0; i < XEP_REGIONS; i++) rank->env.regions[i].base = (char *)rank->env.heap + regions[i].offset;
+    wire_init(world, rank);
 }
 
 int sim_world_open(sim_world_t *world, const sim_options_t *options, const xep_shape_t *asked)
@@ -232,6 +274,7 @@ int sim_world_open(sim_world_t *world, const sim_options_t *options, const xep_s
     xep_shape_t own = *asked, *shape = &own;
     uint64_t bytes, rows;
     world->options = *options;
+    world->net = (sim_net_t){.ops = &net_ops, .options = &world->options, .dice = &world->dice};
     shape->by_nodes = world->plugin->traffic != NULL && options->feed_rows != 0 && !options->flat && !options->masks;
     shape->feed_rows = options->masks ? 0 : options->feed_rows;
     shape->wide_sums = options->wide_sums;
@@ -250,7 +293,7 @@ int sim_world_open(sim_world_t *world, const sim_options_t *options, const xep_s
 
 static void modes_close(sim_world_t *world)
 {
-    sim_wire_clear(world);
+    sim_wire_clear(&world->net);
     for (uint32_t r = 0; r < world->options.nranks; r++) {
         world->plugin->close(world->ranks[r].mode);
         world->ranks[r].mode = NULL;
@@ -297,7 +340,7 @@ static void turn(sim_world_t *world)
 {
     sim_rank_t *rank = &world->ranks[sim_below(&world->dice, world->options.nranks)];
     world->now++;
-    if (sim_chance(&world->dice, world->options.deliver)) sim_wire_step(world, &world->dice);
+    if (sim_chance(&world->dice, world->options.deliver)) sim_wire_step(&world->net, &world->dice);
     if (world->options.corrupt && sim_chance(&world->dice, 3)) heap_spoil(world);
     if (rank->busy || rank->dead || (rank->stalled && rank->stalled--)) return;
     if (sim_below(&world->dice, 200) == 0) rank->stalled = (uint32_t)sim_below(&world->dice, 300);

@@ -15,7 +15,7 @@
 
 #include <xep/plugin.h>
 
-enum { SIM_MAX_RANKS = 70 };
+#include "sim_wire.h"
 
 /** Fields of a xep_shape_t whose elements are of two bytes. */
 #define SIM_SHAPE(_experts, _topk, _hidden, _tokens)                                                   \
@@ -23,28 +23,9 @@ enum { SIM_MAX_RANKS = 70 };
     .combine_elem_bytes = 2
 
 typedef struct sim_world sim_world_t;
-typedef struct sim_message sim_message_t;
 typedef struct sim_death sim_death_t; /* sim_death.h */
 
-/** A generator of random numbers. A rank throws its own, so that ranks may be threads. */
-typedef struct sim_dice {
-    uint64_t state;
-} sim_dice_t;
-
-enum { SIM_REASONS = 16, SIM_SENTENCE_BYTES = 256 };
-
-/** What a mode holds as its wire. */
-typedef struct sim_wire {
-    xep_wire_t wire;
-    struct sim_rank *rank;
-    uint64_t calls;        /* of the mode, all but map */
-    uint64_t posted;       /* messages to ranks that are not mapped */
-    uint64_t posted_bytes; /* of these */
-    uint64_t held_up;      /* calls of flush_to that were told to wait */
-    /* ranks of which nothing is stored here any more, and to which nothing goes */
-    uint8_t fenced_off[SIM_MAX_RANKS];
-    char sentence[SIM_SENTENCE_BYTES]; /* why it failed first; "": it has not */
-} sim_wire_t;
+enum { SIM_REASONS = 16 };
 
 /** A sentence about an operation, or a call (op is NULL). */
 typedef struct sim_reason {
@@ -57,7 +38,7 @@ typedef struct sim_rank {
     xep_env_t env; /* first: the mode hands it back */
     sim_world_t *world;
     uint32_t index;
-    sim_dice_t dice;
+    sim_dice_t dice; /* its own, so that ranks may be threads */
     xep_shape_t shape;
     sim_wire_t wire;
     void *mode;
@@ -65,7 +46,6 @@ typedef struct sim_rank {
     uint32_t stalled;                  /* turns of the scheduler it sleeps */
     sim_reason_t reasons[SIM_REASONS]; /* of its last errors, in a ring */
     uint32_t nreasons;
-    char told[SIM_SENTENCE_BYTES]; /* the thread's last error, which the wire and others overwrite */
     uint32_t refused;              /* operations that the mode did not begin because the wire failed */
     uint8_t out[SIM_MAX_RANKS];    /* ranks that are: none */
     uint32_t ranks[SIM_MAX_RANKS]; /* of everybody */
@@ -101,7 +81,7 @@ typedef struct sim_around {
 } sim_around_t;
 
 /** What kind of world: filled by the test, or by sim_options_random(). */
-typedef struct sim_options {
+struct sim_options {
     uint32_t nranks;
     uint32_t node[SIM_MAX_RANKS]; /* of each rank, numbered by first rank: those of one map one another */
     uint32_t threads;             /* of each rank's team, run one after the other, in any order */
@@ -121,7 +101,7 @@ typedef struct sim_options {
     uint32_t spoiled;       /* 1: the test spoils heaps itself, so that sources of puts may change */
     uint64_t fail_at;       /* call of rank 0's wire that fails; 0: none does */
     int fail_once;          /* and only that one: else the wire is dead from then on */
-} sim_options_t;
+};
 
 /** One turn of a rank: begin or progress something. */
 typedef void (*sim_step_fn)(sim_rank_t *rank);
@@ -137,8 +117,7 @@ struct sim_world {
     sim_options_t options;
     const xep_plugin_t *plugin;
     sim_rank_t *ranks;
-    sim_message_t *messages; /* oldest first */
-    uint64_t pending;        /* of them */
+    sim_net_t net;
     sim_step_fn step;
     sim_finished_fn finished;
     const sim_around_t *around; /* set before it is opened; NULL: an operation is with all ranks */
@@ -148,10 +127,6 @@ struct sim_world {
 };
 
 /* ---- chance ---- */
-
-uint64_t sim_random(sim_dice_t *dice);
-uint64_t sim_below(sim_dice_t *dice, uint64_t n); /* 0 .. n - 1 */
-int sim_chance(sim_dice_t *dice, uint32_t percent);
 
 /** A hash of five numbers: data that every rank, and the oracle, can make for itself. */
 uint64_t sim_hash(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e);
