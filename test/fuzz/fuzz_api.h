@@ -9,7 +9,6 @@
 
 #include "fuzz_patch.h"
 #include "fuzz_target.h"
-#include "fuzz_turns.h"
 #include "fuzz_world.h"
 #include "oracle.h"
 

@@ -24,6 +24,7 @@ typedef int fuzz_main_is_libfuzzers;
 #include <unistd.h>
 
 #include "fuzz_target.h"
+#include "sim_dice.h"
 
 enum { MOST_FILES = 4096, MOST_BYTES = 8192 };
 
@@ -126,14 +127,11 @@ static void read_path(const char *path)
 
 /* ---- mutations ---- */
 
-static uint64_t dice;
+static sim_dice_t dice;
 
 static uint64_t below(uint64_t n)
 {
-    uint64_t x = dice += UINT64_C(0x9e3779b97f4a7c15);
-    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
-    return (x ^ x >> 31) % n;
+    return sim_below(&dice, n);
 }
 
 typedef struct mutant {
@@ -214,7 +212,7 @@ static void mutate(mutant_t *m)
 static void run_mutants(uint64_t seed, uint64_t runs)
 {
     static mutant_t mutant;
-    dice = seed;
+    dice.state = seed;
     for (; runs > 0; runs--) {
         const file_t *file = &files[below(nfiles)];
         memcpy(mutant.data, file->data, file->bytes);

@@ -13,7 +13,6 @@
 
 #include "error.h"
 #include "fuzz_target.h"
-#include "fuzz_turns.h"
 #include "fuzz_wire.h"
 
 /* control messages, with the transport that sent it */
@@ -131,7 +130,8 @@ static xep_status_t progress(xep_transport_t *transport)
     fuzz_transport_t *t = (fuzz_transport_t *)transport;
     for (fuzz_heap_t *h = t->memory->heaps; h != NULL; h = h->next)
         if (h->transport == t) fuzz_wire_move(h);
-    for (uint64_t n = fuzz_dice(4); n > 0 && t->msgs != NULL && (t->nranks > 0 || t->admits); n--) take_msg(t);
+    for (uint64_t n = sim_below(t->memory->net.dice, 4); n > 0 && t->msgs != NULL && (t->nranks > 0 || t->admits); n--)
+        take_msg(t);
     fuzz_turn(1000);
     return XEP_OK;
 }
@@ -198,11 +198,12 @@ xep_transport_t *fuzz_memory_transport(fuzz_memory_t *memory, uint32_t rank)
     return &t->super;
 }
 
-fuzz_memory_t *fuzz_memory_make(uint32_t nranks, const uint32_t *node)
+fuzz_memory_t *fuzz_memory_make(uint32_t nranks, const uint32_t *node, sim_dice_t *dice)
 {
     fuzz_memory_t *memory = calloc(1, sizeof *memory);
     if (memory == NULL) fuzz_fail("no memory");
     memory->nranks = nranks;
+    fuzz_wire_begin(memory, dice);
     memcpy(memory->node, node, nranks * sizeof *node);
     return memory;
 }

@@ -4,12 +4,13 @@
 #ifndef FUZZ_MEMORY_H
 #define FUZZ_MEMORY_H
 
+#include "sim_dice.h"
 #include "transport.h"
 
 typedef struct fuzz_memory fuzz_memory_t;
 
 /** Joiners to a group that grows count as ranks. */
-fuzz_memory_t *fuzz_memory_make(uint32_t nranks, const uint32_t *node);
+fuzz_memory_t *fuzz_memory_make(uint32_t nranks, const uint32_t *node, sim_dice_t *dice);
 
 /** From now on a rank takes no messages, and, if it is dead, is said to be gone; or it is as before. */
 void fuzz_memory_stop(fuzz_memory_t *memory, uint32_t rank, int stopped, int dead);

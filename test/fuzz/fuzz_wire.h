@@ -1,23 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** The heaps of a fuzz world and how bytes get from one to another: those that are not mapped by messages, later. */
+/** The heaps of a fuzz world, on the wires of the simulator. */
 #ifndef FUZZ_WIRE_H
 #define FUZZ_WIRE_H
 
 #include "fuzz_memory.h"
 #include "fuzz_world.h"
-
-typedef struct fuzz_message {
-    struct fuzz_message *next;
-    uint32_t to;
-    uint64_t number; /* how many were posted before it */
-    uint64_t offset, signal_offset, value;
-    const void *src;
-    void *dst; /* of a get */
-    size_t bytes;
-    int has_signal;
-    char copy[]; /* of what src was, where the heap spares ranks */
-} fuzz_message_t;
+#include "sim_wire.h"
 
 typedef struct fuzz_key {
     uint32_t magic, heap; /* number of it in the world */
@@ -25,20 +14,18 @@ typedef struct fuzz_key {
 } fuzz_key_t;
 
 typedef struct fuzz_heap {
-    xep_heap_wire_t super;
+    sim_wire_t wire; /* first: the core hands it back */
     struct fuzz_heap *next;
     struct fuzz_transport *transport; /* NULL: closed */
-    struct fuzz_heap *of[FUZZ_MOST_RANKS];
-    fuzz_message_t *messages, **end;
-    uint32_t number, pending, pending_to[FUZZ_MOST_RANKS];
-    uint8_t fenced_off[FUZZ_MOST_RANKS];
-    uint64_t posted;
+    fuzz_memory_t *memory;
+    uint32_t place; /* of its rank in the world */
     fuzz_key_t key;
 } fuzz_heap_t;
 
 struct fuzz_memory {
     uint32_t nranks, nheaps, ntransports, node[FUZZ_MOST_RANKS];
     uint8_t stopped[FUZZ_MOST_RANKS], dead[FUZZ_MOST_RANKS];
+    sim_net_t net;
     fuzz_heap_t *heaps;
     struct fuzz_transport *transports;
 };
@@ -63,8 +50,10 @@ void fuzz_wire_close(xep_heap_wire_t *super);
 void fuzz_wire_fence_off(xep_heap_wire_t *super, uint32_t rank);
 int fuzz_wire_is_behind(xep_heap_wire_t *super, uint32_t rank);
 
-/** Some messages, or none, arrive: in order, but for those to ranks that are stopped, behind which others go on. */
+/** Some messages, or none, go some of their way: those that have left their source, and those of this heap. */
 void fuzz_wire_move(fuzz_heap_t *heap);
+
+void fuzz_wire_begin(fuzz_memory_t *memory, sim_dice_t *dice);
 
 /** All must be closed. */
 void fuzz_wire_free_all(fuzz_memory_t *memory);

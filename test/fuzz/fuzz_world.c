@@ -19,7 +19,6 @@
 #include "error.h"
 #include "fuzz_memory.h"
 #include "fuzz_target.h"
-#include "fuzz_turns.h"
 #include "group.h"
 #include "group_doorbell.h"
 #include "group_sleep.h"
@@ -51,7 +50,8 @@ struct fuzz_world {
     const fuzz_options_t *options;
     fiber_t fibers[FUZZ_MOST_RANKS];
     ucontext_t scheduler;
-    uint64_t now_ns, dice, turns;
+    uint64_t now_ns, turns;
+    sim_dice_t dice;
     fuzz_memory_t *memory;
     /* the bootstrap: what each rank gives, and how many have come to, and have left, the exchange under way */
     const void *given[FUZZ_MOST_RANKS];
@@ -63,13 +63,6 @@ struct fuzz_world {
 static _Thread_local fiber_t *current; /* NULL: not in a world */
 
 /* ---- turns ---- */
-
-static uint64_t throw_dice(fuzz_world_t *world, uint64_t n)
-{
-    uint64_t x = world->dice += UINT64_C(0x9e3779b97f4a7c15);
-    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    return (x ^ x >> 31) % n;
-}
 
 /* A sanitizer must know on which stack a thread goes on; leaving: this stack is never used again. */
 static void switch_to(ucontext_t *from, ucontext_t *to, const void *stack, size_t bytes, int leaving)
@@ -97,11 +90,6 @@ void fuzz_turn(uint64_t ns)
     if (++fiber->world->turns > MOST_TURNS) fuzz_fail("rank %u and others never end", fiber->rank);
     switch_to(&fiber->context, &fiber->world->scheduler, thread_stack, thread_stack_bytes, 0);
     current = fiber;
-}
-
-uint64_t fuzz_dice(uint64_t n)
-{
-    return current == NULL ? 0 : throw_dice(current->world, n);
 }
 
 uint64_t __real_xep_clock_ns(void);
@@ -264,11 +252,11 @@ void fuzz_world_run(const fuzz_options_t *options)
 {
     static fuzz_world_t world;
     uint32_t all = options->nranks + options->joiners, left = all;
-    world = (fuzz_world_t){.options = options, .now_ns = 1000000000, .dice = options->seed};
-    world.memory = fuzz_memory_make(all, options->node);
+    world = (fuzz_world_t){.options = options, .now_ns = 1000000000, .dice = {options->seed}};
+    world.memory = fuzz_memory_make(all, options->node, &world.dice);
     for (uint32_t r = 0; r < all; r++) make_fiber(&world, r);
     while (left > 0) {
-        fiber_t *fiber = &world.fibers[throw_dice(&world, all)];
+        fiber_t *fiber = &world.fibers[sim_below(&world.dice, all)];
         if (fiber->ended) continue;
         current = fiber;
         switch_to(&world.scheduler, &fiber->context, fiber->stack, STACK_BYTES, 0);

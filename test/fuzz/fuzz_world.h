@@ -4,7 +4,7 @@
  * The whole library on several ranks of one process, for fuzz targets: each rank is a fiber, the bootstrap and the
  * transport are memory of this process, and time passes only where somebody waits. So a deadline costs microseconds,
  * and everything follows from the seed. Ranks of a node map one another; to others puts travel as messages that arrive
- * later, in order.
+ * later.
  */
 #ifndef FUZZ_WORLD_H
 #define FUZZ_WORLD_H
@@ -36,5 +36,8 @@ void fuzz_world_run(const fuzz_options_t *options);
  * messages; or it goes on. It is the caller that does nothing meanwhile.
  */
 void fuzz_world_stop(int stopped, int dead);
+
+/** Inside of a rank: lets others go on; so much time has passed then, at least. */
+void fuzz_turn(uint64_t ns);
 
 #endif

@@ -12,8 +12,7 @@ EXTRA_DIST += %D%/corpus
 fuzz_sources = %D%/fuzz_main.c
 
 # all of the library, in a world of its own: what it waits by is wrapped
-fuzz_world = %D%/fuzz_world.h %D%/fuzz_world.c %D%/fuzz_memory.h %D%/fuzz_memory.c \
-	%D%/fuzz_wire.h %D%/fuzz_wire.c %D%/fuzz_turns.h
+fuzz_world = %D%/fuzz_world.h %D%/fuzz_world.c %D%/fuzz_memory.h %D%/fuzz_memory.c %D%/fuzz_wire.h %D%/fuzz_wire.c
 fuzz_wrapped = -Wl,--wrap=xep_clock_ns -Wl,--wrap=sched_yield -Wl,--wrap=nanosleep \
 	-Wl,--wrap=xep_ucp_transport_open -Wl,--wrap=xep_group_sleep
 %C%_fuzz_api_t_SOURCES = $(fuzz_sources) $(fuzz_world) \
@@ -21,10 +20,10 @@ fuzz_wrapped = -Wl,--wrap=xep_clock_ns -Wl,--wrap=sched_yield -Wl,--wrap=nanosle
 	%D%/fuzz_masks.c %D%/fuzz_groups.c \
 	%D%/fuzz_patch.h %D%/fuzz_patch.c
 %C%_fuzz_api_t_LDFLAGS = $(FUZZ_LDFLAGS) $(fuzz_wrapped)
-%C%_fuzz_api_t_LDADD = libfuzz.la $(insides)
+%C%_fuzz_api_t_LDADD = libfuzz.la libsim.la $(insides)
 %C%_fuzz_boot_t_SOURCES = $(fuzz_sources) $(fuzz_world) %D%/fuzz_boot.c
 %C%_fuzz_boot_t_LDFLAGS = $(FUZZ_LDFLAGS) $(fuzz_wrapped)
-%C%_fuzz_boot_t_LDADD = libfuzz.la $(insides)
+%C%_fuzz_boot_t_LDADD = libfuzz.la libsim.la $(insides)
 
 %C%_fuzz_ballot_t_SOURCES = $(fuzz_sources) %D%/fuzz_ballot.c
 %C%_fuzz_ballot_t_LDFLAGS = $(FUZZ_LDFLAGS)
@@ -36,7 +35,6 @@ fuzz_wrapped = -Wl,--wrap=xep_clock_ns -Wl,--wrap=sched_yield -Wl,--wrap=nanosle
 
 %C%_fuzz_heap_t_SOURCES = $(fuzz_sources) %D%/fuzz_heap.c test/sim/sim_normal.c test/sim/sim_ll.c \
 	test/sim/sim_members.h test/sim/sim_members.c
-%C%_fuzz_heap_t_CPPFLAGS = $(AM_CPPFLAGS) -I$(srcdir)/test/sim
 %C%_fuzz_heap_t_LDFLAGS = $(FUZZ_LDFLAGS)
 %C%_fuzz_heap_t_LDADD = libfuzz.la libsim.la $(insides) $(CMOCKA_LIBS)
 
