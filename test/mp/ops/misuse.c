@@ -218,6 +218,7 @@ static void *call_too(void *arg)
 {
     const second_t *second = arg;
     xep_status_t status = XEP_OK;
+    uint32_t index = 1;
     for (int i = 0; i < 6000 && status == XEP_OK; i++) {
         mp_sleep_us(5000);
         status = xep_handle_gather(second->handle, second->rows, 0);
@@ -227,6 +228,8 @@ static void *call_too(void *arg)
     MP_FAILS(XEP_ERR_INVALID, xep_request_wait(second->req));
     MP_CHECK(xep_request_test(second->req) == XEP_INPROGRESS);
     ++*second->told;
+    MP_OK(xep_request_wait_any(&second->req, 1, &index));
+    MP_CHECK(index == 0);
     return NULL;
 }
 
