@@ -421,8 +421,8 @@ XEP_API void xep_buffer_abort(xep_buffer_t *buffer);
 /**
  * Makes a buffer usable again after an error that left it broken (XEP_ERR_BROKEN): operations in flight end with
  * XEP_ERR_ABORTED, and all handles are released. Collective, blocking. After an error the buffer is still broken:
- * XEP_ERR_TIMEOUT (a rank is late: call it again, as often as it takes), XEP_ERR_PEER, XEP_ERR_TRANSPORT,
- * XEP_ERR_ABORTED.
+ * XEP_ERR_TIMEOUT (a rank is late: call it again, as often as it takes), XEP_ERR_BROKEN (a rank destroys the buffer),
+ * XEP_ERR_PEER, XEP_ERR_TRANSPORT, XEP_ERR_ABORTED. Where another rank fails in it, this one does so at once, too.
  */
 XEP_API xep_status_t xep_buffer_reset(xep_buffer_t *buffer);
 

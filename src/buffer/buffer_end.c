@@ -10,12 +10,20 @@
  * probably the reason.
  *
  * A reset:
- *  1. epochs, turns and quiesces go on from the highest of all ranks, as some may have begun more operations.
+ *  1. epochs, turns and quiesces go on from the highest of all ranks, as some may have begun more operations. The epoch
+ *     after that is the reset's own.
  *  2. all quiesce, so that nothing of the old operations is under way.
  *  3. each closes and opens its mode, on the memory as it is: epochs only grow, so what is left there ends no wait.
  *  4. all quiesce again: no rank may write into a heap whose mode is not open yet.
  * A reset that has failed is called again: it continues an allgather that was given up, or starts over. A rank whose
  * reset succeeded hears in its first operation that others have failed.
+ *
+ * A rank may leave, or give up a reset, while others come to it. So it says in words of its line (buffer_give_up.h) of
+ * which only it writes: how often it was quiet in resets; that it leaves; and the reset's epoch, if it gives that up.
+ * A wait of one kind counts words of that kind alone. A reset ends at once where another rank will not come: in step 1
+ * if one leaves; in steps 2 and 4 if one that has not been quiet so often leaves, or has given up this reset. What it
+ * did before it left it had flushed, so nobody who came is taken for one who does not. Those that leave wait until the
+ * others leave, too.
  */
 
 #include "buffer.h"
@@ -100,33 +108,42 @@ static xep_status_t hope_for_all(void *arg)
 }
 
 /*
- * Tells every peer that nothing of this rank will arrive any more, and waits until all have said so: the signal comes
- * after every put of this wire to that rank. Until then no rank may free or reuse memory that others write into.
+ * Tells every peer that nothing of this rank will arrive any more, and waits until all have said so, by that word of
+ * their lines: the signal comes after every put of this wire to that rank. Until then no rank may free or reuse memory
+ * that others write into.
  */
-static xep_status_t quiesce_number(xep_buffer_t *buffer, uint64_t number, int32_t timeout_ms, leaving_t *leaving)
+static xep_status_t quiesce_by(xep_buffer_t *buffer, size_t word, uint64_t value, int32_t timeout_ms, xep_hope_t hope)
 {
     xep_group_t *group = buffer->group;
-    uint64_t deadline_ns = xep_deadline(timeout_ms);
-    xep_group_signal_t signal = {.word = buffer->areas.lines + (uint64_t)group->rank * sizeof(xep_buffer_line_t),
-                                 .value = number,
+    const uint64_t first = buffer->areas.lines + word, deadline_ns = xep_deadline(timeout_ms);
+    xep_group_signal_t signal = {.word = first + (uint64_t)group->rank * sizeof(xep_buffer_line_t),
+                                 .value = value,
                                  .what = "end of the buffer"};
-    xep_group_words_t words = {.first = (char *)buffer->heap->base + buffer->areas.lines,
+    xep_group_words_t words = {.first = (char *)buffer->heap->base + first,
                                .stride = sizeof(xep_buffer_line_t),
                                .value = signal.value,
                                .what = signal.what,
                                .kind = XEP_WAITS_END,
                                .buffer = buffer->number,
-                               .hope = leaving == NULL ? NULL : hope_for_all,
-                               .hope_arg = leaving};
+                               .hope = hope};
     xep_status_t status = xep_group_check_peers(group, buffer->goes_on);
     if (status == XEP_OK) status = xep_group_signal_all(group, buffer->heap, &signal, deadline_ns);
     if (status == XEP_OK) status = xep_group_flush(group, buffer->heap, deadline_ns, signal.what);
     return status == XEP_OK ? xep_group_wait_words(group, &words, deadline_ns) : status;
 }
 
+/* For a rank that does not come to the reset any more. */
+static xep_status_t hope_for_quiet(void *arg)
+{
+    const xep_buffer_t *buffer = arg;
+    const xep_status_t status = xep_buffer_check_given_up(buffer, buffer->epoch);
+    return status == XEP_INPROGRESS ? xep_buffer_check_left(buffer, buffer->quiesces) : status;
+}
+
 static xep_status_t quiesce(xep_buffer_t *buffer)
 {
-    return quiesce_number(buffer, ++buffer->quiesces, buffer->timeout_ms, NULL);
+    return quiesce_by(buffer, offsetof(xep_buffer_line_t, quiet), ++buffer->quiesces, buffer->timeout_ms,
+                      (xep_hope_t){hope_for_quiet, buffer});
 }
 
 /*
@@ -145,17 +162,21 @@ static void quiesce_device(xep_buffer_t *buffer, int goes_on)
     device->ops->stop(device, 0);
 }
 
+static xep_status_t leave(xep_buffer_t *buffer, int32_t timeout_ms, xep_hope_t hope)
+{
+    return quiesce_by(buffer, offsetof(xep_buffer_line_t, left), 1, timeout_ms, hope);
+}
+
 /*
  * Does not wait for ranks that are out, or that die now. Others may still have to agree on who is out of their last
  * operations, so this rank goes on answering: the buffer's task runs until all are here.
  */
-static xep_status_t quiesce_members(xep_buffer_t *buffer, int32_t timeout_ms)
+static xep_status_t leave_members(xep_buffer_t *buffer, int32_t timeout_ms)
 {
-    uint64_t number = ++buffer->quiesces;
     xep_status_t status;
     if (buffer->group->left_out) return XEP_ERR_PEER;
     xep_buffer_leave(buffer);
-    do status = quiesce_number(buffer, number, timeout_ms, NULL);
+    do status = leave(buffer, timeout_ms, (xep_hope_t){NULL, NULL});
     while (status == XEP_ERR_PEER && xep_members_bury(buffer) == XEP_OK);
     xep_buffer_enter(buffer);
     for (uint32_t r = 0; status == XEP_OK && r < buffer->shape.nranks; r++)
@@ -167,8 +188,8 @@ static xep_status_t quiesce_members(xep_buffer_t *buffer, int32_t timeout_ms)
 static xep_status_t take_leave(xep_buffer_t *buffer, int32_t timeout_ms)
 {
     leaving_t leaving = {.buffer = buffer};
-    xep_status_t status = buffer->goes_on ? quiesce_members(buffer, timeout_ms)
-                                          : quiesce_number(buffer, ++buffer->quiesces, timeout_ms, &leaving);
+    xep_status_t status = buffer->goes_on ? leave_members(buffer, timeout_ms)
+                                          : leave(buffer, timeout_ms, (xep_hope_t){hope_for_all, &leaving});
     xep_group_remove_task(buffer->group, &buffer->task);
     return status;
 }
@@ -231,6 +252,11 @@ xep_status_t xep_buffer_close(xep_buffer_t *buffer)
 
 /* ---- a reset ---- */
 
+static xep_status_t hope_for_reset(void *arg)
+{
+    return xep_buffer_check_left(arg, UINT64_MAX);
+}
+
 /* the largest epoch, turn and number of quiesces any rank has reached: all go on from there */
 static xep_status_t agree_epoch(xep_buffer_t *buffer)
 {
@@ -241,11 +267,13 @@ static xep_status_t agree_epoch(xep_buffer_t *buffer)
     xep_status_t status;
     if (all == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u ranks", group->nranks);
     xep_group_gathers_for(group, "xep_buffer_reset");
+    group->gathers_hope = (xep_hope_t){hope_for_reset, buffer};
     status = xep_group_exchange(group, mine, all, sizeof mine);
+    group->gathers_hope = (xep_hope_t){NULL, NULL};
     xep_group_gathers_for(group, NULL);
     for (uint32_t i = 0; status == XEP_OK && i < group->nranks * 3; i++)
         if (all[i] > *own[i % 3]) *own[i % 3] = all[i];
-    if (status == XEP_OK) buffer->reset_epoch = buffer->epoch;
+    if (status == XEP_OK) buffer->reset_epoch = buffer->epoch++;
     free(all);
     return status;
 }
@@ -288,7 +316,7 @@ xep_status_t xep_buffer_restart(xep_buffer_t *buffer)
     quiesce_device(buffer, 0);
     status = agree_epoch(buffer);
     if (status == XEP_OK && (status = reopen(buffer)) != XEP_OK)
-        xep_buffer_give_up(buffer, buffer->epoch + 1, status); /* others may be through */
+        xep_buffer_give_up(buffer, buffer->epoch, status); /* others may be through */
     buffer->broken = status != XEP_OK; /* what peers have of the operations that were ended is not known */
     if (buffer->broken)
         snprintf(buffer->broken_reason, sizeof buffer->broken_reason, "a reset that failed: %.900s", xep_last_error());

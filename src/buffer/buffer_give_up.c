@@ -47,10 +47,20 @@ void xep_buffer_give_up(xep_buffer_t *buffer, uint64_t epoch, xep_status_t why)
     own->expert = 0;
 }
 
-/* acquire: when_ms and why were written before it */
-static uint64_t given_up_by(const xep_buffer_t *buffer, uint32_t rank)
+/* acquire: what its rank wrote before it is here */
+static uint64_t load(const uint64_t *word)
 {
-    return atomic_load_explicit((const _Atomic uint64_t *)&line_of(buffer, rank)->given_up, memory_order_acquire);
+    return atomic_load_explicit((const _Atomic uint64_t *)word, memory_order_acquire);
+}
+
+xep_status_t xep_buffer_check_left(const xep_buffer_t *buffer, uint64_t quiet)
+{
+    for (uint32_t r = 0; r < buffer->shape.nranks; r++) {
+        const xep_buffer_line_t *line = line_of(buffer, r);
+        if (load(&line->left) != 0 && load(&line->quiet) < quiet)
+            return xep_fail(XEP_ERR_BROKEN, "rank %u destroys the buffer", r);
+    }
+    return XEP_INPROGRESS;
 }
 
 /* Uses what a peer wrote as far as it makes sense; clocks of hosts may differ. */
@@ -72,7 +82,7 @@ xep_status_t xep_buffer_check_given_up(const xep_buffer_t *buffer, uint64_t epoc
     uint32_t first = buffer->shape.nranks;
     if (buffer->goes_on) return XEP_INPROGRESS;
     for (uint32_t r = 0; r < buffer->shape.nranks; r++) {
-        const uint64_t word = given_up_by(buffer, r);
+        const uint64_t word = load(&line_of(buffer, r)->given_up);
         if (word <= buffer->reset_epoch || word > epoch || r == buffer->shape.rank) continue;
         if (first == buffer->shape.nranks || line_of(buffer, r)->when_ms < line_of(buffer, first)->when_ms) first = r;
     }

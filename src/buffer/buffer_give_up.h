@@ -17,19 +17,23 @@
 
 /** Every heap has one for each rank, at areas.lines of the buffer; only that rank writes it. */
 typedef struct xep_buffer_line {
-    uint64_t quiet;    /* buffer_end.c: how often it has been */
+    uint64_t quiet;    /* buffer_end.c: how often it has been, in resets */
+    uint64_t left;     /* 1: it frees the buffer, or waits for the others to do so */
     uint64_t given_up; /* an epoch; 0: never */
     uint64_t when_ms;  /* wall clock: ranks of several hosts compare it, for a sentence */
     int32_t why;       /* xep_status_t */
     uint32_t expert;   /* 1 + global number of the expert that failed; 0: of none */
 } xep_buffer_line_t;
-_Static_assert(sizeof(xep_buffer_line_t) == 32, "written by peers");
+_Static_assert(sizeof(xep_buffer_line_t) == 40, "written by peers");
 
 /** What the next call of xep_buffer_give_up() tells beside a status: the global number of an expert. */
 void xep_buffer_blame_expert(xep_buffer_t *buffer, uint32_t expert);
 
 /** Tells the others that this rank takes part in no operation from epoch on. Does not wait. */
 void xep_buffer_give_up(xep_buffer_t *buffer, uint64_t epoch, xep_status_t why);
+
+/** XEP_INPROGRESS; XEP_ERR_BROKEN: a rank leaves that has not been quiet so often. A load for each rank. */
+xep_status_t xep_buffer_check_left(const xep_buffer_t *buffer, uint64_t quiet);
 
 /** XEP_INPROGRESS, or why an operation of that epoch will not end: a rank has given it up. A load for each rank. */
 xep_status_t xep_buffer_check_given_up(const xep_buffer_t *buffer, uint64_t epoch);

@@ -37,6 +37,12 @@ typedef struct xep_peer {
     int visible;    /* of this host, and its process can be looked up by its number (XEP_LIVENESS) */
 } xep_peer_t;
 
+/** Asked every few ms of a wait: XEP_INPROGRESS, or why what it waits for will not come. */
+typedef struct xep_hope {
+    xep_status_t (*ask)(void *arg); /* NULL: nothing is asked */
+    void *arg;
+} xep_hope_t;
+
 /** An allgather over the control heap: group_control.c. */
 typedef struct xep_gather {
     size_t bytes, done; /* that each rank gives, in all rounds together; those of rounds that have ended */
@@ -75,6 +81,7 @@ struct xep_group {
     uint64_t gathers, rounds;       /* allgathers over the control heap, and rounds of them all */
     const char *gathers_for;        /* the call that they belong to, as users know it; NULL: one of their own */
     uint32_t gathers_of;            /* of that call, so far */
+    xep_hope_t gathers_hope;        /* of that call */
     xep_gather_t gather;            /* the one that it is in, or has given up in a round; bytes 0: none */
     int traced;                     /* some rank writes a trace */
     int syncs_trace;                /* this one does, and its barriers align the clocks of it */

@@ -124,6 +124,7 @@ static xep_status_t signal_and_wait(xep_group_t *group, const xep_group_signal_t
                                .value = signal->value,
                                .what = signal->what,
                                .kind = signal->kind};
+    if (signal->kind == XEP_WAITS_ALLGATHER) words.hope = group->gathers_hope;
     xep_status_t status = xep_group_signal_all(group, group->control, signal, deadline_ns);
     if (status == XEP_OK) status = xep_group_wait_words(group, &words, deadline_ns);
     if (status == XEP_OK) (void)xep_group_flush(group, group->control, deadline_ns, signal->what);

@@ -163,8 +163,8 @@ static void account_for_words(void *arg, xep_account_t *account)
 
 static xep_status_t hope_for_words(void *arg)
 {
-    const xep_group_words_t *words = ((const receiving_t *)arg)->words;
-    return words->hope == NULL ? XEP_INPROGRESS : words->hope(words->hope_arg);
+    const xep_hope_t *hope = &((const receiving_t *)arg)->words->hope;
+    return hope->ask == NULL ? XEP_INPROGRESS : hope->ask(hope->arg);
 }
 
 /* A group that goes on without ranks knows what to do: whoever is late is out. */

@@ -32,9 +32,7 @@ typedef struct xep_group_words {
     const char *what; /* for the reason */
     xep_waits_kind_t kind;
     uint32_t buffer; /* whose they are; 0: the group's */
-    /* called every few ms: XEP_INPROGRESS, or why they will not come; NULL: not called */
-    xep_status_t (*hope)(void *arg);
-    void *hope_arg;
+    xep_hope_t hope;
 } xep_group_words_t;
 
 /** Waits until all have value; the reason names the ranks that are missing. */

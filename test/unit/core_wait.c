@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "buffer.h"
+#include "buffer_give_up.h"
 #include "handle.h"
 #include "unit.h"
 #include "unit_mirror.h"
@@ -206,6 +207,44 @@ TEST(operation_waits)
         xep_buffer_destroy(buffer);
         close_group(group);
     }
+}
+
+/*
+ * Rank 1 is silent from a step of the reset on: its allgather, or one in which all are quiet. It has said that it
+ * leaves, or, behind the allgather, that it gives the reset up, which does not keep it from the next one.
+ */
+TEST(reset_hears_who_does_not_come)
+{
+    for (int answered = 0; answered < 3; answered++)
+        for (int leaves = answered == 0; leaves < 2; leaves++) {
+            xep_group_t *group = unit_mirror_open_group();
+            xep_buffer_t *buffer = open_buffer(group);
+            xep_buffer_line_t *line = (void *)((char *)buffer->heap->base + buffer->areas.lines);
+            line[1].left = (uint64_t)leaves;
+            line[1].given_up = leaves ? 0 : buffer->epoch + 1;
+            line[1].why = XEP_ERR_TIMEOUT;
+            unit_mirror.how = answered == 0 ? MIRROR_SILENT : MIRROR_FINE;
+            unit_mirror.silent_after = answered;
+            assert_int_equal(xep_buffer_reset(buffer), leaves ? XEP_ERR_BROKEN : XEP_ERR_TIMEOUT);
+            assert_non_null(strstr(xep_last_error(), leaves ? "rank 1 destroys the buffer" : "given up by rank 1"));
+            unit_mirror.how = MIRROR_FINE;
+            unit_mirror.silent_after = 0;
+            if (!leaves) assert_int_equal(xep_buffer_reset(buffer), XEP_OK);
+            assert_int_equal(xep_buffer_destroy(buffer), XEP_OK);
+            close_group(group);
+        }
+}
+
+/* Rank 1 comes to a reset while this one leaves: that does not say that it leaves, too. */
+TEST(end_of_a_buffer_counts_no_reset)
+{
+    xep_group_t *group = unit_mirror_open_group();
+    xep_buffer_t *buffer = open_buffer(group);
+    ((xep_buffer_line_t *)(void *)((char *)buffer->heap->base + buffer->areas.lines))[1].quiet = buffer->quiesces + 1;
+    buffer->timeout_ms = 50;
+    unit_mirror.how = MIRROR_SILENT;
+    assert_int_equal(xep_buffer_destroy(buffer), XEP_ERR_TIMEOUT);
+    close_group(group);
 }
 
 static xep_status_t never_ready(void *mode, uint32_t slot, void **base_p, size_t *stride_p)

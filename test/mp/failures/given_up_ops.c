@@ -186,6 +186,39 @@ static void at_the_end(xep_group_t *group)
     if (mp_is_last()) mp_job_close(&job);
 }
 
+/*
+ * The others give up an operation, and perhaps a reset, and leave. The last rank is in a reset by then, or comes to
+ * theirs behind them: it hears at once that they leave, and its words do not let them believe that it leaves, too, and
+ * frees its memory.
+ */
+static void leave_reset(xep_group_t *group, xep_group_t *second, int in_reset)
+{
+    const mp_case_t c = {.name = "left",
+                         MP_SHAPE(12, 4, 300, 30),
+                         .slots = 2,
+                         .timeout_ms = mp_is_last() ? FAR_MS : 5 * DEADLINE_MS};
+    mp_job_t job;
+    xep_handle_t *handle;
+    mp_job_begin(&job, &c, 1, second);
+    MP_OK(xep_group_barrier(group));
+    come_late(in_reset ? 7 : 3);
+    double begin = mp_now();
+    xep_dispatch_args_t d = mp_job_dispatch(&job);
+    if (!mp_is_last()) d.timeout_ms = DEADLINE_MS;
+    MP_FAILS(XEP_ERR_TIMEOUT, xep_dispatch(job.buffer, &d, &handle, NULL));
+    if (mp_is_last()) {
+        MP_SAYS(XEP_ERR_BROKEN, " destroys the buffer", xep_buffer_reset(job.buffer));
+        MP_CHECK(mp_now() - begin < FAR_MS / 2e3);
+    } else {
+        if (in_reset) MP_CHECK(xep_buffer_reset(job.buffer) != XEP_OK);
+        else mp_sleep_us(DEADLINE_MS * 1500);
+        MP_CHECK(xep_buffer_destroy(job.buffer) != XEP_OK);
+        job.buffer = NULL;
+    }
+    MP_OK(xep_group_barrier(group));
+    mp_job_close(&job);
+}
+
 /* The others hear of it in their operation. */
 static void aborted(xep_group_t *group)
 {
@@ -214,6 +247,8 @@ int main(void)
     in_operations(group, second, "ll");
     aborted(group);
     at_the_end(group);
+    leave_reset(group, second, 1);
+    leave_reset(group, second, 0);
     xep_group_destroy(second);
     return mp_end(group);
 }
