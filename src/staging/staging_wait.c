@@ -49,7 +49,10 @@ xep_status_t xep_staging_note(xep_buffer_t *buffer, void *stream)
     return buffer->device->ops->note(buffer->device, 0, stream);
 }
 
-/* After an error the stream may still run the copies, which write into the slot: so the buffer needs a reset. */
+/*
+ * After an error the stream may still run the copies, which write into the slot: so the buffer needs a reset, and the
+ * others, which may be in the operation, hear of it.
+ */
 xep_status_t xep_staging_wait(xep_buffer_t *buffer, xep_waits_kind_t kind, int32_t timeout_ms)
 {
     stream_look_t look = {.buffer = buffer, .kind = kind};
@@ -63,7 +66,7 @@ xep_status_t xep_staging_wait(xep_buffer_t *buffer, xep_waits_kind_t kind, int32
     if (status == XEP_OK) return xep_buffer_usable(buffer);
     if (status == XEP_ERR_ABORTED) return status;
     snprintf(text, sizeof text, "%s", xep_last_error());
-    xep_request_end_all(buffer, XEP_ERR_BROKEN, text);
+    xep_request_give_up_all(buffer, status, text);
     return xep_fail(status, "%s", text);
 }
 

@@ -135,6 +135,28 @@ static void stream_stands(xep_group_t *group, const char *mode, void *streams[2]
     cuda_job_close(&job);
 }
 
+/* That of one rank: the others hear at once that it does not come, though they would wait for long. */
+static void one_stream_stands(xep_group_t *group, const char *mode, void *streams[2])
+{
+    const mp_case_t c = small_case(mode);
+    const int is_last = mp_rank() == mp_nranks() - 1;
+    cuda_job_t job;
+    atomic_int *given_up = mp_counter(group);
+    cuda_job_open(&job, &c, 5, group, streams[0]);
+    cuda_job_round(&job);
+    if (is_last) cuda_rig_hold(streams[1], given_up, 1);
+    const double begin = mp_now();
+    xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
+    a.timeout_ms = is_last ? 200 : 40000;
+    a.stream = streams[1];
+    MP_REFUSES(&job.host, &a, XEP_ERR_TIMEOUT, is_last ? "when its stream has come to it" : "given up by rank ");
+    MP_CHECK(mp_now() - begin < 20);
+    if (is_last) ++*given_up;
+    MP_OK(xep_buffer_reset(job.host.buffer));
+    cuda_job_round(&job);
+    cuda_job_close(&job);
+}
+
 /* What no stream can order, or what the host cannot tell: refused by all alike, and then they go on. */
 static void refusals(xep_group_t *group, const char *mode, void *streams[2])
 {
@@ -373,6 +395,7 @@ void cuda_staged(xep_group_t *group, const char *mode, void *streams[2])
     goes_on_in_a_wait(group, mode, streams);
     slot_again(group, mode, streams);
     stream_stands(group, mode, streams);
+    one_stream_stands(group, mode, streams);
     refusals(group, mode, streams);
     told_at_once(group, mode, streams[0]);
     scales(group, mode, streams[0]);
