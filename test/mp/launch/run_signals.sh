@@ -4,15 +4,16 @@
 # xep_run: what a signal to it does to the ranks.
 . "${srcdir:-.}/test/rig/run.bash"
 
-# a shell ignores SIGINT and SIGQUIT in what it starts in the background
+# a shell ignores SIGINT and SIGQUIT in what it starts in the background; who has started this test may ignore SIGTSTP
 start() {
     rm -f "$tmp"/ready.* "$tmp"/got.*
-    env --default-signal=INT,QUIT "$run" "$@" >"$tmp/out" 2>&1 </dev/null &
+    env --default-signal=INT,QUIT,TSTP "$run" "$@" >"$tmp/out" 2>&1 </dev/null &
     pid=$!
 }
 
+# so many ranks have written: one that is stopped behind its open() never does
 ready() {
-    [ "$(ls "$tmp" | grep -c '^ready\.')" -eq "$1" ]
+    [ "$(find "$tmp" -name 'ready.*' -size +0 | wc -l)" -eq "$1" ]
 }
 
 # status WANTED NAME: of the job started last; what it took is in $took
