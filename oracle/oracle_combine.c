@@ -161,11 +161,9 @@ static void add_other_node(sum_t *s, uint32_t node, uint32_t n, uint64_t token)
         oracle_row_add(sum, s->row, shape->combine_dtype, shape->hidden);
         any = 1;
     }
-    const int is_wide = shape->wide_sums && shape->combine_quant == XEP_QUANT_NONE;
-    if (!is_wide) oracle_row_round(s->row, sum, shape->combine_dtype, shape->hidden);
+    oracle_row_round(s->row, sum, shape->combine_dtype, shape->hidden);
     if (any && shape->combine_quant != XEP_QUANT_NONE)
         oracle_row_add(s->total, journey(s, sum), shape->combine_dtype, shape->hidden);
-    else if (any && is_wide) oracle_row_add(s->total, sum, XEP_FP32, shape->hidden);
     else if (any) oracle_row_add(s->total, s->row, shape->combine_dtype, shape->hidden);
     free(sum);
 }

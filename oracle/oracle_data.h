@@ -76,7 +76,6 @@ struct oracle_shape {
     uint64_t capacity; /* fixed capacity; 0: exact */
     /* by rank: [R] node of each, where what another node has for a token comes back as one row; NULL: one of each */
     const uint32_t *node;
-    int wide_sums;               /* by node: that row is fp32, and is not rounded */
     xep_quant_t combine_quant;   /* by expert: of outputs that come from those ranks, bf16 */
     float combine_scale;         /* as in the arguments of the combine */
     const uint8_t *encoded_from; /* [R] 1: so from that rank; NULL: from none */

@@ -27,7 +27,7 @@ noinst_LTLIBRARIES += libxep_kernels.la
 libxep_kernels_la_SOURCES = \
 	%D%/kernels/copy.h %D%/kernels/copy.c \
 	%D%/kernels/floats.h %D%/kernels/weigh.h %D%/kernels/weigh.c %D%/kernels/weigh_kernels.h \
-	%D%/kernels/weigh_lines.h %D%/kernels/weigh_mixed.h %D%/kernels/weigh_avx2.c %D%/kernels/weigh_avx512.c \
+	%D%/kernels/weigh_lines.h %D%/kernels/weigh_avx2.c %D%/kernels/weigh_avx512.c \
 	%D%/kernels/weigh_neon.c \
 	%D%/kernels/cast.h %D%/kernels/cast.c %D%/kernels/cast_kernels.h %D%/kernels/cast_blocks.h \
 	%D%/kernels/cast_avx2.c %D%/kernels/cast_avx512.c %D%/kernels/cast_avx512.h %D%/kernels/cast_vbmi.c \

@@ -171,14 +171,12 @@ typedef struct xep_buffer_info {
     xep_dtype_t dtype, combine_dtype;
     xep_on_failure_t on_failure;
     int32_t timeout_ms;
-    xep_path_t path;           /* that is used: XEP_PATH_FLAT or XEP_PATH_NODES */
-    xep_node_sums_t node_sums; /* normal, by nodes: as the param, with the default filled in; else ..._DEFAULT */
+    xep_path_t path; /* that is used: XEP_PATH_FLAT or XEP_PATH_NODES */
+    uint32_t flags;  /* as the param, and XEP_BUFFER_PIECES where there was no memory for the worst case */
     /* as the param, with the default filled in; 0: there is room for all, or none is needed */
     uint64_t pass_rows;
-    uint32_t flags;           /* as the param, and XEP_BUFFER_PIECES where there was no memory for the worst case */
     uint32_t local_experts;   /* L: experts of this rank */
     uint32_t multiprocessors; /* of the device; 0: host memory, or staged */
-    uint32_t reserved;
 } xep_buffer_info_t;
 
 #define XEP_BUFFER_INFO_INIT XEP_INIT_(xep_buffer_info_t)

@@ -32,7 +32,7 @@ extern "C" {
 #endif
 
 /** Goes up with every change of meaning here, in wire.h or launch.h; changes of layout also show in the sizes. */
-#define XEP_PLUGIN_ABI 20u
+#define XEP_PLUGIN_ABI 21u
 
 /** By nodes modes count rows in so many bits of a word, below its epoch. */
 #define XEP_FEED_ROWS_BITS 24
@@ -72,7 +72,6 @@ typedef struct xep_shape {
     /* By nodes: rows that a rank has room for while they pass through it, for each upstream rank. Flat, where the mode
      * tells pass_rows: for each rank, 0: for all that can come */
     uint64_t feed_rows;
-    int wide_sums;         /* by nodes: what a node sends of a token is fp32 (XEP_NODE_SUMS_FP32) */
     int in_pieces;         /* dispatches may come in pieces (XEP_BUFFER_PIECES); never by nodes */
     int sums_by_selection; /* ranks are summed by a token's last selection of each (XEP_BUFFER_SUM_BY_SELECTION) */
 } xep_shape_t;

@@ -252,8 +252,8 @@ enum {
      * a few words. args.after must be NULL */
     XEP_BUFFER_SERVED = 4,
     /* normal: a combine adds the ranks of a token in the order of its last selection of each, not in ascending order,
-     * as DeepEP's ElasticBuffer does. By nodes: first the ranks of each node in that order, with the sum rounded as
-     * node_sums says (the own node's, too), then the nodes in the order of the last selection of each */
+     * as DeepEP's ElasticBuffer does. By nodes: first the ranks of each node in that order, with the sum rounded (the
+     * own node's, too), then the nodes in the order of the last selection of each */
     XEP_BUFFER_SUM_BY_SELECTION = 8
 };
 
@@ -267,18 +267,6 @@ enum {
  * is one node, and with XEP_ON_FAILURE_MASK or XEP_BUFFER_PIECES it is flat.
  */
 typedef enum { XEP_PATH_AUTO = 0, XEP_PATH_FLAT = 1, XEP_PATH_NODES = 2, XEP_ENUM_IS_INT(XEP_PATH) } xep_path_t;
-
-/**
- * By nodes, in mode normal: how the sum of another node's contributions to a token travels. Of the type: rounded to the
- * type of the rows, so that it is as long as one of them. fp32: as it is, and nothing is rounded before the end: twice
- * the bytes of bf16 for a combine. Default: XEP_NODE_SUMS, which is dtype where it is not set.
- */
-typedef enum {
-    XEP_NODE_SUMS_DEFAULT = 0,
-    XEP_NODE_SUMS_DTYPE = 1,
-    XEP_NODE_SUMS_FP32 = 2,
-    XEP_ENUM_IS_INT(XEP_NODE_SUMS)
-} xep_node_sums_t;
 
 /** Another instance of an expert: a rank, not its owner, that has the expert, too. */
 typedef struct xep_replica {
@@ -345,8 +333,6 @@ typedef struct xep_buffer_params {
     xep_on_failure_t on_failure;
     uint32_t flags; /* XEP_BUFFER_* */
     xep_path_t path;
-    xep_node_sums_t node_sums;
-    uint32_t reserved; /* must be 0 */
     /* several nodes: room for rows of other nodes that are not where they belong yet: by nodes those that this rank has
      * still to pass on, in ll those that it has still to copy to their places, twice as many if they are cast. At least
      * one for each rank that sends here; with fewer than all, senders wait for room. 0: by nodes 2 * tokens, or as many
@@ -685,8 +671,8 @@ typedef struct xep_combine_args {
     size_t bias_stride[2];      /* bytes between rows; 0: dense */
     /* [T][H] of dtype. normal: +0 + bias[0] + bias[1] + one contribution of each rank that got the token, ranks
      * ascending, in fp32, rounded once to nearest even. By nodes (XEP_PATH_NODES) nodes are in ascending order: of the
-     * own node such a contribution of each rank, of every other node their sum, which was rounded, too, unless the
-     * buffer has XEP_NODE_SUMS_FP32. Another order: XEP_BUFFER_SUM_BY_SELECTION. ll: see weights */
+     * own node such a contribution of each rank, of every other node their sum, which was rounded, too. Another order:
+     * XEP_BUFFER_SUM_BY_SELECTION. ll: see weights */
     void *out;
     size_t out_stride;         /* bytes between rows; 0: dense */
     float *out_weights;        /* [T][K] sums of topk_weights; only with them */

@@ -38,17 +38,12 @@ void xep_weigh_from(int type, void *out, const void *const *rows, const float *w
     }
 }
 
-/*
- * As above, but for the type of each row. Sums that travel on in fp32 are not rounded here: whoever adds them does it
- * once.
- */
-void xep_weigh_mixed_from(int type, int wide_out, void *out, const void *const *rows, const uint8_t *wide, size_t n,
-                          size_t from, size_t elems)
+void xep_weigh_wide_from(float *out, const void *const *rows, size_t n, size_t from, size_t elems)
 {
     for (size_t i = from; i < elems; i++) {
         float sum = 0;
-        for (size_t j = 0; j < n; j++) sum += load(wide[j] ? XEP_WEIGH_FP32 : type, rows[j], i);
-        store(wide_out ? XEP_WEIGH_FP32 : type, out, i, sum);
+        for (size_t j = 0; j < n; j++) sum += load(XEP_WEIGH_BF16, rows[j], i);
+        store(XEP_WEIGH_FP32, out, i, sum);
     }
 }
 
@@ -88,30 +83,20 @@ xep_weigh_fn xep_weigh_select(xep_dtype_t dtype, xep_simd_t simd, int streaming)
     return scalar[type];
 }
 
-/* Likewise, with the type of rows and that of sums known. */
-#define MIXED(_name, _type, _wide_out)                                                                 \
-    static void _name(void *out, const void *const *rows, const uint8_t *wide, size_t n, size_t elems) \
-    {                                                                                                  \
-        xep_weigh_mixed_from(_type, _wide_out, out, rows, wide, n, 0, elems);                          \
-    }
-
-MIXED(mixed_bf16, XEP_WEIGH_BF16, 0)
-MIXED(mixed_bf16_wide, XEP_WEIGH_BF16, 1)
-MIXED(mixed_fp16, XEP_WEIGH_FP16, 0)
-MIXED(mixed_fp16_wide, XEP_WEIGH_FP16, 1)
-
-xep_weigh_mixed_fn xep_weigh_select_mixed(xep_dtype_t dtype, int wide_out, xep_simd_t simd)
+static void wide_scalar(float *out, const void *const *rows, size_t n, size_t elems)
 {
-    static const xep_weigh_mixed_fn scalar[XEP_WEIGH_NARROW][2] = {{mixed_bf16, mixed_bf16_wide},
-                                                                   {mixed_fp16, mixed_fp16_wide}};
-    int type = dtype == XEP_BF16 ? XEP_WEIGH_BF16 : XEP_WEIGH_FP16;
+    xep_weigh_wide_from(out, rows, n, 0, elems);
+}
+
+xep_weigh_wide_fn xep_weigh_select_wide(xep_simd_t simd)
+{
 #if defined(__x86_64__)
-    if (simd >= XEP_SIMD_AVX512) return xep_weigh_mixed_avx512[type][wide_out != 0];
-    if (simd == XEP_SIMD_AVX2) return xep_weigh_mixed_avx2[type][wide_out != 0];
+    if (simd >= XEP_SIMD_AVX512) return xep_weigh_wide_avx512;
+    if (simd == XEP_SIMD_AVX2) return xep_weigh_wide_avx2;
 #elif defined(__aarch64__)
-    if (simd >= XEP_SIMD_NEON) return xep_weigh_mixed_neon[type][wide_out != 0];
+    if (simd >= XEP_SIMD_NEON) return xep_weigh_wide_neon;
 #else
     (void)simd;
 #endif
-    return scalar[type][wide_out != 0];
+    return wide_scalar;
 }

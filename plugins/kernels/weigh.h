@@ -31,10 +31,9 @@ typedef void (*xep_weigh_fn)(void *out, const void *const *rows, const float *we
  */
 xep_weigh_fn xep_weigh_select(xep_dtype_t dtype, xep_simd_t simd, int streaming);
 
-/** The same without weights, of rows that are not all of one type: of those with wide[i] elements are fp32. */
-typedef void (*xep_weigh_mixed_fn)(void *out, const void *const *rows, const uint8_t *wide, size_t n, size_t elems);
+/** The same of XEP_BF16 without weights, and out is not rounded: whoever goes on with it does that once. */
+typedef void (*xep_weigh_wide_fn)(float *out, const void *const *rows, size_t n, size_t elems);
 
-/** Rows of XEP_BF16 or XEP_FP16, or of fp32; out is fp32 with wide_out, else of dtype. */
-xep_weigh_mixed_fn xep_weigh_select_mixed(xep_dtype_t dtype, int wide_out, xep_simd_t simd);
+xep_weigh_wide_fn xep_weigh_select_wide(xep_simd_t simd);
 
 #endif

@@ -80,29 +80,12 @@ VECTOR_FN floats_t widen_bf16(const char *from)
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)from)), 16));
 }
 
-VECTOR_FN floats_t widen_fp16(const char *from)
-{
-    return _mm256_cvtph_ps(_mm_loadu_si128((const void *)from));
-}
-
-/* The upper halves of 32-bit lanes, in their order. */
-VECTOR_FN void store_upper(char *to, bits_t v)
-{
-    /* shifted down, all fit into 16 bits, and so packing does not saturate any */
-    v = _mm256_srli_epi32(v, 16);
-    _mm_storeu_si128((void *)to, _mm_packus_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1)));
-}
-
-VECTOR_FN void store_fp16(char *to, floats_t sum)
-{
-    _mm_storeu_si128((void *)to, round_fp16(sum));
-}
-
 #include "weigh_lines.h"
-#include "weigh_mixed.h"
 
-const xep_weigh_mixed_fn xep_weigh_mixed_avx2[XEP_WEIGH_NARROW][2] = {{mixed_bf16, mixed_bf16_wide},
-                                                                      {mixed_fp16, mixed_fp16_wide}};
+TARGET void xep_weigh_wide_avx2(float *out, const void *const *rows, size_t n, size_t elems)
+{
+    weigh_wide(out, rows, n, elems);
+}
 
 const xep_weigh_fn xep_weigh_avx2[XEP_WEIGH_TYPES][2] = {{bf16, bf16_stream}, {fp16, fp16_stream}, {fp32, fp32_stream}};
 

@@ -75,27 +75,12 @@ VECTOR_FN floats_t widen_bf16(const char *from)
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)from)), 16));
 }
 
-VECTOR_FN floats_t widen_fp16(const char *from)
-{
-    return _mm512_cvtph_ps(_mm256_loadu_si256((const void *)from));
-}
-
-/* The upper halves of 32-bit lanes, in their order. */
-VECTOR_FN void store_upper(char *to, bits_t v)
-{
-    _mm256_storeu_si256((void *)to, _mm512_cvtepi32_epi16(_mm512_srli_epi32(v, 16)));
-}
-
-VECTOR_FN void store_fp16(char *to, floats_t sum)
-{
-    _mm256_storeu_si256((void *)to, round_fp16(sum));
-}
-
 #include "weigh_lines.h"
-#include "weigh_mixed.h"
 
-const xep_weigh_mixed_fn xep_weigh_mixed_avx512[XEP_WEIGH_NARROW][2] = {{mixed_bf16, mixed_bf16_wide},
-                                                                        {mixed_fp16, mixed_fp16_wide}};
+TARGET void xep_weigh_wide_avx512(float *out, const void *const *rows, size_t n, size_t elems)
+{
+    weigh_wide(out, rows, n, elems);
+}
 
 const xep_weigh_fn xep_weigh_avx512[XEP_WEIGH_TYPES][2] = {{bf16, bf16_stream},
                                                            {fp16, fp16_stream},

@@ -12,19 +12,15 @@ enum { XEP_WEIGH_BF16, XEP_WEIGH_FP16, XEP_WEIGH_FP32, XEP_WEIGH_TYPES };
 void xep_weigh_from(int type, void *out, const void *const *rows, const float *weights, size_t n, size_t from,
                     size_t elems);
 
-/** The same of rows that are not all of one type, which is XEP_WEIGH_BF16 or XEP_WEIGH_FP16 of those not wide. */
-void xep_weigh_mixed_from(int type, int wide_out, void *out, const void *const *rows, const uint8_t *wide, size_t n,
-                          size_t from, size_t elems);
-
-enum { XEP_WEIGH_NARROW = XEP_WEIGH_FP32 }; /* types that are narrower than a sum */
+void xep_weigh_wide_from(float *out, const void *const *rows, size_t n, size_t from, size_t elems);
 
 #if defined(__x86_64__)
-extern const xep_weigh_mixed_fn xep_weigh_mixed_avx2[XEP_WEIGH_NARROW][2]; /* [type][wide_out] */
-extern const xep_weigh_mixed_fn xep_weigh_mixed_avx512[XEP_WEIGH_NARROW][2];
+void xep_weigh_wide_avx2(float *out, const void *const *rows, size_t n, size_t elems);
+void xep_weigh_wide_avx512(float *out, const void *const *rows, size_t n, size_t elems);
 extern const xep_weigh_fn xep_weigh_avx2[XEP_WEIGH_TYPES][2]; /* [type][streaming] */
 extern const xep_weigh_fn xep_weigh_avx512[XEP_WEIGH_TYPES][2];
 #elif defined(__aarch64__)
-extern const xep_weigh_mixed_fn xep_weigh_mixed_neon[XEP_WEIGH_NARROW][2];
+void xep_weigh_wide_neon(float *out, const void *const *rows, size_t n, size_t elems);
 extern const xep_weigh_fn xep_weigh_neon[XEP_WEIGH_TYPES][2];
 #endif
 

@@ -221,4 +221,26 @@ SUMS(bf16, XEP_WEIGH_BF16)
 SUMS(fp16, XEP_WEIGH_FP16)
 SUMS(fp32, XEP_WEIGH_FP32)
 
+/* Sums of bf16 that stay fp32: a vector of them is half a vector of a row. */
+KERNEL void sum_wide(float *out, const void *const *rows, size_t n, size_t at, int vectors)
+{
+    floats_t sum[VECTORS];
+    UNROLL for (int i = 0; i < vectors; i++) sum[i] = (floats_t){0};
+    for (size_t j = 0; j < n; j++) {
+        const char *row = (const char *)rows[j] + at * 2;
+        UNROLL for (int i = 0; i < vectors; i++) sum[i] = widen_bf16(row + (size_t)i * VECTOR / 2) + sum[i];
+    }
+    UNROLL for (int i = 0; i < vectors; i++)
+        store((char *)(out + at) + (size_t)i * VECTOR, plain_nan(sum[i], (bits_t)sum[i], 0x7fc00000), 0);
+}
+
+KERNEL void weigh_wide(float *out, const void *const *rows, size_t n, size_t elems)
+{
+    enum { LANES = VECTOR / 4 };
+    size_t at = 0;
+    for (; at + VECTORS * LANES <= elems; at += VECTORS * LANES) sum_wide(out, rows, n, at, VECTORS);
+    for (; at + LANES <= elems; at += LANES) sum_wide(out, rows, n, at, 1);
+    if (at < elems) xep_weigh_wide_from(out, rows, n, at, elems);
+}
+
 #endif

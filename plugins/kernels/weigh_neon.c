@@ -75,27 +75,12 @@ VECTOR_FN floats_t widen_bf16(const char *from)
     return vreinterpretq_f32_u32(vshll_n_u16(vreinterpret_u16_u8(vld1_u8((const void *)from)), 16));
 }
 
-VECTOR_FN floats_t widen_fp16(const char *from)
-{
-    return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8((const void *)from)));
-}
-
-/* The upper halves of 32-bit lanes, in their order. */
-VECTOR_FN void store_upper(char *to, bits_t v)
-{
-    vst1_u8((void *)to, vreinterpret_u8_u16(vshrn_n_u32(v, 16)));
-}
-
-VECTOR_FN void store_fp16(char *to, floats_t sum)
-{
-    vst1_u8((void *)to, vreinterpret_u8_u16(round_fp16(sum)));
-}
-
 #include "weigh_lines.h"
-#include "weigh_mixed.h"
 
-const xep_weigh_mixed_fn xep_weigh_mixed_neon[XEP_WEIGH_NARROW][2] = {{mixed_bf16, mixed_bf16_wide},
-                                                                      {mixed_fp16, mixed_fp16_wide}};
+TARGET void xep_weigh_wide_neon(float *out, const void *const *rows, size_t n, size_t elems)
+{
+    weigh_wide(out, rows, n, elems);
+}
 
 const xep_weigh_fn xep_weigh_neon[XEP_WEIGH_TYPES][2] = {{bf16, bf16_stream}, {fp16, fp16_stream}, {fp32, fp32_stream}};
 

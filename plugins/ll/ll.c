@@ -77,7 +77,6 @@ static void lay_arrays(void *opaque, xep_carve_t *carve)
     const uint64_t threads = mode->kit.env->threads;
     mode->decoded = xep_carve_array(carve, threads * (shape->topk + UINT64_C(2)), mode->layout.common.combine_stride);
     mode->terms = xep_carve_array(carve, threads * shape->topk, sizeof *mode->terms);
-    mode->narrow = xep_carve_array(carve, shape->topk, sizeof *mode->narrow);
     for (uint32_t s = 0; s < shape->slots; s++) lay_slot(mode, carve, ll_slot(mode, s));
 }
 

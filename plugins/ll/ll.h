@@ -209,7 +209,6 @@ typedef struct ll {
     uint32_t *row_begin;   /* [T + 1] in both */
     char *decoded;         /* [threads][K + 2] rows of combine_stride; two of them have room for one of fp32 */
     const void **terms;    /* [threads][K] */
-    uint8_t *narrow;       /* [K] 0: for xep_weigh_mixed_fn */
     char *coded;           /* those of the slots; NULL where all ranks are mapped, or there was no memory: */
     int lacks_coded;
     int (*goes)(const void *mode, const xep_op_t *op, uint64_t token); /* whether it goes anywhere */

@@ -15,7 +15,7 @@ typedef struct coding {
     ll_t *mode;
     const xep_op_t *op;
     xep_weigh_fn weigh, weigh_out; /* of rows of the type; the last one, to out */
-    xep_weigh_mixed_fn widen;      /* the same to fp32 */
+    xep_weigh_wide_fn widen;       /* the same to fp32 */
     uint64_t begin, end;           /* picks; as an owner */
 } coding_t;
 
@@ -27,7 +27,7 @@ static coding_t coding_of(ll_t *mode, const xep_op_t *op, int streaming)
                       .op = op,
                       .weigh = xep_weigh_select(dtype, simd, 0),
                       .weigh_out = xep_weigh_select(dtype, simd, streaming),
-                      .widen = is_encoded(op) ? xep_weigh_select_mixed(dtype, 1, simd) : NULL};
+                      .widen = xep_weigh_select_wide(simd)};
 }
 
 /* Rows of combine_stride that a thread has for itself: K and 2. */
@@ -63,7 +63,7 @@ static void code_sum(const coding_t *coding, const ll_pick_t *pick, uint64_t n, 
     size_t stride;
     const char *rows = xep_combine_outputs(&mode->kit, op, &stride);
     for (uint64_t i = 0; i < n; i++) terms[i] = rows + pick[i].row * stride;
-    if (codec->from == XEP_FP32) coding->widen(sum, terms, mode->narrow, n, op->combine->hidden);
+    if (codec->from == XEP_FP32) coding->widen((float *)(void *)sum, terms, n, op->combine->hidden);
     else coding->weigh(is_encoded(op) ? sum : to, terms, NULL, n, 0, op->combine->hidden);
     if (is_encoded(op)) xep_codec_encode(codec, to, sum);
 }

@@ -87,8 +87,7 @@ static void lay_arrays(void *opaque, xep_carve_t *arena)
     const uint32_t direct = mode->kit.env->direct != NULL ? shape->nranks : 0;
     mode->gathered = xep_carve_array(arena, direct, sizeof *mode->gathered);
     mode->sources = xep_carve_array(arena, direct, sizeof *mode->sources);
-    mode->wide = xep_carve_array(arena, rows, sizeof *mode->wide);
-    const int rounds = shape->by_nodes && shape->sums_by_selection && !shape->wide_sums;
+    const int rounds = shape->by_nodes && shape->sums_by_selection;
     mode->own_sums = rounds ? xep_carve_array(arena, mode->kit.env->threads, mode->layout.common.combine_stride) : NULL;
     const uint64_t masked = mode->kit.env->out != NULL ? shape->tokens : 0;
     mode->terms = xep_carve_array(arena, masked * mode->layout.max_dests, sizeof *mode->terms);

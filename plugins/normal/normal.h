@@ -114,8 +114,7 @@ typedef struct normal_layout {
     xep_heap_layout_t common; /* first */
     uint32_t max_dests;       /* of a token: min(K, R) */
     uint64_t returned_rows;   /* rows that owners may return to a slot: unmapped ones; in pieces, all */
-    size_t returned_stride;   /* between them, and between sums of other nodes */
-    size_t coded_stride;      /* the same of encoded ones, at most */
+    size_t coded_stride;      /* between encoded ones, at most */
     uint64_t record_bytes;
     uint64_t line;               /* XEP_REGION_CONTROL: [slots][R] normal_line_t */
     uint64_t storing;            /* XEP_REGION_CONTROL: epoch of the dispatch whose rows this rank is storing, or 0 */
@@ -180,9 +179,9 @@ typedef struct normal_place {
     size_t weights_stride;
 } normal_place_t;
 
-/** NORMAL_MIXED: rows of nodes are fp32, others are not; NORMAL_ROUNDED: those of the own node are summed and rounded
- * first, and follow one another; NORMAL_CODED: rows that are not read in mapped memory are encoded. */
-typedef enum { NORMAL_ALIKE, NORMAL_MIXED, NORMAL_ROUNDED, NORMAL_CODED } normal_adding_t;
+/** NORMAL_ROUNDED: rows of the own node are summed and rounded first, and follow one another; NORMAL_CODED: rows that
+ * are not read in mapped memory are encoded. */
+typedef enum { NORMAL_ALIKE, NORMAL_ROUNDED, NORMAL_CODED } normal_adding_t;
 
 /** What is summed: of each token these rows, in this order; ranks from R on are nodes. */
 typedef struct normal_terms {
@@ -240,12 +239,11 @@ typedef struct normal {
     const void **rows;            /* [threads][max_dests + 2] rows to sum: scratch of combine */
     normal_dest_t *terms;         /* [T][max_dests] what is summed without ranks that are out: scratch; with masks */
     uint64_t *term_first;         /* [T + 1] in terms */
-    uint8_t *wide;              /* [threads][max_dests + 2] likewise: which of them are fp32, by nodes with wide_sums */
-    char *own_sums;             /* [threads] rows: of the own node, where they are rounded; NULL: they are not */
-    char *coded;                /* those of the slots; NULL: there are none, or there was no memory: normal_coded.h */
-    char *decoded;              /* [threads][max_dests + 2] rows; likewise */
-    char *casts;                /* rows that were cast, and their scales, of all slots; NULL: there was no memory */
-    struct normal_nodes *nodes; /* normal_nodes.h; NULL: rows go to each rank */
+    char *own_sums;               /* [threads] rows: of the own node, where they are rounded; NULL: they are not */
+    char *coded;                  /* those of the slots; NULL: there are none, or there was no memory: normal_coded.h */
+    char *decoded;                /* [threads][max_dests + 2] rows; likewise */
+    char *casts;                  /* rows that were cast, and their scales, of all slots; NULL: there was no memory */
+    struct normal_nodes *nodes;   /* normal_nodes.h; NULL: rows go to each rank */
 } normal_t;
 
 /** Rows that there is staged metadata for, in a slot. */

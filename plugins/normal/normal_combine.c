@@ -98,8 +98,7 @@ struct sum {
     const normal_t *mode;
     const xep_op_t *op;
     xep_weigh_fn weigh;
-    xep_weigh_fn round;       /* of rows of the own node, which are read again at once */
-    xep_weigh_mixed_fn mixed; /* instead, where rows of other nodes are fp32 and others are not */
+    xep_weigh_fn round; /* of rows of the own node, which are read again at once */
     normal_terms_t terms;
     uint64_t begin, end; /* tokens */
     /* Sums rows [n], those of the terms last; the thread has scratch of its own. */
@@ -162,17 +161,6 @@ static void add_rounded(const sum_t *sum, uint64_t token, void *out, const void 
     add_rows(sum, token, out, rows, n, thread);
 }
 
-/* Ranks from R on are nodes. */
-static void add_mixed(const sum_t *sum, uint64_t token, void *out, const void **rows, size_t n, uint32_t thread)
-{
-    uint8_t *wide = sum->mode->wide + (size_t)thread * (sum->mode->layout.max_dests + 2);
-    const uint64_t first = sum->terms.first[token], count = sum->terms.first[token + 1] - first;
-    memset(wide, 0, n - count);
-    for (uint64_t i = 0; i < count; i++)
-        wide[n - count + i] = sum->terms.of[first + i].rank >= sum->mode->kit.shape->nranks;
-    sum->mixed(out, rows, wide, n, sum->op->combine->hidden);
-}
-
 /* Those of mapped ranks are bf16 already, and stay where they are. */
 static void add_coded(const sum_t *sum, uint64_t token, void *out, const void **rows, size_t n, uint32_t thread)
 {
@@ -212,11 +200,8 @@ static void sum_tokens(void *arg, uint32_t thread, uint32_t nthreads)
 
 void normal_sum_tokens(normal_t *mode, xep_op_t *op, const normal_terms_t *terms, uint64_t end)
 {
-    static void (*const adding[])(const sum_t *, uint64_t, void *, const void **, size_t,
-                                  uint32_t) = {[NORMAL_ALIKE] = add_rows,
-                                               [NORMAL_MIXED] = add_mixed,
-                                               [NORMAL_ROUNDED] = add_rounded,
-                                               [NORMAL_CODED] = add_coded};
+    static void (*const adding[])(const sum_t *, uint64_t, void *, const void **, size_t, uint32_t) =
+        {[NORMAL_ALIKE] = add_rows, [NORMAL_ROUNDED] = add_rounded, [NORMAL_CODED] = add_coded};
     const xep_env_t *env = mode->kit.env;
     const xep_combine_args_t *args = op->combine;
     const normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
@@ -228,7 +213,6 @@ void normal_sum_tokens(normal_t *mode, xep_op_t *op, const normal_terms_t *terms
                  .op = op,
                  .weigh = xep_weigh_select(args->dtype, env->simd, streaming),
                  .round = xep_weigh_select(args->dtype, env->simd, 0),
-                 .mixed = terms->how == NORMAL_MIXED ? xep_weigh_select_mixed(args->dtype, 0, env->simd) : NULL,
                  .terms = *terms,
                  .add = adding[terms->how],
                  .begin = state->moved,

@@ -78,7 +78,7 @@ normal_place_t normal_input_place(const normal_t *mode, char *heap, uint32_t slo
 normal_place_t normal_returned_place(const normal_t *mode, char *heap, uint32_t slot, uint32_t topk, uint64_t row)
 {
     const normal_layout_t *at = &mode->layout;
-    const size_t weights = topk * sizeof(float), stride = at->returned_stride;
+    const size_t weights = topk * sizeof(float), stride = at->common.combine_stride;
     return (normal_place_t){.x = heap + xep_area_at(at->returned, slot) + row * stride,
                             .x_stride = stride,
                             .weights = heap + xep_area_at(at->returned_weights, slot) + row * weights,

@@ -18,7 +18,7 @@ static void lay_slot(const xep_shape_t *shape, xep_heap_layout_t *common, xep_ca
     at->input_weights = xep_carve_area(metadata, common->recv_rows, weights);
     at->returned_weights = xep_carve_area(metadata, at->returned_rows, weights);
     common->input = xep_carve_area(rows, common->recv_rows, common->combine_stride);
-    const uint64_t returned = xep_most(at->returned_stride, at->coded_stride);
+    const uint64_t returned = xep_most(at->common.combine_stride, at->coded_stride);
     at->returned = xep_carve_area(rows, at->returned_rows, returned);
     if (!shape->by_nodes) return;
     uint64_t passing = shape->upstreams * shape->feed_rows;
@@ -71,8 +71,6 @@ xep_status_t normal_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *common
     uint64_t lines = (uint64_t)shape->slots * shape->nranks;
     at->max_dests = xep_least(shape->topk, shape->nranks);
     at->returned_rows = shape->tokens * (shape->in_pieces ? at->max_dests : normal_returns(shape));
-    at->returned_stride =
-        shape->by_nodes && shape->wide_sums ? xep_row_stride(shape->hidden * sizeof(float)) : common->combine_stride;
     at->coded_stride = xep_row_stride(xep_codec_room(shape->hidden * shape->combine_elem_bytes / 2));
     common->in_place.stride = xep_row_stride((size_t)shape->hidden * shape->elem_bytes);
     at->record_bytes = record_bytes(shape);
@@ -172,5 +170,5 @@ void normal_tell_traffic(const xep_shape_t *shape, xep_traffic_t *dispatch, xep_
                                .rounds = 1,
                                .message_bytes = words,
                                .row_bytes = sum,
-                               .sent_bytes = shape->by_nodes && shape->wide_sums ? shape->hidden * sizeof(float) : sum};
+                               .sent_bytes = sum};
 }

@@ -41,8 +41,8 @@
  *  4. wait for the offers of all, as in normal.h.
  *  5. tokens in their order, each as soon as summed of every node that it has passed to counts its row there:
  *     out[t] = sum over nodes ascending: the ranks of the own node one by one, ascending; of each other node the row in
- *     "returned", which was rounded to the type of the rows, or is fp32 (xep_shape_t.wide_sums). By selection nodes and
- *     ranks are in that order, and the sum of the own node's ranks is rounded, too, unless those of others are fp32.
+ *     "returned", which was rounded to the type of the rows. By selection nodes and ranks are in that order, and the
+ *     sum of the own node's ranks is rounded, too.
  *  6. as in normal.h, when summed of all nodes has all rows, also where the verdict is an error.
  * "returned" is not overwritten early for the same reason as in normal.h: its writer, the forwarder, waits for the
  * reader's read of the last combine. "sums" is a ring of NORMAL_SUM_QUARTERS quarters, in which batches of all upstream
@@ -64,12 +64,6 @@ typedef struct normal_feed_tail {
     uint32_t reserved; /* 0 */
     uint64_t returned; /* row of the upstream rank's "returned" where the sum of the first one belongs */
 } normal_feed_tail_t;
-
-/** Whether sums of a combine go to other nodes in fp32, and its rows are of a narrower type. */
-static inline int normal_sums_are_wide(const normal_t *mode, const xep_op_t *op)
-{
-    return mode->kit.shape->wide_sums && op->combine->dtype != XEP_FP32;
-}
 
 /* ---- in private memory ---- */
 

@@ -171,10 +171,9 @@ xep_status_t normal_sum_by_nodes(void *opaque, xep_op_t *op)
     normal_t *mode = opaque;
     const normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
     const normal_terms_t terms = {routing->passing->term_first, routing->passing->terms,
-                                  xep_kit_state(op)->casts         ? NORMAL_CODED
-                                  : normal_sums_are_wide(mode, op) ? NORMAL_MIXED
-                                  : mode->own_sums != NULL         ? NORMAL_ROUNDED
-                                                                   : NORMAL_ALIKE};
+                                  xep_kit_state(op)->casts ? NORMAL_CODED
+                                  : mode->own_sums != NULL ? NORMAL_ROUNDED
+                                                           : NORMAL_ALIKE};
     xep_wire_t *wire = mode->kit.env->wire;
     normal_state_t *state = normal_state(op);
     xep_status_t status = XEP_OK;

@@ -17,7 +17,7 @@ typedef struct summing {
     const normal_t *mode;
     const xep_op_t *op;
     xep_weigh_fn weigh;
-    xep_weigh_mixed_fn widen; /* instead, where sums are fp32 and rows are not */
+    xep_weigh_wide_fn widen;  /* likewise, to fp32 */
     const xep_codec_t *codec; /* NULL: sums are not encoded */
     uint64_t rows, entry;     /* so many, from this entry of "sums" on */
 } summing_t;
@@ -80,22 +80,20 @@ static const xep_codec_t *codec_of(const xep_op_t *op)
 
 static size_t sum_stride(const normal_t *mode, const xep_op_t *op)
 {
-    return codec_of(op) != NULL ? codec_of(op)->stride : mode->layout.returned_stride;
+    return codec_of(op) != NULL ? codec_of(op)->stride : mode->layout.common.combine_stride;
 }
 
 /* Rounded once: from fp32 to the format; LogFMT is made of bf16. */
-static void encode_sum(const summing_t *summing, void *out, const void **rows, const uint8_t *none_wide, size_t n,
-                       uint32_t thread)
+static void encode_sum(const summing_t *summing, void *out, const void **rows, size_t n, uint32_t thread)
 {
     const xep_combine_args_t *args = summing->op->combine;
     char *sum = normal_thread_rows(summing->mode, thread);
-    if (summing->codec->from == XEP_FP32) summing->widen(sum, rows, none_wide, n, args->hidden);
+    if (summing->codec->from == XEP_FP32) summing->widen((float *)(void *)sum, rows, n, args->hidden);
     else summing->weigh(sum, rows, NULL, n, 0, args->hidden);
     xep_codec_encode(summing->codec, out, sum);
 }
 
-static void sum_row(const summing_t *summing, uint64_t row, const void **rows, const uint8_t *none_wide,
-                    uint32_t thread)
+static void sum_row(const summing_t *summing, uint64_t row, const void **rows, uint32_t thread)
 {
     const normal_t *mode = summing->mode;
     const normal_nodes_t *nodes = mode->nodes;
@@ -106,8 +104,7 @@ static void sum_row(const summing_t *summing, uint64_t row, const void **rows, c
     }
     char *sums = xep_kit_own_area(&mode->kit, mode->layout.sums, summing->op->slot);
     char *out = sums + (summing->entry + row) * sum_stride(mode, summing->op);
-    if (summing->codec != NULL) encode_sum(summing, out, rows, none_wide, n, thread);
-    else if (summing->widen != NULL) summing->widen(out, rows, none_wide, n, summing->op->combine->hidden);
+    if (summing->codec != NULL) encode_sum(summing, out, rows, n, thread);
     else summing->weigh(out, rows, NULL, n, 0, summing->op->combine->hidden);
 }
 
@@ -119,9 +116,8 @@ static void sum_rows(void *arg, uint32_t thread, uint32_t nthreads)
     const size_t first = (size_t)thread * (mode->layout.max_dests + 2);
     const uint32_t topk = normal_slot(mode, summing->op->slot)->routing->topk;
     float *weights = (float *)(void *)xep_kit_own_area(&mode->kit, mode->layout.sum_weights, summing->op->slot);
-    if (summing->widen != NULL) memset(mode->wide + first, 0, mode->layout.max_dests);
     for (uint64_t i = summing->rows * thread / nthreads; i < summing->rows * (thread + 1) / nthreads; i++) {
-        sum_row(summing, i, mode->rows + first, mode->wide + first, thread);
+        sum_row(summing, i, mode->rows + first, thread);
         if (normal_state(summing->op)->weighted)
             normal_sum_weights(weights + (summing->entry + i) * topk, topk, nodes->local_sources,
                                nodes->batch.dests + nodes->batch.first[i],
@@ -133,10 +129,10 @@ static void sum_rows(void *arg, uint32_t thread, uint32_t nthreads)
 /* ---- what is sent ---- */
 
 /* Encoded ones with what is between two of them, so that several are one put. */
-static size_t sum_bytes(const normal_t *mode, const xep_op_t *op)
+static size_t sum_bytes(const xep_op_t *op)
 {
     if (codec_of(op) != NULL) return codec_of(op)->stride;
-    return normal_sums_are_wide(mode, op) ? op->combine->hidden * sizeof(float) : xep_combine_row_bytes(op->combine);
+    return xep_combine_row_bytes(op->combine);
 }
 
 /*
@@ -158,7 +154,7 @@ static int batch_transfer(const void *opaque, const xep_op_t *op, uint32_t rank,
     const struct {
         xep_area_t from, to;
         size_t bytes, stride;
-    } arrays[ARRAYS] = {{at->sums, at->returned, sum_bytes(mode, op), sum_stride(mode, op)},
+    } arrays[ARRAYS] = {{at->sums, at->returned, sum_bytes(op), sum_stride(mode, op)},
                         {at->sum_weights, at->returned_weights, weights, weights}};
     if (number > ARRAYS) return 0;
     *transfer = (xep_transfer_t){.signal = 1,
@@ -227,16 +223,14 @@ static xep_status_t sum_batch(normal_t *mode, xep_op_t *op)
     if (status != XEP_OK) return status;
     if (rows > room) rows = room;
     if (rows > NORMAL_BATCH_ROWS) rows = NORMAL_BATCH_ROWS;
-    if (rows * sum_bytes(mode, op) > XEP_PUT_BYTES) rows = XEP_PUT_BYTES / sum_bytes(mode, op);
+    if (rows * sum_bytes(op) > XEP_PUT_BYTES) rows = XEP_PUT_BYTES / sum_bytes(op);
     /* a single row may be longer than what is sent at once */
     if (rows == 0) rows = 1;
     summing_t summing = {.mode = mode,
                          .op = op,
                          .weigh = xep_weigh_select(op->combine->dtype, env->simd, 0),
                          .codec = codec_of(op),
-                         .widen = codec_of(op) != NULL || normal_sums_are_wide(mode, op)
-                                      ? xep_weigh_select_mixed(op->combine->dtype, 1, env->simd)
-                                      : NULL,
+                         .widen = xep_weigh_select_wide(env->simd),
                          .rows = rows,
                          .entry = batch->next};
     normal_list_rows(mode, slot, batch->feed, feed->summed, rows);

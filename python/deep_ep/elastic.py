@@ -153,7 +153,8 @@ class ElasticBuffer(Core):
     allow_hybrid_mode: where nodes are blocks of as many ranks each, more than one, rows go once to each node, and sums
         come back from it: the logical domain is (nodes, ranks of one) then, else (1, ranks), with rows that go straight
         to their rank. XEP_PATH=flat is as False.
-    allow_multiple_reduction: combine may round on the way; else a token is rounded once. See combine.
+    allow_multiple_reduction: combine may round on the way; else a token is rounded once, and rows go straight to their
+        rank, as without allow_hybrid_mode. See combine.
     num_cpu_timeout_secs: of each wait; 300: XEP_TIMEOUT.
     explicitly_destroy: destroy() will be called; else the destructor does it, where no received tensor is alive.
     deterministic, prefer_overlap_with_compute, sl_idx, num_allocated_qps, num_gpu_timeout_secs:
@@ -203,9 +204,9 @@ class ElasticBuffer(Core):
             self._close()
             raise
         self.rank_idx, self.num_ranks = self._xep.rank, self._xep.nranks
-        self._is_hybrid = allow_hybrid_mode and self._nodes.are_even() and path_is_free()
+        once_to_nodes = allow_hybrid_mode and allow_multiple_reduction  # sums of nodes are rounded
+        self._is_hybrid = once_to_nodes and self._nodes.are_even() and path_is_free()
         self._joined.ways["path"] = "nodes" if self._is_hybrid else "flat"
-        self._joined.ways["node_sums"] = "dtype" if allow_multiple_reduction else "fp32"
         self._joined.ways["sum_by_selection"] = True
         self.num_scaleout_ranks, self.num_scaleup_ranks = self.get_logical_domain_size()
         self._scaleup_ranks = self.num_scaleup_ranks if self._is_hybrid else 0  # of several logical domains; else 0
@@ -480,8 +481,7 @@ class ElasticBuffer(Core):
         Where the logical domain has several nodes, the ranks of each are summed so and rounded to x's type, then nodes
         are, by the last selection of each. What a rank has after do_expand is rounded, too. Without
         allow_multiple_reduction a token is rounded once, at the end: after do_expand its selections are added one by
-        one, k ascending, by a combine for each k; else ranks, and then nodes, have added in fp32, and the ranks of the
-        own node are added one by one.
+        one, k ascending, by a combine for each k.
 
         x: rows as they were received, bfloat16 (float16 and float32 too); after do_expand by expert.
         topk_weights: [N, K], after do_expand [rows], float32; what the rank of each selection gives of it comes back.

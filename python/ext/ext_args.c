@@ -335,7 +335,6 @@ static const struct {
     [EXT_MEMORY] = {"memory", 0, {"host", "cuda"}},
     [EXT_ON_FAILURE] = {"on_failure", 0, {"fail", "mask"}},
     [EXT_PATH] = {"path", 0, {"auto", "flat", "nodes"}},
-    [EXT_NODE_SUMS] = {"node_sums", 0, {"default", "dtype", "fp32"}},
     [EXT_BALANCE] = {"balance", 0, {"none", "least-loaded", "even"}},
 };
 

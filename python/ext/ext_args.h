@@ -98,7 +98,6 @@ typedef enum {
     EXT_MEMORY,
     EXT_ON_FAILURE,
     EXT_PATH,
-    EXT_NODE_SUMS,
     EXT_BALANCE,
 } ext_word_t;
 

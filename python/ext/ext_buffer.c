@@ -107,11 +107,9 @@ static PyObject *query(PyObject *self, PyObject *Py_UNUSED(unused))
     if (buffer == NULL) return NULL;
     const xep_status_t status = lib.buffer_query(buffer, &info);
     if (status < 0) return ext_raise(status);
-    static const char *const sums[] =
-        {[XEP_NODE_SUMS_DEFAULT] = NULL, [XEP_NODE_SUMS_DTYPE] = "dtype", [XEP_NODE_SUMS_FP32] = "fp32"};
-    return Py_BuildValue("(sKKIIIIKisKzNI)", info.mode, info.bytes, info.recv_rows, info.slots, info.free_slots,
+    return Py_BuildValue("(sKKIIIIKisKNI)", info.mode, info.bytes, info.recv_rows, info.slots, info.free_slots,
                          info.threads, info.mapped_peers, info.operations, info.device,
-                         info.path == XEP_PATH_NODES ? "nodes" : "flat", info.pass_rows, sums[info.node_sums],
+                         info.path == XEP_PATH_NODES ? "nodes" : "flat", info.pass_rows,
                          PyBool_FromLong((info.flags & XEP_BUFFER_PIECES) != 0), info.multiprocessors);
 }
 

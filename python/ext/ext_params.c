@@ -32,7 +32,6 @@ enum {
     SEND_MEMORY,
     PATH,
     PASS_ROWS,
-    NODE_SUMS,
     PIECES,
     OWNERS,
     REPLICAS,
@@ -45,7 +44,7 @@ enum {
 _Static_assert(COUNT <= EXT_MOST_PARAMETERS, "no room for a name");
 static const char parameters[] =
     "(group, experts, topk, hidden, tokens, *, mode, dtype, combine_dtype, scales, recv_rows, slots, threads, "
-    "multiprocessors, timeout, memory, on_failure, send_memory, path, pass_rows, node_sums, pieces, owners, replicas, "
+    "multiprocessors, timeout, memory, on_failure, send_memory, path, pass_rows, pieces, owners, replicas, "
     "balance, sum_by_selection, served)";
 
 static ext_signature_t signature = {"Buffer", parameters, COUNT, 0, {NULL}};
@@ -102,7 +101,6 @@ int ext_params_read(PyObject *const *args, Py_ssize_t nargs, PyObject *keywords,
         ext_args_flag(values[SERVED], XEP_BUFFER_SERVED, &params->flags) != 0 ||
         ext_args_word(EXT_PATH, values[PATH], &params->path) != 0 ||
         ext_args_number("pass_rows", values[PASS_ROWS], INT64_MAX, &params->pass_rows) != 0 ||
-        ext_args_word(EXT_NODE_SUMS, values[NODE_SUMS], &params->node_sums) != 0 ||
         ext_args_timeout(values[TIMEOUT], &params->timeout_ms) != 0 ||
         ext_plan_read(values[BALANCE], &plan, params) != 0)
         return -1;

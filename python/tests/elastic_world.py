@@ -137,13 +137,12 @@ def by_last(items) -> list:
 
 def sums(world: World, biases: tuple, rounded: bool, expand: bool = True) -> torch.Tensor:
     """What comes back to this rank: biases, then ranks by the last selection of each; of a rank its experts, k
-    ascending, rounded; not rounded, with expand, all selections, k ascending. Of several nodes: nodes by their last
-    selections, of each what its ranks have is summed before and rounded; or not rounded, and the own node's added one
-    by one."""
+    ascending, rounded; not rounded, with expand, all selections, k ascending. Of several nodes, rounded: nodes by their
+    last selections, of each what its ranks have is summed before and rounded."""
     x = world.x[world.rank]
     out = torch.empty(x.shape, dtype=torch.bfloat16)
     nodes, width = world.buffer.get_logical_domain_size()
-    width = width if nodes > 1 else 0
+    width = width if nodes > 1 and rounded else 0
     for token in range(len(x)):
         total = torch.zeros(x.shape[1])
         for bias in biases:
@@ -155,8 +154,7 @@ def sums(world: World, biases: tuple, rounded: bool, expand: bool = True) -> tor
             continue
         owners = by_last(e // LOCAL for e in world.topk_idx[world.rank][token].tolist() if e >= 0)
         for node in by_last(owner // width for owner in owners) if width else [None]:
-            alone = node is None or node == world.rank // width and not rounded
-            inside = total if alone else torch.zeros(x.shape[1])
+            inside = total if node is None else torch.zeros(x.shape[1])
             for owner in owners:
                 if node is None or owner // width == node:
                     part = torch.zeros(x.shape[1])
@@ -164,7 +162,7 @@ def sums(world: World, biases: tuple, rounded: bool, expand: bool = True) -> tor
                         if e >= 0:
                             part = part + answer(x[token], owner * LOCAL + e).float()
                     inside = inside + part.bfloat16().float()
-            total = inside if alone else total + (inside.bfloat16().float() if rounded else inside)
+            total = inside if node is None else total + inside.bfloat16().float()
         out[token] = total.bfloat16()
     return out
 

@@ -234,6 +234,7 @@ def test_domains_and_hints(elastic):
     hybrid = physical[0] > 1 and width > 1 and os.environ.get("XEP_PATH") != "flat"
     assert buffer.get_logical_domain_size() == (physical if hybrid else (1, buffer.num_ranks))
     assert elastic(allow_hybrid_mode=False).get_logical_domain_size() == (1, buffer.num_ranks)
+    assert elastic(allow_multiple_reduction=False).get_logical_domain_size() == (1, buffer.num_ranks)
     assert buffer.get_physical_domain_size() == physical
     assert (buffer.num_rdma_ranks, buffer.num_nvlink_ranks) == buffer.get_physical_domain_size()
     width = width if hybrid else buffer.num_ranks

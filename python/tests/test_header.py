@@ -20,7 +20,7 @@ def test_enumerations():
     repeated.update({f"QUANT_{member.name}": int(member) for member in xep.Quant})
     repeated.update({f"ROWS_{member.name}": int(member) for member in xep.Rows})
     repeated.update({f"OUT_{member.name}": int(member) for member in xep.OutReason})
-    others = "BUFFER_|DISPATCH_|COMBINE_|EXPAND_|OP_|DTYPE_DEFAULT|MEMORY_|ON_FAILURE_|PATH_|NODE_SUMS_|GROW_"
+    others = "BUFFER_|DISPATCH_|COMBINE_|EXPAND_|OP_|DTYPE_DEFAULT|MEMORY_|ON_FAILURE_|PATH_|GROW_"
     others += "|ADDRESS_BYTES|BALANCE_|CAN_|STEP_|PAYLOADS_MOST"
     features = {name[4:].lower(): int(value) for name, value in declared.items() if name.startswith("CAN_")}
     assert features == {name: 1 << bit for bit, name in enumerate(xep.library.FEATURES)}

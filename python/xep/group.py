@@ -258,8 +258,6 @@ class Buffer(_ext.Buffer):
     else what takes less time. pass_rows: with "nodes" the rows that a rank has room for while they pass through it; in
     mode "ll" with either path those that ranks of other nodes send it, until it has copied them; 0: as many as the
     library finds right.
-    node_sums: likewise how the sum of another node's rows for a token travels: "dtype": rounded to the type of the
-    rows, "fp32": as it is, "default": XEP_NODE_SUMS, else "dtype".
     sum_by_selection: mode normal: a combine adds the ranks of a token in the order of its last selection of each, by
     nodes those of a node, which are rounded, and then nodes; else in ascending order.
     owners: the rank of each of the E experts, any number of them on each rank; None: blocks (expert_range()).

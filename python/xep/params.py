@@ -27,9 +27,9 @@ class BufferSize(NamedTuple):
 
 class BufferInfo(NamedTuple):
     """``xep_buffer_info_t``. device: number of the CUDA device that has the rows; -1: host memory. path: "flat" or
-    "nodes"; pass_rows: with "nodes" the room for rows in passing; node_sums: with "nodes" "dtype" or "fp32",
-    else None; pieces: dispatches may come in pieces, asked for or for lack of memory for the worst case.
-    threads: of the host; multiprocessors: of the device, 0: host memory, or staged."""
+    "nodes"; pass_rows: with "nodes" the room for rows in passing; pieces: dispatches may come in pieces, asked for or
+    for lack of memory for the worst case. threads: of the host; multiprocessors: of the device, 0: host memory, or
+    staged."""
 
     mode: str
     bytes: int
@@ -42,7 +42,6 @@ class BufferInfo(NamedTuple):
     device: int
     path: str
     pass_rows: int
-    node_sums: Optional[str]
     pieces: bool
     multiprocessors: int
 
@@ -113,7 +112,6 @@ class BufferOptions(TypedDict, total=False):
     send_memory: bool
     path: Literal["auto", "flat", "nodes"]
     pass_rows: int
-    node_sums: Literal["default", "dtype", "fp32"]
     pieces: bool
     owners: Optional[Sequence[int]]
     replicas: Sequence[tuple[int, int]]

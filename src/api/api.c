@@ -196,7 +196,6 @@ xep_status_t xep_buffer_query(const xep_buffer_t *buffer, xep_buffer_info_t *inf
     xep_status_t status = xep_require_buffer(buffer);
     if (status != XEP_OK) return status;
     const xep_shape_t *shape = &buffer->shape;
-    const int sums_by_nodes = shape->by_nodes && xep_path_sums_by_nodes(buffer->plugin.plugin, shape);
     xep_buffer_info_t own = {.mode = buffer->plugin.plugin->name,
                              .bytes = buffer->heap->bytes,
                              .recv_rows = buffer->shape.recv_rows,
@@ -217,7 +216,6 @@ xep_status_t xep_buffer_query(const xep_buffer_t *buffer, xep_buffer_info_t *inf
                              .timeout_ms = buffer->params.timeout_ms,
                              .path = shape->by_nodes ? XEP_PATH_NODES : XEP_PATH_FLAT,
                              .pass_rows = shape->feed_rows * (shape->by_nodes ? shape->upstreams : shape->nranks),
-                             .node_sums = sums_by_nodes ? buffer->params.node_sums : XEP_NODE_SUMS_DEFAULT,
                              .flags = buffer->params.flags,
                              .local_experts = shape->local_experts};
     for (uint32_t s = 0; s < own.slots; s++) own.free_slots += buffer->handles[s].state == XEP_HANDLE_FREE;

@@ -110,7 +110,6 @@ static xep_status_t check_buffer_shape(const xep_buffer_params_t *p, uint32_t nr
     if (p->multiprocessors > (p->memory == XEP_MEMORY_CUDA ? MAX_THREADS : 0))
         return xep_fail(XEP_ERR_INVALID, "invalid multiprocessors: %u (%s)", p->multiprocessors,
                         p->memory == XEP_MEMORY_CUDA ? "at most 1024" : "0 in host memory");
-    if (p->reserved != 0) return xep_fail(XEP_ERR_INVALID, "invalid reserved: %u (0)", p->reserved);
     return XEP_OK;
 }
 
@@ -133,10 +132,7 @@ xep_status_t xep_check_buffer(const xep_config_t *config, uint32_t nranks, xep_b
         return xep_fail(XEP_ERR_UNSUPPORTED, "invalid flags: XEP_BUFFER_SERVED (in host memory only)");
     if ((unsigned)p->path > XEP_PATH_NODES)
         return xep_fail(XEP_ERR_INVALID, "invalid path: %d (one of XEP_PATH_*)", (int)p->path);
-    if ((unsigned)p->node_sums > XEP_NODE_SUMS_FP32)
-        return xep_fail(XEP_ERR_INVALID, "invalid node_sums: %d (one of XEP_NODE_SUMS_*)", (int)p->node_sums);
     if (p->path == XEP_PATH_AUTO) p->path = (xep_path_t)config->path;
-    if (p->node_sums == XEP_NODE_SUMS_DEFAULT) p->node_sums = (xep_node_sums_t)config->node_sums;
     if (p->multiprocessors == 0 && p->memory == XEP_MEMORY_CUDA) p->multiprocessors = MULTIPROCESSORS;
     if (p->threads == 0) p->threads = config->threads;
     if (p->timeout_ms == 0) p->timeout_ms = config->timeout;

@@ -20,7 +20,7 @@ enum { VALUE_BYTES = 24 }; /* a number of 64 bits in decimal has 20 digits */
 /* Of xep_buffer_params_t: what all ranks must agree on, and what each has for itself. */
 #define SHARED(X) \
     X(experts) X(topk) X(hidden) X(scales) X(tokens) X(recv_rows) X(dtype) X(combine_dtype) X(slots) X(memory) \
-    X(on_failure) X(flags) X(path) X(pass_rows) X(node_sums) X(balance)
+    X(on_failure) X(flags) X(path) X(pass_rows) X(balance)
 #define OWN(X) X(threads) X(multiprocessors) X(timeout_ms)
 /* clang-format on */
 
@@ -38,7 +38,7 @@ typedef struct terms {
 #undef TERMS_FIELD
     xep_room_view_t room;
 } terms_t;
-_Static_assert(sizeof(terms_t) == 8 + XEP_FOLLOWED_MODE + 22 * 8 + sizeof(xep_room_view_t),
+_Static_assert(sizeof(terms_t) == 8 + XEP_FOLLOWED_MODE + 21 * 8 + sizeof(xep_room_view_t),
                "terms are exchanged as bytes: no padding");
 
 static const struct {
@@ -85,10 +85,8 @@ static void fill_terms(const xep_proposal_t *proposal, uint32_t nranks, terms_t 
 static const char *find_word(const char *name, uint64_t value)
 {
     static const char *const paths[] = {[XEP_PATH_AUTO] = "auto", [XEP_PATH_FLAT] = "flat", [XEP_PATH_NODES] = "nodes"};
-    static const char *const sums[] = {[XEP_NODE_SUMS_DTYPE] = "dtype", [XEP_NODE_SUMS_FP32] = "fp32"};
     if (strstr(name, "dtype") != NULL) return xep_dtype_name((xep_dtype_t)value);
     if (strcmp(name, "path") == 0 && value <= XEP_PATH_NODES) return paths[value];
-    if (strcmp(name, "node_sums") == 0 && value <= XEP_NODE_SUMS_FP32) return sums[value];
     if (strcmp(name, "by_nodes") == 0) return paths[value ? XEP_PATH_NODES : XEP_PATH_FLAT];
     return NULL;
 }

@@ -68,7 +68,6 @@ xep_status_t xep_shape_open(const xep_buffer_params_t *params, const xep_group_t
                            .tokens = params->tokens,
                            .sends = sends,
                            .recv_rows = params->recv_rows,
-                           .wide_sums = params->node_sums == XEP_NODE_SUMS_FP32,
                            .sends_in_place = (params->flags & XEP_BUFFER_SEND_MEMORY) != 0,
                            .in_pieces = (params->flags & XEP_BUFFER_PIECES) != 0,
                            .sums_by_selection = (params->flags & XEP_BUFFER_SUM_BY_SELECTION) != 0};

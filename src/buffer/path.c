@@ -57,13 +57,6 @@ int xep_path_knows_nodes(const xep_plugin_t *plugin, const xep_shape_t *shape)
     return traffic[XEP_COST_DISPATCH].by_nodes || traffic[XEP_COST_COMBINE].by_nodes;
 }
 
-int xep_path_sums_by_nodes(const xep_plugin_t *plugin, const xep_shape_t *shape)
-{
-    xep_traffic_t traffic[XEP_COST_OPERATIONS];
-    ask_by_nodes(plugin, shape, traffic);
-    return traffic[XEP_COST_COMBINE].by_nodes;
-}
-
 /* What the params ask for that the path by nodes does not have, or NULL. */
 static const char *find_refusal(const xep_buffer_params_t *params)
 {
@@ -194,8 +187,10 @@ xep_status_t xep_path_choose(const xep_config_t *config, const xep_buffer_params
  */
 void xep_path_imagine(const xep_buffer_params_t *params, const xep_plugin_t *plugin, xep_shape_t *shape)
 {
+    xep_traffic_t traffic[XEP_COST_OPERATIONS];
+    ask_by_nodes(plugin, shape, traffic);
     if (shape->nranks >= 3 && params->path != XEP_PATH_FLAT && find_refusal(params) == NULL &&
-        xep_path_sums_by_nodes(plugin, shape)) {
+        traffic[XEP_COST_COMBINE].by_nodes) {
         shape->by_nodes = 1;
         shape->upstreams = shape->nranks - 1;
     }

@@ -23,7 +23,4 @@ void xep_path_imagine(const xep_buffer_params_t *params, const xep_plugin_t *plu
 /** Whether the mode has a path by nodes, for any shape of several nodes. */
 int xep_path_knows_nodes(const xep_plugin_t *plugin, const xep_shape_t *shape);
 
-/** Whether combines, too, go once to each node, where dispatches do: a node sums what its ranks have. */
-int xep_path_sums_by_nodes(const xep_plugin_t *plugin, const xep_shape_t *shape);
-
 #endif

@@ -51,7 +51,6 @@ static const choice_t path_choices[] = {{"auto", XEP_PATH_AUTO},
                                         {"flat", XEP_PATH_FLAT},
                                         {"nodes", XEP_PATH_NODES},
                                         {NULL, 0}};
-static const choice_t node_sums_choices[] = {{"dtype", XEP_NODE_SUMS_DTYPE}, {"fp32", XEP_NODE_SUMS_FP32}, {NULL, 0}};
 static const choice_t put_choices[] = {{"auto", XEP_PUT_AUTO}, {"rma", XEP_PUT_RMA}, {"am", XEP_PUT_AM}, {NULL, 0}};
 static const choice_t direct_choices[] = {{"yes", 1}, {"no", 0}, {NULL, 0}};
 static const choice_t progress_choices[] = {{"call", XEP_PROGRESS_CALL}, {"thread", XEP_PROGRESS_THREAD}, {NULL, 0}};

@@ -19,9 +19,6 @@ CHOICE(direct, "DIRECT", "no",
 CHOICE(path, "PATH", "auto",
        "how rows reach ranks of other nodes: flat (once to each rank), nodes (once to each node, and on from there), "
        "auto (what takes less time for an even load)")
-CHOICE(
-    node_sums, "NODE_SUMS", "dtype",
-    "by nodes: what a node sums for a token of another one travels as: dtype (rounded to the type of the rows), fp32")
 VALUE(net_rate, "NET_RATE", bytes, "1g",
       "bytes a second that a rank gets through the network, for the choice of XEP_PATH=auto")
 VALUE(memory_rate, "MEMORY_RATE", bytes, "4g", "bytes a second that a rank copies, likewise")

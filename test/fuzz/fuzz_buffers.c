@@ -25,7 +25,6 @@ static const fuzz_field_t params_fields[] = {
     FUZZ_FIELD(xep_buffer_params_t, on_failure, FUZZ_NUMBER),
     FUZZ_FIELD(xep_buffer_params_t, path, FUZZ_NUMBER),
     FUZZ_FIELD(xep_buffer_params_t, pass_rows, FUZZ_NUMBER),
-    FUZZ_FIELD(xep_buffer_params_t, node_sums, FUZZ_NUMBER),
 };
 
 static xep_buffer_params_t good_params(const api_call_t *call)
@@ -49,7 +48,6 @@ static xep_buffer_params_t good_params(const api_call_t *call)
     }
     if (params.flags == 0 && api_number(call, 9, 2)) params.on_failure = XEP_ON_FAILURE_MASK;
     params.path = (xep_path_t)api_number(call, 120, 3);
-    params.node_sums = (xep_node_sums_t)api_number(call, 121, 3);
     if (api_number(call, 122, 3) == 0) params.pass_rows = FUZZ_MOST_RANKS + api_number(call, 123, 16);
     return params;
 }

@@ -20,7 +20,7 @@ enum { ROOMY = 512, POISON = 0xa5 };
 
 /* ---- what is sent ---- */
 
-/* By nodes sums are made in the order of these, and what one of them has for a token is rounded, or is not. */
+/* By nodes sums are made in the order of these, and what one of them has for a token is rounded. */
 static void learn_nodes(api_rank_t *rank, const api_call_t *call, api_truth_t *truth)
 {
     xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
@@ -32,7 +32,6 @@ static void learn_nodes(api_rank_t *rank, const api_call_t *call, api_truth_t *t
         truth->node[r] = peer.node;
     }
     truth->shape.node = truth->node;
-    truth->shape.wide_sums = info.node_sums == XEP_NODE_SUMS_FP32;
 }
 
 /* The same for whoever comes first: it follows from the call alone. */

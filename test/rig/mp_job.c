@@ -184,7 +184,6 @@ static xep_buffer_params_t params_of(const mp_job_t *job)
     p.timeout_ms = c->timeout_ms;
     p.path = c->path;
     p.pass_rows = c->pass_rows;
-    p.node_sums = c->node_sums;
     p.flags = c->in_place != 0 ? XEP_BUFFER_SEND_MEMORY : 0;
     if (c->pieces != 0) p.flags |= XEP_BUFFER_PIECES;
     if (c->served) p.flags |= XEP_BUFFER_SERVED;
@@ -209,7 +208,6 @@ static void find_peers(mp_job_t *job, xep_group_t *group)
     }
     job->shape.encoded_from = job->afar;
     job->shape.node = by_nodes ? job->nodes : NULL;
-    job->shape.wide_sums = by_nodes && info.node_sums == XEP_NODE_SUMS_FP32;
 }
 
 xep_status_t mp_job_try_buffer(mp_job_t *job, xep_group_t *group)

@@ -48,7 +48,6 @@ typedef struct mp_case {
     uint32_t slots, threads;
     xep_path_t path;
     uint64_t pass_rows;
-    xep_node_sums_t node_sums;
     xep_on_failure_t on_failure;
     int32_t timeout_ms;  /* of the buffer */
     xep_memory_t memory; /* of the buffer; the arrays of the job are the host's in any case */

@@ -141,7 +141,6 @@ void script_check_combine(sim_rank_t *rank, const script_flight_t *flight)
     script_truth_t truth;
     script_truth_make(&truth, flight->script, dispatch, call, rank->index, &rank->world->options);
     if (rank->shape.by_nodes) truth.shape.node = rank->shape.node;
-    truth.shape.wide_sums = rank->shape.wide_sums;
     check_missing(rank, flight, &truth);
     script_truth_leave_out(&truth, flight->dispatch_out, flight->op.out);
     report(rank, call,

@@ -51,7 +51,6 @@ void sim_options_random(sim_dice_t *dice, sim_options_t *options)
     nodes_random(dice, options);
     options->feed_rows = sim_chance(dice, 50) ? 0 : 1 + sim_below(dice, sim_chance(dice, 50) ? 3 : 40);
     options->flat = options->feed_rows % 3 == 1;
-    options->wide_sums = sim_chance(dice, 40);
     options->threads = 1 + (uint32_t)sim_below(dice, 3);
     options->stream_bytes = sim_chance(dice, 50) ? 0 : UINT64_MAX;
     options->part_bytes = sim_chance(dice, 50) ? 0 : 1 + sim_below(dice, 1000);
@@ -277,7 +276,6 @@ int sim_world_open(sim_world_t *world, const sim_options_t *options, const xep_s
     world->net = (sim_net_t){.ops = &net_ops, .options = &world->options, .dice = &world->dice};
     shape->by_nodes = world->plugin->traffic != NULL && options->feed_rows != 0 && !options->flat && !options->masks;
     shape->feed_rows = options->masks ? 0 : options->feed_rows;
-    shape->wide_sums = options->wide_sums;
     if (sim_shape_measure(world->plugin, shape, world->options.node, regions, &bytes, &rows) != XEP_OK) {
         sim_fail(world, "heap_size refused the shape");
         return 0;

@@ -94,7 +94,6 @@ struct sim_options {
     uint32_t corrupt;       /* 1: what peers write is spoiled at random */
     uint64_t corrupt_bytes; /* of the start of each heap */
     uint64_t part_bytes;    /* rows are told of in parts of so many; 0: all at once */
-    int wide_sums;          /* and sums of a node travel in fp32 */
     uint64_t feed_rows;     /* rows go once to each node, with room for so many of an upstream rank; 0: to each rank */
     int flat;               /* they go to each rank all the same; in ll with room for so many of each other one */
     uint32_t masks;         /* 1: ranks may be left out, though none is */

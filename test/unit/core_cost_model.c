@@ -112,20 +112,6 @@ TEST(bytes_and_messages)
     assert_close(load.came_bytes, 100 * 500 + 2 * 2 * WORD);
 }
 
-/* Sums that travel in fp32 are longer, and what they are made of is not. */
-TEST(sums_of_nodes_may_be_wider)
-{
-    xep_shape_t wide = shape_of_two_by_two;
-    wide.wide_sums = 1;
-    const told_t told = ask("normal", &wide, XEP_COST_NODES), flat = ask("normal", &wide, XEP_COST_FLAT);
-
-    xep_cost_load_t load = load_of(&told, XEP_COST_COMBINE, 0);
-    assert_close(load.came_bytes, 100 * 2000 + 2 * 2 * 40);
-    assert_close(load.copied, 100 * 2000);
-    assert_close(load_of(&told, XEP_COST_COMBINE, 2).passed, 200 * 500);
-    assert_close((double)flat.of[XEP_COST_COMBINE].sent_bytes, 500);
-}
-
 TEST(a_row_is_never_more_than_one_message)
 {
     const told_t told = ask("normal", &shape_of_two_by_two, XEP_COST_FLAT);

@@ -107,64 +107,31 @@ TEST(every_length_and_count)
         }
 }
 
-/* of rows that are wide where mask has a bit: every kernel gives what the rows give one by one */
-static void check_mixed(xep_dtype_t dtype, const void *const *rows, unsigned mask, size_t n, size_t elems)
+/* Any bits, from any element on; nothing is rounded, and nothing else is written. */
+TEST(wide_sums_of_bf16)
 {
-    static _Alignas(64) float widened[ROWS][MOST], sum[MOST];
-    static _Alignas(64) uint8_t expected[MOST * 4], out[MOST * 4 + 8];
-    const void *same[ROWS];
-    uint8_t wide[ROWS];
-    for (size_t r = 0; r < n; r++) {
-        wide[r] = mask >> r & 1;
-        same[r] = widened[r];
-        xep_weigh_select_mixed(dtype, 1, XEP_SIMD_SCALAR)(widened[r], &rows[r], &wide[r], 1, elems);
-    }
-    xep_weigh_select(XEP_FP32, XEP_SIMD_SCALAR, 0)(sum, same, NULL, n, 0, elems);
-    for (int wide_out = 0; wide_out < 2; wide_out++) {
-        const void *total = sum;
-        const size_t size = wide_out ? 4 : 2;
-        uint8_t *to = out + size; /* aligned as its elements, no more */
-        xep_weigh_select_mixed(dtype, wide_out, XEP_SIMD_SCALAR)(expected, &total, &(uint8_t){1}, 1, elems);
-        for (xep_simd_t simd = XEP_SIMD_SCALAR; simd <= xep_cpu_simd(); simd++) {
-            memset(out, 0xa5, sizeof out);
-            xep_weigh_select_mixed(dtype, wide_out, simd)(to, rows, wide, n, elems);
-            if (memcmp(to, expected, elems * size) != 0)
-                fail_msg("%s: dtype %d, %zu rows of %zu, wide %#x, sums wide %d", xep_cpu_simd_name(simd), dtype, n,
-                         elems, mask, wide_out);
-            assert_int_equal(to[elems * size], 0xa5);
-        }
-    }
-}
-
-TEST(rows_of_two_types)
-{
-    static uint32_t data[ROWS][MOST];
+    static uint16_t data[ROWS][MOST];
+    static float expected[MOST], out[MOST + 2];
     const void *rows[ROWS];
     for (size_t r = 0; r < ROWS; r++) {
-        for (size_t i = 0; i < MOST; i++) data[r][i] = unit_random(&random_state);
+        fill(XEP_BF16, data[r], MOST, 1);
         rows[r] = data[r];
     }
-    for (size_t d = 0; d < 2; d++)
-        for (size_t n = 0; n <= ROWS; n++)
-            for (size_t elems = 1; elems < MOST; elems += elems < 70 ? 1 : 157)
-                check_mixed(dtypes[d], rows, unit_random(&random_state), n, elems);
-}
-
-/* 1 + 2^-8 is no bf16: one of it is rounded to 1, and three of it are 3 and 3/4 of the last place of a bf16 there */
-TEST(wide_rows_are_not_rounded)
-{
-    float more = 1 + 0x1p-8f;
-    uint16_t one = 0x3f80, out;
-    const void *rows[] = {&one, &more, &more, &more};
-    xep_weigh_fn cast = xep_weigh_select(XEP_BF16, XEP_SIMD_SCALAR, 0);
-    xep_weigh_select_mixed(XEP_BF16, 0, XEP_SIMD_SCALAR)(&out, &rows[1], (const uint8_t[]){1}, 1, 1);
-    assert_int_equal(out, one);
-    xep_weigh_select_mixed(XEP_BF16, 0, XEP_SIMD_SCALAR)(&out, &rows[1], (const uint8_t[]){1, 1, 1}, 3, 1);
-    assert_int_equal(out, 0x4041);
-    cast(&out, (const void *const[]){&one, &one, &one}, NULL, 3, 0, 1);
-    assert_int_equal(out, 0x4040);
-    xep_weigh_select_mixed(XEP_BF16, 0, XEP_SIMD_SCALAR)(&out, rows, (const uint8_t[]){0, 1, 1, 1}, 4, 1);
-    assert_int_equal(out, 0x4080);
+    for (size_t n = 0; n <= ROWS; n++)
+        for (uint32_t elems = 1; elems < MOST; elems += elems < 70 ? 1 : 157) {
+            static float sum[MOST];
+            memset(sum, 0, sizeof sum);
+            for (size_t r = 0; r < n; r++) oracle_row_add(sum, rows[r], XEP_BF16, elems);
+            oracle_row_round(expected, sum, XEP_FP32, elems);
+            for (xep_simd_t simd = XEP_SIMD_SCALAR; simd <= xep_cpu_simd(); simd++) {
+                memset(out, 0xa5, sizeof out);
+                xep_weigh_select_wide(simd)(out + 1, rows, n, elems);
+                if (memcmp(out + 1, expected, elems * sizeof *out) != 0)
+                    fail_msg("%s: %zu rows of %u: other numbers", xep_cpu_simd_name(simd), n, elems);
+                assert_int_equal(((uint8_t *)out)[3], 0xa5);
+                assert_int_equal(((uint8_t *)(out + 1 + elems))[0], 0xa5);
+            }
+        }
 }
 
 /* ---- copies ---- */

@@ -33,7 +33,6 @@ typedef struct perf_cluster {
     uint32_t nsizes;
     xep_cost_rates_t rates;
     double message_bytes, pass_rows; /* as xep_cost_sizes_t has them; pass_rows 0: twice the tokens of a rank */
-    double sum_elem; /* bytes of an element of a node's sum, for a row of a combine from another node; 0: of the row */
 } perf_cluster_t;
 
 typedef struct perf_options {

@@ -25,7 +25,7 @@ typedef struct rate {
     size_t offset; /* of a double in perf_cluster_t */
 } rate_t;
 
-/* Most are rates of the model; the last three of the table are sizes, which lie beside these. */
+/* Most are rates of the model; the last two of the table are sizes, which lie beside these. */
 #define RATE(_field) offsetof(perf_cluster_t, rates) + offsetof(xep_cost_rates_t, _field)
 
 static const rate_t rate_table[] = {
@@ -37,7 +37,6 @@ static const rate_t rate_table[] = {
     {"message", "us", 1e-6, RATE(message)},
     {"piece", "KiB", 1 << 10, offsetof(perf_cluster_t, message_bytes)},
     {"passing", "rows", 1, offsetof(perf_cluster_t, pass_rows)},
-    {"sum", "bytes", 1, offsetof(perf_cluster_t, sum_elem)},
 };
 
 enum { RATES = sizeof rate_table / sizeof *rate_table };
@@ -62,7 +61,7 @@ static int take_rate(const char *word, perf_options_t *options)
     if (rate == NULL || word[length] != '=')
         return perf_refuse(options,
                            "invalid --rates: \"%s\" (NAME=NUMBER of network, rank, copy, memory, latency, message, "
-                           "piece, passing, sum)",
+                           "piece, passing)",
                            word);
     const char *number = word + length + 1;
     const double value = strtod(number, &end);

@@ -103,7 +103,6 @@ const char perf_help_explanation[] =
     "  message    us of a processor for each message over the network, sent or received; default 1\n"
     "  piece      KiB, most of a message with rows; default 512\n"
     "  passing    rows that a rank has room for while they pass through it; default twice its tokens\n"
-    "  sum        bytes of an element of a node's sum on its way back, 4 as of XEP_NODE_SUMS=fp32; default the row's\n"
     "\n"
     "With --balance KIB: dispatch, experts that multiply each row by a matrix of KIB of bf16, combine; each iteration\n"
     "once with experts at their owners and once with XEP_DISPATCH_BALANCE. Weights of other ranks are read where they\n"

@@ -44,7 +44,6 @@ static void print_head(const perf_t *perf)
     if (options->sum_at_owner) printf(", sums at owners");
     printf("%s%s", options->cached ? ", cached" : "", options->copy_in ? ", copied in" : "");
     if (perf->info.nnodes > 1) printf(", path %s", buffer.path == XEP_PATH_NODES ? "nodes" : "flat");
-    if (buffer.node_sums == XEP_NODE_SUMS_FP32) printf(", sums of nodes fp32");
     if (options->slots > 1) printf(", %" PRIu64 " in flight", options->slots);
     if (!options->check_only) printf(", %" PRIu64 " iterations", options->iters);
     printf("\n");

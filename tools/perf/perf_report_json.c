@@ -54,8 +54,6 @@ static void write_shape(FILE *file, const perf_t *perf)
     write_count(file, "ranks", perf->info.nranks);
     write_count(file, "nodes", perf->info.nnodes);
     write_text(file, "path", buffer.path == XEP_PATH_NODES ? "nodes" : "flat");
-    if (buffer.path == XEP_PATH_NODES)
-        write_text(file, "node_sums", buffer.node_sums == XEP_NODE_SUMS_FP32 ? "fp32" : "dtype");
     write_count(file, "tokens", perf->routing->tokens);
     write_count(file, "hidden", options->hidden);
     write_count(file, "topk", options->topk);

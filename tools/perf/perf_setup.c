@@ -279,7 +279,6 @@ static void ask_peers(perf_t *perf, const xep_buffer_info_t *info)
     }
     perf->shape.encoded_from = perf->encoded_from;
     if (info->path == XEP_PATH_NODES) perf->shape.node = perf->nodes;
-    perf->shape.wide_sums = info->node_sums == XEP_NODE_SUMS_FP32;
 }
 
 /* How many ranks are mapped is told in the report: the least of all, as they may differ. */

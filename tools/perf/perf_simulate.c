@@ -112,7 +112,7 @@ static void tell_of_combine(const perf_simulation_t *simulation, xep_traffic_t *
     if (simulation->options->sum_at_owner) combine->by_selection = 0;
 }
 
-/* What the mode tells of a path; --rates may say how wide the sums of nodes are. */
+/* What the mode tells of a path. */
 static void begin_path(perf_simulation_t *simulation, xep_cost_path_t path)
 {
     const perf_options_t *options = simulation->options;
@@ -123,8 +123,6 @@ static void begin_path(perf_simulation_t *simulation, xep_cost_path_t path)
     simulation->mode->traffic(&shape, &forecast[XEP_COST_DISPATCH].traffic, combine);
     tell_of_cast(simulation, shape, &forecast[XEP_COST_DISPATCH].traffic);
     if (options->ll || options->combine_quant != XEP_QUANT_NONE) tell_of_combine(simulation, combine);
-    if (combine->by_nodes && options->cluster.sum_elem > 0)
-        combine->sent_bytes = (uint64_t)(shape.hidden * options->cluster.sum_elem);
     for (int operation = 0; operation < XEP_COST_OPERATIONS; operation++, forecast++)
         forecast->count = (xep_cost_count_t){.map = &simulation->map,
                                              .path = xep_cost_way(&forecast->traffic),
@@ -187,7 +185,6 @@ static void set_shape(perf_simulation_t *simulation, uint32_t *first_expert, uin
                                       .combine_elem_bytes = (uint32_t)xep_dtype_size(simulation->rows.combine_dtype),
                                       .slots = (uint32_t)options->slots + 1, /* as many as xep_perf has */
                                       .tokens = simulation->routing->tokens};
-    simulation->shape.wide_sums = options->cluster.sum_elem > simulation->shape.combine_elem_bytes;
 }
 
 /* In this order: room follows from the rows that come, memory from that. As in a buffer, by nodes where it pays. */

@@ -34,9 +34,8 @@ static void print_head(const perf_simulation_t *simulation)
     if (options->sum_at_owner) printf(", sums at owners");
     printf("\nnetwork %g GB/s a node, %g a rank; memory %g GB/s a rank, %g a node (0: no bound)\n",
            rates->node_network / 1e9, rates->rank_network / 1e9, rates->rank_memory / 1e9, rates->node_memory / 1e9);
-    printf("latency %g us, a message %g us; pieces of %g KiB; room for %.0f rows in passing; sums of a node %g bytes\n",
-           rates->latency * 1e6, rates->message * 1e6, cluster->message_bytes / 1024, (double)simulation->pass_rows,
-           (double)perf_forecast(simulation, XEP_COST_NODES, XEP_COST_COMBINE)->traffic.sent_bytes);
+    printf("latency %g us, a message %g us; pieces of %g KiB; room for %.0f rows in passing\n", rates->latency * 1e6,
+           rates->message * 1e6, cluster->message_bytes / 1024, (double)simulation->pass_rows);
     printf("a rank receives %.0f rows on average, %.0f at most\n", simulation->mean_rows, simulation->most_rows);
 }
 

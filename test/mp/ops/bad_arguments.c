@@ -207,7 +207,6 @@ static void buffers(xep_group_t *group)
     BAD_PARAM(combine_dtype, XEP_E4M3, "combine_dtype");
     BAD_PARAM(threads, 100000, "invalid threads: 100000");
     BAD_PARAM(path, (xep_path_t)3, "invalid path: 3 (one of XEP_PATH_*)");
-    BAD_PARAM(node_sums, (xep_node_sums_t)3, "invalid node_sums: 3 (one of XEP_NODE_SUMS_*)");
     BAD_PARAM(slots, 1u << 20, "slots");
     MP_CHECK(buffer == NULL);
     MP_FAILS(XEP_ERR_INVALID, xep_buffer_create(NULL, &p, &buffer));

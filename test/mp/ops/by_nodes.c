@@ -26,7 +26,7 @@ static void open_on(mp_job_t *job, mp_case_t *c, xep_group_t *group, xep_path_t 
     MP_CHECK(pass_rows == 0 || mp_buffer_info(job->buffer).pass_rows <= pass_rows);
 }
 
-/* ---- normal: sums of a node are rounded as they travel, or kept in fp32 ---- */
+/* ---- normal: sums of a node are rounded as they travel ---- */
 
 /* Ranks that pass rows to one rank of another node, most of them: as the error says it. */
 static uint64_t least_rows(xep_group_t *group)
@@ -46,24 +46,19 @@ static uint64_t least_rows(xep_group_t *group)
     return least;
 }
 
-static void sums_of_nodes(xep_group_t *group, mp_case_t c, xep_node_sums_t sums, uint64_t pass_rows, uint64_t seed)
+static void sums_of_nodes(xep_group_t *group, mp_case_t c, uint64_t pass_rows, uint64_t seed)
 {
     mp_job_t job;
-    c.node_sums = sums;
     open_on(&job, &c, group, XEP_PATH_NODES, pass_rows, seed);
-    MP_CHECK(mp_buffer_info(job.buffer).node_sums == (sums != 0 ? sums : XEP_NODE_SUMS_DTYPE));
     mp_job_rounds(&job, 3, seed);
     mp_job_close(&job);
 }
 
-/* A sum for another node is rounded once, to what it travels as, whatever node_sums says; flat, each row is. */
+/* A sum for another node is rounded once, to what it travels as; flat, each row is. */
 static void fewer_bits(xep_group_t *group)
 {
     mp_case_t c = {.name = "fewer bits", .mode = "normal", MP_SHAPE(29, 7, 77, 61), .strided = 1, .threads = 2};
-    for (c.path = XEP_PATH_FLAT; c.path <= XEP_PATH_NODES; c.path++) {
-        mode_ops_fewer_bits(group, &c, 0);
-        c.node_sums = XEP_NODE_SUMS_FP32;
-    }
+    for (c.path = XEP_PATH_FLAT; c.path <= XEP_PATH_NODES; c.path++) mode_ops_fewer_bits(group, &c, 0);
 }
 
 /* ---- ll: by nodes, and with room for some rows, the bits are those of the flat path ---- */
@@ -263,8 +258,8 @@ int main(void)
     for (uint32_t i = 0; i < MP_SHAPES; i = mp_next_shape(i)) {
         const mp_case_t normal = mp_shape(i, "normal"), ll = mp_shape(i, "ll");
         const uint64_t pass_rows = (1 + i % 3) * mp_nranks();
-        sums_of_nodes(group, normal, XEP_NODE_SUMS_DEFAULT, least, 100 + i);
-        sums_of_nodes(group, normal, XEP_NODE_SUMS_FP32, i % 2 == 0 ? 0 : 3 * least + 1, i);
+        sums_of_nodes(group, normal, least, 100 + i);
+        sums_of_nodes(group, normal, i % 2 == 0 ? 0 : 3 * least + 1, i);
         compare(group, &ll, XEP_PATH_NODES, pass_rows, i);
         if (i % 2 == 0) compare(group, &ll, XEP_PATH_NODES, 0, i);
         else compare(group, &ll, XEP_PATH_FLAT, pass_rows, i);

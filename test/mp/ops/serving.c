@@ -57,7 +57,6 @@ static void open_steps(steps_t *steps, xep_group_t *group, mp_case_t first, mp_c
             if (s == 0) mp_job_buffer(&steps->jobs[b][0], group);
             steps->jobs[b][s].buffer = steps->buffers[b] = steps->jobs[b][0].buffer;
             steps->jobs[b][s].shape.node = steps->jobs[b][0].shape.node;
-            steps->jobs[b][s].shape.wide_sums = steps->jobs[b][0].shape.wide_sums;
         }
 }
 

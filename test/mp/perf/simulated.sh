@@ -11,7 +11,6 @@ cat >"$tmp/again.py" <<'END'
 import json, math, sys
 sizes, result = [int(size) for size in sys.argv[2].split("+")], json.load(open(sys.argv[4]))
 R, E, K, row = result["ranks"], result["experts"], result["topk"], 2 * int(sys.argv[3])
-sum_bytes = row * 2 if "sum=4" in sys.argv else row
 back_bytes = row // 2 + -(-(row // 2) // 128) * 4 if "mxfp8" in sys.argv else row  # four scales of 32 in a word
 ll = result["mode"] == "ll"  # with e4m3: a byte for each channel, a scale for 128 of them
 node = [n for n, size in enumerate(sizes) for _ in range(size)]
@@ -99,9 +98,8 @@ for path in result["paths"]:
     check("sent_rows", combine, came)
     check("came_rows", combine, sent)
     far = [R - len(members[node[r]]) for r in range(R)]
-    back = sum_bytes if by_nodes else row
-    check("came_bytes", combine, [sent[r] * back + far[r] * 80 for r in range(R)])
-    total = sum(came[r] * back + far[r] * 80 for r in range(R))
+    check("came_bytes", combine, [sent[r] * row + far[r] * 80 for r in range(R)])
+    total = sum(came[r] * row + far[r] * 80 for r in range(R))
     assert math.isclose(combine["network_bytes"], total), (combine["network_bytes"], total)
 END
 
@@ -122,7 +120,7 @@ if [ -z "${XEP_TEST_BRIEF:-}" ]; then
     again 4,3+1 3+1 --mode ll --tokens 40 --experts 8 --topk 8 --routing zipf:1.2
 fi
 again 11,5+1 5+1+5 --tokens 13 --experts 30 --topk 3 --mask 300
-again 6,3 3+3 --tokens 31 --experts 20 --topk 6 --rates sum=4
+again 6,3 3+3 --tokens 31 --experts 20 --topk 6
 again 11,5+1 5+1+5 --mode ll --tokens 13 --experts 30 --topk 3 --mask 300
 again 11,5+1 5+1+5 --mode ll --tokens 13 --experts 30 --topk 3 --combine mxfp8
 again 8,4 4+4 --mode ll --tokens 20 --experts 21 --topk 5 --combine mxfp8 --sum-at-owner
@@ -147,8 +145,8 @@ expect 0 '^flat +dispatch +mean +186 +0\.13 ' $perf $job --quant nvfp4
 expect 0 '^path: flat \(' $perf --simulate 16,1 --mode ll --tokens 64 --hidden 1024 --rates network=0.1
 expect 0 '^network 0\.1 GB/s a node, 2 a rank; memory 3 GB/s a rank, 4 a node \(0: no bound\)$' \
     $perf $job --rates network=0.1,rank=2,copy=3,memory=4
-expect 0 '^latency 5 us, a message 6 us; pieces of 7 KiB; room for 8 rows in passing; sums of a node 3072 bytes$' \
-    $perf $job --rates latency=5,message=6,piece=7,passing=8,sum=3
+expect 0 '^latency 5 us, a message 6 us; pieces of 7 KiB; room for 8 rows in passing$' \
+    $perf $job --rates latency=5,message=6,piece=7,passing=8
 expect 0 '^xep .*, simulated: 4096 ranks on 512 nodes$' $perf --simulate 4096,8 --tokens 16 --experts 4096
 expect 0 '^xep .*, simulated: 1 rank on 1 node$' $perf --simulate 1,1 --tokens 16
 
@@ -207,7 +205,7 @@ form='\(RANKS,PER_NODE with 1 to 4096 ranks, as 64,8, or 16,8\+4 for nodes of 8 
 for text in 64 64,0 0,4 4097,8 64, 64,8+ 64,8+x 64,8,4 -4,2 ,4 ''; do
     expect 2 "^xep_perf: invalid --simulate: \"${text/+/\\+}\" $form" $perf --simulate "$text"
 done
-names='\(NAME=NUMBER of network, rank, copy, memory, latency, message, piece, passing, sum\)$'
+names='\(NAME=NUMBER of network, rank, copy, memory, latency, message, piece, passing\)$'
 for text in net=1 network =1 ''; do
     expect 2 "^xep_perf: invalid --rates: \"$text\" $names" $perf $job --rates "$text"
 done
