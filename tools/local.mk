@@ -35,7 +35,6 @@ xep_perf_SOURCES = \
 	%D%/perf/perf_simulate_placer.c \
 	%D%/perf/perf_simulate_report.c \
 	%D%/perf/perf_time.c %D%/perf/perf_time.h \
-	%D%/perf/perf_time_fixed.c \
 	%D%/perf/perf_time_samples.c \
 	%D%/perf/xep_perf.c
 xep_perf_CPPFLAGS = $(public_cppflags) \

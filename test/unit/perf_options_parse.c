@@ -159,7 +159,6 @@ static const struct {
     {"--memory cuda --threads 4", "--threads", "--memory: cuda (host): kernels move rows"},
     {"--memory cuda --mode ll --split", "--split", "--memory: cuda (host): the host takes no part"},
     {"--memory cuda --waits", "--waits", "--memory: cuda (host): kernels wait"},
-    {"--memory cuda --fixed", "--fixed", "--memory: cuda (host): flags"},
     {"--memory cuda --overlap 5", "--overlap", "--memory: cuda (host): the host takes no part"},
     {"--memory cuda --peer", "--peer", "--memory: cuda (host)"},
     {"--memory cuda --mode ll --combine mxfp8", "--combine", "--memory: cuda (host)"},

@@ -66,7 +66,6 @@ typedef struct perf {
     void *sends;                /* --in-place: where the next dispatch takes its rows from; NULL: from x */
     size_t sends_stride;        /* between rows there */
     int in_place;               /* it leaves them there */
-    int empty;                  /* operations are without tokens now */
     int streaming;              /* the limit and --peer: their stores go past the caches */
     uint64_t computing;         /* rounds of the compute kernel between the phases; 0: none */
     uint64_t sent_ns;           /* when the send phase of the last operation ended */

@@ -22,7 +22,7 @@ void perf_dispatch_args(const perf_t *perf, xep_dispatch_args_t *args_p)
 {
     xep_dispatch_args_t args = XEP_DISPATCH_ARGS_INIT;
 
-    args.tokens = perf->empty ? 0 : perf->tokens;
+    args.tokens = perf->tokens;
     args.x = perf_there(perf, perf->x);
     args.topk_idx = perf_there(perf, perf->idx);
     args.topk_weights = perf_there(perf, perf->weights);
@@ -42,7 +42,7 @@ void perf_dispatch_args(const perf_t *perf, xep_dispatch_args_t *args_p)
     }
     if (perf->in_place) args.flags = XEP_DISPATCH_IN_PLACE;
     if (perf->options.sum_at_owner) args.flags |= XEP_DISPATCH_SEND_WEIGHTS;
-    if (perf->base != NULL && !perf->empty) {
+    if (perf->base != NULL) {
         args.cached = perf->base;
         args.topk_idx = NULL;
         args.topk_weights = NULL;

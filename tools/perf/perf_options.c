@@ -76,9 +76,6 @@ static const option_t option_table[] = {
     {"--overlap", "US", OPTION_COUNT, AT(overlap), 1, 10000000,
      "also run both with US microseconds of computing between the phases, and\n"
      "say how much of the communication that hid"},
-    {"--fixed", NULL, OPTION_FLAG, AT(fixed), 0, 0,
-     "also time what is not bytes: both without tokens, the round trip of a\n"
-     "flag between ranks 0 and 1 that share memory, xep_layout()"},
     {"--peer", NULL, OPTION_FLAG, AT(peer), 0, 0,
      "also time what a program for one machine would do by hand, see below"},
     {"--in-place", NULL, OPTION_FLAG, AT(in_place), 0, 0,

@@ -60,7 +60,7 @@ typedef struct perf_options {
     uint64_t recv_rows;        /* 0: nothing in pieces */
     uint64_t pass_rows;        /* 0: the default */
     int sum_at_owner;
-    int cached, copy_in, split, fixed, waits, peer, in_place;
+    int cached, copy_in, split, waits, peer, in_place;
     int placement;    /* with simulate */
     uint64_t balance; /* KiB of an expert's weights; 0: no layer is timed */
     int check, check_only;

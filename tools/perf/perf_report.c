@@ -108,18 +108,6 @@ static void print_phases(const perf_t *perf, perf_op_t op, const perf_time_t *ti
     printf(": %.1f us, %.0f %% of the communication hidden\n", time->overlapped, perf_time_hidden(time));
 }
 
-/*
- * Without tokens is what an operation takes whatever its size. There is no round trip with one rank, on several
- * machines, or where no memory could be shared. The layout is that of the tokens of rank 0.
- */
-static void print_fixed(const perf_t *perf, const perf_times_t *times)
-{
-    for (perf_op_t op = PERF_DISPATCH; op < PERF_OPS; op++)
-        if (times->op[op].timed) printf("%-8s without tokens %.2f us\n", op_names[op], times->op[op].empty);
-    if (times->round_trip > 0) printf("round trip of a flag %.2f us, ", times->round_trip);
-    printf("layout of %" PRIu64 " tokens %.2f us\n", perf->tokens, times->layout);
-}
-
 /* Below 1: xep is faster than what a program for one machine would do by hand. */
 static void print_peer(const perf_t *perf, perf_op_t op, const perf_time_t *time)
 {
@@ -200,7 +188,6 @@ static void print_table(const perf_t *perf)
             if (times->op[op].timed) lines[i](perf, op, &times->op[op]);
     if (perf->options.in_place) print_in_place(&times->op[PERF_DISPATCH]);
     if (perf->pieces != NULL) print_pieces(perf, times);
-    if (perf->options.fixed) print_fixed(perf, times);
     if (perf->options.waits) print_waits(perf, times);
 }
 

@@ -120,7 +120,6 @@ static void write_op(FILE *file, const perf_t *perf, perf_op_t op, const perf_ti
     if (perf->options.overlap)
         fprintf(file, "\"computed_us\": %.3f, \"overlapped_us\": %.3f, \"hidden_percent\": %.1f, ", time->computed,
                 time->overlapped, perf_time_hidden(time));
-    if (perf->options.fixed) fprintf(file, "\"empty_us\": %.3f, ", time->empty);
     if (perf->options.cuda) fprintf(file, "\"device_us\": %.3f, ", time->device);
     if (perf->options.waits) write_waits(file, perf, op);
     if (perf->options.peer) fprintf(file, "\"peer_us\": %.3f, \"peer_cpu_us\": %.3f, ", time->peer, time->peer_cpu);
@@ -168,8 +167,6 @@ static void write_all(FILE *file, const perf_t *perf)
     fputc('{', file);
     write_shape(file, perf);
     if (perf->options.sweep.count == 0) write_load(file, perf);
-    if (perf->options.fixed)
-        fprintf(file, "\"round_trip_us\": %.3f, \"layout_us\": %.3f, ", times->round_trip, times->layout);
     if (perf->options.in_place)
         fprintf(file,
                 "\"in_place\": {\"us\": %.3f, \"cpu_us\": %.3f, \"read_us\": %.3f, \"read_cpu_us\": %.3f, "

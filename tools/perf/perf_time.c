@@ -24,7 +24,6 @@ enum {
     LIMIT_STREAMING,
     PEER_STREAMING,
     OVERLAP,
-    EMPTY,
     READ,
     IN_PLACE,
     IN_PLACE_READ,
@@ -40,7 +39,7 @@ typedef struct way {
     void (*experts)(perf_t *perf);  /* outputs are written, also for limits, so that all find the same caches */
     void (*combine)(perf_t *perf);  /* timed; NULL: dispatches alone */
     void (*release)(perf_t *perf);
-    int streaming, computes, empty, in_place; /* set in perf while they run */
+    int streaming, computes, in_place; /* set in perf while they run */
 } way_t;
 
 #define OPERATIONS .dispatch = perf_dispatch, .experts = perf_experts, .combine = perf_combine, .release = perf_release
@@ -54,7 +53,6 @@ static const way_t ways[WAYS] = {
     [LIMIT_STREAMING] = {THE_LIMIT, .streaming = 1},
     [PEER_STREAMING] = {THE_PEER, .streaming = 1},
     [OVERLAP] = {OPERATIONS, .computes = 1},
-    [EMPTY] = {OPERATIONS, .empty = 1},
     [READ] = {.before = perf_in_place_rows, .dispatch = perf_in_place_read, .release = perf_release},
     [IN_PLACE] = {.before = perf_in_place_rows, .dispatch = perf_dispatch, .release = perf_release, .in_place = 1},
     [IN_PLACE_READ] = {.before = perf_in_place_rows,
@@ -82,7 +80,6 @@ static int is_timed(const perf_options_t *options, uint32_t way)
                              [LIMIT_STREAMING] = 1,
                              [PEER_STREAMING] = options->peer,
                              [OVERLAP] = options->overlap != 0,
-                             [EMPTY] = options->fixed,
                              [READ] = options->in_place,
                              [IN_PLACE] = options->in_place,
                              [IN_PLACE_READ] = options->in_place,
@@ -126,7 +123,6 @@ static void run_way(timing_t *timing, uint32_t at, int64_t iter)
 
     perf->computing = way->computes ? timing->rounds : 0;
     perf->streaming = way->streaming;
-    perf->empty = way->empty;
     perf->in_place = way->in_place;
     if (way->before != NULL) way->before(perf);
     run_timed(timing, at, PERF_DISPATCH, iter);
@@ -134,7 +130,7 @@ static void run_way(timing_t *timing, uint32_t at, int64_t iter)
     if (combines) run_timed(timing, at, PERF_COMBINE, iter);
     if (way->release != NULL) way->release(perf);
     perf->computing = 0;
-    perf->streaming = perf->empty = perf->in_place = 0;
+    perf->streaming = perf->in_place = 0;
     perf->sends = NULL;
 }
 
@@ -188,7 +184,6 @@ static const reckoned_t reckoned[] = {
     {AT(send), OPS, PERF_SEND, 50},
     {AT(receive), OPS, PERF_RECEIVE, 50},
     {AT(overlapped), OVERLAP, PERF_SPAN, 50},
-    {AT(empty), EMPTY, PERF_SPAN, 50},
     {AT(read), READ, PERF_SPAN, 50},
     {AT(read_cpu), READ, PERF_CPU, 50},
     {AT(in_place), IN_PLACE, PERF_SPAN, 50},
@@ -262,7 +257,6 @@ void perf_time(perf_t *perf)
     perf->timing = 1;
     run_all(&timing);
     perf_waits_gather(perf);
-    if (perf->options.fixed) perf_fixed_parts(perf);
     if (perf_times_dispatch(&perf->options)) reckon(&timing, PERF_DISPATCH);
     if (perf_times_combine(&perf->options)) reckon(&timing, PERF_COMBINE);
     perf->timing = 0;

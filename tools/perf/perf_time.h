@@ -17,7 +17,6 @@ typedef struct perf_time {
     double send, receive;  /* --split: the slowest rank's, median */
     double overlapped;     /* --overlap: with computing between them, median */
     double computed;       /* and what the computing takes alone */
-    double empty;          /* --fixed: without tokens, median */
     double device;         /* --memory cuda: on the stream of the slowest rank, median */
     /* --in-place, median: a dispatch that copies no rows; it and a read of all of them; the same read of copied ones */
     double in_place, in_place_cpu;
@@ -28,8 +27,6 @@ typedef struct perf_time {
 
 typedef struct perf_times {
     perf_time_t op[PERF_OPS];
-    double round_trip; /* --fixed: of a flag between ranks 0 and 1; 0: not measured */
-    double layout;     /* --fixed: xep_layout() of the tokens of a rank */
 } perf_times_t;
 
 /** Times all operations and limits: perf->times. Collective. */
@@ -106,12 +103,5 @@ void perf_waits_late(const perf_t *perf, perf_op_t op, uint32_t late, perf_late_
 
 /** What one rank waited for another, on average. */
 double perf_waits_mean(const perf_t *perf, perf_op_t op, uint32_t waiting, uint32_t late);
-
-/* ---- perf_time_fixed.c ---- */
-
-/* What an operation costs besides its bytes. */
-
-/** Times flags and the layout. Collective. */
-void perf_fixed_parts(perf_t *perf);
 
 #endif
