@@ -92,7 +92,7 @@ build() {
     configure "$folder" "$@" || { fail "$name: configure" "$folder/configure.log"; return 1; }
     bounded 900 make -C "$folder" -j"$jobs" -s ${goals:-check TESTS=} >"$folder/make.log" 2>&1 ||
         { fail "$name: make" "$folder/make.log"; return 1; }
-    if grep -n 'warning:' "$folder/make.log" >"$folder/warnings.log"; then
+    if grep -nE 'warning ?[:#]' "$folder/make.log" >"$folder/warnings.log"; then
         fail "$name: warnings" "$folder/warnings.log"
         return 1
     fi
@@ -110,7 +110,7 @@ build() {
 check_asan() {
     CFLAGS=-g1 build 'address and undefined-behaviour sanitizers' asan "$top/contrib/configure-asan" --without-cuda ||
         return
-    suite 2600 asan "$work/asan" check-run XEP_TEST_SLOW=4 XEP_TEST_BRIEF=yes \
+    suite 2600 asan "$work/asan" check-run XEP_TEST_SLOW=4 XEP_TEST_BRIEF=quick \
         ASAN_OPTIONS=detect_stack_use_after_return=1:symbolize=0:clear_shadow_mmap_threshold=262144 \
         LSAN_OPTIONS="suppressions=$top/contrib/lsan.supp:print_suppressions=0" UBSAN_OPTIONS=print_stacktrace=1
 }
@@ -122,7 +122,8 @@ check_tsan() {
     suite 900 tsan "$work/tsan" check-threads XEP_TEST_SLOW=6 TSAN_OPTIONS=halt_on_error=1 UCX_MEM_EVENTS=no
 }
 
-# Kernels where there is a compiler for them, and all of it where there is a device.
+# All of it where there is a device. Where there is a compiler alone, the build has compiled the kernels, and this does
+# what measures them.
 check_device_memory() {
     local log=$work/device-memory.log
     bounded 1500 "$top/contrib/check-cuda.sh" >"$log" 2>&1
@@ -162,28 +163,31 @@ check_distribution() {
     fi
 }
 
-# each_transport NAME [VARIABLE=VALUE...]: ranks that map posix memory, as by default it is System V's (ALLOC_PRIO in
-# ucp_settings.c; messages over sysv are for wire_transports.sh); bytes that UCX moves, over shared memory and over TCP.
-# In brief, as numbers of ranks and shapes have been gone through by then.
-each_transport() {
+# unmapped NAME [VARIABLE=VALUE...]: bytes that UCX moves, over shared memory and over TCP. Numbers of ranks, settings
+# and shapes have been gone through by then.
+unmapped() {
     local setting name=$1
     shift
-    suite 900 "${name}UCX_TLS=posix,self" "$work/gcc" check-mapped "$@" XEP_TEST_BRIEF=yes UCX_TLS=posix,self
     for setting in XEP_MAP=never UCX_TLS=tcp,self; do
-        suite 900 "$name$setting" "$work/gcc" check-transport "$@" XEP_TEST_BRIEF=yes $setting
+        suite 900 "$name$setting" "$work/gcc" check-transport "$@" XEP_TEST_BRIEF=quick $setting
     done
 }
 
-check_transports() { each_transport ''; }
+# Ranks that map posix memory, as by default it is System V's (ALLOC_PRIO in ucp_settings.c); messages over either, of
+# both versions of UCX, are for wire_transports.sh.
+check_transports() {
+    suite 900 UCX_TLS=posix,self "$work/gcc" check-mapped XEP_TEST_BRIEF=quick UCX_TLS=posix,self
+    unmapped ''
+}
 
 check_second_ucx() {
+    local second=LD_LIBRARY_PATH=${XEP_TEST_UCX_LIB:-}
     [ -n "${XEP_TEST_UCX_LIB:-}" ] || { skip 'second UCX' 'it could not be had'; return; }
-    LD_LIBRARY_PATH=$XEP_TEST_UCX_LIB "$work/gcc/xep_info" | grep -q '^ucx *1\.22\.' ||
+    env "$second" "$work/gcc/xep_info" | grep -q '^ucx *1\.22\.' ||
         { fail 'xep_info with the second UCX does not name it'; return; }
-    suite 900 'second UCX' "$work/gcc" check-mapped LD_LIBRARY_PATH="$XEP_TEST_UCX_LIB" XEP_TEST_BRIEF=yes
-    suite 300 'second UCX, deaths and little memory' "$work/gcc" check-memory LD_LIBRARY_PATH="$XEP_TEST_UCX_LIB" \
-        XEP_TEST_BRIEF=yes
-    each_transport 'second UCX, ' LD_LIBRARY_PATH="$XEP_TEST_UCX_LIB"
+    suite 900 'second UCX' "$work/gcc" check-mapped "$second" XEP_TEST_BRIEF=quick
+    suite 300 'second UCX, deaths and little memory' "$work/gcc" check-memory "$second" XEP_TEST_BRIEF=yes
+    unmapped 'second UCX, ' "$second"
 }
 
 # python_tests INTERPRETER LOG OPTION...
@@ -196,11 +200,13 @@ python_tests() {
     count_line python/run-tests "$log"
 }
 
-# As pip installs it, where there is no other UCX and PMIx. The tree is built again, as users would have it.
+# As pip installs it, where there is no other UCX and PMIx. The tree is built again, as users would have it; but the
+# kernels for devices are those of the build, which has compiled them with the same options.
 check_wheel() {
-    local log=$work/wheel.log
+    local log=$work/wheel.log folder=$top/build/wheel/xep-$(uname -m)
     [ -n "${XEP_TEST_PYTHON:-}" ] || return # said at the downloads
     rm -rf "$work/dist"
+    mkdir -p "$folder" && cp "$work"/gcc/*.fatbin "$folder/" 2>/dev/null
     bounded 1800 "$top/contrib/build-wheel" --python "$XEP_TEST_PYTHON" --output "$work/dist" >"$log" 2>&1 ||
         { fail 'contrib/build-wheel' "$log"; return; }
     bounded 900 "$top/contrib/check-wheel" "$work"/dist/xep_moe-*.whl >"$log" 2>&1

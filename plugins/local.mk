@@ -106,8 +106,8 @@ CLEANFILES += $(cuda_normal_images) $(cuda_ll_images)
 cuda_dispatch_with_all.fatbin: $(srcdir)/%D%/cuda/cuda_dispatch.cu
 %.fatbin: $(srcdir)/%D%/cuda/%.cu $(addprefix $(srcdir)/,$(cuda_headers)) \
 		%D%/normal/normal_record.h %D%/ll/ll_notice.h %D%/kernels/floats.h %D%/kernels/cast_formats.h
-	$(AM_V_GEN)$(NVCC) -std=c++17 -O3 -gencode arch=compute_90,code=sm_90 -gencode arch=compute_90,code=compute_90 \
-		$(plugin_cppflags) -I$(srcdir)/%D%/normal -I$(srcdir)/%D%/ll -I$(srcdir)/%D%/kernels -fatbin -o $@ $<
+	$(AM_V_GEN)$(NVCC) -std=c++17 -O3 -gencode 'arch=compute_90,code=[sm_90,compute_90]' $(plugin_cppflags) \
+		-I$(srcdir)/%D%/normal -I$(srcdir)/%D%/ll -I$(srcdir)/%D%/kernels -fatbin -o $@ $<
 $(xep_normal_cuda_la_OBJECTS): $(cuda_normal_images)
 $(xep_ll_cuda_la_OBJECTS): $(cuda_ll_images)
 endif
