@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Builds xep in build/check, installing what is missing, and runs all tests: the suite with gcc, sanitizers, the release
 # tarball with clang, each transport, a second UCX, every launcher, the Python package, what configure says when
-# something is missing. Two lanes of stages run at the same time; each stage prints its output when it ends.
+# something is missing. Two lanes of stages run at the same time; each stage prints its output when it ends. What goes
+# through many seeds, settings and shapes does so whole in the suite with gcc, fuzzing under the sanitizers; stages that
+# run the programs again take fewer (XEP_TEST_BRIEF=quick), and kernels for devices are compiled once.
 # Can be run again. Ends with one line "N passed, N failed, N skipped"; exit status 1 when one failed.
 #
 #     contrib/check.sh [--quick] [--torch] [--frameworks] [--vllm] [--help]
@@ -19,7 +21,7 @@ for option; do
     --torch) torch=1 ;;
     --frameworks) frameworks=1 ;;
     --vllm) vllm=1 ;;
-    --help) sed -n 's/^# \{0,1\}//; 3,13p' "$0"; exit 0 ;;
+    --help) sed -n 's/^# \{0,1\}//; 3,15p' "$0"; exit 0 ;;
     *) echo "check.sh: there is no option $option (--help lists them)" >&2; exit 2 ;;
     esac
 done
@@ -325,10 +327,9 @@ lane_download() { stage 'downloads' fetch; }
 
 lane_suite() { stage 'make check' suite 2000 'make check' "$work/$suite_folder" check; }
 
-# What any lane may take, the longest first, so that both lanes end at about the same time.
-any_lane='stage_asan stage_python stage_distribution stage_wheel stage_tsan stage_aarch64 stage_device stage_configure'
-
-stage_asan() { stage 'sanitizers: address, undefined behaviour' check_asan; }
+# What any lane may take, the longest first, so that both lanes end at about the same time. Tests of Python come one
+# after the other, and mostly wait: they begin when the other lane, which has the suite, needs all of the machine.
+any_lane='stage_python stage_asan stage_distribution stage_wheel stage_tsan stage_aarch64 stage_device stage_configure'
 
 stage_python() {
     stage 'Python' check_python
@@ -337,6 +338,8 @@ stage_python() {
     [ $frameworks -eq 0 ] || stage 'frameworks' check_frameworks # compiles into the same folder
     [ $vllm -eq 0 ] || stage 'vLLM' check_vllm
 }
+
+stage_asan() { stage 'sanitizers: address, undefined behaviour' check_asan; }
 
 stage_wheel() { stage 'wheel' check_wheel; }
 

@@ -74,11 +74,12 @@ make_portable() {
 # Answers of __builtin_cpu_supports come from zig's run-time library, where they are always no: gcc's goes before it.
 portable_libs() { [ "$arch" != x86_64 ] || cc -print-libgcc-file-name; }
 
-# No C++, which tests alone need: zig would first compile its library, for minutes.
+# No C++, which tests alone need: zig would first compile its library, for minutes. And nothing for a debugger, which -s
+# would take out again.
 configure_portable() {
     local flags
     flags=$(pkg-config --cflags pmix | sed 's/-I/-isystem /g')
-    configure "$1" "$top/contrib/configure-release" --host="$arch-linux-gnu" --prefix=/xep PYTHON=false \
+    CFLAGS=-g0 configure "$1" "$top/contrib/configure-release" --host="$arch-linux-gnu" --prefix=/xep PYTHON=false \
         CC="$portable/bin/cc" CXX=false AR="$portable/bin/ar" RANLIB="$portable/bin/ranlib" \
         CPPFLAGS="-isystem $portable/include" LDFLAGS="-s -L$portable/lib" LIBS="$(portable_libs)" \
         UCX_CFLAGS= UCX_LIBS="-lucp -lucs -luct" PMIX_CFLAGS="$flags" PMIX_LIBS=-lpmix

@@ -8,6 +8,8 @@ set -u
 models=${srcdir:=$(dirname "$0")/../..}/test/model
 models=$(cd "$models" && pwd) || exit 99
 size=${1:-small}
+# no change of the library changes them
+[ "$size" = full ] || [ -z "${XEP_TEST_BRIEF:-}" ] || { echo 'skipped: the whole check has it'; exit 77; }
 command -v spin >/dev/null || { echo 'skipped: spin is not installed (Debian: spin)'; exit 77; }
 read -r -a compiler <<<"${CC:-cc}"
 command -v "${compiler[0]}" >/dev/null || { echo 'skipped: no C compiler'; exit 77; }
@@ -68,12 +70,8 @@ proved() {
     fi
 }
 
-# In brief no models of many states, and no deliberate defects: they do not change with the library.
-at_length() { [ "$size" = full ] || [ -z "${XEP_TEST_BRIEF:-}" ]; }
-
 # many COMMAND...: for a model of millions of states, which is worth the optimiser, and a table with room for them
 many() {
-    at_length || return 0
     local compiler=("${optimiser[@]}")
     [ "$size" = full ] || local how=-O1 table=-w23
     "$@"
@@ -81,7 +79,6 @@ many() {
 
 # found MODEL DEFINES...: what is wrong on purpose is found
 found() {
-    at_length || return 0
     explore "$@"
     local name=$1
     shift
@@ -122,8 +119,8 @@ known() {
 agreement() {
     proved mask
     proved mask -DOPS=1 -DSLOW
-    at_length && proved mask -DWIRE # ranks that do not map one another
-    at_length && proved mask -DOPS=1 -DWIRE -DSLOW
+    proved mask -DWIRE # ranks that do not map one another
+    proved mask -DOPS=1 -DWIRE -DSLOW
     found mask -DOPS=2 -DDEFECT_ADOPT        # what others have does not count
     found mask -DOPS=2 -DDEFECT_SAME         # it is decided before all say the same
     found mask -DOPS=2 -DWIRE -DDEFECT_ADOPT
@@ -180,7 +177,7 @@ nodes() {
     proved nodes -DSLOTS=1
     proved nodes -DSLOTS=1 -DROWS=3
     many proved nodes -DSLOTS=1 -DROWS=3 -DRING=2
-    at_length && proved nodes -DALONE
+    proved nodes -DALONE
     many proved nodes -DALONE -DOPS=4
     found nodes -DALONE -DOPS=1 -DDEFECT_ROOM  # one row more than there is room for
     found nodes -DALONE -DOPS=1 -DDEFECT_TAKEN # a row counts as taken when it has come, and is not yet stored
