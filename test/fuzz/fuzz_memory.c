@@ -13,7 +13,6 @@
 
 #include "error.h"
 #include "fuzz_target.h"
-#include "fuzz_wire.h"
 
 /* control messages, with the transport that sent it */
 typedef struct fuzz_msg {

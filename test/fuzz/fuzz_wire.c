@@ -4,7 +4,7 @@
  * A heap that its owner has closed stays until the world ends, as a segment does that peers have mapped. Keys are
  * checked as those of UCX are, since they come over the bootstrap and may be spoiled there.
  */
-#include "fuzz_wire.h"
+#include "fuzz_memory.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -12,12 +12,8 @@
 #include "error.h"
 #include "fuzz_target.h"
 #include "sim_heap.h"
-#include "sim_world.h"
 
 enum { MAGIC = 0x7a7a7566 };
-
-/* What is sent may change where an operation has failed. */
-static const sim_options_t options = {.inflight = 16, .spoiled = 1};
 
 /* ---- what wires call ---- */
 
@@ -131,7 +127,11 @@ int fuzz_wire_is_behind(xep_heap_wire_t *super, uint32_t rank)
 
 void fuzz_wire_begin(fuzz_memory_t *memory, sim_dice_t *dice)
 {
-    memory->net = (sim_net_t){.ops = &net_ops, .options = &options, .dice = dice};
+    /* nothing is held until a flush: the core, unlike a mode, waits behind a signal without one */
+    memory->options = (sim_options_t){.inflight = 1 + (uint32_t)sim_below(dice, 16),
+                                      .refuse = sim_chance(dice, 30) ? 30 : 0,
+                                      .spoiled = 1}; /* what is sent may change where an operation has failed */
+    memory->net = (sim_net_t){.ops = &net_ops, .options = &memory->options, .dice = dice};
 }
 
 void fuzz_wire_free_all(fuzz_memory_t *memory)
