@@ -134,17 +134,17 @@ static void ask(api_rank_t *rank, const api_call_t *call)
     void *base;
     size_t bytes;
     switch (api_number(call, 40, 7)) {
-    case 0: status = xep_group_query(rank->group, fuzz_patched(&size, sizeof size, size_field, 1, patch)); break;
+    case 0: status = xep_group_query(rank->group, FUZZ_PATCHED(size, size_field, patch)); break;
     case 1:
         status = xep_group_peer(rank->group, (uint32_t)api_number(call, 41, FUZZ_MOST_RANKS + 1),
-                                fuzz_patched(&size, sizeof size, size_field, 1, patch));
+                                FUZZ_PATCHED(size, size_field, patch));
         break;
-    case 2: status = xep_library_query(fuzz_patched(&size, sizeof size, size_field, 1, patch)); break;
-    case 3: status = xep_buffer_query(buffer, fuzz_patched(&size, sizeof size, size_field, 1, patch)); break;
+    case 2: status = xep_library_query(FUZZ_PATCHED(size, size_field, patch)); break;
+    case 3: status = xep_buffer_query(buffer, FUZZ_PATCHED(size, size_field, patch)); break;
     case 4:
         size = sizeof(xep_waits_t);
-        status = xep_buffer_waits(buffer, (xep_op_kind_t)api_number(call, 41, 4),
-                                  fuzz_patched(&size, sizeof size, size_field, 1, patch));
+        status =
+            xep_buffer_waits(buffer, (xep_op_kind_t)api_number(call, 41, 4), FUZZ_PATCHED(size, size_field, patch));
         break;
     case 5: status = xep_buffer_memory(buffer, &base, api_number(call, 41, 2) ? &bytes : NULL); break;
     default: xep_expert_range((uint32_t)call->choice, (uint32_t)call->patch.value, (uint32_t)most, NULL, NULL);
@@ -185,10 +185,7 @@ static void lay_out(api_rank_t *rank, const api_call_t *call)
         if (idx[i] >= 0) seen[idx[i]]++;
     }
     if (!call->patched) layout.tokens_per_rank = ranks, layout.tokens_per_expert = experts;
-    xep_status_t status =
-        xep_layout(fuzz_patched(&args, sizeof args, layout_fields, sizeof layout_fields / sizeof layout_fields[0],
-                                call->patched ? &call->patch : NULL),
-                   &layout);
+    xep_status_t status = xep_layout(FUZZ_PATCHED(args, layout_fields, call->patched ? &call->patch : NULL), &layout);
     api_check_status("xep_layout", status);
     if (!call->patched && (status != XEP_OK || memcmp(seen, experts, sizeof seen) != 0))
         fuzz_fail("a layout of rank %u: status %d, or wrong counts", rank->rank, status);

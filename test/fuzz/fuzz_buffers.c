@@ -60,8 +60,7 @@ void api_create(api_rank_t *rank, api_call_t *call)
     xep_buffer_t *buffer = NULL;
     xep_buffer_size_t size = XEP_BUFFER_SIZE_INIT;
     api_destroy(rank, call->buffer);
-    const xep_buffer_params_t *params =
-        fuzz_patched(&good, sizeof good, params_fields, sizeof params_fields / sizeof params_fields[0], patch);
+    const xep_buffer_params_t *params = FUZZ_PATCHED(good, params_fields, patch);
     xep_status_t fits = xep_buffer_size(params, rank->nranks, &size);
     xep_status_t status = xep_buffer_create(rank->group, params, &buffer);
     api_judge(rank, "xep_buffer_size", fits, patch == NULL);

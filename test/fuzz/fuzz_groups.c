@@ -10,7 +10,6 @@
 
 #include "fuzz_api.h"
 
-#define COUNT(_fields) (sizeof(_fields) / sizeof(_fields)[0])
 enum { VAIN_MS = 50, JOIN_MS = 10000 };
 
 static void learn_group(api_rank_t *rank)
@@ -69,9 +68,8 @@ void api_shrink(api_rank_t *rank, api_call_t *call)
     rank->origin = rank->rank;
     call->came++; /* whoever is still in an operation would be called out of it */
     while (call->came < before && !rank->run->dirty) fuzz_turn(1000);
-    xep_status_t status =
-        xep_group_shrink(rank->group, fuzz_patched(&args, sizeof args, shrink_fields, COUNT(shrink_fields), patch),
-                         api_number(call, 101, 16) == 0 ? NULL : &made);
+    xep_status_t status = xep_group_shrink(rank->group, FUZZ_PATCHED(args, shrink_fields, patch),
+                                           api_number(call, 101, 16) == 0 ? NULL : &made);
     int asked = api_number(call, 101, 16) != 0;
     if (!asked && status != XEP_ERR_INVALID) fuzz_fail("a group to nowhere: %d", status);
     api_judge(rank, "xep_group_shrink", status, asked && patch == NULL);
@@ -155,8 +153,7 @@ void api_grow(api_rank_t *rank, api_call_t *call)
     for (uint32_t b = 0; b < API_BUFFERS; b++)
         if (rank->buffers[b] != NULL) run->had[b] = 1, run->params[b] = rank->params[b];
         else run->had[b] = 0;
-    xep_status_t status =
-        xep_group_grow(rank->group, fuzz_patched(&args, sizeof args, grow_fields, COUNT(grow_fields), patch), &made);
+    xep_status_t status = xep_group_grow(rank->group, FUZZ_PATCHED(args, grow_fields, patch), &made);
     if (in_vain && patch == NULL && !run->dirty && status != XEP_ERR_TIMEOUT)
         fuzz_fail("nobody came: %d: %s", status, xep_last_error());
     if (in_vain && status == XEP_ERR_TIMEOUT) api_check_status("xep_group_grow", status);
@@ -229,10 +226,7 @@ void api_misuse_groups(const api_rank_t *rank, const api_call_t *call)
     case 1: status = xep_group_grow(NULL, NULL, &made); break;
     case 2: status = xep_buffer_follow(rank->buffers[call->buffer], NULL, &buffer); break;
     case 3: status = xep_group_join(&params, NULL); break;
-    default:
-        status = xep_group_join(fuzz_patched(&params, sizeof params, join_fields, COUNT(join_fields),
-                                             call->patched ? &call->patch : NULL),
-                                &made);
+    default: status = xep_group_join(FUZZ_PATCHED(params, join_fields, call->patched ? &call->patch : NULL), &made);
     }
     api_check_status("a wrong call on groups", status);
     if (status >= 0 || made != NULL || buffer != NULL) fuzz_fail("a wrong call on groups returned %d", status);

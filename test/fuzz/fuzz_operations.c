@@ -15,7 +15,6 @@
 #include "oracle_combine.h"
 #include "oracle_number.h"
 
-#define COUNT(_fields) (sizeof(_fields) / sizeof(_fields)[0])
 enum { ROOMY = 512, POISON = 0xa5 };
 
 /* ---- what is sent ---- */
@@ -218,7 +217,7 @@ void api_dispatch(api_rank_t *rank, api_call_t *call)
     const api_truth_t *truth = truth_of(rank, call);
     xep_dispatch_args_t good = good_dispatch(rank, call, truth);
     place_rows(rank, call, &good);
-    const xep_dispatch_args_t *args = fuzz_patched(&good, sizeof good, dispatch_fields, COUNT(dispatch_fields), patch);
+    const xep_dispatch_args_t *args = FUZZ_PATCHED(good, dispatch_fields, patch);
     int waits = (int)api_number(call, 30, 2);
     uint64_t before = operations_of(buffer);
     xep_status_t status = xep_dispatch(buffer, args, &made, waits ? NULL : &req);
@@ -334,9 +333,7 @@ void api_combine(api_rank_t *rank, api_call_t *call)
     if (!may_combine(handle) && handle->handle != NULL && !call->patched)
         args.x = NULL; /* how many rows is not known */
     int waits = (int)api_number(call, 31, 2);
-    xep_status_t status =
-        xep_combine(handle->handle, fuzz_patched(&args, sizeof args, combine_fields, COUNT(combine_fields), patch),
-                    waits ? NULL : &req);
+    xep_status_t status = xep_combine(handle->handle, FUZZ_PATCHED(args, combine_fields, patch), waits ? NULL : &req);
     api_judge(rank, "xep_combine", status, good && due && patch == NULL);
     if (good && !due && status != XEP_ERR_INVALID && !rank->run->dirty)
         fuzz_fail("a combine of pieces that was not due gave %d", status);

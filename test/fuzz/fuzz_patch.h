@@ -34,6 +34,10 @@ typedef struct fuzz_patch {
     uint64_t value;
 } fuzz_patch_t;
 
+/** Of a struct and the table of its fields. */
+#define FUZZ_PATCHED(_good, _fields, _patch) \
+    fuzz_patched(&(_good), sizeof(_good), (_fields), sizeof(_fields) / sizeof(_fields)[0], (_patch))
+
 /**
  * A copy of a struct in memory as long as any size that the library takes, all 0 behind it, with the patch, if it is
  * not NULL. It is one for all: good until the next call.

@@ -44,8 +44,7 @@ void api_next(api_rank_t *rank, api_call_t *call)
     const xep_recv_t *recv = api_recv(handle->handle);
     int good = known && recv != NULL && recv->piece + 1 < recv->pieces;
     xep_next_args_t args = good_next(rank, call, handle, recv);
-    const void *given =
-        fuzz_patched(&args, sizeof args, next_fields, sizeof next_fields / sizeof next_fields[0], patch);
+    const void *given = FUZZ_PATCHED(args, next_fields, patch);
     xep_status_t status = xep_handle_next(handle->handle, handle->kept ? given : NULL, NULL);
     api_judge(rank, "xep_handle_next", status, good && patch == NULL);
     api_meet(rank, call, status);
