@@ -142,6 +142,7 @@ check_LTLIBRARIES += %D%/cuda/knows_cuda.la
 	%D%/mp/device/cuda_staged.c %D%/mp/device/cuda_graphs.c %D%/mp/device/cuda_rounds.h \
 	%D%/mp/device/cuda_rounds.c %D%/mp/device/cuda_standing.c %D%/mp/device/cuda_faults.c \
 	%D%/mp/device/cuda_after.c %D%/mp/device/cuda_by_expert.c %D%/mp/device/cuda_broken.c \
+	%D%/mp/device/cuda_refuse_experts.c \
 	%D%/mp/device/cuda_goes_direct.c \
 	%D%/mp/device/cuda_death.c %D%/mp/device/cuda_ll_patterns.c %D%/mp/device/cuda_ops.c
 %C%_mp_device_cuda_ops_LDADD = libmp_rig.la

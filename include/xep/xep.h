@@ -478,7 +478,11 @@ enum {
     /* collective: selections go to instances by params.balance. The call waits for the other ranks' calls, even with a
      * request. XEP_ERR_MISMATCH on all ranks: plans of params.plan differ or do not add up. No effect on a cached
      * dispatch, which keeps its routing */
-    XEP_DISPATCH_BALANCE = 32
+    XEP_DISPATCH_BALANCE = 32,
+    /* device memory, normal: xep_handle_expand() comes next, on the stream of the dispatch, and what it fills is not
+     * used by anything that was enqueued since, nor read by the dispatch. Of many tokens most rows are then expanded
+     * while the rest come; if it does not come, nothing but time is lost. Changes nothing elsewhere */
+    XEP_DISPATCH_WILL_EXPAND = 64
 };
 
 /**

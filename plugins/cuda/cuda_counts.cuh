@@ -303,8 +303,9 @@ static __device__ __forceinline__ void show_counts(const dispatch_t &d, const bo
     for (uint32_t i = me; i < nranks * nranks && go && !is_cached(d); i += all)
         d.counts.rank_rows[i] = rows_of(b, i / nranks, i % nranks);
     for (uint32_t r = me; r < nranks && go; r += all) d.counts.there[r] = b.ranks[r].at;
-    for (uint32_t r = me; r <= nranks && d.counts.counts_there; r += all)
+    for (uint32_t r = me; r <= nranks && (d.counts.counts_there || d.part != XEP_CUDA_ALL); r += all)
         d.counts.src_begin[r] = go ? rows_before(b, r, d.rank) : 0;
+    for (uint32_t r = me; r < nranks && d.part != XEP_CUDA_ALL; r += all) d.counts.first[r] = header_of(b, r).first;
     show_experts(d, go, me, all);
 }
 

@@ -5,212 +5,13 @@
  * and need no registers, so that 8 to 16 of a device's multiprocessors fill its links; the last warps of each block
  * move what belongs to the rows. The first rows are on their way to shared memory while counts are exchanged.
  */
-#include "cuda_bulk.cuh"
-#include "cuda_copy.cuh"
-#include "cuda_counts.cuh"
-#include "cuda_plan.cuh"
+#include "cuda_move.cuh"
 
 #ifdef XEP_CUDA_WITH_ALL
 #define XEP_CUDA_DISPATCH xep_cuda_dispatch_with_all
 #else
 #define XEP_CUDA_DISPATCH xep_cuda_dispatch
 #endif
-
-/* What a block knows of a dispatch, once all ranks have told. */
-typedef struct moving {
-    const dispatch_t &d;
-    const xep_cuda_plan_t &plan; /* in shared memory, if this block has made it */
-    board_t board;
-} moving_t;
-
-/* ---- where a row goes ---- */
-
-static __device__ __forceinline__ char *row_at(const moving_t &m, xep_cuda_dest_t dest)
-{
-    return m.board.ranks[dest.rank].at.area[XEP_CUDA_X] + dest.row * m.d.row_stride;
-}
-
-static __device__ __forceinline__ const xep_cuda_dest_t *dests_of(const moving_t &m, uint32_t token)
-{
-    return m.plan.dest + (uint64_t)token * m.plan.max_dests;
-}
-
-/* ---- rows that bulk copies can move: one thread of a warp keeps some chunks on their way ---- */
-
-/* What one warp moves: of the chunks of all tokens those numbered lane, lane + lanes and so on, count of them. */
-typedef struct chunks {
-    char *stage;       /* [stages][XEP_CUDA_CHUNK] */
-    uint64_t *barrier; /* [stages] */
-    uint32_t of_row;   /* chunks of a row */
-    uint32_t lane, lanes, count;
-} chunks_t;
-
-static __device__ __forceinline__ uint32_t chunk_bytes(const dispatch_t &d, uint32_t part)
-{
-    uint64_t left = d.row_bytes - (uint64_t)part * XEP_CUDA_CHUNK;
-    return left < XEP_CUDA_CHUNK ? (uint32_t)left : XEP_CUDA_CHUNK;
-}
-
-static __device__ __forceinline__ void load_chunk(const dispatch_t &d, const chunks_t &c, uint32_t i,
-                                                  uint32_t stage_bytes)
-{
-    uint32_t unit = c.lane + i * c.lanes, token = unit / c.of_row, part = unit % c.of_row, stage = i % d.stages;
-    expect_bytes(&c.barrier[stage], chunk_bytes(d, part));
-    begin_load(c.stage + stage * stage_bytes, d.x + token * d.x_stride + (uint64_t)part * XEP_CUDA_CHUNK,
-               chunk_bytes(d, part), &c.barrier[stage]);
-}
-
-/* Where the dispatch is without the rank nothing goes there. */
-static __device__ __forceinline__ int takes_rows(const moving_t &m, xep_cuda_dest_t dest)
-{
-    return m.board.ranks[dest.rank].at.area[XEP_CUDA_X] != nullptr;
-}
-
-/* To all ranks that get the row; a group of its own, so that the stage of the chunk before can be waited for. */
-static __device__ __forceinline__ void store_chunk(const moving_t &m, const chunks_t &c, uint32_t i,
-                                                   uint32_t stage_bytes)
-{
-    const dispatch_t &d = m.d;
-    uint32_t unit = c.lane + i * c.lanes, token = unit / c.of_row, part = unit % c.of_row;
-    const xep_cuda_dest_t *dest = dests_of(m, token);
-    /* first to the ranks behind this one: else all ranks would begin with the same one */
-    for (int behind = 1; behind >= 0; behind--)
-        for (uint32_t n = 0; n < m.plan.max_dests && dest[n].rank != XEP_CUDA_NOBODY; n++)
-            if ((dest[n].rank > (int32_t)d.rank) == behind && takes_rows(m, dest[n]))
-                begin_store(row_at(m, dest[n]) + (uint64_t)part * XEP_CUDA_CHUNK, c.stage + i % d.stages * stage_bytes,
-                            chunk_bytes(d, part));
-    end_group();
-}
-
-/* One thread, before it is known whether rows may move: all stages but one. */
-static __device__ __forceinline__ void load_ahead(const dispatch_t &d, const chunks_t &c, uint32_t stage_bytes)
-{
-    for (uint32_t i = 0; i + 1 < d.stages && i < c.count; i++) load_chunk(d, c, i, stage_bytes);
-}
-
-/* Where nothing moves: no copy outlives its block. */
-static __device__ __forceinline__ void drop_loads(const dispatch_t &d, const chunks_t &c)
-{
-    for (uint32_t i = 0; i + 1 < d.stages && i < c.count; i++) wait_load(&c.barrier[i], 0);
-}
-
-/*
- * The same thread. Bit s of phases is the phase that stage s is waited for in. It ends when all stores are done: only
- * then may the block count itself among those whose rows are there.
- */
-static __device__ void move_chunks(const moving_t &m, const chunks_t &c, uint32_t stage_bytes)
-{
-    const dispatch_t &d = m.d;
-    uint32_t phases = 0;
-    for (uint32_t i = 0; i < c.count; i++) {
-        uint32_t stage = i % d.stages;
-        wait_load(&c.barrier[stage], phases >> stage & 1);
-        phases ^= 1u << stage;
-        store_chunk(m, c, i, stage_bytes);
-        if (i + d.stages - 1 >= c.count) continue;
-        /* the next load goes where the chunk before this one was: that has left when one group at most has not */
-        wait_read_but_one();
-        load_chunk(d, c, i + d.stages - 1, stage_bytes);
-    }
-    wait_stored();
-}
-
-/* What this warp moves; nothing, for those that move no rows, or not by bulk copies. */
-static __device__ __forceinline__ chunks_t share_chunks(const dispatch_t &d, char *shared, uint64_t *barriers,
-                                                        uint32_t stage_bytes)
-{
-    const uint32_t warp = threadIdx.x / 32;
-    const uint32_t of_row = (uint32_t)((d.row_bytes + XEP_CUDA_CHUNK - 1) / XEP_CUDA_CHUNK);
-    const uint32_t units = warp < d.copying && d.stages != 0 ? d.plan.tokens * of_row : 0;
-    chunks_t c = {shared + (uint64_t)warp * d.stages * stage_bytes,
-                  barriers + warp * d.stages,
-                  of_row,
-                  blockIdx.x * d.copying + warp,
-                  gridDim.x * d.copying,
-                  0};
-    if (c.lane < units) c.count = (units - c.lane + c.lanes - 1) / c.lanes;
-    return c;
-}
-
-/* ---- rows of any length and alignment: a warp a row ---- */
-
-/* Rows of a slot are multiples of 64 bytes apart. */
-static __device__ void move_rows(const moving_t &m, uint32_t warp, uint32_t warps)
-{
-    const dispatch_t &d = m.d;
-    uint64_t odd = (uint64_t)d.x | d.x_stride | d.row_bytes;
-    for (uint32_t t = warp; t < m.plan.tokens; t += warps) {
-        const xep_cuda_dest_t *dest = dests_of(m, t);
-        const char *row = d.x + t * d.x_stride;
-        for (uint32_t n = 0; n < m.plan.max_dests && dest[n].rank != XEP_CUDA_NOBODY; n++)
-            if (takes_rows(m, dest[n])) copy_row(row_at(m, dest[n]), row, d.row_bytes, odd);
-    }
-}
-
-/* ---- what belongs to rows: a warp a token ---- */
-
-/* As the receiver sees it: its own experts are counted from 0, those of others are -1 and have the weight 0. */
-static __device__ __forceinline__ void store_selection(const moving_t &m, const xep_cuda_rank_t &there, uint64_t row,
-                                                       int32_t expert, float weight, uint32_t k)
-{
-    const uint32_t local = (uint32_t)expert - there.first_expert; /* of -1 and of lower ranks: 2^31 and more */
-    const int here = local < there.end_expert - there.first_expert;
-    uint64_t at = row * m.plan.topk + k;
-    if (m.d.wide) ((int64_t *)there.at.area[XEP_CUDA_TOPK_IDX])[at] = here ? (int64_t)local : -1;
-    else ((int32_t *)there.at.area[XEP_CUDA_TOPK_IDX])[at] = here ? (int32_t)local : -1;
-    if (m.d.weights != nullptr) ((float *)there.at.area[XEP_CUDA_WEIGHTS])[at] = here ? weight : 0.0f;
-}
-
-/* The lanes share the (rank, selection) pairs. */
-static __device__ __forceinline__ void store_selections(const moving_t &m, uint32_t token, const xep_cuda_dest_t *dests)
-{
-    const uint32_t topk = m.plan.topk, pairs = m.plan.max_dests * topk;
-    for (uint32_t i = threadIdx.x % 32; i < pairs; i += 32) {
-        const uint32_t k = i % topk;
-        const xep_cuda_dest_t dest = dests[i / topk];
-        const int32_t expert = m.plan.chosen[(uint64_t)token * topk + k];
-        float weight = m.d.weights == nullptr ? 0 : ((const float *)(m.d.weights + token * m.d.weights_stride))[k];
-        if (dest.rank == XEP_CUDA_NOBODY) break;
-        if (!takes_rows(m, dest)) continue;
-        const xep_cuda_rank_t &there = m.board.ranks[dest.rank];
-        store_selection(m, there, dest.row, expert, weight, k);
-        if (k == 0) ((int32_t *)there.at.area[XEP_CUDA_SRC_TOKEN])[dest.row] = (int32_t)token;
-    }
-}
-
-/* The lanes share the scales of the token, which all its ranks get. */
-static __device__ __forceinline__ void store_scales(const moving_t &m, uint32_t token, const xep_cuda_dest_t *dests)
-{
-    const dispatch_t &d = m.d;
-    const char *from = d.scales + (int64_t)token * d.scales_token_stride;
-    for (uint32_t s = threadIdx.x % 32; s < d.nscales; s += 32) {
-        const uint32_t scale = *(const uint32_t *)(from + (int64_t)s * d.scales_stride);
-        for (uint32_t n = 0; n < m.plan.max_dests && dests[n].rank != XEP_CUDA_NOBODY; n++) {
-            if (!takes_rows(m, dests[n])) continue;
-            char *scales = m.board.ranks[dests[n].rank].at.area[XEP_CUDA_SCALES];
-            ((uint32_t *)scales)[(uint64_t)dests[n].row * d.nscales + s] = scale;
-        }
-    }
-}
-
-/* Stores what combines and cached dispatches will read of a plan that each block has made in its own memory. */
-static __device__ __forceinline__ void keep_token(const moving_t &m, uint32_t token, const xep_cuda_dest_t *dests)
-{
-    const uint64_t first = (uint64_t)token * m.plan.topk;
-    for (uint32_t n = threadIdx.x % 32; n < m.plan.max_dests; n += 32)
-        m.d.plan.dest[(uint64_t)token * m.plan.max_dests + n] = dests[n];
-    for (uint32_t k = threadIdx.x % 32; k < m.plan.topk; k += 32) m.d.plan.chosen[first + k] = m.plan.chosen[first + k];
-}
-
-static __device__ void move_metadata(const moving_t &m, uint32_t warp, uint32_t warps)
-{
-    for (uint32_t t = warp; t < m.plan.tokens; t += warps) {
-        const xep_cuda_dest_t *dests = dests_of(m, t);
-        store_selections(m, t, dests);
-        store_scales(m, t, dests);
-        if (m.d.planning) keep_token(m, t, dests);
-    }
-}
 
 /* ---- what all ranks have told ---- */
 
@@ -237,14 +38,17 @@ static __device__ __forceinline__ void publish(const moving_t &m, uint64_t epoch
     if (me == 0) *d.counts.verdict = verdict;
 }
 
-/* Tells the record in one block, and takes those of all ranks that are not out. All threads of the block. */
+/*
+ * Tells the record in one block, and takes those of all ranks that are not out; the second launch takes the same ones
+ * again, which stay until all ranks have its words. All threads of the block.
+ */
 static __device__ __forceinline__ int exchange_records(const moving_t &m, uint64_t epoch)
 {
     const dispatch_t &d = m.d;
     const char *own = d.peer[d.rank] + d.counts.word;
     int claimed = 1;
     if (leaves_out(d.outs) && blockIdx.x == 0) claimed = claim_record(d, m.board, m.plan, epoch);
-    if (blockIdx.x == 0 && claimed) tell_records(d, m.board, m.plan, epoch);
+    if (blockIdx.x == 0 && claimed && d.part != XEP_CUDA_REST) tell_records(d, m.board, m.plan, epoch);
     if (d.planning) list_plan(m.plan, d.copying);
     if (!leaves_out(d.outs)) return take_records(d, m.board, epoch, 1);
     const int goes_on = decide(
@@ -321,15 +125,26 @@ static __device__ __forceinline__ void end_dispatch(const moving_t &m, uint64_t 
     if (!good) lose_step(&d.now->lost, epoch);
 }
 
-/* The warps of a block share the work: the first "copying" ones move rows, the rest what belongs to them. */
-static __device__ __forceinline__ void move(const moving_t &m, const chunks_t &c, uint32_t stage_bytes)
+/* One block of the first launch: until the rows of all ranks' first tokens are here, or all, where they are told of. */
+static __device__ __forceinline__ void end_first(const moving_t &m, uint64_t epoch)
 {
     const dispatch_t &d = m.d;
-    const uint32_t warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    if (warp >= d.copying)
-        move_metadata(m, (warp - d.copying) * gridDim.x + blockIdx.x, (warps - d.copying) * gridDim.x);
-    else if (d.stages == 0) move_rows(m, blockIdx.x * d.copying + warp, gridDim.x * d.copying);
-    else if (threadIdx.x % 32 == 0) move_chunks(m, c, stage_bytes);
+    const char *own = d.peer[d.rank] + d.done;
+    int here = 1;
+    for (uint32_t r = threadIdx.x; r < m.plan.nranks && here; r += blockDim.x) {
+        const uint32_t later = header_of(m.board, r).first != 0 ? XEP_CUDA_WHOLE / 2 : 0;
+        here = wait_word(own + r * d.word_stride, r, epoch * XEP_CUDA_WHOLE - later, d.deadline);
+    }
+    if (!__syncthreads_and(here)) lose_step(&d.now->lost, epoch);
+}
+
+/* All threads of each block, when it is done; of what was told before the epoch was another. */
+static __device__ __forceinline__ void tell_done(const dispatch_t &d, uint64_t before, uint64_t epoch, int good)
+{
+    const uint64_t share = d.part == XEP_CUDA_ALL     ? share_of(epoch - before, XEP_CUDA_WHOLE)
+                           : d.part == XEP_CUDA_FIRST ? share_of(2 * (epoch - before) - 1, XEP_CUDA_WHOLE / 2)
+                                                      : share_of(1, XEP_CUDA_WHOLE / 2);
+    add_share(d.peer, d.rank, d.plan.nranks, d.done, d.word_stride, share, good);
 }
 
 /*
@@ -359,19 +174,22 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
     const uint64_t epoch = d.now->epoch + 1, done = d.now->done;
     const int lost = has_lost_step(&d.now->lost, epoch); /* loaded beside the other word, not behind it */
     if (is_stale(d.plan.life)) return;                   /* all blocks */
-    int verdict = XEP_CUDA_LOST;
+    int verdict = XEP_CUDA_LOST, has_rest = 1;
     if (!lost) {
         if (threadIdx.x % 32 == 0) load_ahead(d, chunks, stage_bytes);
         if (d.planning) count_plan(plan, d.copying);
-        else __syncthreads(); /* behind take_experts(), as in the plan */
-        verdict = hear(m, epoch);
+        /* behind take_experts(), as in the plan; where the first launch has lost step the second one has, too */
+        else has_rest = !__syncthreads_or(d.part == XEP_CUDA_REST && *(volatile uint64_t *)&d.now->lost != 0);
+        if (has_rest) verdict = hear(m, epoch);
     }
-    if (blockIdx.x == 0 && warp >= d.copying) publish(m, epoch, verdict);
-    if (warp >= d.copying) mark_tail(m, verdict == XEP_CUDA_GO);
+    if (blockIdx.x == 0 && warp >= d.copying && d.part != XEP_CUDA_REST) publish(m, epoch, verdict);
+    if (warp >= d.copying && d.part != XEP_CUDA_REST) mark_tail(m, verdict == XEP_CUDA_GO);
     if (lost) return;
     if (verdict == XEP_CUDA_GO) move(m, chunks, stage_bytes);
     else if (threadIdx.x % 32 == 0) drop_loads(d, chunks);
     /* also where nothing moves: until all have said so, a rank still looks at the records of the others */
-    tell_share(d.peer, d.rank, m.plan.nranks, d.done, d.word_stride, done, epoch, verdict != XEP_CUDA_LOST);
-    if (blockIdx.x == 0) end_dispatch(m, epoch, verdict);
+    tell_done(d, done, epoch, verdict != XEP_CUDA_LOST);
+    if (blockIdx.x != 0) return;
+    if (d.part != XEP_CUDA_FIRST) end_dispatch(m, epoch, verdict);
+    else if (verdict != XEP_CUDA_LOST) end_first(m, epoch);
 }

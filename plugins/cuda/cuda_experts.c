@@ -6,7 +6,10 @@
 #include "cuda_experts.h"
 #include "cuda_normal.h"
 
-enum { WARP = 32 };
+enum {
+    WARP = 32,
+    MANY_TOKENS = 1024 /* so many that they are expanded sooner where the dispatch is in two parts */
+};
 
 static xep_status_t launch(const cuda_mode_t *cuda, int kernel, uint32_t blocks, uint32_t threads, uint64_t bytes,
                            int after, void *stream, void *args)
@@ -73,21 +76,75 @@ static xep_status_t check_expand(const xep_kit_t *kit, const cuda_mode_t *cuda, 
     return cuda_check_arrays(cuda, arrays, sizeof arrays / sizeof arrays[0]);
 }
 
-xep_status_t cuda_normal_expand(void *mode, const xep_recv_t *recv, const xep_expand_args_t *args)
+uint32_t cuda_normal_part(cuda_normal_t *mode, const xep_op_t *op)
 {
-    const xep_kit_t *kit = mode;
-    const cuda_mode_t *cuda = cuda_mode_of(mode);
+    const int parted = (op->dispatch->flags & XEP_DISPATCH_WILL_EXPAND) != 0 && op->dispatch->tokens >= MANY_TOKENS &&
+                       mode->cuda.device->gone == NULL;
+    mode->parted.x = parted ? xep_kit_own_area(&mode->normal.kit, mode->normal.layout.common.x, op->slot) : NULL;
+    if (!parted) return 0;
+    mode->parted.slot = &mode->slots[op->slot];
+    mode->parted.stream = cuda_stream(op);
+    mode->parted.captured = mode->cuda.device->ops->is_captured(mode->cuda.device, cuda_stream(op));
+    return (uint32_t)op->dispatch->tokens / 2;
+}
+
+/* Whether it comes right behind its dispatch, which is in two parts. Only once. */
+static int follows_parts(cuda_normal_t *mode, const xep_recv_t *recv, const void *stream)
+{
+    const int follows = mode->parted.x != NULL && mode->parted.x == recv->x && mode->parted.stream == stream;
+    mode->parted.x = NULL;
+    return follows && mode->parted.captured == mode->cuda.device->ops->is_captured(mode->cuda.device, (void *)stream);
+}
+
+static xep_status_t launch_slots(const cuda_mode_t *cuda, void *stream, xep_cuda_expand_t *expand)
+{
+    const uint32_t warps = count_warps(cuda, expand->experts);
+    return launch(cuda, CUDA_SLOTS, XEP_CUDA_SLOTS_BLOCKS, warps * WARP, xep_cuda_slots_bytes(expand->experts, warps),
+                  0, stream, expand);
+}
+
+/*
+ * On a second stream, behind the first part of the dispatch: slots, and its rows, on the multiprocessors that the
+ * second part leaves. On the caller's, behind both, the rest. No kernel waits for another one's rows.
+ */
+static xep_status_t expand_parts(const cuda_normal_t *mode, const xep_recv_t *recv, void *stream,
+                                 xep_cuda_expand_t *expand)
+{
+    const cuda_mode_t *cuda = &mode->cuda;
+    const uint32_t all = cuda->device->multiprocessors, busy = cuda_multiprocessors(&mode->normal.kit);
+    void *second;
+    expand->nranks = mode->normal.kit.shape->nranks;
+    expand->src_begin = mode->parted.slot->src_begin;
+    expand->first = mode->parted.slot->first;
+    expand->src_token = recv->src_token;
+    expand->first_end = mode->parted.slot->first_end;
+    expand->part = XEP_CUDA_FIRST;
+    xep_status_t status = cuda->device->ops->branch(cuda->device, &second);
+    if (status != XEP_OK) return status;
+    status = launch_slots(cuda, second, expand);
+    if (status == XEP_OK)
+        status =
+            launch(cuda, CUDA_EXPAND, busy < all ? all - busy : all, XEP_CUDA_EXPAND_THREADS, 0, 1, second, expand);
+    const xep_status_t joined = cuda->device->ops->join(cuda->device, stream); /* also where a launch has failed */
+    expand->part = XEP_CUDA_REST;
+    if (status == XEP_OK) status = joined;
+    if (status != XEP_OK) return status;
+    return launch(cuda, CUDA_EXPAND, all, XEP_CUDA_EXPAND_THREADS, 0, 0, stream, expand);
+}
+
+xep_status_t cuda_normal_expand(void *opaque, const xep_recv_t *recv, const xep_expand_args_t *args)
+{
+    cuda_normal_t *mode = opaque;
+    const cuda_mode_t *cuda = &mode->cuda;
     xep_cuda_expand_t expand = expand_of(recv, args);
-    const uint32_t slot_warps = count_warps(cuda, expand.experts);
-    xep_status_t status = check_expand(kit, cuda, args);
+    xep_status_t status = check_expand(&mode->normal.kit, cuda, args);
     if (status == XEP_OK) status = cuda->device->ops->check_stream(cuda->device, args->stream);
-    if (status == XEP_OK)
-        status = launch(cuda, CUDA_SLOTS, XEP_CUDA_SLOTS_BLOCKS, slot_warps * WARP,
-                        xep_cuda_slots_bytes(expand.experts, slot_warps), 0, args->stream, &expand);
-    if (status == XEP_OK)
-        status = launch(cuda, CUDA_EXPAND, cuda->device->multiprocessors, XEP_CUDA_EXPAND_THREADS, 0, 1, args->stream,
-                        &expand);
-    return status;
+    if (status != XEP_OK) return status;
+    if (follows_parts(mode, recv, args->stream)) return expand_parts(mode, recv, args->stream, &expand);
+    status = launch_slots(cuda, args->stream, &expand);
+    if (status != XEP_OK) return status;
+    return launch(cuda, CUDA_EXPAND, cuda->device->multiprocessors, XEP_CUDA_EXPAND_THREADS, 0, 1, args->stream,
+                  &expand);
 }
 
 /* ---- reduce ---- */

@@ -139,6 +139,21 @@ static __device__ __forceinline__ void sum_experts(const expand_t &e, const coun
     }
 }
 
+/* A thread a rank. */
+static __device__ __forceinline__ void find_first(const expand_t &e)
+{
+    for (uint32_t r = threadIdx.x; r < e.nranks; r += blockDim.x) {
+        uint64_t begin = e.src_begin[r], end = e.src_begin[r + 1];
+        if (e.first[r] == 0) begin = end;
+        while (begin < end) {
+            const uint64_t middle = begin + (end - begin) / 2;
+            if ((uint32_t)e.src_token[middle] < e.first[r]) begin = middle + 1;
+            else end = middle;
+        }
+        e.first_end[r] = begin;
+    }
+}
+
 /* One cluster: each warp counts its selections, and numbers them once it knows what all before it have counted. */
 extern "C" __global__ void __cluster_dims__(XEP_CUDA_SLOTS_BLOCKS, 1, 1) __launch_bounds__(XEP_CUDA_SLOTS_WARPS * 32, 1)
     xep_cuda_slots(const __grid_constant__ xep_cuda_expand_t e)
@@ -160,6 +175,7 @@ extern "C" __global__ void __cluster_dims__(XEP_CUDA_SLOTS_BLOCKS, 1, 1) __launc
     sync_cluster(); /* also: no block ends whose counts others read */
     begin_next();
     number_share(e, share, c.begin, mine);
+    if (e.part != XEP_CUDA_ALL && blockIdx.x == 0) find_first(e);
 }
 
 /* ---- to the experts ---- */
@@ -208,17 +224,36 @@ static __device__ __forceinline__ void move_part(const expand_t &e, uint64_t row
     }
 }
 
-/* In the widest unit that addresses and lengths allow. The slots of the next part are on their way meanwhile. */
-template <typename T> static __device__ void move_rows(const expand_t &e, uint32_t warp, uint32_t warps)
+/*
+ * Some rows, in the widest unit that addresses and lengths allow. The slots of the next part are on their way
+ * meanwhile. Returns how many parts they have.
+ */
+template <typename T>
+static __device__ __forceinline__ uint64_t move_range(const expand_t &e, uint64_t begin, uint64_t end, uint64_t warp,
+                                                      uint32_t warps)
 {
     const uint32_t in_parts = (uint32_t)((e.row_bytes / sizeof(T) + 32 * FEW - 1) / (32 * FEW));
     const uint32_t parts = in_parts == 0 ? 1 : in_parts;
-    const uint64_t all = e.rows * parts;
-    int32_t next = warp < all ? load_slot(e.slots, warp / parts, 0, e.topk) : NOWHERE;
+    const uint64_t all = (end - begin) * parts;
+    int32_t next = warp < all ? load_slot(e.slots, begin + warp / parts, 0, e.topk) : NOWHERE;
     for (uint64_t u = warp; u < all; u += warps) {
         const int32_t slot = next;
-        if (u + warps < all) next = load_slot(e.slots, (u + warps) / parts, 0, e.topk);
-        move_part<T>(e, u / parts, (uint32_t)(u % parts), slot);
+        if (u + warps < all) next = load_slot(e.slots, begin + (u + warps) / parts, 0, e.topk);
+        move_part<T>(e, begin + u / parts, (uint32_t)(u % parts), slot);
+    }
+    return all;
+}
+
+/* Warps take turns, whichever rank the rows are of. */
+template <typename T> static __device__ void move_rows(const expand_t &e, uint32_t warp, uint32_t warps)
+{
+    const uint32_t ranges = e.part == XEP_CUDA_ALL ? 1 : e.nranks;
+    uint64_t seen = 0;
+    for (uint32_t r = 0; r < ranges; r++) {
+        uint64_t begin = 0, end = e.rows;
+        if (e.part == XEP_CUDA_FIRST) begin = e.src_begin[r], end = e.first_end[r];
+        if (e.part == XEP_CUDA_REST) begin = e.first_end[r], end = e.src_begin[r + 1];
+        seen += move_range<T>(e, begin, end, (warp + warps - seen % warps) % warps, warps);
     }
 }
 
@@ -256,7 +291,7 @@ extern "C" __global__ void __launch_bounds__(XEP_CUDA_EXPAND_THREADS, 1)
     if (odd % 16 == 0) move_rows<int4>(e, warp, warps);
     else if (odd % 4 == 0) move_rows<uint32_t>(e, warp, warps);
     else move_rows<uint8_t>(e, warp, warps);
-    if (e.zero) zero_unused(e, warp, warps);
+    if (e.zero && e.part != XEP_CUDA_REST) zero_unused(e, warp, warps);
 }
 
 /* ---- and back ---- */

@@ -8,6 +8,8 @@
 
 #include <xep/xep.h>
 
+#include "cuda_kernels.h"
+
 enum {
     XEP_CUDA_SLOTS_BLOCKS = 8,
     XEP_CUDA_SLOTS_WARPS = 32, /* of a block, at most */
@@ -38,6 +40,13 @@ typedef struct xep_cuda_expand {
     int64_t to_scales_token_stride, to_scales_stride;
     uint32_t nscales;
     uint32_t zero; /* 1: slots that no selection has become 0 */
+    uint32_t part; /* XEP_CUDA_FIRST: the rows of the ranks' first tokens; XEP_CUDA_REST: the others; XEP_CUDA_ALL */
+    /* in two parts: */
+    uint32_t nranks;
+    const uint64_t *src_begin; /* [nranks + 1] */
+    const uint32_t *first;     /* [nranks] how many tokens are a rank's first ones; 0: all */
+    const int32_t *src_token;  /* ascending in the rows of each rank */
+    uint64_t *first_end;       /* [nranks] made by the slots: where the rows of the first tokens end */
 } xep_cuda_expand_t;
 
 /** Sums the slots of each row, k ascending, in fp32, and rounds the sum once. Any number of blocks. */

@@ -115,12 +115,16 @@ typedef struct xep_cuda_counts {
     uint32_t *local;         /* [experts of this rank] made: selections, or those of the cached routing */
     uint32_t counts_there;   /* 1: no host waits; the next two are made, and the pinned ones above are not */
     uint32_t alignment;      /* of expert_rows */
-    uint64_t *src_begin;     /* [nranks + 1] */
+    uint64_t *src_begin;     /* [nranks + 1]; made in two parts, too */
     uint64_t *expert_rows;   /* [experts of this rank] */
+    uint32_t *first;         /* [nranks] made in two parts: header.first */
     char *refused;           /* pinned: [nranks] records, if this dispatch is the first that moves nothing */
     xep_cuda_refusal_t *refusal;
     xep_cuda_deadline_t deadline;
 } xep_cuda_counts_t;
+
+/** Which tokens' rows a launch moves. The first ones tell XEP_CUDA_WHOLE / 2 of "done", and the rest the other half. */
+enum { XEP_CUDA_ALL, XEP_CUDA_FIRST, XEP_CUDA_REST };
 
 /**
  * Exchanges counts, moves rows and what belongs to them to their final places, then tells every rank. Every block finds
@@ -131,6 +135,7 @@ typedef struct xep_cuda_dispatch {
     xep_cuda_counts_t counts;
     char *const *peer; /* [nranks] */
     uint32_t rank, nscales;
+    uint32_t part;     /* the first ones of header.first tokens, and with them what belongs to all rows; or the rest */
     uint32_t planning; /* 1: every block makes the plan; 0: it is there, by a kernel before or of a cached routing */
     uint32_t wide;     /* 1: the received indices are int64_t, 0: int32_t */
     uint32_t copying;  /* warps of a block that move rows; the others move what belongs to them */

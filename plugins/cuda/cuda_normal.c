@@ -80,6 +80,8 @@ static void lay_device(void *opaque, xep_carve_t *memory)
         slot->verdict = xep_carve_array(memory, 1, sizeof *slot->verdict);
         slot->src_begin = xep_carve_array(memory, ranks + 1, sizeof *slot->src_begin);
         slot->expert_rows = xep_carve_array(memory, shape->local_experts, sizeof *slot->expert_rows);
+        slot->first = xep_carve_array(memory, ranks, sizeof *slot->first);
+        slot->first_end = xep_carve_array(memory, ranks, sizeof *slot->first_end);
         slot->out = xep_carve_array(memory, ranks, sizeof *slot->out);
     }
 }

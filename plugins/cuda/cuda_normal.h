@@ -38,7 +38,10 @@
  *               and parts that are there                              (XEP_CUDA_STEPS)
  * read          combine line[r].read = n      end of the combine      r has read what it sums, and all offers
  *
- * "Done" and "read" are sums of what the blocks of their writer add: XEP_CUDA_WHOLE * n when all have.
+ * "Done" and "read" are sums of what the blocks of their writer add: XEP_CUDA_WHOLE * n when all have. A dispatch that
+ * will be expanded is two kernels: the first one tells half of its "done" when the rows of its first tokens, and what
+ * belongs to all rows, are there, and ends when all ranks have; the second one takes the same records again, moves the
+ * rest and tells the other half. What a rank's first tokens are, its record says (first); 0: it tells all at once.
  *
  * Why nothing is overwritten before it was read. Records and offers: their writer's next operation begins when it has
  * the "done" or "read" of all ranks of this one, which they send after they have looked. Slots: a rank names its slot
@@ -108,6 +111,8 @@ typedef struct cuda_slot {
     xep_cuda_there_t *there;           /* [R] */
     int32_t *verdict;                  /* [1] */
     uint64_t *src_begin, *expert_rows; /* [R + 1], [L] of a dispatch whose counts stay there */
+    uint32_t *first;                   /* [R] of a dispatch in two parts: xep_cuda_counts_t.first */
+    uint64_t *first_end;               /* [R] likewise, xep_cuda_expand_t */
     uint8_t *out;                      /* [R] xep_recv_t.out */
     /* pinned: */
     uint64_t *counted; /* epoch of the last counts */
@@ -129,6 +134,13 @@ typedef struct cuda_normal {
     char *mirror;  /* ring of records, as the device has read them */
     char *refused; /* [R] records of the first dispatch that moved nothing, and nobody waited for its counts */
     xep_cuda_refusal_t *refusal;
+    /* of the last dispatch, if it is in two parts, and was not expanded; else x is NULL */
+    struct {
+        const void *x; /* where its rows come */
+        const cuda_slot_t *slot;
+        void *stream;
+        int captured;
+    } parted;
 } cuda_normal_t;
 
 extern const xep_step_t cuda_dispatch_steps[], cuda_combine_steps[];
@@ -158,6 +170,12 @@ xep_status_t cuda_normal_dispatch(void *mode, xep_op_t *op);
 xep_status_t cuda_normal_combine(void *mode, xep_op_t *op);
 
 /* ---- cuda_experts.c ---- */
+
+/**
+ * For a dispatch: how many of its tokens have their rows in a first part, which is expanded while the others come; 0:
+ * all come at once. What it is remembered by is the next expansion's, if that comes right behind it.
+ */
+uint32_t cuda_normal_part(cuda_normal_t *mode, const xep_op_t *op);
 
 xep_status_t cuda_normal_expand(void *mode, const xep_recv_t *recv, const xep_expand_args_t *args);
 xep_status_t cuda_normal_reduce(void *mode, const xep_recv_t *recv, const xep_reduce_args_t *args);

@@ -109,6 +109,7 @@ static xep_cuda_counts_t counts_of(const cuda_normal_t *mode, const xep_op_t *op
         .alignment = op->dispatch->expert_alignment,
         .src_begin = slot->src_begin,
         .expert_rows = slot->expert_rows,
+        .first = slot->first,
         .refused = mode->refused,
         .refusal = mode->refusal,
         .deadline = cuda_deadline(&mode->cuda, op, CUDA_COUNTS),
@@ -173,6 +174,18 @@ static uint32_t lay_stages(const cuda_normal_t *mode, xep_cuda_dispatch_t *rows)
     return (uint32_t)(rows->copying * rows->stages * stage + board);
 }
 
+/* The second part, behind the mark of what the first one is. */
+static xep_status_t launch_rest(const cuda_normal_t *mode, const xep_op_t *op, uint32_t threads, uint32_t bytes,
+                                xep_cuda_dispatch_t *rows)
+{
+    xep_device_t *device = mode->cuda.device;
+    xep_status_t status = device->ops->part(device, cuda_stream(op));
+    rows->part = XEP_CUDA_REST;
+    if (status != XEP_OK) return status;
+    return cuda_launch(&mode->cuda, op, CUDA_MOVE_WITH_ALL, cuda_multiprocessors(&mode->normal.kit), threads, bytes,
+                       rows);
+}
+
 /*
  * Few tokens are planned in the kernel that moves them, many by one before it: then the other begins meanwhile, and
  * waits until that has ended.
@@ -188,10 +201,13 @@ static xep_status_t launch_rows(cuda_normal_t *mode, const xep_op_t *op)
     if (rows.planning) bytes += (uint32_t)plan;
     const uint32_t threads = (rows.copying + METADATA) * WARP;
     const cuda_kernel_t kernel = mode->cuda.device->gone == NULL ? CUDA_MOVE_WITH_ALL : CUDA_MOVE;
-    if (cached || rows.planning) return cuda_launch(&mode->cuda, op, (int)kernel, blocks, threads, bytes, &rows);
-    xep_status_t status = launch_plan(mode, op, &rows.plan);
+    const int follows = !cached && !rows.planning;
+    rows.counts.header.first = cuda_normal_part(mode, op);
+    rows.part = rows.counts.header.first == 0 ? XEP_CUDA_ALL : XEP_CUDA_FIRST;
+    xep_status_t status = follows ? launch_plan(mode, op, &rows.plan) : XEP_OK;
     if (status != XEP_OK) return status;
-    return cuda_launch_after(&mode->cuda, op, (int)kernel, blocks, threads, bytes, &rows);
+    status = (follows ? cuda_launch_after : cuda_launch)(&mode->cuda, op, (int)kernel, blocks, threads, bytes, &rows);
+    return status == XEP_OK && rows.part == XEP_CUDA_FIRST ? launch_rest(mode, op, threads, bytes, &rows) : status;
 }
 
 /* ---- steps ---- */

@@ -172,11 +172,11 @@ __device__ __forceinline__ int has_lost_step(const uint64_t *lost, uint64_t epoc
     return first != 0 && first < epoch;
 }
 
-/** What a block adds to a word that goes up by so many epochs. */
-__device__ __forceinline__ uint64_t share_of(uint64_t epochs)
+/** What a block adds to a word that goes up by so many times a whole, or a half. */
+__device__ __forceinline__ uint64_t share_of(uint64_t times, uint32_t whole)
 {
-    const uint32_t each = XEP_CUDA_WHOLE / gridDim.x;
-    return epochs * (blockIdx.x == 0 ? XEP_CUDA_WHOLE - each * (gridDim.x - 1) : each);
+    const uint32_t each = whole / gridDim.x;
+    return times * (blockIdx.x == 0 ? whole - each * (gridDim.x - 1) : each);
 }
 
 /**
@@ -185,13 +185,19 @@ __device__ __forceinline__ uint64_t share_of(uint64_t epochs)
  * its share, so no block waits for another, and each has one fence: a word by the last block would have two, and an
  * atomic operation between them. Of a block that has lost step only this rank itself hears.
  */
-__device__ __forceinline__ void tell_share(char *const *peer, uint32_t rank, uint32_t nranks, uint64_t word,
-                                           uint64_t word_stride, uint64_t from, uint64_t to, int good)
+__device__ __forceinline__ void add_share(char *const *peer, uint32_t rank, uint32_t nranks, uint64_t word,
+                                          uint64_t word_stride, uint64_t share, int good)
 {
-    const uint64_t share = share_of(to - from);
     __syncthreads();
     for (uint32_t i = threadIdx.x + (good ? 0 : nranks - 1); i < nranks; i += blockDim.x)
         add_word_to(peer[(rank + 1 + i) % nranks] + word + rank * word_stride, share);
+}
+
+/** The same of whole epochs. */
+__device__ __forceinline__ void tell_share(char *const *peer, uint32_t rank, uint32_t nranks, uint64_t word,
+                                           uint64_t word_stride, uint64_t from, uint64_t to, int good)
+{
+    add_share(peer, rank, nranks, word, word_stride, share_of(to - from, XEP_CUDA_WHOLE), good);
 }
 
 /**
@@ -201,7 +207,7 @@ __device__ __forceinline__ void tell_share(char *const *peer, uint32_t rank, uin
 __device__ __forceinline__ void tell_read(char *const *peer, uint32_t rank, uint32_t nranks, uint64_t word,
                                           uint64_t word_stride, uint64_t from, uint64_t to)
 {
-    const uint64_t share = share_of(to - from);
+    const uint64_t share = share_of(to - from, XEP_CUDA_WHOLE);
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < nranks; i += blockDim.x)
         add_plainly(peer[(rank + 1 + i) % nranks] + word + rank * word_stride, share);

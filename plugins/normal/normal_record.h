@@ -40,7 +40,7 @@ typedef struct normal_record {
     uint32_t slot;     /* of the writer, for this dispatch and its combines */
     uint32_t wrong;    /* 1: the writer's topk_idx has what is no expert; where the device finds that out */
     uint32_t params[NORMAL_PARAMS];
-    uint32_t reserved;
+    uint32_t first;   /* tokens whose rows a device tells of first, in two parts; 0: of all at once */
     uint64_t rows_at; /* where its rows are read in place (kit_in_place.h); 0: they are copied */
 } normal_record_t;
 #ifndef __cplusplus

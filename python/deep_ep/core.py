@@ -107,7 +107,7 @@ ALIKE = (
 
 class Job(NamedTuple):
     """One dispatch: T tokens, K top-k, S scales. worst: rows of the received arrays, or 0. most: tokens that no rank
-    has more of, where nobody waits for counts; 0: they are waited for."""
+    has more of, where nobody waits for counts; 0: they are waited for. expands: rows by expert are made next."""
 
     experts: int
     x: torch.Tensor
@@ -118,6 +118,7 @@ class Job(NamedTuple):
     worst: int
     after: Optional[xep.Request]
     most: int
+    expands: bool = False
 
     @property
     def nscales(self) -> int:
@@ -134,6 +135,7 @@ class Job(NamedTuple):
             scales=self.scales,
             capacity=self.worst,
             counts_there=self.most > 0,
+            will_expand=self.expands,
             expert_alignment=self.alignment,
             after=self.after,
         )

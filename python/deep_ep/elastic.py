@@ -419,7 +419,10 @@ class ElasticBuffer(Core):
         worst = most * ranks if given.sync is not None and not given.sync else 0
         counted_there = pool.most_of(most) if worst else 0
         weights, after = given.topk_weights, ordering.after
-        job = Job(given.experts, arguments.carried(rows), topk_idx, weights, scales, 1, worst, after, counted_there)
+        # what it fills must be nothing's that comes between; what may be written only after an event is
+        next_fills = given.expand and ordering.wait and given.before is None and given.stats is None
+        sends = arguments.carried(rows)
+        job = Job(given.experts, sends, topk_idx, weights, scales, 1, worst, after, counted_there, next_fills)
         pool.threads = self._threads_here() if on == HOST else given.sms or MULTIPROCESSORS
         kept = topk_idx.clone() if given.copy else topk_idx
         sent = pool.dispatch(job, ordering.wait)

@@ -16,7 +16,7 @@
     "($self, x, topk_idx=None, topk_weights=None, *, scales=None, cached=None, capacity=0, expert_alignment=1,\n"   \
     "dtype=None, quant=0, quant_scale=0.0, arrangement=None, scales_by_column=False, send_weights=False,\n"         \
     "in_place=False, counts_there=False, expert_stats=None, wait_ns=None, after=None, timeout=None, stream=None,\n" \
-    "pieces=False, balance=False, payloads=None)\n--\n\n"
+    "pieces=False, balance=False, payloads=None, will_expand=False)\n--\n\n"
 
 static const char dispatch_doc[] =
     "dispatch" EXT_PARAMETERS
@@ -41,6 +41,7 @@ static const char dispatch_doc[] =
     "pieces: of a buffer with pieces=True: rows that a slot has no room for come when the one before are done with\n"
     "    (Handle.pieces()). x, topk_weights, scales and payloads must not change until the last have come; the\n"
     "    handle keeps them.\n"
+    "will_expand: Handle.expand() is next on the stream; memory=\"cuda\", mode normal: it begins while rows come.\n"
     "balance: of a buffer with balance: selections go to ranks by its rule; waits for all ranks to make the call.\n"
     "expert_stats: mode ll: [L] int32, to which the rows received for each local expert are added.\n"
     "wait_ns: [R] int64, to which the nanoseconds are added that this rank waited for each rank, as waits() has it.\n"
@@ -80,6 +81,7 @@ enum {
     PIECES,
     BALANCE,
     PAYLOADS,
+    WILL_EXPAND,
     COUNT
 };
 
@@ -211,7 +213,8 @@ static int read_options(const ext_buffer_t *buffer, PyObject *const *values, xep
         ext_args_flag(values[IN_PLACE], XEP_DISPATCH_IN_PLACE, &args->flags) != 0 ||
         ext_args_flag(values[COUNTS_THERE], XEP_DISPATCH_COUNTS_THERE, &args->flags) != 0 ||
         ext_args_flag(values[PIECES], XEP_DISPATCH_PIECES, &args->flags) != 0 ||
-        ext_args_flag(values[BALANCE], XEP_DISPATCH_BALANCE, &args->flags) != 0)
+        ext_args_flag(values[BALANCE], XEP_DISPATCH_BALANCE, &args->flags) != 0 ||
+        ext_args_flag(values[WILL_EXPAND], XEP_DISPATCH_WILL_EXPAND, &args->flags) != 0)
         return -1;
     if (ext_args_vector("expert_stats", values[EXPERT_STATS], buffer->where, (Py_ssize_t)buffer->local_experts,
                         XEP_INT32, &args->expert_stats) != 0 ||

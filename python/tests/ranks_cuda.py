@@ -135,7 +135,7 @@ def test_rows_by_expert(group, driver, buffer, sent):
     expanded[slots[here]], spread[slots[here]] = want.x[np.nonzero(here)[0]], want.topk_weights[here]
     out, back = put(driver, np.full_like(mine.x, np.nan), np.full(want.topk_weights.shape, np.nan, np.float32))
     there = put(driver, slots * 0, begin * 0, begin * 0, expanded * np.nan, spread * np.nan)
-    with buffer.dispatch(x, idx, weights) as handle:
+    with buffer.dispatch(x, idx, weights, will_expand=True) as handle:
         handle.expand(*there, expert_alignment=4, zero=True)
         counts = [int((want.topk_idx == expert).sum()) for expert in range(local)]
         for found, expected in zip(there, (slots, begin, np.array(counts), expanded, spread)):

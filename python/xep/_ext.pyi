@@ -63,6 +63,7 @@ class DispatchOptions(TypedDict, total=False):
     stream: Any
     pieces: bool
     balance: bool
+    will_expand: bool
 
 class CombineOptions(TypedDict, total=False):
     out: Any

@@ -240,8 +240,8 @@ static xep_status_t check_quant(xep_quant_t quant, float scale)
 
 static xep_status_t check_flags(const xep_buffer_t *buffer, const xep_dispatch_args_t *a)
 {
-    /* the highest bit, and one more where there is balance */
-    if (a->flags >= (uint32_t)XEP_DISPATCH_BALANCE << (buffer->params.balance != XEP_BALANCE_NONE))
+    const uint32_t none = buffer->params.balance == XEP_BALANCE_NONE ? XEP_DISPATCH_BALANCE : 0;
+    if ((a->flags & none) != 0 || a->flags >= 2 * (uint32_t)XEP_DISPATCH_WILL_EXPAND)
         return xep_fail(XEP_ERR_INVALID, "invalid flags: %#x (bits of XEP_DISPATCH_*)", a->flags);
     if ((a->flags & XEP_DISPATCH_IN_PLACE) != 0 && !buffer->shape.sends_in_place)
         return xep_fail(XEP_ERR_UNSUPPORTED, "invalid flags: XEP_DISPATCH_IN_PLACE (without XEP_BUFFER_SEND_MEMORY)");

@@ -35,6 +35,7 @@ static void close_device(xep_heap_device_t *device)
         xep_cuda_heap_close(cuda);
         xep_cuda_kept_close(cuda);
         if (cuda->marked != NULL) cuda->driver.event_destroy(cuda->marked);
+        if (cuda->parted != NULL) cuda->driver.event_destroy(cuda->parted);
         if (cuda->own != NULL) cuda->driver.stream_destroy(cuda->own);
         for (uint32_t i = 0; i < cuda->nnotes; i++) cuda->driver.event_destroy(cuda->notes[i]);
         if (cuda->stop != NULL) cuda->driver.host_free(cuda->stop);
@@ -59,6 +60,9 @@ static const xep_device_ops_t device_ops = {
     .fill = xep_cuda_work_fill,
     .after_mark = xep_cuda_work_after_mark,
     .mark = xep_cuda_work_mark,
+    .part = xep_cuda_work_part,
+    .branch = xep_cuda_work_branch,
+    .join = xep_cuda_work_join,
     .check_stream = xep_cuda_work_check_stream,
     .check = xep_cuda_work_check,
     .is_captured = xep_cuda_work_is_captured,

@@ -24,6 +24,7 @@ typedef struct xep_cuda_device {
     cuda_handle_t context;
     cuda_handle_t marked; /* event */
     cuda_handle_t own;    /* stream; NULL until it is used */
+    cuda_handle_t parted; /* event, likewise */
     cuda_handle_t *notes; /* [nnotes] events */
     uint32_t nnotes;
     void *pinned; /* memory of the host that unpin gives back; NULL: none */

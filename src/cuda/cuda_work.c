@@ -192,6 +192,36 @@ xep_status_t xep_cuda_work_own_stream(xep_heap_device_t *device, void **stream_p
     return end(cuda, result, "use a second stream");
 }
 
+/* In a graph, too: streams that wait for an event of it are in it. */
+xep_status_t xep_cuda_work_part(xep_device_t *device, void *stream)
+{
+    xep_cuda_device_t *cuda = xep_cuda_of(device);
+    cuda_result_t result = CUDA_DONE;
+    xep_cuda_enter(cuda);
+    if (cuda->parted == NULL) result = cuda->driver.event_create(&cuda->parted, CUDA_EVENT_NO_TIMING);
+    if (result == CUDA_DONE) result = cuda->driver.event_record(cuda->parted, stream);
+    return end(cuda, result, "part the stream's work");
+}
+
+xep_status_t xep_cuda_work_branch(xep_device_t *device, void **second_p)
+{
+    xep_cuda_device_t *cuda = xep_cuda_of(device);
+    xep_status_t status = xep_cuda_work_own_stream(&cuda->heap, second_p);
+    if (status != XEP_OK) return status;
+    xep_cuda_enter(cuda);
+    return end(cuda, cuda->driver.stream_wait(cuda->own, cuda->parted, 0), "let the second stream wait");
+}
+
+/* By the same event: what waits for it already does so for its earlier record. */
+xep_status_t xep_cuda_work_join(xep_device_t *device, void *stream)
+{
+    xep_cuda_device_t *cuda = xep_cuda_of(device);
+    xep_cuda_enter(cuda);
+    cuda_result_t result = cuda->driver.event_record(cuda->parted, cuda->own);
+    if (result == CUDA_DONE) result = cuda->driver.stream_wait(stream, cuda->parted, 0);
+    return end(cuda, result, "let the stream wait");
+}
+
 /* Notes are events beside the mark, only for the host to wait for. */
 xep_status_t xep_cuda_work_make_notes(xep_heap_device_t *device, uint32_t count)
 {

@@ -25,6 +25,9 @@ xep_status_t xep_cuda_work_pin(xep_heap_device_t *device, void *base, uint64_t b
 void xep_cuda_work_unpin(xep_heap_device_t *device, void *base);
 xep_status_t xep_cuda_work_own_stream(xep_heap_device_t *device, void **stream_p);
 xep_status_t xep_cuda_work_mark(xep_device_t *device, void *stream);
+xep_status_t xep_cuda_work_part(xep_device_t *device, void *stream);
+xep_status_t xep_cuda_work_branch(xep_device_t *device, void **second_p);
+xep_status_t xep_cuda_work_join(xep_device_t *device, void *stream);
 xep_status_t xep_cuda_work_check_stream(xep_device_t *device, void *stream);
 xep_status_t xep_cuda_work_check(xep_device_t *device, const char *name, const void *address);
 xep_status_t xep_cuda_work_check_host(xep_device_t *device, const char *name, const void *address);

@@ -134,13 +134,30 @@ static void reduce(bench_t *bench)
     MP_OK(xep_handle_reduce(bench->handle, &bench->reduce));
 }
 
-static void dispatch_expand(bench_t *bench)
+static void dispatch_experts(bench_t *bench, uint32_t flags)
 {
     xep_dispatch_args_t a = cuda_job_dispatch(&bench->job, NULL);
     xep_handle_t *handle;
+    a.flags |= flags;
+    if ((flags & XEP_DISPATCH_COUNTS_THERE) != 0) a.capacity = bench->room, a.recv_rows_p = NULL;
     MP_OK(xep_dispatch(bench->job.host.buffer, &a, &handle, NULL));
     MP_OK(xep_handle_expand(handle, &bench->expand));
     xep_handle_release(handle);
+}
+
+static void dispatch_expand(bench_t *bench)
+{
+    dispatch_experts(bench, XEP_DISPATCH_WILL_EXPAND);
+}
+
+static void dispatch_then_expand(bench_t *bench)
+{
+    dispatch_experts(bench, 0);
+}
+
+static void dispatch_expand_there(bench_t *bench)
+{
+    dispatch_experts(bench, XEP_DISPATCH_WILL_EXPAND | XEP_DISPATCH_COUNTS_THERE);
 }
 
 static void combine_expanded(bench_t *bench)
@@ -243,17 +260,18 @@ static void run(xep_group_t *group, const mp_case_t *c, void *stream)
     bench.outputs = NULL;
     open_experts(&bench);
     double expanding = time_us(&bench, expand), reducing = time_us(&bench, reduce);
-    double forward = time_us(&bench, dispatch_expand), backward = time_us(&bench, combine_expanded);
+    double behind = time_us(&bench, dispatch_then_expand), forward = time_us(&bench, dispatch_expand);
+    double forward_again = time_graph(&bench, dispatch_expand_there), backward = time_us(&bench, combine_expanded);
     close_experts(&bench);
     if (mp_rank() == 0)
         printf(
             "%-14s T %4llu, SMs %2u: dispatch %7.1f us (%3.0f GB/s), cached %7.1f us (%3.0f GB/s), combine %7.1f us "
             "(%3.0f GB/s), of copied input %7.1f us, dispatch with counts there %7.1f us, layout %5.1f us; replayed: "
-            "dispatch with counts there %6.1f us, combine %6.1f us; by expert: dispatch %7.1f us (%6.1f of it to "
-            "expand), combine %7.1f us (reduce alone %6.1f)\n",
+            "dispatch with counts there %6.1f us, combine %6.1f us; by expert: dispatch %7.1f us, replayed "
+            "%7.1f (expand alone %6.1f, behind it %7.1f), combine %7.1f us (reduce alone %6.1f)\n",
             c->name, (unsigned long long)c->tokens, c->threads, whole, bytes / whole / 1e3, cached,
-            bytes / cached / 1e3, sum, back / sum / 1e3, copied, there, lay, there_again, sum_again, forward, expanding,
-            backward, reducing);
+            bytes / cached / 1e3, sum, back / sum / 1e3, copied, there, lay, there_again, sum_again, forward,
+            forward_again, expanding, behind, backward, reducing);
     fflush(stdout);
     xep_handle_release(bench.handle);
     cuda_job_close(&bench.job);

@@ -346,7 +346,7 @@ static int await_rows(const xep_cuda_dispatch_t *d, uint64_t epoch, int go)
 static void run_dispatch(const void *args)
 {
     const xep_cuda_dispatch_t *d = args;
-    if (is_stale(&d->plan.life)) return;
+    if (is_stale(&d->plan.life) || d->part == XEP_CUDA_REST) return; /* the first launch does all */
     const uint64_t epoch = d->now->epoch + 1;
     if (d->planning) run_plan(&d->plan);
     const int verdict = exchange(d, epoch);

@@ -182,8 +182,21 @@ void standin_capture_begin(standin_stream_t *stream)
 standin_graph_t *standin_capture_end(standin_stream_t *stream)
 {
     standin_graph_t *graph = stream->capture;
-    stream->capture = NULL;
+    pthread_mutex_lock(&all_lock);
+    for (int i = 0; i < count; i++)
+        if (all[i]->capture == graph) all[i]->capture = NULL;
+    pthread_mutex_unlock(&all_lock);
     return graph;
+}
+
+standin_graph_t *standin_captured(const standin_stream_t *stream)
+{
+    return stream->capture;
+}
+
+void standin_capture_join(standin_stream_t *stream, standin_graph_t *graph)
+{
+    stream->capture = graph;
 }
 
 int standin_capturing(const standin_stream_t *stream)

@@ -110,10 +110,9 @@ static void check_array(const experts_t *e, const char *what, const void *there,
     free(found), free(expected), free(from);
 }
 
-static void expand(const xep_handle_t *handle, experts_t *e, int zero)
+static xep_expand_args_t args_of(const experts_t *e, int zero)
 {
     const xep_recv_t *recv = e->recv;
-    const size_t words = recv->nscales * 4ul;
     xep_expand_args_t a = XEP_EXPAND_ARGS_INIT;
     a.capacity = e->capacity;
     a.expert_alignment = (uint32_t)e->alignment;
@@ -123,7 +122,14 @@ static void expand(const xep_handle_t *handle, experts_t *e, int zero)
     a.topk_weights = recv->topk_weights != NULL ? e->weights : NULL;
     a.scales = recv->scales != NULL ? e->scales : NULL;
     a.stream = e->stream;
-    MP_OK(xep_handle_expand(handle, &a));
+    return a;
+}
+
+static void check_expanded(const experts_t *e, const xep_expand_args_t *args, int zero)
+{
+    const xep_recv_t *recv = e->recv;
+    const xep_expand_args_t a = *args;
+    const size_t words = recv->nscales * 4ul;
     check_places(e);
     check_array(e, "rows", e->x, e->stride, e->row, recv->x, recv->x_stride, recv->topk, zero);
     if (a.topk_weights != NULL) check_array(e, "weights", e->weights, 4, 4, recv->topk_weights, 4, 1, zero);
@@ -235,7 +241,9 @@ static void arrange(xep_handle_t *handle, cuda_job_t *job, uint64_t alignment, i
     for (int zero = 0; zero < 2; zero++) {
         e.x = poisoned(e.capacity * e.stride), e.weights = poisoned(e.capacity * 4);
         e.scales = poisoned(e.capacity * recv->nscales * 4);
-        expand(handle, &e, zero);
+        const xep_expand_args_t a = args_of(&e, zero);
+        MP_OK(xep_handle_expand(handle, &a));
+        check_expanded(&e, &a, zero);
         if (zero) expand_by_column(handle, &e);
         if (zero && spare >= 0) combine(handle, &e, job);
         cuda_rig_free(e.x), cuda_rig_free(e.weights), cuda_rig_free(e.scales);
@@ -286,64 +294,45 @@ static void sum_many(xep_group_t *group, void *stream)
     cuda_job_close(&job);
 }
 
-#define WRONG(_field, _value, _text) \
-    MP_WRONG(good, _field, _value, XEP_ERR_INVALID, _text, xep_handle_expand(handle, &good))
-
-/* On every rank alike: a refused combine counts as a call. */
-static void refuse_slots(xep_handle_t *handle, void *there, void *stream)
+/*
+ * Right behind the dispatch, whose rows come in two parts: arrays are there before it. Rows are others in each round,
+ * so that old ones would be found. In round 3 they are expanded twice, in the last one not at all.
+ */
+static void expand_parts(xep_group_t *group, const mp_case_t *c, void *stream)
 {
-    xep_combine_args_t c = XEP_COMBINE_ARGS_INIT;
-    c.out = there, c.stream = stream, c.slots = there;
-    MP_CHECK(mp_input(handle, NULL) != NULL);
-    MP_SAYS(XEP_ERR_INVALID, "slots without x: ", xep_combine(handle, &c, NULL));
-    c.x = there, c.slots = (const int32_t *)(const void *)((char *)there + 2);
-    MP_SAYS(XEP_ERR_INVALID, "misaligned slots: ", xep_combine(handle, &c, NULL));
-    c.slots = (const int32_t *)(const void *)&c;
-    MP_SAYS(XEP_ERR_INVALID, "invalid slots: ", xep_combine(handle, &c, NULL));
-}
-
-static void refuse(xep_group_t *group, void *stream)
-{
-    const mp_case_t c = {.name = "refused by expert", MP_SHAPE(8, 2, 64, 16), MP_CUDA};
     cuda_job_t job;
-    cuda_job_open(&job, &c, 5, group, stream);
+    cuda_job_open(&job, c, 31, group, stream);
+    job.counts_there = c->fixed_capacity;
     xep_handle_t *handle = cuda_job_send(&job);
-    void *there = cuda_rig_alloc(NULL, 1 << 16);
-    xep_expand_args_t good = XEP_EXPAND_ARGS_INIT;
-    good.slots = there, good.expert_begin = there, good.expert_count = there, good.stream = stream;
-    WRONG(slots, NULL, "slots is NULL");
-    WRONG(slots, (int32_t *)((char *)there + 2), "invalid slots: ");
-    WRONG(expert_count, NULL, "expert_count is NULL");
-    WRONG(flags, 2, "invalid flags: 0x2 (XEP_EXPAND_ZERO)");
-    WRONG(capacity, UINT64_C(1) << 31, "invalid capacity: 2147483648");
-    WRONG(topk_weights, there, "none were received");
-    WRONG(scales, there, "none were received");
-    WRONG(x_stride, 2, "invalid x_stride: 2 bytes (at least the 128 of a row)");
-    WRONG(slots, job.host.x, "invalid slots: ");
-    xep_reduce_args_t r = XEP_REDUCE_ARGS_INIT;
-    r.dtype = XEP_BF16, r.out_dtype = XEP_FP16;
-    MP_SAYS(XEP_ERR_INVALID, "invalid out_dtype: ", xep_handle_reduce(handle, &r));
-    MP_FAILS(XEP_ERR_INVALID, xep_handle_reduce(NULL, &r));
-    refuse_slots(handle, there, stream);
-    cuda_rig_free(there);
-    xep_handle_release(handle);
+    experts_t e = {.alignment = 16, .stream = stream, .row = c->hidden * xep_dtype_size(job.host.shape.dtype)};
+    for (int round = 0; round < 5; round++) {
+        const int captured = c->fixed_capacity && round % 2, zero = round == 2;
+        void *graph = NULL;
+        e.recv = mp_recv(handle), e.stride = e.row + (round == 1 ? 16 : 0);
+        e.capacity = e.recv->capacity * c->topk + e.recv->local_experts * e.alignment;
+        e.slots = poisoned(e.recv->capacity * c->topk * 4), e.x = poisoned(e.capacity * e.stride);
+        e.begin = poisoned(e.recv->local_experts * 8ul), e.count = poisoned(e.recv->local_experts * 8ul);
+        e.weights = poisoned(e.capacity * 4), e.scales = poisoned(e.capacity * c->nscales * 4);
+        const xep_expand_args_t args = args_of(&e, zero);
+        xep_handle_release(handle);
+        cuda_job_payload(&job, 100 + (uint64_t)round);
+        xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
+        a.flags |= XEP_DISPATCH_WILL_EXPAND;
+        if (captured) cuda_rig_capture(stream);
+        MP_OK(xep_dispatch(job.host.buffer, &a, &handle, NULL));
+        for (int i = 0; i < (round == 3 ? 2 : round != 4); i++) MP_OK(xep_handle_expand(handle, &args));
+        if (captured) graph = cuda_rig_graph(stream), cuda_rig_replay(graph, stream);
+        e.recv = mp_recv(handle);
+        expect(&e);
+        if (round != 4) check_expanded(&e, &args, zero);
+        cuda_job_check_recv(&job, handle);
+        if (captured) cuda_rig_free_graph(graph);
+        void *arrays[] = {e.slots, e.x, e.begin, e.count, e.weights, e.scales};
+        for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) cuda_rig_free(arrays[i]);
+        free(e.slot), free(e.begins), free(e.counts), free(e.used);
+    }
+    cuda_job_end(&job, handle);
     cuda_job_close(&job);
-}
-
-static void refuse_host(xep_group_t *group)
-{
-    const mp_case_t c = {.name = "by expert on the host", MP_SHAPE(8, 2, 64, 16)};
-    mp_job_t job;
-    xep_expand_args_t a = XEP_EXPAND_ARGS_INIT;
-    mp_job_begin(&job, &c, 5, group);
-    xep_handle_t *handle = mp_job_send(&job);
-    MP_SAYS(XEP_ERR_UNSUPPORTED, "rows of host memory are not arranged by expert (mode normal in device memory",
-            xep_handle_expand(handle, &a));
-    xep_combine_args_t back = mp_job_combine(&job, handle);
-    back.x = job.out, back.slots = (const int32_t *)(const void *)job.out;
-    MP_SAYS(XEP_ERR_UNSUPPORTED, "mode normal does not support slots", xep_combine(handle, &back, NULL));
-    xep_handle_release(handle);
-    mp_job_close(&job);
 }
 
 void cuda_experts(xep_group_t *group, void *stream)
@@ -361,9 +350,15 @@ void cuda_experts(xep_group_t *group, void *stream)
          .recv_rows = 400,
          MP_CUDA},
     };
+    static const mp_case_t parts[] = {
+        {.name = "by expert, two parts", MP_SHAPE(8, 2, 7168, 1200), MP_CUDA},
+        {.name = "two parts, ragged", .ragged = 1, MP_SHAPE(16, 3, 2048, 1900), .weights = 1, .nscales = 3, MP_CUDA},
+        {.name = "two parts, odd", MP_SHAPE(61, 5, 333, 1100), .strided = 1, .mask = 100, MP_CUDA},
+        {.name = "two parts, nothing", MP_SHAPE(8, 2, 64, 1024), .mask = 1000, MP_CUDA},
+        {.name = "two parts, capacity", MP_SHAPE(24, 6, 2048, 1300), .fixed_capacity = 1, MP_CUDA},
+    };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         run_case(group, &cases[i], cases[i].fixed_capacity, stream);
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) expand_parts(group, &parts[i], stream);
     sum_many(group, stream);
-    refuse(group, stream);
-    refuse_host(group);
 }

@@ -321,6 +321,7 @@ static void of_normal(xep_group_t *group, int staged)
     if (runs("casts")) casts_as_on_hosts();
     if (runs("after")) cuda_after(group, streams);
     if (runs("experts") && !staged) cuda_experts(group, streams[0]);
+    if (runs("refuse-experts") && !staged) cuda_refuse_experts(group, streams[0]);
     if (runs("graphs-exact") && !staged) cuda_graphs_exact(group, streams[0]);
     if (runs("refuse-stream")) cuda_refuse_stream(group, streams[0]);
     if (runs("refuse-device")) cuda_refuse_no_device(group);

@@ -38,8 +38,10 @@ void cuda_after(xep_group_t *group, void *streams[2]);
 
 /* ---- cuda_by_expert.c: rows by expert */
 
-/** Of received rows, and back: compared with plain loops; what is refused. Where all ranks map one another. */
+/** Of received rows, and back: compared with plain loops. Where all ranks map one another. */
 void cuda_experts(xep_group_t *group, void *stream);
+/** What is refused (cuda_refuse_experts.c). */
+void cuda_refuse_experts(xep_group_t *group, void *stream);
 
 /* ---- cuda_staged.c: ranks that do not all map one another: what is the host's part of it */
 
