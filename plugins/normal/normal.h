@@ -308,6 +308,7 @@ typedef struct normal_state {
     int changed;                      /* with grants: by then, of ranks that were in when it began, some were out */
     int placed;                       /* the slot's grants are of this dispatch */
     uint32_t outs;                    /* dispatch, with grants: ranks that were out when it began */
+    int shown;                        /* a cached dispatch: the user may see how many rows there are */
     int weighted; /* rows have weights: known once the records are in; of a combine by nodes, those of local ranks do */
     int uncounted; /* dispatch: selections of the local experts are to be counted when the rows are here */
     normal_returning_t returning;

@@ -165,11 +165,16 @@ const _Atomic uint64_t *normal_done_word(const void *opaque, const xep_op_t *op,
     return &normal_line(mode, normal_index(mode, op), rank)->done;
 }
 
-/* From here on counts and own places are known, and the user may be told (xep_request_wait_counts()). */
+/*
+ * From here on counts and own places are known, and the user may be told (xep_request_wait_counts()). Of a cached
+ * dispatch the user may have been told before, and look at them in another thread: they are not written again.
+ */
 void normal_conclude(normal_t *mode, xep_op_t *op)
 {
     normal_make_digest(mode, op);
-    if (xep_kit_state(op)->verdict == XEP_OK) normal_show_rows(mode, op);
+    if (xep_kit_state(op)->verdict != XEP_OK) return;
+    if (normal_state(op)->shown) normal_show_weights(mode, op);
+    else normal_show_rows(mode, op);
 }
 
 xep_status_t normal_agree(void *opaque, xep_op_t *op)

@@ -338,6 +338,6 @@ xep_status_t normal_take_records(normal_t *mode, xep_op_t *op, normal_find_fn fi
         if (status != XEP_OK) return status;
         normal_find_begins(mode, slot->routing);
     }
-    op->recv->rows = slot->routing->src_begin[mode->kit.shape->nranks];
+    if (!normal_state(op)->shown) op->recv->rows = slot->routing->src_begin[mode->kit.shape->nranks];
     return XEP_OK;
 }

@@ -146,6 +146,12 @@ static void fill_expert_rows(normal_t *mode, const xep_op_t *op)
     normal_align_experts(mode, op, slot->expert_rows);
 }
 
+void normal_show_weights(const normal_t *mode, const xep_op_t *op)
+{
+    if (normal_state(op)->weighted)
+        op->recv->topk_weights = (float *)(void *)xep_kit_own_area(&mode->kit, mode->layout.common.weights, op->slot);
+}
+
 /* Views into the slot: nothing is copied, and all of it stays until the handle is released. */
 void normal_fill_recv(const normal_t *mode, const xep_op_t *op, uint64_t rows)
 {
@@ -160,7 +166,8 @@ void normal_fill_recv(const normal_t *mode, const xep_op_t *op, uint64_t rows)
         recv->x_stride = 0;
         recv->row = slot->row;
     }
-    if (!normal_state(op)->weighted) recv->topk_weights = NULL;
+    recv->topk_weights = NULL;
+    normal_show_weights(mode, op);
     recv->nscales = args->nscales;
     recv->scales_dtype = args->scales_dtype;
     recv->scales_stride = (ptrdiff_t)xep_elem_bytes(args->scales_dtype);
@@ -199,6 +206,7 @@ void normal_show_cached(normal_t *mode, const xep_op_t *op)
     if (mode->kit.env->out != NULL || (op->dispatch->flags & XEP_DISPATCH_PIECES) != 0) return;
     if (capacity != 0 && capacity < normal_slot(mode, op->slot)->routing->src_begin[mode->kit.shape->nranks]) return;
     normal_show_rows(mode, op);
+    normal_state(op)->shown = 1;
 }
 
 /* After an overflow, too: the caller wants to know how much room would have been enough. */

@@ -54,6 +54,9 @@ void normal_use_routing(normal_t *mode, const xep_op_t *op, normal_routing_t *ro
 /** Fills recv of a dispatch with a cached routing, if it is certain that its rows have room. */
 void normal_show_cached(normal_t *mode, const xep_op_t *op);
 
+/** What a recv that is filled so lacks until the records are in: weights, if the rows have any. */
+void normal_show_weights(const normal_t *mode, const xep_op_t *op);
+
 /** Fills op's recv: the rows are counted. */
 void normal_show_rows(normal_t *mode, const xep_op_t *op);
 
