@@ -330,8 +330,11 @@ typedef struct call {
     uint64_t tokens;
 } call_t;
 
-/* Who sends, and what a rank that never has tokens makes its buffer for: the most that any rank says. */
-static xep_status_t learn_tokens(xep_group_t *group, xep_status_t own, uint64_t *tokens_p, uint32_t *sends)
+/*
+ * What the others say: who sends; what a rank that never has tokens makes its buffer for, the most of any rank; and how
+ * many buffers there were, as all go on from the most.
+ */
+static xep_status_t hear_calls(xep_group_t *group, xep_status_t own, uint64_t *tokens_p, uint32_t *sends)
 {
     const call_t mine = {.status = own, .buffers = group->buffers, .tokens = own == XEP_OK ? *tokens_p : 0};
     uint64_t most = 0;
@@ -369,7 +372,7 @@ xep_status_t xep_buffer_open(xep_group_t *group, const xep_buffer_params_t *para
     xep_buffer_params_t own = *params;
     uint32_t *sends = calloc(group->nranks, sizeof *sends);
     xep_group_gathers_for(group, "xep_buffer_create");
-    status = learn_tokens(group, status, &own.tokens, sends);
+    status = hear_calls(group, status, &own.tokens, sends);
     if (status == XEP_OK) status = open_agreed(group, &own, sends, device, buffer_p);
     else if (device != NULL) device->ops->close(device);
     xep_group_gathers_for(group, NULL);
