@@ -88,12 +88,16 @@ uint32_t cuda_normal_part(cuda_normal_t *mode, const xep_op_t *op)
     return (uint32_t)op->dispatch->tokens / 2;
 }
 
-/* Whether it comes right behind its dispatch, which is in two parts. Only once. */
+/*
+ * Whether it comes right behind its dispatch, which is in two parts. Only once; and not where the host marks the rows
+ * behind those received, as it does that behind both.
+ */
 static int follows_parts(cuda_normal_t *mode, const xep_recv_t *recv, const void *stream)
 {
     const int follows = mode->parted.x != NULL && mode->parted.x == recv->x && mode->parted.stream == stream;
     mode->parted.x = NULL;
-    return follows && mode->parted.captured == mode->cuda.device->ops->is_captured(mode->cuda.device, (void *)stream);
+    return follows && recv->rows == recv->capacity &&
+           mode->parted.captured == mode->cuda.device->ops->is_captured(mode->cuda.device, (void *)stream);
 }
 
 static xep_status_t launch_slots(const cuda_mode_t *cuda, void *stream, xep_cuda_expand_t *expand)

@@ -302,11 +302,11 @@ static void expand_parts(xep_group_t *group, const mp_case_t *c, void *stream)
 {
     cuda_job_t job;
     cuda_job_open(&job, c, 31, group, stream);
-    job.counts_there = c->fixed_capacity;
+    job.counts_there = c->fixed_capacity && !c->weights;
     xep_handle_t *handle = cuda_job_send(&job);
     experts_t e = {.alignment = 16, .stream = stream, .row = c->hidden * xep_dtype_size(job.host.shape.dtype)};
     for (int round = 0; round < 5; round++) {
-        const int captured = c->fixed_capacity && round % 2, zero = round == 2;
+        const int captured = job.counts_there && round % 2, zero = round == 2;
         void *graph = NULL;
         e.recv = mp_recv(handle), e.stride = e.row + (round == 1 ? 16 : 0);
         e.capacity = e.recv->capacity * c->topk + e.recv->local_experts * e.alignment;
@@ -356,6 +356,7 @@ void cuda_experts(xep_group_t *group, void *stream)
         {.name = "two parts, odd", MP_SHAPE(61, 5, 333, 1100), .strided = 1, .mask = 100, MP_CUDA},
         {.name = "two parts, nothing", MP_SHAPE(8, 2, 64, 1024), .mask = 1000, MP_CUDA},
         {.name = "two parts, capacity", MP_SHAPE(24, 6, 2048, 1300), .fixed_capacity = 1, MP_CUDA},
+        {.name = "two parts, room", MP_SHAPE(24, 6, 256, 1100), .fixed_capacity = 1, .weights = 1, MP_CUDA},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         run_case(group, &cases[i], cases[i].fixed_capacity, stream);
