@@ -69,7 +69,7 @@ TEST(every_half)
     const void *rows[] = {all, partner, all, partner};
     for (uint32_t i = 0; i < ALL; i++) all[i] = (uint16_t)i;
     for (size_t d = 0; d < 2; d++)
-        for (size_t p = 0; p <= sizeof partners / sizeof partners[0]; p++) {
+        for (size_t p = 0; p <= sizeof partners / sizeof partners[0]; p += unit_step()) {
             for (uint32_t i = 0; i < ALL && p > 0; i++) partner[i] = partners[p - 1];
             check_sum(dtypes[d], rows, NULL, p > 0 ? 2 : 1, ALL);
             check_sum(dtypes[d], rows, ones, p > 0 ? 2 : 1, ALL);
@@ -94,7 +94,7 @@ TEST(every_length_and_count)
     static float data[ROWS][MOST + MOST_SKEW];
     const void *rows[2 * ROWS];
     float weights[ROWS];
-    for (int turn = 0; turn < 4; turn++)
+    for (uint32_t turn = 0; turn < 4; turn += unit_step())
         for (size_t d = 0; d < 3; d++) {
             for (size_t r = 0; r < ROWS; r++) {
                 fill(dtypes[d], data[r], MOST + MOST_SKEW, turn & 1);

@@ -40,6 +40,9 @@ void unit_before_each(void);
 /** Any 32 bits; the same after the same state. */
 uint32_t unit_random(uint64_t *state);
 
+/** From one case of a sweep to the next: 3 where XEP_TEST_BRIEF is "quick", else 1. */
+uint32_t unit_step(void);
+
 /* ---- copies of the files of a system, for what reads them below a root of its own ---- */
 
 /** A new folder; valid until the next one is made. */

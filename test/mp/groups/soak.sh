@@ -3,6 +3,7 @@
 # limit: 300, again: 2
 # Seconds of contrib/soak: ranks are killed, and others join in their place.
 set -u
+[ "${XEP_TEST_BRIEF:-}" != quick ] || [ -n "${ASAN_OPTIONS:-}" ] || { echo 'skipped: the whole check has it'; exit 77; }
 command -v python3 >/dev/null || { echo 'skipped: there is no python3'; exit 77; }
 soak=$srcdir/contrib/soak
 failed=0
