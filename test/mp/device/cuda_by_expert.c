@@ -356,7 +356,7 @@ void cuda_experts(xep_group_t *group, void *stream)
         {.name = "two parts, odd", MP_SHAPE(61, 5, 333, 1100), .strided = 1, .mask = 100, MP_CUDA},
         {.name = "two parts, nothing", MP_SHAPE(8, 2, 64, 1024), .mask = 1000, MP_CUDA},
         {.name = "two parts, capacity", MP_SHAPE(24, 6, 2048, 1300), .fixed_capacity = 1, MP_CUDA},
-        {.name = "two parts, room", MP_SHAPE(24, 6, 256, 1100), .fixed_capacity = 1, .weights = 1, MP_CUDA},
+        {.name = "two parts, room", MP_SHAPE(24, 1, 256, 1100), .fixed_capacity = 1, .weights = 1, MP_CUDA},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         run_case(group, &cases[i], cases[i].fixed_capacity, stream);
