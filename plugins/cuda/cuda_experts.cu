@@ -229,7 +229,7 @@ static __device__ __forceinline__ void move_part(const expand_t &e, uint64_t row
  * meanwhile. Returns how many parts they have.
  */
 template <typename T>
-static __device__ __forceinline__ uint64_t move_range(const expand_t &e, uint64_t begin, uint64_t end, uint64_t warp,
+static __device__ __forceinline__ uint64_t move_range(const expand_t &e, uint64_t begin, uint64_t end, uint32_t warp,
                                                       uint32_t warps)
 {
     const uint32_t in_parts = (uint32_t)((e.row_bytes / sizeof(T) + 32 * FEW - 1) / (32 * FEW));
@@ -244,16 +244,17 @@ static __device__ __forceinline__ uint64_t move_range(const expand_t &e, uint64_
     return all;
 }
 
-/* Warps take turns, whichever rank the rows are of. */
+/* Warps take turns, whichever rank the rows are of; the rows of one need no division for that. */
 template <typename T> static __device__ void move_rows(const expand_t &e, uint32_t warp, uint32_t warps)
 {
     const uint32_t ranges = e.part == XEP_CUDA_ALL ? 1 : e.nranks;
-    uint64_t seen = 0;
+    uint64_t moved = 0;
     for (uint32_t r = 0; r < ranges; r++) {
         uint64_t begin = 0, end = e.rows;
+        if (r != 0) warp = (warp + warps - (uint32_t)(moved % warps)) % warps;
         if (e.part == XEP_CUDA_FIRST) begin = e.src_begin[r], end = e.first_end[r];
         if (e.part == XEP_CUDA_REST) begin = e.first_end[r], end = e.src_begin[r + 1];
-        seen += move_range<T>(e, begin, end, (warp + warps - seen % warps) % warps, warps);
+        moved = move_range<T>(e, begin, end, warp, warps);
     }
 }
 
