@@ -309,7 +309,7 @@ typedef int (*xep_plan_fn)(void *ctx, const xep_plan_t *plan);
 typedef struct xep_buffer_params {
     size_t size;
     const char *mode; /* "normal", "ll", or a mode of your own; NULL: XEP_MODE, else "normal" */
-    uint32_t experts; /* E, 1 .. 2^31 - 1 */
+    uint32_t experts; /* E, 1 .. 2^20 */
     uint32_t topk;    /* most selections of a token, 1 .. E */
     uint32_t hidden;  /* most elements of a row, at least 1 */
     /* room beside a row, in words of 4 bytes: for the most scales of a token (in mode normal also a cast's) and for

@@ -96,8 +96,8 @@ static xep_status_t check_buffer_shape(const xep_buffer_params_t *p, uint32_t nr
 {
     if (nranks == 0 || nranks > XEP_MOST_RANKS)
         return xep_fail(XEP_ERR_INVALID, "invalid nranks: %u (1 to %d)", nranks, XEP_MOST_RANKS);
-    if (p->experts == 0 || p->experts > INT32_MAX)
-        return xep_fail(XEP_ERR_INVALID, "invalid experts: %u (1 to %d)", p->experts, INT32_MAX);
+    if (p->experts == 0 || p->experts > XEP_MOST_EXPERTS)
+        return xep_fail(XEP_ERR_INVALID, "invalid experts: %u (1 to %d)", p->experts, XEP_MOST_EXPERTS);
     if (p->topk == 0 || p->topk > p->experts)
         return xep_fail(XEP_ERR_INVALID, "invalid topk: %u (1 to %u, the experts)", p->topk, p->experts);
     if (p->hidden == 0) return xep_fail(XEP_ERR_INVALID, "invalid hidden: 0 (at least 1)");

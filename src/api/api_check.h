@@ -10,7 +10,7 @@
 #include "buffer.h"
 
 /** What a buffer or a layout may have. src_token is an int32. */
-enum { XEP_MOST_RANKS = 1 << 20, XEP_MOST_TOKENS = INT32_MAX };
+enum { XEP_MOST_RANKS = 1 << 20, XEP_MOST_EXPERTS = 1 << 20, XEP_MOST_TOKENS = INT32_MAX };
 
 xep_status_t xep_check_buffer(const xep_config_t *config, uint32_t nranks, xep_buffer_params_t *params);
 xep_status_t xep_check_dispatch(const xep_buffer_t *buffer, xep_dispatch_args_t *args);

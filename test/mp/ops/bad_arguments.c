@@ -197,7 +197,7 @@ static void buffers(xep_group_t *group)
     xep_buffer_params_t p = mp_small_params();
     xep_buffer_t *buffer = NULL;
     BAD_PARAM(experts, 0, "invalid experts: 0 (1 to");
-    BAD_PARAM(experts, 1u << 31, "invalid experts: 2147483648 (1 to 2147483647)");
+    BAD_PARAM(experts, (1u << 20) + 1, "invalid experts: 1048577 (1 to 1048576)");
     BAD_PARAM(topk, 0, "invalid topk: 0");
     BAD_PARAM(topk, 13, "invalid topk: 13 (1 to 12");
     BAD_PARAM(hidden, 0, "invalid hidden: 0");
