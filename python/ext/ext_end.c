@@ -24,31 +24,51 @@ static PyObject *arrays_left(PyObject *self, PyObject *Py_UNUSED(unused))
 }
 
 /*
- * Requests end with an error, handles without the library, which ends its own in the call that follows, a reset or a
- * destroy. The memory stays, its contents do not. -1: an exception is set, and that call is not made.
+ * Requests end with an error, handles without the library, which has ended its own or does so in the call that follows.
+ * The memory stays, its contents do not. -1: an exception is set.
  */
 static int end_all(ext_buffer_t *buffer, const char *reason)
 {
-    if (ext_request_end_all(buffer, reason) != 0) return -1;
-    ext_slots_drain(&buffer->slots);
-    if (end_handles(buffer) != 0) return -1;
-    ext_slots_settle(&buffer->slots);
+    if (ext_request_end_all(buffer, reason) != 0 || end_handles(buffer) != 0) return -1;
     ext_slots_forget(&buffer->slots);
+    ext_slots_settle(&buffer->slots);
     buffer->recent.count = 0;
     return 0;
 }
 
-/* left goes only when the reset has succeeded: until then the transport may go on reading it (xep_dispatch()). */
+/* While another thread is in a call, and where a rank is out: then nothing has ended. */
+static int is_refused(xep_status_t status)
+{
+    return status == XEP_ERR_INVALID || status == XEP_ERR_UNSUPPORTED;
+}
+
+/*
+ * The library's reset comes first, as it may be refused; requests hear from it how they ended, and are free again. left
+ * goes only when the reset has succeeded: until then the transport may go on reading it (xep_dispatch()).
+ */
 static PyObject *reset(PyObject *self, PyObject *Py_UNUSED(unused))
 {
-    xep_buffer_t *buffer = ext_buffer_get((ext_buffer_t *)self);
+    ext_buffer_t *buffer = (ext_buffer_t *)self;
+    xep_buffer_t *own = ext_buffer_get(buffer);
+    PyObject *type, *value, *trace;
     xep_status_t status;
-    if (buffer == NULL || end_all((ext_buffer_t *)self, "the buffer was reset") != 0) return NULL;
+    if (own == NULL || ext_buffer_refuse_served(buffer) != 0) return NULL;
     Py_BEGIN_ALLOW_THREADS
-    status = lib.buffer_reset(buffer);
+    status = lib.buffer_reset(own);
     Py_END_ALLOW_THREADS
-    if (status >= 0) Py_CLEAR(((ext_buffer_t *)self)->left);
-    return ext_none_or_raise(status);
+    if (is_refused(status)) return ext_raise(status);
+    if (status < 0) ext_raise(status); /* now: its sentence is that of this thread's last call */
+    PyErr_Fetch(&type, &value, &trace);
+    if (end_all(buffer, "the buffer was reset") == 0) {
+        PyErr_Restore(type, value, trace);
+        if (status < 0) return NULL;
+        Py_CLEAR(buffer->left);
+        Py_RETURN_NONE;
+    }
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(trace);
+    return NULL;
 }
 
 /* The GIL is given up, as it waits for another thread that is in a call on the buffer. */
@@ -68,8 +88,10 @@ static PyObject *abort_buffer(PyObject *self, PyObject *Py_UNUSED(unused))
  */
 static PyObject *destroy(PyObject *self, PyObject *Py_UNUSED(unused))
 {
-    xep_buffer_t *buffer = ext_buffer_get((ext_buffer_t *)self);
-    if (buffer == NULL || end_all((ext_buffer_t *)self, "the buffer was closed") != 0) return NULL;
+    if (ext_buffer_get((ext_buffer_t *)self) == NULL || end_all((ext_buffer_t *)self, "the buffer was closed") != 0)
+        return NULL;
+    xep_buffer_t *buffer = ext_buffer_get((ext_buffer_t *)self); /* another thread may have closed it meanwhile */
+    if (buffer == NULL) return NULL;
     ((ext_buffer_t *)self)->buffer = NULL;
     Py_BEGIN_ALLOW_THREADS
     lib.buffer_destroy(buffer);

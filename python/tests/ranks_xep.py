@@ -389,6 +389,19 @@ def test_handles_end_with_reset(group, buffer, sent):
     other.release()
 
 
+def test_requests_end_with_reset(group, buffer, sent):
+    """And are free again: more of them than the buffer has, four for each slot."""
+    mine = sent[group.rank]
+    need_several(group)
+    for _ in range(4 * buffer.slots + 1):
+        request = buffer.dispatch_async(mine.x, mine.topk_idx) if group.rank == 0 else None  # the others do not come
+        buffer.reset()
+        if request is not None:
+            with pytest.raises(xep.AbortedError, match="the buffer was reset"):
+                request.wait()
+    assert buffer.info().free_slots == buffer.slots
+
+
 def test_abort(group):
     buffer = group.buffer(EXPERTS, TOPK, HIDDEN, 8)
     meet()  # a rank that is still in a barrier of the group would hear of the abort there

@@ -62,10 +62,11 @@ REFUSED = """
             thread = threading.Thread(target=lambda: results.append(request.wait()))
             thread.start()
             until_in_a_call(first)
-            for call in (request.wait, request.wait_counts, request.result.park, lambda: buffer.dispatch(x, idx)):
+            waits = request.wait, request.wait_counts, request.result.park
+            for call in (*waits, lambda: buffer.dispatch(x, idx), buffer.reset):
                 with pytest.raises(xep.InvalidError, match="another thread is in a call"):
                     call()
-            assert not request.done()
+            assert not request.done() and buffer.slots_held() == 2 and first.rows > 0
             second.barrier()
             thread.join()
             assert results == [request.result] and request.done() and request.wait() is request.result
@@ -84,5 +85,5 @@ REFUSED = """
 @pytest.mark.parametrize("rest", [RELEASE, REFUSED], ids=["release", "refused"])
 def test_another_thread_is_in_a_call(rest):
     """release: it says something, which needs the GIL, while the other one waits for it. refused: a request that it
-    waits for goes on."""
+    waits for goes on, and a reset that is refused ends nothing."""
     run(START + rest, "timeout", str(40 * SLOW), "xep_run", "-n", "2", XEP_TIMEOUT="20s")
