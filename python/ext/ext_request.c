@@ -68,9 +68,12 @@ static int forget(ext_request_t *request, xep_status_t status)
 static int fail(ext_request_t *request, xep_status_t status)
 {
     ext_handle_t *handle = ext_handle_check(request->result) ? (ext_handle_t *)request->result : NULL;
-    request->error = ext_failed_error(request->buffer, status, handle != NULL ? handle->rows : EXT_UNKNOWN_ROWS);
+    PyObject *error = ext_failed_error(request->buffer, status, handle != NULL ? handle->rows : EXT_UNKNOWN_ROWS);
     if (handle != NULL && !request->keeps_rows) ext_handle_forget(handle);
-    return request->error != NULL ? 0 : -1;
+    if (error == NULL) return -1;
+    if (request->error == NULL) request->error = error;
+    else Py_DECREF(error);
+    return 0;
 }
 
 /*
@@ -80,10 +83,11 @@ static int fail(ext_request_t *request, xep_status_t status)
  */
 static int settle(ext_request_t *request, xep_status_t status)
 {
-    xep_request_t *own = request->request;
-    if (own == NULL) return 0; /* another thread has */
+    if (request->request == NULL) return 0; /* another thread has */
     if (status < 0 && fail(request, status) != 0) return -1;
     if (status >= 0 && ext_handle_check(request->result)) ext_handle_came((ext_handle_t *)request->result);
+    xep_request_t *own = request->request;
+    if (own == NULL) return 0; /* or has meanwhile, as an error and the end of arrays are made by Python */
     request->request = NULL;
     PyThreadState *state = ext_slots_leave_gil(&request->buffer->slots);
     lib.request_free(own);
