@@ -100,6 +100,17 @@ static int follows_parts(cuda_normal_t *mode, const xep_recv_t *recv, const void
            mode->parted.captured == mode->cuda.device->ops->is_captured(mode->cuda.device, (void *)stream);
 }
 
+/*
+ * The second stream, behind the first part; 0: there is none, and nothing has been enqueued. So it is where the
+ * dispatch is in a graph whose capture has ended, and the expansion in another: the second stream is in neither then.
+ */
+static int is_branched(const cuda_normal_t *mode, void *stream, void **second_p)
+{
+    xep_device_t *device = mode->cuda.device;
+    return device->ops->branch(device, second_p) == XEP_OK &&
+           device->ops->is_captured(device, *second_p) == device->ops->is_captured(device, stream);
+}
+
 static xep_status_t launch_slots(const cuda_mode_t *cuda, void *stream, xep_cuda_expand_t *expand)
 {
     const uint32_t warps = count_warps(cuda, expand->experts);
@@ -111,21 +122,18 @@ static xep_status_t launch_slots(const cuda_mode_t *cuda, void *stream, xep_cuda
  * On a second stream, behind the first part of the dispatch: slots, and its rows, on the multiprocessors that the
  * second part leaves. On the caller's, behind both, the rest. No kernel waits for another one's rows.
  */
-static xep_status_t expand_parts(const cuda_normal_t *mode, const xep_recv_t *recv, void *stream,
+static xep_status_t expand_parts(const cuda_normal_t *mode, const xep_recv_t *recv, void *stream, void *second,
                                  xep_cuda_expand_t *expand)
 {
     const cuda_mode_t *cuda = &mode->cuda;
     const uint32_t all = cuda->device->multiprocessors, busy = cuda_multiprocessors(&mode->normal.kit);
-    void *second;
     expand->nranks = mode->normal.kit.shape->nranks;
     expand->src_begin = mode->parted.slot->src_begin;
     expand->first = mode->parted.slot->first;
     expand->src_token = recv->src_token;
     expand->first_end = mode->parted.slot->first_end;
     expand->part = XEP_CUDA_FIRST;
-    xep_status_t status = cuda->device->ops->branch(cuda->device, &second);
-    if (status != XEP_OK) return status;
-    status = launch_slots(cuda, second, expand);
+    xep_status_t status = launch_slots(cuda, second, expand);
     if (status == XEP_OK)
         status =
             launch(cuda, CUDA_EXPAND, busy < all ? all - busy : all, XEP_CUDA_EXPAND_THREADS, 0, 1, second, expand);
@@ -141,10 +149,12 @@ xep_status_t cuda_normal_expand(void *opaque, const xep_recv_t *recv, const xep_
     cuda_normal_t *mode = opaque;
     const cuda_mode_t *cuda = &mode->cuda;
     xep_cuda_expand_t expand = expand_of(recv, args);
+    void *second;
     xep_status_t status = check_expand(&mode->normal.kit, cuda, args);
     if (status == XEP_OK) status = cuda->device->ops->check_stream(cuda->device, args->stream);
     if (status != XEP_OK) return status;
-    if (follows_parts(mode, recv, args->stream)) return expand_parts(mode, recv, args->stream, &expand);
+    if (follows_parts(mode, recv, args->stream) && is_branched(mode, args->stream, &second))
+        return expand_parts(mode, recv, args->stream, second, &expand);
     status = launch_slots(cuda, args->stream, &expand);
     if (status != XEP_OK) return status;
     return launch(cuda, CUDA_EXPAND, cuda->device->multiprocessors, XEP_CUDA_EXPAND_THREADS, 0, 1, args->stream,

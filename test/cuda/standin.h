@@ -103,9 +103,9 @@ typedef struct standin_graph standin_graph_t;
 void standin_capture_begin(standin_stream_t *stream);
 standin_graph_t *standin_capture_end(standin_stream_t *stream);
 int standin_capturing(const standin_stream_t *stream);
-/** What a stream is captured into, or NULL; until the end of that, others may join it. */
-standin_graph_t *standin_captured(const standin_stream_t *stream);
-void standin_capture_join(standin_stream_t *stream, standin_graph_t *graph);
+/** The number of a stream's capture, or 0; others may join it, until it ends (0). */
+uint64_t standin_capture_number(const standin_stream_t *stream);
+int standin_capture_join(standin_stream_t *stream, uint64_t number);
 void standin_graph_replay(const standin_graph_t *graph, standin_stream_t *stream);
 void standin_graph_destroy(standin_graph_t *graph);
 

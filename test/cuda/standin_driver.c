@@ -20,7 +20,7 @@ typedef struct event {
     uint64_t given;
     unsigned flags;
     struct timespec at;     /* when the stream came to it */
-    standin_graph_t *graph; /* of a capture, in which it was recorded */
+    uint64_t capture;       /* in which it was recorded; 0: none */
 } event_t;
 
 API cuStreamCreate(void **stream_p, unsigned flags)
@@ -132,8 +132,8 @@ API cuEventRecord(void *handle, void *stream)
 {
     if (standin_fails("cuEventRecord")) return standin_error(INVALID);
     event_t *event = handle;
-    event->graph = standin_captured(standin_stream(stream));
-    if (event->graph != NULL) return DONE;
+    event->capture = standin_capture_number(standin_stream(stream));
+    if (event->capture != 0) return DONE;
     event->stream = standin_stream(stream);
     if ((event->flags & NO_TIMING) == 0) standin_stream_add(event->stream, stamp, &event, sizeof event);
     event->given = standin_stream_given(event->stream);
@@ -165,10 +165,8 @@ API cuStreamWaitEvent(void *stream, void *handle, unsigned flags)
     if (standin_fails("cuStreamWaitEvent")) return standin_error(INVALID);
     const event_t *event = handle;
     if (flags != 0) return INVALID;
-    if (event->graph != NULL) { /* work of all streams of a graph is in the order in which it was given */
-        standin_capture_join(standin_stream(stream), event->graph);
-        return DONE;
-    }
+    if (event->capture != 0) /* work of all streams of a graph is in the order in which it was given */
+        return standin_capture_join(standin_stream(stream), event->capture) ? DONE : CAPTURED;
     if (standin_capturing(standin_stream(stream))) return CAPTURED; /* an event of outside the graph */
     if (event->stream != NULL) standin_stream_add(standin_stream(stream), wait_event, event, sizeof *event);
     return DONE;

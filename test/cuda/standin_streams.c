@@ -4,6 +4,7 @@
 #include "standin.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -11,6 +12,7 @@
 enum { QUEUE = 1024, STREAMS = 64, LONGEST_DELAY_US = 300, GRAPH = 64 };
 
 struct standin_graph {
+    uint64_t number;
     standin_work_t work[GRAPH];
     int count;
 };
@@ -176,7 +178,9 @@ void standin_streams_wait_all(void)
 
 void standin_capture_begin(standin_stream_t *stream)
 {
+    static atomic_uint_least64_t captures;
     stream->capture = calloc(1, sizeof *stream->capture);
+    stream->capture->number = ++captures;
 }
 
 standin_graph_t *standin_capture_end(standin_stream_t *stream)
@@ -189,14 +193,20 @@ standin_graph_t *standin_capture_end(standin_stream_t *stream)
     return graph;
 }
 
-standin_graph_t *standin_captured(const standin_stream_t *stream)
+uint64_t standin_capture_number(const standin_stream_t *stream)
 {
-    return stream->capture;
+    return stream->capture == NULL ? 0 : stream->capture->number;
 }
 
-void standin_capture_join(standin_stream_t *stream, standin_graph_t *graph)
+int standin_capture_join(standin_stream_t *stream, uint64_t number)
 {
-    stream->capture = graph;
+    standin_graph_t *graph = NULL;
+    pthread_mutex_lock(&all_lock);
+    for (int i = 0; i < count; i++)
+        if (standin_capture_number(all[i]) == number) graph = all[i]->capture;
+    pthread_mutex_unlock(&all_lock);
+    if (graph != NULL) stream->capture = graph;
+    return graph != NULL;
 }
 
 int standin_capturing(const standin_stream_t *stream)

@@ -296,7 +296,8 @@ static void sum_many(xep_group_t *group, void *stream)
 
 /*
  * Right behind the dispatch, whose rows come in two parts: arrays are there before it. Rows are others in each round,
- * so that old ones would be found. In round 3 they are expanded twice, in the last one not at all.
+ * so that old ones would be found. In round 2 not all ranks say that they expand; in round 3 they do so twice, and in a
+ * graph of its own; in the last one not at all.
  */
 static void expand_parts(xep_group_t *group, const mp_case_t *c, void *stream)
 {
@@ -307,7 +308,7 @@ static void expand_parts(xep_group_t *group, const mp_case_t *c, void *stream)
     experts_t e = {.alignment = 16, .stream = stream, .row = c->hidden * xep_dtype_size(job.host.shape.dtype)};
     for (int round = 0; round < 5; round++) {
         const int captured = job.counts_there && round % 2, zero = round == 2;
-        void *graph = NULL;
+        void *graph = NULL, *first = NULL;
         e.recv = mp_recv(handle), e.stride = e.row + (round == 1 ? 16 : 0);
         e.capacity = e.recv->capacity * c->topk + e.recv->local_experts * e.alignment;
         e.slots = poisoned(e.recv->capacity * c->topk * 4), e.x = poisoned(e.capacity * e.stride);
@@ -317,9 +318,14 @@ static void expand_parts(xep_group_t *group, const mp_case_t *c, void *stream)
         xep_handle_release(handle);
         cuda_job_payload(&job, 100 + (uint64_t)round);
         xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
-        a.flags |= XEP_DISPATCH_WILL_EXPAND;
+        if (round != 2 || mp_rank() % 2 == 0) a.flags |= XEP_DISPATCH_WILL_EXPAND;
         if (captured) cuda_rig_capture(stream);
         MP_OK(xep_dispatch(job.host.buffer, &a, &handle, NULL));
+        if (captured && round == 3) {
+            first = cuda_rig_graph(stream);
+            cuda_rig_replay(first, stream);
+            cuda_rig_capture(stream);
+        }
         for (int i = 0; i < (round == 3 ? 2 : round != 4); i++) MP_OK(xep_handle_expand(handle, &args));
         if (captured) graph = cuda_rig_graph(stream), cuda_rig_replay(graph, stream);
         e.recv = mp_recv(handle);
@@ -327,6 +333,7 @@ static void expand_parts(xep_group_t *group, const mp_case_t *c, void *stream)
         if (round != 4) check_expanded(&e, &args, zero);
         cuda_job_check_recv(&job, handle);
         if (captured) cuda_rig_free_graph(graph);
+        if (first != NULL) cuda_rig_free_graph(first);
         void *arrays[] = {e.slots, e.x, e.begin, e.count, e.weights, e.scales};
         for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) cuda_rig_free(arrays[i]);
         free(e.slot), free(e.begins), free(e.counts), free(e.used);
