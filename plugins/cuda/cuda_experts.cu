@@ -244,7 +244,10 @@ static __device__ __forceinline__ uint64_t move_range(const expand_t &e, uint64_
     return all;
 }
 
-/* Warps take turns, whichever rank the rows are of; the rows of one need no division for that. */
+/*
+ * Warps take turns, whichever rank the rows are of; the rows of one need no division for that. Of a graph from before a
+ * reset the slot may be another handle's by now, with more rows than there are places for.
+ */
 template <typename T> static __device__ void move_rows(const expand_t &e, uint32_t warp, uint32_t warps)
 {
     const uint32_t ranges = e.part == XEP_CUDA_ALL ? 1 : e.nranks;
@@ -254,7 +257,8 @@ template <typename T> static __device__ void move_rows(const expand_t &e, uint32
         if (r != 0) warp = (warp + warps - (uint32_t)(moved % warps)) % warps;
         if (e.part == XEP_CUDA_FIRST) begin = e.src_begin[r], end = e.first_end[r];
         if (e.part == XEP_CUDA_REST) begin = e.first_end[r], end = e.src_begin[r + 1];
-        moved = move_range<T>(e, begin, end, warp, warps);
+        if (end > e.rows) end = e.rows;
+        moved = begin < end ? move_range<T>(e, begin, end, warp, warps) : 0;
     }
 }
 
