@@ -144,7 +144,8 @@ check_LTLIBRARIES += %D%/cuda/knows_cuda.la
 	%D%/mp/device/cuda_after.c %D%/mp/device/cuda_by_expert.c %D%/mp/device/cuda_broken.c \
 	%D%/mp/device/cuda_refuse_experts.c \
 	%D%/mp/device/cuda_goes_direct.c \
-	%D%/mp/device/cuda_death.c %D%/mp/device/cuda_ll_patterns.c %D%/mp/device/cuda_ops.c
+	%D%/mp/device/cuda_death.c %D%/mp/device/cuda_ll_patterns.c %D%/mp/device/cuda_ll_again.c \
+	%D%/mp/device/cuda_ops.c
 %C%_mp_device_cuda_ops_LDADD = libmp_rig.la
 %C%_mp_device_cuda_survivors_SOURCES = \
 	%D%/mp/device/cuda_rig.h %D%/mp/device/cuda_rig.c %D%/mp/device/cuda_job.h %D%/mp/device/cuda_job.c \

@@ -253,6 +253,7 @@ struct xep_env {
     uint32_t threads;         /* of the team */
     uint32_t multiprocessors; /* of the device, to use; 0 without one */
     xep_simd_t simd;          /* widest kernels to use */
+    uint32_t fewest;          /* multiprocessors that any rank asks for: the same on all */
     /*
      * a dispatch that writes at least so many bytes, or a combine that loads and writes as many, bypasses the caches;
      * UINT64_MAX: none does

@@ -36,9 +36,13 @@ static xep_status_t lay_heap(const xep_shape_t *shape, xep_heap_layout_t *common
     region[XEP_REGION_METADATA].overflow |= head.overflow;
     at->own_words = lay_lines(&region[XEP_REGION_CONTROL], 1, sizeof(xep_cuda_own_words_t));
     at->words = lay_lines(&region[XEP_REGION_CONTROL], lines, sizeof(xep_cuda_ll_words_t));
+    at->told =
+        lay_lines(&region[XEP_REGION_CONTROL], shape->slots * (uint64_t)shape->nranks, sizeof(xep_cuda_ll_told_t));
     at->heads = lay_lines(&region[XEP_REGION_METADATA], lines, head.end);
     at->sums = xep_carve_offset(&region[XEP_REGION_ROWS], shape->slots * shape->nranks * shape->tokens,
                                 common->combine_stride);
+    at->inbox = xep_carve_offset(&region[XEP_REGION_ROWS], 2 * shape->slots * selections, common->combine_stride);
+    at->inbox_bytes = region[XEP_REGION_ROWS].end - at->inbox;
     return status;
 }
 
@@ -137,6 +141,9 @@ static const cuda_kernel_name_t kernel_names[CUDA_LL_KERNELS] = {
     [CUDA_LL_SUM_BF16] = {CUDA_IMAGE_LL_COMBINE, "xep_cuda_ll_sum_bf16"},
     [CUDA_LL_SUM_FP16] = {CUDA_IMAGE_LL_COMBINE, "xep_cuda_ll_sum_fp16"},
     [CUDA_LL_SUM_FP32] = {CUDA_IMAGE_LL_COMBINE, "xep_cuda_ll_sum_fp32"},
+    [CUDA_LL_ROWS_BF16] = {CUDA_IMAGE_LL_COMBINE, "xep_cuda_ll_rows_bf16"},
+    [CUDA_LL_ROWS_FP16] = {CUDA_IMAGE_LL_COMBINE, "xep_cuda_ll_rows_fp16"},
+    [CUDA_LL_ROWS_FP32] = {CUDA_IMAGE_LL_COMBINE, "xep_cuda_ll_rows_fp32"},
     [CUDA_LL_LAYOUT] = {CUDA_IMAGE_LL_LAYOUT, "xep_cuda_layout"},
 };
 
@@ -154,6 +161,9 @@ static xep_status_t set_up(void *opaque)
     mode->ll.layout = mode->layout.ll;
     mode->cuda.words = mode->layout.own_words;
     xep_status_t status = device->ops->fill(device, mode->wrong, 0xff, sizeof *mode->wrong, NULL);
+    char *inbox = mode->ll.kit.base[mode->ll.kit.shape->rank] + mode->layout.inbox;
+    if (status == XEP_OK && device->gone == NULL)
+        status = device->ops->fill(device, inbox, 0xff, mode->layout.inbox_bytes, NULL);
     return status == XEP_OK ? cuda_clear_words(&mode->ll.kit) : status;
 }
 

@@ -11,7 +11,10 @@
  *     tokens; writes these, the number of each expert's selections and the notice to all ranks, then the word "sent".
  *  2. receive: waits for these words; all blocks find the places of all rows from the counts, which all ranks have
  *     alike, and so the verdict; copies each row from its source's ring; tells each source where its rows begin.
- * combine of a handle:
+ * combine of a handle, where the buffer leaves no rank out and has multiprocessors enough (cuda_ll_rows.cuh):
+ *  1. send: stores each row in the heap of its token's source, wherever outputs are.
+ *  2. receive: sums the rows of each token as they come.
+ * else, and with XEP_COMBINE_SUM_AT_OWNER:
  *  1. send: copies outputs into the input if they are elsewhere (this rank's own stay), then "ready"; before it the
  *     offer, unless that is what the lines of the slot have from its last combine. XEP_COMBINE_SUM_AT_OWNER: stores the
  *     sum of each token's rows here into its source's heap, in place of the copy.
@@ -22,8 +25,8 @@
  * of "sent" or "ready" is a release of all that the block has written; one of "read" orders nothing, as it is told when
  * the last value that was pulled is in a register or in shared memory, and nothing is written that it announces.
  *
- * Where the call waits for the end of a dispatch, or of a combine whose outputs are in the input, one launch makes both
- * phases.
+ * Where the call waits for the end of a dispatch, or of a combine that neither copies outputs nor sums them first, one
+ * launch makes both phases.
  *
  * Where ranks may be left out (cuda_outs.cuh), one that is out counts as a source without tokens.
  *
@@ -34,8 +37,8 @@
  * Why nothing is overwritten before it was read. All operations of a buffer run one after the other on a device, and
  * receive phases in the order in which their operations began, so that each rank's device has the same order of them.
  * Entry i: notices.h has the argument; "complete" is that the receive phase was enqueued. Input, offers: a combine
- * ends when all have read. Tables: a reader's next dispatch into the slot comes after its combines, and the owner
- * writes the table when it has that dispatch's notice.
+ * that pulls ends when all have read. Tables: a reader's next dispatch into the slot comes after its combines, and the
+ * owner writes the table when it has that dispatch's notice. What is pushed: cuda_ll_rows.cuh.
  *
  * After a reset words and counts begin at 0: every rank clears its own while no device does anything for the buffer.
  *
@@ -66,6 +69,9 @@ typedef enum {
     CUDA_LL_SUM_BF16,
     CUDA_LL_SUM_FP16,
     CUDA_LL_SUM_FP32,
+    CUDA_LL_ROWS_BF16,
+    CUDA_LL_ROWS_FP16,
+    CUDA_LL_ROWS_FP32,
     CUDA_LL_LAYOUT,
     CUDA_LL_KERNELS
 } cuda_ll_kernel_t;
@@ -78,6 +84,9 @@ typedef struct cuda_ll_layout {
     uint64_t own_words; /* XEP_REGION_CONTROL: xep_cuda_own_words_t */
     uint64_t words;     /* XEP_REGION_CONTROL: [ring][R] xep_cuda_ll_words_t */
     uint64_t sums;      /* XEP_REGION_ROWS: xep_cuda_ll_push_t */
+    uint64_t inbox;     /* likewise: xep_cuda_ll_rows_t; its bytes */
+    uint64_t inbox_bytes;
+    uint64_t told; /* XEP_REGION_CONTROL: likewise */
 } cuda_ll_layout_t;
 
 /** Beside an ll_slot_t, whose arrays are device memory, in device memory too. */

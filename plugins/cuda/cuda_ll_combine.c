@@ -7,6 +7,9 @@ enum {
     COPYING = 32,      /* warps */
     CHUNK = 1024,      /* of a row, that a warp pulls at once: of as many rows as a token has selections */
     SUMS_CHUNK = 2048, /* likewise, of as many as it has owners */
+    FEW = 32,          /* multiprocessors, with which rows are pushed */
+    PUSHING = 16,      /* of the warps of a block that pushes rows and sums those that come */
+    PACK = 16,         /* bytes that a lane moves of a row that is pushed */
     WARP = 32
 };
 
@@ -18,10 +21,19 @@ static char *input_of(const cuda_ll_t *mode, const xep_op_t *op)
 
 /* ---- send ---- */
 
-/* Whether the receive phase makes the offer: one launch. */
-static int is_in_one(const xep_op_t *op)
+/*
+ * Whether rows are pushed to the sources of their tokens (cuda_ll_rows.cuh), the same on all ranks. With few
+ * multiprocessors they are pulled: bulk copies keep more on its way for each.
+ */
+static int is_pushed(const cuda_ll_t *mode, const xep_op_t *op)
 {
-    return op->waits && op->combine->x == NULL && !ll_sums_at_owner(op);
+    return mode->cuda.device->gone == NULL && mode->ll.kit.env->fewest >= FEW && !ll_sums_at_owner(op);
+}
+
+/* Whether the receive phase makes the offer: one launch. */
+static int is_in_one(const cuda_ll_t *mode, const xep_op_t *op)
+{
+    return op->waits && !ll_sums_at_owner(op) && (is_pushed(mode, op) || op->combine->x == NULL);
 }
 
 /* What ranks must agree on. */
@@ -81,14 +93,6 @@ static xep_status_t launch_push(cuda_ll_t *mode, const xep_op_t *op)
                        COPYING * WARP, 0, &push);
 }
 
-static xep_status_t offer(void *opaque, xep_op_t *op)
-{
-    cuda_ll_t *mode = opaque;
-    if (is_in_one(op)) return XEP_OK;
-    xep_status_t status = ll_sums_at_owner(op) ? launch_push(mode, op) : launch_offer(mode, op);
-    return status == XEP_OK ? mode->cuda.device->ops->mark(mode->cuda.device, cuda_stream(op)) : status;
-}
-
 /* ---- receive ---- */
 
 /* Weights that were sent have been applied by the experts; where none were given, those that are kept are 1. */
@@ -119,7 +123,7 @@ static uint32_t lay_sums(const cuda_ll_t *mode, const xep_op_t *op, uint32_t blo
 }
 
 /* Own outputs are read where the user has them: the send phase leaves them out of the copy. */
-static xep_status_t launch_sums(cuda_ll_t *mode, const xep_op_t *op)
+static xep_cuda_ll_sums_t sums_of(const cuda_ll_t *mode, const xep_op_t *op)
 {
     const xep_combine_args_t *args = op->combine;
     const ll_slot_t *slot = ll_slot(&mode->ll, op->slot);
@@ -132,7 +136,7 @@ static xep_status_t launch_sums(cuda_ll_t *mode, const xep_op_t *op)
         .input = at->input.first,
         .input_bytes = at->input.stride,
         .row_stride = at->combine_stride,
-        .offers = (uint32_t)is_in_one(op),
+        .offers = (uint32_t)is_in_one(mode, op),
         .at_owner = (uint32_t)ll_sums_at_owner(op),
         .sums = mode->layout.sums,
         .offer = {cuda_offer(op), second_offer(args)},
@@ -145,14 +149,66 @@ static xep_status_t launch_sums(cuda_ll_t *mode, const xep_op_t *op)
         .differs = &mode->cuda.late[CUDA_LL_DIFFERS],
     };
     find_weights(mode, op, &sums);
+    return sums;
+}
+
+static xep_status_t launch_sums(cuda_ll_t *mode, const xep_op_t *op)
+{
+    xep_cuda_ll_sums_t sums = sums_of(mode, op);
     const uint32_t blocks = cuda_multiprocessors(&mode->ll.kit), bytes = lay_sums(mode, op, blocks, &sums);
     return cuda_launch_after(&mode->cuda, op, kernel_of(op, CUDA_LL_SUM_BF16), blocks, sums.sum.warps * WARP, bytes,
                              &sums);
 }
 
+/* ---- rows that are pushed: the send phase, the receive phase, or both ---- */
+
+/* No shared memory: warps have in registers what they move. */
+static xep_status_t launch_rows(const cuda_ll_t *mode, const xep_op_t *op, int sends, int receives)
+{
+    xep_cuda_ll_rows_t rows = {
+        .sums = sums_of(mode, op),
+        .came = mode->slots[op->slot].came,
+        .topk = ll_slot(&mode->ll, op->slot)->topk,
+        .row_bytes = (uint32_t)xep_combine_row_bytes(op->combine),
+        .sends = (uint32_t)sends,
+        .receives = (uint32_t)receives,
+        .pushing = !sends     ? 0
+                   : receives ? PUSHING
+                              : CUDA_MOST_WARPS,
+        .inbox = mode->layout.inbox,
+        .told = mode->layout.told,
+    };
+    xep_cuda_sum_t *sum = &rows.sums.sum;
+    const uint32_t blocks = cuda_multiprocessors(&mode->ll.kit);
+    cuda_lay_sums(op->combine, blocks, rows.topk, CHUNK, CUDA_MOST_WARPS, cuda_shared_bytes(&mode->cuda), 0, sum);
+    uintptr_t odd = rows.row_bytes | (uintptr_t)rows.sums.own | rows.sums.own_stride | (uintptr_t)sum->out;
+    odd |= sum->out_stride | (uintptr_t)sum->bias[0] | sum->bias_stride[0];
+    odd |= (uintptr_t)sum->bias[1] | sum->bias_stride[1];
+    rows.odd = odd % PACK != 0;
+    return cuda_launch_after(&mode->cuda, op, kernel_of(op, CUDA_LL_ROWS_BF16), blocks, CUDA_MOST_WARPS * WARP, 0,
+                             &rows);
+}
+
+static xep_status_t receive_rows(cuda_ll_t *mode, const xep_op_t *op)
+{
+    return launch_rows(mode, op, is_in_one(mode, op), 1);
+}
+
+/* ---- the steps ---- */
+
+static xep_status_t offer(void *opaque, xep_op_t *op)
+{
+    cuda_ll_t *mode = opaque;
+    if (is_in_one(mode, op)) return XEP_OK;
+    xep_status_t status = is_pushed(mode, op)    ? launch_rows(mode, op, 1, 0)
+                          : ll_sums_at_owner(op) ? launch_push(mode, op)
+                                                 : launch_offer(mode, op);
+    return status == XEP_OK ? mode->cuda.device->ops->mark(mode->cuda.device, cuda_stream(op)) : status;
+}
+
 static xep_status_t sum(void *opaque, xep_op_t *op)
 {
-    return cuda_ll_receive_in_turn(opaque, op, launch_sums);
+    return cuda_ll_receive_in_turn(opaque, op, is_pushed(opaque, op) ? receive_rows : launch_sums);
 }
 
 const xep_step_t cuda_ll_combine_steps[] = {

@@ -2,12 +2,13 @@
 
 /*
  * Combine: outputs into the input, or sums of them to the sources of their tokens, and the word; then the rows of each
- * token are pulled, weighed and summed.
+ * token are pulled, weighed and summed. Or rows are pushed to the sources, and summed there (cuda_ll_rows.cuh).
  */
 #include <stddef.h>
 
 #include "cuda_ll_heaps.cuh"
 #include "cuda_ll_push.cuh"
+#include "cuda_ll_rows.cuh"
 #include "cuda_outs.cuh"
 #include "cuda_sum.cuh"
 #include "cuda_words.cuh"
@@ -338,4 +339,56 @@ extern "C" __global__ void __launch_bounds__(1024, 1) xep_cuda_ll_sum_fp16(const
 extern "C" __global__ void __launch_bounds__(1024, 1) xep_cuda_ll_sum_fp32(const __grid_constant__ xep_cuda_ll_sums_t c)
 {
     combine<fp32_t>(c);
+}
+
+/* ---- rows that are pushed ---- */
+
+/* By all threads of a block; 1: to block 0 alone, and all blocks have come here. */
+static __device__ __forceinline__ int end_together(const xep_cuda_ll_heaps_t &at)
+{
+    __syncthreads();
+    if (threadIdx.x != 0) return 0;
+    add_plainly((char *)&at.now->ended, 1);
+    if (blockIdx.x != 0) return 0;
+    while (load_word((const char *)&at.now->ended) != gridDim.x) continue;
+    at.now->ended = 0;
+    return 1;
+}
+
+/* Warps wait on their own: those that push are not to stop for what others wait for. */
+template <typename E> static __device__ __forceinline__ void combine_rows(const xep_cuda_ll_rows_t &c)
+{
+    const xep_cuda_ll_heaps_t &at = c.sums.at;
+    wait_for_last();
+    begin_next();
+    const uint64_t epoch = c.sends ? at.now->epoch + 1 : at.slot->epoch;
+    const uint32_t area = at.slot->area;
+    const int here = at.slot->verdict == XEP_CUDA_LL_HERE, sums = threadIdx.x / 32 >= c.pushing;
+    if (c.sends ? is_left_out(at, epoch) : is_stale(at.life) || has_lost_step(&at.now->lost, epoch)) return;
+    if (here && c.sends && blockIdx.x == 0) tell_rows(c, area, epoch);
+    if (here && !sums) push_all<E>(c, area);
+    if (here && sums && !(await_offers(c, area, epoch) && sum_all<E>(c, area)) && threadIdx.x % 32 == 0)
+        *(volatile uint64_t *)&at.now->lost = epoch;
+    if (here && c.receives && c.sums.missing != nullptr) tell_missing(c.sums);
+    if (!end_together(at)) return;
+    if (c.sends) count_operation(at, epoch, nullptr);
+    if (c.receives && here) at.slot->area = area ^ 1;
+}
+
+extern "C" __global__ void __launch_bounds__(1024, 1)
+    xep_cuda_ll_rows_bf16(const __grid_constant__ xep_cuda_ll_rows_t c)
+{
+    combine_rows<bf16_t>(c);
+}
+
+extern "C" __global__ void __launch_bounds__(1024, 1)
+    xep_cuda_ll_rows_fp16(const __grid_constant__ xep_cuda_ll_rows_t c)
+{
+    combine_rows<fp16_t>(c);
+}
+
+extern "C" __global__ void __launch_bounds__(1024, 1)
+    xep_cuda_ll_rows_fp32(const __grid_constant__ xep_cuda_ll_rows_t c)
+{
+    combine_rows<fp32_t>(c);
 }

@@ -159,7 +159,7 @@ static void fill_receive(const cuda_ll_t *mode, const xep_op_t *op, xep_cuda_ll_
     dispatch->stats = args->expert_stats;
     dispatch->rows = args->recv_rows_p;
     dispatch->out = mode->slots[op->slot].out;
-    if (ll_weights_are_owners(slot)) dispatch->came = mode->slots[op->slot].came;
+    dispatch->came = mode->slots[op->slot].came;
     dispatch->mirror = (char *)mode->refused;
     dispatch->refusal = mode->refusal;
     dispatch->deadline = cuda_deadline(&mode->cuda, op, CUDA_LL_NOTICES);

@@ -20,6 +20,7 @@ typedef struct xep_cuda_ll_now {
     uint64_t turn;  /* of the next dispatch */
     uint64_t lost;  /* epoch of the first operation in which some word did not come; 0: none. Later ones do nothing */
     uint64_t sent, read; /* epochs at which these words of this rank are (xep_cuda_ll_words_t) */
+    uint64_t ended;      /* blocks of a kernel that have nothing left to do; 0 when it has ended */
 } xep_cuda_ll_now_t;
 
 /** A line of a device for each source: [ring][nranks]. Words that all blocks tell are those of the first ring entry. */
@@ -29,6 +30,17 @@ typedef struct xep_cuda_ll_words {
     uint64_t wrong; /* epoch of the last dispatch of this entry that had an index that is no expert */
     uint64_t reserved[13];
 } xep_cuda_ll_words_t;
+
+/**
+ * What a rank says of combines that push rows, of a handle in one of its slots, in the heap of every rank: the epoch of
+ * the last one of each area, and what ranks must agree on, which was written before. A line of a device.
+ */
+typedef struct xep_cuda_ll_told {
+    struct {
+        uint64_t ready, offer[2];
+    } area[2];
+    uint64_t reserved[10];
+} xep_cuda_ll_told_t;
 
 enum {
     XEP_CUDA_LL_LOST = -1, /* some notice did not come, or is of another operation */
@@ -44,6 +56,7 @@ typedef struct xep_cuda_ll_slot {
     uint64_t wrong;       /* token * topk + k of the first index that is no expert and not -1; UINT64_MAX: all are */
     uint64_t ready;       /* epoch at which the word of its lines is */
     int32_t verdict;      /* of its dispatch */
+    uint32_t area;        /* of the inbox, of the next combine of the handle */
     uint64_t said[2];     /* the offer that its lines have */
 } xep_cuda_ll_slot_t;
 
@@ -87,7 +100,7 @@ typedef struct xep_cuda_ll_kept {
     float *weights;         /* [tokens][topk] */
 } xep_cuda_ll_kept_t;
 
-/** What the handle keeps of the tokens that came, so that their rows can be summed here. */
+/** What the handle keeps of the tokens that came, so that their rows can be summed here, or pushed. */
 typedef struct xep_cuda_ll_came {
     uint32_t *tokens; /* [nranks] of each source */
     uint32_t *rows;   /* [nranks][tokens][topk] of each selection; XEP_CUDA_LL_NO_ROW: it is of another rank */
@@ -144,8 +157,8 @@ typedef struct xep_cuda_ll_dispatch {
     int32_t *stats;                                      /* [L] or NULL */
     uint64_t *rows;                                      /* where to tell the number of rows, or NULL */
     uint8_t *out;                                        /* [nranks] 1: without this rank; where ranks may be out */
-    xep_cuda_ll_came_t came;                             /* rows NULL: rows of this dispatch are not summed here */
-    char *mirror;                                        /* pinned: [nranks] notices, of a dispatch that is refused */
+    xep_cuda_ll_came_t came;
+    char *mirror; /* pinned: [nranks] notices, of a dispatch that is refused */
     xep_cuda_ll_refusal_t *refusal;
     xep_cuda_deadline_t deadline;
 } xep_cuda_ll_dispatch_t;
@@ -190,5 +203,18 @@ typedef struct xep_cuda_ll_sums {
     xep_cuda_deadline_t deadline, at_the_end; /* of ready, of read */
     uint32_t *differs;                        /* rank whose offer is another, plus 1. Pinned */
 } xep_cuda_ll_sums_t;
+
+/** Pushes the rows of others' tokens to them, and sums those that come; or one of both. A kernel a type. */
+typedef struct xep_cuda_ll_rows {
+    xep_cuda_ll_sums_t sums; /* row_stride is that of the inbox, too; its offers and sums of owners are not used */
+    xep_cuda_ll_came_t came;
+    uint32_t topk, row_bytes;
+    uint32_t sends, receives;
+    uint32_t pushing; /* warps of a block; those behind them sum */
+    uint32_t odd;     /* 1: some array is not made of packs of 16 bytes */
+    /* offsets in a heap: */
+    uint64_t inbox; /* [slots][2][tokens][topk] rows: by slot, area, token, selection */
+    uint64_t told;  /* [slots][nranks] xep_cuda_ll_told_t: by the writer's slot, and writer */
+} xep_cuda_ll_rows_t;
 
 #endif

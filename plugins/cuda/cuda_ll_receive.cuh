@@ -68,7 +68,7 @@ static __device__ void publish(const receive_t &r, const board_t &b, uint32_t en
     }
     for (uint32_t i = threadIdx.x; i < r.at.nranks; i += blockDim.x) {
         r.at.there[i] = b.notice[i].slot;
-        if (r.came.rows != nullptr) r.came.tokens[i] = b.notice[i].tokens;
+        r.came.tokens[i] = b.notice[i].tokens;
         if (leaves_out(r.at.outs)) r.out[i] = how_with(r.at.outs, i) != XEP_CUDA_WITH;
     }
     if (threadIdx.x == 0 && r.rows != nullptr) *r.rows = end;
@@ -139,7 +139,7 @@ static __device__ __forceinline__ void store_metadata(const receive_t &r, const 
     store_index(r, row, (int32_t)local);
 }
 
-/* Where a selection of a token that came has its row, for combines that sum here. */
+/* Where a selection of a token that came has its row, for combines that sum here, or push. */
 static __device__ __forceinline__ void note_row(const receive_t &r, const piece_t &p, uint32_t k, int64_t row)
 {
     r.came.rows[(p.source * r.at.tokens + p.token) * r.notice.topk + k] =
@@ -181,7 +181,7 @@ static __device__ __forceinline__ int move_piece(const receive_t &r, const board
         uint32_t local = 0;
         const int64_t row = k < topk ? place_pick(r, b, p.source, picks[k], &local) : NOWHERE;
         uint32_t here = __ballot_sync(UINT32_MAX, row != NOWHERE);
-        if (p.part == 0 && r.came.rows != nullptr && k < topk) note_row(r, p, k, row);
+        if (p.part == 0 && k < topk) note_row(r, p, k, row);
         if (here == 0) continue;
         if (!fetched && !on_its_way && lane == 0) fetch_piece(p, piece_at(r, turn, p));
         /* metadata is stored while the piece is on its way */
@@ -340,6 +340,7 @@ static __device__ __forceinline__ void receive_packets(const receive_t &r, const
     if (blockIdx.x != 0 || threadIdx.x != 0) return;
     if (r.sends) count_dispatch(r, epoch, turn);
     r.at.slot->verdict = verdict;
+    r.at.slot->area = 0;
 }
 
 #endif

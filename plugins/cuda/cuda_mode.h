@@ -12,7 +12,7 @@
 
 #include "cuda_args.h"
 
-enum { CUDA_MOST_IMAGES = 7, CUDA_MOST_KERNELS = 11, CUDA_MOST_WARPS = 32 /* of a block */ };
+enum { CUDA_MOST_IMAGES = 7, CUDA_MOST_KERNELS = 13, CUDA_MOST_WARPS = 32 /* of a block */ };
 
 /** A kernel: which image has it, and what it is called there. */
 typedef struct cuda_kernel_name {

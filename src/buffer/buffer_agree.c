@@ -146,7 +146,15 @@ static int is_short(const terms_t *all, uint32_t nranks, xep_status_t verdict)
     return verdict == XEP_ERR_NO_MEMORY;
 }
 
-xep_status_t xep_buffer_agree(xep_group_t *group, const xep_proposal_t *proposal, int *is_short_p)
+static uint32_t find_fewest(const terms_t *all, uint32_t nranks)
+{
+    uint64_t fewest = UINT32_MAX;
+    for (uint32_t r = 0; r < nranks; r++)
+        if (all[r].multiprocessors < fewest) fewest = all[r].multiprocessors;
+    return (uint32_t)fewest;
+}
+
+xep_status_t xep_buffer_agree(xep_group_t *group, const xep_proposal_t *proposal, int *is_short_p, uint32_t *fewest_p)
 {
     const uint32_t nranks = group->nranks;
     terms_t mine, *all = calloc(nranks, sizeof *all);
@@ -157,6 +165,7 @@ xep_status_t xep_buffer_agree(xep_group_t *group, const xep_proposal_t *proposal
     for (uint32_t r = 1; r < nranks && status == XEP_OK; r++) status = compare_terms(group, proposal->params, all, r);
     if (status == XEP_OK && proposal->room != NULL) status = check_room(all, nranks);
     *is_short_p = is_short(all, nranks, status); /* all are zeros where nothing was exchanged */
+    if (status == XEP_OK) *fewest_p = find_fewest(all, nranks);
     free(all);
     return status;
 }

@@ -30,9 +30,10 @@ typedef struct xep_proposal {
 /**
  * Every rank learns whether all ranks may go on and, with room, whether all heaps of a host fit. XEP_ERR_MISMATCH names
  * the parameter, the ranks and both values; a rank with an error of its own keeps it. *is_short_p, always written and
- * the same on all ranks: they lack only memory, and all may do with less. Collective.
+ * the same on all ranks: they lack only memory, and all may do with less. *fewest_p, where they agree: the fewest
+ * multiprocessors that any rank asks for. Collective.
  */
-xep_status_t xep_buffer_agree(xep_group_t *group, const xep_proposal_t *proposal, int *is_short_p);
+xep_status_t xep_buffer_agree(xep_group_t *group, const xep_proposal_t *proposal, int *is_short_p, uint32_t *fewest_p);
 
 /* ---- buffer_agree_room.c ---- */
 

@@ -152,8 +152,7 @@ static xep_status_t prepare(xep_buffer_t *buffer, attempt_t *attempt)
 }
 
 /* status: of this rank so far. room: as in xep_proposal_t. */
-static xep_status_t agree(const xep_buffer_t *buffer, attempt_t *attempt, const xep_room_view_t *room,
-                          xep_status_t status)
+static xep_status_t agree(xep_buffer_t *buffer, attempt_t *attempt, const xep_room_view_t *room, xep_status_t status)
 {
     const xep_proposal_t mine = {.params = attempt->params,
                                  .by_nodes = buffer->shape.by_nodes,
@@ -161,7 +160,7 @@ static xep_status_t agree(const xep_buffer_t *buffer, attempt_t *attempt, const 
                                  .room = room,
                                  .may_be_smaller = attempt->may_be_smaller,
                                  .status = status};
-    return xep_buffer_agree(buffer->group, &mine, &attempt->is_short);
+    return xep_buffer_agree(buffer->group, &mine, &attempt->is_short, &buffer->env.fewest);
 }
 
 /* Step 1. A rank that looks at its own heap alone says nothing of what there is. */

@@ -103,8 +103,8 @@ static int send_packets(const xep_cuda_ll_dispatch_t *s)
     for (uint64_t t = 0; t < notice.tokens; t++)
         pack_token(s, t, items_of(&s->at, turn, s->at.rank) + t * s->item.stride);
     notice.word = epoch;
-    *s->at.slot = (xep_cuda_ll_slot_t){epoch, turn, *s->wrong, s->at.slot->ready, XEP_CUDA_LL_LOST, {0}};
-    *s->at.now = (xep_cuda_ll_now_t){epoch, turn + 1, 0, epoch, s->at.now->read};
+    *s->at.slot = (xep_cuda_ll_slot_t){epoch, turn, *s->wrong, s->at.slot->ready, XEP_CUDA_LL_LOST, 0, {0}};
+    *s->at.now = (xep_cuda_ll_now_t){epoch, turn + 1, 0, epoch, s->at.now->read, 0};
     for (uint32_t r = 0; r < s->at.nranks; r++) {
         xep_cuda_ll_words_t *words = words_of_turn(&s->at, r, turn, s->at.rank);
         memcpy(s->at.peer[r] + notice_offset(&s->at, turn, s->at.rank), &notice, sizeof notice);
@@ -245,12 +245,12 @@ static void unpack_source(const xep_cuda_ll_dispatch_t *r, uint32_t source)
     const uint32_t first = r->at.first_expert[r->at.rank], end = r->at.first_expert[r->at.rank + 1];
     for (uint64_t i = 0; i < (uint64_t)notice_from(r, source)->tokens * r->notice.topk; i++) {
         xep_cuda_pick_t pick = ((const xep_cuda_pick_t *)(const void *)head)[i];
-        uint32_t *came = r->came.rows == NULL ? NULL : r->came.rows + source * r->at.tokens * r->notice.topk + i;
-        if (came != NULL) *came = (uint32_t)XEP_CUDA_LL_NO_ROW;
+        uint32_t *came = r->came.rows + source * r->at.tokens * r->notice.topk + i;
+        *came = (uint32_t)XEP_CUDA_LL_NO_ROW;
         if (pick.expert < (int64_t)first || pick.expert >= (int64_t)end) continue;
         uint32_t local = (uint32_t)pick.expert - first;
         uint64_t row = r->pair_begin[local * r->at.nranks + source] + pick.ordinal;
-        if (came != NULL) *came = (uint32_t)row;
+        *came = (uint32_t)row;
         store_row(r, items + i / r->notice.topk * r->item.stride, row);
         store_index(r, row, local);
         r->src_token[row] = (int32_t)(i / r->notice.topk);
@@ -275,7 +275,7 @@ static void receive_packets(const xep_cuda_ll_dispatch_t *r)
     at->slot->verdict = XEP_CUDA_LL_HERE;
     for (uint32_t s = 0; s < at->nranks; s++) {
         at->there[s] = notice_from(r, s)->slot;
-        if (r->came.rows != NULL) r->came.tokens[s] = notice_from(r, s)->tokens;
+        r->came.tokens[s] = notice_from(r, s)->tokens;
         r->out[s] = how_with(&at->outs, s) != XEP_CUDA_WITH;
     }
     lay_rows(r);

@@ -186,6 +186,123 @@ static void combine(const xep_cuda_ll_sums_t *c, xep_dtype_t dtype)
     free(sum);
 }
 
+/* ---- rows that are pushed: told by "ready", as no kernel here looks at words of rows ---- */
+
+static char *inbox_of(const xep_cuda_ll_rows_t *c, uint32_t heap, uint64_t token, uint32_t k)
+{
+    const heaps_t *at = &c->sums.at;
+    const uint64_t area = at->there[heap] * UINT64_C(2) + at->slot->area;
+    return at->peer[heap] + c->inbox + ((area * at->tokens + token) * c->topk + k) * c->sums.row_stride;
+}
+
+/* The kernel would take for this row what lies there: it must be empty. */
+static void push_row(const xep_cuda_ll_rows_t *c, char *to, uint32_t row)
+{
+    const uint64_t bytes = (c->row_bytes + UINT64_C(15)) / 16 * 16;
+    for (uint64_t i = 0; i < bytes; i++)
+        if ((unsigned char)to[i] != 0xff) abort();
+    memset(to, 0, bytes);
+    memcpy(to, c->sums.own + row * c->sums.own_stride, c->row_bytes);
+}
+
+static void push_rows(const xep_cuda_ll_rows_t *c)
+{
+    const heaps_t *at = &c->sums.at;
+    for (uint32_t s = 0; s < at->nranks; s++)
+        for (uint64_t i = 0; s != at->rank && i < (uint64_t)c->came.tokens[s] * c->topk; i++) {
+            const uint32_t row = c->came.rows[s * at->tokens * c->topk + i];
+            if (row != (uint32_t)XEP_CUDA_LL_NO_ROW)
+                push_row(c, inbox_of(c, s, i / c->topk, (uint32_t)(i % c->topk)), row);
+        }
+}
+
+static void take_token(const xep_cuda_ll_rows_t *c, xep_dtype_t dtype, uint64_t token, float *sum)
+{
+    const xep_cuda_ll_sums_t *s = &c->sums;
+    memset(sum, 0, s->sum.hidden * sizeof *sum);
+    for (int b = 0; b < 2; b++)
+        if (s->sum.bias[b] != NULL)
+            oracle_row_add(sum, s->sum.bias[b] + token * s->sum.bias_stride[b], dtype, s->sum.hidden);
+    for (uint32_t k = 0; k < c->topk; k++) {
+        const uint32_t own = c->came.rows[(s->at.rank * s->at.tokens + token) * c->topk + k];
+        char *inbox = inbox_of(c, s->at.rank, token, k);
+        float weight = 1;
+        if (s->kept.picks[token * c->topk + k].expert < 0) continue;
+        if (s->weights != NULL)
+            memcpy(&weight, s->weights + token * s->weights_stride + k * sizeof weight, sizeof weight);
+        const char *row = own == (uint32_t)XEP_CUDA_LL_NO_ROW ? inbox : s->own + own * s->own_stride;
+        oracle_row_add_weighted(sum, weight, row, dtype, s->sum.hidden);
+        if (row == inbox) memset(inbox, 0xff, (c->row_bytes + UINT64_C(15)) / 16 * 16);
+    }
+    oracle_row_round(s->sum.out + token * s->sum.out_stride, sum, dtype, s->sum.hidden);
+}
+
+static xep_cuda_ll_told_t *told_of(const xep_cuda_ll_rows_t *c, uint32_t heap, uint32_t slot, uint32_t writer)
+{
+    const heaps_t *at = &c->sums.at;
+    return (xep_cuda_ll_told_t *)(void *)(at->peer[heap] + c->told) + slot * (uint64_t)at->nranks + writer;
+}
+
+static void tell_rows(const xep_cuda_ll_rows_t *c)
+{
+    const heaps_t *at = &c->sums.at;
+    const uint32_t area = at->slot->area;
+    for (uint32_t r = 0; r < at->nranks; r++) {
+        xep_cuda_ll_told_t *told = told_of(c, r, at->slot_number, at->rank);
+        memcpy(told->area[area].offer, c->sums.offer, sizeof c->sums.offer);
+        atomic_store_explicit(word((char *)&told->area[area].ready, 0), at->now->epoch, memory_order_release);
+    }
+}
+
+static int take_told(const xep_cuda_ll_rows_t *c, uint64_t epoch)
+{
+    const heaps_t *at = &c->sums.at;
+    const uint64_t begin = now_ns();
+    const uint32_t area = at->slot->area;
+    for (uint32_t r = 0; r < at->nranks; r++) {
+        char *told = (char *)&told_of(c, at->rank, at->there[r], r)->area[area];
+        if (!wait_word(told, 0, r, epoch, begin, &c->sums.deadline)) return 0;
+        if (memcmp(told + sizeof(uint64_t), c->sums.offer, sizeof c->sums.offer) == 0) continue;
+        __atomic_store_n(c->sums.differs, (r < at->rank ? at->rank : r) + 1, __ATOMIC_RELEASE);
+        return 0;
+    }
+    return 1;
+}
+
+static void combine_rows(const xep_cuda_ll_rows_t *c, xep_dtype_t dtype)
+{
+    const heaps_t *at = &c->sums.at;
+    const int here = at->slot->verdict == XEP_CUDA_LL_HERE;
+    if (c->sends && begin_offer(at)) {
+        push_rows(c);
+        tell_rows(c);
+    }
+    float *sum = malloc(c->sums.sum.hidden * sizeof *sum);
+    if (c->receives && !is_stale(&at->life) && at->now->lost == 0 && here && sum != NULL) {
+        const int good = take_told(c, at->slot->epoch);
+        for (uint64_t t = 0; good && t < c->sums.sum.tokens; t++) take_token(c, dtype, t, sum);
+        if (good) tell_missing(&c->sums);
+        else at->now->lost = at->slot->epoch;
+        at->slot->area ^= 1;
+    }
+    free(sum);
+}
+
+static void run_rows_bf16(const void *args)
+{
+    combine_rows(args, XEP_BF16);
+}
+
+static void run_rows_fp16(const void *args)
+{
+    combine_rows(args, XEP_FP16);
+}
+
+static void run_rows_fp32(const void *args)
+{
+    combine_rows(args, XEP_FP32);
+}
+
 static void run_push_bf16(const void *args)
 {
     push(args, XEP_BF16);
@@ -224,5 +341,8 @@ const standin_kernel_t standin_ll_combine_kernels[] = {
     {"xep_cuda_ll_sum_bf16", sizeof(xep_cuda_ll_sums_t), run_sum_bf16},
     {"xep_cuda_ll_sum_fp16", sizeof(xep_cuda_ll_sums_t), run_sum_fp16},
     {"xep_cuda_ll_sum_fp32", sizeof(xep_cuda_ll_sums_t), run_sum_fp32},
+    {"xep_cuda_ll_rows_bf16", sizeof(xep_cuda_ll_rows_t), run_rows_bf16},
+    {"xep_cuda_ll_rows_fp16", sizeof(xep_cuda_ll_rows_t), run_rows_fp16},
+    {"xep_cuda_ll_rows_fp32", sizeof(xep_cuda_ll_rows_t), run_rows_fp32},
 };
 const int standin_ll_combine_count = sizeof standin_ll_combine_kernels / sizeof standin_ll_combine_kernels[0];

@@ -178,7 +178,9 @@ static xep_buffer_params_t params_of(const mp_job_t *job)
     p.plan_ctx = c->plan_ctx;
     p.slots = c->slots;
     p.threads = c->threads;
-    if (c->memory == XEP_MEMORY_CUDA) p.multiprocessors = c->threads;
+    /* of ll so many that combines push their rows; what pulls they have in cuda_ll_again.c and where ranks die */
+    const uint32_t enough = c->mode != NULL && strcmp(c->mode, "ll") == 0 ? 32 : 0;
+    if (c->memory == XEP_MEMORY_CUDA) p.multiprocessors = c->threads != 0 ? c->threads : enough;
     p.memory = c->memory;
     p.on_failure = c->on_failure;
     p.timeout_ms = c->timeout_ms;

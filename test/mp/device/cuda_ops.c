@@ -332,6 +332,7 @@ static void of_ll(xep_group_t *group)
 {
     if (runs("phases")) phases(group);
     if (runs("ll-patterns")) cuda_ll_patterns(group, streams[0]);
+    if (runs("ll-again")) cuda_ll_again(group, streams[0]);
 }
 
 int main(int argc, char **argv)

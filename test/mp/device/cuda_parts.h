@@ -99,4 +99,8 @@ int cuda_death(xep_group_t *group, const char *mode, void *stream);
 
 void cuda_ll_patterns(xep_group_t *group, void *stream);
 
+/* ---- cuda_ll_again.c: combines of ll that use again what others before them used */
+
+void cuda_ll_again(xep_group_t *group, void *stream);
+
 #endif
