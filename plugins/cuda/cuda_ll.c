@@ -153,6 +153,18 @@ static const char *const waited_for[CUDA_LL_LATE_WORDS] = {
     [CUDA_LL_READERS] = "the end of a combine",
 };
 
+/*
+ * With few multiprocessors rows are pulled: bulk copies keep more on its way for each. Where ranks may be left out, too;
+ * and where there would be so many parts of rows that 32 bits do not count them.
+ */
+static int pushes_rows(const cuda_ll_t *mode)
+{
+    enum { FEW = 32, PART = 512 /* bytes: at least */ };
+    const xep_shape_t *shape = mode->ll.kit.shape;
+    const uint64_t parts = mode->layout.ll.common.combine_stride / PART + 1, rows = shape->tokens * shape->nranks;
+    return mode->cuda.device->gone == NULL && mode->ll.kit.env->fewest >= FEW && rows <= UINT32_MAX / 2 / parts;
+}
+
 /* What kernels count from. */
 static xep_status_t set_up(void *opaque)
 {
@@ -162,7 +174,8 @@ static xep_status_t set_up(void *opaque)
     mode->cuda.words = mode->layout.own_words;
     xep_status_t status = device->ops->fill(device, mode->wrong, 0xff, sizeof *mode->wrong, NULL);
     char *inbox = mode->ll.kit.base[mode->ll.kit.shape->rank] + mode->layout.inbox;
-    if (status == XEP_OK && device->gone == NULL)
+    mode->pushes = pushes_rows(mode);
+    if (status == XEP_OK && mode->pushes)
         status = device->ops->fill(device, inbox, 0xff, mode->layout.inbox_bytes, NULL);
     return status == XEP_OK ? cuda_clear_words(&mode->ll.kit) : status;
 }

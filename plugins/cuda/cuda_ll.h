@@ -103,6 +103,7 @@ typedef struct cuda_ll {
     cuda_ll_layout_t layout;
     cuda_mode_t cuda;
     cuda_ll_slot_t *slots;          /* [slots] */
+    int pushes;                     /* combines push rows (cuda_ll_rows.cuh): the same on all ranks */
     uint64_t begun, received;       /* operations; receive phases that were enqueued */
     xep_cuda_ll_now_t *now;         /* device memory */
     uint64_t *wrong;                /* likewise */

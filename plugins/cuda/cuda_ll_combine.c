@@ -7,7 +7,6 @@ enum {
     COPYING = 32,      /* warps */
     CHUNK = 1024,      /* of a row, that a warp pulls at once: of as many rows as a token has selections */
     SUMS_CHUNK = 2048, /* likewise, of as many as it has owners */
-    FEW = 32,          /* multiprocessors, with which rows are pushed */
     PUSHING = 16,      /* of the warps of a block that pushes rows and sums those that come */
     PACK = 16,         /* bytes that a lane moves of a row that is pushed */
     WARP = 32
@@ -21,13 +20,10 @@ static char *input_of(const cuda_ll_t *mode, const xep_op_t *op)
 
 /* ---- send ---- */
 
-/*
- * Whether rows are pushed to the sources of their tokens (cuda_ll_rows.cuh), the same on all ranks. With few
- * multiprocessors they are pulled: bulk copies keep more on its way for each.
- */
+/* Whether rows are pushed to the sources of their tokens (cuda_ll_rows.cuh), the same on all ranks. */
 static int is_pushed(const cuda_ll_t *mode, const xep_op_t *op)
 {
-    return mode->cuda.device->gone == NULL && mode->ll.kit.env->fewest >= FEW && !ll_sums_at_owner(op);
+    return mode->pushes && !ll_sums_at_owner(op);
 }
 
 /* Whether the receive phase makes the offer: one launch. */

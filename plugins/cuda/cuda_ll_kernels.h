@@ -33,13 +33,14 @@ typedef struct xep_cuda_ll_words {
 
 /**
  * What a rank says of combines that push rows, of a handle in one of its slots, in the heap of every rank: the epoch of
- * the last one of each area, and what ranks must agree on, which was written before. A line of a device.
+ * the last one of each area, and what ranks must agree on, which was written before: each half of a word of the offer
+ * has the low half of the epoch above it. A line of a device.
  */
 typedef struct xep_cuda_ll_told {
     struct {
-        uint64_t ready, offer[2];
+        uint64_t ready, offer[4];
     } area[2];
-    uint64_t reserved[10];
+    uint64_t reserved[6];
 } xep_cuda_ll_told_t;
 
 enum {

@@ -21,7 +21,9 @@
  *  - The second: likewise, as the first has not touched area 1.
  *  - Any other, n: the owner of the expert has received combine n - 1, and so seen the source's "ready" of it, which
  *    the source told when its kernels of combine n - 2 had ended, and with them their stores of EMPTY.
- * "Ready" and the offer beside it, which ranks compare, are overwritten by combine n + 2, so when all have read them.
+ * "Ready" and the offer beside it, which ranks compare, are overwritten by combine n + 2 of the handle, so when all
+ * have read them, or by one of the next handle in the writer's slot: then a rank that postpones its receive phase finds
+ * a later epoch there. The writer has ended this combine by then, and so has found that all offered the same.
  * Where a combine loses step, as a word has not come in time or ranks differ, the inbox may have anything in it, and
  * nothing is done any more until a reset fills it again.
  *
@@ -318,31 +320,31 @@ static __device__ __forceinline__ void tell_rows(const rows_t &c, uint32_t area,
     const xep_cuda_ll_heaps_t &at = c.sums.at;
     for (uint32_t i = blockDim.x - 1 - threadIdx.x; i < at.nranks; i += blockDim.x) {
         auto &told = told_at(c, (at.rank + 1 + i) % at.nranks, at.slot_number, at.rank)->area[area];
-        told.offer[0] = c.sums.offer[0];
-        told.offer[1] = c.sums.offer[1];
+        for (uint32_t w = 0; w < 4; w++)
+            store_told(&told.offer[w], (uint32_t)(c.sums.offer[w / 2] >> w % 2 * 32), epoch);
         store_word((char *)&told.ready, epoch);
     }
 }
 
 /*
  * A warp: whether all ranks are ready and offer the same. The words are waited for beside the rows, which would come
- * without them. 0: they do not, or the deadline has passed.
+ * without them. An offer of a later epoch says that its writer has found that of this one the same. 0: they do not, or
+ * the deadline has passed.
  */
 static __device__ __forceinline__ int await_offers(const rows_t &c, uint32_t area, uint64_t epoch)
 {
     const xep_cuda_ll_heaps_t &at = c.sums.at;
-    uint64_t first[2];
     for (uint32_t begin = 0; begin < at.nranks; begin += 32) {
         const uint32_t lane = begin + threadIdx.x % 32, r = lane < at.nranks ? lane : at.nranks - 1;
         const auto &told = told_at(c, at.rank, at.there[r], r)->area[area];
         if (!__all_sync(UINT32_MAX, wait_word((const char *)&told.ready, r, epoch, c.sums.deadline))) return 0;
         int same = 1;
-        for (uint32_t w = 0; w < 2; w++) {
-            const uint64_t offer = *(const volatile uint64_t *)&told.offer[w];
-            if (begin == 0) first[w] = __shfl_sync(UINT32_MAX, offer, 0);
-            same &= offer == first[w];
+        for (uint32_t w = 0; w < 4; w++) {
+            const uint64_t offer = load_told(&told.offer[w]);
+            same &= (uint32_t)(offer >> 32) != (uint32_t)epoch ||
+                    (uint32_t)offer == (uint32_t)(c.sums.offer[w / 2] >> w % 2 * 32);
         }
-        if (!same) *(volatile uint32_t *)c.sums.differs = r + 1;
+        if (!same) *(volatile uint32_t *)c.sums.differs = (r < at.rank ? at.rank : r) + 1;
         if (!__all_sync(UINT32_MAX, same)) return 0;
     }
     return 1;

@@ -249,9 +249,22 @@ static void tell_rows(const xep_cuda_ll_rows_t *c)
     const uint32_t area = at->slot->area;
     for (uint32_t r = 0; r < at->nranks; r++) {
         xep_cuda_ll_told_t *told = told_of(c, r, at->slot_number, at->rank);
-        memcpy(told->area[area].offer, c->sums.offer, sizeof c->sums.offer);
+        for (int w = 0; w < 4; w++)
+            *word((char *)&told->area[area].offer[w], 0) =
+                at->now->epoch << 32 | (uint32_t)(c->sums.offer[w / 2] >> w % 2 * 32);
         atomic_store_explicit(word((char *)&told->area[area].ready, 0), at->now->epoch, memory_order_release);
     }
+}
+
+/* One of a later epoch says that its writer has found that of this one the same. */
+static int offers_same(const xep_cuda_ll_rows_t *c, const uint64_t *offer, uint64_t epoch)
+{
+    int same = 1;
+    for (int w = 0; w < 4; w++) {
+        const uint64_t told = *word((char *)(uintptr_t)&offer[w], 0);
+        same &= told >> 32 != (uint32_t)epoch || (uint32_t)told == (uint32_t)(c->sums.offer[w / 2] >> w % 2 * 32);
+    }
+    return same;
 }
 
 static int take_told(const xep_cuda_ll_rows_t *c, uint64_t epoch)
@@ -262,7 +275,7 @@ static int take_told(const xep_cuda_ll_rows_t *c, uint64_t epoch)
     for (uint32_t r = 0; r < at->nranks; r++) {
         char *told = (char *)&told_of(c, at->rank, at->there[r], r)->area[area];
         if (!wait_word(told, 0, r, epoch, begin, &c->sums.deadline)) return 0;
-        if (memcmp(told + sizeof(uint64_t), c->sums.offer, sizeof c->sums.offer) == 0) continue;
+        if (offers_same(c, (const uint64_t *)(const void *)told + 1, epoch)) continue;
         __atomic_store_n(c->sums.differs, (r < at->rank ? at->rank : r) + 1, __ATOMIC_RELEASE);
         return 0;
     }

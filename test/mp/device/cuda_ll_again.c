@@ -7,6 +7,7 @@
  */
 #include "cuda_parts.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -131,14 +132,49 @@ static void run(again_t *a, const void *x, const void *idx)
     xep_handle_release(handle);
 }
 
+/*
+ * The last rank postpones its receive phase of a combine. The others end it meanwhile, use their slot again and combine
+ * the next handle, with another hidden: it must not take that for what they offered before.
+ */
+static void combine_late(again_t *a, const void *x, const void *idx, atomic_int *sent)
+{
+    const int is_late = mp_rank() == mp_nranks() - 1;
+    xep_handle_t *first = send(a, x, idx), *next;
+    xep_request_t *combined, *dispatched, *last;
+    xep_dispatch_args_t d = XEP_DISPATCH_ARGS_INIT;
+    xep_combine_args_t b = outputs_of(a);
+    d.x = x, d.topk_idx = idx, d.tokens = TOKENS, d.stream = a->stream;
+    MP_OK(xep_combine(first, &b, is_late ? &combined : NULL));
+    if (!is_late) xep_handle_release(first);
+    MP_OK(xep_dispatch(a->buffer, &d, &next, is_late ? &dispatched : NULL));
+    b.hidden = a->hidden / 2;
+    if (is_late) {
+        while ((uint32_t)*sent != mp_nranks() - 1) continue;
+        MP_OK(xep_request_wait(combined));
+        MP_OK(xep_request_wait(dispatched));
+        xep_request_free(combined);
+        xep_request_free(dispatched);
+        xep_handle_release(first);
+    }
+    MP_OK(xep_combine(next, &b, &last));
+    cuda_rig_wait(a->stream);
+    ++*sent;
+    MP_OK(xep_request_wait(last));
+    xep_request_free(last);
+    xep_handle_release(next);
+    cuda_rig_wait(a->stream);
+    xep_handle_release(send(a, x, idx)); /* it would say that ranks disagreed */
+}
+
 /* multiprocessors: rows are pushed, or, with few, pulled. */
-static void run_shape(xep_group_t *group, xep_dtype_t dtype, uint32_t hidden, uint32_t multiprocessors, void *stream)
+static void run_shape(xep_group_t *group, xep_dtype_t dtype, uint32_t hidden, uint32_t slots, uint32_t multiprocessors,
+                      void *stream)
 {
     static char zeros[TOKENS * MOST_HIDDEN * 4];
     static int64_t idx[TOKENS];
     again_t a = {.dtype = dtype, .hidden = hidden, .staged = cuda_job_stages(group), .stream = stream};
     xep_buffer_params_t p = XEP_BUFFER_PARAMS_INIT;
-    p.mode = "ll", p.experts = EXPERTS, p.topk = 1, p.hidden = hidden, p.tokens = TOKENS, p.slots = 1;
+    p.mode = "ll", p.experts = EXPERTS, p.topk = 1, p.hidden = hidden, p.tokens = TOKENS, p.slots = slots;
     p.dtype = p.combine_dtype = dtype;
     p.memory = XEP_MEMORY_CUDA, p.multiprocessors = multiprocessors;
     MP_OK(xep_buffer_create(group, &p, &a.buffer));
@@ -146,7 +182,8 @@ static void run_shape(xep_group_t *group, xep_dtype_t dtype, uint32_t hidden, ui
     void *x = cuda_rig_alloc(zeros, sizeof zeros), *idx_there = cuda_rig_alloc(idx, sizeof idx);
     a.outputs = cuda_rig_alloc(NULL, (size_t)mp_nranks() * TOKENS * row_bytes(&a));
     a.out = cuda_rig_alloc(NULL, TOKENS * row_bytes(&a));
-    run(&a, x, idx_there);
+    if (slots == 1) run(&a, x, idx_there);
+    else if (!a.staged) combine_late(&a, x, idx_there, mp_counter(group));
     cuda_rig_free(x);
     cuda_rig_free(idx_there);
     cuda_rig_free(a.outputs);
@@ -158,8 +195,9 @@ void cuda_ll_again(xep_group_t *group, void *stream)
 {
     const xep_dtype_t dtypes[] = {XEP_BF16, XEP_FP16, XEP_FP32};
     for (int i = 0; i < 3; i++) {
-        run_shape(group, dtypes[i], MOST_HIDDEN, 32, stream);
-        run_shape(group, dtypes[i], 83, 32, stream);
-        run_shape(group, dtypes[i], 83, 16, stream);
+        run_shape(group, dtypes[i], MOST_HIDDEN, 1, 32, stream);
+        run_shape(group, dtypes[i], 83, 1, 32, stream);
+        run_shape(group, dtypes[i], 83, 1, 16, stream);
     }
+    run_shape(group, XEP_BF16, MOST_HIDDEN, 2, 32, stream);
 }
