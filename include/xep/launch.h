@@ -61,8 +61,8 @@ typedef struct xep_device_ops {
     xep_status_t (*mark)(xep_device_t *device, void *stream);
 
     /**
-     * Part of a stream's work: branch gives a second stream, whose later work is behind all that stream had before part,
-     * and join orders later work on stream behind that of the second one. One part at a time.
+     * Part of a stream's work: branch gives a second stream, whose later work is behind all that stream had before
+     * part, and join orders later work on stream behind that of the second one. One part at a time.
      */
     xep_status_t (*part)(xep_device_t *device, void *stream);
     xep_status_t (*branch)(xep_device_t *device, void **second_p);

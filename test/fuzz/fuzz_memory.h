@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /**
- * The transport of a fuzz world: heaps are memory of this process, exactly as long as was asked for, on the wires of the
- * simulator.
+ * The transport of a fuzz world: heaps are memory of this process, exactly as long as was asked for, on the wires of
+ * the simulator.
  */
 #ifndef FUZZ_MEMORY_H
 #define FUZZ_MEMORY_H
