@@ -154,12 +154,12 @@ static const char *const waited_for[CUDA_LL_LATE_WORDS] = {
 };
 
 /*
- * With few multiprocessors rows are pulled: bulk copies keep more on its way for each. Where ranks may be left out, too;
- * and where there would be so many parts of rows that 32 bits do not count them.
+ * The same on all ranks. With few multiprocessors rows are pulled, as bulk copies keep more on its way for each; also
+ * where ranks may be left out, and where there are so many parts of rows that 32 bits do not count them.
  */
 static int pushes_rows(const cuda_ll_t *mode)
 {
-    enum { FEW = 32, PART = 512 /* bytes: at least */ };
+    enum { FEW = 32 /* multiprocessors */, PART = 512 /* bytes of a row, at least */ };
     const xep_shape_t *shape = mode->ll.kit.shape;
     const uint64_t parts = mode->layout.ll.common.combine_stride / PART + 1, rows = shape->tokens * shape->nranks;
     return mode->cuda.device->gone == NULL && mode->ll.kit.env->fewest >= FEW && rows <= UINT32_MAX / 2 / parts;
