@@ -90,7 +90,7 @@ static void in_operations(xep_group_t *group, absence_t how)
         atomic_store(right, 0);
         int done = stays_away(&job, &other, how, epoch, attempt);
         MP_OK(xep_buffer_reset(job.buffer));
-        epoch++;
+        epoch += 2; /* one of the dispatch, one of the reset */
         mp_job_close(&other);
         if (done) break;
     }
