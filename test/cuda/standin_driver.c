@@ -19,8 +19,8 @@ typedef struct event {
     standin_stream_t *stream;
     uint64_t given;
     unsigned flags;
-    struct timespec at;     /* when the stream came to it */
-    uint64_t capture;       /* in which it was recorded; 0: none */
+    struct timespec at; /* when the stream came to it */
+    uint64_t capture;   /* in which it was recorded; 0: none */
 } event_t;
 
 API cuStreamCreate(void **stream_p, unsigned flags)
