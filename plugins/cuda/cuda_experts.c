@@ -101,8 +101,8 @@ static int follows_parts(cuda_normal_t *mode, const xep_recv_t *recv, const void
 }
 
 /*
- * The second stream, behind the first part; 0: there is none, and nothing has been enqueued. So it is where the
- * dispatch is in a graph whose capture has ended, and the expansion in another: the second stream is in neither then.
+ * Gives the second stream, behind the first part. 0: it cannot be used, and nothing has been enqueued, as where the
+ * dispatch was captured into one graph and the expansion is being captured into another.
  */
 static int is_branched(const cuda_normal_t *mode, void *stream, void **second_p)
 {

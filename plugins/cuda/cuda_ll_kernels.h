@@ -32,9 +32,9 @@ typedef struct xep_cuda_ll_words {
 } xep_cuda_ll_words_t;
 
 /**
- * What a rank says of combines that push rows, of a handle in one of its slots, in the heap of every rank: the epoch of
- * the last one of each area, and what ranks must agree on, which was written before: each half of a word of the offer
- * has the low half of the epoch above it. A line of a device.
+ * What a rank tells every other about the handle in one of its slots, in combines that push rows. For each area: the
+ * epoch of its last combine, and, written before it, what ranks must agree on, 32 bits to a word, with the low half of
+ * the epoch above them. As long as a cache line of a device.
  */
 typedef struct xep_cuda_ll_told {
     struct {

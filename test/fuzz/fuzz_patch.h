@@ -34,7 +34,7 @@ typedef struct fuzz_patch {
     uint64_t value;
 } fuzz_patch_t;
 
-/** Of a struct and the table of its fields. */
+/** fuzz_patched() for a struct and the table of its fields. */
 #define FUZZ_PATCHED(_good, _fields, _patch) \
     fuzz_patched(&(_good), sizeof(_good), (_fields), sizeof(_fields) / sizeof(_fields)[0], (_patch))
 

@@ -90,7 +90,7 @@ static int is_broken(sim_wire_t *self, const char *call)
     return 1;
 }
 
-/* What is held for a rank, or, where to is NULL, for any. */
+/* Posts the messages held for a rank; to is NULL: for all ranks. */
 static void post_held(const sim_wire_t *self, const sim_wire_t *to)
 {
     for (sim_message_t *m = self->net->messages; m != NULL; m = m->next)
@@ -280,7 +280,7 @@ static void drop(sim_net_t *net, sim_message_t *message)
     free(message);
 }
 
-/* Of a rank that is out nothing is stored. */
+/* Copies what is put or got; a put or get of a rank that is out does nothing. */
 static void store(const sim_message_t *m)
 {
     char *there = heap_at(m->to, m->offset, m->bytes);

@@ -40,7 +40,7 @@ void cuda_after(xep_group_t *group, void *streams[2]);
 
 /** Of received rows, and back: compared with plain loops. Where all ranks map one another. */
 void cuda_experts(xep_group_t *group, void *stream);
-/** What is refused (cuda_refuse_experts.c). */
+/** Calls with wrong arguments, each refused (cuda_refuse_experts.c). */
 void cuda_refuse_experts(xep_group_t *group, void *stream);
 
 /* ---- cuda_staged.c: ranks that do not all map one another: what is the host's part of it */
