@@ -15,7 +15,7 @@ libxep_all_la_SOURCES = \
  %D%/api/api_check_payloads.c %D%/api/api_check_pieces.c %D%/api/api_group.c %D%/api/api_rows.c \
 	%D%/api/api_layout.c %D%/api/api_check_memory.c %D%/api/api_operations.c \
 	%D%/api/api_requests.c %D%/api/api_weights.c %D%/api/api_check_require.c \
-	%D%/request/packed_payloads.h %D%/request/packed_payloads.c %D%/request/handle.h %D%/request/handle.c \
+	%D%/request/packed_payloads.h %D%/request/packed_payloads.c \
 	%D%/request/request.h %D%/request/request.c \
 	%D%/request/request_advance.c %D%/request/request_begin.c %D%/request/request_end.c \
 	%D%/request/request_trace.c %D%/request/request_wait.c \
@@ -51,7 +51,7 @@ libxep_all_la_SOURCES = \
 	%D%/group/group_control.c %D%/group/group_create.c %D%/group/group_exchange.h \
 	%D%/group/group_exchange.c %D%/group/group_hello.c %D%/group/group_ctl.h \
 	%D%/group/group_ctl.c %D%/group/group_out.h %D%/group/group_out.c %D%/group/group_signal.h \
-	%D%/group/group_signal.c %D%/group/group_sleep.h %D%/group/group_sleep.c %D%/group/group_wait.h \
+	%D%/group/group_signal.c %D%/group/group_wait.h \
 	%D%/group/group_wait.c %D%/group/neighbours.h %D%/group/neighbours.c \
 	%D%/group/group_progress_thread.c %D%/group/transport.h \
 	%D%/report/account.h %D%/report/account.c %D%/report/recording.h %D%/report/recording.c \

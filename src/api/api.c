@@ -11,13 +11,13 @@
 #include <xep/elastic.h>
 
 #include "api_check.h"
+#include "backoff.h"
 #include "balance.h"
 #include "buffer.h"
 #include "buffer_size.h"
 #include "cpu.h"
 #include "cuda/cuda_device.h"
 #include "group_abort.h"
-#include "handle.h"
 #include "mode.h"
 #include "path.h"
 #include "plugin_loader.h"

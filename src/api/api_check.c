@@ -10,7 +10,6 @@
 #include <stdio.h>
 
 #include "error.h"
-#include "handle.h"
 #include "owners.h"
 #include "request.h"
 

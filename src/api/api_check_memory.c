@@ -9,7 +9,7 @@
 
 #include "cuda/cuda_device.h"
 #include "error.h"
-#include "handle.h"
+#include "request.h"
 
 typedef struct array {
     const char *name; /* of the argument, for the sentence */

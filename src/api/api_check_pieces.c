@@ -4,7 +4,7 @@
 #include "api_check.h"
 
 #include "error.h"
-#include "handle.h"
+#include "request.h"
 
 /* A capacity concerns a whole dispatch; rows in place are not received. */
 xep_status_t xep_check_pieces(const xep_buffer_t *buffer, const xep_dispatch_args_t *a)

@@ -7,7 +7,6 @@
 
 #include "buffer.h"
 #include "error.h"
-#include "handle.h"
 #include "request.h"
 
 /* ---- objects ---- */

@@ -3,7 +3,6 @@
 /* The exported functions of dispatches and combines and their handles: as api.c has those before them. */
 
 #include "api_check.h"
-#include "handle.h"
 #include "mode.h"
 #include "packed_payloads.h"
 #include "recording.h"

@@ -8,8 +8,8 @@
 
 #include "api_check.h"
 #include "error.h"
-#include "handle.h"
 #include "packed_payloads.h"
+#include "request.h"
 
 /* Counts are not enough: the rows must be there. */
 static xep_status_t check_ready(const xep_handle_t *handle)

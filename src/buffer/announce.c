@@ -5,11 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cpu.h"
+#include "backoff.h"
 #include "error.h"
+#include "group_doorbell.h"
 #include "group_out.h"
-#include "group_sleep.h"
-#include "handle.h"
 #include "layout.h"
 #include "members.h"
 #include "request.h"

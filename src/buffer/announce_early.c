@@ -5,7 +5,6 @@
 
 #include "announce.h"
 #include "error.h"
-#include "handle.h"
 #include "request.h"
 
 /* ---- telling ---- */

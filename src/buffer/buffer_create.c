@@ -10,7 +10,6 @@
 #include "buffer_agree.h"
 #include "buffer_size.h"
 #include "group_exchange.h"
-#include "handle.h"
 #include "heap.h"
 #include "log.h"
 #include "members.h"

@@ -32,15 +32,14 @@
 #include <stdlib.h>
 
 #include "announce.h"
+#include "backoff.h"
 #include "balance.h"
 #include "buffer_give_up.h"
-#include "cpu.h"
 #include "group_abort.h"
 #include "group_exchange.h"
 #include "group_out.h"
 #include "group_signal.h"
 #include "group_wait.h"
-#include "handle.h"
 #include "log.h"
 #include "members.h"
 #include "mode.h"

@@ -10,9 +10,10 @@
 #include <stddef.h>
 #include <stdio.h>
 
+#include "backoff.h"
 #include "cache.h"
 #include "cpu.h"
-#include "group_sleep.h"
+#include "group_doorbell.h"
 #include "heap.h"
 #include "host.h"
 #include "log.h"

@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "cpu.h"
+#include "backoff.h"
 #include "group_out.h"
 #include "log.h"
 

@@ -13,7 +13,6 @@
 #include <time.h>
 
 #include "backoff.h"
-#include "cpu.h"
 #include "error.h"
 #include "group.h"
 #include "group_abort.h"

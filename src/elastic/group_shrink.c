@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cpu.h"
+#include "backoff.h"
 #include "error.h"
 #include "group_abort.h"
 #include "group_doorbell.h"

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cpu.h"
+#include "backoff.h"
 #include "error.h"
 #include "group_out.h"
 #include "log.h"

@@ -8,7 +8,7 @@
  */
 #include "members.h"
 
-#include "cpu.h"
+#include "backoff.h"
 #include "error.h"
 #include "group_out.h"
 #include "request.h"

@@ -8,7 +8,6 @@
 #include "error.h"
 #include "group_ctl.h"
 #include "group_doorbell.h"
-#include "group_sleep.h"
 #include "log.h"
 
 enum { LAST_WORD_MS = 500 };

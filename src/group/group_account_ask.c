@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cpu.h"
 #include "error.h"
 #include "group_abort.h"
 #include "group_wait.h"

@@ -18,7 +18,6 @@
 #include "group_doorbell.h"
 #include "group_exchange.h"
 #include "group_out.h"
-#include "group_sleep.h"
 #include "host.h"
 #include "log.h"
 #include "recording.h"

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-#include "cpu.h"
+#include "backoff.h"
 #include "error.h"
 
 /* The time is written before the reason, which tells others that the rank is out. */

@@ -8,7 +8,7 @@
 
 #include <stdio.h>
 
-#include "cpu.h"
+#include "backoff.h"
 #include "error.h"
 #include "group_account.h"
 #include "group_out.h"

@@ -6,10 +6,10 @@
  */
 #include "group_wait.h"
 
-#include "cpu.h"
+#include "backoff.h"
 #include "error.h"
 #include "group_abort.h"
-#include "group_sleep.h"
+#include "group_doorbell.h"
 
 /*
  * Questions are answered every 5 ms. A first sleep takes at most 250 us, and after three without news 2 ms: for so long

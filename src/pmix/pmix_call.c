@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cpu.h"
+#include "backoff.h"
 #include "process.h"
 
 enum {

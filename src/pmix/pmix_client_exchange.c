@@ -19,7 +19,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "cpu.h"
+#include "backoff.h"
 #include "error.h"
 #include "pmix_call.h"
 #include "pmix_life.h"

@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "cpu.h"
+#include "backoff.h"
 #include "host.h"
 #include "pmix_call.h"
 

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cpu.h"
+#include "backoff.h"
 #include "error.h"
 #include "pmix_call.h"
 

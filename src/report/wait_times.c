@@ -13,7 +13,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "cpu.h"
+#include "backoff.h"
 #include "error.h"
 
 /* ---- counters ---- */

@@ -2,7 +2,6 @@
 
 #include "packed_payloads.h"
 
-#include "handle.h"
 #include "request.h"
 #include "staging.h"
 

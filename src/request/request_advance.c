@@ -11,7 +11,6 @@
 
 #include "buffer.h"
 #include "group_abort.h"
-#include "handle.h"
 #include "members.h"
 #include "packed_payloads.h"
 #include "staging.h"

@@ -7,7 +7,6 @@
 #include "request.h"
 
 #include "buffer.h"
-#include "handle.h"
 #include "layout.h"
 #include "members.h"
 #include "staging.h"

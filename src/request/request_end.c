@@ -10,7 +10,6 @@
 
 #include "announce.h"
 #include "buffer_give_up.h"
-#include "handle.h"
 #include "log.h"
 #include "members.h"
 

@@ -7,7 +7,6 @@
 #include "request.h"
 
 #include "buffer.h"
-#include "handle.h"
 
 static xep_trace_event_t event_of(const xep_request_t *req, xep_trace_kind_t kind, uint64_t begin_ns, uint64_t end_ns)
 {

@@ -9,11 +9,10 @@
 #include <stdio.h>
 
 #include "announce.h"
+#include "backoff.h"
 #include "buffer_give_up.h"
-#include "cpu.h"
 #include "group_account.h"
 #include "group_wait.h"
-#include "handle.h"
 #include "members.h"
 #include "packed_payloads.h"
 #include "staging.h"

@@ -7,12 +7,11 @@
 #include "api_check.h"
 #include "backoff.h"
 #include "buffer_give_up.h"
-#include "cpu.h"
 #include "error.h"
-#include "group_sleep.h"
+#include "group_doorbell.h"
 #include "group_wait.h"
-#include "handle.h"
 #include "members.h"
+#include "request.h"
 
 /* ---- waiting ---- */
 

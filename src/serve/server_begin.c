@@ -2,9 +2,9 @@
 
 #include "server.h"
 
-#include "cpu.h"
+#include "backoff.h"
 #include "error.h"
-#include "handle.h"
+#include "request.h"
 
 /* ---- operations that were announced ---- */
 

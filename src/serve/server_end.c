@@ -2,7 +2,6 @@
 
 #include "server.h"
 
-#include "cpu.h"
 #include "error.h"
 #include "group_out.h"
 

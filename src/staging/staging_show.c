@@ -3,7 +3,6 @@
 /* What an operation has brought, on its way to the device. */
 #include "staging.h"
 
-#include "handle.h"
 #include "request.h"
 #include "staging_slots.h"
 

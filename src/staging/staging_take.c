@@ -6,7 +6,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "handle.h"
 #include "packed_payloads.h"
 #include "request.h"
 #include "staging_slots.h"

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "cpu.h"
+#include "backoff.h"
 #include "error.h"
 #include "process.h"
 #include "ucp_link.h"

@@ -5,8 +5,6 @@
 #include <sched.h>
 #include <time.h>
 
-#include "cpu.h"
-
 /*
  * A peer that computes is away for milliseconds: from then on a sleep costs at most one part in 400 of the wait, and
  * leaves the core to other ranks. Sleeping earlier costs more than that: waking took 35 to 70 us where flags took 0.1
@@ -36,6 +34,14 @@ static const struct {
     [XEP_BACKOFF_OVERSUBSCRIBED] = {0, 2 * 1000 * 1000},
     [XEP_BACKOFF_RARE] = {0, 2 * 1000 * 1000},
 };
+
+/* Monotonic, and read without a system call where the kernel has a vDSO: waits call it often. */
+uint64_t xep_clock_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
 
 uint64_t xep_deadline_from(uint64_t now_ns, int32_t timeout_ms)
 {

@@ -1,10 +1,30 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** The backoff of waiting loops: spin, then yield, then sleep, until a deadline. */
+/** The clock, and the backoff of waiting loops: spin, then yield, then sleep, until a deadline. */
 #ifndef XEP_UTIL_BACKOFF_H
 #define XEP_UTIL_BACKOFF_H
 
 #include <stdint.h>
+#include <time.h>
+
+/** Nanoseconds of a monotonic clock. */
+uint64_t xep_clock_ns(void);
+
+/** A time of this clock as a condition of CLOCK_MONOTONIC wants it. */
+static inline struct timespec xep_clock_at(uint64_t ns)
+{
+    return (struct timespec){(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
+}
+
+/** Tells the core that this is a spinning loop. */
+static inline void xep_cpu_relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ __volatile__("yield" ::: "memory");
+#endif
+}
 
 typedef enum xep_backoff_kind {
     XEP_BACKOFF_ALONE,          /* every rank of this host has a processor */

@@ -9,7 +9,6 @@
 #include "cpu.h"
 
 #include <sched.h>
-#include <time.h>
 #include <unistd.h>
 
 #if defined(__x86_64__)
@@ -62,12 +61,4 @@ unsigned xep_cpu_count(const int32_t *pids, uint32_t count)
     for (uint32_t i = 0; i < count; i++)
         if (sched_getaffinity(pids[i], sizeof set, &set) == 0) CPU_OR(&all, &all, &set);
     return CPU_COUNT(&all) != 0 ? (unsigned)CPU_COUNT(&all) : (unsigned)sysconf(_SC_NPROCESSORS_ONLN);
-}
-
-/* Monotonic, and read without a system call where the kernel has a vDSO: waits call it often. */
-uint64_t xep_clock_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }

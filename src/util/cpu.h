@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** What the processor can do, how many there are, and the clock. */
+/** What the processor can do, and how many there are. */
 #ifndef XEP_UTIL_CPU_H
 #define XEP_UTIL_CPU_H
 
 #include <stdint.h>
-#include <time.h>
 
 #include <xep/plugin.h>
 
@@ -20,24 +19,5 @@ const char *xep_cpu_simd_name(xep_simd_t simd);
  * count.
  */
 unsigned xep_cpu_count(const int32_t *pids, uint32_t count);
-
-/** Nanoseconds of a monotonic clock. */
-uint64_t xep_clock_ns(void);
-
-/** A time of this clock as a condition of CLOCK_MONOTONIC wants it. */
-static inline struct timespec xep_clock_at(uint64_t ns)
-{
-    return (struct timespec){(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
-}
-
-/** Tells the core that this is a spinning loop. */
-static inline void xep_cpu_relax(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ __volatile__("yield" ::: "memory");
-#endif
-}
 
 #endif

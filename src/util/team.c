@@ -11,7 +11,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "cpu.h"
+#include "backoff.h"
 #include "error.h"
 #include "process.h"
 

@@ -13,7 +13,7 @@
 
 #include <xep/xep.h>
 
-#include "cpu.h"
+#include "backoff.h"
 #include "trace_file.h"
 
 /** Whether a trace is written. Changed by open and by a fork alone. */

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backoff.h"
 #include "cast.h"
 #include "codec.h"
 #include "cpu.h"

@@ -21,7 +21,6 @@
 #include "fuzz_target.h"
 #include "group.h"
 #include "group_doorbell.h"
-#include "group_sleep.h"
 #include "ucp_transport.h"
 
 #if defined(__SANITIZE_ADDRESS__)

@@ -2,7 +2,7 @@
 
 /*
  * What the models of all modes share: ranks, the script of operations that all of them run, slots and turns as the core
- * gives them (src/request/request.c, handle.c), the wire (include/xep/wire.h), death and the deadline.
+ * gives them (src/request/request.c), the wire (include/xep/wire.h), death and the deadline.
  *
  * One step (d_step) of a rank stands for everything between a wait and one word that it sets in another rank's memory:
  * loads of words with acquire, then plain reads and writes, then one release store, or one put_signal.

@@ -46,7 +46,7 @@ struct rows : rl::test_suite<rows, 2> {
     }
 };
 
-/* A rank that is about to sleep, and one that has what it waits for (group_sleep.c). */
+/* A rank that is about to sleep, and one that has what it waits for (group_doorbell.c). */
 struct sleeper : rl::test_suite<sleeper, 2> {
     rl::atomic<int> asleep, word;
     int slept, woke;

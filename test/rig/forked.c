@@ -15,7 +15,6 @@
 #include <unistd.h>
 
 #include "config.h"
-#include "cpu.h"
 #include "neighbours.h"
 #include "ucp_transport.h"
 

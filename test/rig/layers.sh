@@ -87,7 +87,7 @@ closes python/ext/ext_view.c 'static int is(PyObject *o) { return ext_device_che
     'ext_view_new('
 closes python/xep/params.py '    from .group import Group' python/xep/group.py 'from .params import BufferInfo'
 closes python/deep_ep/handles.py '    from .core import Pool' python/deep_ep/core.py 'from .handles import'
-bad src/request/handle.c 'static void drop(xep_handle_t *h) { xep_handle_release(h); }' 'api.c is on top'
+bad src/request/request.c 'static void drop(xep_handle_t *h) { xep_handle_release(h); }' 'api.c is on top'
 bad src/api/api_check.c 'static void stop(xep_group_t *g) { xep_group_abort(g); }' 'api.c is on top'
 bad src/util/dtype.c 'static xep_status_t lay(void) { return xep_layout(0, 0); }' 'api.c is on top'
 bad src/util/log.h 'unsigned xep_cpu_count(void);' 'a header declares what its .c defines'

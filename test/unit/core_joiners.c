@@ -14,7 +14,6 @@
 #include <unistd.h>
 
 #include "backoff.h"
-#include "cpu.h"
 #include "group_grow.h"
 #include "joiners.h"
 #include "ucp_transport.h"

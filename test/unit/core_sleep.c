@@ -9,9 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cpu.h"
+#include "backoff.h"
 #include "group_doorbell.h"
-#include "group_sleep.h"
 #include "transport.h"
 #include "unit.h"
 

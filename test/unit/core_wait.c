@@ -13,7 +13,7 @@
 
 #include "buffer.h"
 #include "buffer_give_up.h"
-#include "handle.h"
+#include "request.h"
 #include "unit.h"
 #include "unit_mirror.h"
 

@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "backoff.h"
 #include "cpu.h"
 #include "unit.h"
 

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cpu.h"
+#include "backoff.h"
 #include "forked.h"
 
 enum { NRANKS = 3, VICTIM = 2, HEAP = 1 << 20, PIECE = 20000 };

@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "cpu.h"
+#include "backoff.h"
 #include "forked.h"
 
 enum { NRANKS = 2, HEAP = 1 << 20, OWN = 0x5a, LATE = 0xc3, TURNS = 20000 };

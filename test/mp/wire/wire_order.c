@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cpu.h"
+#include "backoff.h"
 #include "forked.h"
 #include "wire_calls.h"
 

@@ -11,7 +11,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "cpu.h"
+#include "backoff.h"
 #include "forked.h"
 
 enum { NRANKS = 2, SIGNALS = 4096 };
