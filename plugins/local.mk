@@ -82,9 +82,9 @@ cuda_headers = \
 	%D%/cuda/cuda_args.h %D%/cuda/cuda_kernels.h %D%/cuda/cuda_ll_kernels.h %D%/cuda/cuda_layout.h \
 	%D%/cuda/cuda_experts.h %D%/cuda/cuda_words.cuh %D%/cuda/cuda_plan.cuh %D%/cuda/cuda_counts.cuh \
 	%D%/cuda/cuda_bulk.cuh %D%/cuda/cuda_copy.cuh %D%/cuda/cuda_elements.cuh %D%/cuda/cuda_sum.cuh \
-	%D%/cuda/cuda_move.cuh %D%/cuda/cuda_ll_heaps.cuh %D%/cuda/cuda_ll_push.cuh %D%/cuda/cuda_ll_rows.cuh \
-	%D%/cuda/cuda_ll_board.cuh %D%/cuda/cuda_ll_send.cuh %D%/cuda/cuda_ll_receive.cuh %D%/cuda/cuda_cast.cuh \
-	%D%/cuda/cuda_outs.cuh %D%/cuda/cuda_reduce.cuh
+	%D%/cuda/cuda_move.cuh %D%/cuda/cuda_ll_heaps.cuh %D%/cuda/cuda_ll_push.cuh %D%/cuda/cuda_ll_offers.cuh \
+	%D%/cuda/cuda_ll_rows.cuh %D%/cuda/cuda_ll_board.cuh %D%/cuda/cuda_ll_send.cuh %D%/cuda/cuda_ll_receive.cuh \
+	%D%/cuda/cuda_cast.cuh %D%/cuda/cuda_outs.cuh %D%/cuda/cuda_reduce.cuh
 cuda_mode_sources = %D%/kernels/cast_formats.c %D%/kernels/logfmt.h %D%/kernels/logfmt.c \
 	%D%/cuda/cuda_args.h %D%/cuda/cuda_images.h %D%/cuda/cuda_mode.h %D%/cuda/cuda_mode.c \
 	%D%/cuda/cuda_layout.h %D%/cuda/cuda_layout.c

@@ -17,7 +17,8 @@
  * else, and with XEP_COMBINE_SUM_AT_OWNER:
  *  1. send: copies outputs into the input if they are elsewhere (this rank's own stay), then "ready"; before it the
  *     offer, unless that is what the lines of the slot have from its last combine. XEP_COMBINE_SUM_AT_OWNER: stores the
- *     sum of each token's rows here into its source's heap, in place of the copy.
+ *     sum of each token's rows here into its source's heap, in place of the copy; where others may push rows, tells
+ *     them first what it offers (cuda_ll_offers.cuh).
  *  2. receive: waits for all words, begins to pull each token's rows where they are, sums them if the offers agree,
  *     tells all that it has read ("read"), and ends when all have read what is here. Sums of owners are in its own
  *     heap.
@@ -86,7 +87,7 @@ typedef struct cuda_ll_layout {
     uint64_t sums;      /* XEP_REGION_ROWS: xep_cuda_ll_push_t */
     uint64_t inbox;     /* likewise: xep_cuda_ll_rows_t; its bytes */
     uint64_t inbox_bytes;
-    uint64_t told; /* XEP_REGION_CONTROL: likewise */
+    uint64_t told; /* XEP_REGION_CONTROL: xep_cuda_ll_heaps_t */
 } cuda_ll_layout_t;
 
 /** Beside an ll_slot_t, whose arrays are device memory, in device memory too. */

@@ -172,7 +172,6 @@ static xep_status_t launch_rows(const cuda_ll_t *mode, const xep_op_t *op, int s
                    : receives ? PUSHING
                               : CUDA_MOST_WARPS,
         .inbox = mode->layout.inbox,
-        .told = mode->layout.told,
     };
     xep_cuda_sum_t *sum = &rows.sums.sum;
     const uint32_t blocks = cuda_multiprocessors(&mode->ll.kit);

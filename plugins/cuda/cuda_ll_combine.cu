@@ -7,6 +7,7 @@
 #include <stddef.h>
 
 #include "cuda_ll_heaps.cuh"
+#include "cuda_ll_offers.cuh"
 #include "cuda_ll_push.cuh"
 #include "cuda_ll_rows.cuh"
 #include "cuda_outs.cuh"
@@ -84,7 +85,7 @@ static __device__ void copy_rows(const offer_t &o, uint32_t *before)
  * By all threads of a block: to each rank, in the line of this rank's slot, what it offers, if that is news: the word
  * would have to wait until the store is at the rank. And, if nobody else tells, that it is ready.
  */
-static __device__ __forceinline__ void tell_offer(const xep_cuda_ll_heaps_t &at, const uint64_t *offer, uint64_t ready)
+static __device__ __forceinline__ void tell_line(const xep_cuda_ll_heaps_t &at, const uint64_t *offer, uint64_t ready)
 {
     const int news = at.slot->said[0] != offer[0] || at.slot->said[1] != offer[1];
     for (uint32_t i = threadIdx.x; i < at.nranks; i += blockDim.x) {
@@ -122,8 +123,10 @@ template <typename F> static __device__ __forceinline__ void offer(const offer_t
     const uint64_t epoch = at.now->epoch + 1, ready = at.slot->ready;
     const uint64_t word = at.line + at.slot_number * (uint64_t)at.nranks * at.line_bytes + at.line_ready;
     if (is_left_out(at, epoch)) return;
-    if (at.slot->verdict == XEP_CUDA_LL_HERE) bring();
-    if (blockIdx.x == 0) tell_offer(at, o.offer, 0);
+    const int here = at.slot->verdict == XEP_CUDA_LL_HERE;
+    if (here && at.told != 0 && blockIdx.x == 0) tell_offer(at, o.offer, at.slot->area, epoch);
+    if (here) bring();
+    if (blockIdx.x == 0) tell_line(at, o.offer, 0);
     begin_next();
     tell_share(at.peer, at.rank, at.nranks, word, at.line_bytes, ready, epoch, 1);
     if (blockIdx.x != 0 || threadIdx.x != 0) return;
@@ -300,7 +303,7 @@ static __device__ __forceinline__ void sum_rows(const xep_cuda_ll_sums_t &c, uin
  * there when it began. Else the epoch is the one that the send phase has left in the slot: those of other operations
  * may have come in between. "Ready" goes by the number of the owner's slot: it is looked for under there[r]. "Read" is
  * told also where nothing was summed, as owners wait for it; of a dispatch that was refused, which it was on all ranks,
- * only this one waits, for its own blocks.
+ * only this one waits, for its own blocks. So it does where ranks push rows that others sum: no "read" comes of those.
  */
 template <typename E> static __device__ __forceinline__ void combine(const xep_cuda_ll_sums_t &c)
 {
@@ -313,12 +316,14 @@ template <typename E> static __device__ __forceinline__ void combine(const xep_c
     const uint64_t read = at.now->read;
     const int lost = has_lost_step(&at.now->lost, epoch), here = at.slot->verdict == XEP_CUDA_LL_HERE;
     if (is_stale(at.life) || lost) return; /* all blocks; one load behind the other would take a microsecond */
-    if (here && c.offers && blockIdx.x == 0) tell_offer(at, c.offer, epoch * XEP_CUDA_WHOLE);
-    if (here) sum_rows<E>(c, epoch, shared);
+    if (here && c.offers && blockIdx.x == 0) tell_line(at, c.offer, epoch * XEP_CUDA_WHOLE);
+    const int agreed = !here || at.told == 0 || agree(c, epoch);
+    if (!agreed) lose_step(&at.now->lost, epoch);
+    if (here && agreed) sum_rows<E>(c, epoch, shared);
     tell_read(at.peer, at.rank, at.nranks, at.words + offsetof(xep_cuda_ll_words_t, read), sizeof(xep_cuda_ll_words_t),
               read, epoch);
     if (blockIdx.x != 0) return;
-    if (here && !await_readers(c, epoch)) lose_step(&at.now->lost, epoch);
+    if (here && agreed && !await_readers(c, epoch)) lose_step(&at.now->lost, epoch);
     if (threadIdx.x != 0) return;
     /* where nothing was summed, none were waited for; else this one is among the readers */
     wait_for_blocks((const char *)&words_at(at, at.rank, 0, at.rank)->read, epoch);
@@ -365,9 +370,9 @@ template <typename E> static __device__ __forceinline__ void combine_rows(const 
     const uint32_t area = at.slot->area;
     const int here = at.slot->verdict == XEP_CUDA_LL_HERE, sums = threadIdx.x / 32 >= c.pushing;
     if (c.sends ? is_left_out(at, epoch) : is_stale(at.life) || has_lost_step(&at.now->lost, epoch)) return;
-    if (here && c.sends && blockIdx.x == 0) tell_rows(c, area, epoch);
+    if (here && c.sends && blockIdx.x == 0) tell_offer(at, c.sums.offer, area, epoch);
     if (here && !sums) push_all<E>(c, area);
-    if (here && sums && !(await_offers(c, area, epoch) && sum_all<E>(c, area)) && threadIdx.x % 32 == 0)
+    if (here && sums && !(await_offers(c.sums, area, epoch) && sum_all<E>(c, area)) && threadIdx.x % 32 == 0)
         *(volatile uint64_t *)&at.now->lost = epoch;
     if (here && c.receives && c.sums.missing != nullptr) tell_missing(c.sums);
     if (!end_together(at)) return;

@@ -32,7 +32,7 @@ typedef struct xep_cuda_ll_words {
 } xep_cuda_ll_words_t;
 
 /**
- * What a rank tells every other about the handle in one of its slots, in combines that push rows. For each area: the
+ * What a rank tells every other about the handle in one of its slots, on buffers that push rows. For each area: the
  * epoch of its last combine, and, written before it, what ranks must agree on, 32 bits to a word, with the low half of
  * the epoch above them. As long as a cache line of a device.
  */
@@ -88,6 +88,7 @@ typedef struct xep_cuda_ll_heaps {
     uint64_t line, line_bytes;    /* [slots][nranks]: words of combines */
     uint64_t line_ready, line_said;
     uint64_t words; /* [ring][nranks] xep_cuda_ll_words_t */
+    uint64_t told;  /* [slots][nranks] xep_cuda_ll_told_t: by the writer's slot, and writer; 0: no rows are pushed */
     /* own: */
     xep_cuda_ll_now_t *now;
     xep_cuda_ll_slot_t *slot;
@@ -213,9 +214,8 @@ typedef struct xep_cuda_ll_rows {
     uint32_t sends, receives;
     uint32_t pushing; /* warps of a block; those behind them sum */
     uint32_t odd;     /* 1: some array is not made of packs of 16 bytes */
-    /* offsets in a heap: */
+    /* offset in a heap: */
     uint64_t inbox; /* [slots][2][tokens][topk] rows: by slot, area, token, selection */
-    uint64_t told;  /* [slots][nranks] xep_cuda_ll_told_t: by the writer's slot, and writer */
 } xep_cuda_ll_rows_t;
 
 #endif

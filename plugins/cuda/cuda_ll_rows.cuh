@@ -21,9 +21,8 @@
  *  - The second: likewise, as the first has not touched area 1.
  *  - Any other, n: the owner of the expert has received combine n - 1, and so seen the source's "ready" of it, which
  *    the source told when its kernels of combine n - 2 had ended, and with them their stores of EMPTY.
- * "Ready" and the offer beside it, which ranks compare, are overwritten by combine n + 2 of the handle, so when all
- * have read them, or by one of the next handle in the writer's slot: then a rank that postpones its receive phase finds
- * a later epoch there. The writer has ended this combine by then, and so has found that all offered the same.
+ * A combine of the handle that sums at owners takes no area, and counts for none here: it is told of and received, too.
+ * "Ready", and the offer beside it: cuda_ll_offers.cuh.
  * Where a combine loses step, as a word has not come in time or ranks differ, the inbox may have anything in it, and
  * nothing is done any more until a reset fills it again.
  *
@@ -34,6 +33,7 @@
 #define XEP_CUDA_LL_ROWS_CUH
 
 #include "cuda_ll_heaps.cuh"
+#include "cuda_ll_offers.cuh"
 #include "cuda_sum.cuh"
 
 typedef xep_cuda_ll_rows_t rows_t;
@@ -300,54 +300,6 @@ template <typename E> static __device__ __forceinline__ int sum_all(const rows_t
     if (c.odd) return sum_many<E, true>(c, area, warp, warps);
     if (c.sums.sum.rows > AT_ONCE) return sum_many<E, false>(c, area, warp, warps);
     return sum_lines<E, false, false>(c, area, warp, warps);
-}
-
-/* ---- words ---- */
-
-static __device__ __forceinline__ xep_cuda_ll_told_t *told_at(const rows_t &c, uint32_t heap, uint32_t slot,
-                                                              uint32_t writer)
-{
-    const xep_cuda_ll_heaps_t &at = c.sums.at;
-    return (xep_cuda_ll_told_t *)(at.peer[heap] + c.told) + slot * (uint64_t)at.nranks + writer;
-}
-
-/*
- * By all threads of a block, to each rank. The word is a release by the thread that wrote the offer: it takes a while,
- * so the last warps do it, which sum, as there is nothing to be summed yet.
- */
-static __device__ __forceinline__ void tell_rows(const rows_t &c, uint32_t area, uint64_t epoch)
-{
-    const xep_cuda_ll_heaps_t &at = c.sums.at;
-    for (uint32_t i = blockDim.x - 1 - threadIdx.x; i < at.nranks; i += blockDim.x) {
-        auto &told = told_at(c, (at.rank + 1 + i) % at.nranks, at.slot_number, at.rank)->area[area];
-        for (uint32_t w = 0; w < 4; w++)
-            store_told(&told.offer[w], (uint32_t)(c.sums.offer[w / 2] >> w % 2 * 32), epoch);
-        store_word((char *)&told.ready, epoch);
-    }
-}
-
-/*
- * A warp: whether all ranks are ready and offer the same. The words are waited for beside the rows, which would come
- * without them. An offer of a later epoch says that its writer has found that of this one the same. 0: they do not, or
- * the deadline has passed.
- */
-static __device__ __forceinline__ int await_offers(const rows_t &c, uint32_t area, uint64_t epoch)
-{
-    const xep_cuda_ll_heaps_t &at = c.sums.at;
-    for (uint32_t begin = 0; begin < at.nranks; begin += 32) {
-        const uint32_t lane = begin + threadIdx.x % 32, r = lane < at.nranks ? lane : at.nranks - 1;
-        const auto &told = told_at(c, at.rank, at.there[r], r)->area[area];
-        if (!__all_sync(UINT32_MAX, wait_word((const char *)&told.ready, r, epoch, c.sums.deadline))) return 0;
-        int same = 1;
-        for (uint32_t w = 0; w < 4; w++) {
-            const uint64_t offer = load_told(&told.offer[w]);
-            same &= (uint32_t)(offer >> 32) != (uint32_t)epoch ||
-                    (uint32_t)offer == (uint32_t)(c.sums.offer[w / 2] >> w % 2 * 32);
-        }
-        if (!same) *(volatile uint32_t *)c.sums.differs = (r < at.rank ? at.rank : r) + 1;
-        if (!__all_sync(UINT32_MAX, same)) return 0;
-    }
-    return 1;
 }
 
 #endif

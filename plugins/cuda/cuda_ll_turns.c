@@ -39,6 +39,7 @@ xep_cuda_ll_heaps_t cuda_ll_heaps(const cuda_ll_t *mode, const xep_op_t *op)
         .line_ready = offsetof(xep_combine_line_t, ready),
         .line_said = offsetof(xep_combine_line_t, offer),
         .words = mode->layout.words,
+        .told = mode->pushes ? mode->layout.told : 0,
         .now = mode->now,
         .slot = slot->state,
         .there = slot->there,

@@ -12,9 +12,55 @@
 #include "standin_ll_heaps.h"
 #include "standin_words.h"
 
+/* ---- offers, on buffers that push rows ---- */
+
+static xep_cuda_ll_told_t *told_of(const heaps_t *at, uint32_t heap, uint32_t slot, uint32_t writer)
+{
+    return (xep_cuda_ll_told_t *)(void *)(at->peer[heap] + at->told) + slot * (uint64_t)at->nranks + writer;
+}
+
+static void tell_offer(const heaps_t *at, const uint64_t *offer)
+{
+    const uint32_t area = at->slot->area;
+    for (uint32_t r = 0; r < at->nranks; r++) {
+        xep_cuda_ll_told_t *told = told_of(at, r, at->slot_number, at->rank);
+        for (int w = 0; w < 4; w++)
+            *word((char *)&told->area[area].offer[w], 0) =
+                at->now->epoch << 32 | (uint32_t)(offer[w / 2] >> w % 2 * 32);
+        atomic_store_explicit(word((char *)&told->area[area].ready, 0), at->now->epoch, memory_order_release);
+    }
+}
+
+/* One of a later epoch says that its writer has found that of this one the same. */
+static int offers_same(const xep_cuda_ll_sums_t *c, const uint64_t *offer, uint64_t epoch)
+{
+    int same = 1;
+    for (int w = 0; w < 4; w++) {
+        const uint64_t told = *word((char *)(uintptr_t)&offer[w], 0);
+        same &= told >> 32 != (uint32_t)epoch || (uint32_t)told == (uint32_t)(c->offer[w / 2] >> w % 2 * 32);
+    }
+    return same;
+}
+
+/* 0: ranks differ, or the deadline has passed. */
+static int await_offers(const xep_cuda_ll_sums_t *c, uint64_t epoch)
+{
+    const heaps_t *at = &c->at;
+    const uint64_t begin = now_ns();
+    const uint32_t area = at->slot->area;
+    for (uint32_t r = 0; r < at->nranks; r++) {
+        char *told = (char *)&told_of(at, at->rank, at->there[r], r)->area[area];
+        if (!wait_word(told, 0, r, epoch, begin, &c->deadline)) return 0;
+        if (offers_same(c, (const uint64_t *)(const void *)told + 1, epoch)) continue;
+        __atomic_store_n(c->differs, (r < at->rank ? at->rank : r) + 1, __ATOMIC_RELEASE);
+        return 0;
+    }
+    return 1;
+}
+
 /* ---- send ---- */
 
-static void tell_offer(const heaps_t *at, const uint64_t *offer, uint64_t epoch)
+static void tell_line(const heaps_t *at, const uint64_t *offer, uint64_t epoch)
 {
     for (uint32_t r = 0; r < at->nranks; r++) {
         char *line = at->peer[r] + line_offset(at, at->slot_number, at->rank);
@@ -39,7 +85,7 @@ static void run_offer(const void *args)
         for (uint64_t i = 0, row = o->pair_begin[pair]; pair % o->at.nranks != o->at.rank && i < o->pair_count[pair];
              i++, row++)
             memcpy(o->input + row * o->row_stride, o->x + row * o->x_stride, o->row_bytes);
-    tell_offer(&o->at, o->offer, o->at.now->epoch);
+    tell_line(&o->at, o->offer, o->at.now->epoch);
 }
 
 static char *sum_of(const heaps_t *at, uint32_t heap, uint64_t sums, uint64_t stride, uint32_t owner, uint64_t token)
@@ -67,11 +113,12 @@ static void push(const xep_cuda_ll_push_t *p, xep_dtype_t dtype)
 {
     const heaps_t *at = &p->offer.at;
     if (!begin_offer(at)) return;
+    if (at->told != 0) tell_offer(at, p->offer.offer);
     float *sum = malloc(p->hidden * sizeof *sum);
     for (uint32_t s = 0; sum != NULL && s < at->nranks; s++)
         for (uint64_t t = 0; t < p->came.tokens[s]; t++) push_token(p, dtype, s, t, sum);
     free(sum);
-    tell_offer(at, p->offer.offer, at->now->epoch);
+    tell_line(at, p->offer.offer, at->now->epoch);
 }
 
 /* ---- receive ---- */
@@ -169,11 +216,14 @@ static void combine(const xep_cuda_ll_sums_t *c, xep_dtype_t dtype)
     const int here = at->slot->verdict == XEP_CUDA_LL_HERE;
     if (c->offers && !is_stale(&at->life) && at->now->lost == 0) {
         at->slot->epoch = ++at->now->epoch;
-        if (here) tell_offer(at, c->offer, at->now->epoch);
+        if (here) tell_line(at, c->offer, at->now->epoch);
     }
     const uint64_t epoch = at->slot->epoch, read = words_offset(at, 0) + offsetof(xep_cuda_ll_words_t, read);
     float *sum = malloc(c->sum.hidden * sizeof *sum);
-    if (!is_stale(&at->life) && at->now->lost == 0 && here && sum != NULL) {
+    const int goes_on = !is_stale(&at->life) && at->now->lost == 0 && here && sum != NULL;
+    const int agreed = !goes_on || at->told == 0 || await_offers(c, epoch);
+    if (!agreed) at->now->lost = epoch;
+    if (goes_on && agreed) {
         int good = take_offers(c, epoch);
         for (uint64_t t = 0; good && t < c->sum.tokens; t++) sum_token(c, dtype, t, sum);
         if (good) tell_missing(c);
@@ -237,62 +287,17 @@ static void take_token(const xep_cuda_ll_rows_t *c, xep_dtype_t dtype, uint64_t 
     oracle_row_round(s->sum.out + token * s->sum.out_stride, sum, dtype, s->sum.hidden);
 }
 
-static xep_cuda_ll_told_t *told_of(const xep_cuda_ll_rows_t *c, uint32_t heap, uint32_t slot, uint32_t writer)
-{
-    const heaps_t *at = &c->sums.at;
-    return (xep_cuda_ll_told_t *)(void *)(at->peer[heap] + c->told) + slot * (uint64_t)at->nranks + writer;
-}
-
-static void tell_rows(const xep_cuda_ll_rows_t *c)
-{
-    const heaps_t *at = &c->sums.at;
-    const uint32_t area = at->slot->area;
-    for (uint32_t r = 0; r < at->nranks; r++) {
-        xep_cuda_ll_told_t *told = told_of(c, r, at->slot_number, at->rank);
-        for (int w = 0; w < 4; w++)
-            *word((char *)&told->area[area].offer[w], 0) =
-                at->now->epoch << 32 | (uint32_t)(c->sums.offer[w / 2] >> w % 2 * 32);
-        atomic_store_explicit(word((char *)&told->area[area].ready, 0), at->now->epoch, memory_order_release);
-    }
-}
-
-/* One of a later epoch says that its writer has found that of this one the same. */
-static int offers_same(const xep_cuda_ll_rows_t *c, const uint64_t *offer, uint64_t epoch)
-{
-    int same = 1;
-    for (int w = 0; w < 4; w++) {
-        const uint64_t told = *word((char *)(uintptr_t)&offer[w], 0);
-        same &= told >> 32 != (uint32_t)epoch || (uint32_t)told == (uint32_t)(c->sums.offer[w / 2] >> w % 2 * 32);
-    }
-    return same;
-}
-
-static int take_told(const xep_cuda_ll_rows_t *c, uint64_t epoch)
-{
-    const heaps_t *at = &c->sums.at;
-    const uint64_t begin = now_ns();
-    const uint32_t area = at->slot->area;
-    for (uint32_t r = 0; r < at->nranks; r++) {
-        char *told = (char *)&told_of(c, at->rank, at->there[r], r)->area[area];
-        if (!wait_word(told, 0, r, epoch, begin, &c->sums.deadline)) return 0;
-        if (offers_same(c, (const uint64_t *)(const void *)told + 1, epoch)) continue;
-        __atomic_store_n(c->sums.differs, (r < at->rank ? at->rank : r) + 1, __ATOMIC_RELEASE);
-        return 0;
-    }
-    return 1;
-}
-
 static void combine_rows(const xep_cuda_ll_rows_t *c, xep_dtype_t dtype)
 {
     const heaps_t *at = &c->sums.at;
     const int here = at->slot->verdict == XEP_CUDA_LL_HERE;
     if (c->sends && begin_offer(at)) {
         push_rows(c);
-        tell_rows(c);
+        tell_offer(at, c->sums.offer);
     }
     float *sum = malloc(c->sums.sum.hidden * sizeof *sum);
     if (c->receives && !is_stale(&at->life) && at->now->lost == 0 && here && sum != NULL) {
-        const int good = take_told(c, at->slot->epoch);
+        const int good = await_offers(&c->sums, at->slot->epoch);
         for (uint64_t t = 0; good && t < c->sums.sum.tokens; t++) take_token(c, dtype, t, sum);
         if (good) tell_missing(&c->sums);
         else at->now->lost = at->slot->epoch;

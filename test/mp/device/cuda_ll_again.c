@@ -93,10 +93,11 @@ static xep_combine_args_t outputs_of(again_t *a)
     return b;
 }
 
-static void combine(again_t *a, xep_handle_t *handle)
+static void combine(again_t *a, xep_handle_t *handle, uint32_t flags)
 {
     static char out[TOKENS * MOST_HIDDEN * 4];
-    const xep_combine_args_t b = outputs_of(a);
+    xep_combine_args_t b = outputs_of(a);
+    b.flags = flags;
     MP_OK(xep_combine(handle, &b, NULL));
     cuda_rig_get(out, a->out, TOKENS * row_bytes(a), a->stream);
     for (uint32_t t = 0; t < TOKENS; t++)
@@ -109,10 +110,10 @@ static void combine(again_t *a, xep_handle_t *handle)
 }
 
 /* Rows are on their way, and nobody takes them: the reset must clear what they leave. */
-static void combine_different_things(again_t *a, xep_handle_t *handle)
+static void combine_different_things(again_t *a, xep_handle_t *handle, uint32_t hidden, uint32_t flags)
 {
     xep_combine_args_t b = outputs_of(a);
-    b.hidden = mp_rank() == 1 ? a->hidden / 2 : a->hidden;
+    if (mp_rank() == 1) b.hidden = hidden, b.flags = flags;
     MP_OK(xep_combine(handle, &b, NULL));
     cuda_rig_wait(a->stream);
     MP_SAYS(XEP_ERR_PROTOCOL, "disagreed", xep_combine(handle, &b, NULL));
@@ -121,14 +122,18 @@ static void combine_different_things(again_t *a, xep_handle_t *handle)
 
 static void run(again_t *a, const void *x, const void *idx)
 {
+    static const int at_owner[] = {0, 1, 0, 1, 1, 0, 0, 0, 1}; /* of each kind behind each, in both areas */
     for (int i = 0; i < 4; i++) {
         xep_handle_t *handle = send(a, x, idx);
-        for (int n = 0; n < i; n++) combine(a, handle);
+        for (int n = 0; n < i; n++) combine(a, handle, 0);
         xep_handle_release(handle);
     }
-    if (mp_nranks() > 1 && !a->staged) combine_different_things(a, send(a, x, idx));
+    if (mp_nranks() > 1 && !a->staged) {
+        combine_different_things(a, send(a, x, idx), a->hidden / 2, 0);
+        combine_different_things(a, send(a, x, idx), a->hidden, XEP_COMBINE_SUM_AT_OWNER);
+    }
     xep_handle_t *handle = send(a, x, idx);
-    for (int n = 0; n < 3; n++) combine(a, handle);
+    for (int n = 0; n < 9; n++) combine(a, handle, at_owner[n] ? XEP_COMBINE_SUM_AT_OWNER : 0);
     xep_handle_release(handle);
 }
 
