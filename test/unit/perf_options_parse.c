@@ -162,7 +162,6 @@ static const struct {
     {"--memory cuda --overlap 5", "--overlap", "--memory: cuda (host): the host takes no part"},
     {"--memory cuda --peer", "--peer", "--memory: cuda (host)"},
     {"--memory cuda --mode ll --combine mxfp8", "--combine", "--memory: cuda (host)"},
-    {"--memory cuda --mode ll --sum-at-owner", "--sum-at-owner", "--memory: cuda (host)"},
     {"--in-place --slots 2", "--in-place", "--slots above 1"},
     {"--in-place --op combine", "--in-place", "--op combine"},
     {"--in-place --memory cuda", "--in-place", "--memory: cuda (host)"},

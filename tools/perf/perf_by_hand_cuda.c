@@ -66,8 +66,8 @@ static uint64_t *pair_of(const perf_cuda_limit_t *limit, perf_op_t op, uint32_t 
 }
 
 /*
- * A dispatch needs each row once on each rank that has one of its experts; so does a combine by rank. By expert a
- * combine needs the output of every selection.
+ * A dispatch needs each row once on each rank that has one of its experts; so does a combine by rank, or of sums at
+ * owners. By expert a combine needs the output of every selection.
  */
 static void count_pairs(perf_cuda_limit_t *limit, const perf_by_hand_t *hand)
 {
@@ -83,7 +83,7 @@ static void count_pairs(perf_cuda_limit_t *limit, const perf_by_hand_t *hand)
         for (uint32_t to = 0; to < nranks; to++)
             *pair_of(limit, PERF_DISPATCH, from, to) = *pair_of(limit, PERF_COMBINE, from, to) =
                 rows[(size_t)from * nranks + to];
-    if (perf->options.by_expert) {
+    if (perf->options.by_expert && !perf->options.sum_at_owner) {
         for (uint32_t e = 0; e < hand->ndest; e++)
             own[oracle_owner(perf->routing, e)] += hand->begin[e + 1] - hand->begin[e];
         xep_group_allgather(perf->group, own, pair_of(limit, PERF_COMBINE, 0, 0), nranks * sizeof *own);

@@ -157,7 +157,6 @@ static int resolve_memory(perf_options_t *options)
         {cuda && options->in_place, NOT_ON_DEVICES("--in-place", "devices have no send memory")},
         {cuda && options->recv_rows, NOT_ON_DEVICES("--recv-rows", "rows of devices do not come in pieces")},
         {cuda && options->npayloads, NOT_ON_DEVICES("--payloads", "the limit of a device is of rows alone")},
-        {cuda && options->sum_at_owner, NOT_ON_DEVICES("--sum-at-owner", "the limit pulls a row for each selection")},
         {cuda && options->combine_quant, NOT_ON_DEVICES("--combine", "it is for ranks that are not mapped")},
     };
 

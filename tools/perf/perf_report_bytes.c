@@ -74,7 +74,7 @@ void perf_bytes_of(const perf_t *perf, perf_op_t op, perf_bytes_t *bytes_p)
 
     bytes_p->logical = row * (double)traffic->selections;
     bytes_p->dedup = row * (double)(by_selection ? traffic->selections : traffic->rows);
-    const int each = by_selection && !(perf->options.sum_at_owner && travels(perf));
+    const int each = by_selection && !(perf->options.sum_at_owner && (travels(perf) || perf->options.cuda));
     bytes_p->wire = (double)perf_row_bytes(perf, op) *
                     (double)(each ? traffic->selections - traffic->own_selections : traffic->rows - traffic->own_rows);
     bytes_p->deepep = bytes_p->dedup / perf->info.nranks;

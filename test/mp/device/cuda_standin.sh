@@ -47,6 +47,7 @@ perf 2 --cached --copy-in --mask 200
 perf 3 --mode ll --sms 8
 perf 2 --mode ll --layout padded --quant none
 perf 2 --mode ll --slots 2 --copy-in --pressure 2
+perf 3 --mode ll --sum-at-owner --sms 32
 
 # for programs: memory, multiprocessors, and the time on the device
 LD_LIBRARY_PATH=$tmp:$LD_LIBRARY_PATH timeout $((100 * ${XEP_TEST_SLOW:-1})) "$builddir/xep_run" -n 2 \
