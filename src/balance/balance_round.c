@@ -61,6 +61,7 @@ static xep_status_t send_shares(round_t *round)
         if (status != XEP_OK) return status;
     }
     round->mark = wire->ops->mark(wire);
+    (void)wire->ops->flush(wire); /* others wait for what it may hold back */
     return XEP_OK;
 }
 

@@ -142,6 +142,7 @@ static void tell_word(xep_buffer_t *buffer, uint64_t word)
     atomic_store_explicit(word_of(buffer, group->rank), word, memory_order_release);
     for (uint32_t r = 0; group->nnodes != 1 && r < group->nranks; r++)
         if (is_put_to(buffer, r)) put_word(buffer, r);
+    if (group->nnodes != 1) xep_announce_push(buffer);
     if (xep_group_sleeps(group)) xep_group_wake_idle(group);
 }
 

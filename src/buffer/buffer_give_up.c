@@ -44,6 +44,7 @@ void xep_buffer_give_up(xep_buffer_t *buffer, uint64_t epoch, xep_status_t why)
             (void)wire->ops->put_signal(wire, r, said, &own->when_ms,
                                         sizeof *own - offsetof(xep_buffer_line_t, when_ms),
                                         at + offsetof(xep_buffer_line_t, given_up), epoch);
+    (void)wire->ops->flush(wire);
     own->expert = 0;
 }
 

@@ -73,6 +73,7 @@ static void put(xep_group_t *group, uint32_t rank, const xep_account_t *account)
     atomic_thread_fence(memory_order_release);
     (void)wire->ops->put_signal(wire, rank, own + at, (char *)from + at, sizeof *account,
                                 own + offsetof(sheet_t, number), number);
+    (void)wire->ops->flush(wire);
 }
 
 /*

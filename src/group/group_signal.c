@@ -78,6 +78,7 @@ xep_status_t xep_group_signal_all(xep_group_t *group, xep_heap_wire_t *heap, con
         xep_status_t status = xep_group_wait(group, &wait);
         if (status != XEP_OK) return explain(group, &wait, status);
     }
+    (void)heap->wire.ops->flush(&heap->wire); /* others wait for what the wire may hold back */
     return XEP_OK;
 }
 

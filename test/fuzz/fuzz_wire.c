@@ -127,8 +127,8 @@ int fuzz_wire_is_behind(xep_heap_wire_t *super, uint32_t rank)
 
 void fuzz_wire_begin(fuzz_memory_t *memory, sim_dice_t *dice)
 {
-    /* nothing is held until a flush: the core, unlike a mode, waits behind a signal without one */
     memory->options = (sim_options_t){.inflight = 1 + (uint32_t)sim_below(dice, 16),
+                                      .hold = sim_chance(dice, 30),
                                       .refuse = sim_chance(dice, 30) ? 30 : 0,
                                       .spoiled = 1}; /* what is sent may change where an operation has failed */
     memory->net = (sim_net_t){.ops = &net_ops, .options = &memory->options, .dice = dice};
