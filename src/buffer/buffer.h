@@ -50,6 +50,7 @@ struct xep_buffer {
     char *packed;              /* [slots] device memory for scales and payloads that are sent (packed_payloads.h) */
     xep_pointers_t *pointers;  /* of host memory, in a process that has devices; else NULL */
     uint64_t quiesces;         /* done so far */
+    uint64_t resets;           /* that all ranks have come to */
     xep_team_t *team;
     uint64_t most_tokens; /* of a dispatch of this rank; 0: it never has any */
     int32_t timeout_ms;

@@ -10,16 +10,18 @@
  * probably the reason.
  *
  * A reset:
- *  1. epochs, turns and quiesces go on from the highest of all ranks, as some may have begun more operations. The epoch
- *     after that is the reset's own.
+ *  1. each writes into its line (buffer_give_up.h) in every heap what it has reached, and then that it has come to
+ *     reset n. When all have, epochs, turns and quiesces go on from the highest: some may have begun more operations.
+ *     The epoch after that is the reset's own.
  *  2. all quiesce, so that nothing of the old operations is under way.
  *  3. each closes and opens its mode, on the memory as it is: epochs only grow, so what is left there ends no wait.
  *  4. all quiesce again: no rank may write into a heap whose mode is not open yet.
- * A reset that has failed is called again: it continues an allgather that was given up, or starts over. A rank whose
- * reset succeeded hears in its first operation that others have failed.
+ * A reset that has failed is called again: it is still n where step 1 had not ended, with what was written first, as
+ * others may have read that; else it is n + 1. What a rank wrote for n it does not overwrite before all have come to
+ * n + 1, and so have read it. A rank whose reset succeeded hears in its first operation that others have failed.
  *
- * A rank may leave, or give up a reset, while others come to it. So it says in words of its line (buffer_give_up.h) of
- * which only it writes: how often it was quiet in resets; that it leaves; and the reset's epoch, if it gives that up.
+ * A rank may leave, or give up a reset, while others come to it. So it says in words of its line, which only it writes:
+ * how often it was quiet in resets; that it leaves; and the reset's epoch, if it gives that up.
  * A wait of one kind counts words of that kind alone. A reset ends at once where another rank will not come: in step 1
  * if one leaves; in steps 2 and 4 if one that has not been quiet so often leaves, or has given up this reset. What it
  * did before it left it had flushed, so nobody who came is taken for one who does not. Those that leave wait until the
@@ -36,7 +38,6 @@
 #include "balance.h"
 #include "buffer_give_up.h"
 #include "group_abort.h"
-#include "group_exchange.h"
 #include "group_out.h"
 #include "group_signal.h"
 #include "group_wait.h"
@@ -48,6 +49,8 @@
 #include "staging.h"
 
 enum { BROKEN_WAIT_MS = 2000 }; /* for ranks that may be gone */
+
+static const char RESET[] = "xep_buffer_reset";
 
 /* ---- memory ---- */
 
@@ -106,28 +109,42 @@ static xep_status_t hope_for_all(void *arg)
     return xep_clock_ns() < leaving->until_ns ? XEP_INPROGRESS : status;
 }
 
-/*
- * Tells every peer that nothing of this rank will arrive any more, and waits until all have said so, by that word of
- * their lines: the signal comes after every put of this wire to that rank. Until then no rank may free or reuse memory
- * that others write into.
- */
-static xep_status_t quiesce_by(xep_buffer_t *buffer, size_t word, uint64_t value, int32_t timeout_ms, xep_hope_t hope)
+static xep_buffer_line_t *lines_of(const xep_buffer_t *buffer)
+{
+    return (xep_buffer_line_t *)(void *)((char *)buffer->heap->base + buffer->areas.lines);
+}
+
+/** What each rank says to all others, and waits for from them: a word of its line, and bytes of it that come before. */
+typedef struct meeting {
+    size_t word; /* offset in a line */
+    uint64_t value;
+    size_t data, bytes; /* offset in a line, and how many; 0: none */
+    const char *what;   /* for the reason */
+    xep_waits_kind_t kind;
+    xep_hope_t hope;
+} meeting_t;
+
+/* The signal comes after every put of this wire to that rank: all of them are there when all ranks have come. */
+static xep_status_t meet(xep_buffer_t *buffer, const meeting_t *meeting, int32_t timeout_ms)
 {
     xep_group_t *group = buffer->group;
-    const uint64_t first = buffer->areas.lines + word, deadline_ns = xep_deadline(timeout_ms);
-    xep_group_signal_t signal = {.word = first + (uint64_t)group->rank * sizeof(xep_buffer_line_t),
-                                 .value = value,
-                                 .what = "end of the buffer"};
-    xep_group_words_t words = {.first = (char *)buffer->heap->base + first,
-                               .stride = sizeof(xep_buffer_line_t),
-                               .value = signal.value,
-                               .what = signal.what,
-                               .kind = XEP_WAITS_END,
-                               .buffer = buffer->number,
-                               .hope = hope};
+    const uint64_t deadline_ns = xep_deadline(timeout_ms), first = buffer->areas.lines,
+                   own = first + (uint64_t)group->rank * sizeof(xep_buffer_line_t);
+    const xep_group_signal_t signal = {.word = own + meeting->word,
+                                       .value = meeting->value,
+                                       .offset = own + meeting->data,
+                                       .bytes = meeting->bytes,
+                                       .what = meeting->what};
+    const xep_group_words_t words = {.first = (char *)buffer->heap->base + first + meeting->word,
+                                     .stride = sizeof(xep_buffer_line_t),
+                                     .value = meeting->value,
+                                     .what = meeting->what,
+                                     .kind = meeting->kind,
+                                     .buffer = buffer->number,
+                                     .hope = meeting->hope};
     xep_status_t status = xep_group_check_peers(group, buffer->goes_on);
     if (status == XEP_OK) status = xep_group_signal_all(group, buffer->heap, &signal, deadline_ns);
-    if (status == XEP_OK) status = xep_group_flush(group, buffer->heap, deadline_ns, signal.what);
+    if (status == XEP_OK) status = xep_group_flush(group, buffer->heap, deadline_ns, meeting->what);
     return status == XEP_OK ? xep_group_wait_words(group, &words, deadline_ns) : status;
 }
 
@@ -139,10 +156,15 @@ static xep_status_t hope_for_quiet(void *arg)
     return status == XEP_INPROGRESS ? xep_buffer_check_left(buffer, buffer->quiesces) : status;
 }
 
+/* Nothing of any rank will arrive any more: until then none may reuse memory that others write into. */
 static xep_status_t quiesce(xep_buffer_t *buffer)
 {
-    return quiesce_by(buffer, offsetof(xep_buffer_line_t, quiet), ++buffer->quiesces, buffer->timeout_ms,
-                      (xep_hope_t){hope_for_quiet, buffer});
+    const meeting_t quiet = {.word = offsetof(xep_buffer_line_t, quiet),
+                             .value = ++buffer->quiesces,
+                             .what = RESET,
+                             .kind = XEP_WAITS_END,
+                             .hope = {hope_for_quiet, buffer}};
+    return meet(buffer, &quiet, buffer->timeout_ms);
 }
 
 /*
@@ -161,9 +183,15 @@ static void quiesce_device(xep_buffer_t *buffer, int goes_on)
     device->ops->stop(device, 0);
 }
 
+/* As quiesce(), before this rank frees its memory. */
 static xep_status_t leave(xep_buffer_t *buffer, int32_t timeout_ms, xep_hope_t hope)
 {
-    return quiesce_by(buffer, offsetof(xep_buffer_line_t, left), 1, timeout_ms, hope);
+    const meeting_t end = {.word = offsetof(xep_buffer_line_t, left),
+                           .value = 1,
+                           .what = "end of the buffer",
+                           .kind = XEP_WAITS_END,
+                           .hope = hope};
+    return meet(buffer, &end, timeout_ms);
 }
 
 /*
@@ -256,25 +284,40 @@ static xep_status_t hope_for_reset(void *arg)
     return xep_buffer_check_left(arg, UINT64_MAX);
 }
 
-/* the largest epoch, turn and number of quiesces any rank has reached: all go on from there */
+static void keep_larger(uint64_t *value, uint64_t other)
+{
+    if (*value < other) *value = other;
+}
+
+/* Step 1. What this rank says of itself it says once: called again it waits for what was missing. */
 static xep_status_t agree_epoch(xep_buffer_t *buffer)
 {
-    xep_group_t *group = buffer->group;
-    uint64_t *own[] = {&buffer->epoch, &buffer->turn, &buffer->quiesces};
-    uint64_t mine[] = {buffer->epoch, buffer->turn, buffer->quiesces};
-    uint64_t *all = calloc(group->nranks, sizeof mine);
-    xep_status_t status;
-    if (all == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u ranks", group->nranks);
-    xep_group_gathers_for(group, "xep_buffer_reset");
-    group->gathers_hope = (xep_hope_t){hope_for_reset, buffer};
-    status = xep_group_exchange(group, mine, all, sizeof mine);
-    group->gathers_hope = (xep_hope_t){NULL, NULL};
-    xep_group_gathers_for(group, NULL);
-    for (uint32_t i = 0; status == XEP_OK && i < group->nranks * 3; i++)
-        if (all[i] > *own[i % 3]) *own[i % 3] = all[i];
-    if (status == XEP_OK) buffer->reset_epoch = buffer->epoch++;
-    free(all);
-    return status;
+    const uint64_t number = buffer->resets + 1;
+    const size_t half = number % 2;
+    xep_buffer_line_t *lines = lines_of(buffer), *own = &lines[buffer->shape.rank];
+    const meeting_t all = {.word = offsetof(xep_buffer_line_t, came),
+                           .value = number,
+                           .data = offsetof(xep_buffer_line_t, reached) + half * sizeof own->reached[0],
+                           .bytes = sizeof own->reached[0],
+                           .what = RESET,
+                           .kind = XEP_WAITS_RESET,
+                           .hope = {hope_for_reset, buffer}};
+    if (own->came < number) {
+        own->reached[half].epoch = buffer->epoch;
+        own->reached[half].turn = buffer->turn;
+        own->reached[half].quiesces = buffer->quiesces;
+    }
+    xep_status_t status = meet(buffer, &all, buffer->timeout_ms);
+    if (status != XEP_OK) return status;
+    buffer->epoch = buffer->turn = buffer->quiesces = 0;
+    for (uint32_t r = 0; r < buffer->shape.nranks; r++) {
+        keep_larger(&buffer->epoch, lines[r].reached[half].epoch);
+        keep_larger(&buffer->turn, lines[r].reached[half].turn);
+        keep_larger(&buffer->quiesces, lines[r].reached[half].quiesces);
+    }
+    buffer->resets = number;
+    buffer->reset_epoch = buffer->epoch++;
+    return XEP_OK;
 }
 
 /* Steps 2 to 4 of a reset. */
@@ -293,7 +336,7 @@ static xep_status_t reopen(xep_buffer_t *buffer)
     return status;
 }
 
-/* A reset exchanges what all ranks have reached. */
+/* All ranks say what they have reached. */
 static xep_status_t check_all_in(const xep_group_t *group)
 {
     for (uint32_t r = 0; r < group->nranks; r++)

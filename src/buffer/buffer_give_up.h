@@ -23,8 +23,13 @@ typedef struct xep_buffer_line {
     uint64_t when_ms;  /* wall clock: ranks of several hosts compare it, for a sentence */
     int32_t why;       /* xep_status_t */
     uint32_t expert;   /* 1 + global number of the expert that failed; 0: of none */
+    uint64_t came;     /* buffer_end.c: the last reset that it has come to, from 1 */
+    /* what it had reached then: of reset n in reached[n % 2] */
+    struct {
+        uint64_t epoch, turn, quiesces;
+    } reached[2];
 } xep_buffer_line_t;
-_Static_assert(sizeof(xep_buffer_line_t) == 40, "written by peers");
+_Static_assert(sizeof(xep_buffer_line_t) == 96, "written by peers");
 
 /** What the next call of xep_buffer_give_up() tells beside a status: the global number of an expert. */
 void xep_buffer_blame_expert(xep_buffer_t *buffer, uint32_t expert);

@@ -81,7 +81,6 @@ struct xep_group {
     uint64_t gathers, rounds;       /* allgathers over the control heap, and rounds of them all */
     const char *gathers_for;        /* the call that they belong to, as users know it; NULL: one of their own */
     uint32_t gathers_of;            /* of that call, so far */
-    xep_hope_t gathers_hope;        /* of that call */
     xep_gather_t gather;            /* the one that it is in, or has given up in a round; bytes 0: none */
     int traced;                     /* some rank writes a trace */
     int syncs_trace;                /* this one does, and its barriers align the clocks of it */

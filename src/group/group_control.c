@@ -63,9 +63,8 @@ typedef struct share {
 static_assert(sizeof(share_t) == 4096, "wire format");
 
 /* what allgathers belong to, as users know it; the first: they are called for themselves */
-static const char *const calls[] = {"xep_group_allgather", "xep_buffer_create", "xep_buffer_follow",
-                                    "xep_buffer_reset",    "xep_group_grow",    "xep_weights_create",
-                                    "xep_weights_destroy", "xep_weights_reduce"};
+static const char *const calls[] = {"xep_group_allgather", "xep_buffer_create",   "xep_buffer_follow", "xep_group_grow",
+                                    "xep_weights_create",  "xep_weights_destroy", "xep_weights_reduce"};
 enum { NCALLS = sizeof calls / sizeof calls[0], CALL_BITS = 8 };
 
 static uint64_t find_call(const xep_group_t *group)
@@ -124,7 +123,7 @@ static xep_status_t signal_and_wait(xep_group_t *group, const xep_group_signal_t
                                .value = signal->value,
                                .what = signal->what,
                                .kind = signal->kind};
-    if (signal->kind == XEP_WAITS_ALLGATHER) words.hope = group->gathers_hope;
+    if (signal->kind == XEP_WAITS_ALLGATHER) words.call = group->gathers_for;
     xep_status_t status = xep_group_signal_all(group, group->control, signal, deadline_ns);
     if (status == XEP_OK) status = xep_group_wait_words(group, &words, deadline_ns);
     if (status == XEP_OK) (void)xep_group_flush(group, group->control, deadline_ns, signal->what);

@@ -158,6 +158,7 @@ static void account_for_words(void *arg, xep_account_t *account)
                                .number = words->value,
                                .buffer = words->buffer,
                                .opens = XEP_OPENS_DIRECTLY};
+    if (words->call != NULL) snprintf(account->mode, sizeof account->mode, "%s", words->call);
     for (uint32_t r = receiving->missing; r < nranks; r = find_missing(receiving, r + 1))
         xep_account_add_late(account, r);
 }

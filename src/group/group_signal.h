@@ -31,7 +31,8 @@ typedef struct xep_group_words {
     uint64_t value;   /* least that all must have */
     const char *what; /* for the reason */
     xep_waits_kind_t kind;
-    uint32_t buffer; /* whose they are; 0: the group's */
+    uint32_t buffer;  /* whose they are; 0: the group's */
+    const char *call; /* that they are part of, as users know it; NULL: none */
     xep_hope_t hope;
 } xep_group_words_t;
 

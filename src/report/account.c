@@ -143,13 +143,14 @@ static uint32_t add_ranks(writer_t *to, const teller_t *teller, is_of_fn is_of, 
     return count;
 }
 
-static const char *const names[XEP_WAITS_KINDS] = {"",          "dispatch",     "combine",   "barrier",
-                                                   "allgather", "buffer's end", "next piece"};
+static const char *const names[XEP_WAITS_KINDS] = {"",          "dispatch",     "combine",    "barrier",
+                                                   "allgather", "buffer's end", "next piece", "reset"};
 
 static void add_call(writer_t *to, const xep_account_t *account)
 {
     add(to, "%s %llu", names[account->kind], (unsigned long long)account->number);
-    if (account->mode[0] != '\0') add(to, " of mode %s", account->mode);
+    if (account->mode[0] != '\0')
+        add(to, " of %s%s", account->kind == XEP_WAITS_ALLGATHER ? "" : "mode ", account->mode);
 }
 
 /* The verb for count ranks, whose names are written already. */

@@ -21,6 +21,7 @@ typedef enum {
     XEP_WAITS_ALLGATHER,
     XEP_WAITS_END, /* of a buffer */
     XEP_WAITS_NEXT,
+    XEP_WAITS_RESET, /* of a buffer */
     XEP_WAITS_KINDS
 } xep_waits_kind_t;
 
@@ -34,7 +35,7 @@ typedef struct xep_account {
     uint32_t late;    /* how many ranks are late; ranks has the first of them */
     uint32_t ranks[XEP_ACCOUNT_RANKS];
     char what[XEP_ACCOUNT_NAME]; /* what is waited for: "counts"; "": the ranks themselves */
-    char mode[XEP_ACCOUNT_NAME]; /* of the buffer */
+    char mode[XEP_ACCOUNT_NAME]; /* of the buffer; of an allgather: the call that it is part of; "": none */
 } xep_account_t;
 static_assert(sizeof(xep_account_t) == 128, "wire format");
 

@@ -49,6 +49,9 @@ TEST(one_that_never_came)
     of[5].said = (xep_account_t){.kind = XEP_WAITS_BARRIER, .number = 3};
     expect(2, "rank 5 never began dispatch 17 of mode ll and waits in barrier 3; "
               "ranks 0-4, 6, 7 wait for its counts");
+    of[5].said = (xep_account_t){.kind = XEP_WAITS_ALLGATHER, .number = 7, .mode = "xep_weights_create"};
+    expect(2, "rank 5 never began dispatch 17 of mode ll and waits in allgather 7 of xep_weights_create; "
+              "ranks 0-4, 6, 7 wait for its counts");
     of[5].died = 1;
     expect(7, "rank 5 has died; ranks 0-4, 6, 7 wait for its counts");
 }

@@ -201,7 +201,7 @@ static void leave_reset(xep_group_t *group, xep_group_t *second, int in_reset)
     xep_handle_t *handle;
     mp_job_begin(&job, &c, 1, second);
     MP_OK(xep_group_barrier(group));
-    come_late(in_reset ? 7 : 3);
+    come_late(in_reset ? 14 : 3);
     double begin = mp_now();
     xep_dispatch_args_t d = mp_job_dispatch(&job);
     if (!mp_is_last()) d.timeout_ms = DEADLINE_MS;
@@ -216,6 +216,7 @@ static void leave_reset(xep_group_t *group, xep_group_t *second, int in_reset)
         job.buffer = NULL;
     }
     MP_OK(xep_group_barrier(group));
+    MP_OK(call_another(second, NULL, 8)); /* the reset has left nothing of its own to the group */
     mp_job_close(&job);
 }
 
