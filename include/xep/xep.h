@@ -383,7 +383,7 @@ XEP_API xep_status_t xep_buffer_size(const xep_buffer_params_t *params, uint32_t
  * An error on one rank is an error on all, and nothing is left to free: XEP_ERR_INVALID, XEP_ERR_PLUGIN (the mode
  * cannot be loaded; the sentence says why), XEP_ERR_NO_MEMORY (also where what all ranks of a host want does not fit
  * there together: XEP_ROOM), XEP_ERR_MISMATCH (the sentence names the parameter, the ranks and both values),
- * XEP_ERR_TIMEOUT, XEP_ERR_PEER, XEP_ERR_TRANSPORT, XEP_ERR_ABORTED.
+ * XEP_ERR_UNSUPPORTED, XEP_ERR_TIMEOUT, XEP_ERR_PEER, XEP_ERR_TRANSPORT, XEP_ERR_ABORTED.
  */
 XEP_API xep_status_t xep_buffer_create(xep_group_t *group, const xep_buffer_params_t *params, xep_buffer_t **buffer_p);
 
@@ -407,8 +407,10 @@ XEP_API void xep_buffer_abort(xep_buffer_t *buffer);
 /**
  * Makes a buffer usable again after an error that left it broken (XEP_ERR_BROKEN): operations in flight end with
  * XEP_ERR_ABORTED, and all handles are released. Collective, blocking. After an error the buffer is still broken:
- * XEP_ERR_TIMEOUT (a rank is late: call it again, as often as it takes), XEP_ERR_BROKEN (a rank destroys the buffer),
- * XEP_ERR_PEER, XEP_ERR_TRANSPORT, XEP_ERR_ABORTED. Where another rank fails in it, this one does so at once, too.
+ * XEP_ERR_TIMEOUT (a rank is late: call it again, as often as it takes), XEP_ERR_BROKEN (a rank destroys the buffer, or
+ * has called xep_buffer_abort() meanwhile), XEP_ERR_NO_MEMORY (the mode finds none, here or on another rank),
+ * XEP_ERR_UNSUPPORTED (a rank is out), XEP_ERR_PEER, XEP_ERR_TRANSPORT, XEP_ERR_ABORTED. Where another rank fails in
+ * it, this one does so at once, too.
  */
 XEP_API xep_status_t xep_buffer_reset(xep_buffer_t *buffer);
 
@@ -629,7 +631,9 @@ typedef struct xep_recv {
  *  - XEP_ERR_OVERFLOW (too little room on some rank: XEP_DISPATCH_PIECES), XEP_ERR_MISMATCH (ranks disagree),
  *    XEP_ERR_INVALID (device memory: topk_idx of some rank has an index that is not an expert): every rank gets the
  *    same, nothing was moved, and the buffer stays usable;
- *  - XEP_ERR_TIMEOUT, XEP_ERR_PEER, XEP_ERR_PROTOCOL, XEP_ERR_TRANSPORT: the buffer is broken until xep_buffer_reset().
+ *  - XEP_ERR_TIMEOUT, XEP_ERR_PEER, XEP_ERR_PROTOCOL, XEP_ERR_TRANSPORT, XEP_ERR_BROKEN (an operation before it failed,
+ *    or another rank has called xep_buffer_abort()), or what another rank gave it up for: the buffer is broken until
+ *    xep_buffer_reset().
  *    Where some rank is not mapped, the transport may go on reading x, scales and weights (and x of a combine) until
  *    that reset has succeeded, or the group is destroyed: only then change or free them.
  */
