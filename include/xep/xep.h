@@ -24,13 +24,17 @@
  *    unless XEP_LOG or xep_log_set() says otherwise.
  *  - A collective call is made by every rank of the group, in the same order on all of them.
  *    A local call involves no other rank.
+ *  - Where a collective call fails because another rank failed in it, the status is that rank's, even one that is not
+ *    listed there, and the sentence names the rank. Each may return XEP_ERR_PROTOCOL: a peer sent what the protocol
+ *    does not allow.
  *  - A blocking call waits for other ranks, never longer than its deadline. Every other call returns without waiting.
  *
  * Threads, forks, signals, streams:
  *  - One thread at a time uses a buffer, its handles and its requests; different buffers of one group may be used by
  *    different threads at once. A call on a buffer while another thread is in one returns XEP_ERR_INVALID at once
  *    (xep_request_test(): XEP_INPROGRESS). Calls on a group itself are made by one thread at a time. At any time any
- *    thread may call functions that take none of these, xep_group_abort() and xep_buffer_waits().
+ *    thread may call functions that take none of these, xep_handle_release(), xep_request_free(), xep_group_abort() and
+ *    xep_buffer_waits().
  *  - Objects belong to the process that made them. After fork(), a call on one in the child returns XEP_ERR_INVALID,
  *    and destroy, release, free and abort do nothing there, so that the child may exit as it likes. It may create a
  *    group of its own.
@@ -736,8 +740,8 @@ XEP_API xep_status_t xep_combine(xep_handle_t *handle, const xep_combine_args_t 
 XEP_API xep_status_t xep_handle_combine_input(xep_handle_t *handle, void **base_p, size_t *stride_p);
 
 /**
- * Ends the handle and its views, and gives its slot back: now, or when its operation in flight is done. Local, does not
- * block. NULL is a no-op.
+ * Ends the handle and its views, and gives its slot back: now, or when its operation in flight is done; while another
+ * thread is in a call on the buffer, in that call or the next one. Local, does not block. NULL is a no-op.
  */
 XEP_API void xep_handle_release(xep_handle_t *handle);
 

@@ -277,12 +277,13 @@ xep_status_t xep_buffer_send_memory(xep_buffer_t *buffer, void **base_p, size_t 
     return show_memory(buffer, NULL, base_p, stride_p);
 }
 
-/* While an operation needs the slot this is only noted. */
+/* While an operation needs the slot, or another thread holds the buffer, this is only noted. */
 void xep_handle_release(xep_handle_t *handle)
 {
     if (handle == NULL || xep_group_is_inherited(handle->buffer->group)) return;
-    xep_buffer_enter(handle->buffer);
-    handle->released = 1;
+    xep_buffer_t *buffer = handle->buffer;
+    if (!xep_buffer_enter_now(buffer, &handle->released)) return;
+    atomic_store_explicit(&handle->released, 1, memory_order_relaxed);
     xep_handle_give_back_if_unused(handle);
-    xep_buffer_leave(handle->buffer);
+    xep_buffer_leave(buffer);
 }

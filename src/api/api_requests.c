@@ -11,11 +11,9 @@
 #include "request.h"
 #include "trace.h"
 
-/* Requests are memory of the buffer, so a freed one can be recognised. */
+/* Requests are memory of the buffer, so a freed one can be recognised, by who has claimed the buffer. */
 static xep_status_t check_kept(const xep_request_t *req)
 {
-    xep_status_t status = xep_require_request(req);
-    if (status != XEP_OK) return status;
     return req->kept ? XEP_OK : xep_fail(XEP_ERR_INVALID, "req was freed");
 }
 
@@ -23,10 +21,11 @@ static xep_status_t check_kept(const xep_request_t *req)
 static xep_status_t wait_request(xep_request_t *req, xep_status_t (*wait)(xep_request_t *req))
 {
     uint64_t begin_ns = xep_trace_now();
-    xep_status_t status = check_kept(req);
+    xep_status_t status = xep_require_request(req);
     if (status == XEP_OK) status = xep_buffer_claim(req->buffer);
     if (status != XEP_OK) return status;
-    status = wait(req);
+    status = check_kept(req);
+    if (status == XEP_OK) status = wait(req);
     xep_buffer_leave(req->buffer);
     if (begin_ns != 0) xep_trace_write_call(XEP_TRACE_CALL, "wait", req->op.epoch, begin_ns);
     return status;
@@ -35,10 +34,11 @@ static xep_status_t wait_request(xep_request_t *req, xep_status_t (*wait)(xep_re
 /* A thread that is in a call on the buffer makes progress meanwhile: to any other one the operation is in flight. */
 xep_status_t xep_request_test(xep_request_t *req)
 {
-    xep_status_t status = check_kept(req);
+    xep_status_t status = xep_require_request(req);
     if (status != XEP_OK) return status;
     if (xep_buffer_claim(req->buffer) != XEP_OK) return XEP_INPROGRESS;
-    status = xep_request_poll(req);
+    status = check_kept(req);
+    if (status == XEP_OK) status = xep_request_poll(req);
     xep_buffer_leave(req->buffer);
     return status;
 }
@@ -78,7 +78,8 @@ static xep_status_t find_group(const any_t *any, xep_group_t **group_p)
     *group_p = NULL;
     for (uint32_t i = 0; i < any->count; i++) {
         if (any->reqs[i] == NULL) continue;
-        xep_status_t status = check_kept(any->reqs[i]);
+        xep_status_t status = xep_require_request(any->reqs[i]);
+        if (status == XEP_OK) status = check_kept(any->reqs[i]);
         if (status != XEP_OK) return status;
         xep_group_t *group = any->reqs[i]->buffer->group;
         if (*group_p != NULL && *group_p != group)
@@ -115,7 +116,7 @@ xep_status_t xep_request_wait_counts(xep_request_t *req)
 /* The operation has set the mark when all of it was enqueued, and the wait has made sure of that. */
 xep_status_t xep_request_stream_wait(xep_request_t *req, void *stream)
 {
-    xep_status_t status = check_kept(req);
+    xep_status_t status = xep_require_request(req);
     if (status == XEP_OK && req->buffer->device == NULL)
         status =
             xep_fail(XEP_ERR_UNSUPPORTED, "a stream cannot wait for a request in host memory (xep_request_wait())");
@@ -133,7 +134,7 @@ void xep_request_free(xep_request_t *req)
 {
     if (req == NULL || xep_group_is_inherited(req->buffer->group)) return;
     xep_buffer_t *buffer = req->buffer;
-    xep_buffer_enter(buffer);
+    if (!xep_buffer_enter_now(buffer, &req->freed)) return;
     xep_request_drop(req);
     xep_buffer_leave(buffer);
 }

@@ -10,6 +10,7 @@
 
 #include "group_abort.h"
 #include "members.h"
+#include "request.h"
 
 xep_status_t xep_buffer_claim(xep_buffer_t *buffer)
 {
@@ -19,6 +20,7 @@ xep_status_t xep_buffer_claim(xep_buffer_t *buffer)
         sched_yield();
     }
     atomic_store_explicit(&buffer->in_call, 1, memory_order_relaxed);
+    if (atomic_load_explicit(&buffer->handed_over, memory_order_relaxed)) xep_request_take_over(buffer);
     return XEP_OK;
 }
 
@@ -26,6 +28,16 @@ void xep_buffer_enter(xep_buffer_t *buffer)
 {
     pthread_mutex_lock(&buffer->entered);
     atomic_store_explicit(&buffer->in_call, 1, memory_order_relaxed);
+    xep_request_take_over(buffer);
+}
+
+/* It is no call that waits, so a claim of another thread may wait for its end. */
+int xep_buffer_enter_now(xep_buffer_t *buffer, atomic_int *mark)
+{
+    if (pthread_mutex_trylock(&buffer->entered) == 0) return 1;
+    atomic_store_explicit(mark, 1, memory_order_release);
+    atomic_store_explicit(&buffer->handed_over, 1, memory_order_release);
+    return 0;
 }
 
 void xep_buffer_leave(xep_buffer_t *buffer)

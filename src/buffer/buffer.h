@@ -37,6 +37,7 @@ struct xep_buffer {
     xep_group_task_t task;   /* while it is open */
     pthread_mutex_t entered; /* by the thread that is in a call on this buffer, frees it, or makes its progress */
     atomic_int in_call;      /* the former */
+    atomic_int handed_over;  /* handles were released, or requests freed, meanwhile: see xep_request_take_over() */
     xep_plugin_ref_t plugin;
     xep_mode_info_t can; /* what the mode is asked for: nothing else */
     void *mode;          /* the plugin's */
@@ -87,10 +88,12 @@ struct xep_buffer {
 /**
  * Claims the buffer for a call of this thread, until leave. Not recursive. If another thread is in a call, claim
  * returns XEP_ERR_INVALID at once, as the other ranks may wait for either of the two; enter, for calls that cannot
- * fail, waits for its end.
+ * fail, waits for its end. enter_now, for calls that neither fail nor wait: 1, or 0 where another thread holds it; then
+ * *mark is set, and who waits in the other call, or claims the buffer next, does what it says.
  */
 xep_status_t xep_buffer_claim(xep_buffer_t *buffer);
 void xep_buffer_enter(xep_buffer_t *buffer);
+int xep_buffer_enter_now(xep_buffer_t *buffer, atomic_int *mark);
 void xep_buffer_leave(xep_buffer_t *buffer);
 
 /** XEP_OK, or XEP_ERR_PEER: the others have left this rank out. After the loads of an operation. */

@@ -23,7 +23,7 @@ void xep_handle_give_back(xep_handle_t *handle)
     if (buffer->shape.sends_in_place && buffer->mode != NULL)
         buffer->plugin.plugin->place->release(buffer->mode, handle->slot);
     xep_handle_set_state(handle, XEP_HANDLE_FREE);
-    handle->released = 0;
+    atomic_store_explicit(&handle->released, 0, memory_order_relaxed);
     handle->awaited = 0;
     handle->in_flight = NULL;
     handle->combine_input = NULL;
@@ -32,7 +32,26 @@ void xep_handle_give_back(xep_handle_t *handle)
 
 void xep_handle_give_back_if_unused(xep_handle_t *handle)
 {
-    if (handle->released && handle->in_flight == NULL && handle->awaited == 0) xep_handle_give_back(handle);
+    const int released = atomic_load_explicit(&handle->released, memory_order_acquire);
+    if (released && handle->in_flight == NULL && handle->awaited == 0) xep_handle_give_back(handle);
+}
+
+void xep_handle_give_back_released(xep_buffer_t *buffer)
+{
+    if (atomic_load_explicit(&buffer->handed_over, memory_order_relaxed) == 0) return;
+    for (uint32_t s = 0; s < buffer->shape.slots; s++) xep_handle_give_back_if_unused(&buffer->handles[s]);
+}
+
+/* The flag is down before the marks are looked at: who sets one after that raises it again. */
+void xep_request_take_over(xep_buffer_t *buffer)
+{
+    if (atomic_load_explicit(&buffer->handed_over, memory_order_relaxed) == 0) return;
+    atomic_exchange_explicit(&buffer->handed_over, 0, memory_order_acquire);
+    for (uint32_t s = 0; s < buffer->shape.slots; s++) xep_handle_give_back_if_unused(&buffer->handles[s]);
+    for (uint32_t i = 0; i < buffer->nrequests; i++) {
+        xep_request_t *req = &buffer->requests[i];
+        if (atomic_exchange_explicit(&req->freed, 0, memory_order_acquire)) xep_request_drop(req);
+    }
 }
 
 /* Scans the pool: a buffer has four requests for each slot. */
@@ -66,8 +85,8 @@ xep_request_t *xep_request_take(xep_buffer_t *buffer)
 void xep_request_drop(xep_request_t *req)
 {
     req->kept = 0;
-    if (xep_request_in_flight(req)) atomic_store_explicit(&req->handle->abandoned, 1, memory_order_relaxed);
     if (req->state == XEP_REQUEST_DONE) req->state = XEP_REQUEST_FREE;
+    else atomic_store_explicit(&req->handle->abandoned, 1, memory_order_relaxed);
 }
 
 /*

@@ -46,10 +46,10 @@ typedef struct xep_packed {
 
 struct xep_handle {
     xep_buffer_t *buffer;
-    uint32_t slot;            /* index in buffer->handles */
-    _Atomic int state;        /* xep_handle_state_t; looked at by calls that do not enter the buffer */
-    int released;             /* by the user while an operation is in flight or awaits its routing */
-    uint32_t awaited;         /* by dispatches that will use its routing and have not begun */
+    uint32_t slot;       /* index in buffer->handles */
+    _Atomic int state;   /* xep_handle_state_t; looked at by calls that do not enter the buffer */
+    atomic_int released; /* by the user, in any thread: given back once nothing needs it, by who holds the buffer */
+    uint32_t awaited;    /* by dispatches that will use its routing and have not begun */
     xep_request_t *in_flight; /* dispatch or combine, or NULL */
     atomic_int abandoned;     /* whether its request was freed */
     uint64_t turn;
@@ -75,8 +75,9 @@ typedef enum {
 
 struct xep_request {
     xep_buffer_t *buffer;
-    _Atomic int state;     /* xep_request_state_t; read by requests of other buffers that come after this one */
-    int kept;              /* by the user: freed when it is dropped and done */
+    _Atomic int state; /* xep_request_state_t; read by requests of other buffers that come after this one */
+    int kept;          /* by the user: freed when it is dropped and done */
+    atomic_int freed;  /* by the user, in any thread, while another one held the buffer: it is still to be dropped */
     atomic_uint followers; /* requests that have still to see how this one ended: it is not used again before */
     xep_status_t status;   /* when done */
     xep_handle_t *handle;
@@ -107,6 +108,12 @@ xep_request_t *xep_request_take(xep_buffer_t *buffer);
 
 /** Drops the user's reference. */
 void xep_request_drop(xep_request_t *req);
+
+/**
+ * Gives back and drops what was released and freed while another thread held the buffer: buffer->handed_over. Where a
+ * call begins, as a thread that waits may wait for what was freed.
+ */
+void xep_request_take_over(xep_buffer_t *buffer);
 
 /**
  * Defers it: it comes after another request, which may be of another buffer; NULL: it is deferred for other reasons.
@@ -150,6 +157,9 @@ void xep_handle_give_back(xep_handle_t *handle);
 
 /** Gives the slot of a released handle back, unless an operation still needs it. */
 void xep_handle_give_back_if_unused(xep_handle_t *handle);
+
+/** The same of all that were released while another thread held the buffer; requests that were freed stay. */
+void xep_handle_give_back_released(xep_buffer_t *buffer);
 
 /* ---- request_advance.c ---- */
 

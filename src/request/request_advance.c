@@ -113,6 +113,7 @@ void xep_request_run_task(xep_group_task_t *task)
     uint32_t before = buffer->active;
     xep_request_advance_all(buffer);
     uint32_t ended = before - buffer->active;
+    xep_request_take_over(buffer);
     xep_buffer_leave(buffer);
     if (ended != 0) xep_progress_raise_event(buffer->group->progress_thread);
 }

@@ -72,6 +72,7 @@ static void account_for_request(void *arg, xep_account_t *account)
 static xep_status_t hope_for_request(void *arg)
 {
     xep_request_t *req = arg;
+    xep_handle_give_back_released(req->buffer); /* a peer may wait for that */
     if (req->buffer->announce != NULL) xep_announce_push(req->buffer);
     xep_status_t status = xep_buffer_check_given_up(req->buffer, req->op.epoch);
     req->given_up = status != XEP_INPROGRESS;
@@ -253,7 +254,8 @@ static xep_status_t look_at_memory(void *arg)
 /* What peers still read they read in operations that were called before the next one. */
 static xep_status_t hope_for_memory(void *arg)
 {
-    const xep_buffer_t *buffer = ((const memory_look_t *)arg)->buffer;
+    xep_buffer_t *buffer = ((const memory_look_t *)arg)->buffer;
+    xep_handle_give_back_released(buffer);
     return xep_buffer_check_given_up(buffer, buffer->epoch + 1);
 }
 
@@ -299,8 +301,8 @@ xep_status_t xep_request_order_stream(xep_request_t *req, void *stream)
 {
     xep_buffer_t *buffer = req->buffer;
     xep_buffer_enter(buffer);
-    if (buffer->staging != NULL) (void)xep_request_finish(req);
-    else xep_request_advance_all(buffer);
+    if (buffer->staging == NULL) xep_request_advance_all(buffer);
+    else if (req->kept) (void)xep_request_finish(req);
     xep_status_t status = buffer->device->ops->follow(buffer->device, stream);
     xep_buffer_leave(buffer);
     return status;

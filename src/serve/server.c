@@ -193,12 +193,15 @@ static int is_served(const xep_buffer_t *buffer, const xep_handle_t *handle)
     return 0;
 }
 
-static xep_status_t check_handles(const xep_buffer_t *buffer)
+static xep_status_t check_handles(xep_buffer_t *buffer)
 {
-    for (uint32_t s = 0; s < buffer->shape.slots; s++)
+    xep_status_t status = xep_buffer_claim(buffer); /* which gives back what was released */
+    if (status != XEP_OK) return status;
+    for (uint32_t s = 0; s < buffer->shape.slots && status == XEP_OK; s++)
         if (buffer->handles[s].state != XEP_HANDLE_FREE && !is_served(buffer, &buffer->handles[s]))
-            return xep_fail(XEP_ERR_BUSY, "slot %u holds a handle that was not released", s);
-    return XEP_OK;
+            status = xep_fail(XEP_ERR_BUSY, "slot %u holds a handle that was not released", s);
+    xep_buffer_leave(buffer);
+    return status;
 }
 
 static xep_status_t check_args(const xep_serve_args_t *args, xep_serve_args_t *own)
