@@ -143,6 +143,12 @@ typedef struct cuda_normal {
     } parted;
 } cuda_normal_t;
 
+/** Which slot's own routing it is. */
+static inline uint32_t cuda_routing_index(const normal_t *mode, const normal_routing_t *routing)
+{
+    return (uint32_t)((const normal_slot_t *)(const void *)routing - normal_slot(mode, 0));
+}
+
 extern const xep_step_t cuda_dispatch_steps[], cuda_combine_steps[];
 
 /** Whether nobody waits for the counts of a dispatch. */

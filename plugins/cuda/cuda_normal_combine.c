@@ -77,7 +77,7 @@ static void fill_offer(const cuda_normal_t *mode, const xep_op_t *op, uint64_t o
     offer[0] = cuda_offer(op);
     offer[1] = weighted ? 1 : op->recv->rows != 0 ? 0 : UINT64_MAX;
     /* without tokens it was not told whether there were weights; what it sends back is read by those who gave some */
-    if (weighted && routing->tokens == 0 && mode->routings[normal_routing_index(&mode->normal, routing)].counts_there)
+    if (weighted && routing->tokens == 0 && mode->routings[cuda_routing_index(&mode->normal, routing)].counts_there)
         offer[1] = UINT64_MAX;
 }
 
@@ -121,10 +121,10 @@ static xep_status_t launch_sums(cuda_normal_t *mode, const xep_op_t *op)
         .max_dests = normal->layout.max_dests,
         .now = mode->now,
         .row_stride = normal->layout.common.combine_stride,
-        .dest = mode->routings[normal_routing_index(normal, routing)].dest,
+        .dest = mode->routings[cuda_routing_index(normal, routing)].dest,
         .there = mode->slots[op->slot].there,
         .verdict = mode->slots[op->slot].verdict,
-        .rank_rows = mode->routings[normal_routing_index(normal, routing)].rank_rows,
+        .rank_rows = mode->routings[cuda_routing_index(normal, routing)].rank_rows,
         .topk = routing->topk,
         .out_weights = (char *)args->out_weights,
         .out_weights_stride = args->out_weights_stride,
@@ -136,7 +136,7 @@ static xep_status_t launch_sums(cuda_normal_t *mode, const xep_op_t *op)
         .at_the_end = cuda_deadline(&mode->cuda, op, CUDA_READERS),
         .differs = &mode->cuda.late[CUDA_DIFFERS],
         .outs = cuda_outs(&mode->cuda, shape->nranks),
-        .chosen = mode->routings[normal_routing_index(normal, routing)].chosen,
+        .chosen = mode->routings[cuda_routing_index(normal, routing)].chosen,
         .owner = mode->cuda.owner,
         .missing = args->missing,
         .missing_stride = args->missing_stride,

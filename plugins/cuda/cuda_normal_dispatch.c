@@ -22,7 +22,7 @@ enum {
  */
 static uint32_t routing_index(const normal_t *mode, const xep_op_t *op)
 {
-    return normal_routing_index(mode, normal_slot(mode, op->slot)->routing);
+    return cuda_routing_index(mode, normal_slot(mode, op->slot)->routing);
 }
 
 /* ---- launches ---- */
@@ -378,7 +378,7 @@ xep_status_t cuda_normal_dispatch(void *opaque, xep_op_t *op)
         routing->topk = op->dispatch->topk;
         routing->tokens = op->dispatch->tokens;
         routing->epoch = op->epoch;
-        mode->routings[normal_routing_index(normal, routing)].counts_there = cuda_counts_there(op);
+        mode->routings[cuda_routing_index(normal, routing)].counts_there = cuda_counts_there(op);
     }
     normal_make_record(normal, op);
     if (op->dispatch->quant != XEP_QUANT_NONE) status = normal_take_casts(normal, op, mode->casts);

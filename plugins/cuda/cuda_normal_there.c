@@ -15,7 +15,7 @@ xep_status_t cuda_normal_check_there(const cuda_normal_t *mode, xep_op_t *op)
     const normal_routing_t *cached =
         op->cached_slot == XEP_NO_SLOT ? NULL : normal_slot(&mode->normal, op->cached_slot)->routing;
     if (!cuda_counts_there(op)) {
-        if (cached == NULL || !mode->routings[normal_routing_index(&mode->normal, cached)].counts_there) return XEP_OK;
+        if (cached == NULL || !mode->routings[cuda_routing_index(&mode->normal, cached)].counts_there) return XEP_OK;
         return refuse(mode, op, "invalid flags: 0 (XEP_DISPATCH_COUNTS_THERE, as the cached handle has)");
     }
     if (args->capacity == 0) return refuse(mode, op, "invalid capacity: 0 (at least 1 with XEP_DISPATCH_COUNTS_THERE)");
@@ -33,7 +33,7 @@ void cuda_normal_show_there(cuda_normal_t *mode, const xep_op_t *op)
     normal_state(op)->weighted = args->topk_weights != NULL || (args->tokens == 0 && op->cached_slot == XEP_NO_SLOT);
     normal_fill_recv(&mode->normal, op, args->capacity);
     op->recv->src_begin = slot->src_begin;
-    op->recv->rank_rows = mode->routings[normal_routing_index(&mode->normal, routing)].rank_rows;
+    op->recv->rank_rows = mode->routings[cuda_routing_index(&mode->normal, routing)].rank_rows;
     op->recv->expert_rows = slot->expert_rows;
 }
 

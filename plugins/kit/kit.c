@@ -199,28 +199,3 @@ xep_status_t xep_kit_refuse_expert(const xep_kit_t *kit, xep_op_t *op, uint64_t 
                           (unsigned long long)token, k,
                           (long long)xep_idx_at(row, k, args->topk_idx_dtype == XEP_INT64), kit->shape->experts);
 }
-
-void xep_kit_fill_recv(const xep_kit_t *kit, const xep_op_t *op, uint64_t rows)
-{
-    const xep_dispatch_args_t *args = op->dispatch;
-    const xep_heap_layout_t *at = kit->layout;
-    const uint32_t *experts = kit->shape->expert + kit->first_expert[kit->shape->rank];
-    *op->recv = (xep_recv_t){
-        .size = sizeof *op->recv,
-        .rows = rows,
-        .capacity = args->capacity != 0 ? args->capacity : rows,
-        .x = xep_kit_own_area(kit, at->x, op->slot),
-        .dtype = args->dtype,
-        .hidden = args->hidden,
-        .topk = args->topk,
-        .topk_idx_dtype = args->topk_idx_dtype,
-        .topk_idx = xep_kit_own_area(kit, at->idx, op->slot),
-        .topk_weights = (float *)(void *)xep_kit_own_area(kit, at->weights, op->slot),
-        .src_token = (int32_t *)(void *)xep_kit_own_area(kit, at->tokens, op->slot),
-        .first_expert = experts[0],
-        .local_experts = kit->shape->local_experts,
-        .pieces = 1,
-        .all_rows = rows,
-        .experts = experts,
-    };
-}

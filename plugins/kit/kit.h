@@ -140,10 +140,6 @@ void xep_kit_close(void *mode);
 /** XEP_ERR_INVALID for a selection of op that is no expert. */
 xep_status_t xep_kit_refuse_expert(const xep_kit_t *kit, xep_op_t *op, uint64_t token, uint32_t k);
 
-/** Fills op's recv with what all modes show of a dispatch of so many rows; the arrangement, scales and counts are
- * the mode's. */
-void xep_kit_fill_recv(const xep_kit_t *kit, const xep_op_t *op, uint64_t rows);
-
 /** Tells a caller who has asked for it how many rows came, or would have. */
 static inline void xep_kit_tell_rows(const xep_op_t *op, uint64_t rows)
 {
@@ -194,6 +190,35 @@ static inline void *xep_kit_own(const xep_kit_t *kit, uint64_t offset)
 static inline char *xep_kit_own_area(const xep_kit_t *kit, xep_area_t area, uint64_t slot)
 {
     return xep_kit_own(kit, xep_area_at(area, slot));
+}
+
+/**
+ * Fills op's recv with what all modes show of a dispatch of so many rows; the arrangement, scales and counts are the
+ * mode's.
+ */
+static inline void xep_kit_fill_recv(const xep_kit_t *kit, const xep_op_t *op, uint64_t rows)
+{
+    const xep_dispatch_args_t *args = op->dispatch;
+    const xep_heap_layout_t *at = kit->layout;
+    const uint32_t *experts = kit->shape->expert + kit->first_expert[kit->shape->rank];
+    *op->recv = (xep_recv_t){
+        .size = sizeof *op->recv,
+        .rows = rows,
+        .capacity = args->capacity != 0 ? args->capacity : rows,
+        .x = xep_kit_own_area(kit, at->x, op->slot),
+        .dtype = args->dtype,
+        .hidden = args->hidden,
+        .topk = args->topk,
+        .topk_idx_dtype = args->topk_idx_dtype,
+        .topk_idx = xep_kit_own_area(kit, at->idx, op->slot),
+        .topk_weights = (float *)(void *)xep_kit_own_area(kit, at->weights, op->slot),
+        .src_token = (int32_t *)(void *)xep_kit_own_area(kit, at->tokens, op->slot),
+        .first_expert = experts[0],
+        .local_experts = kit->shape->local_experts,
+        .pieces = 1,
+        .all_rows = rows,
+        .experts = experts,
+    };
 }
 
 /** When a phase begins, for the trace; 0: there is none. */

@@ -84,21 +84,6 @@
 
 /* ---- in the heap ------------------------------------------------------------ */
 
-/**
- * What a source says to all in one dispatch: a head of indices and weights, and an item for each token: its row and
- * what travels beside it (fields.h), its scales first. The offsets follow from its notice.
- */
-typedef struct ll_packet {
-    const char *head;  /* topk_idx [T][K] int32_t, and the weights */
-    const char *items; /* [T] */
-    uint64_t weights;  /* in the head: [T][K] float, where they are sent */
-    uint64_t head_bytes;
-    size_t row_bytes;
-    size_t beside; /* where what travels beside the row begins in an item */
-    size_t stride; /* of items */
-    int stays;     /* this rank reads the rows where they are (ll_in_place.h) */
-} ll_packet_t;
-
 /** Where things are in a heap, beside what all modes have. */
 typedef struct ll_layout {
     xep_heap_layout_t common; /* first */
@@ -259,8 +244,11 @@ xep_status_t ll_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *layout, xe
 
 void ll_tell_traffic(const xep_shape_t *shape, xep_traffic_t *dispatch, xep_traffic_t *combine);
 
-/** Of the packet a notice announces, all but where it is; with so many bytes beside a row. */
-void ll_make_packet(const ll_notice_t *notice, uint64_t beside, ll_packet_t *packet);
+/** Bytes from one item to the next: a row, and so many bytes beside it. */
+static inline uint64_t ll_item_stride(uint64_t row_bytes, uint64_t beside)
+{
+    return ((row_bytes + 3) / 4 * 4 + beside + 63) & ~(uint64_t)63;
+}
 
 /** Offset of the table for rank. */
 uint64_t ll_table_offset(const ll_t *mode, uint32_t slot, uint32_t rank);
@@ -287,6 +275,12 @@ int ll_weights_are_owners(const ll_slot_t *slot);
 
 /** All but most, which stays as it is. */
 void ll_fill_notice(const ll_t *mode, const xep_op_t *op, ll_notice_t *notice);
+
+/**
+ * Of the packet a notice announces, all but where it is; with so many bytes beside a row. Source and receiver compute
+ * the same offsets, from the same notice and the fields that all agree on.
+ */
+void ll_make_packet(const ll_notice_t *notice, uint64_t beside, ll_packet_t *packet);
 
 /** Whether ranks agree. from: [R], checked. */
 xep_status_t ll_compare_notices(const ll_t *mode, xep_op_t *op, const ll_notice_t *from);

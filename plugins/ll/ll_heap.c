@@ -1,27 +1,22 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Where things are in a heap, and in a packet. */
+/* Where things are in a heap. */
 #include "ll.h"
 
 #include <math.h>
-
-static uint64_t item_stride(uint64_t row_bytes, uint64_t beside)
-{
-    return ((row_bytes + 3) / 4 * 4 + beside + 63) & ~(uint64_t)63;
-}
 
 /* The largest item: a row as it is with all that the user may have beside it, or the longest row that can be cast (of
  * 2-byte elements), by whichever cast, with its scales or as much. */
 static uint64_t measure_items(const xep_shape_t *shape, ll_layout_t *layout)
 {
     uint64_t room = (uint64_t)shape->hidden * shape->elem_bytes,
-             stride = item_stride(room, shape->scales * UINT64_C(4));
+             stride = ll_item_stride(room, shape->scales * UINT64_C(4));
     xep_cast_format_t format;
     layout->words_beside = shape->scales;
     for (unsigned quant = 0; quant < XEP_CAST_TABLE; quant++) {
         if (!xep_cast_format(quant, room / 2, &format)) continue;
         layout->words_beside = xep_most(layout->words_beside, format.scale_words);
-        stride = xep_most(stride, item_stride(format.row_bytes, xep_most(shape->scales, format.scale_words) * 4));
+        stride = xep_most(stride, ll_item_stride(format.row_bytes, xep_most(shape->scales, format.scale_words) * 4));
     }
     return stride;
 }
@@ -129,22 +124,6 @@ xep_status_t ll_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *common, xe
     xep_carve_slots(shape, common, region, lay_slot);
     common->in_place.stride = measure_items(shape, at);
     return XEP_OK;
-}
-
-/* Source and receiver compute the same offsets, from the same notice and the fields that all agree on. */
-void ll_make_packet(const ll_notice_t *notice, uint64_t beside, ll_packet_t *packet)
-{
-    uint64_t selections = (uint64_t)notice->tokens * notice->topk;
-    xep_cast_format_t format;
-    xep_carve_t carve = {0};
-    xep_carve_offset(&carve, selections, sizeof(int32_t));
-    packet->weights = xep_carve_offset(&carve, notice->sends_weights ? selections : 0, sizeof(float));
-    packet->head_bytes = carve.end;
-    packet->row_bytes = notice->hidden * xep_elem_bytes((xep_dtype_t)notice->dtype);
-    if (notice->quant != XEP_QUANT_NONE && xep_cast_format(notice->quant, notice->hidden, &format))
-        packet->row_bytes = format.row_bytes;
-    packet->beside = (packet->row_bytes + 3) / 4 * 4;
-    packet->stride = item_stride(packet->row_bytes, beside);
 }
 
 uint64_t ll_table_offset(const ll_t *mode, uint32_t slot, uint32_t rank)

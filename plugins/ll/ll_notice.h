@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** What a source tells every rank in a dispatch: the same for processors and for devices. */
+/** What a source tells every rank in a dispatch, the same for processors and for devices; and its packet. */
 #ifndef XEP_LL_NOTICE_H
 #define XEP_LL_NOTICE_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 /** One line per (ring entry, rank); written by that rank, read by the heap's owner. */
@@ -38,5 +39,20 @@ typedef struct ll_notice {
 #ifndef __cplusplus
 _Static_assert(sizeof(ll_notice_t) == 64, "a cache line, as all notices");
 #endif
+
+/**
+ * What a source says to all in one dispatch: a head of indices and weights, and an item for each token: its row and
+ * what travels beside it (fields.h), its scales first. The offsets follow from its notice.
+ */
+typedef struct ll_packet {
+    const char *head;  /* topk_idx [T][K] int32_t, and the weights */
+    const char *items; /* [T] */
+    uint64_t weights;  /* in the head: [T][K] float, where they are sent */
+    uint64_t head_bytes;
+    size_t row_bytes;
+    size_t beside; /* where what travels beside the row begins in an item */
+    size_t stride; /* of items */
+    int stays;     /* this rank reads the rows where they are (ll_in_place.h) */
+} ll_packet_t;
 
 #endif

@@ -110,6 +110,21 @@ void ll_fill_notice(const ll_t *mode, const xep_op_t *op, ll_notice_t *notice)
                             .refused = op->refused};
 }
 
+void ll_make_packet(const ll_notice_t *notice, uint64_t beside, ll_packet_t *packet)
+{
+    uint64_t selections = (uint64_t)notice->tokens * notice->topk;
+    xep_cast_format_t format;
+    xep_carve_t carve = {0};
+    xep_carve_offset(&carve, selections, sizeof(int32_t));
+    packet->weights = xep_carve_offset(&carve, notice->sends_weights ? selections : 0, sizeof(float));
+    packet->head_bytes = carve.end;
+    packet->row_bytes = notice->hidden * xep_elem_bytes((xep_dtype_t)notice->dtype);
+    if (notice->quant != XEP_QUANT_NONE && xep_cast_format(notice->quant, notice->hidden, &format))
+        packet->row_bytes = format.row_bytes;
+    packet->beside = (packet->row_bytes + 3) / 4 * 4;
+    packet->stride = ll_item_stride(packet->row_bytes, beside);
+}
+
 /* Step 4, in the order in which users should hear of what differs. */
 xep_status_t ll_compare_notices(const ll_t *mode, xep_op_t *op, const ll_notice_t *from)
 {

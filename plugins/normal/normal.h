@@ -263,18 +263,6 @@ static inline uint32_t normal_index(const normal_t *mode, const xep_op_t *op)
     return (uint32_t)(op->turn % mode->kit.shape->slots);
 }
 
-/** A slot's routing as it was made, with the rows of ranks that are out by now. */
-static inline normal_routing_t *normal_whole_routing(const normal_slot_t *slot)
-{
-    return slot->routing == &slot->narrow ? slot->whole : slot->routing;
-}
-
-/** Which slot's own routing it is. */
-static inline uint32_t normal_routing_index(const normal_t *mode, const normal_routing_t *routing)
-{
-    return (uint32_t)((const normal_slot_t *)(const void *)routing - normal_slot(mode, 0));
-}
-
 /** With grants: ranks that are out of operations that begin. */
 static inline uint32_t normal_count_outs(const normal_t *mode)
 {

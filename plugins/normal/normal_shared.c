@@ -81,10 +81,16 @@ static normal_routing_t *find_free(normal_t *mode)
     return &normal_slot(mode, slot)->own;
 }
 
+/* A slot's routing as it was made, with the rows of ranks that are out by now. */
+static normal_routing_t *whole_routing(const normal_slot_t *slot)
+{
+    return slot->routing == &slot->narrow ? slot->whole : slot->routing;
+}
+
 /* The slot's routing is that of a handle long released; others may still use it. */
 static void leave_routing(normal_slot_t *slot)
 {
-    if (slot->routing != NULL) normal_whole_routing(slot)->refs--;
+    if (slot->routing != NULL) whole_routing(slot)->refs--;
     slot->routing = NULL;
 }
 
@@ -99,7 +105,7 @@ xep_status_t normal_choose_routing(normal_t *mode, xep_op_t *op, normal_routing_
     xep_status_t status = check_cached(mode, op);
     if (status != XEP_OK) return status;
     leave_routing(slot);
-    *routing_p = normal_whole_routing(normal_slot(mode, op->cached_slot));
+    *routing_p = whole_routing(normal_slot(mode, op->cached_slot));
     return XEP_OK;
 }
 
