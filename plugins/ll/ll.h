@@ -251,7 +251,10 @@ static inline uint64_t ll_item_stride(uint64_t row_bytes, uint64_t beside)
 }
 
 /** Offset of the table for rank. */
-uint64_t ll_table_offset(const ll_t *mode, uint32_t slot, uint32_t rank);
+static inline uint64_t ll_table_offset(const ll_t *mode, uint32_t slot, uint32_t rank)
+{
+    return mode->layout.tables + ((uint64_t)slot * mode->kit.shape->nranks + rank) * mode->layout.table_bytes;
+}
 
 /** What both kinds of memory have: a row belongs to one expert, and the rank of its token weighs it. */
 #define LL_CAN          (XEP_CAN_WEIGH | XEP_CAN_SCALES_BY_COLUMN | XEP_CAN_EXPERT_STATS)

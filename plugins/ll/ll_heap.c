@@ -126,11 +126,6 @@ xep_status_t ll_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *common, xe
     return XEP_OK;
 }
 
-uint64_t ll_table_offset(const ll_t *mode, uint32_t slot, uint32_t rank)
-{
-    return mode->layout.tables + ((uint64_t)slot * mode->kit.shape->nranks + rank) * mode->layout.table_bytes;
-}
-
 /* ---- traffic, so that a path can be chosen and receive rings have their size ---- */
 
 /* All rows have room where the receive rings take no more. */
