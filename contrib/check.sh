@@ -4,7 +4,7 @@
 # tarball with clang, each transport, a second UCX, every launcher, the Python package, what configure says when
 # something is missing. Two lanes of stages run at the same time; each stage prints its output when it ends. What goes
 # through many seeds, settings and shapes does so whole in the suite with gcc; stages that run the programs again take
-# fewer (XEP_TEST_BRIEF=quick), but for fuzzing under the sanitizers, and kernels for devices are compiled once.
+# fewer (XEP_TEST_BRIEF=quick), and kernels for devices are compiled once.
 # Can be run again. Ends with one line "N passed, N failed, N skipped"; exit status 1 when one failed.
 #
 #     contrib/check.sh [--quick] [--torch] [--frameworks] [--vllm] [--help]

@@ -233,14 +233,16 @@ static void read_corpus(void)
     read_path(path);
 }
 
-/* In short a quarter, or an eighth; but what a sanitizer sees, it sees in all of them. */
+/* In short a quarter, or an eighth; a sanitizer, which sees more in each, gets a quarter. */
 static uint64_t runs_of_target(void)
 {
-#ifndef __SANITIZE_ADDRESS__
     const char *brief = getenv("XEP_TEST_BRIEF");
-    if (brief != NULL && *brief != '\0') return fuzz_target.runs / (strcmp(brief, "quick") == 0 ? 8 : 4);
+    if (brief == NULL || *brief == '\0') return fuzz_target.runs;
+#ifdef __SANITIZE_ADDRESS__
+    return fuzz_target.runs / 4;
+#else
+    return fuzz_target.runs / (strcmp(brief, "quick") == 0 ? 8 : 4);
 #endif
-    return fuzz_target.runs;
 }
 
 int main(int argc, char **argv)

@@ -199,7 +199,7 @@ static void many_ranks(void **state, uint64_t seed)
 
 void sim_many_ranks(void **state)
 {
-    sim_each_seed(state, 3, many_ranks);
+    sim_each_seed(state, sim_few_if_brief(3), many_ranks);
 }
 
 /*
@@ -227,7 +227,7 @@ static void tight_room(void **state, uint64_t seed)
 
 void sim_tight_rooms(void **state)
 {
-    sim_each_seed(state, 180, tight_room);
+    sim_each_seed(state, sim_few_if_brief(180), tight_room);
 }
 
 /* ---- words ---- */

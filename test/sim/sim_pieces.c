@@ -39,5 +39,5 @@ static void piece_by_piece(void **state, uint64_t seed)
 
 void sim_pieces(void **state)
 {
-    sim_each_seed(state, 100, piece_by_piece);
+    sim_each_seed(state, sim_few_if_brief(100), piece_by_piece);
 }

@@ -103,6 +103,7 @@ everything() {
             survive ll stopped 3 -x UCX_TLS=$tls -x "LD_LIBRARY_PATH=$XEP_TEST_UCX_LIB:${LD_LIBRARY_PATH:-}"
         done
     fi
+    ranks=6 # what eight ranks add is seen above
     all_scenarios ll -N 2
     survive normal at-once 1 -N 3
     survive normal in-turns 2 -N 2
