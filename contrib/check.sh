@@ -119,7 +119,7 @@ check_asan() {
 
 # UCX's hooks of memory calls run after the sanitizer has let go of a thread that ends: without them.
 check_tsan() {
-    goals='libxep.la xep_normal.la xep_ll.la' build 'thread sanitizer' tsan "$top/contrib/configure-tsan" \
+    CFLAGS=-g1 goals='libxep.la xep_normal.la xep_ll.la' build 'thread sanitizer' tsan "$top/contrib/configure-tsan" \
         --without-cuda || return
     suite 900 tsan "$work/tsan" check-threads XEP_TEST_SLOW=6 TSAN_OPTIONS=halt_on_error=1 UCX_MEM_EVENTS=no
 }

@@ -20,9 +20,11 @@ is_quick= parts=
 [ -z "$is_quick" ] || [ -n "${ASAN_OPTIONS:-}" ] || parts=-experts
 for job in $jobs; do
     ranks=${job%:*} seed=${job#*:}
+    which=$parts
+    [ "$ranks" -gt 1 ] || which=-experts
     for mode in normal ll; do
         LD_LIBRARY_PATH=$tmp:$LD_LIBRARY_PATH STANDIN_SEED=$seed timeout $((100 * ${XEP_TEST_SLOW:-1})) \
-            "$builddir/xep_run" -n "$ranks" "$program" $mode $parts ||
+            "$builddir/xep_run" -n "$ranks" "$program" $mode $which ||
             { echo "FAIL: cuda_ops $mode, $ranks ranks, seed $seed"; failed=1; }
     done
 done
@@ -75,10 +77,10 @@ env LD_LIBRARY_PATH="$tmp:$LD_LIBRARY_PATH" STANDIN_HAS_PINNED=yes XEP_MAP=never
     ! grep -q 'will be slow' "$tmp/pinned" || { cat "$tmp/pinned"; echo 'FAIL: a heap that UCX has pinned'; failed=1; }
 if [ -z "${XEP_TEST_BRIEF:-}" ]; then
     for mode in normal ll; do
-        staged 3 $mode UCX_TLS=tcp,self
+        staged 3 "$mode shapes" UCX_TLS=tcp,self
         staged 4 $mode XEP_NODE_RANKS=2 XEP_PATH=nodes XEP_THREADS=2
     done
-    staged 4 normal XEP_NODE_RANKS=2 XEP_PATH=flat
+    staged 4 'normal shapes' XEP_NODE_RANKS=2 XEP_PATH=flat
 fi
 
 # rows that go from device to device, by a UCX that says it knows such memory, over shared memory and TCP, with casts,

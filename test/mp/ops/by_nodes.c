@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* ranks: 5 8, brief: 5, limit: 300, again: 2 */
+/* ranks: 8, brief: 5, limit: 300, again: 2 */
 
 /*
  * Rows that go once to each node, in both modes, and receive rings with room for some of the rows that come at once:

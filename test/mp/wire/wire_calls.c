@@ -75,7 +75,7 @@ void wire_await(const wire_end_t *end, uint64_t word, uint64_t value)
         REQUIRE(seen < value, "word %lu is %lu before %lu", (unsigned long)word, (unsigned long)seen,
                 (unsigned long)value);
         wire_progress(end);
-        if (spins % 64 == 0) sched_yield();
+        if (spins % 8 == 0) sched_yield();
     }
 }
 

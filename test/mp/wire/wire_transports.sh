@@ -6,7 +6,7 @@
 # complain either. Both at the same time: their processes mostly wait for one another.
 set -u
 program=./test/mp/wire/wire_order.mp
-much='2 20' # arguments of wire_order
+much='2 6' # arguments of wire_order
 mapped_by='posix,self sysv,self'
 [ -z "${XEP_TEST_BRIEF:-}" ] || much='1 4' mapped_by= # what they share is the transport "all", too
 failed=0
