@@ -12,13 +12,13 @@ import functools
 import operator
 import struct
 import types
-from typing import Any, Callable, Optional, Sequence, TypeVar, Union
+from typing import Any, Callable, TypeVar, Union
 
 import torch
 
 import xep
-from xep._ext import is_plain as is_plain
-from xep.dtypes import need_dtype
+from xep import _ext
+from xep.dtypes import dtype_of
 
 # ---- checks ----
 
@@ -42,7 +42,24 @@ class WrongUse(Wrong, RuntimeError, AssertionError):
 
 
 HOST = torch.device("cpu")
-Place = Optional[torch.device]  # where a tensor must be; None: host memory or a CUDA device
+ANYWHERE = -1  # in host memory, which is 0, or on CUDA device n, which is n + 1
+
+# sets of element types: a bit for each of those that xep has, one for bool, and the lowest for all others
+_BOOL = 1 << 20
+ANY = 2 * _BOOL - 1
+
+
+def _bit(dtype: torch.dtype) -> int:
+    return _BOOL if dtype == torch.bool else 1 << (dtype_of(dtype) or 0)
+
+
+_NAMED = (torch.bfloat16, torch.float16, torch.float32, torch.int64, torch.int32, torch.uint8, torch.bool)
+BFLOAT16, _FLOAT16, FLOAT, INT64, INT32, UINT8, BOOL = map(_bit, _NAMED)
+INDEX, COMBINED, _SCALE = INT64 | INT32, BFLOAT16 | _FLOAT16 | FLOAT, FLOAT | INT32
+
+
+def place_of(where: int) -> torch.device:
+    return HOST if where == 0 else torch.device("cuda", where - 1)
 
 
 def memory_of(on: torch.device) -> str:
@@ -50,35 +67,30 @@ def memory_of(on: torch.device) -> str:
     return "host" if on == HOST else "cuda"
 
 
-def tensor(
-    name: str,
-    value: Any,
-    dtypes: Optional[Sequence[torch.dtype]],
-    shape: Sequence[Optional[int]],
-    contiguous: bool = True,
-    on: Place = HOST,
-) -> torch.Tensor:
-    """value, if it is a tensor there, of one of dtypes (None: any) and of shape (None: any extent)."""
+def check_strided(name: str, value: Any, where: int, dtypes: int, *extents: int, contiguous: bool = False) -> tuple:
+    """check() of a tensor of any strides; of a contiguous one what it asks where that is not so at first sight."""
     is_tensor = isinstance(value, torch.Tensor)
-    here = is_tensor and (value.is_cpu or value.is_cuda if on is None else value.device == on)
-    typed = here and (dtypes is None or value.dtype in dtypes)
-    fits = typed and len(value.shape) == len(shape)
-    if fits:
-        for want, extent in zip(shape, value.shape):
-            fits = fits and (want is None or want == extent)
-    if fits and (not contiguous or value.is_contiguous()):
-        return value
-    if fits:
+    there = value.get_device() + 1 if is_tensor and value.is_cuda else 0 if is_tensor and value.is_cpu else -2
+    typed = there >= 0 and where in (ANYWHERE, there) and _bit(value.dtype) & dtypes
+    fits = typed and len(value.shape) == len(extents)
+    if fits and all(want in (-1, extent) for want, extent in zip(extents, value.shape)):
+        if not contiguous or value.is_contiguous():
+            return (there, *value.shape)
         strides = f"strides {value.stride()} of shape {list(value.shape)}"
         raise WrongValue(f"{name}: expected a contiguous tensor, got {strides}")
-    kinds = " or ".join(str(dtype)[6:] for dtype in dtypes) + " " if dtypes else ""
-    there = "CPU or CUDA" if on is None else "CPU" if on == HOST else str(on)
-    extents = ", ".join("any" if extent is None else str(extent) for extent in shape)
+    kinds = " or ".join(str(dtype)[6:] for dtype in _NAMED if _bit(dtype) & dtypes and dtypes != ANY)
+    expected = "CPU or CUDA" if where == ANYWHERE else "CPU" if where == 0 else str(place_of(where))
+    shape = ", ".join("any" if extent == -1 else str(extent) for extent in extents)
     got = type(value).__name__
     if is_tensor:
         got = f"{str(value.dtype)[6:]} of shape {list(value.shape)} on {value.device}"
     wrong = WrongValue if typed else WrongType
-    raise wrong(f"{name}: expected a {there} tensor {kinds}[{extents}], got {got}")
+    raise wrong(f"{name}: expected a {expected} tensor {kinds}{kinds and ' '}[{shape}], got {got}")
+
+
+# check(name, value, where, dtypes, *extents): (where, *extents) of a contiguous tensor that is there, of one of these
+# element types and of these extents, -1: any. Python is called only for one that is not so at first sight.
+check = functools.partial(_ext.check_tensor, functools.partial(check_strided, contiguous=True))
 
 
 def integer(name: str, value: Any, least: int) -> int:
@@ -90,12 +102,6 @@ def integer(name: str, value: Any, least: int) -> int:
     if number < least:
         raise WrongValue(f"{name}: expected {least} or more, got {value!r}")
     return number
-
-
-def streams(previous_event: Any, async_finish: bool, allocate_on_comm_stream: bool) -> None:
-    """DeepEP's rule: allocating on the stream that communicates needs both others."""
-    if allocate_on_comm_stream and (previous_event is None or not async_finish):
-        raise WrongValue("allocate_on_comm_stream: expected previous_event and async_finish with it")
 
 
 def version_of(tensor: torch.Tensor) -> int:
@@ -137,44 +143,28 @@ def one_of(name: str, value: bool, other: str, other_value: bool) -> None:
 # ---- rows and sums ----
 
 
-INDEX = (torch.int64, torch.int32)
-FLOAT = (torch.float32,)
-COMBINED = (torch.bfloat16, torch.float16, torch.float32)
-_SCALE = (torch.float32, torch.int32)
 KNOWN = frozenset((
     torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn, torch.float8_e5m2, torch.uint8, torch.int32,
 ))  # fmt: skip
-IS_KNOWN, IS_INDEX, IS_FLOAT, IS_COMBINED, IS_BFLOAT16, IS_INT32 = (
-    sum(1 << need_dtype("", dtype) for dtype in dtypes)
-    for dtypes in (KNOWN, INDEX, FLOAT, COMBINED, COMBINED[:1], INDEX[1:])
-)  # for is_plain()
 SENT_AS = {1: torch.uint8, 2: torch.bfloat16, 4: torch.int32, 8: torch.int32, 16: torch.int32}
 
 Rows = Union[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]
 
 
-def rows_of(x: Rows, on: Place = HOST) -> tuple[torch.Tensor, Optional[torch.Tensor]]:
-    """Rows [T, H] of any element type, and scales [T, S] of any strides, or None."""
-    if not isinstance(x, tuple):
-        return tensor("x", x, None, (None, None), on=on), None
+def scaled(x: tuple) -> Rows:
+    """(rows [T, H] of 1 byte, scales [T, S] of any strides)."""
     if len(x) != 2:
         raise WrongValue(f"x: expected (rows, scales), got {len(x)} tensors")
-    rows = tensor("x[0]", x[0], None, (None, None), on=on)
-    if rows.element_size() != 1:
-        raise WrongType(f"x[0]: expected elements of 1 byte beside scales, got {rows.dtype}")
-    return rows, tensor("x[1]", x[1], _SCALE, (rows.shape[0], None), contiguous=False, on=rows.device)
+    where, tokens, _ = check("x[0]", x[0], ANYWHERE, ANY, -1, -1)
+    if x[0].element_size() != 1:
+        raise WrongType(f"x[0]: expected elements of 1 byte beside scales, got {x[0].dtype}")
+    check_strided("x[1]", x[1], where, _SCALE, tokens, -1)
+    return x
 
 
 def carried(x: torch.Tensor) -> torch.Tensor:
     """x, of an element type that xep knows: rows go as bytes."""
     return x if x.dtype in KNOWN else x.view(SENT_AS[x.element_size()])
-
-
-def check_sum(x: torch.Tensor, rows: int, capacity: int, on: Place = HOST) -> None:
-    """x as combine takes it."""
-    tensor("x", x, COMBINED, (None, None), on=on)
-    if not rows <= x.shape[0] <= capacity:
-        raise WrongValue(f"x: expected the {capacity} rows received, got {list(x.shape)}")
 
 
 def check_tokens(handle: Any, x: torch.Tensor) -> None:
@@ -185,7 +175,7 @@ def check_tokens(handle: Any, x: torch.Tensor) -> None:
         )
 
 
-def biases_of(handle: Any, x: torch.Tensor, bias: Any) -> tuple[torch.Tensor, ...]:
+def biases_of(handle: Any, x: torch.Tensor, where: int, bias: Any) -> tuple[torch.Tensor, ...]:
     """None, one, or two [T, H] of x's type."""
     if bias is not None and not isinstance(bias, (torch.Tensor, tuple, list)):
         raise WrongType(f"bias: expected a tensor or two, got {type(bias).__name__}")
@@ -194,7 +184,7 @@ def biases_of(handle: Any, x: torch.Tensor, bias: Any) -> tuple[torch.Tensor, ..
         raise WrongValue(f"bias: expected at most 2 tensors, got {len(biases)}")
     for i, one in enumerate(biases):
         if one is not None:  # either of two, as DeepEP has it
-            tensor(f"bias[{i}]", one, (x.dtype,), (handle.num_tokens, x.shape[1]), on=x.device)
+            check(f"bias[{i}]", one, where, _bit(x.dtype), handle.num_tokens, x.shape[1])
     return tuple(one for one in biases if one is not None)
 
 

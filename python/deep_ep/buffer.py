@@ -11,12 +11,12 @@ import torch
 import xep
 
 from . import arguments
-from .arguments import HOST, Rows, WrongType, WrongValue, calls_of, counted, integer
+from .arguments import HOST, Rows, WrongType, WrongValue, calls_of, check, counted, integer
 from .compat import ALIGNMENT, COMBINE, DISPATCH, Config, check_config, config_of, low_latency_size_hint
-from .core import Core, Job
-from .handles import HandleTuple, NormalHandle, Sent, adopt, layout_of, routing_of
+from .core import Core, NormalPool, Pool
+from .handles import HandleTuple, NormalHandle, adopt, layout_of, routing_of
 from .low_latency import LowLatency, LowLatencyCalls
-from .streams import Ordering, is_capturing
+from .streams import HERE, Ordering, is_capturing
 from .utils.event import EventHandle, EventOverlap
 from .utils.math import align
 
@@ -46,7 +46,7 @@ class Buffer(LowLatencyCalls):
     """
 
     num_sms: int = 20
-    _last_layout: Optional[list[tuple[Any, int]]] = None
+    _last_layout: list[tuple[Any, int]] = []
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Buffer(LowLatencyCalls):
         self.num_nvl_bytes, self.num_rdma_bytes = num_nvl_bytes, num_rdma_bytes
         self.low_latency_mode, self.enable_shrink = low_latency_mode, enable_shrink
         self._join(group if group is not None else comm, num_slots, timeout, explicitly_destroy)
-        self._low_latency = self._pool_of(LowLatency, HOST)
+        self._low_latency: LowLatency = self._pools[LowLatency, 0]
         self.rank, self.group_size = self._xep.rank, self._xep.nranks
         if enable_shrink:
             try:
@@ -136,9 +136,9 @@ class Buffer(LowLatencyCalls):
     def is_available(self) -> bool:
         return not self._destroyed
 
-    def _forget(self) -> None:
+    def _forget(self, pools: list[Pool]) -> None:
         self._scratch.clear()
-        super()._forget()
+        super()._forget(pools)
 
     def get_local_buffer_tensor(
         self, dtype: torch.dtype, size: Optional[torch.Size] = None, offset: int = 0, use_rdma_buffer: bool = False
@@ -179,22 +179,27 @@ class Buffer(LowLatencyCalls):
         Returns num_tokens_per_rank [R] int32, num_tokens_per_rdma_rank [M] int32 (of each node; None on one node),
         num_tokens_per_expert [E] int32, is_token_in_rank [T, R] bool, event.
         """
-        self._usable()
-        arguments.streams(previous_event, async_finish, allocate_on_comm_stream)
-        arguments.tensor("topk_idx", topk_idx, arguments.INDEX, (None, None), on=None)
+        where, _, _ = check("topk_idx", topk_idx, arguments.ANYWHERE, arguments.INDEX, -1, -1)
+        pool = self._pools[NormalPool, where]
         self._check_experts(num_experts)
-        with self._ordering(topk_idx.device, previous_event, async_finish, allocate_on_comm_stream) as ordering:
-            per_rank, per_expert, in_rank, per_node = self._layout(topk_idx, num_experts, ordering)
+        with self._waits(pool, previous_event, async_finish, allocate_on_comm_stream) as ordering:
+            per_rank, per_expert, in_rank, per_node = self._layout(topk_idx, num_experts, pool, ordering)
             self._note_layout(per_rank, per_expert, in_rank, topk_idx)
             if per_node is None and self._nodes.count > 1:
                 per_node = self._nodes.reached(in_rank).sum(dim=0, dtype=torch.int32)
             event = ordering.end(None, topk_idx, per_rank, per_node, per_expert, in_rank)
         return per_rank, per_node, per_expert, in_rank, event
 
-    def _layout(self, topk_idx: torch.Tensor, experts: int, ordering: Ordering) -> tuple:
+    def _waits(self, pool: Pool, previous_event: Any, async_finish: bool, allocate_on_comm_stream: bool) -> Ordering:
+        """By DeepEP's rule: allocating on the stream that communicates needs both others."""
+        if allocate_on_comm_stream and (previous_event is None or not async_finish):
+            raise WrongValue("allocate_on_comm_stream: expected previous_event and async_finish with it")
+        return self._ordering(pool, previous_event, async_finish, allocate_on_comm_stream)
+
+    def _layout(self, topk_idx: torch.Tensor, experts: int, pool: NormalPool, ordering: Ordering) -> tuple:
         """(per_rank, per_expert, in_rank, per_node or None). On a device by one kernel, once there is a buffer that has
         it, without waiting."""
-        used = None if topk_idx.is_cpu else self._pool_on(topk_idx.device).used.get(experts)
+        used = None if topk_idx.is_cpu else pool.used.get(experts)
         if used is None:
             if ordering.after is not None:
                 ordering.after.wait()
@@ -214,15 +219,7 @@ class Buffer(LowLatencyCalls):
     def _note_layout(self, *made_and_given: torch.Tensor) -> None:
         """What the next dispatch need not look at again, if it is given these as they are."""
         noted = [(weakref.ref(one), arguments.version_of(one)) for one in made_and_given]
-        self._last_layout = noted if all(version >= 0 for _, version in noted) else None
-
-    def _is_noted(self, *given: Any) -> bool:
-        if self._last_layout is None:
-            return False
-        for one, (ref, version) in zip(given, self._last_layout):
-            if one is None or ref() is not one or one._version != version:
-                return False
-        return True
+        self._last_layout = noted if all(version >= 0 for _, version in noted) else []
 
     @counted("normal")
     def dispatch(
@@ -264,105 +261,78 @@ class Buffer(LowLatencyCalls):
         handle, event); with handle (recv_x, None, None, None, None, event). Rows in the order of source rank, then
         token.
         """
-        if handle is None and previous_event is None and not (async_finish or num_worst_tokens):
-            layout = (num_tokens_per_rank, num_tokens_per_expert, is_token_in_rank)
-            common = self._dispatch_common(x, layout, topk_idx, topk_weights, expert_alignment, config)
-            if common is not None:
-                return common
-        self._usable()
-        arguments.streams(previous_event, async_finish, allocate_on_comm_stream)
-        check_config(config)
-        x, scales = arguments.rows_of(x, on=None)
-        ordering = self._ordering(x.device, previous_event, async_finish, allocate_on_comm_stream)
-        if handle is not None:
-            if topk_idx is not None or topk_weights is not None:
-                raise WrongValue("topk_idx, topk_weights: expected None with handle, which has the routing")
-            with ordering:
-                found = self._own(handle, 0, x.device)
-                arguments.check_tokens(found, x)
-                sent = self._pool_on(x.device).again(found, x, scales, ordering)
-                rows, _, _, event = self._give(sent, sent.handle.recv, x.dtype, False, (x, scales), ordering)
-            return rows, None, None, None, None, event
-        layout = (num_tokens_per_rank, is_token_in_rank, num_tokens_per_expert)
+        x, scales = arguments.scaled(x) if isinstance(x, tuple) else (x, None)
+        where, tokens, hidden = check("x", x, arguments.ANYWHERE, arguments.ANY, -1, -1)
+        pool = self._pools[NormalPool, where]
+        if config is not None:
+            check_config(config)
+        ordering = pool.here
+        if previous_event is not None or async_finish or allocate_on_comm_stream:
+            ordering = self._waits(pool, previous_event, async_finish, allocate_on_comm_stream)
         with ordering:
-            return self._dispatch_anew(
-                x, scales, layout, topk_idx, topk_weights, expert_alignment, num_worst_tokens, config, ordering
-            )
+            if handle is not None:
+                if topk_idx is not None or topk_weights is not None:
+                    raise WrongValue("topk_idx, topk_weights: expected None with handle, which has the routing")
+                return self._dispatch_again(pool, x, scales, handle, ordering)
+            layout = (num_tokens_per_rank, num_tokens_per_expert, is_token_in_rank)
+            routed, topk = self._route(tokens, where, layout, topk_idx, topk_weights)
+            experts = num_tokens_per_expert.numel()
+            most, options = 0, {}
+            if expert_alignment != 1:
+                options["expert_alignment"] = expert_alignment = integer("expert_alignment", expert_alignment, 1)
+            if num_worst_tokens != 0:
+                most = pool.most_of(integer("num_worst_tokens", num_worst_tokens, 0))
+                if topk_idx is None:
+                    raise WrongValue(f"num_worst_tokens: expected 0, or more with topk_idx, got {num_worst_tokens}")
+                if 0 < most < tokens:
+                    raise WrongValue(f"x: expected at most num_worst_tokens, {most}, on a CUDA device, got {tokens}")
+            sends = x if x.dtype in arguments.KNOWN else arguments.carried(x)
+            if where:
+                pool.threads = self.num_sms if config is None else config.num_sms
+            else:
+                pool.threads = self._threads and self._threads_here()
+            sent = pool.dispatch(
+                ordering.wait, experts, (tokens, hidden, topk), sends, routed, topk_weights, most, scales,
+                num_worst_tokens, ordering.after, **options,
+            )  # fmt: skip
+            received = sent[0].recv
+            shape = (tokens, experts, topk, received.rows, received.capacity)
+            made = NormalHandle(self._xep, self._nodes, is_token_in_rank, pool.on, *shape)
+            if num_worst_tokens:
+                made.worst, made.most = num_worst_tokens, most
+            made.xep, made._arrives, made._slot = sent
+            counts: list[int] = []
+            if not num_worst_tokens:
+                counts = received.list_expert_rows()
+                if topk_idx is None:
+                    counts = self._count_rows(num_tokens_per_expert, expert_alignment)
+            rows, row_scales, indices, weights = pool.shown(received, sent[1], ordering.copy)
+            if sends is not x:
+                rows = rows.view(x.dtype)
+            if topk_idx is None:
+                indices = weights = None
+            event = EventOverlap()
+            if ordering is not HERE:
+                given = (x, scales, is_token_in_rank, topk_idx, topk_weights)
+                event = ordering.end(sent[1], *given, rows, row_scales, indices, weights)
+                if where and event.event is not None:
+                    made.arrives(event.event)
+        return rows if scales is None else (rows, row_scales), indices, weights, counts, HandleTuple.over(made), event
 
-    def _dispatch_common(
-        self, x: Any, layout: tuple, topk_idx: Any, topk_weights: Any, alignment: int, config: Optional[Config]
-    ) -> Optional[tuple]:
-        """What most programs do most of the time, of CPU tensors: there is room, and all is as get_dispatch_layout left
-        it. None: it is something else, or wrong."""
-        if self._destroyed or alignment != 1 or topk_weights is None:
-            return None
-        if not self._is_noted(*layout, topk_idx) or (config is not None and type(config) is not Config):
-            return None
-        experts, num_sms = layout[1].numel(), self.num_sms if config is None else config.num_sms
-        received = None if num_sms % 2 else self._pool.dispatch_now(experts, x, topk_idx, topk_weights)
-        if received is None:
-            return None
-        rows, _, indices, weights = self._pool.shown(received)
-        counted = (topk_idx.shape[1], received.rows, received.capacity)
-        made = NormalHandle(self._xep, self._nodes, layout[2], experts, *counted)
-        made.xep = received._handle
-        return rows, indices, weights, received.list_expert_rows(), HandleTuple.over(made), EventOverlap()
-
-    def _dispatch_anew(
-        self,
-        x: torch.Tensor,
-        scales: Optional[torch.Tensor],
-        layout: tuple,
-        topk_idx: Optional[torch.Tensor],
-        topk_weights: Optional[torch.Tensor],
-        expert_alignment: int,
-        num_worst_tokens: int,
-        config: Optional[Config],
-        ordering: Ordering,
+    def _dispatch_again(
+        self, pool: NormalPool, x: torch.Tensor, scales: Optional[torch.Tensor], handle: Any, ordering: Ordering
     ) -> tuple:
-        per_rank, in_rank, per_expert = layout
-        arguments.tensor("num_tokens_per_rank", per_rank, (torch.int32,), (self.group_size,), on=x.device)
-        arguments.tensor("is_token_in_rank", in_rank, (torch.bool,), (x.shape[0], self.group_size), on=x.device)
-        arguments.tensor("num_tokens_per_expert", per_expert, (torch.int32,), (None,), on=x.device)
-        self._check_experts(per_expert.numel())
-        is_noted = self._is_noted(per_rank, per_expert, in_rank, topk_idx)
-        routed = self._route(in_rank, per_expert.numel(), topk_idx, topk_weights, is_noted)
-        num_worst_tokens = arguments.integer("num_worst_tokens", num_worst_tokens, 0)
-        if num_worst_tokens > 0 and topk_idx is None:
-            raise WrongValue(f"num_worst_tokens: expected 0, or more with topk_idx, got {num_worst_tokens}")
-        expert_alignment = arguments.integer("expert_alignment", expert_alignment, 1)
-        experts, with_topk = per_expert.numel(), topk_idx is not None
-        num_sms = self.num_sms if config is None else config.num_sms
-        pool = self._pool_on(x.device)
-        pool.threads = self._threads_here() if x.is_cpu else num_sms
-        most = pool.most_of(num_worst_tokens)
-        if 0 < most < x.shape[0]:
-            raise WrongValue(f"x: expected at most num_worst_tokens, {most}, tokens on a CUDA device, got {x.shape[0]}")
-        job = Job(
-            experts,
-            arguments.carried(x),
-            routed,
-            topk_weights,
-            scales,
-            expert_alignment,
-            num_worst_tokens,
-            ordering.after,
-            most,
-        )
-        sent = pool.dispatch(job, ordering.wait)
-        slot = ordering.receives(sent.handle)
-        received = sent.handle.recv
-        made = NormalHandle(
-            self._xep, self._nodes, in_rank, experts, sent.handle.topk, received.rows, received.capacity
-        )
-        made.worst, made.most = num_worst_tokens, most
-        made.begun(sent, slot)
-        counts = [] if num_worst_tokens else self._expert_counts(received, per_expert, expert_alignment, with_topk)
-        given = (x, scales, in_rank, topk_idx, topk_weights)
-        rows, indices, weights, event = self._give(sent, received, x.dtype, with_topk, given, ordering)
-        if event.event is not None and not x.is_cpu:
-            made.arrives(event.event)
-        return rows, indices, weights, counts, HandleTuple.over(made), event
+        """Along the routing of handle."""
+        found = getattr(handle, "core", None)
+        if not isinstance(found, NormalHandle):
+            found = self._adopt(handle, 0, pool)
+        self._check_own(found, pool)
+        arguments.check_tokens(found, x)
+        back, request, _ = pool.again(found, x, scales, ordering)
+        rows, row_scales, _, _ = pool.shown(back.recv, request, ordering.copy)
+        rows = rows.view(x.dtype)
+        event = ordering.end(request, x, scales, rows, row_scales)
+        return rows if scales is None else (rows, row_scales), None, None, None, None, event
 
     internode_dispatch = dispatch  # which path rows take to other nodes is the library's choice
 
@@ -386,101 +356,87 @@ class Buffer(LowLatencyCalls):
 
         Returns (combined_x [T, H], combined_topk_weights [T, K] or None, event).
         """
-        if bias is None and previous_event is None and not async_finish:
-            common = self._combine_common(x, handle, topk_weights, config)
-            if common is not None:
-                return common
-        self._usable()
-        arguments.streams(previous_event, async_finish, allocate_on_comm_stream)
-        check_config(config)
-        on = arguments.tensor("x", x, None, (None, None), on=None).device
-        with self._ordering(on, previous_event, async_finish, allocate_on_comm_stream) as ordering:
-            found = self._own(handle, 0 if topk_weights is None else topk_weights.shape[-1], on)
-            arguments.check_sum(x, found.rows, found.capacity, on)
+        where, rows, hidden = check("x", x, arguments.ANYWHERE, arguments.COMBINED, -1, -1)
+        pool = self._pools[NormalPool, where]
+        if config is not None:
+            check_config(config)
+        ordering = pool.here
+        if previous_event is not None or async_finish or allocate_on_comm_stream:
+            ordering = self._waits(pool, previous_event, async_finish, allocate_on_comm_stream)
+        with ordering:
+            found = getattr(handle, "core", None)
+            if not isinstance(found, NormalHandle):
+                found = self._adopt(handle, 0 if topk_weights is None else topk_weights.shape[-1], pool)
+            self._check_own(found, pool)
+            if not found.rows <= rows <= found.capacity:
+                raise WrongValue(f"x: expected the {found.capacity} rows received, got {[rows, hidden]}")
             if topk_weights is not None:
-                arguments.tensor("topk_weights", topk_weights, arguments.FLOAT, (x.shape[0], found.topk), on=on)
-            biases = arguments.biases_of(found, x, bias)
-            combined, weights, request = self._pool_on(on).combine(found, x, topk_weights, biases, ordering)
-            event = ordering.end(request, x, topk_weights, *biases, combined, weights)
+                check("topk_weights", topk_weights, where, arguments.FLOAT, rows, found.topk)
+            biases = () if bias is None else arguments.biases_of(found, x, where, bias)
+            combined, weights, request = pool.combine(found, hidden, x, topk_weights, biases, ordering)
+            event = EventOverlap()
+            if ordering is not HERE:
+                event = ordering.end(request, x, topk_weights, *biases, combined, weights)
         return combined, weights, event
 
     internode_combine = combine
 
-    def _combine_common(self, x: Any, handle: Any, topk_weights: Any, config: Any) -> Optional[tuple]:
-        """As _dispatch_common: of CPU tensors, by a handle that has its slot."""
-        made = handle.core if type(handle) is HandleTuple else None
-        if type(made) is not NormalHandle or self._destroyed or config is not None:
-            return None
-        summed = self._pool.combine_now(made, x, topk_weights)
-        return None if summed is None else (*summed, EventOverlap())
-
     # ---- arguments ----
 
-    def _own(self, handle: Any, topk: int, on: torch.device) -> NormalHandle:
-        """handle, if a dispatch of this Buffer made it, of tensors that are there. A plain tuple is routed anew, by
-        experts of a buffer in use and with topk columns, 0: as many as needed; both are the same on every rank."""
-        found = getattr(handle, "core", None)
-        if not isinstance(found, NormalHandle):
-            if handle is None:
-                raise WrongValue("handle: expected one of this Buffer, got None")
-            topk = topk or self.group_size
-            experts = next((n for n in self._pool_on(on).used if n >= topk), align(topk, self.group_size))
-            return adopt(handle, self._xep, self._nodes, experts, topk, on)
-        return self._known(found, on)
+    def _adopt(self, handle: Any, topk: int, pool: NormalPool) -> NormalHandle:
+        """A plain tuple is routed anew, by experts of a buffer in use and with topk columns, 0: as many as needed; both
+        are the same on every rank."""
+        if handle is None:
+            raise WrongValue("handle: expected one of this Buffer, got None")
+        topk = topk or self.group_size
+        experts = next((n for n in pool.used if n >= topk), align(topk, self.group_size))
+        return adopt(handle, self._xep, self._nodes, experts, topk, pool.where)
 
     def _route(
         self,
-        in_rank: torch.Tensor,
-        experts: int,
+        tokens: int,
+        where: int,
+        layout: tuple,
         topk_idx: Optional[torch.Tensor],
         topk_weights: Optional[torch.Tensor],
-        is_noted: bool,
-    ) -> torch.Tensor:
-        """What xep routes by: topk_idx, without the tokens that is_token_in_rank leaves out; or one column for each
-        rank."""
+    ) -> tuple[Any, int]:
+        """Checks a layout, and gives what xep routes by, and its columns: topk_idx, without the tokens that
+        is_token_in_rank leaves out; or one column for each rank."""
+        per_rank, per_expert, in_rank = layout
         if (topk_idx is None) != (topk_weights is None):
             raise WrongValue("topk_idx, topk_weights: expected both or neither")
+        if topk_idx is not None:
+            _, _, topk = check("topk_idx", topk_idx, where, arguments.INDEX, tokens, -1)
+            check("topk_weights", topk_weights, where, arguments.FLOAT, tokens, topk)
+        for one, (noted, version) in zip((*layout, topk_idx), self._last_layout):
+            if one is None or noted() is not one or one._version != version:
+                break
+        else:
+            if self._last_layout:
+                return topk_idx, topk
+        check("num_tokens_per_rank", per_rank, where, arguments.INT32, self.group_size)
+        check("is_token_in_rank", in_rank, where, arguments.BOOL, tokens, self.group_size)
+        check("num_tokens_per_expert", per_expert, where, arguments.INT32, -1)
+        experts = per_expert.numel()
+        self._check_experts(experts)
         if topk_idx is None:
-            return routing_of(in_rank, experts, self.group_size)
-        on = in_rank.device
-        topk_idx = arguments.tensor("topk_idx", topk_idx, arguments.INDEX, (in_rank.shape[0], None), on=on)
-        arguments.tensor("topk_weights", topk_weights, arguments.FLOAT, tuple(topk_idx.shape), on=on)
-        if is_noted:
-            return topk_idx
+            return routing_of(in_rank, experts, self.group_size), self.group_size
         own = layout_of(topk_idx, experts, self.group_size).token_in_rank.view(torch.bool)
         if torch.equal(own, in_rank):
-            return topk_idx
+            return topk_idx, topk
         if bool((in_rank & ~own).any()):
             token, rank = (in_rank & ~own).nonzero()[0].tolist()
             raise WrongValue(f"is_token_in_rank: token {token} goes to rank {rank}, of which topk_idx names no expert")
         owners = topk_idx.clamp(min=0).to(torch.int64) // (experts // self.group_size)
-        return torch.where(in_rank.gather(1, owners), topk_idx, -1)
+        return torch.where(in_rank.gather(1, owners), topk_idx, -1), topk
 
-    # ---- results ----
-
-    def _expert_counts(
-        self, received: xep.Received, per_expert: torch.Tensor, alignment: int, routed: bool
-    ) -> list[int]:
-        if routed:
-            return received.list_expert_rows()
+    def _count_rows(self, per_expert: torch.Tensor, alignment: int) -> list[int]:
+        """Of each expert here, where what was dispatched does not say so."""
         counts = per_expert.to(HOST, torch.int64)
         first, count = xep.expert_range(counts.numel(), self.group_size, self._xep.rank)
         everyone = self._xep.allgather(counts.numpy().tobytes())
         totals = torch.frombuffer(bytearray(b"".join(everyone)), dtype=torch.int64).view(self.group_size, -1).sum(dim=0)
         return [align(total, alignment) for total in totals[first : first + count].tolist()]
-
-    def _give(
-        self, sent: Sent, received: xep.Received, dtype: torch.dtype, with_topk: bool, given: tuple, ordering: Ordering
-    ) -> tuple:
-        """Received tensors, and the event. given: what was dispatched: rows, scales, ..."""
-        pool = self._pool_on(given[0].device)
-        rows, scales, idx, weights = pool.shown(received, sent.request, ordering.copy)
-        if rows.dtype != dtype:
-            rows = rows.view(dtype)
-        if not with_topk:
-            idx = weights = None
-        event = ordering.end(sent.request, *given, rows, scales, idx, weights)
-        return rows if scales is None else (rows, scales), idx, weights, event
 
 
 calls_of(Core, LowLatencyCalls, Buffer)

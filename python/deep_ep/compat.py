@@ -182,7 +182,7 @@ class Runtime:
 
     def get_local_device_id(self) -> int:
         """The CUDA device that the Buffer is on; else 0, the host."""
-        queue = self._alive()._queue
+        queue = self._alive()._pools.queue
         return 0 if queue is None else queue.device.index
 
     # ---- what has no meaning here ----

@@ -23,19 +23,19 @@ import os
 import sys
 import threading
 import warnings
-from typing import Any, Callable, Literal, NamedTuple, Optional, TypeVar
+from typing import Any, Callable, Literal, NamedTuple, Optional
 
 import numpy
 import torch
 
 import xep
+from xep.dtypes import SIZES
 from xep.params import BufferOptions
 
-from . import arguments
-from .arguments import HOST, Agreement, WrongUse, WrongValue, carried, integer, is_plain, memory_of
+from .arguments import HOST, Agreement, WrongUse, WrongValue, carried, integer, memory_of, place_of
 from .compat import Runtime
 from .handles import ALL, Dispatched, Places, Sent, layout_of
-from .streams import DeviceQueue, HostOrdering, Ordering, is_capturing
+from .streams import HERE, DeviceOrdering, DeviceQueue, HostOrdering, Ordering, Slot, is_capturing
 from .utils.comm import Nodes
 from .utils.event import CommStream, request_of
 from .utils.math import ceil_div
@@ -69,7 +69,8 @@ class Pool:
     def __init__(self, joined: Joined, queue: Optional[DeviceQueue]) -> None:
         self._joined, self._group, self._agreement = joined, joined.group, joined.agreement
         self.queue, self.on = queue, HOST if queue is None else queue.device
-        self.where = 0 if queue is None else queue.index + 1  # for is_plain()
+        self.where = 0 if queue is None else queue.index + 1
+        self.here: Ordering = HERE if queue is None else DeviceOrdering(queue)  # of calls that wait for nothing else
 
     def buffers(self) -> list[xep.Buffer]:
         raise NotImplementedError
@@ -106,19 +107,17 @@ ALIKE = (
 
 
 class Job(NamedTuple):
-    """One dispatch: T tokens, K top-k, S scales. worst: rows of the received arrays, or 0. most: tokens that no rank
-    has more of, where nobody waits for counts; 0: they are waited for. expands: rows by expert are made next."""
+    """A dispatch that memory is made for. worst: rows of the received arrays, or 0. most: tokens that no rank has more
+    of, where nobody waits for counts; 0: they are waited for."""
 
     experts: int
     x: torch.Tensor
     topk_idx: torch.Tensor
     topk_weights: Optional[torch.Tensor]
     scales: Optional[torch.Tensor]
-    alignment: int
     worst: int
-    after: Optional[xep.Request]
     most: int
-    expands: bool = False
+    after: Optional[xep.Request]
 
     @property
     def nscales(self) -> int:
@@ -128,17 +127,6 @@ class Job(NamedTuple):
         """What every rank must dispatch alike, as ALIKE says."""
         columns = self.topk_idx.shape[1]
         return self.experts, self.x.shape[1], self.x.element_size(), columns, self.nscales, self.most
-
-    def options(self) -> dict[str, Any]:
-        """Of xep.Buffer.dispatch()."""
-        return dict(
-            scales=self.scales,
-            capacity=self.worst,
-            counts_there=self.most > 0,
-            will_expand=self.expands,
-            expert_alignment=self.alignment,
-            after=self.after,
-        )
 
 
 class Room(NamedTuple):
@@ -151,19 +139,12 @@ class Room(NamedTuple):
     tokens: int
     recv_rows: int
 
-    def holds(self, job: Job) -> bool:
-        fits = self._holds_rows_of(job) and job.topk_idx.shape[1] <= self.topk and job.nscales <= self.scales
-        return fits and max(job.x.shape[0], job.most) <= self.tokens and job.worst <= self.recv_rows
-
-    def _holds_rows_of(self, job: Job) -> bool:
-        return job.x.shape[1] * job.x.element_size() <= self.elem_bytes * self.hidden
-
     def clip(self, job: Job) -> Job:
         """Two tokens, as wide as those of the job, or as there is room for: where all ranks need more room, all clip
         alike."""
         on = job.x.device
         x = torch.zeros((2, job.x.shape[1]), dtype=job.x.dtype, device=on)
-        if not self._holds_rows_of(job):
+        if x.shape[1] * x.itemsize > self.elem_bytes * self.hidden:
             x = torch.zeros((2, self.hidden), dtype=_WIDEST[self.elem_bytes], device=on)
         topk = min(job.topk_idx.shape[1], self.topk)
         topk_idx = torch.full((2, topk), -1, dtype=job.topk_idx.dtype, device=on)
@@ -179,7 +160,6 @@ class NormalPool(Pool):
     looked at."""
 
     kind = "normal"
-    _needs_room = False  # than the buffer in use has, as all ranks were told by the dispatch that is made again
 
     def __init__(self, joined: Joined, queue: Optional[DeviceQueue]) -> None:
         super().__init__(joined, queue)
@@ -196,10 +176,6 @@ class NormalPool(Pool):
         for buffer in self.buffers():
             buffer.park()
 
-    def may_view(self, buffer: xep.Buffer) -> bool:
-        """Whether what the dispatch just begun receives may be given as views of its slot."""
-        return buffer.slots_held() <= self.views
-
     def _captures(self) -> bool:
         """Whether calls are kept for a CUDA graph."""
         return self.on != HOST and is_capturing()
@@ -208,28 +184,52 @@ class NormalPool(Pool):
         """Of a Job with rows to receive that are known, of whose tokens no rank has more than most."""
         return 0 if self.on == HOST or self._group.nnodes > 1 else most
 
-    def dispatch_now(self, experts: int, x: Any, topk_idx: Any, topk_weights: Any) -> Optional[xep.Received]:
-        """What most programs do most of the time, of CPU tensors. None: it is something else, or wrong, or there is no
-        buffer that has the room, which dispatch() makes. Collective."""
-        used = self.used.get(experts)
-        if (
-            used is None
-            or not is_plain(x, 0, arguments.IS_KNOWN, -1, -1)
-            or not is_plain(topk_idx, 0, arguments.IS_INDEX, x.shape[0], -1)
-            or (topk_weights is not None and not is_plain(topk_weights, 0, arguments.IS_FLOAT, *topk_idx.shape))
-        ):
-            return None
-        buffer, room = used
-        if topk_idx.shape[1] > room.topk or x.shape[0] > room.tokens:
-            return None
-        if x.shape[1] * x.itemsize > room.elem_bytes * room.hidden:
-            return None
-        self.last = buffer
-        try:
-            return buffer.dispatch(x, topk_idx, topk_weights).recv
-        except xep.CapacityError:
-            self._needs_room = True
-            return None
+    def dispatch(
+        self,
+        wait: bool,
+        experts: int,
+        shape: tuple[int, int, int],
+        x: torch.Tensor,
+        topk_idx: torch.Tensor,
+        topk_weights: Optional[torch.Tensor],
+        most: int = 0,
+        scales: Optional[torch.Tensor] = None,
+        capacity: int = 0,
+        after: Optional[xep.Request] = None,
+        **options: Any,
+    ) -> Sent:
+        """shape: tokens, channels, selections. most: as of a Job; the others are those of xep.Buffer.dispatch().
+        Collective; blocks until every rank has told how many rows it sends, with wait until the rows are here. Where
+        nobody waits for counts, for nothing, once there is memory."""
+        tokens, hidden, topk = shape
+        given = (experts, x, topk_idx, topk_weights, scales, capacity, most, after)
+        if scales is not None or capacity > 0 or after is not None:
+            options.update(scales=scales, capacity=capacity, counts_there=most > 0, after=after)
+        while True:
+            buffer, room = self.used.get(experts, (None, None))
+            fits = buffer is not None and (
+                hidden * x.itemsize <= room.elem_bytes * room.hidden
+                and topk <= room.topk
+                and (scales is None or scales.shape[1] <= room.scales)
+                and (tokens if tokens > most else most) <= room.tokens
+                and capacity <= room.recv_rows
+            )
+            if self.queue is not None and is_capturing():
+                self._check_capture(most, fits)
+            if buffer is None:
+                self._stop_others(Job(*given))
+            if buffer is None or (most and not fits):
+                self._replace(Job(*given))
+                continue
+            self.last = buffer
+            try:
+                if not fits:
+                    self._call_for_room(buffer, room.clip(Job(*given)))
+                if self.queue is None and wait:
+                    return buffer.dispatch(x, topk_idx, topk_weights, **options), None, None
+                return self._send(buffer, wait, x, topk_idx, topk_weights, options)
+            except xep.CapacityError:
+                self._replace(Job(*given))
 
     def shown(self, received: xep.Received, request: Any = None, copy: Callable[..., Any] = torch.clone) -> list[Any]:
         """Rows, scales, topk_idx and topk_weights: views of the slot; or copies, made when request is done, where views
@@ -246,65 +246,20 @@ class NormalPool(Pool):
                 arrays[i] = copy(one)
         return arrays
 
-    def combine_now(self, handle: Dispatched, x: Any, topk_weights: Any) -> Optional[tuple]:
-        """Likewise, of rows as they were received: (sums, weights or None). Collective."""
-        back, used = handle.xep, self.used.get(handle.experts)
-        if (
-            back is None
-            or used is None
-            or back.buffer is not used[0]
-            or back._memory is None
-            or handle._arrives is not None
-            or not is_plain(x, 0, arguments.IS_COMBINED, -1, -1)
-            or not handle.rows <= x.shape[0] <= handle.capacity
-            or (topk_weights is not None and not is_plain(topk_weights, 0, arguments.IS_FLOAT, x.shape[0], handle.topk))
-        ):
-            return None
-        if not combines(back.buffer, x.shape[1] * x.itemsize):
-            return None
-        back.settle()
-        self.last = back.buffer
-        if topk_weights is None:
-            return back.combine(x), None
-        return back.combine(x, topk_weights=topk_weights)
-
-    def dispatch(self, job: Job, wait: bool) -> Sent:
-        """Collective; blocks until every rank has told how many rows it sends, with wait until the rows are here. Where
-        nobody waits for counts, for nothing, once there is memory."""
-        if self._captures():
-            self._check_capture(job)
-        needs_room, self._needs_room = self._needs_room, False
-        if job.experts not in self.used:
-            self._stop_others(job)
-        used = (None if needs_room else self.used.get(job.experts)) or self._replace(job)
-        while True:
-            buffer, room = used
-            self.last = buffer
-            try:
-                if not room.holds(job) and job.most:
-                    used = self._replace(job)
-                    continue
-                if not room.holds(job):
-                    self._call_for_room(buffer, room.clip(job))
-                return self._send(buffer, wait, job.x, job.topk_idx, job.topk_weights, job.options())
-            except xep.CapacityError:
-                used = self._replace(job)
-
     def again(self, handle: Dispatched, x: torch.Tensor, scales: Optional[torch.Tensor], ordering: Ordering) -> Sent:
         """A dispatch along the routing of handle. Collective."""
         handle.arrived()
-        job = Job(handle.experts, carried(x), _NO_ROUTING, None, scales, 1, handle.worst, ordering.after, handle.most)
-        if not handle.has_slot() or not _sends(handle.xep.buffer, x.shape[1] * x.element_size(), job.nscales):
-            sent = self._dispatch_anew(handle, job, ordering.wait)
-        else:
-            self.last = handle.xep.buffer
-            sent = self._send(self.last, ordering.wait, job.x, None, None, dict(job.options(), cached=handle.xep))
-        ordering.receives(sent.handle)
-        return sent
+        x, nscales = carried(x), 0 if scales is None else scales.shape[1]
+        if not handle.has_slot() or not _sends(handle.xep.buffer, x.shape[1] * x.itemsize, nscales):
+            return self._dispatch_anew(handle, ordering.wait, x, scales, ordering.after)
+        self.last = handle.xep.buffer
+        options = dict(scales=scales, capacity=handle.worst, counts_there=handle.most > 0, after=ordering.after)
+        return self._send(self.last, ordering.wait, x, None, None, dict(options, cached=handle.xep))
 
     def combine(
         self,
         handle: Dispatched,
+        width: int,
         x: torch.Tensor,
         topk_weights: Any,
         biases: tuple,
@@ -314,70 +269,78 @@ class NormalPool(Pool):
     ) -> tuple[torch.Tensor, Optional[torch.Tensor], Optional[xep.Request]]:
         """(sums, those of the weights or None, the request unless waited for). places: x is by expert, of which these
         columns are summed. Collective."""
-        handle.arrived()
-        row = x.shape[1] * x.dtype.itemsize
-        if not handle.has_slot() or not combines(handle.xep.buffer, row):
+        if handle._arrives is not None:
+            handle._arrives.wait()
+        back, row = handle.xep, width * x.itemsize
+        if back is None or back._memory is None or row > back.buffer.hidden * SIZES[back.buffer._combine_dtype]:
             self._dispatch_nothing(handle, row)
-        back = handle.xep
+            back = handle.xep
         self.last = back.buffer
         back.settle()  # of one handle one combine is in flight
-        sent, slots = (x, None) if places is None else places.to_combine(x, columns)
-        shapes = [("out", (handle.num_tokens, x.shape[1]), x.dtype)]
-        if topk_weights is not None:
-            shapes.append(("out_weights", (handle.num_tokens, handle.topk), torch.float32))
-        options = dict(ordering.results(*shapes), topk_weights=topk_weights, bias=biases or None, after=ordering.after)
-        if slots is not None:
-            options["slots"] = slots
-        request = None if ordering.wait else back.combine_async(sent, **options)
-        result = back.combine(sent, **options) if request is None else request.result
+        options: dict[str, Any] = {} if topk_weights is None else {"topk_weights": topk_weights}
+        if biases or ordering.after is not None:
+            options.update(bias=biases or None, after=ordering.after)
+        if places is not None:
+            x, options["slots"] = places.to_combine(x, columns)
+        if self.queue is not None:
+            options.update(ordering.results(("out", (handle.num_tokens, width), x.dtype)))
+            if topk_weights is not None:
+                options.update(ordering.results(("out_weights", (handle.num_tokens, handle.topk), torch.float32)))
+        request = None if ordering.wait else back.combine_async(x, **options)
+        result = back.combine(x, **options) if request is None else request.result
         return (*(result if topk_weights is not None else (result, None)), request)
 
     def _dispatch_nothing(self, handle: Dispatched, row: int) -> None:
         """So that rows of so many bytes can be combined by handle. Collective, blocking."""
         used = self.used.get(handle.experts)
-        width = 1 if used is not None and combines(used[0], row) else row
+        width = 1 if used is not None and row <= used[1].elem_bytes * used[1].hidden else row
         x = torch.zeros((handle.num_tokens, width), dtype=torch.uint8, device=self.on)
-        job = Job(handle.experts, x, _NO_ROUTING, None, None, 1, handle.worst, None, handle.most)
-        self._dispatch_anew(handle, job, True)
+        self._dispatch_anew(handle, True, x, None, None)
 
     def _send(
         self, buffer: xep.Buffer, wait: bool, x: Any, topk_idx: Any, topk_weights: Any, options: dict[str, Any]
     ) -> Sent:
         """What is captured into a CUDA graph writes into its slot whenever that is launched: its handle is not asked
         for it. Nor is another one's taken then, as what is kept of it would be copied late."""
-        stays = self._captures()
+        stays, queue = self._captures(), self.queue
         if stays:
             buffer._stay(True)
         try:
-            if self.queue is not None:  # what reads a slot that is given back now is waited for, too
+            if queue is not None:  # what reads a slot that is given back now is waited for, too
                 buffer._make_room(options.get("cached"))
-                self.queue.free_slots()
+                queue.free_slots()
+            request: Optional[xep.Request[xep.Handle]] = None
             if wait:
-                return Sent(buffer.dispatch(x, topk_idx, topk_weights, **options), None)
-            request: xep.Request[xep.Handle] = buffer.dispatch_async(x, topk_idx, topk_weights, **options)
-            request.wait_counts()
-            return Sent(request.result, request)
+                handle = buffer.dispatch(x, topk_idx, topk_weights, **options)
+            else:
+                request = buffer.dispatch_async(x, topk_idx, topk_weights, **options)
+                request.wait_counts()
+                handle = request.result
+            return handle, request, None if queue is None else Slot(queue, handle)
         finally:
             if stays:
                 buffer._stay(False)
 
-    def _check_capture(self, job: Job) -> None:
+    def _check_capture(self, most: int, fits: bool) -> None:
         if self._group.nnodes > 1:
             return  # the library says why not
-        if not job.most:
+        if not most:
             raise WrongValue("num_worst_tokens: expected more than 0 (or do_cpu_sync=False) in a CUDA graph, got 0")
-        used = self.used.get(job.experts)
-        if used is None or not used[1].holds(job):
+        if not fits:
             raise WrongValue("x: expected what a dispatch before the CUDA graph has made memory for, got more")
 
-    def _dispatch_anew(self, handle: Dispatched, job: Job, wait: bool) -> Sent:
+    def _dispatch_anew(
+        self, handle: Dispatched, wait: bool, x: torch.Tensor, scales: Optional[torch.Tensor], after: Any
+    ) -> Sent:
         """For a slot with such room. Collective."""
         if self._captures():
             raise WrongValue("handle: expected one of the last dispatches in a CUDA graph, got one without a slot")
         if handle.xep is not None:
             handle.xep.park()
-        sent = self.dispatch(job._replace(topk_idx=handle.routing()), wait)
-        handle.xep, handle._arrives = sent
+        routing = handle.routing()
+        shape, given = (*x.shape, routing.shape[1]), (handle.most, scales, handle.worst, after)
+        sent = self.dispatch(wait, handle.experts, shape, x, routing, None, *given)
+        handle.xep, handle._arrives, handle._slot = sent
         return sent
 
     def _stop_others(self, job: Job) -> None:
@@ -464,24 +427,45 @@ class NormalPool(Pool):
         return Room(elem, hidden, topk, max(old.scales, job.nscales), tokens, rows)
 
 
-_NO_ROUTING = torch.empty((0, 0), dtype=torch.int64, device=HOST)
-
-
 def _sends(buffer: xep.Buffer, row_bytes: int, scales: int) -> bool:
     """Whether the buffer has room for such rows."""
-    return row_bytes <= buffer.hidden * xep.dtypes.SIZES[buffer.dtype] and scales <= buffer.scales
-
-
-def combines(buffer: xep.Buffer, row_bytes: int) -> bool:
-    return row_bytes <= buffer.hidden * xep.dtypes.SIZES[buffer.combine_dtype]
+    return row_bytes <= buffer.hidden * SIZES[buffer.dtype] and scales <= buffer.scales
 
 
 # ---- a buffer ----
 
 
-Made = TypeVar("Made", bound=Dispatched)
-AnyPool = TypeVar("AnyPool", bound=Pool)
 _CLOSE_SECONDS = 5.0  # for which a destructor waits for the other ranks
+
+
+class Pools(dict[tuple[type[Pool], int], Any]):
+    """Of a Buffer: by kind, and where tensors are. Each is made when it is first asked for."""
+
+    queue: Optional[DeviceQueue] = None  # of the CUDA device, where tensors are of one
+    closed = False
+
+    def __init__(self, joined: Joined) -> None:
+        super().__init__()
+        self._joined = joined
+
+    def __missing__(self, key: tuple[type[Pool], int]) -> Any:
+        if self.closed:
+            raise WrongUse("the Buffer was destroyed")
+        kind, where = key
+        found = self[key] = kind(self._joined, self.queue_of(place_of(where)) if where else None)
+        return found
+
+    def queue_of(self, device: torch.device) -> DeviceQueue:
+        """A Buffer has one device, that of the first tensors."""
+        if self.queue is None:
+            self.queue = DeviceQueue(device)
+        if self.queue.device != device:
+            raise WrongValue(f"x: expected a tensor of {self.queue.device}, which this Buffer is on, got {device}")
+        return self.queue
+
+    def ordered(self) -> list[Pool]:
+        """As every rank has them."""
+        return [self[key] for key in sorted(self, key=lambda key: (key[0].kind, key[1]))]
 
 
 class Core:
@@ -491,7 +475,6 @@ class Core:
     _destroyed: bool = True
     runtime: Optional[Runtime]
     explicitly_destroy: bool
-    _queue: Optional[DeviceQueue] = None  # of the CUDA device, where tensors are of one
     enable_shrink = False
 
     def _join(self, group: Any, num_slots: int, timeout: Optional[float], explicitly_destroy: bool) -> None:
@@ -503,8 +486,8 @@ class Core:
         self._agreement = Agreement(self._xep)
         on_failure: Literal["fail", "mask"] = "mask" if self.enable_shrink else "fail"
         self._joined = Joined(self._xep, self._agreement, num_slots, timeout, on_failure, {})
-        self._pools: dict[tuple[str, bool], Any] = {}  # by kind, and whether tensors are on the device
-        self._pool = self._pool_on(HOST)
+        self._pools = Pools(self._joined)
+        self._pool: NormalPool = self._pools[NormalPool, 0]
         self.runtime = Runtime(self)
         self._destroyed = False
 
@@ -524,76 +507,47 @@ class Core:
         if not isinstance(num_experts, int) or num_experts <= 0 or num_experts % self._xep.nranks:
             raise WrongValue(f"num_experts: expected a multiple of the {self._xep.nranks} ranks, got {num_experts!r}")
 
-    def _known(self, found: Made, on: torch.device) -> Made:
-        """found, if a dispatch of this Buffer made it, of tensors that are there, and it can be gone back by."""
+    def _check_own(self, found: Dispatched, pool: Pool) -> None:
+        """Whether a dispatch of this Buffer made it, of tensors that are there, and it can be gone back by."""
         if found.owner is not self._xep:
             raise WrongValue("handle: expected one of this Buffer, got one of another")
-        if found.xep is not None and not found.has_slot() and found.xep.parked is None:  # its rows are gone
+        if found.xep is not None and found.xep._memory is None and found.xep.parked is None:  # its rows are gone
             found.arrived()  # which says so, if it failed
             raise WrongValue("handle: its dispatch ended when the Buffer was reset")
-        if found.on != on:
-            raise WrongValue(f"x: expected a tensor of {found.on}, as what was dispatched, got {on}")
-        return found
-
-    # ---- pools ----
-
-    def _pool_on(self, device: torch.device) -> NormalPool:
-        return self._pool_of(NormalPool, device)
-
-    def _pool_of(self, kind: type[AnyPool], device: torch.device) -> AnyPool:
-        """Made when it is first asked for."""
-        key = (kind.kind, device != HOST)
-        found = self._pools.get(key)
-        if found is None:
-            queue = None if device == HOST else self._queue_of(device)
-            found = self._pools[key] = kind(self._joined, queue)
-        return found
-
-    def _all_pools(self) -> list[Pool]:
-        """In the order in which every rank has them."""
-        return [self._pools[key] for key in sorted(self._pools)]
+        if found.on is not pool.on and found.on != pool.on:
+            raise WrongValue(f"x: expected a tensor of {found.on}, as what was dispatched, got {pool.on}")
 
     def _refused(self, kind: str, why: str) -> None:
         """A call, by buffers of that kind; tensors are on a device where any were."""
-        pool = self._pools.get((kind, True)) or self._pools[kind, False]
-        if pool.last is None or self._destroyed:
+        last = [pool.last for pool in self._pools.ordered() if pool.kind == kind][-1:]
+        if self._destroyed or last in ([], [None]):
             self._agreement.refuse(why)
         else:
             with contextlib.suppress(xep.XepError, TypeError, ValueError, RuntimeError):
-                pool.last.dispatch(None, None)
+                last[0].dispatch(None, None)
 
-    # ---- tensors of a CUDA device ----
-
-    def _queue_of(self, device: torch.device) -> DeviceQueue:
-        """A Buffer has one device, that of the first tensors."""
-        if self._queue is None:
-            self._queue = DeviceQueue(device)
-        if self._queue.device != device:
-            raise WrongValue(f"x: expected a tensor of {self._queue.device}, which this Buffer is on, got {device}")
-        return self._queue
-
-    def _ordering(self, device: torch.device, previous_event: Any, asynchronous: bool, on_comm: bool) -> Ordering:
-        """An operation of tensors that are there."""
-        if device == HOST:
-            after = request_of(previous_event)
-            if after is not None and after.buffer.group is not self._xep:  # xep can see to what its own group does
-                after.wait()
-                after = None
-            return HostOrdering(after, asynchronous)
-        return self._queue_of(device).ordering(previous_event, asynchronous, on_comm)
+    def _ordering(self, pool: Pool, previous_event: Any, asynchronous: bool, on_comm: bool) -> Ordering:
+        """An operation that waits for something, or is waited for."""
+        if pool.queue is not None:
+            return pool.queue.ordering(previous_event, asynchronous, on_comm)
+        after = request_of(previous_event)
+        if after is not None and after.buffer.group is not self._xep:  # xep can see to what its own group does
+            after.wait()
+            after = None
+        return HostOrdering(after, asynchronous)
 
     def get_comm_stream(self) -> Any:
         """The stream of asynchronous operations of tensors of the current CUDA device; else what stands for it:
         ``with`` and waiting work, and do nothing."""
         self._usable()
-        if self._queue is None and torch.cuda.is_initialized():
-            self._queue_of(torch.device("cuda", torch.cuda.current_device()))
-        return CommStream() if self._queue is None else self._queue.comm
+        if self._pools.queue is None and torch.cuda.is_initialized():
+            self._pools.queue_of(torch.device("cuda", torch.cuda.current_device()))
+        return CommStream() if self._pools.queue is None else self._pools.queue.comm
 
     # ---- the end ----
 
-    def _forget(self) -> None:
-        for pool in self._all_pools():
+    def _forget(self, pools: list[Pool]) -> None:
+        for pool in pools:
             pool.forget()
 
     def _goes_without(self) -> bool:
@@ -617,16 +571,18 @@ class Core:
         """Makes usable what an error (a deadline, a peer that failed) left broken. Handles end, and what was received
         with them is undefined. Not a call of DeepEP's. Collective."""
         self._usable()
-        for pool in self._all_pools():
+        for pool in self._pools.ordered():
             pool.reset()
 
     def _close(self) -> None:
         self._destroyed, self.runtime = True, None
+        pools, self._pools.closed = self._pools.ordered(), True
+        self._pools.clear()
         if self._xep._inherited:
             self._xep.leave()
             return
-        self._forget()
-        held = [buffer.arrays_left() for pool in self._all_pools() for buffer in pool.buffers()]
+        self._forget(pools)
+        held = [buffer.arrays_left() for pool in pools for buffer in pool.buffers()]
         mine = bytes(min(count, 255) for count in held) + b"\0"
         try:
             everywhere = [mine]

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple, NoReturn, Optional, Sequence, Union
+from typing import Any, NoReturn, Optional, Sequence, Union
 
 import torch
 
@@ -12,11 +12,11 @@ import xep
 from xep import _ext
 
 from . import arguments
-from .arguments import FLOAT, HOST, Rows, WrongType, WrongValue, calls_of, counted, integer, tensor
+from .arguments import HOST, Rows, WrongType, WrongValue, calls_of, check, counted, integer
 from .compat import nodes_of, path_is_free
-from .core import Core, Job
+from .core import Core, NormalPool
 from .handles import EPHandle, Places, Routed, Sent
-from .streams import Ending, HostOrdering, Ordering
+from .streams import HERE, Ending, Ordering
 from .utils.event import EventHandle, EventOverlap, event_of
 from .utils.math import align, ceil_div
 
@@ -24,26 +24,6 @@ from .utils.math import align, ceil_div
 
 
 _COLUMN = 4  # words: 16 bytes
-
-
-class Given(NamedTuple):
-    """To a dispatch, besides its rows. before: an event that what is not received in place is written after. expand:
-    rows by expert; zero: the gaps between experts; by_column: scales."""
-
-    handle: Any
-    topk_idx: Any
-    topk_weights: Any
-    stats: Any
-    experts: Any
-    most: Any
-    alignment: Any
-    sync: Any
-    sms: int
-    before: Optional[EventHandle]
-    copy: bool
-    expand: bool
-    zero: bool
-    by_column: bool
 
 
 def wait_before(event: Optional[EventHandle], on: torch.device) -> None:
@@ -58,42 +38,49 @@ class Delivery(Ending):
     """Received tensors: views of the slot where that is what was asked for, else written by fill(), on the current
     stream of a CUDA device.
 
-    scales: those sent. After a cached dispatch weights, where there are any, are behind them.
+    scales: those sent. After a cached dispatch weights, where there are any, are behind them. before: an event that
+    what is not received in place is written after. expand: rows by expert; zero: the gaps between experts; by_column:
+    scales.
     """
 
     def __init__(
         self,
         handle: Routed,
         sent: Sent,
+        may_view: bool,
         dtype: torch.dtype,
         scales: Optional[torch.Tensor],
-        given: Given,
-        may_view: bool,
+        weighted: bool,
+        cached: bool,
+        before: Optional[EventHandle],
+        expand: bool,
+        zero: bool,
+        by_column: bool,
     ) -> None:
-        super().__init__(sent.request)
-        self.on, self._before = handle.on, given.before
-        weighted, cached = given.topk_weights is not None, given.handle is not None
-        self._handle, self._expand, self._zero, self._may_view = handle, given.expand, given.zero, may_view
-        self._sent: Any = sent.handle
+        self._sent: Any
+        self._sent, request, _ = sent
+        super().__init__(request)
+        self.on, self._before = handle.on, before
+        self._handle, self._expand, self._zero, self._may_view = handle, expand, zero, may_view
         self._copies: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}  # by name: to, and of which received rows
         self._behind = cached and weighted
-        received, width = sent.handle.recv, 0 if scales is None else scales.shape[1]
+        received, width = self._sent.recv, 0 if scales is None else scales.shape[1]
         self.rows: Any = self._take("x", received.x if received.x.dtype == dtype else received.x.view(dtype))
         if scales is not None:
             words = received.scales[:, :width].view(scales.dtype)
-            self.rows = (self.rows, self._take("scales", words, given.by_column))
+            self.rows = (self.rows, self._take("scales", words, by_column))
         self.topk_idx: Optional[torch.Tensor] = None  # a copy: what is in the slot is the handle's
-        if not given.expand:
+        if not expand:
             self.topk_idx = torch.full((handle.capacity, handle.topk), -1, dtype=handle.topk_idx.dtype, device=self.on)
         self.weights: Optional[torch.Tensor] = None
         if weighted:
             sent_weights = received.scales[:, width:].view(torch.float32) if cached else received.topk_weights
             self.weights = self._take("topk_weights", sent_weights)
 
-    def tensors(self) -> tuple[Optional[torch.Tensor], ...]:
+    def tensors(self) -> list[Optional[torch.Tensor]]:
         """All that is received."""
         rows = self.rows if isinstance(self.rows, tuple) else (self.rows,)
-        return (*rows, self.topk_idx, self.weights)
+        return [*rows, self.topk_idx, self.weights]
 
     def _take(self, name: str, source: torch.Tensor, by_column: bool = False) -> torch.Tensor:
         """source [N, ..]; name: of an argument of xep.Handle.expand()."""
@@ -331,138 +318,141 @@ class ElasticBuffer(Core):
         Returns (recv_x or (recv_x, recv_scales), recv_topk_idx [N, K] local expert or -1, recv_topk_weights, handle,
         event). Weights of selections of other ranks are 0 (DeepEP: undefined).
         """
-        events = previous_event is None and previous_event_before_epilogue is None and not async_with_compute_stream
-        if events and handle is None and cumulative_local_expert_recv_stats is None and not num_qps:
-            if (do_cpu_sync is None or do_cpu_sync is True) and (do_expand or not do_zero_padding):
-                how = (do_expand, do_zero_padding, use_tma_aligned_col_major_sf, do_handle_copy)
-                numbers = (num_experts, num_max_tokens_per_rank, expert_alignment, num_sms)
-                common = self._dispatch_common(x, topk_idx, topk_weights, numbers, how)
-                if common is not None:
-                    return common
-        self._usable()
-        self._check_ways(previous_event, allocate_on_comm_stream, num_sms, num_qps)
+        x, scales = arguments.scaled(x) if isinstance(x, tuple) else (x, None)
+        where, tokens, hidden = check("x", x, arguments.ANYWHERE, arguments.ANY, -1, -1)
+        pool = self._pools[NormalPool, where]
+        before, ordering = previous_event_before_epilogue, pool.here
+        if before is not None:
+            before = event_of(before, "previous_event_before_epilogue")
+        waits = previous_event is not None or async_with_compute_stream or allocate_on_comm_stream
+        if waits or num_sms != 0 or num_qps != 0:
+            self._check_ways(previous_event, allocate_on_comm_stream, num_sms, num_qps)
+        if waits:
+            ordering = self._ordering(pool, previous_event, async_with_compute_stream, allocate_on_comm_stream)
         if do_zero_padding and not do_expand:
             raise WrongValue("do_zero_padding: expected do_expand with it, else there are no gaps")
-        rows, scales = arguments.rows_of(x, on=None)
-        before = event_of(previous_event_before_epilogue, "previous_event_before_epilogue")
-        given = Given(
-            handle, topk_idx, topk_weights, cumulative_local_expert_recv_stats, num_experts, num_max_tokens_per_rank,
-            expert_alignment, do_cpu_sync, num_sms, before, do_handle_copy, do_expand, do_zero_padding,
-            use_tma_aligned_col_major_sf,
-        )  # fmt: skip
-        waits = (previous_event, async_with_compute_stream, allocate_on_comm_stream)
-        with self._ordering(rows.device, *waits) as ordering:
-            begin = self._begin if handle is None else self._begin_again
-            made, sent = begin(rows, scales, given, ordering)
-            may_view = self._pool_on(rows.device).may_view(sent.handle.buffer)
-            delivery = Delivery(made, sent, rows.dtype, scales, given, may_view)
-            event = self._deliver(delivery, ordering, made, rows, scales, *given[1:4])
-        return delivery.rows, delivery.topk_idx, delivery.weights, handle or EPHandle._of(made), event
+        stats, found = cumulative_local_expert_recv_stats, None if handle is None else self._own(handle, pool)
+        with ordering:
+            if found is None:
+                numbers = (num_experts, num_max_tokens_per_rank, expert_alignment, num_sms)
+                how = (do_cpu_sync is None or do_cpu_sync, do_expand, do_handle_copy, do_expand and before is None)
+                made, sent = self._begin(
+                    pool, (tokens, hidden), x, scales, topk_idx, topk_weights, stats, numbers, how, ordering
+                )
+            else:
+                known = dict(num_experts=num_experts, num_max_tokens_per_rank=num_max_tokens_per_rank)
+                known.update(expert_alignment=expert_alignment)
+                if topk_idx is not None:
+                    raise WrongValue("topk_idx: expected None with handle, which has the routing")
+                if do_cpu_sync:
+                    raise WrongValue("do_cpu_sync: expected False or None with handle, which has the counts")
+                made, sent = self._begin_again(pool, x, scales, found, topk_weights, known, ordering)
+            there, received = sent[0].recv, []
+            is_written = found is not None or before is not None or sent[1] is not None or use_tma_aligned_col_major_sf
+            if is_written or (do_expand and (where != 0 or scales is not None or made.worst)):
+                what = (x.dtype, scales, topk_weights is not None, found is not None, before)
+                layout = (do_expand, do_zero_padding, use_tma_aligned_col_major_sf)
+                written = Delivery(made, sent, sent[0].buffer.slots_held() <= pool.views, *what, *layout)
+                rows, indices, weights = written.rows, written.topk_idx, written.weights
+                if sent[1] is not None:
+                    event = EventOverlap(EventHandle(sent[1], written.wait))
+                    return rows, indices, weights, handle or EPHandle._of(made), event
+                written.fill()
+                received = written.tensors()
+            elif do_expand:
+                counts, alignment = made._counts, made.expert_alignment
+                by_row = (there.x, there.topk_weights)
+                slots, rows, weights = _ext.expert_expand(there.topk_idx, counts, alignment, *by_row, do_zero_padding)
+                made.__dict__["places"], indices = Places(slots, counts, alignment), None
+                rows = rows if rows.dtype == x.dtype else rows.view(x.dtype)
+            else:
+                rows, row_scales, indices, weights = received = pool.shown(there, None, ordering.copy)
+                indices = ordering.copy(indices)  # what is in the slot is the handle's
+                rows = rows if rows.dtype == x.dtype else rows.view(x.dtype)
+                rows = rows if scales is None else (rows, row_scales)
+            event = EventOverlap()
+            if ordering is not HERE:
+                given = (x, scales, topk_idx, topk_weights, stats)
+                event = self._end(ordering, None, made, *given, indices, *received)
+        return rows, indices, weights, handle or EPHandle._of(made), event
 
-    def _dispatch_common(
-        self, x: Any, topk_idx: Any, topk_weights: Any, numbers: tuple, how: tuple
-    ) -> Optional[tuple[torch.Tensor, Optional[torch.Tensor], Optional[torch.Tensor], EPHandle, EventOverlap]]:
-        """What most programs do most of the time, of CPU tensors: there is room. None: it is something else, or
-        wrong."""
-        experts, most, alignment, num_sms = numbers
-        most, alignment = self.num_max_tokens_per_rank if most is None else most, 1 if alignment is None else alignment
-        if self._destroyed or how[2] or type(most) is not int or type(alignment) is not int or alignment < 1:
-            return None
-        if type(num_sms) is not int or num_sms < 0:
-            return None
-        if type(x) is not torch.Tensor or x.dim() != 2 or x.shape[0] > most:
-            return None
-        received = self._pool.dispatch_now(experts, x, topk_idx, topk_weights)
-        if received is None:
-            return None
-        sms = num_sms + num_sms % 2 or self._default_sms
-        kept = topk_idx.clone() if how[3] else topk_idx
-        made = Routed(self._xep, received, kept, experts, alignment, most, sms, how[0], 0, 0)
-        made.xep, made._scaleup_ranks = received._handle, self._scaleup_ranks
-        if how[0]:
-            given = (received.topk_idx, made._counts, alignment, received.x, received.topk_weights, how[1])
-            slots, rows, weights = _ext.expert_expand(*given)
-            made.__dict__["places"] = Places(slots, made._counts, alignment)
-            return rows, None, weights, EPHandle._of(made), EventOverlap()
-        rows, _, indices, weights = self._pool.shown(received)  # topk_idx is also what the handle looks at
-        indices = indices.clone() if indices is received.topk_idx else indices
-        return rows, indices, weights, EPHandle._of(made), EventOverlap()
-
-    def _deliver(self, delivery: Delivery, ordering: Ordering, made: Routed, *given: Any) -> EventOverlap:
-        """given: tensors."""
-        if delivery.request is not None:
-            return EventOverlap(EventHandle(delivery.request, delivery.wait))
-        delivery.fill()
-        if isinstance(ordering, HostOrdering):
-            return EventOverlap()
-        event = ordering.end(None, *given, *delivery.tensors(), *made.tensors())
-        if event.event is not None:
+    def _end(self, ordering: Ordering, request: Any, made: Routed, *tensors: Optional[torch.Tensor]) -> EventOverlap:
+        """Of an operation with these tensors, and those of a handle, which has arrived with it."""
+        event = ordering.end(request, *tensors, *made.tensors())
+        if event.event is not None and made.on != HOST:
             made.arrives(event.event)
         return event
 
     def _begin(
-        self, rows: torch.Tensor, scales: Optional[torch.Tensor], given: Given, ordering: Ordering
+        self,
+        pool: NormalPool,
+        shape: tuple[int, int],
+        x: torch.Tensor,
+        scales: Optional[torch.Tensor],
+        topk_idx: torch.Tensor,
+        topk_weights: Optional[torch.Tensor],
+        stats: Optional[torch.Tensor],
+        numbers: tuple,
+        how: tuple,
+        ordering: Ordering,
     ) -> tuple[Routed, Sent]:
-        on, ranks = rows.device, self._xep.nranks
-        most = integer("num_max_tokens_per_rank", self.num_max_tokens_per_rank if given.most is None else given.most, 0)
-        if rows.shape[0] > most:
-            raise WrongValue(f"x: expected at most num_max_tokens_per_rank, {most}, tokens, got {rows.shape[0]}")
-        topk_idx = tensor("topk_idx", given.topk_idx, arguments.INDEX, (rows.shape[0], None), on=on)
-        self._check_experts(given.experts)
-        if given.topk_weights is not None:
-            tensor("topk_weights", given.topk_weights, FLOAT, tuple(topk_idx.shape), on=on)
-        alignment = 1 if given.alignment is None else integer("expert_alignment", given.alignment, 1)
-        if given.stats is not None:
-            local = (given.experts // ranks,)
-            tensor("cumulative_local_expert_recv_stats", given.stats, (torch.int32,), local, on=on)
-        pool = self._pool_on(on)
-        worst = most * ranks if given.sync is not None and not given.sync else 0
+        """how: whether rows are counted, go by expert, topk_idx is copied, and what is next may fill rows by expert."""
+        (tokens, hidden), (experts, most, alignment, sms), (counts, expand, copies, fills) = shape, numbers, how
+        _, _, topk = check("topk_idx", topk_idx, pool.where, arguments.INDEX, tokens, -1)
+        most = self.num_max_tokens_per_rank if most is None else integer("num_max_tokens_per_rank", most, 0)
+        if tokens > most:
+            raise WrongValue(f"x: expected at most num_max_tokens_per_rank, {most}, tokens, got {tokens}")
+        if experts not in pool.used:
+            self._check_experts(experts)
+        if topk_weights is not None:
+            check("topk_weights", topk_weights, pool.where, arguments.FLOAT, tokens, topk)
+        alignment = 1 if alignment is None else integer("expert_alignment", alignment, 1)
+        if stats is not None:
+            local = experts // self._xep.nranks
+            check("cumulative_local_expert_recv_stats", stats, pool.where, arguments.INT32, local)
+        worst = 0 if counts else most * self._xep.nranks
         counted_there = pool.most_of(most) if worst else 0
-        weights, after = given.topk_weights, ordering.after
-        # what it fills must be nothing's that comes between; what may be written only after an event is
-        next_fills = given.expand and ordering.wait and given.before is None and given.stats is None
-        sends = arguments.carried(rows)
-        job = Job(given.experts, sends, topk_idx, weights, scales, 1, worst, after, counted_there, next_fills)
-        pool.threads = self._threads_here() if on == HOST else given.sms or MULTIPROCESSORS
-        kept = topk_idx.clone() if given.copy else topk_idx
-        sent = pool.dispatch(job, ordering.wait)
-        slot = ordering.receives(sent.handle)
-        sms = align(given.sms, 2) or (self._default_sms if on == HOST else MULTIPROCESSORS)
-        received = sent.handle.recv
-        made = Routed(
-            self._xep, received, kept, given.experts, alignment, most, sms, given.expand, worst, counted_there
-        )
-        made.begun(sent, slot)
+        if pool.where:
+            pool.threads = sms or MULTIPROCESSORS
+        else:
+            pool.threads = self._threads and self._threads_here()
+        kept = topk_idx.clone() if copies else topk_idx
+        sends = x if x.dtype in arguments.KNOWN else arguments.carried(x)
+        sent = pool.dispatch(
+            ordering.wait, experts, (tokens, hidden, topk), sends, topk_idx, topk_weights, counted_there, scales, worst,
+            ordering.after, will_expand=fills and ordering.wait and stats is None,  # so nothing comes between
+        )  # fmt: skip
+        sms = align(sms, 2) if sms else MULTIPROCESSORS if pool.where else self._default_sms
+        made = Routed(self._xep, sent[0].recv, kept, experts, alignment, most, sms, expand, worst, counted_there)
+        made.xep, made._arrives, made._slot = sent
         made._scaleup_ranks = self._scaleup_ranks
-        if given.stats is not None:
-            given.stats.add_(made.num_unaligned_recv_tokens_per_expert)
+        if stats is not None:
+            stats.add_(made.num_unaligned_recv_tokens_per_expert)
         return made, sent
 
     def _begin_again(
-        self, rows: torch.Tensor, scales: Optional[torch.Tensor], given: Given, ordering: Ordering
+        self,
+        pool: NormalPool,
+        x: torch.Tensor,
+        scales: Optional[torch.Tensor],
+        made: Routed,
+        topk_weights: Optional[torch.Tensor],
+        given: dict[str, Any],
+        ordering: Ordering,
     ) -> tuple[Routed, Sent]:
-        """Along the routing of a handle."""
-        made = self._own(given.handle, rows.device)
-        if given.topk_idx is not None:
-            raise WrongValue("topk_idx: expected None with handle, which has the routing")
-        if given.sync:
-            raise WrongValue("do_cpu_sync: expected False or None with handle, which has the counts")
-        for name, value in (
-            ("num_experts", given.experts),
-            ("num_max_tokens_per_rank", given.most),
-            ("expert_alignment", given.alignment),
-        ):
+        """Along the routing of a handle. given: its attributes, or None."""
+        for name, value in given.items():
             known = getattr(made, name)
             if value is not None and value != known:
                 raise WrongValue(f"{name}: expected {known} (or None), as of the handle, got {value!r}")
-        arguments.check_tokens(made, rows)
+        arguments.check_tokens(made, x)
         extra = scales
-        if given.topk_weights is not None:  # a cached dispatch has none of its own, and scales are moved untouched
-            shape = (made.num_tokens, made.topk)
-            extra = tensor("topk_weights", given.topk_weights, FLOAT, shape, on=made.on)
+        if topk_weights is not None:  # a cached dispatch has none of its own, and scales are moved untouched
+            check("topk_weights", topk_weights, pool.where, arguments.FLOAT, made.num_tokens, made.topk)
+            extra = topk_weights
             if scales is not None:
                 extra = torch.cat([scales.view(torch.int32), extra.view(torch.int32)], dim=1)
-        return made, self._pool_on(rows.device).again(made, rows, extra, ordering)
+        return made, pool.again(made, x, extra, ordering)
 
     @counted("normal")
     def combine(
@@ -492,73 +482,59 @@ class ElasticBuffer(Core):
 
         Returns (combined_x [T, H], combined_topk_weights [T, K] or None, event).
         """
-        events = previous_event is None and previous_event_before_epilogue is None and not async_with_compute_stream
-        if events and bias is None and not num_qps and type(num_sms) is int and num_sms >= 0:
-            common = self._combine_common(x, handle, topk_weights)
-            if common is not None:
-                return common
-        self._usable()
-        self._check_ways(previous_event, allocate_on_comm_stream, num_sms, num_qps)
-        before = event_of(previous_event_before_epilogue, "previous_event_before_epilogue")
-        on = tensor("x", x, None, (None, None), on=None).device
-        found = self._own(handle, on)
-        rows = found.num_expanded_tokens if found.do_expand else found.rows
-        arguments.check_sum(x, rows, rows if found.do_expand else found.capacity, on)
-        biases: tuple = arguments.biases_of(found, x, bias)
-        with self._ordering(on, previous_event, async_with_compute_stream, allocate_on_comm_stream) as ordering:
-            found.arrived()
-            wait_before(before, on)
-            weights = self._weights_back(found, x, topk_weights)
-            combined, weights, request = self._sum(found, x, weights, biases, ordering)
-            event = ordering.end(request, x, topk_weights, *biases, combined, weights, *found.tensors())
-            if event.event is not None and on != HOST:
-                found.arrives(event.event)
+        where, rows, hidden = check("x", x, arguments.ANYWHERE, arguments.COMBINED, -1, -1)
+        pool = self._pools[NormalPool, where]
+        before, ordering = previous_event_before_epilogue, pool.here
+        if before is not None:
+            before = event_of(before, "previous_event_before_epilogue")
+        waits = previous_event is not None or async_with_compute_stream or allocate_on_comm_stream
+        if waits or num_sms != 0 or num_qps != 0:
+            self._check_ways(previous_event, allocate_on_comm_stream, num_sms, num_qps)
+        if waits:
+            ordering = self._ordering(pool, previous_event, async_with_compute_stream, allocate_on_comm_stream)
+        found = self._own(handle, pool)
+        least, most = (found.num_expanded_tokens,) * 2 if found.do_expand else (found.rows, found.capacity)
+        if not least <= rows <= most:
+            raise WrongValue(f"x: expected the {most} rows received, got {list(x.shape)}")
+        biases = () if bias is None else arguments.biases_of(found, x, where, bias)
+        with ordering:
+            if before is not None:
+                wait_before(before, pool.on)
+            weights = None if topk_weights is None else self._weights_back(found, x, where, topk_weights)
+            combine = pool.combine if self.allow_multiple_reduction or not found.do_expand else self._sum
+            places = found.places if found.do_expand else None
+            combined, weights, request = combine(found, hidden, x, weights, biases, ordering, places)
+            event = EventOverlap()
+            if ordering is not HERE:
+                event = self._end(ordering, request, found, x, topk_weights, *biases, combined, weights)
         return combined, weights, event
 
-    def _sum(self, made: Routed, x: torch.Tensor, weights: Any, biases: tuple, ordering: Ordering) -> tuple:
-        """As of NormalPool.combine(). What is added one by one comes back in a combine for each selection, and is
-        waited for."""
-        pool, places = self._pool_on(x.device), made.places if made.do_expand else None
-        if places is None or self.allow_multiple_reduction:
-            return pool.combine(made, x, weights, biases, ordering, places)
-        total = torch.zeros((made.num_tokens, x.shape[1]), dtype=torch.float32, device=x.device)
+    def _sum(
+        self,
+        made: Routed,
+        hidden: int,
+        x: torch.Tensor,
+        weights: Any,
+        biases: tuple,
+        ordering: Ordering,
+        places: Any,
+    ) -> tuple:
+        """As NormalPool.combine(). What is added one by one comes back in a combine for each selection, and is waited
+        for."""
+        pool = self._pools[NormalPool, x.get_device() + 1]
+        total = torch.zeros((made.num_tokens, hidden), dtype=torch.float32, device=x.device)
         for bias in biases:
             total += bias
         returned, last = None, max(0, made.topk - 1)
         for k in range(last + 1):
             given = (None if k < last else weights, (), ordering, places, slice(k, k + 1))
-            part, returned, request = pool.combine(made, x, *given)
+            part, returned, request = pool.combine(made, hidden, x, *given)
             if request is not None:
                 request.wait()
             total += part
             if part.is_cuda:  # allocated as for the current stream, which does not wait for this one
                 part.record_stream(torch.cuda.current_stream(part.device))
         return total.to(x.dtype), returned, None
-
-    def _combine_common(
-        self, x: Any, handle: Any, topk_weights: Any
-    ) -> Optional[tuple[torch.Tensor, Optional[torch.Tensor], EventOverlap]]:
-        """As _dispatch_common: of CPU tensors, by a handle that has its slot."""
-        made = handle._made if type(handle) is EPHandle else None
-        if (
-            type(made) is not Routed
-            or -1 < handle._version != handle._topk_idx._version
-            or made.worst
-            or self._destroyed
-            or (topk_weights is not None and not made.do_expand)
-            or (made.do_expand and not self.allow_multiple_reduction)
-        ):
-            return None
-        if made.do_expand:
-            rows = made.num_expanded_tokens
-            if not arguments.is_plain(x, 0, arguments.IS_COMBINED, rows, -1):
-                return None
-            if topk_weights is not None and not arguments.is_plain(topk_weights, 0, arguments.IS_FLOAT, rows):
-                return None
-            x = made.places.fold(x)
-            topk_weights = topk_weights if topk_weights is None else made.places.fold_selections(topk_weights)
-        summed = self._pool.combine_now(made, x, topk_weights)
-        return None if summed is None else (*summed, EventOverlap())
 
     # ---- arguments ----
 
@@ -569,26 +545,27 @@ class ElasticBuffer(Core):
         if integer("num_qps", num_qps, 0) > self.num_allocated_qps:
             raise WrongValue(f"num_qps: expected at most num_allocated_qps, {self.num_allocated_qps}, got {num_qps}")
 
-    def _own(self, handle: Any, on: torch.device) -> Routed:
+    def _own(self, handle: Any, pool: NormalPool) -> Routed:
         """Of a handle that a dispatch of this Buffer made; or a program, which is collective the first time."""
         if not isinstance(handle, EPHandle):
             raise WrongType(f"handle: expected an EPHandle, got {type(handle).__name__}")
-        topk_idx = handle.topk_idx
-        if handle._made is None:
+        if handle._made is None or -1 < handle._version != handle._topk_idx._version:
+            topk_idx = handle.topk_idx  # or the error
             x = torch.zeros((topk_idx.shape[0], 1), dtype=torch.uint8, device=topk_idx.device)
             options = dict(num_experts=handle.num_experts, num_max_tokens_per_rank=handle.num_max_tokens_per_rank)
             options.update(expert_alignment=handle.expert_alignment, do_expand=handle.do_expand, do_handle_copy=False)
             options.update(num_sms=handle.num_sms, do_cpu_sync=bool(handle.num_recv_tokens_per_expert_list))
             handle._made = ElasticBuffer.dispatch(self, x, topk_idx, **options)[3]._made
-        return self._known(handle._made, on)
+        self._check_own(handle._made, pool)
+        return handle._made
 
-    def _weights_back(self, handle: Routed, x: torch.Tensor, weights: Any) -> Optional[torch.Tensor]:
+    def _weights_back(self, handle: Routed, x: torch.Tensor, where: int, weights: torch.Tensor) -> torch.Tensor:
         """[N, K], 0 where the selection is another rank's: sums are what that rank gave."""
-        if weights is None:
-            return None
         if handle.do_expand:
-            return handle.places.fold_selections(tensor("topk_weights", weights, FLOAT, (x.shape[0],), on=x.device))
-        found = tensor("topk_weights", weights, FLOAT, (x.shape[0], handle.topk), on=x.device).clone()
+            check("topk_weights", weights, where, arguments.FLOAT, x.shape[0])
+            return handle.places.fold_selections(weights)
+        check("topk_weights", weights, where, arguments.FLOAT, x.shape[0], handle.topk)
+        found = weights.clone()
         found[: handle.rows].masked_fill_(handle.recv_topk_idx < 0, 0.0)
         return found
 

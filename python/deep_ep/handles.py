@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import Any, Callable, Iterator, NamedTuple, Optional
+from typing import Any, Callable, Iterator, Optional
 
 import torch
 
 import xep
 from xep import _ext
 
-from .arguments import HOST, SENT_AS, WrongType, WrongUse, WrongValue, calls_of, tensor, version_of
-from .streams import is_capturing
+from .arguments import BOOL, HOST, INT32, SENT_AS, UINT8, WrongType, WrongUse, WrongValue, calls_of, check, version_of
+from .streams import Slot, is_capturing
 from .utils.comm import Nodes
 from .utils.math import align
 
@@ -126,11 +126,9 @@ def aligned_counts(counts: torch.Tensor, alignment: int) -> torch.Tensor:
 # ---- a dispatch ----
 
 
-class Sent(NamedTuple):
-    """A dispatch whose rows are counted; they are here when request, where there is one, is done."""
-
-    handle: xep.Handle
-    request: Optional[xep.Request]
+# A dispatch whose rows are counted; they are here when the request, where there is one, is done. The slot: of a CUDA
+# device.
+Sent = tuple[xep.Handle, Optional[xep.Request], Optional[Slot]]
 
 
 class Dispatched:
@@ -140,7 +138,7 @@ class Dispatched:
 
     experts = worst = most = 0
     xep: Any = None
-    look_again: Callable[[], None] = staticmethod(lambda: None)  # on a CUDA device: the current stream reads the slot
+    _slot: Optional[Slot] = None  # of a CUDA device
     _arrives: Any = None  # a request, or an event of a stream, which lets the current one wait
 
     owner: xep.Group
@@ -154,12 +152,6 @@ class Dispatched:
         """[T, topk] by which the same rows go to the same ranks once more."""
         raise NotImplementedError
 
-    def begun(self, sent: Sent, slot: Any) -> None:
-        """slot: of a CUDA device, else None."""
-        self.xep, self._arrives = sent
-        if slot is not None:
-            self.look_again = slot.look_again
-
     def arrives(self, event: Any) -> None:
         """On a stream: what its rows are here with. In a CUDA graph the order of its nodes says so."""
         if not is_capturing():
@@ -172,6 +164,11 @@ class Dispatched:
 
     def has_slot(self) -> bool:
         return self.xep is not None and self.xep._memory is not None
+
+    def look_again(self) -> None:
+        """The current stream reads the slot."""
+        if self._slot is not None:
+            self._slot.look_again()
 
     def known(self) -> Any:
         """What the library has counted: arrays as of xep.Received, views of the slot while there is one."""
@@ -298,14 +295,15 @@ class NormalHandle(Dispatched):
         owner: xep.Group,
         nodes: Nodes,
         is_token_in_rank: torch.Tensor,
+        on: torch.device,
+        num_tokens: int,
         experts: int,
         topk: int,
         rows: int,
         capacity: int,
     ) -> None:
-        self.owner, self.experts, self.topk, self.rows, self.capacity = owner, experts, topk, rows, capacity
-        self.in_rank, self.num_tokens, self.on = is_token_in_rank, is_token_in_rank.shape[0], is_token_in_rank.device
-        self._nodes = nodes
+        self.owner, self._nodes, self.in_rank, self.on = owner, nodes, is_token_in_rank, on
+        self.num_tokens, self.experts, self.topk, self.rows, self.capacity = num_tokens, experts, topk, rows, capacity
         self._made: dict[str, torch.Tensor] = {}
 
     @property
@@ -390,7 +388,7 @@ _MAKERS: dict[str, Callable[[NormalHandle], torch.Tensor]] = {
 }
 
 
-def adopt(handle: Any, owner: xep.Group, nodes: Nodes, experts: int, topk: int, on: torch.device) -> NormalHandle:
+def adopt(handle: Any, owner: xep.Group, nodes: Nodes, experts: int, topk: int, where: int) -> NormalHandle:
     """A handle without a slot, of a plain tuple of the tensors of one. experts, topk: to route by."""
     if not isinstance(handle, tuple) or isinstance(handle, HandleTuple):
         got = type(getattr(handle, "core", handle)).__name__
@@ -400,17 +398,19 @@ def adopt(handle: Any, owner: xep.Group, nodes: Nodes, experts: int, topk: int, 
         raise WrongValue(f"handle: expected the {len(names)} tensors that dispatch returned, got {len(handle)} items")
     items = dict(zip(names, handle))
 
-    def item(name: str, dtype: torch.dtype, *shape: Optional[int]) -> torch.Tensor:
-        return tensor(f"handle: {name}", items[name], (dtype,), shape, on=on)
+    def item(name: str, dtypes: int, *extents: int) -> torch.Tensor:
+        check(f"handle: {name}", items[name], where, dtypes, *extents)
+        return items[name]
 
-    in_rank = item("is_token_in_rank", torch.bool, None, owner.nranks)
+    in_rank = item("is_token_in_rank", BOOL, -1, owner.nranks)
     if nodes.count == 1:
-        until = item("rank_prefix_matrix", torch.int32, owner.nranks, owner.nranks)[:, owner.rank]
-        received = item("recv_src_idx", torch.int32, None)
+        until = item("rank_prefix_matrix", INT32, owner.nranks, owner.nranks)[:, owner.rank]
+        received = item("recv_src_idx", INT32, -1)
     else:
-        until = item("recv_gbl_rank_prefix_sum", torch.int32, owner.nranks)
-        received = item("recv_src_meta", torch.uint8, None, 8)
-    made = NormalHandle(owner, nodes, in_rank, experts, topk, int(until[-1]), len(received))
+        until = item("recv_gbl_rank_prefix_sum", INT32, owner.nranks)
+        received = item("recv_src_meta", UINT8, -1, 8)
+    shape = (in_rank.shape[0], experts, topk, int(until[-1]), len(received))
+    made = NormalHandle(owner, nodes, in_rank, in_rank.device, *shape)
     made.worst = made.capacity if made.capacity > made.rows else 0
     return made
 

@@ -18,10 +18,10 @@ import xep
 from xep.dtypes import need_dtype
 
 from . import arguments
-from .arguments import HOST, Rows, WrongType, WrongUse, WrongValue, counted, is_plain
+from .arguments import HOST, Rows, WrongType, WrongUse, WrongValue, check, check_strided, counted
 from .core import Core, Joined, Pool
 from .handles import HandleTuple
-from .streams import DeviceOrdering, DeviceQueue, Ending, HostOrdering, Ordering, Slot
+from .streams import HERE, DeviceOrdering, DeviceQueue, Ending, HostOrdering, Ordering, Slot
 from .utils.event import EventHandle, EventOverlap
 
 # ---- buffers ----
@@ -81,7 +81,7 @@ class LowLatencyHandle:
     ) -> None:
         self.owner, self.xep = handle.buffer.group, handle
         self._shape, self.num_tokens = shape, handle.tokens
-        self.on, self.where, self.queue, self.rows = pool.on, pool.where, pool.queue, made.rows
+        self.on, self.where, self.rows, self.topk = pool.on, pool.where, made.rows, handle.topk
         self._routed: Any = weakref.ref(topk_idx)
         self._version = -1 if topk_idx.is_inference() else topk_idx._version
 
@@ -176,7 +176,8 @@ class _Made(NamedTuple):
                     f"low_latency_dispatch: hook() of {len(self.begun)} dispatches was not called yet, as many as "
                     "there are slots"
                 )
-            self.begun.pop(0).wait()
+            self.begun[0].wait()
+            del self.begun[0]  # if nobody refused to wait
 
 
 class LowLatency(Pool):
@@ -268,6 +269,8 @@ class LowLatency(Pool):
             request = buffer.dispatch_async(x, topk_idx, **options)
             sent = request.result
             rows = _rows(sent, made, casting)
+        if self.queue is not None:
+            Slot(self.queue, sent)  # which the queue keeps
         # A tensor that is kept keeps the slot for good; two slots, this one counted, are left to handles alone, of
         # which the newest keeps one and the other is passed on.
         viewed = buffer.slots_viewed() <= buffer.slots - 2 if buffer.slots > 1 else buffer.arrays_alive() == 0
@@ -352,7 +355,8 @@ class LowLatencyCalls(Core):
         """Collective where there is such a hint."""
         tokens, hidden, ranks, experts = self.hinted.get(num_rdma_bytes, (0, 0, 0, 0))
         if ranks == self.group_size and experts % ranks == 0 and hidden % GROUP == 0:
-            self._low_latency_on(HOST).make(Shape(tokens, hidden, experts, min(experts, HINTED_TOPK)))
+            self._low_latency.threads = self._threads_here()
+            self._low_latency.make(Shape(tokens, hidden, experts, min(experts, HINTED_TOPK)))
 
     def clean_low_latency_buffer(self, num_max_dispatch_tokens_per_rank: int, hidden: int, num_experts: int) -> None:
         """Nothing has to be cleaned here: signals carry numbers that are never used again. What it does do is to make
@@ -365,47 +369,36 @@ class LowLatencyCalls(Core):
         if self.enable_shrink:
             self._low_latency.meet()
         else:
-            for pool in self._all_pools():
+            for pool in self._pools.ordered():
                 if isinstance(pool, LowLatency):
                     pool.reset()
 
-    def _low_latency_on(self, device: torch.device) -> LowLatency:
-        if device != HOST and self.enable_shrink:
+    def _check_shape(self, low_latency: LowLatency, shape: Shape, tokens: int) -> None:
+        """Of what is dispatched."""
+        if low_latency.on != HOST and self.enable_shrink:
             raise WrongUse("enable_shrink: expected False for tensors of a CUDA device, where no rank can be masked")
-        found = self._pool_of(LowLatency, device)
-        found.threads = self._threads_here() if device == HOST else _MULTIPROCESSORS
-        return found
-
-    def _phases(self, device: torch.device, async_finish: bool, hooked: bool) -> Ordering:
-        """Both phases of a call; or its first one, where the second one is left to a hook."""
-        if device == HOST:
-            return HostOrdering(None, async_finish or hooked)
-        queue = self._queue_of(device)
-        return DeviceOrdering(queue, False) if hooked else queue.ordering(None, async_finish, False)
-
-    def _shape_of(self, x: torch.Tensor, topk_idx: torch.Tensor, most: int, num_experts: int) -> Shape:
-        """Checks what is dispatched; most: tokens of a rank."""
-        arguments.tensor("x", x, (torch.bfloat16,), (None, None), on=None)
-        arguments.tensor("topk_idx", topk_idx, arguments.INDEX, (x.shape[0], None), on=x.device)
-        self._check_experts(num_experts)
-        most = arguments.integer("num_max_dispatch_tokens_per_rank", most, 1)
-        shape = Shape(most, x.shape[1], num_experts, topk_idx.shape[1])
+        self._check_experts(shape.experts)
+        most = arguments.integer("num_max_dispatch_tokens_per_rank", shape.tokens, 1)
         if shape.hidden % GROUP:
             raise WrongValue(f"x: expected a multiple of {GROUP} channels, got {shape.hidden}")
-        if x.shape[0] > shape.tokens:
-            raise WrongValue(
-                f"x: expected at most num_max_dispatch_tokens_per_rank, {shape.tokens}, tokens, got {x.shape[0]}"
-            )
-        return shape
+        if tokens > most:
+            raise WrongValue(f"x: expected at most num_max_dispatch_tokens_per_rank, {most}, tokens, got {tokens}")
+        low_latency.threads = self._threads_here() if low_latency.on == HOST else _MULTIPROCESSORS
 
-    def _check_costs(self, name: str, costs: Optional[torch.Tensor], on: torch.device) -> None:
+    def _phases(self, pool: LowLatency, async_finish: bool, hooked: bool) -> Ordering:
+        """Both phases of a call; or its first one, where the second one is left to a hook."""
+        arguments.one_of("async_finish", async_finish, "return_recv_hook", hooked)
+        if pool.queue is None:
+            return HostOrdering(None, True)
+        return DeviceOrdering(pool.queue, False) if hooked else pool.queue.ordering(None, True, False)
+
+    def _check_costs(self, name: str, costs: torch.Tensor, where: int) -> None:
         """[R]: to which the waits for each rank are added."""
-        if costs is not None:
-            arguments.tensor(name, costs, (torch.int64,), (self.group_size,), on=on)
-            if on != HOST:
-                raise WrongValue(
-                    f"{name}: expected None for tensors of a CUDA device, where kernels wait and nobody counts"
-                )
+        check(name, costs, where, arguments.INT64, self.group_size)
+        if where:
+            raise WrongValue(
+                f"{name}: expected None for tensors of a CUDA device, where kernels wait and nobody counts"
+            )
 
     @counted("ll")
     def low_latency_dispatch(
@@ -438,88 +431,30 @@ class LowLatencyCalls(Core):
         stored by column), recv_count [L] int32, handle, event, hook). Rows from recv_count on are undefined. Rows of an
         expert are in the order of source rank, then token.
         """
-        if not (async_finish or return_recv_hook) and dispatch_wait_recv_cost_stats is None:
-            most, cast = (num_max_dispatch_tokens_per_rank, num_experts), (use_fp8, round_scale, use_ue8m0)
-            common = self._low_latency_common(x, topk_idx, most, cumulative_local_expert_recv_stats, cast)
-            if common is not None:
-                return common
-        self._usable()
+        where, tokens, hidden = check("x", x, arguments.ANYWHERE, arguments.BFLOAT16, -1, -1)
+        low_latency = self._pools[LowLatency, where]
         if not self.low_latency_mode:
             raise WrongUse("low_latency_dispatch: expected a Buffer made with low_latency_mode=True")
-        arguments.one_of("async_finish", async_finish, "return_recv_hook", return_recv_hook)
-        shape = self._shape_of(x, topk_idx, num_max_dispatch_tokens_per_rank, num_experts)
-        stats = (cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats)
-        if stats[0] is not None:
-            local = (num_experts // self.group_size,)
-            arguments.tensor("cumulative_local_expert_recv_stats", stats[0], (torch.int32,), local, on=x.device)
-        self._check_costs("dispatch_wait_recv_cost_stats", stats[1], x.device)
-        casting = Casting.of(shape.hidden, use_fp8, round_scale, use_ue8m0)
-        low_latency = self._low_latency_on(x.device)
-        with self._phases(x.device, async_finish, return_recv_hook) as ordering:
-            made = low_latency.of(shape)
-            rows, counts, handle = low_latency.dispatch(x, topk_idx, made, shape, casting, ordering.wait, *stats)
-            ordering.receives(handle.xep)
+        _, _, topk = check("topk_idx", topk_idx, where, arguments.INDEX, tokens, -1)
+        shape = (num_max_dispatch_tokens_per_rank, hidden, num_experts, topk)
+        made, casting = low_latency.made_for.get(shape), Casting.of(hidden, use_fp8, round_scale, use_ue8m0)
+        if made is None or tokens > num_max_dispatch_tokens_per_rank:
+            self._check_shape(low_latency, Shape(*shape), tokens)
+        stats, costs = cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats
+        if stats is not None:
+            check("cumulative_local_expert_recv_stats", stats, where, arguments.INT32, num_experts // self.group_size)
+        if costs is not None:
+            self._check_costs("dispatch_wait_recv_cost_stats", costs, where)
+        ordering = low_latency.here
+        if async_finish or return_recv_hook:
+            ordering = self._phases(low_latency, async_finish, return_recv_hook)
+        with ordering:
+            made = made or low_latency.of(Shape(*shape))
+            rows, counts, handle = low_latency.dispatch(x, topk_idx, made, shape, casting, ordering.wait, stats, costs)
             if handle.dispatched is not None:
                 handle.dispatched.stream = ordering.stream
-            event, hook = _left_to(ordering, handle.dispatched, return_recv_hook, x, topk_idx, *_listed(rows), counts)
+            event, hook = _left_to(ordering, handle.dispatched, return_recv_hook, rows, x, topk_idx, counts)
         return rows, counts, HandleTuple.over(handle), event, hook
-
-    def _low_latency_common(self, x: Any, topk_idx: Any, most: tuple, stats: Any, cast: tuple) -> Optional[tuple]:
-        """What most programs do most of the time, in a buffer that is there. None: it is something else, or wrong."""
-        if type(x) is not torch.Tensor or self._destroyed or not self.low_latency_mode:
-            return None
-        low_latency = self._low_latency if x.is_cpu else self._pools.get(("ll", True))
-        if (
-            low_latency is None
-            or not is_plain(x, where := low_latency.where, arguments.IS_BFLOAT16, -1, -1)
-            or not is_plain(topk_idx, where, arguments.IS_INDEX, x.shape[0], -1)
-        ):
-            return None
-        shape = (most[0], x.shape[1], most[1], topk_idx.shape[1])
-        made = low_latency.made_for.get(shape)
-        if made is None or x.shape[0] > most[0]:
-            return None
-        if stats is not None and not is_plain(stats, where, arguments.IS_INT32, made.rows[0]):
-            return None
-        given = (x, topk_idx, made, shape, Casting.of(x.shape[1], *cast), True, stats)
-        queue = low_latency.queue
-        stream = 0 if queue is None else queue.begin_here()
-        try:
-            rows, counts, handle = low_latency.dispatch(*given)
-            if queue is not None:
-                Slot(queue, handle.xep, stream)  # which the queue keeps
-        finally:
-            if queue is not None:
-                queue.end(stream)
-        return rows, counts, HandleTuple.over(handle), EventOverlap(), None
-
-    def _low_latency_back(
-        self, x: Any, topk_idx: Any, topk_weights: Any, handle: Any, zero_copy: bool, out: Any
-    ) -> Optional[tuple]:
-        """Likewise, the way back."""
-        found = handle.core if type(handle) is HandleTuple else None
-        if (
-            type(found) is not LowLatencyHandle
-            or self._destroyed
-            or found.xep.parked is not None
-            or found.owner is not self._xep
-            or found.dispatched is not None
-            or found.combined is not None
-            or not is_plain(x, found.where, arguments.IS_BFLOAT16, *found.rows)
-            or not found.routed(topk_idx)
-            or not is_plain(topk_weights, found.where, arguments.IS_FLOAT, *topk_idx.shape)
-            or (out is not None and not is_plain(out, found.where, arguments.IS_BFLOAT16, found.num_tokens, x.shape[2]))
-        ):
-            return None
-        sent, queue = None if zero_copy else x, found.queue
-        stream = 0 if queue is None else queue.begin_here()
-        try:
-            if queue is not None and out is None:
-                out = x.new_empty((found.num_tokens, x.shape[2]))
-            return found.xep.combine(sent, weights=topk_weights, out=out), EventOverlap(), None
-        finally:
-            if queue is not None:
-                queue.end(stream)
 
     @counted("ll")
     def low_latency_combine(
@@ -549,52 +484,46 @@ class LowLatencyCalls(Core):
 
         Returns (combined_x, event, hook).
         """
-        costs = combine_wait_recv_cost_stats
-        if not (async_finish or return_recv_hook or use_logfmt) and costs is None:
-            common = self._low_latency_back(x, topk_idx, topk_weights, handle, zero_copy, out)
-            if common is not None:
-                return common
-        self._usable()
-        arguments.one_of("async_finish", async_finish, "return_recv_hook", return_recv_hook)
-        arguments.one_of("use_logfmt", use_logfmt, "zero_copy", zero_copy)
         if type(handle) is tuple:
-            if zero_copy:
-                raise WrongValue("zero_copy: expected False with a handle that is a plain tuple")
-            handle = self._adopt_low_latency(handle, topk_idx)
+            handle = self._adopt_low_latency(handle, topk_idx, zero_copy)
         found = self._own_low_latency(handle)
-        shape, tokens = found.shape, found.num_tokens
-        rows = (shape.experts // self.group_size, self.group_size * shape.tokens, shape.hidden)
-        arguments.tensor("x", x, (torch.bfloat16,), rows, contiguous=not zero_copy, on=found.on)
-        arguments.tensor("topk_idx", topk_idx, arguments.INDEX, (tokens, shape.topk), on=found.on)
-        arguments.tensor("topk_weights", topk_weights, arguments.FLOAT, (tokens, shape.topk), on=found.on)
+        (local, received, hidden), tokens, where = found.rows, found.num_tokens, found.where
+        (check_strided if zero_copy else check)("x", x, where, arguments.BFLOAT16, local, received, hidden)
+        check("topk_idx", topk_idx, where, arguments.INDEX, tokens, found.topk)
+        check("topk_weights", topk_weights, where, arguments.FLOAT, tokens, found.topk)
+        options: dict[str, Any] = {"out": out, "weights": topk_weights, "wait_ns": combine_wait_recv_cost_stats}
         if out is not None:
-            arguments.tensor("out", out, (torch.bfloat16,), (tokens, shape.hidden), on=found.on)
-        self._check_costs("combine_wait_recv_cost_stats", costs, found.on)
-        sent = None if zero_copy else x
-        with self._phases(found.on, async_finish, return_recv_hook) as ordering:
-            back = found.ready()
-            options = ordering.results(("out", (tokens, shape.hidden), torch.bfloat16)) if out is None else {"out": out}
-            options.update(
-                weights=topk_weights if found.routed(topk_idx) else topk_weights.masked_fill(topk_idx < 0, 0.0),
-                quant=xep.Quant.LOGFMT if use_logfmt else xep.Quant.NONE,
-                wait_ns=costs,
-            )
-            found.combined = None
+            check("out", out, where, arguments.BFLOAT16, tokens, hidden)
+        if options["wait_ns"] is not None:
+            self._check_costs("combine_wait_recv_cost_stats", options["wait_ns"], where)
+        if use_logfmt:
+            arguments.one_of("use_logfmt", use_logfmt, "zero_copy", zero_copy)
+            options["quant"] = xep.Quant.LOGFMT
+        low_latency = self._pools[LowLatency, where]
+        ordering = low_latency.here
+        if async_finish or return_recv_hook:
+            ordering = self._phases(low_latency, async_finish, return_recv_hook)
+        with ordering:
+            back, sent = found.ready(), None if zero_copy else x
+            if where and out is None:
+                options.update(ordering.results(("out", (tokens, hidden), torch.bfloat16)))
+            if not found.routed(topk_idx):
+                options["weights"] = topk_weights.masked_fill(topk_idx < 0, 0.0)
             request = None if ordering.wait else back.combine_async(sent, **options)
             combined = back.combine(sent, **options) if request is None else request.result
             ending = found.combined = None if request is None else Ending(request)
             if ending is not None:
                 ending.handle = found
-            event, hook = _left_to(ordering, ending, return_recv_hook, x, topk_idx, topk_weights, combined)
+            event, hook = _left_to(ordering, ending, return_recv_hook, combined, x, topk_idx, topk_weights)
         return combined, event, hook
 
     def get_next_low_latency_combine_buffer(self, handle: tuple) -> torch.Tensor:
         """[L, R * Tmax, H] bfloat16: where the rows of the next combine of this handle need no copy. Waits until the
         others have read what an earlier combine left there."""
-        self._usable()
         return self._own_low_latency(handle).ready().combine_input()
 
     def _own_low_latency(self, handle: Any) -> LowLatencyHandle:
+        self._usable()
         found = handle.core if isinstance(handle, HandleTuple) else handle
         if not isinstance(found, LowLatencyHandle):
             raise WrongType(f"handle: expected what low_latency_dispatch returned, got {type(found).__name__}")
@@ -602,16 +531,17 @@ class LowLatencyCalls(Core):
             raise WrongValue("handle: expected one of this Buffer, got one of another")
         return found
 
-    def _adopt_low_latency(self, handle: tuple, topk_idx: torch.Tensor) -> tuple:
+    def _adopt_low_latency(self, handle: tuple, topk_idx: torch.Tensor, zero_copy: bool) -> tuple:
         """A handle like the one that a plain tuple was made of, by a dispatch of zeros. Collective."""
+        if zero_copy:
+            raise WrongValue("zero_copy: expected False with a handle that is a plain tuple")
         if len(handle) != 5:
             raise WrongValue(f"handle: expected the 5 items that low_latency_dispatch returned, got {len(handle)}")
         _, layout_range, most, hidden, experts = handle
-        arguments.tensor("topk_idx", topk_idx, arguments.INDEX, (None, None), on=None)
-        on = topk_idx.device
-        arguments.tensor("handle: layout_range", layout_range, (torch.int64,), (None, self.group_size), on=on)
+        where, tokens, _ = check("topk_idx", topk_idx, arguments.ANYWHERE, arguments.INDEX, -1, -1)
+        check("handle: layout_range", layout_range, where, arguments.INT64, -1, self.group_size)
         hidden = arguments.integer("handle: hidden", hidden, 1)
-        zeros = torch.zeros((topk_idx.shape[0], hidden), dtype=torch.bfloat16, device=on)
+        zeros = torch.zeros((tokens, hidden), dtype=torch.bfloat16, device=topk_idx.device)
         _, _, made, _, _ = self.low_latency_dispatch(zeros, topk_idx, most, experts, use_fp8=False)
         same = torch.equal(made[1], layout_range)
         told = self._xep.allgather(bytes([same]))
@@ -640,7 +570,7 @@ class LowLatencyCalls(Core):
         """Writes 1 for each masked rank into mask_status, [R] int32, and 0 for the others; as far as this rank knows.
         ``buffer.masks()`` says why and since when. Local."""
         self._masks("low_latency_query_mask_buffer")
-        arguments.tensor("mask_status", mask_status, (torch.int32,), (self.group_size,))
+        check("mask_status", mask_status, 0, arguments.INT32, self.group_size)
         mask_status.zero_()
         for masked in self._xep.mask_query():
             mask_status[masked.rank] = 1
@@ -679,9 +609,12 @@ def _refuse_to_unmask(rank: int) -> NoReturn:
 
 
 def _left_to(
-    ordering: Ordering, ending: Optional[Ending], hooked: bool, *tensors: Optional[torch.Tensor]
+    ordering: Ordering, ending: Optional[Ending], hooked: bool, rows: Rows, *given: torch.Tensor
 ) -> tuple[EventOverlap, Optional[Callable[[], None]]]:
     """The event, which keeps the tensors alive, and the hook of a low-latency call."""
+    if ordering is HERE:
+        return EventOverlap(), None
+    tensors = (*_listed(rows), *given)
     if ending is None:
         event = ordering.end(None, *tensors)
         event.extra_tensors = tensors if event.event is not None else None

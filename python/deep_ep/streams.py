@@ -88,7 +88,7 @@ def _set_stream(ids: tuple) -> None:
 # ---- one operation each, and what it begins after ----
 
 
-class HostOrdering:
+class HostOrdering(_ext.Context):
     """An operation of CPU tensors: a context that does nothing."""
 
     stream = None
@@ -96,31 +96,21 @@ class HostOrdering:
     def __init__(self, after: Optional[xep.Request], asynchronous: bool) -> None:
         self.after, self.wait = after, not asynchronous
 
-    def __enter__(self) -> "HostOrdering":
-        return self
-
-    def __exit__(self, *_exception: Any) -> None:
-        pass
-
-    def results(self, *_shapes: Any) -> dict[str, torch.Tensor]:
-        """xep allocates them."""
-        return {}
-
     copy = staticmethod(torch.clone)
-
-    def receives(self, handle: xep.Handle) -> None:
-        """The slot is held by what was received alone."""
 
     def end(self, request: Optional[xep.Request], *_tensors: Any) -> EventOverlap:
         """request: None where all has been done."""
         return EventOverlap() if self.wait else EventOverlap(EventHandle(request))
 
 
+HERE = HostOrdering(None, False)  # where it is done when the call returns
+
+
 class Slot:
     """Received rows. Once no tensor of them is alive, the next operation has to come after all that reads them."""
 
-    def __init__(self, queue: "DeviceQueue", handle: xep.Handle, received_on: int) -> None:
-        self._queue, self._received_on = queue, received_on
+    def __init__(self, queue: "DeviceQueue", handle: xep.Handle) -> None:
+        self._queue, self._received_on = queue, queue.receiver
         self._handle, self._memory = weakref.ref(handle), weakref.ref(handle._memory, self._free)
         self._readers: Optional[list[_ext.Event]] = None  # None: it may still be read
         queue.slots.add(self)
@@ -174,6 +164,7 @@ class DeviceQueue:
         self.freed: list[_ext.Event] = []
         self.streams: set[int] = set()  # of the program's, that operations were on
         self.last: Optional[int] = None  # stream of the last operation
+        self.receiver = 0  # the program's stream, for which the present operation receives
         self._current: tuple[tuple, Any] = ((), None)  # the one that was, and its object
 
     def current(self) -> Any:
@@ -241,19 +232,18 @@ class DeviceOrdering:
 
     after: Optional[xep.Request] = None
     stream: Any = None  # of what is left to a hook
-    _raw: int  # address of the program's
 
     def __init__(self, queue: DeviceQueue, wait: bool = True) -> None:
         self._queue, self.wait = queue, wait
 
     def __enter__(self) -> "DeviceOrdering":
-        self._raw = self._queue.begin_here()
+        self._queue.receiver = self._queue.begin_here()
         if not self.wait:
             self.stream = self._queue.current()
         return self
 
     def __exit__(self, *_error: Any) -> None:
-        self._queue.end(self._raw)
+        self._queue.end(self._queue.receiver)
 
     def results(self, *shapes: tuple[str, tuple, torch.dtype]) -> dict[str, torch.Tensor]:
         """Of each name, shape and type a tensor to write to."""
@@ -261,10 +251,6 @@ class DeviceOrdering:
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
         return self.results(("copy", tuple(tensor.shape), tensor.dtype))["copy"].copy_(tensor)
-
-    def receives(self, handle: xep.Handle) -> Slot:
-        """Arrays of the slot may be had from now on."""
-        return Slot(self._queue, handle, self._raw)
 
     def end(self, _request: Any, *tensors: Optional[torch.Tensor]) -> EventOverlap:
         """tensors: all that was given and is returned; they may be of another stream, where there are several."""
@@ -291,7 +277,7 @@ class CommOrdering(DeviceOrdering):
     def __enter__(self) -> "CommOrdering":
         queue = self._queue
         self._compute = queue.current()
-        self._raw = self._compute.cuda_stream
+        queue.receiver = self._compute.cuda_stream
         queue.look(queue.comm.cuda_stream)
         if self._previous is None:
             queue.order(queue.comm, self._compute)

@@ -118,7 +118,8 @@ static int look_torch(const char *name, PyObject *object, ext_where_t where, ext
         PyErr_Clear();
         is_found = 0;
     }
-    if (!is_found || (tensor.strides == NULL && tensor.ndim > 0) || where_is(&tensor) != where)
+    if (is_found && where == EXT_ANYWHERE) where = where_is(&tensor);
+    if (!is_found || (tensor.strides == NULL && tensor.ndim > 0) || where < 0 || where_is(&tensor) != where)
         return look_by_helper("look", EXT_TORCH, name, object, where, look); /* which has the words */
     look->element = (ext_element_t){.kind = EXT_TORCH, .dtype = ext_dtype_of_dl(tensor.type), .where = where};
     look->data = (char *)tensor.data + tensor.byte_offset;
@@ -189,21 +190,20 @@ static int fits(const ext_array_t *look, unsigned long dtypes, PyObject *const *
     return is_dense(look);
 }
 
-static PyObject *is_plain(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+/* What is not so at first sight, refuse looks at: it has the words, and knows of types that the library has not. */
+static PyObject *check_tensor(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
-    ext_array_t look;
-    const ext_where_t where = nargs > 3 ? (ext_where_t)PyLong_AsLong(args[1]) : EXT_HOST;
-    const unsigned long dtypes = nargs > 3 ? PyLong_AsUnsignedLong(args[2]) : 0;
-    if (nargs <= 3) PyErr_SetString(PyExc_TypeError, "is_plain: expected a tensor, its place, element types, extents");
+    ext_array_t look = {.ndim = 0};
+    if (nargs <= 5) PyErr_SetString(PyExc_TypeError, "check_tensor: expected refuse, name, tensor, where, dtypes, ...");
+    const ext_where_t where = nargs > 5 ? (ext_where_t)PyLong_AsLong(args[3]) : EXT_HOST;
+    const unsigned long dtypes = nargs > 5 ? PyLong_AsUnsignedLong(args[4]) : 0;
     if (PyErr_Occurred()) return NULL;
-    if (Py_TYPE(args[0]) != torch.tensor) Py_RETURN_FALSE;
-    if (look_torch("", args[0], where, &look) != 0) {
-        if (!PyErr_ExceptionMatches(PyExc_TypeError)) return NULL;
-        PyErr_Clear(); /* it is elsewhere */
-        Py_RETURN_FALSE;
-    }
-    const int is_so = fits(&look, dtypes, args + 3, nargs - 3);
-    return is_so < 0 ? NULL : PyBool_FromLong(is_so);
+    int is_so = Py_TYPE(args[2]) == torch.tensor;
+    if (is_so && (look_torch("", args[2], where, &look) != 0 || look.element.where < 0)) PyErr_Clear(), is_so = 0;
+    if (is_so && (is_so = fits(&look, dtypes, args + 5, nargs - 5)) < 0) return NULL;
+    if (!is_so) return PyObject_Vectorcall(args[0], args + 1, (size_t)nargs - 1, NULL);
+    const Py_ssize_t found[1 + EXT_DIMS] = {look.element.where, look.shape[0], look.shape[1], look.shape[2]};
+    return ext_tuple_of(1 + look.ndim, found);
 }
 
 /* ---- making ---- */
@@ -382,10 +382,10 @@ int ext_array_stream(int device, void **stream_p)
 }
 
 static PyMethodDef functions[] = {
-    {"is_plain", (PyCFunction)(void (*)(void))is_plain, METH_FASTCALL,
-     "is_plain($module, tensor, where, dtypes, *extents)\n--\n\n"
-     "Whether it is a torch.Tensor itself, contiguous in host memory (where: 0) or that of a CUDA device (its number\n"
-     "and one more), of one of the element types (a bit for each Dtype) and of this shape, -1: any extent."},
+    {"check_tensor", (PyCFunction)(void (*)(void))check_tensor, METH_FASTCALL,
+     "check_tensor($module, refuse, name, tensor, where, dtypes, *extents)\n--\n\n"
+     "(where, *extents) of a contiguous tensor in host memory (where: 0) or that of a CUDA device (its number and one\n"
+     "more; -1: in either), of these element types (a bit for each Dtype) and extents (-1: any); else what refuse says."},
     {"use_ml_dtypes", use_ml_dtypes, METH_VARARGS, "The numpy.dtype of bfloat16, float8_e4m3fn and float8_e5m2."},
     {"use_torch", use_torch, METH_VARARGS,
      "torch.Tensor, torch.empty, the device of host memory, the torch.dtype of each Dtype, the capsule of DLPack's\n"

@@ -14,7 +14,7 @@ enum { EXT_DIMS = 3, EXT_DTYPES = XEP_E2M1X2 + 1 };
 
 /** Where an array is: EXT_HOST, or n + 1 for CUDA device n. */
 typedef int ext_where_t;
-enum { EXT_HOST = 0 };
+enum { EXT_HOST = 0, EXT_ANYWHERE = -1 };
 
 /** What elements are, and as what they are shown. */
 typedef struct ext_element {

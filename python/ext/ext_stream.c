@@ -187,6 +187,34 @@ static PyType_Slot slots[] = {
 
 static PyType_Spec spec = {"xep._ext.Event", sizeof(ext_event_t), 0, Py_TPFLAGS_DEFAULT, slots};
 
+/* ---- a context that does nothing, without a call of Python ---- */
+
+static PyObject *give_self(PyObject *self, PyObject *Py_UNUSED(unused))
+{
+    Py_INCREF(self);
+    return self;
+}
+
+static PyObject *do_nothing(PyObject *Py_UNUSED(self), PyObject *const *Py_UNUSED(args), Py_ssize_t Py_UNUSED(nargs))
+{
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef context_methods[] = {
+    {"__enter__", give_self, METH_NOARGS, NULL},
+    {"__exit__", (PyCFunction)(void (*)(void))do_nothing, METH_FASTCALL, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot context_slots[] = {
+    {Py_tp_methods, context_methods},
+    {Py_tp_doc, "Context()\n--\n\nOf ``with``; its end does nothing."},
+    {0, NULL},
+};
+
+static PyType_Spec context_spec = {"xep._ext.Context", sizeof(PyObject), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+                                   context_slots};
+
 PyMethodDef ext_stream_functions[] = {
     {"stream_wait", stream_wait, METH_VARARGS,
      "stream_wait($module, device, waiter, other)\n--\n\nA stream comes after all that is on another by now."},
@@ -195,5 +223,5 @@ PyMethodDef ext_stream_functions[] = {
 
 int ext_stream_ready(PyObject *module)
 {
-    return ext_add_type(module, &spec, 1, NULL);
+    return ext_add_type(module, &spec, 1, NULL) == 0 ? ext_add_type(module, &context_spec, 1, NULL) : -1;
 }

@@ -361,7 +361,7 @@ def test_combine_of_another_buffer(world, buffer_of):
             world.buffer.combine(recv_x, handle, topk_weights=torch.ones((len(recv_x), TOPK + 1)))
     with pytest.raises(ValueError, match=rf"x: expected the {len(recv_x)} rows received"):
         world.buffer.combine(torch.zeros((len(recv_x) + 1, HIDDEN), dtype=torch.bfloat16), handle)
-    with pytest.raises(TypeError, match="x: expected a CPU tensor bfloat16 or float16 or float32"):
+    with pytest.raises(TypeError, match="x: expected a CPU or CUDA tensor bfloat16 or float16 or float32"):
         world.buffer.combine(recv_x.double(), handle)
     with pytest.raises(ValueError, match="bias: expected at most 2 tensors, got 3"):
         world.buffer.combine(recv_x, handle, bias=(x, x, x))

@@ -281,7 +281,7 @@ def test_wrong_arguments(elastic):
         (buffer.dispatch, dict(again, handle=(1, 2)), TypeError, "handle: expected an EPHandle, got tuple"),
         (buffer.dispatch, dict(again, handle=other), ValueError, "handle: expected one of this Buffer"),
         (buffer.combine, dict(x=torch.zeros((len(recv_x) + 1, 72)), handle=handle), ValueError, "x: expected the"),
-        (buffer.combine, dict(x=recv_x.double(), handle=handle), TypeError, "x: expected a CPU tensor bfloat16"),
+        (buffer.combine, dict(x=recv_x.double(), handle=handle), TypeError, "x: expected a CPU or CUDA tensor bfloat"),
         (buffer.combine, dict(x=recv_x, handle=handle, bias=mine["x"][:, 1:]), ValueError, r"bias\[0\]: expected"),
         (buffer.combine, dict(x=recv_x, handle=handle, topk_weights=weights[:-1]), ValueError, "topk_weights: expect"),
         (deep_ep.ElasticBuffer, dict(num_bytes=100), ValueError, "num_bytes: expected a multiple of 2097152 bytes"),

@@ -7,6 +7,7 @@ import os
 import struct
 import subprocess
 import sys
+import types
 import warnings
 
 import pytest
@@ -15,6 +16,8 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import deep_ep  # noqa: E402
 import deep_ep.utils as utils  # noqa: E402
 import xep  # noqa: E402
+from deep_ep.low_latency import _Made  # noqa: E402
+from deep_ep.streams import Ending  # noqa: E402
 from deep_ep.utils.comm import Nodes  # noqa: E402
 
 
@@ -255,3 +258,24 @@ def test_bench():
         lambda: calls.append(1), num_warmups=2, num_tests=3, post_fn=lambda: calls.append(2)
     )
     assert 0 < least <= mean <= most and calls == [1, 2] * 5
+
+
+def test_a_dispatch_that_refuses_to_be_waited_for():
+    """Is in flight still, and has its slot."""
+
+    class Refuses(Ending):
+        refusals = 1
+
+        def wait(self) -> None:
+            self.refusals -= 1
+            if self.refusals >= 0:
+                raise RuntimeError("another thread is in a call")
+            self.request = None
+
+    begun = [Refuses(object()), Refuses(object())]
+    made = _Made(types.SimpleNamespace(slots=2), {}, (1, 1, 1), {}, list(begun))
+    with pytest.raises(RuntimeError, match="another thread"):
+        made.make_way()
+    assert made.begun == begun
+    made.make_way()
+    assert made.begun == begun[1:]

@@ -15,7 +15,7 @@ import deep_ep  # noqa: E402
 from deep_ep import arguments, streams  # noqa: E402
 from deep_ep import handles as by_expert  # noqa: E402
 from deep_ep.core import NormalPool  # noqa: E402
-from deep_ep.streams import DeviceOrdering, DeviceQueue  # noqa: E402
+from deep_ep.streams import DeviceOrdering, DeviceQueue, Slot  # noqa: E402
 from xep import _ext  # noqa: E402
 
 DEVICE = torch.device("cuda", 0)
@@ -170,9 +170,9 @@ def test_an_event_alone_after_operations_of_the_program(log):
     """What the program has enqueued behind the event is not waited for, and what it has received is gone by then."""
     queue, handle = DeviceQueue(DEVICE), None
     for _ in range(5):
-        with queue.ordering(None, False, False) as ordering:
+        with queue.ordering(None, False, False):
             handle = Handle()
-            ordering.receives(handle)
+            Slot(queue, handle)
     previous, last = deep_ep.Buffer.capture(), Stream.called("compute").marks
     with queue.ordering(previous, True, False):
         queue.free_slots()
@@ -193,7 +193,7 @@ def test_slots_that_go_back(log):
     """Before anybody writes there again, whoever read the rows until their last tensor went is waited for."""
     queue, handle = DeviceQueue(DEVICE), Handle()
     with queue.ordering(None, True, False) as ordering:
-        ordering.receives(handle)
+        Slot(queue, handle)
         ordering.end(None)
     queue.free_slots()
     del log[:]
@@ -211,8 +211,8 @@ def test_slots_that_go_back(log):
 def test_slots_that_go_back_on_the_stream_of_the_operations(log):
     """What reads them there comes before the next operation, or is behind what that waits for."""
     queue, handle = DeviceQueue(DEVICE), Handle()
-    with queue.ordering(None, False, False) as ordering:
-        ordering.receives(handle)
+    with queue.ordering(None, False, False):
+        Slot(queue, handle)
     del handle
     with queue.ordering(None, False, False):
         queue.free_slots()
@@ -232,9 +232,10 @@ def test_slots_that_a_dispatch_takes(log):
 
         def dispatch(self, *_, **__):
             calls.append("dispatches")
+            return Handle()
 
     pool = NormalPool.__new__(NormalPool)
-    pool.on, pool.queue = DEVICE, DeviceQueue.__new__(DeviceQueue)
+    pool.on, pool.queue = DEVICE, DeviceQueue(DEVICE)
     pool.queue.free_slots = lambda: calls.append("waits for readers")
     pool._send(Buffer(), True, None, None, None, dict(cached="this"))
     assert calls == ["parks, but not this", "waits for readers", "dispatches"]
@@ -244,7 +245,7 @@ def test_slots_that_a_handle_keeps(log):
     """When the last tensor went is found by the next operation: nothing later has to be waited for."""
     queue, handle = DeviceQueue(DEVICE), Handle()
     with queue.ordering(None, True, False) as ordering:
-        slot = ordering.receives(handle)
+        slot = Slot(queue, handle)
         ordering.end(None)
     tensor = handle._memory  # refers to it, as a tensor does
     assert slot.is_viewed()
@@ -265,10 +266,10 @@ def test_slots_that_a_handle_keeps_on_the_stream_of_the_operations(log):
     """What comes after an event alone does not wait for what is enqueued when the last tensor is found gone, by the
     first operation on another stream."""
     queue, handle, early = DeviceQueue(DEVICE), Handle(), Handle()
-    with queue.ordering(None, False, False) as ordering:
-        ordering.receives(early)
-    with queue.ordering(None, False, False) as ordering:
-        ordering.receives(handle)
+    with queue.ordering(None, False, False):
+        Slot(queue, early)
+    with queue.ordering(None, False, False):
+        Slot(queue, handle)
     assert Stream.called("compute").marks == 2
     with queue.ordering(deep_ep.Buffer.capture(), True, False):
         queue.free_slots()
@@ -281,8 +282,8 @@ def test_slots_that_a_handle_keeps_on_the_stream_of_the_operations(log):
 def test_slots_that_go_back_on_another_stream(log):
     """Operations are all on one stream, and tensors are read on another one until they go."""
     queue, handle = DeviceQueue(DEVICE), Handle()
-    with queue.ordering(None, False, False) as ordering:
-        ordering.receives(handle)
+    with queue.ordering(None, False, False):
+        Slot(queue, handle)
     with other_stream():
         del handle
     with queue.ordering(None, False, False):
@@ -292,8 +293,8 @@ def test_slots_that_go_back_on_another_stream(log):
 
 def test_a_slot_that_is_looked_at_again(log):
     queue, handle = DeviceQueue(DEVICE), Handle()
-    with queue.ordering(None, True, False) as ordering:
-        slot = ordering.receives(handle)
+    with queue.ordering(None, True, False):
+        slot = Slot(queue, handle)
     with queue.ordering(None, True, False):
         pass
     slot.look_again()
@@ -371,7 +372,11 @@ def test_sums_of_halves():
 def test_what_is_refused():
     x = torch.zeros((2, 3))
     with pytest.raises(TypeError, match=r"x: expected a cuda:0 tensor float32 \[2, any\], got float32 .* on cpu"):
-        arguments.tensor("x", x, (torch.float32,), (2, None), on=DEVICE)
+        arguments.check("x", x, 1, arguments.FLOAT, 2, -1)
     with pytest.raises(TypeError, match=r"x: expected a CPU or CUDA tensor \[any, any\], got float32 .* on meta"):
-        arguments.tensor("x", x.to("meta"), None, (None, None), on=None)
-    assert arguments.tensor("x", x, None, (2, 3), on=None) is x
+        arguments.check("x", x.to("meta"), arguments.ANYWHERE, arguments.ANY, -1, -1)
+    with pytest.raises(ValueError, match=r"x: expected a contiguous tensor, got strides \(1, 3\) of shape \[3, 2\]"):
+        arguments.check("x", x.t(), 0, arguments.FLOAT, 3, 2)
+    for odd in (x, x.bool(), x.to(torch.int16), torch.nn.Parameter(x)):
+        assert arguments.check("x", odd, arguments.ANYWHERE, arguments.ANY, 2, 3) == (0, 2, 3)
+    assert arguments.check_strided("x", x.t(), 0, arguments.FLOAT, -1, 2) == (0, 3, 2)

@@ -68,22 +68,27 @@ def test_a_sign_is_seen_where_another_tensor_was(send):
 
 
 def test_plain_tensors(send):
-    """What deep_ep asks of each tensor, at once."""
+    """What deep_ep asks of each tensor, at once; of what is not plain it asks Python."""
     from xep import Dtype
-    from xep._ext import is_plain
+    from xep._ext import check_tensor
+
+    def check(*given):
+        return check_tensor(lambda *asked: ("asked", *asked[1:]), "x", *given)
 
     send(torch.ones((T, H)).bfloat16())  # torch is known from then on
     x, any_type = torch.zeros((4, 6)), (1 << 12) - 2
-    assert is_plain(x, 0, 1 << Dtype.FP32, 4, 6) and is_plain(x, 0, any_type, -1, -1)
-    assert is_plain(x[:1, :5], 0, any_type, 1, 5)
-    assert is_plain(x[:0], 0, any_type, 0, 6) and is_plain(x[0], 0, any_type, 6)
+    for right in ((0, 1 << Dtype.FP32, 4, 6), (0, any_type, -1, -1), (-1, any_type, 4, -1)):
+        assert check(x, *right) == (0, 4, 6)
+    assert check(x[:1, :5], 0, any_type, 1, 5) == (0, 1, 5)
+    assert check(x[:0], 0, any_type, 0, 6) == (0, 0, 6) and check(x[0], 0, any_type, 6) == (0, 6)
     for no in (x.t(), x[:, :5], x[::2], x.to("meta"), x.numpy(), x.to_sparse(), None, torch.nn.Parameter(x)):
-        assert not is_plain(no, 0, any_type, -1, -1)
-    assert not is_plain(x, 1, any_type, -1, -1), "it is on no device"
-    assert not any(is_plain(x, 0, *wrong) for wrong in ((1 << Dtype.BF16, -1, -1), (any_type, 3, -1), (any_type, -1)))
-    for wrong in ((x,), (x, 0), (x, 0, 1), (x, 0, None, 1), (x, None, any_type, 1)):
+        assert check(no, 0, any_type, -1, -1)[0] == "asked" and check(no, -1, any_type, -1, -1)[0] == "asked"
+    assert check(x, 1, any_type, -1, -1) == ("asked", x, 1, any_type, -1, -1), "it is on no device"
+    for wrong in ((1 << Dtype.BF16, -1, -1), (any_type, 3, -1), (any_type, -1)):
+        assert check(x, 0, *wrong)[0] == "asked"
+    for wrong in ((), (x,), (x, 0), (x, 0, 1), (x, 0, None, 1), (x, None, any_type, 1), (x, 0, any_type, None, 1)):
         with pytest.raises(TypeError):
-            is_plain(*wrong)
+            check(*wrong)
 
 
 def test_an_output_with_a_sign_is_refused():

@@ -10,6 +10,7 @@ from typing import Any, Callable, Optional, Union
 import torch
 
 from ..arguments import WrongType, WrongUse, WrongValue, counted, integer, leave_to_python, version_of
+from ..core import NormalPool
 from ..elastic import ElasticBuffer
 from ..handles import EPHandle
 from ..utils.event import EventOverlap, request_of
@@ -218,7 +219,8 @@ class EPBuffer(ElasticBuffer, BufferBase):
         request = request_of(previous_event) if mapping.is_cpu else None
         if request is not None:
             request.wait()
-        with self._ordering(mapping.device, None if mapping.is_cpu else previous_event, True, False) as ordering:
+        pool = self._pools[NormalPool, mapping.get_device() + 1]
+        with self._ordering(pool, None if mapping.is_cpu else previous_event, True, False) as ordering:
             getattr(self._redundant, what)(redundant, own, mapping)
             return ordering.end(None, *given)
 

@@ -16,7 +16,7 @@ import torch
 
 import xep
 
-from ..arguments import WrongUse, WrongValue, memory_of, tensor
+from ..arguments import ANYWHERE, FLOAT, INT32, WrongUse, WrongValue, check, memory_of
 from ..utils.comm import Nodes
 from .base import ROW, as_bytes, lies_in
 
@@ -77,7 +77,7 @@ class RedundantExperts:
         """own [L, h] += the slots redundant [S, h] of other ranks, ranks ascending; slots of a rank, ascending, are
         summed before."""
         for name, grads in (("redundant_expert_grads", redundant), ("expert_grads", own)):
-            tensor(name, grads, (torch.float32,), (None, None), on=None)
+            check(name, grads, ANYWHERE, FLOAT, -1, -1)
         [(there, here)] = self._pairs(redundant, own, mapping)
         routing = self._routing(mapping, here.shape[0])
         buffer = self._buffer(mapping.shape[1], here.device)
@@ -102,7 +102,8 @@ class RedundantExperts:
                 f"{len(many[1])}"
             )
         pairs = list(zip(*many))
-        tensor("redundancy_mapping", mapping, (torch.int32,), (self._group.nranks, None), on=pairs[0][1].device)
+        where = pairs[0][1].get_device() + 1
+        check("redundancy_mapping", mapping, where, INT32, self._group.nranks, -1)
         for there, here in pairs:
             self._check(there, here, mapping.shape[1], pairs[0][1].shape[0])
         return pairs
