@@ -368,10 +368,11 @@ check-memory:
 check-units:
 	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(unit_tests)'
 # what runs programs that a sanitizer can learn from: but for tests that look at sources and objects, or compare times;
-# for launchers and hosts whose programs settings.sh and launch_xep_run.sh run; and for over_4_gib.sh, which is of sizes
+# for launchers and hosts whose programs settings.sh and launch_xep_run.sh run; for over_4_gib.sh, which is of sizes; and
+# for documented.sh, whose programs perf_check.sh and perf_output.sh run
 no_programs = %D%/rig/% %/headers.sh %/frozen.sh %/protocols.sh %/orders.sh %/perf_ratios.sh %/simulated_hosts.sh \
 	%/hosts.sh %/recovery_time.sh %/shared_processor.mp %/over_4_gib.sh %/launch_prterun.sh %/launch_mpirun.sh \
-	%/ucx_versions.sh %/networks.sh
+	%/ucx_versions.sh %/networks.sh %/documented.sh
 check-run:
 	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(filter-out $(no_programs),$(TESTS))'
 # the units that have threads, or call what is meant for several: a thread sanitizer learns nothing from the others
