@@ -33,8 +33,8 @@
  *  - One thread at a time uses a buffer, its handles and its requests; different buffers of one group may be used by
  *    different threads at once. A call on a buffer while another thread is in one returns XEP_ERR_INVALID at once
  *    (xep_request_test(): XEP_INPROGRESS). Calls on a group itself are made by one thread at a time. At any time any
- *    thread may call functions that take none of these, xep_handle_release(), xep_request_free(), xep_group_abort() and
- *    xep_buffer_waits().
+ *    thread may call functions that take none of these, xep_handle_release(), xep_request_free(), xep_buffer_abort(),
+ *    xep_group_abort() and xep_buffer_waits().
  *  - Objects belong to the process that made them. After fork(), a call on one in the child returns XEP_ERR_INVALID,
  *    and destroy, release, free and abort do nothing there, so that the child may exit as it likes. It may create a
  *    group of its own.
@@ -403,8 +403,9 @@ XEP_API xep_status_t xep_buffer_destroy(xep_buffer_t *buffer);
  * Gives the buffer up on this rank: what is in flight ends with XEP_ERR_BROKEN, as every later call does until a reset.
  * Other ranks need not wait for this one until a deadline: their operations of the buffer end within milliseconds, with
  * a sentence that names this rank, and xep_buffer_destroy() there waits for it for two seconds at most. For a rank that
- * has met an error of its own and will not call the next operation. Local. NULL is a no-op. With XEP_ON_FAILURE_MASK
- * the others are not told: they find out and go on.
+ * has met an error of its own and will not call the next operation. Local, does not block: where a thread is in a call
+ * on the buffer, that call gives it up and returns. NULL is a no-op. With XEP_ON_FAILURE_MASK the others are not told:
+ * they find out and go on.
  */
 XEP_API void xep_buffer_abort(xep_buffer_t *buffer);
 

@@ -164,8 +164,8 @@ xep_status_t xep_buffer_destroy(xep_buffer_t *buffer)
 void xep_buffer_abort(xep_buffer_t *buffer)
 {
     if (buffer == NULL || xep_group_is_inherited(buffer->group)) return;
-    xep_buffer_enter(buffer);
-    xep_request_give_up_all(buffer, XEP_ERR_BROKEN, "this rank called xep_buffer_abort()");
+    if (!xep_buffer_enter_now(buffer, &buffer->abort_called)) return;
+    xep_request_abort_all(buffer);
     xep_buffer_leave(buffer);
 }
 

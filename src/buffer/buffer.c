@@ -20,7 +20,7 @@ xep_status_t xep_buffer_claim(xep_buffer_t *buffer)
         sched_yield();
     }
     atomic_store_explicit(&buffer->in_call, 1, memory_order_relaxed);
-    if (atomic_load_explicit(&buffer->handed_over, memory_order_relaxed)) xep_request_take_over(buffer);
+    if (atomic_load_explicit(&buffer->marked, memory_order_relaxed)) xep_request_take_over(buffer);
     return XEP_OK;
 }
 
@@ -36,7 +36,7 @@ int xep_buffer_enter_now(xep_buffer_t *buffer, atomic_int *mark)
 {
     if (pthread_mutex_trylock(&buffer->entered) == 0) return 1;
     atomic_store_explicit(mark, 1, memory_order_release);
-    atomic_store_explicit(&buffer->handed_over, 1, memory_order_release);
+    atomic_store_explicit(&buffer->marked, 1, memory_order_release);
     return 0;
 }
 

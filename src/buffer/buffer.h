@@ -37,7 +37,8 @@ struct xep_buffer {
     xep_group_task_t task;   /* while it is open */
     pthread_mutex_t entered; /* by the thread that is in a call on this buffer, frees it, or makes its progress */
     atomic_int in_call;      /* the former */
-    atomic_int handed_over;  /* handles were released, or requests freed, meanwhile: see xep_request_take_over() */
+    atomic_int marked;       /* by calls that did not wait for that thread: xep_request_take_over() */
+    atomic_int abort_called; /* one such mark */
     xep_plugin_ref_t plugin;
     xep_mode_info_t can; /* what the mode is asked for: nothing else */
     void *mode;          /* the plugin's */

@@ -36,24 +36,6 @@ void xep_handle_give_back_if_unused(xep_handle_t *handle)
     if (released && handle->in_flight == NULL && handle->awaited == 0) xep_handle_give_back(handle);
 }
 
-void xep_handle_give_back_released(xep_buffer_t *buffer)
-{
-    if (atomic_load_explicit(&buffer->handed_over, memory_order_relaxed) == 0) return;
-    for (uint32_t s = 0; s < buffer->shape.slots; s++) xep_handle_give_back_if_unused(&buffer->handles[s]);
-}
-
-/* The flag is down before the marks are looked at: who sets one after that raises it again. */
-void xep_request_take_over(xep_buffer_t *buffer)
-{
-    if (atomic_load_explicit(&buffer->handed_over, memory_order_relaxed) == 0) return;
-    atomic_exchange_explicit(&buffer->handed_over, 0, memory_order_acquire);
-    for (uint32_t s = 0; s < buffer->shape.slots; s++) xep_handle_give_back_if_unused(&buffer->handles[s]);
-    for (uint32_t i = 0; i < buffer->nrequests; i++) {
-        xep_request_t *req = &buffer->requests[i];
-        if (atomic_exchange_explicit(&req->freed, 0, memory_order_acquire)) xep_request_drop(req);
-    }
-}
-
 /* Scans the pool: a buffer has four requests for each slot. */
 xep_request_t *xep_request_take(xep_buffer_t *buffer)
 {

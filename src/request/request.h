@@ -110,12 +110,6 @@ xep_request_t *xep_request_take(xep_buffer_t *buffer);
 void xep_request_drop(xep_request_t *req);
 
 /**
- * Gives back and drops what was released and freed while another thread held the buffer: buffer->handed_over. Where a
- * call begins, as a thread that waits may wait for what was freed.
- */
-void xep_request_take_over(xep_buffer_t *buffer);
-
-/**
  * Defers it: it comes after another request, which may be of another buffer; NULL: it is deferred for other reasons.
  * The routing of cached is not used before it begins.
  */
@@ -157,9 +151,6 @@ void xep_handle_give_back(xep_handle_t *handle);
 
 /** Gives the slot of a released handle back, unless an operation still needs it. */
 void xep_handle_give_back_if_unused(xep_handle_t *handle);
-
-/** The same of all that were released while another thread held the buffer; requests that were freed stay. */
-void xep_handle_give_back_released(xep_buffer_t *buffer);
 
 /* ---- request_advance.c ---- */
 
@@ -227,8 +218,19 @@ void xep_request_expire(xep_request_t *req, xep_status_t status, const char *why
 /** Ends all that is in flight, breaks the buffer, and tells the others (buffer_give_up.h). */
 void xep_request_give_up_all(xep_buffer_t *buffer, xep_status_t why, const char *reason);
 
+/** xep_buffer_abort(), of a thread that holds the buffer. */
+void xep_request_abort_all(xep_buffer_t *buffer);
+
 /** Ends all that is in flight with status and reason; marks the buffer broken unless status is XEP_ERR_ABORTED. */
 void xep_request_end_all(xep_buffer_t *buffer, xep_status_t status, const char *reason);
+
+/*
+ * Calls that do not wait leave marks where another thread holds the buffer (xep_buffer_enter_now()): handles that were
+ * released, requests that were freed, and an abort. heed is for a thread that waits: a peer may wait for what is given
+ * back. What was freed it leaves, as it may wait for that itself: this is taken over where the next call begins.
+ */
+void xep_request_heed_marks(xep_buffer_t *buffer);
+void xep_request_take_over(xep_buffer_t *buffer);
 
 /** Where the mode has given no reason it passes on an error of the wire, which has just told this thread. */
 void xep_request_keep_reason(xep_request_t *req);

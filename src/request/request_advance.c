@@ -112,8 +112,8 @@ void xep_request_run_task(xep_group_task_t *task)
     if (pthread_mutex_trylock(&buffer->entered) != 0) return;
     uint32_t before = buffer->active;
     xep_request_advance_all(buffer);
-    uint32_t ended = before - buffer->active;
     xep_request_take_over(buffer);
+    uint32_t ended = before - buffer->active;
     xep_buffer_leave(buffer);
     if (ended != 0) xep_progress_raise_event(buffer->group->progress_thread);
 }

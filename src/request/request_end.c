@@ -119,6 +119,11 @@ void xep_request_give_up_all(xep_buffer_t *buffer, xep_status_t why, const char 
     xep_request_end_all(buffer, XEP_ERR_BROKEN, reason);
 }
 
+void xep_request_abort_all(xep_buffer_t *buffer)
+{
+    xep_request_give_up_all(buffer, XEP_ERR_BROKEN, "this rank called xep_buffer_abort()");
+}
+
 /*
  * The others end too, with XEP_ERR_BROKEN: the peers count on the bytes of an operation that will not come, so none of
  * the later ones can be told from it any more. All begins anew with a reset, which all ranks take part in.
@@ -193,4 +198,29 @@ void xep_request_expire(xep_request_t *req, xep_status_t status, const char *why
     snprintf(before, sizeof before, ": %.400s; ", why);
     xep_request_explain(req, before, text, sizeof text);
     xep_request_break(req, status, text);
+}
+
+/* ---- what calls have left that did not wait for the thread in the buffer ---- */
+
+static void heed(xep_buffer_t *buffer)
+{
+    for (uint32_t s = 0; s < buffer->shape.slots; s++) xep_handle_give_back_if_unused(&buffer->handles[s]);
+    if (atomic_exchange_explicit(&buffer->abort_called, 0, memory_order_acquire)) xep_request_abort_all(buffer);
+}
+
+void xep_request_heed_marks(xep_buffer_t *buffer)
+{
+    if (atomic_load_explicit(&buffer->marked, memory_order_relaxed) != 0) heed(buffer);
+}
+
+/* The flag is down before the marks are looked at: who sets one after that raises it again. */
+void xep_request_take_over(xep_buffer_t *buffer)
+{
+    if (atomic_load_explicit(&buffer->marked, memory_order_relaxed) == 0) return;
+    atomic_exchange_explicit(&buffer->marked, 0, memory_order_acquire);
+    heed(buffer);
+    for (uint32_t i = 0; i < buffer->nrequests; i++) {
+        xep_request_t *req = &buffer->requests[i];
+        if (atomic_exchange_explicit(&req->freed, 0, memory_order_acquire)) xep_request_drop(req);
+    }
 }

@@ -223,30 +223,34 @@ static uint32_t free_slots(const xep_buffer_t *buffer)
     return info.free_slots;
 }
 
-/* Any thread may do both while another one waits, which takes it over; nothing would end that wait here. */
+/* Any thread may release, free and abort while another one waits, which heeds that; nothing else ends its wait. */
 TEST(releasing_does_not_wait)
 {
-    xep_group_t *group = unit_mirror_open_group();
-    xep_buffer_t *buffer = open_buffer(group);
-    xep_dispatch_args_t args = XEP_DISPATCH_ARGS_INIT;
-    xep_handle_t *handles[2];
-    xep_request_t *reqs[2];
-    pthread_t thread;
-    unit_mirror.how = MIRROR_SILENT;
-    const uint32_t slots = free_slots(buffer);
-    for (int i = 0; i < 2; i++) assert_int_equal(xep_dispatch(buffer, &args, &handles[i], &reqs[i]), XEP_OK);
-    assert_int_equal(pthread_create(&thread, NULL, wait_for, reqs[0]), 0);
-    while (!atomic_load(&buffer->in_call)) sched_yield();
-    xep_request_free(reqs[1]);
-    for (int i = 0; i < 2; i++) xep_handle_release(handles[i]);
-    xep_group_abort(group);
-    assert_int_equal(pthread_join(thread, NULL), 0);
-    assert_int_equal(xep_request_wait(reqs[0]), XEP_ERR_ABORTED);
-    assert_int_equal(free_slots(buffer), slots);
-    assert_int_equal(xep_request_wait(reqs[1]), XEP_ERR_INVALID); /* it was freed */
-    xep_request_free(reqs[0]);
-    xep_buffer_destroy(buffer);
-    close_group(group);
+    for (int all = 0; all < 2; all++) {
+        xep_group_t *group = unit_mirror_open_group();
+        xep_buffer_t *buffer = open_buffer(group);
+        xep_dispatch_args_t args = XEP_DISPATCH_ARGS_INIT;
+        xep_handle_t *handles[2];
+        xep_request_t *reqs[2];
+        pthread_t thread;
+        unit_mirror.how = MIRROR_SILENT;
+        const uint32_t slots = free_slots(buffer);
+        for (int i = 0; i < 2; i++) assert_int_equal(xep_dispatch(buffer, &args, &handles[i], &reqs[i]), XEP_OK);
+        assert_int_equal(pthread_create(&thread, NULL, wait_for, reqs[0]), 0);
+        while (!atomic_load(&buffer->in_call)) sched_yield();
+        xep_request_free(reqs[1]);
+        for (int i = 0; i < 2; i++) xep_handle_release(handles[i]);
+        if (all) xep_group_abort(group);
+        else xep_buffer_abort(buffer);
+        assert_int_equal(pthread_join(thread, NULL), 0);
+        assert_int_equal(xep_request_wait(reqs[0]), all ? XEP_ERR_ABORTED : XEP_ERR_BROKEN);
+        assert_int_equal(free_slots(buffer), slots);
+        assert_int_equal(xep_request_wait(reqs[1]), XEP_ERR_INVALID); /* it was freed */
+        xep_request_free(reqs[0]);
+        unit_mirror.how = MIRROR_FINE;
+        xep_buffer_destroy(buffer);
+        close_group(group);
+    }
 }
 
 /*
