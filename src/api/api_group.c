@@ -137,7 +137,8 @@ xep_status_t xep_group_allgather(xep_group_t *group, const void *send, void *rec
     xep_status_t status = xep_require_group(group);
     if (status != XEP_OK) return status;
     if (send == NULL || recv == NULL) return xep_fail(XEP_ERR_INVALID, "%s is NULL", send == NULL ? "send" : "recv");
-    if (bytes == 0) return xep_fail(XEP_ERR_INVALID, "invalid bytes: 0 (at least 1)");
+    if (bytes == 0 || bytes > PTRDIFF_MAX / group->nranks)
+        return xep_fail(XEP_ERR_INVALID, "invalid bytes: %zu (1 to %zu)", bytes, (size_t)PTRDIFF_MAX / group->nranks);
     status = xep_check_output("recv", recv);
     return status == XEP_OK ? xep_group_exchange(group, send, recv, bytes) : status;
 }

@@ -62,6 +62,7 @@ static void null_calls(xep_group_t *group)
     MP_FAILS(XEP_ERR_INVALID, xep_group_allgather(NULL, &value, &value, 4));
     MP_SAYS(XEP_ERR_INVALID, "send is NULL", xep_group_allgather(group, NULL, &value, 4));
     MP_FAILS(XEP_ERR_INVALID, xep_group_allgather(group, &value, &value, 0));
+    MP_FAILS(XEP_ERR_INVALID, xep_group_allgather(group, &value, &value, (size_t)-1));
     MP_FAILS(XEP_ERR_INVALID, xep_group_query(group, NULL));
     MP_FAILS(XEP_ERR_INVALID, xep_group_peer(group, mp_nranks(), &peer));
     MP_FAILS(XEP_ERR_INVALID, xep_buffer_reset(NULL));
