@@ -127,10 +127,10 @@ typedef struct xep_grow_args {
  * Rank 0 waits for the joiners; all ranks come to the same new group or to the same error, after which this group and
  * its buffers are as before, so the call can be made again: XEP_ERR_TIMEOUT (fewer joiners than asked for have come,
  * which none of them is told: they go on looking for a group), XEP_ERR_PEER (a joiner has died in the middle),
- * XEP_ERR_MISMATCH (a joiner has other settings), XEP_ERR_INVALID, XEP_ERR_BOOT (the address file cannot be written,
- * publish failed, or the name is taken), XEP_ERR_UNSUPPORTED (the launcher keeps no names), XEP_ERR_ABORTED
- * (params.interrupted), XEP_ERR_TRANSPORT, XEP_ERR_NO_MEMORY. A joiner of another version of xep is told so and not
- * let in, and the others go on waiting.
+ * XEP_ERR_MISMATCH (a joiner has other settings; or a rank comes late to a call that others have given up and made
+ * again), XEP_ERR_INVALID, XEP_ERR_BOOT (the address file cannot be written, publish failed, or the name is taken),
+ * XEP_ERR_UNSUPPORTED (the launcher keeps no names), XEP_ERR_ABORTED (params.interrupted), XEP_ERR_TRANSPORT,
+ * XEP_ERR_NO_MEMORY. A joiner of another version of xep is told so and not let in, and the others go on waiting.
  *
  * When a rank of this group dies or does not call this within the group's timeout, the errors are those of
  * xep_group_allgather(), XEP_ERR_PEER and XEP_ERR_TIMEOUT, and name it; then xep_group_shrink() makes a group that can
