@@ -38,7 +38,8 @@ typedef struct xep_serve_call {
 /**
  * Runs the experts of this rank. Called in the thread that is in xep_serve(), once for each dispatch or piece as soon
  * as its rows are here, and again for each further combine of it. May call xep_handle_gather() and the like, but
- * neither begins operations nor releases the handle. Anything but XEP_OK ends the call.
+ * neither begins operations nor releases the handle; xep_serve() with a buffer that is served is XEP_ERR_INVALID.
+ * Anything but XEP_OK ends the call.
  */
 typedef xep_status_t (*xep_serve_fn)(void *arg, xep_serve_call_t *call);
 

@@ -117,6 +117,7 @@ struct xep_announce {
     uint32_t dismissed;   /* the step, if any, whose XEP_STEP_LAST has ended xep_serve(); it does so once */
     atomic_int stop;      /* xep_serve_stop() */
     /* of a rank that serves: */
+    atomic_int is_served;      /* it is in xep_serve() */
     int holds_back;            /* what nobody waited for when an operation ended may not have left this rank */
     uint64_t follows;          /* epoch of the last operation of the layers that another rank has announced */
     xep_announced_t *layer[2]; /* their dispatch and their combine */

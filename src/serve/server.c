@@ -248,11 +248,28 @@ static void drop_all(const xep_server_t *server)
                 xep_served_drop(&server->args.buffers[b]->announce->served[s]);
 }
 
+static void leave_buffers(const xep_server_t *server, uint32_t count)
+{
+    for (uint32_t b = 0; b < count; b++) atomic_store(&server->args.buffers[b]->announce->is_served, 0);
+}
+
+/* Of another thread, or of the function that this one calls: both would take the same operations further. */
+static xep_status_t take_buffers(const xep_server_t *server)
+{
+    for (uint32_t b = 0; b < server->args.count; b++) {
+        if (atomic_exchange(&server->args.buffers[b]->announce->is_served, 1) == 0) continue;
+        leave_buffers(server, b);
+        return xep_fail(XEP_ERR_INVALID, "invalid buffers[%u]: served already (by one call, and once in it)", b);
+    }
+    return XEP_OK;
+}
+
 xep_status_t xep_serve(const xep_serve_args_t *args)
 {
     char reason[XEP_REASON_BYTES];
     xep_server_t server = {0};
     xep_status_t status = check_args(args, &server.args);
+    if (status == XEP_OK) status = take_buffers(&server);
     if (status != XEP_OK) return status;
     server.group = server.args.buffers[0]->group;
     tell_serving(&server, 1);
@@ -262,6 +279,7 @@ xep_status_t xep_serve(const xep_serve_args_t *args)
     /* after that error the next call goes on in the same step */
     if (status != XEP_ERR_TIMEOUT || !is_late(&server)) drop_all(&server);
     tell_serving(&server, 0);
+    leave_buffers(&server, server.args.count);
     return status == XEP_OK ? XEP_OK : xep_fail(status, "%s", reason);
 }
 

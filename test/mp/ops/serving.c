@@ -120,7 +120,12 @@ static xep_status_t run_experts(void *arg, xep_serve_call_t *call)
     xep_combine_args_t c = mp_job_combine(job, call->handle);
     call->topk_weights = c.topk_weights;
     MP_CHECK(call->recv->rows == 0 || (call->out != NULL && call->dtype == job->shape.combine_dtype));
-    if (call->step == steps->stop_at) xep_serve_stop(call->buffer);
+    if (call->step == steps->stop_at) {
+        xep_serve_args_t args = XEP_SERVE_ARGS_INIT;
+        args.buffers = steps->buffers, args.count = 1, args.fn = run_experts, args.arg = arg;
+        MP_SAYS(XEP_ERR_INVALID, "served already", xep_serve(&args));
+        xep_serve_stop(call->buffer);
+    }
     steps->calls++;
     return XEP_OK;
 }
