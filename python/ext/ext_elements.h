@@ -12,7 +12,7 @@ typedef enum { EXT_NUMPY, EXT_ML, EXT_TORCH, EXT_DEVICE, EXT_KINDS } ext_kind_t;
 
 enum { EXT_DIMS = 3, EXT_DTYPES = XEP_E2M1X2 + 1 };
 
-/** Where an array is: EXT_HOST, or n + 1 for CUDA device n. */
+/** Where an array is: EXT_HOST, or n + 1 for CUDA device n. EXT_ANYWHERE: where one may be that is looked at. */
 typedef int ext_where_t;
 enum { EXT_HOST = 0, EXT_ANYWHERE = -1 };
 
