@@ -16,7 +16,7 @@ from .compat import ALIGNMENT, COMBINE, DISPATCH, Config, check_config, config_o
 from .core import Core, NormalPool, Pool
 from .handles import HandleTuple, NormalHandle, adopt, layout_of, routing_of
 from .low_latency import LowLatency, LowLatencyCalls
-from .streams import HERE, Ordering, is_capturing
+from .streams import Ordering, is_capturing
 from .utils.event import EventHandle, EventOverlap
 from .utils.math import align
 
@@ -312,7 +312,7 @@ class Buffer(LowLatencyCalls):
             if topk_idx is None:
                 indices = weights = None
             event = EventOverlap()
-            if ordering is not HERE:
+            if not ordering.quiet:
                 given = (x, scales, is_token_in_rank, topk_idx, topk_weights)
                 event = ordering.end(sent[1], *given, rows, row_scales, indices, weights)
                 if where and event.event is not None:
@@ -375,7 +375,7 @@ class Buffer(LowLatencyCalls):
             biases = () if bias is None else arguments.biases_of(found, x, where, bias)
             combined, weights, request = pool.combine(found, hidden, x, topk_weights, biases, ordering)
             event = EventOverlap()
-            if ordering is not HERE:
+            if not ordering.quiet:
                 event = ordering.end(request, x, topk_weights, *biases, combined, weights)
         return combined, weights, event
 

@@ -16,7 +16,7 @@ from .arguments import HOST, Rows, WrongType, WrongValue, calls_of, check, count
 from .compat import nodes_of, path_is_free
 from .core import Core, NormalPool
 from .handles import EPHandle, Places, Routed, Sent
-from .streams import HERE, Ending, Ordering
+from .streams import Ending, Ordering
 from .utils.event import EventHandle, EventOverlap, event_of
 from .utils.math import align, ceil_div
 
@@ -371,7 +371,7 @@ class ElasticBuffer(Core):
                 rows = rows if rows.dtype == x.dtype else rows.view(x.dtype)
                 rows = rows if scales is None else (rows, row_scales)
             event = EventOverlap()
-            if ordering is not HERE:
+            if not ordering.quiet:
                 given = (x, scales, topk_idx, topk_weights, stats)
                 event = self._end(ordering, None, made, *given, indices, *received)
         return rows, indices, weights, handle or EPHandle._of(made), event
@@ -505,7 +505,7 @@ class ElasticBuffer(Core):
             places = found.places if found.do_expand else None
             combined, weights, request = combine(found, hidden, x, weights, biases, ordering, places)
             event = EventOverlap()
-            if ordering is not HERE:
+            if not ordering.quiet:
                 event = self._end(ordering, request, found, x, topk_weights, *biases, combined, weights)
         return combined, weights, event
 

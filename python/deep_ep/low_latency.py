@@ -21,7 +21,7 @@ from . import arguments
 from .arguments import HOST, Rows, WrongType, WrongUse, WrongValue, check, check_strided, counted
 from .core import Core, Joined, Pool
 from .handles import HandleTuple
-from .streams import HERE, DeviceOrdering, DeviceQueue, Ending, HostOrdering, Ordering, Slot
+from .streams import DeviceOrdering, DeviceQueue, Ending, HostOrdering, Ordering, Slot
 from .utils.event import EventHandle, EventOverlap
 
 # ---- buffers ----
@@ -453,7 +453,9 @@ class LowLatencyCalls(Core):
             rows, counts, handle = low_latency.dispatch(x, topk_idx, made, shape, casting, ordering.wait, stats, costs)
             if handle.dispatched is not None:
                 handle.dispatched.stream = ordering.stream
-            event, hook = _left_to(ordering, handle.dispatched, return_recv_hook, rows, x, topk_idx, counts)
+            event, hook = EventOverlap(), None
+            if not ordering.quiet:
+                event, hook = _left_to(ordering, handle.dispatched, return_recv_hook, rows, x, topk_idx, counts)
         return rows, counts, HandleTuple.over(handle), event, hook
 
     @counted("ll")
@@ -505,7 +507,9 @@ class LowLatencyCalls(Core):
             ordering = self._phases(low_latency, async_finish, return_recv_hook)
         with ordering:
             back, sent = found.ready(), None if zero_copy else x
-            if where and out is None:
+            if where and out is None and ordering.quiet:
+                options["out"] = x.new_empty((tokens, hidden))
+            elif where and out is None:
                 options.update(ordering.results(("out", (tokens, hidden), torch.bfloat16)))
             if not found.routed(topk_idx):
                 options["weights"] = topk_weights.masked_fill(topk_idx < 0, 0.0)
@@ -514,7 +518,9 @@ class LowLatencyCalls(Core):
             ending = found.combined = None if request is None else Ending(request)
             if ending is not None:
                 ending.handle = found
-            event, hook = _left_to(ordering, ending, return_recv_hook, combined, x, topk_idx, topk_weights)
+            event, hook = EventOverlap(), None
+            if not ordering.quiet:
+                event, hook = _left_to(ordering, ending, return_recv_hook, combined, x, topk_idx, topk_weights)
         return combined, event, hook
 
     def get_next_low_latency_combine_buffer(self, handle: tuple) -> torch.Tensor:
@@ -523,7 +529,8 @@ class LowLatencyCalls(Core):
         return self._own_low_latency(handle).ready().combine_input()
 
     def _own_low_latency(self, handle: Any) -> LowLatencyHandle:
-        self._usable()
+        if self._destroyed:
+            self._usable()
         found = handle.core if isinstance(handle, HandleTuple) else handle
         if not isinstance(found, LowLatencyHandle):
             raise WrongType(f"handle: expected what low_latency_dispatch returned, got {type(found).__name__}")
@@ -612,8 +619,6 @@ def _left_to(
     ordering: Ordering, ending: Optional[Ending], hooked: bool, rows: Rows, *given: torch.Tensor
 ) -> tuple[EventOverlap, Optional[Callable[[], None]]]:
     """The event, which keeps the tensors alive, and the hook of a low-latency call."""
-    if ordering is HERE:
-        return EventOverlap(), None
     tensors = (*_listed(rows), *given)
     if ending is None:
         event = ordering.end(None, *tensors)

@@ -95,6 +95,7 @@ class HostOrdering(_ext.Context):
 
     def __init__(self, after: Optional[xep.Request], asynchronous: bool) -> None:
         self.after, self.wait = after, not asynchronous
+        self.quiet = self.wait  # nobody is to be told of its end
 
     copy = staticmethod(torch.clone)
 
@@ -180,14 +181,11 @@ class DeviceQueue:
             return DeviceOrdering(self)
         return CommOrdering(self, previous_event, asynchronous, on_comm)
 
-    def begin_here(self) -> int:
-        """An operation begins on the current stream, whose address this is; end() follows."""
-        stream = torch._C._cuda_getCurrentRawStream(self.index)
-        if stream != self.alone:
-            self.streams.add(stream)
-            self.look(stream)
-            self.begin(stream)
-        return stream
+    def begin_here(self, stream: int) -> None:
+        """An operation begins on a stream of the program's that is not alone; end() follows."""
+        self.streams.add(stream)
+        self.look(stream)
+        self.begin(stream)
 
     def begin(self, stream: int) -> None:
         """The stream comes after the last operation. Outside of graphs, which are ordered by whoever launches them."""
@@ -232,18 +230,27 @@ class DeviceOrdering:
 
     after: Optional[xep.Request] = None
     stream: Any = None  # of what is left to a hook
+    quiet = False
 
     def __init__(self, queue: DeviceQueue, wait: bool = True) -> None:
         self._queue, self.wait = queue, wait
 
     def __enter__(self) -> "DeviceOrdering":
-        self._queue.receiver = self._queue.begin_here()
+        queue = self._queue
+        queue.receiver = stream = torch._C._cuda_getCurrentRawStream(queue.index)
+        if stream != queue.alone:
+            queue.begin_here(stream)
+        self.quiet = self.wait and len(queue.streams) == 1
         if not self.wait:
-            self.stream = self._queue.current()
+            self.stream = queue.current()
         return self
 
     def __exit__(self, *_error: Any) -> None:
-        self._queue.end(self._queue.receiver)
+        queue = self._queue
+        if queue.done is None:
+            queue.end(queue.receiver)
+        elif queue.done.record(queue.receiver):
+            queue.last = queue.receiver
 
     def results(self, *shapes: tuple[str, tuple, torch.dtype]) -> dict[str, torch.Tensor]:
         """Of each name, shape and type a tensor to write to."""

@@ -171,7 +171,7 @@ def test_calls_of_python(low):
 
     for _ in range(6):
         operations()
-    queue = low.buffer._queue
+    queue = low.buffer._pools.queue
     assert queue.alone is not None and not queue.freed, "all is on one stream, whose order is enough"
     sys.setprofile(lambda frame, event, _: calls.append(frame.f_code.co_name) if event == "call" else None)
     try:
