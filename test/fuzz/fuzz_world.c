@@ -91,16 +91,19 @@ void fuzz_turn(uint64_t ns)
     current = fiber;
 }
 
-uint64_t __real_xep_clock_ns(void);
+int __real_clock_gettime(clockid_t clock, struct timespec *now);
 int __real_sched_yield(void);
 int __real_nanosleep(const struct timespec *time, struct timespec *left);
-uint64_t __wrap_xep_clock_ns(void);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *now);
 int __wrap_sched_yield(void);
 int __wrap_nanosleep(const struct timespec *time, struct timespec *left);
 
-uint64_t __wrap_xep_clock_ns(void)
+int __wrap_clock_gettime(clockid_t clock, struct timespec *now)
 {
-    return current == NULL ? __real_xep_clock_ns() : current->world->now_ns;
+    if (current == NULL || clock != CLOCK_MONOTONIC) return __real_clock_gettime(clock, now);
+    const uint64_t ns = current->world->now_ns;
+    *now = (struct timespec){.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)};
+    return 0;
 }
 
 /* The library yields for 20 ms before it sleeps. */
