@@ -78,9 +78,6 @@ typedef enum { PERF_SPAN, PERF_SEND, PERF_RECEIVE, PERF_DEVICE, PERF_CPU } perf_
 /** The value, in us, below which so many percent of a figure's are. */
 double perf_samples_percentile(perf_samples_t *samples, uint32_t step, perf_figure_t figure, uint64_t percent);
 
-/** Sorts what it is given. */
-double perf_median(double *values, uint64_t count);
-
 /* --waits: for whom ranks waited. Without it open, begin, book and gather do nothing. */
 
 void perf_waits_open(perf_t *perf);

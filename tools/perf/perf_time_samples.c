@@ -59,13 +59,6 @@ static int compare_values(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The middle one, and none between two. */
-double perf_median(double *values, uint64_t count)
-{
-    qsort(values, count, sizeof *values, compare_values);
-    return values[count / 2];
-}
-
 /* A value that was measured, none between two: of 20 iterations p99 is the slowest. */
 double perf_samples_percentile(perf_samples_t *samples, uint32_t step, perf_figure_t figure, uint64_t percent)
 {
