@@ -10,8 +10,10 @@
 
 void xep_send_stores(xep_kit_t *kit, const xep_op_t *op, xep_store_fn store)
 {
-    for (uint32_t i = 0; i < op->with.count; i++) {
-        uint32_t rank = op->with.rank[(op->with.self + 1 + i) % op->with.count]; /* as xep_kit_peer() has them */
+    const xep_ranks_t *with = &op->with;
+    for (uint32_t i = 0, at = with->self; i < with->count; i++) {
+        at = at + 1 < with->count ? at + 1 : 0; /* in the order of xep_kit_peer(), without a division for each */
+        const uint32_t rank = with->rank[at];
         if (kit->base[rank] != NULL) store(kit, op, rank);
     }
 }

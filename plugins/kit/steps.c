@@ -68,10 +68,10 @@ static xep_status_t advance(xep_kit_t *kit, xep_op_t *op)
         if (status < 0) return remember(kit, op, status);
         if (status != XEP_OK) return status;
         if (state->since_ns != 0) end_phase(kit, op, step);
+        step++;
         state->step++;
         state->told = 0;
         state->cursor = (xep_cursor_t){0};
-        step = step_of(kit, op);
     }
     state->begins = op->coming != 0;
     return step->run == NULL ? state->verdict : XEP_INPROGRESS;

@@ -54,6 +54,30 @@ int normal_combine_transfer(const void *opaque, const xep_op_t *op, uint32_t ran
 
 /* ---- step 5: where rows are ---- */
 
+/* A row of a combine and its weights, in areas of a slot that begin at x and weights. */
+static normal_place_t place_of(const normal_t *mode, char *x, char *weights, uint32_t topk, uint64_t row)
+{
+    const size_t stride = mode->layout.common.combine_stride, weights_stride = topk * sizeof(float);
+    return (normal_place_t){.x = x + row * stride,
+                            .x_stride = stride,
+                            .weights = weights + row * weights_stride,
+                            .weights_stride = weights_stride};
+}
+
+normal_place_t normal_input_place(const normal_t *mode, char *heap, uint32_t slot, uint32_t topk, uint64_t row)
+{
+    const normal_layout_t *at = &mode->layout;
+    return place_of(mode, heap + xep_area_at(at->common.input, slot), heap + xep_area_at(at->input_weights, slot), topk,
+                    row);
+}
+
+normal_place_t normal_returned_place(const normal_t *mode, char *heap, uint32_t slot, uint32_t topk, uint64_t row)
+{
+    const normal_layout_t *at = &mode->layout;
+    return place_of(mode, heap + xep_area_at(at->returned, slot), heap + xep_area_at(at->returned_weights, slot), topk,
+                    row);
+}
+
 /* Own outputs are read where the user has them, and are never copied. */
 normal_place_t normal_outputs_at(const normal_t *mode, const xep_op_t *op, uint32_t owner, uint64_t row)
 {

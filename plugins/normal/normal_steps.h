@@ -82,10 +82,6 @@ xep_status_t normal_wait_rows(void *mode, xep_op_t *op);
 
 /* ---- normal_fill.c: outputs to where mapped readers will find them ---- */
 
-/** Row "row" of the area "input", or "returned", of a slot in a heap. */
-normal_place_t normal_input_place(const normal_t *mode, char *heap, uint32_t slot, uint32_t topk, uint64_t row);
-normal_place_t normal_returned_place(const normal_t *mode, char *heap, uint32_t slot, uint32_t topk, uint64_t row);
-
 /** Where the first row of range goes that is for reader; 0: those are not copied. */
 typedef int (*normal_filled_fn)(const normal_t *mode, const xep_op_t *op, uint32_t reader, const normal_range_t *range,
                                 normal_place_t *place);
@@ -102,6 +98,10 @@ void normal_returned_transfer(const normal_t *mode, const xep_op_t *op, uint32_t
                               xep_transfer_t *transfer);
 int normal_combine_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
                             xep_transfer_t *transfer);
+
+/** Row "row" of the area "input", or "returned", of a slot in a heap. */
+normal_place_t normal_input_place(const normal_t *mode, char *heap, uint32_t slot, uint32_t topk, uint64_t row);
+normal_place_t normal_returned_place(const normal_t *mode, char *heap, uint32_t slot, uint32_t topk, uint64_t row);
 
 /**
  * Where the outputs of a mapped owner are, and what others have returned, from a row on; sets where those of owner are

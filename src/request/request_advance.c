@@ -102,7 +102,12 @@ void xep_request_advance_all(xep_buffer_t *buffer)
         xep_request_end_all(buffer, XEP_ERR_ABORTED, xep_last_error());
         return;
     }
-    for (uint32_t i = 0; stands && i < buffer->nrequests; i++) advance(&buffer->requests[i]);
+    uint32_t left = stands ? buffer->active : 0; /* the pool is filled from its begin: mostly one look is enough */
+    for (uint32_t i = 0; left != 0 && i < buffer->nrequests; i++) {
+        if (!xep_request_in_flight(&buffer->requests[i])) continue;
+        left--;
+        advance(&buffer->requests[i]);
+    }
 }
 
 /* Not a wait: whoever is in the buffer makes its progress anyway, and may be this thread. */
