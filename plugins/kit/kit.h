@@ -76,6 +76,7 @@ typedef struct xep_kit {
     char **base;                     /* [R] heap of a rank; NULL: not mapped */
     char **hears_in;                 /* [R] heap in which this rank finds what another one says in a dispatch */
     int all_mapped;
+    uint32_t first_looks;         /* in a call that waits, at words that are not there yet, one after the other */
     uint64_t *prefaulted;         /* [slots] tokens for which the pages of a slot were made present */
     uint32_t *owner;              /* [E] rank */
     const uint32_t *first_expert; /* [R + 1] the shape's */

@@ -62,6 +62,14 @@ int xep_words_arrived(const xep_env_t *env, xep_word_fn word, const void *mode, 
     return late->count == 0;
 }
 
+int xep_words_arrive_soon(xep_word_fn word, const void *mode, const xep_op_t *op, uint32_t looks)
+{
+    for (uint32_t i = 0; i < op->with.count; i++)
+        while (!has_arrived(word, mode, op, op->with.rank[i]))
+            if (looks-- == 0) return 0;
+    return 1;
+}
+
 /*
  * Checks first the ranks that are heard directly. A rank heard through one of these is skipped only if that one is in
  * the list: its word may come at any moment, and a second look might differ from the first. Ranks heard through a late

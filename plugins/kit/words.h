@@ -42,8 +42,14 @@ typedef const _Atomic uint64_t *(*xep_word_fn)(const void *mode, const xep_op_t 
 int xep_words_arrived(const xep_env_t *env, xep_word_fn word, const void *mode, xep_op_t *op);
 
 /**
- * The same if some ranks are heard through others. through: [R] the rank through which one is heard; XEP_NO_RANK, or
- * the rank itself: directly. If that one is late, the ranks heard through it do not count as late.
+ * Whether the words of all ranks arrive within so many looks, which neither read the clock nor make a list: a rank that
+ * is late for no longer is not late.
+ */
+int xep_words_arrive_soon(xep_word_fn word, const void *mode, const xep_op_t *op, uint32_t looks);
+
+/**
+ * As xep_words_arrived(), if some ranks are heard through others. through: [R] the rank through which one is heard;
+ * XEP_NO_RANK, or the rank itself: directly. If that one is late, the ranks heard through it do not count as late.
  */
 int xep_words_arrived_through(const xep_env_t *env, xep_word_fn word, const uint32_t *through, const void *mode,
                               xep_op_t *op);

@@ -139,6 +139,27 @@ TEST(one_is_heard_here)
     assert_true(xep_words_are_through(through, 1, 3));
 }
 
+/* Comes at the fourth look at it. */
+static const _Atomic uint64_t *comes_soon(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
+{
+    desk_t *desk = (desk_t *)(uintptr_t)mode;
+    if (rank == 2 && ++desk->looks == 4) desk->words[2] = 1;
+    return word(mode, op, rank, value_p);
+}
+
+/* All looks together are as many as were allowed, and a rank that does not come in them is left for a wait. */
+TEST(one_comes_soon)
+{
+    for (uint32_t looks = 2; looks <= 3; looks++) {
+        desk_t desk;
+        desk_set(&desk);
+        desk.words[0] = desk.words[1] = desk.words[3] = 1;
+        assert_int_equal(xep_words_arrive_soon(comes_soon, &desk, &desk.op, looks), looks == 3);
+        assert_int_equal(desk.looks, looks + 1);
+        assert_int_equal(desk.op.late.count, 0);
+    }
+}
+
 /* The words of the next step are waited for anew, and their time is added. */
 TEST(two_steps)
 {
