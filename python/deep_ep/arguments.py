@@ -49,6 +49,7 @@ _BOOL = 1 << 20
 ANY = 2 * _BOOL - 1
 
 
+@functools.lru_cache
 def _bit(dtype: torch.dtype) -> int:
     return _BOOL if dtype == torch.bool else 1 << (dtype_of(dtype) or 0)
 
@@ -67,8 +68,8 @@ def memory_of(on: torch.device) -> str:
     return "host" if on == HOST else "cuda"
 
 
-def check_strided(name: str, value: Any, where: int, dtypes: int, *extents: int, contiguous: bool = False) -> tuple:
-    """check() of a tensor of any strides; of a contiguous one what it asks where that is not so at first sight."""
+def _look(contiguous: bool, name: str, value: Any, where: int, dtypes: int, *extents: int) -> tuple:
+    """What the checks below ask of a tensor that is not so at first sight."""
     is_tensor = isinstance(value, torch.Tensor)
     there = value.get_device() + 1 if is_tensor and value.is_cuda else 0 if is_tensor and value.is_cpu else -2
     typed = there >= 0 and where in (ANYWHERE, there) and _bit(value.dtype) & dtypes
@@ -89,8 +90,11 @@ def check_strided(name: str, value: Any, where: int, dtypes: int, *extents: int,
 
 
 # check(name, value, where, dtypes, *extents): (where, *extents) of a contiguous tensor that is there, of one of these
-# element types and of these extents, -1: any. Python is called only for one that is not so at first sight.
-check = functools.partial(_ext.check_tensor, functools.partial(check_strided, contiguous=True))
+# element types and of these extents, -1: any; or of one of any strides. Python is called only for what is not so at
+# first sight.
+check, check_strided = (
+    functools.partial(_ext.check_tensor, functools.partial(_look, contiguous)) for contiguous in (True, False)
+)
 
 
 def integer(name: str, value: Any, least: int) -> int:
