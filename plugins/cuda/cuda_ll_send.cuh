@@ -14,8 +14,10 @@
 #include "cuda_words.cuh"
 
 enum {
-    INDICES = 16, /* that a lane loads at once: a warp's lanes are as many at least */
-    PART = 2048   /* bytes of a row that a warp copies at once */
+    INDICES = 8,  /* that a thread loads at once */
+    TABLE = 1024, /* indices that a block numbers at once: 32 for each lane of a warp */
+    NO_EXPERT = -1,
+    PART = 2048 /* bytes of a row that a warp copies at once */
 };
 
 /* A send phase, in a block. */
@@ -38,6 +40,12 @@ static __device__ __forceinline__ uint32_t all_warps()
     return gridDim.x * (blockDim.x / 32);
 }
 
+/* The first threads of a block, whole warps: as __syncthreads(). */
+static __device__ __forceinline__ void sync_some(uint32_t threads)
+{
+    asm volatile("barrier.sync 1, %0;" ::"r"(threads) : "memory");
+}
+
 /* ---- selections ---- */
 
 static __device__ __forceinline__ int64_t load_index(const sending_t &s, uint32_t i)
@@ -57,44 +65,75 @@ static __device__ __forceinline__ void tell_pick(const sending_t &s, uint32_t i,
     for (uint32_t r = 0; r < s.at.nranks; r++) ((xep_cuda_pick_t *)s.head[r])[i] = pick;
 }
 
-/* Which of INDICES * 32 indices in a row select an expert, by the caller's number: a word of 32 for each lane. */
-static __device__ __forceinline__ uint32_t find_expert(const sending_t &s, uint32_t begin, uint32_t expert)
+/* TABLE indices from one on, by the caller's numbers, into shared memory: by the first threads of a block. */
+static __device__ __forceinline__ void load_table(const sending_t &s, uint32_t begin, uint32_t threads, uint32_t *table)
 {
-    const uint32_t n = s.notice.tokens * s.notice.topk, lane = threadIdx.x % 32;
-    int64_t index[INDICES];
-    uint32_t word = 0;
+    const uint32_t n = s.notice.tokens * s.notice.topk;
+    for (uint32_t first = threadIdx.x; first < TABLE; first += INDICES * threads) {
+        int64_t index[INDICES];
 #pragma unroll
-    for (uint32_t a = 0; a < INDICES; a++) {
-        const uint32_t i = begin + a * 32 + lane;
-        index[a] = i < n ? load_index(s, i) : -1;
+        for (uint32_t a = 0; a < INDICES; a++) {
+            const uint32_t i = first + a * threads;
+            index[a] = i < TABLE && begin + i < n ? load_index(s, begin + i) : NO_EXPERT;
+        }
+#pragma unroll
+        for (uint32_t a = 0; a < INDICES; a++) {
+            const uint32_t i = first + a * threads;
+            if (i < TABLE) table[i] = (uint64_t)index[a] < s.at.experts ? (uint32_t)index[a] : (uint32_t)NO_EXPERT;
+        }
     }
-#pragma unroll
-    for (uint32_t a = 0; a < INDICES; a++) {
-        const uint32_t mine = __ballot_sync(UINT32_MAX, index[a] == expert);
+}
+
+/* Which indices of the table select an expert: a word of 32 for each lane of a warp. */
+static __device__ __forceinline__ uint32_t find_expert(const uint32_t *table, uint32_t expert)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    uint32_t word = 0;
+#pragma unroll 8
+    for (uint32_t a = 0; a < TABLE / 32; a++) {
+        const uint32_t mine = __ballot_sync(UINT32_MAX, table[a * 32 + lane] == expert);
         if (lane == a) word = mine;
     }
     return word;
 }
 
-/* A warp an expert: its selections get numbers in the order of tokens, whatever the others do. */
-static __device__ void number_expert(const sending_t &s, uint32_t expert)
+/* A warp: numbers the selections of an expert in the table, which begins at one; returns how many there are. */
+static __device__ __forceinline__ uint32_t number_table(const sending_t &s, const uint32_t *table, uint32_t begin,
+                                                        uint32_t expert, uint32_t before)
 {
-    const uint32_t n = s.notice.tokens * s.notice.topk, lane = threadIdx.x % 32;
-    const uint32_t given = s.given.callers == nullptr ? expert : s.given.callers[expert];
-    uint32_t count = 0;
-    for (uint32_t begin = 0; begin < n; begin += INDICES * 32) {
-        const uint32_t word = find_expert(s, begin, given);
-        uint32_t sum = __popc(word);
-        for (uint32_t step = 1; step < 32; step *= 2) {
-            const uint32_t before = __shfl_up_sync(UINT32_MAX, sum, step);
-            if (lane >= step) sum += before;
-        }
-        uint32_t ordinal = count + sum - __popc(word);
-        for (uint32_t left = word; left != 0; left &= left - 1)
-            tell_pick(s, begin + lane * 32 + __ffs((int)left) - 1, xep_cuda_pick_t{(int32_t)expert, ordinal++});
-        count += __shfl_sync(UINT32_MAX, sum, 31);
+    const uint32_t lane = threadIdx.x % 32, given = s.given.callers == nullptr ? expert : s.given.callers[expert];
+    const uint32_t word = find_expert(table, given);
+    uint32_t sum = __popc(word);
+    for (uint32_t step = 1; step < 32; step *= 2) {
+        const uint32_t left = __shfl_up_sync(UINT32_MAX, sum, step);
+        if (lane >= step) sum += left;
     }
-    for (uint32_t r = lane; r < s.at.nranks; r += 32) ((uint32_t *)(s.head[r] + s.at.head_counts))[expert] = count;
+    uint32_t ordinal = before + sum - __popc(word);
+    for (uint32_t left = word; left != 0; left &= left - 1)
+        tell_pick(s, begin + lane * 32 + __ffs((int)left) - 1, xep_cuda_pick_t{(int32_t)expert, ordinal++});
+    return __shfl_sync(UINT32_MAX, sum, 31);
+}
+
+/*
+ * A warp an expert: its selections get numbers in the order of tokens, whatever the others do. The first warps of a
+ * block, as many as it has experts, look at the same table: indices are loaded once for all of them.
+ */
+static __device__ __forceinline__ void number_experts(const sending_t &s, uint32_t warps)
+{
+    __shared__ uint32_t table[TABLE];
+    const uint32_t n = s.notice.tokens * s.notice.topk, lane = threadIdx.x % 32, threads = warps * 32;
+    for (uint32_t first = 0; first < s.at.experts; first += all_warps()) {
+        const uint32_t expert = first + warps_before();
+        uint32_t count = 0;
+        for (uint32_t begin = 0; begin < n; begin += TABLE) {
+            load_table(s, begin, threads, table);
+            sync_some(threads);
+            if (expert < s.at.experts) count += number_table(s, table, begin, expert, count);
+            sync_some(threads);
+        }
+        for (uint32_t r = lane; r < s.at.nranks && expert < s.at.experts; r += 32)
+            ((uint32_t *)(s.head[r] + s.at.head_counts))[expert] = count;
+    }
 }
 
 /* All ranks refuse the dispatch; which index it is this one keeps. */
@@ -200,7 +239,8 @@ template <bool USUAL> static __device__ __forceinline__ void send_packets(const 
     __syncthreads();
     /* where there are enough warps, those that number selections leave the rows to the others */
     const uint32_t busy = all_warps() < 2 * s.at.experts ? 0 : s.at.experts;
-    for (uint32_t e = warps_before(); e < s.at.experts; e += all_warps()) number_expert(s, e);
+    const uint32_t numbering = busy == 0 ? blockDim.x / 32 : (busy - blockIdx.x + gridDim.x - 1) / gridDim.x;
+    if (busy == 0 || warps_before() < busy) number_experts(s, numbering);
     tell_rest(s);
     if (blockIdx.x == 0) tell_notices(s);
     if (warps_before() >= busy) move_rows<USUAL>(s, items, warps_before() - busy, all_warps() - busy);

@@ -28,6 +28,7 @@ static void *streams[STREAMS];
 static const mp_case_t extremes[] = {
     {.name = "large rows", MP_SHAPE(16, 8, 9000, 6), MP_FP32},
     {.name = "tokens", .mode = "normal", .owners = "random:11", MP_SHAPE(21, 5, 72, 700), .mask = 150, .weights = 1},
+    {.name = "more selections than are numbered at once", .mode = "ll", MP_SHAPE(21, 5, 72, 700), .mask = 150},
     {.name = "many casts", .mode = "normal", MP_SHAPE(16, 8, 256, 700), .quant = XEP_QUANT_MXFP8, .weights = 1},
     {.name = "many selections", MP_SHAPE(80, 40, 96, 9), .weights = 1},
     {.name = "many selections that were sent", .mode = "ll", MP_SHAPE(80, 40, 96, 9), .weights = 1, .sent = 1},
