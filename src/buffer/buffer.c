@@ -12,38 +12,61 @@
 #include "members.h"
 #include "request.h"
 
+static int take(xep_buffer_t *buffer, int as, int *seen_p)
+{
+    *seen_p = 0;
+    return atomic_compare_exchange_strong_explicit(&buffer->entered, seen_p, as, memory_order_acquire,
+                                                   memory_order_relaxed);
+}
+
 xep_status_t xep_buffer_claim(xep_buffer_t *buffer)
 {
-    while (pthread_mutex_trylock(&buffer->entered) != 0) {
-        if (atomic_load_explicit(&buffer->in_call, memory_order_relaxed))
+    int seen;
+    while (!take(buffer, XEP_ENTERED_BY_CALL, &seen)) {
+        if (seen & XEP_ENTERED_BY_CALL)
             return xep_fail(XEP_ERR_INVALID, "another thread is in a call on this buffer (one thread at a time)");
         sched_yield();
     }
-    atomic_store_explicit(&buffer->in_call, 1, memory_order_relaxed);
-    if (atomic_load_explicit(&buffer->marked, memory_order_relaxed)) xep_request_take_over(buffer);
     return XEP_OK;
 }
 
 void xep_buffer_enter(xep_buffer_t *buffer)
 {
-    pthread_mutex_lock(&buffer->entered);
-    atomic_store_explicit(&buffer->in_call, 1, memory_order_relaxed);
-    xep_request_take_over(buffer);
+    int seen;
+    while (!take(buffer, XEP_ENTERED_BY_CALL, &seen)) sched_yield();
 }
 
-/* It is no call that waits, so a claim of another thread may wait for its end. */
+int xep_buffer_try_enter(xep_buffer_t *buffer)
+{
+    int seen;
+    return take(buffer, XEP_ENTERED_BRIEFLY, &seen);
+}
+
+/* Where the other thread leaves before it has been told, this one is told itself, and heeds that as it leaves. */
 int xep_buffer_enter_now(xep_buffer_t *buffer, atomic_int *mark)
 {
-    if (pthread_mutex_trylock(&buffer->entered) == 0) return 1;
+    int seen;
+    if (take(buffer, XEP_ENTERED_BRIEFLY, &seen)) return 1;
     atomic_store_explicit(mark, 1, memory_order_release);
-    atomic_store_explicit(&buffer->marked, 1, memory_order_release);
+    while (!atomic_compare_exchange_strong_explicit(&buffer->entered, &seen,
+                                                    seen == 0 ? XEP_ENTERED_BRIEFLY | XEP_ENTERED_MARKED
+                                                              : seen | XEP_ENTERED_MARKED,
+                                                    memory_order_acq_rel, memory_order_relaxed))
+        continue;
+    if (seen == 0) xep_buffer_leave(buffer);
     return 0;
 }
 
 void xep_buffer_leave(xep_buffer_t *buffer)
 {
-    atomic_store_explicit(&buffer->in_call, 0, memory_order_relaxed);
-    pthread_mutex_unlock(&buffer->entered);
+    const int as = atomic_load_explicit(&buffer->entered, memory_order_relaxed) & ~XEP_ENTERED_MARKED;
+    int seen = as;
+    while (!atomic_compare_exchange_strong_explicit(&buffer->entered, &seen, 0, memory_order_release,
+                                                    memory_order_relaxed)) {
+        atomic_fetch_and_explicit(&buffer->entered, ~XEP_ENTERED_MARKED, memory_order_acquire);
+        xep_request_take_over(buffer);
+        seen = as;
+    }
 }
 
 /* Acquire, after all loads of an operation: members.h says why. */

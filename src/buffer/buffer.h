@@ -32,13 +32,17 @@ typedef struct xep_areas {
     uint64_t members, balance, announce, staging;
 } xep_areas_t;
 
+/**
+ * Who has the buffer: a call, which may wait; or, briefly, what does not: the task, a release. MARKED beside either:
+ * another thread has left marks. 0: nobody. In one word, so that no thread leaves without having seen a mark.
+ */
+enum { XEP_ENTERED_BY_CALL = 1, XEP_ENTERED_BRIEFLY = 2, XEP_ENTERED_MARKED = 4 };
+
 struct xep_buffer {
     xep_group_t *group;
     xep_group_task_t task;   /* while it is open */
-    pthread_mutex_t entered; /* by the thread that is in a call on this buffer, frees it, or makes its progress */
-    atomic_int in_call;      /* the former */
-    atomic_int marked;       /* by calls that did not wait for that thread: xep_request_take_over() */
-    atomic_int abort_called; /* one such mark */
+    atomic_int entered;      /* by a thread: XEP_ENTERED_* */
+    atomic_int abort_called; /* a mark, for that thread */
     xep_plugin_ref_t plugin;
     xep_mode_info_t can; /* what the mode is asked for: nothing else */
     void *mode;          /* the plugin's */
@@ -89,11 +93,13 @@ struct xep_buffer {
 /**
  * Claims the buffer for a call of this thread, until leave. Not recursive. If another thread is in a call, claim
  * returns XEP_ERR_INVALID at once, as the other ranks may wait for either of the two; enter, for calls that cannot
- * fail, waits for its end. enter_now, for calls that neither fail nor wait: 1, or 0 where another thread holds it; then
- * *mark is set, and who waits in the other call, or claims the buffer next, does what it says.
+ * fail, waits for its end. try_enter, for what does not wait in the buffer: whether no other thread had it. enter_now,
+ * for calls that neither fail nor wait: 1, or 0 where another thread has it; then *mark is set, and that thread does
+ * what it says: while it waits, or when it leaves (xep_request_take_over()).
  */
 xep_status_t xep_buffer_claim(xep_buffer_t *buffer);
 void xep_buffer_enter(xep_buffer_t *buffer);
+int xep_buffer_try_enter(xep_buffer_t *buffer);
 int xep_buffer_enter_now(xep_buffer_t *buffer, atomic_int *mark);
 void xep_buffer_leave(xep_buffer_t *buffer);
 

@@ -274,7 +274,6 @@ static xep_status_t open_buffer(xep_group_t *group, xep_heap_device_t *device, a
     buffer->number = group->buffers + 1;
     buffer->device = device;
     buffer->task.run = xep_request_run_task;
-    pthread_mutex_init(&buffer->entered, NULL);
     if ((status = propose(buffer, attempt)) != XEP_OK) goto err_free;
     if ((status = open_heaps(buffer, attempt)) != XEP_OK) goto err_free;
     if ((status = connect_device(buffer, &reached)) != XEP_OK) goto err_free;

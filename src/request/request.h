@@ -225,9 +225,10 @@ void xep_request_abort_all(xep_buffer_t *buffer);
 void xep_request_end_all(xep_buffer_t *buffer, xep_status_t status, const char *reason);
 
 /*
- * Calls that do not wait leave marks where another thread holds the buffer (xep_buffer_enter_now()): handles that were
- * released, requests that were freed, and an abort. heed is for a thread that waits: a peer may wait for what is given
- * back. What was freed it leaves, as it may wait for that itself: this is taken over where the next call begins.
+ * Calls that do not wait leave marks where another thread has the buffer (xep_buffer_enter_now()): handles that were
+ * released, requests that were freed, and an abort. heed is for that thread while it waits: a peer may wait for what is
+ * given back. What was freed it leaves, as it may wait for that itself: take_over is for when it leaves the buffer. The
+ * flag of marks is down by then: who sets one after that raises it again.
  */
 void xep_request_heed_marks(xep_buffer_t *buffer);
 void xep_request_take_over(xep_buffer_t *buffer);

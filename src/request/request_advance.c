@@ -114,10 +114,10 @@ void xep_request_advance_all(xep_buffer_t *buffer)
 void xep_request_run_task(xep_group_task_t *task)
 {
     xep_buffer_t *buffer = (xep_buffer_t *)(void *)((char *)task - offsetof(xep_buffer_t, task));
-    if (pthread_mutex_trylock(&buffer->entered) != 0) return;
+    if (!xep_buffer_try_enter(buffer)) return;
     uint32_t before = buffer->active;
     xep_request_advance_all(buffer);
-    xep_request_take_over(buffer);
+    xep_request_heed_marks(buffer);
     uint32_t ended = before - buffer->active;
     xep_buffer_leave(buffer);
     if (ended != 0) xep_progress_raise_event(buffer->group->progress_thread);

@@ -210,14 +210,11 @@ static void heed(xep_buffer_t *buffer)
 
 void xep_request_heed_marks(xep_buffer_t *buffer)
 {
-    if (atomic_load_explicit(&buffer->marked, memory_order_relaxed) != 0) heed(buffer);
+    if (atomic_load_explicit(&buffer->entered, memory_order_relaxed) & XEP_ENTERED_MARKED) heed(buffer);
 }
 
-/* The flag is down before the marks are looked at: who sets one after that raises it again. */
 void xep_request_take_over(xep_buffer_t *buffer)
 {
-    if (atomic_load_explicit(&buffer->marked, memory_order_relaxed) == 0) return;
-    atomic_exchange_explicit(&buffer->marked, 0, memory_order_acquire);
     heed(buffer);
     for (uint32_t i = 0; i < buffer->nrequests; i++) {
         xep_request_t *req = &buffer->requests[i];

@@ -195,7 +195,7 @@ static int is_served(const xep_buffer_t *buffer, const xep_handle_t *handle)
 
 static xep_status_t check_handles(xep_buffer_t *buffer)
 {
-    xep_status_t status = xep_buffer_claim(buffer); /* which gives back what was released */
+    xep_status_t status = xep_buffer_claim(buffer);
     if (status != XEP_OK) return status;
     for (uint32_t s = 0; s < buffer->shape.slots && status == XEP_OK; s++)
         if (buffer->handles[s].state != XEP_HANDLE_FREE && !is_served(buffer, &buffer->handles[s]))

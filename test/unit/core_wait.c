@@ -237,7 +237,7 @@ TEST(releasing_does_not_wait)
         const uint32_t slots = free_slots(buffer);
         for (int i = 0; i < 2; i++) assert_int_equal(xep_dispatch(buffer, &args, &handles[i], &reqs[i]), XEP_OK);
         assert_int_equal(pthread_create(&thread, NULL, wait_for, reqs[0]), 0);
-        while (!atomic_load(&buffer->in_call)) sched_yield();
+        while (!(atomic_load(&buffer->entered) & XEP_ENTERED_BY_CALL)) sched_yield();
         xep_request_free(reqs[1]);
         for (int i = 0; i < 2; i++) xep_handle_release(handles[i]);
         if (all) xep_group_abort(group);
