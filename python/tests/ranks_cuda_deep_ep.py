@@ -191,7 +191,7 @@ def test_worst_tokens_of_many_layers(world):
 def test_too_few_worst_tokens(world):
     """All that wait for memory find it out; where nobody waits the next call tells of it."""
     x, arguments = prepared(world)
-    with pytest.raises(ValueError, match="x: expected at most num_worst_tokens, 1, tokens on a CUDA device, got"):
+    with pytest.raises(ValueError, match="x: expected at most num_worst_tokens, 1, on a CUDA device, got"):
         world.buffer.dispatch(x, **arguments, num_worst_tokens=1)
     few = max(len(idx) for idx in world.topk_idx)
     if world.size == 1 or world.buffer.runtime.get_num_rdma_ranks() > 1:
