@@ -176,8 +176,12 @@ class _Made(NamedTuple):
                     f"low_latency_dispatch: hook() of {len(self.begun)} dispatches was not called yet, as many as "
                     "there are slots"
                 )
-            self.begun[0].wait()
-            del self.begun[0]  # if nobody refused to wait
+            try:
+                self.begun[0].wait()
+            finally:
+                request = self.begun[0].request
+                if request is None or request.done():  # also one that failed, which says so here once
+                    del self.begun[0]
 
 
 class LowLatency(Pool):

@@ -261,21 +261,25 @@ def test_bench():
 
 
 def test_a_dispatch_that_refuses_to_be_waited_for():
-    """Is in flight still, and has its slot."""
+    """Is in flight still, and has its slot; one that failed is not, and fails one call."""
 
     class Refuses(Ending):
-        refusals = 1
+        is_done = False
+
+        def __init__(self) -> None:
+            super().__init__(types.SimpleNamespace(done=lambda: self.is_done))
 
         def wait(self) -> None:
-            self.refusals -= 1
-            if self.refusals >= 0:
-                raise RuntimeError("another thread is in a call")
-            self.request = None
+            raise RuntimeError("it failed" if self.is_done else "another thread is in a call")
 
-    begun = [Refuses(object()), Refuses(object())]
+    begun = [Refuses(), Refuses()]
     made = _Made(types.SimpleNamespace(slots=2), {}, (1, 1, 1), {}, list(begun))
     with pytest.raises(RuntimeError, match="another thread"):
         made.make_way()
     assert made.begun == begun
+    begun[0].is_done = True
+    with pytest.raises(RuntimeError, match="it failed"):
+        made.make_way()
+    assert made.begun == begun[1:]
     made.make_way()
     assert made.begun == begun[1:]
