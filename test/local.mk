@@ -31,7 +31,7 @@ unit_tests = \
 	%D%/unit/core_joiners.t %D%/unit/core_path.t \
 	%D%/unit/core_polled.t %D%/unit/core_recording.t \
 	%D%/unit/core_backoff.t %D%/unit/core_room.t %D%/unit/core_room_together.t %D%/unit/core_sleep.t \
-	%D%/unit/core_wait.t \
+	%D%/unit/core_give_up.t %D%/unit/core_wait.t \
 	%D%/unit/core_plan.t %D%/unit/ucp_segments.t \
 	%D%/unit/intake_order.t \
 	%D%/unit/util_cache.t %D%/unit/util_config.t %D%/unit/util_cpu.t %D%/unit/util_dtype.t %D%/unit/util_error.t \
@@ -80,6 +80,7 @@ sim_ldadd = libsim.la libxep_oracle.la $(CMOCKA_LIBS) -lm
 %C%_mp_wire_wire_keys_mp_SOURCES = %D%/rig/forked.h %D%/rig/forked.c %D%/mp/wire/wire_keys.c
 %C%_mp_wire_wire_rate_mp_SOURCES = %D%/rig/forked.h %D%/rig/forked.c %D%/mp/wire/wire_rate.c
 
+%C%_unit_core_give_up_t_SOURCES = %D%/unit/unit_mirror.h %D%/unit/unit_mirror.c %D%/unit/core_give_up.c
 %C%_unit_core_wait_t_SOURCES = %D%/unit/unit_mirror.h %D%/unit/unit_mirror.c %D%/unit/core_wait.c
 %C%_unit_pmix_exchange_faults_t_CPPFLAGS = $(AM_CPPFLAGS) $(PMIX_CFLAGS)
 %C%_mp_wire_wire_order_mp_LDADD = $(insides)
@@ -368,8 +369,8 @@ check-memory:
 check-units:
 	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(unit_tests)'
 # what runs programs that a sanitizer can learn from: but for tests that look at sources and objects, or compare times;
-# for launchers and hosts whose programs settings.sh and launch_xep_run.sh run; for over_4_gib.sh, which is of sizes; and
-# for documented.sh, whose programs perf_check.sh and perf_output.sh run
+# for launchers and hosts whose programs settings.sh and launch_xep_run.sh run; for over_4_gib.sh, which is of sizes;
+# and for documented.sh, whose programs perf_check.sh and perf_output.sh run
 no_programs = %D%/rig/% %/headers.sh %/frozen.sh %/protocols.sh %/orders.sh %/perf_ratios.sh %/simulated_hosts.sh \
 	%/hosts.sh %/recovery_time.sh %/shared_processor.mp %/over_4_gib.sh %/launch_prterun.sh %/launch_mpirun.sh \
 	%/ucx_versions.sh %/networks.sh %/documented.sh
@@ -377,7 +378,8 @@ check-run:
 	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(filter-out $(no_programs),$(TESTS))'
 # the units that have threads, or call what is meant for several: a thread sanitizer learns nothing from the others
 threads_tests = %D%/sim/sim_threads.t %D%/abi/dlopen.t %D%/unit/boot_over_callback.t %D%/unit/core_host.t \
-	%D%/unit/core_exchange.t %D%/unit/core_heap_ranges.t %D%/unit/core_joiners.t %D%/unit/core_polled.t \
+	%D%/unit/core_exchange.t %D%/unit/core_give_up.t %D%/unit/core_heap_ranges.t %D%/unit/core_joiners.t \
+	%D%/unit/core_polled.t \
 	%D%/unit/core_recording.t %D%/unit/core_sleep.t %D%/unit/core_wait.t %D%/unit/intake_order.t \
 	%D%/unit/pmix_exchange_faults.t \
 	%D%/unit/util_cache.t %D%/unit/util_config.t %D%/unit/util_error.t %D%/unit/util_loaded.t %D%/unit/util_log.t

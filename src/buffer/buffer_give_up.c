@@ -28,7 +28,11 @@ void xep_buffer_blame_expert(xep_buffer_t *buffer, uint32_t expert)
     line_of(buffer, buffer->shape.rank)->expert = expert + 1;
 }
 
-/* Uses up an epoch that was not begun, so that a reset continues after it. */
+/*
+ * Uses up an epoch that was not begun, so that a reset continues after it. Said once until then: a rank that waits in
+ * the epoch that was given up, and has not looked yet, would not hear of it if a later one were said behind it. The
+ * bytes end before came: others wait for that word, and only its own signal says that what belongs to it is there.
+ */
 void xep_buffer_give_up(xep_buffer_t *buffer, uint64_t epoch, xep_status_t why)
 {
     const uint32_t rank = buffer->shape.rank;
@@ -36,13 +40,18 @@ void xep_buffer_give_up(xep_buffer_t *buffer, uint64_t epoch, xep_status_t why)
     xep_buffer_line_t *own = line_of(buffer, rank);
     const uint64_t at = line_offset(buffer, rank), said = at + offsetof(xep_buffer_line_t, when_ms);
     if (buffer->goes_on || why == XEP_ERR_PEER) return;
+    if (own->given_up > buffer->reset_epoch) {
+        own->expert = 0;
+        return;
+    }
+    own->given_up = epoch;
     if (epoch > buffer->epoch) buffer->epoch = epoch;
     own->when_ms = wall_ms();
     own->why = why;
     for (uint32_t r = 0; r < buffer->shape.nranks; r++)
         if (r != rank)
             (void)wire->ops->put_signal(wire, r, said, &own->when_ms,
-                                        sizeof *own - offsetof(xep_buffer_line_t, when_ms),
+                                        offsetof(xep_buffer_line_t, came) - offsetof(xep_buffer_line_t, when_ms),
                                         at + offsetof(xep_buffer_line_t, given_up), epoch);
     (void)wire->ops->flush(wire);
     own->expert = 0;

@@ -116,6 +116,7 @@ static void keep_waiting(xep_request_t *req)
     req->given_up = 0;
     xep_wait_times_begin(&req->op, now);
     xep_status_t status = xep_members_wait(req->buffer, &wait);
+    if (!xep_request_in_flight(req)) status = XEP_OK; /* an abort that was heeded has ended it in that very round */
     if (status == XEP_ERR_TIMEOUT && !req->given_up) {
         xep_request_account(req, &account);
         status = xep_group_ask(req->buffer->group, &account, req->op.timeout_ms, status);
