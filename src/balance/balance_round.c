@@ -95,7 +95,8 @@ static xep_status_t look(void *arg)
 static xep_status_t hope(void *arg)
 {
     const xep_buffer_t *buffer = ((const round_t *)arg)->buffer;
-    return xep_buffer_check_given_up(buffer, buffer->epoch + 1);
+    const xep_status_t status = xep_buffer_check_aborted(buffer);
+    return status == XEP_INPROGRESS ? xep_buffer_check_given_up(buffer, buffer->epoch + 1) : status;
 }
 
 static void explain(void *arg, char *text, size_t bytes)

@@ -148,18 +148,11 @@ static xep_status_t meet(xep_buffer_t *buffer, const meeting_t *meeting, int32_t
     return status == XEP_OK ? xep_group_wait_words(group, &words, deadline_ns) : status;
 }
 
-/* By another thread of this rank, meanwhile. The mark stays, as the others are told where this thread leaves. */
-static xep_status_t check_aborted(const xep_buffer_t *buffer)
-{
-    if (!atomic_load_explicit(&buffer->abort_called, memory_order_relaxed)) return XEP_INPROGRESS;
-    return xep_fail(XEP_ERR_BROKEN, "this rank called xep_buffer_abort()");
-}
-
 /* For a rank that does not come to the reset any more. */
 static xep_status_t hope_for_quiet(void *arg)
 {
     const xep_buffer_t *buffer = arg;
-    xep_status_t status = check_aborted(buffer);
+    xep_status_t status = xep_buffer_check_aborted(buffer);
     if (status == XEP_INPROGRESS) status = xep_buffer_check_given_up(buffer, buffer->epoch);
     return status == XEP_INPROGRESS ? xep_buffer_check_left(buffer, buffer->quiesces) : status;
 }
@@ -289,7 +282,7 @@ xep_status_t xep_buffer_close(xep_buffer_t *buffer)
 
 static xep_status_t hope_for_reset(void *arg)
 {
-    const xep_status_t status = check_aborted(arg);
+    const xep_status_t status = xep_buffer_check_aborted(arg);
     return status == XEP_INPROGRESS ? xep_buffer_check_left(arg, UINT64_MAX) : status;
 }
 

@@ -23,6 +23,12 @@ static xep_buffer_line_t *line_of(const xep_buffer_t *buffer, uint32_t rank)
     return (xep_buffer_line_t *)(void *)((char *)buffer->heap->base + line_offset(buffer, rank));
 }
 
+xep_status_t xep_buffer_check_aborted(const xep_buffer_t *buffer)
+{
+    if (!atomic_load_explicit(&buffer->abort_called, memory_order_relaxed)) return XEP_INPROGRESS;
+    return xep_fail(XEP_ERR_BROKEN, "this rank called xep_buffer_abort()");
+}
+
 void xep_buffer_blame_expert(xep_buffer_t *buffer, uint32_t expert)
 {
     line_of(buffer, buffer->shape.rank)->expert = expert + 1;

@@ -31,6 +31,12 @@ typedef struct xep_buffer_line {
 } xep_buffer_line_t;
 _Static_assert(sizeof(xep_buffer_line_t) == 96, "written by peers");
 
+/**
+ * XEP_INPROGRESS, or XEP_ERR_BROKEN: another thread of this rank has called xep_buffer_abort() meanwhile. The mark
+ * stays, as the other ranks are told where this thread leaves the buffer.
+ */
+xep_status_t xep_buffer_check_aborted(const xep_buffer_t *buffer);
+
 /** What the next call of xep_buffer_give_up() tells beside a status: the global number of an expert. */
 void xep_buffer_blame_expert(xep_buffer_t *buffer, uint32_t expert);
 
