@@ -209,6 +209,12 @@ for ranks in $(seq 1 $few; [ $several -le $few ] || echo $several); do
         step "cuda_ops $mode, $ranks ranks" "$bin/xep_run" -n "$ranks" "$cuda_ops" $mode
         [ "$ranks" = 1 ] ||
             step "cuda_ops $mode, $ranks ranks, staged" env XEP_MAP=never "$bin/xep_run" -n "$ranks" "$cuda_ops" $mode
+        [ "$ranks" = 1 ] || [ $mode = normal ] || for queues in 1 8; do # of the device: 1 is the one all streams share
+            for part in graphs captured; do
+                step "cuda_ops ll $part, $ranks ranks, staged, $queues queues" env XEP_MAP=never XEP_PROGRESS=thread \
+                    CUDA_DEVICE_MAX_CONNECTIONS=$queues "$bin/xep_run" -n "$ranks" "$cuda_ops" ll $part
+            done
+        done
     done
 done
 
@@ -297,5 +303,7 @@ if [ "$what" != check ]; then
     unset XEP_MAP
     # shellcheck disable=SC2154
     step "cuda_calls" "$bin/xep_run" -n "$several" "$cuda_calls"
+    step "cuda_calls, staged" env XEP_MAP=never XEP_PROGRESS=thread \
+        "$bin/xep_run" -n "$several" "$cuda_calls" staged 16 128
 fi
 leave

@@ -101,9 +101,10 @@ if HAVE_NVCC
 pkglib_LTLIBRARIES += xep_normal_cuda.la xep_ll_cuda.la
 cuda_normal_images = cuda_plan.fatbin cuda_dispatch.fatbin cuda_dispatch_with_all.fatbin cuda_combine.fatbin \
 	cuda_layout.fatbin cuda_experts.fatbin cuda_cast.fatbin cuda_direct.fatbin
-cuda_ll_images = cuda_ll_dispatch.fatbin cuda_ll_combine.fatbin cuda_layout.fatbin
+cuda_ll_images = cuda_ll_dispatch.fatbin cuda_ll_combine.fatbin cuda_layout.fatbin cuda_direct.fatbin
 CLEANFILES += $(cuda_normal_images) $(cuda_ll_images)
 cuda_dispatch_with_all.fatbin: $(srcdir)/%D%/cuda/cuda_dispatch.cu
+cuda_direct.fatbin: $(srcdir)/%D%/cuda/cuda_captured.cuh $(srcdir)/include/xep/captured.h
 %.fatbin: $(srcdir)/%D%/cuda/%.cu $(addprefix $(srcdir)/,$(cuda_headers)) \
 		%D%/normal/normal_record.h %D%/ll/ll_notice.h %D%/kernels/floats.h %D%/kernels/cast_formats.h
 	$(AM_V_GEN)$(NVCC) -std=c++17 -O3 -gencode 'arch=compute_90,code=[sm_90,compute_90]' $(plugin_cppflags) \
@@ -119,6 +120,6 @@ xep_ll_cuda_la_SOURCES = $(cuda_ll_sources) %D%/cuda/cuda_ll_images.c
 xep_ll_cuda_la_CPPFLAGS = $(cuda_cppflags) -DXEP_CUDA_IMAGES='"$(abs_builddir)"'
 xep_ll_cuda_la_LDFLAGS = $(plugin_ldflags)
 xep_ll_cuda_la_LIBADD = libxep_kit_parts.la -lm
-EXTRA_DIST += $(cuda_headers) $(cuda_kernels) \
+EXTRA_DIST += $(cuda_headers) $(cuda_kernels) %D%/cuda/cuda_captured.cuh \
 	test/bench/cuda_world.cuh test/bench/cuda_world.cu test/bench/cuda_kernels.cu test/bench/cuda_puts.cu \
 	contrib/check-cuda.sh

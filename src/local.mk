@@ -32,7 +32,8 @@ libxep_all_la_SOURCES = \
 	%D%/buffer/plugin_loader.h %D%/buffer/plugin_loader.c \
 	%D%/buffer/buffer_agree_room.c %D%/buffer/mode_shape.c \
 	%D%/staging/staging.h %D%/staging/staging.c %D%/staging/staging_copy.c %D%/staging/staging_layout.c \
-	%D%/staging/staging_direct.c \
+	%D%/staging/staging_direct.c %D%/staging/staging_graph.h %D%/staging/staging_graph.c \
+	%D%/staging/staging_graph_capture.c %D%/staging/staging_graph_list.c \
 	%D%/staging/staging_show.c %D%/staging/staging_slots.h %D%/staging/staging_take.c %D%/staging/staging_wait.c \
 	%D%/weights/weights.h %D%/weights/weights.c %D%/weights/weights_copy.c %D%/weights/weights_reduce.c \
 	%D%/elastic/address.h %D%/elastic/address.c %D%/elastic/agreement.h %D%/elastic/agreement.c \

@@ -117,7 +117,7 @@ check_LTLIBRARIES += %D%/cuda/standin_cuda.la %D%/cuda/xep_normal_cuda.la %D%/cu
 	%D%/cuda/standin.h %D%/cuda/standin_driver.c %D%/cuda/standin_contexts.c %D%/cuda/standin_memory.c \
 	%D%/cuda/standin_streams.c %D%/cuda/standin_words.h %D%/cuda/standin_ll_heaps.h %D%/cuda/standin_kernels.c \
 	%D%/cuda/standin_layout.c %D%/cuda/standin_experts.c \
-	%D%/cuda/standin_ll.c %D%/cuda/standin_ll_combine.c
+	%D%/cuda/standin_ll.c %D%/cuda/standin_ll_combine.c %D%/cuda/standin_captured.c
 %C%_cuda_standin_cuda_la_CPPFLAGS = $(AM_CPPFLAGS) -I$(srcdir)/plugins/cuda -I$(srcdir)/plugins/normal \
 	-I$(srcdir)/plugins/ll
 %C%_cuda_standin_cuda_la_CFLAGS = $(AM_CFLAGS) -Wno-missing-prototypes
@@ -144,7 +144,7 @@ check_LTLIBRARIES += %D%/cuda/knows_cuda.la
 	%D%/mp/device/cuda_rounds.c %D%/mp/device/cuda_standing.c %D%/mp/device/cuda_faults.c \
 	%D%/mp/device/cuda_after.c %D%/mp/device/cuda_by_expert.c %D%/mp/device/cuda_broken.c \
 	%D%/mp/device/cuda_refuse_experts.c \
-	%D%/mp/device/cuda_goes_direct.c \
+	%D%/mp/device/cuda_goes_direct.c %D%/mp/device/cuda_captured.c \
 	%D%/mp/device/cuda_death.c %D%/mp/device/cuda_ll_patterns.c %D%/mp/device/cuda_ll_again.c \
 	%D%/mp/device/cuda_ops.c
 %C%_mp_device_cuda_ops_LDADD = libmp_rig.la

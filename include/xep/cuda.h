@@ -42,8 +42,17 @@
  * its timeout, and for the request that it comes after. Its request is done when the host has ended the operation, and
  * copies of what it brought are enqueued on the stream, or another error ended it; only tests, waits, calls of other
  * operations and a progress thread take it further. Counts are known then, in ll as well: capacity is exactly what is
- * received where none was asked for. Streams that are captured (XEP_ERR_INVALID) and XEP_DISPATCH_COUNTS_THERE
- * (XEP_ERR_UNSUPPORTED) are refused.
+ * received where none was asked for. XEP_DISPATCH_COUNTS_THERE (XEP_ERR_UNSUPPORTED) and streams that are captured
+ * (XEP_ERR_INVALID) are refused.
+ *
+ * But with XEP_PROGRESS=thread dispatches of ll with a capacity, or padded, and combines can be captured; without
+ * cached, after and XEP_DISPATCH_BALANCE, and not with XEP_DIRECT=yes. That thread takes part in each launch, and calls
+ * nothing of CUDA. All ranks capture the same operations, in calls that wait for one another, while no graph of the
+ * buffer is running. Launches and calls of a buffer come in the same order on all ranks; streams or events order
+ * launches, and calls behind launches, for which they wait; the request of a call is done before a launch that comes
+ * after it. recv_rows_p in host memory is written by each launch; wait_ns is the call's alone. Where ranks differ in
+ * launches, XEP_ERR_MISMATCH ends the operation and breaks the buffer. After any error of a launch later ones do
+ * nothing, and calls return XEP_ERR_BROKEN with the reason. Destroying the buffer cuts launches short.
  */
 #ifndef XEP_CUDA_H
 #define XEP_CUDA_H

@@ -480,7 +480,7 @@ typedef struct xep_plugin {
     xep_status_t (*expand)(void *mode, const xep_recv_t *recv, const xep_expand_args_t *args);
     xep_status_t (*reduce)(void *mode, const xep_recv_t *recv, const xep_reduce_args_t *args);
 
-    const void *(*direct_image)(void); /* device memory: the kernels of direct.h, for the mode of the host */
+    const void *(*direct_image)(void); /* device memory: kernels of direct.h and captured.h, for the mode of the host */
     uint64_t goes_direct;              /* host memory: flat it can leave rows to env->direct */
 } xep_plugin_t;
 

@@ -3,6 +3,7 @@
 /* Rows of the mode for host memory that stay on devices: xep/direct.h. Lists are in pinned memory, and read once. */
 #include <xep/direct.h>
 
+#include "cuda_captured.cuh" /* the kernels of the mode for host memory are one image */
 #include "cuda_copy.cuh"
 #include "cuda_elements.cuh"
 

@@ -13,10 +13,17 @@ enum {
     CUDA_IMAGE_EXPERTS,
     CUDA_IMAGE_CAST,
     CUDA_NORMAL_IMAGES,
-    CUDA_IMAGE_DIRECT = CUDA_NORMAL_IMAGES, /* for rows of the mode for host memory: xep/direct.h */
+    CUDA_IMAGE_DIRECT = CUDA_NORMAL_IMAGES, /* for the mode for host memory: xep/direct.h, xep/captured.h */
     CUDA_ALL_IMAGES
 };
-enum { CUDA_IMAGE_LL_DISPATCH, CUDA_IMAGE_LL_COMBINE, CUDA_IMAGE_LL_LAYOUT, CUDA_LL_IMAGES };
+enum {
+    CUDA_IMAGE_LL_DISPATCH,
+    CUDA_IMAGE_LL_COMBINE,
+    CUDA_IMAGE_LL_LAYOUT,
+    CUDA_LL_IMAGES,
+    CUDA_IMAGE_LL_DIRECT = CUDA_LL_IMAGES, /* likewise */
+    CUDA_ALL_LL_IMAGES
+};
 
 /** Those of the mode whose object this is. */
 __attribute__((visibility("hidden"))) extern const void *const cuda_images[];

@@ -194,6 +194,11 @@ const cuda_mode_traits_t cuda_mode_traits = {
     .check_earlier = check_refusal,
 };
 
+static const void *direct_image(void)
+{
+    return cuda_images[CUDA_IMAGE_LL_DIRECT];
+}
+
 const xep_kit_mode_t xep_kit_mode = {
     .mode_bytes = sizeof(cuda_ll_t),
     .layout = offsetof(cuda_ll_t, layout),
@@ -218,4 +223,5 @@ const xep_plugin_t xep_plugin = {
     .arrangements = LL_ARRANGEMENTS,
     .dispatch = cuda_ll_dispatch,
     .combine = cuda_ll_combine,
+    .direct_image = direct_image,
 };

@@ -45,6 +45,17 @@ static xep_status_t order_behind(const xep_buffer_t *buffer, xep_status_t given,
     return xep_request_order_stream(after, stream);
 }
 
+/* For devices: given, and behind what the stream has to come after. Whom claim refuses here it refuses in the call. */
+static xep_status_t come(xep_buffer_t *buffer, xep_status_t given, xep_request_t *after, void *stream,
+                         int32_t timeout_ms)
+{
+    xep_status_t status = order_behind(buffer, given, after, stream);
+    if (status != XEP_OK || buffer->staging == NULL || xep_buffer_claim(buffer) != XEP_OK) return status;
+    status = xep_staging_come(buffer, stream, timeout_ms);
+    xep_buffer_leave(buffer);
+    return status;
+}
+
 /* A cached dispatch has no new routing; a routing in device memory cannot be read here. */
 static void count_for_recording(const xep_buffer_t *buffer, const xep_dispatch_args_t *args)
 {
@@ -89,7 +100,7 @@ xep_status_t xep_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_t *args,
     xep_status_t status = xep_require_buffer(buffer);
     if (status != XEP_OK) return status;
     xep_status_t given = xep_check_struct("args", args, &own, sizeof own);
-    if (buffer->device != NULL) given = order_behind(buffer, given, own.after, own.stream);
+    if (buffer->device != NULL) given = come(buffer, given, own.after, own.stream, own.timeout_ms);
     if ((status = xep_buffer_claim(buffer)) != XEP_OK) return status;
     status = begin_dispatch(buffer, &own, given, req_p == NULL, handle_p, &req);
     if (status == XEP_OK) {
@@ -130,7 +141,7 @@ xep_status_t xep_combine(xep_handle_t *handle, const xep_combine_args_t *args, x
     xep_status_t status = xep_require_handle(handle);
     if (status != XEP_OK) return status;
     xep_status_t given = xep_check_struct("args", args, &own, sizeof own);
-    if (handle->buffer->device != NULL) given = order_behind(handle->buffer, given, own.after, own.stream);
+    if (handle->buffer->device != NULL) given = come(handle->buffer, given, own.after, own.stream, own.timeout_ms);
     if ((status = xep_buffer_claim(handle->buffer)) != XEP_OK) return status;
     status = begin_combine(handle, &own, given, req_p == NULL, &req);
     if (status == XEP_OK) status = deliver(req, req_p, "combine", begin_ns);

@@ -47,6 +47,7 @@
 #include "owners.h"
 #include "request.h"
 #include "staging.h"
+#include "staging_graph.h"
 
 enum { BROKEN_WAIT_MS = 2000 }; /* for ranks that may be gone */
 
@@ -263,7 +264,8 @@ xep_status_t xep_buffer_close(xep_buffer_t *buffer)
     xep_buffer_enter(buffer);
     xep_request_end_all(buffer, XEP_ERR_ABORTED, "the buffer was destroyed");
     xep_status_t alone = part_from_followers(buffer), status = xep_group_usable(group);
-    quiesce_device(buffer, !buffer->broken && status == XEP_OK);
+    const int replays = buffer->staging != NULL && xep_graphs_stop(buffer);
+    quiesce_device(buffer, !buffer->broken && status == XEP_OK && !replays);
     if (status != XEP_OK) xep_group_remove_task(group, &buffer->task);
     else status = take_leave(buffer, end_timeout(buffer));
     buffer->heap->exposed = status != XEP_OK;
@@ -358,6 +360,7 @@ xep_status_t xep_buffer_restart(xep_buffer_t *buffer)
     buffer->refused = buffer->refused_most = 0;
     if (buffer->balancer != NULL) buffer->balancer->round = 0;
     quiesce_device(buffer, 0);
+    if (buffer->staging != NULL) xep_graphs_forget(buffer);
     status = agree_epoch(buffer);
     if (status == XEP_OK && (status = reopen(buffer)) != XEP_OK)
         xep_buffer_give_up(buffer, buffer->epoch, status); /* others may be through */

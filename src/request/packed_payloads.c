@@ -117,7 +117,7 @@ void xep_packed_show(xep_handle_t *handle)
 {
     const uint32_t nscales = handle->packed.nscales, npayloads = handle->packed.npayloads;
     const xep_recv_t *recv = find_recv(handle);
-    xep_recv_t *shown = &handle->packed.shown;
+    xep_recv_t shown = *recv; /* the program may be reading what a launch of a graph shows again */
     uint32_t at = nscales * 4;
     if (npayloads == 0) return;
     for (uint32_t i = 0; i < npayloads; i++) {
@@ -127,9 +127,9 @@ void xep_packed_show(xep_handle_t *handle)
         payload->stride = (size_t)recv->scales_token_stride;
         at += payload->bytes;
     }
-    *shown = *recv;
-    shown->nscales = nscales;
-    if (nscales == 0) shown->scales = NULL;
-    shown->payloads = handle->payloads;
-    shown->npayloads = npayloads;
+    shown.nscales = nscales;
+    if (nscales == 0) shown.scales = NULL;
+    shown.payloads = handle->payloads;
+    shown.npayloads = npayloads;
+    handle->packed.shown = shown;
 }

@@ -24,6 +24,7 @@ void xep_handle_give_back(xep_handle_t *handle)
         buffer->plugin.plugin->place->release(buffer->mode, handle->slot);
     xep_handle_set_state(handle, XEP_HANDLE_FREE);
     atomic_store_explicit(&handle->released, 0, memory_order_relaxed);
+    handle->times_free++;
     handle->awaited = 0;
     handle->in_flight = NULL;
     handle->combine_input = NULL;
@@ -170,6 +171,8 @@ void xep_request_note_pace(const xep_request_t *req)
 {
     xep_buffer_t *buffer = req->buffer;
     if (!is_behind(buffer, req->op.refused) || (int32_t)(req->op.refused - buffer->refused_most) < 0) return;
+    /* so far ahead is no count: another rank is in a launch of a graph */
+    if ((req->op.refused - buffer->refused) >> XEP_REFUSED_BITS != 0) return;
     buffer->refused_most = req->op.refused;
     snprintf(buffer->refused_reason, sizeof buffer->refused_reason, "%s", req->reason);
 }

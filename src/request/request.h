@@ -49,6 +49,7 @@ struct xep_handle {
     uint32_t slot;       /* index in buffer->handles */
     _Atomic int state;   /* xep_handle_state_t; looked at by calls that do not enter the buffer */
     atomic_int released; /* by the user, in any thread: given back once nothing needs it, by who holds the buffer */
+    uint32_t times_free; /* how often the slot was given back: whether it is still the same dispatch's */
     uint32_t awaited;    /* by dispatches that will use its routing and have not begun */
     xep_request_t *in_flight; /* dispatch or combine, or NULL */
     atomic_int abandoned;     /* whether its request was freed */
@@ -181,6 +182,12 @@ xep_status_t xep_request_combine(xep_handle_t *handle, const xep_combine_args_t 
 xep_status_t xep_request_next(xep_handle_t *handle, const xep_combine_args_t *outputs, int32_t timeout_ms,
                               xep_request_t **req_p);
 
+/**
+ * Begins an operation once more, in the slot of its handle, where nothing is in flight; req is taken, and op is filled
+ * in up to its recv, which is zeroed. XEP_ERR_BUSY: not yet, with nothing changed.
+ */
+xep_status_t xep_request_replay(xep_request_t *req);
+
 /* ---- request_trace.c ---- */
 
 /* What the trace says of a request. Called inside xep_buffer_enter(), and only while a trace is written. */
@@ -246,6 +253,9 @@ void xep_request_keep_reason(xep_request_t *req);
  * have refused fewer calls then refuse as many of their next ones as they are behind, and after that all are in the
  * same call again.
  */
+
+/* Above the count op.refused says which launch of a graph it is, so that ranks in other ones differ; 0: a call. */
+enum { XEP_REFUSED_BITS = 16 };
 
 /** XEP_ERR_MISMATCH: this call is one of those by which this rank is behind. */
 xep_status_t xep_request_keep_pace(const xep_buffer_t *buffer);

@@ -183,6 +183,18 @@ xep_status_t xep_request_combine(xep_handle_t *handle, const xep_combine_args_t 
     return XEP_OK;
 }
 
+/* The handle goes on showing what it does, which another thread may be reading. */
+xep_status_t xep_request_replay(xep_request_t *req)
+{
+    const int is_dispatch = req->op.kind == XEP_OP_DISPATCH;
+    if (!has_turn(req->buffer, NULL) || (is_dispatch && xep_request_in_turn(req->buffer) != NULL))
+        return xep_fail(XEP_ERR_BUSY, "an operation has to begin or to end before");
+    xep_status_t status = launch(req, 1, NULL, NULL, is_dispatch ? req->dispatch.timeout_ms : req->combine.timeout_ms);
+    if (status != XEP_OK) return status;
+    req->handle->in_flight = req;
+    return XEP_OK;
+}
+
 /* What is sent is the dispatch's. The rows that are shown are written over: there are none until it is done. */
 xep_status_t xep_request_next(xep_handle_t *handle, const xep_combine_args_t *outputs, int32_t timeout_ms,
                               xep_request_t **req_p)

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "log.h"
+#include "staging_graph.h"
 #include "staging_slots.h"
 
 enum { LINE = 64, PAGE = 4096, ROWS_OF_A_WORD = 4 * 16 * 2 };
@@ -120,6 +121,7 @@ xep_status_t xep_staging_open(xep_buffer_t *buffer)
     void *there = NULL;
     if (staging == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u slots", shape->slots);
     buffer->staging = staging;
+    staging->to = buffer->device;
     staging->take_on_host = buffer->take_dispatch;
     buffer->take_dispatch = xep_staging_take;
     staging->came = calloc(shape->slots, shape->nranks);
@@ -135,6 +137,7 @@ xep_status_t xep_staging_open(xep_buffer_t *buffer)
     if (status == XEP_OK) status = buffer->device->ops->make_notes(buffer->device, staged_note(shape->slots, 0));
     if (status == XEP_OK) pin_heap(buffer);
     if (status == XEP_OK) status = xep_staging_open_direct(buffer);
+    if (status == XEP_OK) status = xep_graphs_open(buffer);
     /* the zeros are there before anything is copied over them */
     return status == XEP_OK ? device->ops->sync(device) : status;
 }
@@ -144,6 +147,7 @@ void xep_staging_close(xep_buffer_t *buffer)
     xep_staging_t *staging = buffer->staging;
     if (staging == NULL) return;
     xep_heap_device_t *device = buffer->device;
+    xep_graphs_close(buffer);
     xep_staging_close_direct(buffer);
     device->device.ops->release(&device->device, XEP_MEMORY_HOST, staging->layout);
     device->device.ops->release(&device->device, XEP_MEMORY_CUDA, staging->there);

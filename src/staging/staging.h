@@ -90,10 +90,14 @@ xep_status_t xep_staging_layout(xep_buffer_t *buffer, const xep_layout_args_t *a
  */
 xep_status_t xep_staging_take(xep_request_t *req);
 
+/** The part that enqueues copies, and does not wait for them. */
+xep_status_t xep_staging_take_copies(xep_request_t *req);
+
 /* ---- staging_show.c ---- */
 
 /** The mode has ended the operation with status: returns that, or an error of the device. */
 xep_status_t xep_staging_show(xep_request_t *req, xep_status_t status);
+xep_status_t xep_staging_show_copies(xep_request_t *req, xep_status_t status); /* of one that was not captured */
 
 /** Fills in what is known of the rows to come, with the places that they will have on the device. */
 void xep_staging_show_counts(const xep_request_t *req);
@@ -109,6 +113,12 @@ void *xep_staging_input(const xep_handle_t *handle, size_t *stride_p);
 
 /** Notes what was enqueued on the stream last, for xep_staging_wait(). */
 xep_status_t xep_staging_note(xep_buffer_t *buffer, void *stream);
+
+/**
+ * Before a call: where operations were captured its stream may have launches of them, which give handles other rows and
+ * use requests. So they end first. The caller holds the buffer. A no-op where nothing was captured.
+ */
+xep_status_t xep_staging_come(xep_buffer_t *buffer, void *stream, int32_t timeout_ms);
 
 /** Waits until the stream has reached the note, and makes progress meanwhile. A timeout breaks the buffer. */
 xep_status_t xep_staging_wait(xep_buffer_t *buffer, xep_waits_kind_t kind, int32_t timeout_ms);

@@ -7,7 +7,7 @@
 
 xep_status_t xep_staging_copy(const xep_buffer_t *buffer, const staged_matrix_t *matrices, size_t count, void *stream)
 {
-    xep_device_t *device = &buffer->device->device;
+    xep_device_t *device = &buffer->staging->to->device;
     xep_status_t status = XEP_OK;
     for (const staged_matrix_t *m = matrices; m < matrices + count && status == XEP_OK; m++)
         if (m->from != NULL && m->to != NULL)
@@ -18,19 +18,19 @@ xep_status_t xep_staging_copy(const xep_buffer_t *buffer, const staged_matrix_t 
 /* Without rows the address is not used, and many callers have none to give then. */
 xep_status_t xep_staging_check(const xep_buffer_t *buffer, const char *name, const void *address, uint64_t rows)
 {
-    xep_device_t *device = &buffer->device->device;
+    xep_device_t *device = &buffer->staging->to->device;
     return rows == 0 ? XEP_OK : device->ops->check(device, name, address);
 }
 
 /* A graph would replay the copies, but not what the host does between them. */
 xep_status_t xep_staging_check_stream(const xep_buffer_t *buffer, void *stream)
 {
-    xep_device_t *device = &buffer->device->device;
+    xep_device_t *device = &buffer->staging->to->device;
     xep_status_t status = device->ops->check_stream(device, stream);
     if (status != XEP_OK || !device->ops->is_captured(device, stream)) return status;
     return xep_fail(XEP_ERR_INVALID,
-                    "invalid stream: %p is being captured (one that is not: where ranks are not mapped, the host takes "
-                    "part in every operation)",
+                    "invalid stream: %p is being captured (one that is not, or XEP_PROGRESS=thread: where ranks are "
+                    "not mapped, the host takes part in every operation)",
                     stream);
 }
 

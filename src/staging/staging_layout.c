@@ -92,6 +92,7 @@ xep_status_t xep_staging_layout(xep_buffer_t *buffer, const xep_layout_args_t *a
     const layout_copies_t c = lay_copies(args, out);
     const uint64_t row = args->tokens == 0 ? 0 : c.bytes[0] / args->tokens;
     xep_status_t status = check_arrays(buffer, args, out);
+    if (status == XEP_OK) status = xep_staging_come(buffer, args->stream, 0); /* CUDA may wait in an allocation */
     if (status == XEP_OK) status = get_memory(buffer, c.end);
     if (status != XEP_OK) return status;
     const staged_matrix_t idx = {NULL, at(buffer, &c, 0), row, args->topk_idx, args->topk_idx_stride,

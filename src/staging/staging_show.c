@@ -163,9 +163,10 @@ static xep_status_t show_told(const xep_request_t *req, int moved)
     return xep_staging_copy(buffer, arrays, moved ? 2 : 1, req->dispatch.stream);
 }
 
+/* A launch shows what its capture has shown: the program may be reading it. */
 static xep_status_t show_dispatch(const xep_request_t *req)
 {
-    fill_shown(req->buffer, req->handle);
+    if (req->buffer->staging->to == req->buffer->device) fill_shown(req->buffer, req->handle);
     xep_status_t status = show_metadata(req);
     return status == XEP_OK ? show_rows(req) : status;
 }
@@ -190,9 +191,9 @@ static xep_status_t show_combine(const xep_request_t *req)
  * The mark is last: after it the slot's memory is free again. The stream is checked again, as the caller may have begun
  * to capture it since the call.
  */
-xep_status_t xep_staging_show(xep_request_t *req, xep_status_t status)
+xep_status_t xep_staging_show_copies(xep_request_t *req, xep_status_t status)
 {
-    xep_device_t *device = &req->buffer->device->device;
+    xep_device_t *device = &req->buffer->staging->to->device;
     const int is_dispatch = req->op.kind == XEP_OP_DISPATCH;
     void *stream = is_dispatch ? req->dispatch.stream : req->combine.stream;
     if (status != XEP_OK && (!is_dispatch || status != XEP_ERR_OVERFLOW)) return status;
@@ -203,4 +204,10 @@ xep_status_t xep_staging_show(xep_request_t *req, xep_status_t status)
     if (shown == XEP_OK) shown = device->ops->mark(device, stream);
     if (shown == XEP_OK) return status;
     return shown == XEP_ERR_INVALID ? XEP_ERR_TRANSPORT : shown; /* which no other rank gets */
+}
+
+xep_status_t xep_staging_show(xep_request_t *req, xep_status_t status)
+{
+    const xep_graphs_doors_t *doors = req->buffer->staging->doors;
+    return doors != NULL && doors->have(req) ? doors->show(req, status) : xep_staging_show_copies(req, status);
 }

@@ -56,6 +56,20 @@ static inline uint64_t staged_part_begin(const staged_slot_t *slot, uint32_t par
                             : slot->coming / slot->parts * part + slot->coming % slot->parts * part / slot->parts;
 }
 
+/** What staging asks graphs, which use staging themselves: staging_graph.h. */
+typedef struct xep_graphs_doors {
+    /** Whether the operation is called on a stream that is being captured; and captures it. */
+    int (*want)(const xep_request_t *req);
+    xep_status_t (*capture)(xep_request_t *req);
+    /** Whether the request is of a capture or a launch; and xep_staging_show() of it. */
+    int (*have)(const xep_request_t *req);
+    xep_status_t (*show)(xep_request_t *req, xep_status_t status);
+    /** Whether anything was captured. */
+    int (*are_open)(const xep_buffer_t *buffer);
+    /** Goes on with what launches ask. The caller holds the buffer. */
+    void (*look)(xep_buffer_t *buffer);
+} xep_graphs_doors_t;
+
 struct xep_staging {
     staged_inputs_t inputs;
     staged_views_t views;
@@ -64,6 +78,10 @@ struct xep_staging {
     int pinned;
     xep_status_t (*take_on_host)(xep_request_t *req); /* buffer->take_dispatch for what was copied; NULL: none */
     struct xep_direct *direct;                        /* staging_direct.c; NULL: no rows are direct */
+    /* what copies are enqueued on: the buffer's device, or while a captured operation is taken or shown, a list */
+    xep_heap_device_t *to;
+    struct xep_graphs *graphs;       /* NULL, as the doors: streams that are captured are refused */
+    const xep_graphs_doors_t *doors; /* of graphs */
     void *layout; /* pinned memory of layouts, as large as the largest so far; NULL: there was none */
     uint64_t layout_bytes;
     uint8_t *came; /* of all slots */

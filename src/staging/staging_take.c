@@ -25,7 +25,7 @@ static xep_status_t check_matrices(const xep_buffer_t *buffer, const staged_matr
  */
 static xep_status_t begin_on(const xep_buffer_t *buffer, void *stream)
 {
-    xep_device_t *device = &buffer->device->device;
+    xep_device_t *device = &buffer->staging->to->device;
     xep_status_t status = xep_staging_check_stream(buffer, stream);
     return status == XEP_OK ? device->ops->after_mark(device, stream) : status;
 }
@@ -59,7 +59,7 @@ static xep_status_t take_in_parts(xep_request_t *req, const staged_matrix_t *row
                                   size_t count, void *stream)
 {
     xep_buffer_t *buffer = req->buffer;
-    xep_heap_device_t *device = buffer->device;
+    xep_heap_device_t *device = buffer->staging->to;
     staged_slot_t *slot = &buffer->staging->slots[req->op.slot];
     xep_status_t status = XEP_OK;
     slot->coming = rows->rows;
@@ -153,7 +153,7 @@ static xep_status_t fetch_scales(const xep_buffer_t *buffer, xep_dispatch_args_t
  */
 static xep_status_t check_told(const xep_buffer_t *buffer, const xep_dispatch_args_t *a, staged_slot_t *slot)
 {
-    xep_device_t *device = &buffer->device->device;
+    xep_device_t *device = &buffer->staging->to->device;
     slot->stats = a->expert_stats;
     slot->rows = NULL;
     if (device->ops->check_host(device, "recv_rows_p", a->recv_rows_p) != XEP_OK) {
@@ -289,6 +289,11 @@ static xep_status_t take_combine(xep_request_t *req)
     return XEP_OK;
 }
 
+xep_status_t xep_staging_take_copies(xep_request_t *req)
+{
+    return req->op.kind == XEP_OP_DISPATCH ? take_dispatch(req) : take_combine(req);
+}
+
 /* If the mode refuses the operation, the copies were for nothing. */
 xep_status_t xep_staging_take(xep_request_t *req)
 {
@@ -299,8 +304,10 @@ xep_status_t xep_staging_take(xep_request_t *req)
         return xep_fail(XEP_ERR_UNSUPPORTED,
                         "invalid flags: XEP_DISPATCH_COUNTS_THERE (not on %u nodes: the host counts the rows)",
                         buffer->shape.nodes);
+    const xep_graphs_doors_t *doors = buffer->staging->doors;
+    if (doors != NULL && doors->want(req)) return doors->capture(req);
     xep_status_t status = is_dispatch ? xep_packed_take(req) : XEP_OK;
-    if (status == XEP_OK) status = is_dispatch ? take_dispatch(req) : take_combine(req);
+    if (status == XEP_OK) status = xep_staging_take_copies(req);
     if (status != XEP_OK) return status;
     status = xep_staging_wait(buffer, is_dispatch ? XEP_WAITS_DISPATCH : XEP_WAITS_COMBINE,
                               timeout_ms == 0 ? buffer->timeout_ms : timeout_ms);

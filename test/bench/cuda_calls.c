@@ -7,6 +7,7 @@
  *     xep_run -n 4 cuda_calls              # all shapes
  *     xep_run -n 4 cuda_calls 2048 1024    # rows of bf16 in mode normal, of so many tokens
  *     xep_run -n 4 cuda_calls ll 64        # mode ll, with so many multiprocessors
+ *     XEP_MAP=never XEP_PROGRESS=thread xep_run -n 4 cuda_calls staged 128    # mode ll, of so many tokens
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -300,6 +301,39 @@ static void run_ll(xep_group_t *group, const mp_case_t *c, void *stream)
     cuda_job_close(&bench.job);
 }
 
+/* Rows go through the host (XEP_MAP=never), with XEP_PROGRESS=thread: the handle of a graph stays as long as that. */
+static void dispatch_kept(bench_t *bench)
+{
+    xep_dispatch_args_t a = cuda_job_dispatch(&bench->job, NULL);
+    MP_OK(xep_dispatch(bench->job.host.buffer, &a, &bench->handle, NULL));
+}
+
+static void run_staged(xep_group_t *group, uint64_t tokens, xep_quant_t quant, void *stream)
+{
+    bench_t bench = {.group = group};
+    mp_case_t c = {.name = quant == XEP_QUANT_NONE ? "staged ll bf16" : "staged ll e4m3",
+                   .mode = "ll",
+                   MP_SHAPE(288, 8, 7168, tokens),
+                   .quant = quant,
+                   .weights = 1,
+                   .fixed_capacity = 1,
+                   MP_CUDA};
+    cuda_job_open(&bench.job, &c, 7, group, stream);
+    dispatch_kept(&bench);
+    MP_CHECK(mp_input(bench.handle, NULL) != NULL);
+    const double one = time_us(&bench, dispatch_new), sum = time_us(&bench, combine);
+    xep_handle_release(bench.handle);
+    const double one_again = time_graph(&bench, dispatch_kept);
+    MP_CHECK(mp_input(bench.handle, NULL) != NULL);
+    const double sum_again = time_graph(&bench, combine);
+    if (mp_rank() == 0)
+        printf("%s T %4llu: dispatch %7.1f us, combine %7.1f us; replayed: %7.1f, %7.1f us\n", c.name,
+               (unsigned long long)tokens, one, sum, one_again, sum_again);
+    fflush(stdout);
+    xep_handle_release(bench.handle);
+    cuda_job_close(&bench.job);
+}
+
 static void run_tokens(xep_group_t *group, uint64_t tokens, void *stream)
 {
     for (uint32_t processors = 8; processors <= 24; processors += 8) {
@@ -339,6 +373,12 @@ int main(int argc, char **argv)
     void *stream = cuda_rig_stream();
     if (argc > 2 && strcmp(argv[1], "ll") == 0) {
         run_ll_shapes(group, (uint32_t)strtoul(argv[2], NULL, 10), stream);
+        xep_group_destroy(group);
+        return 0;
+    }
+    if (argc > 1 && strcmp(argv[1], "staged") == 0) {
+        for (int i = 2; i < argc; i++) run_staged(group, strtoull(argv[i], NULL, 10), XEP_QUANT_NONE, stream);
+        for (int i = 2; i < argc; i++) run_staged(group, strtoull(argv[i], NULL, 10), XEP_QUANT_E4M3, stream);
         xep_group_destroy(group);
         return 0;
     }

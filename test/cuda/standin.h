@@ -20,8 +20,9 @@ typedef struct standin_kernel {
     void (*run)(const void *args);
 } standin_kernel_t;
 
-extern const standin_kernel_t standin_normal_kernels[], standin_ll_kernels[], standin_ll_combine_kernels[];
-extern const int standin_normal_count, standin_ll_count, standin_ll_combine_count;
+extern const standin_kernel_t standin_normal_kernels[], standin_ll_kernels[], standin_ll_combine_kernels[],
+    standin_captured_kernels[];
+extern const int standin_normal_count, standin_ll_count, standin_ll_combine_count, standin_captured_count;
 void standin_layout(const void *args); /* of both modes */
 
 /** Casts a row of a dispatch of either mode: rows is where that of token 0 goes. */

@@ -327,6 +327,7 @@ API cuModuleGetFunction(void **function_p, void *module, const char *name)
     const standin_kernel_t *kernel = find_kernel(standin_normal_kernels, standin_normal_count, name);
     if (kernel == NULL) kernel = find_kernel(standin_ll_kernels, standin_ll_count, name);
     if (kernel == NULL) kernel = find_kernel(standin_ll_combine_kernels, standin_ll_combine_count, name);
+    if (kernel == NULL) kernel = find_kernel(standin_captured_kernels, standin_captured_count, name);
     if (module == NULL || kernel == NULL) return NOT_FOUND;
     *function_p = (void *)(uintptr_t)kernel;
     return DONE;

@@ -58,16 +58,18 @@ static void store_to_the_gone(cuda_job_t *job, xep_group_t *group)
 
 int cuda_death(xep_group_t *group, const char *mode, void *stream)
 {
+    const int is_captured = strcmp(mode, "ll") == 0 && cuda_captures_staged();
     const mp_case_t c = {.name = "death",
                          .mode = mode,
                          MP_SHAPE(8, 2, 64, 16),
-                         .fixed_capacity = strcmp(mode, "ll") != 0,
+                         .fixed_capacity = is_captured || strcmp(mode, "ll") != 0,
                          MP_CUDA};
     cuda_job_t job;
     cuda_job_open(&job, &c, 5, group, stream);
     job.counts_there = c.fixed_capacity && !job.staged;
     cuda_job_round(&job);
-    if (job.staged) call_in_vain(&job);
+    if (job.staged && is_captured) cuda_captured_death(&job);
+    else if (job.staged) call_in_vain(&job);
     else store_to_the_gone(&job, group);
     return mp_end(group);
 }

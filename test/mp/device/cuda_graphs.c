@@ -128,7 +128,7 @@ static void *capture_several(cuda_job_t *job, void *x[2], void *out[SUMS], xep_h
         b.out = out[i];
         b.stream = job->stream;
         if (i < 2) {
-            xep_dispatch_args_t a = cuda_job_dispatch(job, i == 0 ? NULL : handle[0]);
+            xep_dispatch_args_t a = cuda_job_dispatch(job, i == 0 || job->staged ? NULL : handle[0]);
             a.x = x[d];
             a.x_stride = 0;
             MP_OK(xep_dispatch(job->host.buffer, &a, &handle[d], NULL));
@@ -193,7 +193,7 @@ static void check_told(cuda_job_t *job, xep_status_t status, const char *reason)
 {
     xep_dispatch_args_t a = cuda_job_dispatch(job, NULL);
     cuda_rig_wait(job->stream);
-    MP_REFUSES(&job->host, &a, status, reason);
+    MP_REFUSES(&job->host, &a, job->staged ? XEP_ERR_BROKEN : status, reason);
 }
 
 /* Nothing is summed from now on, whatever is replayed. */
@@ -234,8 +234,8 @@ static void other_numbers(xep_group_t *group, const char *mode, void *stream)
     replay_in_vain(&job, graph); /* a kernel of it that waited would do so for ever */
     if (mp_rank() != last) ++*given_up;
     snprintf(late, sizeof late, ": rank %u", last);
-    check_told(&job, XEP_ERR_TIMEOUT, "a kernel has waited too long for");
-    if (mp_rank() != last) MP_REASON(late);
+    check_told(&job, XEP_ERR_TIMEOUT, job.staged ? "" : "a kernel has waited too long for");
+    if (mp_rank() != last && !job.staged) MP_REASON(late);
     xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
     MP_FAILS(XEP_ERR_BROKEN, xep_dispatch(job.host.buffer, &a, &handle[0], NULL));
     MP_OK(xep_buffer_reset(job.host.buffer));
@@ -270,7 +270,7 @@ static void after_a_reset(xep_group_t *group, const char *mode, void *stream)
         for (int again = 0; again < 2; again++) replay_in_vain(&job[0], graph);
         cuda_job_check_recv(&job[0], handle);
         xep_handle_release(handle);
-        check_told(&job[0], XEP_ERR_PROTOCOL, "a CUDA graph from before a reset was launched, and did nothing");
+        check_told(&job[0], XEP_ERR_PROTOCOL, "from before a reset was launched, and did nothing");
     }
     cuda_rig_free_graph(graph);
     MP_OK(xep_buffer_reset(job[0].host.buffer));
@@ -298,7 +298,10 @@ static void told_later(xep_group_t *group, const char *mode, void *stream)
         cuda_job_check_recv(&job, handle);
         if (mp_rank() == 0) cuda_rig_put((int64_t *)job.idx + 5, &wrong, sizeof wrong, stream);
         for (int again = 0; again < 2; again++) cuda_rig_replay(graph, stream);
-        check_told(&job, XEP_ERR_PROTOCOL, mp_rank() == 0 ? "invalid topk_idx[2][1]" : "topk_idx of rank 0");
+        check_told(&job, XEP_ERR_PROTOCOL,
+                   mp_rank() == 0 ? "invalid topk_idx[2][1]"
+                   : job.staged   ? "given up by rank 0"
+                                  : "topk_idx of rank 0");
         MP_OK(xep_buffer_reset(job.host.buffer));
         cuda_rig_free_graph(graph);
         cuda_job_payload(&job, 7);
@@ -331,7 +334,9 @@ void cuda_graphs_exact(xep_group_t *group, void *stream)
     for (int cached = 0; cached < 2; cached++) {
         a = cuda_job_dispatch(&job, cached ? handle : NULL);
         MP_SAYS(XEP_ERR_INVALID,
-                "is being captured (one that is not, or XEP_DISPATCH_COUNTS_THERE with a capacity: the host waits",
+                job.staged ? "is being captured (one that is not, with a dispatch of this mode, where ranks are not"
+                           : "is being captured (one that is not, or XEP_DISPATCH_COUNTS_THERE with a capacity: the "
+                             "host waits",
                 xep_dispatch(job.host.buffer, &a, &none, NULL));
     }
     cuda_rig_free_graph(cuda_rig_graph(stream));

@@ -323,7 +323,7 @@ static void of_normal(xep_group_t *group, int staged)
     if (runs("after")) cuda_after(group, streams);
     if (runs("experts") && !staged) cuda_experts(group, streams[0]);
     if (runs("refuse-experts") && !staged) cuda_refuse_experts(group, streams[0]);
-    if (runs("graphs-exact") && !staged) cuda_graphs_exact(group, streams[0]);
+    if (runs("graphs-exact") && (!staged || cuda_captures_staged())) cuda_graphs_exact(group, streams[0]);
     if (runs("refuse-stream")) cuda_refuse_stream(group, streams[0]);
     if (runs("refuse-device")) cuda_refuse_no_device(group);
     if (runs("refuse-machine")) cuda_refuse_machine(group);
@@ -345,7 +345,7 @@ int main(int argc, char **argv)
     for (int i = 0; i < STREAMS; i++) streams[i] = cuda_rig_stream();
     if (strcmp(what, "lost") == 0) return cuda_lost(group, mode, streams[0]);
     if (strcmp(what, "dies") == 0) return cuda_death(group, mode, streams[0]);
-    const int staged = cuda_job_stages(group);
+    const int staged = cuda_job_stages(group), captures = cuda_captures_staged();
     only = what;
     if (runs("shapes")) shapes(group, mode);
     if (runs("rounds")) cuda_rounds_in_a_row(group, mode, streams);
@@ -355,7 +355,8 @@ int main(int argc, char **argv)
     if (runs("staged")) cuda_staged(group, mode, streams);
     if (runs("direct") && !is_ll(mode)) cuda_goes_direct(group, streams[0]);
     if (runs("standing") && !staged) cuda_standing(group, mode, streams[0]);
-    if (runs("graphs") && !staged) cuda_graphs(group, mode, streams[0]);
+    if (runs("graphs") && (!staged || (is_ll(mode) && captures))) cuda_graphs(group, mode, streams[0]);
+    if (runs("captured") && staged && is_ll(mode) && captures) cuda_captured(group, streams);
     if (runs("layouts")) cuda_layouts(group, mode, streams[0]);
     if (runs("broken")) cuda_broken(group, mode, streams[0]);
     if (runs("faults")) cuda_faults(group, mode, streams[0]);

@@ -64,6 +64,15 @@ void cuda_broken(xep_group_t *group, const char *mode, void *stream);
 /** Without a deadline a kernel waits as long as it takes; giving up on the group ends that, and nothing hangs. */
 void cuda_give_up(xep_group_t *group, void *stream);
 
+/* ---- cuda_captured.c: operations that are captured although their rows are staged */
+
+/** Whether they are in this process: a thread makes progress, and memory is pinned. */
+int cuda_captures_staged(void);
+/** Mode ll: ranks that differ, what cannot be captured, and buffers that end. */
+void cuda_captured(xep_group_t *group, void *streams[2]);
+/** Mode ll: the last rank dies between two launches. */
+void cuda_captured_death(cuda_job_t *job);
+
 /* ---- cuda_graphs.c: operations that are captured into CUDA graphs and replayed */
 
 /**

@@ -179,7 +179,7 @@ static void refusals(xep_group_t *group, const char *mode, void *streams[2])
     b.x = mp_input(handle, &stride);
     b.out = job.out;
     b.stream = streams[1];
-    MP_SAYS(XEP_ERR_INVALID, "is being captured", xep_combine(handle, &b, NULL));
+    if (!cuda_captures_staged()) MP_SAYS(XEP_ERR_INVALID, "is being captured", xep_combine(handle, &b, NULL));
     cuda_rig_free_graph(cuda_rig_graph(streams[1]));
     b.stream = streams[0];
     b.out = job.host.out;

@@ -70,6 +70,12 @@ staged() {
 only=${is_quick:+staged}
 staged 2 "ll $only" XEP_MAP=never XEP_PROGRESS=thread STANDIN_PINS_NOTHING=yes XEP_LOG=error
 staged 2 "normal $only" XEP_MAP=never STANDIN_SLOW_COPIES=100000 # counts are there before the rows
+# a device too old for kernels: graphs are refused, all else goes on
+staged 2 'll staged' XEP_MAP=never XEP_PROGRESS=thread STANDIN_FAILS=cuModuleLoadData
+# graphs of them, whose launches the thread goes on with
+staged 2 'll graphs' XEP_MAP=never XEP_PROGRESS=thread
+staged 2 'll captured' XEP_MAP=never XEP_PROGRESS=thread
+staged 2 'normal graphs-exact' XEP_MAP=never XEP_PROGRESS=thread
 # a UCX that knows CUDA has pinned the heap before
 env LD_LIBRARY_PATH="$tmp:$LD_LIBRARY_PATH" STANDIN_HAS_PINNED=yes XEP_MAP=never \
     timeout $((60 * ${XEP_TEST_SLOW:-1})) "$builddir/xep_run" -n 2 \
@@ -120,6 +126,10 @@ for mode in normal ll; do
         [ $? -eq 137 ] || { echo "FAIL: a rank that dies, $of_node ranks on a node, $mode"; failed=1; }
     done
 done
+
+LD_LIBRARY_PATH=$tmp:$LD_LIBRARY_PATH XEP_MAP=never XEP_PROGRESS=thread \
+    timeout $((60 * ${XEP_TEST_SLOW:-1})) "$builddir/xep_run" -k -n 3 "$program" ll dies
+[ $? -eq 137 ] || { echo 'FAIL: a rank that dies between two launches of a staged graph'; failed=1; }
 
 # a device that falls off under a dispatch: mapped, and staged
 for mode in normal ll; do
