@@ -385,7 +385,8 @@ static PyMethodDef functions[] = {
     {"check_tensor", (PyCFunction)(void (*)(void))check_tensor, METH_FASTCALL,
      "check_tensor($module, refuse, name, tensor, where, dtypes, *extents)\n--\n\n"
      "(where, *extents) of a contiguous tensor in host memory (where: 0) or that of a CUDA device (its number and one\n"
-     "more; -1: in either), of these element types (a bit for each Dtype) and extents (-1: any); else what refuse says."},
+     "more; -1: in either), of these element types (a bit for each Dtype) and extents (-1: any); else what refuse\n"
+     "says."},
     {"use_ml_dtypes", use_ml_dtypes, METH_VARARGS, "The numpy.dtype of bfloat16, float8_e4m3fn and float8_e5m2."},
     {"use_torch", use_torch, METH_VARARGS,
      "torch.Tensor, torch.empty, the device of host memory, the torch.dtype of each Dtype, the capsule of DLPack's\n"

@@ -18,8 +18,9 @@ static const xep_captured_record_t *record_of(const xep_graphs_t *graphs)
 }
 
 /*
- * The list is there, and all else that the device will read. The thread takes it for something that has moved, and looks
- * sharply for the next ask: it may not see that an operation has begun, which ends in the same round on the last rank.
+ * The list is there, and all else that the device will read. The thread takes it for something that has moved, and
+ * looks sharply for the next ask: it may not see that an operation has begun, which ends in the same round on the last
+ * rank.
  */
 static void answer(xep_graphs_t *graphs, uint32_t number, uint32_t count)
 {

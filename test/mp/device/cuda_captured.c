@@ -60,7 +60,7 @@ static void other_order(xep_group_t *group, void *stream)
     cuda_job_close(&job);
 }
 
-/* The last rank launches a graph where the others call: they hear in their next call that it has given the buffer up. */
+/* The last rank launches a graph where the others call: their next call says that it has given the buffer up. */
 static void launch_and_call(xep_group_t *group, void *stream)
 {
     cuda_job_t job;
