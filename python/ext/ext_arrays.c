@@ -199,7 +199,12 @@ static PyObject *check_tensor(PyObject *Py_UNUSED(module), PyObject *const *args
     const unsigned long dtypes = nargs > 5 ? PyLong_AsUnsignedLong(args[4]) : 0;
     if (PyErr_Occurred()) return NULL;
     int is_so = Py_TYPE(args[2]) == torch.tensor;
-    if (is_so && (look_torch("", args[2], where, &look) != 0 || look.element.where < 0)) PyErr_Clear(), is_so = 0;
+    if (is_so && look_torch("", args[2], where, &look) != 0) {
+        if (!PyErr_ExceptionMatches(PyExc_Exception)) return NULL; /* an interrupt */
+        PyErr_Clear();
+        is_so = 0;
+    }
+    is_so = is_so && look.element.where >= 0;
     if (is_so && (is_so = fits(&look, dtypes, args + 5, nargs - 5)) < 0) return NULL;
     if (!is_so) return PyObject_Vectorcall(args[0], args + 1, (size_t)nargs - 1, NULL);
     const Py_ssize_t found[1 + EXT_DIMS] = {look.element.where, look.shape[0], look.shape[1], look.shape[2]};

@@ -8,6 +8,7 @@
 
 #include <sched.h>
 
+#include "backoff.h"
 #include "group_abort.h"
 #include "members.h"
 #include "request.h"
@@ -33,7 +34,9 @@ xep_status_t xep_buffer_claim(xep_buffer_t *buffer)
 void xep_buffer_enter(xep_buffer_t *buffer)
 {
     int seen;
-    while (!take(buffer, XEP_ENTERED_BY_CALL, &seen)) sched_yield();
+    xep_backoff_t backoff;
+    xep_backoff_begin(&backoff, XEP_BACKOFF_RARE, UINT64_MAX);
+    while (!take(buffer, XEP_ENTERED_BY_CALL, &seen)) xep_backoff_wait(&backoff, 0);
 }
 
 int xep_buffer_try_enter(xep_buffer_t *buffer)
