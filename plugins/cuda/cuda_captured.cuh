@@ -29,13 +29,16 @@ extern "C" __global__ void __launch_bounds__(32) xep_cuda_ask(const __grid_const
     c.words->go = stopped == 0;
 }
 
-/* A warp a row; a block has as much of the list as fits beside it at once, as each load from the host takes long. */
+/*
+ * A warp a row, also of a list of many copies of few rows, as the experts of ll have. A block has as much of the list
+ * as fits beside it at once, as each load from the host takes long.
+ */
 extern "C" __global__ void __launch_bounds__(512) xep_cuda_copies(const __grid_constant__ xep_captured_t c)
 {
     enum { AT_ONCE = 64, WORDS = sizeof(xep_captured_copy_t) / sizeof(uint64_t) };
     __shared__ xep_captured_copy_t some[AT_ONCE];
-    const uint64_t warps = (uint64_t)gridDim.x * blockDim.x / 32,
-                   warp = ((uint64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;
+    const uint64_t warps = (uint64_t)gridDim.x * (blockDim.x / 32);
+    uint64_t row = threadIdx.x / 32 * (uint64_t)gridDim.x + blockIdx.x; /* of all those of the list */
     if (*(const volatile uint32_t *)&c.words->go == 0) return;
     const uint32_t count = *(const volatile uint32_t *)&c.board->count;
     for (uint32_t begin = 0; begin < count; begin += AT_ONCE) {
@@ -47,8 +50,9 @@ extern "C" __global__ void __launch_bounds__(512) xep_cuda_copies(const __grid_c
         for (uint32_t i = 0; i < n; i++) {
             const xep_captured_copy_t &a = some[i];
             const uint64_t odd = (uint64_t)a.to | (uint64_t)a.from | a.to_stride | a.from_stride | a.bytes;
-            for (uint64_t r = warp; r < a.rows; r += warps)
-                copy_row(a.to + r * a.to_stride, a.from + r * a.from_stride, a.bytes, odd);
+            for (; row < a.rows; row += warps)
+                copy_row(a.to + row * a.to_stride, a.from + row * a.from_stride, a.bytes, odd);
+            row -= a.rows;
         }
     }
     __threadfence_system(); /* what the host reads is there before the next ask */
