@@ -30,15 +30,15 @@ extern "C" __global__ void __launch_bounds__(32) xep_cuda_ask(const __grid_const
 }
 
 /*
- * A warp a row, also of a list of many copies of few rows, as the experts of ll have. A block has as much of the list
- * as fits beside it at once, as each load from the host takes long.
+ * A warp a part of a row: of long rows, and of many copies of few rows, as the experts of ll have, all warps take some.
+ * A block has as much of the list as fits beside it at once, as each load from the host takes long.
  */
 extern "C" __global__ void __launch_bounds__(512) xep_cuda_copies(const __grid_constant__ xep_captured_t c)
 {
-    enum { AT_ONCE = 64, WORDS = sizeof(xep_captured_copy_t) / sizeof(uint64_t) };
+    enum { AT_ONCE = 64, WORDS = sizeof(xep_captured_copy_t) / sizeof(uint64_t), PART_BYTES = 2048 };
     __shared__ xep_captured_copy_t some[AT_ONCE];
     const uint64_t warps = (uint64_t)gridDim.x * (blockDim.x / 32);
-    uint64_t row = threadIdx.x / 32 * (uint64_t)gridDim.x + blockIdx.x; /* of all those of the list */
+    uint64_t part = threadIdx.x / 32 * (uint64_t)gridDim.x + blockIdx.x; /* of all those of the list */
     if (*(const volatile uint32_t *)&c.words->go == 0) return;
     const uint32_t count = *(const volatile uint32_t *)&c.board->count;
     for (uint32_t begin = 0; begin < count; begin += AT_ONCE) {
@@ -50,9 +50,13 @@ extern "C" __global__ void __launch_bounds__(512) xep_cuda_copies(const __grid_c
         for (uint32_t i = 0; i < n; i++) {
             const xep_captured_copy_t &a = some[i];
             const uint64_t odd = (uint64_t)a.to | (uint64_t)a.from | a.to_stride | a.from_stride | a.bytes;
-            for (; row < a.rows; row += warps)
-                copy_row(a.to + row * a.to_stride, a.from + row * a.from_stride, a.bytes, odd);
-            row -= a.rows;
+            const uint64_t parts = (a.bytes + PART_BYTES - 1) / PART_BYTES;
+            for (; part < a.rows * parts; part += warps) {
+                const uint64_t row = part / parts, at = part % parts * PART_BYTES, left = a.bytes - at;
+                copy_row(a.to + row * a.to_stride + at, a.from + row * a.from_stride + at,
+                         left < PART_BYTES ? left : PART_BYTES, odd);
+            }
+            part -= a.rows * parts;
         }
     }
     __threadfence_system(); /* what the host reads is there before the next ask */
