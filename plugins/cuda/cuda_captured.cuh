@@ -59,7 +59,9 @@ extern "C" __global__ void __launch_bounds__(512) xep_cuda_copies(const __grid_c
             part -= a.rows * parts;
         }
     }
-    __threadfence_system(); /* what the host reads is there before the next ask */
+    /* what the host reads is there before the next ask; fences of warps come one after the other, 2 us each */
+    __syncthreads();
+    if (threadIdx.x == 0) __threadfence_system();
 }
 
 #endif
