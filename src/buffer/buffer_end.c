@@ -311,7 +311,8 @@ static xep_status_t agree_epoch(xep_buffer_t *buffer)
         own->reached[half].turn = buffer->turn;
         own->reached[half].quiesces = buffer->quiesces;
     }
-    xep_status_t status = meet(buffer, &all, buffer->timeout_ms);
+    /* others may have to wait for the buffer's timeout before they come */
+    xep_status_t status = meet(buffer, &all, buffer->group->timeout_ms);
     if (status != XEP_OK) return status;
     buffer->epoch = buffer->turn = buffer->quiesces = 0;
     for (uint32_t r = 0; r < buffer->shape.nranks; r++) {
