@@ -291,8 +291,9 @@ class Buffer(LowLatencyCalls):
                 pool.threads = self.num_sms if config is None else config.num_sms
             else:
                 pool.threads = self._threads and self._threads_here()
+            wide = hidden if sends is x else sends.shape[1]
             sent = pool.dispatch(
-                ordering.wait, experts, (tokens, hidden, topk), sends, routed, topk_weights, most, scales,
+                ordering.wait, experts, (tokens, wide, topk), sends, routed, topk_weights, most, scales,
                 num_worst_tokens, ordering.after, **options,
             )  # fmt: skip
             received = sent[0].recv

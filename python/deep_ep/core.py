@@ -198,7 +198,7 @@ class NormalPool(Pool):
         after: Optional[xep.Request] = None,
         **options: Any,
     ) -> Sent:
-        """shape: tokens, channels, selections. most: as of a Job; the others are those of xep.Buffer.dispatch().
+        """shape: tokens, channels of x, selections. most: as of a Job; the others are those of xep.Buffer.dispatch().
         Collective; blocks until every rank has told how many rows it sends, with wait until the rows are here. Where
         nobody waits for counts, for nothing, once there is memory."""
         tokens, hidden, topk = shape

@@ -418,8 +418,9 @@ class ElasticBuffer(Core):
             pool.threads = self._threads and self._threads_here()
         kept = topk_idx.clone() if copies else topk_idx
         sends = x if x.dtype in arguments.KNOWN else arguments.carried(x)
+        wide = hidden if sends is x else sends.shape[1]
         sent = pool.dispatch(
-            ordering.wait, experts, (tokens, hidden, topk), sends, topk_idx, topk_weights, counted_there, scales, worst,
+            ordering.wait, experts, (tokens, wide, topk), sends, topk_idx, topk_weights, counted_there, scales, worst,
             ordering.after, will_expand=fills and ordering.wait and stats is None,  # so nothing comes between
         )  # fmt: skip
         sms = align(sms, 2) if sms else MULTIPROCESSORS if pool.where else self._default_sms

@@ -219,6 +219,16 @@ def test_rows_are_bytes(world, dtype):
         assert all(torch.equal(row.view(torch.uint8), one.view(torch.uint8)) for row, one in zip(recv_x, wanted))
 
 
+def test_rows_as_long_and_twice_as_wide(world, buffer_of):
+    """Of as many channels, but of a type that is carried as two elements each: memory is made anew."""
+    idx, weights, buffer = world.topk_idx[world.rank], world.weights[world.rank], buffer_of()
+    arguments = layout_arguments(buffer.get_dispatch_layout(idx, world.experts))
+    for kind in (torch.float32, torch.float64):
+        x = torch.full((len(idx), 28), world.rank + 0.25, dtype=kind)
+        rows = buffer.dispatch(x, topk_idx=idx, topk_weights=weights, **arguments)[0]
+        assert rows.dtype == kind and rows[:, 27].tolist() == [r + 0.25 for r, _ in world.sources()]
+
+
 def test_previous_event_of_another_buffer(world, buffer_of):
     idx, weights = world.topk_idx[world.rank], world.weights[world.rank]
     x, other = rows_of("rank", world.rank + 1, len(idx)), buffer_of()
