@@ -45,7 +45,10 @@ static xep_status_t order_behind(const xep_buffer_t *buffer, xep_status_t given,
     return xep_request_order_stream(after, stream);
 }
 
-/* For devices: given, and behind what the stream has to come after. Whom claim refuses here it refuses in the call. */
+/*
+ * For devices: given, or the error of the request that the call comes after; and waits for launches on the stream. If
+ * another thread is in a call, the call itself says so.
+ */
 static xep_status_t come(xep_buffer_t *buffer, xep_status_t given, xep_request_t *after, void *stream,
                          int32_t timeout_ms)
 {

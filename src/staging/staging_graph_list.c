@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Long arrays become rows, so that all warps have some. Addresses were checked when the operation was captured. */
+/* Arrays are one row. Addresses were checked when the operation was captured. */
 #include <string.h>
 
 #include "staging_graph.h"
-
-enum { PART = 4096 };
 
 static xep_copy_list_t *list_of(xep_device_t *device)
 {
@@ -21,7 +19,7 @@ static xep_status_t append(xep_copy_list_t *list, const xep_captured_copy_t *cop
     return XEP_OK;
 }
 
-/* Counts and places are the mode's, in memory that is not pinned. Each array is one row. */
+/* Counts and places are the mode's, in memory that is not pinned. */
 static xep_status_t keep(xep_copy_list_t *list, const void **from_p, uint64_t bytes)
 {
     const uint64_t room = (bytes + 15) / 16 * 16, at = (uintptr_t)*from_p - (uintptr_t)list->pinned;
@@ -38,16 +36,13 @@ static xep_status_t list_copy(xep_device_t *device, void *to, size_t to_stride, 
                               size_t bytes, size_t rows, void *stream)
 {
     xep_copy_list_t *list = list_of(device);
-    const uint64_t all = bytes * rows, whole = all / PART;
     (void)stream;
     if (list->is_capture) return XEP_OK;
     if (rows != 1 && (to_stride != bytes || from_stride != bytes))
         return append(list, &(xep_captured_copy_t){to, from, to_stride, from_stride, bytes, rows});
-    xep_status_t status = keep(list, &from, all);
-    if (status == XEP_OK) status = append(list, &(xep_captured_copy_t){to, from, PART, PART, PART, whole});
+    xep_status_t status = keep(list, &from, bytes * rows);
     if (status != XEP_OK) return status;
-    return append(list, &(xep_captured_copy_t){(char *)to + whole * PART, (const char *)from + whole * PART, 0, 0,
-                                               all - whole * PART, 1});
+    return append(list, &(xep_captured_copy_t){.to = to, .from = from, .bytes = bytes * rows, .rows = 1});
 }
 
 static xep_status_t list_check(xep_device_t *device, const char *name, const void *address)
