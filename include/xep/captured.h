@@ -44,7 +44,7 @@ typedef struct xep_captured_board {
     uint32_t more[30];
 } xep_captured_board_t;
 
-/** Of the device, zeroed. */
+/** In memory of the device, all 0 at first. */
 typedef struct xep_captured_words {
     uint32_t number, go;
 } xep_captured_words_t;

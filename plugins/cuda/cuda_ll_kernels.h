@@ -32,7 +32,7 @@ typedef struct xep_cuda_ll_words {
 } xep_cuda_ll_words_t;
 
 /**
- * What a rank tells every other about the handle in one of its slots, on buffers that push rows. For each area: the
+ * Where rows are pushed, each rank tells all others this about the handle in one of its slots. For each area: the
  * epoch of its last combine, and, written before it, what ranks must agree on, 32 bits to a word, with the low half of
  * the epoch above them. As long as a cache line of a device.
  */

@@ -280,8 +280,8 @@ int ll_weights_are_owners(const ll_slot_t *slot);
 void ll_fill_notice(const ll_t *mode, const xep_op_t *op, ll_notice_t *notice);
 
 /**
- * Of the packet a notice announces, all but where it is; with so many bytes beside a row. Source and receiver compute
- * the same offsets, from the same notice and the fields that all agree on.
+ * Fills in all of a packet but where it is. notice: announces it. beside: bytes that travel beside a row. Source and
+ * receiver compute the same offsets, from the same notice and the fields that all agree on.
  */
 void ll_make_packet(const ll_notice_t *notice, uint64_t beside, ll_packet_t *packet);
 

@@ -122,6 +122,7 @@ class Delivery(Ending):
 _UNIT = 2 << 20  # bytes, of which sizes are multiples
 _PART = 32  # bytes, of which the parts of a token are
 _MOST_TOPK = 32
+_COMMON_WAYS = (None, None, False, False, 0, 0)  # of most calls, which nothing orders but the stream: see _order()
 _CHANNEL_TOKENS = 1280
 _SECONDS = 300  # num_cpu_timeout_secs, if nothing else is said
 MULTIPROCESSORS = 24  # of a CUDA device, where num_sms does not say how many
@@ -322,13 +323,9 @@ class ElasticBuffer(Core):
         where, tokens, hidden = check("x", x, arguments.ANYWHERE, arguments.ANY, -1, -1)
         pool = self._pools[NormalPool, where]
         before, ordering = previous_event_before_epilogue, pool.here
-        if before is not None:
-            before = event_of(before, "previous_event_before_epilogue")
-        waits = previous_event is not None or async_with_compute_stream or allocate_on_comm_stream
-        if waits or num_sms != 0 or num_qps != 0:
-            self._check_ways(previous_event, allocate_on_comm_stream, num_sms, num_qps)
-        if waits:
-            ordering = self._ordering(pool, previous_event, async_with_compute_stream, allocate_on_comm_stream)
+        ways = (previous_event, before, async_with_compute_stream, allocate_on_comm_stream, num_sms, num_qps)
+        if ways != _COMMON_WAYS:
+            before, ordering = self._order(pool, *ways)
         if do_zero_padding and not do_expand:
             raise WrongValue("do_zero_padding: expected do_expand with it, else there are no gaps")
         stats, found = cumulative_local_expert_recv_stats, None if handle is None else self._own(handle, pool)
@@ -486,13 +483,9 @@ class ElasticBuffer(Core):
         where, rows, hidden = check("x", x, arguments.ANYWHERE, arguments.COMBINED, -1, -1)
         pool = self._pools[NormalPool, where]
         before, ordering = previous_event_before_epilogue, pool.here
-        if before is not None:
-            before = event_of(before, "previous_event_before_epilogue")
-        waits = previous_event is not None or async_with_compute_stream or allocate_on_comm_stream
-        if waits or num_sms != 0 or num_qps != 0:
-            self._check_ways(previous_event, allocate_on_comm_stream, num_sms, num_qps)
-        if waits:
-            ordering = self._ordering(pool, previous_event, async_with_compute_stream, allocate_on_comm_stream)
+        ways = (previous_event, before, async_with_compute_stream, allocate_on_comm_stream, num_sms, num_qps)
+        if ways != _COMMON_WAYS:
+            before, ordering = self._order(pool, *ways)
         found = self._own(handle, pool)
         least, most = (found.num_expanded_tokens,) * 2 if found.do_expand else (found.rows, found.capacity)
         if not least <= rows <= most:
@@ -539,12 +532,21 @@ class ElasticBuffer(Core):
 
     # ---- arguments ----
 
-    def _check_ways(self, previous_event: Any, allocate_on_comm_stream: bool, num_sms: int, num_qps: int) -> None:
-        if previous_event is not None and not allocate_on_comm_stream:
+    def _order(
+        self, pool: NormalPool, previous_event: Any, before: Any, asynchronous: bool, on_comm: bool,
+        num_sms: int, num_qps: int,
+    ) -> tuple[Optional[EventHandle], Ordering]:  # fmt: skip
+        """(the event before the epilogue, or None; what the call is ordered by). before: as it was given."""
+        if before is not None:
+            before = event_of(before, "previous_event_before_epilogue")
+        if previous_event is not None and not on_comm:
             raise WrongValue("allocate_on_comm_stream: expected True with previous_event")
         integer("num_sms", num_sms, 0)
         if integer("num_qps", num_qps, 0) > self.num_allocated_qps:
             raise WrongValue(f"num_qps: expected at most num_allocated_qps, {self.num_allocated_qps}, got {num_qps}")
+        if previous_event is None and not (asynchronous or on_comm):
+            return before, pool.here
+        return before, self._ordering(pool, previous_event, asynchronous, on_comm)
 
     def _own(self, handle: Any, pool: NormalPool) -> Routed:
         """Of a handle that a dispatch of this Buffer made; or a program, which is collective the first time."""

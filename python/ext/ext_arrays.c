@@ -190,7 +190,7 @@ static int fits(const ext_array_t *look, unsigned long dtypes, PyObject *const *
     return is_dense(look);
 }
 
-/* What is not so at first sight, refuse looks at: it has the words, and knows of types that the library has not. */
+/* A tensor that does not fit at first sight goes to refuse, which knows more types, and writes the error. */
 static PyObject *check_tensor(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
     ext_array_t look = {.ndim = 0};

@@ -33,8 +33,8 @@ typedef struct xep_areas {
 } xep_areas_t;
 
 /**
- * Who has the buffer: a call, which may wait; or, briefly, what does not: the task, a release. MARKED beside either:
- * another thread has left marks. 0: nobody. In one word, so that no thread leaves without having seen a mark.
+ * Who has the buffer. BY_CALL: a call, which may wait; BRIEFLY: the task, a release or what else does not wait; 0:
+ * nobody. MARKED, with one of the two: another thread has left marks. One word, so no thread leaves without seeing one.
  */
 enum { XEP_ENTERED_BY_CALL = 1, XEP_ENTERED_BRIEFLY = 2, XEP_ENTERED_MARKED = 4 };
 

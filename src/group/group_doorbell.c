@@ -23,7 +23,7 @@ _Static_assert(sizeof(line_t) == 64, "one writer a cache line");
 typedef struct doorbells {
     _Atomic uint64_t rings; /* counted up by ranks after they have written ended */
     uint64_t pad[7];
-    _Atomic uint32_t asleep; /* whom the owner sleeps for, see below */
+    _Atomic uint32_t asleep; /* 1 + the rank that the owner sleeps for; 0: it is awake */
     uint32_t rest[15];
     line_t lines[]; /* [nranks] */
 } doorbells_t;

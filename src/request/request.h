@@ -30,7 +30,7 @@ typedef enum {
     XEP_HANDLE_FAILED   /* its dispatch failed; waits for the release */
 } xep_handle_state_t;
 
-/** Of what kind the outputs of pieces are: the first that were taken have said it. */
+/** What outputs the pieces of a dispatch have: the first ones that are taken decide. */
 typedef struct xep_outputs {
     enum { XEP_OUTPUTS_UNKNOWN, XEP_OUTPUTS_NONE, XEP_OUTPUTS_TAKEN } state;
     xep_dtype_t dtype;
@@ -38,7 +38,7 @@ typedef struct xep_outputs {
     int weighted; /* means nothing on a rank without rows */
 } xep_outputs_t;
 
-/** Of a dispatch whose payloads are packed behind the scales (packed_payloads.h). */
+/** A dispatch whose payloads are packed behind its scales (packed_payloads.h). */
 typedef struct xep_packed {
     uint32_t nscales, npayloads; /* the caller's; npayloads 0: none are */
     xep_recv_t shown;
