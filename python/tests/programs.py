@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pathlib
+import random
+import socket
 import subprocess
 import sys
 import textwrap
@@ -32,3 +36,16 @@ def run(
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=90 * SLOW)
     assert done.returncode == 0, done.stderr + done.stdout
     return done
+
+
+def free_ports(count: int) -> int:
+    """The first of so many in a row. They are none that the kernel hands out by itself: such a one may be somebody's
+    by the time that a program, seconds later, listens."""
+    handed_out = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    for _ in range(100):
+        first = random.randrange(10000, handed_out - count)
+        with contextlib.ExitStack() as probes, contextlib.suppress(OSError):
+            for port in range(first, first + count):
+                probes.enter_context(socket.socket()).bind(("", port))
+            return first
+    raise OSError(f"there are no {count} free ports in a row")

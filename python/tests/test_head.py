@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import socket
 import subprocess
 import sys
 import textwrap
@@ -222,11 +221,8 @@ PROGRAM = """
 
 def test_program():
     """Two processes, as DeepEP's tests spawn them."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = str(one.getsockname()[1])
     python = os.environ.get("XEP_TEST_FORKS", sys.executable)
-    environment = dict(os.environ, MASTER_PORT=port, PYTHONPATH=":".join(sys.path))
+    environment = dict(os.environ, MASTER_PORT=str(programs.free_ports(1)), PYTHONPATH=":".join(sys.path))
     environment["XEP_LIBRARY"] = xep.library_info().library_path
     ranks = [
         subprocess.Popen(

@@ -15,13 +15,13 @@ import os
 import pathlib
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from typing import Any, Optional
 
 import entry_points
 import forks
+import programs
 import pytest
 
 import xep
@@ -35,6 +35,7 @@ IN_TIME = 200 * int(os.environ.get("XEP_TEST_SLOW", "1"))  # seconds for an engi
 NEW = 8  # tokens for each prompt
 PROMPTS = [[1, 2, 3, 4, 5], [7, 8, 9], list(range(20, 90)), [11]]
 IDLE_STEPS = int(os.environ.get("XEP_TEST_IDLE_STEPS", "120"))
+PORTS = 10  # that vLLM keeps for the first rank of its data parallelism; each rank has as many of its own
 LONG = 40  # tokens for each of the prompts of a rank beside which the other one has none, 8 at a time
 MANY = [[number % 200 + 1, number // 200 + 1] for number in range(-(-IDLE_STEPS // LONG) * 8)]
 
@@ -80,12 +81,6 @@ def model(models):
     return models / "qwen3_moe"
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 @dataclasses.dataclass
 class Round:
     """prompts: of each rank. trouble: of each rank, a word of vllm_trouble.py. new: tokens for each prompt."""
@@ -118,7 +113,8 @@ def generate(
     file, ranks = folder / "job.json", len(rounds[0].prompts) * tensor
     file.write_text(json.dumps(dict(
         ranks=ranks, tensor=tensor, options=options or {}, rounds=[dataclasses.asdict(each) for each in rounds],
-        model=str(model), compiled=compiled, port=free_port(), in_time=IN_TIME,
+        model=str(model), compiled=compiled, in_time=IN_TIME, ports=PORTS,
+        port=programs.free_ports(PORTS * (1 + ranks)),
     )))  # fmt: skip
     started = forks.Forks(folder, plugins, dict(environment, XEP_TEST_TROUBLE=str(file)))
     for rank in range(ranks):

@@ -89,9 +89,11 @@ def generate(llm: Any, prompts: list, new: int) -> list:
     return [list(answer.outputs[0].token_ids) for answer in done]
 
 
-def place(rank: int, ranks: int, tensor: int, port: int) -> dict:
+def place(rank: int, ranks: int, tensor: int, port: int, ports: int) -> dict:
     """Sets environment variables, as a launcher does, and returns vLLM's options. Each rank of a tensor-parallel group
-    has an engine of its own, too, as under torchrun."""
+    has an engine of its own, too, as under torchrun. The first ports, from port on, are for all; those that a rank's
+    engine looks for follow, for each rank its own."""
+    os.environ["VLLM_PORT"] = str(port + ports * (1 + rank))
     if tensor == 1:
         os.environ.update(VLLM_DP_RANK=str(rank), VLLM_DP_SIZE=str(ranks), VLLM_DP_MASTER_PORT=str(port))
         return dict(distributed_executor_backend="uni")
@@ -109,7 +111,7 @@ def be_rank(file: pathlib.Path, rank: int) -> None:
     """file: JSON, as test_vllm.py writes it; answers to round 2 go to FILE.2.RANK."""
     job = json.loads(file.read_text())
     ranks, tensor = job["ranks"], job["tensor"]
-    options = {**place(rank, ranks, tensor, job["port"]), **job["options"]}
+    options = {**place(rank, ranks, tensor, job["port"], job["ports"]), **job["options"]}
     from vllm import LLM
 
     llm = LLM(
