@@ -3,7 +3,6 @@
 #include <stdio.h>
 
 #include "balance.h"
-#include "buffer_give_up.h"
 #include "error.h"
 #include "group_wait.h"
 #include "members.h"
@@ -94,9 +93,8 @@ static xep_status_t look(void *arg)
 
 static xep_status_t hope(void *arg)
 {
-    const xep_buffer_t *buffer = ((const round_t *)arg)->buffer;
-    const xep_status_t status = xep_buffer_check_aborted(buffer);
-    return status == XEP_INPROGRESS ? xep_buffer_check_given_up(buffer, buffer->epoch + 1) : status;
+    xep_buffer_t *buffer = ((const round_t *)arg)->buffer;
+    return xep_request_hope(buffer, buffer->epoch + 1);
 }
 
 static void explain(void *arg, char *text, size_t bytes)

@@ -110,11 +110,6 @@ static xep_status_t hope_for_all(void *arg)
     return xep_clock_ns() < leaving->until_ns ? XEP_INPROGRESS : status;
 }
 
-static xep_buffer_line_t *lines_of(const xep_buffer_t *buffer)
-{
-    return (xep_buffer_line_t *)(void *)((char *)buffer->heap->base + buffer->areas.lines);
-}
-
 /** What each rank says to all others, and waits for from them: a word of its line, and bytes of it that come before. */
 typedef struct meeting {
     size_t word; /* offset in a line */
@@ -149,11 +144,18 @@ static xep_status_t meet(xep_buffer_t *buffer, const meeting_t *meeting, int32_t
     return status == XEP_OK ? xep_group_wait_words(group, &words, deadline_ns) : status;
 }
 
+/* Another thread of this rank has called xep_buffer_abort(). */
+static xep_status_t check_aborted(const xep_buffer_t *buffer)
+{
+    if (!atomic_load_explicit(&buffer->abort_called, memory_order_relaxed)) return XEP_INPROGRESS;
+    return xep_fail(XEP_ERR_BROKEN, "this rank called xep_buffer_abort()");
+}
+
 /* For a rank that does not come to the reset any more. */
 static xep_status_t hope_for_quiet(void *arg)
 {
     const xep_buffer_t *buffer = arg;
-    xep_status_t status = xep_buffer_check_aborted(buffer);
+    xep_status_t status = check_aborted(buffer);
     if (status == XEP_INPROGRESS) status = xep_buffer_check_given_up(buffer, buffer->epoch);
     return status == XEP_INPROGRESS ? xep_buffer_check_left(buffer, buffer->quiesces) : status;
 }
@@ -284,7 +286,7 @@ xep_status_t xep_buffer_close(xep_buffer_t *buffer)
 
 static xep_status_t hope_for_reset(void *arg)
 {
-    const xep_status_t status = xep_buffer_check_aborted(arg);
+    const xep_status_t status = check_aborted(arg);
     return status == XEP_INPROGRESS ? xep_buffer_check_left(arg, UINT64_MAX) : status;
 }
 
@@ -298,7 +300,7 @@ static xep_status_t agree_epoch(xep_buffer_t *buffer)
 {
     const uint64_t number = buffer->resets + 1;
     const size_t half = number % 2;
-    xep_buffer_line_t *lines = lines_of(buffer), *own = &lines[buffer->shape.rank];
+    xep_buffer_line_t *lines = xep_buffer_lines(buffer), *own = &lines[buffer->shape.rank];
     const meeting_t all = {.word = offsetof(xep_buffer_line_t, came),
                            .value = number,
                            .data = offsetof(xep_buffer_line_t, reached) + half * sizeof own->reached[0],

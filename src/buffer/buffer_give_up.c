@@ -13,25 +13,9 @@ static uint64_t wall_ms(void)
     return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
-static uint64_t line_offset(const xep_buffer_t *buffer, uint32_t rank)
-{
-    return buffer->areas.lines + rank * sizeof(xep_buffer_line_t);
-}
-
-static xep_buffer_line_t *line_of(const xep_buffer_t *buffer, uint32_t rank)
-{
-    return (xep_buffer_line_t *)(void *)((char *)buffer->heap->base + line_offset(buffer, rank));
-}
-
-xep_status_t xep_buffer_check_aborted(const xep_buffer_t *buffer)
-{
-    if (!atomic_load_explicit(&buffer->abort_called, memory_order_relaxed)) return XEP_INPROGRESS;
-    return xep_fail(XEP_ERR_BROKEN, "this rank called xep_buffer_abort()");
-}
-
 void xep_buffer_blame_expert(xep_buffer_t *buffer, uint32_t expert)
 {
-    line_of(buffer, buffer->shape.rank)->expert = expert + 1;
+    xep_buffer_lines(buffer)[buffer->shape.rank].expert = expert + 1;
 }
 
 /*
@@ -43,8 +27,8 @@ void xep_buffer_give_up(xep_buffer_t *buffer, uint64_t epoch, xep_status_t why)
 {
     const uint32_t rank = buffer->shape.rank;
     xep_wire_t *wire = &buffer->heap->wire;
-    xep_buffer_line_t *own = line_of(buffer, rank);
-    const uint64_t at = line_offset(buffer, rank), said = at + offsetof(xep_buffer_line_t, when_ms);
+    xep_buffer_line_t *own = &xep_buffer_lines(buffer)[rank];
+    const uint64_t at = buffer->areas.lines + rank * sizeof *own, said = at + offsetof(xep_buffer_line_t, when_ms);
     if (buffer->goes_on || why == XEP_ERR_PEER) return;
     if (own->given_up > buffer->reset_epoch) {
         own->expert = 0;
@@ -72,7 +56,7 @@ static uint64_t load(const uint64_t *word)
 xep_status_t xep_buffer_check_left(const xep_buffer_t *buffer, uint64_t quiet)
 {
     for (uint32_t r = 0; r < buffer->shape.nranks; r++) {
-        const xep_buffer_line_t *line = line_of(buffer, r);
+        const xep_buffer_line_t *line = &xep_buffer_lines(buffer)[r];
         if (load(&line->left) != 0 && load(&line->quiet) < quiet)
             return xep_fail(XEP_ERR_BROKEN, "rank %u destroys the buffer", r);
     }
@@ -95,14 +79,15 @@ static xep_status_t tell(const xep_buffer_line_t *line, uint32_t rank)
 /* A death counts more: others give up because of it. */
 xep_status_t xep_buffer_check_given_up(const xep_buffer_t *buffer, uint64_t epoch)
 {
+    const xep_buffer_line_t *lines = xep_buffer_lines(buffer);
     uint32_t first = buffer->shape.nranks;
     if (buffer->goes_on) return XEP_INPROGRESS;
     for (uint32_t r = 0; r < buffer->shape.nranks; r++) {
-        const uint64_t word = load(&line_of(buffer, r)->given_up);
+        const uint64_t word = load(&lines[r].given_up);
         if (word <= buffer->reset_epoch || word > epoch || r == buffer->shape.rank) continue;
-        if (first == buffer->shape.nranks || line_of(buffer, r)->when_ms < line_of(buffer, first)->when_ms) first = r;
+        if (first == buffer->shape.nranks || lines[r].when_ms < lines[first].when_ms) first = r;
     }
     if (first == buffer->shape.nranks) return XEP_INPROGRESS;
     xep_status_t status = xep_group_check_peers(buffer->group, 0);
-    return status == XEP_OK ? tell(line_of(buffer, first), first) : status;
+    return status == XEP_OK ? tell(&lines[first], first) : status;
 }

@@ -31,11 +31,11 @@ typedef struct xep_buffer_line {
 } xep_buffer_line_t;
 _Static_assert(sizeof(xep_buffer_line_t) == 96, "written by peers");
 
-/**
- * XEP_INPROGRESS, or XEP_ERR_BROKEN: another thread of this rank has called xep_buffer_abort() meanwhile. The mark
- * stays, as the other ranks are told where this thread leaves the buffer.
- */
-xep_status_t xep_buffer_check_aborted(const xep_buffer_t *buffer);
+/** [nranks] as this rank has them. */
+static inline xep_buffer_line_t *xep_buffer_lines(const xep_buffer_t *buffer)
+{
+    return (xep_buffer_line_t *)(void *)((char *)buffer->heap->base + buffer->areas.lines);
+}
 
 /** What the next call of xep_buffer_give_up() tells beside a status: the global number of an expert. */
 void xep_buffer_blame_expert(xep_buffer_t *buffer, uint32_t expert);

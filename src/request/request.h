@@ -164,7 +164,13 @@ void xep_request_advance_all(xep_buffer_t *buffer);
 /** Chooses how operations of a buffer go on, when it is opened. */
 void xep_request_choose_progress(xep_buffer_t *buffer);
 
-/** The same as the task of a buffer: nothing where another thread is in the buffer. */
+/**
+ * What a wait in a buffer asks every few ms, beside what it waits for: heeds marks. XEP_INPROGRESS, or why there is no
+ * point in waiting for an operation of that epoch: it was aborted here, or another rank has given it up.
+ */
+xep_status_t xep_request_hope(xep_buffer_t *buffer, uint64_t epoch);
+
+/** xep_request_advance_all() as the task of a buffer: nothing where another thread is in the buffer. */
 void xep_request_run_task(xep_group_task_t *task);
 
 /* ---- request_begin.c ---- */

@@ -10,6 +10,7 @@
 #include <stdio.h>
 
 #include "buffer.h"
+#include "buffer_give_up.h"
 #include "group_abort.h"
 #include "members.h"
 #include "packed_payloads.h"
@@ -108,6 +109,12 @@ void xep_request_advance_all(xep_buffer_t *buffer)
         left--;
         advance(&buffer->requests[i]);
     }
+}
+
+xep_status_t xep_request_hope(xep_buffer_t *buffer, uint64_t epoch)
+{
+    xep_request_heed_marks(buffer);
+    return buffer->broken ? xep_buffer_usable(buffer) : xep_buffer_check_given_up(buffer, epoch);
 }
 
 /* Not a wait: whoever is in the buffer makes its progress anyway, and may be this thread. */

@@ -72,9 +72,8 @@ static void account_for_request(void *arg, xep_account_t *account)
 static xep_status_t hope_for_request(void *arg)
 {
     xep_request_t *req = arg;
-    xep_request_heed_marks(req->buffer);
     if (req->buffer->announce != NULL) xep_announce_push(req->buffer);
-    xep_status_t status = xep_buffer_check_given_up(req->buffer, req->op.epoch);
+    xep_status_t status = xep_request_hope(req->buffer, req->op.epoch);
     req->given_up = status != XEP_INPROGRESS;
     return status;
 }
@@ -256,8 +255,7 @@ static xep_status_t look_at_memory(void *arg)
 static xep_status_t hope_for_memory(void *arg)
 {
     xep_buffer_t *buffer = ((const memory_look_t *)arg)->buffer;
-    xep_request_heed_marks(buffer);
-    return xep_buffer_check_given_up(buffer, buffer->epoch + 1);
+    return xep_request_hope(buffer, buffer->epoch + 1);
 }
 
 static void explain_memory(void *arg, char *text, size_t bytes)

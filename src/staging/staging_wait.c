@@ -27,6 +27,12 @@ static xep_status_t look_at_stream(void *arg)
     return look->buffer->device->ops->reached(look->buffer->device, 0);
 }
 
+static xep_status_t hope_for_stream(void *arg)
+{
+    const stream_look_t *look = arg;
+    return xep_request_hope(look->buffer, look->req == NULL ? look->buffer->epoch + 1 : look->req->op.epoch);
+}
+
 static void explain_stream(void *arg, char *text, size_t bytes)
 {
     const stream_look_t *look = arg;
@@ -64,6 +70,7 @@ static xep_status_t wait_for(stream_look_t *look, int32_t timeout_ms)
                        .arg = look,
                        .deadline_ns = xep_deadline(timeout_ms),
                        .account = look->kind == XEP_WAITS_NOWHERE ? NULL : account_for_stream,
+                       .hope = hope_for_stream,
                        .explain = explain_stream};
     char text[XEP_REASON_BYTES];
     xep_status_t status = xep_group_explain(&wait, xep_group_wait(buffer->group, &wait));
@@ -102,6 +109,7 @@ void xep_staging_stay(xep_request_t *req)
     xep_wait_t wait = {.look = look_at_stream,
                        .arg = &look,
                        .deadline_ns = xep_deadline(req->op.timeout_ms),
+                       .hope = hope_for_stream,
                        .explain = explain_stream};
     if (buffer->plugin.plugin->begins_early != XEP_BEGINS_IN_CALL || req->state != XEP_REQUEST_ACTIVE) return;
     xep_status_t status = xep_group_wait(buffer->group, &wait);

@@ -6,7 +6,6 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "cuda_job.h"
 #include "cuda_rig.h"
@@ -61,8 +60,7 @@ static void goes_on_in_a_wait(xep_group_t *group, const char *mode, void *stream
 
 static void *let_go(void *counter)
 {
-    const struct timespec while_ago = {.tv_nsec = 200 * 1000 * 1000};
-    nanosleep(&while_ago, NULL);
+    mp_sleep_us(200 * 1000);
     atomic_store((atomic_int *)counter, 1);
     return NULL;
 }
@@ -135,22 +133,36 @@ static void stream_stands(xep_group_t *group, const char *mode, void *streams[2]
     cuda_job_close(&job);
 }
 
-/* That of one rank: the others hear at once that it does not come, though they would wait for long. */
-static void one_stream_stands(xep_group_t *group, const char *mode, void *streams[2])
+static void *abort_later(void *buffer)
 {
+    mp_sleep_us(200 * 1000);
+    xep_buffer_abort(buffer);
+    return NULL;
+}
+
+/*
+ * That of one rank, until its time is over or another of its threads aborts the buffer: the others hear at once that it
+ * does not come, though they would wait for long.
+ */
+static void one_stream_stands(xep_group_t *group, const char *mode, void *streams[2], int aborts)
+{
+    const char *said = aborts ? "this rank called xep_buffer_abort()" : "when its stream has come to it";
     const mp_case_t c = small_case(mode);
     const int is_last = mp_rank() == mp_nranks() - 1;
     cuda_job_t job;
+    pthread_t thread;
     atomic_int *given_up = mp_counter(group);
     cuda_job_open(&job, &c, 5, group, streams[0]);
     cuda_job_round(&job);
+    if (aborts && is_last) MP_CHECK(pthread_create(&thread, NULL, abort_later, job.host.buffer) == 0);
     if (is_last) cuda_rig_hold(streams[1], given_up, 1);
     const double begin = mp_now();
     xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
-    a.timeout_ms = is_last ? 200 : 40000;
+    a.timeout_ms = is_last && !aborts ? 200 : 40000;
     a.stream = streams[1];
-    MP_REFUSES(&job.host, &a, XEP_ERR_TIMEOUT, is_last ? "when its stream has come to it" : "given up by rank ");
+    MP_REFUSES(&job.host, &a, aborts ? XEP_ERR_BROKEN : XEP_ERR_TIMEOUT, is_last ? said : "given up by rank ");
     MP_CHECK(mp_now() - begin < 20);
+    if (aborts && is_last) MP_CHECK(pthread_join(thread, NULL) == 0);
     if (is_last) ++*given_up;
     MP_OK(xep_buffer_reset(job.host.buffer));
     cuda_job_round(&job);
@@ -395,7 +407,8 @@ void cuda_staged(xep_group_t *group, const char *mode, void *streams[2])
     goes_on_in_a_wait(group, mode, streams);
     slot_again(group, mode, streams);
     stream_stands(group, mode, streams);
-    one_stream_stands(group, mode, streams);
+    one_stream_stands(group, mode, streams, 0);
+    one_stream_stands(group, mode, streams, 1);
     refusals(group, mode, streams);
     told_at_once(group, mode, streams[0]);
     scales(group, mode, streams[0]);
