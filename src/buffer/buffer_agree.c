@@ -128,12 +128,13 @@ static xep_status_t compare_terms(xep_group_t *group, const xep_buffer_params_t 
 }
 
 /* Ranks that asked for no room have zeros there, which do not count. */
-static xep_status_t check_room(const terms_t *all, uint32_t nranks)
+static xep_status_t check_room(const xep_group_t *group, const terms_t *all)
 {
+    const uint32_t nranks = group->nranks;
     xep_room_view_t *views = calloc(nranks, sizeof *views);
     if (views == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the views of %u ranks", nranks);
     for (uint32_t r = 0; r < nranks; r++) views[r] = all[r].room;
-    xep_status_t status = xep_room_check_together(views, nranks, all[0].bytes);
+    xep_status_t status = xep_room_check_together(views, nranks, group->rank, all[0].bytes);
     free(views);
     return status;
 }
@@ -154,18 +155,18 @@ static uint32_t find_fewest(const terms_t *all, uint32_t nranks)
     return (uint32_t)fewest;
 }
 
-xep_status_t xep_buffer_agree(xep_group_t *group, const xep_proposal_t *proposal, int *is_short_p, uint32_t *fewest_p)
+xep_status_t xep_buffer_agree(xep_group_t *group, const xep_proposal_t *proposal, xep_agreed_t *agreed_p)
 {
     const uint32_t nranks = group->nranks;
     terms_t mine, *all = calloc(nranks, sizeof *all);
-    *is_short_p = 0;
+    *agreed_p = (xep_agreed_t){0};
     if (all == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the proposals of %u ranks", nranks);
     fill_terms(proposal, nranks, &mine);
     xep_status_t status = xep_group_agree(group, "create its buffer", &mine, all, sizeof mine);
     for (uint32_t r = 1; r < nranks && status == XEP_OK; r++) status = compare_terms(group, proposal->params, all, r);
-    if (status == XEP_OK && proposal->room != NULL) status = check_room(all, nranks);
-    *is_short_p = is_short(all, nranks, status); /* all are zeros where nothing was exchanged */
-    if (status == XEP_OK) *fewest_p = find_fewest(all, nranks);
+    agreed_p->is_short = is_short(all, nranks, status); /* all are zeros where nothing was exchanged */
+    if (status == XEP_OK) agreed_p->fewest = find_fewest(all, nranks);
+    if (status == XEP_OK && proposal->room != NULL) agreed_p->room = check_room(group, all);
     free(all);
     return status;
 }

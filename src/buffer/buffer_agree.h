@@ -12,10 +12,8 @@
 typedef struct xep_room_view {
     xep_room_t room;
     xep_shared_room_t shared[XEP_SHARED_KINDS];
-    xep_room_space_t space;
-    uint64_t heaps; /* that this rank maps: of the ranks of its host */
 } xep_room_view_t;
-_Static_assert(sizeof(xep_room_view_t) == XEP_ROOM_SOURCES * 16 + XEP_SHARED_KINDS * 24 + 24, "exchanged as bytes");
+_Static_assert(sizeof(xep_room_view_t) == XEP_ROOM_SOURCES * 16 + XEP_SHARED_KINDS * 24, "exchanged as bytes");
 
 /** What a rank says of the buffer it wants to create. */
 typedef struct xep_proposal {
@@ -27,25 +25,32 @@ typedef struct xep_proposal {
     xep_status_t status;               /* the rank's own status; its reason is the thread's last */
 } xep_proposal_t;
 
+/** What follows from what all have said. */
+typedef struct xep_agreed {
+    int is_short;      /* the same on all ranks: they lack only memory, and all may do with less */
+    uint32_t fewest;   /* where they agree: the fewest multiprocessors that any rank asks for */
+    xep_status_t room; /* where they agree: of this rank's proposal that comes next, xep_room_check_together() */
+} xep_agreed_t;
+
 /**
- * Every rank learns whether all ranks may go on and, with room, whether all heaps of a host fit. XEP_ERR_MISMATCH names
- * the parameter, the ranks and both values; a rank with an error of its own keeps it. *is_short_p, always written and
- * the same on all ranks: they lack only memory, and all may do with less. *fewest_p, where they agree: the fewest
- * multiprocessors that any rank asks for. Collective.
+ * Every rank learns whether all ranks may go on. XEP_ERR_MISMATCH names the parameter, the ranks and both values; a
+ * rank with an error of its own keeps it. *agreed_p is always written. Collective.
  */
-xep_status_t xep_buffer_agree(xep_group_t *group, const xep_proposal_t *proposal, int *is_short_p, uint32_t *fewest_p);
+xep_status_t xep_buffer_agree(xep_group_t *group, const xep_proposal_t *proposal, xep_agreed_t *agreed_p);
 
 /* ---- buffer_agree_room.c ---- */
 
-/* Whether the heaps of all ranks of a host fit there together: all ranks of the group come to the same verdict. */
+/* Whether the heaps of all ranks of a host fit there together. */
 
-/** here: ranks of this host, this one included. */
-void xep_room_view(xep_transport_t *transport, uint64_t bytes, uint32_t here, xep_room_view_t *view);
+void xep_room_view(xep_transport_t *transport, uint64_t bytes, xep_room_view_t *view);
 
 /**
- * XEP_ERR_NO_MEMORY if heaps of so many bytes fit one by one but not together, with ranks, bytes and kind of memory. If
- * one alone does not fit, its own rank says so, which knows more.
+ * XEP_ERR_NO_MEMORY if heaps of so many bytes, of the ranks that draw from the same as this one, fit one by one but not
+ * together, with ranks, bytes and kind of memory. If one alone does not fit, its own rank says so, which knows more.
  */
-xep_status_t xep_room_check_together(const xep_room_view_t *views, uint32_t nranks, uint64_t bytes);
+xep_status_t xep_room_check_together(const xep_room_view_t *views, uint32_t nranks, uint32_t rank, uint64_t bytes);
+
+/** XEP_ERR_NO_MEMORY: this process cannot map so many heaps. bytes: of one, at least 1. */
+xep_status_t xep_room_check_space(const xep_room_space_t *space, uint32_t heaps, uint64_t bytes);
 
 #endif

@@ -25,8 +25,9 @@
 /*
  * How ranks create a buffer:
  *  1. Each alone: loads the mode, measures the shape, allocates what is its own. All agree that all could, on the same
- *     parameters and sizes, and that the heaps of each host fit there together.
- *  2. Each opens its heap. All agree that all could: memory may be short on one of them.
+ *     parameters and sizes.
+ *  2. Each opens its heap, if those of its host fit there together. All agree that all could: memory may be short on
+ *     one of them.
  *  3. All exchange the keys of their heaps.
  *  4. Each opens its mode, which connects to the peers, and allocates the pages of its own heap that an even load
  *     needs. All agree that all could.
@@ -111,8 +112,9 @@ typedef struct attempt {
     const xep_buffer_params_t *params;
     const uint32_t *sends; /* [R] */
     xep_buffer_size_t size;
-    int is_prepared;              /* all but the heaps, whose size the caller can change, is there */
-    int may_be_smaller, is_short; /* less memory would do; the attempt has ended for lack of memory alone */
+    int is_prepared;     /* all but the heaps, whose size the caller can change, is there */
+    int may_be_smaller;  /* less memory would do */
+    xep_agreed_t agreed; /* with is_short the attempt has ended for lack of memory alone */
 } attempt_t;
 
 /* all that this rank can do alone before it knows what the others want */
@@ -159,7 +161,9 @@ static xep_status_t agree(xep_buffer_t *buffer, attempt_t *attempt, const xep_ro
                                  .room = room,
                                  .may_be_smaller = attempt->may_be_smaller,
                                  .status = status};
-    return xep_buffer_agree(buffer->group, &mine, &attempt->is_short, &buffer->env.fewest);
+    status = xep_buffer_agree(buffer->group, &mine, &attempt->agreed);
+    if (status == XEP_OK) buffer->env.fewest = attempt->agreed.fewest;
+    return status;
 }
 
 /* Step 1. A rank that looks at its own heap alone says nothing of what there is. */
@@ -167,9 +171,13 @@ static xep_status_t propose(xep_buffer_t *buffer, attempt_t *attempt)
 {
     xep_group_t *group = buffer->group;
     xep_room_view_t room = {0};
-    const xep_status_t status = prepare(buffer, attempt);
-    if (status == XEP_OK && group->config.room == XEP_ROOM_OF_HOST)
-        xep_room_view(group->transport, attempt->size.bytes, group->here, &room);
+    xep_room_space_t space;
+    xep_status_t status = prepare(buffer, attempt);
+    if (status == XEP_OK && group->config.room == XEP_ROOM_OF_HOST) {
+        xep_room_see_space(&space);
+        status = xep_room_check_space(&space, group->here, attempt->size.bytes);
+        xep_room_view(group->transport, attempt->size.bytes, &room);
+    }
     return agree(buffer, attempt, &room, status);
 }
 
@@ -196,7 +204,8 @@ static xep_status_t open_heaps(xep_buffer_t *buffer, attempt_t *attempt)
 {
     xep_group_t *group = buffer->group;
     const int masks = attempt->params->on_failure == XEP_ON_FAILURE_MASK;
-    xep_status_t status = xep_heap_open(&group->config, group->transport, attempt->size.bytes, &buffer->heap);
+    xep_status_t status = attempt->agreed.room;
+    if (status == XEP_OK) status = xep_heap_open(&group->config, group->transport, attempt->size.bytes, &buffer->heap);
     if (status == XEP_OK) buffer->heap->spares = masks && group->nnodes != 1;
     if (status == XEP_OK) status = open_device(buffer, &attempt->size);
     if (status == XEP_OK) buffer->heap->stream_bytes = xep_buffer_stream_bytes(buffer);
@@ -359,7 +368,7 @@ static xep_status_t open_agreed(xep_group_t *group, const xep_buffer_params_t *p
 {
     attempt_t attempt = {.params = params, .sends = sends, .size = XEP_BUFFER_SIZE_INIT};
     xep_status_t status = open_buffer(group, device, &attempt, buffer_p);
-    if (attempt.is_short) status = open_smaller(group, params, sends, buffer_p);
+    if (attempt.agreed.is_short) status = open_smaller(group, params, sends, buffer_p);
     return status == XEP_ERR_NO_MEMORY && attempt.is_prepared ? add_remedy(params) : status;
 }
 

@@ -179,7 +179,7 @@ both 'System V, not together' \
 # one of them has a heap; where each looks at its own alone, when it maps another's.
 few='ulimit -v 425000'
 if "$inside" "$few" ./xep_run -n 2 .libs/xep_perf --check-only --tokens 1 --hidden 64 >/dev/null 2>&1; then
-    both 'addresses, not together' "address space in rank 0: it maps the heaps of 2 ranks of its host, [0-9]* bytes" \
+    both 'addresses, not together' "address space: this rank maps the heaps of 2 ranks of its host, [0-9]* bytes" \
         "$shm=1g none /dev/shm && $few"
     for kind in true "$no_sysv"; do
         XEP_ROOM=rank refuses 'addresses, when it maps' \
