@@ -5,7 +5,7 @@
  * A rank that was away goes on with its dispatch when the others have given it up, ended the buffer and use the memory
  * for something else. What UCX then puts into the old heap, by address, hurts nobody: those addresses stay taken, so no
  * later memory of the process is there, and no later heap; and they can be written, as over TCP the process that went
- * on does it itself. wire_late.c does the same to the transport alone.
+ * on does it itself; UCX from 1.16 on does it by CMA.
  */
 
 #include <stdlib.h>
