@@ -25,7 +25,7 @@ unit_tests = \
 	%D%/sim/sim_deaths.t %D%/sim/sim_normal.t %D%/sim/sim_ll.t %D%/sim/sim_threads.t \
 	%D%/abi/dlopen.t \
 	%D%/unit/boot_alone.t %D%/unit/boot_over_callback.t \
-	%D%/unit/core_account.t %D%/unit/core_ballot.t %D%/unit/core_cost_rows.t \
+	%D%/unit/core_account.t %D%/unit/core_cost_rows.t \
 	%D%/unit/core_cost_model.t %D%/unit/core_doubts.t \
 	%D%/unit/core_exchange.t %D%/unit/core_heap_ranges.t %D%/unit/core_host.t %D%/unit/core_layout.t \
 	%D%/unit/core_joiners.t %D%/unit/core_path.t \

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /*
- * Ballots of a rank that lies, with the right sum. What the input says goes
- * into lists that are well made as often as not, since hardly any other comes past the first checks. Whatever is taken
- * leaves the own ballot sound: lists ascend and have room, no operation is with fewer ranks than before, and the same
- * ballot changes nothing when it comes again.
+ * Ballots of a rank that lies, with the right sum. What the input says goes into lists that are well made as often as
+ * not, since hardly any other comes past the first checks. Whatever is taken leaves the own ballot sound: lists ascend
+ * and have room, operations are with the ranks that either ballot has them with, and the same ballot changes nothing
+ * when it comes again. Then the own one is written: it is read as it was, and refused when it is torn or cut.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -149,10 +149,31 @@ static void adopt(reader_t *reader)
     int changed = xep_ballot_adopt(&reader->mine, &reader->theirs);
     note_with(&reader->mine, after);
     for (uint32_t r = 0; r < reader->mine.nranks; r++) {
-        if (((before[r] | told[r]) & ~after[r]) != 0) fuzz_fail("rank %u: an operation lost it again", r);
+        if (after[r] != (before[r] | told[r])) fuzz_fail("rank %u: it is with neither's operations", r);
         if (before[r] != after[r] && !changed) fuzz_fail("rank %u: changed, and nobody was told", r);
     }
     if (xep_ballot_adopt(&reader->mine, &reader->theirs)) fuzz_fail("the same ballot changes it once more");
+}
+
+/* The latest ones are kept, as many as there is room for; of an older one it is known that it may be missing. */
+static void check_forgetting(uint32_t most, fuzz_input_t *input)
+{
+    xep_decision_t list[MOST_MISSING];
+    xep_decisions_t decisions = {.list = list, .most = most};
+    uint64_t given = 0;
+    uint32_t found = 0;
+    for (uint64_t i = 0; i < 2 * MOST_MISSING; i++) {
+        const uint64_t epoch = 1 + i + fuzz_below(input, 5);
+        xep_decisions_add(&decisions, (xep_decision_t){epoch, XEP_ERR_MISMATCH, 0});
+        given |= UINT64_C(1) << epoch;
+    }
+    for (uint64_t epoch = EPOCHS - 1; epoch > 0; epoch--) {
+        const int was_given = given >> epoch & 1, is_kept = was_given && found < most;
+        const int is_there = xep_decisions_find(&decisions, epoch) != NULL;
+        if (is_there != is_kept || (is_kept < was_given && epoch > decisions.forgotten))
+            fuzz_fail("decision %llu of %u that are kept", (unsigned long long)epoch, most);
+        found += (uint32_t)is_kept;
+    }
 }
 
 static void check_decisions(const xep_decisions_t *decisions)
@@ -161,6 +182,41 @@ static void check_decisions(const xep_decisions_t *decisions)
     for (uint32_t i = 0; i < decisions->count; i++)
         if (!xep_decision_is_due(decisions->list[i].status))
             fuzz_fail("adopted decision %d", decisions->list[i].status);
+}
+
+/* ---- words ---- */
+
+static void check_same(const xep_ballot_t *one, const xep_ballot_t *other)
+{
+    const xep_decisions_t *mine = &one->decisions, *same = &other->decisions;
+    if (!xep_ballot_is_same(one, other) || mine->count != same->count || mine->forgotten != same->forgotten)
+        fuzz_fail("a ballot is not read as it was written");
+    for (uint32_t i = 0; i < mine->count; i++) {
+        const xep_decision_t *found = xep_decisions_find(same, mine->list[i].epoch);
+        if (found == NULL || found->status != mine->list[i].status || found->refused != mine->list[i].refused)
+            fuzz_fail("a decision is not read as it was written");
+    }
+}
+
+/* The reader has exactly the words it may read, so that a sanitizer sees one too many. */
+static void check_words(reader_t *reader, fuzz_input_t *input)
+{
+    const uint64_t capacity = xep_ballot_words(reader->mine.nranks, reader->mine.most);
+    uint64_t *whole = allocate(capacity, sizeof *whole);
+    const uint64_t length = xep_ballot_write(&reader->mine, whole, capacity);
+    if (length == 0 || xep_ballot_write(&reader->mine, whole, length - 1) != 0) fuzz_fail("it has no room");
+    const uint64_t at = fuzz_below(input, length);
+    uint64_t *words = allocate(length, sizeof *words), *cut = allocate(at + 1, sizeof *cut);
+    memcpy(words, whole, length * sizeof *words);
+    if (!xep_ballot_read(&reader->theirs, words, length)) fuzz_fail("a ballot is refused");
+    check_same(&reader->mine, &reader->theirs);
+    words[at] ^= UINT64_C(1) << fuzz_below(input, 64);
+    if (xep_ballot_read(&reader->theirs, words, length)) fuzz_fail("word %llu is torn", (unsigned long long)at);
+    memcpy(cut, whole, at * sizeof *cut);
+    if (xep_ballot_read(&reader->theirs, cut, at)) fuzz_fail("it ends at word %llu", (unsigned long long)at);
+    free(cut);
+    free(words);
+    free(whole);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -175,9 +231,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             adopt(&reader);
             check_sound(&reader.mine);
             check_decisions(&reader.mine.decisions);
+            if (xep_ballot_count(&reader.mine) < reader.mine.nranks) check_words(&reader, &input); /* not itself */
         }
         fuzz_count(1);
     }
+    input.at = data;
+    check_forgetting(reader.mine.most, &input);
     reader_close(&reader);
     return 0;
 }

@@ -33,6 +33,12 @@ check 3 "XEP_RECORD=$routes" XEP_RECORD_AT=2 --hidden 64 --experts 24 --topk 4 -
 cat "$routes".[0-2] >"$dir/seen"
 same "$dir/ragged" "$dir/seen"
 
+# a link of that name is not followed
+rm -f "$routes".*
+ln -s "$dir/precious" "$routes.1"
+check 2 "XEP_RECORD=$routes" $small
+[ ! -e "$dir/precious" ] && grep -q '^1 0 ' "$routes.1" || wrong 'a link was followed'
+
 # one that never comes, one that cannot be written, one that cannot be meant
 rm -f "$routes".*
 check 2 "XEP_RECORD=$routes" XEP_RECORD_AT=1000 $small
