@@ -148,7 +148,7 @@ def add_headers(bundle: Path, installation: Path) -> None:
     (bundle / "lib" / "pkgconfig").mkdir()
     text = (installation / "lib" / "pkgconfig" / "xep.pc").read_text()
     text = re.sub(r"^prefix=.*", "prefix=${pcfiledir}/../..", text, flags=re.M)
-    text = text.replace("-lxep", "-l:libxep.so.1")  # a wheel has no links
+    text = text.replace("-lxep", "-l:libxep.so.1 -Wl,-rpath,${libdir}")  # no links, and no loader looks there
     (bundle / "lib" / "pkgconfig" / "xep.pc").write_text(text)
 
 

@@ -324,7 +324,7 @@ def test_bfloat16_bits():
 
 
 def test_library_queries():
-    assert re.match(r"\d+\.\d+\.\d+", xep.version())
+    assert re.match(r"\d+\.\d+\.\d+", xep.version()) and xep.__version__ == xep.version()
     assert xep.library_info().version == xep.version() and xep.library_info().ucx_version
     names = {variable.name for variable in xep.config()}
     assert {"XEP_MODE", "XEP_TIMEOUT", "XEP_THREADS"} <= names

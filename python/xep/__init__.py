@@ -68,6 +68,8 @@ from .plan import PlanCall, placement
 from .serve import ServeCall, serve, step_end
 from .weights import Weights
 
+__version__ = version()
+
 
 def __getattr__(name: str) -> Any:
     """xep.nn, for which torch is imported."""

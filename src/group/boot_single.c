@@ -46,7 +46,8 @@ static const struct {
     {"JSM_NAMESPACE_SIZE", OTHER_LAUNCHER},
     {"PALS_LOCAL_SIZE", OTHER_LAUNCHER},
     {"FLUX_JOB_SIZE", "start it with flux run -o pmi=pmix, or pass an allgather over MPI to xep_group_create()"},
-    {"WORLD_SIZE", "pass an allgather over torch.distributed to xep_group_create(), as torchrun serves no PMIx"},
+    {"WORLD_SIZE", "torchrun serves no PMIx: in Python write xep.Group(torch.distributed.group.WORLD), in "
+                   "C pass an allgather to xep_group_create()"},
 };
 
 /* Launchers of MPICH that tell a process, instead of the size, where to ask for it. */
