@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from typing import Any, NoReturn
+from typing import Any, Iterable, NoReturn
 
 import torch
 
@@ -136,6 +136,20 @@ def low_latency_size_hint(num_max_dispatch_tokens_per_rank: int, hidden: int, nu
     return (total + ALIGNMENT) // ALIGNMENT * ALIGNMENT
 
 
+# ---- what is not here ----
+
+
+def leave_out(of: type, **calls: str) -> None:
+    """Calls of DeepEP's that say why they are not here."""
+    for name, why in calls.items():
+
+        def call(*_arguments: Any, _text: str = f"{name}: {why}", **_options: Any) -> NoReturn:
+            raise NotImplementedError(_text)
+
+        call.__name__ = name
+        setattr(of, name, staticmethod(call))
+
+
 # ---- the inner object ----
 
 
@@ -185,25 +199,11 @@ class Runtime:
         queue = self._alive()._pools.queue
         return 0 if queue is None else queue.device.index
 
-    # ---- what has no meaning here ----
-
-    def get_local_ipc_handle(self) -> NoReturn:
-        raise NotImplementedError("get_local_ipc_handle: xep shares memory by itself and gives no handle of it")
-
-    def get_local_nvshmem_unique_id(self) -> NoReturn:
-        raise NotImplementedError("get_local_nvshmem_unique_id: there is no NVSHMEM in xep")
-
-    def sync(self, *_arguments: Any) -> NoReturn:
-        raise NotImplementedError("sync: the ranks of a Buffer are connected when it is made")
-
     # ---- normal mode ----
 
-    def get_dispatch_layout(
-        self, topk_idx: Any, num_experts: int, previous_event: Any, async_finish: bool, on_comm_stream: bool
-    ) -> tuple:
-        *layout, event = self._alive().get_dispatch_layout(
-            topk_idx, num_experts, previous_event, async_finish, on_comm_stream
-        )
+    def get_dispatch_layout(self, topk_idx: Any, num_experts: int, *options: Any) -> tuple:
+        """options: previous_event, async_finish, allocate_on_comm_stream."""
+        *layout, event = self._alive().get_dispatch_layout(topk_idx, num_experts, *options)
         return (*layout, event.event)
 
     def intranode_dispatch(
@@ -216,10 +216,8 @@ class Runtime:
         if cached_rank_prefix_matrix is not None:
             sources = in_rank.new_empty(cached_num_recv_tokens, dtype=torch.int32)
             handle = (cached_rank_prefix_matrix, cached_channel_prefix_matrix, None, sources, in_rank, None)
-        rank_prefix, channel_prefix, recv_channel_prefix, recv_src_idx, _, send_head = range(6)
-        shown = (rank_prefix, channel_prefix, recv_channel_prefix, recv_src_idx, send_head)
-        layout = (per_rank, None, in_rank, per_expert)
-        return self._dispatch(x, x_scales, handle, layout, topk_idx, topk_weights, options, shown)
+        given = (per_rank, None, in_rank, per_expert, topk_idx, topk_weights, *options)
+        return self._dispatch(x, x_scales, handle, given, (0, 1, 2, 3, 5))
 
     def internode_dispatch(
         self, x: Any, x_scales: Any, topk_idx: Any, topk_weights: Any, per_rank: Any, per_node: Any, in_rank: Any,
@@ -232,8 +230,8 @@ class Runtime:
         if cached_rdma_channel_prefix_matrix is not None:
             meta = in_rank.new_empty((cached_num_recv_tokens, 8), dtype=torch.uint8)
             handle = (in_rank, *(None,) * 5, cached_recv_gbl_rank_prefix_sum, meta, None, None)
-        layout = (per_rank, per_node, in_rank, per_expert)
-        return self._dispatch(x, x_scales, handle, layout, topk_idx, topk_weights, options, range(1, 10))
+        given = (per_rank, per_node, in_rank, per_expert, topk_idx, topk_weights, *options)
+        return self._dispatch(x, x_scales, handle, given, range(1, 10))
 
     def intranode_combine(
         self, x: Any, topk_weights: Any, bias_0: Any, bias_1: Any, src_idx: Any, rank_prefix_matrix: Any,
@@ -253,19 +251,13 @@ class Runtime:
         handle = (in_rank, *(None,) * 5, count.expand(self._alive().group_size).contiguous(), src_meta, None, None)
         return self._combine(x, handle, topk_weights, (bias_0, bias_1), options)
 
-    def _dispatch(
-        self, x: Any, x_scales: Any, handle: Any, layout: tuple, topk_idx: Any, topk_weights: Any, options: tuple,
-        shown: Any,
-    ) -> tuple:  # fmt: skip
+    def _dispatch(self, x: Any, x_scales: Any, handle: Any, given: tuple, shown: Iterable[int]) -> tuple:
+        """given: behind the handle, as Buffer.dispatch() has it. shown: items of the new handle."""
         rows = x if x_scales is None else (x, x_scales)
-        recv_x, recv_idx, recv_weights, counts, made, event = self._alive().dispatch(
-            rows, handle, *layout, topk_idx, topk_weights, *options
-        )
-        recv_scales = None
-        if x_scales is not None:
-            recv_x, recv_scales = recv_x
-        tensors = (made[i] for i in shown) if made is not None else (None for _ in shown)
-        return (recv_x, recv_scales, recv_idx, recv_weights, counts, *tensors, event.event)
+        recv_x, recv_idx, recv_weights, counts, made, event = self._alive().dispatch(rows, handle, *given)
+        received = (recv_x, None) if x_scales is None else recv_x
+        tensors = (made[i] if made is not None else None for i in shown)
+        return (*received, recv_idx, recv_weights, counts, *tensors, event.event)
 
     def _combine(self, x: Any, handle: tuple, topk_weights: Any, bias: tuple, options: tuple) -> tuple:
         *combined, event = self._alive().combine(x, handle, topk_weights, bias, *options)
@@ -278,8 +270,8 @@ class Runtime:
         num_experts, use_fp8, round_scale, use_ue8m0, async_finish, return_recv_hook."""
         stats, sizes, how = options[:2], options[2:4], options[4:]
         recv_x, count, handle, event, hook = self._alive().low_latency_dispatch(x, topk_idx, *sizes, *stats, *how)
-        rows, scales = recv_x if isinstance(recv_x, tuple) else (recv_x, None)
-        return (rows, scales, count, handle[0], handle[1], event.event, hook)
+        received = recv_x if isinstance(recv_x, tuple) else (recv_x, None)
+        return (*received, count, handle[0], handle[1], event.event, hook)
 
     def low_latency_combine(
         self, x: Any, topk_idx: Any, topk_weights: Any, src_info: Any, layout_range: Any, wait_stats: Any, most: int,
@@ -302,3 +294,11 @@ class Runtime:
         if buffer is None:
             raise WrongUse("the Buffer is gone")
         return buffer
+
+
+leave_out(
+    Runtime,
+    get_local_ipc_handle="xep shares memory by itself and gives no handle of it",
+    get_local_nvshmem_unique_id="there is no NVSHMEM in xep",
+    sync="the ranks of a Buffer are connected when it is made",
+)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, NoReturn, Optional, Sequence, Union
+from typing import Any, Optional, Sequence, Union
 
 import torch
 
@@ -13,7 +13,7 @@ from xep import _ext
 
 from . import arguments
 from .arguments import HOST, Rows, WrongType, WrongValue, calls_of, check, counted, integer
-from .compat import nodes_of, path_is_free
+from .compat import leave_out, nodes_of, path_is_free
 from .core import Core, NormalPool
 from .handles import EPHandle, Places, Routed, Sent
 from .streams import Ending, Ordering
@@ -34,86 +34,70 @@ def wait_before(event: Optional[EventHandle], on: torch.device) -> None:
         event.current_stream_wait()
 
 
-class Delivery(Ending):
-    """Received tensors: views of the slot where that is what was asked for, else written by fill(), on the current
+class Delivery:
+    """Received tensors: views of the slot where that is what was asked for, else written by end(), on the current
     stream of a CUDA device.
 
-    scales: those sent. After a cached dispatch weights, where there are any, are behind them. before: an event that
-    what is not received in place is written after. expand: rows by expert; zero: the gaps between experts; by_column:
-    scales.
+    before: an event that what is not received in place is written after. expand: rows by expert; zero: the gaps between
+    experts.
     """
 
-    def __init__(
-        self,
-        handle: Routed,
-        sent: Sent,
-        may_view: bool,
-        dtype: torch.dtype,
-        scales: Optional[torch.Tensor],
-        weighted: bool,
-        cached: bool,
-        before: Optional[EventHandle],
-        expand: bool,
-        zero: bool,
-        by_column: bool,
-    ) -> None:
-        self._sent: Any
-        self._sent, request, _ = sent
-        super().__init__(request)
-        self.on, self._before = handle.on, before
-        self._handle, self._expand, self._zero, self._may_view = handle, expand, zero, may_view
-        self._copies: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}  # by name: to, and of which received rows
-        self._behind = cached and weighted
-        received, width = self._sent.recv, 0 if scales is None else scales.shape[1]
-        self.rows: Any = self._take("x", received.x if received.x.dtype == dtype else received.x.view(dtype))
-        if scales is not None:
-            words = received.scales[:, :width].view(scales.dtype)
-            self.rows = (self.rows, self._take("scales", words, by_column))
-        self.topk_idx: Optional[torch.Tensor] = None  # a copy: what is in the slot is the handle's
-        if not expand:
-            self.topk_idx = torch.full((handle.capacity, handle.topk), -1, dtype=handle.topk_idx.dtype, device=self.on)
-        self.weights: Optional[torch.Tensor] = None
-        if weighted:
-            sent_weights = received.scales[:, width:].view(torch.float32) if cached else received.topk_weights
-            self.weights = self._take("topk_weights", sent_weights)
+    _behind = False  # weights behind scales, where a cached dispatch has them
+    _topk_idx: torch.Tensor
 
-    def tensors(self) -> list[Optional[torch.Tensor]]:
-        """All that is received."""
-        rows = self.rows if isinstance(self.rows, tuple) else (self.rows,)
-        return [*rows, self.topk_idx, self.weights]
+    def __init__(
+        self, made: Routed, sent: xep.Handle, may_view: bool, before: Optional[EventHandle], expand: bool, zero: bool
+    ) -> None:
+        self._made, self._before, self._expand, self._zero = made, before, expand, zero
+        self._sent: Any = sent
+        self._may_view = may_view and not expand
+        self._copies: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}  # by name: to, and of which received rows
+
+    def receive(
+        self, scales: Optional[torch.Tensor], weighted: bool, cached: bool, by_column: bool
+    ) -> list[Optional[torch.Tensor]]:
+        """Rows, scales, topk_idx, weights. scales: those sent; received by_column."""
+        made, received, width = self._made, self._sent.recv, 0 if scales is None else scales.shape[1]
+        self._behind = cached and weighted
+        found: list[Optional[torch.Tensor]] = [self._take("x", received.x), None, None, None]
+        if scales is not None:
+            found[1] = self._take("scales", received.scales[:, :width].view(scales.dtype), by_column)
+        if not self._expand:  # a copy: what is in the slot is the handle's
+            self._topk_idx = torch.full((made.capacity, made.topk), -1, dtype=made.topk_idx.dtype, device=made.on)
+            found[2] = self._topk_idx
+        if weighted:
+            weights = received.scales[:, width:].view(torch.float32) if cached else received.topk_weights
+            found[3] = self._take("topk_weights", weights)
+        return found
 
     def _take(self, name: str, source: torch.Tensor, by_column: bool = False) -> torch.Tensor:
         """source [N, ..]; name: of an argument of xep.Handle.expand()."""
-        handle, expand, is_weights = self._handle, self._expand, name == "topk_weights"
-        may_view = self._may_view and not expand and not by_column and not (is_weights and self._behind)
-        if may_view and source.is_contiguous():
+        made, expand, is_weights = self._made, self._expand, name == "topk_weights"
+        if self._may_view and not by_column and not (is_weights and self._behind) and source.is_contiguous():
             return source
-        count = handle.num_expanded_tokens if expand else source.shape[0]
-        if expand and is_weights:
-            to = torch.empty(count, dtype=torch.float32, device=self.on)
-        elif by_column:
-            columns = (source.shape[1], align(count, _COLUMN))
-            to = torch.empty(columns, dtype=source.dtype, device=self.on).t()[:count]
+        count = made.num_expanded_tokens if expand else source.shape[0]
+        shape = (count,) if expand and is_weights else (count, source.shape[1])
+        if by_column:
+            to = torch.empty((shape[1], align(count, _COLUMN)), dtype=source.dtype, device=made.on).t()[:count]
         else:
-            to = torch.empty((count, source.shape[1]), dtype=source.dtype, device=self.on)
-        self._copies[name] = (to, source[: handle.rows])
+            to = torch.empty(shape, dtype=source.dtype, device=made.on)
+        self._copies[name] = (to, source[: made.rows])
         return to
 
-    def fill(self) -> None:
+    def end(self) -> None:
         before, self._before = self._before, None  # it may keep what was received before
-        wait_before(before, self.on)
-        handle, zero = self._handle, self._zero
-        sent, copies = self._sent, self._copies
+        wait_before(before, self._made.on)
+        made, sent, copies, zero = self._made, self._sent, self._copies, self._zero
         self._sent, self._copies = None, {}  # with what they see of the slot
-        if self.topk_idx is not None:
+        if not self._expand:
             for to, source in copies.values():
-                to[: handle.rows].copy_(source)
-            self.topk_idx[: handle.rows].copy_(handle.recv_topk_idx)
-            if self._behind and self.weights is not None:  # those for other ranks are in it
-                self.weights[: handle.rows].masked_fill_(handle.recv_topk_idx < 0, 0.0)
-        elif self._behind or not handle.expand(sent, {name: to for name, (to, _) in copies.items()}, zero):
+                to[: made.rows].copy_(source)
+            self._topk_idx[: made.rows].copy_(made.recv_topk_idx)
+            if self._behind:  # those for other ranks are in it
+                copies["topk_weights"][0][: made.rows].masked_fill_(made.recv_topk_idx < 0, 0.0)
+        elif self._behind or not made.expand(sent, {name: to for name, (to, _) in copies.items()}, zero):
             for name, (to, source) in copies.items():
-                handle.places.spread(to, source, zero, each=name == "topk_weights")
+                made.places.spread(to, source, zero, each=name == "topk_weights")
 
 
 # ---- the ElasticBuffer ----
@@ -344,33 +328,32 @@ class ElasticBuffer(Core):
                 if do_cpu_sync:
                     raise WrongValue("do_cpu_sync: expected False or None with handle, which has the counts")
                 made, sent = self._begin_again(pool, x, scales, found, topk_weights, known, ordering)
-            there, received = sent[0].recv, []
+            there, event = sent[0].recv, EventOverlap()
             is_written = found is not None or before is not None or sent[1] is not None or use_tma_aligned_col_major_sf
             if is_written or (do_expand and (where != 0 or scales is not None or made.worst)):
-                what = (x.dtype, scales, topk_weights is not None, found is not None, before)
-                layout = (do_expand, do_zero_padding, use_tma_aligned_col_major_sf)
-                written = Delivery(made, sent, sent[0].buffer.slots_held() <= pool.views, *what, *layout)
-                rows, indices, weights = written.rows, written.topk_idx, written.weights
-                if sent[1] is not None:
-                    event = EventOverlap(EventHandle(sent[1], written.wait))
-                    return rows, indices, weights, handle or EPHandle._of(made), event
-                written.fill()
-                received = written.tensors()
+                may_view = sent[0].buffer.slots_held() <= pool.views
+                written = Delivery(made, sent[0], may_view, before, do_expand, do_zero_padding)
+                weighted, cached = topk_weights is not None, found is not None
+                received = written.receive(scales, weighted, cached, use_tma_aligned_col_major_sf)
+                if sent[1] is None:
+                    written.end()
+                else:
+                    event = EventOverlap(EventHandle(sent[1], Ending(sent[1], written.end).wait))
             elif do_expand:
                 counts, alignment = made._counts, made.expert_alignment
                 by_row = (there.x, there.topk_weights)
                 slots, rows, weights = _ext.expert_expand(there.topk_idx, counts, alignment, *by_row, do_zero_padding)
-                made.__dict__["places"], indices = Places(slots, counts, alignment), None
-                rows = rows if rows.dtype == x.dtype else rows.view(x.dtype)
+                made.__dict__["places"] = Places(slots, counts, alignment)
+                received = [rows, None, None, weights]
             else:
-                rows, row_scales, indices, weights = received = pool.shown(there, None, ordering.copy)
-                indices = ordering.copy(indices)  # what is in the slot is the handle's
-                rows = rows if rows.dtype == x.dtype else rows.view(x.dtype)
-                rows = rows if scales is None else (rows, row_scales)
-            event = EventOverlap()
-            if not ordering.quiet:
-                given = (x, scales, topk_idx, topk_weights, stats)
-                event = self._end(ordering, None, made, *given, indices, *received)
+                received = pool.shown(there, None, ordering.copy)
+                received[2] = ordering.copy(received[2])  # what is in the slot is the handle's
+            if event.event is None and not ordering.quiet:
+                event = self._end(ordering, None, made, x, scales, topk_idx, topk_weights, stats, *received)
+            rows, row_scales, indices, weights = received
+            rows = rows if rows.dtype == x.dtype else rows.view(x.dtype)
+            if scales is not None:
+                rows = (rows, row_scales)
         return rows, indices, weights, handle or EPHandle._of(made), event
 
     def _end(self, ordering: Ordering, request: Any, made: Routed, *tensors: Optional[torch.Tensor]) -> EventOverlap:
@@ -411,8 +394,6 @@ class ElasticBuffer(Core):
         counted_there = pool.most_of(most) if worst else 0
         if pool.where:
             pool.threads = sms or MULTIPROCESSORS
-        else:
-            pool.threads = self._threads and self._threads_here()
         kept = topk_idx.clone() if copies else topk_idx
         sends = x if x.dtype in arguments.KNOWN else arguments.carried(x)
         wide = hidden if sends is x else sends.shape[1]
@@ -580,23 +561,12 @@ class ElasticBuffer(Core):
         return max(4, align(self._processors(), 2))
 
 
-# ---- what is not here ----
-
-
-def _absent(name: str) -> Any:
-    def call(*_arguments: Any, **_options: Any) -> NoReturn:
-        raise NotImplementedError(f"{name}: this part of DeepEP is not available on CPU")
-
-    return staticmethod(call)
-
-
-for _name in (
+_ABSENT = (
     "engram_write", "engram_fetch", "get_engram_storage_size_hint", "pp_set_config", "pp_send", "pp_recv",
     "get_pp_buffer_size_hint", "agrs_set_config", "agrs_get_inplace_tensor", "agrs_new_session", "create_agrs_session",
     "destroy_agrs_session", "all_gather", "get_agrs_num_max_session_bytes", "get_agrs_buffer_size_hint",
-):  # fmt: skip
-    setattr(ElasticBuffer, _name, _absent(_name))
-
+)  # fmt: skip
+leave_out(ElasticBuffer, **dict.fromkeys(_ABSENT, "this part of DeepEP is not available on CPU"))
 calls_of(ElasticBuffer)
 
 

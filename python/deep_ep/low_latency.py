@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from typing import Any, Callable, NamedTuple, NoReturn, Optional, Sequence
+from typing import Any, Callable, NamedTuple, Optional, Sequence
 
 import torch
 
@@ -21,14 +21,13 @@ from . import arguments
 from .arguments import HOST, Rows, WrongType, WrongUse, WrongValue, check, check_strided, counted
 from .core import Core, Joined, Pool
 from .handles import HandleTuple
-from .streams import DeviceOrdering, DeviceQueue, Ending, HostOrdering, Ordering, Slot
+from .streams import DeviceOrdering, DeviceQueue, Ending, Ordering, Slot
 from .utils.event import EventHandle, EventOverlap
-
-# ---- buffers ----
-
 
 GROUP = 128  # channels that share a scale
 HINTED_TOPK = 16  # a hint does not say how many selections tokens have; they take little memory
+_ZEROS = 256  # vectors that are made at once
+_MULTIPROCESSORS = 64  # of a CUDA device: they are held while a phase runs, and by none between the two
 
 
 class Shape(NamedTuple):
@@ -54,13 +53,13 @@ class Casting(NamedTuple):
         if not use_fp8:
             return Casting(0, torch.float32, options)
         options.update(quant=xep.Quant.E4M3_POW2 if round_scale else xep.Quant.E4M3, scales_by_column=True)
-        if use_ue8m0 and not round_scale:
+        if not use_ue8m0:
+            return Casting(hidden // GROUP, torch.float32, options)
+        if not round_scale:
             raise WrongValue("round_scale: expected True with use_ue8m0, whose scales are powers of two")
-        if use_ue8m0:
-            if hidden % (4 * GROUP):
-                raise WrongValue(f"x: expected a multiple of {4 * GROUP} channels with use_ue8m0, got {hidden}")
-            return Casting(hidden // (4 * GROUP), torch.int32, dict(options, quant=xep.Quant.UE8M0))
-        return Casting(hidden // GROUP, torch.float32, options)
+        if hidden % (4 * GROUP):
+            raise WrongValue(f"x: expected a multiple of {4 * GROUP} channels with use_ue8m0, got {hidden}")
+        return Casting(hidden // (4 * GROUP), torch.int32, dict(options, quant=xep.Quant.UE8M0))
 
 
 class LowLatencyHandle:
@@ -76,12 +75,10 @@ class LowLatencyHandle:
     combined: Optional[Ending] = None  # likewise, the last time
     _tensors: Optional[tuple[torch.Tensor, torch.Tensor]] = None
 
-    def __init__(
-        self, handle: xep.Handle, pool: "LowLatency", made: "_Made", shape: tuple, topk_idx: torch.Tensor
-    ) -> None:
+    def __init__(self, handle: xep.Handle, pool: "LowLatency", made: "_Made", topk_idx: torch.Tensor) -> None:
         self.owner, self.xep = handle.buffer.group, handle
-        self._shape, self.num_tokens = shape, handle.tokens
-        self.on, self.where, self.rows, self.topk = pool.on, pool.where, made.rows, handle.topk
+        self.on, self.where, self.rows, self._shape = pool.on, pool.where, made.rows, made.shape
+        self.num_tokens, self.topk = handle.tokens, handle.topk
         self._routed: Any = weakref.ref(topk_idx)
         self._version = -1 if topk_idx.is_inference() else topk_idx._version
 
@@ -89,31 +86,40 @@ class LowLatencyHandle:
         """Whether this is the tensor that was dispatched, and nobody has changed it."""
         return self._routed() is topk_idx and -1 < self._version == topk_idx._version
 
-    @property
-    def shape(self) -> "Shape":
-        return Shape(*self._shape)
-
     def __len__(self) -> int:
         return 5
 
     def item(self, index: int) -> Any:
         if index > 1:
-            return (self.shape.tokens, self.shape.hidden, self.shape.experts)[index - 2]
+            return self._shape[index - 2]
         if self._tensors is None:
             src_info = torch.zeros(self.rows[:2], dtype=torch.int32, device=self.on)
             layout_range = torch.zeros((self.rows[0], self.owner.nranks), dtype=torch.int64, device=self.on)
             self._tensors = src_info, layout_range
             if self.dispatched is None or self.dispatched.request is None:
-                self.fill()
+                self._fill_tensors()
         return self._tensors[index]
 
-    def fill(self) -> None:
-        """What the program has looked at before the dispatch ended."""
+    def _fill_tensors(self) -> None:
+        """What the program has looked at, as soon as the dispatch has ended."""
         if self._tensors is not None:
             (src_info, layout_range), received = self._tensors, self.xep.parked or self.xep.recv
             src_info.copy_(received.src_token.view(src_info.shape))
             begin = torch.arange(self.rows[0], device=self.on).unsqueeze(1) * self.rows[1]
             layout_range.copy_((received.pair_begin.long() - begin) << 32 | received.pair_count.long())
+
+    def end(self, counts: torch.Tensor, stats: Optional[torch.Tensor], copies: Sequence) -> None:
+        """When the dispatch has ended. stats: to which counts are added, or None. copies: (to, source) of the rows,
+        where a held tensor would keep the last slot."""
+        self._fill_tensors()
+        if stats is not None:
+            stats.add_(counts)
+        for to, source in copies:
+            if not to.is_cpu:  # all, as how many there are the host does not know
+                to.copy_(source)
+                continue
+            for expert, count in enumerate(counts.tolist()):
+                to[expert, :count] = source[expert, :count]
 
     def ready(self) -> xep.Handle:
         """To combine by. What was left to events is waited for."""
@@ -129,43 +135,17 @@ class LowLatencyHandle:
         return self.xep
 
 
-class DispatchEnding(Ending):
-    """What is left of a dispatch. stats: to which counts are added, or None. copies: of the rows, where a held tensor
-    would keep the last slot."""
-
-    def __init__(
-        self,
-        request: Optional[xep.Request],
-        handle: LowLatencyHandle,
-        counts: torch.Tensor,
-        stats: Optional[torch.Tensor],
-        copies: Sequence[tuple[torch.Tensor, torch.Tensor]],
-    ) -> None:
-        super().__init__(request)
-        self._handle: Optional[LowLatencyHandle] = handle
-        self._counts, self._stats, self._copies = counts, stats, copies
-
-    def fill(self) -> None:
-        handle, self._handle = self._handle, None  # which has this
-        assert handle is not None
-        handle.fill()
-        if self._stats is not None:
-            self._stats.add_(self._counts)
-        for to, source in self._copies:
-            if not to.is_cpu:  # all, as how many there are the host does not know
-                to.copy_(source)
-                continue
-            for expert, count in enumerate(self._counts.tolist()):
-                to[expert, :count] = source[expert, :count]
-        self._copies = ()
-
-
 class _Made(NamedTuple):
+    """The buffer for a shape. rows: [L, R * Tmax, H] of what is received. begins: addresses of rows and scales, by
+    slot. zeros: by stream; [L] int32 each, to which a dispatch adds its rows. begun: dispatches that may be in flight,
+    the oldest first."""
+
+    shape: Shape
     buffer: xep.Buffer
-    begins: dict[int, tuple[int, int]]  # addresses of rows and scales, by slot
-    rows: tuple[int, int, int]  # of what is received: [L, R * Tmax, H]
-    zeros: dict[int, list[torch.Tensor]]  # by stream; [L] int32 each, to which a dispatch adds its rows
-    begun: list[Ending]  # dispatches that may be in flight; the oldest first
+    rows: tuple[int, int, int]
+    begins: dict[int, tuple[int, int]]
+    zeros: dict[int, list[torch.Tensor]]
+    begun: list[Ending]
 
     def make_way(self) -> None:
         """For one more dispatch: a mode has as many in flight as slots."""
@@ -191,43 +171,36 @@ class LowLatency(Pool):
 
     def __init__(self, joined: Joined, queue: Optional[DeviceQueue]) -> None:
         super().__init__(joined, queue)
-        self._made: dict[Shape, _Made] = {}
-        self.made_for: dict[tuple, _Made] = {}  # each shape that was dispatched
+        self.made: dict[tuple, _Made] = {}  # for each shape that was dispatched
 
     def buffers(self) -> list[xep.Buffer]:
-        return [made.buffer for made in self._made.values()]
+        return list(dict.fromkeys(made.buffer for made in self.made.values()))
 
     def forget(self) -> None:
-        for made in self._made.values():
+        for made in self.made.values():
             made.begun.clear()
             made.buffer.park()
 
     def reset(self) -> None:
-        for made in self._made.values():
+        for made in self.made.values():
             made.begun.clear()
         super().reset()
 
     def make(self, shape: Shape) -> _Made:
         """Collective."""
         self._agreement.meet("low_latency_dispatch")
-        buffer = self._group.buffer(
-            shape.experts,
-            shape.topk,
-            shape.hidden,
-            shape.tokens,
-            mode="ll",
-            slots=self._joined.slots,
-            on_failure=self._joined.on_failure,
-            **self._options(),
-        )
-        rows = (buffer.local_experts, self._group.nranks * shape.tokens, shape.hidden)
-        made = self._made[shape] = _Made(buffer, _learn(buffer, self.on), rows, {}, [])
+        tokens, hidden, experts, topk = shape
+        slots, on_failure = self._joined.slots, self._joined.on_failure
+        how = self._options()
+        buffer = self._group.buffer(experts, topk, hidden, tokens, mode="ll", slots=slots, on_failure=on_failure, **how)
+        rows = (buffer.local_experts, self._group.nranks * tokens, hidden)
+        made = self.made[shape] = _Made(shape, buffer, rows, _learn(buffer, self.on), {}, [])
         buffer.park_when_full()
         return made
 
     def meet(self) -> None:
         """With the ranks that call this, and no other call. Collective."""
-        made = next(iter(self._made.values()), None)
+        made = next(iter(self.made.values()), None)
         if made is None:  # nor is there a buffer that goes on without a rank
             self._group.barrier()
             return
@@ -237,23 +210,16 @@ class LowLatency(Pool):
 
     def of(self, shape: Shape) -> _Made:
         """Collective, where there is none yet."""
-        made = self.made_for.get(shape)
+        made = self.made.get(shape)
         if made is None and shape.topk <= HINTED_TOPK:
-            made = self._made.get(shape._replace(topk=min(shape.experts, HINTED_TOPK)))
-        made = self.made_for[shape] = made or self._made.get(shape) or self.make(shape)
+            made = self.made.get(shape._replace(topk=min(shape.experts, HINTED_TOPK)))
+        made = self.made[shape] = made or self.make(shape)
         return made
 
     def dispatch(
-        self,
-        x: torch.Tensor,
-        topk_idx: torch.Tensor,
-        made: _Made,
-        shape: tuple,
-        casting: Casting,
-        wait: bool,
-        stats: Optional[torch.Tensor],
-        wait_ns: Optional[torch.Tensor] = None,
-    ) -> tuple[Rows, torch.Tensor, LowLatencyHandle]:
+        self, x: torch.Tensor, topk_idx: torch.Tensor, made: _Made, casting: Casting, ordering: Ordering,
+        stats: Optional[torch.Tensor], wait_ns: Optional[torch.Tensor],
+    ) -> tuple[Rows, torch.Tensor, LowLatencyHandle]:  # fmt: skip
         """(rows, or rows and scales; counts [L]; handle); unless waited for, with an ending that fills them. stats: to
         which counts are added, or None."""
         buffer, self.last = made.buffer, made.buffer
@@ -265,7 +231,7 @@ class LowLatency(Pool):
                 self.queue.free_slots()
         counts, request = self._zeros_of(made), None
         options = dict(casting.options, expert_stats=counts, wait_ns=wait_ns)
-        if wait:
+        if ordering.wait:
             sent = buffer.dispatch(x, topk_idx, **options)
             received = sent.recv
             rows: Any = (received.x, received.scales) if casting.words else received.x
@@ -282,14 +248,13 @@ class LowLatency(Pool):
         if not viewed:
             copies = [(torch.empty_like(one), one) for one in _listed(rows)]
             rows = tuple(to for to, _ in copies) if casting.words else copies[0][0]
-        found = LowLatencyHandle(sent, self, made, shape, topk_idx)
-        if request is not None or copies or stats is not None:
-            ending = DispatchEnding(request, found, counts, stats, copies)
-            if request is None:
-                ending.fill()
-            else:
-                found.dispatched = ending
-                made.begun.append(ending)
+        found = LowLatencyHandle(sent, self, made, topk_idx)
+        if request is not None:
+            end = functools.partial(found.end, counts, stats, copies)
+            found.dispatched = Ending(request, end, ordering.stream)
+            made.begun.append(found.dispatched)
+        elif copies or stats is not None:
+            found.end(counts, stats, copies)
         return rows, counts, found
 
     def _zeros_of(self, made: _Made) -> torch.Tensor:
@@ -343,10 +308,6 @@ def _rows(handle: xep.Handle, made: _Made, casting: Casting) -> Rows:
 # ---- calls ----
 
 
-_ZEROS = 256  # vectors that are made at once
-_MULTIPROCESSORS = 64  # of a CUDA device: they are held while a phase runs, and by none between the two
-
-
 class LowLatencyCalls(Core):
     """low_latency_dispatch, low_latency_combine, and what belongs to them."""
 
@@ -392,9 +353,9 @@ class LowLatencyCalls(Core):
     def _phases(self, pool: LowLatency, async_finish: bool, hooked: bool) -> Ordering:
         """Both phases of a call; or its first one, where the second one is left to a hook."""
         arguments.one_of("async_finish", async_finish, "return_recv_hook", hooked)
-        if pool.queue is None:
-            return HostOrdering(None, True)
-        return DeviceOrdering(pool.queue, False) if hooked else pool.queue.ordering(None, True, False)
+        if hooked and pool.queue is not None:
+            return DeviceOrdering(pool.queue, False)
+        return self._ordering(pool, None, True, False)
 
     def _check_costs(self, name: str, costs: torch.Tensor, where: int) -> None:
         """[R]: to which the waits for each rank are added."""
@@ -441,7 +402,7 @@ class LowLatencyCalls(Core):
             raise WrongUse("low_latency_dispatch: expected a Buffer made with low_latency_mode=True")
         _, _, topk = check("topk_idx", topk_idx, where, arguments.INDEX, tokens, -1)
         shape = (num_max_dispatch_tokens_per_rank, hidden, num_experts, topk)
-        made, casting = low_latency.made_for.get(shape), Casting.of(hidden, use_fp8, round_scale, use_ue8m0)
+        made, casting = low_latency.made.get(shape), Casting.of(hidden, use_fp8, round_scale, use_ue8m0)
         if made is None or tokens > num_max_dispatch_tokens_per_rank:
             self._check_shape(low_latency, Shape(*shape), tokens)
         stats, costs = cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats
@@ -454,9 +415,7 @@ class LowLatencyCalls(Core):
             ordering = self._phases(low_latency, async_finish, return_recv_hook)
         with ordering:
             made = made or low_latency.of(Shape(*shape))
-            rows, counts, handle = low_latency.dispatch(x, topk_idx, made, shape, casting, ordering.wait, stats, costs)
-            if handle.dispatched is not None:
-                handle.dispatched.stream = ordering.stream
+            rows, counts, handle = low_latency.dispatch(x, topk_idx, made, casting, ordering, stats, costs)
             event, hook = EventOverlap(), None
             if not ordering.quiet:
                 event, hook = _left_to(ordering, handle.dispatched, return_recv_hook, rows, x, topk_idx, counts)
@@ -520,8 +479,6 @@ class LowLatencyCalls(Core):
             request = None if ordering.wait else back.combine_async(sent, **options)
             combined = back.combine(sent, **options) if request is None else request.result
             ending = found.combined = None if request is None else Ending(request)
-            if ending is not None:
-                ending.handle = found
             event, hook = EventOverlap(), None
             if not ordering.quiet:
                 event, hook = _left_to(ordering, ending, return_recv_hook, combined, x, topk_idx, topk_weights)
@@ -568,35 +525,31 @@ class LowLatencyCalls(Core):
         combine is missing there, with the other weights as they are. DeepEP's masks are each rank's own; here all
         ranks come to the same one, in their next calls. So a rank that was masked stays masked: without mask this is
         an error for one that is, and nothing for one that is not. Local."""
-        self._masks("low_latency_update_mask_buffer")
+        masks = self._masks("low_latency_update_mask_buffer")
         rank = arguments.integer("rank_to_mask", rank_to_mask, 0)
         if rank >= self.group_size:
             raise WrongValue(f"rank_to_mask: expected a rank below {self.group_size}, got {rank}")
         if mask:
             self._xep.mask_set(rank)
-        elif any(masked.rank == rank for masked in self._xep.mask_query()):
-            _refuse_to_unmask(rank)
+        else:
+            _stay_masked([masked for masked in masks if masked.rank == rank])
 
     def low_latency_query_mask_buffer(self, mask_status: torch.Tensor) -> None:
         """Writes 1 for each masked rank into mask_status, [R] int32, and 0 for the others; as far as this rank knows.
         ``buffer.masks()`` says why and since when. Local."""
-        self._masks("low_latency_query_mask_buffer")
+        masks = self._masks("low_latency_query_mask_buffer")
         check("mask_status", mask_status, 0, arguments.INT32, self.group_size)
         mask_status.zero_()
-        for masked in self._xep.mask_query():
-            mask_status[masked.rank] = 1
+        mask_status[[masked.rank for masked in masks]] = 1
 
     def low_latency_clean_mask_buffer(self) -> None:
         """Nothing, if no rank is masked. A masked rank cannot come back into this group: UnsupportedError. Local."""
-        self._masks("low_latency_clean_mask_buffer")
-        for masked in self._xep.mask_query():
-            _refuse_to_unmask(masked.rank)
+        _stay_masked(self._masks("low_latency_clean_mask_buffer"))
 
     def masks(self) -> list[xep.Mask]:
         """The masked ranks, ascending: rank, reason (died, late, or asked for), and since_ns, as time.monotonic_ns()
         counts. Not a call of DeepEP's. Local."""
-        self._masks("masks")
-        return self._xep.mask_query()
+        return self._masks("masks")
 
     def _goes_without(self) -> bool:
         if not self.enable_shrink:
@@ -607,16 +560,17 @@ class LowLatencyCalls(Core):
             return True
         return bool(self._xep.mask_query())
 
-    def _masks(self, call: str) -> None:
+    def _masks(self, call: str) -> list[xep.Mask]:
         self._usable()
         if not self.enable_shrink:
             raise WrongUse(f"{call}: expected a Buffer made with enable_shrink=True")
+        return self._xep.mask_query()
 
 
-def _refuse_to_unmask(rank: int) -> NoReturn:
-    raise xep.UnsupportedError(
-        xep.Status.ERR_UNSUPPORTED, f"rank {rank} is out and cannot come back into this group (make a new group)"
-    )
+def _stay_masked(masks: list[xep.Mask]) -> None:
+    for masked in masks:
+        text = f"rank {masked.rank} is out and cannot come back into this group (make a new group)"
+        raise xep.UnsupportedError(xep.Status.ERR_UNSUPPORTED, text)
 
 
 def _left_to(

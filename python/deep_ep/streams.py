@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import weakref
-from typing import Any, Optional, Union
+from typing import Any, Callable, Optional, Union
 
 import torch
 
@@ -31,26 +31,24 @@ from .utils.event import EventHandle, EventOverlap, event_of
 
 
 class Ending:
-    """Done once: by a hook, an event, or the call itself."""
+    """Done once: by a hook, an event, or the call itself. end: puts results where the library did not, on this stream
+    of a CUDA device."""
 
     hooked = False  # by a hook
-    handle: Any = None  # that lasts until then
-    stream: Any = None  # of a CUDA device, on which it is done
 
-    def __init__(self, request: Optional[xep.Request]) -> None:
-        self.request = request
+    def __init__(
+        self, request: Optional[xep.Request], end: Optional[Callable[[], None]] = None, stream: Any = None
+    ) -> None:
+        self.request, self._end, self._stream = request, end, stream
 
     def wait(self) -> None:
         if self.request is None:
             return
         self.request.wait()
-        self.request = None
-        with torch.cuda.stream(self.stream) if self.stream is not None else contextlib.nullcontext():
-            self.fill()
-        self.handle = None
-
-    def fill(self) -> None:
-        """Results that are not where the library put them."""
+        self.request, end, self._end = None, self._end, None  # which may have what has this
+        if end is not None:
+            with torch.cuda.stream(self._stream) if self._stream is not None else contextlib.nullcontext():
+                end()
 
 
 leave_to_python(Ending.wait)  # a hook

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import deep_ep  # noqa: E402
 import deep_ep.utils as utils  # noqa: E402
 import xep  # noqa: E402
-from deep_ep.low_latency import _Made  # noqa: E402
+from deep_ep.low_latency import Shape, _Made  # noqa: E402
 from deep_ep.streams import Ending  # noqa: E402
 from deep_ep.utils.comm import Nodes  # noqa: E402
 
@@ -273,7 +273,7 @@ def test_a_dispatch_that_refuses_to_be_waited_for():
             raise RuntimeError("it failed" if self.is_done else "another thread is in a call")
 
     begun = [Refuses(), Refuses()]
-    made = _Made(types.SimpleNamespace(slots=2), {}, (1, 1, 1), {}, list(begun))
+    made = _Made(Shape(1, 1, 1, 1), types.SimpleNamespace(slots=2), (1, 1, 1), {}, {}, list(begun))
     with pytest.raises(RuntimeError, match="another thread"):
         made.make_way()
     assert made.begun == begun
