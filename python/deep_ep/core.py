@@ -81,7 +81,7 @@ class Pool:
         return {**workers, "memory": memory_of(self.on), "timeout": self._joined.timeout}
 
     def forget(self) -> None:
-        """What is in flight is waited for, or of no more interest; handles keep what their tensors are made of."""
+        """What is in flight ends with the buffers; other handles keep what their tensors are made of."""
         raise NotImplementedError
 
     def reset(self) -> None:
@@ -174,7 +174,7 @@ class NormalPool(Pool):
 
     def forget(self) -> None:
         for buffer in self.buffers():
-            buffer.park()
+            buffer.park_done()
 
     def _captures(self) -> bool:
         """Whether calls are kept for a CUDA graph."""
@@ -581,14 +581,14 @@ class Core:
         if self._xep._inherited:
             self._xep.leave()
             return
-        self._forget(pools)
-        held = [buffer.arrays_left() for pool in pools for buffer in pool.buffers()]
-        mine = bytes(min(count, 255) for count in held) + b"\0"
         try:
-            everywhere = [mine]
-            if not self._goes_without():
+            is_alone = self._goes_without()
+            if not is_alone:  # behind it, what all ranks have begun has come, and the rest never will
                 self._agreement.meet("destroy", counts=False)
-                everywhere = self._xep.allgather(mine)
+            self._forget(pools)
+            held = [buffer.arrays_left() for pool in pools for buffer in pool.buffers()]
+            mine = bytes(min(count, 255) for count in held) + b"\0"
+            everywhere = [mine] if is_alone else self._xep.allgather(mine)
         except xep.XepError as error:
             warnings.warn(f"deep_ep: the memory of a Buffer stays mapped: {error.reason}", ResourceWarning)
             self._xep.leave()

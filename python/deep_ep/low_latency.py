@@ -179,7 +179,7 @@ class LowLatency(Pool):
     def forget(self) -> None:
         for made in self.made.values():
             made.begun.clear()
-            made.buffer.park()
+            made.buffer.park_done()
 
     def reset(self) -> None:
         for made in self.made.values():

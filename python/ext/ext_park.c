@@ -123,6 +123,34 @@ static PyObject *park_all(PyObject *self, PyObject *Py_UNUSED(unused))
     Py_RETURN_NONE;
 }
 
+/* -1: an exception is set. A request that has failed is done. */
+static int is_done(const ext_handle_t *handle)
+{
+    PyObject *request = handle->request;
+    if (request == NULL) return 1;
+    Py_INCREF(request);
+    PyObject *done = PyObject_CallMethod(request, "done", NULL);
+    const int is_true = done != NULL ? PyObject_IsTrue(done) : pass_over_error() == 0 ? 1 : -1;
+    Py_DECREF(request);
+    Py_XDECREF(done);
+    return is_true;
+}
+
+/* Before the buffer ends. What some rank never began would be waited for until the deadline. */
+static PyObject *park_done(PyObject *self, PyObject *Py_UNUSED(unused))
+{
+    ext_recent_t *recent = &((ext_buffer_t *)self)->recent;
+    while (recent->count > 0) {
+        ext_handle_t *oldest = ext_recent_oldest(recent);
+        if (oldest == NULL) continue;
+        Py_INCREF(oldest);
+        const int done = is_done(oldest), ret = done > 0 ? park(oldest) : done;
+        Py_DECREF(oldest);
+        if (ret != 0) return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
 static PyObject *park_one(PyObject *self, PyObject *Py_UNUSED(unused))
 {
     ext_handle_t *handle = (ext_handle_t *)self;
@@ -150,6 +178,7 @@ PyMethodDef ext_park_buffer_methods[] = {
     {"_stay", stay, METH_O,
      "_stay($self, stays)\n--\n\nWhether what is dispatched now is never parked, and parks nothing."},
     {"park", park_all, METH_NOARGS, "park($self)\n--\n\nParks all handles that may be parked."},
+    {"park_done", park_done, METH_NOARGS, "park_done($self)\n--\n\nParks those that have ended."},
     {NULL, NULL, 0, NULL},
 };
 

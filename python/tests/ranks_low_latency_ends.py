@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-from low_latency_world import HIDDEN, MOST, World, check  # noqa: E402
+from low_latency_world import HIDDEN, MOST, World, check, finish  # noqa: E402
 
 import deep_ep  # noqa: E402
+import xep  # noqa: E402
 
 
 @pytest.fixture
@@ -138,6 +141,38 @@ def test_handles_end_with_cleaning(world):
     with pytest.raises(ValueError, match="the handle was released, or its buffer closed or reset"):
         world.combine(kept, handle)
     check(world, "call", False, False, False)
+
+
+@pytest.mark.parametrize("what", ["hook", "event", "combine"])
+def test_destroy_waits_for_nothing_that_was_not_begun(world, what):
+    """One rank is ahead, in a call that the others never make, and is told at the end, long before the deadline."""
+    if world.size == 1:
+        pytest.skip("a rank of its own is never ahead")
+    recv_x, _, handle, _, _ = world.dispatch(use_fp8=False)
+    answers, hook, event = recv_x.clone(), None, None
+    del recv_x
+    if world.rank == 0 and what == "combine":
+        hook = world.combine(answers, handle, return_recv_hook=True)[2]
+    elif world.rank == 0:
+        how = dict(async_finish=what == "event", return_recv_hook=what == "hook")
+        event, hook = world.dispatch(use_fp8=False, **how)[3:]  # an event keeps what is received
+    begin = time.monotonic()
+    world.buffer.destroy()
+    assert time.monotonic() - begin < 15, "the deadline is 30 seconds"
+    if what != "combine" or world.rank != 0:
+        assert handle[0].shape == (world.local, world.size * MOST), "of what has come a handle tells"
+    if hook is not None:
+        with pytest.raises(xep.AbortedError, match="the buffer was closed"):
+            hook()
+
+
+@pytest.mark.parametrize("how", ["hook", "event"])
+def test_what_all_have_begun_ends_behind_destroy(world, how):
+    _, counts, _, event, hook = world.dispatch(async_finish=how == "event", return_recv_hook=how == "hook")
+    world.buffer.destroy()
+    finish(event, hook, how)
+    wanted = [(torch.cat(world.all_idx) == world.rank * world.local + e).any(1).sum() for e in range(world.local)]
+    assert counts.tolist() == wanted
 
 
 def test_runtime_moves_tokens(world):
