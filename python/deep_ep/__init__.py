@@ -10,12 +10,12 @@ arguments: from 2 on Buffer is that of deep_ep.buffers.legacy.
 
 from __future__ import annotations
 
-import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
 import xep
 
+from . import buffers
 from .buffer import Buffer as Buffer
 from .comm import destroy_all_managed_nccl_comm, get_logical_domain_size, get_physical_domain_size
 from .compat import Config, topk_idx_t
@@ -24,21 +24,11 @@ from .handles import EPHandle
 from .utils.event import EventHandle, EventOverlap
 
 if TYPE_CHECKING:
-    from .buffers.base import (
-        BufferAllocator,
-        BufferBase,
-        get_num_allocation_alignment,
-        get_num_rdma_alignment,
-        get_num_tma_alignment,
-    )
-    from .buffers.bucket import BucketBuffer, BucketSession
-    from .buffers.ep import EngramBuffer, EPBuffer, PPBuffer
+    from .buffers import (  # noqa: I001
+        BucketBuffer, BucketSession, BufferAllocator, BufferBase, EngramBuffer, EPBuffer, PPBuffer,
+        get_num_allocation_alignment, get_num_rdma_alignment, get_num_tma_alignment,
+    )  # fmt: skip
 
-_OF_V25 = {
-    "BucketBuffer": "bucket", "BucketSession": "bucket", "BufferAllocator": "base", "BufferBase": "base",
-    "EPBuffer": "ep", "EngramBuffer": "ep", "PPBuffer": "ep", "get_num_allocation_alignment": "base",
-    "get_num_rdma_alignment": "base", "get_num_tma_alignment": "base",
-}  # fmt: skip
 _VERSIONS = {"1": "1.2.1", "2": "2.1.0", "2.5": "2.5.0"}
 _chosen = os.environ.get("DEEP_EP_VERSION")
 if _chosen is not None and _chosen not in _VERSIONS:
@@ -51,11 +41,11 @@ if _chosen in ("2", "2.5"):
 def __getattr__(name: str) -> Any:
     """Names of V2.5."""
     global __version__
-    if name not in _OF_V25:
+    if name not in buffers.MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if _chosen is None:
         __version__ = f"{_VERSIONS['2.5']}+xep{xep.version()}"
-    found = globals()[name] = getattr(importlib.import_module(f".buffers.{_OF_V25[name]}", __name__), name)
+    found = globals()[name] = getattr(buffers, name)
     return found
 
 

@@ -74,6 +74,7 @@ class Buffer(LowLatencyCalls):
         self.num_nvl_bytes, self.num_rdma_bytes = num_nvl_bytes, num_rdma_bytes
         self.low_latency_mode, self.enable_shrink = low_latency_mode, enable_shrink
         self._join(group if group is not None else comm, num_slots, timeout, explicitly_destroy)
+        self._pools.options["ll"]["on_failure"] = "mask" if enable_shrink else "fail"
         self._low_latency: LowLatency = self._pools[LowLatency, 0]
         self.rank, self.group_size = self._xep.rank, self._xep.nranks
         if enable_shrink:
@@ -136,9 +137,9 @@ class Buffer(LowLatencyCalls):
     def is_available(self) -> bool:
         return not self._destroyed
 
-    def _forget(self, pools: list[Pool]) -> None:
+    def _close(self) -> None:
         self._scratch.clear()
-        super()._forget(pools)
+        super()._close()
 
     def get_local_buffer_tensor(
         self, dtype: torch.dtype, size: Optional[torch.Size] = None, offset: int = 0, use_rdma_buffer: bool = False
@@ -213,7 +214,7 @@ class Buffer(LowLatencyCalls):
             ("per_expert", (experts,), torch.int32),
             ("in_rank", (topk_idx.shape[0], self.group_size), torch.uint8),
         )
-        used[0].layout(topk_idx.contiguous(), *made.values())
+        used.layout(topk_idx.contiguous(), *made.values())
         return made["per_rank"], made["per_expert"], made["in_rank"].view(torch.bool), None
 
     def _note_layout(self, *made_and_given: torch.Tensor) -> None:
@@ -286,29 +287,22 @@ class Buffer(LowLatencyCalls):
                     raise WrongValue(f"num_worst_tokens: expected 0, or more with topk_idx, got {num_worst_tokens}")
                 if 0 < most < tokens:
                     raise WrongValue(f"x: expected at most num_worst_tokens, {most}, on a CUDA device, got {tokens}")
-            sends = x if x.dtype in arguments.KNOWN else arguments.carried(x)
             if where:
-                pool.threads = self.num_sms if config is None else config.num_sms
-            else:
-                pool.threads = self._threads and self._threads_here()
-            wide = hidden if sends is x else sends.shape[1]
-            sent = pool.dispatch(
-                ordering.wait, experts, (tokens, wide, topk), sends, routed, topk_weights, most, scales,
-                num_worst_tokens, ordering.after, **options,
-            )  # fmt: skip
+                pool.multiprocessors = self.num_sms if config is None else config.num_sms
+            job = (experts, x, routed, topk_weights, scales, num_worst_tokens, most, ordering.after)
+            sent = pool.dispatch(ordering.wait, (tokens, hidden, topk), job, **options)
             received = sent[0].recv
             shape = (tokens, experts, topk, received.rows, received.capacity)
             made = NormalHandle(self._xep, self._nodes, is_token_in_rank, pool.on, *shape)
-            if num_worst_tokens:
-                made.worst, made.most = num_worst_tokens, most
             made.xep, made._arrives, made._slot = sent
+            made.worst, made.most = num_worst_tokens, most
             counts: list[int] = []
             if not num_worst_tokens:
                 counts = received.list_expert_rows()
                 if topk_idx is None:
                     counts = self._count_rows(num_tokens_per_expert, expert_alignment)
             rows, row_scales, indices, weights = pool.shown(received, sent[1], ordering.copy)
-            if sends is not x:
+            if rows.dtype != x.dtype:
                 rows = rows.view(x.dtype)
             if topk_idx is None:
                 indices = weights = None
@@ -324,10 +318,7 @@ class Buffer(LowLatencyCalls):
         self, pool: NormalPool, x: torch.Tensor, scales: Optional[torch.Tensor], handle: Any, ordering: Ordering
     ) -> tuple:
         """Along the routing of handle."""
-        found = getattr(handle, "core", None)
-        if not isinstance(found, NormalHandle):
-            found = self._adopt(handle, 0, pool)
-        self._check_own(found, pool)
+        found = self._own(handle, 0, pool)
         arguments.check_tokens(found, x)
         back, request, _ = pool.again(found, x, scales, ordering)
         rows, row_scales, _, _ = pool.shown(back.recv, request, ordering.copy)
@@ -365,10 +356,7 @@ class Buffer(LowLatencyCalls):
         if previous_event is not None or async_finish or allocate_on_comm_stream:
             ordering = self._waits(pool, previous_event, async_finish, allocate_on_comm_stream)
         with ordering:
-            found = getattr(handle, "core", None)
-            if not isinstance(found, NormalHandle):
-                found = self._adopt(handle, 0 if topk_weights is None else topk_weights.shape[-1], pool)
-            self._check_own(found, pool)
+            found = self._own(handle, 0 if topk_weights is None else topk_weights.shape[-1], pool)
             if not found.rows <= rows <= found.capacity:
                 raise WrongValue(f"x: expected the {found.capacity} rows received, got {[rows, hidden]}")
             if topk_weights is not None:
@@ -384,14 +372,18 @@ class Buffer(LowLatencyCalls):
 
     # ---- arguments ----
 
-    def _adopt(self, handle: Any, topk: int, pool: NormalPool) -> NormalHandle:
-        """A plain tuple is routed anew, by experts of a buffer in use and with topk columns, 0: as many as needed; both
-        are the same on every rank."""
+    def _own(self, handle: Any, topk: int, pool: NormalPool) -> NormalHandle:
+        """Of a handle of this Buffer. A plain tuple is routed anew, by experts of a buffer in use, with topk columns,
+        0: as many as needed; both are the same on every rank."""
+        found = getattr(handle, "core", None)
         if handle is None:
             raise WrongValue("handle: expected one of this Buffer, got None")
-        topk = topk or self.group_size
-        experts = next((n for n in pool.used if n >= topk), align(topk, self.group_size))
-        return adopt(handle, self._xep, self._nodes, experts, topk, pool.where)
+        if not isinstance(found, NormalHandle):
+            topk = topk or self.group_size
+            experts = next((n for n in pool.used if n >= topk), align(topk, self.group_size))
+            found = adopt(handle, self._xep, self._nodes, experts, topk, pool.where)
+        self._check_own(found, pool)
+        return found
 
     def _route(
         self,

@@ -23,36 +23,21 @@ import os
 import sys
 import threading
 import warnings
-from typing import Any, Callable, Literal, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import numpy
 import torch
 
 import xep
 from xep.dtypes import SIZES
-from xep.params import BufferOptions
 
-from .arguments import HOST, Agreement, WrongUse, WrongValue, carried, integer, memory_of, place_of
+from .arguments import HOST, KNOWN, Agreement, WrongUse, WrongValue, carried, integer, place_of
 from .compat import Runtime
 from .handles import ALL, Dispatched, Places, Sent, layout_of
 from .streams import HERE, DeviceOrdering, DeviceQueue, HostOrdering, Ordering, Slot, is_capturing
 from .utils.comm import Nodes
 from .utils.event import CommStream, request_of
 from .utils.math import ceil_div
-
-# ---- pools of shared memory ----
-
-
-class Joined(NamedTuple):
-    """What the pools of a Buffer have in common. ways: how rows of mode normal reach other nodes, and their sums come
-    back."""
-
-    group: xep.Group
-    agreement: Agreement
-    slots: int
-    timeout: Optional[float]
-    on_failure: Literal["fail", "mask"]
-    ways: dict[str, Any]
 
 
 class Pool:
@@ -64,10 +49,11 @@ class Pool:
 
     kind: str
     last: Optional[xep.Buffer] = None  # of the last dispatch or combine
-    threads = 0
+    multiprocessors = 0  # of a device, of memory that is made from now on
 
-    def __init__(self, joined: Joined, queue: Optional[DeviceQueue]) -> None:
-        self._joined, self._group, self._agreement = joined, joined.group, joined.agreement
+    def __init__(self, pools: Pools, queue: Optional[DeviceQueue]) -> None:
+        self._group, self._agreement, self._threads = pools.group, pools.agreement, pools.threads
+        self._options = pools.options[self.kind]
         self.queue, self.on = queue, HOST if queue is None else queue.device
         self.where = 0 if queue is None else queue.index + 1
         self.here: Ordering = HERE if queue is None else DeviceOrdering(queue)  # of calls that wait for nothing else
@@ -75,14 +61,17 @@ class Pool:
     def buffers(self) -> list[xep.Buffer]:
         raise NotImplementedError
 
-    def _options(self) -> BufferOptions:
-        """Of all buffers here. threads: of DeepEP's one number, what copies and reduces."""
-        workers: BufferOptions = {"threads": self.threads} if self.on == HOST else {"multiprocessors": self.threads}
-        return {**workers, "memory": memory_of(self.on), "timeout": self._joined.timeout}
+    def _make(self, *shape: int, **options: Any) -> xep.Buffer:
+        """Collective."""
+        workers: dict[str, Any] = dict(threads=self._threads(self._group))
+        if self.queue is not None:
+            workers = dict(memory="cuda", multiprocessors=self.multiprocessors)
+        return self._group.buffer(*shape, mode=self.kind, **{**self._options, **workers, **options})
 
     def forget(self) -> None:
         """What is in flight ends with the buffers; other handles keep what their tensors are made of."""
-        raise NotImplementedError
+        for buffer in self.buffers():
+            buffer.park_done()
 
     def reset(self) -> None:
         """Collective."""
@@ -90,20 +79,8 @@ class Pool:
             buffer.reset()
 
 
-# ---- of mode normal ----
-
 _WIDEST = {1: torch.bfloat16, 2: torch.bfloat16, 4: torch.float32}  # by bytes of an element: what can be summed
 _MARGIN = 5 / 4  # more room than was needed, so that growing ends soon
-
-
-ALIKE = (
-    "num_experts",
-    "hidden (channels of x)",
-    "bytes of an element of x",
-    "topk (columns of topk_idx)",
-    "scales of a token",
-    "tokens that no rank has more of, where nobody waits for counts",
-)
 
 
 class Job(NamedTuple):
@@ -123,36 +100,16 @@ class Job(NamedTuple):
     def nscales(self) -> int:
         return 0 if self.scales is None else self.scales.shape[1]
 
-    def alike(self) -> tuple[int, ...]:
-        """What every rank must dispatch alike, as ALIKE says."""
-        columns = self.topk_idx.shape[1]
-        return self.experts, self.x.shape[1], self.x.element_size(), columns, self.nscales, self.most
-
-
-class Room(NamedTuple):
-    """What a buffer has room for. All of it is the same on every rank."""
-
-    elem_bytes: int
-    hidden: int
-    topk: int
-    scales: int
-    tokens: int
-    recv_rows: int
-
-    def clip(self, job: Job) -> Job:
-        """Two tokens, as wide as those of the job, or as there is room for: where all ranks need more room, all clip
-        alike."""
-        on = job.x.device
-        x = torch.zeros((2, job.x.shape[1]), dtype=job.x.dtype, device=on)
-        if x.shape[1] * x.itemsize > self.elem_bytes * self.hidden:
-            x = torch.zeros((2, self.hidden), dtype=_WIDEST[self.elem_bytes], device=on)
-        topk = min(job.topk_idx.shape[1], self.topk)
-        topk_idx = torch.full((2, topk), -1, dtype=job.topk_idx.dtype, device=on)
-        weights = None if job.topk_weights is None else torch.zeros((2, topk), dtype=torch.float32, device=on)
-        scales = None
-        if job.scales is not None and self.scales > 0:
-            scales = torch.zeros((2, min(job.nscales, self.scales)), dtype=job.scales.dtype, device=on)
-        return job._replace(x=x, topk_idx=topk_idx, topk_weights=weights, scales=scales)
+    def alike(self) -> dict[str, int]:
+        """What every rank must dispatch alike."""
+        return {
+            "num_experts": self.experts,
+            "hidden (channels of x)": self.x.shape[1],
+            "bytes of an element of x": self.x.element_size(),
+            "topk (columns of topk_idx)": self.topk_idx.shape[1],
+            "scales of a token": self.nscales,
+            "tokens that no rank has more of, where nobody waits for counts": self.most,
+        }
 
 
 class NormalPool(Pool):
@@ -161,20 +118,17 @@ class NormalPool(Pool):
 
     kind = "normal"
 
-    def __init__(self, joined: Joined, queue: Optional[DeviceQueue]) -> None:
-        super().__init__(joined, queue)
-        self._slots = max(3, joined.slots + 1)
-        self._handles = max(2, joined.slots - 2)  # that keep their slots
+    def __init__(self, pools: Pools, queue: Optional[DeviceQueue]) -> None:
+        super().__init__(pools, queue)
+        slots = self._options["slots"]
+        self._slots = max(3, slots + 1)
+        self._handles = max(2, slots - 2)  # that keep their slots
         self.views = self._slots - self._handles  # slots in use, with which what is received may be views
-        self.used: dict[int, tuple[xep.Buffer, Room]] = {}
+        self.used: dict[int, xep.Buffer] = {}
         self._replaced: list[xep.Buffer] = []
 
     def buffers(self) -> list[xep.Buffer]:
-        return [buffer for buffer, _ in self.used.values()] + self._replaced
-
-    def forget(self) -> None:
-        for buffer in self.buffers():
-            buffer.park_done()
+        return [*self.used.values(), *self._replaced]
 
     def _captures(self) -> bool:
         """Whether calls are kept for a CUDA graph."""
@@ -184,35 +138,24 @@ class NormalPool(Pool):
         """Of a Job with rows to receive that are known, of whose tokens no rank has more than most."""
         return 0 if self.on == HOST or self._group.nnodes > 1 else most
 
-    def dispatch(
-        self,
-        wait: bool,
-        experts: int,
-        shape: tuple[int, int, int],
-        x: torch.Tensor,
-        topk_idx: torch.Tensor,
-        topk_weights: Optional[torch.Tensor],
-        most: int = 0,
-        scales: Optional[torch.Tensor] = None,
-        capacity: int = 0,
-        after: Optional[xep.Request] = None,
-        **options: Any,
-    ) -> Sent:
-        """shape: tokens, channels of x, selections. most: as of a Job; the others are those of xep.Buffer.dispatch().
-        Collective; blocks until every rank has told how many rows it sends, with wait until the rows are here. Where
-        nobody waits for counts, for nothing, once there is memory."""
-        tokens, hidden, topk = shape
-        given = (experts, x, topk_idx, topk_weights, scales, capacity, most, after)
-        if scales is not None or capacity > 0 or after is not None:
-            options.update(scales=scales, capacity=capacity, counts_there=most > 0, after=after)
+    def dispatch(self, wait: bool, shape: tuple[int, int, int], given: tuple, **options: Any) -> Sent:
+        """shape: tokens, channels of x, selections. given: the Job. options: of xep.Buffer.dispatch(). Collective;
+        blocks until every rank has told how many rows it sends, with wait until the rows are here. Where nobody waits
+        for counts, for nothing, once there is memory."""
+        (tokens, hidden, topk), (experts, x, topk_idx, topk_weights, scales, worst, most, after) = shape, given
+        if x.dtype not in KNOWN:
+            x = carried(x)
+            hidden, given = x.shape[1], (experts, x, *given[2:])
+        if scales is not None or worst > 0 or after is not None:
+            options.update(scales=scales, capacity=worst, counts_there=most > 0, after=after)
         while True:
-            buffer, room = self.used.get(experts, (None, None))
+            buffer = self.used.get(experts)
             fits = buffer is not None and (
-                hidden * x.itemsize <= room.elem_bytes * room.hidden
-                and topk <= room.topk
-                and (scales is None or scales.shape[1] <= room.scales)
-                and (tokens if tokens > most else most) <= room.tokens
-                and capacity <= room.recv_rows
+                hidden * x.itemsize <= buffer.hidden * SIZES[buffer._dtype]
+                and topk <= buffer.topk
+                and (scales is None or scales.shape[1] <= buffer.scales)
+                and (tokens if tokens > most else most) <= buffer.tokens
+                and worst <= buffer.recv_rows
             )
             if self.queue is not None and is_capturing():
                 self._check_capture(most, fits)
@@ -224,7 +167,7 @@ class NormalPool(Pool):
             self.last = buffer
             try:
                 if not fits:
-                    self._call_for_room(buffer, room.clip(Job(*given)))
+                    self._call_for_room(buffer, Job(*given))
                 if self.queue is None and wait:
                     return buffer.dispatch(x, topk_idx, topk_weights, **options), None, None
                 return self._send(buffer, wait, x, topk_idx, topk_weights, options)
@@ -249,12 +192,17 @@ class NormalPool(Pool):
     def again(self, handle: Dispatched, x: torch.Tensor, scales: Optional[torch.Tensor], ordering: Ordering) -> Sent:
         """A dispatch along the routing of handle. Collective."""
         handle.arrived()
-        x, nscales = carried(x), 0 if scales is None else scales.shape[1]
-        if not handle.has_slot() or not _sends(handle.xep.buffer, x.shape[1] * x.itemsize, nscales):
+        x, back = carried(x), handle.xep
+        if (
+            back is None
+            or back._memory is None
+            or x.shape[1] * x.itemsize > back.buffer.hidden * SIZES[back.buffer._dtype]
+            or (scales is not None and scales.shape[1] > back.buffer.scales)
+        ):
             return self._dispatch_anew(handle, ordering.wait, x, scales, ordering.after)
-        self.last = handle.xep.buffer
+        self.last = back.buffer
         options = dict(scales=scales, capacity=handle.worst, counts_there=handle.most > 0, after=ordering.after)
-        return self._send(self.last, ordering.wait, x, None, None, dict(options, cached=handle.xep))
+        return self._send(back.buffer, ordering.wait, x, None, None, dict(options, cached=back))
 
     def combine(
         self,
@@ -273,15 +221,17 @@ class NormalPool(Pool):
             handle._arrives.wait()
         back, row = handle.xep, width * x.itemsize
         if back is None or back._memory is None or row > back.buffer.hidden * SIZES[back.buffer._combine_dtype]:
-            self._dispatch_nothing(handle, row)
-            back = handle.xep
+            used = self.used.get(handle.experts)
+            least = 1 if used is not None and row <= used.hidden * SIZES[used._combine_dtype] else row
+            nothing = torch.zeros((handle.num_tokens, least), dtype=torch.uint8, device=self.on)
+            back = self._dispatch_anew(handle, True, nothing, None, None)[0]
         self.last = back.buffer
         back.settle()  # of one handle one combine is in flight
         options: dict[str, Any] = {} if topk_weights is None else {"topk_weights": topk_weights}
         if biases or ordering.after is not None:
             options.update(bias=biases or None, after=ordering.after)
         if places is not None:
-            x, options["slots"] = places.to_combine(x, columns)
+            x, options["slots"] = places.fold(x, columns)
         if self.queue is not None:
             options.update(ordering.results(("out", (handle.num_tokens, width), x.dtype)))
             if topk_weights is not None:
@@ -289,13 +239,6 @@ class NormalPool(Pool):
         request = None if ordering.wait else back.combine_async(x, **options)
         result = back.combine(x, **options) if request is None else request.result
         return (*(result if topk_weights is not None else (result, None)), request)
-
-    def _dispatch_nothing(self, handle: Dispatched, row: int) -> None:
-        """So that rows of so many bytes can be combined by handle. Collective, blocking."""
-        used = self.used.get(handle.experts)
-        width = 1 if used is not None and row <= used[1].elem_bytes * used[1].hidden else row
-        x = torch.zeros((handle.num_tokens, width), dtype=torch.uint8, device=self.on)
-        self._dispatch_anew(handle, True, x, None, None)
 
     def _send(
         self, buffer: xep.Buffer, wait: bool, x: Any, topk_idx: Any, topk_weights: Any, options: dict[str, Any]
@@ -337,9 +280,8 @@ class NormalPool(Pool):
             raise WrongValue("handle: expected one of the last dispatches in a CUDA graph, got one without a slot")
         if handle.xep is not None:
             handle.xep.park()
-        routing = handle.routing()
-        shape, given = (*x.shape, routing.shape[1]), (handle.most, scales, handle.worst, after)
-        sent = self.dispatch(wait, handle.experts, shape, x, routing, None, *given)
+        job = Job(handle.experts, x, handle.routing(), None, scales, handle.worst, handle.most, after)
+        sent = self.dispatch(wait, (*x.shape, job.topk_idx.shape[1]), job)
         handle.xep, handle._arrives, handle._slot = sent
         return sent
 
@@ -347,58 +289,73 @@ class NormalPool(Pool):
         """There is no buffer for so many experts. Ranks that dispatch to another number may have one: those in the
         last that was made are told as if its room did not do, so that all come to _agree() and find out there."""
         if self.used and not job.most and job.topk_idx.shape[1] > 0:
-            experts, (buffer, room) = list(self.used.items())[-1]
             with contextlib.suppress(xep.CapacityError):
-                self._call_for_room(buffer, room.clip(job._replace(experts=experts, after=None)))
+                self._call_for_room(list(self.used.values())[-1], job._replace(after=None))
 
-    def _call_for_room(self, buffer: xep.Buffer, two: Job) -> None:
-        """Always CapacityError, here and on every rank that dispatches meanwhile; or MismatchError there and here."""
-        two.topk_idx[:, 0] = xep.expert_range(two.experts, self._group.nranks, self._group.rank)[0]
-        handle = buffer.dispatch(two.x, two.topk_idx, two.topk_weights, scales=two.scales, capacity=1, after=two.after)
+    def _call_for_room(self, buffer: xep.Buffer, job: Job) -> None:
+        """Always CapacityError, here and on every rank that dispatches meanwhile; or MismatchError there and here. By
+        two tokens to this rank, as wide as those of the job, or as there is room for: where all ranks need more room,
+        all do so alike."""
+        dtype, width, weights, scales = job.x.dtype, job.x.shape[1], job.topk_weights, job.scales
+        if width * dtype.itemsize > buffer.hidden * SIZES[buffer._dtype]:
+            dtype, width = _WIDEST[SIZES[buffer._dtype]], buffer.hidden
+        if scales is not None:
+            scales = scales.new_zeros((2, min(job.nscales, buffer.scales))) if buffer.scales else None
+        topk_idx = job.topk_idx.new_full((2, min(job.topk_idx.shape[1], buffer.topk)), -1)
+        topk_idx[:, 0] = xep.expert_range(buffer.experts, self._group.nranks, self._group.rank)[0]
+        handle = buffer.dispatch(
+            job.x.new_zeros((2, width), dtype=dtype),
+            topk_idx,
+            None if weights is None else weights.new_zeros(topk_idx.shape),
+            scales=scales,
+            capacity=1,
+            after=job.after,
+        )
         handle.release()
         raise AssertionError("two rows were received where one has room")
 
-    # ---- agreement ----
-
-    def _replace(self, job: Job) -> tuple[xep.Buffer, Room]:
-        """A buffer in which this dispatch fits on every rank. Collective: every rank comes here at the same
-        dispatch."""
-        old = self.used.get(job.experts)
-        if old:
-            old[0].park()
-        room = self._agree(job, old[1] if old else None)
+    def _replace(self, job: Job) -> None:
+        """A buffer in which this dispatch fits on every rank, with no less room than there was. Collective: every rank
+        comes here at the same dispatch."""
+        nranks, each = self._group.nranks, _WIDEST[job.x.element_size()].itemsize
+        old, room = self.used.get(job.experts), (each, 0, 0, 0, 0, 0)
+        if old is not None:
+            old.park()
+            room = SIZES[old._dtype], old.hidden, old.topk, old.scales, old.tokens, old.recv_rows
+        tokens, rows, worst = self._agree(job)
         if job.experts in self.used:  # it was not closed: what was received is looked at somewhere
-            self._replaced.append(self.used.pop(job.experts)[0])
-        buffer = self._group.buffer(
+            self._replaced.append(self.used.pop(job.experts))
+        had_bytes, had_hidden, had_topk, had_scales, had_tokens, had_rows = room
+        bytes_each = max(had_bytes, each)
+        tokens = max(2, int(tokens * _MARGIN), job.most, had_tokens)
+        rows = min(max(2, int(rows * _MARGIN), had_rows), nranks * tokens)
+        buffer = self._make(
             job.experts,
-            room.topk,
-            room.hidden,
-            room.tokens,
-            mode="normal",
-            dtype=_WIDEST[room.elem_bytes],
-            combine_dtype=_WIDEST[room.elem_bytes],
-            scales=room.scales,
-            recv_rows=room.recv_rows,
+            max(had_topk, min(job.experts, max(job.topk_idx.shape[1], nranks))),
+            ceil_div(max(had_bytes * had_hidden, each * job.x.shape[1]), bytes_each),
+            tokens,
+            dtype=_WIDEST[bytes_each],
+            combine_dtype=_WIDEST[bytes_each],
+            scales=max(had_scales, job.nscales),
+            recv_rows=max(worst, rows),
             slots=self._slots,
-            **self._options(),
-            **self._joined.ways,
         )
         buffer.limit_handles(self._handles)
-        self.used[job.experts] = (buffer, room)
-        return buffer, room
+        self.used[job.experts] = buffer
 
-    def _agree(self, job: Job, old: Optional[Room]) -> Room:
+    def _agree(self, job: Job) -> tuple[int, int, int]:
+        """Tokens, rows received, and rows asked for: no rank has more."""
         self._agreement.meet("dispatch")
-        nranks, buffers = self._group.nranks, self.buffers()
-        words = [*job.alike(), job.x.shape[0], job.worst]
+        nranks, buffers, mine = self._group.nranks, self.buffers(), job.alike()
+        words = [*mine.values(), job.x.shape[0], job.worst]
         words += layout_of(job.topk_idx, job.experts, nranks).tokens_per_rank.tolist()
         words += [buffer.slots_held() > 0 for buffer in buffers]
         gathered = self._group.allgather(numpy.array(words, dtype=numpy.int64).tobytes())
         told = numpy.frombuffer(b"".join(gathered), dtype=numpy.int64).reshape(nranks, -1)
-        ends = numpy.cumsum([len(ALIKE), 1, 1, nranks])
+        ends = numpy.cumsum([len(mine), 1, 1, nranks])
         alike, tokens, worst, to_ranks, busy = numpy.split(told, ends, axis=1)
         for i, rank in numpy.argwhere(alike.T != alike[:1].T):
-            text = f"ranks disagree on {ALIKE[i]}: {alike[0, i]} on rank 0, {alike[rank, i]} on rank {rank}"
+            text = f"ranks disagree on {list(mine)[i]}: {alike[0, i]} on rank 0, {alike[rank, i]} on rank {rank}"
             raise xep.MismatchError(xep.Status.ERR_MISMATCH, text)
         columns = job.topk_idx.shape[1]
         if columns > job.experts:
@@ -409,50 +366,34 @@ class NormalPool(Pool):
             raise xep.CapacityError(xep.Status.ERR_OVERFLOW, text)
         for buffer, held in zip(buffers, busy.T):
             if not held.any():  # no rank has a handle or an array of it: the same on every rank, in the same order
-                self.used = {experts: used for experts, used in self.used.items() if used[0] is not buffer}
+                self.used = {experts: used for experts, used in self.used.items() if used is not buffer}
                 self._replaced = [other for other in self._replaced if other is not buffer]
                 buffer.close()
-        return self._room(job, old, int(tokens.max()), int(rows.max()), int(worst.max()))
-
-    def _room(self, job: Job, old: Optional[Room], tokens: int, rows: int, worst: int) -> Room:
-        """No less than there was."""
-        each, nranks = _WIDEST[job.x.element_size()].itemsize, self._group.nranks
-        old = old or Room(each, 0, 0, 0, 0, 0)
-        elem = max(old.elem_bytes, each)
-        hidden = max(ceil_div(old.elem_bytes * old.hidden, elem), ceil_div(each * job.x.shape[1], elem))
-        topk = max(old.topk, min(job.experts, max(job.topk_idx.shape[1], nranks)))
-        tokens = max(2, int(tokens * _MARGIN), job.most, old.tokens)
-        rows = max(2, int(rows * _MARGIN), worst, old.recv_rows)
-        rows = max(worst, min(rows, nranks * tokens))
-        return Room(elem, hidden, topk, max(old.scales, job.nscales), tokens, rows)
-
-
-def _sends(buffer: xep.Buffer, row_bytes: int, scales: int) -> bool:
-    """Whether the buffer has room for such rows."""
-    return row_bytes <= buffer.hidden * SIZES[buffer.dtype] and scales <= buffer.scales
-
-
-# ---- a buffer ----
+        return int(tokens.max()), int(rows.max()), int(worst.max())
 
 
 _CLOSE_SECONDS = 5.0  # for which a destructor waits for the other ranks
 
 
 class Pools(dict[tuple[type[Pool], int], Any]):
-    """Of a Buffer: by kind, and where tensors are. Each is made when it is first asked for."""
+    """Of a Buffer: by kind, and where tensors are. Each is made when it is first asked for.
+
+    threads: of the host, that copy and reduce. options: of xep.Buffer(), by kind.
+    """
 
     queue: Optional[DeviceQueue] = None  # of the CUDA device, where tensors are of one
     closed = False
 
-    def __init__(self, joined: Joined) -> None:
+    def __init__(self, group: xep.Group, threads: Callable[[xep.Group], int], **options: Any) -> None:
         super().__init__()
-        self._joined = joined
+        self.group, self.agreement, self.threads = group, Agreement(group), threads
+        self.options: dict[str, dict[str, Any]] = {kind: dict(options) for kind in ("normal", "ll")}
 
     def __missing__(self, key: tuple[type[Pool], int]) -> Any:
         if self.closed:
             raise WrongUse("the Buffer was destroyed")
         kind, where = key
-        found = self[key] = kind(self._joined, self.queue_of(place_of(where)) if where else None)
+        found = self[key] = kind(self, self.queue_of(place_of(where)) if where else None)
         return found
 
     def queue_of(self, device: torch.device) -> DeviceQueue:
@@ -468,6 +409,11 @@ class Pools(dict[tuple[type[Pool], int], Any]):
         return [self[key] for key in sorted(self, key=lambda key: (key[0].kind, key[1]))]
 
 
+def processors(group: xep.Group) -> int:
+    """This rank's share of the machine's."""
+    return len(os.sched_getaffinity(0)) * group.nnodes // group.nranks
+
+
 class Core:
     """Collective to make. Derived classes add their calls, and pools of their own."""
 
@@ -475,7 +421,6 @@ class Core:
     _destroyed: bool = True
     runtime: Optional[Runtime]
     explicitly_destroy: bool
-    enable_shrink = False
 
     def _join(self, group: Any, num_slots: int, timeout: Optional[float], explicitly_destroy: bool) -> None:
         integer("num_slots", num_slots, 1)
@@ -483,10 +428,8 @@ class Core:
         self.explicitly_destroy = explicitly_destroy
         self._xep = xep.Group(group, timeout=timeout)
         self._nodes = Nodes(self._xep)
-        self._agreement = Agreement(self._xep)
-        on_failure: Literal["fail", "mask"] = "mask" if self.enable_shrink else "fail"
-        self._joined = Joined(self._xep, self._agreement, num_slots, timeout, on_failure, {})
-        self._pools = Pools(self._joined)
+        self._pools = Pools(self._xep, self._threads_of, slots=num_slots, timeout=timeout)
+        self._agreement = self._pools.agreement
         self._pool: NormalPool = self._pools[NormalPool, 0]
         self.runtime = Runtime(self)
         self._destroyed = False
@@ -495,13 +438,10 @@ class Core:
         if self._destroyed:
             raise WrongUse("the Buffer was destroyed")
 
-    def _threads_here(self) -> int:
+    @classmethod
+    def _threads_of(cls, group: xep.Group) -> int:
         """Of a rank: 0 leaves it to XEP_THREADS."""
-        return max(1, min(self._threads, self._processors())) if self._threads else 0
-
-    def _processors(self) -> int:
-        """This rank's share of the machine's."""
-        return len(os.sched_getaffinity(0)) * self._xep.nnodes // self._xep.nranks
+        return max(1, min(cls._threads, processors(group))) if cls._threads else 0
 
     def _check_experts(self, num_experts: Any) -> None:
         if not isinstance(num_experts, int) or num_experts <= 0 or num_experts % self._xep.nranks:
@@ -519,12 +459,12 @@ class Core:
 
     def _refused(self, kind: str, why: str) -> None:
         """A call, by buffers of that kind; tensors are on a device where any were."""
-        last = [pool.last for pool in self._pools.ordered() if pool.kind == kind][-1:]
-        if self._destroyed or last in ([], [None]):
+        last = [None, *(pool.last for pool in self._pools.ordered() if pool.kind == kind)][-1]
+        if last is None:
             self._agreement.refuse(why)
-        else:
-            with contextlib.suppress(xep.XepError, TypeError, ValueError, RuntimeError):
-                last[0].dispatch(None, None)
+            return
+        with contextlib.suppress(xep.XepError, TypeError, ValueError, RuntimeError):
+            last.dispatch(None, None)
 
     def _ordering(self, pool: Pool, previous_event: Any, asynchronous: bool, on_comm: bool) -> Ordering:
         """An operation that waits for something, or is waited for."""
@@ -545,10 +485,6 @@ class Core:
         return CommStream() if self._pools.queue is None else self._pools.queue.comm
 
     # ---- the end ----
-
-    def _forget(self, pools: list[Pool]) -> None:
-        for pool in pools:
-            pool.forget()
 
     def _goes_without(self) -> bool:
         """Whether ranks are masked: then the others do not ask one another any more. Collective where it may be so."""
@@ -585,23 +521,23 @@ class Core:
             is_alone = self._goes_without()
             if not is_alone:  # behind it, what all ranks have begun has come, and the rest never will
                 self._agreement.meet("destroy", counts=False)
-            self._forget(pools)
-            held = [buffer.arrays_left() for pool in pools for buffer in pool.buffers()]
-            mine = bytes(min(count, 255) for count in held) + b"\0"
-            everywhere = [mine] if is_alone else self._xep.allgather(mine)
+            for pool in pools:
+                pool.forget()
+            held = sum(buffer.arrays_left() for pool in pools for buffer in pool.buffers())
+            told = [bytes([held > 0])]
+            if not is_alone:
+                told = self._xep.allgather(told[0])
         except xep.XepError as error:
             warnings.warn(f"deep_ep: the memory of a Buffer stays mapped: {error.reason}", ResourceWarning)
             self._xep.leave()
             return
-        if all(not any(counts) for counts in everywhere):
+        if held:
+            text = f"received tensors of {held} dispatches outlive their Buffer: its memory stays mapped"
+            warnings.warn(text, ResourceWarning)
+        if b"\1" in told:
+            self._xep.leave()
+        else:
             self._xep.close()
-            return
-        if any(held):
-            warnings.warn(
-                f"received tensors of {sum(held)} dispatches outlive their Buffer: its memory stays mapped",
-                ResourceWarning,
-            )
-        self._xep.leave()
 
     def __del__(self) -> None:
         if self._destroyed or sys.is_finalizing():

@@ -14,7 +14,7 @@ from xep import _ext
 from . import arguments
 from .arguments import HOST, Rows, WrongType, WrongValue, calls_of, check, counted, integer
 from .compat import leave_out, nodes_of, path_is_free
-from .core import Core, NormalPool
+from .core import Core, NormalPool, processors
 from .handles import EPHandle, Places, Routed, Sent
 from .streams import Ending, Ordering
 from .utils.event import EventHandle, EventOverlap, event_of
@@ -178,8 +178,8 @@ class ElasticBuffer(Core):
         self.rank_idx, self.num_ranks = self._xep.rank, self._xep.nranks
         once_to_nodes = allow_hybrid_mode and allow_multiple_reduction  # sums of nodes are rounded
         self._is_hybrid = once_to_nodes and self._nodes.are_even() and path_is_free()
-        self._joined.ways["path"] = "nodes" if self._is_hybrid else "flat"
-        self._joined.ways["sum_by_selection"] = True
+        path = "nodes" if self._is_hybrid else "flat"
+        self._pools.options["normal"].update(path=path, sum_by_selection=True)
         self.num_scaleout_ranks, self.num_scaleup_ranks = self.get_logical_domain_size()
         self._scaleup_ranks = self.num_scaleup_ranks if self._is_hybrid else 0  # of several logical domains; else 0
         self.scaleout_rank_idx, self.scaleup_rank_idx = divmod(self.rank_idx, self.num_scaleup_ranks)
@@ -393,17 +393,14 @@ class ElasticBuffer(Core):
         worst = 0 if counts else most * self._xep.nranks
         counted_there = pool.most_of(most) if worst else 0
         if pool.where:
-            pool.threads = sms or MULTIPROCESSORS
+            pool.multiprocessors = sms or MULTIPROCESSORS
         kept = topk_idx.clone() if copies else topk_idx
-        sends = x if x.dtype in arguments.KNOWN else arguments.carried(x)
-        wide = hidden if sends is x else sends.shape[1]
-        sent = pool.dispatch(
-            ordering.wait, experts, (tokens, wide, topk), sends, topk_idx, topk_weights, counted_there, scales, worst,
-            ordering.after, will_expand=fills and ordering.wait and stats is None,  # so nothing comes between
-        )  # fmt: skip
+        job = (experts, x, topk_idx, topk_weights, scales, worst, counted_there, ordering.after)
+        will_expand = fills and ordering.wait and stats is None  # so nothing comes between
+        sent = pool.dispatch(ordering.wait, (tokens, hidden, topk), job, will_expand=will_expand)
         sms = align(sms, 2) if sms else MULTIPROCESSORS if pool.where else self._default_sms
-        made = Routed(self._xep, sent[0].recv, kept, experts, alignment, most, sms, expand, worst, counted_there)
-        made.xep, made._arrives, made._slot = sent
+        shown = dict(num_max_tokens_per_rank=most, num_sms=sms, do_expand=expand)
+        made = Routed(self._xep, sent, kept, experts, alignment, worst, counted_there, **shown)
         made._scaleup_ranks = self._scaleup_ranks
         if stats is not None:
             stats.add_(made.num_unaligned_recv_tokens_per_expert)
@@ -558,7 +555,7 @@ class ElasticBuffer(Core):
     @functools.cached_property
     def _default_sms(self) -> int:
         """This rank's share of the machine's processors, as an even number from 4 on, as DeepEP has it."""
-        return max(4, align(self._processors(), 2))
+        return max(4, align(processors(self._xep), 2))
 
 
 _ABSENT = (

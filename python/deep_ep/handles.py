@@ -23,8 +23,6 @@ from .streams import Slot, is_capturing
 from .utils.comm import Nodes
 from .utils.math import align
 
-# ---- layouts ----
-
 
 def layout_of(topk_idx: torch.Tensor, experts: int, nranks: int, ranks_per_node: int = 0) -> xep.Layout:
     """xep.layout(), where topk_idx is. That of a device is copied to the host, which waits for it and counts; an index
@@ -34,9 +32,6 @@ def layout_of(topk_idx: torch.Tensor, experts: int, nranks: int, ranks_per_node:
     known = torch.where((topk_idx >= 0) & (topk_idx < experts), topk_idx, -1)
     found = xep.layout(known.cpu(), experts, nranks, ranks_per_node)
     return xep.Layout(*(None if one is None else one.to(topk_idx.device) for one in found))
-
-
-# ---- rows by expert ----
 
 
 ALL = slice(None)  # selections
@@ -59,14 +54,10 @@ class Places:
         to, alignment = to.unsqueeze(1) if each else to, self._alignment if zero else 0
         _ext.expert_spread(to.view(bits), source.view(bits), self.slots, self._counts, alignment, each)
 
-    def fold(self, expanded: torch.Tensor, columns: slice = ALL) -> torch.Tensor:
+    def fold(self, expanded: torch.Tensor, columns: slice = ALL) -> tuple[torch.Tensor, Optional[torch.Tensor]]:
         """[N, H]: of each received row the sum of its expanded ones, of these columns of slots, in fp32, k ascending,
-        rounded to their type."""
-        return _ext.expert_sum(expanded, self.slots if columns is ALL else self.slots[:, columns])
-
-    def to_combine(self, expanded: torch.Tensor, columns: slice) -> tuple[torch.Tensor, Optional[torch.Tensor]]:
-        """What a combine by a handle that has its slot is given as rows, and as slots where it sums them itself."""
-        return self.fold(expanded, columns), None
+        rounded to their type; and None. Or, where a combine sums them itself, expanded and its slots."""
+        return _ext.expert_sum(expanded, self.slots if columns is ALL else self.slots[:, columns]), None
 
     def fold_selections(self, expanded: torch.Tensor) -> torch.Tensor:
         """[N, K] of one of each expanded row; 0 where the expert is another rank's."""
@@ -101,12 +92,10 @@ class PlacesThere(Places):
         if zero:
             to.view(bits).masked_fill_((selections < 0).unsqueeze(1), 0)
 
-    def fold(self, expanded: torch.Tensor, columns: slice = ALL) -> torch.Tensor:
-        return _ext.expert_sum(expanded.cpu(), self.slots[:, columns].to(HOST, torch.int64)).to(expanded.device)
-
-    def to_combine(self, expanded: torch.Tensor, columns: slice) -> tuple[torch.Tensor, Optional[torch.Tensor]]:
+    def fold(self, expanded: torch.Tensor, columns: slice = ALL) -> tuple[torch.Tensor, Optional[torch.Tensor]]:
         if not self._by_kernel or expanded.shape[0] == 0:
-            return super().to_combine(expanded, columns)
+            sums = _ext.expert_sum(expanded.cpu(), self.slots[:, columns].to(HOST, torch.int64))
+            return sums.to(expanded.device), None
         if columns is ALL:
             return expanded, self._all
         some = torch.full_like(self._all, -1)
@@ -114,16 +103,7 @@ class PlacesThere(Places):
         return expanded, some
 
     def fold_selections(self, expanded: torch.Tensor) -> torch.Tensor:
-        if expanded.shape[0] == 0:
-            return torch.zeros(self.slots.shape, dtype=expanded.dtype, device=expanded.device)
-        return torch.where(self.slots >= 0, expanded[self.slots.clamp(min=0)], 0)
-
-
-def aligned_counts(counts: torch.Tensor, alignment: int) -> torch.Tensor:
-    return (counts + (alignment - 1)) // alignment * alignment
-
-
-# ---- a dispatch ----
+        return torch.nn.functional.pad(expanded, (0, 1))[self.slots]  # of -1 the last one
 
 
 # A dispatch whose rows are counted; they are here when the request, where there is one, is done. The slot: of a CUDA
@@ -162,9 +142,6 @@ class Dispatched:
         if self._arrives is not None:
             self._arrives.wait()
 
-    def has_slot(self) -> bool:
-        return self.xep is not None and self.xep._memory is not None
-
     def look_again(self) -> None:
         """The current stream reads the slot."""
         if self._slot is not None:
@@ -197,9 +174,6 @@ def routing_of(in_rank: torch.Tensor, experts: int, topk: int) -> torch.Tensor:
     return torch.nn.functional.pad(first_k, (0, topk - first_k.shape[1]), value=-1).contiguous()
 
 
-# ---- handles as tuples ----
-
-
 class HandleTuple(tuple):
     """core: what combine and a cached dispatch work with; its item(i) is the same object every time. The tuple itself
     is empty: torch.compile guards the items that are there, and these it passes on unseen.
@@ -230,15 +204,11 @@ class HandleTuple(tuple):
         return map(self.core.item, range(len(self)))
 
     def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return tuple(self.core.item(i) for i in range(len(self))[index])
-        return self.core.item(range(len(self))[index])
+        found = range(len(self))[index]
+        return self.core.item(found) if isinstance(found, int) else tuple(map(self.core.item, found))
 
     def __radd__(self, other: Any) -> tuple:
         return other + tuple(self) if isinstance(other, tuple) else NotImplemented
-
-    def __eq__(self, other: Any) -> Any:
-        return self is other or tuple(self) == (tuple(other) if isinstance(other, tuple) else other)
 
     def __reduce__(self) -> Any:
         return tuple, (tuple(self),)
@@ -255,24 +225,13 @@ def _of_plain_tuple(name: str) -> Callable[..., Any]:
     return call
 
 
-for _name in ("__add__", "__mul__", "__rmul__", "__ne__", "__hash__", "__contains__", "__repr__", "index", "count"):
+for _name in (
+    "__add__", "__mul__", "__rmul__", "__eq__", "__ne__", "__hash__", "__contains__", "__repr__", "index", "count",
+):  # fmt: skip
     setattr(HandleTuple, _name, _of_plain_tuple(_name))
 
 
 calls_of(HandleTuple)
-
-
-# ---- Buffer's handles ----
-
-
-def heads_of(counted: torch.Tensor) -> torch.Tensor:
-    """counted [T, N] bool -> [T, N] int32: position among those before it, or -1."""
-    return torch.where(counted, torch.cumsum(counted, dim=0) - 1, -1).to(torch.int32)
-
-
-def column(counts: torch.Tensor) -> torch.Tensor:
-    """[N] -> [N, 1] int32: of the one channel."""
-    return counts.to(torch.int32).unsqueeze(1)
 
 
 class NormalHandle(Dispatched):
@@ -290,53 +249,32 @@ class NormalHandle(Dispatched):
     send_nvl_head) are the rows that it receives.
     """
 
-    def __init__(
-        self,
-        owner: xep.Group,
-        nodes: Nodes,
-        is_token_in_rank: torch.Tensor,
-        on: torch.device,
-        num_tokens: int,
-        experts: int,
-        topk: int,
-        rows: int,
-        capacity: int,
-    ) -> None:
-        self.owner, self._nodes, self.in_rank, self.on = owner, nodes, is_token_in_rank, on
-        self.num_tokens, self.experts, self.topk, self.rows, self.capacity = num_tokens, experts, topk, rows, capacity
+    def __init__(self, owner: xep.Group, nodes: Nodes, in_rank: torch.Tensor, on: torch.device, *numbers: int) -> None:
+        """in_rank: is_token_in_rank. numbers: of tokens, experts, selections, rows, rows of the received arrays."""
+        self.owner, self._nodes, self.in_rank, self.on = owner, nodes, in_rank, on
+        self.num_tokens, self.experts, self.topk, self.rows, self.capacity = numbers
         self._made: dict[str, torch.Tensor] = {}
-
-    @property
-    def _names(self) -> tuple[str, ...]:
-        return INTRANODE if self._nodes.count == 1 else INTERNODE
 
     def routing(self) -> torch.Tensor:
         return routing_of(self.in_rank, self.experts, self.topk)
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(_items_of(self._nodes))
 
     def item(self, index: int) -> torch.Tensor:
-        return self._get(self._names[index])
-
-    def _get(self, name: str) -> torch.Tensor:
-        made = self._made.get(name)
-        if made is None:
-            make: Callable[[NormalHandle], torch.Tensor] = _MAKERS[name]
-            made = self._made[name] = make(self).to(self.in_rank.device)
-        return made
+        name, make = list(_items_of(self._nodes).items())[index]
+        if name not in self._made:
+            self._made[name] = make(self).to(self.in_rank.device)
+        return self._made[name]
 
     def _src_idx(self) -> torch.Tensor:
         self.arrived()
-        found = self.known().src_token.clone()
-        if self.most:
-            return found.masked_fill_(torch.arange(self.rows, device=found.device) >= self.came_from().sum(), -1)
-        found[self.rows :] = -1
-        return found
+        found, rows = self.known().src_token.clone(), self.came_from().sum() if self.most else self.rows
+        return found.masked_fill_(torch.arange(len(found), device=found.device) >= rows, -1)
 
-    def _of_nodes(self, of_ranks: torch.Tensor) -> torch.Tensor:
-        """[R, ..] -> [M, ..], summed."""
-        return torch.stack([of_ranks[members].sum(dim=0) for members in self._nodes.members])
+    def _of_nodes(self) -> torch.Tensor:
+        """[M]: rows that came from each node."""
+        return torch.stack([self.came_from()[members].sum(dim=0) for members in self._nodes.members])
 
     def _source_meta(self) -> torch.Tensor:
         """int32 source node, int32 the bit of this rank's place; those from 31 on have none."""
@@ -356,36 +294,46 @@ class NormalHandle(Dispatched):
         return heads
 
 
+def _heads(counted: torch.Tensor) -> torch.Tensor:
+    """counted [T, N] bool -> [T, N] int32: position among those before it, or -1."""
+    return torch.where(counted, torch.cumsum(counted, dim=0) - 1, -1).to(torch.int32)
+
+
+def _column(counts: torch.Tensor) -> torch.Tensor:
+    """[N] -> [N, 1] int32: of the one channel."""
+    return counts.to(torch.int32).unsqueeze(1)
+
+
 def _prefix_sum(counts: torch.Tensor) -> torch.Tensor:
     return torch.cumsum(counts, 0).to(torch.int32)
 
 
-INTRANODE = (
-    "rank_prefix_matrix", "channel_prefix_matrix", "recv_channel_prefix_matrix", "recv_src_idx", "is_token_in_rank",
-    "send_head",
-)  # fmt: skip
-INTERNODE = (
-    "is_token_in_rank", "rdma_channel_prefix_matrix", "channel_prefix_matrix", "recv_rdma_channel_prefix_matrix",
-    "recv_rdma_rank_prefix_sum", "recv_gbl_channel_prefix_matrix", "recv_gbl_rank_prefix_sum", "recv_src_meta",
-    "send_rdma_head", "send_nvl_head",
-)  # fmt: skip
+_Items = dict[str, Callable[[NormalHandle], torch.Tensor]]  # in the order of the tuple
 
-_MAKERS: dict[str, Callable[[NormalHandle], torch.Tensor]] = {
+_INTRANODE: _Items = {
     "rank_prefix_matrix": lambda h: _prefix_sum(h.rank_rows),
-    "channel_prefix_matrix": lambda h: column(h.in_rank.sum(dim=0)),
-    "recv_channel_prefix_matrix": lambda h: column(torch.zeros(h.owner.nranks, device=HOST)),
-    "recv_src_idx": lambda h: h._src_idx(),
+    "channel_prefix_matrix": lambda h: _column(h.in_rank.sum(dim=0)),
+    "recv_channel_prefix_matrix": lambda h: _column(torch.zeros(h.owner.nranks, device=HOST)),
+    "recv_src_idx": NormalHandle._src_idx,
     "is_token_in_rank": lambda h: h.in_rank,
-    "send_head": lambda h: heads_of(h.in_rank),
-    "rdma_channel_prefix_matrix": lambda h: column(h._nodes.reached(h.in_rank).sum(dim=0)),
-    "recv_rdma_channel_prefix_matrix": lambda h: column(h._of_nodes(h.came_from())),
-    "recv_rdma_rank_prefix_sum": lambda h: _prefix_sum(h._of_nodes(h.came_from())),
-    "recv_gbl_channel_prefix_matrix": lambda h: column(h.came_from().cumsum(0) - h.came_from()),
-    "recv_gbl_rank_prefix_sum": lambda h: _prefix_sum(h.came_from()),
-    "recv_src_meta": lambda h: h._source_meta(),
-    "send_rdma_head": lambda h: heads_of(h._nodes.reached(h.in_rank)),
-    "send_nvl_head": lambda h: h._forward_heads(),
+    "send_head": lambda h: _heads(h.in_rank),
 }
+_INTERNODE: _Items = {
+    "is_token_in_rank": lambda h: h.in_rank,
+    "rdma_channel_prefix_matrix": lambda h: _column(h._nodes.reached(h.in_rank).sum(dim=0)),
+    "gbl_channel_prefix_matrix": lambda h: _column(h.in_rank.sum(dim=0)),
+    "recv_rdma_channel_prefix_matrix": lambda h: _column(h._of_nodes()),
+    "recv_rdma_rank_prefix_sum": lambda h: _prefix_sum(h._of_nodes()),
+    "recv_gbl_channel_prefix_matrix": lambda h: _column(h.came_from().cumsum(0) - h.came_from()),
+    "recv_gbl_rank_prefix_sum": lambda h: _prefix_sum(h.came_from()),
+    "recv_src_meta": NormalHandle._source_meta,
+    "send_rdma_head": lambda h: _heads(h._nodes.reached(h.in_rank)),
+    "send_nvl_head": NormalHandle._forward_heads,
+}
+
+
+def _items_of(nodes: Nodes) -> _Items:
+    return _INTRANODE if nodes.count == 1 else _INTERNODE
 
 
 def adopt(handle: Any, owner: xep.Group, nodes: Nodes, experts: int, topk: int, where: int) -> NormalHandle:
@@ -393,29 +341,25 @@ def adopt(handle: Any, owner: xep.Group, nodes: Nodes, experts: int, topk: int, 
     if not isinstance(handle, tuple) or isinstance(handle, HandleTuple):
         got = type(getattr(handle, "core", handle)).__name__
         raise WrongType(f"handle: expected what dispatch returned, got {got}")
-    names = INTRANODE if nodes.count == 1 else INTERNODE
+    names, nranks = list(_items_of(nodes)), owner.nranks
     if len(handle) != len(names):
         raise WrongValue(f"handle: expected the {len(names)} tensors that dispatch returned, got {len(handle)} items")
-    items = dict(zip(names, handle))
 
     def item(name: str, dtypes: int, *extents: int) -> torch.Tensor:
-        check(f"handle: {name}", items[name], where, dtypes, *extents)
-        return items[name]
+        found = handle[names.index(name)]
+        check(f"handle: {name}", found, where, dtypes, *extents)
+        return found
 
-    in_rank = item("is_token_in_rank", BOOL, -1, owner.nranks)
+    in_rank = item("is_token_in_rank", BOOL, -1, nranks)
     if nodes.count == 1:
-        until = item("rank_prefix_matrix", INT32, owner.nranks, owner.nranks)[:, owner.rank]
+        until = item("rank_prefix_matrix", INT32, nranks, nranks)[:, owner.rank]
         received = item("recv_src_idx", INT32, -1)
     else:
-        until = item("recv_gbl_rank_prefix_sum", INT32, owner.nranks)
-        received = item("recv_src_meta", UINT8, -1, 8)
-    shape = (in_rank.shape[0], experts, topk, int(until[-1]), len(received))
-    made = NormalHandle(owner, nodes, in_rank, in_rank.device, *shape)
-    made.worst = made.capacity if made.capacity > made.rows else 0
+        until, received = item("recv_gbl_rank_prefix_sum", INT32, nranks), item("recv_src_meta", UINT8, -1, 8)
+    rows, capacity = int(until[-1]), len(received)
+    made = NormalHandle(owner, nodes, in_rank, in_rank.device, in_rank.shape[0], experts, topk, rows, capacity)
+    made.worst = capacity if capacity > rows else 0
     return made
-
-
-# ---- ElasticBuffer's handles ----
 
 
 class EPHandle:
@@ -442,14 +386,17 @@ class EPHandle:
     _made: Any = None  # Routed, by a dispatch
     _topk_idx: torch.Tensor
     _version: int
-    cached_recv_src_metadata_before_sort: Optional[torch.Tensor] = None
-    dst_buffer_slot_idx: Optional[torch.Tensor] = None
-    token_metadata_at_forward: Optional[torch.Tensor] = None
-    channel_linked_list: Optional[torch.Tensor] = None
+    cached_recv_src_metadata_before_sort = dst_buffer_slot_idx = None
+    token_metadata_at_forward = channel_linked_list = None
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        items = _CONSTRUCTED.bind(*given, **named).arguments
-        topk_idx = items.pop("topk_idx")
+    def __init__(
+        self, do_expand: bool, num_experts: int, expert_alignment: int, num_max_tokens_per_rank: int, num_sms: int,
+        topk_idx: torch.Tensor, num_recv_tokens: Any, num_expanded_tokens: Any, num_recv_tokens_per_expert_list: Any,
+        psum_num_recv_tokens_per_scaleup_rank: Any, psum_num_recv_tokens_per_expert: Any,
+        num_unaligned_recv_tokens_per_expert: Any, recv_src_metadata: Any, dst_buffer_slot_idx: Any,
+        token_metadata_at_forward: Any = None, channel_linked_list: Any = None,
+    ) -> None:  # fmt: skip
+        items = {name: value for name, value in locals().items() if name not in ("self", "topk_idx")}
         self.__dict__.update(items, _topk_idx=topk_idx, _version=version_of(topk_idx))
 
     @classmethod
@@ -473,51 +420,36 @@ class EPHandle:
         return sorted(_SHOWN)
 
 
-_ITEMS = (
-    "do_expand", "num_experts", "expert_alignment", "num_max_tokens_per_rank", "num_sms", "topk_idx",
-    "num_recv_tokens", "num_expanded_tokens", "num_recv_tokens_per_expert_list",
-    "psum_num_recv_tokens_per_scaleup_rank", "psum_num_recv_tokens_per_expert", "num_unaligned_recv_tokens_per_expert",
-    "recv_src_metadata", "dst_buffer_slot_idx", "token_metadata_at_forward", "channel_linked_list",
-)  # fmt: skip
-_SHOWN = frozenset((*_ITEMS, "cached_recv_src_metadata_before_sort"))
-_CONSTRUCTED = inspect.Signature([
-    inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, **({} if i < 14 else {"default": None}))
-    for i, name in enumerate(_ITEMS)
-])  # fmt: skip
-EPHandle.__signature__ = _CONSTRUCTED  # type: ignore[attr-defined]
+_SHOWN = frozenset((*inspect.signature(EPHandle).parameters, "cached_recv_src_metadata_before_sort"))
 
 
 class Routed(Dispatched):
     """Of ElasticBuffer's: what its EPHandle shows, and rows by expert."""
 
+    num_max_tokens_per_rank: int
+    do_expand: bool
     _scaleup_ranks = 0  # of several logical domains
 
     def __init__(
-        self,
-        owner: xep.Group,
-        received: xep.Received,
-        topk_idx: torch.Tensor,
-        num_experts: int,
-        expert_alignment: int,
-        num_max_tokens_per_rank: int,
-        num_sms: int,
-        do_expand: bool,
-        worst: int,
-        most: int,
-    ) -> None:
-        tokens, topk = topk_idx.shape
-        self.owner, self.experts = owner, num_experts
-        self.num_tokens, self.topk, self.rows, self.capacity = tokens, topk, received.rows, received.capacity
-        self.do_expand, self.expert_alignment = do_expand, expert_alignment
-        self.num_max_tokens_per_rank, self.num_sms, self.topk_idx = num_max_tokens_per_rank, num_sms, topk_idx
-        self.on, self.version = topk_idx.device, -1 if topk_idx.is_inference() else topk_idx._version
+        self, owner: xep.Group, sent: Sent, topk_idx: torch.Tensor, num_experts: int, expert_alignment: int,
+        worst: int, most: int, **shown: Any,
+    ) -> None:  # fmt: skip
+        """shown: num_max_tokens_per_rank, num_sms and do_expand."""
+        self.xep, self._arrives, self._slot = sent
+        received = self.xep.recv
+        self.owner, self.experts, self.expert_alignment = owner, num_experts, expert_alignment
+        self.num_tokens, self.topk = topk_idx.shape
+        self.rows, self.capacity = received.rows, received.capacity
+        self.__dict__.update(shown)
+        self.topk_idx, self.on = topk_idx, topk_idx.device
+        self.version = -1 if topk_idx.is_inference() else topk_idx._version
         self._counts = [] if most else received.list_expert_rows()
         self._counts_there = received.expert_rows.clone() if most else None
         aligned = self._counts if expert_alignment == 1 else [align(n, expert_alignment) for n in self._counts]
         self.num_recv_tokens_per_expert_list, self.num_expanded_tokens = aligned, sum(aligned)
         if worst:
             local = num_experts // owner.nranks
-            room = worst * min(topk, local) + (expert_alignment - 1) * local
+            room = worst * min(self.topk, local) + (expert_alignment - 1) * local
             self.num_recv_tokens_per_expert_list, self.num_expanded_tokens = [], align(room, expert_alignment)
             self.worst, self.most = worst, most
 
@@ -591,7 +523,7 @@ class Routed(Dispatched):
     @functools.cached_property
     def psum_num_recv_tokens_per_expert(self) -> torch.Tensor:
         counts = self.num_unaligned_recv_tokens_per_expert
-        aligned = aligned_counts(counts, self.expert_alignment)
+        aligned = (counts + (self.expert_alignment - 1)) // self.expert_alignment * self.expert_alignment
         ends = aligned.cumsum(0).to(torch.int32)
         return ends - aligned + counts if self.do_expand else ends
 

@@ -19,7 +19,7 @@ from xep.dtypes import need_dtype
 
 from . import arguments
 from .arguments import HOST, Rows, WrongType, WrongUse, WrongValue, check, check_strided, counted
-from .core import Core, Joined, Pool
+from .core import Core, Pool, Pools
 from .handles import HandleTuple
 from .streams import DeviceOrdering, DeviceQueue, Ending, Ordering, Slot
 from .utils.event import EventHandle, EventOverlap
@@ -27,7 +27,6 @@ from .utils.event import EventHandle, EventOverlap
 GROUP = 128  # channels that share a scale
 HINTED_TOPK = 16  # a hint does not say how many selections tokens have; they take little memory
 _ZEROS = 256  # vectors that are made at once
-_MULTIPROCESSORS = 64  # of a CUDA device: they are held while a phase runs, and by none between the two
 
 
 class Shape(NamedTuple):
@@ -168,9 +167,10 @@ class LowLatency(Pool):
     """One buffer for each shape; collective to use."""
 
     kind = "ll"
+    multiprocessors = 64  # they are held while a phase runs, and by none between the two
 
-    def __init__(self, joined: Joined, queue: Optional[DeviceQueue]) -> None:
-        super().__init__(joined, queue)
+    def __init__(self, pools: Pools, queue: Optional[DeviceQueue]) -> None:
+        super().__init__(pools, queue)
         self.made: dict[tuple, _Made] = {}  # for each shape that was dispatched
 
     def buffers(self) -> list[xep.Buffer]:
@@ -179,7 +179,7 @@ class LowLatency(Pool):
     def forget(self) -> None:
         for made in self.made.values():
             made.begun.clear()
-            made.buffer.park_done()
+        super().forget()
 
     def reset(self) -> None:
         for made in self.made.values():
@@ -190,9 +190,7 @@ class LowLatency(Pool):
         """Collective."""
         self._agreement.meet("low_latency_dispatch")
         tokens, hidden, experts, topk = shape
-        slots, on_failure = self._joined.slots, self._joined.on_failure
-        how = self._options()
-        buffer = self._group.buffer(experts, topk, hidden, tokens, mode="ll", slots=slots, on_failure=on_failure, **how)
+        buffer = self._make(experts, topk, hidden, tokens)
         rows = (buffer.local_experts, self._group.nranks * tokens, hidden)
         made = self.made[shape] = _Made(shape, buffer, rows, _learn(buffer, self.on), {}, [])
         buffer.park_when_full()
@@ -314,13 +312,13 @@ class LowLatencyCalls(Core):
     hinted: dict[int, tuple[int, int, int, int]] = {}  # by bytes, what a hint was asked for: tokens, hidden, ranks, E
     _low_latency: LowLatency
     low_latency_mode: bool
+    enable_shrink: bool
     group_size: int
 
     def _make_hinted(self, num_rdma_bytes: int) -> None:
         """Collective where there is such a hint."""
         tokens, hidden, ranks, experts = self.hinted.get(num_rdma_bytes, (0, 0, 0, 0))
         if ranks == self.group_size and experts % ranks == 0 and hidden % GROUP == 0:
-            self._low_latency.threads = self._threads_here()
             self._low_latency.make(Shape(tokens, hidden, experts, min(experts, HINTED_TOPK)))
 
     def clean_low_latency_buffer(self, num_max_dispatch_tokens_per_rank: int, hidden: int, num_experts: int) -> None:
@@ -348,7 +346,6 @@ class LowLatencyCalls(Core):
             raise WrongValue(f"x: expected a multiple of {GROUP} channels, got {shape.hidden}")
         if tokens > most:
             raise WrongValue(f"x: expected at most num_max_dispatch_tokens_per_rank, {most}, tokens, got {tokens}")
-        low_latency.threads = self._threads_here() if low_latency.on == HOST else _MULTIPROCESSORS
 
     def _phases(self, pool: LowLatency, async_finish: bool, hooked: bool) -> Ordering:
         """Both phases of a call; or its first one, where the second one is left to a hook."""

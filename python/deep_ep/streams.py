@@ -27,8 +27,6 @@ from xep import _ext
 from .arguments import leave_to_python
 from .utils.event import EventHandle, EventOverlap, event_of
 
-# ---- what is left to do when an operation has ended ----
-
 
 class Ending:
     """Done once: by a hook, an event, or the call itself. end: puts results where the library did not, on this stream
@@ -54,9 +52,6 @@ class Ending:
 leave_to_python(Ending.wait)  # a hook
 
 
-# ---- the current stream ----
-
-
 def is_capturing() -> bool:
     """Whether calls on the current stream are kept for a CUDA graph."""
     return torch._C._cuda_isCurrentStreamCapturing()
@@ -71,19 +66,16 @@ class OnStream:
     def __enter__(self) -> None:
         self._device = torch._C._cuda_getDevice()
         self._before = torch._C._cuda_getCurrentStream(self._ids[1])
-        _set_stream(self._ids)
+        self._set(*self._ids)
 
     def __exit__(self, *_exception: Any) -> None:
-        _set_stream(self._before)  # its device is current then, too
+        self._set(*self._before)  # its device is current then, too
         if self._device != self._ids[1]:
             torch._C._cuda_setDevice(self._device)
 
-
-def _set_stream(ids: tuple) -> None:
-    torch._C._cuda_setStream(stream_id=ids[0], device_index=ids[1], device_type=ids[2])
-
-
-# ---- one operation each, and what it begins after ----
+    @staticmethod
+    def _set(stream: int, device: int, kind: int) -> None:
+        torch._C._cuda_setStream(stream_id=stream, device_index=device, device_type=kind)
 
 
 class HostOrdering(_ext.Context):
@@ -135,18 +127,11 @@ class Slot:
             return
         queue = self._queue
         queue.slots.discard(self)
-        if self._readers is not None:
-            queue.freed.extend(self._readers)
-            return
-        current = torch._C._cuda_getCurrentRawStream(queue.index)
-        if self._received_on == current == queue.last:
-            queue.done.record(current)
-        elif not is_capturing():
-            for stream in {self._received_on, current}:
-                if stream == queue.last:
-                    queue.done.record(stream)
-                else:
-                    queue.freed.append(_ext.Event(queue.index, stream))
+        if self._readers is None and not is_capturing():
+            self._readers = queue.mark(self._received_on, queue.last)
+            if queue.last in (self._received_on, torch._C._cuda_getCurrentRawStream(queue.index)):
+                queue.done.record(queue.last)
+        queue.freed.extend(self._readers or ())
 
 
 class DeviceQueue:
@@ -179,12 +164,6 @@ class DeviceQueue:
             return DeviceOrdering(self)
         return CommOrdering(self, previous_event, asynchronous, on_comm)
 
-    def begin_here(self, stream: int) -> None:
-        """An operation begins on a stream of the program's that is not alone; end() follows."""
-        self.streams.add(stream)
-        self.look(stream)
-        self.begin(stream)
-
     def begin(self, stream: int) -> None:
         """The stream comes after the last operation. Outside of graphs, which are ordered by whoever launches them."""
         if self.last not in (None, stream) and not is_capturing():
@@ -192,16 +171,15 @@ class DeviceQueue:
             self.done.wait(stream)
 
     def end(self, stream: int) -> None:
-        if self.done is not None:
-            if self.done.record(stream):
-                self.last = stream
-        elif not is_capturing():
+        if self.done is None and not is_capturing():
             self.alone = stream if stream in self.streams else None
             self.last, self.done = stream, _ext.Event(self.index, stream)
+        elif self.done is not None and self.done.record(stream):
+            self.last = stream
 
-    def mark(self, received_on: int, stream: int) -> list[_ext.Event]:
-        """Events behind what is on a stream and on the current one; but for the stream of an operation that begins, as
-        all later ones come after that."""
+    def mark(self, received_on: int, stream: Optional[int]) -> list[_ext.Event]:
+        """Events behind what is on a stream and on the current one; but for the stream of the last operation, or of one
+        that begins, as all later ones come after that."""
         current = torch._C._cuda_getCurrentRawStream(self.index)
         return [_ext.Event(self.index, each) for each in {received_on, current} - {stream}]
 
@@ -237,18 +215,16 @@ class DeviceOrdering:
         queue = self._queue
         queue.receiver = stream = torch._C._cuda_getCurrentRawStream(queue.index)
         if stream != queue.alone:
-            queue.begin_here(stream)
+            queue.streams.add(stream)
+            queue.look(stream)
+            queue.begin(stream)
         self.quiet = self.wait and len(queue.streams) == 1
         if not self.wait:
             self.stream = queue.current()
         return self
 
     def __exit__(self, *_error: Any) -> None:
-        queue = self._queue
-        if queue.done is None:
-            queue.end(queue.receiver)
-        elif queue.done.record(queue.receiver):
-            queue.last = queue.receiver
+        self._queue.end(self._queue.receiver)
 
     def results(self, *shapes: tuple[str, tuple, torch.dtype]) -> dict[str, torch.Tensor]:
         """Of each name, shape and type a tensor to write to."""

@@ -300,7 +300,7 @@ def test_set_num_sms(world):
     try:
         deep_ep.Buffer.set_num_sms(24)
         assert world.buffer.get_dispatch_config(4).num_sms == 24
-        assert 1 <= world.buffer._threads_here() <= 24
+        assert 1 <= world.buffer._threads_of(world.buffer._xep) <= 24
         check_dispatch(world, False, False, "random", True)
         with pytest.raises(ValueError, match="expected an even number, got 3"):
             deep_ep.Buffer.set_num_sms(3)
