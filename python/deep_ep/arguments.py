@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import operator
-import struct
 import types
 from typing import Any, Callable, TypeVar, Union
 
@@ -201,7 +200,7 @@ Call = TypeVar("Call", bound=Callable[..., Any])
 class Agreement:
     """Of a Buffer: what all its ranks call together, where no buffer of xep has counted it."""
 
-    _WORD = struct.Struct("<I32s220s")  # how many calls were refused, the call, why
+    _BYTES = 256  # of each rank's: how many calls were refused, the call, why
 
     def __init__(self, group: xep.Group) -> None:
         self._group = group
@@ -216,14 +215,13 @@ class Agreement:
         if counts and self._refused < self._most:
             self.refuse(self._why)
             raise xep.MismatchError(xep.Status.ERR_MISMATCH, f"this {call} is refused on this rank, too: {self._why}")
-        sent = self._WORD.pack(self._refused, call.encode(), self._why.encode()[:220])
-        words = [self._WORD.unpack(one) for one in self._group.allgather(sent)]
-        told = [(count, *(text.rstrip(b"\0").decode(errors="replace") for text in texts)) for count, *texts in words]
-        most = max(count for count, _, _ in told)
-        odd = next(rank for rank, word in enumerate(told) if word[0] == most)
-        more, why = most - min(count for count, _, _ in told), told[odd][2]
-        refused = f"{more} of those before it failed on rank {odd} alone ({why})" if more else ""
-        for rank, (_, theirs, _) in enumerate(told):
+        mine = f"{self._refused}\0{call}\0{self._why}".encode()[: self._BYTES].ljust(self._BYTES, b"\0")
+        told = [one.decode(errors="replace").split("\0") for one in self._group.allgather(mine)]
+        numbers = [int(one[0]) for one in told]
+        most = max(numbers)
+        more, odd = most - min(numbers), numbers.index(most)
+        refused = f"{more} of those before it failed on rank {odd} alone ({told[odd][2]})" if more else ""
+        for rank, (_, theirs, *_) in enumerate(told):
             if theirs != call:
                 text = f"rank {rank} is in {theirs}, this rank in {call} (all ranks call the same, in the same order)"
                 raise xep.MismatchError(xep.Status.ERR_MISMATCH, f"{text}{refused and '; '}{refused}")

@@ -84,11 +84,6 @@ def node_ranks() -> int:
     return next((int(v.value) for v in xep.config() if v.name == "XEP_NODE_RANKS"), 0) or 8
 
 
-def path_is_free() -> bool:
-    """Whether rows may go once to each node: XEP_PATH says nothing else."""
-    return not any(v.name == "XEP_PATH" and v.value == "flat" for v in xep.config())
-
-
 def nodes_of(num_ranks: int) -> int:
     return -(-num_ranks // node_ranks())
 

@@ -13,7 +13,7 @@ from xep import _ext
 
 from . import arguments
 from .arguments import HOST, Rows, WrongType, WrongValue, calls_of, check, counted, integer
-from .compat import leave_out, nodes_of, path_is_free
+from .compat import leave_out, nodes_of
 from .core import Core, NormalPool, processors
 from .handles import EPHandle, Places, Routed, Sent
 from .streams import Ending, Ordering
@@ -177,11 +177,10 @@ class ElasticBuffer(Core):
             raise
         self.rank_idx, self.num_ranks = self._xep.rank, self._xep.nranks
         once_to_nodes = allow_hybrid_mode and allow_multiple_reduction  # sums of nodes are rounded
-        self._is_hybrid = once_to_nodes and self._nodes.are_even() and path_is_free()
-        path = "nodes" if self._is_hybrid else "flat"
-        self._pools.options["normal"].update(path=path, sum_by_selection=True)
-        self.num_scaleout_ranks, self.num_scaleup_ranks = self.get_logical_domain_size()
-        self._scaleup_ranks = self.num_scaleup_ranks if self._is_hybrid else 0  # of several logical domains; else 0
+        self.num_scaleout_ranks, self.num_scaleup_ranks = self._nodes.logical(once_to_nodes)
+        is_hybrid = self.num_scaleout_ranks > 1
+        self._pools.options["normal"].update(path="nodes" if is_hybrid else "flat", sum_by_selection=True)
+        self._scaleup_ranks = self.num_scaleup_ranks if is_hybrid else 0  # of several logical domains; else 0
         self.scaleout_rank_idx, self.scaleup_rank_idx = divmod(self.rank_idx, self.num_scaleup_ranks)
         self.num_rdma_ranks, self.num_nvlink_ranks = self.get_physical_domain_size()
         self.num_bytes = num_bytes
@@ -229,7 +228,7 @@ class ElasticBuffer(Core):
 
     def get_logical_domain_size(self) -> tuple[int, int]:
         """(nodes, ranks of one) where rows go once to each node; (1, ranks) where they go straight to their rank."""
-        return self.get_physical_domain_size() if self._is_hybrid else (1, self._xep.nranks)
+        return self.num_scaleout_ranks, self.num_scaleup_ranks
 
     def get_theoretical_num_sms(
         self,
@@ -309,7 +308,7 @@ class ElasticBuffer(Core):
         before, ordering = previous_event_before_epilogue, pool.here
         ways = (previous_event, before, async_with_compute_stream, allocate_on_comm_stream, num_sms, num_qps)
         if ways != _COMMON_WAYS:
-            before, ordering = self._order(pool, *ways)
+            before, ordering = self._order(pool, ways)
         if do_zero_padding and not do_expand:
             raise WrongValue("do_zero_padding: expected do_expand with it, else there are no gaps")
         stats, found = cumulative_local_expert_recv_stats, None if handle is None else self._own(handle, pool)
@@ -463,7 +462,7 @@ class ElasticBuffer(Core):
         before, ordering = previous_event_before_epilogue, pool.here
         ways = (previous_event, before, async_with_compute_stream, allocate_on_comm_stream, num_sms, num_qps)
         if ways != _COMMON_WAYS:
-            before, ordering = self._order(pool, *ways)
+            before, ordering = self._order(pool, ways)
         found = self._own(handle, pool)
         least, most = (found.num_expanded_tokens,) * 2 if found.do_expand else (found.rows, found.capacity)
         if not least <= rows <= most:
@@ -481,19 +480,10 @@ class ElasticBuffer(Core):
                 event = self._end(ordering, request, found, x, topk_weights, *biases, combined, weights)
         return combined, weights, event
 
-    def _sum(
-        self,
-        made: Routed,
-        hidden: int,
-        x: torch.Tensor,
-        weights: Any,
-        biases: tuple,
-        ordering: Ordering,
-        places: Any,
-    ) -> tuple:
+    def _sum(self, made: Routed, hidden: int, x: torch.Tensor, *others: Any) -> tuple:
         """As NormalPool.combine(). What is added one by one comes back in a combine for each selection, and is waited
         for."""
-        pool = self._pools[NormalPool, x.get_device() + 1]
+        (weights, biases, ordering, places), pool = others, self._pools[NormalPool, x.get_device() + 1]
         total = torch.zeros((made.num_tokens, hidden), dtype=torch.float32, device=x.device)
         for bias in biases:
             total += bias
@@ -510,11 +500,9 @@ class ElasticBuffer(Core):
 
     # ---- arguments ----
 
-    def _order(
-        self, pool: NormalPool, previous_event: Any, before: Any, asynchronous: bool, on_comm: bool,
-        num_sms: int, num_qps: int,
-    ) -> tuple[Optional[EventHandle], Ordering]:  # fmt: skip
-        """(the event before the epilogue, or None; what the call is ordered by). before: as it was given."""
+    def _order(self, pool: NormalPool, ways: tuple) -> tuple[Optional[EventHandle], Ordering]:
+        """(the event before the epilogue, or None; what the call is ordered by)."""
+        previous_event, before, asynchronous, on_comm, num_sms, num_qps = ways
         if before is not None:
             before = event_of(before, "previous_event_before_epilogue")
         if previous_event is not None and not on_comm:
@@ -522,8 +510,6 @@ class ElasticBuffer(Core):
         integer("num_sms", num_sms, 0)
         if integer("num_qps", num_qps, 0) > self.num_allocated_qps:
             raise WrongValue(f"num_qps: expected at most num_allocated_qps, {self.num_allocated_qps}, got {num_qps}")
-        if previous_event is None and not (asynchronous or on_comm):
-            return before, pool.here
         return before, self._ordering(pool, previous_event, asynchronous, on_comm)
 
     def _own(self, handle: Any, pool: NormalPool) -> Routed:

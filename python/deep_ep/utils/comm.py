@@ -12,8 +12,12 @@ import torch
 
 import xep
 
-from ..compat import path_is_free
 from .event import CommStream
+
+__all__ = [
+    "NCCLCommHandle", "barrier", "destroy_all_managed_nccl_comm", "get_comm_stream", "get_logical_domain_size",
+    "get_nccl_comm_handle", "get_physical_domain_size",
+]  # fmt: skip
 
 # ---- nodes ----
 
@@ -33,9 +37,12 @@ class Nodes:
         blocks = [rank // self.width for rank in range(group.nranks)]
         self.per_block = self.width if self.node_of == blocks else 0  # ranks of a node, where nodes are blocks of ranks
 
-    def are_even(self) -> bool:
-        """Several blocks of as many ranks each, more than one."""
-        return self.count > 1 and self.width > 1 and self.per_block * self.count == len(self.node_of)
+    def logical(self, hybrid: bool) -> tuple[int, int]:
+        """(nodes, ranks of one) where rows go once to each: if hybrid, nodes are several blocks of as many ranks each,
+        more than one, and XEP_PATH says nothing else. (1, ranks) where rows go straight to their rank."""
+        are_even = self.count > 1 and self.width > 1 and self.per_block * self.count == len(self.node_of)
+        is_free = not any(v.name == "XEP_PATH" and v.value == "flat" for v in xep.config())
+        return (self.count, self.width) if hybrid and are_even and is_free else (1, len(self.node_of))
 
     def reached(self, in_rank: torch.Tensor) -> torch.Tensor:
         """in_rank [T, R] bool -> [T, M] bool: whether a token goes to a rank of the node."""
@@ -86,14 +93,12 @@ def _nodes_of(group: Any) -> Nodes:
 
 
 def get_logical_domain_size(group_or_buffer: Any, allow_hybrid_mode: Optional[bool] = None) -> tuple[int, int]:
-    """(nodes, ranks of one) where a buffer with allow_hybrid_mode (None: True) sends rows once to each node, else (1,
-    ranks); of a buffer by its own mode. Of a process group collective at the first call."""
+    """Nodes.logical() with allow_hybrid_mode (None: True); of a buffer by its own mode. Of a process group collective
+    at the first call."""
     asked = getattr(group_or_buffer, "get_logical_domain_size", None)
     if asked is not None:
         return asked()
-    nodes = _nodes_of(group_or_buffer)
-    hybrid = allow_hybrid_mode is not False and nodes.are_even() and path_is_free()
-    return (nodes.count, nodes.width) if hybrid else (1, len(nodes.node_of))
+    return _nodes_of(group_or_buffer).logical(allow_hybrid_mode is not False)
 
 
 def barrier(

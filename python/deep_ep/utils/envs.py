@@ -14,6 +14,9 @@ from typing import Any, Optional
 import torch
 import torch.distributed as dist
 
+from .comm import get_logical_domain_size as get_logical_domain_size
+from .comm import get_physical_domain_size as get_physical_domain_size
+
 _local_rank: Optional[int] = None
 _local_seed = _global_seed = 0
 
@@ -65,20 +68,6 @@ def dist_print(s: str = "", once_in_node: bool = False) -> None:
     if not once_in_node or local == 0:
         print(s, flush=True)
     dist.barrier()
-
-
-def get_physical_domain_size(group: Any) -> tuple[int, int]:
-    """comm.get_physical_domain_size()"""
-    from ..comm import get_physical_domain_size as found
-
-    return found(group)
-
-
-def get_logical_domain_size(group: Any, allow_hybrid_mode: bool = True) -> tuple[int, int]:
-    """comm.get_logical_domain_size()"""
-    from ..comm import get_logical_domain_size as found
-
-    return found(group, allow_hybrid_mode)
 
 
 def check_nvlink_connections(group: Any) -> None:
