@@ -38,7 +38,7 @@ check_paths() {
 }
 
 # Words with an underscore are names of something: they occur in the tree outside the documents (the title of a manual
-# page is in capitals, a variable of UCX is set without its prefix).
+# page is in capitals, a variable of UCX is set without its prefix, and names of MPI are its own).
 check_names() {
     local word='[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)+'
     grep -rhoE --include='*.[ch]' --include='*.in' --include='*.sh' --include='*.bash' --include='*.py' \
@@ -47,6 +47,7 @@ check_names() {
     grep -oE "$word" Makefile.am configure.ac -h | sort -u >>"$tmp/words"
     grep -noE "$word(_\*|\*|_<)?" $pages man/*.1 | grep -v '^man/.*:3:' | while IFS=: read -r file line name; do
         case $name in
+        MPI_*) ;;
         *[*\<]) grep -q "^${name%%[*<]*}" "$tmp/words" ;;
         *) grep -qxF -e "$name" -e "${name#UCX_}" "$tmp/words" ;;
         esac || echo "$file:$line:$name"

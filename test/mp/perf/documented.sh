@@ -18,7 +18,7 @@ elsewhere() {
 ^\./(autogen\.sh|configure)  contrib/setup.bash; make install: test/rig/installed.bash
 ^(pip|python|torchrun) |examples/  python/run-tests, test_loading.py, contrib/check-wheel; test/abi/examples.sh
 ^\./(hello|moe|program)$|\./(hello|moe)$  test/abi/examples.sh
-^cc -shared|XEP_MODE=flood  test/abi/outoftree.sh
+^cc (-shared|flood)|\./client$  test/abi/outoftree.sh
 ^contrib/(demo|check)\.sh  CI
 ^contrib/build-wheel  contrib/check.sh, as its stage "wheel"
 ^contrib/check-cuda\.sh|memory cuda  contrib/check-cuda.sh: they need a device
