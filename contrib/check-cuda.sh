@@ -27,7 +27,7 @@ while [ $# -gt 0 ]; do
         if [ "$1" = --ucx ]; then ucx=$(cd "$2" && pwd) || exit 2; else carried=$2; fi
         shift
         ;;
-    --help) sed -n 's/^# \{0,1\}//; 3,16p' "$0"; exit 0 ;;
+    --help) sed -n '3,/^[^#]/s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "check-cuda.sh: unknown option: $1 (--help lists them)" >&2; exit 2 ;;
     esac
     shift

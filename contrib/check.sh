@@ -21,7 +21,7 @@ for option; do
     --torch) torch=1 ;;
     --frameworks) frameworks=1 ;;
     --vllm) vllm=1 ;;
-    --help) sed -n 's/^# \{0,1\}//; 3,15p' "$0"; exit 0 ;;
+    --help) sed -n '3,/^[^#]/s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "check.sh: there is no option $option (--help lists them)" >&2; exit 2 ;;
     esac
 done

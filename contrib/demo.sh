@@ -4,7 +4,7 @@
 # in both modes, comparing every byte. Options are those of xep_perf, in place of the batches. Can be run again.
 set -u
 if [ "${1:-}" = --help ]; then
-    sed -n 's/^# \{0,1\}//; 3,4p' "$0"
+    sed -n '3,/^[^#]/s/^# \{0,1\}//p' "$0"
     echo "    contrib/demo.sh [XEP_PERF-OPTION...]       (xep_perf --help lists them)"
     exit 0
 fi

