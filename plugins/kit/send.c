@@ -43,10 +43,10 @@ static int cut_run(const xep_transfer_t *transfer, uint64_t row, xep_put_t *put)
     return 1;
 }
 
-/* Puts the rows of a transfer that are there, from op's cursor on. */
-static xep_status_t put_rows(const xep_kit_t *kit, const xep_op_t *op, uint32_t rank, const xep_transfer_t *transfer)
+/* Puts the rows of a transfer that are there, from the cursor on. */
+static xep_status_t put_rows(const xep_kit_t *kit, const xep_op_t *op, uint32_t rank, const xep_transfer_t *transfer,
+                             xep_cursor_t *cursor)
 {
-    xep_cursor_t *cursor = &xep_kit_state(op)->cursor;
     xep_wire_t *wire = kit->env->wire;
     xep_transfer_t now = *transfer;
     xep_put_t put;
@@ -62,11 +62,11 @@ static xep_status_t put_rows(const xep_kit_t *kit, const xep_op_t *op, uint32_t 
 
 /* A signal goes behind all puts before it to this rank, which is what the wire promises. */
 static xep_status_t put_transfer(const xep_kit_t *kit, const xep_op_t *op, uint32_t rank,
-                                 const xep_transfer_t *transfer)
+                                 const xep_transfer_t *transfer, xep_cursor_t *cursor)
 {
     xep_wire_t *wire = kit->env->wire;
     if (transfer->blocked) return XEP_INPROGRESS;
-    if (!transfer->signal) return put_rows(kit, op, rank, transfer);
+    if (!transfer->signal) return put_rows(kit, op, rank, transfer, cursor);
     if (transfer->later) return wire->ops->signal_later(wire, rank, transfer->signal_offset, transfer->value);
     return wire->ops->put_signal(wire, rank, transfer->offset, transfer->src, transfer->bytes, transfer->signal_offset,
                                  transfer->value);
@@ -77,12 +77,11 @@ static xep_status_t put_transfer(const xep_kit_t *kit, const xep_op_t *op, uint3
  * refused puts are tried again, and nothing is sent twice.
  */
 static xep_status_t put_open(const xep_kit_t *kit, const xep_op_t *op, uint32_t rank, xep_transfer_fn transfers,
-                             int *blocked_p)
+                             xep_cursor_t *cursor, int *blocked_p)
 {
-    xep_cursor_t *cursor = &xep_kit_state(op)->cursor;
     xep_transfer_t transfer;
     for (; transfers(kit, op, rank, cursor->transfer, &transfer); cursor->transfer++, cursor->row = 0) {
-        xep_status_t status = put_transfer(kit, op, rank, &transfer);
+        xep_status_t status = put_transfer(kit, op, rank, &transfer, cursor);
         *blocked_p = transfer.blocked;
         if (status != XEP_OK) return status;
     }
@@ -91,9 +90,10 @@ static xep_status_t put_open(const xep_kit_t *kit, const xep_op_t *op, uint32_t 
 
 xep_status_t xep_send_to(const xep_kit_t *kit, const xep_op_t *op, uint32_t rank, xep_transfer_fn transfers)
 {
+    xep_cursor_t *cursor = &xep_kit_state(op)->cursor;
     int blocked;
-    xep_status_t status = put_open(kit, op, rank, transfers, &blocked);
-    if (status == XEP_OK) xep_kit_state(op)->cursor = (xep_cursor_t){0};
+    xep_status_t status = put_open(kit, op, rank, transfers, cursor, &blocked);
+    if (status == XEP_OK) *cursor = (xep_cursor_t){0};
     return status;
 }
 
@@ -105,7 +105,7 @@ static xep_status_t put_all(xep_kit_t *kit, xep_op_t *op, xep_transfer_fn transf
     for (; cursor->peer < kit->shape->nranks; *cursor = (xep_cursor_t){.peer = cursor->peer + 1}) {
         uint32_t rank = xep_kit_peer(kit, cursor->peer);
         if ((kit->base[rank] != NULL && !to_mapped) || xep_op_is_without(op, rank)) continue;
-        xep_status_t status = put_open(kit, op, rank, transfers, &blocked);
+        xep_status_t status = put_open(kit, op, rank, transfers, cursor, &blocked);
         if (status != XEP_OK) return status;
     }
     return XEP_OK;
@@ -125,9 +125,7 @@ xep_status_t xep_send_each(xep_kit_t *kit, xep_op_t *op, xep_transfer_fn transfe
         uint32_t rank = xep_kit_peer(kit, i);
         int blocked = 0;
         if (kit->base[rank] != NULL || xep_op_is_without(op, rank)) continue;
-        xep_kit_state(op)->cursor = at[rank];
-        xep_status_t status = put_open(kit, op, rank, transfers, &blocked);
-        at[rank] = xep_kit_state(op)->cursor;
+        xep_status_t status = put_open(kit, op, rank, transfers, &at[rank], &blocked);
         if (status != XEP_OK) all = status;
         if (status < 0 || (status != XEP_OK && !blocked)) break;
     }

@@ -303,7 +303,6 @@ typedef struct normal_state {
     normal_direct_t direct;
     xep_codec_t codec;               /* combine that casts */
     uint64_t coded_begin, coded_end; /* rows of the slot that are encoded; flat */
-    int forwarders_told;             /* dispatch by nodes: they have done */
     uint64_t piece;                  /* dispatch, next: whose rows it brings */
 } normal_state_t;
 

@@ -71,7 +71,7 @@ normal_traffic_t *normal_lay_traffic(const normal_t *mode, xep_carve_t *arena)
     normal_traffic_t measured, *laid = xep_carve_array(arena, 1, sizeof *laid),
                                *traffic = laid != NULL ? laid : &measured;
     traffic->feeds = xep_carve_array(arena, nodes.who.upstreams, sizeof *traffic->feeds);
-    traffic->passes = xep_carve_array(arena, shape->nodes, sizeof *traffic->passes);
+    traffic->passed = xep_carve_array(arena, shape->nranks, sizeof *traffic->passed);
     traffic->next = xep_carve_array(arena, (uint64_t)nodes.who.upstreams * nodes.who.locals, sizeof *traffic->next);
     traffic->targets = xep_carve_array(arena, nodes.who.locals, sizeof *traffic->targets);
     traffic->tails = xep_carve_array(arena, shape->nodes, sizeof *traffic->tails);
@@ -151,7 +151,8 @@ xep_status_t normal_begin_traffic(void *opaque, xep_op_t *op)
     normal_traffic_t *traffic = normal_slot(mode, op->slot)->traffic;
     if (op->cached_slot == XEP_NO_SLOT) plan_passing(mode, normal_slot(mode, op->slot)->routing);
     for (uint32_t f = 0; f < nodes->who.upstreams; f++) traffic->feeds[f] = (normal_feed_t){.token = -1};
-    memset(traffic->passes, 0, mode->kit.shape->nodes * sizeof *traffic->passes);
+    memset(traffic->passed, 0, mode->kit.shape->nranks * sizeof *traffic->passed);
+    traffic->turn = 0;
     memset(traffic->next, 0, (size_t)nodes->who.upstreams * nodes->who.locals * sizeof *traffic->next);
     return XEP_OK;
 }

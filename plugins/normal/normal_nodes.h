@@ -97,15 +97,11 @@ typedef struct normal_feed {
     uint64_t summed; /* rows whose sums are made, in a combine */
 } normal_feed_t;
 
-/** The same of what this rank passes to a node. */
-typedef struct normal_pass {
-    uint64_t put, told; /* rows that are under way, and those the forwarder knows of */
-} normal_pass_t;
-
 /** What passes in the operation of a slot. */
 typedef struct normal_traffic {
     normal_feed_t *feeds;      /* [upstreams] */
-    normal_pass_t *passes;     /* [nodes] */
+    xep_cursor_t *passed;      /* [R] how far rows to forwarders have been sent */
+    uint32_t turn;             /* batches up to this one may go to each */
     uint32_t *next;            /* [upstreams][locals] rows that the local rank has of the upstream rank, so far */
     normal_target_t *targets;  /* [locals] their slots, from row 0 on */
     normal_feed_tail_t *tails; /* [nodes] sent to forwarders: unchanged until flushed */
@@ -164,13 +160,11 @@ size_t normal_passing_bytes(const normal_t *mode, const xep_op_t *op, int weight
 
 /* ---- normal_pass.c, normal_forward.c ---- */
 
-/** Transfers of what a rank tells a forwarder: the record of a dispatch, and that all its rows are there. */
+/** Transfers of what a rank tells a forwarder at the start: the record of a dispatch. */
 int normal_feed_record_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
                                 xep_transfer_t *transfer);
-int normal_feed_done_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
-                              xep_transfer_t *transfer);
 
-/** Passes own rows as far as there is room. XEP_OK: all are passed. */
+/** Passes own rows as far as there is room, and done behind the last one. XEP_OK: all of it has gone. */
 xep_status_t normal_pass_rows(normal_t *mode, xep_op_t *op);
 
 /**
@@ -196,6 +190,7 @@ xep_status_t normal_return_sums(void *mode, xep_op_t *op);
 
 xep_status_t normal_find_places_of_locals(void *mode, xep_op_t *op);
 xep_status_t normal_move_by_nodes(void *mode, xep_op_t *op);
+xep_status_t normal_signal_by_nodes(void *mode, xep_op_t *op);
 xep_status_t normal_fill_for_nodes(void *mode, xep_op_t *op);
 int normal_node_offer_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
                                xep_transfer_t *transfer);

@@ -82,15 +82,6 @@ xep_status_t normal_find_places_of_locals(void *opaque, xep_op_t *op)
     return XEP_OK;
 }
 
-/* As early as it can be: behind the last own row, whatever upstream ranks still have to pass. */
-static xep_status_t tell_forwarders(normal_t *mode, xep_op_t *op)
-{
-    xep_status_t status =
-        normal_state(op)->forwarders_told ? XEP_OK : xep_send_transfers(&mode->kit, op, normal_feed_done_transfer);
-    if (status == XEP_OK) normal_state(op)->forwarders_told = 1;
-    return status;
-}
-
 /*
  * Moves own rows to other nodes, own rows to local ranks a slice at a time, and rows that upstream ranks have passed:
  * each as far as it goes, until none are left. Looks at the words of late ranks before that, so that the time spent
@@ -106,7 +97,6 @@ xep_status_t normal_move_by_nodes(void *opaque, xep_op_t *op)
     if (op->late.count != 0) status = xep_step_wait(mode, op);
     for (int moves = 1; status >= 0 && moves;) {
         passed = normal_pass_rows(mode, op);
-        if (passed == XEP_OK) passed = tell_forwarders(mode, op);
         if (passed < 0) return passed;
         moves = normal_state(op)->moved < routing->tokens;
         if (moves) normal_move_slice(mode, op);
@@ -120,6 +110,13 @@ xep_status_t normal_move_by_nodes(void *opaque, xep_op_t *op)
         return status < 0 ? status : XEP_INPROGRESS;
     }
     return XEP_OK;
+}
+
+/* Forwarders have done already, unless the verdict is an error. */
+xep_status_t normal_signal_by_nodes(void *mode, xep_op_t *op)
+{
+    xep_status_t status = normal_pass_rows(mode, op);
+    return status == XEP_OK ? xep_step_store(mode, op) : status;
 }
 
 /* ---- combine ---- */

@@ -40,37 +40,27 @@ int normal_feed_record_transfer(const void *opaque, const xep_op_t *op, uint32_t
     return is_forwarder(mode, rank) && normal_tell(mode, op, &told, number, transfer);
 }
 
-/* Behind all rows that this rank has passed there, and once: nobody there waits for what passes here. */
-int normal_feed_done_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number,
-                              xep_transfer_t *transfer)
+/* ---- batches ---- */
+
+/*
+ * The first row of a batch to a node. None goes on behind the end of the ring, and none has much more bytes than are
+ * put at once; where the ring is too small for all rows it has a quarter of that, so that one travels while others are
+ * taken.
+ */
+static uint64_t batch_begin(const normal_t *mode, const xep_op_t *op, uint32_t node, uint64_t batch)
 {
-    const normal_t *mode = opaque;
-    if (number > 0 || !is_forwarder(mode, rank) || normal_state(op)->forwarders_told) return 0;
-    normal_done_transfer(mode, op, rank, transfer);
-    return 1;
+    const uint64_t ring = mode->kit.shape->feed_rows, few = XEP_PUT_BYTES / xep_dispatch_row_bytes(op->dispatch) + 1;
+    const int fits = normal_rows_to(normal_slot(mode, op->slot)->routing, node) <= ring;
+    const uint64_t rows = xep_least(fits ? ring : (ring + 3) / 4, xep_least(few, NORMAL_BATCH_ROWS));
+    const uint64_t of_ring = (ring + rows - 1) / rows;
+    return batch / of_ring * ring + batch % of_ring * rows;
 }
 
-/* ---- room ---- */
-
-/* How many of this rank's rows a forwarder has taken; at most those that were passed. */
+/* How many of this rank's rows a forwarder has taken. */
 static uint64_t rows_taken(const normal_t *mode, const xep_op_t *op, uint32_t node)
 {
     const _Atomic uint64_t *word = xep_kit_own(&mode->kit, normal_taken_offset(mode, normal_index(mode, op), node));
-    uint64_t told = normal_slot(mode, op->slot)->traffic->passes[node].told;
-    uint64_t taken = xep_rows_of(atomic_load_explicit(word, memory_order_acquire), op->epoch);
-    return taken < told ? taken : told;
-}
-
-/* Neighbouring tokens whose rows are neighbours in the ring, too, travel as one. */
-static uint64_t find_run(const normal_t *mode, const xep_op_t *op, const uint32_t *tokens, uint64_t row, uint64_t end)
-{
-    const xep_dispatch_args_t *args = op->dispatch;
-    size_t bytes = xep_dispatch_row_bytes(args);
-    uint64_t run = 1, most = end - row, wrap = mode->kit.shape->feed_rows;
-    if (bytes != args->x_stride || bytes != xep_row_stride(bytes)) return 1;
-    if (most > wrap - row % wrap) most = wrap - row % wrap;
-    while (run < most && (run + 1) * bytes <= XEP_PUT_BYTES && tokens[row + run] == tokens[row] + run) run++;
-    return run;
+    return xep_rows_of(atomic_load_explicit(word, memory_order_acquire), op->epoch);
 }
 
 /* ---- metadata ---- */
@@ -96,77 +86,75 @@ static char *stage_metadata(const normal_t *mode, const xep_op_t *op, uint32_t n
     return to;
 }
 
-/* Sends the metadata of the rows under way with the word, which comes after the rows. One batch in the ring. */
-static xep_status_t tell_passed(const normal_t *mode, const xep_op_t *op, uint32_t node)
+/* The metadata of a batch with the word, which comes after its rows. */
+static void passed_transfer(const normal_t *mode, const xep_op_t *op, uint32_t node, uint64_t begin, uint64_t end,
+                            xep_transfer_t *transfer)
 {
-    normal_pass_t *pass = &normal_slot(mode, op->slot)->traffic->passes[node];
-    xep_wire_t *wire = mode->kit.env->wire;
-    uint32_t index = normal_index(mode, op), line = mode->nodes->who.line[node];
-    size_t stride = normal_passing_bytes(mode, op, op->dispatch->topk_weights != NULL);
-    const char *staged = stage_metadata(mode, op, node, pass->told, stride);
-    for (uint64_t row = pass->told + 1; row < pass->put; row++) stage_metadata(mode, op, node, row, stride);
-    xep_status_t status =
-        wire->ops->put_signal(wire, mode->nodes->who.forwarder[node],
-                              normal_ring_offset(mode, mode->layout.feed_metadata, index, line, pass->told, stride),
-                              staged, (pass->put - pass->told) * stride, normal_passed_offset(mode, index, line),
-                              xep_rows_word(op->epoch, pass->put));
-    if (status == XEP_OK) pass->told = pass->put;
-    return status;
+    const uint32_t index = normal_index(mode, op), line = mode->nodes->who.line[node];
+    const size_t stride = normal_passing_bytes(mode, op, op->dispatch->topk_weights != NULL);
+    const char *staged = stage_metadata(mode, op, node, begin, stride);
+    for (uint64_t row = begin + 1; row < end; row++) stage_metadata(mode, op, node, row, stride);
+    *transfer =
+        (xep_transfer_t){.signal = 1,
+                         .src = staged,
+                         .bytes = (end - begin) * stride,
+                         .offset = normal_ring_offset(mode, mode->layout.feed_metadata, index, line, begin, stride),
+                         .signal_offset = normal_passed_offset(mode, index, line),
+                         .value = xep_rows_word(op->epoch, end)};
 }
 
 /* ---- rows ---- */
 
-/* Whether the forwarder should hear of what is under way: a batch is full, or nothing more can follow. */
-static int is_due(const normal_t *mode, const xep_op_t *op, const normal_pass_t *pass, uint64_t end)
+static void rows_transfer(const normal_t *mode, const xep_op_t *op, uint32_t node, uint64_t begin, uint64_t end,
+                          xep_transfer_t *transfer)
 {
-    uint64_t rows = pass->put - pass->told;
-    return rows != 0 && (pass->put == end || pass->put % mode->kit.shape->feed_rows == 0 || rows >= NORMAL_BATCH_ROWS ||
-                         rows * xep_dispatch_row_bytes(op->dispatch) >= XEP_PUT_BYTES);
+    const normal_passing_t *passing = normal_slot(mode, op->slot)->routing->passing;
+    const size_t bytes = xep_dispatch_row_bytes(op->dispatch), stride = xep_row_stride(bytes);
+    *transfer = (xep_transfer_t){.src = op->dispatch->x,
+                                 .src_stride = op->dispatch->x_stride,
+                                 .index = passing->tokens + passing->begin[node] + begin,
+                                 .rows = end - begin,
+                                 .bytes = bytes,
+                                 .offset = normal_ring_offset(mode, mode->layout.feed_rows, normal_index(mode, op),
+                                                              mode->nodes->who.line[node], begin, stride),
+                                 .stride = stride,
+                                 .blocked = rows_taken(mode, op, node) + mode->kit.shape->feed_rows < end};
 }
 
-/* A batch at most. XEP_OK: it is told of, or there is no room; *more_p: another one may follow at once. */
-static xep_status_t pass_batch(const normal_t *mode, xep_op_t *op, uint32_t node, int *more_p)
+/*
+ * Of each batch whose turn it is the rows, then what is told of them; done as early as it can be: behind the last own
+ * row, whatever upstream ranks still have to pass. After an error there is only done: nobody there waits for rows.
+ */
+static int feed_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number,
+                         xep_transfer_t *transfer)
 {
+    const normal_t *mode = opaque;
     const normal_slot_t *slot = normal_slot(mode, op->slot);
-    const xep_dispatch_args_t *args = op->dispatch;
-    const uint32_t *tokens = slot->routing->passing->tokens + slot->routing->passing->begin[node];
-    normal_pass_t *pass = &slot->traffic->passes[node];
-    xep_wire_t *wire = mode->kit.env->wire;
-    uint64_t rows = normal_rows_to(slot->routing, node), end = rows_taken(mode, op, node) + mode->kit.shape->feed_rows;
-    size_t bytes = xep_dispatch_row_bytes(args), stride = xep_row_stride(bytes);
-    if (end > rows) end = rows;
-    while (pass->put < end && !is_due(mode, op, pass, end)) {
-        uint64_t run = find_run(mode, op, tokens, pass->put, end);
-        uint64_t there = normal_ring_offset(mode, mode->layout.feed_rows, normal_index(mode, op),
-                                            mode->nodes->who.line[node], pass->put, stride);
-        const char *from = (const char *)args->x + tokens[pass->put] * args->x_stride;
-        xep_status_t status = wire->ops->put(wire, mode->nodes->who.forwarder[node], there, from, run * bytes);
-        if (status != XEP_OK) return status;
-        pass->put += run;
+    const uint32_t node = mode->kit.shape->node[rank], batch = number / 2;
+    if (!is_forwarder(mode, rank)) return 0;
+    const uint64_t rows = xep_kit_state(op)->verdict == XEP_OK ? normal_rows_to(slot->routing, node) : 0,
+                   begin = batch_begin(mode, op, node, batch),
+                   end = xep_least(batch_begin(mode, op, node, batch + 1), rows);
+    if (begin >= rows) {
+        if (number % 2 == 1 || (batch > 0 && batch_begin(mode, op, node, batch - 1) >= rows)) return 0;
+        normal_done_transfer(mode, op, rank, transfer);
+        return 1;
     }
-    if (!is_due(mode, op, pass, end)) return XEP_OK;
-    xep_status_t status = tell_passed(mode, op, node);
-    *more_p |= status == XEP_OK && pass->put < end;
-    return status;
-}
-
-static int is_all_passed(const normal_t *mode, const xep_op_t *op)
-{
-    const normal_slot_t *slot = normal_slot(mode, op->slot);
-    for (uint32_t n = 0; n < mode->kit.shape->nodes; n++)
-        if (slot->traffic->passes[n].told < normal_rows_to(slot->routing, n)) return 0;
+    if (batch > slot->traffic->turn) return 0;
+    if (number % 2 == 0) rows_transfer(mode, op, node, begin, end, transfer);
+    else passed_transfer(mode, op, node, begin, end, transfer);
     return 1;
 }
 
+/* A batch to each node in turn; one that has no room for it makes it up later. */
 xep_status_t normal_pass_rows(normal_t *mode, xep_op_t *op)
 {
-    const uint32_t nodes = mode->kit.shape->nodes;
-    int more = 0;
-    for (uint32_t i = 1; i < nodes; i++) {
-        xep_status_t status = pass_batch(mode, op, (mode->nodes->who.node + i) % nodes, &more);
-        if (status != XEP_OK) return status;
-    }
-    return !more && is_all_passed(mode, op) ? XEP_OK : XEP_INPROGRESS;
+    const normal_slot_t *slot = normal_slot(mode, op->slot);
+    xep_status_t status = xep_send_each(&mode->kit, op, feed_transfer, slot->traffic->passed);
+    slot->traffic->turn++;
+    for (uint32_t n = 0; n < mode->kit.shape->nodes && status == XEP_OK && xep_kit_state(op)->verdict == XEP_OK; n++)
+        if (batch_begin(mode, op, n, slot->traffic->turn) < normal_rows_to(slot->routing, n)) status = XEP_INPROGRESS;
+    return status;
 }
 
 /* ---- what the step waits for ---- */

@@ -87,9 +87,8 @@ const xep_step_t normal_dispatch_steps[] = {
      .with = NODES},
     {.name = "signals to go out",
      .does = "send signals",
-     .run = xep_step_send,
+     .run = normal_signal_by_nodes,
      .store = normal_store_done,
-     .transfers = normal_feed_done_transfer,
      .with = NODES},
     /* 6 */
     {WAIT_FOR_ROWS, .run = xep_step_wait, .without = WIRED | MASKS},
