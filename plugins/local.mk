@@ -50,13 +50,13 @@ ll_shared_sources = %D%/ll/ll.h %D%/ll/ll_notice.h %D%/ll/ll_shared.c %D%/ll/ll_
 pkglib_LTLIBRARIES = xep_normal.la xep_ll.la
 xep_normal_la_SOURCES = $(normal_shared_sources) \
 	%D%/normal/normal.c %D%/normal/normal_steps.h %D%/normal/normal_steps.c %D%/normal/normal_plan.c \
-	%D%/normal/normal_masks.h %D%/normal/normal_masks.c %D%/normal/normal_grants.h %D%/normal/normal_grants.c \
+	%D%/normal/normal_masks.h %D%/normal/normal_masks.c %D%/normal/normal_grants.c \
 	%D%/normal/normal_in_place.c \
 	%D%/normal/normal_pieces.c %D%/normal/normal_nodes.c \
 	%D%/normal/normal_pass.c %D%/normal/normal_forward.c %D%/normal/normal_return.c %D%/normal/normal_put.c \
 	%D%/normal/normal_dispatch.c %D%/normal/normal_combine.c %D%/normal/normal_fill.c \
 	%D%/normal/normal_nodes_steps.c %D%/normal/normal_cast.c \
-	%D%/normal/normal_direct.h %D%/normal/normal_direct.c \
+	%D%/normal/normal_direct.c \
 	%D%/normal/normal_coded.h %D%/normal/normal_coded.c
 xep_normal_la_CPPFLAGS = $(plugin_cppflags) -I$(srcdir)/%D%/kit -I$(srcdir)/%D%/kernels
 xep_normal_la_LDFLAGS = $(plugin_ldflags)

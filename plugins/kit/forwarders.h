@@ -36,6 +36,12 @@ static inline uint32_t xep_forwarders_most(const xep_shape_t *shape)
 /** Lays the arrays and, if there is memory, fills them; sets the numbers even if it only measures. */
 void xep_forwarders_lay(const xep_shape_t *shape, xep_carve_t *arena, xep_forwarders_t *nodes);
 
+/** Whether a rank is this one's forwarder on its node. */
+static inline int xep_forwarders_are(const xep_forwarders_t *nodes, uint32_t rank)
+{
+    return nodes->forwarder[nodes->node_of[rank]] == rank;
+}
+
 /** How many of the ranks below a rank are upstream ranks of a forwarder. */
 uint32_t xep_forwarders_count(const xep_shape_t *shape, uint32_t forwarder, uint32_t below);
 

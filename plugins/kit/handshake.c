@@ -24,22 +24,18 @@ static const xep_combine_line_t *line_from(const xep_kit_t *kit, uint32_t slot, 
 /* ---- drain ---- */
 
 /*
- * A rank that is out may still take part in an operation in flight, but it reads no more, or finds that it was told so.
+ * Acquire: what this rank will write next into the input must not pass the loads of those who have read it. A rank that
+ * is out may still take part in an operation in flight, but it reads no more, or finds that it was told so.
  */
-static int reads_nothing(const xep_kit_t *kit, uint32_t rank)
+int xep_combine_is_read_by(void *mode, uint32_t slot, uint32_t rank)
 {
-    return kit->env->out != NULL && kit->env->out[rank] != 0;
-}
-
-/* Acquire: what this rank will write next into the input must not pass the loads of those who have read it. */
-int xep_combine_is_read_by(const xep_kit_t *kit, uint32_t slot, uint32_t rank)
-{
-    return !reads_nothing(kit, rank) &&
+    const xep_kit_t *kit = mode;
+    return !xep_kit_is_out(kit, rank) &&
            atomic_load_explicit(&line_from(kit, slot, rank)->read, memory_order_acquire) < kit->combined[slot];
 }
 
 /* No words are asked for where nothing was ever offered: they may be of a device. */
-static int is_drained(const xep_kit_t *kit, uint32_t slot)
+static int is_drained(xep_kit_t *kit, uint32_t slot)
 {
     for (uint32_t r = 0; r < kit->shape->nranks && kit->combined[slot] != 0; r++)
         if (xep_combine_is_read_by(kit, slot, r)) return 0;
@@ -49,7 +45,7 @@ static int is_drained(const xep_kit_t *kit, uint32_t slot)
 const _Atomic uint64_t *xep_combine_read_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
 {
     const xep_kit_t *kit = mode;
-    *value_p = reads_nothing(kit, rank) ? 0 : kit->combined[op->slot];
+    *value_p = xep_kit_is_out(kit, rank) ? 0 : kit->combined[op->slot];
     return &line_from(kit, op->slot, rank)->read;
 }
 

@@ -25,8 +25,8 @@
         .offset = offsetof(xep_combine_line_t, offer), .bytes = sizeof(xep_offer_t) \
     }
 
-/** Whether rank still reads a slot's input; one that is out does not. */
-int xep_combine_is_read_by(const xep_kit_t *kit, uint32_t slot, uint32_t rank);
+/** xep_mask_ops_t.reads: whether rank still reads a slot's input; one that is out does not. */
+int xep_combine_is_read_by(void *mode, uint32_t slot, uint32_t rank);
 
 /** xep_plugin_t.input, and .explain: of an operation, or of a slot whose input is waited for. */
 xep_status_t xep_combine_input(void *mode, uint32_t slot, void **base_p, size_t *stride_p);

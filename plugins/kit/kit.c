@@ -28,6 +28,8 @@ static void connect_all(xep_kit_t *kit)
         kit->base[r] = device != NULL ? device->ops->map(device, r) : kit->env->wire->ops->map(kit->env->wire, r);
         if (kit->base[r] == NULL) kit->all_mapped = 0;
         kit->hears_in[r] = kit->own;
+        kit->pulls[r] = kit->base[r] != NULL && r != kit->shape->rank;
+        kit->is_pulled |= kit->pulls[r];
     }
     kit->first_looks = kit->all_mapped && kit->env->wake == NULL ? FIRST_LOOKS : 0;
 }
@@ -46,6 +48,7 @@ static void lay_own(xep_kit_t *kit, xep_carve_t *arena)
     kit->slots = xep_carve_array(arena, shape->slots, xep_kit_mode.slot_bytes);
     kit->base = xep_carve_array(arena, shape->nranks, sizeof *kit->base);
     kit->hears_in = xep_carve_array(arena, shape->nranks, sizeof *kit->hears_in);
+    kit->pulls = xep_carve_array(arena, shape->nranks, sizeof *kit->pulls);
     kit->owner = xep_carve_array(arena, shape->experts, sizeof *kit->owner);
     kit->prefaulted = xep_carve_array(arena, shape->slots, sizeof *kit->prefaulted);
     kit->there = xep_carve_array(arena, shape->slots * (uint64_t)shape->nranks, sizeof *kit->there);
@@ -180,10 +183,18 @@ xep_status_t xep_kit_open(const xep_env_t *env, void **mode_p)
     return XEP_OK;
 }
 
+void *xep_kit_reserve(xep_kit_t *kit, uint64_t count, uint64_t bytes)
+{
+    uint32_t i = 0;
+    while (kit->reserved[i] != NULL) i++;
+    return kit->reserved[i] = calloc(count, bytes);
+}
+
 void xep_kit_close(void *mode)
 {
     xep_kit_t *kit = mode;
     if (kit == NULL) return;
+    for (int i = 0; i < XEP_KIT_RESERVED_MOST; i++) free(kit->reserved[i]);
     free(kit->arrays);
     free(kit->own_arrays);
     free(kit);

@@ -66,16 +66,22 @@ typedef struct xep_kit_mode {
 /** Defined by the mode: there is one in each object that the kit is linked into. */
 __attribute__((visibility("hidden"))) extern const xep_kit_mode_t xep_kit_mode;
 
+enum { XEP_KIT_RESERVED_MOST = 3 };
+
 typedef struct xep_kit {
     const xep_env_t *env;
     const xep_shape_t *shape;
-    const xep_heap_layout_t *layout; /* the mode's */
-    void *slots;                     /* [slots] what the mode remembers of a dispatch, zeroed at open */
-    void *arrays, *own_arrays;       /* the mode's, and the kit's: each in one block */
-    char *own;                       /* heap of this rank, of the kind of memory that the mode's regions are of */
-    char **base;                     /* [R] heap of a rank; NULL: not mapped */
-    char **hears_in;                 /* [R] heap in which this rank finds what another one says in a dispatch */
+    const xep_heap_layout_t *layout;       /* the mode's */
+    void *slots;                           /* [slots] what the mode remembers of a dispatch, zeroed at open */
+    void *arrays, *own_arrays;             /* the mode's, and the kit's: each in one block */
+    void *reserved[XEP_KIT_RESERVED_MOST]; /* xep_kit_reserve() */
+    char *own;                             /* heap of this rank, of the kind of memory that the mode's regions are of */
+    char **base;                           /* [R] heap of a rank; NULL: not mapped */
+    char **hears_in;                       /* [R] heap in which this rank finds what another one says in a dispatch */
     int all_mapped;
+    /* [R] whether that rank pulls outputs of this one in a combine: it is mapped, and not this one. And whether any */
+    uint8_t *pulls;
+    int is_pulled;
     uint32_t first_looks;         /* in a call that waits, at words that are not there yet, one after the other */
     uint64_t *prefaulted;         /* [slots] tokens for which the pages of a slot were made present */
     uint32_t *owner;              /* [E] rank */
@@ -137,6 +143,12 @@ xep_status_t xep_kit_open(const xep_env_t *env, void **mode_p);
 
 /** xep_plugin_t.close, where a mode has no more than what the kit has made. NULL is a no-op. */
 void xep_kit_close(void *mode);
+
+/**
+ * Room for a worst case, zeroed and not touched before it is used, until the mode is closed. NULL: there was none. Then
+ * a mode refuses what needs it, so that a machine which promises no more memory than it has may serve all else.
+ */
+void *xep_kit_reserve(xep_kit_t *kit, uint64_t count, uint64_t bytes);
 
 /** XEP_ERR_INVALID for a selection of op that is no expert. */
 xep_status_t xep_kit_refuse_expert(const xep_kit_t *kit, xep_op_t *op, uint64_t token, uint32_t k);
@@ -234,6 +246,12 @@ static inline uint64_t xep_kit_end_phase(const xep_kit_t *kit, const xep_op_t *o
     uint64_t now = kit->env->now_ns(kit->env);
     kit->env->span(kit->env, op, name, XEP_NO_RANK, begin_ns, now);
     return now;
+}
+
+/** Whether a rank is out of all that begins (xep_env_t.out). */
+static inline int xep_kit_is_out(const xep_kit_t *kit, uint32_t rank)
+{
+    return kit->env->out != NULL && kit->env->out[rank] != 0;
 }
 
 /** Makes the pages of a mapped rank's heap present, from one offset to another; of elements of an area. */

@@ -25,8 +25,7 @@ static int is_released(const xep_kit_t *kit, uint32_t area)
 {
     const _Atomic uint64_t *words = xep_kit_own(kit, released_offset(kit, area, 0));
     for (uint32_t r = 0; r < kit->shape->nranks; r++)
-        if (kit->base[r] != NULL &&
-            atomic_load_explicit(&words[r], memory_order_acquire) < kit->in_place->areas[area].epoch)
+        if (kit->base[r] != NULL && atomic_load_explicit(&words[r], memory_order_acquire) < kit->in_place->epochs[area])
             return 0;
     return 1;
 }
@@ -63,7 +62,7 @@ void xep_in_place_lay_arrays(xep_kit_t *kit, xep_carve_t *arena)
     if (areas == 0) return;
     xep_in_place_t measured, *in_place = xep_carve_array(arena, 1, sizeof *in_place);
     if (in_place == NULL) in_place = &measured;
-    *in_place = (xep_in_place_t){.areas = xep_carve_array(arena, areas, sizeof *in_place->areas),
+    *in_place = (xep_in_place_t){.epochs = xep_carve_array(arena, areas, sizeof *in_place->epochs),
                                  .reads = xep_carve_array(arena, kit->shape->slots * (uint64_t)kit->shape->nranks,
                                                           sizeof *in_place->reads),
                                  .handed = XEP_NO_AREA};
@@ -147,8 +146,7 @@ xep_status_t xep_in_place_take(void *mode, xep_op_t *op)
     const xep_kit_t *kit = mode;
     const xep_in_place_rows_t *rows = &xep_kit_state(op)->in_place;
     if (rows->rows_at == 0) return XEP_OK;
-    xep_in_place_area_t *area = &kit->in_place->areas[rows->area];
-    *area = (xep_in_place_area_t){.epoch = op->epoch, .before = area->epoch};
+    kit->in_place->epochs[rows->area] = op->epoch;
     if (rows->area == kit->in_place->handed) kit->in_place->handed = XEP_NO_AREA;
     return XEP_OK;
 }
@@ -159,7 +157,7 @@ xep_status_t xep_in_place_return(void *mode, xep_op_t *op)
     const xep_kit_t *kit = mode;
     const xep_in_place_rows_t *rows = &xep_kit_state(op)->in_place;
     if (xep_kit_state(op)->verdict == XEP_OK || rows->rows_at == 0) return XEP_OK;
-    kit->in_place->areas[rows->area].epoch = kit->in_place->areas[rows->area].before;
+    kit->in_place->epochs[rows->area] = 0;
     if (rows->fill == NULL && kit->in_place->handed == XEP_NO_AREA) kit->in_place->handed = rows->area;
     return XEP_OK;
 }

@@ -23,12 +23,6 @@
 
 #define XEP_NO_AREA UINT32_MAX
 
-/** What a rank knows of an area of its own. */
-typedef struct xep_in_place_area {
-    uint64_t epoch;  /* of the dispatch whose rows are there; 0: none yet */
-    uint64_t before; /* what epoch was before that dispatch, which may move nothing */
-} xep_in_place_area_t;
-
 /** What a handle reads of a rank. */
 typedef struct xep_in_place_read {
     uint64_t epoch;   /* of the dispatch */
@@ -38,7 +32,7 @@ typedef struct xep_in_place_read {
 
 /** What a buffer with such memory knows of it: kit->in_place. */
 typedef struct xep_in_place {
-    xep_in_place_area_t *areas; /* [areas] */
+    uint64_t *epochs;           /* [areas] of the dispatch whose rows are there; 0: there are none to be released */
     xep_in_place_read_t *reads; /* [slots][R] of the handle in each */
     uint32_t handed;            /* area that the user may write, or XEP_NO_AREA */
 } xep_in_place_t;
@@ -56,7 +50,7 @@ void xep_in_place_prefault_slot(const xep_kit_t *kit, uint32_t rank, uint32_t sl
  */
 xep_status_t xep_in_place_choose(const xep_kit_t *kit, xep_op_t *op);
 
-/** Steps: the dispatch begins, the area is its own; behind its verdict: if it moves nothing the area is as before. */
+/** Steps. Behind the begin: takes the area. Behind the verdict: a dispatch that moves nothing gives it back. */
 xep_status_t xep_in_place_take(void *mode, xep_op_t *op);
 xep_status_t xep_in_place_return(void *mode, xep_op_t *op);
 

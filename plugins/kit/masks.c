@@ -58,12 +58,7 @@ xep_status_t xep_kit_verdict(void *mode, const xep_op_t *op)
                                                                                        : XEP_INPROGRESS;
 }
 
-int xep_kit_reads(void *mode, uint32_t slot, uint32_t rank)
-{
-    return xep_combine_is_read_by(mode, slot, rank);
-}
-
 const xep_mask_ops_t xep_kit_masks = {.holds = xep_kit_holds,
                                       .fetch = xep_kit_fetch,
                                       .verdict = xep_kit_verdict,
-                                      .reads = xep_kit_reads};
+                                      .reads = xep_combine_is_read_by};

@@ -18,7 +18,6 @@
 xep_holds_t xep_kit_holds(void *mode, const xep_op_t *op, uint32_t rank);
 xep_status_t xep_kit_fetch(void *mode, xep_op_t *op, uint32_t rank);
 xep_status_t xep_kit_verdict(void *mode, const xep_op_t *op);
-int xep_kit_reads(void *mode, uint32_t slot, uint32_t rank);
 
 /** Where all operations decide so, and their rows arrive before the word. */
 __attribute__((visibility("hidden"))) extern const xep_mask_ops_t xep_kit_masks;

@@ -7,7 +7,6 @@
 #include "ll_pieces.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 #include "cast.h"
 
@@ -68,7 +67,6 @@ static void lay_arrays(void *opaque, xep_carve_t *carve)
     mode->input_begin = xep_carve_array(carve, shape->local_experts * ranks, sizeof *mode->input_begin);
     mode->here = xep_carve_array(carve, ranks, sizeof *mode->here);
     mode->sources = xep_carve_array(carve, ranks, sizeof *mode->sources);
-    mode->pulls = xep_carve_array(carve, ranks, sizeof *mode->pulls);
     mode->rows = xep_carve_array(carve, listed, sizeof *mode->rows);
     mode->row_weights = xep_carve_array(carve, listed, sizeof *mode->row_weights);
     mode->row_begin = xep_carve_array(carve, shape->tokens + 1, sizeof *mode->row_begin);
@@ -80,17 +78,13 @@ static void lay_arrays(void *opaque, xep_carve_t *carve)
     for (uint32_t s = 0; s < shape->slots; s++) lay_slot(mode, carve, ll_slot(mode, s));
 }
 
-/*
- * Room for the worst case, not touched before it is used. Without it only what is of ll_coded.h is refused: a machine
- * that promises no more memory than it has may still serve all else.
- */
+/* Without it only what is of ll_coded.h is refused. */
 static void reserve_coded(ll_t *mode)
 {
     uint64_t per_slot = mode->layout.common.recv_rows * mode->layout.return_stride;
-    if (!mode->kit.all_mapped) mode->coded = calloc(mode->kit.shape->slots, per_slot);
-    mode->lacks_coded = !mode->kit.all_mapped && mode->coded == NULL;
-    for (uint32_t s = 0; s < mode->kit.shape->slots && mode->coded != NULL; s++)
-        ll_slot(mode, s)->coded = mode->coded + s * per_slot;
+    char *coded = mode->kit.all_mapped ? NULL : xep_kit_reserve(&mode->kit, mode->kit.shape->slots, per_slot);
+    for (uint32_t s = 0; s < mode->kit.shape->slots && coded != NULL; s++)
+        ll_slot(mode, s)->coded = coded + s * per_slot;
 }
 
 /* ---- pages ---- */
@@ -167,13 +161,6 @@ static xep_status_t ll_combine(void *mode, xep_op_t *op)
     return status == XEP_OK ? xep_combine_begin(mode, op, XEP_AGREE_ANY) : status;
 }
 
-static void ll_close(void *opaque)
-{
-    ll_t *mode = opaque;
-    if (mode != NULL) free(mode->coded);
-    xep_kit_close(mode);
-}
-
 /* After all else: its failure must not keep the buffer from being made. */
 static xep_status_t ll_open(const xep_env_t *env, void **mode_p)
 {
@@ -181,8 +168,6 @@ static xep_status_t ll_open(const xep_env_t *env, void **mode_p)
     if (status != XEP_OK) return status;
     ll_t *mode = *mode_p;
     mode->goes = env->shape->in_pieces ? ll_goes_in_piece : ll_goes_anywhere;
-    for (uint32_t r = 0; r < env->shape->nranks; r++)
-        mode->pulls[r] = r != env->shape->rank && mode->kit.base[r] != NULL;
     ll_choose_steps(mode);
     reserve_coded(mode);
     return XEP_OK;
@@ -201,7 +186,7 @@ const xep_plugin_t xep_plugin = {
     .combine_casts = XEP_CASTS | 1u << XEP_QUANT_LOGFMT,
     .arrangements = LL_ARRANGEMENTS,
     .open = ll_open,
-    .close = ll_close,
+    .close = xep_kit_close,
     .masks = &xep_kit_masks,
     .place = &xep_kit_places,
     .traffic = ll_tell_traffic,

@@ -169,13 +169,12 @@ typedef struct ll_slot {
 
 /**
  * Where the rows are that an owner has for this rank, in a combine: those of its expert e, in the order of this rank's
- * selections, from begins[e * step] on. begins NULL: each at [token][k].
+ * selections, from begins[e] on. begins NULL: each at [token][k].
  */
 typedef struct ll_source {
     const char *rows;
     size_t stride;
     const uint32_t *begins;
-    uint32_t step;
 } ll_source_t;
 
 typedef struct ll {
@@ -188,14 +187,11 @@ typedef struct ll {
     uint32_t *input_begin; /* [L][R] of the combine that is offered: first row in the input */
     uint64_t *here;        /* [R] the end of the picks whose rows are here */
     ll_source_t *sources;  /* [R] */
-    uint8_t *pulls;        /* [R] whether that rank pulls rows: it is mapped, and not this one */
     const void **rows;     /* [T * (K + 2)] rows to sum, by token */
     float *row_weights;    /* likewise */
     uint32_t *row_begin;   /* [T + 1] in both */
     char *decoded;         /* [threads][K + 2] rows of combine_stride; two of them have room for one of fp32 */
     const void **terms;    /* [threads][K] */
-    char *coded;           /* those of the slots; NULL where all ranks are mapped, or there was no memory: */
-    int lacks_coded;
     int (*goes)(const void *mode, const xep_op_t *op, uint64_t token); /* whether it goes anywhere */
 } ll_t;
 

@@ -112,11 +112,6 @@ static void code_some(const ll_t *mode, const xep_op_t *op, uint64_t pick, uint6
     mode->kit.env->parallel(mode->kit.env, code_share, &coding);
 }
 
-xep_status_t ll_copy_all(void *mode, xep_op_t *op)
-{
-    return op->coming != 0 ? XEP_INPROGRESS : ll_copy_outputs(mode, op);
-}
-
 static int cut_coded(const void *opaque, const xep_op_t *op, uint32_t reader, uint32_t number, uint64_t *row_p,
                      xep_put_t *put)
 {
@@ -143,7 +138,7 @@ int ll_coded_transfer(const void *opaque, const xep_op_t *op, uint32_t reader, u
 {
     const ll_t *mode = opaque;
     (void)reader;
-    *transfer = (xep_transfer_t){.cut = cut_coded};
+    *transfer = (xep_transfer_t){.cut = cut_coded, .blocked = op->coming != 0};
     if (number == 1) xep_combine_offer_transfer(&mode->kit, op, transfer);
     return number <= 1;
 }
@@ -274,6 +269,7 @@ xep_status_t ll_sum_coded(void *opaque, xep_op_t *op)
     ll_t *mode = opaque;
     const xep_combine_args_t *args = op->combine;
     const uint64_t tokens = ll_slot(mode, op->slot)->tokens;
+    if (op->coming != 0) return XEP_INPROGRESS;
     ll_find_outputs(mode, op);
     xep_status_t status = ll_list_outputs(mode, op, ll_sums_at_owner(op) ? list_sums : ll_list_token);
     if (status != XEP_OK) return status;
@@ -297,7 +293,7 @@ xep_status_t ll_choose_coded(ll_t *mode, xep_op_t *op)
     xep_status_t status = sums ? ll_check_sums(mode, op) : XEP_OK;
     if (status != XEP_OK) return status;
     if (!sums && (mode->kit.all_mapped || ll_slot(mode, op->slot)->pieces > 1)) return XEP_OK;
-    if (mode->lacks_coded)
+    if (!mode->kit.all_mapped && ll_slot(mode, op->slot)->coded == NULL)
         return env->fail(env, op, XEP_ERR_NO_MEMORY, "there was no memory for encoded rows when the buffer was made");
     if (is_encoded(op))
         ll_state(op)->codec = xep_codec_select(args->quant, args->quant_scale, args->hidden, sums, env->simd);

@@ -2,7 +2,7 @@
 
 /**
  * Combines whose rows take fewer bits to ranks that are not mapped (args.quant), or of which each rank sums its own
- * before they are sent (XEP_COMBINE_SUM_AT_OWNER): two steps of their own, in place of those of a plain combine (ll.h).
+ * before they are sent (XEP_COMBINE_SUM_AT_OWNER). Transfers and step 5 differ from those of a plain combine (ll.h).
  *
  *  2. owner: copies rows for mapped readers, as ever. For the others it goes through the rows it received from each, by
  *     token and selection, and makes in "coded" of its slot what travels, some while the wire has others: each row
@@ -19,11 +19,10 @@
 
 #include "ll.h"
 
-/** Rows, each made of what it brings as it is sent, then the offer. */
+/** All rows once they are there, each made of what it brings as it is sent, then the offer. */
 int ll_coded_transfer(const void *mode, const xep_op_t *op, uint32_t reader, uint32_t number, xep_transfer_t *transfer);
 
-/** Steps: 2, once all outputs are there, and 5. */
-xep_status_t ll_copy_all(void *mode, xep_op_t *op);
+/** Step 5. */
 xep_status_t ll_sum_coded(void *mode, xep_op_t *op);
 
 /** Of a combine with flags or quant: refuses what it must, and chooses these steps if they are needed. */

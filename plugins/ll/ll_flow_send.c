@@ -13,12 +13,6 @@ static ll_flow_t *flow_to(const ll_t *mode, const xep_op_t *op, uint32_t rank)
     return &ll_slot(mode, op->slot)->flows[mode->nodes.node_of[rank]];
 }
 
-/* By nodes one rank of each node gets what all of them need. */
-static int is_sent(const ll_t *mode, uint32_t rank)
-{
-    return mode->nodes.forwarder[mode->nodes.node_of[rank]] == rank;
-}
-
 /* A token once to each flow that has one of its experts; bound NULL: only counted. */
 static void list_tokens(const ll_t *mode, const xep_op_t *op, uint32_t *bound)
 {
@@ -167,7 +161,7 @@ int ll_packet_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, ui
     const ll_t *mode = opaque;
     const ll_state_t *state = ll_state(op);
     const ll_flow_t *flow = flow_to(mode, op, rank);
-    if (!is_sent(mode, rank)) return 0;
+    if (!xep_forwarders_are(&mode->nodes, rank)) return 0;
     switch (number) {
     case 0:
         *transfer =
@@ -194,7 +188,7 @@ static int part_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, 
 {
     const ll_t *mode = opaque;
     const ll_flow_t *flow = flow_to(mode, op, rank);
-    if (!is_sent(mode, rank) || is_whole(flow) || number / 2 * flow->part >= flow->rows) return 0;
+    if (!xep_forwarders_are(&mode->nodes, rank) || is_whole(flow) || number / 2 * flow->part >= flow->rows) return 0;
     if (number % 2 == 1)
         xep_notices_more(&mode->kit, op, tokens_of_rows(ll_slot(mode, op->slot), flow, part_end(flow, number)),
                          transfer);
@@ -224,7 +218,7 @@ const _Atomic uint64_t *ll_room_word(const void *opaque, const xep_op_t *op, uin
     const ll_t *mode = opaque;
     const ll_flow_t *flow = flow_to(mode, op, rank);
     uint64_t tokens = tokens_before(mode, op, flow, flow->rows);
-    const int waits = tokens != 0 && is_sent(mode, rank) && xep_kit_state(op)->verdict == XEP_OK;
+    const int waits = tokens != 0 && xep_forwarders_are(&mode->nodes, rank) && xep_kit_state(op)->verdict == XEP_OK;
     *value_p = waits ? xep_rows_word(op->epoch, tokens) : 0;
     return xep_kit_own(&mode->kit, ll_taken_offset(mode, op, rank));
 }

@@ -21,7 +21,7 @@ static const uint32_t *lay_input(ll_t *mode, const xep_op_t *op)
     for (uint32_t reader = 0; reader < nranks; reader++)
         for (uint32_t pair = reader; pair < pairs; pair += nranks) {
             mode->input_begin[pair] = next;
-            if (mode->pulls[reader]) next += slot->pair_count[pair];
+            if (mode->kit.pulls[reader]) next += slot->pair_count[pair];
         }
     return mode->input_begin;
 }
@@ -65,7 +65,8 @@ static void fill_share(void *arg, uint32_t thread, uint32_t nthreads)
     uint32_t end = (uint32_t)((uint64_t)pairs * (thread + 1) / nthreads);
     for (uint32_t pair = (uint32_t)((uint64_t)pairs * thread / nthreads); pair < end; pair++) {
         const uint32_t reader = pair % nranks;
-        if (fill->begin == NULL ? mode->kit.base[reader] != NULL : mode->pulls[reader]) fill_pair(fill, pair, reader);
+        if (fill->begin == NULL ? mode->kit.base[reader] != NULL : mode->kit.pulls[reader])
+            fill_pair(fill, pair, reader);
     }
     xep_stores_fence();
 }
@@ -95,21 +96,14 @@ static void fill_table(const ll_t *mode, const xep_op_t *op, const uint32_t *beg
         table[e] = begin[e * mode->kit.shape->nranks + reader];
 }
 
-/* Whether somebody pulls rows, which are copied for him: all of them at once. */
-static int is_pulled(const ll_t *mode)
-{
-    for (uint32_t r = 0; r < mode->kit.shape->nranks; r++)
-        if (mode->pulls[r]) return 1;
-    return 0;
-}
-
 /* Step 2. Table and input of this slot are free to be written: drain has seen to it. */
 xep_status_t ll_copy_outputs(void *opaque, xep_op_t *op)
 {
     ll_t *mode = opaque;
     const uint32_t *begin = lay_input(mode, op);
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++)
-        if (mode->pulls[r]) fill_table(mode, op, begin, r);
+        if (mode->kit.pulls[r]) fill_table(mode, op, begin, r);
+    fill_table(mode, op, ll_slot(mode, op->slot)->pair_begin, mode->kit.shape->rank); /* own rows stay where they are */
     if (op->combine->x != NULL) fill_pairs(mode, op, begin);
     return XEP_OK;
 }
@@ -124,12 +118,16 @@ xep_status_t ll_return_outputs(void *mode, xep_op_t *op)
     return XEP_OK;
 }
 
-/* With several pieces readers have all rows in their own "returned": they pull none, and need no table. */
-xep_status_t ll_copy_or_return(void *mode, xep_op_t *op)
+/*
+ * Rows that are pulled are copied all at once. With several pieces readers have all rows in their own "returned": they
+ * pull none, and need no table.
+ */
+xep_status_t ll_copy_or_return(void *opaque, xep_op_t *op)
 {
+    const ll_t *mode = opaque;
     const int several = ll_slot(mode, op->slot)->pieces > 1;
-    if (op->coming != 0 && (several || is_pulled(mode))) return XEP_INPROGRESS;
-    return several ? ll_return_outputs(mode, op) : ll_copy_outputs(mode, op);
+    if (op->coming != 0 && (several || mode->kit.is_pulled)) return XEP_INPROGRESS;
+    return several ? ll_return_outputs(opaque, op) : ll_copy_outputs(opaque, op);
 }
 
 /* ---- readers that are not mapped ---- */

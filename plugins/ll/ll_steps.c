@@ -119,9 +119,8 @@ const xep_step_t ll_dispatch_steps[] = {
 const xep_step_t ll_combine_steps[] = {
     XEP_COMBINE_STEP_DRAIN,
     /* 2 */
-    {.name = "copies", .does = "copy in", .run = ll_copy_outputs, .without = RETURNS | CASTS},
-    {.name = "copies", .does = "copy in", .run = ll_copy_or_return, .with = RETURNS, .without = CASTS},
-    {.name = "copies", .does = "copy in", .run = ll_copy_all, .with = CASTS},
+    {.name = "copies", .does = "copy in", .run = ll_copy_outputs, .without = RETURNS},
+    {.name = "copies", .does = "copy in", .run = ll_copy_or_return, .with = RETURNS},
     /* 3 */
     {OFFER, .run = xep_step_store, .without = WIRED},
     {OFFER, .run = xep_step_send, .transfers = ll_returned_transfer, .with = WIRED, .without = CASTS},

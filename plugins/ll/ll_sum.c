@@ -10,13 +10,10 @@
 /* Own rows where the user has them, those of mapped owners in their input. */
 static ll_source_t find_pulled(const ll_t *mode, const xep_op_t *op, uint32_t owner)
 {
-    const ll_slot_t *slot = ll_slot(mode, op->slot);
-    const uint32_t self = mode->kit.shape->rank, there = slot->from[owner].slot;
+    const uint32_t self = mode->kit.shape->rank, there = ll_slot(mode, op->slot)->from[owner].slot;
     ll_source_t source = {.rows = mode->kit.base[owner] + xep_area_at(mode->layout.common.input, there),
                           .stride = mode->layout.common.combine_stride,
-                          .begins = (const void *)(mode->kit.base[owner] + ll_table_offset(mode, there, self)),
-                          .step = 1};
-    if (owner == self) source.begins = slot->pair_begin + self, source.step = mode->kit.shape->nranks;
+                          .begins = (const void *)(mode->kit.base[owner] + ll_table_offset(mode, there, self))};
     if (owner == self && op->combine->x != NULL) source.rows = op->combine->x, source.stride = op->combine->x_stride;
     return source;
 }
@@ -36,10 +33,7 @@ static ll_source_t find_rows(const ll_t *mode, const xep_op_t *op, uint32_t owne
 static void load_begins(const ll_t *mode, uint32_t owner, const ll_source_t *source)
 {
     const uint32_t first = mode->kit.first_expert[owner], count = mode->kit.first_expert[owner + 1] - first;
-    if (source->begins == NULL) return;
-    if (source->step == 1) memcpy(&mode->next_row[first], source->begins, count * sizeof *source->begins);
-    else
-        for (uint32_t e = 0; e < count; e++) mode->next_row[first + e] = source->begins[e * source->step];
+    if (source->begins != NULL) memcpy(&mode->next_row[first], source->begins, count * sizeof *source->begins);
 }
 
 /*

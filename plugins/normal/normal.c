@@ -11,7 +11,6 @@
 #include "normal_steps.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 #include "cast.h"
 
@@ -160,13 +159,18 @@ const xep_kit_mode_t xep_kit_mode = {
     .prefault_slot = prefault_slot,
 };
 
-/* By nodes a record that came over the wire is for all ranks of the node, and has the selections of all experts. */
+/*
+ * By nodes a record that came over the wire is for all ranks of the node, and has the selections of all experts. Of the
+ * outputs for readers of other nodes this rank sums those that it forwards for; others of its node pull the rest.
+ */
 static void find_rings(normal_t *mode)
 {
     const xep_shape_t *shape = mode->kit.shape;
     for (uint32_t r = 0; r < shape->nranks; r++) {
         mode->records[r] = mode->kit.hears_in[r] + mode->layout.records;
-        if (shape->by_nodes && mode->kit.base[r] == NULL) mode->skips[r] = mode->kit.first_expert[shape->rank];
+        if (!shape->by_nodes || mode->kit.base[r] != NULL) continue;
+        mode->skips[r] = mode->kit.first_expert[shape->rank];
+        mode->kit.pulls[r] = mode->nodes->who.through[r] != shape->rank;
     }
 }
 
@@ -193,17 +197,6 @@ static xep_status_t normal_combine(void *mode, xep_op_t *op)
     return xep_combine_begin(mode, op, weighted ? 1 : op->recv->rows != 0 ? 0 : XEP_AGREE_ANY);
 }
 
-static void normal_close(void *opaque)
-{
-    normal_t *mode = opaque;
-    if (mode != NULL) {
-        free(mode->casts);
-        free(mode->coded);
-        free(mode->decoded);
-    }
-    xep_kit_close(mode);
-}
-
 __attribute__((visibility("default"))) extern const xep_plugin_t xep_plugin;
 
 const xep_plugin_t xep_plugin = {
@@ -217,7 +210,7 @@ const xep_plugin_t xep_plugin = {
     .combine_casts = XEP_CASTS | 1u << XEP_QUANT_LOGFMT,
     .arrangements = 1u << XEP_ROWS_BY_RANK,
     .open = normal_open,
-    .close = normal_close,
+    .close = xep_kit_close,
     .masks = &normal_masks,
     .place = &xep_kit_places,
     .traffic = normal_tell_traffic,

@@ -267,7 +267,7 @@ static inline uint32_t normal_index(const normal_t *mode, const xep_op_t *op)
 static inline uint32_t normal_count_outs(const normal_t *mode)
 {
     uint32_t outs = 0;
-    for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) outs += mode->kit.env->out[r] != 0;
+    for (uint32_t r = 0; r < mode->kit.shape->nranks; r++) outs += (uint32_t)xep_kit_is_out(&mode->kit, r);
     return outs;
 }
 

@@ -6,14 +6,13 @@
  * keep it from that: rows in send memory are free to be written again when the call returns.
  */
 #include <cast.h>
-#include <stdlib.h>
 
 #include "normal_steps.h"
 
 /* The pages are touched by dispatches that cast: there may be none. */
 void normal_lay_casts(normal_t *mode)
 {
-    mode->casts = calloc(mode->kit.shape->slots, normal_cast_room(mode->kit.shape));
+    mode->casts = xep_kit_reserve(&mode->kit, mode->kit.shape->slots, normal_cast_room(mode->kit.shape));
 }
 
 /* ---- begin ---- */

@@ -2,9 +2,6 @@
 
 #include "normal_coded.h"
 
-#include <stdlib.h>
-
-#include "normal_masks.h"
 #include "normal_steps.h"
 
 /* ---- memory ---- */
@@ -14,8 +11,9 @@ void normal_lay_coded(normal_t *mode)
     const xep_shape_t *shape = mode->kit.shape;
     const uint64_t per_slot = mode->layout.common.recv_rows * mode->layout.coded_stride;
     if (mode->kit.all_mapped || shape->in_pieces) return;
-    mode->decoded = calloc(mode->kit.env->threads, (mode->layout.max_dests + UINT64_C(2)) * normal_thread_row(mode));
-    mode->coded = calloc(shape->slots, shape->by_nodes ? 1 : per_slot);
+    mode->decoded = xep_kit_reserve(&mode->kit, mode->kit.env->threads,
+                                    (mode->layout.max_dests + UINT64_C(2)) * normal_thread_row(mode));
+    mode->coded = xep_kit_reserve(&mode->kit, shape->slots, shape->by_nodes ? 1 : per_slot);
     for (uint32_t s = 0; s < shape->slots && mode->coded != NULL; s++)
         normal_slot(mode, s)->coded = mode->coded + s * per_slot;
 }
@@ -80,15 +78,6 @@ int normal_coded_transfer(const void *opaque, const xep_op_t *op, uint32_t rank,
     const int more = normal_combine_transfer(opaque, op, rank, number, transfer);
     if (number == 0) *transfer = (xep_transfer_t){.cut = cut_coded, .blocked = op->coming != 0};
     return more;
-}
-
-/* ---- as a reader ---- */
-
-xep_status_t normal_sum_coded(void *mode, xep_op_t *op)
-{
-    normal_terms_t terms = normal_list_terms(mode, op);
-    terms.how = NORMAL_CODED;
-    return normal_sum_terms(mode, op, &terms);
 }
 
 /* ---- begin ---- */

@@ -23,9 +23,6 @@ xep_status_t normal_choose_coded(normal_t *mode, xep_op_t *op);
 int normal_coded_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
                           xep_transfer_t *transfer);
 
-/** Step: sums, flat. */
-xep_status_t normal_sum_coded(void *mode, xep_op_t *op);
-
 /** Rows that a thread has for itself: as many as a token has terms, each of them bf16; two are one of fp32. */
 static inline size_t normal_thread_row(const normal_t *mode)
 {

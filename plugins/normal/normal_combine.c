@@ -9,7 +9,7 @@
 /* ---- steps 2 and 3 for a reader that is not mapped: rows, weights, the offer ---- */
 
 /* Rows, or weights, of one reader: they are neighbours here, by source, and there, in its area "returned". */
-void normal_returned_transfer(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t weights, uint64_t begin,
+void normal_returned_transfer(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t weights,
                               xep_transfer_t *transfer)
 {
     const xep_combine_args_t *args = op->combine;
@@ -38,7 +38,7 @@ void normal_returned_transfer(const normal_t *mode, const xep_op_t *op, uint32_t
     };
     transfer->offset =
         xep_area_at(weights ? mode->layout.returned_weights : mode->layout.returned, slot->from[rank].slot) +
-        (begin + range.first) * transfer->stride;
+        (normal_returned_begin(mode, slot, rank, mode->kit.shape->rank) + range.first) * transfer->stride;
 }
 
 /* Rows first, then weights, the offer last: the wire delivers its word after both. */
@@ -46,8 +46,7 @@ int normal_combine_transfer(const void *opaque, const xep_op_t *op, uint32_t ran
                             xep_transfer_t *transfer)
 {
     const normal_t *mode = opaque;
-    const uint64_t begin = normal_returned_begin(mode, normal_slot(mode, op->slot), rank, mode->kit.shape->rank);
-    if (number < NORMAL_RETURNED_TRANSFERS) normal_returned_transfer(mode, op, rank, number, begin, transfer);
+    if (number < NORMAL_RETURNED_TRANSFERS) normal_returned_transfer(mode, op, rank, number, transfer);
     else xep_combine_offer_transfer(&mode->kit, op, transfer);
     return number <= NORMAL_RETURNED_TRANSFERS;
 }

@@ -73,11 +73,6 @@ static xep_status_t tell_difference(normal_t *mode, xep_op_t *op, uint32_t rank,
                      own->verdict == theirs->verdict ? "counts of rows" : "parameters");
 }
 
-static int is_out(const normal_t *mode, uint32_t rank)
-{
-    return mode->kit.env->out != NULL && mode->kit.env->out[rank] != 0;
-}
-
 /*
  * With grants, of a rank that is out since the dispatch began some may have the record, and others not: their verdict
  * is the same (agreement.h), their counts are not, and rows lie where receivers have granted it all the same.
@@ -101,7 +96,7 @@ xep_status_t normal_compare_digests(void *opaque, xep_op_t *op)
         normal_digest_t digest = normal_line(mode, normal_index(mode, op), r)->digest;
         if (digest.verdict == own->verdict && digest.sum == own->sum && digest.places == own->places) continue;
         if (is_excused(mode, op, &digest)) continue;
-        if (!is_out(mode, r)) return tell_difference(mode, op, r, &digest);
+        if (!xep_kit_is_out(&mode->kit, r)) return tell_difference(mode, op, r, &digest);
         mode->kit.env->leave_out(mode->kit.env, op, r);
         i--; /* it is no longer there */
     }

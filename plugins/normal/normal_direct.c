@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-#include "normal_direct.h"
-
+/*
+ * Flat, where no rank is mapped and rows stay on devices (xep/direct.h): the protocol of normal.h, with rows that are
+ * gathered by a kernel and put in one piece for each rank, and sums made by a kernel. All else is as it is on hosts.
+ */
 #include "normal_steps.h"
 
 /* ---- dispatch ---- */
@@ -90,9 +92,9 @@ xep_status_t normal_return_direct(void *opaque, xep_op_t *op)
     const xep_env_t *env = mode->kit.env;
     xep_status_t status = XEP_OK;
     for (uint32_t i = 0; i + 1 < mode->kit.shape->nranks && status == XEP_OK; i++) {
-        const uint32_t r = xep_kit_peer(&mode->kit, i), self = mode->kit.shape->rank;
+        const uint32_t r = xep_kit_peer(&mode->kit, i);
         xep_transfer_t t;
-        normal_returned_transfer(mode, op, r, 0, normal_returned_begin(mode, normal_slot(mode, op->slot), r, self), &t);
+        normal_returned_transfer(mode, op, r, 0, &t);
         if (t.rows != 0) status = env->direct->put(env, op, r, t.offset, t.src, (t.rows - 1) * t.stride + t.bytes);
     }
     return status;

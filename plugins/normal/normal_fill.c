@@ -69,23 +69,16 @@ void normal_fill_all(normal_t *mode, const xep_op_t *op, normal_filled_fn find)
 static int find_input(const normal_t *mode, const xep_op_t *op, uint32_t reader, const normal_range_t *range,
                       normal_place_t *place)
 {
-    if (mode->kit.base[reader] == NULL || reader == mode->kit.shape->rank) return 0;
+    if (!mode->kit.pulls[reader]) return 0;
     *place = normal_input_place(mode, mode->kit.own, op->slot, normal_slot(mode, op->slot)->routing->topk, range->at);
     return 1;
-}
-
-static int is_pulled_by_any(const normal_t *mode)
-{
-    for (uint32_t r = 0; r < mode->kit.shape->nranks; r++)
-        if (mode->kit.base[r] != NULL && r != mode->kit.shape->rank) return 1;
-    return 0;
 }
 
 /* Without x and weights of the user all is in the input already. */
 xep_status_t normal_fill(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
-    if (op->coming != 0 && is_pulled_by_any(mode)) return XEP_INPROGRESS;
+    if (op->coming != 0 && mode->kit.is_pulled) return XEP_INPROGRESS;
     if (op->combine->x != NULL || op->combine->topk_weights != NULL) normal_fill_all(mode, op, find_input);
     return XEP_OK;
 }

@@ -192,8 +192,8 @@ static xep_status_t store_batch(normal_t *mode, xep_op_t *op, uint32_t feed, uin
 /* ---- an upstream rank ---- */
 
 /*
- * Where its ring is too small for all its rows, it waits to hear what was taken: of a quarter of the ring at a time,
- * and no more once there is room for the last row.
+ * Where its ring is too small for all its rows, it waits to hear what was taken, but no more once there is room for the
+ * last row.
  */
 static xep_status_t tell_taken(const normal_t *mode, xep_op_t *op, uint32_t feed)
 {
@@ -202,7 +202,6 @@ static xep_status_t tell_taken(const normal_t *mode, xep_op_t *op, uint32_t feed
     uint64_t rows = slot->routing->passing->feeds[feed].rows, room = mode->kit.shape->feed_rows;
     xep_wire_t *wire = mode->kit.env->wire;
     if (rows <= room || state->taken >= rows - room || state->stored == state->taken) return XEP_OK;
-    if (state->stored - state->taken < (room + 3) / 4 && state->stored < rows - room) return XEP_OK;
     uint64_t word = normal_taken_offset(mode, normal_index(mode, op), mode->nodes->who.node);
     xep_status_t status = wire->ops->put_signal(wire, mode->nodes->who.upstream[feed], 0, NULL, 0, word,
                                                 xep_rows_word(op->epoch, state->stored));

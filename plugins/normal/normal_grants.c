@@ -16,13 +16,7 @@
  */
 #include <stddef.h>
 
-#include "normal_grants.h"
-
-/* This rank's line in the heaps of others, and its word there. */
-static uint64_t line_there(const normal_t *mode, const xep_op_t *op)
-{
-    return normal_line_offset(mode, normal_index(mode, op), mode->kit.shape->rank);
-}
+#include "normal_masks.h"
 
 static uint64_t asked_offset(const normal_t *mode, const xep_op_t *op, uint32_t rank)
 {
@@ -74,15 +68,10 @@ xep_status_t normal_ask_for_grants(void *opaque, xep_op_t *op)
 }
 
 /* A rank that is out may have said all that it had to say: it grants nothing, and needs no rows. */
-static int is_out(const normal_t *mode, uint32_t rank)
-{
-    return mode->kit.env->out[rank] != 0;
-}
-
 const _Atomic uint64_t *normal_granted_word(const void *opaque, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
 {
     const normal_t *mode = opaque;
-    *value_p = is_out(mode, rank) ? 0 : op->epoch;
+    *value_p = xep_kit_is_out(&mode->kit, rank) ? 0 : op->epoch;
     return &normal_line(mode, normal_index(mode, op), rank)->granted;
 }
 
@@ -107,7 +96,7 @@ static xep_status_t take_grants(normal_t *mode, xep_op_t *op)
     for (uint32_t i = 0; i < op->with.count && status == XEP_OK; i++) {
         const uint32_t r = op->with.rank[i];
         const normal_line_t *line = normal_line(mode, normal_index(mode, op), r);
-        status = check_grant(mode, op, r, is_out(mode, r) ? there[r] : line->room);
+        status = check_grant(mode, op, r, xep_kit_is_out(&mode->kit, r) ? there[r] : line->room);
     }
     return status;
 }
@@ -177,7 +166,7 @@ static xep_status_t tell_grant(normal_t *mode, const xep_op_t *op, uint32_t rank
 {
     normal_slot_t *slot = normal_slot(mode, op->slot);
     xep_wire_t *wire = mode->kit.env->wire;
-    const uint64_t line = line_there(mode, op);
+    const uint64_t line = normal_line_there(mode, op);
     xep_status_t status = XEP_OK;
     if (mode->kit.base[rank] != NULL) {
         *(uint64_t *)(void *)(mode->kit.base[rank] + line + offsetof(normal_line_t, room)) = slot->grants[rank];

@@ -128,14 +128,17 @@ void normal_find_begins(const normal_t *mode, normal_routing_t *routing)
     }
 }
 
-/* Rows that are returned to reader lie owner by owner, without those that mapped owners let it pull. */
+/*
+ * Rows that are returned to reader lie owner by owner, without those that mapped owners let it pull; of several pieces
+ * it pulls none.
+ */
 uint64_t normal_returned_begin(const normal_t *mode, const normal_slot_t *slot, uint32_t reader, uint32_t owner)
 {
     const uint32_t *rows = slot->routing->rank_rows + (size_t)reader * mode->kit.shape->nranks;
     const uint32_t *node = mode->kit.shape->node;
     uint64_t begin = 0;
     for (uint32_t i = 0; i < owner; i++)
-        if (node[i] != node[reader]) begin += rows[i];
+        if (node[i] != node[reader] || slot->pieces > 1) begin += rows[i];
     return begin;
 }
 

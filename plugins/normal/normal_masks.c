@@ -6,7 +6,6 @@
  */
 #include <string.h>
 
-#include "normal_grants.h"
 #include "normal_masks.h"
 #include "normal_steps.h"
 
@@ -43,7 +42,7 @@ static xep_status_t verdict(void *mode, const xep_op_t *op)
 const xep_mask_ops_t normal_masks = {.holds = holds,
                                      .fetch = xep_kit_fetch,
                                      .verdict = verdict,
-                                     .reads = xep_kit_reads};
+                                     .reads = xep_combine_is_read_by};
 
 /*
  * A rank that has another's last word also has its record. Else that record may be at any other rank: header and rows
@@ -308,22 +307,24 @@ xep_status_t normal_compare_masked(void *opaque, xep_op_t *op)
 
 /* ---- steps of a combine ---- */
 
-normal_terms_t normal_list_terms(const normal_t *mode, const xep_op_t *op)
+/* The terms of each token without the rows of ranks that are out. */
+static normal_terms_t list_terms(const normal_t *mode, const xep_op_t *op)
 {
     const normal_routing_t *routing = normal_slot(mode, op->slot)->routing;
+    const normal_adding_t how = xep_kit_state(op)->casts ? NORMAL_CODED : NORMAL_ALIKE;
     uint64_t end = 0;
-    if (op->out == NULL) return (normal_terms_t){routing->first, routing->dests, NORMAL_ALIKE};
+    if (op->out == NULL) return (normal_terms_t){routing->first, routing->dests, how};
     for (uint64_t t = 0; t < routing->tokens; t++) {
         mode->term_first[t] = end;
         for (uint64_t i = routing->first[t]; i < routing->first[t + 1]; i++)
             if (op->out[routing->dests[i].rank] == 0) mode->terms[end++] = routing->dests[i];
     }
     mode->term_first[routing->tokens] = end;
-    return (normal_terms_t){mode->term_first, mode->terms, NORMAL_ALIKE};
+    return (normal_terms_t){mode->term_first, mode->terms, how};
 }
 
-xep_status_t normal_sum_masked(void *mode, xep_op_t *op)
+xep_status_t normal_sum_listed(void *mode, xep_op_t *op)
 {
-    const normal_terms_t terms = normal_list_terms(mode, op);
+    const normal_terms_t terms = list_terms(mode, op);
     return normal_sum_terms(mode, op, &terms);
 }

@@ -56,15 +56,41 @@ extern const xep_mask_ops_t normal_masks;
 /** Arrays of a slot's narrow routing, in the arena. */
 void normal_lay_narrow(const xep_shape_t *shape, xep_carve_t *arena, normal_routing_t *narrow);
 
+/* ---- normal_masks.c ---- */
+
 /** Steps, and what one of them stores. */
 xep_status_t normal_agree_masked(void *mode, xep_op_t *op);
 xep_status_t normal_move_masked(void *mode, xep_op_t *op);
 void normal_store_done_masked(const void *mode, const xep_op_t *op, uint32_t rank);
 xep_status_t normal_wait_rows_masked(void *mode, xep_op_t *op);
 xep_status_t normal_compare_masked(void *mode, xep_op_t *op);
-/** The terms of each token without the rows of ranks that are out. */
-normal_terms_t normal_list_terms(const normal_t *mode, const xep_op_t *op);
 
-xep_status_t normal_sum_masked(void *mode, xep_op_t *op);
+/** Step: sums rows, but those of ranks that are out; or decodes and sums them (normal_coded.h). */
+xep_status_t normal_sum_listed(void *mode, xep_op_t *op);
+
+/* ---- normal_grants.c: where rows go that their sources cannot place themselves ---- */
+
+/** Once the records are taken: whether this rank cannot know where its rows go, and those of others have come. */
+int normal_must_ask(const normal_t *mode, const xep_op_t *op);
+
+/** Step: the dispatch begins. */
+xep_status_t normal_note_outs(void *mode, xep_op_t *op);
+
+/** Step: asks all ranks for room, if it must. */
+xep_status_t normal_ask_for_grants(void *mode, xep_op_t *op);
+
+/** Step, which has granted_word: until this rank knows where its rows go. */
+xep_status_t normal_await_grants(void *mode, xep_op_t *op);
+const _Atomic uint64_t *normal_granted_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p);
+
+/** Tells ranks that ask where their rows go, for as long as op waits: they may ask at any time. XEP_OK, or an error. */
+xep_status_t normal_serve_grants(normal_t *mode, xep_op_t *op);
+
+/** Whether all have put their rows where this rank has granted it, if it has. XEP_ERR_PROTOCOL: one has not. */
+xep_status_t normal_check_begins(const normal_t *mode, xep_op_t *op);
+
+/** What a combine stores with its offer; and the step that takes where mapped owners have rows of this rank. */
+void normal_store_offer_and_begin(const void *mode, const xep_op_t *op, uint32_t rank);
+xep_status_t normal_take_begins(void *mode, xep_op_t *op);
 
 #endif

@@ -191,7 +191,6 @@ xep_status_t normal_return_sums(void *mode, xep_op_t *op);
 xep_status_t normal_find_places_of_locals(void *mode, xep_op_t *op);
 xep_status_t normal_move_by_nodes(void *mode, xep_op_t *op);
 xep_status_t normal_signal_by_nodes(void *mode, xep_op_t *op);
-xep_status_t normal_fill_for_nodes(void *mode, xep_op_t *op);
 int normal_node_offer_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
                                xep_transfer_t *transfer);
 xep_status_t normal_sum_by_nodes(void *mode, xep_op_t *op);

@@ -121,24 +121,6 @@ xep_status_t normal_signal_by_nodes(void *mode, xep_op_t *op)
 
 /* ---- combine ---- */
 
-/* Also for readers of other nodes: ranks of this node sum for those that this rank does not forward for. */
-static int find_input(const normal_t *mode, const xep_op_t *op, uint32_t reader, const normal_range_t *range,
-                      normal_place_t *place)
-{
-    const uint32_t self = mode->kit.shape->rank;
-    if ((mode->kit.base[reader] != NULL ? reader : mode->nodes->who.through[reader]) == self) return 0;
-    *place = normal_input_place(mode, mode->kit.own, op->slot, normal_slot(mode, op->slot)->routing->topk, range->at);
-    return 1;
-}
-
-xep_status_t normal_fill_for_nodes(void *opaque, xep_op_t *op)
-{
-    normal_t *mode = opaque;
-    if (op->coming != 0) return XEP_INPROGRESS;
-    if (op->combine->x != NULL || op->combine->topk_weights != NULL) normal_fill_all(mode, op, find_input);
-    return XEP_OK;
-}
-
 /* By nodes: rows come from the ranks that sum them. */
 int normal_node_offer_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number,
                                xep_transfer_t *transfer)

@@ -11,11 +11,6 @@
 
 /* ---- what is said ---- */
 
-static int is_forwarder(const normal_t *mode, uint32_t rank)
-{
-    return mode->nodes->who.forwarder[mode->kit.shape->node[rank]] == rank;
-}
-
 /*
  * It lies in the slot and not on the stack, as the wire may read it until the flush. Own rows have their sums in
  * "returned" by (node, row), as they have their tokens: so begin says both.
@@ -37,7 +32,7 @@ int normal_feed_record_transfer(const void *opaque, const xep_op_t *op, uint32_t
                                 .experts = mode->kit.shape->experts,
                                 .tail = number == 3 ? make_tail(mode, op, mode->kit.shape->node[rank]) : NULL,
                                 .tail_bytes = sizeof(normal_feed_tail_t)};
-    return is_forwarder(mode, rank) && normal_tell(mode, op, &told, number, transfer);
+    return xep_forwarders_are(&mode->nodes->who, rank) && normal_tell(mode, op, &told, number, transfer);
 }
 
 /* ---- batches ---- */
@@ -131,7 +126,7 @@ static int feed_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, 
     const normal_t *mode = opaque;
     const normal_slot_t *slot = normal_slot(mode, op->slot);
     const uint32_t node = mode->kit.shape->node[rank], batch = number / 2;
-    if (!is_forwarder(mode, rank)) return 0;
+    if (!xep_forwarders_are(&mode->nodes->who, rank)) return 0;
     const uint64_t rows = xep_kit_state(op)->verdict == XEP_OK ? normal_rows_to(slot->routing, node) : 0,
                    begin = batch_begin(mode, op, node, batch),
                    end = xep_least(batch_begin(mode, op, node, batch + 1), rows);

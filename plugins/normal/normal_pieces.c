@@ -163,22 +163,13 @@ xep_status_t normal_tell_pieces(void *mode, xep_op_t *op)
 
 /* ---- outputs ---- */
 
-/* In "returned" of a reader lie the rows of all owners, its own ones among them: of all pieces. */
-static uint64_t kept_begin(const normal_t *mode, const normal_slot_t *slot, uint32_t reader, uint32_t owner)
-{
-    const uint32_t *rows = slot->routing->rank_rows + (size_t)reader * mode->kit.shape->nranks;
-    uint64_t begin = 0;
-    for (uint32_t i = 0; i < owner; i++) begin += rows[i];
-    return begin;
-}
-
 static int find_kept(const normal_t *mode, const xep_op_t *op, uint32_t reader, const normal_range_t *range,
                      normal_place_t *place)
 {
     const normal_slot_t *slot = normal_slot(mode, op->slot);
     if (mode->kit.base[reader] == NULL) return 0;
     *place = normal_returned_place(mode, mode->kit.base[reader], slot->from[reader].slot, slot->routing->topk,
-                                   kept_begin(mode, slot, reader, mode->kit.shape->rank) + range->first);
+                                   normal_returned_begin(mode, slot, reader, mode->kit.shape->rank) + range->first);
     return 1;
 }
 
@@ -191,29 +182,12 @@ xep_status_t normal_fill_pieces(void *opaque, xep_op_t *op)
     return XEP_OK;
 }
 
-static void kept_transfer(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
-                          xep_transfer_t *transfer)
-{
-    normal_returned_transfer(mode, op, rank, number,
-                             kept_begin(mode, normal_slot(mode, op->slot), rank, mode->kit.shape->rank), transfer);
-}
-
-int normal_pieces_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, uint32_t number,
-                           xep_transfer_t *transfer)
-{
-    const normal_t *mode = opaque;
-    if (number >= NORMAL_RETURNED_TRANSFERS || normal_slot(mode, op->slot)->pieces == 1)
-        return normal_combine_transfer(mode, op, rank, number, transfer);
-    kept_transfer(mode, op, rank, number, transfer);
-    return 1;
-}
-
 /* Rows, then weights, of a piece that has outputs. */
 int normal_outputs_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
                             xep_transfer_t *transfer)
 {
     if (op->combine == NULL || number >= NORMAL_RETURNED_TRANSFERS) return 0;
-    kept_transfer(mode, op, rank, number, transfer);
+    normal_returned_transfer(mode, op, rank, number, transfer);
     return 1;
 }
 
@@ -232,7 +206,7 @@ xep_status_t normal_sum_pieces(void *opaque, xep_op_t *op)
     if (op->coming != 0) return XEP_INPROGRESS;
     for (uint32_t r = 0; r < mode->kit.shape->nranks; r++)
         slot->sources[r] = normal_returned_place(mode, mode->kit.own, op->slot, slot->routing->topk,
-                                                 kept_begin(mode, slot, mode->kit.shape->rank, r));
+                                                 normal_returned_begin(mode, slot, mode->kit.shape->rank, r));
     normal_sum_tokens(mode, op, &terms, slot->routing->tokens);
     return XEP_OK;
 }

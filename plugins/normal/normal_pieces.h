@@ -45,10 +45,8 @@ xep_status_t normal_return_outputs(void *mode, xep_op_t *op);
 int normal_outputs_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
                             xep_transfer_t *transfer);
 
-/** Steps of a combine: outputs go where readers will find them; what is sent; sums. */
+/** Steps of a combine: outputs go where readers will find them; sums. */
 xep_status_t normal_fill_pieces(void *mode, xep_op_t *op);
-int normal_pieces_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
-                           xep_transfer_t *transfer);
 xep_status_t normal_sum_pieces(void *mode, xep_op_t *op);
 
 /** xep_plugin_t.next */

@@ -281,6 +281,7 @@ xep_status_t normal_return_sums(void *opaque, xep_op_t *op)
     normal_t *mode = opaque;
     const normal_returning_t *batch = &normal_state(op)->returning;
     xep_status_t status = XEP_OK;
+    if (op->coming != 0) return XEP_INPROGRESS;
     /* in every turn: local_sources is one for all operations, and another may have been here since the last one */
     for (uint32_t p = 0; p < mode->nodes->who.locals; p++)
         mode->nodes->local_sources[p] = normal_outputs_at(mode, op, mode->nodes->who.local[p], 0);

@@ -27,7 +27,7 @@ uint64_t normal_record_offset(const normal_t *mode, uint64_t turn, uint32_t rank
 /** First rows of all sources here, and of this rank everywhere, from rank_rows. */
 void normal_find_begins(const normal_t *mode, normal_routing_t *routing);
 
-/** Rows that go to one rank and come back: where those of owner begin in the returned area of reader. */
+/** Rows that go to one rank and come back, of all pieces: where those of owner begin in the returned area of reader. */
 uint64_t normal_returned_begin(const normal_t *mode, const normal_slot_t *slot, uint32_t reader, uint32_t owner);
 
 /* ---- normal_shared.c: whose routing is used, what the user sees ---- */

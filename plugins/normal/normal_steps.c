@@ -4,8 +4,6 @@
 #include "normal_steps.h"
 
 #include "normal_coded.h"
-#include "normal_direct.h"
-#include "normal_grants.h"
 #include "normal_masks.h"
 #include "normal_nodes.h"
 #include "normal_pieces.h"
@@ -108,20 +106,18 @@ const xep_step_t normal_dispatch_steps[] = {
 const xep_step_t normal_combine_steps[] = {
     XEP_COMBINE_STEP_DRAIN,
     /* 2 */
-    {.name = "input", .does = "copy in", .run = normal_fill, .without = NODES | PIECES},
-    {.name = "input", .does = "copy in", .run = normal_fill_for_nodes, .with = NODES},
+    {.name = "input", .does = "copy in", .run = normal_fill, .without = PIECES},
     {.name = "input", .does = "copy in", .run = normal_fill_pieces, .with = PIECES},
     /* 3 */
     {OFFER, .run = xep_step_store, .without = WIRED},
     {OFFER, .run = xep_step_send, .transfers = normal_combine_transfer, .with = WIRED,
-     .without = GRANTS | NODES | PIECES | CASTS | DIRECT},
+     .without = GRANTS | NODES | CASTS | DIRECT},
     {.name = "rows to go out", .does = "put rows", .run = normal_return_direct, .with = DIRECT, .without = CASTS},
     {OFFER, .run = xep_step_send, .transfers = normal_direct_offer_transfer, .with = DIRECT, .without = CASTS},
     {OFFER, .run = xep_step_send, .transfers = normal_coded_transfer, .with = WIRED | CASTS,
      .without = GRANTS | NODES | PIECES},
     {OFFER_AND_BEGIN, .run = xep_step_send, .transfers = normal_combine_transfer, .with = GRANTS, .without = CASTS},
     {OFFER_AND_BEGIN, .run = xep_step_send, .transfers = normal_coded_transfer, .with = GRANTS | CASTS},
-    {OFFER, .run = xep_step_send, .transfers = normal_pieces_transfer, .with = WIRED | PIECES},
     {OFFER, .run = xep_step_send, .transfers = normal_node_offer_transfer, .with = NODES},
     {.name = "outputs of the node",
      .does = "wait for the node",
@@ -145,10 +141,10 @@ const xep_step_t normal_combine_steps[] = {
      .agreed = 1,
      .with = DIRECT,
      .without = CASTS},
-    {.name = "sums", .does = "sum", .run = normal_sum_masked, .agreed = 1, .with = MASKS, .without = CASTS},
+    {.name = "sums", .does = "sum", .run = normal_sum_listed, .agreed = 1, .with = MASKS, .without = CASTS},
     {.name = "sums",
      .does = "decode and sum",
-     .run = normal_sum_coded,
+     .run = normal_sum_listed,
      .agreed = 1,
      .with = CASTS,
      .without = NODES | PIECES},

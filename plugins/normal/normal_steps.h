@@ -92,9 +92,9 @@ xep_status_t normal_fill(void *mode, xep_op_t *op);
 
 /* ---- normal_combine.c ---- */
 
-/** Outputs, and weights, for a reader that is not mapped, in its "returned" from row begin on: transfers 0 and 1. */
+/** Outputs, and weights, for a reader that is not mapped, in its "returned": transfers 0 and 1. */
 enum { NORMAL_RETURNED_TRANSFERS = 2 };
-void normal_returned_transfer(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t number, uint64_t begin,
+void normal_returned_transfer(const normal_t *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
                               xep_transfer_t *transfer);
 int normal_combine_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
                             xep_transfer_t *transfer);
@@ -130,6 +130,19 @@ xep_status_t normal_sum(void *mode, xep_op_t *op);
 xep_status_t normal_check_places(void *mode, xep_op_t *op);
 xep_status_t normal_leave_rows(void *mode, xep_op_t *op);
 xep_status_t normal_point_rows(void *mode, xep_op_t *op);
+
+/* ---- normal_direct.c ---- */
+
+/** Step 4 and 5 of a dispatch: rows of all ranks; then metadata and done, which the second one lists. */
+xep_status_t normal_move_direct(void *mode, xep_op_t *op);
+int normal_direct_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
+                           xep_transfer_t *transfer);
+
+/** Steps of a combine: rows, all in one go; weights and the offer; sums. */
+xep_status_t normal_return_direct(void *mode, xep_op_t *op);
+int normal_direct_offer_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
+                                 xep_transfer_t *transfer);
+xep_status_t normal_sum_direct(void *mode, xep_op_t *op);
 
 /* ---- for the plugin ---- */
 
