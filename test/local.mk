@@ -15,7 +15,7 @@ LDADD = libunit.la $(insides) $(CMOCKA_LIBS)
 # parts of tools, for unit tests to look at from inside
 check_LTLIBRARIES = libtest_parts.la
 libtest_parts_la_SOURCES = \
-	tools/perf/perf_options_cluster.c tools/perf/perf_options_help.c tools/perf/perf_options.c \
+	tools/perf/perf_options_cluster.c tools/perf/perf_options.c \
 	tools/perf/perf_options_resolve.c
 
 # what defines main() and finds the tests that are TEST(name) in a source

@@ -13,29 +13,23 @@ xep_perf_SOURCES = \
 	%D%/perf/perf_by_hand.c %D%/perf/perf_by_hand.h \
 	%D%/perf/perf_by_hand_cuda.c \
 	%D%/perf/perf_by_hand_limit.c \
-	%D%/perf/perf_by_hand_packet.c \
 	%D%/perf/perf_by_hand_peer.c \
-	%D%/perf/perf_by_hand_share.c \
 	%D%/perf/perf_check.c \
 	%D%/perf/perf_cuda.c %D%/perf/perf_cuda.h \
 	%D%/perf/perf_machine.c %D%/perf/perf_machine.h \
 	%D%/perf/perf_ops.c %D%/perf/perf_ops.h \
-	%D%/perf/perf_ops_pieces.c \
 	%D%/perf/perf_options.c %D%/perf/perf_options.h \
 	%D%/perf/perf_options_cluster.c \
-	%D%/perf/perf_options_help.c \
 	%D%/perf/perf_options_resolve.c \
 	%D%/perf/perf_report.c %D%/perf/perf_report.h \
-	%D%/perf/perf_report_bytes.c \
 	%D%/perf/perf_report_json.c \
 	%D%/perf/perf_say.c %D%/perf/perf_say.h \
 	%D%/perf/perf_setup.c \
 	%D%/perf/perf_simulate.c %D%/perf/perf_simulate.h \
-	%D%/perf/perf_simulate_placements.c \
 	%D%/perf/perf_simulate_placer.c \
 	%D%/perf/perf_simulate_report.c \
 	%D%/perf/perf_time.c %D%/perf/perf_time.h \
-	%D%/perf/perf_time_samples.c \
+	%D%/perf/perf_time_waits.c \
 	%D%/perf/xep_perf.c
 xep_perf_CPPFLAGS = $(public_cppflags) \
 	-I$(srcdir)/oracle -I$(srcdir)/src/cost -I$(srcdir)/src/balance -I$(srcdir)/plugins/kernels

@@ -75,8 +75,8 @@ closes() {
     echo "$3:$(grep -nF "$4" "$srcdir/$3" | cut -d: -f1): circle of files" >>"$tmp/expected"
 }
 closes src/util/trace_file.h '#include "trace.h"' src/util/trace.h '#include "trace_file.h"'
-closes tools/perf/perf_by_hand.c 'static size_t again(void) { return perf_packets_bytes(0); }' \
-    tools/perf/perf_by_hand_packet.c 'perf_by_hand_sum('
+closes tools/perf/perf_by_hand.c 'static size_t again(void) { return perf_limit_bytes(0); }' \
+    tools/perf/perf_by_hand_limit.c 'perf_by_hand_share('
 closes tools/run/run_names.c 'static int stop(void) { return run_server_open(0, 0, 0); }' tools/run/run_server.c \
     'run_names_publish,'
 closes plugins/kit/send.c 'static int again(void *m) { return xep_step_flush(m, NULL); }' plugins/kit/steps.c \

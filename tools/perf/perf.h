@@ -36,6 +36,7 @@ typedef struct perf {
     uint32_t host_ranks; /* ranks on this rank's machine */
     oracle_routing_t *routing;
     oracle_traffic_t traffic;
+    uint32_t *rank_rows;                /* [R][R] rows from rank to rank, as traffic of the run's own seed */
     uint32_t *nodes;                    /* [R] of each rank */
     oracle_shape_t shape;               /* what is sent now; checks change payload and biases */
     uint64_t tokens;                    /* T of this rank */
@@ -57,6 +58,7 @@ typedef struct perf {
     char *out;                  /* [slots][T] sums */
     char *limit_sums[2];        /* [T], of the limit through the caches and past them */
     char *peer_sums[2];         /* likewise, with --peer */
+    char *limit_rows[2];        /* where its packets go, likewise */
     float *out_weights;         /* [T][K], with check */
     void *bias[2];              /* [T] sums each, with check */
     char *area;                 /* expert outputs for --copy-in; destination and source of the limit */
@@ -70,7 +72,7 @@ typedef struct perf {
     uint64_t computing;         /* rounds of the compute kernel between the phases; 0: none */
     uint64_t sent_ns;           /* when the send phase of the last operation ended */
     uint64_t device_ns;         /* --memory cuda: how long the last operation was on its stream */
-    uint64_t progress_ns;       /* when the progress line was last written */
+    uint64_t progress_ns;       /* when a line of progress was last written; 0: none yet */
     char progress_of[64];       /* what comes before it: the point of a sweep */
     uint32_t point;             /* of the sweep */
     uint64_t *wait_ns;          /* [R] --waits: of the step that runs; else NULL, as waits */
@@ -79,11 +81,11 @@ typedef struct perf {
     struct perf_peer *peer;     /* --peer: else NULL */
     struct perf_cuda *cuda;     /* --memory cuda: else NULL */
     struct perf_pieces *pieces; /* --recv-rows: else NULL */
-    struct perf_layer *layer;   /* --balance: likewise, while it is timed */
+    struct perf_layer *layer;   /* --balance: likewise */
     int timing;                 /* nobody looks at what operations bring now */
     const char *check_result;   /* "off", "ok", "failed" */
     const char *pressure_result;
-    struct perf_times *times;
+    struct perf_time *times;          /* [PERF_OPS] */
     void (*close)(struct perf *perf); /* before the process ends: reports what a check has found, and closes all */
 } perf_t;
 
@@ -102,6 +104,9 @@ void perf_teardown(perf_t *perf);
 /** With as much room as this routing needs and no more, as a program would ask for it; or as --recv-rows says. */
 void perf_buffer_params(const perf_t *perf, int in_pieces, xep_buffer_params_t *params_p);
 
+/** Rows and all that goes with them, which payload alone decides: the routing stays. */
+void perf_fill_inputs(perf_t *perf, uint64_t payload);
+
 /** Routing and inputs of another seed. */
 void perf_reseed(perf_t *perf, uint64_t seed);
 
@@ -115,8 +120,15 @@ void perf_pressure(perf_t *perf);
 
 /* ---- perf_balance.c ---- */
 
-/** --balance: times a layer both ways and prints a line for each, from rank 0. Collective. */
-void perf_balance(perf_t *perf);
-void perf_balance_close(struct perf_layer *layer);
+/* --balance: a layer with experts: dispatch, a matrix by each row, combine. */
+
+/** Buffers and weights, into perf->layer. Collective, as a layer with experts at their owners and a balanced one. */
+void perf_layer_open(perf_t *perf);
+void perf_layer_close(struct perf_layer *layer);
+void perf_layer_at_owners(perf_t *perf);
+void perf_layer_even(perf_t *perf);
+
+/** A line for each, if there are any. */
+void perf_layer_report(const perf_t *perf);
 
 #endif

@@ -17,18 +17,17 @@
 #include "perf_say.h"
 #include "perf_time.h"
 
-enum { LANES = 8, OWNERS = 0, EVEN = 1, WAYS = 2 };
+enum { LANES = 8, OWNERS = 0, EVEN = 1, KINDS = 2 };
 typedef float lanes_t __attribute__((vector_size(LANES * sizeof(float))));
 
 typedef struct perf_layer {
     perf_t *perf;
-    xep_buffer_t *buffer[WAYS];
+    xep_buffer_t *buffer[KINDS];
     xep_weights_t *weights;
-    uint64_t matrix_rows;   /* of an expert's matrix */
-    size_t width;           /* hidden, rounded up to lanes */
-    float *wide, *x, *y;    /* a row of the matrix; rows of an expert; their outputs */
-    uint64_t room;          /* rows that there is memory for in x and y */
-    perf_samples_t samples; /* [WAYS]; device: processor time of a rank's experts */
+    uint64_t matrix_rows; /* of an expert's matrix */
+    size_t width;         /* hidden, rounded up to lanes */
+    float *wide, *x, *y;  /* a row of the matrix; rows of an expert; their outputs */
+    uint64_t room;        /* rows that there is memory for in x and y */
 } layer_t;
 
 /* ---- the expert ---- */
@@ -124,67 +123,48 @@ static void run_experts(layer_t *layer, xep_handle_t *handle)
 
 /* ---- a layer ---- */
 
-/* Returns the processor time of its experts. */
-static uint64_t run_layer(layer_t *layer, int way)
+/* The processor time of the experts is told as that of a device would be. */
+static void run_layer(perf_t *perf, int kind)
 {
-    perf_t *perf = layer->perf;
     xep_dispatch_args_t args = XEP_DISPATCH_ARGS_INIT;
     xep_combine_args_t back = XEP_COMBINE_ARGS_INIT;
     xep_handle_t *handle;
 
     args.tokens = perf->tokens, args.x = perf->x, args.topk_idx = perf->idx, args.topk_weights = perf->weights;
-    args.flags = way == EVEN ? XEP_DISPATCH_BALANCE : 0;
+    args.flags = kind == EVEN ? XEP_DISPATCH_BALANCE : 0;
     back.out = perf->out;
-    perf_must(perf, xep_dispatch(layer->buffer[way], &args, &handle, NULL));
-    const uint64_t begin = perf_clock_thread_ns();
-    run_experts(layer, handle);
-    const uint64_t end = perf_clock_thread_ns();
+    perf_must(perf, xep_dispatch(perf->layer->buffer[kind], &args, &handle, NULL));
+    const uint64_t begin = perf_clock_ns(CLOCK_THREAD_CPUTIME_ID);
+    run_experts(perf->layer, handle);
+    perf->device_ns = perf_clock_ns(CLOCK_THREAD_CPUTIME_ID) - begin;
     perf_must(perf, xep_combine(handle, &back, NULL));
     xep_handle_release(handle);
-    return end - begin;
 }
 
-static perf_sample_t run_timed(layer_t *layer, int way)
+void perf_layer_at_owners(perf_t *perf)
 {
-    perf_sample_t sample = {0};
-
-    perf_must(layer->perf, xep_group_barrier(layer->perf->group));
-    sample.begin = perf_clock_ns();
-    sample.device = run_layer(layer, way);
-    sample.end = perf_clock_ns();
-    return sample;
+    run_layer(perf, OWNERS);
 }
 
-/* A warm-up leaves no sample. */
-static void time_layers(layer_t *layer)
+void perf_layer_even(perf_t *perf)
 {
-    const uint64_t warmup = layer->perf->options.warmup, all = warmup + layer->perf->options.iters;
-
-    for (uint64_t i = 0; i < all; i++)
-        for (uint32_t way = 0; way < WAYS; way++) {
-            const perf_sample_t sample = run_timed(layer, way);
-            if (i >= warmup) *perf_sample_at(&layer->samples, way, i - warmup) = sample;
-        }
-    perf_samples_gather(&layer->samples);
+    run_layer(perf, EVEN);
 }
 
-/* Both times of the rank that has most. */
-static void print(layer_t *layer)
+/* Times of the rank that has most. */
+void perf_layer_report(const perf_t *perf)
 {
     static const char *const names[] = {"owners", "even"};
-    perf_t *perf = layer->perf;
+    const perf_time_t *time = &perf->times[PERF_DISPATCH];
     xep_loads_t loads = XEP_LOADS_INIT;
-    double wall[WAYS];
 
-    perf_must(perf, xep_buffer_loads(layer->buffer[EVEN], &loads));
-    if (perf->info.rank != 0) return;
+    if (perf->layer == NULL || xep_buffer_loads(perf->layer->buffer[EVEN], &loads) != XEP_OK) return;
     printf("%-10s %10s %12s %12s %8s\n", "balance", "imbalance", "layer us", "experts us", "ratio");
-    for (uint32_t way = 0; way < WAYS; way++) {
-        const uint64_t most = way == EVEN ? loads.most_after : loads.most_before;
-        wall[way] = perf_samples_percentile(&layer->samples, way, PERF_SPAN, 50);
-        printf("%-10s %10.3f %12.1f %12.1f %8.3f\n", names[way],
-               loads.selections == 0 ? 0 : (double)most * perf->info.nranks / (double)loads.selections, wall[way],
-               perf_samples_percentile(&layer->samples, way, PERF_DEVICE, 50), wall[way] / wall[OWNERS]);
+    for (uint32_t kind = 0; kind < KINDS; kind++) {
+        const uint64_t most = kind == EVEN ? loads.most_after : loads.most_before;
+        printf("%-10s %10.3f %12.1f %12.1f %8.3f\n", names[kind],
+               loads.selections == 0 ? 0 : (double)most * perf->info.nranks / (double)loads.selections,
+               time->layer[kind], time->experts[kind], time->layer[kind] / time->layer[OWNERS]);
     }
     fflush(stdout);
 }
@@ -226,7 +206,7 @@ static void open_layer(layer_t *layer)
     fill_weights(layer);
 }
 
-void perf_balance(perf_t *perf)
+void perf_layer_open(perf_t *perf)
 {
     const uint64_t bytes = perf->options.balance * 1024, row = perf->shape.hidden * sizeof(uint16_t);
     layer_t *layer = perf->layer = oracle_alloc(sizeof *layer);
@@ -235,18 +215,14 @@ void perf_balance(perf_t *perf)
     layer->matrix_rows = bytes > row ? bytes / row : 1;
     layer->width = ((size_t)perf->shape.hidden + 2 * LANES - 1) / (2 * LANES) * (2 * LANES);
     layer->wide = oracle_alloc(layer->width * sizeof *layer->wide);
-    perf_samples_open(&layer->samples, perf, WAYS);
     open_layer(layer);
-    time_layers(layer);
-    print(layer);
 }
 
-void perf_balance_close(layer_t *layer)
+void perf_layer_close(layer_t *layer)
 {
     if (layer == NULL) return;
     xep_weights_destroy(layer->weights);
-    for (int way = 0; way < WAYS; way++) xep_buffer_destroy(layer->buffer[way]);
-    perf_samples_close(&layer->samples);
+    for (int kind = 0; kind < KINDS; kind++) xep_buffer_destroy(layer->buffer[kind]);
     free(layer->wide);
     free(layer->x);
     free(layer->y);

@@ -2,10 +2,18 @@
 
 #include "perf_by_hand.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "oracle_alloc.h"
+#include "perf_say.h"
+
+enum { SPINS = 2000, PATH_BYTES = 64, PAGE = 4096 };
 
 /* ---- open and close ---- */
 
@@ -41,7 +49,7 @@ static void open_kernels(perf_by_hand_t *hand)
  * A row goes to a rank once, or by expert to each expert: destinations are one or the other, all else is the same. Made
  * once right away: a combine is timed without a dispatch, too, and with --cached nobody plans.
  */
-void perf_by_hand_open(perf_by_hand_t *hand, const perf_t *perf)
+void perf_by_hand_open(perf_by_hand_t *hand, perf_t *perf)
 {
     const uint32_t experts = (uint32_t)perf->options.experts;
     const uint32_t ndest = perf->options.by_expert ? experts : perf->info.nranks;
@@ -65,8 +73,10 @@ void perf_by_hand_open(perf_by_hand_t *hand, const perf_t *perf)
     open_kernels(hand);
 }
 
+/* Shared memory has no name any more: it is gone when the last rank has unmapped it or ended. */
 void perf_by_hand_close(perf_by_hand_t *hand)
 {
+    if (hand->told != NULL) munmap(hand->told, hand->shared);
     free(hand->owner);
     free(hand->copies);
     free(hand->to);
@@ -76,6 +86,98 @@ void perf_by_hand_close(perf_by_hand_t *hand)
     free(hand->row);
     free(hand->row_scales);
     free(hand->terms);
+}
+
+/* ---- memory that all ranks share ---- */
+
+/*
+ * A file in /dev/shm that has its name only until all have it mapped. Whatever kills the ranks then, nothing is left
+ * behind.
+ */
+
+/** What rank 0 made, for the others to open. */
+typedef struct offer {
+    char path[PATH_BYTES]; /* empty: nothing */
+    int reason;            /* errno */
+} offer_t;
+
+/* Memory is taken at once: a page that is not there when it is written would end the process. */
+static int make_file(offer_t *offer, size_t bytes)
+{
+    int file = mkstemp(offer->path);
+    if (file >= 0) offer->reason = posix_fallocate(file, 0, (off_t)bytes);
+    else offer->reason = errno;
+    if (file >= 0 && offer->reason != 0) unlink(offer->path);
+    if (offer->reason != 0) offer->path[0] = '\0';
+    return file;
+}
+
+/* The reason of the lowest rank that has one; 0: all have it mapped. */
+static xep_status_t agree(const perf_t *perf, int own, int *reason_p)
+{
+    int *all = oracle_alloc(perf->info.nranks * sizeof *all);
+    xep_status_t status = xep_group_allgather(perf->group, &own, all, sizeof own);
+
+    *reason_p = 0;
+    for (uint32_t rank = perf->info.nranks; status == XEP_OK && rank-- > 0;)
+        if (all[rank] != 0) *reason_p = all[rank];
+    free(all);
+    return status;
+}
+
+/*
+ * Rank 0 makes the file, all map it, and when all have said how that went its name is removed. A rank on which it has
+ * failed says so too, and does not leave: the others wait for its word. A call that fails ends the run, but only when
+ * the name is gone.
+ */
+int perf_by_hand_share(perf_by_hand_t *hand, size_t bytes)
+{
+    perf_t *perf = hand->perf;
+    const size_t words = (perf->info.nranks * sizeof *hand->told + PAGE - 1) / PAGE * PAGE, all = words + bytes;
+    offer_t own = {.path = "/dev/shm/xep_perf.XXXXXX"}, *offer = oracle_alloc(perf->info.nranks * sizeof own);
+    int file = perf->info.rank == 0 ? make_file(&own, all) : -1, reason = 0;
+    void *memory = MAP_FAILED;
+    xep_status_t status = xep_group_allgather(perf->group, &own, offer, sizeof own);
+
+    if (status == XEP_OK) {
+        if (perf->info.rank != 0 && offer->path[0] != '\0') file = open(offer->path, O_RDWR | O_CLOEXEC);
+        if (offer->path[0] != '\0' && file >= 0) memory = mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+        status = agree(perf, offer->reason != 0 ? offer->reason : memory == MAP_FAILED ? errno : 0, &reason);
+    }
+    if (perf->info.rank == 0 && own.path[0] != '\0') unlink(own.path);
+    if (file >= 0) close(file);
+    free(offer);
+    perf_must(perf, status);
+    if (memory != MAP_FAILED && reason != 0) munmap(memory, all);
+    errno = reason;
+    if (reason != 0) return -1;
+    hand->told = memory;
+    hand->shared = all;
+    hand->memory = (char *)memory + words;
+    return 0;
+}
+
+/* ---- words ---- */
+
+void perf_by_hand_tell(const perf_by_hand_t *hand, perf_word_t word)
+{
+    atomic_store_explicit(&hand->told[hand->perf->info.rank].of[word].step, hand->step, memory_order_release);
+}
+
+/* The other rank may need this core. That it has died ends the run by the launcher. */
+void perf_by_hand_await(const perf_by_hand_t *hand, uint32_t rank, perf_word_t word)
+{
+    const _Atomic uint64_t *told = &hand->told[rank].of[word].step;
+
+    for (uint32_t spins = 0; atomic_load_explicit(told, memory_order_acquire) < hand->step; spins++)
+        if (spins > SPINS) sched_yield();
+}
+
+static void meet(const perf_by_hand_t *hand, perf_word_t word)
+{
+    if (hand->told == NULL) return;
+    perf_by_hand_tell(hand, word);
+    for (uint32_t rank = 0; rank < hand->perf->info.nranks; rank++) perf_by_hand_await(hand, rank, word);
 }
 
 /* ---- a dispatch ---- */
@@ -128,7 +230,8 @@ static char *memory_of(const perf_by_hand_t *hand, uint64_t token, uint32_t i)
 
 /*
  * Rows and scales as the receivers would have them. What the C library does well is left to it, as the modes do. Behind
- * a row lies that of the next token, unless it was cast. The fence counts: until then streaming stores are under way.
+ * a row lies that of the next token, unless it was cast. The fence counts: until then streaming stores are under way,
+ * and the release of the word that tells of them does not order them.
  */
 void perf_by_hand_store(const perf_by_hand_t *hand, int streaming)
 {
@@ -149,6 +252,7 @@ void perf_by_hand_store(const perf_by_hand_t *hand, int streaming)
         }
     }
     xep_stores_fence();
+    meet(hand, PERF_ROWS);
 }
 
 /* ---- a combine ---- */
@@ -174,6 +278,7 @@ void perf_by_hand_sum(const perf_by_hand_t *hand, char *sums, int streaming)
     const void **terms = hand->terms;
     uint64_t left = 0;
 
+    meet(hand, PERF_OUTPUTS);
     for (uint64_t token = 0; token < perf->tokens; token++) left += list_terms(hand, token, stride, terms + left);
     for (uint64_t token = 0; token < perf->tokens; token++) {
         const uint32_t n = hand->copies[token];

@@ -12,8 +12,18 @@
 #include "perf.h"
 #include "weigh.h"
 
+/** What a rank tells the others of: its counts, its rows, the outputs of its experts. */
+typedef enum { PERF_COUNTS, PERF_ROWS, PERF_OUTPUTS, PERF_WORDS } perf_word_t;
+
+/** The words of a rank, which it alone writes: the last step whose counts, rows, outputs are there. */
+typedef struct perf_told {
+    struct {
+        _Alignas(128) _Atomic uint64_t step;
+    } of[PERF_WORDS];
+} perf_told_t;
+
 typedef struct perf_by_hand {
-    const perf_t *perf;
+    perf_t *perf;
     /* where each token goes: what any dispatch must know before it can move a row */
     uint32_t ndest;   /* destinations: ranks, or experts where rows are by expert */
     uint32_t width;   /* most destinations of a token */
@@ -31,6 +41,10 @@ typedef struct perf_by_hand {
     int by_rank;           /* sums have the order of destinations, not of selections */
     /* NULL, or stores what goes with a row besides: of a token's i-th destination */
     void (*beside)(const perf_t *perf, uint64_t token, uint32_t i);
+    /* of memory that all ranks share */
+    perf_told_t *told; /* [R] of each rank, the begin of it; NULL: memory is private, and nobody is told */
+    size_t shared;     /* bytes */
+    uint64_t step;     /* dispatches so far; a combine is of the same step, as one comes behind each at most */
     /* the kernels: those of the modes, the widest that this CPU runs, whatever XEP_SIMD says to the modes */
     xep_copy_fn copy_streaming, copy_fetching;
     xep_weigh_fn sum[2]; /* [1]: streaming */
@@ -40,8 +54,15 @@ typedef struct perf_by_hand {
 } perf_by_hand_t;
 
 /** Zeroed before. In private memory until the caller sets another one; planned once. */
-void perf_by_hand_open(perf_by_hand_t *hand, const perf_t *perf);
+void perf_by_hand_open(perf_by_hand_t *hand, perf_t *perf);
 void perf_by_hand_close(perf_by_hand_t *hand);
+
+/**
+ * Memory that all ranks see and which has no name any more: words of all of them, and behind these so many bytes of
+ * zeros, the same number on every rank. 0, or there is none on some rank, and -1 with errno on all. All ranks are on
+ * one machine. Collective.
+ */
+int perf_by_hand_share(perf_by_hand_t *hand, size_t bytes);
 
 /** Which destinations a token has, each once, and which row it is there. */
 void perf_by_hand_plan(perf_by_hand_t *hand);
@@ -54,15 +75,29 @@ static inline uint64_t perf_by_hand_row(const perf_by_hand_t *hand, uint64_t tok
     return hand->first[hand->to[at]] + hand->place[at];
 }
 
-/** Casts each row if the dispatch does, and stores it everywhere it goes. */
+/**
+ * Stored with release behind what it tells of, loaded with acquire before that is read. Nobody writes over what another
+ * one still reads, as the caller has a barrier between two steps.
+ */
+void perf_by_hand_tell(const perf_by_hand_t *hand, perf_word_t word);
+void perf_by_hand_await(const perf_by_hand_t *hand, uint32_t rank, perf_word_t word);
+
+/** Casts each row if the dispatch does, and stores it everywhere it goes; in shared memory, until all ranks have. */
 void perf_by_hand_store(const perf_by_hand_t *hand, int streaming);
 
-/** Reads each output once and stores one sum for each token. */
+/** Reads each output once, when those of all ranks are there, and stores one sum for each token. */
 void perf_by_hand_sum(const perf_by_hand_t *hand, char *sums, int streaming);
 
 /* ---- perf_by_hand_limit.c: the least these operations can take ---- */
 
 typedef struct perf_limit perf_limit_t;
+
+/**
+ * Bytes of this rank's machine that opening takes for this rank, at most, and of each array of private memory that rows
+ * are taken to; once it is known how many rows there are.
+ */
+uint64_t perf_limit_bytes(const perf_t *perf);
+size_t perf_limit_taken_bytes(const perf_t *perf);
 
 /** perf->limit. Opening is collective; closing, too, of devices. */
 void perf_limit_open(perf_t *perf);
@@ -75,30 +110,12 @@ void perf_limit_combine(perf_t *perf);
 /** Writes what the combine sums, unless the dispatch has just stored rows there that can be summed. */
 void perf_limit_experts(perf_t *perf);
 
-/* ---- perf_by_hand_packet.c: rows by expert of ranks that share memory and take what is theirs, as in mode ll ---- */
-
-typedef struct perf_packets perf_packets_t;
-
-/** Bytes of this rank's machine that opening takes for this rank, at most; once it is known how many rows there are. */
-uint64_t perf_packets_bytes(const perf_t *perf);
-
-/** NULL: rows are by rank, or of a device, or not all ranks share memory. Else hand sums outputs there. Collective. */
-perf_packets_t *perf_packets_open(perf_t *perf, perf_by_hand_t *hand);
-void perf_packets_close(perf_packets_t *packets);
-
-/** Casts or copies each row once, to where the others read it, and copies what others have for this rank's experts. */
-void perf_packets_move(perf_packets_t *packets, int streaming);
-
-/** Writes what this rank's experts have, and sums what all have for this rank's tokens: once each for a dispatch. */
-void perf_packets_experts(const perf_packets_t *packets);
-void perf_packets_sum(perf_packets_t *packets, char *sums, int streaming);
-
 /* ---- perf_by_hand_cuda.c: what devices and their links need for the same bytes, in one piece for each peer ---- */
 
 typedef struct perf_cuda_limit perf_cuda_limit_t;
 
 /** NULL without --memory cuda. Both are collective. */
-perf_cuda_limit_t *perf_cuda_limit_open(const perf_t *perf, const perf_by_hand_t *hand);
+perf_cuda_limit_t *perf_cuda_limit_open(const perf_by_hand_t *hand);
 void perf_cuda_limit_close(perf_cuda_limit_t *limit);
 
 /** Copies to the peers for a dispatch, from them for a combine. in_turn: one peer after the other, else all at once. */
@@ -128,16 +145,5 @@ void perf_peer_combine(perf_t *perf);
 
 /** What the last dispatch brought to this rank; sums are in peer_sums. */
 const xep_recv_t *perf_peer_recv(perf_peer_t *peer);
-
-/* ---- perf_by_hand_share.c ---- */
-
-/**
- * So many bytes of zeros, which all ranks see and which have no name any more; the same number on every rank. NULL:
- * there is none on some rank, and errno says why on all. All ranks are on one machine. Collective.
- */
-void *perf_share(perf_t *perf, size_t bytes);
-
-/** Waits until a word has reached a value. That its writer has died ends the run by the launcher. */
-void perf_await(const _Atomic uint64_t *word, uint64_t value);
 
 #endif

@@ -7,6 +7,7 @@
 
 #include "oracle_alloc.h"
 #include "perf_cuda.h"
+#include "perf_say.h"
 
 enum { NON_BLOCKING = 1, PEER_ACCESS = 1, THREADS = 1024, BLOCKS = 128 /* of all peers: a device has some more */ };
 
@@ -73,23 +74,19 @@ static void count_pairs(perf_cuda_limit_t *limit, const perf_by_hand_t *hand)
 {
     const perf_t *perf = limit->perf;
     const uint32_t nranks = perf->info.nranks;
-    uint32_t *rows = oracle_alloc((size_t)nranks * nranks * sizeof *rows);
     uint64_t *own = oracle_alloc(nranks * sizeof *own);
-    oracle_traffic_t traffic;
 
     limit->pairs = oracle_alloc((size_t)PERF_OPS * nranks * nranks * sizeof *limit->pairs);
-    oracle_traffic_count(perf->routing, rows, &traffic);
     for (uint32_t from = 0; from < nranks; from++)
         for (uint32_t to = 0; to < nranks; to++)
             *pair_of(limit, PERF_DISPATCH, from, to) = *pair_of(limit, PERF_COMBINE, from, to) =
-                rows[(size_t)from * nranks + to];
+                perf->rank_rows[(size_t)from * nranks + to];
     if (perf->options.by_expert && !perf->options.sum_at_owner) {
         for (uint32_t e = 0; e < hand->ndest; e++)
             own[oracle_owner(perf->routing, e)] += hand->begin[e + 1] - hand->begin[e];
         xep_group_allgather(perf->group, own, pair_of(limit, PERF_COMBINE, 0, 0), nranks * sizeof *own);
     }
     free(own);
-    free(rows);
 }
 
 /* First row of this rank among those that a rank has for the others. */
@@ -117,13 +114,15 @@ static size_t bytes_of(const perf_cuda_limit_t *limit, int received)
 }
 
 /* Handles of the driver are for other processes: a rank has its own memory already. */
-perf_cuda_limit_t *perf_cuda_limit_open(const perf_t *perf, const perf_by_hand_t *hand)
+perf_cuda_limit_t *perf_cuda_limit_open(const perf_by_hand_t *hand)
 {
+    perf_t *perf = hand->perf;
+
     if (perf->cuda == NULL) return NULL;
     const perf_cuda_driver_t *driver = &perf->cuda->driver;
     const uint32_t nranks = perf->info.nranks, me = perf->info.rank;
     perf_cuda_limit_t *limit = oracle_alloc(sizeof *limit);
-    perf_ipc_t own, *all = oracle_alloc(nranks * sizeof *all);
+    perf_ipc_t own;
 
     limit->perf = perf;
     count_pairs(limit, hand);
@@ -132,7 +131,7 @@ perf_cuda_limit_t *perf_cuda_limit_open(const perf_t *perf, const perf_by_hand_t
     limit->here = perf_cuda_allocate(perf, bytes_of(limit, 0));
     limit->there[me] = perf_cuda_allocate(perf, bytes_of(limit, 1));
     perf_cuda_must(perf, driver->ipc_get(&own, limit->there[me]), "share memory of the device");
-    if (xep_group_allgather(perf->group, &own, all, sizeof own) != XEP_OK) exit(PERF_EXIT_FAILED);
+    perf_ipc_t *all = perf_gather(perf, &own, sizeof own);
     for (uint32_t r = 0; r < nranks; r++) {
         perf_cuda_must(perf, driver->stream_create(&limit->streams[r], NON_BLOCKING), "make a stream");
         if (r == me) continue;

@@ -19,34 +19,6 @@
 /* In bf16, fp16 and fp32 a number that is nearer to 0 than any that the generator of the oracle makes. */
 enum { POISON = 0xa5 };
 
-/* Two ranks a node, whatever the machine, so that nodes differ from ranks also where all are on one. */
-static void check_layout(perf_t *perf)
-{
-    const uint32_t nranks = perf->info.nranks;
-    xep_layout_args_t args = XEP_LAYOUT_ARGS_INIT;
-    xep_layout_t layout = XEP_LAYOUT_INIT;
-    oracle_difference_t difference;
-
-    args.tokens = perf->tokens;
-    args.topk = (uint32_t)perf->options.topk;
-    args.experts = (uint32_t)perf->options.experts;
-    args.nranks = nranks;
-    args.ranks_per_node = 2;
-    args.owners = perf->routing->owners;
-    args.topk_idx = perf->idx;
-    layout.tokens_per_rank = oracle_alloc(nranks * sizeof *layout.tokens_per_rank);
-    layout.tokens_per_node = oracle_alloc((nranks + 1) / 2 * sizeof *layout.tokens_per_node);
-    layout.tokens_per_expert = oracle_alloc(args.experts * sizeof *layout.tokens_per_expert);
-    layout.token_in_rank = oracle_alloc(perf->tokens * nranks);
-    perf_must(perf, xep_layout(&args, &layout));
-    oracle_check_layout(&perf->shape, perf->info.rank, args.ranks_per_node, &layout, &difference);
-    free(layout.tokens_per_rank);
-    free(layout.tokens_per_node);
-    free(layout.tokens_per_expert);
-    free(layout.token_in_rank);
-    perf_compared(perf, "layout", &difference);
-}
-
 /*
  * Every slot by itself: they have brought the same rows, and any of them may be the one that is wrong. The first
  * difference is what is told.
@@ -143,18 +115,6 @@ static void check_everything(perf_t *perf)
     perf_compared(perf, "combine of copied rows, biases and weights", &difference);
 }
 
-/*
- * Rows and scales alone: the routing stays, since it is what the buffer has room for. Stale rows of the last payload
- * would be found.
- */
-static void renew_inputs(perf_t *perf, uint64_t payload)
-{
-    perf->shape.payload = payload;
-    oracle_fill_inputs(&perf->shape, perf->info.rank, perf->x, NULL, NULL, perf->scales);
-    perf_fill_payloads(perf);
-    perf_put_inputs(perf);
-}
-
 /* Other rows by the routing of handle 0, which is released before the combine: a cached
  * dispatch has a life of its own. */
 static void check_cached(perf_t *perf, uint64_t payload)
@@ -163,7 +123,7 @@ static void check_cached(perf_t *perf, uint64_t payload)
 
     perf_release(perf);
     perf_open_base(perf);
-    renew_inputs(perf, payload);
+    perf_fill_inputs(perf, payload);
     perf->shape.weights &= perf->options.by_expert; /* there they are sent again */
     check_pair(perf, "cached dispatch", "combine of a cached dispatch");
     perf->shape.weights = weights;
@@ -176,7 +136,7 @@ static void check_cached(perf_t *perf, uint64_t payload)
 static void check_place(perf_t *perf, uint64_t payload)
 {
     perf_release(perf);
-    renew_inputs(perf, payload);
+    perf_fill_inputs(perf, payload);
     perf_in_place_rows(perf);
     perf->in_place = 1;
     check_pair(perf, "dispatch in place", "combine of rows in place");
@@ -206,17 +166,16 @@ static void check_peer(perf_t *perf)
 }
 
 /*
- * Everything in place first: copied rows are one of the things that are checked, not the way in which all are. Behind
- * it copy_in is what it was, and so are the inputs, which are those of the run's seed whatever payload was compared.
+ * Stale rows of another payload would be found. Everything in place first: copied rows are one of the things that are
+ * checked, not the way in which all are. Behind it copy_in is what it was, and so are the inputs, which are those of
+ * the run's seed whatever payload was compared.
  */
 void perf_check(perf_t *perf, uint64_t payload)
 {
     const int copy_in = perf->options.copy_in;
 
     perf->options.copy_in = 0;
-    perf_progress(perf, "check", 1, 4);
-    renew_inputs(perf, payload);
-    check_layout(perf);
+    perf_fill_inputs(perf, payload);
     check_pair(perf, "dispatch", "combine");
     check_everything(perf);
     check_cached(perf, ~payload);
@@ -224,8 +183,7 @@ void perf_check(perf_t *perf, uint64_t payload)
     if (perf->pieces != NULL) perf_pieces_check(perf);
     if (perf->peer != NULL) check_peer(perf);
     perf->options.copy_in = copy_in;
-    perf_progress_end(perf);
-    renew_inputs(perf, perf->options.seed);
+    perf_fill_inputs(perf, perf->options.seed);
 }
 
 /* ---- the same operations twice, for many seeds: what arrives must be the same bytes ---- */
@@ -257,28 +215,22 @@ static hashes_t run_once(perf_t *perf)
     return hash_outputs(perf);
 }
 
-/* Says on which rank, of what, the two runs differ. */
-static void agree(perf_t *perf, uint64_t seed, const hashes_t *first, const hashes_t *second)
-{
-    char complaint[128];
-    const int received = first->received != second->received, combined = first->combined != second->combined;
-
-    snprintf(complaint, sizeof complaint, "seed %" PRIu64 ": two runs differ in what rank %" PRIu32 " %s", seed,
-             perf->info.rank, received ? "received" : "combined");
-    perf_fail_if(perf, received || combined ? complaint : NULL, &perf->pressure_result);
-}
-
 /*
  * The same seed twice, with nothing in common but the memory: a race that shows once in a thousand operations shows as
  * two runs that differ, without the time that the oracle takes.
  */
 static void press(perf_t *perf, uint64_t seed)
 {
+    char complaint[128];
+
     perf_reseed(perf, seed);
     const hashes_t first = run_once(perf);
     perf_release(perf);
     const hashes_t second = run_once(perf);
-    agree(perf, seed, &first, &second);
+    const int received = first.received != second.received, combined = first.combined != second.combined;
+    snprintf(complaint, sizeof complaint, "seed %" PRIu64 ": two runs differ in what rank %" PRIu32 " %s", seed,
+             perf->info.rank, received ? "received" : "combined");
+    perf_fail_if(perf, received || combined ? complaint : NULL, &perf->pressure_result);
     if (perf->options.check) check_rows(perf, "dispatch");
     if (perf->options.check) check_sums(perf, "combine");
     perf_release(perf);
@@ -291,6 +243,5 @@ void perf_pressure(perf_t *perf)
         perf_progress(perf, "pressure, seed", i, perf->options.pressure);
         press(perf, perf->options.seed + i);
     }
-    perf_progress_end(perf);
     perf->pressure_result = "ok";
 }

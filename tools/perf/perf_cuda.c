@@ -72,11 +72,6 @@ uintptr_t perf_cuda_allocate(const perf_t *perf, size_t bytes)
     return address;
 }
 
-static void wait_for(const perf_t *perf, void *stream)
-{
-    perf_cuda_must(perf, perf->cuda->driver.stream_wait(stream), "wait for a stream");
-}
-
 /* ---- memory ---- */
 
 /*
@@ -94,18 +89,29 @@ void *perf_stream(const perf_t *perf)
     return perf->cuda == NULL ? NULL : perf->cuda->stream;
 }
 
-/* On the stream of the operations and waited for, so that an operation that is enqueued later finds it. */
-void perf_put_to(const perf_t *perf, void *there, const void *here, size_t bytes)
+static void wait_for_stream(const perf_t *perf)
 {
+    perf_cuda_must(perf, perf->cuda->driver.stream_wait(perf->cuda->stream), "wait for a stream");
+}
+
+/* On the stream of the operations and waited for, so that an operation that is enqueued later finds it. */
+void perf_copy(const perf_t *perf, void *to, const void *from, size_t bytes)
+{
+    const perf_cuda_t *cuda = perf->cuda;
+
     if (bytes == 0) return;
-    perf_cuda_must(perf, perf->cuda->driver.put((uintptr_t)there, here, bytes, perf->cuda->stream),
-                   "copy to the device");
-    wait_for(perf, perf->cuda->stream);
+    perf_cuda_must(perf, cuda->driver.copy((uintptr_t)to, (uintptr_t)from, bytes, cuda->stream), "copy");
+    wait_for_stream(perf);
 }
 
 void perf_put(const perf_t *perf, const void *here, size_t bytes)
 {
-    if (perf->cuda != NULL && here != NULL) perf_put_to(perf, perf_there(perf, here), here, bytes);
+    if (perf->cuda != NULL && here != NULL) perf_copy(perf, perf_there(perf, here), here, bytes);
+}
+
+void perf_fetch(const perf_t *perf, void *here, size_t bytes)
+{
+    if (perf->cuda != NULL && here != NULL) perf_copy(perf, here, perf_there(perf, here), bytes);
 }
 
 /* What perf_dispatch_args() gives to the library. Outputs and the area are put by those who fill them. */
@@ -119,19 +125,6 @@ void perf_put_inputs(const perf_t *perf)
     perf_put(perf, perf->scales, perf->tokens * perf->scale_bytes);
 }
 
-static void fetch_from(const perf_t *perf, void *here, const void *there, size_t bytes)
-{
-    if (bytes == 0) return;
-    perf_cuda_must(perf, perf->cuda->driver.fetch(here, (uintptr_t)there, bytes, perf->cuda->stream),
-                   "copy from the device");
-    wait_for(perf, perf->cuda->stream);
-}
-
-void perf_fetch(const perf_t *perf, void *here, size_t bytes)
-{
-    if (perf->cuda != NULL && here != NULL) fetch_from(perf, here, perf_there(perf, here), bytes);
-}
-
 void perf_fill(const perf_t *perf, void *there, uint8_t value, size_t bytes)
 {
     if (bytes != 0)
@@ -141,28 +134,24 @@ void perf_fill(const perf_t *perf, void *there, uint8_t value, size_t bytes)
 
 /* ---- received rows ---- */
 
-/* expert_rows are a copy only where rows are by expert; by rank they are the library's, in host memory. */
-static void free_recv(xep_recv_t *recv)
+static void free_fetched(perf_cuda_t *cuda)
 {
-    const void *arrays[] = {recv->x,         recv->topk_idx,     recv->topk_weights, recv->scales,
-                            recv->src_token, recv->expert_begin, recv->expert_count, recv->pair_begin,
-                            recv->pair_count};
-
-    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) free((void *)(uintptr_t)arrays[i]);
-    if (recv->expert_begin != NULL) free((void *)(uintptr_t)recv->expert_rows);
-    memset(recv, 0, sizeof *recv);
+    for (size_t i = 0; i < cuda->nfetched; i++) free(cuda->fetched[i]);
+    cuda->nfetched = 0;
 }
 
-/* In host memory that free_recv() frees; NULL for what this dispatch does not have. */
+/* In host memory, until the next slot is fetched; NULL for what this dispatch does not have. */
 static void *fetched(const perf_t *perf, const void *there, size_t bytes)
 {
+    perf_cuda_t *cuda = perf->cuda;
+
     if (there == NULL) return NULL;
-    void *here = oracle_alloc(bytes + 1);
-    fetch_from(perf, here, there, bytes);
+    void *here = cuda->fetched[cuda->nfetched++] = oracle_alloc(bytes + 1);
+    perf_copy(perf, here, there, bytes);
     return here;
 }
 
-/* By expert the counts and places are the device's, too, and the rows are what they say. */
+/* By expert the counts and places are the device's, too, and the rows are what they say; by rank the library's own. */
 static void fetch_places(const perf_t *perf, const xep_recv_t *there, xep_recv_t *recv)
 {
     const size_t experts = there->local_experts, pairs = experts * perf->info.nranks;
@@ -191,7 +180,7 @@ const xep_recv_t *perf_recv(const perf_t *perf, uint32_t slot)
 
     if (perf->cuda == NULL) return there;
     xep_recv_t *recv = &perf->cuda->recv;
-    free_recv(recv);
+    free_fetched(perf->cuda);
     *recv = *there;
     if (there->expert_begin != NULL) fetch_places(perf, there, recv);
     recv->x = fetched(perf, there->x, there->capacity * there->x_stride);
@@ -218,7 +207,7 @@ void perf_device_end(perf_t *perf)
 
     if (perf->cuda == NULL) return;
     perf_cuda_must(perf, perf->cuda->driver.event_record(perf->cuda->end, perf->cuda->stream), "time");
-    wait_for(perf, perf->cuda->stream);
+    wait_for_stream(perf);
     perf_cuda_must(perf, perf->cuda->driver.event_elapsed(&ms, perf->cuda->begin, perf->cuda->end), "tell the time");
     perf->device_ns = (uint64_t)((double)ms * 1e6);
 }
@@ -267,7 +256,7 @@ void perf_cuda_close(perf_t *perf)
 
     if (cuda == NULL) return;
     cuda->driver.release(cuda->twins);
-    free_recv(&cuda->recv);
+    free_fetched(cuda);
     free(cuda);
     perf->cuda = NULL;
 }

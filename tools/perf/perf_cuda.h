@@ -27,8 +27,8 @@ void perf_fetch(const perf_t *perf, void *here, size_t bytes);
 /** All inputs, from here to there. */
 void perf_put_inputs(const perf_t *perf);
 
-/** The same for any memory of the device. */
-void perf_put_to(const perf_t *perf, void *there, const void *here, size_t bytes);
+/** The same for any memory, of the host or of the device. */
+void perf_copy(const perf_t *perf, void *to, const void *from, size_t bytes);
 
 /** Bytes of the device, set to a value. */
 void perf_fill(const perf_t *perf, void *there, uint8_t value, size_t bytes);
@@ -60,9 +60,7 @@ typedef struct perf_ipc {
     X(context_set, "cuCtxSetCurrent", (void *context))                                                        \
     X(allocate, "cuMemAlloc_v2", (uintptr_t * address_p, size_t bytes))                                       \
     X(release, "cuMemFree_v2", (uintptr_t address))                                                           \
-    X(put, "cuMemcpyHtoDAsync_v2", (uintptr_t to, const void *from, size_t n, void *stream))                  \
-    X(fetch, "cuMemcpyDtoHAsync_v2", (void *to, uintptr_t from, size_t n, void *stream))                      \
-    X(copy, "cuMemcpyDtoDAsync_v2", (uintptr_t to, uintptr_t from, size_t n, void *stream))                   \
+    X(copy, "cuMemcpyAsync", (uintptr_t to, uintptr_t from, size_t n, void *stream))                          \
     X(fill, "cuMemsetD8Async", (uintptr_t to, unsigned char value, size_t n, void *stream))                   \
     X(stream_create, "cuStreamCreate", (void **stream_p, unsigned flags))                                     \
     X(stream_wait, "cuStreamSynchronize", (void *stream))                                                     \
@@ -91,6 +89,8 @@ typedef struct perf_cuda {
     void *begin, *end; /* events around an operation */
     uintptr_t twins;   /* of perf->memory, as many bytes */
     xep_recv_t recv;   /* the last one fetched, its arrays in host memory */
+    void *fetched[10]; /* these */
+    size_t nfetched;
 } perf_cuda_t;
 
 /** Ends the run where a call of the driver has failed: what could not be done. */

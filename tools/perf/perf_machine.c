@@ -33,11 +33,6 @@ static uint64_t number_in(const char *path, const char *key)
     return at != NULL && sscanf(at + strlen(key), "%" SCNu64, &value) == 1 ? value : UINT64_MAX;
 }
 
-static uint64_t smaller(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* The control group's files are those of the second version, at the root that a container sees as its own. */
 uint64_t perf_free_memory(void)
 {
@@ -47,7 +42,8 @@ uint64_t perf_free_memory(void)
     const uint64_t system = system_kib == UINT64_MAX ? UINT64_MAX : system_kib * 1024;
 
     if (limit == UINT64_MAX || used == UINT64_MAX) return system;
-    return smaller(system, limit > used ? limit - used : 0);
+    const uint64_t left = limit > used ? limit - used : 0;
+    return left < system ? left : system;
 }
 
 /*
@@ -93,28 +89,10 @@ void perf_command_line(char *text, size_t bytes)
         if (text[i] == '\0') text[i] = ' ';
 }
 
-/* ---- time, in nanoseconds ---- */
-
-static uint64_t clock_ns(clockid_t clock)
+uint64_t perf_clock_ns(clockid_t clock)
 {
     struct timespec t;
 
     clock_gettime(clock, &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-uint64_t perf_clock_ns(void)
-{
-    return clock_ns(CLOCK_MONOTONIC);
-}
-
-/* Of all threads of the process: with XEP_THREADS or a progress thread more than the time that has passed. */
-uint64_t perf_clock_cpu_ns(void)
-{
-    return clock_ns(CLOCK_PROCESS_CPUTIME_ID);
-}
-
-uint64_t perf_clock_thread_ns(void)
-{
-    return clock_ns(CLOCK_THREAD_CPUTIME_ID);
 }

@@ -6,6 +6,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
 
 /** Bytes that may still be used, by the kernel's estimate and the control group's limit. */
 uint64_t perf_free_memory(void);
@@ -19,13 +20,10 @@ void perf_machine_name(char *text, size_t bytes);
 /** How this process was started, "xep_perf --tokens 128", cut where it does not fit. */
 void perf_command_line(char *text, size_t bytes);
 
-/* ---- time, in nanoseconds ---- */
-
-/** Of a clock that goes on. */
-uint64_t perf_clock_ns(void);
-
-/** Of the processor, spent by this process, and by this thread. */
-uint64_t perf_clock_cpu_ns(void);
-uint64_t perf_clock_thread_ns(void);
+/**
+ * CLOCK_MONOTONIC; CLOCK_PROCESS_CPUTIME_ID: of all threads, with XEP_THREADS or a progress thread more than the time
+ * that has passed; CLOCK_THREAD_CPUTIME_ID: of this one.
+ */
+uint64_t perf_clock_ns(clockid_t clock);
 
 #endif

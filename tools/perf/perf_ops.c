@@ -12,7 +12,7 @@
 #include <xep/pieces.h>
 
 #include "oracle_alloc.h"
-#include "oracle_payloads.h"
+#include "oracle_pieces.h"
 #include "perf_cuda.h"
 #include "perf_machine.h"
 #include "perf_say.h"
@@ -50,14 +50,6 @@ void perf_dispatch_args(const perf_t *perf, xep_dispatch_args_t *args_p)
     *args_p = args;
 }
 
-void perf_fill_payloads(const perf_t *perf)
-{
-    for (uint32_t i = 0; i < perf->shape.npayloads; i++)
-        for (uint64_t token = 0; token < perf->tokens; token++)
-            oracle_fill_payload(&perf->shape, i, perf->info.rank, token,
-                                (char *)perf->payloads[i].data + token * perf->payloads[i].bytes);
-}
-
 /* Each slot has sums of its own, so that operations in flight do not write to one place. */
 void perf_combine_args(const perf_t *perf, uint32_t slot, xep_combine_args_t *args_p)
 {
@@ -88,7 +80,7 @@ void perf_compute(uint64_t rounds)
 /* Waits for all. */
 static void finish(perf_t *perf)
 {
-    perf->sent_ns = perf_clock_ns();
+    perf->sent_ns = perf_clock_ns(CLOCK_MONOTONIC);
     if (perf->computing) perf_compute(perf->computing);
     for (uint32_t slot = 0; slot < perf->options.slots; slot++) perf_must(perf, xep_request_wait(perf->request[slot]));
     for (uint32_t slot = 0; slot < perf->options.slots; slot++) xep_request_free(perf->request[slot]);
@@ -146,7 +138,7 @@ static void put_outputs(perf_t *perf, uint32_t slot, void *y, size_t stride)
     char *outputs = oracle_alloc(bytes + 1);
     memset(outputs, 0x3e, bytes);
     oracle_fill_outputs(&perf->shape, perf->info.rank, perf_recv(perf, slot), outputs, stride);
-    perf_put_to(perf, y, outputs, bytes);
+    perf_copy(perf, y, outputs, bytes);
     free(outputs);
 }
 
@@ -249,4 +241,95 @@ void perf_in_place_read(perf_t *perf)
     perf_dispatch(perf);
     const uint64_t sum = read_rows(perf_received(perf->handle[0]));
     __asm__ volatile("" ::"r"(sum)); /* it is needed, says this */
+}
+
+/* ---- in pieces: the handle is that of slot 0, so outputs, combine and release are those of above ---- */
+
+/* For one handle: --cached and --slots do not go with this. */
+void perf_pieces_open(perf_t *perf)
+{
+    xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
+    xep_buffer_params_t params;
+
+    perf->pieces = oracle_alloc(sizeof *perf->pieces);
+    perf_buffer_params(perf, 1, &params);
+    perf_must(perf, xep_buffer_create(perf->group, &params, &perf->pieces->buffer));
+    perf_must(perf, xep_buffer_query(perf->pieces->buffer, &info));
+    perf->pieces->room = info.recv_rows;
+}
+
+void perf_pieces_close(perf_pieces_t *pieces)
+{
+    if (pieces == NULL) return;
+    xep_buffer_destroy(pieces->buffer);
+    free(pieces);
+}
+
+/*
+ * The handle shows piece 0 then. The count is the same on all ranks, so that all of them go on as often, also
+ * those that get no rows any more.
+ */
+static void begin_pieces(perf_t *perf)
+{
+    xep_dispatch_args_t args;
+    void *y;
+
+    perf_dispatch_args(perf, &args);
+    args.flags |= XEP_DISPATCH_PIECES;
+    perf_must(perf, xep_dispatch(perf->pieces->buffer, &args, &perf->handle[0], NULL));
+    perf->pieces->count = perf_received(perf->handle[0])->pieces;
+    if (!perf->options.copy_in) perf_must(perf, xep_handle_combine_input(perf->handle[0], &y, NULL));
+}
+
+/* Outputs are where the combine of a whole slot has them. */
+static void next_piece(perf_t *perf)
+{
+    xep_combine_args_t combine;
+    xep_next_args_t args = XEP_NEXT_ARGS_INIT;
+
+    perf_combine_args(perf, 0, &combine);
+    args.x = combine.x;
+    args.wait_ns = combine.wait_ns;
+    perf_must(perf, xep_handle_next(perf->handle[0], &args, NULL));
+}
+
+/* What the experts of earlier pieces would write is not written, as it is not timed either: any outputs travel. */
+void perf_pieces_dispatch(perf_t *perf)
+{
+    begin_pieces(perf);
+    for (uint64_t piece = 1; piece < perf->pieces->count; piece++) next_piece(perf);
+    perf->sent_ns = perf->device_ns = 0;
+}
+
+/* A difference stays with the rank that has found it until all have come to the last piece. */
+static void check_pieces(perf_t *perf, oracle_difference_t *difference)
+{
+    oracle_pieces_t all = {0};
+
+    begin_pieces(perf);
+    for (uint64_t piece = 0; piece < perf->pieces->count; piece++) {
+        if (piece > 0) perf_experts(perf);
+        if (piece > 0) next_piece(perf);
+        if (difference->found) continue;
+        oracle_pieces_take(&all, &perf->shape, perf->info.rank, perf->pieces->room, perf_received(perf->handle[0]),
+                           difference);
+    }
+    oracle_pieces_free(&all);
+}
+
+/* By the flat path, whatever that of the run's buffer is: sums have the order of ranks. */
+void perf_pieces_check(perf_t *perf)
+{
+    oracle_shape_t shape = perf->shape;
+    oracle_difference_t difference = {0};
+
+    shape.node = NULL;
+    check_pieces(perf, &difference);
+    perf_compared(perf, "dispatch in pieces", &difference);
+    memset(perf->out, 0xa5, perf->tokens * perf->sum_bytes);
+    perf_experts(perf);
+    perf_combine(perf);
+    oracle_check_combine(&shape, perf->info.rank, 0, perf->out, perf->sum_bytes, &difference);
+    perf_release(perf);
+    perf_compared(perf, "combine of pieces", &difference);
 }

@@ -23,9 +23,6 @@ void perf_open_base(perf_t *perf);
 void perf_dispatch_args(const perf_t *perf, xep_dispatch_args_t *args_p);
 void perf_combine_args(const perf_t *perf, uint32_t slot, xep_combine_args_t *args_p);
 
-/** Contents of the payloads that dispatches have. */
-void perf_fill_payloads(const perf_t *perf);
-
 /* --in-place: rows that consumers read where their source has them, and what that saves one who reads each once. */
 
 /** What comes before a dispatch, untimed: rows are written where peers may read them; the dispatch takes them there. */
@@ -34,13 +31,10 @@ void perf_in_place_rows(perf_t *perf);
 /** Dispatches, and reads every byte of every received row once, wherever it is. */
 void perf_in_place_read(perf_t *perf);
 
-/* ---- perf_ops_pieces.c ---- */
-
 /* --recv-rows: a second buffer, whose slots have room for so many rows, and operations whose rows come in pieces. */
 
 typedef struct perf_pieces {
     xep_buffer_t *buffer;
-    xep_handle_t *handle;
     uint64_t room;  /* rows of a slot */
     uint64_t count; /* pieces of the last dispatch */
 } perf_pieces_t;
@@ -51,14 +45,8 @@ void perf_pieces_open(perf_t *perf);
 /** NULL is a no-op. */
 void perf_pieces_close(perf_pieces_t *pieces);
 
-/** A dispatch and the pieces behind its first one, with the outputs of each before it. Leaves a handle. */
+/** A dispatch and the pieces behind its first one, with the outputs of each before it. Leaves the handle of slot 0. */
 void perf_pieces_dispatch(perf_t *perf);
-
-/** Writes the experts' outputs of the last piece, where the combine will read them. */
-void perf_pieces_experts(perf_t *perf);
-
-void perf_pieces_combine(perf_t *perf);
-void perf_pieces_release(perf_t *perf);
 
 /** Compares the rows of all pieces, and what is combined of them. */
 void perf_pieces_check(perf_t *perf);

@@ -38,12 +38,12 @@ static const option_t option_table[] = {
     {"--routing", "HOW", OPTION_TEXT, AT(routing), 0, 0, "which experts tokens select, see below; default uniform"},
     {"--owners", "HOW", OPTION_TEXT, AT(owners), 0, 0, "which rank owns which experts, see below; default blocks"},
     {"--record", "FILE", OPTION_TEXT, AT(record), 0, 0, "write the routing of all ranks, for --routing file:FILE"},
-    {"--simulate", "R,N", OPTION_TEXT, AT(simulate), 0, 0, "run nothing, say what R ranks need, N a node: see below"},
+    {"--simulate", "R,N", OPTION_TEXT, AT(simulate), 0, 0, "run nothing, say what R ranks need, N a node"},
     {"--rates", "LIST", OPTION_TEXT, AT(rates), 0, 0, "what the machines of --simulate can do, see below"},
     {"--placement", NULL, OPTION_FLAG, AT(placement), 0, 0,
-     "with --simulate: what other places for experts would be worth, see below"},
+     "with --simulate: what other places for experts would be worth"},
     {"--balance", "KIB", OPTION_COUNT, AT(balance), 1, 1 << 24,
-     "also time a layer whose experts have KIB of weights, at their owners and\nbalanced, see below"},
+     "also time a layer whose experts have KIB of weights, at their owners and\nbalanced"},
     {"--mask", "P", OPTION_COUNT, AT(mask), 0, 1000, "turn P of 1000 selections into -1, no expert; default 0"},
     {"--seed", "S", OPTION_COUNT, AT(seed), 0, UINT64_MAX, "seed of routing and data; default 1"},
     {"--iters", "N", OPTION_COUNT, AT(iters), 1, 1 << 20, "iterations that are timed; default 20"},
@@ -53,7 +53,7 @@ static const option_t option_table[] = {
      "combines; times are those of the whole divided by S; default 1, blocking"},
     {"--threads", "N", OPTION_COUNT, AT(threads), 0, 1024, "threads of a rank that copy; default: XEP_THREADS"},
     {"--memory", "KIND", OPTION_TEXT, AT(memory), 0, 0,
-     "where rows are: host (default), or cuda: on a device for each rank, see\nbelow"},
+     "where rows are: host (default), or cuda: on a device for each rank"},
     {"--sms", "N", OPTION_COUNT, AT(sms), 1, 1024, "--memory cuda: multiprocessors that move rows; default 16"},
     {"--layout", "HOW", OPTION_TEXT, AT(layout), 0, 0,
      "arrangement of received rows: rank, one for each (token, rank); compact\n"
@@ -76,15 +76,14 @@ static const option_t option_table[] = {
     {"--overlap", "US", OPTION_COUNT, AT(overlap), 1, 10000000,
      "also run both with US microseconds of computing between the phases, and\n"
      "say how much of the communication that hid"},
-    {"--peer", NULL, OPTION_FLAG, AT(peer), 0, 0,
-     "also time what a program for one machine would do by hand, see below"},
+    {"--peer", NULL, OPTION_FLAG, AT(peer), 0, 0, "also time what a program for one machine would do by hand"},
     {"--in-place", NULL, OPTION_FLAG, AT(in_place), 0, 0,
-     "also time dispatches whose rows are read in place, and a read of all\nrows, in place and copied, see below"},
+     "also time dispatches whose rows are read in place, and a read of all\nrows, in place and copied"},
     {"--recv-rows", "N", OPTION_COUNT, AT(recv_rows), 1, INT64_MAX,
-     "also time operations in pieces: of a buffer whose slots have room for N\nrows, see below"},
+     "also time operations in pieces: of a buffer whose slots have room for N\nrows"},
     {"--pass-rows", "N", OPTION_COUNT, AT(pass_rows), 1, INT64_MAX,
      "rows of other nodes that a rank has room for at once (params.pass_rows)"},
-    {"--waits", NULL, OPTION_FLAG, AT(waits), 0, 0, "also say for which ranks the others waited: see below"},
+    {"--waits", NULL, OPTION_FLAG, AT(waits), 0, 0, "also say for which ranks the others waited"},
     {"--cached", NULL, OPTION_FLAG, AT(cached), 0, 0, "dispatch with the routing of an earlier dispatch"},
     {"--copy-in", NULL, OPTION_FLAG, AT(copy_in), 0, 0, "combine from private memory instead of zero copy"},
     {"--check", NULL, OPTION_FLAG, AT(check), 0, 0, "compare every byte received, before and after timing"},
@@ -102,13 +101,53 @@ static const option_t option_table[] = {
     {"--version", NULL, OPTION_FLAG, AT(version), 0, 0, "the version"},
 };
 
+static const char help_intro[] =
+    "usage: xep_perf [OPTION]...          one rank\n"
+    "       LAUNCHER -n RANKS xep_perf [OPTION]...\n"
+    "Times dispatch and combine, and what this machine needs at least to copy the same rows.\n"
+    "\n";
+
+/* What can be said to an option. What is printed, figure by figure, only man/xep_perf.1 tells. */
+static const char help_end[] =
+    "\n"
+    "Routings, the K experts of a token out of E:\n"
+    "  uniform    any of them\n"
+    "  group:G,N  experts of N out of G groups\n"
+    "  zipf:S     the n-th most popular expert in proportion to 1/n^S; the seed decides which is n-th\n"
+    "  one-rank   experts of rank 0 alone; -1 where it owns fewer than K\n"
+    "  self       experts of the token's own rank alone; -1 where it owns fewer than K\n"
+    "  file:PATH  lines \"RANK TOKEN E0 E1 ..\", at most K experts, -1 or nothing for none, # comments. A rank has\n"
+    "             as many tokens as its highest TOKEN plus 1, at most --tokens where that is given. Every rank\n"
+    "             reads it.\n"
+    "\n"
+    "Owners of the E experts, with an owner map:\n"
+    "  block        blocks in rank order, as without a map\n"
+    "  cyclic       expert e on rank e modulo the ranks\n"
+    "  greedy       experts by falling load, each to the rank that has least load so far\n"
+    "  random:SEED  each expert on any rank\n"
+    "  split:M      none on the first M ranks, blocks on the others\n"
+    "  FILE         E ranks, between spaces or lines. Every rank reads it.\n"
+    "\n"
+    "Rates of the machines that --simulate is about, as NAME=NUMBER separated by commas; 0 means unlimited:\n"
+    "  network    GB/s of a node over the network, in each direction, without headers of packets; default 12\n"
+    "  rank       GB/s of one rank over the network; default 0\n"
+    "  copy       GB/s that one rank copies or sums; default 8\n"
+    "  memory     GB/s that the ranks of a node copy or sum together; default 0\n"
+    "  latency    us until a signal over the network is seen; default 10\n"
+    "  message    us of a processor for each message over the network, sent or received; default 1\n"
+    "  piece      KiB, most of a message with rows; default 512\n"
+    "  passing    rows that a rank has room for while they pass through it; default twice its tokens\n"
+    "\n"
+    "What is printed, figure by figure: man xep_perf.\n"
+    "Exit status: 0; 1 when a check or an operation failed; 2 for wrong options.\n";
+
 /*
  * 17 columns: two blanks, the longest option with its letter ("--simulate R,N"), and a blank. Further lines of a text
  * begin below the first.
  */
 void perf_options_help(void)
 {
-    fputs(perf_help_intro, stdout);
+    fputs(help_intro, stdout);
     for (size_t i = 0; i < sizeof option_table / sizeof *option_table; i++) {
         const option_t *option = &option_table[i];
         const char *line = option->help, *end;
@@ -117,7 +156,7 @@ void perf_options_help(void)
             printf("%*s%.*s\n", 17 - indent, "", (int)(end - line), line);
         printf("%*s%s\n", 17 - indent, "", line);
     }
-    fputs(perf_help_explanation, stdout);
+    fputs(help_end, stdout);
 }
 
 /* strtoull() alone would take a sign, and whatever is behind the number. */
@@ -128,7 +167,7 @@ static int parse_count(perf_options_t *options, const option_t *option, const ch
     errno = 0;
     *count = strtoull(text, &end, 10);
     if (*text >= '0' && *text <= '9' && !*end && !errno && *count >= option->low && *count <= option->high) return 0;
-    return perf_refuse(options, "invalid %s: \"%s\" (a whole number from %" PRIu64 " to %" PRIu64 ")", option->name,
+    return perf_refuse(options, "invalid %s: \"%.100s\" (a whole number from %" PRIu64 " to %" PRIu64 ")", option->name,
                        text, option->low, option->high);
 }
 
@@ -236,22 +275,17 @@ void perf_options_sweep(perf_options_t *options, uint32_t at)
 /* ---- what depends on several ---- */
 
 /*
- * By rank 4096 tokens and 256 experts are a batch of DeepSeek-V3's size; by expert it is a batch to decode. By rank,
- * tokens may stay 0 here: how many there are depends on the free memory (perf_setup.c).
+ * The arrangement of rows decides on the defaults, and the sweep on what else is compared. By rank 4096 tokens and 256
+ * experts are a batch of DeepSeek-V3's size; by expert it is a batch to decode. By rank, tokens may stay 0 here: how
+ * many there are depends on the free memory (perf_setup.c).
  */
-static void resolve_defaults(perf_options_t *options)
-{
-    if (!options->tokens && options->by_expert) options->tokens = PERF_FEW_TOKENS;
-    if (!options->experts) options->experts = options->by_expert ? 288 : 256;
-}
-
-/* The arrangement of rows decides on the defaults, and the sweep on what else is compared. */
 static int resolve(perf_options_t *options)
 {
     if (strcmp(options->op, "pair") && strcmp(options->op, "dispatch") && strcmp(options->op, "combine"))
         return perf_refuse(options, "invalid --op: \"%s\" (pair, dispatch or combine)", options->op);
     if (perf_resolve_rows(options)) return -1;
-    resolve_defaults(options);
+    if (!options->tokens && options->by_expert) options->tokens = PERF_FEW_TOKENS;
+    if (!options->experts) options->experts = options->by_expert ? 288 : 256;
     return resolve_sweep(options) ? -1 : perf_resolve_others(options);
 }
 

@@ -6,6 +6,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <xep/xep.h>
@@ -93,20 +94,14 @@ static inline int perf_times_combine(const perf_options_t *options)
 /** 0, or -1 and a sentence in why. Nothing is printed. */
 int perf_options_parse(int argc, char **argv, perf_options_t *options_p, char *why, size_t why_bytes);
 
+/** Says what is wrong with the options: -1. */
+#define perf_refuse(_options, ...) (snprintf((_options)->why, sizeof(_options)->why, __VA_ARGS__), -1)
+
 /** Puts a value of the sweep in its place. */
 void perf_options_sweep(perf_options_t *options, uint32_t at);
 
 /** To stdout. */
 void perf_options_help(void);
-
-/* ---- perf_options_help.c ---- */
-
-/** Says what is wrong with the options, and returns -1. */
-int perf_refuse(perf_options_t *options, const char *format, ...) __attribute__((format(printf, 2, 3)));
-
-/** What --help says before and behind the options. */
-extern const char perf_help_intro[];
-extern const char perf_help_explanation[];
 
 /* ---- perf_options_cluster.c ---- */
 

@@ -61,13 +61,6 @@ static int refuse_pair(perf_options_t *options)
                        allowed);
 }
 
-/* "mxfp8-e5m2" is "mxfp8_e5m2", too. */
-static int is_called(const char *wanted, const char *name)
-{
-    for (; *wanted != '\0' && (*wanted == *name || (*wanted == '-' && *name == '_')); wanted++) name++;
-    return *wanted == *name;
-}
-
 #define QUANT_(_name, _value, _text) {_name, _text},
 
 /* outputs: LogFMT, too. -1, with the names that there are: no such cast. */
@@ -84,7 +77,7 @@ static int find_quant(perf_options_t *options, const char *option, const char *w
         const size_t used = strlen(known);
         if (!outputs && quants[i].quant == XEP_QUANT_LOGFMT) continue;
         *quant_p = quants[i].quant;
-        if (is_called(wanted, quants[i].name)) return 0;
+        if (!strcmp(wanted, quants[i].name)) return 0;
         snprintf(known + used, sizeof known - used, "%s%s", used == 0 ? "" : ", ", quants[i].name);
     }
     return perf_refuse(options, "invalid %s: \"%s\" (%s)", option, wanted, known);
@@ -184,8 +177,9 @@ static int resolve_extras(perf_options_t *options)
         {options->peer &&
              (options->by_expert || options->cached || options->copy_in || several || options->npayloads != 0),
          "--peer cannot be used with rows by expert, --cached, --copy-in, --payloads or --slots above 1"},
-        {options->balance && (options->dtype != XEP_BF16 || options->cuda || options->combine_quant),
-         "--balance cannot be used with other rows than bf16 in host memory"},
+        {options->balance && (options->dtype != XEP_BF16 || options->cuda || options->combine_quant || several ||
+                              !perf_times_dispatch(options)),
+         "--balance cannot be used with other rows than bf16 in host memory, --slots above 1 or --op combine"},
     };
 
     return refuse_conflicts(options, conflicts, sizeof conflicts / sizeof *conflicts);

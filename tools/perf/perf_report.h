@@ -14,6 +14,20 @@ void perf_report(const perf_t *perf);
 /** What a run and a simulated one have in common: the begin of a line. */
 void perf_print_shape(const perf_options_t *options, uint64_t tokens);
 
+/** Bytes an operation moves, all ranks together but for deepep: a rank's average. */
+typedef struct perf_bytes {
+    double logical, dedup, wire, deepep;
+} perf_bytes_t;
+
+void perf_bytes_of(const perf_t *perf, perf_op_t op, perf_bytes_t *bytes_p);
+
+/** How rows of an operation are cast on their way, and the bytes that one has then, with its scales. */
+xep_quant_t perf_quant_of(const perf_t *perf, perf_op_t op);
+size_t perf_row_bytes(const perf_t *perf, perf_op_t op);
+
+/** Rows received by all ranks. */
+uint64_t perf_rows_of(const perf_t *perf);
+
 /* ---- perf_report_json.c ---- */
 
 /* The result for programs, in a file. */
@@ -30,26 +44,5 @@ int perf_json_file(const perf_options_t *options, const char *how, int (*write)(
 
 /** Likewise, the result of the run. */
 int perf_json_write(const perf_t *perf);
-
-/* ---- perf_report_bytes.c ---- */
-
-/* What the operations of a routing move. */
-
-/** Bytes an operation moves, all ranks together but for deepep: a rank's average. */
-typedef struct perf_bytes {
-    double logical, dedup, wire, deepep;
-} perf_bytes_t;
-
-void perf_bytes_of(const perf_t *perf, perf_op_t op, perf_bytes_t *bytes_p);
-
-/** How rows of an operation are cast on their way, and the bytes that one has then, with its scales. */
-xep_quant_t perf_quant_of(const perf_t *perf, perf_op_t op);
-size_t perf_row_bytes(const perf_t *perf, perf_op_t op);
-
-/** What the cast loses: the root of the mean square by which channels are off, by that of the channels. 0: no cast. */
-double perf_error_of(const perf_t *perf, perf_op_t op);
-
-/** Rows received by all ranks. */
-uint64_t perf_rows_of(const perf_t *perf);
 
 #endif

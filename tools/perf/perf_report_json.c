@@ -114,8 +114,7 @@ static void write_op(FILE *file, const perf_t *perf, perf_op_t op, const perf_ti
             time->p10, time->median, time->p90, time->p99, time->cpu);
     fprintf(file, "\"gbps\": {\"logical\": %.4f, \"dedup\": %.4f, \"wire\": %.4f, \"deepep\": %.4f}, ",
             bytes.logical / us, bytes.dedup / us, bytes.wire / us, bytes.deepep / us);
-    if (perf_quant_of(perf, op) != XEP_QUANT_NONE)
-        fprintf(file, "\"row_bytes\": %zu, \"error\": %.6f, ", perf_row_bytes(perf, op), perf_error_of(perf, op));
+    if (perf_quant_of(perf, op) != XEP_QUANT_NONE) fprintf(file, "\"row_bytes\": %zu, ", perf_row_bytes(perf, op));
     if (perf->options.split) fprintf(file, "\"send_us\": %.3f, \"receive_us\": %.3f, ", time->send, time->receive);
     if (perf->options.overlap)
         fprintf(file, "\"computed_us\": %.3f, \"overlapped_us\": %.3f, \"hidden_percent\": %.1f, ", time->computed,
@@ -135,22 +134,18 @@ static void write_load(FILE *file, const perf_t *perf)
 {
     const uint32_t nranks = perf->info.nranks, nexperts = perf->routing->params.experts;
     uint64_t *load = oracle_alloc(nexperts * sizeof *load);
-    uint32_t *ranks = oracle_alloc((size_t)nranks * nranks * sizeof *ranks);
-    oracle_traffic_t traffic;
 
     for (uint32_t rank = 0; rank < nranks; rank++) oracle_count_selections(perf->routing, rank, load);
-    oracle_traffic_count(perf->routing, ranks, &traffic);
     fputs("\"load\": {\"experts\": [", file);
     for (uint32_t e = 0; e < nexperts; e++) fprintf(file, "%s%" PRIu64, e ? ", " : "", load[e]);
     fputs("], \"rows\": [", file);
     for (uint32_t from = 0; from < nranks; from++) {
         fputs(from ? ", [" : "[", file);
         for (uint32_t to = 0; to < nranks; to++)
-            fprintf(file, "%s%" PRIu32, to ? ", " : "", ranks[(size_t)from * nranks + to]);
+            fprintf(file, "%s%" PRIu32, to ? ", " : "", perf->rank_rows[(size_t)from * nranks + to]);
         fputc(']', file);
     }
     fputs("]}, ", file);
-    free(ranks);
     free(load);
 }
 
@@ -160,8 +155,8 @@ static void write_load(FILE *file, const perf_t *perf)
  */
 static void write_all(FILE *file, const perf_t *perf)
 {
-    const perf_times_t *times = perf->times;
-    const perf_time_t *dispatch = &times->op[PERF_DISPATCH];
+    const perf_time_t *times = perf->times;
+    const perf_time_t *dispatch = &times[PERF_DISPATCH];
     const char *separator = "";
 
     fputc('{', file);
@@ -177,13 +172,12 @@ static void write_all(FILE *file, const perf_t *perf)
         fprintf(file,
                 "\"pieces\": {\"room\": %" PRIu64 ", \"count\": %" PRIu64
                 ", \"dispatch_us\": %.3f, \"combine_us\": %.3f}, ",
-                perf->pieces->room, perf->pieces->count, times->op[PERF_DISPATCH].pieces,
-                times->op[PERF_COMBINE].pieces);
+                perf->pieces->room, perf->pieces->count, times[PERF_DISPATCH].pieces, times[PERF_COMBINE].pieces);
     fputs("\"ops\": [", file);
     for (perf_op_t op = PERF_DISPATCH; op < PERF_OPS; op++) {
-        if (!times->op[op].timed) continue;
+        if (!times[op].timed) continue;
         fputs(separator, file);
-        write_op(file, perf, op, &times->op[op]);
+        write_op(file, perf, op, &times[op]);
         separator = ", ";
     }
     fputs(perf->options.sweep.count != 0 ? "]}" : "]}\n", file);
@@ -196,24 +190,16 @@ static const char sweep_end[] = "\n]}\n";
  * A sweep is one object in which each point has what a run has. It ends after every point: one that is interrupted
  * leaves what was measured. To a pipe the end comes with the last point: it cannot be taken back there.
  */
-static int write_point(FILE *file, const perf_t *perf)
-{
-    const int is_last = perf->point + 1 == perf->options.sweep.count;
-
-    if (perf->point != 0 && file != stdout && fseek(file, -(long)strlen(sweep_end), SEEK_END) != 0) return -1;
-    if (perf->point == 0) fprintf(file, "{\"sweep\": \"%s\", \"results\": [\n", perf->options.sweep.name);
-    else fputs(",\n", file);
-    write_all(file, perf);
-    if (is_last || file != stdout) fputs(sweep_end, file);
-    return 0;
-}
-
 static int write_result(FILE *file, const void *arg)
 {
     const perf_t *perf = arg;
+    const int sweeps = perf->options.sweep.count != 0, is_last = perf->point + 1 == perf->options.sweep.count;
 
-    if (perf->options.sweep.count != 0) return write_point(file, perf);
+    if (perf->point != 0 && file != stdout && fseek(file, -(long)strlen(sweep_end), SEEK_END) != 0) return -1;
+    if (perf->point != 0) fputs(",\n", file);
+    else if (sweeps) fprintf(file, "{\"sweep\": \"%s\", \"results\": [\n", perf->options.sweep.name);
     write_all(file, perf);
+    if (sweeps && (is_last || file != stdout)) fputs(sweep_end, file);
     return 0;
 }
 

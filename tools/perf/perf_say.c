@@ -8,13 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "oracle_alloc.h"
 #include "perf_machine.h"
 
-enum { COMPLAINT_BYTES = 512, PROGRESS_NS = 200 * 1000 * 1000 };
-static const uint64_t LINE_NS = UINT64_C(10) * 1000 * 1000 * 1000; /* where it cannot be rewritten */
+enum { COMPLAINT_BYTES = 512 };
+static const uint64_t PROGRESS_NS = UINT64_C(10) * 1000 * 1000 * 1000;
 
 /* For what is said before there is a group, so that it is said once: by PMIx, Open MPI, Slurm and torchrun. */
 int perf_launch_rank(void)
@@ -41,13 +40,6 @@ void perf_say(const perf_t *perf, const char *format, ...)
     fputc('\n', stderr);
 }
 
-/* Errors that every rank gets, or gets because another one failed. */
-static int is_shared(xep_status_t status)
-{
-    return status == XEP_ERR_OVERFLOW || status == XEP_ERR_MISMATCH || status == XEP_ERR_TIMEOUT ||
-           status == XEP_ERR_PEER || status == XEP_ERR_ABORTED;
-}
-
 /* Time for rank 0 to print its sentence: the first rank that ends makes many launchers kill the others. */
 void perf_leave_word(void)
 {
@@ -64,14 +56,16 @@ static _Noreturn void end(perf_t *perf, int exit_status)
 }
 
 /*
- * An error that all get is told by rank 0; one that is this rank's own by itself. The abort then ends the waits of the
- * others.
+ * An error that all get, by themselves or because another one failed, is told by rank 0; one that is this rank's own by
+ * itself. The abort then ends the waits of the others.
  */
 void perf_must(perf_t *perf, xep_status_t status)
 {
+    const int is_shared = status == XEP_ERR_OVERFLOW || status == XEP_ERR_MISMATCH || status == XEP_ERR_TIMEOUT ||
+                          status == XEP_ERR_PEER || status == XEP_ERR_ABORTED;
+
     if (status == XEP_OK) return;
-    perf_progress_end(perf);
-    if (perf->info.rank == 0 || !is_shared(status))
+    if (perf->info.rank == 0 || !is_shared)
         fprintf(stderr, "xep_perf: rank %" PRIu32 ": %s: %s\n", perf->info.rank, xep_status_text(status),
                 xep_last_error());
     else perf_leave_word();
@@ -97,7 +91,6 @@ static int is_complained(perf_t *perf, const char *complaint)
     all = perf_gather(perf, own, sizeof own);
     while (rank < perf->info.nranks && !all[rank * sizeof own]) rank++;
     const int complained = rank < perf->info.nranks;
-    if (complained) perf_progress_end(perf);
     if (complained) perf_say(perf, "%s", all + rank * sizeof own);
     free(all);
     return complained;
@@ -116,23 +109,15 @@ void perf_fail_if(perf_t *perf, const char *complaint, const char **result_p)
     end(perf, PERF_EXIT_FAILED);
 }
 
-/* A few times a second: what is measured must not wait for a terminal. A launcher's pipe gets a line now and then. */
+/* Not rewritten in place on a terminal, as a launcher that labels lines shows nothing before their end. */
 void perf_progress(perf_t *perf, const char *what, uint64_t done, uint64_t all)
 {
-    const int on_terminal = isatty(STDERR_FILENO);
-    const uint64_t now = perf_clock_ns();
+    const uint64_t now = perf_clock_ns(CLOCK_MONOTONIC);
 
-    if (!on_terminal && perf->progress_ns == 0) perf->progress_ns = now;
-    if (perf->info.rank != 0 || now - perf->progress_ns < (on_terminal ? PROGRESS_NS : LINE_NS)) return;
+    if (perf->progress_ns == 0) perf->progress_ns = now;
+    if (now - perf->progress_ns < PROGRESS_NS) return;
     perf->progress_ns = now;
-    fprintf(stderr, "%s%s%s %" PRIu64 " of %" PRIu64 "%s", on_terminal ? "\r" : "", perf->progress_of, what, done, all,
-            on_terminal ? "\033[K" : "\n");
-}
-
-void perf_progress_end(perf_t *perf)
-{
-    if (perf->info.rank == 0 && perf->progress_ns && isatty(STDERR_FILENO)) fprintf(stderr, "\r\033[K");
-    perf->progress_ns = 0;
+    perf_say(perf, "%s%s %" PRIu64 " of %" PRIu64, perf->progress_of, what, done, all);
 }
 
 void perf_compared(perf_t *perf, const char *what, const oracle_difference_t *difference)

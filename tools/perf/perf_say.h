@@ -30,9 +30,8 @@ void perf_fail_if(perf_t *perf, const char *complaint, const char **result_p);
 /** Likewise if some rank has a difference. Collective. */
 void perf_compared(perf_t *perf, const char *what, const oracle_difference_t *difference);
 
-/** A line on a terminal, rewritten; elsewhere one every ten seconds. Done of all. */
+/** A line every ten seconds, which says how many are done of all. */
 void perf_progress(perf_t *perf, const char *what, uint64_t done, uint64_t all);
-void perf_progress_end(perf_t *perf);
 
 /** The rank the launcher gave, before there is a group; -1: not known. */
 int perf_launch_rank(void);

@@ -17,7 +17,6 @@
 #include "perf_machine.h"
 #include "perf_ops.h"
 #include "perf_say.h"
-#include "perf_time.h"
 
 /* ---- where the ranks are ------------------------------------------------------------ */
 
@@ -77,6 +76,7 @@ static void lay_out(perf_t *perf)
     /* not in one place: sums that go past the caches would leave it cold for those that do not */
     for (int streaming = 0; streaming < 2; streaming++) {
         perf->limit_sums[streaming] = carve(perf, tokens * perf->sum_bytes);
+        perf->limit_rows[streaming] = carve(perf, perf_limit_taken_bytes(perf));
         if (perf->options.peer) perf->peer_sums[streaming] = carve(perf, tokens * perf->sum_bytes);
     }
     perf->area = carve(perf, area_bytes(perf));
@@ -132,7 +132,6 @@ static int make_routing(perf_t *perf, uint64_t seed, uint64_t tokens, char *why,
     perf->routing = NULL;
     if (oracle_routing_create(&params, &perf->routing, why, why_bytes)) return -1;
     perf->shape.routing = perf->routing;
-    perf->shape.payload = seed;
     perf->shape.room = perf->routing->tokens ? perf->routing->tokens : 1;
     perf->tokens = perf->routing->tokens_of[perf->info.rank];
     return 0;
@@ -144,12 +143,11 @@ static void count_rows(perf_t *perf)
     const uint32_t nranks = perf->info.nranks;
     const int by_expert = perf->options.by_expert;
     const uint64_t most_copies = perf->options.topk < nranks || by_expert ? perf->options.topk : nranks;
-    uint32_t *rank_rows = oracle_alloc((size_t)nranks * nranks * sizeof *rank_rows);
 
-    oracle_traffic_count(perf->routing, rank_rows, &perf->traffic);
+    oracle_traffic_count(perf->routing, perf->rank_rows, &perf->traffic);
     perf->recv_rows = perf->traffic.most_rows;
     perf->sent_rows = 0;
-    for (uint32_t to = 0; to < nranks; to++) perf->sent_rows += rank_rows[(size_t)perf->info.rank * nranks + to];
+    for (uint32_t to = 0; to < nranks; to++) perf->sent_rows += perf->rank_rows[(size_t)perf->info.rank * nranks + to];
     if (by_expert) {
         perf->recv_rows = perf->traffic.most_selections;
         perf->sent_rows = perf->tokens * most_copies;
@@ -158,7 +156,6 @@ static void count_rows(perf_t *perf)
         perf->recv_rows = nranks * perf->routing->tokens * (by_expert ? most_copies : 1);
         perf->sent_rows = perf->tokens * most_copies;
     }
-    free(rank_rows);
 }
 
 void perf_buffer_params(const perf_t *perf, int in_pieces, xep_buffer_params_t *params_p)
@@ -212,7 +209,7 @@ static xep_status_t need_of(perf_t *perf, uint64_t budget, uint64_t *bytes_p)
     if (*bytes_p > budget) return XEP_OK;
     count_rows(perf);
     lay_out(perf);
-    *bytes_p = perf->memory.bytes + perf_packets_bytes(perf);
+    *bytes_p = perf->memory.bytes + perf_limit_bytes(perf);
     status = add_buffer(perf, 0, bytes_p);
     return status != XEP_OK || perf->options.recv_rows == 0 ? status : add_buffer(perf, 1, bytes_p);
 }
@@ -295,10 +292,14 @@ static void open_buffer(perf_t *perf)
 }
 
 /* All inputs of a rank are functions of the seed, so no rank has to send its data to those that check it. */
-static void fill_inputs(perf_t *perf)
+void perf_fill_inputs(perf_t *perf, uint64_t payload)
 {
+    perf->shape.payload = payload;
     oracle_fill_inputs(&perf->shape, perf->info.rank, perf->x, perf->idx, perf->weights, perf->scales);
-    perf_fill_payloads(perf);
+    for (uint32_t i = 0; i < perf->shape.npayloads; i++)
+        for (uint64_t token = 0; token < perf->tokens; token++)
+            oracle_fill_payload(&perf->shape, i, perf->info.rank, token,
+                                (char *)perf->payloads[i].data + token * perf->payloads[i].bytes);
     perf_put_inputs(perf);
 }
 
@@ -309,14 +310,7 @@ void perf_reseed(perf_t *perf, uint64_t seed)
     const int ret = make_routing(perf, seed, perf->routing->tokens, why, sizeof why);
 
     perf_stop_if(perf, ret ? why : NULL, PERF_EXIT_FAILED);
-    fill_inputs(perf);
-}
-
-/* By rank 0, which has made the routing of all, when all have read theirs. NULL or a complaint. */
-static const char *record_routing(const perf_t *perf, char *why, size_t why_bytes)
-{
-    if (perf->options.record == NULL || perf->info.rank != 0) return NULL;
-    return oracle_routing_write(perf->routing, perf->options.record, why, why_bytes) ? why : NULL;
+    perf_fill_inputs(perf, seed);
 }
 
 /* In the order in which each needs what came before. */
@@ -326,14 +320,17 @@ void perf_setup(perf_t *perf)
 
     find_machines(perf);
     set_types(perf);
+    perf->rank_rows = oracle_alloc((size_t)perf->info.nranks * perf->info.nranks * sizeof *perf->rank_rows);
     choose_shape(perf);
-    perf_stop_if(perf, record_routing(perf, text, sizeof text), PERF_EXIT_FAILED);
+    /* by rank 0, which has made the routing of all, when all have read theirs */
+    const int fails = perf->options.record != NULL && perf->info.rank == 0 &&
+                      oracle_routing_write(perf->routing, perf->options.record, text, sizeof text);
+    perf_stop_if(perf, fails ? text : NULL, PERF_EXIT_FAILED);
     perf_stop_if(perf, map_memory(perf), PERF_EXIT_FAILED);
     perf_cuda_open(perf);
-    fill_inputs(perf);
+    perf_fill_inputs(perf, perf->options.seed);
     perf->handle = oracle_alloc(perf->options.slots * sizeof *perf->handle);
     perf->request = oracle_alloc(perf->options.slots * sizeof *perf->request);
-    perf_waits_open(perf);
     open_buffer(perf);
 }
 
@@ -342,9 +339,11 @@ void perf_teardown(perf_t *perf)
     xep_buffer_destroy(perf->buffer);
     free(perf->handle);
     free(perf->request);
+    free(perf->rank_rows);
     free(perf->encoded_from);
     free(perf->nodes);
-    perf_waits_close(perf);
+    free(perf->wait_ns);
+    free(perf->waits);
     perf_peer_close(perf->peer);
     perf_cuda_close(perf);
     if (perf->memory.base != NULL) munmap(perf->memory.base, perf->memory.bytes);

@@ -20,10 +20,7 @@ typedef struct perf_placement {
     int is_even;        /* XEP_BALANCE_EVEN */
 } perf_placement_t;
 
-enum { PERF_PLACEMENTS = 9 };
-extern const perf_placement_t perf_placements[PERF_PLACEMENTS];
-
-/** Chooses the rank of each selection. */
+/** Who serves which selections. */
 typedef struct perf_placer {
     xep_instances_t instances;
     xep_planner_t planner;
@@ -36,9 +33,8 @@ typedef struct perf_placer {
 void perf_placer_open(const oracle_routing_t *routing, const perf_placement_t *placement, perf_placer_t *placer);
 void perf_placer_close(perf_placer_t *placer);
 
-/** Ranks in turn, from 0; then of each of a rank's selections: the rank that serves it. */
+/** Ranks in turn, from 0; xep_plan_pick() then says who serves each of its selections. */
 void perf_placer_begin(perf_placer_t *placer, uint32_t source);
-uint32_t perf_placer_pick(perf_placer_t *placer, uint32_t expert);
 
 /* ---- perf_simulate.c ---- */
 
@@ -51,47 +47,32 @@ typedef struct perf_forecast {
     xep_cost_time_t time;
 } perf_forecast_t;
 
-enum { PERF_FORECASTS = XEP_COST_PATHS * XEP_COST_OPERATIONS };
-
 typedef struct perf_simulation {
     const perf_options_t *options;
-    const oracle_routing_t *routing;
+    oracle_routing_t *routing;
     const xep_plugin_t *mode;
-    perf_placer_t *placer; /* NULL: selections go to the owners */
+    int is_placed; /* by the placer; 0: selections go to the owners */
+    perf_placer_t placer;
     oracle_shape_t rows;
     xep_shape_t shape;
     xep_cost_map_t map;
-    double mean_rows, most_rows;              /* that a rank receives */
-    perf_forecast_t forecast[PERF_FORECASTS]; /* perf_forecast() */
-    double seconds[XEP_COST_PATHS];           /* of a dispatch and its combine: a layer of a model has one of each */
-    uint64_t memory[XEP_COST_PATHS];          /* bytes that the mode shares, the same of each rank */
-    uint64_t pass_rows;                       /* by nodes: that there is room for while they pass */
+    uint32_t *node, *node_ranks, *first_expert, *words; /* of shape and map */
+    double mean_rows, most_rows;                        /* that a rank receives */
+    perf_forecast_t forecast[XEP_COST_PATHS][XEP_COST_OPERATIONS];
+    double seconds[XEP_COST_PATHS];  /* of a dispatch and its combine: a layer of a model has one of each */
+    uint64_t memory[XEP_COST_PATHS]; /* bytes that the mode shares, the same of each rank */
+    uint64_t pass_rows;              /* by nodes: that there is room for while they pass */
     xep_cost_path_t chosen;
 } perf_simulation_t;
 
-static inline const perf_forecast_t *perf_forecast(const perf_simulation_t *simulation, xep_cost_path_t path,
-                                                   xep_cost_operation_t operation)
-{
-    return &simulation->forecast[path * XEP_COST_OPERATIONS + operation];
-}
+/** Ends the process where something is wrong. placement NULL: the owners of the options. */
+void perf_simulate(const perf_options_t *options, const perf_placement_t *placement, perf_simulation_t *simulation_p);
+void perf_simulation_end(perf_simulation_t *simulation);
 
-/** Takes the result; returns the exit status of xep_perf. */
-typedef int (*perf_simulated_fn)(void *arg, const perf_simulation_t *simulation);
+/* ---- perf_simulate_report.c: simulates, and prints a table for people, JSON for programs ---- */
 
-/** What report returns; ends the process where something is wrong. placement NULL: the owners of the options. */
-int perf_simulate(const perf_options_t *options, const perf_placement_t *placement, perf_simulated_fn report,
-                  void *arg);
-
-/* ---- perf_simulate_report.c ---- */
-
-/* What --simulate prints: a table for people, JSON for programs. */
-
-/** The exit status of xep_perf. */
-int perf_forecast_report(void *arg, const perf_simulation_t *simulation);
-
-/* ---- perf_simulate_placements.c ---- */
-
-/** --placement: simulates one placement after the other and prints a line for each. The exit status of xep_perf. */
-int perf_compare_placements(const perf_options_t *options);
+/** One job; one placement after the other. The exit status of xep_perf. */
+int perf_report_simulation(const perf_options_t *options);
+int perf_report_placements(const perf_options_t *options);
 
 #endif

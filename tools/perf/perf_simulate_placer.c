@@ -7,18 +7,6 @@
 
 #include "oracle_alloc.h"
 
-const perf_placement_t perf_placements[PERF_PLACEMENTS] = {
-    {.name = "blocks", .owners = "block"},
-    {.name = "greedy", .owners = "greedy"},
-    {.name = "1 replica", .owners = "block", .replicas = 1},
-    {.name = "8 replicas", .owners = "block", .replicas = 8},
-    {.name = "16 replicas", .owners = "block", .replicas = 16},
-    {.name = "32 replicas", .owners = "block", .replicas = 32},
-    {.name = "64 replicas", .owners = "block", .replicas = 64},
-    {.name = "64, greedy", .owners = "greedy", .replicas = 64},
-    {.name = "even", .owners = "block", .is_even = 1},
-};
-
 static void count_selections(const oracle_routing_t *routing, perf_placer_t *placer)
 {
     const uint32_t experts = routing->params.experts;
@@ -159,9 +147,4 @@ void perf_placer_begin(perf_placer_t *placer, uint32_t source)
     for (uint32_t e = 0; e < placer->planner.experts; e++)
         if (placer->rows[source][e] != 0)
             placer->before[e] += xep_plan_begin(&placer->planner, placer->rows, e, source, placer->before[e]);
-}
-
-uint32_t perf_placer_pick(perf_placer_t *placer, uint32_t expert)
-{
-    return xep_plan_pick(&placer->planner, expert)->rank;
 }

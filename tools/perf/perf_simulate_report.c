@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "perf.h"
 #include "perf_report.h"
 
 static const char *const path_names[] = {[XEP_COST_FLAT] = "flat", [XEP_COST_NODES] = "nodes"};
@@ -59,8 +58,8 @@ static void print_loads(const perf_simulation_t *simulation)
            "rows out", "MB out", "MB in", "messages");
     for (xep_cost_path_t path = XEP_COST_FLAT; path < XEP_COST_PATHS; path++)
         for (xep_cost_operation_t operation = XEP_COST_DISPATCH; operation < XEP_COST_OPERATIONS; operation++) {
-            print_load(path, operation, "mean", &perf_forecast(simulation, path, operation)->mean);
-            print_load(path, operation, "most", &perf_forecast(simulation, path, operation)->most);
+            print_load(path, operation, "mean", &simulation->forecast[path][operation].mean);
+            print_load(path, operation, "most", &simulation->forecast[path][operation].most);
         }
 }
 
@@ -74,7 +73,7 @@ static void print_times(const perf_simulation_t *simulation)
            "rounds us", "node");
     for (xep_cost_path_t path = XEP_COST_FLAT; path < XEP_COST_PATHS; path++)
         for (xep_cost_operation_t operation = XEP_COST_DISPATCH; operation < XEP_COST_OPERATIONS; operation++) {
-            const xep_cost_time_t *time = &perf_forecast(simulation, path, operation)->time;
+            const xep_cost_time_t *time = &simulation->forecast[path][operation].time;
             printf("%-6s %-9s %12.1f %12.1f %12.1f %12.1f %12.1f %6" PRIu32 "\n", path_names[path], op_names[operation],
                    time->seconds * 1e6, time->network * 1e6, time->memory * 1e6, time->passed * 1e6, time->rounds * 1e6,
                    time->node);
@@ -87,8 +86,8 @@ static void print_end(const perf_simulation_t *simulation)
     for (xep_cost_path_t path = XEP_COST_FLAT; path < XEP_COST_PATHS; path++) {
         printf(
             "%-6s %.3f GB over the network for a dispatch of all ranks, %.3f for a combine; a rank shares %.1f MiB\n",
-            path_names[path], perf_forecast(simulation, path, XEP_COST_DISPATCH)->network_bytes / 1e9,
-            perf_forecast(simulation, path, XEP_COST_COMBINE)->network_bytes / 1e9,
+            path_names[path], simulation->forecast[path][XEP_COST_DISPATCH].network_bytes / 1e9,
+            simulation->forecast[path][XEP_COST_COMBINE].network_bytes / 1e9,
             (double)simulation->memory[path] / (1 << 20));
     }
     printf("path: %s (dispatch and combine: flat %.1f us, nodes %.1f us)\n", path_names[simulation->chosen],
@@ -111,7 +110,7 @@ static void write_load(FILE *file, const char *whose, const xep_cost_load_t *loa
 static void write_op(FILE *file, const perf_simulation_t *simulation, xep_cost_path_t path,
                      xep_cost_operation_t operation)
 {
-    const perf_forecast_t *forecast = perf_forecast(simulation, path, operation);
+    const perf_forecast_t *forecast = &simulation->forecast[path][operation];
     const xep_cost_time_t *time = &forecast->time;
 
     fprintf(file, "{\"op\": \"%s\", ", op_names[operation]);
@@ -156,18 +155,122 @@ static int write_json(FILE *file, const void *arg)
     return fputs("]}\n", file) < 0;
 }
 
-/* Called by one process alone. With --json - stdout is JSON and nothing else, so the table is left out. */
-int perf_forecast_report(void *arg, const perf_simulation_t *simulation)
+/* With --json - stdout is JSON and nothing else, so the table is left out. */
+static int has_table(const perf_options_t *options)
 {
-    (void)arg;
-    const char *json = simulation->options->json;
+    return options->json == NULL || strcmp(options->json, "-") != 0;
+}
 
-    if (json == NULL || strcmp(json, "-")) {
-        print_head(simulation);
-        print_loads(simulation);
-        print_times(simulation);
-        print_end(simulation);
+int perf_report_simulation(const perf_options_t *options)
+{
+    perf_simulation_t simulation;
+
+    perf_simulate(options, NULL, &simulation);
+    if (has_table(options)) {
+        print_head(&simulation);
+        print_loads(&simulation);
+        print_times(&simulation);
+        print_end(&simulation);
         fflush(stdout);
     }
-    return perf_json_file(simulation->options, "w", write_json, simulation);
+    const int ret = perf_json_file(options, "w", write_json, &simulation);
+    perf_simulation_end(&simulation);
+    return ret;
+}
+
+/* ---- placements ---- */
+
+static const perf_placement_t placements[] = {
+    {.name = "blocks", .owners = "block"},
+    {.name = "greedy", .owners = "greedy"},
+    {.name = "1 replica", .owners = "block", .replicas = 1},
+    {.name = "8 replicas", .owners = "block", .replicas = 8},
+    {.name = "16 replicas", .owners = "block", .replicas = 16},
+    {.name = "32 replicas", .owners = "block", .replicas = 32},
+    {.name = "64 replicas", .owners = "block", .replicas = 64},
+    {.name = "64, greedy", .owners = "greedy", .replicas = 64},
+    {.name = "even", .owners = "block", .is_even = 1},
+};
+
+enum { PLACEMENTS = sizeof placements / sizeof *placements };
+
+/** What is known of each placement, on the path that takes less time. */
+typedef struct placed {
+    double imbalance;            /* of selections */
+    double mean_rows, most_rows; /* of a rank */
+    double network_bytes;        /* of all ranks, for a dispatch and its combine */
+    double most_bytes;           /* in by the network, of the rank with most, for a dispatch */
+    double us;
+} placed_t;
+
+typedef struct comparison {
+    const perf_options_t *options;
+    placed_t placed[PLACEMENTS];
+} comparison_t;
+
+static placed_t place(const perf_options_t *options, const perf_placement_t *placement)
+{
+    perf_simulation_t simulation;
+
+    perf_simulate(options, placement, &simulation);
+    const xep_planner_t *planner = &simulation.placer.planner;
+    const perf_forecast_t *chosen = simulation.forecast[simulation.chosen];
+    const placed_t placed = {.imbalance = planner->selections == 0 ? 0
+                                                                   : (double)planner->most_after * planner->nranks /
+                                                                         (double)planner->selections,
+                             .mean_rows = simulation.mean_rows,
+                             .most_rows = simulation.most_rows,
+                             .network_bytes =
+                                 chosen[XEP_COST_DISPATCH].network_bytes + chosen[XEP_COST_COMBINE].network_bytes,
+                             .most_bytes = chosen[XEP_COST_DISPATCH].most.came_bytes,
+                             .us = simulation.seconds[simulation.chosen] * 1e6};
+    perf_simulation_end(&simulation);
+    return placed;
+}
+
+static void print_placements(const comparison_t *all)
+{
+    const perf_options_t *options = all->options;
+
+    printf("xep %s, simulated: %" PRIu32 " ranks, top %" PRIu64 " of %" PRIu64 " experts, routing %s\n",
+           xep_version_string(), options->cluster.nranks, options->topk, options->experts, options->routing);
+    printf("%-12s %10s %10s %10s %12s %12s %12s\n", "placement", "imbalance", "rows mean", "rows most", "MB in, most",
+           "network GB", "us");
+    for (int i = 0; i < PLACEMENTS; i++) {
+        const placed_t *placed = &all->placed[i];
+        printf("%-12s %10.3f %10.0f %10.0f %12.2f %12.3f %12.1f\n", placements[i].name, placed->imbalance,
+               placed->mean_rows, placed->most_rows, placed->most_bytes / 1e6, placed->network_bytes / 1e9, placed->us);
+    }
+    fflush(stdout);
+}
+
+static int write_placements(FILE *file, const void *arg)
+{
+    const comparison_t *all = arg;
+    const perf_options_t *options = all->options;
+
+    fprintf(file,
+            "{\"version\": \"%s\", \"ranks\": %" PRIu32 ", \"topk\": %" PRIu64 ", \"experts\": %" PRIu64
+            ", \"tokens\": %" PRIu64 ", \"hidden\": %" PRIu64 ", \"mode\": \"%s\", \"seed\": %" PRIu64
+            ", \"placements\": [",
+            xep_version_string(), options->cluster.nranks, options->topk, options->experts, options->tokens,
+            options->hidden, options->mode, options->seed);
+    for (int i = 0; i < PLACEMENTS; i++) {
+        const placed_t *placed = &all->placed[i];
+        fprintf(file,
+                "%s{\"name\": \"%s\", \"imbalance\": %.17g, \"rows\": {\"mean\": %.17g, \"most\": %.0f}, "
+                "\"most_bytes\": %.17g, \"network_bytes\": %.17g, \"us\": %.3f}",
+                i == 0 ? "" : ", ", placements[i].name, placed->imbalance, placed->mean_rows, placed->most_rows,
+                placed->most_bytes, placed->network_bytes, placed->us);
+    }
+    return fputs("]}\n", file) < 0;
+}
+
+int perf_report_placements(const perf_options_t *options)
+{
+    comparison_t all = {.options = options};
+
+    for (int i = 0; i < PLACEMENTS; i++) all.placed[i] = place(options, &placements[i]);
+    if (has_table(options)) print_placements(&all);
+    return perf_json_file(options, "w", write_placements, &all);
 }

@@ -9,6 +9,10 @@
 
 #include "perf_time.h"
 
+#include <stdlib.h>
+#include <string.h>
+
+#include "oracle_alloc.h"
 #include "perf_by_hand.h"
 #include "perf_machine.h"
 #include "perf_ops.h"
@@ -28,6 +32,8 @@ enum {
     IN_PLACE,
     IN_PLACE_READ,
     PIECES,
+    LAYER,
+    LAYER_EVEN,
     WAYS,
     STEPS = WAYS * PERF_OPS
 };
@@ -60,15 +66,24 @@ static const way_t ways[WAYS] = {
                        .release = perf_release,
                        .in_place = 1},
     [PIECES] = {.dispatch = perf_pieces_dispatch,
-                .experts = perf_pieces_experts,
-                .combine = perf_pieces_combine,
-                .release = perf_pieces_release},
+                .experts = perf_experts,
+                .combine = perf_combine,
+                .release = perf_release},
+    [LAYER] = {.dispatch = perf_layer_at_owners},
+    [LAYER_EVEN] = {.dispatch = perf_layer_even},
 };
+
+/** One step of one rank in one iteration, in ns. */
+typedef struct sample {
+    uint64_t begin, sent, end, cpu, device;
+} sample_t;
 
 typedef struct timing {
     perf_t *perf;
-    perf_samples_t samples;
     uint64_t rounds; /* of the compute kernel that take --overlap */
+    sample_t *own;   /* [STEPS][iters] of this rank */
+    sample_t *all;   /* [R][STEPS][iters], as an allgather leaves them */
+    double *values;  /* [iters] scratch: what is sorted */
 } timing_t;
 
 /* All ranks have the same options, so they leave out the same ways. */
@@ -83,7 +98,9 @@ static int is_timed(const perf_options_t *options, uint32_t way)
                              [READ] = options->in_place,
                              [IN_PLACE] = options->in_place,
                              [IN_PLACE_READ] = options->in_place,
-                             [PIECES] = options->recv_rows != 0};
+                             [PIECES] = options->recv_rows != 0,
+                             [LAYER] = options->balance != 0,
+                             [LAYER_EVEN] = options->balance != 0};
 
     return asked[way];
 }
@@ -97,19 +114,19 @@ static int is_timed(const perf_options_t *options, uint32_t way)
 static void run_timed(timing_t *timing, uint32_t way, perf_op_t op, int64_t iter)
 {
     perf_t *perf = timing->perf;
-    perf_sample_t sample;
+    sample_t sample;
 
     perf_must(perf, xep_group_barrier(perf->group));
-    perf_waits_begin(perf);
-    sample.cpu = perf_clock_cpu_ns();
-    sample.begin = perf_clock_ns();
+    if (perf->wait_ns != NULL) memset(perf->wait_ns, 0, perf->info.nranks * sizeof *perf->wait_ns);
+    sample.cpu = perf_clock_ns(CLOCK_PROCESS_CPUTIME_ID);
+    sample.begin = perf_clock_ns(CLOCK_MONOTONIC);
     if (op == PERF_DISPATCH) ways[way].dispatch(perf);
     else ways[way].combine(perf);
-    sample.end = perf_clock_ns();
+    sample.end = perf_clock_ns(CLOCK_MONOTONIC);
     sample.sent = perf->sent_ns;
     sample.device = perf->device_ns;
-    sample.cpu = perf_clock_cpu_ns() - sample.cpu;
-    if (iter >= 0) *perf_sample_at(&timing->samples, way * PERF_OPS + op, (uint64_t)iter) = sample;
+    sample.cpu = perf_clock_ns(CLOCK_PROCESS_CPUTIME_ID) - sample.cpu;
+    if (iter >= 0) timing->own[(way * PERF_OPS + op) * perf->options.iters + (uint64_t)iter] = sample;
     if (iter >= 0 && way == OPS) perf_waits_book(perf, op);
     perf_must(perf, xep_group_barrier(perf->group));
 }
@@ -156,41 +173,93 @@ static void run_all(timing_t *timing)
         perf_progress(perf, "iteration", at + 1, all);
         run_iteration(timing, at);
     }
-    perf_progress_end(perf);
     xep_handle_release(perf->base);
     perf->base = NULL;
-    perf_samples_gather(&timing->samples);
+    timing->all = perf_gather(perf, timing->own, STEPS * perf->options.iters * sizeof *timing->own);
 }
 
 /* ---- reckoning -------------------------------------------------------------------- */
+
+/**
+ * A figure of one iteration of a step: from the first begin to the last end, or of the slowest where clocks differ; the
+ * slowest rank's send phase, and receive phase; the longest that any rank's device has counted; processor time of all
+ * ranks together: waiting by spinning counts, as the core is not there for anything else.
+ */
+typedef enum { SPAN, SEND, RECEIVE, DEVICE, CPU } figure_t;
+
+/*
+ * Of one iteration, in us. With one clock for all ranks a span is from the first that began to the last that ended;
+ * else of the longest of them, as times of several hosts cannot be compared. Of the others only times of one rank are
+ * subtracted from one another.
+ */
+static double value_of(const timing_t *timing, uint32_t step, uint64_t iter, figure_t figure)
+{
+    uint64_t begin = UINT64_MAX, end = 0, longest = 0, sum = 0;
+
+    for (uint32_t rank = 0; rank < timing->perf->info.nranks; rank++) {
+        const sample_t *sample = &timing->all[((uint64_t)rank * STEPS + step) * timing->perf->options.iters + iter];
+        const uint64_t values[] = {[SPAN] = sample->end - sample->begin,
+                                   [SEND] = sample->sent - sample->begin,
+                                   [RECEIVE] = sample->end - sample->sent,
+                                   [DEVICE] = sample->device,
+                                   [CPU] = sample->cpu};
+        if (sample->begin < begin) begin = sample->begin;
+        if (sample->end > end) end = sample->end;
+        if (values[figure] > longest) longest = values[figure];
+        sum += values[figure];
+    }
+    if (figure == SPAN && timing->perf->one_clock) longest = end - begin;
+    return (double)(figure == CPU ? sum : longest) / 1e3;
+}
+
+static int compare_values(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* A value that was measured, none between two: of 20 iterations p99 is the slowest. */
+static double percentile(timing_t *timing, uint32_t step, figure_t figure, uint64_t percent)
+{
+    const uint64_t iters = timing->perf->options.iters;
+
+    for (uint64_t iter = 0; iter < iters; iter++) timing->values[iter] = value_of(timing, step, iter, figure);
+    qsort(timing->values, iters, sizeof *timing->values, compare_values);
+    return timing->values[iters * percent / 100];
+}
 
 /** A field of perf_time_t that is a percentile of what a way took. */
 typedef struct reckoned {
     size_t offset;
     uint32_t way;
-    perf_figure_t figure;
+    figure_t figure;
     uint64_t percent;
 } reckoned_t;
 
 #define AT(_field) offsetof(perf_time_t, _field)
 
 static const reckoned_t reckoned[] = {
-    {AT(p10), OPS, PERF_SPAN, 10},
-    {AT(median), OPS, PERF_SPAN, 50},
-    {AT(p90), OPS, PERF_SPAN, 90},
-    {AT(p99), OPS, PERF_SPAN, 99},
-    {AT(cpu), OPS, PERF_CPU, 50},
-    {AT(device), OPS, PERF_DEVICE, 50},
-    {AT(send), OPS, PERF_SEND, 50},
-    {AT(receive), OPS, PERF_RECEIVE, 50},
-    {AT(overlapped), OVERLAP, PERF_SPAN, 50},
-    {AT(read), READ, PERF_SPAN, 50},
-    {AT(read_cpu), READ, PERF_CPU, 50},
-    {AT(in_place), IN_PLACE, PERF_SPAN, 50},
-    {AT(in_place_cpu), IN_PLACE, PERF_CPU, 50},
-    {AT(in_place_read), IN_PLACE_READ, PERF_SPAN, 50},
-    {AT(in_place_read_cpu), IN_PLACE_READ, PERF_CPU, 50},
-    {AT(pieces), PIECES, PERF_SPAN, 50},
+    {AT(p10), OPS, SPAN, 10},
+    {AT(median), OPS, SPAN, 50},
+    {AT(p90), OPS, SPAN, 90},
+    {AT(p99), OPS, SPAN, 99},
+    {AT(cpu), OPS, CPU, 50},
+    {AT(device), OPS, DEVICE, 50},
+    {AT(send), OPS, SEND, 50},
+    {AT(receive), OPS, RECEIVE, 50},
+    {AT(overlapped), OVERLAP, SPAN, 50},
+    {AT(read), READ, SPAN, 50},
+    {AT(read_cpu), READ, CPU, 50},
+    {AT(in_place), IN_PLACE, SPAN, 50},
+    {AT(in_place_cpu), IN_PLACE, CPU, 50},
+    {AT(in_place_read), IN_PLACE_READ, SPAN, 50},
+    {AT(in_place_read_cpu), IN_PLACE_READ, CPU, 50},
+    {AT(pieces), PIECES, SPAN, 50},
+    {AT(layer[0]), LAYER, SPAN, 50},
+    {AT(layer[1]), LAYER_EVEN, SPAN, 50},
+    {AT(experts[0]), LAYER, DEVICE, 50},
+    {AT(experts[1]), LAYER_EVEN, DEVICE, 50},
 };
 
 /* The faster of the two ways to store is the limit, and the peer, whichever it is on this machine. */
@@ -198,12 +267,12 @@ static void reckon_better(timing_t *timing, perf_op_t op, uint32_t way, uint32_t
                           double *cpu_p)
 {
     const uint32_t cached = way * PERF_OPS + op, streaming = other * PERF_OPS + op;
-    const double with_cached = perf_samples_percentile(&timing->samples, cached, PERF_SPAN, percent);
-    const double with_streaming = perf_samples_percentile(&timing->samples, streaming, PERF_SPAN, percent);
+    const double with_cached = percentile(timing, cached, SPAN, percent);
+    const double with_streaming = percentile(timing, streaming, SPAN, percent);
     const int is_cached = with_cached < with_streaming;
 
     *us_p = is_cached ? with_cached : with_streaming;
-    *cpu_p = perf_samples_percentile(&timing->samples, is_cached ? cached : streaming, PERF_CPU, percent);
+    *cpu_p = percentile(timing, is_cached ? cached : streaming, CPU, percent);
 }
 
 /*
@@ -212,7 +281,7 @@ static void reckon_better(timing_t *timing, perf_op_t op, uint32_t way, uint32_t
  */
 static void reckon(timing_t *timing, perf_op_t op)
 {
-    perf_time_t *time = &timing->perf->times->op[op];
+    perf_time_t *time = &timing->perf->times[op];
     const perf_options_t *options = &timing->perf->options;
     const double slots = (double)options->slots;
 
@@ -220,9 +289,7 @@ static void reckon(timing_t *timing, perf_op_t op)
     for (size_t i = 0; i < sizeof reckoned / sizeof *reckoned; i++)
         if (is_timed(options, reckoned[i].way))
             *(double *)(void *)((char *)time + reckoned[i].offset) =
-                perf_samples_percentile(&timing->samples, reckoned[i].way * PERF_OPS + op, reckoned[i].figure,
-                                        reckoned[i].percent) /
-                slots;
+                percentile(timing, reckoned[i].way * PERF_OPS + op, reckoned[i].figure, reckoned[i].percent) / slots;
     time->computed = (double)options->overlap / slots;
     reckon_better(timing, op, LIMIT, LIMIT_STREAMING, 0, &time->limit, &time->limit_cpu);
     if (options->peer) reckon_better(timing, op, PEER, PEER_STREAMING, 50, &time->peer, &time->peer_cpu);
@@ -239,9 +306,9 @@ static uint64_t calibrate(uint64_t us)
     uint64_t quickest = UINT64_MAX;
 
     for (int try = 0; us && try < 20; try++) {
-        const uint64_t begin = perf_clock_ns();
+        const uint64_t begin = perf_clock_ns(CLOCK_MONOTONIC);
         perf_compute(rounds);
-        const uint64_t took = perf_clock_ns() - begin;
+        const uint64_t took = perf_clock_ns(CLOCK_MONOTONIC) - begin;
         if (took < quickest) quickest = took;
     }
     return us ? us * 1000 * rounds / (quickest + 1) + 1 : 0;
@@ -252,7 +319,9 @@ void perf_time(perf_t *perf)
 {
     timing_t timing = {.perf = perf, .rounds = calibrate(perf->options.overlap)};
 
-    perf_samples_open(&timing.samples, perf, STEPS);
+    timing.own = oracle_alloc(STEPS * perf->options.iters * sizeof *timing.own);
+    timing.values = oracle_alloc(perf->options.iters * sizeof *timing.values);
+    perf_waits_open(perf);
     perf_limit_open(perf);
     perf->timing = 1;
     run_all(&timing);
@@ -261,7 +330,9 @@ void perf_time(perf_t *perf)
     if (perf_times_combine(&perf->options)) reckon(&timing, PERF_COMBINE);
     perf->timing = 0;
     perf_limit_close(perf);
-    perf_samples_close(&timing.samples);
+    free(timing.own);
+    free(timing.all);
+    free(timing.values);
 }
 
 /* How much of the operation was done while something was computed between its phases. */

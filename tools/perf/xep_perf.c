@@ -59,6 +59,7 @@ static void measure(perf_t *perf)
     const perf_options_t *options = &perf->options;
 
     if (options->peer) perf_peer_open(perf);
+    if (options->balance && !options->check_only) perf_layer_open(perf);
     if (options->check) perf_check(perf, options->seed);
     if (!options->check_only) perf_time(perf);
     if (options->check) perf_check(perf, options->seed + 1);
@@ -72,13 +73,16 @@ static int report(const perf_t *perf)
     const char *json = perf->options.json;
 
     if (perf->info.rank != 0) return 0;
-    if (json == NULL || strcmp(json, "-") != 0) perf_report(perf);
+    if (json == NULL || strcmp(json, "-") != 0) {
+        perf_report(perf);
+        perf_layer_report(perf);
+    }
     return perf_json_write(perf);
 }
 
 static void close_point(perf_t *perf)
 {
-    perf_balance_close(perf->layer);
+    perf_layer_close(perf->layer);
     perf_pieces_close(perf->pieces);
     perf_teardown(perf);
 }
@@ -94,16 +98,15 @@ static void close_all(perf_t *perf)
 /* One shape from its memory to its report, collective. */
 static int run_point(perf_t *perf)
 {
-    perf_times_t times = {0};
+    perf_time_t times[PERF_OPS] = {0};
     char text[256];
 
-    perf->times = &times;
+    perf->times = times;
     perf_stop_if(perf, perf_json_complaint(perf, text, sizeof text), PERF_EXIT_FAILED);
     perf_setup(perf);
     if (perf->options.recv_rows != 0) perf_pieces_open(perf);
     measure(perf);
     const int ret = report(perf);
-    if (!ret && perf->options.balance != 0) perf_balance(perf);
     close_point(perf);
     return ret;
 }
@@ -132,14 +135,6 @@ static int run(perf_t *perf)
     return perf->options.sweep.count != 0 ? run_sweep(perf) : run_point(perf);
 }
 
-/* By one process, for ranks that do not exist. */
-static int simulate(const perf_options_t *options)
-{
-    if (perf_launch_rank() > 0) return EXIT_SUCCESS;
-    return options->placement ? perf_compare_placements(options)
-                              : perf_simulate(options, NULL, perf_forecast_report, NULL);
-}
-
 /*
  * What needs no group comes first, since to make one is to wait for all other ranks: wrong options, --help and its
  * like, and --simulate, whose ranks do not exist and which rank 0 works out by itself.
@@ -153,7 +148,9 @@ int main(int argc, char **argv)
 
     if (perf_options_parse(argc, argv, &perf.options, why, sizeof why)) return refuse_options(why);
     if (answer(&perf.options)) return EXIT_SUCCESS;
-    if (perf.options.simulate != NULL) return simulate(&perf.options);
+    if (perf.options.simulate != NULL && perf_launch_rank() > 0) return EXIT_SUCCESS;
+    if (perf.options.placement) return perf_report_placements(&perf.options);
+    if (perf.options.simulate != NULL) return perf_report_simulation(&perf.options);
     status = xep_group_create(NULL, &perf.group);
     if (status != XEP_OK) return refuse_group(status);
     perf_must(&perf, xep_group_query(perf.group, &perf.info));

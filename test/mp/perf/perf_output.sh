@@ -40,7 +40,7 @@ expect 1 1 '^xep_perf: not enough memory for 1000000000 tokens a rank: .* GiB' \
     $run $small --tokens 1000000000 --hidden 7168
 expect 1 1 'ranks disagree.* hidden' ./xep_run -n 3 sh -c \
     'exec ./xep_perf --tokens 8 --experts 8 --topk 2 --hidden $((64 + PMIX_RANK / 2 * 64))'
-expect 0 8 '^dispatch by ue8m0: 68 bytes a row, not 128, relative error 0\.0' $solo $small --quant ue8m0 --check
+expect 0 8 '^dispatch by ue8m0: 68 bytes a row, not 128$' $solo $small --quant ue8m0 --check
 if [ ! -e .libs/xep_normal_cuda.so ]; then # made where there was no nvcc
     expect 1 1 '^xep_perf: mode "normal_cuda": there is no xep_normal_cuda.so in ' $run $small --memory cuda
 elif ! ldconfig -p | grep -q 'libcuda\.so\.1'; then
