@@ -58,9 +58,10 @@ float oracle_fp16_to_float(uint16_t bits)
 {
     const uint32_t sign = (uint32_t)(bits & 0x8000) << 16;
     const uint32_t exponent = bits >> 10 & 0x1f, fraction = bits & 0x3ff;
+    const float tiny = (float)fraction * 0x1p-24f;
 
     if (exponent == 31) return float_of(sign | 0x7f800000 | fraction << 13);
-    if (exponent == 0) return sign ? -ldexpf((float)fraction, -24) : ldexpf((float)fraction, -24);
+    if (exponent == 0) return sign ? -tiny : tiny;
     return float_of(sign | (exponent + 112) << 23 | fraction << 13);
 }
 
@@ -73,7 +74,7 @@ uint16_t oracle_float_to_fp16(float value)
     if (isnan(value)) return 0x7e00;
     if (magnitude >= 0x477ff000) return sign | 0x7c00; /* 65520 and above round to infinity */
     if (magnitude < 0x38800000)                        /* below the least normal, 2^-14: a multiple of 2^-24 */
-        return (uint16_t)(sign | (uint16_t)rintf(ldexpf(fabsf(value), 24)));
+        return (uint16_t)(sign | (uint16_t)rintf(fabsf(value) * 0x1p24f));
     return (uint16_t)(sign | ((magnitude - 0x38000000 + 0xfff + (magnitude >> 13 & 1)) >> 13));
 }
 

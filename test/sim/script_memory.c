@@ -5,13 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "oracle_hash.h"
+
 enum { MARGIN = 128 };
 
 uint64_t script_memory_checksum(const script_memory_t *memory)
 {
-    uint64_t sum = memory->bytes;
-    for (size_t i = 0; i < memory->bytes; i++) sum = (sum ^ (unsigned char)memory->data[i]) * UINT64_C(0x100000001b3);
-    return sum;
+    return oracle_hash_row(memory->data, memory->bytes, 0);
 }
 
 char *script_memory_make_input(script_memory_t *memory, sim_rank_t *rank, uint64_t rows, size_t row, size_t align,

@@ -81,7 +81,7 @@ static void make_returned(const oracle_shape_t *shape, uint32_t from, uint32_t r
 /* Of many magnitudes, some of them 0. */
 static float ordinary(uint64_t h)
 {
-    return h % 37 == 0 ? 0 : (float)ldexp((double)(h >> 40) * 0x1p-23 - 1, (int)(h % 14) - 7);
+    return h % 37 == 0 ? 0 : (float)(((double)(h >> 40) * 0x1p-23 - 1) * (1 << h % 14) * 0x1p-7);
 }
 
 /* Any bits, NaN and Inf and denormals among them; or numbers, that are cast or summed. */

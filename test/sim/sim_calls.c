@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "oracle_hash.h"
 #include "sim_death.h"
 #include "sim_wire.h"
 
@@ -26,14 +27,8 @@ static void forget_told(sim_rank_t *rank)
 static uint64_t hash_seen(sim_world_t *world, const sim_rank_t *but)
 {
     uint64_t hash = sim_wire_count(&but->wire, NULL);
-    for (uint32_t r = 0; r < world->options.nranks; r++) {
-        const char *heap = world->ranks[r].env.heap;
-        for (uint64_t at = 0; r != but->index && at + 8 <= but->env.heap_bytes; at += 8) {
-            uint64_t word;
-            memcpy(&word, heap + at, sizeof word);
-            hash = (hash ^ word) * UINT64_C(0x100000001b3) + (hash >> 29);
-        }
-    }
+    for (uint32_t r = 0; r < world->options.nranks; r++)
+        if (r != but->index) hash = oracle_hash_row(world->ranks[r].env.heap, but->env.heap_bytes, hash);
     return hash;
 }
 

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "oracle_hash.h"
 #include "sim_world.h"
 
 #if defined __SANITIZE_ADDRESS__
@@ -42,11 +43,10 @@ __attribute__((format(printf, 2, 3))) static void fail(sim_wire_t *self, const c
     self->net->ops->fail(self, text);
 }
 
-static uint64_t checksum(const char *data, size_t bytes)
+/* of the source of a put */
+static uint64_t checksum(const sim_message_t *m)
 {
-    uint64_t sum = bytes;
-    for (size_t i = 0; i < bytes; i++) sum = (sum ^ (unsigned char)data[i]) * UINT64_C(0x100000001b3);
-    return sum;
+    return m->bytes == 0 ? 0 : oracle_hash_row(m->src, m->bytes, 0);
 }
 
 static char *heap_at(sim_wire_t *of, uint64_t offset, uint64_t bytes)
@@ -142,7 +142,7 @@ static xep_status_t post(sim_wire_t *self, const sim_message_t *message)
     copy->number = self->posted;
     copy->stage = self->net->options->hold || copy->is_later ? HELD : POSTED;
     if (copy->stage == POSTED) post_held(self, copy->to); /* it goes with this */
-    if (!copy->is_get) copy->checksum = checksum(copy->src, copy->bytes);
+    if (!copy->is_get) copy->checksum = checksum(copy);
     if (!copy->is_get && atomic_load(&self->super.spares)) copy_source(copy);
     self->posted++;
     self->posted_bytes += message->bytes;
@@ -253,7 +253,7 @@ static void take(sim_net_t *net, sim_message_t *m)
 {
     const sim_options_t *options = net->options;
     int may_change = options->corrupt || options->spoiled; /* a spoiled heap may hold the source */
-    if (!may_change && checksum(m->src, m->bytes) != m->checksum)
+    if (!may_change && checksum(m) != m->checksum)
         fail(m->from, "rank %u changed the source of a put before it was flushed", m->from->rank);
     if (m->copy == NULL) copy_source(m);
     if (options->corrupt && m->bytes && sim_chance(net->dice, 10))
