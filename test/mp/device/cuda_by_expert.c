@@ -287,7 +287,7 @@ static void sum_many(xep_group_t *group, void *stream)
     a.slots = e.slots, a.expert_begin = e.begin, a.expert_count = e.count, a.x = e.x, a.capacity = e.capacity;
     a.stream = stream;
     MP_OK(xep_handle_expand(handle, &a));
-    for (int i = 0; i < 3; i++) combine(handle, &e, &job);
+    for (int i = 0; i < 2; i++) combine(handle, &e, &job); /* the second one finds the words of the first */
     void *arrays[] = {e.x, e.slots, e.begin, e.count};
     for (int i = 0; i < 4; i++) cuda_rig_free(arrays[i]);
     xep_handle_release(handle);
