@@ -88,21 +88,6 @@ TEST(any_order)
     expect(&desk, 38, 0, 38, 8);
 }
 
-TEST(nobody_waits)
-{
-    desk_t desk;
-    desk_set(&desk);
-    assert_false(arrived(&desk, 10));
-    desk.words[0] = desk.words[2] = 1;
-    assert_false(arrived(&desk, 20));
-    desk.words[1] = 1;
-    desk.op.late.since_ns = 30;
-    assert_false(arrived(&desk, 35));
-    desk.words[3] = 1;
-    assert_true(arrived(&desk, 40));
-    expect(&desk, 0, 5, 0, 10);
-}
-
 /* Rank 1 comes between two looks at it; rank 0 is heard through it. */
 static const _Atomic uint64_t *comes_meanwhile(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
 {
@@ -158,20 +143,4 @@ TEST(one_comes_soon)
         assert_int_equal(desk.looks, looks + 1);
         assert_int_equal(desk.op.late.count, 0);
     }
-}
-
-/* The words of the next step are waited for anew, and their time is added. */
-TEST(two_steps)
-{
-    desk_t desk;
-    desk_set(&desk);
-    for (desk.op.epoch = 1; desk.op.epoch <= 2; desk.op.epoch++) {
-        desk.words[0] = desk.words[1] = desk.words[3] = desk.op.epoch;
-        assert_false(arrived(&desk, 100 * desk.op.epoch));
-        assert_int_equal(desk.op.late.ranks[0], 2);
-        desk.op.late.since_ns = desk.now;
-        desk.words[2] = desk.op.epoch;
-        assert_true(arrived(&desk, 100 * desk.op.epoch + 7));
-    }
-    expect(&desk, 0, 0, 14, 0);
 }
