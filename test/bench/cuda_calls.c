@@ -172,12 +172,6 @@ static void combine_expanded(bench_t *bench)
     MP_OK(xep_combine(bench->handle, &a, NULL));
 }
 
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Both phases of a dispatch, and of a combine, with nothing between them. */
 static void round_trip(bench_t *bench)
 {
@@ -213,7 +207,7 @@ static double time_us(bench_t *bench, void (*call)(bench_t *bench))
         for (uint32_t r = 0; r < mp_nranks() && round >= 0; r++)
             if (r == 0 || all[r] > us[round]) us[round] = all[r];
     }
-    qsort(us, ROUNDS, sizeof us[0], compare);
+    mp_sort(us, ROUNDS);
     return us[ROUNDS / 2];
 }
 

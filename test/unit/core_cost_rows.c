@@ -21,8 +21,7 @@ static uint64_t random_state;
 
 static uint32_t draw(uint32_t below)
 {
-    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(random_state >> 33) % below;
+    return unit_random(&random_state) % below;
 }
 
 /* Every node has a rank; the others are anywhere, or in turn. */

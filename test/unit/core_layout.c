@@ -11,12 +11,6 @@
 
 enum { MAX_TOKENS = 40, MAX_TOPK = 12, MAX_RANKS = 70, MAX_EXPERTS = 200, CANARY = 0x5a };
 
-static uint64_t next(uint64_t *seed)
-{
-    *seed = *seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return *seed >> 33;
-}
-
 /* ---- expert ranges ---- */
 
 TEST(ranges_cover_every_expert_once)
@@ -138,17 +132,17 @@ TEST(random_layouts)
     uint64_t seed = 7;
     for (int round = 0; round < 3000; round++) {
         static int64_t topk[MAX_TOKENS][MAX_TOPK];
-        shape_t s = {.tokens = next(&seed) % MAX_TOKENS,
-                     .topk = 1 + (uint32_t)(next(&seed) % MAX_TOPK),
-                     .nranks = 1 + (uint32_t)(next(&seed) % (MAX_RANKS - 1)),
-                     .ranks_per_node = (uint32_t)(next(&seed) % 9),
-                     .wide = (int)(next(&seed) % 2)};
-        s.experts = s.topk + (uint32_t)(next(&seed) % (MAX_EXPERTS - 1 - s.topk));
-        if (next(&seed) % 2) s.stride = s.topk * 8 + 8 * (next(&seed) % 3);
+        shape_t s = {.tokens = unit_random(&seed) % MAX_TOKENS,
+                     .topk = 1 + (uint32_t)(unit_random(&seed) % MAX_TOPK),
+                     .nranks = 1 + (uint32_t)(unit_random(&seed) % (MAX_RANKS - 1)),
+                     .ranks_per_node = (uint32_t)(unit_random(&seed) % 9),
+                     .wide = (int)(unit_random(&seed) % 2)};
+        s.experts = s.topk + (uint32_t)(unit_random(&seed) % (MAX_EXPERTS - 1 - s.topk));
+        if (unit_random(&seed) % 2) s.stride = s.topk * 8 + 8 * (unit_random(&seed) % 3);
         /* repeated selections too: counted for the expert, one row for the rank */
         for (uint64_t t = 0; t < s.tokens; t++)
             for (uint32_t k = 0; k < s.topk; k++)
-                topk[t][k] = next(&seed) % 5 == 0 ? -1 : (int64_t)(next(&seed) % s.experts);
+                topk[t][k] = unit_random(&seed) % 5 == 0 ? -1 : (int64_t)(unit_random(&seed) % s.experts);
         compare(&s, topk);
     }
 }
@@ -187,11 +181,11 @@ TEST(wrong_index_is_named)
 /* mostly small, sometimes at the edges of 64 bits */
 static uint64_t wild(uint64_t *seed, uint64_t most)
 {
-    switch (next(seed) % 8) {
-    case 0: return next(seed) << 33 ^ next(seed) << 10 ^ next(seed);
-    case 1: return UINT64_C(1) << next(seed) % 64;
-    case 2: return (UINT64_C(1) << next(seed) % 64) - 1;
-    default: return next(seed) % (most + 1);
+    switch (unit_random(seed) % 8) {
+    case 0: return (uint64_t)unit_random(seed) << 33 ^ (uint64_t)unit_random(seed) << 10 ^ unit_random(seed);
+    case 1: return UINT64_C(1) << unit_random(seed) % 64;
+    case 2: return (UINT64_C(1) << unit_random(seed) % 64) - 1;
+    default: return unit_random(seed) % (most + 1);
     }
 }
 
@@ -203,8 +197,8 @@ static void call_wildly(uint64_t *seed, long *accepted_p)
     xep_layout_t out = XEP_LAYOUT_INIT;
     args.tokens = wild(seed, 20), args.topk = (uint32_t)wild(seed, 8), args.experts = (uint32_t)wild(seed, 100);
     args.nranks = (uint32_t)wild(seed, 40), args.ranks_per_node = (uint32_t)wild(seed, 8);
-    args.topk_idx_stride = next(seed) % 2 ? 0 : wild(seed, 64);
-    args.topk_idx_dtype = next(seed) % 2 ? XEP_INT64 : XEP_INT32;
+    args.topk_idx_stride = unit_random(seed) % 2 ? 0 : wild(seed, 64);
+    args.topk_idx_dtype = unit_random(seed) % 2 ? XEP_INT64 : XEP_INT32;
     size_t elem = args.topk_idx_dtype == XEP_INT64 ? 8 : 4, row = args.topk * elem;
     size_t stride = args.topk_idx_stride == 0 ? row : args.topk_idx_stride;
     unsigned __int128 apart = args.tokens == 0 ? 0 : (unsigned __int128)(args.tokens - 1) * stride;
@@ -213,7 +207,7 @@ static void call_wildly(uint64_t *seed, long *accepted_p)
     if (args.nranks > 1 << 16 || args.experts > 1 << 16) return;
     char *indices = exists ? malloc((size_t)apart + row) : (char *)nothing;
     for (size_t i = 0; exists && i < ((size_t)apart + row) / 4; i++)
-        ((int32_t *)indices)[i] = elem == 8 && i % 2 ? 0 : (int32_t)(next(seed) % (args.experts + 1));
+        ((int32_t *)indices)[i] = elem == 8 && i % 2 ? 0 : (int32_t)(unit_random(seed) % (args.experts + 1));
     args.topk_idx = indices;
     out.tokens_per_rank = malloc(4 * (size_t)args.nranks);
     out.tokens_per_node = malloc(4 * (size_t)args.nranks);

@@ -45,7 +45,7 @@ static void other_order(xep_group_t *group, void *stream)
     cuda_job_t job;
     xep_handle_t *handle[2];
     void *graph[2];
-    const int first = mp_rank() == mp_nranks() - 1;
+    const int first = mp_is_last();
     if (mp_nranks() == 1) return;
     cuda_job_open(&job, &small, 5, group, stream);
     for (int i = 0; i < 2; i++) graph[i] = capture(&job, 0, &handle[i]);
@@ -68,14 +68,14 @@ static void launch_and_call(xep_group_t *group, void *stream)
     if (mp_nranks() == 1) return;
     cuda_job_open(&job, &small, 5, group, stream);
     void *graph = capture(&job, 0, &handle);
-    if (mp_rank() == mp_nranks() - 1) {
+    if (mp_is_last()) {
         cuda_rig_replay(graph, stream);
     } else {
         xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
         MP_REFUSES(&job.host, &a, XEP_ERR_MISMATCH, "are not in the same call");
         MP_REFUSES(&job.host, &a, XEP_ERR_MISMATCH, "given up by rank");
     }
-    told(&job, mp_rank() == mp_nranks() - 1 ? "in other orders" : "given up by rank");
+    told(&job, mp_is_last() ? "in other orders" : "given up by rank");
     cuda_rig_free_graph(graph);
     cuda_job_close(&job);
 }
@@ -203,7 +203,7 @@ void cuda_captured_death(cuda_job_t *job)
     void *graph = capture(job, 0, &handle);
     cuda_rig_replay(graph, job->stream);
     cuda_job_check_recv(job, handle);
-    if (mp_rank() == mp_nranks() - 1) raise(SIGKILL);
+    if (mp_is_last()) raise(SIGKILL);
     for (int again = 0; again < 2; again++) cuda_rig_replay(graph, job->stream);
     cuda_rig_wait(job->stream);
     xep_dispatch_args_t a = cuda_job_dispatch(job, NULL);

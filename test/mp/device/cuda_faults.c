@@ -181,7 +181,7 @@ int cuda_lost(xep_group_t *group, const char *mode, void *stream)
     cuda_job_round(&job);
     xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
     a.timeout_ms = 500;
-    if (mp_rank() == mp_nranks() - 1) hear_of_device(&job, &a, begin);
+    if (mp_is_last()) hear_of_device(&job, &a, begin);
     else hear_of_rank(&job, &a);
     (void)xep_buffer_reset(job.host.buffer);
     cuda_job_close(&job);

@@ -143,7 +143,7 @@ static void run(again_t *a, const void *x, const void *idx)
  */
 static void combine_late(again_t *a, const void *x, const void *idx, atomic_int *sent)
 {
-    const int is_late = mp_rank() == mp_nranks() - 1;
+    const int is_late = mp_is_last();
     xep_handle_t *first = send(a, x, idx), *next;
     xep_request_t *combined, *dispatched, *last;
     xep_dispatch_args_t d = XEP_DISPATCH_ARGS_INIT;

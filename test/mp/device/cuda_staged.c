@@ -25,7 +25,7 @@ static mp_case_t small_case(const char *mode)
 static void goes_on_in_a_wait(xep_group_t *group, const char *mode, void *streams[2])
 {
     const mp_case_t c = small_case(mode);
-    const int is_last = mp_rank() == mp_nranks() - 1, others = (int)mp_nranks() - 1;
+    const int is_last = mp_is_last(), others = (int)mp_nranks() - 1;
     cuda_job_t job;
     xep_handle_t *first, *second;
     xep_request_t *req;
@@ -148,7 +148,7 @@ static void one_stream_stands(xep_group_t *group, const char *mode, void *stream
 {
     const char *said = aborts ? "this rank called xep_buffer_abort()" : "when its stream has come to it";
     const mp_case_t c = small_case(mode);
-    const int is_last = mp_rank() == mp_nranks() - 1;
+    const int is_last = mp_is_last();
     cuda_job_t job;
     pthread_t thread;
     atomic_int *given_up = mp_counter(group);

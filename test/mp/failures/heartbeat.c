@@ -80,7 +80,7 @@ static void stop_one(xep_group_t *group, mp_job_t *job, const char *where)
     pid_t mine = getpid(), *all = calloc(mp_nranks(), sizeof mine);
     MP_CHECK(all != NULL);
     MP_OK(xep_group_allgather(group, &mine, all, sizeof mine));
-    if (mp_rank() == mp_nranks() - 1) raise(SIGSTOP);
+    if (mp_is_last()) raise(SIGSTOP);
     await_stop(all[mp_nranks() - 1]);
     be_told(group, job, where);
     mp_job_close(job);

@@ -12,8 +12,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/time.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "mp_job.h"
@@ -28,11 +28,6 @@ static mp_job_t job, all; /* ranks 0 and 1 have tokens; all ranks have */
 static pid_t *pids;
 static xep_buffer_t *stopped;
 static uint64_t calls, fail_at, die_at, stop_at; /* the function's, from 1 */
-
-static int serves(void)
-{
-    return mp_rank() == mp_nranks() - 1;
-}
 
 static xep_status_t run_experts(void *arg, xep_serve_call_t *call)
 {
@@ -86,15 +81,13 @@ static void work_together(void)
 
 static double processor_s(void)
 {
-    struct rusage u;
-    getrusage(RUSAGE_SELF, &u);
-    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
+    return (double)clock() / CLOCKS_PER_SEC;
 }
 
 /* Asleep while nobody calls; the other ranks are outside of xep. */
 static void idle(void)
 {
-    if (serves()) {
+    if (mp_is_last()) {
         const double cpu = processor_s(), begin = mp_now();
         MP_OK(serve(0));
         MP_CHECK(mp_now() - begin > 1.4 && processor_s() - cpu < (mp_now() - begin) / 10);
@@ -111,8 +104,8 @@ static void many(void)
     const uint64_t steps = count == NULL ? 500 : strtoull(count, NULL, 10);
     const double begin = mp_now(), cpu = processor_s();
     stop_at = steps;
-    if (serves()) MP_OK(serve(0));
-    for (uint64_t i = 0; !serves() && i < steps; i++) {
+    if (mp_is_last()) MP_OK(serve(0));
+    for (uint64_t i = 0; !mp_is_last() && i < steps; i++) {
         mp_job_round(&job);
         end_step(0);
     }
@@ -141,7 +134,7 @@ static void stops(void)
     const struct itimerval soon = {.it_value = {.tv_usec = 100 * 1000}};
     pthread_t thread;
     stopped = job.buffer;
-    if (serves()) {
+    if (mp_is_last()) {
         const double begin = mp_now();
         xep_serve_stop(job.buffer);
         MP_OK(serve(0));
@@ -213,7 +206,7 @@ static void fails_with_masks(void)
 {
     xep_status_t status = XEP_OK;
     fail_at = 3;
-    if (serves()) {
+    if (mp_is_last()) {
         MP_SAYS(XEP_ERR_FUNCTION, "the expert function failed for expert 17 (local 3)", serve(0));
         printf("fine %s\n", scenario);
         exit(0);
@@ -232,13 +225,13 @@ static void fails(void)
         return;
     }
     fail_at = 3;
-    if (serves()) {
+    if (mp_is_last()) {
         MP_SAYS(XEP_ERR_FUNCTION,
                 "the expert function failed for expert 17 (local 3) in dispatch 2 of step 0, with -3 (not supported)",
                 serve(0));
     }
-    for (int i = 0; !serves() && status == XEP_OK && i < 4; i++) status = try_round(&job);
-    if (!serves()) {
+    for (int i = 0; !mp_is_last() && status == XEP_OK && i < 4; i++) status = try_round(&job);
+    if (!mp_is_last()) {
         MP_CHECK(status == XEP_ERR_FUNCTION);
         MP_REASON("given up by rank 2 ");
         MP_REASON("(the expert function of a rank failed, expert 17)");
@@ -246,7 +239,7 @@ static void fails(void)
     MP_CHECK(mp_now() - begin < FAR_S / 2);
     MP_OK(xep_buffer_reset(job.buffer));
     fail_at = 0, stop_at = calls + 1;
-    if (serves()) MP_OK(serve(0));
+    if (mp_is_last()) MP_OK(serve(0));
     else mp_job_round(&job), end_step(0);
     work_together();
 }
@@ -255,10 +248,10 @@ static void fails(void)
 static void forgets(void)
 {
     work_together();
-    if (!serves()) MP_OK(xep_announce_dispatch(job.buffer));
+    if (!mp_is_last()) MP_OK(xep_announce_dispatch(job.buffer));
     MP_OK(xep_buffer_reset(job.buffer));
     stop_at = calls + 1;
-    if (serves()) {
+    if (mp_is_last()) {
         MP_OK(serve(0));
     } else {
         mp_sleep_us(50 * 1000); /* the last rank looks for what comes */
@@ -272,7 +265,7 @@ static void forgets(void)
 static void again(void)
 {
     for (uint64_t i = 1; i <= 2; i++) {
-        if (serves()) {
+        if (mp_is_last()) {
             MP_OK(serve(0));
             MP_CHECK(calls == i);
         } else {
@@ -289,7 +282,7 @@ static void late(void)
 {
     xep_handle_t *handle;
     stop_at = 1;
-    if (serves()) {
+    if (mp_is_last()) {
         MP_SAYS(XEP_ERR_TIMEOUT, "step 0 has not ended: rank 0 has not called xep_step_end()", serve(SOON_MS / 4));
         xep_serve_stop(job.buffer);
         MP_OK(serve(0));
@@ -338,7 +331,7 @@ static void fail_before_layers(void)
 static void layers(void)
 {
     stop_at = 1 + 2 + 1 + 2 + 1;
-    if (serves()) MP_OK(serve(0));
+    if (mp_is_last()) MP_OK(serve(0));
     else {
         mp_job_round(&job);
         fail_layer(1);
@@ -377,10 +370,10 @@ static void is_stopped(void)
 static void disagree(void)
 {
     if (mp_rank() == 0) end_step(0);
-    const xep_status_t status = serves() ? XEP_OK : try_round(&job);
+    const xep_status_t status = mp_is_last() ? XEP_OK : try_round(&job);
     MP_CHECK(status == XEP_OK || status == XEP_ERR_MISMATCH); /* the last rank may find it meanwhile */
     if (mp_rank() == 1 && status == XEP_OK) end_step(0);
-    if (!serves()) return;
+    if (!mp_is_last()) return;
     MP_SAYS(XEP_ERR_MISMATCH, "rank 1 and rank 0 disagree on the ", serve(0));
 }
 
@@ -393,7 +386,7 @@ static void die(int dies)
 static void worker_dies(void)
 {
     stop_at = 2;
-    if (serves()) {
+    if (mp_is_last()) {
         MP_OK(serve(0));
     } else {
         mp_job_round(&job);
@@ -408,7 +401,7 @@ static void worker_dies(void)
 static void announcer_dies(void)
 {
     stop_at = 2;
-    if (serves()) {
+    if (mp_is_last()) {
         MP_OK(serve(0));
     } else {
         mp_job_round(&job);
@@ -426,7 +419,7 @@ static void announcer_dies(void)
 static void boundary(void)
 {
     stop_at = 2;
-    if (serves()) {
+    if (mp_is_last()) {
         MP_OK(serve(0));
     } else {
         for (int i = 0; i < 2; i++) mp_job_round(&job);
@@ -440,7 +433,7 @@ static void boundary(void)
 /* Nobody is left who could end the step. */
 static void workers_die(void)
 {
-    if (!serves()) {
+    if (!mp_is_last()) {
         mp_job_round(&job);
         mp_sleep_us(100 * 1000); /* the last rank takes its part in it */
         die(1);
@@ -453,7 +446,7 @@ static void workers_die(void)
 static void server_dies(void)
 {
     die_at = 2;
-    if (serves()) (void)serve(0);
+    if (mp_is_last()) (void)serve(0);
     xep_status_t status = XEP_OK;
     for (int i = 0; i < 4 && status == XEP_OK; i++) status = try_round(&job);
     MP_CHECK(status == (base.on_failure == XEP_ON_FAILURE_MASK ? XEP_OK : XEP_ERR_PEER));

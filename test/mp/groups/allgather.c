@@ -47,7 +47,7 @@ static void any_size(xep_group_t *group)
 
 static void sizes_differ(xep_group_t *group, size_t common, size_t of_last)
 {
-    size_t bytes = mp_rank() == mp_nranks() - 1 ? of_last : common;
+    size_t bytes = mp_is_last() ? of_last : common;
     uint8_t *send = calloc(1, bytes), *recv = calloc(mp_nranks(), bytes);
     MP_CHECK(send != NULL && recv != NULL);
     MP_SAYS(XEP_ERR_MISMATCH, "bytes to an allgather of", xep_group_allgather(group, send, recv, bytes));
@@ -60,7 +60,7 @@ static void sizes_differ(xep_group_t *group, size_t common, size_t of_last)
 static void calls_differ(xep_group_t *group)
 {
     static const mp_case_t c = {.name = "allgather", MP_SHAPE(12, 4, 300, 30)};
-    const int is_last = mp_rank() == mp_nranks() - 1;
+    const int is_last = mp_is_last();
     xep_buffer_params_t params = XEP_BUFFER_PARAMS_INIT;
     xep_buffer_t *buffer;
     uint64_t send[3] = {0}, *recv = calloc(mp_nranks(), sizeof send);

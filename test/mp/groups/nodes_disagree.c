@@ -57,7 +57,7 @@ static void refused(int odd, int odd_lie, xep_status_t status, const char *text)
 int main(void)
 {
     xep_group_t *group = mp_group(), *none = NULL;
-    const int odd = mp_rank() == mp_nranks() - 1;
+    const int odd = mp_is_last();
     if (mp_group_info(group).nnodes == 1) {
         refused(odd, MAPS_FEWER, XEP_ERR_TRANSPORT,
                 "rank 3 maps 3 ranks from rank 0 on, which maps 4 from rank 0 on (all ranks of a machine must map one "

@@ -59,12 +59,6 @@ long syscall(long number, ...)
     return ret;
 }
 
-static int compare(const void *a, const void *b)
-{
-    const uint64_t *x1 = a, *x2 = b;
-    return (*x1 > *x2) - (*x1 < *x2);
-}
-
 static xep_buffer_t *open_buffer(xep_group_t *group, const char *mode)
 {
     xep_buffer_t *buffer;
@@ -113,7 +107,7 @@ static uint64_t be_late(xep_group_t *group, uint64_t ns)
 {
     MP_OK(xep_group_barrier(group));
     const uint64_t begin = used_ns();
-    if (mp_rank() == mp_nranks() - 1)
+    if (mp_is_last())
         while (used_ns() - begin < ns) continue;
     return used_ns();
 }
@@ -121,7 +115,8 @@ static uint64_t be_late(xep_group_t *group, uint64_t ns)
 /* Those who wait use little of what they wait for: all together a quarter of it, in the median. */
 static void leave_the_processor(xep_group_t *group, xep_buffer_t *buffer, const char *mode)
 {
-    uint64_t sums[ROUNDS], all[MOST_RANKS];
+    uint64_t all[MOST_RANKS];
+    double sums[ROUNDS];
     for (int i = 0; i < ROUNDS; i++) {
         const uint64_t begin = be_late(group, LATE_NS);
         xep_handle_t *handle = dispatch(buffer);
@@ -130,12 +125,12 @@ static void leave_the_processor(xep_group_t *group, xep_buffer_t *buffer, const 
         check_sums(mode);
         MP_OK(xep_group_allgather(group, &used, all, sizeof used));
         sums[i] = 0;
-        for (uint32_t r = 0; r + 1 < mp_nranks(); r++) sums[i] += all[r];
+        for (uint32_t r = 0; r + 1 < mp_nranks(); r++) sums[i] += (double)all[r];
     }
-    qsort(sums, ROUNDS, sizeof *sums, compare);
+    mp_sort(sums, ROUNDS);
     if (sums[ROUNDS / 2] > LATE_NS / 4)
-        mp_fail(__FILE__, __LINE__, "mode %s: ranks that waited for %d ns of computing used %llu of the processor",
-                mode, LATE_NS, (unsigned long long)sums[ROUNDS / 2]);
+        mp_fail(__FILE__, __LINE__, "mode %s: ranks that waited for %d ns of computing used %.0f of the processor",
+                mode, LATE_NS, sums[ROUNDS / 2]);
 }
 
 /* Who sleeps is woken by what it waits for: most sleeps that the last rank ends would else have lasted longer. */
