@@ -94,6 +94,8 @@ def run_alone(rank: int, batch: int, owners: list[int], nranks: int) -> np.ndarr
 def main() -> None:
     with xep.Group() as group:
         first = int(sys.argv[1]) if len(sys.argv) > 1 else group.nranks // 2  # of the ranks with experts
+        if len(sys.argv) > 1 and not 1 <= first < group.nranks:
+            raise SystemExit(f"ranks with attention: expected 1 to {group.nranks - 1}, got {first}")
         owners = [first + e % (group.nranks - first) for e in range(EXPERTS)]
         attention = group.rank < first or first == 0
         tokens = TOKENS if attention else 0

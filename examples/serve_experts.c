@@ -80,6 +80,11 @@ int main(void)
 
     check(xep_group_create(NULL, &group));
     check(xep_group_query(group, &ranks));
+    if (ranks.nranks == 1) {
+        puts("start two ranks or more: xep_run -n 4 ./serve_experts");
+        xep_group_destroy(group);
+        return 1;
+    }
     for (int e = 0; e < E; e++) owners[e] = ranks.nranks - 1;
     shape.mode = "ll", shape.experts = E, shape.topk = K, shape.hidden = H, shape.owners = owners;
     shape.tokens = T, shape.dtype = shape.combine_dtype = XEP_FP32, shape.flags = XEP_BUFFER_SERVED;

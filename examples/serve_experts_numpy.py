@@ -57,6 +57,8 @@ def model_alone(x: np.ndarray) -> np.ndarray:
 def main() -> None:
     worst = 0.0
     with xep.Group() as group:
+        if group.nranks == 1:
+            raise SystemExit("start two ranks or more: xep_run -n 4 python examples/serve_experts_numpy.py")
         shape = dict(mode="ll", dtype="float32", combine_dtype="float32", owners=[group.nranks - 1] * EXPERTS)
         with group.buffer(EXPERTS, TOPK, HIDDEN, TOKENS, served=True, **shape) as buffer:
             if group.rank == group.nranks - 1:
