@@ -93,7 +93,7 @@ WRONG = {
         'arrangement: expected "default", "rank", "compact" or "padded", got .by expert'),
     "quant of a combine": ("quant", "logfmt", xep.UnsupportedError,
         "mode normal does not support quant logfmt of a dispatch"),
-    "arrangement of mode ll": ("arrangement", "padded", xep.UnsupportedError, "normal does not support arrangement 3"),
+    "arrangement of mode ll": ("arrangement", "padded", xep.UnsupportedError, "support XEP_ROWS_BY_EXPERT_PADDED"),
     "no handle": ("cached", 3, ValueError, "topk_idx, topk_weights: expected None with cached"),
     "negative timeout": ("timeout", -1.0, ValueError, "timeout: expected seconds above 0"),
     "nan timeout": ("timeout", math.nan, ValueError, "timeout: expected seconds above 0"),

@@ -93,12 +93,10 @@ xep_status_t xep_mode_check_buffer(const xep_plugin_t *plugin, const xep_buffer_
     return check_pairs(params);
 }
 
-static xep_status_t refuse(const xep_plugin_t *plugin, const xep_mode_info_t *can, const char *what, int value)
+static xep_status_t refuse(const xep_plugin_t *plugin, const xep_mode_info_t *can, const char *what)
 {
-    char text[16] = "";
-    if (value >= 0) snprintf(text, sizeof text, " %d", value);
-    return xep_fail(XEP_ERR_UNSUPPORTED, "mode %s%s does not support %s%s (xep_mode_query() tells what it supports)",
-                    plugin->name, where(can->memory), what, text);
+    return xep_fail(XEP_ERR_UNSUPPORTED, "mode %s%s does not support %s (xep_mode_query() tells what it supports)",
+                    plugin->name, where(can->memory), what);
 }
 
 static xep_status_t refuse_quant(const xep_plugin_t *plugin, const xep_mode_info_t *can, const char *operation,
@@ -106,7 +104,7 @@ static xep_status_t refuse_quant(const xep_plugin_t *plugin, const xep_mode_info
 {
     char what[64];
     snprintf(what, sizeof what, "quant %s%s", xep_quant_name(quant), operation);
-    return refuse(plugin, can, what, -1);
+    return refuse(plugin, can, what);
 }
 
 /* Names the first of the fields that need what the mode lacks. */
@@ -125,12 +123,15 @@ static xep_status_t refuse_feature(const xep_plugin_t *plugin, const xep_mode_in
                   {XEP_CAN_EXPAND, "slots"}};
     uint32_t i = 0;
     while ((fields[i].feature & lacks) == 0) i++;
-    return refuse(plugin, can, fields[i].field, -1);
+    return refuse(plugin, can, fields[i].field);
 }
 
 xep_status_t xep_mode_check_dispatch(const xep_plugin_t *plugin, const xep_mode_info_t *can,
                                      const xep_dispatch_args_t *args)
 {
+    static const char *const arrangements[] = {[XEP_ROWS_BY_RANK] = "XEP_ROWS_BY_RANK",
+                                               [XEP_ROWS_BY_EXPERT_COMPACT] = "XEP_ROWS_BY_EXPERT_COMPACT",
+                                               [XEP_ROWS_BY_EXPERT_PADDED] = "XEP_ROWS_BY_EXPERT_PADDED"};
     const uint32_t needs = (args->flags & XEP_DISPATCH_SCALES_BY_COLUMN) * XEP_CAN_SCALES_BY_COLUMN |
                            (args->expert_stats != NULL) * XEP_CAN_EXPERT_STATS |
                            (args->npayloads != 0) * XEP_CAN_PAYLOADS;
@@ -139,7 +140,7 @@ xep_status_t xep_mode_check_dispatch(const xep_plugin_t *plugin, const xep_mode_
         return XEP_OK;
     if (!XEP_MODE_HAS(can->casts, args->quant)) return refuse_quant(plugin, can, " of a dispatch", args->quant);
     if (!XEP_MODE_HAS(can->arrangements, args->arrangement))
-        return refuse(plugin, can, "arrangement", (int)args->arrangement);
+        return refuse(plugin, can, arrangements[args->arrangement]);
     return refuse_feature(plugin, can, lacks);
 }
 

@@ -52,7 +52,7 @@ static void refusals(xep_group_t *group)
     mp_job_begin(&job, &c, 22, group);
     xep_dispatch_args_t a = mp_job_dispatch(&job);
     a.arrangement = XEP_ROWS_BY_RANK;
-    MP_REFUSES(&job, &a, XEP_ERR_UNSUPPORTED, "mode ll does not support arrangement 1");
+    MP_REFUSES(&job, &a, XEP_ERR_UNSUPPORTED, "mode ll does not support XEP_ROWS_BY_RANK");
     a = mp_job_dispatch(&job);
     a.quant = (xep_quant_t)99;
     MP_REFUSES(&job, &a, XEP_ERR_INVALID, "quant");
