@@ -47,6 +47,7 @@ static uint64_t batch_begin(const normal_t *mode, const xep_op_t *op, uint32_t n
     const uint64_t ring = mode->kit.shape->feed_rows, few = XEP_PUT_BYTES / xep_dispatch_row_bytes(op->dispatch) + 1;
     const int fits = normal_rows_to(normal_slot(mode, op->slot)->routing, node) <= ring;
     const uint64_t rows = xep_least(fits ? ring : (ring + 3) / 4, xep_least(few, NORMAL_BATCH_ROWS));
+    if (batch * rows < ring) return batch * rows; /* nearly always: divisions showed where there is one token */
     const uint64_t of_ring = (ring + rows - 1) / rows;
     return batch / of_ring * ring + batch % of_ring * rows;
 }
