@@ -84,8 +84,6 @@ class Buffer(LowLatencyCalls):
                 self._close()
                 raise
 
-    # ---- of the class ----
-
     @staticmethod
     def set_num_sms(new_num_sms: int) -> None:
         """Of Config objects made from now on: multiprocessors of a CUDA device. Threads are what SMs are for CPU
@@ -131,8 +129,6 @@ class Buffer(LowLatencyCalls):
         if isinstance(bias, tuple) and len(bias) != 2:
             raise WrongValue(f"bias: expected two, got {len(bias)}")
         return bias if isinstance(bias, tuple) else (bias, None)
-
-    # ---- life ----
 
     def is_available(self) -> bool:
         return not self._destroyed
@@ -289,7 +285,9 @@ class Buffer(LowLatencyCalls):
                     raise WrongValue(f"x: expected at most num_worst_tokens, {most}, on a CUDA device, got {tokens}")
             if where:
                 pool.multiprocessors = self.num_sms if config is None else config.num_sms
-            job = (experts, x, routed, topk_weights, scales, num_worst_tokens, most, ordering.after)
+            if ordering.after is not None:
+                options["after"] = ordering.after
+            job = (experts, x, routed, topk_weights, scales, num_worst_tokens, most)
             sent = pool.dispatch(ordering.wait, (tokens, hidden, topk), job, **options)
             received = sent[0].recv
             shape = (tokens, experts, topk, received.rows, received.capacity)
@@ -385,14 +383,7 @@ class Buffer(LowLatencyCalls):
         self._check_own(found, pool)
         return found
 
-    def _route(
-        self,
-        tokens: int,
-        where: int,
-        layout: tuple,
-        topk_idx: Optional[torch.Tensor],
-        topk_weights: Optional[torch.Tensor],
-    ) -> tuple[Any, int]:
+    def _route(self, tokens: int, where: int, layout: tuple, topk_idx: Any, topk_weights: Any) -> tuple[Any, int]:
         """Checks a layout, and gives what xep routes by, and its columns: topk_idx, without the tokens that
         is_token_in_rank leaves out; or one column for each rank."""
         per_rank, per_expert, in_rank = layout

@@ -94,7 +94,6 @@ class Job(NamedTuple):
     scales: Optional[torch.Tensor]
     worst: int
     most: int
-    after: Optional[xep.Request]
 
     @property
     def nscales(self) -> int:
@@ -142,12 +141,12 @@ class NormalPool(Pool):
         """shape: tokens, channels of x, selections. given: the Job. options: of xep.Buffer.dispatch(). Collective;
         blocks until every rank has told how many rows it sends, with wait until the rows are here. Where nobody waits
         for counts, for nothing, once there is memory."""
-        (tokens, hidden, topk), (experts, x, topk_idx, topk_weights, scales, worst, most, after) = shape, given
+        (tokens, hidden, topk), (experts, x, topk_idx, topk_weights, scales, worst, most) = shape, given
         if x.dtype not in KNOWN:
             x = carried(x)
             hidden, given = x.shape[1], (experts, x, *given[2:])
-        if scales is not None or worst > 0 or after is not None:
-            options.update(scales=scales, capacity=worst, counts_there=most > 0, after=after)
+        if scales is not None or worst > 0:
+            options.update(scales=scales, capacity=worst, counts_there=most > 0)
         while True:
             buffer = self.used.get(experts)
             fits = buffer is not None and (
@@ -205,16 +204,9 @@ class NormalPool(Pool):
         return self._send(back.buffer, ordering.wait, x, None, None, dict(options, cached=back))
 
     def combine(
-        self,
-        handle: Dispatched,
-        width: int,
-        x: torch.Tensor,
-        topk_weights: Any,
-        biases: tuple,
-        ordering: Ordering,
-        places: Optional[Places] = None,
-        columns: slice = ALL,
-    ) -> tuple[torch.Tensor, Optional[torch.Tensor], Optional[xep.Request]]:
+        self, handle: Dispatched, width: int, x: torch.Tensor, topk_weights: Any, biases: tuple, ordering: Ordering,
+        places: Optional[Places] = None, columns: slice = ALL,
+    ) -> tuple[torch.Tensor, Optional[torch.Tensor], Optional[xep.Request]]:  # fmt: skip
         """(sums, those of the weights or None, the request unless waited for). places: x is by expert, of which these
         columns are summed. Collective."""
         if handle._arrives is not None:
@@ -280,8 +272,8 @@ class NormalPool(Pool):
             raise WrongValue("handle: expected one of the last dispatches in a CUDA graph, got one without a slot")
         if handle.xep is not None:
             handle.xep.park()
-        job = Job(handle.experts, x, handle.routing(), None, scales, handle.worst, handle.most, after)
-        sent = self.dispatch(wait, (*x.shape, job.topk_idx.shape[1]), job)
+        job = Job(handle.experts, x, handle.routing(), None, scales, handle.worst, handle.most)
+        sent = self.dispatch(wait, (*x.shape, job.topk_idx.shape[1]), job, after=after)
         handle.xep, handle._arrives, handle._slot = sent
         return sent
 
@@ -290,7 +282,7 @@ class NormalPool(Pool):
         last that was made are told as if its room did not do, so that all come to _agree() and find out there."""
         if self.used and not job.most and job.topk_idx.shape[1] > 0:
             with contextlib.suppress(xep.CapacityError):
-                self._call_for_room(list(self.used.values())[-1], job._replace(after=None))
+                self._call_for_room(list(self.used.values())[-1], job)
 
     def _call_for_room(self, buffer: xep.Buffer, job: Job) -> None:
         """Always CapacityError, here and on every rank that dispatches meanwhile; or MismatchError there and here. By
@@ -309,7 +301,6 @@ class NormalPool(Pool):
             None if weights is None else weights.new_zeros(topk_idx.shape),
             scales=scales,
             capacity=1,
-            after=job.after,
         )
         handle.release()
         raise AssertionError("two rows were received where one has room")

@@ -394,13 +394,12 @@ class ElasticBuffer(Core):
         if pool.where:
             pool.multiprocessors = sms or MULTIPROCESSORS
         kept = topk_idx.clone() if copies else topk_idx
-        job = (experts, x, topk_idx, topk_weights, scales, worst, counted_there, ordering.after)
-        will_expand = fills and ordering.wait and stats is None  # so nothing comes between
-        sent = pool.dispatch(ordering.wait, (tokens, hidden, topk), job, will_expand=will_expand)
+        job = (experts, x, topk_idx, topk_weights, scales, worst, counted_there)
+        expands = fills and ordering.wait and stats is None  # so nothing comes between
+        sent = pool.dispatch(ordering.wait, (tokens, hidden, topk), job, after=ordering.after, will_expand=expands)
         sms = align(sms, 2) if sms else MULTIPROCESSORS if pool.where else self._default_sms
-        shown = dict(num_max_tokens_per_rank=most, num_sms=sms, do_expand=expand)
+        shown = dict(num_max_tokens_per_rank=most, num_sms=sms, do_expand=expand, _scaleup_ranks=self._scaleup_ranks)
         made = Routed(self._xep, sent, kept, experts, alignment, worst, counted_there, **shown)
-        made._scaleup_ranks = self._scaleup_ranks
         if stats is not None:
             stats.add_(made.num_unaligned_recv_tokens_per_expert)
         return made, sent

@@ -428,13 +428,13 @@ class Routed(Dispatched):
 
     num_max_tokens_per_rank: int
     do_expand: bool
-    _scaleup_ranks = 0  # of several logical domains
+    _scaleup_ranks: int  # of several logical domains, or 0
 
     def __init__(
         self, owner: xep.Group, sent: Sent, topk_idx: torch.Tensor, num_experts: int, expert_alignment: int,
         worst: int, most: int, **shown: Any,
     ) -> None:  # fmt: skip
-        """shown: num_max_tokens_per_rank, num_sms and do_expand."""
+        """shown: num_max_tokens_per_rank, num_sms, do_expand and _scaleup_ranks."""
         self.xep, self._arrives, self._slot = sent
         received = self.xep.recv
         self.owner, self.experts, self.expert_alignment = owner, num_experts, expert_alignment
