@@ -33,7 +33,7 @@ from xep.dtypes import SIZES
 
 from .arguments import HOST, KNOWN, Agreement, WrongUse, WrongValue, carried, integer, place_of
 from .compat import Runtime
-from .handles import ALL, Dispatched, Places, Sent, layout_of
+from .handles import Dispatched, Sent, layout_of
 from .streams import HERE, DeviceOrdering, DeviceQueue, HostOrdering, Ordering, Slot, is_capturing
 from .utils.comm import Nodes
 from .utils.event import CommStream, request_of
@@ -204,11 +204,11 @@ class NormalPool(Pool):
         return self._send(back.buffer, ordering.wait, x, None, None, dict(options, cached=back))
 
     def combine(
-        self, handle: Dispatched, width: int, x: torch.Tensor, topk_weights: Any, biases: tuple, ordering: Ordering,
-        places: Optional[Places] = None, columns: slice = ALL,
+        self, handle: Any, width: int, x: torch.Tensor, topk_weights: Any, biases: tuple, ordering: Ordering,
+        columns: Optional[slice] = None,
     ) -> tuple[torch.Tensor, Optional[torch.Tensor], Optional[xep.Request]]:  # fmt: skip
-        """(sums, those of the weights or None, the request unless waited for). places: x is by expert, of which these
-        columns are summed. Collective."""
+        """(sums, those of the weights or None, the request unless waited for). columns: x is by expert, of which
+        these selections are summed. Collective."""
         if handle._arrives is not None:
             handle._arrives.wait()
         back, row = handle.xep, width * x.itemsize
@@ -222,8 +222,8 @@ class NormalPool(Pool):
         options: dict[str, Any] = {} if topk_weights is None else {"topk_weights": topk_weights}
         if biases or ordering.after is not None:
             options.update(bias=biases or None, after=ordering.after)
-        if places is not None:
-            x, options["slots"] = places.fold(x, columns)
+        if columns is not None:
+            x, options["slots"] = handle.fold(x, columns)
         if self.queue is not None:
             options.update(ordering.results(("out", (handle.num_tokens, width), x.dtype)))
             if topk_weights is not None:

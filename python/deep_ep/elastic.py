@@ -15,7 +15,7 @@ from . import arguments
 from .arguments import HOST, Rows, WrongType, WrongValue, calls_of, check, counted, integer
 from .compat import leave_out, nodes_of
 from .core import Core, NormalPool, processors
-from .handles import EPHandle, Places, Routed, Sent
+from .handles import ALL, EPHandle, Routed, Sent
 from .streams import Ending, Ordering
 from .utils.event import EventHandle, EventOverlap, event_of
 from .utils.math import align, ceil_div
@@ -97,7 +97,7 @@ class Delivery:
                 copies["topk_weights"][0][: made.rows].masked_fill_(made.recv_topk_idx < 0, 0.0)
         elif self._behind or not made.expand(sent, {name: to for name, (to, _) in copies.items()}, zero):
             for name, (to, source) in copies.items():
-                made.places.spread(to, source, zero, each=name == "topk_weights")
+                made.spread(to, source, zero, each=name == "topk_weights")
 
 
 # ---- the ElasticBuffer ----
@@ -342,7 +342,7 @@ class ElasticBuffer(Core):
                 counts, alignment = made._counts, made.expert_alignment
                 by_row = (there.x, there.topk_weights)
                 slots, rows, weights = _ext.expert_expand(there.topk_idx, counts, alignment, *by_row, do_zero_padding)
-                made.__dict__["places"] = Places(slots, counts, alignment)
+                made.__dict__["slots"] = slots
                 received = [rows, None, None, weights]
             else:
                 received = pool.shown(there, None, ordering.copy)
@@ -472,8 +472,8 @@ class ElasticBuffer(Core):
                 wait_before(before, pool.on)
             weights = None if topk_weights is None else self._weights_back(found, x, where, topk_weights)
             combine = pool.combine if self.allow_multiple_reduction or not found.do_expand else self._sum
-            places = found.places if found.do_expand else None
-            combined, weights, request = combine(found, hidden, x, weights, biases, ordering, places)
+            columns = ALL if found.do_expand else None
+            combined, weights, request = combine(found, hidden, x, weights, biases, ordering, columns)
             event = EventOverlap()
             if not ordering.quiet:
                 event = self._end(ordering, request, found, x, topk_weights, *biases, combined, weights)
@@ -482,13 +482,13 @@ class ElasticBuffer(Core):
     def _sum(self, made: Routed, hidden: int, x: torch.Tensor, *others: Any) -> tuple:
         """As NormalPool.combine(). What is added one by one comes back in a combine for each selection, and is waited
         for."""
-        (weights, biases, ordering, places), pool = others, self._pools[NormalPool, x.get_device() + 1]
+        (weights, biases, ordering, _), pool = others, self._pools[NormalPool, x.get_device() + 1]
         total = torch.zeros((made.num_tokens, hidden), dtype=torch.float32, device=x.device)
         for bias in biases:
             total += bias
         returned, last = None, max(0, made.topk - 1)
         for k in range(last + 1):
-            given = (None if k < last else weights, (), ordering, places, slice(k, k + 1))
+            given = (None if k < last else weights, (), ordering, slice(k, k + 1))
             part, returned, request = pool.combine(made, hidden, x, *given)
             if request is not None:
                 request.wait()
@@ -529,7 +529,7 @@ class ElasticBuffer(Core):
         """[N, K], 0 where the selection is another rank's: sums are what that rank gave."""
         if handle.do_expand:
             check("topk_weights", weights, where, arguments.FLOAT, x.shape[0])
-            return handle.places.fold_selections(weights)
+            return handle.fold_selections(weights)
         check("topk_weights", weights, where, arguments.FLOAT, x.shape[0], handle.topk)
         found = weights.clone()
         found[: handle.rows].masked_fill_(handle.recv_topk_idx < 0, 0.0)

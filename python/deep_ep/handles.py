@@ -34,77 +34,23 @@ def layout_of(topk_idx: torch.Tensor, experts: int, nranks: int, ranks_per_node:
     return xep.Layout(*(None if one is None else one.to(topk_idx.device) for one in found))
 
 
+def spread_there(to: torch.Tensor, source: torch.Tensor, slots: torch.Tensor, zero: bool, each: bool) -> None:
+    """As _ext.expert_spread(), on a CUDA device, where a row of no selection is a copy of row 0 unless zero."""
+    selections = torch.full((len(to) + 1,), -1, dtype=torch.int64, device=slots.device)
+    behind = torch.where(slots < 0, len(to), slots).reshape(-1).to(torch.int64)  # what is none is behind the last
+    selections = selections.scatter_(0, behind, torch.arange(len(behind), device=slots.device))[:-1]
+    rows = selections.clamp(min=0)
+    if each:
+        source = source.reshape(-1, 1)
+    else:
+        rows //= max(1, slots.shape[1])
+    if source.shape[0]:
+        to.copy_(source.index_select(0, rows))
+    if zero:
+        to.masked_fill_((selections < 0).unsqueeze(1), 0)
+
+
 ALL = slice(None)  # selections
-
-
-class Places:
-    """Of each (received row, k) with an expert of this rank its expanded row: expert, then received row, ascending;
-    each expert begins at a multiple of alignment.
-
-    slots: [N, K] these, -1: none. counts: rows of each local expert.
-    """
-
-    def __init__(self, slots: torch.Tensor, counts: list[int], alignment: int) -> None:
-        self.slots, self._counts, self._alignment = slots, counts, alignment
-
-    def spread(self, to: torch.Tensor, source: torch.Tensor, zero: bool = False, each: bool = False) -> None:
-        """source [N, ..] of each received row; each: [N, K] of each selection, one of each expanded row in to. zero:
-        the rows that alignment leaves unused become 0."""
-        bits = SENT_AS[source.element_size()]
-        to, alignment = to.unsqueeze(1) if each else to, self._alignment if zero else 0
-        _ext.expert_spread(to.view(bits), source.view(bits), self.slots, self._counts, alignment, each)
-
-    def fold(self, expanded: torch.Tensor, columns: slice = ALL) -> tuple[torch.Tensor, Optional[torch.Tensor]]:
-        """[N, H]: of each received row the sum of its expanded ones, of these columns of slots, in fp32, k ascending,
-        rounded to their type; and None. Or, where a combine sums them itself, expanded and its slots."""
-        return _ext.expert_sum(expanded, self.slots if columns is ALL else self.slots[:, columns]), None
-
-    def fold_selections(self, expanded: torch.Tensor) -> torch.Tensor:
-        """[N, K] of one of each expanded row; 0 where the expert is another rank's."""
-        found = torch.empty(self.slots.shape, dtype=torch.float32, device=HOST)
-        _ext.expert_gather(found, expanded.unsqueeze(1), self.slots)
-        return found
-
-
-class PlacesThere(Places):
-    """Places on a CUDA device. The host waits for nothing that is done here, except for sums of rows that were staged
-    in host memory. A row that has not come selects no expert. An expanded row of no selection is a copy of row 0.
-
-    slots: [capacity of the received arrays, K] int32. rows: received; expanded: rows that there is room for. by_kernel:
-    the library has found them: while their handle has its slot, it sums rows, too.
-    """
-
-    def __init__(self, slots: torch.Tensor, rows: int, expanded: int, by_kernel: bool) -> None:
-        self._all, self.slots, self._expanded, self._by_kernel = slots, slots[:rows], expanded, by_kernel
-
-    def spread(self, to: torch.Tensor, source: torch.Tensor, zero: bool = False, each: bool = False) -> None:
-        bits, slots = SENT_AS[source.element_size()], self.slots.reshape(-1).to(torch.int64)
-        selections = torch.full((self._expanded + 1,), -1, dtype=torch.int64, device=slots.device)
-        behind = torch.where(slots < 0, self._expanded, slots)  # what is none is behind the last
-        selections = selections.scatter_(0, behind, torch.arange(len(slots), device=slots.device))[:-1]
-        rows = selections.clamp(min=0)
-        if each:
-            to, source = to.unsqueeze(1), source.reshape(-1, 1)
-        else:
-            rows //= max(1, self.slots.shape[1])
-        if source.shape[0]:
-            to.view(bits).copy_(source.view(bits).index_select(0, rows))
-        if zero:
-            to.view(bits).masked_fill_((selections < 0).unsqueeze(1), 0)
-
-    def fold(self, expanded: torch.Tensor, columns: slice = ALL) -> tuple[torch.Tensor, Optional[torch.Tensor]]:
-        if not self._by_kernel or expanded.shape[0] == 0:
-            sums = _ext.expert_sum(expanded.cpu(), self.slots[:, columns].to(HOST, torch.int64))
-            return sums.to(expanded.device), None
-        if columns is ALL:
-            return expanded, self._all
-        some = torch.full_like(self._all, -1)
-        some[:, columns] = self._all[:, columns]
-        return expanded, some
-
-    def fold_selections(self, expanded: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.pad(expanded, (0, 1))[self.slots]  # of -1 the last one
-
 
 # A dispatch whose rows are counted; they are here when the request, where there is one, is done. The slot: of a CUDA
 # device.
@@ -428,6 +374,7 @@ class Routed(Dispatched):
 
     num_max_tokens_per_rank: int
     do_expand: bool
+    _by_kernel = False  # slots
     _scaleup_ranks: int  # of several logical domains, or 0
 
     def __init__(
@@ -484,23 +431,54 @@ class Routed(Dispatched):
             sent.expand(slots, begin, count, expert_alignment=self.expert_alignment, zero=zero, **arrays)
         except xep.UnsupportedError:
             return False
-        self.__dict__["places"] = PlacesThere(slots, self.rows, self.num_expanded_tokens, True)
+        self.__dict__["slots"], self._by_kernel = slots, True
         return True
 
     @functools.cached_property
-    def places(self) -> Places:
-        idx, alignment = self.recv_topk_idx, self.expert_alignment
+    def slots(self) -> torch.Tensor:
+        """[N, K] of each received row and k the row by expert, or -1: by expert, then received row, ascending; each
+        expert begins at a multiple of the alignment. On a device int32, and of all rows that there is room for where
+        the library has found them."""
         counts = self._counts or self.num_unaligned_recv_tokens_per_expert.tolist()
-        slots, _, _ = _ext.expert_expand(idx.cpu(), counts, alignment, None, None, False)
-        if idx.is_cpu:
-            return Places(slots, counts, alignment)
-        return PlacesThere(slots.to(idx.device, torch.int32), self.rows, self.num_expanded_tokens, False)
+        slots, _, _ = _ext.expert_expand(self.recv_topk_idx.cpu(), counts, self.expert_alignment, None, None, False)
+        return slots if self.on == HOST else slots.to(self.on, torch.int32)
+
+    def spread(self, to: torch.Tensor, source: torch.Tensor, zero: bool = False, each: bool = False) -> None:
+        """source [N, ..] of each received row; each: [N, K] of each selection, one of each row by expert in to. zero:
+        the rows that alignment leaves unused become 0."""
+        bits = SENT_AS[source.element_size()]
+        to, source = (to.unsqueeze(1) if each else to).view(bits), source.view(bits)
+        if self.on == HOST:
+            _ext.expert_spread(to, source, self.slots, self._counts, self.expert_alignment if zero else 0, each)
+        else:
+            spread_there(to, source, self.slots[: self.rows], zero, each)
+
+    def fold(self, x: torch.Tensor, columns: slice) -> tuple[torch.Tensor, Optional[torch.Tensor]]:
+        """[N, H]: of each received row the sum of its rows by expert, of these columns of slots, in fp32, k ascending,
+        rounded to their type; and None. Or, where a combine sums them itself, x and its slots: by the library's
+        kernels, and so while the handle has its slot. Sums of rows that were staged are made on the host."""
+        if self.on == HOST:
+            return _ext.expert_sum(x, self.slots if columns is ALL else self.slots[:, columns]), None
+        if not self._by_kernel or x.shape[0] == 0:
+            sums = _ext.expert_sum(x.cpu(), self.slots[: self.rows, columns].to(HOST, torch.int64))
+            return sums.to(x.device), None
+        if columns is ALL:
+            return x, self.slots
+        some = torch.full_like(self.slots, -1)
+        some[:, columns] = self.slots[:, columns]
+        return x, some
+
+    def fold_selections(self, x: torch.Tensor) -> torch.Tensor:
+        """[N, K] of one of each row by expert; 0 where the expert is another rank's."""
+        if self.on != HOST:
+            return torch.nn.functional.pad(x, (0, 1))[self.slots[: self.rows]]  # of -1 the last one
+        found = torch.empty(self.slots.shape, dtype=torch.float32, device=HOST)
+        _ext.expert_gather(found, x.unsqueeze(1), self.slots)
+        return found
 
     def tensors(self) -> list[torch.Tensor]:
         """Made on the stream of a call, and looked at on others."""
-        places = self.__dict__.get("places")
-        made = [*self.__dict__.values(), None if places is None else places.slots]
-        return [one for one in made if isinstance(one, torch.Tensor) and one.is_cuda]
+        return [one for one in self.__dict__.values() if isinstance(one, torch.Tensor) and one.is_cuda]
 
     # ---- what programs look at ----
 
@@ -539,7 +517,7 @@ class Routed(Dispatched):
             first = (self.recv_topk_idx >= 0).to(torch.int8).argmax(dim=1)
             meta[: self.rows, 1] = (places * self.topk + first).to(torch.int32)
         if self.do_expand:
-            meta[: self.rows, 2:] = self.places.slots
+            meta[: self.rows, 2:] = self.slots[: self.rows]
         if self.most:  # some of the rows have not come
             meta.masked_fill_((rows >= ends[-1]).unsqueeze(1), -1)
         return meta

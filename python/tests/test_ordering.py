@@ -336,8 +336,9 @@ def test_rows_by_expert(rows, topk, local, alignment):
     counts = [int((idx == e).sum()) for e in range(local)]
     total = sum(-(-n // alignment) * alignment for n in counts)
     slots, _, _ = _ext.expert_expand(idx, counts, alignment, None, None, False)
-    ours = by_expert.Places(slots, counts, alignment)
-    theirs = by_expert.PlacesThere(slots.to(torch.int32), rows, total, False)
+    ours, theirs = (by_expert.Routed.__new__(by_expert.Routed) for _ in range(2))
+    for found, on, its in ((ours, torch.device("cpu"), slots), (theirs, DEVICE, slots.to(torch.int32))):
+        found.__dict__.update(on=on, slots=its, rows=rows, expert_alignment=alignment, _counts=counts)
     x = torch.randn((rows, 6), generator=generator).bfloat16()
     x[::3, 0], x[1::3, 1], x[2::3, 2] = -0.0, float("inf"), float("nan")
     for source in (x, x.view(torch.uint8), torch.arange(float(2 * rows)).view(rows, 2)):
