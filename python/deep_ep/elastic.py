@@ -116,8 +116,7 @@ class ElasticBuffer(Core):
     """Dispatch and combine of MoE tokens, of CPU tensors or those of a CUDA device, without layouts of the program's;
     collective to make.
 
-    group: a torch.distributed process group of any backend, an mpi4py communicator; None: PMIx (xep_run, prterun,
-        mpirun, srun), or a group of one.
+    group (or an mpi4py communicator), explicitly_destroy, num_slots, timeout: see Buffer.
     num_bytes: a multiple of 2 MiB, or None: the hint for num_max_tokens_per_rank tokens of hidden channels, num_topk
         and use_fp8_dispatch. It limits nothing: shared memory is made at the first dispatch, for its shape, and grows
         by agreement of the ranks.
@@ -128,10 +127,8 @@ class ElasticBuffer(Core):
     allow_multiple_reduction: combine may round on the way; else a token is rounded once, and rows go straight to their
         rank, as without allow_hybrid_mode. See combine.
     num_cpu_timeout_secs: of each wait; 300: XEP_TIMEOUT.
-    explicitly_destroy: destroy() will be called; else the destructor does it, where no received tensor is alive.
     deterministic, prefer_overlap_with_compute, sl_idx, num_allocated_qps, num_gpu_timeout_secs:
         choices among ways of a GPU. Rows always arrive in the same order.
-    num_slots: how many dispatches have their memory at once; see Buffer.
     """
 
     _is_v25 = False
@@ -190,8 +187,7 @@ class ElasticBuffer(Core):
             self.num_bytes = size_hint(self._nodes.count, self.num_ranks, *shape, *ways)
 
     def destroy(self) -> None:
-        """Frees all, if that was not done. Collective; only with explicitly_destroy. The memory of tensors that are
-        alive on some rank stays mapped until the process ends, with a ResourceWarning."""
+        """See Buffer.destroy(); nothing, where that was done."""
         if self.runtime is not None or not self.explicitly_destroy:
             super().destroy()
 
@@ -279,8 +275,7 @@ class ElasticBuffer(Core):
     ) -> tuple[Rows, Optional[torch.Tensor], Optional[torch.Tensor], EPHandle, EventOverlap]:
         """Sends every token once to each rank that has one of its experts. Collective.
 
-        x: [T, H] rows of any element type, or (rows of 1 byte [T, H], scales [T, S] float32 or int32 of any strides).
-        topk_idx: [T, K] int64 or int32: expert, or -1. topk_weights: [T, K] float32.
+        x: see Buffer.dispatch(). topk_idx: [T, K] int64 or int32: expert, or -1. topk_weights: [T, K] float32.
         cumulative_local_expert_recv_stats: [L] int32, to which the selections received are added; not with handle.
         num_max_tokens_per_rank: that no rank exceeds; None: the constructor's. expert_alignment: None: 1.
         num_sms: kept in the handle; multiprocessors of a CUDA device, 0: 24, of memory that is made from then on.
@@ -311,22 +306,19 @@ class ElasticBuffer(Core):
             before, ordering = self._order(pool, ways)
         if do_zero_padding and not do_expand:
             raise WrongValue("do_zero_padding: expected do_expand with it, else there are no gaps")
-        stats, found = cumulative_local_expert_recv_stats, None if handle is None else self._own(handle, pool)
+        given = (x, scales, topk_idx, topk_weights, cumulative_local_expert_recv_stats)
+        found = None if handle is None else self._own(handle, pool)
         with ordering:
             if found is None:
                 numbers = (num_experts, num_max_tokens_per_rank, expert_alignment, num_sms)
                 how = (do_cpu_sync is None or do_cpu_sync, do_expand, do_handle_copy, do_expand and before is None)
-                made, sent = self._begin(
-                    pool, (tokens, hidden), x, scales, topk_idx, topk_weights, stats, numbers, how, ordering
-                )
+                made, sent = self._begin(pool, (tokens, hidden), given, numbers, how, ordering)
             else:
                 known = dict(num_experts=num_experts, num_max_tokens_per_rank=num_max_tokens_per_rank)
                 known.update(expert_alignment=expert_alignment)
-                if topk_idx is not None:
-                    raise WrongValue("topk_idx: expected None with handle, which has the routing")
                 if do_cpu_sync:
                     raise WrongValue("do_cpu_sync: expected False or None with handle, which has the counts")
-                made, sent = self._begin_again(pool, x, scales, found, topk_weights, known, ordering)
+                made, sent = found, self._begin_again(pool, found, given, known, ordering)
             there, event = sent[0].recv, EventOverlap()
             is_written = found is not None or before is not None or sent[1] is not None or use_tma_aligned_col_major_sf
             if is_written or (do_expand and (where != 0 or scales is not None or made.worst)):
@@ -348,7 +340,7 @@ class ElasticBuffer(Core):
                 received = pool.shown(there, None, ordering.copy)
                 received[2] = ordering.copy(received[2])  # what is in the slot is the handle's
             if event.event is None and not ordering.quiet:
-                event = self._end(ordering, None, made, x, scales, topk_idx, topk_weights, stats, *received)
+                event = self._end(ordering, None, made, *given, *received)
             rows, row_scales, indices, weights = received
             rows = rows if rows.dtype == x.dtype else rows.view(x.dtype)
             if scales is not None:
@@ -363,20 +355,12 @@ class ElasticBuffer(Core):
         return event
 
     def _begin(
-        self,
-        pool: NormalPool,
-        shape: tuple[int, int],
-        x: torch.Tensor,
-        scales: Optional[torch.Tensor],
-        topk_idx: torch.Tensor,
-        topk_weights: Optional[torch.Tensor],
-        stats: Optional[torch.Tensor],
-        numbers: tuple,
-        how: tuple,
-        ordering: Ordering,
+        self, pool: NormalPool, shape: tuple[int, int], given: tuple, numbers: tuple, how: tuple, ordering: Ordering
     ) -> tuple[Routed, Sent]:
-        """how: whether rows are counted, go by expert, topk_idx is copied, and what is next may fill rows by expert."""
-        (tokens, hidden), (experts, most, alignment, sms), (counts, expand, copies, fills) = shape, numbers, how
+        """given: x, scales, topk_idx, topk_weights, stats. how: whether rows are counted, go by expert, topk_idx is
+        copied, and what is next may fill rows by expert."""
+        (tokens, hidden), (x, scales, topk_idx, topk_weights, stats) = shape, given
+        (experts, most, alignment, sms), (counts, expand, copies, fills) = numbers, how
         _, _, topk = check("topk_idx", topk_idx, pool.where, arguments.INDEX, tokens, -1)
         most = self.num_max_tokens_per_rank if most is None else integer("num_max_tokens_per_rank", most, 0)
         if tokens > most:
@@ -398,27 +382,23 @@ class ElasticBuffer(Core):
         expands = fills and ordering.wait and stats is None  # so nothing comes between
         sent = pool.dispatch(ordering.wait, (tokens, hidden, topk), job, after=ordering.after, will_expand=expands)
         sms = align(sms, 2) if sms else MULTIPROCESSORS if pool.where else self._default_sms
-        shown = dict(num_max_tokens_per_rank=most, num_sms=sms, do_expand=expand, _scaleup_ranks=self._scaleup_ranks)
-        made = Routed(self._xep, sent, kept, experts, alignment, worst, counted_there, **shown)
+        shown = (most, sms, expand, self._scaleup_ranks)
+        made = Routed(self._xep, sent, kept, experts, alignment, worst, counted_there, shown)
         if stats is not None:
             stats.add_(made.num_unaligned_recv_tokens_per_expert)
         return made, sent
 
     def _begin_again(
-        self,
-        pool: NormalPool,
-        x: torch.Tensor,
-        scales: Optional[torch.Tensor],
-        made: Routed,
-        topk_weights: Optional[torch.Tensor],
-        given: dict[str, Any],
-        ordering: Ordering,
-    ) -> tuple[Routed, Sent]:
-        """Along the routing of a handle. given: its attributes, or None."""
-        for name, value in given.items():
-            known = getattr(made, name)
-            if value is not None and value != known:
-                raise WrongValue(f"{name}: expected {known} (or None), as of the handle, got {value!r}")
+        self, pool: NormalPool, made: Routed, given: tuple, known: dict[str, Any], ordering: Ordering
+    ) -> Sent:
+        """Along the routing of a handle. given: as in _begin(). known: attributes of the handle, or None."""
+        x, scales, topk_idx, topk_weights, _ = given
+        if topk_idx is not None:
+            raise WrongValue("topk_idx: expected None with handle, which has the routing")
+        for name, value in known.items():
+            if value is not None and value != getattr(made, name):
+                text = f"{name}: expected {getattr(made, name)} (or None), as of the handle, got {value!r}"
+                raise WrongValue(text)
         arguments.check_tokens(made, x)
         extra = scales
         if topk_weights is not None:  # a cached dispatch has none of its own, and scales are moved untouched
@@ -426,7 +406,7 @@ class ElasticBuffer(Core):
             extra = topk_weights
             if scales is not None:
                 extra = torch.cat([scales.view(torch.int32), extra.view(torch.int32)], dim=1)
-        return made, pool.again(made, x, extra, ordering)
+        return pool.again(made, x, extra, ordering)
 
     @counted("normal")
     def combine(

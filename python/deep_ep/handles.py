@@ -372,22 +372,19 @@ _SHOWN = frozenset((*inspect.signature(EPHandle).parameters, "cached_recv_src_me
 class Routed(Dispatched):
     """Of ElasticBuffer's: what its EPHandle shows, and rows by expert."""
 
-    num_max_tokens_per_rank: int
-    do_expand: bool
     _by_kernel = False  # slots
-    _scaleup_ranks: int  # of several logical domains, or 0
 
     def __init__(
         self, owner: xep.Group, sent: Sent, topk_idx: torch.Tensor, num_experts: int, expert_alignment: int,
-        worst: int, most: int, **shown: Any,
+        worst: int, most: int, shown: tuple[int, int, bool, int],
     ) -> None:  # fmt: skip
-        """shown: num_max_tokens_per_rank, num_sms, do_expand and _scaleup_ranks."""
+        """shown: num_max_tokens_per_rank, num_sms, do_expand, and ranks of one of several logical domains, or 0."""
         self.xep, self._arrives, self._slot = sent
-        received = self.xep.recv
+        received = sent[0].recv
         self.owner, self.experts, self.expert_alignment = owner, num_experts, expert_alignment
         self.num_tokens, self.topk = topk_idx.shape
         self.rows, self.capacity = received.rows, received.capacity
-        self.__dict__.update(shown)
+        self.num_max_tokens_per_rank, self.num_sms, self.do_expand, self._scaleup_ranks = shown
         self.topk_idx, self.on = topk_idx, topk_idx.device
         self.version = -1 if topk_idx.is_inference() else topk_idx._version
         self._counts = [] if most else received.list_expert_rows()
