@@ -161,9 +161,8 @@ class ElasticBuffer(Core):
         self.num_max_tokens_per_rank = integer("num_max_tokens_per_rank", num_max_tokens_per_rank, 0)
         self.allow_hybrid_mode, self.allow_multiple_reduction = allow_hybrid_mode, allow_multiple_reduction
         self.prefer_overlap_with_compute, self.deterministic = prefer_overlap_with_compute, deterministic
-        self.num_allocated_qps = integer("num_allocated_qps", num_allocated_qps, 0) or (
-            129 if allow_hybrid_mode else 17
-        )
+        qps = 129 if allow_hybrid_mode else 17
+        self.num_allocated_qps = integer("num_allocated_qps", num_allocated_qps, 0) or qps
         if timeout is None and num_cpu_timeout_secs != _SECONDS:
             timeout = float(num_cpu_timeout_secs)
         self._join(group, num_slots, timeout, explicitly_destroy)
@@ -319,7 +318,7 @@ class ElasticBuffer(Core):
                 if do_cpu_sync:
                     raise WrongValue("do_cpu_sync: expected False or None with handle, which has the counts")
                 made, sent = found, self._begin_again(pool, found, given, known, ordering)
-            there, event = sent[0].recv, EventOverlap()
+            there, left, event = sent[0].recv, None, EventOverlap()
             is_written = found is not None or before is not None or sent[1] is not None or use_tma_aligned_col_major_sf
             if is_written or (do_expand and (where != 0 or scales is not None or made.worst)):
                 may_view = sent[0].buffer.slots_held() <= pool.views
@@ -329,7 +328,7 @@ class ElasticBuffer(Core):
                 if sent[1] is None:
                     written.end()
                 else:
-                    event = EventOverlap(EventHandle(sent[1], Ending(sent[1], written.end).wait))
+                    left = Ending(sent[1], written.end)
             elif do_expand:
                 counts, alignment = made._counts, made.expert_alignment
                 by_row = (there.x, there.topk_weights)
@@ -339,17 +338,17 @@ class ElasticBuffer(Core):
             else:
                 received = pool.shown(there, None, ordering.copy)
                 received[2] = ordering.copy(received[2])  # what is in the slot is the handle's
-            if event.event is None and not ordering.quiet:
-                event = self._end(ordering, None, made, *given, *received)
+            if not ordering.quiet:
+                event = self._end(ordering, left, made, *given, *received)
             rows, row_scales, indices, weights = received
             rows = rows if rows.dtype == x.dtype else rows.view(x.dtype)
             if scales is not None:
                 rows = (rows, row_scales)
         return rows, indices, weights, handle or EPHandle._of(made), event
 
-    def _end(self, ordering: Ordering, request: Any, made: Routed, *tensors: Optional[torch.Tensor]) -> EventOverlap:
+    def _end(self, ordering: Ordering, left: Any, made: Routed, *tensors: Optional[torch.Tensor]) -> EventOverlap:
         """Of an operation with these tensors, and those of a handle, which has arrived with it."""
-        event = ordering.end(request, *tensors, *made.tensors())
+        event = ordering.end(left, *tensors, *(made.tensors() if made.on != HOST else ()))
         if event.event is not None and made.on != HOST:
             made.arrives(event.event)
         return event

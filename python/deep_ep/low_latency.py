@@ -22,7 +22,7 @@ from .arguments import HOST, Rows, WrongType, WrongUse, WrongValue, check, check
 from .core import Core, Pool, Pools
 from .handles import HandleTuple
 from .streams import DeviceOrdering, DeviceQueue, Ending, Ordering, Slot
-from .utils.event import EventHandle, EventOverlap
+from .utils.event import EventOverlap
 
 GROUP = 128  # channels that share a scale
 HINTED_TOPK = 16  # a hint does not say how many selections tokens have; they take little memory
@@ -414,8 +414,12 @@ class LowLatencyCalls(Core):
             made = made or low_latency.of(Shape(*shape))
             rows, counts, handle = low_latency.dispatch(x, topk_idx, made, casting, ordering, stats, costs)
             event, hook = EventOverlap(), None
-            if not ordering.quiet:
-                event, hook = _left_to(ordering, handle.dispatched, return_recv_hook, rows, x, topk_idx, counts)
+            if return_recv_hook and handle.dispatched is not None:
+                hook = handle.dispatched.hook()
+            elif not ordering.quiet:
+                tensors = (*_listed(rows), x, topk_idx, counts)
+                event = ordering.end(handle.dispatched, *tensors)
+                event.extra_tensors = tensors if event.event is not None else None
         return rows, counts, HandleTuple.over(handle), event, hook
 
     @counted("ll")
@@ -477,8 +481,12 @@ class LowLatencyCalls(Core):
             combined = back.combine(sent, **options) if request is None else request.result
             ending = found.combined = None if request is None else Ending(request)
             event, hook = EventOverlap(), None
-            if not ordering.quiet:
-                event, hook = _left_to(ordering, ending, return_recv_hook, combined, x, topk_idx, topk_weights)
+            if return_recv_hook and ending is not None:
+                hook = ending.hook()
+            elif not ordering.quiet:
+                tensors = (combined, x, topk_idx, topk_weights)
+                event = ordering.end(ending, *tensors)
+                event.extra_tensors = tensors if event.event is not None else None
         return combined, event, hook
 
     def get_next_low_latency_combine_buffer(self, handle: tuple) -> torch.Tensor:
@@ -568,18 +576,3 @@ def _stay_masked(masks: list[xep.Mask]) -> None:
     for masked in masks:
         text = f"rank {masked.rank} is out and cannot come back into this group (make a new group)"
         raise xep.UnsupportedError(xep.Status.ERR_UNSUPPORTED, text)
-
-
-def _left_to(
-    ordering: Ordering, ending: Optional[Ending], hooked: bool, rows: Rows, *given: torch.Tensor
-) -> tuple[EventOverlap, Optional[Callable[[], None]]]:
-    """The event, which keeps the tensors alive, and the hook of a low-latency call."""
-    tensors = (*_listed(rows), *given)
-    if ending is None:
-        event = ordering.end(None, *tensors)
-        event.extra_tensors = tensors if event.event is not None else None
-        return event, None
-    if not hooked:
-        return EventOverlap(EventHandle(ending.request, ending.wait), tensors), None
-    ending.hooked = True
-    return EventOverlap(), ending.wait

@@ -32,7 +32,7 @@ class Ending:
     """Done once: by a hook, an event, or the call itself. end: puts results where the library did not, on this stream
     of a CUDA device."""
 
-    hooked = False  # by a hook
+    hooked = False  # it is left to a hook
 
     def __init__(
         self, request: Optional[xep.Request], end: Optional[Callable[[], None]] = None, stream: Any = None
@@ -47,6 +47,10 @@ class Ending:
         if end is not None:
             with torch.cuda.stream(self._stream) if self._stream is not None else contextlib.nullcontext():
                 end()
+
+    def hook(self) -> Callable[[], None]:
+        self.hooked = True
+        return self.wait
 
 
 leave_to_python(Ending.wait)  # a hook
@@ -89,9 +93,11 @@ class HostOrdering(_ext.Context):
 
     copy = staticmethod(torch.clone)
 
-    def end(self, request: Optional[xep.Request], *_tensors: Any) -> EventOverlap:
-        """request: None where all has been done."""
-        return EventOverlap() if self.wait else EventOverlap(EventHandle(request))
+    def end(self, left: Union[xep.Request, Ending, None], *_tensors: Any) -> EventOverlap:
+        """left: None where all has been done."""
+        if self.wait:
+            return EventOverlap()
+        return EventOverlap(EventHandle(left.request, left.wait) if isinstance(left, Ending) else EventHandle(left))
 
 
 HERE = HostOrdering(None, False)  # where it is done when the call returns
