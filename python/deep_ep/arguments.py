@@ -62,11 +62,6 @@ def place_of(where: int) -> torch.device:
     return HOST if where == 0 else torch.device("cuda", where - 1)
 
 
-def memory_of(on: torch.device) -> str:
-    """As xep names it."""
-    return "host" if on == HOST else "cuda"
-
-
 def _look(contiguous: bool, name: str, value: Any, where: int, dtypes: int, *extents: int) -> tuple:
     """What the checks below ask of a tensor that is not so at first sight."""
     is_tensor = isinstance(value, torch.Tensor)

@@ -150,16 +150,16 @@ class _Made(NamedTuple):
         """For one more dispatch: a mode has as many in flight as slots."""
         self.begun[:] = [ending for ending in self.begun if ending.request is not None]
         if len(self.begun) >= self.buffer.slots:
-            if self.begun[0].hooked:
+            oldest = self.begun[0]
+            if oldest.hooked:
                 raise WrongUse(
                     f"low_latency_dispatch: hook() of {len(self.begun)} dispatches was not called yet, as many as "
                     "there are slots"
                 )
             try:
-                self.begun[0].wait()
+                oldest.wait()
             finally:
-                request = self.begun[0].request
-                if request is None or request.done():  # also one that failed, which says so here once
+                if oldest.request is None or oldest.request.done():  # also one that failed, which says so here once
                     del self.begun[0]
 
 
@@ -207,9 +207,9 @@ class LowLatency(Pool):
             pass
 
     def of(self, shape: Shape) -> _Made:
-        """Collective, where there is none yet."""
-        made = self.made.get(shape)
-        if made is None and shape.topk <= HINTED_TOPK:
+        """Of what was not dispatched yet. Collective, but where a hint has it."""
+        made = None
+        if shape.topk <= HINTED_TOPK:
             made = self.made.get(shape._replace(topk=min(shape.experts, HINTED_TOPK)))
         made = self.made[shape] = made or self.make(shape)
         return made
@@ -516,10 +516,9 @@ class LowLatencyCalls(Core):
         hidden = arguments.integer("handle: hidden", hidden, 1)
         zeros = torch.zeros((tokens, hidden), dtype=torch.bfloat16, device=topk_idx.device)
         _, _, made, _, _ = self.low_latency_dispatch(zeros, topk_idx, most, experts, use_fp8=False)
-        same = torch.equal(made[1], layout_range)
-        told = self._xep.allgather(bytes([same]))
-        if not all(word[0] for word in told):
-            rank = [bool(word[0]) for word in told].index(False)
+        told = self._xep.allgather(bytes([torch.equal(made[1], layout_range)]))
+        if b"\0" in told:
+            rank = told.index(b"\0")
             raise WrongValue(f"topk_idx: expected what was dispatched with this handle: rank {rank} had other rows")
         return made
 

@@ -16,7 +16,7 @@ import torch
 
 import xep
 
-from ..arguments import WrongType, WrongUse, WrongValue, memory_of
+from ..arguments import WrongType, WrongUse, WrongValue
 from ..streams import DeviceOrdering, DeviceQueue, HostOrdering
 from ..utils.comm import Nodes
 from ..utils.event import EventOverlap
@@ -76,7 +76,7 @@ class Context:
         return self._buffer(x.device).dispatch(x, everyone)
 
     def _buffer(self, device: torch.device) -> xep.Buffer:
-        memory = memory_of(device)
+        memory = "cuda" if device.type == "cuda" else "host"
         if memory not in self._buffers:
             options: dict[str, Any] = dict(dtype=torch.float32, combine_dtype=torch.float32, slots=1, memory=memory)
             shape = (self.ranks, self.ranks, _WIDTH // 4, _ROWS)  # flat: sums in the order of ranks on any nodes

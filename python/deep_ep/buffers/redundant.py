@@ -16,7 +16,7 @@ import torch
 
 import xep
 
-from ..arguments import ANYWHERE, FLOAT, INT32, WrongUse, WrongValue, check, memory_of
+from ..arguments import ANYWHERE, FLOAT, INT32, WrongUse, WrongValue, check
 from ..utils.comm import Nodes
 from .base import ROW, as_bytes, lies_in
 
@@ -147,7 +147,7 @@ class RedundantExperts:
         return Routing([expert - first for expert in own], idx, max(counts))
 
     def _buffer(self, slots: int, device: torch.device) -> xep.Buffer:
-        experts, memory = self._group.nranks * slots, memory_of(device)
+        experts, memory = self._group.nranks * slots, "cuda" if device.type == "cuda" else "host"
         found = self._buffers.get((experts, memory))
         if found is None:
             options: dict[str, Any] = dict(dtype=torch.float32, combine_dtype=torch.float32, slots=1, memory=memory)
