@@ -210,7 +210,7 @@ class Buffer(LowLatencyCalls):
             ("per_expert", (experts,), torch.int32),
             ("in_rank", (topk_idx.shape[0], self.group_size), torch.uint8),
         )
-        used.layout(topk_idx.contiguous(), *made.values())
+        used[0].layout(topk_idx.contiguous(), *made.values())
         return made["per_rank"], made["per_expert"], made["in_rank"].view(torch.bool), None
 
     def _note_layout(self, *made_and_given: torch.Tensor) -> None:
@@ -293,7 +293,8 @@ class Buffer(LowLatencyCalls):
             shape = (tokens, experts, topk, received.rows, received.capacity)
             made = NormalHandle(self._xep, self._nodes, is_token_in_rank, pool.on, *shape)
             made.xep, made._arrives, made._slot = sent
-            made.worst, made.most = num_worst_tokens, most
+            if num_worst_tokens:
+                made.worst, made.most = num_worst_tokens, most
             counts: list[int] = []
             if not num_worst_tokens:
                 counts = received.list_expert_rows()

@@ -80,6 +80,7 @@ class Pool:
 
 
 _WIDEST = {1: torch.bfloat16, 2: torch.bfloat16, 4: torch.float32}  # by bytes of an element: what can be summed
+_UNUSED = (None, 0, 0, 0, 0, 0)  # a buffer, and its room: bytes of a row, selections, scales, tokens, received rows
 _MARGIN = 5 / 4  # more room than was needed, so that growing ends soon
 
 
@@ -123,11 +124,11 @@ class NormalPool(Pool):
         self._slots = max(3, slots + 1)
         self._handles = max(2, slots - 2)  # that keep their slots
         self.views = self._slots - self._handles  # slots in use, with which what is received may be views
-        self.used: dict[int, xep.Buffer] = {}
+        self.used: dict[int, tuple[Any, int, int, int, int, int]] = {}  # as _UNUSED, by experts
         self._replaced: list[xep.Buffer] = []
 
     def buffers(self) -> list[xep.Buffer]:
-        return [*self.used.values(), *self._replaced]
+        return [*(used[0] for used in self.used.values()), *self._replaced]
 
     def _captures(self) -> bool:
         """Whether calls are kept for a CUDA graph."""
@@ -148,13 +149,13 @@ class NormalPool(Pool):
         if scales is not None or worst > 0:
             options.update(scales=scales, capacity=worst, counts_there=most > 0)
         while True:
-            buffer = self.used.get(experts)
+            buffer, row, columns, beside, most_tokens, most_rows = self.used.get(experts, _UNUSED)
             fits = buffer is not None and (
-                hidden * x.itemsize <= buffer.hidden * SIZES[buffer._dtype]
-                and topk <= buffer.topk
-                and (scales is None or scales.shape[1] <= buffer.scales)
-                and (tokens if tokens > most else most) <= buffer.tokens
-                and worst <= buffer.recv_rows
+                hidden * x.itemsize <= row
+                and topk <= columns
+                and (scales is None or scales.shape[1] <= beside)
+                and (tokens if tokens > most else most) <= most_tokens
+                and worst <= most_rows
             )
             if self.queue is not None and is_capturing():
                 self._check_capture(most, fits)
@@ -213,8 +214,7 @@ class NormalPool(Pool):
             handle._arrives.wait()
         back, row = handle.xep, width * x.itemsize
         if back is None or back._memory is None or row > back.buffer.hidden * SIZES[back.buffer._combine_dtype]:
-            used = self.used.get(handle.experts)
-            least = 1 if used is not None and row <= used.hidden * SIZES[used._combine_dtype] else row
+            least = 1 if row <= self.used.get(handle.experts, _UNUSED)[1] else row
             nothing = torch.zeros((handle.num_tokens, least), dtype=torch.uint8, device=self.on)
             back = self._dispatch_anew(handle, True, nothing, None, None)[0]
         self.last = back.buffer
@@ -282,7 +282,7 @@ class NormalPool(Pool):
         last that was made are told as if its room did not do, so that all come to _agree() and find out there."""
         if self.used and not job.most and job.topk_idx.shape[1] > 0:
             with contextlib.suppress(xep.CapacityError):
-                self._call_for_room(list(self.used.values())[-1], job)
+                self._call_for_room(list(self.used.values())[-1][0], job)
 
     def _call_for_room(self, buffer: xep.Buffer, job: Job) -> None:
         """Always CapacityError, here and on every rank that dispatches meanwhile; or MismatchError there and here. By
@@ -309,30 +309,25 @@ class NormalPool(Pool):
         """A buffer in which this dispatch fits on every rank, with no less room than there was. Collective: every rank
         comes here at the same dispatch."""
         nranks, each = self._group.nranks, _WIDEST[job.x.element_size()].itemsize
-        old, room = self.used.get(job.experts), (each, 0, 0, 0, 0, 0)
+        row_sent = each * job.x.shape[1]
+        old, row, topk, scales, old_tokens, old_rows = self.used.get(job.experts, _UNUSED)
         if old is not None:
             old.park()
-            room = SIZES[old._dtype], old.hidden, old.topk, old.scales, old.tokens, old.recv_rows
+            each = max(each, SIZES[old._dtype])
         tokens, rows, worst = self._agree(job)
         if job.experts in self.used:  # it was not closed: what was received is looked at somewhere
-            self._replaced.append(self.used.pop(job.experts))
-        had_bytes, had_hidden, had_topk, had_scales, had_tokens, had_rows = room
-        bytes_each = max(had_bytes, each)
-        tokens = max(2, int(tokens * _MARGIN), job.most, had_tokens)
-        rows = min(max(2, int(rows * _MARGIN), had_rows), nranks * tokens)
+            self._replaced.append(self.used.pop(job.experts)[0])
+        hidden = ceil_div(max(row, row_sent), each)
+        topk = max(topk, min(job.experts, max(job.topk_idx.shape[1], nranks)))
+        scales = max(scales, job.nscales)
+        tokens = max(2, int(tokens * _MARGIN), job.most, old_tokens)
+        rows = max(worst, min(max(2, int(rows * _MARGIN), old_rows), nranks * tokens))
+        options = dict(scales=scales, recv_rows=rows, slots=self._slots)
         buffer = self._make(
-            job.experts,
-            max(had_topk, min(job.experts, max(job.topk_idx.shape[1], nranks))),
-            ceil_div(max(had_bytes * had_hidden, each * job.x.shape[1]), bytes_each),
-            tokens,
-            dtype=_WIDEST[bytes_each],
-            combine_dtype=_WIDEST[bytes_each],
-            scales=max(had_scales, job.nscales),
-            recv_rows=max(worst, rows),
-            slots=self._slots,
+            job.experts, topk, hidden, tokens, dtype=_WIDEST[each], combine_dtype=_WIDEST[each], **options
         )
         buffer.limit_handles(self._handles)
-        self.used[job.experts] = buffer
+        self.used[job.experts] = buffer, hidden * each, topk, scales, tokens, rows
 
     def _agree(self, job: Job) -> tuple[int, int, int]:
         """Tokens, rows received, and rows asked for: no rank has more."""
@@ -357,7 +352,7 @@ class NormalPool(Pool):
             raise xep.CapacityError(xep.Status.ERR_OVERFLOW, text)
         for buffer, held in zip(buffers, busy.T):
             if not held.any():  # no rank has a handle or an array of it: the same on every rank, in the same order
-                self.used = {experts: used for experts, used in self.used.items() if used is not buffer}
+                self.used = {experts: used for experts, used in self.used.items() if used[0] is not buffer}
                 self._replaced = [other for other in self._replaced if other is not buffer]
                 buffer.close()
         return int(tokens.max()), int(rows.max()), int(worst.max())

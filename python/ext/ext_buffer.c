@@ -33,7 +33,7 @@ int ext_buffer_learn(ext_buffer_t *buffer)
         buffer->where != EXT_HOST && (strcmp(info.mode, "ll_cuda") == 0 || strcmp(info.mode, "ll") == 0);
     buffer->experts = info.experts, buffer->topk = info.topk, buffer->hidden = info.hidden;
     buffer->scales = info.scales, buffer->tokens = info.tokens, buffer->nslots = info.slots;
-    buffer->local_experts = info.local_experts, buffer->recv_rows = info.recv_rows;
+    buffer->local_experts = info.local_experts;
     buffer->dtype = info.dtype, buffer->combine_dtype = info.combine_dtype;
     return 0;
 }
@@ -253,7 +253,6 @@ static PyMemberDef members[] = {
     {"topk", T_UINT, offsetof(ext_buffer_t, topk), READONLY, "Most selections of a token."},
     {"hidden", T_UINT, offsetof(ext_buffer_t, hidden), READONLY, "Most elements of a row."},
     {"tokens", T_ULONGLONG, offsetof(ext_buffer_t, tokens), READONLY, "Most tokens of a dispatch."},
-    {"recv_rows", T_ULONGLONG, offsetof(ext_buffer_t, recv_rows), READONLY, "Rows that a slot holds."},
     {"scales", T_UINT, offsetof(ext_buffer_t, scales), READONLY, "Most scales of a token."},
     {"slots", T_UINT, offsetof(ext_buffer_t, nslots), READONLY, "Handles that live at once."},
     {"local_experts", T_UINT, offsetof(ext_buffer_t, local_experts), READONLY, "L of this rank."},

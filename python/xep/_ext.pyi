@@ -150,7 +150,6 @@ class Buffer:
     topk: int
     hidden: int
     tokens: int
-    recv_rows: int
     scales: int
     slots: int
     local_experts: int
