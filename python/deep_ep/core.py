@@ -21,7 +21,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import threading
 import warnings
 from typing import Any, Callable, NamedTuple, Optional
 
@@ -35,7 +34,7 @@ from .arguments import HOST, KNOWN, Agreement, WrongUse, WrongValue, carried, in
 from .compat import Runtime
 from .handles import Dispatched, Sent, layout_of
 from .streams import HERE, DeviceOrdering, DeviceQueue, HostOrdering, Ordering, Slot, is_capturing
-from .utils.comm import Nodes
+from .utils.comm import Nodes, close_in_time
 from .utils.event import CommStream, request_of
 from .utils.math import ceil_div
 
@@ -358,9 +357,6 @@ class NormalPool(Pool):
         return int(tokens.max()), int(rows.max()), int(worst.max())
 
 
-_CLOSE_SECONDS = 5.0  # for which a destructor waits for the other ranks
-
-
 class Pools(dict[tuple[type[Pool], int], Any]):
     """Of a Buffer: by kind, and where tensors are. Each is made when it is first asked for.
 
@@ -534,10 +530,4 @@ class Core:
             )
             self._xep.leave()
             return
-        # A destructor may hold nobody up, least of all an exception on its way: the other ranks may be anywhere.
-        closer = threading.Thread(target=self._close, name="xep-close", daemon=True)
-        closer.start()
-        closer.join(_CLOSE_SECONDS)
-        if closer.is_alive():
-            self._xep.abort()
-            closer.join()
+        close_in_time(self._close, self._xep)

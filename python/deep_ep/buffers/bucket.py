@@ -9,7 +9,6 @@ that memory is bounded.
 from __future__ import annotations
 
 import math
-import threading
 from typing import Any, Iterator, Optional, Sequence, Union
 
 import torch
@@ -18,7 +17,7 @@ import xep
 
 from ..arguments import WrongType, WrongUse, WrongValue
 from ..streams import DeviceOrdering, DeviceQueue, HostOrdering
-from ..utils.comm import Nodes
+from ..utils.comm import Nodes, close_in_time
 from ..utils.event import EventOverlap
 from ..utils.math import align
 from .base import ALLOCATION, ROW, BufferAllocator, BufferBase, as_bytes, lies_in, storage_of
@@ -27,7 +26,6 @@ _WIDTH = 1 << 14  # bytes of a row
 _ROWS = 64  # of a rank at a time
 _STEP = 64  # bytes, of what a session allocates
 _MOST_GROUPS, _MOST_TENSORS = 8, 64
-_CLOSE_SECONDS = 5.0  # for which a destructor waits for the other ranks
 
 Tensors = Union[torch.Tensor, Sequence[torch.Tensor]]
 
@@ -311,18 +309,7 @@ class BucketBuffer(BufferBase):
     def __del__(self) -> None:
         if getattr(self, "runtime", None) is None or self.explicitly_destroy:
             return
-        closer = threading.Thread(target=_close_all, args=(self.contexts,), name="xep-close", daemon=True)
-        closer.start()
-        closer.join(_CLOSE_SECONDS)
-        if closer.is_alive():
-            for context in self.contexts:
-                context.group.abort()
-            closer.join()
-
-
-def _close_all(contexts: list[Context]) -> None:
-    for context in contexts:
-        context.group.close()
+        close_in_time(self._close, *(context.group for context in self.contexts))
 
 
 class BucketSession:

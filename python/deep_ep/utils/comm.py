@@ -5,8 +5,9 @@ barrier, the stream that communicates."""
 from __future__ import annotations
 
 import struct
+import threading
 import weakref
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import torch
 
@@ -47,6 +48,24 @@ class Nodes:
     def reached(self, in_rank: torch.Tensor) -> torch.Tensor:
         """in_rank [T, R] bool -> [T, M] bool: whether a token goes to a rank of the node."""
         return torch.stack([in_rank[:, members].any(dim=1) for members in self.members], dim=1)
+
+
+# ---- the end ----
+
+
+_CLOSE_SECONDS = 5.0
+
+
+def close_in_time(close: Callable[[], Any], *groups: xep.Group) -> None:
+    """By a destructor, which may hold nobody up for longer, least of all an exception on its way: the other ranks may
+    be anywhere."""
+    closer = threading.Thread(target=close, name="xep-close", daemon=True)
+    closer.start()
+    closer.join(_CLOSE_SECONDS)
+    if closer.is_alive():
+        for group in groups:
+            group.abort()
+        closer.join()
 
 
 # ---- what programs ask ----
