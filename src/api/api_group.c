@@ -154,14 +154,11 @@ xep_status_t xep_group_query(const xep_group_t *group, xep_group_info_t *info)
                             .nranks = group->nranks,
                             .node = group->peers[group->rank].node,
                             .nnodes = group->nnodes,
-                            .boot = group->boot->ops->name};
+                            .boot = group->boot->name};
     return xep_fill_struct("info", info, &own, sizeof own);
 }
 
-/*
- * describe() connects to the rank if nobody has yet. A rank that cannot be reached is no error of the question:
- * transport is "not reachable" then.
- */
+/* Each rank was reached when the group was made. */
 xep_status_t xep_group_peer(xep_group_t *group, uint32_t rank, xep_peer_info_t *info)
 {
     xep_status_t status = xep_require_group(group);

@@ -119,8 +119,6 @@ void xep_frames_close(xep_frames_t *frames)
 xep_status_t xep_frames_open(const xep_config_t *config, xep_transport_open_fn open_transport, int everywhere,
                              uint32_t most, xep_address_t *address, xep_frames_t **frames_p)
 {
-    const void *own;
-    size_t bytes;
     xep_frames_t *frames = NULL;
     xep_whereabouts_t where = {.nranks = 1, .local = !everywhere};
     xep_status_t status = xep_address_open(address);
@@ -130,8 +128,7 @@ xep_status_t xep_frames_open(const xep_config_t *config, xep_transport_open_fn o
     address->local = (uint32_t)where.local;
     address->network = xep_host_network();
     xep_interfaces_list(address->interfaces);
-    frames->transport->ops->address(frames->transport, &own, &bytes);
-    status = xep_address_seal(address, own, bytes);
+    status = xep_address_seal(address, frames->transport->address, frames->transport->address_bytes);
     if (status == XEP_OK) *frames_p = frames;
     else xep_frames_close(frames);
     return status;
@@ -166,19 +163,18 @@ xep_status_t xep_frames_call(const xep_config_t *config, xep_transport_open_fn o
                              const xep_address_t *address, xep_frames_t **frames_p)
 {
     xep_frames_t *frames = NULL;
-    const void *own;
     uint64_t joiner;
-    size_t bytes;
     xep_whereabouts_t where = find_way(address);
     if (getrandom(&joiner, sizeof joiner, 0) != sizeof joiner)
         return xep_fail(XEP_ERR_BOOT, "no random numbers for a joiner");
     const uint8_t *const keys[] = {address->joiners_key, address->own_key};
     xep_status_t status = open_frames(config, open_transport, &where, keys, 1, &frames);
     if (status != XEP_OK) return status;
-    frames->transport->ops->address(frames->transport, &own, &bytes);
-    xep_frame_t hello = {.kind = XEP_FRAME_HELLO, .pid = (int32_t)getpid(), .bytes = bytes};
+    xep_frame_t hello = {.kind = XEP_FRAME_HELLO,
+                         .pid = (int32_t)getpid(),
+                         .bytes = frames->transport->address_bytes};
     status = admit(frames, joiner, address->transport, address->bytes);
-    if (status == XEP_OK) status = xep_frames_send(frames, 0, hello, NULL, own);
+    if (status == XEP_OK) status = xep_frames_send(frames, 0, hello, NULL, frames->transport->address);
     if (status == XEP_OK) *frames_p = frames;
     else xep_frames_close(frames);
     return status;

@@ -272,38 +272,29 @@ static xep_status_t grow_allgather(xep_boot_t *base, const void *send, void *rec
     return xep_joiners_give(grow->joiners, boot->number, recv, base->nranks * bytes);
 }
 
-static const xep_boot_ops_t grow_ops = {.name = "grow",
-                                        .allgather = grow_allgather,
-                                        .dead_rank = xep_boot_knows_no_dead,
-                                        .close = xep_boot_free};
-
 /* Interrupts waits over the new group's own connections, during which rank 0 does not listen to joiners. */
 static int interrupted(void *ctx)
 {
-    const grow_t *grow = ((const grow_boot_t *)ctx)->grow;
+    const grow_t *grow = ctx;
     return (grow->joiners != NULL && xep_joiners_have_failed(grow->joiners)) || xep_boot_interrupted(grow->group->boot);
-}
-
-static xep_status_t open_boot(grow_t *grow, int32_t timeout_ms, xep_boot_t **boot_p)
-{
-    const xep_group_t *group = grow->group;
-    grow_boot_t *boot = xep_boot_new(sizeof *boot, &grow_ops, group->rank, group->nranks + grow->count, timeout_ms);
-    if (boot == NULL) return XEP_ERR_NO_MEMORY;
-    boot->boot.interrupted = interrupted;
-    boot->boot.interrupted_ctx = boot;
-    boot->grow = grow;
-    *boot_p = &boot->boot;
-    return XEP_OK;
 }
 
 static xep_status_t build(grow_t *grow, xep_transport_open_fn open_transport, xep_group_t **made_p)
 {
-    xep_boot_t *boot;
-    int32_t timeout_ms = fraction_of(grow->group->timeout_ms, 2);
+    const xep_group_t *group = grow->group;
+    int32_t timeout_ms = fraction_of(group->timeout_ms, 2);
     xep_status_t status = grow->joiners == NULL ? XEP_OK : xep_joiners_welcome(grow->joiners);
-    if (status == XEP_OK) status = open_boot(grow, timeout_ms, &boot);
-    if (status == XEP_OK) status = xep_group_open(&grow->group->config, timeout_ms, boot, open_transport, made_p);
-    return status;
+    if (status != XEP_OK) return status;
+    grow_boot_t *boot = xep_boot_new(sizeof *boot, (xep_boot_t){.name = "grow",
+                                                               .allgather = grow_allgather,
+                                                               .rank = group->rank,
+                                                               .nranks = group->nranks + grow->count,
+                                                               .timeout_ms = timeout_ms,
+                                                               .interrupted = interrupted,
+                                                               .interrupted_ctx = grow});
+    if (boot == NULL) return XEP_ERR_NO_MEMORY;
+    boot->grow = grow;
+    return xep_group_open(&group->config, timeout_ms, &boot->boot, open_transport, made_p);
 }
 
 /* ---- 3: settle ---- */

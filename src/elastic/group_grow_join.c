@@ -155,28 +155,26 @@ static xep_status_t join_allgather(xep_boot_t *base, const void *send, void *rec
     return status;
 }
 
-/* A joiner knows rank 0 alone, of whose death its frames tell; it cannot tell of the others. */
-static const xep_boot_ops_t join_ops = {.name = "grow",
-                                        .allgather = join_allgather,
-                                        .dead_rank = xep_boot_knows_no_dead,
-                                        .close = xep_boot_free};
-
 /* Interrupts waits over the new group's own connections: rank 0 sends nothing then, unless it has failed. */
 static int interrupted(void *ctx)
 {
-    const xep_join_t *join = ((const join_boot_t *)ctx)->join;
+    const xep_join_t *join = ctx;
     return xep_frames_peek(join->frames, 0) != NULL || xep_frames_is_gone(join->frames, 0) || is_interrupted(join);
 }
 
-static xep_status_t open_boot(xep_join_t *join, int32_t timeout_ms, xep_boot_t **boot_p)
+/* A joiner knows rank 0 alone, of whose death its frames tell; it cannot tell of the others. */
+static xep_status_t build(xep_join_t *join, int32_t timeout_ms, xep_group_t **made_p)
 {
-    join_boot_t *boot = xep_boot_new(sizeof *boot, &join_ops, join->rank, join->nranks, timeout_ms);
+    join_boot_t *boot = xep_boot_new(sizeof *boot, (xep_boot_t){.name = "grow",
+                                                               .allgather = join_allgather,
+                                                               .rank = join->rank,
+                                                               .nranks = join->nranks,
+                                                               .timeout_ms = timeout_ms,
+                                                               .interrupted = interrupted,
+                                                               .interrupted_ctx = join});
     if (boot == NULL) return XEP_ERR_NO_MEMORY;
-    boot->boot.interrupted = interrupted;
-    boot->boot.interrupted_ctx = boot;
     boot->join = join;
-    *boot_p = &boot->boot;
-    return XEP_OK;
+    return xep_group_open(join->config, timeout_ms, &boot->boot, join->open_transport, made_p);
 }
 
 /* ---- becoming a rank ---- */
@@ -206,13 +204,10 @@ static xep_status_t settle(xep_join_t *join, xep_status_t built, int *in_doubt_p
 /* The new group's waits are shorter until it is made, as those of the members. */
 static xep_status_t become(xep_join_t *join, xep_group_t **group_p)
 {
-    xep_boot_t *boot;
     xep_group_t *made = NULL;
     int in_doubt = 0;
     int32_t timeout_ms = join->timeout_ms < 0 ? join->timeout_ms : join->timeout_ms / 2 + 1;
-    xep_status_t status = open_boot(join, timeout_ms, &boot);
-    if (status == XEP_OK) status = xep_group_open(join->config, timeout_ms, boot, join->open_transport, &made);
-    status = settle(join, status, &in_doubt);
+    xep_status_t status = settle(join, build(join, timeout_ms, &made), &in_doubt);
     if (status != XEP_OK) {
         char reason[XEP_REASON_BYTES];
         snprintf(reason, sizeof reason, "%s", xep_last_error());

@@ -67,7 +67,6 @@ typedef struct xep_shrink {
     int builds;            /* it tries, or waits for the others to be ready: nothing is decided meanwhile */
     xep_state_t *mine;
     xep_shrink_rank_t *of; /* [nranks] */
-    xep_msg_t *shares;     /* of group_shrink_boot.c, not used yet */
     int left_out;          /* the others go on without this rank */
     int changed;           /* what this rank says, since it was sent */
 } xep_shrink_t;

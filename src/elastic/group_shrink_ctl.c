@@ -79,7 +79,6 @@ xep_status_t xep_shrink_open(xep_shrink_t *shrink, xep_group_t *group)
 
 void xep_shrink_close(xep_shrink_t *shrink)
 {
-    xep_ctl_free(shrink->shares);
     for (uint32_t r = 0; shrink->of != NULL && r < shrink->nranks; r++) free(shrink->of[r].said);
     xep_agreement_close(&shrink->agreement);
     free(shrink->mine);

@@ -4,30 +4,32 @@
 #ifndef XEP_GROUP_BOOT_H
 #define XEP_GROUP_BOOT_H
 
+#include <stdatomic.h>
+
 #include <xep/xep.h>
 
 typedef struct xep_boot xep_boot_t;
 
-typedef struct xep_boot_ops {
+/** One block of memory, which begins with this: whoever makes a bootstrap puts what it needs behind, and free() ends it. */
+struct xep_boot {
     const char *name; /* "callback", "pmix", "single" */
 
     /** recv[nranks * bytes] in rank order. Collective, blocking, a barrier too; on error sets the reason. */
     xep_status_t (*allgather)(xep_boot_t *boot, const void *send, void *recv, size_t bytes);
 
-    /** Rank known to be dead, or UINT32_MAX. Cheap, never blocks. */
-    uint32_t (*dead_rank)(xep_boot_t *boot);
-
-    void (*close)(xep_boot_t *boot);
-} xep_boot_ops_t;
-
-struct xep_boot {
-    const xep_boot_ops_t *ops;
+    const _Atomic uint32_t *dead; /* rank known to be dead, or UINT32_MAX; NULL: nobody tells of deaths */
     uint32_t rank, nranks;
     int32_t timeout_ms;            /* of one allgather; < 0: none */
     int (*interrupted)(void *ctx); /* the caller's, or NULL: whether to stop waiting */
     void *interrupted_ctx;
     int ignores_processes; /* XEP_LIVENESS=heartbeat: the kernel is not asked who has died */
 };
+
+/** Rank known to be dead, or UINT32_MAX. Cheap, never blocks. */
+static inline uint32_t xep_boot_dead_rank(const xep_boot_t *boot)
+{
+    return boot->dead == NULL ? UINT32_MAX : atomic_load_explicit(boot->dead, memory_order_relaxed);
+}
 
 static inline int xep_boot_interrupted(const xep_boot_t *boot)
 {
@@ -41,15 +43,8 @@ static inline void xep_boot_follow(xep_boot_t *boot, const xep_boot_t *other)
     boot->interrupted_ctx = other->interrupted_ctx;
 }
 
-/**
- * A bootstrap of so many bytes, which begin with an xep_boot_t; zeros follow. NULL: there is no memory, as the reason
- * says.
- */
-void *xep_boot_new(size_t bytes, const xep_boot_ops_t *ops, uint32_t rank, uint32_t nranks, int32_t timeout_ms);
-
-/** xep_boot_ops_t.close where there is nothing else to free; .dead_rank where nobody tells of deaths. */
-void xep_boot_free(xep_boot_t *boot);
-uint32_t xep_boot_knows_no_dead(xep_boot_t *boot);
+/** A bootstrap of so many bytes, which begin with this one; zeros follow. NULL: there is no memory, as the reason says. */
+void *xep_boot_new(size_t bytes, xep_boot_t boot);
 
 /* ---- boot_callback.c ---- */
 

@@ -66,11 +66,6 @@ static xep_status_t callback_allgather(xep_boot_t *boot, const void *send, void 
     return status;
 }
 
-static const xep_boot_ops_t callback_ops = {.name = "callback",
-                                            .allgather = callback_allgather,
-                                            .dead_rank = xep_boot_knows_no_dead,
-                                            .close = xep_boot_free};
-
 /*
  * Checks in the order in which a user would look for the mistake: nothing came, another number of ranks, another order.
  */
@@ -122,7 +117,11 @@ xep_status_t xep_boot_callback_open(const xep_group_params_t *params, int32_t ti
 {
     if (params->rank >= params->nranks)
         return xep_fail(XEP_ERR_INVALID, "invalid rank: %u (below nranks, %u)", params->rank, params->nranks);
-    callback_t *callback = xep_boot_new(sizeof *callback, &callback_ops, params->rank, params->nranks, timeout_ms);
+    callback_t *callback = xep_boot_new(sizeof *callback, (xep_boot_t){.name = "callback",
+                                                                       .allgather = callback_allgather,
+                                                                       .rank = params->rank,
+                                                                       .nranks = params->nranks,
+                                                                       .timeout_ms = timeout_ms});
     if (callback == NULL) return XEP_ERR_NO_MEMORY;
     callback->allgather = params->allgather;
     callback->ctx = params->allgather_ctx;

@@ -14,17 +14,13 @@ static xep_status_t single_allgather(xep_boot_t *boot, const void *send, void *r
     return XEP_OK;
 }
 
-static const xep_boot_ops_t single_ops = {.name = "single",
-                                          .allgather = single_allgather,
-                                          .dead_rank = xep_boot_knows_no_dead,
-                                          .close = xep_boot_free};
-
 xep_status_t xep_boot_single_open(int32_t timeout_ms, xep_boot_t **boot_p)
 {
-    xep_boot_t *boot = xep_boot_new(sizeof *boot, &single_ops, 0, 1, timeout_ms);
-    if (boot == NULL) return XEP_ERR_NO_MEMORY;
-    *boot_p = boot;
-    return XEP_OK;
+    *boot_p = xep_boot_new(sizeof **boot_p, (xep_boot_t){.name = "single",
+                                                         .allgather = single_allgather,
+                                                         .nranks = 1,
+                                                         .timeout_ms = timeout_ms});
+    return *boot_p == NULL ? XEP_ERR_NO_MEMORY : XEP_OK;
 }
 
 /*

@@ -24,7 +24,7 @@ static int is_spared(const xep_group_t *group, uint32_t rank, int spares)
 
 xep_status_t xep_group_check_ended(xep_group_t *group, int spares)
 {
-    uint32_t dead = group->boot->ops->dead_rank(group->boot);
+    uint32_t dead = xep_boot_dead_rank(group->boot);
     if (dead < group->nranks && !(spares && xep_group_is_out(group, dead)))
         return xep_fail(XEP_ERR_PEER, "rank %u has died (the launcher says so)", dead);
     /* the launcher may not tell, or not yet; the kernel knows of the ranks on this host */
@@ -53,7 +53,7 @@ int xep_group_has_ended(const xep_group_t *group, uint32_t rank)
 {
     const xep_peer_t *peer = &group->peers[rank];
     if (rank == group->rank) return 0;
-    if (group->boot->ops->dead_rank(group->boot) == rank) return 1;
+    if (xep_boot_dead_rank(group->boot) == rank) return 1;
     return peer->visible && xep_host_process_gone(peer->pid, peer->start);
 }
 

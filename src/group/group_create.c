@@ -56,13 +56,10 @@ static uint8_t flags_of(const xep_group_t *group, uint32_t rank)
 
 static xep_status_t connect_transport(xep_group_t *group)
 {
-    const void *address;
-    size_t bytes;
     xep_blobs_t blobs;
     uint8_t *peers;
     xep_status_t status;
-    group->transport->ops->address(group->transport, &address, &bytes);
-    status = xep_group_exchange_blobs(group, address, bytes, &blobs);
+    status = xep_group_exchange_blobs(group, group->transport->address, group->transport->address_bytes, &blobs);
     xep_host_hide(&group->word); /* all have looked for it before they came here */
     if (status != XEP_OK) return status;
     peers = calloc(group->nranks, 1);
@@ -161,7 +158,7 @@ xep_status_t xep_group_open(const xep_config_t *config, int32_t timeout_ms, xep_
     xep_neighbours_t neighbours;
     xep_group_t *group = xep_forks_begin() == 0 ? calloc(1, sizeof *group) : NULL;
     if (group == NULL) {
-        boot->ops->close(boot);
+        free(boot);
         return xep_fail(XEP_ERR_NO_MEMORY, "no memory for a group");
     }
     group->forks = xep_forks;
@@ -195,7 +192,7 @@ xep_status_t xep_group_open(const xep_config_t *config, int32_t timeout_ms, xep_
         (status = xep_progress_start(group, &group->progress_thread)) != XEP_OK)
         goto err_close;
     xep_log(XEP_LOG_INFO, "group of %u ranks on %u nodes, bootstrapped by %s", group->nranks, group->nnodes,
-            boot->ops->name);
+            boot->name);
     *group_p = group;
     return XEP_OK;
 
@@ -240,7 +237,7 @@ xep_status_t xep_group_close(xep_group_t *group)
     if (group->transport != NULL) group->transport->ops->close(group->transport);
     xep_ctl_close(group);
     xep_host_hide(&group->word);
-    group->boot->ops->close(group->boot);
+    free(group->boot);
     pthread_mutex_destroy(&group->tasks_lock);
     xep_recording_close(group->recording);
     free(group->control_of);

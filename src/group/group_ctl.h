@@ -21,7 +21,7 @@ enum { XEP_CTL_BYTES = 64 * 1024 + 512 };
 /** A message that has come, kept until it is taken. */
 typedef struct xep_msg {
     struct xep_msg *next;
-    uint64_t about; /* the number of a buffer; 0: none */
+    uint64_t about; /* the number of a buffer, or of an allgather of a group that shrinks; 0: none */
     uint32_t from;
     uint32_t kind; /* XEP_CTL_STATE, XEP_CTL_SHARE, XEP_CTL_BALLOT */
     size_t bytes;

@@ -25,7 +25,7 @@ xep_status_t xep_group_exchange(xep_group_t *group, const void *send, void *recv
     xep_status_t status = xep_group_usable(group);
     if (status != XEP_OK) return status;
     if (group->connected) return xep_group_gather(group, send, recv, bytes);
-    return group->boot->ops->allgather(group->boot, send, recv, bytes);
+    return group->boot->allgather(group->boot, send, recv, bytes);
 }
 
 /* The first rank that does not stand well: the same one for all but those that know more themselves. */

@@ -15,7 +15,7 @@
 void xep_neighbour_look(xep_transport_t *transport, xep_neighbour_t *mine)
 {
     memset(mine, 0, sizeof *mine);
-    transport->ops->shared_look(transport, mine->ranks);
+    transport->ops->shared_look(mine->ranks);
     mine->users = xep_host_users();
 }
 

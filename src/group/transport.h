@@ -97,14 +97,11 @@ typedef struct xep_transport_ops {
     const char *name;
 
     /** How many ranks each kind of shared memory has room for, with all that a rank needs to begin. Local. */
-    void (*shared_look)(xep_transport_t *transport, uint64_t ranks[XEP_SHARED_KINDS]);
+    void (*shared_look)(uint64_t ranks[XEP_SHARED_KINDS]);
 
-    /** Begins, once the ranks are known. Local; makes no connections. */
+    /** Begins, once the ranks are known, and makes the address. Local; makes no connections. */
     xep_status_t (*start)(xep_transport_t *transport, const xep_neighbours_t *neighbours,
                           const xep_whereabouts_t *where);
-
-    /** This rank's address, valid as long as the transport. Sizes differ from rank to rank. */
-    void (*address)(xep_transport_t *transport, const void **address_p, size_t *bytes_p);
 
     /**
      * All ranks' addresses, in rank order; copied. peers[r]: XEP_PEER_* flags.
@@ -115,7 +112,7 @@ typedef struct xep_transport_ops {
 
     /**
      * In place of start and connect: a transport without ranks, to which any process with its address can send. From
-     * then on it has address, admit, progress, ctl, is_gone and close alone, and the from of on_ctl() means nothing.
+     * then on it has admit, progress, ctl, is_gone and close alone, and the from of on_ctl() means nothing.
      * most: how many processes are admitted at most. Local.
      */
     xep_status_t (*meet)(xep_transport_t *transport, const xep_whereabouts_t *where, uint32_t most);
@@ -172,7 +169,7 @@ typedef struct xep_transport_ops {
     /** Whether all control messages are on their way, so that this rank may stop making progress. */
     int (*ctl_has_left)(xep_transport_t *transport);
 
-    /** How rank is reached ("tcp, packed messages"): connects when nothing did. Valid as long as the transport. */
+    /** How rank is reached ("tcp, packed messages"), once it was. Valid as long as the transport. */
     const char *(*describe)(xep_transport_t *transport, uint32_t rank);
 
     /**
@@ -189,6 +186,8 @@ typedef struct xep_transport_ops {
 
 struct xep_transport {
     const xep_transport_ops_t *ops;
+    const void *address; /* of this rank, from start or meet on; sizes differ from rank to rank */
+    size_t address_bytes;
     atomic_uint moves; /* rounds of progress that have moved something: a waiting loop does not sleep then */
     /*
      * The core's, set before connect: control messages of a rank, not checked. Called inside progress; it calls nothing

@@ -19,17 +19,6 @@ static xep_status_t pmix_allgather(xep_boot_t *boot, const void *send, void *rec
     return xep_pmix_exchange(((pmix_boot_t *)boot)->client, boot, send, recv, bytes);
 }
 
-static uint32_t pmix_dead_rank(xep_boot_t *boot)
-{
-    return atomic_load_explicit(&((pmix_boot_t *)boot)->client->dead_rank, memory_order_relaxed);
-}
-
-/* The client stays: a process has one, finalized when the process exits. */
-static const xep_boot_ops_t pmix_ops = {.name = "pmix",
-                                        .allgather = pmix_allgather,
-                                        .dead_rank = pmix_dead_rank,
-                                        .close = xep_boot_free};
-
 /* Runs before PMIx_Finalize: handlers run in reverse order. A fork leaves no report. */
 static void say_exit_report(void)
 {
@@ -66,7 +55,13 @@ xep_status_t xep_pmix_boot_open(int32_t timeout_ms, xep_boot_t **boot_p)
     if (status != XEP_OK) return status;
     /* registered after the client's own handler, which finalizes PMIx: so this one runs first */
     if (!client->will_leave) client->will_leave = atexit(say_exit_report) == 0;
-    pmix_boot_t *boot = xep_boot_new(sizeof *boot, &pmix_ops, client->self.rank, client->nranks, timeout_ms);
+    /* the client stays when it is freed: a process has one, finalized when the process exits */
+    pmix_boot_t *boot = xep_boot_new(sizeof *boot, (xep_boot_t){.name = "pmix",
+                                                               .allgather = pmix_allgather,
+                                                               .dead = &client->dead_rank,
+                                                               .rank = client->self.rank,
+                                                               .nranks = client->nranks,
+                                                               .timeout_ms = timeout_ms});
     if (boot == NULL) return XEP_ERR_NO_MEMORY;
     boot->client = client;
     *boot_p = &boot->boot;

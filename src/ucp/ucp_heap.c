@@ -93,11 +93,10 @@ xep_status_t xep_ucp_heap_add_key(xep_ucp_heap_t *heap, uint64_t twin, const voi
     return XEP_OK;
 }
 
-/* Without ranks this is the probe, which is part of the address: it takes no messages. */
 static xep_status_t open_locked(xep_ucp_heap_t *heap, uint64_t bytes)
 {
     xep_status_t status = xep_ucp_memory_open(heap, bytes);
-    if (status == XEP_OK && heap->transport->nranks != 0)
+    if (status == XEP_OK)
         status = xep_ucp_intake_open(heap->super.base, bytes, heap->transport->nranks, heap->transport->stream_bytes,
                                      &heap->intake);
     if (status == XEP_OK) status = xep_ucp_registry_enter(heap);
@@ -171,15 +170,6 @@ static xep_status_t set_links(xep_ucp_heap_t *heap, const void *const *keys, con
     return status;
 }
 
-/* The probe has no intake, and is connected with the lock held. */
-static void set_stream(xep_ucp_heap_t *heap)
-{
-    if (heap->intake == NULL) return;
-    xep_ucp_lock(heap->transport);
-    xep_ucp_intake_stream(heap->intake, heap->super.stream_bytes);
-    xep_ucp_unlock(heap->transport);
-}
-
 xep_status_t xep_ucp_heap_connect(xep_heap_wire_t *base, const void *const *keys, const size_t *bytes)
 {
     xep_ucp_heap_t *heap = heap_of(base);
@@ -192,7 +182,9 @@ xep_status_t xep_ucp_heap_connect(xep_heap_wire_t *base, const void *const *keys
     if (heap->keys == NULL || heap->links == NULL)
         status = xep_fail(XEP_ERR_NO_MEMORY, "no memory for the keys of %u ranks", nranks);
     else status = set_links(heap, keys, bytes);
-    set_stream(heap);
+    xep_ucp_lock(heap->transport);
+    xep_ucp_intake_stream(heap->intake, heap->super.stream_bytes);
+    xep_ucp_unlock(heap->transport);
     if (status == XEP_OK) return XEP_OK;
     free(heap->links);
     free(heap->keys);

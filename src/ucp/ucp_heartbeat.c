@@ -49,7 +49,7 @@ static void look_at_peer(const xep_ucp_heartbeat_t *heartbeat, xep_ucp_peer_t *p
     peer->silent = peer->heard ? 0 : peer->silent + 1;
     peer->heard = false;
     if (peer->silent < XEP_UCP_BEATS) {
-        (void)xep_ucp_message_send_empty(&heartbeat->transport->probe->links[peer->rank], XEP_UCP_NO_HEAP);
+        (void)xep_ucp_message_send_empty(&heartbeat->transport->ctl->links[peer->rank], XEP_UCP_NO_HEAP);
         return;
     }
     char why[96];
@@ -104,8 +104,9 @@ static void heartbeat_free(xep_ucp_heartbeat_t *heartbeat)
     free(heartbeat);
 }
 
-xep_status_t xep_ucp_heartbeat_start(xep_ucp_transport_t *transport, const uint8_t *ranks, int32_t interval_ms)
+xep_status_t xep_ucp_heartbeat_start(xep_transport_t *base, const uint8_t *ranks, int32_t interval_ms)
 {
+    xep_ucp_transport_t *transport = (xep_ucp_transport_t *)base;
     xep_ucp_heartbeat_t *heartbeat = heartbeat_new(transport, interval_ms);
     if (heartbeat == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for a heartbeat");
     xep_ucp_lock(transport);

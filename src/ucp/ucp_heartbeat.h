@@ -16,8 +16,8 @@
 
 enum { XEP_UCP_BEATS = 5 }; /* intervals in which nothing came, after which a rank is given up */
 
-/** Starts the thread; without the lock. ranks[r] 1: it is watched, and watches this rank. */
-xep_status_t xep_ucp_heartbeat_start(xep_ucp_transport_t *transport, const uint8_t *ranks, int32_t interval_ms);
+/** The transport's watch: starts the thread; without the lock. ranks[r] 1: it is watched, and watches this rank. */
+xep_status_t xep_ucp_heartbeat_start(xep_transport_t *transport, const uint8_t *ranks, int32_t interval_ms);
 
 /** Ends it; without the lock. A no-op if there is none. */
 void xep_ucp_heartbeat_stop(xep_ucp_transport_t *transport);

@@ -181,11 +181,11 @@ static xep_status_t reach(xep_ucp_link_t *link, xep_ucp_link_state_t *state_p)
     return open_remote(link);
 }
 
-/* for xep_group_peer(): the first of the peer's links to be opened, mostly the probe's, tells how it is reached */
+/* for xep_group_peer(): the first of the peer's links to be opened, that of the control heap, tells how it is reached */
 static void note_reach(xep_ucp_peer_t *peer, xep_ucp_link_state_t reach)
 {
-    if (peer->reach != XEP_UCP_LINK_NEW || peer->rank == peer->transport->rank) return;
-    peer->reach = reach;
+    if (peer->described || peer->rank == peer->transport->rank) return;
+    peer->described = true;
     if (reach == XEP_UCP_LINK_MAPPED) snprintf(peer->text, sizeof peer->text, "mapped");
     else if (reach == XEP_UCP_LINK_BROKEN) snprintf(peer->text, sizeof peer->text, "not reachable");
     else snprintf(peer->text, sizeof peer->text, "%s, %s", xep_ucp_peer_lanes(peer), xep_ucp_protocol(peer)->text);
@@ -231,7 +231,7 @@ void xep_ucp_link_fence_off(xep_ucp_link_t *link)
 {
     xep_ucp_heap_t *heap = link->heap;
     if (link->fenced_off) return;
-    if (heap->intake != NULL) xep_ucp_intake_refuse(heap->intake, link->rank);
+    xep_ucp_intake_refuse(heap->intake, link->rank);
     if (link->state == XEP_UCP_LINK_REMOTE) xep_ucp_signals_drop(link);
     if (link->bounce != NULL) xep_ucp_pool_put(&heap->pool, link->bounce);
     link->bounce = NULL;

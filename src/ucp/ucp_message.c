@@ -85,7 +85,7 @@ static xep_status_t send_locked(xep_ucp_transport_t *transport, xep_ucp_peer_t *
 {
     if (peer->failed != UCS_OK) return xep_ucp_peer_fail(peer);
     if (peer->endpoint == NULL) return xep_fail(XEP_ERR_PEER, "rank %u was never reached", peer->rank);
-    xep_ucp_op_t *op = xep_ucp_op_get(&transport->probe->links[peer->rank], 0);
+    xep_ucp_op_t *op = xep_ucp_op_get(&transport->ctl->links[peer->rank], 0);
     if (op == NULL) return XEP_ERR_NO_MEMORY;
     op->ctl = malloc(bytes);
     if (op->ctl == NULL) {
@@ -110,12 +110,12 @@ xep_status_t xep_ucp_ctl(xep_transport_t *base, uint32_t rank, const void *data,
     return status;
 }
 
-/* The probe's heap has no operations but control messages and goodbyes. */
+/* Heartbeats and goodbyes are counted there, too: they leave at once, or this rank leaves. */
 int xep_ucp_ctl_has_left(xep_transport_t *base)
 {
     xep_ucp_transport_t *transport = (xep_ucp_transport_t *)base;
     xep_ucp_lock(transport);
-    int left = transport->probe->outstanding == 0;
+    int left = transport->ctl->outstanding == 0;
     xep_ucp_unlock(transport);
     return left;
 }
@@ -158,7 +158,7 @@ static ucs_status_t arrived(void *arg, const void *header, size_t header_bytes, 
         return UCS_OK;
     }
     heap = xep_ucp_registry_find(transport, message.heap);
-    if (heap == NULL || heap->intake == NULL) {
+    if (heap == NULL) {
         xep_log(XEP_LOG_DEBUG, "a message of rank %u for a heap that is closed was dropped", message.sender);
         return UCS_OK;
     }

@@ -167,7 +167,7 @@ struct xep_ucp_heap {
     } twin;                   /* of this part of the heap, in the memory of a device */
     uint8_t *keys;            /* copies of all */
     xep_ucp_link_t *links;    /* [nranks], NULL before heap_connect */
-    xep_ucp_intake_t *intake; /* NULL for a heap opened before connect */
+    xep_ucp_intake_t *intake; /* NULL: transport->ctl, to which no bytes come */
     xep_ucp_pool_t pool;
     uint64_t inflight;             /* bytes UCX has */
     uint64_t outstanding;          /* ops UCX has, and queued signals */
@@ -195,8 +195,8 @@ struct xep_ucp_peer {
     ucs_status_t failed;                /* UCS_OK, or why it cannot be used any more */
     char gone[128];                     /* the reason, if the peer itself has failed */
     char lanes[64];                     /* what UCX chose: "sysv, posix, cma"; "": not looked at yet */
-    xep_ucp_link_state_t reach;         /* of the first of its links that was opened; NEW: none yet */
-    char text[96];                      /* describe: once reach is known */
+    bool described;                     /* by the first of its links that was opened */
+    char text[96];                      /* how it is reached, for describe */
 };
 
 struct xep_ucp_transport {
@@ -214,14 +214,12 @@ struct xep_ucp_transport {
     bool shares_memory;    /* heaps are shared memory, or cannot be had */
     uint64_t inflight;     /* most bytes a heap may have on their way */
     uint64_t stream_bytes; /* XEP_STREAMING */
-    uint8_t *address;
-    size_t address_bytes;
     uint32_t rank, nranks; /* 0, 0 before connect */
     xep_ucp_msg_t *msgs;   /* without ranks: control messages that UCX has, either way */
     uint32_t leaving;      /* of these, what it sends */
     xep_ucp_peer_t *peers;
     uint8_t *addresses;
-    xep_ucp_heap_t *probe;  /* a page of its own: can this peer's memory be mapped? */
+    xep_ucp_heap_t *ctl;    /* without memory: its links carry the messages that belong to no heap */
     xep_ucp_heap_t **heaps; /* by the low half of their id */
     uint32_t nheaps, generation;
     xep_ucp_heap_t *abandoned; /* UCX still had operations of them when they were closed */

@@ -29,16 +29,13 @@ bool xep_ucp_peer_has(xep_ucp_peer_t *peer, const char *transport);
 
 /* ---- ucp_peer_address.c ---- */
 
-/* What a process tells others of its transport: the worker's address, and the probe's key where there is one. */
+/* What a process tells others of its transport: the worker's address. */
 
-/** Of this process, into transport->address. */
+/** Of this process, into the transport's address. */
 xep_status_t xep_ucp_address_make(xep_ucp_transport_t *transport);
 
-/**
- * Checks the address of another process, and makes a peer of it, not connected yet. Keeps copy, of which the key is a
- * part.
- */
+/** Checks the address of another process, and makes a peer of it, not connected yet. Keeps copy. */
 xep_status_t xep_ucp_address_take(xep_ucp_transport_t *transport, uint32_t rank, const uint8_t *copy, size_t bytes,
-                                  uint8_t flags, const void **key_p, size_t *key_bytes_p);
+                                  uint8_t flags);
 
 #endif

@@ -36,7 +36,7 @@
 
 enum {
     RANK_BYTES = 8 << 20, /* of each kind for a rank's messages: libucp 1.13 and 1.22 take TAKEN_BYTES */
-    RANK_SEGMENTS = 6,    /* of each kind: libucp 1.13 and 1.22 take 2, and more for many messages; 2 heaps; buffers */
+    RANK_SEGMENTS = 6,    /* of each kind: libucp 1.13 and 1.22 take 2, and more for many messages; heaps */
     TAKEN_BYTES = 9 << 19,
     LEFT_BYTES = 16 << 20, /* with less there libucp 1.22 takes nothing, and dies of SIGSEGV as where it is full */
     TEXT_BYTES = 384

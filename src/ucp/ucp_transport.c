@@ -22,7 +22,7 @@
 #include "ucp_settings.h"
 #include "ucp_shared.h"
 
-enum { PROBE_BYTES = 4096, FENCE_MAY_BLOCK = 114 };
+enum { FENCE_MAY_BLOCK = 114 };
 #if defined(__x86_64__)
 enum { STORES_KEEP_ORDER = 1 };
 #else
@@ -34,44 +34,33 @@ static xep_ucp_transport_t *transport_of(xep_transport_t *transport)
     return (xep_ucp_transport_t *)transport;
 }
 
-static void transport_address(xep_transport_t *base, const void **address_p, size_t *bytes_p)
+/* Copies them: they are the caller's. */
+static xep_status_t take_addresses(xep_ucp_transport_t *transport, const void *const *addresses, const size_t *bytes,
+                                   const uint8_t *peers)
 {
-    *address_p = transport_of(base)->address;
-    *bytes_p = transport_of(base)->address_bytes;
-}
-
-/* The probe is a small heap that every rank has from the start, to find out how peers are reached. */
-static xep_status_t connect_probe(xep_ucp_transport_t *transport, const size_t *bytes, const uint8_t *peers)
-{
-    uint8_t *copy = transport->addresses;
-    const void **keys = calloc(transport->nranks, sizeof *keys);
-    size_t *key_bytes = calloc(transport->nranks, sizeof *key_bytes);
+    size_t total = 0;
     xep_status_t status = XEP_OK;
-    if (keys == NULL || key_bytes == NULL)
-        status = xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u ranks", transport->nranks);
+    for (uint32_t rank = 0; rank < transport->nranks; rank++) total += bytes[rank];
+    uint8_t *copy = transport->addresses = malloc(total);
+    if (copy == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the addresses of %u ranks", transport->nranks);
     for (uint32_t rank = 0; status == XEP_OK && rank < transport->nranks; rank++) {
-        status = xep_ucp_address_take(transport, rank, copy, bytes[rank], peers[rank], &keys[rank], &key_bytes[rank]);
+        memcpy(copy, addresses[rank], bytes[rank]);
+        status = xep_ucp_address_take(transport, rank, copy, bytes[rank], peers[rank]);
         copy += bytes[rank];
     }
-    if (status == XEP_OK) status = xep_ucp_heap_connect(&transport->probe->super, keys, key_bytes);
-    free(key_bytes);
-    free(keys);
     return status;
 }
 
-static xep_status_t copy_addresses(xep_ucp_transport_t *transport, const void *const *addresses, const size_t *bytes)
+/* A heap without memory, whose links are never opened: messages that belong to no heap are counted there. */
+static xep_status_t open_ctl(xep_ucp_transport_t *transport)
 {
-    size_t total = 0;
-    uint8_t *copy;
-    for (uint32_t rank = 0; rank < transport->nranks; rank++) total += bytes[rank];
-    transport->peers = calloc(transport->nranks, sizeof transport->peers[0]);
-    transport->addresses = copy = malloc(total);
-    if (transport->peers == NULL || copy == NULL)
-        return xep_fail(XEP_ERR_NO_MEMORY, "no memory for the addresses of %u ranks", transport->nranks);
-    for (uint32_t rank = 0; rank < transport->nranks; rank++) {
-        memcpy(copy, addresses[rank], bytes[rank]);
-        copy += bytes[rank];
-    }
+    xep_ucp_heap_t *ctl = transport->ctl = calloc(1, sizeof *ctl);
+    if (ctl == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for a heap");
+    ctl->transport = transport;
+    ctl->links = calloc(transport->nranks, sizeof *ctl->links);
+    if (ctl->links == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u ranks", transport->nranks);
+    for (uint32_t rank = 0; rank < transport->nranks; rank++)
+        ctl->links[rank] = (xep_ucp_link_t){.rank = rank, .heap = ctl};
     return XEP_OK;
 }
 
@@ -80,12 +69,13 @@ static xep_status_t transport_connect(xep_transport_t *base, uint32_t rank, uint
                                       const void *const *addresses, const size_t *bytes, const uint8_t *peers)
 {
     xep_ucp_transport_t *transport = transport_of(base);
-    xep_status_t status;
+    transport->peers = calloc(nranks, sizeof transport->peers[0]);
+    if (transport->peers == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u ranks", nranks);
     xep_ucp_lock(transport);
     transport->rank = rank;
     transport->nranks = nranks;
-    status = copy_addresses(transport, addresses, bytes);
-    if (status == XEP_OK) status = connect_probe(transport, bytes, peers);
+    xep_status_t status = take_addresses(transport, addresses, bytes, peers);
+    if (status == XEP_OK) status = open_ctl(transport);
     xep_ucp_unlock(transport);
     return status;
 }
@@ -110,27 +100,9 @@ static xep_status_t transport_progress(xep_transport_t *base)
     return XEP_OK;
 }
 
-static const char *describe(xep_ucp_peer_t *peer)
-{
-    if (peer->rank == peer->transport->rank) return "self";
-    if (peer->reach == XEP_UCP_LINK_NEW) (void)xep_ucp_link_open(&peer->transport->probe->links[peer->rank]);
-    return peer->text;
-}
-
 static const char *transport_describe(xep_transport_t *base, uint32_t rank)
 {
-    xep_ucp_transport_t *transport = transport_of(base);
-    const char *text;
-    if (rank >= transport->nranks) return "no such rank";
-    xep_ucp_lock(transport);
-    text = describe(&transport->peers[rank]);
-    xep_ucp_unlock(transport);
-    return text;
-}
-
-static xep_status_t transport_watch(xep_transport_t *base, const uint8_t *ranks, int32_t interval_ms)
-{
-    return xep_ucp_heartbeat_start(transport_of(base), ranks, interval_ms);
+    return rank < transport_of(base)->nranks ? transport_of(base)->peers[rank].text : "no such rank";
 }
 
 /* A rank that has said goodbye is not gone; its connections are. */
@@ -171,7 +143,7 @@ static void say_goodbye(xep_ucp_transport_t *transport)
     xep_ucp_lock(transport);
     for (uint32_t rank = 0; rank < transport->nranks; rank++)
         if (has_socket(&transport->peers[rank]))
-            (void)xep_ucp_message_send_empty(&transport->probe->links[rank], XEP_UCP_GOODBYE);
+            (void)xep_ucp_message_send_empty(&transport->ctl->links[rank], XEP_UCP_GOODBYE);
     while (!all_have_left(transport) && xep_backoff_wait(&backoff, atomic_load(&transport->super.moves)))
         xep_ucp_advance(transport);
     xep_ucp_unlock(transport);
@@ -191,7 +163,7 @@ static void transport_close(xep_transport_t *base)
     }
     xep_ucp_heartbeat_stop(transport);
     say_goodbye(transport);
-    if (transport->probe != NULL) xep_ucp_heap_close(&transport->probe->super);
+    if (transport->ctl != NULL) xep_ucp_heap_close(&transport->ctl->super);
     for (xep_ucp_heap_t *heap = transport->abandoned; heap != NULL; heap = heap->next) xep_ucp_heap_unlink(heap);
     ucp_worker_destroy(transport->worker);
     for (xep_ucp_heap_t *heap = transport->abandoned, *next; heap != NULL; heap = next) {
@@ -203,7 +175,7 @@ static void transport_close(xep_transport_t *base)
     free(transport->heaps);
     free(transport->peers);
     free(transport->addresses);
-    free(transport->address);
+    free((void *)(uintptr_t)base->address);
     pthread_mutex_destroy(&transport->lock);
     free(transport);
 }
@@ -212,20 +184,6 @@ static void transport_shared_room(xep_transport_t *base, uint64_t bytes, xep_sha
 {
     memset(rooms, 0, XEP_SHARED_KINDS * sizeof *rooms);
     if (transport_of(base)->shares_memory) xep_ucp_shared_room(&transport_of(base)->shared, bytes, rooms);
-}
-
-static void transport_shared_look(xep_transport_t *base, uint64_t ranks[XEP_SHARED_KINDS])
-{
-    (void)base;
-    xep_ucp_shared_look(ranks);
-}
-
-static xep_status_t open_probe(xep_ucp_transport_t *transport)
-{
-    xep_heap_wire_t *probe;
-    xep_status_t status = xep_ucp_heap_open(&transport->super, PROBE_BYTES, &probe);
-    if (status == XEP_OK) transport->probe = (xep_ucp_heap_t *)probe;
-    return status;
 }
 
 /* The handler of messages is set before the address is published: a peer may send from then on. */
@@ -241,15 +199,13 @@ static xep_status_t transport_start(xep_transport_t *base, const xep_neighbours_
     xep_status_t status = xep_ucp_context_open(&transport->shared, where, &transport->context, &transport->worker);
     xep_ucp_memory_keep_to_user(&before);
     if (status == XEP_OK) status = xep_ucp_message_listen(transport);
-    if (status == XEP_OK) status = open_probe(transport);
     return status == XEP_OK ? xep_ucp_address_make(transport) : status;
 }
 
 static const xep_transport_ops_t transport_ops = {
     .name = "ucp",
-    .shared_look = transport_shared_look,
+    .shared_look = xep_ucp_shared_look,
     .start = transport_start,
-    .address = transport_address,
     .connect = transport_connect,
     .meet = xep_ucp_meet,
     .shared_room = transport_shared_room,
@@ -264,7 +220,7 @@ static const xep_transport_ops_t transport_ops = {
     .ctl = xep_ucp_ctl,
     .ctl_has_left = xep_ucp_ctl_has_left,
     .describe = transport_describe,
-    .watch = transport_watch,
+    .watch = xep_ucp_heartbeat_start,
     .is_gone = transport_is_gone,
     .close = transport_close,
 };

@@ -135,10 +135,8 @@ static xep_status_t unranked_progress(xep_transport_t *base)
 /* left: no heap hears of the end of a process that is not a rank. */
 static xep_status_t unranked_admit(xep_transport_t *base, uint32_t index, const void *address, size_t bytes)
 {
-    const void *key;
-    size_t key_bytes;
     xep_ucp_lock(transport_of(base));
-    xep_status_t status = xep_ucp_address_take(transport_of(base), index, address, bytes, 0, &key, &key_bytes);
+    xep_status_t status = xep_ucp_address_take(transport_of(base), index, address, bytes, 0);
     if (status == XEP_OK) {
         transport_of(base)->peers[index].left = true;
         status = xep_ucp_peer_connect(&transport_of(base)->peers[index]);
@@ -154,12 +152,6 @@ static int unranked_is_gone(xep_transport_t *base, uint32_t index, char *why, si
     xep_ucp_unlock(transport_of(base));
     if (failed != UCS_OK) snprintf(why, bytes, "%s", ucs_status_string(failed));
     return failed != UCS_OK;
-}
-
-static void unranked_address(xep_transport_t *base, const void **address_p, size_t *bytes_p)
-{
-    *address_p = transport_of(base)->address;
-    *bytes_p = transport_of(base)->address_bytes;
 }
 
 /* ---- begin and end ---- */
@@ -183,13 +175,12 @@ static void unranked_close(xep_transport_t *base)
     if (transport->worker != NULL) leave(transport);
     while (transport->msgs != NULL) free_msg(transport->msgs);
     free(transport->peers);
-    free(transport->address);
+    free((void *)(uintptr_t)base->address);
     pthread_mutex_destroy(&transport->lock);
     free(transport);
 }
 
 static const xep_transport_ops_t unranked_ops = {.name = "ucp, without ranks",
-                                                 .address = unranked_address,
                                                  .admit = unranked_admit,
                                                  .progress = unranked_progress,
                                                  .ctl = unranked_ctl,

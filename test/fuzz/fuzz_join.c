@@ -81,13 +81,6 @@ static xep_status_t meet(xep_transport_t *transport, const xep_whereabouts_t *wh
     return XEP_OK;
 }
 
-static void address_of(xep_transport_t *transport, const void **address_p, size_t *bytes_p)
-{
-    (void)transport;
-    *address_p = "here";
-    *bytes_p = 4;
-}
-
 static xep_status_t admit(xep_transport_t *transport, uint32_t index, const void *address, size_t bytes)
 {
     (void)transport, (void)index;
@@ -120,13 +113,12 @@ static void close_transport(xep_transport_t *transport)
 
 static const xep_transport_ops_t ops = {.name = "told",
                                         .meet = meet,
-                                        .address = address_of,
                                         .admit = admit,
                                         .progress = progress,
                                         .ctl = ctl,
                                         .is_gone = is_gone,
                                         .close = close_transport};
-static xep_transport_t told = {.ops = &ops};
+static xep_transport_t told = {.ops = &ops, .address = "here", .address_bytes = 4};
 
 static xep_status_t open_told(const xep_config_t *config, xep_transport_t **transport_p)
 {

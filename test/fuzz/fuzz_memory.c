@@ -30,9 +30,8 @@ static void shared_room(xep_transport_t *transport, uint64_t bytes, xep_shared_r
     memset(rooms, 0, XEP_SHARED_KINDS * sizeof *rooms);
 }
 
-static void shared_look(xep_transport_t *transport, uint64_t ranks[XEP_SHARED_KINDS])
+static void shared_look(uint64_t ranks[XEP_SHARED_KINDS])
 {
-    (void)transport;
     memset(ranks, 0, XEP_SHARED_KINDS * sizeof *ranks);
 }
 
@@ -41,15 +40,6 @@ static xep_status_t start(xep_transport_t *transport, const xep_neighbours_t *ne
 {
     (void)transport, (void)neighbours, (void)where;
     return XEP_OK;
-}
-
-static void address(xep_transport_t *transport, const void **address_p, size_t *bytes_p)
-{
-    fuzz_transport_t *t = (fuzz_transport_t *)transport;
-    memset(t->address, (int)t->place, sizeof t->address);
-    memcpy(t->address + 1, &t->number, sizeof t->number);
-    *address_p = t->address;
-    *bytes_p = 8 + t->place;
 }
 
 static fuzz_transport_t *find_transport(const fuzz_memory_t *memory, const uint8_t *address, size_t bytes)
@@ -165,7 +155,6 @@ static void close_transport(xep_transport_t *transport)
 static const xep_transport_ops_t transport_ops = {.name = "fuzz",
                                                   .shared_look = shared_look,
                                                   .start = start,
-                                                  .address = address,
                                                   .connect = connect,
                                                   .meet = meet,
                                                   .admit = admit,
@@ -191,6 +180,10 @@ xep_transport_t *fuzz_memory_transport(fuzz_memory_t *memory, uint32_t rank)
     t->memory = memory;
     t->number = memory->ntransports++;
     t->place = rank;
+    memset(t->address, (int)rank, sizeof t->address);
+    memcpy(t->address + 1, &t->number, sizeof t->number);
+    t->super.address = t->address;
+    t->super.address_bytes = 8 + rank;
     t->end = &t->msgs;
     t->next = memory->transports;
     memory->transports = t;

@@ -107,8 +107,8 @@ static void exchange(forked_rank_t *self, const void *piece, size_t bytes, const
 
 void forked_connect(forked_rank_t *self)
 {
-    const void *address, *addresses[FORKED_MAX];
-    size_t bytes, sizes[FORKED_MAX];
+    const void *addresses[FORKED_MAX];
+    size_t sizes[FORKED_MAX];
     uint8_t peers[FORKED_MAX];
     xep_config_t config;
     const xep_whereabouts_t where = {.nranks = self->nranks, .local = 1};
@@ -120,9 +120,8 @@ void forked_connect(forked_rank_t *self)
     for (uint32_t rank = 0; rank < self->nranks; rank++)
         xep_neighbours_add(&neighbours, rank, (int32_t)getpid(), &mine);
     REQUIRE(self->transport->ops->start(self->transport, &neighbours, &where) == XEP_OK, "start");
-    self->transport->ops->address(self->transport, &address, &bytes);
     memset(peers, XEP_PEER_MAY_MAP | XEP_PEER_VISIBLE, sizeof peers);
-    exchange(self, address, bytes, addresses, sizes);
+    exchange(self, self->transport->address, self->transport->address_bytes, addresses, sizes);
     REQUIRE(self->transport->ops->connect(self->transport, self->rank, self->nranks, addresses, sizes, peers) == XEP_OK,
             "connect");
     forked_barrier(self);

@@ -23,6 +23,7 @@ static sim_death_t *death_of(const sim_rank_t *rank)
 static void die(sim_rank_t *rank, sim_death_t *death)
 {
     rank->dead = 1;
+    if (rank->index < rank->world->first_dead) rank->world->first_dead = rank->index;
     sim_stores_unwatch();
     sim_wire_bury(&rank->wire);
     longjmp(death->way_out, 1);

@@ -83,16 +83,6 @@ static const xep_transport_ops_t transport_ops = {.name = "simulated",
                                                   .ctl = ctl,
                                                   .ctl_has_left = ctl_has_left};
 
-static uint32_t dead_rank(xep_boot_t *boot)
-{
-    const sim_world_t *world = member_at(boot, offsetof(member_t, boot))->rank->world;
-    uint32_t rank = 0;
-    while (rank < world->options.nranks && !world->ranks[rank].dead) rank++;
-    return rank < world->options.nranks ? rank : UINT32_MAX;
-}
-
-static const xep_boot_ops_t boot_ops = {.name = "simulated", .dead_rank = dead_rank};
-
 static int env_is_told(const xep_env_t *env)
 {
     return atomic_load(&member_of((const sim_rank_t *)env)->buffer.members->own->left_out) != 0;
@@ -142,7 +132,7 @@ static void make_group(member_t *member)
     group->transport = &member->transport;
     group->boot = &member->boot;
     member->transport.ops = &transport_ops;
-    member->boot.ops = &boot_ops;
+    member->boot.dead = &member->rank->world->first_dead;
     if (xep_ctl_open(group) != XEP_OK) abort();
 }
 

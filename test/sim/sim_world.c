@@ -162,6 +162,7 @@ void sim_world_init(sim_world_t *world, uint64_t seed, const xep_plugin_t *plugi
     world->seed = seed;
     world->dice.state = sim_mix(seed);
     world->plugin = plugin;
+    world->first_dead = UINT32_MAX;
 }
 
 /* ---- what wires call ---- */

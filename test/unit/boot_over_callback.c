@@ -52,12 +52,12 @@ static int use(xep_boot_t *boot)
     char send[BLOCK], recv[RANKS * BLOCK];
     for (size_t bytes = 1; bytes <= BLOCK; bytes += 111) {
         memset(send, (int)(boot->rank + bytes), bytes);
-        if (boot->ops->allgather(boot, NULL, NULL, 0) != XEP_OK) return 0;
-        if (boot->ops->allgather(boot, send, recv, bytes) != XEP_OK) return 0;
+        if (boot->allgather(boot, NULL, NULL, 0) != XEP_OK) return 0;
+        if (boot->allgather(boot, send, recv, bytes) != XEP_OK) return 0;
         for (size_t i = 0; i < RANKS * bytes; i++)
             if (recv[i] != (char)(i / bytes + bytes)) return 0;
     }
-    return boot->ops->dead_rank(boot) == UINT32_MAX;
+    return xep_boot_dead_rank(boot) == UINT32_MAX;
 }
 
 static void *run_seat(void *arg)
@@ -67,7 +67,7 @@ static void *run_seat(void *arg)
     seat->status = open_seat(seat, &boot);
     if (seat->status == XEP_OK) {
         if (!use(boot)) seat->status = xep_fail(XEP_ERR_PROTOCOL, "wrong data: %s", xep_last_error());
-        boot->ops->close(boot);
+        free(boot);
     }
     strcpy(seat->reason, seat->status == XEP_OK ? "" : xep_last_error());
     return NULL;

@@ -91,14 +91,6 @@ static const xep_transport_ops_t transport_ops = {.name = "at once",
                                                   .ctl = ctl,
                                                   .ctl_has_left = ctl_has_left};
 
-static uint32_t dead_rank(xep_boot_t *boot)
-{
-    (void)boot;
-    return UINT32_MAX;
-}
-
-static const xep_boot_ops_t boot_ops = {.name = "knows nothing", .dead_rank = dead_rank};
-
 /* ---- a world ---- */
 
 static xep_shape_t shape_of(uint32_t r, int is_mapped)
@@ -111,8 +103,7 @@ static void make_heap(uint32_t r, int is_mapped)
     xep_shape_t shape = shape_of(r, is_mapped);
     uint64_t bytes = (xep_members_bytes(&shape) + 63) / 64 * 64;
     all[r] = (member_t){.heap = {.wire = {&wire_ops}, .base = aligned_alloc(64, bytes), .bytes = bytes},
-                        .transport = {.ops = &transport_ops},
-                        .boot = {.ops = &boot_ops}};
+                        .transport = {.ops = &transport_ops}};
     assert_non_null(all[r].heap.base);
     memset(all[r].heap.base, 0, bytes);
 }

@@ -48,7 +48,7 @@ static void *end_soon(void *arg)
     case ABORT: xep_group_abort(ending->group); break;
     case ABORT_BY_SIGNAL: pthread_kill(ending->waits, SIGUSR1); break;
     case INTERRUPT: atomic_store(&unit_mirror.interrupted, 1); break;
-    case DEATH: atomic_store(&unit_mirror.died, 1); break;
+    case DEATH: atomic_store(&unit_mirror.dead, 1); break;
     case NOTHING: break;
     }
     return NULL;

@@ -76,13 +76,6 @@ static const xep_wire_ops_t wire_ops = {.size = sizeof(xep_wire_ops_t),
                                         .flush = fake_flush,
                                         .progress = fake_wire_progress};
 
-static void fake_address(xep_transport_t *transport, const void **address_p, size_t *bytes_p)
-{
-    (void)transport;
-    *address_p = "a";
-    *bytes_p = 1;
-}
-
 static xep_status_t fake_connect(xep_transport_t *transport, uint32_t rank, uint32_t nranks,
                                  const void *const *addresses, const size_t *bytes, const uint8_t *peers)
 {
@@ -96,9 +89,8 @@ static void fake_shared_room(xep_transport_t *transport, uint64_t bytes, xep_sha
     memset(rooms, 0, XEP_SHARED_KINDS * sizeof *rooms);
 }
 
-static void fake_shared_look(xep_transport_t *transport, uint64_t ranks[XEP_SHARED_KINDS])
+static void fake_shared_look(uint64_t ranks[XEP_SHARED_KINDS])
 {
-    (void)transport;
     memset(ranks, 0, XEP_SHARED_KINDS * sizeof *ranks);
 }
 
@@ -173,7 +165,6 @@ static void fake_close(xep_transport_t *transport)
 static const xep_transport_ops_t transport_ops = {.name = "fake",
                                                   .shared_look = fake_shared_look,
                                                   .start = fake_start,
-                                                  .address = fake_address,
                                                   .connect = fake_connect,
                                                   .shared_room = fake_shared_room,
                                                   .heap_open = fake_heap_open,
@@ -194,22 +185,6 @@ static xep_status_t boot_allgather(xep_boot_t *boot, const void *send, void *rec
     return XEP_OK;
 }
 
-static uint32_t boot_dead_rank(xep_boot_t *boot)
-{
-    (void)boot;
-    return atomic_load(&unit_mirror.died) ? 1 : UINT32_MAX;
-}
-
-static void boot_close(xep_boot_t *boot)
-{
-    free(boot);
-}
-
-static const xep_boot_ops_t boot_ops = {.name = "fake",
-                                        .allgather = boot_allgather,
-                                        .dead_rank = boot_dead_rank,
-                                        .close = boot_close};
-
 static int was_interrupted(void *ctx)
 {
     (void)ctx;
@@ -221,20 +196,23 @@ static xep_status_t open_transport(const xep_config_t *config, xep_transport_t *
     (void)config;
     *transport_p = calloc(1, sizeof **transport_p);
     assert_non_null(*transport_p);
-    (*transport_p)->ops = &transport_ops;
+    **transport_p = (xep_transport_t){.ops = &transport_ops, .address = "a", .address_bytes = 1};
     return XEP_OK;
 }
 
 xep_group_t *unit_mirror_open_group(void)
 {
-    xep_boot_t *boot = calloc(1, sizeof *boot);
+    xep_boot_t *boot = xep_boot_new(sizeof *boot, (xep_boot_t){.name = "fake",
+                                                               .allgather = boot_allgather,
+                                                               .dead = &unit_mirror.dead,
+                                                               .nranks = MIRROR_RANKS,
+                                                               .timeout_ms = -1,
+                                                               .interrupted = was_interrupted});
     xep_config_t config;
     xep_group_t *group = NULL;
     assert_non_null(boot);
-    *boot = (xep_boot_t){.ops = &boot_ops, .nranks = MIRROR_RANKS, .timeout_ms = -1};
-    boot->interrupted = was_interrupted;
     unit_mirror.how = MIRROR_FINE;
-    atomic_store(&unit_mirror.died, 0);
+    atomic_store(&unit_mirror.dead, UINT32_MAX);
     atomic_store(&unit_mirror.interrupted, 0);
     nheaps = 0;
     assert_int_equal(xep_config_read(&config), XEP_OK);

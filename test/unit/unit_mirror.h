@@ -24,7 +24,7 @@ typedef enum unit_mirror_how {
 extern struct unit_mirror {
     unit_mirror_how_t how;
     int silent_after;       /* signals that it answers before it falls silent; 0: all */
-    atomic_int died;        /* set by the test: the bootstrap says that rank 1 is dead */
+    _Atomic uint32_t dead;  /* set by the test to 1: the bootstrap says that this rank is dead */
     atomic_int interrupted; /* set by the test: the caller of a wait is interrupted */
     atomic_int unflushed;   /* set by the mirror: a flush has been asked for that does not end */
 } unit_mirror;

@@ -51,7 +51,7 @@ static int exchange(xep_boot_t *boot, unsigned round, size_t bytes)
     unsigned char *send = malloc(bytes + 1), *recv = malloc(boot->nranks * bytes + 1);
     int bad = 0;
     for (size_t j = 0; j < bytes; j++) send[j] = byte_of(boot->rank, round, j);
-    if (boot->ops->allgather(boot, send, recv, bytes) != XEP_OK) bad = fail("allgather");
+    if (boot->allgather(boot, send, recv, bytes) != XEP_OK) bad = fail("allgather");
     for (uint32_t r = 0; r < boot->nranks && !bad; r++)
         for (size_t j = 0; j < bytes && !bad; j++)
             if (recv[r * bytes + j] != byte_of(r, round, j)) {
@@ -72,7 +72,7 @@ static double now(void)
 
 static int reopen(xep_boot_t **boot_p)
 {
-    (*boot_p)->ops->close(*boot_p);
+    free(*boot_p);
     return xep_pmix_boot_open(timeout_ms(), boot_p) == XEP_OK ? 0 : fail("open again");
 }
 
@@ -115,9 +115,9 @@ static int case_barrier(context_t *c)
     for (unsigned i = 0; i < 3; i++) {
         int late = i % c->boot->nranks == c->boot->rank;
         double begin = now(); /* before the first barrier, and so before the late rank's begins to be late */
-        if (c->boot->ops->allgather(c->boot, NULL, NULL, 0) != XEP_OK) return fail("barrier");
+        if (c->boot->allgather(c->boot, NULL, NULL, 0) != XEP_OK) return fail("barrier");
         if (late) usleep(300000);
-        if (c->boot->ops->allgather(c->boot, NULL, NULL, 0) != XEP_OK) return fail("barrier");
+        if (c->boot->allgather(c->boot, NULL, NULL, 0) != XEP_OK) return fail("barrier");
         if (now() - begin < 0.3) {
             fprintf(stderr, "boot_client: rank %u left the barrier after %.0f ms, before the late rank came\n",
                     c->boot->rank, (now() - begin) * 1e3);
@@ -133,7 +133,7 @@ static int case_groups(context_t *c)
     if (xep_pmix_boot_open(timeout_ms(), &second) != XEP_OK) return fail("second open");
     for (unsigned i = 0; i < 5; i++)
         if (exchange(c->boot, i, 100) != 0 || exchange(second, i + 100, 200) != 0) return 1;
-    second->ops->close(second);
+    free(second);
     for (unsigned i = 0; i < 20; i++)
         if (reopen(&c->boot) != 0 || exchange(c->boot, i, 64) != 0) return 1;
     return 0;
@@ -149,10 +149,10 @@ static int case_die(context_t *c)
         if (strcmp(how, "kill") == 0) raise(SIGKILL);
         _exit(strcmp(how, "status") == 0 ? 9 : 0);
     }
-    for (int i = 0; i < 3000 && c->boot->ops->dead_rank(c->boot) == UINT32_MAX; i++) usleep(10000);
-    printf("dead_rank %d\n", (int)c->boot->ops->dead_rank(c->boot));
+    for (int i = 0; i < 3000 && xep_boot_dead_rank(c->boot) == UINT32_MAX; i++) usleep(10000);
+    printf("dead_rank %d\n", (int)xep_boot_dead_rank(c->boot));
     unsigned char byte = 1, all[64];
-    xep_status_t status = c->boot->ops->allgather(c->boot, &byte, all, 1);
+    xep_status_t status = c->boot->allgather(c->boot, &byte, all, 1);
     printf("then %s: %s\n", xep_status_name(status), status == XEP_OK ? "" : xep_last_error());
     return status == XEP_ERR_PEER ? 0 : 1;
 }
@@ -179,10 +179,10 @@ static int case_late(context_t *c)
         return 0;
     }
     double begin = now();
-    xep_status_t first = c->boot->ops->allgather(c->boot, &byte, all, 1);
+    xep_status_t first = c->boot->allgather(c->boot, &byte, all, 1);
     double waited = now() - begin;
     printf("%s after %.1f s: %s\n", xep_status_name(first), waited, xep_last_error());
-    xep_status_t second = c->boot->ops->allgather(c->boot, &byte, all, 1);
+    xep_status_t second = c->boot->allgather(c->boot, &byte, all, 1);
     printf("then %s: %s\n", xep_status_name(second), xep_last_error());
     if (add_byte(c->argv[1])) return 1;
     wait_for_bytes(c->argv[1], c->boot->nranks - 1); /* who leaves now is dead for one that is still waiting */
@@ -204,7 +204,7 @@ static int case_stop(context_t *c)
     if (exchange(c->boot, 0, 16) || kill(atoi(c->argv[0]), SIGSTOP) != 0) return 1;
     usleep(200000); /* all of its threads */
     for (int i = 0; i < atoi(c->argv[1]); i++) {
-        xep_status_t status = c->boot->ops->allgather(c->boot, &byte, &byte, 1);
+        xep_status_t status = c->boot->allgather(c->boot, &byte, &byte, 1);
         printf("%s: %s\n", xep_status_name(status), xep_last_error());
     }
     return 0;
@@ -214,7 +214,7 @@ static int case_stop(context_t *c)
 static int case_mismatch(context_t *c)
 {
     unsigned char send[32] = {0}, *recv = calloc(c->boot->nranks, sizeof send);
-    xep_status_t status = c->boot->ops->allgather(c->boot, send, recv, c->boot->rank == 0 ? 16 : 32);
+    xep_status_t status = c->boot->allgather(c->boot, send, recv, c->boot->rank == 0 ? 16 : 32);
     printf("%s: %s\n", xep_status_name(status), xep_last_error());
     free(recv);
     return status == XEP_ERR_MISMATCH ? 0 : 1;
@@ -238,7 +238,7 @@ static void *exchange_some(void *arg)
 {
     xep_boot_t *boot = arg;
     for (unsigned i = 0; i < 20; i++)
-        if (boot->ops->allgather(boot, NULL, NULL, 0) != XEP_OK) return boot;
+        if (boot->allgather(boot, NULL, NULL, 0) != XEP_OK) return boot;
     return NULL;
 }
 
@@ -252,7 +252,7 @@ static int case_threads(context_t *c)
     pthread_create(&thread, NULL, exchange_some, second);
     int bad = exchange_some(c->boot) != NULL;
     pthread_join(thread, &failed);
-    second->ops->close(second);
+    free(second);
     return bad || failed != NULL;
 }
 
@@ -270,7 +270,7 @@ static int run_case(int (*run)(context_t *context), int argc, char **argv)
     context_t context = {.argc = argc, .argv = argv};
     if (xep_pmix_boot_open(timeout_ms(), &context.boot) != XEP_OK) return fail("open");
     int status = run(&context);
-    context.boot->ops->close(context.boot);
+    free(context.boot);
     return status;
 }
 
@@ -291,9 +291,9 @@ static int try_open(void)
         status = xep_boot_single_allowed();
         if (status == XEP_OK) status = xep_boot_single_open(timeout_ms(), &boot);
     }
-    if (status == XEP_OK) printf("%s %u/%u\n", boot->ops->name, boot->rank, boot->nranks);
+    if (status == XEP_OK) printf("%s %u/%u\n", boot->name, boot->rank, boot->nranks);
     else printf("%s: %s\n", xep_status_name(status), xep_last_error());
-    if (status == XEP_OK) boot->ops->close(boot);
+    if (status == XEP_OK) free(boot);
     return status == XEP_OK ? 0 : 3;
 }
 
