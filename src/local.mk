@@ -36,7 +36,7 @@ libxep_all_la_SOURCES = \
 	%D%/staging/staging_graph_capture.c %D%/staging/staging_graph_list.c \
 	%D%/staging/staging_show.c %D%/staging/staging_slots.h %D%/staging/staging_take.c %D%/staging/staging_wait.c \
 	%D%/weights/weights.h %D%/weights/weights.c %D%/weights/weights_copy.c %D%/weights/weights_reduce.c \
-	%D%/elastic/address.h %D%/elastic/address.c %D%/elastic/agreement.h %D%/elastic/agreement.c \
+	%D%/elastic/agreement.h %D%/elastic/agreement.c \
 	%D%/elastic/ballot.h %D%/elastic/ballot.c \
 	%D%/elastic/group_shrink_boot.c \
 	%D%/elastic/frames.h %D%/elastic/frames.c \
@@ -46,7 +46,7 @@ libxep_all_la_SOURCES = \
 	%D%/elastic/members_mapped.c %D%/elastic/members_wait.c \
 	%D%/elastic/members_wire.c %D%/elastic/joiners.h %D%/elastic/joiners.c %D%/elastic/group_shrink_ctl.c \
 	%D%/group/boot.h %D%/group/boot.c %D%/group/boot_callback.c \
-	%D%/group/boot_single.c %D%/group/device.h %D%/group/group.h %D%/group/group.c %D%/group/group_abort.h \
+	%D%/group/device.h %D%/group/group.h %D%/group/group.c %D%/group/group_abort.h \
 	%D%/group/group_abort.c %D%/group/group_account.h %D%/group/group_account.c \
 	%D%/group/group_account_ask.c %D%/group/group_doorbell.h %D%/group/group_doorbell.c %D%/group/group_control.h \
 	%D%/group/group_control.c %D%/group/group_create.c %D%/group/group_exchange.h \
@@ -57,20 +57,19 @@ libxep_all_la_SOURCES = \
 	%D%/group/group_progress_thread.c %D%/group/transport.h \
 	%D%/report/account.h %D%/report/account.c %D%/report/recording.h %D%/report/recording.c \
 	%D%/report/counts.h %D%/report/wait_times.h %D%/report/wait_times.c \
-	%D%/ucp/ucp_peer_address.c \
 	%D%/ucp/ucp_context.h %D%/ucp/ucp_context.c %D%/ucp/ucp_devices.h %D%/ucp/ucp_devices.c \
 	%D%/ucp/ucp_protocol_gather.c %D%/ucp/ucp_heap.h %D%/ucp/ucp_heap.c \
 	%D%/ucp/ucp_heartbeat.h %D%/ucp/ucp_heartbeat.c %D%/ucp/ucp_intake.h %D%/ucp/ucp_intake.c \
 	%D%/ucp/ucp_transport_library.c \
 	%D%/ucp/ucp_link.h %D%/ucp/ucp_link.c \
+	%D%/ucp/ucp_registry.h %D%/ucp/ucp_registry.c \
 	%D%/ucp/ucp_memory.h %D%/ucp/ucp_memory.c %D%/ucp/ucp_message.h \
 	%D%/ucp/ucp_message.c %D%/ucp/ucp_objects.h %D%/ucp/ucp_op.h %D%/ucp/ucp_op.c %D%/ucp/ucp_peer.h \
 	%D%/ucp/ucp_peer.c \
-	%D%/ucp/ucp_registry.h %D%/ucp/ucp_registry.c \
 	%D%/ucp/ucp_protocol_rma.c %D%/ucp/ucp_settings.h %D%/ucp/ucp_settings.c %D%/ucp/ucp_shared.h %D%/ucp/ucp_shared.c \
-	%D%/ucp/ucp_link_signals.c %D%/ucp/ucp_protocol.h %D%/ucp/ucp_protocol.c \
+	%D%/ucp/ucp_link_signals.c %D%/ucp/ucp_protocol.h \
 	%D%/ucp/ucp_transport.h %D%/ucp/ucp_transport.c %D%/ucp/ucp_transport_unranked.c \
-	%D%/ucp/ucp_heap_wire.c %D%/ucp/ucp_direct.h %D%/ucp/ucp_direct.c \
+	%D%/ucp/ucp_heap_wire.c %D%/ucp/ucp_heap_direct.c \
 	%D%/pmix/pmix_api.h %D%/pmix/pmix_api.c %D%/pmix/pmix_boot.h %D%/pmix/pmix_boot.c %D%/pmix/pmix_call.h \
 	%D%/pmix/pmix_call.c %D%/pmix/pmix_client.h %D%/pmix/pmix_client.c \
 	%D%/pmix/pmix_client_exchange.c %D%/pmix/pmix_life.h %D%/pmix/pmix_life.c \

@@ -170,9 +170,7 @@ xep_status_t xep_frames_call(const xep_config_t *config, xep_transport_open_fn o
     const uint8_t *const keys[] = {address->joiners_key, address->own_key};
     xep_status_t status = open_frames(config, open_transport, &where, keys, 1, &frames);
     if (status != XEP_OK) return status;
-    xep_frame_t hello = {.kind = XEP_FRAME_HELLO,
-                         .pid = (int32_t)getpid(),
-                         .bytes = frames->transport->address_bytes};
+    xep_frame_t hello = {.kind = XEP_FRAME_HELLO, .pid = (int32_t)getpid(), .bytes = frames->transport->address_bytes};
     status = admit(frames, joiner, address->transport, address->bytes);
     if (status == XEP_OK) status = xep_frames_send(frames, 0, hello, NULL, frames->transport->address);
     if (status == XEP_OK) *frames_p = frames;

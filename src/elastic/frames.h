@@ -4,8 +4,8 @@
 #ifndef XEP_ELASTIC_FRAMES_H
 #define XEP_ELASTIC_FRAMES_H
 
-#include "address.h"
 #include "config.h"
+#include "rendezvous.h"
 #include "transport.h"
 
 /** What a frame is; others read it, so values never change. */

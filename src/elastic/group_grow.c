@@ -26,7 +26,9 @@ enum { LOOK_MS = 100 /* most time in which rank 0 says nothing to the others */,
 
 /** Of one call of xep_group_grow(). */
 typedef struct grow {
-    xep_group_t *group;                 /* that grows */
+    xep_group_t *group; /* that grows */
+    const xep_grow_args_t *args;
+    xep_transport_open_fn open_transport;
     const xep_rendezvous_t *rendezvous; /* rank 0 alone */
     xep_joiners_t *joiners;             /* rank 0 alone */
     uint32_t count;                     /* of joiners */
@@ -48,20 +50,13 @@ typedef struct word {
 } word_t;
 _Static_assert(sizeof(word_t) == 16 + TEXT_BYTES, "exchanged as bytes: no padding");
 
+/* Members that cannot be heard any more notice it, too. */
 static xep_status_t end(grow_t *grow, xep_status_t status, const char *text)
 {
     grow->over = 1;
     grow->status = status;
     snprintf(grow->text, sizeof grow->text, "%.*s", TEXT_BYTES - 1, text);
     return status == XEP_OK ? XEP_OK : xep_fail(status, "%s", grow->text);
-}
-
-/* Ends with the last error: the members cannot be heard any more, and notice that, too. */
-static xep_status_t end_here(grow_t *grow, xep_status_t status)
-{
-    char text[TEXT_BYTES];
-    snprintf(text, sizeof text, "%.*s", TEXT_BYTES - 1, xep_last_error());
-    return end(grow, status, text);
 }
 
 /* The lowest rank's error counts; other ranks name that rank, except for what rank 0 found out. */
@@ -106,7 +101,7 @@ static xep_status_t tell(grow_t *grow, xep_grow_step_t step, xep_status_t status
     if (said != XEP_OK) {
         /* the others may have heard that this rank is well, and have taken the group */
         grow->in_doubt = step == XEP_GROW_SETTLE && status == XEP_OK;
-        said = end_here(grow, said);
+        said = end(grow, said, xep_last_error());
     } else {
         said = judge(grow, words, &mine);
         if (said >= 0 && step == XEP_GROW_WAIT && words[0].number != 0) grow->count = (uint32_t)words[0].number;
@@ -124,11 +119,11 @@ static int32_t fraction_of(int32_t timeout_ms, int32_t parts)
 
 /* ---- 1: wait ---- */
 
-static xep_status_t fail_late(const grow_t *grow, const xep_grow_args_t *args, uint32_t count, int32_t timeout_ms)
+static xep_status_t fail_late(const grow_t *grow, int32_t timeout_ms)
 {
     const char *name = grow->rendezvous->name;
-    return xep_fail(XEP_ERR_TIMEOUT, "%u of %u joiners came in %d ms%s%.100s", count, args->joiners, timeout_ms,
-                    name[0] == '\0' ? "" : " to ", name);
+    return xep_fail(XEP_ERR_TIMEOUT, "%u of %u joiners came in %d ms%s%.100s", xep_joiners_poll(grow->joiners),
+                    grow->args->joiners, timeout_ms, name[0] == '\0' ? "" : " to ", name);
 }
 
 /*
@@ -136,7 +131,7 @@ static xep_status_t fail_late(const grow_t *grow, const xep_grow_args_t *args, u
  * and that joiners are missing is no error yet: so this is not xep_group_wait(). The next tell(), at most LOOK_MS
  * later, notices an abort or a death.
  */
-static xep_status_t look_out(grow_t *grow, const xep_grow_args_t *args, int32_t timeout_ms, uint64_t deadline_ns)
+static xep_status_t look_out(grow_t *grow, int32_t timeout_ms, uint64_t deadline_ns)
 {
     xep_backoff_t backoff;
     int32_t look_ms = fraction_of(grow->group->timeout_ms, 4);
@@ -145,12 +140,12 @@ static xep_status_t look_out(grow_t *grow, const xep_grow_args_t *args, int32_t 
     xep_backoff_begin(&backoff, XEP_BACKOFF_RARE, until_ns);
     do {
         xep_group_progress(grow->group);
-        if (xep_joiners_poll(grow->joiners) == args->joiners) return XEP_OK;
+        if (xep_joiners_poll(grow->joiners) == grow->args->joiners) return XEP_OK;
         if (xep_backoff_is_slow(&backoff) && xep_boot_interrupted(grow->group->boot))
             return xep_fail(XEP_ERR_ABORTED, "the caller stopped waiting for joiners");
     } while (xep_backoff_wait(&backoff, 0));
     if (xep_clock_ns() < deadline_ns) return XEP_INPROGRESS;
-    return fail_late(grow, args, xep_joiners_poll(grow->joiners), timeout_ms);
+    return fail_late(grow, timeout_ms);
 }
 
 /*
@@ -166,32 +161,26 @@ static void dismiss(grow_t *grow)
     (void)xep_fail(XEP_ERR_PEER, "%s", reason);
 }
 
-typedef struct outlook {
-    grow_t *grow;
-    const xep_grow_args_t *args;
-} outlook_t;
-
 static void explain(void *arg, char *text, size_t bytes)
 {
-    const outlook_t *outlook = arg;
-    snprintf(text, bytes, "xep_group_grow: %u of %u joiners came", xep_joiners_poll(outlook->grow->joiners),
-             outlook->args->joiners);
+    const grow_t *grow = arg;
+    snprintf(text, bytes, "xep_group_grow: %u of %u joiners came", xep_joiners_poll(grow->joiners),
+             grow->args->joiners);
 }
 
-static xep_status_t await(grow_t *grow, const xep_grow_args_t *args, xep_transport_open_fn open_transport,
-                          xep_status_t status)
+static xep_status_t await(grow_t *grow, xep_status_t status)
 {
+    const xep_grow_args_t *args = grow->args;
     int32_t timeout_ms = args->timeout_ms == 0 ? grow->group->timeout_ms : args->timeout_ms;
     uint64_t deadline_ns = xep_deadline(timeout_ms);
     int leads = grow->group->rank == 0;
-    outlook_t outlook = {grow, args};
     xep_watch_t watch;
     if (status == XEP_OK && leads)
-        status = xep_joiners_open(grow->group, args, grow->rendezvous, open_transport, &grow->joiners);
+        status = xep_joiners_open(grow->group, args, grow->rendezvous, grow->open_transport, &grow->joiners);
     xep_status_t said;
-    xep_watch_begin(&watch, explain, &outlook, deadline_ns);
+    xep_watch_begin(&watch, explain, grow, deadline_ns);
     do {
-        if (status >= 0 && leads) status = look_out(grow, args, timeout_ms, deadline_ns);
+        if (status >= 0 && leads) status = look_out(grow, timeout_ms, deadline_ns);
         if (status == XEP_INPROGRESS) xep_watch_poll(&watch, xep_clock_ns());
         if (status < 0) dismiss(grow); /* the address is gone before anybody returns */
         said = tell(grow, XEP_GROW_WAIT, status, args->joiners);
@@ -206,7 +195,7 @@ static xep_status_t await(grow_t *grow, const xep_grow_args_t *args, xep_transpo
  * An allgather of the new group, by the members:
  *  1. rank 0 takes what the joiners give.
  *  2. all say that they are here, how many bytes they give, and whether all is well.
- *  3. an allgather of the members' bytes, and one of the joiners', which rank 0 alone has.
+ *  3. an allgather in which each gives its own bytes and those of joiners, which rank 0 alone has.
  *  4. rank 0 gives all of it to the joiners.
  *
  * A member that has failed says so in place of 2, where the others wait for it.
@@ -236,17 +225,17 @@ static xep_patience_t patience_of(grow_t *grow)
                             .arg = grow};
 }
 
-/* recv has the members' bytes in front, where they belong; what rank 0 has of joiners goes behind them. */
-static xep_status_t share(const grow_boot_t *boot, const void *send, char *recv, const char *given, size_t bytes)
+/* given: this member's bytes, and those of joiners behind, as it has them. */
+static xep_status_t share(const grow_t *grow, const char *given, char *recv, size_t bytes)
 {
-    xep_group_t *group = boot->grow->group;
-    size_t behind = boot->grow->count * bytes;
-    xep_status_t status = xep_group_gather(group, send, recv, bytes);
-    if (status != XEP_OK) return status;
-    char *all = malloc(group->nranks * behind);
+    xep_group_t *group = grow->group;
+    size_t stride = (grow->count + UINT64_C(1)) * bytes;
+    char *all = malloc(group->nranks * stride);
     if (all == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u ranks", group->nranks);
-    status = xep_group_gather(group, given, all, behind);
-    if (status == XEP_OK) memcpy(recv + group->nranks * bytes, all, behind); /* rank 0's are the first */
+    xep_status_t status = xep_group_gather(group, given, all, stride);
+    for (uint32_t r = 0; status == XEP_OK && r < group->nranks; r++) memcpy(recv + r * bytes, all + r * stride, bytes);
+    if (status == XEP_OK)
+        memcpy(recv + group->nranks * bytes, all + bytes, grow->count * bytes); /* as rank 0 has them */
     free(all);
     return status;
 }
@@ -257,15 +246,16 @@ static xep_status_t grow_allgather(xep_boot_t *base, const void *send, void *rec
     grow_t *grow = boot->grow;
     xep_status_t status = XEP_OK;
     boot->number++;
-    char *given = calloc(grow->count, bytes);
+    char *given = calloc(grow->count + UINT64_C(1), bytes);
     if (given == NULL) status = xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u joiners", grow->count);
+    else memcpy(given, send, bytes);
     xep_patience_t patience = patience_of(grow);
     if (status == XEP_OK && grow->joiners != NULL)
-        status = xep_joiners_take(grow->joiners, boot->number, given, bytes, &patience);
+        status = xep_joiners_take(grow->joiners, boot->number, given + bytes, bytes, &patience);
     status = tell(grow, XEP_GROW_EXCHANGE, status, bytes);
     if (status == XEP_OK) {
-        status = share(boot, send, recv, given, bytes);
-        if (status != XEP_OK) status = end_here(grow, status);
+        status = share(grow, given, recv, bytes);
+        if (status != XEP_OK) status = end(grow, status, xep_last_error());
     }
     free(given);
     if (status != XEP_OK || grow->joiners == NULL) return status;
@@ -279,22 +269,22 @@ static int interrupted(void *ctx)
     return (grow->joiners != NULL && xep_joiners_have_failed(grow->joiners)) || xep_boot_interrupted(grow->group->boot);
 }
 
-static xep_status_t build(grow_t *grow, xep_transport_open_fn open_transport, xep_group_t **made_p)
+static xep_status_t build(grow_t *grow, xep_group_t **made_p)
 {
     const xep_group_t *group = grow->group;
     int32_t timeout_ms = fraction_of(group->timeout_ms, 2);
     xep_status_t status = grow->joiners == NULL ? XEP_OK : xep_joiners_welcome(grow->joiners);
     if (status != XEP_OK) return status;
     grow_boot_t *boot = xep_boot_new(sizeof *boot, (xep_boot_t){.name = "grow",
-                                                               .allgather = grow_allgather,
-                                                               .rank = group->rank,
-                                                               .nranks = group->nranks + grow->count,
-                                                               .timeout_ms = timeout_ms,
-                                                               .interrupted = interrupted,
-                                                               .interrupted_ctx = grow});
+                                                                .allgather = grow_allgather,
+                                                                .rank = group->rank,
+                                                                .nranks = group->nranks + grow->count,
+                                                                .timeout_ms = timeout_ms,
+                                                                .interrupted = interrupted,
+                                                                .interrupted_ctx = grow});
     if (boot == NULL) return XEP_ERR_NO_MEMORY;
     boot->grow = grow;
-    return xep_group_open(&group->config, timeout_ms, &boot->boot, open_transport, made_p);
+    return xep_group_open(&group->config, timeout_ms, &boot->boot, grow->open_transport, made_p);
 }
 
 /* ---- 3: settle ---- */
@@ -324,15 +314,15 @@ static xep_status_t settle(grow_t *grow, xep_status_t status)
 xep_status_t xep_group_make_larger(xep_group_t *group, const xep_grow_args_t *args, const xep_rendezvous_t *rendezvous,
                                    xep_status_t status, xep_transport_open_fn open_transport, xep_group_t **group_p)
 {
-    grow_t grow = {.group = group, .rendezvous = rendezvous};
+    grow_t grow = {.group = group, .args = args, .open_transport = open_transport, .rendezvous = rendezvous};
     xep_group_t *made = NULL;
     for (uint32_t r = 0; r < group->nranks; r++)
         if (xep_group_is_out(group, r))
             return xep_fail(XEP_ERR_PEER, "rank %u is out, but a group grows by all its ranks (shrink it first)", r);
     xep_group_gathers_for(group, "xep_group_grow");
-    status = await(&grow, args, open_transport, status);
+    status = await(&grow, status);
     if (status == XEP_OK) {
-        status = build(&grow, open_transport, &made);
+        status = build(&grow, &made);
         status = settle(&grow, status);
     }
     xep_group_gathers_for(group, NULL);

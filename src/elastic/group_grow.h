@@ -4,8 +4,8 @@
  * A group of another one's ranks, its members, and of processes that are new: the members' side; the joiners' is
  * in group_grow_join.c.
  *
- *  1. wait: rank 0 listens, makes known where (address.h), and tells the other members ten times a second whether all
- *     joiners are here, over the old group's allgather. So all come to the same deadline.
+ *  1. wait: rank 0 listens, makes known where (rendezvous.h), and tells the other members ten times a second whether
+ *     all joiners are here, over the old group's allgather. So all come to the same deadline.
  *  2. build: all make a group (group_create.c). Its bootstrap is, among members, the old group's allgather; rank 0
  *     speaks for the joiners, which it has connections to.
  *  3. settle: joiners tell rank 0, and members all others, whether they have made it. If all have, all return it;

@@ -166,12 +166,12 @@ static int interrupted(void *ctx)
 static xep_status_t build(xep_join_t *join, int32_t timeout_ms, xep_group_t **made_p)
 {
     join_boot_t *boot = xep_boot_new(sizeof *boot, (xep_boot_t){.name = "grow",
-                                                               .allgather = join_allgather,
-                                                               .rank = join->rank,
-                                                               .nranks = join->nranks,
-                                                               .timeout_ms = timeout_ms,
-                                                               .interrupted = interrupted,
-                                                               .interrupted_ctx = join});
+                                                                .allgather = join_allgather,
+                                                                .rank = join->rank,
+                                                                .nranks = join->nranks,
+                                                                .timeout_ms = timeout_ms,
+                                                                .interrupted = interrupted,
+                                                                .interrupted_ctx = join});
     if (boot == NULL) return XEP_ERR_NO_MEMORY;
     boot->join = join;
     return xep_group_open(join->config, timeout_ms, &boot->boot, join->open_transport, made_p);

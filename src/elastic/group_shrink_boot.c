@@ -118,11 +118,12 @@ xep_status_t xep_boot_ctl_open(xep_shrink_t *shrink, int32_t timeout_ms, xep_sta
                                xep_boot_t **boot_p)
 {
     uint32_t nranks = shrink->nranks - xep_ballot_count(&shrink->agreement.mine), n = 0;
-    ctl_boot_t *boot = xep_boot_new(sizeof *boot + nranks * sizeof boot->of[0], (xep_boot_t){.name = "shrink",
-                                                                                         .allgather = ctl_allgather,
-                                                                                         .nranks = nranks,
-                                                                                         .timeout_ms = timeout_ms,
-                                                                                         .interrupted = interrupted});
+    ctl_boot_t *boot =
+        xep_boot_new(sizeof *boot + nranks * sizeof boot->of[0], (xep_boot_t){.name = "shrink",
+                                                                              .allgather = ctl_allgather,
+                                                                              .nranks = nranks,
+                                                                              .timeout_ms = timeout_ms,
+                                                                              .interrupted = interrupted});
     if (boot == NULL) return XEP_ERR_NO_MEMORY;
     boot->boot.interrupted_ctx = boot;
     boot->shrink = shrink;

@@ -3,7 +3,6 @@
 /* A joiner has a seat from its hello on until it gives up or is gone, and its rank once all seats are taken. */
 #include "joiners.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -137,10 +136,8 @@ uint32_t xep_joiners_poll(xep_joiners_t *joiners)
 /* Names a joiner by its process, as it has no rank yet, and by the rank that it would have had. */
 static xep_status_t blame(const xep_joiners_t *joiners, uint32_t i, xep_status_t status, const char *text)
 {
-    char reason[XEP_REASON_BYTES];
-    snprintf(reason, sizeof reason, "%.600s", text);
-    return xep_fail(status, "process %d, which was to be rank %u: %s", joiners->seats[i].pid, joiners->nranks + i,
-                    reason);
+    return xep_fail(status, "process %d, which was to be rank %u: %.600s", joiners->seats[i].pid, joiners->nranks + i,
+                    text);
 }
 
 static xep_status_t say(xep_joiners_t *joiners, uint32_t i, xep_frame_t frame, const char *text, const void *data)

@@ -167,7 +167,7 @@ static int agree(xep_buffer_t *buffer)
     xep_agreement_t *agreement = &members->agreement;
     int changed = suspect_out(buffer);
     changed |= xep_agreement_listen(agreement);
-    if (changed || agreement->open) changed |= members->ways->learn(buffer);
+    if (changed || agreement->open) changed |= xep_members_learn_gone(buffer);
     if (agreement->out_by != 0) atomic_store(&members->own->left_out, agreement->out_by);
     if (is_left_out(buffer)) return 0;
     if (changed) xep_agreement_publish(agreement);

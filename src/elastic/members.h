@@ -56,12 +56,6 @@ typedef struct xep_members_ways {
 
     xep_agreement_ops_t agreement; /* with the buffer as arg */
 
-    /** While the ranks agree: adds to the own ballot who is known to be gone, where it matters. Whether that is new. */
-    int (*learn)(xep_buffer_t *buffer);
-
-    /** Whether nothing may be decided, as too few ranks are left that can be reached. */
-    int (*has_lost_quorum)(const xep_buffer_t *buffer);
-
     /** Of an operation in flight: how far it counts as being with a suspect, as far as this rank can tell. */
     xep_holds_t (*holds)(xep_request_t *req, uint32_t rank);
 
@@ -139,7 +133,15 @@ extern const xep_members_ways_t xep_members_mapped;
 
 extern const xep_members_ways_t xep_members_wire;
 
-/** An operation ends with status: the others may have to be told. Nothing where all map one another. */
+/* Nothing where all map one another, whatever ways the buffer has: */
+
+/** Whether nothing may be decided, as too few ranks are left that can be reached. */
+int xep_members_has_lost_quorum(const xep_buffer_t *buffer);
+
+/** While the ranks agree: adds to the own ballot who is known to be gone, where it matters. Whether that is new. */
+int xep_members_learn_gone(xep_buffer_t *buffer);
+
+/** An operation ends with status: the others may have to be told. */
 void xep_members_note_decision(xep_buffer_t *buffer, const xep_op_t *op, xep_status_t status);
 
 /* ---- members_device.c ---- */

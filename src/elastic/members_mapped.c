@@ -66,13 +66,6 @@ static int read(void *arg, uint32_t rank)
     return xep_ballot_read(&agreement->theirs, members->scratch, agreement->capacity);
 }
 
-/* Whom others know to be gone changes nothing: may_decide(). */
-static int learn(xep_buffer_t *buffer)
-{
-    (void)buffer;
-    return 0;
-}
-
 /*
  * Behind all that it has of the suspects, for whoever reads it and fetches that; and before the doorbells: whoever
  * hears one finds what it was rung for.
@@ -95,12 +88,6 @@ static int may_decide(const void *arg)
 {
     (void)arg;
     return 1;
-}
-
-static int has_lost_quorum(const xep_buffer_t *buffer)
-{
-    (void)buffer;
-    return 0;
 }
 
 /* Relaxed, as a decision has a fence behind all of these stores. */
@@ -153,8 +140,6 @@ const xep_members_ways_t xep_members_mapped = {
     .close = close,
     .look = look,
     .agreement = {.read = read, .publish = publish, .may_decide = may_decide, .tell_out = tell_out},
-    .learn = learn,
-    .has_lost_quorum = has_lost_quorum,
     .holds = holds,
     .settle = settle,
     .ask = ask,

@@ -116,7 +116,7 @@ static uint64_t patience_until(const xep_buffer_t *buffer, uint64_t said)
 /* All have said the same, and it may not be decided: most ranks are elsewhere, and may go on without this one. */
 static xep_status_t give_up(xep_buffer_t *buffer, uint64_t now, uint64_t *deadline_p)
 {
-    if (!buffer->members->ways->has_lost_quorum(buffer)) return XEP_ERR_TIMEOUT;
+    if (!xep_members_has_lost_quorum(buffer)) return XEP_ERR_TIMEOUT;
     atomic_store(&buffer->members->own->left_out, buffer->shape.nranks + UINT64_C(1));
     *deadline_p = now + grace_ns(buffer);
     return XEP_OK;

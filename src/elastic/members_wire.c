@@ -216,21 +216,21 @@ static int has_most(const xep_buffer_t *buffer)
     return 2 * with + lowest > all;
 }
 
+int xep_members_has_lost_quorum(const xep_buffer_t *buffer)
+{
+    return buffer->members->ctl != NULL && !has_most(buffer);
+}
+
 /* Asking costs a system call for each rank of the same host, so only whoever has not most asks. */
-static int learn(xep_buffer_t *buffer)
+int xep_members_learn_gone(xep_buffer_t *buffer)
 {
     xep_ballot_t *mine = &buffer->members->agreement.mine;
     int changed = 0;
-    if (has_most(buffer)) return 0;
+    if (!xep_members_has_lost_quorum(buffer)) return 0;
     for (uint32_t r = 0; r < buffer->shape.nranks; r++)
         if (xep_ballot_suspects(mine, r) && !mine->suspects[r].gone && xep_group_has_ended(buffer->group, r))
             changed |= xep_ballot_set_gone(mine, r);
     return changed;
-}
-
-static int has_lost_quorum(const xep_buffer_t *buffer)
-{
-    return !has_most(buffer);
 }
 
 /* Others wait for this rank's ballot, and it may be in no call of the library for a while once it has decided. */
@@ -317,8 +317,6 @@ const xep_members_ways_t xep_members_wire = {
     .close = close,
     .look = look,
     .agreement = {.read = read, .publish = publish, .may_decide = may_decide, .tell_out = tell_out},
-    .learn = learn,
-    .has_lost_quorum = has_lost_quorum,
     .holds = holds,
     .settle = settle,
     .ask = ask,

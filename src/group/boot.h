@@ -10,7 +10,7 @@
 
 typedef struct xep_boot xep_boot_t;
 
-/** One block of memory, which begins with this: whoever makes a bootstrap puts what it needs behind, and free() ends it. */
+/** The begin of one block of memory: whoever makes a bootstrap has what it needs behind it. free() ends it. */
 struct xep_boot {
     const char *name; /* "callback", "pmix", "single" */
 
@@ -43,7 +43,7 @@ static inline void xep_boot_follow(xep_boot_t *boot, const xep_boot_t *other)
     boot->interrupted_ctx = other->interrupted_ctx;
 }
 
-/** A bootstrap of so many bytes, which begin with this one; zeros follow. NULL: there is no memory, as the reason says. */
+/** A block of so many bytes, which begin with boot; zeros follow. NULL: there is no memory, as the reason says. */
 void *xep_boot_new(size_t bytes, xep_boot_t boot);
 
 /* ---- boot_callback.c ---- */
@@ -53,9 +53,7 @@ void *xep_boot_new(size_t bytes, xep_boot_t boot);
 /** params->allgather is not NULL. Collective. */
 xep_status_t xep_boot_callback_open(const xep_group_params_t *params, int32_t timeout_ms, xep_boot_t **boot_p);
 
-/* ---- boot_single.c ---- */
-
-/* A group of one, and whether the environment lets a process be one. */
+/* ---- a group of one, and whether the environment lets a process be one ---- */
 
 xep_status_t xep_boot_single_open(int32_t timeout_ms, xep_boot_t **boot_p);
 

@@ -94,8 +94,6 @@ typedef struct xep_whereabouts {
 } xep_whereabouts_t;
 
 typedef struct xep_transport_ops {
-    const char *name;
-
     /** How many ranks each kind of shared memory has room for, with all that a rank needs to begin. Local. */
     void (*shared_look)(uint64_t ranks[XEP_SHARED_KINDS]);
 

@@ -57,11 +57,11 @@ xep_status_t xep_pmix_boot_open(int32_t timeout_ms, xep_boot_t **boot_p)
     if (!client->will_leave) client->will_leave = atexit(say_exit_report) == 0;
     /* the client stays when it is freed: a process has one, finalized when the process exits */
     pmix_boot_t *boot = xep_boot_new(sizeof *boot, (xep_boot_t){.name = "pmix",
-                                                               .allgather = pmix_allgather,
-                                                               .dead = &client->dead_rank,
-                                                               .rank = client->self.rank,
-                                                               .nranks = client->nranks,
-                                                               .timeout_ms = timeout_ms});
+                                                                .allgather = pmix_allgather,
+                                                                .dead = &client->dead_rank,
+                                                                .rank = client->self.rank,
+                                                                .nranks = client->nranks,
+                                                                .timeout_ms = timeout_ms});
     if (boot == NULL) return XEP_ERR_NO_MEMORY;
     boot->client = client;
     *boot_p = &boot->boot;

@@ -250,12 +250,6 @@ xep_pmix_result_t xep_pmix_call_get(xep_pmix_client_t *client, uint32_t rank, co
     return get(call_new(client, NULL), rank, key, recv, bytes, wait);
 }
 
-/* A wildcard rank asks about the job. */
-xep_pmix_result_t xep_pmix_call_size(xep_pmix_client_t *client, const xep_pmix_wait_t *wait)
-{
-    return xep_pmix_call_get(client, PMIX_RANK_WILDCARD, PMIX_JOB_SIZE, &client->nranks, sizeof client->nranks, wait);
-}
-
 xep_pmix_result_t xep_pmix_call_ask(xep_pmix_client_t *client, uint32_t rank, const char *key, void *recv, size_t bytes,
                                     uint64_t deadline_ns)
 {

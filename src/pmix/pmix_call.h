@@ -29,16 +29,13 @@ typedef struct xep_pmix_wait {
 /** PMIx_Init, once in a process: sets client->self, even if it fails. After a timeout PMIx cannot be used. */
 xep_pmix_result_t xep_pmix_call_init(xep_pmix_client_t *client, const xep_pmix_wait_t *wait);
 
-/** The number of ranks of the job, to client->nranks. */
-xep_pmix_result_t xep_pmix_call_size(xep_pmix_client_t *client, const xep_pmix_wait_t *wait);
-
 /** A fence of all ranks that collects what they have put. PMIX_ERR_NOMEM: no memory for it. */
 xep_pmix_result_t xep_pmix_call_fence(xep_pmix_client_t *client, const xep_pmix_wait_t *wait);
 
 /** Sends what was put. PMIx_Commit has no callback and waits for the server, so a thread of its own calls it. */
 xep_pmix_result_t xep_pmix_call_commit(xep_pmix_client_t *client, const xep_pmix_wait_t *wait);
 
-/** Gets a value of a rank into recv[bytes], if it has that size. Likewise. */
+/** Gets a value of a rank, or of the job (PMIX_RANK_WILDCARD), into recv[bytes], if it has that size. Likewise. */
 xep_pmix_result_t xep_pmix_call_get(xep_pmix_client_t *client, uint32_t rank, const char *key, void *recv, size_t bytes,
                                     const xep_pmix_wait_t *wait);
 

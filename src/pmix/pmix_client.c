@@ -220,7 +220,9 @@ static xep_status_t start(xep_pmix_client_t *client, int32_t timeout_ms, const c
     xep_pmix_wait_t wait = {.deadline_ns = xep_deadline(timeout_ms)};
     xep_watch_outside("xep: asked what it waits for: PMIx_Init, the answer of the launcher's server\n");
     xep_pmix_result_t init = xep_pmix_call_init(client, &wait), size = init;
-    if (init.done && init.ret == PMIX_SUCCESS) size = xep_pmix_call_size(client, &wait);
+    if (init.done && init.ret == PMIX_SUCCESS)
+        size =
+            xep_pmix_call_get(client, PMIX_RANK_WILDCARD, PMIX_JOB_SIZE, &client->nranks, sizeof client->nranks, &wait);
     xep_watch_outside(NULL);
     if (!size.done)
         return xep_fail(XEP_ERR_TIMEOUT,

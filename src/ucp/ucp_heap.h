@@ -32,4 +32,13 @@ extern const xep_wire_ops_t xep_ucp_wire_ops;
 /** Counts bytes that UCX has taken, if status is XEP_OK, and returns it. Under the lock, so there is one writer. */
 xep_status_t xep_ucp_heap_count(const xep_ucp_heap_t *heap, size_t bytes, xep_status_t status);
 
+/* ---- ucp_heap_direct.c ---- */
+
+/* The twin of a part of a heap in the memory of a device, and puts from device to device (xep/direct.h). */
+
+/** The transport's operations heap_twin and heap_put_direct; they take the lock. */
+xep_status_t xep_ucp_direct_open(xep_heap_wire_t *heap, uint64_t begin, const xep_memory_range_t *rows,
+                                 const xep_memory_range_t *inputs);
+xep_status_t xep_ucp_direct_put(xep_heap_wire_t *heap, uint32_t rank, uint64_t offset, const void *src, size_t bytes);
+
 #endif

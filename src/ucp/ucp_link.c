@@ -24,6 +24,7 @@
 #include "ucp_op.h"
 #include "ucp_peer.h"
 #include "ucp_protocol.h"
+#include "ucp_transport.h"
 
 enum { HELD = 4096 }; /* bytes of a segment, while UCX attaches it */
 
@@ -135,6 +136,53 @@ static xep_status_t map(xep_ucp_link_t *link)
     return XEP_OK;
 }
 
+/* ---- not mapped ---- */
+
+/*
+ * Rows of 14 KB between two ranks, both ways at once, GB/s of 128 rows and of 4096 (wire_rate.mp, medians, 2 cores of
+ * an EPYC with AVX-512):
+ *
+ *                                  rma            am
+ *   1.13  TCP                       1.1   0.8      11   8.9
+ *   1.13  shared memory              88    19      23    15
+ *   1.22  TCP                       2.4   2.1      11   8.9
+ *   1.22  shared memory, with CMA    89    27      14    11
+ *   1.22  the same, puts not cut     10   6.8
+ *
+ * On shared memory a put is a copy by the sender; but from 1.16 on, with CMA, long puts are system calls: so they are
+ * cut. RDMA could not be measured.
+ */
+
+enum { LINE_BYTES = 64 };
+
+/* Most bytes of one UCX put to the peer: longer puts are cut, as UCX would not copy them; SIZE_MAX: none is cut. */
+static size_t cut_of(xep_ucp_peer_t *peer)
+{
+    size_t least = peer->transport->copied_below;
+    const bool shares = xep_ucp_peer_has(peer, "sysv") || xep_ucp_peer_has(peer, "posix");
+    return least != 0 && shares ? least - LINE_BYTES : SIZE_MAX;
+}
+
+/*
+ * Whether the sender copies puts, or hardware moves them. From 1.16 on UCX may use CMA beside shared memory for long
+ * puts, or TCP, whose flush waits for the peer to be in a call of xep; then puts are cut, or all goes in messages.
+ */
+static bool puts_copy(xep_ucp_peer_t *peer)
+{
+    if (peer->transport->version < XEP_UCP_SECOND_PROTOCOLS) return true;
+    return cut_of(peer) != SIZE_MAX || !(xep_ucp_peer_has(peer, "cma") || xep_ucp_peer_has(peer, "tcp"));
+}
+
+static const xep_ucp_protocol_t *choose_protocol(xep_ucp_peer_t *peer)
+{
+    switch (peer->transport->put) {
+    case XEP_PUT_RMA: return &xep_ucp_rma;
+    case XEP_PUT_AM: return &xep_ucp_am;
+    default: break;
+    }
+    return puts_copy(peer) && !xep_ucp_peer_is_tcp(peer) ? &xep_ucp_rma : &xep_ucp_am;
+}
+
 /* staging memory, once for each heap */
 static xep_status_t open_pool(xep_ucp_heap_t *heap)
 {
@@ -152,11 +200,11 @@ static xep_status_t open_remote(xep_ucp_link_t *link)
 {
     const xep_ucp_protocol_t *protocol = link->heap->super.spares          ? &xep_ucp_am
                                          : link->heap->twin.memory != NULL ? &xep_ucp_rma
-                                                                           : xep_ucp_protocol(xep_ucp_peer_of(link));
+                                                                           : choose_protocol(xep_ucp_peer_of(link));
     xep_status_t status = protocol == &xep_ucp_am ? open_pool(link->heap) : XEP_OK;
     if (status != XEP_OK) return status;
     link->protocol = protocol;
-    link->cut = xep_ucp_protocol_cut(xep_ucp_peer_of(link));
+    link->cut = cut_of(xep_ucp_peer_of(link));
     link->queued_tail = &link->queued;
     link->held_offset = XEP_UCP_NO_SIGNAL;
     link->socket = xep_ucp_peer_is_tcp(xep_ucp_peer_of(link));
@@ -181,14 +229,14 @@ static xep_status_t reach(xep_ucp_link_t *link, xep_ucp_link_state_t *state_p)
     return open_remote(link);
 }
 
-/* for xep_group_peer(): the first of the peer's links to be opened, that of the control heap, tells how it is reached */
+/* for xep_group_peer(): the first of the peer's links to be opened, the control heap's, tells how it is reached */
 static void note_reach(xep_ucp_peer_t *peer, xep_ucp_link_state_t reach)
 {
     if (peer->described || peer->rank == peer->transport->rank) return;
     peer->described = true;
     if (reach == XEP_UCP_LINK_MAPPED) snprintf(peer->text, sizeof peer->text, "mapped");
     else if (reach == XEP_UCP_LINK_BROKEN) snprintf(peer->text, sizeof peer->text, "not reachable");
-    else snprintf(peer->text, sizeof peer->text, "%s, %s", xep_ucp_peer_lanes(peer), xep_ucp_protocol(peer)->text);
+    else snprintf(peer->text, sizeof peer->text, "%s, %s", xep_ucp_peer_lanes(peer), choose_protocol(peer)->text);
     xep_log(XEP_LOG_INFO, "rank %u: %s", peer->rank, peer->text);
 }
 

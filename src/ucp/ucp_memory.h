@@ -38,7 +38,7 @@ void xep_ucp_pool_close(xep_ucp_pool_t *pool);
 xep_ucp_bounce_t *xep_ucp_pool_get(xep_ucp_pool_t *pool);
 void xep_ucp_pool_put(xep_ucp_pool_t *pool, xep_ucp_bounce_t *bounce);
 
-/* ---- twins of heaps, on devices: ucp_direct.h ---- */
+/* ---- twins of heaps, on devices: ucp_heap_direct.c ---- */
 
 /** Unpacks the key of the link's twin. XEP_OK where the heap has none. */
 xep_status_t xep_ucp_twin_connect(xep_ucp_link_t *link);

@@ -7,8 +7,8 @@
  *   peer        a rank: its endpoint                         ucp_peer.c
  *   heap        memory of a buffer, a wire                   ucp_heap.c, ucp_heap_wire.c, ucp_memory.c
  *   link        a heap on a peer: mapped, or a protocol      ucp_link.c, ucp_link_signals.c
- *   twin        of a part of a heap, on a device             ucp_direct.c
- *   protocol    how bytes go to a link that is not mapped    ucp_protocol.c and those of its name
+ *   twin        of a part of a heap, on a device             ucp_heap_direct.c
+ *   protocol    how bytes go to a link that is not mapped    ucp_protocol_gather.c, ucp_protocol_rma.c
  *   bounce buffer       staging memory, of a heap's pool             ucp_memory.c
  *   op          one UCX operation in flight                  ucp_op.c
  *   message     an eager active message                      ucp_message.c; taken in by ucp_intake.c
@@ -52,7 +52,6 @@ enum {
 
 /** How bytes go to a peer that is not mapped. Called with the lock held. No NULL slots. */
 typedef struct xep_ucp_protocol {
-    const char *name; /* as in XEP_PUT */
     const char *text; /* for describe */
     bool by_messages; /* messages themselves say how much of it was received */
 
@@ -118,7 +117,7 @@ struct xep_ucp_link {
     const void *rkey_buffer; /* the rank's, within heap->keys */
     ucp_rkey_h rkey;
     uint64_t remote_base, remote_heap;
-    const void *twin_buffer; /* key and address of the rank's twin (ucp_direct.h); NULL: it has none */
+    const void *twin_buffer; /* key and address of the rank's twin (ucp_heap_direct.c); NULL: it has none */
     ucp_rkey_h twin_rkey;
     uint64_t twin_base, direct_puts;  /* puts into it that UCX has */
     uint64_t segment, segment_offset; /* where the rank has its region; segment 0: not known */

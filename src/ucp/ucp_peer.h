@@ -27,11 +27,9 @@ bool xep_ucp_peer_is_tcp(xep_ucp_peer_t *peer);
 /** Whether this transport is among those that UCX chose. Connected. */
 bool xep_ucp_peer_has(xep_ucp_peer_t *peer, const char *transport);
 
-/* ---- ucp_peer_address.c ---- */
+/* ---- its address ---- */
 
-/* What a process tells others of its transport: the worker's address. */
-
-/** Of this process, into the transport's address. */
+/** What this process tells others of its transport, the worker's address, into the transport's. */
 xep_status_t xep_ucp_address_make(xep_ucp_transport_t *transport);
 
 /** Checks the address of another process, and makes a peer of it, not connected yet. Keeps copy. */

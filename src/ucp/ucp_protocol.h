@@ -1,15 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** Which protocol a peer that is not mapped gets. */
+/** The protocols of peers that are not mapped; ucp_link.c chooses. */
 #ifndef XEP_UCP_PROTOCOL_H
 #define XEP_UCP_PROTOCOL_H
 
 #include "ucp_objects.h"
-
-const xep_ucp_protocol_t *xep_ucp_protocol(xep_ucp_peer_t *peer);
-
-/** Most bytes of one UCX put to the peer: longer puts are cut, as UCX would not copy them; SIZE_MAX: none is cut. */
-size_t xep_ucp_protocol_cut(xep_ucp_peer_t *peer);
 
 /* ---- ucp_protocol_gather.c ---- */
 

@@ -178,7 +178,6 @@ static xep_status_t hold_signal(xep_ucp_link_t *link, uint64_t offset, uint64_t 
 }
 
 const xep_ucp_protocol_t xep_ucp_am = {
-    .name = "am",
     .text = "packed messages",
     .by_messages = true,
     .has_room = has_room,

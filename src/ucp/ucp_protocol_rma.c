@@ -91,7 +91,6 @@ static xep_status_t push(xep_ucp_link_t *link)
 }
 
 const xep_ucp_protocol_t xep_ucp_rma = {
-    .name = "rma",
     .text = "put",
     .has_room = xep_ucp_rma_has_room,
     .put = rma_put,

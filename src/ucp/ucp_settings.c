@@ -42,7 +42,7 @@ static bool sets_copies(const xep_whereabouts_t *where, const xep_ucp_shared_t *
 /*
  * From 1.16 on UCX estimates itself when a copy costs more than a system call. On TCP it then cuts messages into copies
  * of 8 KB: 60 KB messages moved at 0.9 GB/s in place of 2.1 (both ways at once). On shared memory it uses CMA for all
- * but a kilobyte or two: see ucp_protocol.c.
+ * but a kilobyte or two: see ucp_link.c.
  */
 static void set_copies(ucp_config_t *config)
 {

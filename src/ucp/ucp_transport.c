@@ -11,7 +11,6 @@
 #include "backoff.h"
 #include "error.h"
 #include "ucp_context.h"
-#include "ucp_direct.h"
 #include "ucp_heap.h"
 #include "ucp_heartbeat.h"
 #include "ucp_link.h"
@@ -203,7 +202,6 @@ static xep_status_t transport_start(xep_transport_t *base, const xep_neighbours_
 }
 
 static const xep_transport_ops_t transport_ops = {
-    .name = "ucp",
     .shared_look = xep_ucp_shared_look,
     .start = transport_start,
     .connect = transport_connect,

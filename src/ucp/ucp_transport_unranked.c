@@ -180,8 +180,7 @@ static void unranked_close(xep_transport_t *base)
     free(transport);
 }
 
-static const xep_transport_ops_t unranked_ops = {.name = "ucp, without ranks",
-                                                 .admit = unranked_admit,
+static const xep_transport_ops_t unranked_ops = {.admit = unranked_admit,
                                                  .progress = unranked_progress,
                                                  .ctl = unranked_ctl,
                                                  .is_gone = unranked_is_gone,

@@ -11,10 +11,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "address.h"
 #include "error.h"
 #include "fuzz_target.h"
 #include "group_grow.h"
+#include "rendezvous.h"
 
 const fuzz_target_t fuzz_target = {.name = "join", .unit = "addresses and frames", .runs = 20000};
 
@@ -55,8 +55,8 @@ static void check_file(const uint8_t *data, size_t size)
     fuzz_write(path, data, size);
     if (chmod(path, 0600) != 0) fuzz_fail("chmod");
     memset(&address, POISON, sizeof address);
-    xep_status_t status = xep_address_read(path, &address);
-    judge(status, &address, path);
+    const xep_rendezvous_t rendezvous = xep_rendezvous_by_file(path);
+    judge(rendezvous.ops->lookup(&rendezvous, &address), &address, path);
     (void)unlink(path);
 }
 
@@ -111,13 +111,8 @@ static void close_transport(xep_transport_t *transport)
     (void)transport;
 }
 
-static const xep_transport_ops_t ops = {.name = "told",
-                                        .meet = meet,
-                                        .admit = admit,
-                                        .progress = progress,
-                                        .ctl = ctl,
-                                        .is_gone = is_gone,
-                                        .close = close_transport};
+static const xep_transport_ops_t ops =
+    {.meet = meet, .admit = admit, .progress = progress, .ctl = ctl, .is_gone = is_gone, .close = close_transport};
 static xep_transport_t told = {.ops = &ops, .address = "here", .address_bytes = 4};
 
 static xep_status_t open_told(const xep_config_t *config, xep_transport_t **transport_p)

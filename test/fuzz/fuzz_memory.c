@@ -152,8 +152,7 @@ static void close_transport(xep_transport_t *transport)
     ((fuzz_transport_t *)transport)->is_closed = 1;
 }
 
-static const xep_transport_ops_t transport_ops = {.name = "fuzz",
-                                                  .shared_look = shared_look,
+static const xep_transport_ops_t transport_ops = {.shared_look = shared_look,
                                                   .start = start,
                                                   .connect = connect,
                                                   .meet = meet,

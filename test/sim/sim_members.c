@@ -78,8 +78,7 @@ static void on_ctl(sim_rank_t *rank, uint32_t from, const void *data, size_t byt
     transport->on_ctl(transport->on_ctl_arg, from, data, bytes);
 }
 
-static const xep_transport_ops_t transport_ops = {.name = "simulated",
-                                                  .heap_fence_off = heap_fence_off,
+static const xep_transport_ops_t transport_ops = {.heap_fence_off = heap_fence_off,
                                                   .ctl = ctl,
                                                   .ctl_has_left = ctl_has_left};
 
@@ -285,8 +284,7 @@ static void give_up_others(member_t *member, const sim_death_t *death)
     for (uint32_t r = 0; r < world->options.nranks; r++)
         if (world->ranks[r].wire.fenced_off[death->rank] && sim_chance(&member->rank->dice, 5))
             xep_group_put_out(&member->group, r, XEP_OUT_LATE);
-    if (buffer->members->agreement.open && buffer->members->ways->has_lost_quorum(buffer) &&
-        sim_chance(&member->rank->dice, 5))
+    if (buffer->members->agreement.open && xep_members_has_lost_quorum(buffer) && sim_chance(&member->rank->dice, 5))
         atomic_store(&buffer->members->own->left_out, world->options.nranks + UINT64_C(1));
 }
 

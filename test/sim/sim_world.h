@@ -119,8 +119,8 @@ struct sim_world {
     sim_net_t net;
     sim_step_fn step;
     sim_finished_fn finished;
-    const sim_around_t *around; /* set before it is opened; NULL: an operation is with all ranks */
-    sim_death_t *death;         /* likewise; NULL: nobody dies */
+    const sim_around_t *around;  /* set before it is opened; NULL: an operation is with all ranks */
+    sim_death_t *death;          /* likewise; NULL: nobody dies */
     _Atomic uint32_t first_dead; /* the lowest rank that is; UINT32_MAX: none */
     atomic_int failed;
     char failure[1024]; /* the first, once failed */

@@ -86,8 +86,7 @@ static int ctl_has_left(xep_transport_t *transport)
     return 1;
 }
 
-static const xep_transport_ops_t transport_ops = {.name = "at once",
-                                                  .heap_fence_off = heap_fence_off,
+static const xep_transport_ops_t transport_ops = {.heap_fence_off = heap_fence_off,
                                                   .ctl = ctl,
                                                   .ctl_has_left = ctl_has_left};
 
@@ -270,7 +269,7 @@ TEST(who_cannot_know_of_a_death_is_told)
     open_world(4, 0);
     for (uint32_t r = 0; r < 2; r++) give_up(3, r);
     play("23");
-    for (uint32_t r = 2; r < 4; r++) assert_true(all[r].buffer.members->ways->has_lost_quorum(&all[r].buffer));
+    for (uint32_t r = 2; r < 4; r++) assert_true(xep_members_has_lost_quorum(&all[r].buffer));
     for (uint32_t r = 0; r < 2; r++) {
         all[2].peers[r].visible = 1;
         all[2].peers[r].pid = getpid(); /* its number belongs to another process by now */
@@ -316,7 +315,7 @@ TEST(of_two_halves_one_goes_on)
     expect_in(1, "01");
     for (uint32_t r = 2; r < 4; r++) {
         assert_true(all[r].buffer.members->agreement.open);
-        assert_true(all[r].buffer.members->ways->has_lost_quorum(&all[r].buffer));
+        assert_true(xep_members_has_lost_quorum(&all[r].buffer));
     }
     close_world();
 }

@@ -56,11 +56,29 @@ static xep_address_t some_address(void)
     return address;
 }
 
+static xep_status_t write_file(const xep_address_t *address)
+{
+    const xep_rendezvous_t rendezvous = xep_rendezvous_by_file(path);
+    return rendezvous.ops->publish(&rendezvous, address);
+}
+
+static void remove_file(const xep_address_t *address)
+{
+    const xep_rendezvous_t rendezvous = xep_rendezvous_by_file(path);
+    rendezvous.ops->unpublish(&rendezvous, address);
+}
+
+static xep_status_t read_file(xep_address_t *there)
+{
+    const xep_rendezvous_t rendezvous = xep_rendezvous_by_file(path);
+    return rendezvous.ops->lookup(&rendezvous, there);
+}
+
 static void refuse_file(xep_status_t status, const char *reason)
 {
     xep_address_t there;
     memset(&there, 0xa5, sizeof there);
-    assert_int_equal(xep_address_read(path, &there), status);
+    assert_int_equal(read_file(&there), status);
     if (strstr(xep_last_error(), reason) == NULL) fail_msg("\"%s\" does not say \"%s\"", xep_last_error(), reason);
     assert_int_equal(there.magic[0], 0xa5);
 }
@@ -72,14 +90,14 @@ TEST(a_file_comes_back_and_is_the_users_alone)
     xep_address_t address = some_address(), there;
     struct stat is;
     mode_t mask = umask(0);
-    assert_int_equal(xep_address_write(path, &address), XEP_OK);
+    assert_int_equal(write_file(&address), XEP_OK);
     umask(mask);
     assert_int_equal(stat(path, &is), 0);
     assert_int_equal(is.st_mode & 0777, 0600);
-    assert_int_equal(xep_address_read(path, &there), XEP_OK);
+    assert_int_equal(read_file(&there), XEP_OK);
     assert_memory_equal(&there, &address, sizeof there);
-    xep_address_remove(path, &address);
-    assert_int_equal(xep_address_read(path, &there), XEP_INPROGRESS);
+    remove_file(&address);
+    assert_int_equal(read_file(&there), XEP_INPROGRESS);
     clean();
 }
 
@@ -88,9 +106,9 @@ TEST(the_file_of_another_group_is_not_removed)
     xep_address_t mine = some_address(), other = some_address();
     assert_memory_not_equal(mine.own_key, other.own_key, sizeof mine.own_key);
     assert_memory_not_equal(mine.own_key, mine.joiners_key, sizeof mine.own_key);
-    assert_int_equal(xep_address_write(path, &mine), XEP_OK);
-    assert_int_equal(xep_address_write(path, &other), XEP_OK);
-    xep_address_remove(path, &mine);
+    assert_int_equal(write_file(&mine), XEP_OK);
+    assert_int_equal(write_file(&other), XEP_OK);
+    remove_file(&mine);
     assert_int_equal(access(path, F_OK), 0);
     clean();
 }
@@ -180,7 +198,7 @@ static void open_door(door_t *door, uint32_t wanted)
     xep_rendezvous_t rendezvous = xep_rendezvous_by_file(path);
     assert_int_equal(xep_joiners_open(&door->group, &door->args, &rendezvous, xep_ucp_transport_open, &door->joiners),
                      XEP_OK);
-    assert_int_equal(xep_address_read(path, &door->address), XEP_OK);
+    assert_int_equal(read_file(&door->address), XEP_OK);
 }
 
 static void close_door(door_t *door)

@@ -162,8 +162,7 @@ static void fake_close(xep_transport_t *transport)
     free(transport);
 }
 
-static const xep_transport_ops_t transport_ops = {.name = "fake",
-                                                  .shared_look = fake_shared_look,
+static const xep_transport_ops_t transport_ops = {.shared_look = fake_shared_look,
                                                   .start = fake_start,
                                                   .connect = fake_connect,
                                                   .shared_room = fake_shared_room,

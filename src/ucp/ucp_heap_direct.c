@@ -5,7 +5,6 @@
  * of pieces in host memory. Over cuda_ipc a put is there when it has completed, which a flush of the endpoint does not
  * wait for; over RDMA it is there after a flush that was posted behind it. So a signal waits for both, in this order.
  */
-#include "ucp_direct.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
