@@ -23,7 +23,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from .versions import require
 
-require("transformers", transformers.__version__, ("5.23",))
+require("transformers", transformers.__version__, ("5.23", "5.24"))
 
 from transformers.distributed.expert_parallel import EPImplementation, EPImplementationInterface  # noqa: E402
 
