@@ -75,7 +75,7 @@ libxep_all_la_SOURCES = \
 	%D%/pmix/pmix_client_exchange.c %D%/pmix/pmix_life.h %D%/pmix/pmix_life.c \
 	%D%/pmix/pmix_names.h %D%/pmix/pmix_names.c \
 	%D%/cuda/cuda_device.h %D%/cuda/cuda_device.c %D%/cuda/cuda_driver.h %D%/cuda/cuda_driver.c \
-	%D%/cuda/cuda_heap.h %D%/cuda/cuda_heap.c %D%/cuda/cuda_kept.h %D%/cuda/cuda_kept.c %D%/cuda/cuda_objects.h \
+	%D%/cuda/cuda_memory.h %D%/cuda/cuda_memory.c %D%/cuda/cuda_objects.h \
 	%D%/cuda/cuda_device_pointers.c %D%/cuda/cuda_work.h %D%/cuda/cuda_work.c \
 	%D%/util/cache.h %D%/util/cache.c %D%/util/config.h %D%/util/config.c %D%/util/config_defs.h %D%/util/cpu.h \
 	%D%/util/cpu.c %D%/util/dtype.c %D%/util/error.h %D%/util/error.c \

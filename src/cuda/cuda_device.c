@@ -2,17 +2,103 @@
 
 /*
  * The device of one buffer. It works in the context that was current when the buffer was created: that belongs to the
- * program, which must keep it as long as the buffer. Here are its two tables: for the core (a heap and its end) and for
- * the mode (memory, kernels, streams).
+ * program, which must keep it as long as the buffer. Here is what the core asks it for; cuda_work.c has what the mode does.
  */
 #include "cuda_device.h"
 
 #include <stdlib.h>
+#include <string.h>
 
-#include "cuda_heap.h"
-#include "cuda_kept.h"
+#include "cuda_memory.h"
 #include "cuda_work.h"
 #include "error.h"
+
+/* From memory that is not pinned the driver would copy with the host waiting in the call. */
+static xep_status_t pin(xep_heap_device_t *device, void *base, uint64_t bytes)
+{
+    xep_cuda_device_t *cuda = xep_cuda_of(&device->device);
+    xep_cuda_enter(cuda);
+    const cuda_result_t result = cuda->driver.host_pin(base, bytes, 0);
+    if (result == CUDA_DONE) cuda->pinned = base;
+    /* a UCX that knows CUDA has pinned the heap, and will unpin it */
+    return xep_cuda_end(cuda, result == CUDA_ALREADY_PINNED ? CUDA_DONE : result, "pin memory of the host");
+}
+
+/*
+ * For a stream of the program. One that is being captured is refused: it cannot wait for an event outside its graph,
+ * and must not go on unordered.
+ */
+static xep_status_t follow(xep_heap_device_t *device, void *stream)
+{
+    if (xep_cuda_work_is_captured(&device->device, stream))
+        return xep_fail(XEP_ERR_INVALID,
+                        "invalid stream: %p is being captured (use another: only events order a graph)", stream);
+    return xep_cuda_work_after_mark(&device->device, stream);
+}
+
+/* Notes are events beside the mark, only for the host to wait for. */
+static xep_status_t make_notes(xep_heap_device_t *device, uint32_t count)
+{
+    xep_cuda_device_t *cuda = xep_cuda_of(&device->device);
+    cuda_result_t result = CUDA_DONE;
+    cuda->notes = calloc(count, sizeof *cuda->notes);
+    if (cuda->notes == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u events", count);
+    xep_cuda_enter(cuda);
+    for (uint32_t i = 0; i < count && result == CUDA_DONE; i++) {
+        result = cuda->driver.event_create(&cuda->notes[i], CUDA_EVENT_NO_TIMING);
+        cuda->nnotes += result == CUDA_DONE;
+    }
+    return xep_cuda_end(cuda, result, "make events");
+}
+
+/* One block: that of gone is freed. */
+static xep_status_t make_outs(xep_heap_device_t *device, uint32_t nranks)
+{
+    xep_cuda_device_t *cuda = xep_cuda_of(&device->device);
+    const size_t bytes = 2 * (size_t)nranks * sizeof *device->device.gone;
+    void *memory = NULL;
+    xep_cuda_enter(cuda);
+    xep_status_t status = xep_cuda_end(cuda, cuda->driver.host_allocate(&memory, bytes, 0), "allocate words for ranks");
+    if (status != XEP_OK) return status;
+    memset(memory, 0, bytes);
+    device->device.gone = memory;
+    device->device.left = device->device.gone + nranks;
+    return XEP_OK;
+}
+
+static xep_status_t note(xep_heap_device_t *device, uint32_t number, void *stream)
+{
+    xep_cuda_device_t *cuda = xep_cuda_of(&device->device);
+    xep_cuda_enter(cuda);
+    return xep_cuda_end(cuda, cuda->driver.event_record(cuda->notes[number], stream),
+                        "note how far the stream has come");
+}
+
+static xep_status_t reached(xep_heap_device_t *device, uint32_t number)
+{
+    xep_cuda_device_t *cuda = xep_cuda_of(&device->device);
+    xep_cuda_enter(cuda);
+    cuda_result_t result = cuda->driver.event_query(cuda->notes[number]);
+    if (result != CUDA_NOT_READY) return xep_cuda_end(cuda, result, "tell how far the stream has come");
+    xep_cuda_leave(cuda);
+    return XEP_INPROGRESS;
+}
+
+static xep_status_t after_note(xep_heap_device_t *device, uint32_t number, void *stream)
+{
+    xep_cuda_device_t *cuda = xep_cuda_of(&device->device);
+    xep_cuda_enter(cuda);
+    return xep_cuda_end(cuda, cuda->driver.stream_wait(stream, cuda->notes[number], 0), "let the stream wait");
+}
+
+/* Errors of a context are sticky: any call returns them. */
+static xep_status_t works(xep_heap_device_t *device)
+{
+    xep_cuda_device_t *cuda = xep_cuda_of(&device->device);
+    xep_cuda_enter(cuda);
+    cuda_result_t result = cuda->driver.event_query(cuda->marked);
+    return xep_cuda_end(cuda, result == CUDA_NOT_READY ? CUDA_DONE : result, "go on with its work");
+}
 
 /*
  * A store into pinned memory, no call of the driver, which may be busy or, after an error, unusable: waiting kernels
@@ -34,6 +120,7 @@ static void close_device(xep_heap_device_t *device)
         xep_cuda_enter(cuda);
         xep_cuda_heap_close(cuda);
         xep_cuda_kept_close(cuda);
+        if (cuda->pinned != NULL) cuda->driver.host_unpin(cuda->pinned);
         if (cuda->marked != NULL) cuda->driver.event_destroy(cuda->marked);
         if (cuda->parted != NULL) cuda->driver.event_destroy(cuda->parted);
         if (cuda->own != NULL) cuda->driver.stream_destroy(cuda->own);
@@ -47,42 +134,18 @@ static void close_device(xep_heap_device_t *device)
     free(cuda);
 }
 
-static const xep_device_ops_t device_ops = {
-    .size = sizeof(xep_device_ops_t),
-    .map = xep_cuda_heap_map,
-    .allocate = xep_cuda_kept_allocate,
-    .release = xep_cuda_kept_release,
-    .load = xep_cuda_kept_load,
-    .find = xep_cuda_work_find,
-    .unload = xep_cuda_kept_unload,
-    .launch = xep_cuda_work_launch,
-    .copy = xep_cuda_work_copy,
-    .fill = xep_cuda_work_fill,
-    .after_mark = xep_cuda_work_after_mark,
-    .mark = xep_cuda_work_mark,
-    .part = xep_cuda_work_part,
-    .branch = xep_cuda_work_branch,
-    .join = xep_cuda_work_join,
-    .check_stream = xep_cuda_work_check_stream,
-    .check = xep_cuda_work_check,
-    .is_captured = xep_cuda_work_is_captured,
-    .sync = xep_cuda_work_sync,
-    .check_host = xep_cuda_work_check_host,
-};
-
 static const xep_heap_device_ops_t heap_ops = {
     .heap_open = xep_cuda_heap_open,
     .heap_connect = xep_cuda_heap_connect,
-    .follow = xep_cuda_work_follow,
+    .follow = follow,
     .own_stream = xep_cuda_work_own_stream,
-    .make_notes = xep_cuda_work_make_notes,
-    .make_outs = xep_cuda_work_make_outs,
-    .note = xep_cuda_work_note,
-    .reached = xep_cuda_work_reached,
-    .after_note = xep_cuda_work_after_note,
-    .works = xep_cuda_work_works,
-    .pin = xep_cuda_work_pin,
-    .unpin = xep_cuda_work_unpin,
+    .make_notes = make_notes,
+    .make_outs = make_outs,
+    .note = note,
+    .reached = reached,
+    .after_note = after_note,
+    .works = works,
+    .pin = pin,
     .stop = set_stop,
     .close = close_device,
 };
@@ -114,7 +177,7 @@ static xep_status_t ask_device(xep_cuda_device_t *cuda)
     if (result != CUDA_DONE) return xep_cuda_check(driver, result, "use its device");
     cuda->stop = stop;
     *cuda->stop = 0;
-    cuda->heap.device = (xep_device_t){.ops = &device_ops,
+    cuda->heap.device = (xep_device_t){.ops = &xep_cuda_ops,
                                        .multiprocessors = (uint32_t)processors,
                                        .shared_bytes = (uint32_t)shared,
                                        .stop = cuda->stop};

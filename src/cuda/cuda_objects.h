@@ -27,7 +27,7 @@ typedef struct xep_cuda_device {
     cuda_handle_t parted; /* event, likewise */
     cuda_handle_t *notes; /* [nnotes] events */
     uint32_t nnotes;
-    void *pinned; /* memory of the host that unpin gives back; NULL: none */
+    void *pinned; /* memory of the host; NULL: none */
     xep_cuda_key_t key;
     xep_cuda_block_t *blocks;   /* memory of modes */
     xep_cuda_module_t *modules; /* and their kernels */
@@ -47,6 +47,13 @@ static inline void xep_cuda_leave(xep_cuda_device_t *cuda)
 {
     cuda_handle_t context;
     cuda->driver.context_pop(&context);
+}
+
+/** Leaves, and says what the call was for if it has failed. */
+static inline xep_status_t xep_cuda_end(xep_cuda_device_t *cuda, cuda_result_t result, const char *what)
+{
+    xep_cuda_leave(cuda);
+    return xep_cuda_check(&cuda->driver, result, what);
 }
 
 static inline xep_cuda_device_t *xep_cuda_of(xep_device_t *device)

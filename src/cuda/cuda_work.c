@@ -7,44 +7,14 @@
  */
 #include "cuda_work.h"
 
-#include <stdlib.h>
-#include <string.h>
-
+#include "cuda_memory.h"
 #include "error.h"
-
-/* Leaves the context that the call was made in. */
-static xep_status_t end(xep_cuda_device_t *cuda, cuda_result_t result, const char *what)
-{
-    xep_cuda_leave(cuda);
-    return xep_cuda_check(&cuda->driver, result, what);
-}
-
-/* From memory that is not pinned the driver would copy with the host waiting in the call. */
-xep_status_t xep_cuda_work_pin(xep_heap_device_t *device, void *base, uint64_t bytes)
-{
-    xep_cuda_device_t *cuda = xep_cuda_of(&device->device);
-    xep_cuda_enter(cuda);
-    const cuda_result_t result = cuda->driver.host_pin(base, bytes, 0);
-    if (result == CUDA_DONE) cuda->pinned = base;
-    /* a UCX that knows CUDA has pinned the heap, and will unpin it */
-    return end(cuda, result == CUDA_ALREADY_PINNED ? CUDA_DONE : result, "pin memory of the host");
-}
-
-void xep_cuda_work_unpin(xep_heap_device_t *device, void *base)
-{
-    xep_cuda_device_t *cuda = xep_cuda_of(&device->device);
-    if (cuda->pinned != base) return;
-    xep_cuda_enter(cuda);
-    cuda->driver.host_unpin(base);
-    xep_cuda_leave(cuda);
-    cuda->pinned = NULL;
-}
 
 /*
  * A kernel gets at most 48 KiB of dynamic shared memory, unless more is allowed before its first launch: that is done
  * here, so launches need no check.
  */
-xep_status_t xep_cuda_work_find(xep_device_t *device, void *module, const char *name, uint32_t shared_bytes,
+static xep_status_t find_kernel(xep_device_t *device, void *module, const char *name, uint32_t shared_bytes,
                                 void **kernel_p)
 {
     xep_cuda_device_t *cuda = xep_cuda_of(device);
@@ -52,11 +22,11 @@ xep_status_t xep_cuda_work_find(xep_device_t *device, void *module, const char *
     cuda_result_t result = cuda->driver.module_function(kernel_p, module, name);
     if (result == CUDA_DONE)
         result = cuda->driver.function_attribute(*kernel_p, CUDA_KERNEL_SHARED_BYTES, (int)shared_bytes);
-    return end(cuda, result, "find a kernel of the mode");
+    return xep_cuda_end(cuda, result, "find a kernel of the mode");
 }
 
 /* Kernels take one struct by value. The driver copies it during the call, so it may lie on the caller's stack. */
-xep_status_t xep_cuda_work_launch(xep_device_t *device, const xep_launch_t *launch)
+static xep_status_t launch_kernel(xep_device_t *device, const xep_launch_t *launch)
 {
     xep_cuda_device_t *cuda = xep_cuda_of(device);
     void *args[] = {launch->args};
@@ -72,7 +42,7 @@ xep_status_t xep_cuda_work_launch(xep_device_t *device, const xep_launch_t *laun
                                .attributes = &follows,
                                .nattributes = launch->follows != 0};
     xep_cuda_enter(cuda);
-    return end(cuda, cuda->driver.launch(&how, launch->kernel, args, NULL), "launch a kernel");
+    return xep_cuda_end(cuda, cuda->driver.launch(&how, launch->kernel, args, NULL), "launch a kernel");
 }
 
 static cuda_result_t copy_strided(const xep_cuda_device_t *cuda, void *to, size_t to_stride, const void *from,
@@ -93,25 +63,25 @@ static cuda_result_t copy_strided(const xep_cuda_device_t *cuda, void *to, size_
  * Dense rows are one flat copy: on an H200 the driver moves that at 4.09 TB/s, a strided one at 1.66. Rows of a user
  * and of a slot may lie differently far apart. The driver finds out itself on which side the device is.
  */
-xep_status_t xep_cuda_work_copy(xep_device_t *device, void *to, size_t to_stride, const void *from, size_t from_stride,
-                                size_t bytes, size_t rows, void *stream)
+static xep_status_t copy_rows(xep_device_t *device, void *to, size_t to_stride, const void *from, size_t from_stride,
+                              size_t bytes, size_t rows, void *stream)
 {
     xep_cuda_device_t *cuda = xep_cuda_of(device);
     const int dense = rows == 1 || (to_stride == bytes && from_stride == bytes);
     if (bytes == 0 || rows == 0) return XEP_OK;
     xep_cuda_enter(cuda);
-    return end(cuda,
-               dense ? cuda->driver.memory_copy((cuda_address_t)to, (cuda_address_t)from, bytes * rows, stream)
-                     : copy_strided(cuda, to, to_stride, from, from_stride, bytes, rows, stream),
-               "copy rows");
+    return xep_cuda_end(cuda,
+                        dense ? cuda->driver.memory_copy((cuda_address_t)to, (cuda_address_t)from, bytes * rows, stream)
+                              : copy_strided(cuda, to, to_stride, from, from_stride, bytes, rows, stream),
+                        "copy rows");
 }
 
-xep_status_t xep_cuda_work_fill(xep_device_t *device, void *to, uint8_t value, size_t bytes, void *stream)
+static xep_status_t fill_memory(xep_device_t *device, void *to, uint8_t value, size_t bytes, void *stream)
 {
     xep_cuda_device_t *cuda = xep_cuda_of(device);
     if (bytes == 0) return XEP_OK;
     xep_cuda_enter(cuda);
-    return end(cuda, cuda->driver.memory_fill((cuda_address_t)to, value, bytes, stream), "fill memory");
+    return xep_cuda_end(cuda, cuda->driver.memory_fill((cuda_address_t)to, value, bytes, stream), "fill memory");
 }
 
 /* Captured work runs when the graph does: the program must order the graph after earlier operations. */
@@ -122,7 +92,7 @@ static int is_captured(const xep_cuda_device_t *cuda, void *stream)
 }
 
 /* NULL is the default stream of the buffer's context, and always valid. */
-xep_status_t xep_cuda_work_check_stream(xep_device_t *device, void *stream)
+static xep_status_t check_stream(xep_device_t *device, void *stream)
 {
     xep_cuda_device_t *cuda = xep_cuda_of(device);
     cuda_handle_t context = cuda->context;
@@ -145,11 +115,11 @@ xep_status_t xep_cuda_work_after_mark(xep_device_t *device, void *stream)
 {
     xep_cuda_device_t *cuda = xep_cuda_of(device);
     cuda_result_t result = CUDA_DONE;
-    xep_status_t status = xep_cuda_work_check_stream(device, stream);
+    xep_status_t status = check_stream(device, stream);
     if (status != XEP_OK) return status;
     xep_cuda_enter(cuda);
     if (!is_captured(cuda, stream)) result = cuda->driver.stream_wait(stream, cuda->marked, 0);
-    return end(cuda, result, "let the stream wait");
+    return xep_cuda_end(cuda, result, "let the stream wait");
 }
 
 int xep_cuda_work_is_captured(xep_device_t *device, void *stream)
@@ -161,25 +131,13 @@ int xep_cuda_work_is_captured(xep_device_t *device, void *stream)
     return captured;
 }
 
-/*
- * For a stream of the program. One that is being captured is refused: it cannot wait for an event outside its graph,
- * and must not go on unordered.
- */
-xep_status_t xep_cuda_work_follow(xep_heap_device_t *device, void *stream)
-{
-    if (xep_cuda_work_is_captured(&device->device, stream))
-        return xep_fail(XEP_ERR_INVALID,
-                        "invalid stream: %p is being captured (use another: only events order a graph)", stream);
-    return xep_cuda_work_after_mark(&device->device, stream);
-}
-
 /* Each operation records the same event again: a wait that was enqueued before is for the earlier record. */
-xep_status_t xep_cuda_work_mark(xep_device_t *device, void *stream)
+static xep_status_t set_mark(xep_device_t *device, void *stream)
 {
     xep_cuda_device_t *cuda = xep_cuda_of(device);
     xep_cuda_enter(cuda);
-    return end(cuda, is_captured(cuda, stream) ? CUDA_DONE : cuda->driver.event_record(cuda->marked, stream),
-               "mark the stream");
+    return xep_cuda_end(cuda, is_captured(cuda, stream) ? CUDA_DONE : cuda->driver.event_record(cuda->marked, stream),
+                        "mark the stream");
 }
 
 xep_status_t xep_cuda_work_own_stream(xep_heap_device_t *device, void **stream_p)
@@ -189,100 +147,37 @@ xep_status_t xep_cuda_work_own_stream(xep_heap_device_t *device, void **stream_p
     cuda_result_t result = CUDA_DONE;
     if (cuda->own == NULL) result = cuda->driver.stream_create(&cuda->own, CUDA_STREAM_NON_BLOCKING);
     *stream_p = cuda->own;
-    return end(cuda, result, "use a second stream");
+    return xep_cuda_end(cuda, result, "use a second stream");
 }
 
 /* In a graph, too: streams that wait for an event of it are in it. */
-xep_status_t xep_cuda_work_part(xep_device_t *device, void *stream)
+static xep_status_t part(xep_device_t *device, void *stream)
 {
     xep_cuda_device_t *cuda = xep_cuda_of(device);
     cuda_result_t result = CUDA_DONE;
     xep_cuda_enter(cuda);
     if (cuda->parted == NULL) result = cuda->driver.event_create(&cuda->parted, CUDA_EVENT_NO_TIMING);
     if (result == CUDA_DONE) result = cuda->driver.event_record(cuda->parted, stream);
-    return end(cuda, result, "part the stream's work");
+    return xep_cuda_end(cuda, result, "part the stream's work");
 }
 
-xep_status_t xep_cuda_work_branch(xep_device_t *device, void **second_p)
+static xep_status_t branch(xep_device_t *device, void **second_p)
 {
     xep_cuda_device_t *cuda = xep_cuda_of(device);
     xep_status_t status = xep_cuda_work_own_stream(&cuda->heap, second_p);
     if (status != XEP_OK) return status;
     xep_cuda_enter(cuda);
-    return end(cuda, cuda->driver.stream_wait(cuda->own, cuda->parted, 0), "let the second stream wait");
+    return xep_cuda_end(cuda, cuda->driver.stream_wait(cuda->own, cuda->parted, 0), "let the second stream wait");
 }
 
 /* By the same event: what waits for it already does so for its earlier record. */
-xep_status_t xep_cuda_work_join(xep_device_t *device, void *stream)
+static xep_status_t join(xep_device_t *device, void *stream)
 {
     xep_cuda_device_t *cuda = xep_cuda_of(device);
     xep_cuda_enter(cuda);
     cuda_result_t result = cuda->driver.event_record(cuda->parted, cuda->own);
     if (result == CUDA_DONE) result = cuda->driver.stream_wait(stream, cuda->parted, 0);
-    return end(cuda, result, "let the stream wait");
-}
-
-/* Notes are events beside the mark, only for the host to wait for. */
-xep_status_t xep_cuda_work_make_notes(xep_heap_device_t *device, uint32_t count)
-{
-    xep_cuda_device_t *cuda = xep_cuda_of(&device->device);
-    cuda_result_t result = CUDA_DONE;
-    cuda->notes = calloc(count, sizeof *cuda->notes);
-    if (cuda->notes == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u events", count);
-    xep_cuda_enter(cuda);
-    for (uint32_t i = 0; i < count && result == CUDA_DONE; i++) {
-        result = cuda->driver.event_create(&cuda->notes[i], CUDA_EVENT_NO_TIMING);
-        cuda->nnotes += result == CUDA_DONE;
-    }
-    return end(cuda, result, "make events");
-}
-
-/* One block: that of gone is freed. */
-xep_status_t xep_cuda_work_make_outs(xep_heap_device_t *device, uint32_t nranks)
-{
-    xep_cuda_device_t *cuda = xep_cuda_of(&device->device);
-    const size_t bytes = 2 * (size_t)nranks * sizeof *device->device.gone;
-    void *memory = NULL;
-    xep_cuda_enter(cuda);
-    xep_status_t status = end(cuda, cuda->driver.host_allocate(&memory, bytes, 0), "allocate words for ranks");
-    if (status != XEP_OK) return status;
-    memset(memory, 0, bytes);
-    device->device.gone = memory;
-    device->device.left = device->device.gone + nranks;
-    return XEP_OK;
-}
-
-xep_status_t xep_cuda_work_note(xep_heap_device_t *device, uint32_t number, void *stream)
-{
-    xep_cuda_device_t *cuda = xep_cuda_of(&device->device);
-    xep_cuda_enter(cuda);
-    return end(cuda, cuda->driver.event_record(cuda->notes[number], stream), "note how far the stream has come");
-}
-
-xep_status_t xep_cuda_work_reached(xep_heap_device_t *device, uint32_t number)
-{
-    xep_cuda_device_t *cuda = xep_cuda_of(&device->device);
-    xep_cuda_enter(cuda);
-    cuda_result_t result = cuda->driver.event_query(cuda->notes[number]);
-    if (result != CUDA_NOT_READY) return end(cuda, result, "tell how far the stream has come");
-    xep_cuda_leave(cuda);
-    return XEP_INPROGRESS;
-}
-
-xep_status_t xep_cuda_work_after_note(xep_heap_device_t *device, uint32_t number, void *stream)
-{
-    xep_cuda_device_t *cuda = xep_cuda_of(&device->device);
-    xep_cuda_enter(cuda);
-    return end(cuda, cuda->driver.stream_wait(stream, cuda->notes[number], 0), "let the stream wait");
-}
-
-/* Errors of a context are sticky: any call returns them. */
-xep_status_t xep_cuda_work_works(xep_heap_device_t *device)
-{
-    xep_cuda_device_t *cuda = xep_cuda_of(&device->device);
-    xep_cuda_enter(cuda);
-    cuda_result_t result = cuda->driver.event_query(cuda->marked);
-    return end(cuda, result == CUDA_NOT_READY ? CUDA_DONE : result, "go on with its work");
+    return xep_cuda_end(cuda, result, "let the stream wait");
 }
 
 /* The number of the memory's device; -1: host memory, which includes addresses that the driver does not know. */
@@ -299,7 +194,7 @@ static int device_of(xep_cuda_device_t *cuda, const void *address)
 }
 
 /* An address that a kernel cannot read would break the context, with everything the program has in it. */
-xep_status_t xep_cuda_work_check(xep_device_t *device, const char *name, const void *address)
+static xep_status_t check_memory(xep_device_t *device, const char *name, const void *address)
 {
     xep_cuda_device_t *cuda = xep_cuda_of(device);
     const int number = address == NULL ? cuda->heap.number : device_of(cuda, address);
@@ -313,7 +208,7 @@ xep_status_t xep_cuda_work_check(xep_device_t *device, const char *name, const v
 }
 
 /* Where the host writes itself, it would crash. */
-xep_status_t xep_cuda_work_check_host(xep_device_t *device, const char *name, const void *address)
+static xep_status_t check_host(xep_device_t *device, const char *name, const void *address)
 {
     const int number = address == NULL ? -1 : device_of(xep_cuda_of(device), address);
     if (number < 0) return XEP_OK;
@@ -324,9 +219,32 @@ xep_status_t xep_cuda_work_check_host(xep_device_t *device, const char *name, co
  * Waits for all streams of the context, including the program's: only when a buffer is made, reset or ended, never for
  * an operation.
  */
-xep_status_t xep_cuda_work_sync(xep_device_t *device)
+static xep_status_t sync_context(xep_device_t *device)
 {
     xep_cuda_device_t *cuda = xep_cuda_of(device);
     xep_cuda_enter(cuda);
-    return end(cuda, cuda->driver.context_sync(), "end its work");
+    return xep_cuda_end(cuda, cuda->driver.context_sync(), "end its work");
 }
+
+const xep_device_ops_t xep_cuda_ops = {
+    .size = sizeof(xep_device_ops_t),
+    .map = xep_cuda_heap_map,
+    .allocate = xep_cuda_kept_allocate,
+    .release = xep_cuda_kept_release,
+    .load = xep_cuda_kept_load,
+    .find = find_kernel,
+    .unload = xep_cuda_kept_unload,
+    .launch = launch_kernel,
+    .copy = copy_rows,
+    .fill = fill_memory,
+    .after_mark = xep_cuda_work_after_mark,
+    .mark = set_mark,
+    .part = part,
+    .branch = branch,
+    .join = join,
+    .check_stream = check_stream,
+    .check = check_memory,
+    .is_captured = xep_cuda_work_is_captured,
+    .sync = sync_context,
+    .check_host = check_host,
+};

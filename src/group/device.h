@@ -36,9 +36,8 @@ typedef struct xep_heap_device_ops {
     /** XEP_OK, or why the device does no work any more. */
     xep_status_t (*works)(xep_heap_device_t *device);
 
-    /** Pins host memory, without which copies are not asynchronous; unpin before it is freed. */
+    /** Pins host memory, once, without which copies are not asynchronous; until close, so it is freed behind that. */
     xep_status_t (*pin)(xep_heap_device_t *device, void *base, uint64_t bytes);
-    void (*unpin)(xep_heap_device_t *device, void *base);
 
     /** Makes gone and left of the device, for so many ranks; freed by close. */
     xep_status_t (*make_outs)(xep_heap_device_t *device, uint32_t nranks);

@@ -151,7 +151,6 @@ void xep_staging_close(xep_buffer_t *buffer)
     xep_staging_close_direct(buffer);
     device->device.ops->release(&device->device, XEP_MEMORY_HOST, staging->layout);
     device->device.ops->release(&device->device, XEP_MEMORY_CUDA, staging->there);
-    if (staging->pinned) device->ops->unpin(device, buffer->heap->base);
     free(staging->came);
     free(staging);
     buffer->staging = NULL;
