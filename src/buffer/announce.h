@@ -121,7 +121,7 @@ struct xep_announce {
     int holds_back;            /* what nobody waited for when an operation ended may not have left this rank */
     uint64_t follows;          /* epoch of the last operation of the layers that another rank has announced */
     xep_announced_t *layer[2]; /* their dispatch and their combine */
-    xep_served_t *served;      /* [slots] xep_serve() may return in a step: the next call goes on */
+    xep_served_t *served;      /* [slots] of each slot; xep_serve() may return in a step: the next call goes on */
     xep_status_t (*take)(xep_request_t *req); /* buffer->take_dispatch of balanced ones */
 };
 

@@ -185,20 +185,12 @@ static xep_status_t check_buffers(xep_buffer_t *const *buffers, uint32_t count)
     return XEP_OK;
 }
 
-static int is_served(const xep_buffer_t *buffer, const xep_handle_t *handle)
-{
-    const xep_served_t *served = buffer->announce->served;
-    for (uint32_t s = 0; s < buffer->shape.slots; s++)
-        if (served[s].handle == handle) return 1;
-    return 0;
-}
-
 static xep_status_t check_handles(xep_buffer_t *buffer)
 {
     xep_status_t status = xep_buffer_claim(buffer);
     if (status != XEP_OK) return status;
     for (uint32_t s = 0; s < buffer->shape.slots && status == XEP_OK; s++)
-        if (buffer->handles[s].state != XEP_HANDLE_FREE && !is_served(buffer, &buffer->handles[s]))
+        if (buffer->handles[s].state != XEP_HANDLE_FREE && buffer->announce->served[s].handle == NULL)
             status = xep_fail(XEP_ERR_BUSY, "slot %u holds a handle that was not released", s);
     xep_buffer_leave(buffer);
     return status;

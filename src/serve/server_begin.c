@@ -49,13 +49,6 @@ static void release_others(const xep_buffer_t *buffer, const xep_announced_t *en
     }
 }
 
-static xep_served_t *find_free(const xep_buffer_t *buffer)
-{
-    for (uint32_t s = 0; s < buffer->shape.slots; s++)
-        if (buffer->announce->served[s].handle == NULL) return &buffer->announce->served[s];
-    return NULL;
-}
-
 /* This rank has no tokens, so arrays only have to be there or not. payloads: memory for them. */
 static xep_dispatch_args_t dispatch_args(const xep_announced_t *entry, xep_payload_t *payloads)
 {
@@ -77,21 +70,24 @@ static xep_dispatch_args_t dispatch_args(const xep_announced_t *entry, xep_paylo
 static xep_status_t begin_dispatch(xep_buffer_t *buffer, const xep_announced_t *entry)
 {
     xep_payload_t payloads[XEP_PAYLOADS_MOST];
-    xep_served_t *served;
+    xep_handle_t *handle;
+    xep_request_t *req;
     xep_dispatch_args_t args = dispatch_args(entry, payloads);
     release_others(buffer, entry);
-    if ((served = find_free(buffer)) == NULL) return XEP_INPROGRESS;
     if (entry->has & XEP_ANNOUNCED_CACHED) {
         const xep_served_t *cached = find_served(buffer, entry->turn);
         if (cached == NULL) return XEP_ERR_PROTOCOL;
         if (cached->req != NULL) return XEP_INPROGRESS;
         args.cached = cached->handle;
     }
-    served->call = (xep_serve_call_t){.size = sizeof served->call,
-                                      .buffer = buffer,
-                                      .step = entry->step,
-                                      .dispatch = buffer->announce->dispatches};
-    return xep_dispatch(buffer, &args, &served->handle, &served->req);
+    const xep_serve_call_t call = {.size = sizeof call,
+                                   .buffer = buffer,
+                                   .step = entry->step,
+                                   .dispatch = buffer->announce->dispatches};
+    xep_status_t status = xep_dispatch(buffer, &args, &handle, &req);
+    if (status != XEP_OK) return status;
+    buffer->announce->served[handle->slot] = (xep_served_t){.handle = handle, .req = req, .call = call};
+    return XEP_OK;
 }
 
 /* As many weights as there are rows; without rows it is enough that there are some. */
