@@ -39,10 +39,10 @@ static xep_status_t check_stride(const char *name, size_t *stride_p, uint64_t ro
 }
 
 /* An array without rows may be NULL, but not misaligned: that is a mistake, found before there are rows. */
-static xep_status_t check_pointer(const char *name, const void *pointer, uint64_t tokens, size_t elem)
+xep_status_t xep_check_array(const char *name, const void *pointer, uint64_t rows, size_t elem)
 {
-    if (pointer == NULL && tokens > 0)
-        return xep_fail(XEP_ERR_INVALID, "%s is NULL, with %llu rows", name, (unsigned long long)tokens);
+    if (pointer == NULL && rows > 0)
+        return xep_fail(XEP_ERR_INVALID, "%s is NULL, with %llu rows", name, (unsigned long long)rows);
     if ((uintptr_t)pointer % elem != 0)
         return xep_fail(XEP_ERR_INVALID, "misaligned %s: %p (its elements have %zu bytes)", name, pointer, elem);
     return XEP_OK;
@@ -61,7 +61,7 @@ static xep_status_t check_extent(const char *name, size_t stride, uint64_t rows,
 xep_status_t xep_check_matrix(const char *name, const void *pointer, size_t *stride_p, uint64_t rows,
                               uint64_t row_bytes, size_t elem)
 {
-    xep_status_t status = check_pointer(name, pointer, rows, elem);
+    xep_status_t status = xep_check_array(name, pointer, rows, elem);
     if (status == XEP_OK) status = check_stride(name, stride_p, row_bytes, elem);
     return status == XEP_OK ? check_extent(name, *stride_p, rows, row_bytes) : status;
 }
@@ -340,7 +340,7 @@ static xep_status_t check_slots(const xep_handle_t *h, const xep_combine_args_t 
 {
     if (a->x == NULL && h->recv.rows > 0)
         return xep_fail(XEP_ERR_INVALID, "slots without x: its rows are summed into xep_handle_combine_input()");
-    return check_pointer("slots", a->slots, h->recv.capacity, sizeof *a->slots);
+    return xep_check_array("slots", a->slots, h->recv.capacity, sizeof *a->slots);
 }
 
 /* out and bias have a row for each token of this rank. */

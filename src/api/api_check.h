@@ -19,6 +19,9 @@ xep_status_t xep_check_combine(xep_handle_t *handle, xep_combine_args_t *args);
 /** A part of the last one: what goes back, and the bytes of a row of it. */
 xep_status_t xep_check_outputs(const xep_handle_t *handle, xep_combine_args_t *args, uint64_t *row_p);
 
+/** An array of so many elements, which is NULL only without any, and aligned. */
+xep_status_t xep_check_array(const char *name, const void *pointer, uint64_t rows, size_t elem);
+
 /**
  * A matrix [rows] of elements, rows of row_bytes: NULL only without rows. A stride of 0 becomes that of dense rows.
  * topk_idx likewise: by default of int64.

@@ -18,12 +18,6 @@ static xep_status_t check_ready(const xep_handle_t *handle)
     return xep_fail(XEP_ERR_INVALID, "invalid handle: it has no rows (in flight, failed or released)");
 }
 
-static xep_status_t check_stride(const char *name, size_t stride, size_t row)
-{
-    if (stride >= row) return XEP_OK;
-    return xep_fail(XEP_ERR_INVALID, "invalid %s: %zu bytes (at least the %zu of a row)", name, stride, row);
-}
-
 /* ---- gather ---- */
 
 /* An array of rows from wherever they are. bytes: of a row; stride: from row to row of out. */
@@ -65,7 +59,9 @@ static xep_status_t gather_all(const xep_handle_t *handle, void *out, size_t str
     status = gather.rows == 0 ? XEP_OK : xep_check_gather_memory(handle, out);
     if (status != XEP_OK) return status;
     if (stride == 0) gather.stride = gather.bytes;
-    if ((status = check_stride("stride", gather.stride, gather.bytes)) != XEP_OK) return status;
+    if (gather.stride < gather.bytes)
+        return xep_fail(XEP_ERR_INVALID, "invalid stride: %zu bytes (at least the %zu of a row)", gather.stride,
+                        gather.bytes);
     xep_team_run(handle->buffer->team, gather_rows, &gather);
     return XEP_OK;
 }
@@ -83,14 +79,6 @@ xep_status_t xep_handle_gather(const xep_handle_t *handle, void *out, size_t str
 }
 
 /* ---- by expert ---- */
-
-/* Kernels load whole elements: one that is not where it may be would end the process's use of the device. */
-static xep_status_t check_aligned(const char *name, uint64_t address, size_t alignment)
-{
-    if (address % alignment == 0) return XEP_OK;
-    return xep_fail(XEP_ERR_INVALID, "invalid %s: %#llx (a multiple of %zu)", name, (unsigned long long)address,
-                    alignment);
-}
 
 /* Rows of a device, one for each token. */
 static xep_status_t check_handle(const xep_handle_t *handle, int is_there)
@@ -115,30 +103,33 @@ static xep_status_t read_args(const xep_handle_t *handle, int is_there, const vo
 
 /* ---- expand ---- */
 
+/* Of words of 4 bytes, which kernels load whole. */
+static xep_status_t check_scales(const xep_expand_args_t *a)
+{
+    if (a->scales_stride % 4 == 0 && a->scales_token_stride % 4 == 0) return xep_check_array("scales", a->scales, 0, 4);
+    return xep_fail(XEP_ERR_INVALID, "invalid scales_stride: %td, scales_token_stride: %td (multiples of 4)",
+                    a->scales_stride, a->scales_token_stride);
+}
+
 /* What is not given is left out; what was not received cannot be given. */
 static xep_status_t check_arrays(const xep_recv_t *recv, const xep_expand_args_t *a)
 {
-    if (a->slots == NULL && recv->capacity != 0) return xep_fail(XEP_ERR_INVALID, "slots is NULL");
-    if ((a->expert_begin == NULL || a->expert_count == NULL) && recv->local_experts != 0)
-        return xep_fail(XEP_ERR_INVALID, "%s is NULL", a->expert_begin == NULL ? "expert_begin" : "expert_count");
     if (a->topk_weights != NULL && recv->topk_weights == NULL)
         return xep_fail(XEP_ERR_INVALID, "topk_weights must be NULL: none were received");
     if (a->scales != NULL && recv->scales == NULL)
         return xep_fail(XEP_ERR_INVALID, "scales must be NULL: none were received");
-    xep_status_t status = check_aligned("slots", (uintptr_t)a->slots, sizeof *a->slots);
-    if (status == XEP_OK) status = check_aligned("expert_begin", (uintptr_t)a->expert_begin, sizeof *a->expert_begin);
-    if (status == XEP_OK) status = check_aligned("expert_count", (uintptr_t)a->expert_count, sizeof *a->expert_count);
-    if (status == XEP_OK) status = check_aligned("topk_weights", (uintptr_t)a->topk_weights, sizeof *a->topk_weights);
-    if (status == XEP_OK) status = check_aligned("scales", (uintptr_t)a->scales, 4);
-    if (status == XEP_OK) status = check_aligned("scales_stride", (uint64_t)a->scales_stride, 4);
-    return status == XEP_OK ? check_aligned("scales_token_stride", (uint64_t)a->scales_token_stride, 4) : status;
+    const uint32_t experts = recv->local_experts;
+    xep_status_t status = xep_check_array("slots", a->slots, recv->capacity, sizeof *a->slots);
+    if (status == XEP_OK) status = xep_check_array("expert_begin", a->expert_begin, experts, sizeof *a->expert_begin);
+    if (status == XEP_OK) status = xep_check_array("expert_count", a->expert_count, experts, sizeof *a->expert_count);
+    if (status == XEP_OK) status = xep_check_array("topk_weights", a->topk_weights, 0, sizeof *a->topk_weights);
+    return status == XEP_OK ? check_scales(a) : status;
 }
 
 static xep_status_t check_expand(const xep_recv_t *recv, xep_expand_args_t *a)
 {
     const size_t row = recv->hidden * xep_dtype_size(recv->dtype);
     if (a->expert_alignment == 0) a->expert_alignment = 1;
-    if (a->x_stride == 0) a->x_stride = row;
     if (a->scales_stride == 0) a->scales_stride = 4;
     if (a->scales_token_stride == 0) a->scales_token_stride = (ptrdiff_t)recv->nscales * 4;
     if ((a->flags & ~(uint32_t)XEP_EXPAND_ZERO) != 0)
@@ -146,7 +137,7 @@ static xep_status_t check_expand(const xep_recv_t *recv, xep_expand_args_t *a)
     if (a->capacity > INT32_MAX)
         return xep_fail(XEP_ERR_INVALID, "invalid capacity: %llu (0 to %d)", (unsigned long long)a->capacity,
                         INT32_MAX);
-    xep_status_t status = check_stride("x_stride", a->x_stride, row);
+    xep_status_t status = xep_check_matrix("x", a->x, &a->x_stride, 0, row, 1);
     return status == XEP_OK ? check_arrays(recv, a) : status;
 }
 
@@ -191,21 +182,14 @@ static xep_status_t check_reduce(const xep_handle_t *handle, xep_reduce_args_t *
 {
     xep_status_t status = check_types(handle, a);
     if (status != XEP_OK) return status;
+    const uint64_t rows = handle->recv.rows;
     const size_t element = xep_dtype_size(a->dtype), out_element = xep_dtype_size(a->out_dtype);
-    if (a->x_stride == 0) a->x_stride = a->hidden * element;
-    if (a->out_stride == 0) a->out_stride = a->hidden * out_element;
-    status = check_stride("x_stride", a->x_stride, a->hidden * element);
-    if (status == XEP_OK) status = check_stride("out_stride", a->out_stride, a->hidden * out_element);
-    if (status != XEP_OK) return status;
-    if (handle->recv.rows != 0 && (a->slots == NULL || a->x == NULL || a->out == NULL))
-        return xep_fail(XEP_ERR_INVALID, "%s is NULL", a->slots == NULL ? "slots" : a->x == NULL ? "x" : "out");
-    status = check_aligned("slots", (uintptr_t)a->slots, sizeof *a->slots);
-    if (status == XEP_OK) status = check_aligned("x", (uintptr_t)a->x, element);
-    if (status == XEP_OK) status = check_aligned("x_stride", a->x_stride, element);
-    if (status == XEP_OK) status = check_aligned("out", (uintptr_t)a->out, out_element);
-    if (status == XEP_OK) status = check_aligned("out_stride", a->out_stride, out_element);
-    if (status == XEP_OK) status = check_aligned("topk_weights", (uintptr_t)a->topk_weights, sizeof *a->topk_weights);
-    return status == XEP_OK ? check_aligned("out_weights", (uintptr_t)a->out_weights, sizeof *a->out_weights) : status;
+    status = xep_check_array("slots", a->slots, rows, sizeof *a->slots);
+    if (status == XEP_OK) status = xep_check_matrix("x", a->x, &a->x_stride, rows, a->hidden * element, element);
+    if (status == XEP_OK)
+        status = xep_check_matrix("out", a->out, &a->out_stride, rows, a->hidden * out_element, out_element);
+    if (status == XEP_OK) status = xep_check_array("topk_weights", a->topk_weights, 0, sizeof *a->topk_weights);
+    return status == XEP_OK ? xep_check_array("out_weights", a->out_weights, 0, sizeof *a->out_weights) : status;
 }
 
 static xep_status_t reduce(const xep_handle_t *handle, const xep_reduce_args_t *args)

@@ -32,7 +32,7 @@ static void refuse(xep_group_t *group, void *stream)
     xep_expand_args_t good = XEP_EXPAND_ARGS_INIT;
     good.slots = there, good.expert_begin = there, good.expert_count = there, good.stream = stream;
     WRONG(slots, NULL, "slots is NULL");
-    WRONG(slots, (int32_t *)((char *)there + 2), "invalid slots: ");
+    WRONG(slots, (int32_t *)((char *)there + 2), "misaligned slots: ");
     WRONG(expert_count, NULL, "expert_count is NULL");
     WRONG(flags, 2, "invalid flags: 0x2 (XEP_EXPAND_ZERO)");
     WRONG(capacity, UINT64_C(1) << 31, "invalid capacity: 2147483648");
