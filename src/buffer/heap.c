@@ -8,7 +8,6 @@
 #include "heap.h"
 
 #include <numa.h>
-#include <numaif.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -32,47 +31,21 @@ static int home_node(const xep_config_t *config)
     return cpu < 0 ? -1 : numa_node_of_cpu(cpu);
 }
 
-/* The memory policy of this thread, which is the caller's. */
-typedef struct policy {
-    int mode;
-    struct bitmask *nodes; /* NULL: it cannot be read, and is not changed */
-} policy_t;
-
-static void prefer(int node, policy_t *before)
-{
-    before->nodes = numa_allocate_nodemask();
-    if (before->nodes == NULL) return;
-    if (get_mempolicy(&before->mode, before->nodes->maskp, before->nodes->size + 1, NULL, 0) == 0) {
-        numa_set_preferred(node);
-    } else {
-        numa_free_nodemask(before->nodes);
-        before->nodes = NULL;
-    }
-}
-
-static void restore(policy_t *before)
-{
-    if (before->nodes == NULL) return;
-    (void)set_mempolicy(before->mode, before->nodes->maskp, before->nodes->size + 1);
-    numa_free_nodemask(before->nodes);
-}
-
-/* The policy holds for what UCX touches while it allocates (posix segments), and is put on the
- * range for what is touched later (sysv segments). */
+/*
+ * Places what is touched from now on. What the transport touched as it allocated is on this thread's node as well,
+ * unless the program has a memory policy of its own, which is left alone.
+ */
 xep_status_t xep_heap_open(const xep_config_t *config, xep_transport_t *transport, uint64_t bytes,
                            xep_heap_wire_t **heap_p)
 {
     int node = home_node(config);
-    policy_t before = {.nodes = NULL};
     xep_status_t status = xep_room_check(bytes);
+    if (status == XEP_OK) status = transport->ops->heap_open(transport, bytes, heap_p);
     if (status != XEP_OK) return status;
-    if (node >= 0) prefer(node, &before);
-    status = transport->ops->heap_open(transport, bytes, heap_p);
-    restore(&before);
-    if (node >= 0 && status == XEP_OK) numa_tonode_memory((*heap_p)->base, (*heap_p)->bytes, node);
+    if (node >= 0) numa_tonode_memory((*heap_p)->base, (*heap_p)->bytes, node);
     /* refused if shared memory has no huge pages: no harm */
-    if (status == XEP_OK) madvise((*heap_p)->base, (*heap_p)->bytes, MADV_HUGEPAGE);
-    return status;
+    madvise((*heap_p)->base, (*heap_p)->bytes, MADV_HUGEPAGE);
+    return XEP_OK;
 }
 
 /* adds 0 to a byte of each page: present and writable, contents kept even if a peer writes meanwhile */
