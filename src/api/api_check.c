@@ -295,6 +295,7 @@ xep_status_t xep_check_dispatch(const xep_buffer_t *buffer, xep_dispatch_args_t 
     if (status == XEP_OK) status = check_order(buffer, &a->after, a->stream);
     if (status != XEP_OK) return status;
     a->expert_alignment += a->expert_alignment == 0; /* the default is 1 */
+    if (a->timeout_ms == 0) a->timeout_ms = buffer->timeout_ms;
     if (a->capacity > buffer->shape.recv_rows)
         return xep_fail(XEP_ERR_INVALID, "invalid capacity: %llu rows (a slot has room for %llu)",
                         (unsigned long long)a->capacity, (unsigned long long)buffer->shape.recv_rows);
@@ -391,5 +392,6 @@ xep_status_t xep_check_combine(xep_handle_t *h, xep_combine_args_t *a)
     if (status == XEP_OK) status = check_source_weights(h, a);
     if (status == XEP_OK && a->missing != NULL)
         status = xep_check_matrix("missing", a->missing, &a->missing_stride, h->tokens, h->topk, 1);
+    if (a->timeout_ms == 0) a->timeout_ms = h->buffer->timeout_ms;
     return status == XEP_OK ? check_order(h->buffer, &a->after, a->stream) : status;
 }

@@ -161,6 +161,7 @@ static xep_status_t begin_next(xep_handle_t *handle, const xep_next_args_t *args
     if (status != XEP_OK) return status;
     status = xep_request_keep_pace(handle->buffer);
     if (status == XEP_OK && args != NULL) status = xep_check_struct("args", args, &own, sizeof own);
+    if (own.timeout_ms == 0) own.timeout_ms = handle->buffer->timeout_ms;
     if (status == XEP_OK) status = xep_check_output("wait_ns", own.wait_ns);
     if (status == XEP_OK) status = xep_check_next(handle, args != NULL ? &own : NULL, &outputs);
     if (status == XEP_OK && args != NULL)

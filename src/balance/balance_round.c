@@ -168,12 +168,11 @@ xep_status_t xep_balance_exchange(xep_request_t *req)
 {
     xep_buffer_t *buffer = req->buffer;
     xep_balancer_t *balancer = buffer->balancer;
-    const int32_t timeout_ms = req->dispatch.timeout_ms, within_ms = timeout_ms == 0 ? buffer->timeout_ms : timeout_ms;
     xep_balance_share(buffer)->refused = buffer->refused;
     round_t round = {.buffer = buffer, .late = &req->op.late, .value = buffer->quiesces << 32 | ++balancer->round};
     xep_wait_t wait = {.look = look,
                        .arg = &round,
-                       .deadline_ns = xep_deadline(within_ms),
+                       .deadline_ns = xep_deadline(req->dispatch.timeout_ms),
                        .hope = hope,
                        .explain = explain};
     char reason[XEP_REASON_BYTES];

@@ -37,9 +37,11 @@ void xep_handle_give_back_if_unused(xep_handle_t *handle)
     if (released && handle->in_flight == NULL && handle->awaited == 0) xep_handle_give_back(handle);
 }
 
-/* Scans the pool: a buffer has four requests for each slot. */
-xep_request_t *xep_request_take(xep_buffer_t *buffer)
+/* Scans the pool: a buffer has four requests for each slot. A dispatch has no turn before it begins. */
+xep_request_t *xep_request_take(xep_op_kind_t kind, xep_handle_t *handle)
 {
+    xep_buffer_t *buffer = handle->buffer;
+    const int is_combine = kind == XEP_OP_COMBINE;
     for (uint32_t i = 0; i < buffer->nrequests; i++) {
         xep_request_t *req = &buffer->requests[i];
         /* a follower reads status and reason of the one it came after: not used again before it has */
@@ -47,11 +49,18 @@ xep_request_t *xep_request_take(xep_buffer_t *buffer)
             continue;
         char *state = buffer->states + (size_t)i * buffer->plugin.plugin->state_bytes;
         memset(state, 0, buffer->plugin.plugin->state_bytes);
-        req->op = (xep_op_t){.state = state,
+        req->op = (xep_op_t){.kind = kind,
+                             .state = state,
+                             .slot = handle->slot,
                              .cached_slot = XEP_NO_SLOT,
+                             .turn = is_combine ? handle->turn : 0,
+                             .dispatch = is_combine ? NULL : &req->dispatch,
+                             .combine = is_combine ? &req->combine : NULL,
+                             .recv = &handle->recv,
                              .late = xep_wait_times_late(&buffer->waits, i),
                              .with = buffer->everybody,
                              .heard = buffer->everybody};
+        req->handle = handle;
         req->kept = 1;
         req->after = NULL;
         req->cached = NULL;

@@ -104,8 +104,8 @@ static inline xep_request_t *xep_request_of(const xep_op_t *op)
     return (xep_request_t *)((uintptr_t)op - offsetof(xep_request_t, op));
 }
 
-/** A free one, for an operation that begins; NULL, with the reason: all are in use. */
-xep_request_t *xep_request_take(xep_buffer_t *buffer);
+/** A free one, for an operation that begins, with what its kind and handle say; NULL, with the reason: all are in use. */
+xep_request_t *xep_request_take(xep_op_kind_t kind, xep_handle_t *handle);
 
 /** Drops the user's reference. */
 void xep_request_drop(xep_request_t *req);
@@ -184,13 +184,13 @@ xep_status_t xep_request_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_
 xep_status_t xep_request_combine(xep_handle_t *handle, const xep_combine_args_t *args, int waits,
                                  xep_request_t **req_p);
 
-/** The next piece of a handle; outputs: of the one that it shows, or NULL. timeout_ms: as in args. */
+/** The next piece of a handle; outputs: of the one that it shows, or NULL. */
 xep_status_t xep_request_next(xep_handle_t *handle, const xep_combine_args_t *outputs, int32_t timeout_ms,
                               xep_request_t **req_p);
 
 /**
- * Begins an operation once more, in the slot of its handle, where nothing is in flight; req is taken, and op is filled
- * in up to its recv, which is zeroed. XEP_ERR_BUSY: not yet, with nothing changed.
+ * Begins an operation once more, in the slot of its handle, where nothing is in flight; req is taken and has its
+ * arguments, and the recv of a dispatch is zeroed. XEP_ERR_BUSY: not yet, with nothing changed.
  */
 xep_status_t xep_request_replay(xep_request_t *req);
 

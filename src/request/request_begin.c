@@ -37,7 +37,7 @@ static xep_status_t launch(xep_request_t *req, int now, xep_request_t *after, xe
 {
     xep_buffer_t *buffer = req->buffer;
     xep_status_t status = XEP_OK;
-    req->op.timeout_ms = timeout_ms == 0 ? buffer->timeout_ms : timeout_ms;
+    req->op.timeout_ms = timeout_ms;
     req->op.epoch = buffer->epoch + 1;
     req->op.refused = buffer->refused;
     req->status = XEP_INPROGRESS;
@@ -99,11 +99,14 @@ static xep_handle_t *find_slot(xep_buffer_t *buffer)
     return best;
 }
 
-/* Finds a request and, for a dispatch, a slot. Both are taken for good when launch() has succeeded. */
-static xep_status_t find_room(xep_buffer_t *buffer, const xep_dispatch_args_t *dispatch, xep_handle_t **handle_p,
-                              xep_request_t **req_p)
+/*
+ * Finds a request and, for a dispatch, a slot; else the handle is given. Both are taken for good when launch() has
+ * succeeded.
+ */
+static xep_status_t find_room(xep_buffer_t *buffer, xep_op_kind_t kind, const xep_dispatch_args_t *dispatch,
+                              xep_handle_t **handle_p, xep_request_t **req_p)
 {
-    if (dispatch != NULL) {
+    if (kind == XEP_OP_DISPATCH) {
         const xep_request_t *before = has_turn(buffer, dispatch->after) ? xep_request_in_turn(buffer) : NULL;
         if (before != NULL)
             return xep_fail(XEP_ERR_BUSY, "dispatch %llu is still in flight, %u dispatches later",
@@ -112,20 +115,20 @@ static xep_status_t find_room(xep_buffer_t *buffer, const xep_dispatch_args_t *d
         if (*handle_p == NULL)
             return xep_fail(XEP_ERR_BUSY, "all %u slots hold a handle that was not released", buffer->shape.slots);
     }
-    *req_p = xep_request_take(buffer);
+    *req_p = xep_request_take(kind, *handle_p);
     return *req_p != NULL ? XEP_OK : XEP_ERR_BUSY;
 }
 
 /* Where there is no room, progress may make some; else the caller will retry, and this has helped that to succeed. */
-static xep_status_t take_room(xep_buffer_t *buffer, const xep_dispatch_args_t *dispatch, xep_handle_t **handle_p,
-                              xep_request_t **req_p)
+static xep_status_t take_room(xep_buffer_t *buffer, xep_op_kind_t kind, const xep_dispatch_args_t *dispatch,
+                              xep_handle_t **handle_p, xep_request_t **req_p)
 {
-    xep_status_t status = find_room(buffer, dispatch, handle_p, req_p);
+    xep_status_t status = find_room(buffer, kind, dispatch, handle_p, req_p);
     if (status != XEP_ERR_BUSY) return status;
     xep_group_progress(buffer->group);
     xep_request_advance_all(buffer);
     status = xep_buffer_usable(buffer);
-    return status == XEP_OK ? find_room(buffer, dispatch, handle_p, req_p) : status;
+    return status == XEP_OK ? find_room(buffer, kind, dispatch, handle_p, req_p) : status;
 }
 
 /* Everything that can refuse it comes before the mode is asked: a slot, a request, indices. */
@@ -134,7 +137,7 @@ xep_status_t xep_request_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_
 {
     xep_request_t *req;
     xep_handle_t *handle;
-    xep_status_t status = take_room(buffer, args, &handle, &req);
+    xep_status_t status = take_room(buffer, XEP_OP_DISPATCH, args, &handle, &req);
     const int now = has_turn(buffer, args->after);
     /* one that begins later cannot be refused then, so its indices are looked at now */
     if (status == XEP_OK && !now && args->cached == NULL)
@@ -142,13 +145,8 @@ xep_status_t xep_request_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_
     if (status != XEP_OK) return status;
     req->dispatch = *args;
     if (args->npayloads != 0) keep_payloads(handle, &req->dispatch);
-    req->handle = handle;
-    req->op.kind = XEP_OP_DISPATCH;
-    req->op.slot = handle->slot;
     req->op.cached_slot = args->cached == NULL ? XEP_NO_SLOT : args->cached->slot;
-    req->op.dispatch = &req->dispatch;
     req->op.waits = (uint32_t)waits;
-    req->op.recv = &handle->recv;
     handle->recv = (xep_recv_t){0}; /* that of the slot's last dispatch until now */
     if (buffer->take_dispatch != NULL && (status = buffer->take_dispatch(req)) != XEP_OK) return status;
     status = launch(req, now, args->after, args->cached, args->timeout_ms);
@@ -163,16 +161,10 @@ xep_status_t xep_request_dispatch(xep_buffer_t *buffer, const xep_dispatch_args_
 xep_status_t xep_request_combine(xep_handle_t *handle, const xep_combine_args_t *args, int waits, xep_request_t **req_p)
 {
     xep_request_t *req;
-    xep_status_t status = take_room(handle->buffer, NULL, NULL, &req);
+    xep_status_t status = take_room(handle->buffer, XEP_OP_COMBINE, NULL, &handle, &req);
     if (status != XEP_OK) return status;
     req->combine = *args;
-    req->handle = handle;
-    req->op.kind = XEP_OP_COMBINE;
-    req->op.slot = handle->slot;
-    req->op.turn = handle->turn;
-    req->op.combine = &req->combine;
     req->op.waits = (uint32_t)waits;
-    req->op.recv = &handle->recv;
     if (handle->buffer->staging != NULL && (status = xep_staging_take(req)) != XEP_OK) return status;
     status = launch(req, begins_now(handle->buffer, args->after), args->after, NULL, args->timeout_ms);
     if (status != XEP_OK) return status;
@@ -200,16 +192,11 @@ xep_status_t xep_request_next(xep_handle_t *handle, const xep_combine_args_t *ou
                               xep_request_t **req_p)
 {
     xep_request_t *req;
-    xep_status_t status = take_room(handle->buffer, NULL, NULL, &req);
+    xep_status_t status = take_room(handle->buffer, XEP_OP_NEXT, NULL, &handle, &req);
     if (status != XEP_OK) return status;
     req->dispatch = handle->sent;
     req->combine = outputs != NULL ? *outputs : (xep_combine_args_t){0};
-    req->handle = handle;
-    req->op.kind = XEP_OP_NEXT;
-    req->op.slot = handle->slot;
-    req->op.dispatch = &req->dispatch;
     req->op.combine = outputs != NULL ? &req->combine : NULL;
-    req->op.recv = &handle->recv;
     const int now = has_turn(handle->buffer, NULL) && xep_request_in_turn(handle->buffer) == NULL;
     status = launch(req, now, NULL, NULL, timeout_ms);
     if (status != XEP_OK) return status;

@@ -91,19 +91,12 @@ static xep_status_t begin(xep_graphs_t *graphs)
 {
     xep_buffer_t *buffer = graphs->buffer;
     const xep_request_t *taken = &graphs->taken;
-    xep_request_t *req = xep_request_take(buffer);
+    xep_request_t *req = xep_request_take(taken->op.kind, taken->handle);
     if (req == NULL) return XEP_ERR_BUSY;
     const int is_dispatch = taken->op.kind == XEP_OP_DISPATCH;
     const uint32_t mark = (graphs->now - graphs->first + 1) << XEP_REFUSED_BITS;
-    req->handle = taken->handle;
     req->dispatch = taken->dispatch;
     req->combine = taken->combine;
-    req->op.kind = taken->op.kind;
-    req->op.slot = taken->op.slot;
-    req->op.turn = taken->handle->turn;
-    req->op.dispatch = is_dispatch ? &req->dispatch : NULL;
-    req->op.combine = is_dispatch ? NULL : &req->combine;
-    req->op.recv = &req->handle->recv;
     if (is_dispatch) req->handle->recv = (xep_recv_t){0};
     xep_status_t status = XEP_OK;
     if (is_dispatch && buffer->staging->take_on_host != NULL) status = buffer->staging->take_on_host(req);

@@ -298,7 +298,6 @@ xep_status_t xep_staging_take_copies(xep_request_t *req)
 xep_status_t xep_staging_take(xep_request_t *req)
 {
     const int is_dispatch = req->op.kind == XEP_OP_DISPATCH;
-    const int32_t timeout_ms = is_dispatch ? req->dispatch.timeout_ms : req->combine.timeout_ms;
     xep_buffer_t *buffer = req->buffer;
     if (is_dispatch && (req->dispatch.flags & XEP_DISPATCH_COUNTS_THERE) != 0)
         return xep_fail(XEP_ERR_UNSUPPORTED,
@@ -309,8 +308,8 @@ xep_status_t xep_staging_take(xep_request_t *req)
     xep_status_t status = is_dispatch ? xep_packed_take(req) : XEP_OK;
     if (status == XEP_OK) status = xep_staging_take_copies(req);
     if (status != XEP_OK) return status;
-    status = xep_staging_wait(buffer, is_dispatch ? XEP_WAITS_DISPATCH : XEP_WAITS_COMBINE,
-                              timeout_ms == 0 ? buffer->timeout_ms : timeout_ms);
+    status = is_dispatch ? xep_staging_wait(buffer, XEP_WAITS_DISPATCH, req->dispatch.timeout_ms)
+                         : xep_staging_wait(buffer, XEP_WAITS_COMBINE, req->combine.timeout_ms);
     if (status != XEP_OK || !is_dispatch || buffer->staging->take_on_host == NULL) return status;
     return buffer->staging->take_on_host(req);
 }
