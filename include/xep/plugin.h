@@ -401,7 +401,7 @@ typedef struct xep_plugin {
     const char *name;         /* as in the file's name, xep_<name>.so */
     const char *brief;        /* one line that describes the mode, for xep_info */
     /* What it can beside what its functions tell (xep_mode_info_t): it is asked for nothing else */
-    uint32_t can;                  /* XEP_CAN_CAPTURE and those that follow it */
+    uint32_t can;                  /* XEP_CAN_NODES (with traffic), XEP_CAN_CAPTURE and those that follow it */
     uint32_t casts, combine_casts; /* sets of bits 1 << XEP_QUANT_* */
     uint32_t arrangements;         /* of bits 1 << XEP_ROWS_*; XEP_ROWS_DEFAULT goes without saying */
 

@@ -83,9 +83,9 @@ xep_status_t xep_mode_query(const char *mode, xep_memory_t memory, xep_mode_info
         status = xep_fail(XEP_ERR_INVALID, "invalid memory: %d (XEP_MEMORY_HOST or XEP_MEMORY_CUDA)", (int)memory);
     if (status != XEP_OK) return status;
     if ((status = xep_plugin_load(&config, mode != NULL ? mode : config.mode, memory, &ref)) != XEP_OK) return status;
-    status = xep_mode_tell_all(ref.plugin, memory, &own);
+    own = xep_mode_tell(ref.plugin, memory);
     xep_plugin_unload(&ref);
-    return status == XEP_OK ? xep_fill_struct("info", info, &own, sizeof own) : status;
+    return xep_fill_struct("info", info, &own, sizeof own);
 }
 
 uint64_t xep_trace_begin(void)

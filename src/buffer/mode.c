@@ -9,7 +9,6 @@
 #include <stdio.h>
 
 #include "error.h"
-#include "path.h"
 
 /* ---- what there is ---- */
 
@@ -31,27 +30,6 @@ xep_mode_info_t xep_mode_tell(const xep_plugin_t *plugin, xep_memory_t memory)
     can.dtypes = 0 XEP_DTYPE_LIST(EACH_DTYPE_);
     can.cast_dtypes = can.combine_dtypes = XEP_MODE_FLOATS;
     return can;
-}
-
-/* Where all ranks map one another there is one node. */
-xep_status_t xep_mode_tell_all(const xep_plugin_t *plugin, xep_memory_t memory, xep_mode_info_t *info)
-{
-    const xep_buffer_params_t params = {.size = sizeof params,
-                                        .experts = 4,
-                                        .topk = 1,
-                                        .hidden = 1,
-                                        .tokens = 1,
-                                        .dtype = XEP_BF16,
-                                        .combine_dtype = XEP_BF16,
-                                        .slots = 1};
-    xep_shape_t shape;
-    *info = xep_mode_tell(plugin, memory);
-    if (memory != XEP_MEMORY_HOST) return XEP_OK;
-    xep_status_t status = xep_shape_open(&params, NULL, 4, 2, NULL, &shape);
-    if (status != XEP_OK) return status;
-    if (xep_path_knows_nodes(plugin, &shape)) info->features |= XEP_CAN_NODES;
-    xep_shape_close(&shape);
-    return XEP_OK;
 }
 
 /* ---- what is refused ---- */

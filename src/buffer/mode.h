@@ -15,11 +15,7 @@
 /** The types of rows that can be cast, and of rows that can be summed. */
 #define XEP_MODE_FLOATS (1u << XEP_BF16 | 1u << XEP_FP16 | 1u << XEP_FP32)
 
-/** All but XEP_CAN_NODES, which needs a shape to ask with. */
 xep_mode_info_t xep_mode_tell(const xep_plugin_t *plugin, xep_memory_t memory);
-
-/** With it. XEP_ERR_NO_MEMORY. */
-xep_status_t xep_mode_tell_all(const xep_plugin_t *plugin, xep_memory_t memory, xep_mode_info_t *info);
 
 /* XEP_ERR_UNSUPPORTED: something is asked for that the mode does not have. */
 

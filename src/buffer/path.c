@@ -3,7 +3,7 @@
 #include "path.h"
 
 #include <stdlib.h>
-#include <string.h>
+#include <xep/inspect.h>
 
 #include "cost_model.h"
 #include "error.h"
@@ -42,21 +42,6 @@ static void find_cost(const xep_cost_map_t *map, const xep_shape_t *shape, const
 
 /* ---- the choice ---- */
 
-/* The mode's traffic by nodes; if neither has by_nodes, the mode does not support it. */
-static void ask_by_nodes(const xep_plugin_t *plugin, const xep_shape_t *shape, xep_traffic_t traffic[])
-{
-    const xep_shape_t other = xep_cost_shape_on(shape, XEP_COST_NODES);
-    memset(traffic, 0, XEP_COST_OPERATIONS * sizeof *traffic);
-    if (plugin->traffic != NULL) plugin->traffic(&other, &traffic[XEP_COST_DISPATCH], &traffic[XEP_COST_COMBINE]);
-}
-
-int xep_path_knows_nodes(const xep_plugin_t *plugin, const xep_shape_t *shape)
-{
-    xep_traffic_t traffic[XEP_COST_OPERATIONS];
-    ask_by_nodes(plugin, shape, traffic);
-    return traffic[XEP_COST_DISPATCH].by_nodes || traffic[XEP_COST_COMBINE].by_nodes;
-}
-
 /* What the params ask for that the path by nodes does not have, or NULL. */
 static const char *find_refusal(const xep_buffer_params_t *params)
 {
@@ -70,7 +55,7 @@ static const char *find_objection(const xep_buffer_params_t *params, const xep_p
                                   const xep_shape_t *shape, const path_cost_t cost[XEP_COST_PATHS])
 {
     if (shape->nodes == 1) return "all ranks are on one node";
-    if (!xep_path_knows_nodes(plugin, shape)) return "the mode has no other";
+    if (!(plugin->can & XEP_CAN_NODES)) return "the mode has no other";
     if (params->path == XEP_PATH_FLAT) return "it was asked for";
     if (!xep_cost_has_locals(shape)) return "no node has two ranks";
     const char *refusal = find_refusal(params);
@@ -139,7 +124,7 @@ static xep_status_t choose_room(const xep_buffer_params_t *params, const xep_plu
 static xep_status_t find_costs(const xep_config_t *config, const xep_buffer_params_t *params,
                                const xep_plugin_t *plugin, const xep_shape_t *shape, path_cost_t cost[XEP_COST_PATHS])
 {
-    const int chooses = params->path == XEP_PATH_AUTO && xep_path_knows_nodes(plugin, shape);
+    const int chooses = params->path == XEP_PATH_AUTO && (plugin->can & XEP_CAN_NODES) != 0;
     const xep_cost_rates_t rates = {.rank_network = (double)config->net_rate,
                                     .rank_memory = (double)config->memory_rate};
     xep_status_t status = XEP_OK;
@@ -187,10 +172,10 @@ xep_status_t xep_path_choose(const xep_config_t *config, const xep_buffer_params
  */
 void xep_path_imagine(const xep_buffer_params_t *params, const xep_plugin_t *plugin, xep_shape_t *shape)
 {
-    xep_traffic_t traffic[XEP_COST_OPERATIONS];
-    ask_by_nodes(plugin, shape, traffic);
-    if (shape->nranks >= 3 && params->path != XEP_PATH_FLAT && find_refusal(params) == NULL &&
-        traffic[XEP_COST_COMBINE].by_nodes) {
+    const xep_shape_t by_nodes = xep_cost_shape_on(shape, XEP_COST_NODES);
+    xep_traffic_t dispatch = {0}, combine = {0};
+    if (plugin->can & XEP_CAN_NODES) plugin->traffic(&by_nodes, &dispatch, &combine);
+    if (shape->nranks >= 3 && params->path != XEP_PATH_FLAT && find_refusal(params) == NULL && combine.by_nodes) {
         shape->by_nodes = 1;
         shape->upstreams = shape->nranks - 1;
     }

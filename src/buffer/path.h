@@ -20,7 +20,4 @@ xep_status_t xep_path_choose(const xep_config_t *config, const xep_buffer_params
 /** For xep_buffer_size(): the most room that this shape may need for rows in passing, on any nodes. */
 void xep_path_imagine(const xep_buffer_params_t *params, const xep_plugin_t *plugin, xep_shape_t *shape);
 
-/** Whether the mode has a path by nodes, for any shape of several nodes. */
-int xep_path_knows_nodes(const xep_plugin_t *plugin, const xep_shape_t *shape);
-
 #endif

@@ -68,7 +68,8 @@ static void find_folders(const xep_config_t *config, folders_t *folders)
 static xep_status_t check_ops(const xep_plugin_t *p)
 {
     if (p->heap_size == NULL || p->open == NULL || p->close == NULL || p->dispatch == NULL || p->combine == NULL ||
-        p->progress == NULL || p->input == NULL || p->explain == NULL || p->brief == NULL)
+        p->progress == NULL || p->input == NULL || p->explain == NULL || p->brief == NULL ||
+        ((p->can & XEP_CAN_NODES) && p->traffic == NULL))
         return xep_fail(XEP_ERR_PLUGIN, "an operation of its table is NULL");
     return XEP_OK;
 }
