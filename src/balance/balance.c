@@ -23,38 +23,6 @@ uint64_t xep_balance_bytes(const xep_buffer_params_t *params, uint32_t nranks)
     return nranks * (LINE_BYTES + 2 * share_bytes(params->experts));
 }
 
-xep_status_t xep_balance_open(xep_buffer_t *buffer, const xep_buffer_params_t *params)
-{
-    const uint32_t nranks = buffer->shape.nranks, experts = params->experts;
-    xep_balancer_t *balancer = calloc(1, sizeof *balancer);
-    buffer->balancer = balancer;
-    if (balancer == NULL) goto err_memory;
-    if (xep_planner_open(&buffer->owners->instances, experts, nranks, xep_instances_are_whole(params),
-                         &balancer->planner) != XEP_OK)
-        goto err_memory;
-    balancer->share_bytes = share_bytes(experts);
-    balancer->counts = calloc(nranks, sizeof *balancer->counts);
-    balancer->all_counts = params->plan != NULL ? calloc((size_t)nranks * experts, sizeof(uint32_t)) : NULL;
-    balancer->nothing = calloc(experts, sizeof *balancer->nothing);
-    if (balancer->counts == NULL || balancer->nothing == NULL || (params->plan != NULL && balancer->all_counts == NULL))
-        goto err_memory;
-    buffer->take_dispatch = xep_balance_take;
-    return XEP_OK;
-
-err_memory:
-    return xep_fail(XEP_ERR_NO_MEMORY, "no memory to balance %u experts", experts);
-}
-
-void xep_balance_close(xep_balancer_t *balancer)
-{
-    if (balancer == NULL) return;
-    xep_planner_close(&balancer->planner);
-    free(balancer->counts);
-    free(balancer->nothing);
-    free(balancer->all_counts);
-    free(balancer);
-}
-
 /* ---- a dispatch ---- */
 
 /* The shares stay until the round after the next, which may begin once this rank has sent its share of a second one. */
@@ -175,8 +143,11 @@ static uint32_t pick(void *arg, uint32_t expert)
     return buffer->owners->number[xep_plan_pick(&buffer->balancer->planner, expert)->instance];
 }
 
-/* Modes know no such flag: the ranks have shown that all set it. */
-xep_status_t xep_balance_take(xep_request_t *req)
+/*
+ * buffer->take_dispatch: waits for the other ranks if the dispatch asks for it. Modes know no such flag: the ranks have
+ * shown that all set it.
+ */
+static xep_status_t take(xep_request_t *req)
 {
     xep_buffer_t *buffer = req->buffer;
     const int balanced = (req->dispatch.flags & XEP_DISPATCH_BALANCE) != 0;
@@ -193,4 +164,38 @@ xep_status_t xep_balance_take(xep_request_t *req)
     share_out(buffer);
     add_loads(&buffer->balancer->loads, &buffer->balancer->planner);
     return xep_owners_renumber(req, pick, buffer);
+}
+
+/* ---- opening and closing ---- */
+
+xep_status_t xep_balance_open(xep_buffer_t *buffer, const xep_buffer_params_t *params)
+{
+    const uint32_t nranks = buffer->shape.nranks, experts = params->experts;
+    xep_balancer_t *balancer = calloc(1, sizeof *balancer);
+    buffer->balancer = balancer;
+    if (balancer == NULL) goto err_memory;
+    if (xep_planner_open(&buffer->owners->instances, experts, nranks, xep_instances_are_whole(params),
+                         &balancer->planner) != XEP_OK)
+        goto err_memory;
+    balancer->share_bytes = share_bytes(experts);
+    balancer->counts = calloc(nranks, sizeof *balancer->counts);
+    balancer->all_counts = params->plan != NULL ? calloc((size_t)nranks * experts, sizeof(uint32_t)) : NULL;
+    balancer->nothing = calloc(experts, sizeof *balancer->nothing);
+    if (balancer->counts == NULL || balancer->nothing == NULL || (params->plan != NULL && balancer->all_counts == NULL))
+        goto err_memory;
+    buffer->take_dispatch = take;
+    return XEP_OK;
+
+err_memory:
+    return xep_fail(XEP_ERR_NO_MEMORY, "no memory to balance %u experts", experts);
+}
+
+void xep_balance_close(xep_balancer_t *balancer)
+{
+    if (balancer == NULL) return;
+    xep_planner_close(&balancer->planner);
+    free(balancer->counts);
+    free(balancer->nothing);
+    free(balancer->all_counts);
+    free(balancer);
 }

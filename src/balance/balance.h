@@ -47,9 +47,6 @@ uint64_t xep_balance_bytes(const xep_buffer_params_t *params, uint32_t nranks);
 xep_status_t xep_balance_open(xep_buffer_t *buffer, const xep_buffer_params_t *params);
 void xep_balance_close(xep_balancer_t *balancer);
 
-/** buffer->take_dispatch where there is balance: waits for the other ranks if the dispatch asks for it. */
-xep_status_t xep_balance_take(xep_request_t *req);
-
 /* ---- balance_round.c ---- */
 
 /** This rank's share of the next round, to be filled. */

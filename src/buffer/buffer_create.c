@@ -38,35 +38,27 @@
  * memory is short, and less would do, all begin anew with less.
  */
 
-/* Lists the ranks that take part in operations. */
-static xep_status_t list_ranks(xep_buffer_t *buffer)
-{
-    const xep_shape_t *shape = &buffer->shape;
-    uint32_t *rank = malloc(shape->nranks * sizeof *rank);
-    if (rank == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u ranks", shape->nranks);
-    for (uint32_t r = 0; r < shape->nranks; r++) rank[r] = r;
-    buffer->everybody = (xep_ranks_t){.count = shape->nranks, .self = shape->rank, .rank = rank};
-    return XEP_OK;
-}
-
 /*
  * Everything that an operation will need is allocated here, so that the data path never does it. States begin at a
  * line, and aligned_alloc() wants whole lines, one at least: a mode may need no state.
  */
 static xep_status_t allocate_pools(xep_buffer_t *buffer)
 {
-    size_t state_bytes = buffer->plugin.plugin->state_bytes;
+    const size_t state_bytes = buffer->plugin.plugin->state_bytes;
+    const uint32_t nranks = buffer->shape.nranks;
+    uint32_t *ranks = malloc(nranks * sizeof *ranks);
+    buffer->everybody = (xep_ranks_t){.count = nranks, .self = buffer->shape.rank, .rank = ranks};
     buffer->nrequests = buffer->shape.slots * XEP_REQUESTS_PER_SLOT;
     buffer->handles = calloc(buffer->shape.slots, sizeof *buffer->handles);
     buffer->requests = calloc(buffer->nrequests, sizeof *buffer->requests);
     buffer->states = aligned_alloc(64, ((size_t)buffer->nrequests * state_bytes + 64) / 64 * 64);
-    if (buffer->handles == NULL || buffer->requests == NULL || buffer->states == NULL)
-        return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u slots", buffer->shape.slots);
+    if (ranks == NULL || buffer->handles == NULL || buffer->requests == NULL || buffer->states == NULL)
+        return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u slots of %u ranks", buffer->shape.slots, nranks);
+    for (uint32_t r = 0; r < nranks; r++) ranks[r] = r;
     for (uint32_t i = 0; i < buffer->shape.slots; i++)
         buffer->handles[i] = (xep_handle_t){.buffer = buffer, .slot = i, .state = XEP_HANDLE_FREE};
     for (uint32_t i = 0; i < buffer->nrequests; i++) buffer->requests[i].buffer = buffer;
-    xep_status_t status = list_ranks(buffer);
-    return status == XEP_OK ? xep_wait_times_open(&buffer->waits, buffer->nrequests, buffer->shape.nranks) : status;
+    return xep_wait_times_open(&buffer->waits, buffer->nrequests, nranks);
 }
 
 /* A name that is too long is cut: it is shown to people only. */
