@@ -2,7 +2,8 @@
 
 /*
  * The device of one buffer. It works in the context that was current when the buffer was created: that belongs to the
- * program, which must keep it as long as the buffer. Here is what the core asks it for; cuda_work.c has what the mode does.
+ * program, which must keep it as long as the buffer. Here is what the core asks it for; what the mode does is in
+ * cuda_work.c.
  */
 #include "cuda_device.h"
 

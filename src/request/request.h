@@ -104,7 +104,7 @@ static inline xep_request_t *xep_request_of(const xep_op_t *op)
     return (xep_request_t *)((uintptr_t)op - offsetof(xep_request_t, op));
 }
 
-/** A free one, for an operation that begins, with what its kind and handle say; NULL, with the reason: all are in use. */
+/** A free one for an operation that begins, with what its kind and handle say; NULL: all are in use, it says so. */
 xep_request_t *xep_request_take(xep_op_kind_t kind, xep_handle_t *handle);
 
 /** Drops the user's reference. */

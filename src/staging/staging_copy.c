@@ -29,8 +29,8 @@ xep_status_t xep_staging_check_stream(const xep_buffer_t *buffer, void *stream)
     xep_status_t status = device->ops->check_stream(device, stream);
     if (status != XEP_OK || !device->ops->is_captured(device, stream)) return status;
     return xep_fail(XEP_ERR_INVALID,
-                    "invalid stream: %p is being captured (one that is not%s: where ranks are not mapped, the host takes "
-                    "part in every operation)",
+                    "invalid stream: %p is being captured (one that is not%s: where ranks are not mapped, the host "
+                    "takes part in every operation)",
                     stream, buffer->group->progress_thread == NULL ? ", or XEP_PROGRESS=thread" : "");
 }
 
