@@ -169,16 +169,19 @@ xep_status_t xep_ucp_address_make(xep_ucp_transport_t *transport)
     return XEP_OK;
 }
 
-/* Like a key it comes from another process, which may run anything. */
+/*
+ * Like a key it comes from another process, which may run anything. The version before the length: that of another one
+ * may differ.
+ */
 static xep_status_t check(const xep_ucp_transport_t *transport, uint32_t rank, const rank_address_t *head, size_t bytes)
 {
+    if (head->magic == ADDRESS_MAGIC && head->version != ADDRESS_VERSION)
+        return xep_fail(XEP_ERR_MISMATCH, "rank %u and this rank disagree on the version of the transport: %u, %u",
+                        rank, head->version, ADDRESS_VERSION);
     if (bytes < sizeof *head || head->magic != ADDRESS_MAGIC || head->worker_bytes == 0 ||
         head->worker_bytes != bytes - sizeof *head)
         return xep_fail(XEP_ERR_PROTOCOL, "invalid address from rank %u: %zu bytes (more than a header of %zu)", rank,
                         bytes, sizeof *head);
-    if (head->version != ADDRESS_VERSION)
-        return xep_fail(XEP_ERR_MISMATCH, "rank %u and this rank disagree on the version of the transport: %u, %u",
-                        rank, head->version, ADDRESS_VERSION);
     /* 1.13 and 1.22 cannot unpack one another's keys, 1.17 and 1.18 do not connect; some that differ may */
     if (head->ucx != transport->version)
         return xep_fail(XEP_ERR_MISMATCH,

@@ -105,11 +105,8 @@ static void exchange(forked_rank_t *self, const void *piece, size_t bytes, const
     }
 }
 
-void forked_connect(forked_rank_t *self)
+void forked_start(forked_rank_t *self)
 {
-    const void *addresses[FORKED_MAX];
-    size_t sizes[FORKED_MAX];
-    uint8_t peers[FORKED_MAX];
     xep_config_t config;
     const xep_whereabouts_t where = {.nranks = self->nranks, .local = 1};
     xep_neighbours_t neighbours = {0};
@@ -120,6 +117,14 @@ void forked_connect(forked_rank_t *self)
     for (uint32_t rank = 0; rank < self->nranks; rank++)
         xep_neighbours_add(&neighbours, rank, (int32_t)getpid(), &mine);
     REQUIRE(self->transport->ops->start(self->transport, &neighbours, &where) == XEP_OK, "start");
+}
+
+void forked_connect(forked_rank_t *self)
+{
+    const void *addresses[FORKED_MAX];
+    size_t sizes[FORKED_MAX];
+    uint8_t peers[FORKED_MAX];
+    forked_start(self);
     memset(peers, XEP_PEER_MAY_MAP | XEP_PEER_VISIBLE, sizeof peers);
     exchange(self, self->transport->address, self->transport->address_bytes, addresses, sizes);
     REQUIRE(self->transport->ops->connect(self->transport, self->rank, self->nranks, addresses, sizes, peers) == XEP_OK,

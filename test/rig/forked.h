@@ -40,7 +40,10 @@ uint64_t forked_hear(const forked_rank_t *self);
 /** How many ranks have come here by now, this one too; once for each rank. */
 uint32_t forked_come(forked_rank_t *self);
 
-/** Opens a transport by the environment and connects it. */
+/** Opens a transport by the environment, up to its address. */
+void forked_start(forked_rank_t *self);
+
+/** The same, and connects it. */
 void forked_connect(forked_rank_t *self);
 
 /** Exchanges keys of a heap that every rank has opened. */

@@ -4,6 +4,7 @@
 
 /*
  * Keys of heaps that are not what their owner sent: nothing is stored anywhere by them. And a heap is its user's alone.
+ * Addresses of ranks are checked likewise.
  */
 
 #include <string.h>
@@ -13,6 +14,7 @@
 #include "mapping.h"
 
 enum { NRANKS = 2, HEAP = 1 << 20, KEY_BASE = 16, KEY_TWIN_BYTES = 72 };
+enum { ADDRESS_MAGIC = 0, ADDRESS_VERSION = 4, ADDRESS_WORKER_BYTES = 8, ADDRESS_UCX = 12 };
 
 static void share(forked_rank_t *self, xep_heap_wire_t *heap, const void *key, size_t bytes, xep_status_t expected)
 {
@@ -160,7 +162,44 @@ static void run(forked_rank_t *self)
     self->transport->ops->close(self->transport);
 }
 
+/* ---- addresses ---- */
+
+/* The peer's is this rank's own, but for a word that has another value, and so many bytes more or less. */
+static void other_address(forked_rank_t *self, size_t at, int bytes, xep_status_t expected)
+{
+    const uint8_t peers[NRANKS] = {0};
+    const void *addresses[NRANKS];
+    size_t sizes[NRANKS];
+    uint32_t word;
+    forked_start(self);
+    const xep_transport_t *own = self->transport;
+    char *changed = calloc(1, own->address_bytes + 64);
+    REQUIRE(changed != NULL, "memory");
+    memcpy(changed, own->address, own->address_bytes);
+    memcpy(&word, changed + at, sizeof word);
+    word++;
+    memcpy(changed + at, &word, sizeof word);
+    for (uint32_t r = 0; r < NRANKS; r++) addresses[r] = own->address, sizes[r] = own->address_bytes;
+    addresses[1 - self->rank] = changed;
+    sizes[1 - self->rank] = (size_t)((int64_t)own->address_bytes + bytes);
+    xep_status_t status = own->ops->connect(self->transport, self->rank, NRANKS, addresses, sizes, peers);
+    REQUIRE(status == expected, "word at %zu, %d bytes: status %d (%s)", at, bytes, status, xep_last_error());
+    free(changed);
+    own->ops->close(self->transport);
+    self->transport = NULL;
+}
+
+static void run_addresses(forked_rank_t *self)
+{
+    other_address(self, ADDRESS_MAGIC, 0, XEP_ERR_PROTOCOL);
+    other_address(self, ADDRESS_WORKER_BYTES, 0, XEP_ERR_PROTOCOL);
+    other_address(self, ADDRESS_VERSION, 0, XEP_ERR_MISMATCH);
+    other_address(self, ADDRESS_VERSION, 8, XEP_ERR_MISMATCH); /* its head may be longer, or shorter */
+    other_address(self, ADDRESS_VERSION, -8, XEP_ERR_MISMATCH);
+    other_address(self, ADDRESS_UCX, 0, XEP_ERR_MISMATCH);
+}
+
 int main(void)
 {
-    return forked_run(NRANKS, run) != 0;
+    return forked_run(NRANKS, run_addresses) != 0 || forked_run(NRANKS, run) != 0;
 }
