@@ -99,8 +99,8 @@ typedef struct xep_peer_info {
 #define XEP_PEER_INFO_INIT XEP_INIT_(xep_peer_info_t)
 
 /**
- * Tells how a rank is reached. Local, but connects to the rank if nothing has done so before.
- * Errors: XEP_ERR_INVALID. Of a rank that cannot be reached, transport is "not reachable".
+ * Tells how a rank was reached when the group was made. Local.
+ * Errors: XEP_ERR_INVALID.
  */
 XEP_API xep_status_t xep_group_peer(xep_group_t *group, uint32_t rank, xep_peer_info_t *info);
 
