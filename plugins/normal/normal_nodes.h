@@ -18,8 +18,8 @@
  *     rows that its source has for the same rank, as in normal.h. It is stored to all local ranks that get it, with
  *     metadata. Where the ring is smaller than what passes, then s.taken[i][node of f] = (n, p + 1): s writes an entry
  *     again only then.
- *  5. when all own rows to other nodes are sent: digest and done to the forwarders; and when all to local ranks are
- *     stored, too, and all that upstream ranks pass: to local ranks.
+ *  5. when all own rows to a node are sent: digest and done to its forwarder; and when all are sent, all to local ranks
+ *     are stored, and all that upstream ranks pass, too: to local ranks.
  *  6. likewise for done, and the digest. That of f says that what has passed is stored, too.
  * A word (n, rows) is n * 2^24 + rows: it only grows, as others do.
  *
