@@ -6,6 +6,7 @@
  */
 #include "kit.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -186,7 +187,8 @@ xep_status_t xep_kit_open(const xep_env_t *env, void **mode_p)
 void *xep_kit_reserve(xep_kit_t *kit, uint64_t count, uint64_t bytes)
 {
     uint32_t i = 0;
-    while (kit->reserved[i] != NULL) i++;
+    while (i < XEP_KIT_RESERVED_MOST && kit->reserved[i] != NULL) i++;
+    assert(i < XEP_KIT_RESERVED_MOST);
     return kit->reserved[i] = calloc(count, bytes);
 }
 
