@@ -243,5 +243,6 @@ void perf_pressure(perf_t *perf)
         perf_progress(perf, "pressure, seed", i, perf->options.pressure);
         press(perf, perf->options.seed + i);
     }
+    perf_reseed(perf, perf->options.seed); /* what is reported is of the run's own */
     perf->pressure_result = "ok";
 }

@@ -93,6 +93,12 @@ expect 0 13 '^combine  *2  *[0-9.]*  *[0-9.]*  *[0-9]*$' $run $small --waits
 expect 0 9 '^waits  *for rank ' $run $small --waits --op dispatch --slots 2
 expect 0 5 '^combine ' $run $small --op combine
 expect 0 3 'ranks on' $run $small --check-only --json "$dir/json"
+expect 0 9 '^even  *[0-9.]*  *[0-9.]*  *[0-9.]*  *[0-9.]*$' $run $small --balance 8
+expect 2 1 '^xep_perf: --balance cannot be used with .*, --slots above 1 or --op combine$' \
+    $run $small --balance 8 --slots 2
+# owners stay those of the buffer, whatever the seed
+expect 0 4 '^pressure: two runs of 2 seeds, ok$' \
+    $run $small --experts 16 --routing zipf:1.2 --owners greedy --check --check-only --pressure 2
 expect 0 1 \
     '"check": "off", .*"ops": \[{"op": "dispatch", "rows": 24, "us": {"p10": .*"ratio": .*}, {"op": "combine".*}\]}$' \
     $run $small --routing self --json -
@@ -106,6 +112,14 @@ for op in result["ops"]:
     assert 0 < op["us"]["p10"] <= op["us"]["median"] <= op["us"]["p90"] <= op["us"]["p99"], op
     assert op["gbps"]["logical"] >= op["gbps"]["dedup"] >= op["gbps"]["wire"] > 0, op' ||
         { echo 'the JSON is not as described'; failed=1; }
+
+    # of the run's own seed, also behind others
+    for more in '' '--pressure 1'; do
+        ./xep_run -n 2 .libs/xep_perf $small --check-only $more --json - |
+            python3 -c 'import json, sys; print(json.load(sys.stdin)["load"])'
+    done >"$dir/out"
+    [ "$(sort -u "$dir/out" | grep -c experts)" -eq 1 ] ||
+        { echo 'the load is of another seed:'; cat "$dir/out"; failed=1; }
 
     # a rank with two thousand times the tokens is the one that is waited for
     awk 'BEGIN { for (r = 0; r < 2; r++) for (t = 0; t < (r ? 4000 : 2); t++) print r, t, t % 8, (t + 3) % 8 }' \
