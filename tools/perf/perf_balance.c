@@ -158,7 +158,8 @@ void perf_layer_report(const perf_t *perf)
     const perf_time_t *time = &perf->times[PERF_DISPATCH];
     xep_loads_t loads = XEP_LOADS_INIT;
 
-    if (perf->layer == NULL || xep_buffer_loads(perf->layer->buffer[EVEN], &loads) != XEP_OK) return;
+    /* a check that fails before the timing leaves nothing to tell */
+    if (perf->layer == NULL || !time->timed || xep_buffer_loads(perf->layer->buffer[EVEN], &loads) != XEP_OK) return;
     printf("%-10s %10s %12s %12s %8s\n", "balance", "imbalance", "layer us", "experts us", "ratio");
     for (uint32_t kind = 0; kind < KINDS; kind++) {
         const uint64_t most = kind == EVEN ? loads.most_after : loads.most_before;
