@@ -138,7 +138,7 @@ static const char help_end[] =
     "  piece      KiB, most of a message with rows; default 512\n"
     "  passing    rows that a rank has room for while they pass through it; default twice its tokens\n"
     "\n"
-    "What is printed, figure by figure: man xep_perf.\n"
+    "What is printed, figure by figure: man xep_perf (man/xep_perf.1 of the source; wheels have no manual).\n"
     "Exit status: 0; 1 when a check or an operation failed; 2 for wrong options.\n";
 
 /*
