@@ -133,9 +133,12 @@ class Slot:
             return
         queue = self._queue
         queue.slots.discard(self)
-        if self._readers is None and not is_capturing():
+        current = torch._C._cuda_getCurrentRawStream(queue.index)
+        if self._readers is None and self._received_on == current == queue.last:
+            queue.done.record(current)  # nearly always, and so by no further call of Python
+        elif self._readers is None and not is_capturing():
             self._readers = queue.mark(self._received_on, queue.last)
-            if queue.last in (self._received_on, torch._C._cuda_getCurrentRawStream(queue.index)):
+            if queue.last in (self._received_on, current):
                 queue.done.record(queue.last)
         queue.freed.extend(self._readers or ())
 
@@ -230,7 +233,12 @@ class DeviceOrdering:
         return self
 
     def __exit__(self, *_error: Any) -> None:
-        self._queue.end(self._queue.receiver)
+        """DeviceQueue.end(), nearly always without calling it."""
+        queue = self._queue
+        if queue.done is None:
+            queue.end(queue.receiver)
+        elif queue.done.record(queue.receiver):
+            queue.last = queue.receiver
 
     def results(self, *shapes: tuple[str, tuple, torch.dtype]) -> dict[str, torch.Tensor]:
         """Of each name, shape and type a tensor to write to."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import sys
 from typing import Any, Optional
 
 import pytest
@@ -220,6 +221,27 @@ def test_slots_that_go_back_on_the_stream_of_the_operations(log):
     with other_stream(), queue.ordering(None, False, False):
         queue.free_slots()
     assert log == ["other waits for event 3 of compute"]
+
+
+def test_calls_of_python(log):
+    """In the common case the host has to be done before the device is."""
+    queue, handle, calls = DeviceQueue(DEVICE), None, []
+    ordering = queue.ordering(None, False, False)
+
+    def note(frame: Any, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code.co_filename == streams.__file__:
+            calls.append(frame.f_code.co_name)
+
+    for _ in range(3):
+        sys.setprofile(note)
+        try:
+            with ordering:
+                handle = Handle()
+                Slot(queue, handle)
+            handle = None
+        finally:
+            sys.setprofile(None)
+    assert handle is None and calls[-4:] == ["__enter__", "__init__", "__exit__", "_free"]
 
 
 def test_slots_that_a_dispatch_takes(log):
