@@ -50,7 +50,7 @@ struct xep_handle {
     _Atomic int state;   /* xep_handle_state_t; looked at by calls that do not enter the buffer */
     atomic_int released; /* by the user, in any thread: given back once nothing needs it, by who holds the buffer */
     uint32_t times_free; /* how often the slot was given back: whether it is still the same dispatch's */
-    uint32_t awaited;    /* by dispatches that will use its routing and have not begun */
+    uint32_t awaited;    /* by operations that will use its slot and have not begun */
     xep_request_t *in_flight; /* dispatch or combine, or NULL */
     atomic_int abandoned;     /* whether its request was freed */
     uint64_t turn;

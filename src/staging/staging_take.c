@@ -294,6 +294,21 @@ xep_status_t xep_staging_take_copies(xep_request_t *req)
     return req->op.kind == XEP_OP_DISPATCH ? take_dispatch(req) : take_combine(req);
 }
 
+/*
+ * For what the operation uses before the mode has begun: another thread may release a handle at any time, and the slot
+ * of this one must not be given back meanwhile. Whoever leaves the buffer, or the end of the operation, does that.
+ */
+static xep_status_t wait_for_stream(const xep_request_t *req)
+{
+    const int is_dispatch = req->op.kind == XEP_OP_DISPATCH;
+    xep_handle_t *used = is_dispatch ? req->dispatch.cached : req->handle;
+    if (used != NULL) used->awaited++;
+    xep_status_t status = is_dispatch ? xep_staging_wait(req->buffer, XEP_WAITS_DISPATCH, req->dispatch.timeout_ms)
+                                      : xep_staging_wait(req->buffer, XEP_WAITS_COMBINE, req->combine.timeout_ms);
+    if (used != NULL) used->awaited--;
+    return status;
+}
+
 /* If the mode refuses the operation, the copies were for nothing. */
 xep_status_t xep_staging_take(xep_request_t *req)
 {
@@ -308,8 +323,7 @@ xep_status_t xep_staging_take(xep_request_t *req)
     xep_status_t status = is_dispatch ? xep_packed_take(req) : XEP_OK;
     if (status == XEP_OK) status = xep_staging_take_copies(req);
     if (status != XEP_OK) return status;
-    status = is_dispatch ? xep_staging_wait(buffer, XEP_WAITS_DISPATCH, req->dispatch.timeout_ms)
-                         : xep_staging_wait(buffer, XEP_WAITS_COMBINE, req->combine.timeout_ms);
+    status = wait_for_stream(req);
     if (status != XEP_OK || !is_dispatch || buffer->staging->take_on_host == NULL) return status;
     return buffer->staging->take_on_host(req);
 }

@@ -112,6 +112,50 @@ static void slot_again(xep_group_t *group, const char *mode, void *streams[2])
     cuda_job_close(&job);
 }
 
+typedef struct released {
+    xep_handle_t *handle;
+    atomic_int held;
+} released_t;
+
+static void *release_and_let_go(void *arg)
+{
+    released_t *of = arg;
+    mp_sleep_us(200 * 1000);
+    xep_handle_release(of->handle);
+    return let_go(&of->held);
+}
+
+/* Another thread releases a handle while its combine waits for the stream: it keeps the only slot until the end. */
+static void released_in_a_wait(xep_group_t *group, const char *mode, void *stream)
+{
+    mp_case_t c = small_case(mode);
+    atomic_int *tried = mp_counter(group);
+    const int is_last = mp_is_last();
+    released_t of = {.handle = NULL};
+    xep_handle_t *handle = NULL;
+    xep_request_t *req;
+    pthread_t thread;
+    cuda_job_t job;
+    c.slots = 1;
+    cuda_job_open(&job, &c, 5, group, stream);
+    of.handle = cuda_job_send(&job);
+    xep_combine_args_t b = cuda_job_outputs(&job, of.handle);
+    while (!is_last && atomic_load(tried) == 0) mp_sleep_us(1000);
+    if (is_last) cuda_rig_hold(stream, &of.held, 1);
+    if (is_last) MP_CHECK(pthread_create(&thread, NULL, release_and_let_go, &of) == 0);
+    MP_OK(xep_combine(of.handle, &b, &req));
+    if (is_last) {
+        const xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
+        MP_CHECK(pthread_join(thread, NULL) == 0);
+        MP_FAILS(XEP_ERR_BUSY, xep_dispatch(job.host.buffer, &a, &handle, NULL));
+        ++*tried;
+    } else xep_handle_release(of.handle);
+    mp_finish(req);
+    cuda_job_check_sums(&job, &b);
+    cuda_job_round(&job);
+    cuda_job_close(&job);
+}
+
 /* A stream that does not come in time: nobody has begun; after a reset all is as before. */
 static void stream_stands(xep_group_t *group, const char *mode, void *streams[2])
 {
@@ -406,6 +450,7 @@ void cuda_staged(xep_group_t *group, const char *mode, void *streams[2])
     if (strcmp(mode, "ll") == 0) taken_in_the_call(group, streams);
     goes_on_in_a_wait(group, mode, streams);
     slot_again(group, mode, streams);
+    released_in_a_wait(group, mode, streams[0]);
     stream_stands(group, mode, streams);
     one_stream_stands(group, mode, streams, 0);
     one_stream_stands(group, mode, streams, 1);
