@@ -33,8 +33,8 @@ typedef struct xep_areas {
 } xep_areas_t;
 
 /**
- * Who has the buffer. BY_CALL: a call, which may wait; BRIEFLY: the task, a release or what else does not wait; 0:
- * nobody. MARKED, with one of the two: another thread has left marks. One word, so no thread leaves without seeing one.
+ * Who is in the buffer. 0: nobody. BY_CALL: a call that may wait. BRIEFLY: the task, or a call that never waits, as a
+ * release. MARKED, with one of the two: another thread has left marks. One word: no thread leaves without seeing one.
  */
 enum { XEP_ENTERED_BY_CALL = 1, XEP_ENTERED_BRIEFLY = 2, XEP_ENTERED_MARKED = 4 };
 

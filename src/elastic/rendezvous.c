@@ -14,6 +14,7 @@
 
 #include "error.h"
 #include "hash.h"
+#include "process.h"
 
 enum { FORMAT = 2, PATH_BYTES = 4096 };
 
@@ -26,16 +27,10 @@ static uint64_t sum_of(const xep_address_t *address)
     return xep_hash_bytes(XEP_HASH_BEGIN, (const char *)address + from, sizeof *address - from);
 }
 
-/* As one number that is compared for equality; in hexadecimal it reads as major, minor, patch. */
-static uint32_t own_version(void)
-{
-    return XEP_VERSION_MAJOR << 16 | XEP_VERSION_MINOR << 8 | XEP_VERSION_PATCH;
-}
-
 /* Only the key keeps strangers out of a group that grows: so it comes from the system's generator, not from rand(). */
 xep_status_t xep_address_open(xep_address_t *address)
 {
-    *address = (xep_address_t){.format = FORMAT, .version = own_version()};
+    *address = (xep_address_t){.format = FORMAT, .version = XEP_OWN_VERSION};
     memcpy(address->magic, magic, sizeof magic);
     if (getrandom(address->joiners_key, XEP_ADDRESS_HALF, 0) == XEP_ADDRESS_HALF &&
         getrandom(address->own_key, XEP_ADDRESS_HALF, 0) == XEP_ADDRESS_HALF)
@@ -63,10 +58,10 @@ xep_status_t xep_address_check(const void *data, size_t bytes, const char *where
         return xep_fail(XEP_ERR_PROTOCOL,
                         "no address of a group in %s: %zu bytes (expected %zu, beginning with \"xep-grow\")", where,
                         bytes, sizeof own);
-    if (own.format != FORMAT || own.version != own_version())
+    if (own.format != FORMAT || own.version != XEP_OWN_VERSION)
         return xep_fail(XEP_ERR_MISMATCH,
                         "%s is of a group with another version of xep: %x, format %u (this process has %x, format %u)",
-                        where, own.version, own.format, own_version(), (uint32_t)FORMAT);
+                        where, own.version, own.format, XEP_OWN_VERSION, (uint32_t)FORMAT);
     if (bytes != sizeof own || own.sum != sum_of(&own) || own.bytes > sizeof own.transport)
         return xep_fail(XEP_ERR_PROTOCOL, "damaged address in %s: %zu bytes, or the wrong checksum (%zu bytes)", where,
                         bytes, sizeof own);

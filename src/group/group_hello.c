@@ -43,16 +43,11 @@ typedef struct hello {
 } hello_t;
 _Static_assert(sizeof(hello_t) == 88 + sizeof(xep_neighbour_t) + 4 * XEP_INTERFACES, "hello is exchanged as bytes");
 
-static uint32_t library_version(void)
-{
-    return XEP_VERSION_MAJOR << 16 | XEP_VERSION_MINOR << 8 | XEP_VERSION_PATCH;
-}
-
 /* Describes this process, so that ranks of the same host can see whether it is alive, and try to map it. */
 static hello_t hello_of(const xep_group_t *group)
 {
     hello_t hello = {.magic = HELLO_MAGIC,
-                     .version = library_version(),
+                     .version = XEP_OWN_VERSION,
                      .nranks = group->nranks,
                      .node_ranks = group->config.node_ranks,
                      .traces = group->config.trace[0] != '\0',

@@ -139,7 +139,7 @@ bool xep_ucp_peer_has(xep_ucp_peer_t *peer, const char *transport)
 
 enum { ADDRESS_MAGIC = 0x41504558, ADDRESS_VERSION = 5 };
 
-/** What a rank tells all others. It writes it, they read it; the worker's address follows. */
+/** The head of a rank's address, which all other ranks read. The address of its UCX worker follows. */
 typedef struct rank_address {
     uint32_t magic, version;
     uint32_t worker_bytes;

@@ -1,12 +1,20 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/** This process: the files it was loaded from, whether its environment is to be trusted, its forks and threads. */
+/**
+ * This process: the library in it, the files it was loaded from, whether its environment is to be trusted, its forks
+ * and threads.
+ */
 #ifndef XEP_UTIL_PROCESS_H
 #define XEP_UTIL_PROCESS_H
 
 #include <pthread.h>
+#include <stdint.h>
 
 #include <xep/status.h>
+#include <xep/version.h>
+
+/** As one number, which processes that meet compare for equality; in hexadecimal it reads as major, minor, patch. */
+#define XEP_OWN_VERSION ((uint32_t)(XEP_VERSION_MAJOR << 16 | XEP_VERSION_MINOR << 8 | XEP_VERSION_PATCH))
 
 /**
  * The file that the code or data at address was loaded from, by the name that the loader got; "": none. Valid while

@@ -12,7 +12,7 @@
 #include "perf.h"
 #include "weigh.h"
 
-/** What a rank tells the others of: its counts, its rows, the outputs of its experts. */
+/** What a rank announces when it is there: its counts, its rows, the outputs of its experts. */
 typedef enum { PERF_COUNTS, PERF_ROWS, PERF_OUTPUTS, PERF_WORDS } perf_word_t;
 
 /** The words of a rank, which it alone writes: the last step whose counts, rows, outputs are there. */

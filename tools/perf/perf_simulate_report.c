@@ -194,7 +194,7 @@ static const perf_placement_t placements[] = {
 
 enum { PLACEMENTS = sizeof placements / sizeof *placements };
 
-/** What is known of each placement, on the path that takes less time. */
+/** The figures of a placement, on the faster of the two paths. */
 typedef struct placed {
     double imbalance;            /* of selections */
     double mean_rows, most_rows; /* of a rank */

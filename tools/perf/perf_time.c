@@ -188,9 +188,9 @@ static void run_all(timing_t *timing)
 typedef enum { SPAN, SEND, RECEIVE, DEVICE, CPU } figure_t;
 
 /*
- * Of one iteration, in us. With one clock for all ranks a span is from the first that began to the last that ended;
- * else of the longest of them, as times of several hosts cannot be compared. Of the others only times of one rank are
- * subtracted from one another.
+ * A figure of one iteration, in us. Where all ranks share a clock, a span lasts from the first begin to the last end;
+ * else it is the longest span of a rank, as clocks of several hosts cannot be compared. All other figures are
+ * made of differences between times of one rank.
  */
 static double value_of(const timing_t *timing, uint32_t step, uint64_t iter, figure_t figure)
 {

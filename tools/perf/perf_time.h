@@ -37,7 +37,7 @@ double perf_time_hidden(const perf_time_t *time);
 
 /* ---- perf_time_waits.c ---- */
 
-/* --waits: for whom ranks waited. Without it open, book and gather do nothing. */
+/* --waits: how long each rank waited for each other one. Without --waits open, book and gather do nothing. */
 
 void perf_waits_open(perf_t *perf);
 

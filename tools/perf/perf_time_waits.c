@@ -7,9 +7,9 @@
 #include "oracle_alloc.h"
 #include "perf_say.h"
 
-/* For whom a rank waited, over the iterations of an operation. */
+/* How often and how long a rank waited for another one, over all iterations of an operation. */
 typedef struct perf_wait {
-    uint64_t times, sum_ns, max_ns; /* iterations in which it did, and how long */
+    uint64_t times, sum_ns, max_ns; /* times: iterations in which it waited */
 } perf_wait_t;
 
 /* Of every rank, in each operation, for each rank: [R][PERF_OPS][R]. */
