@@ -29,7 +29,8 @@ enum {
     VALUE_BYTES = 1048576, /* of one value: one of 8 MB crashes a server of 4.2.2, whose segments have 4 */
     NAME_BYTES = 32,       /* of a rank in a sentence */
     PAUSE_NS = 20000000,   /* between two such questions, or attempts to lock */
-    ASK_NS = 500000000     /* most time for finding out which rank is missing */
+    REPORT_NS = 500000000, /* that a launcher may take to report a death */
+    ASK_NS = 2000000000    /* that a server may take to answer which rank is missing; most answer at once */
 };
 
 static xep_status_t no_memory(void)
@@ -82,13 +83,16 @@ static void name_missing(xep_pmix_client_t *client, char *text, size_t bytes)
  */
 static xep_status_t find_reason(xep_pmix_client_t *client)
 {
-    uint64_t deadline_ns = xep_clock_ns() + ASK_NS;
-    struct timespec pause = {0, PAUSE_NS};
-    while (check_end(client) == XEP_OK && xep_clock_ns() < deadline_ns) {
+    const uint64_t until_ns = xep_clock_ns() + REPORT_NS;
+    const struct timespec pause = {0, PAUSE_NS};
+    xep_status_t status = check_end(client);
+    if (status != XEP_OK) return status;
+    do { /* once at least, even if this process has not run all that time */
         nanosleep(&pause, NULL);
-        xep_pmix_life_find_dead(client, deadline_ns);
-    }
-    return check_end(client);
+        xep_pmix_life_find_dead(client, xep_clock_ns() + ASK_NS);
+        status = check_end(client);
+    } while (status == XEP_OK && xep_clock_ns() < until_ns);
+    return status;
 }
 
 /* A rank has left the fence. If it never came to it, it is one of those that have put nothing. */

@@ -21,6 +21,7 @@
 enum {
     LINGER_NS = 700000000, /* the others look every half second (pmix_call.c) */
     FOLLOW_NS = 500000000, /* for a server that has just reported something */
+    PAUSES = 500,          /* for its answer, too: counted, as all threads of a process may not run for a while */
     PAUSE_NS = 1000000,
     EXIT_REPORT_NS = 2000000000 /* the most that the server may take, as of PMIx_Finalize */
 };
@@ -92,22 +93,25 @@ static found_t find_life(xep_pmix_client_t *client, uint32_t rank, uint64_t dead
 
 /*
  * A rank that is gone without a report has died. If there is none, but some have left with a report: the rank that a
- * report names, else one that never came, else the first of those that have left.
+ * report names, else one that never came, else the first of those that have left; the last two only if all ranks have
+ * been looked at.
  */
 static uint32_t find_dead(xep_pmix_client_t *client, uint64_t deadline_ns)
 {
-    uint32_t found = UINT32_MAX, absent = UINT32_MAX, left = UINT32_MAX;
-    for (uint32_t r = 0; r < client->nranks && xep_clock_ns() < deadline_ns; r++) {
+    uint32_t found = UINT32_MAX, absent = UINT32_MAX, left = UINT32_MAX, r;
+    for (r = 0; r < client->nranks && xep_clock_ns() < deadline_ns; r++) {
         exit_report_t exit_report;
         if (r == client->self.rank) continue;
         found_t life = find_life(client, r, deadline_ns);
         if (life == ABSENT && absent == UINT32_MAX) absent = r;
         if (life != GONE) continue;
-        if (ask(client, r, exit_report_key, &exit_report, sizeof exit_report, deadline_ns) != PMIX_SUCCESS) return r;
+        pmix_status_t ret = ask(client, r, exit_report_key, &exit_report, sizeof exit_report, deadline_ns);
+        if (ret == PMIX_ERR_TIMEOUT) break;
+        if (ret != PMIX_SUCCESS) return r;
         if (left == UINT32_MAX) left = r;
         if (exit_report.dead < client->nranks && exit_report.dead != client->self.rank) found = exit_report.dead;
     }
-    if (left == UINT32_MAX || found != UINT32_MAX) return found;
+    if (left == UINT32_MAX || found != UINT32_MAX || r < client->nranks) return found;
     return absent != UINT32_MAX ? absent : left;
 }
 
@@ -136,9 +140,8 @@ int xep_pmix_life_follow(xep_pmix_client_t *client)
 static void await_commits(const xep_pmix_client_t *client)
 {
     const struct timespec pause = {0, PAUSE_NS};
-    const uint64_t until_ns = xep_clock_ns() + FOLLOW_NS;
     if (atomic_load(&client->dead_rank) == UINT32_MAX) return;
-    while (client->commits != 0 && xep_clock_ns() < until_ns) nanosleep(&pause, NULL);
+    for (int i = 0; client->commits != 0 && i < PAUSES; i++) nanosleep(&pause, NULL);
 }
 
 /* If an earlier commit has no answer, this one gets none either. */

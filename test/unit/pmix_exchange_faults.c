@@ -15,7 +15,14 @@
 #include "pmix/pmix_client.h"
 #include "unit.h"
 
-enum { RANKS = 4, SELF = 1, BYTES = 16 };
+enum {
+    RANKS = 4,
+    SELF = 1,
+    BYTES = 16,
+    LONG_MS = 60000, /* for what ends before its deadline, however seldom this process runs */
+    SHORT_MS = 300,  /* for what waits in vain from the beginning */
+    LATER_MS = 5000  /* for what waits in vain in the end, and must have come to that */
+};
 
 /** As pmix_life.c has them. */
 typedef struct life {
@@ -147,16 +154,21 @@ static void leave_rank(uint32_t rank, uint32_t dead)
     server.exit_reports[rank].dead = dead;
 }
 
-static void exchange(xep_status_t status, const char *reason)
+static void exchange_within(int timeout_ms, xep_status_t status, const char *reason)
 {
     char send[BYTES] = {0}, recv[RANKS * BYTES];
-    xep_boot_t boot = {.rank = SELF, .nranks = RANKS, .timeout_ms = 700};
+    xep_boot_t boot = {.rank = SELF, .nranks = RANKS, .timeout_ms = timeout_ms};
     assert_int_equal(xep_pmix_exchange(&client, &boot, send, recv, BYTES), status);
     if (server.fenced != NULL) server.fenced(PMIX_ERR_TIMEOUT, server.fenced_arg);
     if (server.got != NULL) server.got(PMIX_ERR_TIMEOUT, NULL, server.got_arg);
     server.fenced = NULL, server.got = NULL;
     if (status != XEP_OK && strstr(xep_last_error(), reason) == NULL)
         fail_msg("\"%s\" does not say \"%s\"", xep_last_error(), reason);
+}
+
+static void exchange(xep_status_t status, const char *reason)
+{
+    exchange_within(LONG_MS, status, reason);
 }
 
 TEST(all_is_well)
@@ -178,7 +190,7 @@ TEST(a_turn_is_waited_for_until_the_deadline)
     xep_boot_t boot = {.rank = SELF, .nranks = RANKS, .timeout_ms = -1, .interrupted = is_interrupted};
     boot.interrupted_ctx = &asked;
     pthread_mutex_lock(&client.lock);
-    exchange(XEP_ERR_TIMEOUT, "another group's exchange over PMIx is still under way");
+    exchange_within(SHORT_MS, XEP_ERR_TIMEOUT, "another group's exchange over PMIx is still under way");
     assert_int_equal(xep_pmix_exchange(&client, &boot, send, recv, BYTES), XEP_ERR_ABORTED);
     pthread_mutex_unlock(&client.lock);
     exchange(XEP_ERR_BOOT, "an earlier exchange over PMIx was given up");
@@ -188,7 +200,8 @@ TEST(a_turn_is_waited_for_until_the_deadline)
 TEST(a_commit_is_waited_for_until_the_deadline)
 {
     pthread_mutex_lock(&server.silent);
-    exchange(XEP_ERR_TIMEOUT, "exchange 1 over PMIx: the launcher's server has not answered PMIx_Commit");
+    exchange_within(SHORT_MS, XEP_ERR_TIMEOUT,
+                    "exchange 1 over PMIx: the launcher's server has not answered PMIx_Commit");
     assert_int_equal(server.ours_count, 0);
     exchange(XEP_ERR_BOOT, "an earlier exchange over PMIx was given up");
     pthread_mutex_unlock(&server.silent);
@@ -209,7 +222,7 @@ TEST(a_value_that_is_not_there_names_its_rank)
 TEST(a_value_that_never_comes_names_its_rank)
 {
     server.never = 2;
-    exchange(XEP_ERR_TIMEOUT, "exchange 1 over PMIx: nothing from rank 2");
+    exchange_within(LATER_MS, XEP_ERR_TIMEOUT, "exchange 1 over PMIx: nothing from rank 2");
 }
 
 TEST(a_value_of_another_size_names_its_rank)
@@ -231,7 +244,7 @@ TEST(the_dead_one_is_named_where_a_value_is_not_there)
 TEST(processes_are_not_looked_up_where_that_is_off)
 {
     char send[BYTES] = {0}, recv[RANKS * BYTES];
-    xep_boot_t boot = {.rank = SELF, .nranks = RANKS, .timeout_ms = 10000, .ignores_processes = 1};
+    xep_boot_t boot = {.rank = SELF, .nranks = RANKS, .timeout_ms = LONG_MS, .ignores_processes = 1};
     server.fails = 0;
     server.get = PMIX_ERR_NOT_FOUND;
     kill_rank(2);
@@ -256,14 +269,14 @@ TEST(whom_the_others_have_found_is_named)
     assert_int_equal(server.ours.dead, 3);
 }
 
-/* The server is silent, then reports a death, then answers. */
+/* The server is silent, reports a death while it is asked to commit, and answers when that was given up. */
 static void *report_in_a_commit(void *arg)
 {
     pthread_mutex_lock(&server.silent);
     atomic_store((atomic_int *)arg, 1);
-    usleep(50000);
+    while (atomic_load(&client.commits) == 0) usleep(1000);
     atomic_store(&client.dead_rank, 2);
-    usleep(100000);
+    while (!atomic_load(&client.broken)) usleep(1000);
     pthread_mutex_unlock(&server.silent);
     return NULL;
 }
