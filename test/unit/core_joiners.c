@@ -19,6 +19,8 @@
 #include "ucp_transport.h"
 #include "unit.h"
 
+enum { IN_TIME_MS = 50000 };
+
 static char path[] = "/tmp/xep_address.XXXXXX/address";
 static char *const end_of_folder = path + sizeof path - sizeof "/address";
 
@@ -235,7 +237,7 @@ static xep_status_t both(void *arg)
 
 static xep_patience_t some_time(door_t *door)
 {
-    return (xep_patience_t){.deadline_ns = xep_deadline(10000), .look = both, .arg = door};
+    return (xep_patience_t){.deadline_ns = xep_deadline(IN_TIME_MS), .look = both, .arg = door};
 }
 
 static xep_status_t only_frames(void *arg)
@@ -260,9 +262,9 @@ TEST(joiners_are_let_in_and_welcome)
     door_t door;
     open_door(&door, 2);
     xep_frames_t *first = knock(&door), *second;
-    assert_int_equal(look(&door, first, 1, 10000), 1);
+    assert_int_equal(look(&door, first, 1, IN_TIME_MS), 1);
     second = knock(&door);
-    assert_int_equal(look(&door, second, 2, 10000), 2);
+    assert_int_equal(look(&door, second, 2, IN_TIME_MS), 2);
     xep_frames_t *third = knock(&door);
     assert_int_equal(look(&door, third, 3, 200), 2);
     assert_int_equal(xep_joiners_welcome(door.joiners), XEP_OK);
@@ -285,14 +287,14 @@ TEST(bytes_of_all_sizes_are_exchanged)
     door_t door;
     open_door(&door, 1);
     xep_frames_t *frames = knock(&door);
-    assert_int_equal(look(&door, frames, 1, 10000), 1);
+    assert_int_equal(look(&door, frames, 1, IN_TIME_MS), 1);
     hear(&door, frames, XEP_FRAME_HEARD, 0, 0);
     for (uint32_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         uint8_t *given = malloc(sizes[i] + 1), *taken = malloc(sizes[i] + 1);
         assert_true(given != NULL && taken != NULL);
         for (size_t b = 0; b < sizes[i]; b++) given[b] = (uint8_t)(b * 7 + b / 251 + i);
         xep_frame_t give = {.kind = XEP_FRAME_GIVE, .exchange = i, .bytes = sizes[i]};
-        xep_patience_t patience = {.deadline_ns = xep_deadline(10000), .look = only_frames, .arg = frames};
+        xep_patience_t patience = {.deadline_ns = xep_deadline(IN_TIME_MS), .look = only_frames, .arg = frames};
         assert_int_equal(xep_frames_send(frames, 0, give, NULL, given), XEP_OK);
         assert_int_equal(xep_joiners_take(door.joiners, i, taken, sizes[i], &patience), XEP_OK);
         assert_memory_equal(given, taken, sizes[i]);
@@ -383,7 +385,7 @@ TEST(strangers_are_not_let_in_and_hold_nobody_up)
     assert_int_equal(xep_frames_call(&config, xep_ucp_transport_open, &wrong, &without), XEP_OK);
     assert_int_equal(look(&door, without, 1, 300), 0);
     xep_frames_t *good = knock(&door);
-    assert_int_equal(look(&door, good, 1, 10000), 1);
+    assert_int_equal(look(&door, good, 1, IN_TIME_MS), 1);
     hear(&door, good, XEP_FRAME_HEARD, 0, 0);
     assert_null(xep_frames_peek(without, 0));
     for (int i = 0; i < FLOOD; i++)
@@ -421,7 +423,7 @@ TEST(greetings_that_are_no_good_are_refused)
         say(&door, &stranger, &hello.frame, sizeof hello.frame);
     }
     xep_frames_t *good = knock(&door);
-    assert_int_equal(look(&door, good, 1, 10000), 1);
+    assert_int_equal(look(&door, good, 1, IN_TIME_MS), 1);
     stranger.transport->ops->close(stranger.transport);
     xep_frames_close(good);
     close_door(&door);
@@ -434,15 +436,15 @@ TEST(one_that_is_gone_before_all_are_here_leaves_its_place)
     const xep_frame_t given_up = {.kind = XEP_FRAME_SETTLED, .status = XEP_ERR_ABORTED};
     for (int says = 0; says < 2; says++) {
         xep_frames_t *gone = knock(&door);
-        assert_int_equal(look(&door, gone, 1, 10000), 1);
+        assert_int_equal(look(&door, gone, 1, IN_TIME_MS), 1);
         if (says) assert_int_equal(xep_frames_send(gone, 0, given_up, "enough", NULL), XEP_OK);
-        if (says) assert_int_equal(look(&door, gone, 0, 10000), 0);
+        if (says) assert_int_equal(look(&door, gone, 0, IN_TIME_MS), 0);
         xep_frames_close(gone);
-        assert_int_equal(look(&door, NULL, 0, 10000), 0);
+        assert_int_equal(look(&door, NULL, 0, IN_TIME_MS), 0);
     }
     xep_frames_t *first = knock(&door), *second = knock(&door);
-    assert_int_equal(look(&door, first, 1, 10000), 1);
-    assert_int_equal(look(&door, second, 2, 10000), 2);
+    assert_int_equal(look(&door, first, 1, IN_TIME_MS), 1);
+    assert_int_equal(look(&door, second, 2, IN_TIME_MS), 2);
     xep_frames_close(first);
     xep_frames_close(second);
     close_door(&door);
@@ -469,11 +471,11 @@ TEST(joiners_are_blamed_by_name)
         if (i != 0) unit_before_each();
         open_door(&door, 1);
         xep_frames_t *frames = knock(&door);
-        assert_int_equal(look(&door, frames, 1, 10000), 1);
+        assert_int_equal(look(&door, frames, 1, IN_TIME_MS), 1);
         assert_int_equal(xep_joiners_welcome(door.joiners), XEP_OK);
         if (cases[i].frame.kind == 0) xep_frames_close(frames), frames = NULL;
         else assert_int_equal(xep_frames_send(frames, 0, cases[i].frame, "no room here", NULL), XEP_OK);
-        xep_patience_t patience = {.deadline_ns = xep_deadline(10000), .look = only_frames, .arg = frames};
+        xep_patience_t patience = {.deadline_ns = xep_deadline(IN_TIME_MS), .look = only_frames, .arg = frames};
         assert_int_equal(xep_joiners_take(door.joiners, 1, bytes, sizeof bytes, &patience), cases[i].status);
         snprintf(name, sizeof name, "process %d, which was to be rank 1: ", (int)getpid());
         assert_non_null(strstr(xep_last_error(), name));
@@ -495,7 +497,7 @@ TEST(an_address_of_before_is_told_at_once)
     for (int i = 0; i < 3; i++) {
         xep_join_t join = {0};
         assert_int_equal(xep_frames_call(&config, xep_ucp_transport_open, &old, &join.frames), XEP_OK);
-        xep_patience_t patience = {.deadline_ns = xep_deadline(10000), .look = only_frames};
+        xep_patience_t patience = {.deadline_ns = xep_deadline(IN_TIME_MS), .look = only_frames};
         assert_int_equal(xep_join_hear(&join, XEP_FRAME_HEARD, &patience, &message), XEP_ERR_PEER);
         assert_non_null(strstr(xep_last_error(), "the connection is gone"));
         xep_frames_close(join.frames);

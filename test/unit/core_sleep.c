@@ -14,7 +14,7 @@
 #include "transport.h"
 #include "unit.h"
 
-enum { RANKS = 3, SELF = 0, PEER = 1, OTHER = 2, LONG_NS = 900 * 1000 * 1000, ROUNDS = 20000 };
+enum { RANKS = 3, SELF = 0, PEER = 1, OTHER = 2, LONG_NS = 900 * 1000 * 1000, MANY = 40, ROUNDS = 20000 };
 
 /** The groups of three ranks that map one another. */
 typedef struct house {
@@ -53,16 +53,20 @@ TEST(who_sleeps_and_who_does_not)
     assert_false(xep_group_sleeps(group));
 }
 
-/* It says so at once, whatever time it was given. */
+/* It says so at once, whatever time it was given. The machine may keep this thread away for longer, but not each time. */
 TEST(told_before_it_sleeps)
 {
     xep_group_t *group = &house.group[SELF];
-    const uint64_t begin = xep_clock_ns();
-    assert_true(xep_group_prepare_wait(group, PEER));
-    xep_group_wake(&house.group[PEER], SELF);
-    assert_true(xep_group_sleep(group, PEER, LONG_NS));
-    xep_group_finish_wait(group);
-    assert_true(xep_clock_ns() - begin < LONG_NS);
+    int at_once = 0;
+    for (int i = 0; i < MANY && !at_once; i++) {
+        const uint64_t begin = xep_clock_ns();
+        assert_true(xep_group_prepare_wait(group, PEER));
+        xep_group_wake(&house.group[PEER], SELF);
+        assert_true(xep_group_sleep(group, PEER, LONG_NS));
+        xep_group_finish_wait(group);
+        at_once = xep_clock_ns() - begin < LONG_NS;
+    }
+    assert_true(at_once);
 }
 
 TEST(what_others_tell_wakes_nobody)
@@ -103,14 +107,20 @@ TEST(a_rank_that_is_not_mapped_is_left_alone)
 /* ---- one after the other, as often as it takes to meet in every place ---- */
 
 static _Atomic uint64_t said[RANKS];
-static unsigned slept_out[RANKS];
+
+/* Until it is woken. A word that got lost wakes nobody, however often one sleeps; one of a thread that gets no
+ * processor comes after a few of those times. */
+static void sleep_long(uint32_t self, uint32_t from)
+{
+    int times = 0;
+    while (!xep_group_sleep(&house.group[self], from, LONG_NS)) assert_in_range(++times, 1, MANY);
+}
 
 static void hear(uint32_t self, uint32_t from, uint64_t turn)
 {
     while (atomic_load_explicit(&said[from], memory_order_acquire) < turn) {
         assert_true(xep_group_prepare_wait(&house.group[self], from));
-        if (atomic_load_explicit(&said[from], memory_order_acquire) < turn)
-            slept_out[self] += !xep_group_sleep(&house.group[self], from, LONG_NS);
+        if (atomic_load_explicit(&said[from], memory_order_acquire) < turn) sleep_long(self, from);
         xep_group_finish_wait(&house.group[self]);
     }
 }
@@ -130,7 +140,6 @@ static void *play_peer(void *arg)
     return arg;
 }
 
-/* A word that gets lost costs the whole time of a sleep. A machine that stops a thread for so long may cause one. */
 TEST(no_word_is_lost)
 {
     pthread_t thread;
@@ -140,5 +149,4 @@ TEST(no_word_is_lost)
         hear(SELF, PEER, turn);
     }
     assert_int_equal(pthread_join(thread, NULL), 0);
-    assert_in_range(slept_out[SELF] + slept_out[PEER], 0, 2);
 }

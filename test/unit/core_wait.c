@@ -133,6 +133,20 @@ TEST(allgather_waits)
         }
 }
 
+/* Only what waits in vain has a deadline. A call may come to it in an earlier round, too. */
+static void fall_silent(xep_group_t *group, int rounds)
+{
+    group->timeout_ms = 20;
+    unit_mirror.silent_after = rounds;
+}
+
+static void answer_again(xep_group_t *group)
+{
+    group->timeout_ms = -1;
+    unit_mirror.silent_after = 0;
+    unit_mirror.how = MIRROR_FINE;
+}
+
 /*
  * Given up in any of its rounds, it goes on there when it is called again. Another one gives it up for good, and waits
  * for those that it waited for.
@@ -142,21 +156,20 @@ TEST(allgather_goes_on)
     enum { BYTES = 3 * 4080 + 5 };
     static uint8_t mine[BYTES], all[MIRROR_RANKS][BYTES], others[MIRROR_RANKS][BYTES];
     xep_group_t *group = unit_mirror_open_group();
-    group->timeout_ms = 20;
     for (int rounds = 1; rounds < 4; rounds++) {
         for (size_t i = 0; i < BYTES; i++) mine[i] = (uint8_t)(i * 7 + (i >> 8) + (size_t)rounds);
         memset(all, 0, sizeof all);
-        unit_mirror.silent_after = rounds;
+        fall_silent(group, rounds);
         for (int i = 0; i < 3; i++) assert_int_equal(xep_group_allgather(group, mine, all, BYTES), XEP_ERR_TIMEOUT);
-        unit_mirror.how = MIRROR_FINE;
+        answer_again(group);
         assert_int_equal(xep_group_allgather(group, mine, all, BYTES), XEP_OK);
         assert_memory_equal(all[0], mine, BYTES);
         assert_memory_equal(all[1], mine, BYTES);
 
-        unit_mirror.silent_after = rounds;
+        fall_silent(group, rounds);
         assert_int_equal(xep_group_allgather(group, mine, all, BYTES), XEP_ERR_TIMEOUT);
         assert_int_equal(xep_group_allgather(group, mine, others, BYTES - 1), XEP_ERR_TIMEOUT);
-        unit_mirror.how = MIRROR_FINE;
+        answer_again(group);
         memset(all, 0, sizeof all);
         assert_int_equal(xep_group_allgather(group, mine, all, BYTES), XEP_OK);
         assert_memory_equal(all[0], mine, BYTES);

@@ -47,7 +47,7 @@ awk -v lines=$lines '
 [ "$(grep -vc '^\[[01]\] ' "$tmp/stdout")" -eq 0 ] || wrong "a part of a long line has no label"
 
 # a rank that writes on and a reader that is gone: SIGPIPE, as without us
-timeout $((20 * ${XEP_TEST_SLOW:-1})) "$run" -l -n 2 yes 2>"$tmp/stderr" | head -1 >/dev/null
+timeout $((100 * ${XEP_TEST_SLOW:-1})) "$run" -l -n 2 yes 2>"$tmp/stderr" | head -1 >/dev/null
 [ "${PIPESTATUS[0]}" -eq 141 ] || wrong "closed stdout: status ${PIPESTATUS[0]}, $(cat "$tmp/stderr")"
 
 # a slow reader gets all

@@ -29,23 +29,32 @@ signal() {
     kill -"$1" "$pid"
 }
 
-# soon NAME FUNCTION: runs it until a job has ended well before the grace period was over, which load can prevent once,
-# but not five times
-soon() {
-    for _ in 1 2 3 4 5; do
-        "$2"
-        [ $took -ge 1500 ] || return
+# once NAME FUNCTION: runs it until it succeeds. A rank that gets no processor for the whole grace period is killed, or
+# ends as late, whatever it would have done: a machine may do that once or twice, but not ten times.
+once() {
+    for _ in $(seq 10); do
+        "$2" && return
     done
-    wrong "$1: the job took $took ms to end"
+    wrong "$1: not once, at last after $took ms"
+}
+
+heard() {
+    local rank
+    for rank; do [ -e "$tmp/got.$rank" ] || return; done
+}
+
+# well before the grace period was over
+soon() {
+    [ $took -lt 1500 ]
 }
 
 heeds='trap "echo $0 >'"$tmp"'/got.$PMIX_RANK; exit 0" $0
     echo >'"$tmp"'/ready.$PMIX_RANK; while :; do sleep 0.05; done'
 plain='echo > '"$tmp"'/ready.$PMIX_RANK; sleep 100'
-deaf='trap "" INT TERM QUIT; echo > '"$tmp"'/ready.$PMIX_RANK; sleep 100'
+deaf='trap "" INT TERM QUIT; echo > '"$tmp"'/ready.$PMIX_RANK; sleep 1000'
 
 # all ranks get it
-for name in INT TERM QUIT HUP USR1 USR2; do
+heeded() {
     start -n 3 sh -c "$heeds" $name
     until_true ready 3
     signal $name
@@ -53,8 +62,9 @@ for name in INT TERM QUIT HUP USR1 USR2; do
     INT | TERM | QUIT) status $((128 + $(kill -l $name))) "$name, heeded" ;;
     *) status 0 "$name, heeded" ;;
     esac
-    for rank in 0 1 2; do [ -e "$tmp/got.$rank" ] || wrong "rank $rank did not get SIG$name"; done
-done
+    heard 0 1 2
+}
+for name in INT TERM QUIT HUP USR1 USR2; do once "$name, heeded by all ranks" heeded; done
 
 # and die of it; what a rank has started gets it too (the shell waits for its sleep)
 terminated() {
@@ -62,34 +72,40 @@ terminated() {
     until_true ready 3
     signal TERM
     status 143 'TERM'
+    soon
 }
-soon 'TERM' terminated
+once 'TERM, soon' terminated
 start -n 2 sh -c "$plain"
 until_true ready 2
 signal HUP
 status 129 'HUP, not heeded'
 
 # a rank that is a script, and what it waits for: both get it
-start -n 2 sh -c "sh -c '$heeds' TERM; true"
-until_true ready 2
-signal TERM
-status 143 'TERM to a script'
-[ -e "$tmp/got.0" ] && [ -e "$tmp/got.1" ] || wrong "what a script had started did not get SIGTERM"
+script() {
+    start -n 2 sh -c "sh -c '$heeds' TERM; true"
+    until_true ready 2
+    signal TERM
+    status 143 'TERM to a script'
+    heard 0 1
+}
+once "TERM to what a script has started" script
 # it has the grace period, although its script is gone at once
-start -n 2 sh -c "sh -c 'trap \"sleep 0.5; echo >$tmp/got.\$PMIX_RANK; exit\" TERM
-    echo >$tmp/ready.\$PMIX_RANK; while :; do sleep 0.05; done'; true"
-until_true ready 2
-signal TERM
-status 143 'TERM to a script, slow to end'
-[ -e "$tmp/got.0" ] && [ -e "$tmp/got.1" ] ||
-    wrong "what a script had started was killed before the grace period was over"
+slow_script() {
+    start -n 2 sh -c "sh -c 'trap \"sleep 0.5; echo >$tmp/got.\$PMIX_RANK; exit\" TERM
+        echo >$tmp/ready.\$PMIX_RANK; while :; do sleep 0.05; done'; true"
+    until_true ready 2
+    signal TERM
+    status 143 'TERM to a script, slow to end'
+    heard 0 1
+}
+once "the grace period of what a script has started" slow_script
 
 # the deaf are killed, after the grace period or at the second signal
 start -n 2 sh -c "$deaf"
 until_true ready 2
 signal INT
 status 130 'INT, deaf'
-[ $took -ge 1900 ] && [ $took -lt 50000 ] || wrong "INT, deaf: the job took $took ms to end"
+[ $took -ge 1900 ] || wrong "INT, deaf: the job took $took ms to end"
 interrupted_twice() {
     start -n 2 sh -c "$deaf"
     until_true ready 2
@@ -97,8 +113,9 @@ interrupted_twice() {
     sleep 0.2
     kill -INT $pid
     status 130 'INT twice'
+    soon
 }
-soon 'INT twice' interrupted_twice
+once 'INT twice' interrupted_twice
 
 # a stopped job stops as a whole, and goes on as a whole
 written() {
@@ -112,7 +129,8 @@ stopped() {
 went_on() {
     [ "$(written)" -gt "$before" ]
 }
-start -n 2 sh -c 'while :; do echo $$ >>'"$tmp"'/ready.$PMIX_RANK; sleep 0.02; done'
+# bash, as dash makes processes by vfork(): it does not look stopped while a new one is stopped before its exec()
+start -n 2 bash -c 'while :; do echo $$ >>'"$tmp"'/ready.$PMIX_RANK; sleep 0.02; done'
 until_true ready 2
 kill -TSTP $pid
 until_true stopped

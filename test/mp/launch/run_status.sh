@@ -36,7 +36,8 @@ expect 5 'rank 1' "$run" -n 3 sh -c '[ $PMIX_RANK != 1 ] || exit 5; sleep 20; to
 # ranks that do not heed SIGTERM are killed after the grace period
 begin=$(date +%s%N)
 expect 5 'rank 0 exited with status 5' \
-    "$run" -n 2 sh -c '[ $PMIX_RANK != 0 ] || { sleep 0.3; exit 5; }; trap "" TERM; sleep 200'
+    "$run" -n 2 sh -c '[ $PMIX_RANK != 0 ] || { until [ -e "$0" ]; do sleep 0.05; done; exit 5; }
+    trap "" TERM; : >"$0"; sleep 200' "$tmp/deaf"
 took=$((($(date +%s%N) - begin) / 1000000))
 [ $took -ge 2000 ] || wrong "grace period: the job took $took ms"
 
