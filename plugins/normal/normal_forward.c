@@ -14,7 +14,9 @@ typedef struct forward {
     const xep_op_t *op;
     const normal_traffic_t *traffic;
     xep_copy_fn copy;
-    const char *ring; /* the first of the rows */
+    const char *ring;      /* the first of the rows */
+    const uint64_t *first; /* [rows + 1] in dests */
+    const normal_dest_t *dests;
     uint64_t rows;
     size_t bytes, stride, metadata; /* of a row; of its metadata */
 } forward_t;
@@ -46,23 +48,25 @@ static xep_status_t check_token(const normal_t *mode, xep_op_t *op, uint32_t fee
 }
 
 /* One more of a row, in the order of sums: ascending, or the last selected last; returns how many there are. */
-static uint32_t add_place(uint32_t *places, uint32_t count, uint32_t place, int by_selection)
+static uint32_t add_place(normal_dest_t *dests, uint32_t count, uint32_t place, int by_selection)
 {
     uint32_t at = 0;
-    while (at < count && (by_selection ? places[at] != place : places[at] < place)) at++;
-    const int is_there = at < count && places[at] == place;
-    if (is_there && by_selection) memmove(places + at, places + at + 1, (count - at - 1) * sizeof *places);
-    else if (!is_there) memmove(places + at + 1, places + at, (count++ - at) * sizeof *places);
-    places[by_selection ? count - 1 : at] = place;
+    while (at < count && (by_selection ? dests[at].rank != place : dests[at].rank < place)) at++;
+    const int is_there = at < count && dests[at].rank == place;
+    if (is_there && by_selection) memmove(dests + at, dests + at + 1, (count - at - 1) * sizeof *dests);
+    else if (!is_there) memmove(dests + at + 1, dests + at, (count++ - at) * sizeof *dests);
+    dests[by_selection ? count - 1 : at].rank = place;
     return count;
 }
 
-/* The local ranks that have one of its experts. */
-static xep_status_t find_locals(const normal_t *mode, xep_op_t *op, uint32_t feed, const char *experts,
-                                uint32_t *places)
+/* The local ranks that have one of its experts, and the next row that this upstream rank has at each of them. */
+static xep_status_t find_dests(const normal_t *mode, xep_op_t *op, uint32_t feed, const char *experts,
+                               normal_dest_t *dests, uint32_t *count_p)
 {
     const xep_shape_t *shape = mode->kit.shape;
-    uint32_t count = 0;
+    const normal_slot_t *slot = normal_slot(mode, op->slot);
+    const uint64_t *begins = slot->routing->passing->begins + (size_t)feed * mode->nodes->who.locals;
+    uint32_t *next = slot->traffic->next + (size_t)feed * mode->nodes->who.locals, count = 0;
     for (uint32_t k = 0; k < op->dispatch->topk; k++) {
         int64_t expert = xep_idx_at(experts, k, 0);
         if (expert == -1) continue;
@@ -70,25 +74,28 @@ static xep_status_t find_locals(const normal_t *mode, xep_op_t *op, uint32_t fee
             return protocol_error(mode, op, feed, "expert", expert, 0, shape->experts - UINT64_C(1));
         uint32_t owner = mode->kit.owner[expert];
         if (shape->node[owner] != mode->nodes->who.node) continue;
-        count = add_place(places, count, shape->place[owner], shape->sums_by_selection);
+        count = add_place(dests, count, shape->place[owner], shape->sums_by_selection);
     }
-    for (uint32_t n = count; n < mode->nodes->most_locals; n++) places[n] = NORMAL_NOWHERE;
+    for (uint32_t n = 0; n < count; n++) dests[n].row = (uint32_t)(begins[dests[n].rank] + next[dests[n].rank]++);
+    *count_p = count;
     return count != 0 ? XEP_OK : protocol_error(mode, op, feed, "experts of this node", 0, 1, op->dispatch->topk);
 }
 
 /* A cached dispatch goes where the first one went: combines of both count on it. */
-static xep_status_t take_places(const normal_t *mode, xep_op_t *op, uint32_t feed, const char *metadata,
-                                uint32_t *places)
+static xep_status_t take_dests(const normal_t *mode, xep_op_t *op, uint32_t feed, const char *metadata, uint64_t *first)
 {
     const normal_nodes_t *nodes = mode->nodes;
-    size_t bytes = nodes->most_locals * sizeof *places;
+    normal_dest_t *dests = normal_slot(mode, op->slot)->routing->passing->dests + first[0];
+    uint32_t count;
     int32_t token;
     memcpy(&token, metadata, sizeof token);
     xep_status_t status = check_token(mode, op, feed, token);
-    if (status == XEP_OK) status = find_locals(mode, op, feed, metadata + sizeof token, nodes->found);
+    if (status == XEP_OK) status = find_dests(mode, op, feed, metadata + sizeof token, nodes->found, &count);
     if (status != XEP_OK) return status;
-    if (op->cached_slot == XEP_NO_SLOT) memcpy(places, nodes->found, bytes);
-    else if (memcmp(nodes->found, places, bytes) != 0)
+    if (op->cached_slot == XEP_NO_SLOT) {
+        memcpy(dests, nodes->found, count * sizeof *dests);
+        first[1] = first[0] + count;
+    } else if (first[1] - first[0] != count || memcmp(nodes->found, dests, count * sizeof *dests) != 0)
         return mode->kit.env->fail(mode->kit.env, op, XEP_ERR_PROTOCOL,
                                    "invalid row passed by rank %u: token %d goes to other ranks (as in the cached "
                                    "dispatch)",
@@ -113,19 +120,13 @@ static xep_status_t check_counts(const normal_t *mode, xep_op_t *op, uint32_t fe
     return XEP_OK;
 }
 
-static xep_status_t find_places(const normal_t *mode, xep_op_t *op, uint32_t feed, uint64_t first,
+static xep_status_t find_places(const normal_t *mode, xep_op_t *op, uint32_t feed, uint64_t *first,
                                 const forward_t *forward)
 {
-    const normal_nodes_t *nodes = mode->nodes;
-    const normal_slot_t *slot = normal_slot(mode, op->slot);
-    uint32_t *places = slot->routing->passing->places + (feed * mode->kit.shape->tokens + first) * nodes->most_locals;
     xep_status_t status = XEP_OK;
     for (uint64_t i = 0; i < forward->rows && status == XEP_OK; i++)
-        status =
-            take_places(mode, op, feed, nodes->batch.metadata + i * forward->metadata, places + i * nodes->most_locals);
-    if (status != XEP_OK) return status;
-    normal_list_rows(mode, slot, feed, first, forward->rows);
-    return check_counts(mode, op, feed, 0); /* nothing is stored yet */
+        status = take_dests(mode, op, feed, mode->nodes->metadata + i * forward->metadata, first + i);
+    return status == XEP_OK ? check_counts(mode, op, feed, 0) : status; /* nothing is stored yet */
 }
 
 /* ---- rows ---- */
@@ -138,15 +139,15 @@ static void store_rows(void *arg, uint32_t thread, uint32_t nthreads)
     const size_t experts = forward->op->dispatch->topk * sizeof(int32_t);
     for (uint64_t i = forward->rows * thread / nthreads; i < end; i++) {
         const char *row = forward->ring + i * forward->stride, *next = i + 1 < end ? row + forward->stride : row;
-        const char *beside = nodes->batch.metadata + i * forward->metadata,
+        const char *beside = nodes->metadata + i * forward->metadata,
                    *weights = beside + sizeof(int32_t) + experts;
         int weighted = normal_state(forward->op)->weighted;
         normal_metadata_t from = {.experts = (const int32_t *)(const void *)(beside + sizeof(int32_t)),
                                   .weights = weighted ? weights : NULL,
                                   .packed = weighted ? weights + experts : weights};
         memcpy(&from.token, beside, sizeof from.token);
-        for (uint32_t d = nodes->batch.first[i]; d < nodes->batch.first[i + 1]; d++) {
-            normal_dest_t dest = nodes->batch.dests[d];
+        for (uint64_t d = forward->first[i]; d < forward->first[i + 1]; d++) {
+            normal_dest_t dest = forward->dests[d];
             const normal_target_t *target = &forward->traffic->targets[dest.rank];
             forward->copy(target->x + dest.row * forward->stride, row, forward->bytes, next);
             normal_store_metadata(forward->mode, forward->op, &from, nodes->who.local[dest.rank], target, dest.row);
@@ -164,7 +165,8 @@ static xep_status_t store_batch(normal_t *mode, xep_op_t *op, uint32_t feed, uin
     uint32_t index = normal_index(mode, op);
     size_t bytes = xep_dispatch_row_bytes(op->dispatch), stride = xep_row_stride(bytes);
     size_t metadata = normal_passing_bytes(mode, op, normal_state(op)->weighted);
-    uint64_t written = slot->routing->passing->feeds[feed].rows * bytes;
+    uint64_t written = slot->routing->passing->feeds[feed].rows * bytes,
+             *dest_first = normal_dest_first(mode, slot->routing, feed, first);
     if (rows > NORMAL_BATCH_ROWS) rows = NORMAL_BATCH_ROWS;
     /* rows, and their metadata, up to the end of the ring: both are read as one range */
     if (rows > wrap - first % wrap) rows = wrap - first % wrap;
@@ -174,15 +176,17 @@ static xep_status_t store_batch(normal_t *mode, xep_op_t *op, uint32_t feed, uin
         .traffic = slot->traffic,
         .copy = xep_copy_for(env, written),
         .ring = xep_kit_own(&mode->kit, normal_ring_offset(mode, mode->layout.feed_rows, index, feed, first, stride)),
+        .first = dest_first,
+        .dests = slot->routing->passing->dests,
         .rows = rows,
         .bytes = bytes,
         .stride = stride,
         .metadata = metadata,
     };
-    memcpy(mode->nodes->batch.metadata,
+    memcpy(mode->nodes->metadata,
            xep_kit_own(&mode->kit, normal_ring_offset(mode, mode->layout.feed_metadata, index, feed, first, metadata)),
            rows * metadata);
-    xep_status_t status = find_places(mode, op, feed, first, &forward);
+    xep_status_t status = find_places(mode, op, feed, dest_first, &forward);
     if (status != XEP_OK) return status;
     env->parallel(env, store_rows, &forward);
     slot->traffic->feeds[feed].stored += rows;

@@ -13,14 +13,6 @@ static size_t most_metadata(const xep_shape_t *shape)
     return sizeof(int32_t) * (1 + 2 * (size_t)shape->topk + shape->scales);
 }
 
-static void lay_batch(const normal_nodes_t *nodes, const xep_shape_t *shape, xep_carve_t *arena, normal_batch_t *batch)
-{
-    uint64_t dests = (uint64_t)NORMAL_BATCH_ROWS * xep_least(shape->topk, nodes->who.locals);
-    batch->metadata = xep_carve_array(arena, NORMAL_BATCH_ROWS, most_metadata(shape));
-    batch->first = xep_carve_array(arena, NORMAL_BATCH_ROWS + 1, sizeof *batch->first);
-    batch->dests = xep_carve_array(arena, dests, sizeof *batch->dests);
-}
-
 /* The same in both passes, and the first knows no nodes yet. */
 static normal_nodes_t count_nodes(const xep_shape_t *shape)
 {
@@ -42,7 +34,7 @@ void normal_lay_nodes(normal_t *mode, xep_carve_t *arena)
     nodes->list = xep_carve_array(arena, nodes->most_nodes + UINT64_C(1), sizeof *nodes->list);
     nodes->found = xep_carve_array(arena, nodes->most_locals, sizeof *nodes->found);
     nodes->local_sources = xep_carve_array(arena, nodes->who.locals, sizeof *nodes->local_sources);
-    lay_batch(nodes, shape, arena, &nodes->batch);
+    nodes->metadata = xep_carve_array(arena, NORMAL_BATCH_ROWS, most_metadata(shape));
     mode->nodes = arena->base == NULL ? NULL : nodes;
 }
 
@@ -60,7 +52,8 @@ normal_passing_t *normal_lay_passing(const normal_t *mode, xep_carve_t *arena)
     passing->terms = xep_carve_array(arena, terms, sizeof *passing->terms);
     passing->feeds = xep_carve_array(arena, nodes.who.upstreams, sizeof *passing->feeds);
     passing->begins = xep_carve_array(arena, (uint64_t)nodes.who.upstreams * nodes.who.locals, sizeof *passing->begins);
-    passing->places = xep_carve_array(arena, nodes.who.upstreams * tokens * nodes.most_locals, sizeof *passing->places);
+    passing->dest_first = xep_carve_array(arena, nodes.who.upstreams * (tokens + 1), sizeof *passing->dest_first);
+    passing->dests = xep_carve_array(arena, nodes.who.upstreams * tokens * nodes.most_locals, sizeof *passing->dests);
     return laid;
 }
 
@@ -155,25 +148,6 @@ xep_status_t normal_begin_traffic(void *opaque, xep_op_t *op)
     traffic->turn = 0;
     memset(traffic->next, 0, (size_t)nodes->who.upstreams * nodes->who.locals * sizeof *traffic->next);
     return XEP_OK;
-}
-
-/*
- * Each row is the next one that the upstream rank has at each local rank that gets it. next moves along with it: so
- * rows are listed once in an operation and in the order in which they passed, whatever the batches.
- */
-void normal_list_rows(const normal_t *mode, const normal_slot_t *slot, uint32_t feed, uint64_t first, uint64_t rows)
-{
-    const normal_nodes_t *nodes = mode->nodes;
-    const normal_passing_t *passing = slot->routing->passing;
-    const uint64_t *begins = passing->begins + (size_t)feed * nodes->who.locals;
-    uint32_t *next = slot->traffic->next + (size_t)feed * nodes->who.locals, end = 0;
-    for (uint64_t i = 0; i < rows; i++) {
-        const uint32_t *places = passing->places + (feed * mode->kit.shape->tokens + first + i) * nodes->most_locals;
-        nodes->batch.first[i] = end;
-        for (uint32_t n = 0; n < nodes->most_locals && places[n] != NORMAL_NOWHERE; n++)
-            nodes->batch.dests[end++] = (normal_dest_t){places[n], (uint32_t)(begins[places[n]] + next[places[n]]++)};
-    }
-    nodes->batch.first[rows] = end;
 }
 
 /* ---- places in a heap ---- */

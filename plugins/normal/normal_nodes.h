@@ -79,14 +79,23 @@ typedef struct normal_passing {
     normal_feed_tail_t *feeds; /* [upstreams] */
     /* [upstreams][locals] row of a local rank's slot where those of the upstream rank begin */
     uint64_t *begins;
-    uint32_t
-        *places; /* [upstreams][T][most_locals]: the local ranks that get a row, in the order of sums, NOWHERE last */
+    uint64_t *dest_first; /* [upstreams][T + 1] in dests, of the rows in the order in which they pass */
+    /* [upstreams][T][most_locals] place of a local rank that gets a row, and which row of its slot that is; those of a
+     * row are in the order of sums */
+    normal_dest_t *dests;
 } normal_passing_t;
 
 /** Rows of this rank that pass to a node. */
 static inline uint64_t normal_rows_to(const normal_routing_t *routing, uint32_t node)
 {
     return routing->passing->begin[node + 1] - routing->passing->begin[node];
+}
+
+/** Where the dests of an upstream rank's rows begin, from a row on. */
+static inline uint64_t *normal_dest_first(const normal_t *mode, const normal_routing_t *routing, uint32_t feed,
+                                          uint64_t row)
+{
+    return routing->passing->dest_first + feed * (mode->kit.shape->tokens + 1) + row;
 }
 
 /** How far the rows of an upstream rank have come, in the operation of a slot. */
@@ -108,14 +117,7 @@ typedef struct normal_traffic {
     char *staged;              /* metadata of own rows that pass, by (node, row): likewise */
 } normal_traffic_t;
 
-/** One batch of rows that pass here: scratch. */
-typedef struct normal_batch {
-    char *metadata;       /* of its rows, copied before it is checked */
-    uint32_t *first;      /* [rows + 1] in dests */
-    normal_dest_t *dests; /* place of a local rank, and the row of its slot */
-} normal_batch_t;
-
-enum { NORMAL_BATCH_ROWS = 64, NORMAL_NOWHERE = INT32_MAX };
+enum { NORMAL_BATCH_ROWS = 64 }; /* that pass, or are summed, at once */
 
 /** Who forwards for whom: the same for all operations. */
 typedef struct normal_nodes {
@@ -125,9 +127,9 @@ typedef struct normal_nodes {
     /* scratch: */
     uint64_t *seen;                /* [nodes] the plan's: token + 1 that was seen to go there last */
     uint32_t *list;                /* [most_nodes + 1] likewise: nodes of a token */
-    uint32_t *found;               /* [most_locals] places of a row */
+    char *metadata;                /* [BATCH_ROWS] of rows that pass, copied before it is checked */
+    normal_dest_t *found;          /* [most_locals] dests of a row */
     normal_place_t *local_sources; /* [locals] combine's: where their outputs are */
-    normal_batch_t batch;
 } normal_nodes_t;
 
 /* ---- normal_nodes.c ---- */
@@ -139,12 +141,6 @@ normal_traffic_t *normal_lay_traffic(const normal_t *mode, xep_carve_t *arena);
 
 /** Step: a dispatch begins: which rows will pass, in which order they are summed; and none has passed. */
 xep_status_t normal_begin_traffic(void *mode, xep_op_t *op);
-
-/**
- * Fills first and dests of the batch: where rows of an upstream rank that passed, from first on, are at the local
- * ranks, by the places of the routing. In the order in which they passed, as it counts them.
- */
-void normal_list_rows(const normal_t *mode, const normal_slot_t *slot, uint32_t feed, uint64_t first, uint64_t rows);
 
 /**
  * Offsets in a heap: of the word of an upstream rank that passes rows; of a row of feed_rows or feed_metadata in its

@@ -31,11 +31,16 @@ static xep_status_t check_tail(const normal_t *mode, xep_op_t *op, uint32_t feed
                (unsigned long long)sum, (unsigned long long)room);
 }
 
-/* Where rows of upstream ranks begin at the local ranks follows from what lower ranks send there, as all know it. */
+/*
+ * Where rows of upstream ranks begin at the local ranks follows from what lower ranks send there, as all know it; and
+ * their dests are listed when they pass.
+ */
 static void find_begins(const normal_t *mode, const normal_routing_t *routing)
 {
     const normal_nodes_t *nodes = mode->nodes;
     const uint32_t nranks = mode->kit.shape->nranks;
+    for (uint32_t f = 0; f < nodes->who.upstreams; f++)
+        *normal_dest_first(mode, routing, f, 0) = f * mode->kit.shape->tokens * nodes->most_locals;
     for (uint32_t p = 0; p < nodes->who.locals; p++) {
         uint64_t begin = 0;
         for (uint32_t r = 0; r < nranks; r++) {

@@ -12,13 +12,14 @@
 #include "normal_nodes.h"
 #include "normal_steps.h"
 
-/** Sums of one batch, whose terms are listed. */
+/** Sums of one batch. */
 typedef struct summing {
     const normal_t *mode;
     const xep_op_t *op;
     xep_weigh_fn weigh;
     xep_weigh_wide_fn widen;  /* likewise, to fp32 */
     const xep_codec_t *codec; /* NULL: sums are not encoded */
+    const uint64_t *first;    /* [rows + 1] in the dests of the routing */
     uint64_t rows, entry;     /* so many, from this entry of "sums" on */
 } summing_t;
 
@@ -97,10 +98,11 @@ static void sum_row(const summing_t *summing, uint64_t row, const void **rows, u
 {
     const normal_t *mode = summing->mode;
     const normal_nodes_t *nodes = mode->nodes;
+    const normal_dest_t *dests = normal_slot(mode, summing->op->slot)->routing->passing->dests;
     size_t n = 0;
-    for (uint32_t d = nodes->batch.first[row]; d < nodes->batch.first[row + 1]; d++) {
-        const normal_place_t *source = &nodes->local_sources[nodes->batch.dests[d].rank];
-        rows[n++] = source->x + nodes->batch.dests[d].row * source->x_stride;
+    for (uint64_t d = summing->first[row]; d < summing->first[row + 1]; d++) {
+        const normal_place_t *source = &nodes->local_sources[dests[d].rank];
+        rows[n++] = source->x + dests[d].row * source->x_stride;
     }
     char *sums = xep_kit_own_area(&mode->kit, mode->layout.sums, summing->op->slot);
     char *out = sums + (summing->entry + row) * sum_stride(mode, summing->op);
@@ -112,16 +114,15 @@ static void sum_rows(void *arg, uint32_t thread, uint32_t nthreads)
 {
     const summing_t *summing = arg;
     const normal_t *mode = summing->mode;
-    const normal_nodes_t *nodes = mode->nodes;
     const size_t first = (size_t)thread * (mode->layout.max_dests + 2);
-    const uint32_t topk = normal_slot(mode, summing->op->slot)->routing->topk;
+    const normal_routing_t *routing = normal_slot(mode, summing->op->slot)->routing;
+    const uint32_t topk = routing->topk;
     float *weights = (float *)(void *)xep_kit_own_area(&mode->kit, mode->layout.sum_weights, summing->op->slot);
     for (uint64_t i = summing->rows * thread / nthreads; i < summing->rows * (thread + 1) / nthreads; i++) {
         sum_row(summing, i, mode->rows + first, thread);
         if (normal_state(summing->op)->weighted)
-            normal_sum_weights(weights + (summing->entry + i) * topk, topk, nodes->local_sources,
-                               nodes->batch.dests + nodes->batch.first[i],
-                               nodes->batch.first[i + 1] - nodes->batch.first[i]);
+            normal_sum_weights(weights + (summing->entry + i) * topk, topk, mode->nodes->local_sources,
+                               routing->passing->dests + summing->first[i], summing->first[i + 1] - summing->first[i]);
     }
     xep_stores_fence();
 }
@@ -231,9 +232,9 @@ static xep_status_t sum_batch(normal_t *mode, xep_op_t *op)
                          .weigh = xep_weigh_select(op->combine->dtype, env->simd, 0),
                          .codec = codec_of(op),
                          .widen = xep_weigh_select_wide(env->simd),
+                         .first = normal_dest_first(mode, slot->routing, batch->feed, feed->summed),
                          .rows = rows,
                          .entry = batch->next};
-    normal_list_rows(mode, slot, batch->feed, feed->summed, rows);
     env->parallel(env, sum_rows, &summing);
     feed->summed += rows;
     batch->entry = batch->next;
@@ -265,7 +266,6 @@ static void begin_sums(const normal_t *mode, const xep_op_t *op)
     const normal_nodes_t *nodes = mode->nodes;
     const normal_slot_t *slot = normal_slot(mode, op->slot);
     normal_returning_t *returning = &normal_state(op)->returning;
-    memset(slot->traffic->next, 0, (size_t)nodes->who.upstreams * nodes->who.locals * sizeof *slot->traffic->next);
     for (uint32_t f = 0; f < nodes->who.upstreams; f++) slot->traffic->feeds[f].summed = 0;
     while (returning->feed < nodes->who.upstreams &&
            mode->kit.shape->node[nodes->who.upstream[returning->feed]] < nodes->who.node)
