@@ -39,7 +39,6 @@ static void lay_routing(const normal_t *mode, xep_carve_t *arena, normal_routing
     routing->src_begin = xep_carve_array(arena, ranks + 1, sizeof *routing->src_begin);
     routing->there = xep_carve_array(arena, ranks, sizeof *routing->there);
     routing->local = xep_carve_array(arena, shape->local_experts, sizeof *routing->local);
-    routing->passing = shape->by_nodes ? normal_lay_passing(mode, arena) : NULL;
 }
 
 /*
@@ -57,7 +56,7 @@ static void lay_slot(const normal_t *mode, xep_carve_t *arena, normal_slot_t *sl
     slot->granted = xep_carve_array(arena, granting, sizeof *slot->granted);
     slot->endings = xep_carve_array(arena, granting, sizeof *slot->endings);
     slot->targets = xep_carve_array(arena, shape->nranks, sizeof *slot->targets);
-    slot->sources = xep_carve_array(arena, shape->nranks + (uint64_t)shape->nodes, sizeof *slot->sources);
+    slot->sources = xep_carve_array(arena, shape->nranks, sizeof *slot->sources);
     slot->expert_rows = xep_carve_array(arena, shape->local_experts, sizeof *slot->expert_rows);
     slot->row = xep_carve_array(arena, shape->sends_in_place ? mode->layout.common.recv_rows : 0, sizeof *slot->row);
     normal_lay_narrow(shape, arena, &slot->narrow);
@@ -66,7 +65,6 @@ static void lay_slot(const normal_t *mode, xep_carve_t *arena, normal_slot_t *sl
     slot->staged_weights = xep_carve_array(arena, staged * shape->topk, sizeof(float));
     slot->staged_beside = xep_carve_array(arena, staged * shape->scales, 4);
     slot->piece_begin = xep_carve_array(arena, shape->in_pieces ? shape->nranks + UINT64_C(1) : 0, sizeof(uint64_t));
-    slot->traffic = shape->by_nodes ? normal_lay_traffic(mode, arena) : NULL;
 }
 
 /*
@@ -86,16 +84,14 @@ static void lay_arrays(void *opaque, xep_carve_t *arena)
     const uint32_t direct = mode->kit.env->direct != NULL ? shape->nranks : 0;
     mode->gathered = xep_carve_array(arena, direct, sizeof *mode->gathered);
     mode->sources = xep_carve_array(arena, direct, sizeof *mode->sources);
-    const int rounds = shape->by_nodes && shape->sums_by_selection;
-    mode->own_sums = rounds ? xep_carve_array(arena, mode->kit.env->threads, mode->layout.common.combine_stride) : NULL;
     const uint64_t masked = mode->kit.env->out != NULL ? shape->tokens : 0;
     mode->terms = xep_carve_array(arena, masked * mode->layout.max_dests, sizeof *mode->terms);
     mode->term_first = xep_carve_array(arena, masked != 0 ? masked + 1 : 0, sizeof *mode->term_first);
-    if (shape->by_nodes) normal_lay_nodes(mode, arena);
     for (uint32_t s = 0; s < shape->slots; s++) {
         lay_routing(mode, arena, &normal_slot(mode, s)->own);
         lay_slot(mode, arena, normal_slot(mode, s));
     }
+    if (shape->by_nodes) normal_lay_nodes(mode, arena);
 }
 
 /* ---- pages ---- */
@@ -159,21 +155,6 @@ const xep_kit_mode_t xep_kit_mode = {
     .prefault_slot = prefault_slot,
 };
 
-/*
- * By nodes a record that came over the wire is for all ranks of the node, and has the selections of all experts. Of the
- * outputs for readers of other nodes this rank sums those that it forwards for; others of its node pull the rest.
- */
-static void find_rings(normal_t *mode)
-{
-    const xep_shape_t *shape = mode->kit.shape;
-    for (uint32_t r = 0; r < shape->nranks; r++) {
-        mode->records[r] = mode->kit.hears_in[r] + mode->layout.records;
-        if (!shape->by_nodes || mode->kit.base[r] != NULL) continue;
-        mode->skips[r] = mode->kit.first_expert[shape->rank];
-        mode->kit.pulls[r] = mode->nodes->who.through[r] != shape->rank;
-    }
-}
-
 static xep_status_t normal_open(const xep_env_t *env, void **mode_p)
 {
     xep_status_t status = xep_kit_open(env, mode_p);
@@ -182,7 +163,8 @@ static xep_status_t normal_open(const xep_env_t *env, void **mode_p)
     mode->grants = env->out != NULL && !mode->kit.all_mapped;
     normal_make_factors(mode->factors, env->shape->nranks);
     normal_choose_steps(mode);
-    find_rings(mode);
+    for (uint32_t r = 0; r < env->shape->nranks; r++) mode->records[r] = mode->kit.hears_in[r] + mode->layout.records;
+    if (env->shape->by_nodes) normal_open_nodes(mode);
     normal_lay_casts(mode);
     normal_lay_coded(mode);
     return XEP_OK;

@@ -183,7 +183,7 @@ typedef struct normal_place {
  * are not read in mapped memory are encoded. */
 typedef enum { NORMAL_ALIKE, NORMAL_ROUNDED, NORMAL_CODED } normal_adding_t;
 
-/** What is summed: of each token these rows, in this order; ranks from R on are nodes. */
+/** What is summed: of each token these rows, in this order. */
 typedef struct normal_terms {
     const uint64_t *first; /* [T + 1] in of */
     const normal_dest_t *of;
@@ -210,7 +210,7 @@ typedef struct normal_slot {
     xep_fields_t fields;      /* of the dispatch */
     xep_dispatch_args_t cast; /* of a dispatch that casts: of the rows that the caller's have become */
     normal_target_t *targets; /* [R] of the dispatch */
-    normal_place_t *sources;  /* [R] of the combine, where each rank has rows for this one; by nodes, of nodes behind */
+    normal_place_t *sources;  /* [R] of the combine, where each rank has rows for this one, or has put them */
     uint64_t *expert_rows;    /* [L] aligned: recv shows it */
     normal_record_t record;   /* sent to unmapped ranks: unchanged until flushed */
     normal_digest_t digest;   /* likewise */

@@ -168,13 +168,13 @@ static void add_rows(const sum_t *sum, uint64_t token, void *out, const void **r
 static void add_rounded(const sum_t *sum, uint64_t token, void *out, const void **rows, size_t n, uint32_t thread)
 {
     char *own = sum->mode->own_sums + thread * sum->mode->layout.common.combine_stride;
-    const uint32_t nranks = sum->mode->kit.shape->nranks;
+    char *const *base = sum->mode->kit.base;
     const uint64_t first = sum->terms.first[token], count = sum->terms.first[token + 1] - first;
     const normal_dest_t *terms = sum->terms.of + first;
     const void **of_terms = rows + n - count;
     uint64_t begin = 0, end;
-    while (begin < count && terms[begin].rank >= nranks) begin++;
-    for (end = begin; end < count && terms[end].rank < nranks; end++) {}
+    while (begin < count && base[terms[begin].rank] == NULL) begin++;
+    for (end = begin; end < count && base[terms[end].rank] != NULL; end++) {}
     if (end - begin > 1) {
         sum->round(own, of_terms + begin, NULL, end - begin, 0, sum->op->combine->hidden);
         of_terms[begin] = own;
@@ -192,8 +192,7 @@ static void add_coded(const sum_t *sum, uint64_t token, void *out, const void **
     const size_t stride = xep_row_stride(xep_combine_row_bytes(sum->op->combine));
     char *to = normal_thread_rows(mode, thread);
     for (uint64_t i = 0; i < count; i++, to += stride) {
-        const uint32_t rank = sum->terms.of[first + i].rank;
-        if (rank < mode->kit.shape->nranks && mode->kit.base[rank] != NULL) continue;
+        if (mode->kit.base[sum->terms.of[first + i].rank] != NULL) continue;
         xep_codec_decode(&normal_state(sum->op)->codec, (uint16_t *)(void *)to, rows[n - count + i]);
         rows[n - count + i] = to;
     }

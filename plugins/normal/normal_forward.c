@@ -139,8 +139,7 @@ static void store_rows(void *arg, uint32_t thread, uint32_t nthreads)
     const size_t experts = forward->op->dispatch->topk * sizeof(int32_t);
     for (uint64_t i = forward->rows * thread / nthreads; i < end; i++) {
         const char *row = forward->ring + i * forward->stride, *next = i + 1 < end ? row + forward->stride : row;
-        const char *beside = nodes->metadata + i * forward->metadata,
-                   *weights = beside + sizeof(int32_t) + experts;
+        const char *beside = nodes->metadata + i * forward->metadata, *weights = beside + sizeof(int32_t) + experts;
         int weighted = normal_state(forward->op)->weighted;
         normal_metadata_t from = {.experts = (const int32_t *)(const void *)(beside + sizeof(int32_t)),
                                   .weights = weighted ? weights : NULL,

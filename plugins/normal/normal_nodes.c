@@ -23,53 +23,70 @@ static normal_nodes_t count_nodes(const xep_shape_t *shape)
                             .most_nodes = xep_least(shape->topk, shape->nodes - 1)};
 }
 
+static normal_passing_t *lay_passing(const normal_t *mode, const normal_nodes_t *nodes, xep_carve_t *arena)
+{
+    const xep_shape_t *shape = mode->kit.shape;
+    const uint64_t tokens = shape->tokens, upstreams = nodes->who.upstreams;
+    normal_passing_t measured, *laid = xep_carve_array(arena, 1, sizeof *laid),
+                               *passing = laid != NULL ? laid : &measured;
+    passing->tokens = xep_carve_array(arena, tokens * nodes->most_nodes, sizeof *passing->tokens);
+    passing->begin = xep_carve_array(arena, shape->nodes + UINT64_C(1), sizeof *passing->begin);
+    passing->term_first = xep_carve_array(arena, tokens + 1, sizeof *passing->term_first);
+    passing->terms = xep_carve_array(arena, tokens * mode->layout.max_dests, sizeof *passing->terms);
+    passing->feeds = xep_carve_array(arena, upstreams, sizeof *passing->feeds);
+    passing->begins = xep_carve_array(arena, upstreams * nodes->who.locals, sizeof *passing->begins);
+    passing->dest_first = xep_carve_array(arena, upstreams * (tokens + 1), sizeof *passing->dest_first);
+    passing->dests = xep_carve_array(arena, upstreams * tokens * nodes->most_locals, sizeof *passing->dests);
+    return laid;
+}
+
+static normal_traffic_t *lay_traffic(const xep_shape_t *shape, const normal_nodes_t *nodes, xep_carve_t *arena)
+{
+    normal_traffic_t measured, *laid = xep_carve_array(arena, 1, sizeof *laid),
+                               *traffic = laid != NULL ? laid : &measured;
+    traffic->feeds = xep_carve_array(arena, nodes->who.upstreams, sizeof *traffic->feeds);
+    traffic->passed = xep_carve_array(arena, shape->nranks, sizeof *traffic->passed);
+    traffic->next = xep_carve_array(arena, (uint64_t)nodes->who.upstreams * nodes->who.locals, sizeof *traffic->next);
+    traffic->targets = xep_carve_array(arena, nodes->who.locals, sizeof *traffic->targets);
+    traffic->tails = xep_carve_array(arena, shape->nodes, sizeof *traffic->tails);
+    traffic->staged = xep_carve_array(arena, shape->tokens * nodes->most_nodes, most_metadata(shape));
+    return laid;
+}
+
+/* While it is only measured, what is found goes nowhere. */
 void normal_lay_nodes(normal_t *mode, xep_carve_t *arena)
 {
     const xep_shape_t *shape = mode->kit.shape;
     normal_nodes_t measured, *nodes = xep_carve_array(arena, 1, sizeof *nodes);
+    mode->nodes = nodes;
     if (nodes == NULL) nodes = &measured;
     *nodes = count_nodes(shape);
     xep_forwarders_lay(shape, arena, &nodes->who);
     nodes->seen = xep_carve_array(arena, shape->nodes, sizeof *nodes->seen);
     nodes->list = xep_carve_array(arena, nodes->most_nodes + UINT64_C(1), sizeof *nodes->list);
+    nodes->metadata = xep_carve_array(arena, NORMAL_BATCH_ROWS, most_metadata(shape));
     nodes->found = xep_carve_array(arena, nodes->most_locals, sizeof *nodes->found);
     nodes->local_sources = xep_carve_array(arena, nodes->who.locals, sizeof *nodes->local_sources);
-    nodes->metadata = xep_carve_array(arena, NORMAL_BATCH_ROWS, most_metadata(shape));
-    mode->nodes = arena->base == NULL ? NULL : nodes;
+    if (shape->sums_by_selection)
+        mode->own_sums = xep_carve_array(arena, mode->kit.env->threads, mode->layout.common.combine_stride);
+    for (uint32_t s = 0; s < shape->slots; s++) {
+        normal_slot(mode, s)->own.passing = lay_passing(mode, nodes, arena);
+        normal_slot(mode, s)->traffic = lay_traffic(shape, nodes, arena);
+    }
 }
 
-/* While it is only measured, what is found goes nowhere. */
-normal_passing_t *normal_lay_passing(const normal_t *mode, xep_carve_t *arena)
+/*
+ * A record that came over the wire is for all ranks of the node, and has the selections of all experts. Of the outputs
+ * for readers of other nodes this rank sums those that it forwards for; others of its node pull the rest.
+ */
+void normal_open_nodes(normal_t *mode)
 {
     const xep_shape_t *shape = mode->kit.shape;
-    const normal_nodes_t nodes = count_nodes(shape);
-    normal_passing_t measured, *laid = xep_carve_array(arena, 1, sizeof *laid),
-                               *passing = laid != NULL ? laid : &measured;
-    uint64_t tokens = shape->tokens, terms = tokens * mode->layout.max_dests;
-    passing->tokens = xep_carve_array(arena, tokens * nodes.most_nodes, sizeof *passing->tokens);
-    passing->begin = xep_carve_array(arena, shape->nodes + UINT64_C(1), sizeof *passing->begin);
-    passing->term_first = xep_carve_array(arena, tokens + 1, sizeof *passing->term_first);
-    passing->terms = xep_carve_array(arena, terms, sizeof *passing->terms);
-    passing->feeds = xep_carve_array(arena, nodes.who.upstreams, sizeof *passing->feeds);
-    passing->begins = xep_carve_array(arena, (uint64_t)nodes.who.upstreams * nodes.who.locals, sizeof *passing->begins);
-    passing->dest_first = xep_carve_array(arena, nodes.who.upstreams * (tokens + 1), sizeof *passing->dest_first);
-    passing->dests = xep_carve_array(arena, nodes.who.upstreams * tokens * nodes.most_locals, sizeof *passing->dests);
-    return laid;
-}
-
-normal_traffic_t *normal_lay_traffic(const normal_t *mode, xep_carve_t *arena)
-{
-    const xep_shape_t *shape = mode->kit.shape;
-    const normal_nodes_t nodes = count_nodes(shape);
-    normal_traffic_t measured, *laid = xep_carve_array(arena, 1, sizeof *laid),
-                               *traffic = laid != NULL ? laid : &measured;
-    traffic->feeds = xep_carve_array(arena, nodes.who.upstreams, sizeof *traffic->feeds);
-    traffic->passed = xep_carve_array(arena, shape->nranks, sizeof *traffic->passed);
-    traffic->next = xep_carve_array(arena, (uint64_t)nodes.who.upstreams * nodes.who.locals, sizeof *traffic->next);
-    traffic->targets = xep_carve_array(arena, nodes.who.locals, sizeof *traffic->targets);
-    traffic->tails = xep_carve_array(arena, shape->nodes, sizeof *traffic->tails);
-    traffic->staged = xep_carve_array(arena, shape->tokens * nodes.most_nodes, most_metadata(shape));
-    return laid;
+    for (uint32_t r = 0; r < shape->nranks; r++) {
+        if (mode->kit.base[r] != NULL) continue;
+        mode->skips[r] = mode->kit.first_expert[shape->rank];
+        mode->kit.pulls[r] = mode->nodes->who.through[r] != shape->rank;
+    }
 }
 
 /* ---- the plan ---- */
@@ -106,7 +123,7 @@ static uint64_t add_terms(const normal_t *mode, normal_routing_t *routing, uint6
     uint32_t *list = mode->nodes->list, count = list_nodes(mode, routing, token, list);
     for (uint32_t n = 0; n < count; n++) {
         if (list[n] != mode->nodes->who.node) {
-            passing->terms[end++] = (normal_dest_t){shape->nranks + list[n], (uint32_t)next[list[n]]++};
+            passing->terms[end++] = (normal_dest_t){mode->nodes->who.forwarder[list[n]], (uint32_t)next[list[n]]++};
             continue;
         }
         for (uint64_t i = routing->first[token]; i < routing->first[token + 1]; i++)
@@ -118,7 +135,7 @@ static uint64_t add_terms(const normal_t *mode, normal_routing_t *routing, uint6
 /* Terms first, which number the rows of each node; then the tokens by node, as a counting sort. */
 static void plan_passing(const normal_t *mode, normal_routing_t *routing)
 {
-    const uint32_t nranks = mode->kit.shape->nranks, nnodes = mode->kit.shape->nodes;
+    const uint32_t nnodes = mode->kit.shape->nodes;
     normal_passing_t *passing = routing->passing;
     uint64_t end = 0;
     memset(passing->begin, 0, (nnodes + UINT64_C(1)) * sizeof *passing->begin);
@@ -133,7 +150,8 @@ static void plan_passing(const normal_t *mode, normal_routing_t *routing)
     for (uint64_t t = 0; t < routing->tokens; t++)
         for (uint64_t i = passing->term_first[t]; i < passing->term_first[t + 1]; i++) {
             normal_dest_t term = passing->terms[i];
-            if (term.rank >= nranks) passing->tokens[passing->begin[term.rank - nranks] + term.row] = (uint32_t)t;
+            const uint32_t node = mode->kit.shape->node[term.rank];
+            if (node != mode->nodes->who.node) passing->tokens[passing->begin[node] + term.row] = (uint32_t)t;
         }
 }
 

@@ -73,7 +73,8 @@ typedef struct normal_passing {
     uint32_t *tokens;
     uint64_t *begin;      /* [nodes + 1] in tokens, and in "returned"; none of the own node */
     uint64_t *term_first; /* [T + 1] in terms */
-    /* of a token's sum, in its order: a rank of the own node and its row there, or R + a node and its row in tokens */
+    /* of a token's sum, in its order: a rank of the own node and its row there, or the forwarder of another node, that
+     * sums what its node has for the token, and the row in tokens */
     normal_dest_t *terms;
     /* those of upstream ranks: */
     normal_feed_tail_t *feeds; /* [upstreams] */
@@ -134,10 +135,11 @@ typedef struct normal_nodes {
 
 /* ---- normal_nodes.c ---- */
 
-/** Lays and, in the second pass, finds what is the same for all operations; lays that of a routing, of a slot. */
+/** Lays what all operations share and, in the second pass, finds it; and what each slot and its routing have. */
 void normal_lay_nodes(normal_t *mode, xep_carve_t *arena);
-normal_passing_t *normal_lay_passing(const normal_t *mode, xep_carve_t *arena);
-normal_traffic_t *normal_lay_traffic(const normal_t *mode, xep_carve_t *arena);
+
+/** Where this rank hears and pulls what, when the buffer's steps are chosen. */
+void normal_open_nodes(normal_t *mode);
 
 /** Step: a dispatch begins: which rows will pass, in which order they are summed; and none has passed. */
 xep_status_t normal_begin_traffic(void *mode, xep_op_t *op);

@@ -142,7 +142,9 @@ static void find_sources(const normal_t *mode, const xep_op_t *op)
     normal_slot_t *slot = normal_slot(mode, op->slot);
     for (uint32_t p = 0; p < mode->nodes->who.locals; p++) normal_find_source(mode, op, mode->nodes->who.local[p]);
     for (uint32_t n = 0; n < mode->kit.shape->nodes; n++)
-        slot->sources[mode->kit.shape->nranks + n] = normal_returned_at(mode, op, slot->routing->passing->begin[n]);
+        if (n != mode->nodes->who.node)
+            slot->sources[mode->nodes->who.forwarder[n]] =
+                normal_returned_at(mode, op, slot->routing->passing->begin[n]);
 }
 
 /*
