@@ -44,7 +44,7 @@ libxep_kernels_la_CPPFLAGS = $(plugin_cppflags) -I$(srcdir)/%D%/kit -I$(srcdir)/
 normal_shared_sources = \
 	%D%/normal/normal.h %D%/normal/normal_shared.h %D%/normal/normal_record.h %D%/normal/normal_shared.c \
 	%D%/normal/normal_heap.c %D%/normal/normal_records.c %D%/normal/normal_digest.c %D%/normal/normal_nodes.h \
-	%D%/normal/normal_pieces.h
+	%D%/normal/normal_nodes_heap.c %D%/normal/normal_pieces.h
 ll_shared_sources = %D%/ll/ll.h %D%/ll/ll_notice.h %D%/ll/ll_shared.c %D%/ll/ll_heap.c
 
 pkglib_LTLIBRARIES = xep_normal.la xep_ll.la
@@ -53,7 +53,8 @@ xep_normal_la_SOURCES = $(normal_shared_sources) \
 	%D%/normal/normal_masks.h %D%/normal/normal_masks.c %D%/normal/normal_grants.c \
 	%D%/normal/normal_in_place.c \
 	%D%/normal/normal_pieces.c %D%/normal/normal_nodes.c \
-	%D%/normal/normal_pass.c %D%/normal/normal_forward.c %D%/normal/normal_return.c %D%/normal/normal_put.c \
+	%D%/normal/normal_pass.c %D%/normal/normal_forward.c %D%/normal/normal_nodes_return.c %D%/normal/normal_paths.c \
+	%D%/normal/normal_put.c \
 	%D%/normal/normal_dispatch.c %D%/normal/normal_combine.c %D%/normal/normal_fill.c \
 	%D%/normal/normal_nodes_steps.c %D%/normal/normal_cast.c \
 	%D%/normal/normal_direct.c \

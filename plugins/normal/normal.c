@@ -14,12 +14,6 @@
 
 #include "cast.h"
 
-/* Whether rows and metadata are put to each rank that is not mapped. */
-static int goes_to_ranks(const normal_t *mode)
-{
-    return !mode->kit.all_mapped && !mode->kit.shape->by_nodes;
-}
-
 /*
  * Experts and ranks of every token, and the counts that follow from them. Only puts need the tokens in the order of
  * their destinations.
@@ -31,7 +25,7 @@ static void lay_routing(const normal_t *mode, xep_carve_t *arena, normal_routing
     routing->experts = xep_carve_array(arena, tokens * shape->topk, sizeof *routing->experts);
     routing->first = xep_carve_array(arena, tokens + 1, sizeof *routing->first);
     routing->dests = xep_carve_array(arena, dests, sizeof *routing->dests);
-    routing->tokens_to = xep_carve_array(arena, goes_to_ranks(mode) ? dests : 0, sizeof *routing->tokens_to);
+    routing->tokens_to = xep_carve_array(arena, normal_goes_to_ranks(mode) ? dests : 0, sizeof *routing->tokens_to);
     routing->to_begin = xep_carve_array(arena, ranks + 1, sizeof *routing->to_begin);
     routing->rows = xep_carve_array(arena, ranks, sizeof *routing->rows);
     routing->selections = xep_carve_array(arena, shape->experts, sizeof *routing->selections);
@@ -48,7 +42,7 @@ static void lay_routing(const normal_t *mode, xep_carve_t *arena, normal_routing
 static void lay_slot(const normal_t *mode, xep_carve_t *arena, normal_slot_t *slot)
 {
     const xep_shape_t *shape = mode->kit.shape;
-    const uint64_t staged = goes_to_ranks(mode) ? normal_staged_rows(mode) : 0;
+    const uint64_t staged = normal_goes_to_ranks(mode) ? normal_staged_rows(mode) : 0;
     uint64_t granting = mode->kit.all_mapped ? 0 : shape->nranks;
     slot->from = xep_carve_array(arena, shape->nranks, sizeof *slot->from);
     slot->grants = xep_carve_array(arena, granting, sizeof *slot->grants);

@@ -246,6 +246,12 @@ typedef struct normal {
     struct normal_nodes *nodes;   /* normal_nodes.h; NULL: rows go to each rank */
 } normal_t;
 
+/** Whether rows and metadata are put to each rank that is not mapped. */
+static inline int normal_goes_to_ranks(const normal_t *mode)
+{
+    return !mode->kit.all_mapped && !mode->kit.shape->by_nodes;
+}
+
 /** Rows that there is staged metadata for, in a slot. */
 static inline uint64_t normal_staged_rows(const normal_t *mode)
 {

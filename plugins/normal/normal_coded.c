@@ -13,7 +13,7 @@ void normal_lay_coded(normal_t *mode)
     if (mode->kit.all_mapped || shape->in_pieces) return;
     mode->decoded = xep_kit_reserve(&mode->kit, mode->kit.env->threads,
                                     (mode->layout.max_dests + UINT64_C(2)) * normal_thread_row(mode));
-    mode->coded = xep_kit_reserve(&mode->kit, shape->slots, shape->by_nodes ? 1 : per_slot);
+    mode->coded = xep_kit_reserve(&mode->kit, shape->slots, normal_goes_to_ranks(mode) ? per_slot : 1);
     for (uint32_t s = 0; s < shape->slots && mode->coded != NULL; s++)
         normal_slot(mode, s)->coded = mode->coded + s * per_slot;
 }

@@ -18,32 +18,15 @@ static void lay_slot(const xep_shape_t *shape, xep_heap_layout_t *common, xep_ca
     at->input_weights = xep_carve_area(metadata, common->recv_rows, weights);
     at->returned_weights = xep_carve_area(metadata, at->returned_rows, weights);
     common->input = xep_carve_area(rows, common->recv_rows, common->combine_stride);
-    const uint64_t returned = xep_most(at->common.combine_stride, at->coded_stride);
-    at->returned = xep_carve_area(rows, at->returned_rows, returned);
-    if (!shape->by_nodes) return;
-    uint64_t passing = shape->upstreams * shape->feed_rows;
-    uint64_t words = 1 + 2 * (uint64_t)shape->topk + shape->scales; /* of the metadata of a row */
-    at->feed_metadata = xep_carve_area(metadata, passing, words * sizeof(int32_t));
-    at->sum_weights = xep_carve_area(metadata, passing, weights);
-    at->feed_rows = xep_carve_area(rows, passing, xep_row_stride((size_t)shape->hidden * shape->elem_bytes));
-    at->sums = xep_carve_area(rows, passing, returned);
+    at->returned = xep_carve_area(rows, at->returned_rows, xep_most(common->combine_stride, at->coded_stride));
+    if (shape->by_nodes) normal_lay_rings(shape, at, metadata, rows);
 }
 
-/* How far rows between this rank and those of other nodes have come. */
-static void lay_feeds(const xep_shape_t *shape, normal_layout_t *at, xep_carve_t *control)
+/* A rank tells every rank its rows to each, and the selections of its experts. */
+uint64_t normal_record_bytes(const xep_shape_t *shape)
 {
-    if (!shape->by_nodes) return;
-    at->passed = xep_carve_offset(control, (uint64_t)shape->slots * shape->upstreams, sizeof(uint64_t));
-    at->taken = xep_carve_offset(control, (uint64_t)shape->slots * shape->nodes, sizeof(uint64_t));
-    at->summed = xep_carve_offset(control, (uint64_t)shape->slots * shape->nodes, sizeof(uint64_t));
-}
-
-/* Flat, a rank tells every rank its rows to each, and the selections of its experts; to a forwarder, of all experts. */
-static uint64_t record_bytes(const xep_shape_t *shape)
-{
-    const uint64_t experts = shape->by_nodes ? shape->experts : shape->most_experts;
-    return xep_row_stride(sizeof(normal_record_t) + sizeof(uint32_t) * (shape->nranks + experts) +
-                          (shape->by_nodes ? sizeof(normal_feed_tail_t) : 0));
+    if (shape->by_nodes) return normal_feed_record_bytes(shape);
+    return xep_row_stride(sizeof(normal_record_t) + sizeof(uint32_t) * (shape->nranks + (uint64_t)shape->most_experts));
 }
 
 /* Rows of a token that come back to this rank's memory, at most, where there is one piece. */
@@ -73,14 +56,14 @@ xep_status_t normal_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *common
     at->returned_rows = shape->tokens * (shape->in_pieces ? at->max_dests : normal_returns(shape));
     at->coded_stride = xep_row_stride(xep_codec_room(shape->hidden * shape->combine_elem_bytes / 2));
     common->in_place.stride = xep_row_stride((size_t)shape->hidden * shape->elem_bytes);
-    at->record_bytes = record_bytes(shape);
+    at->record_bytes = normal_record_bytes(shape);
     common->recv_rows = shape->recv_rows != 0 ? shape->recv_rows : even_room(shape);
 
     at->line = xep_carve_offset(&region[XEP_REGION_CONTROL], lines, sizeof(normal_line_t));
     at->storing = xep_carve_offset(&region[XEP_REGION_CONTROL], 1, sizeof(normal_line_t));
     at->asked = xep_carve_offset(&region[XEP_REGION_CONTROL], lines, sizeof(uint64_t));
     at->records = xep_carve_offset(&region[XEP_REGION_METADATA], lines, at->record_bytes);
-    lay_feeds(shape, at, &region[XEP_REGION_CONTROL]);
+    if (shape->by_nodes) normal_lay_words(shape, at, &region[XEP_REGION_CONTROL]);
     xep_carve_slots(shape, common, region, lay_slot);
     return XEP_OK;
 }
@@ -140,38 +123,4 @@ uint64_t normal_returned_begin(const normal_t *mode, const normal_slot_t *slot, 
     for (uint32_t i = 0; i < owner; i++)
         if (node[i] != node[reader] || slot->pieces > 1) begin += rows[i];
     return begin;
-}
-
-/* ---- what travels, so that a path can be chosen and rows in passing have room ---- */
-
-/* The metadata of a row: its token, its scales, and for each selection an expert of so many bytes and a weight. */
-static uint64_t metadata_bytes(const xep_shape_t *shape, size_t index_bytes)
-{
-    return sizeof(int32_t) + shape->scales * sizeof(float) + shape->topk * (index_bytes + sizeof(float));
-}
-
-/*
- * All ranks of a node read what came to a forwarder, so that a dispatch has messages to forwarders alone; a combine has
- * them to all.
- */
-void normal_tell_traffic(const xep_shape_t *shape, xep_traffic_t *dispatch, xep_traffic_t *combine)
-{
-    const uint64_t row = (uint64_t)shape->hidden * shape->elem_bytes;
-    const uint64_t sum = (uint64_t)shape->hidden * shape->combine_elem_bytes;
-    const uint64_t words = 2 * (sizeof(uint64_t) + sizeof(xep_offer_t)); /* each with what it publishes */
-    const uint64_t flat = row + metadata_bytes(shape, sizeof(int64_t));
-    *dispatch = (xep_traffic_t){.by_nodes = shape->by_nodes,
-                                .messages_by_nodes = shape->by_nodes,
-                                .messages = 2, /* record and done */
-                                .rounds = 2,   /* records, then rows */
-                                .message_bytes = words + record_bytes(shape),
-                                .row_bytes = flat,
-                                .sent_bytes = shape->by_nodes ? row + metadata_bytes(shape, sizeof(int32_t)) : flat,
-                                .pass_rows = shape->by_nodes ? 2 * shape->tokens : 0};
-    *combine = (xep_traffic_t){.by_nodes = shape->by_nodes,
-                               .messages = 2, /* ready and read */
-                               .rounds = 1,
-                               .message_bytes = words,
-                               .row_bytes = sum,
-                               .sent_bytes = sum};
 }

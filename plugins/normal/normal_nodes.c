@@ -1,17 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Where what passes lies, and what of a routing passes. */
+/* What of a routing passes, and the private memory for it. */
 #include "normal_nodes.h"
 
 #include <string.h>
 
 /* ---- private memory ---- */
-
-/* The metadata of a row, at most. */
-static size_t most_metadata(const xep_shape_t *shape)
-{
-    return sizeof(int32_t) * (1 + 2 * (size_t)shape->topk + shape->scales);
-}
 
 /* The same in both passes, and the first knows no nodes yet. */
 static normal_nodes_t count_nodes(const xep_shape_t *shape)
@@ -49,7 +43,7 @@ static normal_traffic_t *lay_traffic(const xep_shape_t *shape, const normal_node
     traffic->next = xep_carve_array(arena, (uint64_t)nodes->who.upstreams * nodes->who.locals, sizeof *traffic->next);
     traffic->targets = xep_carve_array(arena, nodes->who.locals, sizeof *traffic->targets);
     traffic->tails = xep_carve_array(arena, shape->nodes, sizeof *traffic->tails);
-    traffic->staged = xep_carve_array(arena, shape->tokens * nodes->most_nodes, most_metadata(shape));
+    traffic->staged = xep_carve_array(arena, shape->tokens * nodes->most_nodes, normal_most_metadata(shape));
     return laid;
 }
 
@@ -64,7 +58,7 @@ void normal_lay_nodes(normal_t *mode, xep_carve_t *arena)
     xep_forwarders_lay(shape, arena, &nodes->who);
     nodes->seen = xep_carve_array(arena, shape->nodes, sizeof *nodes->seen);
     nodes->list = xep_carve_array(arena, nodes->most_nodes + UINT64_C(1), sizeof *nodes->list);
-    nodes->metadata = xep_carve_array(arena, NORMAL_BATCH_ROWS, most_metadata(shape));
+    nodes->metadata = xep_carve_array(arena, NORMAL_BATCH_ROWS, normal_most_metadata(shape));
     nodes->found = xep_carve_array(arena, nodes->most_locals, sizeof *nodes->found);
     nodes->local_sources = xep_carve_array(arena, nodes->who.locals, sizeof *nodes->local_sources);
     if (shape->sums_by_selection)
@@ -168,25 +162,7 @@ xep_status_t normal_begin_traffic(void *opaque, xep_op_t *op)
     return XEP_OK;
 }
 
-/* ---- places in a heap ---- */
-
-uint64_t normal_passed_offset(const normal_t *mode, uint32_t index, uint32_t line)
-{
-    return mode->layout.passed + ((uint64_t)index * mode->kit.shape->upstreams + line) * sizeof(uint64_t);
-}
-
-/* An entry has area.bytes as the heap was laid; stride is that of this operation's rows, which may be shorter. */
-uint64_t normal_ring_offset(const normal_t *mode, xep_area_t area, uint32_t index, uint32_t line, uint64_t row,
-                            size_t stride)
-{
-    uint64_t room = mode->kit.shape->feed_rows;
-    return xep_area_at(area, index) + line * room * area.bytes + row % room * stride;
-}
-
-uint64_t normal_taken_offset(const normal_t *mode, uint32_t index, uint32_t node)
-{
-    return mode->layout.taken + ((uint64_t)index * mode->kit.shape->nodes + node) * sizeof(uint64_t);
-}
+/* ---- the metadata of a row ---- */
 
 size_t normal_passing_bytes(const normal_t *mode, const xep_op_t *op, int weighted)
 {

@@ -99,6 +99,12 @@ static inline uint64_t *normal_dest_first(const normal_t *mode, const normal_rou
     return routing->passing->dest_first + feed * (mode->kit.shape->tokens + 1) + row;
 }
 
+/** Bytes of the metadata of a row, at most. */
+static inline size_t normal_most_metadata(const xep_shape_t *shape)
+{
+    return sizeof(int32_t) * (1 + 2 * (size_t)shape->topk + shape->scales);
+}
+
 /** How far the rows of an upstream rank have come, in the operation of a slot. */
 typedef struct normal_feed {
     uint64_t stored; /* rows at their places */
@@ -133,6 +139,23 @@ typedef struct normal_nodes {
     normal_place_t *local_sources; /* [locals] combine's: where their outputs are */
 } normal_nodes_t;
 
+/* ---- normal_nodes_heap.c ---- */
+
+/** Lays the rings of a slot, behind its "returned"; the words; and how long a record is at most. */
+void normal_lay_rings(const xep_shape_t *shape, normal_layout_t *at, xep_carve_t *metadata, xep_carve_t *rows);
+void normal_lay_words(const xep_shape_t *shape, normal_layout_t *at, xep_carve_t *control);
+uint64_t normal_feed_record_bytes(const xep_shape_t *shape);
+
+/**
+ * Offsets in a heap: of the word of an upstream rank that passes rows; of a row of feed_rows or feed_metadata in its
+ * ring; of the words that a forwarder of node writes, in a dispatch, in a combine from a slot.
+ */
+uint64_t normal_passed_offset(const normal_t *mode, uint32_t index, uint32_t line);
+uint64_t normal_ring_offset(const normal_t *mode, xep_area_t area, uint32_t index, uint32_t line, uint64_t row,
+                            size_t stride);
+uint64_t normal_taken_offset(const normal_t *mode, uint32_t index, uint32_t node);
+uint64_t normal_summed_offset(const normal_t *mode, uint32_t slot, uint32_t node);
+
 /* ---- normal_nodes.c ---- */
 
 /** Lays what all operations share and, in the second pass, finds it; and what each slot and its routing have. */
@@ -143,15 +166,6 @@ void normal_open_nodes(normal_t *mode);
 
 /** Step: a dispatch begins: which rows will pass, in which order they are summed; and none has passed. */
 xep_status_t normal_begin_traffic(void *mode, xep_op_t *op);
-
-/**
- * Offsets in a heap: of the word of an upstream rank that passes rows; of a row of feed_rows or feed_metadata in its
- * ring; of the word that a forwarder of node writes.
- */
-uint64_t normal_passed_offset(const normal_t *mode, uint32_t index, uint32_t line);
-uint64_t normal_ring_offset(const normal_t *mode, xep_area_t area, uint32_t index, uint32_t line, uint64_t row,
-                            size_t stride);
-uint64_t normal_taken_offset(const normal_t *mode, uint32_t index, uint32_t node);
 
 /** Bytes of the metadata of a row that passes: token, experts, weights if there are any, fields. */
 size_t normal_passing_bytes(const normal_t *mode, const xep_op_t *op, int weighted);
@@ -174,7 +188,7 @@ xep_status_t normal_forward_rows(normal_t *mode, xep_op_t *op);
 /** Own and passing rows that are to come or to be taken: the word of the step. */
 const _Atomic uint64_t *normal_passing_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p);
 
-/* ---- normal_return.c ---- */
+/* ---- normal_nodes_return.c ---- */
 
 /** Word of the step that waits for sums of other nodes; and the tokens before which all of these are here. */
 const _Atomic uint64_t *normal_summed_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p);
@@ -192,9 +206,5 @@ xep_status_t normal_signal_by_nodes(void *mode, xep_op_t *op);
 int normal_node_offer_transfer(const void *mode, const xep_op_t *op, uint32_t rank, uint32_t number,
                                xep_transfer_t *transfer);
 xep_status_t normal_sum_by_nodes(void *mode, xep_op_t *op);
-
-/* ---- normal_heap.c ---- */
-
-void normal_tell_traffic(const xep_shape_t *shape, xep_traffic_t *dispatch, xep_traffic_t *combine);
 
 #endif

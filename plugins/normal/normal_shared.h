@@ -10,6 +10,9 @@
 
 xep_status_t normal_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *layout, xep_carve_t region[XEP_REGIONS]);
 
+/** Bytes of a record, at most. */
+uint64_t normal_record_bytes(const xep_shape_t *shape);
+
 /** Rows of a token that come back to its rank's memory, at most, where there is one piece. */
 uint32_t normal_returns(const xep_shape_t *shape);
 

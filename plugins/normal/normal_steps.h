@@ -144,8 +144,9 @@ int normal_direct_offer_transfer(const void *mode, const xep_op_t *op, uint32_t 
                                  xep_transfer_t *transfer);
 xep_status_t normal_sum_direct(void *mode, xep_op_t *op);
 
-/* ---- for the plugin ---- */
+/* ---- for the plugin; what travels, which normal_paths.c tells ---- */
 
+void normal_tell_traffic(const xep_shape_t *shape, xep_traffic_t *dispatch, xep_traffic_t *combine);
 xep_status_t normal_dispatch(void *mode, xep_op_t *op);
 
 #endif

@@ -34,11 +34,6 @@ const _Atomic uint64_t *normal_locals_word(const void *opaque, const xep_op_t *o
     return word;
 }
 
-static uint64_t summed_offset(const normal_t *mode, uint32_t slot, uint32_t node)
-{
-    return mode->layout.summed + ((uint64_t)slot * mode->kit.shape->nodes + node) * sizeof(uint64_t);
-}
-
 const _Atomic uint64_t *normal_summed_word(const void *opaque, const xep_op_t *op, uint32_t rank, uint64_t *value_p)
 {
     const normal_t *mode = opaque;
@@ -46,7 +41,7 @@ const _Atomic uint64_t *normal_summed_word(const void *opaque, const xep_op_t *o
     uint64_t rows =
         mode->nodes->who.forwarder[node] == rank ? normal_rows_to(normal_slot(mode, op->slot)->routing, node) : 0;
     *value_p = rows != 0 ? xep_rows_word(op->epoch, rows) : 0;
-    return xep_kit_own(&mode->kit, summed_offset(mode, op->slot, node));
+    return xep_kit_own(&mode->kit, normal_summed_offset(mode, op->slot, node));
 }
 
 /* Sums of a node come in the order of tokens: so the first one that is missing says how far its tokens are here. */
@@ -56,7 +51,7 @@ xep_status_t normal_find_summed(const normal_t *mode, xep_op_t *op, uint64_t *to
     const normal_passing_t *passing = routing->passing;
     uint64_t tokens = routing->tokens;
     for (uint32_t n = 0; n < mode->kit.shape->nodes; n++) {
-        const _Atomic uint64_t *word = xep_kit_own(&mode->kit, summed_offset(mode, op->slot, n));
+        const _Atomic uint64_t *word = xep_kit_own(&mode->kit, normal_summed_offset(mode, op->slot, n));
         uint64_t rows = normal_rows_to(routing, n);
         uint64_t summed = xep_rows_of(atomic_load_explicit(word, memory_order_acquire), op->epoch);
         if (summed > rows)
@@ -159,7 +154,7 @@ static int batch_transfer(const void *opaque, const xep_op_t *op, uint32_t rank,
                         {at->sum_weights, at->returned_weights, weights, weights}};
     if (number > ARRAYS) return 0;
     *transfer = (xep_transfer_t){.signal = 1,
-                                 .signal_offset = summed_offset(mode, there, mode->nodes->who.node),
+                                 .signal_offset = normal_summed_offset(mode, there, mode->nodes->who.node),
                                  .value = xep_rows_word(op->epoch, summed)};
     if (number == ARRAYS) return 1;
     const size_t stride = arrays[number].stride;
