@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /**
- * Rows that go once to each node (xep_shape_t.by_nodes), where normal.h has them go once to each rank.
+ * Rows that go once to each node (xep_shape_t.by_nodes), where normal.h has them go once to each rank. Why ranks do not
+ * read them in the forwarder's memory, as those of ll: docs/results/network-paths.md.
  *
  * Each rank s has on every other node one forwarder: the rank there whose place is that of s, modulo the ranks of the
  * node. s is one of its upstream ranks, and has a ring of rows in its heap for each index of a turn, a line of it. What
