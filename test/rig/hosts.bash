@@ -41,7 +41,7 @@ start_host() {
     unshare --net --ipc --uts --pid --mount --fork --kill-child --mount-proc bash -c '
         hostname "$1" && mount -t tmpfs tmpfs /dev/shm && ip link set lo up && exec sleep infinity' \
         host "$name" 2>"$tmp/hosts/$name.err" &
-    for _ in $(seq 200); do
+    for _ in $(seq 1200); do
         pid=$(pgrep -P $! sleep) && break
         sleep 0.05
     done
@@ -83,7 +83,7 @@ impaired() {
     : >"$tmp/relay"
     python3 "$srcdir/test/rig/relay.py" "$@" "${pids[@]}" >"$tmp/relay" &
     relay=$!
-    for _ in $(seq 200); do
+    for _ in $(seq 1200); do
         ! grep -q ready "$tmp/relay" || break
         sleep 0.05
     done

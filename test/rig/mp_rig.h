@@ -80,6 +80,12 @@ int mp_skip(const char *why);
 /** Params of a small buffer, for tests that make them wrong. */
 xep_buffer_params_t mp_small_params(void);
 
+/**
+ * Milliseconds of a deadline that is to pass, and of one that is not. A busy machine keeps a rank away for seconds: who
+ * waits in vain gives the others as much to come to what they wait in.
+ */
+enum { MP_VAIN_MS = 4000, MP_FAR_MS = 600 * 1000 };
+
 /** Seconds of a monotonic clock. */
 double mp_now(void);
 

@@ -59,8 +59,8 @@ expect fails.mp 3 'launched 2'
 program skips.mp 'ranks: 2 3' 'exit 77'
 expect skips.mp 77 'launched 3'
 
-program stuck.mp 'ranks: 2, limit: 2, grace: 1' 'trap "" TERM; sleep 100'
-expect stuck.mp 137 'killed, not done after 2 seconds'
+program stuck.mp 'ranks: 2, limit: 6, grace: 1' 'trap "" TERM; sleep 100'
+expect stuck.mp 137 'killed, not done after 6 seconds'
 
 # a signal to the runner ends the test too, and the test may clean up
 program ended.t '' "trap 'echo cleaned >$tmp/cleaned; exit 1' TERM; echo >$tmp/ready; sleep 60 & wait"

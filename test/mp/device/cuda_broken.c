@@ -25,7 +25,7 @@ static void late_for_the_host(xep_group_t *group, void *stream)
     xep_handle_t *handle = NULL;
     cuda_job_open(&job, &c, 5, group, stream);
     xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
-    a.timeout_ms = 400;
+    a.timeout_ms = MP_VAIN_MS;
     atomic_int *begin = mp_counter(group);
     if (mp_rank() == last) {
         mp_sleep_us(300 * 1000);
@@ -128,7 +128,7 @@ static void late_for_the_device(cuda_job_t *job)
 {
     xep_handle_t *handle;
     xep_dispatch_args_t a = cuda_job_dispatch(job, NULL);
-    a.timeout_ms = 400;
+    a.timeout_ms = MP_VAIN_MS;
     if (mp_rank() != mp_nranks() - 1) {
         MP_OK(xep_dispatch(job->host.buffer, &a, &handle, NULL)); /* nothing is waited for */
         cuda_rig_wait(job->stream);

@@ -88,7 +88,7 @@ static void side_by_side(xep_group_t *group, void *streams[2])
     void *graph[2];
     cuda_job_open(&job, &small, 5, group, streams[0]);
     atomic_int *ended = mp_counter(group);
-    for (int i = 0; i < 2; i++) graph[i] = capture(&job, 2000, &handle[i]);
+    for (int i = 0; i < 2; i++) graph[i] = capture(&job, MP_VAIN_MS, &handle[i]);
     if (mp_rank() == 0) {
         for (int i = 0; i < 2; i++) cuda_rig_replay(graph[i], streams[i]);
         for (int i = 0; i < 2; i++) cuda_rig_wait(streams[i]);

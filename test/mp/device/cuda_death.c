@@ -37,7 +37,7 @@ static void store_to_the_gone(cuda_job_t *job, xep_group_t *group)
     }
     if (mp_rank() != 0) cuda_rig_hold(job->stream, ended, 1);
     xep_dispatch_args_t a = cuda_job_dispatch(job, NULL);
-    a.timeout_ms = 1000;
+    a.timeout_ms = MP_VAIN_MS;
     MP_OK(xep_dispatch(job->host.buffer, &a, &handle, NULL));
     ++*enqueued;
     if (mp_rank() == 0) {

@@ -174,18 +174,16 @@ int cuda_lost(xep_group_t *group, const char *mode, void *stream)
 {
     const mp_case_t c = {.name = "lost", .mode = mode, MP_SHAPE(8, 2, 64, 16), MP_CUDA};
     atomic_int *begin = mp_counter(group);
-    const double began = mp_now();
     cuda_job_t job;
     if (!find_tools()) return mp_skip("there is no stand-in for the driver");
     cuda_job_open(&job, &c, 5, group, stream);
     cuda_job_round(&job);
     xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
-    a.timeout_ms = 500;
+    a.timeout_ms = MP_VAIN_MS;
     if (mp_is_last()) hear_of_device(&job, &a, begin);
     else hear_of_rank(&job, &a);
     (void)xep_buffer_reset(job.host.buffer);
     cuda_job_close(&job);
     xep_group_destroy(group);
-    MP_CHECK(mp_now() - began < 30);
     return 0;
 }

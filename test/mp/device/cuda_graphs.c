@@ -13,7 +13,7 @@
 #include "cuda_rounds.h"
 #include "mp_rig.h"
 
-enum { ROUTINGS = 2, REPLAYS = 7, SHORT_MS = 400 };
+enum { ROUTINGS = 2, REPLAYS = 7 };
 
 /* Of a job that is captured the host must not wait for counts: in mode normal it says so. */
 static void open_job(cuda_job_t *job, const mp_case_t *c, uint64_t seed, xep_group_t *group, void *stream)
@@ -225,7 +225,7 @@ static void other_numbers(xep_group_t *group, const char *mode, void *stream)
     char late[16];
     if (mp_nranks() == 1) return;
     open_job(&job, &c, 5, group, stream);
-    void *graph = capture_round(&job, -1, &handle[0]), *hasty = capture_round(&job, SHORT_MS, &handle[1]);
+    void *graph = capture_round(&job, -1, &handle[0]), *hasty = capture_round(&job, MP_VAIN_MS, &handle[1]);
     atomic_int *given_up = mp_counter(group);
     cuda_rig_replay(graph, stream);
     cuda_rig_wait(stream);

@@ -167,9 +167,11 @@ static void stream_stands(xep_group_t *group, const char *mode, void *streams[2]
     cuda_job_round(&job);
     cuda_rig_hold(streams[1], given_up, (int)mp_nranks());
     xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
-    a.timeout_ms = 200;
+    a.timeout_ms = MP_VAIN_MS;
     a.stream = streams[1];
-    MP_REFUSES(&job.host, &a, XEP_ERR_TIMEOUT, "which begins when its stream has come to it");
+    MP_FAILS(XEP_ERR_TIMEOUT, xep_dispatch(job.host.buffer, &a, &handle, NULL));
+    if (strstr(xep_last_error(), "given up by rank") == NULL) /* another rank may be the first */
+        MP_REASON("which begins when its stream has come to it");
     MP_FAILS(XEP_ERR_BROKEN, xep_dispatch(job.host.buffer, &a, &handle, NULL));
     ++*given_up;
     MP_OK(xep_buffer_reset(job.host.buffer));
@@ -200,12 +202,10 @@ static void one_stream_stands(xep_group_t *group, const char *mode, void *stream
     cuda_job_round(&job);
     if (aborts && is_last) MP_CHECK(pthread_create(&thread, NULL, abort_later, job.host.buffer) == 0);
     if (is_last) cuda_rig_hold(streams[1], given_up, 1);
-    const double begin = mp_now();
     xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
-    a.timeout_ms = is_last && !aborts ? 200 : 40000;
+    a.timeout_ms = is_last && !aborts ? 200 : MP_FAR_MS;
     a.stream = streams[1];
     MP_REFUSES(&job.host, &a, aborts ? XEP_ERR_BROKEN : XEP_ERR_TIMEOUT, is_last ? said : "given up by rank ");
-    MP_CHECK(mp_now() - begin < 20);
     if (aborts && is_last) MP_CHECK(pthread_join(thread, NULL) == 0);
     if (is_last) ++*given_up;
     MP_OK(xep_buffer_reset(job.host.buffer));
@@ -316,7 +316,8 @@ static void scales(xep_group_t *group, const char *mode, void *stream)
 
 /*
  * Rows that come and go in parts: each time others, so that whatever is read before it is there has the bytes of the
- * round before. Where copies of the stand-in are slow the counts are there before the rows.
+ * round before. Where copies of the stand-in are slow the counts are there before the rows, in time in one of the
+ * rounds at least: the rows take twice as long.
  */
 static void in_parts(xep_group_t *group, const char *mode, void *stream)
 {
@@ -326,17 +327,19 @@ static void in_parts(xep_group_t *group, const char *mode, void *stream)
     cuda_job_t job;
     xep_handle_t *handle;
     xep_request_t *req;
+    int in_time = slow == NULL;
     cuda_job_open(&job, &c, 5, group, stream);
-    for (uint64_t i = 0; i < (slow != NULL ? 1 : ROUNDS); i++) {
+    for (uint64_t i = 0; i < ROUNDS; i++) {
         cuda_job_payload(&job, 100 + i);
         const double begin = mp_now();
         xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL);
         MP_OK(xep_dispatch(job.host.buffer, &a, &handle, &req));
         MP_OK(xep_request_wait_counts(req));
-        if (slow != NULL) MP_CHECK(mp_now() - begin < 4 * atof(slow) / 1e6); /* the rows take twice as long */
+        if (slow != NULL && mp_now() - begin < 4 * atof(slow) / 1e6) in_time = 1;
         mp_finish(req);
         cuda_job_end(&job, handle);
     }
+    MP_CHECK(in_time);
     cuda_job_close(&job);
 }
 

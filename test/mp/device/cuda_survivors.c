@@ -53,12 +53,10 @@ static uint32_t last_rank(void)
 static void leave(cuda_job_t *job, xep_group_t *group)
 {
     xep_dispatch_args_t a = cuda_job_dispatch(job, NULL);
-    const double begin = mp_now();
     MP_REFUSES(&job->host, &a, XEP_ERR_PEER, "this rank is out");
     cuda_job_close(job);
     ++*test.left;
     xep_group_destroy(group);
-    MP_CHECK(mp_now() - begin < 30);
     printf("left\n");
     exit(0);
 }
@@ -170,10 +168,8 @@ static void replay(cuda_job_t *job, xep_group_t *group)
         for (int i = 0; i < 3; i++) {
             if (g == 0 && i == 1 && mp_rank() == last_rank()) raise(SIGKILL);
             cuda_job_payload(job, 100 + (uint64_t)i);
-            const double begin = mp_now();
             cuda_rig_replay(graphs[g], job->stream);
             cuda_rig_wait(job->stream);
-            MP_CHECK(mp_now() - begin < 30);
             check_dispatch(job, handle);
             const xep_combine_args_t b = outputs_of(job, handle);
             cuda_rig_capture(job->stream);
@@ -195,12 +191,10 @@ static void replay(cuda_job_t *job, xep_group_t *group)
 /* Of the group that was: a launch of its graph ends, and a call says how it is. */
 static void replay_of_before(cuda_job_t *before, void *graph)
 {
-    const double begin = mp_now();
     cuda_rig_replay(graph, before->stream);
     cuda_rig_wait(before->stream);
     xep_dispatch_args_t a = cuda_job_dispatch(before, NULL);
     MP_REFUSES(&before->host, &a, XEP_ERR_ABORTED, "it called xep_group_shrink()");
-    MP_CHECK(mp_now() - begin < 30);
 }
 
 static xep_group_t *go_on_smaller(xep_group_t *group, mp_case_t c, cuda_job_t *before, void *stream)

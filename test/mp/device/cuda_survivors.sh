@@ -8,7 +8,7 @@ export LD_LIBRARY_PATH=$dir:${LD_LIBRARY_PATH:-} XEP_PLUGIN_PATH=$builddir/test/
 
 # survive RANKS MODE SCENARIO SEED SURVIVE LEAVE [MILLISECONDS]: the timeout, which a rank that runs must never reach
 survive() {
-    on_ranks "$1" -k ./test/mp/device/cuda_survivors "${@:2:3}" $((${7:-1500} * slow))
+    on_ranks "$1" XEP_TIMEOUT=10m -k ./test/mp/device/cuda_survivors "${@:2:3}" $((${7:-2500} * slow))
     say survived "$5" && say left "$6" || wrong "$2 $3 $4: of $1 ranks $5 survive, $6 leave"
 }
 

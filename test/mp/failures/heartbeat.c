@@ -19,15 +19,16 @@
 #include "mp_job.h"
 #include "mp_rig.h"
 
-enum { AWAY_US = 4 * 1000 * 1000 };
+enum { AWAY_US = 8 * 1000 * 1000 };
 
 static const mp_case_t base = {.name = "heartbeat", MP_SHAPE(12, 4, 300, 30), .weights = 1, .slots = 2};
 
-static xep_status_t dispatch(mp_job_t *job, int by_tests)
+static xep_status_t dispatch(mp_job_t *job, int by_tests, int32_t timeout_ms)
 {
     xep_dispatch_args_t d = mp_job_dispatch(job);
     xep_handle_t *handle;
     xep_request_t *req;
+    d.timeout_ms = timeout_ms;
     if (!by_tests) return xep_dispatch(job->buffer, &d, &handle, NULL);
     xep_status_t status = xep_dispatch(job->buffer, &d, &handle, &req);
     if (status != XEP_OK) return status;
@@ -67,11 +68,11 @@ static void be_told(xep_group_t *group, mp_job_t *job, const char *where)
     snprintf(name, sizeof name, "rank %u is gone: nothing was heard of it for ", mp_nranks() - 1);
     if (strcmp(where, "ends") == 0) return;
     if (strcmp(where, "deadline") == 0) {
-        MP_FAILS(XEP_ERR_TIMEOUT, dispatch(job, 0));
+        MP_FAILS(XEP_ERR_TIMEOUT, dispatch(job, 0, MP_VAIN_MS));
         return;
     }
     if (strcmp(where, "barrier") == 0) MP_FAILS(XEP_ERR_PEER, xep_group_barrier(group));
-    else MP_FAILS(XEP_ERR_PEER, dispatch(job, strcmp(where, "tests") == 0));
+    else MP_FAILS(XEP_ERR_PEER, dispatch(job, strcmp(where, "tests") == 0, 0));
     MP_REASON(name);
 }
 

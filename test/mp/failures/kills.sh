@@ -34,7 +34,7 @@ while [ $rank -lt $count ]; do
     other=$(((victim + 1) % count))
     if [ $rank -ne $victim ] && [ $mask ]; then
         printf 'first %d 4\nlongest %d dispatch 15000\nwithout %d %d\n' $rank $rank $rank $victim >>"$says"
-        [ $rank -eq $other ] || printf 'later %d combine 15000\n' $rank >>"$says"
+        [ $rank -eq $other ] || printf 'later %d combine 19000\n' $rank >>"$says"
         printf 'left %d\n' $rank >>"$says"
     elif [ $rank -ne $victim ]; then
         printf 'told %d dispatch XEP_ERR_PEER: rank %d has died\nlongest %d combine 99000\nleft %d\n' $rank $other \
@@ -52,7 +52,7 @@ if out=$("$kills" --build "$liars" --trials 8 --phases dispatch --modes normal -
 fi
 grep -q 'names a survivor' <<<"$out" || { echo "a survivor that is named is not noticed: $out"; failed=1; }
 grep -q 'was in combine for 99.0 s (at most ' <<<"$out" || { echo "a call without end is not noticed: $out"; failed=1; }
-grep -q 'was in combine for 15.0 s, when all knew who is gone (at most ' <<<"$out" ||
+grep -q 'was in combine for 19.0 s, when all knew who is gone (at most ' <<<"$out" ||
     { echo "who still waits for a rank that is out is not noticed: $out"; failed=1; }
 grep -q 'does not say how long its later calls took' <<<"$out" ||
     { echo "who does not tell its times is not noticed: $out"; failed=1; }

@@ -15,7 +15,7 @@
 #include "mp_job.h"
 #include "mp_rig.h"
 
-enum { LOST_MS = 500, OWN = 0x5a, HEAPS = 6, BACK = 1, DONE = 2 };
+enum { LOST_MS = MP_VAIN_MS, OWN = 0x5a, HEAPS = 6, BACK = 1, DONE = 2 };
 
 static const mp_case_t large = {.name = "large", MP_SHAPE(8, 2, 1024, 256), .weights = 1};
 

@@ -16,7 +16,7 @@
 #include <xep/experts.h>
 
 /* OWN: an even number in words of 8 bytes, as those of weights that are filled are */
-enum { DEADLINE_MS = 1000, FAR_MS = 30000, BYTES = 1 << 20, PAGE = 4096, OWN = 0x5a, GIVEN_UP = 1, DONE = 2 };
+enum { DEADLINE_MS = MP_VAIN_MS, FAR_MS = MP_FAR_MS, BYTES = 1 << 20, PAGE = 4096, OWN = 0x5a, GIVEN_UP = 1, DONE = 2 };
 
 /* Where the heap was, if the kernel lets it have that: words, and behind them the weights. */
 static char *use_again(char *weights)

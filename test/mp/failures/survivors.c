@@ -42,7 +42,7 @@ static const mp_case_t base = {.name = "masks",
                                .payloads = 2,
                                .biases = 1,
                                .slots = 3,
-                               .timeout_ms = 2000,
+                               .timeout_ms = MP_VAIN_MS,
                                .on_failure = XEP_ON_FAILURE_MASK};
 
 static int is(const char *scenario, const char *name)
@@ -196,19 +196,16 @@ static void check_masks(xep_group_t *group, uint32_t expected)
 /* The rank that was left out: every call says so, and its end waits for nobody. */
 static void leave(mp_job_t *job, xep_group_t *group, xep_status_t status)
 {
-    double begin = mp_now();
     kept = NULL;
     MP_CHECK(status == XEP_ERR_PEER);
     MP_REASON("this rank is out");
     xep_dispatch_args_t d = mp_job_dispatch(job);
     MP_REFUSES(job, &d, XEP_ERR_PEER, "this rank is out");
     MP_SAYS(XEP_ERR_PEER, "this rank is out", xep_group_barrier(group));
-    MP_CHECK(mp_now() - begin < 30);
     xep_group_abort(group); /* which ends nothing for the others */
     mp_job_close(job);
     atomic_store(&said->done[mp_rank()], 1);
     xep_group_destroy(group);
-    MP_CHECK(mp_now() - begin < 30);
     printf("left\n");
     exit(0);
 }
@@ -298,7 +295,7 @@ int main(int argc, char **argv)
     job.may_be_out = 1;
     mp_job_buffer(&job, group);
     kept = mp_job_send(&job);
-    if (is(scenario, "paused") && mp_rank() == 3) pause_later(seed, SPREAD_US, 3);
+    if (is(scenario, "paused") && mp_rank() == 3) pause_later(seed, SPREAD_US, MP_VAIN_MS / 1000 + 2);
     if (is(scenario, "stale") && mp_rank() == 3) pause_later(seed, STALE_US, 0);
     if (is(scenario, "anywhere") && (dead >> mp_rank() & 1)) mp_die_within(seed * SAID_RANKS + mp_rank(), SPREAD_US);
     for (uint32_t round = 0; round < rounds_of(scenario); round++) {

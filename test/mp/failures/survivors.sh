@@ -16,7 +16,7 @@ survive() {
     anywhere) n=5 gone=2 left=0 ;;
     taking) n=4 ;;
     esac
-    on_ranks $n XEP_TIMEOUT=20s -k "${@:4}" ./test/mp/failures/survivors "${@:1:3}"
+    on_ranks $n XEP_TIMEOUT=10m -k "${@:4}" ./test/mp/failures/survivors "${@:1:3}"
     say survived $((n - gone)) && say left $left || wrong "$*: of $n ranks $((n - gone)) survive, $left leave"
 }
 
@@ -24,13 +24,13 @@ survive() {
 served() {
     local n=6 gone=2 left=0
     [ "$1" = killed ] || n=4 gone=1 left=1
-    on_ranks $n XEP_TIMEOUT=20s -k "${@:5}" ./test/mp/ops/balanced.mp "${@:1:4}"
+    on_ranks $n XEP_TIMEOUT=10m -k "${@:5}" ./test/mp/ops/balanced.mp "${@:1:4}"
     say survived $((n - gone)) && say left $left || wrong "balanced $*: of $n ranks $((n - gone)) survive, $left leave"
 }
 
 # pause_one MODE SEED: whether rank 3 comes back in time depends on the machine
 pause_one() {
-    on_ranks "$ranks" XEP_TIMEOUT=20s -k ./test/mp/failures/survivors "$1" paused "$2"
+    on_ranks "$ranks" XEP_TIMEOUT=10m -k ./test/mp/failures/survivors "$1" paused "$2"
     say survived "$ranks" || { say survived $((ranks - 1)) && say left 1; } || wrong "$1 paused $2"
 }
 

@@ -78,7 +78,7 @@ static xep_group_t *join(void)
     xep_group_t *group = NULL;
     xep_join_params_t params = XEP_JOIN_PARAMS_INIT;
     params.path = "pmix:divided";
-    params.timeout_ms = 20000;
+    params.timeout_ms = 60000;
     return xep_group_join(&params, &group) == XEP_OK ? group : NULL;
 }
 
@@ -103,11 +103,10 @@ static void check_void(xep_group_t *group)
 {
     xep_group_t *less = NULL;
     xep_status_t status = XEP_OK;
-    double begin = mp_now();
-    while (status == XEP_OK && mp_now() - begin < 20) status = xep_group_barrier(group);
+    for (double begin = mp_now(); status == XEP_OK && mp_now() - begin < 60;) status = xep_group_barrier(group);
     MP_CHECK(status == XEP_ERR_PEER || status == XEP_ERR_ABORTED);
     MP_SAYS(XEP_ERR_ABORTED, "does not know whether all ranks have this group", xep_group_shrink(group, NULL, &less));
-    MP_CHECK(less == NULL && mp_now() - begin < 20);
+    MP_CHECK(less == NULL);
     printf("void %u\n", own);
 }
 

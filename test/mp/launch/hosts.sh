@@ -88,13 +88,13 @@ pulled() {
     [ $status -ne 0 ] || wrong 'nobody missed the cable'
     grep -Eq "$told" "$tmp/err" || wrong 'nobody on the first host says who is missing'
 }
-[ -n "${XEP_TEST_BRIEF:-}" ] || pulled 'a cable is pulled for longer than the deadline, normal' normal 3s inf
+[ -n "${XEP_TEST_BRIEF:-}" ] || pulled 'a cable is pulled for longer than the deadline, normal' normal 6s inf
 XEP_PATH=nodes
-pulled 'a cable is pulled for longer than the deadline, normal by nodes' normal 3s inf
-[ -n "${XEP_TEST_BRIEF:-}" ] || pulled 'a cable is pulled for longer than the deadline, ll by nodes' ll 3s inf
+pulled 'a cable is pulled for longer than the deadline, normal by nodes' normal 6s inf
+[ -n "${XEP_TEST_BRIEF:-}" ] || pulled 'a cable is pulled for longer than the deadline, ll by nodes' ll 6s inf
 XEP_PATH=auto
-pulled 'a cable is pulled for longer than the deadline, ll' ll 3s inf
-pulled 'a cable is pulled, and the heartbeat tells' ll 600s 400ms
+pulled 'a cable is pulled for longer than the deadline, ll' ll 6s inf
+pulled 'a cable is pulled, and the heartbeat tells' ll 600s 1s
 
 # parted NAME MODE HOSTS "RANKS THAT GO ON" "RANKS THAT ARE CUT OFF": likewise under masks. Both halves are alive; only
 # the larger one goes on, or of equals the one with rank 0. They write what they say to a file, as what a host prints

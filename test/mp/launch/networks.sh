@@ -38,7 +38,7 @@ for host in 1 2; do
     address=$(on h$((3 - host)) cat /sys/class/net/eth0/address)
     on h$host ip neigh replace 10.77.0.$((3 - host)) lladdr "$address" dev eth0 nud permanent
 done
-XEP_TIMEOUT=$((3 * ${XEP_TEST_SLOW:-1}))s refuses 'what is sent is dropped' \
-    'deadline passed; .*: still missing: rank [01]' timeout $((30 * ${XEP_TEST_SLOW:-1})) \
+XEP_TIMEOUT=$((5 * ${XEP_TEST_SLOW:-1}))s refuses 'what is sent is dropped' \
+    'deadline passed; .*: still missing: rank [01]' timeout $((100 * ${XEP_TEST_SLOW:-1})) \
     "${launch[@]}" -x UCX_NET_DEVICES=eth0 --host h1:1,h2:1 -n 2 "${perf[@]}"
 exit $failed

@@ -418,7 +418,7 @@ static void never_called(xep_group_t *group, mp_job_t *job)
     xep_handle_t *handle = NULL;
     char text[64];
     MP_OK(xep_group_barrier(group));
-    args.timeout_ms = 300;
+    args.timeout_ms = MP_VAIN_MS;
     snprintf(text, sizeof text, "rank %u has not called it", mp_nranks() - 1);
     if (!mp_is_last()) {
         /* the first one whose deadline has passed tells the others */
@@ -548,7 +548,7 @@ static int survive(xep_group_t *group, char **argv)
     uint32_t out = 0;
     int32_t pid = getpid(), pids[8];
     MP_OK(xep_group_allgather(group, &pid, pids, sizeof pid));
-    c.on_failure = XEP_ON_FAILURE_MASK, c.timeout_ms = 2000;
+    c.on_failure = XEP_ON_FAILURE_MASK, c.timeout_ms = MP_VAIN_MS;
     mp_job_begin(&job, &c, 1, group);
     job.may_be_out = 1;
     if (!stops && (dead >> mp_rank() & 1)) mp_die_within(seed * n + mp_rank(), SPREAD_US);

@@ -117,7 +117,7 @@ static void away(xep_group_t *group, mp_case_t c, uint64_t pass_rows, uint32_t w
     mp_job_t job;
     xep_handle_t *handle = NULL;
     xep_request_t *req = NULL;
-    c.timeout_ms = mp_rank() == waits ? 700 : 60000;
+    c.timeout_ms = mp_rank() == waits ? 2 * MP_VAIN_MS : MP_FAR_MS;
     open_on(&job, &c, group, pass_rows != 0 ? XEP_PATH_FLAT : XEP_PATH_NODES, pass_rows, 9);
     atomic_int *gone = mp_counter(group), *over = mp_counter(group);
     mp_job_round(&job);

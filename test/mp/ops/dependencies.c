@@ -143,7 +143,7 @@ static void deadline(xep_group_t *group, const char *mode, int behind)
     xep_request_t *first, *second, *third;
     if (mp_rank() == 0) {
         MP_OK(xep_dispatch(job.buffer, &a, &handle, &first)); /* alone: it stays in flight */
-        a.after = first, a.timeout_ms = 50;
+        a.after = first, a.timeout_ms = MP_VAIN_MS;
         MP_OK(xep_dispatch(job.buffer, &a, &other, &second));
         a.after = NULL;
         if (behind) MP_OK(xep_dispatch(job.buffer, &a, &last, &third));

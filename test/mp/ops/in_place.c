@@ -140,7 +140,8 @@ static void held_by_others(xep_group_t *group, const char *mode)
     void *base;
     size_t stride;
     uint32_t most = 3;
-    c.timeout_ms = mp_rank() == most ? 500 : 60000; /* the one that waits in vain; the others wait for it */
+    c.timeout_ms =
+        mp_rank() == most ? 3 * MP_VAIN_MS : MP_FAR_MS; /* the one that waits in vain; the others wait for it */
     mp_job_begin(&job, &c, 6, group);
     for (uint32_t i = 0; i < most; i++) {
         handle = receive(group, &job, i);

@@ -217,12 +217,13 @@ static void stop_asking(xep_group_t *group, const mp_case_t *shape, const char *
     mp_case_t c = *shape;
     mp_job_t job;
     mp_pieces_t all;
-    c.timeout_ms = 500;
     mp_job_begin(&job, &c, 5, group);
     xep_dispatch_args_t args = mp_job_dispatch(&job);
     xep_handle_t *handle = mp_pieces_begin(&all, &job, &args);
     if (mp_rank() != 1) {
-        MP_SAYS(XEP_ERR_TIMEOUT, next, xep_handle_next(handle, NULL, NULL));
+        xep_next_args_t in_vain = mp_pieces_outputs(&job, handle);
+        in_vain.timeout_ms = MP_VAIN_MS;
+        MP_SAYS(XEP_ERR_TIMEOUT, next, xep_handle_next(handle, &in_vain, NULL));
         MP_REASON(waits);
         MP_FAILS(XEP_ERR_BROKEN, xep_handle_next(handle, NULL, NULL));
     }

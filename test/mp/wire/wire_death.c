@@ -34,14 +34,12 @@ static xep_status_t send_to_victim(xep_heap_wire_t *heap, const uint8_t *src, ui
     return XEP_OK;
 }
 
-static void close_soon(forked_rank_t *self, xep_heap_wire_t *heap)
+/* It waits for nobody: a hang ends the test (forked.c). */
+static void close_all(forked_rank_t *self, xep_heap_wire_t *heap)
 {
-    uint64_t begin = xep_clock_ns();
     self->transport->ops->heap_close(heap);
     self->transport->ops->close(self->transport);
     self->transport = NULL;
-    REQUIRE(xep_clock_ns() - begin < 30 * second, "closing took %lu ms",
-            (unsigned long)((xep_clock_ns() - begin) / 1000000));
 }
 
 static xep_heap_wire_t *begin(forked_rank_t *self, uint8_t **src_p)
@@ -69,7 +67,7 @@ static void killed(forked_rank_t *self)
     if (tcp) REQUIRE(status == XEP_ERR_PEER, "%s, status %d", way, status);
     else if (strcmp(way, "mapped") == 0) REQUIRE(status == XEP_OK, "%s, status %d", way, status); /* the memory stays */
     else REQUIRE(status == XEP_OK || status == XEP_ERR_PEER, "%s, status %d", way, status); /* UCX may know: CMA */
-    close_soon(self, heap);
+    close_all(self, heap);
     free(src);
 }
 
@@ -80,7 +78,7 @@ static void stopped(forked_rank_t *self)
     pid_t victim = (pid_t)forked_hear(self);
     if (self->rank == VICTIM) raise(SIGSTOP);
     else REQUIRE(send_to_victim(heap, src, second / 2) == XEP_OK, "a rank that stopped is not dead");
-    close_soon(self, heap);
+    close_all(self, heap);
     free(src);
     if (forked_come(self) == NRANKS - 1) kill(victim, SIGKILL); /* the others have closed */
 }
@@ -102,7 +100,7 @@ static void ended(forked_rank_t *self)
     REQUIRE(plain->wire.ops->put_signal(&plain->wire, VICTIM, 64, &word, sizeof word, 0, 1) == XEP_ERR_PEER, "plain");
     self->transport->ops->heap_close(sparing);
     self->transport->ops->heap_close(plain);
-    close_soon(self, heap);
+    close_all(self, heap);
     free(src);
 }
 
