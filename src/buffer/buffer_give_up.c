@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <time.h>
 
+#include "error.h"
+
 static uint64_t wall_ms(void)
 {
     struct timespec now;
@@ -68,8 +70,7 @@ static xep_status_t tell(const xep_buffer_line_t *line, uint32_t rank)
 {
     const uint64_t now = wall_ms();
     const double ago_s = now < line->when_ms ? 0 : (double)(now - line->when_ms) / 1e3;
-    const int is_error = line->why < 0 && line->why >= XEP_ERR_FUNCTION;
-    const xep_status_t why = is_error ? (xep_status_t)line->why : XEP_ERR_BROKEN;
+    const xep_status_t why = xep_status_told(line->why, XEP_ERR_BROKEN);
     if (line->expert == 0)
         return xep_fail(why, "given up by rank %u %.1f s ago (%s)", rank, ago_s, xep_status_text(why));
     return xep_fail(why, "given up by rank %u %.1f s ago (%s, expert %u)", rank, ago_s, xep_status_text(why),

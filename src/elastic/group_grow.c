@@ -66,7 +66,7 @@ static xep_status_t judge(grow_t *grow, const word_t *words, const word_t *mine)
         const word_t *word = &words[r];
         char text[TEXT_BYTES + 32];
         if (word->status >= 0) continue;
-        xep_status_t status = word->status >= XEP_ERR_BROKEN ? (xep_status_t)word->status : XEP_ERR_PROTOCOL;
+        xep_status_t status = xep_status_told(word->status, XEP_ERR_PROTOCOL);
         if (r == 0 || r == grow->group->rank) snprintf(text, sizeof text, "%.*s", TEXT_BYTES - 1, word->text);
         else snprintf(text, sizeof text, "rank %u: %.*s", r, TEXT_BYTES - 1, word->text);
         return end(grow, status, text);
@@ -80,7 +80,7 @@ static xep_status_t judge(grow_t *grow, const word_t *words, const word_t *mine)
             return end(grow, XEP_ERR_PROTOCOL, text);
         }
     /* all are well and at the same step: rank 0 alone sees the joiners, and so says how far these are */
-    return (xep_status_t)words[0].status;
+    return words[0].status == XEP_OK ? XEP_OK : XEP_INPROGRESS;
 }
 
 /*

@@ -40,13 +40,12 @@ xep_patience_t xep_join_patience(xep_join_t *join, uint64_t deadline_ns)
 }
 
 /*
- * Rank 0 may say instead that there will be no group, and why; that reason becomes this process's. An unknown status is
- * not passed on as it is.
+ * Rank 0 may say instead that there will be no group, and why; that reason becomes this process's.
  */
 static xep_status_t judge(const xep_frame_t *frame, xep_frame_kind_t kind)
 {
     if (frame->status < 0)
-        return xep_fail(frame->status >= XEP_ERR_BROKEN ? (xep_status_t)frame->status : XEP_ERR_PEER, "%s",
+        return xep_fail(xep_status_told(frame->status, XEP_ERR_PEER), "%s",
                         frame->text[0] != '\0' ? frame->text : "rank 0 gave no reason");
     if (frame->kind == kind) return XEP_OK;
     return xep_fail(XEP_ERR_PROTOCOL, "unexpected message from rank 0: kind %u (kind %u)", frame->kind, (uint32_t)kind);

@@ -121,8 +121,7 @@ int xep_shrink_is_ready(const xep_shrink_t *shrink, uint32_t rank)
 static xep_status_t check_phase(const xep_shrink_t *shrink, uint32_t rank, const xep_state_t *theirs)
 {
     if (theirs->phase == XEP_SHRINK_FAILED)
-        return xep_fail(theirs->status < 0 && theirs->status >= XEP_ERR_BROKEN ? (xep_status_t)theirs->status
-                                                                               : XEP_ERR_PEER,
+        return xep_fail(xep_status_told(theirs->status, XEP_ERR_PEER),
                         "rank %u has given up making a smaller group: %.*s", rank, XEP_SHRINK_TEXT - 1, theirs->text);
     if (theirs->phase == XEP_SHRINK_DONE && shrink->built != 0 && theirs->built == shrink->built) return XEP_OK;
     return XEP_INPROGRESS;

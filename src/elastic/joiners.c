@@ -169,8 +169,7 @@ static xep_status_t hear(xep_joiners_t *joiners, uint32_t i, xep_frame_kind_t ki
     if (status != XEP_OK) return blame(joiners, i, status, xep_last_error());
     const xep_frame_t *frame = &message->frame;
     if (frame->kind == XEP_FRAME_SETTLED && frame->status < 0) {
-        status = frame->status >= XEP_ERR_BROKEN ? (xep_status_t)frame->status : XEP_ERR_PEER;
-        status = blame(joiners, i, status, frame->text);
+        status = blame(joiners, i, xep_status_told(frame->status, XEP_ERR_PEER), frame->text);
     } else if (frame->kind != kind) {
         status = blame(joiners, i, XEP_ERR_PROTOCOL, "it sent an unexpected message");
     }

@@ -32,11 +32,11 @@ xep_status_t xep_group_exchange(xep_group_t *group, const void *send, void *recv
 static xep_status_t check_all(const xep_group_t *group, const char *what, const char *all, size_t bytes)
 {
     for (uint32_t r = 0; r < group->nranks; r++) {
-        int32_t status;
-        memcpy(&status, all + r * bytes, sizeof status);
-        if (status != XEP_OK)
-            return xep_fail((xep_status_t)status, "rank %u cannot %s: %s", r, what,
-                            xep_status_text((xep_status_t)status));
+        int32_t told;
+        memcpy(&told, all + r * bytes, sizeof told);
+        if (told == XEP_OK) continue;
+        const xep_status_t status = xep_status_told(told, XEP_ERR_PROTOCOL);
+        return xep_fail(status, "rank %u cannot %s: %s", r, what, xep_status_text(status));
     }
     return XEP_OK;
 }

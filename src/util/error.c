@@ -30,6 +30,13 @@ const char *xep_status_text(xep_status_t status)
     return "unknown status";
 }
 
+xep_status_t xep_status_told(int64_t told, xep_status_t otherwise)
+{
+    for (size_t i = 0; i < NSTATUSES; i++)
+        if (told < 0 && statuses[i].status == told) return statuses[i].status;
+    return otherwise;
+}
+
 const char *xep_last_error(void)
 {
     return reason;

@@ -47,3 +47,19 @@ TEST(wild_lengths_are_refused)
         assert_non_null(strstr(xep_last_error(), "invalid length from rank 1"));
     }
 }
+
+/* What a rank says of itself: an error is its own, and anything else no status at all. */
+TEST(agreement_believes_known_errors)
+{
+    static const int32_t said[] = {XEP_OK, XEP_ERR_FUNCTION, 7, -999},
+                         heard[] = {XEP_OK, XEP_ERR_FUNCTION, XEP_ERR_PROTOCOL, XEP_ERR_PROTOCOL};
+    for (size_t i = 0; i < sizeof said / sizeof said[0]; i++) {
+        xep_boot_t boot = {.allgather = gather, .nranks = RANKS};
+        xep_group_t group = {.boot = &boot, .nranks = RANKS};
+        const int64_t mine = 0;
+        int64_t all[RANKS];
+        lies = (uint32_t)said[i];
+        assert_int_equal(xep_group_agree(&group, "do it", &mine, all, sizeof mine), heard[i]);
+        if (heard[i] != XEP_OK) assert_non_null(strstr(xep_last_error(), "rank 1 cannot do it: "));
+    }
+}

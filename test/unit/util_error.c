@@ -80,3 +80,12 @@ TEST(reason_is_of_the_thread)
     assert_string_equal(at_start, "");
     assert_string_equal(xep_last_error(), "of this thread");
 }
+
+TEST(told_status_is_one_of_ours)
+{
+    static const int64_t unknown[] = {XEP_OK, XEP_INPROGRESS, 7, -999, INT64_MAX, INT64_MIN, INT64_C(1) << 40};
+    for (int64_t told = XEP_ERR_FUNCTION; told < XEP_OK; told++)
+        assert_int_equal(xep_status_told(told, XEP_ERR_PEER), told);
+    for (size_t i = 0; i < sizeof unknown / sizeof unknown[0]; i++)
+        assert_int_equal(xep_status_told(unknown[i], XEP_ERR_PEER), XEP_ERR_PEER);
+}
