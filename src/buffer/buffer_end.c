@@ -20,6 +20,10 @@
  * others may have read that; else it is n + 1. What a rank wrote for n it does not overwrite before all have come to
  * n + 1, and so have read it. A rank whose reset succeeded hears in its first operation that others have failed.
  *
+ * A rank that an abort has told to give up n, behind its word for it, takes part in step 1 of n once more, and then goes
+ * on with n + 1: the others have given n up because of it, or do so in step 2. The abort has an epoch behind what the
+ * rank had reached; the reset's own is no smaller from n + 1 on.
+ *
  * A rank may leave, or give up a reset, while others come to it. So it says in words of its line, which only it writes:
  * how often it was quiet in resets; that it leaves; and the reset's epoch, if it gives that up.
  * A wait of one kind counts words of that kind alone. A reset ends at once where another rank will not come: in step 1
@@ -327,6 +331,11 @@ static xep_status_t agree_epoch(xep_buffer_t *buffer)
     return XEP_OK;
 }
 
+static int has_given_up(const xep_buffer_t *buffer)
+{
+    return xep_buffer_lines(buffer)[buffer->shape.rank].given_up > buffer->reset_epoch;
+}
+
 /* Steps 2 to 4 of a reset. */
 static xep_status_t reopen(xep_buffer_t *buffer)
 {
@@ -365,6 +374,7 @@ xep_status_t xep_buffer_restart(xep_buffer_t *buffer)
     quiesce_device(buffer, 0);
     if (buffer->staging != NULL) xep_graphs_forget(buffer);
     status = agree_epoch(buffer);
+    if (status == XEP_OK && has_given_up(buffer)) status = agree_epoch(buffer);
     if (status == XEP_OK && (status = reopen(buffer)) != XEP_OK)
         xep_buffer_give_up(buffer, buffer->epoch, status); /* others may be through */
     buffer->broken = status != XEP_OK; /* what peers have of the operations that were ended is not known */

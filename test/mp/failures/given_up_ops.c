@@ -7,6 +7,8 @@
  * the group's allgather, which may also be called in vain for good: others of the group go on.
  */
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -245,6 +247,52 @@ static void aborted(xep_group_t *group)
     mp_job_close(&job);
 }
 
+typedef struct resetting {
+    xep_buffer_t *buffer;
+    xep_status_t status;
+    atomic_int is_done;
+} resetting_t;
+
+static void *reset(void *arg)
+{
+    resetting_t *resetting = arg;
+    resetting->status = xep_buffer_reset(resetting->buffer);
+    atomic_store(&resetting->is_done, 1);
+    return NULL;
+}
+
+static void abort_reset(xep_buffer_t *buffer)
+{
+    resetting_t resetting = {.buffer = buffer};
+    pthread_t thread;
+    MP_CHECK(pthread_create(&thread, NULL, reset, &resetting) == 0);
+    do {
+        mp_sleep_us(50 * 1000);
+        xep_buffer_abort(buffer);
+    } while (!atomic_load(&resetting.is_done));
+    MP_CHECK(pthread_join(thread, NULL) == 0 && resetting.status == XEP_ERR_BROKEN);
+}
+
+/* The last rank gives up a reset in which it waits for the others: they hear of it in theirs, and the next is of all. */
+static void aborted_in_reset(xep_group_t *group)
+{
+    const mp_case_t c = {.name = "aborted in reset",
+                         MP_SHAPE(12, 4, 300, 30),
+                         .weights = 1,
+                         .slots = 2,
+                         .timeout_ms = MP_FAR_MS};
+    mp_job_t job;
+    mp_job_begin(&job, &c, 1, group);
+    mp_job_round(&job);
+    if (mp_is_last()) abort_reset(job.buffer);
+    MP_OK(xep_group_barrier(group));
+    xep_status_t status = xep_buffer_reset(job.buffer);
+    if (!mp_is_last() && status == XEP_ERR_BROKEN) status = xep_buffer_reset(job.buffer);
+    MP_OK(status);
+    mp_job_round(&job);
+    mp_job_close(&job);
+}
+
 int main(void)
 {
     xep_group_t *group = mp_group(), *second = mp_second_group(group, mp_is_last() ? MP_FAR_MS : DEADLINE_MS);
@@ -255,6 +303,7 @@ int main(void)
     in_operations(group, second, "normal");
     in_operations(group, second, "ll");
     aborted(group);
+    aborted_in_reset(group);
     at_the_end(group);
     leave_reset(group, second, 1);
     leave_reset(group, second, 0);
