@@ -31,7 +31,7 @@ unit_tests = \
 	%D%/unit/core_joiners.t %D%/unit/core_path.t \
 	%D%/unit/core_polled.t %D%/unit/core_recording.t \
 	%D%/unit/core_backoff.t %D%/unit/core_room.t %D%/unit/core_room_together.t %D%/unit/core_sleep.t \
-	%D%/unit/core_give_up.t %D%/unit/core_wait.t \
+	%D%/unit/core_give_up.t %D%/unit/core_shares.t %D%/unit/core_wait.t \
 	%D%/unit/core_plan.t %D%/unit/ucp_segments.t \
 	%D%/unit/intake_order.t \
 	%D%/unit/util_cache.t %D%/unit/util_config.t %D%/unit/util_cpu.t %D%/unit/util_dtype.t %D%/unit/util_error.t \
@@ -80,6 +80,7 @@ sim_ldadd = libsim.la libxep_oracle.la $(CMOCKA_LIBS) -lm
 %C%_mp_wire_wire_rate_mp_SOURCES = %D%/rig/forked.h %D%/rig/forked.c %D%/mp/wire/wire_rate.c
 
 %C%_unit_core_give_up_t_SOURCES = %D%/unit/unit_mirror.h %D%/unit/unit_mirror.c %D%/unit/core_give_up.c
+%C%_unit_core_shares_t_SOURCES = %D%/unit/unit_mirror.h %D%/unit/unit_mirror.c %D%/unit/core_shares.c
 %C%_unit_core_wait_t_SOURCES = %D%/unit/unit_mirror.h %D%/unit/unit_mirror.c %D%/unit/core_wait.c
 %C%_unit_pmix_exchange_faults_t_CPPFLAGS = $(AM_CPPFLAGS) $(PMIX_CFLAGS)
 %C%_mp_wire_wire_order_mp_LDADD = $(insides)

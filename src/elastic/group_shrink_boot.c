@@ -3,8 +3,8 @@
 /*
  * An allgather: each rank sends its bytes to each other one, as one control message. It says which attempt and which
  * allgather of it it is about, as ranks that are ahead, or in an attempt that was given up, send theirs when they like.
- * Those wait in the inbox until they are asked for, or until the old group ends: at most two of a rank for an attempt,
- * as nobody begins an allgather before the one before is over.
+ * Those wait in the inbox until they, or later ones, are asked for: at most two of a rank for an attempt, as nobody
+ * begins an allgather before the one before is over.
  */
 #include "group_shrink.h"
 
@@ -48,7 +48,7 @@ static uint32_t rank_of(const ctl_boot_t *boot, uint32_t old)
 static xep_status_t take_share(ctl_boot_t *boot, const xep_msg_t *msg, char *recv, size_t bytes)
 {
     uint32_t rank = rank_of(boot, msg->from);
-    if (rank == boot->boot.nranks) return XEP_OK;
+    if (msg->about != boot->about || rank == boot->boot.nranks) return XEP_OK;
     if (msg->bytes != bytes)
         return xep_fail(XEP_ERR_MISMATCH, "rank %u gave %zu bytes to an allgather of %zu", rank, msg->bytes, bytes);
     if (bytes != 0) memcpy(recv + rank * bytes, msg->data, bytes);
@@ -56,11 +56,11 @@ static xep_status_t take_share(ctl_boot_t *boot, const xep_msg_t *msg, char *rec
     return XEP_OK;
 }
 
-/* All of this allgather that are here. */
+/* All of this allgather that are here, and what is left of attempts that were given up: nobody asks for that again. */
 static xep_status_t take_shares(ctl_boot_t *boot, char *recv, size_t bytes)
 {
     xep_status_t status = XEP_OK;
-    xep_msg_t *all = xep_ctl_take(boot->shrink->group, XEP_CTL_SHARE, boot->about);
+    xep_msg_t *all = xep_ctl_take(boot->shrink->group, XEP_CTL_SHARE, 0, boot->about);
     for (const xep_msg_t *msg = all; msg != NULL && status == XEP_OK; msg = msg->next)
         status = take_share(boot, msg, recv, bytes);
     xep_ctl_free(all);

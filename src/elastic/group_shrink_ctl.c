@@ -130,7 +130,7 @@ static xep_status_t check_phase(const xep_shrink_t *shrink, uint32_t rank, const
 /* What a ballot says is checked when it is read. */
 static void take_msgs(xep_shrink_t *shrink)
 {
-    xep_msg_t *msg = xep_ctl_take(shrink->group, XEP_CTL_STATE, 0), *next;
+    xep_msg_t *msg = xep_ctl_take(shrink->group, XEP_CTL_STATE, 0, 0), *next;
     for (; msg != NULL; msg = next) {
         next = msg->next;
         if (msg->bytes < sizeof(xep_state_t) || xep_shrink_suspects(shrink, msg->from)) free(msg);

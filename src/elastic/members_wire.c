@@ -95,7 +95,7 @@ static void close(xep_members_t *members)
     xep_members_ctl_t *ctl = members->ctl;
     const xep_buffer_t *buffer = members->agreement.arg;
     if (ctl == NULL) return;
-    xep_ctl_free(xep_ctl_take(buffer->group, XEP_CTL_BALLOT, buffer->number));
+    xep_ctl_free(xep_ctl_take(buffer->group, XEP_CTL_BALLOT, buffer->number, buffer->number));
     for (uint32_t r = 0; ctl->of != NULL && r < members->agreement.mine.nranks; r++) free(ctl->of[r].last);
     free(ctl->of);
     free(ctl->mine);
@@ -145,7 +145,7 @@ static void tell_who_lacks(xep_buffer_t *buffer)
 static int take_msgs(xep_buffer_t *buffer)
 {
     int news = 0;
-    xep_msg_t *msg = xep_ctl_take(buffer->group, XEP_CTL_BALLOT, buffer->number), *next;
+    xep_msg_t *msg = xep_ctl_take(buffer->group, XEP_CTL_BALLOT, buffer->number, buffer->number), *next;
     for (; msg != NULL; msg = next) {
         next = msg->next;
         if (msg->bytes < sizeof(said_t) || !is_asked(buffer, msg->from)) free(msg);

@@ -138,27 +138,27 @@ void xep_ctl_begin(xep_group_t *group)
 }
 
 /* Other control messages stay, in their order. Takes the list, so that the lock is held only for a moment. */
-xep_msg_t *xep_ctl_take(xep_group_t *group, xep_ctl_kind_t kind, uint64_t about)
+xep_msg_t *xep_ctl_take(xep_group_t *group, xep_ctl_kind_t kind, uint64_t first, uint64_t last)
 {
     xep_inbox_t *inbox = group->inbox;
-    xep_msg_t *first = NULL, **last = &first, *msg;
+    xep_msg_t *taken = NULL, **end = &taken, *msg;
     if (atomic_load_explicit(&inbox->msgs, memory_order_relaxed) == 0) return NULL;
     pthread_mutex_lock(&inbox->lock);
     inbox->last = &inbox->first;
     while ((msg = *inbox->last) != NULL) {
-        if (msg->kind != (uint32_t)kind || msg->about != about) {
+        if (msg->kind != (uint32_t)kind || msg->about < first || msg->about > last) {
             inbox->last = &msg->next;
             continue;
         }
         *inbox->last = msg->next;
         msg->next = NULL;
-        *last = msg;
-        last = &msg->next;
+        *end = msg;
+        end = &msg->next;
         inbox->held[msg->from] -= msg->bytes;
         atomic_fetch_sub_explicit(&inbox->msgs, 1, memory_order_relaxed);
     }
     pthread_mutex_unlock(&inbox->lock);
-    return first;
+    return taken;
 }
 
 void xep_ctl_free(xep_msg_t *first)

@@ -52,10 +52,10 @@ void xep_ctl_leave(xep_group_t *group, int32_t most_ms);
 void xep_ctl_begin(xep_group_t *group);
 
 /**
- * The control messages of a kind that have come since the last time, in the order in which they came; the caller frees
- * each.
+ * The control messages of a kind that have come since the last time and are about first to last, in the order in which
+ * they came; the caller frees each.
  */
-xep_msg_t *xep_ctl_take(xep_group_t *group, xep_ctl_kind_t kind, uint64_t about);
+xep_msg_t *xep_ctl_take(xep_group_t *group, xep_ctl_kind_t kind, uint64_t first, uint64_t last);
 void xep_ctl_free(xep_msg_t *first);
 
 /**
