@@ -49,18 +49,16 @@ typedef struct round {
 static xep_status_t send_shares(round_t *round)
 {
     xep_buffer_t *buffer = round->buffer;
-    xep_wire_t *wire = &buffer->heap->wire;
     const uint32_t self = buffer->shape.rank;
     const uint64_t offset = share_offset(buffer, buffer->balancer->round, self);
     for (; round->sent < buffer->shape.nranks; round->sent++) {
         if (xep_owners_is_out(buffer, round->sent)) continue;
         const uint64_t bytes = round->sent == self ? 0 : buffer->balancer->share_bytes; /* the own one is there */
-        xep_status_t status = wire->ops->put_signal(wire, round->sent, offset, (char *)buffer->heap->base + offset,
-                                                    bytes, word_offset(buffer, self), round->value);
+        xep_status_t status =
+            xep_heap_tell(buffer->heap, round->sent, offset, bytes, word_offset(buffer, self), round->value);
         if (status != XEP_OK) return status;
     }
-    round->mark = wire->ops->mark(wire);
-    (void)wire->ops->flush(wire); /* others wait for what it may hold back */
+    round->mark = buffer->heap->wire.ops->mark(&buffer->heap->wire);
     return XEP_OK;
 }
 

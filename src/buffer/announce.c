@@ -87,7 +87,7 @@ static void put_word(xep_buffer_t *buffer, uint32_t rank)
     const uint64_t at = buffer->areas.announce + buffer->shape.rank * xep_announce_row_bytes(&buffer->shape),
                    deadline_ns = xep_deadline(buffer->timeout_ms);
     xep_status_t status;
-    do status = wire->ops->put_signal(wire, rank, at, NULL, 0, at, announce->word);
+    do status = xep_heap_tell(buffer->heap, rank, at, 0, at, announce->word);
     while (moves(wire, status, deadline_ns));
 }
 
@@ -142,7 +142,6 @@ static void tell_word(xep_buffer_t *buffer, uint64_t word)
     atomic_store_explicit(word_of(buffer, group->rank), word, memory_order_release);
     for (uint32_t r = 0; group->nnodes != 1 && r < group->nranks; r++)
         if (is_put_to(buffer, r)) put_word(buffer, r);
-    if (group->nnodes != 1) xep_announce_push(buffer);
     if (xep_group_sleeps(group)) xep_group_wake_idle(group);
 }
 

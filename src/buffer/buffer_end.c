@@ -20,9 +20,9 @@
  * others may have read that; else it is n + 1. What a rank wrote for n it does not overwrite before all have come to
  * n + 1, and so have read it. A rank whose reset succeeded hears in its first operation that others have failed.
  *
- * A rank that an abort has told to give up n, behind its word for it, takes part in step 1 of n once more, and then goes
- * on with n + 1: the others have given n up because of it, or do so in step 2. The abort has an epoch behind what the
- * rank had reached; the reset's own is no smaller from n + 1 on.
+ * A rank that has given up n by an abort, behind its word for it, takes part in step 1 of n once more, and then goes on
+ * with n + 1: the others have given n up because of it, or do so in step 2. The abort has an epoch behind what the rank
+ * had reached; the reset's own is no smaller from n + 1 on.
  *
  * A rank may leave, or give up a reset, while others come to it. So it says in words of its line, which only it writes:
  * how often it was quiet in resets; that it leaves; and the reset's epoch, if it gives that up.

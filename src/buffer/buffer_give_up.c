@@ -28,7 +28,6 @@ void xep_buffer_blame_expert(xep_buffer_t *buffer, uint32_t expert)
 void xep_buffer_give_up(xep_buffer_t *buffer, uint64_t epoch, xep_status_t why)
 {
     const uint32_t rank = buffer->shape.rank;
-    xep_wire_t *wire = &buffer->heap->wire;
     xep_buffer_line_t *own = &xep_buffer_lines(buffer)[rank];
     const uint64_t at = buffer->areas.lines + rank * sizeof *own, said = at + offsetof(xep_buffer_line_t, when_ms);
     if (buffer->goes_on || why == XEP_ERR_PEER) return;
@@ -42,10 +41,9 @@ void xep_buffer_give_up(xep_buffer_t *buffer, uint64_t epoch, xep_status_t why)
     own->why = why;
     for (uint32_t r = 0; r < buffer->shape.nranks; r++)
         if (r != rank)
-            (void)wire->ops->put_signal(wire, r, said, &own->when_ms,
-                                        offsetof(xep_buffer_line_t, came) - offsetof(xep_buffer_line_t, when_ms),
-                                        at + offsetof(xep_buffer_line_t, given_up), epoch);
-    (void)wire->ops->flush(wire);
+            (void)xep_heap_tell(buffer->heap, r, said,
+                                offsetof(xep_buffer_line_t, came) - offsetof(xep_buffer_line_t, when_ms),
+                                at + offsetof(xep_buffer_line_t, given_up), epoch);
     own->expert = 0;
 }
 

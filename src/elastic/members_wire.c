@@ -247,10 +247,8 @@ static int may_decide(const void *arg)
 static void tell_out(void *arg, uint32_t rank)
 {
     xep_buffer_t *buffer = arg;
-    xep_wire_t *wire = &buffer->heap->wire;
     uint64_t word = buffer->areas.members + offsetof(xep_members_area_t, left_out);
-    (void)wire->ops->put_signal(wire, rank, 0, NULL, 0, word, buffer->shape.rank + UINT64_C(1));
-    (void)wire->ops->flush(wire);
+    (void)xep_heap_tell(buffer->heap, rank, 0, 0, word, buffer->shape.rank + UINT64_C(1));
     buffer->group->transport->ops->heap_fence_off(buffer->heap, rank);
 }
 

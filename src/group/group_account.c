@@ -64,16 +64,13 @@ static sheet_t *sheet_of(const xep_group_t *group, uint32_t rank)
  */
 static void put(xep_group_t *group, uint32_t rank, const xep_account_t *account)
 {
-    xep_wire_t *wire = &group->control->wire;
     uint64_t number = ++group->accounts->numbers[rank].told, own = sheet_offset(group, group->rank);
     sheet_t *from = sheet_of(group, group->rank);
     size_t at = offsetof(sheet_t, accounts) + number % ENTRIES * sizeof *account;
     from->accounts[number % ENTRIES] = *account;
     /* mapped ranks: the entry is not written before the last number is there, or its reader would not see the change */
     atomic_thread_fence(memory_order_release);
-    (void)wire->ops->put_signal(wire, rank, own + at, (char *)from + at, sizeof *account,
-                                own + offsetof(sheet_t, number), number);
-    (void)wire->ops->flush(wire);
+    (void)xep_heap_tell(group->control, rank, own + at, sizeof *account, own + offsetof(sheet_t, number), number);
 }
 
 /*

@@ -51,9 +51,7 @@ static xep_status_t try_signal(void *arg)
 {
     const sending_t *sending = arg;
     const xep_group_signal_t *signal = sending->signal;
-    xep_wire_t *wire = &sending->heap->wire;
-    return wire->ops->put_signal(wire, sending->rank, signal->offset, (char *)sending->heap->base + signal->offset,
-                                 sending->bytes, signal->word, signal->value);
+    return xep_heap_tell(sending->heap, sending->rank, signal->offset, sending->bytes, signal->word, signal->value);
 }
 
 /* Said at half the deadline and by XEP_EXPLAIN, while the wait goes on. */
@@ -78,7 +76,6 @@ xep_status_t xep_group_signal_all(xep_group_t *group, xep_heap_wire_t *heap, con
         xep_status_t status = xep_group_wait(group, &wait);
         if (status != XEP_OK) return explain(group, &wait, status);
     }
-    (void)heap->wire.ops->flush(&heap->wire); /* others wait for what the wire may hold back */
     return XEP_OK;
 }
 

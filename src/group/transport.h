@@ -42,6 +42,19 @@ struct xep_heap_wire {
     size_t key_bytes;        /* differs from rank to rank */
 };
 
+/**
+ * A word that another rank waits for in a call of its own, behind bytes that this rank has at the same place: as the
+ * wire's put_signal, but what the wire would hold back leaves, too, as this rank may be in no call of the library soon.
+ */
+static inline xep_status_t xep_heap_tell(xep_heap_wire_t *heap, uint32_t rank, uint64_t offset, size_t bytes,
+                                         uint64_t word, uint64_t value)
+{
+    xep_wire_t *wire = &heap->wire;
+    xep_status_t status = wire->ops->put_signal(wire, rank, offset, (char *)heap->base + offset, bytes, word, value);
+    (void)wire->ops->flush(wire);
+    return status;
+}
+
 /** Memory of a device. */
 typedef struct xep_memory_range {
     void *base;

@@ -14,7 +14,7 @@ enum { XEP_REASON_BYTES = 1024 };
 xep_status_t xep_fail(xep_status_t status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 xep_status_t xep_vfail(xep_status_t status, const char *format, va_list args) __attribute__((format(printf, 2, 0)));
 
-/** What another process gives as its status is no error unless this library knows it; else it is otherwise, an error. */
+/** An error that another process has told, where this library knows it; else otherwise, which is an error, too. */
 xep_status_t xep_status_told(int64_t told, xep_status_t otherwise);
 
 #endif

@@ -273,7 +273,7 @@ static void abort_reset(xep_buffer_t *buffer)
     MP_CHECK(pthread_join(thread, NULL) == 0 && resetting.status == XEP_ERR_BROKEN);
 }
 
-/* The last rank gives up a reset in which it waits for the others: they hear of it in theirs, and the next is of all. */
+/* The last rank gives up a reset in which it waits for the others: they hear it in theirs, and the next is of all. */
 static void aborted_in_reset(xep_group_t *group)
 {
     const mp_case_t c = {.name = "aborted in reset",
