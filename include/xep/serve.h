@@ -58,7 +58,8 @@ typedef struct xep_serve_args {
 
 /**
  * Takes part, without tokens, in every dispatch and combine that other ranks begin on these buffers, in any order, and
- * runs the experts of this rank. Nothing is sent while nobody calls, and this rank sleeps.
+ * runs the experts of this rank. Nothing is sent while nobody calls, and this rank sleeps: until the next operation
+ * there is no deadline, and XEP_EXPLAIN says which rank works.
  *
  * Blocking. It returns XEP_OK between two steps, after xep_serve_stop() (at once if no step is under way) or, once for
  * each, after a step that ended with XEP_STEP_LAST. Then this rank may work: its first operations are the first of the
@@ -66,13 +67,13 @@ typedef struct xep_serve_args {
  *
  * Errors: XEP_ERR_TIMEOUT (the step did not end in time after xep_serve_stop(): call this again, as this rank is still
  * in the step), XEP_ERR_MISMATCH (ranks ended a step after different operations), XEP_ERR_PEER (a rank died; with
- * XEP_ON_FAILURE_MASK only if all that worked in the step are out), XEP_ERR_BUSY (a handle of this rank is not
- * released), XEP_ERR_UNSUPPORTED (a buffer without XEP_BUFFER_SERVED), XEP_ERR_FUNCTION (fn failed: the sentence has
- * what it returned, and the expert), and the errors of operations that leave a buffer broken. After a failure of fn, or
- * of beginning an operation, this rank gives the buffers up: operations of other ranks end with the same error, which
- * names this rank and the expert. With XEP_ON_FAILURE_MASK they go on without this rank instead, once its process has
- * ended or their deadline has passed. An error that all ranks get for an operation and that leaves the buffer usable
- * (XEP_ERR_OVERFLOW, XEP_ERR_MISMATCH) ends only that operation.
+ * XEP_ON_FAILURE_MASK only if all that worked in the step are out; or there is no other rank), XEP_ERR_BUSY (a handle
+ * of this rank is not released), XEP_ERR_UNSUPPORTED (a buffer without XEP_BUFFER_SERVED), XEP_ERR_FUNCTION (fn failed:
+ * the sentence has what it returned, and the expert), and the errors of operations that leave a buffer broken. After a
+ * failure of fn, or of beginning an operation, this rank gives the buffers up: operations of other ranks end with the
+ * same error, which names this rank and the expert. With XEP_ON_FAILURE_MASK they go on without this rank instead, once
+ * its process has ended or their deadline has passed. An error that all ranks get for an operation and that leaves the
+ * buffer usable (XEP_ERR_OVERFLOW, XEP_ERR_MISMATCH) ends only that operation.
  */
 XEP_API xep_status_t xep_serve(const xep_serve_args_t *args);
 

@@ -128,15 +128,20 @@ void xep_request_abort_all(xep_buffer_t *buffer)
  * The others end too, with XEP_ERR_BROKEN: the peers count on the bytes of an operation that will not come, so none of
  * the later ones can be told from it any more. All begins anew with a reset, which all ranks take part in.
  */
+static void break_all(xep_request_t *req, xep_status_t status, const char *text)
+{
+    set_reason(req, text);
+    xep_buffer_give_up(req->buffer, first_in_flight(req->buffer), status);
+    finish(req, status);
+    xep_request_end_all(req->buffer, XEP_ERR_BROKEN, text);
+}
+
 void xep_request_break(xep_request_t *req, xep_status_t status, const char *reason)
 {
     char text[XEP_REASON_BYTES]; /* reason may be the own one */
     snprintf(text, sizeof text, "%s", reason);
     xep_log(XEP_LOG_ERROR, "%s %llu failed: %s", xep_request_name(req), (unsigned long long)req->op.epoch, text);
-    set_reason(req, text);
-    xep_buffer_give_up(req->buffer, first_in_flight(req->buffer), status);
-    finish(req, status);
-    xep_request_end_all(req->buffer, XEP_ERR_BROKEN, text);
+    break_all(req, status, text);
 }
 
 void xep_request_end(xep_request_t *req, xep_status_t status)
@@ -197,7 +202,8 @@ void xep_request_expire(xep_request_t *req, xep_status_t status, const char *why
     char before[512], text[XEP_REASON_BYTES];
     snprintf(before, sizeof before, ": %.400s; ", why);
     xep_request_explain(req, before, text, sizeof text);
-    xep_request_break(req, status, text);
+    xep_log(XEP_LOG_ERROR, "%s", text);
+    break_all(req, status, text);
 }
 
 /* ---- what calls have left that did not wait for the thread in the buffer ---- */

@@ -66,10 +66,15 @@ static xep_status_t hope(void *arg)
 static void explain(void *arg, char *text, size_t bytes)
 {
     const xep_server_t *server = arg;
-    snprintf(text, bytes, "serves %u buffer%s; %s", server->args.count, server->args.count == 1 ? "" : "s",
+    char workers[40] = "all ranks serve";
+    int others;
+    const uint32_t worker = xep_server_find_worker(server, &others);
+    if (worker < server->group->nranks) snprintf(workers, sizeof workers, "rank %u works", worker);
+    snprintf(text, bytes, "serves %u buffer%s; %s (%s)", server->args.count, server->args.count == 1 ? "" : "s",
              !xep_server_is_idle(server) ? "an operation is in flight"
              : server->stop_ns == 0      ? "no rank has begun an operation"
-                                         : "no rank has ended the step");
+                                         : "no rank has ended the step",
+             workers);
 }
 
 /* The time to stop in is over, and it is no operation that has failed by its own deadline. */

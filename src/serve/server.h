@@ -66,7 +66,10 @@ xep_status_t xep_server_check_ends(const xep_server_t *server);
 /** Ends the call if this rank is between two steps. XEP_INPROGRESS: it is not. */
 xep_status_t xep_server_try_to_end(xep_server_t *server);
 
-/** XEP_INPROGRESS, or XEP_ERR_PEER: the step has no rank any more that could end it. */
+/** The first rank that works; nranks: there is none. *others_p: whether there is another rank than this one. */
+uint32_t xep_server_find_worker(const xep_server_t *server, int *others_p);
+
+/** XEP_INPROGRESS, or XEP_ERR_PEER: no rank is there any more that could end the step, or begin one. */
 xep_status_t xep_server_check_workers(const xep_server_t *server);
 
 /** XEP_ERR_TIMEOUT, with a rank that works and has not ended the step. */

@@ -158,16 +158,29 @@ int xep_server_is_dismissed(xep_server_t *server)
     return 0;
 }
 
-/* The step has no rank any more that could end it. */
+uint32_t xep_server_find_worker(const xep_server_t *server, int *others_p)
+{
+    uint32_t worker = server->group->nranks;
+    *others_p = 0;
+    for (uint32_t r = server->group->nranks; r-- > 0;) {
+        if (xep_group_is_out(server->group, r)) continue;
+        if (r != server->group->rank) *others_p = 1;
+        if (!xep_announce_end_of(server->args.buffers[0], r).serving) worker = r;
+    }
+    return worker;
+}
+
+/* The step has no rank any more that could end it, or this rank is alone. Others that serve may be told to work. */
 xep_status_t xep_server_check_workers(const xep_server_t *server)
 {
-    const xep_buffer_t *buffer = server->args.buffers[0];
+    int others;
     uint32_t step;
-    for (uint32_t r = 0; r < server->group->nranks; r++)
-        if (!xep_group_is_out(server->group, r) && !xep_announce_end_of(buffer, r).serving) return XEP_INPROGRESS;
-    if (!xep_server_is_idle(server) || find_end(server, &step)) return XEP_INPROGRESS;
-    return xep_fail(XEP_ERR_PEER, "all ranks that worked in step %u are out (make a new group)",
-                    buffer->announce->step);
+    if (xep_server_find_worker(server, &others) < server->group->nranks || !xep_server_is_idle(server))
+        return XEP_INPROGRESS;
+    if (!find_end(server, &step))
+        return xep_fail(XEP_ERR_PEER, "all ranks that worked in step %u are out (make a new group)",
+                        server->args.buffers[0]->announce->step);
+    return others ? XEP_INPROGRESS : xep_fail(XEP_ERR_PEER, "there is no other rank that could work");
 }
 
 /* Ranks that work and whose word is not here. */

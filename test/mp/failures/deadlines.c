@@ -19,6 +19,8 @@ static void count_logged(void *arg, xep_log_level_t level, const char *message)
     if (level == XEP_LOG_WARN && strstr(message, "half of the deadline has passed") != NULL)
         snprintf(warning, sizeof warning, "%s", message);
     else if (strstr(message, "dispatch") != NULL || strstr(message, "combine") != NULL) ++*(int *)arg;
+    if (strstr(message, "failed: dispatch") != NULL || strstr(message, "failed: combine") != NULL)
+        mp_fail(__FILE__, __LINE__, "names the operation twice: %s", message);
 }
 
 /*

@@ -9,6 +9,7 @@
  */
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -440,6 +441,42 @@ static void workers_die(void)
     if (base.on_failure == XEP_ON_FAILURE_MASK) MP_REASON("all ranks that worked in step 0 are out (make a new group)");
 }
 
+/* The others die before they have begun anything: there is nobody who could. */
+static void abandoned(void)
+{
+    die(!mp_is_last());
+    MP_SAYS(XEP_ERR_PEER, "there is no other rank that could work", serve(0));
+}
+
+/* Asked what it waits for, in a call that only the answer ends. */
+static void stop_when_told(void *arg, xep_log_level_t level, const char *message)
+{
+    (void)arg, (void)level;
+    if (strstr(message, "no rank has begun an operation (rank 0 works)") != NULL) xep_serve_stop(job.buffer);
+}
+
+static void *ask(void *arg)
+{
+    for (const atomic_int *ended = arg; !*ended; mp_sleep_us(10 * 1000)) kill(getpid(), SIGUSR1);
+    return NULL;
+}
+
+static void asked(void)
+{
+    atomic_int ended = 0;
+    pthread_t thread;
+    if (mp_is_last()) {
+        xep_log_set(stop_when_told, NULL);
+        MP_CHECK(pthread_create(&thread, NULL, ask, &ended) == 0);
+        MP_OK(serve(0));
+        ended = 1;
+        pthread_join(thread, NULL);
+        xep_log_set(NULL, NULL);
+    }
+    MP_OK(xep_group_barrier(group));
+    work_together();
+}
+
 /* The rank that serves dies in its function; the others go on without its experts, or fail. */
 static void server_dies(void)
 {
@@ -458,7 +495,7 @@ static const struct {
                  {"disagree", disagree}, {"again", again},         {"layers", layers},
                  {"late", late},         {"worker", worker_dies},  {"announcer", announcer_dies},
                  {"boundary", boundary}, {"workers", workers_die}, {"server", server_dies},
-                 {"forgets", forgets}};
+                 {"forgets", forgets},   {"abandoned", abandoned}, {"asked", asked}};
 
 int main(int argc, char **argv)
 {

@@ -42,6 +42,8 @@ ends 2 ll boundary mask
 ends 2 normal boundary mask -- $over_tcp
 ends 1 ll workers mask
 ends 1 normal workers
+ends 1 ll abandoned mask
+ends 3 normal asked -- XEP_EXPLAIN=sigusr1
 ends 2 ll server mask
 ends 2 normal server -- $over_tcp
 exit $failed
