@@ -50,9 +50,10 @@
  * nothing of CUDA. All ranks capture the same operations, in calls that wait for one another, while no graph of the
  * buffer is running. Launches and calls of a buffer come in the same order on all ranks; streams or events order
  * launches, and calls behind launches, for which they wait; the request of a call is done before a launch that comes
- * after it. recv_rows_p in host memory is written by each launch; wait_ns is the call's alone. Where ranks differ in
- * launches, XEP_ERR_MISMATCH ends the operation and breaks the buffer. After any error of a launch later ones do
- * nothing, and calls return XEP_ERR_BROKEN with the reason. Destroying the buffer cuts launches short.
+ * after it. Two launches that nothing orders break the buffer (XEP_ERR_PROTOCOL) where the host sees both; else what
+ * they bring is undefined. recv_rows_p in host memory is written by each launch; wait_ns is the call's alone. Where
+ * ranks differ in launches, XEP_ERR_MISMATCH ends the operation and breaks the buffer. After any error of a launch
+ * later ones do nothing, and calls return XEP_ERR_BROKEN with the reason. Destroying the buffer cuts launches short.
  */
 #ifndef XEP_CUDA_H
 #define XEP_CUDA_H

@@ -54,6 +54,7 @@ static xep_status_t launch(xep_request_t *req, int now, xep_request_t *after, xe
             req->state = XEP_REQUEST_FREE;
             atomic_fetch_sub_explicit(&buffer->group->active, 1, memory_order_relaxed);
             xep_request_keep_reason(req);
+            if (buffer->staging != NULL) xep_staging_refused(req);
             return xep_fail(status, "%s", req->reason);
         }
     }

@@ -90,6 +90,9 @@ xep_status_t xep_staging_layout(xep_buffer_t *buffer, const xep_layout_args_t *a
  */
 xep_status_t xep_staging_take(xep_request_t *req);
 
+/** The mode has refused what was taken. */
+void xep_staging_refused(const xep_request_t *req);
+
 /** The part that enqueues copies, and does not wait for them. */
 xep_status_t xep_staging_take_copies(xep_request_t *req);
 

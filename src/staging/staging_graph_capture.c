@@ -112,6 +112,13 @@ static xep_status_t capture(xep_request_t *req)
     return XEP_OK;
 }
 
+/* Others have no record of it either: the numbers of later ones would differ. */
+static void refused(const xep_request_t *req)
+{
+    xep_graphs_t *graphs = req->buffer->staging->graphs;
+    if (have(req) && graphs->list.is_capture) graphs->nrecords--;
+}
+
 /* What its combines are checked against; the call had none. */
 static void show_tokens(const xep_graphs_t *graphs, xep_handle_t *handle)
 {
@@ -143,7 +150,7 @@ static int are_open(const xep_buffer_t *buffer)
     return buffer->staging->graphs->is_open;
 }
 
-static const xep_graphs_doors_t doors = {want, capture, have, show, are_open, xep_graphs_look};
+static const xep_graphs_doors_t doors = {want, capture, refused, have, show, are_open, xep_graphs_look};
 
 static xep_status_t allocate(xep_graphs_t *graphs)
 {

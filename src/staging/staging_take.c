@@ -309,6 +309,12 @@ static xep_status_t wait_for_stream(const xep_request_t *req)
     return status;
 }
 
+void xep_staging_refused(const xep_request_t *req)
+{
+    const xep_graphs_doors_t *doors = req->buffer->staging->doors;
+    if (doors != NULL) doors->refused(req);
+}
+
 /* If the mode refuses the operation, the copies were for nothing. */
 xep_status_t xep_staging_take(xep_request_t *req)
 {

@@ -186,9 +186,32 @@ static void refused(xep_group_t *group, void *stream)
     cuda_job_close(&job);
 }
 
+/* What the mode refuses on one rank alone: what all capture after that is the same operation on all. */
+static void refused_on_one(xep_group_t *group, void *stream)
+{
+    cuda_job_t job;
+    xep_handle_t *handle;
+    if (mp_nranks() == 1) return;
+    cuda_job_open(&job, &small, 5, group, stream);
+    xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL), wrong = a;
+    wrong.arrangement = XEP_ROWS_BY_EXPERT_PADDED;
+    cuda_rig_capture(stream);
+    if (mp_is_last()) MP_REFUSES(&job.host, &wrong, XEP_ERR_UNSUPPORTED, "(0 with XEP_ROWS_BY_EXPERT_PADDED");
+    MP_REFUSES(&job.host, &a, XEP_ERR_MISMATCH, "are not in the same call");
+    if (!mp_is_last()) MP_REFUSES(&job.host, &a, XEP_ERR_MISMATCH, "this call is refused on this rank, too");
+    cuda_rig_free_graph(cuda_rig_graph(stream));
+    void *graph = capture(&job, 0, &handle);
+    cuda_rig_replay(graph, stream);
+    cuda_job_check_recv(&job, handle);
+    cuda_rig_free_graph(graph);
+    xep_handle_release(handle);
+    cuda_job_close(&job);
+}
+
 void cuda_captured(xep_group_t *group, void *streams[2])
 {
     refused(group, streams[0]);
+    refused_on_one(group, streams[0]);
     called_behind(group, streams[0]);
     released(group, streams[0]);
     other_order(group, streams[0]);
