@@ -395,7 +395,7 @@ XEP_API xep_status_t xep_buffer_create(xep_group_t *group, const xep_buffer_para
  * Frees the buffer with all its handles, requests and views. Collective, blocking: waits for the other ranks, at most
  * for the timeout, 2 s where one of them has given the buffer up, and not at all after xep_group_abort(). NULL is a
  * no-op. Whatever it returns, the buffer is gone; an error says that the ranks did not end it together, as that of
- * xep_group_destroy().
+ * xep_group_destroy(). But while xep_serve() runs with it, this is XEP_ERR_INVALID, as a reset is, and it stays.
  */
 XEP_API xep_status_t xep_buffer_destroy(xep_buffer_t *buffer);
 

@@ -10,6 +10,7 @@
 
 #include <xep/elastic.h>
 
+#include "announce.h"
 #include "api_check.h"
 #include "backoff.h"
 #include "balance.h"
@@ -154,10 +155,18 @@ xep_status_t xep_buffer_follow(const xep_buffer_t *old, xep_group_t *group, xep_
     return status == XEP_OK ? xep_buffer_create(group, &followed.params, buffer_p) : status;
 }
 
+/* The function of a rank that serves, or another thread, must not end what xep_serve() goes on with. */
+static xep_status_t require_not_served(const xep_buffer_t *buffer)
+{
+    xep_status_t status = xep_require_buffer(buffer);
+    if (status != XEP_OK || buffer->announce == NULL || !atomic_load(&buffer->announce->is_served)) return status;
+    return xep_fail(XEP_ERR_INVALID, "invalid buffer: it is served (until xep_serve() has returned)");
+}
+
 xep_status_t xep_buffer_destroy(xep_buffer_t *buffer)
 {
     if (buffer == NULL) return XEP_OK;
-    xep_status_t status = xep_require_buffer(buffer);
+    xep_status_t status = require_not_served(buffer);
     return status == XEP_OK ? xep_buffer_close(buffer) : status;
 }
 
@@ -171,7 +180,7 @@ void xep_buffer_abort(xep_buffer_t *buffer)
 
 xep_status_t xep_buffer_reset(xep_buffer_t *buffer)
 {
-    xep_status_t status = xep_require_buffer(buffer);
+    xep_status_t status = require_not_served(buffer);
     if (status == XEP_OK) status = xep_buffer_claim(buffer);
     if (status != XEP_OK) return status;
     status = xep_buffer_restart(buffer);

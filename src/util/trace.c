@@ -194,6 +194,7 @@ int xep_trace_open(const char *path, uint64_t ring_bytes, uint32_t rank, uint32_
         xep_log(XEP_LOG_WARN, "invalid XEP_TRACE_BYTES: more than 1g (1g is used)");
         ring_bytes = ring_most;
     }
+    if (ring_bytes == 0) ring_bytes = 1; /* rounded up, as all that is less than a unit */
     if (make_file(path, rank) != 0 || map_piece(0, XEP_TRACE_UNIT, &memory) != 0) {
         xep_log(XEP_LOG_WARN, "no trace is written: %s.%u: %s", path, rank, strerror(errno));
         goto out;

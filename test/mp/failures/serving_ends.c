@@ -28,7 +28,7 @@ static xep_group_t *group;
 static mp_job_t job, all; /* ranks 0 and 1 have tokens; all ranks have */
 static pid_t *pids;
 static xep_buffer_t *stopped;
-static uint64_t calls, fail_at, die_at, stop_at; /* the function's, from 1 */
+static uint64_t calls, fail_at, die_at, stop_at, end_at; /* the function's, from 1 */
 
 static xep_status_t run_experts(void *arg, xep_serve_call_t *call)
 {
@@ -40,6 +40,10 @@ static xep_status_t run_experts(void *arg, xep_serve_call_t *call)
     }
     if (calls == die_at) raise(SIGKILL);
     if (calls == stop_at) xep_serve_stop(call->buffer);
+    if (calls == end_at) {
+        MP_SAYS(XEP_ERR_INVALID, "invalid buffer: it is served", xep_buffer_destroy(call->buffer));
+        MP_SAYS(XEP_ERR_INVALID, "invalid buffer: it is served", xep_buffer_reset(call->buffer));
+    }
     if (call->recv->out == NULL) mp_job_check_recv(of, call->handle);
     call->topk_weights = mp_job_combine(of, call->handle).topk_weights;
     return XEP_OK;
@@ -258,9 +262,33 @@ static void forgets(void)
     work_together();
 }
 
+/* One rank cannot end a step of two buffers, as it has to begin a dispatch of the second: it has ended none. */
+static void partly(void)
+{
+    mp_job_t other;
+    mp_job_begin(&other, &base, 1, group);
+    xep_buffer_t *both[] = {job.buffer, other.buffer};
+    xep_serve_args_t args = XEP_SERVE_ARGS_INIT;
+    args.buffers = both, args.count = 2, args.fn = run_experts, args.arg = &job;
+    if (mp_is_last()) MP_OK(xep_serve(&args));
+    else {
+        mp_job_round(&other);
+        if (mp_rank() == 0) {
+            MP_OK(xep_announce_dispatch(other.buffer));
+            MP_SAYS(XEP_ERR_INVALID, "this rank has announced a dispatch", xep_step_end(both, 2, 0));
+        }
+        mp_job_round(&other);
+        MP_OK(xep_step_end(both, 2, XEP_STEP_LAST));
+    }
+    mp_job_close(&other);
+    if (mp_is_last()) MP_OK(serve(0));
+    else mp_job_round(&job), end_step(XEP_STEP_LAST); /* of a step that is the same on both */
+}
+
 /* XEP_STEP_LAST ends one call, however soon or late the next step begins. */
 static void again(void)
 {
+    end_at = 2;
     for (uint64_t i = 1; i <= 2; i++) {
         if (mp_is_last()) {
             MP_OK(serve(0));
@@ -495,7 +523,8 @@ static const struct {
                  {"disagree", disagree}, {"again", again},         {"layers", layers},
                  {"late", late},         {"worker", worker_dies},  {"announcer", announcer_dies},
                  {"boundary", boundary}, {"workers", workers_die}, {"server", server_dies},
-                 {"forgets", forgets},   {"abandoned", abandoned}, {"asked", asked}};
+                 {"forgets", forgets},   {"abandoned", abandoned}, {"asked", asked},
+                 {"partly", partly}};
 
 int main(int argc, char **argv)
 {

@@ -31,6 +31,7 @@ ends 3 ll stopped mask -- $over_tcp
 ends 3 ll forgets
 ends 3 normal forgets -- $over_tcp
 ends 3 normal again
+ends 3 ll partly
 ends 3 ll layers
 ends 3 ll late
 ends 3 normal late mask -- $over_tcp
