@@ -30,6 +30,14 @@ uint32_t xep_forwarders_count(const xep_shape_t *shape, uint32_t forwarder, uint
     return upstreams;
 }
 
+uint32_t xep_forwarders_most_locals(const xep_shape_t *shape)
+{
+    uint32_t most = 1;
+    for (uint32_t n = 0; n < shape->nodes && shape->by_nodes; n++)
+        if (shape->node_ranks[n] > most) most = shape->node_ranks[n];
+    return most;
+}
+
 static void find_ranks(const xep_shape_t *shape, xep_forwarders_t *nodes)
 {
     uint32_t upstreams = 0;

@@ -33,6 +33,9 @@ static inline uint32_t xep_forwarders_most(const xep_shape_t *shape)
     return shape->by_nodes ? shape->upstreams : shape->nranks;
 }
 
+/** The most local ranks that a forwarder has. */
+uint32_t xep_forwarders_most_locals(const xep_shape_t *shape);
+
 /** Lays the arrays and, if there is memory, fills them; sets the numbers even if it only measures. */
 void xep_forwarders_lay(const xep_shape_t *shape, xep_carve_t *arena, xep_forwarders_t *nodes);
 

@@ -125,6 +125,7 @@ typedef struct ll_list {
 
 /** The rows that go over the wire to a rank that is not mapped, or by nodes to a node (ll_flow.h). */
 typedef struct ll_flow {
+    uint32_t to;          /* the rank that gets them */
     uint64_t begin, rows; /* of slot->bound */
     uint64_t part;        /* rows of a part */
     uint64_t seen;        /* while they are listed: 1 + the last token */
@@ -237,8 +238,6 @@ static inline int ll_brings(const ll_t *mode, const xep_op_t *op, uint64_t selec
 /* ---- ll_heap.c: where things are ---- */
 
 xep_status_t ll_lay_heap(const xep_shape_t *shape, xep_heap_layout_t *layout, xep_carve_t region[XEP_REGIONS]);
-
-void ll_tell_traffic(const xep_shape_t *shape, xep_traffic_t *dispatch, xep_traffic_t *combine);
 
 /** Bytes from one item to the next: a row, and so many bytes beside it. */
 static inline uint64_t ll_item_stride(uint64_t row_bytes, uint64_t beside)

@@ -59,7 +59,7 @@ xep_status_t ll_send_all_parts(ll_t *mode, xep_op_t *op);
 /** The word of rank that makes room for the last part to it: it has taken the rows before. */
 const _Atomic uint64_t *ll_room_word(const void *mode, const xep_op_t *op, uint32_t rank, uint64_t *value_p);
 
-/* ---- ll_flow_receive.c: as a receiver, or as a forwarder ---- */
+/* ---- ll_flow_receive.c: as a receiver ---- */
 
 /** The entry in both delivered areas of the packet of an upstream rank of the rank that has it. */
 uint64_t ll_delivered_entry(const ll_t *mode, const xep_op_t *op, uint32_t line);
@@ -81,10 +81,16 @@ xep_status_t ll_note_items(const ll_t *mode, xep_op_t *op, uint32_t source, uint
  */
 xep_status_t ll_find_items(void *mode, xep_op_t *op);
 
+/* ---- ll_forward.c: as a receiver and as a forwarder, which flat is the receiver itself ---- */
+
 /** Offset of the word in which rank says, in all heaps, what it has taken. */
 uint64_t ll_taken_offset(const ll_t *mode, const xep_op_t *op, uint32_t rank);
 
 /** Tells the sources of crowded receive rings whose rows were copied. */
 xep_status_t ll_tell_taken(ll_t *mode, const xep_op_t *op);
+
+/* ---- ll_paths.c ---- */
+
+void ll_tell_traffic(const xep_shape_t *shape, xep_traffic_t *dispatch, xep_traffic_t *combine);
 
 #endif

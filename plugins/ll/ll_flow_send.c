@@ -52,6 +52,7 @@ xep_status_t ll_begin_flows(void *opaque, xep_op_t *op)
     list_tokens(mode, op, NULL);
     for (uint32_t f = 0; f < mode->nodes.nodes; f++) {
         ll_flow_t *flow = &slot->flows[f];
+        flow->to = mode->nodes.forwarder[f];
         flow->part = choose_part(mode, &ll_state(op)->packet, flow->rows);
         flow->begin = begin;
         begin += flow->rows;
@@ -161,7 +162,7 @@ int ll_packet_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, ui
     const ll_t *mode = opaque;
     const ll_state_t *state = ll_state(op);
     const ll_flow_t *flow = flow_to(mode, op, rank);
-    if (!xep_forwarders_are(&mode->nodes, rank)) return 0;
+    if (flow->to != rank) return 0;
     switch (number) {
     case 0:
         *transfer =
@@ -188,7 +189,7 @@ static int part_transfer(const void *opaque, const xep_op_t *op, uint32_t rank, 
 {
     const ll_t *mode = opaque;
     const ll_flow_t *flow = flow_to(mode, op, rank);
-    if (!xep_forwarders_are(&mode->nodes, rank) || is_whole(flow) || number / 2 * flow->part >= flow->rows) return 0;
+    if (flow->to != rank || is_whole(flow) || number / 2 * flow->part >= flow->rows) return 0;
     if (number % 2 == 1)
         xep_notices_more(&mode->kit, op, tokens_of_rows(ll_slot(mode, op->slot), flow, part_end(flow, number)),
                          transfer);
@@ -218,7 +219,7 @@ const _Atomic uint64_t *ll_room_word(const void *opaque, const xep_op_t *op, uin
     const ll_t *mode = opaque;
     const ll_flow_t *flow = flow_to(mode, op, rank);
     uint64_t tokens = tokens_before(mode, op, flow, flow->rows);
-    const int waits = tokens != 0 && xep_forwarders_are(&mode->nodes, rank) && xep_kit_state(op)->verdict == XEP_OK;
+    const int waits = tokens != 0 && flow->to == rank && xep_kit_state(op)->verdict == XEP_OK;
     *value_p = waits ? xep_rows_word(op->epoch, tokens) : 0;
     return xep_kit_own(&mode->kit, ll_taken_offset(mode, op, rank));
 }
