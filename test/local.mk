@@ -106,6 +106,10 @@ check_LTLIBRARIES += %D%/mp/launch/snapshot_names.la
 %C%_mp_launch_snapshot_names_la_SOURCES = %D%/mp/launch/snapshot_names.c
 %C%_mp_launch_snapshot_names_la_LDFLAGS = -module -avoid-version -shared -rpath /nowhere
 
+check_LTLIBRARIES += %D%/mp/launch/no_threads.la
+%C%_mp_launch_no_threads_la_SOURCES = %D%/mp/launch/no_threads.c
+%C%_mp_launch_no_threads_la_LDFLAGS = -module -avoid-version -shared -rpath /nowhere
+
 check_LTLIBRARIES += %D%/mp/perf/perf_corruptor.la
 %C%_mp_perf_perf_corruptor_la_SOURCES = %D%/mp/perf/perf_corruptor.c
 %C%_mp_perf_perf_corruptor_la_LDFLAGS = -module -avoid-version -shared -rpath /nowhere

@@ -85,14 +85,16 @@ out:
 static void start_ranks(run_job_t *job, const sigset_t *signals)
 {
     for (uint32_t i = 0; i < job->options->nranks && job->verdict == 0; i++) job->verdict = start_rank(job, i, signals);
-    if (job->output != NULL && run_output_start(job->output) != 0) job->verdict = RUN_EXIT_SELF;
+    if (job->output != NULL && run_output_start(job->output) != 0) {
+        job->verdict = RUN_EXIT_SELF;
+        job->output = NULL; /* nobody reads it, so nobody would tell that it has ended */
+    }
     if (job->verdict != 0) run_watch_stop(job, SIGTERM);
 }
 
-/* signals: of ranks. Returns the exit status. */
 /*
- * In an order that counts: ranks, then all that they left, then what these have still written, then the trace that
- * nobody writes to any more. Nothing is freed: the process ends here.
+ * signals: of ranks. Returns the exit status. In an order that counts: ranks, then all that they left, then what these
+ * have still written, then the trace that nobody writes to any more. Nothing is freed: the process ends here.
  */
 static int run_job(const run_options_t *options, run_keeper_t *keeper, int signal_fd, const sigset_t *signals)
 {

@@ -54,6 +54,10 @@ timeout $((100 * ${XEP_TEST_SLOW:-1})) "$run" -l -n 2 yes 2>"$tmp/stderr" | head
 n=$("$run" -l -n 2 seq 20000 </dev/null | { sleep 0.5; wc -l; })
 [ "$n" -eq 40000 ] || wrong "a slow reader got $n lines of 40000"
 
+# without a thread that reads what ranks write, they are ended, and so is xep_run
+expect 125 'cannot start a thread' env LD_PRELOAD="$builddir/test/mp/launch/.libs/no_threads.so" \
+    ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}verify_asan_link_order=0" "$run" -l -n 2 sleep 1000
+
 # stdin goes to rank 0, even when the others are there first: they find its end
 seq 1000 | "$run" -l -n 3 sh -c '[ $PMIX_RANK != 0 ] || sleep 0.5; exec cat' >"$tmp/stdout"
 [ "$(grep -c '^\[0\] ' "$tmp/stdout")" -eq 1000 ] && [ "$(wc -l <"$tmp/stdout")" -eq 1000 ] || wrong "stdin"

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-int stat(const char *path, struct stat *info);
+__attribute__((visibility("default"))) int stat(const char *path, struct stat *info);
 
 int stat(const char *path, struct stat *info)
 {
