@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What CMake's users need: find_package(xep) of an installation, its target, and a version that is too new refused.
+# What CMake's users need: find_package(xep) of an installation, its target, a version that is too new refused, and the
+# same of an installation that was moved.
 set -u
 command -v cmake >/dev/null || { echo "skipped: there is no cmake"; exit 77; }
 . "$srcdir/test/rig/installed.bash" || exit 99
@@ -19,10 +20,17 @@ target_link_libraries(program PRIVATE xep::xep)
 END
 limit=$((60 * ${XEP_TEST_SLOW:-1}))
 find_it() {
-    timeout $limit cmake -S "$tmp/project" -B "$tmp/made" -DCMAKE_PREFIX_PATH="${libdir%/*}" "$@" >"$tmp/log" 2>&1
+    timeout $limit cmake -S "$tmp/project" -B "$tmp/made" -DCMAKE_PREFIX_PATH="$prefix" "$@" >"$tmp/log" 2>&1
 }
+prefix=${libdir%/*}
 find_it && timeout $limit cmake --build "$tmp/made" >"$tmp/log" 2>&1 || { cat "$tmp/log"; exit 1; }
 version=$("$tmp/made/program") && [ "$version" = "$(pkg-config --modversion xep)" ] ||
     { echo "the program says: $version"; exit 1; }
 rm -rf "$tmp/made"
 ! find_it -DWANTED=99.0 && grep -q 'version: ' "$tmp/log" || { cat "$tmp/log"; echo "version 99 was found"; exit 1; }
+
+# moved: to a folder with a blank in its name, without what remains of its first place
+prefix="$tmp/moved here"
+mkdir "$prefix" && cp -a "${libdir%/*}"/. "$prefix" && mv "${libdir%/*}" "$tmp/gone" && rm -rf "$tmp/made"
+find_it && timeout $limit cmake --build "$tmp/made" >"$tmp/log" 2>&1 && [ "$("$tmp/made/program")" = "$version" ] ||
+    { cat "$tmp/log"; echo "not found when it was moved"; exit 1; }

@@ -1,20 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# find_package(xep) defines the target xep::xep, by the xep.pc of the same installation.
-find_package(PkgConfig QUIET)
-if(NOT PKG_CONFIG_FOUND)
+# find_package(xep) defines the target xep::xep: the library of the folder that this file is in, and its headers. Paths
+# are relative to this file, so that an installation can be moved.
+get_filename_component(_xep_libdir "${CMAKE_CURRENT_LIST_DIR}/../.." ABSOLUTE)
+find_path(_xep_include xep/xep.h HINTS "${_xep_libdir}/../include" "${_xep_libdir}/../../include")
+if(NOT _xep_include)
   set(xep_FOUND FALSE)
-  set(xep_NOT_FOUND_MESSAGE "pkg-config is needed to find xep")
-  return()
+  set(xep_NOT_FOUND_MESSAGE "there is no xep/xep.h near ${_xep_libdir}, nor where CMake looks")
+elseif(NOT TARGET xep::xep)
+  add_library(xep::xep SHARED IMPORTED GLOBAL)
+  set_target_properties(xep::xep PROPERTIES
+    IMPORTED_LOCATION "${_xep_libdir}/libxep.so" INTERFACE_INCLUDE_DIRECTORIES "${_xep_include}")
 endif()
-set(_xep_path "$ENV{PKG_CONFIG_PATH}")
-set(ENV{PKG_CONFIG_PATH} "${CMAKE_CURRENT_LIST_DIR}/../../pkgconfig:${_xep_path}")
-pkg_check_modules(XEP QUIET IMPORTED_TARGET GLOBAL xep)
-set(ENV{PKG_CONFIG_PATH} "${_xep_path}")
-if(NOT XEP_FOUND)
-  set(xep_FOUND FALSE)
-  set(xep_NOT_FOUND_MESSAGE "pkg-config does not know xep in ${CMAKE_CURRENT_LIST_DIR}/../../pkgconfig")
-  return()
-endif()
-if(NOT TARGET xep::xep)
-  add_library(xep::xep ALIAS PkgConfig::XEP)
-endif()
+unset(_xep_include CACHE)
