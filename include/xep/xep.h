@@ -360,7 +360,7 @@ typedef struct xep_buffer_params {
 
 #define XEP_BUFFER_PARAMS_INIT XEP_INIT_(xep_buffer_params_t)
 
-typedef struct xep_buffer_size {
+typedef struct xep_buffer_sizes {
     size_t size;
     /* host memory that each rank shares with its peers, at most, whatever nodes the ranks are on; with XEP_MEMORY_CUDA
      * also what its operations are staged in, on several nodes */

@@ -12,12 +12,12 @@ for header in "$include"/xep/*.h; do
     cp "$tmp/alone.c" "$tmp/alone.cpp"
     ${CC:-cc} -std=c11 -pedantic -Wall -Wextra -Wstrict-prototypes -Werror -I"$include" -fsyntax-only "$tmp/alone.c" ||
         { echo "$name does not compile alone as C11"; failed=1; }
-    ${CXX:-c++} -std=c++11 -pedantic -Wall -Wextra -Werror -I"$include" -fsyntax-only "$tmp/alone.cpp" ||
+    ${CXX:-c++} -std=c++11 -pedantic -Wall -Wextra -Wshadow -Werror -I"$include" -fsyntax-only "$tmp/alone.cpp" ||
         { echo "$name does not compile alone as C++11"; failed=1; }
 done
 
 printf '#include <xep/xep.hpp>\n#include <xep/xep.hpp>\n' >"$tmp/alone.cpp"
-${CXX:-c++} -std=c++17 -pedantic -Wall -Wextra -Werror -I"$include" -fsyntax-only "$tmp/alone.cpp" ||
+${CXX:-c++} -std=c++17 -pedantic -Wall -Wextra -Wshadow -Werror -I"$include" -fsyntax-only "$tmp/alone.cpp" ||
     { echo "xep/xep.hpp does not compile alone as C++17"; failed=1; }
 
 # the initialisers, in both languages, with the warnings users turn on
