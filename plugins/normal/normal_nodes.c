@@ -42,6 +42,7 @@ static normal_traffic_t *lay_traffic(const xep_shape_t *shape, const normal_node
     traffic->passed = xep_carve_array(arena, shape->nranks, sizeof *traffic->passed);
     traffic->next = xep_carve_array(arena, (uint64_t)nodes->who.upstreams * nodes->who.locals, sizeof *traffic->next);
     traffic->targets = xep_carve_array(arena, nodes->who.locals, sizeof *traffic->targets);
+    traffic->sources = xep_carve_array(arena, nodes->who.locals, sizeof *traffic->sources);
     traffic->tails = xep_carve_array(arena, shape->nodes, sizeof *traffic->tails);
     traffic->staged = xep_carve_array(arena, shape->tokens * nodes->most_nodes, normal_most_metadata(shape));
     return laid;
@@ -60,7 +61,6 @@ void normal_lay_nodes(normal_t *mode, xep_carve_t *arena)
     nodes->list = xep_carve_array(arena, nodes->most_nodes + UINT64_C(1), sizeof *nodes->list);
     nodes->metadata = xep_carve_array(arena, NORMAL_BATCH_ROWS, normal_most_metadata(shape));
     nodes->found = xep_carve_array(arena, nodes->most_locals, sizeof *nodes->found);
-    nodes->local_sources = xep_carve_array(arena, nodes->who.locals, sizeof *nodes->local_sources);
     if (shape->sums_by_selection)
         mode->own_sums = xep_carve_array(arena, mode->kit.env->threads, mode->layout.common.combine_stride);
     for (uint32_t s = 0; s < shape->slots; s++) {

@@ -121,6 +121,7 @@ typedef struct normal_traffic {
     uint32_t turn;             /* batches up to this one may go to each */
     uint32_t *next;            /* [upstreams][locals] rows that the local rank has of the upstream rank, so far */
     normal_target_t *targets;  /* [locals] their slots, from row 0 on */
+    normal_place_t *sources;   /* [locals] of a combine: where their outputs are, from row 0 on */
     normal_feed_tail_t *tails; /* [nodes] sent to forwarders: unchanged until flushed */
     char *staged;              /* metadata of own rows that pass, by (node, row): likewise */
 } normal_traffic_t;
@@ -133,11 +134,10 @@ typedef struct normal_nodes {
     uint32_t most_locals; /* that get a row */
     uint32_t most_nodes;  /* that a token goes to, without the own one */
     /* scratch: */
-    uint64_t *seen;                /* [nodes] the plan's: token + 1 that was seen to go there last */
-    uint32_t *list;                /* [most_nodes + 1] likewise: nodes of a token */
-    char *metadata;                /* [BATCH_ROWS] of rows that pass, copied before it is checked */
-    normal_dest_t *found;          /* [most_locals] dests of a row */
-    normal_place_t *local_sources; /* [locals] combine's: where their outputs are */
+    uint64_t *seen;       /* [nodes] the plan's: token + 1 that was seen to go there last */
+    uint32_t *list;       /* [most_nodes + 1] likewise: nodes of a token */
+    char *metadata;       /* [BATCH_ROWS] of rows that pass, copied before it is checked */
+    normal_dest_t *found; /* [most_locals] dests of a row */
 } normal_nodes_t;
 
 /* ---- normal_nodes_heap.c ---- */

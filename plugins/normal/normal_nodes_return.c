@@ -16,6 +16,7 @@
 typedef struct summing {
     const normal_t *mode;
     const xep_op_t *op;
+    const normal_slot_t *slot;
     xep_weigh_fn weigh;
     xep_weigh_wide_fn widen;  /* likewise, to fp32 */
     const xep_codec_t *codec; /* NULL: sums are not encoded */
@@ -92,11 +93,10 @@ static void encode_sum(const summing_t *summing, void *out, const void **rows, s
 static void sum_row(const summing_t *summing, uint64_t row, const void **rows, uint32_t thread)
 {
     const normal_t *mode = summing->mode;
-    const normal_nodes_t *nodes = mode->nodes;
-    const normal_dest_t *dests = normal_slot(mode, summing->op->slot)->routing->passing->dests;
+    const normal_dest_t *dests = summing->slot->routing->passing->dests;
     size_t n = 0;
     for (uint64_t d = summing->first[row]; d < summing->first[row + 1]; d++) {
-        const normal_place_t *source = &nodes->local_sources[dests[d].rank];
+        const normal_place_t *source = &summing->slot->traffic->sources[dests[d].rank];
         rows[n++] = source->x + dests[d].row * source->x_stride;
     }
     char *sums = xep_kit_own_area(&mode->kit, mode->layout.sums, summing->op->slot);
@@ -110,13 +110,13 @@ static void sum_rows(void *arg, uint32_t thread, uint32_t nthreads)
     const summing_t *summing = arg;
     const normal_t *mode = summing->mode;
     const size_t first = (size_t)thread * (mode->layout.max_dests + 2);
-    const normal_routing_t *routing = normal_slot(mode, summing->op->slot)->routing;
+    const normal_routing_t *routing = summing->slot->routing;
     const uint32_t topk = routing->topk;
     float *weights = (float *)(void *)xep_kit_own_area(&mode->kit, mode->layout.sum_weights, summing->op->slot);
     for (uint64_t i = summing->rows * thread / nthreads; i < summing->rows * (thread + 1) / nthreads; i++) {
         sum_row(summing, i, mode->rows + first, thread);
         if (normal_state(summing->op)->weighted)
-            normal_sum_weights(weights + (summing->entry + i) * topk, topk, mode->nodes->local_sources,
+            normal_sum_weights(weights + (summing->entry + i) * topk, topk, summing->slot->traffic->sources,
                                routing->passing->dests + summing->first[i], summing->first[i + 1] - summing->first[i]);
     }
     xep_stores_fence();
@@ -224,6 +224,7 @@ static xep_status_t sum_batch(normal_t *mode, xep_op_t *op)
     if (rows == 0) rows = 1;
     summing_t summing = {.mode = mode,
                          .op = op,
+                         .slot = slot,
                          .weigh = xep_weigh_select(op->combine->dtype, env->simd, 0),
                          .codec = codec_of(op),
                          .widen = xep_weigh_select_wide(env->simd),
@@ -265,9 +266,11 @@ static void begin_sums(const normal_t *mode, const xep_op_t *op)
     while (returning->feed < nodes->who.upstreams &&
            mode->kit.shape->node[nodes->who.upstream[returning->feed]] < nodes->who.node)
         returning->feed++;
-    for (uint32_t p = 0; p < nodes->who.locals; p++)
+    for (uint32_t p = 0; p < nodes->who.locals; p++) {
+        slot->traffic->sources[p] = normal_outputs_at(mode, op, nodes->who.local[p], 0);
         if (xep_combine_offered(&mode->kit, op, nodes->who.local[p], XEP_OFFER_WEIGHTS) == 1)
             normal_state(op)->weighted = 1;
+    }
     returning->begun = 1;
 }
 
@@ -277,9 +280,6 @@ xep_status_t normal_return_sums(void *opaque, xep_op_t *op)
     const normal_returning_t *batch = &normal_state(op)->returning;
     xep_status_t status = XEP_OK;
     if (op->coming != 0) return XEP_INPROGRESS;
-    /* in every turn: local_sources is one for all operations, and another may have been here since the last one */
-    for (uint32_t p = 0; p < mode->nodes->who.locals; p++)
-        mode->nodes->local_sources[p] = normal_outputs_at(mode, op, mode->nodes->who.local[p], 0);
     if (!batch->begun) begin_sums(mode, op);
     while (status == XEP_OK && (batch->rows != 0 || find_feed(mode, op))) {
         if (batch->rows == 0) status = sum_batch(mode, op);
