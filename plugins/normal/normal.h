@@ -277,18 +277,6 @@ static inline uint32_t normal_count_outs(const normal_t *mode)
     return outs;
 }
 
-/** Quarters of "sums": each is used again when the wire has sent what is in it, while those of the others travel. */
-enum { NORMAL_SUM_QUARTERS = 4 };
-
-/** Combine by nodes: sums of this node on their way to upstream ranks. */
-typedef struct normal_returning {
-    int begun;
-    uint32_t feed;                       /* whose sums are in the batch; before there is one, whose come next */
-    uint64_t entry, rows;                /* the batch: so many, from this entry of "sums" on; 0: there is none */
-    uint64_t next;                       /* entry for the next batch */
-    uint64_t marks[NORMAL_SUM_QUARTERS]; /* of the wire, behind what was put from each quarter last */
-} normal_returning_t;
-
 /** How far rows are that stay on devices: of a combine, their sums. */
 typedef enum { NORMAL_DIRECT_BEGINS, NORMAL_DIRECT_ENQUEUED, NORMAL_DIRECT_PUT } normal_direct_t;
 
@@ -305,7 +293,7 @@ typedef struct normal_state {
     int shown;                        /* a cached dispatch: the user may see how many rows there are */
     int weighted; /* rows have weights: known once the records are in; of a combine by nodes, those of local ranks do */
     int uncounted; /* dispatch: selections of the local experts are to be counted when the rows are here */
-    normal_returning_t returning;
+    struct normal_returning *returning; /* combine, when sums for other nodes have begun: normal_nodes.h */
     normal_direct_t direct;
     xep_codec_t codec;               /* combine that casts */
     uint64_t coded_begin, coded_end; /* rows of the slot that are encoded; flat */

@@ -114,14 +114,26 @@ typedef struct normal_feed {
     uint64_t summed; /* rows whose sums are made, in a combine */
 } normal_feed_t;
 
+/** Quarters of "sums": each is used again when the wire has sent what is in it, while those of the others travel. */
+enum { NORMAL_SUM_QUARTERS = 4 };
+
+/** Sums of this node on their way to upstream ranks. */
+typedef struct normal_returning {
+    uint32_t feed;                       /* whose sums are in the batch; before there is one, whose come next */
+    uint64_t entry, rows;                /* the batch: so many, from this entry of "sums" on; 0: there is none */
+    uint64_t next;                       /* entry for the next batch */
+    uint64_t marks[NORMAL_SUM_QUARTERS]; /* of the wire, behind what was put from each quarter last */
+} normal_returning_t;
+
 /** What passes in the operation of a slot. */
 typedef struct normal_traffic {
-    normal_feed_t *feeds;      /* [upstreams] */
-    xep_cursor_t *passed;      /* [R] how far rows to forwarders have been sent */
-    uint32_t turn;             /* batches up to this one may go to each */
-    uint32_t *next;            /* [upstreams][locals] rows that the local rank has of the upstream rank, so far */
-    normal_target_t *targets;  /* [locals] their slots, from row 0 on */
-    normal_place_t *sources;   /* [locals] of a combine: where their outputs are, from row 0 on */
+    normal_feed_t *feeds;     /* [upstreams] */
+    xep_cursor_t *passed;     /* [R] how far rows to forwarders have been sent */
+    uint32_t turn;            /* batches up to this one may go to each */
+    uint32_t *next;           /* [upstreams][locals] rows that the local rank has of the upstream rank, so far */
+    normal_target_t *targets; /* [locals] their slots, from row 0 on */
+    normal_place_t *sources;  /* [locals] of a combine: where their outputs are, from row 0 on */
+    normal_returning_t returning;
     normal_feed_tail_t *tails; /* [nodes] sent to forwarders: unchanged until flushed */
     char *staged;              /* metadata of own rows that pass, by (node, row): likewise */
 } normal_traffic_t;

@@ -142,7 +142,7 @@ static int batch_transfer(const void *opaque, const xep_op_t *op, uint32_t rank,
     const normal_t *mode = opaque;
     const normal_layout_t *at = &mode->layout;
     const normal_slot_t *slot = normal_slot(mode, op->slot);
-    const normal_returning_t *batch = &normal_state(op)->returning;
+    const normal_returning_t *batch = normal_state(op)->returning;
     const uint64_t summed = slot->traffic->feeds[batch->feed].summed;
     const uint64_t first = slot->routing->passing->feeds[batch->feed].returned + summed - batch->rows;
     const uint32_t there = slot->from[rank].slot;
@@ -184,7 +184,7 @@ static uint64_t entries_of_quarter(const normal_t *mode)
 /* Room for a batch behind the last one: the rest of its quarter. Before one is begun the wire must have sent it. */
 static xep_status_t find_room(const normal_t *mode, const xep_op_t *op, uint64_t *room_p)
 {
-    const normal_returning_t *batch = &normal_state(op)->returning;
+    const normal_returning_t *batch = normal_state(op)->returning;
     uint64_t size = entries_of_quarter(mode), quarter = batch->next / size, end = (quarter + 1) * size;
     xep_wire_t *wire = mode->kit.env->wire;
     *room_p = (end < entries(mode) ? end : entries(mode)) - batch->next;
@@ -196,7 +196,7 @@ static xep_status_t find_room(const normal_t *mode, const xep_op_t *op, uint64_t
 /* From where the wire has refused it; when nothing of the batch is left, the next upstream rank has its turn. */
 static xep_status_t put_batch(const normal_t *mode, const xep_op_t *op)
 {
-    normal_returning_t *batch = &normal_state(op)->returning;
+    normal_returning_t *batch = normal_state(op)->returning;
     xep_wire_t *wire = mode->kit.env->wire;
     xep_status_t status = xep_send_to(&mode->kit, op, mode->nodes->who.upstream[batch->feed], batch_transfer);
     if (status != XEP_OK) return status;
@@ -212,7 +212,7 @@ static xep_status_t sum_batch(normal_t *mode, xep_op_t *op)
 {
     const xep_env_t *env = mode->kit.env;
     const normal_slot_t *slot = normal_slot(mode, op->slot);
-    normal_returning_t *batch = &normal_state(op)->returning;
+    normal_returning_t *batch = normal_state(op)->returning;
     normal_feed_t *feed = &slot->traffic->feeds[batch->feed];
     uint64_t rows = slot->routing->passing->feeds[batch->feed].rows - feed->summed, room;
     xep_status_t status = find_room(mode, op, &room);
@@ -243,7 +243,7 @@ static int find_feed(const normal_t *mode, const xep_op_t *op)
 {
     const uint32_t upstreams = mode->nodes->who.upstreams;
     const normal_slot_t *slot = normal_slot(mode, op->slot);
-    normal_returning_t *batch = &normal_state(op)->returning;
+    normal_returning_t *batch = normal_state(op)->returning;
     for (uint32_t i = 0; i < upstreams; i++) {
         uint32_t feed = (batch->feed + i) % upstreams;
         if (slot->traffic->feeds[feed].summed == slot->routing->passing->feeds[feed].rows) continue;
@@ -261,7 +261,8 @@ static void begin_sums(const normal_t *mode, const xep_op_t *op)
 {
     const normal_nodes_t *nodes = mode->nodes;
     const normal_slot_t *slot = normal_slot(mode, op->slot);
-    normal_returning_t *returning = &normal_state(op)->returning;
+    normal_returning_t *returning = &slot->traffic->returning;
+    *returning = (normal_returning_t){0};
     for (uint32_t f = 0; f < nodes->who.upstreams; f++) slot->traffic->feeds[f].summed = 0;
     while (returning->feed < nodes->who.upstreams &&
            mode->kit.shape->node[nodes->who.upstream[returning->feed]] < nodes->who.node)
@@ -271,16 +272,16 @@ static void begin_sums(const normal_t *mode, const xep_op_t *op)
         if (xep_combine_offered(&mode->kit, op, nodes->who.local[p], XEP_OFFER_WEIGHTS) == 1)
             normal_state(op)->weighted = 1;
     }
-    returning->begun = 1;
+    normal_state(op)->returning = returning;
 }
 
 xep_status_t normal_return_sums(void *opaque, xep_op_t *op)
 {
     normal_t *mode = opaque;
-    const normal_returning_t *batch = &normal_state(op)->returning;
     xep_status_t status = XEP_OK;
     if (op->coming != 0) return XEP_INPROGRESS;
-    if (!batch->begun) begin_sums(mode, op);
+    if (normal_state(op)->returning == NULL) begin_sums(mode, op);
+    const normal_returning_t *batch = normal_state(op)->returning;
     while (status == XEP_OK && (batch->rows != 0 || find_feed(mode, op))) {
         if (batch->rows == 0) status = sum_batch(mode, op);
         if (status == XEP_OK) status = put_batch(mode, op);
