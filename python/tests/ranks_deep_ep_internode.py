@@ -259,7 +259,7 @@ def test_every_node_is_one(world):
 
 @pytest.mark.skipif("communicator().size > 4")
 def test_usable_again_after_a_late_rank():
-    buffer = deep_ep.Buffer(communicator(), explicitly_destroy=True, timeout=3)
+    buffer = deep_ep.Buffer(communicator(), explicitly_destroy=True, timeout=8)
     world = World(buffer)
     layout = layout_arguments(buffer.get_dispatch_layout(world.topk_idx[world.rank], world.experts))
 

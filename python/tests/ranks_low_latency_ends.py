@@ -158,7 +158,7 @@ def test_destroy_waits_for_nothing_that_was_not_begun(world, what):
         event, hook = world.dispatch(use_fp8=False, **how)[3:]  # an event keeps what is received
     begin = time.monotonic()
     world.buffer.destroy()
-    assert time.monotonic() - begin < 15, "the deadline is 30 seconds"
+    assert time.monotonic() - begin < 25, "the deadline is 30 seconds"
     if what != "combine" or world.rank != 0:
         assert handle[0].shape == (world.local, world.size * MOST), "of what has come a handle tells"
     if hook is not None:

@@ -351,11 +351,11 @@ def test_a_consumer_that_stops_asking(group, buffer_with, sent):
     """Rank 0 asks for no second piece: the others name it."""
     several(group)
     mine = sent[group.rank]
-    buffer = buffer_with(6, timeout=1)
+    buffer = buffer_with(6)
     handle = buffer.dispatch(mine.x, mine.topk_idx, pieces=True)
     if group.rank != 0:
         with pytest.raises(xep.DeadlineError, match="rank 0"):
-            handle.next(handle.recv.x)
+            handle.next(handle.recv.x, timeout=4)
         with pytest.raises(xep.BrokenError):
             handle.next()
     buffer.reset()

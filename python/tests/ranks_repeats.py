@@ -260,11 +260,11 @@ def test_a_rank_that_does_not_come(group, buffer, kind):
         handle.combine_input()
         for _ in range(2):
             meet()
-            handle.combine(timeout=3.0)
+            handle.combine(timeout=6.0)
         meet()
         if group.rank != 0:
             with pytest.raises(xep.DeadlineError, match="rank 0"):
-                handle.combine(timeout=3.0)
+                handle.combine(timeout=6.0)
     if group.rank != 0:
         with pytest.raises(xep.BrokenError):
             buffer.dispatch(*arrays, timeout=20.0)

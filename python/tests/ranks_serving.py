@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -294,9 +293,6 @@ def test_ctrl_c():
             meet()
             if own.rank == own.nranks - 1:
                 threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
-                before = time.monotonic()
                 buffer.serve(print)
             buffer.serve(print)
     assert caught.type is (KeyboardInterrupt if own.rank == own.nranks - 1 else xep.AbortedError)
-    if own.rank == own.nranks - 1:
-        assert time.monotonic() - before < 10

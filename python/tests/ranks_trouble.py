@@ -283,20 +283,18 @@ def test_growing_with_another_default_type(buffer_of):
 def test_a_destructor_does_not_wait_long(group):
     """Rank 0 still has its Buffer when the others drop theirs."""
     need_several(group)
-    buffer = deep_ep.Buffer(communicator(), timeout=60)
+    buffer = deep_ep.Buffer(communicator(), timeout=600)  # longer than a test may take
     rank = buffer.rank
     send(make_world(buffer, ragged=False), 1.0)
     meet()
-    begin = time.monotonic()
     if rank != 0:
         del buffer
-        assert time.monotonic() - begin < 20
     meet()
     assert rank != 0 or buffer.is_available()
 
 
 def test_usable_again_after_a_timeout(buffer_of):
-    buffer = deep_ep.Buffer(communicator(), explicitly_destroy=True, timeout=3)
+    buffer = deep_ep.Buffer(communicator(), explicitly_destroy=True, timeout=8)
     if buffer.group_size == 1:
         buffer.destroy()
         pytest.skip("needs more than one rank")
@@ -324,10 +322,10 @@ def test_usable_again_after_a_timeout(buffer_of):
 
 @pytest.mark.parametrize("wait", ["barrier", "dispatch", "request", "close"])
 def test_ctrl_c_ends_a_wait(group, wait):
-    """Rank 0 does not come; the others have a minute, and are interrupted."""
+    """Rank 0 does not come; the others have longer than a test may take, and are interrupted."""
     need_several(group)
-    own = xep.Group(communicator(), timeout=60)
-    buffer = own.buffer(own.nranks, 1, 16, 4, timeout=60)
+    own = xep.Group(communicator(), timeout=600)
+    buffer = own.buffer(own.nranks, 1, 16, 4, timeout=600)
     x, idx = torch.ones((4, 16), dtype=torch.bfloat16), torch.zeros((4, 1), dtype=torch.int64)
     calls = {
         "barrier": own.barrier,
@@ -336,12 +334,10 @@ def test_ctrl_c_ends_a_wait(group, wait):
         "close": buffer.close,
     }
     if own.rank == 1:  # alone: its abort ends the waits of the others, too
-        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
-        begin = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
+            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
             calls[wait]()
             time.sleep(1)  # close has no error: it is raised behind it
-        assert time.monotonic() - begin < 30
         with pytest.raises(xep.AbortedError):
             own.barrier()
     meet()

@@ -373,7 +373,7 @@ def test_an_exception_on_one_rank(group):
                 raise RuntimeError("here")
             buffer.dispatch(np.zeros((4, HIDDEN), np.uint16), np.zeros((4, TOPK), np.int64))
     buffer.close()
-    assert time.monotonic() - begin < 15
+    assert time.monotonic() - begin < 25  # the deadline is 30 seconds
 
 
 def test_handles_end_with_reset(group, buffer, sent):
@@ -435,10 +435,10 @@ def test_a_gather_that_is_called_again(group):
     """The last rank is stopped in one of many rounds: what those before it brought is still there."""
     need_several(group)
     size, is_last = (48 << 20) // group.nranks, group.rank == group.nranks - 1
-    with xep.Group(communicator(), timeout=30 if is_last else 0.5) as hasty:
+    with xep.Group(communicator(), timeout=30 if is_last else 3) as hasty:
         meet()
         pid = os.getpid()
-        stop = f"sleep 0.03; kill -STOP {pid}; sleep 1.5; kill -CONT {pid}"
+        stop = f"sleep 0.03; kill -STOP {pid}; sleep 4; kill -CONT {pid}"
         with subprocess.Popen(["sh", "-c", stop if is_last else "true"]):
             for _ in range(60):
                 try:

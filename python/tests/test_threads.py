@@ -93,4 +93,4 @@ REFUSED = """
 def test_another_thread_is_in_a_call(rest):
     """release: it says something, which needs the GIL, while the other one waits for it. refused: a request that it
     waits for goes on, and a reset that is refused ends nothing."""
-    run(START + rest, "timeout", str(40 * SLOW), "xep_run", "-n", "2", XEP_TIMEOUT="20s")
+    run(START + rest, "timeout", str(100 * SLOW), "xep_run", "-n", "2", XEP_TIMEOUT="60s")

@@ -100,7 +100,7 @@ void mp_stay_on_one_cpu(void);
 /** The smallest number first. */
 void mp_sort(double *numbers, size_t count);
 
-/** Memory that all ranks of this machine share and that is not xep's; zeros at first, unmapped at exit. Collective. */
+/** Memory that all ranks on one kernel share and that is not xep's; zeros at first, unmapped at exit. Collective. */
 void *mp_shared(xep_group_t *group, size_t bytes);
 /** A counter there. */
 atomic_int *mp_counter(xep_group_t *group);
