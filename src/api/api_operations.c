@@ -62,9 +62,8 @@ static xep_status_t come(xep_buffer_t *buffer, xep_status_t given, xep_request_t
 /* A cached dispatch has no new routing; a routing in device memory cannot be read here. */
 static void count_for_recording(const xep_buffer_t *buffer, const xep_dispatch_args_t *args)
 {
-    xep_recording_t *recording = buffer->group->recording;
-    if (recording != NULL && args->cached == NULL && buffer->device == NULL)
-        xep_recording_count(recording, args, buffer->params.experts);
+    if (args->cached == NULL && buffer->device == NULL)
+        xep_recording_count(buffer->group->recording, args, buffer->params.experts);
 }
 
 /*
@@ -86,7 +85,7 @@ static xep_status_t begin_dispatch(xep_buffer_t *buffer, xep_dispatch_args_t *ar
     if (status == XEP_OK && (args->flags & XEP_DISPATCH_PIECES) != 0) status = xep_check_pieces(buffer, args);
     if (status == XEP_OK) status = xep_request_dispatch(buffer, args, waits, req_p);
     if (status != XEP_OK) return xep_request_count_refused(buffer, status);
-    count_for_recording(buffer, args);
+    if (buffer->group->recording != NULL) count_for_recording(buffer, args);
     return XEP_OK;
 }
 

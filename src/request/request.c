@@ -118,8 +118,11 @@ xep_status_t xep_request_after_status(const xep_request_t *req)
 
 const xep_request_t *xep_request_in_turn(const xep_buffer_t *buffer)
 {
-    for (uint32_t i = 0; i < buffer->nrequests; i++) {
+    uint32_t left = buffer->active; /* mostly 0: then the pool is not looked at */
+    for (uint32_t i = 0; left != 0 && i < buffer->nrequests; i++) {
         const xep_request_t *req = &buffer->requests[i];
+        if (!xep_request_in_flight(req)) continue;
+        left--;
         if (req->state != XEP_REQUEST_ACTIVE || req->op.kind == XEP_OP_COMBINE) continue;
         if (req->op.turn + buffer->shape.slots <= buffer->turn) return req;
     }

@@ -53,7 +53,9 @@ TEST(who_sleeps_and_who_does_not)
     assert_false(xep_group_sleeps(group));
 }
 
-/* It says so at once, whatever time it was given. The machine may keep this thread away for longer, but not each time. */
+/*
+ * It says so at once, whatever time it was given. The machine may keep this thread away for longer, but not each time.
+ */
 TEST(told_before_it_sleeps)
 {
     xep_group_t *group = &house.group[SELF];

@@ -3,8 +3,8 @@
 /*
  * For recovery_time.sh: what the death of a rank costs the others in time, where they go on without it.
  *
- * recovery_time MODE killed   rank 3 of 4 kills itself between two operations: the others find that out, and wait for no
- *                             deadline
+ * recovery_time MODE killed   rank 3 of 4 kills itself between two operations: the others find that out, and wait for
+ *                             no deadline
  * recovery_time MODE stopped  it stops there: they wait for one, once
  *
  * In no operation behind that one does anybody wait for the rank, which the library itself counts. What operations take

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 # limit: 120
-# Where the others go on without a rank that has died or stopped, the first operation ends in time and no other waits for
-# it: where all map one another, and over sockets.
+# Where the others go on without a rank that has died or stopped, the first operation ends in time and no other waits
+# for it: where all map one another, and over sockets.
 . "${srcdir:-.}/test/rig/ranks.bash" || exit 99
 
 # recover MODE killed|stopped

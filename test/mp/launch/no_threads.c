@@ -16,8 +16,8 @@ static ElfW(Addr) program_base(void)
     return program->l_addr;
 }
 
-__attribute__((visibility("default"))) int pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*fn)(void *),
-                                                          void *arg);
+__attribute__((visibility("default"))) int pthread_create(pthread_t *thread, const pthread_attr_t *attr,
+                                                          void *(*fn)(void *), void *arg);
 
 int pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*fn)(void *), void *arg)
 {

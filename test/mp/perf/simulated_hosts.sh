@@ -52,7 +52,8 @@ idle() { awk '$1 == "cpu" { print $5, $2 + $3 + $4 + $5 + $6 + $7 + $8 + $9 }' /
 alike() {
     export XEP_PATH=$1
     shift
-    local ranks=$(($1 * $2)) batch="--tokens $4 --hidden 7168 --topk 8 --experts 64" rate bytes names before after quiet=0
+    local ranks=$(($1 * $2)) batch="--tokens $4 --hidden 7168 --topk 8 --experts 64" rate bytes names
+    local before after quiet=0
     names=$(seq -f "h%g:$2" -s, "$1")
     for _ in 1 2 3 4 5 6 7 8; do
         read -ra before < <(idle)
