@@ -127,7 +127,7 @@ typedef struct xep_layout_args {
 #define XEP_LAYOUT_ARGS_INIT XEP_INIT_(xep_layout_args_t)
 
 /** Arrays of the caller, which xep_layout() fills; a NULL array is left out. */
-typedef struct xep_layout {
+typedef struct xep_layout_counts {
     size_t size;
     int32_t *tokens_per_rank;   /* [R] distinct tokens that go to each rank */
     int32_t *tokens_per_node;   /* [nodes] distinct tokens that go to each node */
