@@ -90,7 +90,7 @@ static int start_standing_by(run_keeper_t *keeper)
 int run_keeper_open(run_keeper_t *keeper)
 {
     if (run_folder_make(&keeper->folder) != 0) {
-        run_say("cannot make the folder %s: %s", keeper->folder.path, strerror(errno));
+        run_say("cannot make the folder %s: %s (TMPDIR says where)", keeper->folder.path, strerror(errno));
         return -1;
     }
     if (start_standing_by(keeper) == 0) return 0;

@@ -79,4 +79,4 @@ kill -TERM $launcher
 wait $launcher
 
 # nowhere to write
-TMPDIR=/no/such expect 125 'cannot make the folder /no/such/xep_run' "$run" -n 1 true
+TMPDIR=/no/such expect 125 'cannot make the folder /no/such/xep_run.*[(]TMPDIR says where[)]' "$run" -n 1 true
