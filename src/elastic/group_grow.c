@@ -34,6 +34,7 @@ typedef struct grow {
     uint32_t count;                     /* of joiners */
     /* a member has failed, or all have settled: no more words. The same on all members, unless one of them has died */
     int over;
+    int anew;            /* the last allgather has shown that rank 0 waits for joiners anew */
     int in_doubt;        /* this rank has made the group, and does not know whether all others know that all have */
     xep_status_t status; /* then */
     char text[TEXT_BYTES];
@@ -49,6 +50,13 @@ typedef struct word {
     char text[TEXT_BYTES];
 } word_t;
 _Static_assert(sizeof(word_t) == 16 + TEXT_BYTES, "exchanged as bytes: no padding");
+
+static xep_status_t gather(grow_t *grow, const void *send, void *recv, size_t bytes)
+{
+    xep_status_t status = xep_group_gather(grow->group, send, recv, bytes);
+    grow->anew = status == XEP_ERR_MISMATCH && xep_group_has_begun_anew(grow->group, 0);
+    return status;
+}
 
 /* Members that cannot be heard any more notice it, too. */
 static xep_status_t end(grow_t *grow, xep_status_t status, const char *text)
@@ -97,8 +105,11 @@ static xep_status_t tell(grow_t *grow, xep_grow_step_t step, xep_status_t status
     }
     if (status < 0) snprintf(mine.text, sizeof mine.text, "%.*s", TEXT_BYTES - 1, xep_last_error());
     if (words == NULL) return end(grow, XEP_ERR_NO_MEMORY, "no memory for the words of all ranks");
-    xep_status_t said = xep_group_gather(grow->group, &mine, words, sizeof mine);
-    if (said != XEP_OK) {
+    if (step == XEP_GROW_WAIT) xep_group_gathers_for(grow->group, "xep_group_grow");
+    xep_status_t said = gather(grow, &mine, words, sizeof mine);
+    if (grow->anew && step == XEP_GROW_WAIT && status >= 0) {
+        said = XEP_INPROGRESS;
+    } else if (said != XEP_OK) {
         /* the others may have heard that this rank is well, and have taken the group */
         grow->in_doubt = step == XEP_GROW_SETTLE && status == XEP_OK;
         said = end(grow, said, xep_last_error());
@@ -226,13 +237,13 @@ static xep_patience_t patience_of(grow_t *grow)
 }
 
 /* given: this member's bytes, and those of joiners behind, as it has them. */
-static xep_status_t share(const grow_t *grow, const char *given, char *recv, size_t bytes)
+static xep_status_t share(grow_t *grow, const char *given, char *recv, size_t bytes)
 {
-    xep_group_t *group = grow->group;
+    const xep_group_t *group = grow->group;
     size_t stride = (grow->count + UINT64_C(1)) * bytes;
     char *all = malloc(group->nranks * stride);
     if (all == NULL) return xep_fail(XEP_ERR_NO_MEMORY, "no memory for %u ranks", group->nranks);
-    xep_status_t status = xep_group_gather(group, given, all, stride);
+    xep_status_t status = gather(grow, given, all, stride);
     for (uint32_t r = 0; status == XEP_OK && r < group->nranks; r++) memcpy(recv + r * bytes, all + r * stride, bytes);
     if (status == XEP_OK)
         memcpy(recv + group->nranks * bytes, all + bytes, grow->count * bytes); /* as rank 0 has them */
@@ -310,6 +321,22 @@ static xep_status_t settle(grow_t *grow, xep_status_t status)
     return status;
 }
 
+/* Steps 2 and 3, again and again where rank 0 turns out to wait for joiners anew. */
+static xep_status_t make(grow_t *grow, xep_group_t **made_p)
+{
+    xep_status_t status = XEP_OK;
+    while (status == XEP_OK) {
+        status = build(grow, made_p);
+        status = settle(grow, status);
+        if (!grow->anew || grow->in_doubt) break;
+        xep_group_drop(*made_p);
+        *made_p = NULL;
+        grow->over = 0;
+        status = await(grow, XEP_OK);
+    }
+    return status;
+}
+
 /* The wait may end with an error in the arguments of one member. */
 xep_status_t xep_group_make_larger(xep_group_t *group, const xep_grow_args_t *args, const xep_rendezvous_t *rendezvous,
                                    xep_status_t status, xep_transport_open_fn open_transport, xep_group_t **group_p)
@@ -319,12 +346,8 @@ xep_status_t xep_group_make_larger(xep_group_t *group, const xep_grow_args_t *ar
     for (uint32_t r = 0; r < group->nranks; r++)
         if (xep_group_is_out(group, r))
             return xep_fail(XEP_ERR_PEER, "rank %u is out, but a group grows by all its ranks (shrink it first)", r);
-    xep_group_gathers_for(group, "xep_group_grow");
     status = await(&grow, status);
-    if (status == XEP_OK) {
-        status = build(&grow, &made);
-        status = settle(&grow, status);
-    }
+    if (status == XEP_OK) status = make(&grow, &made);
     xep_group_gathers_for(group, NULL);
     if (status == XEP_OK) {
         xep_boot_follow(made->boot, group->boot);

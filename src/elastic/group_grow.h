@@ -11,6 +11,11 @@
  *  3. settle: joiners tell rank 0, and members all others, whether they have made it. If all have, all return it;
  *     else nobody does, and the old group goes on.
  *
+ * A member may have given up a call in step 1 and call it again, and then hear what rank 0 has said to that first call:
+ * that all are here, say, when rank 0 has given up as well and waits anew. So all words of step 1 count as the first
+ * allgather of their call, whenever they are said, and where other members find rank 0 there, they go back to step 1,
+ * too. Nothing is lost: rank 0 alone knows joiners.
+ *
  * A joiner that dies is an error for all, at whichever step. A member that dies in the middle is one, too, and then
  * the old group needs a smaller one anyway.
  *

@@ -268,6 +268,14 @@ xep_status_t xep_group_leave_gather(xep_group_t *group)
     return status == XEP_OK ? leave_gather(group) : status;
 }
 
+int xep_group_has_begun_anew(const xep_group_t *group, uint32_t rank)
+{
+    const uint64_t first = group->gather.within % (1 << CALL_BITS); /* allgather of this call */
+    for (uint32_t r = 0; r < group->nranks; r++)
+        if (share_of(group, group->rounds, r)->within % (1 << CALL_BITS) != first) return 0;
+    return share_of(group, group->rounds, rank)->within == first;
+}
+
 /*
  * Whether this may be the call that this rank gave up: then the results of its first rounds are in recv. Within another
  * call it gives what it gave before: else the others would have that, and this rank would go on with something else.

@@ -19,6 +19,12 @@ xep_status_t xep_group_sync_clocks(xep_group_t *group);
 xep_status_t xep_group_gather(xep_group_t *group, const void *send, void *recv, size_t bytes);
 
 /**
+ * Of an allgather within another call that has ended with XEP_ERR_MISMATCH: whether all ranks are in that call, and
+ * rank has just begun it, perhaps once more, as it had given it up.
+ */
+int xep_group_has_begun_anew(const xep_group_t *group, uint32_t rank);
+
+/**
  * Ends an allgather that this rank has given up, if there is one, and waits for the ranks that it waited for. Then all
  * that they did before it has been done.
  */

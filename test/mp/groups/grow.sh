@@ -53,6 +53,7 @@ larger 3 3 nobody
 larger 3 3 wrong
 larger 1 0 none late
 timeout=10s larger 4 3 absent file
+timeout=10s larger 3 2 again again
 export XEP_MAP=never
 in_brief || all # in brief, as over sockets; the quickest, there alone
 export UCX_TLS=tcp,self
