@@ -114,38 +114,24 @@ static xep_status_t hope_for_all(void *arg)
     return xep_clock_ns() < leaving->until_ns ? XEP_INPROGRESS : status;
 }
 
-/** What each rank says to all others, and waits for from them: a word of its line, and bytes of it that come before. */
-typedef struct meeting {
-    size_t word; /* offset in a line */
-    uint64_t value;
-    size_t data, bytes; /* offset in a line, and how many; 0: none */
-    const char *what;   /* for the reason */
-    xep_waits_kind_t kind;
-    xep_hope_t hope;
-} meeting_t;
-
-/* The signal comes after every put of this wire to that rank: all of them are there when all ranks have come. */
-static xep_status_t meet(xep_buffer_t *buffer, const meeting_t *meeting, int32_t timeout_ms)
+/*
+ * Each rank says it to all others, and waits for it from them: a word of its line, and bytes of it that come before, by
+ * their offsets in a line. The signal comes after every put of this wire to that rank: all of them are there when all
+ * ranks have come.
+ */
+static xep_status_t meet(xep_buffer_t *buffer, xep_group_signal_t signal, int32_t timeout_ms)
 {
     xep_group_t *group = buffer->group;
-    const uint64_t deadline_ns = xep_deadline(timeout_ms), first = buffer->areas.lines,
-                   own = first + (uint64_t)group->rank * sizeof(xep_buffer_line_t);
-    const xep_group_signal_t signal = {.word = own + meeting->word,
-                                       .value = meeting->value,
-                                       .offset = own + meeting->data,
-                                       .bytes = meeting->bytes,
-                                       .what = meeting->what};
-    const xep_group_words_t words = {.first = (char *)buffer->heap->base + first + meeting->word,
-                                     .stride = sizeof(xep_buffer_line_t),
-                                     .value = meeting->value,
-                                     .what = meeting->what,
-                                     .kind = meeting->kind,
-                                     .buffer = buffer->number,
-                                     .hope = meeting->hope};
+    const uint64_t deadline_ns = xep_deadline(timeout_ms),
+                   own = buffer->areas.lines + (uint64_t)group->rank * sizeof(xep_buffer_line_t);
+    signal.word += own;
+    signal.offset += own;
+    signal.stride = sizeof(xep_buffer_line_t);
+    signal.buffer = buffer->number;
     xep_status_t status = xep_group_check_peers(group, buffer->goes_on);
     if (status == XEP_OK) status = xep_group_signal_all(group, buffer->heap, &signal, deadline_ns);
-    if (status == XEP_OK) status = xep_group_flush(group, buffer->heap, deadline_ns, meeting->what);
-    return status == XEP_OK ? xep_group_wait_words(group, &words, deadline_ns) : status;
+    if (status == XEP_OK) status = xep_group_flush(group, buffer->heap, deadline_ns, signal.what);
+    return status == XEP_OK ? xep_group_wait_words(group, buffer->heap, &signal, deadline_ns) : status;
 }
 
 /* Another thread of this rank has called xep_buffer_abort(). */
@@ -167,12 +153,12 @@ static xep_status_t hope_for_quiet(void *arg)
 /* Nothing of any rank will arrive any more: until then none may reuse memory that others write into. */
 static xep_status_t quiesce(xep_buffer_t *buffer)
 {
-    const meeting_t quiet = {.word = offsetof(xep_buffer_line_t, quiet),
-                             .value = ++buffer->quiesces,
-                             .what = RESET,
-                             .kind = XEP_WAITS_END,
-                             .hope = {hope_for_quiet, buffer}};
-    return meet(buffer, &quiet, buffer->timeout_ms);
+    const xep_group_signal_t quiet = {.word = offsetof(xep_buffer_line_t, quiet),
+                                      .value = ++buffer->quiesces,
+                                      .what = RESET,
+                                      .kind = XEP_WAITS_END,
+                                      .hope = {hope_for_quiet, buffer}};
+    return meet(buffer, quiet, buffer->timeout_ms);
 }
 
 /*
@@ -194,12 +180,12 @@ static void quiesce_device(xep_buffer_t *buffer, int goes_on)
 /* As quiesce(), before this rank frees its memory. */
 static xep_status_t leave(xep_buffer_t *buffer, int32_t timeout_ms, xep_hope_t hope)
 {
-    const meeting_t end = {.word = offsetof(xep_buffer_line_t, left),
-                           .value = 1,
-                           .what = "end of the buffer",
-                           .kind = XEP_WAITS_END,
-                           .hope = hope};
-    return meet(buffer, &end, timeout_ms);
+    const xep_group_signal_t end = {.word = offsetof(xep_buffer_line_t, left),
+                                    .value = 1,
+                                    .what = "end of the buffer",
+                                    .kind = XEP_WAITS_END,
+                                    .hope = hope};
+    return meet(buffer, end, timeout_ms);
 }
 
 /*
@@ -305,20 +291,20 @@ static xep_status_t agree_epoch(xep_buffer_t *buffer)
     const uint64_t number = buffer->resets + 1;
     const size_t half = number % 2;
     xep_buffer_line_t *lines = xep_buffer_lines(buffer), *own = &lines[buffer->shape.rank];
-    const meeting_t all = {.word = offsetof(xep_buffer_line_t, came),
-                           .value = number,
-                           .data = offsetof(xep_buffer_line_t, reached) + half * sizeof own->reached[0],
-                           .bytes = sizeof own->reached[0],
-                           .what = RESET,
-                           .kind = XEP_WAITS_RESET,
-                           .hope = {hope_for_reset, buffer}};
+    const xep_group_signal_t all = {.word = offsetof(xep_buffer_line_t, came),
+                                    .value = number,
+                                    .offset = offsetof(xep_buffer_line_t, reached) + half * sizeof own->reached[0],
+                                    .bytes = sizeof own->reached[0],
+                                    .what = RESET,
+                                    .kind = XEP_WAITS_RESET,
+                                    .hope = {hope_for_reset, buffer}};
     if (own->came < number) {
         own->reached[half].epoch = buffer->epoch;
         own->reached[half].turn = buffer->turn;
         own->reached[half].quiesces = buffer->quiesces;
     }
     /* others may have to wait for the buffer's timeout before they come */
-    xep_status_t status = meet(buffer, &all, buffer->group->timeout_ms);
+    xep_status_t status = meet(buffer, all, buffer->group->timeout_ms);
     if (status != XEP_OK) return status;
     buffer->epoch = buffer->turn = buffer->quiesces = 0;
     for (uint32_t r = 0; r < buffer->shape.nranks; r++) {

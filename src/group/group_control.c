@@ -117,15 +117,8 @@ xep_status_t xep_group_open_control(xep_group_t *group)
 static xep_status_t signal_and_wait(xep_group_t *group, const xep_group_signal_t *signal)
 {
     uint64_t deadline_ns = xep_deadline(group->timeout_ms);
-    xep_group_words_t words = {.first =
-                                   (const char *)group->control->base + signal->word - group->rank * sizeof(line_t),
-                               .stride = sizeof(line_t),
-                               .value = signal->value,
-                               .what = signal->what,
-                               .kind = signal->kind};
-    if (signal->kind == XEP_WAITS_ALLGATHER) words.call = group->gathers_for;
     xep_status_t status = xep_group_signal_all(group, group->control, signal, deadline_ns);
-    if (status == XEP_OK) status = xep_group_wait_words(group, &words, deadline_ns);
+    if (status == XEP_OK) status = xep_group_wait_words(group, group->control, signal, deadline_ns);
     if (status == XEP_OK) (void)xep_group_flush(group, group->control, deadline_ns, signal->what);
     return status;
 }
@@ -152,6 +145,7 @@ xep_status_t xep_group_run_barrier(xep_group_t *group)
     /* a rank without a quorum has given all others up, and would wait for none */
     if (group->left_out) return xep_group_fail_out(XEP_OUT_BY_OTHERS);
     xep_group_signal_t signal = {.word = word_offset(group, group->rank, offsetof(line_t, barriers)),
+                                 .stride = sizeof(line_t),
                                  .value = ++group->barriers,
                                  .what = "barrier",
                                  .kind = XEP_WAITS_BARRIER};
@@ -226,11 +220,13 @@ static void begin_round(xep_group_t *group, const uint8_t *send)
 static xep_status_t end_round(xep_group_t *group, uint8_t *recv)
 {
     xep_group_signal_t signal = {.word = word_offset(group, group->rank, offsetof(line_t, rounds)),
+                                 .stride = sizeof(line_t),
                                  .value = group->rounds,
                                  .offset = share_offset(group, group->rounds, group->rank),
                                  .bytes = offsetof(share_t, data) + count_bytes(&group->gather),
                                  .what = group->gathers_for == NULL ? "allgather" : group->gathers_for,
-                                 .kind = XEP_WAITS_ALLGATHER};
+                                 .kind = XEP_WAITS_ALLGATHER,
+                                 .call = group->gathers_for};
     xep_status_t status = signal_and_wait(group, &signal);
     return status == XEP_OK ? take_shares(group, recv) : status;
 }

@@ -107,23 +107,23 @@ xep_status_t xep_group_flush(xep_group_t *group, xep_heap_wire_t *heap, uint64_t
 
 typedef struct receiving {
     const xep_group_t *group;
-    const xep_group_words_t *words;
-    uint32_t missing; /* ranks before this one are here */
+    const xep_group_signal_t *signal;
+    const char *words; /* of all ranks, here */
+    uint32_t missing;  /* ranks before this one are here */
 } receiving_t;
 
 /* acquire: what its writer stored before the word is here with it. */
-static uint64_t word_of(const xep_group_words_t *words, uint32_t rank)
+static uint64_t word_of(const receiving_t *receiving, uint32_t rank)
 {
-    const char *at = (const char *)words->first + rank * words->stride;
+    const char *at = receiving->words + rank * receiving->signal->stride;
     return atomic_load_explicit((const _Atomic uint64_t *)(const void *)at, memory_order_acquire);
 }
 
 /* the first rank at or after from whose word is too small, or nranks */
 static uint32_t find_missing(const receiving_t *receiving, uint32_t from)
 {
-    const xep_group_words_t *words = receiving->words;
     while (from < receiving->group->nranks &&
-           (word_of(words, from) >= words->value || xep_group_is_out(receiving->group, from)))
+           (word_of(receiving, from) >= receiving->signal->value || xep_group_is_out(receiving->group, from)))
         from++;
     return from;
 }
@@ -140,7 +140,7 @@ static void explain_words(void *arg, char *text, size_t bytes)
 {
     const receiving_t *receiving = arg;
     uint32_t nranks = receiving->group->nranks, r = receiving->missing;
-    size_t used = (size_t)snprintf(text, bytes, "%s: still missing: rank", receiving->words->what);
+    size_t used = (size_t)snprintf(text, bytes, "%s: still missing: rank", receiving->signal->what);
     for (; r < nranks && used + 24 < bytes; r = find_missing(receiving, r + 1))
         used += (size_t)snprintf(text + used, bytes - used, " %u", r);
     if (r < nranks) snprintf(text + used, bytes - used, " ...");
@@ -149,20 +149,20 @@ static void explain_words(void *arg, char *text, size_t bytes)
 static void account_for_words(void *arg, xep_account_t *account)
 {
     const receiving_t *receiving = arg;
-    const xep_group_words_t *words = receiving->words;
+    const xep_group_signal_t *signal = receiving->signal;
     uint32_t nranks = receiving->group->nranks;
-    *account = (xep_account_t){.kind = words->kind,
-                               .number = words->value,
-                               .buffer = words->buffer,
+    *account = (xep_account_t){.kind = signal->kind,
+                               .number = signal->value,
+                               .buffer = signal->buffer,
                                .opens = XEP_OPENS_DIRECTLY};
-    if (words->call != NULL) snprintf(account->mode, sizeof account->mode, "%s", words->call);
+    if (signal->call != NULL) snprintf(account->mode, sizeof account->mode, "%s", signal->call);
     for (uint32_t r = receiving->missing; r < nranks; r = find_missing(receiving, r + 1))
         xep_account_add_late(account, r);
 }
 
 static xep_status_t hope_for_words(void *arg)
 {
-    const xep_hope_t *hope = &((const receiving_t *)arg)->words->hope;
+    const xep_hope_t *hope = &((const receiving_t *)arg)->signal->hope;
     return hope->ask == NULL ? XEP_INPROGRESS : hope->ask(hope->arg);
 }
 
@@ -170,16 +170,19 @@ static xep_status_t hope_for_words(void *arg)
 static void ask_ranks(xep_group_t *group, receiving_t *receiving, uint64_t begin_ns, uint64_t deadline_ns)
 {
     xep_account_t account;
-    if (group->goes_on || receiving->words->kind == XEP_WAITS_END) return;
+    if (group->goes_on || receiving->signal->kind == XEP_WAITS_END) return;
     account_for_words(receiving, &account);
     uint64_t ms = (deadline_ns - begin_ns) / 1000000;
     (void)xep_group_ask(group, &account, ms < INT32_MAX ? (int32_t)ms : INT32_MAX, XEP_ERR_TIMEOUT);
 }
 
 /* Ranks are looked at in order and not again: words only grow. */
-xep_status_t xep_group_wait_words(xep_group_t *group, const xep_group_words_t *words, uint64_t deadline_ns)
+xep_status_t xep_group_wait_words(xep_group_t *group, const xep_heap_wire_t *heap, const xep_group_signal_t *signal,
+                                  uint64_t deadline_ns)
 {
-    receiving_t receiving = {.group = group, .words = words};
+    receiving_t receiving = {.group = group,
+                             .signal = signal,
+                             .words = (const char *)heap->base + signal->word - group->rank * signal->stride};
     xep_wait_t wait = {.look = look_for_words,
                        .arg = &receiving,
                        .deadline_ns = deadline_ns,

@@ -398,7 +398,8 @@ static void be_joiner(const char *how, uint64_t seed)
     xep_join_params_t params = XEP_JOIN_PARAMS_INIT;
     xep_group_t *next = NULL;
     const int comes_again = strcmp(how, "again") == 0;
-    if (comes_again || strcmp(how, "called") == 0) params.lookup = lookup, params.lookup_ctx = (void *)(uintptr_t)address_path;
+    const int is_called = comes_again || strcmp(how, "called") == 0;
+    if (is_called) params.lookup = lookup, params.lookup_ctx = (void *)(uintptr_t)address_path;
     else params.path = address_path;
     const int mortal = strcmp(how, "dying") == 0;
     if (mortal) mp_die_within(seed, SPREAD_US);
