@@ -50,7 +50,7 @@ void xep_graphs_forget(xep_buffer_t *buffer)
     graphs->state = GRAPHS_WAIT;
     graphs->until_ns = 0;
     graphs->first += graphs->nrecords;
-    graphs->nrecords = 0;
+    graphs->nrecords = graphs->numbered = 0;
     answer(graphs, __atomic_load_n(&graphs->board->asked, __ATOMIC_ACQUIRE), 0);
 }
 
@@ -94,7 +94,7 @@ static xep_status_t begin(xep_graphs_t *graphs)
     xep_request_t *req = xep_request_take(taken->op.kind, taken->handle);
     if (req == NULL) return XEP_ERR_BUSY;
     const int is_dispatch = taken->op.kind == XEP_OP_DISPATCH;
-    const uint32_t mark = (graphs->now - graphs->first + 1) << XEP_REFUSED_BITS;
+    const uint32_t mark = record_of(graphs)->number << XEP_REFUSED_BITS;
     req->dispatch = taken->dispatch;
     req->combine = taken->combine;
     if (is_dispatch) req->handle->recv = (xep_recv_t){0};
@@ -144,6 +144,10 @@ static xep_status_t hear(xep_graphs_t *graphs, uint32_t asked)
         (graphs->state == GRAPHS_HAVE_TAKEN && record != graphs->now))
         return xep_fail(XEP_ERR_PROTOCOL, "two of the buffer's run side by side (a stream or events order them)");
     graphs->now = record;
+    if (record_of(graphs)->number == 0) {
+        answer(graphs, asked, 0);
+        return XEP_OK;
+    }
     xep_status_t status = check_handle(record_of(graphs));
     if (status == XEP_OK && graphs->state == GRAPHS_HAVE_TAKEN) return begin(graphs);
     if (status == XEP_OK) status = take(graphs);

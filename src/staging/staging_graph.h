@@ -11,7 +11,9 @@
  *           Its copies out are the list of the answer. After an error the buffer is broken, and the list is empty.
  *
  * An operation of a launch says which record it is where others count the calls that they have refused (request.h). So
- * where ranks launch in other orders it ends with XEP_ERR_MISMATCH on all of them.
+ * where ranks launch in other orders it ends with XEP_ERR_MISMATCH on all of them. A call that the mode refuses leaves
+ * nodes in the graph, but is no operation: its record has no number, as other ranks may have none of it, and what its
+ * nodes ask is answered with empty lists.
  *
  * A record's handle has to keep its slot. Launches of one that was released, and of records from before a reset, break
  * the buffer.
@@ -62,6 +64,7 @@ typedef struct xep_captured_record {
     xep_dispatch_args_t dispatch;
     xep_combine_args_t combine;
     int rows_on_device;
+    uint32_t number; /* from 1 since the reset, among those that all ranks have; 0: the mode has refused it here */
 } xep_captured_record_t;
 
 typedef struct xep_graphs {
@@ -74,7 +77,8 @@ typedef struct xep_graphs {
     xep_copy_list_t list;
     xep_captured_record_t *records; /* [nrecords] since the reset; others before them, so that no number comes twice */
     uint32_t nrecords, first;
-    int is_open; /* something was captured */
+    uint32_t numbered; /* the last one's number */
+    int is_open;       /* something was captured */
     uint32_t answered;
     enum { GRAPHS_WAIT, GRAPHS_HAVE_TAKEN, GRAPHS_RUN } state;
     uint32_t now;        /* the record that it is about */

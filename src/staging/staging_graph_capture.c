@@ -102,7 +102,7 @@ static xep_status_t capture(xep_request_t *req)
     if (status == XEP_OK) status = enqueue(graphs, stream);
     if (status != XEP_OK) return status;
     graphs->records[graphs->nrecords].rows_on_device = buffer->staging->slots[req->op.slot].rows != NULL;
-    graphs->nrecords++;
+    graphs->records[graphs->nrecords++].number = ++graphs->numbered;
     if (req->op.kind == XEP_OP_DISPATCH) req->dispatch.tokens = 0;
     if (graphs->is_open) return XEP_OK;
     graphs->is_open = 1;
@@ -112,11 +112,13 @@ static xep_status_t capture(xep_request_t *req)
     return XEP_OK;
 }
 
-/* Others have no record of it either: the numbers of later ones would differ. */
+/* Others have no record of it: the numbers of later ones would differ. Its nodes are there, so its record stays. */
 static void refused(const xep_request_t *req)
 {
     xep_graphs_t *graphs = req->buffer->staging->graphs;
-    if (have(req) && graphs->list.is_capture) graphs->nrecords--;
+    if (!have(req) || !graphs->list.is_capture) return;
+    graphs->records[graphs->nrecords - 1].number = 0;
+    graphs->numbered--;
 }
 
 /* What its combines are checked against; the call had none. */

@@ -61,7 +61,7 @@ typedef struct xep_graphs_doors {
     /** Whether the operation is called on a stream that is being captured; and captures it. */
     int (*want)(const xep_request_t *req);
     xep_status_t (*capture)(xep_request_t *req);
-    /** The mode has refused an operation: if it was captured, it is no record. */
+    /** The mode has refused an operation: if it was captured, no launch runs it. */
     void (*refused)(const xep_request_t *req);
     /** Whether the request is of a capture or a launch; and xep_staging_show() of it. */
     int (*have)(const xep_request_t *req);

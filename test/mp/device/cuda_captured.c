@@ -208,9 +208,41 @@ static void refused_on_one(xep_group_t *group, void *stream)
     cuda_job_close(&job);
 }
 
+static uint64_t operations(const cuda_job_t *job)
+{
+    xep_buffer_info_t info = XEP_BUFFER_INFO_INIT;
+    MP_OK(xep_buffer_query(job->host.buffer, &info));
+    return info.operations;
+}
+
+/* What the mode refuses on all ranks, and another call in the same graph: launches are of that one alone. */
+static void refused_on_all(xep_group_t *group, void *stream)
+{
+    cuda_job_t job;
+    xep_handle_t *handle;
+    cuda_job_open(&job, &small, 5, group, stream);
+    xep_dispatch_args_t a = cuda_job_dispatch(&job, NULL), wrong = a;
+    wrong.arrangement = XEP_ROWS_BY_EXPERT_PADDED;
+    cuda_rig_capture(stream);
+    MP_REFUSES(&job.host, &wrong, XEP_ERR_UNSUPPORTED, "(0 with XEP_ROWS_BY_EXPERT_PADDED");
+    MP_OK(xep_dispatch(job.host.buffer, &a, &handle, NULL));
+    void *graph = cuda_rig_graph(stream);
+    const uint64_t before = operations(&job);
+    for (int again = 1; again <= 2; again++) {
+        cuda_job_payload(&job, 50 + (uint64_t)again);
+        cuda_rig_replay(graph, stream);
+        cuda_job_check_recv(&job, handle);
+        MP_CHECK(operations(&job) == before + (uint64_t)again);
+    }
+    cuda_rig_free_graph(graph);
+    xep_handle_release(handle);
+    cuda_job_close(&job);
+}
+
 void cuda_captured(xep_group_t *group, void *streams[2])
 {
     refused(group, streams[0]);
+    refused_on_all(group, streams[0]);
     refused_on_one(group, streams[0]);
     called_behind(group, streams[0]);
     released(group, streams[0]);
