@@ -26,6 +26,10 @@ prefix=${libdir%/*}
 find_it && timeout $limit cmake --build "$tmp/made" >"$tmp/log" 2>&1 || { cat "$tmp/log"; exit 1; }
 version=$("$tmp/made/program") && [ "$version" = "$(pkg-config --modversion xep)" ] ||
     { echo "the program says: $version"; exit 1; }
+# the headers are those of the library, whatever else CMake looks at first
+mkdir -p "$tmp/other/include/xep" && echo '#error other headers' >"$tmp/other/include/xep/xep.h" && rm -rf "$tmp/made"
+find_it -DCMAKE_PREFIX_PATH="$tmp/other;$prefix" && timeout $limit cmake --build "$tmp/made" >"$tmp/log" 2>&1 ||
+    { cat "$tmp/log"; echo "headers of another folder"; exit 1; }
 rm -rf "$tmp/made"
 ! find_it -DWANTED=99.0 && grep -q 'version: ' "$tmp/log" || { cat "$tmp/log"; echo "version 99 was found"; exit 1; }
 
