@@ -308,6 +308,16 @@ xep_status_t xep_announce_layers(xep_buffer_t *buffer, uint32_t layers)
     return layers != 0 ? announce(buffer, layers) : xep_fail(XEP_ERR_INVALID, "invalid layers: 0 (at least 1)");
 }
 
+/* One that is in the list twice is this call's already. */
+static xep_status_t claim(xep_buffer_t *const *buffers, uint32_t b)
+{
+    const xep_status_t status = xep_buffer_claim(buffers[b]);
+    for (uint32_t before = 0; status != XEP_OK && before < b; before++)
+        if (buffers[before] == buffers[b])
+            return xep_fail(status, "invalid buffers[%u]: the same as buffers[%u]", b, before);
+    return status;
+}
+
 /* Of all buffers or of none, or a second call would end the step of some once more. */
 xep_status_t xep_step_end(xep_buffer_t *const *buffers, uint32_t count, uint32_t flags)
 {
@@ -315,7 +325,7 @@ xep_status_t xep_step_end(xep_buffer_t *const *buffers, uint32_t count, uint32_t
     xep_status_t status = check_buffers(buffers, count);
     if (status == XEP_OK && (flags & ~(uint32_t)XEP_STEP_LAST) != 0)
         status = xep_fail(XEP_ERR_INVALID, "invalid flags: %#x (bits of XEP_STEP_*)", flags);
-    for (; status == XEP_OK && held < count; held += status == XEP_OK) status = xep_buffer_claim(buffers[held]);
+    for (; status == XEP_OK && held < count; held += status == XEP_OK) status = claim(buffers, held);
     for (uint32_t b = 0; status == XEP_OK && b < count; b++) status = xep_announce_check(buffers[b]);
     for (uint32_t b = 0; b < held; b++) {
         if (status == XEP_OK)

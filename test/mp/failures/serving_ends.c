@@ -267,7 +267,7 @@ static void partly(void)
 {
     mp_job_t other;
     mp_job_begin(&other, &base, 1, group);
-    xep_buffer_t *both[] = {job.buffer, other.buffer};
+    xep_buffer_t *both[] = {job.buffer, other.buffer}, *twice[] = {job.buffer, job.buffer};
     xep_serve_args_t args = XEP_SERVE_ARGS_INIT;
     args.buffers = both, args.count = 2, args.fn = run_experts, args.arg = &job;
     if (mp_is_last()) MP_OK(xep_serve(&args));
@@ -276,6 +276,7 @@ static void partly(void)
         if (mp_rank() == 0) {
             MP_OK(xep_announce_dispatch(other.buffer));
             MP_SAYS(XEP_ERR_INVALID, "this rank has announced a dispatch", xep_step_end(both, 2, 0));
+            MP_SAYS(XEP_ERR_INVALID, "invalid buffers[1]: the same as buffers[0]", xep_step_end(twice, 2, 0));
         }
         mp_job_round(&other);
         MP_OK(xep_step_end(both, 2, XEP_STEP_LAST));
