@@ -133,10 +133,6 @@ class Buffer(LowLatencyCalls):
     def is_available(self) -> bool:
         return not self._destroyed
 
-    def _close(self) -> None:
-        self._scratch.clear()
-        super()._close()
-
     def get_local_buffer_tensor(
         self, dtype: torch.dtype, size: Optional[torch.Size] = None, offset: int = 0, use_rdma_buffer: bool = False
     ) -> torch.Tensor:
@@ -210,7 +206,7 @@ class Buffer(LowLatencyCalls):
             ("per_expert", (experts,), torch.int32),
             ("in_rank", (topk_idx.shape[0], self.group_size), torch.uint8),
         )
-        used[0].layout(topk_idx.contiguous(), *made.values())
+        used.layout(topk_idx.contiguous(), *made.values())
         return made["per_rank"], made["per_expert"], made["in_rank"].view(torch.bool), None
 
     def _note_layout(self, *made_and_given: torch.Tensor) -> None:
@@ -374,9 +370,9 @@ class Buffer(LowLatencyCalls):
     def _own(self, handle: Any, topk: int, pool: NormalPool) -> NormalHandle:
         """Of a handle of this Buffer. A plain tuple is routed anew, by experts of a buffer in use, with topk columns,
         0: as many as needed; both are the same on every rank."""
-        found = getattr(handle, "core", None)
         if handle is None:
             raise WrongValue("handle: expected one of this Buffer, got None")
+        found = getattr(handle, "core", None)
         if not isinstance(found, NormalHandle):
             topk = topk or self.group_size
             experts = next((n for n in pool.used if n >= topk), align(topk, self.group_size))

@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What DeepEP has beside its buffers: tuning values, size hints, calls that have nothing to do here, and `runtime`, the
-object of DeepEP's compiled class in a Buffer."""
+"""What DeepEP has beside its buffers: tuning values, size hints, and `runtime`, the object of DeepEP's compiled class
+in a Buffer."""
 
 from __future__ import annotations
 
 import dataclasses
-import weakref
-from typing import Any, Iterable, NoReturn
+from typing import Any, Iterable
 
 import torch
 
 import xep
 
-from .arguments import WrongType, WrongUse, WrongValue
+from .arguments import WrongType, WrongValue
 from .utils.math import align
 
 # ---- tuning values and hints ----
@@ -131,33 +130,12 @@ def low_latency_size_hint(num_max_dispatch_tokens_per_rank: int, hidden: int, nu
     return (total + ALIGNMENT) // ALIGNMENT * ALIGNMENT
 
 
-# ---- what is not here ----
-
-
-def leave_out(of: type, **calls: str) -> None:
-    """Calls of DeepEP's that say why they are not here."""
-    for name, why in calls.items():
-
-        def call(*_arguments: Any, _text: str = f"{name}: {why}", **_options: Any) -> NoReturn:
-            raise NotImplementedError(_text)
-
-        call.__name__ = name
-        setattr(of, name, staticmethod(call))
-
-
 # ---- the inner object ----
 
 
-_AS_BUFFER = frozenset((
-    "barrier", "clean_low_latency_buffer", "destroy", "get_comm_stream", "get_local_buffer_tensor",
-    "get_logical_domain_size", "get_physical_domain_size", "get_next_low_latency_combine_buffer",
-    "low_latency_clean_mask_buffer", "low_latency_query_mask_buffer", "low_latency_update_mask_buffer",
-))  # fmt: skip
-
-
 class Runtime:
-    """Ranks of a node are what DeepEP calls NVLink ranks, nodes are its RDMA ranks. Calls that the Buffer has too, with
-    the same arguments, are the Buffer's.
+    """Ranks of a node are what DeepEP calls NVLink ranks, nodes are its RDMA ranks. All other calls are the Buffer's,
+    which is alive as long as this object.
 
     The calls that move tokens take and return what DeepEP's compiled ones do, by position: tensors instead of handles,
     None where there is nothing, an EventHandle or None. As tensors are not handles, a combine costs a dispatch of
@@ -165,11 +143,10 @@ class Runtime:
     """
 
     def __init__(self, buffer: Any) -> None:
-        self._buffer = weakref.ref(buffer)
+        self._buffer = buffer
 
     def is_available(self) -> bool:
-        buffer = self._buffer()
-        return buffer is not None and not buffer._destroyed
+        return not self._buffer._destroyed
 
     def is_internode_available(self) -> bool:
         """Whether there are other nodes to be reached."""
@@ -177,28 +154,29 @@ class Runtime:
 
     def get_num_rdma_ranks(self) -> int:
         """Nodes: the ranks of one map one another's memory."""
-        return self._alive()._nodes.count
+        return self._buffer._nodes.count
 
     def get_rdma_rank(self) -> int:
         """This rank's node."""
-        buffer = self._alive()
-        return buffer._nodes.node_of[buffer._xep.rank]
+        return self._buffer._nodes.node_of[self._buffer._xep.rank]
 
     def get_root_rdma_rank(self, global_root: bool) -> int:
         """This rank's place on its node; 0 unless global."""
-        buffer = self._alive()
-        return buffer._nodes.place_of[buffer._xep.rank] if global_root else 0
+        return self._buffer._nodes.place_of[self._buffer._xep.rank] if global_root else 0
 
     def get_local_device_id(self) -> int:
         """The CUDA device that the Buffer is on; else 0, the host."""
-        queue = self._alive()._pools.queue
+        queue = self._buffer._pools.queue
         return 0 if queue is None else queue.device.index
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._buffer, name)
 
     # ---- normal mode ----
 
     def get_dispatch_layout(self, topk_idx: Any, num_experts: int, *options: Any) -> tuple:
         """options: previous_event, async_finish, allocate_on_comm_stream."""
-        *layout, event = self._alive().get_dispatch_layout(topk_idx, num_experts, *options)
+        *layout, event = self._buffer.get_dispatch_layout(topk_idx, num_experts, *options)
         return (*layout, event.event)
 
     def intranode_dispatch(
@@ -243,19 +221,19 @@ class Runtime:
     ) -> tuple:  # fmt: skip
         """options: as of intranode_combine."""
         count = (src_meta.view(torch.int32)[:, 0] >= 0).sum(dtype=torch.int32)
-        handle = (in_rank, *(None,) * 5, count.expand(self._alive().group_size).contiguous(), src_meta, None, None)
+        handle = (in_rank, *(None,) * 5, count.expand(self._buffer.group_size).contiguous(), src_meta, None, None)
         return self._combine(x, handle, topk_weights, (bias_0, bias_1), options)
 
     def _dispatch(self, x: Any, x_scales: Any, handle: Any, given: tuple, shown: Iterable[int]) -> tuple:
         """given: behind the handle, as Buffer.dispatch() has it. shown: items of the new handle."""
         rows = x if x_scales is None else (x, x_scales)
-        recv_x, recv_idx, recv_weights, counts, made, event = self._alive().dispatch(rows, handle, *given)
+        recv_x, recv_idx, recv_weights, counts, made, event = self._buffer.dispatch(rows, handle, *given)
         received = (recv_x, None) if x_scales is None else recv_x
         tensors = (made[i] if made is not None else None for i in shown)
         return (*received, recv_idx, recv_weights, counts, *tensors, event.event)
 
     def _combine(self, x: Any, handle: tuple, topk_weights: Any, bias: tuple, options: tuple) -> tuple:
-        *combined, event = self._alive().combine(x, handle, topk_weights, bias, *options)
+        *combined, event = self._buffer.combine(x, handle, topk_weights, bias, *options)
         return (*combined, event.event)
 
     # ---- low latency ----
@@ -264,7 +242,7 @@ class Runtime:
         """options: cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats, num_max_dispatch_tokens_per_rank,
         num_experts, use_fp8, round_scale, use_ue8m0, async_finish, return_recv_hook."""
         stats, sizes, how = options[:2], options[2:4], options[4:]
-        recv_x, count, handle, event, hook = self._alive().low_latency_dispatch(x, topk_idx, *sizes, *stats, *how)
+        recv_x, count, handle, event, hook = self._buffer.low_latency_dispatch(x, topk_idx, *sizes, *stats, *how)
         received = recv_x if isinstance(recv_x, tuple) else (recv_x, None)
         return (*received, count, handle[0], handle[1], event.event, hook)
 
@@ -276,24 +254,5 @@ class Runtime:
         """wait_stats: combine_wait_recv_cost_stats; most: num_max_dispatch_tokens_per_rank."""
         how = (use_logfmt, zero_copy, async_finish, return_recv_hook, out, wait_stats)
         handle = (src_info, layout_range, most, x.shape[-1], num_experts)
-        combined, event, hook = self._alive().low_latency_combine(x, topk_idx, topk_weights, handle, *how)
+        combined, event, hook = self._buffer.low_latency_combine(x, topk_idx, topk_weights, handle, *how)
         return combined, event.event, hook
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in _AS_BUFFER:
-            raise AttributeError(f"buffer.runtime: there is no {name} (calls of DeepEP's compiled Buffer are there)")
-        return getattr(self._alive(), name)
-
-    def _alive(self) -> Any:
-        buffer = self._buffer()
-        if buffer is None:
-            raise WrongUse("the Buffer is gone")
-        return buffer
-
-
-leave_out(
-    Runtime,
-    get_local_ipc_handle="xep shares memory by itself and gives no handle of it",
-    get_local_nvshmem_unique_id="there is no NVSHMEM in xep",
-    sync="the ranks of a Buffer are connected when it is made",
-)

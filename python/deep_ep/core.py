@@ -28,7 +28,6 @@ import numpy
 import torch
 
 import xep
-from xep.dtypes import SIZES
 
 from .arguments import HOST, KNOWN, Agreement, WrongUse, WrongValue, carried, integer, place_of
 from .compat import Runtime
@@ -47,6 +46,7 @@ class Pool:
     """
 
     kind: str
+    buffers: Callable[[], list[xep.Buffer]]
     last: Optional[xep.Buffer] = None  # of the last dispatch or combine
     multiprocessors = 0  # of a device, of memory that is made from now on
 
@@ -56,9 +56,6 @@ class Pool:
         self.queue, self.on = queue, HOST if queue is None else queue.device
         self.where = 0 if queue is None else queue.index + 1
         self.here: Ordering = HERE if queue is None else DeviceOrdering(queue)  # of calls that wait for nothing else
-
-    def buffers(self) -> list[xep.Buffer]:
-        raise NotImplementedError
 
     def _make(self, *shape: int, **options: Any) -> xep.Buffer:
         """Collective."""
@@ -78,8 +75,7 @@ class Pool:
             buffer.reset()
 
 
-_WIDEST = {1: torch.bfloat16, 2: torch.bfloat16, 4: torch.float32}  # by bytes of an element: what can be summed
-_UNUSED = (None, 0, 0, 0, 0, 0)  # a buffer, and its room: bytes of a row, selections, scales, tokens, received rows
+_WORD = 4  # bytes: buffers are of float32, which rows of any type go into, and are summed in
 _MARGIN = 5 / 4  # more room than was needed, so that growing ends soon
 
 
@@ -123,11 +119,11 @@ class NormalPool(Pool):
         self._slots = max(3, slots + 1)
         self._handles = max(2, slots - 2)  # that keep their slots
         self.views = self._slots - self._handles  # slots in use, with which what is received may be views
-        self.used: dict[int, tuple[Any, int, int, int, int, int]] = {}  # as _UNUSED, by experts
+        self.used: dict[int, xep.Buffer] = {}  # by experts
         self._replaced: list[xep.Buffer] = []
 
     def buffers(self) -> list[xep.Buffer]:
-        return [*(used[0] for used in self.used.values()), *self._replaced]
+        return [*self.used.values(), *self._replaced]
 
     def _captures(self) -> bool:
         """Whether calls are kept for a CUDA graph."""
@@ -148,13 +144,13 @@ class NormalPool(Pool):
         if scales is not None or worst > 0:
             options.update(scales=scales, capacity=worst, counts_there=most > 0)
         while True:
-            buffer, row, columns, beside, most_tokens, most_rows = self.used.get(experts, _UNUSED)
+            buffer = self.used.get(experts)
             fits = buffer is not None and (
-                hidden * x.itemsize <= row
-                and topk <= columns
-                and (scales is None or scales.shape[1] <= beside)
-                and (tokens if tokens > most else most) <= most_tokens
-                and worst <= most_rows
+                hidden * x.itemsize <= buffer.hidden * _WORD
+                and topk <= buffer.topk
+                and (scales is None or scales.shape[1] <= buffer.scales)
+                and (tokens if tokens > most else most) <= buffer.tokens
+                and worst <= buffer.recv_rows
             )
             if self.queue is not None and is_capturing():
                 self._check_capture(most, fits)
@@ -195,7 +191,7 @@ class NormalPool(Pool):
         if (
             back is None
             or back._memory is None
-            or x.shape[1] * x.itemsize > back.buffer.hidden * SIZES[back.buffer._dtype]
+            or x.shape[1] * x.itemsize > back.buffer.hidden * _WORD
             or (scales is not None and scales.shape[1] > back.buffer.scales)
         ):
             return self._dispatch_anew(handle, ordering.wait, x, scales, ordering.after)
@@ -212,8 +208,9 @@ class NormalPool(Pool):
         if handle._arrives is not None:
             handle._arrives.wait()
         back, row = handle.xep, width * x.itemsize
-        if back is None or back._memory is None or row > back.buffer.hidden * SIZES[back.buffer._combine_dtype]:
-            least = 1 if row <= self.used.get(handle.experts, _UNUSED)[1] else row
+        if back is None or back._memory is None or row > back.buffer.hidden * _WORD:
+            used = self.used.get(handle.experts)
+            least = 1 if used is not None and row <= used.hidden * _WORD else row
             nothing = torch.zeros((handle.num_tokens, least), dtype=torch.uint8, device=self.on)
             back = self._dispatch_anew(handle, True, nothing, None, None)[0]
         self.last = back.buffer
@@ -281,15 +278,15 @@ class NormalPool(Pool):
         last that was made are told as if its room did not do, so that all come to _agree() and find out there."""
         if self.used and not job.most and job.topk_idx.shape[1] > 0:
             with contextlib.suppress(xep.CapacityError):
-                self._call_for_room(list(self.used.values())[-1][0], job)
+                self._call_for_room(list(self.used.values())[-1], job)
 
     def _call_for_room(self, buffer: xep.Buffer, job: Job) -> None:
         """Always CapacityError, here and on every rank that dispatches meanwhile; or MismatchError there and here. By
         two tokens to this rank, as wide as those of the job, or as there is room for: where all ranks need more room,
         all do so alike."""
         dtype, width, weights, scales = job.x.dtype, job.x.shape[1], job.topk_weights, job.scales
-        if width * dtype.itemsize > buffer.hidden * SIZES[buffer._dtype]:
-            dtype, width = _WIDEST[SIZES[buffer._dtype]], buffer.hidden
+        if width * dtype.itemsize > buffer.hidden * _WORD:
+            dtype, width = torch.float32, buffer.hidden
         if scales is not None:
             scales = scales.new_zeros((2, min(job.nscales, buffer.scales))) if buffer.scales else None
         topk_idx = job.topk_idx.new_full((2, min(job.topk_idx.shape[1], buffer.topk)), -1)
@@ -307,26 +304,22 @@ class NormalPool(Pool):
     def _replace(self, job: Job) -> None:
         """A buffer in which this dispatch fits on every rank, with no less room than there was. Collective: every rank
         comes here at the same dispatch."""
-        nranks, each = self._group.nranks, _WIDEST[job.x.element_size()].itemsize
-        row_sent = each * job.x.shape[1]
-        old, row, topk, scales, old_tokens, old_rows = self.used.get(job.experts, _UNUSED)
+        nranks, least = self._group.nranks, max(2, job.x.element_size()) * job.x.shape[1]  # what 1 byte stands for
+        old = self.used.get(job.experts)
         if old is not None:
             old.park()
-            each = max(each, SIZES[old._dtype])
         tokens, rows, worst = self._agree(job)
+        hidden, topk = ceil_div(least, _WORD), min(job.experts, max(job.topk_idx.shape[1], nranks))
+        scales, tokens, rows = job.nscales, max(2, int(tokens * _MARGIN), job.most), max(2, int(rows * _MARGIN))
+        if old is not None:
+            hidden, topk, scales = max(hidden, old.hidden), max(topk, old.topk), max(scales, old.scales)
+            tokens, rows = max(tokens, old.tokens), max(rows, old.recv_rows)
         if job.experts in self.used:  # it was not closed: what was received is looked at somewhere
-            self._replaced.append(self.used.pop(job.experts)[0])
-        hidden = ceil_div(max(row, row_sent), each)
-        topk = max(topk, min(job.experts, max(job.topk_idx.shape[1], nranks)))
-        scales = max(scales, job.nscales)
-        tokens = max(2, int(tokens * _MARGIN), job.most, old_tokens)
-        rows = max(worst, min(max(2, int(rows * _MARGIN), old_rows), nranks * tokens))
-        options = dict(scales=scales, recv_rows=rows, slots=self._slots)
-        buffer = self._make(
-            job.experts, topk, hidden, tokens, dtype=_WIDEST[each], combine_dtype=_WIDEST[each], **options
-        )
-        buffer.limit_handles(self._handles)
-        self.used[job.experts] = buffer, hidden * each, topk, scales, tokens, rows
+            self._replaced.append(self.used.pop(job.experts))
+        options: dict[str, Any] = dict(scales=scales, recv_rows=max(worst, min(rows, nranks * tokens)))
+        options.update(dtype=torch.float32, combine_dtype=torch.float32, slots=self._slots)
+        self.used[job.experts] = self._make(job.experts, topk, hidden, tokens, **options)
+        self.used[job.experts].limit_handles(self._handles)
 
     def _agree(self, job: Job) -> tuple[int, int, int]:
         """Tokens, rows received, and rows asked for: no rank has more."""
@@ -351,7 +344,7 @@ class NormalPool(Pool):
             raise xep.CapacityError(xep.Status.ERR_OVERFLOW, text)
         for buffer, held in zip(buffers, busy.T):
             if not held.any():  # no rank has a handle or an array of it: the same on every rank, in the same order
-                self.used = {experts: used for experts, used in self.used.items() if used[0] is not buffer}
+                self.used = {experts: used for experts, used in self.used.items() if used is not buffer}
                 self._replaced = [other for other in self._replaced if other is not buffer]
                 buffer.close()
         return int(tokens.max()), int(rows.max()), int(worst.max())
@@ -401,7 +394,6 @@ class Core:
 
     _threads: int = 0
     _destroyed: bool = True
-    runtime: Optional[Runtime]
     explicitly_destroy: bool
 
     def _join(self, group: Any, num_slots: int, timeout: Optional[float], explicitly_destroy: bool) -> None:
@@ -412,9 +404,12 @@ class Core:
         self._nodes = Nodes(self._xep)
         self._pools = Pools(self._xep, self._threads_of, slots=num_slots, timeout=timeout)
         self._agreement = self._pools.agreement
-        self._pool: NormalPool = self._pools[NormalPool, 0]
-        self.runtime = Runtime(self)
         self._destroyed = False
+
+    @property
+    def runtime(self) -> Optional[Runtime]:
+        """None once the Buffer is destroyed."""
+        return None if self._destroyed else Runtime(self)
 
     def _usable(self) -> None:
         if self._destroyed:
@@ -493,7 +488,7 @@ class Core:
             pool.reset()
 
     def _close(self) -> None:
-        self._destroyed, self.runtime = True, None
+        self._destroyed = True
         pools, self._pools.closed = self._pools.ordered(), True
         self._pools.clear()
         if self._xep._inherited:

@@ -13,7 +13,7 @@ from xep import _ext
 
 from . import arguments
 from .arguments import HOST, Rows, WrongType, WrongValue, calls_of, check, counted, integer
-from .compat import leave_out, nodes_of
+from .compat import nodes_of
 from .core import Core, NormalPool, processors
 from .handles import ALL, EPHandle, Routed, Sent
 from .streams import Ending, Ordering
@@ -26,29 +26,18 @@ from .utils.math import align, ceil_div
 _COLUMN = 4  # words: 16 bytes
 
 
-def wait_before(event: Optional[EventHandle], on: torch.device) -> None:
-    """What is done on the current stream, or on the host, comes after this event, if there is one."""
-    if event is not None and on == HOST:
-        event.synchronize()
-    elif event is not None:
-        event.current_stream_wait()
-
-
 class Delivery:
     """Received tensors: views of the slot where that is what was asked for, else written by end(), on the current
     stream of a CUDA device.
 
-    before: an event that what is not received in place is written after. expand: rows by expert; zero: the gaps between
-    experts.
+    expand: rows by expert; zero: the gaps between experts.
     """
 
     _behind = False  # weights behind scales, where a cached dispatch has them
     _topk_idx: torch.Tensor
 
-    def __init__(
-        self, made: Routed, sent: xep.Handle, may_view: bool, before: Optional[EventHandle], expand: bool, zero: bool
-    ) -> None:
-        self._made, self._before, self._expand, self._zero = made, before, expand, zero
+    def __init__(self, made: Routed, sent: xep.Handle, may_view: bool, expand: bool, zero: bool) -> None:
+        self._made, self._expand, self._zero = made, expand, zero
         self._sent: Any = sent
         self._may_view = may_view and not expand
         self._copies: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}  # by name: to, and of which received rows
@@ -85,8 +74,6 @@ class Delivery:
         return to
 
     def end(self) -> None:
-        before, self._before = self._before, None  # it may keep what was received before
-        wait_before(before, self._made.on)
         made, sent, copies, zero = self._made, self._sent, self._copies, self._zero
         self._sent, self._copies = None, {}  # with what they see of the slot
         if not self._expand:
@@ -100,13 +87,20 @@ class Delivery:
                 made.spread(to, source, zero, each=name == "topk_weights")
 
 
+def _wait_here(previous_event_before_epilogue: Any, on: torch.device) -> None:
+    """What is done on the current stream, or on the host, comes after it."""
+    event = event_of(previous_event_before_epilogue, "previous_event_before_epilogue")
+    if event is not None:
+        (event.synchronize if on == HOST else event.current_stream_wait)()
+
+
 # ---- the ElasticBuffer ----
 
 
 _UNIT = 2 << 20  # bytes, of which sizes are multiples
 _PART = 32  # bytes, of which the parts of a token are
 _MOST_TOPK = 32
-_COMMON_WAYS = (None, None, False, False, 0, 0)  # of most calls, which nothing orders but the stream: see _order()
+_COMMON_WAYS = (None, False, False, 0, 0)  # of most calls, which nothing orders but the stream: see _order()
 _CHANNEL_TOKENS = 1280
 _SECONDS = 300  # num_cpu_timeout_secs, if nothing else is said
 MULTIPROCESSORS = 24  # of a CUDA device, where num_sms does not say how many
@@ -187,7 +181,7 @@ class ElasticBuffer(Core):
 
     def destroy(self) -> None:
         """See Buffer.destroy(); nothing, where that was done."""
-        if self.runtime is not None or not self.explicitly_destroy:
+        if not self._destroyed or not self.explicitly_destroy:
             super().destroy()
 
     @classmethod
@@ -279,8 +273,7 @@ class ElasticBuffer(Core):
         num_max_tokens_per_rank: that no rank exceeds; None: the constructor's. expert_alignment: None: 1.
         num_sms: kept in the handle; multiprocessors of a CUDA device, 0: 24, of memory that is made from then on.
             Threads are XEP_THREADS. num_qps: there are none.
-        previous_event: it begins after it. previous_event_before_epilogue: what is not received in place is written
-            after it.
+        previous_event, previous_event_before_epilogue: it begins after both.
         async_with_compute_stream: returns when the received rows are counted; the event is reached when they are here.
             Until then x and what is received must not be touched.
         handle: of an earlier dispatch, whose routing is used again, with other x and topk_weights.
@@ -299,18 +292,20 @@ class ElasticBuffer(Core):
         x, scales = arguments.scaled(x) if isinstance(x, tuple) else (x, None)
         where, tokens, hidden = check("x", x, arguments.ANYWHERE, arguments.ANY, -1, -1)
         pool = self._pools[NormalPool, where]
-        before, ordering = previous_event_before_epilogue, pool.here
-        ways = (previous_event, before, async_with_compute_stream, allocate_on_comm_stream, num_sms, num_qps)
+        ordering = pool.here
+        ways = (previous_event, async_with_compute_stream, allocate_on_comm_stream, num_sms, num_qps)
         if ways != _COMMON_WAYS:
-            before, ordering = self._order(pool, ways)
+            ordering = self._order(pool, *ways)
         if do_zero_padding and not do_expand:
             raise WrongValue("do_zero_padding: expected do_expand with it, else there are no gaps")
         given = (x, scales, topk_idx, topk_weights, cumulative_local_expert_recv_stats)
         found = None if handle is None else self._own(handle, pool)
         with ordering:
+            if previous_event_before_epilogue is not None:
+                _wait_here(previous_event_before_epilogue, pool.on)
             if found is None:
                 numbers = (num_experts, num_max_tokens_per_rank, expert_alignment, num_sms)
-                how = (do_cpu_sync is None or do_cpu_sync, do_expand, do_handle_copy, do_expand and before is None)
+                how = (do_cpu_sync is None or do_cpu_sync, do_expand, do_handle_copy)
                 made, sent = self._begin(pool, (tokens, hidden), given, numbers, how, ordering)
             else:
                 known = dict(num_experts=num_experts, num_max_tokens_per_rank=num_max_tokens_per_rank)
@@ -319,10 +314,10 @@ class ElasticBuffer(Core):
                     raise WrongValue("do_cpu_sync: expected False or None with handle, which has the counts")
                 made, sent = found, self._begin_again(pool, found, given, known, ordering)
             there, left, event = sent[0].recv, None, EventOverlap()
-            is_written = found is not None or before is not None or sent[1] is not None or use_tma_aligned_col_major_sf
+            is_written = found is not None or sent[1] is not None or use_tma_aligned_col_major_sf
             if is_written or (do_expand and (where != 0 or scales is not None or made.worst)):
                 may_view = sent[0].buffer.slots_held() <= pool.views
-                written = Delivery(made, sent[0], may_view, before, do_expand, do_zero_padding)
+                written = Delivery(made, sent[0], may_view, do_expand, do_zero_padding)
                 weighted, cached = topk_weights is not None, found is not None
                 received = written.receive(scales, weighted, cached, use_tma_aligned_col_major_sf)
                 if sent[1] is None:
@@ -356,10 +351,10 @@ class ElasticBuffer(Core):
     def _begin(
         self, pool: NormalPool, shape: tuple[int, int], given: tuple, numbers: tuple, how: tuple, ordering: Ordering
     ) -> tuple[Routed, Sent]:
-        """given: x, scales, topk_idx, topk_weights, stats. how: whether rows are counted, go by expert, topk_idx is
-        copied, and what is next may fill rows by expert."""
+        """given: x, scales, topk_idx, topk_weights, stats. how: whether rows are counted, go by expert, and topk_idx is
+        copied."""
         (tokens, hidden), (x, scales, topk_idx, topk_weights, stats) = shape, given
-        (experts, most, alignment, sms), (counts, expand, copies, fills) = numbers, how
+        (experts, most, alignment, sms), (counts, expand, copies) = numbers, how
         _, _, topk = check("topk_idx", topk_idx, pool.where, arguments.INDEX, tokens, -1)
         most = self.num_max_tokens_per_rank if most is None else integer("num_max_tokens_per_rank", most, 0)
         if tokens > most:
@@ -378,7 +373,7 @@ class ElasticBuffer(Core):
             pool.multiprocessors = sms or MULTIPROCESSORS
         kept = topk_idx.clone() if copies else topk_idx
         job = (experts, x, topk_idx, topk_weights, scales, worst, counted_there)
-        expands = fills and ordering.wait and stats is None  # so nothing comes between
+        expands = expand and ordering.wait and stats is None  # so nothing comes between
         sent = pool.dispatch(ordering.wait, (tokens, hidden, topk), job, after=ordering.after, will_expand=expands)
         sms = align(sms, 2) if sms else MULTIPROCESSORS if pool.where else self._default_sms
         shown = (most, sms, expand, self._scaleup_ranks)
@@ -437,18 +432,18 @@ class ElasticBuffer(Core):
         """
         where, rows, hidden = check("x", x, arguments.ANYWHERE, arguments.COMBINED, -1, -1)
         pool = self._pools[NormalPool, where]
-        before, ordering = previous_event_before_epilogue, pool.here
-        ways = (previous_event, before, async_with_compute_stream, allocate_on_comm_stream, num_sms, num_qps)
+        ordering = pool.here
+        ways = (previous_event, async_with_compute_stream, allocate_on_comm_stream, num_sms, num_qps)
         if ways != _COMMON_WAYS:
-            before, ordering = self._order(pool, ways)
+            ordering = self._order(pool, *ways)
         found = self._own(handle, pool)
         least, most = (found.num_expanded_tokens,) * 2 if found.do_expand else (found.rows, found.capacity)
         if not least <= rows <= most:
             raise WrongValue(f"x: expected the {most} rows received, got {list(x.shape)}")
         biases = () if bias is None else arguments.biases_of(found, x, where, bias)
         with ordering:
-            if before is not None:
-                wait_before(before, pool.on)
+            if previous_event_before_epilogue is not None:
+                _wait_here(previous_event_before_epilogue, pool.on)
             weights = None if topk_weights is None else self._weights_back(found, x, where, topk_weights)
             combine = pool.combine if self.allow_multiple_reduction or not found.do_expand else self._sum
             columns = ALL if found.do_expand else None
@@ -478,17 +473,15 @@ class ElasticBuffer(Core):
 
     # ---- arguments ----
 
-    def _order(self, pool: NormalPool, ways: tuple) -> tuple[Optional[EventHandle], Ordering]:
-        """(the event before the epilogue, or None; what the call is ordered by)."""
-        previous_event, before, asynchronous, on_comm, num_sms, num_qps = ways
-        if before is not None:
-            before = event_of(before, "previous_event_before_epilogue")
+    def _order(
+        self, pool: NormalPool, previous_event: Any, asynchronous: bool, on_comm: bool, num_sms: int, num_qps: int
+    ) -> Ordering:
         if previous_event is not None and not on_comm:
             raise WrongValue("allocate_on_comm_stream: expected True with previous_event")
         integer("num_sms", num_sms, 0)
         if integer("num_qps", num_qps, 0) > self.num_allocated_qps:
             raise WrongValue(f"num_qps: expected at most num_allocated_qps, {self.num_allocated_qps}, got {num_qps}")
-        return before, self._ordering(pool, previous_event, asynchronous, on_comm)
+        return self._ordering(pool, previous_event, asynchronous, on_comm)
 
     def _own(self, handle: Any, pool: NormalPool) -> Routed:
         """Of a handle that a dispatch of this Buffer made; or a program, which is collective the first time."""
@@ -522,12 +515,6 @@ class ElasticBuffer(Core):
         return max(4, align(processors(self._xep), 2))
 
 
-_ABSENT = (
-    "engram_write", "engram_fetch", "get_engram_storage_size_hint", "pp_set_config", "pp_send", "pp_recv",
-    "get_pp_buffer_size_hint", "agrs_set_config", "agrs_get_inplace_tensor", "agrs_new_session", "create_agrs_session",
-    "destroy_agrs_session", "all_gather", "get_agrs_num_max_session_bytes", "get_agrs_buffer_size_hint",
-)  # fmt: skip
-leave_out(ElasticBuffer, **dict.fromkeys(_ABSENT, "this part of DeepEP is not available on CPU"))
 calls_of(ElasticBuffer)
 
 

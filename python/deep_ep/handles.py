@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Callable, Optional
 
 import torch
 
@@ -36,18 +36,13 @@ def layout_of(topk_idx: torch.Tensor, experts: int, nranks: int, ranks_per_node:
 
 def spread_there(to: torch.Tensor, source: torch.Tensor, slots: torch.Tensor, zero: bool, each: bool) -> None:
     """As _ext.expert_spread(), on a CUDA device, where a row of no selection is a copy of row 0 unless zero."""
-    selections = torch.full((len(to) + 1,), -1, dtype=torch.int64, device=slots.device)
     behind = torch.where(slots < 0, len(to), slots).reshape(-1).to(torch.int64)  # what is none is behind the last
-    selections = selections.scatter_(0, behind, torch.arange(len(behind), device=slots.device))[:-1]
-    rows = selections.clamp(min=0)
-    if each:
-        source = source.reshape(-1, 1)
-    else:
-        rows //= max(1, slots.shape[1])
+    sources = torch.arange(len(behind), device=slots.device) // (1 if each else max(1, slots.shape[1]))
+    rows = torch.full((len(to) + 1,), -1, dtype=torch.int64, device=slots.device).scatter_(0, behind, sources)[:-1]
     if source.shape[0]:
-        to.copy_(source.index_select(0, rows))
+        to.copy_((source.reshape(-1, 1) if each else source).index_select(0, rows.clamp(min=0)))
     if zero:
-        to.masked_fill_((selections < 0).unsqueeze(1), 0)
+        to.masked_fill_((rows < 0).unsqueeze(1), 0)
 
 
 ALL = slice(None)  # selections
@@ -73,10 +68,7 @@ class Dispatched:
     topk: int
     rows: int
     capacity: int
-
-    def routing(self) -> torch.Tensor:
-        """[T, topk] by which the same rows go to the same ranks once more."""
-        raise NotImplementedError
+    routing: Callable[[], torch.Tensor]  # [T, topk] by which the same rows go to the same ranks once more
 
     def arrives(self, event: Any) -> None:
         """On a stream: what its rows are here with. In a CUDA graph the order of its nodes says so."""
@@ -121,8 +113,8 @@ def routing_of(in_rank: torch.Tensor, experts: int, topk: int) -> torch.Tensor:
 
 
 class HandleTuple(tuple):
-    """core: what combine and a cached dispatch work with; its item(i) is the same object every time. The tuple itself
-    is empty: torch.compile guards the items that are there, and these it passes on unseen.
+    """core: what combine and a cached dispatch work with; its ``items`` are made when one is looked at. The tuple
+    itself is empty: torch.compile guards the items that are there, and these it passes on unseen.
 
     What is made of this tuple (by +, a slice, pickle, deepcopy) is a plain one: its items are all that is known of it.
     In a tree of arguments it is one leaf, which stays whole.
@@ -140,41 +132,33 @@ class HandleTuple(tuple):
         """As of a tuple."""
         return tuple(items)
 
-    def __len__(self) -> int:
-        return len(self.core)
-
     def __bool__(self) -> bool:
         return True
 
-    def __iter__(self) -> Iterator[Any]:
-        return map(self.core.item, range(len(self)))
-
-    def __getitem__(self, index: Any) -> Any:
-        found = range(len(self))[index]
-        return self.core.item(found) if isinstance(found, int) else tuple(map(self.core.item, found))
-
     def __radd__(self, other: Any) -> tuple:
-        return other + tuple(self) if isinstance(other, tuple) else NotImplemented
+        return other + self.core.items if isinstance(other, tuple) else NotImplemented
 
     def __reduce__(self) -> Any:
-        return tuple, (tuple(self),)
+        return tuple, (self.core.items,)
 
     def __copy__(self) -> "HandleTuple":
         return self
 
 
-def _of_plain_tuple(name: str) -> Callable[..., Any]:
+def _of_items(name: str) -> Callable[..., Any]:
     def call(self: HandleTuple, *given: Any) -> Any:
-        return getattr(tuple(self), name)(*(tuple(one) if type(one) is HandleTuple else one for one in given))
+        plain = (one.core.items if isinstance(one, HandleTuple) else one for one in given)
+        return getattr(self.core.items, name)(*plain)
 
     call.__name__ = name
     return call
 
 
 for _name in (
-    "__add__", "__mul__", "__rmul__", "__eq__", "__ne__", "__hash__", "__contains__", "__repr__", "index", "count",
+    "__len__", "__iter__", "__getitem__", "__add__", "__mul__", "__rmul__", "__eq__", "__ne__", "__hash__",
+    "__contains__", "__repr__", "index", "count",
 ):  # fmt: skip
-    setattr(HandleTuple, _name, _of_plain_tuple(_name))
+    setattr(HandleTuple, _name, _of_items(_name))
 
 
 calls_of(HandleTuple)
@@ -199,19 +183,13 @@ class NormalHandle(Dispatched):
         """in_rank: is_token_in_rank. numbers: of tokens, experts, selections, rows, rows of the received arrays."""
         self.owner, self._nodes, self.in_rank, self.on = owner, nodes, in_rank, on
         self.num_tokens, self.experts, self.topk, self.rows, self.capacity = numbers
-        self._made: dict[str, torch.Tensor] = {}
 
     def routing(self) -> torch.Tensor:
         return routing_of(self.in_rank, self.experts, self.topk)
 
-    def __len__(self) -> int:
-        return len(_items_of(self._nodes))
-
-    def item(self, index: int) -> torch.Tensor:
-        name, make = list(_items_of(self._nodes).items())[index]
-        if name not in self._made:
-            self._made[name] = make(self).to(self.in_rank.device)
-        return self._made[name]
+    @functools.cached_property
+    def items(self) -> tuple[torch.Tensor, ...]:
+        return tuple(make(self).to(self.in_rank.device) for make in _items_of(self._nodes).values())
 
     def _src_idx(self) -> torch.Tensor:
         self.arrived()
@@ -259,7 +237,7 @@ _Items = dict[str, Callable[[NormalHandle], torch.Tensor]]  # in the order of th
 _INTRANODE: _Items = {
     "rank_prefix_matrix": lambda h: _prefix_sum(h.rank_rows),
     "channel_prefix_matrix": lambda h: _column(h.in_rank.sum(dim=0)),
-    "recv_channel_prefix_matrix": lambda h: _column(torch.zeros(h.owner.nranks, device=HOST)),
+    "recv_channel_prefix_matrix": lambda h: _column(h.in_rank.new_zeros(h.owner.nranks)),
     "recv_src_idx": NormalHandle._src_idx,
     "is_token_in_rank": lambda h: h.in_rank,
     "send_head": lambda h: _heads(h.in_rank),

@@ -72,7 +72,6 @@ class LowLatencyHandle:
     xep: Any  # parked: without a slot
     dispatched: Optional[Ending] = None  # where that is left to a hook or an event
     combined: Optional[Ending] = None  # likewise, the last time
-    _tensors: Optional[tuple[torch.Tensor, torch.Tensor]] = None
 
     def __init__(self, handle: xep.Handle, pool: "LowLatency", made: "_Made", topk_idx: torch.Tensor) -> None:
         self.owner, self.xep = handle.buffer.group, handle
@@ -80,45 +79,19 @@ class LowLatencyHandle:
         self.num_tokens, self.topk = handle.tokens, handle.topk
         self._routed: Any = weakref.ref(topk_idx)
         self._version = -1 if topk_idx.is_inference() else topk_idx._version
+        self._tensors: list[torch.Tensor] = []  # which the ending has, too, and nothing else of this
 
     def routed(self, topk_idx: Any) -> bool:
         """Whether this is the tensor that was dispatched, and nobody has changed it."""
         return self._routed() is topk_idx and -1 < self._version == topk_idx._version
 
-    def __len__(self) -> int:
-        return 5
-
-    def item(self, index: int) -> Any:
-        if index > 1:
-            return self._shape[index - 2]
-        if self._tensors is None:
-            src_info = torch.zeros(self.rows[:2], dtype=torch.int32, device=self.on)
-            layout_range = torch.zeros((self.rows[0], self.owner.nranks), dtype=torch.int64, device=self.on)
-            self._tensors = src_info, layout_range
-            if self.dispatched is None or self.dispatched.request is None:
-                self._fill_tensors()
-        return self._tensors[index]
-
-    def _fill_tensors(self) -> None:
-        """What the program has looked at, as soon as the dispatch has ended."""
-        if self._tensors is not None:
-            (src_info, layout_range), received = self._tensors, self.xep.parked or self.xep.recv
-            src_info.copy_(received.src_token.view(src_info.shape))
-            begin = torch.arange(self.rows[0], device=self.on).unsqueeze(1) * self.rows[1]
-            layout_range.copy_((received.pair_begin.long() - begin) << 32 | received.pair_count.long())
-
-    def end(self, counts: torch.Tensor, stats: Optional[torch.Tensor], copies: Sequence) -> None:
-        """When the dispatch has ended. stats: to which counts are added, or None. copies: (to, source) of the rows,
-        where a held tensor would keep the last slot."""
-        self._fill_tensors()
-        if stats is not None:
-            stats.add_(counts)
-        for to, source in copies:
-            if not to.is_cpu:  # all, as how many there are the host does not know
-                to.copy_(source)
-                continue
-            for expert, count in enumerate(counts.tolist()):
-                to[expert, :count] = source[expert, :count]
+    @functools.cached_property
+    def items(self) -> tuple:
+        self._tensors.append(torch.zeros(self.rows[:2], dtype=torch.int32, device=self.on))
+        self._tensors.append(torch.zeros((self.rows[0], self.owner.nranks), dtype=torch.int64, device=self.on))
+        if self.dispatched is None or self.dispatched.request is None:
+            _fill(self._tensors, self.xep)
+        return (*self._tensors, *self._shape[:3])
 
     def ready(self) -> xep.Handle:
         """To combine by. What was left to events is waited for."""
@@ -136,31 +109,13 @@ class LowLatencyHandle:
 
 class _Made(NamedTuple):
     """The buffer for a shape. rows: [L, R * Tmax, H] of what is received. begins: addresses of rows and scales, by
-    slot. zeros: by stream; [L] int32 each, to which a dispatch adds its rows. begun: dispatches that may be in flight,
-    the oldest first."""
+    slot. zeros: by stream; [L] int32 each, to which a dispatch adds its rows."""
 
     shape: Shape
     buffer: xep.Buffer
     rows: tuple[int, int, int]
     begins: dict[int, tuple[int, int]]
     zeros: dict[int, list[torch.Tensor]]
-    begun: list[Ending]
-
-    def make_way(self) -> None:
-        """For one more dispatch: a mode has as many in flight as slots."""
-        self.begun[:] = [ending for ending in self.begun if ending.request is not None]
-        if len(self.begun) >= self.buffer.slots:
-            oldest = self.begun[0]
-            if oldest.hooked:
-                raise WrongUse(
-                    f"low_latency_dispatch: hook() of {len(self.begun)} dispatches was not called yet, as many as "
-                    "there are slots"
-                )
-            try:
-                oldest.wait()
-            finally:
-                if oldest.request is None or oldest.request.done():  # also one that failed, which says so here once
-                    del self.begun[0]
 
 
 class LowLatency(Pool):
@@ -176,23 +131,13 @@ class LowLatency(Pool):
     def buffers(self) -> list[xep.Buffer]:
         return list(dict.fromkeys(made.buffer for made in self.made.values()))
 
-    def forget(self) -> None:
-        for made in self.made.values():
-            made.begun.clear()
-        super().forget()
-
-    def reset(self) -> None:
-        for made in self.made.values():
-            made.begun.clear()
-        super().reset()
-
     def make(self, shape: Shape) -> _Made:
         """Collective."""
         self._agreement.meet("low_latency_dispatch")
         tokens, hidden, experts, topk = shape
         buffer = self._make(experts, topk, hidden, tokens)
         rows = (buffer.local_experts, self._group.nranks * tokens, hidden)
-        made = self.made[shape] = _Made(shape, buffer, rows, _learn(buffer, self.on), {}, [])
+        made = self.made[shape] = _Made(shape, buffer, rows, _learn(buffer, self.on), {})
         buffer.park_when_full()
         return made
 
@@ -202,7 +147,6 @@ class LowLatency(Pool):
         if made is None:  # nor is there a buffer that goes on without a rank
             self._group.barrier()
             return
-        made.make_way()
         with made.buffer.dispatch(*_nothing(made.buffer, self.on)):
             pass
 
@@ -221,8 +165,6 @@ class LowLatency(Pool):
         """(rows, or rows and scales; counts [L]; handle); unless waited for, with an ending that fills them. stats: to
         which counts are added, or None."""
         buffer, self.last = made.buffer, made.buffer
-        if made.begun:
-            made.make_way()
         if self.queue is not None:
             buffer._make_room(None)
             if self.queue.freed:
@@ -248,11 +190,10 @@ class LowLatency(Pool):
             rows = tuple(to for to, _ in copies) if casting.words else copies[0][0]
         found = LowLatencyHandle(sent, self, made, topk_idx)
         if request is not None:
-            end = functools.partial(found.end, counts, stats, copies)
+            end = functools.partial(_end, found._tensors, sent, counts, stats, copies)
             found.dispatched = Ending(request, end, ordering.stream)
-            made.begun.append(found.dispatched)
         elif copies or stats is not None:
-            found.end(counts, stats, copies)
+            _end([], sent, counts, stats, copies)
         return rows, counts, found
 
     def _zeros_of(self, made: _Made) -> torch.Tensor:
@@ -268,6 +209,32 @@ class LowLatency(Pool):
                 zeros = torch.zeros((_ZEROS, made.rows[0]), dtype=torch.int32, device=self.on)
                 left = made.zeros[stream] = list(zeros.unbind())
         return left.pop()
+
+
+def _end(
+    tensors: list[torch.Tensor], handle: xep.Handle, counts: torch.Tensor, stats: Optional[torch.Tensor],
+    copies: Sequence[tuple[torch.Tensor, torch.Tensor]],
+) -> None:  # fmt: skip
+    """When a dispatch has ended. tensors: see _fill(). stats: to which counts are added, or None. copies: (to, source)
+    of the rows, where a held tensor would keep the last slot."""
+    _fill(tensors, handle)
+    if stats is not None:
+        stats.add_(counts)
+    for to, source in copies:
+        if not to.is_cpu:  # all, as how many there are the host does not know
+            to.copy_(source)
+            continue
+        for expert, count in enumerate(counts.tolist()):
+            to[expert, :count] = source[expert, :count]
+
+
+def _fill(tensors: list[torch.Tensor], handle: xep.Handle) -> None:
+    """src_info and layout_range, where the program has looked at them, as soon as the dispatch has ended."""
+    if tensors:
+        (src_info, layout_range), received = tensors, handle.parked or handle.recv
+        src_info.copy_(received.src_token.view(src_info.shape))
+        begin = torch.arange(len(src_info), device=src_info.device).unsqueeze(1) * src_info.shape[1]
+        layout_range.copy_((received.pair_begin.long() - begin) << 32 | received.pair_count.long())
 
 
 def _listed(rows: Rows) -> tuple[torch.Tensor, ...]:

@@ -33,7 +33,7 @@ int ext_buffer_learn(ext_buffer_t *buffer)
         buffer->where != EXT_HOST && (strcmp(info.mode, "ll_cuda") == 0 || strcmp(info.mode, "ll") == 0);
     buffer->experts = info.experts, buffer->topk = info.topk, buffer->hidden = info.hidden;
     buffer->scales = info.scales, buffer->tokens = info.tokens, buffer->nslots = info.slots;
-    buffer->local_experts = info.local_experts;
+    buffer->local_experts = info.local_experts, buffer->recv_rows = info.recv_rows;
     buffer->dtype = info.dtype, buffer->combine_dtype = info.combine_dtype;
     return 0;
 }
@@ -254,6 +254,7 @@ static PyMemberDef members[] = {
     {"hidden", T_UINT, offsetof(ext_buffer_t, hidden), READONLY, "Most elements of a row."},
     {"tokens", T_ULONGLONG, offsetof(ext_buffer_t, tokens), READONLY, "Most tokens of a dispatch."},
     {"scales", T_UINT, offsetof(ext_buffer_t, scales), READONLY, "Most scales of a token."},
+    {"recv_rows", T_ULONGLONG, offsetof(ext_buffer_t, recv_rows), READONLY, "Most rows a rank receives at once."},
     {"slots", T_UINT, offsetof(ext_buffer_t, nslots), READONLY, "Handles that live at once."},
     {"local_experts", T_UINT, offsetof(ext_buffer_t, local_experts), READONLY, "L of this rank."},
     {"_dtype", T_INT, offsetof(ext_buffer_t, dtype), READONLY, NULL},

@@ -19,7 +19,7 @@ typedef struct ext_buffer {
     PyObject *left;    /* list of the arrays of operations that failed; NULL: none */
     PyObject *plan;    /* a function's, of balance; NULL: none */
     uint32_t experts, topk, hidden, scales, nslots, local_experts;
-    uint64_t tokens;
+    uint64_t tokens, recv_rows;
     xep_dtype_t dtype, combine_dtype;
     ext_where_t where; /* of all arrays */
     int counts_there;  /* 1: and of the counts of all dispatches */

@@ -184,11 +184,9 @@ def test_runtime(world):
     assert runtime.is_available() and runtime.is_internode_available() == (node_count(world.size) > 1)
     assert runtime.get_local_device_id() == 0
     assert type(runtime.get_comm_stream()) is type(world.buffer.get_comm_stream())
-    with pytest.raises(AttributeError, match="buffer.runtime: there is no nvlink_barrier"):
-        runtime.nvlink_barrier()
-    for call in (runtime.get_local_ipc_handle, runtime.get_local_nvshmem_unique_id, runtime.sync):
-        with pytest.raises(NotImplementedError, match=f"^{call.__name__}: [^.]*xep|^sync: [^.]*$"):
-            call()
+    for name in ("nvlink_barrier", "get_local_ipc_handle", "get_local_nvshmem_unique_id", "sync"):
+        with pytest.raises(AttributeError, match=f"no attribute '{name}'"):
+            getattr(runtime, name)
     world.buffer.destroy()
     assert world.buffer.runtime is None and not runtime.is_available() and not runtime.is_internode_available()
 

@@ -342,18 +342,6 @@ def test_calls_of_python(elastic, expand):
     assert len(calls) <= 20, " ".join(calls)
 
 
-def test_what_is_absent(elastic):
-    buffer = elastic()
-    for name in (
-        "engram_write", "engram_fetch", "pp_set_config", "pp_send", "pp_recv", "create_agrs_session",
-        "destroy_agrs_session", "agrs_new_session", "agrs_set_config", "agrs_get_inplace_tensor", "all_gather",
-        "get_engram_storage_size_hint", "get_pp_buffer_size_hint", "get_agrs_buffer_size_hint",
-        "get_agrs_num_max_session_bytes",
-    ):  # fmt: skip
-        with pytest.raises(NotImplementedError, match=f"^{name}: [^.]* is not available on CPU$"):
-            getattr(buffer, name)(1, 2)
-
-
 def test_indices_of_32_bits(elastic):
     world = make_world(elastic(), "masked")
     arguments = dict(world.mine(), topk_idx=world.topk_idx[world.rank].int())

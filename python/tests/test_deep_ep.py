@@ -7,7 +7,6 @@ import os
 import struct
 import subprocess
 import sys
-import types
 import warnings
 
 import pytest
@@ -16,8 +15,6 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import deep_ep  # noqa: E402
 import deep_ep.utils as utils  # noqa: E402
 import xep  # noqa: E402
-from deep_ep.low_latency import Shape, _Made  # noqa: E402
-from deep_ep.streams import Ending  # noqa: E402
 from deep_ep.utils.comm import Nodes  # noqa: E402
 
 
@@ -258,28 +255,3 @@ def test_bench():
         lambda: calls.append(1), num_warmups=2, num_tests=3, post_fn=lambda: calls.append(2)
     )
     assert 0 < least <= mean <= most and calls == [1, 2] * 5
-
-
-def test_a_dispatch_that_refuses_to_be_waited_for():
-    """Is in flight still, and has its slot; one that failed is not, and fails one call."""
-
-    class Refuses(Ending):
-        is_done = False
-
-        def __init__(self) -> None:
-            super().__init__(types.SimpleNamespace(done=lambda: self.is_done))
-
-        def wait(self) -> None:
-            raise RuntimeError("it failed" if self.is_done else "another thread is in a call")
-
-    begun = [Refuses(), Refuses()]
-    made = _Made(Shape(1, 1, 1, 1), types.SimpleNamespace(slots=2), (1, 1, 1), {}, {}, list(begun))
-    with pytest.raises(RuntimeError, match="another thread"):
-        made.make_way()
-    assert made.begun == begun
-    begun[0].is_done = True
-    with pytest.raises(RuntimeError, match="it failed"):
-        made.make_way()
-    assert made.begun == begun[1:]
-    made.make_way()
-    assert made.begun == begun[1:]

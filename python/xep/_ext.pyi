@@ -151,6 +151,7 @@ class Buffer:
     hidden: int
     tokens: int
     scales: int
+    recv_rows: int
     slots: int
     local_experts: int
     _dtype: int
